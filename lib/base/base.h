@@ -1,0 +1,241 @@
+/* What every other folder stands on: status, memory, strings, files, random numbers, JSON, YAML, messages. Knows no tensors.
+ *
+ *     static Status word_count(const char *path, size_t *count) {
+ *         Lines lines;
+ *         TRY(lines_open(&lines, path));                       // plain or .gz
+ *         Slice line;
+ *         *count = 0;
+ *         while (lines_next(&lines, &line)) *count += line.len > 0;
+ *         return lines_close(&lines);                          // a read error shows here
+ *     }
+ */
+#ifndef TUNE_BASE_H
+#define TUNE_BASE_H
+
+#include <stdarg.h>
+#include <stdbool.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <jansson.h>
+
+#if defined(__GNUC__)
+#define PRINTF_LIKE(fmt, args) __attribute__((format(printf, fmt, args)))
+#define WARN_UNUSED __attribute__((warn_unused_result))
+#define NORETURN __attribute__((noreturn))
+#else
+#define PRINTF_LIKE(fmt, args)
+#define WARN_UNUSED
+#define NORETURN
+#endif
+#define COUNT_OF(array) (sizeof(array) / sizeof((array)[0]))
+#define MIN(a, b) ((a) < (b) ? (a) : (b))
+#define MAX(a, b) ((a) > (b) ? (a) : (b))
+
+/* ---- status: a user's or a file's fault, or a full resource, travels as a return value ---- */
+
+typedef enum Status {
+#define STATUS(name, exit_code, meaning) name,
+#include "lib/base/status.def"
+#undef STATUS
+} Status;
+
+/* Records what went wrong for this thread and returns `code`. Form: lower case, error first, subject in single quotes, no full stop:
+ * "cannot read tensor 'lm_head.weight' in 'a.safetensors': shape (512,64), expected (32000,64)". Clears the hint. */
+Status status_fail(Status code, const char *format, ...) PRINTF_LIKE(2, 3);
+/* Adds one line of advice to the failure just recorded; returns `code` so that it can end a function. */
+Status status_hint(Status code, const char *format, ...) PRINTF_LIKE(2, 3);
+/* Puts "where: " before the recorded text, to add a file or row that only the caller knows. Returns `code`. */
+Status status_prefix(Status code, const char *format, ...) PRINTF_LIKE(2, 3);
+const char *status_text(void);      /* the text recorded last in this thread; "" when none; valid until the next failure */
+const char *status_hint_text(void); /* the hint, or "" */
+int status_exit_code(Status code);
+const char *status_meaning(Status code);
+
+/* Forwards a failing status. */
+#define TRY(expr)                                     \
+    do {                                              \
+        Status try_status_ = (expr);                  \
+        if (try_status_ != ST_OK) return try_status_; \
+    } while (0)
+/* Forwards a failing status by way of `label`; the function keeps a `Status status` that starts as ST_OK. */
+#define TRY_GOTO(expr, label)                \
+    do {                                     \
+        status = (expr);                     \
+        if (status != ST_OK) goto label;     \
+    } while (0)
+
+/* Our own mistake: prints the sentence with both sides and aborts. Never for a user's fault. */
+#define ASSERT(condition, ...)                                                        \
+    do {                                                                              \
+        if (!(condition)) assert_failed(__FILE__, __LINE__, #condition, __VA_ARGS__); \
+    } while (0)
+NORETURN void assert_failed(const char *file, int line, const char *condition, const char *format, ...) PRINTF_LIKE(4, 5);
+
+/* ---- memory ---- */
+
+/* Multiplies and adds sizes that may come from a file; false when the result does not fit. */
+bool size_mul(size_t a, size_t b, size_t *result) WARN_UNUSED;
+bool size_add(size_t a, size_t b, size_t *result) WARN_UNUSED;
+
+/* A lifetime: everything allocated from it lives until its reset or release; nobody frees single pieces. Not thread-safe. */
+typedef struct Arena Arena;
+/* `limit`: bytes the arena may hold at most, 0 = no limit. NULL when even the first block can't be had. */
+Arena *arena_new(size_t limit);
+void arena_free(Arena *arena); /* NULL is fine */
+/* `size` bytes aligned to 64, not cleared (filled with 0xFF bytes - NaN - when built with TUNE_POISON). NULL when full: the failure is recorded as ST_RESOURCE. */
+void *arena_alloc(Arena *arena, size_t size);
+void *arena_zero(Arena *arena, size_t size); /* the same, cleared */
+char *arena_strdup(Arena *arena, const char *text);
+char *arena_strndup(Arena *arena, const char *text, size_t len);
+char *arena_printf(Arena *arena, const char *format, ...) PRINTF_LIKE(2, 3);
+void arena_reset(Arena *arena);                 /* forgets all, keeps the memory for the next round */
+typedef struct ArenaMark { void *block; size_t used; } ArenaMark;
+ArenaMark arena_mark(const Arena *arena);       /* what is allocated after it ... */
+void arena_rewind(Arena *arena, ArenaMark mark);/* ... is forgotten here */
+size_t arena_used(const Arena *arena);          /* bytes in use */
+size_t arena_peak(const Arena *arena);          /* the most that was ever in use, bytes */
+/* For tests: the n-th allocation from now (counting from 1) over all arenas fails; 0 = none. */
+void arena_fail_at(long n);
+
+/* ---- strings ---- */
+
+typedef struct Slice { const char *data; size_t len; } Slice; /* borrowed bytes, not terminated */
+bool slice_is(Slice slice, const char *text);
+
+/* A growing, always terminated string. {0} is an empty one. Out of memory aborts: text is small. */
+typedef struct Str { char *data; size_t len, cap; } Str;
+void str_append(Str *str, const char *text);
+void str_append_n(Str *str, const char *bytes, size_t len);
+void str_append_char(Str *str, char c);
+void str_printf(Str *str, const char *format, ...) PRINTF_LIKE(2, 3);
+void str_append_double(Str *str, double value); /* the shortest text that reads back as the same double */
+void str_append_json(Str *str, const char *text, size_t len); /* as a quoted JSON string; bytes that are no UTF-8 become U+FFFD */
+const char *str_text(const Str *str);           /* "" when nothing was added */
+void str_clear(Str *str);
+void str_release(Str *str);
+
+bool text_starts_with(const char *text, const char *prefix);
+bool text_ends_with(const char *text, const char *suffix);
+/* The candidate with the smallest edit distance to `word`, or NULL when none is near enough to be meant. */
+const char *text_nearest(const char *word, const char *const *candidates, size_t n_candidates);
+/* Decodes one code point; returns bytes used (1..4), or 0 for invalid, overlong, surrogate or cut input. */
+size_t utf8_decode(const char *bytes, size_t len, uint32_t *code_point);
+size_t utf8_encode(uint32_t code_point, char out[4]); /* returns bytes written */
+size_t utf8_whole_prefix(const char *bytes, size_t len); /* longest prefix that does not end inside a character that could still be completed */
+
+/* Human sizes for messages: "1.4 GiB", "3 min 20 s". Written to `out`, which is returned. */
+const char *format_bytes(double bytes, char out[32]);
+const char *format_seconds(double seconds, char out[32]);
+
+/* ---- files ---- */
+
+typedef struct Mapping { const uint8_t *data; size_t size; } Mapping;
+Status file_map(const char *path, Mapping *mapping); /* read-only; an empty file gives size 0 and data NULL. ST_INPUT when missing */
+void file_unmap(Mapping *mapping);
+bool file_exists(const char *path);
+bool dir_exists(const char *path);
+Status file_read(const char *path, size_t limit, Str *text); /* whole file, .gz unpacked; longer than `limit` bytes is ST_INPUT */
+
+/* Lines of a text file, plain or .gz, of any length; '\n' and a '\r' before it are taken off. */
+typedef struct Lines { void *gz; char *path; Str buffer; size_t start, number; bool ended; Status status; } Lines; /* number: line of the slice returned last, from 1 */
+Status lines_open(Lines *lines, const char *path);
+bool lines_next(Lines *lines, Slice *line); /* false at the end or on an error; the slice is valid until the next call */
+Status lines_close(Lines *lines);           /* gives the read error, if there was one */
+
+/* A file that appears whole or not at all: written beside its name, synced, renamed. A full disk is ST_RESOURCE. */
+typedef struct FileWriter { int fd; char *path, *temporary; uint8_t *buffer; size_t used; uint64_t written; uint32_t crc; Status status; } FileWriter;
+Status writer_open(FileWriter *writer, const char *path);
+void writer_write(FileWriter *writer, const void *bytes, size_t size); /* failures stick and show in commit */
+void writer_printf(FileWriter *writer, const char *format, ...) PRINTF_LIKE(2, 3);
+Status writer_commit(FileWriter *writer);  /* flush, fsync, rename, fsync of the folder */
+void writer_abandon(FileWriter *writer);   /* removes the temporary; harmless after commit */
+Status file_write_all(const char *path, const void *bytes, size_t size); /* the three above in one */
+Status file_append(const char *path, const void *bytes, size_t size);    /* adds to the end; a short write is undone and ST_RESOURCE */
+Status file_truncate(const char *path, uint64_t size);
+Status file_copy(const char *from, const char *to);                      /* atomically */
+
+Status dir_make(const char *path);               /* with parents; existing is fine */
+Status dir_remove(const char *path);             /* with all that is in it; missing is fine */
+Status dir_rename(const char *from, const char *to); /* and syncs the parent */
+Status dir_sync(const char *path);
+Status dir_list(const char *path, Arena *arena, char ***names, size_t *count); /* sorted, without . and .. */
+char *path_join(Arena *arena, const char *dir, const char *name);
+const char *path_name(const char *path);         /* behind the last slash */
+
+/* ---- random numbers by counter: Philox4x32-10 (Salmon et al. 2011, Random123). The same everywhere, any order, any thread ---- */
+
+typedef enum RngStream { RNG_INIT = 1, RNG_SHUFFLE, RNG_DROPOUT, RNG_SAMPLE, RNG_EXPLORE, RNG_NOISE, RNG_TEST } RngStream;
+typedef struct RngKey { uint64_t seed; uint64_t stream; } RngKey; /* stream: a RngStream in the top 8 bits, the caller's number below */
+RngKey rng_key(uint64_t seed, RngStream stream, uint64_t number);
+void rng_block(RngKey key, uint64_t index, uint32_t out[4]);
+uint64_t rng_u64(RngKey key, uint64_t index);
+double rng_uniform(RngKey key, uint64_t index);  /* [0,1), 53 bits */
+double rng_normal(RngKey key, uint64_t index);   /* mean 0, variance 1, Box-Muller */
+uint64_t rng_below(RngKey key, uint64_t index, uint64_t n); /* 0..n-1, unbiased to 2^-64 n */
+/* Item `index` of a random permutation of 0..n-1 that is never stored (Feistel network, cycle walking). */
+uint64_t rng_permute(RngKey key, uint64_t n, uint64_t index);
+
+/* ---- JSON (jansson) ---- */
+
+/* Parses strict UTF-8 JSON without duplicate keys. The caller calls json_decref. Errors name file, line and column. */
+Status json_read_file(const char *path, json_t **root);
+Status json_read_text(const char *text, size_t len, const char *where, json_t **root); /* where: for messages, e.g. "rows.jsonl line 3" */
+/* Members of an object; a wrong type is ST_INPUT naming `where` and the key. A missing or null key leaves *value as it is. */
+Status json_get_int(const json_t *object, const char *where, const char *key, int64_t *value);
+Status json_get_double(const json_t *object, const char *where, const char *key, double *value); /* an integer is fine */
+Status json_get_bool(const json_t *object, const char *where, const char *key, bool *value);
+Status json_get_string(const json_t *object, const char *where, const char *key, const char **value); /* borrowed from object */
+
+/* Writes JSON text piece by piece into a Str; commas are placed by themselves. Doubles read back the same; NaN and infinities become null. */
+typedef struct JsonWriter { Str text; int depth; bool comma, pretty; } JsonWriter;
+void jw_object(JsonWriter *w, const char *key); /* key NULL inside arrays and at the top */
+void jw_array(JsonWriter *w, const char *key);
+void jw_end_object(JsonWriter *w);
+void jw_end_array(JsonWriter *w);
+void jw_string(JsonWriter *w, const char *key, const char *value); /* NULL value: null */
+void jw_string_n(JsonWriter *w, const char *key, const char *value, size_t len);
+void jw_int(JsonWriter *w, const char *key, int64_t value);
+void jw_double(JsonWriter *w, const char *key, double value);
+void jw_bool(JsonWriter *w, const char *key, bool value);
+void jw_null(JsonWriter *w, const char *key);
+void jw_raw(JsonWriter *w, const char *key, const char *json); /* a value that is JSON already */
+void jw_release(JsonWriter *w);
+
+/* ---- YAML (libyaml's events), with the line of every node for messages ---- */
+
+typedef enum YamlKind { YAML_NULL, YAML_SCALAR, YAML_LIST, YAML_MAP } YamlKind;
+typedef struct Yaml Yaml;
+struct Yaml {
+    YamlKind kind;
+    bool quoted;             /* a quoted scalar is a string even if it looks like a number or null */
+    int line;                /* from 1; 0 when it comes from the command line */
+    const char *text;        /* YAML_SCALAR */
+    size_t n;                /* children */
+    const char **keys;       /* YAML_MAP: n keys, NULL for lists */
+    int *key_lines;
+    Yaml **items;            /* n children */
+};
+/* All nodes are in `arena`. Limits: 1 MiB of text, depth 32, 100000 nodes; anchors and aliases are refused; a duplicate key is an error. ST_CONFIG with file and line. */
+Status yaml_read_file(const char *path, Arena *arena, Yaml **root);
+Status yaml_read_text(const char *text, size_t len, const char *where, Arena *arena, Yaml **root);
+Yaml *yaml_get(const Yaml *map, const char *key); /* NULL when missing */
+bool yaml_as_int(const Yaml *node, int64_t *value);
+bool yaml_as_double(const Yaml *node, double *value); /* 2e-4, .5 and 1 are all fine */
+bool yaml_as_bool(const Yaml *node, bool *value);     /* true false yes no on off */
+void str_append_yaml(Str *str, const char *text);     /* as a scalar, quoted when plain style would change its meaning */
+
+/* ---- messages and the outside ---- */
+
+typedef enum LogLevel { LOG_WARNING = 0, LOG_INFO = 1, LOG_STEP = 2, LOG_LAYER = 3, LOG_TENSOR = 4 } LogLevel;
+typedef void LogSink(void *context, LogLevel level, const char *text);
+void log_set_sink(LogSink *sink, void *context, LogLevel highest); /* libraries never print; the program sets this once */
+void log_message(LogLevel level, const char *format, ...) PRINTF_LIKE(2, 3);
+bool log_wants(LogLevel level);
+
+void interrupt_request(void);     /* async-signal-safe */
+bool interrupt_requested(void);   /* long loops look at it between steps */
+double clock_seconds(void);       /* monotonic */
+uint64_t memory_available(void);  /* bytes that this process may still take: the machine's and the control group's limit */
+uint64_t memory_peak(void);       /* largest resident size of this process so far, bytes */
+
+#endif

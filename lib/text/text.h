@@ -1,0 +1,58 @@
+/* Text to token ids and back: tokenizer.json is run as it is written.
+ *
+ *     Tokenizer *tokenizer;
+ *     TRY(tokenizer_load("model-dir", &tokenizer));
+ *     Ids ids = {0};
+ *     TRY(tokenizer_encode(tokenizer, "Hello", 5, TOKENIZE_SPECIAL, &ids));
+ *     Str text = {0};
+ *     TRY(tokenizer_decode(tokenizer, ids.data, ids.n, false, &text));
+ *     ids_release(&ids); str_release(&text); tokenizer_free(tokenizer);
+ */
+#ifndef TUNE_TEXT_H
+#define TUNE_TEXT_H
+
+#include "lib/base/base.h"
+
+typedef struct Ids { int32_t *data; size_t n, cap; } Ids; /* {0} is empty */
+void ids_push(Ids *ids, int32_t id);
+void ids_append(Ids *ids, const int32_t *data, size_t n);
+void ids_clear(Ids *ids);
+void ids_release(Ids *ids);
+
+typedef struct Tokenizer Tokenizer;
+typedef enum TokenizeFlags {
+    TOKENIZE_PLAIN = 0,    /* nothing added; special tokens in the text are recognised (as `add_special_tokens=false`) */
+    TOKENIZE_SPECIAL = 1,  /* the post-processor runs: BOS and the like are added */
+    TOKENIZE_LITERAL = 2,  /* nothing added and special tokens in the text are plain text */
+} TokenizeFlags;
+
+/* `path`: a model directory (tokenizer.json, else vocab.json + merges.txt), or one of these files. Reads tokenizer_config.json and
+ * special_tokens_map.json beside it for bos/eos/pad/unk. Fails with ST_INPUT: missing file; malformed JSON; a normaliser, pre-tokeniser, model,
+ * decoder or post-processor that is not known (named), ids that collide or merges whose parts are not in the vocabulary. */
+Status tokenizer_load(const char *path, Tokenizer **tokenizer);
+void tokenizer_free(Tokenizer *tokenizer);
+
+/* Appends the ids of `text` (UTF-8; invalid bytes are ST_INPUT). `offsets`, if not NULL, gets two entries for each id: first byte and end byte in `text` (0,0 for added tokens). */
+Status tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids);
+Status tokenizer_encode_offsets(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids, Ids *offsets);
+/* Appends the text of the ids. ST_INPUT for an id outside the vocabulary. Bytes that make no whole character become U+FFFD, as in the reference library. */
+Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special, Str *text);
+
+/* Decoding while ids still arrive: what `stream_push` appends is never half a character, and all pieces together equal tokenizer_decode of all ids. */
+typedef struct TextStream { const Tokenizer *tokenizer; Ids ids; size_t prefix, read; bool skip_special; } TextStream;
+void stream_init(TextStream *stream, const Tokenizer *tokenizer, bool skip_special);
+Status stream_push(TextStream *stream, int32_t id, Str *text);
+Status stream_finish(TextStream *stream, Str *text); /* what was held back */
+void stream_release(TextStream *stream);
+
+int32_t tokenizer_vocab_size(const Tokenizer *tokenizer);         /* largest id + 1 */
+int32_t tokenizer_id(const Tokenizer *tokenizer, const char *token); /* -1 when missing */
+const char *tokenizer_token(const Tokenizer *tokenizer, int32_t id); /* as stored in the vocabulary; NULL when there is none */
+bool tokenizer_is_special(const Tokenizer *tokenizer, int32_t id);
+int32_t tokenizer_bos(const Tokenizer *tokenizer); /* from tokenizer_config.json / special_tokens_map.json; -1 when there is none */
+int32_t tokenizer_eos(const Tokenizer *tokenizer);
+int32_t tokenizer_pad(const Tokenizer *tokenizer);
+bool tokenizer_adds_bos(const Tokenizer *tokenizer); /* the post-processor (or add_bos_token) puts BOS before a text */
+bool tokenizer_adds_eos(const Tokenizer *tokenizer);
+
+#endif
