@@ -1,0 +1,269 @@
+/* Tensors, the tape, and the ops that a language model is made of.
+ *
+ *     Tape *tape = tape_new(device_cpu(), DT_F32, 0);
+ *     Tensor *h = op_rms_norm(tape, x, norm_weight, 1e-5);              // an op computes at once and records itself
+ *     Tensor *y = op_linear(tape, h, weight, NULL, NULL);
+ *     tensor_seed_grad(tape, y, dy);                                    // what the loss says about y
+ *     TRY(tape_backward(tape));                                         // weight->grad has been added to
+ *     tape_reset(tape);                                                 // activations are gone, their memory stays
+ *
+ * Tensors are dense and row-major. A tensor lives on a device; ops reach its memory only through that device's kernels (kernels.def), so a new
+ * device is one more folder and no op changes. There are three: `cpu` (fast), `reference` (plain loops in double over any dtype: what the fast
+ * kernels are tested against and what the gradient check runs on) and `meta` (computes nothing: the same run on it tells the memory that it takes).
+ *
+ * Names of sizes: N tokens of a flat batch, C width, H heads, KV key/value heads, D head size, F feed-forward width, V vocabulary.
+ */
+#ifndef TUNE_TENSOR_H
+#define TUNE_TENSOR_H
+
+#include "lib/base/base.h"
+
+/* ---- tensors ---- */
+
+typedef enum DType { DT_F32, DT_BF16, DT_F16, DT_F64, DT_I32 } DType;
+size_t dtype_size(DType dtype);       /* bytes of one element */
+const char *dtype_name(DType dtype);  /* "f32", ... */
+static inline float bf16_to_float(uint16_t bits);
+static inline uint16_t float_to_bf16(float value); /* round to nearest, ties to even; NaN stays NaN */
+float f16_to_float(uint16_t bits);
+uint16_t float_to_f16(float value);
+
+enum { TENSOR_MAX_DIMS = 4 };
+typedef struct Device Device;
+typedef struct Tensor Tensor;
+struct Tensor {
+    DType dtype;
+    int n_dims;
+    int64_t shape[TENSOR_MAX_DIMS];
+    void *data;
+    const Device *device;
+    const char *name;  /* for messages; may be NULL */
+    Tensor *grad;      /* same shape; NULL when there is none (yet) */
+    bool needs_grad;
+    bool constant;     /* contents never change: the device may keep a packed copy in `packed` */
+    bool in_out;       /* a weight stored (in, out) instead of (out, in), as GPT-2's Conv1D */
+    void *packed;      /* owned by the device; tensor_unpack frees it */
+};
+
+/* An uninitialised tensor in `arena`. NULL when the arena is full (recorded). */
+Tensor *tensor_new(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape);
+/* A tensor over memory that somebody else keeps (a mapped file, a caller's array). */
+Tensor *tensor_view(Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, void *data);
+int64_t tensor_count(const Tensor *tensor);  /* elements */
+size_t tensor_bytes(const Tensor *tensor);
+int64_t tensor_width(const Tensor *tensor);  /* the last dimension */
+int64_t tensor_rows(const Tensor *tensor);   /* elements / width: every op reads its input as (rows, width) */
+/* Text like "f32 (12,64)" for messages; returns `out`. */
+const char *tensor_describe(const Tensor *tensor, char out[96]);
+/* Element `i` of the flattened tensor, any float dtype; for tests, messages and small host loops. */
+double tensor_get(const Tensor *tensor, int64_t i);
+void tensor_set(Tensor *tensor, int64_t i, double value);
+/* Copies with conversion between a tensor and host doubles (any float dtype). */
+void tensor_read(const Tensor *tensor, double *out);
+void tensor_write(Tensor *tensor, const double *values);
+void tensor_unpack(Tensor *tensor); /* frees the packed copies; call before a constant tensor's memory goes away */
+/* Index of the first element that is NaN or infinite, or -1. */
+int64_t tensor_find_nonfinite(const Tensor *tensor);
+
+/* ---- who sees whom: the attention layout of a flat batch ---- */
+
+/* A run of tokens of one sequence. Its tokens see those before them in the segment, all of its ancestors' tokens, and what the cache holds before. */
+typedef struct Segment {
+    int64_t begin, end;   /* rows begin..end-1 of the flat batch; segments come in order and cover it */
+    int32_t parent;       /* an earlier segment whose tokens come before; -1 = none. Only without cache pages */
+    int32_t past;         /* tokens of this sequence that are in the cache already; positions start here */
+    const int32_t *pages; /* with a cache: page of tokens 0.., 1 page = cache->page_size tokens, room for past + (end - begin); else NULL */
+} Segment;
+
+/* Keys and values of earlier tokens, in pages that sequences may share. k[layer], v[layer]: (n_pages x page_size, KV x D) in the compute dtype. */
+typedef struct KvPages {
+    Tensor **k, **v;
+    int n_layers;
+    int32_t page_size, n_pages;
+} KvPages;
+
+typedef struct Layout {
+    int64_t n_tokens;
+    int32_t n_segments;
+    const Segment *segments;
+    KvPages *cache;       /* NULL: attention among the batch's own tokens only */
+} Layout;
+/* Position of each token in its sequence: (N) i32, in `arena`. */
+Tensor *layout_positions(const Layout *layout, Arena *arena, const Device *device);
+/* Tokens before the first one of `segment`: its ancestors' lengths plus `past`. */
+int64_t layout_offset(const Layout *layout, int32_t segment);
+
+/* ---- arguments of the larger ops ---- */
+
+/* The trained low-rank branch of a linear layer: y += scale * B (A dropout(x)). a: (rank, in), b: (out, rank), both f32 (f64 in the gradient check). */
+typedef struct LoraBranch {
+    Tensor *a, *b;
+    double scale;   /* alpha / rank, or alpha / sqrt(rank) */
+    double dropout; /* probability of a zero; 0 when not training */
+    RngKey key;     /* of the dropout mask; element i of x uses draw i */
+} LoraBranch;
+
+typedef struct AttentionArgs {
+    const Layout *layout;
+    int layer;             /* which cache pages */
+    int64_t n_heads, n_kv_heads, head_dim;
+    double scale;          /* usually 1 / sqrt(head_dim) */
+    int64_t window;        /* a token sees itself and the window - 1 before it; 0 = all */
+    double softcap;        /* scores become softcap * tanh(score / softcap); 0 = off */
+} AttentionArgs;
+
+typedef enum Activation { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_RELU } Activation;
+
+typedef struct LogprobArgs {
+    double softcap;      /* on logits; 0 = off */
+    double temperature;  /* logits are divided by it; 1 = plain */
+    bool entropy;        /* also the entropy of each distribution, nats */
+    bool mean;           /* also the mean log-probability over the vocabulary (label smoothing) */
+} LogprobArgs;
+/* Each (P), f32 (f64 on the reference device); those not asked for are NULL. All carry gradients. */
+typedef struct TokenLogprobs { Tensor *logprob, *entropy, *mean; } TokenLogprobs;
+
+/* C = alpha * op(A) op(B) + beta * C, all 2-D. The dtype of A decides the product: f32 x f32, bf16 x bf16 with f32 sums, or f64; B is converted to it.
+ * C may be f32 or bf16 (f64 with f64). The bits of a row of C depend on that row of A only as far as the library underneath allows it, never on the number of threads. */
+typedef struct Matmul {
+    const Tensor *a, *b;
+    Tensor *c;
+    bool transpose_a, transpose_b;
+    double alpha, beta;
+} Matmul;
+
+/* ---- devices ---- */
+
+struct Device {
+    const char *name;
+#define KERNEL(name, arguments) void(*name) arguments;
+#include "lib/tensor/kernels.def"
+#undef KERNEL
+    /* Bytes of a packed copy of a constant (rows, cols) weight, for the forward and, if `backward`, for the backward product too; 0 = none is made. */
+    size_t (*packed_bytes)(int64_t rows, int64_t cols, DType stored, DType compute, bool backward);
+    void (*packed_free)(void *packed);
+};
+const Device *device_cpu(void);
+const Device *device_reference(void);
+const Device *device_meta(void);
+
+/* How the processor's device works. Call before its first use; NULL or "auto" chooses by the processor.
+ * gemm: openblas | onednn. isa: base | avx2 | avx512. ST_USAGE for a name that is not known or that this build or processor can't do. */
+Status cpu_configure(const char *gemm, const char *isa);
+typedef struct CpuInfo {
+    const char *isa;             /* which set of kernels runs */
+    const char *gemm_f32, *gemm_bf16; /* e.g. "openblas 0.3.21 (Zen)", "onednn 2.6.3 packed", "converted to f32" */
+    bool native_bf16;            /* bf16 products are faster than f32 ones here: what compute: auto goes by */
+    bool has_onednn;
+    int threads;
+    char name[64];               /* the processor's */
+    char features[128];          /* "avx2 fma avx512f avx512_bf16 amx_bf16" */
+} CpuInfo;
+const CpuInfo *cpu_info(void);
+size_t cpu_scratch_bytes(void);  /* what kernels keep for themselves so far, all threads, bytes */
+size_t cpu_packed_bytes(void);   /* what packed weights take now, bytes */
+
+/* ---- the tape ---- */
+
+typedef struct Tape Tape;
+/* compute: dtype of activations between ops (f32, bf16; f64 on the reference device). The residual stream, norms, softmax and losses are f32 (f64) always.
+ * limit: bytes of activations and gradients at most, 0 = no limit. NULL when memory can't be had. */
+Tape *tape_new(const Device *device, DType compute, size_t limit);
+void tape_free(Tape *tape);
+void tape_reset(Tape *tape);                  /* forgets the step; memory stays for the next */
+void tape_record(Tape *tape, bool record);    /* off: nothing can be run backward, and layers give their memory back at once */
+void tape_checkpoint_layers(Tape *tape, bool on); /* on: op_layer keeps only its input and computes the layer again in backward */
+Arena *tape_arena(Tape *tape);                /* for things that live as long as the step */
+const Device *tape_device(const Tape *tape);
+DType tape_compute(const Tape *tape);
+DType tape_residual(const Tape *tape);        /* f32, or f64 when compute is f64 */
+/* The first failure of any op since the reset sticks; ops after it return NULL and do nothing. */
+Status tape_status(const Tape *tape);
+size_t tape_peak_bytes(const Tape *tape);     /* largest use so far: activations, gradients of activations */
+
+/* Gradient of the loss by `tensor`, given from outside: `values` holds one double per element. Added to what is there. */
+void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values);
+/* Walks back from the last op; gradients of trained tensors (needs_grad, made outside the tape) are added into their ->grad, which the caller made. */
+Status tape_backward(Tape *tape);
+
+/* One layer of a model as a unit: y = layer(tape, x, context). Plainly run when recording; see tape_record and tape_checkpoint_layers for the rest.
+ * `context` must stay valid until the step ends. */
+typedef Tensor *LayerFn(Tape *tape, Tensor *x, void *context);
+Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context);
+
+/* ---- for op_*.c files ---- */
+
+enum { NODE_MAX_INPUTS = 6, NODE_MAX_OUTPUTS = 3, NODE_MAX_SAVED = 4 };
+typedef struct Node Node;
+struct Node {
+    void (*backward)(Tape *tape, Node *node);
+    const char *op;
+    Tensor *inputs[NODE_MAX_INPUTS];   /* NULL where an optional input is missing */
+    Tensor *outputs[NODE_MAX_OUTPUTS];
+    Tensor *saved[NODE_MAX_SAVED];     /* what the forward pass computed on the way */
+    void *attributes;                  /* copy of the op's plain arguments, in the step's arena */
+};
+/* A new tensor in the step's memory, NULL after a failure. */
+Tensor *tape_tensor(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
+Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like);
+/* Shape fault in an op's arguments that a user's data can cause. Returns NULL. */
+Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) PRINTF_LIKE(3, 4);
+/* Records the op if it is recording and an input needs a gradient; marks the outputs. Returns the node to fill `saved` and `attributes`, or NULL when nothing is recorded. */
+Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Tensor *const *inputs, int n_inputs, Tensor *const *outputs, int n_outputs);
+void *tape_copy(Tape *tape, const void *bytes, size_t size);
+bool tape_recording(const Tape *tape);
+/* The gradient of `tensor` to write or add to: *beta is 0 when it is fresh (write), 1 when something is there already (add). NULL when no gradient is wanted.
+ * Kernels of the backward pass take `beta` and do y = result + beta * y. */
+Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta);
+/* Scratch during one op's backward: freed when the op's backward ends. */
+Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
+
+/* ---- ops: one file op_<name>.c and one line in ops.def each ---- */
+
+#define OP(result, name, arguments) result op_##name arguments;
+#include "lib/tensor/ops.def"
+#undef OP
+
+/* ---- the gradient check, driven by ops.def: every op brings an example ---- */
+
+typedef struct OpExample {
+    Tape *tape;
+    Arena *arena;
+    uint64_t seed;
+    int n_inputs;
+    Tensor *inputs[8];          /* tensors whose gradient is checked */
+    int n_outputs;
+    Tensor *outputs[NODE_MAX_OUTPUTS];
+    const double *given[8];     /* values for the inputs instead of random ones; NULL entries are drawn */
+    DType dtype;                /* of activations; weights are f32 (f64 when this is f64) */
+    int variant;                /* ops with several ways to run have several examples, 0.. */
+} OpExample;
+/* A float input of the example, random in about [-1,1]; `activation` picks the compute dtype, else parameters' dtype. Checked if `grad`. */
+Tensor *example_input(OpExample *example, bool activation, bool grad, int n_dims, const int64_t *shape);
+Tensor *example_ids(OpExample *example, int64_t n, const int32_t *ids);
+typedef struct OpInfo {
+    const char *name;
+    void (*example)(OpExample *example); /* calls the op once on small inputs and fills `outputs` */
+    int variants;
+} OpInfo;
+extern const OpInfo op_infos[];
+extern const int n_op_infos;
+typedef struct GradCheck { const char *op; int variant; double max_error; int input; int64_t element; double expected, got; } GradCheck;
+/* Central differences in double on the reference device for every op of the table. `worst` gets one entry per (op, variant), at most `cap`; returns their number.
+ * An error is relative to max(1, |gradient|); below 1e-6 is fine. */
+int gradcheck_ops(GradCheck *worst, int cap);
+
+/* ---- inline parts ---- */
+
+static inline float bf16_to_float(uint16_t bits) {
+    union { uint32_t u; float f; } pun = {.u = (uint32_t)bits << 16};
+    return pun.f;
+}
+
+static inline uint16_t float_to_bf16(float value) {
+    union { float f; uint32_t u; } pun = {.f = value};
+    if ((pun.u & 0x7fffffffu) > 0x7f800000u) return (uint16_t)((pun.u >> 16) | 0x40u);
+    return (uint16_t)((pun.u + 0x7fffu + ((pun.u >> 16) & 1u)) >> 16);
+}
+
+#endif
