@@ -1,0 +1,172 @@
+/* Language models from Hugging Face directories: safetensors, config.json of both generations, one decoder with a family file per model type, PEFT adapters.
+ *
+ *     Model *model;
+ *     TRY(model_load("model-dir", &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
+ *     TRY(adapter_load(model, "adapter-dir", false));
+ *     Tensor *hidden = model_forward(model, tape, &batch);             // (N, C), after the final norm
+ *     TokenLogprobs p = op_token_logprobs(tape, hidden, model->head, rows, targets, &model->logprob);
+ *     model_free(model);
+ */
+#ifndef TUNE_MODEL_H
+#define TUNE_MODEL_H
+
+#include "lib/nn/nn.h"
+
+/* ---- safetensors (formats.md section 2). Mapped, not read; every length is checked ---- */
+
+typedef struct StoredTensor {
+    const char *name;
+    DType dtype;          /* F32 F16 BF16 F64; I32 for "I32". Others (I64, ...) have known = false */
+    bool known;
+    const char *dtype_text; /* as in the file: "BF16" */
+    int n_dims;
+    int64_t shape[8];
+    const uint8_t *data;  /* into the mapping, any alignment */
+    size_t bytes;
+    const char *file;     /* path of the file it is in */
+} StoredTensor;
+typedef struct Safetensors {
+    StoredTensor *tensors; /* in file order */
+    size_t n;
+    size_t n_files;
+    const char **files;    /* names of the shards within the directory */
+    Mapping *mappings;
+    Arena *arena;
+    json_t *metadata;      /* of the first file; may be NULL */
+} Safetensors;
+/* A file, or a directory with model.safetensors or model.safetensors.index.json. ST_INPUT: missing, truncated, header too long or no JSON, holes or overlaps,
+ * sizes that disagree with shapes, a tensor that the index promises and no shard has. */
+Status safetensors_open(const char *path, Safetensors **set);
+void safetensors_close(Safetensors *set);
+const StoredTensor *safetensors_find(const Safetensors *set, const char *name);
+/* Element values as doubles/floats, any float dtype (and I64/I32 for tests). */
+double stored_get(const StoredTensor *tensor, int64_t i);
+int64_t stored_count(const StoredTensor *tensor);
+
+/* Writes one file: declare all tensors, then hand over their bytes in the same order (any piece size). Appears whole or not at all. */
+typedef struct SafetensorsWriter SafetensorsWriter;
+Status safetensors_writer_new(const char *path, SafetensorsWriter **writer);
+void safetensors_declare(SafetensorsWriter *writer, const char *name, DType dtype, int n_dims, const int64_t *shape);
+void safetensors_metadata(SafetensorsWriter *writer, const char *key, const char *value);
+void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size);
+Status safetensors_commit(SafetensorsWriter *writer); /* frees the writer, also on failure */
+void safetensors_abandon(SafetensorsWriter *writer);  /* frees it and leaves nothing */
+/* Converts `count` elements between float dtypes (host memory; unaligned source is fine). */
+void convert_elements(const void *from, DType from_dtype, void *to, DType to_dtype, size_t count);
+
+/* ---- config.json ---- */
+
+typedef enum RopeType { ROPE_NONE, ROPE_DEFAULT, ROPE_LINEAR, ROPE_DYNAMIC, ROPE_YARN, ROPE_LLAMA3 } RopeType;
+typedef struct RopeConfig {
+    RopeType type;
+    double rope_theta, factor;
+    double low_freq_factor, high_freq_factor;
+    int64_t original_max_position_embeddings;
+    double beta_fast, beta_slow, attention_factor, mscale, mscale_all_dim; /* attention_factor 0 = from factor */
+    bool truncate;
+} RopeConfig;
+typedef enum NormKind { NORM_RMS, NORM_LAYER } NormKind;
+/* One decoder serves all families; a family file fills this from config.json. Names are Hugging Face's. */
+typedef struct ModelConfig {
+    const char *model_type;
+    const char *architecture;
+    int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, max_position_embeddings;
+    NormKind norm;
+    double norm_eps;
+    RopeConfig rope;
+    bool learned_positions;       /* gpt2 */
+    bool qkv_bias, o_bias, mlp_bias;
+    bool qk_norm;                 /* qwen3: rms norm over each head before rope */
+    bool gated_mlp;               /* gate and up, or one fc */
+    Activation activation;
+    bool in_out_weights;          /* Conv1D layout */
+    bool fused_qkv;               /* gpt2: c_attn makes q, k and v at once */
+    bool tie_word_embeddings;
+    int64_t *layer_window;        /* per layer; 0 = full attention */
+    double attention_scale;       /* 0 = 1 / sqrt(head_dim) */
+    double attn_softcap, final_softcap;
+    int64_t bos_token_id;         /* -1 when there is none */
+    size_t n_eos;
+    int64_t eos_token_id[8];      /* config.json and generation_config.json together */
+    DType stored_dtype;           /* "dtype" / "torch_dtype" */
+} ModelConfig;
+typedef struct ModelFamily {
+    const char *model_type;
+    /* Fills `config` from config.json. A field that changes the mathematics and is not handled is ST_INPUT naming it. */
+    Status (*read_config)(const json_t *json, const char *path, Arena *arena, ModelConfig *config);
+    /* Checkpoint name of a weight; `layer` -1 outside layers. See the name table in decoder.c. */
+    const char *(*tensor_name)(int part);
+} ModelFamily;
+const ModelFamily *family_find(const char *model_type); /* NULL when unknown */
+Status model_config_read(const char *dir, Arena *arena, ModelConfig *config);
+
+/* ---- models ---- */
+
+typedef struct Norm { const char *path; Tensor *weight, *bias; } Norm;
+typedef struct DecoderLayer {
+    Norm input_norm, post_norm, q_norm, k_norm;
+    Linear q, k, v, o, qkv;       /* qkv instead of q, k, v when fused */
+    Linear gate, up, down;        /* up alone when not gated */
+} DecoderLayer;
+typedef struct Model {
+    ModelConfig config;
+    const char *dir;
+    const Device *device;
+    DType compute;
+    Tensor *embed;                /* (V, C) */
+    Tensor *position_embed;       /* (max positions, C) or NULL */
+    DecoderLayer *layers;
+    Norm final_norm;
+    Tensor *head;                 /* (V, C); the same tensor as embed when tied */
+    Params params;
+    Linear **linears;             /* all linear layers but the head, in order; n_linears */
+    size_t n_linears;
+    LogprobArgs logprob;          /* the model's soft-cap, temperature 1 */
+    LoraConfig lora;              /* of the attached adapter; rank 0 = none */
+    bool checkpoint_layers;
+    Safetensors *files;
+    Arena *arena;                 /* the run's: weights, adapters, gradients */
+} Model;
+typedef struct ModelOptions {
+    const Device *device;
+    DType compute;                /* f32 or bf16 (f64 on the reference device) */
+    bool train_all;               /* full fine-tuning: every weight becomes a trained f32 copy */
+    bool skip_nan_check;          /* weights are looked through for NaN and infinities unless set */
+} ModelOptions;
+Status model_load(const char *dir, const ModelOptions *options, Model **model);
+void model_free(Model *model);
+
+/* A flat batch of tokens. ids: N. */
+typedef struct ModelBatch {
+    const int32_t *ids;
+    Layout layout;
+    StepContext step;
+} ModelBatch;
+/* Hidden states after the final norm: (N, C) compute dtype. ST_INPUT on the tape for an id outside the vocabulary or a position beyond learned positions. */
+Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch);
+/* Logits of chosen rows, soft-capped: (P, V) f32, for sampling and for `score --logits`. rows: i32 (P). */
+Tensor *model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor *rows);
+
+/* Angles for positions 0..: fills inv_freq (head_dim / 2) and the factor on cos and sin. seq_len: for dynamic scaling. numerics.md section 4. */
+void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_position_embeddings, int64_t seq_len, double *inv_freq, double *attention_factor);
+
+/* New LoRA branches on the targets, and whole copies of modules_to_save. ST_CONFIG naming a target that matches nothing, with the names there are. */
+Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed);
+/* Reads a PEFT directory into the model (formats.md section 1). trained: its tensors are trained further. ST_INPUT: missing, another model's shapes, an adapter kind that
+ * is not handled (DoRA, embedding LoRA, ...: named), tensors left over. */
+Status adapter_load(Model *model, const char *dir, bool trained);
+Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config);
+/* Writes adapter_config.json and adapter_model.safetensors as PEFT does. base: name_or_path of the base model. The folder appears whole. */
+Status adapter_save(const Model *model, const char *dir, const char *base);
+/* Writes the whole model (full fine-tuning) as a Hugging Face directory in `dtype`; config, tokenizer and template files are carried over. */
+Status model_save(const Model *model, const char *dir, DType dtype);
+/* Copies config.json, generation_config.json, tokenizer and template files. */
+Status model_copy_files(const char *from, const char *to);
+/* Random weights in the shape of a config, written as a HF directory: for benchmarks and the demo's start. scale: standard deviation of matrices. */
+Status model_write_random(const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale);
+
+/* What a run takes in memory, from shapes alone. */
+typedef struct ModelMemory { size_t mapped, weights, packed, gradients; } ModelMemory;
+ModelMemory model_memory(const Model *model, bool backward);
+
+#endif

@@ -1,0 +1,124 @@
+/* Parameters by name, linear layers with their LoRA branch, optimisers and schedules.
+ *
+ *     Params params = {0};
+ *     Param *p = params_add(&params, arena, "model.norm.weight", weight, PARAM_BASE);
+ *     TRY(params_train(p, arena, device));                            // makes the gradient
+ *     Optimizer *optimizer;
+ *     TRY(optimizer_new(&config, &params, device, &optimizer));
+ *     double norm = params_grad_norm(&params);
+ *     optimizer_step(optimizer, clip_scale(norm, 1.0), schedule_factor(&schedule, step) * 2e-4);
+ *     params_zero_grad(&params);
+ */
+#ifndef TUNE_NN_H
+#define TUNE_NN_H
+
+#include "lib/tensor/tensor.h"
+
+/* ---- parameters: loading, saving, LoRA, clipping, the optimiser and `inspect` all walk this one list ---- */
+
+typedef enum ParamRole {
+    PARAM_BASE,   /* a weight of the checkpoint */
+    PARAM_LORA_A, /* (rank, in) */
+    PARAM_LORA_B, /* (out, rank) */
+    PARAM_SAVED,  /* a whole weight trained with the adapter (modules_to_save); the frozen original keeps its own entry */
+} ParamRole;
+enum { OPTIMIZER_MAX_STATES = 2 };
+typedef struct Param {
+    const char *name;  /* as in the checkpoint: "model.layers.0.mlp.up_proj.weight"; LoRA: "model.layers.0.mlp.up_proj.lora_A.weight" */
+    Tensor *tensor;
+    ParamRole role;
+    bool trained;
+    double lr_scale;   /* factor on the learning rate (LoRA+: B matrices) */
+    bool decay;        /* weight decay applies */
+    Tensor *state[OPTIMIZER_MAX_STATES]; /* the optimiser's */
+} Param;
+typedef struct Params { Param *items; size_t n, cap; } Params;
+Param *params_add(Params *params, const char *name, Tensor *tensor, ParamRole role); /* name is borrowed; pointers to items move when it grows */
+Param *params_find(const Params *params, const char *name);
+void params_release(Params *params); /* the list, not the tensors */
+/* Marks a parameter as trained: needs_grad, and a zeroed gradient of its own dtype in `arena`. The tensor must be f32 (f64 on the reference device). */
+Status params_train(Param *param, Arena *arena);
+void params_zero_grad(const Params *params);
+/* L2 norm over all gradients of trained parameters, summed in double in list order. */
+double params_grad_norm(const Params *params);
+/* Factor that brings a norm down to `max_norm` (0 = never): min(1, max_norm / (norm + 1e-6)), as torch. */
+double clip_scale(double norm, double max_norm);
+/* The first trained parameter whose values (or gradient) are not finite; NULL when all are. */
+const Param *params_nonfinite(const Params *params, bool gradient);
+int64_t params_count(const Params *params, bool trained_only); /* elements */
+
+/* ---- linear layers ---- */
+
+typedef struct LoraConfig {
+    int64_t rank;
+    double alpha, dropout;
+    size_t n_targets;                 /* names ("q_proj") or suffixes ("self_attn.q_proj"); n_targets = 0: all linear layers but the head */
+    const char **targets;
+    size_t n_saved;                   /* modules trained whole: "lm_head", "embed_tokens" */
+    const char **saved;
+    size_t n_rank_pattern, n_alpha_pattern; /* keys are matched as the regex (.*\.)?(key)$ on the module path, longest list order as PEFT: first match wins */
+    const char **rank_keys, **alpha_keys;
+    int64_t *rank_values;
+    double *alpha_values;
+    bool use_rslora;
+    bool gaussian;                    /* init: A ~ N(0, 1/rank) instead of U(-1/sqrt(in), 1/sqrt(in)); B = 0 in both */
+    double lr_ratio;                  /* learning rate of B over A */
+} LoraConfig;
+
+typedef struct Linear {
+    const char *path;   /* module path: "model.layers.0.self_attn.q_proj" */
+    Tensor *weight;     /* (out, in), or (in, out) if weight->in_out */
+    Tensor *bias;       /* (out) or NULL */
+    int64_t in, out;
+    LoraBranch *lora;   /* NULL = none */
+    uint64_t index;     /* its number in the model, for random streams */
+} Linear;
+/* What one optimiser step's forward passes need to know. */
+typedef struct StepContext {
+    bool training;      /* dropout is on */
+    uint64_t seed, number; /* dropout masks are a function of (seed, number, layer) */
+} StepContext;
+Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, const StepContext *step);
+/* Rank and scale that `config` gives the module at `path`. */
+void lora_rank_and_scale(const LoraConfig *config, const char *path, int64_t *rank, double *scale, double *alpha);
+/* Adds a branch to `linear` and its two trained parameters to `params`. Random numbers by (seed, linear->index). */
+Status lora_attach(Linear *linear, const LoraConfig *config, uint64_t seed, const Device *device, Arena *arena, Params *params);
+/* Whether `path` is among the targets (whole path, or its last components). */
+bool module_matches(const char *path, const char *const *names, size_t n);
+
+/* ---- optimisers: one file optimizer_<name>.c and one line in optimizers.def each ---- */
+
+typedef struct OptimizerConfig {
+    const char *name;
+    double beta1, beta2, eps, weight_decay, momentum;
+} OptimizerConfig;
+typedef struct OptimizerInfo {
+    const char *name;
+    const char *help;
+    int (*states)(const OptimizerConfig *config);          /* f32 tensors of the parameter's shape that it keeps */
+    void (*update)(const OptimizerConfig *config, Param *param, double grad_scale, double lr, int64_t step); /* step counts from 1 */
+} OptimizerInfo;
+const OptimizerInfo *optimizer_find(const char *name); /* NULL when unknown */
+const OptimizerInfo *optimizer_at(size_t i);           /* NULL behind the last */
+/* States (zeroed) of all trained parameters, in `arena`. */
+Status optimizer_init(const OptimizerConfig *config, Params *params, Arena *arena);
+size_t optimizer_bytes(const OptimizerConfig *config, const Params *params); /* what optimizer_init will take */
+/* One update of every trained parameter. lr: learning rate of this step; the parameter's lr_scale multiplies it. */
+void optimizer_step(const OptimizerConfig *config, Params *params, double grad_scale, double lr, int64_t step);
+
+/* ---- learning-rate schedules: one line in schedules.def and one function each. numerics.md section 3, golden/optim/schedules.json ---- */
+
+typedef struct ScheduleConfig {
+    const char *name;
+    int64_t warmup_steps, total_steps;
+    double min_lr_ratio;   /* floor of cosine_with_min_lr and wsd */
+    double num_cycles;     /* cosine: 0.5; cosine_with_restarts: whole cycles, 1 */
+    double power, lr_end_ratio; /* polynomial: 1, 1e-7 / learning rate */
+    int64_t decay_steps;   /* wsd: length of the last phase; 0 = a tenth of all */
+    int64_t timescale;     /* inverse_sqrt: 0 = warmup_steps, or 10000 without warmup */
+} ScheduleConfig;
+/* Factor on the learning rate after `k` finished steps: the first step uses k = 0. ST_CONFIG on an unknown name comes from schedule_check. */
+double schedule_factor(const ScheduleConfig *config, int64_t k);
+Status schedule_check(const ScheduleConfig *config);
+
+#endif
