@@ -1,0 +1,26 @@
+/* The reference device: every kernel as a plain loop in double over any dtype. Slow; what the fast kernels are tested against.
+ *
+ *     const Device *device = device_reference();
+ *     device->rms_norm(x, weight, 1e-6, y, rstd);   // f64 tensors in: f64 arithmetic without any rounding to f32
+ */
+#ifndef TUNE_REF_H
+#define TUNE_REF_H
+
+#include "lib/tensor/tensor.h"
+
+/* ref_copy, ref_fill, ...: prototypes of all kernels. */
+#define KERNEL(name, arguments) void ref_##name arguments;
+#include "lib/tensor/kernels.def"
+#undef KERNEL
+
+/* y[i] = value + beta * y[i]; with beta 0 the old contents, which may be NaN, are not read. */
+static inline void ref_put(Tensor *y, int64_t i, double value, double beta) {
+    tensor_set(y, i, beta == 0 ? value : value + beta * tensor_get(y, i));
+}
+
+static inline int32_t ref_index(const Tensor *rows, int64_t i) { return ((const int32_t *)rows->data)[i]; }
+
+/* `n` zeros for sums that must not be rounded to a tensor's dtype; the caller frees them. */
+double *ref_zeros(int64_t n);
+
+#endif

@@ -1,0 +1,140 @@
+/* Reference attention: one query of one head at a time, over the list of keys that it sees. */
+#include "lib/tensor/ref/ref.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* One query token and the keys it sees, at positions first..position of its sequence. */
+typedef struct Query {
+    const AttentionArgs *args;
+    int32_t segment;
+    int64_t row, position, first;
+} Query;
+
+static Query query_at(const AttentionArgs *args, int32_t segment, int64_t row) {
+    int64_t position = layout_offset(args->layout, segment) + row - args->layout->segments[segment].begin;
+    int64_t first = args->window > 0 ? MAX(0, position - args->window + 1) : 0;
+    return (Query){args, segment, row, position, first};
+}
+
+static int64_t cache_row(const Layout *layout, const Segment *segment, int64_t position) {
+    int64_t size = layout->cache->page_size;
+    return segment->pages[position / size] * size + position % size;
+}
+
+/* Row of the token at `position`: in the cache's pages when there is a cache, else in the flat batch, in the segment or an ancestor. */
+static int64_t key_row(const Query *query, int64_t position) {
+    const Layout *layout = query->args->layout;
+    if (layout->cache) return cache_row(layout, &layout->segments[query->segment], position);
+    int32_t s = query->segment;
+    while (position < layout_offset(layout, s)) s = layout->segments[s].parent;
+    return layout->segments[s].begin + position - layout_offset(layout, s);
+}
+
+static double dot(const Tensor *a, int64_t a_start, const Tensor *b, int64_t b_start, int64_t n) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) sum += tensor_get(a, a_start + i) * tensor_get(b, b_start + i);
+    return sum;
+}
+
+/* Score of a plain product q k, and its derivative by that product. */
+static double score_of(const AttentionArgs *args, double product, double *slope) {
+    double score = args->scale * product;
+    *slope = args->scale;
+    if (args->softcap == 0) return score;
+    double t = tanh(score / args->softcap);
+    *slope *= 1 - t * t;
+    return args->softcap * t;
+}
+
+void ref_kv_store(const AttentionArgs *args, const Tensor *k, const Tensor *v) {
+    const Layout *layout = args->layout;
+    int64_t width = args->n_kv_heads * args->head_dim;
+    Tensor *pages[] = {layout->cache->k[args->layer], layout->cache->v[args->layer]};
+    const Tensor *news[] = {k, v};
+    for (int32_t s = 0; s < layout->n_segments; s++) {
+        const Segment *segment = &layout->segments[s];
+        for (int64_t row = segment->begin; row < segment->end; row++)
+            for (int64_t c = 0; c < 2 * width; c++) {
+                int64_t target = cache_row(layout, segment, segment->past + row - segment->begin) * width + c % width;
+                tensor_set(pages[c / width], target, tensor_get(news[c / width], row * width + c % width));
+            }
+    }
+}
+
+static void attend(const Query *query, int64_t h, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp, double *scores) {
+    const AttentionArgs *args = query->args;
+    int64_t d = args->head_dim, kv_width = args->n_kv_heads * d, kv_start = h / (args->n_heads / args->n_kv_heads) * d;
+    int64_t q_start = (query->row * args->n_heads + h) * d, n_keys = query->position - query->first + 1;
+    double largest = -HUGE_VAL, sum = 0, slope;
+    for (int64_t j = 0; j < n_keys; j++) {
+        scores[j] = score_of(args, dot(q, q_start, k, key_row(query, query->first + j) * kv_width + kv_start, d), &slope);
+        if (scores[j] > largest || isnan(scores[j])) largest = scores[j];
+    }
+    for (int64_t j = 0; j < n_keys; j++) sum += scores[j] = exp(scores[j] - largest);
+    for (int64_t c = 0; c < d; c++) {
+        double value = 0;
+        for (int64_t j = 0; j < n_keys; j++) value += scores[j] / sum * tensor_get(v, key_row(query, query->first + j) * kv_width + kv_start + c);
+        tensor_set(y, q_start + c, value);
+    }
+    if (logsumexp) tensor_set(logsumexp, query->row * args->n_heads + h, largest + log(sum));
+}
+
+static int64_t longest_sequence(const Layout *layout) {
+    int64_t longest = 0;
+    for (int32_t s = 0; s < layout->n_segments; s++)
+        longest = MAX(longest, layout_offset(layout, s) + layout->segments[s].end - layout->segments[s].begin);
+    return longest;
+}
+
+void ref_attention(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
+    const Layout *layout = args->layout;
+    const Tensor *keys = layout->cache ? layout->cache->k[args->layer] : k, *values = layout->cache ? layout->cache->v[args->layer] : v;
+    double *scores = ref_zeros(longest_sequence(layout));
+    for (int32_t s = 0; s < layout->n_segments; s++)
+        for (int64_t row = layout->segments[s].begin; row < layout->segments[s].end; row++) {
+            Query query = query_at(args, s, row);
+            for (int64_t h = 0; h < args->n_heads; h++) attend(&query, h, q, keys, values, y, logsumexp, scores);
+        }
+    free(scores);
+}
+
+/* Sums of the backward pass: dq of one query head, dk and dv of the whole batch. */
+typedef struct Sums { double *dq, *dk, *dv; } Sums;
+
+static void attend_backward(const Query *query, int64_t h, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y, const Tensor *logsumexp,
+                            const Tensor *dy, Sums *sums) {
+    const AttentionArgs *args = query->args;
+    int64_t d = args->head_dim, kv_width = args->n_kv_heads * d, kv_start = h / (args->n_heads / args->n_kv_heads) * d;
+    int64_t q_start = (query->row * args->n_heads + h) * d;
+    double norm = tensor_get(logsumexp, query->row * args->n_heads + h), mean = dot(dy, q_start, y, q_start, d);
+    for (int64_t position = query->first; position <= query->position; position++) {
+        int64_t key = key_row(query, position) * kv_width + kv_start;
+        double slope, score = score_of(args, dot(q, q_start, k, key, d), &slope), prob = exp(score - norm);
+        double dproduct = prob * (dot(dy, q_start, v, key, d) - mean) * slope;
+        for (int64_t c = 0; c < d; c++) {
+            sums->dq[q_start + c] += dproduct * tensor_get(k, key + c);
+            sums->dk[key + c] += dproduct * tensor_get(q, q_start + c);
+            sums->dv[key + c] += prob * tensor_get(dy, q_start + c);
+        }
+    }
+}
+
+void ref_attention_backward(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y, const Tensor *logsumexp,
+                            const Tensor *dy, const double beta[3], Tensor *dq, Tensor *dk, Tensor *dv) {
+    const Layout *layout = args->layout;
+    ASSERT(!layout->cache, "attention's backward pass knows no cache");
+    int64_t n_q = tensor_count(q), n_k = tensor_count(k);
+    Sums sums = {ref_zeros(n_q), ref_zeros(n_k), ref_zeros(n_k)};
+    for (int32_t s = 0; s < layout->n_segments; s++)
+        for (int64_t row = layout->segments[s].begin; row < layout->segments[s].end; row++) {
+            Query query = query_at(args, s, row);
+            for (int64_t h = 0; h < args->n_heads; h++) attend_backward(&query, h, q, k, v, y, logsumexp, dy, &sums);
+        }
+    for (int64_t i = 0; dq && i < n_q; i++) ref_put(dq, i, sums.dq[i], beta[0]);
+    for (int64_t i = 0; dk && i < n_k; i++) ref_put(dk, i, sums.dk[i], beta[1]);
+    for (int64_t i = 0; dv && i < n_k; i++) ref_put(dv, i, sums.dv[i], beta[2]);
+    free(sums.dq);
+    free(sums.dk);
+    free(sums.dv);
+}

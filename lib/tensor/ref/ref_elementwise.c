@@ -1,0 +1,122 @@
+/* Reference kernels that treat each element, row or pair alone. */
+#include "lib/tensor/ref/ref.h"
+
+#include <math.h>
+
+void ref_copy(const Tensor *x, Tensor *y) {
+    for (int64_t i = 0; i < tensor_count(x); i++) tensor_set(y, i, tensor_get(x, i));
+}
+
+void ref_fill(Tensor *y, double value) {
+    for (int64_t i = 0; i < tensor_count(y); i++) tensor_set(y, i, value);
+}
+
+void ref_add(const Tensor *a, const Tensor *b, Tensor *y) {
+    for (int64_t i = 0; i < tensor_count(y); i++) tensor_set(y, i, tensor_get(a, i) + tensor_get(b, i));
+}
+
+void ref_accumulate(const Tensor *x, double scale, double beta, Tensor *y) {
+    for (int64_t i = 0; i < tensor_count(y); i++) ref_put(y, i, scale * tensor_get(x, i), beta);
+}
+
+void ref_bias_add(Tensor *y, const Tensor *bias) {
+    int64_t width = tensor_width(y);
+    for (int64_t i = 0; i < tensor_count(y); i++) ref_put(y, i, tensor_get(bias, i % width), 1);
+}
+
+void ref_bias_backward(const Tensor *dy, Tensor *dbias) {
+    int64_t width = tensor_width(dy), rows = tensor_rows(dy);
+    for (int64_t c = 0; c < width; c++) {
+        double sum = 0;
+        for (int64_t r = 0; r < rows; r++) sum += tensor_get(dy, r * width + c);
+        ref_put(dbias, c, sum, 1);
+    }
+}
+
+void ref_dropout(const Tensor *x, double p, RngKey key, double beta, Tensor *y) {
+    for (int64_t i = 0; i < tensor_count(x); i++) {
+        uint32_t draws[4];
+        rng_block(key, (uint64_t)i / 4, draws);
+        bool kept = ldexp((double)draws[i % 4], -32) >= p;
+        ref_put(y, i, kept ? tensor_get(x, i) / (1 - p) : 0, beta);
+    }
+}
+
+void ref_gather_rows(const Tensor *x, const Tensor *rows, Tensor *y) {
+    int64_t width = tensor_width(y);
+    for (int64_t i = 0; i < tensor_rows(y); i++)
+        for (int64_t c = 0; c < width; c++) tensor_set(y, i * width + c, tensor_get(x, ref_index(rows, i) * width + c));
+}
+
+void ref_scatter_add_rows(const Tensor *dy, const Tensor *rows, Tensor *dx) {
+    int64_t width = tensor_width(dy);
+    for (int64_t i = 0; i < tensor_rows(dy); i++)
+        for (int64_t c = 0; c < width; c++) ref_put(dx, ref_index(rows, i) * width + c, tensor_get(dy, i * width + c), 1);
+}
+
+void ref_rope(const Tensor *x, const Tensor *cosine, const Tensor *sine, int64_t head_dim, bool inverse, double beta, Tensor *y) {
+    int64_t half = tensor_width(cosine), width = tensor_width(x), n_heads = width / head_dim;
+    for (int64_t n = 0; n < tensor_rows(x); n++)
+        for (int64_t h = 0; h < n_heads; h++) {
+            int64_t head = n * width + h * head_dim;
+            for (int64_t i = 0; i < half; i++) {
+                double c = tensor_get(cosine, n * half + i), s = tensor_get(sine, n * half + i);
+                double first = tensor_get(x, head + i), second = tensor_get(x, head + half + i);
+                if (inverse) s = -s;
+                ref_put(y, head + i, first * c - second * s, beta);
+                ref_put(y, head + half + i, second * c + first * s, beta);
+            }
+            for (int64_t i = 2 * half; i < head_dim; i++) ref_put(y, head + i, tensor_get(x, head + i), beta);
+        }
+}
+
+/* f(x) and f'(x). */
+static double activate(Activation kind, double x, double *slope) {
+    switch (kind) {
+    case ACT_SILU: {
+        double sigmoid = 1 / (1 + exp(-x));
+        *slope = sigmoid * (1 + x * (1 - sigmoid));
+        return x * sigmoid;
+    }
+    case ACT_GELU_TANH: {
+        double root = sqrt(2 / acos(-1.0)), t = tanh(root * (x + 0.044715 * x * x * x));
+        *slope = 0.5 * (1 + t) + 0.5 * x * (1 - t * t) * root * (1 + 3 * 0.044715 * x * x);
+        return 0.5 * x * (1 + t);
+    }
+    case ACT_GELU_ERF: {
+        double cdf = 0.5 * (1 + erf(x * sqrt(0.5)));
+        *slope = cdf + x * exp(-0.5 * x * x) / sqrt(2 * acos(-1.0));
+        return x * cdf;
+    }
+    case ACT_RELU:
+        *slope = isnan(x) ? x : x > 0;
+        return x < 0 ? 0 : x;
+    }
+    return (double)NAN;
+}
+
+void ref_activation(Activation kind, const Tensor *x, const Tensor *up, Tensor *y) {
+    for (int64_t i = 0; i < tensor_count(x); i++) {
+        double slope, value = activate(kind, tensor_get(x, i), &slope);
+        tensor_set(y, i, up ? value * tensor_get(up, i) : value);
+    }
+}
+
+void ref_activation_backward(Activation kind, const Tensor *x, const Tensor *up, const Tensor *dy, const double beta[2], Tensor *dx, Tensor *dup) {
+    for (int64_t i = 0; i < tensor_count(x); i++) {
+        double slope, value = activate(kind, tensor_get(x, i), &slope), d = tensor_get(dy, i), factor = up ? tensor_get(up, i) : 1;
+        if (dx) ref_put(dx, i, d * factor * slope, beta[0]);
+        if (dup) ref_put(dup, i, d * value, beta[1]);
+    }
+}
+
+void ref_sum_squares(const Tensor *x, double *result) {
+    *result = 0;
+    for (int64_t i = 0; i < tensor_count(x); i++) *result += tensor_get(x, i) * tensor_get(x, i);
+}
+
+void ref_find_nonfinite(const Tensor *x, int64_t *index) {
+    *index = -1;
+    for (int64_t i = 0; i < tensor_count(x) && *index < 0; i++)
+        if (!isfinite(tensor_get(x, i))) *index = i;
+}

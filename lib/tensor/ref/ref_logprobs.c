@@ -1,0 +1,71 @@
+/* Reference kernels of the log-probabilities of tokens: one row of logits at a time. */
+#include "lib/tensor/ref/ref.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+/* Logits of row `p` after soft-cap and temperature; slopes (NULL when not wanted): derivative of each by the plain product. */
+static void row_logits(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, int64_t p, double *logits, double *slopes) {
+    int64_t width = tensor_width(hidden), n_vocab = tensor_rows(head);
+    for (int64_t v = 0; v < n_vocab; v++) {
+        double sum = 0, slope = 1 / args->temperature;
+        for (int64_t c = 0; c < width; c++) sum += tensor_get(hidden, p * width + c) * tensor_get(head, v * width + c);
+        if (args->softcap != 0) {
+            double t = tanh(sum / args->softcap);
+            sum = args->softcap * t;
+            slope *= 1 - t * t;
+        }
+        logits[v] = sum / args->temperature;
+        if (slopes) slopes[v] = slope;
+    }
+}
+
+void ref_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, Tensor *logprob, Tensor *entropy,
+                        Tensor *mean, Tensor *logsumexp) {
+    int64_t n_vocab = tensor_rows(head);
+    double *logits = ref_zeros(n_vocab);
+    for (int64_t p = 0; p < tensor_rows(hidden); p++) {
+        row_logits(args, hidden, head, p, logits, NULL);
+        double largest = logits[0], sum = 0, weighted = 0, total = 0;
+        for (int64_t v = 1; v < n_vocab; v++) largest = logits[v] > largest || isnan(logits[v]) ? logits[v] : largest;
+        for (int64_t v = 0; v < n_vocab; v++) {
+            sum += exp(logits[v] - largest);
+            weighted += exp(logits[v] - largest) * logits[v];
+            total += logits[v];
+        }
+        double norm = largest + log(sum);
+        tensor_set(logsumexp, p, norm);
+        tensor_set(logprob, p, logits[ref_index(targets, p)] - norm);
+        if (entropy) tensor_set(entropy, p, norm - weighted / sum);
+        if (mean) tensor_set(mean, p, total / (double)n_vocab - norm);
+    }
+    free(logits);
+}
+
+void ref_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp,
+                                 const Tensor *entropy, const Tensor *dlogprob, const Tensor *dentropy, const Tensor *dmean, Tensor *dhidden,
+                                 Tensor *dhead) {
+    int64_t width = tensor_width(hidden), n_vocab = tensor_rows(head), n_rows = tensor_rows(hidden);
+    double *logits = ref_zeros(n_vocab), *slopes = ref_zeros(n_vocab), *sums = ref_zeros(dhead ? n_vocab * width : 0);
+    for (int64_t p = 0; p < n_rows; p++) {
+        row_logits(args, hidden, head, p, logits, slopes);
+        double norm = tensor_get(logsumexp, p);
+        for (int64_t v = 0; v < n_vocab; v++) { /* logits become the gradient of the plain products */
+            double logp = logits[v] - norm, prob = exp(logp), d = 0;
+            if (dlogprob) d += tensor_get(dlogprob, p) * ((v == ref_index(targets, p)) - prob);
+            if (dentropy) d -= tensor_get(dentropy, p) * prob * (logp + tensor_get(entropy, p));
+            if (dmean) d += tensor_get(dmean, p) * (1 / (double)n_vocab - prob);
+            logits[v] = d * slopes[v];
+        }
+        for (int64_t c = 0; c < width; c++) {
+            double sum = 0;
+            for (int64_t v = 0; v < n_vocab; v++) sum += logits[v] * tensor_get(head, v * width + c);
+            if (dhidden) tensor_set(dhidden, p * width + c, sum);
+        }
+        for (int64_t i = 0; dhead && i < n_vocab * width; i++) sums[i] += logits[i / width] * tensor_get(hidden, p * width + i % width);
+    }
+    for (int64_t i = 0; dhead && i < n_vocab * width; i++) ref_put(dhead, i, sums[i], 1);
+    free(logits);
+    free(slopes);
+    free(sums);
+}

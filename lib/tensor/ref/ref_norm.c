@@ -1,0 +1,79 @@
+/* Reference kernels of the normalisations. Source: numerics.md section 4. */
+#include "lib/tensor/ref/ref.h"
+
+#include <math.h>
+
+void ref_rms_norm(const Tensor *x, const Tensor *weight, double eps, Tensor *y, Tensor *rstd) {
+    int64_t width = tensor_count(weight), rows = tensor_count(x) / width;
+    for (int64_t r = 0; r < rows; r++) {
+        double squares = 0;
+        for (int64_t c = 0; c < width; c++) squares += tensor_get(x, r * width + c) * tensor_get(x, r * width + c);
+        double scale = 1 / sqrt(squares / (double)width + eps);
+        tensor_set(rstd, r, scale);
+        for (int64_t c = 0; c < width; c++) tensor_set(y, r * width + c, tensor_get(x, r * width + c) * scale * tensor_get(weight, c));
+    }
+}
+
+void ref_rms_norm_backward(const Tensor *x, const Tensor *weight, const Tensor *rstd, const Tensor *dy, double beta, Tensor *dx, Tensor *dweight) {
+    int64_t width = tensor_count(weight), rows = tensor_count(x) / width;
+    for (int64_t r = 0; dx && r < rows; r++) {
+        double scale = tensor_get(rstd, r), mean = 0; /* of g x_hat */
+        for (int64_t c = 0; c < width; c++)
+            mean += tensor_get(dy, r * width + c) * tensor_get(weight, c) * tensor_get(x, r * width + c) * scale / (double)width;
+        for (int64_t c = 0; c < width; c++) {
+            double g = tensor_get(dy, r * width + c) * tensor_get(weight, c), x_hat = tensor_get(x, r * width + c) * scale;
+            ref_put(dx, r * width + c, scale * (g - x_hat * mean), beta);
+        }
+    }
+    for (int64_t c = 0; dweight && c < width; c++) {
+        double sum = 0;
+        for (int64_t r = 0; r < rows; r++) sum += tensor_get(dy, r * width + c) * tensor_get(x, r * width + c) * tensor_get(rstd, r);
+        ref_put(dweight, c, sum, 1);
+    }
+}
+
+void ref_layer_norm(const Tensor *x, const Tensor *weight, const Tensor *bias, double eps, Tensor *y, Tensor *mean, Tensor *rstd) {
+    int64_t width = tensor_count(weight), rows = tensor_count(x) / width;
+    for (int64_t r = 0; r < rows; r++) {
+        double average = 0, variance = 0;
+        for (int64_t c = 0; c < width; c++) average += tensor_get(x, r * width + c) / (double)width;
+        for (int64_t c = 0; c < width; c++) {
+            double centred = tensor_get(x, r * width + c) - average;
+            variance += centred * centred / (double)width;
+        }
+        double scale = 1 / sqrt(variance + eps);
+        tensor_set(mean, r, average);
+        tensor_set(rstd, r, scale);
+        for (int64_t c = 0; c < width; c++) {
+            double value = (tensor_get(x, r * width + c) - average) * scale * tensor_get(weight, c);
+            tensor_set(y, r * width + c, bias ? value + tensor_get(bias, c) : value);
+        }
+    }
+}
+
+void ref_layer_norm_backward(const Tensor *x, const Tensor *weight, const Tensor *mean, const Tensor *rstd, const Tensor *dy, double beta, Tensor *dx,
+                             Tensor *dweight, Tensor *dbias) {
+    int64_t width = tensor_count(weight), rows = tensor_count(x) / width;
+    for (int64_t r = 0; dx && r < rows; r++) {
+        double average = tensor_get(mean, r), scale = tensor_get(rstd, r), mean_g = 0, mean_gx = 0;
+        for (int64_t c = 0; c < width; c++) {
+            double g = tensor_get(dy, r * width + c) * tensor_get(weight, c);
+            mean_g += g / (double)width;
+            mean_gx += g * (tensor_get(x, r * width + c) - average) * scale / (double)width;
+        }
+        for (int64_t c = 0; c < width; c++) {
+            double g = tensor_get(dy, r * width + c) * tensor_get(weight, c), x_hat = (tensor_get(x, r * width + c) - average) * scale;
+            ref_put(dx, r * width + c, scale * (g - mean_g - x_hat * mean_gx), beta);
+        }
+    }
+    for (int64_t c = 0; c < width; c++) {
+        double sum_weight = 0, sum_bias = 0;
+        for (int64_t r = 0; r < rows; r++) {
+            double d = tensor_get(dy, r * width + c);
+            sum_weight += d * (tensor_get(x, r * width + c) - tensor_get(mean, r)) * tensor_get(rstd, r);
+            sum_bias += d;
+        }
+        if (dweight) ref_put(dweight, c, sum_weight, 1);
+        if (dbias) ref_put(dbias, c, sum_bias, 1);
+    }
+}
