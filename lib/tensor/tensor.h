@@ -183,7 +183,8 @@ size_t tape_peak_bytes(const Tape *tape);     /* largest use so far: activations
 
 /* Gradient of the loss by `tensor`, given from outside: `values` holds one double per element. Added to what is there. */
 void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values);
-/* Walks back from the last op; gradients of trained tensors (needs_grad, made outside the tape) are added into their ->grad, which the caller made. */
+/* Walks back from the last op; gradients of trained tensors (needs_grad, made outside the tape) are added into their ->grad, which the caller made.
+ * The step's memory is given up on the way, ops' results first: read what you need of them before. */
 Status tape_backward(Tape *tape);
 
 /* One layer of a model as a unit: y = layer(tape, x, context). Plainly run when recording; see tape_record and tape_checkpoint_layers for the rest.
@@ -215,7 +216,9 @@ bool tape_recording(const Tape *tape);
 /* The gradient of `tensor` to write or add to: *beta is 0 when it is fresh (write), 1 when something is there already (add). NULL when no gradient is wanted.
  * Kernels of the backward pass take `beta` and do y = result + beta * y. */
 Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta);
-/* Scratch during one op's backward: freed when the op's backward ends. */
+/* Hands the gradient buffer of `from`, which is done with it, to `to` if that has none yet and is of the same form; false when it can't. */
+bool tape_grad_move(Tape *tape, Tensor *from, Tensor *to);
+/* Scratch during one op's forward or backward: freed when the op's backward ends; in the forward pass it lives with the step. */
 Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
 
 /* ---- ops: one file op_<name>.c and one line in ops.def each ---- */
@@ -231,7 +234,7 @@ typedef struct OpExample {
     Arena *arena;
     uint64_t seed;
     int n_inputs;
-    Tensor *inputs[8];          /* tensors whose gradient is checked */
+    Tensor *inputs[8];          /* those made by example_input, in order */
     int n_outputs;
     Tensor *outputs[NODE_MAX_OUTPUTS];
     const double *given[8];     /* values for the inputs instead of random ones; NULL entries are drawn */
@@ -241,11 +244,18 @@ typedef struct OpExample {
 /* A float input of the example, random in about [-1,1]; `activation` picks the compute dtype, else parameters' dtype. Checked if `grad`. */
 Tensor *example_input(OpExample *example, bool activation, bool grad, int n_dims, const int64_t *shape);
 Tensor *example_ids(OpExample *example, int64_t n, const int32_t *ids);
+void example_output(OpExample *example, Tensor *output);
 typedef struct OpInfo {
     const char *name;
-    void (*example)(OpExample *example); /* calls the op once on small inputs and fills `outputs` */
-    int variants;
+    void (*example)(OpExample *example); /* calls the op once on small inputs and names its outputs */
+    const int *variants;
 } OpInfo;
+/* What every op file defines: `const int op_<name>_variants` and this. */
+#define OP(result, name, arguments)                     \
+    extern const int op_##name##_variants;              \
+    void op_##name##_example(OpExample *example);
+#include "lib/tensor/ops.def"
+#undef OP
 extern const OpInfo op_infos[];
 extern const int n_op_infos;
 typedef struct GradCheck { const char *op; int variant; double max_error; int input; int64_t element; double expected, got; } GradCheck;

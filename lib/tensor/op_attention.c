@@ -1,0 +1,56 @@
+/* attention: softmax attention by segments, with the cache's pages when there are some. Going back, the scores are computed again from the kept log-sum-exp. */
+#include "lib/tensor/tensor.h"
+
+#include <math.h>
+
+static void attention_backward(Tape *tape, Node *node) {
+    double beta[3];
+    Tensor *d[3];
+    for (int i = 0; i < 3; i++) d[i] = tape_grad(tape, node->inputs[i], &beta[i]);
+    if (!d[0] && !d[1] && !d[2]) return;
+    tape_device(tape)->attention_backward(node->attributes, node->inputs[0], node->inputs[1], node->inputs[2], node->outputs[0], node->saved[0], node->outputs[0]->grad, beta,
+                                          d[0], d[1], d[2]);
+}
+
+Tensor *op_attention(Tape *tape, Tensor *q, Tensor *k, Tensor *v, const AttentionArgs *args) {
+    if (!q || !k || !v) return NULL;
+    ASSERT(tensor_width(q) == args->n_heads * args->head_dim && tensor_width(k) == args->n_kv_heads * args->head_dim, "attention of widths %lld and %lld with %lld heads of %lld",
+           (long long)tensor_width(q), (long long)tensor_width(k), (long long)args->n_heads, (long long)args->head_dim);
+    const Device *device = tape_device(tape);
+    bool cached = args->layout->cache != NULL, keep = tape_recording(tape) && !cached;
+    Tensor *y = tape_tensor_like(tape, tape_compute(tape), q);
+    Tensor *logsumexp = keep ? tape_tensor(tape, tape_residual(tape), 2, (int64_t[]){tensor_rows(q), args->n_heads}) : NULL;
+    if (!y || (keep && !logsumexp)) return NULL;
+    if (cached) device->kv_store(args, k, v);
+    device->attention(args, q, k, v, y, logsumexp);
+    Node *node = cached ? NULL : tape_push(tape, "attention", attention_backward, (Tensor *[]){q, k, v}, 3, &y, 1);
+    if (node) {
+        node->saved[0] = logsumexp;
+        node->attributes = tape_copy(tape, args, sizeof *args);
+    }
+    return y;
+}
+
+/* 0: one sequence; 1: two sequences, grouped heads; 2: a prompt with two continuations; 3: a window; 4: soft-capped scores; 5: a grandchild and a window. */
+const int op_attention_variants = 6;
+
+void op_attention_example(OpExample *example) {
+    static const Segment plain[] = {{0, 9, -1, 0, NULL}};
+    static const Segment packed[] = {{0, 4, -1, 0, NULL}, {4, 9, -1, 0, NULL}};
+    static const Segment shared[] = {{0, 3, -1, 0, NULL}, {3, 6, 0, 0, NULL}, {6, 9, 0, 0, NULL}};
+    static const Segment nested[] = {{0, 3, -1, 0, NULL}, {3, 5, 0, 0, NULL}, {5, 7, 1, 0, NULL}, {7, 9, 0, 0, NULL}};
+    static const struct { const Segment *segments; int n; int64_t n_kv_heads, window; double softcap; } cases[] = {
+        {plain, 1, 2, 0, 0}, {packed, 2, 1, 0, 0}, {shared, 3, 1, 0, 0}, {plain, 1, 2, 3, 0}, {shared, 3, 2, 0, 1.5}, {nested, 4, 1, 4, 0},
+    };
+    int c = example->variant;
+    int64_t n = 9, head_dim = 4;
+    Layout *layout = arena_zero(example->arena, sizeof *layout);
+    if (!layout) return;
+    *layout = (Layout){.n_tokens = n, .n_segments = cases[c].n, .segments = cases[c].segments};
+    AttentionArgs args = {.layout = layout, .n_heads = 2, .n_kv_heads = cases[c].n_kv_heads, .head_dim = head_dim, .scale = 1 / sqrt((double)head_dim),
+                          .window = cases[c].window, .softcap = cases[c].softcap};
+    Tensor *q = example_input(example, true, true, 2, (int64_t[]){n, args.n_heads * head_dim});
+    Tensor *k = example_input(example, true, true, 2, (int64_t[]){n, args.n_kv_heads * head_dim});
+    Tensor *v = example_input(example, true, true, 2, (int64_t[]){n, args.n_kv_heads * head_dim});
+    example_output(example, op_attention(example->tape, q, k, v, &args));
+}

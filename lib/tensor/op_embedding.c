@@ -1,0 +1,28 @@
+/* embedding: rows of a table. Backward adds into the rows that were used. */
+#include "lib/tensor/tensor.h"
+
+static void embedding_backward(Tape *tape, Node *node) {
+    double beta;
+    Tensor *dtable = tape_grad(tape, node->inputs[1], &beta);
+    if (!dtable) return;
+    if (beta == 0) tape_device(tape)->fill(dtable, 0);
+    tape_device(tape)->scatter_add_rows(node->outputs[0]->grad, node->inputs[0], dtable);
+}
+
+Tensor *op_embedding(Tape *tape, Tensor *ids, Tensor *table) {
+    if (!ids || !table) return NULL;
+    int64_t shape[2] = {tensor_count(ids), tensor_width(table)};
+    Tensor *y = tape_tensor(tape, tape_residual(tape), 2, shape);
+    if (!y) return NULL;
+    tape_device(tape)->gather_rows(table, ids, y);
+    tape_push(tape, "embedding", embedding_backward, (Tensor *[]){ids, table}, 2, &y, 1);
+    return y;
+}
+
+const int op_embedding_variants = 1;
+
+void op_embedding_example(OpExample *example) {
+    Tensor *ids = example_ids(example, 6, (int32_t[]){3, 0, 3, 4, 1, 3});
+    Tensor *table = example_input(example, false, true, 2, (int64_t[]){5, 7});
+    example_output(example, op_embedding(example->tape, ids, table));
+}

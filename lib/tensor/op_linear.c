@@ -1,0 +1,109 @@
+/* linear: x W^T + bias, and the low-rank branch beside it: scale * B (A dropout(x)). numerics.md section 2.
+ *
+ * Backward, with h = A x~ kept from the forward pass and dh = scale * B^T dy:
+ *     dB = scale * dy h^T      dA = dh x~^T      dx = W^T dy + (A^T dh through the dropout mask) */
+#include "lib/tensor/tensor.h"
+
+enum { X, WEIGHT, BIAS, LORA_A, LORA_B };
+
+static void product(Tape *tape, const Tensor *a, bool transpose_a, const Tensor *b, bool transpose_b, double alpha, double beta, Tensor *c) {
+    tape_device(tape)->matmul(&(Matmul){a, b, c, transpose_a, transpose_b, alpha, beta});
+}
+
+/* The branch's input: x, or x through the dropout mask in scratch memory. */
+static const Tensor *branch_input(Tape *tape, const LoraBranch *lora, const Tensor *x) {
+    if (lora->dropout == 0) return x;
+    Tensor *dropped = tape_scratch(tape, x->dtype, x->n_dims, x->shape);
+    if (dropped) tape_device(tape)->dropout(x, lora->dropout, lora->key, 0, dropped);
+    return dropped;
+}
+
+static void lora_backward(Tape *tape, Node *node, const LoraBranch *lora) {
+    const Tensor *dy = node->outputs[0]->grad, *h = node->saved[0];
+    double beta;
+    Tensor *db = tape_grad(tape, node->inputs[LORA_B], &beta);
+    if (db) product(tape, dy, true, h, false, lora->scale, beta, db);
+
+    Tensor *dh = tape_scratch(tape, h->dtype, 2, h->shape);
+    if (!dh) return;
+    product(tape, dy, false, lora->b, false, lora->scale, 0, dh);
+    Tensor *da = tape_grad(tape, node->inputs[LORA_A], &beta);
+    if (da) {
+        const Tensor *x = branch_input(tape, lora, node->inputs[X]);
+        if (x) product(tape, dh, true, x, false, 1, beta, da);
+    }
+    Tensor *dx = tape_grad(tape, node->inputs[X], &beta);
+    if (!dx) return;
+    if (lora->dropout == 0) {
+        product(tape, dh, false, lora->a, false, 1, beta, dx);
+        return;
+    }
+    Tensor *masked = tape_scratch(tape, dx->dtype, dx->n_dims, dx->shape);
+    if (!masked) return;
+    product(tape, dh, false, lora->a, false, 1, 0, masked);
+    tape_device(tape)->dropout(masked, lora->dropout, lora->key, beta, dx);
+}
+
+static void linear_backward(Tape *tape, Node *node) {
+    Tensor *x = node->inputs[X], *weight = node->inputs[WEIGHT];
+    const Tensor *dy = node->outputs[0]->grad;
+    double beta;
+    Tensor *dbias = tape_grad(tape, node->inputs[BIAS], &beta);
+    if (dbias) {
+        if (beta == 0) tape_device(tape)->fill(dbias, 0);
+        tape_device(tape)->bias_backward(dy, dbias);
+    }
+    Tensor *dweight = tape_grad(tape, weight, &beta);
+    if (dweight && weight->in_out) product(tape, x, true, dy, false, 1, beta, dweight);
+    else if (dweight) product(tape, dy, true, x, false, 1, beta, dweight);
+    Tensor *dx = tape_grad(tape, x, &beta);
+    if (dx) product(tape, dy, false, weight, weight->in_out, 1, beta, dx);
+    if (node->attributes) lora_backward(tape, node, node->attributes);
+}
+
+Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const LoraBranch *lora) {
+    if (!x || !weight) return NULL;
+    int64_t in = weight->shape[weight->in_out ? 0 : 1], out = weight->shape[weight->in_out ? 1 : 0];
+    if (tensor_width(x) != in) {
+        char have[96], want[96];
+        return tape_fail(tape, ST_INPUT, "cannot multiply %s with weight '%s' %s", tensor_describe(x, have), weight->name ? weight->name : "?", tensor_describe(weight, want));
+    }
+    Tensor *y = tape_tensor(tape, tape_compute(tape), 2, (int64_t[]){tensor_rows(x), out});
+    if (!y) return NULL;
+    Tensor *h = lora ? tape_tensor(tape, tape_compute(tape), 2, (int64_t[]){tensor_rows(x), lora->a->shape[0]}) : NULL;
+    if (lora && !h) return NULL;
+    product(tape, x, false, weight, !weight->in_out, 1, 0, y);
+    if (bias) tape_device(tape)->bias_add(y, bias);
+    if (lora) {
+        const Tensor *input = branch_input(tape, lora, x);
+        if (!input) return NULL;
+        product(tape, input, false, lora->a, true, 1, 0, h);
+        product(tape, h, false, lora->b, true, lora->scale, 1, y);
+    }
+    Node *node = tape_push(tape, "linear", linear_backward, (Tensor *[]){x, weight, bias, lora ? lora->a : NULL, lora ? lora->b : NULL}, 5, &y, 1);
+    if (node && lora) {
+        node->saved[0] = h;
+        node->attributes = tape_copy(tape, lora, sizeof *lora);
+    }
+    return y;
+}
+
+/* 0: frozen, 1: trained with bias, 2: frozen with LoRA, 3: LoRA with dropout, 4: (in, out) layout trained, 5: (in, out) layout frozen with LoRA. */
+const int op_linear_variants = 6;
+
+void op_linear_example(OpExample *example) {
+    int variant = example->variant;
+    bool trained = variant == 1 || variant == 4, in_out = variant >= 4;
+    Tensor *x = example_input(example, true, true, 2, (int64_t[]){5, 7});
+    Tensor *weight = example_input(example, false, trained, 2, in_out ? (int64_t[]){7, 6} : (int64_t[]){6, 7});
+    if (weight) weight->in_out = in_out;
+    Tensor *bias = trained ? example_input(example, false, true, 1, (int64_t[]){6}) : NULL;
+    LoraBranch lora = {.scale = 1.5, .dropout = variant == 3 ? 0.4 : 0, .key = rng_key(example->seed, RNG_DROPOUT, 1)};
+    bool branch = variant == 2 || variant == 3 || variant == 5;
+    if (branch) {
+        lora.a = example_input(example, false, true, 2, (int64_t[]){3, 7});
+        lora.b = example_input(example, false, true, 2, (int64_t[]){6, 3});
+        if (!lora.a || !lora.b) return;
+    }
+    example_output(example, op_linear(example->tape, x, weight, bias, branch ? &lora : NULL));
+}

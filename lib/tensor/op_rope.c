@@ -1,0 +1,42 @@
+/* rope: turns pairs (i, i + R) of every head by the token's angles, in place. A rotation's gradient is the rotation back, in place again. */
+#include "lib/tensor/tensor.h"
+
+typedef struct RopeArgs { const Tensor *cosine, *sine; int64_t head_dim; } RopeArgs;
+
+static void rope_backward(Tape *tape, Node *node) {
+    const RopeArgs *args = node->attributes;
+    Tensor *x = node->inputs[0], *y = node->outputs[0];
+    if (tape_grad_move(tape, y, x)) {
+        tape_device(tape)->rope(x->grad, args->cosine, args->sine, args->head_dim, true, 0, x->grad);
+        return;
+    }
+    double beta;
+    Tensor *dx = tape_grad(tape, x, &beta);
+    if (dx) tape_device(tape)->rope(y->grad, args->cosine, args->sine, args->head_dim, true, beta, dx);
+}
+
+Tensor *op_rope(Tape *tape, Tensor *x, const Tensor *cosine, const Tensor *sine, int64_t head_dim) {
+    if (!x || !cosine || !sine) return NULL;
+    ASSERT(tensor_width(x) % head_dim == 0 && 2 * tensor_width(cosine) <= head_dim, "rope of width %lld, head_dim %lld, %lld angles", (long long)tensor_width(x),
+           (long long)head_dim, (long long)tensor_width(cosine));
+    tape_device(tape)->rope(x, cosine, sine, head_dim, false, 0, x);
+    Tensor *y = tensor_view(tape_arena(tape), tape_device(tape), x->dtype, x->n_dims, x->shape, x->data);
+    if (!y) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
+    Node *node = tape_push(tape, "rope", rope_backward, &x, 1, &y, 1);
+    if (node) node->attributes = tape_copy(tape, &(RopeArgs){cosine, sine, head_dim}, sizeof(RopeArgs));
+    return y;
+}
+
+/* 0: the whole head is turned, 1: a part of it. */
+const int op_rope_variants = 2;
+
+void op_rope_example(OpExample *example) {
+    int64_t head_dim = 6, angles = example->variant == 0 ? 3 : 2;
+    Tensor *x = example_input(example, true, true, 2, (int64_t[]){4, 2 * head_dim});
+    Tensor *cosine = example_input(example, false, false, 2, (int64_t[]){4, angles});
+    Tensor *sine = example_input(example, false, false, 2, (int64_t[]){4, angles});
+    /* As in models, x comes from an op: what rope overwrites is never a parameter. */
+    Tensor *weight = example_input(example, false, false, 2, (int64_t[]){2 * head_dim, 2 * head_dim});
+    Tensor *h = op_linear(example->tape, x, weight, NULL, NULL);
+    example_output(example, op_rope(example->tape, h, cosine, sine, head_dim));
+}

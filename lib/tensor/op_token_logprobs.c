@@ -1,0 +1,60 @@
+/* token_logprobs: the one door to log-probabilities. Only the rows that are asked for reach the head, and their logits exist tile by tile, forward and backward. */
+#include "lib/tensor/tensor.h"
+
+enum { HIDDEN, HEAD };
+enum { LOGPROB, ENTROPY, MEAN };
+enum { SELECTED, LOGSUMEXP };
+typedef struct Saved { LogprobArgs args; const Tensor *rows, *targets; } Saved;
+
+static const Tensor *grad_of(const Tensor *tensor) { return tensor ? tensor->grad : NULL; }
+
+static void token_logprobs_backward(Tape *tape, Node *node) {
+    const Device *device = tape_device(tape);
+    const Saved *saved = node->attributes;
+    const Tensor *selected = node->saved[SELECTED];
+    double beta, head_beta;
+    Tensor *dhidden = tape_grad(tape, node->inputs[HIDDEN], &beta);
+    Tensor *dhead = tape_grad(tape, node->inputs[HEAD], &head_beta);
+    if (dhead && head_beta == 0) device->fill(dhead, 0);
+    Tensor *dselected = dhidden ? tape_scratch(tape, dhidden->dtype, 2, selected->shape) : NULL;
+    if (tape_status(tape) != ST_OK) return;
+    device->token_logprobs_backward(&saved->args, selected, node->inputs[HEAD], saved->targets, node->saved[LOGSUMEXP], node->outputs[ENTROPY], grad_of(node->outputs[LOGPROB]),
+                                    grad_of(node->outputs[ENTROPY]), grad_of(node->outputs[MEAN]), dselected, dhead);
+    if (!dhidden) return;
+    if (beta == 0) device->fill(dhidden, 0);
+    device->scatter_add_rows(dselected, saved->rows, dhidden);
+}
+
+TokenLogprobs op_token_logprobs(Tape *tape, Tensor *hidden, Tensor *head, const Tensor *rows, const Tensor *targets, const LogprobArgs *args) {
+    TokenLogprobs result = {0};
+    if (!hidden || !head || !rows || !targets) return result;
+    int64_t n = tensor_count(rows), selected_shape[2] = {n, tensor_width(hidden)};
+    DType dtype = tape_residual(tape);
+    Tensor *outputs[3] = {tape_tensor(tape, dtype, 1, &n), args->entropy ? tape_tensor(tape, dtype, 1, &n) : NULL, args->mean ? tape_tensor(tape, dtype, 1, &n) : NULL};
+    Tensor *selected = tape_tensor(tape, hidden->dtype, 2, selected_shape), *logsumexp = tape_tensor(tape, dtype, 1, &n);
+    if (tape_status(tape) != ST_OK) return result;
+    tape_device(tape)->gather_rows(hidden, rows, selected);
+    tape_device(tape)->token_logprobs(args, selected, head, targets, outputs[LOGPROB], outputs[ENTROPY], outputs[MEAN], logsumexp);
+    Node *node = tape_push(tape, "token_logprobs", token_logprobs_backward, (Tensor *[]){hidden, head}, 2, outputs, 3);
+    if (node) {
+        node->saved[SELECTED] = selected;
+        node->saved[LOGSUMEXP] = logsumexp;
+        node->attributes = tape_copy(tape, &(Saved){*args, rows, targets}, sizeof(Saved));
+    }
+    return (TokenLogprobs){outputs[LOGPROB], outputs[ENTROPY], outputs[MEAN]};
+}
+
+/* 0: plain, head frozen; 1: head trained; 2: soft-cap and temperature; 3: entropy and mean with both. */
+const int op_token_logprobs_variants = 4;
+
+void op_token_logprobs_example(OpExample *example) {
+    int variant = example->variant;
+    LogprobArgs args = {.softcap = variant >= 2 ? 2 : 0, .temperature = variant >= 2 ? 0.7 : 1, .entropy = variant == 3, .mean = variant == 3};
+    Tensor *hidden = example_input(example, true, true, 2, (int64_t[]){6, 5});
+    Tensor *head = example_input(example, false, variant >= 1, 2, (int64_t[]){11, 5});
+    Tensor *rows = example_ids(example, 4, (int32_t[]){0, 2, 3, 5}), *targets = example_ids(example, 4, (int32_t[]){10, 0, 7, 7});
+    TokenLogprobs p = op_token_logprobs(example->tape, hidden, head, rows, targets, &args);
+    example_output(example, p.logprob);
+    if (p.entropy) example_output(example, p.entropy);
+    if (p.mean) example_output(example, p.mean);
+}

@@ -1,0 +1,282 @@
+/* The tape: runs ops, remembers how to go back, and keeps the step's memory.
+ *
+ * Two arenas: `book` for the small things (tensor headers, nodes, attributes) and `data` for elements, so that a run on the meta device never touches
+ * `data` and costs no memory. Going back, a node's results are dead once the node is done: `data` is rewound to where the node began, and what
+ * recomputation and scratch need comes from there. Gradients of activations live in buffers that are handed on from op to op. */
+#include "lib/tensor/tensor.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Entry { Node node; ArenaMark data_mark; } Entry;
+typedef struct FreeBuffer { void *data; size_t bytes; } FreeBuffer;
+
+struct Tape {
+    const Device *device;
+    DType compute;
+    size_t limit;
+    Arena *book, *data, *grads;
+    Entry **entries;
+    size_t n_entries, cap_entries;
+    FreeBuffer *free_buffers;
+    size_t n_free, cap_free;
+    bool record, checkpoint_layers;
+    ArenaMark op_mark; /* where the op that is running began: its results lie behind it */
+    Status status;
+};
+
+Tape *tape_new(const Device *device, DType compute, size_t limit) {
+    Tape *tape = calloc(1, sizeof *tape);
+    if (!tape) return NULL;
+    *tape = (Tape){.device = device, .compute = compute, .limit = limit, .record = true, .book = arena_new(0), .data = arena_new(limit), .grads = arena_new(limit)};
+    if (!tape->book || !tape->data || !tape->grads) {
+        tape_free(tape);
+        return NULL;
+    }
+    tape->op_mark = arena_mark(tape->data);
+    return tape;
+}
+
+void tape_free(Tape *tape) {
+    if (!tape) return;
+    arena_free(tape->book);
+    arena_free(tape->data);
+    arena_free(tape->grads);
+    free(tape->entries);
+    free(tape->free_buffers);
+    free(tape);
+}
+
+void tape_reset(Tape *tape) {
+    arena_reset(tape->book);
+    arena_reset(tape->data);
+    arena_reset(tape->grads);
+    tape->n_entries = tape->n_free = 0;
+    tape->status = ST_OK;
+    tape->op_mark = arena_mark(tape->data);
+}
+
+void tape_record(Tape *tape, bool record) { tape->record = record; }
+void tape_checkpoint_layers(Tape *tape, bool on) { tape->checkpoint_layers = on; }
+Arena *tape_arena(Tape *tape) { return tape->book; }
+const Device *tape_device(const Tape *tape) { return tape->device; }
+DType tape_compute(const Tape *tape) { return tape->compute; }
+DType tape_residual(const Tape *tape) { return tape->compute == DT_F64 ? DT_F64 : DT_F32; }
+Status tape_status(const Tape *tape) { return tape->status; }
+bool tape_recording(const Tape *tape) { return tape->record; }
+
+size_t tape_peak_bytes(const Tape *tape) { return arena_peak(tape->book) + arena_peak(tape->data) + arena_peak(tape->grads); }
+
+Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) {
+    if (tape->status != ST_OK) return NULL;
+    va_list arguments;
+    va_start(arguments, format);
+    Str text = {0};
+    char buffer[512];
+    vsnprintf(buffer, sizeof buffer, format, arguments);
+    va_end(arguments);
+    str_append(&text, buffer);
+    tape->status = status_fail(code, "%s", str_text(&text));
+    str_release(&text);
+    return NULL;
+}
+
+/* Memory that could not be had: the arena has recorded the failure. */
+static Tensor *out_of_memory(Tape *tape) {
+    if (tape->status == ST_OK) tape->status = ST_RESOURCE;
+    return NULL;
+}
+
+static bool within_limit(Tape *tape, const int64_t *shape, int n_dims, DType dtype) {
+    if (!tape->limit) return true;
+    size_t bytes = dtype_size(dtype), total = arena_used(tape->data) + arena_used(tape->grads);
+    for (int i = 0; i < n_dims; i++)
+        if (!size_mul(bytes, (size_t)shape[i], &bytes)) return false;
+    if (size_add(total, bytes, &total) && total <= tape->limit) return true;
+    char limit[32];
+    tape_fail(tape, ST_RESOURCE, "the step needs more than the %s that it may take", format_bytes((double)tape->limit, limit));
+    return false;
+}
+
+/* A tensor whose header is in `book` and whose elements are in `arena`. */
+static Tensor *tensor_in(Tape *tape, Arena *arena, DType dtype, int n_dims, const int64_t *shape) {
+    if (tape->status != ST_OK || !within_limit(tape, shape, n_dims, dtype)) return NULL;
+    Tensor *tensor = tensor_view(tape->book, tape->device, dtype, n_dims, shape, NULL);
+    if (!tensor) return out_of_memory(tape);
+    tensor->data = arena_alloc(arena, tensor_bytes(tensor));
+    return tensor->data ? tensor : out_of_memory(tape);
+}
+
+Tensor *tape_tensor(Tape *tape, DType dtype, int n_dims, const int64_t *shape) { return tensor_in(tape, tape->data, dtype, n_dims, shape); }
+
+Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like) { return like ? tape_tensor(tape, dtype, like->n_dims, like->shape) : NULL; }
+
+Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape) { return tape_tensor(tape, dtype, n_dims, shape); }
+
+void *tape_copy(Tape *tape, const void *bytes, size_t size) {
+    if (tape->status != ST_OK) return NULL;
+    void *copy = arena_alloc(tape->book, size);
+    if (!copy) return out_of_memory(tape);
+    memcpy(copy, bytes, size);
+    return copy;
+}
+
+Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Tensor *const *inputs, int n_inputs, Tensor *const *outputs, int n_outputs) {
+    ASSERT(n_inputs <= NODE_MAX_INPUTS && n_outputs <= NODE_MAX_OUTPUTS, "op '%s' has %d inputs and %d outputs", op, n_inputs, n_outputs);
+    ArenaMark began = tape->op_mark;
+    tape->op_mark = arena_mark(tape->data);
+    if (tape->status != ST_OK) return NULL;
+    bool wanted = false;
+    for (int i = 0; i < n_inputs; i++) wanted |= inputs[i] && inputs[i]->needs_grad;
+    for (int i = 0; i < n_outputs; i++)
+        if (outputs[i]) outputs[i]->needs_grad = wanted;
+    if (!wanted || !tape->record) return NULL;
+    if (tape->n_entries == tape->cap_entries) {
+        size_t cap = tape->cap_entries ? tape->cap_entries * 2 : 256;
+        Entry **grown = realloc(tape->entries, cap * sizeof *grown);
+        if (!grown) {
+            tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
+            return NULL;
+        }
+        tape->entries = grown;
+        tape->cap_entries = cap;
+    }
+    Entry *entry = arena_zero(tape->book, sizeof *entry);
+    if (!entry) {
+        out_of_memory(tape);
+        return NULL;
+    }
+    entry->data_mark = began;
+    entry->node.op = op;
+    entry->node.backward = backward;
+    for (int i = 0; i < n_inputs; i++) entry->node.inputs[i] = inputs[i];
+    for (int i = 0; i < n_outputs; i++) entry->node.outputs[i] = outputs[i];
+    tape->entries[tape->n_entries++] = entry;
+    return &entry->node;
+}
+
+/* ---- gradients of activations ---- */
+
+static void *grad_buffer(Tape *tape, size_t bytes) {
+    size_t best = tape->n_free;
+    for (size_t i = 0; i < tape->n_free; i++) {
+        size_t have = tape->free_buffers[i].bytes;
+        if (have >= bytes && have <= bytes + bytes / 2 && (best == tape->n_free || have < tape->free_buffers[best].bytes)) best = i;
+    }
+    if (best == tape->n_free) return arena_alloc(tape->grads, bytes);
+    void *data = tape->free_buffers[best].data;
+    tape->free_buffers[best] = tape->free_buffers[--tape->n_free];
+    return data;
+}
+
+static void grad_release(Tape *tape, Tensor *tensor) {
+    if (!tensor || !tensor->grad) return;
+    if (tape->n_free == tape->cap_free) {
+        size_t cap = tape->cap_free ? tape->cap_free * 2 : 64;
+        FreeBuffer *grown = realloc(tape->free_buffers, cap * sizeof *grown);
+        if (!grown) return; /* the buffer is simply not used again */
+        tape->free_buffers = grown;
+        tape->cap_free = cap;
+    }
+    tape->free_buffers[tape->n_free++] = (FreeBuffer){tensor->grad->data, tensor_bytes(tensor->grad)};
+    tensor->grad = NULL;
+}
+
+Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta) {
+    *beta = 1;
+    if (!tensor || !tensor->needs_grad || tape->status != ST_OK) return NULL;
+    if (tensor->grad) return tensor->grad;
+    if (!within_limit(tape, tensor->shape, tensor->n_dims, tensor->dtype)) return NULL;
+    Tensor *grad = tensor_view(tape->book, tape->device, tensor->dtype, tensor->n_dims, tensor->shape, NULL);
+    if (grad) grad->data = grad_buffer(tape, tensor_bytes(tensor));
+    if (!grad || !grad->data) return out_of_memory(tape);
+    *beta = 0;
+    return tensor->grad = grad;
+}
+
+bool tape_grad_move(Tape *tape, Tensor *from, Tensor *to) {
+    (void)tape;
+    if (!to->needs_grad || to->grad || !from->grad || to->dtype != from->dtype || tensor_count(to) != tensor_count(from)) return false;
+    to->grad = from->grad;
+    from->grad = NULL;
+    return true;
+}
+
+void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values) {
+    double beta;
+    Tensor *grad = tensor ? tape_grad(tape, tensor, &beta) : NULL;
+    if (!grad) return;
+    int64_t count = tensor_count(grad);
+    for (int64_t i = 0; i < count; i++) tensor_set(grad, i, values[i] + (beta != 0 ? tensor_get(grad, i) : 0));
+}
+
+/* Runs the nodes above `floor` backward and forgets them. */
+static void walk_back(Tape *tape, size_t floor) {
+    bool record = tape->record;
+    tape->record = false;
+    while (tape->n_entries > floor && tape->status == ST_OK) {
+        Entry *entry = tape->entries[--tape->n_entries];
+        Node *node = &entry->node;
+        bool reached = false;
+        for (int i = 0; i < NODE_MAX_OUTPUTS; i++) reached |= node->outputs[i] && node->outputs[i]->grad;
+        if (reached) {
+            ArenaMark scratch = arena_mark(tape->data);
+            node->backward(tape, node);
+            arena_rewind(tape->data, scratch);
+        }
+        for (int i = 0; i < NODE_MAX_OUTPUTS; i++) grad_release(tape, node->outputs[i]);
+        arena_rewind(tape->data, entry->data_mark);
+    }
+    tape->op_mark = arena_mark(tape->data);
+    tape->record = record;
+}
+
+Status tape_backward(Tape *tape) {
+    walk_back(tape, 0);
+    return tape->status;
+}
+
+/* ---- a layer as a unit ---- */
+
+typedef struct LayerCall { LayerFn *layer; void *context; } LayerCall;
+
+static void layer_backward(Tape *tape, Node *node) {
+    const LayerCall *call = node->attributes;
+    size_t floor = tape->n_entries;
+    tape->record = true;
+    bool checkpoint = tape->checkpoint_layers;
+    tape->checkpoint_layers = false;
+    tape->op_mark = arena_mark(tape->data);
+    Tensor *y = call->layer(tape, node->inputs[0], call->context);
+    if (y && !tape_grad_move(tape, node->outputs[0], y)) tape_fail(tape, ST_RESOURCE, "a layer computed again has another form than before");
+    walk_back(tape, floor);
+    tape->checkpoint_layers = checkpoint;
+    tape->record = false;
+}
+
+Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context) {
+    if (!x || tape->status != ST_OK) return NULL;
+    if (tape->record && !tape->checkpoint_layers) return layer(tape, x, context);
+    Tensor *y = tape_tensor_like(tape, tape_residual(tape), x);
+    if (!y) return NULL;
+    ArenaMark mark = arena_mark(tape->data), began = tape->op_mark;
+    bool record = tape->record;
+    tape->record = false;
+    Tensor *result = layer(tape, x, context);
+    tape->record = record;
+    if (!result) return NULL;
+    ASSERT(tensor_count(result) == tensor_count(y), "layer of %lld elements returned %lld", (long long)tensor_count(y), (long long)tensor_count(result));
+    tape->device->copy(result, y);
+    y->needs_grad = result->needs_grad;
+    arena_rewind(tape->data, mark);
+    tape->op_mark = began;
+    /* The layer's own parameters may want gradients although x does not: y's flag, found by running it, counts. */
+    Tensor wanted = {.needs_grad = y->needs_grad};
+    Node *node = tape_push(tape, "layer", layer_backward, (Tensor *[]){&wanted}, 1, &y, 1);
+    if (node) {
+        node->inputs[0] = x;
+        node->attributes = tape_copy(tape, &(LayerCall){layer, context}, sizeof(LayerCall));
+    }
+    return y;
+}
