@@ -1,0 +1,56 @@
+/* The program: one file cmd_<name>.c and one line in commands.def per subcommand. A command's options are a table in its file, from which --help is made.
+ *
+ *     static const char *adapter; static int64_t n = 1;                     // inside the command's options struct
+ *     const Option options[] = {{"--adapter", OPTION_TEXT, &adapter, "DIR", "PEFT adapter to use"}, {0}};
+ *     TRY(command_parse(&command, argc, argv, options));                     // positionals are in command.arguments
+ */
+#ifndef TUNE_CMD_H
+#define TUNE_CMD_H
+
+#include "data/data.h"
+#include "lib/infer/infer.h"
+
+typedef enum OptionType { OPTION_END, OPTION_FLAG, OPTION_TEXT, OPTION_INT, OPTION_REAL, OPTION_LIST } OptionType;
+typedef struct Option {
+    const char *name;      /* "--max-new-tokens" or "-o" */
+    OptionType type;
+    void *value;           /* bool *, const char **, int64_t *, double *, TextList * (an OPTION_LIST may be given several times) */
+    const char *argument;  /* "N", "DIR": shown in help; NULL for flags */
+    const char *help;
+} Option;
+typedef struct Command {
+    const char *name;
+    const char *arguments_help;   /* "MODEL [FILE]" */
+    const char *help;             /* what it does, a paragraph, with an example */
+    size_t n_arguments;
+    const char *arguments[256];   /* positionals; key=value overrides of RECIPE commands among them */
+    int64_t threads;
+    bool quiet;
+    int64_t log;
+    bool json;                    /* --json is accepted by every command; those that print no result ignore it */
+    Arena *arena;                 /* lives until the command ends */
+} Command;
+/* Fills option values and positionals. --help prints the command's help and ends the program's work with *done = true. ST_USAGE names an unknown option and the nearest one. */
+Status command_parse(Command *command, int argc, char **argv, const Option *options, bool *done);
+
+typedef Status CommandMain(int argc, char **argv);
+typedef struct CommandInfo { const char *name; CommandMain *run; const char *help; } CommandInfo;
+extern const CommandInfo command_infos[];
+extern const size_t n_command_infos;
+#define COMMAND(name, help) Status cmd_##name(int argc, char **argv);
+#include "cmd/commands.def"
+#undef COMMAND
+
+/* stdout: results only. Flushed and checked once by main (a full disk or closed pipe is exit 5). */
+void print_result(const char *format, ...) PRINTF_LIKE(1, 2);
+void print_text(const char *text, size_t len);
+/* stderr: a live line on a terminal, plain lines otherwise; nothing with --quiet. */
+void show_progress(const char *format, ...) PRINTF_LIKE(1, 2);  /* replaces the live line; on a pipe at most one line a second */
+void show_line(const char *format, ...) PRINTF_LIKE(1, 2);      /* ends the live line, prints a whole line */
+
+/* A model with its adapter and tokenizer, as most commands open it. */
+typedef struct OpenedModel { Model *model; Tokenizer *tokenizer; } OpenedModel; /* tokenizer NULL when the directory has none */
+Status open_model(const char *dir, const char *adapter, const char *compute, OpenedModel *opened);
+void close_model(OpenedModel *opened);
+
+#endif

@@ -1,0 +1,67 @@
+/* Using a model: scoring given tokens, and generating with a paged key/value cache and continuous batching. The same forward pass as training.
+ *
+ *     GenerateConfig config = {.sample = {.temperature = 0.8, .top_p = 0.9}, .max_new_tokens = 64, .n = 1, .seed = 42};
+ *     TRY(generate(model, tokenizer, prompts, n_prompts, &config, on_token, on_done, context));
+ */
+#ifndef TUNE_INFER_H
+#define TUNE_INFER_H
+
+#include "lib/model/model.h"
+#include "lib/text/text.h"
+
+/* ---- choosing a token: order and formulas of numerics.md section 7, golden/sampling/warpers.json ---- */
+
+typedef struct SampleConfig {
+    bool greedy;
+    double temperature;        /* 0 = greedy */
+    int64_t top_k;             /* 0 = off */
+    double top_p, min_p;       /* 1 and 0 = off */
+    double typical_p, epsilon_cutoff, eta_cutoff; /* 1, 0, 0 = off */
+    double repetition_penalty; /* 1 = off; on distinct tokens of prompt and completion */
+    double presence_penalty, frequency_penalty; /* 0 = off; on the completion only */
+    int64_t no_repeat_ngram_size; /* 0 = off */
+} SampleConfig;
+/* Turns `logits` (V) into the final distribution in place (probabilities, zeros where filtered). history: prompt and completion; the completion begins at prompt_length.
+ * scratch: V entries. */
+void sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length, int32_t *scratch);
+/* The token that a uniform draw u in [0,1) picks: the first whose cumulated probability exceeds u. Greedy: the likeliest, lowest id on ties. */
+int32_t sample_pick(const double *probabilities, int64_t vocab, double u);
+
+/* ---- generation ---- */
+
+typedef enum FinishReason { FINISH_STOP, FINISH_LENGTH } FinishReason;
+typedef struct Prompt { const int32_t *ids; size_t n; uint64_t number; } Prompt; /* number: its row, which keys the random numbers: (seed, number, sample, position) */
+typedef struct Completion {
+    size_t prompt;             /* index into prompts */
+    int64_t sample;            /* 0..n-1 */
+    Ids ids;                   /* EOS kept */
+    double *logprobs;          /* of the chosen tokens under the plain distribution (temperature 1, no filter); ids.n entries */
+    Str text;                  /* decoded, cut before a stop text; empty without a tokenizer */
+    FinishReason finish;
+} Completion;
+typedef struct GenerateConfig {
+    SampleConfig sample;
+    int64_t max_new_tokens;
+    int64_t n;                 /* completions per prompt */
+    uint64_t seed;
+    size_t n_stop;
+    const char *const *stop;   /* texts; need a tokenizer */
+    bool ignore_eos;
+    int64_t max_batch;         /* sequences at a time; 0 = as many as memory reasonably allows */
+} GenerateConfig;
+/* Runs all prompts; a prompt is prefilled once for its n completions, whose cache pages are shared and copied on write. Results do not depend on what else is in the batch.
+ * on_token (may be NULL) sees each token as it comes, with the text that became printable; on_done gets each completion in order of prompts and samples; it may keep nothing of it.
+ * Either can end it by returning a status. ST_INPUT: empty prompt, unknown id, longer than the model's positions; ST_RESOURCE; ST_INTERRUPTED. */
+typedef Status OnToken(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text);
+typedef Status OnDone(void *context, const Completion *completion);
+Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config, OnToken *on_token, OnDone *on_done, void *context);
+
+/* ---- scoring ---- */
+
+/* Log-probability of each token given those before it. rows: ids; logprobs[i]: n entries, [0] is NaN. logits (may be NULL): called with each row's (n, V) f32. Rows are packed
+ * into flat batches; a row's values do not depend on the others. */
+typedef struct ScoreRow { const int32_t *ids; size_t n; double *logprobs; } ScoreRow;
+typedef Status OnLogits(void *context, size_t row, const float *logits, int64_t n, int64_t vocab);
+Status score_rows(const Model *model, ScoreRow *rows, size_t n_rows, OnLogits *on_logits, void *context);
+
+#endif
