@@ -46,6 +46,9 @@ Status status_fail(Status code, const char *format, ...) PRINTF_LIKE(2, 3);
 Status status_hint(Status code, const char *format, ...) PRINTF_LIKE(2, 3);
 /* Puts "where: " before the recorded text, to add a file or row that only the caller knows. Returns `code`. */
 Status status_prefix(Status code, const char *format, ...) PRINTF_LIKE(2, 3);
+/* For a failed system call: records "what: reason of error" and returns ST_RESOURCE (with a hint) for a full disk, quota, file size limit,
+ * memory or descriptor shortage, else ST_INPUT. */
+Status status_errno(int error, const char *format, ...) PRINTF_LIKE(2, 3);
 const char *status_text(void);      /* the text recorded last in this thread; "" when none; valid until the next failure */
 const char *status_hint_text(void); /* the hint, or "" */
 int status_exit_code(Status code);
@@ -105,6 +108,7 @@ bool slice_is(Slice slice, const char *text);
 /* A growing, always terminated string. {0} is an empty one. Out of memory aborts: text is small. */
 typedef struct Str { char *data; size_t len, cap; } Str;
 void str_append(Str *str, const char *text);
+bool str_reserve(Str *str, size_t more) WARN_UNUSED; /* room for `more` bytes, for text of a file's size: false instead of an abort */
 void str_append_n(Str *str, const char *bytes, size_t len);
 void str_append_char(Str *str, char c);
 void str_printf(Str *str, const char *format, ...) PRINTF_LIKE(2, 3);
@@ -142,8 +146,9 @@ Status lines_open(Lines *lines, const char *path);
 bool lines_next(Lines *lines, Slice *line); /* false at the end or on an error; the slice is valid until the next call */
 Status lines_close(Lines *lines);           /* gives the read error, if there was one */
 
-/* A file that appears whole or not at all: written beside its name, synced, renamed. A full disk is ST_RESOURCE. */
-typedef struct FileWriter { int fd; char *path, *temporary; uint8_t *buffer; size_t used; uint64_t written; uint32_t crc; Status status; } FileWriter;
+/* A file that appears whole or not at all: written beside its name as .NAME.tmp-PID, synced, renamed. A full disk is ST_RESOURCE
+ * (a program with a file size limit ignores SIGXFSZ to see it). */
+typedef struct FileWriter { int fd; char *path, *temporary; uint8_t *buffer; size_t used; uint64_t written; uint32_t crc; int error; Status status; } FileWriter; /* crc: zlib's crc32 of all bytes */
 Status writer_open(FileWriter *writer, const char *path);
 void writer_write(FileWriter *writer, const void *bytes, size_t size); /* failures stick and show in commit */
 void writer_printf(FileWriter *writer, const char *format, ...) PRINTF_LIKE(2, 3);
@@ -151,7 +156,7 @@ Status writer_commit(FileWriter *writer);  /* flush, fsync, rename, fsync of the
 void writer_abandon(FileWriter *writer);   /* removes the temporary; harmless after commit */
 Status file_write_all(const char *path, const void *bytes, size_t size); /* the three above in one */
 Status file_append(const char *path, const void *bytes, size_t size);    /* adds to the end; a short write is undone and ST_RESOURCE */
-Status file_truncate(const char *path, uint64_t size);
+Status file_truncate(const char *path, uint64_t size);                   /* ST_INPUT when the file is shorter already */
 Status file_copy(const char *from, const char *to);                      /* atomically */
 
 Status dir_make(const char *path);               /* with parents; existing is fine */

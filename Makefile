@@ -1,0 +1,123 @@
+# tune. `make help` lists the targets; CC=clang, FLAVOUR=debug|san|tsan, ONEDNN=0 and DEV=1 (warnings are errors) change the build.
+FLAVOUR ?= release
+PREFIX ?= /usr/local
+VERSION := 0.1.0$(shell git describe --always --dirty 2>/dev/null | sed 's/^/-g/')
+SYSTEM := $(shell uname -s)
+PARALLEL = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN))
+ONEDNN ?= $(shell printf '\043include <oneapi/dnnl/dnnl.h>' | $(CC) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0)
+BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(filter 0,$(ONEDNN)),-no-onednn)
+
+# Packages: needed, then wanted when the system has them. All systems' names stand side by side.
+PKGS := yaml-0.1 jansson libpcre2-8 libutf8proc zlib
+APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libcmocka-dev libopenblas-openmp-dev
+DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libcmocka-devel openblas-devel
+BREW := pkg-config libyaml jansson pcre2 utf8proc zlib cmocka openblas libomp
+APT_WANTED := libdnnl-dev
+DNF_WANTED := onednn-devel
+BREW_WANTED := onednn
+
+OPENMP := -fopenmp
+ifeq ($(SYSTEM),Darwin)
+BREWED := $(shell brew --prefix 2>/dev/null)
+export PKG_CONFIG_PATH := $(BREWED)/opt/openblas/lib/pkgconfig:$(BREWED)/opt/zlib/lib/pkgconfig:$(PKG_CONFIG_PATH)
+OPENMP := -Xpreprocessor -fopenmp
+SYSTEM_FLAGS := -I$(BREWED)/opt/libomp/include -I$(BREWED)/include -I$(BREWED)/opt/openblas/include
+SYSTEM_LIBS := -L$(BREWED)/opt/libomp/lib -lomp -L$(BREWED)/lib -L$(BREWED)/opt/openblas/lib
+endif
+
+WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Wdouble-promotion $(if $(DEV),-Werror)
+CPPFLAGS += -I. -D_GNU_SOURCE -DHAVE_ONEDNN=$(ONEDNN) $(SYSTEM_FLAGS) $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+FLAGS_release := -O2 -g
+FLAGS_debug := -O0 -g -DTUNE_POISON
+FLAGS_san := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -DTUNE_POISON
+FLAGS_tsan := -O1 -g -fsanitize=thread
+FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -DTUNE_POISON
+KERNEL_release := -O3
+BASE_CFLAGS := -std=c11 $(WARNINGS) $(OPENMP) $(FLAGS_$(FLAVOUR)) $(CFLAGS)
+LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) -l$(if $(wildcard /usr/lib64/libopenblaso.so),openblaso,openblas) $(if $(filter 1,$(ONEDNN)),-ldnnl) -lm
+
+# Kernels are compiled once for each instruction set and chosen at run time; host_*.c looks at the processor and is compiled plainly.
+ISAS := base $(if $(filter x86_64 amd64,$(shell uname -m)),avx2 avx512)
+ISA_base :=
+ISA_avx2 := -mavx2 -mfma -mf16c
+ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
+HOST := $(wildcard lib/tensor/cpu/host_*.c)
+KERNELS := $(filter-out $(HOST),$(wildcard lib/tensor/cpu/*.c))
+SOURCES := $(wildcard lib/*/*.c lib/tensor/ref/*.c data/*.c sft/*.c rl/*.c) $(HOST)
+OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o))
+COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*.c))
+TESTS := $(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_*.c tests/fuzz_*.c))
+PROGRAM := $(if $(wildcard cmd/main.c),$(BUILD)/tune)
+
+.PHONY: all deps test test-built test-san fuzz bench demo install layers headers quiet golden-update clean help
+.SECONDARY:
+all: $(BUILD)/libtune.a $(PROGRAM) ## build ./tune (what plain `make` does)
+	@$(if $(PROGRAM),cmp -s $(PROGRAM) tune || cp $(PROGRAM) tune)
+
+$(BUILD)/%.o: %.c
+	@mkdir -p $(@D)
+	$(CC) $(BASE_CFLAGS) $(CPPFLAGS) $(if $(filter cmd/%,$<),-DTUNE_VERSION='"$(VERSION)"') -MMD -MP -c $< -o $@
+define isa_rule
+$(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
+	@mkdir -p $$(@D)
+	$$(CC) $$(BASE_CFLAGS) $$(KERNEL_$$(FLAVOUR)) -ffp-contract=fast $$(ISA_$(1)) -DISA=$(1) $$(CPPFLAGS) -MMD -MP -c $$< -o $$@
+endef
+$(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
+$(BUILD)/libtune.a: $(OBJECTS)
+	@rm -f $@
+	ar rcs $@ $^
+$(BUILD)/tune: $(COMMANDS) $(BUILD)/libtune.a
+	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
+$(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(BUILD)/tests/check.o $(BUILD)/libtune.a
+	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
+$(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/replay.o $(BUILD)/tests/check.o $(BUILD)/libtune.a
+	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
+$(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/check.o $(BUILD)/libtune.a
+	$(CC) $(BASE_CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
+-include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
+
+DEPS_PRESENT = pkg-config --exists $(PKGS) cmocka && printf '\043include <cblas.h>' | $(CC) $(CPPFLAGS) $(shell pkg-config --cflags openblas 2>/dev/null) -x c -fsyntax-only - 2>/dev/null
+deps: ## install the system packages (apt, dnf or brew)
+	@sudo=; [ "$$(id -u)" = 0 ] || ! command -v sudo >/dev/null || sudo=sudo; \
+	if command -v apt-get >/dev/null; then export DEBIAN_FRONTEND=noninteractive; $$sudo apt-get update -q; \
+	    $$sudo apt-get install -qy $(APT) $(APT_WANTED) $(EXTRA) || $$sudo apt-get install -qy $(APT) $(EXTRA); \
+	elif command -v dnf >/dev/null; then $$sudo dnf install -y $(DNF) $(DNF_WANTED) $(EXTRA) || $$sudo dnf install -y $(DNF) $(EXTRA); \
+	elif command -v brew >/dev/null; then brew install $(BREW) $(BREW_WANTED) || brew install $(BREW); \
+	else echo "install by hand: $(APT)"; exit 1; fi
+test: ## build and run all tests; FLAVOUR=san for one under sanitizers
+	@$(DEPS_PRESENT) || $(MAKE) deps
+	@$(MAKE) --no-print-directory $(PARALLEL) test-built
+test-built: $(TESTS) $(BUILD)/libtune.a $(PROGRAM)
+	@sh tests/run.sh $(BUILD) $(TESTS)
+# gcc's OpenMP runtime is not known to the thread sanitizer, which then sees races in every loop; clang's libomp tells it by way of
+# its tool "archer", so the thread flavour is a clang build.
+test-san: ## the tests under the address, undefined and thread sanitizers (the last needs clang and libomp)
+	@$(MAKE) --no-print-directory test FLAVOUR=san
+	@$(MAKE) --no-print-directory test FLAVOUR=tsan CC=clang
+fuzz: ## search for input that breaks a reader, SECONDS=60 NAME=json|yaml|... (needs clang)
+	@$(MAKE) --no-print-directory $(PARALLEL) FLAVOUR=fuzz CC=clang build/fuzz-clang/fuzzer_$(NAME)
+	@mkdir -p build/fuzz-clang/corpus_$(NAME)
+	build/fuzz-clang/fuzzer_$(NAME) -max_total_time=$(or $(SECONDS),60) -artifact_prefix=tests/fuzz/$(NAME)/ build/fuzz-clang/corpus_$(NAME) tests/fuzz/$(NAME)
+bench: all ## tokens per second of training and decoding, shapes S and Q
+	./tune bench S
+	./tune bench Q
+demo: ## fine-tune, merge and talk to a tiny model, under 3 minutes
+	@$(DEPS_PRESENT) || $(MAKE) deps
+	@$(MAKE) --no-print-directory $(PARALLEL) all
+	@sh recipes/demo.sh
+install: all ## install below PREFIX (/usr/local)
+	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/tune
+	install -m 755 tune $(DESTDIR)$(PREFIX)/bin/tune
+	cp -R recipes $(DESTDIR)$(PREFIX)/share/tune/
+layers: ## check that files include only their own folder or a lower one
+	@sh tests/lint.sh layers
+headers: ## check that each header compiles alone
+	@CC="$(CC)" sh tests/lint.sh headers $(CPPFLAGS) -std=c11 $(WARNINGS) -Werror
+quiet: $(BUILD)/libtune.a ## check that the library never prints, exits or reads the environment
+	@sh tests/lint.sh quiet $<
+golden-update: all ## rewrite the expected output of tests/cli and show the difference
+	@sh tests/cli/run.sh --update ./tune tests/cli/*.case; git --no-pager diff --stat -p -- tests/cli
+clean: ## remove what was built
+	rm -rf build tune
+help: ## this list
+	@awk -F': .*## |:## ' '/^[a-z-]+:.*## /{printf "make %-14s %s\n", $$1, $$2}' Makefile

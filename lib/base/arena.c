@@ -1,0 +1,240 @@
+/* Lifetimes of memory. An arena is a short chain of blocks; a reset melts them into one, so that from the second round on the
+ * same pages are used again and the kernel is not asked for anything. */
+#include "lib/base/base.h"
+
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+
+#if defined(__has_feature)
+#if __has_feature(address_sanitizer)
+#define ARENA_ASAN 1
+#endif
+#endif
+#if defined(__SANITIZE_ADDRESS__)
+#define ARENA_ASAN 1
+#endif
+#ifdef ARENA_ASAN
+/* Bytes that nobody asked for, and those forgotten by a reset, are closed to the address sanitizer. */
+#include <sanitizer/asan_interface.h>
+#define BYTES_CLOSE(bytes, size) ASAN_POISON_MEMORY_REGION(bytes, size)
+#define BYTES_OPEN(bytes, size) ASAN_UNPOISON_MEMORY_REGION(bytes, size)
+#else
+#define BYTES_CLOSE(bytes, size) ((void)(bytes), (void)(size))
+#define BYTES_OPEN(bytes, size) ((void)(bytes), (void)(size))
+#endif
+
+#define ALIGNMENT ((size_t)64)
+#define FIRST_BLOCK ((size_t)32 << 10)
+#define HUGE_PAGE ((size_t)2 << 20)  /* blocks from this size on are mapped, smaller ones come from malloc */
+#define MAX_SPARE ((size_t)1 << 30)  /* a new block is not larger than the need by more than this */
+
+typedef struct Block Block;
+struct Block {
+    Block *next;
+    uint8_t *bytes;
+    size_t used, capacity;
+};
+
+struct Arena {
+    Block *first, *current; /* blocks after `current` are empty; both NULL when there is none */
+    size_t limit, before;   /* before: bytes used in the blocks before `current` */
+    size_t peak, held;      /* held: the capacities of all blocks */
+};
+
+static atomic_long allocations_to_failure;
+
+void arena_fail_at(long n) { atomic_store(&allocations_to_failure, n); }
+
+static bool failure_is_due(void) {
+    return atomic_load(&allocations_to_failure) > 0 && atomic_fetch_sub(&allocations_to_failure, 1) == 1;
+}
+
+/* Pages aligned to huge ones, which need fewer translations while a training step streams over them. */
+static uint8_t *pages_map(size_t size) {
+    uint8_t *raw = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (raw == MAP_FAILED) return NULL;
+    size_t head = (HUGE_PAGE - (uintptr_t)raw % HUGE_PAGE) % HUGE_PAGE;
+    if (head > 0) munmap(raw, head);
+    if (head < HUGE_PAGE) munmap(raw + head + size, HUGE_PAGE - head);
+#ifdef MADV_HUGEPAGE
+    madvise(raw + head, size, MADV_HUGEPAGE); /* advice: refused on kernels without huge pages, which is fine */
+#endif
+    return raw + head;
+}
+
+static Block *block_new(size_t capacity) {
+    Block *block = malloc(sizeof *block);
+    if (!block) return NULL;
+    *block = (Block){.capacity = capacity};
+    if (capacity >= HUGE_PAGE) {
+        block->bytes = pages_map(capacity);
+    } else {
+        block->bytes = aligned_alloc(ALIGNMENT, capacity);
+    }
+    if (!block->bytes) {
+        free(block);
+        return NULL;
+    }
+    BYTES_CLOSE(block->bytes, capacity);
+    return block;
+}
+
+static void block_free(Block *block) {
+    BYTES_OPEN(block->bytes, block->capacity);
+    if (block->capacity >= HUGE_PAGE) {
+        munmap(block->bytes, block->capacity);
+    } else {
+        free(block->bytes);
+    }
+    free(block);
+}
+
+/* Room for `need` bytes in a block of its own kind: whole huge pages from 2 MiB on. False when it overflows. */
+static bool capacity_round(size_t need, size_t *capacity) {
+    size_t unit = need >= HUGE_PAGE ? HUGE_PAGE : ALIGNMENT;
+    if (!size_add(need, unit - 1, capacity)) return false;
+    *capacity -= *capacity % unit;
+    return *capacity <= SIZE_MAX - HUGE_PAGE;
+}
+
+/* Appends an empty block behind the last one and makes it the current one. */
+static bool arena_grow(Arena *arena, size_t need) {
+    size_t least, wanted;
+    if (!capacity_round(need, &least) || !capacity_round(MAX(need, MAX(FIRST_BLOCK, MIN(arena->held, MAX_SPARE))), &wanted)) return false;
+    Block *block = block_new(wanted);
+    if (!block && wanted > least) block = block_new(least);
+    if (!block) return false;
+    arena->held += block->capacity;
+    if (arena->current) {
+        arena->before += arena->current->used;
+        arena->current->next = block;
+    } else {
+        arena->first = block;
+    }
+    arena->current = block;
+    return true;
+}
+
+static void arena_release_blocks(Arena *arena) {
+    for (Block *block = arena->first, *next; block; block = next) {
+        next = block->next;
+        block_free(block);
+    }
+    arena->first = arena->current = NULL;
+    arena->before = arena->held = 0;
+}
+
+Arena *arena_new(size_t limit) {
+    Arena *arena = calloc(1, sizeof *arena);
+    if (!arena) return NULL;
+    arena->limit = limit;
+    if (!arena_grow(arena, FIRST_BLOCK)) {
+        free(arena);
+        return NULL;
+    }
+    return arena;
+}
+
+void arena_free(Arena *arena) {
+    if (!arena) return;
+    arena_release_blocks(arena);
+    free(arena);
+}
+
+size_t arena_used(const Arena *arena) { return arena->before + (arena->current ? arena->current->used : 0); }
+size_t arena_peak(const Arena *arena) { return arena->peak; }
+
+static void *arena_full(const Arena *arena, size_t size) {
+    char wanted[32], used[32], limit[32];
+    format_bytes((double)size, wanted);
+    format_bytes((double)arena_used(arena), used);
+    if (arena->limit > 0) {
+        status_fail(ST_RESOURCE, "out of memory: %s more do not fit, %s of the allowed %s are in use", wanted, used,
+                    format_bytes((double)arena->limit, limit));
+    } else {
+        status_fail(ST_RESOURCE, "out of memory: %s more cannot be had, %s are in use", wanted, used);
+    }
+    status_hint(ST_RESOURCE, "use smaller batches, shorter rows or a smaller model, or free some memory");
+    return NULL;
+}
+
+void *arena_alloc(Arena *arena, size_t size) {
+    size_t rounded;
+    if (!size_add(MAX(size, 1), ALIGNMENT - 1, &rounded) || failure_is_due()) return arena_full(arena, size);
+    rounded -= rounded % ALIGNMENT;
+    if (arena->limit > 0 && rounded > arena->limit - MIN(arena->limit, arena_used(arena))) return arena_full(arena, size);
+    while (arena->current && rounded > arena->current->capacity - arena->current->used && arena->current->next) {
+        arena->before += arena->current->used;
+        arena->current = arena->current->next;
+    }
+    if (!arena->current || rounded > arena->current->capacity - arena->current->used) {
+        if (!arena_grow(arena, rounded)) return arena_full(arena, size);
+    }
+    uint8_t *bytes = arena->current->bytes + arena->current->used;
+    arena->current->used += rounded;
+    arena->peak = MAX(arena->peak, arena_used(arena));
+    BYTES_OPEN(bytes, size);
+#ifdef TUNE_POISON
+    memset(bytes, 0xFF, size);
+#endif
+    return bytes;
+}
+
+void *arena_zero(Arena *arena, size_t size) {
+    void *bytes = arena_alloc(arena, size);
+    return bytes ? memset(bytes, 0, size) : NULL;
+}
+
+char *arena_strndup(Arena *arena, const char *text, size_t len) {
+    size_t size;
+    if (!size_add(len, 1, &size)) return arena_full(arena, len);
+    char *copy = arena_alloc(arena, size);
+    if (!copy) return NULL;
+    if (len > 0) memcpy(copy, text, len);
+    copy[len] = '\0';
+    return copy;
+}
+
+char *arena_strdup(Arena *arena, const char *text) { return arena_strndup(arena, text, strlen(text)); }
+
+char *arena_printf(Arena *arena, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int len = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    ASSERT(len >= 0, "format '%s'", format);
+    char *text = arena_alloc(arena, (size_t)len + 1);
+    if (!text) return NULL;
+    va_start(args, format);
+    vsnprintf(text, (size_t)len + 1, format, args);
+    va_end(args);
+    return text;
+}
+
+ArenaMark arena_mark(const Arena *arena) {
+    return (ArenaMark){arena->current, arena->current ? arena->current->used : 0};
+}
+
+void arena_rewind(Arena *arena, ArenaMark mark) {
+    Block *kept = mark.block ? mark.block : arena->first;
+    arena->before = 0;
+    for (Block *block = arena->first; block && block != kept; block = block->next) arena->before += block->used;
+    arena->current = kept;
+    for (Block *block = kept; block; block = block->next) {
+        size_t used = block == kept ? mark.used : 0;
+        BYTES_CLOSE(block->bytes + used, block->capacity - used);
+        block->used = used;
+    }
+}
+
+void arena_reset(Arena *arena) {
+    if (arena->first && arena->first->next) {
+        size_t held = arena->held;
+        arena_release_blocks(arena);
+        (void)arena_grow(arena, held); /* when even that fails, the next allocation tries again and reports it */
+    }
+    arena_rewind(arena, (ArenaMark){NULL, 0});
+}

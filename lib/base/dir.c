@@ -1,0 +1,95 @@
+/* Folders and paths. */
+#include "lib/base/base.h"
+
+#include <dirent.h>
+#include <errno.h>
+#include <ftw.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+/* Makes one folder; one that stands there already is fine. 0 or an errno. */
+static int make_one(const char *path) {
+    if (mkdir(path, 0777) == 0) return 0;
+    int error = errno;
+    return dir_exists(path) ? 0 : error;
+}
+
+Status dir_make(const char *path) {
+    Str copy = {0};
+    str_append(&copy, path);
+    int error = 0;
+    for (size_t i = 1; i < copy.len && error == 0; i++) {
+        if (copy.data[i] != '/') continue;
+        copy.data[i] = '\0';
+        error = make_one(copy.data);
+        copy.data[i] = '/';
+    }
+    if (error == 0) error = make_one(str_text(&copy));
+    str_release(&copy);
+    return error == 0 ? ST_OK : status_errno(error, "cannot make folder '%s'", path);
+}
+
+static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *where) {
+    (void)info, (void)kind, (void)where;
+    return remove(path);
+}
+
+Status dir_remove(const char *path) {
+    struct stat info;
+    if (lstat(path, &info) != 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
+    if (!S_ISDIR(info.st_mode)) return status_fail(ST_INPUT, "cannot remove '%s': not a folder", path);
+    if (nftw(path, remove_entry, 32, FTW_DEPTH | FTW_PHYS) != 0) return status_errno(errno, "cannot remove '%s'", path);
+    return ST_OK;
+}
+
+static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+static Status names_add(char ***names, size_t *count, size_t *room, char *name) {
+    if (!name) return ST_RESOURCE;
+    if (*count == *room) {
+        size_t wanted = *room > 0 ? *room * 2 : 32;
+        char **grown = realloc(*names, wanted * sizeof **names);
+        if (!grown) return status_errno(ENOMEM, "cannot list a folder of %zu names", *count);
+        *names = grown;
+        *room = wanted;
+    }
+    (*names)[(*count)++] = name;
+    return ST_OK;
+}
+
+Status dir_list(const char *path, Arena *arena, char ***names, size_t *count) {
+    *names = NULL;
+    *count = 0;
+    DIR *dir = opendir(path);
+    if (!dir) return status_errno(errno, "cannot open folder '%s'", path);
+    Status status = ST_OK;
+    char **found = NULL;
+    size_t n = 0, room = 0;
+    for (struct dirent *entry; status == ST_OK && (errno = 0, entry = readdir(dir)) != NULL;) {
+        if (strcmp(entry->d_name, ".") == 0 || strcmp(entry->d_name, "..") == 0) continue;
+        status = names_add(&found, &n, &room, arena_strdup(arena, entry->d_name));
+    }
+    if (status == ST_OK && errno != 0) status = status_errno(errno, "cannot read folder '%s'", path);
+    closedir(dir);
+    if (status == ST_OK && !(*names = arena_alloc(arena, n * sizeof **names))) status = ST_RESOURCE;
+    if (status == ST_OK && n > 0) {
+        qsort(found, n, sizeof *found, compare_names);
+        memcpy(*names, found, n * sizeof *found);
+        *count = n;
+    }
+    free(found);
+    return status;
+}
+
+char *path_join(Arena *arena, const char *dir, const char *name) {
+    if (name[0] == '/' || dir[0] == '\0') return arena_strdup(arena, name);
+    return arena_printf(arena, "%s%s%s", dir, text_ends_with(dir, "/") ? "" : "/", name);
+}
+
+const char *path_name(const char *path) {
+    const char *slash = strrchr(path, '/');
+    return slash ? slash + 1 : path;
+}

@@ -1,0 +1,145 @@
+/* Whole files: mapped, read, appended to, cut, copied. */
+#include "lib/base/base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#define CHUNK ((size_t)256 << 10)
+
+bool file_exists(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+}
+
+bool dir_exists(const char *path) {
+    struct stat info;
+    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+}
+
+Status file_map(const char *path, Mapping *mapping) {
+    *mapping = (Mapping){0};
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return status_errno(errno, "cannot open '%s'", path);
+    struct stat info;
+    Status status = ST_OK;
+    if (fstat(fd, &info) != 0) {
+        status = status_errno(errno, "cannot read '%s'", path);
+    } else if (!S_ISREG(info.st_mode)) {
+        status = status_fail(ST_INPUT, "cannot read '%s': not a regular file", path);
+    } else if (info.st_size > 0) {
+        void *data = mmap(NULL, (size_t)info.st_size, PROT_READ, MAP_PRIVATE, fd, 0);
+        if (data == MAP_FAILED) {
+            status = status_errno(errno, "cannot map '%s'", path);
+        } else {
+            *mapping = (Mapping){data, (size_t)info.st_size};
+        }
+    }
+    close(fd);
+    return status;
+}
+
+void file_unmap(Mapping *mapping) {
+    if (mapping->data) munmap((void *)(uintptr_t)mapping->data, mapping->size);
+    *mapping = (Mapping){0};
+}
+
+Status file_read(const char *path, size_t limit, Str *text) {
+    str_clear(text);
+    if (dir_exists(path)) return status_fail(ST_INPUT, "cannot read '%s': it is a folder", path);
+    gzFile gz = gzopen(path, "rb");
+    if (!gz) return status_errno(errno ? errno : ENOMEM, "cannot open '%s'", path);
+    Status status = ST_OK;
+    while (status == ST_OK) {
+        size_t room = MIN(CHUNK, limit - text->len + 1); /* one byte more than allowed shows that there is more */
+        if (!str_reserve(text, room)) {
+            status = status_errno(ENOMEM, "cannot read '%s'", path);
+            break;
+        }
+        int got = gzread(gz, text->data + text->len, (unsigned)room), code = Z_OK;
+        const char *reason = gzerror(gz, &code);
+        if (got < 0 || code == Z_BUF_ERROR) {
+            status = code == Z_ERRNO ? status_errno(errno, "cannot read '%s'", path) : status_fail(ST_INPUT, "cannot unpack '%s': %s", path, reason);
+        } else if (got == 0) {
+            break;
+        } else if ((size_t)got > limit - text->len) {
+            char words[32];
+            status = status_fail(ST_INPUT, "cannot read '%s': longer than %s", path, format_bytes((double)limit, words));
+        } else {
+            text->len += (size_t)got;
+            text->data[text->len] = '\0';
+        }
+    }
+    gzclose_r(gz);
+    if (status != ST_OK) str_clear(text);
+    return status;
+}
+
+/* Writes all bytes; 0 or an errno. */
+static int write_all(int fd, const uint8_t *bytes, size_t size) {
+    while (size > 0) {
+        ssize_t done = write(fd, bytes, MIN(size, (size_t)1 << 30));
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) return errno;
+        bytes += done;
+        size -= (size_t)done;
+    }
+    return 0;
+}
+
+Status file_append(const char *path, const void *bytes, size_t size) {
+    int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (fd < 0) return status_errno(errno, "cannot open '%s' for writing", path);
+    struct stat info;
+    int error = fstat(fd, &info) == 0 ? write_all(fd, bytes, size) : errno;
+    bool cut_failed = error != 0 && ftruncate(fd, info.st_size) != 0;
+    if (close(fd) != 0 && error == 0) error = errno;
+    if (error == 0) return ST_OK;
+    Status status = status_errno(error, "cannot append to '%s'", path);
+    return cut_failed ? status_hint(status, "its last line may be cut short") : status;
+}
+
+Status file_truncate(const char *path, uint64_t size) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return status_errno(errno, "cannot open '%s' for writing", path);
+    struct stat info;
+    Status status = ST_OK;
+    if (fstat(fd, &info) != 0) {
+        status = status_errno(errno, "cannot read '%s'", path);
+    } else if ((uint64_t)info.st_size < size) {
+        status = status_fail(ST_INPUT, "cannot cut '%s' to %llu bytes: it has only %llu", path, (unsigned long long)size, (unsigned long long)info.st_size);
+    } else if (ftruncate(fd, (off_t)size) != 0 || fsync(fd) != 0) {
+        status = status_errno(errno, "cannot cut '%s'", path);
+    }
+    close(fd);
+    return status;
+}
+
+Status file_copy(const char *from, const char *to) {
+    int fd = open(from, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return status_errno(errno, "cannot open '%s'", from);
+    uint8_t *chunk = malloc(CHUNK);
+    FileWriter writer = {.fd = -1};
+    Status status = chunk ? writer_open(&writer, to) : status_errno(ENOMEM, "cannot copy '%s'", from);
+    while (status == ST_OK) {
+        ssize_t got = read(fd, chunk, CHUNK);
+        if (got < 0 && errno == EINTR) continue;
+        if (got < 0) status = status_errno(errno, "cannot read '%s'", from);
+        if (got <= 0) break;
+        writer_write(&writer, chunk, (size_t)got);
+        status = writer.status;
+    }
+    if (status == ST_OK || writer.status != ST_OK) {
+        if (chunk) status = writer_commit(&writer);
+    } else {
+        writer_abandon(&writer);
+    }
+    free(chunk);
+    close(fd);
+    return status;
+}

@@ -1,0 +1,29 @@
+/* Messages of the library to whoever runs it, and its wish to stop. */
+#include "lib/base/base.h"
+
+#include <signal.h>
+#include <stdio.h>
+
+static struct { LogSink *sink; void *context; LogLevel highest; } log_target;
+static volatile sig_atomic_t interrupted; /* only ever set: a handler may do that */
+
+void log_set_sink(LogSink *sink, void *context, LogLevel highest) {
+    log_target.sink = sink;
+    log_target.context = context;
+    log_target.highest = highest;
+}
+
+bool log_wants(LogLevel level) { return log_target.sink && level <= log_target.highest; }
+
+void log_message(LogLevel level, const char *format, ...) {
+    if (!log_wants(level)) return;
+    char text[4096];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    log_target.sink(log_target.context, level, text);
+}
+
+void interrupt_request(void) { interrupted = 1; }
+bool interrupt_requested(void) { return interrupted != 0; }

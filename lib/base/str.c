@@ -1,0 +1,120 @@
+/* Growing strings, slices and short questions about text. */
+#include "lib/base/base.h"
+
+#include <float.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+bool size_mul(size_t a, size_t b, size_t *result) {
+    if (b != 0 && a > SIZE_MAX / b) return false;
+    *result = a * b;
+    return true;
+}
+
+bool size_add(size_t a, size_t b, size_t *result) {
+    if (a > SIZE_MAX - b) return false;
+    *result = a + b;
+    return true;
+}
+
+bool slice_is(Slice slice, const char *text) {
+    size_t len = strlen(text);
+    return slice.len == len && (len == 0 || memcmp(slice.data, text, len) == 0);
+}
+
+bool text_starts_with(const char *text, const char *prefix) { return strncmp(text, prefix, strlen(prefix)) == 0; }
+
+bool text_ends_with(const char *text, const char *suffix) {
+    size_t len = strlen(text), tail = strlen(suffix);
+    return len >= tail && memcmp(text + len - tail, suffix, tail) == 0;
+}
+
+bool str_reserve(Str *str, size_t more) {
+    size_t need;
+    if (!size_add(str->len, more, &need) || !size_add(need, 1, &need)) return false;
+    if (need <= str->cap) return true;
+    size_t cap = MAX(need, str->cap <= SIZE_MAX / 2 ? str->cap * 2 : need);
+    cap = MAX(cap, 32);
+    char *data = realloc(str->data, cap);
+    if (!data) return false;
+    data[str->len] = '\0';
+    str->data = data;
+    str->cap = cap;
+    return true;
+}
+
+void str_append_n(Str *str, const char *bytes, size_t len) {
+    bool fits = str_reserve(str, len);
+    ASSERT(fits, "out of memory for a text of %zu + %zu bytes", str->len, len);
+    if (len > 0) memcpy(str->data + str->len, bytes, len);
+    str->len += len;
+    str->data[str->len] = '\0';
+}
+
+void str_append(Str *str, const char *text) { str_append_n(str, text, strlen(text)); }
+void str_append_char(Str *str, char c) { str_append_n(str, &c, 1); }
+const char *str_text(const Str *str) { return str->data ? str->data : ""; }
+
+void str_clear(Str *str) {
+    str->len = 0;
+    if (str->data) str->data[0] = '\0';
+}
+
+void str_release(Str *str) {
+    free(str->data);
+    *str = (Str){0};
+}
+
+void str_printf(Str *str, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int len = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    ASSERT(len >= 0, "format '%s'", format);
+    bool fits = str_reserve(str, (size_t)len);
+    ASSERT(fits, "out of memory for a text of %zu + %d bytes", str->len, len);
+    va_start(args, format);
+    vsnprintf(str->data + str->len, (size_t)len + 1, format, args);
+    va_end(args);
+    str->len += (size_t)len;
+}
+
+void str_append_double(Str *str, double value) {
+    /* 15 digits always survive for normal numbers and %g drops the zeros; subnormal ones may need as little as one digit. */
+    char text[40];
+    int digits = fabs(value) < DBL_MIN ? 1 : 15;
+    do {
+        snprintf(text, sizeof text, "%.*g", digits, value);
+    } while (digits++ < 17 && isfinite(value) && strtod(text, NULL) != value);
+    str_append(str, text);
+}
+
+/* Control characters, and those that YAML would take for line ends or refuse. */
+static bool needs_escape(uint32_t c) {
+    return c < 0x20 || (c >= 0x7F && c <= 0x9F) || c == 0x2028 || c == 0x2029 || c == 0xFEFF || c == 0xFFFE || c == 0xFFFF;
+}
+
+void str_append_json(Str *str, const char *text, size_t len) {
+    static const char short_names[] = {['\b'] = 'b', ['\t'] = 't', ['\n'] = 'n', ['\f'] = 'f', ['\r'] = 'r'};
+    str_append_char(str, '"');
+    for (size_t at = 0; at < len;) {
+        uint32_t c;
+        size_t used = utf8_decode(text + at, len - at, &c);
+        if (used == 0) {
+            str_append(str, "\xEF\xBF\xBD");
+            used = 1;
+        } else if (c == '"' || c == '\\') {
+            str_printf(str, "\\%c", (char)c);
+        } else if (c < sizeof short_names && short_names[c]) {
+            str_printf(str, "\\%c", short_names[c]);
+        } else if (needs_escape(c)) {
+            str_printf(str, "\\u%04x", (unsigned)c);
+        } else {
+            str_append_n(str, text + at, used);
+        }
+        at += used;
+    }
+    str_append_char(str, '"');
+}

@@ -1,0 +1,71 @@
+/* Words for messages: the name that was probably meant, sizes and times as people say them. */
+#include "lib/base/base.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#define MAX_WORD 64
+
+/* Edits that turn `a` into `b`: insert, delete, replace, swap neighbours (optimal string alignment). */
+static size_t edit_distance(const char *a, size_t n, const char *b, size_t m) {
+    size_t rows[3][MAX_WORD + 1], *two_up = rows[0], *up = rows[1], *row = rows[2];
+    for (size_t j = 0; j <= m; j++) up[j] = two_up[j] = j;
+    for (size_t i = 1; i <= n; i++) {
+        row[0] = i;
+        for (size_t j = 1; j <= m; j++) {
+            size_t best = MIN(MIN(up[j], row[j - 1]) + 1, up[j - 1] + (a[i - 1] != b[j - 1]));
+            if (i > 1 && j > 1 && a[i - 1] == b[j - 2] && a[i - 2] == b[j - 1]) best = MIN(best, two_up[j - 2] + 1);
+            row[j] = best;
+        }
+        size_t *oldest = two_up;
+        two_up = up;
+        up = row;
+        row = oldest;
+    }
+    return up[m];
+}
+
+const char *text_nearest(const char *word, const char *const *candidates, size_t n_candidates) {
+    size_t len = strlen(word), best = (len + 2) / 3 + 1; /* a third of the letters may be wrong */
+    const char *nearest = NULL;
+    if (len == 0 || len > MAX_WORD) return NULL;
+    for (size_t i = 0; i < n_candidates; i++) {
+        size_t m = strlen(candidates[i]);
+        if (m > MAX_WORD) continue;
+        size_t distance = edit_distance(word, len, candidates[i], m);
+        if (distance >= best || distance >= m) continue;
+        best = distance;
+        nearest = candidates[i];
+    }
+    return nearest;
+}
+
+const char *format_bytes(double bytes, char out[32]) {
+    static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
+    size_t unit = 0;
+    while (bytes >= 1023.95 && unit + 1 < COUNT_OF(units)) {
+        bytes /= 1024;
+        unit++;
+    }
+    snprintf(out, 32, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
+    return out;
+}
+
+const char *format_seconds(double seconds, char out[32]) {
+    if (!(seconds < 1e9)) { /* also NaN */
+        snprintf(out, 32, "a long time");
+    } else if (seconds < 9.95) {
+        snprintf(out, 32, "%.1f s", MAX(seconds, 0));
+    } else {
+        long whole = lround(seconds);
+        if (whole < 60) {
+            snprintf(out, 32, "%ld s", whole);
+        } else if (whole < 3600) {
+            snprintf(out, 32, "%ld min %ld s", whole / 60, whole % 60);
+        } else {
+            snprintf(out, 32, "%ld h %ld min", whole / 3600, whole % 3600 / 60);
+        }
+    }
+    return out;
+}

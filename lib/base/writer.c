@@ -1,0 +1,159 @@
+/* Files that appear whole or not at all. */
+#include "lib/base/base.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <unistd.h>
+#include <zlib.h>
+
+#define BUFFER ((size_t)256 << 10)
+
+/* "folder/.NAME.tmp-PID" for "folder/NAME": the same file system, so that the rename is atomic, and nobody takes it for a result. */
+static char *temporary_name(const char *path) {
+    Str name = {0};
+    const char *last = path_name(path);
+    str_append_n(&name, path, (size_t)(last - path));
+    str_printf(&name, ".%s.tmp-%ld", last, (long)getpid());
+    return name.data;
+}
+
+static void writer_failed(FileWriter *writer, int error) {
+    if (writer->error != 0) return;
+    writer->error = error;
+    writer->status = status_errno(error, "cannot write '%s'", writer->path);
+}
+
+Status writer_open(FileWriter *writer, const char *path) {
+    *writer = (FileWriter){.fd = -1};
+    struct stat info;
+    if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
+        return writer->status = status_fail(ST_INPUT, "cannot write '%s': %s", path, S_ISDIR(info.st_mode) ? "it is a folder" : "not a regular file");
+    }
+    Str kept = {0};
+    str_append(&kept, path);
+    writer->path = kept.data;
+    writer->temporary = temporary_name(path);
+    writer->buffer = malloc(BUFFER);
+    unlink(writer->temporary); /* a dead process of the same number may have left one */
+    if (writer->buffer) writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (writer->fd >= 0) return ST_OK;
+    writer_failed(writer, writer->buffer ? errno : ENOMEM);
+    Status status = writer->status;
+    writer_abandon(writer);
+    return status;
+}
+
+static void write_through(FileWriter *writer, const uint8_t *bytes, size_t size) {
+    while (size > 0 && writer->error == 0) {
+        ssize_t done = write(writer->fd, bytes, MIN(size, (size_t)1 << 30));
+        if (done < 0 && errno == EINTR) continue;
+        if (done < 0) {
+            writer_failed(writer, errno);
+        } else {
+            bytes += done;
+            size -= (size_t)done;
+        }
+    }
+}
+
+static void writer_flush(FileWriter *writer) {
+    write_through(writer, writer->buffer, writer->used);
+    writer->used = 0;
+}
+
+void writer_write(FileWriter *writer, const void *bytes, size_t size) {
+    if (writer->status != ST_OK || size == 0) return;
+    writer->written += size;
+    writer->crc = (uint32_t)crc32_z(writer->crc, bytes, size);
+    if (size > BUFFER - writer->used) writer_flush(writer);
+    if (size >= BUFFER) {
+        write_through(writer, bytes, size);
+    } else {
+        memcpy(writer->buffer + writer->used, bytes, size);
+        writer->used += size;
+    }
+}
+
+void writer_printf(FileWriter *writer, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    int len = vsnprintf(NULL, 0, format, args);
+    va_end(args);
+    ASSERT(len >= 0, "format '%s'", format);
+    Str text = {0};
+    bool fits = str_reserve(&text, (size_t)len);
+    ASSERT(fits, "out of memory for a text of %d bytes", len);
+    va_start(args, format);
+    vsnprintf(text.data, (size_t)len + 1, format, args);
+    va_end(args);
+    writer_write(writer, text.data, (size_t)len);
+    str_release(&text);
+}
+
+/* To the platter: on macOS fsync alone stops at the drive's cache. */
+static int sync_fd(int fd) {
+#ifdef F_FULLFSYNC
+    if (fcntl(fd, F_FULLFSYNC) == 0) return 0;
+#endif
+    return fsync(fd);
+}
+
+static Status sync_parent(const char *path) {
+    Str parent = {0};
+    const char *last = path_name(path);
+    str_append_n(&parent, path, (size_t)(last - path));
+    Status status = dir_sync(parent.len > 0 ? parent.data : ".");
+    str_release(&parent);
+    return status;
+}
+
+Status writer_commit(FileWriter *writer) {
+    if (writer->fd < 0) return writer->status != ST_OK ? writer->status : status_fail(ST_INPUT, "cannot write: no file is open");
+    if (writer->error == 0) writer_flush(writer);
+    if (writer->error == 0 && sync_fd(writer->fd) != 0) writer_failed(writer, errno);
+    if (close(writer->fd) != 0) writer_failed(writer, errno);
+    writer->fd = -1;
+    if (writer->error == 0 && rename(writer->temporary, writer->path) != 0) writer_failed(writer, errno);
+    /* The first failure may lie back many calls, others may have been recorded since: say it again. */
+    Status status = writer->error != 0 ? status_errno(writer->error, "cannot write '%s'", writer->path) : sync_parent(writer->path);
+    if (writer->error == 0) writer->temporary[0] = '\0'; /* renamed: nothing to remove */
+    writer_abandon(writer);
+    writer->status = status;
+    return status;
+}
+
+void writer_abandon(FileWriter *writer) {
+    if (writer->fd >= 0) close(writer->fd);
+    writer->fd = -1;
+    if (writer->temporary && writer->temporary[0]) unlink(writer->temporary);
+    free(writer->path);
+    free(writer->temporary);
+    free(writer->buffer);
+    writer->path = writer->temporary = NULL;
+    writer->buffer = NULL;
+}
+
+Status file_write_all(const char *path, const void *bytes, size_t size) {
+    FileWriter writer;
+    TRY(writer_open(&writer, path));
+    writer_write(&writer, bytes, size);
+    return writer_commit(&writer);
+}
+
+Status dir_sync(const char *path) {
+    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    if (fd < 0) return status_errno(errno, "cannot open folder '%s'", path);
+    /* Some file systems cannot sync a folder and say EINVAL; they keep their own order. */
+    Status status = sync_fd(fd) == 0 || errno == EINVAL ? ST_OK : status_errno(errno, "cannot sync folder '%s'", path);
+    close(fd);
+    return status;
+}
+
+Status dir_rename(const char *from, const char *to) {
+    if (rename(from, to) != 0) return status_errno(errno, "cannot rename '%s' to '%s'", from, to);
+    return sync_parent(to);
+}

@@ -1,0 +1,60 @@
+/* Assertions that say both values, where and how far apart, and what tests share: golden paths, a folder of their own, broken bytes.
+ *
+ *     static void sums_are_right(void **state) {
+ *         (void)state;
+ *         char path[512];
+ *         if (!shared_path("golden/ops.json", path, sizeof path)) skip();   // prints why
+ *         check_status(json_read_file(path, &root), ST_OK);
+ *         check_close_f64("sum", got, want, n, 1e-12, 0);
+ *     }
+ *     int main(void) {
+ *         const struct CMUnitTest tests[] = {cmocka_unit_test(sums_are_right)};
+ *         return cmocka_run_group_tests(tests, NULL, NULL);
+ *     }
+ */
+#ifndef TUNE_CHECK_H
+#define TUNE_CHECK_H
+
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <cmocka.h>
+
+#include "lib/base/base.h"
+
+/* Each element within `absolute` + `relative` * |want|; NaN equals only NaN. Names `what`, the worst index, both values, the tolerance. */
+#define check_close_f64(what, got, want, n, absolute, relative) check_close_f64_at(__FILE__, __LINE__, what, got, want, n, absolute, relative)
+#define check_close_f32(what, got, want, n, absolute, relative) check_close_f32_at(__FILE__, __LINE__, what, got, want, n, absolute, relative)
+#define check_close(got, want, tolerance) check_near_at(__FILE__, __LINE__, #got, got, want, tolerance)
+/* The same ids; names the first index that differs. */
+#define check_ids(what, got, n_got, want, n_want) check_ids_at(__FILE__, __LINE__, what, got, n_got, want, n_want)
+#define check_status(call, wanted) check_status_at(__FILE__, __LINE__, #call, call, wanted)
+#define check_ok(call) check_status(call, ST_OK)
+/* The failure recorded last holds `part`. */
+#define check_text(part) check_contains_at(__FILE__, __LINE__, status_text(), part)
+#define check_contains(text, part) check_contains_at(__FILE__, __LINE__, text, part)
+
+void check_close_f64_at(const char *file, int line, const char *what, const double *got, const double *want, size_t n, double absolute, double relative);
+void check_close_f32_at(const char *file, int line, const char *what, const float *got, const float *want, size_t n, double absolute, double relative);
+void check_near_at(const char *file, int line, const char *what, double got, double want, double tolerance);
+void check_ids_at(const char *file, int line, const char *what, const int32_t *got, size_t n_got, const int32_t *want, size_t n_want);
+void check_status_at(const char *file, int line, const char *call, Status got, Status wanted);
+void check_contains_at(const char *file, int line, const char *text, const char *part);
+
+/* Path of ../shared/NAME in `out`; false, and one line "skipped: ..." printed, when it is not there. */
+bool shared_path(const char *name, char *out, size_t size);
+/* A new empty folder, and its removal with all that is in it. */
+void temp_dir_make(char *out, size_t size);
+void temp_dir_remove(const char *path);
+/* "dir/name" for a few paths at a time: the result is valid for the next seven calls. */
+const char *temp_file(const char *dir, const char *name);
+/* Like temp_file, and writes `text` into it. */
+const char *temp_text(const char *dir, const char *name, const char *text);
+
+/* Calls `callback` with `rounds` broken versions of the bytes: flipped, overwritten, doubled, moved, cut, grown numbers. Each version
+ * ends where its allocation ends, so that the address sanitizer sees a read behind it. The same versions in every run. */
+typedef void MutationCallback(const uint8_t *bytes, size_t len, void *context);
+void check_mutations(const void *bytes, size_t len, size_t rounds, MutationCallback *callback, void *context);
+
+#endif

@@ -1,0 +1,46 @@
+#!/bin/sh
+# Rules of the house that a machine can check. Says each offence and fails when there is one.
+#   tests/lint.sh layers | headers COMPILER-FLAGS... | quiet LIBRARY
+set -u
+rule=$1
+shift
+tree() { find lib data sft rl cmd -name "$1" 2>/dev/null | sort; }
+
+# A folder's rank: a file includes its own folder or one of lower rank. sft and rl have the same rank, so neither sees the other.
+check_layers() {
+    tree '*.[ch]' | xargs awk '
+        function folder(path, parts) { split(path, parts, "/"); return parts[1] == "lib" ? parts[2] : parts[1] }
+        BEGIN { split("base tensor text nn model infer train data sft cmd", order); for (i in order) rank[order[i]] = i
+                rank["rl"] = rank["sft"] }
+        /^[ \t]*#[ \t]*include[ \t]*"/ {
+            split($0, quoted, "\""); from = folder(FILENAME); to = folder(quoted[2])
+            if (quoted[2] !~ /\//) { bad = 1; print FILENAME ":" FNR ": include \"" quoted[2] "\" by its full path from the root" }
+            else if (!(to in rank)) { bad = 1; print FILENAME ":" FNR ": unknown folder in \"" quoted[2] "\"" }
+            else if (from != to && (rank[to] >= rank[from] || (from == "text" && to == "tensor"))) {
+                bad = 1; print FILENAME ":" FNR ": " from " must not include " to }
+        }
+        END { exit bad }'
+}
+
+check_headers() {
+    bad=0
+    for header in $(tree '*.h') $(find tests -name '*.h'); do
+        ${CC:-cc} "$@" -DISA=base -Wno-unused-macros -fsyntax-only -x c -include "$header" /dev/null || { echo "$header does not compile alone"; bad=1; }
+    done
+    return $bad
+}
+
+# The library returns a Status; it does not print, exit, read the environment or keep hidden state. assert.o ends our own mistakes.
+check_quiet() {
+    nm -A -u "$1" | awk '
+        BEGIN { split("abort exit _exit _Exit quick_exit printf vprintf fprintf vfprintf puts putchar perror stdout stderr stdin rand srand random " \
+                      "srandom drand48 getenv secure_getenv setenv putenv strcpy strcat sprintf vsprintf strtok gets system __assert_fail " \
+                      "__printf_chk __fprintf_chk __sprintf_chk", words, " "); for (i in words) banned[words[i]] = 1 }
+        { symbol = $NF; sub(/@.*/, "", symbol); if (symbol in banned && $0 !~ /[:\/(]assert\.o/) { bad = 1; print $0 } }
+        END { exit bad }'
+}
+
+case $rule in
+layers | headers | quiet) "check_$rule" "$@" && echo "$rule: fine" ;;
+*) echo "usage: tests/lint.sh layers | headers FLAGS | quiet LIBRARY" >&2; exit 2 ;;
+esac
