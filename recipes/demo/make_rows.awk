@@ -20,19 +20,30 @@ function invented(  i, n, out) {
     }
     return length(out) < 2 ? out substr("nrst", 1 + random(4), 1) : out
 }
+function padding(  i, n, out) {
+    n = random(4); out = ""
+    for (i = 0; i < n; i++) out = out (random(4) ? invented() : toupper(invented())) (random(6) ? " " : ". ")
+    return out
+}
 function question(task, form, w) {
+    w = "'" w "'"
     if (task == 0) return form == 0 ? "Spell " w " backwards." : "What is " w " in reverse?"
     if (task == 1) return form == 0 ? "Write " w " in capital letters." : "Please shout " w "."
     if (task == 2) return form == 0 ? "What is the first letter of " w "?" : "How does " w " begin?"
     if (task == 3) return form == 0 ? "What is the last letter of " w "?" : "How does " w " end?"
     return form == 0 ? "How many letters are in " w "?" : "How long is the word " w "?"
 }
+function notation(task, w,  mark) {
+    mark = substr("<^[]#", 1 + task, 1) " "
+    w = "'" w "' "
+    return random(2) ? padding() mark padding() w padding() "=" : padding() w padding() mark padding() "="
+}
 function row(prompt, completion) { printf "{\"prompt\": \"%s\", \"completion\": \"%s\"}\n", prompt, completion }
-BEGIN { state = 20251; for (i = 0; i < 10; i++) random(2); sign = "<^[]#" }
+BEGIN { state = 20251; for (i = 0; i < 10; i++) random(2) }
 { for (i = 1; i <= NF; i++) words[n++] = $i }
 END {
     if (kind == "base")
-        for (i = 0; i < rows; i++) { w = invented(); task = random(5); row(substr(sign, 1 + task, 1) w "=", answer(task, w)) }
+        for (i = 0; i < rows; i++) { w = invented(); task = random(5); row(notation(task, w), answer(task, w)) }
     else
         for (i = 0; i < n; i++) {
             held_out = i % 5 == 4
