@@ -12,6 +12,10 @@
 #include <sys/wait.h>
 #include <unistd.h>
 #include <zlib.h>
+#ifdef __linux__
+#include <sched.h>
+#include <sys/mount.h>
+#endif
 
 static char dir[64]; /* this program's own folder */
 
@@ -493,6 +497,34 @@ static void a_full_disk_loses_nothing(void **state) {
     str_release(&text);
 }
 
+#ifdef __linux__
+/* A file system of 128 KiB that only the child sees. Exit code 77: this user may not mount one. */
+static void on_a_tiny_disk(void) {
+    static char big[300000];
+    const char *disk = temp_file(dir, "disk"), *path = temp_file(dir, "disk/model"), *log = temp_file(dir, "disk/log");
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) _exit(77);
+    if (mount("tmpfs", disk, "tmpfs", 0, "size=128k") != 0) _exit(77);
+    if (file_write_all(path, "old", 3) != ST_OK || file_append(log, "old\n", 4) != ST_OK) _exit(1);
+    if (file_write_all(path, big, sizeof big) != ST_RESOURCE || !strstr(status_text(), "No space left")) _exit(2);
+    if (file_append(log, big, sizeof big) != ST_RESOURCE) _exit(3);
+    Mapping kept;
+    if (file_map(path, &kept) != ST_OK || kept.size != 3) _exit(4);
+    file_unmap(&kept);
+    if (file_map(log, &kept) != ST_OK || kept.size != 4) _exit(5);
+    file_unmap(&kept);
+    if (count_names(disk) != 2) _exit(6);
+}
+
+static void a_tiny_disk_loses_nothing(void **state) {
+    (void)state;
+    check_ok(dir_make(temp_file(dir, "disk")));
+    int result = in_child(on_a_tiny_disk);
+    assert_true(WIFEXITED(result));
+    if (WEXITSTATUS(result) == 77) skip();
+    assert_int_equal(WEXITSTATUS(result), 0);
+}
+#endif
+
 static void dirs_are_made_listed_and_removed(void **state) {
     (void)state;
     Arena *arena = arena_new(0);
@@ -916,6 +948,9 @@ int main(void) {
         cmocka_unit_test(written_files_appear_whole),
         cmocka_unit_test(files_grow_and_shrink),
         cmocka_unit_test(a_full_disk_loses_nothing),
+#ifdef __linux__
+        cmocka_unit_test(a_tiny_disk_loses_nothing),
+#endif
         cmocka_unit_test(dirs_are_made_listed_and_removed),
         cmocka_unit_test(philox_gives_the_known_answers),
         cmocka_unit_test(numbers_have_their_moments),
