@@ -26,8 +26,9 @@ typedef struct StoredTensor {
     const char *file;     /* path of the file it is in */
 } StoredTensor;
 typedef struct Safetensors {
-    StoredTensor *tensors; /* in file order */
+    StoredTensor *tensors; /* in file order, files in the order of their names */
     size_t n;
+    StoredTensor **by_name; /* the same, sorted by name */
     size_t n_files;
     const char **files;    /* names of the shards within the directory */
     Mapping *mappings;
@@ -39,16 +40,18 @@ typedef struct Safetensors {
 Status safetensors_open(const char *path, Safetensors **set);
 void safetensors_close(Safetensors *set);
 const StoredTensor *safetensors_find(const Safetensors *set, const char *name);
-/* Element values as doubles/floats, any float dtype (and I64/I32 for tests). */
+/* Element `i` of any float dtype or I32, I64; NaN for other dtypes. */
 double stored_get(const StoredTensor *tensor, int64_t i);
 int64_t stored_count(const StoredTensor *tensor);
 
 /* Writes one file: declare all tensors, then hand over their bytes in the same order (any piece size). Appears whole or not at all. */
 typedef struct SafetensorsWriter SafetensorsWriter;
-Status safetensors_writer_new(const char *path, SafetensorsWriter **writer);
+Status safetensors_writer_new(const char *path, SafetensorsWriter **writer); /* __metadata__ starts with {"format":"pt"} */
 void safetensors_declare(SafetensorsWriter *writer, const char *name, DType dtype, int n_dims, const int64_t *shape);
 void safetensors_metadata(SafetensorsWriter *writer, const char *key, const char *value);
 void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size);
+/* `count` elements, converted on the way. */
+void safetensors_write_as(SafetensorsWriter *writer, const void *elements, DType from_dtype, DType to_dtype, size_t count);
 Status safetensors_commit(SafetensorsWriter *writer); /* frees the writer, also on failure */
 void safetensors_abandon(SafetensorsWriter *writer);  /* frees it and leaves nothing */
 /* Converts `count` elements between float dtypes (host memory; unaligned source is fine). */
@@ -66,10 +69,33 @@ typedef struct RopeConfig {
     bool truncate;
 } RopeConfig;
 typedef enum NormKind { NORM_RMS, NORM_LAYER } NormKind;
-/* One decoder serves all families; a family file fills this from config.json. Names are Hugging Face's. */
-typedef struct ModelConfig {
+/* The parts of a decoder that have a name in the checkpoint; those from PART_INPUT_NORM on are in every layer. */
+typedef enum Part {
+    PART_EMBED, PART_POSITIONS, PART_FINAL_NORM, PART_HEAD,
+    PART_INPUT_NORM, PART_POST_NORM, PART_Q_NORM, PART_K_NORM, PART_Q, PART_K, PART_V, PART_QKV, PART_O, PART_GATE, PART_UP, PART_DOWN,
+    N_PARTS
+} Part;
+typedef struct PartNames {
+    const char *prefix;           /* what some checkpoints leave out: "model." */
+    const char *layers;           /* "model.layers": part P of layer N is "model.layers.N.P" */
+    const char *parts[N_PARTS];   /* NULL = the family has none */
+    const char *ignored[4];       /* last components of tensors that checkpoints carry and nobody needs */
+} PartNames;
+typedef struct ConfigReader ConfigReader;
+typedef struct ModelConfig ModelConfig;
+/* What a family file defines; see family.h. */
+typedef struct ModelFamily {
     const char *model_type;
-    const char *architecture;
+    /* Fills `config` from config.json. A field that changes the mathematics and is not handled fails the reader, naming it. */
+    void (*read_config)(ConfigReader *reader, ModelConfig *config);
+    const PartNames *names;
+} ModelFamily;
+const ModelFamily *family_find(const char *model_type); /* NULL when unknown */
+/* One decoder serves all families; a family file fills this from config.json. Names are Hugging Face's. */
+struct ModelConfig {
+    const char *model_type;
+    const ModelFamily *family;
+    const char *architecture;     /* "" when the file names none */
     int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, max_position_embeddings;
     NormKind norm;
     double norm_eps;
@@ -88,20 +114,22 @@ typedef struct ModelConfig {
     int64_t bos_token_id;         /* -1 when there is none */
     size_t n_eos;
     int64_t eos_token_id[8];      /* config.json and generation_config.json together */
-    DType stored_dtype;           /* "dtype" / "torch_dtype" */
-} ModelConfig;
-typedef struct ModelFamily {
-    const char *model_type;
-    /* Fills `config` from config.json. A field that changes the mathematics and is not handled is ST_INPUT naming it. */
-    Status (*read_config)(const json_t *json, const char *path, Arena *arena, ModelConfig *config);
-    /* Checkpoint name of a weight; `layer` -1 outside layers. See the name table in decoder.c. */
-    const char *(*tensor_name)(int part);
-} ModelFamily;
-const ModelFamily *family_find(const char *model_type); /* NULL when unknown */
+    DType stored_dtype;           /* "dtype" / "torch_dtype"; of a loaded model: what the embedding is stored in */
+};
+/* config.json and generation_config.json of a directory. ST_INPUT: no such directory, a model_type or field that is not handled: named. Unknown keys are a warning. */
 Status model_config_read(const char *dir, Arena *arena, ModelConfig *config);
+Status model_config_parse(const json_t *json, const char *path, Arena *arena, ModelConfig *config); /* path: for messages */
 
 /* ---- models ---- */
 
+/* A weight that a checkpoint names: module path, where the decoder looks for the tensors, and what config.json says of their shapes. */
+typedef struct Module {
+    const char *path;             /* "model.layers.0.self_attn.q_proj" */
+    Tensor **weight, **bias;      /* bias NULL = there is none */
+    int64_t shape[2];             /* of the weight; shape[1] 0 = one dimension (norms) */
+    int64_t bias_width;
+    bool in_out;
+} Module;
 typedef struct Norm { const char *path; Tensor *weight, *bias; } Norm;
 typedef struct DecoderLayer {
     Norm input_norm, post_norm, q_norm, k_norm;
@@ -121,6 +149,8 @@ typedef struct Model {
     Params params;
     Linear **linears;             /* all linear layers but the head, in order; n_linears */
     size_t n_linears;
+    Module *modules;              /* every part that has weights, in the order of the forward pass; n_modules */
+    size_t n_modules;
     LogprobArgs logprob;          /* the model's soft-cap, temperature 1 */
     LoraConfig lora;              /* of the attached adapter; rank 0 = none */
     bool checkpoint_layers;
@@ -133,10 +163,12 @@ typedef struct ModelOptions {
     bool train_all;               /* full fine-tuning: every weight becomes a trained f32 copy */
     bool skip_nan_check;          /* weights are looked through for NaN and infinities unless set */
 } ModelOptions;
+/* Weights stay mapped as stored; norms and biases become f32 copies. ST_INPUT naming file and tensor: a weight that is missing, left over, of another shape than
+ * config.json says, or holds a NaN or an infinity. */
 Status model_load(const char *dir, const ModelOptions *options, Model **model);
 void model_free(Model *model);
 
-/* A flat batch of tokens. ids: N. */
+/* A flat batch of tokens. ids: N. What the layout points to must stay valid until the step ends. */
 typedef struct ModelBatch {
     const int32_t *ids;
     Layout layout;
@@ -144,11 +176,16 @@ typedef struct ModelBatch {
 } ModelBatch;
 /* Hidden states after the final norm: (N, C) compute dtype. ST_INPUT on the tape for an id outside the vocabulary or a position beyond learned positions. */
 Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch);
-/* Logits of chosen rows, soft-capped: (P, V) f32, for sampling and for `score --logits`. rows: i32 (P). */
+/* The residual stream (N, C) after the first `n_layers` layers, before the final norm. */
+Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, int64_t n_layers);
+/* Logits of chosen rows: (P, V) f32 (f64 when compute is f64), for sampling and for `score --logits`. rows: i32 (P). Not recorded. */
 Tensor *model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor *rows);
 
 /* Angles for positions 0..: fills inv_freq (head_dim / 2) and the factor on cos and sin. seq_len: for dynamic scaling. numerics.md section 4. */
 void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_position_embeddings, int64_t seq_len, double *inv_freq, double *attention_factor);
+
+/* cos and sin of every token's angles, times the scaling's factor: (N, head_dim / 2) each. */
+Status rope_tables(const ModelConfig *config, const Layout *layout, Arena *arena, const Device *device, DType dtype, Tensor **cosine, Tensor **sine);
 
 /* New LoRA branches on the targets, and whole copies of modules_to_save. ST_CONFIG naming a target that matches nothing, with the names there are. */
 Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed);
@@ -160,9 +197,12 @@ Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config);
 Status adapter_save(const Model *model, const char *dir, const char *base);
 /* Writes the whole model (full fine-tuning) as a Hugging Face directory in `dtype`; config, tokenizer and template files are carried over. */
 Status model_save(const Model *model, const char *dir, DType dtype);
-/* Copies config.json, generation_config.json, tokenizer and template files. */
+/* Copies generation_config.json, tokenizer and template files. */
 Status model_copy_files(const char *from, const char *to);
-/* Random weights in the shape of a config, written as a HF directory: for benchmarks and the demo's start. scale: standard deviation of matrices. */
+/* Writes config.json of `from` into `to` with another dtype, under the key (dtype or torch_dtype) that it has. untie: the head has weights of its own now. */
+Status model_copy_config(const char *from, const char *to, DType dtype, bool untie);
+/* Random weights in the shape of a config, written as a HF directory: for benchmarks and the demo's start. scale: standard deviation of matrices, which are
+ * drawn uniformly; norm weights are 1, biases 0. config_json: the text of config.json. */
 Status model_write_random(const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale);
 
 /* What a run takes in memory, from shapes alone. */

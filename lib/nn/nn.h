@@ -1,12 +1,11 @@
 /* Parameters by name, linear layers with their LoRA branch, optimisers and schedules.
  *
  *     Params params = {0};
- *     Param *p = params_add(&params, arena, "model.norm.weight", weight, PARAM_BASE);
- *     TRY(params_train(p, arena, device));                            // makes the gradient
- *     Optimizer *optimizer;
- *     TRY(optimizer_new(&config, &params, device, &optimizer));
- *     double norm = params_grad_norm(&params);
- *     optimizer_step(optimizer, clip_scale(norm, 1.0), schedule_factor(&schedule, step) * 2e-4);
+ *     Param *p = params_add(&params, "model.norm.weight", weight, PARAM_BASE);
+ *     TRY(params_train(p, arena));                                    // makes the gradient
+ *     TRY(optimizer_init(&config, &params, arena));
+ *     double norm = params_grad_norm(&params);                        // step k = 0, 1, ... after its backward pass
+ *     optimizer_step(&config, &params, clip_scale(norm, 1.0), schedule_factor(&schedule, k) * 2e-4, k + 1);
  *     params_zero_grad(&params);
  */
 #ifndef TUNE_NN_H
@@ -33,8 +32,9 @@ typedef struct Param {
     Tensor *state[OPTIMIZER_MAX_STATES]; /* the optimiser's */
 } Param;
 typedef struct Params { Param *items; size_t n, cap; } Params;
-Param *params_add(Params *params, const char *name, Tensor *tensor, ParamRole role); /* name is borrowed; pointers to items move when it grows */
-Param *params_find(const Params *params, const char *name);
+/* name is borrowed; pointers to items move when the list grows. NULL when memory can't be had (recorded). */
+Param *params_add(Params *params, const char *name, Tensor *tensor, ParamRole role);
+Param *params_find(const Params *params, const char *name); /* NULL when there is none */
 void params_release(Params *params); /* the list, not the tensors */
 /* Marks a parameter as trained: needs_grad, and a zeroed gradient of its own dtype in `arena`. The tensor must be f32 (f64 on the reference device). */
 Status params_train(Param *param, Arena *arena);
@@ -54,14 +54,15 @@ typedef struct LoraConfig {
     double alpha, dropout;
     size_t n_targets;                 /* names ("q_proj") or suffixes ("self_attn.q_proj"); n_targets = 0: all linear layers but the head */
     const char **targets;
+    const char *target_regex;         /* instead of targets: a regex for the whole module path, as adapter_config.json may have it; NULL = none */
     size_t n_saved;                   /* modules trained whole: "lm_head", "embed_tokens" */
     const char **saved;
-    size_t n_rank_pattern, n_alpha_pattern; /* keys are matched as the regex (.*\.)?(key)$ on the module path, longest list order as PEFT: first match wins */
+    size_t n_rank_pattern, n_alpha_pattern; /* keys are matched as the regex (.*\.)?(key)$ on the module path; as in PEFT the first match wins */
     const char **rank_keys, **alpha_keys;
     int64_t *rank_values;
     double *alpha_values;
     bool use_rslora;
-    bool gaussian;                    /* init: A ~ N(0, 1/rank) instead of U(-1/sqrt(in), 1/sqrt(in)); B = 0 in both */
+    bool gaussian;                    /* init: A ~ N(0, (1/rank)^2) instead of U(-1/sqrt(in), 1/sqrt(in)); B = 0 in both */
     double lr_ratio;                  /* learning rate of B over A */
 } LoraConfig;
 
@@ -76,15 +77,22 @@ typedef struct Linear {
 /* What one optimiser step's forward passes need to know. */
 typedef struct StepContext {
     bool training;      /* dropout is on */
-    uint64_t seed, number; /* dropout masks are a function of (seed, number, layer) */
+    uint64_t seed, number; /* dropout masks are a function of (seed, number, layer): give every forward pass of a run its own number */
 } StepContext;
 Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, const StepContext *step);
 /* Rank and scale that `config` gives the module at `path`. */
 void lora_rank_and_scale(const LoraConfig *config, const char *path, int64_t *rank, double *scale, double *alpha);
-/* Adds a branch to `linear` and its two trained parameters to `params`. Random numbers by (seed, linear->index). */
-Status lora_attach(Linear *linear, const LoraConfig *config, uint64_t seed, const Device *device, Arena *arena, Params *params);
-/* Whether `path` is among the targets (whole path, or its last components). */
+/* Adds a branch of uninitialised matrices to `linear`, and the two parameters to the end of `params`, A first. dtype: f32 (f64 on the reference device). */
+Status lora_add_branch(Linear *linear, const LoraConfig *config, DType dtype, const Device *device, Arena *arena, Params *params);
+/* The same with A random by (seed, linear->index) and B zero, both trained. Which other layers have a branch makes no difference to A. */
+Status lora_attach(Linear *linear, const LoraConfig *config, uint64_t seed, DType dtype, const Device *device, Arena *arena, Params *params);
+/* Whether the targets of `config` mean the linear layer at `path`. */
+bool lora_targets(const LoraConfig *config, const char *path);
+/* Whether `path` is among the names (whole path, or its last components). */
 bool module_matches(const char *path, const char *const *names, size_t n);
+/* Whether the regex describes the whole path; false for what is no regex, which pattern_check tells (ST_CONFIG). */
+bool pattern_matches(const char *pattern, const char *path);
+Status pattern_check(const char *pattern);
 
 /* ---- optimisers: one file optimizer_<name>.c and one line in optimizers.def each ---- */
 
@@ -95,9 +103,12 @@ typedef struct OptimizerConfig {
 typedef struct OptimizerInfo {
     const char *name;
     const char *help;
-    int (*states)(const OptimizerConfig *config);          /* f32 tensors of the parameter's shape that it keeps */
+    int (*states)(const OptimizerConfig *config);          /* tensors of the parameter's shape and dtype that it keeps */
     void (*update)(const OptimizerConfig *config, Param *param, double grad_scale, double lr, int64_t step); /* step counts from 1 */
 } OptimizerInfo;
+#define OPTIMIZER(name) extern const OptimizerInfo optimizer_##name;
+#include "lib/nn/optimizers.def"
+#undef OPTIMIZER
 const OptimizerInfo *optimizer_find(const char *name); /* NULL when unknown */
 const OptimizerInfo *optimizer_at(size_t i);           /* NULL behind the last */
 /* States (zeroed) of all trained parameters, in `arena`. */
@@ -112,8 +123,9 @@ typedef struct ScheduleConfig {
     const char *name;
     int64_t warmup_steps, total_steps;
     double min_lr_ratio;   /* floor of cosine_with_min_lr and wsd */
-    double num_cycles;     /* cosine: 0.5; cosine_with_restarts: whole cycles, 1 */
-    double power, lr_end_ratio; /* polynomial: 1, 1e-7 / learning rate */
+    double num_cycles;     /* 0 = half a wave for cosine and wsd, one whole cycle for cosine_with_restarts */
+    double power;          /* polynomial; 0 = 1 */
+    double lr_end_ratio;   /* polynomial: what is left at the end; transformers has 1e-7 / learning rate */
     int64_t decay_steps;   /* wsd: length of the last phase; 0 = a tenth of all */
     int64_t timescale;     /* inverse_sqrt: 0 = warmup_steps, or 10000 without warmup */
 } ScheduleConfig;

@@ -112,6 +112,8 @@ typedef struct AttentionArgs {
     double softcap;        /* scores become softcap * tanh(score / softcap); 0 = off */
 } AttentionArgs;
 
+typedef struct Split { Tensor *parts[3]; } Split;
+
 typedef enum Activation { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_RELU } Activation;
 
 typedef struct LogprobArgs {

@@ -1,0 +1,360 @@
+/* config.json of both generations of transformers (formats.md section 3): the checked way to its keys, and what the families share. */
+#include "lib/model/family.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Keys that make no difference to what the decoder computes. */
+static const char *const harmless[] = {
+    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout", "attn_pdrop", "auto_map", "bos_token_id", "chunk_size_feed_forward",
+    "decoder_start_token_id", "dtype", "embd_pdrop", "eos_token_id", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout",
+    "id2label", "initializer_range", "is_llama_config", "label2id", "max_length", "max_window_layers", "min_length", "model_type", "name_or_path", "num_labels", "output_attentions",
+    "output_hidden_states", "output_past", "pad_token_id", "prefix", "pretraining_tp", "problem_type", "resid_pdrop", "return_dict", "sep_token_id", "summary_activation",
+    "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params", "tokenizer_class", "torch_dtype", "torchscript", "transformers.js_config",
+    "transformers_version", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
+};
+/* Features of other models under names that appear in configs of these families: refused unless off. */
+static const char *const refused[] = {
+    "quantization_config", "compression_config", "attn_logit_softcapping", "final_logit_softcapping", "num_experts", "num_local_experts", "n_routed_experts", "rope_interleaved",
+    "rope_interleave", "use_qk_norm", "qk_layernorm", "clip_qkv", "alibi", "query_pre_attn_scalar", "no_rope_layers", "no_rope_layer_interval", "embedding_multiplier",
+    "residual_multiplier", "attention_multiplier", "logits_scaling", "is_encoder_decoder", "add_cross_attention", "pruned_heads", "layer_replication", "use_mrope",
+};
+
+static const json_t *look(ConfigReader *reader, const char *key) {
+    if (reader->n_seen < CONFIG_MAX_KEYS) reader->seen[reader->n_seen++] = key;
+    const json_t *value = json_object_get(reader->json, key);
+    return value && !json_is_null(value) ? value : NULL;
+}
+
+static void fail(ConfigReader *reader, Status status) {
+    if (reader->status == ST_OK) reader->status = status;
+}
+
+#define CONFIG_FAIL(reader, ...) \
+    do { \
+        if ((reader)->status == ST_OK) fail(reader, status_fail(ST_INPUT, __VA_ARGS__)); \
+    } while (0)
+
+int64_t config_size(ConfigReader *reader, const char *key, int64_t fallback) {
+    const json_t *value = look(reader, key);
+    if (!value && fallback == 0) CONFIG_FAIL(reader, "'%s' lacks '%s'", reader->path, key);
+    if (!value || reader->status != ST_OK) return fallback;
+    int64_t size = json_is_integer(value) ? json_integer_value(value) : -1;
+    if (size >= 1 && size <= INT32_MAX) return size;
+    CONFIG_FAIL(reader, "wrong '%s' in '%s': expected a whole number from 1 to %d", key, reader->path, INT32_MAX);
+    return fallback;
+}
+
+double config_real(ConfigReader *reader, const char *key, double fallback) {
+    look(reader, key);
+    if (reader->status == ST_OK) reader->status = json_get_double(reader->json, reader->path, key, &fallback);
+    return fallback;
+}
+
+bool config_flag(ConfigReader *reader, const char *key, bool fallback) {
+    look(reader, key);
+    if (reader->status == ST_OK) reader->status = json_get_bool(reader->json, reader->path, key, &fallback);
+    return fallback;
+}
+
+const char *config_text(ConfigReader *reader, const char *key, const char *fallback) {
+    look(reader, key);
+    if (reader->status == ST_OK) reader->status = json_get_string(reader->json, reader->path, key, &fallback);
+    return fallback;
+}
+
+Activation config_activation(ConfigReader *reader, const char *key, const char *fallback) {
+    static const struct { const char *name; Activation kind; } known[] = {
+        {"silu", ACT_SILU}, {"swish", ACT_SILU}, {"gelu", ACT_GELU_ERF}, {"gelu_python", ACT_GELU_ERF}, {"gelu_new", ACT_GELU_TANH},
+        {"gelu_pytorch_tanh", ACT_GELU_TANH}, {"gelu_fast", ACT_GELU_TANH}, {"relu", ACT_RELU},
+    };
+    const char *name = config_text(reader, key, fallback);
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        if (strcmp(known[i].name, name) == 0) return known[i].kind;
+    CONFIG_FAIL(reader, "'%s' asks for %s '%s', which is not supported", reader->path, key, name);
+    return ACT_SILU;
+}
+
+void config_refuse(ConfigReader *reader, const char *key) {
+    const json_t *value = look(reader, key);
+    bool off = !value || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) || (json_is_object(value) && json_object_size(value) == 0) ||
+               (json_is_array(value) && json_array_size(value) == 0);
+    if (!off) CONFIG_FAIL(reader, "'%s' sets '%s', which is not supported for model_type '%s'", reader->path, key, reader->config->model_type);
+}
+
+void config_ignore(ConfigReader *reader, const char *key) { look(reader, key); }
+
+/* ---- rotary positions: rope_theta and rope_scaling (v4), or rope_parameters (v5) ---- */
+
+static RopeType rope_type(ConfigReader *reader, const char *name) {
+    static const struct { const char *name; RopeType type; } known[] = {
+        {"default", ROPE_DEFAULT}, {"linear", ROPE_LINEAR}, {"dynamic", ROPE_DYNAMIC}, {"yarn", ROPE_YARN}, {"llama3", ROPE_LLAMA3},
+    };
+    for (size_t i = 0; i < COUNT_OF(known); i++)
+        if (strcmp(known[i].name, name) == 0) return known[i].type;
+    CONFIG_FAIL(reader, "'%s' asks for rope_type '%s', which is not supported", reader->path, name);
+    if (reader->status == ST_INPUT) status_hint(ST_INPUT, "known: default, linear, dynamic, yarn, llama3");
+    return ROPE_DEFAULT;
+}
+
+/* The object with rope_type and its numbers; v5 may have one per layer type, which is fine while they say the same. */
+static const json_t *rope_object(ConfigReader *reader) {
+    const json_t *rope = look(reader, "rope_parameters"), *scaling = look(reader, "rope_scaling");
+    if (!rope) rope = scaling;
+    if (!rope) return NULL;
+    if (!json_is_object(rope)) {
+        CONFIG_FAIL(reader, "rope parameters in '%s' are no object", reader->path);
+        return NULL;
+    }
+    const char *key;
+    json_t *value;
+    const json_t *nested = NULL;
+    json_object_foreach((json_t *)rope, key, value) {
+        if (!json_is_object(value)) continue;
+        if (nested && !json_equal(nested, value)) CONFIG_FAIL(reader, "'%s' has different rope_parameters for its layers, which is not supported", reader->path);
+        nested = value;
+    }
+    return nested ? nested : rope;
+}
+
+static void read_rope(ConfigReader *reader) {
+    RopeConfig *rope = &reader->config->rope;
+    int64_t original = look(reader, "original_max_position_embeddings") ? config_size(reader, "original_max_position_embeddings", 0) : 0;
+    if (config_real(reader, "partial_rotary_factor", 1) != 1) CONFIG_FAIL(reader, "'%s' sets 'partial_rotary_factor', which is not supported", reader->path);
+    *rope = (RopeConfig){.type = ROPE_DEFAULT, .rope_theta = config_real(reader, "rope_theta", 10000), .truncate = true, .beta_fast = 32, .beta_slow = 1,
+                         .original_max_position_embeddings = original};
+    const json_t *object = rope_object(reader);
+    if (!object || reader->status != ST_OK) return;
+
+    ConfigReader inner = {.json = object, .path = reader->path, .arena = reader->arena, .config = reader->config};
+    const char *type = config_text(&inner, "rope_type", config_text(&inner, "type", "default"));
+    rope->rope_theta = config_real(&inner, "rope_theta", rope->rope_theta);
+    rope->factor = config_real(&inner, "factor", 0);
+    rope->low_freq_factor = config_real(&inner, "low_freq_factor", 1);
+    rope->high_freq_factor = config_real(&inner, "high_freq_factor", 4);
+    rope->beta_fast = config_real(&inner, "beta_fast", 32);
+    rope->beta_slow = config_real(&inner, "beta_slow", 1);
+    rope->attention_factor = config_real(&inner, "attention_factor", 0);
+    rope->mscale = config_real(&inner, "mscale", 0);
+    rope->mscale_all_dim = config_real(&inner, "mscale_all_dim", 0);
+    rope->truncate = config_flag(&inner, "truncate", true);
+    double partial = config_real(&inner, "partial_rotary_factor", 1);
+    int64_t inner_original = look(&inner, "original_max_position_embeddings") ? config_size(&inner, "original_max_position_embeddings", 0) : 0;
+    if (original == 0) rope->original_max_position_embeddings = inner_original ? inner_original : reader->config->max_position_embeddings;
+    config_ignore(&inner, "finetuned");
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)object, key, value) {
+        bool seen = false;
+        for (size_t i = 0; i < inner.n_seen && !seen; i++) seen = strcmp(inner.seen[i], key) == 0;
+        if (!seen && !json_is_null(value)) CONFIG_FAIL(&inner, "rope parameter '%s' in '%s' is not supported", key, reader->path);
+    }
+    if (partial != 1) CONFIG_FAIL(&inner, "'%s' sets 'partial_rotary_factor', which is not supported", reader->path);
+    rope->type = rope_type(&inner, type);
+    if (rope->type == ROPE_YARN && rope->factor == 0) rope->factor = (double)reader->config->max_position_embeddings / (double)rope->original_max_position_embeddings;
+    if (rope->type != ROPE_DEFAULT && !(rope->factor > 0)) CONFIG_FAIL(&inner, "'%s' lacks 'factor' for rope_type '%s'", reader->path, type);
+    if (rope->type == ROPE_LLAMA3 && !(rope->high_freq_factor > rope->low_freq_factor && rope->low_freq_factor > 0))
+        CONFIG_FAIL(&inner, "'%s' has low_freq_factor %g and high_freq_factor %g", reader->path, rope->low_freq_factor, rope->high_freq_factor);
+    if (!(rope->rope_theta > 0) || !(rope->beta_fast > 0) || !(rope->beta_slow > 0)) CONFIG_FAIL(&inner, "'%s' has a rope parameter that is not above zero", reader->path);
+    fail(reader, inner.status);
+}
+
+/* ---- what families share ---- */
+
+static int64_t *new_windows(ConfigReader *reader) {
+    int64_t n = reader->config->num_hidden_layers;
+    if (reader->status != ST_OK) return NULL;
+    if (n > 100000) {
+        CONFIG_FAIL(reader, "'%s' has %lld layers", reader->path, (long long)n);
+        return NULL;
+    }
+    int64_t *windows = arena_zero(reader->arena, (size_t)n * sizeof *windows);
+    if (!windows) reader->status = ST_RESOURCE;
+    return windows;
+}
+
+void config_read_decoder(ConfigReader *reader, int64_t max_position_embeddings) {
+    ModelConfig *config = reader->config;
+    config->vocab_size = config_size(reader, "vocab_size", 0);
+    config->hidden_size = config_size(reader, "hidden_size", 0);
+    config->intermediate_size = config_size(reader, "intermediate_size", 0);
+    config->num_hidden_layers = config_size(reader, "num_hidden_layers", 0);
+    config->num_attention_heads = config_size(reader, "num_attention_heads", 0);
+    config->num_key_value_heads = config_size(reader, "num_key_value_heads", config->num_attention_heads);
+    config->head_dim = config_size(reader, "head_dim", -1);
+    config->max_position_embeddings = config_size(reader, "max_position_embeddings", max_position_embeddings);
+    config->norm = NORM_RMS;
+    config->norm_eps = config_real(reader, "rms_norm_eps", 1e-6);
+    config->activation = config_activation(reader, "hidden_act", "silu");
+    config->gated_mlp = true;
+    config->tie_word_embeddings = config_flag(reader, "tie_word_embeddings", false);
+    config->layer_window = new_windows(reader);
+    read_rope(reader);
+}
+
+void config_read_windows(ConfigReader *reader) {
+    ModelConfig *config = reader->config;
+    bool use = config_flag(reader, "use_sliding_window", false);
+    int64_t window = config_size(reader, "sliding_window", use && !json_object_get(reader->json, "sliding_window") ? 4096 : -1);
+    int64_t below = json_is_integer(json_object_get(reader->json, "max_window_layers")) ? json_integer_value(json_object_get(reader->json, "max_window_layers")) : 28;
+    const json_t *types = look(reader, "layer_types");
+    if (reader->status != ST_OK) return;
+    if (types && json_array_size(types) != (size_t)config->num_hidden_layers) {
+        CONFIG_FAIL(reader, "'%s' has %zu layer_types for %lld layers", reader->path, json_array_size(types), (long long)config->num_hidden_layers);
+        return;
+    }
+    for (int64_t i = 0; i < config->num_hidden_layers; i++) {
+        bool slides = i >= below;
+        if (types) {
+            const char *type = json_string_value(json_array_get(types, (size_t)i));
+            slides = type && strcmp(type, "sliding_attention") == 0;
+            if (!type || (!slides && strcmp(type, "full_attention") != 0)) {
+                CONFIG_FAIL(reader, "layer_types[%lld] in '%s' is '%s', which is not supported", (long long)i, reader->path, type ? type : "not a string");
+                return;
+            }
+        }
+        config->layer_window[i] = use && window > 0 && slides ? window : 0;
+    }
+}
+
+/* ---- the file ---- */
+
+static bool text_in(const char *text, const char *const *list, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        if (strcmp(list[i], text) == 0) return true;
+    return false;
+}
+
+static void warn_unknown_keys(const ConfigReader *reader) {
+    Str names = {0};
+    size_t n = 0;
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)reader->json, key, value) {
+        if (json_is_null(value) || text_in(key, reader->seen, reader->n_seen) || text_in(key, harmless, COUNT_OF(harmless))) continue;
+        str_printf(&names, "%s%s", n++ ? ", " : "", key);
+    }
+    if (n) log_message(LOG_WARNING, "%zu unknown key%s in '%s' ignored: %s", n, n == 1 ? "" : "s", reader->path, str_text(&names));
+    str_release(&names);
+}
+
+static void check_sizes(ConfigReader *reader) {
+    ModelConfig *c = reader->config;
+    if (reader->status != ST_OK) return;
+    if (c->head_dim <= 0) {
+        if (c->hidden_size % c->num_attention_heads != 0)
+            CONFIG_FAIL(reader, "hidden size %lld in '%s' is no multiple of %lld heads", (long long)c->hidden_size, reader->path, (long long)c->num_attention_heads);
+        c->head_dim = c->hidden_size / c->num_attention_heads;
+    }
+    if (c->num_attention_heads % c->num_key_value_heads != 0)
+        CONFIG_FAIL(reader, "%lld heads in '%s' are no multiple of %lld key/value heads", (long long)c->num_attention_heads, reader->path, (long long)c->num_key_value_heads);
+    if (c->rope.type != ROPE_NONE && (c->head_dim < 2 || c->head_dim % 2 != 0))
+        CONFIG_FAIL(reader, "head_dim %lld in '%s' is odd", (long long)c->head_dim, reader->path);
+    if (c->num_attention_heads > INT32_MAX / c->head_dim) CONFIG_FAIL(reader, "%lld heads of %lld in '%s'", (long long)c->num_attention_heads, (long long)c->head_dim, reader->path);
+    if (!(c->norm_eps >= 0)) CONFIG_FAIL(reader, "norm epsilon %g in '%s'", c->norm_eps, reader->path);
+    if (!c->layer_window) c->layer_window = new_windows(reader);
+}
+
+static Status add_eos(ModelConfig *config, const json_t *json, const char *path) {
+    const json_t *eos = json_object_get(json, "eos_token_id");
+    size_t n = json_is_array(eos) ? json_array_size(eos) : eos && !json_is_null(eos);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_is_array(eos) ? json_array_get(eos, i) : eos;
+        if (!json_is_integer(item)) return status_fail(ST_INPUT, "wrong type of 'eos_token_id' in '%s': expected an integer or a list of them", path);
+        int64_t id = json_integer_value(item);
+        bool known = false;
+        for (size_t k = 0; k < config->n_eos; k++) known |= config->eos_token_id[k] == id;
+        if (known || id < 0) continue;
+        if (config->n_eos == COUNT_OF(config->eos_token_id)) return status_fail(ST_INPUT, "more than %zu end-of-sequence tokens in '%s'", config->n_eos, path);
+        config->eos_token_id[config->n_eos++] = id;
+    }
+    return ST_OK;
+}
+
+static Status read_dtype(ConfigReader *reader) {
+    const char *name = config_text(reader, "dtype", config_text(reader, "torch_dtype", "float32"));
+    TRY(reader->status);
+    if (text_starts_with(name, "torch.")) name += strlen("torch.");
+    if (strcmp(name, "bfloat16") == 0) reader->config->stored_dtype = DT_BF16;
+    else if (strcmp(name, "float16") == 0) reader->config->stored_dtype = DT_F16;
+    else reader->config->stored_dtype = DT_F32;
+    return ST_OK;
+}
+
+static Status read_architecture(ConfigReader *reader) {
+    const char *name = json_string_value(json_array_get(json_object_get(reader->json, "architectures"), 0));
+    if (!name) return ST_OK;
+    if (!text_ends_with(name, "ForCausalLM") && !text_ends_with(name, "LMHeadModel") && !text_ends_with(name, "Model"))
+        return status_fail(ST_INPUT, "architecture '%s' in '%s' is not a causal language model", name, reader->path);
+    reader->config->architecture = arena_strdup(reader->arena, name);
+    return reader->config->architecture ? ST_OK : ST_RESOURCE;
+}
+
+static const ModelFamily *const families[] = {
+#define FAMILY(name) &family_##name,
+#include "lib/model/models.def"
+#undef FAMILY
+};
+
+const ModelFamily *family_find(const char *model_type) {
+    for (size_t i = 0; i < COUNT_OF(families); i++)
+        if (strcmp(families[i]->model_type, model_type) == 0) return families[i];
+    return NULL;
+}
+
+static Status unknown_family(const char *model_type, const char *path) {
+    Str known = {0};
+    for (size_t i = 0; i < COUNT_OF(families); i++) str_printf(&known, "%s%s", i ? ", " : "", families[i]->model_type);
+    status_fail(ST_INPUT, "model_type '%s' in '%s' is not supported", model_type, path);
+    status_hint(ST_INPUT, "supported: %s", str_text(&known));
+    str_release(&known);
+    return ST_INPUT;
+}
+
+Status model_config_parse(const json_t *json, const char *path, Arena *arena, ModelConfig *config) {
+    *config = (ModelConfig){.bos_token_id = -1, .architecture = ""};
+    ConfigReader reader = {.json = json, .path = path, .arena = arena, .config = config};
+    if (!json_is_object(json)) return status_fail(ST_INPUT, "'%s' is not a JSON object", path);
+    const char *model_type = config_text(&reader, "model_type", NULL);
+    TRY(reader.status);
+    if (!model_type) return status_fail(ST_INPUT, "'%s' lacks 'model_type'", path);
+    const ModelFamily *family = family_find(model_type);
+    if (!family) return unknown_family(model_type, path);
+    config->model_type = family->model_type;
+    config->family = family;
+    family->read_config(&reader, config);
+    for (size_t i = 0; i < COUNT_OF(refused); i++) config_refuse(&reader, refused[i]);
+    check_sizes(&reader);
+    TRY(reader.status);
+    TRY(read_dtype(&reader));
+    TRY(read_architecture(&reader));
+    if (json_is_integer(json_object_get(json, "bos_token_id"))) config->bos_token_id = json_integer_value(json_object_get(json, "bos_token_id"));
+    TRY(add_eos(config, json, path));
+    warn_unknown_keys(&reader);
+    return ST_OK;
+}
+
+static Status read_generation_config(const char *dir, Arena *arena, ModelConfig *config) {
+    const char *path = path_join(arena, dir, "generation_config.json");
+    if (!path) return ST_RESOURCE;
+    if (!file_exists(path)) return ST_OK;
+    json_t *json;
+    TRY(json_read_file(path, &json));
+    Status status = add_eos(config, json, path);
+    json_decref(json);
+    return status;
+}
+
+Status model_config_read(const char *dir, Arena *arena, ModelConfig *config) {
+    if (!dir_exists(dir)) {
+        status_fail(ST_INPUT, "no model directory '%s'", dir);
+        return status_hint(ST_INPUT, "a model is a directory with config.json and model.safetensors");
+    }
+    const char *path = path_join(arena, dir, "config.json");
+    if (!path) return ST_RESOURCE;
+    json_t *json;
+    TRY(json_read_file(path, &json));
+    Status status = model_config_parse(json, path, arena, config);
+    json_decref(json);
+    return status == ST_OK ? read_generation_config(dir, arena, config) : status;
+}

@@ -1,0 +1,129 @@
+/* The forward pass of every family: embedding, layers of attention and MLP around a residual stream, final norm. What differs comes from ModelConfig. */
+#include "lib/model/model.h"
+
+#include <math.h>
+
+typedef struct LayerContext {
+    const Model *model;
+    ModelBatch batch;
+    const Tensor *cosine, *sine;
+    int64_t index;
+} LayerContext;
+
+static Tensor *norm_forward(const Model *model, Tape *tape, const Norm *norm, Tensor *x) {
+    if (model->config.norm == NORM_LAYER) return op_layer_norm(tape, x, norm->weight, norm->bias, model->config.norm_eps);
+    return op_rms_norm(tape, x, norm->weight, model->config.norm_eps);
+}
+
+static Split project_qkv(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x) {
+    const ModelConfig *config = &context->model->config;
+    const StepContext *step = &context->batch.step;
+    if (config->fused_qkv) {
+        const int64_t heads[3] = {config->num_attention_heads, config->num_key_value_heads, config->num_key_value_heads};
+        return op_split(tape, linear_forward(&layer->qkv, tape, x, step), config->head_dim, heads);
+    }
+    Split qkv;
+    qkv.parts[0] = linear_forward(&layer->q, tape, x, step);
+    qkv.parts[1] = linear_forward(&layer->k, tape, x, step);
+    qkv.parts[2] = linear_forward(&layer->v, tape, x, step);
+    return qkv;
+}
+
+static Tensor *attention_forward(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x) {
+    const Model *model = context->model;
+    const ModelConfig *config = &model->config;
+    Split qkv = project_qkv(context, layer, tape, x);
+    Tensor *q = qkv.parts[0], *k = qkv.parts[1], *v = qkv.parts[2];
+    if (config->qk_norm) {
+        q = norm_forward(model, tape, &layer->q_norm, q);
+        k = norm_forward(model, tape, &layer->k_norm, k);
+    }
+    if (context->cosine) {
+        q = op_rope(tape, q, context->cosine, context->sine, config->head_dim);
+        k = op_rope(tape, k, context->cosine, context->sine, config->head_dim);
+    }
+    AttentionArgs args = {
+        .layout = &context->batch.layout,
+        .layer = (int)context->index,
+        .n_heads = config->num_attention_heads,
+        .n_kv_heads = config->num_key_value_heads,
+        .head_dim = config->head_dim,
+        .scale = config->attention_scale > 0 ? config->attention_scale : 1 / sqrt((double)config->head_dim),
+        .window = config->layer_window[context->index],
+        .softcap = config->attn_softcap,
+    };
+    return linear_forward(&layer->o, tape, op_attention(tape, q, k, v, &args), &context->batch.step);
+}
+
+static Tensor *mlp_forward(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x) {
+    const ModelConfig *config = &context->model->config;
+    const StepContext *step = &context->batch.step;
+    Tensor *h;
+    if (config->gated_mlp) {
+        Tensor *gate = linear_forward(&layer->gate, tape, x, step);
+        h = op_activation(tape, config->activation, gate, linear_forward(&layer->up, tape, x, step));
+    } else {
+        h = op_activation(tape, config->activation, linear_forward(&layer->up, tape, x, step), NULL);
+    }
+    return linear_forward(&layer->down, tape, h, step);
+}
+
+static Tensor *layer_forward(Tape *tape, Tensor *x, void *given) {
+    const LayerContext *context = given;
+    const DecoderLayer *layer = &context->model->layers[context->index];
+    x = op_add(tape, x, attention_forward(context, layer, tape, norm_forward(context->model, tape, &layer->input_norm, x)));
+    return op_add(tape, x, mlp_forward(context, layer, tape, norm_forward(context->model, tape, &layer->post_norm, x)));
+}
+
+static Tensor *ids_tensor(const Model *model, Tape *tape, const ModelBatch *batch) {
+    int64_t n = batch->layout.n_tokens;
+    Tensor *ids = tensor_new(tape_arena(tape), model->device, DT_I32, 1, &n);
+    if (!ids) return tape_fail(tape, ST_RESOURCE, "out of memory for %lld token ids", (long long)n);
+    for (int64_t i = 0; i < n; i++) {
+        if (batch->ids[i] < 0 || batch->ids[i] >= model->config.vocab_size)
+            return tape_fail(tape, ST_INPUT, "unknown token id %d, the model's vocabulary has %lld", (int)batch->ids[i], (long long)model->config.vocab_size);
+        ((int32_t *)ids->data)[i] = batch->ids[i];
+    }
+    return ids;
+}
+
+static Tensor *embed(const Model *model, Tape *tape, const ModelBatch *batch) {
+    Tensor *ids = ids_tensor(model, tape, batch);
+    Tensor *x = op_embedding(tape, ids, model->embed);
+    if (!x || !model->position_embed) return x;
+    Tensor *positions = layout_positions(&batch->layout, tape_arena(tape), model->device);
+    if (!positions) return tape_fail(tape, ST_RESOURCE, "out of memory for positions");
+    for (int64_t i = 0; i < batch->layout.n_tokens; i++)
+        if (((const int32_t *)positions->data)[i] >= model->config.max_position_embeddings)
+            return tape_fail(tape, ST_INPUT, "a sequence has more than the %lld tokens that the model has positions for", (long long)model->config.max_position_embeddings);
+    return op_add(tape, x, op_embedding(tape, positions, model->position_embed));
+}
+
+Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, int64_t n_layers) {
+    Tensor *x = embed(model, tape, batch), *cosine = NULL, *sine = NULL;
+    if (!x) return NULL;
+    if (model->config.rope.type != ROPE_NONE &&
+        rope_tables(&model->config, &batch->layout, tape_arena(tape), model->device, tape_residual(tape), &cosine, &sine) != ST_OK)
+        return tape_fail(tape, ST_RESOURCE, "out of memory for rotary positions");
+    if (model->checkpoint_layers) tape_checkpoint_layers(tape, true);
+    for (int64_t i = 0; i < n_layers && x; i++) {
+        LayerContext *context = tape_copy(tape, &(LayerContext){model, *batch, cosine, sine, i}, sizeof(LayerContext));
+        x = context ? op_layer(tape, layer_forward, x, context) : NULL;
+    }
+    return x;
+}
+
+Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch) {
+    return norm_forward(model, tape, &model->final_norm, model_residual(model, tape, batch, model->config.num_hidden_layers));
+}
+
+Tensor *model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor *rows) {
+    if (!hidden) return NULL;
+    int64_t n = tensor_count(rows);
+    Tensor *logits = tape_tensor(tape, tape_residual(tape), 2, (int64_t[]){n, model->config.vocab_size});
+    Tensor *chosen = tape_tensor(tape, hidden->dtype, 2, (int64_t[]){n, model->config.hidden_size});
+    if (!logits || !chosen) return NULL;
+    model->device->gather_rows(hidden, rows, chosen);
+    model->device->matmul(&(Matmul){.a = chosen, .b = model->head, .c = logits, .transpose_b = true, .alpha = 1});
+    return logits;
+}

@@ -1,0 +1,288 @@
+/* From a directory to a model in memory: the list of modules that config.json asks for, and the checkpoint's tensors put where the decoder looks for them. */
+#include "lib/model/parts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the modules of a decoder ---- */
+
+static const char *part_path(Model *model, Part part, int64_t layer) {
+    const PartNames *names = model->config.family->names;
+    return layer < 0 ? names->parts[part] : arena_printf(model->arena, "%s.%lld.%s", names->layers, (long long)layer, names->parts[part]);
+}
+
+static Module *add_module(Model *model, Part part, int64_t layer, Tensor **weight, int64_t rows, int64_t cols) {
+    Module *module = &model->modules[model->n_modules++];
+    *module = (Module){.path = part_path(model, part, layer), .weight = weight, .shape = {rows, cols}};
+    return module;
+}
+
+static void add_norm(Model *model, Part part, int64_t layer, Norm *norm, int64_t width) {
+    Module *module = add_module(model, part, layer, &norm->weight, width, 0);
+    norm->path = module->path;
+    if (model->config.norm != NORM_LAYER) return;
+    module->bias = &norm->bias;
+    module->bias_width = width;
+}
+
+static void add_linear(Model *model, Part part, int64_t layer, Linear *linear, int64_t in, int64_t out, bool bias) {
+    bool in_out = model->config.in_out_weights;
+    Module *module = add_module(model, part, layer, &linear->weight, in_out ? in : out, in_out ? out : in);
+    module->in_out = in_out;
+    if (bias) {
+        module->bias = &linear->bias;
+        module->bias_width = out;
+    }
+    linear->path = module->path;
+    linear->in = in;
+    linear->out = out;
+    linear->index = model->n_linears;
+    model->linears[model->n_linears++] = linear;
+}
+
+static void add_layer(Model *model, int64_t i) {
+    const ModelConfig *c = &model->config;
+    DecoderLayer *layer = &model->layers[i];
+    int64_t q_width = c->num_attention_heads * c->head_dim, kv_width = c->num_key_value_heads * c->head_dim;
+    add_norm(model, PART_INPUT_NORM, i, &layer->input_norm, c->hidden_size);
+    if (c->fused_qkv) {
+        add_linear(model, PART_QKV, i, &layer->qkv, c->hidden_size, q_width + 2 * kv_width, c->qkv_bias);
+    } else {
+        add_linear(model, PART_Q, i, &layer->q, c->hidden_size, q_width, c->qkv_bias);
+        add_linear(model, PART_K, i, &layer->k, c->hidden_size, kv_width, c->qkv_bias);
+        add_linear(model, PART_V, i, &layer->v, c->hidden_size, kv_width, c->qkv_bias);
+    }
+    if (c->qk_norm) {
+        add_norm(model, PART_Q_NORM, i, &layer->q_norm, c->head_dim);
+        add_norm(model, PART_K_NORM, i, &layer->k_norm, c->head_dim);
+    }
+    add_linear(model, PART_O, i, &layer->o, q_width, c->hidden_size, c->o_bias);
+    add_norm(model, PART_POST_NORM, i, &layer->post_norm, c->hidden_size);
+    if (c->gated_mlp) add_linear(model, PART_GATE, i, &layer->gate, c->hidden_size, c->intermediate_size, c->mlp_bias);
+    add_linear(model, PART_UP, i, &layer->up, c->hidden_size, c->intermediate_size, c->mlp_bias);
+    add_linear(model, PART_DOWN, i, &layer->down, c->intermediate_size, c->hidden_size, c->mlp_bias);
+}
+
+Status model_build(Model *model) {
+    const ModelConfig *c = &model->config;
+    size_t n_layers = (size_t)c->num_hidden_layers;
+    model->layers = arena_zero(model->arena, n_layers * sizeof *model->layers);
+    model->modules = arena_zero(model->arena, (n_layers * 12 + 4) * sizeof *model->modules);
+    model->linears = arena_zero(model->arena, n_layers * 7 * sizeof *model->linears);
+    if (!model->layers || !model->modules || !model->linears) return ST_RESOURCE;
+    add_module(model, PART_EMBED, -1, &model->embed, c->vocab_size, c->hidden_size);
+    if (c->learned_positions) add_module(model, PART_POSITIONS, -1, &model->position_embed, c->max_position_embeddings, c->hidden_size);
+    for (int64_t i = 0; i < c->num_hidden_layers; i++) add_layer(model, i);
+    add_norm(model, PART_FINAL_NORM, -1, &model->final_norm, c->hidden_size);
+    add_module(model, PART_HEAD, -1, &model->head, c->vocab_size, c->hidden_size);
+    for (size_t i = 0; i < model->n_modules; i++)
+        if (!model->modules[i].path) return ST_RESOURCE;
+    return ST_OK;
+}
+
+/* ---- finding and checking tensors ---- */
+
+typedef struct Loader { Model *model; const ModelOptions *options; bool *used; } Loader;
+
+/* The checkpoint's tensor "path.kind", also without the prefix that base-model checkpoints leave out. */
+static const StoredTensor *find_stored(const Model *model, const char *path, const char *kind) {
+    const char *prefix = model->config.family->names->prefix;
+    Str name = {0};
+    str_printf(&name, "%s.%s", path, kind);
+    const StoredTensor *stored = safetensors_find(model->files, str_text(&name));
+    if (!stored && text_starts_with(str_text(&name), prefix)) stored = safetensors_find(model->files, str_text(&name) + strlen(prefix));
+    str_release(&name);
+    return stored;
+}
+
+static void describe_shape(Str *text, int n_dims, const int64_t *shape) {
+    str_append(text, "(");
+    for (int i = 0; i < n_dims; i++) str_printf(text, "%s%lld", i ? "," : "", (long long)shape[i]);
+    str_append(text, ")");
+}
+
+Status stored_check(const StoredTensor *stored, int n_dims, const int64_t *shape) {
+    if (!stored->known || stored->dtype == DT_I32)
+        return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': dtype %s is not supported for weights", stored->name, stored->file, stored->dtype_text);
+    bool same = stored->n_dims == n_dims;
+    for (int i = 0; same && i < n_dims; i++) same = stored->shape[i] == shape[i];
+    if (same) return ST_OK;
+    Str have = {0}, want = {0};
+    describe_shape(&have, stored->n_dims, stored->shape);
+    describe_shape(&want, n_dims, shape);
+    status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': shape %s, expected %s", stored->name, stored->file, str_text(&have), str_text(&want));
+    str_release(&have);
+    str_release(&want);
+    return ST_INPUT;
+}
+
+/* Nothing is copied for the device that computes nothing. */
+Status stored_copy(const StoredTensor *stored, Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, Tensor **tensor) {
+    *tensor = tensor_new(arena, device, dtype, n_dims, shape);
+    if (!*tensor) return status_prefix(ST_RESOURCE, "tensor '%s'", stored->name);
+    (*tensor)->name = arena_strdup(arena, stored->name);
+    if (device != device_meta()) convert_elements(stored->data, stored->dtype, (*tensor)->data, dtype, (size_t)stored_count(stored));
+    return ST_OK;
+}
+
+Status tensor_check_finite(const Tensor *tensor, const char *name, const char *file) {
+    int64_t at = tensor_find_nonfinite(tensor);
+    if (at < 0) return ST_OK;
+    return status_fail(ST_INPUT, "tensor '%s' in '%s' holds a NaN or an infinity at element %lld", name, file, (long long)at);
+}
+
+/* Matrices stay where the file is mapped; what is trained, small, misaligned or of a dtype without kernels becomes a copy. */
+static Status place(Loader *loader, const StoredTensor *stored, int n_dims, const int64_t *shape, Tensor **tensor) {
+    Model *model = loader->model;
+    TRY(stored_check(stored, n_dims, shape));
+    loader->used[stored - model->files->tensors] = true;
+    DType wide = model->compute == DT_F64 ? DT_F64 : DT_F32;
+    bool copied = loader->options->train_all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) || (uintptr_t)stored->data % dtype_size(stored->dtype) != 0;
+    if (copied) {
+        DType dtype = loader->options->train_all || n_dims == 1 || stored->dtype == DT_F64 ? wide : stored->dtype;
+        TRY(stored_copy(stored, model->arena, model->device, dtype, n_dims, shape, tensor));
+    } else {
+        *tensor = tensor_view(model->arena, model->device, stored->dtype, n_dims, shape, (void *)stored->data);
+        if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
+    }
+    if (!loader->options->skip_nan_check) TRY(tensor_check_finite(*tensor, stored->name, stored->file));
+    Param *param = params_add(&model->params, (*tensor)->name, *tensor, PARAM_BASE);
+    if (!param) return ST_RESOURCE;
+    if (loader->options->train_all) return params_train(param, model->arena);
+    (*tensor)->constant = true;
+    return ST_OK;
+}
+
+static Status missing(const Model *model, const char *path, const char *kind) {
+    status_fail(ST_INPUT, "tensor '%s.%s' is missing in '%s'", path, kind, model->dir);
+    return status_hint(ST_INPUT, "config.json and the weights may be of different models");
+}
+
+static Status load_module(Loader *loader, const Module *module) {
+    const StoredTensor *weight = find_stored(loader->model, module->path, "weight");
+    if (!weight) return missing(loader->model, module->path, "weight");
+    TRY(place(loader, weight, module->shape[1] ? 2 : 1, module->shape, module->weight));
+    (*module->weight)->in_out = module->in_out;
+    if (!module->bias) return ST_OK;
+    const StoredTensor *bias = find_stored(loader->model, module->path, "bias");
+    if (!bias) return missing(loader->model, module->path, "bias");
+    return place(loader, bias, 1, &module->bias_width, module->bias);
+}
+
+/* A tied head is the embedding. Checkpoints may hold both, or the head's alone; two that differ are not tied, whatever config.json says, as in transformers. */
+static bool head_is_tied(Loader *loader, const Module *embed, const Module *head) {
+    Model *model = loader->model;
+    if (!model->config.tie_word_embeddings) return false;
+    const StoredTensor *e = find_stored(model, embed->path, "weight"), *h = find_stored(model, head->path, "weight");
+    if (!e || !h) return true;
+    if (e->dtype == h->dtype && e->bytes == h->bytes && memcmp(e->data, h->data, e->bytes) == 0) {
+        loader->used[h - model->files->tensors] = true;
+        return true;
+    }
+    log_message(LOG_WARNING, "'%s' says that the head is tied to the embedding, but their weights differ: they are kept apart", model->dir);
+    model->config.tie_word_embeddings = false;
+    return false;
+}
+
+static Status check_surplus(const Loader *loader) {
+    const Model *model = loader->model;
+    const PartNames *names = model->config.family->names;
+    size_t n_ignored = 0, n_left = 0;
+    while (n_ignored < COUNT_OF(names->ignored) && names->ignored[n_ignored]) n_ignored++;
+    const StoredTensor *first = NULL;
+    for (size_t i = 0; i < model->files->n; i++) {
+        const StoredTensor *stored = &model->files->tensors[i];
+        if (loader->used[i] || module_matches(stored->name, names->ignored, n_ignored)) continue;
+        if (!first) first = stored;
+        n_left++;
+    }
+    if (!first) return ST_OK;
+    status_fail(ST_INPUT, "tensor '%s' in '%s' has no place in the model that config.json describes", first->name, first->file);
+    return n_left > 1 ? status_hint(ST_INPUT, "and %zu more: config.json and the weights may be of different models", n_left - 1)
+                      : status_hint(ST_INPUT, "config.json and the weights may be of different models");
+}
+
+static Status load_tensors(Loader *loader) {
+    Model *model = loader->model;
+    const Module *embed = &model->modules[0], *head = &model->modules[model->n_modules - 1];
+    bool tied = head_is_tied(loader, embed, head);
+    for (size_t i = 0; i < model->n_modules; i++) {
+        const Module *module = &model->modules[i];
+        if (module == head && tied) {
+            model->head = model->embed;
+        } else if (module == embed && tied && !find_stored(model, embed->path, "weight")) {
+            Module from_head = *head;
+            from_head.weight = &model->embed;
+            TRY(load_module(loader, &from_head));
+        } else {
+            TRY(load_module(loader, module));
+        }
+    }
+    return check_surplus(loader);
+}
+
+static Status load_into(Model *model, const char *dir, const ModelOptions *options) {
+    model->dir = arena_strdup(model->arena, dir);
+    if (!model->dir) return ST_RESOURCE;
+    TRY(model_config_read(dir, model->arena, &model->config));
+    TRY(safetensors_open(dir, &model->files));
+    TRY(model_build(model));
+    Loader loader = {model, options, arena_zero(model->arena, model->files->n + 1)};
+    if (!loader.used) return ST_RESOURCE;
+    TRY(load_tensors(&loader));
+    model->config.stored_dtype = find_stored(model, model->config.tie_word_embeddings && !find_stored(model, model->modules[0].path, "weight")
+                                                        ? model->modules[model->n_modules - 1].path : model->modules[0].path, "weight")->dtype;
+    return ST_OK;
+}
+
+Status model_load(const char *dir, const ModelOptions *options, Model **model) {
+    *model = calloc(1, sizeof **model);
+    if (!*model || !((*model)->arena = arena_new(0))) {
+        free(*model);
+        *model = NULL;
+        return status_fail(ST_RESOURCE, "out of memory for the model in '%s'", dir);
+    }
+    (*model)->device = options->device;
+    (*model)->compute = options->compute;
+    (*model)->logprob.temperature = 1;
+    Status status = load_into(*model, dir, options);
+    if (status == ST_OK) return ST_OK;
+    model_free(*model);
+    *model = NULL;
+    return status;
+}
+
+void model_free(Model *model) {
+    if (!model) return;
+    for (size_t i = 0; i < model->params.n; i++) tensor_unpack(model->params.items[i].tensor);
+    params_release(&model->params);
+    safetensors_close(model->files);
+    arena_free(model->arena);
+    free(model);
+}
+
+static bool is_mapped(const Model *model, const Tensor *tensor) {
+    const uint8_t *data = tensor->data;
+    for (size_t i = 0; i < model->files->n_files; i++) {
+        const Mapping *mapping = &model->files->mappings[i];
+        if (data >= mapping->data && data < mapping->data + mapping->size) return true;
+    }
+    return false;
+}
+
+ModelMemory model_memory(const Model *model, bool backward) {
+    ModelMemory memory = {0};
+    for (size_t i = 0; i < model->params.n; i++) {
+        const Param *param = &model->params.items[i];
+        const Tensor *tensor = param->tensor;
+        size_t bytes = tensor_bytes(tensor);
+        if (is_mapped(model, tensor)) memory.mapped += bytes;
+        else memory.weights += bytes;
+        if (param->trained) memory.gradients += bytes;
+    }
+    for (size_t i = 0; i <= model->n_linears; i++) {
+        const Tensor *weight = i < model->n_linears ? model->linears[i]->weight : model->head;
+        if (weight->constant) memory.packed += model->device->packed_bytes(weight->shape[0], weight->shape[1], weight->dtype, model->compute, backward);
+    }
+    return memory;
+}

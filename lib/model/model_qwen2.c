@@ -1,0 +1,10 @@
+/* Qwen2 and Qwen2.5: llama with biases on q, k and v, and a window on the upper layers when asked for. Checked against transformers' Qwen2ForCausalLM. */
+#include "lib/model/family.h"
+
+static void read_config(ConfigReader *reader, ModelConfig *config) {
+    config_read_decoder(reader, 32768);
+    config_read_windows(reader);
+    config->qkv_bias = true;
+}
+
+const ModelFamily family_qwen2 = {"qwen2", read_config, &llama_names};

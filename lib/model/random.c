@@ -1,0 +1,70 @@
+/* Models of random weights, for benchmarks and as a start for training from nothing. */
+#include "lib/model/parts.h"
+
+#include <math.h>
+#include <string.h>
+
+/* `count` values around zero with this standard deviation: four 32-bit draws a block, spread evenly over +-sqrt(3) deviations. */
+static void write_uniform(SafetensorsWriter *writer, RngKey key, DType dtype, int64_t count, double deviation) {
+    enum { PIECE = 4096 };
+    float piece[PIECE];
+    float step = (float)(2 * sqrt(3.0) * deviation / 4294967296.0);
+    for (int64_t done = 0; done < count; done += PIECE) {
+        int64_t n = MIN(count - done, PIECE);
+        for (int64_t i = 0; i < n; i += 4) {
+            uint32_t draws[4];
+            rng_block(key, (uint64_t)(done + i) / 4, draws);
+            for (int64_t k = 0; k < 4 && i + k < n; k++) piece[i + k] = ((float)draws[k] - 2147483648.0f) * step;
+        }
+        safetensors_write_as(writer, piece, DT_F32, dtype, (size_t)n);
+    }
+}
+
+static void write_constant(SafetensorsWriter *writer, DType dtype, int64_t count, float value) {
+    for (int64_t i = 0; i < count; i++) safetensors_write_as(writer, &value, DT_F32, dtype, 1);
+}
+
+static Status write_weights(const Model *model, const char *path, DType dtype, uint64_t seed, double scale) {
+    SafetensorsWriter *writer;
+    TRY(safetensors_writer_new(path, &writer));
+    size_t n = model->n_modules - (model->config.tie_word_embeddings ? 1 : 0);
+    for (size_t i = 0; i < n; i++) {
+        const Module *module = &model->modules[i];
+        Str name = {0};
+        str_printf(&name, "%s.weight", module->path);
+        safetensors_declare(writer, str_text(&name), dtype, module->shape[1] ? 2 : 1, module->shape);
+        str_clear(&name);
+        str_printf(&name, "%s.bias", module->path);
+        if (module->bias) safetensors_declare(writer, str_text(&name), dtype, 1, &module->bias_width);
+        str_release(&name);
+    }
+    for (size_t i = 0; i < n; i++) {
+        const Module *module = &model->modules[i];
+        if (module->shape[1]) write_uniform(writer, rng_key(seed, RNG_INIT, i), dtype, module->shape[0] * module->shape[1], scale);
+        else write_constant(writer, dtype, module->shape[0], 1);
+        if (module->bias) write_constant(writer, dtype, module->bias_width, 0);
+    }
+    return safetensors_commit(writer);
+}
+
+static Status write_random(Model *model, const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale) {
+    json_t *json;
+    TRY(json_read_text(config_json, strlen(config_json), "config.json", &json));
+    Status status = model_config_parse(json, "config.json", model->arena, &model->config);
+    json_decref(json);
+    TRY(status);
+    TRY(model_build(model));
+    const char *config_path = path_join(model->arena, dir, "config.json"), *weights_path = path_join(model->arena, dir, "model.safetensors");
+    if (!config_path || !weights_path) return ST_RESOURCE;
+    TRY(dir_make(dir));
+    TRY(write_weights(model, weights_path, dtype, seed, scale));
+    return file_write_all(config_path, config_json, strlen(config_json));
+}
+
+Status model_write_random(const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale) {
+    Model model = {.arena = arena_new(0)};
+    if (!model.arena) return ST_RESOURCE;
+    Status status = write_random(&model, dir, config_json, dtype, seed, scale);
+    arena_free(model.arena);
+    return status;
+}

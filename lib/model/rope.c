@@ -1,0 +1,90 @@
+/* Rotary frequencies and their scalings, as transformers' modeling_rope_utils has them. numerics.md section 4. Everything in double. */
+#include "lib/model/model.h"
+
+#include <math.h>
+
+static const double TWO_PI = 6.28318530717958647692;
+
+/* Long wavelengths are stretched by `factor`, short ones stay, those between are blended. */
+static double llama3_frequency(const RopeConfig *rope, double frequency) {
+    double original = (double)rope->original_max_position_embeddings, wavelength = TWO_PI / frequency;
+    if (wavelength < original / rope->high_freq_factor) return frequency;
+    if (wavelength > original / rope->low_freq_factor) return frequency / rope->factor;
+    double smooth = (original / wavelength - rope->low_freq_factor) / (rope->high_freq_factor - rope->low_freq_factor);
+    return (1 - smooth) * frequency / rope->factor + smooth * frequency;
+}
+
+/* The pair that makes `rotations` turns over the original context. */
+static double yarn_dim(const RopeConfig *rope, double rotations, int64_t head_dim) {
+    return (double)head_dim * log((double)rope->original_max_position_embeddings / (rotations * TWO_PI)) / (2 * log(rope->rope_theta));
+}
+
+static double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1 : 0.1 * mscale * log(factor) + 1; }
+
+static double yarn_attention_factor(const RopeConfig *rope) {
+    if (rope->attention_factor > 0) return rope->attention_factor;
+    if (rope->mscale != 0 && rope->mscale_all_dim != 0) return yarn_mscale(rope->factor, rope->mscale) / yarn_mscale(rope->factor, rope->mscale_all_dim);
+    return yarn_mscale(rope->factor, 1);
+}
+
+static void yarn_frequencies(const RopeConfig *rope, int64_t head_dim, double *inv_freq) {
+    double low = yarn_dim(rope, rope->beta_fast, head_dim), high = yarn_dim(rope, rope->beta_slow, head_dim);
+    if (rope->truncate) {
+        low = floor(low);
+        high = ceil(high);
+    }
+    low = fmax(low, 0);
+    high = fmin(high, (double)head_dim - 1);
+    if (low == high) high += 0.001;
+    for (int64_t i = 0; i < head_dim / 2; i++) {
+        double ramp = fmin(fmax(((double)i - low) / (high - low), 0), 1);
+        inv_freq[i] = inv_freq[i] / rope->factor * ramp + inv_freq[i] * (1 - ramp);
+    }
+}
+
+void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_position_embeddings, int64_t seq_len, double *inv_freq, double *attention_factor) {
+    double theta = rope->rope_theta, d = (double)head_dim, limit = (double)max_position_embeddings;
+    if (rope->type == ROPE_DYNAMIC && seq_len > max_position_embeddings) theta *= pow(rope->factor * (double)seq_len / limit - (rope->factor - 1), d / (d - 2));
+    for (int64_t i = 0; i < head_dim / 2; i++) {
+        inv_freq[i] = pow(theta, -2 * (double)i / d);
+        if (rope->type == ROPE_LINEAR) inv_freq[i] /= rope->factor;
+        if (rope->type == ROPE_LLAMA3) inv_freq[i] = llama3_frequency(rope, inv_freq[i]);
+    }
+    *attention_factor = rope->type == ROPE_YARN ? yarn_attention_factor(rope) : 1;
+    if (rope->type == ROPE_YARN) yarn_frequencies(rope, head_dim, inv_freq);
+}
+
+/* Tokens of the longest sequence that segment `s` is part of: what scaling by length goes by. */
+static int64_t tree_length(const Layout *layout, int32_t s) {
+    int32_t root = s;
+    while (layout->segments[root].parent >= 0) root = layout->segments[root].parent;
+    int64_t longest = 0;
+    for (int32_t i = root; i < layout->n_segments; i++) {
+        int32_t up = i;
+        while (up > root) up = layout->segments[up].parent;
+        const Segment *segment = &layout->segments[i];
+        if (up == root) longest = MAX(longest, layout_offset(layout, i) + segment->end - segment->begin);
+    }
+    return longest;
+}
+
+Status rope_tables(const ModelConfig *config, const Layout *layout, Arena *arena, const Device *device, DType dtype, Tensor **cosine, Tensor **sine) {
+    int64_t half = config->head_dim / 2, shape[2] = {layout->n_tokens, half};
+    double *inv_freq = arena_alloc(arena, (size_t)half * sizeof *inv_freq), factor;
+    *cosine = tensor_new(arena, device, dtype, 2, shape);
+    *sine = tensor_new(arena, device, dtype, 2, shape);
+    if (!inv_freq || !*cosine || !*sine) return ST_RESOURCE;
+    bool by_length = config->rope.type == ROPE_DYNAMIC;
+    if (!by_length) rope_frequencies(&config->rope, config->head_dim, config->max_position_embeddings, 0, inv_freq, &factor);
+    for (int32_t s = 0; s < layout->n_segments; s++) {
+        const Segment *segment = &layout->segments[s];
+        if (by_length) rope_frequencies(&config->rope, config->head_dim, config->max_position_embeddings, tree_length(layout, s), inv_freq, &factor);
+        int64_t position = layout_offset(layout, s);
+        for (int64_t row = segment->begin; row < segment->end; row++, position++)
+            for (int64_t i = 0; i < half; i++) {
+                tensor_set(*cosine, row * half + i, factor * cos((double)position * inv_freq[i]));
+                tensor_set(*sine, row * half + i, factor * sin((double)position * inv_freq[i]));
+            }
+    }
+    return ST_OK;
+}

@@ -1,0 +1,109 @@
+/* Writing one safetensors file: the header is complete before the first byte of data. */
+#include "lib/model/model.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+struct SafetensorsWriter {
+    FileWriter file;
+    JsonWriter header, metadata;
+    uint64_t declared, written;
+    bool started;
+};
+
+Status safetensors_writer_new(const char *path, SafetensorsWriter **writer) {
+    *writer = calloc(1, sizeof **writer);
+    if (!*writer) return status_fail(ST_RESOURCE, "out of memory for '%s'", path);
+    Status status = writer_open(&(*writer)->file, path);
+    if (status != ST_OK) {
+        free(*writer);
+        *writer = NULL;
+        return status;
+    }
+    jw_object(&(*writer)->header, NULL);
+    jw_object(&(*writer)->metadata, NULL);
+    safetensors_metadata(*writer, "format", "pt");
+    return ST_OK;
+}
+
+void safetensors_metadata(SafetensorsWriter *writer, const char *key, const char *value) { jw_string(&writer->metadata, key, value); }
+
+static const char *stored_name(DType dtype) {
+    static const char *const names[] = {[DT_F32] = "F32", [DT_BF16] = "BF16", [DT_F16] = "F16", [DT_F64] = "F64", [DT_I32] = "I32"};
+    return names[dtype];
+}
+
+void safetensors_declare(SafetensorsWriter *writer, const char *name, DType dtype, int n_dims, const int64_t *shape) {
+    ASSERT(!writer->started, "tensor '%s' declared behind the header", name);
+    JsonWriter *header = &writer->header;
+    uint64_t bytes = dtype_size(dtype);
+    jw_object(header, name);
+    jw_string(header, "dtype", stored_name(dtype));
+    jw_array(header, "shape");
+    for (int i = 0; i < n_dims; i++) {
+        jw_int(header, NULL, shape[i]);
+        bytes *= (uint64_t)shape[i];
+    }
+    jw_end_array(header);
+    jw_array(header, "data_offsets");
+    jw_int(header, NULL, (int64_t)writer->declared);
+    jw_int(header, NULL, (int64_t)(writer->declared + bytes));
+    jw_end_array(header);
+    jw_end_object(header);
+    writer->declared += bytes;
+}
+
+static void write_header(SafetensorsWriter *writer) {
+    writer->started = true;
+    jw_end_object(&writer->metadata);
+    jw_raw(&writer->header, "__metadata__", str_text(&writer->metadata.text));
+    jw_end_object(&writer->header);
+    Str *text = &writer->header.text;
+    while (text->len % 8 != 0) str_append_char(text, ' '); /* data is aligned for readers that map it */
+    uint8_t length[8];
+    for (int i = 0; i < 8; i++) length[i] = (uint8_t)((uint64_t)text->len >> (8 * i));
+    writer_write(&writer->file, length, sizeof length);
+    writer_write(&writer->file, text->data, text->len);
+}
+
+void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size) {
+    if (!writer->started) write_header(writer);
+    writer->written += size;
+    ASSERT(writer->written <= writer->declared, "%llu bytes written, %llu declared", (unsigned long long)writer->written, (unsigned long long)writer->declared);
+    writer_write(&writer->file, bytes, size);
+}
+
+void safetensors_write_as(SafetensorsWriter *writer, const void *elements, DType from_dtype, DType to_dtype, size_t count) {
+    if (from_dtype == to_dtype) {
+        safetensors_write(writer, elements, count * dtype_size(to_dtype));
+        return;
+    }
+    enum { PIECE = 4096 };
+    double piece[PIECE]; /* room for any dtype */
+    const uint8_t *from = elements;
+    for (size_t done = 0; done < count; done += PIECE) {
+        size_t n = MIN(count - done, (size_t)PIECE);
+        convert_elements(from + done * dtype_size(from_dtype), from_dtype, piece, to_dtype, n);
+        safetensors_write(writer, piece, n * dtype_size(to_dtype));
+    }
+}
+
+static void writer_free(SafetensorsWriter *writer) {
+    jw_release(&writer->header);
+    jw_release(&writer->metadata);
+    free(writer);
+}
+
+Status safetensors_commit(SafetensorsWriter *writer) {
+    if (!writer->started) write_header(writer);
+    ASSERT(writer->written == writer->declared, "%llu bytes written, %llu declared", (unsigned long long)writer->written, (unsigned long long)writer->declared);
+    Status status = writer_commit(&writer->file);
+    writer_free(writer);
+    return status;
+}
+
+void safetensors_abandon(SafetensorsWriter *writer) {
+    if (!writer) return;
+    writer_abandon(&writer->file);
+    writer_free(writer);
+}

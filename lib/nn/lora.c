@@ -1,0 +1,109 @@
+/* LoRA (arXiv 2106.09685) with PEFT's rules: which modules a setting means, their rank and scale, and how A and B start. numerics.md section 2. */
+#include "lib/nn/nn.h"
+
+#define PCRE2_CODE_UNIT_WIDTH 8
+#include <math.h>
+#include <pcre2.h>
+#include <string.h>
+
+/* RNG_INIT streams of adapters lie above those of whole models. */
+static const uint64_t LORA_STREAMS = (uint64_t)1 << 32;
+
+bool module_matches(const char *path, const char *const *names, size_t n) {
+    size_t path_len = strlen(path);
+    for (size_t i = 0; i < n; i++) {
+        size_t len = strlen(names[i]);
+        if (len > path_len || strcmp(path + path_len - len, names[i]) != 0) continue;
+        if (len == path_len || path[path_len - len - 1] == '.') return true;
+    }
+    return false;
+}
+
+bool pattern_matches(const char *pattern, const char *path) {
+    int error;
+    PCRE2_SIZE where;
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, PCRE2_ANCHORED | PCRE2_ENDANCHORED, &error, &where, NULL);
+    if (!code) return false;
+    pcre2_match_data *match = pcre2_match_data_create_from_pattern(code, NULL);
+    int found = match ? pcre2_match(code, (PCRE2_SPTR)path, PCRE2_ZERO_TERMINATED, 0, 0, match, NULL) : -1;
+    pcre2_match_data_free(match);
+    pcre2_code_free(code);
+    return found >= 0;
+}
+
+Status pattern_check(const char *pattern) {
+    int error;
+    PCRE2_SIZE where;
+    pcre2_code *code = pcre2_compile((PCRE2_SPTR)pattern, PCRE2_ZERO_TERMINATED, 0, &error, &where, NULL);
+    if (code) {
+        pcre2_code_free(code);
+        return ST_OK;
+    }
+    PCRE2_UCHAR text[128];
+    pcre2_get_error_message(error, text, sizeof text);
+    return status_fail(ST_CONFIG, "'%s' is not a regular expression: %s at character %zu", pattern, (const char *)text, (size_t)where + 1);
+}
+
+bool lora_targets(const LoraConfig *config, const char *path) {
+    if (config->target_regex) return pattern_matches(config->target_regex, path);
+    return config->n_targets == 0 || module_matches(path, config->targets, config->n_targets);
+}
+
+/* The first key that is the path's end, or a regex for it; -1 = none. */
+static int find_pattern(const char *const *keys, size_t n, const char *path) {
+    int found = -1;
+    for (size_t i = 0; i < n && found < 0; i++) {
+        Str pattern = {0};
+        str_printf(&pattern, "(.*\\.)?(%s)", keys[i]);
+        if (pattern_matches(str_text(&pattern), path)) found = (int)i;
+        str_release(&pattern);
+    }
+    return found;
+}
+
+void lora_rank_and_scale(const LoraConfig *config, const char *path, int64_t *rank, double *scale, double *alpha) {
+    int i = find_pattern(config->rank_keys, config->n_rank_pattern, path), j = find_pattern(config->alpha_keys, config->n_alpha_pattern, path);
+    *rank = i >= 0 ? config->rank_values[i] : config->rank;
+    *alpha = j >= 0 ? config->alpha_values[j] : config->alpha;
+    *scale = config->use_rslora ? *alpha / sqrt((double)*rank) : *alpha / (double)*rank;
+}
+
+static Param *add_matrix(Params *params, Arena *arena, const char *path, const char *kind, const Device *device, DType dtype, int64_t rows, int64_t cols, ParamRole role) {
+    Tensor *tensor = tensor_new(arena, device, dtype, 2, (int64_t[]){rows, cols});
+    char *name = arena_printf(arena, "%s.%s.weight", path, kind);
+    if (!tensor || !name) return NULL;
+    tensor->name = name;
+    return params_add(params, name, tensor, role);
+}
+
+Status lora_add_branch(Linear *linear, const LoraConfig *config, DType dtype, const Device *device, Arena *arena, Params *params) {
+    int64_t rank;
+    double scale, alpha;
+    lora_rank_and_scale(config, linear->path, &rank, &scale, &alpha);
+    LoraBranch *lora = arena_zero(arena, sizeof *lora);
+    if (!lora) return ST_RESOURCE;
+    Param *a = add_matrix(params, arena, linear->path, "lora_A", device, dtype, rank, linear->in, PARAM_LORA_A);
+    if (!a) return ST_RESOURCE;
+    lora->a = a->tensor;
+    Param *b = add_matrix(params, arena, linear->path, "lora_B", device, dtype, linear->out, rank, PARAM_LORA_B);
+    if (!b) return ST_RESOURCE;
+    lora->b = b->tensor;
+    b->lr_scale = config->lr_ratio > 0 ? config->lr_ratio : 1;
+    lora->scale = scale;
+    lora->dropout = config->dropout;
+    linear->lora = lora;
+    return ST_OK;
+}
+
+Status lora_attach(Linear *linear, const LoraConfig *config, uint64_t seed, DType dtype, const Device *device, Arena *arena, Params *params) {
+    TRY(lora_add_branch(linear, config, dtype, device, arena, params));
+    Tensor *a = linear->lora->a;
+    RngKey key = rng_key(seed, RNG_INIT, LORA_STREAMS + linear->index);
+    double bound = 1 / sqrt((double)linear->in), deviation = 1 / (double)a->shape[0];
+    int64_t count = tensor_count(a);
+    for (int64_t i = 0; i < count; i++)
+        tensor_set(a, i, config->gaussian ? deviation * rng_normal(key, (uint64_t)i) : bound * (2 * rng_uniform(key, (uint64_t)i) - 1));
+    device->fill(linear->lora->b, 0);
+    TRY(params_train(&params->items[params->n - 2], arena));
+    return params_train(&params->items[params->n - 1], arena);
+}

@@ -1,0 +1,85 @@
+/* The list of named parameters. */
+#include "lib/nn/nn.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+Param *params_add(Params *params, const char *name, Tensor *tensor, ParamRole role) {
+    if (params->n == params->cap) {
+        size_t cap = params->cap ? params->cap * 2 : 64;
+        Param *grown = realloc(params->items, cap * sizeof *grown);
+        if (!grown) {
+            status_fail(ST_RESOURCE, "out of memory for the list of parameters");
+            return NULL;
+        }
+        params->items = grown;
+        params->cap = cap;
+    }
+    Param *param = &params->items[params->n++];
+    *param = (Param){.name = name, .tensor = tensor, .role = role, .lr_scale = 1, .decay = true};
+    return param;
+}
+
+Param *params_find(const Params *params, const char *name) {
+    for (size_t i = 0; i < params->n; i++)
+        if (strcmp(params->items[i].name, name) == 0) return &params->items[i];
+    return NULL;
+}
+
+void params_release(Params *params) {
+    free(params->items);
+    *params = (Params){0};
+}
+
+Status params_train(Param *param, Arena *arena) {
+    Tensor *tensor = param->tensor;
+    ASSERT(tensor->dtype == DT_F32 || tensor->dtype == DT_F64, "trained parameter '%s' is %s, not f32", param->name, dtype_name(tensor->dtype));
+    Tensor *grad = tensor_new(arena, tensor->device, tensor->dtype, tensor->n_dims, tensor->shape);
+    if (!grad) return status_prefix(ST_RESOURCE, "gradient of '%s'", param->name);
+    tensor->device->fill(grad, 0);
+    tensor_unpack(tensor);
+    tensor->constant = false;
+    tensor->needs_grad = true;
+    tensor->grad = grad;
+    param->trained = true;
+    return ST_OK;
+}
+
+void params_zero_grad(const Params *params) {
+    for (size_t i = 0; i < params->n; i++)
+        if (params->items[i].trained) params->items[i].tensor->device->fill(params->items[i].tensor->grad, 0);
+}
+
+double params_grad_norm(const Params *params) {
+    double total = 0;
+    for (size_t i = 0; i < params->n; i++) {
+        if (!params->items[i].trained) continue;
+        const Tensor *tensor = params->items[i].tensor;
+        double squares = 0;
+        tensor->device->sum_squares(tensor->grad, &squares);
+        total += squares;
+    }
+    return sqrt(total);
+}
+
+double clip_scale(double norm, double max_norm) {
+    if (max_norm <= 0) return 1;
+    double scale = max_norm / (norm + 1e-6);
+    return scale < 1 ? scale : 1;
+}
+
+const Param *params_nonfinite(const Params *params, bool gradient) {
+    for (size_t i = 0; i < params->n; i++) {
+        const Param *param = &params->items[i];
+        if (param->trained && tensor_find_nonfinite(gradient ? param->tensor->grad : param->tensor) >= 0) return param;
+    }
+    return NULL;
+}
+
+int64_t params_count(const Params *params, bool trained_only) {
+    int64_t count = 0;
+    for (size_t i = 0; i < params->n; i++)
+        if (params->items[i].trained || !trained_only) count += tensor_count(params->items[i].tensor);
+    return count;
+}
