@@ -1,7 +1,7 @@
 /* From files to batches of tokens: readers and formats -> rows -> examples -> flat batches.
  *
  *     Dataset *dataset;
- *     TRY(dataset_load(&(DataConfig){.max_length = 1024}, paths, n_paths, tokenizer, &dataset));
+ *     TRY(dataset_load(&(DataConfig){.max_length = 1024, .truncation = "error"}, &(DataSource){.path = "rows.jsonl"}, 1, tokenizer, &dataset));
  *     Batch batch = {0};
  *     TRY(batch_build(dataset, order, n, &batch));
  *     // batch.model.ids, batch.model.layout: what model_forward takes; batch.rows, batch.targets, batch.weights: what op_token_logprobs and the loss take
@@ -27,21 +27,38 @@ typedef struct DataConfig {
     const char *truncation;  /* error | drop | keep_start | keep_end */
     int64_t vocab_size;      /* of the model: an id outside is ST_INPUT; 0 = not checked */
 } DataConfig;
+DataConfig data_config(const Recipe *recipe, int64_t vocab_size); /* the recipe's data section */
+
+/* A row as tokens. */
+typedef struct Encoding {
+    Ids ids, labels;         /* of the same length */
+    bool remapped;           /* the prompt's ids are no prefix of the row's: the border was found by characters */
+    bool no_eos;             /* the tokenizer has no EOS to end the row with */
+} Encoding;
 
 /* One file data_<format>.c and one line in datasets.def each. */
 typedef struct DataFormat {
     const char *name;
     const char *help;
     bool (*detect)(const json_t *row);
-    /* Appends ids and labels of one row. ST_INPUT for a row that lacks a field (the caller adds file and line). */
-    Status (*encode)(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids, Ids *labels);
+    /* Fills an empty encoding from one row. ST_INPUT for a row that lacks a field (the caller adds file and line). */
+    Status (*encode)(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
     bool needs_tokenizer;
 } DataFormat;
-const DataFormat *data_format_find(const char *name);
-const DataFormat *data_format_at(size_t i);
+const DataFormat *data_format_find(const char *name); /* NULL when unknown */
+const DataFormat *data_format_at(size_t i);           /* NULL behind the last */
 
-typedef struct DataCounts { int64_t rows, tokens, trained_tokens, dropped_long, cut, dropped_untrained, duplicates; } DataCounts;
-typedef struct DataSource { const char *path; const char *format; } DataSource; /* format NULL: the config's */
+/* rows, tokens, trained_tokens: what is kept; the others count rows. */
+typedef struct DataCounts {
+    int64_t rows, tokens, trained_tokens;
+    int64_t dropped_long;      /* truncation: drop */
+    int64_t cut;               /* truncation: keep_start, keep_end */
+    int64_t dropped_untrained; /* nothing trained was left after the cut */
+    int64_t untrained;         /* kept, but no token of it is trained */
+    int64_t duplicates;        /* the same tokens and labels as an earlier row; kept */
+    int64_t remapped, no_eos;  /* see Encoding */
+} DataCounts;
+typedef struct DataSource { const char *path; const char *format; int64_t max_rows; } DataSource; /* format NULL: the config's; max_rows 0: all */
 typedef struct Dataset {
     Example *examples;
     size_t n;
@@ -66,11 +83,33 @@ void alpaca_prompt(const char *instruction, const char *input, Str *text);
 /* ids of `text` with BOS where the post-processor adds it and the text does not begin with it; EOS never. */
 Status encode_prompt(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids);
 
+/* What was dropped, cut or odd, one sentence each; `say` is called for each of them. */
+void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context);
+/* "FILE line N" of an example. */
+void dataset_where(const Dataset *dataset, size_t example, Str *text);
+
 /* Which examples a step trains on: a function of (seed, epoch, index) alone. */
 typedef struct DataOrder { const Dataset *dataset; uint64_t seed; bool shuffle; } DataOrder;
 size_t data_order_at(const DataOrder *order, int64_t epoch, int64_t index); /* example number */
 /* Accumulation steps of one epoch: rows grouped into batches of `batch_size` rows or of at most `batch_tokens` tokens; starts[i]..starts[i+1] are the indexes of batch i. */
 Status data_epoch_batches(const DataOrder *order, int64_t epoch, int64_t batch_size, int64_t batch_tokens, int64_t **starts, int64_t *n_batches); /* free(*starts) */
+
+/* The run's optimiser steps: `accumulation` batches each, the last one of an epoch has what is left. */
+typedef struct DataPlan {
+    DataOrder order;
+    int64_t batch_size, batch_tokens, accumulation; /* batch_tokens 0: by rows */
+    int64_t epoch, *starts, n_batches;              /* of the epoch used last */
+    int64_t *first_steps, n_epochs, cap_epochs;     /* first_steps[e]: steps before epoch e, for those that were needed so far */
+} DataPlan;
+typedef struct PlanStep { int64_t epoch, first_batch, n_batches; int64_t steps_before, epoch_steps; } PlanStep; /* steps_before, epoch_steps: of the epoch */
+void data_plan_init(DataPlan *plan, const DataOrder *order, int64_t batch_size, int64_t batch_tokens, int64_t accumulation);
+void data_plan_release(DataPlan *plan);
+Status data_plan_total(DataPlan *plan, double epochs, int64_t *steps); /* a part of an epoch counts its steps rounded up */
+Status data_plan_step(DataPlan *plan, int64_t step, PlanStep *at);
+/* Examples of a batch; *examples grows as needed, free it. */
+Status data_plan_batch(DataPlan *plan, int64_t epoch, int64_t batch, size_t **examples, size_t *n);
+/* Examples of the batch with the most tokens among the first `steps` steps; with very many rows a bound: the longest rows together. */
+Status data_plan_largest(DataPlan *plan, int64_t steps, size_t **examples, size_t *n);
 
 /* A flat batch without padding: one segment per example. */
 typedef struct Batch {
@@ -79,11 +118,10 @@ typedef struct Batch {
     Segment *segments;
     int32_t *rows, *targets;  /* n_targets: hidden row rows[i] predicts targets[i] */
     int64_t n_targets;
-    size_t *examples;         /* for messages */
-    size_t n_examples;
     size_t cap_tokens, cap_segments;
 } Batch;
-Status batch_build(const Dataset *dataset, const size_t *examples, size_t n, Batch *batch); /* reuses the batch's memory */
+/* Positions of labels become targets of the position before; a row's first label has none and is not counted. Reuses the batch's memory. */
+Status batch_build(const Dataset *dataset, const size_t *examples, size_t n, Batch *batch);
 void batch_release(Batch *batch);
 
 #endif

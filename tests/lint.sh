@@ -10,7 +10,7 @@ tree() { find lib data sft rl cmd -name "$1" 2>/dev/null | sort; }
 check_layers() {
     tree '*.[ch]' | xargs awk '
         function folder(path, parts) { split(path, parts, "/"); return parts[1] == "lib" ? parts[2] : parts[1] }
-        BEGIN { split("base tensor text nn model infer train data sft cmd", order); for (i in order) rank[order[i]] = i
+        BEGIN { split("base tensor text nn model infer train data sft cmd", order); for (i in order) rank[order[i]] = i + 0
                 rank["rl"] = rank["sft"] }
         /^[ \t]*#[ \t]*include[ \t]*"/ {
             split($0, quoted, "\""); from = folder(FILENAME); to = folder(quoted[2])

@@ -3,11 +3,12 @@
 #   tests/run.sh BUILD PROGRAM...      JOBS=n: how many at once; the output of each stays in BUILD/tests/NAME.log
 set -u
 if [ "$1" = --one ]; then # one program: its output into a file, its counts into another
-    build=$2 program=$3 name=$(basename "$3") limit=
+    build=$2 program=$3 name=$(echo "$3" | sed "s|^$2/||; s|^tests/||; s|/|_|g; s|\.sh$||") limit=
+    log=$build/tests/$name.log
     command -v timeout >/dev/null && limit="timeout ${TEST_SECONDS:-1200}"
     case $program in
-    *.sh) $limit sh "$program" "$build/tune" tests/cli/*.case >"$build/tests/$name.log" 2>&1 ;;
-    *) $limit "$program" >"$build/tests/$name.log" 2>&1 ;;
+    *.sh) $limit sh "$program" "$build/tune" tests/cli/*.case >"$log" 2>&1 ;;
+    *) $limit "$program" >"$log" 2>&1 ;;
     esac
     code=$?
     # cmocka's totals. A program that dies, or says nothing, has failed even if all it printed before was good.
@@ -16,9 +17,9 @@ if [ "$1" = --one ]; then # one program: its output into a file, its counts into
         /^\[  FAILED  \] [0-9]+ test/ { failed += $4; spoke = 1 }
         /^\[  SKIPPED \] [0-9]+ test/ { skipped += $4; spoke = 1 }
         END { if ((code != 0 && failed == 0) || !spoke) failed += 1
-              printf "%d %d %d %s %d\n", passed, failed, skipped, name, code }' "$build/tests/$name.log" >"$build/tests/$name.count"
+              printf "%d %d %d %s %d\n", passed, failed, skipped, name, code }' "$log" >"$build/tests/$name.count"
     read -r passed failed skipped name code <"$build/tests/$name.count"
-    [ "$failed" = 0 ] || { printf -- '---- %s, exit code %s:\n' "$name" "$code"; tail -n 60 "$build/tests/$name.log"; }
+    [ "$failed" = 0 ] || { printf -- '---- %s, exit code %s:\n' "$name" "$code"; tail -n 60 "$log"; }
     printf '%-24s %s passed, %s failed, %s skipped\n' "$name" "$passed" "$failed" "$skipped"
     exit 0
 fi
@@ -30,6 +31,7 @@ rm -f "$build"/tests/*.count
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 export UBSAN_OPTIONS="print_stacktrace=1" TSAN_OPTIONS="ignore_noninstrumented_modules=1" LSAN_OPTIONS="suppressions=tests/lsan.supp:print_suppressions=0"
 [ -x "$build/tune" ] && ls tests/cli/*.case >/dev/null 2>&1 && set -- "$@" tests/cli/run.sh
+set -- "$@" tests/cli/self_test.sh
 printf '%s\n' "$@" | xargs -P "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" -n 1 sh "$0" --one "$build"
 cat "$build"/tests/*.count | awk '{ passed += $1; failed += $2; skipped += $3 }
     END { printf "%d passed, %d failed%s\n", passed, failed, skipped ? ", " skipped " skipped" : ""; exit failed > 0 || passed == 0 }'

@@ -1,8 +1,571 @@
 /* The base layer: memory, text, files, random numbers, JSON, YAML. */
 #include "tests/check.h"
 
+#include <float.h>
 #include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
+#include <sys/stat.h>
+#include <sys/wait.h>
+#include <unistd.h>
+#include <zlib.h>
+#ifdef __linux__
+#include <sched.h>
+#include <sys/mount.h>
+#endif
+
+static char dir[64]; /* this program's own folder */
+
+/* ---- status ---- */
+
+static Status forwards(Status inner) {
+    TRY(inner);
+    return status_fail(ST_CONFIG, "reached the end");
+}
+
+static void failures_keep_text_and_hint(void **state) {
+    (void)state;
+    assert_int_equal(status_fail(ST_INPUT, "cannot read '%s': line %d", "a", 3), ST_INPUT);
+    assert_string_equal(status_text(), "cannot read 'a': line 3");
+    assert_string_equal(status_hint_text(), "");
+    assert_int_equal(status_hint(ST_INPUT, "try %d", 4), ST_INPUT);
+    assert_int_equal(status_prefix(ST_INPUT, "rows.jsonl"), ST_INPUT);
+    assert_string_equal(status_text(), "rows.jsonl: cannot read 'a': line 3");
+    assert_string_equal(status_hint_text(), "try 4");
+    status_fail(ST_INPUT, "again: %s", status_text()); /* the old text as an argument */
+    assert_string_equal(status_text(), "again: rows.jsonl: cannot read 'a': line 3");
+    assert_string_equal(status_hint_text(), "");
+    assert_int_equal(forwards(ST_NUMERIC), ST_NUMERIC);
+    assert_int_equal(forwards(ST_OK), ST_CONFIG);
+    assert_int_equal(status_exit_code(ST_RESOURCE), 5);
+    assert_int_equal(status_exit_code(ST_INTERRUPTED), 130);
+    assert_string_equal(status_meaning(ST_OK), "ok");
+}
+
+/* Runs `body` in a process of its own, without its output; returns what waitpid says. */
+static int in_child(void (*body)(void)) {
+    fflush(NULL);
+    pid_t child = fork();
+    if (child == 0) {
+        if (!freopen("/dev/null", "w", stderr) || !freopen("/dev/null", "w", stdout)) _exit(99);
+        body();
+        _exit(0);
+    }
+    int result = 0;
+    assert_int_equal(waitpid(child, &result, 0), child);
+    return result;
+}
+
+static void break_a_promise(void) { ASSERT(dir[0] == '?', "%s", dir); }
+
+static void always_fails(void **state) {
+    (void)state;
+    double got[] = {1, 2}, want[] = {1, 2.5};
+    check_close_f64("values", got, want, 2, 0.4, 0);
+}
+
+static void run_a_failing_group(void) {
+    const struct CMUnitTest tests[] = {cmocka_unit_test(always_fails)};
+    _exit(cmocka_run_group_tests(tests, NULL, NULL));
+}
+
+static void asserts_abort_and_failing_tests_show(void **state) {
+    (void)state;
+    int result = in_child(break_a_promise);
+    assert_true(WIFSIGNALED(result) && WTERMSIG(result) == SIGABRT);
+    result = in_child(run_a_failing_group);
+    assert_true(WIFEXITED(result) && WEXITSTATUS(result) == 1);
+}
+
+/* ---- memory ---- */
+
+static void sizes_do_not_wrap(void **state) {
+    (void)state;
+    size_t result = 7;
+    assert_true(size_mul(SIZE_MAX / 3, 3, &result) && result == SIZE_MAX / 3 * 3);
+    assert_false(size_mul(SIZE_MAX / 3 + 1, 3, &result));
+    assert_true(size_mul(0, SIZE_MAX, &result) && result == 0);
+    assert_true(size_mul(SIZE_MAX, 0, &result) && result == 0);
+    assert_true(size_add(SIZE_MAX - 1, 1, &result) && result == SIZE_MAX);
+    assert_false(size_add(SIZE_MAX, 1, &result));
+}
+
+static void arena_gives_aligned_separate_pieces(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    static const size_t sizes[] = {1, 63, 64, 65, 0, 1000, 100000, 3 << 20, 17, 5 << 20};
+    uint8_t *pieces[COUNT_OF(sizes)];
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        pieces[i] = arena_alloc(arena, sizes[i]);
+        assert_non_null(pieces[i]);
+        assert_int_equal((uintptr_t)pieces[i] % 64, 0);
+        memset(pieces[i], (int)i + 1, sizes[i]);
+    }
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        for (size_t j = 0; j < sizes[i]; j++) assert_int_equal(pieces[i][j], i + 1);
+    }
+    uint8_t *zeros = arena_zero(arena, 777);
+    for (size_t j = 0; j < 777; j++) assert_int_equal(zeros[j], 0);
+    assert_string_equal(arena_printf(arena, "%s-%d", "x", 5), "x-5");
+    assert_string_equal(arena_strndup(arena, "abcdef", 3), "abc");
+    assert_string_equal(arena_strdup(arena, ""), "");
+    arena_free(arena);
+    arena_free(NULL);
+}
+
+static long page_faults(void) {
+    struct rusage usage;
+    getrusage(RUSAGE_SELF, &usage);
+    return usage.ru_minflt;
+}
+
+static void arena_counts_and_reuses(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    uint8_t *first = NULL;
+    long before = 0;
+    for (int round = 0; round < 4; round++) {
+        if (round == 3) before = page_faults();
+        for (int i = 0; i < 10; i++) {
+            uint8_t *bytes = arena_alloc(arena, 1 << 20);
+            assert_non_null(bytes);
+            memset(bytes, round, 1 << 20);
+            if (i > 0) continue;
+            if (round == 2) first = bytes; /* the rounds after the first use the same block */
+            if (round == 3) assert_ptr_equal(bytes, first);
+        }
+        assert_int_equal(arena_used(arena), 10 << 20);
+        arena_reset(arena);
+        assert_int_equal(arena_used(arena), 0);
+    }
+    assert_int_equal(arena_peak(arena), 10 << 20);
+#if !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__) && !defined(__has_feature)
+    assert_true(page_faults() - before < 10);
+#else
+    (void)before;
+#endif
+    arena_free(arena);
+}
+
+static void arena_rewinds_to_a_mark(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    char *kept = arena_strdup(arena, "kept");
+    ArenaMark mark = arena_mark(arena);
+    size_t used = arena_used(arena);
+    void *first = arena_alloc(arena, 100);
+    for (int i = 0; i < 5; i++) assert_non_null(arena_alloc(arena, 1 << 20));
+    size_t peak = arena_used(arena);
+    arena_rewind(arena, mark);
+    assert_int_equal(arena_used(arena), used);
+    assert_int_equal(arena_peak(arena), peak);
+    assert_ptr_equal(arena_alloc(arena, 100), first);
+    for (int i = 0; i < 5; i++) assert_non_null(arena_alloc(arena, 1 << 20));
+    assert_int_equal(arena_used(arena), peak);
+    assert_string_equal(kept, "kept");
+    arena_free(arena);
+}
+
+static void arena_refuses_past_its_limit(void **state) {
+    (void)state;
+    Arena *arena = arena_new(10000);
+    assert_non_null(arena_alloc(arena, 9000));
+    assert_null(arena_alloc(arena, 2000));
+    check_contains(status_text(), "out of memory: 2.0 KiB more do not fit");
+    assert_true(status_hint_text()[0]);
+    assert_non_null(arena_alloc(arena, 900));
+    assert_null(arena_alloc(arena, SIZE_MAX));
+    assert_null(arena_alloc(arena, SIZE_MAX - 70));
+    assert_null(arena_strndup(arena, "", SIZE_MAX));
+    arena_reset(arena);
+    assert_non_null(arena_alloc(arena, 9900));
+    arena_free(arena);
+    arena = arena_new(0);
+    assert_null(arena_alloc(arena, SIZE_MAX / 2));
+    check_text("out of memory");
+    assert_non_null(arena_alloc(arena, 10));
+    arena_free(arena);
+}
+
+static void arena_fails_when_told_to(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    arena_fail_at(3);
+    assert_non_null(arena_alloc(arena, 1));
+    assert_non_null(arena_zero(arena, 1));
+    assert_null(arena_strdup(arena, "x"));
+    assert_non_null(arena_alloc(arena, 1));
+    arena_fail_at(0);
+    arena_free(arena);
+}
+
+/* ---- text ---- */
+
+static void strings_grow(void **state) {
+    (void)state;
+    Str str = {0};
+    assert_string_equal(str_text(&str), "");
+    str_append(&str, "ab");
+    str_append_char(&str, 'c');
+    str_append_n(&str, "def", 2);
+    str_printf(&str, "-%03d", 7);
+    assert_string_equal(str_text(&str), "abcde-007");
+    assert_int_equal(str.len, 9);
+    for (int i = 0; i < 1000; i++) str_append(&str, "0123456789");
+    assert_int_equal(strlen(str_text(&str)), 10009);
+    assert_false(str_reserve(&str, SIZE_MAX - 10));
+    str_clear(&str);
+    assert_string_equal(str_text(&str), "");
+    str_release(&str);
+    assert_true(slice_is((Slice){"abc", 2}, "ab") && !slice_is((Slice){"abc", 3}, "ab") && slice_is((Slice){NULL, 0}, ""));
+    assert_true(text_starts_with("model.layers", "model.") && !text_starts_with("mo", "model"));
+    assert_true(text_ends_with("a.gz", ".gz") && !text_ends_with("gz", ".gz"));
+}
+
+static void doubles_are_short_and_exact(void **state) {
+    (void)state;
+    static const struct { double value; const char *text; } cases[] = {{0.1, "0.1"}, {1, "1"}, {-0.0, "-0"}, {2e-4, "0.0002"}, {1e300, "1e+300"}, {5e-324, "5e-324"},
+                                                                       {1.0 / 3, "0.3333333333333333"}, {DBL_MAX, "1.7976931348623157e+308"}, {0.1 + 0.2, "0.30000000000000004"}};
+    Str str = {0};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        str_clear(&str);
+        str_append_double(&str, cases[i].value);
+        assert_string_equal(str_text(&str), cases[i].text);
+    }
+    for (uint64_t i = 0; i < 20000; i++) { /* any bits that make a number */
+        uint64_t bits = rng_u64(rng_key(1, RNG_TEST, 0), i);
+        double value;
+        memcpy(&value, &bits, sizeof value);
+        if (!isfinite(value)) continue;
+        str_clear(&str);
+        str_append_double(&str, value);
+        assert_true(strtod(str_text(&str), NULL) == value);
+    }
+    str_release(&str);
+}
+
+static void utf8_is_strict(void **state) {
+    (void)state;
+    for (uint32_t c = 0; c <= 0x10FFFF; c++) {
+        if (c >= 0xD800 && c <= 0xDFFF) continue;
+        char bytes[4];
+        size_t len = utf8_encode(c, bytes);
+        uint32_t again = 0;
+        if (utf8_decode(bytes, 4, &again) != len || again != c) fail_msg("U+%04X", (unsigned)c);
+        for (size_t cut = 1; cut < len; cut++) {
+            if (utf8_decode(bytes, cut, &again) != 0 || utf8_whole_prefix(bytes, cut) != 0) fail_msg("U+%04X cut to %zu", (unsigned)c, cut);
+        }
+        if (utf8_whole_prefix(bytes, len) != len) fail_msg("U+%04X whole", (unsigned)c);
+    }
+    static const char *const wrong[] = {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\xC3(", "\xE2\x82("};
+    uint32_t c;
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        assert_int_equal(utf8_decode(wrong[i], strlen(wrong[i]), &c), 0);
+        assert_int_equal(utf8_whole_prefix(wrong[i], strlen(wrong[i])), strlen(wrong[i])); /* no byte more would mend it */
+    }
+    assert_int_equal(utf8_decode("", 0, &c), 0);
+    assert_int_equal(utf8_whole_prefix("", 0), 0);
+    assert_int_equal(utf8_whole_prefix("ab\xE2\x82", 4), 2);
+    assert_int_equal(utf8_whole_prefix("\x80\x80\x80\x80", 4), 4);
+    assert_int_equal(utf8_whole_prefix("a\xE0\x80", 3), 3);
+}
+
+static void json_strings_are_quoted(void **state) {
+    (void)state;
+    Str str = {0};
+    static const char text[] = "a\"\\\n\x01\x7f\xff\xe2\x80\xa8é\0z";
+    str_append_json(&str, text, sizeof text - 1);
+    assert_string_equal(str_text(&str), "\"a\\\"\\\\\\n\\u0001\\u007f\xEF\xBF\xBD\\u2028é\\u0000z\"");
+    str_release(&str);
+}
+
+static void messages_find_words(void **state) {
+    (void)state;
+    static const char *const keys[] = {"learning_rate", "max_steps", "rank", "alpha", "lora"};
+    assert_string_equal(text_nearest("learning_rte", keys, COUNT_OF(keys)), "learning_rate");
+    assert_string_equal(text_nearest("max_step", keys, COUNT_OF(keys)), "max_steps");
+    assert_string_equal(text_nearest("rnak", keys, COUNT_OF(keys)), "rank");
+    assert_null(text_nearest("temperature", keys, COUNT_OF(keys)));
+    assert_null(text_nearest("", keys, COUNT_OF(keys)));
+    static const char *const short_names[] = {"B", "A"};
+    assert_null(text_nearest("x", short_names, 2));
+    char out[32], longest[200];
+    memset(longest, 'x', sizeof longest - 1);
+    longest[sizeof longest - 1] = '\0';
+    assert_null(text_nearest(longest, keys, COUNT_OF(keys)));
+    assert_string_equal(format_bytes(0, out), "0 B");
+    assert_string_equal(format_bytes(1023, out), "1023 B");
+    assert_string_equal(format_bytes(1.4 * 1024 * 1024 * 1024, out), "1.4 GiB");
+    assert_string_equal(format_bytes(1048575, out), "1.0 MiB");
+    assert_string_equal(format_seconds(0.25, out), "0.2 s");
+    assert_string_equal(format_seconds(59.4, out), "59 s");
+    assert_string_equal(format_seconds(200, out), "3 min 20 s");
+    assert_string_equal(format_seconds(7260, out), "2 h 1 min");
+    assert_string_equal(format_seconds((double)NAN, out), "a long time");
+}
+
+/* ---- files ---- */
+
+static void write_gz(const char *path, const char *bytes, size_t len) {
+    gzFile gz = gzopen(path, "wb");
+    assert_non_null(gz);
+    assert_int_equal(gzwrite(gz, bytes, (unsigned)len), len);
+    assert_int_equal(gzclose(gz), Z_OK);
+}
+
+static void files_are_mapped_and_read(void **state) {
+    (void)state;
+    Mapping mapping;
+    check_ok(file_map(temp_text(dir, "a.txt", "hello"), &mapping));
+    assert_int_equal(mapping.size, 5);
+    assert_memory_equal(mapping.data, "hello", 5);
+    file_unmap(&mapping);
+    check_ok(file_map(temp_text(dir, "empty", ""), &mapping));
+    assert_true(mapping.size == 0 && !mapping.data);
+    file_unmap(&mapping);
+    check_status(file_map(temp_file(dir, "missing"), &mapping), ST_INPUT);
+    check_text("missing': No such file");
+    check_status(file_map(dir, &mapping), ST_INPUT);
+    assert_true(file_exists(temp_file(dir, "a.txt")) && !file_exists(dir) && dir_exists(dir) && !dir_exists(temp_file(dir, "a.txt")));
+    Str text = {0};
+    check_ok(file_read(temp_file(dir, "a.txt"), 5, &text));
+    assert_string_equal(str_text(&text), "hello");
+    check_status(file_read(temp_file(dir, "a.txt"), 4, &text), ST_INPUT);
+    check_text("longer than 4 B");
+    write_gz(temp_file(dir, "a.gz"), "packed", 6);
+    check_ok(file_read(temp_file(dir, "a.gz"), 100, &text));
+    assert_string_equal(str_text(&text), "packed");
+    check_ok(file_read(temp_file(dir, "empty"), 100, &text));
+    assert_int_equal(text.len, 0);
+    check_status(file_read(dir, 100, &text), ST_INPUT);
+    check_status(file_read(temp_file(dir, "missing"), 100, &text), ST_INPUT);
+    str_release(&text);
+    char out[512];
+    assert_false(shared_path("no such thing", out, sizeof out));
+}
+
+static void lines_of_every_length(void **state) {
+    (void)state;
+    Str text = {0};
+    static const size_t lengths[] = {0, 1, 5, 300000, 0, 262143, 262144, 1000000, 3};
+    for (size_t i = 0; i < COUNT_OF(lengths); i++) {
+        for (size_t j = 0; j < lengths[i]; j++) str_append_char(&text, (char)('a' + (i + j) % 26));
+        str_append(&text, i % 2 ? "\r\n" : "\n");
+    }
+    str_append(&text, "last");
+    check_ok(file_write_all(temp_file(dir, "lines"), text.data, text.len));
+    write_gz(temp_file(dir, "lines.gz"), text.data, text.len);
+    for (int packed = 0; packed < 2; packed++) {
+        Lines lines;
+        Slice line;
+        check_ok(lines_open(&lines, temp_file(dir, packed ? "lines.gz" : "lines")));
+        for (size_t i = 0; i < COUNT_OF(lengths); i++) {
+            assert_true(lines_next(&lines, &line));
+            assert_int_equal(line.len, lengths[i]);
+            assert_int_equal(lines.number, i + 1);
+            for (size_t j = 0; j < line.len; j++) assert_int_equal(line.data[j], 'a' + (i + j) % 26);
+        }
+        assert_true(lines_next(&lines, &line) && slice_is(line, "last"));
+        assert_false(lines_next(&lines, &line));
+        assert_false(lines_next(&lines, &line));
+        check_ok(lines_close(&lines));
+    }
+    Mapping packed;
+    check_ok(file_map(temp_file(dir, "lines.gz"), &packed));
+    check_ok(file_write_all(temp_file(dir, "cut.gz"), packed.data, packed.size - 20));
+    file_unmap(&packed);
+    Lines lines;
+    Slice line;
+    check_ok(lines_open(&lines, temp_file(dir, "cut.gz")));
+    while (lines_next(&lines, &line)) assert_true(lines.number < COUNT_OF(lengths) + 1);
+    check_status(lines_close(&lines), ST_INPUT);
+    check_text("cut.gz' after line");
+    Str out = {0};
+    check_status(file_read(temp_file(dir, "cut.gz"), 1 << 30, &out), ST_INPUT);
+    check_status(lines_open(&lines, temp_file(dir, "missing")), ST_INPUT);
+    check_ok(lines_close(&lines));
+    check_status(lines_open(&lines, dir), ST_INPUT);
+    check_ok(lines_open(&lines, temp_text(dir, "empty", "")));
+    assert_false(lines_next(&lines, &line));
+    check_ok(lines_close(&lines));
+    str_release(&out);
+    str_release(&text);
+}
+
+static size_t count_names(const char *path) {
+    Arena *arena = arena_new(0);
+    char **names;
+    size_t count;
+    check_ok(dir_list(path, arena, &names, &count));
+    arena_free(arena);
+    return count;
+}
+
+static void written_files_appear_whole(void **state) {
+    (void)state;
+    const char *folder = temp_file(dir, "w"), *path = temp_file(dir, "w/out.bin");
+    check_ok(dir_make(folder));
+    FileWriter writer;
+    check_ok(writer_open(&writer, path));
+    static uint8_t big[700000];
+    for (size_t i = 0; i < sizeof big; i++) big[i] = (uint8_t)(i * 7);
+    writer_write(&writer, big, 100);
+    writer_write(&writer, big + 100, sizeof big - 100);
+    writer_printf(&writer, "%s=%d", "x", 5);
+    assert_int_equal(writer.written, sizeof big + 3);
+    assert_int_equal(writer.crc, crc32(crc32(0, big, sizeof big), (const uint8_t *)"x=5", 3));
+    assert_false(file_exists(path));
+    check_contains(writer.temporary, "/w/.out.bin.tmp-");
+    check_ok(writer_commit(&writer));
+    writer_abandon(&writer);
+    Mapping mapping;
+    check_ok(file_map(path, &mapping));
+    assert_int_equal(mapping.size, sizeof big + 3);
+    assert_memory_equal(mapping.data, big, sizeof big);
+    file_unmap(&mapping);
+    check_ok(writer_open(&writer, path)); /* a change of mind leaves the old one */
+    writer_write(&writer, "new", 3);
+    writer_abandon(&writer);
+    check_ok(file_map(path, &mapping));
+    assert_int_equal(mapping.size, sizeof big + 3);
+    file_unmap(&mapping);
+    assert_int_equal(count_names(folder), 1);
+    check_status(writer_open(&writer, folder), ST_INPUT);
+    check_text("it is a folder");
+    check_status(writer_open(&writer, "/dev/null"), ST_INPUT);
+    check_status(file_write_all(temp_file(dir, "missing/x"), "x", 1), ST_INPUT);
+    check_status(writer_commit(&writer), ST_INPUT);
+    check_ok(file_copy(path, temp_file(folder, "copy")));
+    check_ok(file_map(temp_file(folder, "copy"), &mapping));
+    assert_int_equal(mapping.size, sizeof big + 3);
+    file_unmap(&mapping);
+    check_status(file_copy(temp_file(dir, "missing"), path), ST_INPUT);
+    check_status(file_copy(path, folder), ST_INPUT);
+}
+
+static void files_grow_and_shrink(void **state) {
+    (void)state;
+    const char *path = temp_file(dir, "metrics");
+    check_ok(file_append(path, "one\n", 4));
+    check_ok(file_append(path, "two\n", 4));
+    check_status(file_truncate(path, 9), ST_INPUT);
+    check_ok(file_truncate(path, 4));
+    Str text = {0};
+    check_ok(file_read(path, 100, &text));
+    assert_string_equal(str_text(&text), "one\n");
+    str_release(&text);
+    check_status(file_truncate(temp_file(dir, "missing"), 0), ST_INPUT);
+    check_status(file_append(dir, "x", 1), ST_INPUT);
+}
+
+/* A file size limit stands for a full disk: the same road through the code, without a disk of our own. */
+static void with_a_full_disk(void) {
+    struct rlimit limit = {100000, 100000};
+    signal(SIGXFSZ, SIG_IGN);
+    const char *path = temp_file(dir, "full/model"), *log = temp_file(dir, "full/log");
+    static char big[300000];
+    if (setrlimit(RLIMIT_FSIZE, &limit) != 0) _exit(1);
+    if (file_write_all(path, big, sizeof big) != ST_RESOURCE || !strstr(status_text(), "model") || !status_hint_text()[0]) _exit(2);
+    FileWriter writer;
+    if (writer_open(&writer, path) != ST_OK) _exit(3);
+    for (int i = 0; i < 3000; i++) writer_write(&writer, big, 100);
+    (void)status_fail(ST_INPUT, "something else");
+    if (writer_commit(&writer) != ST_RESOURCE || !strstr(status_text(), "model")) _exit(4);
+    if (file_append(log, big, sizeof big) != ST_RESOURCE) _exit(5);
+    if (file_copy(temp_file(dir, "full/large"), path) != ST_RESOURCE) _exit(6);
+}
+
+static void a_full_disk_loses_nothing(void **state) {
+    (void)state;
+    static const char large[200000];
+    check_ok(dir_make(temp_file(dir, "full")));
+    temp_text(dir, "full/model", "old");
+    temp_text(dir, "full/log", "old\n");
+    check_ok(file_write_all(temp_file(dir, "full/large"), large, sizeof large));
+    int result = in_child(with_a_full_disk);
+    assert_true(WIFEXITED(result));
+    assert_int_equal(WEXITSTATUS(result), 0);
+    Str text = {0};
+    check_ok(file_read(temp_file(dir, "full/model"), 100, &text));
+    assert_string_equal(str_text(&text), "old");
+    check_ok(file_read(temp_file(dir, "full/log"), 100, &text));
+    assert_string_equal(str_text(&text), "old\n");
+    assert_int_equal(count_names(temp_file(dir, "full")), 3);
+    str_release(&text);
+}
+
+#ifdef __linux__
+/* A file system of 128 KiB that only the child sees. Exit code 77: this user may not mount one. */
+static void on_a_tiny_disk(void) {
+    static char big[300000];
+    const char *disk = temp_file(dir, "disk"), *path = temp_file(dir, "disk/model"), *log = temp_file(dir, "disk/log");
+    if (unshare(CLONE_NEWNS) != 0 || mount("none", "/", NULL, MS_REC | MS_PRIVATE, NULL) != 0) _exit(77);
+    if (mount("tmpfs", disk, "tmpfs", 0, "size=128k") != 0) _exit(77);
+    if (file_write_all(path, "old", 3) != ST_OK || file_append(log, "old\n", 4) != ST_OK) _exit(1);
+    if (file_write_all(path, big, sizeof big) != ST_RESOURCE || !strstr(status_text(), "No space left")) _exit(2);
+    if (file_append(log, big, sizeof big) != ST_RESOURCE) _exit(3);
+    Mapping kept;
+    if (file_map(path, &kept) != ST_OK || kept.size != 3) _exit(4);
+    file_unmap(&kept);
+    if (file_map(log, &kept) != ST_OK || kept.size != 4) _exit(5);
+    file_unmap(&kept);
+    if (count_names(disk) != 2) _exit(6);
+}
+
+static void a_tiny_disk_loses_nothing(void **state) {
+    (void)state;
+    check_ok(dir_make(temp_file(dir, "disk")));
+    int result = in_child(on_a_tiny_disk);
+    assert_true(WIFEXITED(result));
+    if (WEXITSTATUS(result) == 77) skip();
+    assert_int_equal(WEXITSTATUS(result), 0);
+}
+#endif
+
+static void dirs_are_made_listed_and_removed(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    check_ok(dir_make(temp_file(dir, "p/q/r/")));
+    check_ok(dir_make(temp_file(dir, "p/q/r")));
+    temp_text(dir, "p/q/b", "b");
+    temp_text(dir, "p/q/.hidden", "h");
+    temp_text(dir, "p/q/a", "a");
+    temp_text(dir, "outside", "stays");
+    assert_int_equal(symlink(temp_file(dir, "outside"), temp_file(dir, "p/q/link")), 0);
+    assert_int_equal(symlink(dir, temp_file(dir, "p/q/dirlink")), 0);
+    char **names;
+    size_t count;
+    check_ok(dir_list(temp_file(dir, "p/q"), arena, &names, &count));
+    static const char *const want[] = {".hidden", "a", "b", "dirlink", "link", "r"};
+    assert_int_equal(count, COUNT_OF(want));
+    for (size_t i = 0; i < count; i++) assert_string_equal(names[i], want[i]);
+    check_ok(dir_list(temp_file(dir, "p/q/r"), arena, &names, &count));
+    assert_int_equal(count, 0);
+    check_status(dir_list(temp_file(dir, "none"), arena, &names, &count), ST_INPUT);
+    check_status(dir_make(temp_file(dir, "outside/x")), ST_INPUT);
+    check_status(dir_make(temp_file(dir, "outside")), ST_INPUT);
+    check_ok(dir_rename(temp_file(dir, "p/q"), temp_file(dir, "p/s")));
+    assert_true(dir_exists(temp_file(dir, "p/s/r")) && !dir_exists(temp_file(dir, "p/q")));
+    check_status(dir_rename(temp_file(dir, "none"), temp_file(dir, "p/t")), ST_INPUT);
+    check_ok(dir_sync(dir));
+    check_ok(dir_remove(temp_file(dir, "p")));
+    assert_false(dir_exists(temp_file(dir, "p")));
+    assert_true(file_exists(temp_file(dir, "outside"))); /* links are removed, not followed */
+    check_ok(dir_remove(temp_file(dir, "p")));
+    check_status(dir_remove(temp_file(dir, "outside")), ST_INPUT);
+    assert_string_equal(path_join(arena, "a", "b"), "a/b");
+    assert_string_equal(path_join(arena, "a/", "b"), "a/b");
+    assert_string_equal(path_join(arena, "", "b"), "b");
+    assert_string_equal(path_join(arena, "a", "/b"), "/b");
+    assert_string_equal(path_name("a/b/c.txt"), "c.txt");
+    assert_string_equal(path_name("c.txt"), "c.txt");
+    arena_free(arena);
+}
+
+/* ---- random numbers ---- */
 
 static void philox_gives_the_known_answers(void **state) {
     (void)state; /* Random123 1.14, kat_vectors: philox4x32 10 */
@@ -16,11 +579,393 @@ static void philox_gives_the_known_answers(void **state) {
         rng_block((RngKey){known[i].seed, known[i].stream}, known[i].index, out);
         for (int j = 0; j < 4; j++) assert_int_equal(out[j], known[i].want[j]);
     }
+    assert_true(rng_u64(rng_key(1, RNG_INIT, 0), 0) != rng_u64(rng_key(1, RNG_SHUFFLE, 0), 0));
+    assert_true(rng_u64(rng_key(1, RNG_INIT, 0), 0) != rng_u64(rng_key(1, RNG_INIT, 1), 0));
+}
+
+static void numbers_have_their_moments(void **state) {
+    (void)state;
+    enum { N = 200000 };
+    RngKey key = rng_key(42, RNG_TEST, 7);
+    double sum = 0, squares = 0, fourth = 0, uniform = 0;
+    for (uint64_t i = 0; i < N; i++) {
+        double z = rng_normal(key, i), u = rng_uniform(key, i);
+        assert_true(u >= 0 && u < 1);
+        sum += z;
+        squares += z * z;
+        fourth += z * z * z * z;
+        uniform += u;
+    }
+    /* five standard errors of each mean */
+    check_close(sum / N, 0, 5 / sqrt(N));
+    check_close(squares / N, 1, 5 * sqrt(2.0 / N));
+    check_close(fourth / N, 3, 5 * sqrt(96.0 / N));
+    check_close(uniform / N, 0.5, 5 * sqrt(1.0 / 12 / N));
+    size_t counts[7] = {0};
+    for (uint64_t i = 0; i < 70000; i++) counts[rng_below(key, i, 7)]++;
+    for (int i = 0; i < 7; i++) check_close((double)counts[i], 10000, 5 * sqrt(10000));
+    for (uint64_t i = 0; i < 1000; i++) { /* above 2^63 the upper half of the product must be right */
+        uint64_t n = UINT64_MAX - i, got = rng_below(key, i, n), from = rng_u64(key, i);
+        assert_true(got < n && from - got <= i + 1);
+        assert_int_equal(rng_below(key, i, (uint64_t)1 << 40), from >> 24);
+    }
+}
+
+static void permutations_are_bijections(void **state) {
+    (void)state;
+    static const uint64_t sizes[] = {1, 2, 3, 7, 64, 65, 100, 1000, 4096, 4097, 30011};
+    static uint8_t seen[30011];
+    for (size_t s = 0; s < COUNT_OF(sizes); s++) {
+        uint64_t n = sizes[s];
+        memset(seen, 0, sizeof seen);
+        for (uint64_t i = 0; i < n; i++) {
+            uint64_t to = rng_permute(rng_key(3, RNG_SHUFFLE, s), n, i);
+            assert_true(to < n && !seen[to]);
+            seen[to] = 1;
+        }
+    }
+    assert_true(rng_permute(rng_key(3, RNG_SHUFFLE, 0), (uint64_t)1 << 50, 12345) < (uint64_t)1 << 50);
+    size_t orders[24] = {0}; /* each order of four things comes up equally often: chi square with 23 degrees, 0.999 quantile 49.7 */
+    for (uint64_t k = 0; k < 24000; k++) {
+        uint64_t p[4];
+        for (uint64_t i = 0; i < 4; i++) p[i] = rng_permute(rng_key(k, RNG_SHUFFLE, 1), 4, i);
+        size_t rank = 0;
+        for (int i = 0; i < 4; i++) {
+            size_t smaller = 0;
+            for (int j = i + 1; j < 4; j++) smaller += p[j] < p[i];
+            rank = rank * (size_t)(4 - i) + smaller;
+        }
+        orders[rank]++;
+    }
+    double chi = 0;
+    for (int i = 0; i < 24; i++) chi += ((double)orders[i] - 1000) * ((double)orders[i] - 1000) / 1000;
+    check_close(chi, 23, 26.7);
+}
+
+/* ---- JSON ---- */
+
+static void json_errors_say_where(void **state) {
+    (void)state;
+    static const struct { const char *text, *part; } wrong[] = {
+        {"{\"a\": 1,\n \"b\" 2}", "'f.json': line 2"}, {"{\"a\": 1, \"a\": 2}", "duplicate"}, {"{\"a\": 1} x", "end of file"}, {"", "line 1"},
+        {"{\"a\": \"\xff\"}", "byte 0xff"}, {"[NaN]", "line 1"}, {"[1e999]", "overflow"}, {"[99999999999999999999]", "too big"}, {"{\"a\": tru}", "line 1"}, {"[1", "line 1"}};
+    json_t *root;
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        check_status(json_read_text(wrong[i].text, strlen(wrong[i].text), "f.json", &root), ST_INPUT);
+        assert_null(root);
+        check_text(wrong[i].part);
+    }
+    Str deep = {0};
+    for (int i = 0; i < 100000; i++) str_append_char(&deep, '[');
+    check_status(json_read_text(deep.data, deep.len, "deep", &root), ST_INPUT);
+    str_release(&deep);
+    check_status(json_read_file(temp_file(dir, "missing.json"), &root), ST_INPUT);
+    check_status(json_read_file(temp_text(dir, "empty.json", ""), &root), ST_INPUT);
+    check_ok(json_read_file(temp_text(dir, "ok.json", "{\"a\": [1, 2]}"), &root));
+    assert_int_equal(json_array_size(json_object_get(root, "a")), 2);
+    json_decref(root);
+}
+
+static void json_members_have_types(void **state) {
+    (void)state;
+    static const char text[] = "{\"i\": 5, \"d\": 0.5, \"b\": true, \"s\": \"x\", \"n\": null}";
+    json_t *root;
+    int64_t whole = -1;
+    double number = -1;
+    bool truth = false;
+    const char *string = "old";
+    check_ok(json_read_text(text, sizeof text - 1, "t", &root));
+    check_ok(json_get_int(root, "t", "i", &whole));
+    assert_int_equal(whole, 5);
+    check_ok(json_get_double(root, "t", "i", &number));
+    assert_true(number == 5);
+    check_ok(json_get_double(root, "t", "d", &number));
+    assert_true(number == 0.5);
+    check_ok(json_get_bool(root, "t", "b", &truth));
+    assert_true(truth);
+    check_ok(json_get_string(root, "t", "n", &string));
+    check_ok(json_get_string(root, "t", "missing", &string));
+    assert_string_equal(string, "old");
+    check_ok(json_get_string(root, "t", "s", &string));
+    assert_string_equal(string, "x");
+    check_status(json_get_int(root, "config.json", "d", &whole), ST_INPUT);
+    check_text("wrong type of 'd' in 'config.json': expected an integer, got a number");
+    check_status(json_get_double(root, "t", "s", &number), ST_INPUT);
+    check_status(json_get_bool(root, "t", "i", &truth), ST_INPUT);
+    check_status(json_get_string(root, "t", "b", &string), ST_INPUT);
+    assert_int_equal(whole, 5);
+    json_decref(root);
+}
+
+static void write_sample(JsonWriter *w) {
+    jw_object(w, NULL);
+    jw_string(w, "a", "x\"");
+    jw_array(w, "list");
+    jw_int(w, NULL, INT64_MIN);
+    jw_double(w, NULL, 0.1);
+    jw_double(w, NULL, 2);
+    jw_double(w, NULL, (double)NAN);
+    jw_object(w, NULL);
+    jw_end_object(w);
+    jw_end_array(w);
+    jw_array(w, "none");
+    jw_end_array(w);
+    jw_bool(w, "yes", true);
+    jw_string(w, "no", NULL);
+    jw_raw(w, "raw", "[1]");
+    jw_end_object(w);
+}
+
+static void json_is_written(void **state) {
+    (void)state;
+    JsonWriter w = {0};
+    write_sample(&w);
+    assert_string_equal(str_text(&w.text), "{\"a\": \"x\\\"\", \"list\": [-9223372036854775808, 0.1, 2.0, null, {}], \"none\": [], \"yes\": true, \"no\": null, \"raw\": [1]}");
+    jw_release(&w);
+    w = (JsonWriter){.pretty = true};
+    write_sample(&w);
+    check_contains(str_text(&w.text), "{\n  \"a\": \"x\\\"\",\n  \"list\": [\n    -9223372036854775808,\n    0.1,");
+    check_contains(str_text(&w.text), "\n    {}\n  ],\n  \"none\": [],\n");
+    json_t *root;
+    check_ok(json_read_text(w.text.data, w.text.len, "written", &root));
+    json_decref(root);
+    jw_release(&w);
+}
+
+/* ---- YAML ---- */
+
+static void yaml_becomes_a_tree(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    Yaml *root;
+    static const char text[] = "# head\nmodel: m\nlora:\n  rank: 16\n  list: [a, 'b', 3]\nlr: 2e-4\nnone: ~\nstring: \"12\"\nempty: {}\n";
+    check_ok(yaml_read_text(text, sizeof text - 1, "r.yaml", arena, &root));
+    assert_int_equal(root->kind, YAML_MAP);
+    assert_int_equal(root->n, 6);
+    const Yaml *lora = yaml_get(root, "lora"), *list = yaml_get(lora, "list");
+    assert_int_equal(yaml_get(lora, "rank")->line, 4);
+    assert_int_equal(root->key_lines[1], 3);
+    assert_int_equal(list->kind, YAML_LIST);
+    assert_int_equal(list->n, 3);
+    assert_string_equal(list->items[1]->text, "b");
+    assert_true(list->items[1]->quoted && !list->items[0]->quoted);
+    int64_t whole = 0;
+    double number = 0;
+    bool truth = true;
+    assert_true(yaml_as_int(yaml_get(lora, "rank"), &whole) && whole == 16);
+    assert_true(yaml_as_double(yaml_get(root, "lr"), &number) && number == 2e-4);
+    assert_false(yaml_as_int(yaml_get(root, "lr"), &whole));
+    assert_false(yaml_as_int(yaml_get(root, "string"), &whole));
+    assert_int_equal(yaml_get(root, "none")->kind, YAML_NULL);
+    assert_int_equal(yaml_get(root, "empty")->kind, YAML_MAP);
+    assert_null(yaml_get(root, "missing"));
+    assert_null(yaml_get(list, "a"));
+    assert_false(yaml_as_bool(list, &truth) || yaml_as_int(NULL, &whole));
+    check_ok(yaml_read_text("", 0, "r.yaml", arena, &root));
+    assert_int_equal(root->kind, YAML_NULL);
+    check_ok(yaml_read_file(temp_text(dir, "r.yaml", "a: 1\n"), arena, &root));
+    assert_int_equal(root->n, 1);
+    check_status(yaml_read_file(temp_file(dir, "missing.yaml"), arena, &root), ST_CONFIG);
+    arena_free(arena);
+}
+
+static void yaml_scalars_have_types(void **state) {
+    (void)state;
+    static const struct { const char *text; bool is_int, is_double; int is_bool; double value; } cases[] = {
+        {"1", true, true, 0, 1}, {"-7", true, true, 0, -7}, {"+7", true, true, 0, 7}, {"2e-4", false, true, 0, 2e-4}, {".5", false, true, 0, 0.5},
+        {"1.", false, true, 0, 1}, {"1e400", false, false, 0, 0}, {"99999999999999999999", false, true, 0, 1e20}, {"1x", false, false, 0, 0}, {"-", false, false, 0, 0},
+        {".", false, false, 0, 0}, {"0x10", false, false, 0, 0}, {"nan", false, false, 0, 0}, {".inf", false, false, 0, 0}, {"true", false, false, 1, 0}, {"Off", false, false, 2, 0},
+        {"YES", false, false, 1, 0}, {"no", false, false, 2, 0}, {"on", false, false, 1, 0}, {"False", false, false, 2, 0}, {"truely", false, false, 0, 0}, {"1 2", false, false, 0, 0}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Yaml node = {.kind = YAML_SCALAR, .text = cases[i].text};
+        int64_t whole = 0;
+        double number = 0;
+        bool truth = false;
+        if (yaml_as_int(&node, &whole) != cases[i].is_int || yaml_as_double(&node, &number) != cases[i].is_double) fail_msg("'%s'", cases[i].text);
+        if (cases[i].is_int) assert_int_equal(whole, (int64_t)cases[i].value);
+        if (cases[i].is_double) assert_true(number == cases[i].value);
+        if (yaml_as_bool(&node, &truth) != (cases[i].is_bool > 0)) fail_msg("'%s'", cases[i].text);
+        if (cases[i].is_bool) assert_int_equal(truth, cases[i].is_bool == 1);
+    }
+}
+
+static void yaml_errors_say_where(void **state) {
+    (void)state;
+    static const struct { const char *text, *part; } wrong[] = {
+        {"a: 1\nb: [1, 2\nc: 3\n", "'r.yaml': line 3"}, {"a: 1\nb: 2\na: 3\n", "line 3: key 'a' stands already on line 1"}, {"a: &x 1\n", "line 1: anchors"},
+        {"a: 1\nb: *x\n", "line 2: aliases"}, {"a: !!str 1\n", "line 1: tags"}, {"a: 1\n---\nb: 2\n", "second document"}, {"a: 1\n? [x]\n: 2\n", "line 2: a key must be"},
+        {"a: \"x\\0y\"\n", "NUL"}, {"a:\n\t- 1\n", "line 2"}, {"a: b: c\n", "line 1"}, {"a: 1\nb: \xff\xff\n", "'r.yaml': line"}, {"'unclosed", "line"}, {"*x : 1\n", "aliases"}};
+    Arena *arena = arena_new(0);
+    Yaml *root;
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        check_status(yaml_read_text(wrong[i].text, strlen(wrong[i].text), "r.yaml", arena, &root), ST_CONFIG);
+        assert_null(root);
+        check_text(wrong[i].part);
+    }
+    Str text = {0};
+    for (int i = 0; i < 40; i++) str_append(&text, "[");
+    check_status(yaml_read_text(text.data, text.len, "r.yaml", arena, &root), ST_CONFIG);
+    check_text("nested too deep");
+    str_clear(&text);
+    for (int i = 0; i < 100001; i++) str_append(&text, "- 1\n");
+    check_status(yaml_read_text(text.data, text.len, "r.yaml", arena, &root), ST_CONFIG);
+    check_text("too many values");
+    str_clear(&text);
+    for (int i = 0; i < 200000; i++) str_append(&text, "# long\n");
+    check_status(yaml_read_text(text.data, text.len, "r.yaml", arena, &root), ST_CONFIG);
+    check_text("1 MiB");
+    str_release(&text);
+    for (long n = 1; n < 12; n++) { /* each allocation in turn fails */
+        arena_fail_at(n);
+        Status status = yaml_read_text("a: [1, {b: c}]\n", 15, "r.yaml", arena, &root);
+        assert_true(status == ST_RESOURCE ? !root : status == ST_OK && root);
+        if (n == 1) assert_int_equal(status, ST_RESOURCE);
+    }
+    arena_fail_at(0);
+    arena_free(arena);
+}
+
+static void yaml_is_written_so_that_it_reads_back(void **state) {
+    (void)state;
+    static const char *const texts[] = {"plain", "with space", "12", "1e5", "true", "null", "", "~", "a: b", "# no", "it's", "\"q\"", "line\nbreak", "é", "- x", "[1]", "path/to/x.y", "../up", ".5", "no", "y", "\x7f", "\xC2\x85", "\xEF\xBB\xBFx", "tab\t", "<<", "a#b", "@x"};
+    Arena *arena = arena_new(0);
+    for (size_t i = 0; i < COUNT_OF(texts); i++) {
+        Str str = {0};
+        Yaml *root;
+        str_append(&str, "key: ");
+        str_append_yaml(&str, texts[i]);
+        check_ok(yaml_read_text(str.data, str.len, "written", arena, &root));
+        const Yaml *value = yaml_get(root, "key");
+        assert_int_equal(value->kind, YAML_SCALAR);
+        assert_string_equal(value->text, texts[i]);
+        double number;
+        bool truth;
+        assert_false(yaml_as_double(value, &number) || yaml_as_bool(value, &truth));
+        str_release(&str);
+    }
+    Str str = {0};
+    str_append_yaml(&str, "models/llama-3.gguf");
+    assert_string_equal(str_text(&str), "models/llama-3.gguf");
+    str_release(&str);
+    arena_free(arena);
+}
+
+/* ---- messages, machine ---- */
+
+static void note(void *context, LogLevel level, const char *text) { str_printf(context, "%d %s;", (int)level, text); }
+
+static void messages_reach_the_sink(void **state) {
+    (void)state;
+    Str str = {0};
+    log_message(LOG_WARNING, "nobody listens");
+    assert_false(log_wants(LOG_WARNING));
+    log_set_sink(note, &str, LOG_INFO);
+    log_message(LOG_WARNING, "w%d", 1);
+    log_message(LOG_STEP, "too fine");
+    log_message(LOG_INFO, "i");
+    assert_string_equal(str_text(&str), "0 w1;1 i;");
+    log_set_sink(NULL, NULL, LOG_WARNING);
+    str_release(&str);
+}
+
+static void limit_the_address_space(void) {
+    struct rlimit limit = {(rlim_t)1 << 50, (rlim_t)1 << 50};
+    if (setrlimit(RLIMIT_AS, &limit) != 0 || memory_available() == 0) _exit(1);
+    limit.rlim_cur = 1;
+    if (setrlimit(RLIMIT_AS, &limit) != 0 || memory_available() != 0) _exit(2);
+}
+
+static void the_machine_is_known(void **state) {
+    (void)state;
+    assert_true(memory_available() > (uint64_t)16 << 20 && memory_available() < (uint64_t)1 << 50);
+    assert_true(memory_peak() > 1 << 20 && memory_peak() < (uint64_t)1 << 45);
+    int result = in_child(limit_the_address_space);
+    assert_true(WIFEXITED(result));
+    assert_int_equal(WEXITSTATUS(result), 0);
+    double before = clock_seconds();
+    assert_true(before > 0 && clock_seconds() >= before);
+}
+
+static void ask_to_stop(void) {
+    if (interrupt_requested()) _exit(1);
+    interrupt_request();
+    if (!interrupt_requested()) _exit(2);
+}
+
+static void interrupts_are_seen(void **state) {
+    (void)state;
+    int result = in_child(ask_to_stop);
+    assert_true(WIFEXITED(result) && WEXITSTATUS(result) == 0);
+}
+
+/* ---- the mutation helper itself ---- */
+
+static void tally(const uint8_t *bytes, size_t len, void *context) {
+    uint64_t *sum = context;
+    for (size_t i = 0; i < len; i++) *sum = *sum * 31 + bytes[i];
+    *sum = *sum * 31 + len;
+}
+
+static void mutations_are_the_same_in_every_run(void **state) {
+    (void)state;
+    uint64_t first = 0, second = 0, other = 0;
+    check_mutations("{\"a\": 12}", 9, 500, tally, &first);
+    check_mutations("{\"a\": 12}", 9, 500, tally, &second);
+    check_mutations("{\"b\": 12}", 9, 500, tally, &other);
+    assert_true(first == second && first != other);
+    check_mutations("", 0, 20, tally, &other);
+}
+
+static int make_dir(void **state) {
+    (void)state;
+    temp_dir_make(dir, sizeof dir);
+    return 0;
+}
+
+static int remove_dir(void **state) {
+    (void)state;
+    temp_dir_remove(dir);
+    return 0;
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(failures_keep_text_and_hint),
+        cmocka_unit_test(asserts_abort_and_failing_tests_show),
+        cmocka_unit_test(sizes_do_not_wrap),
+        cmocka_unit_test(arena_gives_aligned_separate_pieces),
+        cmocka_unit_test(arena_counts_and_reuses),
+        cmocka_unit_test(arena_rewinds_to_a_mark),
+        cmocka_unit_test(arena_refuses_past_its_limit),
+        cmocka_unit_test(arena_fails_when_told_to),
+        cmocka_unit_test(strings_grow),
+        cmocka_unit_test(doubles_are_short_and_exact),
+        cmocka_unit_test(utf8_is_strict),
+        cmocka_unit_test(json_strings_are_quoted),
+        cmocka_unit_test(messages_find_words),
+        cmocka_unit_test(files_are_mapped_and_read),
+        cmocka_unit_test(lines_of_every_length),
+        cmocka_unit_test(written_files_appear_whole),
+        cmocka_unit_test(files_grow_and_shrink),
+        cmocka_unit_test(a_full_disk_loses_nothing),
+#ifdef __linux__
+        cmocka_unit_test(a_tiny_disk_loses_nothing),
+#endif
+        cmocka_unit_test(dirs_are_made_listed_and_removed),
         cmocka_unit_test(philox_gives_the_known_answers),
+        cmocka_unit_test(numbers_have_their_moments),
+        cmocka_unit_test(permutations_are_bijections),
+        cmocka_unit_test(json_errors_say_where),
+        cmocka_unit_test(json_members_have_types),
+        cmocka_unit_test(json_is_written),
+        cmocka_unit_test(yaml_becomes_a_tree),
+        cmocka_unit_test(yaml_scalars_have_types),
+        cmocka_unit_test(yaml_errors_say_where),
+        cmocka_unit_test(yaml_is_written_so_that_it_reads_back),
+        cmocka_unit_test(messages_reach_the_sink),
+        cmocka_unit_test(the_machine_is_known),
+        cmocka_unit_test(interrupts_are_seen),
+        cmocka_unit_test(mutations_are_the_same_in_every_run),
     };
-    return cmocka_run_group_tests(tests, NULL, NULL);
+    return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

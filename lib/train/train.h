@@ -4,8 +4,7 @@
  *     TRY(recipe_read("recipe.yaml", overrides, n_overrides, &recipe));        // misspelt key: error with line and nearest name
  *     Run *run;
  *     TRY(run_open(recipe, resume, &run));                                      // output/: recipe.yaml, metrics.jsonl, log.txt, checkpoints/
- *     Trainer *trainer; ...
- *     TRY(trainer_run(trainer));                                                // steps, evaluations, checkpoints, progress; resumes by itself
+ *     TRY(trainer_run(&(TrainerConfig){.recipe = recipe, .run = run, ...}, &result)); // steps, evaluations, checkpoints, progress; resumes by itself
  */
 #ifndef TUNE_TRAIN_H
 #define TUNE_TRAIN_H
@@ -15,12 +14,14 @@
 /* ---- the recipe: config.def is the one table of keys; --help, the key check, the schema and the resolved recipe are made from it ---- */
 
 typedef struct TextList { size_t n; const char **items; } TextList;
+typedef struct RealList { size_t n; double *items; } RealList;
 typedef struct NumberMap { size_t n; const char **keys; double *values; } NumberMap;
-typedef Yaml *YamlNode; /* a key whose value has its own structure (data.train, reward, synth.teacher); NULL when absent */
+typedef const Yaml *YamlNode; /* a key whose value has its own structure (data.train, reward, synth.teacher); NULL when absent */
 typedef struct Recipe {
     Arena *arena;
     const char *path;          /* where it was read; NULL for one made in memory */
-    bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_reward, has_synth; /* the section is there and not null */
+    const char *program;       /* set by the program: its name and version, for the head of the resolved recipe; NULL = none */
+    bool has_model, has_lora, has_data, has_train, has_eval, has_generate; /* the section is there and not null */
     /* One field per line of config.def: section_key, e.g. lora_rank, train_learning_rate; the top level has no prefix: seed, output. */
 #define KEY(section, name, type, ...) RECIPE_CTYPE_##type section##_##name;
 #define TOP_KEY(name, type, ...) RECIPE_CTYPE_##type name;
@@ -30,22 +31,27 @@ typedef struct Recipe {
 #define RECIPE_CTYPE_TEXT const char *
 #define RECIPE_CTYPE_CHOICE const char *
 #define RECIPE_CTYPE_LIST TextList
-#define RECIPE_CTYPE_REALS TextList
+#define RECIPE_CTYPE_REALS RealList
 #define RECIPE_CTYPE_MAP NumberMap
 #define RECIPE_CTYPE_NODE YamlNode
 #include "lib/train/config.def"
 #undef KEY
 #undef TOP_KEY
-    uint8_t *given;            /* per key: whether the recipe or the command line set it */
+    bool *given;               /* per key, in config.def's order: the recipe or the command line set it */
+    int *lines;                /* per key: its line in the file; 0 = not from the file */
 } Recipe;
-/* overrides: "key=value" texts, values are YAML. path NULL: overrides only. ST_CONFIG with file, line and the nearest name or the allowed values. */
+/* overrides: "key=value" texts, values are YAML. path NULL: overrides only. ST_CONFIG with file, line and the nearest name or the allowed values.
+ * A whole number whose default is null is -1 when null; a text is NULL. */
 Status recipe_read(const char *path, const char *const *overrides, size_t n_overrides, Recipe **recipe);
 void recipe_free(Recipe *recipe);
 bool recipe_given(const Recipe *recipe, const char *dotted_key);
 int recipe_line(const Recipe *recipe, const char *dotted_key); /* for messages; 0 = not in the file */
 void recipe_write_yaml(const Recipe *recipe, Str *text);    /* resolved: every key with its value */
 void recipe_write_schema(Str *text);                        /* JSON schema of a recipe */
-void recipe_write_help(const char *section, Str *text);     /* keys, defaults, one line each; section NULL = all */
+void recipe_write_help(const char *section, Str *text);     /* keys, defaults, one line each; section NULL = all, "" = the top level */
+/* The first key whose value differs between two recipes, leaving out those that don't change what is trained (output, threads, log_every, save_every, keep_checkpoints),
+ * and both values as text; NULL when they train the same. The values are in `a`'s arena. */
+const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b);
 /* Parts that libraries take. */
 Status recipe_lora(const Recipe *recipe, LoraConfig *config);
 Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config);
@@ -57,42 +63,56 @@ DType compute_from_text(const char *text);                  /* auto | f32 | bf16
 
 typedef struct Run Run;
 /* Makes output/ or takes it up again. Without `resume` a directory that holds a run is ST_CONFIG; with it a recipe that would train something else is too.
- * `finished`: the run is complete already. metrics.jsonl is cut back to the checkpoint that will be taken. */
+ * A run that is finished is left as it is: see run_finished. Else the newest whole checkpoint is chosen (run_step), what is newer or damaged is removed, and metrics.jsonl is cut
+ * back to the checkpoint. A second process on the same directory is ST_CONFIG. */
 Status run_open(const Recipe *recipe, bool resume, Run **run);
-void run_close(Run *run);
+void run_close(Run *run);             /* NULL is fine */
 const char *run_dir(const Run *run);
+const char *run_path(const Run *run, const char *name); /* "output/name"; lives as long as the run */
+bool run_resumed(const Run *run);     /* the directory held this run before */
 bool run_finished(const Run *run);
-Status run_mark_finished(Run *run);
+int64_t run_step(const Run *run);     /* of the checkpoint to start from; -1 = none, from the start */
+/* The last act: output/finished.json with the run's summary (borrowed). */
+Status run_mark_finished(Run *run, const json_t *summary);
+Status run_summary(const Run *run, json_t **summary); /* of a finished run; the caller decrefs */
 Status run_metric(Run *run, const char *json_line);   /* appended to metrics.jsonl, whole line or nothing */
-void run_log(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* output/log.txt and log_message(LOG_INFO) */
+void run_log(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* output/log.txt and log_message(LOG_INFO); run NULL: the latter alone */
+void run_warn(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* the same as LOG_WARNING */
 
-/* A checkpoint: named tensors and a JSON object of counters, in checkpoints/step-N/, each file with a checksum; written aside, synced, renamed. A damaged or half-written one is
- * never taken; the newest whole one is. */
+/* A checkpoint: named tensors and a JSON object of counters, in checkpoints/step-N/: tensors.safetensors, state.json and, written last, manifest.json with the size and
+ * CRC-32 of both and the length of metrics.jsonl. Written aside, synced, renamed: a damaged or half-written one is never taken, the newest whole one is. */
 typedef struct CheckpointItem { const char *name; Tensor *tensor; } CheckpointItem;
-Status checkpoint_save(Run *run, int64_t step, const CheckpointItem *items, size_t n, const json_t *state, int keep);
-/* *step = -1 when there is none. state: caller decrefs. Tensors are filled by name; one missing or of another shape is ST_INPUT. */
-Status checkpoint_find(Run *run, int64_t *step);
+/* Older ones beyond `keep` are removed afterwards. ST_RESOURCE on a full disk; the checkpoints that were there stay. */
+Status checkpoint_save(Run *run, int64_t step, const CheckpointItem *items, size_t n, const json_t *state, int64_t keep);
+/* The newest whole checkpoint below `dir` (".../checkpoints"); *step = -1 when there is none. */
+Status checkpoint_find(const char *dir, int64_t *step);
+/* Tensors are filled by name; one that is missing or of another shape is ST_INPUT. state: caller decrefs. */
 Status checkpoint_load(Run *run, int64_t step, const CheckpointItem *items, size_t n, json_t **state);
 
 /* ---- the core ---- */
 
-/* What a trainer asks of SFT (and later reward models and RL): data and losses. */
-typedef struct LossSums { double loss_sum; double count; int64_t tokens, loss_tokens; } LossSums;
+/* Sums over trained tokens. loss_sum: of the objective, nats; count: what it is divided by. */
+typedef struct LossSums { double loss_sum, count; int64_t tokens, loss_tokens; } LossSums;
+/* What a trainer asks of SFT (and later of reward models and RL): data and losses. All is a function of (seed, step), so that a resumed run does the same. */
 typedef struct Task {
     void *context;
-    int64_t steps_per_epoch;                                            /* optimiser steps */
-    /* Tokens that the loss of `step` (from 0) is divided by, over all micro-batches. ST_INPUT when it is 0. */
+    int64_t total_steps;                                                /* optimiser steps of the whole run */
+    /* Epoch reached after `steps` steps, e.g. 1.5. */
+    double (*epoch)(void *context, int64_t steps);
+    /* Number of accumulation steps of `step` (from 0), and what its loss is divided by: trained tokens over all of them. ST_INPUT when that is 0. */
     Status (*begin_step)(void *context, int64_t step, int64_t *micro_batches, double *divisor);
-    /* Forward and backward of one micro-batch: adds d(loss_sum / divisor) to the gradients. */
+    /* Forward and backward of one accumulation step: adds d(loss_sum / divisor) to the gradients and to `sums`. The tape has been reset. */
     Status (*micro_batch)(void *context, Tape *tape, int64_t step, int64_t micro, double divisor, LossSums *sums);
+    /* The same for the largest accumulation step of the run, to learn its memory: on the meta device, where nothing is computed. */
+    Status (*largest_batch)(void *context, Tape *tape);
     Status (*evaluate)(void *context, Tape *tape, LossSums *sums);      /* NULL: no evaluation data */
-    const char *(*describe_batch)(void *context, int64_t step, int64_t micro, Str *text); /* row numbers for messages */
+    void (*describe_batch)(void *context, int64_t step, int64_t micro, Str *text); /* the rows of an accumulation step, for messages */
 } Task;
 typedef struct Progress {
     int64_t step, total_steps;
     double loss, tokens_per_second, seconds_left, learning_rate, grad_norm;
-    uint64_t memory;
-    bool evaluation;
+    uint64_t memory;       /* peak of the process, bytes */
+    bool evaluation;       /* eval_loss is new */
     double eval_loss;
 } Progress;
 typedef struct TrainerConfig {
@@ -101,12 +121,33 @@ typedef struct TrainerConfig {
     Tape *tape;
     Run *run;
     Task task;
-    void (*on_progress)(void *context, const Progress *progress); /* may be NULL */
+    void (*on_progress)(void *context, const Progress *progress); /* after each step and each evaluation; may be NULL */
     void *progress_context;
-    Status (*save_result)(void *context, Model *model, const char *dir); /* writes adapter/ or model/ into `dir` */
+    Status (*save_result)(void *context, const char *run_dir);    /* writes adapter/ or model/ into it; context: the task's */
 } TrainerConfig;
-typedef struct TrainResult { int64_t steps; double first_loss, last_loss, best_eval_loss; double seconds; int64_t tokens; bool early_stopped, already_finished; } TrainResult;
-/* Trains from the newest checkpoint (or step 0) to the end. ST_INTERRUPTED after SIGINT/SIGTERM with a checkpoint saved; ST_NUMERIC naming step, tensor and rows. */
+typedef struct TrainResult {
+    int64_t steps;
+    double first_loss, last_loss;
+    double eval_loss, best_eval_loss; /* NaN without evaluation */
+    int64_t best_step;                /* steps done at the best evaluation; -1 = none */
+    double seconds;
+    int64_t tokens, loss_tokens;
+    bool early_stopped, already_finished;
+} TrainResult;
+
+/* Memory that training will take, from shapes alone; bytes. */
+typedef struct TrainMemory {
+    size_t mapped;      /* the model's files: shared with the system's cache, not counted in the total */
+    size_t weights, packed, gradients, optimizer, best, activations;
+    size_t total;
+} TrainMemory;
+Status trainer_memory(const TrainerConfig *config, TrainMemory *memory);
+/* ST_RESOURCE with what to change when `memory` is more than the machine has left. */
+Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory);
+void train_memory_describe(const TrainMemory *memory, Str *text); /* one line for people */
+
+/* Trains from the run's checkpoint (or step 0) to the end, then writes the result. With early_stopping the weights of the best evaluation are what is written, else the last ones.
+ * Gradients are zero when it is called. ST_INTERRUPTED after interrupt_request with a checkpoint saved; ST_NUMERIC naming step, tensor and rows. */
 Status trainer_run(const TrainerConfig *config, TrainResult *result);
 
 #endif

@@ -1,0 +1,138 @@
+/* Softmax attention, forward. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1; numerics.md section 4. */
+#include "lib/tensor/cpu/attention.h"
+
+/* Buffers of one task, in the thread's scratch. */
+typedef struct Work {
+    float *q, *sum;             /* (rows, padded): scaled queries; running sums of weighted values */
+    float *keys_transposed;     /* (padded, KEY_TILE) */
+    float *tile;                /* (KEY_TILE, padded): keys, then values */
+    float *scores;              /* (CHUNK_ROWS, KEY_TILE) */
+    float *largest, *total;     /* (rows): the running maximum and the sum of exponentials */
+} Work;
+
+static Work work_new(const AttentionShape *shape) {
+    int64_t rows = shape->tokens * shape->group, tile = KEY_TILE * shape->padded;
+    float *memory = cpu_scratch(CPU_LOCAL, (size_t)(2 * rows * shape->padded + 2 * tile + CHUNK_ROWS * KEY_TILE + 2 * rows) * sizeof(float));
+    Work work = {.q = memory, .sum = memory + rows * shape->padded};
+    work.keys_transposed = work.sum + rows * shape->padded;
+    work.tile = work.keys_transposed + tile;
+    work.scores = work.tile + tile;
+    work.largest = work.scores + CHUNK_ROWS * KEY_TILE;
+    work.total = work.largest + rows;
+    return work;
+}
+
+/* One row's scores become weights relative to the running maximum; the running sums are brought to the new maximum. */
+static void softmax_row(const AttentionShape *shape, Columns seen, float *restrict s, float *restrict sum, float *largest, float *total) {
+    float cap = (float)shape->args->softcap;
+    if (cap != 0)
+        for (int64_t j = 0; j < KEY_TILE; j++) s[j] = cap * fast_tanh(s[j] / cap);
+    for (int64_t j = 0; j < seen.begin; j++) s[j] = -INFINITY;
+    for (int64_t j = seen.end; j < KEY_TILE; j++) s[j] = -INFINITY;
+    float lanes[16], before = *largest;
+    memcpy(lanes, s, sizeof lanes);
+    for (int64_t j = 16; j < KEY_TILE; j += 16)
+        for (int64_t i = 0; i < 16; i++) lanes[i] = s[j + i] > lanes[i] ? s[j + i] : lanes[i];
+    float now = before;
+    for (int64_t i = 0; i < 16; i++) now = lanes[i] > now ? lanes[i] : now;
+    float base = now == -INFINITY ? 0.0f : now, old = fast_exp(before - base), added = 0;
+#pragma omp simd reduction(+ : added)
+    for (int64_t j = 0; j < KEY_TILE; j++) {
+        s[j] = fast_exp(s[j] - base);
+        added += s[j];
+    }
+    *largest = now;
+    *total = *total * old + added;
+    if (old != 1.0f)
+        for (int64_t c = 0; c < shape->padded; c++) sum[c] *= old;
+}
+
+/* Takes one tile of keys and values into the sums of all rows of a task. */
+static void tile_attend(const AttentionShape *shape, const Work *work, int64_t rows, int64_t position, int64_t start, int64_t n_keys, const float *values) {
+    int64_t group = shape->group;
+    for (int64_t row = 0; row < rows; row += CHUNK_ROWS) {
+        int64_t n = MIN((int64_t)CHUNK_ROWS, rows - row);
+        Columns seen = columns_seen(shape, position + row / group, position + (row + n - 1) / group, start, n_keys);
+        if (seen.begin >= seen.end) continue;
+        scores_compute(shape, n, seen, work->q + row * shape->padded, work->keys_transposed, work->scores);
+        for (int64_t r = row; r < row + n; r++) {
+            int64_t at = position + r / group;
+            softmax_row(shape, columns_seen(shape, at, at, start, n_keys), work->scores + (r - row) * KEY_TILE, work->sum + r * shape->padded, &work->largest[r],
+                        &work->total[r]);
+        }
+        tile_product(n, shape->padded, seen.end - seen.begin, (Strided){work->scores + seen.begin, KEY_TILE, 1}, values + seen.begin * shape->padded, shape->padded,
+                     work->sum + row * shape->padded, shape->padded, true);
+    }
+}
+
+static void task_finish(const AttentionShape *shape, const Work *work, int64_t first, int64_t n_tokens, int64_t kv_head, Tensor *y, Tensor *logsumexp) {
+    for (int64_t i = 0, r = 0; i < n_tokens; i++)
+        for (int64_t h = kv_head * shape->group; h < (kv_head + 1) * shape->group; h++, r++) {
+            float *sum = work->sum + r * shape->padded, inverse = 1.0f / work->total[r];
+            for (int64_t c = 0; c < shape->dim; c++) sum[c] *= inverse;
+            run_write(y, (first + i) * shape->q_width + h * shape->dim, shape->dim, sum, 0);
+            float norm = work->largest[r] + logf(work->total[r]);
+            if (logsumexp) run_write(logsumexp, (first + i) * shape->args->n_heads + h, 1, &norm, 0);
+        }
+}
+
+static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv_head, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y,
+                     Tensor *logsumexp) {
+    const AttentionArgs *args = shape->args;
+    const Segment *segment = &args->layout->segments[task.segment];
+    int64_t first = segment->begin + task.first, n_tokens = MIN(shape->tokens, segment->end - first), rows = n_tokens * shape->group;
+    int64_t position = layout_offset(args->layout, task.segment) + task.first, end = position + n_tokens;
+    int64_t oldest = args->window > 0 ? MAX((int64_t)0, position - args->window + 1) : 0;
+    Work work = work_new(shape);
+    rows_load(shape, q, first, n_tokens, kv_head, (float)args->scale, work.q);
+    memset(work.sum, 0, (size_t)(rows * shape->padded) * sizeof(float));
+    for (int64_t r = 0; r < rows; r++) {
+        work.largest[r] = -INFINITY;
+        work.total[r] = 0;
+    }
+    for (int64_t start = oldest / KEY_TILE * KEY_TILE; start < end; start += KEY_TILE) {
+        int64_t from = MAX((int64_t)0, oldest - start), to = MIN((int64_t)KEY_TILE, end - start);
+        tile_load(shape, k, task.segment, kv_head, start, from, to, work.tile);
+        tile_transpose(KEY_TILE, shape->padded, work.tile, shape->padded, work.keys_transposed, KEY_TILE);
+        tile_load(shape, v, task.segment, kv_head, start, from, to, work.tile);
+        tile_attend(shape, &work, rows, position, start, to, work.tile);
+    }
+    task_finish(shape, &work, first, n_tokens, kv_head, y, logsumexp);
+}
+
+void ISA_FN(attention)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
+    const Layout *layout = args->layout;
+    const Tensor *keys = layout->cache ? layout->cache->k[args->layer] : k, *values = layout->cache ? layout->cache->v[args->layer] : v;
+    if (!CPU_READS(q, keys, values) || !CPU_WRITES(y, logsumexp)) {
+        device_reference()->attention(args, q, k, v, y, logsumexp);
+        return;
+    }
+    AttentionShape shape = attention_shape(args);
+    int64_t n_tasks, n_heads = args->n_kv_heads;
+    AttentionTask *tasks = attention_tasks(layout, shape.tokens, &n_tasks);
+#pragma omp parallel for schedule(dynamic) if (n_tasks * n_heads > 1)
+    for (int64_t i = n_tasks * n_heads - 1; i >= 0; i--) /* the last tokens of a sequence have the most keys: begin with them */
+        task_run(&shape, tasks[i / n_heads], i % n_heads, q, keys, values, y, logsumexp);
+}
+
+void ISA_FN(kv_store)(const AttentionArgs *args, const Tensor *k, const Tensor *v) {
+    const Layout *layout = args->layout;
+    Tensor *k_pages = layout->cache->k[args->layer], *v_pages = layout->cache->v[args->layer];
+    if (!CPU_READS(k, v) || !CPU_WRITES(k_pages, v_pages)) {
+        device_reference()->kv_store(args, k, v);
+        return;
+    }
+    int64_t width = args->n_kv_heads * args->head_dim;
+    for (int32_t s = 0; s < layout->n_segments; s++) {
+        const Segment *segment = &layout->segments[s];
+#pragma omp parallel for schedule(static) if ((segment->end - segment->begin) * width > CPU_SERIAL)
+        for (int64_t row = segment->begin; row < segment->end; row++) {
+            float buffer[RUN];
+            int64_t ignored, target = key_run(layout, s, segment->past + row - segment->begin, &ignored);
+            for (RUNS(at, n, 0, width)) {
+                run_write(k_pages, target * width + at, n, run_read(k, row * width + at, n, buffer), 0);
+                run_write(v_pages, target * width + at, n, run_read(v, row * width + at, n, buffer), 0);
+            }
+        }
+    }
+}

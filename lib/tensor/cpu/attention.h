@@ -1,0 +1,104 @@
+/* What attention's forward and backward pass share: where keys lie, tiles of keys, rows of queries. Included by attention*.c only.
+ *
+ * Keys are worked off in tiles cut at multiples of KEY_TILE of their position in the sequence, whichever segment or page they lie in, and every query row is
+ * computed by itself in fixed order. So a token's result has the same bits in a whole row, behind a shared parent, and token by token out of the cache.
+ */
+#ifndef TUNE_ATTENTION_H
+#define TUNE_ATTENTION_H
+
+#include "lib/tensor/cpu/blocks.h"
+#include "lib/tensor/cpu/vec.h"
+
+enum {
+    KEY_TILE = 64,
+    TASK_ROWS = 96,  /* query rows (token, head of the group) that share a tile of keys, about */
+    CHUNK_ROWS = 24, /* rows that go through products and softmax together, so that their scores stay in the first-level cache */
+};
+
+/* Sizes that all tasks of one call share. */
+typedef struct AttentionShape {
+    const AttentionArgs *args;
+    int64_t dim, padded; /* head size, and rounded up so that rows of tiles are whole vectors */
+    int64_t group;       /* query heads of a key/value head */
+    int64_t tokens;      /* of a task */
+    int64_t q_width, kv_width;
+} AttentionShape;
+
+static inline AttentionShape attention_shape(const AttentionArgs *args) {
+    int64_t group = args->n_heads / args->n_kv_heads;
+    return (AttentionShape){args, args->head_dim, (args->head_dim + 15) / 16 * 16, group, MAX((int64_t)1, TASK_ROWS / group), args->n_heads * args->head_dim,
+                            args->n_kv_heads * args->head_dim};
+}
+
+/* Tokens first..first+n-1 of a segment, for one key/value head. */
+typedef struct AttentionTask { int32_t segment; int64_t first; } AttentionTask;
+
+/* Cuts every segment into tasks of `tokens` tokens; the list is scratch. */
+static inline AttentionTask *attention_tasks(const Layout *layout, int64_t tokens, int64_t *n_tasks) {
+    *n_tasks = 0;
+    for (int32_t s = 0; s < layout->n_segments; s++) *n_tasks += blocks_of(layout->segments[s].end - layout->segments[s].begin, tokens);
+    AttentionTask *tasks = cpu_scratch(CPU_TASKS, (size_t)*n_tasks * sizeof *tasks);
+    int64_t t = 0;
+    for (int32_t s = 0; s < layout->n_segments; s++)
+        for (int64_t first = 0; first < layout->segments[s].end - layout->segments[s].begin; first += tokens) tasks[t++] = (AttentionTask){s, first};
+    return tasks;
+}
+
+/* Row of the token at `position` of the segment's sequence; *n: how many tokens from there on lie in a row. */
+static inline int64_t key_run(const Layout *layout, int32_t segment, int64_t position, int64_t *n) {
+    if (layout->cache) {
+        int64_t size = layout->cache->page_size, inside = position % size;
+        *n = size - inside;
+        return layout->segments[segment].pages[position / size] * size + inside;
+    }
+    int64_t offset = layout_offset(layout, segment);
+    while (position < offset) {
+        segment = layout->segments[segment].parent;
+        offset = layout_offset(layout, segment);
+    }
+    int64_t row = layout->segments[segment].begin + position - offset;
+    *n = layout->segments[segment].end - row;
+    return row;
+}
+
+/* Keys or values at positions start+from..start+to-1 of a sequence, of one head, as (KEY_TILE, padded) floats; the rest of the tile is zero. */
+static inline void tile_load(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to,
+                             float *tile) {
+    int64_t padded = shape->padded;
+    memset(tile, 0, (size_t)(from * padded) * sizeof *tile);
+    memset(tile + to * padded, 0, (size_t)((KEY_TILE - to) * padded) * sizeof *tile);
+    for (int64_t j = from; j < to;) {
+        int64_t n, row = key_run(shape->args->layout, segment, start + j, &n);
+        for (int64_t end = MIN(to, j + n); j < end; j++, row++) {
+            floats_from(tensor, row * shape->kv_width + kv_head * shape->dim, shape->dim, tile + j * padded);
+            for (int64_t c = shape->dim; c < padded; c++) tile[j * padded + c] = 0;
+        }
+    }
+}
+
+/* Query rows of tokens first.. of a batch, for the heads of one group: (n_tokens x group, padded) floats times `scale`, zero behind the head's values. */
+static inline void rows_load(const AttentionShape *shape, const Tensor *tensor, int64_t first, int64_t n_tokens, int64_t kv_head, float scale, float *rows) {
+    for (int64_t i = 0; i < n_tokens; i++)
+        for (int64_t h = 0; h < shape->group; h++, rows += shape->padded) {
+            floats_from(tensor, (first + i) * shape->q_width + (kv_head * shape->group + h) * shape->dim, shape->dim, rows);
+            for (int64_t c = 0; c < shape->dim; c++) rows[c] *= scale;
+            for (int64_t c = shape->dim; c < shape->padded; c++) rows[c] = 0;
+        }
+}
+
+/* Columns begin..end-1 of a tile. */
+typedef struct Columns { int64_t begin, end; } Columns;
+
+/* What the queries at positions low..high see of the tile that starts at `start` and holds `n` keys: nothing when begin >= end. */
+static inline Columns columns_seen(const AttentionShape *shape, int64_t low, int64_t high, int64_t start, int64_t n) {
+    int64_t window = shape->args->window, begin = window > 0 ? MAX((int64_t)0, low - window + 1 - start) : 0;
+    return (Columns){MIN((int64_t)KEY_TILE, begin), MAX((int64_t)0, MIN(n, high + 1 - start))};
+}
+
+/* Scores of `rows` queries against the columns that any of them sees: s (rows, KEY_TILE) = q k^T, whole vectors. */
+static inline void scores_compute(const AttentionShape *shape, int64_t rows, Columns seen, const float *q, const float *keys_transposed, float *s) {
+    int64_t begin = seen.begin / VEC_FLOATS * VEC_FLOATS, end = blocks_of(seen.end, VEC_FLOATS) * VEC_FLOATS;
+    tile_product(rows, end - begin, shape->dim, (Strided){q, shape->padded, 1}, keys_transposed + begin, KEY_TILE, s + begin, KEY_TILE, false);
+}
+
+#endif

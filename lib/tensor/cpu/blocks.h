@@ -1,0 +1,91 @@
+/* Runs of tensor elements as floats, and the loops over blocks that elementwise kernels are made of. */
+#ifndef TUNE_BLOCKS_H
+#define TUNE_BLOCKS_H
+
+#include "lib/tensor/cpu/cpu.h"
+#include "lib/tensor/cpu/vector_math.h"
+
+#include <string.h>
+
+/* Elements that fit a buffer on the stack; longer runs are worked off in pieces. */
+enum { RUN = 512 };
+
+/* The same value as f16_to_float without branches: infinities and NaN keep their exponent, the product scales normal and subnormal numbers alike. */
+static inline float half_to_float(uint16_t bits) {
+    uint32_t magnitude = (uint32_t)(bits & 0x7fffu) << 13, sign = (uint32_t)(bits & 0x8000u) << 16;
+    uint32_t scaled = bits_of_float(float_of_bits(magnitude) * 5.192296858534828e33f); /* 2^112 */
+    uint32_t special = magnitude | 0x7f800000u;
+    return float_of_bits((magnitude >= 0x0f800000u ? special : scaled) | sign);
+}
+
+/* float_to_bf16 without a branch. */
+static inline uint16_t round_to_bf16(float value) {
+    uint32_t bits = bits_of_float(value), rounded = (bits + 0x7fffu + ((bits >> 16) & 1u)) >> 16, quiet = (bits >> 16) | 0x40u;
+    return (uint16_t)((bits & 0x7fffffffu) > 0x7f800000u ? quiet : rounded);
+}
+
+static inline void floats_from(const Tensor *tensor, int64_t at, int64_t n, float *restrict out) {
+    const uint16_t *restrict bits = (const uint16_t *)tensor->data + at;
+    if (tensor->dtype == DT_F32) memcpy(out, (const float *)tensor->data + at, (size_t)n * sizeof *out);
+    else if (tensor->dtype == DT_BF16)
+        for (int64_t i = 0; i < n; i++) out[i] = float_of_bits((uint32_t)bits[i] << 16);
+    else
+        for (int64_t i = 0; i < n; i++) out[i] = half_to_float(bits[i]);
+}
+
+/* Elements at..at+n-1 to read: where they are if they are floats, else converted into `buffer`. */
+static inline const float *run_read(const Tensor *tensor, int64_t at, int64_t n, float *buffer) {
+    if (tensor->dtype == DT_F32) return (const float *)tensor->data + at;
+    floats_from(tensor, at, n, buffer);
+    return buffer;
+}
+
+/* y[at + i] = values[i] + beta * y[at + i]; values may be y's own memory when beta is 0. */
+static inline void run_write(Tensor *y, int64_t at, int64_t n, const float *values, float beta) {
+    float *floats = (float *)y->data + at;
+    uint16_t *bits = (uint16_t *)y->data + at;
+    if (y->dtype == DT_F32) {
+        if (beta == 0) {
+            if (values != floats) memcpy(floats, values, (size_t)n * sizeof *values);
+        } else
+            for (int64_t i = 0; i < n; i++) floats[i] = values[i] + beta * floats[i];
+    } else if (beta == 0)
+        for (int64_t i = 0; i < n; i++) bits[i] = round_to_bf16(values[i]);
+    else
+        for (int64_t i = 0; i < n; i++) bits[i] = round_to_bf16(values[i] + beta * float_of_bits((uint32_t)bits[i] << 16));
+}
+
+static inline int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
+
+/* Sums over the rows of a batch (gradients of biases and norm weights): each block of rows sums alone, then the blocks are added in order. */
+typedef struct RowSums {
+    int64_t block_rows, n_blocks, width, n_sums;
+    float *memory; /* (n_blocks, n_sums, width) */
+} RowSums;
+
+static inline RowSums row_sums_begin(int64_t rows, int64_t width, int64_t n_sums) {
+    enum { SMALLEST = 32, MOST = 64 };
+    RowSums sums = {.block_rows = MAX((int64_t)SMALLEST, blocks_of(rows, MOST)), .width = width, .n_sums = n_sums};
+    sums.n_blocks = blocks_of(rows, sums.block_rows);
+    size_t bytes = (size_t)(sums.n_blocks * n_sums * width) * sizeof(float);
+    sums.memory = cpu_scratch(CPU_SHARED, bytes);
+    memset(sums.memory, 0, bytes);
+    return sums;
+}
+
+static inline float *row_sums_of(const RowSums *sums, int64_t block, int64_t which) { return sums->memory + (block * sums->n_sums + which) * sums->width; }
+
+/* out += sum number `which`. */
+static inline void row_sums_add(const RowSums *sums, int64_t which, Tensor *out) {
+    for (int64_t block = 1; block < sums->n_blocks; block++) {
+        float *total = row_sums_of(sums, 0, which);
+        const float *more = row_sums_of(sums, block, which);
+        for (int64_t i = 0; i < sums->width; i++) total[i] += more[i];
+    }
+    if (sums->n_blocks > 0) run_write(out, 0, sums->width, row_sums_of(sums, 0, which), 1);
+}
+
+/* for (RUNS(at, n, begin, end)): pieces at..at+n-1 of begin..end-1, at most RUN long. */
+#define RUNS(at, n, begin, end) int64_t at = (begin), n = MIN((int64_t)RUN, (end) - at); at < (end); at += n, n = MIN((int64_t)RUN, (end) - at)
+
+#endif

@@ -1,0 +1,54 @@
+/* The processor's device: fast kernels for f32 and bf16.
+ *
+ * Every .c file of this folder but host_*.c is compiled once per instruction set with -DISA=base|avx2|avx512, so a kernel is written once, in C that the
+ * compiler vectorises:
+ *
+ *     void ISA_FN(fill)(Tensor *y, double value) { ... }     // becomes cpu_fill_avx2 when compiled with -DISA=avx2
+ *
+ * host_*.c are compiled once: they choose the set when the program runs, and talk to the libraries of matrix products.
+ *
+ * Threads: OpenMP over blocks whose size depends on the problem alone; sums over blocks are added in block order. So results are the same bits for any
+ * number of threads.
+ */
+#ifndef TUNE_CPU_H
+#define TUNE_CPU_H
+
+#include "lib/tensor/tensor.h"
+
+/* Elements of a tensor below which starting threads costs more than it saves. */
+enum { CPU_SERIAL = 16384 };
+/* Elements that elementwise kernels hand to a thread at once. */
+enum { CPU_BLOCK = 4096 };
+
+#define CPU_PASTE(name, isa) cpu_##name##_##isa
+#define CPU_PASTE_EXPANDED(name, isa) CPU_PASTE(name, isa)
+
+/* Fills in the kernels of one instruction set, all but the products. */
+void cpu_kernels_base(Device *device);
+void cpu_kernels_avx2(Device *device);
+void cpu_kernels_avx512(Device *device);
+/* The products: cpu_matmul, cpu_token_logprobs, cpu_token_logprobs_backward. The libraries below choose by the processor themselves. */
+#define KERNEL(name, arguments)
+#define KERNEL_PRODUCT(name, arguments) void cpu_##name arguments;
+#include "lib/tensor/kernels.def"
+#undef KERNEL
+
+#ifdef ISA
+#define ISA_FN(name) CPU_PASTE_EXPANDED(name, ISA)
+#define KERNEL(name, arguments) void ISA_FN(name) arguments;
+#define KERNEL_PRODUCT(name, arguments)
+#include "lib/tensor/kernels.def"
+#undef KERNEL
+#endif
+
+/* Scratch memory of the calling OpenMP thread, aligned to 64 bytes, kept for the next kernel; not cleared. Each slot is one piece, valid until the thread
+ * asks for the same slot again. CPU_SHARED and CPU_TASKS are for what a kernel allocates before its parallel loop, CPU_LOCAL for what its iterations need. */
+enum { CPU_SHARED, CPU_TASKS, CPU_LOCAL, CPU_SLOTS };
+void *cpu_scratch(int slot, size_t bytes);
+
+/* True if the fast kernels do these dtypes: f32 and bf16, and f16 where it is only read. The rest is left to the reference kernels. NULL tensors are fine. */
+bool cpu_fast(const Tensor *const *tensors, size_t n, bool written);
+#define CPU_READS(...) cpu_fast((const Tensor *const[]){__VA_ARGS__}, sizeof((const Tensor *const[]){__VA_ARGS__}) / sizeof(Tensor *), false)
+#define CPU_WRITES(...) cpu_fast((const Tensor *const[]){__VA_ARGS__}, sizeof((const Tensor *const[]){__VA_ARGS__}) / sizeof(Tensor *), true)
+
+#endif

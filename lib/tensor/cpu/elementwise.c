@@ -1,0 +1,272 @@
+/* Kernels that treat each element or row alone. */
+#include "lib/tensor/cpu/blocks.h"
+
+/* for every block b of `count` elements, in parallel: body sees begin..end-1. */
+#define PARALLEL_BLOCKS _Pragma("omp parallel for schedule(static) if (count > CPU_SERIAL)") for (int64_t begin = 0; begin < count; begin += CPU_BLOCK)
+
+void ISA_FN(copy)(const Tensor *x, Tensor *y) {
+    int64_t count = tensor_count(x);
+    if (!CPU_READS(x) || !CPU_WRITES(y)) {
+        device_reference()->copy(x, y);
+        return;
+    }
+    PARALLEL_BLOCKS {
+        float buffer[RUN];
+        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) run_write(y, at, n, run_read(x, at, n, buffer), 0);
+    }
+}
+
+void ISA_FN(fill)(Tensor *y, double value) {
+    int64_t count = tensor_count(y);
+    if (!CPU_WRITES(y)) {
+        device_reference()->fill(y, value);
+        return;
+    }
+    PARALLEL_BLOCKS {
+        float buffer[RUN];
+        for (int64_t i = 0; i < RUN; i++) buffer[i] = (float)value;
+        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) run_write(y, at, n, buffer, 0);
+    }
+}
+
+void ISA_FN(add)(const Tensor *a, const Tensor *b, Tensor *y) {
+    int64_t count = tensor_count(y);
+    if (!CPU_READS(a, b) || !CPU_WRITES(y)) {
+        device_reference()->add(a, b, y);
+        return;
+    }
+    PARALLEL_BLOCKS {
+        float buffer_a[RUN], buffer_b[RUN], sum[RUN];
+        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
+            const float *left = run_read(a, at, n, buffer_a), *right = run_read(b, at, n, buffer_b);
+            for (int64_t i = 0; i < n; i++) sum[i] = left[i] + right[i];
+            run_write(y, at, n, sum, 0);
+        }
+    }
+}
+
+void ISA_FN(accumulate)(const Tensor *x, double scale, double beta, Tensor *y) {
+    int64_t count = tensor_count(y);
+    if (!CPU_READS(x) || !CPU_WRITES(y)) {
+        device_reference()->accumulate(x, scale, beta, y);
+        return;
+    }
+    PARALLEL_BLOCKS {
+        float buffer[RUN], scaled[RUN], factor = (float)scale;
+        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
+            const float *values = run_read(x, at, n, buffer);
+            for (int64_t i = 0; i < n; i++) scaled[i] = factor * values[i];
+            run_write(y, at, n, scaled, (float)beta);
+        }
+    }
+}
+
+void ISA_FN(bias_add)(Tensor *y, const Tensor *bias) {
+    int64_t width = tensor_width(y), rows = tensor_rows(y);
+    if (!CPU_READS(bias) || !CPU_WRITES(y)) {
+        device_reference()->bias_add(y, bias);
+        return;
+    }
+#pragma omp parallel for schedule(static) if (rows * width > CPU_SERIAL)
+    for (int64_t r = 0; r < rows; r++) {
+        float buffer[RUN];
+        for (RUNS(at, n, 0, width)) run_write(y, r * width + at, n, run_read(bias, at, n, buffer), 1);
+    }
+}
+
+void ISA_FN(bias_backward)(const Tensor *dy, Tensor *dbias) {
+    if (!CPU_READS(dy) || !CPU_WRITES(dbias)) {
+        device_reference()->bias_backward(dy, dbias);
+        return;
+    }
+    int64_t width = tensor_width(dy), rows = tensor_rows(dy);
+    RowSums sums = row_sums_begin(rows, width, 1);
+#pragma omp parallel for schedule(static) if (rows * width > CPU_SERIAL)
+    for (int64_t block = 0; block < sums.n_blocks; block++) {
+        float *sum = row_sums_of(&sums, block, 0), buffer[RUN];
+        for (int64_t r = block * sums.block_rows; r < MIN(rows, (block + 1) * sums.block_rows); r++)
+            for (RUNS(at, n, 0, width)) {
+                const float *d = run_read(dy, r * width + at, n, buffer);
+                for (int64_t i = 0; i < n; i++) sum[at + i] += d[i];
+            }
+    }
+    row_sums_add(&sums, 0, dbias);
+}
+
+void ISA_FN(dropout)(const Tensor *x, double p, RngKey key, double beta, Tensor *y) {
+    int64_t count = tensor_count(x);
+    if (!CPU_READS(x) || !CPU_WRITES(y)) {
+        device_reference()->dropout(x, p, key, beta, y);
+        return;
+    }
+    uint64_t threshold = (uint64_t)ceil(ldexp(p, 32)); /* draws below it are zeros */
+    float factor = (float)(1 / (1 - p));
+    PARALLEL_BLOCKS {
+        float buffer[RUN], kept[RUN];
+        uint32_t draws[RUN];
+        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
+            const float *values = run_read(x, at, n, buffer);
+            for (int64_t i = 0; i < n; i += 4) rng_block(key, (uint64_t)(at + i) / 4, draws + i);
+            for (int64_t i = 0; i < n; i++) kept[i] = draws[i] >= threshold ? values[i] * factor : 0.0f;
+            run_write(y, at, n, kept, (float)beta);
+        }
+    }
+}
+
+void ISA_FN(gather_rows)(const Tensor *x, const Tensor *rows, Tensor *y) {
+    if (!CPU_READS(x) || !CPU_WRITES(y)) {
+        device_reference()->gather_rows(x, rows, y);
+        return;
+    }
+    int64_t width = tensor_width(y), n_rows = tensor_rows(y);
+    const int32_t *from = rows->data;
+#pragma omp parallel for schedule(static) if (n_rows * width > CPU_SERIAL)
+    for (int64_t r = 0; r < n_rows; r++) {
+        float buffer[RUN];
+        for (RUNS(at, n, 0, width)) run_write(y, r * width + at, n, run_read(x, from[r] * width + at, n, buffer), 0);
+    }
+}
+
+/* Rows may repeat, so threads share the columns instead of the rows. */
+void ISA_FN(scatter_add_rows)(const Tensor *dy, const Tensor *rows, Tensor *dx) {
+    if (!CPU_READS(dy) || !CPU_WRITES(dx)) {
+        device_reference()->scatter_add_rows(dy, rows, dx);
+        return;
+    }
+    int64_t width = tensor_width(dy), n_rows = tensor_rows(dy);
+    const int32_t *to = rows->data;
+    enum { COLUMNS = 128 };
+#pragma omp parallel for schedule(static) if (n_rows * width > CPU_SERIAL)
+    for (int64_t at = 0; at < width; at += COLUMNS) {
+        float buffer[COLUMNS];
+        int64_t n = MIN((int64_t)COLUMNS, width - at);
+        for (int64_t r = 0; r < n_rows; r++) run_write(dx, to[r] * width + at, n, run_read(dy, r * width + at, n, buffer), 1);
+    }
+}
+
+/* f(x), vectorised for each kind. */
+static void activate(Activation kind, int64_t n, const float *restrict x, float *restrict value) {
+    switch (kind) {
+    case ACT_SILU:
+        for (int64_t i = 0; i < n; i++) value[i] = x[i] * fast_sigmoid(x[i]);
+        break;
+    case ACT_GELU_TANH: /* (1 + tanh u) / 2 = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+        for (int64_t i = 0; i < n; i++) value[i] = x[i] * fast_sigmoid(1.59576912f * (x[i] + 0.044715f * x[i] * x[i] * x[i]));
+        break;
+    case ACT_GELU_ERF:
+        for (int64_t i = 0; i < n; i++) value[i] = x[i] * fast_normal_cdf(x[i]);
+        break;
+    case ACT_RELU:
+        for (int64_t i = 0; i < n; i++) value[i] = x[i] < 0.0f ? 0.0f : x[i];
+        break;
+    }
+}
+
+/* f'(x). */
+static void activate_slope(Activation kind, int64_t n, const float *restrict x, float *restrict slope) {
+    switch (kind) {
+    case ACT_SILU:
+        for (int64_t i = 0; i < n; i++) {
+            float s = fast_sigmoid(x[i]);
+            slope[i] = s * (1.0f + x[i] * (1.0f - s));
+        }
+        break;
+    case ACT_GELU_TANH:
+        for (int64_t i = 0; i < n; i++) {
+            float square = x[i] * x[i], s = fast_sigmoid(1.59576912f * (x[i] + 0.044715f * square * x[i]));
+            slope[i] = s + x[i] * s * (1.0f - s) * 1.59576912f * (1.0f + 0.134145f * square);
+        }
+        break;
+    case ACT_GELU_ERF:
+        for (int64_t i = 0; i < n; i++) slope[i] = fast_normal_cdf(x[i]) + x[i] * 0.398942280f * fast_exp(-0.5f * x[i] * x[i]);
+        break;
+    case ACT_RELU:
+        for (int64_t i = 0; i < n; i++) slope[i] = x[i] > 0.0f ? 1.0f : x[i] != x[i] ? x[i] : 0.0f;
+        break;
+    }
+}
+
+void ISA_FN(activation)(Activation kind, const Tensor *x, const Tensor *up, Tensor *y) {
+    int64_t count = tensor_count(x);
+    if (!CPU_READS(x, up) || !CPU_WRITES(y)) {
+        device_reference()->activation(kind, x, up, y);
+        return;
+    }
+    PARALLEL_BLOCKS {
+        float buffer[RUN], value[RUN];
+        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
+            activate(kind, n, run_read(x, at, n, buffer), value);
+            if (up) {
+                const float *factor = run_read(up, at, n, buffer);
+                for (int64_t i = 0; i < n; i++) value[i] *= factor[i];
+            }
+            run_write(y, at, n, value, 0);
+        }
+    }
+}
+
+void ISA_FN(activation_backward)(Activation kind, const Tensor *x, const Tensor *up, const Tensor *dy, const double beta[2], Tensor *dx, Tensor *dup) {
+    int64_t count = tensor_count(x);
+    if (!CPU_READS(x, up, dy) || !CPU_WRITES(dx, dup)) {
+        device_reference()->activation_backward(kind, x, up, dy, beta, dx, dup);
+        return;
+    }
+    PARALLEL_BLOCKS {
+        float buffer_x[RUN], buffer_d[RUN], buffer_up[RUN], result[RUN];
+        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
+            const float *in = run_read(x, at, n, buffer_x), *d = run_read(dy, at, n, buffer_d);
+            if (dup) {
+                activate(kind, n, in, result);
+                for (int64_t i = 0; i < n; i++) result[i] *= d[i];
+                run_write(dup, at, n, result, (float)beta[1]);
+            }
+            if (!dx) continue;
+            activate_slope(kind, n, in, result);
+            const float *factor = up ? run_read(up, at, n, buffer_up) : NULL;
+            for (int64_t i = 0; i < n; i++) result[i] *= factor ? d[i] * factor[i] : d[i];
+            run_write(dx, at, n, result, (float)beta[0]);
+        }
+    }
+}
+
+void ISA_FN(sum_squares)(const Tensor *x, double *result) {
+    if (!CPU_READS(x)) {
+        device_reference()->sum_squares(x, result);
+        return;
+    }
+    int64_t count = tensor_count(x), n_blocks = blocks_of(count, CPU_SERIAL);
+    double *sums = cpu_scratch(CPU_SHARED, (size_t)n_blocks * sizeof *sums);
+#pragma omp parallel for schedule(static) if (n_blocks > 1)
+    for (int64_t block = 0; block < n_blocks; block++) {
+        float buffer[RUN];
+        double sum = 0;
+        for (RUNS(at, n, block * CPU_SERIAL, MIN(count, (block + 1) * CPU_SERIAL))) {
+            const float *values = run_read(x, at, n, buffer);
+#pragma omp simd reduction(+ : sum)
+            for (int64_t i = 0; i < n; i++) sum += (double)values[i] * (double)values[i];
+        }
+        sums[block] = sum;
+    }
+    *result = 0;
+    for (int64_t block = 0; block < n_blocks; block++) *result += sums[block];
+}
+
+void ISA_FN(find_nonfinite)(const Tensor *x, int64_t *index) {
+    if (!CPU_READS(x)) {
+        device_reference()->find_nonfinite(x, index);
+        return;
+    }
+    int64_t count = tensor_count(x), first = count;
+#pragma omp parallel for schedule(static) reduction(min : first) if (count > CPU_SERIAL)
+    for (int64_t begin = 0; begin < count; begin += CPU_BLOCK) {
+        float buffer[RUN];
+        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
+            const float *values = run_read(x, at, n, buffer);
+            uint32_t found = 0;
+            for (int64_t i = 0; i < n; i++) found |= (bits_of_float(values[i]) & 0x7f800000u) == 0x7f800000u;
+            for (int64_t i = 0; found && i < n; i++)
+                if (!isfinite(values[i])) first = MIN(first, at + i);
+        }
+    }
+    *index = first < count ? first : -1;
+}

@@ -1,0 +1,160 @@
+/* The processor's device: which instruction set runs, what the processor is, the kernels' scratch memory. */
+#include "lib/tensor/cpu/cpu.h"
+#include "lib/tensor/cpu/gemm.h"
+
+#include <omp.h>
+#include <stdatomic.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#if defined(__x86_64__)
+#include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
+#endif
+
+/* ---- what the processor can do ---- */
+
+static void feature_add(CpuInfo *info, bool present, const char *name) {
+    size_t used = strlen(info->features);
+    if (present && used + strlen(name) + 2 <= sizeof info->features) snprintf(info->features + used, sizeof info->features - used, "%s%s", used ? " " : "", name);
+}
+
+#if defined(__x86_64__)
+static void processor_describe(CpuInfo *info) {
+    unsigned int words[12] = {0}, a = 0, b = 0, c = 0, d = 0;
+    for (unsigned int i = 0; i < 3; i++) __get_cpuid(0x80000002u + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]);
+    snprintf(info->name, sizeof info->name, "%.48s", (const char *)words);
+    feature_add(info, __builtin_cpu_supports("avx2"), "avx2");
+    feature_add(info, __builtin_cpu_supports("fma"), "fma");
+    bool avx512 = __builtin_cpu_supports("avx512f"); /* the system keeps the wide registers */
+    feature_add(info, avx512, "avx512f");
+    feature_add(info, avx512 && __builtin_cpu_supports("avx512vnni"), "avx512_vnni");
+    if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
+    feature_add(info, avx512 && (d >> 22 & 1u), "amx_bf16");
+    feature_add(info, avx512 && (d >> 25 & 1u), "amx_int8");
+    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) feature_add(info, avx512 && (a >> 5 & 1u), "avx512_bf16");
+}
+
+static bool isa_possible(const char *isa) {
+    if (strcmp(isa, "avx512") == 0)
+        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
+    if (strcmp(isa, "avx2") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
+    return true;
+}
+#else
+static void processor_describe(CpuInfo *info) {
+#if defined(__aarch64__)
+    snprintf(info->name, sizeof info->name, "arm64");
+    feature_add(info, true, "neon");
+#if defined(__linux__)
+    unsigned long features = getauxval(AT_HWCAP), more = getauxval(AT_HWCAP2);
+#ifdef HWCAP_SVE
+    feature_add(info, features & HWCAP_SVE, "sve");
+#endif
+#ifdef HWCAP2_BF16
+    feature_add(info, more & HWCAP2_BF16, "bf16");
+#endif
+    (void)features, (void)more;
+#endif
+#else
+    snprintf(info->name, sizeof info->name, "unknown processor");
+#endif
+}
+
+static bool isa_possible(const char *isa) {
+    (void)isa;
+    return true;
+}
+#endif
+
+/* ---- the device ---- */
+
+/* From the plainest set to the widest. */
+static const struct { const char *name; void (*kernels)(Device *); } isas[] = {
+    {"base", cpu_kernels_base},
+#if defined(__x86_64__)
+    {"avx2", cpu_kernels_avx2},
+    {"avx512", cpu_kernels_avx512},
+#endif
+};
+
+static Device cpu = {
+    .name = "cpu",
+#define KERNEL(name, arguments)
+#define KERNEL_PRODUCT(name, arguments) .name = cpu_##name,
+#include "lib/tensor/kernels.def"
+#undef KERNEL
+    .packed_bytes = gemm_packed_bytes,
+    .packed_free = gemm_packed_free,
+};
+static CpuInfo info;
+
+static Status isa_configure(const char *wanted) {
+    bool any = !wanted || strcmp(wanted, "auto") == 0;
+    for (size_t i = COUNT_OF(isas); i-- > 0;) {
+        if (!any && strcmp(wanted, isas[i].name) != 0) continue;
+        if (isa_possible(isas[i].name)) {
+            isas[i].kernels(&cpu);
+            info.isa = isas[i].name;
+            return ST_OK;
+        }
+        if (!any) return status_fail(ST_USAGE, "this processor cannot run the instruction set '%s'", wanted);
+    }
+    status_fail(ST_USAGE, "unknown instruction set '%s'", wanted);
+    return status_hint(ST_USAGE, "this build has: base%s, or auto", COUNT_OF(isas) > 1 ? ", avx2, avx512" : "");
+}
+
+Status cpu_configure(const char *gemm, const char *isa) {
+    if (!info.name[0]) processor_describe(&info);
+    TRY(isa_configure(isa));
+    return gemm_configure(gemm);
+}
+
+const Device *device_cpu(void) {
+    if (!info.isa) {
+        Status status = cpu_configure(NULL, NULL);
+        ASSERT(status == ST_OK, "no kernels for this processor: %s", status_text());
+    }
+    return &cpu;
+}
+
+const CpuInfo *cpu_info(void) {
+    device_cpu();
+    info.threads = omp_get_max_threads();
+    gemm_describe(&info);
+    return &info;
+}
+
+bool cpu_fast(const Tensor *const *tensors, size_t n, bool written) {
+    for (size_t i = 0; i < n; i++) {
+        if (!tensors[i]) continue;
+        DType dtype = tensors[i]->dtype;
+        if (dtype != DT_F32 && dtype != DT_BF16 && (written || dtype != DT_F16)) return false;
+    }
+    return true;
+}
+
+/* ---- scratch ---- */
+
+/* Indexed by thread number, so that nothing is lost when the pool of threads shrinks and grows. */
+enum { MOST_THREADS = 1024 };
+static struct { void *memory; size_t bytes; } scratch[MOST_THREADS][CPU_SLOTS];
+static atomic_size_t scratch_total;
+
+void *cpu_scratch(int slot, size_t bytes) {
+    int thread = omp_get_thread_num();
+    ASSERT(thread < MOST_THREADS, "thread %d, at most %d", thread, MOST_THREADS);
+    if (scratch[thread][slot].memory && scratch[thread][slot].bytes >= bytes) return scratch[thread][slot].memory;
+    size_t rounded = (MAX(bytes, (size_t)1) + 4095) / 4096 * 4096;
+    free(scratch[thread][slot].memory);
+    scratch[thread][slot].memory = aligned_alloc(64, rounded);
+    ASSERT(scratch[thread][slot].memory, "no memory for %zu bytes of a kernel's scratch", rounded);
+    atomic_fetch_add(&scratch_total, rounded - scratch[thread][slot].bytes);
+    scratch[thread][slot].bytes = rounded;
+    return scratch[thread][slot].memory;
+}
+
+size_t cpu_scratch_bytes(void) { return atomic_load(&scratch_total) + gemm_scratch_bytes(); }

@@ -1,0 +1,34 @@
+/* Rotary positions. */
+#include "lib/tensor/cpu/blocks.h"
+
+/* Pairs (first[i], second[i]) of one head, both in y's memory afterwards. */
+static void rotate_head(const Tensor *x, int64_t at, int64_t half, const float *c, const float *s, float sign, float beta, Tensor *y) {
+    float buffer_first[RUN], buffer_second[RUN], turned_first[RUN], turned_second[RUN];
+    for (RUNS(i, n, 0, half)) {
+        const float *first = run_read(x, at + i, n, buffer_first), *second = run_read(x, at + half + i, n, buffer_second);
+        for (int64_t j = 0; j < n; j++) {
+            float sine = sign * s[i + j];
+            turned_first[j] = first[j] * c[i + j] - second[j] * sine;
+            turned_second[j] = second[j] * c[i + j] + first[j] * sine;
+        }
+        run_write(y, at + i, n, turned_first, beta);
+        run_write(y, at + half + i, n, turned_second, beta);
+    }
+}
+
+void ISA_FN(rope)(const Tensor *x, const Tensor *cosine, const Tensor *sine, int64_t head_dim, bool inverse, double beta, Tensor *y) {
+    if (!CPU_READS(x) || !CPU_WRITES(y) || cosine->dtype != DT_F32 || sine->dtype != DT_F32) {
+        device_reference()->rope(x, cosine, sine, head_dim, inverse, beta, y);
+        return;
+    }
+    int64_t half = tensor_width(cosine), width = tensor_width(x), rows = tensor_rows(x);
+#pragma omp parallel for schedule(static) if (rows * width > CPU_SERIAL)
+    for (int64_t r = 0; r < rows; r++) {
+        const float *c = (const float *)cosine->data + r * half, *s = (const float *)sine->data + r * half;
+        for (int64_t head = r * width; head < (r + 1) * width; head += head_dim) {
+            float buffer[RUN];
+            rotate_head(x, head, half, c, s, inverse ? -1.0f : 1.0f, (float)beta, y);
+            for (RUNS(at, n, head + 2 * half, head + head_dim)) run_write(y, at, n, run_read(x, at, n, buffer), (float)beta);
+        }
+    }
+}

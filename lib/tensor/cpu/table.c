@@ -1,0 +1,9 @@
+/* The table of one instruction set's kernels. */
+#include "lib/tensor/cpu/cpu.h"
+
+void ISA_FN(kernels)(Device *device) {
+#define KERNEL(name, arguments) device->name = ISA_FN(name);
+#define KERNEL_PRODUCT(name, arguments)
+#include "lib/tensor/kernels.def"
+#undef KERNEL
+}

@@ -1,0 +1,52 @@
+/* Optimiser updates of f32 parameters. Source: numerics.md section 3, torch's order of operations; constants of a step are worked out in double. */
+#include "lib/tensor/cpu/blocks.h"
+
+static bool all_f32(const Tensor *a, const Tensor *b, const Tensor *c) {
+    return a->dtype == DT_F32 && (!b || b->dtype == DT_F32) && (!c || c->dtype == DT_F32);
+}
+
+void ISA_FN(adamw)(Tensor *param, const Tensor *grad, Tensor *m, Tensor *v, double grad_scale, double lr, double beta1, double beta2, double eps,
+                   double weight_decay, int64_t step) {
+    if (!all_f32(param, m, v) || !CPU_READS(grad)) {
+        device_reference()->adamw(param, grad, m, v, grad_scale, lr, beta1, beta2, eps, weight_decay, step);
+        return;
+    }
+    int64_t count = tensor_count(param);
+    float step_size = (float)(lr / (1 - pow(beta1, (double)step))), root = (float)sqrt(1 - pow(beta2, (double)step));
+    float decay = (float)(1 - lr * weight_decay), new1 = (float)(1 - beta1), old2 = (float)beta2, new2 = (float)(1 - beta2), small = (float)eps;
+    float scale = (float)grad_scale;
+#pragma omp parallel for schedule(static) if (count > CPU_SERIAL)
+    for (int64_t begin = 0; begin < count; begin += CPU_BLOCK) {
+        float buffer[RUN];
+        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
+            const float *restrict g = run_read(grad, at, n, buffer);
+            float *restrict p = (float *)param->data + at, *restrict first = (float *)m->data + at, *restrict second = (float *)v->data + at;
+            for (int64_t i = 0; i < n; i++) {
+                float scaled = scale * g[i];
+                first[i] += new1 * (scaled - first[i]);
+                second[i] = old2 * second[i] + new2 * scaled * scaled;
+                p[i] = p[i] * decay - step_size * first[i] / (sqrtf(second[i]) / root + small);
+            }
+        }
+    }
+}
+
+void ISA_FN(sgd)(Tensor *param, const Tensor *grad, Tensor *velocity, double grad_scale, double lr, double momentum, double weight_decay, int64_t step) {
+    if (!all_f32(param, velocity, NULL) || !CPU_READS(grad)) {
+        device_reference()->sgd(param, grad, velocity, grad_scale, lr, momentum, weight_decay, step);
+        return;
+    }
+    int64_t count = tensor_count(param);
+    float scale = (float)grad_scale, rate = (float)lr, keep = (float)momentum, decay = (float)weight_decay;
+#pragma omp parallel for schedule(static) if (count > CPU_SERIAL)
+    for (int64_t begin = 0; begin < count; begin += CPU_BLOCK) {
+        float buffer[RUN], move[RUN];
+        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
+            const float *g = run_read(grad, at, n, buffer);
+            float *p = (float *)param->data + at, *speed = velocity ? (float *)velocity->data + at : NULL;
+            for (int64_t i = 0; i < n; i++) move[i] = scale * g[i] + decay * p[i];
+            for (int64_t i = 0; speed && i < n; i++) speed[i] = move[i] += keep * speed[i];
+            for (int64_t i = 0; i < n; i++) p[i] -= rate * move[i];
+        }
+    }
+}

@@ -1,0 +1,41 @@
+/* Supervised fine-tuning: a recipe in, a trained adapter (or model) in the run directory out.
+ *
+ *     TrainResult result;
+ *     TRY(sft_run(&(SftConfig){.recipe = recipe}, &result));   // output/adapter/ or output/model/, metrics.jsonl, checkpoints/
+ *
+ * Losses are sums over trained tokens divided by their number over the whole optimiser step, so they do not depend on how a step is split.
+ */
+#ifndef TUNE_SFT_H
+#define TUNE_SFT_H
+
+#include "data/data.h"
+
+/* What a run will do, known before its first step. */
+typedef struct SftPlan {
+    DataCounts train, eval;
+    const char *format;            /* of the training rows */
+    int64_t total_steps, largest_batch_tokens;
+    double steps_per_epoch;
+    int64_t trained_parameters, parameters; /* elements */
+    DType compute;
+    TrainMemory memory;
+} SftPlan;
+typedef struct SftConfig {
+    const Recipe *recipe;
+    bool resume;
+    bool dry_run;                  /* everything but training: nothing is written */
+    void (*on_plan)(void *context, const SftPlan *plan);          /* before the first step; may be NULL */
+    void (*on_progress)(void *context, const Progress *progress); /* may be NULL */
+    void *context;
+} SftConfig;
+/* Fails: ST_CONFIG (recipe, target modules, output taken), ST_INPUT (model, rows), ST_RESOURCE (memory, disk), ST_NUMERIC, ST_INTERRUPTED (checkpoint saved). */
+Status sft_run(const SftConfig *config, TrainResult *result);
+
+/* ---- objectives ---- */
+
+typedef struct SftLoss { bool dft; double label_smoothing; } SftLoss;
+/* Objective of one trained token from its log-probability and the mean log-probability over the vocabulary (numerics.md 1.1), and its derivatives by both.
+ * nll: -(1 - s) logprob - s mean. dft: -p logprob with the probability p held constant; it takes no label smoothing. */
+double sft_token_loss(const SftLoss *loss, double logprob, double mean, double *d_logprob, double *d_mean);
+
+#endif

@@ -1,0 +1,224 @@
+/* Every op of ops.def: its gradient in double, the fast device against the reference, and what the tape promises (checkpointed layers, known memory, sticky failures).
+ * The loops run over the table, so a new op is tested as soon as it has its line. */
+#include "lib/tensor/tensor.h"
+
+#include <math.h>
+#include <setjmp.h>
+#include <stdarg.h>
+#include <stddef.h>
+#include <cmocka.h>
+
+static void gradients_match_differences(void **state) {
+    (void)state;
+    GradCheck checks[256];
+    int n = gradcheck_ops(checks, (int)COUNT_OF(checks));
+    assert_true(n >= n_op_infos);
+    int failed = 0;
+    for (int i = 0; i < n; i++) {
+        if (checks[i].max_error < 1e-6) continue;
+        failed++;
+        print_error("op %s, example %d: gradient of input %d element %lld is %.12g, differences say %.12g (error %.3g, allowed 1e-6)\n", checks[i].op, checks[i].variant,
+                    checks[i].input, (long long)checks[i].element, checks[i].got, checks[i].expected, checks[i].max_error);
+    }
+    assert_int_equal(failed, 0);
+}
+
+enum { MAX_VALUES = 8192 };
+typedef struct Values { int n; double items[MAX_VALUES]; } Values;
+
+static void append(Values *values, const Tensor *tensor) {
+    int64_t count = tensor_count(tensor);
+    assert_true(values->n + count <= MAX_VALUES);
+    tensor_read(tensor, values->items + values->n);
+    values->n += (int)count;
+}
+
+/* Outputs of an op's example, then the gradients of its inputs. */
+static void run_example(const OpInfo *op, const Device *device, DType dtype, int variant, Values *values) {
+    Arena *arena = arena_new(0);
+    Tape *tape = tape_new(device, dtype, 0);
+    OpExample example = {.tape = tape, .arena = arena, .seed = 11, .dtype = dtype, .variant = variant};
+    values->n = 0;
+    op->example(&example);
+    assert_int_equal(tape_status(tape), ST_OK);
+    for (int o = 0; o < example.n_outputs; o++) {
+        double seeds[MAX_VALUES];
+        append(values, example.outputs[o]);
+        for (int64_t i = 0; i < tensor_count(example.outputs[o]); i++) seeds[i] = (double)bf16_to_float(float_to_bf16((float)rng_normal(rng_key(3, RNG_TEST, (uint64_t)o), (uint64_t)i)));
+        tensor_seed_grad(tape, example.outputs[o], seeds);
+    }
+    assert_int_equal(tape_backward(tape), ST_OK);
+    for (int i = 0; i < example.n_inputs; i++)
+        if (example.inputs[i]->needs_grad) append(values, example.inputs[i]->grad);
+    tape_free(tape);
+    arena_free(arena);
+}
+
+/* Values are about 1 in size. f32: sums of at most 60 products. bf16: 8 bits of mantissa through at most three roundings. */
+static void devices_agree(DType dtype, double tolerance) {
+    static Values fast, plain;
+    for (int i = 0; i < n_op_infos; i++)
+        for (int variant = 0; variant < *op_infos[i].variants; variant++) {
+            run_example(&op_infos[i], device_cpu(), dtype, variant, &fast);
+            run_example(&op_infos[i], device_reference(), dtype, variant, &plain);
+            assert_int_equal(fast.n, plain.n);
+            for (int j = 0; j < fast.n; j++) {
+                double allowed = tolerance * fmax(1, fabs(plain.items[j]));
+                if (!(fabs(fast.items[j] - plain.items[j]) <= allowed))
+                    fail_msg("op %s, example %d, %s: value %d is %.9g, the reference has %.9g, allowed difference %.3g", op_infos[i].name, variant, dtype_name(dtype), j, fast.items[j],
+                             plain.items[j], allowed);
+            }
+        }
+}
+
+static void cpu_matches_reference_f32(void **state) { (void)state; devices_agree(DT_F32, 5e-6); }
+static void cpu_matches_reference_bf16(void **state) { (void)state; devices_agree(DT_BF16, 3e-2); }
+
+/* ---- a small network of layers ---- */
+
+enum { TOKENS = 12, WIDTH = 16, N_LAYERS = 3 };
+typedef struct Net { Tensor *x, *norm[N_LAYERS], *weight[N_LAYERS]; } Net;
+typedef struct NetLayer { const Net *net; int index; } NetLayer;
+
+static Tensor *trained(Arena *arena, const Device *device, uint64_t number, int n_dims, const int64_t *shape) {
+    Tensor *tensor = tensor_new(arena, device, DT_F32, n_dims, shape);
+    tensor->needs_grad = true;
+    tensor->grad = tensor_new(arena, device, DT_F32, n_dims, shape);
+    for (int64_t i = 0; i < tensor_count(tensor); i++) {
+        tensor_set(tensor, i, 0.3 * rng_normal(rng_key(5, RNG_TEST, number), (uint64_t)i));
+        tensor_set(tensor->grad, i, 0);
+    }
+    return tensor;
+}
+
+static Net net_new(Arena *arena, const Device *device) {
+    Net net;
+    net.x = trained(arena, device, 0, 2, (int64_t[]){TOKENS, WIDTH});
+    for (int i = 0; i < N_LAYERS; i++) {
+        net.norm[i] = trained(arena, device, 1 + 2 * (uint64_t)i, 1, (int64_t[]){WIDTH});
+        net.weight[i] = trained(arena, device, 2 + 2 * (uint64_t)i, 2, (int64_t[]){WIDTH, WIDTH});
+    }
+    return net;
+}
+
+static Tensor *net_layer(Tape *tape, Tensor *x, void *context) {
+    const NetLayer *layer = context;
+    Tensor *h = op_rms_norm(tape, x, layer->net->norm[layer->index], 1e-5);
+    h = op_linear(tape, h, layer->net->weight[layer->index], NULL, NULL);
+    h = op_activation(tape, ACT_SILU, h, NULL);
+    return op_add(tape, x, h);
+}
+
+static void net_run(Tape *tape, const Net *net, Values *values) {
+    NetLayer layers[N_LAYERS];
+    Tensor *x = net->x;
+    for (int i = 0; i < N_LAYERS; i++) {
+        layers[i] = (NetLayer){net, i};
+        x = op_layer(tape, net_layer, x, &layers[i]);
+    }
+    double seeds[TOKENS * WIDTH];
+    for (int i = 0; i < TOKENS * WIDTH; i++) seeds[i] = sin(i);
+    if (values) append(values, x);
+    tensor_seed_grad(tape, x, seeds);
+    assert_int_equal(tape_backward(tape), ST_OK);
+    if (!values) return;
+    append(values, net->x->grad);
+    for (int i = 0; i < N_LAYERS; i++) {
+        append(values, net->norm[i]->grad);
+        append(values, net->weight[i]->grad);
+    }
+}
+
+static void run_net(bool checkpoint, Values *values, size_t *peak) {
+    Arena *arena = arena_new(0);
+    Tape *tape = tape_new(device_cpu(), DT_F32, 0);
+    tape_checkpoint_layers(tape, checkpoint);
+    Net net = net_new(arena, device_cpu());
+    net_run(tape, &net, values);
+    *peak = tape_peak_bytes(tape);
+    tape_free(tape);
+    arena_free(arena);
+}
+
+static void checkpointed_layers_give_the_same_bits_in_less_memory(void **state) {
+    (void)state;
+    static Values plain, checkpointed;
+    plain.n = checkpointed.n = 0;
+    size_t plain_peak, checkpointed_peak;
+    run_net(false, &plain, &plain_peak);
+    run_net(true, &checkpointed, &checkpointed_peak);
+    assert_int_equal(plain.n, checkpointed.n);
+    for (int i = 0; i < plain.n; i++)
+        if (plain.items[i] != checkpointed.items[i]) fail_msg("value %d: %.9g plainly, %.9g checkpointed", i, plain.items[i], checkpointed.items[i]);
+    assert_true(checkpointed_peak < plain_peak);
+}
+
+static void the_meta_device_knows_the_memory(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    static Values values;
+    values.n = 0;
+    Net net = net_new(arena, device_cpu());
+    Tape *real = tape_new(device_cpu(), DT_F32, 0), *meta = tape_new(device_meta(), DT_F32, 0);
+    net_run(meta, &net, NULL);
+    net_run(real, &net, &values);
+    assert_int_equal(tape_peak_bytes(meta), tape_peak_bytes(real));
+    tape_free(real);
+    tape_free(meta);
+    arena_free(arena);
+}
+
+static void nothing_below_the_first_trained_parameter(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    Tape *tape = tape_new(device_cpu(), DT_F32, 0);
+    Net net = net_new(arena, device_cpu());
+    net.x->needs_grad = false;
+    net.norm[0]->needs_grad = net.weight[0]->needs_grad = false;
+    NetLayer first = {&net, 0}, second = {&net, 1};
+    Tensor *x = op_layer(tape, net_layer, net.x, &first), *y = op_layer(tape, net_layer, x, &second);
+    assert_false(x->needs_grad);
+    assert_true(y->needs_grad);
+    double seeds[TOKENS * WIDTH] = {1};
+    tensor_seed_grad(tape, y, seeds);
+    assert_int_equal(tape_backward(tape), ST_OK);
+    assert_null(x->grad);
+    assert_true(tensor_get(net.weight[1]->grad, 0) != 0);
+    tape_free(tape);
+    arena_free(arena);
+}
+
+static void failures_stick_to_the_tape(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    Tape *tape = tape_new(device_cpu(), DT_F32, 0);
+    Net net = net_new(arena, device_cpu());
+    Tensor *wrong = trained(arena, device_cpu(), 9, 2, (int64_t[]){WIDTH, WIDTH + 1});
+    Tensor *h = op_linear(tape, net.x, wrong, NULL, NULL);
+    assert_null(h);
+    assert_int_equal(tape_status(tape), ST_INPUT);
+    assert_null(op_add(tape, net.x, op_rms_norm(tape, h, net.norm[0], 1e-5)));
+    assert_int_equal(tape_backward(tape), ST_INPUT);
+    tape_reset(tape);
+    assert_non_null(op_add(tape, net.x, net.x));
+    tape_free(tape);
+
+    Tape *small = tape_new(device_cpu(), DT_F32, 256);
+    assert_null(op_add(small, net.x, net.x));
+    assert_int_equal(tape_status(small), ST_RESOURCE);
+    tape_free(small);
+    arena_free(arena);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(gradients_match_differences),
+        cmocka_unit_test(cpu_matches_reference_f32),
+        cmocka_unit_test(cpu_matches_reference_bf16),
+        cmocka_unit_test(checkpointed_layers_give_the_same_bits_in_less_memory),
+        cmocka_unit_test(the_meta_device_knows_the_memory),
+        cmocka_unit_test(nothing_below_the_first_trained_parameter),
+        cmocka_unit_test(failures_stick_to_the_tape),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
