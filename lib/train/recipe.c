@@ -1,0 +1,417 @@
+/* Recipes: YAML and key=value texts checked against the table of keys. */
+#include "lib/train/keys.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+const Key recipe_keys[] = {
+#define TOP_KEY(name, type, fallback, low, high, choices, help) \
+    {"", #name, #name, KEY_##type, fallback, low, high, choices, help, offsetof(Recipe, name)},
+#define KEY(section, name, type, fallback, low, high, choices, help) \
+    {#section, #name, #section "." #name, KEY_##type, fallback, low, high, choices, help, offsetof(Recipe, section##_##name)},
+#include "lib/train/config.def"
+#undef KEY
+#undef TOP_KEY
+};
+const size_t n_recipe_keys = COUNT_OF(recipe_keys);
+const KeySection recipe_sections[] = {
+    {"model", offsetof(Recipe, has_model), "what is trained"},
+    {"lora", offsetof(Recipe, has_lora), "the adapter; absent or null: every weight is trained"},
+    {"data", offsetof(Recipe, has_data), "the rows"},
+    {"train", offsetof(Recipe, has_train), "how it is trained"},
+    {"eval", offsetof(Recipe, has_eval), "evaluation"},
+    {"generate", offsetof(Recipe, has_generate), "how answers are sampled"},
+};
+const size_t n_recipe_sections = COUNT_OF(recipe_sections);
+static const char *const later_sections[] = {"rl", "reward", "synth"};
+
+/* Where a value stands, for messages. */
+typedef struct Source { const char *file; int line; } Source; /* file NULL: the command line */
+
+const Key *key_find(const char *dotted) {
+    for (size_t i = 0; i < n_recipe_keys; i++)
+        if (strcmp(recipe_keys[i].dotted, dotted) == 0) return &recipe_keys[i];
+    return NULL;
+}
+
+static const Key *key_in(const char *section, const char *name) {
+    for (size_t i = 0; i < n_recipe_keys; i++)
+        if (strcmp(recipe_keys[i].section, section) == 0 && strcmp(recipe_keys[i].name, name) == 0) return &recipe_keys[i];
+    return NULL;
+}
+
+static const KeySection *section_find(const char *name) {
+    for (size_t i = 0; i < n_recipe_sections; i++)
+        if (strcmp(recipe_sections[i].name, name) == 0) return &recipe_sections[i];
+    return NULL;
+}
+
+static bool *section_flag(const Recipe *recipe, const KeySection *section) { return (bool *)((char *)recipe + section->has_offset); }
+
+bool section_present(const Recipe *recipe, const char *section) { return section[0] == '\0' || *section_flag(recipe, section_find(section)); }
+
+void key_choices(const Key *key, bool later, void (*word)(void *context, const char *text, size_t len), void *context) {
+    const char *border = strchr(key->choices, ';'), *text = later ? (border ? border + 1 : "") : key->choices;
+    const char *end = !later && border ? border : text + strlen(text);
+    while (text < end) {
+        size_t len = strcspn(text, "|;");
+        word(context, text, len);
+        text += len + (text + len < end);
+    }
+}
+
+typedef struct Wanted { const char *value; bool found; } Wanted;
+
+static void compare_choice(void *context, const char *text, size_t len) {
+    Wanted *wanted = context;
+    if ((len == 1 && *text == '*') || (strlen(wanted->value) == len && memcmp(wanted->value, text, len) == 0)) wanted->found = true;
+}
+
+bool key_allows(const Key *key, bool later, const char *value) {
+    Wanted wanted = {value, false};
+    key_choices(key, later, compare_choice, &wanted);
+    return wanted.found;
+}
+
+/* ---- what is wrong, and where ---- */
+
+static const char *source_text(const Source *source, char out[512]) {
+    if (source->file && source->line > 0) {
+        snprintf(out, 512, "in '%s' line %d", source->file, source->line);
+    } else {
+        snprintf(out, 512, "on the command line");
+    }
+    return out;
+}
+
+static void append_choice(void *context, const char *text, size_t len) {
+    Str *list = context;
+    if (list->len > 0) str_append(list, ", ");
+    str_append_n(list, text, len);
+}
+
+static Status refuse_choice(const Key *key, const char *value, const Source *source) {
+    char where[512];
+    Str list = {0};
+    key_choices(key, false, append_choice, &list);
+    if (key_allows(key, true, value)) {
+        status_fail(ST_CONFIG, "'%s' for '%s' %s comes with a later version", value, key->dotted, source_text(source, where));
+    } else {
+        status_fail(ST_CONFIG, "wrong value '%s' for '%s' %s: not one of %s", value, key->dotted, source_text(source, where), str_text(&list));
+    }
+    const char *border = strchr(key->choices, ';');
+    bool single = strcspn(key->choices, "|") >= (border ? (size_t)(border - key->choices) : strlen(key->choices));
+    status_hint(ST_CONFIG, single ? "the value that works is %s" : "the values that work are %s", str_text(&list));
+    str_release(&list);
+    return ST_CONFIG;
+}
+
+static const char *kind_text(const Yaml *node, char out[128]) {
+    if (node->kind == YAML_NULL) snprintf(out, 128, "null");
+    if (node->kind == YAML_LIST) snprintf(out, 128, "a list");
+    if (node->kind == YAML_MAP) snprintf(out, 128, "a map of keys");
+    if (node->kind == YAML_SCALAR) snprintf(out, 128, "'%.100s'", node->text);
+    return out;
+}
+
+static Status refuse_type(const Key *key, const Yaml *node, const Source *source, const char *expected) {
+    char where[512], what[128];
+    return status_fail(ST_CONFIG, "wrong value %s for '%s' %s: expected %s", kind_text(node, what), key->dotted, source_text(source, where), expected);
+}
+
+/* "a whole number from 1 to 65536", "a number of at least 0". */
+static const char *expected_number(const Key *key, char out[128]) {
+    const char *kind = key->type == KEY_INT ? "a whole number" : "a number";
+    if (key->low[0] && key->high[0]) {
+        snprintf(out, 128, "%s from %s to %s", kind, key->low, key->high);
+    } else if (key->low[0]) {
+        snprintf(out, 128, "%s of at least %s", kind, key->low);
+    } else {
+        snprintf(out, 128, "%s", kind);
+    }
+    return out;
+}
+
+static bool in_range(const Key *key, double value) {
+    return isfinite(value) && !(key->low[0] && value < strtod(key->low, NULL)) && !(key->high[0] && value > strtod(key->high, NULL));
+}
+
+/* ---- one value ---- */
+
+static bool nullable(const Key *key) { return strcmp(key->fallback, "null") == 0; }
+
+static Status read_int(const Key *key, const Yaml *node, const Source *source, int64_t *value) {
+    char expected[128];
+    int64_t number;
+    if (!yaml_as_int(node, &number) || !in_range(key, (double)number)) return refuse_type(key, node, source, expected_number(key, expected));
+    *value = number;
+    return ST_OK;
+}
+
+static Status read_real(const Key *key, const Yaml *node, const Source *source, double *value) {
+    char expected[128];
+    double number;
+    if (!yaml_as_double(node, &number) || !in_range(key, number)) return refuse_type(key, node, source, expected_number(key, expected));
+    *value = number;
+    return ST_OK;
+}
+
+static Status read_text(const Key *key, const Yaml *node, const Source *source, const char **value) {
+    if (node->kind != YAML_SCALAR) return refuse_type(key, node, source, "a text");
+    *value = node->text;
+    return ST_OK;
+}
+
+/* A list; a single value stands for a list of one. */
+static size_t list_length(const Yaml *node) { return node->kind == YAML_LIST ? node->n : 1; }
+static const Yaml *list_item(const Yaml *node, size_t i) { return node->kind == YAML_LIST ? node->items[i] : node; }
+
+static Status read_list(const Key *key, const Yaml *node, const Source *source, Arena *arena, TextList *list) {
+    if (node->kind != YAML_LIST && node->kind != YAML_SCALAR) return refuse_type(key, node, source, "a text or a list of texts");
+    list->n = list_length(node);
+    list->items = arena_alloc(arena, list->n * sizeof *list->items);
+    if (!list->items) return ST_RESOURCE;
+    for (size_t i = 0; i < list->n; i++) {
+        TRY(read_text(key, list_item(node, i), source, &list->items[i]));
+        if (key->choices[0] && !key_allows(key, false, list->items[i])) return refuse_choice(key, list->items[i], source);
+    }
+    return ST_OK;
+}
+
+static Status read_reals(const Key *key, const Yaml *node, const Source *source, Arena *arena, RealList *list) {
+    if (node->kind != YAML_LIST && node->kind != YAML_SCALAR) return refuse_type(key, node, source, "a list of numbers");
+    list->n = list_length(node);
+    list->items = arena_alloc(arena, list->n * sizeof *list->items);
+    if (!list->items) return ST_RESOURCE;
+    for (size_t i = 0; i < list->n; i++) TRY(read_real(key, list_item(node, i), source, &list->items[i]));
+    return ST_OK;
+}
+
+static Status read_map(const Key *key, const Yaml *node, const Source *source, Arena *arena, NumberMap *map) {
+    if (node->kind != YAML_MAP) return refuse_type(key, node, source, "a map of names to numbers");
+    *map = (NumberMap){.n = node->n, .keys = node->keys, .values = arena_alloc(arena, node->n * sizeof *map->values)};
+    if (!map->values) return ST_RESOURCE;
+    for (size_t i = 0; i < node->n; i++) TRY(read_real(key, node->items[i], source, &map->values[i]));
+    return ST_OK;
+}
+
+static void set_null(const Key *key, void *field) {
+    if (key->type == KEY_INT) *(int64_t *)field = -1;
+    if (key->type == KEY_TEXT) *(const char **)field = NULL;
+    if (key->type == KEY_NODE) *(YamlNode *)field = NULL;
+}
+
+/* Choices of the keys that hold one value: as the text that YAML has, null for none. */
+static Status check_choice(const Key *key, const Yaml *node, const Source *source) {
+    if (key->choices[0] == '\0' || key->type == KEY_LIST) return ST_OK;
+    char number[64];
+    const char *text = node->kind == YAML_NULL ? "null" : node->kind == YAML_SCALAR ? node->text : "...";
+    double real;
+    bool truth;
+    if (key->type == KEY_BOOL && yaml_as_bool(node, &truth)) text = truth ? "true" : "false";
+    if (key->type == KEY_REAL && yaml_as_double(node, &real)) {
+        snprintf(number, sizeof number, "%g", real);
+        text = number;
+    }
+    return key_allows(key, false, text) ? ST_OK : refuse_choice(key, text, source);
+}
+
+static Status read_value(Recipe *recipe, const Key *key, const Yaml *node, const Source *source) {
+    void *field = key_field(recipe, key);
+    if (key->type == KEY_BOOL && !yaml_as_bool(node, field)) return refuse_type(key, node, source, "true or false");
+    if (key->type == KEY_CHOICE && node->kind != YAML_SCALAR) return refuse_type(key, node, source, "a text");
+    TRY(check_choice(key, node, source));
+    if (node->kind == YAML_NULL && nullable(key)) {
+        set_null(key, field);
+        return ST_OK;
+    }
+    switch (key->type) {
+    case KEY_BOOL: return ST_OK;
+    case KEY_INT: return read_int(key, node, source, field);
+    case KEY_REAL: return read_real(key, node, source, field);
+    case KEY_TEXT:
+    case KEY_CHOICE: return read_text(key, node, source, field);
+    case KEY_LIST: return read_list(key, node, source, recipe->arena, field);
+    case KEY_REALS: return read_reals(key, node, source, recipe->arena, field);
+    case KEY_MAP: return read_map(key, node, source, recipe->arena, field);
+    case KEY_NODE: *(YamlNode *)field = node; return ST_OK;
+    }
+    return ST_OK;
+}
+
+static Status set_key(Recipe *recipe, const Key *key, const Yaml *node, const Source *source) {
+    TRY(read_value(recipe, key, node, source));
+    size_t i = (size_t)(key - recipe_keys);
+    recipe->given[i] = true;
+    recipe->lines[i] = source->line;
+    return ST_OK;
+}
+
+/* ---- sections and names ---- */
+
+/* The key that was probably meant: the same section first, then the same name elsewhere, then anything near. */
+static const char *nearest_key(const char *section, const char *name, const char *written) {
+    const char *names[COUNT_OF(recipe_keys)];
+    size_t n = 0;
+    for (size_t i = 0; i < n_recipe_keys; i++)
+        if (strcmp(recipe_keys[i].section, section) == 0) names[n++] = recipe_keys[i].name;
+    if (section[0] == '\0')
+        for (size_t i = 0; i < n_recipe_sections; i++) names[n++] = recipe_sections[i].name;
+    const char *near = text_nearest(name, names, n);
+    if (near) {
+        const Key *key = key_in(section, near);
+        return key ? key->dotted : near;
+    }
+    for (size_t i = 0; i < n_recipe_keys; i++)
+        if (strcmp(recipe_keys[i].name, name) == 0) return recipe_keys[i].dotted;
+    for (size_t i = 0; i < n_recipe_keys; i++) names[i] = recipe_keys[i].dotted;
+    return text_nearest(written, names, n_recipe_keys);
+}
+
+static Status unknown_key(const char *section, const char *name, const Source *source) {
+    char where[512];
+    Str written = {0};
+    str_printf(&written, "%s%s%s", section, section[0] ? "." : "", name);
+    const char *near = nearest_key(section, name, str_text(&written));
+    status_fail(ST_CONFIG, "unknown key '%s' %s", str_text(&written), source_text(source, where));
+    str_release(&written);
+    return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : status_hint(ST_CONFIG, "`tune sft --help` lists the keys");
+}
+
+static bool is_later_section(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(later_sections); i++)
+        if (strcmp(later_sections[i], name) == 0) return true;
+    return false;
+}
+
+static Status refuse_section(const char *name, const Source *source) {
+    char where[512];
+    status_fail(ST_CONFIG, "section '%s' %s comes with a later version", name, source_text(source, where));
+    return status_hint(ST_CONFIG, "leave it out: supervised fine-tuning does not need it");
+}
+
+static Status read_section(Recipe *recipe, const KeySection *section, const Yaml *node, const Source *source) {
+    char where[512];
+    *section_flag(recipe, section) = node->kind != YAML_NULL;
+    if (node->kind == YAML_NULL) return ST_OK;
+    if (node->kind != YAML_MAP)
+        return status_fail(ST_CONFIG, "wrong value for section '%s' %s: expected a map of keys", section->name, source_text(source, where));
+    for (size_t i = 0; i < node->n; i++) {
+        Source at = {source->file, node->key_lines[i]};
+        const Key *key = key_in(section->name, node->keys[i]);
+        if (!key) return unknown_key(section->name, node->keys[i], &at);
+        TRY(set_key(recipe, key, node->items[i], &at));
+    }
+    return ST_OK;
+}
+
+static Status read_top(Recipe *recipe, const char *name, const Yaml *node, const Source *source) {
+    const KeySection *section = section_find(name);
+    if (section) return read_section(recipe, section, node, source);
+    const Key *key = key_in("", name);
+    if (key) return set_key(recipe, key, node, source);
+    return is_later_section(name) ? refuse_section(name, source) : unknown_key("", name, source);
+}
+
+static Status read_defaults(Recipe *recipe) {
+    for (size_t i = 0; i < n_recipe_keys; i++) {
+        const Key *key = &recipe_keys[i];
+        Yaml *node;
+        TRY(yaml_read_text(key->fallback, strlen(key->fallback), key->dotted, recipe->arena, &node));
+        TRY(read_value(recipe, key, node, &(Source){0}));
+    }
+    return ST_OK;
+}
+
+static Status read_file(Recipe *recipe, const char *path) {
+    Yaml *root;
+    TRY(yaml_read_file(path, recipe->arena, &root));
+    if (root->kind != YAML_MAP) return status_fail(ST_CONFIG, "cannot read recipe '%s': it holds no keys", path);
+    for (size_t i = 0; i < root->n; i++) TRY(read_top(recipe, root->keys[i], root->items[i], &(Source){path, root->key_lines[i]}));
+    return ST_OK;
+}
+
+/* "section.key=value", "key=value" or "section=null"; the value is YAML. */
+static Status read_override(Recipe *recipe, const char *text) {
+    const char *equals = strchr(text, '=');
+    if (!equals || equals == text) {
+        status_fail(ST_USAGE, "cannot understand '%s'", text);
+        return status_hint(ST_USAGE, "a key of the recipe is set as key=value, e.g. lora.rank=16");
+    }
+    char *name = arena_strndup(recipe->arena, text, (size_t)(equals - text));
+    if (!name) return ST_RESOURCE;
+    Yaml *node;
+    TRY(yaml_read_text(equals + 1, strlen(equals + 1), name, recipe->arena, &node));
+    Source source = {0};
+    char *dot = strchr(name, '.');
+    if (!dot) return read_top(recipe, name, node, &source);
+    *dot = '\0';
+    const KeySection *section = section_find(name);
+    if (!section && is_later_section(name)) return refuse_section(name, &source);
+    const Key *key = key_in(name, dot + 1);
+    if (!key) return unknown_key(name, dot + 1, &source);
+    *section_flag(recipe, section) = true;
+    return set_key(recipe, key, node, &source);
+}
+
+/* What no single key can tell. */
+static Status check_together(const Recipe *recipe) {
+    if (recipe->data_eval && recipe->eval_data)
+        return status_hint(status_fail(ST_CONFIG, "'data.eval' and 'eval.data' are both given"), "they mean the same; keep one");
+    if ((recipe->data_eval || recipe->eval_data) && recipe->data_eval_split > 0)
+        return status_hint(status_fail(ST_CONFIG, "evaluation rows and 'data.eval_split' are both given"), "keep one");
+    if (recipe->train_loss && strcmp(recipe->train_loss, "dft") == 0 && recipe->train_label_smoothing > 0)
+        return status_fail(ST_CONFIG, "'train.loss' dft takes no 'train.label_smoothing'");
+    if (recipe->train_betas.n != 2 || recipe->train_betas.items[0] >= 1 || recipe->train_betas.items[1] >= 1)
+        return status_fail(ST_CONFIG, "wrong value for 'train.betas': expected two numbers from 0 to below 1");
+    if (recipe->train_early_stopping > 0 && !recipe->data_eval && !recipe->eval_data && recipe->data_eval_split <= 0)
+        return status_hint(status_fail(ST_CONFIG, "'train.early_stopping' needs evaluation rows"), "give 'data.eval' or 'data.eval_split'");
+    if (recipe->train_early_stopping > 0 && recipe->train_eval_every == 0)
+        return status_hint(status_fail(ST_CONFIG, "'train.early_stopping' needs evaluations on the way"), "give 'train.eval_every'");
+    return ST_OK;
+}
+
+Status recipe_read(const char *path, const char *const *overrides, size_t n_overrides, Recipe **result) {
+    *result = NULL;
+    Arena *arena = arena_new(0);
+    Recipe *recipe = arena ? arena_zero(arena, sizeof *recipe) : NULL;
+    if (!recipe) {
+        arena_free(arena);
+        return status_fail(ST_RESOURCE, "out of memory for the recipe");
+    }
+    recipe->arena = arena;
+    Status status = ST_RESOURCE;
+    recipe->given = arena_zero(arena, n_recipe_keys * sizeof *recipe->given);
+    recipe->lines = arena_zero(arena, n_recipe_keys * sizeof *recipe->lines);
+    if (!recipe->given || !recipe->lines) goto failed;
+    TRY_GOTO(read_defaults(recipe), failed);
+    if (path) {
+        recipe->path = arena_strdup(arena, path);
+        TRY_GOTO(read_file(recipe, path), failed);
+    }
+    for (size_t i = 0; i < n_overrides; i++) TRY_GOTO(read_override(recipe, overrides[i]), failed);
+    TRY_GOTO(check_together(recipe), failed);
+    *result = recipe;
+    return ST_OK;
+failed:
+    arena_free(arena);
+    return status;
+}
+
+void recipe_free(Recipe *recipe) {
+    if (recipe) arena_free(recipe->arena);
+}
+
+bool recipe_given(const Recipe *recipe, const char *dotted_key) {
+    const Key *key = key_find(dotted_key);
+    ASSERT(key, "'%s' is no key", dotted_key);
+    return recipe->given[key - recipe_keys];
+}
+
+int recipe_line(const Recipe *recipe, const char *dotted_key) {
+    const Key *key = key_find(dotted_key);
+    ASSERT(key, "'%s' is no key", dotted_key);
+    return recipe->lines[key - recipe_keys];
+}

@@ -1,0 +1,85 @@
+/* The parts of a recipe that libraries take. */
+#include "lib/train/train.h"
+
+#include <math.h>
+#include <string.h>
+
+static Status fill_rank_pattern(const Recipe *recipe, LoraConfig *config) {
+    const NumberMap *map = &recipe->lora_rank_pattern;
+    config->n_rank_pattern = map->n;
+    config->rank_keys = map->keys;
+    config->rank_values = arena_alloc(recipe->arena, map->n * sizeof *config->rank_values);
+    if (!config->rank_values) return ST_RESOURCE;
+    for (size_t i = 0; i < map->n; i++) {
+        double rank = map->values[i];
+        if (rank < 1 || rank > 65536 || rank != floor(rank))
+            return status_fail(ST_CONFIG, "wrong rank %g for '%s' in 'lora.rank_pattern': expected a whole number from 1 to 65536", rank, map->keys[i]);
+        config->rank_values[i] = (int64_t)rank;
+    }
+    return ST_OK;
+}
+
+Status recipe_lora(const Recipe *recipe, LoraConfig *config) {
+    *config = (LoraConfig){
+        .rank = recipe->lora_rank,
+        .alpha = recipe->lora_alpha,
+        .dropout = recipe->lora_dropout,
+        .n_targets = recipe->lora_target_modules.n,
+        .targets = recipe->lora_target_modules.items,
+        .n_saved = recipe->lora_modules_to_save.n,
+        .saved = recipe->lora_modules_to_save.items,
+        .n_alpha_pattern = recipe->lora_alpha_pattern.n,
+        .alpha_keys = recipe->lora_alpha_pattern.keys,
+        .alpha_values = recipe->lora_alpha_pattern.values,
+        .use_rslora = recipe->lora_use_rslora,
+        .gaussian = strcmp(recipe->lora_init, "gaussian") == 0,
+        .lr_ratio = recipe->lora_lr_ratio,
+    };
+    if (config->n_targets == 0) return status_fail(ST_CONFIG, "'lora.target_modules' is empty");
+    for (size_t i = 0; i < config->n_targets; i++) {
+        if (strcmp(config->targets[i], "all-linear") != 0) continue;
+        if (config->n_targets > 1) return status_fail(ST_CONFIG, "'all-linear' in 'lora.target_modules' stands alone");
+        config->n_targets = 0;
+    }
+    return fill_rank_pattern(recipe, config);
+}
+
+Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config) {
+    *config = (OptimizerConfig){
+        .name = recipe->train_optimizer,
+        .beta1 = recipe->train_betas.items[0],
+        .beta2 = recipe->train_betas.items[1],
+        .eps = recipe->train_eps,
+        .weight_decay = recipe->train_weight_decay,
+        .momentum = recipe->train_momentum,
+    };
+    return optimizer_find(config->name) ? ST_OK : status_fail(ST_CONFIG, "unknown optimizer '%s'", config->name);
+}
+
+/* As transformers: a warmup of a share of all steps is rounded up. */
+static Status warmup_steps(double given, int64_t total_steps, int64_t *steps) {
+    if (given >= 1 && (given != floor(given) || given > 1e15))
+        return status_fail(ST_CONFIG, "wrong value %g for 'train.warmup_steps': expected whole steps, or a share below 1", given);
+    *steps = given < 1 ? (int64_t)ceil(given * (double)total_steps) : (int64_t)given;
+    return ST_OK;
+}
+
+Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config) {
+    double lr = recipe->train_learning_rate;
+    *config = (ScheduleConfig){
+        .name = recipe->train_lr_scheduler,
+        .total_steps = total_steps,
+        .min_lr_ratio = recipe->train_min_lr_ratio,
+        .power = 1,
+        .lr_end_ratio = lr > 1e-7 ? 1e-7 / lr : 0,
+    };
+    TRY(warmup_steps(recipe->train_warmup_steps, total_steps, &config->warmup_steps));
+    return schedule_check(config);
+}
+
+DType compute_from_text(const char *text) {
+    if (strcmp(text, "auto") == 0) return cpu_info()->native_bf16 ? DT_BF16 : DT_F32;
+    return strcmp(text, "bf16") == 0 ? DT_BF16 : DT_F32;
+}
+
+DType recipe_compute(const Recipe *recipe) { return compute_from_text(recipe->model_compute); }
