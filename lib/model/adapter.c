@@ -1,0 +1,432 @@
+/* LoRA adapters as PEFT has them on disk (formats.md section 1): attaching, reading, writing. */
+#include "lib/model/parts.h"
+
+#include <math.h>
+#include <string.h>
+
+static const char *const PEFT_PREFIX = "base_model.model.";
+
+static bool module_is_linear(const Model *model, const Module *module) {
+    for (size_t i = 0; i < model->n_linears; i++)
+        if (&model->linears[i]->weight == module->weight) return true;
+    return false;
+}
+
+/* ---- whole copies of modules ---- */
+
+/* A trained copy of one tensor in its slot; the original stays in the list. */
+static Status save_slot(Model *model, const char *path, const char *kind, Tensor **slot, bool trained) {
+    const Tensor *original = *slot;
+    DType dtype = model->compute == DT_F64 ? DT_F64 : DT_F32;
+    Tensor *copy = tensor_new(model->arena, model->device, dtype, original->n_dims, original->shape);
+    char *name = arena_printf(model->arena, "%s.%s", path, kind);
+    if (!copy || !name) return ST_RESOURCE;
+    copy->name = name;
+    copy->in_out = original->in_out;
+    if (model->device != device_meta()) convert_elements(original->data, original->dtype, copy->data, dtype, (size_t)tensor_count(original));
+    Param *param = params_add(&model->params, name, copy, PARAM_SAVED);
+    if (!param) return ST_RESOURCE;
+    *slot = copy;
+    return trained ? params_train(param, model->arena) : ST_OK;
+}
+
+static Status save_module(Model *model, const Module *module, bool trained) {
+    TRY(save_slot(model, module->path, "weight", module->weight, trained));
+    return module->bias ? save_slot(model, module->path, "bias", module->bias, trained) : ST_OK;
+}
+
+/* ---- a new adapter ---- */
+
+/* Last components of the linear layers' names, each once: "q_proj", "k_proj", ... */
+static size_t linear_kinds(const Model *model, const char **names, size_t cap) {
+    size_t n = 0;
+    for (size_t i = 0; i < model->n_linears; i++) {
+        const char *dot = strrchr(model->linears[i]->path, '.'), *name = dot ? dot + 1 : model->linears[i]->path;
+        bool known = false;
+        for (size_t k = 0; k < n && !known; k++) known = strcmp(names[k], name) == 0;
+        if (!known && n < cap) names[n++] = name;
+    }
+    return n;
+}
+
+static Status unknown_target(const Model *model, const char *target) {
+    const char *names[16];
+    size_t n = linear_kinds(model, names, COUNT_OF(names));
+    for (size_t i = 0; i < model->n_modules; i++)
+        if (module_matches(model->modules[i].path, &target, 1)) {
+            status_fail(ST_CONFIG, "no LoRA on '%s': it is not a linear layer inside the model", target);
+            return status_hint(ST_CONFIG, "modules_to_save trains it whole");
+        }
+    Str list = {0};
+    for (size_t i = 0; i < n; i++) str_printf(&list, "%s%s", i ? ", " : "", names[i]);
+    const char *nearest = text_nearest(target, names, n);
+    status_fail(ST_CONFIG, "target module '%s' matches nothing in '%s'", target, model->dir);
+    if (nearest) status_hint(ST_CONFIG, "did you mean '%s'? there are %s", nearest, str_text(&list));
+    else status_hint(ST_CONFIG, "there are %s", str_text(&list));
+    str_release(&list);
+    return ST_CONFIG;
+}
+
+static Status check_lora(const Model *model, const LoraConfig *config) {
+    if (model->lora.rank > 0) return status_fail(ST_CONFIG, "the model in '%s' has an adapter already", model->dir);
+    if (config->rank < 1) return status_fail(ST_CONFIG, "LoRA of rank %lld", (long long)config->rank);
+    if (config->target_regex) TRY(pattern_check(config->target_regex));
+    for (size_t i = 0; i < config->n_rank_pattern; i++) TRY(pattern_check(config->rank_keys[i]));
+    for (size_t i = 0; i < config->n_alpha_pattern; i++) TRY(pattern_check(config->alpha_keys[i]));
+    return ST_OK;
+}
+
+static Status check_targets(const Model *model, const LoraConfig *config) {
+    for (size_t t = 0; t < config->n_targets; t++) {
+        bool found = false;
+        for (size_t i = 0; i < model->n_linears && !found; i++) found = module_matches(model->linears[i]->path, &config->targets[t], 1);
+        if (!found) return unknown_target(model, config->targets[t]);
+    }
+    return ST_OK;
+}
+
+static Status save_named_modules(Model *model, const LoraConfig *config) {
+    for (size_t t = 0; t < config->n_saved; t++) {
+        bool found = false;
+        for (size_t i = 0; i < model->n_modules; i++) {
+            const Module *module = &model->modules[i];
+            if (!module_matches(module->path, &config->saved[t], 1)) continue;
+            found = true;
+            if (module_is_linear(model, module) && lora_targets(config, module->path))
+                return status_fail(ST_CONFIG, "'%s' is in modules_to_save and a LoRA target at once", module->path);
+            TRY(save_module(model, module, true));
+        }
+        if (!found) return status_fail(ST_CONFIG, "module '%s' of modules_to_save matches nothing in '%s'", config->saved[t], model->dir);
+    }
+    return ST_OK;
+}
+
+Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed) {
+    TRY(check_lora(model, config));
+    TRY(check_targets(model, config));
+    DType dtype = model->compute == DT_F64 ? DT_F64 : DT_F32;
+    for (size_t i = 0; i < model->n_linears; i++)
+        if (lora_targets(config, model->linears[i]->path)) TRY(lora_attach(model->linears[i], config, seed, dtype, model->device, model->arena, &model->params));
+    TRY(save_named_modules(model, config));
+    model->lora = *config;
+    return ST_OK;
+}
+
+/* ---- adapter_config.json, read ---- */
+
+/* Keys of other adapter kinds: refused unless null, false, zero or empty. */
+static const char *const unsupported[] = {
+    "use_dora", "lora_bias", "layer_replication", "trainable_token_indices", "target_parameters", "use_qalora", "alora_invocation_tokens", "use_bdlora", "arrow_config",
+    "megatron_config", "monteclora_config", "kasa_config", "velora_config",
+};
+
+static bool is_off(const json_t *value) {
+    return !value || json_is_null(value) || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) ||
+           (json_is_array(value) && json_array_size(value) == 0) || (json_is_object(value) && json_object_size(value) == 0);
+}
+
+static Status read_names(const json_t *json, const char *path, const char *key, Arena *arena, size_t *n, const char ***names) {
+    const json_t *list = json_object_get(json, key);
+    *n = 0;
+    if (!list || json_is_null(list)) return ST_OK;
+    if (!json_is_array(list)) return status_fail(ST_INPUT, "wrong type of '%s' in '%s': expected a list of names", key, path);
+    *names = arena_alloc(arena, (json_array_size(list) + 1) * sizeof **names);
+    if (!*names) return ST_RESOURCE;
+    for (size_t i = 0; i < json_array_size(list); i++) {
+        const char *name = json_string_value(json_array_get(list, i));
+        if (!name) return status_fail(ST_INPUT, "wrong type of '%s' in '%s': expected a list of names", key, path);
+        if (!((*names)[(*n)++] = arena_strdup(arena, name))) return ST_RESOURCE;
+    }
+    return ST_OK;
+}
+
+static Status read_patterns(const json_t *json, const char *path, const char *key, Arena *arena, size_t *n, const char ***keys, double **values) {
+    const json_t *map = json_object_get(json, key);
+    *n = 0;
+    if (!map || json_is_null(map)) return ST_OK;
+    if (!json_is_object(map)) return status_fail(ST_INPUT, "wrong type of '%s' in '%s': expected an object", key, path);
+    size_t size = json_object_size(map) + 1;
+    *keys = arena_alloc(arena, size * sizeof **keys);
+    *values = arena_alloc(arena, size * sizeof **values);
+    if (!*keys || !*values) return ST_RESOURCE;
+    const char *name;
+    json_t *value;
+    json_object_foreach((json_t *)map, name, value) {
+        if (!json_is_number(value)) return status_fail(ST_INPUT, "wrong type of '%s' for '%s' in '%s': expected a number", key, name, path);
+        if (pattern_check(name) != ST_OK) return status_prefix(ST_INPUT, "'%s' in '%s'", key, path);
+        (*values)[*n] = json_number_value(value);
+        if (!((*keys)[(*n)++] = arena_strdup(arena, name))) return ST_RESOURCE;
+    }
+    return ST_OK;
+}
+
+static Status read_targets(const json_t *json, const char *path, Arena *arena, LoraConfig *config) {
+    const json_t *targets = json_object_get(json, "target_modules");
+    if (!json_is_string(targets)) return read_names(json, path, "target_modules", arena, &config->n_targets, &config->targets);
+    const char *text = json_string_value(targets);
+    if (strcmp(text, "all-linear") == 0) return ST_OK;
+    if (pattern_check(text) != ST_OK) return status_prefix(ST_INPUT, "target_modules in '%s'", path);
+    config->target_regex = arena_strdup(arena, text);
+    return config->target_regex ? ST_OK : ST_RESOURCE;
+}
+
+static Status check_kind(const json_t *json, const char *path) {
+    const char *kind = NULL, *bias = "none";
+    TRY(json_get_string(json, path, "peft_type", &kind));
+    if (!kind || strcmp(kind, "LORA") != 0) return status_fail(ST_INPUT, "peft_type '%s' in '%s' is not supported", kind ? kind : "", path);
+    TRY(json_get_string(json, path, "bias", &bias));
+    if (strcmp(bias, "none") != 0) return status_fail(ST_INPUT, "trained biases ('bias': '%s') in '%s' are not supported", bias, path);
+    for (size_t i = 0; i < COUNT_OF(unsupported); i++)
+        if (!is_off(json_object_get(json, unsupported[i]))) return status_fail(ST_INPUT, "'%s' in '%s' is not supported", unsupported[i], path);
+    /* These starts change the base's weights too, so that the adapter alone does not say what was trained. */
+    static const char *const changing[] = {"pissa", "olora", "loftq", "corda", "lora_ga"};
+    const char *init = json_string_value(json_object_get(json, "init_lora_weights"));
+    for (size_t i = 0; init && i < COUNT_OF(changing); i++)
+        if (text_starts_with(init, changing[i])) return status_fail(ST_INPUT, "'init_lora_weights': '%s' in '%s' is not supported", init, path);
+    return ST_OK;
+}
+
+static Status parse_config(const json_t *json, const char *path, Arena *arena, LoraConfig *config) {
+    *config = (LoraConfig){.rank = 8, .alpha = 8, .lr_ratio = 1};
+    if (!json_is_object(json)) return status_fail(ST_INPUT, "'%s' is not a JSON object", path);
+    TRY(check_kind(json, path));
+    TRY(json_get_int(json, path, "r", &config->rank));
+    TRY(json_get_double(json, path, "lora_alpha", &config->alpha));
+    TRY(json_get_double(json, path, "lora_dropout", &config->dropout));
+    TRY(json_get_bool(json, path, "use_rslora", &config->use_rslora));
+    if (config->rank < 1 || config->rank > 1 << 20) return status_fail(ST_INPUT, "rank %lld in '%s'", (long long)config->rank, path);
+    if (!(config->dropout >= 0 && config->dropout < 1)) return status_fail(ST_INPUT, "lora_dropout %g in '%s'", config->dropout, path);
+    TRY(read_targets(json, path, arena, config));
+    TRY(read_names(json, path, "modules_to_save", arena, &config->n_saved, &config->saved));
+    double *ranks = NULL;
+    TRY(read_patterns(json, path, "rank_pattern", arena, &config->n_rank_pattern, &config->rank_keys, &ranks));
+    TRY(read_patterns(json, path, "alpha_pattern", arena, &config->n_alpha_pattern, &config->alpha_keys, &config->alpha_values));
+    config->rank_values = arena_alloc(arena, (config->n_rank_pattern + 1) * sizeof *config->rank_values);
+    if (!config->rank_values) return ST_RESOURCE;
+    for (size_t i = 0; i < config->n_rank_pattern; i++) {
+        if (!(ranks[i] >= 1 && ranks[i] <= 1 << 20)) return status_fail(ST_INPUT, "rank %g for '%s' in '%s'", ranks[i], config->rank_keys[i], path);
+        config->rank_values[i] = (int64_t)ranks[i];
+    }
+    return ST_OK;
+}
+
+Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config) {
+    if (!dir_exists(dir)) {
+        status_fail(ST_INPUT, "no adapter directory '%s'", dir);
+        return status_hint(ST_INPUT, "an adapter is a directory with adapter_config.json and adapter_model.safetensors");
+    }
+    const char *path = path_join(arena, dir, "adapter_config.json");
+    if (!path) return ST_RESOURCE;
+    json_t *json;
+    TRY(json_read_file(path, &json));
+    Status status = parse_config(json, path, arena, config);
+    json_decref(json);
+    return status;
+}
+
+/* ---- adapter_model.safetensors, read ---- */
+
+typedef struct AdapterReader { Model *model; const Safetensors *files; bool *used; bool trained; } AdapterReader;
+
+static const StoredTensor *find_tensor(const AdapterReader *reader, const char *path, const char *kind) {
+    Str name = {0};
+    str_printf(&name, "%s%s.%s", PEFT_PREFIX, path, kind);
+    const StoredTensor *stored = safetensors_find(reader->files, str_text(&name));
+    str_release(&name);
+    return stored;
+}
+
+static Status fill(AdapterReader *reader, const StoredTensor *stored, Param *param) {
+    Tensor *tensor = param->tensor;
+    TRY(stored_check(stored, tensor->n_dims, tensor->shape));
+    reader->used[stored - reader->files->tensors] = true;
+    if (tensor->device != device_meta()) convert_elements(stored->data, stored->dtype, tensor->data, tensor->dtype, (size_t)tensor_count(tensor));
+    TRY(tensor_check_finite(tensor, stored->name, stored->file));
+    if (reader->trained) return param->trained ? ST_OK : params_train(param, reader->model->arena);
+    tensor->constant = true;
+    return ST_OK;
+}
+
+static Status load_branch(AdapterReader *reader, Linear *linear, const LoraConfig *config) {
+    Model *model = reader->model;
+    const StoredTensor *a = find_tensor(reader, linear->path, "lora_A.weight"), *b = find_tensor(reader, linear->path, "lora_B.weight");
+    if (!a && !b) return ST_OK;
+    if (!a || !b) return status_fail(ST_INPUT, "tensor '%s%s.%s' is missing in '%s'", PEFT_PREFIX, linear->path, a ? "lora_B.weight" : "lora_A.weight", (a ? a : b)->file);
+    TRY(lora_add_branch(linear, config, model->compute == DT_F64 ? DT_F64 : DT_F32, model->device, model->arena, &model->params));
+    TRY(fill(reader, a, &model->params.items[model->params.n - 2]));
+    return fill(reader, b, &model->params.items[model->params.n - 1]);
+}
+
+static Status load_saved(AdapterReader *reader, const Module *module) {
+    Model *model = reader->model;
+    const StoredTensor *weight = find_tensor(reader, module->path, "weight"), *bias = find_tensor(reader, module->path, "bias");
+    if (!weight) return ST_OK;
+    if (module->bias && !bias) return status_fail(ST_INPUT, "tensor '%s%s.bias' is missing in '%s'", PEFT_PREFIX, module->path, weight->file);
+    TRY(save_slot(model, module->path, "weight", module->weight, false));
+    TRY(fill(reader, weight, &model->params.items[model->params.n - 1]));
+    if (!module->bias) return ST_OK;
+    TRY(save_slot(model, module->path, "bias", module->bias, false));
+    return fill(reader, bias, &model->params.items[model->params.n - 1]);
+}
+
+/* Everything that the settings promise has to be there, and everything that is there has to have found its place. */
+static Status check_complete(const AdapterReader *reader, const LoraConfig *config, const char *dir, bool partial) {
+    const Model *model = reader->model;
+    for (size_t i = 0; i < reader->files->n; i++) {
+        const StoredTensor *stored = &reader->files->tensors[i];
+        if (reader->used[i]) continue;
+        if (strstr(stored->name, "lora_embedding_") || strstr(stored->name, "lora_magnitude_vector") || strstr(stored->name, "lm_head.lora_"))
+            return status_fail(ST_INPUT, "tensor '%s' in '%s': this kind of adapter is not supported", stored->name, stored->file);
+        status_fail(ST_INPUT, "tensor '%s' in '%s' has no place in the model in '%s'", stored->name, stored->file, model->dir);
+        return status_hint(ST_INPUT, "the adapter may be for another model");
+    }
+    size_t n = 0;
+    for (size_t i = 0; i < model->n_linears; i++) {
+        const Linear *linear = model->linears[i];
+        n += linear->lora != NULL;
+        if (!linear->lora && !partial && lora_targets(config, linear->path))
+            return status_fail(ST_INPUT, "tensor '%s%s.lora_A.weight' is missing in '%s'", PEFT_PREFIX, linear->path, dir);
+    }
+    for (size_t t = 0; t < config->n_saved; t++) {
+        bool found = false;
+        for (size_t i = 0; i < model->n_modules && !found; i++)
+            found = module_matches(model->modules[i].path, &config->saved[t], 1) && find_tensor(reader, model->modules[i].path, "weight");
+        if (!found) return status_fail(ST_INPUT, "weights of '%s' are missing in '%s'", config->saved[t], dir);
+    }
+    return n + config->n_saved > 0 ? ST_OK : status_fail(ST_INPUT, "the adapter in '%s' is empty", dir);
+}
+
+/* Settings that leave out some of the targeted layers: then the tensors say which. */
+static Status is_partial(const char *config_path, bool *partial) {
+    json_t *json;
+    TRY(json_read_file(config_path, &json));
+    *partial = !is_off(json_object_get(json, "layers_to_transform")) || !is_off(json_object_get(json, "exclude_modules")) || is_off(json_object_get(json, "target_modules"));
+    json_decref(json);
+    return ST_OK;
+}
+
+static Status load_tensors(AdapterReader *reader, const LoraConfig *config, const char *dir, bool partial) {
+    Model *model = reader->model;
+    for (size_t i = 0; i < model->n_linears; i++) TRY(load_branch(reader, model->linears[i], config));
+    for (size_t i = 0; i < model->n_modules; i++) TRY(load_saved(reader, &model->modules[i]));
+    return check_complete(reader, config, dir, partial);
+}
+
+Status adapter_load(Model *model, const char *dir, bool trained) {
+    if (model->lora.rank > 0) return status_fail(ST_CONFIG, "the model in '%s' has an adapter already", model->dir);
+    LoraConfig config;
+    TRY(adapter_config_read(dir, model->arena, &config));
+    const char *weights = path_join(model->arena, dir, "adapter_model.safetensors"), *settings = path_join(model->arena, dir, "adapter_config.json");
+    if (!weights || !settings) return ST_RESOURCE;
+    bool partial;
+    TRY(is_partial(settings, &partial));
+    Safetensors *files;
+    TRY(safetensors_open(weights, &files));
+    AdapterReader reader = {model, files, arena_zero(model->arena, files->n + 1), trained};
+    Status status = reader.used ? load_tensors(&reader, &config, dir, partial) : ST_RESOURCE;
+    safetensors_close(files);
+    if (status == ST_OK) model->lora = config;
+    return status;
+}
+
+/* ---- writing ---- */
+
+static void write_names(JsonWriter *w, const char *key, const char *const *names, size_t n) {
+    jw_array(w, key);
+    for (size_t i = 0; i < n; i++) jw_string(w, NULL, names[i]);
+    jw_end_array(w);
+}
+
+/* Whole numbers as such: PEFT's own files have "lora_alpha": 16. */
+static void write_number(JsonWriter *w, const char *key, double value) {
+    if (value == floor(value) && fabs(value) < 1e15) jw_int(w, key, (int64_t)value);
+    else jw_double(w, key, value);
+}
+
+/* The targets as they were given when that says exactly which layers have a branch; their whole paths otherwise. */
+static void write_targets(JsonWriter *w, const Model *model) {
+    const LoraConfig *lora = &model->lora;
+    bool exact = true;
+    for (size_t i = 0; i < model->n_linears; i++) exact &= (model->linears[i]->lora != NULL) == lora_targets(lora, model->linears[i]->path);
+    if (exact && lora->target_regex) {
+        jw_string(w, "target_modules", lora->target_regex);
+    } else if (exact && lora->n_targets) {
+        write_names(w, "target_modules", lora->targets, lora->n_targets);
+    } else if (exact) {
+        const char *names[16];
+        write_names(w, "target_modules", names, linear_kinds(model, names, COUNT_OF(names)));
+    } else {
+        jw_array(w, "target_modules");
+        for (size_t i = 0; i < model->n_linears; i++)
+            if (model->linears[i]->lora) jw_string(w, NULL, model->linears[i]->path);
+        jw_end_array(w);
+    }
+}
+
+/* The keys that every version of PEFT since 0.7 knows: old ones refuse a key that they don't. */
+static Status write_config(const Model *model, const char *path, const char *base) {
+    const LoraConfig *lora = &model->lora;
+    JsonWriter w = {.pretty = true};
+    jw_object(&w, NULL);
+    jw_object(&w, "alpha_pattern");
+    for (size_t i = 0; i < lora->n_alpha_pattern; i++) write_number(&w, lora->alpha_keys[i], lora->alpha_values[i]);
+    jw_end_object(&w);
+    jw_null(&w, "auto_mapping");
+    jw_string(&w, "base_model_name_or_path", base);
+    jw_string(&w, "bias", "none");
+    jw_bool(&w, "fan_in_fan_out", model->config.in_out_weights);
+    jw_bool(&w, "inference_mode", true);
+    jw_bool(&w, "init_lora_weights", true);
+    jw_null(&w, "layers_pattern");
+    jw_null(&w, "layers_to_transform");
+    write_number(&w, "lora_alpha", lora->alpha);
+    jw_double(&w, "lora_dropout", lora->dropout);
+    if (lora->n_saved) write_names(&w, "modules_to_save", lora->saved, lora->n_saved);
+    else jw_null(&w, "modules_to_save");
+    jw_string(&w, "peft_type", "LORA");
+    jw_int(&w, "r", lora->rank);
+    jw_object(&w, "rank_pattern");
+    for (size_t i = 0; i < lora->n_rank_pattern; i++) jw_int(&w, lora->rank_keys[i], lora->rank_values[i]);
+    jw_end_object(&w);
+    jw_null(&w, "revision");
+    write_targets(&w, model);
+    jw_string(&w, "task_type", "CAUSAL_LM");
+    jw_bool(&w, "use_rslora", lora->use_rslora);
+    jw_end_object(&w);
+    str_append_char(&w.text, '\n');
+    Status status = file_write_all(path, w.text.data, w.text.len);
+    jw_release(&w);
+    return status;
+}
+
+static Status write_tensors(const Model *model, const char *path) {
+    SafetensorsWriter *writer;
+    TRY(safetensors_writer_new(path, &writer));
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < model->params.n; i++) {
+            const Param *param = &model->params.items[i];
+            const Tensor *tensor = param->tensor;
+            if (param->role == PARAM_BASE) continue;
+            if (pass == 1) {
+                safetensors_write_as(writer, tensor->data, tensor->dtype, DT_F32, (size_t)tensor_count(tensor));
+                continue;
+            }
+            Str name = {0};
+            str_printf(&name, "%s%s", PEFT_PREFIX, param->name);
+            safetensors_declare(writer, str_text(&name), DT_F32, tensor->n_dims, tensor->shape);
+            str_release(&name);
+        }
+    return safetensors_commit(writer);
+}
+
+Status adapter_save(const Model *model, const char *dir, const char *base) {
+    Arena *arena = arena_new(0);
+    const char *made = arena ? arena_printf(arena, "%s.partial", dir) : NULL;
+    Status status = made ? dir_remove(made) : ST_RESOURCE;
+    if (status == ST_OK) status = dir_make(made);
+    if (status == ST_OK) status = write_tensors(model, path_join(arena, made, "adapter_model.safetensors"));
+    if (status == ST_OK) status = write_config(model, path_join(arena, made, "adapter_config.json"), base);
+    if (status == ST_OK) status = dir_replace(made, dir, arena);
+    arena_free(arena);
+    return status;
+}
