@@ -60,7 +60,7 @@ $(BUILD)/%.o: %.c
 define isa_rule
 $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
 	@mkdir -p $$(@D)
-	$$(CC) $$(BASE_CFLAGS) $$(KERNEL_$$(FLAVOUR)) -ffp-contract=fast $$(ISA_$(1)) -DISA=$(1) $$(CPPFLAGS) -MMD -MP -c $$< -o $$@
+	$$(CC) $$(BASE_CFLAGS) $$(KERNEL_$$(FLAVOUR)) -ffp-contract=fast -fno-trapping-math -fno-math-errno $$(ISA_$(1)) -DISA=$(1) $$(CPPFLAGS) -MMD -MP -c $$< -o $$@
 endef
 $(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
 $(BUILD)/libtune.a: $(OBJECTS)
