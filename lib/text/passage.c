@@ -58,13 +58,15 @@ void passage_release(Passage *passage) {
 
 /* ---- patterns ---- */
 
-/* The published patterns mean Unicode's White_Space by \s; PCRE2's lacks U+0085. */
-static void widen_white_space(const char *regex, Str *out) {
+/* The published patterns mean Unicode's White_Space by \s; PCRE2's lacks U+0085 and has U+180E. */
+#define WHITE_SPACE "\\t-\\r\\x20\\x{85}\\x{a0}\\x{1680}\\x{2000}-\\x{200a}\\x{2028}\\x{2029}\\x{202f}\\x{205f}\\x{3000}"
+
+static void spell_out_white_space(const char *regex, Str *out) {
     bool in_class = false;
     for (const char *p = regex; *p; p++) {
         if (*p == '\\' && p[1]) {
-            if (p[1] == 's') str_append(out, in_class ? "\\s\\x{85}" : "[\\s\\x{85}]");
-            else if (p[1] == 'S' && !in_class) str_append(out, "[^\\s\\x{85}]");
+            if (p[1] == 's') str_append(out, in_class ? WHITE_SPACE : "[" WHITE_SPACE "]");
+            else if (p[1] == 'S' && !in_class) str_append(out, "[^" WHITE_SPACE "]");
             else str_append_n(out, p, 2);
             p++;
             continue;
@@ -76,12 +78,12 @@ static void widen_white_space(const char *regex, Str *out) {
 }
 
 Status pattern_compile(const char *regex, const char *where, Pattern *pattern) {
-    Str widened = {0};
-    widen_white_space(regex, &widened);
+    Str spelled = {0};
+    spell_out_white_space(regex, &spelled);
     int error;
     PCRE2_SIZE at;
-    pattern->code = pcre2_compile((PCRE2_SPTR)str_text(&widened), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &at, NULL);
-    str_release(&widened);
+    pattern->code = pcre2_compile((PCRE2_SPTR)str_text(&spelled), PCRE2_ZERO_TERMINATED, PCRE2_UTF | PCRE2_UCP, &error, &at, NULL);
+    str_release(&spelled);
     if (!pattern->code) {
         PCRE2_UCHAR text[160];
         pcre2_get_error_message(error, text, sizeof text);
