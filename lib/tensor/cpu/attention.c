@@ -108,11 +108,10 @@ void ISA_FN(attention)(const AttentionArgs *args, const Tensor *q, const Tensor 
         return;
     }
     AttentionShape shape = attention_shape(args);
-    int64_t n_tasks, n_heads = args->n_kv_heads;
-    AttentionTask *tasks = attention_tasks(layout, shape.tokens, &n_tasks);
-#pragma omp parallel for schedule(dynamic) if (n_tasks * n_heads > 1)
-    for (int64_t i = n_tasks * n_heads - 1; i >= 0; i--) /* the last tokens of a sequence have the most keys: begin with them */
-        task_run(&shape, tasks[i / n_heads], i % n_heads, q, keys, values, y, logsumexp);
+    AttentionTasks tasks = attention_tasks(&shape, shape.tokens);
+#pragma omp parallel for schedule(dynamic) if (tasks.parallel)
+    for (int64_t i = tasks.n - 1; i >= 0; i--) /* the last tokens of a sequence have the most keys: begin with them */
+        task_run(&shape, tasks.list[i / args->n_kv_heads], i % args->n_kv_heads, q, keys, values, y, logsumexp);
 }
 
 void ISA_FN(kv_store)(const AttentionArgs *args, const Tensor *k, const Tensor *v) {

@@ -30,18 +30,30 @@ static inline AttentionShape attention_shape(const AttentionArgs *args) {
                             args->n_kv_heads * args->head_dim};
 }
 
-/* Tokens first..first+n-1 of a segment, for one key/value head. */
+/* The tokens from `first` on of a segment, for one key/value head. */
 typedef struct AttentionTask { int32_t segment; int64_t first; } AttentionTask;
 
-/* Cuts every segment into tasks of `tokens` tokens; the list is scratch. */
-static inline AttentionTask *attention_tasks(const Layout *layout, int64_t tokens, int64_t *n_tasks) {
-    *n_tasks = 0;
-    for (int32_t s = 0; s < layout->n_segments; s++) *n_tasks += blocks_of(layout->segments[s].end - layout->segments[s].begin, tokens);
-    AttentionTask *tasks = cpu_scratch(CPU_TASKS, (size_t)*n_tasks * sizeof *tasks);
-    int64_t t = 0;
+/* All tasks of a call, for every key/value head. */
+typedef struct AttentionTasks {
+    AttentionTask *list; /* scratch */
+    int64_t n;           /* tasks x heads: number i is list[i / n_kv_heads] for head i % n_kv_heads */
+    bool parallel;       /* enough work for several threads */
+} AttentionTasks;
+
+/* Cuts every segment into tasks of `tokens` tokens. */
+static inline AttentionTasks attention_tasks(const AttentionShape *shape, int64_t tokens) {
+    enum { SERIAL_PRODUCTS = 1 << 19 }; /* multiply-adds below which starting threads costs more than it saves */
+    const Layout *layout = shape->args->layout;
+    int64_t n = 0, t = 0, products = 0;
+    for (int32_t s = 0; s < layout->n_segments; s++) {
+        int64_t length = layout->segments[s].end - layout->segments[s].begin;
+        n += blocks_of(length, tokens);
+        products += length * (layout_offset(layout, s) + length) * shape->q_width;
+    }
+    AttentionTask *list = cpu_scratch(CPU_TASKS, (size_t)n * sizeof *list);
     for (int32_t s = 0; s < layout->n_segments; s++)
-        for (int64_t first = 0; first < layout->segments[s].end - layout->segments[s].begin; first += tokens) tasks[t++] = (AttentionTask){s, first};
-    return tasks;
+        for (int64_t first = 0; first < layout->segments[s].end - layout->segments[s].begin; first += tokens) list[t++] = (AttentionTask){s, first};
+    return (AttentionTasks){list, n * shape->args->n_kv_heads, products > SERIAL_PRODUCTS};
 }
 
 /* Row of the token at `position` of the segment's sequence; *n: how many tokens from there on lie in a row. */

@@ -197,15 +197,17 @@ void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, cons
     }
     const Layout *layout = args->layout;
     Pass pass = {attention_shape(args), q, k, v, logsumexp, dy, NULL};
-    int64_t n_tasks, n_heads = args->n_kv_heads;
     float *means = cpu_scratch(CPU_SHARED, (size_t)(layout->n_tokens * args->n_heads) * sizeof(float));
     means_compute(&pass.shape, y, dy, layout->n_tokens, means);
     pass.means = means;
-    AttentionTask *tasks = attention_tasks(layout, pass.shape.tokens, &n_tasks);
-#pragma omp parallel for schedule(dynamic) if (n_tasks * n_heads > 1)
-    for (int64_t i = dq ? n_tasks * n_heads - 1 : -1; i >= 0; i--) queries_run(&pass, tasks[i / n_heads], i % n_heads, (float)beta[0], dq);
-    if (!dk && !dv) return;
-    tasks = attention_tasks(layout, KEY_TILE, &n_tasks);
-#pragma omp parallel for schedule(dynamic) if (n_tasks * n_heads > 1)
-    for (int64_t i = 0; i < n_tasks * n_heads; i++) keys_run(&pass, tasks[i / n_heads], i % n_heads, beta, dk, dv);
+    if (dq) {
+        AttentionTasks tasks = attention_tasks(&pass.shape, pass.shape.tokens);
+#pragma omp parallel for schedule(dynamic) if (tasks.parallel)
+        for (int64_t i = tasks.n - 1; i >= 0; i--) queries_run(&pass, tasks.list[i / args->n_kv_heads], i % args->n_kv_heads, (float)beta[0], dq);
+    }
+    if (dk || dv) {
+        AttentionTasks tasks = attention_tasks(&pass.shape, KEY_TILE);
+#pragma omp parallel for schedule(dynamic) if (tasks.parallel)
+        for (int64_t i = 0; i < tasks.n; i++) keys_run(&pass, tasks.list[i / args->n_kv_heads], i % args->n_kv_heads, beta, dk, dv);
+    }
 }
