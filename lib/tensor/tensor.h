@@ -164,6 +164,12 @@ typedef struct CpuInfo {
 const CpuInfo *cpu_info(void);
 size_t cpu_scratch_bytes(void);  /* what kernels keep for themselves so far, all threads, bytes */
 size_t cpu_packed_bytes(void);   /* what packed weights take now, bytes */
+/* What products and memory reach on all threads, measured in about two seconds on the sizes of a small model's layers. */
+typedef struct CpuSpeed {
+    double gflops_f32, gflops_bf16; /* best of the products, 10^9 operations per second; bf16 also where it is converted */
+    double memory_gbs;              /* reading memory, 10^9 bytes per second */
+} CpuSpeed;
+Status cpu_measure_speed(CpuSpeed *speed); /* ST_RESOURCE without memory for it */
 
 /* ---- the tape ---- */
 

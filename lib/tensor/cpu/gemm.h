@@ -1,16 +1,116 @@
-/* Matrix products by OpenBLAS and oneDNN behind one door (host_gemm*.c), as far as the rest of the device needs to know it. */
+/* Matrix products by OpenBLAS and oneDNN behind one door (host_gemm*.c), as far as the rest of the device needs to know it.
+ *
+ * A product is cut into tiles of its result by its shape alone; a tile is one call of a library, made by one thread. So results are the same bits for any
+ * number of threads. What is not in the product's dtype is converted tile by tile; a constant weight is converted or packed once.
+ *
+ * Do the bits of a row depend on the rows beside it? With oneDNN never, as tests/test_matmul.c checks for 1 to 300 rows; for that rows are padded: with
+ * AVX2 its kernels take rows by sixes or fours and add up what is left over in another order; its bf16 product cuts long inner dimensions by the number of
+ * rows (design.md section 4), so there a tile always has all its rows. OpenBLAS rounds some columns otherwise for rows 6 to 11 of each 12 (measured on Zen,
+ * 0.3.21), and no padding helps: a row's last bits depend on its place.
+ */
 #ifndef TUNE_GEMM_H
 #define TUNE_GEMM_H
 
 #include "lib/tensor/tensor.h"
 
-/* NULL or "auto", "openblas", "onednn". ST_USAGE when the name is not known or the build does not have it. */
-Status gemm_configure(const char *gemm);
-/* Fills in what CpuInfo says about products; `features` is there already. */
-void gemm_describe(CpuInfo *info);
+/* What cpu_configure hands on. gemm: NULL or "auto", "openblas", "onednn"; the set of row functions goes by info->isa, the choice of library by
+ * info->features. ST_USAGE when the name is not known or the build does not have it. Drops nothing that is packed already: weights are packed for the
+ * library that runs at their first product, call tensor_unpack before another is chosen. */
+Status gemm_configure(const char *gemm, const CpuInfo *info);
+void gemm_describe(CpuInfo *info); /* fills in what CpuInfo says about products */
 /* The device's packed_bytes and packed_free. */
 size_t gemm_packed_bytes(int64_t rows, int64_t cols, DType stored, DType compute, bool backward);
 void gemm_packed_free(void *packed);
-size_t gemm_scratch_bytes(void); /* kept between products, all threads, bytes */
+
+/* ---- row functions, compiled for each instruction set ---- */
+
+typedef struct LogitRow {
+    float largest;
+    double sum, weighted, total; /* of exp(z - largest), of (z - largest) exp(z - largest), of z */
+} LogitRow;
+
+/* What turns a row of logits into gradients of the plain products. */
+typedef struct LogitGrad {
+    float logsumexp, entropy, dlogprob, dentropy, dmean; /* dmean: by each log-probability, so divided by the vocabulary already */
+    float dmean_sum;                                     /* dmean times the vocabulary */
+} LogitGrad;
+
+typedef struct CpuRows {
+    /* to[i, j] = from[i, j] for (rows, cols) elements of lines ld apart; f32, bf16 and f16 to f32 or bf16. */
+    void (*convert)(const void *from, DType from_dtype, int64_t from_ld, void *to, DType to_dtype, int64_t to_ld, int64_t rows, int64_t cols);
+    /* c = alpha * tile + beta * c; c is f32 or bf16 and is not read when beta is 0. */
+    void (*finish)(const float *tile, int64_t tile_ld, float alpha, float beta, void *c, DType dtype, int64_t ld, int64_t rows, int64_t cols);
+    /* Soft-cap and temperature on n plain products, in place. */
+    void (*logits)(const LogprobArgs *args, float *z, int64_t n);
+    /* Takes n more logits of a row into its sums. */
+    void (*add)(LogitRow *row, const float *z, int64_t n);
+    /* n plain products become their gradient, but for the target's one, which `target` (index among these n, or -1) adds. */
+    void (*gradient)(const LogprobArgs *args, const LogitGrad *grad, float *z, int64_t n, int64_t target);
+} CpuRows;
+extern const CpuRows cpu_rows_base, cpu_rows_avx2, cpu_rows_avx512;
+
+/* ---- one tile: a product by one thread ---- */
+
+/* c (m, n) f32 = op(a) op(b); a: (m, k), or (k, m) when transposed; b: (k, n), or (n, k). ld: elements from line to line. */
+typedef struct TileShape {
+    DType dtype; /* f32 or bf16, of a and b */
+    bool transpose_a, transpose_b, packed; /* packed: b comes from onednn_pack */
+    int64_t m, n, k, lda, ldb, ldc;
+} TileShape;
+
+#if HAVE_ONEDNN
+/* A prepared product; belongs to the cache, valid until the next call of onednn_forget_some. */
+typedef struct OnednnTile OnednnTile;
+/* packed_rows: the `rows` of the packing that a packed shape's b had. NULL when the library has no fast way for a packed one with fewer rows. */
+const OnednnTile *onednn_tile(const TileShape *shape, int64_t packed_rows);
+void onednn_run(const OnednnTile *tile, const void *a, const void *b, float *c);
+/* Bytes of one packed tile (k, n) of a constant b, 0 when plain memory is as good. rows: those that its products will have. */
+size_t onednn_packed_bytes(DType dtype, int64_t rows, int64_t n, int64_t k);
+/* b as in TileShape. */
+void onednn_pack(DType dtype, int64_t rows, int64_t n, int64_t k, const void *b, int64_t ldb, bool transpose_b, void *packed);
+/* Empties the cache when it has grown large: batches of ever new sizes fill it. */
+void onednn_forget_some(void);
+const char *onednn_version(void);
+#endif
+
+/* ---- whole products of memory that need not be tensors ---- */
+
+typedef struct Operand { const void *data; DType dtype; int64_t ld; bool transposed; } Operand;
+/* The constant weight's packed copy, as host_gemm.c keeps it; NULL = none. */
+typedef struct PackedTiles PackedTiles;
+
+/* C (m, n) = alpha * op(A) op(B) + beta * C with products in `dtype`, f32 or bf16. */
+typedef struct Product {
+    DType dtype;
+    int64_t m, n, k;
+    Operand a, b;
+    const PackedTiles *packed;
+    void *c;
+    DType c_dtype;
+    int64_t ldc;
+    float alpha, beta;
+} Product;
+void product_run(const Product *product);
+
+/* The same tile by tile, for callers that use up each tile at once. Prepare outside of a parallel region, run each tile in it. */
+typedef struct ProductTiles {
+    const Product *product;
+    int64_t row_tile, col_tile, row_tiles, col_tiles;
+    TileShape shapes[2][2];     /* what the library runs for [last row tile][last column tile]; m may be padded */
+    const void *prepared[2][2]; /* its handles */
+} ProductTiles;
+ProductTiles product_tiles(const Product *product);
+int64_t product_rows(const ProductTiles *tiles, int64_t row_tile); /* of one tile */
+int64_t product_cols(const ProductTiles *tiles, int64_t col_tile);
+/* Result of a tile: its rows x cols f32, dense, in the thread's scratch memory until its next tile. */
+float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_tile);
+/* What threads must do first in a parallel region that runs tiles: the libraries then start none of their own. */
+void product_thread_begin(void);
+
+/* Operand and packed copy of weight `b` for products in `dtype` with op(b); packs a constant one at its first use. */
+Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const PackedTiles **packed);
+/* What products of an operand of this dtype run in: bf16 where the processor multiplies it, else f32. */
+DType product_dtype(DType a);
+const CpuRows *cpu_rows(void);
 
 #endif

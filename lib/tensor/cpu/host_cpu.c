@@ -110,7 +110,7 @@ static Status isa_configure(const char *wanted) {
 Status cpu_configure(const char *gemm, const char *isa) {
     if (!info.name[0]) processor_describe(&info);
     TRY(isa_configure(isa));
-    return gemm_configure(gemm);
+    return gemm_configure(gemm, &info);
 }
 
 const Device *device_cpu(void) {
@@ -157,4 +157,4 @@ void *cpu_scratch(int slot, size_t bytes) {
     return scratch[thread][slot].memory;
 }
 
-size_t cpu_scratch_bytes(void) { return atomic_load(&scratch_total) + gemm_scratch_bytes(); }
+size_t cpu_scratch_bytes(void) { return atomic_load(&scratch_total); }

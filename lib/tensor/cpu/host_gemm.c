@@ -1,0 +1,366 @@
+/* Matrix products: cutting into tiles, conversions, packed weights, the choice of library. */
+#include "lib/tensor/cpu/cpu.h"
+#include "lib/tensor/cpu/gemm.h"
+
+#include <cblas.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* Operations below which starting threads costs more than it saves. */
+#define SERIAL_OPERATIONS 2e6
+
+static bool with_onednn;    /* the library that runs */
+static bool native_bf16;    /* the processor multiplies bf16 and the library makes use of it */
+static bool wide_tiles;     /* AMX: a tile of 64 rows takes no longer than one of 16 */
+static const CpuRows *rows_of_isa = &cpu_rows_base;
+static size_t packed_total; /* bytes */
+
+const CpuRows *cpu_rows(void) { return rows_of_isa; }
+
+DType product_dtype(DType a) { return a == DT_BF16 && native_bf16 ? DT_BF16 : DT_F32; }
+
+/* ---- choice ---- */
+
+/* "auto" is oneDNN on x86: measured, it is as fast as OpenBLAS on large products and two to eight times as fast on few rows, with AVX2 as with AVX-512 and
+ * AMX. Its arm64 build without Arm's own library has plain loops only. */
+static bool onednn_preferred(void) {
+#if HAVE_ONEDNN && defined(__x86_64__)
+    return true;
+#else
+    return false;
+#endif
+}
+
+static bool has_feature(const CpuInfo *info, const char *name) {
+    size_t length = strlen(name);
+    for (const char *at = info->features; *at; at += *at == ' ') {
+        size_t n = strcspn(at, " ");
+        if (n == length && strncmp(at, name, n) == 0) return true;
+        at += n;
+    }
+    return false;
+}
+
+Status gemm_configure(const char *gemm, const CpuInfo *info) {
+    if (!gemm || strcmp(gemm, "auto") == 0) with_onednn = onednn_preferred();
+    else if (strcmp(gemm, "openblas") == 0) with_onednn = false;
+    else if (strcmp(gemm, "onednn") == 0 && HAVE_ONEDNN) with_onednn = true;
+    else {
+        if (strcmp(gemm, "onednn") == 0) status_fail(ST_USAGE, "no library 'onednn' for matrix products in this build");
+        else status_fail(ST_USAGE, "unknown library for matrix products '%s'", gemm);
+        return status_hint(ST_USAGE, "this build has: openblas%s, or auto", HAVE_ONEDNN ? ", onednn" : "");
+    }
+    wide_tiles = has_feature(info, "amx_bf16");
+    native_bf16 = with_onednn && (wide_tiles || has_feature(info, "avx512_bf16"));
+    rows_of_isa = &cpu_rows_base;
+#if defined(__x86_64__)
+    if (strcmp(info->isa, "avx2") == 0) rows_of_isa = &cpu_rows_avx2;
+    if (strcmp(info->isa, "avx512") == 0) rows_of_isa = &cpu_rows_avx512;
+#endif
+    return ST_OK;
+}
+
+void gemm_describe(CpuInfo *info) {
+    static char openblas[64];
+    const char *config = openblas_get_config(), *version = strchr(config, ' ');
+    snprintf(openblas, sizeof openblas, "openblas %.*s (%s)", version ? (int)strcspn(version + 1, " ") : 0, version ? version + 1 : "", openblas_get_corename());
+    info->has_onednn = HAVE_ONEDNN;
+    info->gemm_f32 = openblas;
+#if HAVE_ONEDNN
+    if (with_onednn) info->gemm_f32 = onednn_version();
+#endif
+    info->native_bf16 = native_bf16;
+    info->gemm_bf16 = native_bf16 ? info->gemm_f32 : "converted to f32";
+}
+
+/* ---- tiles ---- */
+
+/* Functions of the weight alone, so that a row's way through it is always the same, and a packed weight fits all products. */
+static int64_t col_tile_of(int64_t n) {
+    enum { USUAL = 256, WIDE = 512, MANY = 16, STEP = 32 };
+    int64_t target = n > USUAL * MANY ? WIDE : USUAL, count = (n + target - 1) / target;
+    return MAX((int64_t)STEP, ((n + count - 1) / MAX(count, (int64_t)1) + STEP - 1) / STEP * STEP);
+}
+
+static int64_t row_tile_of(DType dtype) {
+    enum { F32_ROWS = 120, BF16_ROWS = 32, AMX_ROWS = 64 };
+    return dtype == DT_F32 ? F32_ROWS : wide_tiles ? AMX_ROWS : BF16_ROWS;
+}
+
+/* Rows that the library multiplies for `m`: see the head of gemm.h. Few sizes also keep the number of prepared products small. */
+static int64_t rows_padded_for(DType dtype, int64_t m) {
+    enum { LEAST = 4, STEP = 6 };
+    if (dtype == DT_BF16) return row_tile_of(dtype);
+    if (!with_onednn) return m;
+    return m <= LEAST ? LEAST : (m + STEP - 1) / STEP * STEP;
+}
+
+void product_thread_begin(void) { omp_set_num_threads(1); }
+
+/* The library's shape of one tile of m rows and n columns. */
+static TileShape tile_shape(const Product *product, int64_t m, int64_t n) {
+    TileShape shape = {.dtype = product->dtype, .transpose_a = product->a.transposed, .transpose_b = product->b.transposed, .packed = product->packed != NULL,
+                       .m = rows_padded_for(product->dtype, m), .n = n, .k = product->k, .lda = product->a.ld, .ldb = product->b.ld, .ldc = n};
+    if (product->a.dtype != product->dtype || shape.m != m) shape.lda = shape.transpose_a ? shape.m : shape.k;
+    if (shape.packed) shape.transpose_b = false, shape.ldb = 0;
+    else if (product->b.dtype != product->dtype) shape.ldb = shape.transpose_b ? shape.k : shape.n;
+    return shape;
+}
+
+static const void *tile_prepare(TileShape *shape) {
+#if HAVE_ONEDNN
+    if (!with_onednn || shape->k == 0) return NULL;
+    const void *prepared = onednn_tile(shape, row_tile_of(shape->dtype));
+    if (prepared) return prepared;
+    shape->m = row_tile_of(shape->dtype); /* a packed weight whose layout does for full tiles only */
+    shape->lda = shape->transpose_a ? shape->m : shape->k;
+    return onednn_tile(shape, shape->m);
+#else
+    (void)shape;
+    return NULL;
+#endif
+}
+
+ProductTiles product_tiles(const Product *product) {
+    ProductTiles tiles = {.product = product, .row_tile = row_tile_of(product->dtype), .col_tile = col_tile_of(product->n)};
+    tiles.row_tiles = (product->m + tiles.row_tile - 1) / tiles.row_tile;
+    tiles.col_tiles = (product->n + tiles.col_tile - 1) / tiles.col_tile;
+#if HAVE_ONEDNN
+    onednn_forget_some();
+#endif
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++) {
+            if ((i == 0 && tiles.row_tiles < 2) || (j == 0 && tiles.col_tiles < 2)) continue;
+            TileShape *shape = &tiles.shapes[i][j];
+            *shape = tile_shape(product, i ? product_rows(&tiles, tiles.row_tiles - 1) : tiles.row_tile, j ? product_cols(&tiles, tiles.col_tiles - 1) : tiles.col_tile);
+            tiles.prepared[i][j] = tile_prepare(shape);
+        }
+    return tiles;
+}
+
+int64_t product_rows(const ProductTiles *tiles, int64_t row_tile) { return MIN(tiles->row_tile, tiles->product->m - row_tile * tiles->row_tile); }
+int64_t product_cols(const ProductTiles *tiles, int64_t col_tile) { return MIN(tiles->col_tile, tiles->product->n - col_tile * tiles->col_tile); }
+
+/* Lines `at`, `at` + 1, ... of op(operand), or of its columns when that is what `lines` counts: where they begin in memory. */
+static const void *operand_at(const Operand *operand, int64_t at, bool lines) {
+    return (const char *)operand->data + (size_t)(at * (lines ? operand->ld : 1)) * dtype_size(operand->dtype);
+}
+
+/* A block (rows, cols) in `dtype` with `padded` rows or columns in all, as memory has them: lines `ld` apart. */
+static void *block_convert(int slot, const Operand *operand, const void *from, DType dtype, int64_t rows, int64_t cols, int64_t padded_rows, int64_t padded_cols) {
+    size_t bytes = (size_t)(padded_rows * padded_cols) * dtype_size(dtype);
+    void *block = cpu_scratch(slot, bytes);
+    if (padded_rows > rows || padded_cols > cols) memset(block, 0, bytes);
+    rows_of_isa->convert(from, operand->dtype, operand->ld, block, dtype, padded_cols, rows, cols);
+    return block;
+}
+
+static const void *tile_a(const Product *product, const TileShape *shape, int64_t at, int64_t m) {
+    const Operand *a = &product->a;
+    const void *from = operand_at(a, at, !a->transposed);
+    if (a->dtype == shape->dtype && shape->m == m) return from;
+    if (a->transposed) return block_convert(CPU_TILE_A, a, from, shape->dtype, shape->k, m, shape->k, shape->m);
+    return block_convert(CPU_TILE_A, a, from, shape->dtype, m, shape->k, shape->m, shape->k);
+}
+
+static const void *tile_b(const Product *product, const TileShape *shape, int64_t at) {
+    const Operand *b = &product->b;
+    const void *from = operand_at(b, at, b->transposed);
+    if (b->dtype == shape->dtype) return from;
+    int64_t rows = b->transposed ? shape->n : shape->k, cols = b->transposed ? shape->k : shape->n;
+    return block_convert(CPU_TILE_B, b, from, shape->dtype, rows, cols, rows, cols);
+}
+
+struct PackedTiles { size_t tile_bytes; char *data; };
+
+static void tile_run(const TileShape *shape, const void *prepared, const void *a, const void *b, float *c) {
+#if HAVE_ONEDNN
+    if (prepared) {
+        onednn_run(prepared, a, b, c);
+        return;
+    }
+#endif
+    (void)prepared;
+    cblas_sgemm(CblasRowMajor, shape->transpose_a ? CblasTrans : CblasNoTrans, shape->transpose_b ? CblasTrans : CblasNoTrans, (blasint)shape->m, (blasint)shape->n,
+                (blasint)shape->k, 1, a, (blasint)shape->lda, b, (blasint)shape->ldb, 0, c, (blasint)shape->ldc);
+}
+
+float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_tile) {
+    const Product *product = tiles->product;
+    int last_row = row_tile == tiles->row_tiles - 1, last_col = col_tile == tiles->col_tiles - 1;
+    const TileShape *shape = &tiles->shapes[last_row][last_col];
+    size_t bytes = (size_t)(shape->m * shape->n) * sizeof(float);
+    float *c = cpu_scratch(CPU_TILE_C, bytes);
+    if (shape->k == 0) {
+        memset(c, 0, bytes);
+        return c;
+    }
+    const void *a = tile_a(product, shape, row_tile * tiles->row_tile, product_rows(tiles, row_tile));
+    const void *b = product->packed ? product->packed->data + (size_t)col_tile * product->packed->tile_bytes : tile_b(product, shape, col_tile * tiles->col_tile);
+    tile_run(shape, tiles->prepared[last_row][last_col], a, b, c);
+    return c;
+}
+
+void product_run(const Product *product) {
+    if (product->m == 0 || product->n == 0) return;
+    ProductTiles tiles = product_tiles(product);
+    int64_t n_tiles = tiles.row_tiles * tiles.col_tiles;
+    double operations = 2.0 * (double)product->m * (double)product->n * (double)product->k;
+#pragma omp parallel if (n_tiles > 1 && operations > SERIAL_OPERATIONS)
+    {
+        product_thread_begin();
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < n_tiles; i++) { /* down the columns: a tile of B is used by all rows while it is in the cache */
+            int64_t row = i % tiles.row_tiles, col = i / tiles.row_tiles, cols = product_cols(&tiles, col);
+            const float *result = product_tile(&tiles, row, col);
+            char *c = (char *)product->c + (size_t)(row * tiles.row_tile * product->ldc + col * tiles.col_tile) * dtype_size(product->c_dtype);
+            rows_of_isa->finish(result, cols, product->alpha, product->beta, c, product->c_dtype, product->ldc, product_rows(&tiles, row), cols);
+        }
+    }
+}
+
+/* ---- constant weights ---- */
+
+typedef struct PackedWeight {
+    float *plain;                 /* f32 copy of a weight that is stored otherwise */
+    PackedTiles tiles[2][2];      /* [transposed][bf16]; data NULL = none */
+    bool looked[2][2];
+    size_t bytes;
+} PackedWeight;
+
+static int64_t packed_align(size_t bytes) { return (int64_t)((bytes + 63) / 64 * 64); }
+
+/* Bytes of a weight packed for op(b) of n columns, k rows; *tile_bytes: of each tile but the last. 0 = plain memory is as good. */
+static size_t packed_size(DType dtype, int64_t n, int64_t k, size_t *tile_bytes) {
+#if HAVE_ONEDNN
+    if (!with_onednn || n == 0 || k == 0) return 0;
+    int64_t tile = col_tile_of(n), count = (n + tile - 1) / tile, rows = row_tile_of(dtype);
+    size_t last = onednn_packed_bytes(dtype, rows, n - (count - 1) * tile, k), each = count > 1 ? onednn_packed_bytes(dtype, rows, tile, k) : last;
+    if (last == 0 || each == 0) return 0;
+    *tile_bytes = (size_t)packed_align(each);
+    return (size_t)(count - 1) * *tile_bytes + last;
+#else
+    (void)dtype, (void)n, (void)k, (void)tile_bytes;
+    return 0;
+#endif
+}
+
+static void *weight_memory(PackedWeight *weight, size_t bytes) {
+    void *memory = aligned_alloc(64, (size_t)packed_align(bytes));
+    ASSERT(memory, "no memory for %zu bytes of a packed weight", bytes);
+    weight->bytes += bytes;
+    packed_total += bytes;
+    return memory;
+}
+
+#if HAVE_ONEDNN
+static void weight_pack(PackedWeight *weight, const Tensor *b, bool transposed, DType dtype, PackedTiles *tiles) {
+    int64_t n = b->shape[transposed ? 0 : 1], k = b->shape[transposed ? 1 : 0], tile = col_tile_of(n), count = (n + tile - 1) / tile;
+    size_t bytes = packed_size(dtype, n, k, &tiles->tile_bytes);
+    if (bytes == 0) return;
+    tiles->data = weight_memory(weight, bytes);
+    Product product = {.dtype = dtype, .m = 1, .n = n, .k = k, .b = {b->data, b->dtype, b->shape[1], transposed}};
+#pragma omp parallel
+    {
+        product_thread_begin();
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < count; i++) {
+            TileShape shape = tile_shape(&product, 1, MIN(tile, n - i * tile));
+            onednn_pack(dtype, row_tile_of(dtype), shape.n, k, tile_b(&product, &shape, i * tile), shape.ldb, transposed, tiles->data + (size_t)i * tiles->tile_bytes);
+        }
+    }
+}
+#endif
+
+static void weight_convert(PackedWeight *weight, const Tensor *b) {
+    enum { ROWS = 16 };
+    int64_t rows = b->shape[0], cols = b->shape[1];
+    weight->plain = weight_memory(weight, (size_t)(rows * cols) * sizeof(float));
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < (rows + ROWS - 1) / ROWS; i++)
+        rows_of_isa->convert((const char *)b->data + (size_t)(i * ROWS * cols) * dtype_size(b->dtype), b->dtype, cols, weight->plain + i * ROWS * cols, DT_F32, cols,
+                             MIN((int64_t)ROWS, rows - i * ROWS), cols);
+}
+
+Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const PackedTiles **packed) {
+    Operand operand = {b->data, b->dtype, b->shape[1], transposed};
+    *packed = NULL;
+    if (!b->constant || tensor_count(b) == 0) return operand;
+    PackedWeight *weight = b->packed;
+    if (!weight) {
+        weight = calloc(1, sizeof *weight);
+        ASSERT(weight, "no memory for a packed weight");
+        ((Tensor *)(uintptr_t)b)->packed = weight; /* the field is the device's, whatever the tensor is to the caller */
+    }
+#if HAVE_ONEDNN
+    bool is_bf16 = dtype == DT_BF16;
+    PackedTiles *tiles = &weight->tiles[transposed][is_bf16];
+    if (with_onednn && !weight->looked[transposed][is_bf16]) {
+        weight_pack(weight, b, transposed, dtype, tiles);
+        weight->looked[transposed][is_bf16] = true;
+    }
+    if (with_onednn && tiles->data) {
+        *packed = tiles;
+        return operand;
+    }
+#endif
+    if (dtype != DT_F32 || b->dtype == DT_F32) return operand;
+    if (!weight->plain) weight_convert(weight, b);
+    return (Operand){weight->plain, DT_F32, b->shape[1], transposed};
+}
+
+size_t gemm_packed_bytes(int64_t rows, int64_t cols, DType stored, DType compute, bool backward) {
+    DType dtype = product_dtype(compute);
+    size_t unused, forward_bytes = packed_size(dtype, rows, cols, &unused), backward_bytes = backward ? packed_size(dtype, cols, rows, &unused) : 0;
+    bool plain = (forward_bytes == 0 || (backward && backward_bytes == 0)) && dtype == DT_F32 && stored != DT_F32;
+    return forward_bytes + backward_bytes + (plain ? (size_t)rows * (size_t)cols * sizeof(float) : 0);
+}
+
+void gemm_packed_free(void *packed) {
+    PackedWeight *weight = packed;
+    if (!weight) return;
+    packed_total -= weight->bytes;
+    for (int i = 0; i < 4; i++) free(weight->tiles[i / 2][i % 2].data);
+    free(weight->plain);
+    free(weight);
+}
+
+size_t cpu_packed_bytes(void) { return packed_total; }
+
+/* ---- the kernel ---- */
+
+static bool all_f64(const Matmul *args) { return args->a->dtype == DT_F64 && args->b->dtype == DT_F64 && args->c->dtype == DT_F64; }
+
+/* One call on one thread, so the bits do not depend on their number; nothing large is computed in double here. */
+static void matmul_f64(const Matmul *args, int64_t m, int64_t n, int64_t k) {
+#pragma omp parallel num_threads(1)
+    {
+        product_thread_begin();
+        cblas_dgemm(CblasRowMajor, args->transpose_a ? CblasTrans : CblasNoTrans, args->transpose_b ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k,
+                    args->alpha, args->a->data, (blasint)MAX(args->a->shape[1], (int64_t)1), args->b->data, (blasint)MAX(args->b->shape[1], (int64_t)1), args->beta,
+                    args->c->data, (blasint)n);
+    }
+}
+
+void cpu_matmul(const Matmul *args) {
+    const Tensor *a = args->a, *b = args->b, *c = args->c;
+    int64_t m = c->shape[0], n = c->shape[1], k = a->shape[args->transpose_a ? 0 : 1];
+    ASSERT(a->shape[args->transpose_a ? 1 : 0] == m && b->shape[args->transpose_b ? 0 : 1] == n && b->shape[args->transpose_b ? 1 : 0] == k,
+           "product of (%lld,%lld)%s and (%lld,%lld)%s into (%lld,%lld)", (long long)a->shape[0], (long long)a->shape[1], args->transpose_a ? "^T" : "",
+           (long long)b->shape[0], (long long)b->shape[1], args->transpose_b ? "^T" : "", (long long)m, (long long)n);
+    if (m == 0 || n == 0) return;
+    if (all_f64(args)) {
+        matmul_f64(args, m, n, k);
+        return;
+    }
+    if (!CPU_READS(a, b) || !CPU_WRITES(c)) {
+        device_reference()->matmul(args);
+        return;
+    }
+    Product product = {.dtype = product_dtype(a->dtype), .m = m, .n = n, .k = k, .a = {a->data, a->dtype, a->shape[1], args->transpose_a}, .c = c->data,
+                       .c_dtype = c->dtype, .ldc = n, .alpha = (float)args->alpha, .beta = (float)args->beta};
+    product.b = weight_operand(b, args->transpose_b, product.dtype, &product.packed);
+    product_run(&product);
+}

@@ -1,0 +1,164 @@
+/* Log-probabilities of tokens: products with the vocabulary's head, used up tile by tile.
+ *
+ * Forward: tasks are (tile of rows) x (chunk of the vocabulary); each takes the sums that log-sum-exp, entropy and mean need over its chunk, then the chunks
+ * of a row are joined in order. Backward: for a block of rows and a chunk of the vocabulary the gradients of the plain products are computed again into
+ * scratch memory, and two products add their part to dhidden and dhead, in the order of blocks and chunks. */
+#include "lib/tensor/cpu/cpu.h"
+#include "lib/tensor/cpu/gemm.h"
+
+#include <math.h>
+#include <string.h>
+
+/* Columns of a chunk come in whole tiles, so its size goes by the vocabulary alone. */
+enum { CHUNK_COLS = 4096, BLOCK_ROWS = 512 };
+
+static int32_t target_of(const Tensor *targets, int64_t p) { return ((const int32_t *)targets->data)[p]; }
+
+/* Products of rows begin..begin+rows-1 with the whole vocabulary. */
+static Product head_product(const Tensor *hidden, const Tensor *head, int64_t begin, int64_t rows) {
+    int64_t width = tensor_width(hidden);
+    Product product = {.dtype = product_dtype(hidden->dtype), .m = rows, .n = tensor_rows(head), .k = width,
+                       .a = {(const char *)hidden->data + (size_t)(begin * width) * dtype_size(hidden->dtype), hidden->dtype, width, false}};
+    product.b = weight_operand(head, true, product.dtype, &product.packed);
+    return product;
+}
+
+static int64_t tiles_of_chunk(const ProductTiles *tiles) { return MAX((int64_t)1, CHUNK_COLS / tiles->col_tile); }
+static int64_t chunks_of(const ProductTiles *tiles) { return (tiles->col_tiles + tiles_of_chunk(tiles) - 1) / tiles_of_chunk(tiles); }
+
+/* One task: rows of a tile over a chunk. sums: of the first row and this chunk, n_chunks apart from row to row. */
+static void chunk_add(const LogprobArgs *args, const ProductTiles *tiles, const Tensor *targets, int64_t row_tile, int64_t chunk, int64_t n_chunks, LogitRow *sums,
+                      float *chosen) {
+    int64_t first = row_tile * tiles->row_tile, rows = product_rows(tiles, row_tile);
+    for (int64_t i = 0; i < rows; i++) sums[(first + i) * n_chunks + chunk] = (LogitRow){.largest = -INFINITY};
+    for (int64_t col = chunk * tiles_of_chunk(tiles); col < MIN(tiles->col_tiles, (chunk + 1) * tiles_of_chunk(tiles)); col++) {
+        int64_t n = product_cols(tiles, col), begin = col * tiles->col_tile;
+        float *z = product_tile(tiles, row_tile, col);
+        for (int64_t i = 0; i < rows; i++) {
+            int64_t target = target_of(targets, first + i) - begin;
+            cpu_rows()->logits(args, z + i * n, n);
+            cpu_rows()->add(&sums[(first + i) * n_chunks + chunk], z + i * n, n);
+            if (target >= 0 && target < n) chosen[first + i] = z[i * n + target];
+        }
+    }
+}
+
+static LogitRow chunks_join(const LogitRow *sums, int64_t n_chunks) {
+    LogitRow all = {.largest = -INFINITY};
+    for (int64_t i = 0; i < n_chunks; i++) all.largest = sums[i].largest > all.largest ? sums[i].largest : all.largest;
+    for (int64_t i = 0; i < n_chunks; i++) {
+        double shift = (double)sums[i].largest - (double)all.largest, scale = exp(shift);
+        all.sum += sums[i].sum * scale;
+        if (scale > 0) all.weighted += (sums[i].weighted + shift * sums[i].sum) * scale;
+        all.total += sums[i].total;
+    }
+    return all;
+}
+
+static bool fast(const Tensor *hidden, const Tensor *head, const Tensor *out) { return CPU_READS(hidden, head) && CPU_WRITES(hidden, out) && tensor_count(head) > 0; }
+
+void cpu_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, Tensor *logprob, Tensor *entropy, Tensor *mean,
+                        Tensor *logsumexp) {
+    int64_t n_rows = tensor_rows(hidden), n_vocab = tensor_rows(head);
+    if (n_rows == 0) return;
+    if (!fast(hidden, head, logprob)) {
+        device_reference()->token_logprobs(args, hidden, head, targets, logprob, entropy, mean, logsumexp);
+        return;
+    }
+    Product product = head_product(hidden, head, 0, n_rows);
+    ProductTiles tiles = product_tiles(&product);
+    int64_t n_chunks = chunks_of(&tiles);
+    LogitRow *sums = cpu_scratch(CPU_SHARED, (size_t)(n_rows * n_chunks) * sizeof *sums + (size_t)n_rows * sizeof(float));
+    float *chosen = (float *)(sums + n_rows * n_chunks);
+    for (int64_t i = 0; i < n_rows; i++) chosen[i] = NAN;
+#pragma omp parallel
+    {
+        product_thread_begin();
+#pragma omp for schedule(dynamic)
+        for (int64_t task = 0; task < tiles.row_tiles * n_chunks; task++)
+            chunk_add(args, &tiles, targets, task % tiles.row_tiles, task / tiles.row_tiles, n_chunks, sums, chosen);
+    }
+    for (int64_t p = 0; p < n_rows; p++) {
+        LogitRow all = chunks_join(sums + p * n_chunks, n_chunks);
+        double norm = (double)all.largest + log(all.sum);
+        tensor_set(logsumexp, p, norm);
+        tensor_set(logprob, p, (double)chosen[p] - norm);
+        if (entropy) tensor_set(entropy, p, log(all.sum) - all.weighted / all.sum);
+        if (mean) tensor_set(mean, p, all.total / (double)n_vocab - norm);
+    }
+}
+
+/* ---- backward ---- */
+
+typedef struct BackwardArgs {
+    const LogprobArgs *args;
+    const Tensor *targets, *logsumexp, *entropy, *dlogprob, *dentropy, *dmean;
+    int64_t n_vocab;
+} BackwardArgs;
+
+static float value_or_zero(const Tensor *tensor, int64_t p) { return tensor ? (float)tensor_get(tensor, p) : 0; }
+
+/* Gradients of the plain products of a block of rows (from `begin` on) with one chunk, in the products' dtype, lines ld apart. */
+static void chunk_gradient(const BackwardArgs *all, const ProductTiles *tiles, int64_t begin, int64_t chunk, void *dz, int64_t ld) {
+    int64_t first_col = chunk * tiles_of_chunk(tiles), cols = MIN(tiles->col_tiles, first_col + tiles_of_chunk(tiles)) - first_col;
+    DType dtype = tiles->product->dtype;
+#pragma omp parallel
+    {
+        product_thread_begin();
+#pragma omp for schedule(dynamic)
+        for (int64_t task = 0; task < tiles->row_tiles * cols; task++) {
+            int64_t row_tile = task % tiles->row_tiles, col = task / tiles->row_tiles, n = product_cols(tiles, first_col + col);
+            int64_t first = row_tile * tiles->row_tile, rows = product_rows(tiles, row_tile);
+            float *z = product_tile(tiles, row_tile, first_col + col);
+            for (int64_t i = 0; i < rows; i++) {
+                int64_t p = begin + first + i, target = target_of(all->targets, p) - (first_col + col) * tiles->col_tile;
+                float dmean = value_or_zero(all->dmean, p);
+                LogitGrad grad = {.logsumexp = (float)tensor_get(all->logsumexp, p), .entropy = value_or_zero(all->dentropy ? all->entropy : NULL, p),
+                                  .dlogprob = value_or_zero(all->dlogprob, p), .dentropy = value_or_zero(all->dentropy, p),
+                                  .dmean = dmean / (float)all->n_vocab, .dmean_sum = dmean};
+                cpu_rows()->gradient(all->args, &grad, z + i * n, n, target >= 0 && target < n ? target : -1);
+            }
+            cpu_rows()->convert(z, DT_F32, n, (char *)dz + (size_t)(first * ld + col * tiles->col_tile) * dtype_size(dtype), dtype, ld, rows, n);
+        }
+    }
+}
+
+/* The part of an operand that begins at line `at`. */
+static Operand operand_from(Operand operand, int64_t at) {
+    operand.data = (const char *)operand.data + (size_t)(at * operand.ld) * dtype_size(operand.dtype);
+    return operand;
+}
+
+void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp, const Tensor *entropy,
+                                 const Tensor *dlogprob, const Tensor *dentropy, const Tensor *dmean, Tensor *dhidden, Tensor *dhead) {
+    int64_t n_rows = tensor_rows(hidden), n_vocab = tensor_rows(head), width = tensor_width(hidden);
+    if (n_rows == 0) return;
+    if (!fast(hidden, head, dhidden) || !CPU_WRITES(dhead)) {
+        device_reference()->token_logprobs_backward(args, hidden, head, targets, logsumexp, entropy, dlogprob, dentropy, dmean, dhidden, dhead);
+        return;
+    }
+    BackwardArgs all = {args, targets, logsumexp, entropy, dlogprob, dentropy, dmean, n_vocab};
+    int64_t block_rows = MIN((int64_t)BLOCK_ROWS, n_rows);
+    for (int64_t begin = 0; begin < n_rows; begin += BLOCK_ROWS) {
+        int64_t rows = MIN((int64_t)BLOCK_ROWS, n_rows - begin);
+        Product product = head_product(hidden, head, begin, rows);
+        ProductTiles tiles = product_tiles(&product);
+        int64_t chunk_cols = tiles_of_chunk(&tiles) * tiles.col_tile;
+        float *sums = cpu_scratch(CPU_SHARED, (size_t)(block_rows * (width + chunk_cols)) * sizeof(float)); /* dhidden of the block, then dz */
+        void *dz = sums + block_rows * width;
+        Operand weight = {head->data, head->dtype, width, false};
+        if (product.b.dtype == product.dtype) weight = (Operand){product.b.data, product.b.dtype, width, false};
+        for (int64_t chunk = 0; chunk < chunks_of(&tiles); chunk++) {
+            int64_t first = chunk * chunk_cols, cols = MIN(chunk_cols, n_vocab - first);
+            chunk_gradient(&all, &tiles, begin, chunk, dz, chunk_cols);
+            if (dhidden)
+                product_run(&(Product){.dtype = product.dtype, .m = rows, .n = width, .k = cols, .a = {dz, product.dtype, chunk_cols, false}, .b = operand_from(weight, first),
+                                       .c = sums, .c_dtype = DT_F32, .ldc = width, .alpha = 1, .beta = chunk > 0});
+            if (dhead)
+                product_run(&(Product){.dtype = product.dtype, .m = cols, .n = width, .k = rows, .a = {dz, product.dtype, chunk_cols, true}, .b = product.a,
+                                       .c = (char *)dhead->data + (size_t)(first * width) * dtype_size(dhead->dtype), .c_dtype = dhead->dtype, .ldc = width, .alpha = 1, .beta = 1});
+        }
+        if (dhidden)
+            cpu_rows()->convert(sums, DT_F32, width, (char *)dhidden->data + (size_t)(begin * width) * dtype_size(dhidden->dtype), dhidden->dtype, width, rows, width);
+    }
+}

@@ -1,0 +1,236 @@
+/* oneDNN's matrix product by its C interface, versions 2 and 3.
+ *
+ * Primitives are made and run as for one thread: product_thread_begin tells the OpenMP runtime so, and oneDNN asks it. Their scratch memory is ours, one
+ * piece a thread, so that threads may run the same primitive at once. */
+#include "lib/tensor/cpu/cpu.h"
+#include "lib/tensor/cpu/gemm.h"
+
+#if HAVE_ONEDNN
+#include <omp.h>
+#include <oneapi/dnnl/dnnl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+struct OnednnTile {
+    TileShape shape;
+    dnnl_primitive_t primitive;
+    dnnl_memory_desc_t a, b, c, scratchpad;
+    size_t b_bytes, scratchpad_bytes;
+    OnednnTile *next;
+};
+
+enum { BUCKETS = 256, MOST_TILES = 2048, MOST_THREADS = 1024 };
+static dnnl_engine_t engine;
+static dnnl_stream_t streams[MOST_THREADS];
+static OnednnTile *buckets[BUCKETS];
+static size_t n_tiles;
+
+#define CHECK(call)                                                                             \
+    do {                                                                                        \
+        dnnl_status_t dnnl_status_ = (call);                                                    \
+        ASSERT(dnnl_status_ == dnnl_success, "oneDNN returned status %d", (int)dnnl_status_); \
+    } while (0)
+
+/* ---- what differs between the versions: descriptors are values in 2, handles in 3 ---- */
+
+#if DNNL_VERSION_MAJOR >= 3
+#define DESC(desc) (desc)
+typedef const_dnnl_memory_desc_t DescView;
+static void desc_strided(dnnl_memory_desc_t *desc, const dnnl_dims_t dims, dnnl_data_type_t type, const dnnl_dims_t strides) {
+    CHECK(dnnl_memory_desc_create_with_strides(desc, 2, dims, type, strides));
+}
+static void desc_any(dnnl_memory_desc_t *desc, const dnnl_dims_t dims, dnnl_data_type_t type) {
+    CHECK(dnnl_memory_desc_create_with_tag(desc, 2, dims, type, dnnl_format_tag_any));
+}
+static void desc_copy(dnnl_memory_desc_t *desc, DescView from) { CHECK(dnnl_memory_desc_clone(desc, from)); }
+static void desc_release(dnnl_memory_desc_t *desc) { dnnl_memory_desc_destroy(*desc); }
+static dnnl_status_t matmul_desc(dnnl_primitive_desc_t *desc, DescView a, DescView b, DescView c, const_dnnl_primitive_attr_t attributes) {
+    return dnnl_matmul_primitive_desc_create(desc, engine, a, b, NULL, c, attributes);
+}
+#else
+#define DESC(desc) (&(desc))
+typedef const dnnl_memory_desc_t *DescView;
+static void desc_strided(dnnl_memory_desc_t *desc, const dnnl_dims_t dims, dnnl_data_type_t type, const dnnl_dims_t strides) {
+    CHECK(dnnl_memory_desc_init_by_strides(desc, 2, dims, type, strides));
+}
+static void desc_any(dnnl_memory_desc_t *desc, const dnnl_dims_t dims, dnnl_data_type_t type) {
+    CHECK(dnnl_memory_desc_init_by_tag(desc, 2, dims, type, dnnl_format_tag_any));
+}
+static void desc_copy(dnnl_memory_desc_t *desc, DescView from) { *desc = *from; }
+static void desc_release(dnnl_memory_desc_t *desc) { (void)desc; }
+static dnnl_status_t matmul_desc(dnnl_primitive_desc_t *desc, DescView a, DescView b, DescView c, const_dnnl_primitive_attr_t attributes) {
+    dnnl_matmul_desc_t operation;
+    CHECK(dnnl_matmul_desc_init(&operation, a, b, NULL, c));
+    return dnnl_primitive_desc_create(desc, &operation, attributes, engine, NULL);
+}
+#endif
+
+/* ---- tiles ---- */
+
+static dnnl_data_type_t type_of(DType dtype) { return dtype == DT_BF16 ? dnnl_bf16 : dnnl_f32; }
+
+static void desc_plain(dnnl_memory_desc_t *desc, int64_t rows, int64_t cols, DType dtype, int64_t ld, bool transposed) {
+    desc_strided(desc, (dnnl_dims_t){rows, cols}, type_of(dtype), (dnnl_dims_t){transposed ? 1 : ld, transposed ? ld : 1});
+}
+
+static bool tile_create(OnednnTile *tile, const dnnl_memory_desc_t *packed) {
+    const TileShape *shape = &tile->shape;
+    dnnl_memory_desc_t a, b, c;
+    desc_plain(&a, shape->m, shape->k, shape->dtype, shape->lda, shape->transpose_a);
+    if (packed) desc_copy(&b, DESC(*packed));
+    else if (shape->packed) desc_any(&b, (dnnl_dims_t){shape->k, shape->n}, type_of(shape->dtype));
+    else desc_plain(&b, shape->k, shape->n, shape->dtype, shape->ldb, shape->transpose_b);
+    desc_plain(&c, shape->m, shape->n, DT_F32, shape->ldc, false);
+    dnnl_primitive_attr_t attributes;
+    CHECK(dnnl_primitive_attr_create(&attributes));
+    CHECK(dnnl_primitive_attr_set_scratchpad_mode(attributes, dnnl_scratchpad_mode_user));
+    dnnl_primitive_desc_t desc = NULL;
+    const char *way = "";
+    bool made = matmul_desc(&desc, DESC(a), DESC(b), DESC(c), attributes) == dnnl_success;
+    if (made) CHECK(dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, (void *)&way));
+    made = made && !(shape->packed && text_starts_with(way, "ref"));
+    if (made) {
+        DescView b_view = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0), scratchpad = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
+        CHECK(dnnl_primitive_create(&tile->primitive, desc));
+        desc_copy(&tile->a, DESC(a));
+        desc_copy(&tile->b, b_view);
+        desc_copy(&tile->c, DESC(c));
+        desc_copy(&tile->scratchpad, scratchpad);
+        tile->b_bytes = dnnl_memory_desc_get_size(b_view);
+        tile->scratchpad_bytes = dnnl_memory_desc_get_size(scratchpad);
+    }
+    dnnl_primitive_desc_destroy(desc);
+    dnnl_primitive_attr_destroy(attributes);
+    desc_release(&a);
+    desc_release(&b);
+    desc_release(&c);
+    return made;
+}
+
+static bool shape_equal(const TileShape *x, const TileShape *y) {
+    return x->dtype == y->dtype && x->transpose_a == y->transpose_a && x->transpose_b == y->transpose_b && x->packed == y->packed && x->m == y->m && x->n == y->n &&
+           x->k == y->k && x->lda == y->lda && x->ldb == y->ldb && x->ldc == y->ldc;
+}
+
+static size_t shape_bucket(const TileShape *shape) {
+    uint64_t parts[] = {(uint64_t)shape->m, (uint64_t)shape->n, (uint64_t)shape->k, (uint64_t)shape->lda, (uint64_t)shape->ldb, (uint64_t)shape->ldc}, hash = 0;
+    for (size_t i = 0; i < COUNT_OF(parts); i++) hash = (hash ^ parts[i]) * 0x9e3779b97f4a7c15u;
+    return (size_t)(hash >> 56) % BUCKETS;
+}
+
+/* `packed`: the layout that b must have, NULL = the shape says it, or the library chooses. */
+static const OnednnTile *tile_find(const TileShape *shape, const dnnl_memory_desc_t *packed) {
+    OnednnTile **bucket = &buckets[shape_bucket(shape)];
+    for (OnednnTile *tile = *bucket; tile; tile = tile->next)
+        if (shape_equal(&tile->shape, shape)) return tile->primitive ? tile : NULL;
+    OnednnTile *tile = calloc(1, sizeof *tile);
+    ASSERT(tile, "no memory for a product of %lld rows", (long long)shape->m);
+    if (!engine) CHECK(dnnl_engine_create(&engine, dnnl_cpu, 0));
+    tile->shape = *shape;
+    tile->next = *bucket;
+    *bucket = tile;
+    n_tiles++;
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(1); /* the way is chosen for the threads at hand */
+    bool made = tile_create(tile, packed);
+    omp_set_num_threads(threads);
+    return made ? tile : NULL;
+}
+
+/* The tile whose choice of layout all others of a packed weight follow. */
+static const OnednnTile *tile_packer(DType dtype, int64_t rows, int64_t n, int64_t k) {
+    return tile_find(&(TileShape){.dtype = dtype, .packed = true, .m = rows, .n = n, .k = k, .lda = k, .ldc = n}, NULL);
+}
+
+const OnednnTile *onednn_tile(const TileShape *shape, int64_t packed_rows) {
+    if (!shape->packed) return tile_find(shape, NULL);
+    const OnednnTile *packer = tile_packer(shape->dtype, packed_rows, shape->n, shape->k);
+    ASSERT(packer, "no packed product of %lld rows", (long long)packed_rows);
+    return tile_find(shape, &packer->b);
+}
+
+static void tile_forget(OnednnTile *tile) {
+    if (tile->primitive) {
+        dnnl_primitive_destroy(tile->primitive);
+        desc_release(&tile->a);
+        desc_release(&tile->b);
+        desc_release(&tile->c);
+        desc_release(&tile->scratchpad);
+    }
+    free(tile);
+}
+
+void onednn_forget_some(void) {
+    if (n_tiles < MOST_TILES) return;
+    for (size_t i = 0; i < BUCKETS; i++)
+        while (buckets[i]) {
+            OnednnTile *next = buckets[i]->next;
+            tile_forget(buckets[i]);
+            buckets[i] = next;
+        }
+    n_tiles = 0;
+}
+
+static dnnl_memory_t memory_at(DescView desc, const void *data) {
+    dnnl_memory_t memory;
+    CHECK(dnnl_memory_create(&memory, desc, engine, (void *)(uintptr_t)data));
+    return memory;
+}
+
+static dnnl_stream_t stream_of_thread(void) {
+    int thread = omp_get_thread_num();
+    ASSERT(thread < MOST_THREADS, "thread %d, at most %d", thread, MOST_THREADS);
+    if (!streams[thread]) CHECK(dnnl_stream_create(&streams[thread], engine, dnnl_stream_default_flags));
+    return streams[thread];
+}
+
+void onednn_run(const OnednnTile *tile, const void *a, const void *b, float *c) {
+    dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, memory_at(DESC(tile->a), a)},
+                                   {DNNL_ARG_WEIGHTS, memory_at(DESC(tile->b), b)},
+                                   {DNNL_ARG_DST, memory_at(DESC(tile->c), c)},
+                                   {DNNL_ARG_SCRATCHPAD, memory_at(DESC(tile->scratchpad), cpu_scratch(CPU_LIBRARY, tile->scratchpad_bytes))}};
+    CHECK(dnnl_primitive_execute(tile->primitive, stream_of_thread(), COUNT_OF(arguments), arguments));
+    CHECK(dnnl_stream_wait(stream_of_thread()));
+    for (size_t i = 0; i < COUNT_OF(arguments); i++) dnnl_memory_destroy(arguments[i].memory);
+}
+
+size_t onednn_packed_bytes(DType dtype, int64_t rows, int64_t n, int64_t k) {
+    const OnednnTile *packer = tile_packer(dtype, rows, n, k);
+    if (!packer) return 0;
+    for (int transposed = 0; transposed < 2; transposed++) {
+        dnnl_memory_desc_t plain;
+        desc_plain(&plain, k, n, dtype, transposed ? k : n, transposed);
+        bool same = dnnl_memory_desc_equal(DESC(plain), DESC(packer->b));
+        desc_release(&plain);
+        if (same) return 0;
+    }
+    return packer->b_bytes;
+}
+
+void onednn_pack(DType dtype, int64_t rows, int64_t n, int64_t k, const void *b, int64_t ldb, bool transpose_b, void *packed) {
+    const OnednnTile *packer = tile_packer(dtype, rows, n, k);
+    dnnl_memory_desc_t plain;
+    desc_plain(&plain, k, n, dtype, ldb, transpose_b);
+    dnnl_primitive_desc_t desc;
+    dnnl_primitive_t reorder;
+    CHECK(dnnl_reorder_primitive_desc_create(&desc, DESC(plain), engine, DESC(packer->b), engine, NULL));
+    CHECK(dnnl_primitive_create(&reorder, desc));
+    dnnl_exec_arg_t arguments[] = {{DNNL_ARG_FROM, memory_at(DESC(plain), b)}, {DNNL_ARG_TO, memory_at(DESC(packer->b), packed)}};
+    CHECK(dnnl_primitive_execute(reorder, stream_of_thread(), COUNT_OF(arguments), arguments));
+    CHECK(dnnl_stream_wait(stream_of_thread()));
+    for (size_t i = 0; i < COUNT_OF(arguments); i++) dnnl_memory_destroy(arguments[i].memory);
+    dnnl_primitive_destroy(reorder);
+    dnnl_primitive_desc_destroy(desc);
+    desc_release(&plain);
+}
+
+const char *onednn_version(void) {
+    static char text[32];
+    const dnnl_version_t *version = dnnl_version();
+    snprintf(text, sizeof text, "onednn %d.%d.%d", version->major, version->minor, version->patch);
+    return text;
+}
+#else
+typedef int host_gemm_onednn_is_empty; /* ISO C wants a declaration in every file */
+#endif

@@ -1,0 +1,61 @@
+/* What this machine reaches, measured: for `tune doctor` and `tune plan`. */
+#include "lib/tensor/cpu/cpu.h"
+#include "lib/tensor/cpu/gemm.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* rows, out, in: products of SmolLM2-135M's and Qwen2.5-0.5B's layers, and a piece of their heads. */
+static const int64_t products[][3] = {{512, 576, 576}, {512, 1536, 576}, {512, 576, 1536}, {256, 4096, 576}, {256, 4864, 896}, {256, 896, 4864}};
+enum { MOST_ELEMENTS = 4864 * 896, MEMORY_BYTES = 256 << 20 };
+#define SECONDS_EACH 0.1
+
+static Tensor matrix(DType dtype, int64_t rows, int64_t cols, void *data) {
+    return (Tensor){.dtype = dtype, .n_dims = 2, .shape = {rows, cols}, .data = data, .device = device_cpu()};
+}
+
+/* Best of the repetitions: other programs only slow it down. */
+static double product_gflops(DType dtype, const int64_t shape[3], char *memory) {
+    Tensor a = matrix(dtype, shape[0], shape[2], memory), b = matrix(dtype, shape[1], shape[2], memory + (size_t)MOST_ELEMENTS * 4),
+           c = matrix(dtype, shape[0], shape[1], memory + (size_t)MOST_ELEMENTS * 8);
+    b.constant = true;
+    double best = 0, start = clock_seconds();
+    for (int i = 0; i < 2 || clock_seconds() - start < SECONDS_EACH; i++) {
+        double before = clock_seconds();
+        cpu_matmul(&(Matmul){.a = &a, .b = &b, .c = &c, .transpose_b = true, .alpha = 1});
+        double speed = 2e-9 * (double)shape[0] * (double)shape[1] * (double)shape[2] / MAX(clock_seconds() - before, 1e-9);
+        if (i > 0) best = MAX(best, speed); /* the first one packs */
+    }
+    tensor_unpack(&b);
+    return best;
+}
+
+static double best_gflops(DType dtype, char *memory) {
+    double best = 0;
+    for (size_t i = 0; i < COUNT_OF(products); i++) best = MAX(best, product_gflops(dtype, products[i], memory));
+    return best;
+}
+
+static double read_gbs(const uint64_t *words, size_t n) {
+    double best = 0, start = clock_seconds();
+    volatile uint64_t result = 0;
+    for (int i = 0; i < 2 || clock_seconds() - start < SECONDS_EACH * 3; i++) {
+        double before = clock_seconds();
+        uint64_t sum = 0;
+#pragma omp parallel for simd schedule(static) reduction(+ : sum)
+        for (size_t j = 0; j < n; j++) sum += words[j];
+        result += sum; /* keeps the loop */
+        best = MAX(best, 1e-9 * (double)(n * sizeof *words) / MAX(clock_seconds() - before, 1e-9));
+    }
+    return best;
+}
+
+Status cpu_measure_speed(CpuSpeed *speed) {
+    device_cpu(); /* chooses the library, if nobody did */
+    char *memory = aligned_alloc(64, MEMORY_BYTES);
+    if (!memory) return status_fail(ST_RESOURCE, "cannot measure the processor's speed: no memory for %d MiB", MEMORY_BYTES >> 20);
+    memset(memory, 0, MEMORY_BYTES);
+    *speed = (CpuSpeed){.gflops_f32 = best_gflops(DT_F32, memory), .gflops_bf16 = best_gflops(DT_BF16, memory), .memory_gbs = read_gbs((const uint64_t *)(void *)memory, MEMORY_BYTES / 8)};
+    free(memory);
+    return ST_OK;
+}

@@ -1,0 +1,189 @@
+/* Log-probabilities of tokens on the processor's device against the reference device, under each library and instruction set that is here. */
+#include "lib/tensor/tensor.h"
+#include "tests/check.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <string.h>
+
+static Arena *arena;
+
+static int setup(void **state) {
+    (void)state;
+    arena = arena_new(0);
+    return arena ? 0 : 1;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    arena_free(arena);
+    return cpu_configure(NULL, NULL) == ST_OK ? 0 : 1;
+}
+
+static Tensor *tensor_of(const Device *device, DType dtype, int64_t rows, int64_t cols) {
+    return cols ? tensor_new(arena, device, dtype, 2, (int64_t[]){rows, cols}) : tensor_new(arena, device, dtype, 1, &rows);
+}
+
+static Tensor *random_tensor(DType dtype, int64_t rows, int64_t cols, double scale, uint64_t number) {
+    Tensor *tensor = tensor_of(device_cpu(), dtype, rows, cols);
+    RngKey key = rng_key(11, RNG_TEST, number);
+    for (int64_t i = 0; i < tensor_count(tensor); i++) tensor_set(tensor, i, scale * rng_normal(key, (uint64_t)i));
+    return tensor;
+}
+
+static Tensor *random_targets(int64_t rows, int64_t n_vocab) {
+    Tensor *targets = tensor_new(arena, device_cpu(), DT_I32, 1, &rows);
+    for (int64_t i = 0; i < rows; i++) ((int32_t *)targets->data)[i] = (int32_t)rng_below(rng_key(12, RNG_TEST, 0), (uint64_t)i, (uint64_t)n_vocab);
+    return targets;
+}
+
+typedef struct Results { Tensor *logprob, *entropy, *mean, *logsumexp, *dhidden, *dhead; } Results;
+
+static Results run(const Device *device, DType dtype, DType hidden_grad, const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets,
+                   Tensor *const grads[3]) {
+    int64_t rows = hidden->shape[0];
+    Results r = {tensor_of(device, dtype, rows, 0), args->entropy ? tensor_of(device, dtype, rows, 0) : NULL, args->mean ? tensor_of(device, dtype, rows, 0) : NULL,
+                 tensor_of(device, dtype, rows, 0), tensor_of(device, hidden_grad, rows, hidden->shape[1]), tensor_of(device, dtype, head->shape[0], head->shape[1])};
+    memset(r.dhidden->data, 0xff, tensor_bytes(r.dhidden));
+    device->fill(r.dhead, 0.25); /* is added to */
+    device->token_logprobs(args, hidden, head, targets, r.logprob, r.entropy, r.mean, r.logsumexp);
+    device->token_logprobs_backward(args, hidden, head, targets, r.logsumexp, r.entropy, grads[0], args->entropy ? grads[1] : NULL, args->mean ? grads[2] : NULL, r.dhidden, r.dhead);
+    return r;
+}
+
+static void check_tensor(const char *what, const Tensor *got, const Tensor *want, double absolute, double relative) {
+    if (!want) return;
+    int64_t n = tensor_count(want);
+    double *x = arena_alloc(arena, (size_t)n * sizeof *x), *y = arena_alloc(arena, (size_t)n * sizeof *y);
+    tensor_read(got, x);
+    tensor_read(want, y);
+    check_close_f64(what, x, y, (size_t)n, absolute, relative);
+}
+
+/* f32: 5e-6 on log-probabilities is what the program promises; gradients are sums of up to `rows` of them. bf16 rounds dz and results to 2^-9. */
+static void check_case(int64_t rows, int64_t n_vocab, int64_t width, DType dtype, DType head_dtype, int variant) {
+    ArenaMark mark = arena_mark(arena);
+    LogprobArgs args = {.softcap = variant & 1 ? 5 : 0, .temperature = variant & 1 ? 0.7 : 1, .entropy = variant & 2, .mean = variant & 2};
+    Tensor *hidden = random_tensor(dtype, rows, width, 2 / sqrt((double)width), 1), *head = random_tensor(head_dtype, n_vocab, width, 1, 2), *targets = random_targets(rows, n_vocab);
+    head->constant = variant & 4;
+    Tensor *grads[3] = {random_tensor(DT_F32, rows, 0, 1, 3), random_tensor(DT_F32, rows, 0, 1, 4), random_tensor(DT_F32, rows, 0, 1, 5)};
+    Results got = run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads), want = run(device_reference(), DT_F64, DT_F64, &args, hidden, head, targets, grads);
+    bool rounded = dtype == DT_BF16 && cpu_info()->native_bf16;
+    char what[160];
+#define CHECK(field, absolute, relative)                                                                                                                 \
+    snprintf(what, sizeof what, #field " %s %s %lldx%lldx%lld variant %d", cpu_info()->gemm_f32, cpu_info()->isa, (long long)rows, (long long)n_vocab, \
+             (long long)width, variant);                                                                                                                 \
+    check_tensor(what, got.field, want.field, absolute, relative)
+    CHECK(logprob, 5e-6, 0);
+    CHECK(entropy, 1e-5, 0);
+    CHECK(mean, 5e-6, 0);
+    CHECK(logsumexp, 5e-6, 0);
+    CHECK(dhidden, rounded ? 2e-2 : 1e-5, dtype == DT_BF16 ? 1.0 / 256 : 1e-5);
+    CHECK(dhead, rounded ? 2e-2 : 1e-5, 1e-5);
+#undef CHECK
+    tensor_unpack(head);
+    arena_rewind(arena, mark);
+}
+
+static void for_each_backend(void (*test)(void)) {
+    static const char *const libraries[] = {"openblas", "onednn"}, *const isas[] = {"base", "avx2", "avx512"};
+    for (size_t i = 0; i < COUNT_OF(libraries); i++)
+        for (size_t j = 0; j < COUNT_OF(isas); j++)
+            if (cpu_configure(libraries[i], isas[j]) == ST_OK) test();
+    check_ok(cpu_configure(NULL, NULL));
+}
+
+static void run_cases(void) {
+    for (int variant = 0; variant < 8; variant++) {
+        check_case(5, 11, 7, DT_F32, DT_F32, variant);
+        check_case(3, 4500, 8, DT_F32, DT_BF16, variant);
+        check_case(130, 700, 16, variant & 1 ? DT_BF16 : DT_F32, DT_F32, variant);
+        check_case(9, 9000, 6, DT_BF16, DT_BF16, variant);
+        if (variant % 4 == 3) check_case(520, 300, 12, DT_F32, DT_F16, variant);
+        check_case(1, 1, 1, DT_F32, DT_F32, variant);
+    }
+}
+
+static void values_and_gradients_agree_with_the_reference(void **state) {
+    (void)state;
+    for_each_backend(run_cases);
+}
+
+static void run_threads(void) {
+    int threads = omp_get_max_threads();
+    for (int variant = 0; variant < 2; variant++) {
+        ArenaMark mark = arena_mark(arena);
+        DType dtype = variant ? DT_BF16 : DT_F32;
+        LogprobArgs args = {.softcap = 5, .temperature = 0.7, .entropy = true, .mean = true};
+        Tensor *hidden = random_tensor(dtype, 140, 48, 0.3, 1), *head = random_tensor(dtype, 9000, 48, 1, 2), *targets = random_targets(140, 9000);
+        Tensor *grads[3] = {random_tensor(DT_F32, 140, 0, 1, 3), random_tensor(DT_F32, 140, 0, 1, 4), random_tensor(DT_F32, 140, 0, 1, 5)};
+        Results one = {0};
+        for (int t = 1; t <= 4; t++) {
+            omp_set_num_threads(t);
+            Results r = run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads);
+            if (t == 1) one = r;
+            assert_memory_equal(r.logprob->data, one.logprob->data, tensor_bytes(r.logprob));
+            assert_memory_equal(r.entropy->data, one.entropy->data, tensor_bytes(r.entropy));
+            assert_memory_equal(r.mean->data, one.mean->data, tensor_bytes(r.mean));
+            assert_memory_equal(r.dhidden->data, one.dhidden->data, tensor_bytes(r.dhidden));
+            assert_memory_equal(r.dhead->data, one.dhead->data, tensor_bytes(r.dhead));
+        }
+        arena_rewind(arena, mark);
+    }
+    omp_set_num_threads(threads);
+}
+
+static void bits_are_those_of_any_number_of_threads(void **state) {
+    (void)state;
+    for_each_backend(run_threads);
+}
+
+static void a_row_does_not_see_the_others(void **state) {
+    (void)state;
+    if (cpu_configure("onednn", NULL) != ST_OK) { /* OpenBLAS's rows depend on their place: lib/tensor/cpu/gemm.h */
+        print_message("skipped: no oneDNN in this build\n");
+        skip();
+    }
+    LogprobArgs args = {.temperature = 1, .entropy = true};
+    Tensor *hidden = random_tensor(DT_F32, 200, 64, 0.3, 1), *head = random_tensor(DT_F32, 5000, 64, 1, 2), *targets = random_targets(200, 5000);
+    Tensor *grads[3] = {random_tensor(DT_F32, 200, 0, 1, 3), random_tensor(DT_F32, 200, 0, 1, 4), NULL};
+    head->constant = true;
+    Results all = run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
+    for (int64_t row = 0; row < 200; row += 33)
+        for (int64_t rows = 1; rows < 4 && row + rows <= 200; rows++) {
+            Tensor *part = tensor_view(arena, device_cpu(), DT_F32, 2, (int64_t[]){rows, 64}, (float *)hidden->data + row * 64);
+            Tensor *few = tensor_view(arena, device_cpu(), DT_I32, 1, &rows, (int32_t *)targets->data + row), *g[3] = {NULL};
+            for (int i = 0; i < 2; i++) g[i] = tensor_view(arena, device_cpu(), DT_F32, 1, &rows, (float *)grads[i]->data + row);
+            Results r = run(device_cpu(), DT_F32, DT_F32, &args, part, head, few, g);
+            assert_memory_equal(r.logprob->data, (float *)all.logprob->data + row, (size_t)rows * sizeof(float));
+            assert_memory_equal(r.entropy->data, (float *)all.entropy->data + row, (size_t)rows * sizeof(float));
+            assert_memory_equal(r.dhidden->data, (float *)all.dhidden->data + row * 64, (size_t)(rows * 64) * sizeof(float));
+        }
+    tensor_unpack(head);
+    check_ok(cpu_configure(NULL, NULL));
+}
+
+/* Logits of 1000 apart, as an untrained soft-cap or a broken checkpoint makes them; and NaN, which must show. */
+static void extremes(void **state) {
+    (void)state;
+    LogprobArgs args = {.temperature = 1, .entropy = true, .mean = true};
+    Tensor *hidden = tensor_of(device_cpu(), DT_F32, 3, 1), *head = tensor_of(device_cpu(), DT_F32, 600, 1), *targets = random_targets(3, 600);
+    for (int64_t v = 0; v < 600; v++) tensor_set(head, v, v == 77 ? 1 : 0);
+    for (int64_t p = 0; p < 3; p++) tensor_set(hidden, p, p == 0 ? 1000 : p == 1 ? -1000 : (double)NAN), ((int32_t *)targets->data)[p] = 77;
+    Tensor *grads[3] = {random_tensor(DT_F32, 3, 0, 1, 3), random_tensor(DT_F32, 3, 0, 1, 4), random_tensor(DT_F32, 3, 0, 1, 5)};
+    Results r = run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
+    check_close(tensor_get(r.logprob, 0), 0, 0);
+    check_close(tensor_get(r.entropy, 0), 0, 1e-12);
+    check_close(tensor_get(r.logprob, 1), -1000 - log(599), 1e-4);
+    check_close(tensor_get(r.entropy, 1), log(599), 1e-6);
+    assert_true(isnan(tensor_get(r.logprob, 2)) && isnan(tensor_get(r.dhidden, 2)));
+    assert_true(isfinite(tensor_get(r.dhidden, 0)) && isfinite(tensor_get(r.dhidden, 1)));
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(values_and_gradients_agree_with_the_reference), cmocka_unit_test(bits_are_those_of_any_number_of_threads), cmocka_unit_test(a_row_does_not_see_the_others), cmocka_unit_test(extremes),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}

@@ -1,0 +1,246 @@
+/* Matrix products of the processor's device against plain loops in double, under each library and instruction set that this build and processor have. */
+#include "lib/tensor/tensor.h"
+#include "tests/check.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static Arena *arena;
+static const char *const libraries[] = {"openblas", "onednn"};
+static const char *const isas[] = {"base", "avx2", "avx512"};
+
+static bool configure(const char *gemm, const char *isa) { return cpu_configure(gemm, isa) == ST_OK; }
+
+static int setup(void **state) {
+    (void)state;
+    arena = arena_new(0);
+    return arena ? 0 : 1;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    arena_free(arena);
+    return cpu_configure(NULL, NULL) == ST_OK ? 0 : 1;
+}
+
+static Tensor *random_tensor(DType dtype, int64_t rows, int64_t cols, uint64_t number) {
+    Tensor *tensor = tensor_new(arena, device_cpu(), dtype, 2, (int64_t[]){rows, cols});
+    RngKey key = rng_key(7, RNG_TEST, number);
+    for (int64_t i = 0; i < rows * cols; i++) tensor_set(tensor, i, 2 * rng_uniform(key, (uint64_t)i) - 1);
+    return tensor;
+}
+
+/* alpha op(a) op(b) + beta c in double; beta 0 leaves c unread. */
+static double *expected(const Matmul *args) {
+    int64_t m = args->c->shape[0], n = args->c->shape[1], k = args->a->shape[args->transpose_a ? 0 : 1];
+    double *want = arena_alloc(arena, (size_t)(m * n + 1) * sizeof *want), *a = arena_alloc(arena, (size_t)(m * k + 1) * sizeof *a), *b = arena_alloc(arena, (size_t)(n * k + 1) * sizeof *b);
+    tensor_read(args->a, a);
+    tensor_read(args->b, b);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = 0; j < n; j++) {
+            double sum = 0;
+            for (int64_t l = 0; l < k; l++) sum += a[args->transpose_a ? l * m + i : i * k + l] * b[args->transpose_b ? j * k + l : l * n + j];
+            want[i * n + j] = args->alpha * sum + (args->beta == 0 ? 0 : args->beta * tensor_get(args->c, i * n + j));
+        }
+    return want;
+}
+
+/* f32: products of values below 1, sums of k of them, each rounding 6e-8, 4 times that allowed. bf16 results: half a step of 2^-8. b rounded to bf16 where bf16 is native. */
+static void check_product(Matmul *args, const char *what) {
+    int64_t n = tensor_count(args->c), k = args->a->shape[args->transpose_a ? 0 : 1];
+    double *want = expected(args), *got = arena_alloc(arena, (size_t)(n + 1) * sizeof *got);
+    device_cpu()->matmul(args);
+    tensor_read(args->c, got);
+    bool rounded_b = args->a->dtype == DT_BF16 && args->b->dtype != DT_BF16 && cpu_info()->native_bf16;
+    double absolute = args->a->dtype == DT_F64 ? 1e-13 * (double)(k + 1) : 2.4e-7 * sqrt((double)(k + 1)) * 2 + (rounded_b ? 2e-3 * sqrt((double)(k + 1)) : 0);
+    check_close_f64(what, got, want, (size_t)n, absolute, args->c->dtype == DT_BF16 ? 1.0 / 256 : 1e-6);
+    tensor_unpack((Tensor *)(uintptr_t)args->b);
+}
+
+static void for_each_backend(void (*run)(void)) {
+    size_t ran = 0;
+    for (size_t i = 0; i < COUNT_OF(libraries); i++)
+        for (size_t j = 0; j < COUNT_OF(isas); j++)
+            if (configure(libraries[i], isas[j])) {
+                ArenaMark mark = arena_mark(arena);
+                run();
+                arena_rewind(arena, mark);
+                ran++;
+            }
+    assert_true(ran >= 1);
+    check_ok(cpu_configure(NULL, NULL));
+}
+
+static void run_shapes(void) {
+    static const int64_t shapes[][3] = {{1, 1, 1}, {0, 5, 7}, {3, 5, 0}, {2, 33, 17}, {9, 31, 65}, {64, 32, 576}, {129, 300, 31}, {257, 65, 40}, {16, 96, 700}, {5, 700, 16}};
+    static const DType as[] = {DT_F32, DT_BF16}, bs[] = {DT_F32, DT_BF16, DT_F16}, cs[] = {DT_F32, DT_BF16};
+    for (size_t s = 0; s < COUNT_OF(shapes); s++)
+        for (int variant = 0; variant < 96; variant++) {
+            if (s >= 6 && variant % 5 != (int)s % 5) continue; /* the larger ones: a share of the variants */
+            int64_t m = shapes[s][0], n = shapes[s][1], k = shapes[s][2];
+            bool ta = variant & 1, tb = variant & 2, constant = variant & 4, beta = variant & 8;
+            DType a = as[variant / 16 % 2], b = bs[variant / 32 % 3], c = cs[(variant / 16 + s) % 2];
+            ArenaMark mark = arena_mark(arena);
+            Matmul args = {random_tensor(a, ta ? k : m, ta ? m : k, 1), random_tensor(b, tb ? n : k, tb ? k : n, 2), random_tensor(c, m, n, 3), ta, tb, variant & 4 ? 1 : 0.75, beta ? 0.5 : 0};
+            ((Tensor *)(uintptr_t)args.b)->constant = constant;
+            if (!beta) memset(args.c->data, 0xff, tensor_bytes(args.c)); /* NaN that must not be read */
+            char what[160];
+            snprintf(what, sizeof what, "%s %s %lldx%lldx%lld variant %d", cpu_info()->gemm_f32, cpu_info()->isa, (long long)m, (long long)n, (long long)k, variant);
+            check_product(&args, what);
+            arena_rewind(arena, mark);
+        }
+}
+
+static void shapes_dtypes_and_transposes(void **state) {
+    (void)state;
+    for_each_backend(run_shapes);
+}
+
+static void run_double(void) {
+    for (int variant = 0; variant < 8; variant++) {
+        bool ta = variant & 1, tb = variant & 2;
+        Matmul args = {random_tensor(DT_F64, ta ? 19 : 7, ta ? 7 : 19, 1), random_tensor(DT_F64, tb ? 11 : 19, tb ? 19 : 11, 2), random_tensor(DT_F64, 7, 11, 3), ta, tb, 1.5, variant & 4 ? 1 : 0};
+        if (args.beta == 0) memset(args.c->data, 0xff, tensor_bytes(args.c));
+        check_product(&args, "f64");
+    }
+}
+
+static void doubles(void **state) {
+    (void)state;
+    for_each_backend(run_double);
+}
+
+static uint64_t bits_of(const Tensor *c, int64_t first_row, int64_t rows) {
+    size_t row_bytes = (size_t)c->shape[1] * dtype_size(c->dtype);
+    const uint8_t *bytes = (const uint8_t *)c->data + (size_t)first_row * row_bytes;
+    uint64_t hash = 1469598103934665603u;
+    for (size_t i = 0; i < (size_t)rows * row_bytes; i++) hash = (hash ^ bytes[i]) * 1099511628211u;
+    return hash;
+}
+
+/* Shapes with several tiles each way, long sums, and the low-rank ones. {m, n, k, transpose_a, transpose_b} */
+static const int64_t many_tiles[][5] = {{300, 576, 576, 0, 1}, {300, 576, 1536, 0, 0}, {16, 576, 1000, 1, 0}, {576, 16, 1000, 1, 0}, {200, 16, 576, 0, 1}, {200, 576, 16, 0, 1}, {40, 5000, 64, 0, 1}};
+
+static void run_threads(void) {
+    int threads = omp_get_max_threads();
+    for (size_t s = 0; s < COUNT_OF(many_tiles); s++)
+        for (int variant = 0; variant < 4; variant++) {
+            const int64_t *shape = many_tiles[s];
+            DType dtype = variant & 1 ? DT_BF16 : DT_F32;
+            ArenaMark mark = arena_mark(arena);
+            Tensor *b = random_tensor(dtype, shape[4] ? shape[1] : shape[2], shape[4] ? shape[2] : shape[1], 2);
+            b->constant = variant & 2;
+            Matmul args = {random_tensor(dtype, shape[3] ? shape[2] : shape[0], shape[3] ? shape[0] : shape[2], 1), b, random_tensor(DT_F32, shape[0], shape[1], 3), shape[3], shape[4], 1, 0};
+            uint64_t first = 0;
+            for (int t = 1; t <= 4; t++) {
+                omp_set_num_threads(t);
+                device_cpu()->matmul(&args);
+                uint64_t bits = bits_of(args.c, 0, shape[0]);
+                if (t == 1) first = bits;
+                if (bits != first) fail_msg("%s: shape %zu variant %d has other bits on %d threads", cpu_info()->gemm_f32, s, variant, t);
+            }
+            tensor_unpack(b);
+            arena_rewind(arena, mark);
+        }
+    omp_set_num_threads(threads);
+}
+
+static void bits_are_those_of_any_number_of_threads(void **state) {
+    (void)state;
+    for_each_backend(run_threads);
+}
+
+/* Row 0 of the product of the first `rows` rows, against the row alone; then the last row against itself alone. */
+static void run_rows(void) {
+    static const int64_t shapes[][2] = {{576, 576}, {16, 576}, {576, 16}, {192, 1536}, {97, 333}, {1100, 64}};
+    enum { MOST = 300 };
+    for (size_t s = 0; s < COUNT_OF(shapes); s++)
+        for (int variant = 0; variant < 8; variant++) {
+            bool transpose_b = variant & 4;
+            int64_t n = shapes[s][0], k = shapes[s][1];
+            DType dtype = variant & 1 ? DT_BF16 : DT_F32;
+            ArenaMark mark = arena_mark(arena);
+            Tensor *a = random_tensor(dtype, MOST, k, 1), *b = random_tensor(dtype, transpose_b ? n : k, transpose_b ? k : n, 2), *all = random_tensor(DT_F32, MOST, n, 3);
+            b->constant = variant & 2;
+            device_cpu()->matmul(&(Matmul){a, b, all, false, transpose_b, 1, 0});
+            static const int64_t counts[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128, 129, 200, 299};
+            for (size_t i = 0; i < COUNT_OF(counts); i++) {
+                int64_t rows = counts[i], shift = MOST - rows;
+                Tensor *some = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){rows, n});
+                for (int end = 0; end < 2; end++) { /* the first rows of all, then the last ones: another place in their tile */
+                    Tensor *part = tensor_view(arena, device_cpu(), dtype, 2, (int64_t[]){rows, k}, (char *)a->data + (size_t)(end ? shift * k : 0) * dtype_size(dtype));
+                    device_cpu()->matmul(&(Matmul){part, b, some, false, transpose_b, 1, 0});
+                    if (bits_of(some, 0, rows) != bits_of(all, end ? shift : 0, rows))
+                        fail_msg("%s: shape %zu variant %d: %lld rows have other bits than among %d", cpu_info()->gemm_f32, s, variant, (long long)rows, MOST);
+                }
+            }
+            tensor_unpack(b);
+            arena_rewind(arena, mark);
+        }
+}
+
+static void bits_of_a_row_are_those_of_the_row_alone(void **state) {
+    (void)state;
+    if (!configure("onednn", NULL)) { /* OpenBLAS's rows depend on their place: gemm.h */
+        print_message("skipped: no oneDNN in this build\n");
+        skip();
+    }
+    run_rows();
+    check_ok(cpu_configure(NULL, NULL));
+}
+
+static void run_packed(void) {
+    for (int variant = 0; variant < 12; variant++) {
+        DType stored = (const DType[]){DT_F32, DT_BF16, DT_F16}[variant / 4];
+        bool transpose_b = variant & 1;
+        DType compute = variant & 2 ? DT_BF16 : DT_F32;
+        Tensor *a = random_tensor(compute, 50, 200, 1), *b = random_tensor(stored, transpose_b ? 600 : 200, transpose_b ? 200 : 600, 2), *c = random_tensor(DT_F32, 50, 600, 3);
+        b->constant = true;
+        size_t before = cpu_packed_bytes();
+        device_cpu()->matmul(&(Matmul){a, b, c, false, transpose_b, 1, 0});
+        size_t once = cpu_packed_bytes() - before;
+        device_cpu()->matmul(&(Matmul){a, b, c, false, transpose_b, 1, 0});
+        assert_int_equal(cpu_packed_bytes() - before, once); /* packed once */
+        assert_int_equal(once, device_cpu()->packed_bytes(600, 200, stored, compute, false)); /* as announced */
+        tensor_unpack(b);
+        assert_null(b->packed);
+        assert_int_equal(cpu_packed_bytes(), before);
+    }
+}
+
+static void packing_happens_once_and_as_announced(void **state) {
+    (void)state;
+    for_each_backend(run_packed);
+}
+
+static void unknown_names_are_refused(void **state) {
+    (void)state;
+    check_status(cpu_configure("mkl", NULL), ST_USAGE);
+    check_text("mkl");
+    check_status(cpu_configure("openblas", "mmx"), ST_USAGE);
+    check_ok(cpu_configure("auto", "auto"));
+    if (!cpu_info()->has_onednn) check_status(cpu_configure("onednn", NULL), ST_USAGE);
+    check_ok(cpu_configure(NULL, NULL));
+}
+
+static void speed_is_measured(void **state) {
+    (void)state;
+    CpuSpeed speed;
+    double before = clock_seconds();
+    check_ok(cpu_measure_speed(&speed));
+    assert_true(speed.gflops_f32 > 0.01 && speed.gflops_bf16 > 0.01 && speed.memory_gbs > 0.01);
+    assert_true(speed.gflops_f32 < 1e6 && speed.memory_gbs < 1e5);
+    print_message("%.1f GF/s f32, %.1f GF/s bf16 (%s), %.1f GB/s, %.1f s\n", speed.gflops_f32, speed.gflops_bf16, cpu_info()->gemm_bf16, speed.memory_gbs, clock_seconds() - before);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(shapes_dtypes_and_transposes), cmocka_unit_test(doubles), cmocka_unit_test(bits_are_those_of_any_number_of_threads),
+        cmocka_unit_test(bits_of_a_row_are_those_of_the_row_alone), cmocka_unit_test(packing_happens_once_and_as_announced), cmocka_unit_test(unknown_names_are_refused),
+        cmocka_unit_test(speed_is_measured),
+    };
+    return cmocka_run_group_tests(tests, setup, teardown);
+}
