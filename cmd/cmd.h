@@ -1,8 +1,13 @@
 /* The program: one file cmd_<name>.c and one line in commands.def per subcommand. A command's options are a table in its file, from which --help is made.
  *
- *     static const char *adapter; static int64_t n = 1;                     // inside the command's options struct
+ *     Command command = {.arguments_help = "MODEL", .help = "Says what is in it."};
+ *     const char *adapter = NULL;
  *     const Option options[] = {{"--adapter", OPTION_TEXT, &adapter, "DIR", "PEFT adapter to use"}, {0}};
- *     TRY(command_parse(&command, argc, argv, options));                     // positionals are in command.arguments
+ *     bool done;
+ *     Status status = command_parse(&command, argc, argv, options, &done);   // positionals are in command.arguments
+ *     if (status == ST_OK && !done) status = work(&command, adapter);
+ *     arena_free(command.arena);
+ *     return status;
  */
 #ifndef TUNE_CMD_H
 #define TUNE_CMD_H
@@ -32,6 +37,9 @@ typedef struct Command {
 } Command;
 /* Fills option values and positionals. --help prints the command's help and ends the program's work with *done = true. ST_USAGE names an unknown option and the nearest one. */
 Status command_parse(Command *command, int argc, char **argv, const Option *options, bool *done);
+void use_threads(int64_t n); /* 0 = as it is */
+/* ST_USAGE unless there are `least` to `most` positional arguments. */
+Status command_needs(const Command *command, size_t least, size_t most);
 
 typedef Status CommandMain(int argc, char **argv);
 typedef struct CommandInfo { const char *name; CommandMain *run; const char *help; } CommandInfo;
@@ -46,10 +54,15 @@ void print_result(const char *format, ...) PRINTF_LIKE(1, 2);
 void print_text(const char *text, size_t len);
 /* stderr: a live line on a terminal, plain lines otherwise; nothing with --quiet. */
 void show_progress(const char *format, ...) PRINTF_LIKE(1, 2);  /* replaces the live line; on a pipe at most one line a second */
-void show_line(const char *format, ...) PRINTF_LIKE(1, 2);      /* ends the live line, prints a whole line */
+void show_line(const char *format, ...) PRINTF_LIKE(1, 2);      /* takes the live line's place, prints a whole line */
+void show_message(const char *format, ...) PRINTF_LIKE(1, 2);   /* the same, --quiet or not: warnings */
+void end_live_line(void);
+void set_quiet(bool on);
 
 /* A model with its adapter and tokenizer, as most commands open it. */
 typedef struct OpenedModel { Model *model; Tokenizer *tokenizer; } OpenedModel; /* tokenizer NULL when the directory has none */
+Status check_compute(const char *compute); /* ST_USAGE unless NULL, auto, f32 or bf16 */
+Status open_tokenizer(const char *dir, Tokenizer **tokenizer); /* *tokenizer NULL when the directory has none */
 Status open_model(const char *dir, const char *adapter, const char *compute, OpenedModel *opened);
 void close_model(OpenedModel *opened);
 

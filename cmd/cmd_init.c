@@ -1,0 +1,54 @@
+/* tune init: a model with random weights, to train from nothing or to measure with. */
+#include <string.h>
+
+#include "cmd/cmd.h"
+
+typedef struct Init { const char *output, *dtype; int64_t seed; double scale; } Init;
+
+static Status parse_dtype(const char *text, DType *dtype) {
+    static const DType dtypes[] = {DT_F32, DT_BF16, DT_F16};
+    for (size_t i = 0; i < COUNT_OF(dtypes); i++)
+        if (!strcmp(text, dtype_name(dtypes[i]))) {
+            *dtype = dtypes[i];
+            return ST_OK;
+        }
+    return status_fail(ST_USAGE, "--dtype is f32, bf16 or f16, not '%s'", text);
+}
+
+static Status init(const Command *command, const Init *job) {
+    DType dtype = DT_F32;
+    Str config = {0};
+    TRY(command_needs(command, 1, 1));
+    TRY(parse_dtype(job->dtype, &dtype));
+    if (!job->output) return status_fail(ST_USAGE, "tune init needs -o DIR");
+    if (file_exists(job->output) || dir_exists(job->output)) return status_fail(ST_CONFIG, "'%s' is there already", job->output);
+    const char *path = dir_exists(command->arguments[0]) ? path_join(command->arena, command->arguments[0], "config.json") : command->arguments[0];
+    if (!path) return ST_RESOURCE;
+    Status status = file_read(path, 1 << 20, &config);
+    if (status == ST_OK) status = model_write_random(job->output, str_text(&config), dtype, (uint64_t)job->seed, job->scale);
+    if (status == ST_OK && dir_exists(command->arguments[0])) status = model_copy_files(command->arguments[0], job->output);
+    str_release(&config);
+    if (status == ST_OK) show_line("wrote %s", job->output);
+    return status;
+}
+
+Status cmd_init(int argc, char **argv) {
+    Init job = {.dtype = "f32", .seed = 42, .scale = 0.02};
+    Command command = {
+        .arguments_help = "CONFIG -o DIR",
+        .help = "Writes a Hugging Face directory with random weights in the shape of CONFIG: a config.json, or a directory with one, whose tokenizer is carried over.\n"
+                "    tune init recipes/demo/model -o runs/fresh",
+    };
+    const Option options[] = {
+        {"-o", OPTION_TEXT, &job.output, "DIR", "the new model's directory"},
+        {"--dtype", OPTION_TEXT, &job.dtype, "TYPE", "f32 (default), bf16 or f16"},
+        {"--seed", OPTION_INT, &job.seed, "N", "of the random weights (42)"},
+        {"--scale", OPTION_REAL, &job.scale, "X", "standard deviation of the matrices (0.02)"},
+        {0},
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = init(&command, &job);
+    arena_free(command.arena);
+    return status;
+}

@@ -1,0 +1,35 @@
+/* Opening a model with its adapter and tokenizer, as most commands do. */
+#include <string.h>
+
+#include "cmd/cmd.h"
+
+Status check_compute(const char *compute) {
+    if (!compute || !strcmp(compute, "auto") || !strcmp(compute, "f32") || !strcmp(compute, "bf16")) return ST_OK;
+    return status_fail(ST_USAGE, "--compute is auto, f32 or bf16, not '%s'", compute);
+}
+
+Status open_tokenizer(const char *dir, Tokenizer **tokenizer) {
+    *tokenizer = NULL;
+    Arena *arena = arena_new(0);
+    if (!arena) return status_fail(ST_RESOURCE, "out of memory");
+    const char *file = path_join(arena, dir, "tokenizer.json"), *vocab = path_join(arena, dir, "vocab.json");
+    bool there = file && vocab && (file_exists(file) || file_exists(vocab));
+    arena_free(arena);
+    return there ? tokenizer_load(dir, tokenizer) : ST_OK;
+}
+
+Status open_model(const char *dir, const char *adapter, const char *compute, OpenedModel *opened) {
+    *opened = (OpenedModel){0};
+    TRY(check_compute(compute));
+    Status status = model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(compute ? compute : "auto")}, &opened->model);
+    if (status == ST_OK && adapter) status = adapter_load(opened->model, adapter, false);
+    if (status == ST_OK) status = open_tokenizer(dir, &opened->tokenizer);
+    if (status != ST_OK) close_model(opened);
+    return status;
+}
+
+void close_model(OpenedModel *opened) {
+    model_free(opened->model);
+    tokenizer_free(opened->tokenizer);
+    *opened = (OpenedModel){0};
+}

@@ -1,0 +1,146 @@
+/* Options by table: parsing, and the help made from the same table. */
+#include <errno.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmd/cmd.h"
+
+enum { MAX_OPTIONS = 64 };
+
+static size_t common_options(Command *command, Option *out) {
+    const Option common[] = {
+        {"--threads", OPTION_INT, &command->threads, "N", "threads to use; 0 = all cores that the process may use"},
+        {"--quiet", OPTION_FLAG, &command->quiet, NULL, "no progress on stderr"},
+        {"--log", OPTION_INT, &command->log, "N", "0 warnings, 1 run, 2 step, 3 layer, 4 tensors"},
+        {"--json", OPTION_FLAG, &command->json, NULL, "results as JSON on stdout, nothing else there"},
+        {"--help", OPTION_FLAG, NULL, NULL, "this text"},
+    };
+    memcpy(out, common, sizeof common);
+    return COUNT_OF(common);
+}
+
+static void print_options(const Option *options, size_t n) {
+    for (size_t i = 0; i < n; i++) {
+        Str left = {0};
+        str_printf(&left, "%s%s%s", options[i].name, options[i].argument ? " " : "", options[i].argument ? options[i].argument : "");
+        print_result("  %-28s %s\n", str_text(&left), options[i].help);
+        str_release(&left);
+    }
+}
+
+static void print_help(const Command *command, const Option *options, size_t n_own, size_t n) {
+    print_result("usage: tune %s %s%s\n\n%s\n", command->name, command->arguments_help, n_own ? " [options]" : "", command->help);
+    if (n_own) print_result("\noptions:\n");
+    print_options(options, n_own);
+    print_result("\nfor every command:\n");
+    print_options(options + n_own, n - n_own);
+}
+
+static Status set_number(const Option *option, const char *text) {
+    char *end;
+    errno = 0;
+    if (option->type == OPTION_REAL) {
+        double value = strtod(text, &end);
+        if (!*text || *end || errno) return status_fail(ST_USAGE, "option '%s' needs a number, not '%s'", option->name, text);
+        *(double *)option->value = value;
+        return ST_OK;
+    }
+    long long value = strtoll(text, &end, 10);
+    if (!*text || *end || errno) return status_fail(ST_USAGE, "option '%s' needs a whole number, not '%s'", option->name, text);
+    *(int64_t *)option->value = value;
+    return ST_OK;
+}
+
+static Status append_text(Command *command, TextList *list, const char *text) {
+    const char **grown = arena_alloc(command->arena, (list->n + 1) * sizeof *grown);
+    if (!grown) return ST_RESOURCE;
+    for (size_t i = 0; i < list->n; i++) grown[i] = list->items[i];
+    grown[list->n] = text;
+    *list = (TextList){list->n + 1, grown};
+    return ST_OK;
+}
+
+static Status unknown_option(const char *text, size_t len, const Option *options, size_t n) {
+    const char *names[MAX_OPTIONS];
+    char word[64];
+    snprintf(word, sizeof word, "%.*s", (int)len, text);
+    for (size_t i = 0; i < n; i++) names[i] = options[i].name;
+    const char *nearest = text_nearest(word, names, n);
+    status_fail(ST_USAGE, "unknown option '%s'", word);
+    if (nearest) return status_hint(ST_USAGE, "did you mean '%s'?", nearest);
+    return status_hint(ST_USAGE, "--help lists the options");
+}
+
+/* One option at argv[*i], its value behind '=' or in the next argument. */
+static Status parse_option(Command *command, int argc, char **argv, int *i, const Option *options, size_t n) {
+    const char *text = argv[*i], *equals = strchr(text, '=');
+    size_t len = equals ? (size_t)(equals - text) : strlen(text);
+    const Option *option = NULL;
+    for (size_t k = 0; k < n && !option; k++)
+        if (strlen(options[k].name) == len && !strncmp(options[k].name, text, len)) option = &options[k];
+    if (!option) return unknown_option(text, len, options, n);
+    if (option->type == OPTION_FLAG) {
+        if (equals) return status_fail(ST_USAGE, "option '%s' takes no value", option->name);
+        if (option->value) *(bool *)option->value = true;
+        return ST_OK;
+    }
+    if (!equals && *i + 1 >= argc) return status_fail(ST_USAGE, "option '%s' needs a value: %s", option->name, option->argument);
+    const char *value = equals ? equals + 1 : argv[++*i];
+    if (option->type == OPTION_TEXT) *(const char **)option->value = value;
+    else if (option->type == OPTION_LIST) return append_text(command, option->value, value);
+    else return set_number(option, value);
+    return ST_OK;
+}
+
+static void to_stderr(void *context, LogLevel level, const char *text) {
+    (void)context;
+    show_message("%s%s", level == LOG_WARNING ? "tune: warning: " : "", text);
+}
+
+void use_threads(int64_t n) {
+    if (n > 0) omp_set_num_threads((int)MIN(n, 4096));
+}
+
+Status command_parse(Command *command, int argc, char **argv, const Option *own, bool *done) {
+    Option options[MAX_OPTIONS];
+    size_t n_own = 0, n;
+    *done = false;
+    while (own && own[n_own].name) n_own++;
+    ASSERT(n_own + 8 < MAX_OPTIONS, "%zu options", n_own);
+    if (n_own) memcpy(options, own, n_own * sizeof *own);
+    n = n_own + common_options(command, options + n_own);
+    command->name = argv[0];
+    command->arena = arena_new(0);
+    if (!command->arena) return status_fail(ST_RESOURCE, "out of memory");
+
+    bool only_arguments = false;
+    for (int i = 1; i < argc; i++) {
+        const char *text = argv[i];
+        if (!only_arguments && !strcmp(text, "--")) {
+            only_arguments = true;
+        } else if (!only_arguments && (!strcmp(text, "--help") || !strcmp(text, "-h"))) {
+            print_help(command, options, n_own, n);
+            *done = true;
+            return ST_OK;
+        } else if (!only_arguments && text[0] == '-' && text[1]) {
+            TRY(parse_option(command, argc, argv, &i, options, n));
+        } else {
+            if (command->n_arguments == COUNT_OF(command->arguments)) return status_fail(ST_USAGE, "too many arguments");
+            command->arguments[command->n_arguments++] = text;
+        }
+    }
+    if (command->threads < 0) return status_fail(ST_USAGE, "--threads must be 0 or more, not %lld", (long long)command->threads);
+    use_threads(command->threads);
+    log_set_sink(to_stderr, NULL, (LogLevel)command->log);
+    set_quiet(command->quiet);
+    return ST_OK;
+}
+
+Status command_needs(const Command *command, size_t least, size_t most) {
+    if (command->n_arguments >= least && command->n_arguments <= most) return ST_OK;
+    if (command->n_arguments < least) status_fail(ST_USAGE, "tune %s needs %s", command->name, command->arguments_help);
+    else status_fail(ST_USAGE, "tune %s does not know what to do with '%s'", command->name, command->arguments[most]);
+    return status_hint(ST_USAGE, "tune %s --help explains it", command->name);
+}
