@@ -51,7 +51,7 @@ void ISA_FN(rms_norm_backward)(const Tensor *x, const Tensor *weight, const Tens
         return;
     }
     int64_t width = tensor_count(weight), rows = tensor_count(x) / width;
-    RowSums sums = row_sums_begin(rows, width, 1);
+    RowSums sums = row_sums_begin(rows, width, dweight ? 1 : 0);
 #pragma omp parallel for schedule(static) if (rows * width > CPU_SERIAL)
     for (int64_t block = 0; block < sums.n_blocks; block++)
         for (int64_t r = block * sums.block_rows; r < MIN(rows, (block + 1) * sums.block_rows); r++) {
