@@ -21,10 +21,12 @@ typedef struct SampleConfig {
     double presence_penalty, frequency_penalty; /* 0 = off; on the completion only */
     int64_t no_repeat_ngram_size; /* 0 = off */
 } SampleConfig;
-/* Turns `logits` (V) into the final distribution in place (probabilities, zeros where filtered). history: prompt and completion; the completion begins at prompt_length.
- * scratch: V entries. */
-void sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length, int32_t *scratch);
-/* The token that a uniform draw u in [0,1) picks: the first whose cumulated probability exceeds u. Greedy: the likeliest, lowest id on ties. */
+typedef struct SampleScratch { int32_t *ids; double *keys; } SampleScratch; /* V entries each */
+/* Turns `logits` (V) into the final distribution in place (probabilities, zeros where filtered). history: prompt and completion; the completion begins at prompt_length. */
+void sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length, const SampleScratch *scratch);
+/* The likeliest token after the penalties, the lowest id of equal ones; changes logits. */
+int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length, const SampleScratch *scratch);
+/* The token that a uniform draw u in [0,1) picks: the first whose cumulated probability exceeds u. */
 int32_t sample_pick(const double *probabilities, int64_t vocab, double u);
 
 /* ---- generation ---- */

@@ -1,0 +1,38 @@
+/* The paged key/value cache: pages of all layers, shared by reference count, copied on write. Source of the idea: PagedAttention, arXiv 2309.06180.
+ *
+ *     KvCache *cache;
+ *     TRY(kv_cache_new(model, n_pages, &cache));
+ *     KvPageList a = {0}, b = {0};
+ *     kv_pages_reserve(cache, &a, 40);                  // room for 40 tokens
+ *     kv_pages_share(cache, &a, &b);                    // b begins as a
+ *     kv_pages_write(cache, &b, 37, 38);                // token 37 of b is about to be written: its page becomes b's own
+ */
+#ifndef TUNE_KV_CACHE_H
+#define TUNE_KV_CACHE_H
+
+#include "lib/model/model.h"
+
+enum { KV_PAGE_SIZE = 32 };
+typedef struct KvCache {
+    KvPages pages;       /* what attention reads */
+    int32_t *references; /* by page; 0 = free */
+    int32_t *free_list;
+    int32_t n_free;
+    Arena *arena;
+} KvCache;
+typedef struct KvPageList { int32_t *items; int32_t n, cap; } KvPageList;
+
+/* Bytes of one page over all layers. */
+size_t kv_page_bytes(const Model *model);
+Status kv_cache_new(const Model *model, int32_t n_pages, KvCache **cache);
+void kv_cache_free(KvCache *cache); /* NULL is fine */
+int32_t kv_pages_for(int64_t n_tokens);
+/* Grows the list to hold n_tokens. ST_RESOURCE when no page is free: callers count before. */
+Status kv_pages_reserve(KvCache *cache, KvPageList *list, int64_t n_tokens);
+/* `to`, empty, refers to the pages of the first n_tokens of `from`. */
+Status kv_pages_share(KvCache *cache, const KvPageList *from, int64_t n_tokens, KvPageList *to);
+/* Makes room for tokens begin..end-1 and makes their pages the list's own. */
+Status kv_pages_write(KvCache *cache, KvPageList *list, int64_t begin, int64_t end);
+void kv_pages_release(KvCache *cache, KvPageList *list);
+
+#endif
