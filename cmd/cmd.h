@@ -66,4 +66,18 @@ Status open_tokenizer(const char *dir, Tokenizer **tokenizer); /* *tokenizer NUL
 Status open_model(const char *dir, const char *adapter, const char *compute, OpenedModel *opened);
 void close_model(OpenedModel *opened);
 
+/* Rows of a .jsonl file (plain or .gz) as token ids: {"ids"}, {"prompt"} with or without {"completion"}, {"text"}. */
+typedef struct TokenRow { json_t *json; Ids ids; size_t n_prompt; } TokenRow; /* n_prompt: tokens of the prompt, where the row has one */
+typedef struct TokenRows { TokenRow *items; size_t n, cap; } TokenRows;
+/* prompt_only: a completion beside a prompt is left out. ST_INPUT with file and line. */
+Status token_rows_read(const char *file, const Tokenizer *tokenizer, bool prompt_only, TokenRows *rows);
+void token_rows_release(TokenRows *rows);
+Status text_ids(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids); /* BOS as the post-processor has it, no EOS */
+
+/* Lines of results: to stdout when path is NULL, else to a file that appears whole. */
+typedef struct ResultFile { bool to_file; FileWriter writer; } ResultFile;
+Status result_open(ResultFile *result, const char *path);
+void result_line(ResultFile *result, const Str *line);
+Status result_close(ResultFile *result, Status status); /* gives up the file when status is a failure; returns it, or the write's */
+
 #endif

@@ -1,0 +1,147 @@
+/* tune generate: a model answers prompts. */
+#include <string.h>
+
+#include "cmd/cmd.h"
+
+typedef struct Generate {
+    const char *adapter, *compute, *prompt, *input, *output;
+    GenerateConfig config;
+    TextList stop;
+    int64_t seed;
+    bool has_tokenizer;
+    bool plain;              /* one prompt from the command line: its text streams to stdout */
+    const TokenRows *rows;
+    ResultFile result;
+    size_t done, all;
+} Generate;
+
+static Status stream_text(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
+    (void)context, (void)prompt, (void)sample, (void)id, (void)logprob;
+    print_text(text, strlen(text));
+    return ST_OK;
+}
+
+static void write_row(JsonWriter *w, const Generate *job, const Completion *c) {
+    const TokenRow *row = &job->rows->items[c->prompt];
+    const json_t *prompt = json_object_get(row->json, json_object_get(row->json, "prompt") ? "prompt" : "text");
+    jw_object(w, NULL);
+    jw_string(w, "prompt", json_string_value(prompt));
+    if (job->has_tokenizer) jw_string_n(w, "completion", str_text(&c->text), c->text.len);
+    else jw_null(w, "completion");
+    jw_array(w, "completion_ids");
+    for (size_t i = 0; i < c->ids.n; i++) jw_int(w, NULL, c->ids.data[i]);
+    jw_end_array(w);
+    jw_array(w, "logprobs");
+    for (size_t i = 0; i < c->ids.n; i++) jw_double(w, NULL, c->logprobs[i]);
+    jw_end_array(w);
+    jw_string(w, "finish_reason", c->finish == FINISH_STOP ? "stop" : "length");
+    jw_end_object(w);
+}
+
+static Status print_completion(void *context, const Completion *c) {
+    Generate *job = context;
+    job->done++;
+    if (job->plain) {
+        if (job->config.n > 1) print_text(str_text(&c->text), c->text.len);
+        print_text("\n", 1);
+        return ST_OK;
+    }
+    JsonWriter w = {0};
+    write_row(&w, job, c);
+    result_line(&job->result, &w.text);
+    jw_release(&w);
+    show_progress("%zu/%zu completions", job->done, job->all);
+    return ST_OK;
+}
+
+static Status check(const Generate *job) {
+    const GenerateConfig *c = &job->config;
+    if (c->max_new_tokens < 1 || c->max_new_tokens > 1 << 20) return status_fail(ST_USAGE, "--max-new-tokens is 1 or more, not %lld", (long long)c->max_new_tokens);
+    if (c->n < 1 || c->n >= 1 << 16) return status_fail(ST_USAGE, "-n is 1 to 65535, not %lld", (long long)c->n);
+    if (!(c->sample.temperature >= 0)) return status_fail(ST_USAGE, "--temperature is 0 or more, not %g", c->sample.temperature);
+    if (!(c->sample.top_p > 0 && c->sample.top_p <= 1)) return status_fail(ST_USAGE, "--top-p is above 0 and at most 1, not %g", c->sample.top_p);
+    if (!(c->sample.min_p >= 0 && c->sample.min_p <= 1)) return status_fail(ST_USAGE, "--min-p is 0 to 1, not %g", c->sample.min_p);
+    if (c->sample.top_k < 0) return status_fail(ST_USAGE, "--top-k is 0 or more, not %lld", (long long)c->sample.top_k);
+    if (!(c->sample.repetition_penalty > 0)) return status_fail(ST_USAGE, "--repetition-penalty is above 0, not %g", c->sample.repetition_penalty);
+    if (!job->prompt == !job->input) return status_fail(ST_USAGE, "tune generate needs either --prompt TEXT or --input ROWS.jsonl");
+    return check_compute(job->compute);
+}
+
+static Status prompt_row(const Generate *job, const Tokenizer *tokenizer, TokenRows *rows) {
+    static TokenRow row;
+    if (!tokenizer) {
+        status_fail(ST_INPUT, "the model directory has no tokenizer");
+        return status_hint(ST_INPUT, "give token ids: --input with rows {\"ids\": [...]}");
+    }
+    row = (TokenRow){.json = json_pack("{s:s}", "prompt", job->prompt)};
+    if (!row.json) return status_fail(ST_INPUT, "the prompt is not valid UTF-8");
+    *rows = (TokenRows){&row, 1, 1};
+    return text_ids(tokenizer, job->prompt, strlen(job->prompt), &row.ids);
+}
+
+static Status run_prompts(Generate *job, const OpenedModel *opened, const TokenRows *rows, Arena *arena) {
+    Prompt *prompts = arena_alloc(arena, rows->n * sizeof *prompts);
+    if (!prompts) return ST_RESOURCE;
+    for (size_t i = 0; i < rows->n; i++) prompts[i] = (Prompt){rows->items[i].ids.data, rows->items[i].ids.n, i};
+    job->rows = rows;
+    job->all = rows->n * (size_t)job->config.n;
+    TRY(result_open(&job->result, job->output));
+    Status status = generate(opened->model, opened->tokenizer, prompts, rows->n, &job->config, job->plain && job->config.n == 1 ? stream_text : NULL, print_completion, job);
+    return result_close(&job->result, status);
+}
+
+static Status run(const Command *command, Generate *job) {
+    OpenedModel opened;
+    TokenRows rows = {0};
+    TRY(command_needs(command, 1, 1));
+    TRY(check(job));
+    TRY(open_model(command->arguments[0], job->adapter, job->compute, &opened));
+    job->config.seed = (uint64_t)job->seed;
+    job->config.n_stop = job->stop.n;
+    job->config.stop = job->stop.items;
+    job->has_tokenizer = opened.tokenizer != NULL;
+    job->plain = job->prompt && !job->output && !command->json;
+    Status status = job->prompt ? prompt_row(job, opened.tokenizer, &rows) : token_rows_read(job->input, opened.tokenizer, true, &rows);
+    if (status == ST_OK) status = run_prompts(job, &opened, &rows, command->arena);
+    if (job->input) token_rows_release(&rows);
+    else if (rows.n) json_decref(rows.items[0].json), ids_release(&rows.items[0].ids);
+    close_model(&opened);
+    return status;
+}
+
+Status cmd_generate(int argc, char **argv) {
+    Generate job = {.seed = 42, .config = {.max_new_tokens = 128, .n = 1, .sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}}};
+    Command command = {
+        .arguments_help = "MODEL (--prompt TEXT | --input ROWS.jsonl)",
+        .help = "Continues prompts: text on stdout, or with --input, -o or --json one row per completion:\n"
+                "{\"prompt\", \"completion\", \"completion_ids\", \"logprobs\", \"finish_reason\": \"stop\"|\"length\"}. Rows are {\"prompt\": ...} or {\"ids\": [...]}.\n"
+                "A row's result depends on the seed and its number, not on what else is generated.\n"
+                "    tune generate models/smollm2 --prompt 'The capital of France is' --greedy --max-new-tokens 8",
+    };
+    SampleConfig *sample = &job.config.sample;
+    const Option options[] = {
+        {"--prompt", OPTION_TEXT, &job.prompt, "TEXT", "one prompt"},
+        {"--input", OPTION_TEXT, &job.input, "FILE", "rows of prompts, .jsonl or .jsonl.gz"},
+        {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},
+        {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
+        {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
+        {"-n", OPTION_INT, &job.config.n, "N", "completions per prompt (1)"},
+        {"--max-new-tokens", OPTION_INT, &job.config.max_new_tokens, "N", "longest completion in tokens (128)"},
+        {"--temperature", OPTION_REAL, &sample->temperature, "X", "1 = as the model has it, 0 = greedy"},
+        {"--greedy", OPTION_FLAG, &sample->greedy, NULL, "always the likeliest token"},
+        {"--top-k", OPTION_INT, &sample->top_k, "N", "keep the N likeliest tokens; 0 = all"},
+        {"--top-p", OPTION_REAL, &sample->top_p, "X", "keep the smallest set with this probability (1)"},
+        {"--min-p", OPTION_REAL, &sample->min_p, "X", "drop tokens below this share of the likeliest one (0)"},
+        {"--repetition-penalty", OPTION_REAL, &sample->repetition_penalty, "X", "above 1: tokens seen before become less likely (1)"},
+        {"--stop", OPTION_LIST, &job.stop, "TEXT", "text that ends a completion; may be given several times"},
+        {"--ignore-eos", OPTION_FLAG, &job.config.ignore_eos, NULL, "go on behind the end-of-text token"},
+        {"--max-batch", OPTION_INT, &job.config.max_batch, "N", "sequences at a time; 0 = as memory allows, at most 32"},
+        {"--seed", OPTION_INT, &job.seed, "N", "of the random choices (42)"},
+        {0},
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = run(&command, &job);
+    arena_free(command.arena);
+    return status;
+}

@@ -1,0 +1,99 @@
+/* tune score: log-probabilities of given texts, token by token. */
+#include <math.h>
+#include <string.h>
+
+#include "cmd/cmd.h"
+
+typedef struct Score { const char *adapter, *compute, *output, *logits; SafetensorsWriter *writer; } Score;
+
+static void declare_logits(SafetensorsWriter *writer, const TokenRows *rows, int64_t vocab) {
+    for (size_t r = 0; r < rows->n; r++) {
+        Str name = {0};
+        str_printf(&name, "logits.%zu", r);
+        safetensors_declare(writer, str_text(&name), DT_F32, 2, (int64_t[]){(int64_t)rows->items[r].ids.n, vocab});
+        str_release(&name);
+    }
+}
+
+static Status write_logits(void *context, size_t row, const float *logits, int64_t n, int64_t vocab) {
+    (void)row;
+    safetensors_write(context, logits, (size_t)(n * vocab) * sizeof *logits);
+    return ST_OK;
+}
+
+static void write_row(ResultFile *result, const ScoreRow *row) {
+    JsonWriter w = {0};
+    double sum = 0;
+    jw_object(&w, NULL);
+    jw_array(&w, "ids");
+    for (size_t i = 0; i < row->n; i++) jw_int(&w, NULL, row->ids[i]);
+    jw_end_array(&w);
+    jw_array(&w, "logprobs");
+    for (size_t i = 0; i < row->n; i++) {
+        jw_double(&w, NULL, row->logprobs[i]); /* the first has none: NaN is written as null */
+        if (i > 0) sum += row->logprobs[i];
+    }
+    jw_end_array(&w);
+    jw_double(&w, "sum", sum);
+    jw_end_object(&w);
+    result_line(result, &w.text);
+    jw_release(&w);
+}
+
+static Status score(const Command *command, Score *job, const OpenedModel *opened, const TokenRows *rows) {
+    ScoreRow *scores = arena_alloc(command->arena, rows->n * sizeof *scores);
+    ResultFile result;
+    if (!scores) return ST_RESOURCE;
+    for (size_t r = 0; r < rows->n; r++) {
+        const Ids *ids = &rows->items[r].ids;
+        scores[r] = (ScoreRow){ids->data, ids->n, arena_alloc(command->arena, ids->n * sizeof *scores[r].logprobs)};
+        if (!scores[r].logprobs) return ST_RESOURCE;
+        for (size_t i = 0; i < ids->n; i++)
+            if (ids->data[i] < 0 || ids->data[i] >= opened->model->config.vocab_size)
+                return status_fail(ST_INPUT, "row %zu has the unknown token id %d, the model's vocabulary has %lld", r + 1, ids->data[i], (long long)opened->model->config.vocab_size);
+    }
+    if (job->logits) {
+        TRY(safetensors_writer_new(job->logits, &job->writer));
+        declare_logits(job->writer, rows, opened->model->config.vocab_size);
+    }
+    Status status = score_rows(opened->model, scores, rows->n, job->logits ? write_logits : NULL, job->writer);
+    if (job->logits && status == ST_OK) status = safetensors_commit(job->writer);
+    else if (job->logits) safetensors_abandon(job->writer);
+    TRY(status);
+    TRY(result_open(&result, job->output));
+    for (size_t r = 0; r < rows->n; r++) write_row(&result, &scores[r]);
+    return result_close(&result, ST_OK);
+}
+
+static Status run(const Command *command, Score *job) {
+    OpenedModel opened;
+    TokenRows rows;
+    TRY(command_needs(command, 2, 2));
+    TRY(open_model(command->arguments[0], job->adapter, job->compute, &opened));
+    Status status = token_rows_read(command->arguments[1], opened.tokenizer, false, &rows);
+    if (status == ST_OK) status = score(command, job, &opened, &rows);
+    token_rows_release(&rows);
+    close_model(&opened);
+    return status;
+}
+
+Status cmd_score(int argc, char **argv) {
+    Score job = {0};
+    Command command = {
+        .arguments_help = "MODEL ROWS.jsonl",
+        .help = "Per row {\"ids\": [...], \"logprobs\": [null, -1.23, ...], \"sum\": ...} in nats: the log-probability of each token given those before it.\n"
+                "Rows are {\"ids\": [...]}, {\"text\": ...} or {\"prompt\": ..., \"completion\": ...}.",
+    };
+    const Option options[] = {
+        {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},
+        {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
+        {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
+        {"--logits", OPTION_TEXT, &job.logits, "FILE", "also write logits.N (tokens, vocabulary) F32 as safetensors"},
+        {0},
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = run(&command, &job);
+    arena_free(command.arena);
+    return status;
+}
