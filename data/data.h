@@ -4,7 +4,7 @@
  *     TRY(dataset_load(&(DataConfig){.max_length = 1024, .truncation = "error"}, &(DataSource){.path = "rows.jsonl"}, 1, tokenizer, &dataset));
  *     Batch batch = {0};
  *     TRY(batch_build(dataset, order, n, &batch));
- *     // batch.model.ids, batch.model.layout: what model_forward takes; batch.rows, batch.targets, batch.weights: what op_token_logprobs and the loss take
+ *     // batch.model: what model_forward takes; batch.rows, batch.targets: what op_token_logprobs takes
  */
 #ifndef TUNE_DATA_H
 #define TUNE_DATA_H
@@ -76,12 +76,18 @@ Status dataset_load(const DataConfig *config, const DataSource *sources, size_t 
 void dataset_free(Dataset *dataset);
 /* Takes `share` of the examples (by seed) out of `dataset` into a second one that borrows its memory. */
 Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **held_out);
-/* Rows of a file one after the other, for other users of rows (generate, score). Stops at the first error. `read` keeps the json only during the call. */
+/* Rows of a file one after the other, for other users of rows (generate, score): .jsonl, .json (an array of objects, or an object of columns), each also .gz. Stops at
+ * the first error. `read` keeps the json only during the call. max_rows 0: all. */
 Status rows_read(const char *path, Status (*read)(void *context, const Row *row), void *context);
+Status rows_read_some(const char *path, int64_t max_rows, Status (*read)(void *context, const Row *row), void *context);
 /* Text of an Alpaca row's prompt: Stanford's wording. */
 void alpaca_prompt(const char *instruction, const char *input, Str *text);
 /* ids of `text` with BOS where the post-processor adds it and the text does not begin with it; EOS never. */
 Status encode_prompt(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids);
+/* A prompt and what is to be answered, as one row with EOS at its end: trained from the border on, or everywhere with train_on: all. The ids are those of the whole text. */
+Status encode_pair(const Tokenizer *tokenizer, const DataConfig *config, const char *prompt, const char *completion, Encoding *encoding);
+/* A text column of a row; ST_INPUT when it is missing or no string. */
+Status row_text(const json_t *row, const char *key, const char **text);
 
 /* What was dropped, cut or odd, one sentence each; `say` is called for each of them. */
 void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context);

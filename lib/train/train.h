@@ -66,6 +66,8 @@ typedef struct Run Run;
  * A run that is finished is left as it is: see run_finished. Else the newest whole checkpoint is chosen (run_step), what is newer or damaged is removed, and metrics.jsonl is cut
  * back to the checkpoint. A second process on the same directory is ST_CONFIG. */
 Status run_open(const Recipe *recipe, bool resume, Run **run);
+/* What run_open would refuse, without touching anything: to be asked before a model is loaded. */
+Status run_check(const Recipe *recipe, bool resume, bool *finished);
 void run_close(Run *run);             /* NULL is fine */
 const char *run_dir(const Run *run);
 const char *run_path(const Run *run, const char *name); /* "output/name"; lives as long as the run */

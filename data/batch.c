@@ -1,0 +1,58 @@
+/* Examples side by side in one flat batch: no padding, nobody sees a neighbour. */
+#include "data/data.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static Status grow(int32_t **array, size_t count) {
+    int32_t *grown = realloc(*array, count * sizeof *grown);
+    if (!grown) return status_fail(ST_RESOURCE, "out of memory for a batch of %zu tokens", count);
+    *array = grown;
+    return ST_OK;
+}
+
+static Status batch_reserve(Batch *batch, size_t n_tokens, size_t n_segments) {
+    if (n_tokens > batch->cap_tokens) {
+        TRY(grow(&batch->ids, n_tokens));
+        TRY(grow(&batch->rows, n_tokens));
+        TRY(grow(&batch->targets, n_tokens));
+        batch->cap_tokens = n_tokens;
+    }
+    if (n_segments > batch->cap_segments) {
+        Segment *segments = realloc(batch->segments, n_segments * sizeof *segments);
+        if (!segments) return status_fail(ST_RESOURCE, "out of memory for a batch of %zu rows", n_segments);
+        batch->segments = segments;
+        batch->cap_segments = n_segments;
+    }
+    return ST_OK;
+}
+
+Status batch_build(const Dataset *dataset, const size_t *examples, size_t n, Batch *batch) {
+    size_t n_tokens = 0;
+    for (size_t i = 0; i < n; i++) n_tokens += (size_t)dataset->examples[examples[i]].n;
+    if (n_tokens > INT32_MAX) return status_fail(ST_RESOURCE, "a batch of %zu tokens is too large", n_tokens);
+    TRY(batch_reserve(batch, n_tokens, n));
+    int64_t at = 0;
+    batch->n_targets = 0;
+    for (size_t i = 0; i < n; i++) {
+        const Example *example = &dataset->examples[examples[i]];
+        memcpy(batch->ids + at, example->ids, (size_t)example->n * sizeof *batch->ids);
+        batch->segments[i] = (Segment){.begin = at, .end = at + example->n, .parent = -1};
+        for (int32_t t = 1; t < example->n; t++) {
+            if (example->labels[t] == LABEL_NONE) continue;
+            batch->rows[batch->n_targets] = (int32_t)at + t - 1;
+            batch->targets[batch->n_targets++] = example->labels[t];
+        }
+        at += example->n;
+    }
+    batch->model = (ModelBatch){.ids = batch->ids, .layout = {.n_tokens = at, .n_segments = (int32_t)n, .segments = batch->segments}};
+    return ST_OK;
+}
+
+void batch_release(Batch *batch) {
+    free(batch->ids);
+    free(batch->segments);
+    free(batch->rows);
+    free(batch->targets);
+    *batch = (Batch){0};
+}

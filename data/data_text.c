@@ -1,0 +1,22 @@
+/* {"text"}: every token is trained but the first, which nothing comes before. */
+#include "data/formats.h"
+
+#include <string.h>
+
+static bool detect_text(const json_t *row) { return json_is_string(json_object_get(row, "text")); }
+
+static Status encode_text(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    const char *text;
+    if (config->train_on && strcmp(config->train_on, "completion") == 0)
+        return status_fail(ST_CONFIG, "'data.train_on' is completion, but rows of format text have no prompt");
+    TRY(row_text(row, "text", &text));
+    return encode_pair(tokenizer, config, "", text, encoding);
+}
+
+const DataFormat data_format_text = {
+    .name = "text",
+    .help = "{\"text\"}",
+    .detect = detect_text,
+    .encode = encode_text,
+    .needs_tokenizer = true,
+};

@@ -1,0 +1,97 @@
+/* The table of row formats, and what they share: text to tokens with BOS, EOS and the border between prompt and answer. */
+#include "data/formats.h"
+
+#include <string.h>
+
+static const DataFormat *const formats[] = {
+#define DATASET(name) &data_format_##name,
+#include "data/datasets.def"
+#undef DATASET
+};
+
+const DataFormat *data_format_at(size_t i) { return i < COUNT_OF(formats) ? formats[i] : NULL; }
+
+const DataFormat *data_format_find(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(formats); i++)
+        if (strcmp(formats[i]->name, name) == 0) return formats[i];
+    return NULL;
+}
+
+Status row_text(const json_t *row, const char *key, const char **text) {
+    const json_t *value = json_object_get(row, key);
+    if (!value) return status_fail(ST_INPUT, "the row lacks '%s'", key);
+    if (json_is_array(value)) {
+        status_fail(ST_INPUT, "'%s' is a list", key);
+        return status_hint(ST_INPUT, "rows of chat messages come with a later version; here it must be a text");
+    }
+    if (!json_is_string(value)) return status_fail(ST_INPUT, "'%s' is no text", key);
+    *text = json_string_value(value);
+    if (strlen(*text) != json_string_length(value)) return status_fail(ST_INPUT, "'%s' holds a NUL character", key);
+    return ST_OK;
+}
+
+/* Puts BOS before ids[begin..] where the post-processor would and the text does not begin with it. */
+static bool needs_bos(const Tokenizer *tokenizer, const Ids *ids, size_t begin) {
+    int32_t bos = tokenizer_bos(tokenizer);
+    return tokenizer_adds_bos(tokenizer) && bos >= 0 && !(ids->n > begin && ids->data[begin] == bos);
+}
+
+static void insert_bos(const Tokenizer *tokenizer, Ids *ids, size_t begin) {
+    ids_push(ids, 0);
+    memmove(ids->data + begin + 1, ids->data + begin, (ids->n - begin - 1) * sizeof *ids->data);
+    ids->data[begin] = tokenizer_bos(tokenizer);
+}
+
+Status encode_prompt(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids) {
+    size_t begin = ids->n;
+    TRY(tokenizer_encode(tokenizer, text, len, TOKENIZE_PLAIN, ids));
+    if (needs_bos(tokenizer, ids, begin)) insert_bos(tokenizer, ids, begin);
+    return ST_OK;
+}
+
+/* The first token that reaches behind `prompt_len` bytes of the text: a token that straddles the border is predicted from the prompt, so it belongs to the answer. */
+static Status border_by_offsets(const Tokenizer *tokenizer, const Str *whole, size_t prompt_len, size_t *border) {
+    Ids ids = {0}, offsets = {0};
+    Status status = tokenizer_encode_offsets(tokenizer, str_text(whole), whole->len, TOKENIZE_PLAIN, &ids, &offsets);
+    size_t i = 0;
+    while (status == ST_OK && i < ids.n && (size_t)offsets.data[2 * i + 1] <= prompt_len) i++;
+    *border = i + needs_bos(tokenizer, &ids, 0);
+    ids_release(&ids);
+    ids_release(&offsets);
+    return status;
+}
+
+/* Where the answer begins among the ids of the whole text. */
+static Status find_border(const Tokenizer *tokenizer, const char *prompt, const Str *whole, Encoding *encoding, size_t *border) {
+    Ids ids = {0};
+    size_t len = strlen(prompt);
+    Status status = encode_prompt(tokenizer, prompt, len, &ids);
+    bool prefix = ids.n <= encoding->ids.n && (ids.n == 0 || memcmp(ids.data, encoding->ids.data, ids.n * sizeof *ids.data) == 0);
+    *border = ids.n;
+    ids_release(&ids);
+    if (status != ST_OK || prefix) return status;
+    encoding->remapped = true;
+    return border_by_offsets(tokenizer, whole, len, border);
+}
+
+static void append_eos(const Tokenizer *tokenizer, Encoding *encoding) {
+    int32_t eos = tokenizer_eos(tokenizer);
+    const Ids *ids = &encoding->ids;
+    encoding->no_eos = eos < 0;
+    if (eos >= 0 && !(ids->n > 0 && ids->data[ids->n - 1] == eos)) ids_push(&encoding->ids, eos);
+}
+
+Status encode_pair(const Tokenizer *tokenizer, const DataConfig *config, const char *prompt, const char *completion, Encoding *encoding) {
+    Str whole = {0};
+    str_append(&whole, prompt);
+    str_append(&whole, completion);
+    size_t border = 0;
+    bool all = config->train_on && strcmp(config->train_on, "all") == 0;
+    Status status = encode_prompt(tokenizer, str_text(&whole), whole.len, &encoding->ids);
+    if (status == ST_OK && !all) status = find_border(tokenizer, prompt, &whole, encoding, &border);
+    str_release(&whole);
+    if (status != ST_OK) return status;
+    append_eos(tokenizer, encoding);
+    for (size_t i = 0; i < encoding->ids.n; i++) ids_push(&encoding->labels, i >= border ? encoding->ids.data[i] : LABEL_NONE);
+    return ST_OK;
+}

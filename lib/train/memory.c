@@ -1,0 +1,81 @@
+/* Memory that training will take, before its first step. */
+#include "lib/train/train.h"
+
+#include <string.h>
+
+/* One accumulation step on the device that computes nothing: it allocates what the real one will. */
+static Status activation_bytes(const TrainerConfig *config, size_t *bytes) {
+    Tape *meta = tape_new(device_meta(), tape_compute(config->tape), 0);
+    if (!meta) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
+    tape_checkpoint_layers(meta, config->model->checkpoint_layers);
+    Status status = config->task.largest_batch(config->task.context, meta);
+    *bytes = tape_peak_bytes(meta);
+    tape_free(meta);
+    return status;
+}
+
+static size_t trained_bytes(const Params *params) {
+    size_t bytes = 0;
+    for (size_t i = 0; i < params->n; i++)
+        if (params->items[i].trained) bytes += tensor_bytes(params->items[i].tensor);
+    return bytes;
+}
+
+Status trainer_memory(const TrainerConfig *config, TrainMemory *memory) {
+    OptimizerConfig optimizer;
+    TRY(recipe_optimizer(config->recipe, &optimizer));
+    ModelMemory model = model_memory(config->model, true);
+    *memory = (TrainMemory){
+        .mapped = model.mapped,
+        .weights = model.weights,
+        .packed = model.packed,
+        .gradients = model.gradients,
+        .optimizer = optimizer_bytes(&optimizer, &config->model->params),
+        .best = config->recipe->train_early_stopping > 0 ? trained_bytes(&config->model->params) : 0,
+    };
+    TRY(activation_bytes(config, &memory->activations));
+    memory->total = memory->weights + memory->packed + memory->gradients + memory->optimizer + memory->best + memory->activations;
+    return ST_OK;
+}
+
+Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory) {
+    /* Weights and gradients are there already. */
+    size_t still = memory->packed + memory->optimizer + memory->best + memory->activations;
+    uint64_t left = memory_available();
+    if (still <= left) return ST_OK;
+    char need[32], have[32];
+    status_fail(ST_RESOURCE, "training needs %s of memory more, the machine has %s left", format_bytes((double)still, need), format_bytes((double)left, have));
+    Str advice = {0};
+    str_append(&advice, "make ");
+    if (recipe->train_batch_tokens > 0) {
+        str_append(&advice, "train.batch_tokens");
+    } else if (recipe->train_batch_size > 1) {
+        str_append(&advice, "train.batch_size");
+    } else {
+        str_append(&advice, "data.max_length");
+    }
+    str_append(&advice, " smaller");
+    if (recipe->train_gradient_accumulation_steps >= 1 && recipe->train_batch_size > 1) str_append(&advice, " (train.gradient_accumulation_steps makes up for it)");
+    if (strcmp(recipe->train_checkpointing, "none") == 0) str_append(&advice, ", or set train.checkpointing: layer");
+    if (!recipe->has_lora) str_append(&advice, ", or train a LoRA adapter");
+    status_hint(ST_RESOURCE, "%s", str_text(&advice));
+    str_release(&advice);
+    return ST_RESOURCE;
+}
+
+void train_memory_describe(const TrainMemory *memory, Str *text) {
+    const struct { const char *name; size_t bytes; } parts[] = {
+        {"weights", memory->weights}, {"packed weights", memory->packed}, {"gradients", memory->gradients},
+        {"optimizer", memory->optimizer}, {"best weights", memory->best}, {"activations", memory->activations},
+    };
+    char bytes[32];
+    str_printf(text, "%s", format_bytes((double)memory->total, bytes));
+    const char *before = " (";
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        if (parts[i].bytes == 0) continue;
+        str_printf(text, "%s%s %s", before, parts[i].name, format_bytes((double)parts[i].bytes, bytes));
+        before = ", ";
+    }
+    if (before[0] == ',') str_append_char(text, ')');
+    if (memory->mapped > 0) str_printf(text, " beside %s of mapped weights", format_bytes((double)memory->mapped, bytes));
+}

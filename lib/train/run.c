@@ -1,0 +1,223 @@
+/* The run directory: who may write into it, where it goes on, and what it says on the way. */
+#include "lib/train/run.h"
+
+#include <errno.h>
+#include <fcntl.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/stat.h>
+#include <time.h>
+#include <unistd.h>
+
+const char *run_dir(const Run *run) { return run->dir; }
+bool run_resumed(const Run *run) { return run->resumed; }
+bool run_finished(const Run *run) { return run->finished; }
+int64_t run_step(const Run *run) { return run->step; }
+const char *run_path(const Run *run, const char *name) { return path_join(run->arena, run->dir, name); }
+
+void run_close(Run *run) {
+    if (!run) return;
+    if (run->log_fd >= 0) close(run->log_fd);
+    arena_free(run->arena);
+    free(run);
+}
+
+/* ---- taking a directory ---- */
+
+static bool holds_run(const Run *run) {
+    static const char *const names[] = {"recipe.yaml", "metrics.jsonl", "checkpoints", "adapter", "model", "finished.json"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const char *path = run_path(run, names[i]);
+        if (path && (file_exists(path) || dir_exists(path))) return true;
+    }
+    return false;
+}
+
+static Status refuse_taken(const Run *run) {
+    status_fail(ST_CONFIG, "output '%s' holds a run already", run->dir);
+    return status_hint(ST_CONFIG, "continue it with --resume, or choose another output");
+}
+
+static Status compare_recipe(const Run *run, const Recipe *recipe) {
+    const char *path = run_path(run, "recipe.yaml");
+    if (!path) return ST_RESOURCE;
+    if (!file_exists(path)) {
+        status_fail(ST_CONFIG, "cannot resume '%s': it lacks recipe.yaml", run->dir);
+        return status_hint(ST_CONFIG, "choose another output");
+    }
+    Recipe *before;
+    TRY(recipe_read(path, NULL, 0, &before));
+    const char *now_value, *before_value, *key = recipe_difference(recipe, before, &now_value, &before_value);
+    recipe_free(before);
+    if (!key) return ST_OK;
+    status_fail(ST_CONFIG, "cannot resume '%s': '%s' was %s, now it is %s", run->dir, key, before_value, now_value);
+    return status_hint(ST_CONFIG, "a changed recipe is another run: choose another output");
+}
+
+static Status write_recipe(const Run *run, const Recipe *recipe) {
+    Str text = {0};
+    recipe_write_yaml(recipe, &text);
+    Status status = file_write_all(run_path(run, "recipe.yaml"), str_text(&text), text.len);
+    str_release(&text);
+    return status;
+}
+
+/* The log is the lock too: a second process on the same directory would mix its steps into this one's. */
+static Status open_log(Run *run) {
+    const char *path = run_path(run, "log.txt");
+    if (!path) return ST_RESOURCE;
+    run->log_fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
+    if (run->log_fd < 0) return status_errno(errno, "cannot write '%s'", path);
+    struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
+    if (fcntl(run->log_fd, F_SETLK, &lock) == 0 || (errno != EACCES && errno != EAGAIN)) return ST_OK; /* some file systems have no locks */
+    return status_fail(ST_CONFIG, "another process is training in '%s'", run->dir);
+}
+
+/* ---- where it goes on ---- */
+
+/* Half-written checkpoints, and those newer than the one that is taken: they were found damaged. */
+static Status clean_checkpoints(Run *run) {
+    char **names;
+    size_t n;
+    TRY(dir_list(run->checkpoints_path, run->arena, &names, &n));
+    for (size_t i = 0; i < n; i++) {
+        int64_t step = checkpoint_step_of(names[i]);
+        bool temporary = text_starts_with(names[i], ".tmp-");
+        if (!temporary && step <= run->step) continue;
+        if (!temporary) run_warn(run, "checkpoint '%s' is damaged: it is not taken", names[i]);
+        TRY(dir_remove(path_join(run->arena, run->checkpoints_path, names[i])));
+    }
+    return ST_OK;
+}
+
+static Status cut_metrics(Run *run, uint64_t bytes) {
+    struct stat info;
+    if (stat(run->metrics_path, &info) != 0) return bytes == 0 ? ST_OK : status_errno(errno, "cannot resume: '%s'", run->metrics_path);
+    return file_truncate(run->metrics_path, bytes);
+}
+
+static Status take_up(Run *run) {
+    uint64_t metrics_bytes = 0;
+    TRY(dir_make(run->checkpoints_path));
+    TRY(checkpoint_find(run->checkpoints_path, &run->step));
+    if (run->step >= 0) TRY(checkpoint_verify(run->checkpoints_path, run->step, &metrics_bytes));
+    TRY(clean_checkpoints(run));
+    return cut_metrics(run, metrics_bytes);
+}
+
+/* Refuses what must not go on; finds out whether the run was there before and is complete. */
+static Status examine(Run *run, const Recipe *recipe, bool resume) {
+    run->resumed = holds_run(run);
+    if (!run->resumed) return ST_OK;
+    if (!resume) return refuse_taken(run);
+    TRY(compare_recipe(run, recipe));
+    run->finished = file_exists(run_path(run, "finished.json"));
+    return ST_OK;
+}
+
+static Status run_new(const Recipe *recipe, Run **result) {
+    *result = NULL;
+    if (!recipe->output || recipe->output[0] == '\0') {
+        status_fail(ST_CONFIG, "'output' is missing");
+        return status_hint(ST_CONFIG, "name the run directory: output: runs/my-run");
+    }
+    Run *run = calloc(1, sizeof *run);
+    if (!run || !(run->arena = arena_new(0))) {
+        free(run);
+        return status_fail(ST_RESOURCE, "out of memory for the run");
+    }
+    run->log_fd = -1;
+    run->step = -1;
+    run->dir = arena_strdup(run->arena, recipe->output);
+    run->metrics_path = run->dir ? run_path(run, "metrics.jsonl") : NULL;
+    run->checkpoints_path = run->dir ? run_path(run, "checkpoints") : NULL;
+    *result = run;
+    return run->metrics_path && run->checkpoints_path ? ST_OK : ST_RESOURCE;
+}
+
+Status run_check(const Recipe *recipe, bool resume, bool *finished) {
+    Run *run;
+    Status status = run_new(recipe, &run);
+    if (status == ST_OK) status = examine(run, recipe, resume);
+    *finished = run && run->finished;
+    run_close(run);
+    return status;
+}
+
+static Status run_begin(Run *run, const Recipe *recipe, bool resume) {
+    TRY(examine(run, recipe, resume));
+    if (run->finished) return ST_OK;
+    TRY(dir_make(run->dir));
+    TRY(open_log(run));
+    if (!run->resumed) TRY(write_recipe(run, recipe));
+    return take_up(run);
+}
+
+Status run_open(const Recipe *recipe, bool resume, Run **result) {
+    Run *run;
+    Status status = run_new(recipe, &run);
+    if (status == ST_OK) status = run_begin(run, recipe, resume);
+    *result = status == ST_OK ? run : NULL;
+    if (status != ST_OK) run_close(run);
+    return status;
+}
+
+Status run_mark_finished(Run *run, const json_t *summary) {
+    char *text = json_dumps(summary, JSON_INDENT(2));
+    if (!text) return status_fail(ST_RESOURCE, "out of memory for the run's summary");
+    Str line = {0};
+    str_printf(&line, "%s\n", text);
+    free(text);
+    Status status = file_write_all(run_path(run, "finished.json"), str_text(&line), line.len);
+    str_release(&line);
+    if (status == ST_OK) run->finished = true;
+    return status;
+}
+
+Status run_summary(const Run *run, json_t **summary) { return json_read_file(run_path(run, "finished.json"), summary); }
+
+/* ---- what it says ---- */
+
+Status run_metric(Run *run, const char *json_line) {
+    Str line = {0};
+    str_printf(&line, "%s\n", json_line);
+    Status status = file_append(run->metrics_path, str_text(&line), line.len);
+    str_release(&line);
+    return status;
+}
+
+/* A log line that cannot be written is no reason to stop training. */
+static void log_line(const Run *run, const char *text) {
+    if (!run || run->log_fd < 0) return;
+    char stamp[32];
+    time_t now = time(NULL);
+    struct tm parts;
+    strftime(stamp, sizeof stamp, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &parts));
+    Str line = {0};
+    str_printf(&line, "%s %s\n", stamp, text);
+    ssize_t written = write(run->log_fd, str_text(&line), line.len);
+    (void)written;
+    str_release(&line);
+}
+
+static void say(const Run *run, LogLevel level, const char *format, va_list args) {
+    char text[4096];
+    vsnprintf(text, sizeof text, format, args);
+    log_line(run, text);
+    log_message(level, "%s", text);
+}
+
+void run_log(Run *run, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    say(run, LOG_INFO, format, args);
+    va_end(args);
+}
+
+void run_warn(Run *run, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    say(run, LOG_WARNING, format, args);
+    va_end(args);
+}

@@ -1,0 +1,22 @@
+/* What run.c and checkpoint.c share. */
+#ifndef TUNE_RUN_H
+#define TUNE_RUN_H
+
+#include "lib/train/train.h"
+
+struct Run {
+    Arena *arena;
+    const char *dir, *metrics_path, *checkpoints_path;
+    int log_fd;          /* log.txt, locked: one process trains here; -1 = none */
+    bool resumed, finished;
+    int64_t step;
+};
+
+/* Checks every byte of checkpoint `step` below `dir`. ST_INPUT naming what is wrong. metrics_bytes: length of metrics.jsonl when it was made. */
+Status checkpoint_verify(const char *dir, int64_t step, uint64_t *metrics_bytes);
+/* "step-12" -> 12; -1 for any other name. */
+int64_t checkpoint_step_of(const char *name);
+/* Bytes in a file, 0 when it is missing; what is in it is on the disk afterwards. */
+Status file_sync_size(const char *path, uint64_t *size);
+
+#endif

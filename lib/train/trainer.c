@@ -1,0 +1,440 @@
+/* The core of every training: accumulate, clip, step; evaluate, save, stop; the same bytes whether it was interrupted or not. */
+#include "lib/train/train.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* What a checkpoint keeps beside tensors. Losses that are not known yet are NaN, written as null. */
+typedef struct State {
+    int64_t step;            /* steps done */
+    int64_t tokens, loss_tokens;
+    double first_loss, last_loss, seconds;
+    double eval_loss, best_eval_loss;
+    int64_t best_step, without_improvement;
+    bool evaluation_due, stopped;
+} State;
+
+typedef struct Trainer {
+    const TrainerConfig *config;
+    const Recipe *recipe;
+    Params *params;
+    OptimizerConfig optimizer;
+    ScheduleConfig schedule;
+    Arena *arena;
+    CheckpointItem *items;
+    size_t n_items;
+    Tensor **best;           /* copies of the trained tensors, in list order; NULL without early stopping */
+    State state;
+    int64_t saved_step;      /* of the newest checkpoint; -1 = none */
+    double began;            /* clock at the start of this process's training */
+    int64_t began_step;
+    double seconds_before;   /* what earlier processes took */
+} Trainer;
+
+/* ---- what a checkpoint holds ---- */
+
+static size_t count_trained(const Params *params) {
+    size_t n = 0;
+    for (size_t i = 0; i < params->n; i++) n += params->items[i].trained;
+    return n;
+}
+
+static Status add_item(Trainer *trainer, const char *kind, const Param *param, Tensor *tensor) {
+    const char *name = arena_printf(trainer->arena, "%s/%s", kind, param->name);
+    if (!name) return ST_RESOURCE;
+    trainer->items[trainer->n_items++] = (CheckpointItem){name, tensor};
+    return ST_OK;
+}
+
+static Status copy_of(Trainer *trainer, const Tensor *tensor, Tensor **copy) {
+    *copy = tensor_new(trainer->arena, tensor->device, tensor->dtype, tensor->n_dims, tensor->shape);
+    if (!*copy) return ST_RESOURCE;
+    tensor->device->copy(tensor, *copy);
+    return ST_OK;
+}
+
+static Status collect_items(Trainer *trainer) {
+    static const char *const state_names[OPTIMIZER_MAX_STATES] = {"state0", "state1"};
+    size_t n = count_trained(trainer->params), k = 0;
+    bool keep_best = trainer->recipe->train_early_stopping > 0;
+    trainer->items = arena_alloc(trainer->arena, n * (2 + OPTIMIZER_MAX_STATES) * sizeof *trainer->items);
+    trainer->best = keep_best ? arena_zero(trainer->arena, n * sizeof *trainer->best) : NULL;
+    if (!trainer->items || (keep_best && !trainer->best)) return ST_RESOURCE;
+    for (size_t i = 0; i < trainer->params->n; i++) {
+        const Param *param = &trainer->params->items[i];
+        if (!param->trained) continue;
+        TRY(add_item(trainer, "weight", param, param->tensor));
+        for (int s = 0; s < OPTIMIZER_MAX_STATES; s++)
+            if (param->state[s]) TRY(add_item(trainer, state_names[s], param, param->state[s]));
+        if (!keep_best) continue;
+        TRY(copy_of(trainer, param->tensor, &trainer->best[k]));
+        TRY(add_item(trainer, "best", param, trainer->best[k++]));
+    }
+    return ST_OK;
+}
+
+static json_t *real_or_null(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+static double real_of(const json_t *state, const char *key) {
+    const json_t *value = json_object_get(state, key);
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
+static json_t *state_to_json(const State *state) {
+    return json_pack("{s:I, s:I, s:I, s:o, s:o, s:f, s:o, s:o, s:I, s:I, s:b, s:b}", "step", (json_int_t)state->step, "tokens", (json_int_t)state->tokens, "loss_tokens",
+                     (json_int_t)state->loss_tokens, "first_loss", real_or_null(state->first_loss), "last_loss", real_or_null(state->last_loss), "seconds", state->seconds,
+                     "eval_loss", real_or_null(state->eval_loss), "best_eval_loss", real_or_null(state->best_eval_loss), "best_step", (json_int_t)state->best_step,
+                     "without_improvement", (json_int_t)state->without_improvement, "evaluation_due", (int)state->evaluation_due, "stopped", (int)state->stopped);
+}
+
+static Status state_from_json(const json_t *json, State *state) {
+    static const char where[] = "state.json";
+    TRY(json_get_int(json, where, "step", &state->step));
+    TRY(json_get_int(json, where, "tokens", &state->tokens));
+    TRY(json_get_int(json, where, "loss_tokens", &state->loss_tokens));
+    TRY(json_get_int(json, where, "best_step", &state->best_step));
+    TRY(json_get_int(json, where, "without_improvement", &state->without_improvement));
+    TRY(json_get_bool(json, where, "evaluation_due", &state->evaluation_due));
+    TRY(json_get_bool(json, where, "stopped", &state->stopped));
+    TRY(json_get_double(json, where, "seconds", &state->seconds));
+    state->first_loss = real_of(json, "first_loss");
+    state->last_loss = real_of(json, "last_loss");
+    state->eval_loss = real_of(json, "eval_loss");
+    state->best_eval_loss = real_of(json, "best_eval_loss");
+    return ST_OK;
+}
+
+static double elapsed(const Trainer *trainer) { return trainer->seconds_before + (clock_seconds() - trainer->began); }
+
+static Status save_checkpoint(Trainer *trainer) {
+    if (trainer->saved_step == trainer->state.step) return ST_OK;
+    trainer->state.seconds = elapsed(trainer);
+    json_t *json = state_to_json(&trainer->state);
+    if (!json) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
+    Status status = checkpoint_save(trainer->config->run, trainer->state.step, trainer->items, trainer->n_items, json, trainer->recipe->train_keep_checkpoints);
+    json_decref(json);
+    if (status == ST_OK) trainer->saved_step = trainer->state.step;
+    return status;
+}
+
+static Status load_checkpoint(Trainer *trainer) {
+    Run *run = trainer->config->run;
+    int64_t step = run_step(run);
+    if (step < 0) return ST_OK;
+    json_t *json;
+    TRY(checkpoint_load(run, step, trainer->items, trainer->n_items, &json));
+    Status status = state_from_json(json, &trainer->state);
+    json_decref(json);
+    trainer->saved_step = step;
+    trainer->seconds_before = trainer->state.seconds;
+    if (status == ST_OK) run_log(run, "resumed from the checkpoint of step %lld", (long long)step);
+    return status;
+}
+
+static Status interrupted(Trainer *trainer) {
+    TRY(save_checkpoint(trainer));
+    long long step = (long long)trainer->state.step;
+    run_log(trainer->config->run, "interrupted after step %lld", step);
+    status_fail(ST_INTERRUPTED, "interrupted after step %lld, a checkpoint is saved in '%s'", step, run_dir(trainer->config->run));
+    return status_hint(ST_INTERRUPTED, "continue with --resume");
+}
+
+/* ---- when numbers stop being numbers ---- */
+
+/* Rows of one accumulation step, or of all of a step when `micro` is -1. */
+static void describe_rows(const Trainer *trainer, int64_t step, int64_t micro, int64_t n_micro, Str *text) {
+    const Task *task = &trainer->config->task;
+    if (!task->describe_batch) return;
+    if (micro >= 0) {
+        task->describe_batch(task->context, step, micro, text);
+        return;
+    }
+    for (int64_t m = 0; m < n_micro && text->len < 400; m++) {
+        if (m > 0) str_append(text, ", ");
+        task->describe_batch(task->context, step, m, text);
+    }
+}
+
+static Status not_finite(const Trainer *trainer, const char *what, int64_t micro, int64_t n_micro) {
+    const Param *weight = params_nonfinite(trainer->params, false), *gradient = weight ? NULL : params_nonfinite(trainer->params, true);
+    int64_t step = trainer->state.step;
+    Str rows = {0};
+    describe_rows(trainer, step, micro, n_micro, &rows);
+    Str text = {0};
+    str_printf(&text, "%s is not finite in step %lld", what, (long long)step + 1);
+    if (weight) str_printf(&text, ": weight '%s' holds a NaN or an infinity", weight->name);
+    if (gradient) str_printf(&text, ": the gradient of '%s' holds a NaN or an infinity", gradient->name);
+    if (rows.len > 0) str_printf(&text, "; rows: %s", str_text(&rows));
+    status_fail(ST_NUMERIC, "%s", str_text(&text));
+    run_log(trainer->config->run, "%s", str_text(&text));
+    str_release(&rows);
+    str_release(&text);
+    return status_hint(ST_NUMERIC, "lower train.learning_rate, add train.warmup_steps, or look at these rows");
+}
+
+/* ---- one optimiser step ---- */
+
+typedef struct StepResult { LossSums sums; double loss, grad_norm, learning_rate, seconds; } StepResult;
+
+static Status accumulate(Trainer *trainer, StepResult *result, int64_t *n_micro) {
+    const TrainerConfig *config = trainer->config;
+    const Task *task = &config->task;
+    double divisor;
+    TRY(task->begin_step(task->context, trainer->state.step, n_micro, &divisor));
+    for (int64_t micro = 0; micro < *n_micro; micro++) {
+        if (interrupt_requested()) return interrupted(trainer);
+        tape_reset(config->tape);
+        LossSums sums = {0};
+        TRY(task->micro_batch(task->context, config->tape, trainer->state.step, micro, divisor, &sums));
+        if (!isfinite(sums.loss_sum)) return not_finite(trainer, "the loss", micro, *n_micro);
+        result->sums.loss_sum += sums.loss_sum;
+        result->sums.count += sums.count;
+        result->sums.tokens += sums.tokens;
+        result->sums.loss_tokens += sums.loss_tokens;
+    }
+    result->loss = result->sums.loss_sum / divisor;
+    return ST_OK;
+}
+
+static Status train_step(Trainer *trainer, StepResult *result) {
+    double began = clock_seconds();
+    int64_t n_micro;
+    *result = (StepResult){0};
+    TRY(accumulate(trainer, result, &n_micro));
+    result->grad_norm = params_grad_norm(trainer->params);
+    if (!isfinite(result->grad_norm)) return not_finite(trainer, "the gradient", -1, n_micro);
+    result->learning_rate = trainer->recipe->train_learning_rate * schedule_factor(&trainer->schedule, trainer->state.step);
+    double scale = clip_scale(result->grad_norm, trainer->recipe->train_max_grad_norm);
+    optimizer_step(&trainer->optimizer, trainer->params, scale, result->learning_rate, trainer->state.step + 1);
+    params_zero_grad(trainer->params);
+    result->seconds = clock_seconds() - began;
+    return ST_OK;
+}
+
+static bool last_step(const Trainer *trainer) { return trainer->state.step >= trainer->config->task.total_steps; }
+
+static Status write_step(const Trainer *trainer, const StepResult *result) {
+    const Task *task = &trainer->config->task;
+    const State *state = &trainer->state;
+    if (state->step % trainer->recipe->train_log_every != 0 && !last_step(trainer)) return ST_OK;
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_int(&w, "step", state->step);
+    jw_double(&w, "loss", result->loss);
+    jw_double(&w, "grad_norm", result->grad_norm);
+    jw_double(&w, "learning_rate", result->learning_rate);
+    jw_int(&w, "tokens", result->sums.tokens);
+    jw_int(&w, "loss_tokens", result->sums.loss_tokens);
+    jw_double(&w, "tokens_per_second", (double)result->sums.tokens / fmax(result->seconds, 1e-9));
+    if (task->epoch) jw_double(&w, "epoch", task->epoch(task->context, state->step));
+    jw_double(&w, "seconds", elapsed(trainer));
+    jw_end_object(&w);
+    Status status = run_metric(trainer->config->run, str_text(&w.text));
+    jw_release(&w);
+    return status;
+}
+
+static void report(const Trainer *trainer, const StepResult *result, bool evaluation) {
+    const TrainerConfig *config = trainer->config;
+    if (!config->on_progress) return;
+    int64_t done = trainer->state.step - trainer->began_step, left = config->task.total_steps - trainer->state.step;
+    double seconds = clock_seconds() - trainer->began;
+    config->on_progress(config->progress_context, &(Progress){
+                                                      .step = trainer->state.step,
+                                                      .total_steps = config->task.total_steps,
+                                                      .loss = result->loss,
+                                                      .tokens_per_second = (double)result->sums.tokens / fmax(result->seconds, 1e-9),
+                                                      .seconds_left = done > 0 ? seconds / (double)done * (double)left : 0,
+                                                      .learning_rate = result->learning_rate,
+                                                      .grad_norm = result->grad_norm,
+                                                      .memory = memory_peak(),
+                                                      .evaluation = evaluation,
+                                                      .eval_loss = trainer->state.eval_loss,
+                                                  });
+}
+
+/* ---- evaluation ---- */
+
+static void copy_weights(const Trainer *trainer, bool to_best) {
+    size_t k = 0;
+    for (size_t i = 0; i < trainer->params->n; i++) {
+        const Param *param = &trainer->params->items[i];
+        if (!param->trained) continue;
+        Tensor *best = trainer->best[k++];
+        param->tensor->device->copy(to_best ? param->tensor : best, to_best ? best : param->tensor);
+    }
+}
+
+static void judge(Trainer *trainer) {
+    State *state = &trainer->state;
+    int64_t patience = trainer->recipe->train_early_stopping;
+    if (isnan(state->best_eval_loss) || state->eval_loss < state->best_eval_loss) {
+        state->best_eval_loss = state->eval_loss;
+        state->best_step = state->step;
+        state->without_improvement = 0;
+        if (trainer->best) copy_weights(trainer, true);
+        return;
+    }
+    state->without_improvement++;
+    if (patience == 0 || state->without_improvement < patience || last_step(trainer)) return;
+    state->stopped = true;
+    run_log(trainer->config->run, "stopped early: %lld evaluations without improvement since step %lld", (long long)state->without_improvement, (long long)state->best_step);
+}
+
+static bool wants_metric(const Recipe *recipe, const char *name) {
+    for (size_t i = 0; i < recipe->eval_metrics.n; i++)
+        if (strcmp(recipe->eval_metrics.items[i], name) == 0) return true;
+    return false;
+}
+
+static Status write_evaluation(const Trainer *trainer, const LossSums *sums) {
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_int(&w, "step", trainer->state.step);
+    jw_double(&w, "eval_loss", trainer->state.eval_loss);
+    if (wants_metric(trainer->recipe, "perplexity")) jw_double(&w, "eval_perplexity", exp(trainer->state.eval_loss));
+    jw_int(&w, "eval_tokens", sums->loss_tokens);
+    jw_double(&w, "seconds", elapsed(trainer));
+    jw_end_object(&w);
+    Status status = run_metric(trainer->config->run, str_text(&w.text));
+    jw_release(&w);
+    return status;
+}
+
+/* Due after the step that asked for it. An interruption leaves it due, so that a resumed run does it first. */
+static Status evaluate(Trainer *trainer, const StepResult *result) {
+    const TrainerConfig *config = trainer->config;
+    LossSums sums = {0};
+    tape_reset(config->tape);
+    tape_record(config->tape, false);
+    Status status = config->task.evaluate(config->task.context, config->tape, &sums);
+    tape_record(config->tape, true);
+    if (status == ST_INTERRUPTED) return interrupted(trainer);
+    if (status != ST_OK) return status;
+    trainer->state.eval_loss = sums.loss_sum / sums.count;
+    if (!isfinite(trainer->state.eval_loss))
+        return status_fail(ST_NUMERIC, "the loss of the evaluation after step %lld is not finite", (long long)trainer->state.step);
+    trainer->state.evaluation_due = false;
+    judge(trainer);
+    TRY(write_evaluation(trainer, &sums));
+    report(trainer, result, true);
+    return ST_OK;
+}
+
+static bool evaluation_due(const Trainer *trainer) {
+    int64_t every = trainer->recipe->train_eval_every;
+    return trainer->config->task.evaluate && (last_step(trainer) || (every > 0 && trainer->state.step % every == 0));
+}
+
+static bool save_due(const Trainer *trainer) {
+    int64_t every = trainer->recipe->train_save_every;
+    return every > 0 && trainer->state.step > trainer->began_step && trainer->state.step % every == 0;
+}
+
+/* ---- the run ---- */
+
+static Status train(Trainer *trainer) {
+    State *state = &trainer->state;
+    StepResult result = {.loss = state->last_loss};
+    for (;;) {
+        if (state->evaluation_due) TRY(evaluate(trainer, &result));
+        if (save_due(trainer)) TRY(save_checkpoint(trainer));
+        if (state->stopped || last_step(trainer)) return ST_OK;
+        TRY(train_step(trainer, &result));
+        if (state->step == 0) state->first_loss = result.loss;
+        state->step++;
+        state->last_loss = result.loss;
+        state->tokens += result.sums.tokens;
+        state->loss_tokens += result.sums.loss_tokens;
+        state->evaluation_due = evaluation_due(trainer);
+        TRY(write_step(trainer, &result));
+        report(trainer, &result, false);
+    }
+}
+
+static json_t *summary_json(const TrainResult *result) {
+    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:I, s:f, s:I, s:I, s:b}", "steps", (json_int_t)result->steps, "first_loss", real_or_null(result->first_loss), "last_loss",
+                     real_or_null(result->last_loss), "eval_loss", real_or_null(result->eval_loss), "best_eval_loss", real_or_null(result->best_eval_loss), "best_step",
+                     (json_int_t)result->best_step, "seconds", result->seconds, "tokens", (json_int_t)result->tokens, "loss_tokens", (json_int_t)result->loss_tokens,
+                     "early_stopped", (int)result->early_stopped);
+}
+
+static TrainResult result_of(const Trainer *trainer) {
+    const State *state = &trainer->state;
+    return (TrainResult){
+        .steps = state->step,
+        .first_loss = state->first_loss,
+        .last_loss = state->last_loss,
+        .eval_loss = state->eval_loss,
+        .best_eval_loss = state->best_eval_loss,
+        .best_step = state->best_step,
+        .seconds = elapsed(trainer),
+        .tokens = state->tokens,
+        .loss_tokens = state->loss_tokens,
+        .early_stopped = state->stopped,
+    };
+}
+
+static Status finish(Trainer *trainer, TrainResult *result) {
+    const TrainerConfig *config = trainer->config;
+    if (trainer->best && trainer->state.best_step >= 0) copy_weights(trainer, false);
+    const Param *bad = params_nonfinite(trainer->params, false);
+    if (bad) return status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)trainer->state.step);
+    TRY(config->save_result(config->task.context, run_dir(config->run)));
+    *result = result_of(trainer);
+    json_t *summary = summary_json(result);
+    Status status = summary ? run_mark_finished(config->run, summary) : status_fail(ST_RESOURCE, "out of memory for the run's summary");
+    json_decref(summary);
+    return status;
+}
+
+/* A finished run only says how it ended. */
+static Status already_finished(const Run *run, TrainResult *result) {
+    json_t *summary;
+    TRY(run_summary(run, &summary));
+    *result = (TrainResult){.already_finished = true, .best_step = -1};
+    Status status = json_get_int(summary, "finished.json", "steps", &result->steps);
+    if (status == ST_OK) status = json_get_int(summary, "finished.json", "best_step", &result->best_step);
+    if (status == ST_OK) status = json_get_int(summary, "finished.json", "tokens", &result->tokens);
+    if (status == ST_OK) status = json_get_int(summary, "finished.json", "loss_tokens", &result->loss_tokens);
+    if (status == ST_OK) status = json_get_bool(summary, "finished.json", "early_stopped", &result->early_stopped);
+    result->first_loss = real_of(summary, "first_loss");
+    result->last_loss = real_of(summary, "last_loss");
+    result->eval_loss = real_of(summary, "eval_loss");
+    result->best_eval_loss = real_of(summary, "best_eval_loss");
+    result->seconds = real_of(summary, "seconds");
+    json_decref(summary);
+    return status;
+}
+
+static Status trainer_start(Trainer *trainer) {
+    TRY(recipe_optimizer(trainer->recipe, &trainer->optimizer));
+    TRY(recipe_schedule(trainer->recipe, trainer->config->task.total_steps, &trainer->schedule));
+    TRY(optimizer_init(&trainer->optimizer, trainer->params, trainer->arena));
+    TRY(collect_items(trainer));
+    TRY(load_checkpoint(trainer));
+    trainer->began = clock_seconds();
+    trainer->began_step = trainer->state.step;
+    return ST_OK;
+}
+
+Status trainer_run(const TrainerConfig *config, TrainResult *result) {
+    *result = (TrainResult){.best_step = -1};
+    if (run_finished(config->run)) return already_finished(config->run, result);
+    Trainer trainer = {
+        .config = config,
+        .recipe = config->recipe,
+        .params = &config->model->params,
+        .arena = arena_new(0),
+        .saved_step = -1,
+        .state = {.first_loss = NAN, .last_loss = NAN, .eval_loss = NAN, .best_eval_loss = NAN, .best_step = -1},
+    };
+    if (!trainer.arena) return status_fail(ST_RESOURCE, "out of memory for training");
+    Status status = trainer_start(&trainer);
+    if (status == ST_OK) status = train(&trainer);
+    if (status == ST_OK) status = finish(&trainer, result);
+    for (size_t i = 0; i < trainer.params->n; i++) memset(trainer.params->items[i].state, 0, sizeof trainer.params->items[i].state);
+    arena_free(trainer.arena);
+    return status;
+}

@@ -1,0 +1,418 @@
+/* Supervised fine-tuning: model, adapter, tokenizer and rows from the recipe, the objective, and what is written at the end. */
+#include "sft/sft.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Sft {
+    const SftConfig *config;
+    const Recipe *recipe;
+    Model *model;
+    Tokenizer *tokenizer;      /* NULL: the model has none */
+    Dataset *train, *eval;     /* eval NULL: none */
+    Tape *tape;
+    DataPlan plan;
+    int64_t total_steps;
+    SftLoss loss;
+    Batch batch;
+    size_t *examples, n_examples;
+    double *values, *means;    /* of one batch's trained tokens; seeds of the gradients afterwards */
+    int64_t cap_values;
+} Sft;
+
+/* ---- the objective ---- */
+
+double sft_token_loss(const SftLoss *loss, double logprob, double mean, double *d_logprob, double *d_mean) {
+    double s = loss->label_smoothing, weight = loss->dft ? exp(logprob) : 1 - s;
+    *d_logprob = -weight;
+    *d_mean = -s;
+    return -weight * logprob - (s > 0 ? s * mean : 0);
+}
+
+static Status reserve_values(Sft *sft, int64_t n) {
+    if (n <= sft->cap_values) return ST_OK;
+    double *values = realloc(sft->values, (size_t)n * sizeof *values);
+    if (values) sft->values = values;
+    double *means = realloc(sft->means, (size_t)n * sizeof *means);
+    if (means) sft->means = means;
+    if (!values || !means) return status_fail(ST_RESOURCE, "out of memory for %lld trained tokens", (long long)n);
+    sft->cap_values = n;
+    return ST_OK;
+}
+
+/* Log-probabilities of the batch's targets, on the tape. */
+static Status forward(Sft *sft, Tape *tape, bool mean, TokenLogprobs *p) {
+    const Batch *batch = &sft->batch;
+    int64_t n = batch->n_targets;
+    Tensor *rows = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &n, batch->rows);
+    Tensor *targets = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &n, batch->targets);
+    if (!rows || !targets) return ST_RESOURCE;
+    Tensor *hidden = model_forward(sft->model, tape, &batch->model);
+    LogprobArgs args = sft->model->logprob;
+    args.mean = mean;
+    *p = op_token_logprobs(tape, hidden, sft->model->head, rows, targets, &args);
+    return tape_status(tape);
+}
+
+static void add_batch(const Batch *batch, double loss, LossSums *sums) {
+    sums->loss_sum += loss;
+    sums->count += (double)batch->n_targets;
+    sums->tokens += batch->model.layout.n_tokens;
+    sums->loss_tokens += batch->n_targets;
+}
+
+/* Turns the values read from the tape into gradients for it; the sum of the losses. */
+static double losses_to_seeds(Sft *sft, int64_t n, double divisor) {
+    double sum = 0;
+    for (int64_t i = 0; i < n; i++) {
+        double d_logprob, d_mean;
+        sum += sft_token_loss(&sft->loss, sft->values[i], sft->means[i], &d_logprob, &d_mean);
+        sft->values[i] = d_logprob / divisor;
+        sft->means[i] = d_mean / divisor;
+    }
+    return sum;
+}
+
+/* Forward and backward of the batch that stands ready. */
+static Status train_batch(Sft *sft, Tape *tape, double divisor, LossSums *sums) {
+    int64_t n = sft->batch.n_targets;
+    bool smooth = sft->loss.label_smoothing > 0;
+    TokenLogprobs p;
+    if (n == 0) { /* nothing of it is trained: the step's other batches are */
+        add_batch(&sft->batch, 0, sums);
+        return ST_OK;
+    }
+    TRY(reserve_values(sft, n));
+    TRY(forward(sft, tape, smooth, &p));
+    memset(sft->values, 0, (size_t)n * sizeof *sft->values);
+    memset(sft->means, 0, (size_t)n * sizeof *sft->means);
+    if (tape_device(tape) != device_meta()) { /* there nothing is computed that could be read */
+        tensor_read(p.logprob, sft->values);
+        if (smooth) tensor_read(p.mean, sft->means);
+    }
+    add_batch(&sft->batch, losses_to_seeds(sft, n, divisor), sums);
+    tensor_seed_grad(tape, p.logprob, sft->values);
+    if (smooth) tensor_seed_grad(tape, p.mean, sft->means);
+    return tape_backward(tape);
+}
+
+/* ---- what the trainer asks ---- */
+
+static double epoch_after(void *context, int64_t steps) {
+    Sft *sft = context;
+    PlanStep at;
+    if (data_plan_step(&sft->plan, MAX(steps - 1, 0), &at) != ST_OK) return 0;
+    return (double)at.epoch + (double)(steps - at.steps_before) / (double)at.epoch_steps;
+}
+
+static Status load_batch(Sft *sft, int64_t step, int64_t micro, PlanStep *at) {
+    TRY(data_plan_step(&sft->plan, step, at));
+    TRY(data_plan_batch(&sft->plan, at->epoch, at->first_batch + micro, &sft->examples, &sft->n_examples));
+    return batch_build(sft->train, sft->examples, sft->n_examples, &sft->batch);
+}
+
+static void describe_batch(void *context, int64_t step, int64_t micro, Str *text) {
+    Sft *sft = context;
+    enum { SHOWN = 8 };
+    PlanStep at;
+    if (load_batch(sft, step, micro, &at) != ST_OK) return;
+    for (size_t i = 0; i < MIN(sft->n_examples, (size_t)SHOWN); i++) {
+        if (i > 0) str_append(text, ", ");
+        dataset_where(sft->train, sft->examples[i], text);
+    }
+    if (sft->n_examples > SHOWN) str_printf(text, " and %zu more", sft->n_examples - SHOWN);
+}
+
+static Status begin_step(void *context, int64_t step, int64_t *micro_batches, double *divisor) {
+    Sft *sft = context;
+    PlanStep at;
+    int64_t trained = 0;
+    TRY(data_plan_step(&sft->plan, step, &at));
+    for (int64_t micro = 0; micro < at.n_batches; micro++) {
+        TRY(data_plan_batch(&sft->plan, at.epoch, at.first_batch + micro, &sft->examples, &sft->n_examples));
+        for (size_t i = 0; i < sft->n_examples; i++) trained += sft->train->examples[sft->examples[i]].trained;
+    }
+    *micro_batches = at.n_batches;
+    *divisor = (double)trained;
+    if (trained > 0) return ST_OK;
+    Str rows = {0};
+    describe_batch(sft, step, 0, &rows);
+    status_fail(ST_INPUT, "no token of the batch of step %lld is trained: %s", (long long)step + 1, str_text(&rows));
+    str_release(&rows);
+    return status_hint(ST_INPUT, "look at the labels of these rows, or take larger batches");
+}
+
+static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro, double divisor, LossSums *sums) {
+    Sft *sft = context;
+    PlanStep at;
+    TRY(load_batch(sft, step, micro, &at));
+    uint64_t number = (uint64_t)(step * sft->plan.accumulation + micro); /* dropout: another mask in every accumulation step */
+    sft->batch.model.step = (StepContext){.training = true, .seed = (uint64_t)sft->recipe->seed, .number = number};
+    return train_batch(sft, tape, divisor, sums);
+}
+
+static Status largest_batch(void *context, Tape *tape) {
+    Sft *sft = context;
+    LossSums sums = {0};
+    TRY(data_plan_largest(&sft->plan, sft->total_steps, &sft->examples, &sft->n_examples));
+    TRY(batch_build(sft->train, sft->examples, sft->n_examples, &sft->batch));
+    sft->batch.model.step = (StepContext){.training = true};
+    return train_batch(sft, tape, 1, &sums);
+}
+
+/* Plain cross-entropy, whatever the objective is, so that its exponential is the perplexity. Exact over all tokens of all rows. */
+static Status evaluate(void *context, Tape *tape, LossSums *sums) {
+    Sft *sft = context;
+    DataPlan plan;
+    int64_t *starts = NULL, n_batches;
+    size_t *examples = NULL, n;
+    data_plan_init(&plan, &(DataOrder){.dataset = sft->eval}, sft->plan.batch_size, sft->plan.batch_tokens, 1);
+    Status status = data_epoch_batches(&plan.order, 0, plan.batch_size, plan.batch_tokens, &starts, &n_batches);
+    free(starts);
+    for (int64_t i = 0; i < n_batches && status == ST_OK; i++) {
+        TokenLogprobs p;
+        if (interrupt_requested()) status = ST_INTERRUPTED;
+        if (status == ST_OK) status = data_plan_batch(&plan, 0, i, &examples, &n);
+        if (status == ST_OK) status = batch_build(sft->eval, examples, n, &sft->batch);
+        if (status != ST_OK || sft->batch.n_targets == 0) continue;
+        tape_reset(tape);
+        TRY_GOTO(reserve_values(sft, sft->batch.n_targets), done);
+        TRY_GOTO(forward(sft, tape, false, &p), done);
+        tensor_read(p.logprob, sft->values);
+        double sum = 0;
+        for (int64_t t = 0; t < sft->batch.n_targets; t++) sum -= sft->values[t];
+        add_batch(&sft->batch, sum, sums);
+    }
+done:
+    free(examples);
+    data_plan_release(&plan);
+    return status;
+}
+
+static Status save_result(void *context, const char *run_dir) {
+    Sft *sft = context;
+    Arena *arena = arena_new(0);
+    const char *dir = arena ? path_join(arena, run_dir, sft->recipe->has_lora ? "adapter" : "model") : NULL;
+    Status status = dir ? dir_remove(dir) : ST_RESOURCE; /* of a process that was killed after this point */
+    if (status == ST_OK) status = sft->recipe->has_lora ? adapter_save(sft->model, dir, sft->model->dir) : model_save(sft->model, dir, sft->model->config.stored_dtype);
+    arena_free(arena);
+    return status;
+}
+
+/* ---- the model and its adapter ---- */
+
+static Status start_adapter(Sft *sft) {
+    static const char *const fixed[] = {"lora.rank", "lora.alpha", "lora.target_modules", "lora.modules_to_save", "lora.rank_pattern", "lora.alpha_pattern", "lora.use_rslora"};
+    const Recipe *recipe = sft->recipe;
+    LoraConfig config;
+    TRY(recipe_lora(recipe, &config));
+    if (!recipe->model_adapter) return model_attach_lora(sft->model, &config, (uint64_t)recipe->seed);
+    TRY(adapter_load(sft->model, recipe->model_adapter, true));
+    for (size_t i = 0; i < COUNT_OF(fixed); i++)
+        if (recipe_given(recipe, fixed[i])) log_message(LOG_WARNING, "'%s' is not used: the adapter in '%s' keeps its own", fixed[i], recipe->model_adapter);
+    for (size_t i = 0; i < sft->model->n_linears; i++)
+        if (sft->model->linears[i]->lora) sft->model->linears[i]->lora->dropout = config.dropout;
+    for (size_t i = 0; i < sft->model->params.n; i++)
+        if (sft->model->params.items[i].role == PARAM_LORA_B) sft->model->params.items[i].lr_scale = config.lr_ratio;
+    sft->model->lora.dropout = config.dropout;
+    return ST_OK;
+}
+
+/* "model.layers.0.input_layernorm.weight" belongs to a norm: the component before the last one says so. */
+static bool is_norm(const char *name) {
+    const char *last = strrchr(name, '.');
+    if (!last) return false;
+    const char *part = last;
+    while (part > name && part[-1] != '.') part--;
+    for (; part < last; part++)
+        if (text_starts_with(part, "norm") || text_starts_with(part, "ln_")) return true;
+    return false;
+}
+
+static void exempt_from_decay(Sft *sft) {
+    bool norms = false, biases = false;
+    for (size_t i = 0; i < sft->recipe->train_no_decay.n; i++) {
+        norms |= strcmp(sft->recipe->train_no_decay.items[i], "norm") == 0;
+        biases |= strcmp(sft->recipe->train_no_decay.items[i], "bias") == 0;
+    }
+    for (size_t i = 0; i < sft->model->params.n; i++) {
+        Param *param = &sft->model->params.items[i];
+        if ((norms && is_norm(param->name)) || (biases && text_ends_with(param->name, ".bias"))) param->decay = false;
+    }
+}
+
+static Status load_model(Sft *sft) {
+    const Recipe *recipe = sft->recipe;
+    if (!recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
+    if (recipe->model_adapter && !recipe->has_lora)
+        return status_hint(status_fail(ST_CONFIG, "'model.adapter' needs a 'lora' section"), "merge the adapter first to train every weight");
+    ModelOptions options = {.device = device_cpu(), .compute = recipe_compute(recipe), .train_all = !recipe->has_lora};
+    TRY(model_load(recipe->model_path, &options, &sft->model));
+    if (recipe->has_lora) TRY(start_adapter(sft));
+    exempt_from_decay(sft);
+    sft->model->checkpoint_layers = strcmp(recipe->train_checkpointing, "layer") == 0;
+    sft->tape = tape_new(device_cpu(), options.compute, 0);
+    return sft->tape ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the tape");
+}
+
+/* A model directory without tokenizer files works with rows of ids. */
+static bool has_tokenizer(const char *dir, Arena *arena) {
+    const char *json = path_join(arena, dir, "tokenizer.json"), *vocab = path_join(arena, dir, "vocab.json");
+    return (json && file_exists(json)) || (vocab && file_exists(vocab));
+}
+
+/* ---- rows ---- */
+
+static Status load_rows(Sft *sft, const Yaml *node, const char *key, Dataset **dataset) {
+    DataSource *sources;
+    size_t n;
+    TRY(data_sources(node, key, sft->recipe->arena, &sources, &n));
+    DataConfig config = data_config(sft->recipe, sft->model->config.vocab_size);
+    return dataset_load(&config, sources, n, sft->tokenizer, dataset);
+}
+
+static Status load_data(Sft *sft) {
+    const Recipe *recipe = sft->recipe;
+    if (has_tokenizer(recipe->model_path, recipe->arena)) TRY(tokenizer_load(recipe->model_path, &sft->tokenizer));
+    TRY(load_rows(sft, recipe->data_train, "data.train", &sft->train));
+    const Yaml *eval = recipe->data_eval ? recipe->data_eval : recipe->eval_data;
+    if (eval) return load_rows(sft, eval, recipe->data_eval ? "data.eval" : "eval.data", &sft->eval);
+    return recipe->data_eval_split > 0 ? dataset_split(sft->train, recipe->data_eval_split, (uint64_t)recipe->seed, &sft->eval) : ST_OK;
+}
+
+/* Where rows without a trained token exist, a whole step may consist of them: better found now than after hours. */
+static Status check_steps(Sft *sft) {
+    int64_t n_micro;
+    double divisor;
+    if (sft->train->counts.untrained == 0) return ST_OK;
+    for (int64_t step = 0; step < sft->total_steps; step++) TRY(begin_step(sft, step, &n_micro, &divisor));
+    return ST_OK;
+}
+
+static Status plan_steps(Sft *sft) {
+    const Recipe *recipe = sft->recipe;
+    DataOrder order = {.dataset = sft->train, .seed = (uint64_t)recipe->seed, .shuffle = recipe->data_shuffle};
+    data_plan_init(&sft->plan, &order, recipe->train_batch_size, recipe->train_batch_tokens, recipe->train_gradient_accumulation_steps);
+    sft->total_steps = recipe->train_max_steps;
+    if (sft->total_steps < 0) TRY(data_plan_total(&sft->plan, recipe->train_epochs, &sft->total_steps));
+    if (sft->total_steps <= 0) return status_fail(ST_CONFIG, "'train.epochs' leaves no step to do");
+    return check_steps(sft);
+}
+
+/* ---- the run ---- */
+
+static TrainerConfig trainer_config(Sft *sft, Run *run) {
+    return (TrainerConfig){
+        .recipe = sft->recipe,
+        .model = sft->model,
+        .tape = sft->tape,
+        .run = run,
+        .task =
+            {
+                .context = sft,
+                .total_steps = sft->total_steps,
+                .epoch = epoch_after,
+                .begin_step = begin_step,
+                .micro_batch = micro_batch,
+                .largest_batch = largest_batch,
+                .evaluate = sft->eval ? evaluate : NULL,
+                .describe_batch = describe_batch,
+            },
+        .on_progress = sft->config->on_progress,
+        .progress_context = sft->config->context,
+        .save_result = save_result,
+    };
+}
+
+static void warn_row(void *run, const char *text) { run_warn(run, "%s", text); }
+
+static void say_plan(Run *run, const SftPlan *plan) {
+    Str memory = {0};
+    train_memory_describe(&plan->memory, &memory);
+    data_counts_warn(&plan->train, "data.train", warn_row, run);
+    data_counts_warn(&plan->eval, "evaluation", warn_row, run);
+    run_log(run, "%lld rows of format %s, %lld tokens, %lld of them trained", (long long)plan->train.rows, plan->format, (long long)plan->train.tokens,
+            (long long)plan->train.trained_tokens);
+    run_log(run, "%lld of %lld parameters trained, %lld steps, %s", (long long)plan->trained_parameters, (long long)plan->parameters, (long long)plan->total_steps,
+            plan->compute == DT_BF16 ? "bf16" : "f32");
+    run_log(run, "memory: %s", str_text(&memory));
+    str_release(&memory);
+}
+
+/* Everything that is known before the first step; refuses what would not fit. */
+static Status make_plan(Sft *sft, const TrainerConfig *trainer, SftPlan *plan) {
+    const Params *params = &sft->model->params;
+    *plan = (SftPlan){
+        .train = sft->train->counts,
+        .eval = sft->eval ? sft->eval->counts : (DataCounts){0},
+        .format = sft->train->format,
+        .total_steps = sft->total_steps,
+        .trained_parameters = params_count(params, true),
+        .parameters = params_count(params, false),
+        .compute = sft->model->compute,
+    };
+    PlanStep first;
+    TRY(data_plan_step(&sft->plan, 0, &first));
+    plan->steps_per_epoch = (double)first.epoch_steps;
+    TRY(trainer_memory(trainer, &plan->memory));
+    plan->largest_batch_tokens = sft->batch.model.layout.n_tokens;
+    return ST_OK;
+}
+
+/* The directory is made only when nothing can be refused any more: a recipe that was wrong leaves nothing behind. */
+static Status train_in(Sft *sft, Run **run, TrainResult *result) {
+    const SftConfig *config = sft->config;
+    TrainerConfig trainer = trainer_config(sft, NULL);
+    SftPlan plan;
+    TRY(make_plan(sft, &trainer, &plan));
+    bool dry = config->dry_run || trainer_check_memory(sft->recipe, &plan.memory) != ST_OK;
+    if (!dry) TRY(run_open(sft->recipe, config->resume, run));
+    say_plan(*run, &plan);
+    if (config->on_plan) config->on_plan(config->context, &plan);
+    if (dry) return trainer_check_memory(sft->recipe, &plan.memory);
+    trainer.run = *run;
+    return trainer_run(&trainer, result);
+}
+
+/* A finished run needs neither model nor rows; a directory that is taken is refused before they are loaded. */
+static Status sft_begin(Sft *sft, Run **run, TrainResult *result) {
+    const SftConfig *config = sft->config;
+    bool finished = false;
+    if (!config->dry_run) TRY(run_check(sft->recipe, config->resume, &finished));
+    if (finished) {
+        TRY(run_open(sft->recipe, config->resume, run));
+        return trainer_run(&(TrainerConfig){.recipe = sft->recipe, .run = *run}, result);
+    }
+    TRY(load_model(sft));
+    TRY(load_data(sft));
+    TRY(plan_steps(sft));
+    return train_in(sft, run, result);
+}
+
+static void sft_release(Sft *sft) {
+    data_plan_release(&sft->plan);
+    dataset_free(sft->eval);
+    dataset_free(sft->train);
+    batch_release(&sft->batch);
+    free(sft->examples);
+    free(sft->values);
+    free(sft->means);
+    tape_free(sft->tape);
+    if (sft->tokenizer) tokenizer_free(sft->tokenizer);
+    if (sft->model) model_free(sft->model);
+}
+
+Status sft_run(const SftConfig *config, TrainResult *result) {
+    Sft sft = {
+        .config = config,
+        .recipe = config->recipe,
+        .loss = {.dft = strcmp(config->recipe->train_loss, "dft") == 0, .label_smoothing = config->recipe->train_label_smoothing},
+    };
+    Run *run = NULL;
+    *result = (TrainResult){.best_step = -1};
+    Status status = sft_begin(&sft, &run, result);
+    sft_release(&sft);
+    run_close(run);
+    return status;
+}
