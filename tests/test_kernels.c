@@ -417,6 +417,34 @@ static void same_bits_body(Run *run) {
 
 static void attention_bits_do_not_depend_on_the_batch(void **state) { (void)state, everywhere(same_bits_body); }
 
+/* A token alone gives the bits that it gives among others, in all kernels between the products; widths that leave remainders of vectors. */
+static void rows_alone_body(Run *run) {
+    for (int b = 0; b < 2; b++)
+        for (int64_t width = 52; width <= 860; width += 101) {
+            enum { ROWS = 11 };
+            DType dtype = b ? DT_BF16 : DT_F32;
+            Tensor *x = drawn(run, dtype, ROWS, width, 4), *up = drawn(run, dtype, ROWS, width, 4), *weight = drawn(run, DT_F32, 1, width, 1), *bias = drawn(run, DT_F32, 1, width, 1);
+            Tensor *whole[7], *rstd = fresh(run, DT_F32, ROWS, 1), *mean = fresh(run, DT_F32, ROWS, 1);
+            for (int i = 0; i < 7; i++) whole[i] = fresh(run, dtype, ROWS, width);
+            run->fast->rms_norm(x, weight, 1e-5, whole[0], rstd);
+            run->fast->layer_norm(x, weight, bias, 1e-5, whole[1], mean, rstd);
+            run->fast->add(x, up, whole[2]);
+            for (int kind = ACT_SILU; kind <= ACT_RELU; kind++) run->fast->activation((Activation)kind, x, up, whole[3 + kind]);
+            for (int64_t r = 0; r < ROWS; r++) {
+                Tensor *x_row = cut(run, x, r, 1), *up_row = cut(run, up, r, 1), *alone[7], *number = fresh(run, DT_F32, 1, 1);
+                for (int i = 0; i < 7; i++) alone[i] = fresh(run, dtype, 1, width);
+                run->fast->rms_norm(x_row, weight, 1e-5, alone[0], number);
+                run->fast->layer_norm(x_row, weight, bias, 1e-5, alone[1], number, number);
+                run->fast->add(x_row, up_row, alone[2]);
+                for (int kind = ACT_SILU; kind <= ACT_RELU; kind++) run->fast->activation((Activation)kind, x_row, up_row, alone[3 + kind]);
+                static const char *const names[] = {"rms_norm", "layer_norm", "add", "silu", "gelu_tanh", "gelu_erf", "relu"};
+                for (int i = 0; i < 7; i++) same_bits(names[i], alone[i], 0, whole[i], r, 1);
+            }
+        }
+}
+
+static void rows_alone_have_the_same_bits(void **state) { (void)state, everywhere(rows_alone_body); }
+
 /* Scores far from zero, and a row whose scores are all equal. */
 static void extremes_body(Run *run) {
     const AttentionCase c = {1, {70}, {-1}, 1, 1, 16, 0, 0};
@@ -538,6 +566,7 @@ int main(void) {
         cmocka_unit_test(nan_stays_in_its_row),
         cmocka_unit_test(attention_kernels),
         cmocka_unit_test(attention_bits_do_not_depend_on_the_batch),
+        cmocka_unit_test(rows_alone_have_the_same_bits),
         cmocka_unit_test(attention_extremes),
         cmocka_unit_test(unknown_instruction_sets_are_refused),
     };
