@@ -315,6 +315,96 @@ static void gradients_agree_with_finite_differences(void **state) {
     }
 }
 
+/* Gradients of the mean over `n_targets` chosen rows, one after the other in a list that the caller frees. */
+static double *gradients_of(const char *dir, const ModelBatch *batch, const int32_t *rows, const int32_t *targets, const double *weights, int64_t n_targets, bool checkpoint, size_t *count) {
+    Model *model;
+    check_ok(model_load(dir, &(ModelOptions){.device = device_reference(), .compute = DT_F64, .train_all = true}, &model));
+    model->checkpoint_layers = checkpoint;
+    Tape *tape = tape_new(device_reference(), DT_F64, 0);
+    Tensor *hidden = model_forward(model, tape, batch);
+    Tensor *logprob = op_token_logprobs(tape, hidden, model->head, ids_tensor(tape, rows, n_targets), ids_tensor(tape, targets, n_targets), &model->logprob).logprob;
+    tensor_seed_grad(tape, logprob, weights);
+    check_ok(tape_backward(tape));
+    *count = (size_t)params_count(&model->params, true);
+    double *all = malloc(*count * sizeof *all), *at = all;
+    for (size_t i = 0; i < model->params.n; i++) {
+        tensor_read(model->params.items[i].tensor->grad, at);
+        at += tensor_count(model->params.items[i].tensor);
+    }
+    tape_free(tape);
+    model_free(model);
+    return all;
+}
+
+/* A prompt with two continuations gives what the two whole sequences give, beside each other or not; and layers computed again give the same bits. */
+static void segments_and_recomputation_change_nothing(void **state) {
+    (void)state;
+    static const int32_t prompt[5] = {3, 11, 7, 20, 5}, answers[2][3] = {{9, 1, 14}, {2, 28, 9}};
+    const Segment tree[] = {{0, 5, -1, 0, NULL}, {5, 8, 0, 0, NULL}, {8, 11, 0, 0, NULL}}, flat[] = {{0, 8, -1, 0, NULL}, {8, 16, -1, 0, NULL}};
+    int32_t tree_ids[11], flat_ids[16], tree_rows[6], flat_rows[6], targets[6];
+    double weights[6];
+    memcpy(tree_ids, prompt, sizeof prompt);
+    for (int s = 0; s < 2; s++) {
+        memcpy(tree_ids + 5 + 3 * s, answers[s], sizeof answers[s]);
+        memcpy(flat_ids + 8 * s, prompt, sizeof prompt);
+        memcpy(flat_ids + 8 * s + 5, answers[s], sizeof answers[s]);
+        for (int i = 0; i < 3; i++) {
+            tree_rows[3 * s + i] = i == 0 ? 4 : 5 + 3 * s + i - 1; /* the token before: the prompt's last, or the answer's own */
+            flat_rows[3 * s + i] = 8 * s + 4 + i;
+            targets[3 * s + i] = answers[s][i];
+            weights[3 * s + i] = 0.3 - 0.2 * (3 * s + i);
+        }
+    }
+    const ModelBatch tree_batch = {.ids = tree_ids, .layout = {.n_tokens = 11, .n_segments = 3, .segments = tree}};
+    const ModelBatch flat_batch = {.ids = flat_ids, .layout = {.n_tokens = 16, .n_segments = 2, .segments = flat}};
+    for (size_t c = 0; c < COUNT_OF(tiny_configs); c++) {
+        char dir[512];
+        size_t count;
+        temp_dir_make(dir, sizeof dir);
+        check_ok(model_write_random(dir, tiny_configs[c], DT_F32, 5, 0.4));
+        double *as_tree = gradients_of(dir, &tree_batch, tree_rows, targets, weights, 6, false, &count);
+        double *as_flat = gradients_of(dir, &flat_batch, flat_rows, targets, weights, 6, false, &count);
+        double *again = gradients_of(dir, &tree_batch, tree_rows, targets, weights, 6, true, &count);
+        check_close_f64("shared prompt", as_tree, as_flat, count, 1e-12, 0);
+        check_close_f64("checkpointed layers", again, as_tree, count, 0, 0);
+        free(as_tree);
+        free(as_flat);
+        free(again);
+        temp_dir_remove(dir);
+    }
+}
+
+/* On the device that computes nothing a model takes the memory that the real one would, and reads no weights. */
+static void memory_is_known_without_computing(void **state) {
+    (void)state;
+    char dir[512];
+    temp_dir_make(dir, sizeof dir);
+    check_ok(model_write_random(dir, tiny_configs[0], DT_BF16, 5, 0.2));
+    Sequences sequences = tiny_sequences();
+    Pair pair;
+    pair_init(&pair, &sequences);
+    size_t peak[2];
+    ModelMemory memory[2];
+    for (int k = 0; k < 2; k++) {
+        const Device *device = k ? device_meta() : device_cpu();
+        Model *model;
+        check_ok(model_load(dir, &(ModelOptions){.device = device, .compute = DT_F32}, &model));
+        check_ok(model_attach_lora(model, &(LoraConfig){.rank = 2, .alpha = 4}, 1));
+        Tape *tape = tape_new(device, DT_F32, 0);
+        double loss;
+        free(run_loss(model, tape, &pair, &loss));
+        peak[k] = tape_peak_bytes(tape);
+        memory[k] = model_memory(model, true);
+        tape_free(tape);
+        model_free(model);
+    }
+    assert_int_equal(peak[0], peak[1]);
+    assert_true(memory[0].mapped == memory[1].mapped && memory[0].weights == memory[1].weights && memory[0].gradients == memory[1].gradients);
+    /* f32, two layers, rank 2, inputs and outputs of q k v o gate up down */
+    assert_int_equal(memory[0].gradients, 4 * 2 * 2 * (48 + 36 + 36 + 48 + 44 + 44 + 44));
+    temp_dir_remove(dir);
+}
+
 static void devices_agree_on_a_random_model(void **state) {
     (void)state;
     char dir[512];
@@ -535,6 +625,8 @@ int main(void) {
         cmocka_unit_test(a_config_of_transformers_4_reads_the_same),
         cmocka_unit_test(a_really_trained_model_gives_its_logits),
         cmocka_unit_test(gradients_agree_with_finite_differences),
+        cmocka_unit_test(segments_and_recomputation_change_nothing),
+        cmocka_unit_test(memory_is_known_without_computing),
         cmocka_unit_test(devices_agree_on_a_random_model),
         cmocka_unit_test(saved_models_come_back_the_same),
         cmocka_unit_test(wrong_models_are_refused_by_name),

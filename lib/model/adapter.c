@@ -274,9 +274,12 @@ static Status check_complete(const AdapterReader *reader, const LoraConfig *conf
     const Model *model = reader->model;
     for (size_t i = 0; i < reader->files->n; i++) {
         const StoredTensor *stored = &reader->files->tensors[i];
-        if (reader->used[i]) continue;
         if (strstr(stored->name, "lora_embedding_") || strstr(stored->name, "lora_magnitude_vector") || strstr(stored->name, "lm_head.lora_"))
             return status_fail(ST_INPUT, "tensor '%s' in '%s': this kind of adapter is not supported", stored->name, stored->file);
+    }
+    for (size_t i = 0; i < reader->files->n; i++) {
+        const StoredTensor *stored = &reader->files->tensors[i];
+        if (reader->used[i]) continue;
         status_fail(ST_INPUT, "tensor '%s' in '%s' has no place in the model in '%s'", stored->name, stored->file, model->dir);
         return status_hint(ST_INPUT, "the adapter may be for another model");
     }

@@ -216,19 +216,33 @@ static Status open_path(Safetensors *set, const char *path) {
     return status_hint(ST_INPUT, "weights in other formats (pytorch_model.bin) have to be saved as safetensors first");
 }
 
-Status safetensors_open(const char *path, Safetensors **set) {
+static Status new_set(const char *path, Safetensors **set) {
     Arena *arena = arena_new(0);
     *set = arena ? arena_zero(arena, sizeof **set) : NULL;
-    if (!*set) {
-        arena_free(arena);
-        return status_fail(ST_RESOURCE, "out of memory for '%s'", path);
+    if (*set) {
+        (*set)->arena = arena;
+        return ST_OK;
     }
-    (*set)->arena = arena;
-    Status status = open_path(*set, path);
+    arena_free(arena);
+    return status_fail(ST_RESOURCE, "out of memory for '%s'", path);
+}
+
+static Status keep_if(Status status, Safetensors **set) {
     if (status == ST_OK) return ST_OK;
     safetensors_close(*set);
     *set = NULL;
     return status;
+}
+
+Status safetensors_open(const char *path, Safetensors **set) {
+    TRY(new_set(path, set));
+    return keep_if(open_path(*set, path), set);
+}
+
+Status safetensors_parse(const void *bytes, size_t size, const char *path, Safetensors **set) {
+    TRY(new_set(path, set));
+    Status status = parse_file(*set, path, &(Mapping){bytes, size});
+    return keep_if(status == ST_OK ? build_index(*set) : status, set);
 }
 
 void safetensors_close(Safetensors *set) {
