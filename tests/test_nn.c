@@ -212,7 +212,7 @@ static void clipping_by_hand(void **state) {
     check_close(clip_scale(2, 1), 1 / (2 + 1e-6), 1e-15);
     check_close(clip_scale(0.5, 1), 1, 0);
     check_close(clip_scale(5, 0), 1, 0);
-    assert_true(isnan(clip_scale(NAN, 1)) || clip_scale(NAN, 1) == 1);
+    check_close(clip_scale((double)NAN, 1), 1, 0); /* a norm that is no number scales nothing: the caller has to look */
 }
 
 static void a_nan_is_found_by_name(void **state) {

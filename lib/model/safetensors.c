@@ -264,7 +264,7 @@ int64_t stored_count(const StoredTensor *tensor) {
 }
 
 double stored_get(const StoredTensor *tensor, int64_t i) {
-    double value = NAN;
+    double value = (double)NAN;
     if (tensor->known) {
         convert_elements(tensor->data + (size_t)i * dtype_size(tensor->dtype), tensor->dtype, &value, DT_F64, 1);
     } else if (strcmp(tensor->dtype_text, "I64") == 0) {
