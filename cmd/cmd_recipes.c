@@ -1,0 +1,146 @@
+/* tune recipes: the recipes that come with the program. */
+#include <string.h>
+#include <unistd.h>
+
+#include "cmd/cmd.h"
+
+typedef struct Found { Arena *arena; const char *roots[4]; size_t n_roots; char **names; size_t n; } Found; /* names: paths below a root, without .yaml, sorted */
+
+/* ./recipes, then beside the program, then where `make install` puts them. */
+static Status find_roots(Found *found) {
+    char self[4096] = "";
+    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+    found->roots[found->n_roots++] = "recipes";
+    if (len <= 0) return ST_OK;
+    self[len] = '\0';
+    char *slash = strrchr(self, '/');
+    if (slash) *slash = '\0';
+    const char *beside = path_join(found->arena, self, "recipes"), *shared = path_join(found->arena, self, "../share/tune/recipes");
+    if (!beside || !shared) return ST_RESOURCE;
+    found->roots[found->n_roots++] = beside;
+    found->roots[found->n_roots++] = shared;
+    return ST_OK;
+}
+
+static bool known(const Found *found, const char *name) {
+    for (size_t i = 0; i < found->n; i++)
+        if (!strcmp(found->names[i], name)) return true;
+    return false;
+}
+
+static Status add_name(Found *found, char *name) {
+    char **grown = arena_alloc(found->arena, (found->n + 1) * sizeof *grown);
+    if (!grown || !name) return ST_RESOURCE;
+    if (found->n) memcpy(grown, found->names, found->n * sizeof *grown);
+    grown[found->n++] = name;
+    found->names = grown;
+    return ST_OK;
+}
+
+static Status list_folder(Found *found, const char *folder, const char *prefix, int depth) {
+    char **files;
+    size_t n;
+    if (!dir_exists(folder)) return ST_OK;
+    TRY(dir_list(folder, found->arena, &files, &n));
+    for (size_t i = 0; i < n; i++) {
+        const char *path = path_join(found->arena, folder, files[i]);
+        char *name = arena_printf(found->arena, "%s%s", prefix, files[i]);
+        if (!path || !name) return ST_RESOURCE;
+        if (dir_exists(path)) {
+            const char *below = arena_printf(found->arena, "%s/", name);
+            if (!below) return ST_RESOURCE;
+            if (depth > 0) TRY(list_folder(found, path, below, depth - 1));
+        } else if (text_ends_with(name, ".yaml")) {
+            name[strlen(name) - strlen(".yaml")] = '\0';
+            if (!known(found, name)) TRY(add_name(found, name));
+        }
+    }
+    return ST_OK;
+}
+
+static Status find_recipes(Found *found) {
+    TRY(find_roots(found));
+    for (size_t i = 0; i < found->n_roots; i++) TRY(list_folder(found, found->roots[i], "", 2));
+    if (found->n > 0) return ST_OK;
+    status_fail(ST_INPUT, "no recipes found in ./recipes, beside the program or in share/tune/recipes");
+    return status_hint(ST_INPUT, "make install PREFIX=DIR puts them where the program looks");
+}
+
+static Status read_recipe(const Found *found, const char *name, Str *text) {
+    for (size_t i = 0; i < found->n_roots; i++) {
+        const char *path = arena_printf(found->arena, "%s/%s%s", found->roots[i], name, text_ends_with(name, ".yaml") ? "" : ".yaml");
+        if (!path) return ST_RESOURCE;
+        if (file_exists(path)) return file_read(path, 1 << 20, text);
+    }
+    const char *nearest = text_nearest(name, (const char *const *)found->names, found->n);
+    status_fail(ST_INPUT, "no recipe '%s'", name);
+    return nearest ? status_hint(ST_INPUT, "did you mean '%s'?", nearest) : status_hint(ST_INPUT, "tune recipes ls lists them");
+}
+
+/* What a recipe is for: the first line of its head that is not the command to run it. */
+static void summary_of(const Found *found, const char *name, Str *line) {
+    Str text = {0};
+    if (read_recipe(found, name, &text) == ST_OK)
+        for (const char *at = str_text(&text); *at == '#' && line->len == 0;) {
+            size_t len = strcspn(at, "\n"), skip = strspn(at, "# ");
+            if (skip < len && strncmp(at + skip, "tune ", 5) != 0 && strncmp(at + skip, "./tune ", 7) != 0) str_append_n(line, at + skip, len - skip);
+            at += len + (at[len] == '\n');
+        }
+    str_release(&text);
+}
+
+static Status list(const Command *command, const Found *found) {
+    JsonWriter w = {0};
+    jw_array(&w, NULL);
+    for (size_t i = 0; i < found->n; i++) {
+        Str line = {0};
+        summary_of(found, found->names[i], &line);
+        if (!command->json) print_result("%-32s %s\n", found->names[i], str_text(&line));
+        jw_object(&w, NULL);
+        jw_string(&w, "name", found->names[i]);
+        jw_string(&w, "help", str_text(&line));
+        jw_end_object(&w);
+        str_release(&line);
+    }
+    jw_end_array(&w);
+    if (command->json) print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+    return ST_OK;
+}
+
+static Status give(const Found *found, const char *name, const char *to) {
+    Str text = {0};
+    Status status = read_recipe(found, name, &text);
+    if (status == ST_OK && !to) print_text(str_text(&text), text.len);
+    if (status == ST_OK && to && file_exists(to)) status = status_fail(ST_CONFIG, "'%s' is there already", to);
+    else if (status == ST_OK && to) status = file_write_all(to, str_text(&text), text.len);
+    str_release(&text);
+    if (status == ST_OK && to) show_line("wrote %s", to);
+    return status;
+}
+
+static Status recipes(const Command *command) {
+    TRY(command_needs(command, 1, 3));
+    const char *verb = command->arguments[0];
+    size_t arguments = !strcmp(verb, "ls") ? 1 : !strcmp(verb, "show") ? 2 : !strcmp(verb, "cp") ? 3 : 0;
+    if (arguments == 0) {
+        status_fail(ST_USAGE, "tune recipes does not know '%s'", verb);
+        return status_hint(ST_USAGE, "ls, show NAME, cp NAME FILE");
+    }
+    TRY(command_needs(command, arguments, arguments));
+    Found found = {.arena = command->arena};
+    TRY(find_recipes(&found));
+    return arguments == 1 ? list(command, &found) : give(&found, command->arguments[1], arguments == 3 ? command->arguments[2] : NULL);
+}
+
+Status cmd_recipes(int argc, char **argv) {
+    Command command = {
+        .arguments_help = "ls | show NAME | cp NAME FILE",
+        .help = "Lists the recipes that come with the program, prints one, or copies one to be changed.\n    tune recipes cp demo/sft my.yaml",
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, NULL, &done);
+    if (status == ST_OK && !done) status = recipes(&command);
+    arena_free(command.arena);
+    return status;
+}
