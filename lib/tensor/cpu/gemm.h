@@ -68,6 +68,7 @@ void onednn_run(const OnednnTile *tile, const void *a, const void *b, float *c);
 size_t onednn_packed_bytes(DType dtype, int64_t rows, int64_t n, int64_t k);
 /* b as in TileShape. */
 void onednn_pack(DType dtype, int64_t rows, int64_t n, int64_t k, const void *b, int64_t ldb, bool transpose_b, void *packed);
+bool onednn_is_fast(DType dtype); /* false: products in this dtype would be plain loops, or are not there */
 /* Empties the cache when it has grown large: batches of ever new sizes fill it. */
 void onednn_forget_some(void);
 const char *onednn_version(void);
@@ -84,7 +85,7 @@ typedef struct Product {
     DType dtype;
     int64_t m, n, k;
     Operand a, b;
-    const PackedTiles *packed;
+    const PackedTiles *packed; /* then a is not transposed, and its lines are k apart */
     void *c;
     DType c_dtype;
     int64_t ldc;

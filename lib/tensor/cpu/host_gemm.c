@@ -53,7 +53,10 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
         return status_hint(ST_USAGE, "this build has: openblas%s, or auto", HAVE_ONEDNN ? ", onednn" : "");
     }
     wide_tiles = has_feature(info, "amx_bf16");
-    native_bf16 = with_onednn && (wide_tiles || has_feature(info, "avx512_bf16"));
+    native_bf16 = false;
+#if HAVE_ONEDNN
+    native_bf16 = with_onednn && (wide_tiles || has_feature(info, "avx512_bf16")) && onednn_is_fast(DT_BF16);
+#endif
     rows_of_isa = &cpu_rows_base;
 #if defined(__x86_64__)
     if (strcmp(info->isa, "avx2") == 0) rows_of_isa = &cpu_rows_avx2;
@@ -114,8 +117,12 @@ static const void *tile_prepare(TileShape *shape) {
     if (!with_onednn || shape->k == 0) return NULL;
     const void *prepared = onednn_tile(shape, row_tile_of(shape->dtype));
     if (prepared) return prepared;
-    shape->m = row_tile_of(shape->dtype); /* a packed weight whose layout does for full tiles only */
-    shape->lda = shape->transpose_a ? shape->m : shape->k;
+    if (!shape->packed) {
+        ASSERT(shape->dtype == DT_F32, "no product of %lld rows in %s", (long long)shape->m, dtype_name(shape->dtype));
+        return NULL; /* OpenBLAS */
+    }
+    shape->m = row_tile_of(shape->dtype); /* a packed weight whose layout does for full tiles only: the tile that chose it */
+    shape->lda = shape->k;
     return onednn_tile(shape, shape->m);
 #else
     (void)shape;
@@ -361,6 +368,7 @@ void cpu_matmul(const Matmul *args) {
     }
     Product product = {.dtype = product_dtype(a->dtype), .m = m, .n = n, .k = k, .a = {a->data, a->dtype, a->shape[1], args->transpose_a}, .c = c->data,
                        .c_dtype = c->dtype, .ldc = n, .alpha = (float)args->alpha, .beta = (float)args->beta};
-    product.b = weight_operand(b, args->transpose_b, product.dtype, &product.packed);
+    if (args->transpose_a) product.b = (Operand){b->data, b->dtype, b->shape[1], args->transpose_b}; /* no library promises this with a packed b */
+    else product.b = weight_operand(b, args->transpose_b, product.dtype, &product.packed);
     product_run(&product);
 }

@@ -143,6 +143,11 @@ static const OnednnTile *tile_packer(DType dtype, int64_t rows, int64_t n, int64
     return tile_find(&(TileShape){.dtype = dtype, .packed = true, .m = rows, .n = n, .k = k, .lda = k, .ldc = n}, NULL);
 }
 
+bool onednn_is_fast(DType dtype) {
+    enum { ROWS = 32, SIDE = 64 };
+    return tile_packer(dtype, ROWS, SIDE, SIDE) != NULL;
+}
+
 const OnednnTile *onednn_tile(const TileShape *shape, int64_t packed_rows) {
     if (!shape->packed) return tile_find(shape, NULL);
     const OnednnTile *packer = tile_packer(shape->dtype, packed_rows, shape->n, shape->k);
