@@ -36,12 +36,21 @@ void convert_elements(const void *from, DType from_dtype, void *to, DType to_dty
         memcpy(to, from, count * in_size);
         return;
     }
-    if (from_dtype == DT_BF16 && to_dtype == DT_F32) { /* the one that large models need */
+    if (from_dtype == DT_BF16 && to_dtype == DT_F32) { /* these two are what large models need */
         for (size_t i = 0; i < count; i++) {
             uint16_t bits;
             memcpy(&bits, in + 2 * i, 2);
             float value = bf16_to_float(bits);
             memcpy(out + 4 * i, &value, 4);
+        }
+        return;
+    }
+    if (from_dtype == DT_F32 && to_dtype == DT_BF16) {
+        for (size_t i = 0; i < count; i++) {
+            float value;
+            memcpy(&value, in + 4 * i, 4);
+            uint16_t bits = float_to_bf16(value);
+            memcpy(out + 2 * i, &bits, 2);
         }
         return;
     }

@@ -189,7 +189,7 @@ void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_posi
 /* cos and sin of every token's angles, times the scaling's factor: (N, head_dim / 2) each. */
 Status rope_tables(const ModelConfig *config, const Layout *layout, Arena *arena, const Device *device, DType dtype, Tensor **cosine, Tensor **sine);
 
-/* New LoRA branches on the targets, and whole copies of modules_to_save. ST_CONFIG naming a target that matches nothing, with the names there are. */
+/* New LoRA branches on the targets, and whole copies of modules_to_save. The names in `config` have to outlive the model. ST_CONFIG naming a target that matches nothing, with the names there are. */
 Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed);
 /* Reads a PEFT directory into the model (formats.md section 1). trained: its tensors are trained further. ST_INPUT: missing, another model's shapes, an adapter kind that
  * is not handled (DoRA, embedding LoRA, ...: named), tensors left over. */
