@@ -104,7 +104,7 @@ bench: all ## tokens per second of training and decoding, shapes S and Q
 demo: ## fine-tune, merge and talk to a tiny model, under 3 minutes
 	@$(DEPS_PRESENT) || $(MAKE) deps
 	@$(MAKE) --no-print-directory $(PARALLEL) all
-	@sh recipes/demo.sh
+	@sh recipes/demo/demo.sh ./tune
 install: all ## install below PREFIX (/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/tune
 	install -m 755 tune $(DESTDIR)$(PREFIX)/bin/tune

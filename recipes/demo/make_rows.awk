@@ -21,7 +21,7 @@ function invented(  i, n, out) {
     return length(out) < 2 ? out substr("nrst", 1 + random(4), 1) : out
 }
 function padding(  i, n, out) {
-    n = random(4); out = ""
+    n = random(2); out = ""
     for (i = 0; i < n; i++) out = out (random(4) ? invented() : toupper(invented())) (random(6) ? " " : ". ")
     return out
 }
