@@ -325,18 +325,19 @@ static TrainerConfig trainer_config(Sft *sft, Run *run) {
     };
 }
 
-static void warn_row(void *run, const char *text) { run_warn(run, "%s", text); }
+static void note_row(void *run, const char *text) { run_note(run, "%s", text); }
 
-static void say_plan(Run *run, const SftPlan *plan) {
+/* Into the log; on_plan shows it. */
+static void note_plan(Run *run, const SftPlan *plan) {
     Str memory = {0};
     train_memory_describe(&plan->memory, &memory);
-    data_counts_warn(&plan->train, "data.train", warn_row, run);
-    data_counts_warn(&plan->eval, "evaluation", warn_row, run);
-    run_log(run, "%lld rows of format %s, %lld tokens, %lld of them trained", (long long)plan->train.rows, plan->format, (long long)plan->train.tokens,
-            (long long)plan->train.trained_tokens);
-    run_log(run, "%lld of %lld parameters trained, %lld steps, %s", (long long)plan->trained_parameters, (long long)plan->parameters, (long long)plan->total_steps,
-            plan->compute == DT_BF16 ? "bf16" : "f32");
-    run_log(run, "memory: %s", str_text(&memory));
+    data_counts_warn(&plan->train, "data.train", note_row, run);
+    data_counts_warn(&plan->eval, "data.eval", note_row, run);
+    run_note(run, "%lld rows of format %s, %lld tokens, %lld of them trained", (long long)plan->train.rows, plan->format, (long long)plan->train.tokens,
+             (long long)plan->train.trained_tokens);
+    run_note(run, "%lld of %lld parameters trained, %lld steps, %s", (long long)plan->trained_parameters, (long long)plan->parameters, (long long)plan->total_steps,
+             dtype_name(plan->compute));
+    run_note(run, "memory: %s", str_text(&memory));
     str_release(&memory);
 }
 
@@ -368,7 +369,7 @@ static Status train_in(Sft *sft, Run **run, TrainResult *result) {
     TRY(make_plan(sft, &trainer, &plan));
     bool dry = config->dry_run || trainer_check_memory(sft->recipe, &plan.memory) != ST_OK;
     if (!dry) TRY(run_open(sft->recipe, config->resume, run));
-    say_plan(*run, &plan);
+    if (*run) note_plan(*run, &plan);
     if (config->on_plan) config->on_plan(config->context, &plan);
     if (dry) return trainer_check_memory(sft->recipe, &plan.memory);
     trainer.run = *run;

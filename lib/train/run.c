@@ -201,6 +201,15 @@ static void log_line(const Run *run, const char *text) {
     str_release(&line);
 }
 
+void run_note(Run *run, const char *format, ...) {
+    char text[4096];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    log_line(run, text);
+}
+
 static void say(const Run *run, LogLevel level, const char *format, va_list args) {
     char text[4096];
     vsnprintf(text, sizeof text, format, args);

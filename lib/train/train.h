@@ -80,6 +80,7 @@ Status run_summary(const Run *run, json_t **summary); /* of a finished run; the 
 Status run_metric(Run *run, const char *json_line);   /* appended to metrics.jsonl, whole line or nothing */
 void run_log(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* output/log.txt and log_message(LOG_INFO); run NULL: the latter alone */
 void run_warn(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* the same as LOG_WARNING */
+void run_note(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* output/log.txt alone: for what the caller shows by itself */
 
 /* A checkpoint: named tensors and a JSON object of counters, in checkpoints/step-N/: tensors.safetensors, state.json and, written last, manifest.json with the size and
  * CRC-32 of both and the length of metrics.jsonl. Written aside, synced, renamed: a damaged or half-written one is never taken, the newest whole one is. */
