@@ -1,0 +1,477 @@
+/* Merging: one list of tensors to write, each the base's tensor plus what the adapters say about it, in blocks of rows. */
+#include "sft/merge.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/model/parts.h"
+
+enum { BLOCK_ELEMENTS = 1 << 20 };
+/* The probe of `prove`: a few sequences of tokens drawn evenly from the vocabulary, always the same ones. */
+enum { PROBE_ROWS = 4, PROBE_TOKENS = 16, PROBE_SIZE = PROBE_ROWS * PROBE_TOKENS };
+
+/* A tensor to be written: of module `module` of the base. */
+typedef struct Job { const char *name; size_t module, file; bool bias; DType dtype; MergedTensor *result; } Job;
+typedef struct Merge {
+    const MergeConfig *config;
+    Arena *arena;
+    Model *base;
+    Model **adapted;     /* the base with one adapter each */
+    const char *output, *made;
+    bool untie;
+    Job *jobs;
+    size_t n_jobs;
+    size_t n_written;
+    MergeResult *result;
+} Merge;
+
+static size_t head_module(const Merge *merge) { return merge->base->n_modules - 1; }
+
+static Tensor *module_tensor(const Model *model, size_t module, bool bias) { return bias ? *model->modules[module].bias : *model->modules[module].weight; }
+
+/* ---- what an adapter changes ---- */
+
+static const Linear *module_linear(const Model *model, size_t module) {
+    for (size_t i = 0; i < model->n_linears; i++)
+        if (&model->linears[i]->weight == model->modules[module].weight) return model->linears[i];
+    return NULL;
+}
+
+static const LoraBranch *module_lora(const Model *model, size_t module) {
+    const Linear *linear = module_linear(model, module);
+    return linear ? linear->lora : NULL;
+}
+
+/* The tensor that was trained whole, or NULL. */
+static const Tensor *module_saved(const Model *model, size_t module, bool bias) {
+    const Tensor *tensor = module_tensor(model, module, bias);
+    for (size_t i = 0; i < model->params.n; i++)
+        if (model->params.items[i].tensor == tensor) return model->params.items[i].role == PARAM_SAVED ? tensor : NULL;
+    return NULL;
+}
+
+static bool is_changed(const Merge *merge, size_t module, bool bias) {
+    for (size_t i = 0; i < merge->config->n_adapters; i++)
+        if ((!bias && module_lora(merge->adapted[i], module)) || module_saved(merge->adapted[i], module, bias)) return true;
+    return false;
+}
+
+/* ---- the list of tensors ---- */
+
+static bool find_module(const Merge *merge, const Tensor *tensor, Job *job) {
+    const Model *base = merge->base;
+    for (job->module = 0; job->module < base->n_modules; job->module++)
+        for (int bias = 0; bias < 2; bias++) {
+            job->bias = bias;
+            if ((!bias || base->modules[job->module].bias) && module_tensor(base, job->module, bias) == tensor) return true;
+        }
+    return false;
+}
+
+static Status add_job(Merge *merge, Job job) {
+    Job *to = &merge->jobs[merge->n_jobs];
+    *to = job;
+    to->result = &merge->result->tensors[merge->n_jobs++];
+    *to->result = (MergedTensor){.name = arena_strdup(merge->result->arena, job.name), .changed = is_changed(merge, job.module, job.bias)};
+    merge->result->n_changed += to->result->changed;
+    return to->result->name ? ST_OK : ST_RESOURCE;
+}
+
+static const char *weight_name(const Merge *merge, size_t module) { return arena_printf(merge->arena, "%s.weight", merge->base->modules[module].path); }
+
+/* Tensors that the model has no use for (old buffers, a second copy of a tied head) are left out, as save_pretrained does. */
+static Status add_stored(Merge *merge, const StoredTensor *stored, size_t file) {
+    const Param *param = params_find(&merge->base->params, stored->name);
+    Job job = {.name = stored->name, .file = file};
+    if (!param || !find_module(merge, param->tensor, &job)) return ST_OK;
+    job.dtype = merge->config->convert ? merge->config->dtype : stored->dtype == DT_F64 ? DT_F32 : stored->dtype;
+    if (!merge->untie || job.module != 0) return add_job(merge, job);
+    job.name = weight_name(merge, 0);
+    Job head = job;
+    head.module = head_module(merge);
+    head.name = weight_name(merge, head.module);
+    if (!job.name || !head.name) return ST_RESOURCE;
+    TRY(add_job(merge, job));
+    return add_job(merge, head);
+}
+
+static Status list_jobs(Merge *merge) {
+    const Safetensors *files = merge->base->files;
+    bool tied = merge->base->head == merge->base->embed;
+    merge->untie = tied && (is_changed(merge, 0, false) || is_changed(merge, head_module(merge), false));
+    merge->jobs = arena_alloc(merge->arena, (files->n + 1) * sizeof *merge->jobs);
+    merge->result->tensors = arena_alloc(merge->result->arena, (files->n + 1) * sizeof *merge->result->tensors);
+    if (!merge->jobs || !merge->result->tensors) return ST_RESOURCE;
+    for (size_t f = 0; f < files->n_files; f++)
+        for (size_t i = 0; i < files->n; i++)
+            if (!strcmp(path_name(files->tensors[i].file), path_name(files->files[f]))) TRY(add_stored(merge, &files->tensors[i], f));
+    merge->result->n = merge->n_jobs;
+    return ST_OK;
+}
+
+/* ---- the sum ---- */
+
+/* rows first .. first + n - 1 of B A (of its transpose for weights that are stored (in, out)), times `scale`, added to `delta`. left: those rows' factors, scratch. */
+static void add_lora(const LoraBranch *lora, bool in_out, double scale, int64_t first, int64_t n, float *left, Tensor *delta) {
+    int64_t rank = lora->a->shape[0], in = lora->a->shape[1];
+    Tensor factors = {.dtype = DT_F32, .n_dims = 2, .shape = {n, rank}, .data = left, .device = lora->a->device};
+    if (in_out) {
+        const float *a = lora->a->data;
+        for (int64_t i = 0; i < n; i++)
+            for (int64_t r = 0; r < rank; r++) left[i * rank + r] = a[r * in + first + i];
+    } else {
+        memcpy(left, (const float *)lora->b->data + first * rank, (size_t)(n * rank) * sizeof *left);
+    }
+    lora->a->device->matmul(&(Matmul){.a = &factors, .b = in_out ? lora->b : lora->a, .c = delta, .transpose_b = in_out, .alpha = scale * lora->scale, .beta = 1});
+}
+
+static void add_saved(const Tensor *saved, const float *base, double weight, int64_t first, int64_t count, float *delta) {
+    const float *trained = (const float *)saved->data + first;
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < count; i++) delta[i] += (float)(weight * ((double)trained[i] - (double)base[i]));
+}
+
+/* A block's base values in f32, and the sum of all deltas. */
+typedef struct Block { int64_t cols, first, n; float *base, *left; Tensor delta; } Block;
+
+static Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, int64_t cols, Block *block) {
+    int64_t n = MAX(1, MIN(rows, BLOCK_ELEMENTS / MAX(cols, 1))), rank = 1;
+    for (size_t i = 0; i < merge->config->n_adapters; i++) {
+        const LoraBranch *lora = module_lora(merge->adapted[i], module);
+        if (lora) rank = MAX(rank, lora->a->shape[0]);
+    }
+    *block = (Block){.cols = cols, .n = n};
+    block->base = arena_alloc(arena, (size_t)(n * cols) * sizeof(float));
+    block->left = arena_alloc(arena, (size_t)(n * rank) * sizeof(float));
+    block->delta = (Tensor){.dtype = DT_F32, .n_dims = 2, .shape = {n, cols}, .data = arena_alloc(arena, (size_t)(n * cols) * sizeof(float)), .device = merge->base->device};
+    return block->base && block->left && block->delta.data ? ST_OK : ST_RESOURCE;
+}
+
+static void block_fill(const Merge *merge, size_t module, bool bias, int64_t first, int64_t n, Block *block) {
+    const Tensor *tensor = module_tensor(merge->base, module, bias);
+    int64_t at = first * block->cols, count = n * block->cols;
+    size_t element = dtype_size(tensor->dtype);
+    float *delta = block->delta.data;
+    block->first = first;
+    block->n = n;
+    block->delta.shape[0] = n;
+    memset(delta, 0, (size_t)count * sizeof *delta);
+#pragma omp parallel for schedule(static)
+    for (int64_t i = 0; i < n; i++)
+        convert_elements((const uint8_t *)tensor->data + (size_t)(at + i * block->cols) * element, tensor->dtype, block->base + i * block->cols, DT_F32, (size_t)block->cols);
+    for (size_t k = 0; k < merge->config->n_adapters; k++) {
+        double weight = merge->config->adapters[k].weight;
+        const LoraBranch *lora = bias ? NULL : module_lora(merge->adapted[k], module);
+        const Tensor *saved = module_saved(merge->adapted[k], module, bias);
+        if (saved) add_saved(saved, block->base, weight, at, count, delta);
+        if (lora) add_lora(lora, tensor->in_out, weight, first, n, block->left, &block->delta);
+    }
+}
+
+/* base + delta in f32, rounded once to the stored dtype. Returns the largest distance from the sum; infinite when a value left the dtype's range. */
+static double block_round(const Block *block, DType dtype, uint8_t *stored) {
+    double error = 0;
+    size_t cols = (size_t)block->cols, size = dtype_size(dtype);
+#pragma omp parallel for schedule(static) reduction(max : error)
+    for (int64_t r = 0; r < block->n; r++) {
+        float *values = block->base + r * block->cols;
+        const float *delta = (const float *)block->delta.data + r * block->cols;
+        for (size_t i = 0; i < cols;) {
+            float sums[256], back[256];
+            size_t n = MIN(cols - i, COUNT_OF(sums));
+            for (size_t j = 0; j < n; j++) sums[j] = values[i + j] + delta[i + j];
+            uint8_t *out = stored + ((size_t)r * cols + i) * size;
+            convert_elements(sums, DT_F32, out, dtype, n);
+            convert_elements(out, dtype, back, DT_F32, n);
+            for (size_t j = 0; j < n; j++) {
+                double distance = isfinite(back[j]) ? fabs((double)values[i + j] + (double)delta[i + j] - (double)back[j]) : (double)INFINITY;
+                error = MAX(error, distance);
+            }
+            i += n;
+        }
+    }
+    return error;
+}
+
+static Status write_job(const Merge *merge, const Job *job, SafetensorsWriter *writer) {
+    const Tensor *tensor = module_tensor(merge->base, job->module, job->bias);
+    int64_t cols = tensor_width(tensor), rows = tensor_rows(tensor);
+    Arena *arena = arena_new(0);
+    if (!arena) return status_fail(ST_RESOURCE, "out of memory for '%s'", job->name);
+    Block block;
+    Status status = block_new(merge, arena, job->module, rows, cols, &block);
+    int64_t step = block.n;
+    uint8_t *stored = status == ST_OK ? arena_alloc(arena, (size_t)(step * cols) * dtype_size(job->dtype)) : NULL;
+    if (!stored) status = ST_RESOURCE;
+    for (int64_t first = 0; status == ST_OK && first < rows; first += step) {
+        block_fill(merge, job->module, job->bias, first, MIN(step, rows - first), &block);
+        job->result->error = MAX(job->result->error, block_round(&block, job->dtype, stored));
+        safetensors_write(writer, stored, (size_t)(block.n * cols) * dtype_size(job->dtype));
+        if (isfinite(job->result->error)) continue;
+        status = status_fail(ST_NUMERIC, "a merged value of tensor '%s' does not fit into %s", job->name, dtype_name(job->dtype));
+        status_hint(status, "f32 and bf16 hold larger values");
+    }
+    arena_free(arena);
+    return status;
+}
+
+/* ---- files ---- */
+
+static Status write_jobs(Merge *merge, size_t file, SafetensorsWriter *writer) {
+    for (size_t i = 0; i < merge->n_jobs; i++) {
+        const Job *job = &merge->jobs[i];
+        const Tensor *tensor = module_tensor(merge->base, job->module, job->bias);
+        if (job->file == file) safetensors_declare(writer, job->name, job->dtype, tensor->n_dims, tensor->shape);
+    }
+    for (size_t i = 0; i < merge->n_jobs; i++) {
+        if (merge->jobs[i].file != file) continue;
+        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted, nothing was written");
+        TRY(write_job(merge, &merge->jobs[i], writer));
+        merge->n_written++;
+        if (merge->config->on_tensor) merge->config->on_tensor(merge->config->context, merge->n_written, merge->n_jobs);
+    }
+    return ST_OK;
+}
+
+static Status write_file(Merge *merge, size_t file) {
+    const char *path = path_join(merge->arena, merge->made, path_name(merge->base->files->files[file]));
+    if (!path) return ST_RESOURCE;
+    SafetensorsWriter *writer;
+    TRY(safetensors_writer_new(path, &writer));
+    Status status = write_jobs(merge, file, writer);
+    if (status == ST_OK) return safetensors_commit(writer);
+    safetensors_abandon(writer);
+    return status;
+}
+
+static Status write_index(const Merge *merge) {
+    const char *path = path_join(merge->arena, merge->made, "model.safetensors.index.json");
+    if (!path) return ST_RESOURCE;
+    uint64_t total = 0;
+    JsonWriter w = {.pretty = true};
+    for (size_t i = 0; i < merge->n_jobs; i++)
+        total += (uint64_t)tensor_count(module_tensor(merge->base, merge->jobs[i].module, merge->jobs[i].bias)) * dtype_size(merge->jobs[i].dtype);
+    jw_object(&w, NULL);
+    jw_object(&w, "metadata");
+    jw_int(&w, "total_size", (int64_t)total);
+    jw_end_object(&w);
+    jw_object(&w, "weight_map");
+    for (size_t i = 0; i < merge->n_jobs; i++) jw_string(&w, merge->jobs[i].name, path_name(merge->base->files->files[merge->jobs[i].file]));
+    jw_end_object(&w);
+    jw_end_object(&w);
+    str_append_char(&w.text, '\n');
+    Status status = file_write_all(path, w.text.data, w.text.len);
+    jw_release(&w);
+    return status;
+}
+
+static Status write_directory(Merge *merge) {
+    const Safetensors *files = merge->base->files;
+    TRY(dir_remove(merge->made));
+    TRY(dir_make(merge->made));
+    for (size_t f = 0; f < files->n_files; f++) TRY(write_file(merge, f));
+    if (files->n_files > 1 || strcmp(path_name(files->files[0]), "model.safetensors") != 0) TRY(write_index(merge));
+    TRY(model_copy_files(merge->config->base, merge->made));
+    DType dtype = merge->config->convert ? merge->config->dtype : merge->base->config.stored_dtype;
+    return model_copy_config(merge->config->base, merge->made, dtype, merge->base->head != merge->base->embed || merge->untie);
+}
+
+/* ---- the proof ---- */
+
+/* Puts all adapters into the base itself, unmerged: side by side as one branch of summed rank. */
+static Status attach_branches(const Merge *merge, size_t module) {
+    const Model *base = merge->base;
+    Linear *linear = (Linear *)module_linear(base, module);
+    int64_t rank = 0, at = 0;
+    if (!linear) return ST_OK;
+    for (size_t k = 0; k < merge->config->n_adapters; k++) {
+        const LoraBranch *lora = module_lora(merge->adapted[k], module);
+        rank += lora ? lora->a->shape[0] : 0;
+    }
+    if (rank == 0) return ST_OK;
+    LoraBranch *all = arena_zero(merge->arena, sizeof *all);
+    if (!all || !(all->a = tensor_new(merge->arena, base->device, DT_F32, 2, (int64_t[]){rank, linear->in})) ||
+        !(all->b = tensor_new(merge->arena, base->device, DT_F32, 2, (int64_t[]){linear->out, rank})))
+        return ST_RESOURCE;
+    for (size_t k = 0; k < merge->config->n_adapters; k++) {
+        const LoraBranch *lora = module_lora(merge->adapted[k], module);
+        if (!lora) continue;
+        int64_t own = lora->a->shape[0];
+        double scale = lora->scale * merge->config->adapters[k].weight;
+        memcpy((float *)all->a->data + at * linear->in, lora->a->data, tensor_bytes(lora->a));
+        for (int64_t o = 0; o < linear->out; o++)
+            for (int64_t r = 0; r < own; r++) ((float *)all->b->data)[o * rank + at + r] = (float)(scale * (double)((const float *)lora->b->data)[o * own + r]);
+        at += own;
+    }
+    all->scale = 1;
+    linear->lora = all;
+    return ST_OK;
+}
+
+static Status attach_saved(const Merge *merge, size_t module, bool bias) {
+    const Tensor *tensor = module_tensor(merge->base, module, bias);
+    bool saved = false;
+    for (size_t k = 0; k < merge->config->n_adapters; k++) saved |= module_saved(merge->adapted[k], module, bias) != NULL;
+    if (!saved) return ST_OK;
+    Tensor *sum = tensor_new(merge->arena, merge->base->device, DT_F32, tensor->n_dims, tensor->shape);
+    if (!sum) return ST_RESOURCE;
+    Arena *arena = arena_new(0);
+    Block block;
+    Status status = arena ? block_new(merge, arena, module, tensor_rows(tensor), tensor_width(tensor), &block) : ST_RESOURCE;
+    for (int64_t first = 0, step = status == ST_OK ? block.n : 1; status == ST_OK && first < tensor_rows(tensor); first += step) {
+        block_fill(merge, module, bias, first, MIN(step, tensor_rows(tensor) - first), &block);
+        for (int64_t i = 0; i < block.n * block.cols; i++) ((float *)sum->data)[first * block.cols + i] = block.base[i] + ((const float *)block.delta.data)[i];
+    }
+    arena_free(arena);
+    sum->in_out = tensor->in_out;
+    if (status == ST_OK) *(bias ? merge->base->modules[module].bias : merge->base->modules[module].weight) = sum;
+    return status;
+}
+
+/* Next-token logits of the probe: (PROBE_SIZE, V) doubles, free them. */
+static Status probe(const Model *model, float **logits) {
+    int32_t ids[PROBE_SIZE], rows[PROBE_SIZE];
+    Segment segments[PROBE_ROWS];
+    int64_t size = PROBE_SIZE;
+    for (int32_t i = 0; i < PROBE_SIZE; i++) {
+        ids[i] = (int32_t)rng_below(rng_key(0, RNG_TEST, 0), (uint64_t)i, (uint64_t)model->config.vocab_size);
+        rows[i] = i;
+    }
+    for (int i = 0; i < PROBE_ROWS; i++) segments[i] = (Segment){.begin = i * PROBE_TOKENS, .end = (i + 1) * PROBE_TOKENS, .parent = -1};
+    Tape *tape = tape_new(model->device, model->compute, 0);
+    if (!tape) return ST_RESOURCE;
+    tape_record(tape, false);
+    ModelBatch batch = {.ids = ids, .layout = {.n_tokens = PROBE_SIZE, .n_segments = PROBE_ROWS, .segments = segments}};
+    Tensor *wanted = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &size, rows);
+    Tensor *result = model_logits(model, tape, model_forward(model, tape, &batch), wanted);
+    Status status = result && wanted ? ST_OK : tape_status(tape) != ST_OK ? tape_status(tape) : ST_RESOURCE;
+    if (status == ST_OK && !(*logits = malloc(tensor_bytes(result)))) status = status_fail(ST_RESOURCE, "out of memory for the proof's logits");
+    if (status == ST_OK) memcpy(*logits, result->data, tensor_bytes(result));
+    tape_free(tape);
+    return status;
+}
+
+static double log_sum(const float *logits, int64_t vocab, int64_t *best) {
+    double sum = 0;
+    *best = 0;
+    for (int64_t i = 1; i < vocab; i++)
+        if (logits[i] > logits[*best]) *best = i;
+    for (int64_t i = 0; i < vocab; i++) sum += exp((double)logits[i] - (double)logits[*best]);
+    return (double)logits[*best] + log(sum);
+}
+
+static void compare(const float *p, const float *q, int64_t vocab, MergeResult *result) {
+    for (int row = 0; row < PROBE_SIZE; row++, p += vocab, q += vocab) {
+        int64_t best_p, best_q;
+        double sum_p = log_sum(p, vocab, &best_p), sum_q = log_sum(q, vocab, &best_q), kl = 0;
+        for (int64_t i = 0; i < vocab; i++) kl += exp((double)p[i] - sum_p) * (((double)p[i] - sum_p) - ((double)q[i] - sum_q));
+        result->kl += MAX(kl, 0) / PROBE_SIZE;
+        result->top1_agreement += (best_p == best_q) / (double)PROBE_SIZE;
+    }
+}
+
+static Status prove(Merge *merge) {
+    for (size_t m = 0; m < merge->base->n_modules; m++) {
+        TRY(attach_branches(merge, m));
+        TRY(attach_saved(merge, m, false));
+        if (merge->base->modules[m].bias) TRY(attach_saved(merge, m, true));
+    }
+    Model *merged = NULL;
+    float *before = NULL, *after = NULL;
+    Status status = model_load(merge->made, &(ModelOptions){.device = device_cpu(), .compute = merge->config->compute, .skip_nan_check = true}, &merged);
+    if (status == ST_OK) status = probe(merge->base, &before);
+    if (status == ST_OK) status = probe(merged, &after);
+    if (status == ST_OK) compare(before, after, merged->config.vocab_size, merge->result);
+    free(before);
+    free(after);
+    model_free(merged);
+    return status;
+}
+
+/* ---- from start to end ---- */
+
+/* The path without slashes at its end, so that its neighbour .partial is no child. */
+static Status name_output(Merge *merge) {
+    size_t len = strlen(merge->config->output);
+    while (len > 1 && merge->config->output[len - 1] == '/') len--;
+    merge->output = arena_strndup(merge->arena, merge->config->output, len);
+    merge->made = arena_printf(merge->arena, "%.*s.partial", (int)len, merge->config->output);
+    return merge->output && merge->made ? ST_OK : ST_RESOURCE;
+}
+
+static bool same_folder(const char *a, const char *b) {
+    char *real_a = realpath(a, NULL), *real_b = realpath(b, NULL);
+    bool same = real_a && real_b && !strcmp(real_a, real_b);
+    free(real_a);
+    free(real_b);
+    return same;
+}
+
+/* Only a model is ever replaced: --force with a wrong path must not cost anybody's files. */
+static Status check_output(const Merge *merge) {
+    const MergeConfig *config = merge->config;
+    if (file_exists(merge->output)) return status_fail(ST_CONFIG, "output '%s' is a file", merge->output);
+    if (!dir_exists(merge->output)) return ST_OK;
+    bool input = same_folder(merge->output, config->base);
+    for (size_t i = 0; i < config->n_adapters; i++) input |= same_folder(merge->output, config->adapters[i].dir);
+    if (input) return status_fail(ST_CONFIG, "output '%s' is one of the inputs", merge->output);
+    if (!config->force) {
+        status_fail(ST_CONFIG, "output '%s' is there already", merge->output);
+        return status_hint(ST_CONFIG, "choose another one, or replace it with --force");
+    }
+    const char *settings = path_join(merge->arena, merge->output, "config.json");
+    if (!settings) return ST_RESOURCE;
+    return file_exists(settings) ? ST_OK : status_fail(ST_CONFIG, "output '%s' is there already and is no model: it is not replaced", merge->output);
+}
+
+static Status load_all(Merge *merge) {
+    const MergeConfig *config = merge->config;
+    ModelOptions options = {.device = device_cpu(), .compute = config->compute};
+    merge->adapted = arena_zero(merge->arena, (config->n_adapters + 1) * sizeof *merge->adapted);
+    if (!merge->adapted) return ST_RESOURCE;
+    TRY(model_load(config->base, &options, &merge->base));
+    options.skip_nan_check = true; /* once is enough */
+    for (size_t i = 0; i < config->n_adapters; i++) {
+        TRY(model_load(config->base, &options, &merge->adapted[i]));
+        TRY(adapter_load(merge->adapted[i], config->adapters[i].dir, false));
+    }
+    return ST_OK;
+}
+
+static Status run(Merge *merge) {
+    TRY(name_output(merge));
+    TRY(check_output(merge));
+    TRY(load_all(merge));
+    TRY(list_jobs(merge));
+    Status status = write_directory(merge);
+    if (status == ST_OK && merge->config->prove) status = prove(merge);
+    if (status == ST_OK) status = dir_replace(merge->made, merge->output, merge->arena);
+    if (status != ST_OK) dir_remove(merge->made);
+    return status;
+}
+
+Status merge_run(const MergeConfig *config, MergeResult **result) {
+    Merge merge = {.config = config, .arena = arena_new(0)};
+    *result = NULL;
+    merge.result = calloc(1, sizeof *merge.result);
+    if (merge.result) merge.result->arena = arena_new(0);
+    Status status = merge.arena && merge.result && merge.result->arena ? run(&merge) : status_fail(ST_RESOURCE, "out of memory");
+    for (size_t i = 0; merge.adapted && i < config->n_adapters; i++) model_free(merge.adapted[i]);
+    model_free(merge.base);
+    arena_free(merge.arena);
+    if (status != ST_OK) {
+        merge_free(merge.result);
+        return status;
+    }
+    for (size_t i = 0; i < merge.result->n; i++)
+        if (!merge.result->worst || merge.result->tensors[i].error > merge.result->worst->error) merge.result->worst = &merge.result->tensors[i];
+    *result = merge.result;
+    return ST_OK;
+}
+
+void merge_free(MergeResult *result) {
+    if (!result) return;
+    arena_free(result->arena);
+    free(result);
+}
