@@ -91,7 +91,7 @@ static void golden_models(void **state) {
 
 static void refused_kinds(void **state) {
     (void)state;
-    static const char *const cases[][2] = {{"llama-dora", "dora"}, {"llama-embedding", "lora_embedding_"}, {"qwen2-plain", "q_proj"}};
+    static const char *const cases[][2] = {{"llama-dora", "dora"}, {"llama-embedding", "not supported"}, {"qwen2-plain", "expected (16,8)"}};
     char root[512];
     if (!shared_path("golden/lora", root, sizeof root)) skip();
     const Place *place = make_place();
