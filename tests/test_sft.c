@@ -193,7 +193,7 @@ static void objectives_equal_the_reference(void **state) {
                 const json_t *row = json_array_get(logits, i), *grad = json_array_get(json_object_get(item, "grad_logits"), i);
                 if (label == LABEL_NONE) continue;
                 size_t width = json_array_size(row);
-                double most = -INFINITY, total = 0, mean = 0, d_logprob, d_mean, z[64] = {0};
+                double most = -1e300, total = 0, mean = 0, d_logprob, d_mean, z[64] = {0};
                 for (size_t v = 0; v < width; v++) z[v] = json_number_value(json_array_get(row, v));
                 for (size_t v = 0; v < width; v++) most = fmax(most, z[v]);
                 for (size_t v = 0; v < width; v++) total += exp(z[v] - most);

@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+static const double not_known = (double)NAN;
+
 /* What a checkpoint keeps beside tensors. Losses that are not known yet are NaN, written as null. */
 typedef struct State {
     int64_t step;            /* steps done */
@@ -78,7 +80,7 @@ static json_t *real_or_null(double value) { return isfinite(value) ? json_real(v
 
 static double real_of(const json_t *state, const char *key) {
     const json_t *value = json_object_get(state, key);
-    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+    return json_is_number(value) ? json_number_value(value) : not_known;
 }
 
 static json_t *state_to_json(const State *state) {
@@ -428,7 +430,7 @@ Status trainer_run(const TrainerConfig *config, TrainResult *result) {
         .params = &config->model->params,
         .arena = arena_new(0),
         .saved_step = -1,
-        .state = {.first_loss = NAN, .last_loss = NAN, .eval_loss = NAN, .best_eval_loss = NAN, .best_step = -1},
+        .state = {.first_loss = not_known, .last_loss = not_known, .eval_loss = not_known, .best_eval_loss = not_known, .best_step = -1},
     };
     if (!trainer.arena) return status_fail(ST_RESOURCE, "out of memory for training");
     Status status = trainer_start(&trainer);
