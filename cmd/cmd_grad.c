@@ -1,0 +1,136 @@
+/* tune grad: the gradient of the mean loss, for checking against other programs. */
+#include <string.h>
+
+#include "cmd/cmd.h"
+
+enum { BATCH_TOKENS = 1024 }; /* rows that run together: what bounds the memory of activations */
+
+typedef struct Grad { const char *adapter, *compute, *output; } Grad;
+typedef struct GradBatch { int32_t *ids, *positions, *targets; Segment *segments; double *weights; } GradBatch;
+
+static Status open_trained(const char *dir, const Grad *job, Model **model) {
+    TRY(check_compute(job->compute));
+    DType compute = compute_from_text(job->compute ? job->compute : "f32");
+    TRY(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = compute, .train_all = !job->adapter}, model));
+    return job->adapter ? adapter_load(*model, job->adapter, true) : ST_OK;
+}
+
+static Status count_targets(const TokenRows *rows, int64_t vocab, int64_t *n_targets, size_t *longest) {
+    *n_targets = 0;
+    *longest = BATCH_TOKENS;
+    for (size_t r = 0; r < rows->n; r++) {
+        const Ids *ids = &rows->items[r].ids;
+        *n_targets += (int64_t)ids->n - 1;
+        *longest = MAX(*longest, ids->n);
+        for (size_t i = 0; i < ids->n; i++)
+            if (ids->data[i] < 0 || ids->data[i] >= vocab) return status_fail(ST_INPUT, "row %zu has the unknown token id %d, the model's vocabulary has %lld", r + 1, ids->data[i], (long long)vocab);
+    }
+    if (*n_targets > 0) return ST_OK;
+    status_fail(ST_INPUT, "the rows predict no token");
+    return status_hint(ST_INPUT, "a row needs two tokens at least");
+}
+
+/* Adds the gradient of -(sum of log-probabilities) / n_all over rows first..end-1. */
+static Status add_gradient(const Model *model, Tape *tape, const TokenRows *rows, size_t first, size_t end, int64_t n_all, const GradBatch *room) {
+    int64_t n = 0, n_targets = 0;
+    for (size_t r = first; r < end; r++) {
+        const Ids *ids = &rows->items[r].ids;
+        room->segments[r - first] = (Segment){.begin = n, .end = n + (int64_t)ids->n, .parent = -1};
+        for (size_t i = 0; i < ids->n; i++, n++) {
+            room->ids[n] = ids->data[i];
+            if (i == 0) continue;
+            room->positions[n_targets] = (int32_t)n - 1;
+            room->weights[n_targets] = -1 / (double)n_all;
+            room->targets[n_targets++] = ids->data[i];
+        }
+    }
+    if (n_targets == 0) return ST_OK;
+    tape_reset(tape);
+    ModelBatch batch = {.ids = room->ids, .layout = {.n_tokens = n, .n_segments = (int32_t)(end - first), .segments = room->segments}};
+    Tensor *hidden = model_forward(model, tape, &batch);
+    Tensor *positions = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &n_targets, room->positions);
+    Tensor *targets = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &n_targets, room->targets);
+    if (!positions || !targets) return ST_RESOURCE;
+    TokenLogprobs p = op_token_logprobs(tape, hidden, model->head, positions, targets, &model->logprob);
+    TRY(tape_status(tape));
+    tensor_seed_grad(tape, p.logprob, room->weights);
+    return tape_backward(tape);
+}
+
+static Status add_gradients(const Command *command, const Model *model, const TokenRows *rows) {
+    int64_t n_all;
+    size_t longest;
+    TRY(count_targets(rows, model->config.vocab_size, &n_all, &longest));
+    Arena *arena = command->arena;
+    GradBatch room = {arena_alloc(arena, longest * sizeof *room.ids), arena_alloc(arena, longest * sizeof *room.positions), arena_alloc(arena, longest * sizeof *room.targets),
+                      arena_alloc(arena, longest * sizeof *room.segments), arena_alloc(arena, longest * sizeof *room.weights)};
+    Tape *tape = tape_new(model->device, model->compute, 0);
+    Status status = tape && room.ids && room.positions && room.targets && room.segments && room.weights ? ST_OK : ST_RESOURCE;
+    for (size_t first = 0, end; status == ST_OK && first < rows->n; first = end) {
+        size_t tokens = rows->items[first].ids.n;
+        for (end = first + 1; end < rows->n && tokens + rows->items[end].ids.n <= BATCH_TOKENS; end++) tokens += rows->items[end].ids.n;
+        status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : add_gradient(model, tape, rows, first, end, n_all, &room);
+        show_progress("%zu/%zu rows", end, rows->n);
+    }
+    tape_free(tape);
+    return status;
+}
+
+/* Under the names that the checkpoint, or the adapter's file, has. */
+static Status write_gradients(const Model *model, const char *path) {
+    SafetensorsWriter *writer;
+    TRY(safetensors_writer_new(path, &writer));
+    for (int pass = 0; pass < 2; pass++)
+        for (size_t i = 0; i < model->params.n; i++) {
+            const Param *param = &model->params.items[i];
+            const Tensor *grad = param->tensor->grad;
+            if (!param->trained) continue;
+            if (pass == 1) {
+                safetensors_write_as(writer, grad->data, grad->dtype, DT_F32, (size_t)tensor_count(grad));
+                continue;
+            }
+            Str name = {0};
+            str_printf(&name, "%s%s", param->role == PARAM_BASE ? "" : "base_model.model.", param->name);
+            safetensors_declare(writer, str_text(&name), DT_F32, grad->n_dims, grad->shape);
+            str_release(&name);
+        }
+    return safetensors_commit(writer);
+}
+
+static Status run(const Command *command, const Grad *job) {
+    Model *model = NULL;
+    Tokenizer *tokenizer = NULL;
+    TokenRows rows = {0};
+    TRY(command_needs(command, 2, 2));
+    if (!job->output) return status_fail(ST_USAGE, "tune grad needs -o OUT.safetensors");
+    Status status = open_trained(command->arguments[0], job, &model);
+    if (status == ST_OK) status = open_tokenizer(command->arguments[0], &tokenizer);
+    if (status == ST_OK) status = token_rows_read(command->arguments[1], tokenizer, false, &rows);
+    if (status == ST_OK) status = add_gradients(command, model, &rows);
+    if (status == ST_OK) status = write_gradients(model, job->output);
+    token_rows_release(&rows);
+    tokenizer_free(tokenizer);
+    model_free(model);
+    return status;
+}
+
+Status cmd_grad(int argc, char **argv) {
+    Grad job = {0};
+    Command command = {
+        .arguments_help = "MODEL ROWS.jsonl -o OUT.safetensors",
+        .help = "Writes the gradient of the mean loss over all predicted tokens of the rows, F32: of every parameter under the checkpoint's names, or of the adapter's tensors.\n"
+                "A tied head has no entry of its own. Rows are {\"ids\": [...]}, {\"text\": ...} or {\"prompt\": ..., \"completion\": ...}.\n"
+                "    tune grad models/smollm2 rows.jsonl -o gradient.safetensors",
+    };
+    const Option options[] = {
+        {"-o", OPTION_TEXT, &job.output, "FILE", "where the gradients go"},
+        {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter: the gradients are those of its tensors"},
+        {"--compute", OPTION_TEXT, &job.compute, "TYPE", "f32 (unless told), bf16 or auto"},
+        {0},
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = run(&command, &job);
+    arena_free(command.arena);
+    return status;
+}
