@@ -1,84 +1,147 @@
-/* Added tokens cut the text before anything else: the leftmost, and there the longest, wins. */
+/* Tokens that are found in the text before anything else happens to it: the longest at the leftmost place. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/text/tokenizer_parts.h"
 
-static void push(AddedMatches *matches, size_t begin, size_t end, int32_t id) {
-    if (begin >= end) return;
-    if (matches->n == matches->cap) {
-        size_t cap = matches->cap ? matches->cap * 2 : 16;
-        AddedMatch *grown = realloc(matches->items, cap * sizeof *grown);
-        ASSERT(grown, "out of memory for %zu added tokens", cap);
-        matches->items = grown;
-        matches->cap = cap;
-    }
-    matches->items[matches->n++] = (AddedMatch){{begin, end}, id};
+static int pattern_order(const void *a, const void *b) {
+    Slice x = (*(const AddedToken *const *)a)->pattern, y = (*(const AddedToken *const *)b)->pattern;
+    int order = memcmp(x.data, y.data, MIN(x.len, y.len));
+    return order ? order : (x.len > y.len) - (x.len < y.len);
 }
 
-/* Start of the character that ends before `at`. */
-static size_t char_before(const char *text, size_t begin, size_t at) {
-    do at--;
-    while (at > begin && ((uint8_t)text[at] & 0xc0) == 0x80);
-    return at;
-}
-
-static bool word_before(const char *text, size_t begin, size_t at) {
-    uint32_t c;
-    if (at == begin) return false;
-    size_t start = char_before(text, begin, at);
-    return utf8_decode(text + start, at - start, &c) && is_word_char(c);
-}
-
-static bool word_at(const char *text, size_t at, size_t end) {
-    uint32_t c;
-    return at < end && utf8_decode(text + at, end - at, &c) && is_word_char(c);
-}
-
-static size_t spaces_before(const char *text, size_t begin, size_t at) {
-    uint32_t c;
-    while (at > begin) {
-        size_t start = char_before(text, begin, at);
-        if (!utf8_decode(text + start, at - start, &c) || !is_white_space(c)) break;
-        at = start;
-    }
-    return at;
-}
-
-static size_t spaces_behind(const char *text, size_t at, size_t end) {
-    uint32_t c;
-    size_t n;
-    while (at < end && (n = utf8_decode(text + at, end - at, &c)) && is_white_space(c)) at += n;
-    return at;
-}
-
-static const AddedToken *token_at(const AddedTokens *added, bool normalized, const char *text, size_t at, size_t end) {
-    const AddedToken *longest = NULL;
+/* The tokens whose `normalized` is as asked for. */
+static Status set_init(Loader *loader, AddedTokens *added, AddedSet *set, bool normalized) {
+    set->tokens = arena_alloc(loader->arena, (added->n + 1) * sizeof *set->tokens);
+    if (!set->tokens) return ST_RESOURCE;
     for (size_t i = 0; i < added->n; i++) {
-        const AddedToken *token = &added->items[i];
-        if (token->normalized != normalized || token->len == 0 || token->len > end - at || memcmp(text + at, token->content, token->len) != 0) continue;
-        if (!longest || token->len > longest->len) longest = token;
+        const AddedToken *token = &added->tokens[i];
+        if (token->normalized != normalized || token->pattern.len == 0) continue;
+        set->first[(uint8_t)token->pattern.data[0]] = true;
+        set->tokens[set->n++] = token;
+    }
+    qsort(set->tokens, set->n, sizeof *set->tokens, pattern_order);
+    return ST_OK;
+}
+
+/* A token of normalised text is looked for as the normalizer leaves it. */
+static Status pattern_normalize(Loader *loader, Encoder *encoder, AddedToken *token) {
+    Text text = {token->content.data, token->content.len, NULL, 0};
+    TRY(normalizer_run(&loader->tokenizer->normalizer, encoder, &text));
+    token->pattern.len = text.len;
+    token->pattern.data = text.len > 0 ? arena_strndup(loader->arena, text.data, text.len) : "";
+    return token->pattern.data ? ST_OK : ST_RESOURCE;
+}
+
+static Status token_read(Loader *loader, AddedToken *token, const json_t *item) {
+    const char *content;
+    TRY(part_string(loader, item, "content", &content));
+    token->id = vocabulary_find(&loader->tokenizer->vocabulary, content, strlen(content));
+    token->content = token->pattern = loader->tokenizer->vocabulary.tokens[token->id];
+    TRY(part_bool(loader, item, "special", false, &token->special));
+    TRY(part_bool(loader, item, "single_word", false, &token->single_word));
+    TRY(part_bool(loader, item, "lstrip", false, &token->lstrip));
+    TRY(part_bool(loader, item, "rstrip", false, &token->rstrip));
+    return part_bool(loader, item, "normalized", !token->special, &token->normalized);
+}
+
+Status added_tokens_init(Loader *loader, AddedTokens *added, const json_t *node) {
+    size_t i, n = json_array_size(node);
+    json_t *item;
+    added->tokens = arena_zero(loader->arena, (n + 1) * sizeof *added->tokens);
+    added->special = arena_zero(loader->arena, (size_t)loader->tokenizer->vocabulary.size + 1);
+    if (!added->tokens || !added->special) return ST_RESOURCE;
+    Encoder encoder = {0};
+    Status status = ST_OK;
+    json_array_foreach(node, i, item) {
+        AddedToken *token = &added->tokens[added->n++];
+        TRY_GOTO(token_read(loader, token, item), done);
+        if (token->special) added->special[token->id] = true;
+        if (token->normalized) TRY_GOTO(pattern_normalize(loader, &encoder, token), done);
+    }
+    TRY_GOTO(set_init(loader, added, &added->plain, false), done);
+    TRY_GOTO(set_init(loader, added, &added->normalized, true), done);
+done:
+    encoder_release(&encoder);
+    return status;
+}
+
+/* Among the sorted patterns [low, high), which agree in `depth` bytes: the bounds of those that go on with `byte`. */
+static void narrow(const AddedSet *set, size_t depth, uint8_t byte, size_t *low, size_t *high) {
+    size_t bounds[2];
+    for (int upper = 0; upper < 2; upper++) {
+        size_t a = *low, b = *high;
+        while (a < b) {
+            size_t middle = a + (b - a) / 2;
+            Slice pattern = set->tokens[middle]->pattern;
+            bool before = pattern.len <= depth || (uint8_t)pattern.data[depth] < byte + upper;
+            if (before) a = middle + 1;
+            else b = middle;
+        }
+        bounds[upper] = a;
+    }
+    *low = bounds[0];
+    *high = bounds[1];
+}
+
+static const AddedToken *longest_at(const AddedSet *set, const char *text, size_t len) {
+    const AddedToken *longest = NULL;
+    size_t low = 0, high = set->n;
+    for (size_t depth = 0; depth < len; depth++) {
+        narrow(set, depth, (uint8_t)text[depth], &low, &high);
+        if (low == high) break;
+        if (set->tokens[low]->pattern.len == depth + 1) longest = set->tokens[low];
     }
     return longest;
 }
 
-void added_tokens_split(const AddedTokens *added, bool normalized, bool literal, const char *text, Range range, AddedMatches *matches) {
-    size_t plain = range.begin;
-    for (size_t at = range.begin; at < range.end;) {
-        const AddedToken *token = added->starts[(uint8_t)text[at]] ? token_at(added, normalized, text, at, range.end) : NULL;
-        if (!token) {
-            at++;
+static bool word_before(const char *text, size_t at) {
+    uint32_t c;
+    return at > 0 && (char_last(text, at, &c), char_is_word(c));
+}
+
+static bool word_after(const char *text, size_t len, size_t at) {
+    uint32_t c;
+    return at < len && (char_next(text + at, &c), char_is_word(c));
+}
+
+static size_t spaces_before(const char *text, size_t at, size_t floor) {
+    uint32_t c;
+    while (at > floor) {
+        size_t used = char_last(text, at, &c);
+        if (!char_is_space(c)) break;
+        at -= used;
+    }
+    return at;
+}
+
+static size_t spaces_after(const char *text, size_t len, size_t at) {
+    uint32_t c;
+    while (at < len) {
+        size_t used = char_next(text + at, &c);
+        if (!char_is_space(c)) break;
+        at += used;
+    }
+    return at;
+}
+
+bool added_find(const AddedSet *set, const char *text, size_t len, size_t from, size_t floor, bool literal, AddedMatch *match) {
+    if (set->n == 0) return false;
+    for (size_t i = from; i < len; i++) {
+        if (!set->first[(uint8_t)text[i]]) continue;
+        const AddedToken *token = longest_at(set, text + i, len - i);
+        if (!token) continue;
+        size_t end = i + token->pattern.len;
+        bool inside_word = token->single_word && (word_before(text, i) || word_after(text, len, end));
+        if (inside_word || (literal && token->special)) {
+            i = end - 1; /* what was matched in vain is not looked at again */
             continue;
         }
-        size_t begin = at, end = at + token->len;
-        at = end;
-        if (literal && token->special) continue;
-        if (token->single_word && (word_before(text, range.begin, begin) || word_at(text, end, range.end))) continue;
-        if (token->lstrip) begin = MAX(plain, spaces_before(text, range.begin, begin));
-        if (token->rstrip) at = end = spaces_behind(text, end, range.end);
-        push(matches, plain, begin, -1);
-        push(matches, begin, end, token->id);
-        plain = end;
+        match->token = token;
+        match->start = !token->lstrip ? i : i > floor ? spaces_before(text, i, floor) : floor;
+        match->resume = end;
+        match->end = token->rstrip ? spaces_after(text, len, end) : end;
+        return true;
     }
-    push(matches, plain, range.end, -1);
+    return false;
 }

@@ -1,315 +1,389 @@
-/* Byte-pair encoding: a word's symbols are merged, the earliest-learned pair first, leftmost first. Long words use a heap, so hostile input costs n log n. */
+/* The model: byte pair encoding, and plain lookup of words.
+ *
+ * A word starts as its characters; again and again the pair with the lowest rank, the leftmost of them, becomes one symbol. Short words
+ * look for it by going through the symbols, long ones keep the pairs in a heap, so that a megabyte of one letter takes n log n steps. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/text/tokenizer_parts.h"
 
-typedef struct Symbol { int32_t id, prev, next; uint32_t end; } Symbol; /* end: bytes of the word up to here; id -1: merged away */
+enum { SHORT_WORD = 48, CACHED_WORD = 64, CACHE_WORDS = 1 << 15, CACHE_KEYS = 1 << 19, CACHE_TOKENS = 1 << 17 };
 
-enum { CACHE_SIZE = 1 << 14, SCAN_SYMBOLS = 24 };
+/* ---- merges ---- */
 
-/* ---- reading ---- */
+static uint64_t pair_of(int32_t left, int32_t right) { return (uint64_t)(uint32_t)left << 32 | (uint32_t)right; }
 
-static uint64_t pair_key(int32_t left, int32_t right) { return (uint64_t)(uint32_t)left << 32 | (uint32_t)right; }
-
-static Merge *merge_slot(const Bpe *bpe, uint64_t pair) {
-    uint64_t h = pair * 0x9e3779b97f4a7c15u;
-    uint64_t i = (h ^ h >> 32) & bpe->mask;
-    while (bpe->merges[i].rank >= 0 && bpe->merges[i].pair != pair) i = (i + 1) & bpe->mask;
-    return &bpe->merges[i];
+static Merge *merge_slot(const Model *model, uint64_t pair) {
+    size_t slot = (pair * 0x9E3779B97F4A7C15u) >> 20 & (model->n_slots - 1);
+    while (model->merges[slot].rank >= 0 && model->merges[slot].pair != pair) slot = (slot + 1) & (model->n_slots - 1);
+    return &model->merges[slot];
 }
 
-static Status read_merge(Bpe *bpe, const json_t *json, int32_t rank, const char *where, Str *joined) {
-    const char *parts[2];
-    size_t lens[2];
-    if (json_is_array(json) && json_array_size(json) == 2 && json_is_string(json_array_get(json, 0)) && json_is_string(json_array_get(json, 1))) {
-        for (size_t i = 0; i < 2; i++) {
-            parts[i] = json_string_value(json_array_get(json, i));
-            lens[i] = json_string_length(json_array_get(json, i));
-        }
-    } else {
-        const char *text = json_string_value(json), *space = text ? strchr(text, ' ') : NULL;
-        if (!space || strchr(space + 1, ' ')) return status_fail(ST_INPUT, "merge %d in '%s' is not a pair of tokens", rank, where);
-        parts[0] = text, lens[0] = (size_t)(space - text);
-        parts[1] = space + 1, lens[1] = strlen(parts[1]);
+/* Rank of the pair that begins with `symbol`, INT32_MAX when it is none, and the id that it becomes. */
+static void symbol_rank(const Model *model, Symbol *symbols, int32_t at) {
+    Symbol *symbol = &symbols[at];
+    symbol->rank = INT32_MAX;
+    if (symbol->next < 0) return;
+    const Merge *merge = merge_slot(model, pair_of(symbol->id, symbols[symbol->next].id));
+    if (merge->rank < 0) return;
+    symbol->rank = merge->rank;
+    symbol->merged = merge->id;
+}
+
+static void symbol_merge(const Model *model, Symbol *symbols, int32_t at) {
+    Symbol *left = &symbols[at], *right = &symbols[left->next];
+    left->id = left->merged;
+    left->end = right->end;
+    left->next = right->next;
+    right->rank = INT32_MAX;
+    if (left->next >= 0) symbols[left->next].prev = at;
+    symbol_rank(model, symbols, at);
+    if (left->prev >= 0) symbol_rank(model, symbols, left->prev);
+}
+
+static void merge_short(const Model *model, Symbol *symbols) {
+    for (;;) {
+        int32_t best = -1, rank = INT32_MAX;
+        for (int32_t i = 0; i >= 0; i = symbols[i].next)
+            if (symbols[i].rank < rank) rank = symbols[best = i].rank;
+        if (best < 0) return;
+        symbol_merge(model, symbols, best);
     }
-    int32_t ids[2];
+}
+
+static void heap_down(uint64_t *heap, size_t n, size_t i) {
+    uint64_t value = heap[i];
+    for (size_t child; (child = 2 * i + 1) < n; i = child) {
+        if (child + 1 < n && heap[child + 1] < heap[child]) child++;
+        if (heap[child] >= value) break;
+        heap[i] = heap[child];
+    }
+    heap[i] = value;
+}
+
+static void heap_push(uint64_t *heap, size_t *n, uint64_t value) {
+    size_t i = (*n)++;
+    for (size_t parent; i > 0 && heap[parent = (i - 1) / 2] > value; i = parent) heap[i] = heap[parent];
+    heap[i] = value;
+}
+
+/* Entries are rank and place; one whose symbol has another rank by now is out of date. A merge adds two and takes one, so 3 n are enough. */
+static Status merge_long(const Model *model, Encoder *encoder, size_t n_symbols) {
+    Symbol *symbols = encoder->symbols;
+    size_t n = 0, room;
+    if (!size_mul(n_symbols, 3, &room) || !array_reserve(&encoder->heap, &encoder->heap_cap, room, sizeof *encoder->heap)) return ST_RESOURCE;
+    uint64_t *heap = encoder->heap;
+    for (size_t i = 0; i < n_symbols; i++)
+        if (symbols[i].rank != INT32_MAX) heap[n++] = (uint64_t)symbols[i].rank << 32 | i;
+    for (size_t i = n / 2; i > 0; i--) heap_down(heap, n, i - 1);
+    while (n > 0) {
+        uint64_t top = heap[0];
+        int32_t at = (int32_t)(uint32_t)top;
+        heap[0] = heap[--n];
+        if (n > 0) heap_down(heap, n, 0);
+        if (symbols[at].rank != (int32_t)(top >> 32)) continue;
+        symbol_merge(model, symbols, at);
+        int32_t around[2] = {at, symbols[at].prev};
+        for (int k = 0; k < 2; k++)
+            if (around[k] >= 0 && symbols[around[k]].rank != INT32_MAX) heap_push(heap, &n, (uint64_t)symbols[around[k]].rank << 32 | (uint32_t)around[k]);
+    }
+    return ST_OK;
+}
+
+/* ---- from a word to its first symbols ---- */
+
+typedef struct Speller { const Tokenizer *tokenizer; Encoder *encoder; size_t n; bool unknown; uint32_t unknown_start, unknown_end; } Speller;
+
+static void symbol_put(Speller *s, int32_t id, uint32_t start, uint32_t end) {
+    int32_t at = (int32_t)s->n++;
+    s->encoder->symbols[at] = (Symbol){.id = id, .prev = at - 1, .next = at + 1, .start = start, .end = end};
+}
+
+static void unknown_release(Speller *s) {
+    if (s->unknown) symbol_put(s, s->tokenizer->model.unk, s->unknown_start, s->unknown_end);
+    s->unknown = false;
+}
+
+/* A character without a token: its bytes, else the unknown token, else nothing at all. */
+static Status unknown_put(Speller *s, const char *text, size_t len, uint32_t start, uint32_t end) {
+    const Model *model = &s->tokenizer->model;
+    bool all = model->byte_fallback;
+    for (size_t i = 0; all && i < len; i++) all = model->fallback_ids[(uint8_t)text[i]] >= 0;
+    if (all) {
+        for (size_t i = 0; i < len; i++) symbol_put(s, model->fallback_ids[(uint8_t)text[i]], MIN(start + (uint32_t)i, end), i + 1 == len ? end : MIN(start + (uint32_t)i + 1, end));
+        return ST_OK;
+    }
+    if (model->unk_missing) return status_fail(ST_INPUT, "unknown text and no token for it: 'unk_token' '%s' is not in the vocabulary", model->unk_missing);
+    if (model->unk < 0) return ST_OK;
+    if (s->unknown && model->fuse_unk) {
+        s->unknown_end = end;
+        return ST_OK;
+    }
+    unknown_release(s);
+    s->unknown = true;
+    s->unknown_start = start;
+    s->unknown_end = end;
+    return ST_OK;
+}
+
+/* The general way: prefix, character and suffix as one string. */
+static Status spell_char(Speller *s, const char *text, size_t len, uint32_t start, uint32_t end, bool first, bool last) {
+    const Model *model = &s->tokenizer->model;
+    Str *whole = &s->encoder->scratch;
+    str_clear(whole);
+    if (!first) str_append_n(whole, model->prefix.data, model->prefix.len);
+    str_append_n(whole, text, len);
+    if (last) str_append_n(whole, model->suffix.data, model->suffix.len);
+    int32_t id = vocabulary_find(&s->tokenizer->vocabulary, str_text(whole), whole->len);
+    if (id < 0) return unknown_put(s, str_text(whole), whole->len, start, end);
+    unknown_release(s);
+    symbol_put(s, id, start, end);
+    return ST_OK;
+}
+
+static Status spell(Speller *s, const char *word, size_t len, bool bytes) {
+    const Model *model = &s->tokenizer->model;
+    size_t most, longest = model->byte_fallback ? 4 + model->prefix.len + model->suffix.len : 1;
+    if (len > INT32_MAX / 4 || !size_mul(len, longest, &most) || most > INT32_MAX / 4)
+        return status_fail(ST_INPUT, "a word of %zu bytes is too long for the tokenizer", len);
+    if (!array_reserve(&s->encoder->symbols, &s->encoder->symbols_cap, most + 1, sizeof *s->encoder->symbols)) return ST_RESOURCE;
+    for (size_t i = 0, used; i < len; i += used) {
+        uint32_t c;
+        uint8_t byte = (uint8_t)word[i];
+        used = bytes ? 1 : char_next(word + i, &c);
+        int32_t id = !model->plain ? -1 : bytes ? model->byte_ids[byte] : byte < 128 ? model->ascii_ids[byte] : -1;
+        if (id >= 0) {
+            unknown_release(s);
+            symbol_put(s, id, (uint32_t)i, (uint32_t)(i + 1));
+            continue;
+        }
+        char spelled[4];
+        size_t n = bytes ? byte_char(byte, spelled) : used;
+        TRY(spell_char(s, bytes ? spelled : word + i, n, (uint32_t)i, (uint32_t)(i + used), i == 0, i + used == len));
+    }
+    unknown_release(s);
+    return ST_OK;
+}
+
+/* ---- tokenizing ---- */
+
+static Status word_merge(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, bool bytes, size_t *n) {
+    const Model *model = &tokenizer->model;
+    Speller speller = {.tokenizer = tokenizer, .encoder = encoder};
+    TRY(spell(&speller, word, len, bytes));
+    *n = 0;
+    if (speller.n == 0) return ST_OK;
+    Symbol *symbols = encoder->symbols;
+    symbols[speller.n - 1].next = -1;
+    for (size_t i = 0; i < speller.n; i++) symbol_rank(model, symbols, (int32_t)i);
+    if (speller.n <= SHORT_WORD) merge_short(model, symbols);
+    else TRY(merge_long(model, encoder, speller.n));
+    if (!array_reserve(&encoder->tokens, &encoder->tokens_cap, speller.n, sizeof *encoder->tokens)) return ST_RESOURCE;
+    for (int32_t i = 0; i >= 0; i = symbols[i].next) encoder->tokens[(*n)++] = (WordToken){symbols[i].id, symbols[i].start, symbols[i].end};
+    return ST_OK;
+}
+
+static int32_t word_find(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, bool bytes) {
+    if (!bytes) return vocabulary_find(&tokenizer->vocabulary, word, len);
+    Str *spelled = &encoder->scratch;
+    str_clear(spelled);
+    for (size_t i = 0; i < len; i++) {
+        char out[4];
+        str_append_n(spelled, out, byte_char((uint8_t)word[i], out));
+    }
+    return vocabulary_find(&tokenizer->vocabulary, str_text(spelled), spelled->len);
+}
+
+static Status word_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, bool bytes, size_t *n) {
+    const Model *model = &tokenizer->model;
+    if (model->word_level || model->ignore_merges) {
+        int32_t id = word_find(tokenizer, encoder, word, len, bytes);
+        if (id < 0 && model->word_level) id = model->unk;
+        if (id >= 0) {
+            if (!array_reserve(&encoder->tokens, &encoder->tokens_cap, 1, sizeof *encoder->tokens)) return ST_RESOURCE;
+            encoder->tokens[0] = (WordToken){id, 0, (uint32_t)len};
+            *n = 1;
+            return ST_OK;
+        }
+        if (model->word_level) return status_fail(ST_INPUT, "'%.*s' is not in the vocabulary, which has no 'unk_token'", (int)MIN(len, (size_t)40), word);
+    }
+    return word_merge(tokenizer, encoder, word, len, bytes, n);
+}
+
+/* ---- the cache: what a word became last time ---- */
+
+static bool cache_init(WordCache *cache) {
+    cache->words = calloc(CACHE_WORDS, sizeof *cache->words);
+    cache->keys = malloc(CACHE_KEYS);
+    cache->tokens = malloc(CACHE_TOKENS * sizeof *cache->tokens);
+    if (cache->words && cache->keys && cache->tokens) return true;
+    cache_release(cache);
+    return false;
+}
+
+void cache_release(WordCache *cache) {
+    free(cache->words);
+    free(cache->keys);
+    free(cache->tokens);
+    *cache = (WordCache){0};
+}
+
+/* The entry of the word, or the free one where it belongs (len 0). */
+static CachedWord *cache_slot(const WordCache *cache, uint64_t hash, const char *word, size_t len) {
+    size_t slot = hash & (CACHE_WORDS - 1);
+    for (;; slot = (slot + 1) & (CACHE_WORDS - 1)) {
+        CachedWord *entry = &cache->words[slot];
+        if (entry->len == 0 || (entry->hash == hash && entry->len == len && memcmp(cache->keys + entry->key, word, len) == 0)) return entry;
+    }
+}
+
+/* A full cache starts anew: what is frequent comes back at once. */
+static void cache_put(WordCache *cache, CachedWord *entry, uint64_t hash, const char *word, size_t len, const WordToken *tokens, size_t n) {
+    if (cache->n_words >= CACHE_WORDS / 2 || CACHE_KEYS - cache->n_keys < len || CACHE_TOKENS - cache->n_tokens < n) {
+        memset(cache->words, 0, CACHE_WORDS * sizeof *cache->words);
+        cache->n_words = cache->n_keys = cache->n_tokens = 0;
+        entry = cache_slot(cache, hash, word, len);
+    }
+    *entry = (CachedWord){hash, (uint32_t)cache->n_keys, (uint32_t)len, (uint32_t)cache->n_tokens, (uint32_t)n};
+    memcpy(cache->keys + cache->n_keys, word, len);
+    if (n > 0) memcpy(cache->tokens + cache->n_tokens, tokens, n * sizeof *tokens);
+    cache->n_keys += len;
+    cache->n_tokens += n;
+    cache->n_words++;
+}
+
+Status model_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, bool bytes, const WordToken **tokens, size_t *n) {
+    WordCache *cache = &encoder->cache;
+    bool cached = len <= CACHED_WORD && (cache->words || cache_init(cache));
+    uint64_t hash = 0;
+    CachedWord *entry = NULL;
+    if (cached) {
+        hash = bytes_hash(word, len);
+        entry = cache_slot(cache, hash, word, len);
+        if (entry->len > 0) {
+            *tokens = cache->tokens + entry->first;
+            *n = entry->n;
+            return ST_OK;
+        }
+    }
+    TRY(word_tokenize(tokenizer, encoder, word, len, bytes, n));
+    *tokens = encoder->tokens;
+    if (cached) cache_put(cache, entry, hash, word, len, *tokens, *n);
+    return ST_OK;
+}
+
+/* ---- loading ---- */
+
+/* The two parts of a merge, in either way of writing it. */
+static Status merge_parts(const Loader *loader, const json_t *item, size_t line, Slice *left, Slice *right) {
+    if (json_is_string(item)) {
+        const char *text = json_string_value(item), *space = strchr(text, ' ');
+        size_t len = json_string_length(item);
+        if (space && !strchr(space + 1, ' ')) {
+            *left = (Slice){text, (size_t)(space - text)};
+            *right = (Slice){space + 1, len - left->len - 1};
+            return ST_OK;
+        }
+    } else if (json_array_size(item) == 2 && json_is_string(json_array_get(item, 0)) && json_is_string(json_array_get(item, 1))) {
+        *left = (Slice){json_string_value(json_array_get(item, 0)), json_string_length(json_array_get(item, 0))};
+        *right = (Slice){json_string_value(json_array_get(item, 1)), json_string_length(json_array_get(item, 1))};
+        return ST_OK;
+    }
+    return status_fail(ST_INPUT, "wrong merge %zu in '%s': expected \"left right\" or [\"left\", \"right\"]", line, loader->path);
+}
+
+static Status merge_read(Loader *loader, Model *model, const json_t *item, size_t line, Str *whole) {
+    const Vocabulary *vocabulary = &loader->tokenizer->vocabulary;
+    Slice part[2] = {{0}};
+    int32_t ids[2], merged;
+    TRY(merge_parts(loader, item, line, &part[0], &part[1]));
     for (int i = 0; i < 2; i++) {
-        ids[i] = vocab_find(bpe->vocab, parts[i], lens[i]);
-        if (ids[i] < 0) return status_fail(ST_INPUT, "merge %d in '%s' names '%.*s', which is not in the vocabulary", rank, where, (int)lens[i], parts[i]);
+        ids[i] = vocabulary_find(vocabulary, part[i].data, part[i].len);
+        if (ids[i] >= 0) continue;
+        return status_fail(ST_INPUT, "merge %zu in '%s' has a part that is not in the vocabulary: '%.*s'", line, loader->path, (int)part[i].len, part[i].data);
     }
-    size_t prefix = strlen(bpe->prefix), skip = prefix && lens[1] >= prefix && !memcmp(parts[1], bpe->prefix, prefix) ? prefix : 0;
-    str_clear(joined);
-    str_append_n(joined, parts[0], lens[0]);
-    str_append_n(joined, parts[1] + skip, lens[1] - skip);
-    int32_t id = vocab_find(bpe->vocab, str_text(joined), joined->len);
-    if (id < 0) return status_fail(ST_INPUT, "merge %d in '%s' makes '%s', which is not in the vocabulary", rank, where, str_text(joined));
-    Merge *slot = merge_slot(bpe, pair_key(ids[0], ids[1]));
-    *slot = (Merge){pair_key(ids[0], ids[1]), rank, id}; /* given twice, the later rank holds */
+    size_t skip = MIN(model->prefix.len, part[1].len);
+    str_clear(whole);
+    str_append_n(whole, part[0].data, part[0].len);
+    str_append_n(whole, part[1].data + skip, part[1].len - skip);
+    merged = vocabulary_find(vocabulary, str_text(whole), whole->len);
+    if (merged < 0) return status_fail(ST_INPUT, "merge %zu in '%s' gives a token that is not in the vocabulary: '%s'", line, loader->path, str_text(whole));
+    uint64_t pair = pair_of(ids[0], ids[1]);
+    *merge_slot(model, pair) = (Merge){pair, (int32_t)line, merged}; /* of two equal merges the later one counts */
     return ST_OK;
 }
 
-static Status read_vocab(const json_t *json, const char *where, Arena *arena, Vocab *vocab) {
-    const char *token;
-    json_t *value;
-    int64_t largest = -1;
-    if (!json_is_object(json) || json_object_size(json) == 0) return status_fail(ST_INPUT, "'%s' has no vocabulary", where);
-    json_object_foreach((json_t *)json, token, value) {
-        if (!json_is_integer(value) || json_integer_value(value) < 0 || json_integer_value(value) > (1 << 24))
-            return status_fail(ST_INPUT, "token '%s' in '%s' has no id between 0 and %d", token, where, 1 << 24);
-        largest = MAX(largest, (int64_t)json_integer_value(value));
-    }
-    TRY(vocab_init(vocab, arena, json_object_size(json), (int32_t)largest));
-    json_object_foreach((json_t *)json, token, value) TRY(vocab_add(vocab, token, strlen(token), (int32_t)json_integer_value(value), where));
-    return ST_OK;
-}
-
-static Status read_settings(const json_t *model, const char *where, Arena *arena, Bpe *bpe) {
-    double dropout = 0;
-    const char *unk = NULL, *prefix = "", *suffix = "";
-    TRY(json_get_double(model, where, "dropout", &dropout));
-    if (dropout != 0) return status_fail(ST_INPUT, "the BPE dropout of '%s' is %g: encoding would be random", where, dropout);
-    TRY(json_get_bool(model, where, "byte_fallback", &bpe->byte_fallback));
-    TRY(json_get_bool(model, where, "fuse_unk", &bpe->fuse_unk));
-    TRY(json_get_bool(model, where, "ignore_merges", &bpe->ignore_merges));
-    TRY(json_get_string(model, where, "unk_token", &unk));
-    TRY(json_get_string(model, where, "continuing_subword_prefix", &prefix));
-    TRY(json_get_string(model, where, "end_of_word_suffix", &suffix));
-    bpe->unk = unk ? vocab_find(bpe->vocab, unk, strlen(unk)) : -1;
-    if (unk && bpe->unk < 0) return status_fail(ST_INPUT, "the unknown token '%s' of '%s' is not in its vocabulary", unk, where);
-    bpe->prefix = arena_strdup(arena, prefix);
-    bpe->suffix = arena_strdup(arena, suffix);
-    return bpe->prefix && bpe->suffix ? ST_OK : ST_RESOURCE;
-}
-
-static void find_bytes(Bpe *bpe) {
-    for (int byte = 0; byte < 256; byte++) {
-        char text[8];
-        size_t len;
-        if (bpe->byte_level) {
-            len = byte_to_char((uint8_t)byte, text);
-        } else {
-            static const char digits[] = "0123456789ABCDEF";
-            memcpy(text, "<0x00>", 7);
-            text[3] = digits[byte >> 4], text[4] = digits[byte & 15];
-            len = 6;
-        }
-        bpe->bytes[byte] = vocab_find(bpe->vocab, text, len);
-    }
-}
-
-Status bpe_read(const json_t *model, const char *where, Arena *arena, Vocab *vocab, bool byte_level, Bpe *bpe) {
-    const char *type = part_type(model);
-    if (*type ? strcmp(type, "BPE") != 0 : !json_object_get(model, "merges")) return unknown_part(where, "model", type);
-    TRY(read_vocab(json_object_get(model, "vocab"), where, arena, vocab));
-    bpe->vocab = vocab;
-    bpe->byte_level = byte_level;
-    TRY(read_settings(model, where, arena, bpe));
-    const json_t *merges = json_object_get(model, "merges");
-    if (!json_is_array(merges)) return status_fail(ST_INPUT, "'%s' has no list of merges", where);
-    uint64_t size = 16;
-    while (size < 2 * (uint64_t)json_array_size(merges)) size *= 2;
-    bpe->mask = size - 1;
-    bpe->merges = arena_alloc(arena, size * sizeof *bpe->merges);
-    bpe->cache = arena_zero(arena, CACHE_SIZE * sizeof *bpe->cache);
-    if (!bpe->merges || !bpe->cache) return ST_RESOURCE;
-    memset(bpe->merges, 0xff, size * sizeof *bpe->merges);
-    Str joined = {0};
+static Status merges_read(Loader *loader, Model *model, const json_t *list) {
+    size_t i, n = json_array_size(list);
+    const json_t *item;
+    if (!json_is_array(list)) return status_fail(ST_INPUT, "wrong 'merges' in '%s': expected a list", loader->path);
+    model->n_slots = 16;
+    while (model->n_slots < 2 * n) model->n_slots *= 2;
+    model->merges = arena_alloc(loader->arena, model->n_slots * sizeof *model->merges);
+    if (!model->merges) return ST_RESOURCE;
+    for (size_t slot = 0; slot < model->n_slots; slot++) model->merges[slot].rank = -1;
+    Str whole = {0};
     Status status = ST_OK;
-    for (size_t i = 0; i < json_array_size(merges) && status == ST_OK; i++) status = read_merge(bpe, json_array_get(merges, i), (int32_t)i, where, &joined);
-    str_release(&joined);
-    find_bytes(bpe);
+    json_array_foreach(list, i, item) TRY_GOTO(merge_read(loader, model, item, i, &whole), done);
+done:
+    str_release(&whole);
     return status;
 }
 
-void bpe_release(Bpe *bpe) {
-    free(bpe->symbols);
-    free(bpe->heap);
-    str_release(&bpe->mapped);
-}
-
-/* ---- a word's first symbols ---- */
-
-static void push_symbol(Bpe *bpe, size_t *n, int32_t id, size_t end) {
-    if (*n == bpe->cap_symbols) {
-        size_t cap = bpe->cap_symbols ? bpe->cap_symbols * 2 : 256;
-        Symbol *grown = realloc(bpe->symbols, cap * sizeof *grown);
-        ASSERT(grown, "out of memory for %zu symbols", cap);
-        bpe->symbols = grown;
-        bpe->cap_symbols = cap;
-    }
-    bpe->symbols[*n] = (Symbol){id, (int32_t)*n - 1, (int32_t)*n + 1, (uint32_t)end};
-    ++*n;
-}
-
-/* The character at word[at..at+n) as the vocabulary spells it: with the prefix inside a word, the suffix at its end. */
-static int32_t char_id(Bpe *bpe, const char *word, size_t len, size_t at, size_t n) {
-    if (!*bpe->prefix && !*bpe->suffix) return vocab_find(bpe->vocab, word + at, n);
-    str_clear(&bpe->mapped);
-    if (at > 0) str_append(&bpe->mapped, bpe->prefix);
-    str_append_n(&bpe->mapped, word + at, n);
-    if (at + n == len) str_append(&bpe->mapped, bpe->suffix);
-    return vocab_find(bpe->vocab, str_text(&bpe->mapped), bpe->mapped.len);
-}
-
-static bool push_fallback_bytes(Bpe *bpe, const char *word, size_t at, size_t n, size_t *n_symbols) {
-    if (!bpe->byte_fallback) return false;
-    for (size_t i = 0; i < n; i++)
-        if (bpe->bytes[(uint8_t)word[at + i]] < 0) return false;
-    for (size_t i = 0; i < n; i++) push_symbol(bpe, n_symbols, bpe->bytes[(uint8_t)word[at + i]], at + i + 1);
-    return true;
-}
-
-static size_t first_symbols(Bpe *bpe, const char *word, size_t len) {
-    size_t n_symbols = 0;
-    bool unk_open = false; /* the last symbol is an unknown token that the next unknown character may join */
-    for (size_t at = 0; at < len;) {
-        uint32_t c;
-        size_t n = bpe->byte_level && !*bpe->prefix && !*bpe->suffix ? 1 : MAX(utf8_decode(word + at, len - at, &c), 1);
-        int32_t id = bpe->byte_level && n == 1 && !*bpe->prefix && !*bpe->suffix ? bpe->bytes[(uint8_t)word[at]] : char_id(bpe, word, len, at, n);
-        if (id >= 0) {
-            push_symbol(bpe, &n_symbols, id, at + n);
-            unk_open = false;
-        } else if (push_fallback_bytes(bpe, word, at, n, &n_symbols)) {
-            unk_open = false;
-        } else if (bpe->unk >= 0) {
-            if (unk_open && bpe->fuse_unk) bpe->symbols[n_symbols - 1].end = (uint32_t)(at + n);
-            else push_symbol(bpe, &n_symbols, bpe->unk, at + n);
-            unk_open = true;
-        }
-        at += n;
-    }
-    if (n_symbols) bpe->symbols[n_symbols - 1].next = -1;
-    return n_symbols;
-}
-
-/* ---- merging ---- */
-
-static const Merge *merge_of(const Bpe *bpe, int32_t left) {
-    const Symbol *s = &bpe->symbols[left];
-    if (s->next < 0) return NULL;
-    const Merge *merge = merge_slot(bpe, pair_key(s->id, bpe->symbols[s->next].id));
-    return merge->rank >= 0 ? merge : NULL;
-}
-
-static void join(Bpe *bpe, int32_t left, int32_t id) {
-    Symbol *s = &bpe->symbols[left], *gone = &bpe->symbols[s->next];
-    s->id = id;
-    s->end = gone->end;
-    s->next = gone->next;
-    gone->id = -1;
-    if (s->next >= 0) bpe->symbols[s->next].prev = left;
-}
-
-static void merge_by_scan(Bpe *bpe) {
-    for (;;) {
-        const Merge *best = NULL;
-        int32_t where = -1;
-        for (int32_t i = 0; i >= 0; i = bpe->symbols[i].next) {
-            const Merge *merge = merge_of(bpe, i);
-            if (merge && (!best || merge->rank < best->rank)) best = merge, where = i;
-        }
-        if (!best) return;
-        join(bpe, where, best->id);
+static void tables_fill(const Vocabulary *vocabulary, Model *model) {
+    for (int byte = 0; byte < 256; byte++) {
+        char text[8];
+        size_t n = byte_char((uint8_t)byte, text);
+        model->byte_ids[byte] = vocabulary_find(vocabulary, text, n);
+        snprintf(text, sizeof text, "<0x%02X>", (unsigned)byte);
+        model->fallback_ids[byte] = vocabulary_find(vocabulary, text, 6);
+        char c = (char)byte;
+        if (byte < 128) model->ascii_ids[byte] = vocabulary_find(vocabulary, &c, 1);
     }
 }
 
-/* The heap holds rank and position, 32 bits each; an entry is stale when the pair at its position has another rank by now. */
-static void heap_push(Bpe *bpe, uint64_t entry) {
-    if (bpe->n_heap == bpe->cap_heap) {
-        size_t cap = bpe->cap_heap ? bpe->cap_heap * 2 : 1024;
-        uint64_t *grown = realloc(bpe->heap, cap * sizeof *grown);
-        ASSERT(grown, "out of memory for %zu merges", cap);
-        bpe->heap = grown;
-        bpe->cap_heap = cap;
-    }
-    size_t i = bpe->n_heap++;
-    for (; i > 0 && bpe->heap[(i - 1) / 2] > entry; i = (i - 1) / 2) bpe->heap[i] = bpe->heap[(i - 1) / 2];
-    bpe->heap[i] = entry;
+static Status affix_read(Loader *loader, const json_t *node, const char *key, Slice *affix) {
+    const char *text = "";
+    TRY(json_get_string(node, loader->path, key, &text));
+    affix->data = arena_strdup(loader->arena, text);
+    affix->len = strlen(text);
+    return affix->data ? ST_OK : ST_RESOURCE;
 }
 
-static uint64_t heap_pop(Bpe *bpe) {
-    uint64_t top = bpe->heap[0], last = bpe->heap[--bpe->n_heap];
-    size_t i = 0;
-    for (size_t child; (child = 2 * i + 1) < bpe->n_heap; i = child) {
-        if (child + 1 < bpe->n_heap && bpe->heap[child + 1] < bpe->heap[child]) child++;
-        if (bpe->heap[child] >= last) break;
-        bpe->heap[i] = bpe->heap[child];
-    }
-    bpe->heap[i] = last;
-    return top;
-}
-
-static void offer(Bpe *bpe, int32_t left) {
-    const Merge *merge = left >= 0 ? merge_of(bpe, left) : NULL;
-    if (merge) heap_push(bpe, (uint64_t)(uint32_t)merge->rank << 32 | (uint32_t)left);
-}
-
-static void merge_by_heap(Bpe *bpe) {
-    bpe->n_heap = 0;
-    for (int32_t i = 0; i >= 0; i = bpe->symbols[i].next) offer(bpe, i);
-    while (bpe->n_heap > 0) {
-        uint64_t entry = heap_pop(bpe);
-        int32_t left = (int32_t)(uint32_t)entry;
-        if (bpe->symbols[left].id < 0) continue;
-        const Merge *merge = merge_of(bpe, left);
-        if (!merge || (uint32_t)merge->rank != entry >> 32) continue;
-        join(bpe, left, merge->id);
-        offer(bpe, bpe->symbols[left].prev);
-        offer(bpe, left);
-    }
-}
-
-/* ---- words ---- */
-
-static bool whole_word(Bpe *bpe, const char *word, size_t len, int32_t *id) {
-    if (!bpe->ignore_merges) return false;
-    if (!bpe->byte_level) {
-        *id = vocab_find(bpe->vocab, word, len);
-        return *id >= 0;
-    }
-    str_clear(&bpe->mapped);
-    for (size_t i = 0; i < len; i++) {
-        char text[4];
-        str_append_n(&bpe->mapped, text, byte_to_char((uint8_t)word[i], text));
-    }
-    *id = vocab_find(bpe->vocab, str_text(&bpe->mapped), bpe->mapped.len);
-    return *id >= 0;
-}
-
-static CachedWord *cache_slot(const Bpe *bpe, const char *word, size_t len) {
-    uint64_t h = len;
-    for (size_t i = 0; i < len; i++) h = (h ^ (uint8_t)word[i]) * 0x100000001b3u;
-    return &bpe->cache[(h ^ h >> 23) & (CACHE_SIZE - 1)];
-}
-
-Status bpe_encode(Bpe *bpe, const char *word, size_t len, Ids *ids, Ids *ends) {
-    if (len == 0) return ST_OK;
-    if (len > INT32_MAX / 2) return status_fail(ST_INPUT, "a word of %zu bytes is too long", len);
-    CachedWord *cached = !ends && len <= sizeof cached->bytes ? cache_slot(bpe, word, len) : NULL;
-    if (cached && cached->len == len && !memcmp(cached->bytes, word, len)) {
-        ids_append(ids, cached->ids, cached->n);
-        return ST_OK;
-    }
-    size_t start = ids->n;
-    int32_t id;
-    if (whole_word(bpe, word, len, &id)) {
-        ids_push(ids, id);
-        if (ends) ids_push(ends, (int32_t)len);
-    } else {
-        size_t n = first_symbols(bpe, word, len);
-        if (n > SCAN_SYMBOLS) merge_by_heap(bpe);
-        else if (n > 0) merge_by_scan(bpe);
-        for (int32_t i = n ? 0 : -1; i >= 0; i = bpe->symbols[i].next) {
-            ids_push(ids, bpe->symbols[i].id);
-            if (ends) ids_push(ends, (int32_t)bpe->symbols[i].end);
-        }
-    }
-    if (cached && ids->n - start <= COUNT_OF(cached->ids)) {
-        cached->len = (uint8_t)len;
-        cached->n = (uint8_t)(ids->n - start);
-        memcpy(cached->bytes, word, len);
-        memcpy(cached->ids, ids->data + start, (ids->n - start) * sizeof *cached->ids);
-    }
+static Status unk_read(Loader *loader, Model *model, const json_t *node) {
+    const char *text = NULL;
+    model->unk = -1;
+    TRY(json_get_string(node, loader->path, "unk_token", &text));
+    if (!text) return ST_OK;
+    model->unk = vocabulary_find(&loader->tokenizer->vocabulary, text, strlen(text));
+    if (model->unk < 0 && !(model->unk_missing = arena_strdup(loader->arena, text))) return ST_RESOURCE;
     return ST_OK;
+}
+
+/* Files from before 2021 do not say the type; merges are only in BPE models. */
+Status model_check(Loader *loader, Model *model, const json_t *node) {
+    const char *type = NULL;
+    TRY(json_get_string(node, loader->path, "type", &type));
+    if (!type && json_object_get(node, "merges")) type = "BPE";
+    if (!type) return status_fail(ST_INPUT, "the model in '%s' has no 'type'", loader->path);
+    model->word_level = strcmp(type, "WordLevel") == 0;
+    return model->word_level || strcmp(type, "BPE") == 0 ? ST_OK : part_unknown(loader, "model", type);
+}
+
+Status model_init(Loader *loader, Model *model, const json_t *node) {
+    double dropout = 0;
+    TRY(unk_read(loader, model, node));
+    if (model->word_level) return ST_OK;
+    TRY(json_get_double(node, loader->path, "dropout", &dropout));
+    if (dropout != 0)
+        return status_hint(status_fail(ST_INPUT, "cannot use the 'dropout' of the model in '%s': ids would be random", loader->path), "set \"dropout\": null");
+    TRY(affix_read(loader, node, "continuing_subword_prefix", &model->prefix));
+    TRY(affix_read(loader, node, "end_of_word_suffix", &model->suffix));
+    model->plain = model->prefix.len == 0 && model->suffix.len == 0;
+    TRY(part_bool(loader, node, "byte_fallback", false, &model->byte_fallback));
+    TRY(part_bool(loader, node, "fuse_unk", false, &model->fuse_unk));
+    TRY(part_bool(loader, node, "ignore_merges", false, &model->ignore_merges));
+    tables_fill(&loader->tokenizer->vocabulary, model);
+    return merges_read(loader, model, json_object_get(node, "merges"));
 }

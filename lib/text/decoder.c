@@ -1,273 +1,361 @@
-/* Decoders: from tokens back to text, a list of pieces that each step rewrites. */
+/* From ids back to text. The steps form a chain through which tokens flow one by one, so that decoding a list and decoding a stream are
+ * the same code: what a step can't decide yet, it holds.
+ *
+ * Behind a step that joins all tokens (Fuse, ByteLevel) there is only one token left; it flows in parts, of which the first `begins` and
+ * the last `ends`. A part is never cut inside a character. */
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/text/tokenizer_parts.h"
 
-static Status read_one(const json_t *json, const char *where, Arena *arena, Decoder *decoder) {
-    const char *type = part_type(json), *content = "";
-    if (!strcmp(type, "ByteLevel")) {
-        decoder->kind = DECODE_BYTE_LEVEL;
-    } else if (!strcmp(type, "ByteFallback")) {
-        decoder->kind = DECODE_BYTE_FALLBACK;
-    } else if (!strcmp(type, "Fuse")) {
-        decoder->kind = DECODE_FUSE;
-    } else if (!strcmp(type, "Replace")) {
-        decoder->kind = DECODE_REPLACE;
-        TRY(pattern_read(json_object_get(json, "pattern"), where, &decoder->pattern));
-        TRY(json_get_string(json, where, "content", &content));
-    } else if (!strcmp(type, "Strip")) {
-        decoder->kind = DECODE_STRIP;
-        TRY(json_get_string(json, where, "content", &content));
-        TRY(json_get_int(json, where, "start", &decoder->start));
-        TRY(json_get_int(json, where, "stop", &decoder->stop));
-    } else if (!strcmp(type, "Metaspace")) {
-        PrependScheme scheme;
-        decoder->kind = DECODE_METASPACE;
-        content = "\xe2\x96\x81";
-        TRY(json_get_string(json, where, "replacement", &content));
-        if (!prepend_scheme_read(json, &scheme)) return unknown_part(where, "prepend scheme", json_string_value(json_object_get(json, "prepend_scheme")));
-        decoder->drop_first = scheme != PREPEND_NEVER;
-    } else if (!strcmp(type, "BPEDecoder")) {
-        decoder->kind = DECODE_BPE;
-        content = "</w>";
-        TRY(json_get_string(json, where, "suffix", &content));
-    } else {
-        return unknown_part(where, "decoder", type);
-    }
-    decoder->content = arena_strdup(arena, content);
-    return decoder->content ? ST_OK : ST_RESOURCE;
+typedef enum DecodeKind { DECODE_BYTE_LEVEL, DECODE_BYTE_FALLBACK, DECODE_FUSE, DECODE_STRIP, DECODE_REPLACE, DECODE_METASPACE, DECODE_BPE } DecodeKind;
+struct DecodeStep {
+    DecodeKind kind;
+    Pattern *pattern;    /* DECODE_REPLACE */
+    Slice content;       /* DECODE_REPLACE: the new text; DECODE_STRIP, DECODE_METASPACE: the character; DECODE_BPE: the suffix */
+    size_t start, stop;  /* DECODE_STRIP: so many at most */
+    bool prepended;      /* DECODE_METASPACE: the first token's marks are no spaces */
+};
+
+/* Progress of one step: bytes that wait, how many tokens went by, and how many characters were stripped from the token in hand. */
+typedef struct StepState { Str held; size_t index, stripped; bool stripping; } StepState;
+struct DecodeState {
+    const Tokenizer *tokenizer;
+    Matcher matcher;
+    StepState *steps;
+    Str *out;
+    Status status;
+};
+
+typedef struct Part { const char *data; size_t len; bool begins, ends; } Part;
+static void flow(DecodeState *state, size_t at, Part part);
+
+static void flow_token(DecodeState *state, size_t at, const char *data, size_t len) { flow(state, at, (Part){data, len, true, true}); }
+
+/* ---- steps ---- */
+
+/* All tokens become one; its first part begins it and only the finish ends it. */
+static void fuse(DecodeState *state, size_t at, Part part) {
+    StepState *step = &state->steps[at];
+    flow(state, at + 1, (Part){part.data, part.len, step->index++ == 0, false});
 }
 
-Status decoders_read(const json_t *json, const char *where, Arena *arena, Decoders *decoders) {
-    decoders->none = !json || json_is_null(json);
-    if (decoders->none) return ST_OK;
-    bool sequence = !strcmp(part_type(json), "Sequence");
-    const json_t *list = sequence ? json_object_get(json, "decoders") : NULL;
-    if (sequence && !json_is_array(list)) return status_fail(ST_INPUT, "the decoder sequence of '%s' has no list", where);
-    size_t n = sequence ? json_array_size(list) : 1;
-    decoders->items = arena_zero(arena, (n + 1) * sizeof *decoders->items);
-    if (!decoders->items) return ST_RESOURCE;
-    for (size_t i = 0; i < n; i++) {
-        decoders->n = i + 1;
-        TRY(read_one(sequence ? json_array_get(list, i) : json, where, arena, &decoders->items[i]));
-    }
-    return ST_OK;
-}
-
-void decoders_release(Decoders *decoders) {
-    for (size_t i = 0; i < decoders->n; i++) pattern_release(&decoders->items[i].pattern);
-}
-
-/* ---- pieces: one buffer, cut into pieces ---- */
-
-typedef struct Pieces { Str bytes; size_t *ends; size_t n, cap; } Pieces;
-
-static void end_piece(Pieces *pieces) {
-    if (pieces->n == pieces->cap) {
-        size_t cap = pieces->cap ? pieces->cap * 2 : 64;
-        size_t *grown = realloc(pieces->ends, cap * sizeof *grown);
-        ASSERT(grown, "out of memory for %zu pieces", cap);
-        pieces->ends = grown;
-        pieces->cap = cap;
-    }
-    pieces->ends[pieces->n++] = pieces->bytes.len;
-}
-
-static Slice piece_at(const Pieces *pieces, size_t i) {
-    size_t begin = i ? pieces->ends[i - 1] : 0;
-    return (Slice){str_text(&pieces->bytes) + begin, pieces->ends[i] - begin};
-}
-
-/* Adds bytes; those that make no whole character become U+FFFD, one for each longest part of a character that can't be completed. */
-static void add_lossy(Str *out, const char *bytes, size_t len) {
-    for (size_t at = 0; at < len;) {
+static void byte_level(DecodeState *state, size_t at, Part part) {
+    StepState *step = &state->steps[at];
+    size_t old = step->held.len;
+    for (size_t i = 0; i < part.len;) {
         uint32_t c;
-        size_t n = utf8_decode(bytes + at, len - at, &c);
-        if (n) {
-            str_append_n(out, bytes + at, n);
-            at += n;
+        uint8_t byte;
+        i += char_next(part.data + i, &c);
+        if (byte_of_char(c, &byte)) {
+            str_append_char(&step->held, (char)byte);
             continue;
         }
-        uint8_t lead = (uint8_t)bytes[at];
-        size_t wanted = lead >= 0xf0 && lead <= 0xf4 ? 4 : lead >= 0xe0 ? 3 : lead >= 0xc2 && lead < 0xe0 ? 2 : 1;
-        if (lead > 0xf4) wanted = 1;
-        n = 1;
-        while (n < wanted && at + n < len) {
-            uint8_t b = (uint8_t)bytes[at + n], low = 0x80, high = 0xbf;
-            if (n == 1 && lead == 0xe0) low = 0xa0;
-            if (n == 1 && lead == 0xed) high = 0x9f;
-            if (n == 1 && lead == 0xf0) low = 0x90;
-            if (n == 1 && lead == 0xf4) high = 0x8f;
-            if (b < low || b > high) break;
-            n++;
-        }
-        str_append(out, "\xef\xbf\xbd");
-        at += n;
-    }
-}
-
-static void byte_level(const Pieces *in, Pieces *out) {
-    Str bytes = {0};
-    for (size_t i = 0; i < in->n; i++) {
-        Slice piece = piece_at(in, i);
-        size_t start = bytes.len;
-        for (size_t at = 0; at < piece.len;) {
-            uint32_t c;
-            size_t n = utf8_decode(piece.data + at, piece.len - at, &c);
-            int byte = n ? char_to_byte(c) : -1;
-            if (byte < 0) { /* an added token that is no byte-level text is taken as it is */
-                bytes.len = start;
-                str_append_n(&bytes, piece.data, piece.len);
-                break;
-            }
-            str_append_char(&bytes, (char)byte);
-            at += n;
-        }
-    }
-    add_lossy(&out->bytes, str_text(&bytes), bytes.len);
-    end_piece(out);
-    str_release(&bytes);
-}
-
-static Status replace(const Decoder *decoder, const Pieces *in, Pieces *out) {
-    for (size_t i = 0; i < in->n; i++) {
-        Slice piece = piece_at(in, i);
-        size_t at = 0;
-        for (;;) {
-            Range match;
-            bool found;
-            TRY(pattern_find(&decoder->pattern, piece.data, piece.len, at, &match, &found));
-            if (!found || match.begin == match.end) break;
-            str_append_n(&out->bytes, piece.data + at, match.begin - at);
-            str_append(&out->bytes, decoder->content);
-            at = match.end;
-        }
-        str_append_n(&out->bytes, piece.data + at, piece.len - at);
-        end_piece(out);
-    }
-    return ST_OK;
-}
-
-static int hex_digit(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'A' && c <= 'F' ? c - 'A' + 10 : c >= 'a' && c <= 'f' ? c - 'a' + 10 : -1; }
-
-static int fallback_byte(Slice piece) {
-    if (piece.len != 6 || memcmp(piece.data, "<0x", 3) != 0 || piece.data[5] != '>') return -1;
-    int high = hex_digit(piece.data[3]), low = hex_digit(piece.data[4]);
-    return high < 0 || low < 0 ? -1 : high * 16 + low;
-}
-
-static void flush_bytes(Str *bytes, Pieces *out) {
-    if (bytes->len == 0) return;
-    bool valid = true;
-    uint32_t c;
-    for (size_t at = 0, n; valid && at < bytes->len; at += n) {
-        n = utf8_decode(bytes->data + at, bytes->len - at, &c);
-        valid = n > 0;
-    }
-    if (valid) {
-        str_append_n(&out->bytes, bytes->data, bytes->len);
-        end_piece(out);
-    }
-    for (size_t i = 0; !valid && i < bytes->len; i++) {
-        str_append(&out->bytes, "\xef\xbf\xbd");
-        end_piece(out);
-    }
-    str_clear(bytes);
-}
-
-static void byte_fallback(const Pieces *in, Pieces *out) {
-    Str bytes = {0};
-    for (size_t i = 0; i < in->n; i++) {
-        Slice piece = piece_at(in, i);
-        int byte = fallback_byte(piece);
-        if (byte >= 0) {
-            str_append_char(&bytes, (char)byte);
-            continue;
-        }
-        flush_bytes(&bytes, out);
-        str_append_n(&out->bytes, piece.data, piece.len);
-        end_piece(out);
-    }
-    flush_bytes(&bytes, out);
-    str_release(&bytes);
-}
-
-static void strip(const Decoder *decoder, const Pieces *in, Pieces *out) {
-    size_t unit = strlen(decoder->content);
-    for (size_t i = 0; i < in->n; i++) {
-        Slice piece = piece_at(in, i);
-        for (int64_t k = 0; unit && k < decoder->start && piece.len >= unit && !memcmp(piece.data, decoder->content, unit); k++) piece.data += unit, piece.len -= unit;
-        for (int64_t k = 0; unit && k < decoder->stop && piece.len >= unit && !memcmp(piece.data + piece.len - unit, decoder->content, unit); k++) piece.len -= unit;
-        str_append_n(&out->bytes, piece.data, piece.len);
-        end_piece(out);
-    }
-}
-
-static void metaspace(const Decoder *decoder, const Pieces *in, Pieces *out) {
-    size_t unit = strlen(decoder->content);
-    for (size_t i = 0; i < in->n; i++) {
-        Slice piece = piece_at(in, i);
-        for (size_t at = 0; at < piece.len;) {
-            bool mark = piece.len - at >= unit && !memcmp(piece.data + at, decoder->content, unit);
-            if (!mark) str_append_char(&out->bytes, piece.data[at]);
-            else if (i > 0 || !decoder->drop_first) str_append_char(&out->bytes, ' ');
-            at += mark ? unit : 1;
-        }
-        end_piece(out);
-    }
-}
-
-static void end_of_word(const Decoder *decoder, const Pieces *in, Pieces *out) {
-    size_t unit = strlen(decoder->content);
-    for (size_t i = 0; i < in->n; i++) {
-        Slice piece = piece_at(in, i);
-        for (size_t at = 0; at < piece.len;) {
-            bool mark = unit && piece.len - at >= unit && !memcmp(piece.data + at, decoder->content, unit);
-            if (!mark) str_append_char(&out->bytes, piece.data[at]);
-            else if (i + 1 < in->n) str_append_char(&out->bytes, ' ');
-            at += mark ? unit : 1;
-        }
-        end_piece(out);
-    }
-}
-
-static Status run_one(const Decoder *decoder, const Pieces *in, Pieces *out) {
-    switch (decoder->kind) {
-    case DECODE_BYTE_LEVEL: byte_level(in, out); break;
-    case DECODE_REPLACE: return replace(decoder, in, out);
-    case DECODE_BYTE_FALLBACK: byte_fallback(in, out); break;
-    case DECODE_FUSE:
-        str_append_n(&out->bytes, str_text(&in->bytes), in->bytes.len);
-        end_piece(out);
+        step->held.len = old; /* a token with a character outside the alphabet is taken as it is */
+        str_append_n(&step->held, part.data, part.len);
         break;
-    case DECODE_STRIP: strip(decoder, in, out); break;
-    case DECODE_METASPACE: metaspace(decoder, in, out); break;
-    case DECODE_BPE: end_of_word(decoder, in, out); break;
     }
+    size_t whole = utf8_whole_prefix(str_text(&step->held), step->held.len);
+    if (whole == 0) return;
+    Str text = {0};
+    str_append_lossy(&text, step->held.data, whole);
+    fuse(state, at, (Part){text.data, text.len, true, false});
+    str_release(&text);
+    memmove(step->held.data, step->held.data + whole, step->held.len - whole + 1);
+    step->held.len -= whole;
+}
+
+static int hex_value(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
+
+/* A run of byte tokens is a text only as a whole: one wrong byte spoils all of it. */
+static void bytes_release(DecodeState *state, size_t at) {
+    StepState *step = &state->steps[at];
+    size_t bad;
+    if (step->held.len == 0) return;
+    if (utf8_valid(step->held.data, step->held.len, &bad)) flow_token(state, at + 1, step->held.data, step->held.len);
+    else
+        for (size_t i = 0; i < step->held.len; i++) flow_token(state, at + 1, "\xEF\xBF\xBD", 3);
+    str_clear(&step->held);
+}
+
+static void byte_fallback(DecodeState *state, size_t at, Part part) {
+    const char *t = part.data;
+    if (part.begins && part.ends && part.len == 6 && memcmp(t, "<0x", 3) == 0 && t[5] == '>' && hex_value(t[3]) >= 0 && hex_value(t[4]) >= 0) {
+        str_append_char(&state->steps[at].held, (char)(hex_value(t[3]) << 4 | hex_value(t[4])));
+        return;
+    }
+    bytes_release(state, at);
+    flow(state, at + 1, part);
+}
+
+/* The characters to strip at the end wait until the token ends or goes on with another character. */
+static void strip(DecodeState *state, size_t at, Part part) {
+    const DecodeStep *rule = &state->tokenizer->decoder.steps[at];
+    StepState *step = &state->steps[at];
+    Slice c = rule->content;
+    if (part.begins) {
+        step->stripped = 0;
+        step->stripping = rule->start > 0;
+    }
+    while (step->stripping && part.len > 0) {
+        if (step->stripped == rule->start || part.len < c.len || memcmp(part.data, c.data, c.len) != 0) {
+            step->stripping = false;
+            break;
+        }
+        part.data += c.len;
+        part.len -= c.len;
+        step->stripped++;
+    }
+    if (rule->stop == 0) {
+        flow(state, at + 1, part);
+        return;
+    }
+    str_append_n(&step->held, part.data, part.len);
+    size_t tail = step->held.len, n = 0;
+    for (; n < rule->stop && tail >= c.len && memcmp(step->held.data + tail - c.len, c.data, c.len) == 0; n++) tail -= c.len;
+    flow(state, at + 1, (Part){str_text(&step->held), tail, part.begins, part.ends});
+    if (part.ends) tail = step->held.len;
+    memmove(step->held.data, step->held.data + tail, step->held.len - tail + 1);
+    step->held.len -= tail;
+}
+
+static Status replace_all(DecodeState *state, const DecodeStep *rule, const char *data, size_t len, Str *out) {
+    size_t done = 0, from = 0, start, end;
+    bool found;
+    while (from <= len) {
+        TRY(pattern_find(rule->pattern, &state->matcher, data, len, from, &found, &start, &end));
+        if (!found) break;
+        uint32_t c;
+        from = end;
+        if (start == end) from += end < len ? char_next(data + end, &c) : 1;
+        if (start == end && start == done && done > 0) continue;
+        str_append_n(out, data + done, start - done);
+        str_append_n(out, rule->content.data, rule->content.len);
+        done = end;
+    }
+    str_append_n(out, data + done, len - done);
     return ST_OK;
 }
 
-Status decoders_run(const Decoders *decoders, const Slice *tokens, size_t n, Str *text) {
-    Pieces pieces = {0}, next = {0};
+/* A token that comes in parts can be replaced in part by part only if no match spans two: when the pattern is one character. */
+static void replace(DecodeState *state, size_t at, Part part) {
+    const DecodeStep *rule = &state->tokenizer->decoder.steps[at];
+    StepState *step = &state->steps[at];
+    uint32_t c;
+    bool local = rule->pattern->literal.len > 0 && char_next(rule->pattern->literal.data, &c) == rule->pattern->literal.len;
+    if (!local) {
+        str_append_n(&step->held, part.data, part.len);
+        if (!part.ends) return;
+        part = (Part){str_text(&step->held), step->held.len, true, true};
+    }
+    Str text = {0};
+    Status status = replace_all(state, rule, part.data, part.len, &text);
+    if (state->status == ST_OK) state->status = status;
+    flow(state, at + 1, (Part){str_text(&text), text.len, part.begins, part.ends});
+    str_release(&text);
+    str_clear(&step->held);
+}
+
+static void metaspace(DecodeState *state, size_t at, Part part) {
+    const DecodeStep *rule = &state->tokenizer->decoder.steps[at];
+    StepState *step = &state->steps[at];
+    Slice mark = rule->content;
+    bool first = step->index == 0 && rule->prepended;
+    Str text = {0};
+    for (size_t i = 0; i < part.len;) {
+        const char *hit = memmem(part.data + i, part.len - i, mark.data, mark.len);
+        size_t end = hit ? (size_t)(hit - part.data) : part.len;
+        str_append_n(&text, part.data + i, end - i);
+        if (hit && !first) str_append_char(&text, ' ');
+        i = hit ? end + mark.len : end;
+    }
+    flow(state, at + 1, (Part){str_text(&text), text.len, part.begins, part.ends});
+    step->index += part.ends;
+    str_release(&text);
+}
+
+/* The suffix is a space, but nothing in the last token: each token waits until there is another one. */
+static void bpe_release(DecodeState *state, size_t at, const char *space) {
+    Slice suffix = state->tokenizer->decoder.steps[at].content;
+    StepState *step = &state->steps[at];
+    Str text = {0};
+    for (size_t i = 0; i < step->held.len;) {
+        const char *hit = suffix.len ? memmem(step->held.data + i, step->held.len - i, suffix.data, suffix.len) : NULL;
+        size_t end = hit ? (size_t)(hit - step->held.data) : step->held.len;
+        str_append_n(&text, step->held.data + i, end - i);
+        if (hit) str_append(&text, space);
+        i = hit ? end + suffix.len : end;
+    }
+    str_clear(&step->held);
+    flow_token(state, at + 1, str_text(&text), text.len);
+    str_release(&text);
+}
+
+static void bpe(DecodeState *state, size_t at, Part part) {
+    StepState *step = &state->steps[at];
+    if (part.begins && step->index++ > 0) bpe_release(state, at, " ");
+    str_append_n(&step->held, part.data, part.len);
+}
+
+/* ---- the chain ---- */
+
+static void flow(DecodeState *state, size_t at, Part part) {
+    const Decoder *decoder = &state->tokenizer->decoder;
+    if (at == decoder->n) {
+        str_append_n(state->out, part.data, part.len);
+        return;
+    }
+    switch (decoder->steps[at].kind) {
+    case DECODE_BYTE_LEVEL: byte_level(state, at, part); break;
+    case DECODE_BYTE_FALLBACK: byte_fallback(state, at, part); break;
+    case DECODE_FUSE: fuse(state, at, part); break;
+    case DECODE_STRIP: strip(state, at, part); break;
+    case DECODE_REPLACE: replace(state, at, part); break;
+    case DECODE_METASPACE: metaspace(state, at, part); break;
+    case DECODE_BPE: bpe(state, at, part); break;
+    }
+}
+
+/* No more tokens come: steps let go of what they hold, the first one first. */
+static void flow_end(DecodeState *state) {
+    for (size_t at = 0; at < state->tokenizer->decoder.n; at++) {
+        StepState *step = &state->steps[at];
+        switch (state->tokenizer->decoder.steps[at].kind) {
+        case DECODE_BYTE_LEVEL:
+        case DECODE_FUSE: {
+            Str text = {0};
+            str_append_lossy(&text, str_text(&step->held), step->held.len);
+            flow(state, at + 1, (Part){str_text(&text), text.len, step->index++ == 0, true});
+            str_release(&text);
+            break;
+        }
+        case DECODE_BYTE_FALLBACK: bytes_release(state, at); break;
+        case DECODE_BPE:
+            if (step->index > 0) bpe_release(state, at, "");
+            break;
+        default: break;
+        }
+    }
+}
+
+DecodeState *decode_new(const Tokenizer *tokenizer) {
+    DecodeState *state = calloc(1, sizeof *state);
+    StepState *steps = calloc(tokenizer->decoder.n + 1, sizeof *steps);
+    if (!state || !steps) {
+        free(state);
+        free(steps);
+        status_fail(ST_RESOURCE, "no memory to decode tokens");
+        return NULL;
+    }
+    state->tokenizer = tokenizer;
+    state->steps = steps;
+    return state;
+}
+
+void decode_free(DecodeState *state) {
+    if (!state) return;
+    for (size_t i = 0; i < state->tokenizer->decoder.n; i++) str_release(&state->steps[i].held);
+    matcher_release(&state->matcher);
+    free(state->steps);
+    free(state);
+}
+
+Status decode_push(DecodeState *state, int32_t id, bool skip_special, Str *text) {
+    const Tokenizer *tokenizer = state->tokenizer;
+    const char *token = tokenizer_token(tokenizer, id);
+    if (!token) return status_fail(ST_INPUT, "token id %d is not in the vocabulary (0 to %d)", (int)id, (int)tokenizer->vocabulary.size - 1);
+    if (skip_special && tokenizer->added.special[id]) return ST_OK;
+    state->out = text;
+    if (tokenizer->decoder.n == 0 && state->steps[0].index++ > 0) str_append_char(text, ' ');
+    flow_token(state, 0, token, tokenizer->vocabulary.tokens[id].len);
+    return state->status;
+}
+
+Status decode_finish(DecodeState *state, Str *text) {
+    state->out = text;
+    flow_end(state);
+    return state->status;
+}
+
+Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special, Str *text) {
+    DecodeState *state = decode_new(tokenizer);
+    if (!state) return ST_RESOURCE;
+    size_t start = text->len;
     Status status = ST_OK;
-    for (size_t i = 0; i < n; i++) {
-        if (decoders->none && i > 0) str_append_char(&pieces.bytes, ' ');
-        str_append_n(&pieces.bytes, tokens[i].data, tokens[i].len);
-        end_piece(&pieces);
-    }
-    for (size_t i = 0; i < decoders->n && status == ST_OK; i++) {
-        str_clear(&next.bytes);
-        next.n = 0;
-        status = run_one(&decoders->items[i], &pieces, &next);
-        Pieces old = pieces;
-        pieces = next;
-        next = old;
-    }
-    if (status == ST_OK) str_append_n(text, str_text(&pieces.bytes), pieces.bytes.len);
-    str_release(&pieces.bytes);
-    str_release(&next.bytes);
-    free(pieces.ends);
-    free(next.ends);
+    for (size_t i = 0; i < n; i++) TRY_GOTO(decode_push(state, ids[i], skip_special, text), done);
+    status = decode_finish(state, text);
+done:
+    if (status != ST_OK && text->data) text->data[text->len = start] = '\0';
+    decode_free(state);
     return status;
+}
+
+/* ---- loading ---- */
+
+static Status slice_read(Loader *loader, const char *text, Slice *slice) {
+    *slice = (Slice){arena_strdup(loader->arena, text), strlen(text)};
+    return slice->data ? ST_OK : ST_RESOURCE;
+}
+
+static Status count_read(const Loader *loader, const json_t *node, const char *key, size_t *count) {
+    int64_t value = 0;
+    TRY(json_get_int(node, loader->path, key, &value));
+    if (value < 0) return status_fail(ST_INPUT, "wrong '%s' of a decoder in '%s': %lld", key, loader->path, (long long)value);
+    *count = (size_t)value;
+    return ST_OK;
+}
+
+static Status strip_init(Loader *loader, DecodeStep *step, const json_t *node) {
+    const char *text;
+    TRY(part_char(loader, node, "content", &text));
+    TRY(count_read(loader, node, "start", &step->start));
+    TRY(count_read(loader, node, "stop", &step->stop));
+    return slice_read(loader, text, &step->content);
+}
+
+static Status replace_init(Loader *loader, DecodeStep *step, const json_t *node) {
+    const char *text;
+    TRY(part_string(loader, node, "content", &text));
+    TRY(pattern_from_json(loader, json_object_get(node, "pattern"), &step->pattern));
+    return slice_read(loader, text, &step->content);
+}
+
+static Status metaspace_init(Loader *loader, DecodeStep *step, const json_t *node) {
+    const char *text, *scheme = NULL;
+    TRY(part_char(loader, node, "replacement", &text));
+    TRY(part_bool(loader, node, "add_prefix_space", true, &step->prepended));
+    TRY(json_get_string(node, loader->path, "prepend_scheme", &scheme));
+    if (scheme) step->prepended = strcmp(scheme, "never") != 0;
+    return slice_read(loader, text, &step->content);
+}
+
+static Status bpe_init(Loader *loader, DecodeStep *step, const json_t *node) {
+    const char *text = "</w>";
+    TRY(json_get_string(node, loader->path, "suffix", &text));
+    return slice_read(loader, text, &step->content);
+}
+
+static Status step_init(Loader *loader, DecodeStep *step, const json_t *node) {
+    static const struct { const char *name; DecodeKind kind; Status (*init)(Loader *loader, DecodeStep *step, const json_t *node); } kinds[] = {
+        {"ByteLevel", DECODE_BYTE_LEVEL, NULL}, {"ByteFallback", DECODE_BYTE_FALLBACK, NULL},   {"Fuse", DECODE_FUSE, NULL},
+        {"Strip", DECODE_STRIP, strip_init},    {"Replace", DECODE_REPLACE, replace_init},      {"Metaspace", DECODE_METASPACE, metaspace_init},
+        {"BPEDecoder", DECODE_BPE, bpe_init},
+    };
+    const char *type;
+    TRY(part_string(loader, node, "type", &type));
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        if (strcmp(kinds[i].name, type) != 0) continue;
+        step->kind = kinds[i].kind;
+        return kinds[i].init ? kinds[i].init(loader, step, node) : ST_OK;
+    }
+    return part_unknown(loader, "decoder", type);
+}
+
+Status decoder_init(Loader *loader, Decoder *decoder, const json_t *node) {
+    const json_t **parts;
+    TRY(section_flatten(loader, "decoder", node, "decoders", &parts, &decoder->n));
+    decoder->steps = arena_zero(loader->arena, (decoder->n + 1) * sizeof *decoder->steps);
+    if (!decoder->steps) return ST_RESOURCE;
+    for (size_t i = 0; i < decoder->n; i++) TRY(step_init(loader, &decoder->steps[i], parts[i]));
+    return ST_OK;
 }

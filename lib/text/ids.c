@@ -1,15 +1,16 @@
 /* A growing list of token ids. */
+#include "lib/text/text.h"
+
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/text/text.h"
-
 static void reserve(Ids *ids, size_t more) {
-    if (ids->n + more <= ids->cap) return;
-    size_t cap = MAX(ids->n + more, ids->cap * 2);
-    int32_t *grown = realloc(ids->data, cap * sizeof *grown);
-    ASSERT(grown, "out of memory for %zu ids", cap);
-    ids->data = grown;
+    if (ids->cap - ids->n >= more) return;
+    size_t need, bytes, cap = MAX(ids->cap * 2, (size_t)32);
+    int32_t *data = NULL;
+    if (size_add(ids->n, more, &need) && (cap = MAX(cap, need), size_mul(cap, sizeof *data, &bytes))) data = realloc(ids->data, bytes);
+    ASSERT(data, "no memory for %zu more ids after %zu", more, ids->n);
+    ids->data = data;
     ids->cap = cap;
 }
 

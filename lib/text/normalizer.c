@@ -1,157 +1,242 @@
-/* Normalisers: the text is rewritten before it is cut. */
+/* What is done to a text before it is cut: Unicode forms, replacements, case. Each step reads one buffer and writes the other. */
 #include <stdlib.h>
 #include <string.h>
 #include <utf8proc.h>
 
 #include "lib/text/tokenizer_parts.h"
 
-static Status read_one(const json_t *json, const char *where, Arena *arena, Normalizer *normalizer) {
-    static const struct { const char *type; int options; } unicode[] = {
-        {"NFC", UTF8PROC_STABLE | UTF8PROC_COMPOSE},
-        {"NFD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE},
-        {"NFKC", UTF8PROC_STABLE | UTF8PROC_COMPOSE | UTF8PROC_COMPAT},
-        {"NFKD", UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | UTF8PROC_COMPAT},
-    };
-    const char *type = part_type(json), *content = NULL;
-    for (size_t i = 0; i < COUNT_OF(unicode); i++)
-        if (!strcmp(type, unicode[i].type)) {
-            *normalizer = (Normalizer){.kind = NORMALIZE_UNICODE, .unicode_options = unicode[i].options};
-            return ST_OK;
-        }
-    if (!strcmp(type, "Lowercase")) {
-        normalizer->kind = NORMALIZE_LOWERCASE;
-        return ST_OK;
-    }
-    if (!strcmp(type, "Strip")) {
-        *normalizer = (Normalizer){.kind = NORMALIZE_STRIP, .left = true, .right = true};
-        TRY(json_get_bool(json, where, "strip_left", &normalizer->left));
-        return json_get_bool(json, where, "strip_right", &normalizer->right);
-    }
-    if (!strcmp(type, "Prepend")) {
-        normalizer->kind = NORMALIZE_PREPEND;
-        TRY(json_get_string(json, where, "prepend", &content));
-    } else if (!strcmp(type, "Replace")) {
-        normalizer->kind = NORMALIZE_REPLACE;
-        TRY(pattern_read(json_object_get(json, "pattern"), where, &normalizer->pattern));
-        TRY(json_get_string(json, where, "content", &content));
-    } else {
-        return unknown_part(where, "normalizer", type);
-    }
-    if (!content) return status_fail(ST_INPUT, "the normalizer '%s' of '%s' lacks its text", type, where);
-    normalizer->content = arena_strdup(arena, content);
-    return normalizer->content ? ST_OK : ST_RESOURCE;
-}
+typedef enum NormKind { NORM_FORM, NORM_LOWERCASE, NORM_STRIP, NORM_PREPEND, NORM_REPLACE, NORM_STRIP_ACCENTS, NORM_BYTES } NormKind;
+struct NormStep {
+    NormKind kind;
+    bool compose, compatible; /* NORM_FORM */
+    bool left, right;         /* NORM_STRIP */
+    Slice content;            /* NORM_PREPEND, NORM_REPLACE */
+    Pattern *pattern;         /* NORM_REPLACE */
+};
 
-Status normalizers_read(const json_t *json, const char *where, Arena *arena, Normalizers *normalizers) {
-    if (!json || json_is_null(json)) return ST_OK;
-    bool sequence = !strcmp(part_type(json), "Sequence");
-    const json_t *list = sequence ? json_object_get(json, "normalizers") : NULL;
-    if (sequence && !json_is_array(list)) return status_fail(ST_INPUT, "the normalizer sequence of '%s' has no list", where);
-    size_t n = sequence ? json_array_size(list) : 1;
-    normalizers->items = arena_zero(arena, (n + 1) * sizeof *normalizers->items);
-    if (!normalizers->items) return ST_RESOURCE;
-    for (size_t i = 0; i < n; i++) {
-        normalizers->n = i + 1;
-        TRY(read_one(sequence ? json_array_get(list, i) : json, where, arena, &normalizers->items[i]));
-    }
-    return ST_OK;
-}
+/* ---- steps ---- */
 
-void normalizers_release(Normalizers *normalizers) {
-    for (size_t i = 0; i < normalizers->n; i++) pattern_release(&normalizers->items[i].pattern);
-}
-
-/* Unicode forms work on stretches that can't interact: from one ASCII character to the next. */
-static Status unicode_form(const Normalizer *normalizer, const Passage *in, Passage *out) {
-    const char *text = in->bytes.data;
-    size_t n = in->bytes.len;
-    for (size_t begin = 0; begin < n;) {
-        size_t end = begin + 1;
-        while (end < n && (uint8_t)text[end] >= 0x80) end++;
-        if (end == begin + 1 && (uint8_t)text[begin] < 0x80) {
-            passage_copy(out, in, (Range){begin, end});
-        } else {
-            utf8proc_uint8_t *form = NULL;
-            utf8proc_ssize_t size = utf8proc_map((const utf8proc_uint8_t *)text + begin, (utf8proc_ssize_t)(end - begin), &form, (utf8proc_option_t)normalizer->unicode_options);
-            if (size < 0) return status_fail(ST_INPUT, "cannot normalise the text at byte %zu: %s", begin, utf8proc_errmsg(size));
-            if ((size_t)size == end - begin && memcmp(form, text + begin, (size_t)size) == 0) passage_copy(out, in, (Range){begin, end});
-            else passage_add(out, (const char *)form, (size_t)size, passage_origin(in, (Range){begin, end}));
-            free(form);
-        }
-        begin = end;
-    }
-    return ST_OK;
-}
-
-static void lowercase(const Passage *in, Passage *out) {
-    const char *text = in->bytes.data;
-    for (size_t at = 0; at < in->bytes.len;) {
-        uint32_t c;
-        size_t n = utf8_decode(text + at, in->bytes.len - at, &c);
-        char lower[8];
-        size_t size = utf8_encode((uint32_t)utf8proc_tolower((utf8proc_int32_t)c), lower);
-        if (c == 0x130) size = 1 + utf8_encode(0x307, lower + 1), lower[0] = 'i'; /* the one letter whose small form is two characters */
-        passage_add(out, lower, size, passage_origin(in, (Range){at, at + n}));
-        at += n;
-    }
-}
-
-static Status replace(const Normalizer *normalizer, const Passage *in, Passage *out) {
-    size_t at = 0, from = 0, len = in->bytes.len;
-    while (from <= len) {
-        Range match;
-        bool found;
-        TRY(pattern_find(&normalizer->pattern, in->bytes.data, len, from, &match, &found));
-        if (!found) break;
-        passage_copy(out, in, (Range){at, match.begin});
-        passage_add(out, normalizer->content, strlen(normalizer->content), passage_origin(in, match));
-        at = match.end;
-        from = match.end;
-        if (match.begin == match.end) { /* an empty match: go on behind the next character */
-            uint32_t c;
-            size_t n = from < len ? utf8_decode(in->bytes.data + from, len - from, &c) : 1;
-            from += MAX(n, 1);
-        }
-    }
-    passage_copy(out, in, (Range){at, len});
-    return ST_OK;
-}
-
-static void strip(const Normalizer *normalizer, const Passage *in, Passage *out) {
-    size_t begin = 0, end = in->bytes.len, n;
+static void strip(const NormStep *step, Text *text) {
     uint32_t c;
-    while (normalizer->left && begin < end && (n = utf8_decode(in->bytes.data + begin, end - begin, &c)) && is_white_space(c)) begin += n;
-    while (normalizer->right && end > begin) {
-        size_t start = end - 1;
-        while (start > begin && ((uint8_t)in->bytes.data[start] & 0xc0) == 0x80) start--;
-        if (!utf8_decode(in->bytes.data + start, end - start, &c) || !is_white_space(c)) break;
-        end = start;
-    }
-    passage_copy(out, in, (Range){begin, end});
+    size_t start = 0, used;
+    while (step->left && start < text->len && (used = char_next(text->data + start, &c), char_is_space(c))) start += used;
+    while (step->right && text->len > start && (used = char_last(text->data, text->len, &c), char_is_space(c))) text->len -= used;
+    text->data += start;
+    text->len -= start;
+    text->base += start;
+    if (text->origins) text->origins += start;
 }
 
-Status normalizers_run(const Normalizers *normalizers, Passage *passage) {
-    for (size_t i = 0; i < normalizers->n; i++) {
-        const Normalizer *normalizer = &normalizers->items[i];
-        if (passage->bytes.len == 0) return ST_OK;
-        Passage out = {.tracked = passage->tracked};
-        Status status = ST_OK;
-        switch (normalizer->kind) {
-        case NORMALIZE_PREPEND: {
-            Range first = passage_origin(passage, (Range){0, 1});
-            passage_add(&out, normalizer->content, strlen(normalizer->content), (Range){first.begin, first.begin});
-            passage_copy(&out, passage, (Range){0, passage->bytes.len});
-            break;
-        }
-        case NORMALIZE_REPLACE: status = replace(normalizer, passage, &out); break;
-        case NORMALIZE_UNICODE: status = unicode_form(normalizer, passage, &out); break;
-        case NORMALIZE_LOWERCASE: lowercase(passage, &out); break;
-        case NORMALIZE_STRIP: strip(normalizer, passage, &out); break;
-        }
-        Passage old = *passage;
-        *passage = out;
-        passage_release(&old);
-        if (status != ST_OK) return status;
+static void prepend(const NormStep *step, const Text *text, TextBuffer *out) {
+    uint32_t c;
+    buffer_put(out, step->content.data, step->content.len, text_origin(text, 0, char_next(text->data, &c)));
+    buffer_copy(out, text, 0, text->len);
+}
+
+static Status replace(const NormStep *step, Encoder *encoder, const Text *text, TextBuffer *out) {
+    size_t done = 0, from = 0, start, end;
+    bool found;
+    while (from <= text->len) {
+        TRY(pattern_find(step->pattern, &encoder->matcher, text->data, text->len, from, &found, &start, &end));
+        if (!found) break;
+        uint32_t c;
+        from = end;
+        if (start == end && start < text->len) from += char_next(text->data + start, &c);
+        else if (start == end) from++;
+        if (start == end && start == done && done > 0) continue; /* nothing between two matches */
+        buffer_copy(out, text, done, start);
+        buffer_put(out, step->content.data, step->content.len, text_origin(text, start, end));
+        done = end;
     }
+    buffer_copy(out, text, done, text->len);
+    return ST_OK;
+}
+
+static void put_char(TextBuffer *out, uint32_t c, Origin origin) {
+    char bytes[4];
+    buffer_put(out, bytes, utf8_encode(c, bytes), origin);
+}
+
+static void lowercase(const Text *text, TextBuffer *out) {
+    for (size_t i = 0, used; i < text->len; i += used) {
+        uint32_t c;
+        used = char_next(text->data + i, &c);
+        Origin origin = text_origin(text, i, i + used);
+        put_char(out, c == 0x130 ? 'i' : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c), origin);
+        if (c == 0x130) put_char(out, 0x307, origin); /* the one letter that becomes two */
+    }
+}
+
+static void strip_accents(const Text *text, TextBuffer *out) {
+    for (size_t i = 0, used; i < text->len; i += used) {
+        uint32_t c;
+        used = char_next(text->data + i, &c);
+        if (!char_is_mark(c)) buffer_copy(out, text, i, i + used);
+    }
+}
+
+static void spell_bytes(const Text *text, TextBuffer *out) {
+    for (size_t i = 0; i < text->len; i++) {
+        char bytes[4];
+        size_t n = byte_char((uint8_t)text->data[i], bytes);
+        buffer_put(out, bytes, n, text_origin(text, i, i + 1));
+    }
+}
+
+/* ---- Unicode normalisation forms, cluster by cluster, so that each result has an origin ---- */
+
+/* Nothing before such a character can change together with it. */
+static bool starts_cluster(uint32_t c, bool compatible) {
+    if (c < 0x300) return true;
+    if (c >= 0x1160 && c <= 0x11FF) return false; /* Hangul vowels and finals join the letter before them */
+    if (compatible && ((c >= 0x3130 && c <= 0x318F) || (c >= 0xFF9E && c <= 0xFFDC))) return false;
+    return !char_is_mark(c) && utf8proc_get_property((utf8proc_int32_t)c)->combining_class == 0;
+}
+
+static bool form_is_given(const NormStep *step, const Text *text) {
+    uint8_t limit = step->compose && !step->compatible ? 0xCC : 0x80; /* below U+0300 all is composed already */
+    for (size_t i = 0; i < text->len; i++)
+        if ((uint8_t)text->data[i] >= limit) return false;
+    return true;
+}
+
+static uint8_t combining_class(int32_t c) { return (uint8_t)utf8proc_get_property(c)->combining_class; }
+
+static int class_order(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Puts each run of marks in the order of their classes, stably. Runs are short, but for hostile ones sorting must not be quadratic. */
+static Status marks_order(Encoder *encoder, int32_t *c, size_t n) {
+    for (size_t i = 0, end; i < n; i = end + 1) {
+        bool ordered = true;
+        for (end = i; end < n && combining_class(c[end]) > 0; end++)
+            if (end > i && combining_class(c[end - 1]) > combining_class(c[end])) ordered = false;
+        if (ordered) continue;
+        size_t run = end - i;
+        if (!array_reserve(&encoder->heap, &encoder->heap_cap, 2 * run, sizeof *encoder->heap)) return ST_RESOURCE;
+        uint64_t *keys = encoder->heap;
+        for (size_t k = 0; k < run; k++) {
+            keys[k] = (uint64_t)combining_class(c[i + k]) << 32 | k;
+            keys[run + k] = (uint64_t)c[i + k];
+        }
+        qsort(keys, run, sizeof *keys, class_order);
+        for (size_t k = 0; k < run; k++) c[i + k] = (int32_t)keys[run + (uint32_t)keys[k]];
+    }
+    return ST_OK;
+}
+
+static Status form_cluster(const NormStep *step, Encoder *encoder, const Text *text, size_t start, size_t end, TextBuffer *out) {
+    enum { LONGEST_DECOMPOSITION = 32 };
+    utf8proc_option_t options = (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_DECOMPOSE | (step->compatible ? UTF8PROC_COMPAT : 0));
+    size_t n = 0;
+    int last_boundary = 0;
+    for (size_t i = start; i < end;) {
+        uint32_t c;
+        i += char_next(text->data + i, &c);
+        if (!array_reserve(&encoder->code_points, &encoder->code_points_cap, n + LONGEST_DECOMPOSITION, sizeof *encoder->code_points)) return ST_RESOURCE;
+        utf8proc_ssize_t got = utf8proc_decompose_char((utf8proc_int32_t)c, encoder->code_points + n, LONGEST_DECOMPOSITION, options, &last_boundary);
+        ASSERT(got >= 0 && got <= LONGEST_DECOMPOSITION, "U+%04X becomes %td characters", (unsigned)c, (ptrdiff_t)got);
+        n += (size_t)got;
+    }
+    TRY(marks_order(encoder, encoder->code_points, n));
+    if (step->compose) n = (size_t)utf8proc_normalize_utf32(encoder->code_points, (utf8proc_ssize_t)n, (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+    Origin origin = text_origin(text, start, end);
+    for (size_t i = 0; i < n; i++) put_char(out, (uint32_t)encoder->code_points[i], origin);
+    return ST_OK;
+}
+
+static Status form(const NormStep *step, Encoder *encoder, const Text *text, TextBuffer *out) {
+    size_t plain = 0, start = 0; /* [plain, start) is ASCII that needs nothing; [start, i) is the cluster so far */
+    for (size_t i = 0, used; i <= text->len; i += used) {
+        uint32_t c = 0;
+        used = i < text->len ? char_next(text->data + i, &c) : 1;
+        if (i < text->len && !starts_cluster(c, step->compatible)) continue;
+        if (i - start > 1) {
+            buffer_copy(out, text, plain, start);
+            TRY(form_cluster(step, encoder, text, start, i, out));
+            plain = i;
+        }
+        start = i;
+    }
+    buffer_copy(out, text, plain, text->len);
+    return ST_OK;
+}
+
+static bool changes_nothing(const NormStep *step, Encoder *encoder, const Text *text) {
+    if (text->len == 0) return true;
+    if (step->kind == NORM_FORM) return form_is_given(step, text);
+    size_t start, end;
+    bool found = true;
+    return step->kind == NORM_REPLACE && !step->pattern->code &&
+           pattern_find(step->pattern, &encoder->matcher, text->data, text->len, 0, &found, &start, &end) == ST_OK && !found;
+}
+
+Status normalizer_run(const Normalizer *normalizer, Encoder *encoder, Text *text) {
+    for (size_t i = 0; i < normalizer->n; i++) {
+        const NormStep *step = &normalizer->steps[i];
+        if (step->kind == NORM_STRIP) {
+            strip(step, text);
+            continue;
+        }
+        if (changes_nothing(step, encoder, text)) continue;
+        TextBuffer *out = encoder_buffer(encoder, PAIR_NORMALIZER);
+        switch (step->kind) {
+        case NORM_FORM: TRY(form(step, encoder, text, out)); break;
+        case NORM_LOWERCASE: lowercase(text, out); break;
+        case NORM_PREPEND: prepend(step, text, out); break;
+        case NORM_REPLACE: TRY(replace(step, encoder, text, out)); break;
+        case NORM_STRIP_ACCENTS: strip_accents(text, out); break;
+        case NORM_BYTES: spell_bytes(text, out); break;
+        case NORM_STRIP: break;
+        }
+        TRY(buffer_view(out, text));
+    }
+    return ST_OK;
+}
+
+/* ---- loading ---- */
+
+static Status content_read(Loader *loader, const json_t *node, const char *key, Slice *content) {
+    const char *text;
+    TRY(part_string(loader, node, key, &text));
+    content->data = arena_strdup(loader->arena, text);
+    content->len = strlen(text);
+    return content->data ? ST_OK : ST_RESOURCE;
+}
+
+static Status step_init(Loader *loader, NormStep *step, const json_t *node) {
+    static const struct { const char *name; NormStep step; } plain[] = {
+        {"NFC", {.kind = NORM_FORM, .compose = true}},  {"NFKC", {.kind = NORM_FORM, .compose = true, .compatible = true}},
+        {"NFD", {.kind = NORM_FORM}},                   {"NFKD", {.kind = NORM_FORM, .compatible = true}},
+        {"Lowercase", {.kind = NORM_LOWERCASE}},        {"StripAccents", {.kind = NORM_STRIP_ACCENTS}},
+        {"ByteLevel", {.kind = NORM_BYTES}},            {"Strip", {.kind = NORM_STRIP}},
+        {"Prepend", {.kind = NORM_PREPEND}},            {"Replace", {.kind = NORM_REPLACE}},
+    };
+    const char *type;
+    TRY(part_string(loader, node, "type", &type));
+    size_t i = 0;
+    while (i < COUNT_OF(plain) && strcmp(plain[i].name, type) != 0) i++;
+    if (i == COUNT_OF(plain)) return part_unknown(loader, "normalizer", type);
+    *step = plain[i].step;
+    switch (step->kind) {
+    case NORM_STRIP:
+        TRY(part_bool(loader, node, "strip_left", true, &step->left));
+        return part_bool(loader, node, "strip_right", true, &step->right);
+    case NORM_PREPEND: return content_read(loader, node, "prepend", &step->content);
+    case NORM_REPLACE:
+        TRY(content_read(loader, node, "content", &step->content));
+        return pattern_from_json(loader, json_object_get(node, "pattern"), &step->pattern);
+    default: return ST_OK;
+    }
+}
+
+Status normalizer_init(Loader *loader, Normalizer *normalizer, const json_t *node) {
+    const json_t **parts;
+    TRY(section_flatten(loader, "normalizer", node, "normalizers", &parts, &normalizer->n));
+    normalizer->steps = arena_zero(loader->arena, (normalizer->n + 1) * sizeof *normalizer->steps);
+    if (!normalizer->steps) return ST_RESOURCE;
+    for (size_t i = 0; i < normalizer->n; i++) TRY(step_init(loader, &normalizer->steps[i], parts[i]));
     return ST_OK;
 }

@@ -1,71 +1,85 @@
-/* Post-processors: the special tokens around a text. */
+/* The ids that a text gets before and after its own. */
 #include <string.h>
 
 #include "lib/text/tokenizer_parts.h"
 
-static Status push_ids(const json_t *ids, const char *where, Ids *out) {
-    for (size_t i = 0; i < json_array_size(ids); i++) {
-        const json_t *id = json_array_get(ids, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX) return status_fail(ST_INPUT, "the post-processor of '%s' has an id that is none", where);
-        ids_push(out, (int32_t)json_integer_value(id));
+static Status id_push(const Loader *loader, const char *token, json_int_t id, Ids *ids) {
+    const Vocabulary *vocabulary = &loader->tokenizer->vocabulary;
+    if (id < 0 || id >= vocabulary->size || !vocabulary->tokens[id].data)
+        return status_fail(ST_INPUT, "post_processor of '%s' adds token '%s' with id %lld, which is not in the vocabulary", loader->path, token, (long long)id);
+    ids_push(ids, (int32_t)id);
+    return ST_OK;
+}
+
+/* The ids of one special token of a template. */
+static Status special_push(Loader *loader, const json_t *specials, const char *name, Ids *ids) {
+    const json_t *list = json_object_get(json_object_get(specials, name), "ids"), *id;
+    size_t i;
+    if (!json_is_array(list)) return status_fail(ST_INPUT, "post_processor of '%s' uses '%s', which is not in its 'special_tokens'", loader->path, name);
+    json_array_foreach(list, i, id) {
+        if (!json_is_integer(id)) return status_fail(ST_INPUT, "wrong ids of '%s' in the post_processor of '%s'", name, loader->path);
+        TRY(id_push(loader, name, json_integer_value(id), ids));
     }
     return ST_OK;
 }
 
-static Status read_template(const json_t *json, const char *where, PostProcessor *post) {
-    const json_t *list = json_object_get(json, "single"), *specials = json_object_get(json, "special_tokens");
-    bool behind = false;
-    if (!json_is_array(list)) return status_fail(ST_INPUT, "the template of '%s' has no list 'single'", where);
-    for (size_t i = 0; i < json_array_size(list); i++) {
-        const json_t *item = json_array_get(list, i), *special = json_object_get(item, "SpecialToken");
-        if (json_object_get(item, "Sequence")) {
-            if (behind) return status_fail(ST_INPUT, "the template of '%s' has the text twice", where);
-            behind = true;
-            continue;
-        }
-        const char *name = json_string_value(json_object_get(special, "id"));
-        const json_t *ids = name ? json_object_get(json_object_get(specials, name), "ids") : NULL;
-        if (!json_is_array(ids)) return status_fail(ST_INPUT, "the template of '%s' names '%s', which is not among its special tokens", where, name ? name : "?");
-        TRY(push_ids(ids, where, behind ? &post->after : &post->before));
-    }
-    return behind ? ST_OK : status_fail(ST_INPUT, "the template of '%s' has no place for the text", where);
+static Status template_wrong(const Loader *loader) {
+    return status_fail(ST_INPUT, "wrong 'single' template in the post_processor of '%s': expected special tokens and the sequence A once", loader->path);
 }
 
-/* BERT's and RoBERTa's: {"cls": ["<s>", 0], "sep": ["</s>", 2]}. */
-static Status read_cls_sep(const json_t *json, const char *where, PostProcessor *post) {
-    const json_t *cls = json_array_get(json_object_get(json, "cls"), 1), *sep = json_array_get(json_object_get(json, "sep"), 1);
-    if (!json_is_integer(cls) || !json_is_integer(sep)) return status_fail(ST_INPUT, "the post-processor of '%s' lacks 'cls' or 'sep'", where);
-    ids_push(&post->before, (int32_t)json_integer_value(cls));
-    ids_push(&post->after, (int32_t)json_integer_value(sep));
+/* `before` and `after` get what stands on either side of the sequence A. */
+static Status template_read(Loader *loader, const json_t *node, Ids *before, Ids *after) {
+    const json_t *single = json_object_get(node, "single"), *piece;
+    size_t i, sequences = 0;
+    if (!json_is_array(single)) return template_wrong(loader);
+    json_array_foreach(single, i, piece) {
+        const json_t *special = json_object_get(piece, "SpecialToken"), *sequence = json_object_get(piece, "Sequence");
+        const json_t *name = json_object_get(special ? special : sequence, "id");
+        if (!json_is_string(name)) return template_wrong(loader);
+        if (special) TRY(special_push(loader, json_object_get(node, "special_tokens"), json_string_value(name), sequences ? after : before));
+        else if (strcmp(json_string_value(name), "A") != 0 || sequences++ > 0) return template_wrong(loader);
+    }
+    return sequences == 1 ? ST_OK : template_wrong(loader);
+}
+
+/* {"sep": ["</s>", 2], "cls": ["<s>", 0]} */
+static Status bert_read(Loader *loader, const json_t *node, Ids *before, Ids *after) {
+    static const char *const keys[] = {"cls", "sep"};
+    for (int i = 0; i < 2; i++) {
+        const json_t *pair = json_object_get(node, keys[i]);
+        if (json_array_size(pair) != 2 || !json_is_string(json_array_get(pair, 0)) || !json_is_integer(json_array_get(pair, 1)))
+            return status_fail(ST_INPUT, "wrong '%s' in the post_processor of '%s': expected [token, id]", keys[i], loader->path);
+        TRY(id_push(loader, json_string_value(json_array_get(pair, 0)), json_integer_value(json_array_get(pair, 1)), i == 0 ? before : after));
+    }
     return ST_OK;
 }
 
-static Status check_ids(const Ids *ids, const char *where, const Vocab *vocab) {
-    for (size_t i = 0; i < ids->n; i++)
-        if (ids->data[i] >= vocab->n || !vocab->tokens[ids->data[i]]) return status_fail(ST_INPUT, "the post-processor of '%s' adds id %d, which is not in the vocabulary", where, ids->data[i]);
+static Status part_read(Loader *loader, const json_t *node, Ids *before, Ids *after) {
+    const char *type;
+    TRY(part_string(loader, node, "type", &type));
+    if (strcmp(type, "ByteLevel") == 0) return ST_OK; /* trims offsets only */
+    if (strcmp(type, "TemplateProcessing") == 0) return template_read(loader, node, before, after);
+    if (strcmp(type, "BertProcessing") == 0 || strcmp(type, "RobertaProcessing") == 0) return bert_read(loader, node, before, after);
+    return part_unknown(loader, "post_processor", type);
+}
+
+/* Each element wraps what the ones before it made. */
+Status post_processor_init(Loader *loader, PostProcessor *processor, const json_t *node) {
+    const json_t **parts;
+    size_t n;
+    TRY(section_flatten(loader, "post_processor", node, "processors", &parts, &n));
+    for (size_t i = 0; i < n; i++) {
+        Ids before = {0};
+        Status status = part_read(loader, parts[i], &before, &processor->after);
+        ids_append(&before, processor->before.data, processor->before.n);
+        ids_release(&processor->before);
+        processor->before = before;
+        TRY(status);
+    }
     return ST_OK;
 }
 
-Status post_processor_read(const json_t *json, const char *where, const Vocab *vocab, PostProcessor *post) {
-    if (!json || json_is_null(json)) return ST_OK;
-    const char *type = part_type(json);
-    if (!strcmp(type, "ByteLevel")) return ST_OK; /* trims offsets only */
-    if (!strcmp(type, "Sequence")) {
-        const json_t *list = json_object_get(json, "processors");
-        for (size_t i = 0; i < json_array_size(list); i++) {
-            if (!strcmp(part_type(json_array_get(list, i)), "Sequence")) return unknown_part(where, "post-processor", "Sequence in a Sequence");
-            TRY(post_processor_read(json_array_get(list, i), where, vocab, post));
-        }
-        return ST_OK;
-    }
-    if (!strcmp(type, "TemplateProcessing")) TRY(read_template(json, where, post));
-    else if (!strcmp(type, "RobertaProcessing") || !strcmp(type, "BertProcessing")) TRY(read_cls_sep(json, where, post));
-    else return unknown_part(where, "post-processor", type);
-    TRY(check_ids(&post->before, where, vocab));
-    return check_ids(&post->after, where, vocab);
-}
-
-void post_processor_release(PostProcessor *post) {
-    ids_release(&post->before);
-    ids_release(&post->after);
+void post_processor_release(PostProcessor *processor) {
+    ids_release(&processor->before);
+    ids_release(&processor->after);
 }

@@ -32,14 +32,15 @@ typedef enum TokenizeFlags {
 Status tokenizer_load(const char *path, Tokenizer **tokenizer);
 void tokenizer_free(Tokenizer *tokenizer);
 
-/* Appends the ids of `text` (UTF-8; invalid bytes are ST_INPUT). `offsets`, if not NULL, gets two entries for each id: first byte and end byte in `text` (0,0 for added tokens). */
+/* Appends the ids of `text` (UTF-8; invalid bytes are ST_INPUT). `offsets`, if not NULL, gets two entries for each id: first byte and end byte in `text`. A token
+ * of a part of a character has just its bytes; where a normalizer changed the text, the whole that was changed; ids of the post-processor have 0,0. */
 Status tokenizer_encode(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids);
 Status tokenizer_encode_offsets(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids, Ids *offsets);
 /* Appends the text of the ids. ST_INPUT for an id outside the vocabulary. Bytes that make no whole character become U+FFFD, as in the reference library. */
 Status tokenizer_decode(const Tokenizer *tokenizer, const int32_t *ids, size_t n, bool skip_special, Str *text);
 
 /* Decoding while ids still arrive: what `stream_push` appends is never half a character, and all pieces together equal tokenizer_decode of all ids. */
-typedef struct TextStream { const Tokenizer *tokenizer; Ids ids; size_t prefix, read; bool skip_special; } TextStream;
+typedef struct TextStream { const Tokenizer *tokenizer; struct DecodeState *state; bool skip_special; } TextStream;
 void stream_init(TextStream *stream, const Tokenizer *tokenizer, bool skip_special);
 Status stream_push(TextStream *stream, int32_t id, Str *text);
 Status stream_finish(TextStream *stream, Str *text); /* what was held back */

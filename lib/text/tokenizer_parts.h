@@ -1,131 +1,199 @@
-/* The parts of tokenizer.json, one file each: added tokens cut the text, the normaliser rewrites it, the pre-tokeniser cuts it into words, the model (BPE) turns words into
- * ids, the post-processor adds special tokens, the decoder goes back. Private to lib/text. */
+/* What a tokenizer is made of; for the files of this folder only.
+ *
+ * Each section of tokenizer.json becomes a flat array of steps (a Sequence is flattened), compiled once by its `_init` and then only read:
+ *
+ *     text -> added tokens cut out -> Normalizer -> added tokens of normalised text cut out -> PreTokenizer -> pieces -> Model -> ids
+ *     ids -> PostProcessor adds BOS and the like;      ids -> Decoder -> text
+ *
+ * What a call needs to write into (buffers, match data, the cache of words) is an Encoder; a Tokenizer itself never changes after loading.
+ */
 #ifndef TUNE_TOKENIZER_PARTS_H
 #define TUNE_TOKENIZER_PARTS_H
 
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include <pcre2.h>
+#include <stdatomic.h>
 
 #include "lib/text/text.h"
 
-/* ---- text on its way: bytes, and for each byte where it came from when somebody asked for offsets ---- */
+enum { MAX_SEQUENCE_DEPTH = 16, MAX_TOKEN_ID = (1 << 24) - 1, IDLE_ENCODERS = 16, REPLACEMENT_CHARACTER = 0xFFFD };
 
-typedef struct Range { size_t begin, end; } Range;
-typedef struct Passage {
-    Str bytes;
-    bool tracked;
-    Range *origin; /* one per byte if tracked; freed by passage_release */
-    size_t cap_origin;
-} Passage;
-typedef struct Ranges { Range *items; size_t n, cap; } Ranges;
-void ranges_push(Ranges *ranges, size_t begin, size_t end); /* empty ranges are left out */
-void passage_add(Passage *passage, const char *bytes, size_t n, Range origin); /* all of them from the same place */
-void passage_copy(Passage *to, const Passage *from, Range range);              /* bytes with their origins */
-Range passage_origin(const Passage *passage, Range range);                     /* where a piece came from */
-void passage_clear(Passage *passage);
-void passage_release(Passage *passage);
+/* ---- characters ---- */
+
+bool char_is_space(uint32_t c);       /* Unicode White_Space */
+bool char_is_numeric(uint32_t c);     /* Nd, Nl, No */
+bool char_is_punctuation(uint32_t c); /* P*, and all ASCII punctuation */
+bool char_is_word(uint32_t c);        /* \w of UTS 18: alphabetic, marks, decimal digits, connectors, joiners */
+bool char_is_mark(uint32_t c);        /* Mn, Mc, Me */
+/* Like utf8_decode, for text that is known to be valid and not at its end. */
+size_t char_next(const char *bytes, uint32_t *c);
+/* Length of the last character of valid, non-empty text, and the character. */
+size_t char_last(const char *bytes, size_t len, uint32_t *c);
+bool utf8_valid(const char *bytes, size_t len, size_t *bad); /* bad: position of the first wrong byte */
+/* Appends bytes; each maximal part of a character that is not whole becomes U+FFFD. */
+void str_append_lossy(Str *str, const char *bytes, size_t len);
+/* GPT-2's way to write a byte as a printable character: two bytes of UTF-8 at most. */
+size_t byte_char(uint8_t byte, char out[4]);
+bool byte_of_char(uint32_t c, uint8_t *byte); /* its inverse; false when no byte is written as c */
 
 /* ---- patterns ---- */
 
-typedef struct Pattern { pcre2_code *code; pcre2_match_data *match; char *literal; size_t literal_len; } Pattern; /* a regex, or a literal text */
-/* `json` is {"Regex": ...}, {"String": ...} or a plain string. */
-Status pattern_read(const json_t *json, const char *where, Pattern *pattern);
-Status pattern_compile(const char *regex, const char *where, Pattern *pattern);
-/* The first match at or behind `from`. *found false when there is none. ST_INPUT when the pattern gives up. */
-Status pattern_find(const Pattern *pattern, const char *text, size_t len, size_t from, Range *match, bool *found);
-void pattern_release(Pattern *pattern);
+/* A plain string, or a regular expression in Oniguruma's dialect, which is rewritten for PCRE2 where the two differ. */
+typedef struct Pattern Pattern;
+struct Pattern { Slice literal; pcre2_code *code; bool jit; const char *source; Pattern *next; };
+typedef struct Matcher { pcre2_match_data *data; pcre2_match_context *context; pcre2_jit_stack *stack; } Matcher; /* {0}: made at the first match */
+/* The next match at or after `from`; *found false when there is none. ST_RESOURCE when the pattern takes too many steps or too much stack. */
+Status pattern_find(const Pattern *pattern, Matcher *matcher, const char *text, size_t len, size_t from, bool *found, size_t *start, size_t *end);
+void matcher_release(Matcher *matcher);
+
+/* ---- loading ---- */
+
+typedef struct Loader { Tokenizer *tokenizer; Arena *arena; const char *path; } Loader;
+/* The elements of one section as a flat list. `list_key`: where a Sequence keeps its own. A null section has none. */
+Status section_flatten(Loader *loader, const char *section, const json_t *node, const char *list_key, const json_t ***parts, size_t *n);
+Status part_unknown(const Loader *loader, const char *section, const char *type);
+/* A string member that must be there. */
+Status part_string(const Loader *loader, const json_t *part, const char *key, const char **value);
+Status part_bool(const Loader *loader, const json_t *part, const char *key, bool missing, bool *value);
+/* A string of exactly one character. */
+Status part_char(const Loader *loader, const json_t *part, const char *key, const char **value);
+Status pattern_new(Loader *loader, const char *regex, Pattern **pattern);
+Status pattern_new_literal(Loader *loader, const char *text, Pattern **pattern);
+Status pattern_from_json(Loader *loader, const json_t *node, Pattern **pattern); /* {"String": ..} or {"Regex": ..} */
 
 /* ---- vocabulary ---- */
 
-typedef struct Vocab {
-    Arena *arena;
-    const char **tokens;   /* by id; NULL where there is none */
-    uint32_t *lengths;
-    int32_t n;             /* largest id + 1 */
-    uint64_t mask;         /* of the open-addressing table */
-    int32_t *slots;        /* ids, -1 = free */
-} Vocab;
-Status vocab_init(Vocab *vocab, Arena *arena, size_t n_tokens, int32_t largest_id);
-Status vocab_add(Vocab *vocab, const char *token, size_t len, int32_t id, const char *where); /* ST_INPUT when the id is taken by another token */
-int32_t vocab_find(const Vocab *vocab, const char *token, size_t len);                        /* -1 = none */
+/* Strings of the model and of added tokens to ids and back. `slots` is an open hash table of ids (-1: free). */
+typedef struct Vocabulary { Slice *tokens; int32_t *slots; size_t n_slots; int32_t size; } Vocabulary;
+Status vocabulary_init(Loader *loader, Vocabulary *vocabulary, const json_t *model, const json_t *added);
+int32_t vocabulary_find(const Vocabulary *vocabulary, const char *text, size_t len); /* -1 when missing */
+uint64_t bytes_hash(const char *bytes, size_t len);
 
-/* ---- bytes as characters: GPT-2's table ---- */
+/* ---- text on its way, with the bytes of the original that each byte comes from ---- */
 
-size_t byte_to_char(uint8_t byte, char out[4]); /* the printable character that stands for a byte, in UTF-8 */
-int char_to_byte(uint32_t code_point);          /* -1 when it stands for none */
+typedef struct Origin { uint32_t from, to; } Origin;
+typedef struct Text { const char *data; size_t len; const Origin *origins; size_t base; } Text; /* origins NULL: byte i is byte base + i */
+typedef struct TextBuffer { char *data; Origin *origins; size_t len, cap, origins_cap; bool tracked, full; } TextBuffer; /* full: memory ran out */
+typedef struct Span { size_t start, end; } Span;
+typedef struct Spans { Span *data; size_t n, cap; bool full; } Spans;
 
-/* ---- the parts ---- */
+Origin text_origin(const Text *text, size_t start, size_t end);
+void buffer_put(TextBuffer *buffer, const char *bytes, size_t len, Origin origin);
+void buffer_copy(TextBuffer *buffer, const Text *text, size_t start, size_t end);
+Status buffer_view(const TextBuffer *buffer, Text *text);
+void spans_push(Spans *spans, size_t start, size_t end);
 
-typedef struct AddedToken { const char *content; size_t len; int32_t id; bool single_word, lstrip, rstrip, normalized, special; } AddedToken;
-typedef struct AddedTokens { AddedToken *items; size_t n; bool starts[256]; } AddedTokens;
-typedef struct AddedMatch { Range range; int32_t id; } AddedMatch; /* id -1: plain text */
-typedef struct AddedMatches { AddedMatch *items; size_t n, cap; } AddedMatches;
-/* Cuts text[range] at the added tokens of the wanted kind. */
-void added_tokens_split(const AddedTokens *added, bool normalized, bool literal, const char *text, Range range, AddedMatches *matches);
+/* ---- the model ---- */
 
-typedef enum NormalizerKind { NORMALIZE_PREPEND, NORMALIZE_REPLACE, NORMALIZE_UNICODE, NORMALIZE_LOWERCASE, NORMALIZE_STRIP } NormalizerKind;
-typedef struct Normalizer { NormalizerKind kind; const char *content; Pattern pattern; int unicode_options; bool left, right; } Normalizer;
-typedef struct Normalizers { Normalizer *items; size_t n; } Normalizers;
-Status normalizers_read(const json_t *json, const char *where, Arena *arena, Normalizers *normalizers);
-Status normalizers_run(const Normalizers *normalizers, Passage *passage); /* in place */
-void normalizers_release(Normalizers *normalizers);
+typedef struct Merge { uint64_t pair; int32_t rank, id; } Merge; /* rank -1: free */
+typedef struct Model {
+    bool word_level, byte_fallback, fuse_unk, ignore_merges, plain; /* plain: no prefix and no suffix */
+    Slice prefix, suffix;
+    int32_t unk;
+    const char *unk_missing; /* an unk_token that is not in the vocabulary: an error when it is needed */
+    int32_t byte_ids[256];   /* of the character that stands for a byte */
+    int32_t ascii_ids[128];
+    int32_t fallback_ids[256];
+    Merge *merges;
+    size_t n_slots;
+} Model;
+Status model_check(Loader *loader, Model *model, const json_t *node); /* the type is one that is supported; comes first, because it says most */
+Status model_init(Loader *loader, Model *model, const json_t *node);  /* after the vocabulary */
 
-typedef enum SplitBehavior { SPLIT_REMOVED, SPLIT_ISOLATED, SPLIT_MERGED_WITH_PREVIOUS, SPLIT_MERGED_WITH_NEXT, SPLIT_CONTIGUOUS } SplitBehavior;
-typedef enum PreTokenizerKind { PRE_BYTE_LEVEL, PRE_SPLIT, PRE_DIGITS, PRE_PUNCTUATION, PRE_WHITESPACE, PRE_METASPACE, PRE_DELIMITER } PreTokenizerKind;
-typedef enum PrependScheme { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } PrependScheme;
-typedef struct PreTokenizer {
-    PreTokenizerKind kind;
-    Pattern pattern;
-    SplitBehavior behavior;
-    bool invert, split, add_prefix_space;
-    PrependScheme prepend;
-    const char *replacement;
-} PreTokenizer;
-typedef struct PreTokenizers { PreTokenizer *items; size_t n; bool byte_level; } PreTokenizers;
-Status pre_tokenizers_read(const json_t *json, const char *where, Arena *arena, PreTokenizers *pre);
-/* Cuts the passage into words (rewriting it where a step says so). first: it begins the text. */
-Status pre_tokenizers_run(const PreTokenizers *pre, bool first, Passage *passage, Ranges *words);
-void pre_tokenizers_release(PreTokenizers *pre);
-bool prepend_scheme_read(const json_t *json, PrependScheme *scheme); /* also of the older add_prefix_space */
+typedef struct WordToken { int32_t id; uint32_t start, end; } WordToken; /* bytes within the word */
+typedef struct Symbol { int32_t id, prev, next, rank, merged; uint32_t start, end; } Symbol;
+typedef struct CachedWord { uint64_t hash; uint32_t key, len, first, n; } CachedWord;
+typedef struct WordCache { CachedWord *words; char *keys; WordToken *tokens; size_t n_words, n_keys, n_tokens; } WordCache;
 
-typedef struct Merge { uint64_t pair; int32_t rank, id; } Merge; /* pair: left id in the high half */
-typedef struct CachedWord { uint8_t len, n; char bytes[22]; int32_t ids[10]; } CachedWord;
-typedef struct Bpe {
-    const Vocab *vocab;
-    Merge *merges;         /* open addressing, rank -1 = free */
-    uint64_t mask;
-    bool byte_level, byte_fallback, fuse_unk, ignore_merges;
-    int32_t unk;           /* -1 = none */
-    const char *prefix, *suffix; /* continuing_subword_prefix, end_of_word_suffix; "" = none */
-    int32_t bytes[256];    /* ids of single bytes: the byte-level characters, or <0xNN> */
-    CachedWord *cache;     /* direct mapped; words seen before */
-    struct Symbol *symbols;/* work space, kept between words */
-    size_t cap_symbols;
+typedef struct Encoder {
+    Matcher matcher;
+    TextBuffer buffers[2][2]; /* a pair for the normalizer, one for the pre-tokenizer: a step reads from one and writes to the other */
+    int current[2];
+    Spans spans[2], matches;
+    Symbol *symbols;
     uint64_t *heap;
-    size_t cap_heap, n_heap;
-    Str mapped;
-} Bpe;
-Status bpe_read(const json_t *model, const char *where, Arena *arena, Vocab *vocab, bool byte_level, Bpe *bpe);
-/* Ids of one word. ends, if not NULL, gets for each id the number of the word's bytes up to its end. */
-Status bpe_encode(Bpe *bpe, const char *word, size_t len, Ids *ids, Ids *ends);
-void bpe_release(Bpe *bpe);
+    size_t symbols_cap, heap_cap;
+    int32_t *code_points;
+    size_t code_points_cap;
+    WordToken *tokens;
+    size_t tokens_cap;
+    Str scratch;
+    WordCache cache;
+    bool tracked; /* origins are wanted */
+} Encoder;
+Encoder *encoder_take(const Tokenizer *tokenizer); /* an idle one or a new one; NULL: ST_RESOURCE is recorded */
+void encoder_give_back(const Tokenizer *tokenizer, Encoder *encoder);
+enum { PAIR_NORMALIZER, PAIR_PRETOKENIZER };
+TextBuffer *encoder_buffer(Encoder *encoder, int pair); /* the one of the pair that is not being read, empty */
+void encoder_release(Encoder *encoder);
+void encoder_free(Encoder *encoder);
+/* Makes room for `need` elements of `size` bytes in the array that `array` is the address of; false: ST_RESOURCE is recorded. */
+bool array_reserve(void *array, size_t *cap, size_t need, size_t size);
+/* Tokens of one piece. `bytes`: each byte stands for its GPT-2 character. Valid until the next call. */
+Status model_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, bool bytes, const WordToken **tokens, size_t *n);
+void cache_release(WordCache *cache);
 
-typedef struct PostProcessor { Ids before, after; } PostProcessor; /* special ids around a text */
-Status post_processor_read(const json_t *json, const char *where, const Vocab *vocab, PostProcessor *post);
-void post_processor_release(PostProcessor *post);
+/* ---- normalizer ---- */
 
-typedef enum DecoderKind { DECODE_BYTE_LEVEL, DECODE_REPLACE, DECODE_BYTE_FALLBACK, DECODE_FUSE, DECODE_STRIP, DECODE_METASPACE, DECODE_BPE } DecoderKind;
-typedef struct Decoder { DecoderKind kind; Pattern pattern; const char *content; int64_t start, stop; bool drop_first; } Decoder;
-typedef struct Decoders { Decoder *items; size_t n; bool none; } Decoders;
-Status decoders_read(const json_t *json, const char *where, Arena *arena, Decoders *decoders);
-Status decoders_run(const Decoders *decoders, const Slice *tokens, size_t n, Str *text);
-void decoders_release(Decoders *decoders);
+typedef struct NormStep NormStep;
+typedef struct Normalizer { NormStep *steps; size_t n; } Normalizer;
+Status normalizer_init(Loader *loader, Normalizer *normalizer, const json_t *node);
+Status normalizer_run(const Normalizer *normalizer, Encoder *encoder, Text *text);
 
-/* White space and word characters as the reference library's regexes see them. */
-bool is_white_space(uint32_t code_point);
-bool is_word_char(uint32_t code_point);
-Status unknown_part(const char *where, const char *part, const char *type); /* ST_INPUT naming an element that is not known */
-/* "type" of a part, or "" */
-const char *part_type(const json_t *json);
+/* ---- pre-tokenizer ---- */
+
+typedef struct PreStep PreStep;
+typedef struct PreTokenizer { PreStep *steps; size_t n; bool bytes, needs_origins; } PreTokenizer; /* bytes: pieces are raw bytes of a byte-level model */
+Status pretokenizer_init(Loader *loader, PreTokenizer *pretokenizer, const json_t *node);
+/* Cuts `text` (which may be replaced by a changed one) into spans, none of them empty; they are the encoder's until its next use. */
+Status pretokenizer_run(const PreTokenizer *pretokenizer, Encoder *encoder, Text *text, const Spans **spans);
+
+/* ---- added tokens ---- */
+
+typedef struct AddedToken { Slice content, pattern; int32_t id; bool special, single_word, lstrip, rstrip, normalized; } AddedToken;
+typedef struct AddedSet { const AddedToken **tokens; size_t n; bool first[256]; } AddedSet; /* sorted by pattern */
+typedef struct AddedTokens { AddedToken *tokens; size_t n; AddedSet plain, normalized; bool *special; } AddedTokens; /* special: by id */
+Status added_tokens_init(Loader *loader, AddedTokens *added, const json_t *node);
+typedef struct AddedMatch { size_t start, end, resume; const AddedToken *token; } AddedMatch; /* resume: where the search goes on */
+/* The next token in text[from..]. `floor`: where the text that is still free begins; stripping stops there, so that start may reach end. A token
+ * may lie before it, in spaces that another one has stripped: the reference library finds it all the same. */
+bool added_find(const AddedSet *set, const char *text, size_t len, size_t from, size_t floor, bool literal, AddedMatch *match);
+
+/* ---- post-processor ---- */
+
+typedef struct PostProcessor { Ids before, after; } PostProcessor;
+Status post_processor_init(Loader *loader, PostProcessor *processor, const json_t *node);
+void post_processor_release(PostProcessor *processor);
+
+/* ---- decoder ---- */
+
+typedef struct DecodeStep DecodeStep;
+typedef struct Decoder { DecodeStep *steps; size_t n; } Decoder;
+Status decoder_init(Loader *loader, Decoder *decoder, const json_t *node);
+/* Decoding in progress: ids go in, text comes out as soon as it can no longer change. */
+typedef struct DecodeState DecodeState;
+DecodeState *decode_new(const Tokenizer *tokenizer);
+void decode_free(DecodeState *state);
+Status decode_push(DecodeState *state, int32_t id, bool skip_special, Str *text);
+Status decode_finish(DecodeState *state, Str *text); /* the state may be freed only, after this */
+
+struct Tokenizer {
+    Arena *arena;
+    Vocabulary vocabulary;
+    AddedTokens added;
+    Normalizer normalizer;
+    PreTokenizer pretokenizer;
+    Model model;
+    Decoder decoder;
+    PostProcessor post;
+    Pattern *patterns; /* all of them, to be freed */
+    int32_t bos, eos, pad;
+    _Atomic(Encoder *) idle[IDLE_ENCODERS];
+};
+
+/* A directory of vocab.json and merges.txt as the tokenizer.json that it stands for. The caller calls json_decref. */
+Status tokenizer_json_from_vocab(const char *dir, json_t **root);
+/* bos, eos and pad from the files beside the tokenizer. */
+Status special_tokens_load(Tokenizer *tokenizer, const char *dir);
 
 #endif

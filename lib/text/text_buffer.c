@@ -1,0 +1,121 @@
+/* Buffers of an encoder: text on its way through the steps, each byte with the part of the original that it comes from. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/text/tokenizer_parts.h"
+
+bool array_reserve(void *array, size_t *cap, size_t need, size_t size) {
+    if (need <= *cap) return true;
+    void *old, *data;
+    size_t room = MAX(need, *cap <= SIZE_MAX / 4 ? *cap * 2 : need), bytes;
+    room = MAX(room, (size_t)64);
+    memcpy(&old, array, sizeof old);
+    if (!size_mul(room, size, &bytes) || !(data = realloc(old, bytes))) {
+        status_fail(ST_RESOURCE, "no memory to tokenize: %zu elements of %zu bytes", room, size);
+        return false;
+    }
+    memcpy(array, &data, sizeof data);
+    *cap = room;
+    return true;
+}
+
+Origin text_origin(const Text *text, size_t start, size_t end) {
+    if (!text->origins) return (Origin){(uint32_t)(text->base + start), (uint32_t)(text->base + end)};
+    if (start == end) { /* between two bytes */
+        uint32_t at = start < text->len ? text->origins[start].from : start > 0 ? text->origins[start - 1].to : 0;
+        return (Origin){at, at};
+    }
+    return (Origin){text->origins[start].from, text->origins[end - 1].to};
+}
+
+static bool buffer_reserve(TextBuffer *buffer, size_t more) {
+    size_t need, cap = buffer->cap, origins_cap = buffer->origins_cap;
+    if (!size_add(buffer->len, more, &need) || !array_reserve(&buffer->data, &cap, need, 1)) buffer->full = true;
+    buffer->cap = cap;
+    if (!buffer->full && buffer->tracked && !array_reserve(&buffer->origins, &origins_cap, need, sizeof *buffer->origins)) buffer->full = true;
+    buffer->origins_cap = origins_cap;
+    return !buffer->full;
+}
+
+TextBuffer *encoder_buffer(Encoder *encoder, int pair) {
+    encoder->current[pair] ^= 1;
+    TextBuffer *buffer = &encoder->buffers[pair][encoder->current[pair]];
+    buffer->tracked = encoder->tracked;
+    buffer->len = 0;
+    buffer->full = false;
+    return buffer;
+}
+
+void buffer_put(TextBuffer *buffer, const char *bytes, size_t len, Origin origin) {
+    if (!buffer_reserve(buffer, len)) return;
+    if (len > 0) memcpy(buffer->data + buffer->len, bytes, len);
+    if (buffer->tracked)
+        for (size_t i = 0; i < len; i++) buffer->origins[buffer->len + i] = origin;
+    buffer->len += len;
+}
+
+void buffer_copy(TextBuffer *buffer, const Text *text, size_t start, size_t end) {
+    size_t len = end - start;
+    if (len == 0 || !buffer_reserve(buffer, len)) return;
+    memcpy(buffer->data + buffer->len, text->data + start, len);
+    if (buffer->tracked)
+        for (size_t i = 0; i < len; i++) buffer->origins[buffer->len + i] = text_origin(text, start + i, start + i + 1);
+    buffer->len += len;
+}
+
+Status buffer_view(const TextBuffer *buffer, Text *text) {
+    if (buffer->full) return ST_RESOURCE;
+    *text = (Text){buffer->data ? buffer->data : "", buffer->len, buffer->tracked ? buffer->origins : NULL, 0};
+    return ST_OK;
+}
+
+void spans_push(Spans *spans, size_t start, size_t end) {
+    if (spans->n == spans->cap && !array_reserve(&spans->data, &spans->cap, spans->n + 1, sizeof *spans->data)) {
+        spans->full = true;
+        return;
+    }
+    spans->data[spans->n++] = (Span){start, end};
+}
+
+Encoder *encoder_take(const Tokenizer *tokenizer) {
+    Tokenizer *shared = (Tokenizer *)tokenizer; /* the idle encoders are the one part that changes, atomically */
+    for (size_t i = 0; i < IDLE_ENCODERS; i++) {
+        Encoder *encoder = atomic_exchange(&shared->idle[i], NULL);
+        if (encoder) return encoder;
+    }
+    Encoder *encoder = calloc(1, sizeof *encoder);
+    if (!encoder) status_fail(ST_RESOURCE, "no memory to tokenize");
+    return encoder;
+}
+
+void encoder_give_back(const Tokenizer *tokenizer, Encoder *encoder) {
+    Tokenizer *shared = (Tokenizer *)tokenizer;
+    for (size_t i = 0; i < IDLE_ENCODERS && encoder; i++) {
+        Encoder *none = NULL;
+        if (atomic_compare_exchange_strong(&shared->idle[i], &none, encoder)) encoder = NULL;
+    }
+    encoder_free(encoder);
+}
+
+void encoder_release(Encoder *encoder) {
+    matcher_release(&encoder->matcher);
+    for (size_t i = 0; i < 4; i++) {
+        free(encoder->buffers[i / 2][i % 2].data);
+        free(encoder->buffers[i / 2][i % 2].origins);
+    }
+    free(encoder->spans[0].data);
+    free(encoder->spans[1].data);
+    free(encoder->matches.data);
+    free(encoder->symbols);
+    free(encoder->heap);
+    free(encoder->code_points);
+    free(encoder->tokens);
+    str_release(&encoder->scratch);
+    cache_release(&encoder->cache);
+}
+
+void encoder_free(Encoder *encoder) {
+    if (!encoder) return;
+    encoder_release(encoder);
+    free(encoder);
+}

@@ -1,0 +1,189 @@
+/* The files around a tokenizer: vocab.json and merges.txt of older models, and the settings that name bos, eos and pad. */
+#include <string.h>
+
+#include "lib/text/tokenizer_parts.h"
+
+#define QWEN2_PATTERN \
+    "(?i:'s|'t|'re|'ve|'m|'ll|'d)|[^\\r\\n\\p{L}\\p{N}]?\\p{L}+|\\p{N}| ?[^\\s\\p{L}\\p{N}]+[\\r\\n]*|\\s*[\\r\\n]+|\\s+(?!\\S)|\\s+"
+
+/* An object from DIR/NAME; NULL when there is no such file. */
+static Status object_read(const char *dir, const char *name, json_t **object) {
+    Str path = {0};
+    *object = NULL;
+    str_printf(&path, "%s/%s", dir, name);
+    Status status = file_exists(path.data) ? json_read_file(path.data, object) : ST_OK;
+    if (*object && !json_is_object(*object)) {
+        json_decref(*object);
+        *object = NULL;
+        status = status_fail(ST_INPUT, "'%s' is no JSON object", path.data);
+    }
+    str_release(&path);
+    return status;
+}
+
+/* A special token is written as a string or as {"content": ..}. */
+static const char *token_content(const json_t *object, const char *key) {
+    const json_t *token = json_object_get(object, key);
+    return json_string_value(json_is_object(token) ? json_object_get(token, "content") : token);
+}
+
+static Status merges_read(const char *dir, json_t *merges) {
+    Str path = {0};
+    Lines lines;
+    Slice line;
+    str_printf(&path, "%s/merges.txt", dir);
+    Status status = lines_open(&lines, path.data);
+    str_release(&path);
+    if (status != ST_OK) return status;
+    while (lines_next(&lines, &line)) {
+        bool comment = lines.number == 1 && line.len >= 8 && memcmp(line.data, "#version", 8) == 0;
+        if (line.len == 0 || comment) continue;
+        json_t *merge = json_stringn(line.data, line.len);
+        if (merge && json_array_append_new(merges, merge) == 0) continue;
+        Status wrong = merge ? ST_RESOURCE : ST_INPUT;
+        status_fail(wrong, "line %zu of merges.txt in '%s' is not UTF-8", lines.number, dir);
+        (void)!lines_close(&lines);
+        return wrong;
+    }
+    return lines_close(&lines);
+}
+
+static bool listed(const json_t *list, const char *content) {
+    size_t i;
+    const json_t *item;
+    json_array_foreach(list, i, item) if (strcmp(json_string_value(json_object_get(item, "content")), content) == 0) return true;
+    return false;
+}
+
+static void token_add(json_t *list, const char *content, json_int_t id, bool special) {
+    if (!listed(list, content)) json_array_append_new(list, json_pack("{s:I,s:s,s:b,s:b}", "id", id, "content", content, "special", special, "normalized", !special));
+}
+
+/* "added_tokens_decoder": {"151643": {"content": ..}} of newer settings. */
+static Status decoder_tokens_read(const char *dir, const json_t *config, json_t *list) {
+    const char *key;
+    json_t *entry;
+    json_object_foreach(json_object_get(config, "added_tokens_decoder"), key, entry) {
+        json_int_t id = 0;
+        size_t digits = strspn(key, "0123456789");
+        if (digits == 0 || digits > 9 || key[digits] || !json_is_string(json_object_get(entry, "content")))
+            return status_fail(ST_INPUT, "wrong 'added_tokens_decoder' entry '%s' in tokenizer_config.json of '%s'", key, dir);
+        for (size_t i = 0; i < digits; i++) id = id * 10 + (key[i] - '0');
+        json_t *token = json_copy(entry);
+        json_object_set_new(token, "id", json_integer(id));
+        json_array_append_new(list, token);
+    }
+    return ST_OK;
+}
+
+/* "added_tokens.json": {"<|im_start|>": 151644} of older ones. */
+static Status plain_tokens_read(const char *dir, json_t *list) {
+    json_t *object, *id;
+    const char *content;
+    TRY(object_read(dir, "added_tokens.json", &object));
+    Status status = ST_OK;
+    json_object_foreach(object, content, id) {
+        if (!json_is_integer(id)) status = status_fail(ST_INPUT, "wrong id of '%s' in added_tokens.json of '%s'", content, dir);
+        else token_add(list, content, json_integer_value(id), true);
+    }
+    json_decref(object);
+    return status;
+}
+
+/* The tokens that the settings call special and the vocabulary knows. */
+static void special_tokens_add(const json_t *settings, const json_t *vocab, json_t *list) {
+    static const char *const keys[] = {"bos_token", "eos_token", "pad_token", "unk_token"};
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        const char *content = token_content(settings, keys[i]);
+        const json_t *id = content ? json_object_get(vocab, content) : NULL;
+        if (json_is_integer(id)) token_add(list, content, json_integer_value(id), true);
+    }
+}
+
+static Status added_read(const char *dir, const json_t *config, const json_t *map, const json_t *vocab, json_t *list) {
+    TRY(decoder_tokens_read(dir, config, list));
+    TRY(plain_tokens_read(dir, list));
+    special_tokens_add(config, vocab, list);
+    special_tokens_add(map, vocab, list);
+    const json_t *end = json_object_get(vocab, "<|endoftext|>"); /* GPT-2's, which its files need not name */
+    if (json_is_integer(end)) token_add(list, "<|endoftext|>", json_integer_value(end), true);
+    return ST_OK;
+}
+
+/* The parts that differ between GPT-2 and Qwen2. */
+static json_t *sections_pack(bool qwen2, bool prefix_space, json_t *model, json_t *added) {
+    if (!qwen2)
+        return json_pack("{s:o,s:o,s:{s:s,s:b,s:b},s:{s:s}}", "model", model, "added_tokens", added, "pre_tokenizer", "type", "ByteLevel", "add_prefix_space",
+                         prefix_space, "use_regex", true, "decoder", "type", "ByteLevel");
+    return json_pack("{s:o,s:o,s:{s:s},s:{s:s,s:[{s:s,s:{s:s},s:s},{s:s,s:b,s:b}]},s:{s:s}}", "model", model, "added_tokens", added, "normalizer", "type", "NFC",
+                     "pre_tokenizer", "type", "Sequence", "pretokenizers", "type", "Split", "pattern", "Regex", QWEN2_PATTERN, "behavior", "Isolated", "type",
+                     "ByteLevel", "add_prefix_space", prefix_space, "use_regex", false, "decoder", "type", "ByteLevel");
+}
+
+static json_t *bos_template(const char *bos, json_int_t id) {
+    return json_pack("{s:s,s:[{s:{s:s,s:i}},{s:{s:s,s:i}}],s:{s:{s:[I]}}}", "type", "TemplateProcessing", "single", "SpecialToken", "id", bos, "type_id", 0, "Sequence",
+                     "id", "A", "type_id", 0, "special_tokens", bos, "ids", id);
+}
+
+static Status assemble(const char *dir, const json_t *config, const json_t *map, json_t *vocab, json_t **root) {
+    const char *class = "GPT2Tokenizer", *bos = token_content(config, "bos_token");
+    bool prefix_space = false, add_bos = false;
+    TRY(json_get_string(config, "tokenizer_config.json", "tokenizer_class", &class));
+    TRY(json_get_bool(config, "tokenizer_config.json", "add_prefix_space", &prefix_space));
+    TRY(json_get_bool(config, "tokenizer_config.json", "add_bos_token", &add_bos));
+    bool qwen2 = text_starts_with(class, "Qwen2Tokenizer");
+    if (!qwen2 && !text_starts_with(class, "GPT2Tokenizer") && !text_starts_with(class, "PreTrainedTokenizer"))
+        return status_hint(status_fail(ST_INPUT, "cannot use the tokenizer class '%s' in '%s' without a tokenizer.json", class, dir),
+                           "save it again with a recent transformers, which writes tokenizer.json");
+    json_t *added = json_array(), *merges = json_array();
+    Status status = added_read(dir, config, map, vocab, added);
+    if (status == ST_OK) status = merges_read(dir, merges);
+    if (status != ST_OK) {
+        json_decref(added);
+        json_decref(merges);
+        return status;
+    }
+    json_t *model = json_pack("{s:s,s:O,s:o}", "type", "BPE", "vocab", vocab, "merges", merges);
+    *root = sections_pack(qwen2, prefix_space, model, added);
+    const json_t *id = bos ? json_object_get(vocab, bos) : NULL;
+    if (*root && add_bos && json_is_integer(id)) json_object_set_new(*root, "post_processor", bos_template(bos, json_integer_value(id)));
+    return *root ? ST_OK : status_fail(ST_RESOURCE, "no memory for the tokenizer of '%s'", dir);
+}
+
+Status tokenizer_json_from_vocab(const char *dir, json_t **root) {
+    json_t *config = NULL, *map = NULL, *vocab = NULL;
+    *root = NULL;
+    Status status = object_read(dir, "tokenizer_config.json", &config);
+    if (status == ST_OK) status = object_read(dir, "special_tokens_map.json", &map);
+    if (status == ST_OK) status = object_read(dir, "vocab.json", &vocab);
+    if (status == ST_OK && !vocab) status = status_fail(ST_INPUT, "missing vocab.json in '%s'", dir);
+    json_t *settings = config ? json_incref(config) : json_object();
+    if (status == ST_OK) status = assemble(dir, settings, map, vocab, root);
+    json_decref(settings);
+    json_decref(config);
+    json_decref(map);
+    json_decref(vocab);
+    return status;
+}
+
+/* The settings' word counts; the map's where they are silent. */
+static int32_t special_id(const Tokenizer *tokenizer, const json_t *config, const json_t *map, const char *key) {
+    const char *content = json_object_get(config, key) ? token_content(config, key) : token_content(map, key);
+    int32_t id = content ? tokenizer_id(tokenizer, content) : -1;
+    if (content && id < 0) log_message(LOG_WARNING, "'%s' is '%s', which is not in the vocabulary", key, content);
+    return id;
+}
+
+Status special_tokens_load(Tokenizer *tokenizer, const char *dir) {
+    json_t *config = NULL, *map = NULL;
+    Status status = object_read(dir, "tokenizer_config.json", &config);
+    if (status == ST_OK) status = object_read(dir, "special_tokens_map.json", &map);
+    if (status == ST_OK) {
+        tokenizer->bos = special_id(tokenizer, config, map, "bos_token");
+        tokenizer->eos = special_id(tokenizer, config, map, "eos_token");
+        tokenizer->pad = special_id(tokenizer, config, map, "pad_token");
+    }
+    json_decref(config);
+    json_decref(map);
+    return status;
+}

@@ -1,0 +1,103 @@
+/* Strings to ids and back: the model's vocabulary together with the added tokens. */
+#include <string.h>
+
+#include "lib/text/tokenizer_parts.h"
+
+/* Eight bytes at a time, mixed by multiplication; the last, overlapping eight take care of the rest. */
+uint64_t bytes_hash(const char *bytes, size_t len) {
+    uint64_t hash = len * 0x9E3779B97F4A7C15u, word;
+    for (; len > 8; bytes += 8, len -= 8) {
+        memcpy(&word, bytes, 8);
+        hash = (hash ^ word) * 0xD6E8FEB86659FD93u;
+        hash ^= hash >> 32;
+    }
+    word = 0;
+    memcpy(&word, bytes, len);
+    hash = (hash ^ word) * 0xD6E8FEB86659FD93u;
+    return hash ^ hash >> 29;
+}
+
+static size_t slot_of(const Vocabulary *v, const char *text, size_t len) {
+    size_t slot = bytes_hash(text, len) & (v->n_slots - 1);
+    while (v->slots[slot] >= 0) {
+        Slice token = v->tokens[v->slots[slot]];
+        if (token.len == len && memcmp(token.data, text, len) == 0) break;
+        slot = (slot + 1) & (v->n_slots - 1);
+    }
+    return slot;
+}
+
+int32_t vocabulary_find(const Vocabulary *v, const char *text, size_t len) { return v->slots[slot_of(v, text, len)]; }
+
+static Status id_check(const Loader *loader, const char *token, const json_t *id) {
+    if (!json_is_integer(id)) return status_fail(ST_INPUT, "wrong id of token '%s' in '%s': not an integer", token, loader->path);
+    json_int_t value = json_integer_value(id);
+    if (value >= 0 && value <= MAX_TOKEN_ID) return ST_OK;
+    return status_fail(ST_INPUT, "wrong id of token '%s' in '%s': %lld, expected 0 to %d", token, loader->path, (long long)value, MAX_TOKEN_ID);
+}
+
+/* `bytes` grows by what the token's copy needs, `size` to behind its id. */
+static void measure(size_t len, int32_t id, size_t *n, size_t *bytes, int32_t *size) {
+    *n += 1;
+    *bytes += len + 1;
+    *size = MAX(*size, id + 1);
+}
+
+static Status token_put(const Loader *loader, Vocabulary *v, char **store, const char *token, size_t len, int32_t id) {
+    size_t slot = slot_of(v, token, len);
+    if (v->slots[slot] == id) return ST_OK;
+    if (v->slots[slot] >= 0)
+        return status_fail(ST_INPUT, "token '%s' in '%s' has two ids: %d and %d", token, loader->path, (int)v->slots[slot], (int)id);
+    if (v->tokens[id].data)
+        return status_fail(ST_INPUT, "id %d in '%s' belongs to two tokens: '%s' and '%s'", (int)id, loader->path, v->tokens[id].data, token);
+    memcpy(*store, token, len + 1);
+    v->tokens[id] = (Slice){*store, len};
+    v->slots[slot] = id;
+    *store += len + 1;
+    return ST_OK;
+}
+
+static Status tables_new(Loader *loader, Vocabulary *v, size_t n, size_t bytes, char **store) {
+    v->n_slots = 16;
+    while (v->n_slots < 2 * n) v->n_slots *= 2;
+    v->tokens = arena_zero(loader->arena, ((size_t)v->size + 1) * sizeof *v->tokens);
+    v->slots = arena_alloc(loader->arena, v->n_slots * sizeof *v->slots);
+    *store = arena_alloc(loader->arena, bytes + 1);
+    if (!v->tokens || !v->slots || !*store) return ST_RESOURCE;
+    memset(v->slots, 0xFF, v->n_slots * sizeof *v->slots);
+    return ST_OK;
+}
+
+/* The checked content and id of an added token. */
+static Status added_read(const Loader *loader, const json_t *item, const char **content, int32_t *id) {
+    if (!json_is_object(item)) return status_fail(ST_INPUT, "wrong 'added_tokens' in '%s': not an object", loader->path);
+    TRY(part_string(loader, item, "content", content));
+    TRY(id_check(loader, *content, json_object_get(item, "id")));
+    *id = (int32_t)json_integer_value(json_object_get(item, "id"));
+    return ST_OK;
+}
+
+Status vocabulary_init(Loader *loader, Vocabulary *v, const json_t *model, const json_t *added) {
+    json_t *tokens = json_object_get(model, "vocab"), *id, *item;
+    const char *token;
+    size_t n = 0, bytes = 0, i;
+    int32_t added_id;
+    if (!json_is_object(tokens)) return status_fail(ST_INPUT, "wrong 'vocab' in '%s': expected an object of tokens and ids", loader->path);
+    if (added && !json_is_null(added) && !json_is_array(added)) return status_fail(ST_INPUT, "wrong 'added_tokens' in '%s': expected a list", loader->path);
+    json_object_foreach(tokens, token, id) {
+        TRY(id_check(loader, token, id));
+        measure(strlen(token), (int32_t)json_integer_value(id), &n, &bytes, &v->size);
+    }
+    json_array_foreach(added, i, item) {
+        TRY(added_read(loader, item, &token, &added_id));
+        measure(strlen(token), added_id, &n, &bytes, &v->size);
+    }
+    char *store;
+    TRY(tables_new(loader, v, n, bytes, &store));
+    json_object_foreach(tokens, token, id) TRY(token_put(loader, v, &store, token, strlen(token), (int32_t)json_integer_value(id)));
+    json_array_foreach(added, i, item) {
+        TRY(added_read(loader, item, &token, &added_id));
+        TRY(token_put(loader, v, &store, token, strlen(token), added_id));
+    }
+    return ST_OK;
+}
