@@ -169,6 +169,20 @@ static void block_fill(const Merge *merge, size_t module, bool bias, int64_t fir
     }
 }
 
+/* `n` sums as they are stored in `dtype`, and what is read back from there. */
+static void round_sums(const float *sums, size_t n, DType dtype, uint8_t *out, float *back) {
+    if (dtype != DT_BF16) { /* f32 is copied, f16 is rare */
+        convert_elements(sums, DT_F32, out, dtype, n);
+        convert_elements(out, dtype, back, DT_F32, n);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint16_t bits = float_to_bf16(sums[i]);
+        memcpy(out + 2 * i, &bits, sizeof bits);
+        back[i] = bf16_to_float(bits);
+    }
+}
+
 /* base + delta in f32, rounded once to the stored dtype. Returns the largest distance from the sum; infinite when a value left the dtype's range. */
 static double block_round(const Block *block, DType dtype, uint8_t *stored) {
     double error = 0;
@@ -181,9 +195,7 @@ static double block_round(const Block *block, DType dtype, uint8_t *stored) {
             float sums[256], back[256];
             size_t n = MIN(cols - i, COUNT_OF(sums));
             for (size_t j = 0; j < n; j++) sums[j] = values[i + j] + delta[i + j];
-            uint8_t *out = stored + ((size_t)r * cols + i) * size;
-            convert_elements(sums, DT_F32, out, dtype, n);
-            convert_elements(out, dtype, back, DT_F32, n);
+            round_sums(sums, n, dtype, stored + ((size_t)r * cols + i) * size, back);
             for (size_t j = 0; j < n; j++) {
                 double distance = isfinite(back[j]) ? fabs((double)values[i + j] + (double)delta[i + j] - (double)back[j]) : (double)INFINITY;
                 error = MAX(error, distance);
@@ -197,6 +209,10 @@ static double block_round(const Block *block, DType dtype, uint8_t *stored) {
 static Status write_job(const Merge *merge, const Job *job, SafetensorsWriter *writer) {
     const Tensor *tensor = module_tensor(merge->base, job->module, job->bias);
     int64_t cols = tensor_width(tensor), rows = tensor_rows(tensor);
+    if (!job->result->changed && tensor->dtype == job->dtype) {
+        safetensors_write(writer, tensor->data, tensor_bytes(tensor));
+        return ST_OK;
+    }
     Arena *arena = arena_new(0);
     if (!arena) return status_fail(ST_RESOURCE, "out of memory for '%s'", job->name);
     Block block;
