@@ -1,16 +1,35 @@
-/* tune eval: the loss of a model on rows that it was not trained on. */
+/* tune eval: loss and perplexity on rows, the share of tokens guessed right, and of answers that are exactly right. */
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/cmd.h"
 
-enum { BATCH_TOKENS = 2048 };
+enum { BATCH_TOKENS = 2048, LOGIT_ROWS = 128 };
+typedef struct Eval {
+    const char *adapter, *compute, *data;
+    DataConfig config;
+    bool exact_match;
+    double loss_sum;
+    int64_t tokens, right;          /* predicted tokens; those whose likeliest token is the target */
+    size_t answers, exact;
+    const OpenedModel *opened;
+    const Dataset *dataset;
+} Eval;
 
-typedef struct Eval { const char *adapter, *compute, *data, *format, *train_on; } Eval;
-typedef struct EvalSums { double nll; int64_t tokens; } EvalSums;
+static void count_right(Eval *job, const Tensor *logits, const int32_t *targets) {
+    int64_t n = tensor_rows(logits), vocab = tensor_width(logits);
+    const float *values = logits->data;
+    for (int64_t i = 0; i < n; i++, values += vocab) {
+        int64_t best = 0;
+        for (int64_t v = 1; v < vocab; v++)
+            if (values[v] > values[best]) best = v;
+        job->right += best == targets[i];
+    }
+}
 
-static Status eval_batch(const Model *model, Tape *tape, Batch *batch, EvalSums *sums) {
-    if (batch->n_targets == 0) return ST_OK;
+static Status eval_batch(Eval *job, Tape *tape, const Batch *batch) {
+    const Model *model = job->opened->model;
     tape_reset(tape);
     Tensor *hidden = model_forward(model, tape, &batch->model);
     Tensor *rows = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &batch->n_targets, batch->rows);
@@ -18,102 +37,157 @@ static Status eval_batch(const Model *model, Tape *tape, Batch *batch, EvalSums 
     if (!rows || !targets) return ST_RESOURCE;
     TokenLogprobs p = op_token_logprobs(tape, hidden, model->head, rows, targets, &model->logprob);
     TRY(tape_status(tape));
-    for (int64_t i = 0; i < batch->n_targets; i++) sums->nll -= tensor_get(p.logprob, i);
-    sums->tokens += batch->n_targets;
+    for (int64_t i = 0; i < batch->n_targets; i++) job->loss_sum -= tensor_get(p.logprob, i);
+    for (int64_t i = 0; i < batch->n_targets; i += LOGIT_ROWS) {
+        int64_t n = MIN(LOGIT_ROWS, batch->n_targets - i);
+        Tensor *some = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &n, batch->rows + i);
+        Tensor *logits = some ? model_logits(model, tape, hidden, some) : NULL;
+        TRY(tape_status(tape));
+        if (!logits) return ST_RESOURCE;
+        count_right(job, logits, batch->targets + i);
+    }
+    job->tokens += batch->n_targets;
     return ST_OK;
 }
 
-static Status eval_rows(const Command *command, const Model *model, const Dataset *dataset, EvalSums *sums) {
+static Status eval_tokens(Eval *job) {
+    Tape *tape = tape_new(job->opened->model->device, job->opened->model->compute, 0);
     Batch batch = {0};
-    Tape *tape = tape_new(model->device, model->compute, 0);
-    size_t *examples = arena_alloc(command->arena, dataset->n * sizeof *examples);
-    Status status = tape && examples ? ST_OK : ST_RESOURCE;
-    if (status == ST_OK) tape_record(tape, false);
-    for (size_t first = 0, end; status == ST_OK && first < dataset->n; first = end) {
+    Status status = tape ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the tape");
+    size_t *examples = malloc(job->dataset->n * sizeof *examples);
+    if (!examples) status = status_fail(ST_RESOURCE, "out of memory");
+    if (tape) tape_record(tape, false);
+    for (size_t first = 0, n; status == ST_OK && first < job->dataset->n; first += n) {
         int64_t tokens = 0;
-        for (end = first; end < dataset->n && (end == first || tokens + dataset->examples[end].n <= BATCH_TOKENS); end++) {
-            tokens += dataset->examples[end].n;
-            examples[end - first] = end;
+        for (n = 0; first + n < job->dataset->n && (n == 0 || tokens + job->dataset->examples[first + n].n <= BATCH_TOKENS); n++) {
+            tokens += job->dataset->examples[first + n].n;
+            examples[n] = first + n;
         }
-        status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : batch_build(dataset, examples, end - first, &batch);
-        if (status == ST_OK) status = eval_batch(model, tape, &batch, sums);
-        show_progress("%zu/%zu rows", end, dataset->n);
+        if (interrupt_requested()) status = status_fail(ST_INTERRUPTED, "interrupted");
+        if (status == ST_OK) status = batch_build(job->dataset, examples, n, &batch);
+        if (status == ST_OK && batch.n_targets > 0) status = eval_batch(job, tape, &batch);
+        show_progress("%zu/%zu rows", first + n, job->dataset->n);
     }
+    free(examples);
     batch_release(&batch);
     tape_free(tape);
     return status;
 }
 
-static Status print_loss(const Command *command, const Dataset *dataset, const EvalSums *sums) {
-    if (sums->tokens == 0) return status_fail(ST_INPUT, "no token of the rows counts in the loss");
-    double loss = sums->nll / (double)sums->tokens;
-    if (!isfinite(loss)) return status_fail(ST_NUMERIC, "the loss is not finite");
-    end_live_line();
-    if (!command->json) {
-        print_result("%zu rows, %lld tokens in the loss\nloss        %.6f\nperplexity  %.4f\n", dataset->n, (long long)sums->tokens, loss, exp(loss));
-        return ST_OK;
+/* ---- exact answers: greedily from where the first trained token is ---- */
+
+static size_t prompt_length(const Example *example) {
+    size_t n = 0;
+    while (n < (size_t)example->n && example->labels[n] == LABEL_NONE) n++;
+    return n;
+}
+
+static Status compare(void *context, const Completion *completion) {
+    Eval *job = context;
+    const Example *example = &job->dataset->examples[completion->prompt];
+    const Tokenizer *tokenizer = job->opened->tokenizer;
+    size_t begin = prompt_length(example), n = (size_t)example->n - begin;
+    bool same;
+    if (tokenizer) { /* as text: the same words may be cut into other tokens */
+        Str wanted = {0};
+        TRY(tokenizer_decode(tokenizer, example->ids + begin, n, true, &wanted));
+        same = wanted.len == completion->text.len && !memcmp(str_text(&wanted), str_text(&completion->text), wanted.len);
+        str_release(&wanted);
+    } else {
+        same = n == completion->ids.n && !memcmp(example->ids + begin, completion->ids.data, n * sizeof *example->ids);
     }
+    job->answers++;
+    job->exact += same;
+    show_progress("%zu/%zu answers", job->answers, job->dataset->n);
+    return ST_OK;
+}
+
+static Status eval_answers(Eval *job, Arena *arena) {
+    Prompt *prompts = arena_alloc(arena, job->dataset->n * sizeof *prompts);
+    int64_t longest = 1;
+    if (!prompts) return ST_RESOURCE;
+    for (size_t i = 0; i < job->dataset->n; i++) {
+        const Example *example = &job->dataset->examples[i];
+        prompts[i] = (Prompt){example->ids, prompt_length(example), i};
+        longest = MAX(longest, example->n - (int64_t)prompts[i].n);
+        if (prompts[i].n == 0 || prompts[i].n == (size_t)example->n) {
+            status_fail(ST_INPUT, "row %u has no prompt with an answer behind it", example->row);
+            return status_hint(ST_INPUT, "--exact-match needs rows with a prompt and a completion");
+        }
+    }
+    /* One token more than any answer has: an answer that goes on is not equal. */
+    GenerateConfig config = {.sample = {.greedy = true, .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = longest + 1, .n = 1};
+    return generate(job->opened->model, job->opened->tokenizer, prompts, job->dataset->n, &config, NULL, compare, job);
+}
+
+static void print_json(const Eval *job, double loss) {
     JsonWriter w = {0};
     jw_object(&w, NULL);
-    jw_int(&w, "rows", (int64_t)dataset->n);
-    jw_int(&w, "tokens", sums->tokens);
+    jw_int(&w, "rows", (int64_t)job->dataset->n);
+    jw_int(&w, "tokens", job->tokens);
     jw_double(&w, "loss", loss);
     jw_double(&w, "perplexity", exp(loss));
+    jw_double(&w, "accuracy", (double)job->right / (double)job->tokens);
+    if (job->exact_match) jw_double(&w, "exact_match", (double)job->exact / (double)job->answers);
     jw_end_object(&w);
     print_result("%s\n", str_text(&w.text));
     jw_release(&w);
+}
+
+static Status report(const Command *command, const Eval *job) {
+    if (job->tokens == 0) return status_fail(ST_INPUT, "'%s' has no token whose loss counts", job->data);
+    double loss = job->loss_sum / (double)job->tokens;
+    if (command->json) {
+        print_json(job, loss);
+        return ST_OK;
+    }
+    print_result("rows        %zu (%s)\n", job->dataset->n, job->dataset->format);
+    print_result("tokens      %lld\nloss        %.6f\nperplexity  %.4f\n", (long long)job->tokens, loss, exp(loss));
+    print_result("accuracy    %.2f %% of tokens\n", 100.0 * (double)job->right / (double)job->tokens);
+    if (job->exact_match) print_result("exact       %.2f %% of answers\n", 100.0 * (double)job->exact / (double)job->answers);
     return ST_OK;
 }
 
-static void say(void *context, const char *text) {
+static void warn(void *context, const char *text) {
     (void)context;
-    show_line("%s", text);
+    show_message("tune: warning: %s", text);
 }
 
-static Status eval(const Command *command, const Eval *job, const OpenedModel *opened) {
-    DataConfig config = {.format = job->format, .train_on = job->train_on, .max_length = INT32_MAX, .truncation = "error", .vocab_size = opened->model->config.vocab_size};
-    Dataset *dataset;
-    EvalSums sums = {0};
-    TRY(dataset_load(&config, &(DataSource){.path = job->data}, 1, opened->tokenizer, &dataset));
-    data_counts_warn(&dataset->counts, job->data, say, NULL);
-    Status status = eval_rows(command, opened->model, dataset, &sums);
-    if (status == ST_OK) status = print_loss(command, dataset, &sums);
-    dataset_free(dataset);
-    return status;
-}
-
-static Status check(const Eval *job) {
-    if (!job->data) return status_fail(ST_USAGE, "tune eval needs --data FILE");
-    if (strcmp(job->format, "auto") != 0 && !data_format_find(job->format)) return status_fail(ST_USAGE, "--format '%s' is not known", job->format);
-    if (strcmp(job->train_on, "auto") != 0 && strcmp(job->train_on, "completion") != 0 && strcmp(job->train_on, "all") != 0)
-        return status_fail(ST_USAGE, "--train-on is auto, completion or all, not '%s'", job->train_on);
-    return ST_OK;
-}
-
-static Status run(const Command *command, const Eval *job) {
+static Status run(const Command *command, Eval *job) {
     OpenedModel opened;
+    Dataset *dataset = NULL;
     TRY(command_needs(command, 1, 1));
-    TRY(check(job));
+    if (!job->data) return status_fail(ST_USAGE, "tune eval needs --data FILE");
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &opened));
-    Status status = eval(command, job, &opened);
+    job->opened = &opened;
+    job->config.vocab_size = opened.model->config.vocab_size;
+    Status status = dataset_load(&job->config, &(DataSource){.path = job->data}, 1, opened.tokenizer, &dataset);
+    job->dataset = dataset;
+    if (status == ST_OK) data_counts_warn(&dataset->counts, job->data, warn, NULL);
+    if (status == ST_OK) status = eval_tokens(job);
+    if (status == ST_OK && job->exact_match) status = eval_answers(job, command->arena);
+    if (status == ST_OK) status = report(command, job);
+    dataset_free(dataset);
     close_model(&opened);
     return status;
 }
 
 Status cmd_eval(int argc, char **argv) {
-    Eval job = {.format = "auto", .train_on = "auto"};
+    Eval job = {.config = {.format = "auto", .train_on = "auto", .max_length = 1 << 20, .truncation = "error"}};
     Command command = {
         .arguments_help = "MODEL --data FILE",
-        .help = "The mean loss of a model, in nats per token that would be trained, and its perplexity. Rows are of any format that training takes; none is cut.\n"
-                "With --json: {\"rows\", \"tokens\", \"loss\", \"perplexity\"}.\n"
-                "    tune eval models/smollm2 --adapter runs/my-run/adapter --data held-out.jsonl",
+        .help = "Mean loss over the tokens that training would train on, perplexity, and the share of tokens whose likeliest guess is right.\n"
+                "    tune eval DIR --adapter runs/sft/adapter --data held_out.jsonl",
     };
     const Option options[] = {
-        {"--data", OPTION_TEXT, &job.data, "FILE", "rows, .jsonl or .json, also .gz"},
+        {"--data", OPTION_TEXT, &job.data, "FILE", "rows, as for training: .jsonl or .json, also .gz"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
-        {"--format", OPTION_TEXT, &job.format, "NAME", "of the rows; auto: by the first one"},
-        {"--train-on", OPTION_TEXT, &job.train_on, "WHAT", "auto, completion or all: which tokens count"},
+        {"--format", OPTION_TEXT, &job.config.format, "NAME", "auto, prompt_completion, alpaca, text or ids"},
+        {"--train-on", OPTION_TEXT, &job.config.train_on, "WHAT", "auto, completion or all"},
+        {"--max-length", OPTION_INT, &job.config.max_length, "N", "longest row in tokens"},
+        {"--truncation", OPTION_TEXT, &job.config.truncation, "HOW", "error (default), drop, keep_start or keep_end"},
+        {"--exact-match", OPTION_FLAG, &job.exact_match, NULL, "also answer each prompt greedily and compare with the row's completion"},
         {0},
     };
     bool done;

@@ -15,7 +15,7 @@ percent() { sed -n 's/.*"exact_match": *\([0-9.eE+-]*\).*/\1/p' "$1" | awk '{ pr
 check() { # NAME MODEL [ADAPTER OPTIONS]
     name=$1 model=$2
     shift 2
-    run "$tune" eval "$model" "$@" --data "$out/test.jsonl" --exact-match --max-new-tokens 16 --json > "$out/$name.json"
+    run "$tune" eval "$model" "$@" --data "$out/test.jsonl" --exact-match --json > "$out/$name.json"
 }
 
 say '1. Rows: 344 words to learn from, 85 others to be asked about'
