@@ -211,6 +211,46 @@ static Status word_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const 
     return word_merge(tokenizer, encoder, word, len, bytes, n);
 }
 
+/* ---- cutting at marks ---- */
+
+#define MARK "\xE2\x96\x81" /* U+2581, where a word begins in vocabularies made by SentencePiece */
+
+size_t model_cut(const Tokenizer *tokenizer, const char *word, size_t len) {
+    const Model *model = &tokenizer->model;
+    if (!model->before_mark) return len;
+    for (size_t from = 1; from < len;) {
+        const char *hit = memmem(word + from, len - from, MARK, 3);
+        if (!hit) return len;
+        size_t at = (size_t)(hit - word);
+        uint32_t c;
+        size_t used = char_last(word, at, &c);
+        bool reached_over = c > 0xFFFF || model->before_mark[c / 8] >> c % 8 & 1;
+        if (!reached_over && (c < 128 ? model->ascii_ids[c] : vocabulary_find(&tokenizer->vocabulary, hit - used, used)) >= 0) return at;
+        from = at + 1;
+    }
+    return len;
+}
+
+/* Characters before a mark are collected from all tokens. An unknown character is no place to cut: unknown ones may be joined. */
+static Status marks_find(Loader *loader, Model *model) {
+    const Vocabulary *vocabulary = &loader->tokenizer->vocabulary;
+    if (!model->plain || model->ignore_merges || loader->tokenizer->pretokenizer.bytes || vocabulary_find(vocabulary, MARK, 3) < 0) return ST_OK;
+    model->before_mark = arena_zero(loader->arena, 0x10000 / 8);
+    if (!model->before_mark) return ST_RESOURCE;
+    for (int32_t id = 0; id < vocabulary->size; id++) {
+        Slice token = vocabulary->tokens[id];
+        for (size_t from = 1; from < token.len;) {
+            const char *hit = memmem(token.data + from, token.len - from, MARK, 3);
+            if (!hit) break;
+            uint32_t c;
+            char_last(token.data, (size_t)(hit - token.data), &c);
+            if (c <= 0xFFFF) model->before_mark[c / 8] |= (uint8_t)(1 << c % 8);
+            from = (size_t)(hit - token.data) + 1;
+        }
+    }
+    return ST_OK;
+}
+
 /* ---- the cache: what a word became last time ---- */
 
 static bool cache_init(WordCache *cache) {
@@ -385,5 +425,6 @@ Status model_init(Loader *loader, Model *model, const json_t *node) {
     TRY(part_bool(loader, node, "fuse_unk", false, &model->fuse_unk));
     TRY(part_bool(loader, node, "ignore_merges", false, &model->ignore_merges));
     tables_fill(&loader->tokenizer->vocabulary, model);
+    TRY(marks_find(loader, model));
     return merges_read(loader, model, json_object_get(node, "merges"));
 }

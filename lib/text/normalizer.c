@@ -142,8 +142,12 @@ static Status form_cluster(const NormStep *step, Encoder *encoder, const Text *t
     }
     TRY(marks_order(encoder, encoder->code_points, n));
     if (step->compose) n = (size_t)utf8proc_normalize_utf32(encoder->code_points, (utf8proc_ssize_t)n, (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
-    Origin origin = text_origin(text, start, end);
-    for (size_t i = 0; i < n; i++) put_char(out, (uint32_t)encoder->code_points[i], origin);
+    uint32_t base;
+    size_t used = char_next(text->data + start, &base);
+    bool kept = n > 0 && (uint32_t)encoder->code_points[0] == base && start + used < end; /* then it and its marks have origins of their own */
+    if (kept) buffer_copy(out, text, start, start + used);
+    Origin origin = text_origin(text, kept ? start + used : start, end);
+    for (size_t i = kept; i < n; i++) put_char(out, (uint32_t)encoder->code_points[i], origin);
     return ST_OK;
 }
 

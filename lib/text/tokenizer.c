@@ -21,12 +21,14 @@ static Status encode_plain(Encoding *e, Text text) {
     const Spans *spans;
     TRY(pretokenizer_run(pretokenizer, e->encoder, &text, &spans));
     for (size_t i = 0; i < spans->n; i++) {
-        Span span = spans->data[i];
-        const WordToken *tokens;
-        size_t n;
-        TRY(model_tokenize(e->tokenizer, e->encoder, text.data + span.start, span.end - span.start, pretokenizer->bytes, &tokens, &n));
-        for (size_t k = 0; k < n; k++)
-            emit(e, tokens[k].id, e->offsets ? text_origin(&text, span.start + tokens[k].start, span.start + tokens[k].end) : (Origin){0, 0});
+        for (size_t start = spans->data[i].start, end = spans->data[i].end, len; start < end; start += len) {
+            const WordToken *tokens;
+            size_t n;
+            len = model_cut(e->tokenizer, text.data + start, end - start);
+            TRY(model_tokenize(e->tokenizer, e->encoder, text.data + start, len, pretokenizer->bytes, &tokens, &n));
+            for (size_t k = 0; k < n; k++)
+                emit(e, tokens[k].id, e->offsets ? text_origin(&text, start + tokens[k].start, start + tokens[k].end) : (Origin){0, 0});
+        }
     }
     return ST_OK;
 }
@@ -164,9 +166,9 @@ static Status sections_load(Loader *loader, const json_t *root) {
         if (json_is_object(json_object_get(root, ignored[i]))) log_message(LOG_WARNING, "'%s' in '%s' is ignored", ignored[i], loader->path);
     TRY(model_check(loader, &t->model, model));
     TRY(vocabulary_init(loader, &t->vocabulary, model, added));
-    TRY(model_init(loader, &t->model, model));
     TRY(normalizer_init(loader, &t->normalizer, json_object_get(root, "normalizer")));
     TRY(pretokenizer_init(loader, &t->pretokenizer, json_object_get(root, "pre_tokenizer")));
+    TRY(model_init(loader, &t->model, model));
     TRY(added_tokens_init(loader, &t->added, added));
     TRY(post_processor_init(loader, &t->post, json_object_get(root, "post_processor")));
     return decoder_init(loader, &t->decoder, json_object_get(root, "decoder"));

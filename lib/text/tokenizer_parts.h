@@ -96,9 +96,10 @@ typedef struct Model {
     int32_t fallback_ids[256];
     Merge *merges;
     size_t n_slots;
+    uint8_t *before_mark;    /* a bit for each character below U+10000: stands before a mark U+2581 within some token. NULL: words are not cut */
 } Model;
 Status model_check(Loader *loader, Model *model, const json_t *node); /* the type is one that is supported; comes first, because it says most */
-Status model_init(Loader *loader, Model *model, const json_t *node);  /* after the vocabulary */
+Status model_init(Loader *loader, Model *model, const json_t *node);  /* after the vocabulary and the pre-tokenizer */
 
 typedef struct WordToken { int32_t id; uint32_t start, end; } WordToken; /* bytes within the word */
 typedef struct Symbol { int32_t id, prev, next, rank, merged; uint32_t start, end; } Symbol;
@@ -131,6 +132,9 @@ void encoder_free(Encoder *encoder);
 bool array_reserve(void *array, size_t *cap, size_t need, size_t size);
 /* Tokens of one piece. `bytes`: each byte stands for its GPT-2 character. Valid until the next call. */
 Status model_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, bool bytes, const WordToken **tokens, size_t *n);
+/* Length of the beginning of the word that may be tokenized by itself, because no token reaches over its end: text without pre-tokenizer is
+ * cut into words by this, which the cache then knows. */
+size_t model_cut(const Tokenizer *tokenizer, const char *word, size_t len);
 void cache_release(WordCache *cache);
 
 /* ---- normalizer ---- */
