@@ -1,0 +1,89 @@
+#!/bin/sh
+# Exact resume: runs that are killed again and again (kill -9, also in the middle of a save), interrupted or out of disk end with the same bytes
+# as one that nobody disturbed.
+#   tests/cli/resume.sh TUNE      KILLS=n: kills of each run (5)
+set -u
+tune=$1
+kills=${KILLS:-5}
+work=$(mktemp -d) || exit 1
+trap 'rm -rf "$work"' EXIT
+trap 'exit 130' INT TERM
+passed=0 failed=0
+rows=$work/rows.jsonl
+awk -v kind=train -f recipes/demo/make_rows.awk recipes/demo/words.txt | head -n 60 >"$rows"
+"$tune" init recipes/demo/model -o "$work/model" --quiet || exit 1
+
+verdict() { # NAME CODE: 0 is good
+    if [ "$2" = 0 ]; then passed=$((passed + 1)) && echo "[       OK ] $1"; else failed=$((failed + 1)) && echo "[  FAILED  ] $1"; fi
+}
+# become_sft OUTPUT SETTINGS...: every step saved, evaluations and early stopping on. In the background it has the program's own process number.
+become_sft() {
+    out=$1
+    shift
+    exec "$tune" sft --quiet model.path="$work/model" data.train="$rows" data.eval_split=0.1 output="$out" train.batch_size=4 train.gradient_accumulation_steps=2 \
+        train.learning_rate=0.02 train.max_steps=9 train.save_every=1 train.eval_every=3 train.early_stopping=2 "$@"
+}
+sft() (become_sft "$@")
+facts() { sed 's/"seconds": *[^,}]*//; s/"tokens_per_second": *[^,}]*//' "$1/metrics.jsonl"; }
+same() { # RUN REFERENCE
+    facts "$1" >"$work/facts" && facts "$2" | cmp - "$work/facts" || return 1
+    for file in "$2"/*/*.safetensors; do cmp "$file" "$1/${file#"$2"/}" || return 1; done
+}
+# Resumes the run $1 until it is finished, killing it after shares of $2 seconds that differ from time to time: from "just started" to "nearly through".
+kill_and_resume() {
+    run=$1 length=$2 n=0
+    shift 2
+    while [ $n -lt "$kills" ]; do
+        n=$((n + 1))
+        become_sft "$run" --resume "$@" 2>"$work/err" &
+        pid=$!
+        sleep "$(awk -v n=$n -v length_="$length" 'BEGIN { x = n * 0.618034; print length_ * (0.05 + 0.8 * (x - int(x))) }')"
+        kill -9 $pid 2>/dev/null
+        wait $pid 2>/dev/null
+    done
+    sft "$run" --resume "$@" || return 1
+}
+now() { date +%s.%N | sed 's/\.N$//'; }
+
+undisturbed_and_killed() { # NAME SETTINGS...
+    name=$1
+    shift
+    began=$(now)
+    sft "$work/$name" --threads 1 "$@" || { verdict "$name" 1; return; }
+    length=$(echo "$began $(now)" | awk '{ print $2 - $1 < 0.05 ? 0.05 : $2 - $1 }')
+    sft "$work/$name-2" --threads 2 "$@" && same "$work/$name-2" "$work/$name"
+    verdict "$name: the same bytes with 1 and 2 threads" $?
+    kill_and_resume "$work/$name-killed" "$length" "$@" && same "$work/$name-killed" "$work/$name"
+    verdict "$name: killed $kills times" $?
+}
+undisturbed_and_killed lora lora.rank=4 lora.dropout=0.1
+undisturbed_and_killed full lora=null train.checkpointing=layer train.keep_checkpoints=1 train.max_steps=6
+undisturbed_and_killed modules lora.rank=2 lora.modules_to_save='[lm_head]' train.batch_size=1 train.optimizer=sgd train.max_steps=6
+
+# A finished run is left as it is.
+cp -R "$work/lora" "$work/before" && sft "$work/lora" --resume lora.rank=4 lora.dropout=0.1 && diff -r "$work/before" "$work/lora"
+verdict "finished: resuming changes nothing" $?
+
+# Signals: a checkpoint and exit code 130. No save_every, so that the checkpoint is the signal's.
+for signal in INT TERM; do
+    become_sft "$work/$signal" --threads 1 lora.rank=4 lora.dropout=0.1 train.save_every=0 2>"$work/err" &
+    pid=$!
+    tries=0
+    while ! [ -s "$work/$signal/metrics.jsonl" ] && [ $tries -lt 500 ]; do sleep 0.01; tries=$((tries + 1)); done
+    kill -$signal $pid
+    wait $pid
+    code=$?
+    [ $code = 130 ] && tail -n 2 "$work/err" | grep -q '^tune: error: interrupted' && ls "$work/$signal/checkpoints" | grep -q '^step-' &&
+        sft "$work/$signal" --resume lora.rank=4 lora.dropout=0.1 train.save_every=0 && same "$work/$signal" "$work/lora"
+    verdict "SIG$signal: exit code $code with a checkpoint" $?
+done
+
+# No space: files may not grow beyond 64 KiB, which metrics stay below and the tensors of a checkpoint of rank 8 do not.
+(ulimit -f 128 && sft "$work/disk" lora.rank=8) 2>"$work/err"
+code=$?
+[ $code = 5 ] && tail -n 2 "$work/err" | grep -q '^tune: error: cannot save checkpoint of step 1' && ! ls "$work/disk/checkpoints" | grep -q . && sft "$work/disk" --resume lora.rank=8 &&
+    sft "$work/enough" lora.rank=8 && same "$work/disk" "$work/enough"
+verdict "full disk: exit code $code, goes on when there is space" $?
+
+echo "[  PASSED  ] $passed test(s)."
+[ $failed = 0 ] || { echo "[  FAILED  ] $failed test(s), listed above"; exit 1; }
