@@ -9,13 +9,20 @@ rm -rf "$out"
 mkdir -p "$out"
 
 say() { printf '\n\033[1m%s\033[0m\n' "$1"; }
-run() { printf '$ %s\n' "$*"; "$@"; }
+# Prints a command as one would type it, then runs it.
+show() {
+    printf '$'
+    for word in "$@"; do case $word in *[\ \'\<]*) printf ' "%s"' "$word" ;; *) printf ' %s' "$word" ;; esac; done
+    printf '\n'
+}
+run() { show "$@"; "$@"; }
 # "exact_match": 0.12 of a JSON object, as a percentage
 percent() { sed -n 's/.*"exact_match": *\([0-9.eE+-]*\).*/\1/p' "$1" | awk '{ printf "%.1f %%", 100 * $1 }'; }
 check() { # NAME MODEL [ADAPTER OPTIONS]
     name=$1 model=$2
     shift 2
-    run "$tune" eval "$model" "$@" --data "$out/test.jsonl" --exact-match --json > "$out/$name.json"
+    show "$tune" eval "$model" "$@" --data "$out/test.jsonl" --exact-match
+    "$tune" eval "$model" "$@" --data "$out/test.jsonl" --exact-match --json --quiet > "$out/$name.json"
 }
 
 say '1. Rows: 344 words to learn from, 85 others to be asked about'
@@ -24,8 +31,8 @@ head -n 2 "$out/train.jsonl"
 
 say '2. What the model can do before: it has only ever seen invented words in a terse notation'
 check before "$here/model"
-run "$tune" generate "$here/model" --prompt "< 'garden' =" --greedy --max-new-tokens 12
-run "$tune" generate "$here/model" --prompt "Spell 'garden' backwards." --greedy --max-new-tokens 12
+run "$tune" generate "$here/model" --prompt "< 'pirate' =" --greedy --max-new-tokens 12
+run "$tune" generate "$here/model" --prompt "Spell 'pirate' backwards." --greedy --max-new-tokens 12
 
 say '3. LoRA fine-tuning on the questions'
 run "$tune" sft "$here/sft.yaml" "model.path=$here/model" "data.train=$out/train.jsonl" "output=$out/sft"
@@ -36,7 +43,7 @@ run "$tune" merge "$here/model" "$out/sft/adapter" -o "$out/merged"
 check merged "$out/merged"
 
 say '5. Talking to the result'
-for question in "Spell 'garden' backwards." "Please shout 'window'." "How many letters are in 'wizard'?"; do
+for question in "Spell 'pirate' backwards." "Please shout 'pepper'." "How many letters are in 'violin'?"; do
     printf '%s  ' "$question"
     "$tune" generate "$out/merged" --prompt "$question" --greedy --max-new-tokens 12
 done
