@@ -100,7 +100,7 @@ static void to_stderr(void *context, LogLevel level, const char *text) {
 }
 
 void use_threads(int64_t n) {
-    if (n > 0) omp_set_num_threads((int)MIN(n, 4096));
+    if (n > 0) omp_set_num_threads((int)n);
 }
 
 Status command_parse(Command *command, int argc, char **argv, const Option *own, bool *done) {
@@ -131,7 +131,7 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
             command->arguments[command->n_arguments++] = text;
         }
     }
-    if (command->threads < 0) return status_fail(ST_USAGE, "--threads must be 0 or more, not %lld", (long long)command->threads);
+    if (command->threads < 0 || command->threads > 1024) return status_fail(ST_USAGE, "--threads must be from 0 to 1024, not %lld", (long long)command->threads);
     use_threads(command->threads);
     log_set_sink(to_stderr, NULL, (LogLevel)command->log);
     set_quiet(command->quiet);

@@ -15,7 +15,7 @@
 enum { LABEL_NONE = -100 }; /* a position that carries no loss, as in HF */
 
 /* A row as the file has it, in one of the known forms. Strings are borrowed from `json`. */
-typedef struct Row { json_t *json; const char *file; size_t line; } Row; /* line from 1; for .json arrays: the element's number */
+typedef struct Row { json_t *json; const char *file; const char *unit; size_t line; } Row; /* line from 1, unit "line"; of a .json array or columns: the row's number, "row" */
 
 /* One sequence to train on: ids, and at each position the label it should have been predicted as, or LABEL_NONE (in place, not shifted). */
 typedef struct Example { const int32_t *ids, *labels; int32_t n, trained; uint32_t file; uint32_t row; } Example;
@@ -58,7 +58,7 @@ typedef struct DataCounts {
     int64_t duplicates;        /* the same tokens and labels as an earlier row; kept */
     int64_t remapped, no_eos;  /* see Encoding */
 } DataCounts;
-typedef struct DataSource { const char *path; const char *format; int64_t max_rows; } DataSource; /* format NULL: the config's; max_rows 0: all */
+typedef struct DataSource { const char *path, *format, *unit; int64_t max_rows; } DataSource; /* format NULL: the config's; max_rows 0: all; unit: of row numbers, once read */
 typedef struct Dataset {
     Example *examples;
     size_t n;

@@ -203,6 +203,7 @@ static Status encode_row(Loader *loader, const Row *row) {
     ids_clear(&encoding->labels);
     encoding->remapped = encoding->no_eos = false;
     if (!loader->format) TRY(choose_format(loader, row));
+    loader->dataset->sources[loader->file].unit = row->unit;
     TRY(loader->format->encode(row->json, loader->config, loader->tokenizer, encoding));
     if (encoding->ids.n == 0) return status_fail(ST_INPUT, "the row has no tokens");
     if (encoding->ids.n > INT32_MAX) return status_fail(ST_INPUT, "the row has too many tokens");
@@ -213,7 +214,7 @@ static Status encode_row(Loader *loader, const Row *row) {
 
 static Status load_row(void *context, const Row *row) {
     Status status = encode_row(context, row);
-    return status == ST_OK || status == ST_RESOURCE ? status : status_prefix(status, "'%s' line %zu", row->file, row->line);
+    return status == ST_OK || status == ST_RESOURCE ? status : status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
 }
 
 /* ---- doubles ---- */
@@ -345,7 +346,8 @@ Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **he
 
 void dataset_where(const Dataset *dataset, size_t example, Str *text) {
     const Example *at = &dataset->examples[example];
-    str_printf(text, "%s line %u", dataset->sources[at->file].path, (unsigned)at->row);
+    const DataSource *source = &dataset->sources[at->file];
+    str_printf(text, "%s %s %u", source->path, source->unit, (unsigned)at->row);
 }
 
 void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context) {

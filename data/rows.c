@@ -7,15 +7,15 @@
 #define JSON_LIMIT ((size_t)4 << 30)
 
 typedef Status RowCallback(void *context, const Row *row);
-typedef struct Reader { const char *path; int64_t max_rows, n_rows; RowCallback *read; void *context; } Reader;
+typedef struct Reader { const char *path, *unit; int64_t max_rows, n_rows; RowCallback *read; void *context; } Reader;
 
 static bool reader_full(const Reader *reader) { return reader->max_rows > 0 && reader->n_rows >= reader->max_rows; }
 
 static Status hand_over(Reader *reader, json_t *json, size_t line) {
-    if (!json_is_object(json)) return status_fail(ST_INPUT, "'%s' line %zu: a row must be a JSON object", reader->path, line);
+    if (!json_is_object(json)) return status_fail(ST_INPUT, "'%s' %s %zu: a row must be a JSON object", reader->path, reader->unit, line);
     if (reader->n_rows % 1024 == 0 && interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted while reading '%s'", reader->path);
     reader->n_rows++;
-    return reader->read(reader->context, &(Row){json, reader->path, line});
+    return reader->read(reader->context, &(Row){json, reader->path, reader->unit, line});
 }
 
 /* ---- one row a line ---- */
@@ -112,6 +112,7 @@ static Status read_document(Reader *reader) {
         str_release(&text);
         return read_lines(reader);
     }
+    reader->unit = "row";
     json_t *root = NULL;
     Slice whole = without_mark((Slice){str_text(&text), text.len}, 1);
     Status status = json_read_text(whole.data, whole.len, reader->path, &root);
@@ -137,7 +138,7 @@ static bool named(const char *path, const char *ending) {
 }
 
 Status rows_read_some(const char *path, int64_t max_rows, RowCallback *read, void *context) {
-    Reader reader = {.path = path, .max_rows = max_rows, .read = read, .context = context};
+    Reader reader = {.path = path, .unit = "line", .max_rows = max_rows, .read = read, .context = context};
     if (named(path, ".jsonl") || named(path, ".ndjson")) return read_lines(&reader);
     if (named(path, ".json")) return read_document(&reader);
     bool later = named(path, ".csv") || named(path, ".parquet") || named(path, ".txt");

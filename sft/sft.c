@@ -278,6 +278,7 @@ static Status load_data(Sft *sft) {
     TRY(load_rows(sft, recipe->data_train, "data.train", &sft->train));
     const Yaml *eval = recipe->data_eval ? recipe->data_eval : recipe->eval_data;
     if (eval) return load_rows(sft, eval, recipe->data_eval ? "data.eval" : "eval.data", &sft->eval);
+    if (recipe->data_eval_split == 0 && recipe->train_eval_every > 0) log_message(LOG_WARNING, "'train.eval_every' does nothing: there is neither 'data.eval' nor 'data.eval_split'");
     return recipe->data_eval_split > 0 ? dataset_split(sft->train, recipe->data_eval_split, (uint64_t)recipe->seed, &sft->eval) : ST_OK;
 }
 

@@ -85,6 +85,20 @@ static Status check_targets(const Model *model, const LoraConfig *config) {
     return ST_OK;
 }
 
+/* A pattern that names no adapted module would be a wish silently not granted. */
+static Status check_patterns(const Model *model, const LoraConfig *config, const char *const *keys, size_t n, const char *what) {
+    for (size_t k = 0; k < n; k++) {
+        bool found = false;
+        Str pattern = {0};
+        str_printf(&pattern, "(.*\\.)?(%s)", keys[k]);
+        for (size_t i = 0; i < model->n_linears && !found; i++)
+            found = lora_targets(config, model->linears[i]->path) && pattern_matches(str_text(&pattern), model->linears[i]->path);
+        str_release(&pattern);
+        if (!found) return status_hint(status_fail(ST_CONFIG, "'%s' of %s matches no module that gets an adapter", keys[k], what), "it is a module's name or path, or a regular expression for one");
+    }
+    return ST_OK;
+}
+
 static Status save_named_modules(Model *model, const LoraConfig *config) {
     for (size_t t = 0; t < config->n_saved; t++) {
         bool found = false;
@@ -104,6 +118,8 @@ static Status save_named_modules(Model *model, const LoraConfig *config) {
 Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed) {
     TRY(check_lora(model, config));
     TRY(check_targets(model, config));
+    TRY(check_patterns(model, config, config->rank_keys, config->n_rank_pattern, "rank_pattern"));
+    TRY(check_patterns(model, config, config->alpha_keys, config->n_alpha_pattern, "alpha_pattern"));
     DType dtype = model->compute == DT_F64 ? DT_F64 : DT_F32;
     for (size_t i = 0; i < model->n_linears; i++)
         if (lora_targets(config, model->linears[i]->path)) TRY(lora_attach(model->linears[i], config, seed, dtype, model->device, model->arena, &model->params));

@@ -3,7 +3,27 @@
 
 #include <string.h>
 
-/* One accumulation step on the device that computes nothing: it allocates what the real one will. */
+/* What to change in a recipe that needs too much. */
+static Status advise_less(const Recipe *recipe) {
+    Str advice = {0};
+    str_append(&advice, "make ");
+    if (recipe->train_batch_tokens > 0) {
+        str_append(&advice, "train.batch_tokens");
+    } else if (recipe->train_batch_size > 1) {
+        str_append(&advice, "train.batch_size");
+    } else {
+        str_append(&advice, "data.max_length");
+    }
+    str_append(&advice, " smaller");
+    if (recipe->train_gradient_accumulation_steps >= 1 && recipe->train_batch_size > 1) str_append(&advice, " (train.gradient_accumulation_steps makes up for it)");
+    if (strcmp(recipe->train_checkpointing, "none") == 0) str_append(&advice, ", or set train.checkpointing: layer");
+    if (!recipe->has_lora) str_append(&advice, ", or train a LoRA adapter");
+    status_hint(ST_RESOURCE, "%s", str_text(&advice));
+    str_release(&advice);
+    return ST_RESOURCE;
+}
+
+/* One accumulation step on the device that computes nothing: it allocates what the real one will. What cannot even be laid out does not fit either. */
 static Status activation_bytes(const TrainerConfig *config, size_t *bytes) {
     Tape *meta = tape_new(device_meta(), tape_compute(config->tape), 0);
     if (!meta) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
@@ -11,7 +31,10 @@ static Status activation_bytes(const TrainerConfig *config, size_t *bytes) {
     Status status = config->task.largest_batch(config->task.context, meta);
     *bytes = tape_peak_bytes(meta);
     tape_free(meta);
-    return status;
+    if (status != ST_RESOURCE) return status;
+    char need[32], have[32];
+    status_fail(status, "training needs more than %s of memory for a step, the machine has %s left", format_bytes((double)*bytes, need), format_bytes((double)memory_available(), have));
+    return advise_less(config->recipe);
 }
 
 static size_t trained_bytes(const Params *params) {
@@ -45,22 +68,7 @@ Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory) {
     if (still <= left) return ST_OK;
     char need[32], have[32];
     status_fail(ST_RESOURCE, "training needs %s of memory more, the machine has %s left", format_bytes((double)still, need), format_bytes((double)left, have));
-    Str advice = {0};
-    str_append(&advice, "make ");
-    if (recipe->train_batch_tokens > 0) {
-        str_append(&advice, "train.batch_tokens");
-    } else if (recipe->train_batch_size > 1) {
-        str_append(&advice, "train.batch_size");
-    } else {
-        str_append(&advice, "data.max_length");
-    }
-    str_append(&advice, " smaller");
-    if (recipe->train_gradient_accumulation_steps >= 1 && recipe->train_batch_size > 1) str_append(&advice, " (train.gradient_accumulation_steps makes up for it)");
-    if (strcmp(recipe->train_checkpointing, "none") == 0) str_append(&advice, ", or set train.checkpointing: layer");
-    if (!recipe->has_lora) str_append(&advice, ", or train a LoRA adapter");
-    status_hint(ST_RESOURCE, "%s", str_text(&advice));
-    str_release(&advice);
-    return ST_RESOURCE;
+    return advise_less(recipe);
 }
 
 void train_memory_describe(const TrainMemory *memory, Str *text) {

@@ -274,9 +274,11 @@ static Status unknown_key(const char *section, const char *name, const Source *s
     char where[512];
     Str written = {0};
     str_printf(&written, "%s%s%s", section, section[0] ? "." : "", name);
-    const char *near = nearest_key(section, name, str_text(&written));
+    bool dotted = section[0] == '\0' && key_find(name);
+    const char *near = dotted ? NULL : nearest_key(section, name, str_text(&written));
     status_fail(ST_CONFIG, "unknown key '%s' %s", str_text(&written), source_text(source, where));
     str_release(&written);
+    if (dotted) return status_hint(ST_CONFIG, "in a file '%s' stands below '%.*s:'; with a dot it is written on the command line", strchr(name, '.') + 1, (int)strcspn(name, "."), name);
     return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : status_hint(ST_CONFIG, "`tune sft --help` lists the keys");
 }
 
@@ -356,6 +358,12 @@ static Status read_override(Recipe *recipe, const char *text) {
     return set_key(recipe, key, node, &source);
 }
 
+static Status refuse_betas(const Recipe *recipe) {
+    char where[512];
+    Source source = {recipe->path, recipe_line(recipe, "train.betas")};
+    return status_fail(ST_CONFIG, "wrong value for 'train.betas' %s: expected two numbers from 0 to below 1", source_text(&source, where));
+}
+
 /* What no single key can tell. */
 static Status check_together(const Recipe *recipe) {
     if (recipe->data_eval && recipe->eval_data)
@@ -365,7 +373,7 @@ static Status check_together(const Recipe *recipe) {
     if (recipe->train_loss && strcmp(recipe->train_loss, "dft") == 0 && recipe->train_label_smoothing > 0)
         return status_fail(ST_CONFIG, "'train.loss' dft takes no 'train.label_smoothing'");
     if (recipe->train_betas.n != 2 || recipe->train_betas.items[0] >= 1 || recipe->train_betas.items[1] >= 1)
-        return status_fail(ST_CONFIG, "wrong value for 'train.betas': expected two numbers from 0 to below 1");
+        return refuse_betas(recipe);
     if (recipe->train_early_stopping > 0 && !recipe->data_eval && !recipe->eval_data && recipe->data_eval_split <= 0)
         return status_hint(status_fail(ST_CONFIG, "'train.early_stopping' needs evaluation rows"), "give 'data.eval' or 'data.eval_split'");
     if (recipe->train_early_stopping > 0 && recipe->train_eval_every == 0)

@@ -108,6 +108,8 @@ static Status take_up(Run *run) {
 
 /* Refuses what must not go on; finds out whether the run was there before and is complete. */
 static Status examine(Run *run, const Recipe *recipe, bool resume) {
+    if (file_exists(run->dir) && !dir_exists(run->dir))
+        return status_hint(status_fail(ST_CONFIG, "output '%s' is a file", run->dir), "a run is a folder: choose another output");
     run->resumed = holds_run(run);
     if (!run->resumed) return ST_OK;
     if (!resume) return refuse_taken(run);

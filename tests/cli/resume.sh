@@ -1,6 +1,6 @@
 #!/bin/sh
 # Exact resume: runs that are killed again and again (kill -9, also in the middle of a save), interrupted or out of disk end with the same bytes
-# as one that nobody disturbed.
+# as one that nobody disturbed. What needs more memory than there is, is refused before the first step.
 #   tests/cli/resume.sh TUNE      KILLS=n: kills of each run (5)
 set -u
 tune=$1
@@ -84,6 +84,16 @@ code=$?
 [ $code = 5 ] && tail -n 2 "$work/err" | grep -q '^tune: error: cannot save checkpoint of step 1' && ! ls "$work/disk/checkpoints" | grep -q . && sft "$work/disk" --resume lora.rank=8 &&
     sft "$work/enough" lora.rank=8 && same "$work/disk" "$work/enough"
 verdict "full disk: exit code $code, goes on when there is space" $?
+
+# No memory. Sanitizers need more address space than a limit leaves, and some systems have no such limit.
+limit=1000000
+if (ulimit -v $limit && "$tune" --help) >/dev/null 2>&1; then
+    awk 'BEGIN { printf "{\"input_ids\": [3"; for (i = 0; i < 200000; i++) printf ",4"; print "]}" }' >"$work/long.jsonl"
+    (ulimit -v $limit && "$tune" sft --quiet --threads 1 model.path="$work/model" data.train="$work/long.jsonl" data.max_length=1000000 output="$work/big" lora.rank=2 train.batch_size=1) 2>"$work/err"
+    code=$?
+    [ $code = 5 ] && [ ! -e "$work/big" ] && grep -q '^tune: error: training needs more than' "$work/err" && grep -q '^hint: make data.max_length smaller' "$work/err"
+    verdict "no memory: exit code $code before the first step" $?
+fi
 
 echo "[  PASSED  ] $passed test(s)."
 [ $failed = 0 ] || { echo "[  FAILED  ] $failed test(s), listed above"; exit 1; }
