@@ -195,17 +195,23 @@ static size_t settled(const Generator *g, const Str *text) {
     return keep;
 }
 
-/* Cuts the text at the first stop text in it. */
+/* Where `part` begins in text[from..], or text->len. The text may hold zero bytes. */
+static size_t find_text(const Str *text, size_t from, const char *part, size_t len) {
+    for (size_t at = from; at + len <= text->len; at++)
+        if (!memcmp(text->data + at, part, len)) return at;
+    return text->len;
+}
+
+/* Cuts the text at the first stop text in it; what is before `from` has been looked at. */
 static bool cut_at_stop(const Generator *g, Str *text, size_t from) {
-    const char *first = NULL;
+    size_t first = text->len;
     for (size_t i = 0; i < g->config->n_stop; i++) {
-        size_t len = strlen(g->config->stop[i]), start = from > len ? from - len : 0;
-        const char *at = len && text->len > start ? strstr(text->data + start, g->config->stop[i]) : NULL;
-        if (at && (!first || at < first)) first = at;
+        size_t len = strlen(g->config->stop[i]);
+        if (len) first = MIN(first, find_text(text, from > len ? from - len : 0, g->config->stop[i], len));
     }
-    if (!first) return false;
-    text->len = (size_t)(first - text->data);
-    text->data[text->len] = '\0';
+    if (first == text->len) return false;
+    text->len = first;
+    text->data[first] = '\0';
     return true;
 }
 
