@@ -76,7 +76,7 @@ $(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/check.o $(BUILD)/libtu
 	$(CC) $(BASE_CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
-DEPS_PRESENT = pkg-config --exists $(PKGS) cmocka && printf '\043include <cblas.h>' | $(CC) $(CPPFLAGS) $(shell pkg-config --cflags openblas 2>/dev/null) -x c -fsyntax-only - 2>/dev/null
+DEPS_PRESENT = pkg-config --exists $(PKGS) cmocka 2>/dev/null && printf '\043include <cblas.h>' | $(CC) $(CPPFLAGS) $(shell pkg-config --cflags openblas 2>/dev/null) -x c -fsyntax-only - 2>/dev/null
 deps: ## install the system packages (apt, dnf or brew)
 	@sudo=; [ "$$(id -u)" = 0 ] || ! command -v sudo >/dev/null || sudo=sudo; \
 	if command -v apt-get >/dev/null; then export DEBIAN_FRONTEND=noninteractive; $$sudo apt-get update -q; \

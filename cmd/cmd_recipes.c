@@ -1,18 +1,31 @@
 /* tune recipes: the recipes that come with the program. */
 #include <string.h>
 #include <unistd.h>
+#ifdef __APPLE__
+#include <mach-o/dyld.h>
+#endif
 
 #include "cmd/cmd.h"
 
 typedef struct Found { Arena *arena; const char *roots[4]; size_t n_roots; char **names; size_t n; } Found; /* names: paths below a root, without .yaml, sorted */
 
+/* The path of this program; empty when the system does not say. */
+static void own_path(char *path, size_t size) {
+#ifdef __APPLE__
+    uint32_t room = (uint32_t)size;
+    if (_NSGetExecutablePath(path, &room) != 0) path[0] = '\0';
+#else
+    ssize_t len = readlink("/proc/self/exe", path, size - 1);
+    path[len > 0 ? len : 0] = '\0';
+#endif
+}
+
 /* ./recipes, then beside the program, then where `make install` puts them. */
 static Status find_roots(Found *found) {
-    char self[4096] = "";
-    ssize_t len = readlink("/proc/self/exe", self, sizeof self - 1);
+    char self[4096];
+    own_path(self, sizeof self);
     found->roots[found->n_roots++] = "recipes";
-    if (len <= 0) return ST_OK;
-    self[len] = '\0';
+    if (!self[0]) return ST_OK;
     char *slash = strrchr(self, '/');
     if (slash) *slash = '\0';
     const char *beside = path_join(found->arena, self, "recipes"), *shared = path_join(found->arena, self, "../share/tune/recipes");

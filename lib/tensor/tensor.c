@@ -102,7 +102,7 @@ double tensor_get(const Tensor *tensor, int64_t i) {
     case DT_F64: return ((const double *)tensor->data)[i];
     case DT_I32: return (double)((const int32_t *)tensor->data)[i];
     }
-    return NAN;
+    return (double)NAN;
 }
 
 void tensor_set(Tensor *tensor, int64_t i, double value) {
