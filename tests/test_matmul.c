@@ -48,14 +48,15 @@ static double *expected(const Matmul *args) {
     return want;
 }
 
-/* f32: products of values below 1, sums of k of them, each rounding 6e-8, 4 times that allowed. bf16 results: half a step of 2^-8. b rounded to bf16 where bf16 is native. */
+/* f32: products of values below 1, sums of k of them, each rounding 6e-8, 8 times that allowed; a long sum added one after another, as OpenBLAS does for armv8,
+   measured 1.9e-5 with k = 576, twice that allowed. bf16 results: half a step of 2^-8. b rounded to bf16 where bf16 is native. */
 static void check_product(Matmul *args, const char *what) {
     int64_t n = tensor_count(args->c), k = args->a->shape[args->transpose_a ? 0 : 1];
     double *want = expected(args), *got = arena_alloc(arena, (size_t)(n + 1) * sizeof *got);
     device_cpu()->matmul(args);
     tensor_read(args->c, got);
     bool rounded_b = args->a->dtype == DT_BF16 && args->b->dtype != DT_BF16 && cpu_info()->native_bf16;
-    double absolute = args->a->dtype == DT_F64 ? 1e-13 * (double)(k + 1) : 2.4e-7 * sqrt((double)(k + 1)) * 2 + (rounded_b ? 2e-3 * sqrt((double)(k + 1)) : 0);
+    double absolute = args->a->dtype == DT_F64 ? 1e-13 * (double)(k + 1) : fmax(4.8e-7 * sqrt((double)(k + 1)), 6e-8 * (double)(k + 1)) + (rounded_b ? 2e-3 * sqrt((double)(k + 1)) : 0);
     check_close_f64(what, got, want, (size_t)n, absolute, args->c->dtype == DT_BF16 ? 1.0 / 256 : 1e-6);
     tensor_unpack((Tensor *)(uintptr_t)args->b);
 }
