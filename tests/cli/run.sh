@@ -13,6 +13,7 @@ trap 'rm -rf "$work"' EXIT
 trap 'exit 130' INT TERM
 limit=
 command -v timeout >/dev/null && limit="timeout 600"
+case $TUNE in */san/* | */san-clang/* | */tsan*) sanitized=1 ;; *) sanitized= ;; esac
 passed=0 skipped=0 failed=
 
 # Takes a case apart: N.cmd, N.exit, N.out, N.err for each step; `needs`; files below tmp/.
@@ -20,6 +21,7 @@ take_apart() {
     rm -rf "$work"/* && mkdir "$work/tmp" && : >"$work/needs"
     sed -n 's/^--- file //p' "$1" | while read -r name; do mkdir -p "$(dirname "$work/tmp/$name")"; done
     sed "/^--- file/,/^---/s|\\\$TMP|$work/tmp|g; /^--- file/,/^---/s|\\\$FIXTURES|$FIXTURES|g; /^--- file/,/^---/s|\\\$SHARED|$SHARED|g" "$1" | awk -v work="$work" '
+        /^--- long/    { target = ""; next }
         /^--- needs /  { print substr($0, 11) > (work "/needs"); target = ""; next }
         /^--- file /   { target = work "/tmp/" substr($0, 10); printf "" > target; next }
         /^--- run/     { target = work "/" ++n ".cmd"; next }
@@ -86,6 +88,8 @@ for file in "$@"; do
     verdict=OK
     if ! take_apart "$file"; then
         verdict=FAILED
+    elif [ -n "$sanitized" ] && grep -q '^--- long' "$file"; then
+        echo "skipped: takes too long under sanitizers" && verdict=SKIPPED
     elif missing=$(while read -r path; do [ -e "$path" ] || echo "$path"; done <"$work/needs") && [ -n "$missing" ]; then
         echo "skipped: '$missing' is not here" && verdict=SKIPPED
     else
