@@ -23,7 +23,7 @@ static const BenchShape shapes[] = {
 enum { LORA_RANK = 16, STEPS = 4, DECODE_PROMPT = 16 }; /* of STEPS the first is not timed: it packs weights */
 
 /* row: what is printed; a NaN is a value that the work has not. */
-typedef struct Measured { double tokens_per_second, trained_per_second, gflops, gbytes_per_second, predicted, first_step; } Measured;
+typedef struct Measured { double tokens_per_second, trained_per_second, gflops, gbytes_per_second, predicted, first_step, product_share; } Measured;
 typedef struct Bench {
     const Command *command;
     const char *shape, *model, *folder, *compute; /* folder: for what is made, removed at the end */
@@ -31,9 +31,20 @@ typedef struct Bench {
     ModelConfig config;
     CpuSpeed speed;
     double start, first, last;                    /* clock: work begun, first step done, last step done */
+    double products_first, products_last;         /* seconds spent in products up to then */
     int64_t n_done;
     Measured row;
 } Bench;
+
+/* A step is done; `is_first`: it is not timed itself. */
+static void mark_step(Bench *bench, bool is_first) {
+    bench->last = clock_seconds();
+    bench->products_last = cpu_product_seconds();
+    if (is_first) {
+        bench->first = bench->last;
+        bench->products_first = bench->products_last;
+    }
+}
 
 /* ---- operations in products, and bytes of weights ---- */
 
@@ -90,8 +101,7 @@ static void keep_plan(void *context, const SftPlan *plan) { ((Bench *)context)->
 
 static void keep_step(void *context, const Progress *progress) {
     Bench *bench = context;
-    bench->last = clock_seconds();
-    if (progress->step == 1) bench->first = bench->last;
+    mark_step(bench, progress->step == 1);
     bench->n_done = progress->step;
 }
 
@@ -190,8 +200,7 @@ static Status work_prefill(Bench *bench) {
     Status status = tape ? ST_OK : ST_RESOURCE;
     for (int i = 0; status == ST_OK && i < STEPS; i++) {
         status = prefill_once(bench, model, tape, ids);
-        bench->last = clock_seconds();
-        if (i == 0) bench->first = bench->last;
+        mark_step(bench, i == 0);
     }
     double seconds = (bench->last - bench->first) / (STEPS - 1), n = (double)(bench->batch * bench->tokens);
     bench->row.first_step = bench->first - bench->start;
@@ -206,8 +215,7 @@ static Status work_prefill(Bench *bench) {
 static Status keep_token(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
     Bench *bench = context;
     (void)prompt, (void)sample, (void)id, (void)logprob, (void)text;
-    bench->last = clock_seconds();
-    if (++bench->n_done == bench->batch) bench->first = bench->last;
+    mark_step(bench, ++bench->n_done == bench->batch);
     return ST_OK;
 }
 
@@ -288,6 +296,7 @@ static void print_row(const Bench *bench, const Work *work) {
     print_number(&w, "trained_tokens_per_second", row->trained_per_second, "%10.1f", &cells);
     print_number(&w, "gflops", row->gflops, "%10.1f", &cells);
     print_number(&w, "peak_share", row->gflops / peak, "%10.2f", &cells);
+    print_number(&w, "product_share", row->product_share, "%10.2f", &cells);
     print_number(&w, "gbytes_per_second", row->gbytes_per_second, "%10.2f", &cells);
     print_number(&w, "seconds_to_first_step", row->first_step, "%10.2f", &cells);
     jw_int(&w, "peak_rss_bytes", (int64_t)memory_peak());
@@ -304,12 +313,14 @@ static Status run_work(Bench *bench, const Work *work, int64_t batch, int64_t to
     bench->batch = batch > 0 ? batch : work->batch;
     bench->tokens = tokens > 0 ? tokens : work->tokens;
     bench->n_done = 0;
-    bench->row = (Measured){(double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN};
+    bench->row = (Measured){(double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN};
+    bench->first = bench->last = 0;
     if (bench->tokens < 2 && work->run != work_load) return status_fail(ST_USAGE, "--tokens must be 2 or more");
     show_progress("%s %s ...", work->name, bench->shape);
     forget_peak();
     TRY(work->run(bench));
     end_live_line();
+    if (bench->last > bench->first) bench->row.product_share = (bench->products_last - bench->products_first) / (bench->last - bench->first);
     print_row(bench, work);
     return ST_OK;
 }
@@ -360,7 +371,7 @@ static Status bench_all(const Command *command, const char *list, const char *co
     Bench bench = {.command = command, .folder = folder, .compute = compute};
     Status status = make_model(&bench, command->arguments[0]);
     if (status == ST_OK) status = cpu_measure_speed(&bench.speed);
-    if (status == ST_OK && !command->json) print_result("%-8s %-5s %5s %6s %10s%10s%10s%10s%10s%10s  %s\n", "work", "shape", "batch", "tokens", "tokens/s", "trained/s", "GF/s", "of peak", "GB/s", "first s", "memory");
+    if (status == ST_OK && !command->json) print_result("%-8s %-5s %5s %6s %10s%10s%10s%10s%10s%10s%10s  %s\n", "work", "shape", "batch", "tokens", "tokens/s", "trained/s", "GF/s", "of peak", "in prod.", "GB/s", "first s", "memory");
     if (status == ST_OK) status = run_works(&bench, list, batch, tokens);
     if (status != ST_OK) dir_remove(folder);
     else status = dir_remove(folder);

@@ -163,6 +163,7 @@ typedef struct CpuInfo {
 } CpuInfo;
 const CpuInfo *cpu_info(void);
 size_t cpu_scratch_bytes(void);  /* what kernels keep for themselves so far, all threads, bytes */
+double cpu_product_seconds(void); /* spent in matrix products so far, the head's log-probabilities with them */
 size_t cpu_packed_bytes(void);   /* what packed weights take now, bytes */
 /* What products and memory reach on all threads, measured in about two seconds on the sizes of a small model's layers. */
 typedef struct CpuSpeed {

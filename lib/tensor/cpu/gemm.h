@@ -114,4 +114,7 @@ Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const Pack
 DType product_dtype(DType a);
 const CpuRows *cpu_rows(void);
 
+/* Counts the time since `since` (clock_seconds) as spent in products; see cpu_product_seconds. */
+void product_time_add(double since);
+
 #endif

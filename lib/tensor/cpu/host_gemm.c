@@ -351,7 +351,13 @@ static void matmul_f64(const Matmul *args, int64_t m, int64_t n, int64_t k) {
     }
 }
 
+static double seconds_in_products; /* kernels are called from one thread */
+
+void product_time_add(double since) { seconds_in_products += clock_seconds() - since; }
+double cpu_product_seconds(void) { return seconds_in_products; }
+
 void cpu_matmul(const Matmul *args) {
+    double began = clock_seconds();
     const Tensor *a = args->a, *b = args->b, *c = args->c;
     int64_t m = c->shape[0], n = c->shape[1], k = a->shape[args->transpose_a ? 0 : 1];
     ASSERT(a->shape[args->transpose_a ? 1 : 0] == m && b->shape[args->transpose_b ? 0 : 1] == n && b->shape[args->transpose_b ? 1 : 0] == k,
@@ -371,4 +377,5 @@ void cpu_matmul(const Matmul *args) {
     if (args->transpose_a) product.b = (Operand){b->data, b->dtype, b->shape[1], args->transpose_b}; /* no library promises this with a packed b */
     else product.b = weight_operand(b, args->transpose_b, product.dtype, &product.packed);
     product_run(&product);
+    product_time_add(began);
 }

@@ -65,6 +65,7 @@ void cpu_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
         device_reference()->token_logprobs(args, hidden, head, targets, logprob, entropy, mean, logsumexp);
         return;
     }
+    double began = clock_seconds();
     Product product = head_product(hidden, head, 0, n_rows);
     ProductTiles tiles = product_tiles(&product);
     int64_t n_chunks = chunks_of(&tiles);
@@ -86,6 +87,7 @@ void cpu_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
         if (entropy) tensor_set(entropy, p, log(all.sum) - all.weighted / all.sum);
         if (mean) tensor_set(mean, p, all.total / (double)n_vocab - norm);
     }
+    product_time_add(began);
 }
 
 /* ---- backward ---- */
@@ -137,6 +139,7 @@ void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
         device_reference()->token_logprobs_backward(args, hidden, head, targets, logsumexp, entropy, dlogprob, dentropy, dmean, dhidden, dhead);
         return;
     }
+    double began = clock_seconds();
     BackwardArgs all = {args, targets, logsumexp, entropy, dlogprob, dentropy, dmean, n_vocab};
     int64_t block_rows = MIN((int64_t)BLOCK_ROWS, n_rows);
     for (int64_t begin = 0; begin < n_rows; begin += BLOCK_ROWS) {
@@ -161,4 +164,5 @@ void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
         if (dhidden)
             cpu_rows()->convert(sums, DT_F32, width, (char *)dhidden->data + (size_t)(begin * width) * dtype_size(dhidden->dtype), dhidden->dtype, width, rows, width);
     }
+    product_time_add(began);
 }
