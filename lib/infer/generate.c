@@ -72,7 +72,7 @@ static Status check_prompts(const Generator *g) {
         for (size_t t = 0; t < prompt->n; t++)
             if (prompt->ids[t] < 0 || prompt->ids[t] >= config->vocab_size)
                 return status_fail(ST_INPUT, "prompt %zu has the unknown token id %d, the model's vocabulary has %lld", i + 1, prompt->ids[t], (long long)config->vocab_size);
-        if (config->learned_positions && (int64_t)prompt->n + g->config->max_new_tokens > config->max_position_embeddings) {
+        if (config->learned_positions && (int64_t)prompt->n + g->config->max_new_tokens - 1 > config->max_position_embeddings) {
             status_fail(ST_INPUT, "prompt %zu of %zu tokens and %lld new ones are more than the model's %lld positions", i + 1, prompt->n, (long long)g->config->max_new_tokens,
                         (long long)config->max_position_embeddings);
             return status_hint(ST_INPUT, "make the prompt shorter or lower max_new_tokens");
@@ -373,8 +373,13 @@ static Status run_step(Generator *g) {
     for (int64_t r = 0; r < step.n_rows; r++) {
         int64_t owner = g->row_owner[r];
         double *out = owner < 0 ? g->prefill.logits : row;
-        for (int64_t v = 0; v < vocab; v++) out[v] = tensor_get(logits, r * vocab + v);
-        if (!isfinite(out[0])) return status_fail(ST_NUMERIC, "a logit is not finite after %lld tokens of prompt %zu", (long long)step.n_tokens, g->prefill.prompt + 1);
+        bool finite = true;
+        for (int64_t v = 0; v < vocab; v++) {
+            out[v] = tensor_get(logits, r * vocab + v);
+            finite = finite && isfinite(out[v]);
+        }
+        size_t prompt = owner < 0 ? g->prefill.prompt : g->slots[owner].completion.prompt;
+        if (!finite) return status_fail(ST_NUMERIC, "a logit of prompt %zu is not finite", prompt + 1);
         if (owner >= 0) TRY(extend(g, &g->slots[owner], row));
     }
     return prompt_done(g) ? begin_samples(g) : ST_OK;
