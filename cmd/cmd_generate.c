@@ -101,7 +101,7 @@ static Status run(const Command *command, Generate *job) {
     job->config.stop = job->stop.items;
     job->has_tokenizer = opened.tokenizer != NULL;
     job->plain = job->prompt && !job->output && !command->json;
-    Status status = job->prompt ? prompt_row(job, opened.tokenizer, &rows) : token_rows_read(job->input, opened.tokenizer, true, &rows);
+    Status status = job->prompt ? prompt_row(job, opened.tokenizer, &rows) : token_rows_read(job->input, opened.tokenizer, true, opened.model->config.vocab_size, &rows);
     if (status == ST_OK) status = run_prompts(job, &opened, &rows, command->arena);
     if (job->input) token_rows_release(&rows);
     else if (rows.n) json_decref(rows.items[0].json), ids_release(&rows.items[0].ids);

@@ -48,9 +48,6 @@ static Status score(const Command *command, Score *job, const OpenedModel *opene
         const Ids *ids = &rows->items[r].ids;
         scores[r] = (ScoreRow){ids->data, ids->n, arena_alloc(command->arena, ids->n * sizeof *scores[r].logprobs)};
         if (!scores[r].logprobs) return ST_RESOURCE;
-        for (size_t i = 0; i < ids->n; i++)
-            if (ids->data[i] < 0 || ids->data[i] >= opened->model->config.vocab_size)
-                return status_fail(ST_INPUT, "row %zu has the unknown token id %d, the model's vocabulary has %lld", r + 1, ids->data[i], (long long)opened->model->config.vocab_size);
     }
     if (job->logits) {
         TRY(safetensors_writer_new(job->logits, &job->writer));
@@ -70,7 +67,7 @@ static Status run(const Command *command, Score *job) {
     TokenRows rows;
     TRY(command_needs(command, 2, 2));
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &opened));
-    Status status = token_rows_read(command->arguments[1], opened.tokenizer, false, &rows);
+    Status status = token_rows_read(command->arguments[1], opened.tokenizer, false, opened.model->config.vocab_size, &rows);
     if (status == ST_OK) status = score(command, job, &opened, &rows);
     token_rows_release(&rows);
     close_model(&opened);
