@@ -180,7 +180,7 @@ static Status prefill_once(const Bench *bench, const Model *model, Tape *tape, c
     tape_record(tape, false);
     ModelBatch batch = {.ids = ids, .layout = {.n_tokens = bench->batch * bench->tokens, .n_segments = (int32_t)bench->batch, .segments = segments}};
     Tensor *wanted = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &bench->batch, rows);
-    Tensor *logits = wanted ? model_logits(model, tape, model_forward(model, tape, &batch), wanted) : NULL;
+    Tensor *logits = wanted ? model_logits(model, tape, model_forward(model, tape, &batch), wanted).logits : NULL;
     return logits ? ST_OK : tape_status(tape) != ST_OK ? tape_status(tape) : ST_RESOURCE;
 }
 

@@ -17,14 +17,15 @@ typedef struct Eval {
     const Dataset *dataset;
 } Eval;
 
-static void count_right(Eval *job, const Tensor *logits, const int32_t *targets) {
-    int64_t n = tensor_rows(logits), vocab = tensor_width(logits);
-    const float *values = logits->data;
+static void count_tokens(Eval *job, const Logits *logits, const int32_t *targets) {
+    int64_t n = tensor_rows(logits->logits), vocab = tensor_width(logits->logits);
+    const float *values = logits->logits->data;
     for (int64_t i = 0; i < n; i++, values += vocab) {
         int64_t best = 0;
         for (int64_t v = 1; v < vocab; v++)
             if (values[v] > values[best]) best = v;
         job->right += best == targets[i];
+        job->loss_sum -= logits_logprob(logits, i, targets[i]);
     }
 }
 
@@ -32,19 +33,13 @@ static Status eval_batch(Eval *job, Tape *tape, const Batch *batch) {
     const Model *model = job->opened->model;
     tape_reset(tape);
     Tensor *hidden = model_forward(model, tape, &batch->model);
-    Tensor *rows = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &batch->n_targets, batch->rows);
-    Tensor *targets = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &batch->n_targets, batch->targets);
-    if (!rows || !targets) return ST_RESOURCE;
-    TokenLogprobs p = op_token_logprobs(tape, hidden, model->head, rows, targets, &model->logprob);
-    TRY(tape_status(tape));
-    for (int64_t i = 0; i < batch->n_targets; i++) job->loss_sum -= tensor_get(p.logprob, i);
-    for (int64_t i = 0; i < batch->n_targets; i += LOGIT_ROWS) {
+     for (int64_t i = 0; i < batch->n_targets; i += LOGIT_ROWS) {
         int64_t n = MIN(LOGIT_ROWS, batch->n_targets - i);
         Tensor *some = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &n, batch->rows + i);
-        Tensor *logits = some ? model_logits(model, tape, hidden, some) : NULL;
+        if (!some) return ST_RESOURCE;
+        Logits logits = model_logits(model, tape, hidden, some);
         TRY(tape_status(tape));
-        if (!logits) return ST_RESOURCE;
-        count_right(job, logits, batch->targets + i);
+        count_tokens(job, &logits, batch->targets + i);
     }
     job->tokens += batch->n_targets;
     return ST_OK;

@@ -360,7 +360,7 @@ static Status probe(const Model *model, float **logits) {
     tape_record(tape, false);
     ModelBatch batch = {.ids = ids, .layout = {.n_tokens = PROBE_SIZE, .n_segments = PROBE_ROWS, .segments = segments}};
     Tensor *wanted = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &size, rows);
-    Tensor *result = model_logits(model, tape, model_forward(model, tape, &batch), wanted);
+    Tensor *result = model_logits(model, tape, model_forward(model, tape, &batch), wanted).logits;
     Status status = result && wanted ? ST_OK : tape_status(tape) != ST_OK ? tape_status(tape) : ST_RESOURCE;
     if (status == ST_OK && !(*logits = malloc(tensor_bytes(result)))) status = status_fail(ST_RESOURCE, "out of memory for the proof's logits");
     if (status == ST_OK) memcpy(*logits, result->data, tensor_bytes(result));

@@ -48,7 +48,7 @@ static double *run_logits(Run *run, size_t *count) {
     int64_t n = run->batch.layout.n_tokens;
     int32_t rows[256];
     for (int64_t i = 0; i < n; i++) rows[i] = (int32_t)i;
-    Tensor *logits = model_logits(run->model, run->tape, model_forward(run->model, run->tape, &run->batch), ids_tensor(run->tape, rows, n));
+    Tensor *logits = model_logits(run->model, run->tape, model_forward(run->model, run->tape, &run->batch), ids_tensor(run->tape, rows, n)).logits;
     check_ok(tape_status(run->tape));
     *count = (size_t)tensor_count(logits);
     double *values = malloc(*count * sizeof *values);

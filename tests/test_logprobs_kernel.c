@@ -38,18 +38,29 @@ static Tensor *random_targets(int64_t rows, int64_t n_vocab) {
     return targets;
 }
 
-typedef struct Results { Tensor *logprob, *entropy, *mean, *logsumexp, *dhidden, *dhead; } Results;
+typedef struct Results { Tensor *logprob, *entropy, *mean, *logsumexp, *dhidden, *dhead, *logits, *norms; } Results;
 
 static Results run(const Device *device, DType dtype, DType hidden_grad, const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets,
                    Tensor *const grads[3]) {
     int64_t rows = hidden->shape[0];
     Results r = {tensor_of(device, dtype, rows, 0), args->entropy ? tensor_of(device, dtype, rows, 0) : NULL, args->mean ? tensor_of(device, dtype, rows, 0) : NULL,
-                 tensor_of(device, dtype, rows, 0), tensor_of(device, hidden_grad, rows, hidden->shape[1]), tensor_of(device, dtype, head->shape[0], head->shape[1])};
+                 tensor_of(device, dtype, rows, 0), tensor_of(device, hidden_grad, rows, hidden->shape[1]), tensor_of(device, dtype, head->shape[0], head->shape[1]),
+                 tensor_of(device, dtype, rows, head->shape[0]), tensor_of(device, DT_F64, rows, 0)};
     memset(r.dhidden->data, 0xff, tensor_bytes(r.dhidden));
     device->fill(r.dhead, 0.25); /* is added to */
     device->token_logprobs(args, hidden, head, targets, r.logprob, r.entropy, r.mean, r.logsumexp);
     device->token_logprobs_backward(args, hidden, head, targets, r.logsumexp, r.entropy, grads[0], args->entropy ? grads[1] : NULL, args->mean ? grads[2] : NULL, r.dhidden, r.dhead);
+    device->token_logits(args, hidden, head, r.logits, r.norms);
     return r;
+}
+
+/* Sampler and trainer get the same numbers. */
+static void check_same_logprobs(const Results *r, const Tensor *targets) {
+    int64_t n_vocab = tensor_width(r->logits);
+    for (int64_t p = 0; p < tensor_rows(r->logits); p++) {
+        float logprob = (float)(tensor_get(r->logits, p * n_vocab + ((const int32_t *)targets->data)[p]) - tensor_get(r->norms, p));
+        assert_memory_equal(&logprob, (const float *)r->logprob->data + p, sizeof logprob);
+    }
 }
 
 static void check_tensor(const char *what, const Tensor *got, const Tensor *want, double absolute, double relative) {
@@ -79,6 +90,9 @@ static void check_case(int64_t rows, int64_t n_vocab, int64_t width, DType dtype
     CHECK(entropy, 1e-5, 0);
     CHECK(mean, 5e-6, 0);
     CHECK(logsumexp, 5e-6, 0);
+    CHECK(logits, 5e-6, 5e-6);
+    CHECK(norms, 5e-6, 0);
+    check_same_logprobs(&got, targets);
     CHECK(dhidden, rounded ? 2e-2 : 1e-5, dtype == DT_BF16 ? 1.0 / 256 : 1e-5);
     CHECK(dhead, rounded ? 2e-2 : 1e-5, 1e-5);
 #undef CHECK
@@ -126,6 +140,8 @@ static void run_threads(void) {
             assert_memory_equal(r.logprob->data, one.logprob->data, tensor_bytes(r.logprob));
             assert_memory_equal(r.entropy->data, one.entropy->data, tensor_bytes(r.entropy));
             assert_memory_equal(r.mean->data, one.mean->data, tensor_bytes(r.mean));
+            assert_memory_equal(r.logits->data, one.logits->data, tensor_bytes(r.logits));
+            assert_memory_equal(r.norms->data, one.norms->data, tensor_bytes(r.norms));
             assert_memory_equal(r.dhidden->data, one.dhidden->data, tensor_bytes(r.dhidden));
             assert_memory_equal(r.dhead->data, one.dhead->data, tensor_bytes(r.dhead));
         }
@@ -178,6 +194,7 @@ static void extremes(void **state) {
     check_close(tensor_get(r.logprob, 1), -1000 - log(599), 1e-4);
     check_close(tensor_get(r.entropy, 1), log(599), 1e-6);
     assert_true(isnan(tensor_get(r.logprob, 2)) && isnan(tensor_get(r.dhidden, 2)));
+    assert_true(isfinite(tensor_get(r.norms, 0)) && isfinite(tensor_get(r.norms, 1)) && isnan(tensor_get(r.norms, 2)));
     assert_true(isfinite(tensor_get(r.dhidden, 0)) && isfinite(tensor_get(r.dhidden, 1)));
 }
 

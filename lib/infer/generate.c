@@ -1,13 +1,15 @@
 /* Generation by continuous batching: each step runs the newest token of every sequence and, as room allows, parts of waiting prompts, through the model at once. A prompt is
  * computed once for all its samples, which share its cache pages. What a sequence gets is a function of its prompt, the seed, its number and the position alone. */
 #include <math.h>
+#include <omp.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "lib/infer/infer.h"
 #include "lib/infer/kv_cache.h"
 
-enum { STEP_TOKENS = 1024, DEFAULT_BATCH = 32 };
+enum { STEP_TOKENS = 1024, DEFAULT_BATCH = 32 }; /* STEP_TOKENS: of prompts */
+enum { NO_ROW = -1, KEPT_ROW = -2 };             /* beside the rows of a step's logits */
 
 /* A prompt whose samples have not all begun. */
 typedef struct Prefill {
@@ -15,7 +17,7 @@ typedef struct Prefill {
     int64_t done;            /* tokens in the cache */
     int64_t next_sample;
     KvPageList pages;
-    double *logits;          /* of its last token, once it is done */
+    int64_t row;             /* logits of its last token */
 } Prefill;
 
 typedef struct Sequence {
@@ -26,7 +28,13 @@ typedef struct Sequence {
     size_t shown;            /* bytes of text that on_token has seen */
     size_t cap_logprobs;
     bool active;
+    int64_t row;             /* logits of its newest token; NO_ROW when it has its next one */
+    int32_t next;            /* the token chosen by these */
+    double next_logprob;
 } Sequence;
+
+/* What a thread needs to choose a token: V values each. */
+typedef struct Chooser { double *logits; SampleScratch scratch; } Chooser;
 
 typedef struct Generator {
     const Model *model;
@@ -43,17 +51,17 @@ typedef struct Generator {
     KvCache *cache;
     Sequence *slots;
     int64_t n_slots, n_active;
-    Prefill prefill;         /* one prompt at a time is on its way in */
-    bool prefilling;
+    Prefill *queue;          /* prompts on their way in, in order; all but the last have slots reserved for all of their samples */
+    int64_t n_queue;
     size_t next_prompt;
+    double *kept, kept_logsumexp; /* V logits of the first of the queue, when it is done and waits for slots */
     Completion **waiting;    /* finished ones whose turn has not come, by prompt and sample */
     size_t next_done;
-    double *logits;          /* V, of the token being chosen */
-    SampleScratch scratch;
+    Chooser *choosers;       /* one a thread */
+    int n_threads;
     int32_t *ids;            /* of the step */
     Segment *segments;
     int32_t *rows;
-    int64_t *row_owner;      /* slot, or -1 for the prompt */
 } Generator;
 
 /* ---- set-up ---- */
@@ -87,7 +95,7 @@ static Status make_cache(Generator *g) {
     int64_t per_sequence = kv_pages_for(longest_sequence(g)), all = (int64_t)g->n_prompts * g->config->n;
     g->n_slots = MIN(g->config->max_batch > 0 ? g->config->max_batch : DEFAULT_BATCH, all);
     while (g->n_slots > 1 && (size_t)((g->n_slots + 1) * per_sequence) * page > budget) g->n_slots--;
-    int64_t n_pages = (g->n_slots + 1) * per_sequence; /* one more for the prompt on its way in */
+    int64_t n_pages = (g->n_slots + 1) * per_sequence; /* one more for the last prompt on its way in, which may not have slots yet */
     if ((size_t)n_pages * page > budget || n_pages > INT32_MAX) {
         char need[32], have[32];
         status_fail(ST_RESOURCE, "the key/value cache needs %s, %s are left", format_bytes((double)n_pages * (double)page, need), format_bytes((double)budget, have));
@@ -104,18 +112,24 @@ static Status set_up(Generator *g) {
     g->tape = tape_new(g->model->device, g->model->compute, 0);
     if (!g->arena || !g->tape) return status_fail(ST_RESOURCE, "out of memory");
     tape_record(g->tape, false);
-    size_t n_rows = (size_t)g->n_slots + 1, n_tokens = (size_t)g->n_slots + STEP_TOKENS;
-    g->slots = arena_zero(g->arena, (size_t)g->n_slots * sizeof *g->slots);
+    size_t n_slots = (size_t)g->n_slots, n_rows = 2 * n_slots, n_tokens = n_slots + STEP_TOKENS;
+    g->n_threads = (int)MIN((int64_t)omp_get_max_threads(), g->n_slots);
+    g->slots = arena_zero(g->arena, n_slots * sizeof *g->slots);
+    g->queue = arena_zero(g->arena, n_slots * sizeof *g->queue);
     g->waiting = arena_zero(g->arena, g->n_prompts * (size_t)g->config->n * sizeof *g->waiting);
-    g->logits = arena_alloc(g->arena, vocab * sizeof *g->logits);
-    g->prefill.logits = arena_alloc(g->arena, vocab * sizeof *g->prefill.logits);
-    g->scratch.ids = arena_alloc(g->arena, vocab * sizeof *g->scratch.ids);
-    g->scratch.keys = arena_alloc(g->arena, vocab * sizeof *g->scratch.keys);
+    g->kept = arena_alloc(g->arena, vocab * sizeof *g->kept);
+    g->choosers = arena_zero(g->arena, (size_t)g->n_threads * sizeof *g->choosers);
     g->ids = arena_alloc(g->arena, n_tokens * sizeof *g->ids);
     g->segments = arena_alloc(g->arena, n_rows * sizeof *g->segments);
     g->rows = arena_alloc(g->arena, n_rows * sizeof *g->rows);
-    g->row_owner = arena_alloc(g->arena, n_rows * sizeof *g->row_owner);
-    bool whole = g->slots && g->waiting && g->logits && g->prefill.logits && g->scratch.ids && g->scratch.keys && g->ids && g->segments && g->rows && g->row_owner;
+    bool whole = g->slots && g->queue && g->waiting && g->kept && g->choosers && g->ids && g->segments && g->rows;
+    for (int i = 0; whole && i < g->n_threads; i++) {
+        Chooser *c = &g->choosers[i];
+        c->logits = arena_alloc(g->arena, vocab * sizeof *c->logits);
+        c->scratch.ids = arena_alloc(g->arena, vocab * sizeof *c->scratch.ids);
+        c->scratch.keys = arena_alloc(g->arena, vocab * sizeof *c->scratch.keys);
+        whole = c->logits && c->scratch.ids && c->scratch.keys;
+    }
     return whole ? ST_OK : ST_RESOURCE;
 }
 
@@ -136,7 +150,7 @@ static void tear_down(Generator *g) {
             completion_release(g->waiting[i]);
             free(g->waiting[i]);
         }
-    free(g->prefill.pages.items);
+    for (int64_t i = 0; i < g->n_queue; i++) free(g->queue[i].pages.items);
     kv_cache_free(g->cache);
     tape_free(g->tape);
     arena_free(g->arena);
@@ -151,15 +165,23 @@ static bool is_eos(const Generator *g, int32_t id) {
     return g->tokenizer && tokenizer_eos(g->tokenizer) == id;
 }
 
-static int32_t choose(Generator *g, const Sequence *s, const double *logits, double *logprob) {
+static void row_read(const Tensor *logits, int64_t row, double *out) {
+    int64_t vocab = tensor_width(logits);
+    const float *values = logits->dtype == DT_F32 ? (const float *)logits->data + row * vocab : NULL;
+    for (int64_t v = 0; v < vocab; v++) out[v] = values ? (double)values[v] : tensor_get(logits, row * vocab + v);
+}
+
+/* The next token of `s` by the logits of its row. Reads what all threads share, writes only `s` and `chooser`. */
+static void choose(const Generator *g, const Logits *step, Chooser *chooser, Sequence *s) {
     const SampleConfig *sample = &g->config->sample;
     const Completion *c = &s->completion;
     const Prompt *prompt = &g->prompts[c->prompt];
     int64_t vocab = g->model->config.vocab_size;
-    double top = -HUGE_VAL, sum = 0;
-    for (int64_t v = 0; v < vocab; v++) top = fmax(top, logits[v]);
-    for (int64_t v = 0; v < vocab; v++) sum += exp(logits[v] - top);
-
+    if (s->row == KEPT_ROW) {
+        memcpy(chooser->logits, g->kept, (size_t)vocab * sizeof *g->kept);
+    } else {
+        row_read(step->logits, s->row, chooser->logits);
+    }
     bool penalties = sample->repetition_penalty != 1 || sample->presence_penalty != 0 || sample->frequency_penalty != 0 || sample->no_repeat_ngram_size > 0;
     Ids history = {0};
     if (penalties) {
@@ -167,18 +189,17 @@ static int32_t choose(Generator *g, const Sequence *s, const double *logits, dou
         ids_append(&history, c->ids.data, c->ids.n);
     }
     size_t prompt_length = penalties ? prompt->n : 0;
-    memcpy(g->logits, logits, (size_t)vocab * sizeof *logits);
-    int32_t id;
     if (sample->greedy || sample->temperature == 0) {
-        id = sample_greedy(sample, g->logits, vocab, history.data, history.n, prompt_length, &g->scratch);
+        s->next = sample_greedy(sample, chooser->logits, vocab, history.data, history.n, prompt_length, &chooser->scratch);
     } else {
-        sample_distribution(sample, g->logits, vocab, history.data, history.n, prompt_length, &g->scratch);
+        sample_distribution(sample, chooser->logits, vocab, history.data, history.n, prompt_length, &chooser->scratch);
         RngKey key = rng_key(g->config->seed, RNG_SAMPLE, prompt->number << 20 | (uint64_t)c->sample);
-        id = sample_pick(g->logits, vocab, rng_uniform(key, c->ids.n));
+        s->next = sample_pick(chooser->logits, vocab, rng_uniform(key, c->ids.n));
     }
     ids_release(&history);
-    *logprob = logits[id] - top - log(sum);
-    return id;
+    double kept = s->row == KEPT_ROW ? g->kept[s->next] - g->kept_logsumexp : 0;
+    if (tape_residual(g->tape) == DT_F32) kept = (double)(float)kept; /* as logits_logprob */
+    s->next_logprob = s->row == KEPT_ROW ? kept : logits_logprob(step, s->row, s->next);
 }
 
 /* Bytes of text that no stop text can still begin in. */
@@ -268,10 +289,13 @@ static Status push_logprob(Sequence *s, double logprob) {
     return ST_OK;
 }
 
-static Status extend(Generator *g, Sequence *s, const double *logits) {
+/* Takes the token that was chosen. */
+static Status extend(Generator *g, Sequence *s) {
     Completion *c = &s->completion;
-    double logprob;
-    int32_t id = choose(g, s, logits, &logprob);
+    int32_t id = s->next;
+    double logprob = s->next_logprob;
+    s->row = NO_ROW;
+    if (!isfinite(logprob)) return status_fail(ST_NUMERIC, "a logit of prompt %zu is not finite", c->prompt + 1);
     ids_push(&c->ids, id);
     TRY(push_logprob(s, logprob));
     bool eos = is_eos(g, id), full = (int64_t)c->ids.n >= g->config->max_new_tokens, stopped = false;
@@ -293,33 +317,71 @@ static Sequence *free_slot(Generator *g) {
     return NULL;
 }
 
-/* Samples of a computed prompt begin while there is room. */
-static Status begin_samples(Generator *g) {
-    Prefill *p = &g->prefill;
-    const Prompt *prompt = &g->prompts[p->prompt];
-    while (p->next_sample < g->config->n) {
-        Sequence *s = free_slot(g);
-        if (!s) return ST_OK;
-        s->active = true;
-        s->completion = (Completion){.prompt = p->prompt, .sample = p->next_sample++};
-        s->cached = (int64_t)prompt->n;
-        g->n_active++;
-        if (g->tokenizer) stream_init(&s->stream, g->tokenizer, true);
-        TRY(kv_pages_share(g->cache, &p->pages, (int64_t)prompt->n, &s->pages));
-        TRY(extend(g, s, p->logits));
+static bool prompt_done(const Generator *g, const Prefill *p) { return p->done == (int64_t)g->prompts[p->prompt].n; }
+
+static Status begin_sample(Generator *g, Prefill *p, Sequence *s) {
+    int64_t n = (int64_t)g->prompts[p->prompt].n;
+    *s = (Sequence){.active = true, .completion = {.prompt = p->prompt, .sample = p->next_sample++}, .cached = n, .row = p->row};
+    g->n_active++;
+    if (g->tokenizer) stream_init(&s->stream, g->tokenizer, true);
+    return kv_pages_share(g->cache, &p->pages, n, &s->pages);
+}
+
+/* The step's memory goes with the step. */
+static void keep_logits(Generator *g, const Logits *step, Prefill *p) {
+    if (p->row == KEPT_ROW) return;
+    row_read(step->logits, p->row, g->kept);
+    g->kept_logsumexp = tensor_get(step->logsumexp, p->row);
+    p->row = KEPT_ROW;
+}
+
+/* Samples of computed prompts begin while there is room. A prompt whose samples have all begun leaves the queue. */
+static Status begin_samples(Generator *g, const Logits *step) {
+    while (g->n_queue > 0 && prompt_done(g, &g->queue[0])) {
+        Prefill *p = &g->queue[0];
+        Sequence *s;
+        while (p->next_sample < g->config->n && (s = free_slot(g))) TRY(begin_sample(g, p, s));
+        if (p->next_sample < g->config->n) {
+            keep_logits(g, step, p);
+            return ST_OK;
+        }
+        kv_pages_release(g->cache, &p->pages);
+        memmove(g->queue, g->queue + 1, (size_t)--g->n_queue * sizeof *g->queue);
     }
-    kv_pages_release(g->cache, &p->pages);
-    g->prefilling = false;
     return ST_OK;
 }
 
-static bool prompt_done(const Generator *g) { return g->prefilling && g->prefill.done == (int64_t)g->prompts[g->prefill.prompt].n; }
+/* Prompts join the queue while slots will be there for them and the step has room for their tokens. */
+static void admit_prompts(Generator *g) {
+    int64_t slots = g->n_slots - g->n_active, tokens = 0;
+    for (int64_t i = 0; i < g->n_queue; i++) {
+        slots -= g->config->n - g->queue[i].next_sample;
+        tokens += (int64_t)g->prompts[g->queue[i].prompt].n - g->queue[i].done;
+    }
+    for (; g->next_prompt < g->n_prompts && slots > 0 && tokens < STEP_TOKENS; g->next_prompt++) {
+        g->queue[g->n_queue++] = (Prefill){.prompt = g->next_prompt, .row = NO_ROW};
+        slots -= g->config->n;
+        tokens += (int64_t)g->prompts[g->next_prompt].n;
+    }
+}
 
-static void next_prompt(Generator *g) {
-    if (g->prefilling || g->next_prompt == g->n_prompts || !free_slot(g)) return;
-    g->prefill.prompt = g->next_prompt++;
-    g->prefill.done = g->prefill.next_sample = 0;
-    g->prefilling = true;
+/* Every sequence that has logits gets its token. `step` may be NULL when the kept ones are all there is. */
+static Status choose_tokens(Generator *g, const Logits *step) {
+#pragma omp parallel for schedule(dynamic) num_threads(g->n_threads)
+    for (int64_t i = 0; i < g->n_slots; i++)
+        if (g->slots[i].active && g->slots[i].row != NO_ROW) choose(g, step, &g->choosers[omp_get_thread_num()], &g->slots[i]);
+    for (int64_t i = 0; i < g->n_slots; i++)
+        if (g->slots[i].active && g->slots[i].row != NO_ROW) TRY(extend(g, &g->slots[i]));
+    return ST_OK;
+}
+
+/* A sequence that ends with this token makes room for the next sample of a prompt that is there already. */
+static Status use_logits(Generator *g, const Logits *step) {
+    do {
+        TRY(begin_samples(g, step));
+        TRY(choose_tokens(g, step));
+    } while (g->n_queue > 0 && prompt_done(g, &g->queue[0]) && free_slot(g));
+    return ST_OK;
 }
 
 /* ---- a step ---- */
@@ -331,58 +393,49 @@ static void add_segment(Generator *g, Step *step, int64_t n, int64_t past, const
     step->n_tokens += n;
 }
 
-static void add_row(Generator *g, Step *step, int64_t owner) {
+/* Asks for the logits behind the last token so far. */
+static int64_t add_row(Generator *g, Step *step) {
     g->rows[step->n_rows] = (int32_t)(step->n_tokens - 1);
-    g->row_owner[step->n_rows++] = owner;
+    return step->n_rows++;
 }
 
-static Status plan_step(Generator *g, Step *step) {
-    for (int64_t i = 0; i < g->n_slots; i++) {
-        Sequence *s = &g->slots[i];
-        if (!s->active) continue;
-        TRY(kv_pages_write(g->cache, &s->pages, s->cached, s->cached + 1));
-        g->ids[step->n_tokens] = s->completion.ids.data[s->completion.ids.n - 1];
-        add_segment(g, step, 1, s->cached++, &s->pages);
-        add_row(g, step, i);
-    }
-    if (!g->prefilling || prompt_done(g)) return ST_OK;
-    Prefill *p = &g->prefill;
+static Status plan_sequence(Generator *g, Step *step, Sequence *s) {
+    TRY(kv_pages_write(g->cache, &s->pages, s->cached, s->cached + 1));
+    g->ids[step->n_tokens] = s->completion.ids.data[s->completion.ids.n - 1];
+    add_segment(g, step, 1, s->cached++, &s->pages);
+    s->row = add_row(g, step);
+    return ST_OK;
+}
+
+/* As many of the prompt's tokens as there is room for. */
+static Status plan_prompt(Generator *g, Step *step, Prefill *p, int64_t *room) {
     const Prompt *prompt = &g->prompts[p->prompt];
-    int64_t n = MIN((int64_t)prompt->n - p->done, STEP_TOKENS);
+    int64_t n = MIN((int64_t)prompt->n - p->done, *room);
+    if (n == 0) return ST_OK;
     TRY(kv_pages_write(g->cache, &p->pages, p->done, p->done + n));
     memcpy(g->ids + step->n_tokens, prompt->ids + p->done, (size_t)n * sizeof *g->ids);
     add_segment(g, step, n, p->done, &p->pages);
     p->done += n;
-    if (prompt_done(g)) add_row(g, step, -1);
+    *room -= n;
+    if (prompt_done(g, p)) p->row = add_row(g, step);
     return ST_OK;
 }
 
 static Status run_step(Generator *g) {
     Step step = {0};
-    int64_t vocab = g->model->config.vocab_size;
+    int64_t room = STEP_TOKENS;
     tape_reset(g->tape);
-    TRY(plan_step(g, &step));
+    for (int64_t i = 0; i < g->n_slots; i++)
+        if (g->slots[i].active) TRY(plan_sequence(g, &step, &g->slots[i]));
+    for (int64_t i = 0; i < g->n_queue; i++) TRY(plan_prompt(g, &step, &g->queue[i], &room));
     ModelBatch batch = {.ids = g->ids, .layout = {step.n_tokens, step.n_segments, g->segments, &g->cache->pages}};
     Tensor *hidden = model_forward(g->model, g->tape, &batch);
+    if (step.n_rows == 0) return tape_status(g->tape);
     Tensor *rows = tensor_view(tape_arena(g->tape), g->model->device, DT_I32, 1, &step.n_rows, g->rows);
     if (!rows) return ST_RESOURCE;
-    Tensor *logits = step.n_rows ? model_logits(g->model, g->tape, hidden, rows) : NULL;
+    Logits logits = model_logits(g->model, g->tape, hidden, rows);
     TRY(tape_status(g->tape));
-    double *row = arena_alloc(tape_arena(g->tape), (size_t)vocab * sizeof *row);
-    if (!row) return ST_RESOURCE;
-    for (int64_t r = 0; r < step.n_rows; r++) {
-        int64_t owner = g->row_owner[r];
-        double *out = owner < 0 ? g->prefill.logits : row;
-        bool finite = true;
-        for (int64_t v = 0; v < vocab; v++) {
-            out[v] = tensor_get(logits, r * vocab + v);
-            finite = finite && isfinite(out[v]);
-        }
-        size_t prompt = owner < 0 ? g->prefill.prompt : g->slots[owner].completion.prompt;
-        if (!finite) return status_fail(ST_NUMERIC, "a logit of prompt %zu is not finite", prompt + 1);
-        if (owner >= 0) TRY(extend(g, &g->slots[owner], row));
-    }
-    return prompt_done(g) ? begin_samples(g) : ST_OK;
+    return use_logits(g, &logits);
 }
 
 Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config, OnToken *on_token, OnDone *on_done, void *context) {
@@ -390,14 +443,9 @@ Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *pr
     ASSERT(config->n > 0 && config->n < 1 << 20 && config->max_new_tokens > 0, "%lld samples of %lld tokens", (long long)config->n, (long long)config->max_new_tokens);
     Generator g = {.model = model, .tokenizer = tokenizer, .prompts = prompts, .n_prompts = n_prompts, .config = config, .on_token = on_token, .on_done = on_done, .context = context};
     Status status = set_up(&g);
-    while (status == ST_OK && (g.n_active > 0 || g.prefilling || g.next_prompt < n_prompts)) {
-        if (interrupt_requested()) {
-            status = status_fail(ST_INTERRUPTED, "interrupted");
-            break;
-        }
-        if (prompt_done(&g)) status = begin_samples(&g);
-        next_prompt(&g);
-        if (status == ST_OK && (g.n_active > 0 || g.prefilling)) status = run_step(&g);
+    while (status == ST_OK && (g.n_active > 0 || g.n_queue > 0 || g.next_prompt < n_prompts)) {
+        admit_prompts(&g);
+        status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : run_step(&g);
     }
     tear_down(&g);
     return status;

@@ -157,8 +157,9 @@ void sample_distribution(const SampleConfig *config, double *logits, int64_t voc
     keep_typical(config->typical_p, logits, vocab, scratch);
     if (config->epsilon_cutoff > 0) keep_above(config->epsilon_cutoff, logits, vocab);
     if (config->eta_cutoff > 0) keep_eta(config->eta_cutoff, logits, vocab);
-    double total = log_sum(logits, vocab);
-    for (int64_t v = 0; v < vocab; v++) logits[v] = exp(logits[v] - total);
+    double top = largest(logits, vocab), sum = 0;
+    for (int64_t v = 0; v < vocab; v++) sum += logits[v] = exp(logits[v] - top);
+    for (int64_t v = 0; v < vocab; v++) logits[v] /= sum;
 }
 
 int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length, const SampleScratch *scratch) {

@@ -23,7 +23,7 @@ static Status call_logits(const Scorer *s, Tensor *hidden, size_t first, size_t 
         Tensor *rows = tensor_new(tape_arena(s->tape), s->model->device, DT_I32, 1, &n);
         if (!rows) return ST_RESOURCE;
         for (int64_t i = 0; i < n; i++) tensor_set(rows, i, (double)(begin + i));
-        Tensor *logits = model_logits(s->model, s->tape, hidden, rows);
+        Tensor *logits = model_logits(s->model, s->tape, hidden, rows).logits;
         TRY(tape_status(s->tape));
         float *values = malloc((size_t)(n * vocab) * sizeof *values);
         if (!values) return status_fail(ST_RESOURCE, "out of memory for the logits of row %zu", r + 1);

@@ -117,13 +117,18 @@ Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch) {
     return norm_forward(model, tape, &model->final_norm, model_residual(model, tape, batch, model->config.num_hidden_layers));
 }
 
-Tensor *model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor *rows) {
-    if (!hidden) return NULL;
+Logits model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor *rows) {
+    if (!hidden) return (Logits){0};
     int64_t n = tensor_count(rows);
-    Tensor *logits = tape_tensor(tape, tape_residual(tape), 2, (int64_t[]){n, model->config.vocab_size});
+    Logits result = {tape_tensor(tape, tape_residual(tape), 2, (int64_t[]){n, model->config.vocab_size}), tape_tensor(tape, DT_F64, 1, &n)};
     Tensor *chosen = tape_tensor(tape, hidden->dtype, 2, (int64_t[]){n, model->config.hidden_size});
-    if (!logits || !chosen) return NULL;
+    if (!result.logits || !result.logsumexp || !chosen) return (Logits){0};
     model->device->gather_rows(hidden, rows, chosen);
-    model->device->matmul(&(Matmul){.a = chosen, .b = model->head, .c = logits, .transpose_b = true, .alpha = 1});
-    return logits;
+    model->device->token_logits(&model->logprob, chosen, model->head, result.logits, result.logsumexp);
+    return result;
+}
+
+double logits_logprob(const Logits *logits, int64_t row, int32_t id) {
+    double logprob = tensor_get(logits->logits, row * tensor_width(logits->logits) + id) - tensor_get(logits->logsumexp, row);
+    return logits->logits->dtype == DT_F32 ? (double)(float)logprob : logprob;
 }

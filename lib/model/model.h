@@ -180,8 +180,12 @@ typedef struct ModelBatch {
 Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch);
 /* The residual stream (N, C) after the first `n_layers` layers, before the final norm. */
 Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, int64_t n_layers);
-/* Logits of chosen rows: (P, V) f32 (f64 when compute is f64), for sampling and for `score --logits`. rows: i32 (P). Not recorded. */
-Tensor *model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor *rows);
+/* Logits of chosen rows: (P, V) f32 (f64 when compute is f64) after soft-cap, and f64 (P) log-sum-exp of each row, NaN when one of its logits is not finite. For
+ * sampling and for `score --logits`. rows: i32 (P). Not recorded. Both NULL after a failure, which is on the tape. */
+typedef struct Logits { Tensor *logits, *logsumexp; } Logits;
+Logits model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor *rows);
+/* log p of token `id` by row `row`: to the bit what op_token_logprobs computes. */
+double logits_logprob(const Logits *logits, int64_t row, int32_t id);
 
 /* Angles for positions 0..: fills inv_freq (head_dim / 2) and the factor on cos and sin. seq_len: for dynamic scaling. numerics.md section 4. */
 void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_position_embeddings, int64_t seq_len, double *inv_freq, double *attention_factor);

@@ -27,7 +27,7 @@ enum { CPU_BLOCK = 4096 };
 void cpu_kernels_base(Device *device);
 void cpu_kernels_avx2(Device *device);
 void cpu_kernels_avx512(Device *device);
-/* The products: cpu_matmul, cpu_token_logprobs, cpu_token_logprobs_backward. The libraries below choose by the processor themselves. */
+/* The products: cpu_matmul and those with the vocabulary's head. The libraries below choose by the processor themselves. */
 #define KERNEL(name, arguments)
 #define KERNEL_PRODUCT(name, arguments) void cpu_##name arguments;
 #include "lib/tensor/kernels.def"

@@ -26,19 +26,30 @@ static Product head_product(const Tensor *hidden, const Tensor *head, int64_t be
 static int64_t tiles_of_chunk(const ProductTiles *tiles) { return MAX((int64_t)1, CHUNK_COLS / tiles->col_tile); }
 static int64_t chunks_of(const ProductTiles *tiles) { return (tiles->col_tiles + tiles_of_chunk(tiles) - 1) / tiles_of_chunk(tiles); }
 
-/* One task: rows of a tile over a chunk. sums: of the first row and this chunk, n_chunks apart from row to row. */
-static void chunk_add(const LogprobArgs *args, const ProductTiles *tiles, const Tensor *targets, int64_t row_tile, int64_t chunk, int64_t n_chunks, LogitRow *sums,
-                      float *chosen) {
+/* What the forward pass makes of the logits: their sums, by row and chunk; and either the targets' (chosen, a value a row) or all of them (logits, n_vocab a row). */
+typedef struct Forward {
+    const LogprobArgs *args;
+    ProductTiles tiles;
+    int64_t n_rows, n_vocab, n_chunks;
+    LogitRow *sums;
+    const Tensor *targets;
+    float *chosen, *logits;
+} Forward;
+
+/* One task: rows of a tile over a chunk. */
+static void chunk_add(const Forward *f, int64_t row_tile, int64_t chunk) {
+    const ProductTiles *tiles = &f->tiles;
     int64_t first = row_tile * tiles->row_tile, rows = product_rows(tiles, row_tile);
-    for (int64_t i = 0; i < rows; i++) sums[(first + i) * n_chunks + chunk] = (LogitRow){.largest = -INFINITY};
+    for (int64_t i = 0; i < rows; i++) f->sums[(first + i) * f->n_chunks + chunk] = (LogitRow){.largest = -INFINITY};
     for (int64_t col = chunk * tiles_of_chunk(tiles); col < MIN(tiles->col_tiles, (chunk + 1) * tiles_of_chunk(tiles)); col++) {
         int64_t n = product_cols(tiles, col), begin = col * tiles->col_tile;
         float *z = product_tile(tiles, row_tile, col);
         for (int64_t i = 0; i < rows; i++) {
-            int64_t target = target_of(targets, first + i) - begin;
-            cpu_rows()->logits(args, z + i * n, n);
-            cpu_rows()->add(&sums[(first + i) * n_chunks + chunk], z + i * n, n);
-            if (target >= 0 && target < n) chosen[first + i] = z[i * n + target];
+            int64_t row = first + i, target = f->targets ? target_of(f->targets, row) - begin : -1;
+            cpu_rows()->logits(f->args, z + i * n, n);
+            cpu_rows()->add(&f->sums[row * f->n_chunks + chunk], z + i * n, n);
+            if (target >= 0 && target < n) f->chosen[row] = z[i * n + target];
+            if (f->logits) memcpy(f->logits + row * f->n_vocab + begin, z + i * n, (size_t)n * sizeof *z);
         }
     }
 }
@@ -55,37 +66,60 @@ static LogitRow chunks_join(const LogitRow *sums, int64_t n_chunks) {
     return all;
 }
 
+/* Runs all tasks of `f`, which has all but tiles and sums; these live in scratch memory. */
+static void forward_run(Forward *f, const Product *product) {
+    f->tiles = product_tiles(product);
+    f->n_chunks = chunks_of(&f->tiles);
+    f->sums = cpu_scratch(CPU_SHARED, (size_t)(f->n_rows * f->n_chunks) * sizeof *f->sums + (size_t)f->n_rows * sizeof(float));
+    if (!f->logits) f->chosen = (float *)(f->sums + f->n_rows * f->n_chunks);
+    for (int64_t i = 0; f->chosen && i < f->n_rows; i++) f->chosen[i] = NAN;
+#pragma omp parallel
+    {
+        product_thread_begin();
+#pragma omp for schedule(dynamic)
+        for (int64_t task = 0; task < f->tiles.row_tiles * f->n_chunks; task++) chunk_add(f, task % f->tiles.row_tiles, task / f->tiles.row_tiles);
+    }
+}
+
+static double norm_of(const LogitRow *all) { return (double)all->largest + log(all->sum); }
+
 static bool fast(const Tensor *hidden, const Tensor *head, const Tensor *out) { return CPU_READS(hidden, head) && CPU_WRITES(hidden, out) && tensor_count(head) > 0; }
 
 void cpu_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, Tensor *logprob, Tensor *entropy, Tensor *mean,
                         Tensor *logsumexp) {
-    int64_t n_rows = tensor_rows(hidden), n_vocab = tensor_rows(head);
-    if (n_rows == 0) return;
+    Forward f = {.args = args, .n_rows = tensor_rows(hidden), .n_vocab = tensor_rows(head), .targets = targets};
+    if (f.n_rows == 0) return;
     if (!fast(hidden, head, logprob)) {
         device_reference()->token_logprobs(args, hidden, head, targets, logprob, entropy, mean, logsumexp);
         return;
     }
     double began = clock_seconds();
-    Product product = head_product(hidden, head, 0, n_rows);
-    ProductTiles tiles = product_tiles(&product);
-    int64_t n_chunks = chunks_of(&tiles);
-    LogitRow *sums = cpu_scratch(CPU_SHARED, (size_t)(n_rows * n_chunks) * sizeof *sums + (size_t)n_rows * sizeof(float));
-    float *chosen = (float *)(sums + n_rows * n_chunks);
-    for (int64_t i = 0; i < n_rows; i++) chosen[i] = NAN;
-#pragma omp parallel
-    {
-        product_thread_begin();
-#pragma omp for schedule(dynamic)
-        for (int64_t task = 0; task < tiles.row_tiles * n_chunks; task++)
-            chunk_add(args, &tiles, targets, task % tiles.row_tiles, task / tiles.row_tiles, n_chunks, sums, chosen);
-    }
-    for (int64_t p = 0; p < n_rows; p++) {
-        LogitRow all = chunks_join(sums + p * n_chunks, n_chunks);
-        double norm = (double)all.largest + log(all.sum);
+    Product product = head_product(hidden, head, 0, f.n_rows);
+    forward_run(&f, &product);
+    for (int64_t p = 0; p < f.n_rows; p++) {
+        LogitRow all = chunks_join(f.sums + p * f.n_chunks, f.n_chunks);
+        double norm = norm_of(&all);
         tensor_set(logsumexp, p, norm);
-        tensor_set(logprob, p, (double)chosen[p] - norm);
+        tensor_set(logprob, p, (double)f.chosen[p] - norm);
         if (entropy) tensor_set(entropy, p, log(all.sum) - all.weighted / all.sum);
-        if (mean) tensor_set(mean, p, all.total / (double)n_vocab - norm);
+        if (mean) tensor_set(mean, p, all.total / (double)f.n_vocab - norm);
+    }
+    product_time_add(began);
+}
+
+void cpu_token_logits(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, Tensor *logits, Tensor *logsumexp) {
+    Forward f = {.args = args, .n_rows = tensor_rows(hidden), .n_vocab = tensor_rows(head), .logits = logits->data};
+    if (f.n_rows == 0) return;
+    if (!fast(hidden, head, NULL) || logits->dtype != DT_F32) {
+        device_reference()->token_logits(args, hidden, head, logits, logsumexp);
+        return;
+    }
+    double began = clock_seconds();
+    Product product = head_product(hidden, head, 0, f.n_rows);
+    forward_run(&f, &product);
+    for (int64_t p = 0; p < f.n_rows; p++) {
+        LogitRow all = chunks_join(f.sums + p * f.n_chunks, f.n_chunks);
+        tensor_set(logsumexp, p, isfinite(all.total) ? norm_of(&all) : (double)NAN);
     }
     product_time_add(began);
 }

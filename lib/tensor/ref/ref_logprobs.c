@@ -42,6 +42,24 @@ void ref_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
     free(logits);
 }
 
+void ref_token_logits(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, Tensor *logits, Tensor *logsumexp) {
+    int64_t n_vocab = tensor_rows(head);
+    double *row = ref_zeros(n_vocab);
+    for (int64_t p = 0; p < tensor_rows(hidden); p++) {
+        row_logits(args, hidden, head, p, row, NULL);
+        double largest = row[0], sum = 0;
+        bool finite = true;
+        for (int64_t v = 1; v < n_vocab; v++) largest = row[v] > largest ? row[v] : largest;
+        for (int64_t v = 0; v < n_vocab; v++) {
+            tensor_set(logits, p * n_vocab + v, row[v]);
+            sum += exp(row[v] - largest);
+            finite = finite && isfinite(row[v]);
+        }
+        tensor_set(logsumexp, p, finite ? largest + log(sum) : (double)NAN);
+    }
+    free(row);
+}
+
 void ref_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp,
                                  const Tensor *entropy, const Tensor *dlogprob, const Tensor *dentropy, const Tensor *dmean, Tensor *dhidden,
                                  Tensor *dhead) {
