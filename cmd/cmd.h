@@ -69,8 +69,8 @@ void close_model(OpenedModel *opened);
 /* Rows of a .jsonl file (plain or .gz) as token ids: {"ids"}, {"prompt"} with or without {"completion"}, {"text"}. */
 typedef struct TokenRow { json_t *json; Ids ids; size_t n_prompt; } TokenRow; /* n_prompt: tokens of the prompt, where the row has one */
 typedef struct TokenRows { TokenRow *items; size_t n, cap; } TokenRows;
-/* prompt_only: a completion beside a prompt is left out. vocab: ids must be below it. ST_INPUT with file and line. */
-Status token_rows_read(const char *file, const Tokenizer *tokenizer, bool prompt_only, int64_t vocab, TokenRows *rows);
+/* prompt_only: a completion beside a prompt is left out. ST_INPUT with file and line: also ids and lengths that the model does not know. */
+Status token_rows_read(const char *file, const Tokenizer *tokenizer, bool prompt_only, const ModelConfig *model, TokenRows *rows);
 void token_rows_release(TokenRows *rows);
 Status text_ids(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids); /* BOS as the post-processor has it, no EOS */
 

@@ -156,6 +156,7 @@ static Status run(const Command *command, Eval *job) {
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &opened));
     job->opened = &opened;
     job->config.vocab_size = opened.model->config.vocab_size;
+    if (opened.model->config.learned_positions) job->config.positions = opened.model->config.max_position_embeddings;
     Status status = dataset_load(&job->config, &(DataSource){.path = job->data}, 1, opened.tokenizer, &dataset);
     job->dataset = dataset;
     if (status == ST_OK) data_counts_warn(&dataset->counts, job->data, warn, NULL);

@@ -63,6 +63,7 @@ static Status check(const Generate *job) {
     if (!(c->sample.min_p >= 0 && c->sample.min_p <= 1)) return status_fail(ST_USAGE, "--min-p is 0 to 1, not %g", c->sample.min_p);
     if (c->sample.top_k < 0) return status_fail(ST_USAGE, "--top-k is 0 or more, not %lld", (long long)c->sample.top_k);
     if (!(c->sample.repetition_penalty > 0)) return status_fail(ST_USAGE, "--repetition-penalty is above 0, not %g", c->sample.repetition_penalty);
+    if (c->max_batch < 0) return status_fail(ST_USAGE, "--max-batch is 0 or more, not %lld", (long long)c->max_batch);
     if (!job->prompt == !job->input) return status_fail(ST_USAGE, "tune generate needs either --prompt TEXT or --input ROWS.jsonl");
     return check_compute(job->compute);
 }
@@ -101,7 +102,7 @@ static Status run(const Command *command, Generate *job) {
     job->config.stop = job->stop.items;
     job->has_tokenizer = opened.tokenizer != NULL;
     job->plain = job->prompt && !job->output && !command->json;
-    Status status = job->prompt ? prompt_row(job, opened.tokenizer, &rows) : token_rows_read(job->input, opened.tokenizer, true, opened.model->config.vocab_size, &rows);
+    Status status = job->prompt ? prompt_row(job, opened.tokenizer, &rows) : token_rows_read(job->input, opened.tokenizer, true, &opened.model->config, &rows);
     if (status == ST_OK) status = run_prompts(job, &opened, &rows, command->arena);
     if (job->input) token_rows_release(&rows);
     else if (rows.n) json_decref(rows.items[0].json), ids_release(&rows.items[0].ids);

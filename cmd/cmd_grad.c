@@ -105,7 +105,7 @@ static Status run(const Command *command, const Grad *job) {
     if (!job->output) return status_fail(ST_USAGE, "tune grad needs -o OUT.safetensors");
     Status status = open_trained(command->arguments[0], job, &model);
     if (status == ST_OK) status = open_tokenizer(command->arguments[0], &tokenizer);
-    if (status == ST_OK) status = token_rows_read(command->arguments[1], tokenizer, false, model->config.vocab_size, &rows);
+    if (status == ST_OK) status = token_rows_read(command->arguments[1], tokenizer, false, &model->config, &rows);
     if (status == ST_OK) status = add_gradients(command, model, &rows);
     if (status == ST_OK) status = write_gradients(model, job->output);
     token_rows_release(&rows);

@@ -53,13 +53,12 @@ static Status score(const Command *command, Score *job, const OpenedModel *opene
         TRY(safetensors_writer_new(job->logits, &job->writer));
         declare_logits(job->writer, rows, opened->model->config.vocab_size);
     }
-    Status status = score_rows(opened->model, scores, rows->n, job->logits ? write_logits : NULL, job->writer);
+    Status status = result_open(&result, job->output); /* before the work: a wrong name should not cost it */
+    if (status == ST_OK) status = score_rows(opened->model, scores, rows->n, job->logits ? write_logits : NULL, job->writer);
     if (job->logits && status == ST_OK) status = safetensors_commit(job->writer);
     else if (job->logits) safetensors_abandon(job->writer);
-    TRY(status);
-    TRY(result_open(&result, job->output));
-    for (size_t r = 0; r < rows->n; r++) write_row(&result, &scores[r]);
-    return result_close(&result, ST_OK);
+    for (size_t r = 0; status == ST_OK && r < rows->n; r++) write_row(&result, &scores[r]);
+    return result_close(&result, status);
 }
 
 static Status run(const Command *command, Score *job) {
@@ -67,7 +66,7 @@ static Status run(const Command *command, Score *job) {
     TokenRows rows;
     TRY(command_needs(command, 2, 2));
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &opened));
-    Status status = token_rows_read(command->arguments[1], opened.tokenizer, false, opened.model->config.vocab_size, &rows);
+    Status status = token_rows_read(command->arguments[1], opened.tokenizer, false, &opened.model->config, &rows);
     if (status == ST_OK) status = score(command, job, &opened, &rows);
     token_rows_release(&rows);
     close_model(&opened);
@@ -79,7 +78,7 @@ Status cmd_score(int argc, char **argv) {
     Command command = {
         .arguments_help = "MODEL ROWS.jsonl",
         .help = "Per row {\"ids\": [...], \"logprobs\": [null, -1.23, ...], \"sum\": ...} in nats: the log-probability of each token given those before it.\n"
-                "Rows are {\"ids\": [...]}, {\"text\": ...} or {\"prompt\": ..., \"completion\": ...}.",
+                "Rows are {\"ids\": [...]}, {\"text\": ...} or {\"prompt\": ..., \"completion\": ...}; BOS is added where the tokenizer adds it, EOS never.",
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},

@@ -1,5 +1,6 @@
 /* Options by table: parsing, and the help made from the same table. */
 #include <errno.h>
+#include <math.h>
 #include <omp.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -43,7 +44,7 @@ static Status set_number(const Option *option, const char *text) {
     errno = 0;
     if (option->type == OPTION_REAL) {
         double value = strtod(text, &end);
-        if (!*text || *end || errno) return status_fail(ST_USAGE, "option '%s' needs a number, not '%s'", option->name, text);
+        if (!*text || *end || errno || !isfinite(value)) return status_fail(ST_USAGE, "option '%s' needs a number, not '%s'", option->name, text);
         *(double *)option->value = value;
         return ST_OK;
     }
@@ -132,6 +133,7 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
         }
     }
     if (command->threads < 0 || command->threads > 1024) return status_fail(ST_USAGE, "--threads must be from 0 to 1024, not %lld", (long long)command->threads);
+    if (command->log < LOG_WARNING || command->log > LOG_TENSOR) return status_fail(ST_USAGE, "--log must be from %d to %d, not %lld", LOG_WARNING, LOG_TENSOR, (long long)command->log);
     use_threads(command->threads);
     log_set_sink(to_stderr, NULL, (LogLevel)command->log);
     set_quiet(command->quiet);

@@ -73,23 +73,25 @@ static Status row_ids(const json_t *row, const Tokenizer *tokenizer, bool prompt
 
 Status text_ids(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids) { return prompt_ids(tokenizer, text, len, ids); }
 
-static Status check_ids(const Ids *ids, int64_t vocab) {
+static Status check_ids(const Ids *ids, const ModelConfig *model) {
     for (size_t i = 0; i < ids->n; i++)
-        if (ids->data[i] < 0 || ids->data[i] >= vocab) {
-            status_fail(ST_INPUT, "unknown token id %d, the model's vocabulary has %lld", ids->data[i], (long long)vocab);
+        if (ids->data[i] < 0 || ids->data[i] >= model->vocab_size) {
+            status_fail(ST_INPUT, "unknown token id %d, the model's vocabulary has %lld", ids->data[i], (long long)model->vocab_size);
             return status_hint(ST_INPUT, "the row was made with another tokenizer");
         }
+    if (model->learned_positions && (int64_t)ids->n > model->max_position_embeddings)
+        return status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", ids->n, (long long)model->max_position_embeddings);
     return ST_OK;
 }
 
-static Status read_row(TokenRows *rows, const Tokenizer *tokenizer, bool prompt_only, int64_t vocab, Slice line, const char *file, size_t number) {
+static Status read_row(TokenRows *rows, const Tokenizer *tokenizer, bool prompt_only, const ModelConfig *model, Slice line, const char *file, size_t number) {
     Str where = {0};
     TokenRow row = {0};
     str_printf(&where, "%s line %zu", file, number);
     Status status = json_read_text(line.data, line.len, str_text(&where), &row.json);
     if (status == ST_OK) {
         status = json_is_object(row.json) ? row_ids(row.json, tokenizer, prompt_only, &row.ids, &row.n_prompt) : status_fail(ST_INPUT, "a row that is no JSON object");
-        if (status == ST_OK) status = check_ids(&row.ids, vocab);
+        if (status == ST_OK) status = check_ids(&row.ids, model);
         if (status != ST_OK) status_prefix(status, "%s", str_text(&where));
     }
     str_release(&where);
@@ -108,14 +110,14 @@ static Status read_row(TokenRows *rows, const Tokenizer *tokenizer, bool prompt_
     return status;
 }
 
-Status token_rows_read(const char *file, const Tokenizer *tokenizer, bool prompt_only, int64_t vocab, TokenRows *rows) {
+Status token_rows_read(const char *file, const Tokenizer *tokenizer, bool prompt_only, const ModelConfig *model, TokenRows *rows) {
     Lines lines;
     Slice line;
     Status status = ST_OK;
     *rows = (TokenRows){0};
     TRY(lines_open(&lines, file));
     while (status == ST_OK && lines_next(&lines, &line))
-        if (line.len) status = read_row(rows, tokenizer, prompt_only, vocab, line, file, lines.number);
+        if (line.len) status = read_row(rows, tokenizer, prompt_only, model, line, file, lines.number);
     Status closed = lines_close(&lines);
     if (status == ST_OK) status = closed;
     if (status == ST_OK && rows->n == 0) status = status_fail(ST_INPUT, "'%s' has no rows", file);

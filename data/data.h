@@ -26,8 +26,9 @@ typedef struct DataConfig {
     int64_t max_length;
     const char *truncation;  /* error | drop | keep_start | keep_end */
     int64_t vocab_size;      /* of the model: an id outside is ST_INPUT; 0 = not checked */
+    int64_t positions;       /* that the model has learned: a longer row is ST_INPUT; 0 = any number */
 } DataConfig;
-DataConfig data_config(const Recipe *recipe, int64_t vocab_size); /* the recipe's data section */
+DataConfig data_config(const Recipe *recipe, const ModelConfig *model); /* the recipe's data section */
 
 /* A row as tokens. */
 typedef struct Encoding {

@@ -5,13 +5,14 @@
 #include <stdlib.h>
 #include <string.h>
 
-DataConfig data_config(const Recipe *recipe, int64_t vocab_size) {
+DataConfig data_config(const Recipe *recipe, const ModelConfig *model) {
     return (DataConfig){
         .format = recipe->data_format,
         .train_on = recipe->data_train_on,
         .max_length = recipe->data_max_length,
         .truncation = recipe->data_truncation,
-        .vocab_size = vocab_size,
+        .vocab_size = model->vocab_size,
+        .positions = model->learned_positions ? model->max_position_embeddings : 0,
     };
 }
 
@@ -209,6 +210,10 @@ static Status encode_row(Loader *loader, const Row *row) {
     if (encoding->ids.n > INT32_MAX) return status_fail(ST_INPUT, "the row has too many tokens");
     TRY(check_ids(loader->config, encoding));
     TRY(truncate_row(loader, &begin, &end));
+    if (loader->config->positions > 0 && end - begin > (size_t)loader->config->positions) {
+        status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", end - begin, (long long)loader->config->positions);
+        return status_hint(ST_INPUT, "lower data.max_length to that, with data.truncation: drop, keep_start or keep_end");
+    }
     return end > begin ? keep_row(loader, row, begin, end) : ST_OK;
 }
 

@@ -268,7 +268,7 @@ static Status load_rows(Sft *sft, const Yaml *node, const char *key, Dataset **d
     DataSource *sources;
     size_t n;
     TRY(data_sources(node, key, sft->recipe->arena, &sources, &n));
-    DataConfig config = data_config(sft->recipe, sft->model->config.vocab_size);
+    DataConfig config = data_config(sft->recipe, &sft->model->config);
     return dataset_load(&config, sources, n, sft->tokenizer, dataset);
 }
 

@@ -41,7 +41,9 @@ Status writer_open(FileWriter *writer, const char *path) {
     unlink(writer->temporary); /* a dead process of the same number may have left one */
     if (writer->buffer) writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
     if (writer->fd >= 0) return ST_OK;
+    bool no_folder = writer->buffer && errno == ENOENT;
     writer_failed(writer, writer->buffer ? errno : ENOMEM);
+    if (no_folder) status_hint(writer->status, "the folder does not exist: make it first");
     Status status = writer->status;
     writer_abandon(writer);
     return status;
