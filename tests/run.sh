@@ -27,6 +27,7 @@ build=$1
 shift
 mkdir -p "$build/tests"
 rm -f "$build"/tests/*.count
+export TUNE="$build/tune" # what tests that run the program itself call
 # Several programs share the processor: waiting threads must not spin. Leaks are looked for, libraries without instrumentation are not judged.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 export UBSAN_OPTIONS="print_stacktrace=1" TSAN_OPTIONS="ignore_noninstrumented_modules=1" LSAN_OPTIONS="suppressions=tests/lsan.supp:print_suppressions=0"
