@@ -11,11 +11,19 @@ static Status grow(int32_t **array, size_t count) {
     return ST_OK;
 }
 
+static Status grow_weights(double **weights, size_t count) {
+    double *grown = realloc(*weights, count * sizeof *grown);
+    if (!grown) return status_fail(ST_RESOURCE, "out of memory for a batch of %zu tokens", count);
+    *weights = grown;
+    return ST_OK;
+}
+
 static Status batch_reserve(Batch *batch, size_t n_tokens, size_t n_segments) {
     if (n_tokens > batch->cap_tokens) {
         TRY(grow(&batch->ids, n_tokens));
         TRY(grow(&batch->rows, n_tokens));
         TRY(grow(&batch->targets, n_tokens));
+        TRY(grow_weights(&batch->weights, n_tokens));
         batch->cap_tokens = n_tokens;
     }
     if (n_segments > batch->cap_segments) {
@@ -41,6 +49,7 @@ Status batch_build(const Dataset *dataset, const size_t *examples, size_t n, Bat
         for (int32_t t = 1; t < example->n; t++) {
             if (example->labels[t] == LABEL_NONE) continue;
             batch->rows[batch->n_targets] = (int32_t)at + t - 1;
+            batch->weights[batch->n_targets] = example->weight;
             batch->targets[batch->n_targets++] = example->labels[t];
         }
         at += example->n;
@@ -54,5 +63,6 @@ void batch_release(Batch *batch) {
     free(batch->segments);
     free(batch->rows);
     free(batch->targets);
+    free(batch->weights);
     *batch = (Batch){0};
 }

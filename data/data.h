@@ -18,7 +18,7 @@ enum { LABEL_NONE = -100 }; /* a position that carries no loss, as in HF */
 typedef struct Row { json_t *json; const char *file; const char *unit; size_t line; } Row; /* line from 1, unit "line"; of a .json array or columns: the row's number, "row" */
 
 /* One sequence to train on: ids, and at each position the label it should have been predicted as, or LABEL_NONE (in place, not shifted). */
-typedef struct Example { const int32_t *ids, *labels; int32_t n, trained; uint32_t file; uint32_t row; } Example;
+typedef struct Example { const int32_t *ids, *labels; int32_t n, trained; uint32_t file; uint32_t row; double weight; } Example; /* weight: of each token's loss, above 0 */
 
 typedef struct DataConfig {
     const char *format;      /* NULL or "auto": by the first row */
@@ -35,6 +35,7 @@ typedef struct Encoding {
     Ids ids, labels;         /* of the same length */
     bool remapped;           /* the prompt's ids are no prefix of the row's: the border was found by characters */
     bool no_eos;             /* the tokenizer has no EOS to end the row with */
+    double weight;           /* the row's; see row_weight */
 } Encoding;
 
 /* One file data_<format>.c and one line in datasets.def each. */
@@ -58,6 +59,7 @@ typedef struct DataCounts {
     int64_t untrained;         /* kept, but no token of it is trained */
     int64_t duplicates;        /* the same tokens and labels as an earlier row; kept */
     int64_t remapped, no_eos;  /* see Encoding */
+    int64_t weighted;          /* with a weight that is not 1 */
 } DataCounts;
 typedef struct DataSource { const char *path, *format, *unit; int64_t max_rows; } DataSource; /* format NULL: the config's; max_rows 0: all; unit: of row numbers, once read */
 typedef struct Dataset {
@@ -87,6 +89,8 @@ void alpaca_prompt(const char *instruction, const char *input, Str *text);
 Status encode_prompt(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids);
 /* A prompt and what is to be answered, as one row with EOS at its end: trained from the border on, or everywhere with train_on: all. The ids are those of the whole text. */
 Status encode_pair(const Tokenizer *tokenizer, const DataConfig *config, const char *prompt, const char *completion, Encoding *encoding);
+/* The row's `weight`, which each of its tokens' losses is multiplied by; 1 without one, 0: the row is not trained. ST_INPUT for what is no such number. */
+Status row_weight(const json_t *row, double *weight);
 /* A text column of a row; ST_INPUT when it is missing or no string. */
 Status row_text(const json_t *row, const char *key, const char **text);
 
@@ -124,6 +128,7 @@ typedef struct Batch {
     int32_t *ids;
     Segment *segments;
     int32_t *rows, *targets;  /* n_targets: hidden row rows[i] predicts targets[i] */
+    double *weights;          /* n_targets: of the rows that the targets belong to */
     int64_t n_targets;
     size_t cap_tokens, cap_segments;
 } Batch;

@@ -194,7 +194,14 @@ static Status keep_row(Loader *loader, const Row *row, size_t begin, size_t end)
     ids[n] = LABEL_NONE;
     loader->dataset->counts.remapped += encoding->remapped;
     loader->dataset->counts.no_eos += encoding->no_eos;
-    return add_example(loader, &(Example){.ids = ids, .labels = ids + n, .n = (int32_t)n, .trained = trained, .file = loader->file, .row = (uint32_t)row->line});
+    loader->dataset->counts.weighted += encoding->weight != 1;
+    return add_example(loader, &(Example){.ids = ids, .labels = ids + n, .n = (int32_t)n, .trained = trained, .file = loader->file, .row = (uint32_t)row->line, .weight = encoding->weight});
+}
+
+static Status weigh_row(const json_t *row, Encoding *encoding) {
+    TRY(row_weight(row, &encoding->weight));
+    for (size_t i = 0; encoding->weight == 0 && i < encoding->labels.n; i++) encoding->labels.data[i] = LABEL_NONE;
+    return ST_OK;
 }
 
 static Status encode_row(Loader *loader, const Row *row) {
@@ -209,6 +216,7 @@ static Status encode_row(Loader *loader, const Row *row) {
     if (encoding->ids.n == 0) return status_fail(ST_INPUT, "the row has no tokens");
     if (encoding->ids.n > INT32_MAX) return status_fail(ST_INPUT, "the row has too many tokens");
     TRY(check_ids(loader->config, encoding));
+    TRY(weigh_row(row->json, encoding));
     TRY(truncate_row(loader, &begin, &end));
     if (loader->config->positions > 0 && end - begin > (size_t)loader->config->positions) {
         status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", end - begin, (long long)loader->config->positions);
@@ -363,6 +371,7 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
         {counts->untrained, "without a trained token"},
         {counts->duplicates, "the same as an earlier one"},
         {counts->remapped, "whose prompt ends inside a token: that token is trained"},
+        {counts->weighted, "whose losses are multiplied by the column 'weight'"},
         {counts->no_eos, "without an end: the tokenizer has no EOS token"},
     };
     for (size_t i = 0; i < COUNT_OF(odd); i++) {

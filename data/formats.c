@@ -30,6 +30,16 @@ Status row_text(const json_t *row, const char *key, const char **text) {
     return ST_OK;
 }
 
+Status row_weight(const json_t *row, double *weight) {
+    const json_t *value = json_object_get(row, "weight");
+    *weight = 1;
+    if (!value || json_is_null(value)) return ST_OK;
+    *weight = json_number_value(value);
+    if (json_is_number(value) && *weight >= 0 && *weight <= 1e6) return ST_OK;
+    status_fail(ST_INPUT, "'weight' is no number from 0 to 1e6");
+    return status_hint(ST_INPUT, "it multiplies the losses of the row's tokens; rename the column if it means something else");
+}
+
 /* Puts BOS before ids[begin..] where the post-processor would and the text does not begin with it. */
 static bool needs_bos(const Tokenizer *tokenizer, const Ids *ids, size_t begin) {
     int32_t bos = tokenizer_bos(tokenizer);

@@ -17,6 +17,7 @@ typedef struct Sft {
     SftLoss loss;
     Batch batch;
     size_t *examples, n_examples;
+    RngKey *noise_keys;        /* one for each of them */
     double *values, *means;    /* of one batch's trained tokens; seeds of the gradients afterwards */
     int64_t cap_values;
 } Sft;
@@ -55,23 +56,25 @@ static Status forward(Sft *sft, Tape *tape, bool mean, TokenLogprobs *p) {
     return tape_status(tape);
 }
 
-static void add_batch(const Batch *batch, double loss, LossSums *sums) {
+/* count: what the losses are divided by. */
+static void add_batch(const Batch *batch, double loss, double count, LossSums *sums) {
     sums->loss_sum += loss;
-    sums->count += (double)batch->n_targets;
+    sums->count += count;
     sums->tokens += batch->model.layout.n_tokens;
     sums->loss_tokens += batch->n_targets;
 }
 
-/* Turns the values read from the tape into gradients for it; the sum of the losses. */
-static double losses_to_seeds(Sft *sft, int64_t n, double divisor) {
-    double sum = 0;
-    for (int64_t i = 0; i < n; i++) {
-        double d_logprob, d_mean;
-        sum += sft_token_loss(&sft->loss, sft->values[i], sft->means[i], &d_logprob, &d_mean);
-        sft->values[i] = d_logprob / divisor;
-        sft->means[i] = d_mean / divisor;
+/* Turns the values read from the tape into gradients for it. */
+static void losses_to_seeds(Sft *sft, double divisor, LossSums *sums) {
+    double sum = 0, count = 0;
+    for (int64_t i = 0; i < sft->batch.n_targets; i++) {
+        double d_logprob, d_mean, weight = sft->batch.weights[i];
+        sum += weight * sft_token_loss(&sft->loss, sft->values[i], sft->means[i], &d_logprob, &d_mean);
+        count += weight;
+        sft->values[i] = weight * d_logprob / divisor;
+        sft->means[i] = weight * d_mean / divisor;
     }
-    return sum;
+    add_batch(&sft->batch, sum, count, sums);
 }
 
 /* Forward and backward of the batch that stands ready. */
@@ -80,7 +83,7 @@ static Status train_batch(Sft *sft, Tape *tape, double divisor, LossSums *sums) 
     bool smooth = sft->loss.label_smoothing > 0;
     TokenLogprobs p;
     if (n == 0) { /* nothing of it is trained: the step's other batches are */
-        add_batch(&sft->batch, 0, sums);
+        add_batch(&sft->batch, 0, 0, sums);
         return ST_OK;
     }
     TRY(reserve_values(sft, n));
@@ -91,7 +94,7 @@ static Status train_batch(Sft *sft, Tape *tape, double divisor, LossSums *sums) 
         tensor_read(p.logprob, sft->values);
         if (smooth) tensor_read(p.mean, sft->means);
     }
-    add_batch(&sft->batch, losses_to_seeds(sft, n, divisor), sums);
+    losses_to_seeds(sft, divisor, sums);
     tensor_seed_grad(tape, p.logprob, sft->values);
     if (smooth) tensor_seed_grad(tape, p.mean, sft->means);
     return tape_backward(tape);
@@ -124,18 +127,21 @@ static void describe_batch(void *context, int64_t step, int64_t micro, Str *text
     if (sft->n_examples > SHOWN) str_printf(text, " and %zu more", sft->n_examples - SHOWN);
 }
 
+/* The sum of the weights of its trained tokens. */
+static double trained_weight(const Example *example) { return example->weight * example->trained; }
+
 static Status begin_step(void *context, int64_t step, int64_t *micro_batches, double *divisor) {
     Sft *sft = context;
     PlanStep at;
-    int64_t trained = 0;
+    double weights = 0;
     TRY(data_plan_step(&sft->plan, step, &at));
     for (int64_t micro = 0; micro < at.n_batches; micro++) {
         TRY(data_plan_batch(&sft->plan, at.epoch, at.first_batch + micro, &sft->examples, &sft->n_examples));
-        for (size_t i = 0; i < sft->n_examples; i++) trained += sft->train->examples[sft->examples[i]].trained;
+        for (size_t i = 0; i < sft->n_examples; i++) weights += trained_weight(&sft->train->examples[sft->examples[i]]);
     }
     *micro_batches = at.n_batches;
-    *divisor = (double)trained;
-    if (trained > 0) return ST_OK;
+    *divisor = weights;
+    if (weights > 0) return ST_OK;
     Str rows = {0};
     describe_batch(sft, step, 0, &rows);
     status_fail(ST_INPUT, "no token of the batch of step %lld is trained: %s", (long long)step + 1, str_text(&rows));
@@ -143,10 +149,23 @@ static Status begin_step(void *context, int64_t step, int64_t *micro_batches, do
     return status_hint(ST_INPUT, "look at the labels of these rows, or take larger batches");
 }
 
+/* Keys of the embeddings' noise: a function of (seed, step, row), however a step is split. */
+static Status draw_noise(Sft *sft, int64_t step) {
+    if (sft->recipe->train_neftune_alpha == 0) return ST_OK;
+    RngKey *keys = realloc(sft->noise_keys, sft->n_examples * sizeof *keys);
+    if (!keys) return status_fail(ST_RESOURCE, "out of memory for a batch of %zu rows", sft->n_examples);
+    sft->noise_keys = keys;
+    RngKey of_step = rng_key((uint64_t)sft->recipe->seed, RNG_NOISE, (uint64_t)step);
+    for (size_t i = 0; i < sft->n_examples; i++) keys[i] = rng_key(rng_u64(of_step, sft->examples[i]), RNG_NOISE, 0);
+    sft->batch.model.noise = (EmbedNoise){sft->recipe->train_neftune_alpha, keys};
+    return ST_OK;
+}
+
 static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro, double divisor, LossSums *sums) {
     Sft *sft = context;
     PlanStep at;
     TRY(load_batch(sft, step, micro, &at));
+    TRY(draw_noise(sft, step));
     uint64_t number = (uint64_t)(step * sft->plan.accumulation + micro); /* dropout: another mask in every accumulation step */
     sft->batch.model.step = (StepContext){.training = true, .seed = (uint64_t)sft->recipe->seed, .number = number};
     return train_batch(sft, tape, divisor, sums);
@@ -182,7 +201,7 @@ static Status evaluate(void *context, Tape *tape, LossSums *sums) {
         tensor_read(p.logprob, sft->values);
         double sum = 0;
         for (int64_t t = 0; t < sft->batch.n_targets; t++) sum -= sft->values[t];
-        add_batch(&sft->batch, sum, sums);
+        add_batch(&sft->batch, sum, (double)sft->batch.n_targets, sums);
     }
 done:
     free(examples);
@@ -398,6 +417,7 @@ static void sft_release(Sft *sft) {
     dataset_free(sft->train);
     batch_release(&sft->batch);
     free(sft->examples);
+    free(sft->noise_keys);
     free(sft->values);
     free(sft->means);
     tape_free(sft->tape);

@@ -3,7 +3,8 @@
  *     TrainResult result;
  *     TRY(sft_run(&(SftConfig){.recipe = recipe}, &result));   // output/adapter/ or output/model/, metrics.jsonl, checkpoints/
  *
- * Losses are sums over trained tokens divided by their number over the whole optimiser step, so they do not depend on how a step is split.
+ * Losses are sums over trained tokens, each times its row's weight, divided by the sum of these weights (1 unless a row says otherwise: the number of tokens) over the whole
+ * optimiser step, so they do not depend on how a step is split. Evaluation is plain cross-entropy over all labelled tokens: no weights, no noise.
  */
 #ifndef TUNE_SFT_H
 #define TUNE_SFT_H

@@ -148,6 +148,20 @@ static void ids_stay_as_they_are(void **state) {
     dataset_free(dataset);
 }
 
+static void weights_of_rows_belong_to_their_targets(void **state) {
+    (void)state;
+    Dataset *dataset;
+    Batch batch = {0};
+    check_ok(load("weights.jsonl", "{\"input_ids\": [5, 6, 7], \"weight\": 2.5}\n{\"input_ids\": [5, 6], \"weight\": null}\n{\"input_ids\": [8, 9], \"weight\": 0}\n", &plain, &dataset));
+    assert_int_equal(dataset->counts.weighted, 2);
+    assert_int_equal(dataset->counts.untrained, 1);
+    check_ok(batch_build(dataset, (const size_t[]){1, 2, 0}, 3, &batch));
+    assert_int_equal(batch.n_targets, 3);
+    check_close_f64("weights", batch.weights, ((const double[]){1, 2.5, 2.5}), 3, 0, 0);
+    batch_release(&batch);
+    dataset_free(dataset);
+}
+
 static void long_rows_are_refused_dropped_or_cut(void **state) {
     (void)state;
     static const char rows[] = "{\"prompt\": \"abcdef\", \"completion\": \"xyz\"}\n{\"prompt\": \"k\", \"completion\": \"z\"}\n";
@@ -247,6 +261,9 @@ static void faults_name_file_and_line(void **state) {
         {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1]}\n", "'labels' has 1 entries, 'input_ids' has 2"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, -5]}\n", "label -5"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, -100]}\n", "no token of the 1 rows"},
+        {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": \"2\"}\n", "line 1: 'weight' is no number from 0 to 1e6"},
+        {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": -1}\n", "line 1: 'weight' is no number from 0 to 1e6"},
+        {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": 0}\n", "no token of the 1 rows"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         Dataset *dataset;
@@ -477,6 +494,7 @@ int main(void) {
         cmocka_unit_test(answers_are_trained_from_the_border_on),
         cmocka_unit_test(alpaca_is_worded_as_by_its_authors),
         cmocka_unit_test(ids_stay_as_they_are),
+        cmocka_unit_test(weights_of_rows_belong_to_their_targets),
         cmocka_unit_test(long_rows_are_refused_dropped_or_cut),
         cmocka_unit_test(all_kinds_of_files_are_read),
         cmocka_unit_test(faults_name_file_and_line),

@@ -117,6 +117,11 @@ static void elementwise_case(Run *run, Case c) {
         run->fast->dropout(x, 0.25, key, beta, got), run->plain->dropout(x, 0.25, key, beta, want);
         compare(run, "dropout", got, want, 1e-6);
     }
+    for (int64_t r = 0; r < c.rows; r += 5) {
+        int64_t n = MIN((int64_t)5, c.rows - r);
+        run->fast->add_uniform(r, n, 0.6, rng_key(12, RNG_NOISE, (uint64_t)r), got), run->plain->add_uniform(r, n, 0.6, rng_key(12, RNG_NOISE, (uint64_t)r), want);
+    }
+    compare(run, "add_uniform", got, want, 1e-6);
     run->fast->bias_add(got, bias), run->plain->bias_add(want, bias);
     compare(run, "bias_add", got, want, 1e-6);
     Tensor *dbias = drawn(run, DT_F32, 1, c.width, 1), *dbias_want = twin(run, dbias);

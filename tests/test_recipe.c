@@ -112,7 +112,7 @@ static void faults_are_named(void **state) {
         {"model:\n  chat_template: x.jinja\n", NULL, "comes with a later version", "null"},
         {"lora:\n  use_dora: true\n", NULL, "comes with a later version", "false"},
         {"lora:\n  init: pissa\n", NULL, "comes with a later version", ""},
-        {"train:\n  neftune_alpha: 5\n", NULL, "comes with a later version", ""},
+        {"train:\n  neftune_alpha: -5\n", NULL, "wrong value '-5' for 'train.neftune_alpha'", ""},
         {"train:\n  optimizer: lion\n", NULL, "comes with a later version", "adamw, sgd"},
         {"train:\n  no_decay: [nrom]\n", NULL, "wrong value 'nrom' for 'train.no_decay'", "norm, bias"},
         {"train:\n  betas: [0.9]\n", NULL, "'train.betas'", ""},

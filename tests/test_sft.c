@@ -217,6 +217,26 @@ static void objectives_equal_the_reference(void **state) {
     json_decref(root);
 }
 
+/* Logits 2, 1, 0.5 with target 0: probabilities .62853172, .23122390, .14024436. */
+static void objectives_by_hand(void **state) {
+    (void)state;
+    double p[3], sum = exp(2) + exp(1) + exp(0.5), z[3] = {2, 1, 0.5}, mean = 0, d_logprob, d_mean;
+    for (int v = 0; v < 3; v++) p[v] = exp(z[v]) / sum, mean += log(p[v]) / 3;
+    check_close(p[0], 0.62853172, 1e-8);
+    check_close(sft_token_loss(&(SftLoss){0}, log(p[0]), mean, &d_logprob, &d_mean), 0.4643687841, 1e-10);
+    check_close(d_logprob, -1, 0);
+    check_close(d_mean, 0, 0);
+    /* A fifth of the target spread over all three: .8 x .4643687841 + .2 x (.4643687841 + 1.4643687841 + 1.9643687841) / 3. */
+    check_close(sft_token_loss(&(SftLoss){.label_smoothing = 0.2}, log(p[0]), mean, &d_logprob, &d_mean), 0.6310354508, 1e-10);
+    check_close(d_logprob, -0.8, 1e-15);
+    check_close(d_mean, -0.2, 1e-15);
+    check_close(d_logprob * (1 - p[0]) + d_mean * (1.0 / 3 - p[0]), p[0] - (0.8 + 0.2 / 3), 1e-15); /* by the first logit: probability - target */
+    /* .62853172 x .4643687841, and its gradient as if the probability were a constant. */
+    check_close(sft_token_loss(&(SftLoss){.dft = true}, log(p[0]), mean, &d_logprob, &d_mean), 0.2918705111, 1e-9);
+    check_close(d_logprob, -p[0], 1e-15);
+    check_close(d_mean, 0, 0);
+}
+
 /* ---- a tiny model of our own ---- */
 
 static const char tiny_config[] = "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 96, \"hidden_size\": 32, \"intermediate_size\": 64, "
@@ -326,6 +346,189 @@ static void same_seed_same_bytes_other_seed_other_run(void **state) {
     assert_true(result.last_loss != other.last_loss);
 }
 
+/* ---- objectives in a whole step ---- */
+
+typedef struct Step { Model *model; Tape *tape; Batch batch; SftLoss loss; double *frozen, *d_logprob, *d_mean; } Step;
+
+/* The objective of the batch in double, from the log-probabilities alone; dft with its probabilities as they were when `frozen` was filled. */
+static double step_loss(Step *step, bool fill, TokenLogprobs *p) {
+    Batch *batch = &step->batch;
+    int64_t n = batch->n_targets;
+    LogprobArgs args = step->model->logprob;
+    args.mean = true;
+    tape_reset(step->tape);
+    Tensor *rows = tensor_view(tape_arena(step->tape), device_reference(), DT_I32, 1, &n, batch->rows), *targets = tensor_view(tape_arena(step->tape), device_reference(), DT_I32, 1, &n, batch->targets);
+    *p = op_token_logprobs(step->tape, model_forward(step->model, step->tape, &batch->model), step->model->head, rows, targets, &args);
+    check_ok(tape_status(step->tape));
+    double loss = 0, weights = 0, s = step->loss.label_smoothing;
+    for (int64_t i = 0; i < n; i++) {
+        double logprob = tensor_get(p->logprob, i), mean = tensor_get(p->mean, i), weight = batch->weights[i];
+        if (fill) step->frozen[i] = exp(logprob);
+        loss -= weight * (step->loss.dft ? step->frozen[i] * logprob : (1 - s) * logprob + s * mean);
+        weights += weight;
+    }
+    return loss / weights;
+}
+
+/* The slope of the loss along its own gradient is the gradient's length: what a step of training reports is compared with central differences of the loss in double.
+ * 1e-5: the run computes in f32. */
+static void check_objective(const char *name, SftLoss loss, const char *settings) {
+    TrainResult result;
+    double reported[2];
+    char *text = tiny_settings(name, 31, settings), *rows = strdup(temp_file(folder, "weighted.jsonl"));
+    temp_text(folder, "weighted.jsonl", "{\"input_ids\": [5, 9, 17, 33], \"labels\": [-100, 9, 17, 33], \"weight\": 0.5}\n{\"input_ids\": [40, 41, 7], \"labels\": [-100, -100, 7], \"weight\": 3}\n"
+                                        "{\"input_ids\": [6, 95, 2]}\n");
+    char train[400];
+    snprintf(train, sizeof train, "data.train=%s", rows);
+    check_ok(run_recipe(text, (const char *const[]){train}, 1, false, &result));
+    char *dir = strdup(temp_file(folder, name));
+    assert_int_equal(read_metric(dir, "loss", reported, 1), 1);
+    assert_int_equal(read_metric(dir, "grad_norm", reported + 1, 1), 1);
+
+    Step step = {.loss = loss, .tape = tape_new(device_reference(), DT_F64, 0)};
+    Dataset *dataset;
+    check_ok(model_load(temp_file(folder, "model-31"), &(ModelOptions){.device = device_reference(), .compute = DT_F64, .train_all = true}, &step.model));
+    check_ok(dataset_load(&(DataConfig){.max_length = 100, .truncation = "error"}, &(DataSource){.path = rows}, 1, NULL, &dataset));
+    check_ok(batch_build(dataset, (const size_t[]){0, 1, 2}, 3, &step.batch));
+    int64_t n = step.batch.n_targets;
+    step.frozen = malloc(3 * (size_t)n * sizeof *step.frozen);
+    step.d_logprob = step.frozen + n;
+    step.d_mean = step.frozen + 2 * n;
+    TokenLogprobs p;
+    double at = step_loss(&step, true, &p), weights = 0;
+    check_close(reported[0], at, 1e-5);
+    for (int64_t i = 0; i < n; i++) weights += step.batch.weights[i];
+    for (int64_t i = 0; i < n; i++) {
+        sft_token_loss(&loss, tensor_get(p.logprob, i), tensor_get(p.mean, i), &step.d_logprob[i], &step.d_mean[i]);
+        step.d_logprob[i] *= step.batch.weights[i] / weights;
+        step.d_mean[i] *= step.batch.weights[i] / weights;
+    }
+    tensor_seed_grad(step.tape, p.logprob, step.d_logprob);
+    tensor_seed_grad(step.tape, p.mean, step.d_mean);
+    check_ok(tape_backward(step.tape));
+    double norm = params_grad_norm(&step.model->params), slope = 0, h = 1e-5;
+    for (int side = -1; side <= 1; side += 2) {
+        for (int pass = 1; pass >= -1; pass -= 2) { /* there, and back again */
+            if (pass < 0) slope += side * step_loss(&step, false, &p) / (2 * h);
+            for (size_t k = 0; k < step.model->params.n; k++) {
+                Tensor *tensor = step.model->params.items[k].tensor;
+                if (tensor->grad) device_reference()->accumulate(tensor->grad, pass * side * h / norm, 1, tensor);
+            }
+        }
+    }
+    check_close(slope, norm, 1e-7 * norm);
+    check_close(reported[1], norm, 1e-5 * norm);
+    batch_release(&step.batch);
+    dataset_free(dataset);
+    tape_free(step.tape);
+    model_free(step.model);
+    free(step.frozen);
+    free(dir);
+    free(rows);
+    free(text);
+}
+
+#define ONE_STEP "train.max_steps=1\ntrain.batch_size=1\ntrain.gradient_accumulation_steps=3\ndata.shuffle=false\n"
+
+static void gradients_of_objectives_are_exact(void **state) {
+    (void)state;
+    check_objective("objective-nll", (SftLoss){0}, ONE_STEP);
+    check_objective("objective-smooth", (SftLoss){.label_smoothing = 0.3}, ONE_STEP "train.label_smoothing=0.3\n");
+    check_objective("objective-dft", (SftLoss){.dft = true}, ONE_STEP "train.loss=dft\n");
+}
+
+/* ---- weights of rows ---- */
+
+static void run_rows(const char *name, const char *rows, const char *settings) {
+    TrainResult result;
+    char *text = tiny_settings(name, 32, settings), train[400];
+    char file[100];
+    snprintf(file, sizeof file, "%s.jsonl", name);
+    snprintf(train, sizeof train, "data.train=%s", temp_text(folder, file, rows));
+    check_ok(run_recipe(text, (const char *const[]){train}, 1, false, &result));
+    free(text);
+}
+
+#define WEIGHT_RUN "lora.rank=4\ntrain.learning_rate=1e-2\ntrain.max_steps=4\ntrain.batch_size=8\ndata.shuffle=false\n"
+#define ROW_A "{\"input_ids\": [5, 9, 17, 33, 60, 2]"
+#define ROW_B "{\"input_ids\": [40, 41, 7]"
+
+static void a_weight_counts_like_copies_of_the_row(void **state) {
+    (void)state;
+    run_rows("weight-2", ROW_A "}\n" ROW_B ", \"weight\": 2}\n", WEIGHT_RUN);
+    run_rows("weight-copies", ROW_A "}\n" ROW_B "}\n" ROW_B "}\n", WEIGHT_RUN);
+    run_rows("weight-scaled", ROW_A ", \"weight\": 0.25}\n" ROW_B ", \"weight\": 0.5}\n", WEIGHT_RUN);
+    compare_runs("weight-2", "weight-copies", adapter_file, 1e-6);
+    compare_runs("weight-2", "weight-scaled", adapter_file, 1e-6);
+    run_rows("weight-none", ROW_A ", \"weight\": 1}\n" ROW_B ", \"weight\": 0}\n", WEIGHT_RUN);
+    run_rows("weight-alone", ROW_A "}\n", WEIGHT_RUN);
+    compare_runs("weight-alone", "weight-none", adapter_file, 1e-6);
+}
+
+/* ---- noise on the embeddings ---- */
+
+/* What NEFTune adds to the embeddings of `ids`, cut into segments of `lengths`. */
+static void read_noise(const Model *model, double alpha, const RngKey *keys, const int32_t *ids, const int64_t *lengths, int32_t n_segments, float *noise) {
+    Segment segments[4];
+    int64_t at = 0, count;
+    for (int32_t i = 0; i < n_segments; i++, at += lengths[i - 1]) segments[i] = (Segment){.begin = at, .end = at + lengths[i], .parent = -1};
+    ModelBatch batch = {.ids = ids, .layout = {.n_tokens = at, .n_segments = n_segments, .segments = segments}};
+    Tape *tape = tape_new(device_cpu(), DT_F32, 0);
+    Tensor *plain = model_residual(model, tape, &batch, 0);
+    batch.noise = (EmbedNoise){alpha, keys};
+    Tensor *noisy = model_residual(model, tape, &batch, 0);
+    check_ok(tape_status(tape));
+    count = tensor_count(noisy);
+    for (int64_t i = 0; i < count; i++) noise[i] = (float)(tensor_get(noisy, i) - tensor_get(plain, i));
+    tape_free(tape);
+}
+
+static void noise_is_uniform_and_belongs_to_the_row(void **state) {
+    (void)state;
+    enum { TOKENS = 90, WIDTH = 32 };
+    char *text = tiny_settings("noise", 33, "");
+    Model *model;
+    check_ok(model_load(temp_file(folder, "model-33"), &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
+    int32_t ids[TOKENS];
+    for (int i = 0; i < TOKENS; i++) ids[i] = 3 + i % 40;
+    static float together[TOKENS * WIDTH], alone[TOKENS * WIDTH];
+    RngKey keys[2] = {rng_key(1, RNG_NOISE, 4), rng_key(2, RNG_NOISE, 4)};
+    read_noise(model, 5, keys, ids, (const int64_t[]){10, 80}, 2, together);
+    double most = 5 / sqrt(80.0 * WIDTH), sum = 0, squares = 0, largest = 0;
+    for (int64_t i = 10 * WIDTH; i < TOKENS * WIDTH; i++) {
+        sum += (double)together[i];
+        squares += (double)together[i] * (double)together[i];
+        largest = fmax(largest, fabs((double)together[i]));
+    }
+    double n = 80 * WIDTH; /* standard errors of mean and mean square of 2560 uniform numbers; four of them */
+    assert_true(largest <= most * (1 + 1e-5) && largest > 0.99 * most);
+    check_close(sum / n, 0, 4 * most / sqrt(3 * n));
+    check_close(squares / n, most * most / 3, 4 * most * most * sqrt(4.0 / 45 / n));
+    read_noise(model, 5, keys + 1, ids + 10, (const int64_t[]){80}, 1, alone);
+    assert_memory_equal(alone, together + 10 * WIDTH, 80 * WIDTH * sizeof(float));
+    model_free(model);
+    free(text);
+}
+
+static void noise_does_not_depend_on_the_split_and_ends_with_training(void **state) {
+    (void)state;
+    TrainResult plain, noisy;
+#define NOISY SHORT_RUN "train.neftune_alpha=10\n"
+    run_tiny("noise-8x1", 34, NOISY "train.batch_size=8\n", false, ST_OK, &noisy);
+    run_tiny("noise-1x8", 34, NOISY "train.batch_size=1\ntrain.gradient_accumulation_steps=8\n", false, ST_OK, &noisy);
+    compare_runs("noise-8x1", "noise-1x8", adapter_file, 1e-6);
+    run_tiny("noise-none", 34, SHORT_RUN, false, ST_OK, &plain);
+    assert_true(fabs(plain.first_loss - noisy.first_loss) > 1e-4);
+#undef NOISY
+    static const char still[] = "lora.rank=4\ntrain.learning_rate=0\ntrain.max_steps=2\ndata.eval_split=0.25\n";
+    char settings[200];
+    snprintf(settings, sizeof settings, "%strain.neftune_alpha=10\n", still);
+    run_tiny("still-noise", 34, settings, false, ST_OK, &noisy);
+    run_tiny("still-none", 34, still, false, ST_OK, &plain);
+    assert_true(noisy.eval_loss == plain.eval_loss);
+    assert_true(noisy.last_loss != plain.last_loss);
+}
+
 /* ---- evaluation ---- */
 
 static void evaluation_early_stopping_and_best_weights(void **state) {
@@ -402,10 +605,15 @@ int main(void) {
         cmocka_unit_test(lora_plus_curve_equals_the_reference),
         cmocka_unit_test(full_curve_equals_the_reference),
         cmocka_unit_test(objectives_equal_the_reference),
+        cmocka_unit_test(objectives_by_hand),
         cmocka_unit_test(rows_are_learned),
         cmocka_unit_test(split_of_a_step_does_not_matter),
         cmocka_unit_test(checkpointed_layers_give_the_same),
         cmocka_unit_test(same_seed_same_bytes_other_seed_other_run),
+        cmocka_unit_test(gradients_of_objectives_are_exact),
+        cmocka_unit_test(a_weight_counts_like_copies_of_the_row),
+        cmocka_unit_test(noise_is_uniform_and_belongs_to_the_row),
+        cmocka_unit_test(noise_does_not_depend_on_the_split_and_ends_with_training),
         cmocka_unit_test(evaluation_early_stopping_and_best_weights),
         cmocka_unit_test(divergence_names_step_tensor_and_rows),
         cmocka_unit_test(refusals_leave_nothing_behind),

@@ -87,9 +87,18 @@ static Tensor *ids_tensor(const Model *model, Tape *tape, const ModelBatch *batc
     return ids;
 }
 
+/* In place: a constant that is added changes no gradient. */
+static void add_noise(const EmbedNoise *noise, const Layout *layout, Tensor *x) {
+    for (int32_t s = 0; s < layout->n_segments; s++) {
+        int64_t begin = layout->segments[s].begin, n = layout->segments[s].end - begin;
+        x->device->add_uniform(begin, n, noise->alpha / sqrt((double)(n * tensor_width(x))), noise->keys[s], x);
+    }
+}
+
 static Tensor *embed(const Model *model, Tape *tape, const ModelBatch *batch) {
     Tensor *ids = ids_tensor(model, tape, batch);
     Tensor *x = op_embedding(tape, ids, model->embed);
+    if (x && batch->noise.alpha > 0) add_noise(&batch->noise, &batch->layout, x);
     if (!x || !model->position_embed) return x;
     Tensor *positions = layout_positions(&batch->layout, tape_arena(tape), model->device);
     if (!positions) return tape_fail(tape, ST_RESOURCE, "out of memory for positions");

@@ -170,11 +170,15 @@ typedef struct ModelOptions {
 Status model_load(const char *dir, const ModelOptions *options, Model **model);
 void model_free(Model *model);
 
+/* Uniform noise on the embeddings of each segment: of at most alpha / sqrt(tokens of the segment x hidden_size), drawn by keys[segment]. alpha 0: none.
+ * Source: NEFTune, arXiv 2310.05914, algorithm 1. */
+typedef struct EmbedNoise { double alpha; const RngKey *keys; } EmbedNoise;
 /* A flat batch of tokens. ids: N. What the layout points to must stay valid until the step ends. */
 typedef struct ModelBatch {
     const int32_t *ids;
     Layout layout;
     StepContext step;
+    EmbedNoise noise;
 } ModelBatch;
 /* Hidden states after the final norm: (N, C) compute dtype. ST_INPUT on the tape for an id outside the vocabulary or a position beyond learned positions. */
 Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch);

@@ -102,7 +102,7 @@ typedef struct Task {
     int64_t total_steps;                                                /* optimiser steps of the whole run */
     /* Epoch reached after `steps` steps, e.g. 1.5. */
     double (*epoch)(void *context, int64_t steps);
-    /* Number of accumulation steps of `step` (from 0), and what its loss is divided by: trained tokens over all of them. ST_INPUT when that is 0. */
+    /* Number of accumulation steps of `step` (from 0), and what its loss is divided by: the weights of trained tokens over all of them. ST_INPUT when that is 0. */
     Status (*begin_step)(void *context, int64_t step, int64_t *micro_batches, double *divisor);
     /* Forward and backward of one accumulation step: adds d(loss_sum / divisor) to the gradients and to `sums`. The tape has been reset. */
     Status (*micro_batch)(void *context, Tape *tape, int64_t step, int64_t micro, double divisor, LossSums *sums);

@@ -140,6 +140,24 @@ void ISA_FN(dropout)(const Tensor *x, double p, RngKey key, double beta, Tensor 
     }
 }
 
+void ISA_FN(add_uniform)(int64_t first, int64_t n_rows, double magnitude, RngKey key, Tensor *y) {
+    if (!CPU_WRITES(y)) {
+        device_reference()->add_uniform(first, n_rows, magnitude, key, y);
+        return;
+    }
+    int64_t width = tensor_width(y), count = n_rows * width;
+    float factor = (float)ldexp(magnitude, -31);
+    PARALLEL_BLOCKS {
+        float noise[RUN];
+        uint32_t draws[RUN];
+        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
+            for (int64_t i = 0; i < n; i += DRAWS) draw_blocks(key, (uint64_t)(at + i) / 4, draws + i);
+            for (int64_t i = 0; i < n; i++) noise[i] = factor * (float)(int32_t)draws[i];
+            run_write(y, first * width + at, n, noise, 1);
+        }
+    }
+}
+
 void ISA_FN(gather_rows)(const Tensor *x, const Tensor *rows, Tensor *y) {
     if (!CPU_READS(x) || !CPU_WRITES(y)) {
         device_reference()->gather_rows(x, rows, y);

@@ -42,6 +42,15 @@ void ref_dropout(const Tensor *x, double p, RngKey key, double beta, Tensor *y) 
     }
 }
 
+void ref_add_uniform(int64_t first, int64_t n_rows, double magnitude, RngKey key, Tensor *y) {
+    int64_t width = tensor_width(y);
+    for (int64_t i = 0; i < n_rows * width; i++) {
+        uint32_t draws[4];
+        rng_block(key, (uint64_t)i / 4, draws);
+        ref_put(y, first * width + i, magnitude * ldexp((double)(int32_t)draws[i % 4], -31), 1);
+    }
+}
+
 void ref_gather_rows(const Tensor *x, const Tensor *rows, Tensor *y) {
     int64_t width = tensor_width(y);
     for (int64_t i = 0; i < tensor_rows(y); i++)
