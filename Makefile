@@ -8,10 +8,10 @@ ONEDNN ?= $(shell printf '\043include <oneapi/dnnl/dnnl.h>' | $(CC) -x c -fsynta
 BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(filter 0,$(ONEDNN)),-no-onednn)
 
 # Packages: needed, then wanted when the system has them. All systems' names stand side by side.
-PKGS := yaml-0.1 jansson libpcre2-8 libutf8proc zlib
-APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libcmocka-dev libopenblas-openmp-dev
-DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libcmocka-devel openblas-devel
-BREW := pkg-config libyaml jansson pcre2 utf8proc zlib cmocka openblas libomp
+PKGS := yaml-0.1 jansson libpcre2-8 libutf8proc zlib libzstd
+APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libsnappy-dev libcmocka-dev libopenblas-openmp-dev
+DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel snappy-devel libcmocka-devel openblas-devel
+BREW := pkg-config libyaml jansson pcre2 utf8proc zlib zstd snappy cmocka openblas libomp
 APT_WANTED := libdnnl-dev
 DNF_WANTED := onednn-devel
 BREW_WANTED := onednn
@@ -35,7 +35,7 @@ FLAGS_tsan := -O1 -g -fsanitize=thread
 FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -DTUNE_POISON
 KERNEL_release := -O3
 BASE_CFLAGS := -std=c11 $(WARNINGS) $(OPENMP) $(FLAGS_$(FLAVOUR)) $(CFLAGS)
-LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) -l$(if $(wildcard /usr/lib64/libopenblaso.so),openblaso,openblas) $(if $(filter 1,$(ONEDNN)),-ldnnl) -lm
+LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) -l$(if $(wildcard /usr/lib64/libopenblaso.so),openblaso,openblas) $(if $(filter 1,$(ONEDNN)),-ldnnl) -lsnappy -lm
 
 # Kernels are compiled once for each instruction set and chosen at run time; host_*.c looks at the processor and is compiled plainly.
 ISAS := base $(if $(filter x86_64 amd64,$(shell uname -m)),avx2 avx512)
@@ -78,7 +78,7 @@ $(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/check.o $(BUILD)/libtu
 	$(CC) $(BASE_CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 
-DEPS_PRESENT = pkg-config --exists $(PKGS) cmocka 2>/dev/null && printf '\043include <cblas.h>' | $(CC) $(CPPFLAGS) $(shell pkg-config --cflags openblas 2>/dev/null) -x c -fsyntax-only - 2>/dev/null
+DEPS_PRESENT = pkg-config --exists $(PKGS) cmocka 2>/dev/null && printf '\043include <cblas.h>\n\043include <snappy-c.h>\n' | $(CC) $(CPPFLAGS) $(shell pkg-config --cflags openblas 2>/dev/null) -x c -fsyntax-only - 2>/dev/null
 deps: ## install the system packages (apt, dnf or brew)
 	@sudo=; [ "$$(id -u)" = 0 ] || ! command -v sudo >/dev/null || sudo=sudo; \
 	if command -v apt-get >/dev/null; then export DEBIAN_FRONTEND=noninteractive; $$sudo apt-get update -q; \

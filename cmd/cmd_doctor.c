@@ -7,6 +7,7 @@
 #include <utf8proc.h>
 #include <yaml.h>
 #include <zlib.h>
+#include <zstd.h>
 
 #include "cmd/cmd.h"
 
@@ -14,7 +15,7 @@ enum { MOST_CHECKS = 256 };
 #define GRADIENT_TOLERANCE 1e-6
 
 typedef struct Library { const char *name, *version; } Library;
-typedef struct Doctor { const CpuInfo *cpu; CpuSpeed speed; int n_checks; GradCheck checks[MOST_CHECKS]; Library libraries[5]; char pcre2[64]; } Doctor;
+typedef struct Doctor { const CpuInfo *cpu; CpuSpeed speed; int n_checks; GradCheck checks[MOST_CHECKS]; Library libraries[6]; char pcre2[64]; } Doctor;
 
 static const char *compiler(void) {
 #if defined(__clang__)
@@ -39,7 +40,8 @@ static bool gradients_fine(const Doctor *doctor) {
 static void find_versions(Doctor *doctor) {
     pcre2_config(PCRE2_CONFIG_VERSION, doctor->pcre2);
     const Library libraries[COUNT_OF(doctor->libraries)] = {
-        {"yaml", yaml_get_version_string()}, {"jansson", JANSSON_VERSION}, {"pcre2", doctor->pcre2}, {"utf8proc", utf8proc_version()}, {"zlib", zlibVersion()}};
+        {"yaml", yaml_get_version_string()}, {"jansson", JANSSON_VERSION}, {"pcre2", doctor->pcre2}, {"utf8proc", utf8proc_version()}, {"zlib", zlibVersion()},
+        {"zstd", ZSTD_versionString()}};
     memcpy(doctor->libraries, libraries, sizeof libraries);
 }
 

@@ -15,7 +15,7 @@
 enum { LABEL_NONE = -100 }; /* a position that carries no loss, as in HF */
 
 /* A row as the file has it, in one of the known forms. Strings are borrowed from `json`. */
-typedef struct Row { json_t *json; const char *file; const char *unit; size_t line; } Row; /* line from 1, unit "line"; of a .json array or columns: the row's number, "row" */
+typedef struct Row { json_t *json; const char *file; const char *unit; size_t line; } Row; /* line from 1, unit "line"; of a .json array or columns, or .parquet: the row's number, "row"; of a row of several lines: its first */
 
 /* One sequence to train on: ids, and at each position the label it should have been predicted as, or LABEL_NONE (in place, not shifted). */
 typedef struct Example { const int32_t *ids, *labels; int32_t n, trained; uint32_t file; uint32_t row; double weight; } Example; /* weight: of each token's loss, above 0 */
@@ -79,10 +79,19 @@ Status dataset_load(const DataConfig *config, const DataSource *sources, size_t 
 void dataset_free(Dataset *dataset);
 /* Takes `share` of the examples (by seed) out of `dataset` into a second one that borrows its memory. */
 Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **held_out);
-/* Rows of a file one after the other, for other users of rows (generate, score): .jsonl, .json (an array of objects, or an object of columns), each also .gz. Stops at
- * the first error. `read` keeps the json only during the call. max_rows 0: all. */
-Status rows_read(const char *path, Status (*read)(void *context, const Row *row), void *context);
-Status rows_read_some(const char *path, int64_t max_rows, Status (*read)(void *context, const Row *row), void *context);
+/* Rows of a file one after the other: .jsonl, .json (an array of objects, or an object of columns), .csv and .tsv (with a header), .txt (rows {"text"}), each also .gz and .zst, and
+ * .parquet. Memory does not grow with the file, but for .json columns and a .txt that is one document. Stops at the first error; ST_INPUT names the file and the place in it. `read` keeps
+ * the json only during the call. */
+typedef Status RowCallback(void *context, const Row *row);
+typedef struct RowsConfig {
+    int64_t max_rows;        /* 0: all */
+    const char *separator;   /* .txt: what stands between documents; NULL: the file is one document. Line ends around a document are not part of it, blank documents are none */
+} RowsConfig;
+Status rows_read(const char *path, RowCallback *read, void *context);
+Status rows_read_some(const char *path, int64_t max_rows, RowCallback *read, void *context);
+Status rows_read_as(const char *path, const RowsConfig *config, RowCallback *read, void *context);
+/* The files that a path with * ? [...] means, sorted by bytes; a path that exists, or has none of these characters, means itself. ST_INPUT when no file matches. */
+Status rows_expand(const char *pattern, Arena *arena, const char ***paths, size_t *n);
 /* Text of an Alpaca row's prompt: Stanford's wording. */
 void alpaca_prompt(const char *instruction, const char *input, Str *text);
 /* ids of `text` with BOS where the post-processor adds it and the text does not begin with it; EOS never. */

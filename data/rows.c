@@ -1,149 +1,154 @@
-/* Readers: a file of rows, one row after the other. */
-#include "data/data.h"
+/* Rows of any file: the table of containers, and what they share. */
+#include "data/containers.h"
 
-#include <stdio.h>
+#include <glob.h>
+#include <stdlib.h>
 #include <string.h>
 
-#define JSON_LIMIT ((size_t)4 << 30)
+static const Container *const containers[] = {
+#define CONTAINER(name) &container_##name,
+#include "data/containers.def"
+#undef CONTAINER
+};
 
-typedef Status RowCallback(void *context, const Row *row);
-typedef struct Reader { const char *path, *unit; int64_t max_rows, n_rows; RowCallback *read; void *context; } Reader;
+/* ---- what containers share ---- */
 
-static bool reader_full(const Reader *reader) { return reader->max_rows > 0 && reader->n_rows >= reader->max_rows; }
+bool row_reader_full(const RowReader *reader) { return reader->config.max_rows > 0 && reader->n_rows >= reader->config.max_rows; }
 
-static Status hand_over(Reader *reader, json_t *json, size_t line) {
-    if (!json_is_object(json)) return status_fail(ST_INPUT, "'%s' %s %zu: a row must be a JSON object", reader->path, reader->unit, line);
-    if (reader->n_rows % 1024 == 0 && interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted while reading '%s'", reader->path);
-    reader->n_rows++;
-    return reader->read(reader->context, &(Row){json, reader->path, reader->unit, line});
+Status row_hand_over(RowReader *reader, json_t *row, size_t number) {
+    Status status = ST_OK;
+    if (!row) {
+        status = status_fail(ST_RESOURCE, "out of memory for a row of '%s'", reader->path);
+    } else if (!json_is_object(row)) {
+        status = status_fail(ST_INPUT, "'%s' %s %zu: a row must be a JSON object", reader->path, reader->unit, number);
+    } else if (reader->n_rows % 1024 == 0 && interrupt_requested()) {
+        status = status_fail(ST_INTERRUPTED, "interrupted while reading '%s'", reader->path);
+    } else {
+        reader->n_rows++;
+        status = reader->read(reader->context, &(Row){row, reader->path, reader->unit, number});
+    }
+    json_decref(row);
+    return status;
 }
 
-/* ---- one row a line ---- */
+json_t *cell_value(const char *column, const char *text, size_t len, const char **fault) {
+    static const char *const lists[] = {"messages", "conversations", "history", "ids", "input_ids", "labels"};
+    static _Thread_local json_error_t error;
+    bool list = false;
+    *fault = NULL;
+    for (size_t i = 0; i < COUNT_OF(lists) && !list; i++) list = strcmp(column, lists[i]) == 0;
+    if (!list || len == 0 || !(text[0] == '[' || text[0] == '{')) return json_stringn_nocheck(text, len);
+    json_t *value = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
+    if (!value) *fault = error.text;
+    return value;
+}
 
-static bool is_blank(Slice line) {
-    for (size_t i = 0; i < line.len; i++)
-        if (line.data[i] == '\0' || !strchr(" \t\r\n", line.data[i])) return false;
+size_t utf8_fault(const char *text, size_t len) {
+    uint32_t c;
+    for (size_t at = 0, used; at < len; at += used) {
+        used = (unsigned char)text[at] < 0x80 ? 1 : utf8_decode(text + at, len - at, &c);
+        if (used == 0) return at;
+    }
+    return len;
+}
+
+Slice without_mark(Slice text) {
+    bool marked = text.len >= 3 && memcmp(text.data, "\xef\xbb\xbf", 3) == 0;
+    return marked ? (Slice){text.data + 3, text.len - 3} : text;
+}
+
+bool is_blank(Slice text) {
+    for (size_t i = 0; i < text.len; i++)
+        if (text.data[i] == '\0' || !strchr(" \t\r\n", text.data[i])) return false;
     return true;
 }
 
-static Slice without_mark(Slice line, size_t number) {
-    bool marked = number == 1 && line.len >= 3 && memcmp(line.data, "\xef\xbb\xbf", 3) == 0;
-    return marked ? (Slice){line.data + 3, line.len - 3} : line;
-}
-
-static Status read_line(Reader *reader, Slice line, size_t number) {
-    char where[512];
-    snprintf(where, sizeof where, "%s line %zu", reader->path, number);
-    json_t *json;
-    TRY(json_read_text(line.data, line.len, where, &json));
-    Status status = hand_over(reader, json, number);
-    json_decref(json);
-    return status;
-}
-
-static Status read_lines(Reader *reader) {
-    Lines lines;
-    TRY(lines_open(&lines, reader->path));
-    Slice line;
-    Status status = ST_OK;
-    while (status == ST_OK && !reader_full(reader) && lines_next(&lines, &line)) {
-        line = without_mark(line, lines.number);
-        if (!is_blank(line)) status = read_line(reader, line, lines.number);
+Status fail_at(const char *path, const char *text, size_t at, size_t line, const char *what) {
+    size_t column = 1;
+    for (size_t i = 0; i < at; i++) {
+        column += ((unsigned char)text[i] & 0xC0) != 0x80;
+        if (text[i] != '\n') continue;
+        line++;
+        column = 1;
     }
-    Status closed = lines_close(&lines);
-    return status != ST_OK ? status : closed;
+    return status_fail(ST_INPUT, "'%s' line %zu, column %zu: %s", path, line, column, what);
 }
 
-/* ---- a whole JSON document ---- */
+/* ---- reading ---- */
 
-static Status read_array(Reader *reader, const json_t *array) {
-    Status status = ST_OK;
-    for (size_t i = 0; i < json_array_size(array) && status == ST_OK && !reader_full(reader); i++) status = hand_over(reader, json_array_get(array, i), i + 1);
-    return status;
-}
-
-static Status columns_length(const char *path, json_t *columns, size_t *n) {
-    const char *name, *first = NULL;
-    json_t *column;
-    *n = 0;
-    json_object_foreach(columns, name, column) {
-        if (!json_is_array(column)) {
-            status_fail(ST_INPUT, "'%s' is neither an array of rows nor an object of columns: '%s' is no array", path, name);
-            return status_hint(ST_INPUT, "a file with one row a line is named .jsonl");
+/* How the name ends, without .gz or .zst, among the container's endings; NULL when otherwise. */
+static const char *ending_of(const Container *container, const char *path) {
+    static const char *const packings[] = {"", ".gz", ".zst"};
+    for (size_t i = 0; i < COUNT_OF(container->endings) && container->endings[i]; i++) {
+        for (size_t j = 0; j < (container->packed ? COUNT_OF(packings) : 1); j++) {
+            char ending[24];
+            snprintf(ending, sizeof ending, "%s%s", container->endings[i], packings[j]);
+            if (text_ends_with(path, ending)) return container->endings[i];
         }
-        if (first && json_array_size(column) != *n)
-            return status_fail(ST_INPUT, "columns of '%s' differ in length: '%s' has %zu rows, '%s' has %zu", path, first, *n, name, json_array_size(column));
-        first = name;
-        *n = json_array_size(column);
     }
-    return ST_OK;
+    return NULL;
 }
 
-static Status read_columns(Reader *reader, json_t *columns) {
-    size_t n;
-    TRY(columns_length(reader->path, columns, &n));
-    Status status = ST_OK;
-    for (size_t i = 0; i < n && status == ST_OK && !reader_full(reader); i++) {
-        json_t *row = json_object(), *column;
-        const char *name;
-        json_object_foreach(columns, name, column) json_object_set(row, name, json_array_get(column, i));
-        status = hand_over(reader, row, i + 1);
-        json_decref(row);
-    }
-    return status;
+static Status unknown_kind(const char *path) {
+    Str known = {0}, packed = {0};
+    for (size_t i = 0; i < COUNT_OF(containers); i++)
+        for (size_t j = 0; j < COUNT_OF(containers[i]->endings) && containers[i]->endings[j]; j++) {
+            Str *list = containers[i]->packed ? &packed : &known;
+            str_printf(list, "%s%s", list->len ? ", " : "", containers[i]->endings[j]);
+        }
+    status_fail(ST_INPUT, "cannot read rows of '%s': its name tells no kind of file", path);
+    status_hint(ST_INPUT, "rows are read from %s, each also as .gz or .zst%s%s", str_text(&packed), known.len ? ", and from " : "", str_text(&known));
+    str_release(&known);
+    str_release(&packed);
+    return ST_INPUT;
 }
 
-/* Files named .json often hold one row a line: told by a first line that is an object of its own, with more behind it. */
-static bool is_lines(const Str *text) {
-    const char *end = memchr(str_text(text), '\n', text->len);
-    if (!end || is_blank((Slice){end + 1, text->len - (size_t)(end + 1 - text->data)})) return false;
-    json_t *first;
-    Slice line = without_mark((Slice){text->data, (size_t)(end - text->data)}, 1);
-    if (json_read_text(line.data, line.len, "first line", &first) != ST_OK) return false;
-    bool object = json_is_object(first);
-    json_decref(first);
-    return object;
-}
-
-static Status read_document(Reader *reader) {
-    Str text = {0};
-    TRY(file_read(reader->path, JSON_LIMIT, &text));
-    if (is_lines(&text)) {
-        str_release(&text);
-        return read_lines(reader);
+Status rows_read_as(const char *path, const RowsConfig *config, RowCallback *read, void *context) {
+    for (size_t i = 0; i < COUNT_OF(containers); i++) {
+        const char *ending = ending_of(containers[i], path);
+        if (ending) return containers[i]->read(&(RowReader){.path = path, .ending = ending, .unit = containers[i]->unit, .config = *config, .read = read, .context = context});
     }
-    reader->unit = "row";
-    json_t *root = NULL;
-    Slice whole = without_mark((Slice){str_text(&text), text.len}, 1);
-    Status status = json_read_text(whole.data, whole.len, reader->path, &root);
-    str_release(&text);
-    if (status != ST_OK) return status;
-    if (json_is_array(root)) {
-        status = read_array(reader, root);
-    } else if (json_is_object(root)) {
-        status = read_columns(reader, root);
-    } else {
-        status = status_fail(ST_INPUT, "'%s' is neither an array of rows nor an object of columns", reader->path);
-    }
-    json_decref(root);
-    return status;
-}
-
-/* "x.jsonl.gz" ends with ".jsonl". */
-static bool named(const char *path, const char *ending) {
-    if (text_ends_with(path, ending)) return true;
-    char packed[16];
-    snprintf(packed, sizeof packed, "%s.gz", ending);
-    return text_ends_with(path, packed);
+    return unknown_kind(path);
 }
 
 Status rows_read_some(const char *path, int64_t max_rows, RowCallback *read, void *context) {
-    Reader reader = {.path = path, .unit = "line", .max_rows = max_rows, .read = read, .context = context};
-    if (named(path, ".jsonl") || named(path, ".ndjson")) return read_lines(&reader);
-    if (named(path, ".json")) return read_document(&reader);
-    bool later = named(path, ".csv") || named(path, ".parquet") || named(path, ".txt");
-    status_fail(ST_INPUT, later ? "cannot read rows of '%s': this kind of file comes with a later version" : "cannot read rows of '%s': its name tells no kind of file", path);
-    return status_hint(ST_INPUT, "rows are read from .jsonl and .json, each also as .gz");
+    return rows_read_as(path, &(RowsConfig){.max_rows = max_rows}, read, context);
 }
 
-Status rows_read(const char *path, RowCallback *read, void *context) { return rows_read_some(path, 0, read, context); }
+Status rows_read(const char *path, RowCallback *read, void *context) { return rows_read_as(path, &(RowsConfig){0}, read, context); }
+
+/* ---- patterns ---- */
+
+static int compare_paths(const void *a, const void *b) { return strcmp(*(const char *const *)a, *(const char *const *)b); }
+
+static Status keep_files(const glob_t *found, Arena *arena, const char ***paths, size_t *n) {
+    *paths = arena_alloc(arena, MAX(found->gl_pathc, 1) * sizeof **paths);
+    if (!*paths) return ST_RESOURCE;
+    for (size_t i = 0; i < found->gl_pathc; i++) {
+        if (dir_exists(found->gl_pathv[i])) continue;
+        if (!((*paths)[*n] = arena_strdup(arena, found->gl_pathv[i]))) return ST_RESOURCE;
+        (*n)++;
+    }
+    qsort(*paths, *n, sizeof **paths, compare_paths);
+    return ST_OK;
+}
+
+Status rows_expand(const char *pattern, Arena *arena, const char ***paths, size_t *n) {
+    glob_t found = {0};
+    *n = 0;
+    bool itself = file_exists(pattern) || !strpbrk(pattern, "*?[");
+    int code = itself ? GLOB_NOMATCH : glob(pattern, GLOB_NOSORT, NULL, &found);
+    Status status = code == GLOB_NOSPACE ? status_fail(ST_RESOURCE, "out of memory for the files of '%s'", pattern) : ST_OK;
+    if (code == 0) status = keep_files(&found, arena, paths, n);
+    if (code == 0) globfree(&found);
+    if (status == ST_OK && itself) {
+        *paths = arena_alloc(arena, sizeof **paths);
+        if (!*paths || !((*paths)[0] = arena_strdup(arena, pattern))) return ST_RESOURCE;
+        *n = 1;
+    }
+    if (status == ST_OK && *n == 0) {
+        status_fail(ST_INPUT, "no file matches '%s'", pattern);
+        return status_hint(ST_INPUT, "* stands for any characters of one name, ? for one, [ab] for one of these");
+    }
+    return status;
+}

@@ -251,7 +251,6 @@ static void faults_name_file_and_line(void **state) {
         {"x.json", "{\"a\": [1], \"b\": [1, 2]}", "columns of '"},
         {"x.json", "{\"text\": \"a\"}", "neither an array of rows nor an object of columns"},
         {"x.json", "5", "neither an array of rows nor an object of columns"},
-        {"x.csv", "text\na\n", "comes with a later version"},
         {"x.dat", "text\na\n", "its name tells no kind of file"},
         {"x.jsonl", "{\"input_ids\": [1, 99]}\n", "line 1: token id 99 at position 1 is outside of the model's vocabulary of 99"},
         {"x.jsonl", "{\"input_ids\": [1, -1]}\n", "token id -1"},

@@ -2,7 +2,7 @@
  *
  *     static Status word_count(const char *path, size_t *count) {
  *         Lines lines;
- *         TRY(lines_open(&lines, path));                       // plain or .gz
+ *         TRY(lines_open(&lines, path));                       // plain, .gz or .zst
  *         Slice line;
  *         *count = 0;
  *         while (lines_next(&lines, &line)) *count += line.len > 0;
@@ -136,12 +136,21 @@ const char *format_seconds(double seconds, char out[32]);
 typedef struct Mapping { const uint8_t *data; size_t size; } Mapping;
 Status file_map(const char *path, Mapping *mapping); /* read-only; an empty file gives size 0 and data NULL. ST_INPUT when missing */
 void file_unmap(Mapping *mapping);
+void file_forget(const Mapping *mapping, size_t begin, size_t end); /* these bytes were read for now: the system may take their memory back */
 bool file_exists(const char *path);
 bool dir_exists(const char *path);
-Status file_read(const char *path, size_t limit, Str *text); /* whole file, .gz unpacked; longer than `limit` bytes is ST_INPUT */
+Status file_read(const char *path, size_t limit, Str *text); /* whole file, unpacked as by ByteStream; longer than `limit` bytes is ST_INPUT */
 
-/* Lines of a text file, plain or .gz, of any length; '\n' and a '\r' before it are taken off. */
-typedef struct Lines { void *gz; char *path; Str buffer; size_t start, number; bool ended; Status status; } Lines; /* number: line of the slice returned last, from 1 */
+/* Bytes of a file from its beginning. gzip and zstd are told by the first bytes and unpacked; a name in .gz or .zst promises them. */
+typedef struct ByteStream ByteStream;
+Status stream_open(const char *path, ByteStream **stream);
+ptrdiff_t stream_read(ByteStream *stream, void *bytes, size_t size); /* bytes got; 0: the end; -1: see stream_fault */
+/* Records why stream_read failed and returns the status: "cannot unpack 'PATH'PLACE: it ends too early"; place: "" or e.g. " after line 3". */
+Status stream_fault(const ByteStream *stream, const char *place);
+void stream_close(ByteStream *stream);
+
+/* Lines of a text file, packed or not, of any length; '\n' and a '\r' before it are taken off. */
+typedef struct Lines { ByteStream *stream; char *path; Str buffer; size_t start, number; bool ended; Status status; } Lines; /* number: line of the slice returned last, from 1 */
 Status lines_open(Lines *lines, const char *path);
 bool lines_next(Lines *lines, Slice *line); /* false at the end or on an error; the slice is valid until the next call */
 Status lines_close(Lines *lines);           /* gives the read error, if there was one */

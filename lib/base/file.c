@@ -8,7 +8,6 @@
 #include <sys/mman.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #define CHUNK ((size_t)256 << 10)
 
@@ -44,6 +43,12 @@ Status file_map(const char *path, Mapping *mapping) {
     return status;
 }
 
+void file_forget(const Mapping *mapping, size_t begin, size_t end) {
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), first = begin / page * page, last = end / page * page; /* a page that is still needed is just read again */
+    ASSERT(begin <= end && end <= mapping->size, "%zu to %zu of %zu", begin, end, mapping->size);
+    if (last > first) madvise((void *)(uintptr_t)(mapping->data + first), last - first, MADV_DONTNEED);
+}
+
 void file_unmap(Mapping *mapping) {
     if (mapping->data) munmap((void *)(uintptr_t)mapping->data, mapping->size);
     *mapping = (Mapping){0};
@@ -51,9 +56,8 @@ void file_unmap(Mapping *mapping) {
 
 Status file_read(const char *path, size_t limit, Str *text) {
     str_clear(text);
-    if (dir_exists(path)) return status_fail(ST_INPUT, "cannot read '%s': it is a folder", path);
-    gzFile gz = gzopen(path, "rb");
-    if (!gz) return status_errno(errno ? errno : ENOMEM, "cannot open '%s'", path);
+    ByteStream *stream;
+    TRY(stream_open(path, &stream));
     Status status = ST_OK;
     while (status == ST_OK) {
         size_t room = MIN(CHUNK, limit - text->len + 1); /* one byte more than allowed shows that there is more */
@@ -61,10 +65,9 @@ Status file_read(const char *path, size_t limit, Str *text) {
             status = status_errno(ENOMEM, "cannot read '%s'", path);
             break;
         }
-        int got = gzread(gz, text->data + text->len, (unsigned)room), code = Z_OK;
-        const char *reason = gzerror(gz, &code);
-        if (got < 0 || code == Z_BUF_ERROR) {
-            status = code == Z_ERRNO ? status_errno(errno, "cannot read '%s'", path) : status_fail(ST_INPUT, "cannot unpack '%s': %s", path, reason);
+        ptrdiff_t got = stream_read(stream, text->data + text->len, room);
+        if (got < 0) {
+            status = stream_fault(stream, "");
         } else if (got == 0) {
             break;
         } else if ((size_t)got > limit - text->len) {
@@ -75,7 +78,7 @@ Status file_read(const char *path, size_t limit, Str *text) {
             text->data[text->len] = '\0';
         }
     }
-    gzclose_r(gz);
+    stream_close(stream);
     if (status != ST_OK) str_clear(text);
     return status;
 }

@@ -2,19 +2,15 @@
 #include "lib/base/base.h"
 
 #include <errno.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <zlib.h>
 
 #define CHUNK ((size_t)256 << 10)
 
 Status lines_open(Lines *lines, const char *path) {
     *lines = (Lines){0};
-    if (dir_exists(path)) return status_fail(ST_INPUT, "cannot read '%s': it is a folder", path);
-    gzFile gz = gzopen(path, "rb");
-    if (!gz) return status_errno(errno ? errno : ENOMEM, "cannot open '%s'", path);
-    gzbuffer(gz, 128 << 10);
-    lines->gz = gz;
+    TRY(stream_open(path, &lines->stream));
     Str copy = {0};
     str_append(&copy, path);
     lines->path = copy.data;
@@ -33,15 +29,13 @@ static void lines_fill(Lines *lines) {
         lines->status = status_errno(ENOMEM, "cannot read '%s': line %zu is too long", lines->path, lines->number + 1);
         return;
     }
-    int got = gzread(lines->gz, buffer->data + buffer->len, (unsigned)CHUNK), code = Z_OK;
-    const char *reason = gzerror(lines->gz, &code);
+    ptrdiff_t got = stream_read(lines->stream, buffer->data + buffer->len, CHUNK);
     if (got > 0) buffer->len += (size_t)got;
-    if (code == Z_ERRNO) {
-        lines->status = status_errno(errno, "cannot read '%s' after line %zu", lines->path, lines->number);
-    } else if (got < 0 || code == Z_BUF_ERROR) { /* the latter: packed data that ends too early */
-        lines->status = status_fail(ST_INPUT, "cannot unpack '%s' after line %zu: %s", lines->path, lines->number, reason);
-    } else if (got == 0) {
-        lines->ended = true;
+    lines->ended = got == 0;
+    if (got < 0) {
+        char place[40];
+        snprintf(place, sizeof place, " after line %zu", lines->number);
+        lines->status = stream_fault(lines->stream, place);
     }
 }
 
@@ -68,7 +62,7 @@ bool lines_next(Lines *lines, Slice *line) {
 
 Status lines_close(Lines *lines) {
     Status status = lines->status;
-    if (lines->gz) gzclose_r(lines->gz);
+    stream_close(lines->stream);
     free(lines->path);
     str_release(&lines->buffer);
     *lines = (Lines){.status = status, .ended = true};
