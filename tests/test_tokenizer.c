@@ -429,8 +429,7 @@ static void wrong_files_are_refused(void **state) {
     check_refused("{\"model\":{", "cannot parse JSON");
     check_refused("[]", "it has no 'model'");
     check_refused("{}", "it has no 'model'");
-    check_refused("{\"model\":{\"type\":\"Unigram\",\"vocab\":[]}}", "model 'Unigram'");
-    check_refused("{\"model\":{\"type\":\"WordPiece\",\"vocab\":{}}}", "model 'WordPiece'");
+    check_refused("{\"model\":{\"type\":\"Morphemes\",\"vocab\":[]}}", "model 'Morphemes'");
     check_refused("{\"model\":{\"vocab\":{}}}", "no 'type'");
     check_refused("{\"model\":{\"type\":\"BPE\",\"vocab\":[],\"merges\":[]}}", "'vocab'");
     check_refused("{\"model\":{\"type\":\"BPE\",\"vocab\":{\"a\":\"x\"},\"merges\":[]}}", "wrong id of token 'a'");

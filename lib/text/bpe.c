@@ -1,4 +1,4 @@
-/* The model: byte pair encoding, and plain lookup of words.
+/* Byte pair encoding.
  *
  * A word starts as its characters; again and again the pair with the lowest rank, the leftmost of them, becomes one symbol. Short words
  * look for it by going through the symbols, long ones keep the pairs in a heap, so that a megabyte of one letter takes n log n steps. */
@@ -8,7 +8,7 @@
 
 #include "lib/text/tokenizer_parts.h"
 
-enum { SHORT_WORD = 48, CACHED_WORD = 64, CACHE_WORDS = 1 << 15, CACHE_KEYS = 1 << 19, CACHE_TOKENS = 1 << 17 };
+enum { SHORT_WORD = 48 };
 
 /* ---- merges ---- */
 
@@ -195,20 +195,10 @@ static int32_t word_find(const Tokenizer *tokenizer, Encoder *encoder, const cha
     return vocabulary_find(&tokenizer->vocabulary, str_text(spelled), spelled->len);
 }
 
-static Status word_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, bool bytes, size_t *n) {
-    const Model *model = &tokenizer->model;
-    if (model->word_level || model->ignore_merges) {
-        int32_t id = word_find(tokenizer, encoder, word, len, bytes);
-        if (id < 0 && model->word_level) id = model->unk;
-        if (id >= 0) {
-            if (!array_reserve(&encoder->tokens, &encoder->tokens_cap, 1, sizeof *encoder->tokens)) return ST_RESOURCE;
-            encoder->tokens[0] = (WordToken){id, 0, (uint32_t)len};
-            *n = 1;
-            return ST_OK;
-        }
-        if (model->word_level) return status_fail(ST_INPUT, "'%.*s' is not in the vocabulary, which has no 'unk_token'", (int)MIN(len, (size_t)40), word);
-    }
-    return word_merge(tokenizer, encoder, word, len, bytes, n);
+Status bpe_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, size_t *n) {
+    bool bytes = tokenizer->pretokenizer.bytes;
+    int32_t id = tokenizer->model.ignore_merges ? word_find(tokenizer, encoder, word, len, bytes) : -1;
+    return id >= 0 ? word_is_token(encoder, id, len, n) : word_merge(tokenizer, encoder, word, len, bytes, n);
 }
 
 /* ---- cutting at marks ---- */
@@ -248,68 +238,6 @@ static Status marks_find(Loader *loader, Model *model) {
             from = (size_t)(hit - token.data) + 1;
         }
     }
-    return ST_OK;
-}
-
-/* ---- the cache: what a word became last time ---- */
-
-static bool cache_init(WordCache *cache) {
-    cache->words = calloc(CACHE_WORDS, sizeof *cache->words);
-    cache->keys = malloc(CACHE_KEYS);
-    cache->tokens = malloc(CACHE_TOKENS * sizeof *cache->tokens);
-    if (cache->words && cache->keys && cache->tokens) return true;
-    cache_release(cache);
-    return false;
-}
-
-void cache_release(WordCache *cache) {
-    free(cache->words);
-    free(cache->keys);
-    free(cache->tokens);
-    *cache = (WordCache){0};
-}
-
-/* The entry of the word, or the free one where it belongs (len 0). */
-static CachedWord *cache_slot(const WordCache *cache, uint64_t hash, const char *word, size_t len) {
-    size_t slot = hash & (CACHE_WORDS - 1);
-    for (;; slot = (slot + 1) & (CACHE_WORDS - 1)) {
-        CachedWord *entry = &cache->words[slot];
-        if (entry->len == 0 || (entry->hash == hash && entry->len == len && memcmp(cache->keys + entry->key, word, len) == 0)) return entry;
-    }
-}
-
-/* A full cache starts anew: what is frequent comes back at once. */
-static void cache_put(WordCache *cache, CachedWord *entry, uint64_t hash, const char *word, size_t len, const WordToken *tokens, size_t n) {
-    if (cache->n_words >= CACHE_WORDS / 2 || CACHE_KEYS - cache->n_keys < len || CACHE_TOKENS - cache->n_tokens < n) {
-        memset(cache->words, 0, CACHE_WORDS * sizeof *cache->words);
-        cache->n_words = cache->n_keys = cache->n_tokens = 0;
-        entry = cache_slot(cache, hash, word, len);
-    }
-    *entry = (CachedWord){hash, (uint32_t)cache->n_keys, (uint32_t)len, (uint32_t)cache->n_tokens, (uint32_t)n};
-    memcpy(cache->keys + cache->n_keys, word, len);
-    if (n > 0) memcpy(cache->tokens + cache->n_tokens, tokens, n * sizeof *tokens);
-    cache->n_keys += len;
-    cache->n_tokens += n;
-    cache->n_words++;
-}
-
-Status model_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, bool bytes, const WordToken **tokens, size_t *n) {
-    WordCache *cache = &encoder->cache;
-    bool cached = len <= CACHED_WORD && (cache->words || cache_init(cache));
-    uint64_t hash = 0;
-    CachedWord *entry = NULL;
-    if (cached) {
-        hash = bytes_hash(word, len);
-        entry = cache_slot(cache, hash, word, len);
-        if (entry->len > 0) {
-            *tokens = cache->tokens + entry->first;
-            *n = entry->n;
-            return ST_OK;
-        }
-    }
-    TRY(word_tokenize(tokenizer, encoder, word, len, bytes, n));
-    *tokens = encoder->tokens;
-    if (cached) cache_put(cache, entry, hash, word, len, *tokens, *n);
     return ST_OK;
 }
 
@@ -371,7 +299,7 @@ done:
     return status;
 }
 
-static void tables_fill(const Vocabulary *vocabulary, Model *model) {
+void byte_tables_fill(const Vocabulary *vocabulary, Model *model) {
     for (int byte = 0; byte < 256; byte++) {
         char text[8];
         size_t n = byte_char((uint8_t)byte, text);
@@ -383,38 +311,8 @@ static void tables_fill(const Vocabulary *vocabulary, Model *model) {
     }
 }
 
-static Status affix_read(Loader *loader, const json_t *node, const char *key, Slice *affix) {
-    const char *text = "";
-    TRY(json_get_string(node, loader->path, key, &text));
-    affix->data = arena_strdup(loader->arena, text);
-    affix->len = strlen(text);
-    return affix->data ? ST_OK : ST_RESOURCE;
-}
-
-static Status unk_read(Loader *loader, Model *model, const json_t *node) {
-    const char *text = NULL;
-    model->unk = -1;
-    TRY(json_get_string(node, loader->path, "unk_token", &text));
-    if (!text) return ST_OK;
-    model->unk = vocabulary_find(&loader->tokenizer->vocabulary, text, strlen(text));
-    if (model->unk < 0 && !(model->unk_missing = arena_strdup(loader->arena, text))) return ST_RESOURCE;
-    return ST_OK;
-}
-
-/* Files from before 2021 do not say the type; merges are only in BPE models. */
-Status model_check(Loader *loader, Model *model, const json_t *node) {
-    const char *type = NULL;
-    TRY(json_get_string(node, loader->path, "type", &type));
-    if (!type && json_object_get(node, "merges")) type = "BPE";
-    if (!type) return status_fail(ST_INPUT, "the model in '%s' has no 'type'", loader->path);
-    model->word_level = strcmp(type, "WordLevel") == 0;
-    return model->word_level || strcmp(type, "BPE") == 0 ? ST_OK : part_unknown(loader, "model", type);
-}
-
-Status model_init(Loader *loader, Model *model, const json_t *node) {
+Status bpe_init(Loader *loader, Model *model, const json_t *node) {
     double dropout = 0;
-    TRY(unk_read(loader, model, node));
-    if (model->word_level) return ST_OK;
     TRY(json_get_double(node, loader->path, "dropout", &dropout));
     if (dropout != 0)
         return status_hint(status_fail(ST_INPUT, "cannot use the 'dropout' of the model in '%s': ids would be random", loader->path), "set \"dropout\": null");
@@ -424,7 +322,7 @@ Status model_init(Loader *loader, Model *model, const json_t *node) {
     TRY(part_bool(loader, node, "byte_fallback", false, &model->byte_fallback));
     TRY(part_bool(loader, node, "fuse_unk", false, &model->fuse_unk));
     TRY(part_bool(loader, node, "ignore_merges", false, &model->ignore_merges));
-    tables_fill(&loader->tokenizer->vocabulary, model);
+    byte_tables_fill(&loader->tokenizer->vocabulary, model);
     TRY(marks_find(loader, model));
     return merges_read(loader, model, json_object_get(node, "merges"));
 }

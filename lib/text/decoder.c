@@ -329,7 +329,7 @@ static Status metaspace_init(Loader *loader, DecodeStep *step, const json_t *nod
     return slice_read(loader, text, &step->content);
 }
 
-static Status bpe_init(Loader *loader, DecodeStep *step, const json_t *node) {
+static Status suffix_init(Loader *loader, DecodeStep *step, const json_t *node) {
     const char *text = "</w>";
     TRY(json_get_string(node, loader->path, "suffix", &text));
     return slice_read(loader, text, &step->content);
@@ -339,7 +339,7 @@ static Status step_init(Loader *loader, DecodeStep *step, const json_t *node) {
     static const struct { const char *name; DecodeKind kind; Status (*init)(Loader *loader, DecodeStep *step, const json_t *node); } kinds[] = {
         {"ByteLevel", DECODE_BYTE_LEVEL, NULL}, {"ByteFallback", DECODE_BYTE_FALLBACK, NULL},   {"Fuse", DECODE_FUSE, NULL},
         {"Strip", DECODE_STRIP, strip_init},    {"Replace", DECODE_REPLACE, replace_init},      {"Metaspace", DECODE_METASPACE, metaspace_init},
-        {"BPEDecoder", DECODE_BPE, bpe_init},
+        {"BPEDecoder", DECODE_BPE, suffix_init},
     };
     const char *type;
     TRY(part_string(loader, node, "type", &type));

@@ -14,7 +14,7 @@ struct PreStep {
     Pattern *pattern;      /* PRE_PATTERN; PRE_BYTES: NULL without use_regex; PRE_METASPACE: NULL without split */
     CharClass *char_class; /* PRE_CLASS */
     bool prefix_space;     /* PRE_BYTES */
-    bool spelled;          /* PRE_BYTES: bytes are written as characters, because more steps follow */
+    bool spelled;          /* PRE_BYTES: bytes are written as characters, because more steps follow or the model wants text */
     Slice replacement;     /* PRE_METASPACE */
     PrependScheme scheme;
 };
@@ -307,9 +307,9 @@ Status pretokenizer_init(Loader *loader, PreTokenizer *pretokenizer, const json_
     for (size_t i = 0; i < pretokenizer->n; i++) {
         PreStep *step = &pretokenizer->steps[i];
         TRY(step_init(loader, step, parts[i]));
-        bool last = i + 1 == pretokenizer->n;
-        if (step->kind == PRE_BYTES) step->spelled = !last;
-        if (step->kind == PRE_BYTES && last) pretokenizer->bytes = true;
+        bool raw = i + 1 == pretokenizer->n && loader->tokenizer->model.kind == MODEL_BPE;
+        if (step->kind == PRE_BYTES) step->spelled = !raw;
+        if (step->kind == PRE_BYTES && raw) pretokenizer->bytes = true;
         if (step->kind == PRE_METASPACE && step->scheme == PREPEND_FIRST) pretokenizer->needs_origins = true;
     }
     return ST_OK;

@@ -110,6 +110,7 @@ void encoder_release(Encoder *encoder) {
     free(encoder->heap);
     free(encoder->code_points);
     free(encoder->tokens);
+    free(encoder->path);
     str_release(&encoder->scratch);
     cache_release(&encoder->cache);
 }

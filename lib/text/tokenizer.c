@@ -17,15 +17,14 @@ static void emit(Encoding *e, int32_t id, Origin origin) {
 
 /* Text without added tokens. */
 static Status encode_plain(Encoding *e, Text text) {
-    const PreTokenizer *pretokenizer = &e->tokenizer->pretokenizer;
     const Spans *spans;
-    TRY(pretokenizer_run(pretokenizer, e->encoder, &text, &spans));
+    TRY(pretokenizer_run(&e->tokenizer->pretokenizer, e->encoder, &text, &spans));
     for (size_t i = 0; i < spans->n; i++) {
         for (size_t start = spans->data[i].start, end = spans->data[i].end, len; start < end; start += len) {
             const WordToken *tokens;
             size_t n;
             len = model_cut(e->tokenizer, text.data + start, end - start);
-            TRY(model_tokenize(e->tokenizer, e->encoder, text.data + start, len, pretokenizer->bytes, &tokens, &n));
+            TRY(model_tokenize(e->tokenizer, e->encoder, text.data + start, len, &tokens, &n));
             for (size_t k = 0; k < n; k++)
                 emit(e, tokens[k].id, e->offsets ? text_origin(&text, start + tokens[k].start, start + tokens[k].end) : (Origin){0, 0});
         }

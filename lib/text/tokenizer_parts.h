@@ -69,6 +69,17 @@ Status vocabulary_init(Loader *loader, Vocabulary *vocabulary, const json_t *mod
 int32_t vocabulary_find(const Vocabulary *vocabulary, const char *text, size_t len); /* -1 when missing */
 uint64_t bytes_hash(const char *bytes, size_t len);
 
+/* ---- tries ---- */
+
+/* Tokens by their beginnings. Node 0 is the root; an edge leads from a node by a byte to another. */
+typedef struct TrieEdge { uint32_t key, to; } TrieEdge; /* key: node << 8 | byte; to 0: free */
+typedef struct Trie { TrieEdge *edges; int32_t *ids; size_t n_slots; } Trie; /* ids: of the token that ends at a node, -1: none */
+typedef struct TrieEntry { Slice token; int32_t id; } TrieEntry;
+/* Sorts `entries`. Of equal tokens the one with the largest id counts. ST_INPUT when there are more nodes than 2^24. */
+Status trie_init(Loader *loader, Trie *trie, TrieEntry *entries, size_t n);
+uint32_t trie_step(const Trie *trie, uint32_t node, uint8_t byte);                    /* 0: no token goes on like this */
+uint32_t trie_walk(const Trie *trie, uint32_t node, const char *text, size_t len);     /* several steps */
+
 /* ---- text on its way, with the bytes of the original that each byte comes from ---- */
 
 typedef struct Origin { uint32_t from, to; } Origin;
@@ -85,9 +96,11 @@ void spans_push(Spans *spans, size_t start, size_t end);
 
 /* ---- the model ---- */
 
+typedef enum ModelKind { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORD_PIECE, MODEL_WORD_LEVEL } ModelKind;
 typedef struct Merge { uint64_t pair; int32_t rank, id; } Merge; /* rank -1: free */
 typedef struct Model {
-    bool word_level, byte_fallback, fuse_unk, ignore_merges, plain; /* plain: no prefix and no suffix */
+    ModelKind kind;
+    bool byte_fallback, fuse_unk, ignore_merges, plain; /* plain: no prefix and no suffix */
     Slice prefix, suffix;
     int32_t unk;
     const char *unk_missing; /* an unk_token that is not in the vocabulary: an error when it is needed */
@@ -96,13 +109,24 @@ typedef struct Model {
     int32_t fallback_ids[256];
     Merge *merges;
     size_t n_slots;
+    Trie trie;               /* Unigram, WordPiece */
+    const double *scores;    /* Unigram: log-probability by id */
+    double unk_score;        /* Unigram: of a character without a token */
+    uint32_t inner;          /* WordPiece: the node of the trie where pieces inside a word begin */
+    size_t max_chars;        /* WordPiece: longer words are unknown */
     uint8_t *before_mark;    /* a bit for each character below U+10000: stands before a mark U+2581 within some token. NULL: words are not cut */
 } Model;
 Status model_check(Loader *loader, Model *model, const json_t *node); /* the type is one that is supported; comes first, because it says most */
 Status model_init(Loader *loader, Model *model, const json_t *node);  /* after the vocabulary and the pre-tokenizer */
+Status bpe_init(Loader *loader, Model *model, const json_t *node);
+Status unigram_init(Loader *loader, Model *model, const json_t *node);
+Status word_piece_init(Loader *loader, Model *model, const json_t *node);
+Status affix_read(Loader *loader, const json_t *node, const char *key, Slice *affix); /* "" when it is missing */
+void byte_tables_fill(const Vocabulary *vocabulary, Model *model);
 
 typedef struct WordToken { int32_t id; uint32_t start, end; } WordToken; /* bytes within the word */
 typedef struct Symbol { int32_t id, prev, next, rank, merged; uint32_t start, end; } Symbol;
+typedef struct PathNode { double score; uint32_t at; int32_t id; } PathNode; /* Unigram: the best way to a place; `at`: its last token's other end */
 typedef struct CachedWord { uint64_t hash; uint32_t key, len, first, n; } CachedWord;
 typedef struct WordCache { CachedWord *words; char *keys; WordToken *tokens; size_t n_words, n_keys, n_tokens; } WordCache;
 
@@ -117,7 +141,8 @@ typedef struct Encoder {
     int32_t *code_points;
     size_t code_points_cap;
     WordToken *tokens;
-    size_t tokens_cap;
+    PathNode *path;
+    size_t tokens_cap, path_cap;
     Str scratch;
     WordCache cache;
     bool tracked; /* origins are wanted */
@@ -130,8 +155,14 @@ void encoder_release(Encoder *encoder);
 void encoder_free(Encoder *encoder);
 /* Makes room for `need` elements of `size` bytes in the array that `array` is the address of; false: ST_RESOURCE is recorded. */
 bool array_reserve(void *array, size_t *cap, size_t need, size_t size);
-/* Tokens of one piece. `bytes`: each byte stands for its GPT-2 character. Valid until the next call. */
-Status model_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, bool bytes, const WordToken **tokens, size_t *n);
+/* Tokens of one piece, which is raw bytes when the pre-tokenizer's `bytes` is set. Valid until the next call. */
+Status model_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, const WordToken **tokens, size_t *n);
+/* The same without a cache, by each kind of model: `n` tokens in the encoder. */
+Status bpe_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, size_t *n);
+Status unigram_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, size_t *n);
+Status word_piece_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, size_t *n);
+Status word_is_token(Encoder *encoder, int32_t id, size_t len, size_t *n);
+Status word_is_unknown(const Model *model, Encoder *encoder, const char *word, size_t len, size_t *n);
 /* Length of the beginning of the word that may be tokenized by itself, because no token reaches over its end: text without pre-tokenizer is
  * cut into words by this, which the cache then knows. */
 size_t model_cut(const Tokenizer *tokenizer, const char *word, size_t len);

@@ -77,27 +77,79 @@ static Status added_read(const Loader *loader, const json_t *item, const char **
     return ST_OK;
 }
 
-Status vocabulary_init(Loader *loader, Vocabulary *v, const json_t *model, const json_t *added) {
-    json_t *tokens = json_object_get(model, "vocab"), *id, *item;
-    const char *token;
-    size_t n = 0, bytes = 0, i;
-    int32_t added_id;
-    if (!json_is_object(tokens)) return status_fail(ST_INPUT, "wrong 'vocab' in '%s': expected an object of tokens and ids", loader->path);
-    if (added && !json_is_null(added) && !json_is_array(added)) return status_fail(ST_INPUT, "wrong 'added_tokens' in '%s': expected a list", loader->path);
-    json_object_foreach(tokens, token, id) {
-        TRY(id_check(loader, token, id));
-        measure(strlen(token), (int32_t)json_integer_value(id), &n, &bytes, &v->size);
+/* The model's part is {"token": id, ..}, or the Unigram model's [["token", score], ..]. It is gone through twice: measured, then put. */
+typedef struct Sizes { size_t n, bytes; } Sizes;
+
+static Status pair_read(const Loader *loader, const json_t *item, size_t i, Slice *token) {
+    const json_t *text = json_array_get(item, 0);
+    if (i > MAX_TOKEN_ID || json_array_size(item) != 2 || !json_is_string(text) || !json_is_number(json_array_get(item, 1)))
+        return status_fail(ST_INPUT, "wrong token %zu in 'vocab' of '%s': expected [token, score]", i, loader->path);
+    *token = (Slice){json_string_value(text), json_string_length(text)};
+    return ST_OK;
+}
+
+static Status list_measure(const Loader *loader, Vocabulary *v, const json_t *list, Sizes *sizes) {
+    size_t i;
+    const json_t *item;
+    Slice token;
+    json_array_foreach(list, i, item) {
+        TRY(pair_read(loader, item, i, &token));
+        measure(token.len, (int32_t)i, &sizes->n, &sizes->bytes, &v->size);
     }
+    return ST_OK;
+}
+
+/* A token may be in the list twice: the later id is found, both have the text. */
+static Status list_put(const Loader *loader, Vocabulary *v, const json_t *list, char **store) {
+    size_t i;
+    const json_t *item;
+    Slice token;
+    json_array_foreach(list, i, item) {
+        TRY(pair_read(loader, item, i, &token));
+        v->slots[slot_of(v, token.data, token.len)] = -1;
+        TRY(token_put(loader, v, store, token.data, token.len, (int32_t)i));
+    }
+    return ST_OK;
+}
+
+static Status map_measure(const Loader *loader, Vocabulary *v, json_t *map, Sizes *sizes) {
+    const char *token;
+    json_t *id;
+    json_object_foreach(map, token, id) {
+        TRY(id_check(loader, token, id));
+        measure(strlen(token), (int32_t)json_integer_value(id), &sizes->n, &sizes->bytes, &v->size);
+    }
+    return ST_OK;
+}
+
+static Status map_put(const Loader *loader, Vocabulary *v, json_t *map, char **store) {
+    const char *token;
+    json_t *id;
+    json_object_foreach(map, token, id) TRY(token_put(loader, v, store, token, strlen(token), (int32_t)json_integer_value(id)));
+    return ST_OK;
+}
+
+Status vocabulary_init(Loader *loader, Vocabulary *v, const json_t *model, const json_t *added) {
+    json_t *tokens = json_object_get(model, "vocab"), *item;
+    bool list = loader->tokenizer->model.kind == MODEL_UNIGRAM;
+    Sizes sizes = {0};
+    const char *token;
+    size_t i;
+    int32_t id;
+    if (list ? !json_is_array(tokens) : !json_is_object(tokens))
+        return status_fail(ST_INPUT, "wrong 'vocab' in '%s': expected %s", loader->path, list ? "a list of tokens and scores" : "an object of tokens and ids");
+    if (added && !json_is_null(added) && !json_is_array(added)) return status_fail(ST_INPUT, "wrong 'added_tokens' in '%s': expected a list", loader->path);
+    TRY(list ? list_measure(loader, v, tokens, &sizes) : map_measure(loader, v, tokens, &sizes));
     json_array_foreach(added, i, item) {
-        TRY(added_read(loader, item, &token, &added_id));
-        measure(strlen(token), added_id, &n, &bytes, &v->size);
+        TRY(added_read(loader, item, &token, &id));
+        measure(strlen(token), id, &sizes.n, &sizes.bytes, &v->size);
     }
     char *store;
-    TRY(tables_new(loader, v, n, bytes, &store));
-    json_object_foreach(tokens, token, id) TRY(token_put(loader, v, &store, token, strlen(token), (int32_t)json_integer_value(id)));
+    TRY(tables_new(loader, v, sizes.n, sizes.bytes, &store));
+    TRY(list ? list_put(loader, v, tokens, &store) : map_put(loader, v, tokens, &store));
     json_array_foreach(added, i, item) {
-        TRY(added_read(loader, item, &token, &added_id));
-        TRY(token_put(loader, v, &store, token, strlen(token), added_id));
+        TRY(added_read(loader, item, &token, &id));
+        TRY(token_put(loader, v, &store, token, strlen(token), id));
     }
     return ST_OK;
 }
