@@ -103,7 +103,8 @@ static Status take_up(Run *run) {
     TRY(checkpoint_find(run->checkpoints_path, &run->step));
     if (run->step >= 0) TRY(checkpoint_verify(run->checkpoints_path, run->step, &metrics_bytes));
     TRY(clean_checkpoints(run));
-    return cut_metrics(run, metrics_bytes);
+    TRY(cut_metrics(run, metrics_bytes));
+    return events_open(&run->events, run->arena, run->dir, run->metrics_path);
 }
 
 /* Refuses what must not go on; finds out whether the run was there before and is complete. */
@@ -186,7 +187,7 @@ Status run_metric(Run *run, const char *json_line) {
     str_printf(&line, "%s\n", json_line);
     Status status = file_append(run->metrics_path, str_text(&line), line.len);
     str_release(&line);
-    return status;
+    return status == ST_OK ? events_add(&run->events, json_line) : status;
 }
 
 /* A log line that cannot be written is no reason to stop training. */

@@ -2,6 +2,7 @@
 #ifndef TUNE_RUN_H
 #define TUNE_RUN_H
 
+#include "lib/train/events.h"
 #include "lib/train/train.h"
 
 struct Run {
@@ -10,6 +11,7 @@ struct Run {
     int log_fd;          /* log.txt, locked: one process trains here; -1 = none */
     bool resumed, finished;
     int64_t step;
+    Events events;
 };
 
 /* Checks every byte of checkpoint `step` below `dir`. ST_INPUT naming what is wrong. metrics_bytes: length of metrics.jsonl when it was made. */

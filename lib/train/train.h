@@ -77,7 +77,7 @@ int64_t run_step(const Run *run);     /* of the checkpoint to start from; -1 = n
 /* The last act: output/finished.json with the run's summary (borrowed). */
 Status run_mark_finished(Run *run, const json_t *summary);
 Status run_summary(const Run *run, json_t **summary); /* of a finished run; the caller decrefs */
-Status run_metric(Run *run, const char *json_line);   /* appended to metrics.jsonl, whole line or nothing */
+Status run_metric(Run *run, const char *json_line);   /* appended to metrics.jsonl, whole line or nothing, and to the event file */
 void run_log(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* output/log.txt and log_message(LOG_INFO); run NULL: the latter alone */
 void run_warn(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* the same as LOG_WARNING */
 void run_note(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* output/log.txt alone: for what the caller shows by itself */
