@@ -2,6 +2,7 @@
 #include "data/data.h"
 #include "tests/check.h"
 
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <zlib.h>
@@ -241,6 +242,104 @@ static void json(void **state) {
     check_faults(faults, COUNT_OF(faults));
 }
 
+/* ---- parquet ---- */
+
+static const char *fixture(const char *name) {
+    static char path[256];
+    snprintf(path, sizeof path, "tests/fuzz/parquet/%s", name);
+    return path;
+}
+
+static void parquet(void **state) {
+    (void)state;
+    static const char chat[] = "1 {\"messages\":[{\"role\":\"user\",\"content\":\"H\xc3\xa9llo\",\"weight\":null},{\"role\":\"assistant\",\"content\":\"\",\"weight\":0.5}],\"source\":\"a\"}\n"
+                               "2 {\"messages\":[],\"source\":\"a\"}\n3 {\"messages\":null,\"source\":\"b\"}\n"
+                               "4 {\"messages\":[{\"role\":\"user\",\"content\":null,\"weight\":1.0}],\"source\":null}\n";
+    static const char types[] =
+        "1 {\"b\":true,\"i32\":1,\"u64\":0,\"f\":1.5,\"h\":1.5,\"d\":0.5,\"day\":\"1969-12-31\",\"ts\":\"1970-01-01T00:00:00Z\",\"t\":\"00:00:00\",\"dec\":\"1.05\","
+        "\"raw\":\"text\",\"map\":{\"k\":1},\"nest\":[[1,2],[]]}\n"
+        "2 {\"b\":false,\"i32\":-2,\"u64\":\"18446744073709551615\",\"f\":null,\"h\":null,\"d\":1.0000000000000001e300,\"day\":\"2024-02-29\",\"ts\":\"1969-12-31T23:59:59.999999Z\","
+        "\"t\":\"23:59:59.999\",\"dec\":\"-0.01\",\"raw\":\"/wA=\",\"map\":{},\"nest\":[]}\n"
+        "3 {\"b\":null,\"i32\":2147483647,\"u64\":7,\"f\":null,\"h\":null,\"d\":-0.0,\"day\":null,\"ts\":\"2023-11-14T22:13:20.123456Z\",\"t\":null,\"dec\":null,\"raw\":null,\"map\":null,"
+        "\"nest\":null}\n"
+        "4 {\"b\":true,\"i32\":null,\"u64\":null,\"f\":-2.0,\"h\":-2.0,\"d\":null,\"day\":\"0001-01-01\",\"ts\":null,\"t\":\"00:00:00.001\",\"dec\":\"123456789.00\",\"raw\":\"\","
+        "\"map\":{\"x\":null,\"y\":2},\"nest\":[null,[3,null]]}\n";
+    static const struct { const char *name, *rows; } cases[] = {
+        {"chat_snappy.parquet", chat}, {"chat_zstd_v2.parquet", chat}, {"types_gzip.parquet", types}, {"types_plain_v2.parquet", types},
+        {"two_levels.parquet", "1 {\"ids\":[1,2],\"tags\":[\"a\"]}\n2 {\"ids\":null,\"tags\":[]}\n3 {\"ids\":[],\"tags\":[\"b\",\"c\"]}\n"},
+        {"two_levels_group.parquet", "1 {\"messages\":[{\"role\":\"u\"},{\"role\":\"a\"}]}\n2 {\"messages\":[]}\n"},
+        {"int96.parquet", "1 {\"at\":\"2000-01-01T00:00:01.500000000\"}\n"},
+    };
+    Str rows = {0}, wanted = {0};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        check_ok(dump(fixture(cases[i].name), &(RowsConfig){0}, &rows));
+        assert_string_equal(str_text(&rows), cases[i].rows);
+    }
+    for (int i = 0; i < 300; i++) {
+        str_printf(&wanted, "%d {\"id\":%d,\"s\":\"prefix_%04d\",\"f\":", i + 1, i * i - 50, i / 3);
+        str_append_double(&wanted, i / 4.0);
+        str_printf(&wanted, "%s,\"flag\":%s}\n", i % 4 ? "" : ".0", i % 7 < 3 ? "true" : "false");
+    }
+    check_ok(dump(fixture("deltas_v2.parquet"), &(RowsConfig){0}, &rows));
+    assert_string_equal(str_text(&rows), wanted.data);
+    check_ok(dump(fixture("lengths.parquet"), &(RowsConfig){0}, &rows));
+    assert_string_equal(str_text(&rows), wanted.data);
+    check_ok(dump(fixture("lengths.parquet"), &(RowsConfig){.max_rows = 1}, &rows));
+    assert_string_equal(str_text(&rows), "1 {\"id\":-50,\"s\":\"prefix_0000\",\"f\":0.0,\"flag\":true}\n");
+    str_release(&rows);
+    str_release(&wanted);
+}
+
+static void parquet_of_others(void **state) {
+    (void)state;
+    char path[512];
+    if (!shared_path("data/models/verl-arithmetic-llama/data_train.parquet", path, sizeof path)) skip();
+    Str rows = {0};
+    check_ok(dump(path, &(RowsConfig){.max_rows = 2}, &rows));
+    assert_string_equal(str_text(&rows), "1 {\"prompt\":\"6,2:9,6\"}\n2 {\"prompt\":\"0,3:9,3\"}\n");
+    check_ok(dump(path, &(RowsConfig){0}, &rows));
+    check_contains(str_text(&rows), "\n800 {\"prompt\":");
+    str_release(&rows);
+}
+
+typedef struct Patch { const char *name; size_t at; uint8_t byte; const char *message; } Patch;
+
+static void parquet_faults(void **state) {
+    (void)state;
+    static const Patch patches[] = {
+        {"int96.parquet", 0, 'X', "it is no Parquet file: expected 'PAR1' at its beginning"},
+        {"int96.parquet", 106, 'E', "it is encrypted"},
+        {"int96.parquet", 105, 'X', "expected 'PAR1' in the last 4 of its 107 bytes"},
+        {"int96.parquet", 100, 0x7f, "a footer of "},
+        {"int96.parquet", 14, 20, "column 'at': page at byte 4: values in encoding 10 are not supported"},
+        {"int96.parquet", 14, 4, "column 'at': page at byte 4: values of a dictionary, and there is none"},
+        {"int96.parquet", 7, 22, "column 'at': page at byte 4: it is not packed, and has two sizes"},
+        {"int96.parquet", 9, 0x7e, "column 'at': page at byte 4: it is longer than its column"},
+        {"int96.parquet", 12, 4, "column 'at': page at byte 4: 2 values, where the column has 1 left"},
+        {"two_levels.parquet", 26, 6, "column 'ids.element': page at byte 4: its levels are damaged"},
+        {"chat_zstd_v2.parquet", 40, 1, "its checksum is wrong"},
+        {"brotli.parquet", 0, 'P', "column 'messages.list.element.role': page at byte 4, codec brotli: expected snappy, gzip, zstd or none"},
+    };
+    Str rows = {0};
+    for (size_t i = 0; i < COUNT_OF(patches); i++) {
+        Str bytes = {0};
+        check_ok(file_read(fixture(patches[i].name), 1 << 20, &bytes));
+        bytes.data[patches[i].at] = (char)patches[i].byte;
+        check_status(dump(write_bytes("f.parquet", bytes.data, bytes.len), &(RowsConfig){0}, &rows), ST_INPUT);
+        check_text("f.parquet': ");
+        check_text(patches[i].message);
+        str_release(&bytes);
+    }
+    Str bytes = {0};
+    check_ok(file_read(fixture("chat_snappy.parquet"), 1 << 20, &bytes));
+    for (size_t len = 0; len < bytes.len; len += len < 16 || len + 16 > bytes.len ? 1 : 7) {
+        check_status(dump(write_bytes("cut.parquet", bytes.data, len), &(RowsConfig){0}, &rows), ST_INPUT);
+        check_text("cut.parquet': ");
+    }
+    str_release(&bytes);
+    str_release(&rows);
+}
+
 /* ---- names ---- */
 
 static void names_and_patterns(void **state) {
@@ -248,7 +347,7 @@ static void names_and_patterns(void **state) {
     Str rows = {0};
     check_status(dump(temp_text(dir, "rows.xlsx", "x"), &(RowsConfig){0}, &rows), ST_INPUT);
     check_text("its name tells no kind of file");
-    check_contains(status_hint_text(), ".jsonl, .ndjson, .json, .csv, .tsv, .txt, each also as .gz or .zst");
+    check_contains(status_hint_text(), ".jsonl, .ndjson, .json, .csv, .tsv, .txt, each also as .gz or .zst, and from .parquet");
     str_release(&rows);
     static const char *const files[] = {"g-B.csv", "g-a.csv", "g-10.csv", "g-[1].csv", "g-x.txt"};
     for (size_t i = 0; i < COUNT_OF(files); i++) temp_text(dir, files[i], "a\n");
@@ -286,7 +385,7 @@ static int tear_down(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(packed_files_are_whole_or_refused), cmocka_unit_test(csv), cmocka_unit_test(csv_of_any_length), cmocka_unit_test(txt), cmocka_unit_test(txt_of_any_length),
-        cmocka_unit_test(json), cmocka_unit_test(names_and_patterns),
+        cmocka_unit_test(json), cmocka_unit_test(parquet), cmocka_unit_test(parquet_of_others), cmocka_unit_test(parquet_faults), cmocka_unit_test(names_and_patterns),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }
