@@ -9,6 +9,7 @@
 #ifndef TUNE_DATA_H
 #define TUNE_DATA_H
 
+#include "lib/text/chat.h"
 #include "lib/text/text.h"
 #include "lib/train/train.h"
 
@@ -20,15 +21,25 @@ typedef struct Row { json_t *json; const char *file; const char *unit; size_t li
 /* One sequence to train on: ids, and at each position the label it should have been predicted as, or LABEL_NONE (in place, not shifted). */
 typedef struct Example { const int32_t *ids, *labels; int32_t n, trained; uint32_t file; uint32_t row; double weight; } Example; /* weight: of each token's loss, above 0 */
 
+/* A model's chat template as its rows need it. */
+typedef struct Chat Chat;
+/* override: NULL, a file, or the name of a shipped template; now: fixed date for templates that ask for it, NULL = today. A model without a template is fine until a row needs one. */
+Status chat_open(const char *model_dir, const char *override, const char *now, const Tokenizer *tokenizer, Chat **chat);
+void chat_close(Chat *chat);                   /* NULL is fine */
+bool chat_has_template(const Chat *chat);
+int32_t chat_end_of_turn(const Chat *chat);    /* the special token that ends an assistant's turn; -1 = none */
+
 typedef struct DataConfig {
     const char *format;      /* NULL or "auto": by the first row */
-    const char *train_on;    /* auto | completion | all */
+    const char *train_on;    /* auto | completion | assistant | last | all */
+    const char *system;      /* system message for conversations without one; NULL = none */
+    const Chat *chat;        /* for rows of messages; NULL = they are refused */
     int64_t max_length;
     const char *truncation;  /* error | drop | keep_start | keep_end */
     int64_t vocab_size;      /* of the model: an id outside is ST_INPUT; 0 = not checked */
     int64_t positions;       /* that the model has learned: a longer row is ST_INPUT; 0 = any number */
 } DataConfig;
-DataConfig data_config(const Recipe *recipe, const ModelConfig *model); /* the recipe's data section */
+DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Chat *chat); /* the recipe's data section; chat may be NULL */
 
 /* A row as tokens. */
 typedef struct Encoding {
@@ -36,6 +47,7 @@ typedef struct Encoding {
     bool remapped;           /* the prompt's ids are no prefix of the row's: the border was found by characters */
     bool no_eos;             /* the tokenizer has no EOS to end the row with */
     double weight;           /* the row's; see row_weight */
+    int32_t templates;       /* trained tokens that the chat template wrote, as far as that can be told */
 } Encoding;
 
 /* One file data_<format>.c and one line in datasets.def each. */
@@ -46,6 +58,7 @@ typedef struct DataFormat {
     /* Fills an empty encoding from one row. ST_INPUT for a row that lacks a field (the caller adds file and line). */
     Status (*encode)(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
     bool needs_tokenizer;
+    bool takes_system;       /* data.system has a place in it */
 } DataFormat;
 const DataFormat *data_format_find(const char *name); /* NULL when unknown */
 const DataFormat *data_format_at(size_t i);           /* NULL behind the last */

@@ -1,27 +1,62 @@
-/* {"instruction","input","output"} in the words of Stanford's Alpaca (github.com/tatsu-lab/stanford_alpaca, train.py): the output follows "### Response:" directly. */
+/* {"instruction","input","output"} in the words of Stanford's Alpaca (github.com/tatsu-lab/stanford_alpaca, train.py): the output follows "### Response:" directly. A
+ * `system` text takes the place of the opening sentence; `history`, a list of [instruction, response], stands before as rounds of the same form. */
 #include "data/formats.h"
 
-void alpaca_prompt(const char *instruction, const char *input, Str *text) {
-    bool with_input = input && input[0];
-    str_append(text, "Below is an instruction that describes a task");
-    if (with_input) str_append(text, ", paired with an input that provides further context");
-    str_append(text, ". Write a response that appropriately completes the request.\n\n");
+static void append_round(const char *instruction, const char *input, Str *text) {
     str_printf(text, "### Instruction:\n%s\n\n", instruction);
-    if (with_input) str_printf(text, "### Input:\n%s\n\n", input);
+    if (input && input[0]) str_printf(text, "### Input:\n%s\n\n", input);
     str_append(text, "### Response:");
 }
 
-static bool detect_alpaca(const json_t *row) { return json_object_get(row, "instruction") && json_object_get(row, "output"); }
+static void append_opening(const char *system, bool with_input, Str *text) {
+    if (system && system[0]) {
+        str_printf(text, "%s\n\n", system);
+        return;
+    }
+    str_append(text, "Below is an instruction that describes a task");
+    if (with_input) str_append(text, ", paired with an input that provides further context");
+    str_append(text, ". Write a response that appropriately completes the request.\n\n");
+}
+
+void alpaca_prompt(const char *instruction, const char *input, Str *text) {
+    append_opening(NULL, input && input[0], text);
+    append_round(instruction, input, text);
+}
+
+static Status append_history(const json_t *history, Str *text) {
+    if (!history || json_is_null(history)) return ST_OK;
+    if (!json_is_array(history)) return status_fail(ST_INPUT, "'history' is no list of [instruction, response]");
+    for (size_t i = 0; i < json_array_size(history); i++) {
+        const json_t *round = json_array_get(history, i), *question = json_array_get(round, 0), *answer = json_array_get(round, 1);
+        if (json_array_size(round) != 2 || !json_is_string(question) || !json_is_string(answer))
+            return status_fail(ST_INPUT, "round %zu of 'history' is no [instruction, response]", i + 1);
+        append_round(json_string_value(question), NULL, text);
+        str_printf(text, "%s\n\n", json_string_value(answer));
+    }
+    return ST_OK;
+}
+
+static bool detect_alpaca(const json_t *row) { return json_object_get(row, "instruction") != NULL; }
+
+/* A column that may be missing, null or empty. */
+static Status optional_text(const json_t *row, const char *key, const char **text) {
+    const json_t *given = json_object_get(row, key);
+    *text = "";
+    return given && !json_is_null(given) ? row_text(row, key, text) : ST_OK;
+}
 
 static Status encode_alpaca(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
-    const char *instruction, *output, *input = "";
-    const json_t *given = json_object_get(row, "input");
+    const char *instruction, *output, *input, *system;
+    TRY(train_on_text(config));
     TRY(row_text(row, "instruction", &instruction));
     TRY(row_text(row, "output", &output));
-    if (given && !json_is_null(given)) TRY(row_text(row, "input", &input));
+    TRY(optional_text(row, "input", &input));
+    TRY(optional_text(row, "system", &system));
     Str prompt = {0};
-    alpaca_prompt(instruction, input, &prompt);
-    Status status = encode_pair(tokenizer, config, str_text(&prompt), output, encoding);
+    append_opening(system[0] || !config->system ? system : config->system, input[0], &prompt);
+    Status status = append_history(json_object_get(row, "history"), &prompt);
+    append_round(instruction, input, &prompt);
+    if (status == ST_OK) status = encode_pair(tokenizer, config, str_text(&prompt), output, encoding);
     str_release(&prompt);
     return status;
 }
@@ -32,4 +67,5 @@ const DataFormat data_format_alpaca = {
     .detect = detect_alpaca,
     .encode = encode_alpaca,
     .needs_tokenizer = true,
+    .takes_system = true,
 };

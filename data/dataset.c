@@ -5,10 +5,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-DataConfig data_config(const Recipe *recipe, const ModelConfig *model) {
+DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Chat *chat) {
     return (DataConfig){
         .format = recipe->data_format,
         .train_on = recipe->data_train_on,
+        .system = recipe->data_system,
+        .chat = chat,
         .max_length = recipe->data_max_length,
         .truncation = recipe->data_truncation,
         .vocab_size = model->vocab_size,
@@ -85,20 +87,12 @@ typedef struct Loader {
 } Loader;
 
 static Status unknown_format(const Row *row) {
-    static const char *const later[] = {"messages", "conversations", "chosen"};
     Str keys = {0}, known = {0};
     const char *key;
     json_t *value;
     json_object_foreach(row->json, key, value) str_printf(&keys, "%s'%s'", keys.len ? ", " : "", key);
     for (size_t i = 0; data_format_at(i); i++) str_printf(&known, "%s%s", i ? ", " : "", data_format_at(i)->help);
-    const char *chat = NULL;
-    for (size_t i = 0; i < COUNT_OF(later) && !chat; i++)
-        if (json_object_get(row->json, later[i])) chat = later[i];
-    if (chat) {
-        status_fail(ST_INPUT, "rows with '%s' come with a later version", chat);
-    } else {
-        status_fail(ST_INPUT, "cannot tell the format of a row with %s", keys.len ? str_text(&keys) : "no columns");
-    }
+    status_fail(ST_INPUT, "cannot tell the format of a row with %s", keys.len ? str_text(&keys) : "no columns");
     status_hint(ST_INPUT, "known are %s", str_text(&known));
     str_release(&keys);
     str_release(&known);
@@ -118,6 +112,7 @@ static Status choose_format(Loader *loader, const Row *row) {
         status_fail(ST_INPUT, "rows of format %s need a tokenizer, and the model has none", loader->format->name);
         return status_hint(ST_INPUT, "rows of format ids need none");
     }
+    if (loader->config->system && !loader->format->takes_system) return status_fail(ST_CONFIG, "'data.system' has no place in rows of format %s", loader->format->name);
     return ST_OK;
 }
 
@@ -210,6 +205,7 @@ static Status encode_row(Loader *loader, const Row *row) {
     ids_clear(&encoding->ids);
     ids_clear(&encoding->labels);
     encoding->remapped = encoding->no_eos = false;
+    encoding->templates = 0;
     if (!loader->format) TRY(choose_format(loader, row));
     loader->dataset->sources[loader->file].unit = row->unit;
     TRY(loader->format->encode(row->json, loader->config, loader->tokenizer, encoding));

@@ -22,7 +22,7 @@ Status row_text(const json_t *row, const char *key, const char **text) {
     if (!value) return status_fail(ST_INPUT, "the row lacks '%s'", key);
     if (json_is_array(value)) {
         status_fail(ST_INPUT, "'%s' is a list", key);
-        return status_hint(ST_INPUT, "rows of chat messages come with a later version; here it must be a text");
+        return status_hint(ST_INPUT, "lists of messages are read in rows of messages, prompt_completion, preference and kto; here it must be a text");
     }
     if (!json_is_string(value)) return status_fail(ST_INPUT, "'%s' is no text", key);
     *text = json_string_value(value);
@@ -38,6 +38,12 @@ Status row_weight(const json_t *row, double *weight) {
     if (json_is_number(value) && *weight >= 0 && *weight <= 1e6) return ST_OK;
     status_fail(ST_INPUT, "'weight' is no number from 0 to 1e6");
     return status_hint(ST_INPUT, "it multiplies the losses of the row's tokens; rename the column if it means something else");
+}
+
+Status train_on_text(const DataConfig *config) {
+    if (!config->train_on || strcmp(config->train_on, "auto") == 0 || strcmp(config->train_on, "completion") == 0 || strcmp(config->train_on, "all") == 0) return ST_OK;
+    status_fail(ST_CONFIG, "'data.train_on' is %s, but the row has no messages", config->train_on);
+    return status_hint(ST_CONFIG, "rows of a prompt and an answer take completion or all");
 }
 
 /* Puts BOS before ids[begin..] where the post-processor would and the text does not begin with it. */

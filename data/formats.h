@@ -8,4 +8,9 @@
 #include "data/datasets.def"
 #undef DATASET
 
+/* ST_CONFIG unless data.train_on means something for a prompt and an answer that are texts: auto, completion or all. */
+Status train_on_text(const DataConfig *config);
+/* A prompt and its answer, both texts or both lists of messages. */
+Status encode_answer(const json_t *row, const json_t *prompt, const json_t *completion, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
+
 #endif

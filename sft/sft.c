@@ -10,6 +10,7 @@ typedef struct Sft {
     const Recipe *recipe;
     Model *model;
     Tokenizer *tokenizer;      /* NULL: the model has none */
+    Chat *chat;                /* its template; rows of messages need one */
     Dataset *train, *eval;     /* eval NULL: none */
     Tape *tape;
     DataPlan plan;
@@ -287,13 +288,14 @@ static Status load_rows(Sft *sft, const Yaml *node, const char *key, Dataset **d
     DataSource *sources;
     size_t n;
     TRY(data_sources(node, key, sft->recipe->arena, &sources, &n));
-    DataConfig config = data_config(sft->recipe, &sft->model->config);
+    DataConfig config = data_config(sft->recipe, &sft->model->config, sft->chat);
     return dataset_load(&config, sources, n, sft->tokenizer, dataset);
 }
 
 static Status load_data(Sft *sft) {
     const Recipe *recipe = sft->recipe;
     if (has_tokenizer(recipe->model_path, recipe->arena)) TRY(tokenizer_load(recipe->model_path, &sft->tokenizer));
+    TRY(chat_open(recipe->model_path, recipe->model_chat_template, recipe->data_now, sft->tokenizer, &sft->chat));
     TRY(load_rows(sft, recipe->data_train, "data.train", &sft->train));
     const Yaml *eval = recipe->data_eval ? recipe->data_eval : recipe->eval_data;
     if (eval) return load_rows(sft, eval, recipe->data_eval ? "data.eval" : "eval.data", &sft->eval);
@@ -421,6 +423,7 @@ static void sft_release(Sft *sft) {
     free(sft->values);
     free(sft->means);
     tape_free(sft->tape);
+    chat_close(sft->chat);
     if (sft->tokenizer) tokenizer_free(sft->tokenizer);
     if (sft->model) model_free(sft->model);
 }

@@ -1,0 +1,264 @@
+/* Where a model's chat template is, which one is meant, and its rendering. */
+#include "lib/text/chat.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/text/jinja.h"
+#include "lib/text/tokenizer_parts.h"
+
+typedef struct Program {
+    const char *name;        /* of the template within the model: "default", "tool_use" */
+    const char *label;       /* for messages: its file */
+    char *source;
+    size_t len;
+    NodeList body;
+    bool marks_generation;
+    struct Program *next;
+} Program;
+
+struct ChatTemplate {
+    Arena *arena;
+    Pool pool;
+    Program *programs;
+    const Program *normal, *tools;
+    json_t *special;         /* bos_token and the like */
+};
+
+/* ---- shipped ones; the answers are marked, so that exactly they are trained ---- */
+
+static const struct { const char *name, *source; } shipped[] = {
+    {"chatml",
+     "{% for message in messages %}<|im_start|>{{ message.role }}\n"
+     "{% if message.role == 'assistant' %}{% generation %}{{ message.content }}<|im_end|>{% endgeneration %}{% else %}{{ message.content }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}"
+     "{% if add_generation_prompt %}<|im_start|>assistant{{ '\\n' }}{% endif %}"},
+    {"llama3",
+     "{{ bos_token }}{% for message in messages %}<|start_header_id|>{{ message.role }}<|end_header_id|>{{ '\\n\\n' }}"
+     "{% if message.role == 'assistant' %}{% generation %}{{ message.content | trim }}<|eot_id|>{% endgeneration %}{% else %}{{ message.content | trim }}<|eot_id|>{% endif %}{% endfor %}"
+     "{% if add_generation_prompt %}<|start_header_id|>assistant<|end_header_id|>{{ '\\n\\n' }}{% endif %}"},
+    {"alpaca",
+     "{{ bos_token }}{% if messages[0].role == 'system' %}{{ messages[0].content }}{% else %}Below is an instruction that describes a task. Write a response that appropriately completes "
+     "the request.{% endif %}{% for message in messages %}{% if message.role == 'user' %}{{ '\\n\\n### Instruction:\\n' + message.content + '\\n\\n### Response:' }}"
+     "{% elif message.role == 'assistant' %}{% generation %}{{ message.content }}{{ eos_token }}{% endgeneration %}"
+     "{% elif message.role != 'system' %}{{ raise_exception('the alpaca template has no role ' + message.role) }}{% endif %}{% endfor %}"},
+    {"plain",
+     "{{ bos_token }}{% for message in messages %}{% if message.role == 'assistant' %}{% generation %}{{ message.content }}{{ eos_token }}{% endgeneration %}{{ '\\n' }}"
+     "{% else %}{{ message.content }}{{ '\\n' }}{% endif %}{% endfor %}"},
+};
+
+/* ---- making one ---- */
+
+static Status template_new(ChatTemplate **result) {
+    Arena *arena = arena_new(0);
+    ChatTemplate *chat = arena ? arena_zero(arena, sizeof *chat) : NULL;
+    if (!chat) {
+        arena_free(arena);
+        return status_fail(ST_RESOURCE, "out of memory for a chat template");
+    }
+    chat->arena = chat->pool.arena = arena;
+    *result = chat;
+    return ST_OK;
+}
+
+void chat_template_free(ChatTemplate *chat) {
+    if (!chat) return;
+    json_decref(chat->special);
+    arena_free(chat->arena);
+}
+
+/* Line ends become \n, and one at the end is no part of the template. */
+static size_t unify_lines(char *text, size_t len) {
+    size_t n = 0;
+    for (size_t i = 0; i < len; i++) {
+        if (text[i] == '\r' && i + 1 < len && text[i + 1] == '\n') continue;
+        text[n++] = text[i] == '\r' ? '\n' : text[i];
+    }
+    if (n > 0 && text[n - 1] == '\n') n--;
+    text[n] = '\0';
+    return n;
+}
+
+static Status add_program(ChatTemplate *chat, const char *name, const char *label, const char *text, size_t len) {
+    size_t bad;
+    if (len > JINJA_MAX_SOURCE) return status_fail(ST_INPUT, "chat template '%s' has %zu bytes, more than %d", label, len, JINJA_MAX_SOURCE);
+    if (!utf8_valid(text, len, &bad)) return status_fail(ST_INPUT, "chat template '%s' is not valid UTF-8 at byte %zu", label, bad);
+    Program *program = arena_zero(chat->arena, sizeof *program);
+    if (!program) return ST_RESOURCE;
+    program->name = arena_strdup(chat->arena, name);
+    program->label = arena_strdup(chat->arena, label);
+    program->source = arena_strndup(chat->arena, text, len);
+    if (!program->name || !program->label || !program->source) return ST_RESOURCE;
+    program->len = unify_lines(program->source, len);
+    program->next = chat->programs;
+    chat->programs = program;
+    return jinja_parse(program->label, program->source, program->len, &chat->pool, &program->body, &program->marks_generation);
+}
+
+static const Program *find_program(const ChatTemplate *chat, const char *name) {
+    for (const Program *p = chat->programs; p; p = p->next)
+        if (strcmp(p->name, name) == 0) return p;
+    return NULL;
+}
+
+static Status add_file(ChatTemplate *chat, const char *name, const char *path) {
+    Str text = {0};
+    TRY(file_read(path, JINJA_MAX_SOURCE, &text));
+    Status status = add_program(chat, name, path, str_text(&text), text.len);
+    str_release(&text);
+    return status;
+}
+
+/* ---- a model's directory ---- */
+
+static const char *special_text(const json_t *value) {
+    return json_is_string(value) ? json_string_value(value) : json_string_value(json_object_get(value, "content"));
+}
+
+/* bos_token and the like, as strings. */
+static void take_special(ChatTemplate *chat, const json_t *config) {
+    static const char *const names[] = {"bos_token", "eos_token", "unk_token", "sep_token", "pad_token", "cls_token", "mask_token"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const char *text = special_text(json_object_get(config, names[i]));
+        if (text && !json_object_get(chat->special, names[i])) json_object_set_new(chat->special, names[i], json_string(text));
+    }
+}
+
+static Status read_config(ChatTemplate *chat, const char *dir, const char *name, json_t **config) {
+    const char *path = path_join(chat->arena, dir, name);
+    *config = NULL;
+    if (!path) return ST_RESOURCE;
+    if (!file_exists(path)) return ST_OK;
+    TRY(json_read_file(path, config));
+    if (json_is_object(*config)) take_special(chat, *config);
+    return ST_OK;
+}
+
+/* chat_template of tokenizer_config.json: a text, or [{"name", "template"}]. */
+static Status add_config_templates(ChatTemplate *chat, const char *path, const json_t *value) {
+    if (!value || json_is_null(value)) return ST_OK;
+    if (json_is_string(value)) return find_program(chat, "default") ? ST_OK : add_program(chat, "default", path, json_string_value(value), json_string_length(value));
+    if (!json_is_array(value)) return status_fail(ST_INPUT, "'chat_template' of '%s' is neither a text nor a list of named ones", path);
+    for (size_t i = 0; i < json_array_size(value); i++) {
+        const json_t *item = json_array_get(value, i), *name = json_object_get(item, "name"), *text = json_object_get(item, "template");
+        if (!json_is_string(name) || !json_is_string(text)) return status_fail(ST_INPUT, "template %zu of '%s' lacks 'name' or 'template'", i + 1, path);
+        if (find_program(chat, json_string_value(name))) continue; /* a file of that name goes first */
+        TRY(add_program(chat, json_string_value(name), arena_printf(chat->arena, "%s: %s", path, json_string_value(name)), json_string_value(text), json_string_length(text)));
+    }
+    return ST_OK;
+}
+
+static Status add_more(ChatTemplate *chat, const char *dir) {
+    const char *folder = path_join(chat->arena, dir, "additional_chat_templates");
+    char **names = NULL;
+    size_t n = 0;
+    if (!folder) return ST_RESOURCE;
+    if (!dir_exists(folder)) return ST_OK;
+    Status status = dir_list(folder, chat->arena, &names, &n);
+    for (size_t i = 0; i < n && status == ST_OK; i++)
+        if (text_ends_with(names[i], ".jinja"))
+            status = add_file(chat, arena_strndup(chat->arena, names[i], strlen(names[i]) - strlen(".jinja")), path_join(chat->arena, folder, names[i]));
+    return status;
+}
+
+static Status load_directory(ChatTemplate *chat, const char *dir) {
+    json_t *config = NULL, *map = NULL;
+    const char *file = path_join(chat->arena, dir, "chat_template.jinja"), *config_path = path_join(chat->arena, dir, "tokenizer_config.json");
+    chat->special = json_object();
+    Status status = file && config_path && chat->special ? read_config(chat, dir, "tokenizer_config.json", &config) : ST_RESOURCE;
+    if (status == ST_OK) status = read_config(chat, dir, "special_tokens_map.json", &map);
+    if (status == ST_OK && file_exists(file)) status = add_file(chat, "default", file);
+    if (status == ST_OK) status = add_config_templates(chat, config_path, json_object_get(config, "chat_template"));
+    if (status == ST_OK) status = add_more(chat, dir);
+    json_decref(config);
+    json_decref(map);
+    return status;
+}
+
+static Status no_such(const ChatTemplate *chat, const char *override) {
+    const char *names[64];
+    size_t n = 0;
+    for (size_t i = 0; i < COUNT_OF(shipped); i++) names[n++] = shipped[i].name;
+    for (const Program *p = chat->programs; p && n < COUNT_OF(names); p = p->next) names[n++] = p->name;
+    const char *near = text_nearest(override, names, n);
+    status_fail(ST_INPUT, "'%s' is neither a file nor the name of a chat template", override);
+    if (near) return status_hint(ST_INPUT, "did you mean '%s'?", near);
+    return status_hint(ST_INPUT, "shipped are chatml, llama3, alpaca and plain");
+}
+
+static Status choose(ChatTemplate *chat, const char *override) {
+    if (!override) {
+        chat->normal = find_program(chat, "default");
+        chat->tools = find_program(chat, "tool_use");
+        if (!chat->normal && chat->programs && !chat->programs->next) chat->normal = chat->programs;
+        return ST_OK;
+    }
+    for (size_t i = 0; i < COUNT_OF(shipped) && !chat->normal; i++)
+        if (strcmp(shipped[i].name, override) == 0) {
+            TRY(add_program(chat, override, override, shipped[i].source, strlen(shipped[i].source)));
+            chat->normal = chat->programs;
+        }
+    if (!chat->normal) chat->normal = find_program(chat, override);
+    if (!chat->normal && file_exists(override)) {
+        TRY(add_file(chat, override, override));
+        chat->normal = chat->programs;
+    }
+    return chat->normal ? ST_OK : no_such(chat, override);
+}
+
+Status chat_template_load(const char *model_dir, const char *override, ChatTemplate **result) {
+    ChatTemplate *chat;
+    *result = NULL;
+    TRY(template_new(&chat));
+    Status status = load_directory(chat, model_dir);
+    if (status == ST_OK) status = choose(chat, override);
+    if (status == ST_OK && chat->normal) *result = chat;
+    else chat_template_free(chat);
+    return status;
+}
+
+Status chat_template_parse(const char *name, const char *text, size_t len, ChatTemplate **result) {
+    ChatTemplate *chat;
+    *result = NULL;
+    TRY(template_new(&chat));
+    Status status = add_program(chat, name, name, text, len);
+    chat->normal = chat->programs;
+    if (status == ST_OK) *result = chat;
+    else chat_template_free(chat);
+    return status;
+}
+
+bool chat_template_marks_generation(const ChatTemplate *chat) { return chat->normal->marks_generation; }
+
+/* ---- rendering ---- */
+
+static void set_variables(Jinja *j, const json_t *object) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)(uintptr_t)object, key, value) jinja_set(j, (Slice){key, strlen(key)}, v_from_json(j, value));
+}
+
+Status chat_template_render(const ChatTemplate *chat, const json_t *variables, const ChatOptions *options, ChatRendering *rendering) {
+    bool with_tools = chat->tools && json_array_size(json_object_get(variables, "tools")) > 0;
+    const Program *program = with_tools ? chat->tools : chat->normal;
+    Arena *arena = arena_new(JINJA_MAX_MEMORY);
+    if (!arena) return status_fail(ST_RESOURCE, "out of memory for a chat template");
+    *rendering = (ChatRendering){0};
+    Jinja j = {.name = program->label, .source = program->source, .source_len = program->len, .pool = {.arena = arena}, .out = &rendering->text, .now = options->now};
+    jinja_set(&j, (Slice){"tools", 5}, v_none());
+    jinja_set(&j, (Slice){"documents", 9}, v_none());
+    jinja_set(&j, (Slice){"add_generation_prompt", 21}, v_bool(false));
+    set_variables(&j, chat->special);
+    set_variables(&j, variables);
+    jinja_run(&j, &program->body);
+    arena_free(arena);
+    rendering->n_generated = j.n_generated;
+    rendering->generated = j.generated;
+    if (j.status != ST_OK) chat_rendering_release(rendering);
+    return j.status;
+}
+
+void chat_rendering_release(ChatRendering *rendering) {
+    str_release(&rendering->text);
+    free(rendering->generated);
+    *rendering = (ChatRendering){0};
+}
