@@ -891,6 +891,7 @@ static void the_machine_is_known(void **state) {
     (void)state;
     assert_true(memory_available() > (uint64_t)16 << 20 && memory_available() < (uint64_t)1 << 50);
     assert_true(memory_peak() > 1 << 20 && memory_peak() < (uint64_t)1 << 45);
+    assert_true(memory_resident() > 1 << 20 && memory_resident() < (uint64_t)1 << 45);
 #ifndef SANITIZED
     int result = in_child(limit_the_address_space);
     assert_true(WIFEXITED(result));

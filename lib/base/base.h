@@ -250,6 +250,7 @@ void interrupt_request(void);     /* async-signal-safe */
 bool interrupt_requested(void);   /* long loops look at it between steps */
 double clock_seconds(void);       /* monotonic */
 uint64_t memory_available(void);  /* bytes that this process may still take: the machine's and the control group's limit */
+uint64_t memory_resident(void);   /* of this process now, with the pages of mapped files, bytes; 0 where the system does not tell */
 uint64_t memory_peak(void);       /* largest resident size of this process so far, bytes */
 
 #endif

@@ -6,7 +6,9 @@
 #include <string.h>
 #include <sys/resource.h>
 #include <time.h>
+#include <unistd.h>
 #ifdef __APPLE__
+#include <mach/mach.h>
 #include <sys/sysctl.h>
 #endif
 
@@ -28,6 +30,12 @@ uint64_t memory_peak(void) {
 
 #ifdef __APPLE__
 
+uint64_t memory_resident(void) {
+    mach_task_basic_info_data_t info;
+    mach_msg_type_number_t count = MACH_TASK_BASIC_INFO_COUNT;
+    return task_info(mach_task_self(), MACH_TASK_BASIC_INFO, (task_info_t)&info, &count) == KERN_SUCCESS ? info.resident_size : 0;
+}
+
 static uint64_t machine_available(void) {
     uint64_t bytes = 0;
     size_t size = sizeof bytes;
@@ -38,6 +46,15 @@ static uint64_t group_available(void) { return UINT64_MAX; }
 static uint64_t address_space_used(void) { return 0; }
 
 #else
+
+uint64_t memory_resident(void) {
+    FILE *file = fopen("/proc/self/statm", "r");
+    unsigned long long pages = 0;
+    if (!file) return 0;
+    if (fscanf(file, "%*s %llu", &pages) != 1) pages = 0; /* the whole size comes first */
+    fclose(file);
+    return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+}
 
 /* The number behind `name` at the start of a line, times `unit`; false when there is none. An empty name: the first number of the file. */
 static bool number_in_file(const char *path, const char *name, uint64_t unit, uint64_t *value) {

@@ -202,6 +202,24 @@ static Status check_kind(const json_t *json, const char *path) {
     return ST_OK;
 }
 
+/* Keys that say nothing about the mathematics, or only how training began. */
+static const char *const harmless[] = {
+    "peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode", "r", "lora_alpha", "lora_dropout", "target_modules",
+    "exclude_modules", "modules_to_save", "bias", "fan_in_fan_out", "init_lora_weights", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern", "use_rslora",
+    "loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_core", "runtime_config", "qalora_group_size", "ensure_weight_tying",
+};
+
+/* A key of a later PEFT may matter or not: it is not passed over in silence. */
+static void warn_unknown(const json_t *json, const char *path) {
+    const char *key;
+    json_t *value;
+    json_object_foreach((json_t *)json, key, value) {
+        bool known = is_off(value);
+        for (size_t i = 0; i < COUNT_OF(harmless) && !known; i++) known = strcmp(key, harmless[i]) == 0;
+        if (!known) log_message(LOG_WARNING, "'%s' in '%s' is not known here: if it changes what the adapter computes, results will differ", key, path);
+    }
+}
+
 static Status parse_config(const json_t *json, const char *path, Arena *arena, LoraConfig *config) {
     *config = (LoraConfig){.rank = 8, .alpha = 8, .lr_ratio = 1};
     if (!json_is_object(json)) return status_fail(ST_INPUT, "'%s' is not a JSON object", path);
@@ -223,6 +241,7 @@ static Status parse_config(const json_t *json, const char *path, Arena *arena, L
         if (!(ranks[i] >= 1 && ranks[i] <= 1 << 20)) return status_fail(ST_INPUT, "rank %g for '%s' in '%s'", ranks[i], config->rank_keys[i], path);
         config->rank_values[i] = (int64_t)ranks[i];
     }
+    warn_unknown(json, path);
     return ST_OK;
 }
 
@@ -242,7 +261,13 @@ Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config) {
 
 /* ---- adapter_model.safetensors, read ---- */
 
-typedef struct AdapterReader { Model *model; const Safetensors *files; bool *used; bool trained; } AdapterReader;
+/* What adapter_config.json says beside the LoraConfig. */
+typedef struct AdapterSettings {
+    const char *base;   /* base_model_name_or_path, "" when it is not there */
+    bool partial;       /* some of the targeted layers are left out: then the tensors say which */
+    bool tied;          /* ensure_weight_tying */
+} AdapterSettings;
+typedef struct AdapterReader { Model *model; const Safetensors *files; const AdapterSettings *settings; bool *used; bool trained; } AdapterReader;
 
 static const StoredTensor *find_tensor(const AdapterReader *reader, const char *path, const char *kind) {
     Str name = {0};
@@ -252,9 +277,15 @@ static const StoredTensor *find_tensor(const AdapterReader *reader, const char *
     return stored;
 }
 
+/* A hint for what mostly means that the adapter was made for another base. */
+static Status hint_other_model(const AdapterReader *reader) {
+    if (reader->settings->base[0] == '\0') return status_hint(ST_INPUT, "the adapter may be for another model than '%s'", reader->model->dir);
+    return status_hint(ST_INPUT, "the adapter was made for '%s', this model is '%s'", reader->settings->base, reader->model->dir);
+}
+
 static Status fill(AdapterReader *reader, const StoredTensor *stored, Param *param) {
     Tensor *tensor = param->tensor;
-    TRY(stored_check(stored, tensor->n_dims, tensor->shape));
+    if (stored_check(stored, tensor->n_dims, tensor->shape) != ST_OK) return hint_other_model(reader);
     reader->used[stored - reader->files->tensors] = true;
     if (tensor->device != device_meta()) convert_elements(stored->data, stored->dtype, tensor->data, tensor->dtype, (size_t)tensor_count(tensor));
     TRY(tensor_check_finite(tensor, stored->name, stored->file));
@@ -286,7 +317,7 @@ static Status load_saved(AdapterReader *reader, const Module *module) {
 }
 
 /* Everything that the settings promise has to be there, and everything that is there has to have found its place. */
-static Status check_complete(const AdapterReader *reader, const LoraConfig *config, const char *dir, bool partial) {
+static Status check_complete(const AdapterReader *reader, const LoraConfig *config, const char *dir) {
     const Model *model = reader->model;
     for (size_t i = 0; i < reader->files->n; i++) {
         const StoredTensor *stored = &reader->files->tensors[i];
@@ -297,14 +328,15 @@ static Status check_complete(const AdapterReader *reader, const LoraConfig *conf
         const StoredTensor *stored = &reader->files->tensors[i];
         if (reader->used[i]) continue;
         status_fail(ST_INPUT, "tensor '%s' in '%s' has no place in the model in '%s'", stored->name, stored->file, model->dir);
-        return status_hint(ST_INPUT, "the adapter may be for another model");
+        return hint_other_model(reader);
     }
     size_t n = 0;
     for (size_t i = 0; i < model->n_linears; i++) {
         const Linear *linear = model->linears[i];
         n += linear->lora != NULL;
-        if (!linear->lora && !partial && lora_targets(config, linear->path))
-            return status_fail(ST_INPUT, "tensor '%s%s.lora_A.weight' is missing in '%s'", PEFT_PREFIX, linear->path, dir);
+        if (linear->lora || reader->settings->partial || !lora_targets(config, linear->path)) continue;
+        status_fail(ST_INPUT, "tensor '%s%s.lora_A.weight' is missing in '%s'", PEFT_PREFIX, linear->path, dir);
+        return hint_other_model(reader);
     }
     for (size_t t = 0; t < config->n_saved; t++) {
         bool found = false;
@@ -315,20 +347,31 @@ static Status check_complete(const AdapterReader *reader, const LoraConfig *conf
     return n + config->n_saved > 0 ? ST_OK : status_fail(ST_INPUT, "the adapter in '%s' is empty", dir);
 }
 
-/* Settings that leave out some of the targeted layers: then the tensors say which. */
-static Status is_partial(const char *config_path, bool *partial) {
+static Status read_settings(const char *path, Arena *arena, AdapterSettings *settings) {
     json_t *json;
-    TRY(json_read_file(config_path, &json));
-    *partial = !is_off(json_object_get(json, "layers_to_transform")) || !is_off(json_object_get(json, "exclude_modules")) || is_off(json_object_get(json, "target_modules"));
+    const char *base = "";
+    TRY(json_read_file(path, &json));
+    Status status = json_get_string(json, path, "base_model_name_or_path", &base);
+    if (status == ST_OK) status = json_get_bool(json, path, "ensure_weight_tying", &settings->tied);
+    settings->partial = !is_off(json_object_get(json, "layers_to_transform")) || !is_off(json_object_get(json, "exclude_modules")) || is_off(json_object_get(json, "target_modules"));
+    settings->base = arena_strdup(arena, base);
     json_decref(json);
-    return ST_OK;
+    return status == ST_OK && !settings->base ? ST_RESOURCE : status;
 }
 
-static Status load_tensors(AdapterReader *reader, const LoraConfig *config, const char *dir, bool partial) {
+/* It makes a tied head follow the embedding that was trained, or the other way round; without it the two part, as is done here. */
+static Status check_tying(const AdapterReader *reader, const LoraConfig *config, const char *path) {
+    const Model *model = reader->model;
+    if (!reader->settings->tied || model->head != model->embed) return ST_OK;
+    if (!module_matches(model->modules[0].path, config->saved, config->n_saved) && !module_matches(model->modules[model->n_modules - 1].path, config->saved, config->n_saved)) return ST_OK;
+    return status_fail(ST_INPUT, "'ensure_weight_tying' in '%s' is not supported for an embedding or head that was trained whole", path);
+}
+
+static Status load_tensors(AdapterReader *reader, const LoraConfig *config, const char *dir) {
     Model *model = reader->model;
     for (size_t i = 0; i < model->n_linears; i++) TRY(load_branch(reader, model->linears[i], config));
     for (size_t i = 0; i < model->n_modules; i++) TRY(load_saved(reader, &model->modules[i]));
-    return check_complete(reader, config, dir, partial);
+    return check_complete(reader, config, dir);
 }
 
 Status adapter_load(Model *model, const char *dir, bool trained) {
@@ -337,12 +380,13 @@ Status adapter_load(Model *model, const char *dir, bool trained) {
     TRY(adapter_config_read(dir, model->arena, &config));
     const char *weights = path_join(model->arena, dir, "adapter_model.safetensors"), *settings = path_join(model->arena, dir, "adapter_config.json");
     if (!weights || !settings) return ST_RESOURCE;
-    bool partial;
-    TRY(is_partial(settings, &partial));
+    AdapterSettings beside = {0};
+    TRY(read_settings(settings, model->arena, &beside));
     Safetensors *files;
     TRY(safetensors_open(weights, &files));
-    AdapterReader reader = {model, files, arena_zero(model->arena, files->n + 1), trained};
-    Status status = reader.used ? load_tensors(&reader, &config, dir, partial) : ST_RESOURCE;
+    AdapterReader reader = {model, files, &beside, arena_zero(model->arena, files->n + 1), trained};
+    Status status = reader.used ? check_tying(&reader, &config, settings) : ST_RESOURCE;
+    if (status == ST_OK) status = load_tensors(&reader, &config, dir);
     safetensors_close(files);
     if (status == ST_OK) model->lora = config;
     return status;

@@ -131,6 +131,21 @@ Status tensor_check_finite(const Tensor *tensor, const char *name, const char *f
     return status_fail(ST_INPUT, "tensor '%s' in '%s' holds a NaN or an infinity at element %lld", name, file, (long long)at);
 }
 
+/* The mapped file that holds these bytes; NULL when they lie elsewhere. */
+static const Mapping *mapping_of(const Model *model, const uint8_t *data) {
+    for (size_t i = 0; i < model->files->n_files; i++) {
+        const Mapping *mapping = &model->files->mappings[i];
+        if (data >= mapping->data && data < mapping->data + mapping->size) return mapping;
+    }
+    return NULL;
+}
+
+/* What was copied would stand in memory twice. */
+static void forget(const Model *model, const StoredTensor *stored) {
+    const Mapping *mapping = mapping_of(model, stored->data);
+    if (mapping) file_forget(mapping, (size_t)(stored->data - mapping->data), (size_t)(stored->data - mapping->data) + stored->bytes);
+}
+
 /* Matrices stay where the file is mapped; what is trained, small, misaligned or of a dtype without kernels becomes a copy. */
 static Status place(Loader *loader, const StoredTensor *stored, int n_dims, const int64_t *shape, Tensor **tensor) {
     Model *model = loader->model;
@@ -141,6 +156,7 @@ static Status place(Loader *loader, const StoredTensor *stored, int n_dims, cons
     if (copied) {
         DType dtype = loader->options->train_all || n_dims == 1 || stored->dtype == DT_F64 ? wide : stored->dtype;
         TRY(stored_copy(stored, model->arena, model->device, dtype, n_dims, shape, tensor));
+        if (n_dims > 1) forget(model, stored);
     } else {
         *tensor = tensor_view(model->arena, model->device, stored->dtype, n_dims, shape, (void *)stored->data);
         if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
@@ -261,22 +277,13 @@ void model_free(Model *model) {
     free(model);
 }
 
-static bool is_mapped(const Model *model, const Tensor *tensor) {
-    const uint8_t *data = tensor->data;
-    for (size_t i = 0; i < model->files->n_files; i++) {
-        const Mapping *mapping = &model->files->mappings[i];
-        if (data >= mapping->data && data < mapping->data + mapping->size) return true;
-    }
-    return false;
-}
-
 ModelMemory model_memory(const Model *model, bool backward) {
     ModelMemory memory = {0};
     for (size_t i = 0; i < model->params.n; i++) {
         const Param *param = &model->params.items[i];
         const Tensor *tensor = param->tensor;
         size_t bytes = tensor_bytes(tensor);
-        if (is_mapped(model, tensor)) memory.mapped += bytes;
+        if (mapping_of(model, tensor->data)) memory.mapped += bytes;
         else memory.weights += bytes;
         if (param->trained) memory.gradients += bytes;
     }

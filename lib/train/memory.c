@@ -56,8 +56,10 @@ Status trainer_memory(const TrainerConfig *config, TrainMemory *memory) {
         .optimizer = optimizer_bytes(&optimizer, &config->model->params),
         .best = config->recipe->train_early_stopping > 0 ? trained_bytes(&config->model->params) : 0,
     };
+    size_t resident = (size_t)memory_resident(), loaded = memory->mapped + memory->weights + memory->gradients;
+    memory->program = resident > loaded ? resident - loaded : 0;
     TRY(activation_bytes(config, &memory->activations));
-    memory->total = memory->weights + memory->packed + memory->gradients + memory->optimizer + memory->best + memory->activations;
+    memory->total = loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->program;
     return ST_OK;
 }
 
@@ -73,8 +75,8 @@ Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory) {
 
 void train_memory_describe(const TrainMemory *memory, Str *text) {
     const struct { const char *name; size_t bytes; } parts[] = {
-        {"weights", memory->weights}, {"packed weights", memory->packed}, {"gradients", memory->gradients},
-        {"optimizer", memory->optimizer}, {"best weights", memory->best}, {"activations", memory->activations},
+        {"mapped weights", memory->mapped}, {"weights", memory->weights}, {"packed weights", memory->packed}, {"gradients", memory->gradients},
+        {"optimizer", memory->optimizer}, {"best weights", memory->best}, {"activations", memory->activations}, {"program", memory->program},
     };
     char bytes[32];
     str_printf(text, "%s", format_bytes((double)memory->total, bytes));
@@ -85,5 +87,4 @@ void train_memory_describe(const TrainMemory *memory, Str *text) {
         before = ", ";
     }
     if (before[0] == ',') str_append_char(text, ')');
-    if (memory->mapped > 0) str_printf(text, " beside %s of mapped weights", format_bytes((double)memory->mapped, bytes));
 }

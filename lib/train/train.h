@@ -138,11 +138,12 @@ typedef struct TrainResult {
     bool early_stopped, already_finished;
 } TrainResult;
 
-/* Memory that training will take, from shapes alone; bytes. */
+/* Memory that training will take, from shapes; bytes. */
 typedef struct TrainMemory {
-    size_t mapped;      /* the model's files: shared with the system's cache, not counted in the total */
+    size_t mapped;      /* frozen weights where the file is mapped: the system may take these pages back and read them again */
     size_t weights, packed, gradients, optimizer, best, activations;
-    size_t total;
+    size_t program;     /* what the process holds beside them: code, tokenizer, rows; as measured */
+    size_t total;       /* of all: the largest resident size to expect */
 } TrainMemory;
 Status trainer_memory(const TrainerConfig *config, TrainMemory *memory);
 /* ST_RESOURCE with what to change when `memory` is more than the machine has left. */
