@@ -164,6 +164,9 @@ static void pieces(void **state) {
     check_encode(MODEL("") PRE("{\"type\":\"Digits\",\"individual_digits\":false}"), "ab12a", 26, 27, 1);
     check_encode(MODEL("") PRE("{\"type\":\"Punctuation\"}"), "a!a", 1, 11, 1);
     check_encode(MODEL("") PRE("{\"type\":\"Punctuation\",\"behavior\":\"Removed\"}"), "a!a", 1, 1);
+    check_encode(MODEL("") PRE("{\"type\":\"BertPreTokenizer\"}"), "a! b12", 1, 11, 2, 27);
+    check_encode(MODEL("") PRE("{\"type\":\"FixedLength\",\"length\":2}"), "aaab1", 28, 26, 9);
+    check_encode(MODEL("") PRE("{\"type\":\"FixedLength\",\"length\":3}"), "aaab12", 28, 1, 2, 27);
     check_encode(MODEL("") PRE("{\"type\":\"WhitespaceSplit\"}"), " a \xE3\x80\x80 b! ", 1, 2, 11);
     check_encode(MODEL("") PRE("{\"type\":\"Whitespace\"}"), "a b!", 1, 2, 11);
     check_encode(MODEL("") PRE("{\"type\":\"CharDelimiterSplit\",\"delimiter\":\"b\"}"), "abba", 1, 1);
@@ -205,6 +208,31 @@ static void norms(void **state) {
     check_encode(MODEL("") NORM("{\"type\":\"NFC\"}") PRE(BYTE_LEVEL(",\"add_prefix_space\":false")), "e\xCC\x81", 14, 15);
     check_encode(MODEL("") NORM("{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFD\"},{\"type\":\"StripAccents\"}]}"), "h\xC3\xA9", 20);
     check_encode(MODEL("") NORM("{\"type\":\"ByteLevel\"}"), " hello", 25);
+    check_encode(MODEL("") NORM("{\"type\":\"Nmt\"}"), "a\x01\t\xE2\x80\x8B" "b", 1, 16, 16, 2);
+}
+
+static void bert_normalizer(void **state) {
+    (void)state;
+#define BERT(more) NORM("{\"type\":\"BertNormalizer\"" more "}")
+    check_encode(MODEL(",\"unk_token\":\"<unk>\"") BERT(""), "H\xC3\x89LL\tO\x07", 20, 21, 16, 8);
+    check_encode(MODEL(",\"unk_token\":\"<unk>\"") BERT(""), "a\xE4\xB8\x80" "b", 1, 16, 0, 16, 2);
+    check_encode(MODEL(",\"unk_token\":\"<unk>\"") BERT(",\"lowercase\":false"), "h\xC3\xA9" "A", 6, 0, 0); /* accents go with capitals */
+    check_encode(MODEL(",\"unk_token\":\"<unk>\"") BERT(",\"lowercase\":false,\"strip_accents\":true"), "h\xC3\xA9" "A", 20, 0);
+    check_encode(MODEL(",\"unk_token\":\"<unk>\"") BERT(",\"clean_text\":false,\"handle_chinese_chars\":false"), "a\t\xE4\xB8\x80", 1, 0, 0);
+}
+
+/* A table of four units that turns U+0002 into "ab". */
+#define CHARSMAP(text) NORM("{\"type\":\"Precompiled\",\"precompiled_charsmap\":\"" text "\"}")
+#define AB_MAP "EAAAAAAAAAAAAAAAAgUAAAAAAIBhYgA="
+static void charsmaps(void **state) {
+    (void)state;
+    check_encode(MODEL("") CHARSMAP(AB_MAP), "h\x02" "e\xCC\x81", 6, 26, 5);
+    check_encode(MODEL("") CHARSMAP(AB_MAP), "\x02\xCC\x81\x02", 26, 26);
+    check_refused("{" MODEL("") CHARSMAP("") "}", "its trie");
+    check_refused("{" MODEL("") CHARSMAP("AAAA") "}", "its trie");
+    check_refused("{" MODEL("") CHARSMAP("/////w==") "}", "its trie");
+    check_refused("{" MODEL("") CHARSMAP("A*AA") "}", "not base64");
+    check_refused("{" MODEL("") CHARSMAP("BAAAAAAAAAD/") "}", "not UTF-8");
 }
 
 /* A megabyte of marks in falling order of their classes must not take quadratic time to sort, nor one of a single letter to merge. */
@@ -331,6 +359,18 @@ static void decoders(void **state) {
         "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"l+\"},\"content\":\"L\"}]}"), "aaaaheLobaaheL", 29, 1, 23, 2, 28, 20, 7, 21, 1);
 }
 
+/* "he", "##llo", ".", "n't", "<pad>", "|" */
+#define PIECES(decoder) "\"model\":{\"type\":\"WordPiece\",\"unk_token\":\".\",\"continuing_subword_prefix\":\"##\",\"vocab\":{\"he\":0,\"##llo\":1,\".\":2,\"n't\":3,\"<pad>\":4,\"|\":5}}," \
+    "\"decoder\":{" decoder "}"
+static void word_piece_and_ctc_decoders(void **state) {
+    (void)state;
+    check_decode(PIECES("\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true"), "hello. hen't", 0, 1, 2, 0, 3);
+    check_decode(PIECES("\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":false"), "hello . he n't", 0, 1, 2, 0, 3);
+    check_decode(PIECES("\"type\":\"WordPiece\""), "##llo he", 1, 0); /* the first token keeps its prefix */
+    check_decode(PIECES("\"type\":\"CTC\",\"pad_token\":\"<pad>\",\"word_delimiter_token\":\"|\",\"cleanup\":true"), "hehe .", 0, 0, 4, 0, 4, 4, 5, 2, 2);
+    check_decode(PIECES("\"type\":\"CTC\",\"cleanup\":false"), "he|n't", 0, 0, 5, 3);
+}
+
 static void wrong_ids_are_refused(void **state) {
     (void)state;
     Tokenizer *tokenizer = tokenizer_of("{" MODEL("") "}");
@@ -392,6 +432,8 @@ static void streams_equal_decoding_at_once(void **state) {
         "{" BYTE_MODEL LLAMA_DECODER "}",
         "{" MODEL("") DECODER("{\"type\":\"BPEDecoder\",\"suffix\":\"o\"}") "}",
         "{" MODEL("") DECODER("{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\"}") "}",
+        "{" PIECES("\"type\":\"WordPiece\"") "}",
+        "{" PIECES("\"type\":\"CTC\"") "}",
         "{" MODEL("") DECODER("{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteLevel\"},{\"type\":\"Strip\",\"content\":\"a\",\"start\":2,\"stop\":2},"
             "{\"type\":\"Replace\",\"pattern\":{\"String\":\"hel\"},\"content\":\"\"}]}") "}",
     };
@@ -446,7 +488,9 @@ static void wrong_files_are_refused(void **state) {
     check_refused("{" MODEL("") ADDED(SPECIAL(40, "a", "")) "}", "two ids");
     check_refused("{" MODEL("") ADDED("{\"id\":40}") "}", "'content'");
     check_refused("{" MODEL("") ADDED("1") "}", "'added_tokens'");
-    check_refused("{" MODEL("") NORM("{\"type\":\"Precompiled\"}") "}", "normalizer 'Precompiled'");
+    check_refused("{" MODEL("") NORM("{\"type\":\"Precompiled\"}") "}", "'precompiled_charsmap'");
+    check_refused("{" MODEL("") NORM("{\"type\":\"Rot13\"}") "}", "normalizer 'Rot13'");
+    check_refused("{" MODEL("") PRE("{\"type\":\"FixedLength\",\"length\":0}") "}", "'length'");
     check_refused("{" MODEL("") NORM("{\"type\":\"Replace\",\"content\":\"\",\"pattern\":{\"Glob\":\"*\"}}") "}", "'pattern'");
     check_refused("{" MODEL("") PRE("{\"type\":\"UnicodeScripts\"}") "}", "pre_tokenizer 'UnicodeScripts'");
     check_refused("{" MODEL("") PRE("{\"type\":\"Sequence\"}") "}", "'pretokenizers'");
@@ -456,7 +500,7 @@ static void wrong_files_are_refused(void **state) {
     check_refused("{" MODEL("") REGEX("[a&&b]") "}", "intersection");
     check_refused("{" MODEL("") REGEX("[a[b]]") "}", "class inside a class");
     check_refused("{" MODEL("") PRE("{\"type\":\"Metaspace\",\"replacement\":\"__\"}") "}", "one character");
-    check_refused("{" MODEL("") DECODER("{\"type\":\"WordPiece\"}") "}", "decoder 'WordPiece'");
+    check_refused("{" MODEL("") DECODER("{\"type\":\"Morphemes\"}") "}", "decoder 'Morphemes'");
     check_refused("{" MODEL("") ",\"post_processor\":{\"type\":\"Other\"}}", "post_processor 'Other'");
     check_refused("{" MODEL("") ",\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"x\",99],\"cls\":[\"a\",1]}}", "id 99");
     check_refused("{" MODEL("") ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}}", "'single'");
@@ -706,11 +750,14 @@ int main(void) {
         cmocka_unit_test(split_behaviors),
         cmocka_unit_test(patterns_mean_what_oniguruma_means),
         cmocka_unit_test(norms),
+        cmocka_unit_test(bert_normalizer),
+        cmocka_unit_test(charsmaps),
         cmocka_unit_test(hostile_texts_take_little_time),
         cmocka_unit_test(added_tokens),
         cmocka_unit_test(offsets_are_bytes_of_the_text),
         cmocka_unit_test(post_processors),
         cmocka_unit_test(decoders),
+        cmocka_unit_test(word_piece_and_ctc_decoders),
         cmocka_unit_test(wrong_ids_are_refused),
         cmocka_unit_test(streams_equal_decoding_at_once),
         cmocka_unit_test(streams_hold_back_only_parts),

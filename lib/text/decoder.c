@@ -8,17 +8,19 @@
 
 #include "lib/text/tokenizer_parts.h"
 
-typedef enum DecodeKind { DECODE_BYTE_LEVEL, DECODE_BYTE_FALLBACK, DECODE_FUSE, DECODE_STRIP, DECODE_REPLACE, DECODE_METASPACE, DECODE_BPE } DecodeKind;
+typedef enum DecodeKind { DECODE_BYTE_LEVEL, DECODE_BYTE_FALLBACK, DECODE_FUSE, DECODE_STRIP, DECODE_REPLACE, DECODE_METASPACE, DECODE_BPE, DECODE_WORD_PIECE, DECODE_CTC } DecodeKind;
 struct DecodeStep {
     DecodeKind kind;
     Pattern *pattern;    /* DECODE_REPLACE */
-    Slice content;       /* DECODE_REPLACE: the new text; DECODE_STRIP, DECODE_METASPACE: the character; DECODE_BPE: the suffix */
+    Slice content;       /* DECODE_REPLACE: the new text; DECODE_STRIP, DECODE_METASPACE: the character; DECODE_BPE: the suffix; DECODE_WORD_PIECE: the prefix; DECODE_CTC: the padding */
+    Slice space;         /* DECODE_CTC: what stands for a space */
     size_t start, stop;  /* DECODE_STRIP: so many at most */
     bool prepended;      /* DECODE_METASPACE: the first token's marks are no spaces */
+    bool cleanup;        /* DECODE_WORD_PIECE, DECODE_CTC: English is put together */
 };
 
-/* Progress of one step: bytes that wait, how many tokens went by, and how many characters were stripped from the token in hand. */
-typedef struct StepState { Str held; size_t index, stripped; bool stripping; } StepState;
+/* Progress of one step: bytes that wait, the token before (DECODE_CTC), how many tokens went by, and how many characters were stripped from the token in hand. */
+typedef struct StepState { Str held, last; size_t index, stripped; bool stripping; } StepState;
 struct DecodeState {
     const Tokenizer *tokenizer;
     Matcher matcher;
@@ -197,6 +199,64 @@ static void bpe(DecodeState *state, size_t at, Part part) {
     str_append_n(&step->held, part.data, part.len);
 }
 
+/* Every `from` becomes `to`. */
+static void text_replace(Str *text, Slice from, const char *to) {
+    Str result = {0};
+    size_t done = 0;
+    for (const char *hit; from.len > 0 && (hit = memmem(str_text(text) + done, text->len - done, from.data, from.len)) != NULL;) {
+        size_t at = (size_t)(hit - text->data);
+        str_append_n(&result, text->data + done, at - done);
+        str_append(&result, to);
+        done = at + from.len;
+    }
+    str_append_n(&result, str_text(text) + done, text->len - done);
+    str_release(text);
+    *text = result;
+}
+
+static void english_cleanup(Str *text) {
+    static const char *const pairs[][2] = {{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"},
+                                           {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    for (size_t i = 0; i < COUNT_OF(pairs); i++) text_replace(text, (Slice){pairs[i][0], strlen(pairs[i][0])}, pairs[i][1]);
+}
+
+static void word_piece(DecodeState *state, size_t at, Part part) {
+    const DecodeStep *rule = &state->tokenizer->decoder.steps[at];
+    StepState *step = &state->steps[at];
+    str_append_n(&step->held, part.data, part.len);
+    if (!part.ends) return;
+    Slice token = {str_text(&step->held), step->held.len};
+    bool inside = token.len >= rule->content.len && memcmp(token.data, rule->content.data, rule->content.len) == 0;
+    Str text = {0};
+    if (step->index++ > 0 && inside) token = (Slice){token.data + rule->content.len, token.len - rule->content.len};
+    else if (step->index > 1) str_append_char(&text, ' ');
+    str_append_n(&text, token.data, token.len);
+    if (rule->cleanup) english_cleanup(&text);
+    flow_token(state, at + 1, str_text(&text), text.len);
+    str_release(&text);
+    str_clear(&step->held);
+}
+
+/* Of equal tokens in a row one is left; padding only keeps them apart. */
+static void ctc(DecodeState *state, size_t at, Part part) {
+    const DecodeStep *rule = &state->tokenizer->decoder.steps[at];
+    StepState *step = &state->steps[at];
+    str_append_n(&step->held, part.data, part.len);
+    if (!part.ends) return;
+    bool again = step->index++ > 0 && step->held.len == step->last.len && memcmp(str_text(&step->held), str_text(&step->last), step->held.len) == 0;
+    str_clear(&step->last);
+    str_append_n(&step->last, str_text(&step->held), step->held.len);
+    if (!again) {
+        text_replace(&step->held, rule->content, "");
+        if (rule->cleanup) {
+            english_cleanup(&step->held);
+            text_replace(&step->held, rule->space, " ");
+        }
+        if (step->held.len > 0) flow_token(state, at + 1, step->held.data, step->held.len);
+    }
+    str_clear(&step->held);
+}
+
 /* ---- the chain ---- */
 
 static void flow(DecodeState *state, size_t at, Part part) {
@@ -213,6 +273,8 @@ static void flow(DecodeState *state, size_t at, Part part) {
     case DECODE_REPLACE: replace(state, at, part); break;
     case DECODE_METASPACE: metaspace(state, at, part); break;
     case DECODE_BPE: bpe(state, at, part); break;
+    case DECODE_WORD_PIECE: word_piece(state, at, part); break;
+    case DECODE_CTC: ctc(state, at, part); break;
     }
 }
 
@@ -254,7 +316,10 @@ DecodeState *decode_new(const Tokenizer *tokenizer) {
 
 void decode_free(DecodeState *state) {
     if (!state) return;
-    for (size_t i = 0; i < state->tokenizer->decoder.n; i++) str_release(&state->steps[i].held);
+    for (size_t i = 0; i < state->tokenizer->decoder.n; i++) {
+        str_release(&state->steps[i].held);
+        str_release(&state->steps[i].last);
+    }
     matcher_release(&state->matcher);
     free(state->steps);
     free(state);
@@ -335,11 +400,27 @@ static Status suffix_init(Loader *loader, DecodeStep *step, const json_t *node) 
     return slice_read(loader, text, &step->content);
 }
 
+static Status word_piece_decoder_init(Loader *loader, DecodeStep *step, const json_t *node) {
+    const char *text = "##";
+    TRY(json_get_string(node, loader->path, "prefix", &text));
+    TRY(part_bool(loader, node, "cleanup", true, &step->cleanup));
+    return slice_read(loader, text, &step->content);
+}
+
+static Status ctc_init(Loader *loader, DecodeStep *step, const json_t *node) {
+    const char *padding = "<pad>", *space = "|";
+    TRY(json_get_string(node, loader->path, "pad_token", &padding));
+    TRY(json_get_string(node, loader->path, "word_delimiter_token", &space));
+    TRY(part_bool(loader, node, "cleanup", true, &step->cleanup));
+    TRY(slice_read(loader, padding, &step->content));
+    return slice_read(loader, space, &step->space);
+}
+
 static Status step_init(Loader *loader, DecodeStep *step, const json_t *node) {
     static const struct { const char *name; DecodeKind kind; Status (*init)(Loader *loader, DecodeStep *step, const json_t *node); } kinds[] = {
         {"ByteLevel", DECODE_BYTE_LEVEL, NULL}, {"ByteFallback", DECODE_BYTE_FALLBACK, NULL},   {"Fuse", DECODE_FUSE, NULL},
         {"Strip", DECODE_STRIP, strip_init},    {"Replace", DECODE_REPLACE, replace_init},      {"Metaspace", DECODE_METASPACE, metaspace_init},
-        {"BPEDecoder", DECODE_BPE, suffix_init},
+        {"BPEDecoder", DECODE_BPE, suffix_init}, {"WordPiece", DECODE_WORD_PIECE, word_piece_decoder_init}, {"CTC", DECODE_CTC, ctc_init},
     };
     const char *type;
     TRY(part_string(loader, node, "type", &type));

@@ -5,13 +5,17 @@
 
 #include "lib/text/tokenizer_parts.h"
 
-typedef enum NormKind { NORM_FORM, NORM_LOWERCASE, NORM_STRIP, NORM_PREPEND, NORM_REPLACE, NORM_STRIP_ACCENTS, NORM_BYTES } NormKind;
+typedef enum NormKind { NORM_FORM, NORM_LOWERCASE, NORM_STRIP, NORM_PREPEND, NORM_REPLACE, NORM_MAP, NORM_IDEOGRAPHS, NORM_CHARSMAP, NORM_BYTES } NormKind;
+typedef uint32_t CharMap(uint32_t c); /* what a character becomes, or DROPPED */
+enum { DROPPED = 0x7FFFFFFF, STEPS_OF_BERT = 5 };
 struct NormStep {
     NormKind kind;
     bool compose, compatible; /* NORM_FORM */
     bool left, right;         /* NORM_STRIP */
     Slice content;            /* NORM_PREPEND, NORM_REPLACE */
     Pattern *pattern;         /* NORM_REPLACE */
+    CharMap *map;             /* NORM_MAP */
+    Charsmap *charsmap;       /* NORM_CHARSMAP */
 };
 
 /* ---- steps ---- */
@@ -67,11 +71,51 @@ static void lowercase(const Text *text, TextBuffer *out) {
     }
 }
 
-static void strip_accents(const Text *text, TextBuffer *out) {
+static uint32_t map_accents(uint32_t c) { return char_is_mark(c) ? DROPPED : c; }
+static uint32_t map_bert_accents(uint32_t c) { return char_is_nonspacing(c) ? DROPPED : c; }
+
+static uint32_t map_bert_clean(uint32_t c) {
+    if (c == '\t' || c == '\n' || c == '\r') return ' ';
+    if (c == 0 || c == REPLACEMENT_CHARACTER || char_is_other(c)) return DROPPED; /* other controls too, though some of them count as spaces */
+    return char_is_space(c) ? ' ' : c;
+}
+
+/* The rules of SentencePiece's nmt_nfkc that are no compositions: controls vanish, odd spaces become plain ones. */
+static uint32_t map_nmt(uint32_t c) {
+    if ((c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) return DROPPED;
+    if (c == '\t' || c == '\n' || c == '\f' || c == '\r' || c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF ||
+        c == REPLACEMENT_CHARACTER)
+        return ' ';
+    return c;
+}
+
+static void map_chars(const NormStep *step, const Text *text, TextBuffer *out) {
+    for (size_t i = 0, used; i < text->len; i += used) {
+        uint32_t c, mapped;
+        used = char_next(text->data + i, &c);
+        mapped = step->map(c);
+        if (mapped == c) buffer_copy(out, text, i, i + used);
+        else if (mapped != DROPPED) put_char(out, mapped, text_origin(text, i, i + used));
+    }
+}
+
+/* BERT puts spaces around each of them. */
+static bool is_ideograph(uint32_t c) {
+    static const uint32_t blocks[][2] = {{0x4E00, 0x9FFF},   {0x3400, 0x4DBF},   {0x20000, 0x2A6DF}, {0x2A700, 0x2B73F},
+                                         {0x2B740, 0x2B81F}, {0x2B920, 0x2CEAF}, {0xF900, 0xFAFF},   {0x2F800, 0x2FA1F}};
+    for (size_t i = 0; i < COUNT_OF(blocks); i++)
+        if (c >= blocks[i][0] && c <= blocks[i][1]) return true;
+    return false;
+}
+
+static void space_ideographs(const Text *text, TextBuffer *out) {
     for (size_t i = 0, used; i < text->len; i += used) {
         uint32_t c;
         used = char_next(text->data + i, &c);
-        if (!char_is_mark(c)) buffer_copy(out, text, i, i + used);
+        bool spaced = c >= 0x3400 && is_ideograph(c);
+        if (spaced) put_char(out, ' ', text_origin(text, i, i + used));
+        buffer_copy(out, text, i, i + used);
+        if (spaced) put_char(out, ' ', text_origin(text, i, i + used));
     }
 }
 
@@ -191,7 +235,9 @@ Status normalizer_run(const Normalizer *normalizer, Encoder *encoder, Text *text
         case NORM_LOWERCASE: lowercase(text, out); break;
         case NORM_PREPEND: prepend(step, text, out); break;
         case NORM_REPLACE: TRY(replace(step, encoder, text, out)); break;
-        case NORM_STRIP_ACCENTS: strip_accents(text, out); break;
+        case NORM_MAP: map_chars(step, text, out); break;
+        case NORM_IDEOGRAPHS: space_ideographs(text, out); break;
+        case NORM_CHARSMAP: charsmap_run(step->charsmap, text, out); break;
         case NORM_BYTES: spell_bytes(text, out); break;
         case NORM_STRIP: break;
         }
@@ -210,16 +256,30 @@ static Status content_read(Loader *loader, const json_t *node, const char *key, 
     return content->data ? ST_OK : ST_RESOURCE;
 }
 
-static Status step_init(Loader *loader, NormStep *step, const json_t *node) {
+/* BertNormalizer is several steps. */
+static Status bert_read(Loader *loader, NormStep *steps, size_t *n, const json_t *node) {
+    bool clean, ideographs, lowercase, strip_accents;
+    TRY(part_bool(loader, node, "clean_text", true, &clean));
+    TRY(part_bool(loader, node, "handle_chinese_chars", true, &ideographs));
+    TRY(part_bool(loader, node, "lowercase", true, &lowercase));
+    TRY(part_bool(loader, node, "strip_accents", lowercase, &strip_accents));
+    if (clean) steps[(*n)++] = (NormStep){.kind = NORM_MAP, .map = map_bert_clean};
+    if (ideographs) steps[(*n)++] = (NormStep){.kind = NORM_IDEOGRAPHS};
+    if (strip_accents) steps[(*n)++] = (NormStep){.kind = NORM_FORM};
+    if (strip_accents) steps[(*n)++] = (NormStep){.kind = NORM_MAP, .map = map_bert_accents};
+    if (lowercase) steps[(*n)++] = (NormStep){.kind = NORM_LOWERCASE};
+    return ST_OK;
+}
+
+static Status step_init(Loader *loader, NormStep *step, const char *type, const json_t *node) {
     static const struct { const char *name; NormStep step; } plain[] = {
         {"NFC", {.kind = NORM_FORM, .compose = true}},  {"NFKC", {.kind = NORM_FORM, .compose = true, .compatible = true}},
         {"NFD", {.kind = NORM_FORM}},                   {"NFKD", {.kind = NORM_FORM, .compatible = true}},
-        {"Lowercase", {.kind = NORM_LOWERCASE}},        {"StripAccents", {.kind = NORM_STRIP_ACCENTS}},
+        {"Lowercase", {.kind = NORM_LOWERCASE}},        {"StripAccents", {.kind = NORM_MAP, .map = map_accents}},
         {"ByteLevel", {.kind = NORM_BYTES}},            {"Strip", {.kind = NORM_STRIP}},
         {"Prepend", {.kind = NORM_PREPEND}},            {"Replace", {.kind = NORM_REPLACE}},
+        {"Nmt", {.kind = NORM_MAP, .map = map_nmt}},    {"Precompiled", {.kind = NORM_CHARSMAP}},
     };
-    const char *type;
-    TRY(part_string(loader, node, "type", &type));
     size_t i = 0;
     while (i < COUNT_OF(plain) && strcmp(plain[i].name, type) != 0) i++;
     if (i == COUNT_OF(plain)) return part_unknown(loader, "normalizer", type);
@@ -232,15 +292,22 @@ static Status step_init(Loader *loader, NormStep *step, const json_t *node) {
     case NORM_REPLACE:
         TRY(content_read(loader, node, "content", &step->content));
         return pattern_from_json(loader, json_object_get(node, "pattern"), &step->pattern);
+    case NORM_CHARSMAP: return charsmap_new(loader, node, &step->charsmap);
     default: return ST_OK;
     }
 }
 
 Status normalizer_init(Loader *loader, Normalizer *normalizer, const json_t *node) {
     const json_t **parts;
-    TRY(section_flatten(loader, "normalizer", node, "normalizers", &parts, &normalizer->n));
-    normalizer->steps = arena_zero(loader->arena, (normalizer->n + 1) * sizeof *normalizer->steps);
+    size_t n;
+    TRY(section_flatten(loader, "normalizer", node, "normalizers", &parts, &n));
+    normalizer->steps = arena_zero(loader->arena, (n * STEPS_OF_BERT + 1) * sizeof *normalizer->steps);
     if (!normalizer->steps) return ST_RESOURCE;
-    for (size_t i = 0; i < normalizer->n; i++) TRY(step_init(loader, &normalizer->steps[i], parts[i]));
+    for (size_t i = 0; i < n; i++) {
+        const char *type;
+        TRY(part_string(loader, parts[i], "type", &type));
+        if (strcmp(type, "BertNormalizer") == 0) TRY(bert_read(loader, normalizer->steps, &normalizer->n, parts[i]));
+        else TRY(step_init(loader, &normalizer->steps[normalizer->n++], type, parts[i]));
+    }
     return ST_OK;
 }

@@ -4,7 +4,8 @@
 #include "lib/text/tokenizer_parts.h"
 
 typedef enum Behavior { SPLIT_REMOVED, SPLIT_ISOLATED, SPLIT_MERGED_WITH_PREVIOUS, SPLIT_MERGED_WITH_NEXT, SPLIT_CONTIGUOUS } Behavior;
-typedef enum PreKind { PRE_PATTERN, PRE_CLASS, PRE_BYTES, PRE_METASPACE } PreKind;
+typedef enum PreKind { PRE_PATTERN, PRE_CLASS, PRE_LENGTH, PRE_BYTES, PRE_METASPACE } PreKind;
+enum { STEPS_OF_BERT = 2 };
 typedef bool CharClass(uint32_t c);
 typedef enum PrependScheme { PREPEND_NEVER, PREPEND_FIRST, PREPEND_ALWAYS } PrependScheme;
 struct PreStep {
@@ -13,6 +14,7 @@ struct PreStep {
     bool invert;
     Pattern *pattern;      /* PRE_PATTERN; PRE_BYTES: NULL without use_regex; PRE_METASPACE: NULL without split */
     CharClass *char_class; /* PRE_CLASS */
+    size_t length;         /* PRE_LENGTH: characters of a piece */
     bool prefix_space;     /* PRE_BYTES */
     bool spelled;          /* PRE_BYTES: bytes are written as characters, because more steps follow or the model wants text */
     Slice replacement;     /* PRE_METASPACE */
@@ -108,6 +110,18 @@ static void cut_by_class(const PreStep *step, const Text *text, Span piece, Span
     cutter_release(&cutter);
 }
 
+static void cut_by_length(const PreStep *step, const Text *text, Span piece, Spans *out) {
+    size_t start = piece.start, chars = 0;
+    for (size_t i = piece.start; i < piece.end;) {
+        uint32_t c;
+        i += char_next(text->data + i, &c);
+        if (++chars < step->length && i < piece.end) continue;
+        spans_push(out, start, i);
+        start = i;
+        chars = 0;
+    }
+}
+
 /* ---- steps that change the text: all pieces are written anew, one behind the other ---- */
 
 static void put_with_origin_of_first(TextBuffer *buffer, const Text *text, Span piece, const char *bytes, size_t len) {
@@ -167,6 +181,7 @@ static Status cut_pieces(const PreStep *step, Encoder *encoder, const Text *text
     out->n = 0;
     for (size_t i = 0; i < in->n; i++) {
         if (step->kind == PRE_CLASS) cut_by_class(step, text, in->data[i], out);
+        else if (step->kind == PRE_LENGTH) cut_by_length(step, text, in->data[i], out);
         else TRY(cut_by_pattern(step, encoder, text, in->data[i], out));
     }
     return out->full ? ST_RESOURCE : ST_OK;
@@ -176,7 +191,7 @@ static Status step_run(const PreStep *step, Encoder *encoder, Text *text, int *c
     Spans *spans = &encoder->spans[*current];
     if (step->kind == PRE_BYTES && step->prefix_space) TRY(rewrite_pieces(step, rewrite_prefix, encoder, text, spans));
     if (step->kind == PRE_METASPACE) TRY(rewrite_pieces(step, replace_spaces, encoder, text, spans));
-    if (step->kind == PRE_CLASS || step->pattern) TRY(cut_pieces(step, encoder, text, current));
+    if (step->kind == PRE_CLASS || step->kind == PRE_LENGTH || step->pattern) TRY(cut_pieces(step, encoder, text, current));
     if (step->spelled) TRY(rewrite_pieces(step, rewrite_bytes, encoder, text, &encoder->spans[*current]));
     return ST_OK;
 }
@@ -281,7 +296,15 @@ static Status metaspace_init(Loader *loader, PreStep *step, const json_t *node) 
     return split ? pattern_new_literal(loader, mark, &step->pattern) : ST_OK;
 }
 
-static Status step_init(Loader *loader, PreStep *step, const json_t *node) {
+static Status length_init(Loader *loader, PreStep *step, const json_t *node) {
+    int64_t length = 5;
+    TRY(json_get_int(node, loader->path, "length", &length));
+    if (length < 1) return status_fail(ST_INPUT, "wrong 'length' of a FixedLength in '%s': %lld", loader->path, (long long)length);
+    *step = (PreStep){.kind = PRE_LENGTH, .length = (size_t)length};
+    return ST_OK;
+}
+
+static Status step_init(Loader *loader, PreStep *step, const char *type, const json_t *node) {
     static const struct { const char *name; Status (*init)(Loader *loader, PreStep *step, const json_t *node); } kinds[] = {
         {"ByteLevel", bytes_init},
         {"Split", split_init},
@@ -291,22 +314,33 @@ static Status step_init(Loader *loader, PreStep *step, const json_t *node) {
         {"Whitespace", whitespace_init},
         {"WhitespaceSplit", whitespace_split_init},
         {"CharDelimiterSplit", delimiter_init},
+        {"FixedLength", length_init},
     };
-    const char *type;
-    TRY(part_string(loader, node, "type", &type));
     for (size_t i = 0; i < COUNT_OF(kinds); i++)
         if (strcmp(kinds[i].name, type) == 0) return kinds[i].init(loader, step, node);
     return part_unknown(loader, "pre_tokenizer", type);
 }
 
+/* BertPreTokenizer is two steps. */
+static void bert_steps(PreStep *steps, size_t *n) {
+    steps[(*n)++] = (PreStep){.kind = PRE_CLASS, .behavior = SPLIT_REMOVED, .char_class = char_is_space};
+    steps[(*n)++] = (PreStep){.kind = PRE_CLASS, .behavior = SPLIT_ISOLATED, .char_class = char_is_punctuation};
+}
+
 Status pretokenizer_init(Loader *loader, PreTokenizer *pretokenizer, const json_t *node) {
     const json_t **parts;
-    TRY(section_flatten(loader, "pre_tokenizer", node, "pretokenizers", &parts, &pretokenizer->n));
-    pretokenizer->steps = arena_zero(loader->arena, (pretokenizer->n + 1) * sizeof *pretokenizer->steps);
+    size_t n;
+    TRY(section_flatten(loader, "pre_tokenizer", node, "pretokenizers", &parts, &n));
+    pretokenizer->steps = arena_zero(loader->arena, (n * STEPS_OF_BERT + 1) * sizeof *pretokenizer->steps);
     if (!pretokenizer->steps) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++) {
+        const char *type;
+        TRY(part_string(loader, parts[i], "type", &type));
+        if (strcmp(type, "BertPreTokenizer") == 0) bert_steps(pretokenizer->steps, &pretokenizer->n);
+        else TRY(step_init(loader, &pretokenizer->steps[pretokenizer->n++], type, parts[i]));
+    }
     for (size_t i = 0; i < pretokenizer->n; i++) {
         PreStep *step = &pretokenizer->steps[i];
-        TRY(step_init(loader, step, parts[i]));
         bool raw = i + 1 == pretokenizer->n && loader->tokenizer->model.kind == MODEL_BPE;
         if (step->kind == PRE_BYTES) step->spelled = !raw;
         if (step->kind == PRE_BYTES && raw) pretokenizer->bytes = true;

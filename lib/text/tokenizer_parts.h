@@ -25,6 +25,8 @@ bool char_is_numeric(uint32_t c);     /* Nd, Nl, No */
 bool char_is_punctuation(uint32_t c); /* P*, and all ASCII punctuation */
 bool char_is_word(uint32_t c);        /* \w of UTS 18: alphabetic, marks, decimal digits, connectors, joiners */
 bool char_is_mark(uint32_t c);        /* Mn, Mc, Me */
+bool char_is_nonspacing(uint32_t c);  /* Mn */
+bool char_is_other(uint32_t c);       /* Cc, Cf, Co */
 /* Like utf8_decode, for text that is known to be valid and not at its end. */
 size_t char_next(const char *bytes, uint32_t *c);
 /* Length of the last character of valid, non-empty text, and the character. */
@@ -169,6 +171,11 @@ size_t model_cut(const Tokenizer *tokenizer, const char *word, size_t len);
 void cache_release(WordCache *cache);
 
 /* ---- normalizer ---- */
+
+/* The table of a SentencePiece model ("Precompiled"): texts of one character or a few, and what they become. */
+typedef struct Charsmap Charsmap;
+Status charsmap_new(Loader *loader, const json_t *node, Charsmap **charsmap);
+void charsmap_run(const Charsmap *charsmap, const Text *text, TextBuffer *out);
 
 typedef struct NormStep NormStep;
 typedef struct Normalizer { NormStep *steps; size_t n; } Normalizer;
