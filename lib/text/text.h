@@ -56,4 +56,15 @@ int32_t tokenizer_pad(const Tokenizer *tokenizer);
 bool tokenizer_adds_bos(const Tokenizer *tokenizer); /* the post-processor (or add_bos_token) puts BOS before a text */
 bool tokenizer_adds_eos(const Tokenizer *tokenizer);
 
+/* Byte-level BPE from texts, with GPT-2's pattern. Ids: special tokens, the 256 bytes, then merges by frequency; of equally frequent pairs the one whose bytes come last
+ * in the alphabet is first, so the result depends on nothing but the texts' words and counts. */
+typedef struct BpeTrainer BpeTrainer;
+/* `special`: found in texts as they are, and never part of a word; the strings stay the caller's and must outlive the trainer. ST_USAGE: a vocabulary that does
+ * not even hold bytes and special tokens; a special token that is empty, given twice or one byte's character. */
+Status bpe_trainer_new(size_t vocab_size, const char *const *special, size_t n_special, BpeTrainer **trainer);
+Status bpe_trainer_add(BpeTrainer *trainer, const char *text, size_t len); /* one document; ST_INPUT when it is not UTF-8 */
+typedef struct BpeTrained { Str json; size_t vocab_size, n_words; } BpeTrained; /* json: a tokenizer.json, the caller's; vocab_size: less than asked for when no pair was left; n_words: different ones */
+Status bpe_trainer_finish(BpeTrainer *trainer, BpeTrained *result); /* once, after all texts */
+void bpe_trainer_free(BpeTrainer *trainer);
+
 #endif

@@ -213,20 +213,28 @@ static Status root_read(const char *path, Str *file, Str *dir, json_t **root) {
     return tokenizer_json_from_vocab(dir->data, root);
 }
 
+Status tokenizer_from_json(const json_t *root, const char *name, Tokenizer **tokenizer) {
+    Tokenizer *t = *tokenizer = tokenizer_new();
+    if (!t) return ST_RESOURCE;
+    Loader loader = {t, t->arena, name};
+    Status status = sections_load(&loader, root);
+    if (status == ST_OK) return ST_OK;
+    tokenizer_free(t);
+    *tokenizer = NULL;
+    return status;
+}
+
 Status tokenizer_load(const char *path, Tokenizer **tokenizer) {
     Str file = {0}, dir = {0};
     json_t *root = NULL;
     *tokenizer = NULL;
-    Tokenizer *t = tokenizer_new();
-    Status status = t ? root_read(path, &file, &dir, &root) : ST_RESOURCE;
-    if (status != ST_OK) goto done;
-    Loader loader = {t, t->arena, file.data};
-    TRY_GOTO(sections_load(&loader, root), done);
-    TRY_GOTO(special_tokens_load(t, dir.data), done);
-    *tokenizer = t;
-    t = NULL;
-done:
-    tokenizer_free(t);
+    Status status = root_read(path, &file, &dir, &root);
+    if (status == ST_OK) status = tokenizer_from_json(root, file.data, tokenizer);
+    if (status == ST_OK) status = special_tokens_load(*tokenizer, dir.data);
+    if (status != ST_OK) {
+        tokenizer_free(*tokenizer);
+        *tokenizer = NULL;
+    }
     json_decref(root);
     str_release(&file);
     str_release(&dir);

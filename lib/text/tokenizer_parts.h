@@ -233,6 +233,8 @@ struct Tokenizer {
     _Atomic(Encoder *) idle[IDLE_ENCODERS];
 };
 
+/* `name`: for messages. */
+Status tokenizer_from_json(const json_t *root, const char *name, Tokenizer **tokenizer);
 /* A directory of vocab.json and merges.txt as the tokenizer.json that it stands for. The caller calls json_decref. */
 Status tokenizer_json_from_vocab(const char *dir, json_t **root);
 /* bos, eos and pad from the files beside the tokenizer. */
