@@ -54,8 +54,8 @@ static Status eval_tokens(Eval *job) {
     if (tape) tape_record(tape, false);
     for (size_t first = 0, n; status == ST_OK && first < job->dataset->n; first += n) {
         int64_t tokens = 0;
-        for (n = 0; first + n < job->dataset->n && (n == 0 || tokens + job->dataset->examples[first + n].n <= BATCH_TOKENS); n++) {
-            tokens += job->dataset->examples[first + n].n;
+        for (n = 0; first + n < job->dataset->n && (n == 0 || tokens + dataset_length(job->dataset, first + n) <= BATCH_TOKENS); n++) {
+            tokens += dataset_length(job->dataset, first + n);
             examples[n] = first + n;
         }
         if (interrupt_requested()) status = status_fail(ST_INTERRUPTED, "interrupted");
@@ -72,24 +72,22 @@ static Status eval_tokens(Eval *job) {
 /* ---- exact answers: greedily from where the first trained token is ---- */
 
 static size_t prompt_length(const Example *example) {
-    size_t n = 0;
-    while (n < (size_t)example->n && example->labels[n] == LABEL_NONE) n++;
-    return n;
+    return (size_t)(example->n_runs > 0 ? example->runs[0].begin : example->n);
 }
 
 static Status compare(void *context, const Completion *completion) {
     Eval *job = context;
-    const Example *example = &job->dataset->examples[completion->prompt];
+    Example example = dataset_example(job->dataset, completion->prompt);
     const Tokenizer *tokenizer = job->opened->tokenizer;
-    size_t begin = prompt_length(example), n = (size_t)example->n - begin;
+    size_t begin = prompt_length(&example), n = (size_t)example.n - begin;
     bool same;
     if (tokenizer) { /* as text: the same words may be cut into other tokens */
         Str wanted = {0};
-        TRY(tokenizer_decode(tokenizer, example->ids + begin, n, true, &wanted));
+        TRY(tokenizer_decode(tokenizer, example.ids + begin, n, true, &wanted));
         same = wanted.len == completion->text.len && !memcmp(str_text(&wanted), str_text(&completion->text), wanted.len);
         str_release(&wanted);
     } else {
-        same = n == completion->ids.n && !memcmp(example->ids + begin, completion->ids.data, n * sizeof *example->ids);
+        same = n == completion->ids.n && !memcmp(example.ids + begin, completion->ids.data, n * sizeof *example.ids);
     }
     job->answers++;
     job->exact += same;
@@ -102,11 +100,11 @@ static Status eval_answers(Eval *job, Arena *arena) {
     int64_t longest = 1;
     if (!prompts) return ST_RESOURCE;
     for (size_t i = 0; i < job->dataset->n; i++) {
-        const Example *example = &job->dataset->examples[i];
-        prompts[i] = (Prompt){example->ids, prompt_length(example), i};
-        longest = MAX(longest, example->n - (int64_t)prompts[i].n);
-        if (prompts[i].n == 0 || prompts[i].n == (size_t)example->n) {
-            status_fail(ST_INPUT, "row %u has no prompt with an answer behind it", example->row);
+        Example example = dataset_example(job->dataset, i);
+        prompts[i] = (Prompt){example.ids, prompt_length(&example), i};
+        longest = MAX(longest, example.n - (int64_t)prompts[i].n);
+        if (prompts[i].n == 0 || prompts[i].n == (size_t)example.n) {
+            status_fail(ST_INPUT, "row %u has no prompt with an answer behind it", example.line);
             return status_hint(ST_INPUT, "--exact-match needs rows with a prompt and a completion");
         }
     }
@@ -155,6 +153,7 @@ static Status run(const Command *command, Eval *job) {
     if (!job->data) return status_fail(ST_USAGE, "tune eval needs --data FILE");
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &opened));
     job->opened = &opened;
+    job->config.scratch = getenv("TMPDIR");
     job->config.vocab_size = opened.model->config.vocab_size;
     if (opened.model->config.learned_positions) job->config.positions = opened.model->config.max_position_embeddings;
     Status status = dataset_load(&job->config, &(DataSource){.path = job->data}, 1, opened.tokenizer, &dataset);

@@ -10,10 +10,17 @@ static void warn(void *context, const char *text) {
     show_message("tune: warning: %s", text);
 }
 
+static void show_file(void *context, const char *text) {
+    (void)context;
+    show_line("data: %s", text);
+}
+
 static void show_plan(void *context, const SftPlan *plan) {
     const Recipe *recipe = context;
     Str memory = {0};
-    show_line("data: %lld rows (%s), %lld tokens, %lld of them trained", (long long)plan->train.rows, plan->format, (long long)plan->train.tokens, (long long)plan->train.trained_tokens);
+    show_line("data: %lld rows (%s), %lld tokens, %lld of them trained%s", (long long)plan->train.rows, plan->format, (long long)plan->train.tokens, (long long)plan->train.trained_tokens,
+              plan->train_rows->cached ? ", from data.cache" : "");
+    data_files_say(plan->train_rows, show_file, NULL);
     data_counts_warn(&plan->train, "data.train", warn, NULL);
     if (plan->eval.rows) show_line("held out: %lld rows, %lld trained tokens", (long long)plan->eval.rows, (long long)plan->eval.trained_tokens);
     data_counts_warn(&plan->eval, "data.eval", warn, NULL);

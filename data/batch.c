@@ -35,24 +35,29 @@ static Status batch_reserve(Batch *batch, size_t n_tokens, size_t n_segments) {
     return ST_OK;
 }
 
+/* What the row's trained tokens are predicted from: the position before. `at`: of its first token. */
+static void add_targets(Batch *batch, const Example *example, int64_t at) {
+    for (int32_t i = 0; i < example->n_runs; i++)
+        for (int32_t t = example->runs[i].begin; t < example->runs[i].end; t++) {
+            batch->rows[batch->n_targets] = (int32_t)at + t - 1;
+            batch->weights[batch->n_targets] = example->weight;
+            batch->targets[batch->n_targets++] = example->targets[t];
+        }
+}
+
 Status batch_build(const Dataset *dataset, const size_t *examples, size_t n, Batch *batch) {
     size_t n_tokens = 0;
-    for (size_t i = 0; i < n; i++) n_tokens += (size_t)dataset->examples[examples[i]].n;
+    for (size_t i = 0; i < n; i++) n_tokens += (size_t)dataset_length(dataset, examples[i]);
     if (n_tokens > INT32_MAX) return status_fail(ST_RESOURCE, "a batch of %zu tokens is too large", n_tokens);
     TRY(batch_reserve(batch, n_tokens, n));
     int64_t at = 0;
     batch->n_targets = 0;
     for (size_t i = 0; i < n; i++) {
-        const Example *example = &dataset->examples[examples[i]];
-        memcpy(batch->ids + at, example->ids, (size_t)example->n * sizeof *batch->ids);
-        batch->segments[i] = (Segment){.begin = at, .end = at + example->n, .parent = -1};
-        for (int32_t t = 1; t < example->n; t++) {
-            if (example->labels[t] == LABEL_NONE) continue;
-            batch->rows[batch->n_targets] = (int32_t)at + t - 1;
-            batch->weights[batch->n_targets] = example->weight;
-            batch->targets[batch->n_targets++] = example->labels[t];
-        }
-        at += example->n;
+        Example example = dataset_example(dataset, examples[i]);
+        memcpy(batch->ids + at, example.ids, (size_t)example.n * sizeof *batch->ids);
+        batch->segments[i] = (Segment){.begin = at, .end = at + example.n, .parent = -1};
+        add_targets(batch, &example, at);
+        at += example.n;
     }
     batch->model = (ModelBatch){.ids = batch->ids, .layout = {.n_tokens = at, .n_segments = (int32_t)n, .segments = batch->segments}};
     return ST_OK;

@@ -18,8 +18,19 @@ enum { LABEL_NONE = -100 }; /* a position that carries no loss, as in HF */
 /* A row as the file has it, in one of the known forms. Strings are borrowed from `json`. */
 typedef struct Row { json_t *json; const char *file; const char *unit; size_t line; } Row; /* line from 1, unit "line"; of a .json array or columns, or .parquet: the row's number, "row"; of a row of several lines: its first */
 
-/* One sequence to train on: ids, and at each position the label it should have been predicted as, or LABEL_NONE (in place, not shifted). */
-typedef struct Example { const int32_t *ids, *labels; int32_t n, trained; uint32_t file; uint32_t row; double weight; } Example; /* weight: of each token's loss, above 0 */
+/* Tokens begin..end-1 of a row are trained. */
+typedef struct TokenRun { int32_t begin, end; } TokenRun;
+/* One sequence to train on. Borrowed from its Dataset. */
+typedef struct Example {
+    const int32_t *ids;       /* n */
+    const int32_t *targets;   /* n: what token t should have been predicted as, where it is trained (in place, not shifted); mostly the ids themselves */
+    const TokenRun *runs;     /* in order; never the first token, which nothing predicts */
+    int32_t n, n_runs, trained;
+    uint32_t file, line;      /* see dataset_where */
+    double weight;            /* of each token's loss, from 0 */
+    uint64_t hash;            /* the same for the same ids and targets */
+} Example;
+int32_t example_label(const Example *example, int32_t t); /* LABEL_NONE where it is not trained */
 
 /* A model's chat template as its rows need it. */
 typedef struct Chat Chat;
@@ -38,6 +49,11 @@ typedef struct DataConfig {
     const char *truncation;  /* error | drop | keep_start | keep_end */
     int64_t vocab_size;      /* of the model: an id outside is ST_INPUT; 0 = not checked */
     int64_t positions;       /* that the model has learned: a longer row is ST_INPUT; 0 = any number */
+    /* Where tokenised rows are kept. */
+    const char *cache;       /* folder, made when missing: found again by the content of files, tokenizer and settings; NULL: none */
+    const char *scratch;     /* else a file without a name in this folder, or in the nearest one above that exists; NULL or not writable: /tmp */
+    const char *tokenizer;   /* cache: the folder or file the tokenizer was loaded from; NULL: none was */
+    const char *program;     /* cache: name and version: another one may cut rows in another way; NULL: none */
 } DataConfig;
 DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Chat *chat); /* the recipe's data section; chat may be NULL */
 
@@ -74,23 +90,46 @@ typedef struct DataCounts {
     int64_t remapped, no_eos;  /* see Encoding */
     int64_t weighted;          /* with a weight that is not 1 */
 } DataCounts;
-typedef struct DataSource { const char *path, *format, *unit; int64_t max_rows; } DataSource; /* format NULL: the config's; max_rows 0: all; unit: of row numbers, once read */
+/* An entry of data.train. */
+typedef struct DataSource {
+    const char *path;         /* a file, or a pattern of several */
+    const char *format;       /* NULL: the config's */
+    const char *separator;    /* see RowsConfig */
+    int64_t max_rows;         /* over all its files; 0: all */
+    double weight;            /* how often an epoch takes each of its rows: 2: twice, 0.5: half of them, the others in the next epoch; 0 stands for 1 */
+} DataSource;
+typedef struct DataFile {
+    const char *path, *unit, *format; /* unit of row numbers, format: NULL until a row was read */
+    uint32_t source;
+    int64_t rows;             /* kept */
+} DataFile;
+/* Rows are tokenised once, into a file (see DataConfig) that is mapped: memory does not grow with them. */
 typedef struct Dataset {
-    Example *examples;
     size_t n;
-    int64_t longest;         /* tokens */
+    int64_t longest;          /* tokens */
     DataCounts counts;
-    const char *format;      /* what was used (of the first source) */
+    const char *format;       /* of the first file with rows */
     DataSource *sources;
+    size_t *source_begins;    /* n_sources + 1: rows source_begins[s]..source_begins[s + 1] - 1 are of source s */
     size_t n_sources;
-    Arena *arena;
+    DataFile *files;          /* that the sources mean */
+    size_t n_files;
+    bool cached;              /* found tokenised */
+    struct Store *store;
+    uint64_t *taken;          /* rows of the store that dataset_split held out, in order; NULL: none */
+    size_t n_taken;
+    bool held_out;            /* these rows are the dataset; else all others are */
+    Arena *arena;             /* NULL: all of it is borrowed from the dataset that was split */
 } Dataset;
 /* Reads a key such as data.train: a scalar, a list of scalars, or a list of maps. ST_CONFIG. */
 Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource **sources, size_t *n);
-/* Reads all rows. ST_INPUT with file and line: no JSON, a missing field, an unknown id, an empty result. Prints nothing: counts tell what was dropped or cut. */
+/* Reads and tokenises all rows, or finds them tokenised. ST_INPUT with file and line: no JSON, a missing field, an unknown id, an empty result. ST_RESOURCE: the disk is full.
+ * The same bytes for any number of threads; of several bad rows the first is named. Prints nothing: counts tell what was dropped or cut. Strings of sources are borrowed. */
 Status dataset_load(const DataConfig *config, const DataSource *sources, size_t n_sources, const Tokenizer *tokenizer, Dataset **dataset);
 void dataset_free(Dataset *dataset);
-/* Takes `share` of the examples (by seed) out of `dataset` into a second one that borrows its memory. */
+Example dataset_example(const Dataset *dataset, size_t i);
+int32_t dataset_length(const Dataset *dataset, size_t i); /* tokens */
+/* Takes `share` of the rows (by seed) out of `dataset` into a second one, which borrows from it and takes each row once an epoch. */
 Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **held_out);
 /* Rows of a file one after the other: .jsonl, .json (an array of objects, or an object of columns), .csv and .tsv (with a header), .txt (rows {"text"}), each also .gz and .zst, and
  * .parquet. Memory does not grow with the file, but for .json columns and a .txt that is one document. Stops at the first error; ST_INPUT names the file and the place in it. `read` keeps
@@ -118,27 +157,35 @@ Status row_text(const json_t *row, const char *key, const char **text);
 
 /* What was dropped, cut or odd, one sentence each; `say` is called for each of them. */
 void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context);
+/* "messages: 812 rows" of each file; the rest in one sentence when there are very many. */
+void data_files_say(const Dataset *dataset, void (*say)(void *context, const char *text), void *context);
 /* "FILE line N" of an example. */
 void dataset_where(const Dataset *dataset, size_t example, Str *text);
 
-/* Which examples a step trains on: a function of (seed, epoch, index) alone. */
+/* Which examples an epoch takes, and in which order: a function of (seed, epoch, index) alone, the same on any machine. With shuffle off: file order.
+ * A source of weight w gives the rows w n epoch .. w n (epoch + 1) of an endless stream that goes through its n rows again and again (in a new order each time when shuffled). */
 typedef struct DataOrder { const Dataset *dataset; uint64_t seed; bool shuffle; } DataOrder;
-size_t data_order_at(const DataOrder *order, int64_t epoch, int64_t index); /* example number */
-/* Accumulation steps of one epoch: rows grouped into batches of `batch_size` rows or of at most `batch_tokens` tokens; starts[i]..starts[i+1] are the indexes of batch i. */
-Status data_epoch_batches(const DataOrder *order, int64_t epoch, int64_t batch_size, int64_t batch_tokens, int64_t **starts, int64_t *n_batches); /* free(*starts) */
+int64_t data_order_count(const DataOrder *order, int64_t epoch);                  /* examples of the epoch */
+size_t data_order_at(const DataOrder *order, int64_t epoch, int64_t index);       /* example number */
 
-/* The run's optimiser steps: `accumulation` batches each, the last one of an epoch has what is left. */
+/* The run's optimiser steps: `accumulation` batches each, the last one of an epoch has what is left. A batch has `batch_size` rows, or is filled with at most `batch_tokens`
+ * tokens: shuffled rows are packed best-fit, window by window of the epoch's order; rows in file order are taken as they come. Memory does not grow with the rows, but for
+ * a few bytes for each window. */
 typedef struct DataPlan {
     DataOrder order;
     int64_t batch_size, batch_tokens, accumulation; /* batch_tokens 0: by rows */
-    int64_t epoch, *starts, n_batches;              /* of the epoch used last */
+    int64_t epoch, n_rows, n_batches;               /* of the epoch used last; -1: none */
+    int64_t n_windows, *window_batches;             /* batch_tokens: batches before each of its windows, and of all */
+    struct PackedWindow *window;                    /* the one used last */
     int64_t *first_steps, n_epochs, cap_epochs;     /* first_steps[e]: steps before epoch e, for those that were needed so far */
 } DataPlan;
 typedef struct PlanStep { int64_t epoch, first_batch, n_batches; int64_t steps_before, epoch_steps; } PlanStep; /* steps_before, epoch_steps: of the epoch */
 void data_plan_init(DataPlan *plan, const DataOrder *order, int64_t batch_size, int64_t batch_tokens, int64_t accumulation);
 void data_plan_release(DataPlan *plan);
+/* These fail with ST_INPUT, file and line for a row longer than batch_tokens. */
 Status data_plan_total(DataPlan *plan, double epochs, int64_t *steps); /* a part of an epoch counts its steps rounded up */
 Status data_plan_step(DataPlan *plan, int64_t step, PlanStep *at);
+Status data_plan_epoch(DataPlan *plan, int64_t epoch, int64_t *n_batches);
 /* Examples of a batch; *examples grows as needed, free it. */
 Status data_plan_batch(DataPlan *plan, int64_t epoch, int64_t batch, size_t **examples, size_t *n);
 /* Examples of the batch with the most tokens among the first `steps` steps; with very many rows a bound: the longest rows together. */
@@ -154,7 +201,7 @@ typedef struct Batch {
     int64_t n_targets;
     size_t cap_tokens, cap_segments;
 } Batch;
-/* Positions of labels become targets of the position before; a row's first label has none and is not counted. Reuses the batch's memory. */
+/* A trained token is the target of the position before. Reuses the batch's memory. */
 Status batch_build(const Dataset *dataset, const size_t *examples, size_t n, Batch *batch);
 void batch_release(Batch *batch);
 

@@ -1,9 +1,12 @@
-/* Rows to examples: formats, limits, what is dropped, cut or double. */
+/* Rows to examples: formats, limits, what is dropped, cut or double. Rows are read one after the other, tokenised in blocks by all threads, and appended in their order. */
+#include "data/cache.h"
 #include "data/formats.h"
+#include "data/store.h"
 
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Chat *chat) {
     return (DataConfig){
@@ -15,65 +18,32 @@ DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Cha
         .truncation = recipe->data_truncation,
         .vocab_size = model->vocab_size,
         .positions = model->learned_positions ? model->max_position_embeddings : 0,
+        .cache = recipe->data_cache,
+        .scratch = recipe->output,
+        .tokenizer = recipe->model_path,
+        .program = recipe->program,
     };
 }
 
-/* ---- sources ---- */
-
-static Status source_scalar(const Yaml *node, const char *key, const char **path) {
-    if (node->kind != YAML_SCALAR || node->text[0] == '\0') return status_fail(ST_CONFIG, "wrong value for '%s': expected a file, or a list of files", key);
-    *path = node->text;
-    return ST_OK;
-}
-
-static Status source_number(const Yaml *node, const char *key, const char *name, int64_t *value) {
-    if (!yaml_as_int(node, value) || *value < 1) return status_fail(ST_CONFIG, "wrong value for '%s' of '%s': expected a whole number of at least 1", name, key);
-    return ST_OK;
-}
-
-static Status source_map(const Yaml *node, const char *key, DataSource *source) {
-    static const char *const names[] = {"path", "format", "weight", "max_rows"};
-    for (size_t i = 0; i < node->n; i++) {
-        const char *name = node->keys[i];
-        const Yaml *value = node->items[i];
-        double weight;
-        if (strcmp(name, "path") == 0) {
-            TRY(source_scalar(value, key, &source->path));
-        } else if (strcmp(name, "format") == 0) {
-            TRY(source_scalar(value, key, &source->format));
-            if (strcmp(source->format, "auto") != 0 && !data_format_find(source->format))
-                return status_fail(ST_CONFIG, "unknown format '%s' in '%s' line %d", source->format, key, node->key_lines[i]);
-        } else if (strcmp(name, "max_rows") == 0) {
-            TRY(source_number(value, key, name, &source->max_rows));
-        } else if (strcmp(name, "weight") != 0) {
-            const char *near = text_nearest(name, names, COUNT_OF(names));
-            status_fail(ST_CONFIG, "unknown key '%s' in '%s' line %d", name, key, node->key_lines[i]);
-            return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : ST_CONFIG;
-        } else if (!yaml_as_double(value, &weight) || weight < 1 || weight > 1) {
-            return status_hint(status_fail(ST_CONFIG, "'weight' of '%s' line %d comes with a later version", key, node->key_lines[i]), "the value that works is 1");
-        }
-    }
-    return source->path ? ST_OK : status_fail(ST_CONFIG, "an entry of '%s' lacks 'path'", key);
-}
-
-Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource **sources, size_t *n) {
-    bool list = node && node->kind == YAML_LIST;
-    *n = list ? node->n : 1;
-    if (!node || node->kind == YAML_NULL || *n == 0) return status_hint(status_fail(ST_CONFIG, "'%s' is missing", key), "name a file of rows: %s: rows.jsonl", key);
-    *sources = arena_zero(arena, *n * sizeof **sources);
-    if (!*sources) return ST_RESOURCE;
-    for (size_t i = 0; i < *n; i++) {
-        const Yaml *item = list ? node->items[i] : node;
-        if (item->kind == YAML_MAP) {
-            TRY(source_map(item, key, &(*sources)[i]));
-        } else {
-            TRY(source_scalar(item, key, &(*sources)[i].path));
-        }
-    }
-    return ST_OK;
-}
-
 /* ---- one row ---- */
+
+enum { BLOCK_ROWS = 1024, BLOCK_BYTES = 8 << 20, SPARE_WORDS = 64 << 10 };
+typedef enum Outcome { ROW_KEPT, ROW_TOO_LONG, ROW_UNTRAINED } Outcome;
+
+/* A row on its way to tokens. */
+typedef struct Slot {
+    json_t *json;
+    size_t line;
+    uint32_t file;
+    const DataFormat *format;
+    Encoding encoding;
+    Ids words;             /* as in the store */
+    StoreRow row;
+    Outcome outcome;
+    bool cut;
+    Status status;         /* with its texts, as the failure is another thread's */
+    char *text, *hint;
+} Slot;
 
 typedef struct Loader {
     Dataset *dataset;
@@ -82,8 +52,10 @@ typedef struct Loader {
     const DataFormat *format;  /* of the current file; NULL until its first row */
     const char *wanted_format; /* NULL = by the first row */
     uint32_t file;
-    size_t cap;
-    Encoding encoding;
+    int64_t rows_read;         /* of the current source */
+    Slot *slots;               /* the block: BLOCK_ROWS, of which n_slots wait */
+    size_t n_slots, waiting;   /* waiting: bytes of their texts, about */
+    StoreWriter *writer;
 } Loader;
 
 static Status unknown_format(const Row *row) {
@@ -128,19 +100,18 @@ static Status check_ids(const DataConfig *config, const Encoding *encoding) {
 }
 
 /* The tokens begin..end-1 that stay of a row that is too long; end = 0: none do. */
-static Status truncate_row(Loader *loader, size_t *begin, size_t *end) {
-    size_t n = loader->encoding.ids.n, most = (size_t)loader->config->max_length;
-    DataCounts *counts = &loader->dataset->counts;
-    const char *how = loader->config->truncation ? loader->config->truncation : "error";
+static Status truncate_row(const DataConfig *config, Slot *slot, size_t *begin, size_t *end) {
+    size_t n = slot->encoding.ids.n, most = (size_t)config->max_length;
+    const char *how = config->truncation ? config->truncation : "error";
     *begin = 0;
     *end = n;
-    if (loader->config->max_length <= 0 || n <= most) return ST_OK;
+    if (config->max_length <= 0 || n <= most) return ST_OK;
     if (strcmp(how, "error") == 0) {
         status_fail(ST_INPUT, "the row has %zu tokens, more than the %zu of 'data.max_length'", n, most);
         return status_hint(ST_INPUT, "raise data.max_length, or choose data.truncation: drop, keep_start or keep_end");
     }
     if (strcmp(how, "drop") == 0) {
-        counts->dropped_long++;
+        slot->outcome = ROW_TOO_LONG;
         *end = 0;
         return ST_OK;
     }
@@ -149,48 +120,8 @@ static Status truncate_row(Loader *loader, size_t *begin, size_t *end) {
     } else {
         *end = most;
     }
-    counts->cut++;
+    slot->cut = true;
     return ST_OK;
-}
-
-static Status add_example(Loader *loader, const Example *example) {
-    Dataset *dataset = loader->dataset;
-    if (dataset->n == loader->cap) {
-        size_t cap = loader->cap ? loader->cap * 2 : 1024;
-        Example *grown = realloc(dataset->examples, cap * sizeof *grown);
-        if (!grown) return status_fail(ST_RESOURCE, "out of memory for %zu rows", cap);
-        dataset->examples = grown;
-        loader->cap = cap;
-    }
-    dataset->examples[dataset->n++] = *example;
-    dataset->longest = MAX(dataset->longest, example->n);
-    dataset->counts.rows++;
-    dataset->counts.tokens += example->n;
-    dataset->counts.trained_tokens += example->trained;
-    dataset->counts.untrained += example->trained == 0;
-    return ST_OK;
-}
-
-/* Copies what stays; nothing comes before the first token, so it is never trained. */
-static Status keep_row(Loader *loader, const Row *row, size_t begin, size_t end) {
-    const Encoding *encoding = &loader->encoding;
-    size_t n = end - begin;
-    bool cut = n < encoding->ids.n;
-    int32_t trained = 0;
-    for (size_t i = begin + 1; i < end; i++) trained += encoding->labels.data[i] != LABEL_NONE;
-    if (cut && trained == 0) {
-        loader->dataset->counts.dropped_untrained++;
-        return ST_OK;
-    }
-    int32_t *ids = arena_alloc(loader->dataset->arena, 2 * n * sizeof *ids);
-    if (!ids) return ST_RESOURCE;
-    memcpy(ids, encoding->ids.data + begin, n * sizeof *ids);
-    memcpy(ids + n, encoding->labels.data + begin, n * sizeof *ids);
-    ids[n] = LABEL_NONE;
-    loader->dataset->counts.remapped += encoding->remapped;
-    loader->dataset->counts.no_eos += encoding->no_eos;
-    loader->dataset->counts.weighted += encoding->weight != 1;
-    return add_example(loader, &(Example){.ids = ids, .labels = ids + n, .n = (int32_t)n, .trained = trained, .file = loader->file, .row = (uint32_t)row->line, .weight = encoding->weight});
 }
 
 static Status weigh_row(const json_t *row, Encoding *encoding) {
@@ -199,61 +130,250 @@ static Status weigh_row(const json_t *row, Encoding *encoding) {
     return ST_OK;
 }
 
-static Status encode_row(Loader *loader, const Row *row) {
-    Encoding *encoding = &loader->encoding;
+/* What stays, in the form of the store. Nothing comes before the first token, so it is never trained. */
+static void pack_row(Slot *slot, size_t begin, size_t end) {
+    const int32_t *ids = slot->encoding.ids.data + begin, *labels = slot->encoding.labels.data + begin;
+    int32_t n = (int32_t)(end - begin);
+    bool own = false;
+    StoreRow *row = &slot->row;
+    *row = (StoreRow){.weight = slot->encoding.weight, .file = slot->file, .line = (uint32_t)slot->line, .n = n};
+    for (int32_t t = 1; t < n && !own; t++) own = labels[t] != LABEL_NONE && labels[t] != ids[t];
+    row->own_targets = own;
+    ids_clear(&slot->words);
+    ids_append(&slot->words, ids, (size_t)n);
+    if (own) ids_append(&slot->words, labels, (size_t)n);
+    if (own) slot->words.data[n] = LABEL_NONE;
+    for (int32_t t = 1; t < n; t++) {
+        if (labels[t] == LABEL_NONE) continue;
+        int32_t from = t;
+        while (t < n && labels[t] != LABEL_NONE) t++;
+        ids_push(&slot->words, from);
+        ids_push(&slot->words, t);
+        row->trained += t - from;
+        row->n_runs++;
+    }
+    row->hash = XXH3_64bits(slot->words.data, slot->words.n * sizeof *slot->words.data);
+    if (slot->cut && row->trained == 0) slot->outcome = ROW_UNTRAINED;
+}
+
+static Status encode_row(const Loader *loader, Slot *slot) {
+    const DataConfig *config = loader->config;
+    Encoding *encoding = &slot->encoding;
     size_t begin, end;
     ids_clear(&encoding->ids);
     ids_clear(&encoding->labels);
-    encoding->remapped = encoding->no_eos = false;
+    encoding->remapped = encoding->no_eos = slot->cut = false;
     encoding->templates = 0;
-    if (!loader->format) TRY(choose_format(loader, row));
-    loader->dataset->sources[loader->file].unit = row->unit;
-    TRY(loader->format->encode(row->json, loader->config, loader->tokenizer, encoding));
+    slot->outcome = ROW_KEPT;
+    TRY(slot->format->encode(slot->json, config, loader->tokenizer, encoding));
     if (encoding->ids.n == 0) return status_fail(ST_INPUT, "the row has no tokens");
     if (encoding->ids.n > INT32_MAX) return status_fail(ST_INPUT, "the row has too many tokens");
-    TRY(check_ids(loader->config, encoding));
-    TRY(weigh_row(row->json, encoding));
-    TRY(truncate_row(loader, &begin, &end));
-    if (loader->config->positions > 0 && end - begin > (size_t)loader->config->positions) {
-        status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", end - begin, (long long)loader->config->positions);
+    TRY(check_ids(config, encoding));
+    TRY(weigh_row(slot->json, encoding));
+    TRY(truncate_row(config, slot, &begin, &end));
+    if (config->positions > 0 && end - begin > (size_t)config->positions) {
+        status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", end - begin, (long long)config->positions);
         return status_hint(ST_INPUT, "lower data.max_length to that, with data.truncation: drop, keep_start or keep_end");
     }
-    return end > begin ? keep_row(loader, row, begin, end) : ST_OK;
+    if (end > begin) pack_row(slot, begin, end);
+    return ST_OK;
 }
 
-static Status load_row(void *context, const Row *row) {
-    Status status = encode_row(context, row);
-    return status == ST_OK || status == ST_RESOURCE ? status : status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
+/* ---- blocks of rows ---- */
+
+static char *copy_text(const char *text) {
+    Str copy = {0};
+    str_append(&copy, text);
+    return copy.data;
 }
 
-/* ---- doubles ---- */
-
-static uint64_t example_hash(const Example *example) {
-    uint64_t hash = 14695981039346656037u; /* FNV-1a over ids and labels, which lie side by side */
-    for (int32_t i = 0; i < 2 * example->n; i++) hash = (hash ^ (uint32_t)example->ids[i]) * 1099511628211u;
-    return hash ^ (hash >> 29);
+static Status fail_in_file(const Loader *loader, Status status, uint32_t file, size_t line) {
+    const DataFile *at = &loader->dataset->files[file];
+    return status == ST_OK || status == ST_RESOURCE ? status : status_prefix(status, "'%s' %s %zu", at->path, at->unit, line);
 }
 
-static bool examples_equal(const Example *a, const Example *b) {
-    return a->n == b->n && memcmp(a->ids, b->ids, 2 * (size_t)a->n * sizeof *a->ids) == 0;
+static void encode_slot(const Loader *loader, Slot *slot) {
+    slot->status = fail_in_file(loader, encode_row(loader, slot), slot->file, slot->line);
+    if (slot->status == ST_OK) return;
+    slot->text = copy_text(status_text());
+    slot->hint = copy_text(status_hint_text());
 }
 
-static Status count_duplicates(Dataset *dataset) {
-    size_t size = 16;
-    while (size < 2 * dataset->n) size *= 2;
-    size_t *slots = calloc(size, sizeof *slots); /* example number + 1 */
-    if (!slots) return status_fail(ST_RESOURCE, "out of memory for %zu rows", dataset->n);
-    for (size_t i = 0; i < dataset->n; i++) {
-        size_t slot = example_hash(&dataset->examples[i]) & (size - 1);
-        while (slots[slot] && !examples_equal(&dataset->examples[slots[slot] - 1], &dataset->examples[i])) slot = (slot + 1) & (size - 1);
-        dataset->counts.duplicates += slots[slot] != 0;
-        if (!slots[slot]) slots[slot] = i + 1;
+static Status fail_again(Status status, const char *text, const char *hint) {
+    status_fail(status, "%s", text);
+    return hint[0] ? status_hint(status, "%s", hint) : status;
+}
+
+static Status keep_slot(Loader *loader, Slot *slot) {
+    DataCounts *counts = &loader->dataset->counts;
+    if (slot->status != ST_OK) return fail_again(slot->status, slot->text, slot->hint);
+    counts->cut += slot->cut;
+    counts->dropped_long += slot->outcome == ROW_TOO_LONG;
+    counts->dropped_untrained += slot->outcome == ROW_UNTRAINED;
+    if (slot->outcome != ROW_KEPT) return ST_OK;
+    counts->remapped += slot->encoding.remapped;
+    counts->no_eos += slot->encoding.no_eos;
+    counts->weighted += slot->encoding.weight != 1;
+    loader->dataset->files[slot->file].rows++;
+    return store_append(loader->writer, &slot->row, slot->words.data);
+}
+
+/* Memory for one huge row is not kept for all that follow. */
+static void clear_slot(Slot *slot) {
+    json_decref(slot->json);
+    free(slot->text);
+    free(slot->hint);
+    slot->json = NULL;
+    slot->text = slot->hint = NULL;
+    if (slot->encoding.ids.n <= SPARE_WORDS) return;
+    ids_release(&slot->encoding.ids);
+    ids_release(&slot->encoding.labels);
+    ids_release(&slot->words);
+}
+
+static Status flush_block(Loader *loader) {
+    int64_t n = (int64_t)loader->n_slots;
+    Status status = ST_OK;
+#pragma omp parallel for schedule(dynamic, 4)
+    for (int64_t i = 0; i < n; i++) encode_slot(loader, &loader->slots[i]);
+    for (int64_t i = 0; i < n; i++) {
+        if (status == ST_OK) status = keep_slot(loader, &loader->slots[i]);
+        clear_slot(&loader->slots[i]);
+    }
+    loader->n_slots = loader->waiting = 0;
+    return status;
+}
+
+/* Bytes of text in a row, about: so that a block of rows takes no more memory when they are long. */
+static size_t json_weight(const json_t *value) {
+    size_t sum = sizeof(json_t);
+    const char *key;
+    json_t *item;
+    if (json_is_string(value)) sum += json_string_length(value);
+    for (size_t i = 0; i < json_array_size(value); i++) sum += json_weight(json_array_get(value, i));
+    json_object_foreach((json_t *)(uintptr_t)value, key, item) sum += json_weight(item);
+    return sum;
+}
+
+static Status take_row(void *context, const Row *row) {
+    Loader *loader = context;
+    DataFile *file = &loader->dataset->files[loader->file];
+    file->unit = row->unit;
+    if (row->line > UINT32_MAX) return status_fail(ST_INPUT, "'%s' has more than %lld rows", row->file, (long long)UINT32_MAX);
+    if (!loader->format) TRY(fail_in_file(loader, choose_format(loader, row), loader->file, row->line));
+    file->format = loader->format->name;
+    Slot *slot = &loader->slots[loader->n_slots++];
+    slot->json = json_incref(row->json);
+    slot->line = row->line;
+    slot->file = loader->file;
+    slot->format = loader->format;
+    loader->rows_read++;
+    loader->waiting += json_weight(row->json);
+    return loader->n_slots == BLOCK_ROWS || loader->waiting >= BLOCK_BYTES ? flush_block(loader) : ST_OK;
+}
+
+/* Rows that were read before the failure may hold one themselves, which then comes first. */
+static Status flush_before(Loader *loader, Status failed) {
+    char *text = copy_text(status_text()), *hint = copy_text(status_hint_text());
+    Status status = flush_block(loader);
+    if (status == ST_OK) status = fail_again(failed, text, hint);
+    free(text);
+    free(hint);
+    return status;
+}
+
+static Status read_file(Loader *loader, uint32_t number) {
+    const DataFile *file = &loader->dataset->files[number];
+    const DataSource *source = &loader->dataset->sources[file->source];
+    const char *format = source->format ? source->format : loader->config->format;
+    if (number == 0 || file->source != file[-1].source) loader->rows_read = 0;
+    if (source->max_rows > 0 && loader->rows_read >= source->max_rows) return ST_OK;
+    loader->wanted_format = format && strcmp(format, "auto") != 0 ? format : NULL;
+    loader->format = NULL;
+    loader->file = number;
+    RowsConfig how = {.max_rows = source->max_rows > 0 ? source->max_rows - loader->rows_read : 0, .separator = source->separator};
+    return rows_read_as(file->path, &how, take_row, loader);
+}
+
+static Status read_files(Loader *loader) {
+    Status status = ST_OK;
+    for (size_t i = 0; i < loader->dataset->n_files && status == ST_OK; i++) status = read_file(loader, (uint32_t)i);
+    return status == ST_OK ? flush_block(loader) : flush_before(loader, status);
+}
+
+/* ---- what is known about the whole ---- */
+
+/* What the table of rows does not tell. */
+static const struct { const char *name; size_t offset; } count_fields[] = {
+#define FIELD(name) {#name, offsetof(DataCounts, name)}
+    FIELD(dropped_long), FIELD(cut), FIELD(dropped_untrained), FIELD(remapped), FIELD(no_eos), FIELD(weighted),
+#undef FIELD
+};
+
+static int64_t *count_at(DataCounts *counts, size_t field) { return (int64_t *)(void *)((char *)counts + count_fields[field].offset); }
+
+static void write_about(Dataset *dataset, JsonWriter *w) {
+    jw_object(w, NULL);
+    for (size_t i = 0; i < COUNT_OF(count_fields); i++) jw_int(w, count_fields[i].name, *count_at(&dataset->counts, i));
+    jw_array(w, "files");
+    for (size_t i = 0; i < dataset->n_files; i++) {
+        jw_object(w, NULL);
+        jw_string(w, "unit", dataset->files[i].unit);
+        jw_string(w, "format", dataset->files[i].format);
+        jw_int(w, "rows", dataset->files[i].rows);
+        jw_end_object(w);
+    }
+    jw_end_array(w);
+    jw_end_object(w);
+}
+
+static Status read_about_file(const json_t *about, DataFile *file, Arena *arena) {
+    const char *unit = NULL, *format = NULL;
+    TRY(json_get_string(about, "tokenised rows", "unit", &unit));
+    TRY(json_get_string(about, "tokenised rows", "format", &format));
+    TRY(json_get_int(about, "tokenised rows", "rows", &file->rows));
+    if (file->rows > 0 && (!unit || !format)) return status_fail(ST_INPUT, "tokenised rows: a file lacks its format");
+    if (unit && !(file->unit = arena_strdup(arena, unit))) return ST_RESOURCE;
+    if (format && !(file->format = arena_strdup(arena, format))) return ST_RESOURCE;
+    return ST_OK;
+}
+
+static Status read_about(Dataset *dataset) {
+    Slice text = store_about(dataset->store);
+    json_t *about;
+    TRY(json_read_text(text.data, text.len, "tokenised rows", &about));
+    const json_t *files = json_object_get(about, "files");
+    Status status = json_array_size(files) == dataset->n_files ? ST_OK : status_fail(ST_INPUT, "tokenised rows: %zu files instead of %zu", json_array_size(files), dataset->n_files);
+    for (size_t i = 0; status == ST_OK && i < COUNT_OF(count_fields); i++)
+        status = json_get_int(about, "tokenised rows", count_fields[i].name, count_at(&dataset->counts, i));
+    for (size_t i = 0; status == ST_OK && i < dataset->n_files; i++) status = read_about_file(json_array_get(files, i), &dataset->files[i], dataset->arena);
+    json_decref(about);
+    return status;
+}
+
+/* Equal rows have equal hashes, and others hardly ever: with ten million rows once in 370 000 datasets. The table has a fixed size; each pass takes its share of the hashes. */
+static Status count_duplicates(const Store *store, int64_t *duplicates) {
+    enum { SLOTS = 1 << 22 };
+    size_t n = store_count(store), size = 16, passes = n / (SLOTS / 2) + 1;
+    while (size < 2 * n && size < SLOTS) size *= 2;
+    uint64_t *slots = malloc(size * sizeof *slots);
+    if (!slots) return status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
+    *duplicates = 0;
+    for (size_t pass = 0; pass < passes; pass++) {
+        size_t filled = 0;
+        memset(slots, 0, size * sizeof *slots);
+        for (size_t i = 0; i < n; i++) {
+            uint64_t hash = store_row(store, i)->hash | 1; /* 0 is an empty slot */
+            if ((hash >> 32) % passes != pass) continue;
+            size_t slot = (size_t)(hash >> 1) & (size - 1);
+            while (slots[slot] && slots[slot] != hash) slot = (slot + 1) & (size - 1);
+            *duplicates += slots[slot] == hash;
+            if (!slots[slot] && ++filled < size) slots[slot] = hash;
+        }
     }
     free(slots);
     return ST_OK;
 }
-
-/* ---- whole datasets ---- */
 
 static Status check_not_empty(const Dataset *dataset) {
     const DataCounts *counts = &dataset->counts;
@@ -266,17 +386,181 @@ static Status check_not_empty(const Dataset *dataset) {
     return status_hint(ST_INPUT, "raise data.max_length");
 }
 
-static Status load_sources(Loader *loader, const DataSource *sources, size_t n_sources) {
-    const char *wanted = loader->config->format;
-    for (size_t i = 0; i < n_sources; i++) {
-        const char *format = sources[i].format ? sources[i].format : wanted;
-        loader->wanted_format = format && strcmp(format, "auto") != 0 ? format : NULL;
-        loader->format = NULL;
-        loader->file = (uint32_t)i;
-        TRY(rows_read_some(sources[i].path, sources[i].max_rows, load_row, loader));
+/* ---- which rows of the store are the dataset's ---- */
+
+/* Rows held out before row `at` of the store. */
+static size_t taken_before(const Dataset *dataset, uint64_t at) {
+    size_t low = 0, high = dataset->n_taken;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (dataset->taken[middle] < at) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
     }
-    TRY(check_not_empty(loader->dataset));
-    return count_duplicates(loader->dataset);
+    return low;
+}
+
+static size_t store_index(const Dataset *dataset, size_t i) {
+    if (!dataset->taken) return i;
+    if (dataset->held_out) return (size_t)dataset->taken[i];
+    size_t low = 0, high = dataset->n_taken; /* how many of those held out come before: taken[k] - k others come before taken[k] */
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (dataset->taken[middle] - middle <= i) {
+            low = middle + 1;
+        } else {
+            high = middle;
+        }
+    }
+    return i + low;
+}
+
+static const StoreRow *row_at(const Dataset *dataset, size_t i) { return store_row(dataset->store, store_index(dataset, i)); }
+
+static void count_rows(Dataset *dataset) {
+    DataCounts *counts = &dataset->counts;
+    counts->rows = (int64_t)dataset->n;
+    counts->tokens = counts->trained_tokens = counts->untrained = 0;
+    dataset->longest = 0;
+    for (size_t i = 0; i < dataset->n; i++) {
+        const StoreRow *row = row_at(dataset, i);
+        counts->tokens += row->n;
+        counts->trained_tokens += row->trained;
+        counts->untrained += row->trained == 0;
+        dataset->longest = MAX(dataset->longest, row->n);
+    }
+}
+
+/* Rows come in the order of files, and files in the order of sources. */
+static Status check_files(const Dataset *dataset) {
+    int64_t expected = 0, in_file = 0;
+    size_t file = 0, n = store_count(dataset->store);
+    for (size_t i = 0; i <= n; i++) {
+        uint32_t at = i < n ? store_row(dataset->store, i)->file : (uint32_t)dataset->n_files;
+        if (at < file || (i < n && at >= dataset->n_files)) return status_fail(ST_INPUT, "tokenised rows: their files do not come in order");
+        for (; file < at; file++, in_file = 0) {
+            expected = dataset->files[file].rows;
+            if (in_file != expected) return status_fail(ST_INPUT, "tokenised rows: %lld of file %zu instead of %lld", (long long)in_file, file + 1, (long long)expected);
+        }
+        in_file++;
+    }
+    return ST_OK;
+}
+
+static void find_sources(Dataset *dataset) {
+    size_t at = 0;
+    for (size_t s = 0, f = 0; s < dataset->n_sources; s++) {
+        dataset->source_begins[s] = at;
+        for (; f < dataset->n_files && dataset->files[f].source == s; f++) at += (size_t)dataset->files[f].rows;
+    }
+    dataset->source_begins[dataset->n_sources] = at;
+}
+
+static Status finish_dataset(Dataset *dataset) {
+    dataset->n = store_count(dataset->store);
+    TRY(check_files(dataset));
+    find_sources(dataset);
+    count_rows(dataset);
+    for (size_t i = 0; i < dataset->n_files && !dataset->format; i++)
+        if (dataset->files[i].rows > 0) dataset->format = dataset->files[i].format;
+    return check_not_empty(dataset);
+}
+
+/* ---- whole datasets ---- */
+
+static Status expand_sources(Dataset *dataset) {
+    size_t cap = dataset->n_sources;
+    DataFile *files = arena_alloc(dataset->arena, cap * sizeof *files);
+    if (!files) return ST_RESOURCE;
+    for (size_t s = 0; s < dataset->n_sources; s++) {
+        const char **paths;
+        size_t n;
+        TRY(rows_expand(dataset->sources[s].path, dataset->arena, &paths, &n));
+        if (dataset->n_files + n + dataset->n_sources > cap) {
+            cap = 2 * (dataset->n_files + n + dataset->n_sources);
+            DataFile *grown = arena_alloc(dataset->arena, cap * sizeof *grown);
+            if (!grown) return ST_RESOURCE;
+            memcpy(grown, files, dataset->n_files * sizeof *grown);
+            files = grown;
+        }
+        for (size_t i = 0; i < n; i++) files[dataset->n_files++] = (DataFile){.path = paths[i], .source = (uint32_t)s};
+    }
+    dataset->files = files;
+    return ST_OK;
+}
+
+/* `folder`, or the nearest above it that exists. */
+static const char *existing_folder(const char *folder, Arena *arena) {
+    char *path = arena_strdup(arena, folder);
+    while (path && !dir_exists(path)) {
+        char *slash = strrchr(path, '/');
+        if (!slash) return ".";
+        if (slash == path) return "/";
+        *slash = '\0';
+    }
+    return path;
+}
+
+static Status create_nameless(const DataConfig *config, Arena *arena, StoreWriter **writer) {
+    const char *folder = config->scratch ? existing_folder(config->scratch, arena) : NULL;
+    Status status = folder ? store_create(folder, NULL, NULL, writer) : ST_INPUT;
+    return status == ST_INPUT ? store_create("/tmp", NULL, NULL, writer) : status;
+}
+
+static void release_block(Loader *loader) {
+    for (size_t i = 0; loader->slots && i < BLOCK_ROWS; i++) {
+        clear_slot(&loader->slots[i]);
+        ids_release(&loader->slots[i].encoding.ids);
+        ids_release(&loader->slots[i].encoding.labels);
+        ids_release(&loader->slots[i].words);
+    }
+    free(loader->slots);
+}
+
+static Status tokenise(Loader *loader, const FileStamp *stamps) {
+    Dataset *dataset = loader->dataset;
+    JsonWriter about = {0};
+    loader->slots = calloc(BLOCK_ROWS, sizeof *loader->slots);
+    Status status = loader->slots ? read_files(loader) : status_fail(ST_RESOURCE, "out of memory");
+    release_block(loader);
+    if (status == ST_OK && stamps) status = cache_unchanged(dataset->files, dataset->n_files, stamps);
+    if (status != ST_OK) {
+        store_abandon(loader->writer);
+        return status;
+    }
+    write_about(dataset, &about);
+    status = store_finish(loader->writer, str_text(&about.text), about.text.len, &dataset->store);
+    jw_release(&about);
+    return status;
+}
+
+static Status load_cached(Loader *loader) {
+    Dataset *dataset = loader->dataset;
+    const DataConfig *config = loader->config;
+    FileStamp *stamps = arena_alloc(dataset->arena, dataset->n_files * sizeof *stamps);
+    StoreKey key;
+    char name[48];
+    if (!stamps) return ST_RESOURCE;
+    TRY(cache_key(config, dataset->sources, dataset->n_sources, dataset->files, dataset->n_files, &key, stamps));
+    TRY(cache_open(config->cache, &key, config->vocab_size, &dataset->store));
+    dataset->cached = dataset->store != NULL;
+    if (dataset->cached) return read_about(dataset);
+    TRY(store_create(config->cache, cache_name(&key, name), &key, &loader->writer));
+    return tokenise(loader, stamps);
+}
+
+static Status load_rows(Loader *loader) {
+    TRY(expand_sources(loader->dataset));
+    if (loader->config->cache) {
+        TRY(load_cached(loader));
+    } else {
+        TRY(create_nameless(loader->config, loader->dataset->arena, &loader->writer));
+        TRY(tokenise(loader, NULL));
+    }
+    TRY(finish_dataset(loader->dataset));
+    return count_duplicates(loader->dataset->store, &loader->dataset->counts.duplicates);
 }
 
 Status dataset_load(const DataConfig *config, const DataSource *sources, size_t n_sources, const Tokenizer *tokenizer, Dataset **result) {
@@ -290,12 +574,11 @@ Status dataset_load(const DataConfig *config, const DataSource *sources, size_t 
     Status status = ST_RESOURCE;
     dataset->n_sources = n_sources;
     dataset->sources = arena_alloc(dataset->arena, n_sources * sizeof *sources);
-    if (dataset->sources) {
+    dataset->source_begins = arena_zero(dataset->arena, (n_sources + 1) * sizeof *dataset->source_begins);
+    if (dataset->sources && dataset->source_begins) {
         memcpy(dataset->sources, sources, n_sources * sizeof *sources);
-        status = load_sources(&loader, sources, n_sources);
+        status = load_rows(&loader);
     }
-    ids_release(&loader.encoding.ids);
-    ids_release(&loader.encoding.labels);
     if (status != ST_OK) {
         dataset_free(dataset);
         return status;
@@ -306,57 +589,105 @@ Status dataset_load(const DataConfig *config, const DataSource *sources, size_t 
 
 void dataset_free(Dataset *dataset) {
     if (!dataset) return;
-    arena_free(dataset->arena);
-    free(dataset->examples);
+    if (dataset->arena) {
+        store_close(dataset->store);
+        arena_free(dataset->arena);
+    }
     free(dataset);
 }
 
-static void recount(Dataset *dataset) {
-    DataCounts *counts = &dataset->counts;
-    counts->rows = counts->tokens = counts->trained_tokens = counts->untrained = 0;
-    dataset->longest = 0;
-    for (size_t i = 0; i < dataset->n; i++) {
-        const Example *example = &dataset->examples[i];
-        counts->rows++;
-        counts->tokens += example->n;
-        counts->trained_tokens += example->trained;
-        counts->untrained += example->trained == 0;
-        dataset->longest = MAX(dataset->longest, example->n);
+Example dataset_example(const Dataset *dataset, size_t i) {
+    const StoreRow *row = row_at(dataset, i);
+    const int32_t *ids = store_words(dataset->store, row), *targets = ids + (row->own_targets ? row->n : 0);
+    return (Example){
+        .ids = ids,
+        .targets = targets,
+        .runs = (const TokenRun *)(const void *)(targets + row->n),
+        .n = row->n,
+        .n_runs = (int32_t)row->n_runs,
+        .trained = row->trained,
+        .file = row->file,
+        .line = row->line,
+        .weight = row->weight,
+        .hash = row->hash,
+    };
+}
+
+int32_t dataset_length(const Dataset *dataset, size_t i) { return row_at(dataset, i)->n; }
+
+int32_t example_label(const Example *example, int32_t t) {
+    for (int32_t i = 0; i < example->n_runs && example->runs[i].begin <= t; i++)
+        if (t < example->runs[i].end) return example->targets[t];
+    return LABEL_NONE;
+}
+
+/* ---- rows held out ---- */
+
+/* A part's own counts, and where its sources are. */
+static void settle_part(Dataset *part, const size_t *begins) {
+    for (size_t s = 0; s <= part->n_sources; s++) {
+        size_t taken = taken_before(part, begins[s]);
+        part->source_begins[s] = part->held_out ? taken : begins[s] - taken;
     }
+    count_rows(part);
 }
 
 Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **held_out) {
     *held_out = NULL;
+    ASSERT(!dataset->taken, "rows are held out once, %zu are already", dataset->n_taken);
     if (dataset->n < 2) return status_fail(ST_INPUT, "cannot hold out rows: there is only %zu", dataset->n);
-    size_t taken = (size_t)(share * (double)dataset->n + 0.5), kept = 0;
-    taken = MIN(MAX(taken, (size_t)1), dataset->n - 1);
+    size_t wanted = (size_t)(share * (double)dataset->n + 0.5), n_begins = dataset->n_sources + 1;
+    wanted = MIN(MAX(wanted, (size_t)1), dataset->n - 1);
+    uint64_t *taken = arena_alloc(dataset->arena, wanted * sizeof *taken);
+    size_t *begins = arena_alloc(dataset->arena, n_begins * sizeof *begins), *part_begins = arena_alloc(dataset->arena, n_begins * sizeof *begins);
+    DataSource *sources = arena_alloc(dataset->arena, dataset->n_sources * sizeof *sources);
     Dataset *part = calloc(1, sizeof *part);
-    Example *examples = malloc(taken * sizeof *examples);
-    if (!part || !examples) {
+    if (!taken || !begins || !part_begins || !sources || !part) {
         free(part);
-        free(examples);
-        return status_fail(ST_RESOURCE, "out of memory for %zu rows", taken);
+        return status_fail(ST_RESOURCE, "out of memory for %zu rows", wanted);
     }
-    *part = (Dataset){.examples = examples, .format = dataset->format, .sources = dataset->sources, .n_sources = dataset->n_sources};
     RngKey key = rng_key(seed, RNG_SHUFFLE, (uint64_t)1 << 55); /* apart from the epochs' orders */
-    for (size_t i = 0; i < dataset->n; i++) {
-        if (rng_permute(key, dataset->n, i) < taken) {
-            examples[part->n++] = dataset->examples[i];
-        } else {
-            dataset->examples[kept++] = dataset->examples[i];
-        }
+    for (size_t i = 0, n = dataset->n; i < n; i++)
+        if (rng_permute(key, n, i) < wanted) taken[dataset->n_taken++] = i;
+    memcpy(begins, dataset->source_begins, n_begins * sizeof *begins);
+    for (size_t s = 0; s < dataset->n_sources; s++) {
+        sources[s] = dataset->sources[s];
+        sources[s].weight = 1;
     }
-    dataset->n = kept;
-    recount(dataset);
-    recount(part);
+    *part = (Dataset){.n = wanted, .format = dataset->format, .sources = sources, .source_begins = part_begins, .n_sources = dataset->n_sources, .files = dataset->files,
+                      .n_files = dataset->n_files, .cached = dataset->cached, .store = dataset->store, .taken = taken, .n_taken = wanted, .held_out = true};
+    dataset->taken = taken;
+    dataset->n -= wanted;
+    settle_part(dataset, begins);
+    settle_part(part, begins);
     *held_out = part;
     return ST_OK;
 }
 
+/* ---- what is said about it ---- */
+
 void dataset_where(const Dataset *dataset, size_t example, Str *text) {
-    const Example *at = &dataset->examples[example];
-    const DataSource *source = &dataset->sources[at->file];
-    str_printf(text, "%s %s %u", source->path, source->unit, (unsigned)at->row);
+    const StoreRow *row = row_at(dataset, example);
+    const DataFile *file = &dataset->files[row->file];
+    str_printf(text, "%s %s %u", file->path, file->unit, (unsigned)row->line);
+}
+
+void data_files_say(const Dataset *dataset, void (*say)(void *context, const char *text), void *context) {
+    enum { SHOWN = 20 };
+    int64_t rest = 0;
+    for (size_t i = 0; i < dataset->n_files; i++) {
+        const DataFile *file = &dataset->files[i];
+        if (i >= SHOWN) rest += file->rows;
+        if (i >= SHOWN) continue;
+        Str text = {0};
+        str_printf(&text, "%s: %s: %lld %s", file->path, file->format ? file->format : "empty", (long long)file->rows, file->rows == 1 ? "row" : "rows");
+        say(context, str_text(&text));
+        str_release(&text);
+    }
+    if (dataset->n_files <= SHOWN) return;
+    char text[128];
+    snprintf(text, sizeof text, "and %zu more files with %lld rows", dataset->n_files - SHOWN, (long long)rest);
+    say(context, text);
 }
 
 void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context) {

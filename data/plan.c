@@ -8,57 +8,316 @@
 /* Rows to look at before a bound on the largest batch is good enough. */
 #define LOOK_AT_MOST 4000000
 
-size_t data_order_at(const DataOrder *order, int64_t epoch, int64_t index) {
-    if (!order->shuffle) return (size_t)index;
-    return (size_t)rng_permute(rng_key(order->seed, RNG_SHUFFLE, (uint64_t)epoch), order->dataset->n, (uint64_t)index);
+/* Numbers of random streams beside the epochs' own. */
+#define SOURCE_STREAM ((uint64_t)1 << 54)
+#define WINDOW_STREAM ((uint64_t)1 << 53)
+
+/* ---- the order of an epoch ---- */
+
+static double weight_of(const DataSource *source) { return source->weight > 0 ? source->weight : 1; }
+
+static bool all_whole(const Dataset *dataset) {
+    for (size_t s = 0; s < dataset->n_sources; s++)
+        if (weight_of(&dataset->sources[s]) != floor(weight_of(&dataset->sources[s]))) return false;
+    return true;
 }
 
-Status data_epoch_batches(const DataOrder *order, int64_t epoch, int64_t batch_size, int64_t batch_tokens, int64_t **starts, int64_t *n_batches) {
-    int64_t n = (int64_t)order->dataset->n, count = 0, tokens = 0;
-    *starts = malloc(((size_t)n + 1) * sizeof **starts);
-    if (!*starts) return status_fail(ST_RESOURCE, "out of memory for the order of %lld rows", (long long)n);
-    for (int64_t i = 0; i < n; i++) {
-        int64_t length = batch_tokens > 0 ? order->dataset->examples[data_order_at(order, epoch, i)].n : 0;
-        bool full = batch_tokens > 0 ? tokens + length > batch_tokens : i % batch_size == 0;
-        if (i == 0 || full) {
-            (*starts)[count++] = i;
-            tokens = 0;
-        }
-        tokens += length;
+static bool all_once(const Dataset *dataset) {
+    for (size_t s = 0; s < dataset->n_sources; s++)
+        if (weight_of(&dataset->sources[s]) != 1) return false;
+    return true;
+}
+
+static int64_t source_rows(const Dataset *dataset, size_t s) { return (int64_t)(dataset->source_begins[s + 1] - dataset->source_begins[s]); }
+
+/* Where the source's stream of rows stands when the epoch begins. Rounded, so that 0.29 of 100 rows are 29. */
+static int64_t stream_start(const Dataset *dataset, size_t s, int64_t epoch) {
+    double rows = weight_of(&dataset->sources[s]) * (double)source_rows(dataset, s);
+    return (int64_t)floor(rows * (double)epoch + 0.5);
+}
+
+int64_t data_order_count(const DataOrder *order, int64_t epoch) {
+    const Dataset *dataset = order->dataset;
+    if (all_once(dataset)) return (int64_t)dataset->n;
+    int64_t count = 0;
+    for (size_t s = 0; s < dataset->n_sources; s++) count += stream_start(dataset, s, epoch + 1) - stream_start(dataset, s, epoch);
+    return count;
+}
+
+/* Row `at` of a source's endless stream. An epoch goes through a source of whole weight from end to end, so its rows need no order of their own. */
+static size_t stream_row(const DataOrder *order, size_t s, int64_t at) {
+    const Dataset *dataset = order->dataset;
+    int64_t n = source_rows(dataset, s), pass = at / n, row = at % n;
+    double weight = weight_of(&dataset->sources[s]);
+    if (order->shuffle && weight != floor(weight)) {
+        RngKey of_source = rng_key(order->seed, RNG_SHUFFLE, SOURCE_STREAM | s);
+        row = (int64_t)rng_permute(rng_key(rng_u64(of_source, (uint64_t)pass), RNG_SHUFFLE, 0), (uint64_t)n, (uint64_t)row);
     }
-    (*starts)[count] = n;
-    *n_batches = count;
+    return dataset->source_begins[s] + (size_t)row;
+}
+
+size_t data_order_at(const DataOrder *order, int64_t epoch, int64_t index) {
+    const Dataset *dataset = order->dataset;
+    if (order->shuffle) index = (int64_t)rng_permute(rng_key(order->seed, RNG_SHUFFLE, (uint64_t)epoch), (uint64_t)data_order_count(order, epoch), (uint64_t)index);
+    if (all_once(dataset)) return (size_t)index;
+    for (size_t s = 0; s < dataset->n_sources; s++) {
+        int64_t start = stream_start(dataset, s, epoch), count = stream_start(dataset, s, epoch + 1) - start;
+        if (index < count) return stream_row(order, s, start + index);
+        index -= count;
+    }
+    ASSERT(false, "index is %lld behind the end of the epoch", (long long)index);
+}
+
+/* ---- packing: the rows of a window into batches of at most batch_tokens ---- */
+
+/* Enough rows for about 256 batches: then the last, half-filled batch of a window wastes a fifth of a percent. */
+enum { WINDOW_BATCHES = 256, WINDOW_LEAST = 1024, WINDOW_MOST = 65536 };
+
+typedef struct Item { int32_t tokens; uint32_t place; } Item; /* place: in the window's part of the epoch's order */
+typedef struct Bin { int64_t room; uint32_t number; } Bin;
+typedef struct PackedWindow {
+    int64_t number, epoch, n_batches;
+    size_t *rows;         /* examples, batch after batch */
+    int64_t *starts;      /* of each batch in rows, and the end */
+    Item *items;          /* the rest is for packing */
+    Bin *open;
+    uint32_t *batch_of;   /* per item */
+} PackedWindow;
+
+static void window_free(PackedWindow *window) {
+    if (!window) return;
+    free(window->rows);
+    free(window->starts);
+    free(window->items);
+    free(window->open);
+    free(window->batch_of);
+    free(window);
+}
+
+static Status window_new(PackedWindow **result) {
+    PackedWindow *window = calloc(1, sizeof *window);
+    *result = NULL;
+    if (window) {
+        window->number = window->epoch = -1;
+        window->rows = malloc(WINDOW_MOST * sizeof *window->rows);
+        window->starts = malloc((WINDOW_MOST + 1) * sizeof *window->starts);
+        window->items = malloc(WINDOW_MOST * sizeof *window->items);
+        window->open = malloc(WINDOW_MOST * sizeof *window->open);
+        window->batch_of = malloc(WINDOW_MOST * sizeof *window->batch_of);
+    }
+    if (!window || !window->rows || !window->starts || !window->items || !window->open || !window->batch_of) {
+        window_free(window);
+        return status_fail(ST_RESOURCE, "out of memory for packing rows");
+    }
+    *result = window;
     return ST_OK;
 }
+
+static int64_t window_rows(const DataPlan *plan) {
+    const Dataset *dataset = plan->order.dataset;
+    double mean = (double)dataset->counts.tokens / (double)dataset->n, rows = WINDOW_BATCHES * (double)plan->batch_tokens / mean;
+    return (int64_t)MIN(MAX(rows, (double)WINDOW_LEAST), (double)WINDOW_MOST);
+}
+
+/* Windows of an epoch are of the same size, so that none is left with a few rows that fill no batch. */
+static int64_t window_begin(const DataPlan *plan, int64_t number) {
+    return plan->n_rows * number / plan->n_windows;
+}
+
+static int longer_item(const void *a, const void *b) {
+    const Item *x = a, *y = b;
+    if (x->tokens != y->tokens) return x->tokens < y->tokens ? 1 : -1;
+    return (x->place > y->place) - (x->place < y->place);
+}
+
+/* From the longest row to the shortest, each into the batch that it leaves the least room in; the earlier one of two. Batches without room for the shortest are closed. */
+static void pack_best(PackedWindow *window, int64_t n, int64_t capacity) {
+    int64_t n_open = 0;
+    qsort(window->items, (size_t)n, sizeof *window->items, longer_item);
+    int32_t shortest = window->items[n - 1].tokens;
+    window->n_batches = 0;
+    for (int64_t i = 0; i < n; i++) {
+        int32_t tokens = window->items[i].tokens;
+        int64_t best = -1, best_room = INT64_MAX;
+        for (int64_t b = 0; b < n_open; b++)
+            if (window->open[b].room >= tokens && window->open[b].room < best_room) best_room = window->open[best = b].room;
+        if (best < 0) window->open[best = n_open++] = (Bin){capacity, (uint32_t)window->n_batches++};
+        Bin *bin = &window->open[best];
+        bin->room -= tokens;
+        window->batch_of[window->items[i].place] = bin->number;
+        if (bin->room >= shortest) continue;
+        memmove(bin, bin + 1, (size_t)(n_open - best - 1) * sizeof *bin);
+        n_open--;
+    }
+}
+
+/* As they come. */
+static void pack_next(PackedWindow *window, int64_t n, int64_t capacity) {
+    int64_t room = 0;
+    window->n_batches = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (window->items[i].tokens > room) {
+            room = capacity;
+            window->n_batches++;
+        }
+        room -= window->items[i].tokens;
+        window->batch_of[i] = (uint32_t)(window->n_batches - 1);
+    }
+}
+
+/* Best-fit makes batches of long rows before those of short ones: their order is drawn anew. */
+static uint32_t batch_place(const PackedWindow *window, bool shuffle, RngKey key, uint32_t batch) {
+    return shuffle ? (uint32_t)rng_permute(key, (uint64_t)window->n_batches, batch) : batch;
+}
+
+/* Rows batch after batch; in a batch they keep the epoch's order. */
+static void sort_rows(const DataPlan *plan, PackedWindow *window, int64_t n, size_t *in_order) {
+    RngKey of_epoch = rng_key(plan->order.seed, RNG_SHUFFLE, WINDOW_STREAM | (uint64_t)window->epoch);
+    RngKey key = rng_key(rng_u64(of_epoch, (uint64_t)window->number), RNG_SHUFFLE, 0);
+    memset(window->starts, 0, (size_t)(window->n_batches + 1) * sizeof *window->starts);
+    for (int64_t i = 0; i < n; i++) {
+        window->batch_of[i] = batch_place(window, plan->order.shuffle, key, window->batch_of[i]);
+        window->starts[window->batch_of[i] + 1]++;
+    }
+    for (int64_t b = 0; b < window->n_batches; b++) window->starts[b + 1] += window->starts[b];
+    for (int64_t i = 0; i < n; i++) window->rows[window->starts[window->batch_of[i]]++] = in_order[i];
+    memmove(window->starts + 1, window->starts, (size_t)window->n_batches * sizeof *window->starts); /* each start has become its end */
+    window->starts[0] = 0;
+}
+
+static Status pack_window(DataPlan *plan, int64_t number) {
+    if (!plan->window) TRY(window_new(&plan->window));
+    PackedWindow *window = plan->window;
+    if (window->number == number && window->epoch == plan->epoch) return ST_OK;
+    int64_t begin = window_begin(plan, number), n = window_begin(plan, number + 1) - begin;
+    size_t *in_order = malloc((size_t)n * sizeof *in_order);
+    if (!in_order) return status_fail(ST_RESOURCE, "out of memory for packing %lld rows", (long long)n);
+    for (int64_t i = 0; i < n; i++) {
+        in_order[i] = data_order_at(&plan->order, plan->epoch, begin + i);
+        window->items[i] = (Item){dataset_length(plan->order.dataset, in_order[i]), (uint32_t)i};
+    }
+    if (plan->order.shuffle) {
+        pack_best(window, n, plan->batch_tokens);
+    } else {
+        pack_next(window, n, plan->batch_tokens);
+    }
+    window->number = number;
+    window->epoch = plan->epoch;
+    sort_rows(plan, window, n, in_order);
+    free(in_order);
+    return ST_OK;
+}
+
+/* ---- the batches of an epoch ---- */
 
 void data_plan_init(DataPlan *plan, const DataOrder *order, int64_t batch_size, int64_t batch_tokens, int64_t accumulation) {
     *plan = (DataPlan){.order = *order, .batch_size = batch_size, .batch_tokens = MAX(batch_tokens, 0), .accumulation = accumulation, .epoch = -1};
 }
 
 void data_plan_release(DataPlan *plan) {
-    free(plan->starts);
+    window_free(plan->window);
+    free(plan->window_batches);
     free(plan->first_steps);
     *plan = (DataPlan){.epoch = -1};
 }
 
-static Status load_epoch(DataPlan *plan, int64_t epoch) {
-    if (plan->epoch == epoch) return ST_OK;
-    bool same = plan->epoch >= 0 && plan->batch_tokens == 0; /* the cuts are the same in every epoch */
-    if (!same) {
-        free(plan->starts);
-        plan->starts = NULL;
-        plan->epoch = -1;
-        TRY(data_epoch_batches(&plan->order, epoch, plan->batch_size, plan->batch_tokens, &plan->starts, &plan->n_batches));
+/* A batch cannot be filled with less than a row. */
+static Status check_lengths(const DataPlan *plan) {
+    const Dataset *dataset = plan->order.dataset;
+    if (dataset->longest <= plan->batch_tokens) return ST_OK;
+    size_t i = 0;
+    while (dataset_length(dataset, i) <= plan->batch_tokens) i++;
+    Str where = {0};
+    dataset_where(dataset, i, &where);
+    status_fail(ST_INPUT, "%s: the row has %d tokens, more than the %lld of 'train.batch_tokens'", str_text(&where), (int)dataset_length(dataset, i), (long long)plan->batch_tokens);
+    str_release(&where);
+    return status_hint(ST_INPUT, "raise train.batch_tokens to at least %lld, or lower data.max_length with data.truncation: drop, keep_start or keep_end", (long long)dataset->longest);
+}
+
+static Status pack_epoch(DataPlan *plan) {
+    int64_t most = window_rows(plan);
+    TRY(check_lengths(plan));
+    plan->n_windows = (plan->n_rows + most - 1) / most;
+    int64_t *batches = realloc(plan->window_batches, (size_t)(plan->n_windows + 1) * sizeof *batches);
+    if (!batches) return status_fail(ST_RESOURCE, "out of memory for packing %lld rows", (long long)plan->n_rows);
+    plan->window_batches = batches;
+    batches[0] = 0;
+    for (int64_t w = 0; w < plan->n_windows; w++) {
+        TRY(pack_window(plan, w));
+        batches[w + 1] = batches[w] + plan->window->n_batches;
+        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted while packing rows");
     }
-    plan->epoch = epoch;
+    plan->n_batches = batches[plan->n_windows];
     return ST_OK;
 }
 
+static Status load_epoch(DataPlan *plan, int64_t epoch) {
+    if (plan->epoch == epoch) return ST_OK;
+    plan->epoch = epoch;
+    plan->n_rows = data_order_count(&plan->order, epoch);
+    plan->n_batches = (plan->n_rows + plan->batch_size - 1) / MAX(plan->batch_size, 1);
+    Status status = plan->batch_tokens > 0 ? pack_epoch(plan) : ST_OK;
+    if (status != ST_OK) plan->epoch = -1;
+    return status;
+}
+
+Status data_plan_epoch(DataPlan *plan, int64_t epoch, int64_t *n_batches) {
+    TRY(load_epoch(plan, epoch));
+    *n_batches = plan->n_batches;
+    return ST_OK;
+}
+
+static int64_t window_of(const DataPlan *plan, int64_t batch) {
+    int64_t low = 0, high = plan->n_windows - 1; /* the last window that begins at or before the batch */
+    while (low < high) {
+        int64_t middle = low + (high - low + 1) / 2;
+        if (plan->window_batches[middle] <= batch) {
+            low = middle;
+        } else {
+            high = middle - 1;
+        }
+    }
+    return low;
+}
+
+static Status reserve(size_t **examples, size_t n) {
+    size_t *grown = realloc(*examples, n * sizeof *grown);
+    if (!grown) return status_fail(ST_RESOURCE, "out of memory for a batch of %zu rows", n);
+    *examples = grown;
+    return ST_OK;
+}
+
+static Status packed_batch(DataPlan *plan, int64_t batch, size_t **examples, size_t *n) {
+    int64_t number = window_of(plan, batch);
+    TRY(pack_window(plan, number));
+    const int64_t *starts = plan->window->starts + (batch - plan->window_batches[number]);
+    *n = (size_t)(starts[1] - starts[0]);
+    TRY(reserve(examples, *n));
+    memcpy(*examples, plan->window->rows + starts[0], *n * sizeof **examples);
+    return ST_OK;
+}
+
+Status data_plan_batch(DataPlan *plan, int64_t epoch, int64_t batch, size_t **examples, size_t *n) {
+    TRY(load_epoch(plan, epoch));
+    ASSERT(batch >= 0 && batch < plan->n_batches, "batch %lld of %lld", (long long)batch, (long long)plan->n_batches);
+    if (plan->batch_tokens > 0) return packed_batch(plan, batch, examples, n);
+    int64_t begin = batch * plan->batch_size, end = MIN(begin + plan->batch_size, plan->n_rows);
+    *n = (size_t)(end - begin);
+    TRY(reserve(examples, *n));
+    for (int64_t i = begin; i < end; i++) (*examples)[i - begin] = data_order_at(&plan->order, epoch, i);
+    return ST_OK;
+}
+
+/* ---- steps ---- */
+
 static int64_t steps_of(const DataPlan *plan) { return (plan->n_batches + plan->accumulation - 1) / plan->accumulation; }
 
-/* With batch_tokens epochs differ in length: their first steps are remembered one after the other. */
+/* Every epoch has the same number of batches. */
+static bool epochs_alike(const DataPlan *plan) { return plan->batch_tokens == 0 && all_whole(plan->order.dataset); }
+
+/* Where epochs differ in length, their first steps are remembered one after the other. */
 static Status epoch_start(DataPlan *plan, int64_t epoch, int64_t *first_step) {
-    if (plan->batch_tokens == 0) {
+    if (epochs_alike(plan)) {
         TRY(load_epoch(plan, epoch));
         *first_step = epoch * steps_of(plan);
         return ST_OK;
@@ -94,7 +353,7 @@ Status data_plan_total(DataPlan *plan, double epochs, int64_t *steps) {
 
 /* The epoch that a step falls into, and that epoch's first step. */
 static Status epoch_of_step(DataPlan *plan, int64_t step, int64_t *epoch, int64_t *first) {
-    if (plan->batch_tokens == 0) {
+    if (epochs_alike(plan)) {
         TRY(load_epoch(plan, 0));
         *epoch = step / steps_of(plan);
         return epoch_start(plan, *epoch, first);
@@ -123,33 +382,18 @@ Status data_plan_step(DataPlan *plan, int64_t step, PlanStep *at) {
     return ST_OK;
 }
 
-Status data_plan_batch(DataPlan *plan, int64_t epoch, int64_t batch, size_t **examples, size_t *n) {
-    TRY(load_epoch(plan, epoch));
-    int64_t begin = plan->starts[batch], end = plan->starts[batch + 1];
-    *n = (size_t)(end - begin);
-    size_t *grown = realloc(*examples, *n * sizeof *grown);
-    if (!grown) return status_fail(ST_RESOURCE, "out of memory for a batch of %zu rows", *n);
-    *examples = grown;
-    for (int64_t i = begin; i < end; i++) grown[i - begin] = data_order_at(&plan->order, epoch, i);
-    return ST_OK;
-}
-
 /* ---- the largest batch ---- */
-
-static int64_t batch_length(const DataPlan *plan, int64_t epoch, int64_t batch) {
-    int64_t tokens = 0;
-    for (int64_t i = plan->starts[batch]; i < plan->starts[batch + 1]; i++) tokens += plan->order.dataset->examples[data_order_at(&plan->order, epoch, i)].n;
-    return tokens;
-}
 
 static Status search_largest(DataPlan *plan, int64_t steps, size_t **examples, size_t *n) {
     int64_t best = -1, best_epoch = 0, best_batch = 0;
     for (int64_t step = 0; step < steps; step++) {
         PlanStep at;
         TRY(data_plan_step(plan, step, &at));
-        if (!plan->order.shuffle && at.epoch > 0) break; /* every epoch is the same */
+        if (!plan->order.shuffle && all_whole(plan->order.dataset) && at.epoch > 0) break; /* every epoch is the same */
         for (int64_t batch = at.first_batch; batch < at.first_batch + at.n_batches; batch++) {
-            int64_t tokens = batch_length(plan, at.epoch, batch);
+            int64_t tokens = 0;
+            TRY(data_plan_batch(plan, at.epoch, batch, examples, n));
+            for (size_t i = 0; i < *n; i++) tokens += dataset_length(plan->order.dataset, (*examples)[i]);
             if (tokens <= best) continue;
             best = tokens;
             best_epoch = at.epoch;
@@ -159,41 +403,49 @@ static Status search_largest(DataPlan *plan, int64_t steps, size_t **examples, s
     return data_plan_batch(plan, best_epoch, best_batch, examples, n);
 }
 
-typedef struct Length { int32_t tokens; size_t example; } Length;
-
-static int longer_first(const void *a, const void *b) {
-    const Length *x = a, *y = b;
-    if (x->tokens != y->tokens) return x->tokens < y->tokens ? 1 : -1;
-    return (x->example > y->example) - (x->example < y->example);
+/* How often an epoch takes a row at most. */
+static int64_t most_often(const Dataset *dataset) {
+    double most = 1;
+    for (size_t s = 0; s < dataset->n_sources; s++) most = fmax(most, ceil(weight_of(&dataset->sources[s])));
+    return (int64_t)most;
 }
 
-/* No batch of rows can have more tokens than the longest rows together; one filled by tokens has no more than its limit, or one row. */
+/* The rows of each length are counted, then lengths are walked through from above until the batch is full: that many rows are of `least` tokens or more. */
+static size_t longest_rows(const DataPlan *plan, const int64_t *of_length, int32_t *least) {
+    int64_t rows = 0, tokens = 0;
+    for (*least = (int32_t)plan->order.dataset->longest; *least > 0; --*least)
+        for (int64_t i = 0; i < of_length[*least]; i++) {
+            rows++;
+            tokens += *least;
+            if (plan->batch_tokens > 0 ? tokens >= plan->batch_tokens : rows >= plan->batch_size) return (size_t)rows;
+        }
+    *least = 1;
+    return (size_t)rows;
+}
+
+/* No batch of rows can have more tokens than the longest rows together, each as often as an epoch takes it; one filled by tokens has no more than its limit. */
 static Status bound_largest(const DataPlan *plan, size_t **examples, size_t *n) {
     const Dataset *dataset = plan->order.dataset;
-    Length *lengths = malloc(dataset->n * sizeof *lengths);
-    size_t *longest = lengths ? malloc(dataset->n * sizeof *longest) : NULL;
-    if (!longest) {
-        free(lengths);
-        return status_fail(ST_RESOURCE, "out of memory for the lengths of %zu rows", dataset->n);
-    }
-    for (size_t i = 0; i < dataset->n; i++) lengths[i] = (Length){dataset->examples[i].n, i};
-    qsort(lengths, dataset->n, sizeof *lengths, longer_first);
-    int64_t tokens = 0;
+    int64_t *of_length = calloc((size_t)dataset->longest + 1, sizeof *of_length), often = most_often(dataset);
+    int32_t least;
+    if (!of_length) return status_fail(ST_RESOURCE, "out of memory for rows of %lld tokens", (long long)dataset->longest);
+    for (size_t i = 0; i < dataset->n; i++) of_length[dataset_length(dataset, i)] += often;
+    size_t wanted = longest_rows(plan, of_length, &least);
+    free(of_length);
+    TRY(reserve(examples, wanted));
     *n = 0;
-    while (*n < dataset->n && (plan->batch_tokens > 0 ? *n == 0 || tokens < plan->batch_tokens : (int64_t)*n < plan->batch_size)) {
-        tokens += lengths[*n].tokens;
-        longest[*n] = lengths[*n].example;
-        ++*n;
-    }
-    free(lengths);
-    free(*examples);
-    *examples = longest;
+    for (int longer = 1; longer >= 0; longer--) /* those of `least` tokens fill up what the longer ones leave */
+        for (size_t i = 0; i < dataset->n && *n < wanted; i++) {
+            int32_t length = dataset_length(dataset, i);
+            bool wants = longer ? length > least : length == least;
+            for (int64_t time = 0; wants && time < often && *n < wanted; time++) (*examples)[(*n)++] = i;
+        }
     return ST_OK;
 }
 
 Status data_plan_largest(DataPlan *plan, int64_t steps, size_t **examples, size_t *n) {
     TRY(load_epoch(plan, 0));
-    double epochs = (double)steps / (double)steps_of(plan);
-    bool few = (plan->order.shuffle ? fmax(epochs, 1) : 1) * (double)plan->order.dataset->n <= LOOK_AT_MOST;
+    double epochs = steps_of(plan) > 0 ? (double)steps / (double)steps_of(plan) : 1;
+    bool few = (plan->order.shuffle ? fmax(epochs, 1) : 1) * (double)plan->n_rows <= LOOK_AT_MOST;
     return few ? search_largest(plan, steps, examples, n) : bound_largest(plan, examples, n);
 }

@@ -129,7 +129,10 @@ static void describe_batch(void *context, int64_t step, int64_t micro, Str *text
 }
 
 /* The sum of the weights of its trained tokens. */
-static double trained_weight(const Example *example) { return example->weight * example->trained; }
+static double trained_weight(const Dataset *dataset, size_t i) {
+    Example example = dataset_example(dataset, i);
+    return example.weight * example.trained;
+}
 
 static Status begin_step(void *context, int64_t step, int64_t *micro_batches, double *divisor) {
     Sft *sft = context;
@@ -138,7 +141,7 @@ static Status begin_step(void *context, int64_t step, int64_t *micro_batches, do
     TRY(data_plan_step(&sft->plan, step, &at));
     for (int64_t micro = 0; micro < at.n_batches; micro++) {
         TRY(data_plan_batch(&sft->plan, at.epoch, at.first_batch + micro, &sft->examples, &sft->n_examples));
-        for (size_t i = 0; i < sft->n_examples; i++) weights += trained_weight(&sft->train->examples[sft->examples[i]]);
+        for (size_t i = 0; i < sft->n_examples; i++) weights += trained_weight(sft->train, sft->examples[i]);
     }
     *micro_batches = at.n_batches;
     *divisor = weights;
@@ -185,11 +188,10 @@ static Status largest_batch(void *context, Tape *tape) {
 static Status evaluate(void *context, Tape *tape, LossSums *sums) {
     Sft *sft = context;
     DataPlan plan;
-    int64_t *starts = NULL, n_batches;
+    int64_t n_batches = 0, most = sft->plan.batch_tokens > 0 ? MAX(sft->plan.batch_tokens, sft->eval->longest) : 0;
     size_t *examples = NULL, n;
-    data_plan_init(&plan, &(DataOrder){.dataset = sft->eval}, sft->plan.batch_size, sft->plan.batch_tokens, 1);
-    Status status = data_epoch_batches(&plan.order, 0, plan.batch_size, plan.batch_tokens, &starts, &n_batches);
-    free(starts);
+    data_plan_init(&plan, &(DataOrder){.dataset = sft->eval}, sft->plan.batch_size, most, 1);
+    Status status = data_plan_epoch(&plan, 0, &n_batches);
     for (int64_t i = 0; i < n_batches && status == ST_OK; i++) {
         TokenLogprobs p;
         if (interrupt_requested()) status = ST_INTERRUPTED;
@@ -288,6 +290,8 @@ static Status load_rows(Sft *sft, const Yaml *node, const char *key, Dataset **d
     DataSource *sources;
     size_t n;
     TRY(data_sources(node, key, sft->recipe->arena, &sources, &n));
+    for (size_t i = 0; i < n; i++)
+        if (sources[i].weight > 0 && dataset == &sft->eval) return status_fail(ST_CONFIG, "'weight' has no place in '%s': each row is evaluated once", key);
     DataConfig config = data_config(sft->recipe, &sft->model->config, sft->chat);
     return dataset_load(&config, sources, n, sft->tokenizer, dataset);
 }
@@ -353,6 +357,7 @@ static void note_row(void *run, const char *text) { run_note(run, "%s", text); }
 static void note_plan(Run *run, const SftPlan *plan) {
     Str memory = {0};
     train_memory_describe(&plan->memory, &memory);
+    data_files_say(plan->train_rows, note_row, run);
     data_counts_warn(&plan->train, "data.train", note_row, run);
     data_counts_warn(&plan->eval, "data.eval", note_row, run);
     run_note(run, "%lld rows of format %s, %lld tokens, %lld of them trained", (long long)plan->train.rows, plan->format, (long long)plan->train.tokens,
@@ -369,6 +374,8 @@ static Status make_plan(Sft *sft, const TrainerConfig *trainer, SftPlan *plan) {
     *plan = (SftPlan){
         .train = sft->train->counts,
         .eval = sft->eval ? sft->eval->counts : (DataCounts){0},
+        .train_rows = sft->train,
+        .eval_rows = sft->eval,
         .format = sft->train->format,
         .total_steps = sft->total_steps,
         .trained_parameters = params_count(params, true),

@@ -14,6 +14,7 @@
 /* What a run will do, known before its first step. */
 typedef struct SftPlan {
     DataCounts train, eval;
+    const Dataset *train_rows, *eval_rows; /* while the run lasts; eval_rows NULL: none */
     const char *format;            /* of the training rows */
     int64_t total_steps, largest_batch_tokens;
     double steps_per_epoch;
@@ -24,7 +25,7 @@ typedef struct SftPlan {
 typedef struct SftConfig {
     const Recipe *recipe;
     bool resume;
-    bool dry_run;                  /* everything but training: nothing is written */
+    bool dry_run;                  /* everything but training: nothing is written but data.cache */
     void (*on_plan)(void *context, const SftPlan *plan);          /* before the first step; may be NULL */
     void (*on_progress)(void *context, const Progress *progress); /* may be NULL */
     void *context;

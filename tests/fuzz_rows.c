@@ -31,15 +31,15 @@ static const char *write_rows(const uint8_t *bytes, size_t len) {
 }
 
 static void check_example(const Dataset *dataset, size_t i) {
-    const Example *example = &dataset->examples[i];
+    Example example = dataset_example(dataset, i);
     int32_t trained = 0;
-    ASSERT(example->n > 0 && example->n <= 64, "row %zu has %d tokens", i, (int)example->n);
-    for (int32_t t = 0; t < example->n; t++) {
-        int32_t id = example->ids[t], label = example->labels[t];
+    ASSERT(example.n > 0 && example.n <= 64, "row %zu has %d tokens", i, (int)example.n);
+    for (int32_t t = 0; t < example.n; t++) {
+        int32_t id = example.ids[t], label = example_label(&example, t);
         ASSERT(id >= 0 && id < VOCAB && (label == LABEL_NONE || (label >= 0 && label < VOCAB)), "id %d, label %d", (int)id, (int)label);
         trained += label != LABEL_NONE;
     }
-    ASSERT(trained == example->trained, "%d trained tokens, counted %d", (int)trained, (int)example->trained);
+    ASSERT(trained == example.trained, "%d trained tokens, counted %d", (int)trained, (int)example.trained);
     Str where = {0};
     dataset_where(dataset, i, &where);
     str_release(&where);

@@ -60,15 +60,15 @@ static Status load(const char *name, const char *text, const DataConfig *config,
 
 /* The tokens of an example as text: '^' BOS, '$' EOS, '=' for "ab"; what is not trained stands in lower case marks: one '.' below it. */
 static void check_example(const Dataset *dataset, size_t i, const char *tokens, const char *marks) {
-    const Example *example = &dataset->examples[i];
+    Example example = dataset_example(dataset, i);
     char text[512], labels[512];
-    for (int32_t t = 0; t < example->n; t++) {
-        int32_t id = example->ids[t];
+    for (int32_t t = 0; t < example.n; t++) {
+        int32_t id = example.ids[t], label = example_label(&example, t);
         text[t] = id == BOS ? '^' : id == EOS ? '$' : id == AB ? '=' : id == FIRST_CHAR ? '\n' : (char)(32 + id - FIRST_CHAR - 1);
-        labels[t] = example->labels[t] == LABEL_NONE ? '.' : '1';
-        if (example->labels[t] != LABEL_NONE) assert_int_equal(example->labels[t], id);
+        labels[t] = label == LABEL_NONE ? '.' : '1';
+        if (label != LABEL_NONE) assert_int_equal(label, id);
     }
-    text[example->n] = labels[example->n] = '\0';
+    text[example.n] = labels[example.n] = '\0';
     assert_string_equal(text, tokens);
     assert_string_equal(labels, marks);
 }
@@ -99,7 +99,7 @@ static void answers_are_trained_from_the_border_on(void **state) {
     check_ok(load("pairs.jsonl", rows, &plain, &dataset));
     assert_string_equal(dataset->format, "prompt_completion");
     check_example(dataset, 0, "^2+2=4$", ".....11");
-    assert_int_equal(dataset->examples[0].ids[1], id_of('2'));
+    assert_int_equal(dataset_example(dataset, 0).ids[1], id_of('2'));
     check_example(dataset, 1, "^x=c$", "..111");
     check_example(dataset, 2, "^=c$", ".111");
     check_example(dataset, 3, "^xy$", "...1");
@@ -127,24 +127,33 @@ static void alpaca_is_worded_as_by_its_authors(void **state) {
                         "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n### Instruction:\nAdd.\n\n### Response:");
     Dataset *dataset;
     check_ok(load("alpaca.json", "[{\"instruction\": \"Add.\", \"input\": null, \"output\": \"3\"}]", &plain, &dataset));
-    const Example *example = &dataset->examples[0];
-    assert_int_equal(example->n, text.len + 3);
-    assert_int_equal(example->trained, 2);
-    assert_int_equal(example->labels[text.len + 1], id_of('3'));
+    Example example = dataset_example(dataset, 0);
+    assert_int_equal(example.n, text.len + 3);
+    assert_int_equal(example.trained, 2);
+    assert_int_equal(example_label(&example, (int32_t)text.len + 1), id_of('3'));
     dataset_free(dataset);
     str_release(&text);
+}
+
+static void check_labels(const Dataset *dataset, size_t i, const int32_t *expected, int32_t n) {
+    Example example = dataset_example(dataset, i);
+    int32_t labels[16];
+    for (int32_t t = 0; t < example.n; t++) labels[t] = example_label(&example, t);
+    check_ids("labels", labels, (size_t)example.n, expected, (size_t)n);
 }
 
 static void ids_stay_as_they_are(void **state) {
     (void)state;
     Dataset *dataset;
-    check_ok(load("ids.jsonl", "{\"input_ids\": [5, 6, 7], \"labels\": [5, -100, 7]}\n{\"input_ids\": [5, 6]}\n{\"input_ids\": [9, 9], \"labels\": [-100, -100]}\n", &plain, &dataset));
-    const Example *e = dataset->examples;
-    check_ids("ids", e[0].ids, 3, ((int32_t[]){5, 6, 7}), 3);
-    check_ids("labels", e[0].labels, 3, ((int32_t[]){LABEL_NONE, LABEL_NONE, 7}), 3); /* nothing predicts the first */
-    check_ids("labels", e[1].labels, 2, ((int32_t[]){LABEL_NONE, 6}), 2);
+    check_ok(load("ids.jsonl", "{\"input_ids\": [5, 6, 7], \"labels\": [5, -100, 7]}\n{\"input_ids\": [5, 6]}\n{\"input_ids\": [9, 9], \"labels\": [-100, -100]}\n"
+                           "{\"input_ids\": [1, 2, 3, 4, 5], \"labels\": [3, 4, 5, -100, 2]}\n",
+                  &plain, &dataset));
+    check_ids("ids", dataset_example(dataset, 0).ids, 3, ((int32_t[]){5, 6, 7}), 3);
+    check_labels(dataset, 0, (int32_t[]){LABEL_NONE, LABEL_NONE, 7}, 3); /* nothing predicts the first */
+    check_labels(dataset, 1, (int32_t[]){LABEL_NONE, 6}, 2);
+    check_labels(dataset, 3, (int32_t[]){LABEL_NONE, 4, 5, LABEL_NONE, 2}, 5); /* not the ids themselves */
     assert_int_equal(dataset->counts.untrained, 1);
-    assert_int_equal(dataset->counts.trained_tokens, 2);
+    assert_int_equal(dataset->counts.trained_tokens, 5);
     dataset_free(dataset);
 }
 
@@ -289,7 +298,9 @@ static void sources_of_a_recipe(void **state) {
         {"[{format: text}]", 0, "lacks 'path'"},
         {"[{path: a, fromat: text}]", 0, "unknown key 'fromat'"},
         {"[{path: a, format: txet}]", 0, "unknown format 'txet'"},
-        {"[{path: a, weight: 2}]", 0, "comes with a later version"},
+        {"[{path: a, weight: 2}]", 1, NULL},
+        {"[{path: a, weight: 0}]", 0, "from 0.001 to 1000"},
+        {"[{path: a.txt, separator: \"---\"}]", 1, NULL},
         {"[{path: a, max_rows: 0}]", 0, "expected a whole number of at least 1"},
     };
     Arena *arena = arena_new(0);
@@ -340,7 +351,7 @@ static void check_plan(const Dataset *dataset, bool shuffle, int64_t batch_size,
                 for (size_t i = 0; i < n; i++) {
                     assert_false(seen[examples[i]]);
                     seen[examples[i]] = true;
-                    tokens += dataset->examples[examples[i]].n;
+                    tokens += dataset_length(dataset, examples[i]);
                     if (count == 0) first[epoch] = examples[0];
                     if (!shuffle) assert_int_equal(examples[i], count);
                     count++;
@@ -380,7 +391,7 @@ static void plans_cover_every_row_once_an_epoch(void **state) {
         check_plan(dataset, shuffle, 4, 0, 3);
         check_plan(dataset, shuffle, 64, 0, 2);
         check_plan(dataset, shuffle, 8, 13, 2);
-        check_plan(dataset, shuffle, 8, 3, 1);
+        check_plan(dataset, shuffle, 8, 6, 1);
     }
     DataPlan plan;
     int64_t steps;
@@ -406,11 +417,11 @@ static void the_largest_batch_is_found(void **state) {
             int64_t tokens = 0;
             check_ok(data_plan_step(&plan, step, &at));
             check_ok(data_plan_batch(&plan, at.epoch, at.first_batch, &examples, &n));
-            for (size_t i = 0; i < n; i++) tokens += dataset->examples[examples[i]].n;
+            for (size_t i = 0; i < n; i++) tokens += dataset_length(dataset, examples[i]);
             most = MAX(most, tokens);
         }
         check_ok(data_plan_largest(&plan, 20, &examples, &n));
-        for (size_t i = 0; i < n; i++) found += dataset->examples[examples[i]].n;
+        for (size_t i = 0; i < n; i++) found += dataset_length(dataset, examples[i]);
         assert_int_equal(found, most);
         free(examples);
         data_plan_release(&plan);
@@ -448,11 +459,11 @@ static void held_out_rows_are_apart(void **state) {
         assert_int_equal(dataset->counts.tokens + part->counts.tokens, 160);
         bool seen[40] = {false};
         for (size_t i = 0; i < 40; i++) {
-            int32_t id = i < 30 ? dataset->examples[i].ids[0] : part->examples[i - 30].ids[0];
+            int32_t id = i < 30 ? dataset_example(dataset, i).ids[0] : dataset_example(part, i - 30).ids[0];
             assert_false(seen[id]);
             seen[id] = true;
         }
-        for (size_t i = 0; i < 10; i++) first[round][i] = part->examples[i].ids[0];
+        for (size_t i = 0; i < 10; i++) first[round][i] = dataset_example(part, i).ids[0];
         sizes[round] = part->n;
         dataset_free(part);
         dataset_free(dataset);

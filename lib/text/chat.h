@@ -34,6 +34,7 @@ Status chat_template_parse(const char *name, const char *text, size_t len, ChatT
 Status chat_template_render(const ChatTemplate *chat, const json_t *variables, const ChatOptions *options, ChatRendering *rendering);
 void chat_rendering_release(ChatRendering *rendering);
 bool chat_template_marks_generation(const ChatTemplate *chat);
+Slice chat_template_source(const ChatTemplate *chat, bool with_tools); /* the template's text; the same for both when there is one for rows with tools too */
 void chat_template_free(ChatTemplate *chat); /* NULL is fine */
 
 #endif

@@ -229,6 +229,11 @@ Status chat_template_parse(const char *name, const char *text, size_t len, ChatT
 
 bool chat_template_marks_generation(const ChatTemplate *chat) { return chat->normal->marks_generation; }
 
+Slice chat_template_source(const ChatTemplate *chat, bool with_tools) {
+    const Program *program = with_tools && chat->tools ? chat->tools : chat->normal;
+    return (Slice){program->source, program->len};
+}
+
 /* ---- rendering ---- */
 
 static void set_variables(Jinja *j, const json_t *object) {
