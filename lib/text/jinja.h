@@ -56,6 +56,7 @@ typedef struct Builtin Builtin;
 struct Value {
     ValueType type;
     bool safe;               /* of a string: marked by |safe or |escape */
+    char view;               /* of a view: k(eys), v(alues), i(tems) of a dict */
     union {
         bool boolean;
         int64_t integer;
@@ -63,7 +64,7 @@ struct Value {
         Slice string;        /* valid UTF-8 */
         List *list;          /* lists, tuples, a dict's views, generators: these are gone through once, and are true whatever they hold */
         Dict *dict;          /* dicts and namespaces */
-        struct { int64_t start, step, n; } *range;
+        struct { int64_t start, stop, step, n; } *range;
         Loop *loop;
         struct { List *items; size_t at; } *cycler;
         struct { Slice separator; bool used; } *joiner;
@@ -75,11 +76,12 @@ struct Value {
 };
 struct Pair { Value key, value; };
 
+enum { MACRO_CALLER = 1, MACRO_VARARGS = 2, MACRO_KWARGS = 4 }; /* what a macro's body asks for */
 struct JinjaNode {
     NodeType type;
     size_t at;               /* byte in the source */
     Slice name;              /* of a name, attribute, filter, test, keyword, macro, operator */
-    Value value;             /* of a constant; the Builtin of a filter or test */
+    Value value;             /* of a constant; the Builtin of a filter or test; of a macro: MACRO_ bits as an integer */
     JinjaNode *a, *b, *c;
     NodeList list, more;     /* elements, arguments, bodies */
     bool flag;               /* test: negated; for: recursive */
@@ -113,6 +115,8 @@ struct Method { const Builtin *builtin; Value self; };
 
 /* Records a failure at the current place; returns undefined. */
 Value jinja_fail(Jinja *j, const char *format, ...) PRINTF_LIKE(2, 3);
+/* Counts the work that one call on `v` may be, so that long values do not make a step long. False when the steps are used up. */
+bool jinja_charge(Jinja *j, Value v);
 static inline bool jinja_ok(const Jinja *j) { return j->status == ST_OK; }
 /* "line L column C" of a byte. */
 void jinja_place(const char *source, size_t len, size_t at, size_t *line, size_t *column);
@@ -137,6 +141,7 @@ Value v_str(Jinja *j, Str *text);                        /* copies and releases 
 Value v_list(Jinja *j, ValueType type);                  /* empty */
 Value v_dict(Jinja *j);
 Value v_lazy(Value list);                                /* a list as a generator */
+Value v_range(Jinja *j, int64_t start, int64_t stop, int64_t step);
 Value v_from_json(Jinja *j, const json_t *json);
 void list_push(Jinja *j, Value list, Value item);
 void dict_set(Jinja *j, Value dict, Value key, Value value);
@@ -153,11 +158,12 @@ bool truth(Jinja *j, Value v);
 bool equal(Value a, Value b);
 int compare(Jinja *j, Value a, Value b, const char *op); /* -1, 0, 1; fails for what has no order */
 bool contains(Jinja *j, Value container, Value item);
+bool hashable(Jinja *j, Value v);                        /* fails for lists and dicts, which are no keys */
 int64_t length_of(Jinja *j, Value v);                    /* fails for what has none */
 Value iterate(Jinja *j, Value v);                        /* its elements as a list; uses up a generator */
 void append_text(Jinja *j, Str *out, Value v);           /* str(v) */
 void append_repr(Jinja *j, Str *out, Value v);           /* repr(v) */
-typedef struct JsonStyle { int64_t indent; const char *item, *key; bool ascii, sort; } JsonStyle; /* indent -1: one line */
+typedef struct JsonStyle { int64_t indent; const char *space, *item, *key; bool ascii, sort; } JsonStyle; /* indent -1: one line; else `space` as often a level */
 void append_dumps(Jinja *j, Str *out, Value v, const JsonStyle *style, int level);
 void append_float(Str *out, double value);               /* repr(float) */
 Slice text_of(Jinja *j, Value v);                        /* str(v) */
@@ -178,7 +184,8 @@ bool python_printable(uint32_t c);
 Value call_value(Jinja *j, Value callee, const Args *args);
 Value get_attribute(Jinja *j, Value object, Slice name); /* object.name */
 Value get_item(Jinja *j, Value object, Value key);       /* object[key] */
-Value get_path(Jinja *j, Value object, Value path);      /* what filters call an attribute: "a.b", 0, "items.0.x" */
+/* What filters call an attribute: "a.b", 0, "items.0.x". missing: instead of what is undefined on the way, or NULL. */
+Value get_path(Jinja *j, Value object, Value path, const Value *missing);
 const Builtin *filter_find(Slice name);
 const Builtin *test_find(Slice name);
 const Builtin *method_find(ValueType type, Slice name, bool *mutates);

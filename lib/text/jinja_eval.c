@@ -20,6 +20,13 @@ struct Loop {
 };
 struct Macro { const JinjaNode *node; Scope *scope; };
 
+bool jinja_charge(Jinja *j, Value v) {
+    bool listed = is_sequence(v) || v.type == V_VIEW || v.type == V_GENERATOR;
+    j->steps += 1 + (is_string(v) ? v.as.string.len / 256 : listed ? v.as.list->n / 16 : v.type == V_DICT || v.type == V_NAMESPACE ? v.as.dict->n / 16 : v.type == V_RANGE ? (size_t)v.as.range->n / 16 : 0);
+    if (j->steps > JINJA_MAX_STEPS) jinja_fail(j, "more than %d steps: the template does not come to an end", JINJA_MAX_STEPS);
+    return jinja_ok(j);
+}
+
 static Value eval(Jinja *j, const JinjaNode *node);
 static void run_body(Jinja *j, const NodeList *body);
 
@@ -120,6 +127,18 @@ static Value method_or_undefined(Jinja *j, Value object, Slice name) {
     return builtin ? bind(j, builtin, object) : v_undefined(name_text(j, name));
 }
 
+static Value macro_attribute(Jinja *j, const Macro *macro, Slice name) {
+    const JinjaNode *node = macro->node;
+    Value names = v_list(j, V_TUPLE);
+    if (slice_is(name, "name")) return v_slice(node->name);
+    for (size_t i = 0; i < node->list.n; i++) list_push(j, names, v_slice(node->list.items[i]->name));
+    if (slice_is(name, "arguments")) return names;
+    if (slice_is(name, "caller")) return v_bool(node->value.as.integer & MACRO_CALLER);
+    if (slice_is(name, "catch_kwargs")) return v_bool(node->value.as.integer & MACRO_KWARGS);
+    if (slice_is(name, "catch_varargs")) return v_bool(node->value.as.integer & MACRO_VARARGS);
+    return v_undefined(name_text(j, name));
+}
+
 Value get_attribute(Jinja *j, Value object, Slice name) {
     bool found;
     if (object.type == V_UNDEFINED) return need_defined(j, object);
@@ -131,6 +150,10 @@ Value get_attribute(Jinja *j, Value object, Slice name) {
         Value *value = dict_find(object, v_slice(name));
         return value ? *value : v_undefined(name_text(j, name));
     }
+    if (object.type == V_RANGE && slice_is(name, "start")) return v_int(object.as.range->start);
+    if (object.type == V_RANGE && slice_is(name, "stop")) return v_int(object.as.range->stop);
+    if (object.type == V_RANGE && slice_is(name, "step")) return v_int(object.as.range->step);
+    if (object.type == V_MACRO) return macro_attribute(j, object.as.macro, name);
     if (object.type == V_CYCLER && slice_is(name, "current")) return object.as.cycler->items->items[object.as.cycler->at];
     if (object.type == V_TUPLE && object.safe && slice_is(name, "grouper")) return object.as.list->items[0];
     if (object.type == V_TUPLE && object.safe && slice_is(name, "list")) return object.as.list->items[1];
@@ -179,6 +202,12 @@ Value slice_of(Jinja *j, Value object, Value start, Value stop, Value step) {
     if (step.type != V_NONE) by = is_integral(step) ? int_of(step) : 0;
     if (by == 0) return jinja_fail(j, "slice step cannot be zero");
     int64_t begin = bound(j, start, n, by > 0 ? 0 : n - 1, by > 0 ? 0 : -1, by > 0 ? n : n - 1), end = bound(j, stop, n, by > 0 ? n : -1, by > 0 ? 0 : -1, by > 0 ? n : n - 1);
+    if (object.type == V_RANGE) {
+        int64_t first = object.as.range->start, each = object.as.range->step, step_of;
+        if (__builtin_mul_overflow(each, by, &step_of)) return jinja_fail(j, "an integer beyond 64 bits");
+        return v_range(j, first + begin * each, first + end * each, step_of);
+    }
+    if (!jinja_charge(j, object)) return v_undefined(NULL);
     if (is_string(object) && by == 1) return v_slice(string_part(object.as.string, begin, MAX(begin, end)));
     Value items = iterate(j, object), result = v_list(j, object.type == V_TUPLE ? V_TUPLE : V_LIST);
     for (int64_t i = begin; jinja_ok(j) && (by > 0 ? i < end : i > end); i += by) {
@@ -191,8 +220,9 @@ Value slice_of(Jinja *j, Value object, Value start, Value stop, Value step) {
     return v_str(j, &text);
 }
 
-Value get_path(Jinja *j, Value object, Value path) {
-    if (is_integral(path)) return get_item(j, object, path);
+Value get_path(Jinja *j, Value object, Value path, const Value *missing) {
+    if (is_integral(path)) object = get_item(j, object, path);
+    if (is_integral(path)) return object.type == V_UNDEFINED && missing ? *missing : object;
     if (!is_string(path)) return jinja_fail(j, "an attribute must be a name or a number, not %s", type_name(path));
     Slice rest = path.as.string;
     while (jinja_ok(j)) {
@@ -205,6 +235,7 @@ Value get_path(Jinja *j, Value object, Value path) {
             index = index * 10 + (part.data[i] - '0');
         }
         object = get_item(j, object, digits ? v_int(index) : v_slice(part));
+        if (object.type == V_UNDEFINED && missing) object = *missing;
         if (!dot) break;
         rest = (Slice){dot + 1, rest.len - part.len - 1};
     }
@@ -262,9 +293,16 @@ static Value repeat(Jinja *j, Value sequence, int64_t times) {
     return list;
 }
 
+static Value real_power(Jinja *j, double base, double exponent) {
+    if (base == 0 && exponent < 0) return jinja_fail(j, "zero cannot be raised to a negative power");
+    if (base < 0 && isfinite(exponent) && exponent != floor(exponent)) return jinja_fail(j, "a root of a negative number");
+    double result = pow(base, exponent);
+    return isinf(result) && isfinite(base) && isfinite(exponent) ? jinja_fail(j, "numerical result out of range") : v_float(result);
+}
+
 static Value power(Jinja *j, int64_t base, int64_t exponent) {
     int64_t result = 1;
-    if (exponent < 0) return base ? v_float(pow((double)base, (double)exponent)) : jinja_fail(j, "zero cannot be raised to a negative power");
+    if (exponent < 0) return real_power(j, (double)base, (double)exponent);
     for (; exponent > 0; exponent >>= 1) {
         if ((exponent & 1) && __builtin_mul_overflow(result, base, &result)) return overflow(j);
         if (exponent > 1 && __builtin_mul_overflow(base, base, &base)) return overflow(j);
@@ -288,12 +326,14 @@ static Value integer_arithmetic(Jinja *j, Slice op, int64_t a, int64_t b) {
 static Value real_arithmetic(Jinja *j, Slice op, double a, double b) {
     if (slice_is(op, "-")) return v_float(a - b);
     if (slice_is(op, "*")) return v_float(a * b);
-    if (slice_is(op, "**")) return v_float(pow(a, b));
+    if (slice_is(op, "**")) return real_power(j, a, b);
     if (b == 0) return jinja_fail(j, "float division by zero");
     if (slice_is(op, "/")) return v_float(a / b);
     double rest = fmod(a, b);
-    if (rest != 0 && (rest < 0) != (b < 0)) rest += b;
-    return v_float(slice_is(op, "%") ? rest : floor((a - rest) / b + 0.5));
+    double whole = (a - rest) / b;
+    if (rest == 0) rest = copysign(0, b);
+    else if ((rest < 0) != (b < 0)) rest += b, whole -= 1;
+    return v_float(slice_is(op, "%") ? rest : whole == 0 ? copysign(0, a / b) : floor(whole + 0.5));
 }
 
 Value binary(Jinja *j, Slice op, Value a, Value b) {
@@ -318,6 +358,7 @@ static Value negate(Jinja *j, Slice op, Value v) {
 }
 
 static bool holds(Jinja *j, Slice op, Value a, Value b) {
+    if (!jinja_charge(j, b)) return false;
     if (slice_is(op, "==")) return equal(a, b);
     if (slice_is(op, "!=")) return !equal(a, b);
     if (slice_is(op, "in")) return contains(j, b, a);
@@ -411,37 +452,27 @@ static bool takes_name(const JinjaNode *macro, Slice name) {
     return false;
 }
 
-/* What is left over becomes varargs and kwargs, where the body asks for them; otherwise it is an error, as it is when the body does not. */
-static bool mentions(const JinjaNode *node, const char *name);
-static bool list_mentions(const NodeList *list, const char *name) {
-    for (size_t i = 0; i < list->n; i++)
-        if (mentions(list->items[i], name)) return true;
-    return false;
-}
-
-static bool mentions(const JinjaNode *node, const char *name) {
-    if (!node) return false;
-    if (node->type == N_NAME && slice_is(node->name, name)) return true;
-    return mentions(node->a, name) || mentions(node->b, name) || mentions(node->c, name) || list_mentions(&node->list, name) || list_mentions(&node->more, name);
-}
-
+/* What is left over becomes varargs, kwargs and caller where the body asks for them; otherwise it is an error. */
 static void bind_rest(Jinja *j, const JinjaNode *node, Scope *scope, const Args *args) {
+    int64_t asks = node->value.as.integer;
+    bool called = false;
     Value varargs = v_list(j, V_TUPLE), kwargs = v_dict(j);
     for (size_t i = node->list.n; i < args->n; i++) list_push(j, varargs, args->items[i]);
     for (size_t i = 0; i < args->n_keywords && jinja_ok(j); i++) {
         Slice name = args->keywords[i].name;
         if (takes_name(node, name)) continue;
-        if (slice_is(name, "caller")) scope_set(j, scope, name, args->keywords[i].value);
+        if (slice_is(name, "caller") && (asks & MACRO_CALLER)) scope_set(j, scope, name, args->keywords[i].value), called = true;
         else dict_set(j, kwargs, v_slice(name), args->keywords[i].value);
     }
     if (!jinja_ok(j)) return;
-    if (varargs.as.list->n && !list_mentions(&node->b->list, "varargs")) jinja_fail(j, "macro '%.*s' takes not more than %zu argument(s)", (int)node->name.len, node->name.data, node->list.n);
-    if (kwargs.as.dict->n && !list_mentions(&node->b->list, "kwargs")) {
+    if (varargs.as.list->n && !(asks & MACRO_VARARGS)) jinja_fail(j, "macro '%.*s' takes not more than %zu argument(s)", (int)node->name.len, node->name.data, node->list.n);
+    if (kwargs.as.dict->n && !(asks & MACRO_KWARGS)) {
         Slice name = kwargs.as.dict->pairs[0].key.as.string;
         jinja_fail(j, "macro '%.*s' takes no keyword argument '%.*s'", (int)node->name.len, node->name.data, (int)name.len, name.data);
     }
-    scope_set(j, scope, (Slice){"varargs", 7}, varargs);
-    scope_set(j, scope, (Slice){"kwargs", 6}, kwargs);
+    if ((asks & MACRO_CALLER) && !called) scope_set(j, scope, (Slice){"caller", 6}, v_undefined("caller"));
+    if (asks & MACRO_VARARGS) scope_set(j, scope, (Slice){"varargs", 7}, varargs);
+    if (asks & MACRO_KWARGS) scope_set(j, scope, (Slice){"kwargs", 6}, kwargs);
 }
 
 static Value call_macro(Jinja *j, const Macro *macro, const Args *args) {
@@ -456,8 +487,12 @@ static Value call_macro(Jinja *j, const Macro *macro, const Args *args) {
         Value value = v_undefined(name_text(j, name));
         bool given = i < args->n;
         if (given) value = args->items[i];
-        for (size_t k = 0; k < args->n_keywords && !given; k++)
-            if (slice_equal(args->keywords[k].name, name)) value = args->keywords[k].value, given = true;
+        for (size_t k = 0; k < args->n_keywords; k++) {
+            if (!slice_equal(args->keywords[k].name, name)) continue;
+            if (given) jinja_fail(j, "macro '%.*s' got two values for '%.*s'", (int)node->name.len, node->name.data, (int)name.len, name.data);
+            value = args->keywords[k].value;
+            given = true;
+        }
         if (!given && i >= n_required) value = eval(j, node->more.items[i - n_required]);
         scope_set(j, scope, name, value);
     }
@@ -489,7 +524,13 @@ Value call_value(Jinja *j, Value callee, const Args *args) {
     if (!jinja_ok(j)) return v_undefined(NULL);
     switch (callee.type) {
     case V_BUILTIN: return callee.as.builtin->call(j, v_none(), args);
-    case V_METHOD: return callee.as.method->builtin->call(j, callee.as.method->self, args);
+    case V_METHOD: {
+        Value self = callee.as.method->self;
+        if (!jinja_charge(j, self)) return v_undefined(NULL);
+        Value result = callee.as.method->builtin->call(j, self, args);
+        result.safe = result.safe || (is_string(self) && self.safe && is_string(result)); /* what Markup's methods give is Markup */
+        return result;
+    }
     case V_MACRO: return call_macro(j, callee.as.macro, args);
     case V_LOOP: return call_loop(j, callee.as.loop, args);
     case V_JOINER: {
@@ -535,7 +576,7 @@ static Value eval_call(Jinja *j, const JinjaNode *node) {
 static Value eval_filter(Jinja *j, const JinjaNode *node, Value value) {
     Args args = eval_arguments(j, &node->list);
     j->at = node->at;
-    if (!jinja_ok(j)) return v_undefined(NULL);
+    if (!jinja_ok(j) || !jinja_charge(j, value)) return v_undefined(NULL);
     return node->value.as.builtin ? node->value.as.builtin->call(j, value, &args) : filter_call(j, node->name, value, &args);
 }
 
@@ -631,8 +672,7 @@ static Value eval_here(Jinja *j, const JinjaNode *node) {
 static Value eval(Jinja *j, const JinjaNode *node) {
     if (!jinja_ok(j)) return v_undefined(NULL);
     j->at = node->at;
-    if (++j->steps > JINJA_MAX_STEPS) return jinja_fail(j, "more than %d steps: the template does not come to an end", JINJA_MAX_STEPS);
-    if (!enter(j)) return v_undefined(NULL);
+    if (!jinja_charge(j, v_none()) || !enter(j)) return v_undefined(NULL);
     Value value = eval_here(j, node);
     j->depth--;
     return jinja_ok(j) ? value : v_undefined(NULL);
@@ -679,6 +719,7 @@ static Value run_loop(Jinja *j, const JinjaNode *node, Value iterable, int64_t d
     if (!loop) jinja_fail(j, "the template needs too much memory");
     if (!jinja_ok(j)) return v_undefined(NULL);
     *loop = (Loop){.items = items, .depth = depth, .node = node, .scope = before};
+    bool completed = false; /* a round without break or continue: only then Jinja2 leaves the else out */
     for (size_t i = 0; i < items.as.list->n && jinja_ok(j); i++) {
         loop->index = (int64_t)i;
         j->scope = scope_new(j, before);
@@ -686,11 +727,12 @@ static Value run_loop(Jinja *j, const JinjaNode *node, Value iterable, int64_t d
         assign(j, node->a, items.as.list->items[i]);
         run_body(j, &node->list);
         bool left = j->flow == FLOW_BREAK;
+        completed = completed || j->flow == FLOW_NORMAL;
         j->flow = FLOW_NORMAL;
         if (left) break;
     }
     j->scope = before;
-    if (items.as.list->n == 0 && jinja_ok(j)) {
+    if (!completed && node->more.n && jinja_ok(j)) {
         j->scope = scope_new(j, before);
         run_body(j, &node->more);
         j->scope = before;
@@ -795,8 +837,7 @@ static void run_body(Jinja *j, const NodeList *body) {
     if (!jinja_ok(j) || !enter(j)) return;
     for (size_t i = 0; i < body->n && jinja_ok(j) && j->flow == FLOW_NORMAL; i++) {
         j->at = body->items[i]->at;
-        if (++j->steps > JINJA_MAX_STEPS) jinja_fail(j, "more than %d steps: the template does not come to an end", JINJA_MAX_STEPS);
-        else run_statement(j, body->items[i]);
+        if (jinja_charge(j, v_none())) run_statement(j, body->items[i]);
     }
     j->depth--;
 }

@@ -16,7 +16,10 @@ static const Args no_args;
 static Value string_method(Jinja *j, Value v, const char *name, const Args *args) {
     bool mutates = false;
     Value text = v_slice(text_of(j, v));
-    return jinja_ok(j) ? method_find(V_STRING, (Slice){name, strlen(name)}, &mutates)->call(j, text, args) : v_undefined(NULL);
+    if (!jinja_ok(j)) return v_undefined(NULL);
+    Value result = method_find(V_STRING, (Slice){name, strlen(name)}, &mutates)->call(j, text, args);
+    result.safe = is_string(v) && v.safe && is_string(result);
+    return result;
 }
 
 static Value defined(Jinja *j, Value v) {
@@ -59,6 +62,7 @@ static bool read_number(Slice s, int base, bool integer, Value *out) {
 
 FILTER(int) {
     CHECK("int", 0, 2, "default|base");
+    defined(j, v);
     const Value *missing = arg(args, 0, "default");
     Value result = missing ? *missing : v_int(0), number;
     int64_t base = arg_int(j, args, 1, "base", 10);
@@ -72,6 +76,7 @@ FILTER(int) {
 
 FILTER(float) {
     CHECK("float", 0, 1, "default");
+    defined(j, v);
     const Value *missing = arg(args, 0, "default");
     Value number;
     if (is_number(v)) return v_float(number_of(v));
@@ -86,8 +91,8 @@ FILTER(round) {
     if (!is_number(defined(j, v))) return jinja_fail(j, "type %s doesn't define __round__ method", type_name(v));
     if (precision < -300 || precision > 300) return v;
     double scale = pow(10, (double)precision), value = number_of(v);
-    if (slice_is(method, "ceil")) return v_float(ceil(value * scale) / scale);
-    if (slice_is(method, "floor")) return v_float(floor(value * scale) / scale);
+    if (slice_is(method, "ceil")) return v_float((ceil(value * scale) + 0.0) / scale); /* no -0: Python's ceil gives an integer */
+    if (slice_is(method, "floor")) return v_float((floor(value * scale) + 0.0) / scale);
     if (!slice_is(method, "common")) return jinja_fail(j, "method must be common, ceil or floor");
     if (is_integral(v) && precision >= 0) return v_int(int_of(v));
     if (!isfinite(value)) return v;
@@ -107,7 +112,7 @@ FILTER(sum) {
     const Value *path = arg(args, 0, "attribute"), *start = arg(args, 1, "start");
     Value items = iterate(j, v), total = start ? *start : v_int(0);
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++)
-        total = binary(j, (Slice){"+", 1}, total, path && path->type != V_NONE ? get_path(j, items.as.list->items[i], *path) : items.as.list->items[i]);
+        total = binary(j, (Slice){"+", 1}, total, path && path->type != V_NONE ? get_path(j, items.as.list->items[i], *path, NULL) : items.as.list->items[i]);
     return total;
 }
 
@@ -115,7 +120,8 @@ FILTER(filesizeformat) {
     CHECK("filesizeformat", 0, 1, "binary");
     bool by_1024 = arg_bool(j, args, 0, "binary", false);
     static const char *const decimal[] = {"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"}, *const binary_units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"};
-    Value number = filter_float(j, v, &no_args);
+    Value number = v;
+    if (!is_number(v) && !(is_string(v) && read_number(v.as.string, 10, false, &number))) return jinja_fail(j, "no number of bytes: %s", type_name(defined(j, v)));
     double bytes = number_of(number), base = by_1024 ? 1024 : 1000, unit = base;
     char text[64];
     if (bytes == 1) return v_text("1 Byte");
@@ -177,23 +183,21 @@ FILTER(indent) {
     const Value *width = arg(args, 0, "width");
     bool first = arg_bool(j, args, 1, "first", false), blank = arg_bool(j, args, 2, "blank", false);
     Str space = {0}, out = {0};
-    Slice s = text_of(j, v), nl = {"\n", 1};
+    if (!is_string(defined(j, v))) jinja_fail(j, "indent needs a text, not %s", type_name(v));
     if (width && is_string(*width)) append_text(j, &space, *width);
     else for (int64_t i = MIN(arg_int(j, args, 0, "width", 4), (int64_t)10000); i > 0; i--) str_append_char(&space, ' ');
-    Value lines = v_list(j, V_LIST);
-    for (size_t at = 0, end; jinja_ok(j); at = end + 1) { /* str.splitlines would take a last newline away, which Jinja2 puts back */
-        end = slice_find(s, nl, at);
-        list_push(j, lines, v_slice((Slice){s.data + at, (end == SIZE_MAX ? s.len : end) - at}));
-        if (end == SIZE_MAX) break;
-    }
+    Value newline = v_text("\n"), lines = jinja_ok(j) ? string_method(j, binary(j, (Slice){"+", 1}, v_slice(v.as.string), newline), "splitlines", &no_args) : v;
     for (size_t i = 0; jinja_ok(j) && i < lines.as.list->n; i++) {
         Slice line = lines.as.list->items[i].as.string;
         if (i) str_append_char(&out, '\n');
         if (i == 0 ? first : (blank || line.len > 0)) str_append_n(&out, space.data, space.len);
+        if (out.len > JINJA_MAX_OUTPUT) jinja_fail(j, "a text of more than %zu MB", JINJA_MAX_OUTPUT >> 20);
         str_append_n(&out, line.data, line.len);
     }
     str_release(&space);
-    return v_str(j, &out);
+    Value result = v_str(j, &out);
+    result.safe = v.safe;
+    return result;
 }
 
 static Value escaped(Jinja *j, Value v) {
@@ -211,11 +215,56 @@ static Value escaped(Jinja *j, Value v) {
 }
 FILTER(escape) { CHECK("escape", 0, 0, ""); return v.type == V_STRING && v.safe ? v : escaped(j, v); }
 FILTER(forceescape) { CHECK("forceescape", 0, 0, ""); return escaped(j, v); }
+/* A dict as attributes of a tag; what is none or undefined is left out. */
+FILTER(xmlattr) {
+    CHECK("xmlattr", 0, 1, "autospace");
+    if (v.type != V_DICT) return jinja_fail(j, "xmlattr needs a dict, not %s", type_name(defined(j, v)));
+    Str out = {0};
+    for (size_t i = 0; jinja_ok(j) && i < v.as.dict->n; i++) {
+        Value key = v.as.dict->pairs[i].key, value = v.as.dict->pairs[i].value;
+        if (value.type == V_NONE || value.type == V_UNDEFINED) continue;
+        Slice name = text_of(j, key);
+        for (size_t k = 0; k < name.len; k++)
+            if (strchr(" \t\n\r\f\v/>=", name.data[k])) jinja_fail(j, "invalid character in the name of an attribute: '%.*s'", (int)name.len, name.data);
+        if (out.len > 0 || arg_bool(j, args, 0, "autospace", true)) str_append_char(&out, ' ');
+        append_text(j, &out, filter_escape(j, key, &no_args));
+        str_append(&out, "=\"");
+        append_text(j, &out, filter_escape(j, value, &no_args));
+        str_append_char(&out, '"');
+    }
+    return v_str(j, &out);
+}
 FILTER(safe) {
     CHECK("safe", 0, 0, "");
     Value text = v_slice(text_of(j, v));
     text.safe = true;
     return text;
+}
+
+/* The entities that escape writes, some by name, and those by number. */
+static void unescape(Str *text) {
+    static const struct { const char *name; const char *plain; } entities[] = {{"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}, {"&quot;", "\""}, {"&apos;", "'"}, {"&nbsp;", "\xC2\xA0"}};
+    Str out = {0};
+    for (size_t at = 0; at < text->len;) {
+        const char *here = str_text(text) + at;
+        size_t taken = 0;
+        for (size_t i = 0; i < COUNT_OF(entities) && *here == '&' && !taken; i++)
+            if (text_starts_with(here, entities[i].name)) str_append(&out, entities[i].plain), taken = strlen(entities[i].name);
+        if (!taken && here[0] == '&' && here[1] == '#') {
+            bool hex = (here[2] | 32) == 'x';
+            char *end, bytes[4];
+            unsigned long code = strtoul(here + 2 + hex, &end, hex ? 16 : 10);
+            bool digits = (here[2 + hex] >= '0' && here[2 + hex] <= '9') || (hex && strchr("abcdefABCDEF", here[3]) && here[3]);
+            if (digits && *end == ';' && code > 0 && code < 0x110000 && (code < 0xD800 || code > 0xDFFF)) {
+                str_append_n(&out, bytes, utf8_encode((uint32_t)code, bytes));
+                taken = (size_t)(end + 1 - here);
+            }
+        }
+        if (!taken) str_append_char(&out, *here);
+        at += taken ? taken : 1;
+    }
+    str_release(text);
+    *text = out;
 }
 
 FILTER(striptags) {
@@ -228,6 +277,7 @@ FILTER(striptags) {
         if (end == SIZE_MAX) str_append_char(&plain, s.data[at++]);
         else at = end + (comment ? 3 : 1);
     }
+    unescape(&plain);
     Value words = v_str(j, &plain), list = string_method(j, words, "split", &no_args);
     return string_method(j, v_text(" "), "join", &(Args){&list, 1, NULL, 0});
 }
@@ -235,9 +285,12 @@ FILTER(striptags) {
 FILTER(truncate) {
     CHECK("truncate", 0, 4, "length|killwords|end|leeway");
     int64_t length = arg_int(j, args, 0, "length", 255), leeway = arg_int(j, args, 3, "leeway", 5);
-    Slice s = text_of(j, v), end = arg_text(j, args, 2, "end", "...");
-    if (!jinja_ok(j) || string_length(s) <= length + leeway) return v_slice(s);
-    if (length < string_length(end)) return jinja_fail(j, "expected length >= %lld, got %lld", (long long)string_length(end), (long long)length);
+    Slice end = arg_text(j, args, 2, "end", "...");
+    if (jinja_ok(j) && length < string_length(end)) return jinja_fail(j, "expected length >= %lld, got %lld", (long long)string_length(end), (long long)length);
+    if (jinja_ok(j) && leeway < 0) return jinja_fail(j, "expected leeway >= 0, got %lld", (long long)leeway);
+    if (!jinja_ok(j) || length_of(j, v) <= length + leeway) return v;
+    if (!is_string(v)) return jinja_fail(j, "truncate needs a text, not %s", type_name(v));
+    Slice s = v.as.string;
     Slice kept = string_part(s, 0, length - string_length(end));
     if (!arg_bool(j, args, 1, "killwords", false))
         for (size_t i = kept.len; i > 0; i--)
@@ -296,6 +349,7 @@ FILTER(wordwrap) {
     int64_t width = arg_int(j, args, 0, "width", 79);
     const Value *given = arg(args, 2, "wrapstring");
     Slice between = given && is_string(*given) ? given->as.string : (Slice){"\n", 1};
+    if (!is_string(defined(j, v))) return jinja_fail(j, "wordwrap needs a text, not %s", type_name(v));
     if (width < 1) return jinja_fail(j, "invalid width %lld (must be > 0)", (long long)width);
     Value lines = string_method(j, v, "splitlines", &no_args);
     Str out = {0};
@@ -319,7 +373,7 @@ static void append_quoted(Str *out, Slice s, bool query) {
 FILTER(urlencode) {
     CHECK("urlencode", 0, 0, "");
     Str out = {0};
-    if (is_string(v) || is_number(v)) {
+    if (is_string(v) || is_number(v) || v.type == V_NONE) {
         append_quoted(&out, text_of(j, v), false);
         return v_str(j, &out);
     }
@@ -342,9 +396,11 @@ FILTER(format) { return args->n_keywords ? format_percent(j, text_of(j, v), glob
 FILTER(tojson) {
     CHECK("tojson", 0, 4, "ensure_ascii|indent|separators|sort_keys");
     const Value *indent = arg(args, 1, "indent"), *separators = arg(args, 2, "separators");
-    JsonStyle style = {.indent = -1, .item = ", ", .key = ": ", .ascii = arg_bool(j, args, 0, "ensure_ascii", false), .sort = arg_bool(j, args, 3, "sort_keys", false)};
+    JsonStyle style = {.indent = -1, .space = " ", .item = ", ", .key = ": ", .ascii = arg_bool(j, args, 0, "ensure_ascii", false), .sort = arg_bool(j, args, 3, "sort_keys", false)};
     if (indent && indent->type != V_NONE) {
-        style.indent = MIN(arg_int(j, args, 1, "indent", 0), (int64_t)100);
+        bool text = is_string(*indent);
+        style.indent = text ? 1 : MAX(MIN(arg_int(j, args, 1, "indent", 0), (int64_t)100), (int64_t)0);
+        if (text) style.space = v_string(j, indent->as.string.data, indent->as.string.len).as.string.data;
         style.item = ",";
     }
     if (separators && separators->type != V_NONE) {
@@ -358,10 +414,25 @@ FILTER(tojson) {
     return v_str(j, &out);
 }
 
+static Value sorted(Jinja *j, Value v, const Value *path, bool case_sensitive, bool reverse, Value *keys);
+
+/* The same with the keys of all dicts in order, as pprint shows them. */
+static Value by_keys(Jinja *j, Value v, int depth) {
+    if (depth > 100 || !jinja_ok(j) || (v.type != V_DICT && !is_sequence(v))) return v;
+    if (is_sequence(v)) {
+        Value list = v_list(j, v.type);
+        for (size_t i = 0; jinja_ok(j) && i < v.as.list->n; i++) list_push(j, list, by_keys(j, v.as.list->items[i], depth + 1));
+        return list;
+    }
+    Value keys = sorted(j, v, NULL, true, false, NULL), dict = v_dict(j);
+    for (size_t i = 0; jinja_ok(j) && i < keys.as.list->n; i++) dict_set(j, dict, keys.as.list->items[i], by_keys(j, *dict_find(v, keys.as.list->items[i]), depth + 1));
+    return dict;
+}
+
 FILTER(pprint) {
     CHECK("pprint", 0, 0, "");
     Str out = {0};
-    append_repr(j, &out, v);
+    append_repr(j, &out, by_keys(j, v, 0));
     return v_str(j, &out);
 }
 
@@ -415,7 +486,7 @@ FILTER(items) {
     CHECK("items", 0, 0, "");
     bool mutates = false;
     if (v.type == V_UNDEFINED) return v_lazy(v_list(j, V_LIST));
-    if (v.type != V_DICT) return jinja_fail(j, "can only get item pairs from a mapping");
+    if (v.type != V_DICT) return jinja_fail(j, "can only get item pairs from a mapping, not %s", type_name(v));
     return v_lazy(filter_list(j, method_find(V_DICT, (Slice){"items", 5}, &mutates)->call(j, v, &no_args), &no_args));
 }
 
@@ -426,7 +497,7 @@ FILTER(join) {
     Str out = {0};
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) {
         if (i && between) append_text(j, &out, *between);
-        append_text(j, &out, path && path->type != V_NONE ? get_path(j, items.as.list->items[i], *path) : items.as.list->items[i]);
+        append_text(j, &out, path && path->type != V_NONE ? get_path(j, items.as.list->items[i], *path, NULL) : items.as.list->items[i]);
         if (out.len > JINJA_MAX_OUTPUT) jinja_fail(j, "a text of more than %zu MB", JINJA_MAX_OUTPUT >> 20);
     }
     return v_str(j, &out);
@@ -466,7 +537,7 @@ FILTER(slice) {
     size_t each = items.as.list->n / (size_t)n, longer = items.as.list->n % (size_t)n, at = 0;
     for (size_t i = 0; i < (size_t)n && jinja_ok(j); i++) {
         size_t take = each + (i < longer);
-        list_push(j, result, batches(j, items, i >= longer ? arg(args, 1, "fill_with") : NULL, at, at + take, longer ? each + 1 : each));
+        list_push(j, result, batches(j, items, i >= longer ? arg(args, 1, "fill_with") : NULL, at, at + take, each + 1));
         at += take;
     }
     return v_lazy(result);
@@ -487,8 +558,7 @@ FILTER(map) {
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) {
         Value item = items.as.list->items[i];
         if (path) {
-            item = get_path(j, item, *path);
-            if (item.type == V_UNDEFINED && missing) item = *missing;
+            item = get_path(j, item, *path, missing);
         } else {
             item = filter_call(j, args->items[0].as.string, item, &rest);
         }
@@ -505,7 +575,7 @@ static Value choose(Jinja *j, Value v, const Args *args, bool by_attribute, bool
     if (args->n < at) return jinja_fail(j, "missing parameter for attribute name");
     if (args->n > at && !is_string(args->items[at])) return jinja_fail(j, "the name of a test must be a string");
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) {
-        Value item = items.as.list->items[i], looked_at = by_attribute ? get_path(j, item, args->items[0]) : item;
+        Value item = items.as.list->items[i], looked_at = by_attribute ? get_path(j, item, args->items[0], NULL) : item;
         bool passes = args->n > at ? test_call(j, args->items[at].as.string, looked_at, &rest) : truth(j, looked_at);
         if (passes == wanted) list_push(j, result, item);
     }
@@ -525,11 +595,14 @@ static Value folded(Jinja *j, Value v, bool case_sensitive) { return is_string(v
 /* The key of an item: itself, an attribute, or several as a tuple ("a,b"). */
 static Value key_of(Jinja *j, Value item, const Value *path, bool case_sensitive) {
     if (!path || path->type == V_NONE) return folded(j, item, case_sensitive);
-    if (!is_string(*path) || !memchr(path->as.string.data, ',', path->as.string.len)) return folded(j, get_path(j, item, *path), case_sensitive);
+    if (!is_string(*path) || !memchr(path->as.string.data, ',', path->as.string.len)) return folded(j, get_path(j, item, *path, NULL), case_sensitive);
     Value parts = string_method(j, *path, "split", &(Args){&(Value){.type = V_STRING, .as.string = {",", 1}}, 1, NULL, 0}), tuple = v_list(j, V_TUPLE);
-    for (size_t i = 0; jinja_ok(j) && i < parts.as.list->n; i++) list_push(j, tuple, folded(j, get_path(j, item, parts.as.list->items[i]), case_sensitive));
+    for (size_t i = 0; jinja_ok(j) && i < parts.as.list->n; i++) list_push(j, tuple, folded(j, get_path(j, item, parts.as.list->items[i], NULL), case_sensitive));
     return tuple;
 }
+
+/* What is equal needs no order: two undefined values, two dicts. */
+static bool before(Jinja *j, Value a, Value b) { return !equal(a, b) && compare(j, a, b, "<") < 0; }
 
 /* Stable, by merging; a comparison may fail, and then the rest does nothing. */
 static void sort_keyed(Jinja *j, Keyed *items, Keyed *scratch, size_t n, bool reverse) {
@@ -538,7 +611,7 @@ static void sort_keyed(Jinja *j, Keyed *items, Keyed *scratch, size_t n, bool re
     sort_keyed(j, items, scratch, half, reverse);
     sort_keyed(j, items + half, scratch, n - half, reverse);
     for (size_t i = 0; i < n && jinja_ok(j); i++) {
-        bool right = a == half || (b < n && (reverse ? compare(j, items[b].key, items[a].key, "<") > 0 : compare(j, items[b].key, items[a].key, "<") < 0));
+        bool right = a == half || (b < n && (reverse ? before(j, items[a].key, items[b].key) : before(j, items[b].key, items[a].key)));
         scratch[i] = items[right ? b++ : a++];
     }
     if (jinja_ok(j)) memcpy(items, scratch, n * sizeof *items);
@@ -569,7 +642,7 @@ FILTER(dictsort) {
     Slice by = arg_text(j, args, 1, "by", "key");
     Value column = v_int(slice_is(by, "value")), pairs;
     if (!slice_is(by, "key") && !slice_is(by, "value")) return jinja_fail(j, "you can only sort by either \"key\" or \"value\"");
-    pairs = filter_items(j, v, &no_args);
+    pairs = filter_items(j, defined(j, v), &no_args);
     return jinja_ok(j) ? sorted(j, pairs, &column, arg_bool(j, args, 0, "case_sensitive", false), arg_bool(j, args, 2, "reverse", false), NULL) : pairs;
 }
 
@@ -594,7 +667,7 @@ FILTER(unique) {
     Value items = iterate(j, v), seen = v_list(j, V_LIST), result = v_list(j, V_LIST);
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) {
         Value key = key_of(j, items.as.list->items[i], path, case_sensitive);
-        if (!jinja_ok(j) || contains(j, seen, key)) continue;
+        if (!jinja_ok(j) || !hashable(j, key) || contains(j, seen, key)) continue;
         list_push(j, seen, key);
         list_push(j, result, items.as.list->items[i]);
     }
@@ -606,21 +679,26 @@ FILTER(groupby) {
     CHECK("groupby", 1, 3, "attribute|default|case_sensitive");
     const Value *path = arg(args, 0, "attribute"), *missing = arg(args, 1, "default");
     bool case_sensitive = arg_bool(j, args, 2, "case_sensitive", false);
-    Value items = iterate(j, v), filled = v_list(j, V_LIST), keys, result = v_list(j, V_LIST);
-    (void)missing;
-    for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) list_push(j, filled, items.as.list->items[i]);
+    Value items = iterate(j, v), keyed = v_list(j, V_LIST), keys, result = v_list(j, V_LIST), first = v_int(0), second = v_int(1);
+    for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) { /* pairs (key, item), sorted by the key alone */
+        Value pair = v_list(j, V_TUPLE), key = get_path(j, items.as.list->items[i], *path, missing);
+        if (items.as.list->n > 1) defined(j, key);
+        list_push(j, pair, key);
+        list_push(j, pair, items.as.list->items[i]);
+        list_push(j, keyed, pair);
+    }
     if (!jinja_ok(j)) return result;
-    Value ordered = sorted(j, filled, path, case_sensitive, false, &keys), group = v_undefined(NULL);
+    Value ordered = sorted(j, keyed, &first, case_sensitive, false, &keys), group = v_undefined(NULL);
     for (size_t i = 0; jinja_ok(j) && i < ordered.as.list->n; i++) {
         if (i == 0 || !equal(keys.as.list->items[i], keys.as.list->items[i - 1])) {
             Value pair = v_list(j, V_TUPLE);
             group = v_list(j, V_LIST);
-            list_push(j, pair, get_path(j, ordered.as.list->items[i], *path));
+            list_push(j, pair, get_item(j, ordered.as.list->items[i], first));
             list_push(j, pair, group);
             pair.safe = true; /* its members have the names grouper and list */
             list_push(j, result, pair);
         }
-        list_push(j, group, ordered.as.list->items[i]);
+        list_push(j, group, get_item(j, ordered.as.list->items[i], second));
     }
     return result;
 }
@@ -633,7 +711,7 @@ static const Builtin filters[] = {
     {"pprint", filter_pprint}, {"reject", filter_reject}, {"rejectattr", filter_rejectattr}, {"replace", filter_replace}, {"reverse", filter_reverse}, {"round", filter_round}, {"safe", filter_safe},
     {"select", filter_select}, {"selectattr", filter_selectattr}, {"slice", filter_slice}, {"sort", filter_sort}, {"string", filter_string}, {"striptags", filter_striptags}, {"sum", filter_sum},
     {"title", filter_title}, {"tojson", filter_tojson}, {"trim", filter_trim}, {"truncate", filter_truncate}, {"unique", filter_unique}, {"upper", filter_upper}, {"urlencode", filter_urlencode},
-    {"wordcount", filter_wordcount}, {"wordwrap", filter_wordwrap},
+    {"wordcount", filter_wordcount}, {"wordwrap", filter_wordwrap}, {"xmlattr", filter_xmlattr},
 };
 
 const Builtin *filter_find(Slice name) {
@@ -645,5 +723,5 @@ const Builtin *filter_find(Slice name) {
 Value filter_call(Jinja *j, Slice name, Value value, const Args *args) {
     const Builtin *filter = filter_find(name);
     if (!filter) return jinja_fail(j, "no filter named '%.*s'", (int)name.len, name.data);
-    return jinja_ok(j) ? filter->call(j, value, args) : v_undefined(NULL);
+    return jinja_ok(j) && jinja_charge(j, value) ? filter->call(j, value, args) : v_undefined(NULL);
 }

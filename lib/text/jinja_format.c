@@ -63,6 +63,23 @@ static void append_integer(Str *out, int64_t value, const Spec *spec) {
     str_release(&prefix);
 }
 
+/* Like %g, but with a digit behind the point: a number whose digits fill the precision is written with an exponent. */
+static void append_general(Str *out, double value, int precision) {
+    char text[400];
+    snprintf(text, sizeof text, "%.*e", precision - 1, value);
+    int exponent = atoi(strchr(text, 'e') + 1);
+    if (exponent == precision - 1) {
+        char *e = strchr(text, 'e'), *end = e;
+        while (memchr(text, '.', (size_t)(end - text)) && (end[-1] == '0' || end[-1] == '.')) end--;
+        str_append_n(out, text, (size_t)(end - text));
+        str_append(out, e);
+        return;
+    }
+    snprintf(text, sizeof text, "%.*g", precision, value);
+    str_append(out, text);
+    if (!strpbrk(text, ".e")) str_append(out, ".0");
+}
+
 static void append_real(Str *out, double value, const Spec *spec) {
     Str digits = {0}, prefix = {0};
     char type = spec->type;
@@ -76,7 +93,8 @@ static void append_real(Str *out, double value, const Spec *spec) {
     else if (type == 'e') str_printf(&digits, "%.*e", precision, value);
     else if (type == 'E') str_printf(&digits, "%.*E", precision, value);
     else if (type == 'G') str_printf(&digits, "%.*G", precision, value);
-    else if (type == 'g' || type == 'n' || type == 0) str_printf(&digits, "%.*g", precision, value);
+    else if (type == 0) append_general(&digits, value, MAX(precision, 1));
+    else if (type == 'g' || type == 'n') str_printf(&digits, "%.*g", precision, value);
     else str_printf(&digits, "%.*f", precision, value);
     if (spec->group) group_digits(&digits, spec->group, 3);
     append_padded(out, (Slice){str_text(&prefix), prefix.len}, (Slice){str_text(&digits), digits.len}, spec, '>');
@@ -89,10 +107,19 @@ static void append_words(Str *out, Slice text, const Spec *spec, char own_align)
     append_padded(out, (Slice){"", 0}, text, spec, own_align);
 }
 
-static Value repr_value(Jinja *j, Value v) {
-    Str text = {0};
+static Value repr_value(Jinja *j, Value v, bool ascii) {
+    Str text = {0}, plain = {0};
     append_repr(j, &text, v);
-    return v_str(j, &text);
+    if (!ascii) return v_str(j, &text);
+    for (size_t at = 0; at < text.len;) {
+        uint32_t c;
+        size_t n = char_next(text.data + at, &c);
+        if (c < 0x80) str_append_char(&plain, (char)c);
+        else str_printf(&plain, c < 0x100 ? "\\x%02x" : c < 0x10000 ? "\\u%04x" : "\\U%08x", (unsigned)c);
+        at += n;
+    }
+    str_release(&text);
+    return v_str(j, &plain);
 }
 
 /* ---- "%s" % x ---- */
@@ -113,14 +140,18 @@ static Value next_value(Jinja *j, Supply *supply) {
 static void append_conversion(Jinja *j, Str *out, char type, Value value, Spec *spec) {
     if (!jinja_ok(j)) return;
     if (type == 's' || type == 'r' || type == 'a') {
-        append_words(out, type == 's' ? text_of(j, value) : repr_value(j, value).as.string, spec, '>');
+        append_words(out, type == 's' ? text_of(j, value) : repr_value(j, value, type == 'a').as.string, spec, '>');
     } else if (type == 'c') {
         char bytes[4];
-        if (is_string(value)) append_words(out, value.as.string, spec, '>');
+        if (is_string(value) && string_length(value.as.string) == 1) append_words(out, value.as.string, spec, '>');
         else if (is_integral(value) && int_of(value) >= 0 && int_of(value) < 0x110000) append_words(out, (Slice){bytes, utf8_encode((uint32_t)int_of(value), bytes)}, spec, '>');
         else jinja_fail(j, "%%c requires int or char");
     } else if (!is_number(value)) {
         jinja_fail(j, "%%%c format: a number is required, not %s", type, type_name(value));
+    } else if (strchr("xXo", type) && value.type == V_FLOAT) {
+        jinja_fail(j, "%%%c format: an integer is required, not float", type);
+    } else if (strchr("diuxXo", type) && value.type == V_FLOAT && !(fabs(value.as.real) < 0x1p63)) {
+        jinja_fail(j, "an integer beyond 64 bits");
     } else if (strchr("diuxXo", type)) {
         spec->type = type == 'i' || type == 'u' ? 'd' : type;
         append_integer(out, value.type == V_FLOAT ? (int64_t)value.as.real : int_of(value), spec);
@@ -174,7 +205,14 @@ Value format_percent(Jinja *j, Slice format, Value args) {
         }
         if (at < format.len && format.data[at] == '.') {
             at++;
-            spec.precision = take_count(format, &at);
+            if (at < format.len && format.data[at] == '*') {
+                Value precision = next_value(j, &supply);
+                if (jinja_ok(j) && !is_integral(precision)) jinja_fail(j, "* wants int");
+                spec.precision = is_integral(precision) ? MIN(MAX(int_of(precision), (int64_t)0), (int64_t)MOST_WIDTH) : 0;
+                at++;
+            } else {
+                spec.precision = take_count(format, &at);
+            }
         }
         while (at < format.len && format.data[at] && strchr("hlL", format.data[at])) at++;
         if (at >= format.len) {
@@ -191,7 +229,8 @@ Value format_percent(Jinja *j, Slice format, Value args) {
         append_conversion(j, &out, type, value, &spec);
         if (out.len > JINJA_MAX_OUTPUT) jinja_fail(j, "a text of more than %zu MB", JINJA_MAX_OUTPUT >> 20);
     }
-    if (jinja_ok(j) && !named && args.type != V_DICT && args.type != V_LIST && (supply.single ? supply.next == 0 : supply.next < args.as.list->n))
+    bool mapping = args.type == V_DICT || args.type == V_LIST || args.type == V_RANGE || args.type == V_UNDEFINED; /* what has items may be left over */
+    if (jinja_ok(j) && !named && !mapping && (supply.single ? supply.next == 0 : supply.next < args.as.list->n))
         jinja_fail(j, "not all arguments converted during string formatting");
     return v_str(j, &out);
 }
@@ -235,7 +274,11 @@ static void append_formatted(Jinja *j, Str *out, Value value, Slice text) {
         return;
     }
     if (!read_spec(j, text, &spec)) return;
-    if (is_string(value) && (spec.type == 0 || spec.type == 's')) {
+    if (is_string(value) && spec.sign) {
+        jinja_fail(j, "a sign is not allowed in the format of a string");
+    } else if (is_integral(value) && spec.precision >= 0 && (spec.type == 0 || strchr("dxXobc", spec.type))) {
+        jinja_fail(j, "a precision is not allowed in the format of an integer");
+    } else if (is_string(value) && (spec.type == 0 || spec.type == 's')) {
         append_words(out, value.as.string, &spec, '<');
     } else if (is_integral(value) && (spec.type == 0 || strchr("dxXobn", spec.type))) {
         spec.type = spec.type ? spec.type : 'd';
@@ -277,7 +320,7 @@ static Value field_value(Jinja *j, Slice field, const Args *args, size_t *next) 
         size_t begin = end;
         while (end < field.len && (item ? field.data[end] != ']' : field.data[end] != '.' && field.data[end] != '[')) end++;
         Slice name = {field.data + begin, end - begin};
-        value = item ? get_path(j, value, v_slice(name)) : get_attribute(j, value, name);
+        value = item ? get_path(j, value, v_slice(name), NULL) : get_attribute(j, value, name);
         end += item && end < field.len;
     }
     return value;
@@ -323,7 +366,7 @@ Value string_format(Jinja *j, Value self, const Args *args) {
         Value value = field_value(j, field, args, &next);
         if (memchr(spec.data, '{', spec.len)) spec = string_format(j, v_slice(spec), &(Args){args->items + MIN(next, args->n), args->n - MIN(next, args->n), args->keywords, args->n_keywords}).as.string;
         if (!jinja_ok(j)) break;
-        append_formatted(j, &out, conversion == 'r' || conversion == 'a' ? repr_value(j, value) : conversion == 's' ? v_slice(text_of(j, value)) : value, spec);
+        append_formatted(j, &out, conversion == 'r' || conversion == 'a' ? repr_value(j, value, conversion == 'a') : conversion == 's' ? v_slice(text_of(j, value)) : value, spec);
         at = end + 1;
         if (out.len > JINJA_MAX_OUTPUT) jinja_fail(j, "a text of more than %zu MB", JINJA_MAX_OUTPUT >> 20);
     }

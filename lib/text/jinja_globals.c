@@ -55,20 +55,11 @@ bool args_check(Jinja *j, const char *what, const Args *args, size_t least, size
 static Value global_range(Jinja *j, Value self, const Args *args) {
     (void)self;
     if (!args_check(j, "range()", args, 1, 3, "")) return v_undefined(NULL);
-    int64_t start = args->n > 1 ? arg_int(j, args, 0, "start", 0) : 0, stop = arg_int(j, args, args->n > 1, "stop", 0), step = arg_int(j, args, 2, "step", 1), n = 0;
+    int64_t start = args->n > 1 ? arg_int(j, args, 0, "start", 0) : 0, stop = arg_int(j, args, args->n > 1, "stop", 0), step = arg_int(j, args, 2, "step", 1);
     if (step == 0) return jinja_fail(j, "range() arg 3 must not be zero");
     enum { MOST = 100000 }; /* the sandbox's own limit */
-    if (step > 0 ? start < stop : start > stop) {
-        double steps = ((double)stop - (double)start) / (double)step;
-        n = steps > 2 * MOST ? 2 * MOST : step > 0 ? (stop - start + step - 1) / step : (start - stop - step - 1) / -step;
-    }
-    if (n > MOST) return jinja_fail(j, "range too big: the maximum size is %d", MOST);
-    Value value = {.type = V_RANGE, .as.range = pool_alloc(&j->pool, sizeof *value.as.range)};
-    if (!value.as.range) return jinja_fail(j, "the template needs too much memory");
-    value.as.range->start = start;
-    value.as.range->step = step;
-    value.as.range->n = n;
-    return jinja_ok(j) ? value : v_undefined(NULL);
+    Value range = v_range(j, start, stop, step);
+    return jinja_ok(j) && range.as.range->n > MOST ? jinja_fail(j, "range too big: the maximum size is %d", MOST) : range;
 }
 
 static void add_pairs(Jinja *j, Value dict, Value from) {

@@ -257,7 +257,7 @@ static bool tag_is(const Lexer *x, size_t at, const char *word, size_t *behind, 
     at = skip_space(x, at);
     if (!starts(x, at, word)) return false;
     at = skip_space(x, at + strlen(word));
-    *sign = at < x->len && (x->source[at] == '-' || x->source[at] == '+') ? x->source[at] : 0;
+    *sign = at < x->len && (x->source[at] == '-' || (x->source[at] == '+' && word[0] == 'e')) ? x->source[at] : 0; /* {% raw +%} is none */
     at += *sign != 0;
     if (!starts(x, at, "%}")) return false;
     *behind = at + 2;

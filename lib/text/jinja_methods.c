@@ -99,6 +99,12 @@ METHOD(isalnum) { CHECK("isalnum", 0, 0, ""); return all_chars(self.as.string, i
 METHOD(isspace) { CHECK("isspace", 0, 0, ""); return all_chars(self.as.string, python_space); }
 METHOD(isprintable) { CHECK("isprintable", 0, 0, ""); return self.as.string.len ? all_chars(self.as.string, python_printable) : v_bool(true); }
 METHOD(isascii) { CHECK("isascii", 0, 0, ""); return self.as.string.len ? all_chars(self.as.string, is_ascii) : v_bool(true); }
+METHOD(isidentifier) {
+    CHECK("isidentifier", 0, 0, "");
+    uint32_t first = '0';
+    if (self.as.string.len) char_next(self.as.string.data, &first);
+    return v_bool((first == '_' || (char_is_word(first) && !char_is_numeric(first))) && truth(j, all_chars(self.as.string, char_is_word)));
+}
 METHOD(islower) { CHECK("islower", 0, 0, ""); return v_bool(test_call(j, (Slice){"lower", 5}, self, args)); }
 METHOD(isupper) { CHECK("isupper", 0, 0, ""); return v_bool(test_call(j, (Slice){"upper", 5}, self, args)); }
 METHOD(istitle) {
@@ -138,7 +144,7 @@ static void split_words(Jinja *j, Slice s, int64_t most, Value list) {
             end += n;
         }
         if (most-- == 0) {
-            list_push(j, list, v_slice(slice_strip(s, NULL, false, true)));
+            list_push(j, list, v_slice(s));
             return;
         }
         list_push(j, list, v_slice((Slice){s.data, end}));
@@ -166,7 +172,7 @@ static void rsplit_words(Jinja *j, Slice s, int64_t most, Value list) {
             begin -= n;
         }
         if (most-- == 0) {
-            list_push(j, list, v_slice(slice_strip(s, NULL, true, false)));
+            list_push(j, list, v_slice(s));
             break;
         }
         list_push(j, list, v_slice((Slice){s.data + begin, s.len - begin}));
@@ -447,6 +453,7 @@ static Value dict_get(Jinja *j, Value self, const Args *args) {
 static Value dict_items(Jinja *j, Value self, const Args *args) {
     CHECK("items", 0, 0, "");
     Value list = v_list(j, V_VIEW);
+    list.view = 'i';
     for (size_t i = 0; i < self.as.dict->n && jinja_ok(j); i++) {
         Value pair = v_list(j, V_TUPLE);
         list_push(j, pair, self.as.dict->pairs[i].key);
@@ -459,13 +466,14 @@ static Value dict_items(Jinja *j, Value self, const Args *args) {
 static Value dict_keys(Jinja *j, Value self, const Args *args) {
     CHECK("keys", 0, 0, "");
     Value keys = iterate(j, self);
-    if (jinja_ok(j)) keys.type = V_VIEW;
+    if (jinja_ok(j)) keys.type = V_VIEW, keys.view = 'k';
     return keys;
 }
 
 static Value dict_values(Jinja *j, Value self, const Args *args) {
     CHECK("values", 0, 0, "");
     Value list = v_list(j, V_VIEW);
+    list.view = 'v';
     for (size_t i = 0; i < self.as.dict->n && jinja_ok(j); i++) list_push(j, list, self.as.dict->pairs[i].value);
     return list;
 }
@@ -490,6 +498,20 @@ static Value cycler_reset(Jinja *j, Value self, const Args *args) {
     return v_none();
 }
 
+static Value range_index(Jinja *j, Value self, const Args *args) { return list_index(j, iterate(j, self), args); }
+static Value range_count(Jinja *j, Value self, const Args *args) { return list_count(j, iterate(j, self), args); }
+
+static Value format_map(Jinja *j, Value self, const Args *args) {
+    CHECK("format_map", 1, 1, "");
+    Value pairs = args->items[0];
+    if (pairs.type != V_DICT) return jinja_fail(j, "format_map needs a dict, not %s", type_name(pairs));
+    size_t n = pairs.as.dict->n;
+    Keyword *keywords = pool_alloc(&j->pool, (n + 1) * sizeof *keywords);
+    if (!keywords) return jinja_fail(j, "the template needs too much memory");
+    for (size_t i = 0; i < n; i++) keywords[i] = (Keyword){text_of(j, pairs.as.dict->pairs[i].key), pairs.as.dict->pairs[i].value};
+    return string_format(j, self, &(Args){NULL, 0, keywords, n});
+}
+
 static Value float_is_integer(Jinja *j, Value self, const Args *args) {
     CHECK("is_integer", 0, 0, "");
     return v_bool(self.as.real == (double)(int64_t)self.as.real);
@@ -504,12 +526,13 @@ static const Builtin string_methods[] = {
     {"rsplit", str_rsplit}, {"splitlines", str_splitlines}, {"partition", str_partition}, {"rpartition", str_rpartition}, {"join", str_join}, {"find", str_find}, {"rfind", str_rfind},
     {"index", str_index}, {"rindex", str_rindex}, {"count", str_count}, {"startswith", str_startswith}, {"endswith", str_endswith}, {"removeprefix", str_removeprefix},
     {"removesuffix", str_removesuffix}, {"replace", str_replace}, {"center", str_center}, {"ljust", str_ljust}, {"rjust", str_rjust}, {"zfill", str_zfill}, {"expandtabs", str_expandtabs},
-    {"format", string_format},
+    {"format", string_format}, {"format_map", format_map}, {"isidentifier", str_isidentifier},
 };
 static const Builtin list_methods[] = {{"index", list_index}, {"count", list_count}, {"copy", list_copy}};
 static const Builtin tuple_methods[] = {{"index", list_index}, {"count", list_count}};
 static const Builtin dict_methods[] = {{"get", dict_get}, {"items", dict_items}, {"keys", dict_keys}, {"values", dict_values}, {"copy", dict_copy}};
 static const Builtin cycler_methods[] = {{"next", cycler_next}, {"reset", cycler_reset}};
+static const Builtin range_methods[] = {{"index", range_index}, {"count", range_count}};
 static const Builtin float_methods[] = {{"is_integer", float_is_integer}};
 static const char *const list_mutators[] = {"append", "clear", "extend", "insert", "pop", "remove", "reverse", "sort"};
 static const char *const dict_mutators[] = {"clear", "pop", "popitem", "setdefault", "update"};
@@ -533,6 +556,7 @@ const Builtin *method_find(ValueType type, Slice name, bool *mutates) {
     case V_TUPLE: return find_in(tuple_methods, COUNT_OF(tuple_methods), name);
     case V_DICT: *mutates = names_one(dict_mutators, COUNT_OF(dict_mutators), name); return find_in(dict_methods, COUNT_OF(dict_methods), name);
     case V_CYCLER: return find_in(cycler_methods, COUNT_OF(cycler_methods), name);
+    case V_RANGE: return find_in(range_methods, COUNT_OF(range_methods), name);
     case V_FLOAT: return find_in(float_methods, COUNT_OF(float_methods), name);
     default: return NULL;
     }

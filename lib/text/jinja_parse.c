@@ -296,7 +296,7 @@ static JinjaNode *parse_test(Parser *p, JinjaNode *value) {
     } else if (argument) {
         push(p, &node->list, parse_postfix(p, parse_primary(p)));
     }
-    return node;
+    return at_name(p, "is") ? fault_at(p, peek(p)->at, "tests cannot be chained with", (Slice){"is", 2}) : node;
 }
 
 static JinjaNode *parse_filters(Parser *p, JinjaNode *node) {
@@ -355,7 +355,7 @@ static JinjaNode *parse_concat(Parser *p) {
     if (!at_op(p, "~")) return first;
     JinjaNode *node = node_new(p, N_CONCAT, peek(p)->at);
     if (node) push(p, &node->list, first);
-    while (accept_op(p, "~")) push(p, &node->list, parse_product(p));
+    while (p->status == ST_OK && accept_op(p, "~")) push(p, &node->list, parse_product(p));
     return node;
 }
 
@@ -450,7 +450,7 @@ static void parse_until(Parser *p, NodeList *body, const char *end) {
     end_tag(p);
     parse_body(p, body, &end, 1);
     take(p);
-    if ((strcmp(end, "endmacro") == 0 || strcmp(end, "endblock") == 0) && peek(p)->type == TOKEN_NAME) take(p); /* {% endmacro name %} */
+    if (strcmp(end, "endblock") == 0 && peek(p)->type == TOKEN_NAME) take(p); /* {% endblock name %} */
     end_tag(p);
 }
 
@@ -460,7 +460,10 @@ static JinjaNode *target_element(Parser *p) {
         JinjaNode *node = parse_tuple(p, target_element, true);
         return expect_op(p, ")") ? node : NULL;
     }
+    static const char *const constants[] = {"true", "false", "none", "True", "False", "None"};
     if (token->type != TOKEN_NAME) return unexpected(p, "a name to assign to");
+    for (size_t i = 0; i < COUNT_OF(constants); i++)
+        if (is_name(token, constants[i])) return fault_at(p, token->at, "cannot assign to", token->text);
     take(p);
     JinjaNode *node = node_new(p, N_NAME, token->at);
     if (!node) return NULL;
@@ -475,11 +478,20 @@ static JinjaNode *target_element(Parser *p) {
 
 static JinjaNode *iterated(Parser *p) { return parse_or(p); } /* "if" behind it filters the loop */
 
+static bool names_loop(const JinjaNode *target) {
+    if (!target) return false;
+    if (target->type == N_NAME) return slice_is(target->name, "loop");
+    for (size_t i = 0; i < target->list.n; i++)
+        if (names_loop(target->list.items[i])) return true;
+    return false;
+}
+
 static JinjaNode *parse_for(Parser *p, size_t at) {
     static const char *const ends[] = {"endfor", "else"};
     JinjaNode *node = node_new(p, N_FOR, at);
     if (!node) return NULL;
     node->a = parse_tuple(p, target_element, false);
+    if (names_loop(node->a)) return fault_at(p, node->a->at, "a loop's variable cannot have the name", (Slice){"loop", 4});
     if (!accept_name(p, "in")) return unexpected(p, "'in'");
     node->b = parse_tuple(p, iterated, false);
     if (accept_name(p, "if")) node->c = parse_expression(p);
@@ -540,20 +552,45 @@ static JinjaNode *parse_set(Parser *p, size_t at) {
 
 /* Parameters behind "(": names in `list`, their defaults in `more` for the last ones. */
 static void parse_parameters(Parser *p, JinjaNode *node) {
-    while (p->status == ST_OK && !at_op(p, ")")) {
+    if (accept_op(p, ")")) return;
+    while (p->status == ST_OK) {
         const Token *name = take(p);
-        if (name->type != TOKEN_NAME) {
-            fault_at(p, name->at, "expected the name of a parameter", (Slice){0});
-            return;
-        }
+        if (name->type != TOKEN_NAME) fault_at(p, name->at, "expected the name of a parameter", (Slice){0});
+        for (size_t i = 0; i < node->list.n; i++)
+            if (slice_equal(node->list.items[i]->name, name->text)) fault_at(p, name->at, "there are two parameters", name->text);
         JinjaNode *parameter = node_new(p, N_NAME, name->at);
         if (parameter) parameter->name = name->text;
         push(p, &node->list, parameter);
         if (accept_op(p, "=")) push(p, &node->more, parse_expression(p));
         else if (node->more.n) fault_at(p, name->at, "a parameter without a default behind one that has it", (Slice){0});
+        else if (is_name(name, "caller")) fault_at(p, name->at, "this parameter needs a default:", name->text);
         if (!accept_op(p, ",")) break;
     }
     expect_op(p, ")");
+}
+
+static bool mentions(const JinjaNode *node, const char *name);
+static bool list_mentions(const NodeList *list, const char *name) {
+    for (size_t i = 0; i < list->n; i++)
+        if (mentions(list->items[i], name)) return true;
+    return false;
+}
+
+static bool mentions(const JinjaNode *node, const char *name) {
+    if (!node) return false;
+    if (node->type == N_NAME && slice_is(node->name, name)) return true;
+    return mentions(node->a, name) || mentions(node->b, name) || mentions(node->c, name) || list_mentions(&node->list, name) || list_mentions(&node->more, name);
+}
+
+/* What the body asks for besides the parameters. */
+static void note_asked(JinjaNode *node) {
+    static const char *const names[] = {"caller", "varargs", "kwargs"};
+    node->value = v_int(0);
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        bool asked = list_mentions(&node->b->list, names[i]);
+        for (size_t k = 0; k < node->list.n; k++) asked = asked && !slice_is(node->list.items[k]->name, names[i]);
+        if (asked) node->value.as.integer |= 1 << i;
+    }
 }
 
 /* Its body is in b's list. */
@@ -569,6 +606,7 @@ static JinjaNode *parse_macro(Parser *p, size_t at) {
     p->loops = 0;
     if (node->b) parse_until(p, &node->b->list, "endmacro");
     p->loops = loops;
+    if (p->status == ST_OK) note_asked(node);
     return node;
 }
 
@@ -581,6 +619,7 @@ static JinjaNode *parse_call_block(Parser *p, size_t at) {
     if (p->status == ST_OK && node->a->type != N_CALL) return fault_at(p, at, "'call' needs a call", (Slice){0});
     node->b = node_new(p, N_WITH, at);
     if (node->b) parse_until(p, &node->b->list, "endcall");
+    if (p->status == ST_OK) note_asked(node);
     return node;
 }
 
@@ -626,6 +665,18 @@ static JinjaNode *parse_generation(Parser *p, size_t at) {
     return node;
 }
 
+/* {% print a, b %}: their texts side by side. */
+static JinjaNode *parse_print(Parser *p, size_t at) {
+    JinjaNode *concat = node_new(p, N_CONCAT, at), *node = node_new(p, N_OUTPUT, at);
+    while (p->status == ST_OK && peek(p)->type != TOKEN_BLOCK_END) {
+        push(p, &concat->list, parse_expression(p));
+        if (!accept_op(p, ",")) break;
+    }
+    end_tag(p);
+    if (node) node->a = concat;
+    return node;
+}
+
 static JinjaNode *parse_jump(Parser *p, const Token *token) {
     if (p->loops == 0) return fault_at(p, token->at, "outside of a loop:", token->text);
     JinjaNode *node = node_new(p, slice_is(token->text, "break") ? N_BREAK : N_CONTINUE, token->at);
@@ -636,7 +687,7 @@ static JinjaNode *parse_jump(Parser *p, const Token *token) {
 static JinjaNode *parse_statement(Parser *p) {
     static const struct { const char *name; JinjaNode *(*parse)(Parser *, size_t); } statements[] = {
         {"for", parse_for}, {"if", parse_if}, {"set", parse_set}, {"macro", parse_macro}, {"call", parse_call_block}, {"filter", parse_filter_block}, {"with", parse_with},
-        {"generation", parse_generation}, {"block", parse_block},
+        {"generation", parse_generation}, {"block", parse_block}, {"print", parse_print},
     };
     const Token *token = take(p);
     for (size_t i = 0; i < COUNT_OF(statements); i++)

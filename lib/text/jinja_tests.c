@@ -26,7 +26,7 @@ TEST(string) { return (void)j, (void)args, v_bool(is_string(v)); }
 TEST(mapping) { return (void)j, (void)args, v_bool(v.type == V_DICT); }
 TEST(sequence) { return (void)j, (void)args, v_bool(is_string(v) || is_sequence(v) || v.type == V_DICT || v.type == V_RANGE || v.type == V_UNDEFINED); }
 TEST(iterable) { return (void)j, (void)args, v_bool(is_string(v) || is_sequence(v) || v.type == V_DICT || v.type == V_RANGE || v.type == V_UNDEFINED || v.type == V_LOOP || v.type == V_VIEW || v.type == V_GENERATOR); }
-TEST(callable) { return (void)j, (void)args, v_bool(v.type == V_MACRO || v.type == V_BUILTIN || v.type == V_METHOD || v.type == V_JOINER || v.type == V_LOOP); }
+TEST(callable) { return (void)j, (void)args, v_bool(v.type == V_MACRO || v.type == V_BUILTIN || v.type == V_METHOD || v.type == V_JOINER || v.type == V_LOOP || v.type == V_UNDEFINED); }
 TEST(escaped) { return (void)j, (void)args, v_bool(v.safe); }
 TEST(eq) { return v_bool(equal(v, first_arg(j, args))); }
 TEST(ne) { return v_bool(!equal(v, first_arg(j, args))); }
@@ -71,8 +71,8 @@ static Value letters(Jinja *j, Value v, bool lower) {
 }
 TEST(lower) { return (void)args, letters(j, v, true); }
 TEST(upper) { return (void)args, letters(j, v, false); }
-TEST(filter) { return (void)args, v_bool(is_string(v) && filter_find(v.as.string) && jinja_ok(j)); }
-TEST(test) { return (void)args, v_bool(is_string(v) && test_find(v.as.string) && jinja_ok(j)); }
+TEST(filter) { return (void)args, hashable(j, v), v_bool(is_string(v) && filter_find(v.as.string) && jinja_ok(j)); }
+TEST(test) { return (void)args, hashable(j, v), v_bool(is_string(v) && test_find(v.as.string) && jinja_ok(j)); }
 
 static const Builtin tests[] = {
     {"defined", test_defined}, {"undefined", test_undefined}, {"none", test_none}, {"boolean", test_boolean}, {"true", test_true}, {"false", test_false}, {"integer", test_integer},
@@ -91,5 +91,5 @@ const Builtin *test_find(Slice name) {
 bool test_call(Jinja *j, Slice name, Value value, const Args *args) {
     const Builtin *test = test_find(name);
     if (!test) jinja_fail(j, "no test named '%.*s'", (int)name.len, name.data);
-    return test && test->call(j, value, args).as.boolean;
+    return test && jinja_charge(j, value) && test->call(j, value, args).as.boolean;
 }

@@ -78,13 +78,8 @@ Value *dict_find(Value dict, Value key) {
 
 Value *dict_find_text(Value dict, const char *key) { return dict_find(dict, v_text(key)); }
 
-void dict_set(Jinja *j, Value dict, Value key, Value value) {
-    Value *old = dict_find(dict, key);
+static void dict_add(Jinja *j, Value dict, Value key, Value value) {
     if (dict.type != V_DICT && dict.type != V_NAMESPACE) return;
-    if (old) {
-        *old = value;
-        return;
-    }
     Dict *d = dict.as.dict;
     if (d->n == d->cap) {
         size_t cap = d->cap ? d->cap * 2 : 8;
@@ -95,6 +90,12 @@ void dict_set(Jinja *j, Value dict, Value key, Value value) {
         d->cap = cap;
     }
     d->pairs[d->n++] = (Pair){key, value};
+}
+
+void dict_set(Jinja *j, Value dict, Value key, Value value) {
+    Value *old = jinja_charge(j, dict) ? dict_find(dict, key) : NULL;
+    if (old) *old = value;
+    else dict_add(j, dict, key, value);
 }
 
 static Value from_json(Jinja *j, const json_t *json, int depth) {
@@ -117,12 +118,23 @@ static Value from_json(Jinja *j, const json_t *json, int depth) {
         json_t *item;
         json_object_foreach((json_t *)(uintptr_t)json, key, item) {
             if (!jinja_ok(j)) break;
-            dict_set(j, dict, v_text(key), from_json(j, item, depth + 1));
+            dict_add(j, dict, v_text(key), from_json(j, item, depth + 1)); /* JSON's keys are unique */
         }
         return dict;
     }
     }
     return v_none();
+}
+
+Value v_range(Jinja *j, int64_t start, int64_t stop, int64_t step) {
+    Value value = {.type = V_RANGE, .as.range = need(j, sizeof *value.as.range)};
+    if (!value.as.range) return v_undefined(NULL);
+    uint64_t span = step > 0 ? (uint64_t)stop - (uint64_t)start : (uint64_t)start - (uint64_t)stop, by = step > 0 ? (uint64_t)step : 0 - (uint64_t)step;
+    value.as.range->start = start;
+    value.as.range->stop = stop;
+    value.as.range->step = step;
+    value.as.range->n = (step > 0 ? start < stop : start > stop) ? (int64_t)MIN((span - 1) / by + 1, (uint64_t)INT64_MAX) : 0;
+    return value;
 }
 
 Value v_lazy(Value list) {
@@ -159,15 +171,34 @@ bool truth(Jinja *j, Value v) {
 
 bool slice_equal(Slice a, Slice b) { return a.len == b.len && (a.len == 0 || memcmp(a.data, b.data, a.len) == 0); }
 
+/* Exactly, as Python does: an integer is not rounded to the nearest double. */
+static int compare_mixed(int64_t a, double b) {
+    if (b >= 0x1p63) return -1;
+    if (b < -0x1p63) return 1;
+    int64_t whole = (int64_t)b;
+    if (a != whole) return a < whole ? -1 : 1;
+    double rest = b - (double)whole;
+    return rest > 0 ? -1 : rest < 0;
+}
+
+static int compare_numbers(Value a, Value b) {
+    if (a.type == V_FLOAT && b.type == V_FLOAT) return a.as.real < b.as.real ? -1 : a.as.real > b.as.real;
+    if (b.type == V_FLOAT) return compare_mixed(int_of(a), b.as.real);
+    if (a.type == V_FLOAT) return -compare_mixed(int_of(b), a.as.real);
+    return int_of(a) < int_of(b) ? -1 : int_of(a) > int_of(b);
+}
+
+static bool not_a_number(Value v) { return v.type == V_FLOAT && isnan(v.as.real); }
+
 static bool equal_at(Value a, Value b, int depth) {
-    if (depth > VALUE_DEPTH) return false;
-    if (is_number(a) && is_number(b)) return a.type == V_FLOAT || b.type == V_FLOAT ? number_of(a) == number_of(b) : int_of(a) == int_of(b);
-    if (a.type != b.type) return false;
+    if (depth > VALUE_DEPTH || not_a_number(a) || not_a_number(b)) return false;
+    if (is_number(a) && is_number(b)) return compare_numbers(a, b) == 0;
+    if (a.type != b.type || a.view != b.view) return false;
     switch (a.type) {
     case V_UNDEFINED: case V_NONE: return true;
     case V_STRING: return slice_equal(a.as.string, b.as.string);
-    case V_LIST: case V_TUPLE:
-        if (a.as.list->n != b.as.list->n) return false;
+    case V_LIST: case V_TUPLE: case V_VIEW:
+        if (a.as.list->n != b.as.list->n || a.view == 'v') return a.as.list == b.as.list;
         for (size_t i = 0; i < a.as.list->n; i++)
             if (!equal_at(a.as.list->items[i], b.as.list->items[i], depth + 1)) return false;
         return true;
@@ -185,13 +216,8 @@ static bool equal_at(Value a, Value b, int depth) {
 
 bool equal(Value a, Value b) { return equal_at(a, b, 0); }
 
-static int order(double a, double b) { return a < b ? -1 : a > b; }
-
 static int compare_at(Jinja *j, Value a, Value b, const char *op, int depth) {
-    if (is_number(a) && is_number(b)) {
-        if (a.type == V_FLOAT || b.type == V_FLOAT) return order(number_of(a), number_of(b));
-        return int_of(a) < int_of(b) ? -1 : int_of(a) > int_of(b);
-    }
+    if (is_number(a) && is_number(b)) return compare_numbers(a, b);
     if (is_string(a) && is_string(b)) {
         int first = memcmp(a.as.string.data, b.as.string.data, MIN(a.as.string.len, b.as.string.len));
         return first ? first : a.as.string.len < b.as.string.len ? -1 : a.as.string.len > b.as.string.len;
@@ -212,7 +238,15 @@ static int compare_at(Jinja *j, Value a, Value b, const char *op, int depth) {
 
 int compare(Jinja *j, Value a, Value b, const char *op) { return compare_at(j, a, b, op, 0); }
 
+bool hashable(Jinja *j, Value v) {
+    if (v.type == V_LIST || v.type == V_DICT) jinja_fail(j, "unhashable type: '%s'", type_name(v));
+    if (v.type == V_TUPLE)
+        for (size_t i = 0; i < v.as.list->n && jinja_ok(j); i++) hashable(j, v.as.list->items[i]);
+    return jinja_ok(j);
+}
+
 bool contains(Jinja *j, Value container, Value item) {
+    if (!jinja_charge(j, container)) return false;
     switch (container.type) {
     case V_STRING:
         if (!is_string(item)) {
@@ -226,9 +260,10 @@ bool contains(Jinja *j, Value container, Value item) {
             if (equal(items.as.list->items[i], item)) return true;
         return false;
     }
-    case V_DICT: return dict_find(container, item) != NULL;
+    case V_DICT: return hashable(j, item) && dict_find(container, item) != NULL;
     case V_RANGE: {
         if (!is_number(item) || number_of(item) != floor(number_of(item))) return false;
+        if (fabs(number_of(item)) > 0x1p53) return false;
         int64_t offset = (int64_t)number_of(item) - container.as.range->start;
         return offset % container.as.range->step == 0 && offset / container.as.range->step >= 0 && offset / container.as.range->step < container.as.range->n;
     }
@@ -244,6 +279,7 @@ int64_t length_of(Jinja *j, Value v) {
     case V_LIST: case V_TUPLE: case V_VIEW: return (int64_t)v.as.list->n;
     case V_DICT: return (int64_t)v.as.dict->n;
     case V_RANGE: return v.as.range->n;
+    case V_LOOP: return int_of(get_attribute(j, v, (Slice){"length", 6}));
     default: jinja_fail(j, "object of type '%s' has no len()", type_name(v)); return 0;
     }
 }
@@ -251,7 +287,7 @@ int64_t length_of(Jinja *j, Value v) {
 Value iterate(Jinja *j, Value v) {
     if (is_sequence(v)) return v;
     Value list = v_list(j, V_LIST);
-    if (!jinja_ok(j)) return list;
+    if (!jinja_charge(j, v)) return list;
     switch (v.type) {
     case V_UNDEFINED: break;
     case V_VIEW: *list.as.list = *v.as.list; break;
@@ -396,7 +432,11 @@ static void append_repr_at(Jinja *j, Str *out, Value v, int depth) {
     case V_BOOL: str_append(out, v.as.boolean ? "True" : "False"); break;
     case V_INT: str_printf(out, "%lld", (long long)v.as.integer); break;
     case V_FLOAT: append_float(out, v.as.real); break;
-    case V_STRING: append_string_repr(out, v.as.string); break;
+    case V_STRING:
+        if (v.safe) str_append(out, "Markup(");
+        append_string_repr(out, v.as.string);
+        if (v.safe) str_append_char(out, ')');
+        break;
     case V_LIST: case V_TUPLE:
         str_append_char(out, v.type == V_LIST ? '[' : '(');
         for (size_t i = 0; i < v.as.list->n && jinja_ok(j); i++) {
@@ -416,14 +456,22 @@ static void append_repr_at(Jinja *j, Str *out, Value v, int depth) {
         str_append(out, v.type == V_DICT ? "}" : "}>");
         break;
     case V_VIEW:
-        str_append(out, "dict_view(");
+        str_append(out, v.view == 'k' ? "dict_keys(" : v.view == 'v' ? "dict_values(" : "dict_items(");
         append_repr_at(j, out, (Value){.type = V_LIST, .as.list = v.as.list}, depth + 1);
         str_append_char(out, ')');
         break;
     case V_RANGE:
         str_printf(out, v.as.range->step == 1 ? "range(%lld, %lld" : "range(%lld, %lld, %lld", (long long)v.as.range->start,
-                   (long long)(v.as.range->start + v.as.range->n * v.as.range->step), (long long)v.as.range->step);
+                   (long long)v.as.range->stop, (long long)v.as.range->step);
         str_append_char(out, ')');
+        break;
+    case V_MACRO:
+        str_append(out, "<Macro ");
+        append_repr_at(j, out, get_attribute(j, v, (Slice){"name", 4}), depth + 1);
+        str_append_char(out, '>');
+        break;
+    case V_LOOP:
+        str_printf(out, "<LoopContext %lld/%lld>", (long long)int_of(get_attribute(j, v, (Slice){"index", 5})), (long long)length_of(j, v));
         break;
     default: str_printf(out, "<%s>", type_name(v)); break;
     }
@@ -466,7 +514,7 @@ static void append_json_string(Str *out, Slice s, bool ascii) {
 static void break_line(Str *out, const JsonStyle *style, int level) {
     if (style->indent < 0) return;
     str_append_char(out, '\n');
-    for (int64_t i = 0; i < style->indent * level; i++) str_append_char(out, ' ');
+    for (int64_t i = 0; i < style->indent * level; i++) str_append(out, style->space);
 }
 
 static void append_key(Jinja *j, Str *out, Value key, const JsonStyle *style) {
