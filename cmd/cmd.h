@@ -60,19 +60,30 @@ void end_live_line(void);
 void set_quiet(bool on);
 
 /* A model with its adapter and tokenizer, as most commands open it. */
-typedef struct OpenedModel { Model *model; Tokenizer *tokenizer; } OpenedModel; /* tokenizer NULL when the directory has none */
+typedef struct OpenedModel {
+    Model *model;
+    Tokenizer *tokenizer; /* NULL when the directory has none */
+    Chat *chat;           /* NULL without a tokenizer */
+} OpenedModel;
+/* How conversations are rendered: what most commands take as --chat-template, --now and --system. */
+typedef struct ChatChoice { const char *chat_template, *now, *system; } ChatChoice;
 Status check_compute(const char *compute); /* ST_USAGE unless NULL, auto, f32 or bf16 */
 Status open_tokenizer(const char *dir, Tokenizer **tokenizer); /* *tokenizer NULL when the directory has none */
-Status open_model(const char *dir, const char *adapter, const char *compute, OpenedModel *opened);
+Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened); /* choice NULL: the model's own template */
+Status open_chat(const char *dir, const ChatChoice *choice, OpenedModel *opened);
 void close_model(OpenedModel *opened);
 
-/* Rows of a .jsonl file (plain or .gz) as token ids: {"ids"}, {"prompt"} with or without {"completion"}, {"text"}. */
-typedef struct TokenRow { json_t *json; Ids ids; size_t n_prompt; } TokenRow; /* n_prompt: tokens of the prompt, where the row has one */
+#define CHAT_OPTIONS(choice)                                                                                                                       \
+    {"--chat-template", OPTION_TEXT, &(choice).chat_template, "FILE|NAME", "instead of the model's own: a file, chatml, llama3, alpaca or plain"}, \
+        {"--system", OPTION_TEXT, &(choice).system, "TEXT", "system message of conversations without one"}, {                                      \
+        "--now", OPTION_TEXT, &(choice).now, "DATE", "for templates that write the date, YYYY-MM-DD [HH:MM:SS]; today"                             \
+    }
+/* Rows of a file as token ids: questions (row_question of data.h) or whole rows (row_whole). config: of its fields `system` counts; NULL = none. ST_INPUT with file and line:
+ * also ids and lengths that the model does not know. */
+typedef struct TokenRow { json_t *json; Ids ids; } TokenRow;
 typedef struct TokenRows { TokenRow *items; size_t n, cap; } TokenRows;
-/* prompt_only: a completion beside a prompt is left out. ST_INPUT with file and line: also ids and lengths that the model does not know. */
-Status token_rows_read(const char *file, const Tokenizer *tokenizer, bool prompt_only, const ModelConfig *model, TokenRows *rows);
+Status token_rows_read(const char *file, const OpenedModel *opened, const DataConfig *config, bool questions, TokenRows *rows);
 void token_rows_release(TokenRows *rows);
-Status text_ids(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids); /* BOS as the post-processor has it, no EOS */
 
 /* Lines of results: to stdout when path is NULL, else to a file that appears whole. */
 typedef struct ResultFile { bool to_file; FileWriter writer; } ResultFile;

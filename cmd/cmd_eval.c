@@ -8,6 +8,7 @@
 enum { BATCH_TOKENS = 2048, LOGIT_ROWS = 128 };
 typedef struct Eval {
     const char *adapter, *compute, *data;
+    ChatChoice chat;
     DataConfig config;
     bool exact_match;
     double loss_sum;
@@ -151,9 +152,11 @@ static Status run(const Command *command, Eval *job) {
     Dataset *dataset = NULL;
     TRY(command_needs(command, 1, 1));
     if (!job->data) return status_fail(ST_USAGE, "tune eval needs --data FILE");
-    TRY(open_model(command->arguments[0], job->adapter, job->compute, &opened));
+    TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
     job->opened = &opened;
     job->config.scratch = getenv("TMPDIR");
+    job->config.chat = opened.chat;
+    job->config.system = job->chat.system;
     job->config.vocab_size = opened.model->config.vocab_size;
     if (opened.model->config.learned_positions) job->config.positions = opened.model->config.max_position_embeddings;
     Status status = dataset_load(&job->config, &(DataSource){.path = job->data}, 1, opened.tokenizer, &dataset);
@@ -178,8 +181,9 @@ Status cmd_eval(int argc, char **argv) {
         {"--data", OPTION_TEXT, &job.data, "FILE", "rows, as for training: .jsonl or .json, also .gz"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
-        {"--format", OPTION_TEXT, &job.config.format, "NAME", "auto, prompt_completion, alpaca, text or ids"},
-        {"--train-on", OPTION_TEXT, &job.config.train_on, "WHAT", "auto, completion or all"},
+        {"--format", OPTION_TEXT, &job.config.format, "NAME", "auto, messages, sharegpt, alpaca, prompt_completion, text, preference, kto or ids"},
+        {"--train-on", OPTION_TEXT, &job.config.train_on, "WHAT", "auto, completion, assistant, last or all"},
+        CHAT_OPTIONS(job.chat),
         {"--max-length", OPTION_INT, &job.config.max_length, "N", "longest row in tokens"},
         {"--truncation", OPTION_TEXT, &job.config.truncation, "HOW", "error (default), drop, keep_start or keep_end"},
         {"--exact-match", OPTION_FLAG, &job.exact_match, NULL, "also answer each prompt greedily and compare with the row's completion"},

@@ -5,10 +5,11 @@
 
 typedef struct Generate {
     const char *adapter, *compute, *prompt, *input, *output;
+    ChatChoice chat;
     GenerateConfig config;
     TextList stop;
     int64_t seed;
-    bool has_tokenizer;
+    const Tokenizer *tokenizer; /* NULL: the model has none */
     bool plain;              /* one prompt from the command line: its text streams to stdout */
     const TokenRows *rows;
     ResultFile result;
@@ -21,12 +22,21 @@ static Status stream_text(void *context, size_t prompt, int64_t sample, int32_t 
     return ST_OK;
 }
 
+/* A conversation as the template rendered it. */
+static void write_prompt(JsonWriter *w, const Tokenizer *tokenizer, const Ids *ids) {
+    Str text = {0};
+    if (tokenizer_decode(tokenizer, ids->data, ids->n, false, &text) == ST_OK) jw_string_n(w, "prompt", str_text(&text), text.len);
+    else jw_null(w, "prompt");
+    str_release(&text);
+}
+
 static void write_row(JsonWriter *w, const Generate *job, const Completion *c) {
     const TokenRow *row = &job->rows->items[c->prompt];
     const json_t *prompt = json_object_get(row->json, json_object_get(row->json, "prompt") ? "prompt" : "text");
     jw_object(w, NULL);
-    jw_string(w, "prompt", json_string_value(prompt));
-    if (job->has_tokenizer) jw_string_n(w, "completion", str_text(&c->text), c->text.len);
+    if (json_is_string(prompt) || !job->tokenizer) jw_string(w, "prompt", json_string_value(prompt));
+    else write_prompt(w, job->tokenizer, &row->ids);
+    if (job->tokenizer) jw_string_n(w, "completion", str_text(&c->text), c->text.len);
     else jw_null(w, "completion");
     jw_array(w, "completion_ids");
     for (size_t i = 0; i < c->ids.n; i++) jw_int(w, NULL, c->ids.data[i]);
@@ -77,7 +87,7 @@ static Status prompt_row(const Generate *job, const Tokenizer *tokenizer, TokenR
     row = (TokenRow){.json = json_pack("{s:s}", "prompt", job->prompt)};
     if (!row.json) return status_fail(ST_INPUT, "the prompt is not valid UTF-8");
     *rows = (TokenRows){&row, 1, 1};
-    return text_ids(tokenizer, job->prompt, strlen(job->prompt), &row.ids);
+    return encode_prompt(tokenizer, job->prompt, strlen(job->prompt), &row.ids);
 }
 
 static Status run_prompts(Generate *job, const OpenedModel *opened, const TokenRows *rows, Arena *arena) {
@@ -96,13 +106,16 @@ static Status run(const Command *command, Generate *job) {
     TokenRows rows = {0};
     TRY(command_needs(command, 1, 1));
     TRY(check(job));
-    TRY(open_model(command->arguments[0], job->adapter, job->compute, &opened));
+    TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
     job->config.seed = (uint64_t)job->seed;
     job->config.n_stop = job->stop.n;
     job->config.stop = job->stop.items;
-    job->has_tokenizer = opened.tokenizer != NULL;
+    int32_t end_of_turn = chat_end_of_turn(opened.chat);
+    job->config.stop_ids = &end_of_turn;
+    job->config.n_stop_ids = end_of_turn >= 0;
+    job->tokenizer = opened.tokenizer;
     job->plain = job->prompt && !job->output && !command->json;
-    Status status = job->prompt ? prompt_row(job, opened.tokenizer, &rows) : token_rows_read(job->input, opened.tokenizer, true, &opened.model->config, &rows);
+    Status status = job->prompt ? prompt_row(job, opened.tokenizer, &rows) : token_rows_read(job->input, &opened, &(DataConfig){.system = job->chat.system}, true, &rows);
     if (status == ST_OK) status = run_prompts(job, &opened, &rows, command->arena);
     if (job->input) token_rows_release(&rows);
     else if (rows.n) json_decref(rows.items[0].json), ids_release(&rows.items[0].ids);
@@ -115,17 +128,19 @@ Status cmd_generate(int argc, char **argv) {
     Command command = {
         .arguments_help = "MODEL (--prompt TEXT | --input ROWS.jsonl)",
         .help = "Continues prompts: text on stdout, or with --input, -o or --json one row per completion:\n"
-                "{\"prompt\", \"completion\", \"completion_ids\", \"logprobs\", \"finish_reason\": \"stop\"|\"length\"}. Rows are {\"prompt\": ...} or {\"ids\": [...]}.\n"
+                "{\"prompt\", \"completion\", \"completion_ids\", \"logprobs\", \"finish_reason\": \"stop\"|\"length\"}. Rows are {\"prompt\": ...}, {\"messages\": [...]}, {\"ids\": [...]}\n"
+                "or whole training rows, of which the answer is left out.\n"
                 "A row's result depends on the seed and its number, not on what else is generated.\n"
                 "    tune generate models/smollm2 --prompt 'The capital of France is' --greedy --max-new-tokens 8",
     };
     SampleConfig *sample = &job.config.sample;
     const Option options[] = {
         {"--prompt", OPTION_TEXT, &job.prompt, "TEXT", "one prompt"},
-        {"--input", OPTION_TEXT, &job.input, "FILE", "rows of prompts, .jsonl or .jsonl.gz"},
+        {"--input", OPTION_TEXT, &job.input, "FILE", "rows of prompts: .jsonl, .json, .csv, .parquet, .txt"},
         {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
+        CHAT_OPTIONS(job.chat),
         {"-n", OPTION_INT, &job.config.n, "N", "completions per prompt (1)"},
         {"--max-new-tokens", OPTION_INT, &job.config.max_new_tokens, "N", "longest completion in tokens (128)"},
         {"--temperature", OPTION_REAL, &sample->temperature, "X", "1 = as the model has it, 0 = greedy"},

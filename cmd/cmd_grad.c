@@ -5,7 +5,7 @@
 
 enum { BATCH_TOKENS = 1024 }; /* rows that run together: what bounds the memory of activations */
 
-typedef struct Grad { const char *adapter, *compute, *output; } Grad;
+typedef struct Grad { const char *adapter, *compute, *output; ChatChoice chat; } Grad;
 typedef struct GradBatch { int32_t *ids, *positions, *targets; Segment *segments; double *weights; } GradBatch;
 
 static Status open_trained(const char *dir, const Grad *job, Model **model) {
@@ -98,19 +98,18 @@ static Status write_gradients(const Model *model, const char *path) {
 }
 
 static Status run(const Command *command, const Grad *job) {
-    Model *model = NULL;
-    Tokenizer *tokenizer = NULL;
+    OpenedModel opened = {0};
     TokenRows rows = {0};
     TRY(command_needs(command, 2, 2));
     if (!job->output) return status_fail(ST_USAGE, "tune grad needs -o OUT.safetensors");
-    Status status = open_trained(command->arguments[0], job, &model);
-    if (status == ST_OK) status = open_tokenizer(command->arguments[0], &tokenizer);
-    if (status == ST_OK) status = token_rows_read(command->arguments[1], tokenizer, false, &model->config, &rows);
-    if (status == ST_OK) status = add_gradients(command, model, &rows);
-    if (status == ST_OK) status = write_gradients(model, job->output);
+    Status status = open_trained(command->arguments[0], job, &opened.model);
+    if (status == ST_OK) status = open_tokenizer(command->arguments[0], &opened.tokenizer);
+    if (status == ST_OK) status = open_chat(command->arguments[0], &job->chat, &opened);
+    if (status == ST_OK) status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system}, false, &rows);
+    if (status == ST_OK) status = add_gradients(command, opened.model, &rows);
+    if (status == ST_OK) status = write_gradients(opened.model, job->output);
     token_rows_release(&rows);
-    tokenizer_free(tokenizer);
-    model_free(model);
+    close_model(&opened);
     return status;
 }
 
@@ -119,13 +118,14 @@ Status cmd_grad(int argc, char **argv) {
     Command command = {
         .arguments_help = "MODEL ROWS.jsonl -o OUT.safetensors",
         .help = "Writes the gradient of the mean loss over all predicted tokens of the rows, F32: of every parameter under the checkpoint's names, or of the adapter's tensors.\n"
-                "A tied head has no entry of its own. Rows are {\"ids\": [...]}, {\"text\": ...} or {\"prompt\": ..., \"completion\": ...}.\n"
+                "A tied head has no entry of its own. Rows are as for tune score.\n"
                 "    tune grad models/smollm2 rows.jsonl -o gradient.safetensors",
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "FILE", "where the gradients go"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter: the gradients are those of its tensors"},
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "f32 (unless told), bf16 or auto"},
+        CHAT_OPTIONS(job.chat),
         {0},
     };
     bool done;

@@ -4,7 +4,7 @@
 
 #include "cmd/cmd.h"
 
-typedef struct Score { const char *adapter, *compute, *output, *logits; SafetensorsWriter *writer; } Score;
+typedef struct Score { const char *adapter, *compute, *output, *logits; ChatChoice chat; SafetensorsWriter *writer; } Score;
 
 static void declare_logits(SafetensorsWriter *writer, const TokenRows *rows, int64_t vocab) {
     for (size_t r = 0; r < rows->n; r++) {
@@ -65,8 +65,8 @@ static Status run(const Command *command, Score *job) {
     OpenedModel opened;
     TokenRows rows;
     TRY(command_needs(command, 2, 2));
-    TRY(open_model(command->arguments[0], job->adapter, job->compute, &opened));
-    Status status = token_rows_read(command->arguments[1], opened.tokenizer, false, &opened.model->config, &rows);
+    TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
+    Status status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system}, false, &rows);
     if (status == ST_OK) status = score(command, job, &opened, &rows);
     token_rows_release(&rows);
     close_model(&opened);
@@ -78,12 +78,14 @@ Status cmd_score(int argc, char **argv) {
     Command command = {
         .arguments_help = "MODEL ROWS.jsonl",
         .help = "Per row {\"ids\": [...], \"logprobs\": [null, -1.23, ...], \"sum\": ...} in nats: the log-probability of each token given those before it.\n"
-                "Rows are {\"ids\": [...]}, {\"text\": ...} or {\"prompt\": ..., \"completion\": ...}; BOS is added where the tokenizer adds it, EOS never.",
+                "Rows are {\"ids\": [...]}, {\"text\": ...}, {\"prompt\": ..., \"completion\": ...}, {\"messages\": [...]} or what training takes. BOS is added where the tokenizer adds it, EOS only by\n"
+                "a chat template.",
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
+        CHAT_OPTIONS(job.chat),
         {"--logits", OPTION_TEXT, &job.logits, "FILE", "also write logits.N (tokens, vocabulary) F32 as safetensors"},
         {0},
     };

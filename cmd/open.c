@@ -18,12 +18,19 @@ Status open_tokenizer(const char *dir, Tokenizer **tokenizer) {
     return there ? tokenizer_load(dir, tokenizer) : ST_OK;
 }
 
-Status open_model(const char *dir, const char *adapter, const char *compute, OpenedModel *opened) {
+Status open_chat(const char *dir, const ChatChoice *choice, OpenedModel *opened) {
+    if (opened->tokenizer) return chat_open(dir, choice ? choice->chat_template : NULL, choice ? choice->now : NULL, opened->tokenizer, &opened->chat);
+    if (!choice || !choice->chat_template) return ST_OK;
+    return status_fail(ST_INPUT, "a chat template needs a tokenizer, and '%s' has none", dir);
+}
+
+Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened) {
     *opened = (OpenedModel){0};
     TRY(check_compute(compute));
     Status status = model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(compute ? compute : "auto")}, &opened->model);
     if (status == ST_OK && adapter) status = adapter_load(opened->model, adapter, false);
     if (status == ST_OK) status = open_tokenizer(dir, &opened->tokenizer);
+    if (status == ST_OK) status = open_chat(dir, choice, opened);
     if (status != ST_OK) close_model(opened);
     return status;
 }
@@ -31,5 +38,6 @@ Status open_model(const char *dir, const char *adapter, const char *compute, Ope
 void close_model(OpenedModel *opened) {
     model_free(opened->model);
     tokenizer_free(opened->tokenizer);
+    chat_close(opened->chat);
     *opened = (OpenedModel){0};
 }

@@ -202,7 +202,7 @@ static size_t common_prefix(const Str *a, const Str *b) {
 }
 
 static Status not_prefix(const Str *part, const Str *whole, size_t at, size_t n_messages) {
-    enum { BEFORE = 16, AFTER = 32 };
+    enum { BEFORE = 24, AFTER = 32 };
     size_t from = at > BEFORE ? at - BEFORE : 0;
     Str alone = {0}, within = {0};
     str_append_json(&alone, part->data + from, MIN(part->len - from, (size_t)(BEFORE + AFTER)));

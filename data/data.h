@@ -73,6 +73,8 @@ typedef struct DataFormat {
     bool (*detect)(const json_t *row);
     /* Fills an empty encoding from one row. ST_INPUT for a row that lacks a field (the caller adds file and line). */
     Status (*encode)(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
+    /* The ids that ask for what such a row answers; see row_question. */
+    Status (*question)(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
     bool needs_tokenizer;
     bool takes_system;       /* data.system has a place in it */
 } DataFormat;
@@ -144,6 +146,11 @@ Status rows_read_some(const char *path, int64_t max_rows, RowCallback *read, voi
 Status rows_read_as(const char *path, const RowsConfig *config, RowCallback *read, void *context);
 /* The files that a path with * ? [...] means, sorted by bytes; a path that exists, or has none of these characters, means itself. ST_INPUT when no file matches. */
 Status rows_expand(const char *pattern, Arena *arena, const char ***paths, size_t *n);
+/* For those who use a model on rows. A row as a question: its prompt, or its conversation up to the answer, with the generation prompt; of a whole training row what comes
+ * before the (last) trained part. A row as a whole: all of its tokens, a prompt and its completion as one text; BOS where the tokenizer adds it, EOS only where the chat
+ * template writes it. Rows are told by their columns. ST_INPUT. */
+Status row_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
+Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
 /* Text of an Alpaca row's prompt: Stanford's wording. */
 void alpaca_prompt(const char *instruction, const char *input, Str *text);
 /* ids of `text` with BOS where the post-processor adds it and the text does not begin with it; EOS never. */
@@ -152,6 +159,8 @@ Status encode_prompt(const Tokenizer *tokenizer, const char *text, size_t len, I
 Status encode_pair(const Tokenizer *tokenizer, const DataConfig *config, const char *prompt, const char *completion, Encoding *encoding);
 /* The row's `weight`, which each of its tokens' losses is multiplied by; 1 without one, 0: the row is not trained. ST_INPUT for what is no such number. */
 Status row_weight(const json_t *row, double *weight);
+/* What the formats are and which columns tell them, for messages. */
+void data_formats_list(Str *text);
 /* A text column of a row; ST_INPUT when it is missing or no string. */
 Status row_text(const json_t *row, const char *key, const char **text);
 

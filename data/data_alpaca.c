@@ -45,17 +45,31 @@ static Status optional_text(const json_t *row, const char *key, const char **tex
     return given && !json_is_null(given) ? row_text(row, key, text) : ST_OK;
 }
 
-static Status encode_alpaca(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
-    const char *instruction, *output, *input, *system;
-    TRY(train_on_text(config));
+static Status append_prompt(const json_t *row, const DataConfig *config, Str *prompt) {
+    const char *instruction, *input, *system;
     TRY(row_text(row, "instruction", &instruction));
-    TRY(row_text(row, "output", &output));
     TRY(optional_text(row, "input", &input));
     TRY(optional_text(row, "system", &system));
+    append_opening(system[0] || !config->system ? system : config->system, input[0], prompt);
+    TRY(append_history(json_object_get(row, "history"), prompt));
+    append_round(instruction, input, prompt);
+    return ST_OK;
+}
+
+static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     Str prompt = {0};
-    append_opening(system[0] || !config->system ? system : config->system, input[0], &prompt);
-    Status status = append_history(json_object_get(row, "history"), &prompt);
-    append_round(instruction, input, &prompt);
+    Status status = append_prompt(row, config, &prompt);
+    if (status == ST_OK) status = encode_prompt(tokenizer, str_text(&prompt), prompt.len, ids);
+    str_release(&prompt);
+    return status;
+}
+
+static Status encode_alpaca(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    const char *output;
+    TRY(train_on_text(config));
+    TRY(row_text(row, "output", &output));
+    Str prompt = {0};
+    Status status = append_prompt(row, config, &prompt);
     if (status == ST_OK) status = encode_pair(tokenizer, config, str_text(&prompt), output, encoding);
     str_release(&prompt);
     return status;
@@ -66,6 +80,7 @@ const DataFormat data_format_alpaca = {
     .help = "{\"instruction\",\"input\",\"output\"}",
     .detect = detect_alpaca,
     .encode = encode_alpaca,
+    .question = question,
     .needs_tokenizer = true,
     .takes_system = true,
 };

@@ -38,9 +38,23 @@ static Status encode_ids(const json_t *row, const DataConfig *config, const Toke
     return ST_OK;
 }
 
+/* Up to the first token that is trained. */
+static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    Encoding encoding = {0};
+    size_t n = 0;
+    bool labelled = json_is_array(json_object_get(row, "labels"));
+    Status status = encode_ids(row, config, tokenizer, &encoding);
+    while (n < encoding.ids.n && !(labelled && encoding.labels.data[n] != LABEL_NONE)) n++;
+    if (status == ST_OK) ids_append(ids, encoding.ids.data, n);
+    ids_release(&encoding.ids);
+    ids_release(&encoding.labels);
+    return status;
+}
+
 const DataFormat data_format_ids = {
     .name = "ids",
     .help = "{\"input_ids\",\"labels\"}",
     .detect = detect_ids,
     .encode = encode_ids,
+    .question = question,
 };

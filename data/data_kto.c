@@ -19,6 +19,7 @@ const DataFormat data_format_kto = {
     .help = "{\"prompt\",\"completion\",\"label\"}",
     .detect = detect_kto,
     .encode = encode_row,
+    .question = prompt_question,
     .needs_tokenizer = true,
     .takes_system = true,
 };

@@ -4,14 +4,27 @@
 
 static bool detect_messages(const json_t *row) { return json_object_get(row, "messages") != NULL; }
 
-static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
-    json_t *given, *messages;
+static Status read_messages(const json_t *row, const DataConfig *config, json_t **messages) {
+    json_t *given;
     TRY(row_list(row, "messages", &given));
     if (!given) return status_fail(ST_INPUT, "the row lacks 'messages'");
-    Status status = messages_normalize(given, config->system, &messages);
+    Status status = messages_normalize(given, config->system, messages);
     json_decref(given);
-    TRY(status);
-    status = encode_messages(messages, 0, row, config, tokenizer, encoding);
+    return status;
+}
+
+static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    json_t *messages;
+    TRY(read_messages(row, config, &messages));
+    Status status = encode_question(messages, row, config, tokenizer, ids);
+    json_decref(messages);
+    return status;
+}
+
+static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    json_t *messages;
+    TRY(read_messages(row, config, &messages));
+    Status status = encode_messages(messages, 0, row, config, tokenizer, encoding);
     json_decref(messages);
     return status;
 }
@@ -21,6 +34,7 @@ const DataFormat data_format_messages = {
     .help = "{\"messages\"}",
     .detect = detect_messages,
     .encode = encode_row,
+    .question = question,
     .needs_tokenizer = true,
     .takes_system = true,
 };

@@ -58,6 +58,7 @@ const DataFormat data_format_preference = {
     .help = "{\"prompt\",\"chosen\",\"rejected\"}",
     .detect = detect_preference,
     .encode = encode_row,
+    .question = prompt_question,
     .needs_tokenizer = true,
     .takes_system = true,
 };

@@ -42,6 +42,7 @@ const DataFormat data_format_prompt_completion = {
     .help = "{\"prompt\",\"completion\"}",
     .detect = detect_pair,
     .encode = encode_row,
+    .question = prompt_question,
     .needs_tokenizer = true,
     .takes_system = true,
 };

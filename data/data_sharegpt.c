@@ -65,16 +65,30 @@ static Status to_messages(const json_t *row, const json_t *turns, json_t **messa
     return ST_OK;
 }
 
-static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
-    json_t *turns, *messages = NULL, *normal = NULL;
+static Status read_messages(const json_t *row, const DataConfig *config, json_t **normal) {
+    json_t *turns, *messages = NULL;
     TRY(row_list(row, json_object_get(row, "conversations") ? "conversations" : "conversation", &turns));
     if (!turns) return status_fail(ST_INPUT, "the row lacks 'conversations'");
     Status status = json_array_size(turns) ? to_messages(row, turns, &messages) : status_fail(ST_INPUT, "the conversation is empty");
-    if (status == ST_OK) status = messages_normalize(messages, config->system, &normal);
-    if (status == ST_OK) status = encode_messages(normal, 0, row, config, tokenizer, encoding);
+    if (status == ST_OK) status = messages_normalize(messages, config->system, normal);
     json_decref(turns);
     json_decref(messages);
-    json_decref(normal);
+    return status;
+}
+
+static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    json_t *messages;
+    TRY(read_messages(row, config, &messages));
+    Status status = encode_messages(messages, 0, row, config, tokenizer, encoding);
+    json_decref(messages);
+    return status;
+}
+
+static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    json_t *messages;
+    TRY(read_messages(row, config, &messages));
+    Status status = encode_question(messages, row, config, tokenizer, ids);
+    json_decref(messages);
     return status;
 }
 
@@ -83,6 +97,7 @@ const DataFormat data_format_sharegpt = {
     .help = "{\"conversations\"}",
     .detect = detect_sharegpt,
     .encode = encode_row,
+    .question = question,
     .needs_tokenizer = true,
     .takes_system = true,
 };

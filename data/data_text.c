@@ -13,10 +13,18 @@ static Status encode_text(const json_t *row, const DataConfig *config, const Tok
     return encode_pair(tokenizer, config, "", text, encoding);
 }
 
+static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    const char *text;
+    (void)config;
+    TRY(row_text(row, "text", &text));
+    return encode_prompt(tokenizer, text, strlen(text), ids);
+}
+
 const DataFormat data_format_text = {
     .name = "text",
     .help = "{\"text\"}",
     .detect = detect_text,
     .encode = encode_text,
+    .question = question,
     .needs_tokenizer = true,
 };

@@ -17,6 +17,64 @@ const DataFormat *data_format_find(const char *name) {
     return NULL;
 }
 
+void data_formats_list(Str *text) {
+    for (size_t i = 0; i < COUNT_OF(formats); i++) str_printf(text, "%s%s", i ? ", " : "", formats[i]->help);
+}
+
+static Status find_format(const json_t *row, const Tokenizer *tokenizer, const DataFormat **format) {
+    *format = NULL;
+    for (size_t i = 0; i < COUNT_OF(formats) && !*format; i++)
+        if (formats[i]->detect(row)) *format = formats[i];
+    if (*format && (tokenizer || !(*format)->needs_tokenizer)) return ST_OK;
+    if (*format) {
+        status_fail(ST_INPUT, "the row holds text, and the model directory has no tokenizer");
+        return status_hint(ST_INPUT, "rows with ids need none: {\"ids\": [...]}");
+    }
+    Str known = {0};
+    data_formats_list(&known);
+    status_fail(ST_INPUT, "cannot tell what the row is by its columns");
+    status_hint(ST_INPUT, "known are %s", str_text(&known));
+    str_release(&known);
+    return ST_INPUT;
+}
+
+Status row_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    const DataFormat *format;
+    TRY(find_format(row, tokenizer, &format));
+    return format->question(row, config, tokenizer, ids);
+}
+
+/* A prompt and its completion as one text, without the EOS that training adds: a token may span the border. */
+static Status whole_text(const char *prompt, const char *completion, const Tokenizer *tokenizer, Ids *ids) {
+    Str whole = {0};
+    str_append(&whole, prompt);
+    str_append(&whole, completion);
+    Status status = encode_prompt(tokenizer, str_text(&whole), whole.len, ids);
+    str_release(&whole);
+    return status;
+}
+
+Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    const DataFormat *format;
+    const char *prompt, *completion = "";
+    TRY(find_format(row, tokenizer, &format));
+    if (strcmp(format->name, "text") == 0) return format->question(row, config, tokenizer, ids);
+    if (json_is_string(json_object_get(row, "prompt"))) {
+        TRY(row_text(row, "prompt", &prompt));
+        if (json_object_get(row, "completion")) TRY(row_text(row, "completion", &completion));
+        return whole_text(prompt, completion, tokenizer, ids);
+    }
+    if (strcmp(format->name, "prompt") == 0) return format->question(row, config, tokenizer, ids);
+    DataConfig all = *config;
+    Encoding encoding = {0};
+    all.train_on = "all";
+    Status status = format->encode(row, &all, tokenizer, &encoding);
+    if (status == ST_OK) ids_append(ids, encoding.ids.data, encoding.ids.n);
+    ids_release(&encoding.ids);
+    ids_release(&encoding.labels);
+    return status;
+}
+
 Status row_text(const json_t *row, const char *key, const char **text) {
     const json_t *value = json_object_get(row, key);
     if (!value) return status_fail(ST_INPUT, "the row lacks '%s'", key);

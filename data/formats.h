@@ -13,4 +13,7 @@ Status train_on_text(const DataConfig *config);
 /* A prompt and its answer, both texts or both lists of messages. */
 Status encode_answer(const json_t *row, const json_t *prompt, const json_t *completion, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
 
+/* The prompt of a row, a text or a list of messages, as a question. */
+Status prompt_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
+
 #endif

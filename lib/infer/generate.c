@@ -162,6 +162,8 @@ static bool is_eos(const Generator *g, int32_t id) {
     if (g->config->ignore_eos) return false;
     for (size_t i = 0; i < g->model->config.n_eos; i++)
         if (g->model->config.eos_token_id[i] == id) return true;
+    for (size_t i = 0; i < g->config->n_stop_ids; i++)
+        if (g->config->stop_ids[i] == id) return true;
     return g->tokenizer && tokenizer_eos(g->tokenizer) == id;
 }
 

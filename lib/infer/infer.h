@@ -48,7 +48,9 @@ typedef struct GenerateConfig {
     uint64_t seed;
     size_t n_stop;
     const char *const *stop;   /* texts; need a tokenizer */
-    bool ignore_eos;
+    size_t n_stop_ids;
+    const int32_t *stop_ids;   /* tokens that end a completion beside the model's EOS, such as the chat template's end of turn */
+    bool ignore_eos;           /* neither of them ends it */
     int64_t max_batch;         /* sequences at a time; 0 = as many as memory reasonably allows */
 } GenerateConfig;
 /* Runs all prompts; a prompt is prefilled once for its n completions, whose cache pages are shared and copied on write. Results do not depend on what else is in the batch.
