@@ -84,6 +84,21 @@ static Status print_schema(void) {
     return ST_OK;
 }
 
+/* What was typed, so that a shell reads it as the same again; options are left out. */
+static void command_line(const Command *command, Str *text) {
+    str_append(text, "tune sft");
+    for (size_t i = 0; i < command->n_arguments; i++) {
+        const char *argument = command->arguments[i];
+        bool plain = argument[strspn(argument, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%")] == '\0';
+        str_append(text, plain ? " " : " '");
+        for (const char *at = argument; *at; at++) {
+            if (*at == '\'') str_append(text, "'\\''");
+            else str_append_char(text, *at);
+        }
+        if (!plain) str_append_char(text, '\'');
+    }
+}
+
 static Status train(const Command *command, bool resume, bool dry_run) {
     /* The first argument without '=' is the recipe, the rest are overrides; a run can be given by overrides alone. */
     bool has_file = command->n_arguments > 0 && !strchr(command->arguments[0], '=');
@@ -98,9 +113,13 @@ static Status train(const Command *command, bool resume, bool dry_run) {
     recipe->program = "tune " TUNE_VERSION;
     use_threads(command->threads ? command->threads : recipe->threads);
     TrainResult result = {0};
-    Status status = sft_run(&(SftConfig){.recipe = recipe, .resume = resume, .dry_run = dry_run, .on_plan = show_plan, .on_progress = show_step, .context = recipe}, &result);
+    Str typed = {0};
+    command_line(command, &typed);
+    if (resume) str_append(&typed, " --resume");
+    Status status = sft_run(&(SftConfig){.recipe = recipe, .command = str_text(&typed), .resume = resume, .dry_run = dry_run, .on_plan = show_plan, .on_progress = show_step, .context = recipe}, &result);
     if (status == ST_OK && !dry_run) summarize(command, recipe, &result);
     if (status == ST_INTERRUPTED) status_hint(status, "go on with: tune sft %s --resume", has_file ? command->arguments[0] : "...");
+    str_release(&typed);
     recipe_free(recipe);
     return status;
 }

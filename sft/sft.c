@@ -1,9 +1,11 @@
 /* Supervised fine-tuning: model, adapter, tokenizer and rows from the recipe, the objective, and what is written at the end. */
-#include "sft/sft.h"
+#include "sft/started.h"
 
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+
+#include "lib/train/report.h"
 
 typedef struct Sft {
     const SftConfig *config;
@@ -399,6 +401,7 @@ static Status train_in(Sft *sft, Run **run, TrainResult *result) {
     bool dry = config->dry_run || trainer_check_memory(sft->recipe, &plan.memory) != ST_OK;
     if (!dry) TRY(run_open(sft->recipe, config->resume, run));
     if (*run) note_plan(*run, &plan);
+    if (*run) TRY(started_write(*run, config, &plan, sft->train, sft->tokenizer));
     if (config->on_plan) config->on_plan(config->context, &plan);
     if (dry) return trainer_check_memory(sft->recipe, &plan.memory);
     trainer.run = *run;
@@ -418,6 +421,20 @@ static Status sft_begin(Sft *sft, Run **run, TrainResult *result) {
     TRY(load_data(sft));
     TRY(plan_steps(sft));
     return train_in(sft, run, result);
+}
+
+/* The page is a convenience: when it can't be written, the run is what it is. `status` and its text stay. */
+static Status write_report(Run *run, Status status) {
+    Str text = {0}, hint = {0};
+    str_append(&text, status_text());
+    str_append(&hint, status_hint_text());
+    const char *dir = run_dir(run), *path = run_path(run, "report.html");
+    if (path && report_write(&dir, 1, path, NULL) != ST_OK) run_warn(run, "no report.html: %s", status_text());
+    if (status != ST_OK) status_fail(status, "%s", str_text(&text));
+    if (status != ST_OK && hint.len > 0) status_hint(status, "%s", str_text(&hint));
+    str_release(&text);
+    str_release(&hint);
+    return status;
 }
 
 static void sft_release(Sft *sft) {
@@ -445,6 +462,7 @@ Status sft_run(const SftConfig *config, TrainResult *result) {
     *result = (TrainResult){.best_step = -1};
     Status status = sft_begin(&sft, &run, result);
     sft_release(&sft);
+    if (run && !result->already_finished) status = write_report(run, status);
     run_close(run);
     return status;
 }

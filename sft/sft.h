@@ -24,6 +24,7 @@ typedef struct SftPlan {
 } SftPlan;
 typedef struct SftConfig {
     const Recipe *recipe;
+    const char *command;           /* as it was typed, for the run's record; may be NULL */
     bool resume;
     bool dry_run;                  /* everything but training: nothing is written but data.cache */
     void (*on_plan)(void *context, const SftPlan *plan);          /* before the first step; may be NULL */

@@ -356,10 +356,10 @@ static Status train(Trainer *trainer) {
 }
 
 static json_t *summary_json(const TrainResult *result) {
-    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:I, s:f, s:I, s:I, s:b}", "steps", (json_int_t)result->steps, "first_loss", real_or_null(result->first_loss), "last_loss",
+    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:I, s:f, s:I, s:I, s:b, s:I}", "steps", (json_int_t)result->steps, "first_loss", real_or_null(result->first_loss), "last_loss",
                      real_or_null(result->last_loss), "eval_loss", real_or_null(result->eval_loss), "best_eval_loss", real_or_null(result->best_eval_loss), "best_step",
                      (json_int_t)result->best_step, "seconds", result->seconds, "tokens", (json_int_t)result->tokens, "loss_tokens", (json_int_t)result->loss_tokens,
-                     "early_stopped", (int)result->early_stopped);
+                     "early_stopped", (int)result->early_stopped, "peak_rss_bytes", (json_int_t)memory_peak());
 }
 
 static TrainResult result_of(const Trainer *trainer) {

@@ -1,0 +1,596 @@
+/* The page: how it went in a few numbers, curves, data with the mask, samples, speed and memory, settings. */
+#include "lib/train/report.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/train/report_parts.h"
+
+enum { LONGEST_TEXT = 6000 };
+
+/* ---- small parts ---- */
+
+static double number_in(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
+static const char *text_in(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_string(value) ? json_string_value(value) : NULL;
+}
+
+/* 1234567 -> 1 234 567 with thin spaces. */
+static void append_count(Str *out, double value) {
+    char digits[32];
+    if (!(fabs(value) < 1e15)) {
+        append_number(out, value);
+        return;
+    }
+    int len = snprintf(digits, sizeof digits, "%.0f", value);
+    for (int i = 0; i < len; i++) {
+        if (i > 0 && (len - i) % 3 == 0 && digits[i - 1] != '-') str_append(out, "\xE2\x80\xAF");
+        str_append_char(out, digits[i]);
+    }
+}
+
+static void PRINTF_LIKE(4, 5) tile(Str *html, const char *label, const Str *value, const char *format, ...) {
+    char below[256];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(below, sizeof below, format, args);
+    va_end(args);
+    str_append(html, "<div class=\"tile\">");
+    html_element(html, "span", label);
+    html_element(html, "b", str_text(value));
+    html_element(html, "span", below);
+    str_append(html, "</div>\n");
+}
+
+static void cell(Str *html, const Str *text) {
+    html_element(html, "td class=\"n\"", str_text(text));
+}
+
+static void cell_number(Str *html, double value) {
+    Str text = {0};
+    append_number(&text, value);
+    cell(html, &text);
+    str_release(&text);
+}
+
+static void cell_count(Str *html, double value) {
+    Str text = {0};
+    append_count(&text, value);
+    cell(html, &text);
+    str_release(&text);
+}
+
+static void head_of(Str *html, const char *title) {
+    str_append(html, "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\"><head><meta charset=\"utf-8\"/><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/>");
+    html_element(html, "title", title);
+    str_printf(html, "<style>\n%s</style></head>\n<body><main>\n", report_style);
+}
+
+static void foot_of(Str *html) {
+    str_append(html, "<footer>Made by tune report from run directories alone; this page loads nothing.</footer>\n</main>\n");
+    str_printf(html, "<script>\n%s</script></body></html>\n", report_script);
+}
+
+/* ---- how it went ---- */
+
+static const char *state_of(const RunNumbers *numbers, const json_t *finished, Str *text) {
+    if (numbers->finished) {
+        str_append(text, json_is_true(json_object_get(finished, "early_stopped")) ? "stopped early" : "finished");
+        return "done";
+    }
+    str_printf(text, "not finished: step %lld", (long long)numbers->steps);
+    if (numbers->planned_steps > 0) str_printf(text, " of %lld", (long long)numbers->planned_steps);
+    return "open";
+}
+
+static void write_state(const RunRecord *run, Str *html) {
+    Str text = {0};
+    const char *class = state_of(&run->numbers, run->finished, &text);
+    str_printf(html, "<span class=\"state %s\">", class);
+    html_text(html, str_text(&text));
+    str_append(html, "</span>");
+    str_release(&text);
+}
+
+static void loss_tiles(const RunNumbers *numbers, Str *html) {
+    Str value = {0}, below = {0};
+    append_number(&value, numbers->last_loss);
+    append_number(&below, numbers->first_loss);
+    tile(html, "training loss", &value, "last step; first %s", str_text(&below));
+    if (!isnan(numbers->eval_loss)) {
+        str_clear(&value);
+        str_clear(&below);
+        append_number(&value, numbers->eval_loss);
+        str_append(&below, "best ");
+        append_number(&below, numbers->best_eval_loss);
+        tile(html, "held-out loss", &value, "%s", str_text(&below));
+    }
+    str_release(&value);
+    str_release(&below);
+}
+
+static void work_tiles(const RunRecord *run, Str *html) {
+    const RunNumbers *numbers = &run->numbers;
+    const Series *epochs = record_series(run, "epoch");
+    char words[32];
+    Str value = {0}, below = {0};
+    append_count(&value, (double)numbers->steps);
+    if (epochs && epochs->n) {
+        append_number(&below, epochs->points[epochs->n - 1].y);
+        str_append(&below, " epochs");
+    }
+    tile(html, "steps", &value, "%s", str_text(&below));
+    if (numbers->tokens_per_second > 0) {
+        str_clear(&value);
+        append_count(&value, numbers->tokens_per_second);
+        tile(html, "tokens a second", &value, "%s%s", isnan(numbers->seconds) ? "median" : "median, for ", isnan(numbers->seconds) ? "" : format_seconds(numbers->seconds, words));
+    }
+    double parameters = number_in(run->started, "parameters"), trained = number_in(run->started, "trained_parameters");
+    if (parameters > 0) {
+        str_clear(&value);
+        str_clear(&below);
+        append_count(&value, trained);
+        str_append(&below, "of ");
+        append_count(&below, parameters);
+        str_printf(&below, " (%.2g %%)", 100 * trained / parameters);
+        tile(html, "trained parameters", &value, "%s", str_text(&below));
+    }
+    str_release(&value);
+    str_release(&below);
+}
+
+static void memory_tile(const RunRecord *run, Str *html) {
+    double predicted = number_in(json_object_get(run->started, "memory"), "total"), mapped = number_in(json_object_get(run->started, "memory"), "mapped");
+    char peak[32], words[32], more[32];
+    Str value = {0};
+    if (run->numbers.peak_rss_bytes >= 0) {
+        str_append(&value, format_bytes((double)run->numbers.peak_rss_bytes, peak));
+        if (predicted > 0) tile(html, "memory at its peak", &value, "planned %s + %s mapped", format_bytes(predicted, words), format_bytes(fmax(mapped, 0), more));
+        else tile(html, "memory at its peak", &value, "resident size");
+    } else if (predicted > 0) {
+        str_append(&value, format_bytes(predicted, words));
+        tile(html, "memory, planned", &value, "beside %s mapped", format_bytes(fmax(mapped, 0), more));
+    }
+    str_release(&value);
+}
+
+static void write_warnings(const RunRecord *runs, size_t n, Str *html) {
+    size_t total = 0;
+    for (size_t i = 0; i < n; i++) total += runs[i].n_warnings;
+    if (total == 0) return;
+    str_append(html, "<div class=\"warnings\"><b>Warnings</b><ul>");
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < runs[i].n_warnings; k++) {
+            str_append(html, "<li>");
+            if (n > 1) {
+                html_element(html, "b", runs[i].name);
+                str_append(html, ": ");
+            }
+            html_text(html, runs[i].warnings[k]);
+            str_append(html, "</li>");
+        }
+    str_append(html, "</ul></div>\n");
+}
+
+/* ---- curves ---- */
+
+typedef struct Curve { const char *key, *title, *unit; bool wide, plain; } Curve; /* plain: not noisy, so no mean is drawn over it */
+static const Curve known_curves[] = {
+    {"loss", "Loss", "of each step, before its update", true, false},
+    {"eval_loss", "Held-out loss", "nats per token", true, true},
+    {"reward", "Reward", "mean of each step", true, false},
+    {"learning_rate", "Learning rate", "of each step", false, true},
+    {"grad_norm", "Gradient norm", "before clipping", false, false},
+    {"tokens_per_second", "Speed", "tokens a second", false, false},
+    {"eval_perplexity", "Held-out perplexity", "exp(held-out loss)", false, true},
+};
+static const char *const not_drawn[] = {"step", "seconds", "epoch", "tokens", "loss_tokens", "eval_tokens"};
+
+static const Curve *known_curve(const char *key) {
+    for (size_t i = 0; i < COUNT_OF(known_curves); i++)
+        if (strcmp(known_curves[i].key, key) == 0) return &known_curves[i];
+    return NULL;
+}
+
+static bool is_drawn(const char *key) {
+    for (size_t i = 0; i < COUNT_OF(not_drawn); i++)
+        if (strcmp(not_drawn[i], key) == 0) return false;
+    return true;
+}
+
+/* One curve of every run that has it. */
+static void draw_curve(const RunRecord *runs, size_t n, const Curve *curve, Str *html) {
+    ChartLine *lines = calloc(n, sizeof *lines);
+    Chart chart = {.title = curve->title, .unit = curve->unit, .lines = lines, .wide = curve->wide};
+    for (size_t i = 0; i < n && lines; i++) {
+        const Series *series = record_series(&runs[i], curve->key);
+        if (series)
+            lines[chart.n_lines++] = (ChartLine){series, runs[i].name, (int)(i % CHART_COLOURS), text_starts_with(curve->key, "eval_"), !curve->plain};
+    }
+    chart_write(&chart, html);
+    free(lines);
+}
+
+static void draw_losses(const RunRecord *run, Str *html) {
+    const Series *loss = record_series(run, "loss"), *eval = record_series(run, "eval_loss");
+    ChartLine lines[2];
+    Chart chart = {.title = "Loss", .unit = "by step", .lines = lines, .wide = true};
+    if (loss) lines[chart.n_lines++] = (ChartLine){loss, "training, of each step before its update", 0, false, true};
+    if (eval) lines[chart.n_lines++] = (ChartLine){eval, "held out", 1, true, false};
+    chart_write(&chart, html);
+}
+
+/* Those that have no name here, in the order in which the first run wrote them. */
+static void draw_others(const RunRecord *runs, size_t n, Str *html) {
+    for (size_t r = 0; r < n; r++)
+        for (size_t i = 0; i < runs[r].n_series; i++) {
+            const char *key = runs[r].series[i].name;
+            bool drawn = !is_drawn(key) || known_curve(key);
+            for (size_t before = 0; before < r && !drawn; before++) drawn = record_series(&runs[before], key) != NULL;
+            if (drawn) continue;
+            Str title = {0};
+            str_append(&title, key);
+            for (size_t c = 0; c < title.len; c++)
+                if (title.data[c] == '_') title.data[c] = ' ';
+            draw_curve(runs, n, &(Curve){key, str_text(&title), "", false, text_starts_with(key, "eval_")}, html);
+            str_release(&title);
+        }
+}
+
+static void write_curves(const RunRecord *runs, size_t n, Str *html) {
+    size_t points = 0;
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < runs[i].n_series; k++) points += runs[i].series[k].n;
+    str_append(html, "<h2>Curves</h2>\n");
+    if (points == 0) {
+        str_append(html, "<p class=\"soft\">No step has been logged yet.</p>\n");
+        return;
+    }
+    str_append(html, "<div class=\"charts\">\n");
+    if (n == 1) draw_losses(runs, html);
+    for (size_t i = 0; i < COUNT_OF(known_curves); i++) {
+        bool is_loss = strcmp(known_curves[i].key, "loss") == 0 || strcmp(known_curves[i].key, "eval_loss") == 0;
+        if (n > 1 || !is_loss) draw_curve(runs, n, &known_curves[i], html);
+    }
+    draw_others(runs, n, html);
+    str_append(html, "</div>\n");
+}
+
+/* ---- data ---- */
+
+static const struct { const char *key, *text; bool always; } data_rows[] = {
+    {"rows", "rows", true}, {"tokens", "tokens", true}, {"trained_tokens", "trained tokens", true}, {"dropped_long", "dropped: too long", true}, {"cut", "cut to data.max_length", true},
+    {"dropped_untrained", "dropped: nothing trained was left", false}, {"untrained", "without a trained token", false}, {"duplicates", "the same as an earlier row", true},
+    {"remapped", "prompt ends inside a token", false}, {"no_eos", "without an end", false}, {"weighted", "with a weight of their own", false},
+};
+
+static void write_counts(const json_t *started, Str *html) {
+    const json_t *train = json_object_get(started, "train"), *eval = json_object_get(started, "eval");
+    str_append(html, "<div class=\"scroll\"><table><tr><th></th><th class=\"n\">training</th>");
+    if (eval) str_append(html, "<th class=\"n\">held out</th>");
+    str_append(html, "</tr>");
+    for (size_t i = 0; i < COUNT_OF(data_rows); i++) {
+        double n = number_in(train, data_rows[i].key), m = number_in(eval, data_rows[i].key);
+        if (!data_rows[i].always && !(n > 0) && !(m > 0)) continue;
+        str_append(html, "<tr>");
+        html_element(html, "td", data_rows[i].text);
+        cell_count(html, n);
+        if (eval) cell_count(html, m);
+        str_append(html, "</tr>");
+    }
+    str_append(html, "</table></div>\n");
+}
+
+static void write_share(const json_t *train, Str *html) {
+    double tokens = number_in(train, "tokens"), trained = number_in(train, "trained_tokens");
+    if (!(tokens > 0) || !(trained >= 0 && trained <= tokens)) return;
+    str_printf(html, "<p>%.3g %% of the tokens carry loss, the others are context.</p><div class=\"bar c0\"><i style=\"width:%.2f%%\"></i></div>\n", 100 * trained / tokens, 100 * trained / tokens);
+}
+
+/* White space and what cannot be seen, made visible. */
+static void write_token_text(const char *text, Str *html) {
+    if (!*text) str_append(html, "\xE2\x97\x8C");
+    for (const char *at = text; *at;) {
+        size_t plain = strcspn(at, "\n\r\t");
+        html_text_n(html, at, plain);
+        at += plain;
+        if (*at == '\n') str_append(html, "\xE2\x86\xB5\n");
+        if (*at == '\r') str_append(html, "\xE2\x90\x8D");
+        if (*at == '\t') str_append(html, "\xE2\x87\xA5\t");
+        at += *at != '\0';
+    }
+}
+
+static void write_token(const json_t *row, size_t i, Str *html) {
+    const json_t *token = json_array_get(json_object_get(row, "tokens"), i), *id = json_array_get(json_object_get(row, "ids"), i);
+    bool on = json_integer_value(json_array_get(json_object_get(row, "trained"), i)) != 0;
+    bool special = json_integer_value(json_array_get(json_object_get(row, "special"), i)) != 0;
+    str_printf(html, "<i%s title=\"%lld\">", on && special ? " class=\"on sp\"" : on ? " class=\"on\"" : special ? " class=\"sp\"" : "", (long long)json_integer_value(id));
+    if (json_is_string(token)) write_token_text(json_string_value(token), html);
+    else str_printf(html, "%lld ", (long long)json_integer_value(id));
+    str_append(html, "</i>");
+}
+
+static void write_mask(const json_t *started, Str *html) {
+    const json_t *sample = json_object_get(started, "sample");
+    if (json_array_size(sample) == 0) return;
+    str_append(html, "<h3>What is trained in the first rows</h3><div class=\"legend\"><span><span class=\"tokens\"><i class=\"on\">trained</i></span></span>"
+                     "<span><span class=\"tokens\"><i>context</i></span></span><span><span class=\"tokens\"><i class=\"sp\">special token</i></span></span></div>\n");
+    for (size_t r = 0; r < json_array_size(sample); r++) {
+        const json_t *row = json_array_get(sample, r), *ids = json_object_get(row, "ids");
+        double length = number_in(row, "length");
+        str_append(html, "<h3>");
+        html_text(html, text_in(row, "where") ? text_in(row, "where") : "a row");
+        str_append(html, "</h3><div class=\"tokens\">");
+        for (size_t i = 0; i < json_array_size(ids); i++) write_token(row, i, html);
+        if (length > (double)json_array_size(ids)) str_printf(html, "<span class=\"soft\"> \xE2\x80\xA6 %.0f more</span>", length - (double)json_array_size(ids));
+        str_append(html, "</div>\n");
+    }
+}
+
+static void write_data(const RunRecord *run, Str *html) {
+    const json_t *train = json_object_get(run->started, "train");
+    if (!train) return;
+    str_append(html, "<h2>Data</h2>\n<div class=\"columns\"><div>");
+    write_counts(run->started, html);
+    str_append(html, "</div><div><p>Format <b>");
+    html_text(html, text_in(run->started, "format") ? text_in(run->started, "format") : "not known");
+    str_append(html, "</b>, from <code>");
+    html_text(html, record_setting(run, "data.train") ? record_setting(run, "data.train") : "?");
+    str_append(html, "</code></p>");
+    write_share(train, html);
+    str_append(html, "</div></div>\n");
+    write_mask(run->started, html);
+}
+
+/* ---- samples ---- */
+
+/* A text as it is, messages and other things as JSON. */
+static void write_value(const json_t *value, const char *class, Str *html) {
+    char *dump = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_INDENT(1));
+    const char *text = json_is_string(value) ? json_string_value(value) : dump ? dump : "";
+    size_t len = strlen(text), shown = len > LONGEST_TEXT ? utf8_whole_prefix(text, LONGEST_TEXT) : len;
+    str_printf(html, "<div class=\"text%s\">", class);
+    html_text_n(html, text, shown);
+    if (shown < len) str_append(html, " \xE2\x80\xA6");
+    str_append(html, "</div>");
+    free(dump);
+}
+
+static void write_samples(const RunRecord *run, Str *html) {
+    size_t n = json_array_size(run->samples);
+    if (n == 0) return;
+    str_append(html, "<h2>Samples</h2>\n");
+    for (size_t i = n; i > 0; i--) {
+        const json_t *sample = json_array_get(run->samples, i - 1), *step = json_object_get(sample, "step");
+        const json_t *prompt = json_object_get(sample, "prompt"), *completion = json_object_get(sample, "completion");
+        if (json_is_integer(step)) str_printf(html, "<h3>Step %lld</h3>", (long long)json_integer_value(step));
+        if (prompt) write_value(prompt, "", html);
+        if (completion) write_value(completion, " answer", html);
+        if (!prompt && !completion) write_value(sample, "", html);
+        str_append_char(html, '\n');
+    }
+}
+
+/* ---- memory, settings, log ---- */
+
+static void write_memory(const RunRecord *run, Str *html) {
+    static const struct { const char *key, *text; } parts[] = {{"weights", "weights"}, {"packed", "packed weights"}, {"gradients", "gradients"},
+                                                              {"optimizer", "optimiser"}, {"best", "best weights"}, {"activations", "activations"}};
+    const json_t *memory = json_object_get(run->started, "memory");
+    double total = number_in(memory, "total"), sum = 0;
+    char words[32];
+    for (size_t i = 0; i < COUNT_OF(parts); i++) sum += fmax(number_in(memory, parts[i].key), 0);
+    if (!(total > 0) || !(sum > 0)) return;
+    str_append(html, "<h2>Memory</h2>\n");
+    html_element(html, "p", run->numbers.peak_rss_bytes >= 0 ? "Planned from shapes alone before the first step, and measured at the end." : "Planned from shapes alone before the first step.");
+    str_append(html, "<div class=\"bar\">");
+    for (size_t i = 0; i < COUNT_OF(parts); i++) str_printf(html, "<i class=\"c%zu\" style=\"width:%.2f%%\"></i>", i, 100 * fmax(number_in(memory, parts[i].key), 0) / sum);
+    str_append(html, "</div><div class=\"legend\">");
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        double bytes = number_in(memory, parts[i].key);
+        if (bytes > 0) str_printf(html, "<span><i class=\"key c%zu\"></i>%s %s</span>", i, parts[i].text, format_bytes(bytes, words));
+    }
+    str_append(html, "</div>");
+    str_printf(html, "<p>Planned: <b>%s</b>", format_bytes(total, words));
+    if (number_in(memory, "mapped") > 0) str_printf(html, " beside %s of mapped weights, which the system may drop", format_bytes(number_in(memory, "mapped"), words));
+    if (run->numbers.peak_rss_bytes >= 0) str_printf(html, ". Peak of the process, mapped weights and program included: <b>%s</b>", format_bytes((double)run->numbers.peak_rss_bytes, words));
+    str_append(html, ".</p>\n");
+}
+
+static void write_setting(const Setting *setting, Str *html) {
+    str_append(html, "<tr><td class=\"k\"><code>");
+    html_text(html, setting->key);
+    str_append(html, "</code></td><td><code>");
+    html_text(html, setting->value);
+    str_append(html, "</code>");
+    if (setting->help) html_element(html, "small", setting->help);
+    str_append(html, "</td></tr>");
+}
+
+static void write_settings_table(const RunRecord *run, bool defaults, Str *html) {
+    str_append(html, "<div class=\"scroll\"><table>");
+    for (size_t i = 0; i < run->n_settings; i++)
+        if (run->settings[i].is_default == defaults) write_setting(&run->settings[i], html);
+    str_append(html, "</table></div>\n");
+}
+
+static void write_settings(const RunRecord *run, Str *html) {
+    size_t defaults = 0;
+    if (run->n_settings == 0) return;
+    for (size_t i = 0; i < run->n_settings; i++) defaults += run->settings[i].is_default;
+    str_append(html, "<h2>Settings</h2>\n");
+    if (defaults < run->n_settings) write_settings_table(run, false, html);
+    if (defaults == 0) return;
+    str_printf(html, "<details><summary>%zu more, as they are by default</summary>", defaults);
+    write_settings_table(run, true, html);
+    str_append(html, "</details>\n");
+}
+
+static void write_log(const RunRecord *run, Str *html) {
+    if (run->log.len == 0) return;
+    str_append(html, "<details><summary>The end of log.txt</summary><pre>");
+    html_text_n(html, str_text(&run->log), run->log.len);
+    str_append(html, "</pre></details>\n");
+}
+
+/* ---- one run ---- */
+
+static void write_single(const RunRecord *run, Str *html) {
+    const char *command = text_in(run->started, "command");
+    head_of(html, run->name);
+    str_append(html, "<h1>");
+    html_text(html, run->name);
+    write_state(run, html);
+    str_append(html, "</h1><p class=\"path\">");
+    html_text(html, run->dir);
+    if (run->program) {
+        str_append(html, " \xC2\xB7 ");
+        html_text(html, run->program);
+    }
+    if (text_in(run->started, "compute")) {
+        str_append(html, " \xC2\xB7 products in ");
+        html_text(html, text_in(run->started, "compute"));
+    }
+    str_append(html, "</p>\n");
+    if (command) html_element(html, "code class=\"command\"", command);
+    write_warnings(run, 1, html);
+    str_append(html, "<div class=\"tiles\">\n");
+    loss_tiles(&run->numbers, html);
+    work_tiles(run, html);
+    memory_tile(run, html);
+    str_append(html, "</div>\n");
+    write_curves(run, 1, html);
+    write_data(run, html);
+    write_samples(run, html);
+    write_memory(run, html);
+    write_settings(run, html);
+    write_log(run, html);
+    foot_of(html);
+}
+
+/* ---- several runs ---- */
+
+static void write_results(const RunRecord *runs, size_t n, Str *html) {
+    str_append(html, "<div class=\"scroll\"><table><tr><th>run</th><th>state</th><th class=\"n\">steps</th><th class=\"n\">first loss</th><th class=\"n\">last loss</th>"
+                     "<th class=\"n\">held out</th><th class=\"n\">best held out</th><th class=\"n\">tokens/s</th><th class=\"n\">time</th><th class=\"n\">peak memory</th></tr>");
+    for (size_t i = 0; i < n; i++) {
+        const RunNumbers *numbers = &runs[i].numbers;
+        char words[32];
+        Str state = {0};
+        str_printf(html, "<tr><td class=\"k\"><i class=\"key c%zu\"></i>", i % CHART_COLOURS);
+        html_text(html, runs[i].name);
+        str_append(html, "</td>");
+        state_of(numbers, runs[i].finished, &state);
+        html_element(html, "td", str_text(&state));
+        cell_count(html, (double)numbers->steps);
+        cell_number(html, numbers->first_loss);
+        cell_number(html, numbers->last_loss);
+        cell_number(html, numbers->eval_loss);
+        cell_number(html, numbers->best_eval_loss);
+        cell_number(html, numbers->tokens_per_second);
+        html_element(html, "td class=\"n\"", isnan(numbers->seconds) ? "\xE2\x80\x93" : format_seconds(numbers->seconds, words));
+        html_element(html, "td class=\"n\"", numbers->peak_rss_bytes < 0 ? "\xE2\x80\x93" : format_bytes((double)numbers->peak_rss_bytes, words));
+        str_append(html, "</tr>");
+        str_release(&state);
+    }
+    str_append(html, "</table></div>\n");
+}
+
+static bool differs(const RunRecord *runs, size_t n, const char *key) {
+    const char *first = record_setting(&runs[0], key);
+    for (size_t i = 1; i < n; i++) {
+        const char *value = record_setting(&runs[i], key);
+        if ((value == NULL) != (first == NULL) || (value && strcmp(value, first) != 0)) return true;
+    }
+    return false;
+}
+
+static bool seen_before(const RunRecord *runs, size_t r, const char *key) {
+    for (size_t i = 0; i < r; i++)
+        if (record_setting(&runs[i], key)) return true;
+    return false;
+}
+
+static void write_differences(const RunRecord *runs, size_t n, Str *html) {
+    Str rows = {0};
+    for (size_t r = 0; r < n; r++)
+        for (size_t k = 0; k < runs[r].n_settings; k++) {
+            const char *key = runs[r].settings[k].key;
+            if (seen_before(runs, r, key) || !differs(runs, n, key) || strcmp(key, "output") == 0) continue;
+            str_append(&rows, "<tr><td class=\"k\"><code>");
+            html_text(&rows, key);
+            str_append(&rows, "</code></td>");
+            for (size_t i = 0; i < n; i++) {
+                const char *value = record_setting(&runs[i], key);
+                str_append(&rows, "<td><code>");
+                html_text(&rows, value ? value : "\xE2\x80\x93");
+                str_append(&rows, "</code></td>");
+            }
+            str_append(&rows, "</tr>");
+        }
+    str_append(html, "<h2>Settings that differ</h2>\n");
+    if (rows.len == 0) {
+        str_append(html, "<p class=\"soft\">None but the output.</p>\n");
+    } else {
+        str_append(html, "<div class=\"scroll\"><table><tr><th></th>");
+        for (size_t i = 0; i < n; i++) {
+            str_printf(html, "<th><i class=\"key c%zu\"></i>", i % CHART_COLOURS);
+            html_text(html, runs[i].name);
+            str_append(html, "</th>");
+        }
+        str_append(html, "</tr>");
+        str_append_n(html, str_text(&rows), rows.len);
+        str_append(html, "</table></div>\n");
+    }
+    str_release(&rows);
+}
+
+static void write_several(const RunRecord *runs, size_t n, Str *html) {
+    head_of(html, "Comparison of runs");
+    str_printf(html, "<h1>Comparison of %zu runs</h1><p class=\"path\">", n);
+    for (size_t i = 0; i < n; i++) {
+        if (i > 0) str_append(html, " \xC2\xB7 ");
+        html_text(html, runs[i].dir);
+    }
+    str_append(html, "</p>\n");
+    write_results(runs, n, html);
+    write_warnings(runs, n, html);
+    write_differences(runs, n, html);
+    write_curves(runs, n, html);
+    foot_of(html);
+}
+
+/* Runs of the same name are told apart by their paths. */
+static void name_apart(RunRecord *runs, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        for (size_t k = 0; k < n; k++)
+            if (i != k && strcmp(path_name(runs[i].name), path_name(runs[k].name)) == 0) runs[i].name = runs[i].dir;
+}
+
+Status report_write(const char *const *dirs, size_t n, const char *path, RunNumbers *numbers) {
+    RunRecord *runs = calloc(MAX(n, (size_t)1), sizeof *runs);
+    Status status = runs ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu runs", n);
+    for (size_t i = 0; i < n && status == ST_OK; i++) status = record_read(dirs[i], &runs[i]);
+    if (status == ST_OK) {
+        Str html = {0};
+        if (n > 1) name_apart(runs, n);
+        if (n == 1) write_single(runs, &html);
+        else write_several(runs, n, &html);
+        status = file_write_all(path, str_text(&html), html.len);
+        str_release(&html);
+    }
+    for (size_t i = 0; i < n && runs; i++) {
+        if (numbers) numbers[i] = runs[i].numbers;
+        record_release(&runs[i]);
+    }
+    free(runs);
+    return status;
+}

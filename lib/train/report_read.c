@@ -1,0 +1,344 @@
+/* A run directory, read back for its report. Nothing in it is trusted: what is broken is counted and left out. */
+#include "lib/train/report_parts.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/train/keys.h"
+
+enum { MAX_SERIES = 64, MAX_SAMPLES = 32, MAX_WARNINGS = 100 };
+#define LOG_TAIL ((size_t)16 << 10)
+#define LARGEST_NUMBER 1e100 /* differences and squares of what is drawn stay finite */
+
+static const char *file_in(const RunRecord *record, const char *name) { return path_join(record->arena, record->dir, name); }
+
+/* ---- warnings ---- */
+
+static void add_warning(RunRecord *record, const char *text) {
+    if (record->n_warnings == MAX_WARNINGS) return;
+    char *copy = arena_strdup(record->arena, text);
+    if (copy) record->warnings[record->n_warnings++] = copy;
+}
+
+static void PRINTF_LIKE(2, 3) found_broken(RunRecord *record, const char *format, ...) {
+    char line[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(line, sizeof line, format, args);
+    va_end(args);
+    log_message(LOG_WARNING, "'%s': %s", record->dir, line);
+    add_warning(record, line);
+}
+
+/* ---- metrics ---- */
+
+const Series *record_series(const RunRecord *record, const char *name) {
+    for (size_t i = 0; i < record->n_series; i++)
+        if (strcmp(record->series[i].name, name) == 0) return &record->series[i];
+    return NULL;
+}
+
+static Series *series_for(RunRecord *record, const char *name) {
+    const Series *known = record_series(record, name);
+    if (known) return &record->series[known - record->series];
+    if (record->n_series == MAX_SERIES) return NULL;
+    Series *series = &record->series[record->n_series];
+    *series = (Series){.name = arena_strdup(record->arena, name)};
+    if (!series->name) return NULL;
+    record->n_series++;
+    return series;
+}
+
+static Status add_point(Series *series, double x, double y) {
+    if (series->n == series->cap) {
+        size_t cap = MAX(series->cap * 2, (size_t)64);
+        Point *grown = realloc(series->points, cap * sizeof *grown);
+        if (!grown) return status_fail(ST_RESOURCE, "out of memory for %zu points of '%s'", cap, series->name);
+        series->points = grown;
+        series->cap = cap;
+    }
+    series->points[series->n++] = (Point){x, y};
+    return ST_OK;
+}
+
+/* One line: an object with a step that is not before the last one's. */
+static Status add_metrics(RunRecord *record, const json_t *line, bool *good) {
+    const json_t *step = json_object_get(line, "step");
+    const char *key;
+    json_t *value;
+    *good = json_is_integer(step) && json_integer_value(step) >= record->numbers.steps;
+    if (!*good) return ST_OK;
+    record->numbers.steps = json_integer_value(step);
+    json_object_foreach((json_t *)(uintptr_t)line, key, value) {
+        if (value == step || (!json_is_number(value) && !json_is_null(value))) continue;
+        double number = json_is_null(value) ? (double)NAN : json_number_value(value);
+        Series *series = series_for(record, key);
+        if (series) TRY(add_point(series, (double)record->numbers.steps, fabs(number) <= LARGEST_NUMBER ? number : (double)NAN));
+    }
+    return ST_OK;
+}
+
+static Status read_metrics(RunRecord *record) {
+    const char *path = file_in(record, "metrics.jsonl");
+    if (!file_exists(path)) {
+        found_broken(record, "metrics.jsonl is missing: there is nothing to draw");
+        return ST_OK;
+    }
+    Lines lines;
+    Slice line;
+    TRY(lines_open(&lines, path));
+    Status status = ST_OK;
+    while (status == ST_OK && lines_next(&lines, &line)) {
+        json_t *json = NULL;
+        bool good = json_read_text(line.data, line.len, path, &json) == ST_OK;
+        if (good) status = add_metrics(record, json, &good);
+        record->numbers.broken_lines += !good;
+        json_decref(json);
+    }
+    size_t broken = record->numbers.broken_lines;
+    Status closed = lines_close(&lines);
+    if (broken > 0) found_broken(record, "%zu %s of metrics.jsonl left out: no JSON object, or a step out of order", broken, broken == 1 ? "line" : "lines");
+    return status == ST_OK ? closed : status;
+}
+
+static int compare_doubles(const void *a, const void *b) {
+    double x = *(const double *)a, y = *(const double *)b;
+    return (x > y) - (x < y);
+}
+
+double series_median(const Series *series) {
+    double median = (double)NAN, *values = series && series->n ? malloc(series->n * sizeof *values) : NULL;
+    size_t n = 0;
+    if (!values) return median;
+    for (size_t i = 0; i < series->n; i++)
+        if (!isnan(series->points[i].y)) values[n++] = series->points[i].y;
+    qsort(values, n, sizeof *values, compare_doubles);
+    if (n > 0) median = values[n / 2];
+    free(values);
+    return median;
+}
+
+/* ---- the other files ---- */
+
+static json_t *read_object(RunRecord *record, const char *name) {
+    const char *path = file_in(record, name);
+    json_t *json = NULL;
+    if (!file_exists(path)) return NULL;
+    if (json_read_file(path, &json) == ST_OK && json_is_object(json)) return json;
+    found_broken(record, "%s is left out: it holds no JSON object", name);
+    json_decref(json);
+    return NULL;
+}
+
+static void append_yaml_text(const Yaml *node, Str *out) {
+    if (node->kind == YAML_NULL) str_append(out, "null");
+    if (node->kind == YAML_SCALAR) str_append(out, node->text);
+    if (node->kind != YAML_LIST && node->kind != YAML_MAP) return;
+    str_append_char(out, node->kind == YAML_LIST ? '[' : '{');
+    for (size_t i = 0; i < node->n; i++) {
+        if (i > 0) str_append(out, ", ");
+        if (node->keys) str_printf(out, "%s: ", node->keys[i]);
+        append_yaml_text(node->items[i], out);
+    }
+    str_append_char(out, node->kind == YAML_LIST ? ']' : '}');
+}
+
+/* The same setting, however it is written: 2e-4 and 0.0002, all-linear and [all-linear]. */
+static bool same_value(const char *value, const char *other) {
+    char *end, *other_end;
+    double number = strtod(value, &end), other_number = strtod(other, &other_end);
+    if (end != value && other_end != other && !*end && !*other_end) return number == other_number;
+    size_t len = strlen(value), other_len = strlen(other);
+    if (len == other_len + 2 && value[0] == '[') return strncmp(value + 1, other, other_len) == 0;
+    return strcmp(value, other) == 0;
+}
+
+static void add_setting(RunRecord *record, const char *section, const char *name, const Yaml *node) {
+    Str text = {0};
+    append_yaml_text(node, &text);
+    Setting *setting = &record->settings[record->n_settings];
+    setting->key = section ? arena_printf(record->arena, "%s.%s", section, name) : name;
+    setting->value = arena_strdup(record->arena, str_text(&text));
+    str_release(&text);
+    if (!setting->key || !setting->value) return;
+    const Key *key = key_find(setting->key);
+    setting->help = key ? key->help : NULL;
+    setting->is_default = key && same_value(setting->value, key->fallback);
+    record->n_settings++;
+}
+
+static void read_settings(RunRecord *record) {
+    const char *path = file_in(record, "recipe.yaml");
+    Yaml *root;
+    if (yaml_read_file(path, record->arena, &root) != ST_OK || root->kind != YAML_MAP) {
+        found_broken(record, "settings are left out: %s", file_exists(path) ? "recipe.yaml is no recipe" : "recipe.yaml is missing");
+        return;
+    }
+    size_t n = root->n;
+    for (size_t i = 0; i < root->n; i++) n += root->items[i]->n;
+    record->settings = arena_zero(record->arena, MAX(n, (size_t)1) * sizeof *record->settings);
+    if (!record->settings) return;
+    for (size_t i = 0; i < root->n; i++) {
+        const Yaml *section = root->items[i];
+        if (section->kind != YAML_MAP) add_setting(record, NULL, root->keys[i], section);
+        else
+            for (size_t k = 0; k < section->n; k++) add_setting(record, root->keys[i], section->keys[k], section->items[k]);
+    }
+}
+
+const char *record_setting(const RunRecord *record, const char *key) {
+    for (size_t i = 0; i < record->n_settings; i++)
+        if (strcmp(record->settings[i].key, key) == 0) return record->settings[i].value;
+    return NULL;
+}
+
+static Status read_samples(RunRecord *record) {
+    const char *path = file_in(record, "samples.jsonl");
+    record->samples = json_array();
+    if (!record->samples) return status_fail(ST_RESOURCE, "out of memory for samples");
+    if (!file_exists(path)) return ST_OK;
+    Lines lines;
+    Slice line;
+    size_t broken = 0;
+    TRY(lines_open(&lines, path));
+    while (lines_next(&lines, &line)) {
+        json_t *json = NULL;
+        bool good = json_read_text(line.data, line.len, path, &json) == ST_OK && json_is_object(json);
+        broken += !good;
+        if (good) json_array_append(record->samples, json);
+        if (json_array_size(record->samples) > MAX_SAMPLES) json_array_remove(record->samples, 0); /* the newest ones tell the most */
+        json_decref(json);
+    }
+    if (broken > 0) found_broken(record, "%zu %s of samples.jsonl left out: no JSON object", broken, broken == 1 ? "line" : "lines");
+    return lines_close(&lines);
+}
+
+static void read_log(RunRecord *record) {
+    Mapping file;
+    if (file_map(file_in(record, "log.txt"), &file) != ST_OK) return;
+    size_t from = file.size > LOG_TAIL ? file.size - LOG_TAIL : 0;
+    while (from > 0 && from < file.size && file.data[from - 1] != '\n') from++;
+    if (file.size > from) str_append_n(&record->log, (const char *)file.data + from, file.size - from);
+    file_unmap(&file);
+}
+
+/* ---- the whole ---- */
+
+static double number_of(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}
+
+static int64_t count_of(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value) : -1;
+}
+
+static double first_of(const Series *series) {
+    for (size_t i = 0; series && i < series->n; i++)
+        if (!isnan(series->points[i].y)) return series->points[i].y;
+    return (double)NAN;
+}
+
+static double last_of(const Series *series) {
+    for (size_t i = series ? series->n : 0; i > 0; i--)
+        if (!isnan(series->points[i - 1].y)) return series->points[i - 1].y;
+    return (double)NAN;
+}
+
+static double least_of(const Series *series) {
+    double least = (double)NAN;
+    for (size_t i = 0; series && i < series->n; i++) least = fmin(least, series->points[i].y);
+    return least;
+}
+
+static double first_known(double a, double b) { return isnan(a) ? b : a; }
+
+static void sum_up(RunRecord *record) {
+    const Series *loss = record_series(record, "loss"), *eval = record_series(record, "eval_loss");
+    RunNumbers *numbers = &record->numbers;
+    int64_t steps = count_of(record->finished, "steps");
+    numbers->finished = record->finished != NULL;
+    numbers->planned_steps = count_of(record->started, "steps");
+    if (steps > numbers->steps) numbers->steps = steps;
+    numbers->first_loss = first_known(number_of(record->finished, "first_loss"), first_of(loss));
+    numbers->last_loss = first_known(number_of(record->finished, "last_loss"), last_of(loss));
+    numbers->eval_loss = first_known(number_of(record->finished, "eval_loss"), last_of(eval));
+    numbers->best_eval_loss = first_known(number_of(record->finished, "best_eval_loss"), least_of(eval));
+    numbers->seconds = first_known(number_of(record->finished, "seconds"), last_of(record_series(record, "seconds")));
+    numbers->tokens_per_second = series_median(record_series(record, "tokens_per_second"));
+    numbers->peak_rss_bytes = count_of(record->finished, "peak_rss_bytes");
+}
+
+/* What the run itself warned about, before what the curves show. */
+static void collect_warnings(RunRecord *record) {
+    const json_t *said = json_object_get(record->started, "warnings");
+    const RunNumbers *numbers = &record->numbers;
+    Str text = {0};
+    for (size_t i = 0; i < json_array_size(said); i++)
+        if (json_is_string(json_array_get(said, i))) add_warning(record, json_string_value(json_array_get(said, i)));
+    if (!numbers->finished && numbers->planned_steps > 0) {
+        str_printf(&text, "not finished: step %lld of %lld; tune sft ... --resume goes on", (long long)numbers->steps, (long long)numbers->planned_steps);
+        add_warning(record, str_text(&text));
+    }
+    if (numbers->eval_loss > 1.05 * numbers->best_eval_loss && numbers->best_eval_loss > 0) {
+        str_clear(&text);
+        str_printf(&text, "the held-out loss rose again, from %.4f to %.4f: the model learns its rows by heart; fewer epochs or train.early_stopping keep the best", numbers->best_eval_loss,
+                   numbers->eval_loss);
+        add_warning(record, str_text(&text));
+    }
+    str_release(&text);
+}
+
+/* "runs/a/" and "." have names as well. */
+static const char *name_of(Arena *arena, const char *dir) {
+    char *copy = arena_strdup(arena, dir);
+    if (!copy) return dir;
+    for (size_t len = strlen(copy); len > 1 && copy[len - 1] == '/'; len--) copy[len - 1] = '\0';
+    const char *name = path_name(copy);
+    return *name && strcmp(name, ".") != 0 ? name : copy;
+}
+
+static Status check_is_run(const RunRecord *record) {
+    if (!dir_exists(record->dir))
+        return status_hint(status_fail(ST_INPUT, "no run directory '%s'", record->dir), "name the folder that a recipe calls output");
+    if (file_exists(file_in(record, "recipe.yaml")) || file_exists(file_in(record, "metrics.jsonl"))) return ST_OK;
+    status_fail(ST_INPUT, "'%s' is no run directory: it has neither recipe.yaml nor metrics.jsonl", record->dir);
+    return status_hint(ST_INPUT, "name the folder that a recipe calls output");
+}
+
+static Status read_all(RunRecord *record) {
+    TRY(check_is_run(record));
+    record->started = read_object(record, "started.json");
+    record->finished = read_object(record, "finished.json");
+    if (json_is_string(json_object_get(record->started, "program"))) record->program = json_string_value(json_object_get(record->started, "program"));
+    read_settings(record);
+    TRY(read_metrics(record));
+    TRY(read_samples(record));
+    read_log(record);
+    sum_up(record);
+    collect_warnings(record);
+    return ST_OK;
+}
+
+Status record_read(const char *dir, RunRecord *record) {
+    *record = (RunRecord){.dir = dir, .arena = arena_new(0)};
+    if (!record->arena) return status_fail(ST_RESOURCE, "out of memory for the report");
+    record->name = name_of(record->arena, dir);
+    record->series = arena_alloc(record->arena, MAX_SERIES * sizeof *record->series);
+    record->warnings = arena_alloc(record->arena, MAX_WARNINGS * sizeof *record->warnings);
+    if (!record->series || !record->warnings) return ST_RESOURCE;
+    return read_all(record);
+}
+
+void record_release(RunRecord *record) {
+    for (size_t i = 0; i < record->n_series; i++) free(record->series[i].points);
+    json_decref(record->started);
+    json_decref(record->finished);
+    json_decref(record->samples);
+    str_release(&record->log);
+    arena_free(record->arena);
+    *record = (RunRecord){0};
+}

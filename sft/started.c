@@ -1,0 +1,123 @@
+/* The record of a run's beginning: what will be trained, how much of it, and a sample of the mask. */
+#include "sft/started.h"
+
+#include <string.h>
+
+enum { SAMPLE_ROWS = 4, SAMPLE_TOKENS = 400 };
+
+static void write_counts(JsonWriter *w, const char *key, const DataCounts *counts) {
+    const struct { const char *name; int64_t n; } fields[] = {
+        {"rows", counts->rows}, {"tokens", counts->tokens}, {"trained_tokens", counts->trained_tokens}, {"dropped_long", counts->dropped_long}, {"cut", counts->cut},
+        {"dropped_untrained", counts->dropped_untrained}, {"untrained", counts->untrained}, {"duplicates", counts->duplicates}, {"remapped", counts->remapped},
+        {"no_eos", counts->no_eos}, {"weighted", counts->weighted},
+    };
+    jw_object(w, key);
+    for (size_t i = 0; i < COUNT_OF(fields); i++) jw_int(w, fields[i].name, fields[i].n);
+    jw_end_object(w);
+}
+
+static void write_memory(JsonWriter *w, const TrainMemory *memory) {
+    jw_object(w, "memory");
+    jw_int(w, "total", (int64_t)memory->total);
+    jw_int(w, "mapped", (int64_t)memory->mapped);
+    jw_int(w, "weights", (int64_t)memory->weights);
+    jw_int(w, "packed", (int64_t)memory->packed);
+    jw_int(w, "gradients", (int64_t)memory->gradients);
+    jw_int(w, "optimizer", (int64_t)memory->optimizer);
+    jw_int(w, "best", (int64_t)memory->best);
+    jw_int(w, "activations", (int64_t)memory->activations);
+    jw_end_object(w);
+}
+
+static void write_warning(void *writer, const char *text) { jw_string(writer, NULL, text); }
+
+/* JSON readers stop at a zero byte, so it is shown as its picture. */
+static void write_piece(JsonWriter *w, const Str *piece) {
+    Str text = {0};
+    for (size_t i = 0; i < piece->len; i++) {
+        if (piece->data[i]) str_append_char(&text, piece->data[i]);
+        else str_append(&text, "\xE2\x90\x80");
+    }
+    jw_string_n(w, NULL, str_text(&text), text.len);
+    str_release(&text);
+}
+
+/* The text that each token adds; a character that takes several of them stands with its last. */
+static Status write_tokens(JsonWriter *w, const Tokenizer *tokenizer, const int32_t *ids, size_t n) {
+    TextStream stream;
+    Str text = {0};
+    Status status = ST_OK;
+    stream_init(&stream, tokenizer, false);
+    jw_array(w, "tokens");
+    for (size_t i = 0; i < n && status == ST_OK; i++) {
+        str_clear(&text);
+        status = stream_push(&stream, ids[i], &text);
+        if (i + 1 == n && status == ST_OK) status = stream_finish(&stream, &text);
+        write_piece(w, &text);
+    }
+    jw_end_array(w);
+    stream_release(&stream);
+    str_release(&text);
+    return status;
+}
+
+static Status write_row(JsonWriter *w, const Dataset *train, size_t row, const Tokenizer *tokenizer) {
+    const Example *example = &train->examples[row];
+    size_t n = MIN((size_t)example->n, (size_t)SAMPLE_TOKENS);
+    Str where = {0};
+    dataset_where(train, row, &where);
+    jw_object(w, NULL);
+    jw_string(w, "where", str_text(&where));
+    jw_int(w, "length", example->n);
+    jw_array(w, "ids");
+    for (size_t i = 0; i < n; i++) jw_int(w, NULL, example->ids[i]);
+    jw_end_array(w);
+    jw_array(w, "trained");
+    for (size_t i = 0; i < n; i++) jw_int(w, NULL, i > 0 && example->labels[i] != LABEL_NONE); /* nothing predicts the first token */
+    jw_end_array(w);
+    jw_array(w, "special");
+    for (size_t i = 0; i < n; i++) jw_int(w, NULL, tokenizer && tokenizer_is_special(tokenizer, example->ids[i]));
+    jw_end_array(w);
+    Status status = tokenizer ? write_tokens(w, tokenizer, example->ids, n) : ST_OK;
+    jw_end_object(w);
+    str_release(&where);
+    return status;
+}
+
+static Status write_record(JsonWriter *w, const SftConfig *config, const SftPlan *plan, const Dataset *train, const Tokenizer *tokenizer) {
+    Status status = ST_OK;
+    jw_object(w, NULL);
+    jw_string(w, "program", config->recipe->program);
+    jw_string(w, "command", config->command);
+    jw_int(w, "steps", plan->total_steps);
+    jw_double(w, "steps_per_epoch", plan->steps_per_epoch);
+    jw_int(w, "largest_step_tokens", plan->largest_batch_tokens);
+    jw_int(w, "parameters", plan->parameters);
+    jw_int(w, "trained_parameters", plan->trained_parameters);
+    jw_string(w, "compute", dtype_name(plan->compute));
+    jw_string(w, "format", plan->format);
+    write_memory(w, &plan->memory);
+    write_counts(w, "train", &plan->train);
+    if (plan->eval.rows > 0) write_counts(w, "eval", &plan->eval);
+    jw_array(w, "warnings");
+    data_counts_warn(&plan->train, "data.train", write_warning, w);
+    data_counts_warn(&plan->eval, "data.eval", write_warning, w);
+    jw_end_array(w);
+    jw_array(w, "sample");
+    for (size_t row = 0; row < MIN(train->n, (size_t)SAMPLE_ROWS) && status == ST_OK; row++) status = write_row(w, train, row, tokenizer);
+    jw_end_array(w);
+    jw_end_object(w);
+    str_append_char(&w->text, '\n');
+    return status;
+}
+
+Status started_write(const Run *run, const SftConfig *config, const SftPlan *plan, const Dataset *train, const Tokenizer *tokenizer) {
+    const char *path = run_path(run, "started.json");
+    if (!path) return ST_RESOURCE;
+    if (run_resumed(run) && file_exists(path)) return ST_OK;
+    JsonWriter w = {0};
+    Status status = write_record(&w, config, plan, train, tokenizer);
+    if (status == ST_OK) status = file_write_all(path, str_text(&w.text), w.text.len);
+    jw_release(&w);
+    return status;
+}

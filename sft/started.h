@@ -1,0 +1,11 @@
+/* output/started.json: what was known before the first step, for `tune report` and for whoever looks into the run later. */
+#ifndef TUNE_STARTED_H
+#define TUNE_STARTED_H
+
+#include "sft/sft.h"
+
+/* Writes the record, unless the run has one: a resumed run keeps what it began with. It holds the command, counts of rows and tokens, what is odd about them, sizes, memory, and the first
+ * rows with every token marked as trained or not. tokenizer NULL: tokens are their ids. ST_RESOURCE. */
+Status started_write(const Run *run, const SftConfig *config, const SftPlan *plan, const Dataset *train, const Tokenizer *tokenizer);
+
+#endif
