@@ -138,6 +138,47 @@ static void statements_and_white_space(void **state) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) check_template(cases[i][0], cases[i][1]);
 }
 
+/* tests/jinja2.jsonl: templates and what CPython 3.11's jinja2 3.1.6 made of them in transformers 5.23's environment, with the variables of the first line; no output: refused there. */
+static void check_reference(size_t line, const json_t *row, const json_t *variables) {
+    const json_t *text = json_object_get(row, "template"), *wanted = json_object_get(row, "output"), *marks = json_object_get(row, "generated");
+    ChatTemplate *chat = NULL;
+    ChatRendering rendering = {0};
+    Status status = chat_template_parse("test", json_string_value(text), json_string_length(text), &chat);
+    if (status == ST_OK) status = render(chat, variables, &rendering);
+    if (status != ST_OK && wanted) fail_msg("line %zu: %s: %s", line, json_string_value(text), status_text());
+    if (status == ST_OK && !wanted) fail_msg("line %zu: %s should be refused, but gives '%s'", line, json_string_value(text), str_text(&rendering.text));
+    if (wanted && (rendering.text.len != json_string_length(wanted) || memcmp(str_text(&rendering.text), json_string_value(wanted), rendering.text.len)))
+        fail_msg("line %zu: %s\ngot  '%s'\nwant '%s'", line, json_string_value(text), str_text(&rendering.text), json_string_value(wanted));
+    assert_int_equal(rendering.n_generated, json_array_size(marks));
+    for (size_t i = 0; i < rendering.n_generated; i++) {
+        const json_t *mark = json_array_get(marks, i);
+        assert_int_equal(rendering.generated[i].begin, json_integer_value(json_array_get(mark, 0)));
+        assert_int_equal(rendering.generated[i].end, json_integer_value(json_array_get(mark, 1)));
+    }
+    chat_rendering_release(&rendering);
+    chat_template_free(chat);
+}
+
+static void templates_give_what_jinja2_gives(void **state) {
+    (void)state;
+    Lines lines;
+    Slice line;
+    json_t *first = NULL, *row;
+    check_ok(lines_open(&lines, "tests/jinja2.jsonl"));
+    while (lines_next(&lines, &line)) {
+        check_ok(json_read_text(line.data, line.len, "tests/jinja2.jsonl", &row));
+        if (!first) {
+            first = row;
+            continue;
+        }
+        check_reference(lines.number, row, json_object_get(first, "variables"));
+        json_decref(row);
+    }
+    assert_true(lines.number > 1000);
+    check_ok(lines_close(&lines));
+    json_decref(first);
+}
+
 static void generation_marks_are_bytes_of_the_text(void **state) {
     (void)state;
     static const char text[] = "{% macro turn(x) %}<{% generation %}{{ x }}|{% endgeneration %}>{% endmacro %}{% for x in m %}\xc3\xa9{{ turn(x.content) }}{% endfor %}";
@@ -225,7 +266,7 @@ static void shipped_templates_and_those_of_a_directory(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(real_templates_give_what_jinja2_gives), cmocka_unit_test(templates_in_configs_give_what_jinja2_gives), cmocka_unit_test(expressions_mean_what_jinja2_says),
-        cmocka_unit_test(statements_and_white_space), cmocka_unit_test(generation_marks_are_bytes_of_the_text), cmocka_unit_test(what_runs_wild_is_stopped),
+        cmocka_unit_test(statements_and_white_space), cmocka_unit_test(templates_give_what_jinja2_gives), cmocka_unit_test(generation_marks_are_bytes_of_the_text), cmocka_unit_test(what_runs_wild_is_stopped),
         cmocka_unit_test(shipped_templates_and_those_of_a_directory),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
