@@ -62,23 +62,23 @@ static Status write_tokens(JsonWriter *w, const Tokenizer *tokenizer, const int3
 }
 
 static Status write_row(JsonWriter *w, const Dataset *train, size_t row, const Tokenizer *tokenizer) {
-    const Example *example = &train->examples[row];
-    size_t n = MIN((size_t)example->n, (size_t)SAMPLE_TOKENS);
+    const Example example = dataset_example(train, row);
+    size_t n = MIN((size_t)example.n, (size_t)SAMPLE_TOKENS);
     Str where = {0};
     dataset_where(train, row, &where);
     jw_object(w, NULL);
     jw_string(w, "where", str_text(&where));
-    jw_int(w, "length", example->n);
+    jw_int(w, "length", example.n);
     jw_array(w, "ids");
-    for (size_t i = 0; i < n; i++) jw_int(w, NULL, example->ids[i]);
+    for (size_t i = 0; i < n; i++) jw_int(w, NULL, example.ids[i]);
     jw_end_array(w);
     jw_array(w, "trained");
-    for (size_t i = 0; i < n; i++) jw_int(w, NULL, i > 0 && example->labels[i] != LABEL_NONE); /* nothing predicts the first token */
+    for (size_t i = 0; i < n; i++) jw_int(w, NULL, example_label(&example, (int32_t)i) != LABEL_NONE);
     jw_end_array(w);
     jw_array(w, "special");
-    for (size_t i = 0; i < n; i++) jw_int(w, NULL, tokenizer && tokenizer_is_special(tokenizer, example->ids[i]));
+    for (size_t i = 0; i < n; i++) jw_int(w, NULL, tokenizer && tokenizer_is_special(tokenizer, example.ids[i]));
     jw_end_array(w);
-    Status status = tokenizer ? write_tokens(w, tokenizer, example->ids, n) : ST_OK;
+    Status status = tokenizer ? write_tokens(w, tokenizer, example.ids, n) : ST_OK;
     jw_end_object(w);
     str_release(&where);
     return status;
