@@ -131,6 +131,7 @@ Status dataset_load(const DataConfig *config, const DataSource *sources, size_t 
 void dataset_free(Dataset *dataset);
 Example dataset_example(const Dataset *dataset, size_t i);
 int32_t dataset_length(const Dataset *dataset, size_t i); /* tokens */
+uint64_t dataset_fingerprint(const Dataset *dataset);      /* of all rows and their weights, in order */
 /* Takes `share` of the rows (by seed) out of `dataset` into a second one, which borrows from it and takes each row once an epoch. */
 Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **held_out);
 /* Rows of a file one after the other: .jsonl, .json (an array of objects, or an object of columns), .csv and .tsv (with a header), .txt (rows {"text"}), each also .gz and .zst, and

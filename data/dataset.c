@@ -615,6 +615,17 @@ Example dataset_example(const Dataset *dataset, size_t i) {
 
 int32_t dataset_length(const Dataset *dataset, size_t i) { return row_at(dataset, i)->n; }
 
+uint64_t dataset_fingerprint(const Dataset *dataset) {
+    uint64_t hash = dataset->n;
+    for (size_t i = 0; i < dataset->n; i++) {
+        const StoreRow *row = row_at(dataset, i);
+        uint64_t parts[3] = {hash, row->hash};
+        memcpy(&parts[2], &row->weight, sizeof row->weight);
+        hash = XXH3_64bits(parts, sizeof parts);
+    }
+    return hash;
+}
+
 int32_t example_label(const Example *example, int32_t t) {
     for (int32_t i = 0; i < example->n_runs && example->runs[i].begin <= t; i++)
         if (t < example->runs[i].end) return example->targets[t];

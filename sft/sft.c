@@ -266,11 +266,22 @@ static void exempt_from_decay(Sft *sft) {
     }
 }
 
+/* Every weight becomes an f32 copy with a gradient, which the system may grant and not have. A file that cannot be read is model_load's to tell. */
+static Status check_room(const Recipe *recipe) {
+    Safetensors *files;
+    int64_t count = 0;
+    if (recipe->has_lora || safetensors_open(recipe->model_path, &files) != ST_OK) return ST_OK;
+    for (size_t i = 0; i < files->n; i++) count += stored_count(&files->tensors[i]);
+    safetensors_close(files);
+    return trainer_check_weights(recipe, count);
+}
+
 static Status load_model(Sft *sft) {
     const Recipe *recipe = sft->recipe;
     if (!recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
     if (recipe->model_adapter && !recipe->has_lora)
         return status_hint(status_fail(ST_CONFIG, "'model.adapter' needs a 'lora' section"), "merge the adapter first to train every weight");
+    TRY(check_room(recipe));
     ModelOptions options = {.device = device_cpu(), .compute = recipe_compute(recipe), .train_all = !recipe->has_lora};
     TRY(model_load(recipe->model_path, &options, &sft->model));
     if (recipe->has_lora) TRY(start_adapter(sft));
@@ -339,6 +350,7 @@ static TrainerConfig trainer_config(Sft *sft, Run *run) {
         .task =
             {
                 .context = sft,
+                .inputs = {{"model.path", params_fingerprint(&sft->model->params)}, {"data.train", dataset_fingerprint(sft->train)}, {sft->eval ? "data.eval" : NULL, sft->eval ? dataset_fingerprint(sft->eval) : 0}},
                 .total_steps = sft->total_steps,
                 .epoch = epoch_after,
                 .begin_step = begin_step,

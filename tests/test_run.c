@@ -276,7 +276,7 @@ static Recipe *training_recipe(const char *name) {
     snprintf(model_key, sizeof model_key, "model.path=%s", model);
     snprintf(rows_key, sizeof rows_key, "data.train=%s/rows.jsonl", folder);
     snprintf(output_key, sizeof output_key, "output=%s", output);
-    const char *overrides[] = {model_key, rows_key, output_key, "model.compute=f32", "lora.rank=4", "lora.dropout=0.1", "train.batch_size=3", "train.learning_rate=1e-2",
+    const char *overrides[] = {model_key, rows_key, output_key, "model.compute=f32", "lora.rank=4", "lora.dropout=0.1", "train.neftune_alpha=5", "train.batch_size=3", "train.learning_rate=1e-2",
                                "train.gradient_accumulation_steps=2", "data.eval_split=0.2", "train.eval_every=3", "train.save_every=2", "train.early_stopping=3", "train.max_steps=11"};
     Recipe *recipe;
     check_ok(recipe_read(NULL, overrides, COUNT_OF(overrides), &recipe));

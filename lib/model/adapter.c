@@ -250,8 +250,13 @@ Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config) {
         status_fail(ST_INPUT, "no adapter directory '%s'", dir);
         return status_hint(ST_INPUT, "an adapter is a directory with adapter_config.json and adapter_model.safetensors");
     }
-    const char *path = path_join(arena, dir, "adapter_config.json");
-    if (!path) return ST_RESOURCE;
+    const char *path = path_join(arena, dir, "adapter_config.json"), *model = path_join(arena, dir, "config.json"), *made = path_join(arena, dir, "adapter");
+    if (!path || !model || !made) return ST_RESOURCE;
+    if (!file_exists(path)) {
+        status_fail(ST_INPUT, "'%s' is no adapter: it lacks adapter_config.json", dir);
+        if (dir_exists(made)) return status_hint(ST_INPUT, "it is a run: its adapter is '%s'", made);
+        return file_exists(model) ? status_hint(ST_INPUT, "it is a model") : status_hint(ST_INPUT, "an adapter is a directory with adapter_config.json and adapter_model.safetensors");
+    }
     json_t *json;
     TRY(json_read_file(path, &json));
     Status status = parse_config(json, path, arena, config);

@@ -345,13 +345,25 @@ static Status read_generation_config(const char *dir, Arena *arena, ModelConfig 
     return status;
 }
 
+/* What people name instead of a model. */
+static Status no_config(const char *dir, Arena *arena) {
+    const char *adapter = path_join(arena, dir, "adapter_config.json"), *trained = path_join(arena, dir, "model"), *made = path_join(arena, dir, "adapter");
+    if (!adapter || !trained || !made) return ST_RESOURCE;
+    status_fail(ST_INPUT, "'%s' is no model: it lacks config.json", dir);
+    if (file_exists(adapter)) return status_hint(ST_INPUT, "it is an adapter: name the model that it was trained on, and this one as the adapter");
+    if (dir_exists(trained)) return status_hint(ST_INPUT, "it is a run: its model is '%s'", trained);
+    if (dir_exists(made)) return status_hint(ST_INPUT, "it is a run: its adapter is '%s'", made);
+    return status_hint(ST_INPUT, "a model is a directory with config.json and model.safetensors");
+}
+
 Status model_config_read(const char *dir, Arena *arena, ModelConfig *config) {
     if (!dir_exists(dir)) {
         status_fail(ST_INPUT, "no model directory '%s'", dir);
-        return status_hint(ST_INPUT, "a model is a directory with config.json and model.safetensors");
+        return status_hint(ST_INPUT, "a model is a directory on this machine with config.json and model.safetensors; nothing is downloaded");
     }
     const char *path = path_join(arena, dir, "config.json");
     if (!path) return ST_RESOURCE;
+    if (!file_exists(path)) return no_config(dir, arena);
     json_t *json;
     TRY(json_read_file(path, &json));
     Status status = model_config_parse(json, path, arena, config);

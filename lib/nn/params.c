@@ -32,6 +32,25 @@ void params_release(Params *params) {
     *params = (Params){0};
 }
 
+/* FNV-1a. */
+static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size) {
+    for (size_t i = 0; i < size; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * 1099511628211u;
+    return hash;
+}
+
+uint64_t params_fingerprint(const Params *params) {
+    enum { SAMPLES = 16, SAMPLE_BYTES = 16 };
+    uint64_t hash = 14695981039346656037u;
+    for (size_t i = 0; i < params->n; i++) {
+        const Tensor *tensor = params->items[i].tensor;
+        size_t size = tensor_bytes(tensor), part = MIN(size, (size_t)SAMPLE_BYTES);
+        hash = hash_bytes(hash, params->items[i].name, strlen(params->items[i].name) + 1);
+        hash = hash_bytes(hash, tensor->shape, (size_t)tensor->n_dims * sizeof *tensor->shape);
+        for (size_t k = 0; k < SAMPLES; k++) hash = hash_bytes(hash, (const uint8_t *)tensor->data + (size - part) / (SAMPLES - 1) * k, part);
+    }
+    return hash;
+}
+
 Status params_train(Param *param, Arena *arena) {
     Tensor *tensor = param->tensor;
     ASSERT(tensor->dtype == DT_F32 || tensor->dtype == DT_F64, "trained parameter '%s' is %s, not f32", param->name, dtype_name(tensor->dtype));

@@ -63,6 +63,18 @@ Status trainer_memory(const TrainerConfig *config, TrainMemory *memory) {
     return ST_OK;
 }
 
+Status trainer_check_weights(const Recipe *recipe, int64_t n_weights) {
+    OptimizerConfig optimizer;
+    TRY(recipe_optimizer(recipe, &optimizer));
+    double copies = 2 + optimizer_find(optimizer.name)->states(&optimizer) + (recipe->train_early_stopping > 0), need = copies * (double)n_weights * (double)sizeof(float);
+    uint64_t left = memory_available();
+    if (need <= (double)left) return ST_OK;
+    char needed[32], have[32];
+    status_fail(ST_RESOURCE, "training every weight of '%s' needs %s of memory before the first step, the machine has %s left", recipe->model_path, format_bytes(need, needed),
+                format_bytes((double)left, have));
+    return status_hint(ST_RESOURCE, "train a LoRA adapter: a lora section, such as lora.rank=16");
+}
+
 Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory) {
     /* Weights and gradients are there already. */
     size_t still = memory->packed + memory->optimizer + memory->best + memory->activations;

@@ -329,8 +329,10 @@ static Status read_defaults(Recipe *recipe) {
 
 static Status read_file(Recipe *recipe, const char *path) {
     Yaml *root;
-    TRY(yaml_read_file(path, recipe->arena, &root));
-    if (root->kind != YAML_MAP) return status_fail(ST_CONFIG, "cannot read recipe '%s': it holds no keys", path);
+    static const char advice[] = "a recipe is a YAML file; `tune recipes ls` names some to start from";
+    Status status = yaml_read_file(path, recipe->arena, &root);
+    if (status != ST_OK) return status_hint_text()[0] ? status : status_hint(status, advice);
+    if (root->kind != YAML_MAP) return status_hint(status_fail(ST_CONFIG, "cannot read recipe '%s': it holds no keys", path), advice);
     for (size_t i = 0; i < root->n; i++) TRY(read_top(recipe, root->keys[i], root->items[i], &(Source){path, root->key_lines[i]}));
     return ST_OK;
 }
@@ -372,6 +374,8 @@ static Status check_together(const Recipe *recipe) {
         return status_hint(status_fail(ST_CONFIG, "evaluation rows and 'data.eval_split' are both given"), "keep one");
     if (recipe->train_loss && strcmp(recipe->train_loss, "dft") == 0 && recipe->train_label_smoothing > 0)
         return status_fail(ST_CONFIG, "'train.loss' dft takes no 'train.label_smoothing'");
+    if (recipe->has_lora && recipe->lora_alpha == 0)
+        return status_hint(status_fail(ST_CONFIG, "'lora.alpha' is 0: the adapter would have no effect and learn nothing"), "twice the rank is usual");
     if (recipe->train_betas.n != 2 || recipe->train_betas.items[0] >= 1 || recipe->train_betas.items[1] >= 1)
         return refuse_betas(recipe);
     if (recipe->train_early_stopping > 0 && !recipe->data_eval && !recipe->eval_data && recipe->data_eval_split <= 0)

@@ -34,6 +34,11 @@ static bool holds_run(const Run *run) {
     return false;
 }
 
+static bool holds_model(const Run *run) {
+    const char *model = run_path(run, "config.json"), *adapter = run_path(run, "adapter_config.json");
+    return model && adapter && (file_exists(model) || file_exists(adapter));
+}
+
 static Status refuse_taken(const Run *run) {
     status_fail(ST_CONFIG, "output '%s' holds a run already", run->dir);
     return status_hint(ST_CONFIG, "continue it with --resume, or choose another output");
@@ -111,6 +116,8 @@ static Status take_up(Run *run) {
 static Status examine(Run *run, const Recipe *recipe, bool resume) {
     if (file_exists(run->dir) && !dir_exists(run->dir))
         return status_hint(status_fail(ST_CONFIG, "output '%s' is a file", run->dir), "a run is a folder: choose another output");
+    if (holds_model(run))
+        return status_hint(status_fail(ST_CONFIG, "output '%s' is the directory of a model or an adapter", run->dir), "choose another output: a run has a folder of its own");
     run->resumed = holds_run(run);
     if (!run->resumed) return ST_OK;
     if (!resume) return refuse_taken(run);

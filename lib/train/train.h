@@ -97,8 +97,12 @@ Status checkpoint_load(Run *run, int64_t step, const CheckpointItem *items, size
 /* Sums over trained tokens. loss_sum: of the objective, nats; count: what it is divided by. */
 typedef struct LossSums { double loss_sum, count; int64_t tokens, loss_tokens; } LossSums;
 /* What a trainer asks of SFT (and later of reward models and RL): data and losses. All is a function of (seed, step), so that a resumed run does the same. */
+/* Something that a run is made from, beside its recipe: the key that names it and a number that tells whether it is still the same. */
+typedef struct TaskInput { const char *key; uint64_t fingerprint; } TaskInput;
+enum { TASK_MAX_INPUTS = 3 };
 typedef struct Task {
     void *context;
+    TaskInput inputs[TASK_MAX_INPUTS];                                  /* key NULL = unused. A run whose inputs changed is not resumed: ST_CONFIG */
     int64_t total_steps;                                                /* optimiser steps of the whole run */
     /* Epoch reached after `steps` steps, e.g. 1.5. */
     double (*epoch)(void *context, int64_t steps);
@@ -146,6 +150,8 @@ typedef struct TrainMemory {
     size_t total;       /* of all: the largest resident size to expect */
 } TrainMemory;
 Status trainer_memory(const TrainerConfig *config, TrainMemory *memory);
+/* Before a model of `n_weights` numbers is loaded to be trained whole: ST_RESOURCE when weights, gradients and the optimiser's state are more than the machine has left. */
+Status trainer_check_weights(const Recipe *recipe, int64_t n_weights);
 /* ST_RESOURCE with what to change when `memory` is more than the machine has left. */
 Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory);
 void train_memory_describe(const TrainMemory *memory, Str *text); /* one line for people */

@@ -2,6 +2,7 @@
 #include "lib/train/train.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -107,6 +108,29 @@ static Status state_from_json(const json_t *json, State *state) {
     return ST_OK;
 }
 
+/* Fingerprints as text: JSON's whole numbers have a sign. */
+static Status add_inputs(const Task *task, json_t *json) {
+    json_t *inputs = json_object();
+    char text[32];
+    for (int i = 0; i < TASK_MAX_INPUTS && task->inputs[i].key; i++) {
+        snprintf(text, sizeof text, "%016llx", (unsigned long long)task->inputs[i].fingerprint);
+        json_object_set_new(inputs, task->inputs[i].key, json_string(text));
+    }
+    return json_object_set_new(json, "inputs", inputs) == 0 ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a checkpoint");
+}
+
+static Status check_inputs(const Trainer *trainer, const json_t *json) {
+    const Task *task = &trainer->config->task;
+    for (int i = 0; i < TASK_MAX_INPUTS && task->inputs[i].key; i++) {
+        const char *text = json_string_value(json_object_get(json_object_get(json, "inputs"), task->inputs[i].key));
+        if (text && strtoull(text, NULL, 16) == task->inputs[i].fingerprint) continue;
+        status_fail(ST_CONFIG, "cannot resume '%s': what '%s' names is not what it was at the checkpoint of step %lld", run_dir(trainer->config->run), task->inputs[i].key,
+                    (long long)run_step(trainer->config->run));
+        return status_hint(ST_CONFIG, "bring the old files back, or choose another output");
+    }
+    return ST_OK;
+}
+
 static double elapsed(const Trainer *trainer) { return trainer->seconds_before + (clock_seconds() - trainer->began); }
 
 static Status save_checkpoint(Trainer *trainer) {
@@ -114,7 +138,8 @@ static Status save_checkpoint(Trainer *trainer) {
     trainer->state.seconds = elapsed(trainer);
     json_t *json = state_to_json(&trainer->state);
     if (!json) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
-    Status status = checkpoint_save(trainer->config->run, trainer->state.step, trainer->items, trainer->n_items, json, trainer->recipe->train_keep_checkpoints);
+    Status status = add_inputs(&trainer->config->task, json);
+    if (status == ST_OK) status = checkpoint_save(trainer->config->run, trainer->state.step, trainer->items, trainer->n_items, json, trainer->recipe->train_keep_checkpoints);
     json_decref(json);
     if (status == ST_OK) trainer->saved_step = trainer->state.step;
     return status;
@@ -126,7 +151,8 @@ static Status load_checkpoint(Trainer *trainer) {
     if (step < 0) return ST_OK;
     json_t *json;
     TRY(checkpoint_load(run, step, trainer->items, trainer->n_items, &json));
-    Status status = state_from_json(json, &trainer->state);
+    Status status = check_inputs(trainer, json);
+    if (status == ST_OK) status = state_from_json(json, &trainer->state);
     json_decref(json);
     trainer->saved_step = step;
     trainer->seconds_before = trainer->state.seconds;

@@ -78,6 +78,15 @@ for signal in INT TERM; do
     verdict "SIG$signal: exit code $code with a checkpoint" $?
 done
 
+# Other rows, or another model: the rest of the run would be of something else.
+sft "$work/inputs" && rm "$work/inputs/finished.json" && mv "$rows" "$rows.kept" && sed '1s/"completion": "/&x/' "$rows.kept" >"$rows"
+sft "$work/inputs" --resume 2>"$work/err"
+code=$?
+cmp "$rows" "$rows.kept" >/dev/null && code=same
+mv "$rows.kept" "$rows"
+[ $code = 3 ] && grep -q "what 'data.train' names is not what it was at the checkpoint of step" "$work/err" && sft "$work/inputs" --resume
+verdict "changed rows are not resumed: exit code $code" $?
+
 # No space: files may not grow beyond 64 KiB, which metrics stay below and the tensors of a checkpoint of rank 8 do not.
 (ulimit -f 128 && sft "$work/disk" lora.rank=8) 2>"$work/err"
 code=$?
@@ -93,6 +102,14 @@ if (ulimit -v $limit && "$tune" --help) >/dev/null 2>&1; then
     code=$?
     [ $code = 5 ] && [ ! -e "$work/big" ] && grep -q '^tune: error: training needs more than' "$work/err" && grep -q '^hint: make data.max_length smaller' "$work/err"
     verdict "no memory: exit code $code before the first step" $?
+    # A file of 400 MB that takes no room on the disk: its weights, their gradients and AdamW's averages would be 1.6 GB.
+    mkdir "$work/large" && cp "$work/model/config.json" "$work/large"
+    { printf '\140\0\0\0\0\0\0\0' && printf '%-96s' '{"a.weight": {"dtype": "F32", "shape": [100000, 1000], "data_offsets": [0, 400000000]}}'; } >"$work/large/model.safetensors"
+    dd if=/dev/null of="$work/large/model.safetensors" bs=1 seek=400000104 2>/dev/null
+    (ulimit -v $limit && "$tune" sft --quiet --threads 1 model.path="$work/large" data.train="$rows" output="$work/big") 2>"$work/err"
+    code=$?
+    [ $code = 5 ] && [ ! -e "$work/big" ] && grep -q "^tune: error: training every weight of '.*' needs 1.5 GiB" "$work/err" && grep -q '^hint: train a LoRA adapter' "$work/err"
+    verdict "no memory for every weight: exit code $code before the model is loaded" $?
 fi
 
 echo "[  PASSED  ] $passed test(s)."
