@@ -1,13 +1,17 @@
 /* tune tokenize: text to ids, one JSON array a text, and back; conversations to the text that the model's template makes of them. */
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 
 #include "cmd/cmd.h"
 #include "lib/text/chat.h"
 
-typedef struct Tokenize { Tokenizer *tokenizer; bool decode, no_special, rows; const char *file, *chat, *chat_template, *now; size_t line; } Tokenize;
+typedef struct Tokenize { Tokenizer *tokenizer; bool decode, no_special, rows; const char *file, *chat, *chat_template, *now; } Tokenize;
+typedef struct Line { Str text, result; size_t number; Status status; } Line;
+enum { BATCH_LINES = 4096, BATCH_BYTES = 16 << 20 };
 
-static Status encode_text(const Tokenize *job, const char *text, size_t len) {
+static Status encode_text(const Tokenize *job, const char *text, size_t len, Str *result) {
     Ids ids = {0};
     JsonWriter w = {0};
     Status status = tokenizer_encode(job->tokenizer, text, len, job->no_special ? TOKENIZE_LITERAL : TOKENIZE_SPECIAL, &ids);
@@ -15,16 +19,16 @@ static Status encode_text(const Tokenize *job, const char *text, size_t len) {
         jw_array(&w, NULL);
         for (size_t i = 0; i < ids.n; i++) jw_int(&w, NULL, ids.data[i]);
         jw_end_array(&w);
-        print_result("%s\n", str_text(&w.text));
+        str_append_n(result, str_text(&w.text), w.text.len);
     }
     jw_release(&w);
     ids_release(&ids);
     return status;
 }
 
-static Status decode_ids(const Tokenize *job, const json_t *json) {
+static Status decode_ids(const Tokenize *job, const json_t *json, Str *result) {
     Ids ids = {0};
-    Str text = {0}, quoted = {0};
+    Str text = {0};
     Status status = json_is_array(json) ? ST_OK : status_fail(ST_INPUT, "no JSON array of token ids");
     for (size_t i = 0; status == ST_OK && i < json_array_size(json); i++) {
         const json_t *id = json_array_get(json, i);
@@ -32,47 +36,72 @@ static Status decode_ids(const Tokenize *job, const json_t *json) {
         else ids_push(&ids, (int32_t)json_integer_value(id));
     }
     if (status == ST_OK) status = tokenizer_decode(job->tokenizer, ids.data, ids.n, job->no_special, &text);
-    if (status == ST_OK && job->rows) {
-        str_append_json(&quoted, str_text(&text), text.len);
-        print_result("%s\n", str_text(&quoted));
-    } else if (status == ST_OK) {
-        print_text(str_text(&text), text.len);
-        print_text("\n", 1);
-    }
+    if (status == ST_OK && job->rows) str_append_json(result, str_text(&text), text.len);
+    else if (status == ST_OK) str_append_n(result, str_text(&text), text.len);
     ids_release(&ids);
     str_release(&text);
-    str_release(&quoted);
     return status;
 }
 
-static Status one_line(const Tokenize *job, Slice line) {
-    if (!job->rows && !job->decode) return encode_text(job, line.data, line.len);
+static Status line_run(const Tokenize *job, Line *line) {
+    str_clear(&line->result);
+    if (!job->rows && !job->decode) return encode_text(job, str_text(&line->text), line->text.len, &line->result);
     json_t *row;
     Str where = {0};
-    str_printf(&where, "%s line %zu", job->file, job->line);
-    Status status = json_read_text(line.data, line.len, str_text(&where), &row);
+    str_printf(&where, "%s line %zu", job->file, line->number);
+    Status status = json_read_text(str_text(&line->text), line->text.len, str_text(&where), &row);
     str_release(&where);
     TRY(status);
     const json_t *text = json_object_get(row, "text");
-    if (job->decode) status = decode_ids(job, row);
+    if (job->decode) status = decode_ids(job, row, &line->result);
     else if (!json_is_string(text)) status = status_fail(ST_INPUT, "a row without a string 'text'");
-    else status = encode_text(job, json_string_value(text), json_string_length(text));
+    else status = encode_text(job, json_string_value(text), json_string_length(text), &line->result);
     json_decref(row);
     return status;
 }
 
-static Status all_lines(Tokenize *job) {
-    Lines lines;
-    Slice line;
-    Status status = ST_OK;
-    TRY(lines_open(&lines, job->file));
-    while (status == ST_OK && lines_next(&lines, &line)) {
-        job->line = lines.number;
-        if (job->rows && line.len == 0) continue;
-        status = one_line(job, line);
-        if (status != ST_OK && !strstr(status_text(), job->file)) status_prefix(status, "%s line %zu", job->file, lines.number);
+/* All threads work on the lines, and results go out in order. What went wrong is known to the thread that saw it only, so the first line that failed is run again here. */
+static Status batch_run(const Tokenize *job, Line *lines, size_t n) {
+#pragma omp parallel for schedule(dynamic, 16)
+    for (size_t i = 0; i < n; i++) lines[i].status = line_run(job, &lines[i]);
+    for (size_t i = 0; i < n; i++) {
+        if (lines[i].status != ST_OK) {
+            Status status = line_run(job, &lines[i]);
+            return strstr(status_text(), job->file) ? status : status_prefix(status, "%s line %zu", job->file, lines[i].number);
+        }
+        str_append_char(&lines[i].result, '\n');
+        print_text(lines[i].result.data, lines[i].result.len);
     }
-    Status closed = lines_close(&lines);
+    return ST_OK;
+}
+
+static Status lines_run(const Tokenize *job, Lines *input, Line *lines) {
+    bool at_once = strcmp(job->file, "/dev/stdin") == 0 && isatty(STDIN_FILENO); /* whoever types wants an answer */
+    size_t n = 0, bytes = 0;
+    for (Slice line; lines_next(input, &line);) {
+        if (job->rows && line.len == 0) continue;
+        str_clear(&lines[n].text);
+        str_append_n(&lines[n].text, line.data, line.len);
+        lines[n++].number = input->number;
+        bytes += line.len;
+        if (n < BATCH_LINES && bytes < BATCH_BYTES && !at_once) continue;
+        TRY(batch_run(job, lines, n));
+        n = bytes = 0;
+    }
+    return batch_run(job, lines, n);
+}
+
+static Status all_lines(const Tokenize *job) {
+    Lines input;
+    TRY(lines_open(&input, job->file));
+    Line *lines = calloc(BATCH_LINES, sizeof *lines);
+    Status status = lines ? lines_run(job, &input, lines) : status_fail(ST_RESOURCE, "no memory for lines");
+    for (size_t i = 0; lines && i < BATCH_LINES; i++) {
+        str_release(&lines[i].text);
+        str_release(&lines[i].result);
+    }
+    free(lines);
+    Status closed = lines_close(&input);
     return status != ST_OK ? status : closed;
 }
 

@@ -42,22 +42,28 @@ static size_t cluster_end(const Text *text, size_t start) {
     return end;
 }
 
-static bool put_mapped(const Charsmap *map, const Text *text, size_t start, size_t end, TextBuffer *out) {
+/* `done`: text up to there has been put out already. */
+static bool put_mapped(const Charsmap *map, const Text *text, size_t *done, size_t start, size_t end, TextBuffer *out) {
     const char *mapped = charsmap_find(map, text->data + start, end - start);
-    if (mapped) buffer_put(out, mapped, strlen(mapped), text_origin(text, start, end));
-    return mapped != NULL;
+    if (!mapped) return false;
+    buffer_copy(out, text, *done, start);
+    buffer_put(out, mapped, strlen(mapped), text_origin(text, start, end));
+    *done = end;
+    return true;
 }
 
 void charsmap_run(const Charsmap *map, const Text *text, TextBuffer *out) {
+    size_t done = 0;
     for (size_t start = 0, end; start < text->len; start = end) {
         end = cluster_end(text, start);
-        if (end - start <= LONGEST_CLUSTER && put_mapped(map, text, start, end, out)) continue;
-        for (size_t i = start, used; i < end; i += used) {
+        if (end - start <= LONGEST_CLUSTER && put_mapped(map, text, &done, start, end, out)) continue;
+        for (size_t i = start, used; i < end && end - start > 1; i += used) {
             uint32_t c;
             used = char_next(text->data + i, &c);
-            if (!put_mapped(map, text, i, i + used, out)) buffer_copy(out, text, i, i + used);
+            put_mapped(map, text, &done, i, i + used, out);
         }
     }
+    buffer_copy(out, text, done, text->len);
 }
 
 /* ---- loading ---- */

@@ -4,7 +4,7 @@
 
 #include "lib/text/tokenizer_parts.h"
 
-enum { CACHED_WORD = 64, CACHE_WORDS = 1 << 15, CACHE_KEYS = 1 << 19, CACHE_TOKENS = 1 << 17 };
+enum { CACHED_WORD = 64, CACHE_WORDS = 1 << 17, CACHE_KEYS = 1 << 19, CACHE_TOKENS = 1 << 18 };
 
 /* ---- words that are one token ---- */
 

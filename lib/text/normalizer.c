@@ -61,14 +61,22 @@ static void put_char(TextBuffer *out, uint32_t c, Origin origin) {
     buffer_put(out, bytes, utf8_encode(c, bytes), origin);
 }
 
+/* Text that stays is copied in runs: `done` is behind the last byte that was. */
+static void put_changed(const Text *text, size_t *done, size_t start, size_t end, const uint32_t *chars, size_t n, TextBuffer *out) {
+    buffer_copy(out, text, *done, start);
+    for (size_t i = 0; i < n; i++) put_char(out, chars[i], text_origin(text, start, end));
+    *done = end;
+}
+
 static void lowercase(const Text *text, TextBuffer *out) {
+    size_t done = 0;
     for (size_t i = 0, used; i < text->len; i += used) {
-        uint32_t c;
+        uint32_t c, lower[2] = {'i', 0x307}; /* of U+0130, the one letter that becomes two */
         used = char_next(text->data + i, &c);
-        Origin origin = text_origin(text, i, i + used);
-        put_char(out, c == 0x130 ? 'i' : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c), origin);
-        if (c == 0x130) put_char(out, 0x307, origin); /* the one letter that becomes two */
+        if (c != 0x130) lower[0] = c < 128 ? c + (c >= 'A' && c <= 'Z') * 32u : (uint32_t)utf8proc_tolower((utf8proc_int32_t)c);
+        if (lower[0] != c) put_changed(text, &done, i, i + used, lower, c == 0x130 ? 2 : 1, out);
     }
+    buffer_copy(out, text, done, text->len);
 }
 
 static uint32_t map_accents(uint32_t c) { return char_is_mark(c) ? DROPPED : c; }
@@ -90,13 +98,14 @@ static uint32_t map_nmt(uint32_t c) {
 }
 
 static void map_chars(const NormStep *step, const Text *text, TextBuffer *out) {
+    size_t done = 0;
     for (size_t i = 0, used; i < text->len; i += used) {
         uint32_t c, mapped;
         used = char_next(text->data + i, &c);
         mapped = step->map(c);
-        if (mapped == c) buffer_copy(out, text, i, i + used);
-        else if (mapped != DROPPED) put_char(out, mapped, text_origin(text, i, i + used));
+        if (mapped != c) put_changed(text, &done, i, i + used, &mapped, mapped != DROPPED, out);
     }
+    buffer_copy(out, text, done, text->len);
 }
 
 /* BERT puts spaces around each of them. */
@@ -109,14 +118,13 @@ static bool is_ideograph(uint32_t c) {
 }
 
 static void space_ideographs(const Text *text, TextBuffer *out) {
+    size_t done = 0;
     for (size_t i = 0, used; i < text->len; i += used) {
         uint32_t c;
         used = char_next(text->data + i, &c);
-        bool spaced = c >= 0x3400 && is_ideograph(c);
-        if (spaced) put_char(out, ' ', text_origin(text, i, i + used));
-        buffer_copy(out, text, i, i + used);
-        if (spaced) put_char(out, ' ', text_origin(text, i, i + used));
+        if (c >= 0x3400 && is_ideograph(c)) put_changed(text, &done, i, i + used, (const uint32_t[]){' ', c, ' '}, 3, out);
     }
+    buffer_copy(out, text, done, text->len);
 }
 
 static void spell_bytes(const Text *text, TextBuffer *out) {
