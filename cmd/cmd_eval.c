@@ -178,7 +178,7 @@ Status cmd_eval(int argc, char **argv) {
                 "    tune eval DIR --adapter runs/sft/adapter --data held_out.jsonl",
     };
     const Option options[] = {
-        {"--data", OPTION_TEXT, &job.data, "FILE", "rows, as for training: .jsonl or .json, also .gz"},
+        {"--data", OPTION_TEXT, &job.data, "FILE", "rows, as for training: .jsonl, .json, .csv, .parquet, .txt"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
         {"--format", OPTION_TEXT, &job.config.format, "NAME", "auto, messages, sharegpt, alpaca, prompt_completion, text, preference, kto or ids"},

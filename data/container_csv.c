@@ -1,5 +1,5 @@
-/* Comma- or tab-separated values as RFC 4180 has them: a header, quoted cells with any content, "" for a quote in them; lines end with LF, CRLF or CR. All cells are
- * strings. Blank lines are no rows. Memory: one row. */
+/* Comma- or tab-separated values as RFC 4180 has them: a header, quoted cells with any content, "" for a quote in them; lines end with LF, CRLF or CR. Cells are strings, but see cell_value.
+ * Blank lines are no rows. Memory: one row. */
 #include "data/containers.h"
 
 #include <errno.h>

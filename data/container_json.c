@@ -173,7 +173,11 @@ static Status is_lines(const char *path, bool *result) {
     json_t *first = NULL;
     *result = false;
     TRY(lines_open(&lines, path));
-    if (lines_next(&lines, &line)) first = json_loadb(without_mark(line).data, without_mark(line).len, 0, NULL);
+    for (bool blank = true; blank && lines_next(&lines, &line);) {
+        if (lines.number == 1) line = without_mark(line);
+        blank = is_blank(line);
+        if (!blank) first = json_loadb(line.data, line.len, 0, NULL);
+    }
     if (json_is_object(first))
         while (!*result && lines_next(&lines, &line)) *result = !is_blank(line);
     json_decref(first);

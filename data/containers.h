@@ -35,11 +35,10 @@ typedef struct Container {
 bool row_reader_full(const RowReader *reader);
 /* Calls the reader's callback with row `number`; takes `row` (drops its reference). NULL: out of memory. */
 Status row_hand_over(RowReader *reader, json_t *row, size_t number);
-/* A text as a JSON value. In columns that hold lists (messages, conversations, ids ...) a text that begins as JSON is parsed; `*fault` is then jansson's sentence when it is none,
- * and the value NULL. The text must be UTF-8. */
+/* A text as a JSON value: a string, but for columns that mean something else in every format. `weight` is a number where it looks like one, and null when empty; `label` a boolean where
+ * it says true, false, 1 or 0; in columns that hold lists (messages, conversations, ids ...) a text that begins as JSON is parsed: when it is none, *fault is jansson's sentence and the
+ * value NULL. The text must be UTF-8. */
 json_t *cell_value(const char *column, const char *text, size_t len, const char **fault);
-/* The offset of the first byte that is no UTF-8; len when all is. */
-size_t utf8_fault(const char *text, size_t len);
 /* The text without a byte order mark. */
 Slice without_mark(Slice text);
 bool is_blank(Slice text); /* spaces, tabs and line ends only */

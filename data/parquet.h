@@ -120,7 +120,7 @@ typedef struct PqColumn {
     Slice *word_slices;
     size_t n_words;
 } PqColumn;
-Status pq_column_start(PqColumn *column, const PqFile *file, const PqNode *node, const PqChunk *chunk); /* reuses the column's memory */
+Status pq_column_start(PqColumn *column, const PqFile *file, const PqNode *node, const PqChunk *chunk); /* {0} before the first one; then the same file's next chunk, in the same memory */
 Status pq_column_next(PqColumn *column);
 /* The current entry's value as its bytes, little endian as in PLAIN (a boolean: one byte); to be called once. Valid until the next call for this column. */
 Status pq_column_value(PqColumn *column, Slice *value);

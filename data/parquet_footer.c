@@ -420,9 +420,8 @@ static Status build_node(Footer *footer, const PqNode *parent, int depth, PqNode
     PqNode *node = arena_zero(file->arena, sizeof *node);
     if (!node || !(node->name = arena_strndup(file->arena, element->name.data ? element->name.data : "", element->name.len))) return ST_RESOURCE;
     *result = node;
-    uint32_t c;
-    for (size_t at = 0, used; at < element->name.len; at += used)
-        if ((used = utf8_decode(element->name.data + at, element->name.len - at, &c)) == 0 || c == 0) return pq_fail(file, NULL, "the name of column %zu is no text", footer->next - 1);
+    if (strlen(node->name) != element->name.len || utf8_fault(node->name, element->name.len) < element->name.len)
+        return pq_fail(file, NULL, "the name of column %zu is no text", footer->next - 1);
     if (element->repetition < PQ_REQUIRED || element->repetition > PQ_REPEATED || element->scale < 0 || element->scale > MAX_SCALE)
         return pq_fail(file, NULL, "the footer's description of column '%.60s' is damaged", node->name);
     node->parent = parent;

@@ -102,18 +102,11 @@ static double half_to_double(uint16_t half) {
     return half & 0x8000 ? -size : size;
 }
 
-static bool is_text(Slice value) {
-    uint32_t c;
-    for (size_t at = 0, used; at < value.len; at += used)
-        if ((used = (unsigned char)value.data[at] < 0x80 ? 1 : utf8_decode(value.data + at, value.len - at, &c)) == 0) return false;
-    return true;
-}
-
 static json_t *real_json(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 
 static json_t *bytes_json(const PqNode *node, Slice value, const char **fault) {
     static _Thread_local json_error_t error;
-    if (is_text(value)) {
+    if (utf8_fault(value.data, value.len) == value.len) {
         if (node->meaning != PQ_JSON) return json_stringn_nocheck(value.data, value.len);
         json_t *json = json_loadb(value.data, value.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
         if (!json) *fault = error.text;

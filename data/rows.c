@@ -31,25 +31,32 @@ Status row_hand_over(RowReader *reader, json_t *row, size_t number) {
     return status;
 }
 
+static bool is_one_of(const char *text, size_t len, const char *const *words) {
+    for (; *words; words++)
+        if (slice_is((Slice){text, len}, *words)) return true;
+    return false;
+}
+
+static json_t *number_cell(const char *text, size_t len) {
+    if (len == 0) return json_null();
+    json_t *number = json_loadb(text, len, JSON_DECODE_ANY, NULL);
+    if (json_is_number(number)) return number;
+    json_decref(number);
+    return json_stringn_nocheck(text, len);
+}
+
 json_t *cell_value(const char *column, const char *text, size_t len, const char **fault) {
-    static const char *const lists[] = {"messages", "conversations", "history", "ids", "input_ids", "labels"};
+    static const char *const lists[] = {"messages", "conversations", "history", "ids", "input_ids", "labels", NULL};
+    static const char *const yes[] = {"true", "True", "TRUE", "1", NULL}, *const no[] = {"false", "False", "FALSE", "0", NULL};
     static _Thread_local json_error_t error;
-    bool list = false;
     *fault = NULL;
-    for (size_t i = 0; i < COUNT_OF(lists) && !list; i++) list = strcmp(column, lists[i]) == 0;
-    if (!list || len == 0 || !(text[0] == '[' || text[0] == '{')) return json_stringn_nocheck(text, len);
+    if (strcmp(column, "weight") == 0) return number_cell(text, len);
+    if (strcmp(column, "label") == 0 && is_one_of(text, len, yes)) return json_true();
+    if (strcmp(column, "label") == 0 && is_one_of(text, len, no)) return json_false();
+    if (len == 0 || !(text[0] == '[' || text[0] == '{') || !is_one_of(column, strlen(column), lists)) return json_stringn_nocheck(text, len);
     json_t *value = json_loadb(text, len, JSON_REJECT_DUPLICATES, &error);
     if (!value) *fault = error.text;
     return value;
-}
-
-size_t utf8_fault(const char *text, size_t len) {
-    uint32_t c;
-    for (size_t at = 0, used; at < len; at += used) {
-        used = (unsigned char)text[at] < 0x80 ? 1 : utf8_decode(text + at, len - at, &c);
-        if (used == 0) return at;
-    }
-    return len;
 }
 
 Slice without_mark(Slice text) {

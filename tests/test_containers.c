@@ -135,6 +135,7 @@ static void csv(void **state) {
         {"a.csv", "p,c\n", "", NULL},
         {"a.tsv", "p\tc\n1,5\t\"2\t3\"\n", "2 {\"p\":\"1,5\",\"c\":\"2\\t3\"}\n", NULL},
         {"a.csv", "messages,n\n\"[{\"\"role\"\": \"\"user\"\", \"\"content\"\": \"\"a\\nb\"\"}]\",[1]\n", "2 {\"messages\":[{\"role\":\"user\",\"content\":\"a\\nb\"}],\"n\":\"[1]\"}\n", NULL},
+        {"a.csv", "label,weight\nTrue,2\n0,\ngood,1 2\n", "2 {\"label\":true,\"weight\":2}\n3 {\"label\":false,\"weight\":null}\n4 {\"label\":\"good\",\"weight\":\"1 2\"}\n", NULL},
         {"a.csv", "input_ids\n\"[3, 4]\"\nnone\n", "2 {\"input_ids\":[3,4]}\n3 {\"input_ids\":\"none\"}\n", NULL},
     };
     check_cases(cases, COUNT_OF(cases));
@@ -222,6 +223,7 @@ static void json(void **state) {
         {"a.json", "[]", "", NULL},
         {"a.json", "{\"a\": [1, 2],\n \"b\": [3, null]}", "1 {\"a\":1,\"b\":3}\n2 {\"a\":2,\"b\":null}\n", NULL},
         {"a.json", "{\"a\": 1}\n\n{\"a\": 2}\n", "1 {\"a\":1}\n3 {\"a\":2}\n", NULL},
+        {"a.json", "\xef\xbb\xbf\n\n{\"a\": 1}\n{\"a\": 2}", "3 {\"a\":1}\n4 {\"a\":2}\n", NULL},
         {"a.ndjson", "{\"a\": 1}\r\n", "1 {\"a\":1}\n", NULL},
     };
     check_cases(cases, COUNT_OF(cases));

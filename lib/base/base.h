@@ -124,6 +124,7 @@ bool text_ends_with(const char *text, const char *suffix);
 const char *text_nearest(const char *word, const char *const *candidates, size_t n_candidates);
 /* Decodes one code point; returns bytes used (1..4), or 0 for invalid, overlong, surrogate or cut input. */
 size_t utf8_decode(const char *bytes, size_t len, uint32_t *code_point);
+size_t utf8_fault(const char *bytes, size_t len); /* offset of the first byte that is no UTF-8; len when all is */
 size_t utf8_encode(uint32_t code_point, char out[4]); /* returns bytes written */
 size_t utf8_whole_prefix(const char *bytes, size_t len); /* longest prefix that does not end inside a character that could still be completed */
 

@@ -39,6 +39,15 @@ size_t utf8_decode(const char *bytes, size_t len, uint32_t *code_point) {
     return whole;
 }
 
+size_t utf8_fault(const char *bytes, size_t len) {
+    uint32_t c;
+    for (size_t at = 0, used; at < len; at += used) {
+        used = (uint8_t)bytes[at] < 0x80 ? 1 : utf8_decode(bytes + at, len - at, &c);
+        if (used == 0) return at;
+    }
+    return len;
+}
+
 size_t utf8_encode(uint32_t c, char out[4]) {
     static const uint8_t lead_mark[] = {0, 0, 0xC0, 0xE0, 0xF0};
     size_t len = c < 0x80 ? 1 : c < 0x800 ? 2 : c < 0x10000 ? 3 : 4;
