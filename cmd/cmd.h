@@ -56,8 +56,16 @@ void print_text(const char *text, size_t len);
 void show_progress(const char *format, ...) PRINTF_LIKE(1, 2);  /* replaces the live line; on a pipe at most one line a second */
 void show_line(const char *format, ...) PRINTF_LIKE(1, 2);      /* takes the live line's place, prints a whole line */
 void show_message(const char *format, ...) PRINTF_LIKE(1, 2);   /* the same, --quiet or not: warnings */
-void end_live_line(void);
+void show_curve(double value);                                  /* one more value of a curve that stands above the live line; on a terminal only */
+void end_live_line(void);                                       /* what stands there stays, the next line begins below it */
 void set_quiet(bool on);
+
+/* A curve of any number of values in a few characters. {0} is empty. */
+enum { CURVE_BINS = 512 };
+typedef struct Curve { double bins[CURVE_BINS]; size_t n, values_per_bin, in_last; } Curve; /* means of values_per_bin values each, of the last one in_last */
+void curve_add(Curve *curve, double value); /* NaN and infinities are left out */
+/* `rows` lines that end with '\n', each at most `columns` wide, with the greatest and the least value beside them; nothing when there is no room. */
+void curve_write(const Curve *curve, int columns, int rows, bool utf8, Str *out);
 
 /* A model with its adapter and tokenizer, as most commands open it. */
 typedef struct OpenedModel {

@@ -33,18 +33,20 @@ static void show_plan(void *context, const SftPlan *plan) {
 }
 
 static void show_step(void *context, const Progress *p) {
-    (void)context;
+    const Recipe *recipe = context;
     char left[32], memory[32];
     if (p->evaluation) {
         show_line("step %lld: held-out loss %.4f", (long long)p->step, p->eval_loss);
         return;
     }
+    if (recipe->train_live) show_curve(p->loss);
     show_progress("step %lld/%lld  loss %.4f  %.0f tokens/s  %s left  %s", (long long)p->step, (long long)p->total_steps, p->loss, p->tokens_per_second,
                   format_seconds(p->seconds_left, left), format_bytes((double)p->memory, memory));
 }
 
 static void summarize(const Command *command, const Recipe *recipe, const TrainResult *result) {
     const char *part = recipe->has_lora ? "adapter" : "model";
+    end_live_line();
     if (command->json) {
         JsonWriter w = {0};
         Str path = {0};

@@ -1,11 +1,20 @@
 /* What people and scripts see: results on stdout, progress on stderr. */
 #include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
 #include <unistd.h>
 
 #include "cmd/cmd.h"
 
-static bool quiet, live;
+enum { CURVE_ROWS = 6, MAX_LINE = 512 };
+
+/* What stands at the bottom of the terminal: `rows` lines of a curve and, where the cursor is, the line of progress. */
+static bool quiet, live, shown;
 static double last_shown = -1;
+static char progress[MAX_LINE];
+static Curve *curve;
+static int rows_drawn, columns_drawn;
 
 void set_quiet(bool on) { quiet = on; }
 
@@ -18,32 +27,100 @@ void print_result(const char *format, ...) {
 
 void print_text(const char *text, size_t len) { fwrite(text, 1, len, stdout); }
 
+/* ---- the terminal ---- */
+
+static void terminal_size(int *columns, int *rows) {
+    struct winsize size;
+    *columns = 80;
+    *rows = 24;
+    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return;
+    *columns = size.ws_col;
+    *rows = size.ws_row;
+}
+
+static bool speaks_utf8(void) {
+    static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const char *value = getenv(names[i]);
+        if (value && *value) return strstr(value, "UTF-8") || strstr(value, "utf8") || strstr(value, "UTF8") || strstr(value, "utf-8");
+    }
+    return false;
+}
+
+static bool moves_cursor(void) {
+    const char *term = getenv("TERM");
+    return term && *term && strcmp(term, "dumb") != 0;
+}
+
+/* ---- the live block ---- */
+
+/* Goes back to its first line and clears what is below. A terminal that became narrower has wrapped the lines in its own way: then they stay, and a new block begins. */
+static void erase_block(void) {
+    int columns, rows;
+    if (!live) return;
+    terminal_size(&columns, &rows);
+    if (rows_drawn == 0) fputs("\r\033[K", stderr);
+    else if (columns < columns_drawn || rows <= rows_drawn) fputc('\n', stderr);
+    else fprintf(stderr, "\r\033[%dA\033[J", rows_drawn);
+    live = false;
+    rows_drawn = 0;
+}
+
+static void draw_block(void) {
+    int columns, rows;
+    Str text = {0};
+    erase_block();
+    terminal_size(&columns, &rows);
+    if (curve && curve->n > 1 && moves_cursor() && columns >= 40 && rows >= 2 * CURVE_ROWS) curve_write(curve, columns - 1, CURVE_ROWS, speaks_utf8(), &text);
+    for (size_t i = 0; i < text.len; i++) rows_drawn += text.data[i] == '\n';
+    size_t room = (size_t)MAX(columns - 1, 1), len = strlen(progress);
+    str_append_n(&text, progress, len > room ? utf8_whole_prefix(progress, room) : len);
+    fputs(str_text(&text), stderr);
+    fflush(stderr);
+    str_release(&text);
+    columns_drawn = columns;
+    live = shown = true;
+}
+
 void end_live_line(void) {
+    if (live && !shown) draw_block();
     if (live) fputc('\n', stderr);
     live = false;
+    rows_drawn = 0;
+    progress[0] = '\0';
+    free(curve);
+    curve = NULL;
+}
+
+void show_curve(double value) {
+    if (quiet || !isatty(STDERR_FILENO)) return;
+    if (!curve) curve = calloc(1, sizeof *curve);
+    if (curve) curve_add(curve, value);
 }
 
 void show_progress(const char *format, ...) {
     if (quiet) return;
     bool terminal = isatty(STDERR_FILENO);
     double now = clock_seconds();
-    if (now - last_shown < (terminal ? 0.1 : 1.0) && last_shown >= 0) return;
-    last_shown = now;
     va_list arguments;
     va_start(arguments, format);
-    if (terminal) fputs("\r\033[K", stderr);
-    vfprintf(stderr, format, arguments);
+    vsnprintf(progress, sizeof progress, format, arguments);
     va_end(arguments);
-    if (!terminal) fputc('\n', stderr);
-    live = terminal;
-    fflush(stderr);
+    shown = false;
+    if (now - last_shown < (terminal ? 0.1 : 1.0) && last_shown >= 0) return;
+    last_shown = now;
+    if (terminal) draw_block();
+    else fprintf(stderr, "%s\n", progress);
 }
 
+/* ---- whole lines, above it ---- */
+
 static void print_line(const char *format, va_list arguments) {
-    if (live) fputs("\r\033[K", stderr);
-    live = false;
+    bool again = live && curve;
+    erase_block();
     vfprintf(stderr, format, arguments);
     fputc('\n', stderr);
+    if (again) draw_block();
 }
 
 void show_line(const char *format, ...) {

@@ -26,6 +26,7 @@ static void write_memory(JsonWriter *w, const TrainMemory *memory) {
     jw_int(w, "optimizer", (int64_t)memory->optimizer);
     jw_int(w, "best", (int64_t)memory->best);
     jw_int(w, "activations", (int64_t)memory->activations);
+    jw_int(w, "program", (int64_t)memory->program);
     jw_end_object(w);
 }
 

@@ -147,17 +147,13 @@ static void work_tiles(const RunRecord *run, Str *html) {
 }
 
 static void memory_tile(const RunRecord *run, Str *html) {
-    double predicted = number_in(json_object_get(run->started, "memory"), "total"), mapped = number_in(json_object_get(run->started, "memory"), "mapped");
-    char peak[32], words[32], more[32];
+    double planned = number_in(json_object_get(run->started, "memory"), "total");
+    int64_t peak = run->numbers.peak_rss_bytes;
+    char words[32];
     Str value = {0};
-    if (run->numbers.peak_rss_bytes >= 0) {
-        str_append(&value, format_bytes((double)run->numbers.peak_rss_bytes, peak));
-        if (predicted > 0) tile(html, "memory at its peak", &value, "planned %s + %s mapped", format_bytes(predicted, words), format_bytes(fmax(mapped, 0), more));
-        else tile(html, "memory at its peak", &value, "resident size");
-    } else if (predicted > 0) {
-        str_append(&value, format_bytes(predicted, words));
-        tile(html, "memory, planned", &value, "beside %s mapped", format_bytes(fmax(mapped, 0), more));
-    }
+    if (peak >= 0 || planned > 0) str_append(&value, format_bytes(peak >= 0 ? (double)peak : planned, words));
+    if (peak >= 0 && planned > 0) tile(html, "memory at its peak", &value, "planned %s", format_bytes(planned, words));
+    else if (value.len > 0) tile(html, peak >= 0 ? "memory at its peak" : "memory, planned", &value, "resident size");
     str_release(&value);
 }
 
@@ -382,8 +378,8 @@ static void write_samples(const RunRecord *run, Str *html) {
 /* ---- memory, settings, log ---- */
 
 static void write_memory(const RunRecord *run, Str *html) {
-    static const struct { const char *key, *text; } parts[] = {{"weights", "weights"}, {"packed", "packed weights"}, {"gradients", "gradients"},
-                                                              {"optimizer", "optimiser"}, {"best", "best weights"}, {"activations", "activations"}};
+    static const struct { const char *key, *text; } parts[] = {{"activations", "activations"}, {"mapped", "mapped weights"}, {"weights", "weights"}, {"packed", "packed weights"},
+                                                              {"gradients", "gradients"}, {"optimizer", "optimiser"}, {"best", "best weights"}, {"program", "program and rows"}};
     const json_t *memory = json_object_get(run->started, "memory");
     double total = number_in(memory, "total"), sum = 0;
     char words[32];
@@ -400,8 +396,7 @@ static void write_memory(const RunRecord *run, Str *html) {
     }
     str_append(html, "</div>");
     str_printf(html, "<p>Planned: <b>%s</b>", format_bytes(total, words));
-    if (number_in(memory, "mapped") > 0) str_printf(html, " beside %s of mapped weights, which the system may drop", format_bytes(number_in(memory, "mapped"), words));
-    if (run->numbers.peak_rss_bytes >= 0) str_printf(html, ". Peak of the process, mapped weights and program included: <b>%s</b>", format_bytes((double)run->numbers.peak_rss_bytes, words));
+    if (run->numbers.peak_rss_bytes >= 0) str_printf(html, ", at its peak: <b>%s</b>", format_bytes((double)run->numbers.peak_rss_bytes, words));
     str_append(html, ".</p>\n");
 }
 
