@@ -8,10 +8,10 @@ ONEDNN ?= $(shell printf '\043include <oneapi/dnnl/dnnl.h>' | $(CC) -x c -fsynta
 BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(filter 0,$(ONEDNN)),-no-onednn)
 
 # Packages: needed, then wanted when the system has them. All systems' names stand side by side.
-PKGS := yaml-0.1 jansson libpcre2-8 libutf8proc zlib libzstd libxxhash
-APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libsnappy-dev libxxhash-dev libcmocka-dev libopenblas-openmp-dev
-DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel snappy-devel xxhash-devel libcmocka-devel openblas-devel
-BREW := pkg-config libyaml jansson pcre2 utf8proc zlib zstd snappy xxhash cmocka openblas libomp
+PKGS := libedit yaml-0.1 jansson libpcre2-8 libutf8proc zlib libzstd libxxhash
+APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libsnappy-dev libxxhash-dev libcmocka-dev libedit-dev libopenblas-openmp-dev
+DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel snappy-devel xxhash-devel libcmocka-devel libedit-devel openblas-devel
+BREW := pkg-config libyaml jansson pcre2 utf8proc zlib zstd snappy xxhash cmocka openblas libomp libedit
 APT_WANTED := libdnnl-dev
 DNF_WANTED := onednn-devel
 BREW_WANTED := onednn

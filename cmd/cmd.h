@@ -86,6 +86,18 @@ void close_model(OpenedModel *opened);
         {"--system", OPTION_TEXT, &(choice).system, "TEXT", "system message of conversations without one"}, {                                      \
         "--now", OPTION_TEXT, &(choice).now, "DATE", "for templates that write the date, YYYY-MM-DD [HH:MM:SS]; today"                             \
     }
+/* How tokens are chosen, as generate and chat take it; stop: a TextList. */
+#define SAMPLING_OPTIONS(config, stop)                                                                                                                       \
+    {"--max-new-tokens", OPTION_INT, &(config).max_new_tokens, "N", "longest answer in tokens"},                                                            \
+        {"--temperature", OPTION_REAL, &(config).sample.temperature, "X", "1 = as the model has it, 0 = greedy"},                                           \
+        {"--greedy", OPTION_FLAG, &(config).sample.greedy, NULL, "always the likeliest token"},                                                             \
+        {"--top-k", OPTION_INT, &(config).sample.top_k, "N", "keep the N likeliest tokens; 0 = all"},                                                       \
+        {"--top-p", OPTION_REAL, &(config).sample.top_p, "X", "keep the smallest set with this probability"},                                               \
+        {"--min-p", OPTION_REAL, &(config).sample.min_p, "X", "drop tokens below this share of the likeliest one"},                                         \
+        {"--repetition-penalty", OPTION_REAL, &(config).sample.repetition_penalty, "X", "above 1: tokens seen before become less likely"}, {                 \
+        "--stop", OPTION_LIST, &(stop), "TEXT", "text that ends an answer; may be given several times"                                                      \
+    }
+Status check_sampling(const GenerateConfig *config); /* ST_USAGE for what is out of range */
 /* Rows of a file as token ids: questions (row_question of data.h) or whole rows (row_whole). config: of its fields `system` counts; NULL = none. ST_INPUT with file and line:
  * also ids and lengths that the model does not know. */
 typedef struct TokenRow { json_t *json; Ids ids; } TokenRow;

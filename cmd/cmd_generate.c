@@ -66,13 +66,8 @@ static Status print_completion(void *context, const Completion *c) {
 
 static Status check(const Generate *job) {
     const GenerateConfig *c = &job->config;
-    if (c->max_new_tokens < 1 || c->max_new_tokens > 1 << 20) return status_fail(ST_USAGE, "--max-new-tokens is 1 or more, not %lld", (long long)c->max_new_tokens);
+    TRY(check_sampling(c));
     if (c->n < 1 || c->n >= 1 << 16) return status_fail(ST_USAGE, "-n is 1 to 65535, not %lld", (long long)c->n);
-    if (!(c->sample.temperature >= 0)) return status_fail(ST_USAGE, "--temperature is 0 or more, not %g", c->sample.temperature);
-    if (!(c->sample.top_p > 0 && c->sample.top_p <= 1)) return status_fail(ST_USAGE, "--top-p is above 0 and at most 1, not %g", c->sample.top_p);
-    if (!(c->sample.min_p >= 0 && c->sample.min_p <= 1)) return status_fail(ST_USAGE, "--min-p is 0 to 1, not %g", c->sample.min_p);
-    if (c->sample.top_k < 0) return status_fail(ST_USAGE, "--top-k is 0 or more, not %lld", (long long)c->sample.top_k);
-    if (!(c->sample.repetition_penalty > 0)) return status_fail(ST_USAGE, "--repetition-penalty is above 0, not %g", c->sample.repetition_penalty);
     if (c->max_batch < 0) return status_fail(ST_USAGE, "--max-batch is 0 or more, not %lld", (long long)c->max_batch);
     if (!job->prompt == !job->input) return status_fail(ST_USAGE, "tune generate needs either --prompt TEXT or --input ROWS.jsonl");
     return check_compute(job->compute);
@@ -129,11 +124,10 @@ Status cmd_generate(int argc, char **argv) {
         .arguments_help = "MODEL (--prompt TEXT | --input ROWS.jsonl)",
         .help = "Continues prompts: text on stdout, or with --input, -o or --json one row per completion:\n"
                 "{\"prompt\", \"completion\", \"completion_ids\", \"logprobs\", \"finish_reason\": \"stop\"|\"length\"}. Rows are {\"prompt\": ...}, {\"messages\": [...]}, {\"ids\": [...]}\n"
-                "or whole training rows, of which the answer is left out.\n"
+                "or whole training rows, of which the answer is left out. 128 new tokens at temperature 1 unless told otherwise.\n"
                 "A row's result depends on the seed and its number, not on what else is generated.\n"
                 "    tune generate models/smollm2 --prompt 'The capital of France is' --greedy --max-new-tokens 8",
     };
-    SampleConfig *sample = &job.config.sample;
     const Option options[] = {
         {"--prompt", OPTION_TEXT, &job.prompt, "TEXT", "one prompt"},
         {"--input", OPTION_TEXT, &job.input, "FILE", "rows of prompts: .jsonl, .json, .csv, .parquet, .txt"},
@@ -142,14 +136,7 @@ Status cmd_generate(int argc, char **argv) {
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
         CHAT_OPTIONS(job.chat),
         {"-n", OPTION_INT, &job.config.n, "N", "completions per prompt (1)"},
-        {"--max-new-tokens", OPTION_INT, &job.config.max_new_tokens, "N", "longest completion in tokens (128)"},
-        {"--temperature", OPTION_REAL, &sample->temperature, "X", "1 = as the model has it, 0 = greedy"},
-        {"--greedy", OPTION_FLAG, &sample->greedy, NULL, "always the likeliest token"},
-        {"--top-k", OPTION_INT, &sample->top_k, "N", "keep the N likeliest tokens; 0 = all"},
-        {"--top-p", OPTION_REAL, &sample->top_p, "X", "keep the smallest set with this probability (1)"},
-        {"--min-p", OPTION_REAL, &sample->min_p, "X", "drop tokens below this share of the likeliest one (0)"},
-        {"--repetition-penalty", OPTION_REAL, &sample->repetition_penalty, "X", "above 1: tokens seen before become less likely (1)"},
-        {"--stop", OPTION_LIST, &job.stop, "TEXT", "text that ends a completion; may be given several times"},
+        SAMPLING_OPTIONS(job.config, job.stop),
         {"--ignore-eos", OPTION_FLAG, &job.config.ignore_eos, NULL, "go on behind the end-of-text token"},
         {"--max-batch", OPTION_INT, &job.config.max_batch, "N", "sequences at a time; 0 = as memory allows, at most 32"},
         {"--seed", OPTION_INT, &job.seed, "N", "of the random choices (42)"},

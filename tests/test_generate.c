@@ -494,10 +494,51 @@ static void a_real_model_answers_in_bf16(void **state) {
     golden_smollm2(DT_BF16, 0.1, 0.1);
 }
 
+/* Each turn goes on where the last one ended, also one that was stopped, or one that takes back what was said. */
+static void a_session_computes_only_what_is_new(void **state) {
+    (void)state;
+    Session *session;
+    GenerateConfig config = {.sample = plain, .max_new_tokens = 20, .n = 1, .seed = 4, .ignore_eos = true};
+    int32_t ids[400];
+    size_t n = 33;
+    check_ok(session_new(tiny, 200, &session));
+    memcpy(ids, prompt_ids[6], sizeof prompt_ids[6]);
+    for (int turn = 0; turn < 4; turn++) {
+        Prompt prompt = {ids, n, (uint64_t)turn};
+        config.session = NULL;
+        Results *alone = run(tiny, NULL, &prompt, 1, config);
+        config.session = session;
+        Results *turned = run(tiny, NULL, &prompt, 1, config);
+        check_same("a turn of a session", &turned->done[0], &alone->done[0], batch_tolerance());
+        if (turn == 2) n = 20; /* the beginning is said anew */
+        else {
+            memcpy(ids + n, alone->done[0].ids, alone->done[0].n * sizeof *ids);
+            n += alone->done[0].n;
+        }
+        for (int i = 0; i < 5; i++) ids[n++] = 7 + i + turn;
+        free_results(alone);
+        free_results(turned);
+    }
+    Prompt prompt = {ids, 30, 9};
+    Results stopped = {.samples = 1, .stop_at = 1};
+    check_status(generate(tiny, NULL, &prompt, 1, &config, NULL, keep, &stopped), ST_RESOURCE); /* the caller ends it */
+    Results *after = run(tiny, NULL, &prompt, 1, config);
+    config.session = NULL;
+    Results *alone = run(tiny, NULL, &prompt, 1, config);
+    check_same("after a stop", &after->done[0], &alone->done[0], batch_tolerance());
+    free_results(after);
+    free_results(alone);
+    config.session = session;
+    prompt.n = 190;
+    check_status(generate(tiny, NULL, &prompt, 1, &config, NULL, keep, &stopped), ST_INPUT);
+    check_text("more than the 200 of the session");
+    session_free(session);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shared_pages_are_copied_on_write),
-        cmocka_unit_test(generate_and_score_agree),
+        cmocka_unit_test(generate_and_score_agree), cmocka_unit_test(a_session_computes_only_what_is_new),
         cmocka_unit_test(a_row_alone_is_a_row_among_others),
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(long_prompts_come_in_by_parts),

@@ -248,6 +248,7 @@ void log_message(LogLevel level, const char *format, ...) PRINTF_LIKE(2, 3);
 bool log_wants(LogLevel level);
 
 void interrupt_request(void);     /* async-signal-safe */
+void interrupt_clear(void);       /* what was interrupted has ended, and the program goes on */
 bool interrupt_requested(void);   /* long loops look at it between steps */
 double clock_seconds(void);       /* monotonic */
 uint64_t memory_available(void);  /* bytes that this process may still take: the machine's and the control group's limit */

@@ -5,7 +5,7 @@
 #include <stdio.h>
 
 static struct { LogSink *sink; void *context; LogLevel highest; } log_target;
-static volatile sig_atomic_t interrupted; /* only ever set: a handler may do that */
+static volatile sig_atomic_t interrupted;
 
 void log_set_sink(LogSink *sink, void *context, LogLevel highest) {
     log_target.sink = sink;
@@ -26,4 +26,5 @@ void log_message(LogLevel level, const char *format, ...) {
 }
 
 void interrupt_request(void) { interrupted = 1; }
+void interrupt_clear(void) { interrupted = 0; }
 bool interrupt_requested(void) { return interrupted != 0; }

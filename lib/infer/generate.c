@@ -64,6 +64,52 @@ typedef struct Generator {
     int32_t *rows;
 } Generator;
 
+/* ---- sessions ---- */
+
+struct Session { KvCache *cache; KvPageList pages; Ids ids; int64_t max_tokens; }; /* pages hold ids */
+
+Status session_new(const Model *model, int64_t max_tokens, Session **result) {
+    Session *session = calloc(1, sizeof *session);
+    *result = NULL;
+    if (!session) return status_fail(ST_RESOURCE, "out of memory");
+    session->max_tokens = max_tokens;
+    Status status = kv_cache_new(model, kv_pages_for(max_tokens) + 1, &session->cache); /* one more: the last page of a prompt is copied when its answer begins */
+    if (status == ST_OK) *result = session;
+    else session_free(session);
+    return status;
+}
+
+void session_free(Session *session) {
+    if (!session) return;
+    free(session->pages.items);
+    ids_release(&session->ids);
+    kv_cache_free(session->cache);
+    free(session);
+}
+
+int64_t session_room(const Session *session) { return session->max_tokens; }
+
+/* The pages of the beginning that the new prompt shares with what was said; its last token is always computed, for its logits. */
+static int64_t session_resume(Session *session, const Prompt *prompt, KvPageList *pages) {
+    size_t same = 0;
+    while (same < session->ids.n && same + 1 < prompt->n && session->ids.data[same] == prompt->ids[same]) same++;
+    kv_pages_truncate(session->cache, &session->pages, (int64_t)same);
+    *pages = session->pages;
+    session->pages = (KvPageList){0};
+    ids_clear(&session->ids);
+    return (int64_t)same;
+}
+
+/* Takes over the pages of the first `cached` tokens of prompt and completion. */
+static void session_keep(Session *session, const Prompt *prompt, const Ids *completion, int64_t cached, KvPageList *pages) {
+    size_t n = (size_t)cached;
+    ids_clear(&session->ids);
+    ids_append(&session->ids, prompt->ids, MIN(n, prompt->n));
+    if (n > prompt->n) ids_append(&session->ids, completion->data, MIN(n - prompt->n, completion->n));
+    session->pages = *pages;
+    *pages = (KvPageList){0};
+}
+
 /* ---- set-up ---- */
 
 static int64_t longest_sequence(const Generator *g) {
@@ -91,6 +137,14 @@ static Status check_prompts(const Generator *g) {
 }
 
 static Status make_cache(Generator *g) {
+    Session *session = g->config->session;
+    if (session) {
+        ASSERT(g->n_prompts == 1 && g->config->n == 1, "%zu prompts of a session", g->n_prompts);
+        g->n_slots = 1;
+        g->cache = session->cache;
+        if (longest_sequence(g) - 1 <= session->max_tokens) return ST_OK;
+        return status_fail(ST_INPUT, "prompt and answer are %lld tokens, more than the %lld of the session", (long long)longest_sequence(g) - 1, (long long)session->max_tokens);
+    }
     size_t page = kv_page_bytes(g->model), budget = (size_t)(memory_available() / 2);
     int64_t per_sequence = kv_pages_for(longest_sequence(g)), all = (int64_t)g->n_prompts * g->config->n;
     g->n_slots = MIN(g->config->max_batch > 0 ? g->config->max_batch : DEFAULT_BATCH, all);
@@ -140,6 +194,10 @@ static void completion_release(Completion *completion) {
 }
 
 static void tear_down(Generator *g) {
+    Session *session = g->config->session;
+    for (int64_t i = 0; session && g->slots && i < g->n_slots; i++) /* interrupted: the session has what was computed */
+        if (g->slots[i].active) session_keep(session, &g->prompts[0], &g->slots[i].completion.ids, g->slots[i].cached, &g->slots[i].pages);
+    for (int64_t i = 0; session && i < g->n_queue; i++) session_keep(session, &g->prompts[0], &(Ids){0}, g->queue[i].done, &g->queue[i].pages);
     for (int64_t i = 0; g->slots && i < g->n_slots; i++) {
         completion_release(&g->slots[i].completion);
         stream_release(&g->slots[i].stream);
@@ -151,7 +209,7 @@ static void tear_down(Generator *g) {
             free(g->waiting[i]);
         }
     for (int64_t i = 0; i < g->n_queue; i++) free(g->queue[i].pages.items);
-    kv_cache_free(g->cache);
+    if (!session) kv_cache_free(g->cache);
     tape_free(g->tape);
     arena_free(g->arena);
 }
@@ -267,7 +325,8 @@ static Status hand_out(Generator *g) {
 static Status finish(Generator *g, Sequence *s, FinishReason reason) {
     Completion *c = &s->completion;
     c->finish = reason;
-    kv_pages_release(g->cache, &s->pages);
+    if (g->config->session) session_keep(g->config->session, &g->prompts[c->prompt], &c->ids, s->cached, &s->pages);
+    else kv_pages_release(g->cache, &s->pages);
     stream_release(&s->stream);
     Completion *kept = malloc(sizeof *kept);
     if (!kept) return status_fail(ST_RESOURCE, "out of memory");
@@ -361,7 +420,9 @@ static void admit_prompts(Generator *g) {
         tokens += (int64_t)g->prompts[g->queue[i].prompt].n - g->queue[i].done;
     }
     for (; g->next_prompt < g->n_prompts && slots > 0 && tokens < STEP_TOKENS; g->next_prompt++) {
-        g->queue[g->n_queue++] = (Prefill){.prompt = g->next_prompt, .row = NO_ROW};
+        Prefill *p = &g->queue[g->n_queue++];
+        *p = (Prefill){.prompt = g->next_prompt, .row = NO_ROW};
+        if (g->config->session) p->done = session_resume(g->config->session, &g->prompts[g->next_prompt], &p->pages);
         slots -= g->config->n;
         tokens += (int64_t)g->prompts[g->next_prompt].n;
     }

@@ -41,6 +41,12 @@ typedef struct Completion {
     Str text;                  /* decoded, cut before a stop text; empty without a tokenizer */
     FinishReason finish;
 } Completion;
+/* What a conversation keeps from call to call: keys and values of all that was said, so that only what is new is computed. */
+typedef struct Session Session;
+Status session_new(const Model *model, int64_t max_tokens, Session **session); /* ST_RESOURCE; max_tokens: prompt and answer at most */
+void session_free(Session *session);                                          /* NULL is fine */
+int64_t session_room(const Session *session);                                 /* its max_tokens */
+
 typedef struct GenerateConfig {
     SampleConfig sample;
     int64_t max_new_tokens;
@@ -52,6 +58,7 @@ typedef struct GenerateConfig {
     const int32_t *stop_ids;   /* tokens that end a completion beside the model's EOS, such as the chat template's end of turn */
     bool ignore_eos;           /* neither of them ends it */
     int64_t max_batch;         /* sequences at a time; 0 = as many as memory reasonably allows */
+    Session *session;          /* of the one prompt with its one completion, or NULL; it keeps both, also when the call is interrupted */
 } GenerateConfig;
 /* Runs all prompts; a prompt is prefilled once for its n completions, whose cache pages are shared and copied on write. Results do not depend on what else is in the batch.
  * on_token (may be NULL) sees each token as it comes, with the text that became printable; on_done gets each completion in order of prompts and samples; it may keep nothing of it.

@@ -118,6 +118,10 @@ Status kv_pages_write(KvCache *cache, KvPageList *list, int64_t begin, int64_t e
     return ST_OK;
 }
 
+void kv_pages_truncate(KvCache *cache, KvPageList *list, int64_t n_tokens) {
+    while (list->n > kv_pages_for(n_tokens)) drop_page(cache, list->items[--list->n]);
+}
+
 void kv_pages_release(KvCache *cache, KvPageList *list) {
     for (int32_t i = 0; i < list->n; i++) drop_page(cache, list->items[i]);
     free(list->items);

@@ -33,6 +33,8 @@ Status kv_pages_reserve(KvCache *cache, KvPageList *list, int64_t n_tokens);
 Status kv_pages_share(KvCache *cache, const KvPageList *from, int64_t n_tokens, KvPageList *to);
 /* Makes room for tokens begin..end-1 and makes their pages the list's own. */
 Status kv_pages_write(KvCache *cache, KvPageList *list, int64_t begin, int64_t end);
+/* Gives up the pages behind the first n_tokens. */
+void kv_pages_truncate(KvCache *cache, KvPageList *list, int64_t n_tokens);
 void kv_pages_release(KvCache *cache, KvPageList *list);
 
 #endif

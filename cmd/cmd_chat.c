@@ -1,0 +1,288 @@
+/* tune chat: a conversation on the terminal. What was said stays in the key/value cache, so each turn computes only what is new. */
+#include <editline/readline.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+#include "cmd/cmd.h"
+
+typedef struct Talk {
+    const char *adapter, *compute;
+    ChatChoice chat;
+    GenerateConfig config;
+    TextList stop;
+    int64_t seed, context;
+    OpenedModel opened;
+    char *system;          /* NULL: the template's own */
+    json_t *messages;      /* without the system message */
+    Str answer;            /* what the model said so far */
+    size_t n_tokens;
+    bool terminal;
+} Talk;
+
+/* ---- an answer ---- */
+
+static Status show_piece(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
+    Talk *talk = context;
+    (void)prompt, (void)sample, (void)id, (void)logprob;
+    str_append(&talk->answer, text);
+    talk->n_tokens++;
+    print_text(text, strlen(text));
+    fflush(stdout);
+    return ST_OK;
+}
+
+static Status take_answer(void *context, const Completion *completion) {
+    (void)context;
+    if (completion->finish == FINISH_LENGTH) show_line(" (cut at %zu tokens: --max-new-tokens)", completion->ids.n);
+    return ST_OK;
+}
+
+static Status question_ids(const Talk *talk, Ids *ids) {
+    json_t *row = json_pack("{s:O}", "messages", talk->messages);
+    if (!row) return status_fail(ST_RESOURCE, "out of memory");
+    ids_clear(ids);
+    Status status = row_question(row, &(DataConfig){.system = talk->system, .chat = talk->opened.chat}, talk->opened.tokenizer, ids);
+    json_decref(row);
+    return status;
+}
+
+/* The question's ids; the oldest rounds are forgotten while it has no room beside an answer. */
+static Status fitting_ids(Talk *talk, Ids *ids) {
+    int64_t room = session_room(talk->config.session) - talk->config.max_new_tokens;
+    size_t forgotten = 0;
+    TRY(question_ids(talk, ids));
+    while ((int64_t)ids->n > room && json_array_size(talk->messages) > 2) {
+        json_array_remove(talk->messages, 0);
+        json_array_remove(talk->messages, 0);
+        forgotten += 2;
+        TRY(question_ids(talk, ids));
+    }
+    if (forgotten) show_line("(the oldest %zu messages are forgotten: the conversation is longer than %lld tokens, see --context)", forgotten, (long long)session_room(talk->config.session));
+    if ((int64_t)ids->n <= room) return ST_OK;
+    status_fail(ST_INPUT, "the message has %zu tokens, and there is room for %lld", ids->n, (long long)room);
+    return status_hint(ST_INPUT, "raise --context, or lower --max-new-tokens");
+}
+
+static void say(json_t *messages, const char *role, const char *text) {
+    json_t *message = json_pack("{s:s, s:s}", "role", role, "content", text);
+    if (message) json_array_append_new(messages, message);
+}
+
+/* Ctrl-C ends the answer, not the conversation: what was said until then stays. */
+static Status answer(Talk *talk) {
+    Ids ids = {0};
+    str_clear(&talk->answer);
+    interrupt_clear();
+    Status status = fitting_ids(talk, &ids);
+    size_t turn = json_array_size(talk->messages);
+    if (status == ST_OK)
+        status = generate(talk->opened.model, talk->opened.tokenizer, &(Prompt){ids.data, ids.n, turn}, 1, &talk->config, show_piece, take_answer, talk);
+    ids_release(&ids);
+    print_text("\n", 1);
+    fflush(stdout);
+    if (status == ST_INTERRUPTED) {
+        interrupt_clear();
+        status = ST_OK;
+    }
+    if (status == ST_OK) say(talk->messages, "assistant", str_text(&talk->answer));
+    else json_array_remove(talk->messages, turn - 1); /* the question goes as well, so that another can be asked */
+    return status;
+}
+
+/* ---- commands ---- */
+
+static Status save(const Talk *talk, const char *path) {
+    json_t *all = json_array(), *row = json_pack("{s:o}", "messages", all);
+    FileWriter writer;
+    if (!row) return status_fail(ST_RESOURCE, "out of memory");
+    if (talk->system) say(all, "system", talk->system);
+    json_array_extend(all, talk->messages);
+    char *text = json_dumps(row, 0);
+    json_decref(row);
+    if (!text) return status_fail(ST_RESOURCE, "out of memory");
+    Status status = writer_open(&writer, path);
+    if (status == ST_OK) {
+        writer_printf(&writer, "%s\n", text);
+        status = writer_commit(&writer);
+    }
+    free(text);
+    if (status == ST_OK) show_line("wrote %zu messages to %s, a row as training takes it", json_array_size(talk->messages), path);
+    return status;
+}
+
+static Status set_system(Talk *talk, const char *text) {
+    free(talk->system);
+    talk->system = text && *text ? strdup(text) : NULL;
+    return ST_OK;
+}
+
+static Status take_row(void *context, const Row *row) {
+    Talk *talk = context;
+    json_t *messages = json_object_get(row->json, "messages");
+    if (!json_is_array(messages)) return status_fail(ST_INPUT, "'%s' %s %zu holds no 'messages'", row->file, row->unit, row->line);
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *message = json_array_get(messages, i);
+        if (!json_is_string(json_object_get(message, "role")) || !json_is_string(json_object_get(message, "content")))
+            return status_fail(ST_INPUT, "message %zu of '%s' has no 'role' and 'content'", i + 1, row->file);
+    }
+    json_array_clear(talk->messages);
+    set_system(talk, NULL);
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        json_t *message = json_array_get(messages, i);
+        if (i == 0 && !strcmp(json_string_value(json_object_get(message, "role")), "system")) set_system(talk, json_string_value(json_object_get(message, "content")));
+        else json_array_append(talk->messages, message);
+    }
+    return ST_OK;
+}
+
+static Status load(Talk *talk, const char *path) {
+    TRY(rows_read_some(path, 1, take_row, talk));
+    show_line("%zu messages from %s", json_array_size(talk->messages), path);
+    return ST_OK;
+}
+
+static void show_commands(void) {
+    show_line("/system TEXT   set the system message, and begin anew\n/reset         begin anew\n/save FILE     write the conversation, a row as training takes it\n"
+              "/load FILE     go on with a saved one\n/retry         another answer to the last question\nCtrl-C stops an answer, Ctrl-D leaves; a line that ends with \\ goes on");
+}
+
+static Status retry(Talk *talk) {
+    size_t n = json_array_size(talk->messages);
+    if (n < 2) return status_fail(ST_INPUT, "there is no answer to try again");
+    json_array_remove(talk->messages, n - 1);
+    talk->config.seed++;
+    return answer(talk);
+}
+
+/* *leave: the conversation is over. */
+static Status run_command(Talk *talk, const char *line, bool *leave) {
+    const char *rest = line + strcspn(line, " \t");
+    size_t len = (size_t)(rest - line);
+    rest += strspn(rest, " \t");
+    Slice name = {line, len};
+    if (slice_is(name, "/quit") || slice_is(name, "/exit")) *leave = true;
+    else if (slice_is(name, "/help")) show_commands();
+    else if (slice_is(name, "/reset")) json_array_clear(talk->messages);
+    else if (slice_is(name, "/retry")) return retry(talk);
+    else if (slice_is(name, "/system")) json_array_clear(talk->messages), set_system(talk, rest);
+    else if ((slice_is(name, "/save") || slice_is(name, "/load")) && !*rest) return status_fail(ST_USAGE, "%.*s needs a file", (int)len, line);
+    else if (slice_is(name, "/save")) return save(talk, rest);
+    else if (slice_is(name, "/load")) return load(talk, rest);
+    else return status_hint(status_fail(ST_USAGE, "unknown command '%.*s'", (int)len, line), "/help lists them");
+    return ST_OK;
+}
+
+/* ---- lines ---- */
+
+static char *plain_line(void) {
+    char *line = NULL;
+    size_t cap = 0;
+    ssize_t n = getline(&line, &cap, stdin);
+    if (n < 0) {
+        free(line);
+        return NULL;
+    }
+    if (n > 0 && line[n - 1] == '\n') line[n - 1] = '\0';
+    return line;
+}
+
+/* One line, or several that end with a backslash; NULL at the end of input. The caller frees it. */
+static char *read_input(const Talk *talk) {
+    Str text = {0};
+    for (;;) {
+        char *line = talk->terminal ? readline(text.len ? ". " : "> ") : plain_line();
+        if (!line) break;
+        size_t len = strlen(line);
+        bool more = len > 0 && line[len - 1] == '\\';
+        str_append_n(&text, line, len - more);
+        free(line);
+        if (!more) return text.data ? text.data : strdup("");
+        str_append_char(&text, '\n');
+    }
+    str_release(&text);
+    return NULL;
+}
+
+/* A failed answer or command is said, and the conversation goes on; only what can't be mended ends it. */
+static Status converse(Talk *talk) {
+    bool leave = false;
+    Status status = ST_OK;
+    for (char *line; !leave && (line = read_input(talk)); free(line)) {
+        interrupt_clear();
+        if (talk->terminal && *line) add_history(line);
+        if (line[strspn(line, " \t\n")] == '\0') continue;
+        if (*line == '/') {
+            status = run_command(talk, line, &leave);
+        } else {
+            say(talk->messages, "user", line);
+            status = answer(talk);
+        }
+        if (status == ST_OK) continue;
+        if (status == ST_NUMERIC || status == ST_RESOURCE || !talk->terminal) {
+            free(line);
+            return status;
+        }
+        show_message("%s%s%s", status_text(), *status_hint_text() ? "\n" : "", status_hint_text());
+    }
+    if (talk->terminal && !leave) print_text("\n", 1);
+    return ST_OK;
+}
+
+static Status run(const Command *command, Talk *talk) {
+    TRY(command_needs(command, 1, 1));
+    TRY(check_sampling(&talk->config));
+    if (talk->context < 2 || talk->context > 1 << 24) return status_fail(ST_USAGE, "--context is 2 or more, not %lld", (long long)talk->context);
+    if (talk->config.max_new_tokens >= talk->context) return status_fail(ST_USAGE, "--max-new-tokens must be below --context, which is %lld", (long long)talk->context);
+    TRY(open_model(command->arguments[0], talk->adapter, talk->compute, &talk->chat, &talk->opened));
+    const ModelConfig *config = &talk->opened.model->config;
+    int32_t end_of_turn = chat_end_of_turn(talk->opened.chat);
+    talk->terminal = isatty(STDIN_FILENO) && isatty(STDOUT_FILENO);
+    talk->config.seed = (uint64_t)talk->seed;
+    talk->config.stop = talk->stop.items;
+    talk->config.n_stop = talk->stop.n;
+    talk->config.stop_ids = &end_of_turn;
+    talk->config.n_stop_ids = end_of_turn >= 0;
+    if (config->learned_positions) talk->context = MIN(talk->context, config->max_position_embeddings);
+    talk->messages = json_array();
+    set_system(talk, talk->chat.system);
+    Status status = talk->messages ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK && !chat_has_template(talk->opened.chat)) {
+        status_fail(ST_INPUT, "'%s' has no chat template", command->arguments[0]);
+        status = status_hint(ST_INPUT, "name one: --chat-template chatml, llama3, alpaca, plain or a file; tune generate needs none");
+    }
+    if (status == ST_OK) status = session_new(talk->opened.model, talk->context, &talk->config.session);
+    if (status == ST_OK && talk->terminal) show_line("%s%s%s: /help for commands, Ctrl-C stops an answer, Ctrl-D leaves", command->arguments[0], talk->adapter ? " with " : "", talk->adapter ? talk->adapter : "");
+    if (status == ST_OK) status = converse(talk);
+    session_free(talk->config.session);
+    json_decref(talk->messages);
+    free(talk->system);
+    str_release(&talk->answer);
+    close_model(&talk->opened);
+    return status;
+}
+
+Status cmd_chat(int argc, char **argv) {
+    Talk talk = {.seed = 42, .context = 8192, .config = {.max_new_tokens = 512, .n = 1, .sample = {.temperature = 0.7, .top_p = 0.95, .typical_p = 1, .repetition_penalty = 1}}};
+    Command command = {
+        .arguments_help = "MODEL",
+        .help = "Talks to a model by its chat template. Answers come at temperature 0.7 and top-p 0.95 unless told otherwise, at most 512 tokens each.\n"
+                "/system TEXT, /reset, /save FILE, /load FILE and /retry steer it; Ctrl-C stops an answer, Ctrl-D leaves. Without a terminal each line of stdin is a question.\n"
+                "    tune chat models/smollm2 --adapter runs/sft/adapter --system 'You are brief.'",
+    };
+    const Option options[] = {
+        {"--adapter", OPTION_TEXT, &talk.adapter, "DIR", "PEFT adapter to use"},
+        {"--compute", OPTION_TEXT, &talk.compute, "TYPE", "auto, f32 or bf16"},
+        CHAT_OPTIONS(talk.chat),
+        SAMPLING_OPTIONS(talk.config, talk.stop),
+        {"--context", OPTION_INT, &talk.context, "N", "tokens of the conversation that are kept in mind (8192)"},
+        {"--seed", OPTION_INT, &talk.seed, "N", "of the random choices (42)"},
+        {0},
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = run(&command, &talk);
+    arena_free(command.arena);
+    return status;
+}
