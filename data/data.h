@@ -91,6 +91,7 @@ typedef struct DataCounts {
     int64_t duplicates;        /* the same tokens and labels as an earlier row; kept */
     int64_t remapped, no_eos;  /* see Encoding */
     int64_t weighted;          /* with a weight that is not 1 */
+    const char *dropped_untrained_rows, *untrained_rows; /* where the first of them are: "FILE line N, ..."; in the dataset's memory, NULL when there are none */
 } DataCounts;
 /* An entry of data.train. */
 typedef struct DataSource {
@@ -116,6 +117,8 @@ typedef struct Dataset {
     size_t n_sources;
     DataFile *files;          /* that the sources mean */
     size_t n_files;
+    struct RowPlace { uint32_t file, line; } *lost; /* the first of counts.dropped_untrained */
+    size_t n_lost;
     bool cached;              /* found tokenised */
     struct Store *store;
     uint64_t *taken;          /* rows of the store that dataset_split held out, in order; NULL: none */

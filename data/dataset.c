@@ -27,7 +27,7 @@ DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Cha
 
 /* ---- one row ---- */
 
-enum { BLOCK_ROWS = 1024, BLOCK_BYTES = 8 << 20, SPARE_WORDS = 64 << 10 };
+enum { BLOCK_ROWS = 1024, BLOCK_BYTES = 8 << 20, SPARE_WORDS = 64 << 10, PLACES_SHOWN = 8 };
 typedef enum Outcome { ROW_KEPT, ROW_TOO_LONG, ROW_UNTRAINED } Outcome;
 
 /* A row on its way to tokens. */
@@ -210,6 +210,7 @@ static Status keep_slot(Loader *loader, Slot *slot) {
     counts->cut += slot->cut;
     counts->dropped_long += slot->outcome == ROW_TOO_LONG;
     counts->dropped_untrained += slot->outcome == ROW_UNTRAINED;
+    if (slot->outcome == ROW_UNTRAINED && loader->dataset->n_lost < PLACES_SHOWN) loader->dataset->lost[loader->dataset->n_lost++] = (struct RowPlace){slot->file, (uint32_t)slot->line};
     if (slot->outcome != ROW_KEPT) return ST_OK;
     counts->remapped += slot->encoding.remapped;
     counts->no_eos += slot->encoding.no_eos;
@@ -315,6 +316,12 @@ static int64_t *count_at(DataCounts *counts, size_t field) { return (int64_t *)(
 static void write_about(Dataset *dataset, JsonWriter *w) {
     jw_object(w, NULL);
     for (size_t i = 0; i < COUNT_OF(count_fields); i++) jw_int(w, count_fields[i].name, *count_at(&dataset->counts, i));
+    jw_array(w, "lost");
+    for (size_t i = 0; i < dataset->n_lost; i++) {
+        jw_int(w, NULL, dataset->lost[i].file);
+        jw_int(w, NULL, dataset->lost[i].line);
+    }
+    jw_end_array(w);
     jw_array(w, "files");
     for (size_t i = 0; i < dataset->n_files; i++) {
         jw_object(w, NULL);
@@ -338,6 +345,15 @@ static Status read_about_file(const json_t *about, DataFile *file, Arena *arena)
     return ST_OK;
 }
 
+static Status read_lost(const json_t *list, Dataset *dataset) {
+    for (size_t i = 0; i + 1 < json_array_size(list) && dataset->n_lost < PLACES_SHOWN; i += 2) {
+        json_int_t file = json_integer_value(json_array_get(list, i)), line = json_integer_value(json_array_get(list, i + 1));
+        if (file < 0 || (size_t)file >= dataset->n_files || line < 0 || line > UINT32_MAX || !dataset->files[file].unit) return status_fail(ST_INPUT, "tokenised rows: row %zu that was lost is nowhere", i / 2 + 1);
+        dataset->lost[dataset->n_lost++] = (struct RowPlace){(uint32_t)file, (uint32_t)line};
+    }
+    return ST_OK;
+}
+
 static Status read_about(Dataset *dataset) {
     Slice text = store_about(dataset->store);
     json_t *about;
@@ -347,6 +363,7 @@ static Status read_about(Dataset *dataset) {
     for (size_t i = 0; status == ST_OK && i < COUNT_OF(count_fields); i++)
         status = json_get_int(about, "tokenised rows", count_fields[i].name, count_at(&dataset->counts, i));
     for (size_t i = 0; status == ST_OK && i < dataset->n_files; i++) status = read_about_file(json_array_get(files, i), &dataset->files[i], dataset->arena);
+    if (status == ST_OK) status = read_lost(json_object_get(about, "lost"), dataset);
     json_decref(about);
     return status;
 }
@@ -419,8 +436,21 @@ static size_t store_index(const Dataset *dataset, size_t i) {
 
 static const StoreRow *row_at(const Dataset *dataset, size_t i) { return store_row(dataset->store, store_index(dataset, i)); }
 
-static void count_rows(Dataset *dataset) {
+static void append_place(const Dataset *dataset, uint32_t file, uint32_t line, Str *text) {
+    str_printf(text, "%s%s %s %u", text->len ? ", " : "", dataset->files[file].path, dataset->files[file].unit, (unsigned)line);
+}
+
+/* Keeps the text in the arena, with what is left unsaid; NULL when there is nothing to say. */
+static const char *keep_places(Str *text, int64_t n, Arena *arena) {
+    if (n > PLACES_SHOWN) str_printf(text, " and %lld more", (long long)n - PLACES_SHOWN);
+    const char *kept = text->len > 0 ? arena_strdup(arena, str_text(text)) : NULL;
+    str_release(text);
+    return kept;
+}
+
+static void count_rows(Dataset *dataset, Arena *arena) {
     DataCounts *counts = &dataset->counts;
+    Str untrained = {0}, lost = {0};
     counts->rows = (int64_t)dataset->n;
     counts->tokens = counts->trained_tokens = counts->untrained = 0;
     dataset->longest = 0;
@@ -428,9 +458,12 @@ static void count_rows(Dataset *dataset) {
         const StoreRow *row = row_at(dataset, i);
         counts->tokens += row->n;
         counts->trained_tokens += row->trained;
-        counts->untrained += row->trained == 0;
+        if (row->trained == 0 && counts->untrained++ < PLACES_SHOWN) append_place(dataset, row->file, row->line, &untrained);
         dataset->longest = MAX(dataset->longest, row->n);
     }
+    for (size_t i = 0; i < dataset->n_lost; i++) append_place(dataset, dataset->lost[i].file, dataset->lost[i].line, &lost);
+    counts->untrained_rows = keep_places(&untrained, counts->untrained, arena);
+    counts->dropped_untrained_rows = keep_places(&lost, counts->dropped_untrained, arena);
 }
 
 /* Rows come in the order of files, and files in the order of sources. */
@@ -462,7 +495,7 @@ static Status finish_dataset(Dataset *dataset) {
     dataset->n = store_count(dataset->store);
     TRY(check_files(dataset));
     find_sources(dataset);
-    count_rows(dataset);
+    count_rows(dataset, dataset->arena);
     for (size_t i = 0; i < dataset->n_files && !dataset->format; i++)
         if (dataset->files[i].rows > 0) dataset->format = dataset->files[i].format;
     return check_not_empty(dataset);
@@ -575,7 +608,8 @@ Status dataset_load(const DataConfig *config, const DataSource *sources, size_t 
     dataset->n_sources = n_sources;
     dataset->sources = arena_alloc(dataset->arena, n_sources * sizeof *sources);
     dataset->source_begins = arena_zero(dataset->arena, (n_sources + 1) * sizeof *dataset->source_begins);
-    if (dataset->sources && dataset->source_begins) {
+    dataset->lost = arena_alloc(dataset->arena, PLACES_SHOWN * sizeof *dataset->lost);
+    if (dataset->sources && dataset->source_begins && dataset->lost) {
         memcpy(dataset->sources, sources, n_sources * sizeof *sources);
         status = load_rows(&loader);
     }
@@ -635,12 +669,12 @@ int32_t example_label(const Example *example, int32_t t) {
 /* ---- rows held out ---- */
 
 /* A part's own counts, and where its sources are. */
-static void settle_part(Dataset *part, const size_t *begins) {
+static void settle_part(Dataset *part, const size_t *begins, Arena *arena) {
     for (size_t s = 0; s <= part->n_sources; s++) {
         size_t taken = taken_before(part, begins[s]);
         part->source_begins[s] = part->held_out ? taken : begins[s] - taken;
     }
-    count_rows(part);
+    count_rows(part, arena);
 }
 
 Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **held_out) {
@@ -669,8 +703,8 @@ Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **he
                       .n_files = dataset->n_files, .cached = dataset->cached, .store = dataset->store, .taken = taken, .n_taken = wanted, .held_out = true};
     dataset->taken = taken;
     dataset->n -= wanted;
-    settle_part(dataset, begins);
-    settle_part(part, begins);
+    settle_part(dataset, begins, dataset->arena);
+    settle_part(part, begins, dataset->arena);
     *held_out = part;
     return ST_OK;
 }
@@ -702,20 +736,22 @@ void data_files_say(const Dataset *dataset, void (*say)(void *context, const cha
 }
 
 void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(void *context, const char *text), void *context) {
-    const struct { int64_t n; const char *text; } odd[] = {
-        {counts->dropped_long, "dropped: longer than data.max_length"},
-        {counts->cut, "cut to data.max_length"},
-        {counts->dropped_untrained, "dropped: nothing trained was left after the cut"},
-        {counts->untrained, "without a trained token"},
-        {counts->duplicates, "the same as an earlier one"},
-        {counts->remapped, "whose prompt ends inside a token: that token is trained"},
-        {counts->weighted, "whose losses are multiplied by the column 'weight'"},
-        {counts->no_eos, "without an end: the tokenizer has no EOS token"},
+    const struct { int64_t n; const char *text, *rows; } odd[] = {
+        {counts->dropped_long, "dropped: longer than data.max_length", NULL},
+        {counts->cut, "cut to data.max_length", NULL},
+        {counts->dropped_untrained, "dropped: nothing trained was left after the cut", counts->dropped_untrained_rows},
+        {counts->untrained, "without a trained token", counts->untrained_rows},
+        {counts->duplicates, "the same as an earlier one", NULL},
+        {counts->remapped, "whose prompt ends inside a token: that token is trained", NULL},
+        {counts->weighted, "whose losses are multiplied by the column 'weight'", NULL},
+        {counts->no_eos, "without an end: the tokenizer has no EOS token", NULL},
     };
     for (size_t i = 0; i < COUNT_OF(odd); i++) {
         if (odd[i].n == 0) continue;
-        char text[256];
-        snprintf(text, sizeof text, "%s: %lld %s %s", what, (long long)odd[i].n, odd[i].n == 1 ? "row" : "rows", odd[i].text);
-        say(context, text);
+        Str text = {0};
+        str_printf(&text, "%s: %lld %s %s", what, (long long)odd[i].n, odd[i].n == 1 ? "row" : "rows", odd[i].text);
+        if (odd[i].rows) str_printf(&text, " (%s)", odd[i].rows);
+        say(context, str_text(&text));
+        str_release(&text);
     }
 }

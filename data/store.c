@@ -14,7 +14,7 @@
 #include <xxhash.h>
 
 #define CHUNK ((size_t)1 << 20)
-#define RESIDENT_LIMIT ((size_t)128 << 20) /* pages looked at before they are given back */
+#define RESIDENT_LIMIT ((size_t)32 << 20) /* pages looked at before they are given back */
 #define RESIDENT_STEP ((size_t)64 << 10)   /* what one look brings in: systems map the neighbourhood too */
 
 static const char magic[16] = "tune rows 1\n\r\x1a";
@@ -62,12 +62,24 @@ static FILE *open_nameless(const char *folder) {
     return file;
 }
 
-/* The lock says that the writer is alive: see cache_sweep. */
-static FILE *open_named(const char *path) {
-    int fd = open(path, O_RDWR | O_CREAT | O_TRUNC | O_CLOEXEC, 0666);
-    if (fd >= 0) flock(fd, LOCK_EX | LOCK_NB);
+/* A name that no other process has, on no machine that shares the folder. The lock says that its writer is alive (see cache.c, which removes what dead ones left); who came in between
+ * before it was taken leaves a file without a name. */
+static FILE *open_named(const char *folder, const char *name, char **temporary) {
+    Str path = {0};
+    struct stat info;
+    int fd;
+    do {
+        str_clear(&path);
+        str_printf(&path, "%s/.%s.tmp-%ld-%llx", folder, name, (long)getpid(), (unsigned long long)(clock_seconds() * 1e9));
+        fd = open(path.data, O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+        if (fd < 0 && errno != EEXIST) break;
+        if (fd >= 0) flock(fd, LOCK_EX);
+        if (fd >= 0 && fstat(fd, &info) == 0 && info.st_nlink > 0) break;
+        if (fd >= 0) close(fd);
+    } while (true);
     FILE *file = fd >= 0 ? fdopen(fd, "w+b") : NULL;
     if (fd >= 0 && !file) close(fd);
+    *temporary = path.data;
     return file;
 }
 
@@ -83,14 +95,12 @@ Status store_create(const char *folder, const char *name, const StoreKey *key, S
     if (!writer) return status_fail(ST_RESOURCE, "out of memory");
     writer->folder = copy_text(folder);
     if (name) {
-        Str path = {0}, temporary = {0};
+        Str path = {0};
         str_printf(&path, "%s/%s", folder, name);
-        str_printf(&temporary, "%s/.%s.tmp-%ld", folder, name, (long)getpid());
         writer->name = path.data;
-        writer->temporary = temporary.data;
         writer->hash = XXH3_createState();
         if (writer->hash) XXH3_128bits_reset(writer->hash);
-        writer->words = writer->hash ? open_named(writer->temporary) : NULL;
+        writer->words = writer->hash ? open_named(folder, name, &writer->temporary) : NULL;
     } else {
         writer->words = open_nameless(folder);
     }

@@ -153,6 +153,7 @@ static void ids_stay_as_they_are(void **state) {
     check_labels(dataset, 1, (int32_t[]){LABEL_NONE, 6}, 2);
     check_labels(dataset, 3, (int32_t[]){LABEL_NONE, 4, 5, LABEL_NONE, 2}, 5); /* not the ids themselves */
     assert_int_equal(dataset->counts.untrained, 1);
+    check_contains(dataset->counts.untrained_rows, "ids.jsonl line 3");
     assert_int_equal(dataset->counts.trained_tokens, 5);
     dataset_free(dataset);
 }
@@ -193,6 +194,7 @@ static void long_rows_are_refused_dropped_or_cut(void **state) {
     check_ok(load("long.jsonl", rows, &config, &dataset));
     assert_int_equal(dataset->n, 1);
     assert_int_equal(dataset->counts.dropped_untrained, 1);
+    check_contains(dataset->counts.dropped_untrained_rows, "long.jsonl line 1");
     dataset_free(dataset);
     config.max_length = 8;
     check_ok(load("long.jsonl", rows, &config, &dataset));
