@@ -474,8 +474,8 @@ static void write_single(const RunRecord *run, Str *html) {
 /* ---- several runs ---- */
 
 static void write_results(const RunRecord *runs, size_t n, Str *html) {
-    str_append(html, "<div class=\"scroll\"><table><tr><th>run</th><th>state</th><th class=\"n\">steps</th><th class=\"n\">first loss</th><th class=\"n\">last loss</th>"
-                     "<th class=\"n\">held out</th><th class=\"n\">best held out</th><th class=\"n\">tokens/s</th><th class=\"n\">time</th><th class=\"n\">peak memory</th></tr>");
+    str_append(html, "<div class=\"scroll\"><table class=\"results\"><tr><th>run</th><th class=\"n\">steps</th><th class=\"n\">first loss</th><th class=\"n\">last loss</th>"
+                     "<th class=\"n\">held out</th><th class=\"n\">best held out</th><th class=\"n\">tokens/s</th><th class=\"n\">time</th><th class=\"n\">peak memory</th><th>state</th></tr>");
     for (size_t i = 0; i < n; i++) {
         const RunNumbers *numbers = &runs[i].numbers;
         char words[32];
@@ -483,8 +483,6 @@ static void write_results(const RunRecord *runs, size_t n, Str *html) {
         str_printf(html, "<tr><td class=\"k\"><i class=\"key c%zu\"></i>", i % CHART_COLOURS);
         html_text(html, runs[i].name);
         str_append(html, "</td>");
-        state_of(numbers, runs[i].finished, &state);
-        html_element(html, "td", str_text(&state));
         cell_count(html, (double)numbers->steps);
         cell_number(html, numbers->first_loss);
         cell_number(html, numbers->last_loss);
@@ -493,17 +491,19 @@ static void write_results(const RunRecord *runs, size_t n, Str *html) {
         cell_number(html, numbers->tokens_per_second);
         html_element(html, "td class=\"n\"", isnan(numbers->seconds) ? "\xE2\x80\x93" : format_seconds(numbers->seconds, words));
         html_element(html, "td class=\"n\"", numbers->peak_rss_bytes < 0 ? "\xE2\x80\x93" : format_bytes((double)numbers->peak_rss_bytes, words));
+        state_of(numbers, runs[i].finished, &state);
+        html_element(html, "td", str_text(&state));
         str_append(html, "</tr>");
         str_release(&state);
     }
     str_append(html, "</table></div>\n");
 }
 
-static bool differs(const RunRecord *runs, size_t n, const char *key) {
-    const char *first = record_setting(&runs[0], key);
-    for (size_t i = 1; i < n; i++) {
-        const char *value = record_setting(&runs[i], key);
-        if ((value == NULL) != (first == NULL) || (value && strcmp(value, first) != 0)) return true;
+/* A run that lacks a key was made before there was one: it did what is now the default. */
+static bool differs(const RunRecord *runs, size_t n, const Setting *setting) {
+    for (size_t i = 0; i < n; i++) {
+        const char *value = record_setting(&runs[i], setting->key);
+        if (value ? strcmp(value, setting->value) != 0 : !setting->is_default) return true;
     }
     return false;
 }
@@ -519,7 +519,7 @@ static void write_differences(const RunRecord *runs, size_t n, Str *html) {
     for (size_t r = 0; r < n; r++)
         for (size_t k = 0; k < runs[r].n_settings; k++) {
             const char *key = runs[r].settings[k].key;
-            if (seen_before(runs, r, key) || !differs(runs, n, key) || strcmp(key, "output") == 0) continue;
+            if (seen_before(runs, r, key) || !differs(runs, n, &runs[r].settings[k]) || strcmp(key, "output") == 0) continue;
             str_append(&rows, "<tr><td class=\"k\"><code>");
             html_text(&rows, key);
             str_append(&rows, "</code></td>");
@@ -535,7 +535,7 @@ static void write_differences(const RunRecord *runs, size_t n, Str *html) {
     if (rows.len == 0) {
         str_append(html, "<p class=\"soft\">None but the output.</p>\n");
     } else {
-        str_append(html, "<div class=\"scroll\"><table><tr><th></th>");
+        str_append(html, "<div class=\"scroll\"><table class=\"differences\"><tr><th></th>");
         for (size_t i = 0; i < n; i++) {
             str_printf(html, "<th><i class=\"key c%zu\"></i>", i % CHART_COLOURS);
             html_text(html, runs[i].name);
@@ -570,15 +570,19 @@ static void name_apart(RunRecord *runs, size_t n) {
             if (i != k && strcmp(path_name(runs[i].name), path_name(runs[k].name)) == 0) runs[i].name = runs[i].dir;
 }
 
+void report_page(RunRecord *runs, size_t n, Str *html) {
+    if (n > 1) name_apart(runs, n);
+    if (n == 1) write_single(runs, html);
+    else write_several(runs, n, html);
+}
+
 Status report_write(const char *const *dirs, size_t n, const char *path, RunNumbers *numbers) {
     RunRecord *runs = calloc(MAX(n, (size_t)1), sizeof *runs);
     Status status = runs ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu runs", n);
     for (size_t i = 0; i < n && status == ST_OK; i++) status = record_read(dirs[i], &runs[i]);
     if (status == ST_OK) {
         Str html = {0};
-        if (n > 1) name_apart(runs, n);
-        if (n == 1) write_single(runs, &html);
-        else write_several(runs, n, &html);
+        report_page(runs, n, &html);
         status = file_write_all(path, str_text(&html), html.len);
         str_release(&html);
     }

@@ -52,7 +52,7 @@ const char report_style[] =
     ".command{display:block;background:var(--card);border:1px solid var(--line);border-radius:8px;padding:10px 14px;overflow-wrap:anywhere;white-space:pre-wrap}\n"
     ".state{display:inline-block;font-size:13px;border:1px solid currentColor;border-radius:99px;padding:1px 10px;margin-left:10px;vertical-align:middle;font-weight:500;white-space:nowrap}\n"
     ".done{color:var(--good)}.open{color:var(--warn-line)}\n"
-    ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(155px,1fr));gap:12px;margin:20px 0 0}\n"
+    ".tiles{display:grid;grid-template-columns:repeat(auto-fit,minmax(145px,1fr));gap:12px;margin:20px 0 0}\n"
     ".tile{background:var(--card);border:1px solid var(--line);border-radius:10px;padding:12px 14px}.tile span{display:block;color:var(--soft);font-size:13px}\n"
     ".tile b{display:block;font-size:22px;line-height:1.35;font-weight:600;font-variant-numeric:tabular-nums}\n"
     ".warnings{background:var(--warn);border-left:4px solid var(--warn-line);border-radius:6px;padding:10px 16px;margin:20px 0 0}.warnings ul{margin:4px 0;padding-left:20px}.warnings li{"
@@ -89,6 +89,7 @@ const char report_style[] =
     "footer{margin-top:44px;color:var(--soft);font-size:13px}\n"
     "@media(max-width:720px){.charts,.columns{grid-template-columns:minmax(0,1fr)}main{padding:18px 12px 40px}h1{font-size:22px}.wide .plot{flex-basis:220px}.chart{padding:12px 10px 10px}"
     ".tiles{grid-template-columns:repeat(2,minmax(0,1fr));gap:8px}.tile b{font-size:18px}th,td{padding:5px 8px}.state{margin-left:0}td.k{white-space:normal;overflow-wrap:anywhere}}\n"
+    ".results td,.results th,.differences td.k{white-space:nowrap;overflow-wrap:normal}.differences td,.differences th{min-width:76px}\n"
     "@media(max-width:480px){.xs .odd{display:none}}\n"
     "@media print{body{background:#fff}.chart,.tile{break-inside:avoid}}\n";
 

@@ -30,6 +30,9 @@ const Series *record_series(const RunRecord *record, const char *name); /* NULL 
 const char *record_setting(const RunRecord *record, const char *key);   /* NULL when there is none */
 double series_median(const Series *series);                             /* NaN when empty */
 
+/* The page of n runs (report.c). */
+void report_page(RunRecord *runs, size_t n, Str *html);
+
 /* ---- charts (report_chart.c) ---- */
 
 enum { CHART_COLOURS = 8 };
