@@ -24,6 +24,12 @@ static void show_plan(void *context, const SftPlan *plan) {
     data_counts_warn(&plan->train, "data.train", warn, NULL);
     if (plan->eval.rows) show_line("held out: %lld rows, %lld trained tokens", (long long)plan->eval.rows, (long long)plan->eval.trained_tokens);
     data_counts_warn(&plan->eval, "data.eval", warn, NULL);
+    Str summary = {0};
+    data_check_summary(plan->rows, plan->check, &summary);
+    if (plan->check->n_warnings) str_append(&summary, ": see tune data check");
+    show_line("check: %s", str_text(&summary));
+    if (plan->check->wrong) warn(NULL, "these rows teach nothing, or the wrong thing");
+    str_release(&summary);
     show_line("model: %s, %lld parameters, %lld trained (%s), products in %s", recipe->model_path, (long long)plan->parameters, (long long)plan->trained_parameters,
               recipe->has_lora ? "LoRA" : "all", dtype_name(plan->compute));
     train_memory_describe(&plan->memory, &memory);

@@ -164,6 +164,18 @@ void chat_close(Chat *chat) {
     free(chat);
 }
 
+const char *chat_end_text(const Chat *chat) { return chat ? chat->end_text : NULL; }
+
+Status chat_probe(const Chat *chat, Str *text) {
+    json_t *messages = json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "user", "content", "a", "role", "assistant", "content", "b");
+    ChatRendering rendering = {0};
+    Status status = messages ? messages_render(chat, messages, 2, NULL, false, &rendering) : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK) str_append_n(text, str_text(&rendering.text), rendering.text.len);
+    json_decref(messages);
+    chat_rendering_release(&rendering);
+    return status;
+}
+
 int32_t chat_end_of_turn(const Chat *chat) { return chat ? chat->end_of_turn : -1; }
 bool chat_has_template(const Chat *chat) { return chat && chat->template; }
 
@@ -339,6 +351,8 @@ Status encode_messages(const json_t *messages, size_t n_context, const json_t *r
     Ids offsets = {0};
     bool all = config->train_on && strcmp(config->train_on, "all") == 0;
     TRY(need_template(config, tokenizer));
+    encoding->conversation = true;
+    encoding->has_system = is_role(json_array_get(messages, 0), "system") || is_role(json_array_get(messages, 0), "developer");
     Status status = messages_render(config->chat, messages, json_array_size(messages), row, false, &whole);
     if (status == ST_OK && !all) status = find_spans(messages, n_context, row, config, &whole, &spans);
     if (status == ST_OK) status = tokenizer_encode_offsets(tokenizer, str_text(&whole.text), whole.text.len, TOKENIZE_PLAIN, &encoding->ids, &offsets);

@@ -38,6 +38,9 @@ typedef struct Chat Chat;
 Status chat_open(const char *model_dir, const char *override, const char *now, const Tokenizer *tokenizer, Chat **chat);
 void chat_close(Chat *chat);                   /* NULL is fine */
 bool chat_has_template(const Chat *chat);
+const char *chat_end_text(const Chat *chat);   /* the text of chat_end_of_turn; NULL = none */
+/* The rendering of a short conversation, for checks of the template itself; ST_INPUT when it refuses it. */
+Status chat_probe(const Chat *chat, Str *text);
 int32_t chat_end_of_turn(const Chat *chat);    /* the special token that ends an assistant's turn; -1 = none */
 
 typedef struct DataConfig {
@@ -64,6 +67,7 @@ typedef struct Encoding {
     bool no_eos;             /* the tokenizer has no EOS to end the row with */
     double weight;           /* the row's; see row_weight */
     int32_t templates;       /* trained tokens that the chat template wrote, as far as that can be told */
+    bool conversation, has_system; /* messages; with a system message */
 } Encoding;
 
 /* One file data_<format>.c and one line in datasets.def each. */
@@ -92,6 +96,8 @@ typedef struct DataCounts {
     int64_t remapped, no_eos;  /* see Encoding */
     int64_t weighted;          /* with a weight that is not 1 */
     const char *dropped_untrained_rows, *untrained_rows; /* where the first of them are: "FILE line N, ..."; in the dataset's memory, NULL when there are none */
+    int64_t conversations, with_system; /* rows of messages, and those of them with a system message */
+    int64_t templates;         /* tokens: see Encoding */
 } DataCounts;
 /* An entry of data.train. */
 typedef struct DataSource {

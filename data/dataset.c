@@ -162,7 +162,7 @@ static Status encode_row(const Loader *loader, Slot *slot) {
     size_t begin, end;
     ids_clear(&encoding->ids);
     ids_clear(&encoding->labels);
-    encoding->remapped = encoding->no_eos = slot->cut = false;
+    encoding->remapped = encoding->no_eos = encoding->conversation = encoding->has_system = slot->cut = false;
     encoding->templates = 0;
     slot->outcome = ROW_KEPT;
     TRY(slot->format->encode(slot->json, config, loader->tokenizer, encoding));
@@ -214,6 +214,9 @@ static Status keep_slot(Loader *loader, Slot *slot) {
     if (slot->outcome != ROW_KEPT) return ST_OK;
     counts->remapped += slot->encoding.remapped;
     counts->no_eos += slot->encoding.no_eos;
+    counts->conversations += slot->encoding.conversation;
+    counts->with_system += slot->encoding.has_system;
+    counts->templates += slot->encoding.templates;
     counts->weighted += slot->encoding.weight != 1;
     loader->dataset->files[slot->file].rows++;
     return store_append(loader->writer, &slot->row, slot->words.data);
@@ -307,7 +310,7 @@ static Status read_files(Loader *loader) {
 /* What the table of rows does not tell. */
 static const struct { const char *name; size_t offset; } count_fields[] = {
 #define FIELD(name) {#name, offsetof(DataCounts, name)}
-    FIELD(dropped_long), FIELD(cut), FIELD(dropped_untrained), FIELD(remapped), FIELD(no_eos), FIELD(weighted),
+    FIELD(dropped_long), FIELD(cut), FIELD(dropped_untrained), FIELD(remapped), FIELD(no_eos), FIELD(weighted), FIELD(conversations), FIELD(with_system), FIELD(templates),
 #undef FIELD
 };
 

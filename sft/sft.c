@@ -11,9 +11,8 @@ typedef struct Sft {
     const SftConfig *config;
     const Recipe *recipe;
     Model *model;
-    Tokenizer *tokenizer;      /* NULL: the model has none */
-    Chat *chat;                /* its template; rows of messages need one */
-    Dataset *train, *eval;     /* eval NULL: none */
+    RecipeRows rows;
+    DataCheck check;
     Tape *tape;
     DataPlan plan;
     int64_t total_steps;
@@ -115,7 +114,7 @@ static double epoch_after(void *context, int64_t steps) {
 static Status load_batch(Sft *sft, int64_t step, int64_t micro, PlanStep *at) {
     TRY(data_plan_step(&sft->plan, step, at));
     TRY(data_plan_batch(&sft->plan, at->epoch, at->first_batch + micro, &sft->examples, &sft->n_examples));
-    return batch_build(sft->train, sft->examples, sft->n_examples, &sft->batch);
+    return batch_build(sft->rows.train, sft->examples, sft->n_examples, &sft->batch);
 }
 
 static void describe_batch(void *context, int64_t step, int64_t micro, Str *text) {
@@ -125,7 +124,7 @@ static void describe_batch(void *context, int64_t step, int64_t micro, Str *text
     if (load_batch(sft, step, micro, &at) != ST_OK) return;
     for (size_t i = 0; i < MIN(sft->n_examples, (size_t)SHOWN); i++) {
         if (i > 0) str_append(text, ", ");
-        dataset_where(sft->train, sft->examples[i], text);
+        dataset_where(sft->rows.train, sft->examples[i], text);
     }
     if (sft->n_examples > SHOWN) str_printf(text, " and %zu more", sft->n_examples - SHOWN);
 }
@@ -143,7 +142,7 @@ static Status begin_step(void *context, int64_t step, int64_t *micro_batches, do
     TRY(data_plan_step(&sft->plan, step, &at));
     for (int64_t micro = 0; micro < at.n_batches; micro++) {
         TRY(data_plan_batch(&sft->plan, at.epoch, at.first_batch + micro, &sft->examples, &sft->n_examples));
-        for (size_t i = 0; i < sft->n_examples; i++) weights += trained_weight(sft->train, sft->examples[i]);
+        for (size_t i = 0; i < sft->n_examples; i++) weights += trained_weight(sft->rows.train, sft->examples[i]);
     }
     *micro_batches = at.n_batches;
     *divisor = weights;
@@ -181,7 +180,7 @@ static Status largest_batch(void *context, Tape *tape) {
     Sft *sft = context;
     LossSums sums = {0};
     TRY(data_plan_largest(&sft->plan, sft->total_steps, &sft->examples, &sft->n_examples));
-    TRY(batch_build(sft->train, sft->examples, sft->n_examples, &sft->batch));
+    TRY(batch_build(sft->rows.train, sft->examples, sft->n_examples, &sft->batch));
     sft->batch.model.step = (StepContext){.training = true};
     return train_batch(sft, tape, 1, &sums);
 }
@@ -190,15 +189,15 @@ static Status largest_batch(void *context, Tape *tape) {
 static Status evaluate(void *context, Tape *tape, LossSums *sums) {
     Sft *sft = context;
     DataPlan plan;
-    int64_t n_batches = 0, most = sft->plan.batch_tokens > 0 ? MAX(sft->plan.batch_tokens, sft->eval->longest) : 0;
+    int64_t n_batches = 0, most = sft->plan.batch_tokens > 0 ? MAX(sft->plan.batch_tokens, sft->rows.eval->longest) : 0;
     size_t *examples = NULL, n;
-    data_plan_init(&plan, &(DataOrder){.dataset = sft->eval}, sft->plan.batch_size, most, 1);
+    data_plan_init(&plan, &(DataOrder){.dataset = sft->rows.eval}, sft->plan.batch_size, most, 1);
     Status status = data_plan_epoch(&plan, 0, &n_batches);
     for (int64_t i = 0; i < n_batches && status == ST_OK; i++) {
         TokenLogprobs p;
         if (interrupt_requested()) status = ST_INTERRUPTED;
         if (status == ST_OK) status = data_plan_batch(&plan, 0, i, &examples, &n);
-        if (status == ST_OK) status = batch_build(sft->eval, examples, n, &sft->batch);
+        if (status == ST_OK) status = batch_build(sft->rows.eval, examples, n, &sft->batch);
         if (status != ST_OK || sft->batch.n_targets == 0) continue;
         tape_reset(tape);
         TRY_GOTO(reserve_values(sft, sft->batch.n_targets), done);
@@ -291,47 +290,25 @@ static Status load_model(Sft *sft) {
     return sft->tape ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the tape");
 }
 
-/* A model directory without tokenizer files works with rows of ids. */
-static bool has_tokenizer(const char *dir, Arena *arena) {
-    const char *json = path_join(arena, dir, "tokenizer.json"), *vocab = path_join(arena, dir, "vocab.json");
-    return (json && file_exists(json)) || (vocab && file_exists(vocab));
-}
-
 /* ---- rows ---- */
 
-static Status load_rows(Sft *sft, const Yaml *node, const char *key, Dataset **dataset) {
-    DataSource *sources;
-    size_t n;
-    TRY(data_sources(node, key, sft->recipe->arena, &sources, &n));
-    for (size_t i = 0; i < n; i++)
-        if (sources[i].weight > 0 && dataset == &sft->eval) return status_fail(ST_CONFIG, "'weight' has no place in '%s': each row is evaluated once", key);
-    DataConfig config = data_config(sft->recipe, &sft->model->config, sft->chat);
-    return dataset_load(&config, sources, n, sft->tokenizer, dataset);
-}
-
 static Status load_data(Sft *sft) {
-    const Recipe *recipe = sft->recipe;
-    if (has_tokenizer(recipe->model_path, recipe->arena)) TRY(tokenizer_load(recipe->model_path, &sft->tokenizer));
-    TRY(chat_open(recipe->model_path, recipe->model_chat_template, recipe->data_now, sft->tokenizer, &sft->chat));
-    TRY(load_rows(sft, recipe->data_train, "data.train", &sft->train));
-    const Yaml *eval = recipe->data_eval ? recipe->data_eval : recipe->eval_data;
-    if (eval) return load_rows(sft, eval, recipe->data_eval ? "data.eval" : "eval.data", &sft->eval);
-    if (recipe->data_eval_split == 0 && recipe->train_eval_every > 0) log_message(LOG_WARNING, "'train.eval_every' does nothing: there is neither 'data.eval' nor 'data.eval_split'");
-    return recipe->data_eval_split > 0 ? dataset_split(sft->train, recipe->data_eval_split, (uint64_t)recipe->seed, &sft->eval) : ST_OK;
+    TRY(recipe_rows_open(sft->recipe, &sft->model->config, &sft->rows));
+    return data_check(&sft->rows, &sft->model->config, &sft->check);
 }
 
 /* Where rows without a trained token exist, a whole step may consist of them: better found now than after hours. */
 static Status check_steps(Sft *sft) {
     int64_t n_micro;
     double divisor;
-    if (sft->train->counts.untrained == 0) return ST_OK;
+    if (sft->rows.train->counts.untrained == 0) return ST_OK;
     for (int64_t step = 0; step < sft->total_steps; step++) TRY(begin_step(sft, step, &n_micro, &divisor));
     return ST_OK;
 }
 
 static Status plan_steps(Sft *sft) {
     const Recipe *recipe = sft->recipe;
-    DataOrder order = {.dataset = sft->train, .seed = (uint64_t)recipe->seed, .shuffle = recipe->data_shuffle};
+    DataOrder order = {.dataset = sft->rows.train, .seed = (uint64_t)recipe->seed, .shuffle = recipe->data_shuffle};
     data_plan_init(&sft->plan, &order, recipe->train_batch_size, recipe->train_batch_tokens, recipe->train_gradient_accumulation_steps);
     sft->total_steps = recipe->train_max_steps;
     if (sft->total_steps < 0) TRY(data_plan_total(&sft->plan, recipe->train_epochs, &sft->total_steps));
@@ -350,13 +327,13 @@ static TrainerConfig trainer_config(Sft *sft, Run *run) {
         .task =
             {
                 .context = sft,
-                .inputs = {{"model.path", params_fingerprint(&sft->model->params)}, {"data.train", dataset_fingerprint(sft->train)}, {sft->eval ? "data.eval" : NULL, sft->eval ? dataset_fingerprint(sft->eval) : 0}},
+                .inputs = {{"model.path", params_fingerprint(&sft->model->params)}, {"data.train", dataset_fingerprint(sft->rows.train)}, {sft->rows.eval ? "data.eval" : NULL, sft->rows.eval ? dataset_fingerprint(sft->rows.eval) : 0}},
                 .total_steps = sft->total_steps,
                 .epoch = epoch_after,
                 .begin_step = begin_step,
                 .micro_batch = micro_batch,
                 .largest_batch = largest_batch,
-                .evaluate = sft->eval ? evaluate : NULL,
+                .evaluate = sft->rows.eval ? evaluate : NULL,
                 .describe_batch = describe_batch,
             },
         .on_progress = sft->config->on_progress,
@@ -386,11 +363,13 @@ static void note_plan(Run *run, const SftPlan *plan) {
 static Status make_plan(Sft *sft, const TrainerConfig *trainer, SftPlan *plan) {
     const Params *params = &sft->model->params;
     *plan = (SftPlan){
-        .train = sft->train->counts,
-        .eval = sft->eval ? sft->eval->counts : (DataCounts){0},
-        .train_rows = sft->train,
-        .eval_rows = sft->eval,
-        .format = sft->train->format,
+        .train = sft->rows.train->counts,
+        .eval = sft->rows.eval ? sft->rows.eval->counts : (DataCounts){0},
+        .train_rows = sft->rows.train,
+        .eval_rows = sft->rows.eval,
+        .rows = &sft->rows,
+        .check = &sft->check,
+        .format = sft->rows.train->format,
         .total_steps = sft->total_steps,
         .trained_parameters = params_count(params, true),
         .parameters = params_count(params, false),
@@ -413,7 +392,7 @@ static Status train_in(Sft *sft, Run **run, TrainResult *result) {
     bool dry = config->dry_run || trainer_check_memory(sft->recipe, &plan.memory) != ST_OK;
     if (!dry) TRY(run_open(sft->recipe, config->resume, run));
     if (*run) note_plan(*run, &plan);
-    if (*run) TRY(started_write(*run, config, &plan, sft->train, sft->tokenizer));
+    if (*run) TRY(started_write(*run, config, &plan, sft->rows.train, sft->rows.tokenizer));
     if (config->on_plan) config->on_plan(config->context, &plan);
     if (dry) return trainer_check_memory(sft->recipe, &plan.memory);
     trainer.run = *run;
@@ -451,16 +430,14 @@ static Status write_report(Run *run, Status status) {
 
 static void sft_release(Sft *sft) {
     data_plan_release(&sft->plan);
-    dataset_free(sft->eval);
-    dataset_free(sft->train);
+    data_check_release(&sft->check);
     batch_release(&sft->batch);
     free(sft->examples);
     free(sft->noise_keys);
     free(sft->values);
     free(sft->means);
     tape_free(sft->tape);
-    chat_close(sft->chat);
-    if (sft->tokenizer) tokenizer_free(sft->tokenizer);
+    recipe_rows_close(&sft->rows);
     if (sft->model) model_free(sft->model);
 }
 

@@ -9,12 +9,14 @@
 #ifndef TUNE_SFT_H
 #define TUNE_SFT_H
 
-#include "data/data.h"
+#include "data/check.h"
 
 /* What a run will do, known before its first step. */
 typedef struct SftPlan {
     DataCounts train, eval;
     const Dataset *train_rows, *eval_rows; /* while the run lasts; eval_rows NULL: none */
+    const RecipeRows *rows;
+    const DataCheck *check;        /* what tune data check shows */
     const char *format;            /* of the training rows */
     int64_t total_steps, largest_batch_tokens;
     double steps_per_epoch;

@@ -1,0 +1,338 @@
+/* The screen that would have saved the run; see check.h. */
+#include "data/check.h"
+
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- a recipe's rows ---- */
+
+static Status load_rows(const Recipe *recipe, const ModelConfig *model, const RecipeRows *rows, const Yaml *node, const char *key, bool once, Dataset **dataset) {
+    DataSource *sources;
+    size_t n;
+    TRY(data_sources(node, key, recipe->arena, &sources, &n));
+    for (size_t i = 0; i < n; i++)
+        if (sources[i].weight > 0 && once) return status_fail(ST_CONFIG, "'weight' has no place in '%s': each row is evaluated once", key);
+    DataConfig config = data_config(recipe, model, rows->chat);
+    return dataset_load(&config, sources, n, rows->tokenizer, dataset);
+}
+
+/* A model directory without tokenizer files works with rows of ids. */
+static bool has_tokenizer(const char *dir, Arena *arena) {
+    const char *json = path_join(arena, dir, "tokenizer.json"), *vocab = path_join(arena, dir, "vocab.json");
+    return (json && file_exists(json)) || (vocab && file_exists(vocab));
+}
+
+Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, RecipeRows *rows) {
+    *rows = (RecipeRows){0};
+    if (has_tokenizer(recipe->model_path, recipe->arena)) TRY(tokenizer_load(recipe->model_path, &rows->tokenizer));
+    TRY(chat_open(recipe->model_path, recipe->model_chat_template, recipe->data_now, rows->tokenizer, &rows->chat));
+    TRY(load_rows(recipe, model, rows, recipe->data_train, "data.train", false, &rows->train));
+    const Yaml *eval = recipe->data_eval ? recipe->data_eval : recipe->eval_data;
+    if (eval) return load_rows(recipe, model, rows, eval, recipe->data_eval ? "data.eval" : "eval.data", true, &rows->eval);
+    if (recipe->data_eval_split == 0 && recipe->train_eval_every > 0) log_message(LOG_WARNING, "'train.eval_every' does nothing: there is neither 'data.eval' nor 'data.eval_split'");
+    return recipe->data_eval_split > 0 ? dataset_split(rows->train, recipe->data_eval_split, (uint64_t)recipe->seed, &rows->eval) : ST_OK;
+}
+
+void recipe_rows_close(RecipeRows *rows) {
+    dataset_free(rows->eval);
+    dataset_free(rows->train);
+    chat_close(rows->chat);
+    if (rows->tokenizer) tokenizer_free(rows->tokenizer);
+    *rows = (RecipeRows){0};
+}
+
+/* ---- warnings ---- */
+
+static void warn(DataCheck *check, const char *format, ...) PRINTF_LIKE(2, 3);
+static void warn(DataCheck *check, const char *format, ...) {
+    char text[600];
+    va_list list;
+    if (check->n_warnings == CHECK_WARNINGS) return;
+    va_start(list, format);
+    vsnprintf(text, sizeof text, format, list);
+    va_end(list);
+    char *copy = strdup(text);
+    if (copy) check->warnings[check->n_warnings++] = copy;
+}
+
+static void keep_warning(void *context, const char *text) { warn(context, "%s", text); }
+
+void data_check_release(DataCheck *check) {
+    for (size_t i = 0; i < check->n_warnings; i++) free(check->warnings[i]);
+    *check = (DataCheck){0};
+}
+
+/* ---- lengths ---- */
+
+const int check_shares[CHECK_SHARES] = {0, 25, 50, 75, 90, 95, 99, 100};
+
+static int by_size(const void *a, const void *b) {
+    int32_t x = *(const int32_t *)a, y = *(const int32_t *)b;
+    return (x > y) - (x < y);
+}
+
+static Status measure_lengths(const Dataset *dataset, DataCheck *check) {
+    int32_t *lengths = malloc((dataset->n + 1) * sizeof *lengths);
+    if (!lengths) return status_fail(ST_RESOURCE, "out of memory for the lengths of %zu rows", dataset->n);
+    for (size_t i = 0; i < dataset->n; i++) lengths[i] = dataset_length(dataset, i);
+    qsort(lengths, dataset->n, sizeof *lengths, by_size);
+    for (int i = 0; i < CHECK_SHARES; i++) check->percentiles[i] = dataset->n ? lengths[(size_t)check_shares[i] * (dataset->n - 1) / 100] : 0;
+    int64_t longest = check->percentiles[CHECK_SHARES - 1], width = 1;
+    while (width * CHECK_BARS <= longest) width *= 2;
+    check->bar_width = width;
+    for (size_t i = 0; i < dataset->n; i++) check->bars[MIN(lengths[i] / width, (int64_t)CHECK_BARS - 1)]++;
+    free(lengths);
+    return ST_OK;
+}
+
+/* ---- begin and end ---- */
+
+static bool is_end(const RecipeRows *rows, const ModelConfig *model, int32_t id) {
+    if (rows->tokenizer && id == tokenizer_eos(rows->tokenizer)) return true;
+    if (id == chat_end_of_turn(rows->chat)) return true;
+    for (size_t i = 0; i < model->n_eos; i++)
+        if (model->eos_token_id[i] == id) return true;
+    return false;
+}
+
+static void look_at_ends(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
+    int32_t bos = rows->tokenizer ? tokenizer_bos(rows->tokenizer) : -1;
+    for (size_t i = 0; i < rows->train->n; i++) {
+        const Example example = dataset_example(rows->train, i);
+        bool ended = false;
+        for (int32_t r = 0; r < example.n_runs && !ended; r++)
+            for (int32_t t = example.runs[r].begin; t < example.runs[r].end && !ended; t++) ended = is_end(rows, model, example.targets[t]);
+        check->ended += ended;
+        check->doubled_bos += bos >= 0 && example.n > 1 && example.ids[0] == bos && example.ids[1] == bos;
+    }
+    int64_t n = (int64_t)rows->train->n;
+    bool chat = rows->train->counts.conversations > 0, knows_end = model->n_eos > 0 || (rows->tokenizer && tokenizer_eos(rows->tokenizer) >= 0) || chat_end_of_turn(rows->chat) >= 0;
+    if (check->ended == 0 && knows_end) {
+        warn(check, "no end token is ever trained: the model will not learn to stop%s", chat ? "; the chat template writes none behind an answer" : "");
+        check->wrong = check->wrong || chat;
+    } else if (check->ended < n && knows_end) {
+        warn(check, "%lld of %lld rows train no end token: they teach to go on", (long long)(n - check->ended), (long long)n);
+    }
+    if (check->doubled_bos) warn(check, "%lld of %lld rows begin with BOS twice: the text brings one and the tokenizer adds one", (long long)check->doubled_bos, (long long)n);
+    check->wrong = check->wrong || (check->doubled_bos == n && n > 0);
+}
+
+/* ---- the template ---- */
+
+/* Words in the form of special tokens that the tokenizer cuts into pieces. */
+static void look_for_unknown_tokens(const Tokenizer *tokenizer, const Str *text, DataCheck *check) {
+    for (const char *at = text->data; at && (at = strstr(at, "<|")); at++) {
+        const char *end = strstr(at, "|>");
+        char token[64];
+        if (!end || end - at > 60) continue;
+        snprintf(token, sizeof token, "%.*s", (int)(end + 2 - at), at);
+        if (tokenizer_id(tokenizer, token) >= 0) continue;
+        warn(check, "template and tokenizer disagree: the template writes %s, which is no token of this tokenizer", token);
+        return;
+    }
+}
+
+static void look_at_template(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
+    const DataCounts *counts = &rows->train->counts;
+    int32_t end = chat_end_of_turn(rows->chat);
+    Str text = {0};
+    if (counts->conversations == 0 || !rows->tokenizer) return;
+    if (chat_probe(rows->chat, &text) == ST_OK) look_for_unknown_tokens(rows->tokenizer, &text, check);
+    str_release(&text);
+    bool stops = end == tokenizer_eos(rows->tokenizer);
+    for (size_t i = 0; i < model->n_eos; i++) stops = stops || model->eos_token_id[i] == end;
+    if (end >= 0 && !stops)
+        warn(check, "the template ends an answer with %s, which is neither the tokenizer's EOS nor in generation_config.json: other programs will not stop there", chat_end_text(rows->chat));
+    if (counts->with_system > 0 && counts->with_system < counts->conversations)
+        warn(check, "%lld of %lld conversations have no system message, the others do: see data.system", (long long)(counts->conversations - counts->with_system), (long long)counts->conversations);
+    if (counts->trained_tokens > 0 && counts->templates * 10 > counts->trained_tokens * 3)
+        warn(check, "%.0f %% of the trained tokens are the template's, not the answers' own", 100 * (double)counts->templates / (double)counts->trained_tokens);
+}
+
+/* ---- rows that are much alike: one-permutation minhash of runs of five tokens, compared within bands ---- */
+
+enum { SHINGLE = 5, BINS = 64, BAND = 4, MOST_COMPARED = 50000, ALIKE = 80 };
+typedef struct Sketch { uint32_t bins[BINS]; } Sketch;
+typedef struct BandKey { uint64_t key; uint32_t row; } BandKey;
+
+static uint64_t mix(uint64_t x) {
+    x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
+    x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
+    return x ^ (x >> 33);
+}
+
+static uint64_t hash_ids(const int32_t *ids, int32_t n) {
+    uint64_t hash = 0;
+    for (int32_t i = 0; i < n; i++) hash = mix(hash ^ (uint32_t)ids[i]) + 0x9e3779b97f4a7c15u;
+    return hash;
+}
+
+static void sketch_row(const Example *example, Sketch *sketch) {
+    memset(sketch->bins, 0xff, sizeof sketch->bins);
+    for (int32_t i = 0; i + SHINGLE <= example->n || i == 0; i++) {
+        uint64_t hash = hash_ids(example->ids + i, MIN(SHINGLE, example->n - i));
+        uint32_t value = (uint32_t)(hash >> 32) & 0xfffffffeu;
+        uint32_t *bin = &sketch->bins[hash % BINS];
+        *bin = MIN(*bin, value);
+    }
+}
+
+/* Per cent of the bins that hold the same, among those that hold something in either. */
+static int likeness(const Sketch *a, const Sketch *b) {
+    int same = 0, used = 0;
+    for (int i = 0; i < BINS; i++) {
+        bool empty = a->bins[i] == UINT32_MAX && b->bins[i] == UINT32_MAX;
+        used += !empty;
+        same += !empty && a->bins[i] == b->bins[i];
+    }
+    return used ? 100 * same / used : 0;
+}
+
+static int by_key(const void *a, const void *b) {
+    const BandKey *x = a, *y = b;
+    return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : (x->row > y->row) - (x->row < y->row);
+}
+
+/* Marks rows that are alike with one of the few before them in the same band. */
+static void compare_bands(const Dataset *dataset, const Sketch *sketches, const BandKey *keys, size_t n, bool *alike) {
+    enum { FEW = 8 };
+    for (size_t i = 1; i < n; i++)
+        for (size_t k = i; k-- > 0 && i - k <= FEW && keys[k].key == keys[i].key;) {
+            uint32_t row = keys[i].row, other = keys[k].row;
+            if (alike[row] || likeness(&sketches[row], &sketches[other]) < ALIKE) continue;
+            alike[row] = dataset_example(dataset, row).hash != dataset_example(dataset, other).hash; /* the same row is counted as such */
+        }
+}
+
+static Status find_near_duplicates(const Dataset *dataset, DataCheck *check) {
+    size_t n = MIN(dataset->n, (size_t)MOST_COMPARED), n_keys = n * (BINS / BAND);
+    Sketch *sketches = malloc((n + 1) * sizeof *sketches);
+    BandKey *keys = malloc((n_keys + 1) * sizeof *keys);
+    bool *alike = calloc(n + 1, sizeof *alike);
+    bool room = sketches && keys && alike;
+    for (size_t i = 0; i < n && room; i++) {
+        const Example example = dataset_example(dataset, i);
+        sketch_row(&example, &sketches[i]);
+        for (int band = 0; band < BINS / BAND; band++) {
+            uint64_t key = (uint64_t)band;
+            for (int k = 0; k < BAND; k++) key = mix(key ^ sketches[i].bins[band * BAND + k]) + 1;
+            keys[i * (BINS / BAND) + (size_t)band] = (BandKey){key, (uint32_t)i};
+        }
+    }
+    if (room) {
+        qsort(keys, n_keys, sizeof *keys, by_key);
+        compare_bands(dataset, sketches, keys, n_keys, alike);
+        for (size_t i = 0; i < n; i++) check->near_duplicates += alike[i];
+        check->compared = (int64_t)n;
+        if (check->near_duplicates) warn(check, "%lld of the first %zu rows are much like an earlier one (4 in 5 runs of five tokens)", (long long)check->near_duplicates, n);
+    }
+    free(sketches);
+    free(keys);
+    free(alike);
+    return room ? ST_OK : status_fail(ST_RESOURCE, "out of memory to compare %zu rows", n);
+}
+
+/* ---- training rows that evaluation asks for: 13 tokens in a row, the last of them trained ---- */
+
+enum { GRAM = 13 };
+typedef struct Gram { uint64_t hash; uint32_t row; bool seen; } Gram;
+
+typedef void GramCallback(void *context, uint64_t hash);
+static void each_gram(const Example *example, GramCallback *call, void *context) {
+    for (int32_t r = 0; r < example->n_runs; r++)
+        for (int32_t t = example->runs[r].begin; t < example->runs[r].end; t++)
+            if (t + 1 >= GRAM) call(context, hash_ids(example->ids + t + 1 - GRAM, GRAM));
+}
+
+typedef struct Grams { Gram *items; size_t n, cap; uint32_t row; bool full; } Grams;
+static void add_gram(void *context, uint64_t hash) {
+    Grams *grams = context;
+    if (grams->n == grams->cap) {
+        size_t cap = grams->cap ? grams->cap * 2 : 4096;
+        Gram *grown = realloc(grams->items, cap * sizeof *grown);
+        grams->full = !grown;
+        if (!grown) return;
+        grams->items = grown;
+        grams->cap = cap;
+    }
+    grams->items[grams->n++] = (Gram){hash, grams->row, false};
+}
+
+static int by_hash(const void *a, const void *b) {
+    const Gram *x = a, *y = b;
+    return x->hash != y->hash ? (x->hash > y->hash) - (x->hash < y->hash) : (x->row > y->row) - (x->row < y->row);
+}
+
+static void find_gram(void *context, uint64_t hash) {
+    Grams *grams = context;
+    size_t low = 0, high = grams->n;
+    while (low < high) {
+        size_t middle = low + (high - low) / 2;
+        if (grams->items[middle].hash < hash) low = middle + 1;
+        else high = middle;
+    }
+    for (; low < grams->n && grams->items[low].hash == hash; low++) grams->items[low].seen = true;
+}
+
+/* What many rows of evaluation share is the template's or the task's wording, and tells nothing. */
+static size_t drop_common(Grams *grams, size_t n_rows) {
+    size_t kept = 0, common = MAX((size_t)3, n_rows / 10);
+    for (size_t i = 0, end; i < grams->n; i = end) {
+        for (end = i + 1; end < grams->n && grams->items[end].hash == grams->items[i].hash;) end++;
+        if (end - i >= common) continue;
+        memmove(grams->items + kept, grams->items + i, (end - i) * sizeof *grams->items);
+        kept += end - i;
+    }
+    return kept;
+}
+
+static Status find_overlap(const RecipeRows *rows, DataCheck *check) {
+    Grams grams = {0};
+    if (!rows->eval) return ST_OK;
+    for (size_t i = 0; i < rows->eval->n && !grams.full; i++) {
+        const Example example = dataset_example(rows->eval, i);
+        grams.row = (uint32_t)i;
+        each_gram(&example, add_gram, &grams);
+    }
+    bool *hit = calloc(rows->eval->n + 1, sizeof *hit);
+    bool room = hit && !grams.full;
+    if (room && grams.n) {
+        qsort(grams.items, grams.n, sizeof *grams.items, by_hash);
+        grams.n = drop_common(&grams, rows->eval->n);
+        for (size_t i = 0; i < rows->train->n; i++) {
+            const Example example = dataset_example(rows->train, i);
+            each_gram(&example, find_gram, &grams);
+        }
+        for (size_t i = 0; i < grams.n; i++) hit[grams.items[i].row] = hit[grams.items[i].row] || grams.items[i].seen;
+        for (size_t i = 0; i < rows->eval->n; i++) check->overlapping_eval += hit[i];
+        if (check->overlapping_eval)
+            warn(check, "%lld of %zu rows of evaluation share 13 tokens in a row with training: their loss says less than it seems", (long long)check->overlapping_eval, rows->eval->n);
+    }
+    free(hit);
+    free(grams.items);
+    return room ? ST_OK : status_fail(ST_RESOURCE, "out of memory to compare training and evaluation");
+}
+
+/* ---- all of it ---- */
+
+Status data_check(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
+    data_counts_warn(&rows->train->counts, "data.train", keep_warning, check);
+    if (rows->eval) data_counts_warn(&rows->eval->counts, "data.eval", keep_warning, check);
+    TRY(measure_lengths(rows->train, check));
+    look_at_ends(rows, model, check);
+    look_at_template(rows, model, check);
+    TRY(find_near_duplicates(rows->train, check));
+    if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+    TRY(find_overlap(rows, check));
+    if (rows->train->counts.trained_tokens == 0) check->wrong = true;
+    return ST_OK;
+}
+
+void data_check_summary(const RecipeRows *rows, const DataCheck *check, Str *text) {
+    const DataCounts *counts = &rows->train->counts;
+    str_printf(text, "%lld rows, %.0f %% of %lld tokens trained, ", (long long)counts->rows, counts->tokens ? 100 * (double)counts->trained_tokens / (double)counts->tokens : 0, (long long)counts->tokens);
+    if (check->n_warnings == 0) str_append(text, "nothing odd");
+    else str_printf(text, "%zu %s", check->n_warnings, check->n_warnings == 1 ? "warning" : "warnings");
+}

@@ -1,0 +1,43 @@
+/* What training would do with its rows, looked at before it does: counts, lengths, and what goes wrong silently elsewhere.
+ *
+ *     RecipeRows rows;
+ *     TRY(recipe_rows_open(recipe, &model_config, &rows));
+ *     DataCheck check;
+ *     TRY(data_check(&rows, &model_config, &check));
+ *     for (size_t i = 0; i < check.n_warnings; i++) puts(check.warnings[i]);
+ */
+#ifndef TUNE_CHECK_DATA_H
+#define TUNE_CHECK_DATA_H
+
+#include "data/data.h"
+
+/* A recipe's rows as tokens, and what made them. */
+typedef struct RecipeRows {
+    Tokenizer *tokenizer;     /* NULL: the model has none */
+    Chat *chat;
+    Dataset *train, *eval;    /* eval NULL: none */
+} RecipeRows;
+/* ST_CONFIG, ST_INPUT, ST_RESOURCE as dataset_load; `rows` is to be closed in any case. */
+Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, RecipeRows *rows);
+void recipe_rows_close(RecipeRows *rows);
+
+enum { CHECK_BARS = 16, CHECK_SHARES = 8, CHECK_WARNINGS = 24 };
+extern const int check_shares[CHECK_SHARES]; /* per cent: 0 25 50 75 90 95 99 100 */
+typedef struct DataCheck {
+    int64_t percentiles[CHECK_SHARES]; /* tokens of a row; check_shares per cent of the rows have at most so many */
+    int64_t bar_width, bars[CHECK_BARS]; /* rows with bar_width x i .. bar_width x (i + 1) - 1 tokens, the last bar with all above */
+    int64_t ended;            /* rows in which an end token is trained */
+    int64_t doubled_bos;      /* rows that begin with BOS twice */
+    int64_t near_duplicates, compared; /* rows that are much like an earlier one, among the first `compared` */
+    int64_t overlapping_eval; /* rows of eval with 13 tokens in a row that training has as well, the last of them trained */
+    bool wrong;               /* training would learn nothing, or the wrong thing */
+    size_t n_warnings;
+    char *warnings[CHECK_WARNINGS];
+} DataCheck;
+/* ST_RESOURCE, ST_INTERRUPTED; fill with {0} first, release in any case. */
+Status data_check(const RecipeRows *rows, const ModelConfig *model, DataCheck *check);
+void data_check_release(DataCheck *check);
+/* One line: rows, share of trained tokens, number of warnings. */
+void data_check_summary(const RecipeRows *rows, const DataCheck *check, Str *text);
+
+#endif
