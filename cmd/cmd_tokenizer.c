@@ -3,7 +3,7 @@
 
 #include "cmd/cmd.h"
 
-typedef struct Train { const char *output; int64_t vocab_size; TextList special; } Train;
+typedef struct Train { const char *output, *bos, *eos; int64_t vocab_size; TextList special; } Train;
 
 static const size_t CORPUS_LIMIT = (size_t)1 << 40; /* bytes of one text file */
 
@@ -52,7 +52,8 @@ static Status result_write(const Command *command, const Train *job, const BpeTr
     JsonWriter w = {.pretty = true};
     jw_object(&w, NULL);
     jw_string(&w, "tokenizer_class", "PreTrainedTokenizerFast");
-    if (job->special.n > 0) jw_string(&w, "eos_token", job->special.items[0]);
+    if (job->bos) jw_string(&w, "bos_token", job->bos);
+    if (job->special.n > 0) jw_string(&w, "eos_token", job->eos ? job->eos : job->special.items[0]);
     jw_end_object(&w);
     Status status = file_write_all(settings, str_text(&w.text), w.text.len);
     jw_release(&w);
@@ -76,6 +77,12 @@ static Status train(const Command *command, const Train *job, BpeTrainer *traine
     return status;
 }
 
+static bool is_special(const Train *job, const char *token) {
+    for (size_t i = 0; i < job->special.n; i++)
+        if (!strcmp(job->special.items[i], token)) return true;
+    return false;
+}
+
 static Status start(const Command *command, const Train *job) {
     BpeTrainer *trainer;
     if (command->n_arguments == 0 || strcmp(command->arguments[0], "train") != 0)
@@ -86,8 +93,10 @@ static Status start(const Command *command, const Train *job) {
     const char *file = path_join(command->arena, job->output, "tokenizer.json");
     if (!file) return ST_RESOURCE;
     if (file_exists(file)) return status_fail(ST_CONFIG, "'%s' is there already", file);
+    if (job->eos && !is_special(job, job->eos)) return status_fail(ST_USAGE, "--eos '%s' is none of the special tokens", job->eos);
     TRY(bpe_trainer_new((size_t)job->vocab_size, job->special.items, job->special.n, &trainer));
-    Status status = train(command, job, trainer);
+    Status status = job->bos ? bpe_trainer_bos(trainer, job->bos) : ST_OK;
+    if (status == ST_OK) status = train(command, job, trainer);
     bpe_trainer_free(trainer);
     return status;
 }
@@ -104,6 +113,8 @@ Status cmd_tokenizer(int argc, char **argv) {
         {"--vocab-size", OPTION_INT, &job.vocab_size, "N", "tokens in all: special ones, 256 bytes, and merges"},
         {"-o", OPTION_TEXT, &job.output, "DIR", "where tokenizer.json and tokenizer_config.json go"},
         {"--special", OPTION_LIST, &job.special, "TOKEN", "a special token, found in the texts too; may be given several times, the first one is the end-of-text token"},
+        {"--bos", OPTION_TEXT, &job.bos, "TOKEN", "the special token that goes before every text"},
+        {"--eos", OPTION_TEXT, &job.eos, "TOKEN", "the special token that ends a text, if it is not the first"},
         {0},
     };
     bool done;

@@ -21,6 +21,7 @@ typedef struct Rule { int32_t left, right, id; } Rule;
 struct BpeTrainer {
     size_t vocab_size, n_special;
     const char *const *special;
+    const char *bos;    /* the special token that goes before every text; NULL: none */
     Tokenizer *cutter;  /* special tokens, bytes, and no merges */
     Encoder *encoder;
     Word *words;        /* open hash table; count 0: free */
@@ -400,6 +401,42 @@ static void model_write(const BpeTrainer *t, JsonWriter *w) {
     str_release(&text);
 }
 
+static void piece_write(JsonWriter *w, const char *kind, const char *id, int64_t type_id) {
+    jw_object(w, NULL);
+    jw_object(w, kind);
+    jw_string(w, "id", id);
+    jw_int(w, "type_id", type_id);
+    jw_end_object(w);
+    jw_end_object(w);
+}
+
+/* BOS before a text. */
+static void template_write(const BpeTrainer *t, JsonWriter *w) {
+    int64_t id = 0;
+    while (strcmp(t->special[id], t->bos) != 0) id++;
+    jw_object(w, "post_processor");
+    jw_string(w, "type", "TemplateProcessing");
+    for (int pair = 0; pair < 2; pair++) {
+        jw_array(w, pair ? "pair" : "single");
+        piece_write(w, "SpecialToken", t->bos, 0);
+        piece_write(w, "Sequence", "A", 0);
+        if (pair) piece_write(w, "Sequence", "B", 1);
+        jw_end_array(w);
+    }
+    jw_object(w, "special_tokens");
+    jw_object(w, t->bos);
+    jw_string(w, "id", t->bos);
+    jw_array(w, "ids");
+    jw_int(w, NULL, id);
+    jw_end_array(w);
+    jw_array(w, "tokens");
+    jw_string(w, NULL, t->bos);
+    jw_end_array(w);
+    jw_end_object(w);
+    jw_end_object(w);
+    jw_end_object(w);
+}
+
 static void tokenizer_write(const BpeTrainer *t, JsonWriter *w) {
     jw_object(w, NULL);
     jw_string(w, "version", "1.0");
@@ -408,7 +445,8 @@ static void tokenizer_write(const BpeTrainer *t, JsonWriter *w) {
     specials_write(w, t->special, t->n_special);
     jw_null(w, "normalizer");
     byte_level_write(w, "pre_tokenizer");
-    jw_null(w, "post_processor");
+    if (t->bos) template_write(t, w);
+    else jw_null(w, "post_processor");
     byte_level_write(w, "decoder");
     model_write(t, w);
     jw_end_object(w);
@@ -494,4 +532,13 @@ void bpe_trainer_free(BpeTrainer *t) {
     void *const parts[] = {t->words, t->bytes, t->symbols, t->pairs, t->pair_slots, t->places, t->heap, t->tokens, t->token_bytes, t->token_slots, t->rules, t->sites, t->touched};
     for (size_t i = 0; i < COUNT_OF(parts); i++) free(parts[i]);
     free(t);
+}
+
+Status bpe_trainer_bos(BpeTrainer *t, const char *token) {
+    for (size_t i = 0; i < t->n_special; i++)
+        if (strcmp(t->special[i], token) == 0) {
+            t->bos = t->special[i];
+            return ST_OK;
+        }
+    return status_fail(ST_USAGE, "'%s' is none of the special tokens", token);
 }

@@ -62,6 +62,7 @@ typedef struct BpeTrainer BpeTrainer;
 /* `special`: found in texts as they are, and never part of a word; the strings stay the caller's and must outlive the trainer. ST_USAGE: a vocabulary that does
  * not even hold bytes and special tokens; a special token that is empty, given twice or one byte's character. */
 Status bpe_trainer_new(size_t vocab_size, const char *const *special, size_t n_special, BpeTrainer **trainer);
+Status bpe_trainer_bos(BpeTrainer *trainer, const char *token); /* a special token that the tokenizer puts before every text; ST_USAGE when it is none */
 Status bpe_trainer_add(BpeTrainer *trainer, const char *text, size_t len); /* one document; ST_INPUT when it is not UTF-8 */
 typedef struct BpeTrained { Str json; size_t vocab_size, n_words; } BpeTrained; /* json: a tokenizer.json, the caller's; vocab_size: less than asked for when no pair was left; n_words: different ones */
 Status bpe_trainer_finish(BpeTrainer *trainer, BpeTrained *result); /* once, after all texts */
