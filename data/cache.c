@@ -121,11 +121,20 @@ static void add_settings(Hasher *hasher, const DataConfig *config) {
     add_number(hasher, config->positions);
 }
 
+static void add_columns(Hasher *hasher, const ColumnMap *map) {
+    add_number(hasher, map ? 1 + map->sharegpt + 2 * map->ranking : 0);
+    if (!map) return;
+    const char *const names[] = {map->prompt, map->query, map->response, map->history, map->messages, map->system, map->tools, map->chosen, map->rejected, map->kto_tag,
+                                 map->role_tag, map->content_tag, map->user_tag, map->assistant_tag, map->observation_tag, map->function_tag, map->system_tag};
+    for (size_t i = 0; i < COUNT_OF(names); i++) add_text(hasher, names[i]);
+}
+
 static Status add_sources(Hasher *hasher, const DataSource *sources, size_t n_sources, const DataFile *files, size_t n_files, FileStamp *stamps) {
     add_number(hasher, (int64_t)n_sources);
     for (size_t i = 0; i < n_sources; i++) { /* not the weight, which counts when rows are taken */
         add_text(hasher, sources[i].format);
         add_text(hasher, sources[i].separator);
+        add_columns(hasher, sources[i].columns);
         add_number(hasher, sources[i].max_rows);
     }
     for (size_t i = 0; i < n_files; i++) {

@@ -13,7 +13,7 @@ static bool is_role(const json_t *message, const char *role) { return role_of(me
 static Status join_parts(const json_t *parts, size_t number, json_t **content) {
     Str text = {0};
     for (size_t i = 0; i < json_array_size(parts); i++) {
-        const json_t *part = json_array_get(parts, i), *words = json_is_string(part) ? part : json_object_get(part, "text");
+        const json_t *part = json_array_get(parts, i), *words = json_is_string(part) ? part : json_object_get(part, json_object_get(part, "text") ? "text" : "value");
         const char *type = json_string_value(json_object_get(part, "type"));
         if (!json_is_string(words) || (type && strcmp(type, "text") != 0)) {
             str_release(&text);
@@ -191,9 +191,9 @@ static Status need_template(const DataConfig *config, const Tokenizer *tokenizer
 typedef struct Span { size_t begin, end; size_t message; } Span; /* bytes of the rendered text */
 typedef struct Spans { Span *items; size_t n; } Spans;
 
-/* `train: false` or `weight: 0`: context. */
+/* `train: false`, `weight: 0` or `loss_weight: 0`: context. */
 static Status message_trained(const json_t *message, size_t number, bool *trained) {
-    const json_t *train = json_object_get(message, "train"), *weight = json_object_get(message, "weight");
+    const json_t *train = json_object_get(message, "train"), *weight = json_object_get(message, json_object_get(message, "weight") ? "weight" : "loss_weight");
     *trained = true;
     if (train && !json_is_null(train)) {
         if (!json_is_boolean(train)) return status_fail(ST_INPUT, "'train' of message %zu is neither true nor false", number);

@@ -99,9 +99,16 @@ typedef struct DataCounts {
     int64_t conversations, with_system; /* rows of messages, and those of them with a system message */
     int64_t templates;         /* tokens: see Encoding */
 } DataCounts;
+/* Columns and tags of an entry of dataset_info.json, under the names that file has for them; NULL: not there. */
+typedef struct ColumnMap {
+    bool sharegpt, ranking;
+    const char *prompt, *query, *response, *history, *messages, *system, *tools, *chosen, *rejected, *kto_tag;
+    const char *role_tag, *content_tag, *user_tag, *assistant_tag, *observation_tag, *function_tag, *system_tag;
+} ColumnMap;
 /* An entry of data.train. */
 typedef struct DataSource {
-    const char *path;         /* a file, or a pattern of several */
+    const char *path;         /* a file, or a pattern of several; FOLDER/dataset_info.json#NAME is resolved by data_sources */
+    const ColumnMap *columns; /* of that entry; NULL: rows are as they are */
     const char *format;       /* NULL: the config's */
     const char *separator;    /* see RowsConfig */
     int64_t max_rows;         /* over all its files; 0: all */

@@ -6,7 +6,28 @@
 #include <stdlib.h>
 #include <string.h>
 
-static bool detect_preference(const json_t *row) { return json_object_get(row, "chosen") && json_object_get(row, "rejected"); }
+/* "chosen", or "chosen_messages" as newer files of LLaMA-Factory have it. */
+static const json_t *side(const json_t *row, const char *name, const char *other) {
+    const json_t *value = json_object_get(row, name);
+    return value ? value : json_object_get(row, other);
+}
+
+static bool detect_preference(const json_t *row) { return side(row, "chosen", "chosen_messages") && side(row, "rejected", "rejected_messages"); }
+
+/* {"conversations", "chosen": {"from", "value"}}: the conversation is the prompt, and the answer one message. */
+static Status encode_turn(const json_t *row, const json_t *chosen, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    json_t *turns = NULL, *prompt = NULL, *answer = NULL, *one = json_pack("[O]", chosen);
+    Status status = one ? row_list(row, "conversations", &turns) : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK && !turns) status = status_fail(ST_INPUT, "the row lacks 'conversations', which 'chosen' answers");
+    if (status == ST_OK) status = sharegpt_messages(row, turns, &prompt);
+    if (status == ST_OK) status = sharegpt_messages(NULL, one, &answer);
+    if (status == ST_OK) status = encode_answer(row, prompt, answer, config, tokenizer, encoding);
+    json_decref(turns);
+    json_decref(prompt);
+    json_decref(answer);
+    json_decref(one);
+    return status;
+}
 
 /* Without a prompt: the messages that both begin with are the prompt. */
 static Status encode_whole(const json_t *row, const json_t *chosen, const json_t *rejected, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
@@ -41,10 +62,11 @@ static Status encode_dialogue(const char *chosen, const char *rejected, const Da
 }
 
 static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
-    const json_t *prompt = json_object_get(row, "prompt"), *chosen = json_object_get(row, "chosen"), *rejected = json_object_get(row, "rejected");
+    const json_t *prompt = json_object_get(row, "prompt"), *chosen = side(row, "chosen", "chosen_messages"), *rejected = side(row, "rejected", "rejected_messages");
     const char *text, *other;
     if (!chosen || !rejected) return status_fail(ST_INPUT, "the row lacks '%s'", chosen ? "rejected" : "chosen");
     if (json_is_array(chosen) != json_is_array(rejected)) return status_fail(ST_INPUT, "of 'chosen' and 'rejected' one is a list of messages and the other is not");
+    if (json_is_object(chosen)) return encode_turn(row, chosen, config, tokenizer, encoding);
     if (prompt && !json_is_null(prompt)) return encode_answer(row, prompt, chosen, config, tokenizer, encoding);
     if (json_is_array(chosen)) return encode_whole(row, chosen, rejected, config, tokenizer, encoding);
     TRY(row_text(row, "chosen", &text));

@@ -51,7 +51,7 @@ static Status turn_message(const json_t *turn, size_t number, json_t **message) 
     return *message ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
 }
 
-static Status to_messages(const json_t *row, const json_t *turns, json_t **messages) {
+Status sharegpt_messages(const json_t *row, const json_t *turns, json_t **messages) {
     const json_t *system = json_object_get(row, "system");
     *messages = json_array();
     if (!*messages) return status_fail(ST_RESOURCE, "out of memory");
@@ -69,7 +69,7 @@ static Status read_messages(const json_t *row, const DataConfig *config, json_t 
     json_t *turns, *messages = NULL;
     TRY(row_list(row, json_object_get(row, "conversations") ? "conversations" : "conversation", &turns));
     if (!turns) return status_fail(ST_INPUT, "the row lacks 'conversations'");
-    Status status = json_array_size(turns) ? to_messages(row, turns, &messages) : status_fail(ST_INPUT, "the conversation is empty");
+    Status status = json_array_size(turns) ? sharegpt_messages(row, turns, &messages) : status_fail(ST_INPUT, "the conversation is empty");
     if (status == ST_OK) status = messages_normalize(messages, config->system, normal);
     json_decref(turns);
     json_decref(messages);

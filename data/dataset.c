@@ -262,17 +262,24 @@ static size_t json_weight(const json_t *value) {
 static Status take_row(void *context, const Row *row) {
     Loader *loader = context;
     DataFile *file = &loader->dataset->files[loader->file];
+    const ColumnMap *columns = loader->dataset->sources[file->source].columns;
     file->unit = row->unit;
     if (row->line > UINT32_MAX) return status_fail(ST_INPUT, "'%s' has more than %lld rows", row->file, (long long)UINT32_MAX);
-    if (!loader->format) TRY(fail_in_file(loader, choose_format(loader, row), loader->file, row->line));
+    json_t *json = columns ? columns_apply(columns, row->json) : json_incref(row->json);
+    if (!json) return status_fail(ST_RESOURCE, "out of memory for a row");
+    if (!loader->format) {
+        Status chosen = choose_format(loader, &(Row){json, row->file, row->unit, row->line});
+        if (chosen != ST_OK) json_decref(json);
+        TRY(fail_in_file(loader, chosen, loader->file, row->line));
+    }
     file->format = loader->format->name;
     Slot *slot = &loader->slots[loader->n_slots++];
-    slot->json = json_incref(row->json);
+    slot->json = json;
     slot->line = row->line;
     slot->file = loader->file;
     slot->format = loader->format;
     loader->rows_read++;
-    loader->waiting += json_weight(row->json);
+    loader->waiting += json_weight(json);
     return loader->n_slots == BLOCK_ROWS || loader->waiting >= BLOCK_BYTES ? flush_block(loader) : ST_OK;
 }
 

@@ -13,6 +13,10 @@ Status train_on_text(const DataConfig *config);
 /* A prompt and its answer, both texts or both lists of messages. */
 Status encode_answer(const json_t *row, const json_t *prompt, const json_t *completion, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
 
+/* data_sources: an entry of dataset_info.json becomes its file and columns; other paths stay. ST_INPUT. */
+Status dataset_info_resolve(Arena *arena, DataSource *source);
+/* A row under our names: a new object, or NULL without memory. */
+json_t *columns_apply(const ColumnMap *map, const json_t *row);
 /* The prompt of a row, a text or a list of messages, as a question. */
 Status prompt_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
 

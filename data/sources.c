@@ -54,6 +54,7 @@ Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource 
         } else {
             TRY(source_text(item, key, &(*sources)[i].path));
         }
+        TRY(dataset_info_resolve(arena, &(*sources)[i]));
     }
     return ST_OK;
 }

@@ -1,0 +1,128 @@
+/* LLaMA-Factory's dataset_info.json: "FOLDER/dataset_info.json#NAME" as a path means the entry NAME, whose columns and tags are mapped onto our forms of rows.
+ * Source: that project's data/README.md. */
+#include "data/formats.h"
+
+#include <string.h>
+
+static Status copy_name(const json_t *object, const char *key, const char *missing, Arena *arena, const char **out) {
+    const json_t *value = json_object_get(object, key);
+    if (value && !json_is_null(value) && !json_is_string(value)) return status_fail(ST_INPUT, "'%s' is no text", key);
+    *out = json_is_string(value) ? arena_strdup(arena, json_string_value(value)) : missing;
+    return !json_is_string(value) || *out ? ST_OK : ST_RESOURCE;
+}
+
+static Status read_map(const json_t *entry, Arena *arena, ColumnMap *map) {
+    const json_t *columns = json_object_get(entry, "columns"), *tags = json_object_get(entry, "tags");
+    const char *formatting = json_string_value(json_object_get(entry, "formatting"));
+    if (formatting && strcmp(formatting, "alpaca") != 0 && strcmp(formatting, "sharegpt") != 0) return status_fail(ST_INPUT, "'formatting' is '%s', where alpaca and sharegpt are known", formatting);
+    map->sharegpt = formatting && strcmp(formatting, "sharegpt") == 0;
+    map->ranking = json_is_true(json_object_get(entry, "ranking"));
+    const struct { const json_t *object; const char *key, *missing, **out; } names[] = {
+        {columns, "prompt", "instruction", &map->prompt}, {columns, "query", "input", &map->query}, {columns, "response", "output", &map->response}, {columns, "history", NULL, &map->history},
+        {columns, "messages", "conversations", &map->messages}, {columns, "system", NULL, &map->system}, {columns, "tools", NULL, &map->tools}, {columns, "chosen", "chosen", &map->chosen},
+        {columns, "rejected", "rejected", &map->rejected}, {columns, "kto_tag", NULL, &map->kto_tag}, {tags, "role_tag", "from", &map->role_tag}, {tags, "content_tag", "value", &map->content_tag},
+        {tags, "user_tag", "human", &map->user_tag}, {tags, "assistant_tag", "gpt", &map->assistant_tag}, {tags, "observation_tag", "observation", &map->observation_tag},
+        {tags, "function_tag", "function_call", &map->function_tag}, {tags, "system_tag", "system", &map->system_tag},
+    };
+    for (size_t i = 0; i < COUNT_OF(names); i++) TRY(copy_name(names[i].object, names[i].key, names[i].missing, arena, names[i].out));
+    static const char *const media[] = {"images", "videos", "audios"};
+    for (size_t i = 0; i < COUNT_OF(media); i++)
+        if (json_object_get(columns, media[i])) return status_fail(ST_INPUT, "the column '%s' is not supported: rows are text", media[i]);
+    return ST_OK;
+}
+
+static Status read_entry(const json_t *entry, const char *folder, Arena *arena, DataSource *source) {
+    static const char *const elsewhere[] = {"hf_hub_url", "ms_hub_url", "om_hub_url", "script_url", "cloud_file_name"};
+    const char *file = json_string_value(json_object_get(entry, "file_name"));
+    ColumnMap *map = arena_zero(arena, sizeof *map);
+    for (size_t i = 0; i < COUNT_OF(elsewhere) && !file; i++)
+        if (json_object_get(entry, elsewhere[i])) return status_hint(status_fail(ST_INPUT, "the entry has only '%s', and nothing is downloaded", elsewhere[i]), "download it, and name the file as 'file_name'");
+    if (!file) return status_fail(ST_INPUT, "the entry lacks 'file_name'");
+    if (!map) return ST_RESOURCE;
+    TRY(read_map(entry, arena, map));
+    source->path = path_join(arena, folder, file);
+    source->columns = map;
+    if (source->max_rows == 0) source->max_rows = json_integer_value(json_object_get(entry, "num_samples"));
+    return source->path ? ST_OK : ST_RESOURCE;
+}
+
+Status dataset_info_resolve(Arena *arena, DataSource *source) {
+    static const char name[] = "dataset_info.json#";
+    const char *at = strstr(source->path, name);
+    if (!at || (at > source->path && at[-1] != '/')) return ST_OK;
+    const char *file = arena_strndup(arena, source->path, (size_t)(at - source->path) + strlen(name) - 1), *wanted = at + strlen(name);
+    const char *folder = at > source->path ? arena_strndup(arena, source->path, (size_t)(at - source->path) - 1) : ".";
+    json_t *root;
+    if (!file || !folder) return ST_RESOURCE;
+    TRY(json_read_file(file, &root));
+    const json_t *entry = json_object_get(root, wanted);
+    Status status = entry ? read_entry(entry, folder, arena, source) : status_fail(ST_INPUT, "'%s' has no entry '%s'", file, wanted);
+    if (!entry) {
+        const char *key, *names[256];
+        size_t n = 0;
+        json_t *value;
+        json_object_foreach(root, key, value) if (n < COUNT_OF(names)) names[n++] = key;
+        const char *near = text_nearest(wanted, names, n);
+        if (near) status_hint(status, "did you mean '%s'?", near);
+    } else if (status != ST_OK) {
+        status_prefix(status, "'%s' entry '%s'", file, wanted);
+    }
+    json_decref(root);
+    return status;
+}
+
+/* ---- one row ---- */
+
+static void take(json_t *to, const char *name, const json_t *row, const char *column) {
+    json_t *value = column ? json_object_get(row, column) : NULL;
+    if (value) json_object_set(to, name, value);
+}
+
+/* A message under the names that data_sharegpt.c knows; one that is none stays as it is, to be refused there. */
+static json_t *message_apply(const ColumnMap *map, json_t *message) {
+    const struct { const char *tag, *from; } roles[] = {
+        {map->user_tag, "human"}, {map->assistant_tag, "gpt"}, {map->observation_tag, "observation"}, {map->function_tag, "function_call"}, {map->system_tag, "system"},
+    };
+    const char *role = json_string_value(json_object_get(message, map->role_tag));
+    json_t *mapped = json_object();
+    if (!mapped || !json_is_object(message)) {
+        json_decref(mapped);
+        return json_incref(message);
+    }
+    for (size_t i = 0; role && i < COUNT_OF(roles); i++)
+        if (strcmp(role, roles[i].tag) == 0) json_object_set_new(mapped, "from", json_string(roles[i].from));
+    if (!json_object_get(mapped, "from")) take(mapped, "from", message, map->role_tag);
+    take(mapped, "value", message, map->content_tag);
+    return mapped;
+}
+
+static void sharegpt_apply(const ColumnMap *map, const json_t *row, json_t *mapped) {
+    json_t *turns = json_object_get(row, map->messages), *list = json_array();
+    for (size_t i = 0; i < json_array_size(turns); i++) json_array_append_new(list, message_apply(map, json_array_get(turns, i)));
+    json_object_set_new(mapped, "conversations", json_is_array(turns) || !turns ? list : (json_decref(list), json_incref(turns)));
+    if (map->ranking) {
+        json_object_set_new(mapped, "chosen", message_apply(map, json_object_get(row, map->chosen)));
+        json_object_set_new(mapped, "rejected", message_apply(map, json_object_get(row, map->rejected)));
+    }
+}
+
+static void alpaca_apply(const ColumnMap *map, const json_t *row, json_t *mapped) {
+    bool plain = !json_object_get(row, map->response) && !map->ranking && !map->kto_tag; /* texts to go on with: only the prompt column */
+    take(mapped, plain ? "text" : "instruction", row, map->prompt);
+    if (plain) return;
+    take(mapped, "input", row, map->query);
+    take(mapped, "output", row, map->ranking ? map->chosen : map->response);
+    take(mapped, "history", row, map->history);
+}
+
+json_t *columns_apply(const ColumnMap *map, const json_t *row) {
+    json_t *mapped = json_object();
+    if (!mapped) return NULL;
+    if (map->sharegpt) sharegpt_apply(map, row, mapped);
+    else alpaca_apply(map, row, mapped);
+    take(mapped, "system", row, map->system);
+    take(mapped, "tools", row, map->tools);
+    take(mapped, "label", row, map->kto_tag);
+    take(mapped, "weight", row, "weight");
+    return mapped;
+}
