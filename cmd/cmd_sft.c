@@ -20,7 +20,7 @@ static void show_plan(void *context, const SftPlan *plan) {
     Str memory = {0};
     show_line("data: %lld rows (%s), %lld tokens, %lld of them trained%s", (long long)plan->train.rows, plan->format, (long long)plan->train.tokens, (long long)plan->train.trained_tokens,
               plan->train_rows->cached ? ", from data.cache" : "");
-    data_files_say(plan->train_rows, show_file, NULL);
+    if (plan->train_rows->n_files > 1) data_files_say(plan->train_rows, show_file, NULL);
     data_counts_warn(&plan->train, "data.train", warn, NULL);
     if (plan->eval.rows) show_line("held out: %lld rows, %lld trained tokens", (long long)plan->eval.rows, (long long)plan->eval.trained_tokens);
     data_counts_warn(&plan->eval, "data.eval", warn, NULL);
