@@ -375,3 +375,21 @@ Status encode_question(const json_t *messages, const json_t *row, const DataConf
     chat_rendering_release(&rendering);
     return status;
 }
+
+/* ---- rows that are conversations ---- */
+
+Status conversation_encode(ReadMessages *read, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    json_t *messages;
+    TRY(read(row, config, &messages));
+    Status status = encode_messages(messages, 0, row, config, tokenizer, encoding);
+    json_decref(messages);
+    return status;
+}
+
+Status conversation_question(ReadMessages *read, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    json_t *messages;
+    TRY(read(row, config, &messages));
+    Status status = encode_question(messages, row, config, tokenizer, ids);
+    json_decref(messages);
+    return status;
+}

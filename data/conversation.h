@@ -27,6 +27,10 @@ Status messages_render(const Chat *chat, const json_t *messages, size_t n, const
 Status encode_messages(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
 /* The ids that ask for an answer: everything up to the last assistant's turn if it ends the conversation, else everything, with the generation prompt. */
 Status encode_question(const json_t *messages, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
+/* What a format of conversations is made of: how its rows become normalised messages (a new array). */
+typedef Status ReadMessages(const json_t *row, const DataConfig *config, json_t **messages);
+Status conversation_encode(ReadMessages *read, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
+Status conversation_question(ReadMessages *read, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
 /* The turns of a row in ShareGPT's form, with its `system` in front, as messages. A new array. */
 Status sharegpt_messages(const json_t *row, const json_t *turns, json_t **messages);
 /* A list, or a string that holds one as JSON, as some datasets keep their columns; *list is a new reference, NULL when the column is missing or null. */

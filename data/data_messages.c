@@ -13,21 +13,11 @@ static Status read_messages(const json_t *row, const DataConfig *config, json_t 
     return status;
 }
 
-static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
-    json_t *messages;
-    TRY(read_messages(row, config, &messages));
-    Status status = encode_question(messages, row, config, tokenizer, ids);
-    json_decref(messages);
-    return status;
+static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    return conversation_encode(read_messages, row, config, tokenizer, encoding);
 }
 
-static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
-    json_t *messages;
-    TRY(read_messages(row, config, &messages));
-    Status status = encode_messages(messages, 0, row, config, tokenizer, encoding);
-    json_decref(messages);
-    return status;
-}
+static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) { return conversation_question(read_messages, row, config, tokenizer, ids); }
 
 const DataFormat data_format_messages = {
     .name = "messages",
