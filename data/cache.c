@@ -93,19 +93,17 @@ static Status add_tokenizer(Hasher *hasher, const char *path) {
 
 /* A template that writes the date makes other rows every day. */
 static void add_chat(Hasher *hasher, const Chat *chat) {
-    bool dated = false;
     if (!chat_has_template(chat)) return;
     for (int with_tools = 0; with_tools < 2; with_tools++) {
         Slice source = chat_template_source(chat->template, with_tools);
         Str text = {0};
         str_append_n(&text, source.data, source.len);
         add_text(hasher, str_text(&text));
-        dated |= strstr(str_text(&text), "strftime_now") != NULL;
         str_release(&text);
     }
     time_t now = time(NULL);
     struct tm day = {0};
-    if (dated && !chat->now) localtime_r(&now, &day);
+    if (chat_writes_date(chat) && !chat->now) localtime_r(&now, &day);
     add_text(hasher, chat->now);
     add_number(hasher, day.tm_year * 1000 + day.tm_yday);
 }

@@ -24,10 +24,11 @@ static bool has_tokenizer(const char *dir, Arena *arena) {
     return (json && file_exists(json)) || (vocab && file_exists(vocab));
 }
 
-Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, RecipeRows *rows) {
+Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows) {
     *rows = (RecipeRows){0};
     if (has_tokenizer(recipe->model_path, recipe->arena)) TRY(tokenizer_load(recipe->model_path, &rows->tokenizer));
     TRY(chat_open(recipe->model_path, recipe->model_chat_template, recipe->data_now, rows->tokenizer, &rows->chat));
+    if (!recipe->data_now && day && chat_writes_date(rows->chat)) TRY(chat_set_now(rows->chat, day));
     TRY(load_rows(recipe, model, rows, recipe->data_train, "data.train", false, &rows->train));
     const Yaml *eval = recipe->data_eval ? recipe->data_eval : recipe->eval_data;
     if (eval) return load_rows(recipe, model, rows, eval, recipe->data_eval ? "data.eval" : "eval.data", true, &rows->eval);

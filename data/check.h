@@ -17,8 +17,9 @@ typedef struct RecipeRows {
     Chat *chat;
     Dataset *train, *eval;    /* eval NULL: none */
 } RecipeRows;
-/* ST_CONFIG, ST_INPUT, ST_RESOURCE as dataset_load; `rows` is to be closed in any case. */
-Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, RecipeRows *rows);
+/* day: the date for templates that write one, where the recipe has none in data.now; NULL = today. ST_CONFIG, ST_INPUT, ST_RESOURCE as dataset_load; `rows` is to be closed in
+ * any case. */
+Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows);
 void recipe_rows_close(RecipeRows *rows);
 
 enum { CHECK_BARS = 16, CHECK_SHARES = 8, CHECK_WARNINGS = 24 };

@@ -164,6 +164,24 @@ void chat_close(Chat *chat) {
     free(chat);
 }
 
+bool chat_writes_date(const Chat *chat) {
+    static const char name[] = "strftime_now";
+    bool dated = false;
+    for (int with_tools = 0; with_tools < 2 && chat_has_template(chat); with_tools++) {
+        Slice source = chat_template_source(chat->template, with_tools);
+        dated = dated || memmem(source.data, source.len, name, strlen(name));
+    }
+    return dated;
+}
+
+Status chat_set_now(Chat *chat, const char *now) {
+    char *copy = strdup(now);
+    if (!copy) return status_fail(ST_RESOURCE, "out of memory");
+    free(chat->now);
+    chat->now = copy;
+    return ST_OK;
+}
+
 const char *chat_end_text(const Chat *chat) { return chat ? chat->end_text : NULL; }
 
 Status chat_probe(const Chat *chat, Str *text) {

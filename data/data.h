@@ -38,6 +38,8 @@ typedef struct Chat Chat;
 Status chat_open(const char *model_dir, const char *override, const char *now, const Tokenizer *tokenizer, Chat **chat);
 void chat_close(Chat *chat);                   /* NULL is fine */
 bool chat_has_template(const Chat *chat);
+bool chat_writes_date(const Chat *chat);       /* its text depends on the day */
+Status chat_set_now(Chat *chat, const char *now); /* fixes the day; see chat_open */
 const char *chat_end_text(const Chat *chat);   /* the text of chat_end_of_turn; NULL = none */
 /* The rendering of a short conversation, for checks of the template itself; ST_INPUT when it refuses it. */
 Status chat_probe(const Chat *chat, Str *text);
