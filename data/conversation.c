@@ -42,6 +42,18 @@ static void open_arguments(json_t *message) {
     json_object_set_new(message, "tool_calls", copy);
 }
 
+/* Reasoning goes by three names in data; templates read the first, those of gpt-oss the second. As transformers does: the first that is not null fills them. */
+static void fill_reasoning(json_t *message) {
+    static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
+    json_t *reasoning = NULL;
+    for (size_t i = 0; i < COUNT_OF(names) && (!reasoning || json_is_null(reasoning)); i++) reasoning = json_object_get(message, names[i]);
+    if (!reasoning || json_is_null(reasoning)) return;
+    json_incref(reasoning); /* one of the two may be where it is held */
+    json_object_set(message, "reasoning_content", reasoning);
+    if (!json_object_get(message, "thinking")) json_object_set(message, "thinking", reasoning);
+    json_decref(reasoning);
+}
+
 static Status normalize_message(const json_t *given, size_t number, json_t **message) {
     if (!json_is_object(given)) return status_fail(ST_INPUT, "message %zu is no object with 'role' and 'content'", number);
     if (!json_is_string(json_object_get(given, "role"))) return status_fail(ST_INPUT, "message %zu has no 'role', or one that is no text", number);
@@ -52,6 +64,7 @@ static Status normalize_message(const json_t *given, size_t number, json_t **mes
     *message = json_copy((json_t *)(uintptr_t)given);
     if (!*message) return status_fail(ST_RESOURCE, "out of memory");
     open_arguments(*message);
+    fill_reasoning(*message);
     if (!json_is_array(content)) return ST_OK;
     json_t *joined;
     TRY(join_parts(content, number, &joined));

@@ -132,6 +132,16 @@ static void marks_of_the_template_are_taken_as_they_are(void **state) {
     check_trained("messages", last_only, "auto", two_turns(""), "-.|ef.");
 }
 
+static void reasoning_is_found_under_each_of_its_names(void **state) {
+    (void)state;
+    static const char thinking[] = "{% for m in messages %}{% if m.role == 'assistant' %}{% generation %}{{ m.reasoning_content }}/{{ m.thinking }}>{{ m.content }}{% endgeneration %}"
+                                   "{% else %}{{ m.content }}{% endif %}{% endfor %}";
+    check_trained("messages", thinking, "auto", two_turns(", \"reasoning\": \"r\""), "r/r>bc|/>ef");
+    check_trained("messages", thinking, "auto", two_turns(", \"thinking\": \"t\", \"reasoning\": \"r\""), "t/t>bc|/>ef");
+    check_trained("messages", thinking, "auto", two_turns(", \"reasoning_content\": null, \"reasoning\": \"r\""), "r/r>bc|/>ef");
+    check_trained("messages", thinking, "auto", two_turns(", \"reasoning_content\": \"c\", \"reasoning\": \"r\""), "c/c>bc|/>ef");
+}
+
 static void templates_that_are_not_prefix_preserving_are_refused(void **state) {
     (void)state;
     /* thoughts are dropped from all turns but the last, as Qwen3's template does */
@@ -245,6 +255,7 @@ static void questions_are_what_a_row_answers(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(assistants_are_trained_through_their_end_of_turn), cmocka_unit_test(marks_of_the_template_are_taken_as_they_are),
+        cmocka_unit_test(reasoning_is_found_under_each_of_its_names),
         cmocka_unit_test(templates_that_are_not_prefix_preserving_are_refused), cmocka_unit_test(tokens_across_the_border_belong_to_the_answer), cmocka_unit_test(what_a_row_may_hold),
         cmocka_unit_test(what_cannot_be_trained_is_refused), cmocka_unit_test(questions_are_what_a_row_answers),
     };
