@@ -1,0 +1,37 @@
+/* What a built-in environment is: a table of plain functions on one copy. One file env_<name>.c and one line of envs.def each. */
+#ifndef TUNE_ENV_KINDS_H
+#define TUNE_ENV_KINDS_H
+
+#include "rl/env.h"
+
+#define ENV_ARGUMENTS 4
+
+typedef struct EnvArgument { const char *name; double value; bool is_bool; double low, high; } EnvArgument; /* value: the default; low = high: no bounds */
+
+/* The random numbers of one start or step of one copy; each call gives the next. */
+typedef struct EnvDraws { RngKey key; uint64_t next; } EnvDraws;
+double env_uniform(EnvDraws *draws, double low, double high);
+int64_t env_below(EnvDraws *draws, int64_t n);
+
+/* `context`: the values of the arguments in their order (const double *), unless the environment was made with one of its own. */
+struct EnvKind {
+    const char *id;
+    int64_t max_steps, state_size;
+    Space action, observation;
+    EnvArgument arguments[ENV_ARGUMENTS];
+    void (*start)(const void *context, EnvDraws *draws, double *state);
+    bool (*step)(const void *context, EnvDraws *draws, const double *action, double *state, double *reward); /* true: terminated */
+    void (*observe)(const void *context, const double *state, double *observation);
+    bool (*is_state)(const void *context, const double *state); /* of finite numbers; NULL: all are */
+};
+
+/* Allocates a stopped environment of this kind; `context` as above. ST_RESOURCE. */
+Status env_allocate(const EnvKind *kind, int64_t copies, Env **env);
+
+void env_observe_f32(const double *values, int64_t n, double *observation); /* rounded to float32, as Gymnasium hands them out */
+
+#define ENV(name) extern const EnvKind env_kind_##name;
+#include "rl/envs.def"
+#undef ENV
+
+#endif

@@ -1,0 +1,73 @@
+/* Any Mdp as an environment: outcomes are drawn from its rows. */
+#include "rl/env_kinds.h"
+
+#include <math.h>
+
+typedef struct Chain { const Mdp *mdp; const double *start; } Chain;
+
+/* The first of n outcomes at which the sum of probabilities passes a uniform number; rounding never picks an impossible one. */
+static int64_t draw(EnvDraws *draws, const double *probability, int64_t n) {
+    double left = env_uniform(draws, 0, 1);
+    int64_t possible = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!(probability[i] > 0)) continue;
+        possible = i;
+        if (left < probability[i]) break;
+        left -= probability[i];
+    }
+    return possible;
+}
+
+static void start(const void *context, EnvDraws *draws, double *state) {
+    const Chain *chain = context;
+    *state = (double)draw(draws, chain->start, chain->mdp->n_states);
+}
+
+static bool step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
+    const Mdp *mdp = ((const Chain *)context)->mdp;
+    int64_t row = (int64_t)*state * mdp->n_actions + (int64_t)*action, begin = mdp->begin[row];
+    int64_t outcome = begin + draw(draws, mdp->probability + begin, mdp->begin[row + 1] - begin);
+    *state = mdp->next[outcome];
+    *reward = mdp->reward[outcome];
+    return mdp->terminal[mdp->next[outcome]];
+}
+
+static void observe(const void *context, const double *state, double *observation) {
+    (void)context;
+    *observation = *state;
+}
+
+static bool is_state(const void *context, const double *state) {
+    const Mdp *mdp = ((const Chain *)context)->mdp;
+    return *state >= 0 && *state < mdp->n_states && *state == floor(*state) && !mdp->terminal[(int64_t)*state];
+}
+
+static const EnvKind kind = {.id = "mdp", .state_size = 1, .action = {.size = 1}, .observation = {.size = 1}, .start = start, .step = step, .observe = observe, .is_state = is_state};
+
+static Status check_start(const Mdp *mdp, const double *probability) {
+    double sum = 0;
+    for (int32_t s = 0; s < mdp->n_states; s++) {
+        if (!(probability[s] >= 0)) return status_fail(ST_INPUT, "probability of beginning in state %d is %g", (int)s, probability[s]);
+        if (probability[s] > 0 && mdp->terminal[s]) return status_fail(ST_INPUT, "an episode would begin in the terminal state %d", (int)s);
+        sum += probability[s];
+    }
+    return fabs(sum - 1) <= 1e-9 ? ST_OK : status_fail(ST_INPUT, "probabilities of the states to begin in sum to %.12g, expected 1", sum);
+}
+
+Status env_new_mdp(const Mdp *mdp, const double *start_probability, int64_t max_steps, int64_t copies, Env **env) {
+    *env = NULL;
+    TRY(check_start(mdp, start_probability));
+    TRY(env_allocate(&kind, copies, env));
+    Chain *chain = arena_zero((*env)->arena, sizeof *chain);
+    if (!chain) {
+        env_free(*env);
+        *env = NULL;
+        return ST_RESOURCE;
+    }
+    *chain = (Chain){mdp, start_probability};
+    (*env)->context = chain;
+    (*env)->max_steps = max_steps;
+    (*env)->action.n = mdp->n_actions;
+    (*env)->observation.n = mdp->n_states;
+    return ST_OK;
+}
