@@ -39,8 +39,11 @@ Status env_allocate(const EnvKind *kind, int64_t copies, Env **out) {
         arena_free(arena);
         return ST_RESOURCE;
     }
-    *env = (Env){.kind = kind, .id = kind->id, .copies = copies, .state_size = kind->state_size, .max_steps = kind->max_steps, .action = kind->action, .observation = kind->observation, .arena = arena};
-    if (!(env->observations = rows(arena, copies, env->observation.size, sizeof(double))) || !(env->final_observations = rows(arena, copies, env->observation.size, sizeof(double))) ||
+    *env = (Env){.kind = kind, .id = kind->id, .copies = copies, .state_size = kind->state_size, .max_steps = kind->max_steps, .arena = arena};
+    env->action = kind->action;
+    env->observation = kind->observation;
+    if (!(env->observations = rows(arena, copies, env->observation.size, sizeof(double))) ||
+        !(env->final_observations = rows(arena, copies, env->observation.size, sizeof(double))) ||
         !(env->rewards = rows(arena, copies, 1, sizeof(double))) || !(env->terminated = rows(arena, copies, 1, sizeof(bool))) || !(env->truncated = rows(arena, copies, 1, sizeof(bool))) ||
         !(env->lengths = rows(arena, copies, 1, sizeof(int64_t))) || !(env->states = rows(arena, copies, env->state_size, sizeof(double))) ||
         !(env->counts = rows(arena, copies, 1, sizeof(uint64_t)))) {

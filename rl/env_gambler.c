@@ -1,4 +1,5 @@
-/* The gambler's problem of Sutton & Barto (example 4.3): capital 1..99, a stake on heads, reward 1 for reaching 100. A stake beyond min(capital, 100 - capital) counts as that much; 0 is none. */
+/* The gambler's problem of Sutton & Barto (example 4.3): capital 1..99, a stake on heads, reward 1 for reaching 100.
+ * A stake beyond min(capital, 100 - capital) counts as that much; 0 is none. */
 #include "rl/env_kinds.h"
 
 #include <math.h>
@@ -28,6 +29,7 @@ static bool is_state(const void *context, const double *state) {
 }
 
 const EnvKind env_kind_gambler = {
-    .id = "Gambler", .state_size = 1, .action = {.n = GOAL / 2 + 1, .size = 1}, .observation = {.n = GOAL + 1, .size = 1}, .arguments = {{.name = "p_heads", .value = 0.4, .high = 1}},
+    .id = "Gambler", .state_size = 1, .action = {.n = GOAL / 2 + 1, .size = 1}, .observation = {.n = GOAL + 1, .size = 1},
+    .arguments = {{.name = "p_heads", .value = 0.4, .high = 1}},
     .start = start, .step = step, .observe = observe, .is_state = is_state,
 };

@@ -30,5 +30,6 @@ static bool is_state(const void *context, const double *state) {
 }
 
 const EnvKind env_kind_random_walk = {
-    .id = "RandomWalk", .state_size = 1, .action = {.n = 1, .size = 1}, .observation = {.n = PLACES + 2, .size = 1}, .start = start, .step = step, .observe = observe, .is_state = is_state,
+    .id = "RandomWalk", .state_size = 1, .action = {.n = 1, .size = 1}, .observation = {.n = PLACES + 2, .size = 1},
+    .start = start, .step = step, .observe = observe, .is_state = is_state,
 };

@@ -1,4 +1,5 @@
-/* The windy gridworld of Sutton & Barto (example 6.5): 7 rows, 10 columns, from (3,0) to (3,7), reward -1 a step; columns blow upward. Actions: up, right, down, left. State: row x 10 + column. */
+/* The windy gridworld of Sutton & Barto (example 6.5): 7 rows, 10 columns, from (3,0) to (3,7), reward -1 a step;
+ * columns blow upward. Actions: up, right, down, left. State: row x 10 + column. */
 #include "rl/env_kinds.h"
 
 #include <math.h>
@@ -34,5 +35,6 @@ static bool is_state(const void *context, const double *state) {
 }
 
 const EnvKind env_kind_windy_gridworld = {
-    .id = "WindyGridworld", .state_size = 1, .action = {.n = 4, .size = 1}, .observation = {.n = ROWS * COLUMNS, .size = 1}, .start = start, .step = step, .observe = observe, .is_state = is_state,
+    .id = "WindyGridworld", .state_size = 1, .action = {.n = 4, .size = 1}, .observation = {.n = ROWS * COLUMNS, .size = 1},
+    .start = start, .step = step, .observe = observe, .is_state = is_state,
 };
