@@ -231,9 +231,9 @@ static void mistakes_are_named(void **state) {
     check_status(env_step(env, (const double[]){0, 2}, false), ST_INPUT);
     check_text("action 2 of copy 1");
     check_status(env_step(env, (const double[]){0, 0.5}, false), ST_INPUT);
-    check_status(env_step(env, (const double[]){NAN, 0}, false), ST_INPUT);
+    check_status(env_step(env, (const double[]){(double)NAN, 0}, false), ST_INPUT);
     assert_true(env->states[0] == kept);
-    check_status(env_set_state(env, 0, (const double[]){0, 0, INFINITY, 0}), ST_INPUT);
+    check_status(env_set_state(env, 0, (const double[]){0, 0, (double)INFINITY, 0}), ST_INPUT);
     env_free(env);
     env = made("WindyGridworld", 1);
     check_status(env_set_state(env, 0, (const double[]){70}), ST_INPUT);
