@@ -1,0 +1,44 @@
+/* Finite Markov decision processes: where they come from (a built-in world, a file), what makes them sound, and their exact solution.
+ *
+ *     NamedMdp *world;
+ *     TRY(mdp_open("FrozenLake-v1:map_name=8x8", &world));        // or a file: world.yaml, world.json
+ *     MdpSolution solution;
+ *     TRY(mdp_solve(&world->mdp, &(MdpOptions){.method = "pi"}, arena, &solution));
+ *     printf("%g, at most %g from the truth\n", solution.V[0], solution.bound);
+ *     named_mdp_free(world);
+ */
+#ifndef TUNE_MDP_H
+#define TUNE_MDP_H
+
+#include "rl/rl.h"
+
+/* A Mdp with what people know about it. */
+typedef struct NamedMdp {
+    Mdp mdp;
+    double *start;             /* probability of each state to begin in (n_states); NULL: not said */
+    const char **state_names;  /* NULL: numbers */
+    const char **action_names; /* NULL: numbers */
+    int rows, columns;         /* of a grid whose cell (r, c) is state r * columns + c; 0: none */
+    const char *cells;         /* a letter a cell (S start, G goal, H hole, # wall, . nothing), rows * columns; NULL: none */
+    int64_t max_steps;         /* of an episode, then it is truncated; 0: no limit */
+    Arena *arena;              /* holds all of it */
+} NamedMdp;
+
+/* A built-in world by id, with arguments as in env.h ("ID" or "ID:key=value,..."), or a file (recipe.md, "MDP file"), told by its name's end .yaml, .yml or .json, or a '/'.
+ * ST_CONFIG: unknown id or argument, with the nearest. ST_INPUT: a file's fault with its line, or a Mdp that mdp_check refuses. */
+Status mdp_open(const char *spec, NamedMdp **world);
+void named_mdp_free(NamedMdp *world); /* NULL is fine */
+
+/* ---- making one ---- */
+
+typedef struct MdpBuilder MdpBuilder;
+/* n_states and n_actions from 1. NULL when memory can't be had (recorded). */
+MdpBuilder *mdp_builder_new(int64_t n_states, int64_t n_actions, double gamma);
+/* One outcome of (state, action), in any order; outcomes of the same (s, a) that lead to the same place with the same reward are kept apart. `done`: the episode ends there, whatever state `next` is.
+ * The first failure sticks and is what mdp_builder_finish returns. */
+void mdp_builder_add(MdpBuilder *builder, int64_t state, int64_t action, int64_t next, double probability, double reward, bool done);
+void mdp_builder_terminal(MdpBuilder *builder, int64_t state);
+/* The finished world, checked by mdp_check; frees the builder in any case. */
+Status mdp_builder_finish(MdpBuilder *builder, NamedMdp **world);
+
+#endif
