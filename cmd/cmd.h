@@ -41,6 +41,19 @@ void use_threads(int64_t n); /* 0 = as it is */
 /* ST_USAGE unless there are `least` to `most` positional arguments. */
 Status command_needs(const Command *command, size_t least, size_t most);
 
+/* A command that takes a RECIPE: its file and overrides, --resume, --dry-run, --schema. */
+typedef struct RecipeCommand {
+    const char *name;         /* "sft" */
+    const Command *command;
+    Recipe *recipe;
+    bool resume, dry_run;
+} RecipeCommand;
+typedef Status RecipeCommandRun(const RecipeCommand *job);
+/* Parses, reads the recipe, sets the threads and runs `work`. about: a paragraph with an example; sections: those whose keys --help lists, "" is the top level, NULL behind the last. */
+Status recipe_command(int argc, char **argv, const char *name, const char *about, const char *const *sections, RecipeCommandRun *work);
+/* What was typed, so that a shell reads it as the same again; other options are left out. */
+void recipe_command_line(const RecipeCommand *job, Str *text);
+
 typedef Status CommandMain(int argc, char **argv);
 typedef struct CommandInfo { const char *name; CommandMain *run; const char *help; } CommandInfo;
 extern const CommandInfo command_infos[];

@@ -1,6 +1,5 @@
 /* tune sft: a recipe in, a trained adapter or model in the run directory out. */
 #include <math.h>
-#include <string.h>
 
 #include "cmd/cmd.h"
 #include "sft/sft.h"
@@ -84,71 +83,21 @@ static void summarize(const Command *command, const Recipe *recipe, const TrainR
     if (recipe->has_lora) show_line("next: tune generate %s --adapter %s/adapter, or tune merge %s %s/adapter -o MERGED", recipe->model_path, recipe->output, recipe->model_path, recipe->output);
 }
 
-static Status print_schema(void) {
-    Str text = {0};
-    recipe_write_schema(&text);
-    print_result("%s\n", str_text(&text));
-    str_release(&text);
-    return ST_OK;
-}
-
-/* What was typed, so that a shell reads it as the same again; options are left out. */
-static void command_line(const Command *command, Str *text) {
-    str_append(text, "tune sft");
-    for (size_t i = 0; i < command->n_arguments; i++) {
-        const char *argument = command->arguments[i];
-        bool plain = argument[strspn(argument, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%")] == '\0';
-        str_append(text, plain ? " " : " '");
-        for (const char *at = argument; *at; at++) {
-            if (*at == '\'') str_append(text, "'\\''");
-            else str_append_char(text, *at);
-        }
-        if (!plain) str_append_char(text, '\'');
-    }
-}
-
-static Status train(const Command *command, bool resume, bool dry_run) {
-    /* The first argument without '=' is the recipe, the rest are overrides; a run can be given by overrides alone. */
-    bool has_file = command->n_arguments > 0 && !strchr(command->arguments[0], '=');
-    if (command->n_arguments == 0) TRY(command_needs(command, 1, COUNT_OF(command->arguments)));
-    for (size_t i = has_file; i < command->n_arguments; i++)
-        if (!strchr(command->arguments[i], '=')) {
-            status_fail(ST_USAGE, "'%s' is no override", command->arguments[i]);
-            return status_hint(ST_USAGE, "behind the recipe come KEY=VALUE, such as lora.rank=8");
-        }
-    Recipe *recipe;
-    TRY(recipe_read(has_file ? command->arguments[0] : NULL, command->arguments + has_file, command->n_arguments - has_file, &recipe));
-    recipe->program = "tune " TUNE_VERSION;
-    use_threads(command->threads ? command->threads : recipe->threads);
+static Status train(const RecipeCommand *job) {
     TrainResult result = {0};
     Str typed = {0};
-    command_line(command, &typed);
-    if (resume) str_append(&typed, " --resume");
-    Status status = sft_run(&(SftConfig){.recipe = recipe, .command = str_text(&typed), .resume = resume, .dry_run = dry_run, .on_plan = show_plan, .on_progress = show_step, .context = recipe}, &result);
-    if (status == ST_OK && !dry_run) summarize(command, recipe, &result);
-    if (status == ST_INTERRUPTED) status_hint(status, "go on with: tune sft %s --resume", has_file ? command->arguments[0] : "...");
+    recipe_command_line(job, &typed);
+    SftConfig config = {.recipe = job->recipe, .command = str_text(&typed), .resume = job->resume, .dry_run = job->dry_run, .on_plan = show_plan, .on_progress = show_step, .context = job->recipe};
+    Status status = sft_run(&config, &result);
+    if (status == ST_OK && !job->dry_run) summarize(job->command, job->recipe, &result);
     str_release(&typed);
-    recipe_free(recipe);
     return status;
 }
 
 Status cmd_sft(int argc, char **argv) {
-    bool resume = false, dry_run = false, schema = false, done;
-    Str help = {0};
-    str_append(&help,
-               "Trains a LoRA adapter (or, without a lora section, the whole model) on rows and writes it into the recipe's output directory.\n"
-               "    tune sft recipes/demo/sft.yaml lora.rank=8 output=runs/try\n\nrecipe keys, all of them overridable as KEY=VALUE:\n");
-    recipe_write_help(NULL, &help);
-    Command command = {.arguments_help = "RECIPE [KEY=VALUE ...]", .help = str_text(&help)};
-    const Option options[] = {
-        {"--resume", OPTION_FLAG, &resume, NULL, "go on from the newest checkpoint, to the same bytes as an undisturbed run"},
-        {"--dry-run", OPTION_FLAG, &dry_run, NULL, "everything but training: rows, tokens, memory"},
-        {"--schema", OPTION_FLAG, &schema, NULL, "print the JSON schema of recipes"},
-        {0},
-    };
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = schema ? print_schema() : train(&command, resume, dry_run);
-    arena_free(command.arena);
-    str_release(&help);
-    return status;
+    static const char *const sections[] = {"", "model", "lora", "data", "train", "eval", "generate", NULL};
+    return recipe_command(argc, argv, "sft",
+                          "Trains a LoRA adapter (or, without a lora section, the whole model) on rows and writes it into the recipe's output directory.\n"
+                          "    tune sft recipes/demo/sft.yaml lora.rank=8 output=runs/try",
+                          sections, train);
 }

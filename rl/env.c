@@ -45,7 +45,7 @@ Status env_allocate(const EnvKind *kind, int64_t copies, Env **out) {
     if (!(env->observations = rows(arena, copies, env->observation.size, sizeof(double))) ||
         !(env->final_observations = rows(arena, copies, env->observation.size, sizeof(double))) ||
         !(env->rewards = rows(arena, copies, 1, sizeof(double))) || !(env->terminated = rows(arena, copies, 1, sizeof(bool))) || !(env->truncated = rows(arena, copies, 1, sizeof(bool))) ||
-        !(env->lengths = rows(arena, copies, 1, sizeof(int64_t))) || !(env->states = rows(arena, copies, env->state_size, sizeof(double))) ||
+        !(env->lengths = rows(arena, copies, 1, sizeof(int64_t))) || !(env->final_lengths = rows(arena, copies, 1, sizeof(int64_t))) || !(env->states = rows(arena, copies, env->state_size, sizeof(double))) ||
         !(env->counts = rows(arena, copies, 1, sizeof(uint64_t)))) {
         arena_free(arena);
         return ST_RESOURCE;
@@ -216,6 +216,7 @@ static void step_copy(Env *env, int64_t copy, const double *action, bool auto_re
     observe(env, copy, env->observations);
     if (!env->terminated[copy] && !env->truncated[copy]) return;
     observe(env, copy, env->final_observations);
+    env->final_lengths[copy] = env->lengths[copy];
     if (auto_reset) begin_episode(env, copy);
 }
 

@@ -41,6 +41,7 @@ typedef struct Env {
     double *rewards;            /* (copies) */
     bool *terminated, *truncated; /* (copies); both when the last allowed step also ends the process, as in Gymnasium */
     int64_t *lengths;           /* (copies): steps of the episode so far */
+    int64_t *final_lengths;     /* (copies): steps of the last episode that ended */
 
     double *states;             /* (copies, state_size); see env_set_state */
     uint64_t *counts;           /* (copies): starts and steps since env_reset */

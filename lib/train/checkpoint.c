@@ -27,7 +27,7 @@ static const char *step_path(Arena *arena, const char *dir, const char *prefix, 
 
 /* ---- writing ---- */
 
-static Status write_tensors(const char *path, const CheckpointItem *items, size_t n) {
+Status tensors_save(const char *path, const CheckpointItem *items, size_t n) {
     SafetensorsWriter *writer;
     TRY(safetensors_writer_new(path, &writer));
     for (size_t i = 0; i < n; i++) safetensors_declare(writer, items[i].name, items[i].tensor->dtype, items[i].tensor->n_dims, items[i].tensor->shape);
@@ -83,7 +83,7 @@ static Status write_manifest(const Run *run, Arena *arena, const char *dir, int6
 
 static Status write_all(const Run *run, Arena *arena, const char *dir, int64_t step, const CheckpointItem *items, size_t n, const json_t *state) {
     TRY(dir_make(dir));
-    TRY(write_tensors(path_join(arena, dir, file_names[0]), items, n));
+    TRY(tensors_save(path_join(arena, dir, file_names[0]), items, n));
     TRY(write_json(path_join(arena, dir, file_names[1]), state));
     TRY(write_manifest(run, arena, dir, step));
     return dir_sync(dir);
@@ -227,15 +227,20 @@ static Status fill_item(const Safetensors *set, const CheckpointItem *item, cons
     return ST_OK;
 }
 
-static Status load(Arena *arena, const char *dir, int64_t step, const CheckpointItem *items, size_t n, json_t **state) {
-    const char *path = step_path(arena, dir, "", step, file_names[0]), *state_path = step_path(arena, dir, "", step, file_names[1]);
+Status tensors_load(const char *path, const CheckpointItem *items, size_t n) {
     Safetensors *set;
-    if (!path || !state_path) return ST_RESOURCE;
     TRY(safetensors_open(path, &set));
     Status status = set->n == n ? ST_OK : status_fail(ST_INPUT, "'%s' holds %zu tensors, expected %zu", path, set->n, n);
     for (size_t i = 0; i < n && status == ST_OK; i++) status = fill_item(set, &items[i], path);
     safetensors_close(set);
-    return status == ST_OK ? json_read_file(state_path, state) : status;
+    return status;
+}
+
+static Status load(Arena *arena, const char *dir, int64_t step, const CheckpointItem *items, size_t n, json_t **state) {
+    const char *path = step_path(arena, dir, "", step, file_names[0]), *state_path = step_path(arena, dir, "", step, file_names[1]);
+    if (!path || !state_path) return ST_RESOURCE;
+    TRY(tensors_load(path, items, n));
+    return json_read_file(state_path, state);
 }
 
 Status checkpoint_load(Run *run, int64_t step, const CheckpointItem *items, size_t n, json_t **state) {

@@ -23,9 +23,11 @@ const KeySection recipe_sections[] = {
     {"train", offsetof(Recipe, has_train), "how it is trained"},
     {"eval", offsetof(Recipe, has_eval), "evaluation"},
     {"generate", offsetof(Recipe, has_generate), "how answers are sampled"},
+    {"rl", offsetof(Recipe, has_rl), "reinforcement learning"},
+    {"policy", offsetof(Recipe, has_policy), "networks of policies and values on environments"},
 };
 const size_t n_recipe_sections = COUNT_OF(recipe_sections);
-static const char *const later_sections[] = {"rl", "reward", "synth"};
+static const char *const later_sections[] = {"reward", "synth"};
 
 /* Where a value stands, for messages. */
 typedef struct Source { const char *file; int line; } Source; /* file NULL: the command line */
@@ -199,6 +201,7 @@ static Status read_map(const Key *key, const Yaml *node, const Source *source, A
 
 static void set_null(const Key *key, void *field) {
     if (key->type == KEY_INT) *(int64_t *)field = -1;
+    if (key->type == KEY_REAL) *(double *)field = (double)NAN;
     if (key->type == KEY_TEXT) *(const char **)field = NULL;
     if (key->type == KEY_NODE) *(YamlNode *)field = NULL;
 }

@@ -1,6 +1,8 @@
 /* Recipes as text: the resolved recipe, its JSON schema, help, and where two recipes differ. All of it walks the table of keys. */
 #include "lib/train/keys.h"
 
+#include <math.h>
+
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -88,7 +90,10 @@ static void append_value(Str *text, const Recipe *recipe, const Key *key) {
             str_printf(text, "%lld", (long long)*(const int64_t *)field);
         }
         return;
-    case KEY_REAL: append_number(text, *(const double *)field); return;
+    case KEY_REAL:
+        if (isnan(*(const double *)field)) str_append(text, "null");
+        else append_number(text, *(const double *)field);
+        return;
     case KEY_BOOL: str_append(text, *(const bool *)field ? "true" : "false"); return;
     case KEY_TEXT:
     case KEY_CHOICE: append_text(text, *(const char *const *)field); return;

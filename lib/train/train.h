@@ -21,7 +21,7 @@ typedef struct Recipe {
     Arena *arena;
     const char *path;          /* where it was read; NULL for one made in memory */
     const char *program;       /* set by the program: its name and version, for the head of the resolved recipe; NULL = none */
-    bool has_model, has_lora, has_data, has_train, has_eval, has_generate; /* the section is there and not null */
+    bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy; /* the section is there and not null */
     /* One field per line of config.def: section_key, e.g. lora_rank, train_learning_rate; the top level has no prefix: seed, output. */
 #define KEY(section, name, type, ...) RECIPE_CTYPE_##type section##_##name;
 #define TOP_KEY(name, type, ...) RECIPE_CTYPE_##type name;
@@ -41,7 +41,7 @@ typedef struct Recipe {
     int *lines;                /* per key: its line in the file; 0 = not from the file */
 } Recipe;
 /* overrides: "key=value" texts, values are YAML. path NULL: overrides only. ST_CONFIG with file, line and the nearest name or the allowed values.
- * A whole number whose default is null is -1 when null; a text is NULL. */
+ * A whole number whose default is null is -1 when null; a number NaN, a text NULL. */
 Status recipe_read(const char *path, const char *const *overrides, size_t n_overrides, Recipe **recipe);
 void recipe_free(Recipe *recipe);
 bool recipe_given(const Recipe *recipe, const char *dotted_key);
@@ -85,6 +85,9 @@ void run_note(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* output/lo
 /* A checkpoint: named tensors and a JSON object of counters, in checkpoints/step-N/: tensors.safetensors, state.json and, written last, manifest.json with the size and
  * CRC-32 of both and the length of metrics.jsonl. Written aside, synced, renamed: a damaged or half-written one is never taken, the newest whole one is. */
 typedef struct CheckpointItem { const char *name; Tensor *tensor; } CheckpointItem;
+/* The same list as one safetensors file: written whole or not at all; read by name, ST_INPUT when a tensor is missing, of another form, or more than was asked for is there. */
+Status tensors_save(const char *path, const CheckpointItem *items, size_t n);
+Status tensors_load(const char *path, const CheckpointItem *items, size_t n);
 /* Older ones beyond `keep` are removed afterwards. ST_RESOURCE on a full disk; the checkpoints that were there stay. */
 Status checkpoint_save(Run *run, int64_t step, const CheckpointItem *items, size_t n, const json_t *state, int64_t keep);
 /* The newest whole checkpoint below `dir` (".../checkpoints"); *step = -1 when there is none. */

@@ -1,0 +1,185 @@
+/* What all algorithms have in common: opening, stepping with account of episodes, numbers for the metrics, the list of what is kept. */
+#include "rl/learner.h"
+
+#include <math.h>
+#include <string.h>
+
+static const Algorithm *const algorithms[] = {
+#define ALGORITHM(name) &algorithm_##name,
+#include "rl/algorithms.def"
+#undef ALGORITHM
+};
+
+const Algorithm *algorithm_at(size_t i) { return i < COUNT_OF(algorithms) ? algorithms[i] : NULL; }
+
+const Algorithm *algorithm_find(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(algorithms); i++)
+        if (strcmp(algorithms[i]->name, name) == 0) return algorithms[i];
+    return NULL;
+}
+
+/* ---- what is kept ---- */
+
+void keep_tensor(Keeper *keeper, const char *name, Tensor *tensor) {
+    if (keeper->status != ST_OK) return;
+    if (keeper->n == keeper->cap) {
+        size_t cap = keeper->cap ? 2 * keeper->cap : 32;
+        CheckpointItem *items = arena_alloc(keeper->arena, cap * sizeof *items);
+        if (!items) {
+            keeper->status = ST_RESOURCE;
+            return;
+        }
+        if (keeper->n) memcpy(items, keeper->items, keeper->n * sizeof *items);
+        keeper->items = items;
+        keeper->cap = cap;
+    }
+    const char *kept = arena_strdup(keeper->arena, name);
+    if (!tensor || !kept) keeper->status = ST_RESOURCE;
+    else keeper->items[keeper->n++] = (CheckpointItem){kept, tensor};
+}
+
+static void keep_array(Keeper *keeper, const char *name, DType dtype, void *values, int64_t n) {
+    if (n > 0) keep_tensor(keeper, name, tensor_view(keeper->arena, device_cpu(), dtype, 1, &n, values));
+}
+
+void keep_f64(Keeper *keeper, const char *name, double *values, int64_t n) { keep_array(keeper, name, DT_F64, values, n); }
+
+void keep_f32(Keeper *keeper, const char *name, float *values, int64_t n) { keep_array(keeper, name, DT_F32, values, n); }
+
+void keep_bytes(Keeper *keeper, const char *name, void *bytes, size_t n) {
+    ASSERT(n % 4 == 0, "%zu bytes of '%s' are no multiple of 4", n, name);
+    keep_array(keeper, name, DT_I32, bytes, (int64_t)(n / 4));
+}
+
+void keep_weights(Keeper *keeper, const Params *params) {
+    for (size_t i = 0; i < params->n; i++) keep_tensor(keeper, params->items[i].name, params->items[i].tensor);
+}
+
+void keep_optimizer(Keeper *keeper, const Params *params) {
+    for (size_t i = 0; i < params->n; i++)
+        for (int s = 0; s < OPTIMIZER_MAX_STATES; s++) {
+            const Param *param = &params->items[i];
+            const char *name = param->state[s] ? arena_printf(keeper->arena, "state%d/%s", s, param->name) : NULL;
+            if (name) keep_tensor(keeper, name, param->state[s]);
+            else if (param->state[s]) keeper->status = ST_RESOURCE;
+        }
+}
+
+static void keep_environment(Learner *learner, Keeper *keeper) {
+    Env *env = learner->env;
+    keep_f64(keeper, "env/states", env->states, env->copies * env->state_size);
+    keep_f64(keeper, "env/observations", env->observations, env->copies * env->observation.size);
+    keep_bytes(keeper, "env/lengths", env->lengths, (size_t)env->copies * sizeof *env->lengths);
+    keep_bytes(keeper, "env/counts", env->counts, (size_t)env->copies * sizeof *env->counts);
+    keep_f64(keeper, "env/returns", learner->returns, env->copies);
+}
+
+void learner_keep(Learner *learner, Keeper *keeper) {
+    learner->algorithm->policy(learner, keeper);
+    if (learner->algorithm->keep) learner->algorithm->keep(learner, keeper);
+    keep_environment(learner, keeper);
+}
+
+/* ---- opening ---- */
+
+static Status find_algorithm(const char *name, const Algorithm **algorithm) {
+    *algorithm = algorithm_find(name);
+    if (*algorithm) return ST_OK;
+    Str all = {0};
+    for (size_t i = 0; i < COUNT_OF(algorithms); i++) str_printf(&all, "%s%s", i ? ", " : "", algorithms[i]->name);
+    status_fail(ST_CONFIG, "'rl.algorithm' is '%s', which does not learn from an environment", name);
+    status_hint(ST_CONFIG, "those that do are %s", str_text(&all));
+    str_release(&all);
+    return ST_CONFIG;
+}
+
+static Status check_fit(const Algorithm *algorithm, const Env *env) {
+    bool discrete = env->action.n > 0;
+    if (discrete ? !algorithm->discrete : !algorithm->box) {
+        status_fail(ST_CONFIG, "algorithm '%s' does not fit environment '%s': its actions are %s", algorithm->name, env->id, discrete ? "discrete" : "real numbers");
+        return status_hint(ST_CONFIG, discrete ? "take ppo, a2c, reinforce or dqn" : "take ppo, a2c, reinforce or sac");
+    }
+    if (algorithm->tabular && env->observation.n == 0) {
+        status_fail(ST_CONFIG, "algorithm '%s' keeps a table of states, and the observations of environment '%s' are real numbers", algorithm->name, env->id);
+        return status_hint(ST_CONFIG, "take ppo or dqn, or a tabular environment such as FrozenLake-v1");
+    }
+    return ST_OK;
+}
+
+static Status open_environment(Learner *learner, int64_t copies) {
+    YamlNode node = learner->recipe->rl_env;
+    if (!node) return status_hint(status_fail(ST_CONFIG, "'rl.env' is missing"), "name an environment, such as CartPole-v1");
+    if (node->kind != YAML_SCALAR) return status_fail(ST_CONFIG, "'rl.env' is no name of an environment");
+    return env_new(node->text, copies, &learner->env);
+}
+
+static Status open_learner(Learner *learner, int64_t copies) {
+    TRY(find_algorithm(learner->recipe->rl_algorithm, &learner->algorithm));
+    TRY(open_environment(learner, copies));
+    TRY(check_fit(learner->algorithm, learner->env));
+    learner->returns = arena_zero(learner->arena, (size_t)copies * sizeof *learner->returns);
+    if (!learner->returns) return ST_RESOURCE;
+    env_reset(learner->env, learner->seed);
+    return learner->algorithm->open(learner);
+}
+
+Status learner_new(const Recipe *recipe, int64_t copies, Learner **out) {
+    *out = NULL;
+    Arena *arena = arena_new(0);
+    Learner *learner = arena ? arena_zero(arena, sizeof *learner) : NULL;
+    if (!learner) {
+        arena_free(arena);
+        return status_fail(ST_RESOURCE, "out of memory for learning");
+    }
+    *learner = (Learner){.recipe = recipe, .arena = arena, .seed = (uint64_t)recipe->seed, .total_steps = MAX(recipe->rl_total_steps, 0)};
+    Status status = open_learner(learner, copies);
+    if (status == ST_OK) *out = learner;
+    else learner_free(learner);
+    return status;
+}
+
+void learner_free(Learner *learner) {
+    if (!learner) return;
+    if (learner->self && learner->algorithm->close) learner->algorithm->close(learner);
+    env_free(learner->env);
+    arena_free(learner->arena);
+}
+
+/* ---- while learning ---- */
+
+Status learner_step(Learner *learner, const double *actions) {
+    const Env *env = learner->env;
+    TRY(env_step(learner->env, actions, true));
+    learner->steps += env->copies;
+    for (int64_t copy = 0; copy < env->copies; copy++) {
+        learner->returns[copy] += env->rewards[copy];
+        if (!env->terminated[copy] && !env->truncated[copy]) continue;
+        double total = learner->returns[copy];
+        learner->episodes.n++;
+        learner->episodes.return_sum += total;
+        learner->episodes.square_sum += total * total;
+        learner->episodes.length_sum += (double)env->final_lengths[copy];
+        learner->all_episodes++;
+        learner->returns[copy] = 0;
+    }
+    return ST_OK;
+}
+
+void learner_metric(Learner *learner, const char *name, double value) {
+    size_t i = 0;
+    while (i < learner->n_metrics && strcmp(learner->metrics[i].name, name) != 0) i++;
+    ASSERT(i < LEARNER_METRICS, "more than %d metrics", LEARNER_METRICS);
+    learner->metrics[i] = (LearnerMetric){name, value};
+    learner->n_metrics = MAX(learner->n_metrics, i + 1);
+}
+
+double learner_progress(const Learner *learner) { return learner->total_steps > 0 ? fmin(1, (double)learner->steps / (double)learner->total_steps) : 1; }
+
+double learner_linear(const Learner *learner, double start, double end, double share) {
+    double way = share > 0 ? fmin(1, learner_progress(learner) / share) : 1;
+    return start + way * (end - start);
+}
+
+RngKey learner_key(const Learner *learner, RngStream stream, uint64_t number) {
+    return rng_key(rng_u64(rng_key(learner->seed, stream, (uint64_t)learner->updates), number), stream, 0);
+}
