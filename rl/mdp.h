@@ -27,7 +27,20 @@ typedef struct NamedMdp {
 /* A built-in world by id, with arguments as in env.h ("ID" or "ID:key=value,..."), or a file (recipe.md, "MDP file"), told by its name's end .yaml, .yml or .json, or a '/'.
  * ST_CONFIG: unknown id or argument, with the nearest. ST_INPUT: a file's fault with its line, or a Mdp that mdp_check refuses. */
 Status mdp_open(const char *spec, NamedMdp **world);
+/* The file half of it. Unknown keys, states and actions are named with the nearest; faults have the file's line. ST_INPUT, ST_RESOURCE. */
+Status mdp_read_file(const char *path, NamedMdp **world);
 void named_mdp_free(NamedMdp *world); /* NULL is fine */
+
+/* ---- what makes one sound ---- */
+
+/* Probabilities of every live (s, a) within [0, 1] and with the sum 1 (to 1e-9), rewards finite, states that exist, gamma in [0, 1], a sound `start`. ST_INPUT names state, action and what is
+ * wrong. Whether values exist when gamma is 1 is for mdp_solve and mdp_evaluate to say. */
+Status mdp_check(const NamedMdp *world);
+/* Marks in `reachable` (n_states) what can happen from the states of `start` (from any live state when it is NULL) under any policy. ST_RESOURCE. */
+Status mdp_reachable(const NamedMdp *world, bool *reachable);
+/* Appends "state 3" or "state 'home'"; "action 'left'". */
+void mdp_append_state(Str *text, const NamedMdp *world, int64_t state);
+void mdp_append_action(Str *text, const NamedMdp *world, int64_t action);
 
 /* ---- making one ---- */
 
@@ -38,6 +51,12 @@ MdpBuilder *mdp_builder_new(int64_t n_states, int64_t n_actions, double gamma);
  * The first failure sticks and is what mdp_builder_finish returns. */
 void mdp_builder_add(MdpBuilder *builder, int64_t state, int64_t action, int64_t next, double probability, double reward, bool done);
 void mdp_builder_terminal(MdpBuilder *builder, int64_t state);
+/* Names of all states or all actions (NULL: numbers), borrowed until mdp_builder_finish copies them; messages use them. */
+void mdp_builder_names(MdpBuilder *builder, const char *const *state_names, const char *const *action_names);
+void mdp_builder_start(MdpBuilder *builder, int64_t state, double probability); /* the episode may begin there */
+/* What is added from now on stands in this line of a file, which messages name; 0: no file. */
+void mdp_builder_line(MdpBuilder *builder, int line);
+void mdp_builder_free(MdpBuilder *builder); /* one that is not finished; NULL is fine */
 /* The finished world, checked by mdp_check; frees the builder in any case. */
 Status mdp_builder_finish(MdpBuilder *builder, NamedMdp **world);
 
