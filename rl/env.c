@@ -1,8 +1,8 @@
 /* Copies, episodes, time limits and arguments: all that environments have in common. */
 #include "rl/env_kinds.h"
+#include "rl/worlds.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 #define DRAWS_PER_STEP 256
@@ -55,109 +55,72 @@ Status env_allocate(const EnvKind *kind, int64_t copies, Env **out) {
 }
 
 void env_free(Env *env) {
-    if (env) arena_free(env->arena);
+    if (!env) return;
+    named_mdp_free(env->world);
+    arena_free(env->arena);
 }
 
-/* ---- arguments ---- */
+/* ---- by name ---- */
 
-static Status find_kind(const char *id, const EnvKind **kind) {
-    const char *ids[COUNT_OF(kinds)];
-    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
-        ids[i] = kinds[i]->id;
-        if (strcmp(ids[i], id) == 0) {
-            *kind = kinds[i];
-            return ST_OK;
-        }
-    }
-    const char *near = text_nearest(id, ids, COUNT_OF(ids));
+const EnvKind *env_kind_find(const char *id) {
+    for (size_t i = 0; i < COUNT_OF(kinds); i++)
+        if (strcmp(kinds[i]->id, id) == 0) return kinds[i];
+    return NULL;
+}
+
+/* A name that neither a kind nor a world has. */
+static Status unknown_environment(const char *id) {
+    const char *ids[COUNT_OF(kinds) + 64];
+    size_t n = 0;
+    ASSERT(n_worlds <= 64, "%zu worlds", n_worlds);
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) ids[n++] = kinds[i]->id;
+    for (size_t i = 0; i < n_worlds; i++) ids[n++] = worlds[i]->id;
+    const char *near = text_nearest(id, ids, n);
     status_fail(ST_CONFIG, "unknown environment '%s'", id);
     return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : ST_CONFIG;
 }
 
-static bool read_bool(const char *text, double *value) {
-    bool yes = strcmp(text, "true") == 0 || strcmp(text, "True") == 0 || strcmp(text, "1") == 0;
-    *value = yes;
-    return yes || strcmp(text, "false") == 0 || strcmp(text, "False") == 0 || strcmp(text, "0") == 0;
-}
-
-static bool read_number(const char *text, double *value) {
-    char *end;
-    *value = strtod(text, &end);
-    return end != text && !*end && isfinite(*value);
-}
-
-static Status unknown_argument(const EnvKind *kind, const char *name) {
-    const char *names[ENV_ARGUMENTS + 1] = {"max_episode_steps"};
-    size_t n = 1;
-    for (const EnvArgument *a = kind->arguments; a < kind->arguments + ENV_ARGUMENTS && a->name; a++) names[n++] = a->name;
-    const char *near = text_nearest(name, names, n);
-    status_fail(ST_CONFIG, "unknown argument '%s' of environment '%s'", name, kind->id);
-    if (near) return status_hint(ST_CONFIG, "did you mean '%s'?", near);
-    Str all = {0};
-    for (size_t i = 0; i < n; i++) str_printf(&all, "%s%s", i ? ", " : "", names[i]);
-    status_hint(ST_CONFIG, "it takes %s", str_text(&all));
-    str_release(&all);
-    return ST_CONFIG;
-}
-
-static Status set_argument(Env *env, double *values, const char *name, const char *text) {
-    const EnvKind *kind = env->kind;
-    if (strcmp(name, "max_episode_steps") == 0) {
-        double steps;
-        if (!read_number(text, &steps) || steps < 0 || steps > 9e15 || steps != floor(steps))
-            return status_fail(ST_CONFIG, "argument 'max_episode_steps' of environment '%s' is '%s', expected a whole number from 0", kind->id, text);
-        env->max_steps = (int64_t)steps;
-        return ST_OK;
-    }
-    for (size_t i = 0; i < ENV_ARGUMENTS && kind->arguments[i].name; i++) {
-        const EnvArgument *argument = &kind->arguments[i];
-        if (strcmp(name, argument->name) != 0) continue;
-        bool read = argument->is_bool ? read_bool(text, &values[i]) : read_number(text, &values[i]);
-        bool bounded = argument->high > argument->low;
-        if (read && bounded && (values[i] < argument->low || values[i] > argument->high))
-            return status_fail(ST_CONFIG, "argument '%s' of environment '%s' is %s, expected %g to %g", name, kind->id, text, argument->low, argument->high);
-        if (read) return ST_OK;
-        return status_fail(ST_CONFIG, "argument '%s' of environment '%s' is '%s', expected %s", name, kind->id, text, argument->is_bool ? "true or false" : "a number");
-    }
-    return unknown_argument(kind, name);
-}
-
 static Status set_arguments(Env *env, char *text) {
-    double *values = arena_zero(env->arena, ENV_ARGUMENTS * sizeof *values);
+    static const Argument common[MAX_ARGUMENTS] = {{.name = "max_episode_steps", .value = -1, .is_whole = true, .high = 9e15}};
+    Arguments shared, *values = arena_alloc(env->arena, sizeof *values);
     if (!values) return ST_RESOURCE;
-    for (size_t i = 0; i < ENV_ARGUMENTS; i++) values[i] = env->kind->arguments[i].value;
-    env->context = values;
-    for (char *rest; text; text = rest) {
-        rest = strchr(text, ',');
-        if (rest) *rest++ = '\0';
-        char *equals = strchr(text, '=');
-        if (!equals) return status_fail(ST_CONFIG, "argument '%s' of environment '%s' has no value, expected key=value", text, env->kind->id);
-        *equals = '\0';
-        TRY(set_argument(env, values, text, equals + 1));
-    }
+    TRY(arguments_read(env->id, text, env->kind->arguments, values, common, &shared));
+    if (shared.number[0] >= 0) env->max_steps = (int64_t)shared.number[0];
+    env->context = values->number;
     return ST_OK;
 }
 
-static Status make(char *spec, int64_t copies, Env **env) {
-    char *arguments = strchr(spec, ':');
-    if (arguments) *arguments++ = '\0';
-    const EnvKind *kind = NULL;
-    TRY(find_kind(spec, &kind));
+static Status make_kind(const EnvKind *kind, char *arguments, int64_t copies, Env **env) {
     TRY(env_allocate(kind, copies, env));
     Status status = set_arguments(*env, arguments);
-    if (status != ST_OK) {
-        env_free(*env);
-        *env = NULL;
-    }
+    if (status == ST_OK) return ST_OK;
+    env_free(*env);
+    *env = NULL;
+    return status;
+}
+
+static Status make_world(const char *spec, int64_t copies, Env **env) {
+    NamedMdp *world;
+    TRY(mdp_open(spec, &world));
+    Status status = env_new_world(world, copies, env);
+    if (status == ST_OK) (*env)->world = world;
+    else named_mdp_free(world);
     return status;
 }
 
 Status env_new(const char *spec, int64_t copies, Env **env) {
     *env = NULL;
-    Str text = {0};
-    str_append(&text, spec);
-    Status status = text.len ? make(text.data, copies, env) : status_fail(ST_CONFIG, "the name of the environment is empty");
-    str_release(&text);
+    Str id = {0};
+    str_append(&id, spec);
+    char *arguments = id.len ? strchr(id.data, ':') : NULL;
+    if (arguments) *arguments++ = '\0';
+    const EnvKind *kind = env_kind_find(str_text(&id));
+    Status status;
+    if (!*spec) status = status_fail(ST_CONFIG, "the name of the environment is empty");
+    else if (kind) status = make_kind(kind, arguments, copies, env);
+    else if (world_find(id.data) || mdp_is_file_name(id.data)) status = make_world(spec, copies, env);
+    else status = unknown_environment(id.data);
+    str_release(&id);
     return status;
 }
 

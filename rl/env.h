@@ -16,7 +16,7 @@
 #ifndef TUNE_ENV_H
 #define TUNE_ENV_H
 
-#include "rl/rl.h"
+#include "rl/mdp.h"
 
 #define ENV_WIDTH 8 /* the most numbers an action, an observation or a state has */
 
@@ -47,15 +47,18 @@ typedef struct Env {
     uint64_t *counts;           /* (copies): starts and steps since env_reset */
     uint64_t seed;
     const void *context;        /* what the kind works with: its arguments, or a Mdp */
+    NamedMdp *world;            /* the finite MDP that env_new opened and this environment draws from, owned; NULL: it is none, or somebody else's */
     Arena *arena;
 } Env;
 
-/* `spec`: ID or ID:key=value,key=value. Every id takes max_episode_steps=N (0: none); others are in envs.def's files. The environment is not started yet.
+/* `spec`: ID or ID:key=value,key=value of envs.def or else worlds.def, or an MDP file. Every id takes max_episode_steps=N (0: none); others are in the files. The environment is not started yet.
  * ST_CONFIG: an unknown id (with the nearest one), an unknown argument or a bad value (named); ST_RESOURCE. The caller calls env_free. */
 Status env_new(const char *spec, int64_t copies, Env **env);
 /* The environment that draws from a Mdp, which is borrowed and outlives it. A state and its observation are the state's number; an episode begins in a state drawn from `start`
  * (n_states probabilities, borrowed) and terminates on entering a terminal state. ST_INPUT when `start` has a negative number, does not sum to 1 within 1e-9, or starts in no live state. */
 Status env_new_mdp(const Mdp *mdp, const double *start, int64_t max_steps, int64_t copies, Env **env);
+/* The same over a world, with its start and time limit. ST_INPUT also when it does not say where episodes begin. */
+Status env_new_world(const NamedMdp *world, int64_t copies, Env **env);
 void env_free(Env *env); /* NULL is fine */
 
 /* Starts an episode in every copy. The same seed gives the same episodes for the same actions. */

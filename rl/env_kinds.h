@@ -2,11 +2,8 @@
 #ifndef TUNE_ENV_KINDS_H
 #define TUNE_ENV_KINDS_H
 
+#include "rl/arguments.h"
 #include "rl/env.h"
-
-#define ENV_ARGUMENTS 4
-
-typedef struct EnvArgument { const char *name; double value; bool is_bool; double low, high; } EnvArgument; /* value: the default; low = high: no bounds */
 
 /* The random numbers of one start or step of one copy; each call gives the next. */
 typedef struct EnvDraws { RngKey key; uint64_t next; } EnvDraws;
@@ -18,7 +15,7 @@ struct EnvKind {
     const char *id;
     int64_t max_steps, state_size;
     Space action, observation;
-    EnvArgument arguments[ENV_ARGUMENTS];
+    Argument arguments[MAX_ARGUMENTS];
     void (*start)(const void *context, EnvDraws *draws, double *state);
     bool (*step)(const void *context, EnvDraws *draws, const double *action, double *state, double *reward); /* true: terminated */
     void (*observe)(const void *context, const double *state, double *observation);
@@ -29,6 +26,8 @@ struct EnvKind {
 Status env_allocate(const EnvKind *kind, int64_t copies, Env **env);
 
 void env_observe_f32(const double *values, int64_t n, double *observation); /* rounded to float32, as Gymnasium hands them out */
+
+const EnvKind *env_kind_find(const char *id); /* NULL: no such */
 
 #define ENV(name) extern const EnvKind env_kind_##name;
 #include "rl/envs.def"

@@ -1,5 +1,6 @@
 /* Any Mdp as an environment: outcomes are drawn from its rows. */
 #include "rl/env_kinds.h"
+#include "rl/mdp.h"
 
 #include <math.h>
 
@@ -29,7 +30,7 @@ static bool step(const void *context, EnvDraws *draws, const double *action, dou
     int64_t outcome = begin + draw(draws, mdp->probability + begin, mdp->begin[row + 1] - begin);
     *state = mdp->next[outcome];
     *reward = mdp->reward[outcome];
-    return mdp->terminal[mdp->next[outcome]];
+    return (mdp->done && mdp->done[outcome]) || mdp->terminal[mdp->next[outcome]];
 }
 
 static void observe(const void *context, const double *state, double *observation) {
@@ -70,4 +71,11 @@ Status env_new_mdp(const Mdp *mdp, const double *start_probability, int64_t max_
     (*env)->action.n = mdp->n_actions;
     (*env)->observation.n = mdp->n_states;
     return ST_OK;
+}
+
+Status env_new_world(const NamedMdp *world, int64_t copies, Env **env) {
+    *env = NULL;
+    if (world->start) return env_new_mdp(&world->mdp, world->start, world->max_steps, copies, env);
+    status_fail(ST_INPUT, "the MDP does not say where episodes begin");
+    return status_hint(ST_INPUT, "give it a 'start': a state, or states with their probabilities");
 }

@@ -186,8 +186,8 @@ static void chances_are_the_books(void **state) {
     /* Always hitting ends in a bust. */
     check_close(mean_return("Blackjack-v1", 1, 2000), -1, 0);
     /* A fair coin keeps the mean of the capital, 50 of 100 where it begins at 1..99 alike; a coin that always falls well always wins. */
-    check_close(mean_return("Gambler:p_heads=0.5", 50, 20000), 0.5, 0.0142);
-    check_close(mean_return("Gambler:p_heads=1", 50, 200), 1, 0);
+    check_close(mean_return("Gambler:p_heads=0.5", 49, 20000), 0.5, 0.0142);
+    check_close(mean_return("Gambler:p_heads=1", 49, 200), 1, 0);
 }
 
 static void wind_blows(void **state) {
@@ -223,7 +223,7 @@ static void mistakes_are_named(void **state) {
     check_status(env_new("Blackjack-v1:sab", 1, &env), ST_CONFIG);
     check_text("no value");
     check_status(env_new("Gambler:p_heads=1.5", 1, &env), ST_CONFIG);
-    check_text("expected 0 to 1");
+    check_text("from 0 to 1");
     check_status(env_new("Pendulum-v1:max_episode_steps=-1", 1, &env), ST_CONFIG);
     env = made("CartPole-v1", 2);
     env_reset(env, 0);
