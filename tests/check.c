@@ -78,6 +78,53 @@ bool shared_path(const char *name, char *out, size_t size) {
     return false;
 }
 
+json_t *golden_open(const char *name) {
+    char path[512], within[256];
+    json_t *root;
+    snprintf(within, sizeof within, "golden/%s", name);
+    if (!shared_path(within, path, sizeof path)) return NULL;
+    check_ok(json_read_file(path, &root));
+    return root;
+}
+
+const json_t *golden_at(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    if (!value) fail_msg("no key '%s' in the golden values", key);
+    return value;
+}
+
+double golden_number(const json_t *object, const char *key, double otherwise) {
+    const json_t *value = json_object_get(object, key);
+    return !value || json_is_null(value) ? otherwise : json_is_boolean(value) ? json_is_true(value) : json_number_value(value);
+}
+
+bool golden_is(const json_t *object, const char *key, const char *text) {
+    const char *value = json_string_value(json_object_get(object, key));
+    return value && strcmp(value, text) == 0;
+}
+
+size_t golden_numbers(const json_t *array, double *out, size_t max) {
+    size_t n = 0;
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const json_t *item = json_array_get(array, i);
+        if (json_is_array(item)) {
+            n += golden_numbers(item, out + n, max - n);
+        } else {
+            if (n == max) fail_msg("more than %zu golden values", max);
+            out[n++] = json_is_boolean(item) ? json_is_true(item) : json_number_value(item);
+        }
+    }
+    return n;
+}
+
+size_t golden_offsets(const json_t *lists, int64_t *begin, size_t max) {
+    size_t n = json_array_size(lists);
+    if (n >= max) fail_msg("more than %zu golden lists", max - 1);
+    begin[0] = 0;
+    for (size_t i = 0; i < n; i++) begin[i + 1] = begin[i] + (int64_t)json_array_size(json_array_get(lists, i));
+    return n;
+}
+
 void temp_dir_make(char *out, size_t size) {
     snprintf(out, size, "/tmp/tune-test-XXXXXX");
     if (!mkdtemp(out)) fail_msg("cannot make '%s'", out);

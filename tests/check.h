@@ -42,6 +42,17 @@ void check_ids_at(const char *file, int line, const char *what, const int32_t *g
 void check_status_at(const char *file, int line, const char *call, Status got, Status wanted);
 void check_contains_at(const char *file, int line, const char *text, const char *part);
 
+/* ---- golden values: JSON of ../shared/golden ---- */
+
+json_t *golden_open(const char *name);                                         /* golden/NAME for the caller's json_decref; NULL, with the reason printed, when it is not there */
+const json_t *golden_at(const json_t *object, const char *key);                /* a missing key fails the test */
+double golden_number(const json_t *object, const char *key, double otherwise); /* otherwise: missing or null */
+bool golden_is(const json_t *object, const char *key, const char *text);       /* object[key] is this text */
+/* All numbers below `array` in order, however nested; true is 1. Returns how many; more than `max` fail the test. */
+size_t golden_numbers(const json_t *array, double *out, size_t max);
+/* Where each of a list of lists begins in that order, and behind the last one: begin[0..n]. Returns n. */
+size_t golden_offsets(const json_t *lists, int64_t *begin, size_t max);
+
 /* Path of ../shared/NAME in `out`; false, and one line "skipped: ..." printed, when it is not there. */
 bool shared_path(const char *name, char *out, size_t size);
 /* A new empty folder, and its removal with all that is in it. */
