@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cmd/cmd.h"
+#include "rl/learn.h"
 
 enum { BATCH_TOKENS = 2048, LOGIT_ROWS = 128 };
 typedef struct Eval {
@@ -11,6 +12,8 @@ typedef struct Eval {
     ChatChoice chat;
     DataConfig config;
     bool exact_match;
+    bool sample;
+    int64_t episodes, seed;         /* of a run on an environment */
     double loss_sum;
     int64_t tokens, right;          /* predicted tokens; those whose likeliest token is the target */
     size_t answers, exact;
@@ -147,10 +150,41 @@ static void warn(void *context, const char *text) {
     show_message("tune: warning: %s", text);
 }
 
+/* ---- a run on an environment ---- */
+
+static bool is_environment_run(const char *path) {
+    Arena *arena = arena_new(0);
+    const char *policy = arena ? path_join(arena, path, "policy.safetensors") : NULL;
+    bool is = policy && file_exists(policy);
+    arena_free(arena);
+    return is;
+}
+
+static Status eval_episodes(const Command *command, const Eval *job) {
+    Evaluation found;
+    if (job->episodes < 1) return status_fail(ST_USAGE, "--episodes is %lld, expected at least 1", (long long)job->episodes);
+    TRY(learn_evaluate(command->arguments[0], &(EvaluationConfig){.episodes = job->episodes, .sample = job->sample, .seed = (uint64_t)job->seed}, &found));
+    if (command->json) {
+        JsonWriter w = {0};
+        jw_object(&w, NULL);
+        jw_int(&w, "episodes", found.episodes);
+        jw_double(&w, "mean_return", found.mean_return);
+        jw_double(&w, "std_return", found.std_return);
+        jw_double(&w, "mean_length", found.mean_length);
+        jw_end_object(&w);
+        print_result("%s\n", str_text(&w.text));
+        jw_release(&w);
+        return ST_OK;
+    }
+    print_result("episodes  %lld (%s actions)\nreturn    %.4f +- %.4f\nlength    %.2f\n", (long long)found.episodes, job->sample ? "sampled" : "best", found.mean_return, found.std_return, found.mean_length);
+    return ST_OK;
+}
+
 static Status run(const Command *command, Eval *job) {
     OpenedModel opened;
     Dataset *dataset = NULL;
     TRY(command_needs(command, 1, 1));
+    if (!job->data && is_environment_run(command->arguments[0])) return eval_episodes(command, job);
     if (!job->data) return status_fail(ST_USAGE, "tune eval needs --data FILE");
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
     job->opened = &opened;
@@ -171,11 +205,13 @@ static Status run(const Command *command, Eval *job) {
 }
 
 Status cmd_eval(int argc, char **argv) {
-    Eval job = {.config = {.format = "auto", .train_on = "auto", .max_length = 1 << 20, .truncation = "error"}};
+    Eval job = {.episodes = 100, .seed = 1, .config = {.format = "auto", .train_on = "auto", .max_length = 1 << 20, .truncation = "error"}};
     Command command = {
-        .arguments_help = "MODEL --data FILE",
+        .arguments_help = "MODEL --data FILE | RUN [--episodes N]",
         .help = "Mean loss over the tokens that training would train on, perplexity, and the share of tokens whose likeliest guess is right.\n"
-                "    tune eval DIR --adapter runs/sft/adapter --data held_out.jsonl",
+                "    tune eval DIR --adapter runs/sft/adapter --data held_out.jsonl\n"
+                "Of a run of tune rl on an environment: episodes played with its policy.\n"
+                "    tune eval runs/cartpole --episodes 100",
     };
     const Option options[] = {
         {"--data", OPTION_TEXT, &job.data, "FILE", "rows, as for training: .jsonl, .json, .csv, .parquet, .txt"},
@@ -187,6 +223,9 @@ Status cmd_eval(int argc, char **argv) {
         {"--max-length", OPTION_INT, &job.config.max_length, "N", "longest row in tokens"},
         {"--truncation", OPTION_TEXT, &job.config.truncation, "HOW", "error (default), drop, keep_start or keep_end"},
         {"--exact-match", OPTION_FLAG, &job.exact_match, NULL, "also answer each prompt greedily and compare with the row's completion"},
+        {"--episodes", OPTION_INT, &job.episodes, "N", "of an environment; 100"},
+        {"--sample", OPTION_FLAG, &job.sample, NULL, "draw actions as while training instead of taking the best ones"},
+        {"--seed", OPTION_INT, &job.seed, "N", "of the episodes; 1"},
         {0},
     };
     bool done;

@@ -346,6 +346,7 @@ Status learn_evaluate(const char *dir, const EvaluationConfig *config, Evaluatio
     if (status == ST_OK) status = recipe_read(recipe_path, NULL, 0, &recipe);
     if (status == ST_OK) status = learner_new(recipe, config->on_step ? 1 : MIN(config->episodes, (int64_t)EVALUATION_COPIES), &learner);
     if (status == ST_OK) status = fill_policy(learner, policy_path);
+    if (status == ST_OK) learner->steps = learner->total_steps; /* --sample explores as at the end */
     if (status == ST_OK) env_reset(learner->env, config->seed);
     if (status == ST_OK) status = play(learner, config, &played);
     if (status == ST_OK) {

@@ -115,7 +115,7 @@ static void faults_are_named(void **state) {
         {"train:\n  betas: [0.9]\n", NULL, "'train.betas'", ""},
         {"train:\n  betas: [0.9, 2]\n", NULL, "expected a number from 0 to 1", ""},
         {"eval:\n  metrics: [loss, accuracy]\n", NULL, "comes with a later version", ""},
-        {"rl:\n  algorithm: grpo\n", NULL, "section 'rl' in '", ""},
+        {"rl:\n  algorithm: dapo\n", NULL, "comes with a later version", "q_learning"},
         {"reward: []\n", NULL, "section 'reward'", ""},
         {"data:\n  eval: a\neval:\n  data: b\n", NULL, "both given", ""},
         {"data:\n  eval: a\n  eval_split: 0.1\n", NULL, "both given", ""},
@@ -124,7 +124,7 @@ static void faults_are_named(void **state) {
         {"seed: 1\n", "lora.rnak=3", "unknown key 'lora.rnak' on the command line", "did you mean 'lora.rank'?"},
         {"seed: 1\n", "lroa.rank=3", "unknown key 'lroa.rank'", "did you mean 'lora.rank'?"},
         {"seed: 1\n", "lora.rank=x", "wrong value 'x' for 'lora.rank' on the command line", ""},
-        {"seed: 1\n", "rl.gamma=1", "section 'rl' on the command line", ""},
+        {"seed: 1\n", "synth.seeds=x", "section 'synth' on the command line", ""},
         {"- a\n", NULL, "holds no keys", ""},
         {"seed: [\n", NULL, "cannot parse", ""},
     };
