@@ -181,7 +181,7 @@ static void norm_body(Run *run) { each_case(run, norm_case); }
 
 static void activation_case(Run *run, Case c) {
     Tensor *x = drawn(run, c.in, c.rows, c.width, 6), *up = drawn(run, c.in, c.rows, c.width, 2), *dy = drawn(run, c.out, c.rows, c.width, 1);
-    for (int kind = ACT_SILU; kind <= ACT_RELU; kind++)
+    for (int kind = ACT_SILU; kind <= ACT_TANH; kind++)
         for (int gated = 0; gated < 2; gated++) {
             Tensor *got = fresh(run, c.out, c.rows, c.width), *want = twin(run, got), *dx = twin(run, got), *dx_want = twin(run, got), *dup = twin(run, got), *dup_want = twin(run, got);
             Tensor *factor = gated ? up : NULL;
@@ -261,7 +261,7 @@ static void poison_body(Run *run) {
     tensor_set(x, 4 * 70 + 69, (double)NAN);
     run->fast->rms_norm(x, weight, 1e-5, y, rstd);
     for (int64_t i = 0; i < 9 * 70; i++) assert_int_equal(isnan(tensor_get(y, i)) != 0, i / 70 == 4);
-    for (int kind = ACT_SILU; kind <= ACT_RELU; kind++) {
+    for (int kind = ACT_SILU; kind <= ACT_TANH; kind++) {
         run->fast->activation((Activation)kind, x, NULL, y);
         for (int64_t i = 0; i < 9 * 70; i++) assert_int_equal(isnan(tensor_get(y, i)) != 0, i == 4 * 70 + 69);
     }
@@ -429,21 +429,21 @@ static void rows_alone_body(Run *run) {
             enum { ROWS = 11 };
             DType dtype = b ? DT_BF16 : DT_F32;
             Tensor *x = drawn(run, dtype, ROWS, width, 4), *up = drawn(run, dtype, ROWS, width, 4), *weight = drawn(run, DT_F32, 1, width, 1), *bias = drawn(run, DT_F32, 1, width, 1);
-            Tensor *whole[7], *rstd = fresh(run, DT_F32, ROWS, 1), *mean = fresh(run, DT_F32, ROWS, 1);
-            for (int i = 0; i < 7; i++) whole[i] = fresh(run, dtype, ROWS, width);
+            Tensor *whole[8], *rstd = fresh(run, DT_F32, ROWS, 1), *mean = fresh(run, DT_F32, ROWS, 1);
+            for (int i = 0; i < 8; i++) whole[i] = fresh(run, dtype, ROWS, width);
             run->fast->rms_norm(x, weight, 1e-5, whole[0], rstd);
             run->fast->layer_norm(x, weight, bias, 1e-5, whole[1], mean, rstd);
             run->fast->add(x, up, whole[2]);
-            for (int kind = ACT_SILU; kind <= ACT_RELU; kind++) run->fast->activation((Activation)kind, x, up, whole[3 + kind]);
+            for (int kind = ACT_SILU; kind <= ACT_TANH; kind++) run->fast->activation((Activation)kind, x, up, whole[3 + kind]);
             for (int64_t r = 0; r < ROWS; r++) {
-                Tensor *x_row = cut(run, x, r, 1), *up_row = cut(run, up, r, 1), *alone[7], *number = fresh(run, DT_F32, 1, 1);
-                for (int i = 0; i < 7; i++) alone[i] = fresh(run, dtype, 1, width);
+                Tensor *x_row = cut(run, x, r, 1), *up_row = cut(run, up, r, 1), *alone[8], *number = fresh(run, DT_F32, 1, 1);
+                for (int i = 0; i < 8; i++) alone[i] = fresh(run, dtype, 1, width);
                 run->fast->rms_norm(x_row, weight, 1e-5, alone[0], number);
                 run->fast->layer_norm(x_row, weight, bias, 1e-5, alone[1], number, number);
                 run->fast->add(x_row, up_row, alone[2]);
-                for (int kind = ACT_SILU; kind <= ACT_RELU; kind++) run->fast->activation((Activation)kind, x_row, up_row, alone[3 + kind]);
-                static const char *const names[] = {"rms_norm", "layer_norm", "add", "silu", "gelu_tanh", "gelu_erf", "relu"};
-                for (int i = 0; i < 7; i++) same_bits(names[i], alone[i], 0, whole[i], r, 1);
+                for (int kind = ACT_SILU; kind <= ACT_TANH; kind++) run->fast->activation((Activation)kind, x_row, up_row, alone[3 + kind]);
+                static const char *const names[] = {"rms_norm", "layer_norm", "add", "silu", "gelu_tanh", "gelu_erf", "relu", "tanh"};
+                for (int i = 0; i < 8; i++) same_bits(names[i], alone[i], 0, whole[i], r, 1);
             }
         }
 }

@@ -55,7 +55,7 @@ static Tensor *attention_forward(const LayerContext *context, const DecoderLayer
     return linear_forward(&layer->o, tape, op_attention(tape, q, k, v, &args), &context->batch.step);
 }
 
-static Tensor *mlp_forward(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x) {
+static Tensor *feed_forward(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x) {
     const ModelConfig *config = &context->model->config;
     const StepContext *step = &context->batch.step;
     Tensor *h;
@@ -72,7 +72,7 @@ static Tensor *layer_forward(Tape *tape, Tensor *x, void *given) {
     const LayerContext *context = given;
     const DecoderLayer *layer = &context->model->layers[context->index];
     x = op_add(tape, x, attention_forward(context, layer, tape, norm_forward(context->model, tape, &layer->input_norm, x)));
-    return op_add(tape, x, mlp_forward(context, layer, tape, norm_forward(context->model, tape, &layer->post_norm, x)));
+    return op_add(tape, x, feed_forward(context, layer, tape, norm_forward(context->model, tape, &layer->post_norm, x)));
 }
 
 static Tensor *ids_tensor(const Model *model, Tape *tape, const ModelBatch *batch) {

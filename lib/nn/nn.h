@@ -96,6 +96,31 @@ bool module_matches(const char *path, const char *const *names, size_t n);
 bool pattern_matches(const char *pattern, const char *path);
 Status pattern_check(const char *pattern);
 
+/* ---- multilayer perceptrons: policies and values of small worlds ---- */
+
+typedef enum MlpInit {
+    MLP_ORTHOGONAL, /* rows (or columns, where there are fewer) orthonormal times a gain, biases zero: what policy gradients start from */
+    MLP_UNIFORM,    /* weights and biases U(-1/sqrt(in), 1/sqrt(in)): what torch's layers have if nothing else is asked for */
+} MlpInit;
+typedef struct MlpConfig {
+    int64_t in, out;
+    int n_hidden;             /* 0..MLP_MAX_LAYERS - 1 */
+    const int64_t *hidden;    /* widths of the hidden layers, n_hidden of them */
+    Activation activation;    /* ACT_TANH or ACT_RELU, after each hidden layer */
+    bool activate_last;       /* and after the last: a trunk under several heads */
+    MlpInit init;
+    double hidden_gain, out_gain; /* of MLP_ORTHOGONAL, for all layers but the last, and for the last: sqrt(2) and 0.01 of a policy, 1 of a value */
+} MlpConfig;
+typedef struct Mlp { MlpArgs args; int64_t in, out; } Mlp;
+/* Makes the layers in `arena` and appends them to `params` as "<prefix>.0.weight" (out, in), "<prefix>.0.bias" (out), "<prefix>.2.weight", ...: torch's names of
+ * a Sequential with an activation between. dtype: f32 (f64 on the reference device). Values are drawn by (seed, number): give each network of a run its own
+ * number. trained: with gradients; a target network has none and belongs into a list of its own. ST_CONFIG for widths below 1 or too many layers. */
+Status mlp_init(Mlp *mlp, const MlpConfig *config, const char *prefix, bool trained, uint64_t seed, uint64_t number, DType dtype, const Device *device, Arena *arena, Params *params);
+/* x: (N, in) -> (N, out); NULL after a failure, which sticks to the tape. */
+Tensor *mlp_forward(const Mlp *mlp, Tape *tape, Tensor *x);
+/* to = (1 - tau) to + tau from, both of one shape: tau = 1 copies, small ones drag a target network behind. */
+void mlp_blend(const Mlp *from, double tau, Mlp *to);
+
 /* ---- optimisers: one file optimizer_<name>.c and one line in optimizers.def each ---- */
 
 typedef struct OptimizerConfig {

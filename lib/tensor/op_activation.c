@@ -20,7 +20,7 @@ Tensor *op_activation(Tape *tape, Activation kind, Tensor *x, Tensor *up) {
 }
 
 /* Every kind, plain and gated. */
-const int op_activation_variants = 8;
+const int op_activation_variants = 10;
 
 void op_activation_example(OpExample *example) {
     Tensor *x = example_input(example, true, true, 2, (int64_t[]){4, 10});

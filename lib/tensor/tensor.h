@@ -114,7 +114,21 @@ typedef struct AttentionArgs {
 
 typedef struct Split { Tensor *parts[3]; } Split;
 
-typedef enum Activation { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_RELU } Activation;
+typedef enum Activation { ACT_SILU, ACT_GELU_TANH, ACT_GELU_ERF, ACT_RELU, ACT_TANH } Activation;
+
+/* A multilayer perceptron: linear layers with f between them, y = W_n f(.. f(W_1 x + b_1) ..) + b_n. weights[k]: (out, in), biases[k]: (out), all f32
+ * (f64 in the gradient check); they must outlive the step. */
+enum { MLP_MAX_LAYERS = 8 };
+typedef struct MlpArgs {
+    int n_layers;
+    Tensor *weights[MLP_MAX_LAYERS], *biases[MLP_MAX_LAYERS];
+    Activation activation; /* f: one whose slope its value tells, ACT_TANH or ACT_RELU */
+    bool activate_last;    /* f also after the last layer: the trunk that several heads share */
+} MlpArgs;
+/* Gradients that the backward kernel adds to: NULL ones are not computed. x is written with `beta` 0 and added to with 1. */
+typedef struct MlpGrads { Tensor *weights[MLP_MAX_LAYERS], *biases[MLP_MAX_LAYERS], *x; double beta; } MlpGrads;
+/* Values after f that the backward pass needs, of `rows` rows: (this many) f32 or f64, laid out as the device likes. */
+int64_t mlp_saved_count(const MlpArgs *args, int64_t rows);
 
 typedef struct LogprobArgs {
     double softcap;      /* on logits; 0 = off */
@@ -238,15 +252,16 @@ Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
 
 /* ---- the gradient check, driven by ops.def: every op brings an example ---- */
 
+enum { EXAMPLE_MAX_INPUTS = 10 };
 typedef struct OpExample {
     Tape *tape;
     Arena *arena;
     uint64_t seed;
     int n_inputs;
-    Tensor *inputs[8];          /* those made by example_input, in order */
+    Tensor *inputs[EXAMPLE_MAX_INPUTS]; /* those made by example_input, in order */
     int n_outputs;
     Tensor *outputs[NODE_MAX_OUTPUTS];
-    const double *given[8];     /* values for the inputs instead of random ones; NULL entries are drawn */
+    const double *given[EXAMPLE_MAX_INPUTS]; /* values for the inputs instead of random ones; NULL entries are drawn */
     DType dtype;                /* of activations; weights are f32 (f64 when this is f64) */
     int variant;                /* ops with several ways to run have several examples, 0.. */
 } OpExample;

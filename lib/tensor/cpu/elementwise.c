@@ -204,6 +204,9 @@ static void activate(Activation kind, int64_t n, const float *restrict x, float 
     case ACT_RELU:
         for (int64_t i = 0; i < n; i++) value[i] = x[i] < 0.0f ? 0.0f : x[i];
         break;
+    case ACT_TANH:
+        for (int64_t i = 0; i < n; i++) value[i] = fast_tanh(x[i]);
+        break;
     }
 }
 
@@ -227,6 +230,12 @@ static void activate_slope(Activation kind, int64_t n, const float *restrict x, 
         break;
     case ACT_RELU:
         for (int64_t i = 0; i < n; i++) slope[i] = x[i] > 0.0f ? 1.0f : x[i] != x[i] ? x[i] : 0.0f;
+        break;
+    case ACT_TANH:
+        for (int64_t i = 0; i < n; i++) {
+            float t = fast_tanh(x[i]);
+            slope[i] = 1.0f - t * t;
+        }
         break;
     }
 }

@@ -100,6 +100,11 @@ static double activate(Activation kind, double x, double *slope) {
     case ACT_RELU:
         *slope = isnan(x) ? x : x > 0;
         return x < 0 ? 0 : x;
+    case ACT_TANH: {
+        double t = tanh(x);
+        *slope = 1 - t * t;
+        return t;
+    }
     }
     return (double)NAN;
 }
