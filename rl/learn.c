@@ -5,7 +5,6 @@
 
 #include <math.h>
 #include <stdio.h>
-#include <string.h>
 
 static const double not_known = (double)NAN;
 
@@ -14,167 +13,68 @@ typedef struct Learn {
     const Recipe *recipe;
     Learner *learner;
     Run *run;
-    Keeper keeper;
     double last_reward, best_reward;
-    int64_t saved_update;   /* of the newest checkpoint; -1: none */
-    double began, seconds_before;
     int64_t began_steps;
 } Learn;
 
-static double elapsed(const Learn *learn) { return learn->seconds_before + (clock_seconds() - learn->began); }
+/* ---- what the loop asks ---- */
 
-static bool done(const Learn *learn) { return learn->learner->steps >= learn->recipe->rl_total_steps; }
-
-/* ---- checkpoints ---- */
-
-static json_t *real_or_null(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
-static double real_of(const json_t *state, const char *key) {
-    const json_t *value = json_object_get(state, key);
-    return json_is_number(value) ? json_number_value(value) : not_known;
+static bool done(void *context) {
+    const Learn *learn = context;
+    return learn->learner->steps >= learn->recipe->rl_total_steps;
 }
-
-static json_t *state_to_json(const Learn *learn) {
-    const Learner *learner = learn->learner;
-    return json_pack("{s:I, s:I, s:I, s:o, s:o, s:f}", "updates", (json_int_t)learner->updates, "steps", (json_int_t)learner->steps, "episodes", (json_int_t)learner->all_episodes,
-                     "last_reward", real_or_null(learn->last_reward), "best_reward", real_or_null(learn->best_reward), "seconds", elapsed(learn));
-}
-
-static Status state_from_json(Learn *learn, const json_t *json, const char *where) {
-    Learner *learner = learn->learner;
-    TRY(json_get_int(json, where, "updates", &learner->updates));
-    TRY(json_get_int(json, where, "steps", &learner->steps));
-    TRY(json_get_int(json, where, "episodes", &learner->all_episodes));
-    TRY(json_get_double(json, where, "seconds", &learn->seconds_before));
-    learn->last_reward = real_of(json, "last_reward");
-    learn->best_reward = real_of(json, "best_reward");
-    return ST_OK;
-}
-
-static Status save_checkpoint(Learn *learn) {
-    if (learn->saved_update == learn->learner->updates) return ST_OK;
-    json_t *json = state_to_json(learn);
-    if (!json) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
-    Status status = checkpoint_save(learn->run, learn->learner->updates, learn->keeper.items, learn->keeper.n, json, learn->recipe->train_keep_checkpoints);
-    json_decref(json);
-    if (status == ST_OK) learn->saved_update = learn->learner->updates;
-    return status;
-}
-
-static Status load_checkpoint(Learn *learn) {
-    int64_t update = run_step(learn->run);
-    json_t *json;
-    if (update < 0) return ST_OK;
-    TRY(checkpoint_load(learn->run, update, learn->keeper.items, learn->keeper.n, &json));
-    Status status = state_from_json(learn, json, "state.json");
-    json_decref(json);
-    learn->saved_update = update;
-    if (status == ST_OK) run_log(learn->run, "resumed from the checkpoint of update %lld", (long long)update);
-    return status;
-}
-
-static Status interrupted(Learn *learn) {
-    TRY(save_checkpoint(learn));
-    long long update = (long long)learn->learner->updates;
-    run_log(learn->run, "interrupted after update %lld", update);
-    status_fail(ST_INTERRUPTED, "interrupted after update %lld, a checkpoint is saved in '%s'", update, run_dir(learn->run));
-    return status_hint(ST_INTERRUPTED, "continue with --resume");
-}
-
-/* ---- one update ---- */
 
 static double mean(double sum, int64_t n) { return n > 0 ? sum / (double)n : not_known; }
 
-static Status write_update(const Learn *learn, double seconds, int64_t steps) {
-    const Learner *learner = learn->learner;
+static Status step(void *context, int64_t number, Metrics *metrics) {
+    Learn *learn = context;
+    Learner *learner = learn->learner;
     const Episodes *episodes = &learner->episodes;
-    if (learner->updates % learn->recipe->train_log_every != 0 && !done(learn)) return ST_OK;
+    int64_t before = learner->steps;
+    Metrics own = {.n = 0};
+    (void)number;
+    learner->episodes = (Episodes){0};
+    learner->metrics = &own;
+    Status status = learner->algorithm->update(learner);
+    learner->metrics = NULL;
+    TRY(status);
+    learner->updates++;
     double reward = mean(episodes->return_sum, episodes->n), square = mean(episodes->square_sum, episodes->n);
-    JsonWriter w = {0};
-    jw_object(&w, NULL);
-    jw_int(&w, "step", learner->updates);
-    jw_int(&w, "env_steps", learner->steps);
-    jw_double(&w, "reward", reward);
-    jw_double(&w, "reward_std", sqrt(fmax(0, square - reward * reward)));
-    jw_int(&w, "episodes", learner->all_episodes);
-    jw_double(&w, "episode_length", mean(episodes->length_sum, episodes->n));
-    for (size_t i = 0; i < learner->n_metrics; i++) jw_double(&w, learner->metrics[i].name, learner->metrics[i].value);
-    jw_double(&w, "steps_per_second", (double)steps / fmax(seconds, 1e-9));
-    jw_double(&w, "seconds", elapsed(learn));
-    jw_end_object(&w);
-    Status status = run_metric(learn->run, str_text(&w.text));
-    jw_release(&w);
-    return status;
+    metric_set(metrics, "env_steps", (double)learner->steps);
+    metric_set(metrics, "steps", (double)(learner->steps - before));
+    metric_set(metrics, "reward", reward);
+    metric_set(metrics, "reward_std", sqrt(fmax(0, square - reward * reward)));
+    metric_set(metrics, "episodes", (double)learner->all_episodes);
+    metric_set(metrics, "episode_length", mean(episodes->length_sum, episodes->n));
+    for (size_t i = 0; i < own.n; i++) metric_set(metrics, own.items[i].name, own.items[i].value);
+    if (isnan(reward)) return ST_OK;
+    learn->last_reward = reward;
+    learn->best_reward = fmax(reward, learn->best_reward); /* NaN before the first */
+    return ST_OK;
 }
 
-static void report(const Learn *learn, double reward, double seconds, int64_t steps) {
+static void keep(void *context, Keeper *keeper) {
+    Learn *learn = context;
+    learner_keep(learn->learner, keeper);
+    keep_real(keeper, "last_reward", &learn->last_reward);
+    keep_real(keeper, "best_reward", &learn->best_reward);
+}
+
+static void on_step(void *context, int64_t update, const Metrics *metrics, double seconds, double elapsed) {
+    Learn *learn = context;
     const Learner *learner = learn->learner;
+    double steps = metric_get(metrics, "steps"), left = (double)(learn->recipe->rl_total_steps - learner->steps);
+    if (update == 1 || learn->began_steps < 0) learn->began_steps = learner->steps - (int64_t)steps;
     if (!learn->config->on_progress) return;
-    double taken = clock_seconds() - learn->began, left = (double)(learn->recipe->rl_total_steps - learner->steps);
     learn->config->on_progress(learn->config->context, &(LearnProgress){
-                                                           .update = learner->updates,
+                                                           .update = update,
                                                            .steps = learner->steps,
                                                            .total_steps = learn->recipe->rl_total_steps,
                                                            .episodes = learner->all_episodes,
-                                                           .reward = reward,
-                                                           .steps_per_second = (double)steps / fmax(seconds, 1e-9),
-                                                           .seconds_left = taken / fmax((double)(learner->steps - learn->began_steps), 1) * fmax(left, 0),
+                                                           .reward = metric_get(metrics, "reward"),
+                                                           .steps_per_second = steps / fmax(seconds, 1e-9),
+                                                           .seconds_left = elapsed / fmax((double)(learner->steps - learn->began_steps), 1) * fmax(left, 0),
                                                        });
-}
-
-static Status check_finite(const Learn *learn) {
-    const Learner *learner = learn->learner;
-    for (size_t i = 0; i < learner->n_metrics; i++)
-        if (isinf(learner->metrics[i].value)) {
-            status_fail(ST_NUMERIC, "'%s' is infinite in update %lld", learner->metrics[i].name, (long long)learner->updates);
-            return status_hint(ST_NUMERIC, "lower the step size");
-        }
-    return ST_OK;
-}
-
-/* The tensors of the policy come first in the keeper. */
-static Status check_policy(Learn *learn) {
-    Keeper policy = {.arena = arena_new(0)};
-    if (!policy.arena) return ST_RESOURCE;
-    learn->learner->algorithm->policy(learn->learner, &policy);
-    Status status = policy.status;
-    for (size_t i = 0; i < policy.n && status == ST_OK; i++) {
-        int64_t bad = policy.items[i].tensor->dtype == DT_I32 ? -1 : tensor_find_nonfinite(policy.items[i].tensor);
-        if (bad < 0) continue;
-        status = status_fail(ST_NUMERIC, "'%s' holds a NaN or an infinity after update %lld", policy.items[i].name, (long long)learn->learner->updates);
-        status_hint(status, "lower the step size (train.learning_rate, rl.alpha)");
-    }
-    arena_free(policy.arena);
-    return status;
-}
-
-static Status update(Learn *learn) {
-    Learner *learner = learn->learner;
-    double began = clock_seconds();
-    int64_t steps = learner->steps;
-    learner->episodes = (Episodes){0};
-    learner->n_metrics = 0;
-    TRY(learner->algorithm->update(learner));
-    learner->updates++;
-    TRY(check_finite(learn));
-    double reward = mean(learner->episodes.return_sum, learner->episodes.n), seconds = clock_seconds() - began;
-    if (!isnan(reward)) {
-        learn->last_reward = reward;
-        learn->best_reward = fmax(reward, learn->best_reward); /* NaN before the first */
-    }
-    TRY(write_update(learn, seconds, learner->steps - steps));
-    report(learn, reward, seconds, learner->steps - steps);
-    return ST_OK;
-}
-
-static Status learn_loop(Learn *learn) {
-    int64_t every = learn->recipe->train_save_every;
-    while (!done(learn)) {
-        if (interrupt_requested()) return interrupted(learn);
-        TRY(update(learn));
-        if (every > 0 && learn->learner->updates % every == 0) TRY(save_checkpoint(learn));
-    }
-    return ST_OK;
 }
 
 /* ---- the end ---- */
@@ -189,45 +89,40 @@ static Status show_values(Learn *learn) {
     return ST_OK;
 }
 
-static Status save_policy(Learn *learn) {
-    Keeper policy = {.arena = arena_new(0)};
-    if (!policy.arena) return ST_RESOURCE;
+static Status finish(void *context, Run *run) {
+    Learn *learn = context;
+    Keeper policy = {.arena = learn->learner->arena};
     learn->learner->algorithm->policy(learn->learner, &policy);
-    Status status = policy.status;
-    if (status == ST_OK) status = tensors_save(run_path(learn->run, "policy.safetensors"), policy.items, policy.n);
-    arena_free(policy.arena);
-    return status;
+    TRY(policy.status);
+    TRY(tensors_save(run_path(run, "policy.safetensors"), policy.items, policy.n));
+    return show_values(learn);
 }
 
-static Status finish(Learn *learn) {
-    const Learner *learner = learn->learner;
-    TRY(check_policy(learn));
-    TRY(save_policy(learn));
-    TRY(show_values(learn));
-    json_t *summary = json_pack("{s:I, s:I, s:I, s:o, s:o, s:f, s:I}", "steps", (json_int_t)learner->updates, "env_steps", (json_int_t)learner->steps, "episodes", (json_int_t)learner->all_episodes,
-                                "last_reward", real_or_null(learn->last_reward), "best_reward", real_or_null(learn->best_reward), "seconds", elapsed(learn), "peak_rss_bytes", (json_int_t)memory_peak());
-    Status status = summary ? run_mark_finished(learn->run, summary) : status_fail(ST_RESOURCE, "out of memory for the run's summary");
-    json_decref(summary);
-    return status;
-}
+static json_t *real_or_null(double value) { return isfinite(value) ? json_real(value) : json_null(); }
 
-static LearnResult result_of(const Learn *learn) {
-    const Learner *learner = learn->learner;
-    return (LearnResult){.updates = learner->updates, .steps = learner->steps, .episodes = learner->all_episodes, .last_reward = learn->last_reward, .best_reward = learn->best_reward, .seconds = elapsed(learn)};
-}
-
-static Status already_finished(const Run *run, LearnResult *result) {
-    json_t *summary;
-    TRY(run_summary(run, &summary));
-    *result = (LearnResult){.already_finished = true, .last_reward = real_of(summary, "last_reward"), .best_reward = real_of(summary, "best_reward"), .seconds = real_of(summary, "seconds")};
-    Status status = json_get_int(summary, "finished.json", "steps", &result->updates);
-    if (status == ST_OK) status = json_get_int(summary, "finished.json", "env_steps", &result->steps);
-    if (status == ST_OK) status = json_get_int(summary, "finished.json", "episodes", &result->episodes);
-    json_decref(summary);
-    return status;
+static json_t *summary(void *context) {
+    const Learn *learn = context;
+    return json_pack("{s:I, s:I, s:o, s:o}", "env_steps", (json_int_t)learn->learner->steps, "episodes", (json_int_t)learn->learner->all_episodes, "last_reward", real_or_null(learn->last_reward),
+                     "best_reward", real_or_null(learn->best_reward));
 }
 
 /* ---- the run ---- */
+
+static double real_of(const json_t *json, const char *key) {
+    const json_t *value = json_object_get(json, key);
+    return json_is_number(value) ? json_number_value(value) : not_known;
+}
+
+static Status already_finished(const Run *run, LearnResult *result) {
+    json_t *json;
+    TRY(run_summary(run, &json));
+    *result = (LearnResult){.already_finished = true, .last_reward = real_of(json, "last_reward"), .best_reward = real_of(json, "best_reward"), .seconds = real_of(json, "seconds")};
+    Status status = json_get_int(json, "finished.json", "steps", &result->updates);
+    if (status == ST_OK) status = json_get_int(json, "finished.json", "env_steps", &result->steps);
+    if (status == ST_OK) status = json_get_int(json, "finished.json", "episodes", &result->episodes);
+    json_decref(json);
+    return status;
+}
 
 /* The page is a convenience: when it can't be written, the run is what it is. */
 static void write_report(Run *run) {
@@ -255,16 +150,12 @@ static Status write_started(const Learn *learn) {
 }
 
 static Status learn_all(Learn *learn, LearnResult *result) {
-    learn->keeper.arena = learn->learner->arena;
-    learner_keep(learn->learner, &learn->keeper);
-    TRY(learn->keeper.status);
+    LoopTask task = {.context = learn, .done = done, .step = step, .keep = keep, .rate = "steps", .on_step = on_step, .finish = finish, .summary = summary};
+    LoopResult done_all;
     TRY(write_started(learn));
-    TRY(load_checkpoint(learn));
-    learn->began = clock_seconds();
-    learn->began_steps = learn->learner->steps;
-    TRY(learn_loop(learn));
-    TRY(finish(learn));
-    *result = result_of(learn);
+    TRY(loop_run(learn->recipe, learn->run, &task, &done_all));
+    const Learner *learner = learn->learner;
+    *result = (LearnResult){learner->updates, learner->steps, learner->all_episodes, learn->last_reward, learn->best_reward, done_all.seconds, false};
     return ST_OK;
 }
 
@@ -283,7 +174,7 @@ static Status learn_begin(Learn *learn, LearnResult *result) {
 
 Status learn_run(const LearnConfig *config, LearnResult *result) {
     *result = (LearnResult){.last_reward = not_known, .best_reward = not_known};
-    Learn learn = {.config = config, .recipe = config->recipe, .last_reward = not_known, .best_reward = not_known, .saved_update = -1};
+    Learn learn = {.config = config, .recipe = config->recipe, .last_reward = not_known, .best_reward = not_known, .began_steps = -1};
     Status status = learn_begin(&learn, result);
     if (status == ST_OK && learn.run && !result->already_finished) write_report(learn.run);
     run_close(learn.run);

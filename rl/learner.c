@@ -20,51 +20,6 @@ const Algorithm *algorithm_find(const char *name) {
 
 /* ---- what is kept ---- */
 
-void keep_tensor(Keeper *keeper, const char *name, Tensor *tensor) {
-    if (keeper->status != ST_OK) return;
-    if (keeper->n == keeper->cap) {
-        size_t cap = keeper->cap ? 2 * keeper->cap : 32;
-        CheckpointItem *items = arena_alloc(keeper->arena, cap * sizeof *items);
-        if (!items) {
-            keeper->status = ST_RESOURCE;
-            return;
-        }
-        if (keeper->n) memcpy(items, keeper->items, keeper->n * sizeof *items);
-        keeper->items = items;
-        keeper->cap = cap;
-    }
-    const char *kept = arena_strdup(keeper->arena, name);
-    if (!tensor || !kept) keeper->status = ST_RESOURCE;
-    else keeper->items[keeper->n++] = (CheckpointItem){kept, tensor};
-}
-
-static void keep_array(Keeper *keeper, const char *name, DType dtype, void *values, int64_t n) {
-    if (n > 0) keep_tensor(keeper, name, tensor_view(keeper->arena, device_cpu(), dtype, 1, &n, values));
-}
-
-void keep_f64(Keeper *keeper, const char *name, double *values, int64_t n) { keep_array(keeper, name, DT_F64, values, n); }
-
-void keep_f32(Keeper *keeper, const char *name, float *values, int64_t n) { keep_array(keeper, name, DT_F32, values, n); }
-
-void keep_bytes(Keeper *keeper, const char *name, void *bytes, size_t n) {
-    ASSERT(n % 4 == 0, "%zu bytes of '%s' are no multiple of 4", n, name);
-    keep_array(keeper, name, DT_I32, bytes, (int64_t)(n / 4));
-}
-
-void keep_weights(Keeper *keeper, const Params *params) {
-    for (size_t i = 0; i < params->n; i++) keep_tensor(keeper, params->items[i].name, params->items[i].tensor);
-}
-
-void keep_optimizer(Keeper *keeper, const Params *params) {
-    for (size_t i = 0; i < params->n; i++)
-        for (int s = 0; s < OPTIMIZER_MAX_STATES; s++) {
-            const Param *param = &params->items[i];
-            const char *name = param->state[s] ? arena_printf(keeper->arena, "state%d/%s", s, param->name) : NULL;
-            if (name) keep_tensor(keeper, name, param->state[s]);
-            else if (param->state[s]) keeper->status = ST_RESOURCE;
-        }
-}
-
 static void keep_environment(Learner *learner, Keeper *keeper) {
     Env *env = learner->env;
     keep_f64(keeper, "env/states", env->states, env->copies * env->state_size);
@@ -78,6 +33,9 @@ void learner_keep(Learner *learner, Keeper *keeper) {
     learner->algorithm->policy(learner, keeper);
     if (learner->algorithm->keep) learner->algorithm->keep(learner, keeper);
     keep_environment(learner, keeper);
+    keep_count(keeper, "updates", &learner->updates);
+    keep_count(keeper, "env_steps", &learner->steps);
+    keep_count(keeper, "episodes", &learner->all_episodes);
 }
 
 /* ---- opening ---- */
@@ -166,11 +124,7 @@ Status learner_step(Learner *learner, const double *actions) {
 }
 
 void learner_metric(Learner *learner, const char *name, double value) {
-    size_t i = 0;
-    while (i < learner->n_metrics && strcmp(learner->metrics[i].name, name) != 0) i++;
-    ASSERT(i < LEARNER_METRICS, "more than %d metrics", LEARNER_METRICS);
-    learner->metrics[i] = (LearnerMetric){name, value};
-    learner->n_metrics = MAX(learner->n_metrics, i + 1);
+    if (learner->metrics) metric_set(learner->metrics, name, value);
 }
 
 double learner_progress(const Learner *learner) { return learner->total_steps > 0 ? fmin(1, (double)learner->steps / (double)learner->total_steps) : 1; }

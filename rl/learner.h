@@ -13,25 +13,11 @@
 #ifndef TUNE_LEARNER_H
 #define TUNE_LEARNER_H
 
+#include "lib/train/loop.h"
 #include "rl/env.h"
 #include "rl/mdp.h"
 
 typedef struct Learner Learner;
-
-/* The arrays that a checkpoint holds, by name: one list that is written, read back, and compared in form. */
-typedef struct Keeper {
-    Arena *arena;
-    CheckpointItem *items;
-    size_t n, cap;
-    Status status; /* the first failure */
-} Keeper;
-void keep_f64(Keeper *keeper, const char *name, double *values, int64_t n);
-void keep_f32(Keeper *keeper, const char *name, float *values, int64_t n);
-void keep_bytes(Keeper *keeper, const char *name, void *bytes, size_t n); /* n a multiple of 4: integers of any width; flags in arrays rounded up */
-void keep_tensor(Keeper *keeper, const char *name, Tensor *tensor);
-/* Trained parameters under their own names, and the optimiser's states of each. */
-void keep_weights(Keeper *keeper, const Params *params);
-void keep_optimizer(Keeper *keeper, const Params *params);
 
 /* One file algorithm_<name>.c and one line of algorithms.def each. */
 typedef struct Algorithm {
@@ -60,8 +46,6 @@ typedef struct Algorithm {
 const Algorithm *algorithm_find(const char *name); /* NULL when unknown */
 const Algorithm *algorithm_at(size_t i);           /* NULL behind the last */
 
-enum { LEARNER_METRICS = 32 };
-typedef struct LearnerMetric { const char *name; double value; } LearnerMetric;
 /* Episodes that ended since the last report. */
 typedef struct Episodes { int64_t n; double return_sum, square_sum, length_sum; } Episodes;
 
@@ -79,8 +63,7 @@ struct Learner {
     double *returns;        /* (copies): of the episode so far */
     Episodes episodes;
     int64_t all_episodes;
-    LearnerMetric metrics[LEARNER_METRICS];
-    size_t n_metrics;
+    Metrics *metrics;       /* of this update; NULL: nobody asks */
 };
 
 /* Opens the recipe's environment and algorithm, untrained, with the environment's copies in their first episodes. ST_CONFIG: unknown algorithm, or one that does not fit the environment's actions or
@@ -89,7 +72,7 @@ Status learner_new(const Recipe *recipe, int64_t copies, Learner **learner);
 void learner_free(Learner *learner); /* NULL is fine */
 /* env_step with copies that begin again, and account of steps and returns. The rewards are the environment's own. */
 Status learner_step(Learner *learner, const double *actions);
-/* A number of this update for metrics.jsonl; the name is a constant text. A second value of the same name takes the first one's place. */
+/* A number of this update for metrics.jsonl; as metric_set. */
 void learner_metric(Learner *learner, const char *name, double value);
 /* Share of the run that is done, 0..1: what schedules go by. */
 double learner_progress(const Learner *learner);

@@ -1,0 +1,271 @@
+/* The loop of runs that make their own data: the same bytes whether it was interrupted or not. */
+#include "lib/train/loop.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- what is kept ---- */
+
+void keep_tensor(Keeper *keeper, const char *name, Tensor *tensor) {
+    if (keeper->status != ST_OK) return;
+    if (keeper->n == keeper->cap) {
+        size_t cap = keeper->cap ? 2 * keeper->cap : 32;
+        CheckpointItem *items = arena_alloc(keeper->arena, cap * sizeof *items);
+        if (!items) {
+            keeper->status = ST_RESOURCE;
+            return;
+        }
+        if (keeper->n) memcpy(items, keeper->items, keeper->n * sizeof *items);
+        keeper->items = items;
+        keeper->cap = cap;
+    }
+    const char *kept = arena_strdup(keeper->arena, name);
+    if (!tensor || !kept) keeper->status = ST_RESOURCE;
+    else keeper->items[keeper->n++] = (CheckpointItem){kept, tensor};
+}
+
+static void keep_array(Keeper *keeper, const char *name, DType dtype, void *values, int64_t n) {
+    if (n > 0) keep_tensor(keeper, name, tensor_view(keeper->arena, device_cpu(), dtype, 1, &n, values));
+}
+
+void keep_f64(Keeper *keeper, const char *name, double *values, int64_t n) { keep_array(keeper, name, DT_F64, values, n); }
+
+void keep_f32(Keeper *keeper, const char *name, float *values, int64_t n) { keep_array(keeper, name, DT_F32, values, n); }
+
+void keep_bytes(Keeper *keeper, const char *name, void *bytes, size_t n) {
+    ASSERT(n % 4 == 0, "%zu bytes of '%s' are no multiple of 4", n, name);
+    keep_array(keeper, name, DT_I32, bytes, (int64_t)(n / 4));
+}
+
+void keep_count(Keeper *keeper, const char *name, int64_t *value) {
+    ASSERT(keeper->n_counts < KEEPER_NUMBERS, "more than %d counts", KEEPER_NUMBERS);
+    keeper->counts[keeper->n_counts++] = (KeptCount){name, value};
+}
+
+void keep_real(Keeper *keeper, const char *name, double *value) {
+    ASSERT(keeper->n_reals < KEEPER_NUMBERS, "more than %d numbers", KEEPER_NUMBERS);
+    keeper->reals[keeper->n_reals++] = (KeptReal){name, value};
+}
+
+void keep_weights(Keeper *keeper, const Params *params) {
+    for (size_t i = 0; i < params->n; i++)
+        if (params->items[i].trained) keep_tensor(keeper, params->items[i].name, params->items[i].tensor);
+}
+
+void keep_optimizer(Keeper *keeper, const Params *params) {
+    for (size_t i = 0; i < params->n; i++)
+        for (int s = 0; s < OPTIMIZER_MAX_STATES; s++) {
+            const Param *param = &params->items[i];
+            const char *name = param->state[s] ? arena_printf(keeper->arena, "state%d/%s", s, param->name) : NULL;
+            if (name) keep_tensor(keeper, name, param->state[s]);
+            else if (param->state[s]) keeper->status = ST_RESOURCE;
+        }
+}
+
+/* ---- metrics ---- */
+
+void metric_set(Metrics *metrics, const char *name, double value) {
+    size_t i = 0;
+    while (i < metrics->n && strcmp(metrics->items[i].name, name) != 0) i++;
+    ASSERT(i < METRICS_MAX, "more than %d metrics", METRICS_MAX);
+    metrics->items[i] = (Metric){name, value};
+    metrics->n = MAX(metrics->n, i + 1);
+}
+
+double metric_get(const Metrics *metrics, const char *name) {
+    for (size_t i = 0; i < metrics->n; i++)
+        if (strcmp(metrics->items[i].name, name) == 0) return metrics->items[i].value;
+    return (double)NAN;
+}
+
+/* ---- checkpoints ---- */
+
+typedef struct Loop {
+    const Recipe *recipe;
+    Run *run;
+    const LoopTask *task;
+    Arena *arena;
+    Keeper keeper;
+    int64_t step, saved_step; /* done; of the newest checkpoint, -1 = none */
+    double began, seconds_before;
+} Loop;
+
+static double elapsed(const Loop *loop) { return loop->seconds_before + (clock_seconds() - loop->began); }
+
+static json_t *real_or_null(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+/* Fingerprints as text: JSON's whole numbers have a sign. */
+static json_t *inputs_to_json(const LoopTask *task) {
+    json_t *inputs = json_object();
+    char text[32];
+    for (int i = 0; i < TASK_MAX_INPUTS && task->inputs[i].key; i++) {
+        snprintf(text, sizeof text, "%016llx", (unsigned long long)task->inputs[i].fingerprint);
+        json_object_set_new(inputs, task->inputs[i].key, json_string(text));
+    }
+    return inputs;
+}
+
+static json_t *state_to_json(const Loop *loop) {
+    const Keeper *keeper = &loop->keeper;
+    json_t *json = json_pack("{s:I, s:f, s:o}", "step", (json_int_t)loop->step, "seconds", elapsed(loop), "inputs", inputs_to_json(loop->task));
+    if (!json) return NULL;
+    for (size_t i = 0; i < keeper->n_counts; i++) json_object_set_new(json, keeper->counts[i].name, json_integer(*keeper->counts[i].value));
+    for (size_t i = 0; i < keeper->n_reals; i++) json_object_set_new(json, keeper->reals[i].name, real_or_null(*keeper->reals[i].value));
+    return json;
+}
+
+static Status check_inputs(const Loop *loop, const json_t *json) {
+    const LoopTask *task = loop->task;
+    for (int i = 0; i < TASK_MAX_INPUTS && task->inputs[i].key; i++) {
+        const char *text = json_string_value(json_object_get(json_object_get(json, "inputs"), task->inputs[i].key));
+        if (text && strtoull(text, NULL, 16) == task->inputs[i].fingerprint) continue;
+        status_fail(ST_CONFIG, "cannot resume '%s': what '%s' names is not what it was at the checkpoint of step %lld", run_dir(loop->run), task->inputs[i].key, (long long)run_step(loop->run));
+        return status_hint(ST_CONFIG, "bring the old files back, or choose another output");
+    }
+    return ST_OK;
+}
+
+static Status state_from_json(Loop *loop, const json_t *json) {
+    static const char where[] = "state.json";
+    const Keeper *keeper = &loop->keeper;
+    TRY(check_inputs(loop, json));
+    TRY(json_get_int(json, where, "step", &loop->step));
+    TRY(json_get_double(json, where, "seconds", &loop->seconds_before));
+    for (size_t i = 0; i < keeper->n_counts; i++) TRY(json_get_int(json, where, keeper->counts[i].name, keeper->counts[i].value));
+    for (size_t i = 0; i < keeper->n_reals; i++) {
+        *keeper->reals[i].value = (double)NAN; /* null leaves it so */
+        TRY(json_get_double(json, where, keeper->reals[i].name, keeper->reals[i].value));
+    }
+    return ST_OK;
+}
+
+static Status save_checkpoint(Loop *loop) {
+    if (loop->saved_step == loop->step) return ST_OK;
+    json_t *json = state_to_json(loop);
+    if (!json) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
+    Status status = checkpoint_save(loop->run, loop->step, loop->keeper.items, loop->keeper.n, json, loop->recipe->train_keep_checkpoints);
+    json_decref(json);
+    if (status == ST_OK) loop->saved_step = loop->step;
+    return status;
+}
+
+static Status load_checkpoint(Loop *loop) {
+    int64_t step = run_step(loop->run);
+    json_t *json;
+    if (step < 0) return ST_OK;
+    TRY(checkpoint_load(loop->run, step, loop->keeper.items, loop->keeper.n, &json));
+    Status status = state_from_json(loop, json);
+    json_decref(json);
+    loop->saved_step = step;
+    if (status == ST_OK) run_log(loop->run, "resumed from the checkpoint of step %lld", (long long)step);
+    return status;
+}
+
+static Status interrupted(Loop *loop) {
+    TRY(save_checkpoint(loop));
+    long long step = (long long)loop->step;
+    run_log(loop->run, "interrupted after step %lld", step);
+    status_fail(ST_INTERRUPTED, "interrupted after step %lld, a checkpoint is saved in '%s'", step, run_dir(loop->run));
+    return status_hint(ST_INTERRUPTED, "continue with --resume");
+}
+
+/* ---- steps ---- */
+
+static Status check_metrics(const Loop *loop, const Metrics *metrics) {
+    for (size_t i = 0; i < metrics->n; i++)
+        if (isinf(metrics->items[i].value)) {
+            status_fail(ST_NUMERIC, "'%s' is infinite in step %lld", metrics->items[i].name, (long long)loop->step);
+            return status_hint(ST_NUMERIC, "lower the step size (train.learning_rate, rl.alpha)");
+        }
+    return ST_OK;
+}
+
+static Status check_kept(const Loop *loop) {
+    for (size_t i = 0; i < loop->keeper.n; i++) {
+        const CheckpointItem *item = &loop->keeper.items[i];
+        if (item->tensor->dtype == DT_I32 || tensor_find_nonfinite(item->tensor) < 0) continue;
+        status_fail(ST_NUMERIC, "'%s' holds a NaN or an infinity after step %lld", item->name, (long long)loop->step);
+        return status_hint(ST_NUMERIC, "lower the step size (train.learning_rate, rl.alpha)");
+    }
+    return ST_OK;
+}
+
+static Status write_metrics(const Loop *loop, const Metrics *metrics, double seconds) {
+    const char *rate = loop->task->rate;
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_int(&w, "step", loop->step);
+    for (size_t i = 0; i < metrics->n; i++) jw_double(&w, metrics->items[i].name, metrics->items[i].value);
+    if (rate) {
+        char name[64];
+        snprintf(name, sizeof name, "%s_per_second", rate);
+        jw_double(&w, name, metric_get(metrics, rate) / fmax(seconds, 1e-9));
+    }
+    jw_double(&w, "seconds", elapsed(loop));
+    jw_end_object(&w);
+    Status status = run_metric(loop->run, str_text(&w.text));
+    jw_release(&w);
+    return status;
+}
+
+static Status one_step(Loop *loop) {
+    const LoopTask *task = loop->task;
+    Metrics metrics = {.n = 0};
+    double began = clock_seconds();
+    TRY(task->step(task->context, loop->step, &metrics));
+    double seconds = clock_seconds() - began;
+    loop->step++;
+    TRY(check_metrics(loop, &metrics));
+    if (loop->step % loop->recipe->train_log_every == 0 || task->done(task->context)) TRY(write_metrics(loop, &metrics, seconds));
+    if (task->on_step) task->on_step(task->context, loop->step, &metrics, seconds, clock_seconds() - loop->began);
+    return ST_OK;
+}
+
+static Status steps(Loop *loop) {
+    int64_t every = loop->recipe->train_save_every;
+    while (!loop->task->done(loop->task->context)) {
+        if (interrupt_requested()) return interrupted(loop);
+        Status status = one_step(loop);
+        if (status == ST_INTERRUPTED) return interrupted(loop);
+        if (status != ST_OK) return status;
+        if (every > 0 && loop->step % every == 0) {
+            TRY(check_kept(loop)); /* a poisoned checkpoint would be resumed for ever */
+            TRY(save_checkpoint(loop));
+        }
+    }
+    return ST_OK;
+}
+
+static Status finish(Loop *loop) {
+    TRY(check_kept(loop));
+    TRY(loop->task->finish(loop->task->context, loop->run));
+    json_t *summary = json_pack("{s:I, s:f, s:I}", "steps", (json_int_t)loop->step, "seconds", elapsed(loop), "peak_rss_bytes", (json_int_t)memory_peak());
+    json_t *more = summary && loop->task->summary ? loop->task->summary(loop->task->context) : NULL;
+    if (more) json_object_update(summary, more);
+    json_decref(more);
+    Status status = summary ? run_mark_finished(loop->run, summary) : status_fail(ST_RESOURCE, "out of memory for the run's summary");
+    json_decref(summary);
+    return status;
+}
+
+static Status run_all(Loop *loop) {
+    loop->task->keep(loop->task->context, &loop->keeper);
+    TRY(loop->keeper.status);
+    TRY(load_checkpoint(loop));
+    loop->began = clock_seconds();
+    TRY(steps(loop));
+    return finish(loop);
+}
+
+Status loop_run(const Recipe *recipe, Run *run, const LoopTask *task, LoopResult *result) {
+    Loop loop = {.recipe = recipe, .run = run, .task = task, .arena = arena_new(0), .saved_step = -1};
+    *result = (LoopResult){0};
+    if (!loop.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
+    loop.keeper.arena = loop.arena;
+    Status status = run_all(&loop);
+    if (status == ST_OK) *result = (LoopResult){loop.step, elapsed(&loop)};
+    arena_free(loop.arena);
+    return status;
+}

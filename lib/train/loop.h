@@ -1,0 +1,60 @@
+/* The loop of runs that make their own data as they go (reinforcement learning): steps, metrics, checkpoints with exact resume, the end. What a run is, is said by one list of all that the next step
+ * depends on: it is written into checkpoints, read back and compared in form.
+ *
+ *     static void keep(void *context, Keeper *keeper) {
+ *         keep_f64(keeper, "Q", table->Q, table->n);
+ *         keep_count(keeper, "episodes", &table->episodes);
+ *     }
+ *     TRY(loop_run(recipe, run, &(LoopTask){.context = table, .keep = keep, .step = step, ...}, &result));
+ */
+#ifndef TUNE_LOOP_H
+#define TUNE_LOOP_H
+
+#include "lib/train/train.h"
+
+typedef struct KeptCount { const char *name; int64_t *value; } KeptCount;
+typedef struct KeptReal { const char *name; double *value; } KeptReal;
+enum { KEEPER_NUMBERS = 16 };
+typedef struct Keeper {
+    Arena *arena;
+    CheckpointItem *items;
+    size_t n, cap;
+    KeptCount counts[KEEPER_NUMBERS];
+    KeptReal reals[KEEPER_NUMBERS];
+    size_t n_counts, n_reals;
+    Status status; /* the first failure */
+} Keeper;
+void keep_f64(Keeper *keeper, const char *name, double *values, int64_t n);
+void keep_f32(Keeper *keeper, const char *name, float *values, int64_t n);
+void keep_bytes(Keeper *keeper, const char *name, void *bytes, size_t n); /* n a multiple of 4: integers of any width; flags in arrays rounded up */
+void keep_tensor(Keeper *keeper, const char *name, Tensor *tensor);
+void keep_count(Keeper *keeper, const char *name, int64_t *value); /* the name is a constant text, as in keep_real */
+void keep_real(Keeper *keeper, const char *name, double *value);   /* NaN stays NaN */
+/* Trained parameters under their own names, and the optimiser's states of each. */
+void keep_weights(Keeper *keeper, const Params *params);
+void keep_optimizer(Keeper *keeper, const Params *params);
+
+/* The numbers of one step, in the order in which they were first set. Names are constant texts. */
+enum { METRICS_MAX = 64 };
+typedef struct Metric { const char *name; double value; } Metric;
+typedef struct Metrics { Metric items[METRICS_MAX]; size_t n; } Metrics;
+void metric_set(Metrics *metrics, const char *name, double value); /* NaN: not known in this step, null in the file */
+double metric_get(const Metrics *metrics, const char *name);       /* NaN when it is not set */
+
+typedef struct LoopTask {
+    void *context;
+    TaskInput inputs[TASK_MAX_INPUTS];                          /* as in Task */
+    bool (*done)(void *context);                                /* asked before each step */
+    Status (*step)(void *context, int64_t step, Metrics *metrics); /* step from 0. Gives up with ST_INTERRUPTED when it sees interrupt_requested, and is then done again after a resume */
+    void (*keep)(void *context, Keeper *keeper);
+    const char *rate;                                           /* name of the metric that says how many things were done in the step ("tokens"): the file also gets "<rate>_per_second" */
+    void (*on_step)(void *context, int64_t step, const Metrics *metrics, double seconds, double elapsed); /* step from 1; seconds: of this one; elapsed: of this process; may be NULL */
+    Status (*finish)(void *context, Run *run);                  /* writes the result; after the last step */
+    json_t *(*summary)(void *context);                          /* what finished.json says beside steps, seconds, memory; NULL: nothing */
+} LoopTask;
+typedef struct LoopResult { int64_t steps; double seconds; } LoopResult;
+/* From the run's checkpoint (or the start) until `done`. The run is not finished. ST_INTERRUPTED after interrupt_request with a checkpoint saved; ST_NUMERIC naming what was kept and is not finite any more, or a metric
+ * that is infinite. */
+Status loop_run(const Recipe *recipe, Run *run, const LoopTask *task, LoopResult *result);
+
+#endif
