@@ -103,8 +103,13 @@ static Status make_world(const char *spec, int64_t copies, Env **env) {
     NamedMdp *world;
     TRY(mdp_open(spec, &world));
     Status status = env_new_world(world, copies, env);
-    if (status == ST_OK) (*env)->world = world;
-    else named_mdp_free(world);
+    if (status == ST_OK) {
+        const char *id = arena_strdup((*env)->arena, spec);
+        (*env)->world = world;
+        if (id) (*env)->id = id;
+    } else {
+        named_mdp_free(world);
+    }
     return status;
 }
 

@@ -40,11 +40,11 @@ static Status step(void *context, int64_t number, Metrics *metrics) {
     TRY(status);
     learner->updates++;
     double reward = mean(episodes->return_sum, episodes->n), square = mean(episodes->square_sum, episodes->n);
-    metric_set(metrics, "env_steps", (double)learner->steps);
-    metric_set(metrics, "steps", (double)(learner->steps - before));
+    metric_count(metrics, "env_steps", learner->steps);
+    metric_count(metrics, "steps", learner->steps - before);
     metric_set(metrics, "reward", reward);
     metric_set(metrics, "reward_std", sqrt(fmax(0, square - reward * reward)));
-    metric_set(metrics, "episodes", (double)learner->all_episodes);
+    metric_count(metrics, "episodes", learner->all_episodes);
     metric_set(metrics, "episode_length", mean(episodes->length_sum, episodes->n));
     for (size_t i = 0; i < own.n; i++) metric_set(metrics, own.items[i].name, own.items[i].value);
     if (isnan(reward)) return ST_OK;

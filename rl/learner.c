@@ -68,7 +68,9 @@ static Status open_environment(Learner *learner, int64_t copies) {
     YamlNode node = learner->recipe->rl_env;
     if (!node) return status_hint(status_fail(ST_CONFIG, "'rl.env' is missing"), "name an environment, such as CartPole-v1");
     if (node->kind != YAML_SCALAR) return status_fail(ST_CONFIG, "'rl.env' is no name of an environment");
-    return env_new(node->text, copies, &learner->env);
+    TRY(env_new(node->text, copies, &learner->env));
+    learner->world = learner->env->world;
+    return ST_OK;
 }
 
 static Status open_learner(Learner *learner, int64_t copies) {

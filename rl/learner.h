@@ -53,7 +53,7 @@ struct Learner {
     const Recipe *recipe;
     const Algorithm *algorithm;
     Env *env;               /* rl.num_envs copies, owned */
-    NamedMdp *world;        /* what is known of it where it is a finite Mdp, else NULL; owned */
+    const NamedMdp *world;  /* what is known of it where it is a finite Mdp, else NULL; the environment's */
     Arena *arena;
     void *self;             /* the algorithm's */
     uint64_t seed;

@@ -66,13 +66,17 @@ void keep_optimizer(Keeper *keeper, const Params *params) {
 
 /* ---- metrics ---- */
 
-void metric_set(Metrics *metrics, const char *name, double value) {
+static void put(Metrics *metrics, Metric metric) {
     size_t i = 0;
-    while (i < metrics->n && strcmp(metrics->items[i].name, name) != 0) i++;
+    while (i < metrics->n && strcmp(metrics->items[i].name, metric.name) != 0) i++;
     ASSERT(i < METRICS_MAX, "more than %d metrics", METRICS_MAX);
-    metrics->items[i] = (Metric){name, value};
+    metrics->items[i] = metric;
     metrics->n = MAX(metrics->n, i + 1);
 }
+
+void metric_set(Metrics *metrics, const char *name, double value) { put(metrics, (Metric){name, value, false}); }
+
+void metric_count(Metrics *metrics, const char *name, int64_t value) { put(metrics, (Metric){name, (double)value, true}); }
 
 double metric_get(const Metrics *metrics, const char *name) {
     for (size_t i = 0; i < metrics->n; i++)
@@ -197,7 +201,10 @@ static Status write_metrics(const Loop *loop, const Metrics *metrics, double sec
     JsonWriter w = {0};
     jw_object(&w, NULL);
     jw_int(&w, "step", loop->step);
-    for (size_t i = 0; i < metrics->n; i++) jw_double(&w, metrics->items[i].name, metrics->items[i].value);
+    for (const Metric *metric = metrics->items; metric < metrics->items + metrics->n; metric++) {
+        if (metric->whole) jw_int(&w, metric->name, (int64_t)metric->value);
+        else jw_double(&w, metric->name, metric->value);
+    }
     if (rate) {
         char name[64];
         snprintf(name, sizeof name, "%s_per_second", rate);

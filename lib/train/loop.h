@@ -36,9 +36,10 @@ void keep_optimizer(Keeper *keeper, const Params *params);
 
 /* The numbers of one step, in the order in which they were first set. Names are constant texts. */
 enum { METRICS_MAX = 64 };
-typedef struct Metric { const char *name; double value; } Metric;
+typedef struct Metric { const char *name; double value; bool whole; } Metric;
 typedef struct Metrics { Metric items[METRICS_MAX]; size_t n; } Metrics;
 void metric_set(Metrics *metrics, const char *name, double value); /* NaN: not known in this step, null in the file */
+void metric_count(Metrics *metrics, const char *name, int64_t value); /* the same, written as a whole number */
 double metric_get(const Metrics *metrics, const char *name);       /* NaN when it is not set */
 
 typedef struct LoopTask {
