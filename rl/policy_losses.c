@@ -20,7 +20,7 @@ static double clip_high_of(const PolicyLossConfig *config) {
 static Surrogate surrogate_clipped(const PolicyLossConfig *config, double logprob, double log_ratio, double advantage) {
     (void)logprob;
     double ratio = exp(log_ratio), plain = ratio, clipped = clamp(ratio, 1 - config->clip, 1 + clip_high_of(config));
-    if (config->ratio_cap > 0) plain = MIN(ratio, config->ratio_cap);
+    if (config->ratio_cap > 0) plain = clamp(ratio, 0, config->ratio_cap);
     double plain_slope = plain == ratio ? ratio : 0, clipped_slope = clipped == ratio ? ratio : 0;
     double value = MIN(plain * advantage, clipped * advantage);
     double slope = (plain_slope + clipped_slope) / 2; /* of a tie */
@@ -31,7 +31,7 @@ static Surrogate surrogate_clipped(const PolicyLossConfig *config, double logpro
 
 /* -min(ratio, cap) A log pi: the capped ratio is a weight without gradient, so every token keeps some. */
 static Surrogate surrogate_capped(const PolicyLossConfig *config, double logprob, double log_ratio, double advantage) {
-    double weight = MIN(exp(log_ratio), config->clip_high > 0 ? config->clip_high : 5);
+    double weight = clamp(exp(log_ratio), 0, config->clip_high > 0 ? config->clip_high : 5);
     return (Surrogate){.value = -weight * advantage * logprob, .by_logprob = -weight * advantage};
 }
 
@@ -174,7 +174,7 @@ void policy_loss(const PolicyLoss *loss, const PolicyLossConfig *config, const P
     double total_tokens = (double)MAX(config->total_tokens ? config->total_tokens : tokens, 1);
     double total_sequences = (double)MAX(config->total_sequences ? config->total_sequences : batch->n_sequences, 1);
     Aggregation aggregation = config->aggregation ? config->aggregation : loss->aggregation;
-    *metrics = (PolicyMetrics){.tokens = tokens, .ratio_min = INFINITY, .ratio_max = -INFINITY, .grad_entropy = -config->ent_coef / total_tokens};
+    *metrics = (PolicyMetrics){.tokens = tokens, .ratio_min = HUGE_VAL, .ratio_max = -HUGE_VAL, .grad_entropy = -config->ent_coef / total_tokens};
     for (int64_t i = 0; i < batch->n_sequences; i++) {
         int64_t begin = begin_of(batch, i), end = begin_of(batch, i + 1), n = count_trained(batch, begin, end);
         double share = token_share(config, aggregation, total_tokens, total_sequences, n);

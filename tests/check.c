@@ -93,6 +93,10 @@ const json_t *golden_at(const json_t *object, const char *key) {
     return value;
 }
 
+double golden_value(const json_t *object, const char *key) {
+    return json_number_value(golden_at(object, key));
+}
+
 double golden_number(const json_t *object, const char *key, double otherwise) {
     const json_t *value = json_object_get(object, key);
     return !value || json_is_null(value) ? otherwise : json_is_boolean(value) ? json_is_true(value) : json_number_value(value);

@@ -46,6 +46,7 @@ void check_contains_at(const char *file, int line, const char *text, const char 
 
 json_t *golden_open(const char *name);                                         /* golden/NAME for the caller's json_decref; NULL, with the reason printed, when it is not there */
 const json_t *golden_at(const json_t *object, const char *key);                /* a missing key fails the test */
+double golden_value(const json_t *object, const char *key);                     /* the same of a number */
 double golden_number(const json_t *object, const char *key, double otherwise); /* otherwise: missing or null */
 bool golden_is(const json_t *object, const char *key, const char *text);       /* object[key] is this text */
 /* All numbers below `array` in order, however nested; true is 1. Returns how many; more than `max` fail the test. */

@@ -93,7 +93,8 @@ static void gae_and_vtrace_equal_golden(void **state) {
     rows = golden_at(root, "vtrace");
     for (size_t c = 0; c < json_array_size(rows); c++) {
         const json_t *row = json_array_get(rows, c);
-        returns_vtrace(&sample.trajectory, sample.behind, target_logprobs, golden_number(row, "gamma", 0), golden_number(row, "lambda", 0), golden_number(row, "rho_bar", 0),
+        returns_vtrace(&sample.trajectory, sample.behind, target_logprobs, golden_number(row, "gamma", 0), golden_number(row, "lambda", 0),
+                       golden_number(row, "rho_bar", 0),
                        golden_number(row, "c_bar", 0), returns, advantages);
         check_golden(row, "vs", returns);
         check_golden(row, "pg_advantages", advantages);
@@ -187,7 +188,7 @@ static void padding_changes_nothing(void **state) {
             int64_t i = t * N + b;
             padded.valid[i] = t < lengths[b];
             padded.terminated[i] = t == lengths[b] - 1 && b % 2, padded.truncated[i] = t == lengths[b] - 1 && b % 2 == 0;
-            if (!padded.valid[i]) { padded.rewards[i] = padded.values[i] = NAN; continue; }
+            if (!padded.valid[i]) { padded.rewards[i] = padded.values[i] = (double)NAN; continue; }
             flat.rewards[j] = padded.rewards[i], flat.values[j] = padded.values[i], flat.final_values[j] = padded.final_values[i];
             flat.terminated[j] = padded.terminated[i], flat.truncated[j++] = padded.truncated[i];
         }
@@ -251,7 +252,8 @@ static void group_advantages_equal_golden(void **state) {
     kl_rewards(KL_K1, golden_number(tokens, "kl_coef", 0), old_logprobs, ref_logprobs, scores, n_sequences, begin, token_rewards);
     check_golden(tokens, "token_rewards", token_rewards);
     for (int64_t i = 0; i < n_sequences; i++) terminated[begin[i + 1] - 1] = true;
-    returns_discounted(&(Trajectory){.T = n_tokens, .B = 1, .rewards = token_rewards, .terminated = terminated}, (Bootstrap){0}, golden_number(tokens, "gamma", 0), returns);
+    returns_discounted(&(Trajectory){.T = n_tokens, .B = 1, .rewards = token_rewards, .terminated = terminated}, (Bootstrap){0}, golden_number(tokens,
+        "gamma", 0), returns);
     check_golden(tokens, "returns", returns);
     memcpy(got, returns, sizeof got);
     advantages_normalise(got, NULL, n_tokens, NORMALISE_VARIANCE, 1e-8);
@@ -265,7 +267,7 @@ static void group_advantages_equal_golden(void **state) {
 static void groups_compare_only_within(void **state) {
     (void)state;
     enum { N = 12, SIZE = 4 };
-    double rewards[N] = {0.1, 0.1, 0.1, 0.1, 1, 0, 0, 1, 0.5, NAN, 2, 0.25}, shifted[N], a[N], b[N];
+    double rewards[N] = {0.1, 0.1, 0.1, 0.1, 1, 0, 0, 1, 0.5, (double)NAN, 2, 0.25}, shifted[N], a[N], b[N];
     memcpy(shifted, rewards, sizeof shifted);
     for (int i = 0; i < SIZE; i++) shifted[SIZE + i] += 1024;
     for (GroupScale scale = SCALE_GROUP; scale <= SCALE_NONE; scale++) {
@@ -283,7 +285,7 @@ static void groups_compare_only_within(void **state) {
     for (int i = 0; i < 8; i++) check_close(b[i], a[i] * 4 / 3, near);
     check_close(b[8], 0.5 - (2 + 0.25) / 2, near);
     assert_true(group_is_flat(rewards, SIZE) && !group_is_flat(rewards + SIZE, SIZE) && !group_is_flat(rewards + 8, SIZE));
-    double lonely = 7, nothing[2] = {NAN, NAN};
+    double lonely = 7, nothing[2] = {(double)NAN, (double)NAN};
     advantages_group(&lonely, 1, 1, SCALE_GROUP, a);
     advantages_leave_one_out(&lonely, 1, 1, b);
     assert_true(a[0] == 0 && b[0] == 0);
@@ -303,7 +305,7 @@ static void kl_by_hand(void **state) {
             KlEstimate kl = kl_estimate(kind, logprob, -1500);
             assert_true(isfinite(kl.value) && isfinite(kl.slope));
         }
-        assert_true(isfinite(kl_estimate(kind, -INFINITY, -1).value) && isnan(kl_estimate(kind, NAN, -1).value));
+        assert_true(isfinite(kl_estimate(kind, -HUGE_VAL, -1).value) && isnan(kl_estimate(kind, (double)NAN, -1).value));
     }
     check_close(kl_adapt(0.2, 12, 6, 256, 1e4), 0.201024, near);
     check_close(kl_adapt(0.201024, 3, 6, 256, 1e4), 0.19999475712, 1e-8);
