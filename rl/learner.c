@@ -51,15 +51,15 @@ static Status find_algorithm(const char *name, const Algorithm **algorithm) {
     return ST_CONFIG;
 }
 
-static Status check_fit(const Algorithm *algorithm, const Env *env) {
+static Status check_fit(const Algorithm *algorithm, const Recipe *recipe, const Env *env) {
     bool discrete = env->action.n > 0;
     if (discrete ? !algorithm->discrete : !algorithm->box) {
         status_fail(ST_CONFIG, "algorithm '%s' does not fit environment '%s': its actions are %s", algorithm->name, env->id, discrete ? "discrete" : "real numbers");
         return status_hint(ST_CONFIG, discrete ? "take ppo, a2c, reinforce or dqn" : "take ppo, a2c, reinforce or sac");
     }
-    if (algorithm->tabular && env->observation.n == 0) {
+    if (algorithm->tabular && env->observation.n == 0 && recipe->rl_tilings == 0) {
         status_fail(ST_CONFIG, "algorithm '%s' keeps a table of states, and the observations of environment '%s' are real numbers", algorithm->name, env->id);
-        return status_hint(ST_CONFIG, "take ppo or dqn, or a tabular environment such as FrozenLake-v1");
+        return status_hint(ST_CONFIG, "rl.tilings: 8 cuts them into tiles; or take ppo or dqn");
     }
     return ST_OK;
 }
@@ -76,7 +76,7 @@ static Status open_environment(Learner *learner, int64_t copies) {
 static Status open_learner(Learner *learner, int64_t copies) {
     TRY(find_algorithm(learner->recipe->rl_algorithm, &learner->algorithm));
     TRY(open_environment(learner, copies));
-    TRY(check_fit(learner->algorithm, learner->env));
+    TRY(check_fit(learner->algorithm, learner->recipe, learner->env));
     learner->returns = arena_zero(learner->arena, (size_t)copies * sizeof *learner->returns);
     if (!learner->returns) return ST_RESOURCE;
     env_reset(learner->env, learner->seed);

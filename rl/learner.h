@@ -23,7 +23,7 @@ typedef struct Learner Learner;
 typedef struct Algorithm {
     const char *name;      /* rl.algorithm */
     const char *help;      /* one line, with the source */
-    bool tabular;          /* needs states with numbers: a discrete observation */
+    bool tabular;          /* learns a table of numbered states, or of tiles (rl.tilings) */
     bool discrete, box;    /* the actions that it can choose */
     /* Makes learner->self in learner->arena, from learner->recipe and learner->env. ST_CONFIG for keys that don't go together. */
     Status (*open)(Learner *learner);
