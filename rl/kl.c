@@ -15,12 +15,18 @@ KlEstimate kl_estimate(KlKind kind, double logprob, double ref_logprob) {
     return kl;
 }
 
-void kl_rewards(KlKind kind, double coef, const double *logprobs, const double *ref_logprobs, const double *scores, int64_t n_sequences, const int64_t *begin,
+void kl_rewards(KlKind kind, double coef, const double *logprobs, const double *ref_logprobs, const double *scores, int64_t n_sequences,
+                const int64_t *begin,
                 double *rewards) {
     for (int64_t i = 0; i < n_sequences; i++) {
         for (int64_t t = begin[i]; t < begin[i + 1]; t++) rewards[t] = -coef * kl_estimate(kind, logprobs[t], ref_logprobs[t]).value;
         if (scores && begin[i] < begin[i + 1]) rewards[begin[i + 1] - 1] += scores[i];
     }
+}
+
+void kl_scores(KlKind kind, double coef, const double *logprobs, const double *ref_logprobs, int64_t n_sequences, const int64_t *begin, double *scores) {
+    for (int64_t i = 0; i < n_sequences; i++)
+        for (int64_t t = begin[i]; t < begin[i + 1]; t++) scores[i] -= coef * kl_estimate(kind, logprobs[t], ref_logprobs[t]).value;
 }
 
 double kl_adapt(double coef, double kl, double target, double n_samples, double horizon) {

@@ -29,9 +29,13 @@ static Surrogate surrogate_clipped(const PolicyLossConfig *config, double logpro
     return (Surrogate){.value = -value, .by_log_ratio = -slope * advantage};
 }
 
+static double cap_of(const PolicyLossConfig *config) {
+    return config->clip_high > 0 ? config->clip_high : 5;
+}
+
 /* -min(ratio, cap) A log pi: the capped ratio is a weight without gradient, so every token keeps some. */
 static Surrogate surrogate_capped(const PolicyLossConfig *config, double logprob, double log_ratio, double advantage) {
-    double weight = clamp(exp(log_ratio), 0, config->clip_high > 0 ? config->clip_high : 5);
+    double weight = clamp(exp(log_ratio), 0, cap_of(config));
     return (Surrogate){.value = -weight * advantage * logprob, .by_logprob = -weight * advantage};
 }
 
@@ -109,10 +113,14 @@ static double token_share(const PolicyLossConfig *config, Aggregation aggregatio
     }
 }
 
-/* Adds up one ratio (a token's or a sequence's) for the metrics. */
-static void count_ratio(const PolicyLossConfig *config, double log_ratio, double advantage, PolicyMetrics *metrics) {
-    double ratio = exp(log_ratio), low = 1 - config->clip, high = 1 + clip_high_of(config);
-    double capped = config->ratio_cap > 0 ? MIN(ratio, config->ratio_cap) : ratio;
+/* Adds up one ratio (a token's or a sequence's) for the metrics. Only what is clipped, or capped, has bounds. */
+static void count_ratio(const PolicyLoss *loss, const PolicyLossConfig *config, double log_ratio, double advantage, PolicyMetrics *metrics) {
+    double ratio = exp(log_ratio), capped = ratio, low = 0, high = HUGE_VAL;
+    if (loss->surrogate == surrogate_capped) high = cap_of(config);
+    if (loss->surrogate == surrogate_clipped) {
+        low = 1 - config->clip, high = 1 + clip_high_of(config);
+        if (config->ratio_cap > 0) capped = MIN(ratio, config->ratio_cap);
+    }
     metrics->clip_low += capped < low && advantage < 0;
     metrics->clip_high += capped > high && advantage > 0;
     metrics->outside += ratio < low || ratio > high;
@@ -157,7 +165,7 @@ static int64_t sequence_loss(const PolicyLoss *loss, const PolicyLossConfig *con
         grad[t] = share * term.by_logprob;
         if (per_token) {
             grad[t] += share * term.by_log_ratio * ratio.slope;
-            count_ratio(config, ratio.value, advantage, metrics);
+            count_ratio(loss, config, ratio.value, advantage, metrics);
         } else {
             by_sequence += share * term.by_log_ratio;
         }
@@ -165,7 +173,7 @@ static int64_t sequence_loss(const PolicyLoss *loss, const PolicyLossConfig *con
     if (per_token || n == 0) return n;
     for (int64_t t = begin; t < end; t++)
         if (is_trained(batch, t)) grad[t] += by_sequence * ratio.slope;
-    count_ratio(config, ratio.value, advantage, metrics);
+    count_ratio(loss, config, ratio.value, advantage, metrics);
     return 1;
 }
 

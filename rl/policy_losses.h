@@ -60,7 +60,8 @@ typedef struct PolicyMetrics {
     double policy_loss;
     double grad_entropy;        /* d loss / d entropy, the same for every trained token */
     double kl, entropy;         /* plain means; 0 when not known */
-    double clip_low, clip_high; /* share with a negative advantage below 1 - clip, with a positive one above 1 + clip_high; their sum is what has no gradient */
+    double clip_low, clip_high; /* share with a negative advantage below 1 - clip, with a positive one above 1 + clip_high (cispo: above its cap); their
+                                   sum is what lost its gradient. 0 for losses without a clip, as the next */
     double outside;             /* share with a ratio outside, whatever the advantage: stable-baselines3's and cleanrl's clip fraction */
     double approx_kl;           /* of the new policy from the old: mean of ratio - 1 - log ratio, per token */
     double ratio_min, ratio_max;

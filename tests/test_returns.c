@@ -307,6 +307,12 @@ static void kl_by_hand(void **state) {
         }
         assert_true(isfinite(kl_estimate(kind, -HUGE_VAL, -1).value) && isnan(kl_estimate(kind, (double)NAN, -1).value));
     }
+    const double logprobs[3] = {-1, -2, -0.5}, ref_logprobs[3] = {-1.5, -1, -0.7};
+    double scores[2] = {1, 2}, rewards[3];
+    kl_rewards(KL_K1, 0.1, logprobs, ref_logprobs, scores, 2, ((int64_t[]){0, 2, 3}), rewards);
+    check_close_f64("token rewards", rewards, ((double[]){-0.05, 1.1, 1.98}), 3, near, 0);
+    kl_scores(KL_K1, 0.1, logprobs, ref_logprobs, 2, ((int64_t[]){0, 2, 3}), scores);
+    check_close_f64("scores", scores, ((double[]){1.05, 1.98}), 2, near, 0);
     check_close(kl_adapt(0.2, 12, 6, 256, 1e4), 0.201024, near);
     check_close(kl_adapt(0.201024, 3, 6, 256, 1e4), 0.19999475712, 1e-8);
 }
