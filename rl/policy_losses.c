@@ -46,6 +46,15 @@ static Surrogate surrogate_gated(const PolicyLossConfig *config, double logprob,
     return (Surrogate){.value = -4 / tau * gate * advantage, .by_log_ratio = -4 * gate * (1 - gate) * ratio * advantage};
 }
 
+/* -phi(w) A log pi, where phi is shaped like a gamma density of the whole sequence's ratio w, 1 at w = 1, and has no gradient: far-off sequences fade
+ * out smoothly. */
+static Surrogate surrogate_faded(const PolicyLossConfig *config, double logprob, double log_ratio, double advantage) {
+    (void)config;
+    double power = advantage >= 0 ? 2 : 3, rate = advantage >= 0 ? 3 : 2, log_w = clamp(log_ratio, log(1e-8), LOG_RATIO_LIMIT);
+    double weight = exp(rate + power * log_w - rate * exp(log_w));
+    return (Surrogate){.value = -weight * advantage * logprob, .by_logprob = -weight * advantage};
+}
+
 static const PolicyLoss policy_losses[] = {
 #define POLICY_LOSS(name, surrogate, ratio_of, aggregation) {#name, surrogate_##surrogate, ratio_of, aggregation},
 #include "rl/policy_losses.def"

@@ -109,12 +109,11 @@ static void text_losses_equal_golden(void **state) {
     Sample sample;
     double grad[MAX];
     PolicyMetrics metrics;
-    int tested = 0;
     const json_t *rows = golden_at(root, "cases");
     for (size_t c = 0; c < json_array_size(rows); c++) {
         const json_t *row = json_array_get(rows, c), *expected = json_object_get(row, "metrics");
         const PolicyLoss *loss = policy_loss_find(loss_name(row));
-        if (!loss) continue;
+        assert_non_null(loss);
         read_tokens(root, &sample);
         PolicyBatch *batch = &sample.batch;
         PolicyLossConfig config = {
@@ -143,9 +142,7 @@ static void text_losses_equal_golden(void **state) {
             check_close(metrics.clip_low, golden_value(expected, "clip_ratio/low_mean"), near);
             check_close(metrics.clip_high, golden_value(expected, "clip_ratio/high_mean"), near);
         }
-        tested++;
     }
-    assert_int_equal(tested, 27); /* all but vespo */
     read_tokens(root, &sample);
     const json_t *rloo = golden_at(root, "rloo_loss");
     double advantages[MAX];
@@ -234,12 +231,12 @@ static void losses_by_hand(void **state) {
 
 /* ---- properties ---- */
 
-/* Every loss with everything switched on, against central differences. But cispo: its weight has no gradient by definition, see its golden one. */
+/* Every loss with everything switched on, against central differences. But cispo and vespo: their weights have no gradient by definition, see the golden ones. */
 static void gradients_equal_differences(void **state) {
     (void)state;
     const double h = 1e-6;
     for (size_t l = 0; l < COUNT_OF(names); l++) {
-        if (strcmp(names[l], "cispo") == 0) continue;
+        if (strcmp(names[l], "cispo") == 0 || strcmp(names[l], "vespo") == 0) continue;
         for (uint64_t seed = 0; seed < 8; seed++) {
             Sample sample;
             double grad[MAX], scratch[MAX];
@@ -279,7 +276,7 @@ static void first_pass_is_reinforce(void **state) {
         for (int64_t t = sample.begin[i]; t < sample.begin[i + 1]; t++) sample.advantages[t] = sample.advantages[sample.begin[i]], sample.weights[t] = 1;
     for (size_t l = 0; l < COUNT_OF(names); l++) {
         const PolicyLoss *loss = policy_loss_find(names[l]);
-        bool product = loss->ratio_of == RATIO_OF_SEQUENCE; /* every token moves the whole product: no mean over tokens */
+        bool product = strcmp(names[l], "rloo") == 0; /* every token moves the whole product: no mean over tokens */
         PolicyLossConfig config = {.clip = 0.2, .aggregation = SEQUENCE_MEAN}, plain = {.aggregation = product ? SEQUENCE_SUM : SEQUENCE_MEAN};
         sample.batch.old_logprobs = NULL;
         policy_loss(policy_loss_find("reinforce"), &plain, &sample.batch, reinforce, &metrics);
