@@ -72,6 +72,6 @@ static bool is_state(const void *context, const double *state) {
 
 const EnvKind env_kind_acrobot = {
     .id = "Acrobot-v1", .max_steps = 500, .state_size = 4, .action = {.n = 3, .size = 1},
-    .observation = {.size = 6, .low = {-1, -1, -1, -1, -FASTEST_1, -FASTEST_2}, .high = {1, 1, 1, 1, FASTEST_1, FASTEST_2}},
+    .observation = {.size = 6, .low = (const double[]){-1, -1, -1, -1, -FASTEST_1, -FASTEST_2}, .high = (const double[]){1, 1, 1, 1, FASTEST_1, FASTEST_2}},
     .start = start, .step = step, .observe = observe, .is_state = is_state,
 };

@@ -70,6 +70,6 @@ static bool is_state(const void *context, const double *state) {
 }
 
 const EnvKind env_kind_blackjack = {
-    .id = "Blackjack-v1", .state_size = STATE, .action = {.n = 2, .size = 1}, .observation = {.size = 3, .low = {0, 0, 0}, .high = {31, 10, 1}},
+    .id = "Blackjack-v1", .state_size = STATE, .action = {.n = 2, .size = 1}, .observation = {.size = 3, .low = (const double[]){0, 0, 0}, .high = (const double[]){31, 10, 1}},
     .arguments = {[NATURAL] = {.name = "natural", .is_bool = true}, [SAB] = {.name = "sab", .value = 1, .is_bool = true}}, .start = start, .step = step, .observe = observe, .is_state = is_state,
 };

@@ -6,7 +6,7 @@
 #include "rl/env.h"
 
 /* The random numbers of one start or step of one copy; each call gives the next. */
-typedef struct EnvDraws { RngKey key; uint64_t next; } EnvDraws;
+typedef struct EnvDraws { uint64_t seed, copy, next; } EnvDraws;
 double env_uniform(EnvDraws *draws, double low, double high);
 int64_t env_below(EnvDraws *draws, int64_t n);
 
@@ -20,10 +20,17 @@ struct EnvKind {
     bool (*step)(const void *context, EnvDraws *draws, const double *action, double *state, double *reward); /* true: terminated */
     void (*observe)(const void *context, const double *state, double *observation);
     bool (*is_state)(const void *context, const double *state); /* of finite numbers; NULL: all are */
+    /* Instead of the above, all copies at once, for what lives in another program. begin: starts episodes of the copies in `which`; copies whose episodes are lost meanwhile are flagged as truncated.
+     * step_all: one step of all copies that do not rest, with flags and lengths. */
+    Status (*begin)(Env *env, const bool *which);
+    Status (*step_all)(Env *env, const double *actions);
+    void (*close)(Env *env);
 };
 
 /* Allocates a stopped environment of this kind; `context` as above. ST_RESOURCE. */
 Status env_allocate(const EnvKind *kind, int64_t copies, Env **env);
+
+void env_set_id(Env *env, const char *spec); /* what messages call it */
 
 void env_observe_f32(const double *values, int64_t n, double *observation); /* rounded to float32, as Gymnasium hands them out */
 

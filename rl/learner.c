@@ -64,11 +64,10 @@ static Status check_fit(const Algorithm *algorithm, const Recipe *recipe, const 
     return ST_OK;
 }
 
+/* A table needs numbers of states; tiles are laid over what is seen. */
 static Status open_environment(Learner *learner, int64_t copies) {
-    YamlNode node = learner->recipe->rl_env;
-    if (!node) return status_hint(status_fail(ST_CONFIG, "'rl.env' is missing"), "name an environment, such as CartPole-v1");
-    if (node->kind != YAML_SCALAR) return status_fail(ST_CONFIG, "'rl.env' is no name of an environment");
-    TRY(env_new(node->text, copies, &learner->env));
+    TRY(env_from_recipe(learner->recipe->rl_env, copies, &learner->env));
+    if (learner->algorithm->tabular && !learner->recipe->rl_tiles.n) TRY(env_number_states(&learner->env));
     learner->world = learner->env->world;
     return ST_OK;
 }
@@ -79,7 +78,7 @@ static Status open_learner(Learner *learner, int64_t copies) {
     TRY(check_fit(learner->algorithm, learner->recipe, learner->env));
     learner->returns = arena_zero(learner->arena, (size_t)copies * sizeof *learner->returns);
     if (!learner->returns) return ST_RESOURCE;
-    env_reset(learner->env, learner->seed);
+    TRY(env_reset(learner->env, learner->seed));
     return learner->algorithm->open(learner);
 }
 

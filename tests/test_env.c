@@ -24,8 +24,9 @@ static json_t *golden(const char *name) {
 }
 
 static void check_row(const char *what, const double *got, const json_t *want, double tolerance) {
-    double values[ENV_WIDTH];
+    double values[8];
     size_t n = json_array_size(want);
+    assert_true(n <= 8);
     for (size_t i = 0; i < n; i++) values[i] = number(want, i);
     check_close_f64(what, got, values, n, tolerance, 0);
 }

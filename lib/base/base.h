@@ -177,6 +177,18 @@ Status dir_list(const char *path, Arena *arena, char ***names, size_t *count); /
 char *path_join(Arena *arena, const char *dir, const char *name);
 const char *path_name(const char *path);         /* behind the last slash */
 
+/* ---- a program beside this one, asked in lines. The program that uses it ignores SIGPIPE ---- */
+
+typedef struct Child Child;
+/* Starts argv[0], looked for along PATH, with n - 1 arguments in a process group of its own. ST_INPUT: it can't be started; ST_RESOURCE. The caller calls child_stop. */
+Status child_start(const char *const *argv, size_t n, Child **child);
+/* Sends `text` and appends its next `n_lines` lines (1 or more), with their ends, to `reply`; at most `seconds` in all. ST_RESOURCE: it ended (with its exit code or signal) or did not answer in time;
+ * after a failure it is of no more use. */
+Status child_ask(Child *child, const char *text, size_t len, size_t n_lines, double seconds, Str *reply);
+const char *child_last_words(const Child *child); /* the end of what it wrote to stderr; borrowed until the next call */
+/* Sends `farewell` (NULL: none), closes its input, gives it `patience` seconds to end, ends it and what it started, frees. Records no failure. NULL is fine. */
+void child_stop(Child *child, const char *farewell, double patience);
+
 /* ---- random numbers by counter: Philox4x32-10 (Salmon et al. 2011, Random123). The same everywhere, any order, any thread ---- */
 
 typedef enum RngStream { RNG_INIT = 1, RNG_SHUFFLE, RNG_DROPOUT, RNG_SAMPLE, RNG_EXPLORE, RNG_NOISE, RNG_TEST } RngStream;

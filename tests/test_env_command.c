@@ -1,0 +1,412 @@
+/* Environments that are programs. The program is this test itself, called with --play and how it behaves. */
+#include "rl/env.h"
+#include "tests/check.h"
+
+#include <math.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the other side ---- */
+
+enum { PLAY_COPIES = 8, PLAY_WIDE = 300 };
+
+typedef struct Play { const char *how, *file; int copies, lives; int steps[PLAY_COPIES]; } Play;
+
+static bool is(const Play *play, const char *how) { return strcmp(play->how, how) == 0; }
+
+/* Where it has got to; wide: that many numbers. */
+static void say_observation(const Play *play, int copy) {
+    if (is(play, "discrete")) {
+        printf("%d", play->steps[copy]);
+        return;
+    }
+    printf("[%d, %d", play->steps[copy], copy);
+    for (int i = 2; is(play, "wide") && i < PLAY_WIDE; i++) printf(", %d.5", i);
+    printf("]");
+}
+
+static void say_spaces(const Play *play) {
+    if (is(play, "discrete")) {
+        printf("{\"action\": {\"n\": 3}, \"observation\": {\"n\": 4}, \"max_episode_steps\": 3, \"id\": \"Steps-v0\"}\n");
+        return;
+    }
+    printf("{\"action\": {\"low\": [-1, null], \"high\": [1, null]}, \"observation\": {\"low\": [0, 0");
+    for (int i = 2; is(play, "wide") && i < PLAY_WIDE; i++) printf(", null");
+    printf("], \"high\": [null, 7");
+    for (int i = 2; is(play, "wide") && i < PLAY_WIDE; i++) printf(", null");
+    printf("]}}\n");
+}
+
+static void say_reset(Play *play, const json_t *pairs) {
+    size_t i;
+    json_t *pair;
+    printf("{\"observations\": [");
+    json_array_foreach(pairs, i, pair) {
+        int copy = (int)json_integer_value(json_array_get(pair, 0));
+        play->steps[copy] = 0;
+        printf("%s", i ? ", " : "");
+        say_observation(play, copy);
+    }
+    printf("]}\n");
+}
+
+static void say_list(const Play *play, const char *name, const char *(*item)(const Play *, int copy)) {
+    printf(", \"%s\": [", name);
+    for (int c = 0; c < play->copies; c++) printf("%s%s", c ? ", " : "", item(play, c));
+    printf("]");
+}
+
+static const char *ends(const Play *play, int copy) { return !is(play, "discrete") && play->steps[copy] >= 4 + copy ? "true" : "false"; }
+static const char *no(const Play *play, int copy) { return play && copy < 0 ? "" : "false"; }
+static const char *reward(const Play *play, int copy) {
+    static char texts[PLAY_COPIES][32];
+    snprintf(texts[copy], sizeof texts[copy], "%d.25", play->steps[copy]);
+    return texts[copy];
+}
+
+static void say_step(Play *play, const json_t *actions) {
+    printf("{\"observations\": [");
+    for (int c = 0; c < play->copies; c++) {
+        bool rests = json_is_null(json_array_get(actions, (size_t)c));
+        if (!rests) play->steps[c]++;
+        printf("%s", c ? ", " : "");
+        if (rests) printf("null");
+        else say_observation(play, c);
+    }
+    printf("]");
+    say_list(play, "rewards", reward);
+    say_list(play, "terminated", ends);
+    say_list(play, "truncated", no);
+    printf("}\n");
+}
+
+static int most_steps(const Play *play) {
+    int most = 0;
+    for (int c = 0; c < play->copies; c++) most = play->steps[c] > most ? play->steps[c] : most;
+    return most;
+}
+
+/* What it does wrong, when a step is asked for; false: nothing. */
+static bool misbehave(const Play *play) {
+    bool late = most_steps(play) == 2;
+    if (is(play, "dies") && late) exit(3);
+    if (is(play, "killed") && late) raise(SIGKILL);
+    if (is(play, "dies once") && late && !file_exists(play->file)) {
+        check_ok(file_write_all(play->file, "", 0));
+        exit(3);
+    }
+    if (is(play, "hangs") && late) sleep(100);
+    const char *wrong = is(play, "chats")    ? "step done!"
+                        : is(play, "short")  ? "{\"observations\": [[0, 1]], \"rewards\": [0], \"terminated\": [false], \"truncated\": [false]}"
+                        : is(play, "string") ? "{\"observations\": [[0, \"x\"], [0, 0]], \"rewards\": [0, 0], \"terminated\": [false, false], \"truncated\": [false, false]}"
+                        : is(play, "number") ? "{\"observations\": [[0, 0], [0, 0]], \"rewards\": [0, 0], \"terminated\": [0, 0], \"truncated\": [false, false]}"
+                        : is(play, "error")  ? "{\"error\": \"the cart is gone\"}"
+                        : is(play, "beyond") ? "{\"observations\": [[0, 9], [0, 0]], \"rewards\": [0, 0], \"terminated\": [false, false], \"truncated\": [false, false]}"
+                                             : NULL;
+    if (wrong && late) printf("%s\n", wrong);
+    return wrong && late;
+}
+
+static int play(const char *how, const char *file) {
+    Play play = {.how = how, .file = file};
+    char line[1 << 14];
+    if (is(&play, "bad start")) {
+        fprintf(stderr, "no module named gymnasium\n");
+        return 1;
+    }
+    if (is(&play, "bad start later") && file_exists(file)) return 1;
+    while (fgets(line, sizeof line, stdin)) {
+        json_t *request = json_loads(line, 0, NULL), *part;
+        ASSERT(request, "no JSON: %s", line);
+        if (is(&play, "loud")) fprintf(stderr, "%0100000d\n", 1);
+        if ((part = json_object_get(request, "open"))) {
+            play.copies = (int)json_integer_value(json_object_get(part, "copies"));
+            if (is(&play, "spaceless")) printf("{}\n");
+            else say_spaces(&play);
+        }
+        if ((part = json_object_get(request, "reset"))) say_reset(&play, part);
+        if ((part = json_object_get(request, "step")) && !misbehave(&play)) say_step(&play, part);
+        bool closes = json_object_get(request, "close");
+        json_decref(request);
+        fflush(stdout);
+        if (closes) {
+            if (is(&play, "says goodbye")) check_ok(file_write_all(file, "", 0));
+            return 0;
+        }
+    }
+    return 0;
+}
+
+/* ---- this side ---- */
+
+static const char *self;
+static char folder[256];
+static int warnings;
+static char last_warning[1024];
+
+static void on_message(void *context, LogLevel level, const char *text) {
+    (void)context;
+    if (level != LOG_WARNING) return;
+    warnings++;
+    snprintf(last_warning, sizeof last_warning, "%s", text);
+}
+
+static int before(void **state) {
+    (void)state;
+    temp_dir_make(folder, sizeof folder);
+    warnings = 0;
+    last_warning[0] = '\0';
+    return 0;
+}
+
+static int after(void **state) {
+    (void)state;
+    temp_dir_remove(folder);
+    return 0;
+}
+
+static Status open_player(const char *how, int64_t copies, double timeout, Env **env) {
+    const char *words[] = {self, "--play", how, temp_file(folder, "mark")};
+    return env_new_command(words, COUNT_OF(words), copies, timeout, env);
+}
+
+static Env *player(const char *how, int64_t copies) {
+    Env *env;
+    check_ok(open_player(how, copies, 20, &env));
+    check_ok(env_reset(env, 1));
+    return env;
+}
+
+static const double still[2 * PLAY_COPIES];
+
+/* Copy c ends after 4 + c steps; sums, flags and last observations are those of each copy. */
+static void episodes_go_on(void **state) {
+    (void)state;
+    Env *env = player("plays", 2);
+    assert_true(env->action.size == 2 && env->action.low[0] == -1 && env->action.high[1] == (double)INFINITY && env->observation.size == 2 && env_is_remote(env));
+    int ended[2] = {0};
+    for (int t = 1; t <= 20; t++) {
+        check_ok(env_step(env, still, true));
+        for (int c = 0; c < 2; c++) {
+            int64_t into = t % (4 + c);
+            assert_int_equal(env->terminated[c], into == 0);
+            assert_false(env->truncated[c]);
+            check_close(env->rewards[c], (into ? (double)into : 4 + c) + 0.25, 0);
+            check_close(env->observations[2 * c], (double)into, 0);
+            check_close(env->observations[2 * c + 1], c, 0);
+            assert_int_equal(env->lengths[c], into);
+            if (into) continue;
+            ended[c]++;
+            check_close(env->final_observations[2 * c], 4 + c, 0);
+            assert_int_equal(env->final_lengths[c], 4 + c);
+        }
+    }
+    assert_true(ended[0] == 5 && ended[1] == 4 && warnings == 0);
+    env_free(env);
+}
+
+static void ended_copies_rest(void **state) {
+    (void)state;
+    Env *env = player("plays", 2);
+    for (int t = 0; t < 8; t++) check_ok(env_step(env, still, false));
+    assert_true(env->terminated[0] && env->terminated[1] && env->lengths[0] == 4 && env->lengths[1] == 5 && env->rewards[1] == 0 && env->observations[0] == 4);
+    check_ok(env_start(env, 1));
+    check_ok(env_step(env, still, false));
+    assert_true(env->lengths[0] == 4 && env->lengths[1] == 1 && !env->terminated[1]);
+    env_free(env);
+}
+
+static void discrete_spaces_and_limits(void **state) {
+    (void)state;
+    Env *env = player("discrete", 1);
+    assert_true(env->action.n == 3 && env->observation.n == 4 && env->max_steps == 3 && strcmp(env->id, "Steps-v0") == 0);
+    for (int t = 0; t < 2; t++) check_ok(env_step(env, still, true));
+    assert_false(env->truncated[0]);
+    check_ok(env_step(env, still, true));
+    assert_true(env->truncated[0] && !env->terminated[0] && env->final_observations[0] == 3 && env->observations[0] == 0);
+    check_status(env_step(env, (const double[]){3}, true), ST_INPUT);
+    check_text("action 3 of copy 0 is not a whole number from 0 to 2");
+    check_status(env_set_state(env, 0, still), ST_INPUT);
+    env->max_steps = 0;
+    for (int t = 0; t < 3; t++) check_ok(env_step(env, still, true));
+    check_status(env_step(env, still, true), ST_INPUT);
+    check_text("the observation of copy 0 is 4, expected a whole number from 0 to 3");
+    env_free(env);
+}
+
+static void observations_may_be_wide_and_stderr_loud(void **state) {
+    (void)state;
+    Env *env = player("wide", 3);
+    check_ok(env_step(env, still, true));
+    assert_int_equal(env->observation.size, PLAY_WIDE);
+    check_close(env->observations[3 * PLAY_WIDE - 1], PLAY_WIDE - 1 + 0.5, 0);
+    env_free(env);
+    env = player("loud", 1);
+    for (int t = 0; t < 5; t++) check_ok(env_step(env, still, true));
+    env_free(env);
+}
+
+static void a_goodbye_is_said(void **state) {
+    (void)state;
+    env_free(player("says goodbye", 1));
+    assert_true(file_exists(temp_file(folder, "mark")));
+}
+
+/* All copies are cut off where they were, begin again, and one warning says why. */
+static void a_crash_is_survived(void **state) {
+    (void)state;
+    Env *env = player("dies once", 2);
+    for (int t = 0; t < 3; t++) check_ok(env_step(env, still, true));
+    assert_true(env->truncated[0] && env->truncated[1] && !env->terminated[0] && env->lengths[0] == 0 && env->final_observations[0] == 2 && env->rewards[0] == 0);
+    assert_int_equal(warnings, 1);
+    check_contains(last_warning, "ended with exit code 3");
+    check_contains(last_warning, "1 of 5");
+    for (int t = 0; t < 4; t++) check_ok(env_step(env, still, true));
+    assert_true(env->terminated[0] && !env->truncated[0] && warnings == 1);
+    env_free(env);
+}
+
+static void too_many_crashes_are_an_error(void **state) {
+    (void)state;
+    static const struct { const char *how, *text; } cases[] = {{"dies", "exit code 3"}, {"killed", "signal 9"}};
+    for (size_t c = 0; c < COUNT_OF(cases); c++) {
+        Env *env = player(cases[c].how, 2);
+        Status status = ST_OK;
+        int steps = 0;
+        for (warnings = 0; status == ST_OK && steps < 100; steps++) status = env_step(env, still, true);
+        check_status(status, ST_RESOURCE);
+        check_text("failed 6 times in a row");
+        check_text(cases[c].text);
+        assert_true(steps == 18 && warnings == 5);
+        check_status(env_step(env, still, true), ST_RESOURCE); /* and stays one */
+        env_free(env);
+        check_text(cases[c].text);
+    }
+}
+
+static void a_hang_is_noticed(void **state) {
+    (void)state;
+    Env *env;
+    check_ok(open_player("hangs", 1, 0.3, &env));
+    check_ok(env_reset(env, 1));
+    for (int t = 0; t < 3; t++) check_ok(env_step(env, still, true));
+    assert_true(env->truncated[0] && warnings == 1);
+    check_contains(last_warning, "no answer within 0.3 s");
+    env_free(env);
+}
+
+static void wrong_answers_are_shown(void **state) {
+    (void)state;
+    static const struct { const char *how, *text; } cases[] = {
+        {"chats", "no JSON object: 'step done!'"}, {"short", "'observations' is no list of 2"}, {"string", "the observation of copy 0 is [0,\"x\"], expected 2 numbers"},
+        {"number", "not true or false"}, {"error", "reports: the cart is gone"},
+    };
+    for (size_t c = 0; c < COUNT_OF(cases); c++) {
+        Env *env = player(cases[c].how, 2);
+        for (int t = 0; t < 2; t++) check_ok(env_step(env, still, true));
+        check_status(env_step(env, still, true), ST_INPUT);
+        check_text(cases[c].text);
+        check_status(env_step(env, still, true), ST_INPUT);
+        check_text(cases[c].text);
+        env_free(env);
+    }
+    Env *env = player("beyond", 2);
+    for (int t = 0; t < 3; t++) check_ok(env_step(env, still, true));
+    assert_int_equal(warnings, 1);
+    check_contains(last_warning, "number 1 of an observation of copy 0 is 9, said to be from 0 to 7");
+    env_free(env);
+}
+
+static void what_does_not_start_is_said(void **state) {
+    (void)state;
+    Env *env;
+    const char *words[] = {"no-such-program-anywhere"};
+    check_status(env_new_command(words, 1, 1, 1, &env), ST_INPUT);
+    check_text("cannot start program 'no-such-program-anywhere'");
+    check_status(open_player("bad start", 1, 10, &env), ST_RESOURCE);
+    check_text("exit code 1");
+    check_contains(status_hint_text(), "no module named gymnasium");
+    check_status(open_player("spaceless", 1, 10, &env), ST_INPUT);
+    check_text("'action' is neither");
+    check_status(open_player("plays", 0, 10, &env), ST_CONFIG);
+    check_status(open_player("plays", 1, 0, &env), ST_CONFIG);
+    check_status(env_new_command(words, 0, 1, 1, &env), ST_CONFIG);
+    assert_null(env);
+}
+
+/* ---- recipes ---- */
+
+static Status from_text(const char *text, Env **env) {
+    Arena *arena = arena_new(0);
+    Yaml *node;
+    check_ok(yaml_read_text(text, strlen(text), "test", arena, &node));
+    Status status = env_from_recipe(node, 2, env);
+    arena_free(arena);
+    return status;
+}
+
+static void recipes_name_environments(void **state) {
+    (void)state;
+    static const struct { const char *text; int64_t n, max_steps, states; } cases[] = {
+        {"CartPole-v1", 0, 500, 0}, {"FrozenLake-v1:map_name=8x8,is_slippery=false", 64, 100, 64}, {"{id: FrozenLake-v1, map_name: 8x8, is_slippery: false}", 64, 100, 64},
+        {"{id: FrozenLake-v1, desc: [SFF, FHG], max_episode_steps: 9}", 6, 9, 6}, {"{id: 'FrozenLake-v1:map_name=8x8', reward_schedule: [1, -1, -0.1]}", 64, 100, 64},
+        {"Blackjack-v1", 0, 0, 291}, {"{id: Pendulum-v1, g: 9.81}", 0, 200, 0},
+    };
+    for (size_t c = 0; c < COUNT_OF(cases); c++) {
+        Env *env;
+        check_ok(from_text(cases[c].text, &env));
+        assert_true(env->observation.n == cases[c].n && env->max_steps == cases[c].max_steps && env->copies == 2);
+        assert_int_equal(env->world ? env->world->mdp.n_states : 0, cases[c].states);
+        check_ok(env_number_states(&env));
+        if (cases[c].states) assert_int_equal(env->observation.n, cases[c].states);
+        check_ok(env_reset(env, 1));
+        env_free(env);
+    }
+    Str text = {0};
+    Env *env;
+    str_printf(&text, "{command: ['%s', --play, discrete], timeout: 5, max_episode_steps: 2}", self);
+    check_ok(from_text(str_text(&text), &env));
+    assert_true(!env->world && env->action.n == 3 && env->max_steps == 2);
+    env_free(env);
+    str_release(&text);
+}
+
+static void recipes_mistakes_are_named(void **state) {
+    (void)state;
+    static const struct { const char *yaml, *text, *hint; } cases[] = {
+        {"{id: FrozenLak-v1}", "unknown environment 'FrozenLak-v1'", "FrozenLake-v1"},
+        {"{id: FrozenLake-v1, map: 8x8}", "unknown argument 'map'", "map_name"},
+        {"{map_name: 8x8}", "line 1: 'rl.env' is no environment", "{id:"},
+        {"[CartPole-v1]", "is no environment", ""},
+        {"{id: FrozenLake-v1, desc: {a: b}}", "value that no environment takes", "'desc'"},
+        {"{command: python3}", "no list of words", "gym_bridge.py"},
+        {"{command: []}", "no list of words", ""},
+        {"{command: [x], timeout: soon}", "no number of seconds", ""},
+        {"{command: [x], timout: 3}", "unknown key 'timout'", "'timeout'"},
+        {"{command: [x], max_episode_steps: -1}", "no whole number", ""},
+    };
+    for (size_t c = 0; c < COUNT_OF(cases); c++) {
+        Env *env;
+        check_status(from_text(cases[c].yaml, &env), ST_CONFIG);
+        check_text(cases[c].text);
+        check_contains(status_hint_text(), cases[c].hint);
+        assert_null(env);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc > 2 && strcmp(argv[1], "--play") == 0) return play(argv[2], argc > 3 ? argv[3] : "");
+    self = argv[0];
+    signal(SIGPIPE, SIG_IGN);
+    log_set_sink(on_message, NULL, LOG_WARNING);
+#define TEST(name) cmocka_unit_test_setup_teardown(name, before, after)
+    const struct CMUnitTest tests[] = {
+        TEST(episodes_go_on), TEST(ended_copies_rest), TEST(discrete_spaces_and_limits), TEST(observations_may_be_wide_and_stderr_loud), TEST(a_goodbye_is_said), TEST(a_crash_is_survived),
+        TEST(too_many_crashes_are_an_error), TEST(a_hang_is_noticed), TEST(wrong_answers_are_shown), TEST(what_does_not_start_is_said), TEST(recipes_name_environments),
+        TEST(recipes_mistakes_are_named),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
