@@ -27,7 +27,7 @@ const KeySection recipe_sections[] = {
     {"policy", offsetof(Recipe, has_policy), "networks of policies and values on environments"},
 };
 const size_t n_recipe_sections = COUNT_OF(recipe_sections);
-static const char *const later_sections[] = {"reward", "synth"};
+static const char *const later_sections[] = {"synth"};
 
 /* Where a value stands, for messages. */
 typedef struct Source { const char *file; int line; } Source; /* file NULL: the command line */

@@ -1,0 +1,17 @@
+/* A subset of JSON Schema 2020-12: what a value must be.
+ *
+ *     TRY(schema_check(schema, "the schema"));         // names the keyword that is not supported
+ *     if (!schema_fits(schema, value)) ...
+ *
+ * type, enum, const; properties, required, additionalProperties, minProperties, maxProperties; items, minItems, maxItems, uniqueItems; minimum, maximum, exclusiveMinimum, exclusiveMaximum,
+ * multipleOf; minLength, maxLength, pattern; allOf, anyOf, oneOf, not; true and false as schemas. Titles, descriptions, defaults, examples and comments say nothing. */
+#ifndef TUNE_JSON_SCHEMA_H
+#define TUNE_JSON_SCHEMA_H
+
+#include "lib/base/base.h"
+
+/* ST_CONFIG: a keyword that is not supported ($ref, if, format, ...), or one with a wrong kind of value. `where`: for the message. */
+Status schema_check(const json_t *schema, const char *where);
+bool schema_fits(const json_t *schema, const json_t *value); /* a schema that schema_check found good */
+
+#endif
