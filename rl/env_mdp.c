@@ -55,18 +55,31 @@ static Status check_start(const Mdp *mdp, const double *probability) {
     return fabs(sum - 1) <= 1e-9 ? ST_OK : status_fail(ST_INPUT, "probabilities of the states to begin in sum to %.12g, expected 1", sum);
 }
 
+/* Every live state alike. */
+static double *any_live_state(const Mdp *mdp, Arena *arena) {
+    double *probability = arena_zero(arena, (size_t)mdp->n_states * sizeof *probability), live = 0;
+    if (!probability) return NULL;
+    for (int32_t s = 0; s < mdp->n_states; s++) live += !mdp->terminal[s];
+    for (int32_t s = 0; s < mdp->n_states; s++) probability[s] = mdp->terminal[s] ? 0 : 1 / live;
+    return probability;
+}
+
+static Status set_chain(Env *env, const Mdp *mdp, const double *start_probability) {
+    Chain *chain = arena_zero(env->arena, sizeof *chain);
+    if (!chain) return ST_RESOURCE;
+    *chain = (Chain){mdp, start_probability ? start_probability : any_live_state(mdp, env->arena)};
+    env->context = chain;
+    return chain->start ? check_start(mdp, chain->start) : ST_RESOURCE;
+}
+
 Status env_new_mdp(const Mdp *mdp, const double *start_probability, int64_t max_steps, int64_t copies, Env **env) {
-    *env = NULL;
-    TRY(check_start(mdp, start_probability));
     TRY(env_allocate(&kind, copies, env));
-    Chain *chain = arena_zero((*env)->arena, sizeof *chain);
-    if (!chain) {
+    Status status = set_chain(*env, mdp, start_probability);
+    if (status != ST_OK) {
         env_free(*env);
         *env = NULL;
-        return ST_RESOURCE;
+        return status;
     }
-    *chain = (Chain){mdp, start_probability};
-    (*env)->context = chain;
     (*env)->max_steps = max_steps;
     (*env)->action.n = mdp->n_actions;
     (*env)->observation.n = mdp->n_states;
@@ -74,8 +87,5 @@ Status env_new_mdp(const Mdp *mdp, const double *start_probability, int64_t max_
 }
 
 Status env_new_world(const NamedMdp *world, int64_t copies, Env **env) {
-    *env = NULL;
-    if (world->start) return env_new_mdp(&world->mdp, world->start, world->max_steps, copies, env);
-    status_fail(ST_INPUT, "the MDP does not say where episodes begin");
-    return status_hint(ST_INPUT, "give it a 'start': a state, or states with their probabilities");
+    return env_new_mdp(&world->mdp, world->start, world->max_steps, copies, env);
 }

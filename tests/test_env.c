@@ -266,6 +266,11 @@ static void a_mdp_is_sampled(void **state) {
     check_close(sum / COPIES, 10.0 / 3, 0.06);
     check_status(env_set_state(env, 0, (const double[]){2}), ST_INPUT);
     env_free(env);
+    check_ok(env_new_mdp(&mdp, NULL, 0, COPIES, &env));
+    env_reset(env, 1);
+    for (int b = 0; b < COPIES; b++) sum = b ? sum + env->states[b] : env->states[b];
+    check_close(sum / COPIES, 0.5, 0.0316); /* four standard errors */
+    env_free(env);
     check_status(env_new_mdp(&mdp, (const double[]){0.5, 0.4, 0}, 0, 1, &env), ST_INPUT);
     check_text("sum to 0.9");
     check_status(env_new_mdp(&mdp, (const double[]){0, 0, 1}, 0, 1, &env), ST_INPUT);
