@@ -1,20 +1,21 @@
-# tune. `make help` lists the targets; CC=clang, FLAVOUR=debug|san|tsan, ONEDNN=0 and DEV=1 (warnings are errors) change the build.
+# tune. `make help` lists the targets; CC=clang, FLAVOUR=debug|san|tsan, ONEDNN=0, GLPK=0 and DEV=1 (warnings are errors) change the build.
 FLAVOUR ?= release
 PREFIX ?= /usr/local
 VERSION := 0.1.0$(shell git describe --always --dirty 2>/dev/null | sed 's/^/-g/')
 SYSTEM := $(shell uname -s)
 PARALLEL = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN))
 ONEDNN ?= $(shell printf '\043include <oneapi/dnnl/dnnl.h>' | $(CC) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0)
-BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(filter 0,$(ONEDNN)),-no-onednn)
+GLPK ?= $(shell printf '\043include <glpk.h>' | $(CC) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0)
+BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(filter 0,$(ONEDNN)),-no-onednn)$(if $(filter 0,$(GLPK)),-no-glpk)
 
 # Packages: needed, then wanted when the system has them. All systems' names stand side by side.
 PKGS := libedit yaml-0.1 jansson libpcre2-8 libutf8proc zlib libzstd libxxhash
 APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libsnappy-dev libxxhash-dev libcmocka-dev libedit-dev libopenblas-openmp-dev
 DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel snappy-devel xxhash-devel libcmocka-devel libedit-devel openblas-devel
 BREW := pkg-config libyaml jansson pcre2 utf8proc zlib zstd snappy xxhash cmocka openblas libomp libedit
-APT_WANTED := libdnnl-dev
-DNF_WANTED := onednn-devel
-BREW_WANTED := onednn
+APT_WANTED := libdnnl-dev libglpk-dev
+DNF_WANTED := onednn-devel glpk-devel
+BREW_WANTED := onednn glpk
 
 OPENMP := -fopenmp
 ifeq ($(SYSTEM),Darwin)
@@ -27,7 +28,7 @@ endif
 
 # A loop marked `omp simd` that clang leaves as it is on some processor is no fault of ours.
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Wdouble-promotion -Wno-pass-failed $(if $(DEV),-Werror)
-CPPFLAGS += -I. -D_GNU_SOURCE -DHAVE_ONEDNN=$(ONEDNN) $(SYSTEM_FLAGS) $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+CPPFLAGS += -I. -D_GNU_SOURCE -DHAVE_ONEDNN=$(ONEDNN) -DHAVE_GLPK=$(GLPK) $(SYSTEM_FLAGS) $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 FLAGS_release := -O2 -g
 FLAGS_debug := -O0 -g -DTUNE_POISON
 FLAGS_san := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -DTUNE_POISON
@@ -35,7 +36,7 @@ FLAGS_tsan := -O1 -g -fsanitize=thread
 FLAGS_fuzz := -O1 -g -fsanitize=fuzzer-no-link,address,undefined -DTUNE_POISON
 KERNEL_release := -O3
 BASE_CFLAGS := -std=c11 $(WARNINGS) $(OPENMP) $(FLAGS_$(FLAVOUR)) $(CFLAGS)
-LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) -l$(if $(wildcard /usr/lib64/libopenblaso.so),openblaso,openblas) $(if $(filter 1,$(ONEDNN)),-ldnnl) -lsnappy -lm
+LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) -l$(if $(wildcard /usr/lib64/libopenblaso.so),openblaso,openblas) $(if $(filter 1,$(ONEDNN)),-ldnnl) $(if $(filter 1,$(GLPK)),-lglpk) -lsnappy -lm
 
 # Kernels are compiled once for each instruction set and chosen at run time; host_*.c looks at the processor and is compiled plainly.
 ISAS := base $(if $(filter x86_64 amd64,$(shell uname -m)),avx2 avx512)

@@ -9,4 +9,16 @@
 #include "cmd/mdp_commands.def"
 #undef MDP_COMMAND
 
+/* What solve and evaluate take alike. */
+typedef struct MdpQuestion { double gamma; MdpOptions options; } MdpQuestion; /* gamma NAN: as the world has it */
+#define MDP_QUESTION_OPTIONS(question)                                                                                                      \
+    {"--gamma", OPTION_REAL, &(question).gamma, "G", "discount, 0 to 1, instead of the world's own"}, {                                    \
+        "--tolerance", OPTION_REAL, &(question).options.tolerance, "X", "largest certified bound to stop at (1e-12, as far as rounding allows)" \
+    }
+/* Opens the world and says on stderr which states cannot be reached. ST_USAGE for a gamma or tolerance out of range; see mdp_open. */
+Status mdp_question_open(const char *spec, MdpQuestion *question, NamedMdp **world);
+/* A policy (n_states, n_actions): "uniform", or a JSON file with an entry a state: an action (number or name), a list of probabilities, null in terminal states; or what solve --json wrote.
+ * ST_INPUT names the state. */
+Status mdp_policy_read(const char *spec, const NamedMdp *world, Arena *arena, double **policy);
+
 #endif

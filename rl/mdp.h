@@ -60,4 +60,44 @@ void mdp_builder_free(MdpBuilder *builder); /* one that is not finished; NULL is
 /* The finished world, checked by mdp_check; frees the builder in any case. */
 Status mdp_builder_finish(MdpBuilder *builder, NamedMdp **world);
 
+/* ---- exact solutions ---- */
+
+typedef struct MdpOptions {
+    const char *method;        /* a name of mdp_solvers.def; NULL: horizon when `horizon` is set, else pi for up to 1024 states and mpi for more */
+    double tolerance;          /* largest certified bound wanted; 0: 1e-12. Rounding may not allow it: the bound says what was reached */
+    int64_t max_iterations;    /* 0: 10 million. Reaching it is no failure: the bound says what was reached */
+    int64_t horizon;           /* steps; only for the method horizon */
+    int64_t evaluation_sweeps; /* of mpi, between two improvements; 0: 20 */
+    uint64_t seed;             /* of async's order */
+    const NamedMdp *world;     /* whose names messages use; NULL: numbers */
+} MdpOptions;
+
+typedef struct MdpSolution {
+    const char *method;
+    double *V;                 /* (n_states): optimal values, or the policy's; of `horizon`: with all steps to go; of `average`: relative values, the first live state's is 0 */
+    double *Q;                 /* (n_states, n_actions); 0 in terminal states */
+    int32_t *policy;           /* (n_states): the lowest action within 1e-12 of the best, -1 in terminal states; NULL from mdp_evaluate */
+    double bound;              /* max |V - truth| is certainly not above, rounding included; of `average`: |gain - truth|. INFINITY: nothing is certain */
+    int64_t iterations;        /* sweeps, improvements of a policy, simplex steps; of `prioritized`: changes of one state's value */
+    double gain;               /* of `average`: reward per step */
+    int64_t horizon;           /* of `horizon`: N */
+    double *step_V;            /* (N + 1, n_states): with N - t steps to go; the first row is V */
+    int32_t *step_policy;      /* (N, n_states) */
+} MdpSolution;
+
+/* Optimal values. "Truth" is the Mdp as it is stored, and any whose numbers round to it. gamma < 1: V* is the fixed point of the Bellman equation. gamma = 1: V* is the best expected sum of
+ * rewards of policies under which the episode ends, or nothing more is earned from some time on; ST_INPUT names states when there is no such policy or no best one. All arrays are in `arena`.
+ * ST_USAGE: an unknown method, a horizon that is missing. */
+Status mdp_solve(const Mdp *mdp, const MdpOptions *options, Arena *arena, MdpSolution *solution);
+/* V and Q of a policy, probabilities (n_states, n_actions) that sum to 1 in every live state. LAPACK for up to 1024 states, sparse iterations for more. gamma = 1: ST_INPUT names states from which
+ * the rewards do not end. */
+Status mdp_evaluate(const Mdp *mdp, const double *policy, const MdpOptions *options, Arena *arena, MdpSolution *solution);
+/* The Markov reward process under a policy: a Mdp with one action. ST_INPUT names a state whose probabilities are not sound. */
+Status mdp_under_policy(const Mdp *mdp, const double *policy, const NamedMdp *names, Arena *arena, Mdp *process);
+/* Long-run share of time in each state (n_states) under a policy, begun from world->start, or evenly from all live states when that is NULL; an episode that ends begins anew there.
+ * A limit of averages, so a periodic chain has one. ST_NUMERIC when it is not found. */
+Status mdp_stationary(const NamedMdp *world, const double *policy, double *share);
+/* The i-th method's name and its line of help; NULL behind the last. */
+const char *mdp_method(size_t i, const char **help);
+
 #endif

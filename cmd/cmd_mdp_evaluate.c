@@ -1,0 +1,188 @@
+/* tune mdp evaluate: the values of a policy. Also what solve and evaluate share: opening a world, reading a policy. */
+#include <math.h>
+#include <string.h>
+
+#include "cmd/cmd_mdp.h"
+
+enum { SHOWN = 100 }; /* states that the plain answer lists */
+
+/* ---- worlds ---- */
+
+static Status say_unreachable(const NamedMdp *world) {
+    int64_t n = world->mdp.n_states, count = 0;
+    Str text = {0};
+    Arena *arena = arena_new(0);
+    bool *reachable = arena ? arena_alloc(arena, (size_t)n) : NULL;
+    Status status = reachable ? mdp_reachable(world, reachable) : ST_RESOURCE;
+    for (int64_t s = 0; s < n && status == ST_OK; s++) {
+        if (reachable[s] || world->mdp.terminal[s] || ++count > 5) continue;
+        if (count > 1) str_append(&text, ", ");
+        mdp_append_state(&text, world, s);
+    }
+    if (count > 0) show_line("note: %lld of %lld states cannot be reached from the start: %s%s\n", (long long)count, (long long)n, str_text(&text), count > 5 ? ", ..." : "");
+    str_release(&text);
+    arena_free(arena);
+    return status;
+}
+
+Status mdp_question_open(const char *spec, MdpQuestion *question, NamedMdp **world) {
+    if (!isnan(question->gamma) && !(question->gamma >= 0 && question->gamma <= 1)) return status_fail(ST_USAGE, "--gamma is from 0 to 1, not %g", question->gamma);
+    if (question->options.tolerance < 0) return status_fail(ST_USAGE, "--tolerance is above 0, not %g", question->options.tolerance);
+    TRY(mdp_open(spec, world));
+    if (!isnan(question->gamma)) (*world)->mdp.gamma = question->gamma;
+    Status status = say_unreachable(*world);
+    if (status != ST_OK) named_mdp_free(*world);
+    return status;
+}
+
+/* ---- policies ---- */
+
+static Status policy_fault(const char *path, const NamedMdp *world, int64_t state, const char *problem) {
+    Str text = {0};
+    mdp_append_state(&text, world, state);
+    status_fail(ST_INPUT, "policy '%s': %s: %s", path, str_text(&text), problem);
+    str_release(&text);
+    return ST_INPUT;
+}
+
+static int64_t action_of(const NamedMdp *world, const json_t *entry) {
+    if (json_is_integer(entry)) return json_integer_value(entry);
+    for (int64_t a = 0; world->action_names && json_is_string(entry) && a < world->mdp.n_actions; a++)
+        if (!strcmp(world->action_names[a], json_string_value(entry))) return a;
+    return -1;
+}
+
+static Status read_entry(const char *path, const NamedMdp *world, int64_t s, const json_t *entry, double *row) {
+    int64_t n = world->mdp.n_actions, action = action_of(world, entry);
+    if (json_is_null(entry)) return world->mdp.terminal[s] ? ST_OK : policy_fault(path, world, s, "no action, and it is not terminal");
+    if (json_is_array(entry)) {
+        if ((int64_t)json_array_size(entry) != n) return policy_fault(path, world, s, "expected a probability for every action");
+        for (int64_t a = 0; a < n; a++) {
+            const json_t *value = json_array_get(entry, (size_t)a);
+            if (!json_is_number(value)) return policy_fault(path, world, s, "a probability is no number");
+            row[a] = json_number_value(value);
+        }
+        return ST_OK;
+    }
+    if (action < 0 || action >= n) return policy_fault(path, world, s, "expected an action, by number from 0 or by name, or a list of probabilities");
+    row[action] = 1;
+    return ST_OK;
+}
+
+static Status read_file(const char *path, const NamedMdp *world, double *policy) {
+    json_t *root;
+    TRY(json_read_file(path, &root));
+    const json_t *entries = json_is_object(root) ? json_object_get(root, "policy") : root;
+    Status status = ST_OK;
+    if (!json_is_array(entries) || (int64_t)json_array_size(entries) != world->mdp.n_states)
+        status = status_fail(ST_INPUT, "policy '%s': expected a list with an entry for each of %d states", path, (int)world->mdp.n_states);
+    for (int64_t s = 0; s < world->mdp.n_states && status == ST_OK; s++) status = read_entry(path, world, s, json_array_get(entries, (size_t)s), policy + s * world->mdp.n_actions);
+    json_decref(root);
+    return status;
+}
+
+Status mdp_policy_read(const char *spec, const NamedMdp *world, Arena *arena, double **policy) {
+    size_t n = (size_t)world->mdp.n_states * (size_t)world->mdp.n_actions;
+    *policy = arena_zero(arena, n * sizeof **policy);
+    if (!*policy) return ST_RESOURCE;
+    if (strcmp(spec, "uniform") != 0) return read_file(spec, world, *policy);
+    for (size_t i = 0; i < n; i++) (*policy)[i] = 1.0 / world->mdp.n_actions;
+    return ST_OK;
+}
+
+/* ---- the answer ---- */
+
+static void write_row(JsonWriter *w, const char *key, const double *values, int64_t n) {
+    jw_array(w, key);
+    for (int64_t i = 0; i < n; i++) jw_double(w, NULL, values[i]);
+    jw_end_array(w);
+}
+
+static void print_json(const NamedMdp *world, const MdpSolution *solution, const double *share) {
+    int64_t n = world->mdp.n_states, actions = world->mdp.n_actions;
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    write_row(&w, "V", solution->V, n);
+    jw_array(&w, "Q");
+    for (int64_t s = 0; s < n; s++) write_row(&w, NULL, solution->Q + s * actions, actions);
+    jw_end_array(&w);
+    jw_double(&w, "bound", solution->bound);
+    jw_int(&w, "iterations", solution->iterations);
+    jw_string(&w, "method", solution->method);
+    jw_double(&w, "gamma", world->mdp.gamma);
+    if (share) write_row(&w, "stationary", share, n);
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+}
+
+static void print_plain(const NamedMdp *world, const MdpSolution *solution, const double *share) {
+    const Mdp *mdp = &world->mdp;
+    print_result("%d states, %d actions, gamma %.12g; %s solution of the Bellman equation\n", (int)mdp->n_states, (int)mdp->n_actions, mdp->gamma, solution->method);
+    if (isfinite(solution->bound)) print_result("values at most %.2g from the truth, rounding included\n", solution->bound);
+    else print_result("no bound on the distance to the truth was found\n");
+    if (world->start) {
+        double value = 0;
+        for (int64_t s = 0; s < mdp->n_states; s++)
+            if (world->start[s] > 0) value += world->start[s] * solution->V[s];
+        print_result("value at the start: %.12g\n", value);
+    }
+    print_result("\n%-20s %16s%s\n", "state", "V", share ? "  share of time" : "");
+    Str name = {0};
+    for (int64_t s = 0; s < MIN(mdp->n_states, SHOWN); s++) {
+        str_clear(&name);
+        if (world->state_names) str_append(&name, world->state_names[s]);
+        else str_printf(&name, "%lld", (long long)s);
+        print_result("%-20s %16.9f", str_text(&name), solution->V[s]);
+        if (share) print_result("  %13.9f", share[s]);
+        print_result("%s\n", mdp->terminal[s] ? "  (terminal)" : "");
+    }
+    if (mdp->n_states > SHOWN) print_result("and %d more states: --json has them\n", (int)(mdp->n_states - SHOWN));
+    str_release(&name);
+}
+
+typedef struct Evaluation { MdpQuestion question; const char *policy; bool stationary; } Evaluation;
+
+static Status evaluate(const Command *command, Evaluation *evaluation, const NamedMdp *world) {
+    double *policy, *share = NULL;
+    MdpSolution solution;
+    evaluation->question.options.world = world;
+    TRY(mdp_policy_read(evaluation->policy, world, command->arena, &policy));
+    TRY(mdp_evaluate(&world->mdp, policy, &evaluation->question.options, command->arena, &solution));
+    if (evaluation->stationary) {
+        share = arena_alloc(command->arena, (size_t)world->mdp.n_states * sizeof *share);
+        if (!share) return ST_RESOURCE;
+        TRY(mdp_stationary(world, policy, share));
+    }
+    if (command->json) print_json(world, &solution, share);
+    else print_plain(world, &solution, share);
+    return ST_OK;
+}
+
+Status cmd_mdp_evaluate(int argc, char **argv) {
+    Evaluation evaluation = {.question.gamma = (double)NAN};
+    Command command = {
+        .arguments_help = "FILE|ENV --policy FILE|uniform",
+        .help = "Values of a policy, from the Bellman expectation equation: exactly for up to 1024 states, by sparse iterations for more, with a certified bound.\n"
+                "A policy file is JSON with an entry for each state: an action, by number or name, or a list of probabilities; or what solve --json wrote.\n"
+                "    tune mdp evaluate CliffWalking-v1 --policy uniform --gamma 0.9",
+    };
+    const Option options[] = {
+        {"--policy", OPTION_TEXT, &evaluation.policy, "FILE|uniform", "what is done in each state"},
+        MDP_QUESTION_OPTIONS(evaluation.question),
+        {"--stationary", OPTION_FLAG, &evaluation.stationary, NULL, "also the share of time spent in each state in the long run, an ended episode beginning anew"},
+        {0},
+    };
+    bool done;
+    NamedMdp *world = NULL;
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = command_needs(&command, 1, 1);
+    if (status == ST_OK && !done && !evaluation.policy) status = status_hint(status_fail(ST_USAGE, "tune mdp evaluate needs --policy"), "--policy uniform, or a JSON file");
+    if (status == ST_OK && !done) status = mdp_question_open(command.arguments[0], &evaluation.question, &world);
+    if (status == ST_OK && !done) {
+        status = evaluate(&command, &evaluation, world);
+        named_mdp_free(world);
+    }
+    arena_free(command.arena);
+    return status;
+}

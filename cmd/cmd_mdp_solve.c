@@ -1,0 +1,134 @@
+/* tune mdp solve: the best there is to be had, how far that may be from the truth, and what to do for it. */
+#include <math.h>
+#include <string.h>
+
+#include "cmd/cmd_mdp.h"
+
+enum { SHOWN = 100 }; /* states that the plain answer lists */
+
+static void write_row(JsonWriter *w, const char *key, const double *values, int64_t n) {
+    jw_array(w, key);
+    for (int64_t i = 0; i < n; i++) jw_double(w, NULL, values[i]);
+    jw_end_array(w);
+}
+
+static void write_policy(JsonWriter *w, const char *key, const int32_t *policy, int64_t n) {
+    jw_array(w, key);
+    for (int64_t s = 0; s < n; s++) {
+        if (policy[s] < 0) jw_null(w, NULL);
+        else jw_int(w, NULL, policy[s]);
+    }
+    jw_end_array(w);
+}
+
+static void print_json(const NamedMdp *world, const MdpSolution *solution) {
+    int64_t n = world->mdp.n_states, actions = world->mdp.n_actions;
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    write_row(&w, "V", solution->V, n);
+    jw_array(&w, "Q");
+    for (int64_t s = 0; s < n; s++) write_row(&w, NULL, solution->Q + s * actions, actions);
+    jw_end_array(&w);
+    write_policy(&w, "policy", solution->policy, n);
+    jw_double(&w, "bound", solution->bound);
+    jw_int(&w, "iterations", solution->iterations);
+    jw_string(&w, "method", solution->method);
+    jw_double(&w, "gamma", world->mdp.gamma);
+    if (!strcmp(solution->method, "average")) jw_double(&w, "gain", solution->gain);
+    if (solution->horizon > 0) {
+        jw_int(&w, "horizon", solution->horizon);
+        jw_array(&w, "step_V");
+        for (int64_t t = 0; t <= solution->horizon; t++) write_row(&w, NULL, solution->step_V + t * n, n);
+        jw_end_array(&w);
+        jw_array(&w, "step_policy");
+        for (int64_t t = 0; t < solution->horizon; t++) write_policy(&w, NULL, solution->step_policy + t * n, n);
+        jw_end_array(&w);
+    }
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+}
+
+static void print_states(const NamedMdp *world, const MdpSolution *solution) {
+    const Mdp *mdp = &world->mdp;
+    Str line = {0};
+    print_result("\n%-20s %16s  %-14s %s\n", "state", "V", "best action", "Q of every action");
+    for (int64_t s = 0; s < MIN(mdp->n_states, SHOWN); s++) {
+        str_clear(&line);
+        if (world->state_names) str_append(&line, world->state_names[s]);
+        else str_printf(&line, "%lld", (long long)s);
+        print_result("%-20s %16.9f  ", str_text(&line), solution->V[s]);
+        str_clear(&line);
+        if (solution->policy[s] < 0) str_append(&line, "(terminal)");
+        else if (world->action_names) str_append(&line, world->action_names[solution->policy[s]]);
+        else str_printf(&line, "%d", (int)solution->policy[s]);
+        print_result("%-14s", str_text(&line));
+        for (int64_t a = 0; a < MIN(mdp->n_actions, 8) && solution->policy[s] >= 0; a++) print_result(" %.6f", solution->Q[s * mdp->n_actions + a]);
+        print_result("%s\n", mdp->n_actions > 8 && solution->policy[s] >= 0 ? " ..." : "");
+    }
+    if (mdp->n_states > SHOWN) print_result("and %d more states: --json has them\n", (int)(mdp->n_states - SHOWN));
+    str_release(&line);
+}
+
+static void print_plain(const NamedMdp *world, const MdpSolution *solution) {
+    const Mdp *mdp = &world->mdp;
+    print_result("%d states, %d actions, gamma %.12g\n", (int)mdp->n_states, (int)mdp->n_actions, mdp->gamma);
+    print_result("%s, %lld iterations", solution->method, (long long)solution->iterations);
+    const char *what = strcmp(solution->method, "average") ? "values" : "reward per step";
+    if (isfinite(solution->bound)) print_result(": %s at most %.2g from the truth, rounding included\n", what, solution->bound);
+    else print_result(": no bound on the distance to the truth was found\n");
+    if (!strcmp(solution->method, "average")) print_result("reward per step in the long run: %.12g\n", solution->gain);
+    if (world->start) {
+        double value = 0;
+        for (int64_t s = 0; s < mdp->n_states; s++)
+            if (world->start[s] > 0) value += world->start[s] * solution->V[s];
+        print_result("value at the start: %.12g\n", value);
+    }
+    print_states(world, solution);
+}
+
+static Status solve(const Command *command, MdpQuestion *question) {
+    NamedMdp *world;
+    TRY(mdp_question_open(command->arguments[0], question, &world));
+    question->options.world = world;
+    MdpSolution solution;
+    double start = clock_seconds();
+    Status status = mdp_solve(&world->mdp, &question->options, command->arena, &solution);
+    char time[32];
+    if (status == ST_OK) {
+        show_line("%lld iterations in %s\n", (long long)solution.iterations, format_seconds(clock_seconds() - start, time));
+        if (command->json) print_json(world, &solution);
+        else print_plain(world, &solution);
+    }
+    named_mdp_free(world);
+    return status;
+}
+
+static void append_methods(Str *text) {
+    const char *name, *help;
+    for (size_t i = 0; (name = mdp_method(i, &help)); i++) str_printf(text, "\n    %-12s %s", name, help);
+}
+
+Status cmd_mdp_solve(int argc, char **argv) {
+    MdpQuestion question = {.gamma = (double)NAN};
+    Str help = {0};
+    str_append(&help, "Optimal values of a finite MDP and what to do for them: of a file (.yaml, .json) or a built-in world.\n"
+                      "    tune mdp solve FrozenLake-v1 --gamma 0.99\n"
+                      "The bound holds for certain: no value is further from the truth, rounding included. With gamma 1 values exist only where episodes end, which is checked.\nmethods:");
+    append_methods(&help);
+    Command command = {.arguments_help = "FILE|ENV", .help = str_text(&help)};
+    const Option options[] = {
+        {"--method", OPTION_TEXT, &question.options.method, "NAME", "see above (pi for up to 1024 states, mpi for more)"},
+        MDP_QUESTION_OPTIONS(question),
+        {"--horizon", OPTION_INT, &question.options.horizon, "N", "only N steps remain"},
+        {"--max-iterations", OPTION_INT, &question.options.max_iterations, "N", "stop after so many, however far that is"},
+        {0},
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = command_needs(&command, 1, 1);
+    if (status == ST_OK && !done) status = solve(&command, &question);
+    str_release(&help);
+    arena_free(command.arena);
+    return status;
+}

@@ -1,0 +1,191 @@
+/* Values of one policy: n linear equations (I - gamma P) V = r. */
+#include "rl/mdp_form.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* LAPACK as Fortran names it; its C header is found in another place on every system. */
+void dgetrf_(const int *m, const int *n, double *a, const int *lda, int *pivots, int *info);
+void dgetrs_(const char *trans, const int *n, const int *columns, const double *a, const int *lda, const int *pivots, double *b, const int *ldb, int *info, size_t trans_len);
+
+typedef struct System {
+    const MdpForm *form;
+    const int64_t *rows;
+    const double *reward;
+    double gamma;
+} System;
+
+static double expect(const System *system, int64_t s, const double *V) { return system->gamma * form_expect(system->form, system->rows[s], V); }
+
+/* out = r - (I - gamma P) V; r taken as 0 when `without_reward`. Returns the largest one. */
+static double residual(const System *system, const double *V, bool without_reward, double *out) {
+    double most = 0;
+    const MdpForm *form = system->form;
+#pragma omp parallel for schedule(static, 1024) reduction(max : most) if (form->n > 4096)
+    for (int64_t s = 0; s < form->n; s++) {
+        out[s] = form_is_live(form, s) ? (without_reward ? 0 : system->reward[system->rows[s]]) + expect(system, s, V) - V[s] : 0;
+        if (!(fabs(out[s]) <= most)) most = fabs(out[s]);
+    }
+    out[form->n] = 0;
+    return most;
+}
+
+/* ---- by LU factors, with one step of refinement ---- */
+
+static Status solve_direct(const System *system, double *V) {
+    const MdpForm *form = system->form;
+    int n = 0, one = 1, info;
+    int *index = malloc(((size_t)form->n + 1) * sizeof *index);
+    if (!index) return status_fail(ST_RESOURCE, "out of memory");
+    for (int32_t s = 0; s < form->n; s++) index[s] = form_is_live(form, s) ? n++ : -1;
+    index[form->n] = -1;
+    double *a = calloc((size_t)n * (size_t)n + 1, sizeof *a), *x = malloc(((size_t)n + 1) * sizeof *x), *r = malloc(((size_t)form->n + 1) * sizeof *r);
+    int *pivots = malloc(((size_t)n + 1) * sizeof *pivots);
+    Status status = a && x && r && pivots ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK && n > 0) {
+        for (int32_t s = 0; s < form->n; s++) {
+            if (index[s] < 0) continue;
+            int64_t row = system->rows[s];
+            a[index[s] + (size_t)index[s] * (size_t)n] += 1;
+            for (int64_t k = form->begin[row]; k < form->begin[row + 1]; k++)
+                if (index[form->next[k]] >= 0) a[index[s] + (size_t)index[form->next[k]] * (size_t)n] -= system->gamma * form->probability[k];
+        }
+        int threads = omp_get_max_threads();
+        omp_set_num_threads(1); /* on more threads it rounds otherwise */
+        dgetrf_(&n, &n, a, &n, pivots, &info);
+        omp_set_num_threads(threads);
+        if (info != 0) status = status_fail(ST_NUMERIC, "the equations of the policy's values are singular");
+        memset(V, 0, ((size_t)form->n + 1) * sizeof *V);
+        for (int pass = 0; pass < 2 && status == ST_OK; pass++) {
+            residual(system, V, false, r);
+            for (int32_t s = 0; s < form->n; s++)
+                if (index[s] >= 0) x[index[s]] = r[s];
+            dgetrs_("N", &n, &one, a, &n, pivots, x, &n, &info, 1);
+            for (int32_t s = 0; s < form->n; s++)
+                if (index[s] >= 0) V[s] += x[index[s]];
+        }
+    }
+    free(index);
+    free(a);
+    free(x);
+    free(r);
+    free(pivots);
+    return status;
+}
+
+/* ---- BiCGSTAB (van der Vorst 1992), sums by blocks so that threads change nothing ---- */
+
+static double dot(const double *a, const double *b, int64_t n) {
+    enum { BLOCK = 4096 };
+    double sums[64] = {0}, sum = 0;
+    for (int64_t first = 0; first < n; first += BLOCK * 64) {
+        int64_t blocks = MIN(64, (n - first + BLOCK - 1) / BLOCK);
+#pragma omp parallel for if (blocks > 4)
+        for (int64_t i = 0; i < blocks; i++) {
+            sums[i] = 0;
+            for (int64_t k = first + i * BLOCK; k < MIN(n, first + (i + 1) * BLOCK); k++) sums[i] += a[k] * b[k];
+        }
+        for (int64_t i = 0; i < blocks; i++) sum += sums[i];
+    }
+    return sum;
+}
+
+/* out = (I - gamma P) x */
+static void multiply(const System *system, const double *x, double *out) {
+    residual(system, x, true, out);
+    for (int64_t s = 0; s < system->form->n; s++) out[s] = -out[s];
+}
+
+static Status bicgstab(const System *system, double target, double *V, int64_t *iterations) {
+    enum { VECTORS = 6, LIMIT = 2000 };
+    int64_t n = system->form->n;
+    double *memory = calloc((size_t)(n + 1) * VECTORS, sizeof *memory);
+    if (!memory) return status_fail(ST_RESOURCE, "out of memory");
+    double *r = memory, *r0 = r + n + 1, *p = r0 + n + 1, *v = p + n + 1, *s = v + n + 1, *t = s + n + 1;
+    double rho = 1, alpha = 1, omega = 1;
+    double most = residual(system, V, false, r);
+    memcpy(r0, r, (size_t)n * sizeof *r);
+    for (int i = 0; i < LIMIT && most > target && isfinite(most) && !interrupt_requested(); i++, ++*iterations) {
+        double new_rho = dot(r0, r, n), beta = new_rho / rho * (alpha / omega);
+        if (!isfinite(beta) || new_rho == 0) break;
+        rho = new_rho;
+        for (int64_t k = 0; k < n; k++) p[k] = r[k] + beta * (p[k] - omega * v[k]);
+        multiply(system, p, v);
+        alpha = rho / dot(r0, v, n);
+        if (!isfinite(alpha)) break;
+        for (int64_t k = 0; k < n; k++) s[k] = r[k] - alpha * v[k];
+        multiply(system, s, t);
+        double tt = dot(t, t, n);
+        omega = tt > 0 ? dot(t, s, n) / tt : 0;
+        most = 0;
+        for (int64_t k = 0; k < n; k++) {
+            V[k] += alpha * p[k] + omega * s[k];
+            r[k] = s[k] - omega * t[k];
+            most = fmax(most, fabs(r[k]));
+        }
+        if (omega == 0) break;
+    }
+    free(memory);
+    return ST_OK;
+}
+
+/* State by state with the newest values: slow, but it goes on where the above is stuck. */
+static double gauss_seidel(const System *system, double *V) {
+    const MdpForm *form = system->form;
+    double most = 0;
+    for (int32_t s = 0; s < form->n; s++) {
+        if (!form_is_live(form, s)) continue;
+        double value = system->reward[system->rows[s]] + expect(system, s, V);
+        most = fmax(most, fabs(value - V[s]));
+        V[s] = value;
+    }
+    return most;
+}
+
+static double size_of(const MdpForm *form, const double *V) {
+    double size = 0;
+    for (int64_t s = 0; s < form->n; s++) size = fmax(size, fabs(V[s]));
+    return size;
+}
+
+/* BiCGSTAB as long as it helps. *off: the largest residual that is left. */
+static Status solve_iterative(const System *system, double target, double *V, double *off, int64_t *count) {
+    enum { ROUNDS = 4 };
+    size_t bytes = ((size_t)system->form->n + 1) * sizeof(double);
+    double *r = malloc(bytes), *best = malloc(bytes);
+    Status status = r && best ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK) *off = residual(system, V, false, r);
+    for (int round = 0; round < ROUNDS && status == ST_OK && *off > target; round++) {
+        memcpy(best, V, bytes);
+        status = bicgstab(system, target / 2, V, count); /* its own residual drifts away from the true one: begin again from that */
+        double now = residual(system, V, false, r);
+        if (!(now < *off)) {
+            memcpy(V, best, bytes);
+            break;
+        }
+        *off = now;
+    }
+    free(r);
+    free(best);
+    return status;
+}
+
+Status form_policy_values(const MdpForm *form, const int64_t *rows, const double *reward, double gamma, double target, double *V, int64_t *sweeps) {
+    enum { LIMIT = 100000, DIRECT_AT_LAST = 6000 };
+    System system = {form, rows, reward ? reward : form->reward, gamma};
+    int64_t count = 0;
+    double off;
+    if (form->n > FORM_DIRECT) {
+        TRY(solve_iterative(&system, target, V, &off, &count));
+        bool stuck = off > target && off > 64 * UNIT_ROUNDOFF * (form->reward_size + size_of(form, V));
+        if (stuck && form->n <= DIRECT_AT_LAST) TRY(solve_direct(&system, V));
+        for (int64_t i = 0; stuck && form->n > DIRECT_AT_LAST && i < LIMIT && off > target && !interrupt_requested(); i++, count++) {
+            off = gauss_seidel(&system, V);
+            if (i % 256 == 0 && off <= 8 * UNIT_ROUNDOFF * size_of(form, V)) break;
+        }
+    } else TRY(solve_direct(&system, V));
+    if (sweeps) *sweeps = MAX(count, 1);
+    return ST_OK;
+}

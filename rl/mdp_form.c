@@ -1,0 +1,89 @@
+/* From a Mdp to rows of expected rewards. */
+#include "rl/mdp_form.h"
+
+#include <math.h>
+#include <string.h>
+
+double *form_vector(const MdpForm *form, Arena *arena) { return arena_zero(arena, ((size_t)form->n + 1) * sizeof(double)); }
+
+/* What is borrowed and what becomes new: an outcome that ends the episode leads to state n. */
+static Status redirect_done(const Mdp *mdp, Arena *arena, MdpForm *form) {
+    form->next = mdp->next;
+    if (!mdp->done) return ST_OK;
+    int64_t entries = mdp->begin[form->n_rows];
+    int32_t *next = arena_alloc(arena, (size_t)entries * sizeof *next);
+    if (!next) return ST_RESOURCE;
+    for (int64_t k = 0; k < entries; k++) next[k] = mdp->done[k] ? mdp->n_states : mdp->next[k];
+    form->next = next;
+    return ST_OK;
+}
+
+/* Sizes of one block of rows, which are put together in any order: they are all maxima. */
+typedef struct Sizes { double mass, imbalance, reward_size; int64_t longest; bool closed, even; } Sizes;
+
+static void row_sizes(const Mdp *mdp, MdpForm *form, int64_t row, Sizes *sizes) {
+    int64_t begin = mdp->begin[row], end = mdp->begin[row + 1];
+    double reward = 0, size = 0, sum = 0, mass = 0;
+    for (int64_t k = begin; k < end; k++) {
+        double p = mdp->probability[k];
+        int32_t next = form->next[k];
+        reward += p * mdp->reward[k];
+        size += p * fabs(mdp->reward[k]);
+        sum += p;
+        if (next < form->n && form_is_live(form, next)) mass += p;
+        else sizes->closed = false;
+    }
+    form->reward[row] = reward;
+    sizes->mass = fmax(sizes->mass, mass);
+    sizes->imbalance = fmax(sizes->imbalance, fabs(sum - 1));
+    sizes->reward_size = fmax(sizes->reward_size, size);
+    sizes->longest = MAX(sizes->longest, end - begin);
+    if (begin != row * form->fan || end - begin != form->fan) sizes->even = false;
+}
+
+static void measure(const Mdp *mdp, MdpForm *form) {
+    enum { BLOCK = 1 << 14 };
+    int64_t blocks = (form->n + BLOCK - 1) / BLOCK;
+    Sizes all = {.closed = true, .even = true};
+    form->fan = (int32_t)MIN(mdp->begin[1], INT32_MAX);
+#pragma omp parallel for schedule(dynamic)
+    for (int64_t block = 0; block < blocks; block++) {
+        Sizes own = {.closed = true, .even = true};
+        for (int64_t s = block * BLOCK; s < MIN(form->n, (block + 1) * BLOCK); s++) {
+            bool live = form_is_live(form, s);
+            for (int64_t row = s * form->width; row < (s + 1) * form->width; row++) {
+                if (live) row_sizes(mdp, form, row, &own);
+                else form->reward[row] = 0;
+            }
+            if (!live) own.even = false;
+        }
+#pragma omp critical(mdp_form_sizes)
+        {
+            all.mass = fmax(all.mass, own.mass);
+            all.imbalance = fmax(all.imbalance, own.imbalance);
+            all.reward_size = fmax(all.reward_size, own.reward_size);
+            all.longest = MAX(all.longest, own.longest);
+            all.closed &= own.closed;
+            all.even &= own.even;
+        }
+    }
+    form->mass = all.mass;
+    form->imbalance = all.imbalance;
+    form->reward_size = all.reward_size;
+    form->longest = all.longest;
+    form->closed = all.closed;
+    if (!all.even) form->fan = 0;
+}
+
+Status mdp_form_make(const NamedMdp *world, bool needs_values, Arena *arena, MdpForm *form) {
+    const Mdp *mdp = &world->mdp;
+    *form = (MdpForm){.n = mdp->n_states, .n_rows = (int64_t)mdp->n_states * mdp->n_actions, .gamma = mdp->gamma, .width = mdp->n_actions, .begin = mdp->begin, .probability = mdp->probability,
+                      .arena = arena};
+    for (int32_t s = 0; s < mdp->n_states && !form->ended; s++)
+        if (mdp->terminal[s]) form->ended = mdp->terminal;
+    form->reward = arena_alloc(arena, (size_t)form->n_rows * sizeof *form->reward);
+    if (!form->reward) return ST_RESOURCE;
+    TRY(redirect_done(mdp, arena, form));
+    measure(mdp, form);
+    return needs_values && mdp->gamma == 1 ? form_join(world, form) : ST_OK;
+}

@@ -1,0 +1,109 @@
+/* The form of a Mdp that solvers work on: every choice of a state is a row with its expected reward, and entries (next state, probability) to where it goes on. What ends an episode leads
+ * to one place more, whose value is always 0, so no loop asks whether something ended.
+ *
+ *     q(row) = reward[row] + gamma sum_k probability[k] V[next[k]]        V(s) = max of q over the rows of s
+ *
+ * When gamma is 1 values exist only under conditions, which mdp_form_make checks; states between which one may wander for nothing then are one state (see mdp_graph.c).
+ */
+#ifndef TUNE_MDP_FORM_H
+#define TUNE_MDP_FORM_H
+
+#include "rl/mdp_parts.h"
+
+#define UNIT_ROUNDOFF 1.1102230246251565e-16 /* 2^-53 */
+
+typedef struct MdpForm {
+    int32_t n;                 /* states; vectors over states have n + 1 entries, the last one 0 */
+    int64_t n_rows;
+    double gamma;
+    const bool *ended;         /* (n): no rows, value 0; NULL: none */
+    const int64_t *rows;       /* (n + 1): rows of state i are rows[i] .. rows[i + 1] - 1; NULL: i * width .. */
+    int32_t width;
+    const int64_t *begin;      /* (n_rows + 1): entries of a row */
+    int32_t fan;               /* entries of every row when all have as many (begin[row] = row * fan), else 0 */
+    const int32_t *next;
+    const double *probability;
+    double *reward;            /* (n_rows) */
+    int32_t *state_of;         /* (states of the Mdp): the state here that stands for it; NULL: the same number */
+    int64_t *home_row;         /* (n): rows of a policy under which every episode ends; NULL when gamma < 1 */
+
+    /* What rounding is judged by. */
+    double mass;               /* largest sum of probabilities of a row that go on */
+    double imbalance;          /* largest |sum of all probabilities of a row - 1| */
+    double reward_size;        /* largest sum of probability x |reward| of a row */
+    int64_t longest;           /* entries of the longest row */
+    bool closed;               /* no row ends anything: a constant added to V adds gamma times it to every q */
+    Arena *arena;              /* borrowed */
+} MdpForm;
+
+/* `arena` holds all that is not borrowed from mdp. ST_INPUT when gamma is 1 and values do not exist, with states that show it; ST_RESOURCE. needs_values false: gamma 1 is not looked into
+ * (finite horizon, average reward). */
+Status mdp_form_make(const NamedMdp *world, bool needs_values, Arena *arena, MdpForm *form);
+
+static inline int64_t form_first(const MdpForm *form, int64_t state) { return form->rows ? form->rows[state] : state * form->width; }
+static inline bool form_is_live(const MdpForm *form, int64_t state) { return !form->ended || !form->ended[state]; }
+static inline double form_expect(const MdpForm *form, int64_t row, const double *V) {
+    double sum = 0;
+    for (int64_t k = form->begin[row]; k < form->begin[row + 1]; k++) sum += form->probability[k] * V[form->next[k]];
+    return sum;
+}
+static inline double form_q(const MdpForm *form, int64_t row, const double *V) { return form->reward[row] + form->gamma * form_expect(form, row, V); }
+double *form_vector(const MdpForm *form, Arena *arena); /* n + 1 zeros; NULL when memory is full */
+
+/* ---- mdp_sweep.c: all states once, the same bits for any number of threads ---- */
+
+typedef struct Change { double least, most; } Change; /* of new minus old values, over live states; 0, 0 when there are none */
+static inline double change_size(Change change) { return change.most > -change.least ? change.most : -change.least; }
+Change form_sweep(const MdpForm *form, const double *V, double *new_V);
+Change form_sweep_greedy(const MdpForm *form, const double *V, double *new_V, int64_t *rows); /* and the first best row of each state */
+Change form_sweep_policy(const MdpForm *form, int64_t *rows, const double *V, double *new_V);
+/* The best value of one state; *best, unless NULL, is its first row. */
+double form_best(const MdpForm *form, int64_t state, const double *V, int64_t *best);
+/* rows[i] becomes the first best row of state i where that is better than rows[i] by more than `margin`; says how many changed. rows[i] < 0: none yet. */
+int64_t form_improve(const MdpForm *form, const double *V, double margin, int64_t *rows);
+
+/* ---- mdp_graph.c ---- */
+
+/* Joins the states of every set within which one may wander for ever for nothing, with "stay there: 0" as one more row, and checks that values exist. `world` is for messages. */
+Status form_join(const NamedMdp *world, MdpForm *form);
+
+/* ---- mdp_direct.c ---- */
+
+/* V of the policy that takes rows[i] in state i: V = reward + gamma P V, `reward` by row (NULL: the form's). LAPACK for up to FORM_DIRECT states, else BiCGSTAB and sweeps, begun from V, until no
+ * equation is off by more than `target` or rounding allows no better. *sweeps (may be NULL) counts iterations, 1 for LAPACK. ST_NUMERIC when the equations are singular. */
+enum { FORM_DIRECT = 1024 };
+Status form_policy_values(const MdpForm *form, const int64_t *rows, const double *reward, double gamma, double target, double *V, int64_t *sweeps);
+
+/* ---- mdp_certify.c ---- */
+
+/* The most that one q of `form_sweep` from V is off by rounding of the computation, of the probabilities and rewards themselves, and of sums of rows that are not quite 1. */
+double form_rounding(const MdpForm *form, const double *V);
+/* A number that max |V - V*| is certainly not above; INFINITY when none is found. V* is the form's optimal value; with one row a state, the policy's. */
+double form_bound(const MdpForm *form, const double *V);
+
+/* ---- methods: one file mdp_solver_<name>.c and one line of mdp_solvers.def each ---- */
+
+typedef struct MdpWork {
+    const MdpForm *form;
+    const NamedMdp *world;
+    const MdpOptions *options;
+    double *V;                /* (n + 1): where to begin, and the answer */
+    double target;            /* largest |TV - V| to stop at; rounding may stop it before */
+    int64_t limit;            /* of iterations */
+    int64_t iterations;       /* done so far */
+    Arena *arena, *answer_arena;
+} MdpWork;
+/* True when `change` is small enough or cannot become smaller for rounding, or the limit is reached, or the user wants to stop. */
+bool work_is_done(const MdpWork *work, double change);
+/* Where no row ends anything, V* - V lies between gamma / (1 - gamma) times the least and the greatest change that led to V (MacQueen 1966). True when both are that near to each other. */
+bool changes_are_alike(const MdpForm *form, Change change, double target);
+/* Adds the middle of both to V, the result of the sweep that changed so. */
+void add_missing(const MdpForm *form, Change change, double *V);
+
+typedef enum MdpAnswer { ANSWER_VALUES, ANSWER_HORIZON, ANSWER_AVERAGE } MdpAnswer;
+typedef struct MdpSolver { const char *name, *help; MdpAnswer answer; Status (*solve)(MdpWork *work, MdpSolution *solution); } MdpSolver;
+#define MDP_SOLVER(name, answer, help) Status mdp_solver_##name(MdpWork *work, MdpSolution *solution);
+#include "rl/mdp_solvers.def"
+#undef MDP_SOLVER
+
+#endif

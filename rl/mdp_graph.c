@@ -1,0 +1,390 @@
+/* With gamma = 1 the Bellman equation alone does not say what the values are, and they may be infinite. What can happen decides, whatever the probabilities:
+ *
+ *   - End components (de Alfaro 1997): sets of states within which some choices of rows stay for ever. Where such rows earn nothing, one may wander at will, so that all states of the set have one
+ *     value, the best of what any of them can leave for and of staying: 0. They become one state. Without that, V = V' + constant solves the equation as well and value iteration may stop there.
+ *   - A policy must exist under which every episode ends (or stays for nothing); else nothing but endless costs is to be had.
+ *   - In end components that are left, going round must cost something on average; else rewards add up without end.
+ *
+ * Then it is a stochastic shortest path problem (Bertsekas and Tsitsiklis 1991): one solution, and every method finds it.
+ */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rl/mdp_form.h"
+
+/* Work arrays over states and rows of one form; freed together. */
+typedef struct Graph {
+    const MdpForm *form;
+    int32_t *home;        /* (rows): whose row it is */
+    int64_t *into;        /* (n + 1): rows that lead to state i are from[into[i]] .. */
+    int64_t *from;
+    bool *use;            /* (rows) */
+    int32_t *part;        /* (n): strongly connected part over rows in use */
+    int64_t *left;        /* (n): rows in use */
+    int32_t *stack;       /* (n) */
+    int64_t *numbers;     /* (3 n) for the search */
+} Graph;
+
+static void graph_release(Graph *g) {
+    free(g->home);
+    free(g->into);
+    free(g->from);
+    free(g->use);
+    free(g->part);
+    free(g->left);
+    free(g->stack);
+    free(g->numbers);
+}
+
+static bool goes_on(const MdpForm *form, int64_t k) {
+    return form->probability[k] > 0 && form->next[k] < form->n && form_is_live(form, form->next[k]);
+}
+
+static bool may_end(const MdpForm *form, int64_t row) {
+    for (int64_t k = form->begin[row]; k < form->begin[row + 1]; k++)
+        if (form->probability[k] > 0 && !goes_on(form, k)) return true;
+    return form->begin[row] == form->begin[row + 1];
+}
+
+static Status graph_init(Graph *g, const MdpForm *form) {
+    size_t n = (size_t)form->n + 1, rows = (size_t)form->n_rows + 1, entries = (size_t)form->begin[form->n_rows] + 1;
+    *g = (Graph){.form = form, .home = malloc(rows * sizeof *g->home), .into = calloc(n + 1, sizeof *g->into), .from = malloc(entries * sizeof *g->from), .use = malloc(rows),
+                 .part = malloc(n * sizeof *g->part), .left = malloc(n * sizeof *g->left), .stack = malloc(n * sizeof *g->stack), .numbers = malloc(3 * n * sizeof *g->numbers)};
+    if (!g->home || !g->into || !g->from || !g->use || !g->part || !g->left || !g->stack || !g->numbers) {
+        graph_release(g);
+        return status_fail(ST_RESOURCE, "out of memory for the graph of %d states", (int)form->n);
+    }
+    for (int32_t s = 0; s < form->n; s++)
+        for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) g->home[row] = s;
+    for (int pass = 0; pass < 2; pass++) { /* count, then place */
+        for (int64_t row = 0; row < form->n_rows; row++) {
+            if (!form_is_live(form, g->home[row])) continue;
+            for (int64_t k = form->begin[row]; k < form->begin[row + 1]; k++)
+                if (goes_on(form, k)) {
+                    if (pass == 0) g->into[form->next[k] + 1]++;
+                    else g->from[g->into[form->next[k]]++] = row;
+                }
+        }
+        if (pass == 0) for (int32_t s = 0; s < form->n; s++) g->into[s + 1] += g->into[s];
+    }
+    memmove(g->into + 1, g->into, (size_t)form->n * sizeof *g->into);
+    g->into[0] = 0;
+    return ST_OK;
+}
+
+/* Takes a row out of use; a state without rows takes those that lead to it along. */
+static void drop_row(Graph *g, int64_t row) {
+    int32_t open = 0;
+    g->use[row] = false;
+    if (--g->left[g->home[row]] == 0) g->stack[open++] = g->home[row];
+    while (open > 0) {
+        int32_t s = g->stack[--open];
+        for (int64_t i = g->into[s]; i < g->into[s + 1]; i++) {
+            int64_t before = g->from[i];
+            if (!g->use[before]) continue;
+            g->use[before] = false;
+            if (--g->left[g->home[before]] == 0) g->stack[open++] = g->home[before];
+        }
+    }
+}
+
+/* Strongly connected parts over rows in use (Tarjan 1972, without recursion). */
+static void find_parts(Graph *g) {
+    const MdpForm *form = g->form;
+    int64_t *order = g->numbers, *low = order + form->n, *cursor = low + form->n, count = 0; /* cursor: the entry to look at next */
+    int32_t *path = g->stack, *waiting = malloc(((size_t)form->n + 1) * sizeof *waiting), n_path = 0, n_waiting = 0, parts = 0;
+    if (!waiting) return;
+    for (int32_t s = 0; s < form->n; s++) {
+        order[s] = -1;
+        g->part[s] = -1;
+    }
+    for (int32_t root = 0; root < form->n; root++) {
+        if (order[root] >= 0) continue;
+        path[n_path++] = root;
+        order[root] = low[root] = count++;
+        cursor[root] = form->begin[form_first(form, root)];
+        waiting[n_waiting++] = root;
+        while (n_path > 0) {
+            int32_t s = path[n_path - 1], child = -1;
+            int64_t row = form_first(form, s), end = form_first(form, s + 1);
+            while (row < end && form->begin[row + 1] <= cursor[s]) row++;
+            for (; row < end && child < 0; row++) {
+                if (!g->use[row]) {
+                    cursor[s] = MAX(cursor[s], form->begin[row + 1]);
+                    continue;
+                }
+                while (cursor[s] < form->begin[row + 1] && child < 0) {
+                    int64_t k = cursor[s]++;
+                    if (!goes_on(form, k)) continue;
+                    int32_t next = form->next[k];
+                    if (order[next] < 0) child = next;
+                    else if (g->part[next] < 0) low[s] = MIN(low[s], order[next]);
+                }
+            }
+            if (child >= 0) {
+                path[n_path++] = child;
+                order[child] = low[child] = count++;
+                cursor[child] = form->begin[form_first(form, child)];
+                waiting[n_waiting++] = child;
+                continue;
+            }
+            n_path--;
+            if (n_path > 0) low[path[n_path - 1]] = MIN(low[path[n_path - 1]], low[s]);
+            if (low[s] != order[s]) continue;
+            do g->part[waiting[--n_waiting]] = parts;
+            while (waiting[n_waiting] != s);
+            parts++;
+        }
+    }
+    free(waiting);
+}
+
+/* Keeps in use the rows of the largest end components within the rows now in use; `part` then tells them apart. */
+static void find_end_components(Graph *g) {
+    const MdpForm *form = g->form;
+    memset(g->left, 0, (size_t)form->n * sizeof *g->left);
+    for (int64_t row = 0; row < form->n_rows; row++) g->left[g->home[row]] += g->use[row];
+    for (int32_t s = 0; s < form->n; s++) /* what leads to states that have no row */
+        if (g->left[s] == 0)
+            for (int64_t i = g->into[s]; i < g->into[s + 1]; i++)
+                if (g->use[g->from[i]]) drop_row(g, g->from[i]);
+    for (bool changed = true; changed;) {
+        changed = false;
+        find_parts(g);
+        for (int64_t row = 0; row < form->n_rows; row++) {
+            if (!g->use[row]) continue;
+            bool leaves = false;
+            for (int64_t k = form->begin[row]; k < form->begin[row + 1] && !leaves; k++) leaves = goes_on(form, k) && g->part[form->next[k]] != g->part[g->home[row]];
+            if (!leaves) continue;
+            drop_row(g, row);
+            changed = true;
+        }
+    }
+}
+
+/* ---- joining ---- */
+
+/* The expected reward is nothing but rounding. */
+static bool earns_nothing(const MdpForm *form, int64_t row) {
+    return fabs(form->reward[row]) <= (double)(form->begin[row + 1] - form->begin[row] + 1) * UNIT_ROUNDOFF * form->reward_size;
+}
+
+/* The form with each end component in use as one state. */
+static Status join_states(const Graph *g, MdpForm *form) {
+    Arena *arena = form->arena;
+    const MdpForm old = *form;
+    int64_t entries = old.begin[old.n_rows];
+    size_t n = (size_t)old.n + 1, n_rows = (size_t)old.n_rows + n;
+    int32_t *state_of = arena_alloc(arena, n * sizeof *state_of), *of_part = malloc(n * sizeof *of_part), *next = arena_alloc(arena, ((size_t)entries + 1) * sizeof *next);
+    int64_t *rows = arena_zero(arena, (n + 1) * sizeof *rows), *begin = arena_zero(arena, (n_rows + 1) * sizeof *begin), *member = malloc(n * sizeof *member), *chain = malloc(n * sizeof *chain);
+    double *p = arena_alloc(arena, ((size_t)entries + 1) * sizeof *p), *reward = arena_zero(arena, (n_rows + 1) * sizeof *reward);
+    bool *ended = arena_zero(arena, n);
+    Status status = state_of && of_part && next && rows && begin && member && chain && p && reward && ended ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    if (status != ST_OK) goto out;
+    int32_t count = 0;
+    for (int32_t s = 0; s < old.n; s++) of_part[s] = member[s] = -1;
+    for (int32_t s = old.n - 1; s >= 0; s--) { /* chains of the members of each part, in order */
+        if (!g->left[s]) continue;
+        chain[s] = member[g->part[s]];
+        member[g->part[s]] = s;
+    }
+    for (int32_t s = 0; s < old.n; s++) {
+        if (g->left[s] && of_part[g->part[s]] >= 0) state_of[s] = of_part[g->part[s]];
+        else {
+            state_of[s] = count++;
+            if (g->left[s]) of_part[g->part[s]] = state_of[s];
+        }
+    }
+    state_of[old.n] = count;
+    int64_t row = 0, k = 0;
+    int32_t made = 0;
+    for (int32_t s = 0; s < old.n; s++) {
+        if (state_of[s] != made) continue; /* joined to an earlier one */
+        rows[made] = row;
+        ended[made] = !form_is_live(&old, s);
+        for (int64_t m = s; m >= 0 && !ended[made]; m = g->left[s] ? chain[m] : -1) {
+            for (int64_t r = form_first(&old, m); r < form_first(&old, m + 1); r++) {
+                if (g->use[r]) continue;
+                begin[row] = k;
+                reward[row++] = old.reward[r];
+                for (int64_t e = old.begin[r]; e < old.begin[r + 1]; e++) {
+                    next[k] = state_of[old.next[e]];
+                    p[k++] = old.probability[e];
+                }
+            }
+        }
+        if (g->left[s]) begin[row++] = k; /* to stay, for nothing */
+        made++;
+    }
+    rows[made] = row;
+    begin[row] = k;
+    form->n = count;
+    form->n_rows = row;
+    form->rows = rows;
+    form->begin = begin;
+    form->next = next;
+    form->probability = p;
+    form->reward = reward;
+    form->ended = ended;
+    form->state_of = state_of;
+    form->fan = 0;
+    form->closed = false;
+out:
+    free(of_part);
+    free(member);
+    free(chain);
+    return status;
+}
+
+/* ---- what must hold ---- */
+
+/* "state 3", "state 3, state 4 and 17 more": those of the Mdp whose state in the form is marked. */
+static void append_states(Str *text, const NamedMdp *world, const MdpForm *form, const bool *marked) {
+    int64_t count = 0;
+    for (int32_t s = 0; s < world->mdp.n_states; s++) {
+        if (!marked[form->state_of ? form->state_of[s] : s]) continue;
+        if (++count > 3) continue;
+        if (count > 1) str_append(text, ", ");
+        mdp_append_state(text, world, s);
+    }
+    if (count > 3) str_printf(text, " and %lld more", (long long)(count - 3));
+}
+
+static Status no_values(const NamedMdp *world, const MdpForm *form, const bool *marked, const char *why) {
+    Str text = {0};
+    append_states(&text, world, form, marked);
+    status_fail(ST_INPUT, "values do not exist with gamma 1: %s %s", why, str_text(&text));
+    str_release(&text);
+    return status_hint(ST_INPUT, "set gamma below 1, or say what ends an episode (terminal, done)");
+}
+
+/* Policies that surely end: from the end backwards, through rows that never leave the states from where that works. */
+static Status find_home(const Graph *g, const NamedMdp *world, MdpForm *form) {
+    int32_t n = form->n, n_live = 0, n_home = 0, before;
+    bool *within = malloc((size_t)n + 1), *home = malloc((size_t)n + 1);
+    form->home_row = arena_alloc(form->arena, ((size_t)n + 1) * sizeof *form->home_row);
+    Status status = within && home && form->home_row ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    for (int32_t s = 0; s < n && status == ST_OK; s++) n_live += within[s] = form_is_live(form, s);
+    n_home = n_live;
+    do {
+        if (status != ST_OK) break;
+        before = n_home;
+        n_home = 0;
+        int32_t open = 0;
+        memset(home, 0, (size_t)n + 1);
+        for (int64_t row = 0; row < form->n_rows; row++) {
+            g->use[row] = within[g->home[row]];
+            for (int64_t k = form->begin[row]; k < form->begin[row + 1] && g->use[row]; k++) g->use[row] = !goes_on(form, k) || within[form->next[k]];
+            if (!g->use[row] || home[g->home[row]] || !may_end(form, row)) continue;
+            home[g->home[row]] = true;
+            form->home_row[g->home[row]] = row;
+            g->stack[open++] = g->home[row];
+            n_home++;
+        }
+        for (int32_t i = 0; i < open; i++) { /* the stack is a queue here: every state enters once */
+            for (int64_t e = g->into[g->stack[i]]; e < g->into[g->stack[i] + 1]; e++) {
+                int64_t row = g->from[e];
+                int32_t s = g->home[row];
+                if (!g->use[row] || home[s]) continue;
+                home[s] = true;
+                form->home_row[s] = row;
+                g->stack[open++] = s;
+                n_home++;
+            }
+        }
+        memcpy(within, home, (size_t)n);
+    } while (n_home < before);
+    if (status == ST_OK && n_home < n_live) {
+        for (int32_t s = 0; s < n; s++) home[s] = form_is_live(form, s) && !within[s];
+        status = no_values(world, form, home, world->mdp.n_actions == 1 ? "rewards go on for ever from" : "no policy ends the episode for sure from");
+    }
+    free(within);
+    free(home);
+    return status;
+}
+
+/* Bounds on the best reward per step within one end component, by relative value iteration with a lazy half step; ends when the sign is sure. */
+static int sign_of_gain(const Graph *g, const int32_t *members, int32_t n, double *h, double *new_h) {
+    const MdpForm *form = g->form;
+    double tiny = 1e-13 * form->reward_size, low = -INFINITY, high = INFINITY;
+    for (int32_t i = 0; i < n; i++) h[members[i]] = 0;
+    for (int64_t sweep = 0; sweep < 1000000 && high - low > tiny && !interrupt_requested(); sweep++) {
+        low = INFINITY;
+        high = -INFINITY;
+        for (int32_t i = 0; i < n; i++) {
+            int32_t s = members[i];
+            double best = -INFINITY;
+            for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++)
+                if (g->use[row]) best = fmax(best, form->reward[row] + form_expect(form, row, h));
+            new_h[s] = 0.5 * (best + h[s]);
+            low = fmin(low, best - h[s]);
+            high = fmax(high, best - h[s]);
+        }
+        double base = new_h[members[0]];
+        for (int32_t i = 0; i < n; i++) h[members[i]] = new_h[members[i]] - base;
+        if (low > tiny) return 1;
+        if (high < -tiny) return -1;
+    }
+    return 0;
+}
+
+static Status check_component(const Graph *g, const NamedMdp *world, const int32_t *members, int32_t n, double *h, double *new_h, bool *marked) {
+    const MdpForm *form = g->form;
+    bool gains = false, costs = false;
+    for (int32_t i = 0; i < n; i++)
+        for (int64_t row = form_first(form, members[i]); row < form_first(form, members[i] + 1); row++) {
+            if (!g->use[row] || earns_nothing(form, row)) continue;
+            gains |= form->reward[row] > 0;
+            costs |= form->reward[row] < 0;
+        }
+    int sign = !gains ? -1 : !costs ? 1 : sign_of_gain(g, members, n, h, new_h);
+    if (sign < 0) return ST_OK;
+    for (int32_t i = 0; i < n; i++) marked[members[i]] = true;
+    return no_values(world, form, marked, sign > 0 ? "rewards can be had without end in" : "rewards and costs can go round without end, summing to nothing, in");
+}
+
+static Status check_gains(Graph *g, const NamedMdp *world) {
+    const MdpForm *form = g->form;
+    size_t n = (size_t)form->n + 1;
+    for (int64_t row = 0; row < form->n_rows; row++) g->use[row] = form_is_live(form, g->home[row]) && !may_end(form, row);
+    find_end_components(g);
+    int32_t *count = calloc(n + 1, sizeof *count), *members = malloc(n * sizeof *members);
+    double *h = calloc(2 * n, sizeof *h);
+    bool *marked = calloc(n, 1);
+    Status status = count && members && h && marked ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK) {
+        for (int32_t s = 0; s < form->n; s++)
+            if (g->left[s]) count[g->part[s] + 1]++;
+        for (int32_t i = 0; i < form->n; i++) count[i + 1] += count[i];
+        for (int32_t s = 0; s < form->n; s++)
+            if (g->left[s]) members[count[g->part[s]]++] = s;
+        for (int32_t part = 0, first = 0; part < form->n && status == ST_OK; first = count[part++])
+            if (count[part] > first) status = check_component(g, world, members + first, count[part] - first, h, h + n, marked);
+    }
+    free(count);
+    free(members);
+    free(h);
+    free(marked);
+    return status;
+}
+
+Status form_join(const NamedMdp *world, MdpForm *form) {
+    Graph g;
+    TRY(graph_init(&g, form));
+    bool some = false;
+    for (int64_t row = 0; row < form->n_rows; row++) g.use[row] = form_is_live(form, g.home[row]) && earns_nothing(form, row) && !may_end(form, row);
+    find_end_components(&g);
+    for (int32_t s = 0; s < form->n && !some; s++) some = g.left[s] > 0;
+    Status status = ST_OK;
+    if (some) {
+        status = join_states(&g, form);
+        graph_release(&g);
+        if (status == ST_OK) status = graph_init(&g, form);
+        if (status != ST_OK) return status;
+    }
+    status = find_home(&g, world, form);
+    if (status == ST_OK) status = check_gains(&g, world);
+    graph_release(&g);
+    return status;
+}

@@ -1,0 +1,20 @@
+/* Value iteration: V becomes TV. Where no row ends anything, what is missing at the end is known once the changes of all states are alike, and is added: then they need not be small. */
+#include "rl/mdp_form.h"
+
+Status mdp_solver_vi(MdpWork *work, MdpSolution *solution) {
+    const MdpForm *form = work->form;
+    (void)solution;
+    double *other = form_vector(form, work->arena);
+    if (!other) return ST_RESOURCE;
+    while (true) {
+        Change change = form_sweep(form, work->V, other);
+        double *old = work->V;
+        work->V = other;
+        other = old;
+        work->iterations++;
+        if (work_is_done(work, change_size(change))) return ST_OK;
+        if (!changes_are_alike(form, change, work->target)) continue;
+        add_missing(form, change, work->V);
+        return ST_OK;
+    }
+}

@@ -1,0 +1,694 @@
+/* Exact solutions: every method and its certified bound against all policies in long double; worlds with published values; what has no values; finite horizons, reward per step. */
+#include "rl/mdp.h"
+#include "tests/check.h"
+
+#include <float.h>
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static Arena *arena; /* anew for every test */
+
+static int setup(void **state) {
+    (void)state;
+    arena = arena_new(0);
+    return 0;
+}
+
+static int teardown(void **state) {
+    (void)state;
+    arena_free(arena);
+    return 0;
+}
+
+static NamedMdp *finished(MdpBuilder *builder) {
+    NamedMdp *world;
+    check_ok(mdp_builder_finish(builder, &world));
+    return world;
+}
+
+static MdpSolution solved(const NamedMdp *world, const char *method) {
+    MdpSolution solution;
+    check_ok(mdp_solve(&world->mdp, &(MdpOptions){.method = method, .world = world}, arena, &solution));
+    return solution;
+}
+
+static double *uniform_policy(const Mdp *mdp) {
+    size_t n = (size_t)mdp->n_states * (size_t)mdp->n_actions;
+    double *policy = arena_alloc(arena, n * sizeof *policy);
+    for (size_t i = 0; i < n; i++) policy[i] = 1.0 / mdp->n_actions;
+    return policy;
+}
+
+/* Methods that answer with V*; lp only where it was built in. */
+static const char *value_method(size_t i) {
+    for (size_t k = 0, seen = 0;; k++) {
+        const char *name = mdp_method(k, NULL);
+        if (!name) return NULL;
+        if (!strcmp(name, "horizon") || !strcmp(name, "average") || (!HAVE_GLPK && !strcmp(name, "lp"))) continue;
+        if (seen++ == i) return name;
+    }
+}
+
+/* ---- the truth: all deterministic policies in long double ---- */
+
+enum { MAX_STATES = 6, MAX_ACTIONS = 3 };
+typedef enum Existence { EXISTS, UNBOUNDED, NONE, CANCELS } Existence;
+
+typedef struct Chain { int n; long double p[MAX_STATES][MAX_STATES], r[MAX_STATES]; bool live[MAX_STATES], ends[MAX_STATES]; } Chain;
+
+static Chain chain_of(const Mdp *mdp, const int *actions) {
+    Chain chain = {.n = mdp->n_states};
+    for (int s = 0; s < chain.n; s++) {
+        chain.live[s] = !mdp->terminal[s];
+        int64_t row = (int64_t)s * mdp->n_actions + actions[s];
+        for (int64_t k = mdp->begin[row]; chain.live[s] && k < mdp->begin[row + 1]; k++) {
+            long double p = (long double)mdp->probability[k];
+            chain.r[s] += p * (long double)mdp->reward[k];
+            if (mdp->terminal[mdp->next[k]] || (mdp->done && mdp->done[k])) chain.ends[s] |= p > 0;
+            else chain.p[s][mdp->next[k]] += p;
+        }
+    }
+    return chain;
+}
+
+/* Solves the equations of the states in `in`; the others have the value 0. */
+static void chain_values(const Chain *chain, const bool *in, long double gamma, long double *V) {
+    long double a[MAX_STATES][MAX_STATES + 1] = {{0}};
+    int n = chain->n;
+    for (int s = 0; s < n; s++) {
+        for (int t = 0; t < n; t++) a[s][t] = (s == t) - (in[s] && in[t] ? gamma * chain->p[s][t] : 0);
+        a[s][n] = in[s] ? chain->r[s] : 0;
+    }
+    for (int c = 0; c < n; c++) {
+        int pivot = c;
+        for (int s = c; s < n; s++)
+            if (fabsl(a[s][c]) > fabsl(a[pivot][c])) pivot = s;
+        for (int k = 0; k <= n; k++) {
+            long double keep = a[c][k];
+            a[c][k] = a[pivot][k];
+            a[pivot][k] = keep;
+        }
+        for (int s = 0; s < n; s++) {
+            if (s == c || a[s][c] == 0) continue;
+            long double factor = a[s][c] / a[c][c];
+            for (int k = c; k <= n; k++) a[s][k] -= factor * a[c][k];
+        }
+    }
+    for (int s = 0; s < n; s++) V[s] = a[s][n] / a[s][s];
+}
+
+/* V of a policy with gamma 1: infinite where a closed class that is reached earns or costs something on average. */
+static bool undiscounted_values(const Chain *chain, long double *V, bool *cancels) {
+    int n = chain->n;
+    bool reach[MAX_STATES][MAX_STATES], transient[MAX_STATES];
+    long double infinite[MAX_STATES] = {0};
+    for (int s = 0; s < n; s++)
+        for (int t = 0; t < n; t++) reach[s][t] = s == t || chain->p[s][t] > 0;
+    for (int k = 0; k < n; k++)
+        for (int s = 0; s < n; s++)
+            for (int t = 0; t < n; t++) reach[s][t] |= reach[s][k] && reach[k][t];
+    for (int s = 0; s < n; s++) {
+        transient[s] = false;
+        for (int t = 0; t < n && chain->live[s]; t++) transient[s] |= reach[s][t] && (!reach[t][s] || chain->ends[t]);
+    }
+    for (int s = 0; s < n; s++) { /* mean reward of the class of s after many steps */
+        if (transient[s] || !chain->live[s]) continue;
+        bool earns = false;
+        for (int t = 0; t < n; t++) earns |= reach[s][t] && chain->r[t] != 0;
+        if (!earns) continue;
+        long double x[MAX_STATES][MAX_STATES], y[MAX_STATES][MAX_STATES], gain = 0;
+        for (int t = 0; t < n; t++)
+            for (int u = 0; u < n; u++) x[t][u] = 0.5L * chain->p[t][u] + (t == u ? 0.5L : 0);
+        for (int i = 0; i < 24; i++) { /* 2^24 steps; rows are kept at the sum 1 */
+            for (int t = 0; t < n; t++) {
+                long double sum = 0;
+                for (int u = 0; u < n; u++) {
+                    y[t][u] = 0;
+                    for (int k = 0; k < n; k++) y[t][u] += x[t][k] * x[k][u];
+                    sum += y[t][u];
+                }
+                for (int u = 0; u < n && sum > 0; u++) y[t][u] /= reach[s][t] ? sum : 1;
+            }
+            memcpy(x, y, sizeof x);
+        }
+        for (int t = 0; t < n; t++) gain += x[s][t] * chain->r[t];
+        if (fabsl(gain) < 1e-9L) *cancels = true;
+        infinite[s] = gain;
+    }
+    chain_values(chain, transient, 1, V);
+    bool unbounded = false;
+    for (int s = 0; s < n; s++)
+        for (int t = 0; t < n; t++) {
+            if (!chain->live[s] || !reach[s][t] || infinite[t] == 0) continue;
+            if (infinite[t] > 0) unbounded = true;
+            V[s] = -INFINITY;
+        }
+    return unbounded;
+}
+
+static Existence true_values(const Mdp *mdp, long double *best) {
+    int actions[MAX_STATES] = {0};
+    bool unbounded = false, cancels = false;
+    for (int s = 0; s < mdp->n_states; s++) best[s] = -INFINITY;
+    while (true) {
+        Chain chain = chain_of(mdp, actions);
+        long double V[MAX_STATES];
+        if (mdp->gamma < 1) chain_values(&chain, chain.live, (long double)mdp->gamma, V);
+        else unbounded |= undiscounted_values(&chain, V, &cancels);
+        for (int s = 0; s < mdp->n_states; s++) best[s] = fmaxl(best[s], V[s]);
+        int s = 0;
+        while (s < mdp->n_states && ++actions[s] == mdp->n_actions) actions[s++] = 0;
+        if (s == mdp->n_states) break;
+    }
+    if (cancels) return CANCELS;
+    if (unbounded) return UNBOUNDED;
+    for (int s = 0; s < mdp->n_states; s++)
+        if (isinf(best[s])) return NONE;
+    return EXISTS;
+}
+
+typedef struct Draws { RngKey key; uint64_t next; } Draws;
+static int64_t below(Draws *draws, int64_t n) { return (int64_t)rng_below(draws->key, draws->next++, (uint64_t)n); }
+static double uniform(Draws *draws) { return rng_uniform(draws->key, draws->next++); }
+
+/* `tame`: rewards small whole numbers, many of them 0, so that wandering for nothing and costs both happen. */
+static NamedMdp *random_world(uint64_t seed, double gamma, bool tame) {
+    Draws draws = {rng_key(seed, RNG_TEST, tame), 0};
+    int64_t n = 1 + below(&draws, MAX_STATES - 1), actions = 1 + below(&draws, MAX_ACTIONS), terminals = below(&draws, n);
+    double scale = tame ? 1 : pow(10, (double)below(&draws, 7) - 2);
+    MdpBuilder *builder = mdp_builder_new(n, actions, gamma);
+    for (int64_t s = n - terminals; s < n; s++) mdp_builder_terminal(builder, s);
+    for (int64_t s = 0; s < n - terminals; s++)
+        for (int64_t a = 0; a < actions; a++) {
+            int64_t fan = 1 + below(&draws, 3);
+            double p[3], sum = 0;
+            for (int64_t k = 0; k < fan; k++) sum += p[k] = 0.05 + uniform(&draws);
+            for (int64_t k = 0; k < fan; k++) {
+                double reward = tame ? (double)(below(&draws, 3) == 0 ? below(&draws, 4) - 2 : 0) : scale * (uniform(&draws) - 0.5);
+                mdp_builder_add(builder, s, a, below(&draws, n), p[k] / sum, reward, below(&draws, 8) == 0);
+            }
+        }
+    return finished(builder);
+}
+
+static double largest(const long double *V, int n) {
+    double most = 1e-3;
+    for (int s = 0; s < n; s++) most = fmax(most, (double)fabsl(V[s]));
+    return most;
+}
+
+static void check_bound(const char *what, uint64_t seed, const MdpSolution *solution, const long double *truth, int n, double wanted) {
+    long double off = 0;
+    for (int s = 0; s < n; s++) off = fmaxl(off, fabsl((long double)solution->V[s] - truth[s]));
+    if (off > (long double)solution->bound) fail_msg("%s, world %llu: off by %.3Lg, certified %.3g", what, (unsigned long long)seed, off, solution->bound);
+    if (solution->bound > wanted) fail_msg("%s, world %llu: certified %.3g only, off by %.3Lg, wanted %.3g", what, (unsigned long long)seed, solution->bound, off, wanted);
+}
+
+static void bounds_hold_for_every_method(void **state) {
+    (void)state;
+    if (LDBL_MANT_DIG <= DBL_MANT_DIG) skip();
+    static const double gammas[] = {0, 0.5, 0.9, 0.99, 0.999};
+    for (uint64_t seed = 0; seed < 60; seed++) {
+        double gamma = gammas[seed % COUNT_OF(gammas)];
+        NamedMdp *world = random_world(seed, gamma, seed % 3 == 0);
+        long double truth[MAX_STATES];
+        assert_int_equal(true_values(&world->mdp, truth), EXISTS);
+        const char *method;
+        for (size_t i = 0; (method = value_method(i)); i++) {
+            MdpSolution solution = solved(world, method);
+            check_bound(method, seed, &solution, truth, world->mdp.n_states, 1e-12 + 1e-14 / (1 - gamma) * largest(truth, world->mdp.n_states) * 2);
+        }
+        named_mdp_free(world);
+    }
+}
+
+/* Stopped anywhere on the way, what is certified still holds. */
+static void bounds_hold_when_stopped_early(void **state) {
+    (void)state;
+    if (LDBL_MANT_DIG <= DBL_MANT_DIG) skip();
+    for (uint64_t seed = 0; seed < 40; seed++) {
+        NamedMdp *world = random_world(seed, seed % 2 ? 0.95 : 1, false);
+        long double truth[MAX_STATES];
+        if (true_values(&world->mdp, truth) == EXISTS) {
+            const char *method;
+            for (size_t i = 0; (method = value_method(i)); i++)
+                for (int64_t limit = 1; limit < 40; limit += 6) {
+                    MdpSolution solution;
+                    check_ok(mdp_solve(&world->mdp, &(MdpOptions){.method = method, .max_iterations = limit}, arena, &solution));
+                    check_bound(method, seed, &solution, truth, world->mdp.n_states, INFINITY);
+                }
+        }
+        named_mdp_free(world);
+    }
+}
+
+static void undiscounted_values_are_found_or_refused(void **state) {
+    (void)state;
+    if (LDBL_MANT_DIG <= DBL_MANT_DIG) skip();
+    int counts[4] = {0};
+    for (uint64_t seed = 0; seed < 400; seed++) {
+        NamedMdp *world = random_world(seed, 1, seed % 4 != 0);
+        long double truth[MAX_STATES];
+        Existence existence = true_values(&world->mdp, truth);
+        counts[existence]++;
+        const char *method;
+        for (size_t i = 0; (method = value_method(i)) && existence != CANCELS; i++) {
+            MdpSolution solution;
+            Status status = mdp_solve(&world->mdp, &(MdpOptions){.method = method}, arena, &solution);
+            if (status != (existence == EXISTS ? ST_OK : ST_INPUT)) fail_msg("%s, world %llu: existence %d, status %d: %s", method, (unsigned long long)seed, (int)existence, (int)status, status == ST_OK ? "" : status_text());
+            if (status == ST_OK) check_bound(method, seed, &solution, truth, world->mdp.n_states, 1e-9 * largest(truth, world->mdp.n_states));
+            else check_text("values do not exist");
+        }
+        named_mdp_free(world);
+    }
+    for (int i = 0; i < 3; i++) assert_true(counts[i] > 8);
+}
+
+/* ---- published values ---- */
+
+static NamedMdp *opened(const char *spec, double gamma) {
+    NamedMdp *world;
+    check_ok(mdp_open(spec, &world));
+    world->mdp.gamma = gamma;
+    return world;
+}
+
+static json_t *expected(const char *file) {
+    char path[512];
+    json_t *root;
+    if (!shared_path(file, path, sizeof path)) skip();
+    check_ok(json_read_file(path, &root));
+    return root;
+}
+
+static void check_values(const char *what, const double *got, const json_t *want, double tolerance) {
+    size_t n = json_array_size(want);
+    double *values = arena_alloc(arena, n * sizeof *values);
+    assert_true(n > 0);
+    for (size_t i = 0; i < n; i++) values[i] = json_number_value(json_array_get(want, i));
+    check_close_f64(what, got, values, n, tolerance, 0);
+}
+
+static void check_lake(const char *spec, const json_t *want) {
+    static const char *const gammas[] = {"0.9", "0.95", "0.99", "1.0"};
+    for (size_t i = 0; i < COUNT_OF(gammas); i++) {
+        NamedMdp *world = opened(spec, atof(gammas[i]));
+        char key[64];
+        snprintf(key, sizeof key, "V*_gamma_%s", gammas[i]);
+        const char *method;
+        for (size_t m = 0; (method = value_method(m)); m++) {
+            MdpSolution solution = solved(world, method);
+            check_values(key, solution.V, json_object_get(want, key), 1e-11); /* twelve digits are given */
+            assert_true(solution.bound < 1e-11);
+            snprintf(key, sizeof key, "greedy_gamma_%s", gammas[i]);
+            const json_t *greedy = json_object_get(want, key);
+            for (int32_t s = 0; greedy && s < 16; s++)
+                if (!world->mdp.terminal[s]) assert_int_equal(solution.policy[s], json_integer_value(json_array_get(greedy, (size_t)s)));
+            snprintf(key, sizeof key, "V*_gamma_%s", gammas[i]);
+        }
+        snprintf(key, sizeof key, "V_uniform_gamma_%s", gammas[i]);
+        if (json_object_get(want, key)) {
+            MdpSolution solution;
+            check_ok(mdp_evaluate(&world->mdp, uniform_policy(&world->mdp), &(MdpOptions){0}, arena, &solution));
+            check_values(key, solution.V, json_object_get(want, key), 1e-11);
+            assert_true(solution.bound < 1e-11);
+        }
+        named_mdp_free(world);
+    }
+}
+
+static void lakes_and_cliffs_are_as_published(void **state) {
+    (void)state;
+    json_t *root = expected("data/rl/expected.json");
+    const json_t *lake = json_object_get(root, "FrozenLake"), *cliff = json_object_get(root, "CliffWalking");
+    check_lake("FrozenLake-v1", json_object_get(lake, "4x4_slippery"));
+    check_lake("FrozenLake-v1:is_slippery=false", json_object_get(lake, "4x4_deterministic"));
+    NamedMdp *world = opened("CliffWalking-v1", 0.99);
+    MdpSolution solution = solved(world, "vi");
+    for (int32_t s = 0; s < 37; s++) check_close(solution.V[s], json_number_value(json_array_get(json_object_get(cliff, "V*_gamma_0.99"), (size_t)s)), 1e-9); /* the rest is never entered */
+    world->mdp.gamma = 1;
+    solution = solved(world, "gs");
+    for (int32_t s = 0; s < 37; s++) check_close(solution.V[s], json_number_value(json_array_get(json_object_get(cliff, "V*_gamma_1"), (size_t)s)), 1e-9);
+    named_mdp_free(world);
+    json_decref(root);
+}
+
+static void lake_q_values_are_the_reference_programs(void **state) {
+    (void)state;
+    json_t *root = expected("golden/rl/frozenlake.json");
+    NamedMdp *world = opened("FrozenLake-v1", 0.99);
+    MdpSolution solution = solved(world, NULL);
+    const json_t *want = json_object_get(root, "optimal_q_slippery_gamma_0.99");
+    for (int32_t s = 0; s < 16; s++)
+        if (!world->mdp.terminal[s]) check_values("Q", solution.Q + 4 * s, json_array_get(want, (size_t)s), 1e-9);
+    named_mdp_free(world);
+    json_decref(root);
+}
+
+/* Steps, ends and rewards of Gymnasium's Taxi; from the 300 states an episode may begin in the best return is 7.93 on average. */
+static void taxi_is_solved(void **state) {
+    (void)state;
+    json_t *root = expected("golden/rl/taxi.json");
+    const json_t *next = json_object_get(root, "next_state"), *reward = json_object_get(root, "reward"), *done = json_object_get(root, "done"), *starts = json_object_get(root, "initial_states");
+    MdpBuilder *builder = mdp_builder_new(500, 6, 1);
+    for (size_t s = 0; s < 500; s++)
+        for (size_t a = 0; a < 6; a++)
+            mdp_builder_add(builder, (int64_t)s, (int64_t)a, json_integer_value(json_array_get(json_array_get(next, s), a)), 1, json_number_value(json_array_get(json_array_get(reward, s), a)),
+                            json_integer_value(json_array_get(json_array_get(done, s), a)));
+    NamedMdp *world = finished(builder);
+    static const double gammas[] = {1, 0.99, 0.9}, means[] = {7.93, 6.327464, -1.263323};
+    for (size_t g = 0; g < COUNT_OF(gammas); g++) {
+        world->mdp.gamma = gammas[g];
+        const char *method;
+        for (size_t m = 0; (method = value_method(m)); m++) {
+            MdpSolution solution = solved(world, method);
+            double sum = 0;
+            for (size_t i = 0; i < json_array_size(starts); i++) sum += solution.V[json_integer_value(json_array_get(starts, i))];
+            check_close(sum / 300, means[g], gammas[g] == 1 ? 1e-9 : 6e-7);
+            assert_true(solution.bound < 1e-10);
+        }
+    }
+    named_mdp_free(world);
+    json_decref(root);
+}
+
+/* Sutton and Barto, example 4.1: a 4x4 grid with two ends, -1 a step. */
+static NamedMdp *small_grid(void) {
+    MdpBuilder *builder = mdp_builder_new(16, 4, 1);
+    static const int down[] = {-1, 0, 1, 0}, right[] = {0, 1, 0, -1};
+    mdp_builder_terminal(builder, 0);
+    mdp_builder_terminal(builder, 15);
+    for (int s = 1; s < 15; s++)
+        for (int a = 0; a < 4; a++) {
+            int row = s / 4 + down[a], column = s % 4 + right[a];
+            bool inside = row >= 0 && row < 4 && column >= 0 && column < 4;
+            mdp_builder_add(builder, s, a, inside ? row * 4 + column : s, 1, -1, false);
+        }
+    return finished(builder);
+}
+
+static void sweeps_are_the_books(void **state) {
+    (void)state;
+    static const double random_walk[] = {0, -14, -20, -22, -14, -18, -20, -20, -20, -20, -18, -14, -22, -20, -14, 0}, best[] = {0, -1, -2, -3, -1, -2, -3, -2, -2, -3, -2, -1, -3, -2, -1, 0};
+    static const struct { int64_t k; double V[5]; } sweeps[] = {{1, {-1, -1, -1, -1, -1}}, {2, {-1.75, -2, -2, -2, -2}}, {3, {-2.4375, -2.9375, -3, -2.875, -3}}};
+    static const double in_place[] = {0, -1, -1.25, -1.3125, -1, -1.5, -1.6875, -1.75};
+    NamedMdp *world = small_grid();
+    MdpSolution solution;
+    check_ok(mdp_evaluate(&world->mdp, uniform_policy(&world->mdp), &(MdpOptions){0}, arena, &solution));
+    check_close_f64("V of the random policy", solution.V, random_walk, 16, 1e-12, 0);
+    check_close(solution.Q[4 * 11 + 2], -1, 1e-12);
+    check_close(solution.Q[4 * 7 + 2], -15, 1e-12);
+    assert_true(solution.bound < 1e-10);
+    solution = solved(world, "pi");
+    check_close_f64("V*", solution.V, best, 16, 1e-12, 0);
+    assert_int_equal(solution.policy[0], -1);
+    assert_int_equal(solution.policy[5], 0); /* up and left are as good: the lower one */
+    Mdp process;
+    check_ok(mdp_under_policy(&world->mdp, uniform_policy(&world->mdp), world, arena, &process));
+    for (size_t i = 0; i < COUNT_OF(sweeps); i++) {
+        check_ok(mdp_solve(&process, &(MdpOptions){.method = "vi", .max_iterations = sweeps[i].k}, arena, &solution));
+        const double got[] = {solution.V[1], solution.V[2], solution.V[3], solution.V[5], solution.V[6]};
+        check_close_f64("V after k sweeps", got, sweeps[i].V, 5, 1e-15, 0);
+        assert_int_equal(solution.iterations, sweeps[i].k);
+    }
+    check_ok(mdp_solve(&process, &(MdpOptions){.method = "gs", .max_iterations = 1}, arena, &solution));
+    check_close_f64("V after one sweep in place", solution.V, in_place, 8, 1e-15, 0);
+    named_mdp_free(world);
+}
+
+/* pymdptoolbox's two examples, with the values that its own stopping rules lead to where these are sweeps of the same method. */
+static NamedMdp *forest(double gamma) {
+    MdpBuilder *builder = mdp_builder_new(3, 2, gamma);
+    static const double wait_reward[] = {0, 0, 4}, cut_reward[] = {0, 1, 2};
+    for (int s = 0; s < 3; s++) {
+        mdp_builder_add(builder, s, 0, 0, 0.1, wait_reward[s], false);
+        mdp_builder_add(builder, s, 0, MIN(s + 1, 2), 0.9, wait_reward[s], false);
+        mdp_builder_add(builder, s, 1, 0, 1, cut_reward[s], false);
+    }
+    return finished(builder);
+}
+
+static NamedMdp *small_example(double gamma) {
+    MdpBuilder *builder = mdp_builder_new(2, 2, gamma);
+    static const double p[2][2][2] = {{{.5, .5}, {.8, .2}}, {{0, 1}, {.1, .9}}}, r[2][2] = {{5, 10}, {-1, 2}};
+    for (int a = 0; a < 2; a++)
+        for (int s = 0; s < 2; s++)
+            for (int t = 0; t < 2; t++) mdp_builder_add(builder, s, a, t, p[a][s][t], r[s][a], false);
+    return finished(builder);
+}
+
+static MdpSolution after(const NamedMdp *world, const char *method, int64_t iterations) {
+    MdpSolution solution;
+    check_ok(mdp_solve(&world->mdp, &(MdpOptions){.method = method, .max_iterations = iterations}, arena, &solution));
+    return solution;
+}
+
+static void toolbox_examples_are_reproduced(void **state) {
+    (void)state;
+    NamedMdp *world = forest(0.9), *other = small_example(0.9);
+    const char *method;
+    for (size_t i = 0; (method = value_method(i)); i++) {
+        check_close_f64("forest", solved(world, method).V, ((const double[]){26.244, 29.484, 33.484}), 3, 1e-11, 0);
+        check_close_f64("forest Q", solved(world, method).Q, ((const double[]){26.244, 23.6196, 29.484, 24.6196, 33.484, 25.6196}), 6, 1e-11, 0);
+        check_close_f64("small", solved(other, method).V, ((const double[]){42.44186046511628, 36.04651162790698}), 2, 1e-11, 0);
+        assert_int_equal(solved(other, method).policy[0], 1);
+        assert_int_equal(solved(other, method).policy[1], 0);
+    }
+    check_close_f64("vi, 4 sweeps", after(world, "vi", 4).V, ((const double[]){5.05197, 8.29197, 12.29197}), 3, 1e-12, 0);
+    check_close_f64("gs, 34 sweeps", after(world, "gs", 34).V, ((const double[]){25.5833879767579, 28.830654635546928, 32.83065463554693}), 3, 1e-9, 0);
+    check_close_f64("small vi, 26 sweeps", after(other, "vi", 26).V, ((const double[]){40.048625392716815, 33.65371175967546}), 2, 1e-9, 0);
+    world->mdp.gamma = 0.96;
+    check_close_f64("vi, 4 sweeps, gamma .96", after(world, "vi", 4).V, ((const double[]){5.93215488, 9.38815488, 13.38815488}), 3, 1e-12, 0);
+    check_close_f64("gamma .96", solved(world, NULL).V, ((const double[]){74.6496, 78.1056, 82.1056}), 3, 1e-10, 0);
+    world->mdp.gamma = 0.99;
+    check_close_f64("gamma .99", solved(world, NULL).V, ((const double[]){317.5524, 321.1164, 325.1164}), 3, 1e-10, 0);
+    named_mdp_free(world);
+    named_mdp_free(other);
+}
+
+static void horizons_go_backwards(void **state) {
+    (void)state;
+    NamedMdp *world = forest(0.9);
+    MdpSolution solution;
+    check_ok(mdp_solve(&world->mdp, &(MdpOptions){.horizon = 3}, arena, &solution));
+    check_close_f64("V", solution.step_V, ((const double[]){2.6973, 5.9373, 9.9373, .81, 3.24, 7.24, 0, 1, 4, 0, 0, 0}), 12, 1e-14, 0);
+    assert_memory_equal(solution.step_policy, ((const int32_t[]){0, 0, 0, 0, 0, 0, 0, 1, 0}), 9 * sizeof(int32_t));
+    check_close_f64("V now", solution.V, solution.step_V, 3, 0, 0);
+    assert_true(solution.bound < 1e-13 && solution.bound > 0 && solution.horizon == 3);
+    world->mdp.gamma = 1; /* nothing needs to end */
+    check_ok(mdp_solve(&world->mdp, &(MdpOptions){.horizon = 2000}, arena, &solution));
+    check_close(solution.V[0] / 2000, 3.24, 0.01);
+    check_status(mdp_solve(&world->mdp, &(MdpOptions){.method = "horizon"}, arena, &solution), ST_USAGE);
+    check_status(mdp_solve(&world->mdp, &(MdpOptions){.method = "vi", .horizon = 4}, arena, &solution), ST_USAGE);
+    named_mdp_free(world);
+}
+
+static void reward_per_step_is_bounded_too(void **state) {
+    (void)state;
+    NamedMdp *world = forest(0.9), *other = small_example(0.9);
+    MdpSolution solution = solved(world, "average");
+    check_close(solution.gain, 3.24, 1e-12);
+    assert_true(fabs(solution.gain - 3.24) <= solution.bound && solution.bound < 1e-12);
+    check_close(solution.V[0], 0, 0);
+    check_close(solution.Q[1], -3.24, 1e-11); /* of cutting at once: back where it was, nothing earned */
+    solution = solved(other, "average");
+    check_close(solution.gain, 7 / 1.8, 1e-12);
+    named_mdp_free(world);
+    named_mdp_free(other);
+
+    MdpBuilder *builder = mdp_builder_new(2, 1, 1); /* periodic: 0 and 1 in turns */
+    mdp_builder_add(builder, 0, 0, 1, 1, 3, false);
+    mdp_builder_add(builder, 1, 0, 0, 1, -1, false);
+    world = finished(builder);
+    solution = solved(world, "average");
+    check_close(solution.gain, 1, 1e-12);
+    check_close(solution.V[1], -2, 1e-11);
+    named_mdp_free(world);
+    world = small_grid();
+    check_status(mdp_solve(&world->mdp, &(MdpOptions){.method = "average"}, arena, &solution), ST_INPUT);
+    check_text("state 1 the episode can end");
+    named_mdp_free(world);
+}
+
+/* ---- gamma 1 ---- */
+
+/* Two rooms between which one may walk for nothing; one door costs 5 behind a gift of 3, another gives 2. Value iteration from anywhere would believe in the gift alone. */
+static void wandering_for_nothing_earns_nothing(void **state) {
+    (void)state;
+    MdpBuilder *builder = mdp_builder_new(4, 2, 1);
+    mdp_builder_terminal(builder, 3);
+    mdp_builder_add(builder, 0, 0, 1, 1, 0, false);
+    mdp_builder_add(builder, 0, 1, 2, 1, 3, false);
+    mdp_builder_add(builder, 1, 0, 0, 1, 0, false);
+    mdp_builder_add(builder, 1, 1, 3, 1, -1, false);
+    mdp_builder_add(builder, 2, 0, 3, 1, -5, false);
+    mdp_builder_add(builder, 2, 1, 3, 1, -6, false);
+    NamedMdp *world = finished(builder);
+    const char *method;
+    for (size_t i = 0; (method = value_method(i)); i++) {
+        MdpSolution solution = solved(world, method);
+        check_close_f64(method, solution.V, ((const double[]){0, 0, -5, 0}), 4, 1e-12, 0);
+        assert_true(solution.bound < 1e-11);
+    }
+    world->mdp.reward[3] = 2; /* through the other door */
+    check_close_f64("a door that pays", solved(world, NULL).V, ((const double[]){2, 2, -5, 0}), 4, 1e-12, 0);
+    named_mdp_free(world);
+}
+
+static void missing_values_are_said(void **state) {
+    (void)state;
+    MdpBuilder *builder = mdp_builder_new(3, 1, 1);
+    static const char *const names[] = {"home", "mill", "end"}, *const actions[] = {"go"};
+    mdp_builder_names(builder, names, actions);
+    mdp_builder_terminal(builder, 2);
+    mdp_builder_add(builder, 0, 0, 2, 1, 1, false);
+    mdp_builder_add(builder, 1, 0, 1, 1, 1, false);
+    NamedMdp *world = finished(builder);
+    MdpSolution solution;
+    check_status(mdp_solve(&world->mdp, &(MdpOptions){.world = world}, arena, &solution), ST_INPUT);
+    check_text("state 'mill'");
+    check_contains(status_hint_text(), "gamma below 1");
+    check_status(mdp_evaluate(&world->mdp, uniform_policy(&world->mdp), &(MdpOptions){.world = world}, arena, &solution), ST_INPUT);
+    check_text("rewards go on for ever from state 'mill'");
+    world->mdp.reward[1] = 0;
+    check_ok(mdp_evaluate(&world->mdp, uniform_policy(&world->mdp), &(MdpOptions){.world = world}, arena, &solution));
+    check_close_f64("V", solution.V, ((const double[]){1, 0, 0}), 3, 1e-15, 0);
+    named_mdp_free(world);
+
+    builder = mdp_builder_new(2, 2, 1);
+    mdp_builder_terminal(builder, 1);
+    mdp_builder_add(builder, 0, 0, 1, 1, 0, false);
+    mdp_builder_add(builder, 0, 1, 0, 1, 0.5, false);
+    world = finished(builder);
+    check_status(mdp_solve(&world->mdp, &(MdpOptions){0}, arena, &solution), ST_INPUT);
+    check_text("without end in state 0");
+    world->mdp.gamma = 0.5;
+    check_close(solved(world, NULL).V[0], 1, 1e-12);
+    named_mdp_free(world);
+}
+
+/* ---- policies, names, threads ---- */
+
+static void policies_are_checked(void **state) {
+    (void)state;
+    NamedMdp *world = forest(0.9);
+    MdpSolution solution;
+    double policy[] = {1, 0, 0, 1, 1, 0};
+    check_ok(mdp_evaluate(&world->mdp, policy, &(MdpOptions){0}, arena, &solution));
+    check_close_f64("V of (0, 1, 0)", solution.V, ((const double[]){4.47513812154696, 5.02762430939227, 23.17243384704857}), 3, 1e-12, 0);
+    check_close(solution.Q[3], solution.V[1], 1e-12);
+    policy[2] = 0.25;
+    check_status(mdp_evaluate(&world->mdp, policy, &(MdpOptions){0}, arena, &solution), ST_INPUT);
+    check_text("state 1: the policy's probabilities sum to 1.25");
+    policy[2] = -1;
+    policy[3] = 2;
+    check_status(mdp_evaluate(&world->mdp, policy, &(MdpOptions){0}, arena, &solution), ST_INPUT);
+    check_status(mdp_solve(&world->mdp, &(MdpOptions){.method = "v1"}, arena, &solution), ST_USAGE);
+    check_text("unknown method 'v1'");
+    check_contains(status_hint_text(), "'vi'");
+    named_mdp_free(world);
+}
+
+static void shares_of_time_add_up(void **state) {
+    (void)state;
+    NamedMdp *world = small_example(0.9);
+    double share[16], sum = 0;
+    check_ok(mdp_stationary(world, (const double[]){0, 1, 1, 0}, share));
+    check_close_f64("share", share, ((const double[]){4.0 / 9, 5.0 / 9}), 2, 1e-13, 0);
+    named_mdp_free(world);
+    world = small_grid();
+    check_ok(mdp_stationary(world, uniform_policy(&world->mdp), share));
+    for (int s = 0; s < 16; s++) sum += share[s];
+    check_close(sum, 1, 1e-13);
+    check_close(share[1], share[14], 1e-13);
+    check_close(share[0], 0, 0);
+    named_mdp_free(world);
+}
+
+/* A large random world without ends, and one with them. */
+static Mdp large_world(int32_t n, int32_t actions, int32_t fan, double gamma, bool ends) {
+    size_t entries = (size_t)n * (size_t)actions * (size_t)fan;
+    Mdp mdp = {.n_states = n, .n_actions = actions, .gamma = gamma, .begin = arena_alloc(arena, ((size_t)n * (size_t)actions + 1) * sizeof(int64_t)), .next = arena_alloc(arena, entries * sizeof(int32_t)),
+               .probability = arena_alloc(arena, entries * sizeof(double)), .reward = arena_alloc(arena, entries * sizeof(double)), .terminal = arena_zero(arena, (size_t)n)};
+    RngKey key = rng_key(7, RNG_TEST, 0);
+    for (int64_t row = 0; row <= (int64_t)n * actions; row++) mdp.begin[row] = row * fan;
+    for (size_t k = 0; k < entries; k++) {
+        mdp.next[k] = (int32_t)rng_below(key, 3 * k, (uint64_t)n);
+        mdp.probability[k] = 1.0 / fan;
+        mdp.reward[k] = rng_uniform(key, 3 * k + 1);
+    }
+    if (ends) mdp.terminal[0] = true;
+    return mdp;
+}
+
+static void threads_change_no_bit(void **state) {
+    (void)state;
+    static const char *const methods[] = {"vi", "mpi", "gs", "pi"};
+    int threads = omp_get_max_threads();
+    for (int ends = 0; ends < 2; ends++) {
+        Mdp mdp = large_world(12000, 3, 4, 0.95, ends);
+        for (size_t m = 0; m < COUNT_OF(methods); m++) {
+            MdpSolution one, many;
+            omp_set_num_threads(1);
+            check_ok(mdp_solve(&mdp, &(MdpOptions){.method = methods[m]}, arena, &one));
+            omp_set_num_threads(3);
+            check_ok(mdp_solve(&mdp, &(MdpOptions){.method = methods[m]}, arena, &many));
+            assert_memory_equal(one.V, many.V, 12000 * sizeof(double));
+            assert_memory_equal(one.policy, many.policy, 12000 * sizeof(int32_t));
+            assert_true(one.bound < 1e-11 && one.iterations == many.iterations);
+        }
+    }
+    omp_set_num_threads(threads);
+}
+
+/* A random walk of 3001 states, left and right alike, +1 at the right end: V is a straight line, and sweeps would need millions of steps. */
+static void large_systems_are_solved_without_sweeps(void **state) {
+    (void)state;
+    enum { N = 3001 };
+    MdpBuilder *builder = mdp_builder_new(N + 2, 1, 1);
+    mdp_builder_terminal(builder, 0);
+    mdp_builder_terminal(builder, N + 1);
+    for (int64_t s = 1; s <= N; s++) {
+        mdp_builder_add(builder, s, 0, s - 1, 0.5, 0, false);
+        mdp_builder_add(builder, s, 0, s + 1, 0.5, s == N ? 1 : 0, false);
+    }
+    NamedMdp *world = finished(builder);
+    MdpSolution solution;
+    check_ok(mdp_evaluate(&world->mdp, uniform_policy(&world->mdp), &(MdpOptions){.tolerance = 1e-6}, arena, &solution));
+    double off = 0;
+    for (int64_t s = 1; s <= N; s++) off = fmax(off, fabs(solution.V[s] - (double)s / (N + 1)));
+    assert_true(off <= solution.bound);
+    assert_true(solution.bound < 1e-6);
+    named_mdp_free(world);
+}
+
+static void full_memory_is_a_status(void **state) {
+    (void)state;
+    NamedMdp *world = small_grid();
+    const char *method;
+    for (size_t i = 0; (method = value_method(i)); i++)
+        for (long n = 1;; n++) {
+            MdpSolution solution;
+            arena_fail_at(n);
+            Status status = mdp_solve(&world->mdp, &(MdpOptions){.method = method}, arena, &solution);
+            arena_fail_at(0);
+            if (status == ST_OK && !isinf(solution.bound)) break; /* where only the certificate found no room, nothing is certain */
+            assert_true(status == ST_OK || status == ST_RESOURCE);
+        }
+    named_mdp_free(world);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+#define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
+        TEST(bounds_hold_for_every_method), TEST(bounds_hold_when_stopped_early), TEST(undiscounted_values_are_found_or_refused), TEST(lakes_and_cliffs_are_as_published),
+        TEST(lake_q_values_are_the_reference_programs), TEST(taxi_is_solved), TEST(sweeps_are_the_books), TEST(toolbox_examples_are_reproduced), TEST(horizons_go_backwards),
+        TEST(reward_per_step_is_bounded_too), TEST(wandering_for_nothing_earns_nothing), TEST(missing_values_are_said), TEST(policies_are_checked), TEST(shares_of_time_add_up),
+        TEST(threads_change_no_bit), TEST(large_systems_are_solved_without_sweeps), TEST(full_memory_is_a_status),
+#undef TEST
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
