@@ -1,9 +1,12 @@
-/* Multilayer perceptrons: golden values of torch, first values, target copies. */
+/* Multilayer perceptrons: golden values of torch, the fast kernel against the plain one, first values, target copies. */
 #include "tests/check.h"
 
 #include <math.h>
+#include <omp.h>
+#include <string.h>
 
 #include "lib/nn/nn.h"
+#include "lib/tensor/cpu/vector_math.h"
 
 /* The numbers of nested arrays, one after the other; returns how many. */
 static size_t flatten(const json_t *value, double *out, size_t n) {
@@ -71,6 +74,114 @@ static void golden_network(void **state) {
     check_network(golden, DT_F64, device_reference(), 1e-13);
     check_network(golden, DT_F32, device_cpu(), 2e-6); /* sums of a dozen products of size 1 */
     json_decref(golden);
+}
+
+/* ---- the fast kernel ---- */
+
+typedef struct Shape { int64_t rows, in, out; int n_hidden; int64_t hidden[3]; bool activate_last; } Shape;
+/* Blocks of rows, ranges of outputs and vectors that come out even, and such that don't; more rows than go back at once. */
+static const Shape shapes[] = {
+    {1, 1, 1, 0, {0}, false}, {3, 4, 2, 2, {64, 64}, false}, {64, 4, 1, 2, {64, 64}, false}, {33, 6, 3, 1, {37}, true}, {70, 17, 33, 3, {5, 129, 31}, false},
+    {129, 3, 5, 2, {120, 84}, true}, {515, 8, 4, 2, {16, 40}, false}, {40, 376, 17, 2, {256, 70}, false},
+};
+
+static Tensor *drawn(Arena *arena, const Device *device, DType dtype, uint64_t number, int64_t rows, int64_t width) {
+    Tensor *tensor = tensor_new(arena, device, dtype, 2, (int64_t[]){rows, width});
+    assert_non_null(tensor);
+    for (int64_t i = 0; i < rows * width; i++) tensor_set(tensor, i, (double)(float)rng_normal(rng_key(3, RNG_TEST, number), (uint64_t)i));
+    return tensor;
+}
+
+/* The network's output, gradient by x and gradients of all parameters; the caller frees the arena that they are in. Returns how many. */
+static size_t network_run(const Shape *shape, Activation activation, const Device *device, DType dtype, Arena *arena, double **results) {
+    Params params = {0};
+    Mlp mlp;
+    MlpConfig config = {.in = shape->in, .out = shape->out, .n_hidden = shape->n_hidden, .hidden = shape->hidden, .activation = activation, .activate_last = shape->activate_last,
+                        .init = MLP_UNIFORM};
+    check_ok(mlp_init(&mlp, &config, "net", true, 5, 0, dtype, device, arena, &params));
+    if (dtype == DT_F64) /* the same numbers as the f32 network */
+        for (size_t i = 0; i < params.n; i++)
+            for (int64_t j = 0; j < tensor_count(params.items[i].tensor); j++) tensor_set(params.items[i].tensor, j, (double)(float)tensor_get(params.items[i].tensor, j));
+    Tape *tape = tape_new(device, dtype, 0);
+    Tensor *x = drawn(arena, device, dtype, 0, shape->rows, shape->in), *seed = drawn(arena, device, dtype, 1, shape->rows, shape->out);
+    x->needs_grad = true;
+    x->grad = drawn(arena, device, dtype, 2, shape->rows, shape->in);
+    Tensor *y = mlp_forward(&mlp, tape, x);
+    assert_non_null(y);
+    size_t count = (size_t)(tensor_count(y) + tensor_count(x) + params_count(&params, true)), n = (size_t)tensor_count(y);
+    double *values = *results = arena_alloc(arena, count * sizeof *values), *seeds = arena_alloc(arena, n * sizeof *seeds);
+    tensor_read(y, values);
+    tensor_read(seed, seeds);
+    tensor_seed_grad(tape, y, seeds);
+    check_ok(tape_backward(tape));
+    tensor_read(x->grad, values + n);
+    n += (size_t)tensor_count(x);
+    for (size_t i = 0; i < params.n; i++) {
+        tensor_read(params.items[i].tensor->grad, values + n);
+        n += (size_t)tensor_count(params.items[i].tensor);
+    }
+    tape_free(tape);
+    params_release(&params);
+    return n;
+}
+
+static void check_shape(const Shape *shape, Activation activation) {
+    Arena *arena = arena_new(0);
+    double *want, *first = NULL, *got;
+    size_t n = network_run(shape, activation, device_reference(), DT_F64, arena, &want);
+    for (int threads = 1; threads <= 3; threads++) {
+        omp_set_num_threads(threads);
+        assert_int_equal(network_run(shape, activation, device_cpu(), DT_F32, arena, &got), n);
+        /* Sums over the rows of products of size 1: the error grows as the sum does. */
+        check_close_f64("network", got, want, n, 2e-6 * sqrt((double)MAX(shape->rows, shape->in)), 2e-6);
+        if (!first) first = got;
+        assert_memory_equal(got, first, n * sizeof *got);
+    }
+    arena_free(arena);
+}
+
+static void fast_matches_plain(void **state) {
+    (void)state;
+    static const char *const isas[] = {"base", "avx2", "avx512"};
+    int threads = omp_get_max_threads();
+    for (size_t i = 0; i < COUNT_OF(isas); i++) {
+        if (cpu_configure(NULL, isas[i]) != ST_OK) continue;
+        for (size_t s = 0; s < COUNT_OF(shapes); s++) {
+            check_shape(&shapes[s], ACT_TANH);
+            check_shape(&shapes[s], ACT_RELU);
+        }
+    }
+    omp_set_num_threads(threads);
+    check_ok(cpu_configure(NULL, NULL));
+}
+
+/* A row's values do not depend on the rows beside it: what is chosen while acting is what training sees. */
+static void rows_alone_have_the_same_bits(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    Params params = {0};
+    Mlp mlp;
+    MlpConfig config = {.in = 5, .out = 3, .n_hidden = 2, .hidden = (const int64_t[]){33, 64}, .activation = ACT_TANH, .init = MLP_UNIFORM};
+    check_ok(mlp_init(&mlp, &config, "net", true, 5, 0, DT_F32, device_cpu(), arena, &params));
+    Tape *tape = tape_new(device_cpu(), DT_F32, 0);
+    Tensor *x = drawn(arena, device_cpu(), DT_F32, 0, 100, 5), *y = mlp_forward(&mlp, tape, x);
+    for (int64_t r = 0; r < 100; r++) {
+        Tensor *row = tensor_view(arena, device_cpu(), DT_F32, 2, (int64_t[]){1, 5}, (float *)x->data + 5 * r), *alone = mlp_forward(&mlp, tape, row);
+        assert_memory_equal(alone->data, (float *)y->data + 3 * r, 3 * sizeof(float));
+    }
+    tape_free(tape);
+    params_release(&params);
+    arena_free(arena);
+}
+
+static void tanh_is_exact_to_two_units(void **state) {
+    (void)state;
+    for (uint32_t bits = 0; bits < 0x41800000u; bits += 4099) { /* 0 to 16, all magnitudes */
+        float x = float_of_bits(bits), got = exact_tanh(x), want = tanhf(x), unit = nextafterf(want, 2) - want;
+        double truth = tanh((double)x), error = fabs((double)got - truth);
+        if (!(error <= 2 * (double)(want < 1 ? unit : unit / 2)) || got > 1 || exact_tanh(-x) != -got) fail_msg("tanh of %.9g is %.9g, not %.12g", (double)x, (double)got, truth);
+    }
+    assert_true(exact_tanh(INFINITY) == 1 && exact_tanh(-INFINITY) == -1 && isnan(exact_tanh(NAN)));
 }
 
 /* ---- first values ---- */
@@ -181,6 +292,9 @@ static void targets_follow(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_network),
+        cmocka_unit_test(fast_matches_plain),
+        cmocka_unit_test(rows_alone_have_the_same_bits),
+        cmocka_unit_test(tanh_is_exact_to_two_units),
         cmocka_unit_test(orthogonal_values),
         cmocka_unit_test(uniform_values),
         cmocka_unit_test(bad_shapes_are_refused),

@@ -144,7 +144,7 @@ static struct { void *memory; size_t bytes; } scratch[MOST_THREADS][CPU_SLOTS];
 static atomic_size_t scratch_total;
 
 void *cpu_scratch(int slot, size_t bytes) {
-    int thread = omp_get_thread_num();
+    int thread = omp_get_thread_num() + cpu_team_member(); /* one of them is 0 */
     ASSERT(thread < MOST_THREADS, "thread %d, at most %d", thread, MOST_THREADS);
     if (scratch[thread][slot].memory && scratch[thread][slot].bytes >= bytes) return scratch[thread][slot].memory;
     size_t rounded = (MAX(bytes, (size_t)1) + 4095) / 4096 * 4096;
