@@ -16,17 +16,25 @@ void ISA_FN(copy)(const Tensor *x, Tensor *y) {
     }
 }
 
+/* Kernels that a training step of a tiny network calls keep away from OpenMP there: a parallel region of one thread costs more than their work. */
+static void fill_block(Tensor *y, int64_t begin, int64_t end, float value) {
+    if (y->dtype == DT_F32)
+        for (int64_t i = begin; i < end; i++) ((float *)y->data)[i] = value;
+    else
+        for (int64_t i = begin; i < end; i++) ((uint16_t *)y->data)[i] = round_to_bf16(value);
+}
+
 void ISA_FN(fill)(Tensor *y, double value) {
     int64_t count = tensor_count(y);
     if (!CPU_WRITES(y)) {
         device_reference()->fill(y, value);
         return;
     }
-    PARALLEL_BLOCKS {
-        float buffer[RUN];
-        for (int64_t i = 0; i < RUN; i++) buffer[i] = (float)value;
-        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) run_write(y, at, n, buffer, 0);
+    if (count <= CPU_SERIAL) {
+        fill_block(y, 0, count, (float)value);
+        return;
     }
+    PARALLEL_BLOCKS fill_block(y, begin, MIN(begin + CPU_BLOCK, count), (float)value);
 }
 
 void ISA_FN(add)(const Tensor *a, const Tensor *b, Tensor *y) {
@@ -45,20 +53,26 @@ void ISA_FN(add)(const Tensor *a, const Tensor *b, Tensor *y) {
     }
 }
 
+static void accumulate_block(const Tensor *x, float scale, float beta, Tensor *y, int64_t begin, int64_t end) {
+    float buffer[RUN], scaled[RUN];
+    for (RUNS(at, n, begin, end)) {
+        const float *values = run_read(x, at, n, buffer);
+        for (int64_t i = 0; i < n; i++) scaled[i] = scale * values[i];
+        run_write(y, at, n, scaled, beta);
+    }
+}
+
 void ISA_FN(accumulate)(const Tensor *x, double scale, double beta, Tensor *y) {
     int64_t count = tensor_count(y);
     if (!CPU_READS(x) || !CPU_WRITES(y)) {
         device_reference()->accumulate(x, scale, beta, y);
         return;
     }
-    PARALLEL_BLOCKS {
-        float buffer[RUN], scaled[RUN], factor = (float)scale;
-        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
-            const float *values = run_read(x, at, n, buffer);
-            for (int64_t i = 0; i < n; i++) scaled[i] = factor * values[i];
-            run_write(y, at, n, scaled, (float)beta);
-        }
+    if (count <= CPU_SERIAL) {
+        accumulate_block(x, (float)scale, (float)beta, y, 0, count);
+        return;
     }
+    PARALLEL_BLOCKS accumulate_block(x, (float)scale, (float)beta, y, begin, MIN(begin + CPU_BLOCK, count));
 }
 
 void ISA_FN(bias_add)(Tensor *y, const Tensor *bias) {
@@ -283,24 +297,30 @@ void ISA_FN(activation_backward)(Activation kind, const Tensor *x, const Tensor 
     }
 }
 
+static double squares_block(const Tensor *x, int64_t begin, int64_t end) {
+    float buffer[RUN];
+    double sum = 0;
+    for (RUNS(at, n, begin, end)) {
+        const float *values = run_read(x, at, n, buffer);
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; i++) sum += (double)values[i] * (double)values[i];
+    }
+    return sum;
+}
+
 void ISA_FN(sum_squares)(const Tensor *x, double *result) {
     if (!CPU_READS(x)) {
         device_reference()->sum_squares(x, result);
         return;
     }
     int64_t count = tensor_count(x), n_blocks = blocks_of(count, CPU_SERIAL);
-    double *sums = cpu_scratch(CPU_SHARED, (size_t)n_blocks * sizeof *sums);
-#pragma omp parallel for schedule(static) if (n_blocks > 1)
-    for (int64_t block = 0; block < n_blocks; block++) {
-        float buffer[RUN];
-        double sum = 0;
-        for (RUNS(at, n, block * CPU_SERIAL, MIN(count, (block + 1) * CPU_SERIAL))) {
-            const float *values = run_read(x, at, n, buffer);
-#pragma omp simd reduction(+ : sum)
-            for (int64_t i = 0; i < n; i++) sum += (double)values[i] * (double)values[i];
-        }
-        sums[block] = sum;
+    if (n_blocks <= 1) {
+        *result = squares_block(x, 0, count);
+        return;
     }
+    double *sums = cpu_scratch(CPU_SHARED, (size_t)n_blocks * sizeof *sums);
+#pragma omp parallel for schedule(static)
+    for (int64_t block = 0; block < n_blocks; block++) sums[block] = squares_block(x, block * CPU_SERIAL, MIN(count, (block + 1) * CPU_SERIAL));
     *result = 0;
     for (int64_t block = 0; block < n_blocks; block++) *result += sums[block];
 }

@@ -1,7 +1,10 @@
 /* The team: threads that wait awake for a moment, for work of a few microseconds.
  *
  * One word, the ticket, holds everything that threads agree on: the number of the job, how many tasks it has and how many are taken. A task is taken by
- * raising the ticket, so a thread that comes late finds nothing left and the caller never waits for one that is still asleep, only for taken tasks. */
+ * raising the ticket, so a thread that comes late finds nothing left and the caller never waits for one that is still asleep, only for taken tasks.
+ *
+ * Where other programs want the processor too, a thread may be put aside with a task in its hands, for milliseconds. Then the caller works alone for a number
+ * of jobs, twice as many each time that happens again. */
 #include "lib/tensor/cpu/cpu.h"
 
 #include <omp.h>
@@ -14,6 +17,8 @@
 #endif
 
 /* WATCH: looks at the ticket before a thread goes to sleep, 50 to 100 microseconds of them. */
+enum { MOST_ALONE = 4096 };
+static const double LATE = 50e-6; /* seconds that a job may wait for its last task beyond what the caller worked itself */
 enum { TEAM_MOST = 64, WATCH = 2000, TASK_BITS = 20, TASK_MOST = (1 << TASK_BITS) - 1 };
 
 static struct {
@@ -23,7 +28,8 @@ static struct {
     atomic_flag busy;
     CpuTask *task;
     void *context;
-    int started; /* threads, without the caller */
+    int started;         /* threads, without the caller */
+    int alone, patience; /* jobs that the caller still does alone; how many it will be the next time */
     pthread_mutex_t mutex;
     pthread_cond_t work;
 } team = {.busy = ATOMIC_FLAG_INIT, .mutex = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
@@ -84,9 +90,27 @@ static void team_grow(int members) {
     }
 }
 
+/* The caller began and finished its own part at these times, in seconds. */
+static void wait_for_others(int64_t n, double began, double finished) {
+    if (atomic_load_explicit(&team.done, memory_order_acquire) == n) return;
+    for (int look = 0; atomic_load_explicit(&team.done, memory_order_acquire) < n; look++) {
+        if (look < WATCH) breathe();
+        else sched_yield();
+    }
+    bool late = clock_seconds() - finished > finished - began + LATE;
+    team.patience = late ? MIN(2 * team.patience + 1, (int)MOST_ALONE) : team.patience / 2;
+    if (late) team.alone = team.patience;
+}
+
 void cpu_team_run(int64_t n, CpuTask *task, void *context) {
     int members = MIN(omp_get_max_threads(), (int)TEAM_MOST);
-    if (n < 2 || n > TASK_MOST || members < 2 || member || omp_in_parallel() || atomic_flag_test_and_set(&team.busy)) {
+    bool serial = n < 2 || n > TASK_MOST || members < 2 || member || omp_in_parallel() || atomic_flag_test_and_set(&team.busy);
+    if (!serial && team.alone > 0) {
+        team.alone--;
+        atomic_flag_clear(&team.busy);
+        serial = true;
+    }
+    if (serial) {
         for (int64_t i = 0; i < n; i++) task(context, i);
         return;
     }
@@ -102,10 +126,8 @@ void cpu_team_run(int64_t n, CpuTask *task, void *context) {
         pthread_cond_broadcast(&team.work);
         pthread_mutex_unlock(&team.mutex);
     }
+    double began = clock_seconds();
     work_off();
-    for (int look = 0; atomic_load_explicit(&team.done, memory_order_acquire) < n; look++) {
-        if (look < WATCH) breathe();
-        else sched_yield(); /* whoever has the task was put aside by the system */
-    }
+    wait_for_others(n, began, clock_seconds());
     atomic_flag_clear(&team.busy);
 }
