@@ -71,6 +71,7 @@ void show_line(const char *format, ...) PRINTF_LIKE(1, 2);      /* takes the liv
 void show_message(const char *format, ...) PRINTF_LIKE(1, 2);   /* the same, --quiet or not: warnings */
 void show_curve(double value);                                  /* one more value of a curve that stands above the live line; on a terminal only */
 void end_live_line(void);                                       /* what stands there stays, the next line begins below it */
+bool speaks_utf8(void);                                         /* the locale of the terminal */
 void set_quiet(bool on);
 
 /* A curve of any number of values in a few characters. {0} is empty. */

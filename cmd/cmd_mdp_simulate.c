@@ -344,6 +344,14 @@ static void print_episodes(const Env *env, const Episodes *episodes) {
     }
 }
 
+static Status open_policy(const Command *command, Simulate *job, Episodes *episodes) {
+    const char *policy = job->policy ? job->policy : "uniform";
+    if (is_numbered(job->env)) return mdp_policy_read(policy, job->env->world, command->arena, &episodes->policy);
+    if (strcmp(policy, "uniform") == 0) return ST_OK;
+    status_fail(ST_USAGE, "a policy file needs states with numbers, and environment '%s' has none", job->env->id);
+    return status_hint(ST_USAGE, "tune eval RUN plays what tune rl has learned");
+}
+
 static Status simulate_episodes(const Command *command, Simulate *job) {
     Episodes episodes = {.n = job->episodes};
     if (job->state) return status_hint(status_fail(ST_USAGE, "--state needs --actions"), "episodes begin where the environment begins them");
@@ -352,11 +360,12 @@ static Status simulate_episodes(const Command *command, Simulate *job) {
     Env *env = job->env;
     if (job->max_steps > 0) env->max_steps = job->max_steps;
     else if (env->max_steps == 0) env->max_steps = LONGEST_EPISODE;
+    TRY(open_policy(command, job, &episodes));
     if (!episodes_allocate(command->arena, env, &episodes)) return ST_RESOURCE;
     TRY(env_reset(env, (uint64_t)job->seed));
     TRY(play(command, job, &episodes));
     summarise(env, &episodes);
-    episodes.stationary = NULL;
+    if (episodes.stationary && mdp_stationary(env->world, episodes.policy, episodes.stationary) != ST_OK) episodes.stationary = NULL;
     if (command->json) print_episodes_json(env, &episodes);
     else print_episodes(env, &episodes);
     return ST_OK;
@@ -385,6 +394,7 @@ Status cmd_mdp_simulate(int argc, char **argv) {
         {"--actions", OPTION_TEXT, &job.actions, "FILE|JSON", "a list of actions: numbers, lists of numbers, or names"},
         {"--state", OPTION_TEXT, &job.state, "JSON", "begin the actions in this state: a number, a list, or a name"},
         {"--episodes", OPTION_INT, &job.episodes, "N", "how many (100)"},
+        {"--policy", OPTION_TEXT, &job.policy, "FILE|uniform", "an entry a state: an action, or a list of probabilities (uniform)"},
         {"--max-steps", OPTION_INT, &job.max_steps, "N", "cut episodes off there (the environment's limit; 10000 where it has none)"},
         {"--seed", OPTION_INT, &job.seed, "S", "of all that is random (0)"},
         {0},

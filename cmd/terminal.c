@@ -38,7 +38,7 @@ static void terminal_size(int *columns, int *rows) {
     *rows = size.ws_row;
 }
 
-static bool speaks_utf8(void) {
+bool speaks_utf8(void) {
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         const char *value = getenv(names[i]);

@@ -1,0 +1,137 @@
+/* tune mdp show: a world drawn with values and a policy. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/ioctl.h>
+#include <unistd.h>
+
+#include "cmd/cmd_mdp.h"
+#include "rl/mdp_show.h"
+
+typedef struct Show { const char *policy, *svg, *html; MdpQuestion question; } Show;
+
+/* A pipe is as wide as is needed. */
+static int screen_width(void) {
+    struct winsize size;
+    if (!isatty(STDOUT_FILENO)) return 1 << 20;
+    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
+}
+
+static void print_screen(const MdpPicture *picture) {
+    Str text = {0};
+    mdp_show_text(picture, speaks_utf8(), isatty(STDOUT_FILENO) && !getenv("NO_COLOR"), screen_width(), &text);
+    print_text(text.data, text.len);
+    str_release(&text);
+}
+
+static void write_names(JsonWriter *w, const char *key, const char *const *names, int64_t n) {
+    jw_array(w, key);
+    for (int64_t i = 0; i < n; i++) {
+        if (names) jw_string(w, NULL, names[i]);
+        else jw_int(w, NULL, i);
+    }
+    jw_end_array(w);
+}
+
+static void print_json(const MdpPicture *picture) {
+    const NamedMdp *world = picture->world;
+    int64_t n = world->mdp.n_states, a = world->mdp.n_actions;
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_int(&w, "rows", world->rows);
+    jw_int(&w, "columns", world->columns);
+    if (world->cells) jw_string_n(&w, "cells", world->cells, (size_t)n);
+    write_names(&w, "states", world->state_names, n);
+    write_names(&w, "actions", world->action_names, a);
+    jw_double(&w, "gamma", world->mdp.gamma);
+    jw_array(&w, "V");
+    for (int64_t s = 0; s < n; s++) jw_double(&w, NULL, picture->V[s]);
+    jw_end_array(&w);
+    jw_array(&w, "policy");
+    for (int64_t s = 0; s < n; s++) {
+        jw_array(&w, NULL);
+        for (int64_t i = 0; i < a; i++) jw_double(&w, NULL, picture->policy[s * a + i]);
+        jw_end_array(&w);
+    }
+    jw_end_array(&w);
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+}
+
+static Status write_files(const Show *show, const MdpPicture *picture) {
+    Str svg = {0}, html = {0};
+    Status status = ST_OK;
+    if (show->svg && (status = mdp_show_svg(picture, &svg)) == ST_OK) status = file_write_all(show->svg, svg.data, svg.len);
+    if (show->html && status == ST_OK) {
+        mdp_show_html(picture, &html);
+        status = file_write_all(show->html, html.data, html.len);
+    }
+    str_release(&svg);
+    str_release(&html);
+    return status;
+}
+
+/* The given policy with its values, or the best one. */
+static Status find_values(Arena *arena, const Show *show, const NamedMdp *world, const double **V, double **policy) {
+    MdpOptions options = show->question.options;
+    MdpSolution solution;
+    int64_t n = world->mdp.n_states, actions = world->mdp.n_actions;
+    options.world = world;
+    if (show->policy) {
+        TRY(mdp_policy_read(show->policy, world, arena, policy));
+        TRY(mdp_evaluate(&world->mdp, *policy, &options, arena, &solution));
+    } else {
+        TRY(mdp_solve(&world->mdp, &options, arena, &solution));
+        *policy = arena_zero(arena, (size_t)(n * actions) * sizeof **policy);
+        if (!*policy) return ST_RESOURCE;
+        for (int64_t s = 0; s < n; s++)
+            if (solution.policy[s] >= 0) (*policy)[s * actions + solution.policy[s]] = 1;
+    }
+    *V = solution.V;
+    return ST_OK;
+}
+
+static Status draw(const Command *command, const Show *show, const NamedMdp *world) {
+    MdpPicture picture = {.world = world, .title = command->arguments[0]};
+    double *policy = NULL;
+    TRY(find_values(command->arena, show, world, &picture.V, &policy));
+    picture.policy = policy;
+    TRY(write_files(show, &picture));
+    if (command->json) print_json(&picture);
+    else if (!show->svg && !show->html) print_screen(&picture);
+    if (show->svg) show_line("wrote %s", show->svg);
+    if (show->html) show_line("wrote %s", show->html);
+    return ST_OK;
+}
+
+static Status show_world(const Command *command, Show *show) {
+    NamedMdp *world = NULL;
+    TRY(command_needs(command, 1, 1));
+    TRY(mdp_question_open(command->arguments[0], &show->question, &world));
+    Status status = draw(command, show, world);
+    named_mdp_free(world);
+    return status;
+}
+
+Status cmd_mdp_show(int argc, char **argv) {
+    Show show = {.question = {.gamma = (double)NAN}};
+    Command command = {
+        .arguments_help = "FILE|ENV",
+        .help = "Draws a world with the values of its states and what to do there: the best policy, or a given one. Grids are drawn as grids, other worlds as a table.\n"
+                "    tune mdp show FrozenLake-v1\n"
+                "    tune mdp show Gridworld5x5 --policy uniform --html grid.html",
+    };
+    const Option options[] = {
+        {"--policy", OPTION_TEXT, &show.policy, "FILE|uniform", "show this policy and its values instead of the best"},
+        {"--svg", OPTION_TEXT, &show.svg, "FILE", "write a drawing of the grid"},
+        {"--html", OPTION_TEXT, &show.html, "FILE", "write a page that needs no other file"},
+        MDP_QUESTION_OPTIONS(show.question),
+        {0},
+    };
+    bool done;
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done) status = show_world(&command, &show);
+    arena_free(command.arena);
+    return status;
+}
