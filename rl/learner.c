@@ -77,7 +77,8 @@ static Status open_learner(Learner *learner, int64_t copies) {
     TRY(open_environment(learner, copies));
     TRY(check_fit(learner->algorithm, learner->recipe, learner->env));
     learner->returns = arena_zero(learner->arena, (size_t)copies * sizeof *learner->returns);
-    if (!learner->returns) return ST_RESOURCE;
+    learner->resting = arena_zero(learner->arena, (size_t)copies * sizeof *learner->resting);
+    if (!learner->returns || !learner->resting) return ST_RESOURCE;
     TRY(env_reset(learner->env, learner->seed));
     return learner->algorithm->open(learner);
 }
@@ -106,20 +107,43 @@ void learner_free(Learner *learner) {
 
 /* ---- while learning ---- */
 
-Status learner_step(Learner *learner, const double *actions) {
+/* What a step of one copy means for its episode. */
+static void count_step(Learner *learner, int64_t copy) {
     const Env *env = learner->env;
+    learner->steps++;
+    learner->returns[copy] += env->rewards[copy];
+    if (!env->terminated[copy] && !env->truncated[copy]) return;
+    double total = learner->returns[copy];
+    learner->episodes.n++;
+    learner->episodes.return_sum += total;
+    learner->episodes.square_sum += total * total;
+    learner->episodes.length_sum += (double)env->final_lengths[copy];
+    learner->all_episodes++;
+    learner->returns[copy] = 0;
+}
+
+Status learner_step(Learner *learner, const double *actions) {
     TRY(env_step(learner->env, actions, true));
-    learner->steps += env->copies;
-    for (int64_t copy = 0; copy < env->copies; copy++) {
-        learner->returns[copy] += env->rewards[copy];
-        if (!env->terminated[copy] && !env->truncated[copy]) continue;
-        double total = learner->returns[copy];
-        learner->episodes.n++;
-        learner->episodes.return_sum += total;
-        learner->episodes.square_sum += total * total;
-        learner->episodes.length_sum += (double)env->final_lengths[copy];
-        learner->all_episodes++;
+    for (int64_t copy = 0; copy < learner->env->copies; copy++) count_step(learner, copy);
+    return ST_OK;
+}
+
+Status learner_restart(Learner *learner) {
+    for (int64_t copy = 0; copy < learner->env->copies; copy++) {
+        TRY(env_start(learner->env, copy));
         learner->returns[copy] = 0;
+        learner->resting[copy] = false;
+    }
+    return ST_OK;
+}
+
+Status learner_play(Learner *learner, const double *actions) {
+    const Env *env = learner->env;
+    TRY(env_step(learner->env, actions, false));
+    for (int64_t copy = 0; copy < env->copies; copy++) {
+        if (learner->resting[copy]) continue;
+        count_step(learner, copy);
+        learner->resting[copy] = env->terminated[copy] || env->truncated[copy];
     }
     return ST_OK;
 }

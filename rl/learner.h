@@ -61,6 +61,7 @@ struct Learner {
     int64_t updates;        /* finished */
     int64_t total_steps;    /* of the whole run; 0 when only evaluated */
     double *returns;        /* (copies): of the episode so far */
+    bool *resting;          /* (copies): the episode is over and no other was begun (learner_play) */
     Episodes episodes;
     int64_t all_episodes;
     Metrics *metrics;       /* of this update; NULL: nobody asks */
@@ -72,6 +73,9 @@ Status learner_new(const Recipe *recipe, int64_t copies, Learner **learner);
 void learner_free(Learner *learner); /* NULL is fine */
 /* env_step with copies that begin again, and account of steps and returns. The rewards are the environment's own. */
 Status learner_step(Learner *learner, const double *actions);
+/* Whole episodes, one of each copy: learner_restart begins them, with learner_play a copy whose episode has ended rests (its actions are not looked at, and are no steps). */
+Status learner_restart(Learner *learner);
+Status learner_play(Learner *learner, const double *actions);
 /* A number of this update for metrics.jsonl; as metric_set. */
 void learner_metric(Learner *learner, const char *name, double value);
 /* Share of the run that is done, 0..1: what schedules go by. */

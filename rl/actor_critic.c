@@ -1,0 +1,163 @@
+#include <math.h>
+#include <string.h>
+
+#include "rl/actor_critic.h"
+
+/* ---- minibatches ---- */
+
+static double *numbers(Arena *arena, int64_t n) { return arena_alloc(arena, (size_t)n * sizeof(double)); }
+
+Status minibatch_init(Minibatch *m, int64_t cap, int64_t obs_size, int64_t action_size, bool values, Arena *arena) {
+    *m = (Minibatch){.cap = cap, .obs_size = obs_size, .action_size = action_size};
+    if (!(m->obs = numbers(arena, cap * obs_size)) || !(m->actions = numbers(arena, cap * action_size)) || !(m->old_logprobs = numbers(arena, cap)) || !(m->advantages = numbers(arena, cap)) ||
+        !(m->returns = numbers(arena, cap)) || !(m->logprobs = numbers(arena, cap)) || !(m->entropies = numbers(arena, cap)) || !(m->dlogprobs = numbers(arena, cap)))
+        return ST_RESOURCE;
+    if (!values) return ST_OK;
+    m->old_values = numbers(arena, cap);
+    m->dvalues = numbers(arena, cap);
+    return m->old_values && m->dvalues ? ST_OK : ST_RESOURCE;
+}
+
+void minibatch_take(Minibatch *m, const Rollout *rollout, const int64_t *rows, int64_t n) {
+    const Trajectory *batch = &rollout->batch;
+    ASSERT(n <= m->cap, "%lld rows, room for %lld", (long long)n, (long long)m->cap);
+    m->n = n;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = rows[i];
+        for (int64_t k = 0; k < m->obs_size; k++) m->obs[i * m->obs_size + k] = batch->obs[row * m->obs_size + k];
+        for (int64_t k = 0; k < m->action_size; k++) m->actions[i * m->action_size + k] = rollout->actions[row * m->action_size + k];
+        m->old_logprobs[i] = batch->logprobs[row];
+        m->advantages[i] = rollout->advantages[row];
+        m->returns[i] = rollout->returns[row];
+        if (m->old_values) m->old_values[i] = batch->values[row];
+    }
+}
+
+Status actor_critic_gradient(Policy *policy, Minibatch *m, const Losses *losses, Measures *measures, double *kl) {
+    bool values = m->old_values != NULL;
+    PolicyMetrics of_policy;
+    ValueMetrics of_values = {0};
+    TRY(policy_forward(policy, m->obs, m->n, values ? POLICY_ACTIONS | POLICY_VALUES : POLICY_ACTIONS, true));
+    policy_evaluate(policy, m->actions, m->logprobs, m->entropies);
+    policy_loss(losses->policy, &(PolicyLossConfig){.clip = losses->clip, .ent_coef = losses->ent_coef},
+                &(PolicyBatch){.n_sequences = m->n, .logprobs = m->logprobs, .old_logprobs = losses->first_pass ? NULL : m->old_logprobs, .advantages = m->advantages, .entropies = m->entropies},
+                m->dlogprobs, &of_policy);
+    if (values) value_loss(&(ValueBatch){.n = m->n, .values = policy->values, .old_values = m->old_values, .targets = m->returns}, losses->clip_value, m->dvalues, &of_values);
+    for (int64_t i = 0; values && i < m->n; i++) m->dvalues[i] *= losses->vf_coef;
+    measures->steps++;
+    measures->loss += of_policy.loss + losses->vf_coef * of_values.loss;
+    measures->policy_loss += of_policy.policy_loss;
+    measures->value_loss += of_values.loss;
+    measures->entropy += of_policy.entropy;
+    measures->approx_kl += of_policy.approx_kl;
+    measures->clip_fraction += of_policy.outside;
+    if (kl) *kl = of_policy.approx_kl;
+    return policy_backward(policy, m->actions, m->dlogprobs, of_policy.grad_entropy, values ? m->dvalues : NULL);
+}
+
+/* ---- the learner ---- */
+
+static Status make(Learner *learner, ActorCritic *ac, bool values) {
+    const Recipe *recipe = learner->recipe;
+    const Env *env = learner->env;
+    PolicyConfig config;
+    double per_update = (double)recipe->rl_num_steps * (double)recipe->rl_num_envs;
+    TRY(policy_config(recipe, values, &config));
+    TRY(recipe_optimizer(recipe, &ac->optimizer));
+    TRY(recipe_schedule(recipe, (int64_t)ceil((double)learner->total_steps / per_update), &ac->schedule));
+    if (recipe->rl_normalize_observations && env->observation.n > 0)
+        return status_hint(status_fail(ST_CONFIG, "'rl.normalize_observations' fits no environment whose observations are numbered states, such as '%s'", env->id), "leave it out");
+    TRY(policy_init(&ac->policy, &config, &env->observation, &env->action, learner->seed, device_cpu(), DT_F32, learner->arena));
+    TRY(optimizer_init(&ac->optimizer, &ac->policy.params, learner->arena));
+    if (recipe->rl_normalize_observations) TRY(moments_init(&ac->observed, env->observation.size, learner->arena));
+    if (recipe->rl_normalize_rewards) TRY(reward_scale_init(&ac->scale, recipe->rl_gamma, env->copies, learner->arena));
+    rollout_init(&ac->rollout, recipe->rl_normalize_observations ? &ac->observed : NULL, recipe->rl_normalize_rewards ? &ac->scale : NULL);
+    return ST_OK;
+}
+
+Status actor_critic_open(Learner *learner, bool values) {
+    learner->self = arena_zero(learner->arena, sizeof(ActorCritic));
+    return learner->self ? make(learner, learner->self, values) : ST_RESOURCE;
+}
+
+void actor_critic_close(Learner *learner) {
+    ActorCritic *ac = learner->self;
+    policy_release(&ac->policy);
+}
+
+Status actor_critic_act(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions) {
+    ActorCritic *ac = learner->self;
+    Policy *policy = &ac->policy;
+    size_t size = (size_t)(n * learner->env->observation.size) * sizeof(double);
+    ArenaMark mark = arena_mark(learner->arena);
+    double *seen = arena_alloc(learner->arena, size), *logprobs = arena_alloc(learner->arena, (size_t)n * sizeof *logprobs);
+    if (!seen || !logprobs) return ST_RESOURCE;
+    if (ac->rollout.observed) moments_normalise(&ac->observed, observations, n, seen);
+    else memcpy(seen, observations, size);
+    TRY(policy_forward(policy, seen, n, POLICY_ACTIONS, false));
+    if (greedy) policy_mode(policy, actions);
+    else policy_sample(policy, key, actions, logprobs);
+    space_clip(&learner->env->action, actions, n);
+    arena_rewind(learner->arena, mark);
+    return ST_OK;
+}
+
+void actor_critic_policy(Learner *learner, Keeper *keeper) {
+    ActorCritic *ac = learner->self;
+    keep_weights(keeper, &ac->policy.params);
+    if (ac->rollout.observed) moments_keep(&ac->observed, keeper, "observation/mean", "observation/variance", "observation/count");
+}
+
+void actor_critic_keep(Learner *learner, Keeper *keeper) {
+    ActorCritic *ac = learner->self;
+    keep_optimizer(keeper, &ac->policy.params);
+    keep_count(keeper, "optimizer_steps", &ac->optimizer_steps);
+    if (ac->rollout.scale) reward_scale_keep(&ac->scale, keeper);
+}
+
+Status actor_critic_rows(ActorCritic *ac, Learner *learner, int64_t n, int64_t *n_rows) {
+    const Rollout *rollout = &ac->rollout;
+    int64_t all = rollout->batch.T * rollout->batch.B;
+    if (!ac->rows) {
+        ac->rows = arena_alloc(learner->arena, (size_t)(rollout->T * rollout->batch.B) * sizeof *ac->rows);
+        if (!ac->rows) return ST_RESOURCE;
+        TRY(minibatch_init(&ac->minibatch, n, learner->env->observation.size, learner->env->action.size, ac->policy.has_values, learner->arena));
+    }
+    *n_rows = 0;
+    for (int64_t i = 0; i < all; i++)
+        if (rollout->batch.valid[i]) ac->rows[(*n_rows)++] = i;
+    return ST_OK;
+}
+
+static Status not_finite(const ActorCritic *ac, const Learner *learner) {
+    const Param *weight = params_nonfinite(&ac->policy.params, false), *gradient = params_nonfinite(&ac->policy.params, true), *param = weight ? weight : gradient;
+    status_fail(ST_NUMERIC, "%s '%s' holds a NaN or an infinity in update %lld", weight ? "weight" : "the gradient of", param ? param->name : "?", (long long)learner->updates + 1);
+    return status_hint(ST_NUMERIC, "lower train.learning_rate, or normalise observations and rewards");
+}
+
+Status actor_critic_step(ActorCritic *ac, Learner *learner, Measures *measures) {
+    const Recipe *recipe = learner->recipe;
+    double norm = params_grad_norm(&ac->policy.params), rate = recipe->train_learning_rate * schedule_factor(&ac->schedule, learner->updates);
+    if (!isfinite(norm)) return not_finite(ac, learner);
+    optimizer_step(&ac->optimizer, &ac->policy.params, clip_scale(norm, recipe->train_max_grad_norm), rate, ++ac->optimizer_steps);
+    params_zero_grad(&ac->policy.params);
+    measures->grad_norm += norm;
+    measures->learning_rate = rate;
+    return ST_OK;
+}
+
+void actor_critic_report(const ActorCritic *ac, Learner *learner, const Measures *measures) {
+    const Rollout *rollout = &ac->rollout;
+    double per_step = 1 / (double)MAX(measures->steps, 1);
+    learner_metric(learner, "loss", measures->loss * per_step);
+    learner_metric(learner, "policy_loss", measures->policy_loss * per_step);
+    if (ac->policy.has_values) {
+        learner_metric(learner, "value_loss", measures->value_loss * per_step);
+        learner_metric(learner, "explained_variance", explained_variance(rollout->batch.values, rollout->returns, rollout->batch.valid, rollout->batch.T * rollout->batch.B));
+    }
+    learner_metric(learner, "entropy", measures->entropy * per_step);
+    learner_metric(learner, "approx_kl", measures->approx_kl * per_step);
+    learner_metric(learner, "clip_fraction", measures->clip_fraction * per_step);
+    learner_metric(learner, "grad_norm", measures->grad_norm * per_step);
+    learner_metric(learner, "learning_rate", measures->learning_rate);
+}
