@@ -7,6 +7,7 @@
 #include <time.h>
 
 #include "lib/train/report.h"
+#include "lib/train/trained_model.h"
 
 typedef struct Sft {
     const SftConfig *config;
@@ -216,80 +217,8 @@ done:
 }
 
 static Status save_result(void *context, const char *run_dir) {
-    Sft *sft = context;
-    Arena *arena = arena_new(0);
-    const char *dir = arena ? path_join(arena, run_dir, sft->recipe->has_lora ? "adapter" : "model") : NULL;
-    Status status = dir ? dir_remove(dir) : ST_RESOURCE; /* of a process that was killed after this point */
-    if (status == ST_OK) status = sft->recipe->has_lora ? adapter_save(sft->model, dir, sft->model->dir) : model_save(sft->model, dir, sft->model->config.stored_dtype);
-    arena_free(arena);
-    return status;
-}
-
-/* ---- the model and its adapter ---- */
-
-static Status start_adapter(Sft *sft) {
-    static const char *const fixed[] = {"lora.rank", "lora.alpha", "lora.target_modules", "lora.modules_to_save", "lora.rank_pattern", "lora.alpha_pattern", "lora.use_rslora"};
-    const Recipe *recipe = sft->recipe;
-    LoraConfig config;
-    TRY(recipe_lora(recipe, &config));
-    if (!recipe->model_adapter) return model_attach_lora(sft->model, &config, (uint64_t)recipe->seed);
-    TRY(adapter_load(sft->model, recipe->model_adapter, true));
-    for (size_t i = 0; i < COUNT_OF(fixed); i++)
-        if (recipe_given(recipe, fixed[i])) log_message(LOG_WARNING, "'%s' is not used: the adapter in '%s' keeps its own", fixed[i], recipe->model_adapter);
-    for (size_t i = 0; i < sft->model->n_linears; i++)
-        if (sft->model->linears[i]->lora) sft->model->linears[i]->lora->dropout = config.dropout;
-    for (size_t i = 0; i < sft->model->params.n; i++)
-        if (sft->model->params.items[i].role == PARAM_LORA_B) sft->model->params.items[i].lr_scale = config.lr_ratio;
-    sft->model->lora.dropout = config.dropout;
-    return ST_OK;
-}
-
-/* "model.layers.0.input_layernorm.weight" belongs to a norm: the component before the last one says so. */
-static bool is_norm(const char *name) {
-    const char *last = strrchr(name, '.');
-    if (!last) return false;
-    const char *part = last;
-    while (part > name && part[-1] != '.') part--;
-    for (; part < last; part++)
-        if (text_starts_with(part, "norm") || text_starts_with(part, "ln_")) return true;
-    return false;
-}
-
-static void exempt_from_decay(Sft *sft) {
-    bool norms = false, biases = false;
-    for (size_t i = 0; i < sft->recipe->train_no_decay.n; i++) {
-        norms |= strcmp(sft->recipe->train_no_decay.items[i], "norm") == 0;
-        biases |= strcmp(sft->recipe->train_no_decay.items[i], "bias") == 0;
-    }
-    for (size_t i = 0; i < sft->model->params.n; i++) {
-        Param *param = &sft->model->params.items[i];
-        if ((norms && is_norm(param->name)) || (biases && text_ends_with(param->name, ".bias"))) param->decay = false;
-    }
-}
-
-/* Every weight becomes an f32 copy with a gradient, which the system may grant and not have. A file that cannot be read is model_load's to tell. */
-static Status check_room(const Recipe *recipe) {
-    Safetensors *files;
-    int64_t count = 0;
-    if (recipe->has_lora || safetensors_open(recipe->model_path, &files) != ST_OK) return ST_OK;
-    for (size_t i = 0; i < files->n; i++) count += stored_count(&files->tensors[i]);
-    safetensors_close(files);
-    return trainer_check_weights(recipe, count);
-}
-
-static Status load_model(Sft *sft) {
-    const Recipe *recipe = sft->recipe;
-    if (!recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
-    if (recipe->model_adapter && !recipe->has_lora)
-        return status_hint(status_fail(ST_CONFIG, "'model.adapter' needs a 'lora' section"), "merge the adapter first to train every weight");
-    TRY(check_room(recipe));
-    ModelOptions options = {.device = device_cpu(), .compute = recipe_compute(recipe), .train_all = !recipe->has_lora};
-    TRY(model_load(recipe->model_path, &options, &sft->model));
-    if (recipe->has_lora) TRY(start_adapter(sft));
-    exempt_from_decay(sft);
-    sft->model->checkpoint_layers = strcmp(recipe->train_checkpointing, "layer") == 0;
-    sft->tape = tape_new(device_cpu(), options.compute, 0);
-    return sft->tape ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the tape");
+    const Sft *sft = context;
+    return trained_model_save(sft->recipe, sft->model, run_dir);
 }
 
 /* ---- rows ---- */
@@ -434,7 +363,9 @@ static Status sft_begin(Sft *sft, Run **run, TrainResult *result) {
         TRY(run_open(sft->recipe, config->resume, run));
         return trainer_run(&(TrainerConfig){.recipe = sft->recipe, .run = *run}, result);
     }
-    TRY(load_model(sft));
+    TRY(trained_model_open(sft->recipe, &sft->model));
+    sft->tape = tape_new(device_cpu(), sft->model->compute, 0);
+    if (!sft->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");
     TRY(load_data(sft));
     TRY(plan_steps(sft));
     return train_in(sft, run, result);

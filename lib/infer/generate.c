@@ -29,8 +29,8 @@ typedef struct Sequence {
     size_t cap_logprobs;
     bool active;
     int64_t row;             /* logits of its newest token; NO_ROW when it has its next one */
-    int32_t next;            /* the token chosen by these */
-    double next_logprob;
+    int32_t next;            /* the token chosen by these, and its log-probabilities as Completion names them */
+    double next_logprob, next_tempered, next_filtered;
 } Sequence;
 
 /* What a thread needs to choose a token: V values each. */
@@ -190,6 +190,8 @@ static Status set_up(Generator *g) {
 static void completion_release(Completion *completion) {
     ids_release(&completion->ids);
     free(completion->logprobs);
+    free(completion->tempered);
+    free(completion->filtered);
     str_release(&completion->text);
 }
 
@@ -231,6 +233,17 @@ static void row_read(const Tensor *logits, int64_t row, double *out) {
     for (int64_t v = 0; v < vocab; v++) out[v] = values ? (double)values[v] : tensor_get(logits, row * vocab + v);
 }
 
+static double tempered_logsumexp(const double *logits, int64_t vocab, double temperature) {
+    double most = logits[0], sum = 0;
+    for (int64_t v = 0; v < vocab; v++) most = fmax(most, logits[v]);
+    for (int64_t v = 0; v < vocab; v++) sum += exp((logits[v] - most) / temperature);
+    return most / temperature + log(sum);
+}
+
+static double logit_of(const Generator *g, const Logits *step, const Sequence *s, int32_t id) {
+    return s->row == KEPT_ROW ? g->kept[id] : tensor_get(step->logits, s->row * g->model->config.vocab_size + id);
+}
+
 /* The next token of `s` by the logits of its row. Reads what all threads share, writes only `s` and `chooser`. */
 static void choose(const Generator *g, const Logits *step, Chooser *chooser, Sequence *s) {
     const SampleConfig *sample = &g->config->sample;
@@ -249,17 +262,22 @@ static void choose(const Generator *g, const Logits *step, Chooser *chooser, Seq
         ids_append(&history, c->ids.data, c->ids.n);
     }
     size_t prompt_length = penalties ? prompt->n : 0;
+    bool tempered = !sample->greedy && sample->temperature != 0 && sample->temperature != 1;
+    double logsumexp = tempered ? tempered_logsumexp(chooser->logits, vocab, sample->temperature) : 0;
+    s->next_filtered = 0;
     if (sample->greedy || sample->temperature == 0) {
         s->next = sample_greedy(sample, chooser->logits, vocab, history.data, history.n, prompt_length, &chooser->scratch);
     } else {
         sample_distribution(sample, chooser->logits, vocab, history.data, history.n, prompt_length, &chooser->scratch);
         RngKey key = rng_key(g->config->seed, RNG_SAMPLE, prompt->number << 20 | (uint64_t)c->sample);
         s->next = sample_pick(chooser->logits, vocab, rng_uniform(key, c->ids.n));
+        s->next_filtered = log(chooser->logits[s->next]);
     }
     ids_release(&history);
     double kept = s->row == KEPT_ROW ? g->kept[s->next] - g->kept_logsumexp : 0;
     if (tape_residual(g->tape) == DT_F32) kept = (double)(float)kept; /* as logits_logprob */
     s->next_logprob = s->row == KEPT_ROW ? kept : logits_logprob(step, s->row, s->next);
+    s->next_tempered = tempered ? logit_of(g, step, s, s->next) / sample->temperature - logsumexp : s->next_logprob;
 }
 
 /* Bytes of text that no stop text can still begin in. */
@@ -337,16 +355,25 @@ static Status finish(Generator *g, Sequence *s, FinishReason reason) {
     return hand_out(g);
 }
 
-static Status push_logprob(Sequence *s, double logprob) {
+static Status grow(double **values, size_t cap) {
+    double *grown = realloc(*values, cap * sizeof *grown);
+    if (!grown) return status_fail(ST_RESOURCE, "out of memory");
+    *values = grown;
+    return ST_OK;
+}
+
+static Status push_logprobs(Sequence *s) {
     Completion *c = &s->completion;
     if (c->ids.n > s->cap_logprobs) {
         size_t cap = MAX(64, s->cap_logprobs * 2);
-        double *grown = realloc(c->logprobs, cap * sizeof *grown);
-        if (!grown) return status_fail(ST_RESOURCE, "out of memory");
-        c->logprobs = grown;
+        TRY(grow(&c->logprobs, cap));
+        TRY(grow(&c->tempered, cap));
+        TRY(grow(&c->filtered, cap));
         s->cap_logprobs = cap;
     }
-    c->logprobs[c->ids.n - 1] = logprob;
+    c->logprobs[c->ids.n - 1] = s->next_logprob;
+    c->tempered[c->ids.n - 1] = s->next_tempered;
+    c->filtered[c->ids.n - 1] = s->next_filtered;
     return ST_OK;
 }
 
@@ -358,7 +385,7 @@ static Status extend(Generator *g, Sequence *s) {
     s->row = NO_ROW;
     if (!isfinite(logprob)) return status_fail(ST_NUMERIC, "a logit of prompt %zu is not finite", c->prompt + 1);
     ids_push(&c->ids, id);
-    TRY(push_logprob(s, logprob));
+    TRY(push_logprobs(s));
     bool eos = is_eos(g, id), full = (int64_t)c->ids.n >= g->config->max_new_tokens, stopped = false;
     if (g->tokenizer) {
         size_t before = c->text.len;

@@ -38,6 +38,8 @@ typedef struct Completion {
     int64_t sample;            /* 0..n-1 */
     Ids ids;                   /* EOS kept */
     double *logprobs;          /* of the chosen tokens under the plain distribution (temperature 1, no filter); ids.n entries */
+    double *tempered;          /* under the distribution at config.sample.temperature, before penalties and filters: what a policy gradient at that temperature calls the policy. Greedy: as logprobs */
+    double *filtered;          /* under the distribution that they were drawn from, after all of these; 0 when greedy */
     Str text;                  /* decoded, cut before a stop text; empty without a tokenizer */
     FinishReason finish;
 } Completion;

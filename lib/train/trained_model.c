@@ -1,0 +1,85 @@
+/* The model that a recipe trains: loaded, with its adapter, and written at the end. */
+#include "lib/train/trained_model.h"
+
+#include <string.h>
+
+static Status start_adapter(const Recipe *recipe, Model *model) {
+    static const char *const fixed[] = {"lora.rank", "lora.alpha", "lora.target_modules", "lora.modules_to_save", "lora.rank_pattern", "lora.alpha_pattern", "lora.use_rslora"};
+    LoraConfig config;
+    TRY(recipe_lora(recipe, &config));
+    if (!recipe->model_adapter) return model_attach_lora(model, &config, (uint64_t)recipe->seed);
+    TRY(adapter_load(model, recipe->model_adapter, true));
+    for (size_t i = 0; i < COUNT_OF(fixed); i++)
+        if (recipe_given(recipe, fixed[i])) log_message(LOG_WARNING, "'%s' is not used: the adapter in '%s' keeps its own", fixed[i], recipe->model_adapter);
+    for (size_t i = 0; i < model->n_linears; i++)
+        if (model->linears[i]->lora) model->linears[i]->lora->dropout = config.dropout;
+    for (size_t i = 0; i < model->params.n; i++)
+        if (model->params.items[i].role == PARAM_LORA_B) model->params.items[i].lr_scale = config.lr_ratio;
+    model->lora.dropout = config.dropout;
+    return ST_OK;
+}
+
+/* "model.layers.0.input_layernorm.weight" belongs to a norm: the component before the last one says so. */
+static bool is_norm(const char *name) {
+    const char *last = strrchr(name, '.');
+    if (!last) return false;
+    const char *part = last;
+    while (part > name && part[-1] != '.') part--;
+    for (; part < last; part++)
+        if (text_starts_with(part, "norm") || text_starts_with(part, "ln_")) return true;
+    return false;
+}
+
+static void exempt_from_decay(const Recipe *recipe, Model *model) {
+    bool norms = false, biases = false;
+    for (size_t i = 0; i < recipe->train_no_decay.n; i++) {
+        norms |= strcmp(recipe->train_no_decay.items[i], "norm") == 0;
+        biases |= strcmp(recipe->train_no_decay.items[i], "bias") == 0;
+    }
+    for (size_t i = 0; i < model->params.n; i++) {
+        Param *param = &model->params.items[i];
+        if ((norms && is_norm(param->name)) || (biases && text_ends_with(param->name, ".bias"))) param->decay = false;
+    }
+}
+
+/* Every weight becomes an f32 copy with a gradient, which the system may grant and not have. A file that cannot be read is model_load's to tell. */
+static Status check_room(const Recipe *recipe) {
+    Safetensors *files;
+    int64_t count = 0;
+    if (recipe->has_lora || safetensors_open(recipe->model_path, &files) != ST_OK) return ST_OK;
+    for (size_t i = 0; i < files->n; i++) count += stored_count(&files->tensors[i]);
+    safetensors_close(files);
+    return trainer_check_weights(recipe, count);
+}
+
+static Status load(const Recipe *recipe, Model **result) {
+    ModelOptions options = {.device = device_cpu(), .compute = recipe_compute(recipe), .train_all = !recipe->has_lora};
+    TRY(check_room(recipe));
+    TRY(model_load(recipe->model_path, &options, result));
+    Model *model = *result;
+    if (recipe->has_lora) TRY(start_adapter(recipe, model));
+    exempt_from_decay(recipe, model);
+    model->checkpoint_layers = strcmp(recipe->train_checkpointing, "layer") == 0;
+    return ST_OK;
+}
+
+Status trained_model_open(const Recipe *recipe, Model **model) {
+    *model = NULL;
+    if (!recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
+    if (recipe->model_adapter && !recipe->has_lora)
+        return status_hint(status_fail(ST_CONFIG, "'model.adapter' needs a 'lora' section"), "merge the adapter first to train every weight");
+    Status status = load(recipe, model);
+    if (status == ST_OK || !*model) return status;
+    model_free(*model);
+    *model = NULL;
+    return status;
+}
+
+Status trained_model_save(const Recipe *recipe, const Model *model, const char *run_dir) {
+    Arena *arena = arena_new(0);
+    const char *dir = arena ? path_join(arena, run_dir, recipe->has_lora ? "adapter" : "model") : NULL;
+    Status status = dir ? dir_remove(dir) : ST_RESOURCE; /* of a process that was killed after this point */
+    if (status == ST_OK) status = recipe->has_lora ? adapter_save(model, dir, model->dir) : model_save(model, dir, model->config.stored_dtype);
+    arena_free(arena);
+    return status;
+}

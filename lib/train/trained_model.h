@@ -1,0 +1,19 @@
+/* The model that a recipe trains.
+ *
+ *     Model *model;
+ *     TRY(trained_model_open(recipe, &model));          // base, and the adapter or all weights ready to be trained
+ *     ...
+ *     TRY(trained_model_save(recipe, model, "runs/a")); // runs/a/adapter or runs/a/model
+ */
+#ifndef TUNE_TRAINED_MODEL_H
+#define TUNE_TRAINED_MODEL_H
+
+#include "lib/train/train.h"
+
+/* model.path with the recipe's lora section (a new adapter, or model.adapter trained further) or, without one, with every weight trained. ST_CONFIG, ST_INPUT, ST_RESOURCE when all weights are
+ * trained and more memory is needed than there is. The caller calls model_free. */
+Status trained_model_open(const Recipe *recipe, Model **model);
+/* Writes the adapter as PEFT, or the model as Hugging Face's directory, below `run_dir`, in place of what is there. ST_RESOURCE. */
+Status trained_model_save(const Recipe *recipe, const Model *model, const char *run_dir);
+
+#endif

@@ -1,0 +1,35 @@
+/* What a policy on text did in one step: groups of completions of the same prompt, as flat arrays over their tokens. Everything that is known of a token has the token's place in its array. */
+#ifndef TUNE_EXPERIENCE_H
+#define TUNE_EXPERIENCE_H
+
+#include "lib/infer/infer.h"
+#include "rl/prompts.h"
+
+typedef struct Experience {
+    int64_t n_groups, group_size;  /* sequence i is completion i % group_size of group i / group_size */
+    int64_t n;                     /* sequences: n_groups x group_size */
+    const PromptRow **prompts;     /* (n_groups); borrowed */
+    int64_t *begin;                /* (n + 1): the tokens of sequence i are begin[i] .. begin[i + 1] - 1 */
+    int64_t n_tokens;
+    bool *ended;                   /* (n): by EOS or a stop text: terminated. false: cut at the longest length, truncated */
+    Str *texts;                    /* (n) */
+    double *rewards;               /* (n): NaN where none was given */
+
+    /* (n_tokens) */
+    int32_t *ids;
+    double *sampled;               /* log-prob as the sampler had it, at its temperature before filters */
+    double *filtered;              /* after filters: what the token was drawn from */
+    double *old_logprobs;          /* as the trainer had it before the first update */
+    double *ref_logprobs;          /* under the reference */
+    double *logprobs, *entropies;  /* as the policy has it now */
+    double *values;                /* V of the text before the token */
+    double *advantages, *returns;
+    bool *trained;
+} Experience;
+
+/* Completions of every prompt, sampled from `model` as it is now. Sequences and random numbers are a function of config->seed and the prompts' places alone. The experience is emptied first and keeps its memory;
+ * {0} is an empty one. Faults as generate. */
+Status experience_sample(const Model *model, const Tokenizer *tokenizer, const PromptRow *const *prompts, size_t n_prompts, const GenerateConfig *config, Experience *experience);
+void experience_release(Experience *experience);
+
+#endif

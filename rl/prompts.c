@@ -1,0 +1,124 @@
+/* Rows to prompts. */
+#include "rl/prompts.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+typedef struct Reading {
+    PromptSet *set;
+    const DataConfig *config;
+    const Tokenizer *tokenizer;
+    const ModelConfig *model;
+    const char *file;
+} Reading;
+
+static Status check_ids(const Ids *ids, const ModelConfig *model) {
+    if (ids->n == 0) return status_fail(ST_INPUT, "the prompt has no tokens");
+    for (size_t i = 0; i < ids->n; i++)
+        if (ids->data[i] < 0 || ids->data[i] >= model->vocab_size) {
+            status_fail(ST_INPUT, "unknown token id %d, the model's vocabulary has %lld", ids->data[i], (long long)model->vocab_size);
+            return status_hint(ST_INPUT, "the row was made with another tokenizer");
+        }
+    return ST_OK;
+}
+
+/* false in *kept: the row is left out. */
+static Status fit_length(Reading *reading, Ids *ids, bool *kept) {
+    const DataConfig *config = reading->config;
+    int64_t extra = (int64_t)ids->n - config->max_length;
+    *kept = true;
+    if (extra <= 0) return ST_OK;
+    if (strcmp(config->truncation, "error") == 0) {
+        status_fail(ST_INPUT, "the prompt has %zu tokens, more than data.max_length %lld", ids->n, (long long)config->max_length);
+        return status_hint(ST_INPUT, "raise data.max_length, or choose data.truncation");
+    }
+    if (strcmp(config->truncation, "drop") == 0) {
+        reading->set->dropped++;
+        *kept = false;
+        return ST_OK;
+    }
+    if (strcmp(config->truncation, "keep_end") == 0) memmove(ids->data, ids->data + extra, (size_t)config->max_length * sizeof *ids->data);
+    ids->n = (size_t)config->max_length;
+    reading->set->cut++;
+    return ST_OK;
+}
+
+static Status push(PromptSet *set, const PromptRow *row) {
+    if (set->n == set->cap) {
+        size_t cap = set->cap ? 2 * set->cap : 64;
+        PromptRow *grown = realloc(set->items, cap * sizeof *grown);
+        if (!grown) return status_fail(ST_RESOURCE, "out of memory for %zu prompts", cap);
+        set->items = grown;
+        set->cap = cap;
+    }
+    set->items[set->n++] = *row;
+    set->longest = MAX(set->longest, (int64_t)row->ids.n);
+    return ST_OK;
+}
+
+static Status read_row(void *context, const Row *row) {
+    Reading *reading = context;
+    PromptRow made = {.file = reading->file, .unit = row->unit, .line = row->line};
+    bool kept = false;
+    Status status = row_question(row->json, reading->config, reading->tokenizer, &made.ids);
+    if (status == ST_OK) status = check_ids(&made.ids, reading->model);
+    if (status == ST_OK) status = fit_length(reading, &made.ids, &kept);
+    if (status == ST_OK && kept) {
+        made.json = json_incref(row->json);
+        status = push(reading->set, &made);
+        if (status == ST_OK) return ST_OK;
+        json_decref(made.json);
+    }
+    ids_release(&made.ids);
+    return status == ST_OK ? ST_OK : status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
+}
+
+static Status read_source(Reading *reading, const DataSource *source) {
+    const char **paths;
+    size_t n_paths, before = reading->set->n;
+    TRY(rows_expand(source->path, reading->set->arena, &paths, &n_paths));
+    for (size_t i = 0; i < n_paths; i++) {
+        int64_t left = source->max_rows > 0 ? source->max_rows - (int64_t)(reading->set->n - before) : 0;
+        if (source->max_rows > 0 && left <= 0) break;
+        reading->file = paths[i];
+        TRY(rows_read_as(paths[i], &(RowsConfig){left, source->separator}, read_row, reading));
+    }
+    return ST_OK;
+}
+
+Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const ModelConfig *model, const Chat *chat, const Tokenizer *tokenizer, PromptSet *set) {
+    *set = (PromptSet){.arena = arena_new(0)};
+    if (!set->arena) return status_fail(ST_RESOURCE, "out of memory for prompts");
+    DataConfig config = data_config(recipe, model, chat);
+    DataSource *sources;
+    size_t n;
+    if (!node) return status_hint(status_fail(ST_CONFIG, "'%s' is missing", key), "name a file with prompts");
+    TRY(data_sources(node, key, set->arena, &sources, &n));
+    Reading reading = {set, &config, tokenizer, model, NULL};
+    for (size_t i = 0; i < n; i++) TRY(read_source(&reading, &sources[i]));
+    return set->n > 0 ? ST_OK : status_fail(ST_INPUT, "'%s' holds no prompts", key);
+}
+
+void prompts_free(PromptSet *set) {
+    for (size_t i = 0; i < set->n; i++) {
+        ids_release(&set->items[i].ids);
+        json_decref(set->items[i].json);
+    }
+    free(set->items);
+    arena_free(set->arena);
+    *set = (PromptSet){0};
+}
+
+uint64_t prompts_fingerprint(const PromptSet *set) {
+    uint64_t hash = set->n;
+    for (size_t i = 0; i < set->n; i++) {
+        const PromptRow *row = &set->items[i];
+        char *text = json_dumps(row->json, JSON_COMPACT | JSON_SORT_KEYS);
+        hash = XXH3_64bits_withSeed(row->ids.data, row->ids.n * sizeof *row->ids.data, hash);
+        if (text) hash = XXH3_64bits_withSeed(text, strlen(text), hash);
+        free(text);
+    }
+    return hash;
+}
