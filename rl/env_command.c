@@ -88,7 +88,7 @@ static bool same_space(const Space *a, const Space *b) { return a->n == b->n && 
 /* Starts the program and asks for its spaces; after the first time they must be the same. */
 static Status open_program(Command *command, int64_t copies) {
     Space action, observation;
-    TRY(child_start(command->argv, command->n, &command->child));
+    TRY(child_start(command->argv, command->n, NULL, &command->child));
     str_clear(&command->request);
     str_printf(&command->request, "{\"open\": {\"copies\": %lld}}\n", (long long)copies);
     TRY(ask(command));

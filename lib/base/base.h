@@ -180,11 +180,20 @@ const char *path_name(const char *path);         /* behind the last slash */
 /* ---- a program beside this one, asked in lines. The program that uses it ignores SIGPIPE ---- */
 
 typedef struct Child Child;
-/* Starts argv[0], looked for along PATH, with n - 1 arguments in a process group of its own. ST_INPUT: it can't be started; ST_RESOURCE. The caller calls child_stop. */
-Status child_start(const char *const *argv, size_t n, Child **child);
+/* What a program that is not trusted may do: no network (Linux; 256 processes at most, then), its address space, its processor time. 0 = no limit. */
+typedef struct ChildLimits { bool no_network; uint64_t memory_bytes, cpu_seconds; } ChildLimits;
+/* Starts argv[0], looked for along PATH, with n - 1 arguments in a process group of its own. limits: NULL = as this one. ST_INPUT: it can't be started; ST_RESOURCE, also where the system
+ * does not let it leave the network. The caller calls child_stop. */
+Status child_start(const char *const *argv, size_t n, const ChildLimits *limits, Child **child);
 /* Sends `text` and appends its next `n_lines` lines (1 or more), with their ends, to `reply`; at most `seconds` in all. ST_RESOURCE: it ended (with its exit code or signal) or did not answer in time;
  * after a failure it is of no more use. */
 Status child_ask(Child *child, const char *text, size_t len, size_t n_lines, double seconds, Str *reply);
+/* The same in two steps, for up to 64 programs at once: `text` stays where it is until the answer. children_next waits until one of those that were begun has answered or failed: its index, its
+ * answer and its status; *which = n when none was begun. A child that is NULL is passed over. */
+void child_begin(Child *child, const char *text, size_t len, size_t n_lines, double seconds);
+Status children_next(Child *const *children, size_t n, size_t *which, Str *reply);
+bool child_has_ended(const Child *child); /* as a failure has shown */
+size_t child_unasked(const Child *child); /* bytes that it said beyond what it was asked for */
 const char *child_last_words(const Child *child); /* the end of what it wrote to stderr; borrowed until the next call */
 /* Sends `farewell` (NULL: none), closes its input, gives it `patience` seconds to end, ends it and what it started, frees. Records no failure. NULL is fine. */
 void child_stop(Child *child, const char *farewell, double patience);

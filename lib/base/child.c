@@ -9,14 +9,20 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/resource.h>
 #include <sys/wait.h>
 #include <time.h>
 #include <unistd.h>
+#ifdef __linux__
+#include <sched.h>
+#include <sys/prctl.h>
+#endif
 
 extern char **environ;
 
 enum { READ_SIZE = 1 << 16, LAST_WORDS = 900, LONGEST_LINE = 256 << 20 };
 enum { IN, OUT, ERR, PIPES };
+enum { MAX_CHILDREN = 64, MOST_PROCESSES = 256 };
 
 struct Child {
     pid_t pid;
@@ -24,6 +30,12 @@ struct Child {
     Str name, out, err;  /* out: what was read and not asked for yet; err: the end of what it said on stderr */
     bool ended;
     siginfo_t end;
+    /* What it was asked: */
+    bool busy, broken;   /* broken: it takes no more */
+    const char *text;
+    size_t len, sent, n_lines;
+    size_t seen, lines;  /* of the answer: bytes looked through, ends of lines found */
+    double seconds, until;
 };
 
 static void close_fd(int *fd) {
@@ -67,6 +79,91 @@ static int spawn(Child *child, char *const *argv, int theirs[PIPES]) {
     return error;
 }
 
+/* What the started process says when a step of its preparation fails. */
+typedef struct Fault { enum { AT_PIPES, AT_LIMITS, AT_NETWORK, AT_PROGRAM } at; int error; } Fault;
+
+static bool limit(int what, uint64_t most) {
+    struct rlimit old, wanted = {(rlim_t)most, (rlim_t)most};
+    if (most == 0 || getrlimit(what, &old) != 0) return true;
+    if (old.rlim_max != RLIM_INFINITY && wanted.rlim_max > old.rlim_max) wanted.rlim_cur = wanted.rlim_max = old.rlim_max;
+    return setrlimit(what, &wanted) == 0;
+}
+
+#ifdef __linux__
+static void write_text(const char *path, const char *text) {
+    int fd = open(path, O_WRONLY | O_CLOEXEC);
+    if (fd < 0) return;
+    if (write(fd, text, strlen(text)) < 0) errno = 0; /* without its map the process is nobody there, which is enough */
+    close(fd);
+}
+
+/* A network with nothing in it. In a user namespace of its own anybody may have one, and what a root process could do outside is gone as well. */
+static bool leave_network(void) {
+    char map[64];
+    uid_t user = getuid();
+    gid_t group = getgid();
+    prctl(PR_SET_NO_NEW_PRIVS, 1, 0, 0, 0);
+    if (unshare(CLONE_NEWUSER | CLONE_NEWNET) != 0) return unshare(CLONE_NEWNET) == 0;
+    write_text("/proc/self/setgroups", "deny");
+    snprintf(map, sizeof map, "%lu %lu 1", (unsigned long)user, (unsigned long)user);
+    write_text("/proc/self/uid_map", map);
+    snprintf(map, sizeof map, "%lu %lu 1", (unsigned long)group, (unsigned long)group);
+    write_text("/proc/self/gid_map", map);
+    return limit(RLIMIT_NPROC, MOST_PROCESSES); /* counted within the namespace */
+}
+#else
+static bool leave_network(void) {
+    errno = ENOSYS;
+    return false;
+}
+#endif
+
+/* In the forked process: becomes the program, or says why not. */
+static Fault become(char *const *argv, const int theirs[PIPES], int report, const ChildLimits *limits) {
+    sigset_t none;
+    sigemptyset(&none);
+    setpgid(0, 0);
+    signal(SIGPIPE, SIG_DFL);
+    signal(SIGXFSZ, SIG_DFL);
+    signal(SIGINT, SIG_DFL);
+    signal(SIGTERM, SIG_DFL);
+    sigprocmask(SIG_SETMASK, &none, NULL);
+    for (int i = 0; i < PIPES; i++)
+        if (dup2(theirs[i], i) < 0) return (Fault){AT_PIPES, errno};
+    for (int fd = PIPES; fd < 4096; fd++)
+        if (fd != report) close(fd);
+    if (limits->no_network && !leave_network()) return (Fault){AT_NETWORK, errno};
+    if (!limit(RLIMIT_AS, limits->memory_bytes) || !limit(RLIMIT_CPU, limits->cpu_seconds)) return (Fault){AT_LIMITS, errno};
+    execvp(argv[0], argv);
+    return (Fault){AT_PROGRAM, errno};
+}
+
+/* As spawn, with limits, which posix_spawn does not know. */
+static Status fork_limited(Child *child, char *const *argv, int theirs[PIPES], const ChildLimits *limits) {
+    int report[2];
+    Fault fault = {AT_PROGRAM, 0};
+    if (pipe(report) != 0) return status_errno(errno, "cannot start program '%s'", argv[0]);
+    fcntl(report[0], F_SETFD, FD_CLOEXEC);
+    fcntl(report[1], F_SETFD, FD_CLOEXEC);
+    child->pid = fork();
+    if (child->pid == 0) {
+        fault = become(argv, theirs, report[1], limits);
+        while (write(report[1], &fault, sizeof fault) < 0 && errno == EINTR) continue;
+        raise(SIGKILL);
+    }
+    int error = child->pid < 0 ? errno : 0;
+    close(report[1]);
+    ssize_t got = 0;
+    while (!error && (got = read(report[0], &fault, sizeof fault)) < 0 && errno == EINTR) continue;
+    close(report[0]);
+    if (error) return status_errno(error, "cannot start program '%s'", argv[0]);
+    if (got != sizeof fault) return ST_OK;
+    while (waitpid(child->pid, NULL, 0) < 0 && errno == EINTR) continue;
+    if (fault.at != AT_NETWORK) return status_errno(fault.error, fault.at == AT_LIMITS ? "cannot limit program '%s'" : "cannot start program '%s'", argv[0]);
+    status_fail(ST_RESOURCE, "cannot start program '%s' without network: %s", argv[0], strerror(fault.error));
+    return status_hint(ST_RESOURCE, "this system lets no process leave the network (user namespaces are off, or it is a container); without `sandbox` the program runs unconfined");
+}
+
 static void free_child(Child *child) {
     for (int i = 0; i < PIPES; i++) close_fd(&child->fds[i]);
     str_release(&child->name);
@@ -75,27 +172,29 @@ static void free_child(Child *child) {
     free(child);
 }
 
-static Status start(Child *child, const char *const *argv, size_t n) {
+static Status start(Child *child, const char *const *argv, size_t n, const ChildLimits *limits) {
     int theirs[PIPES] = {-1, -1, -1}, error = 0;
     char **arguments = calloc(n + 1, sizeof *arguments);
     if (!arguments) return status_errno(ENOMEM, "cannot start '%s'", argv[0]);
     for (size_t i = 0; i < n; i++) arguments[i] = (char *)(uintptr_t)argv[i];
     for (int i = 0; i < PIPES && !error; i++)
         if (!make_pipe(&child->fds[i], &theirs[i], i == IN)) error = errno;
-    if (!error) error = spawn(child, arguments, theirs);
+    Status status = ST_OK;
+    if (!error && limits) status = fork_limited(child, arguments, theirs, limits);
+    else if (!error) error = spawn(child, arguments, theirs);
     for (int i = 0; i < PIPES; i++) close_fd(&theirs[i]);
     free(arguments);
-    return error ? status_errno(error, "cannot start program '%s'", argv[0]) : ST_OK;
+    return error ? status_errno(error, "cannot start program '%s'", argv[0]) : status;
 }
 
-Status child_start(const char *const *argv, size_t n, Child **out) {
+Status child_start(const char *const *argv, size_t n, const ChildLimits *limits, Child **out) {
     ASSERT(n > 0, "%zu words are no program", n);
     *out = NULL;
     Child *child = calloc(1, sizeof *child);
     if (!child) return status_errno(ENOMEM, "cannot start '%s'", argv[0]);
     for (int i = 0; i < PIPES; i++) child->fds[i] = -1;
     str_append(&child->name, argv[0]);
-    Status status = start(child, argv, n);
+    Status status = start(child, argv, n, limits);
     if (status == ST_OK) *out = child;
     else free_child(child);
     return status;
@@ -168,27 +267,83 @@ static size_t length_of_lines(const Str *text, size_t n, size_t *seen, size_t *l
     return 0;
 }
 
-Status child_ask(Child *child, const char *text, size_t len, size_t n_lines, double seconds, Str *reply) {
-    double until = clock_seconds() + seconds;
-    size_t sent = 0, seen = 0, lines = 0, length = 0;
-    while (sent < len || (!(length = length_of_lines(&child->out, n_lines, &seen, &lines)))) {
-        double left = until - clock_seconds();
-        if (left <= 0) return status_fail(ST_RESOURCE, "program '%s' gave no answer within %g s", str_text(&child->name), seconds);
-        if (child->out.len > LONGEST_LINE) return status_fail(ST_INPUT, "program '%s' answers with more than %d MiB", str_text(&child->name), LONGEST_LINE >> 20);
-        struct pollfd polled[PIPES] = {
-            {.fd = sent < len ? child->fds[IN] : -1, .events = POLLOUT}, {.fd = child->fds[OUT], .events = POLLIN}, {.fd = child->fds[ERR], .events = POLLIN},
-        };
-        if (child->fds[OUT] < 0) return has_died(child);
-        if (poll(polled, PIPES, (int)MIN(left * 1000 + 1, 60000)) < 0 && errno != EINTR) return status_errno(errno, "cannot wait for program '%s'", str_text(&child->name));
-        if (polled[ERR].revents) hear_complaints(child);
-        if (polled[IN].revents && !write_some(child, text, len, &sent)) return has_died(child);
-        if (polled[OUT].revents && !read_some(&child->fds[OUT], &child->out)) continue; /* it may have answered before it ended */
+/* What was begun is answered, or has failed: true, with the status. */
+static bool settled(Child *child, Str *reply, Status *status) {
+    const char *name = str_text(&child->name);
+    size_t length = length_of_lines(&child->out, child->n_lines, &child->seen, &child->lines);
+    *status = ST_OK;
+    if (child->sent == child->len && length > 0) {
+        str_append_n(reply, child->out.data, length);
+        memmove(child->out.data, child->out.data + length, child->out.len - length + 1);
+        child->out.len -= length;
+    } else if (child->fds[OUT] < 0 || child->broken) {
+        *status = has_died(child);
+    } else if (clock_seconds() >= child->until) {
+        hear_complaints(child);
+        *status = status_fail(ST_RESOURCE, "program '%s' gave no answer within %g s", name, child->seconds);
+    } else if (child->out.len > LONGEST_LINE) {
+        *status = status_fail(ST_INPUT, "program '%s' answers with more than %d MiB", name, LONGEST_LINE >> 20);
+    } else {
+        return false;
     }
-    str_append_n(reply, child->out.data, length);
-    memmove(child->out.data, child->out.data + length, child->out.len - length + 1);
-    child->out.len -= length;
-    return ST_OK;
+    child->busy = false;
+    return true;
 }
+
+/* Reads and writes what `polled` says is ready. */
+static void go_on(Child *child, const struct pollfd polled[PIPES]) {
+    if (polled[ERR].revents) hear_complaints(child);
+    if (polled[OUT].revents) read_some(&child->fds[OUT], &child->out);
+    if (polled[IN].revents && child->sent < child->len && !write_some(child, child->text, child->len, &child->sent))
+        child->broken = polled[OUT].revents == 0; /* it may have answered before it ended */
+}
+
+void child_begin(Child *child, const char *text, size_t len, size_t n_lines, double seconds) {
+    ASSERT(!child->busy, "program '%s' has not answered yet", str_text(&child->name));
+    child->text = text;
+    child->len = len;
+    child->n_lines = n_lines;
+    child->sent = child->seen = child->lines = 0;
+    child->seconds = seconds;
+    child->until = clock_seconds() + seconds;
+    child->busy = true;
+}
+
+Status children_next(Child *const *children, size_t n, size_t *which, Str *reply) {
+    struct pollfd polled[MAX_CHILDREN][PIPES];
+    ASSERT(n <= MAX_CHILDREN, "%zu programs", n);
+    while (true) {
+        double until = 0;
+        *which = n;
+        for (size_t i = 0; i < n; i++) {
+            Child *child = children[i];
+            Status status;
+            for (int k = 0; k < PIPES; k++) polled[i][k] = (struct pollfd){.fd = -1};
+            if (!child || !child->busy) continue;
+            *which = i;
+            if (settled(child, reply, &status)) return status;
+            until = until == 0 ? child->until : MIN(until, child->until);
+            for (int k = 0; k < PIPES; k++) polled[i][k] = (struct pollfd){.fd = k == IN && child->sent == child->len ? -1 : child->fds[k], .events = k == IN ? POLLOUT : POLLIN};
+        }
+        if (*which == n) return ST_OK;
+        double left = MAX(until - clock_seconds(), 0);
+        if (poll(&polled[0][0], (nfds_t)(n * PIPES), (int)MIN(left * 1000 + 1, 60000)) < 0) {
+            if (errno != EINTR) return status_errno(errno, "cannot wait for program '%s'", str_text(&children[*which]->name));
+            continue;
+        }
+        for (size_t i = 0; i < n; i++)
+            if (children[i] && children[i]->busy) go_on(children[i], polled[i]);
+    }
+}
+
+Status child_ask(Child *child, const char *text, size_t len, size_t n_lines, double seconds, Str *reply) {
+    size_t which;
+    child_begin(child, text, len, n_lines, seconds);
+    return children_next(&child, 1, &which, reply);
+}
+
+bool child_has_ended(const Child *child) { return child->ended; }
+size_t child_unasked(const Child *child) { return child->out.len; }
 
 /* Records no failure: it is called where one may be on its way. */
 void child_stop(Child *child, const char *farewell, double patience) {
