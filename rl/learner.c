@@ -22,10 +22,11 @@ const Algorithm *algorithm_find(const char *name) {
 
 static void keep_environment(Learner *learner, Keeper *keeper) {
     Env *env = learner->env;
+    keep_bytes(keeper, "env/counts", env->counts, (size_t)env->copies * sizeof *env->counts);
+    if (env_is_remote(env)) return; /* its episodes begin anew in the program that a resumed run starts */
     keep_f64(keeper, "env/states", env->states, env->copies * env->state_size);
     keep_f64(keeper, "env/observations", env->observations, env->copies * env->observation.size);
     keep_bytes(keeper, "env/lengths", env->lengths, (size_t)env->copies * sizeof *env->lengths);
-    keep_bytes(keeper, "env/counts", env->counts, (size_t)env->copies * sizeof *env->counts);
     keep_f64(keeper, "env/returns", learner->returns, env->copies);
 }
 
