@@ -158,10 +158,258 @@ static void losses_gradients_and_steps_are_the_golden_ones(void **state) {
     losses_of(DT_F32);
 }
 
+/* ---- estimates against the exact gradient ---- */
+
+static char folder[256];
+
+static int make_folder(void **state) {
+    (void)state;
+    temp_dir_make(folder, sizeof folder);
+    return 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    temp_dir_remove(folder);
+    return 0;
+}
+
+/* Episodes of some five steps in three states; each action is the right one somewhere. */
+static const char maze[] =
+    "states: [low, middle, high, out]\nactions: [stay, climb]\ngamma: 1\nstart: {low: 0.7, middle: 0.3}\nterminal: [out]\ntransitions:\n"
+    "  - [low, stay, low, 0.6, 0]\n  - [low, stay, out, 0.4, 1]\n  - [low, climb, middle, 0.8, -1]\n  - [low, climb, low, 0.2, -1]\n"
+    "  - [middle, stay, low, 0.5, 2]\n  - [middle, stay, out, 0.5, -1]\n  - [middle, climb, high, 0.7, -1]\n  - [middle, climb, out, 0.3, 0]\n"
+    "  - [high, stay, high, 0.5, 1]\n  - [high, stay, out, 0.5, 0]\n  - [high, climb, out, 1, 6]\n";
+enum { STATES = 4, CHOICES = 2, WEIGHTS = STATES * CHOICES, CRITIC = STATES };
+static const double weights[WEIGHTS] = {0.3, -0.2, 0.5, 0, -0.4, 0.6, 0.1, 0}; /* (action, state) of a linear policy */
+
+typedef struct Exact { double V[STATES], gradient[WEIGHTS], length; } Exact; /* gradient of the expected return of an episode, of `length` steps in the mean */
+
+/* By iteration until nothing moves. Episodes are cut after max_steps (0: never), with the value of where they stand added: V stays what it is, and what is visited changes. */
+static void solve(const NamedMdp *world, int64_t max_steps, Exact *exact) {
+    const Mdp *mdp = &world->mdp;
+    double pi[STATES][CHOICES], Q[STATES][CHOICES], at[STATES], visits[STATES] = {0};
+    for (int s = 0; s < STATES; s++) {
+        pi[s][0] = 1 / (1 + exp(weights[STATES + s] - weights[s]));
+        pi[s][1] = 1 - pi[s][0];
+    }
+    *exact = (Exact){.length = 0};
+    for (int sweep = 0; sweep < 4000; sweep++)
+        for (int s = 0; s < STATES; s++) {
+            double value = 0;
+            for (int a = 0; a < CHOICES; a++) {
+                Q[s][a] = 0;
+                for (int64_t i = mdp->begin[s * CHOICES + a]; i < mdp->begin[s * CHOICES + a + 1]; i++) Q[s][a] += mdp->probability[i] * (mdp->reward[i] + exact->V[mdp->next[i]]);
+                value += pi[s][a] * Q[s][a];
+            }
+            exact->V[s] = value;
+        }
+    memcpy(at, world->start, sizeof at);
+    for (int64_t t = 0; t < (max_steps ? max_steps : 4000); t++) {
+        double after[STATES] = {0};
+        for (int s = 0; s < STATES; s++) {
+            if (mdp->terminal && mdp->terminal[s]) continue;
+            visits[s] += at[s];
+            exact->length += at[s];
+            for (int a = 0; a < CHOICES; a++)
+                for (int64_t i = mdp->begin[s * CHOICES + a]; i < mdp->begin[s * CHOICES + a + 1]; i++) after[mdp->next[i]] += at[s] * pi[s][a] * mdp->probability[i];
+        }
+        memcpy(at, after, sizeof at);
+    }
+    for (int s = 0; s < STATES; s++)
+        for (int a = 0; a < CHOICES; a++) exact->gradient[a * STATES + s] = visits[s] * pi[s][a] * (Q[s][a] - exact->V[s]);
+}
+
+typedef struct Estimator {
+    const char *name;
+    const char *settings[8];
+    bool episodes;      /* an update is one episode of each copy */
+    double value_shift; /* added to the critic's exact values: a baseline may be anything */
+    int64_t max_steps;
+    int updates;        /* of one sample, so that samples hardly know of each other */
+} Estimator;
+
+static void write_weights(ActorCritic *ac, const Exact *exact, double shift) {
+    double V[CRITIC];
+    for (int s = 0; s < CRITIC; s++) V[s] = exact->V[s] + shift;
+    Params *params = &ac->policy.params;
+    params->items[0].tensor->device->fill(params_find(params, "actor.0.bias")->tensor, 0);
+    tensor_write(params_find(params, "actor.0.weight")->tensor, weights);
+    if (ac->policy.has_values) tensor_write(params_find(params, "critic.0.weight")->tensor, V);
+}
+
+/* What one update of plain gradient ascent moves the weights by, per episode. */
+static void sample(Learner *learner, const Estimator *estimator, const Exact *exact, double rate, double *gradient) {
+    ActorCritic *ac = learner->self;
+    double moved[WEIGHTS];
+    memset(gradient, 0, WEIGHTS * sizeof *gradient);
+    for (int k = 0; k < estimator->updates; k++) {
+        int64_t before = learner->steps;
+        write_weights(ac, exact, estimator->value_shift);
+        check_ok(learner->algorithm->update(learner));
+        learner->updates++;
+        double length = estimator->episodes ? (double)(learner->steps - before) / (double)learner->env->copies : exact->length;
+        tensor_read(params_find(&ac->policy.params, "actor.0.weight")->tensor, moved);
+        for (int i = 0; i < WEIGHTS; i++) gradient[i] += (moved[i] - (double)(float)weights[i]) / rate * length / estimator->updates;
+    }
+}
+
+static void check_estimator(const Estimator *estimator) {
+    enum { SAMPLES = 800, BURN_IN = 20 };
+    const double rate = 0x1p-6;
+    char env[400], seconds[64];
+    const char *settings[24] = {env, "rl.total_steps=1000000", "rl.gamma=1", "rl.num_envs=8", "policy.hidden=[]", "rl.vf_coef=0", "rl.normalize_advantage=false",
+                                "train.optimizer=sgd", "train.lr_scheduler=constant", "train.max_grad_norm=0", "output=x", seconds};
+    size_t n = 12;
+    Recipe *recipe;
+    Learner *learner;
+    Exact exact;
+    double mean[WEIGHTS] = {0}, squares[WEIGHTS] = {0}, gradient[WEIGHTS], largest = 0;
+    snprintf(env, sizeof env, "rl.env=%s", temp_text(folder, "maze.yaml", maze));
+    snprintf(seconds, sizeof seconds, "train.learning_rate=%.17g", rate);
+    for (int i = 0; estimator->settings[i]; i++) settings[n++] = estimator->settings[i];
+    check_ok(recipe_read(NULL, settings, n, &recipe));
+    check_ok(learner_new(recipe, 8, &learner));
+    learner->env->max_steps = estimator->max_steps;
+    solve(learner->world, estimator->max_steps, &exact);
+    for (int i = -BURN_IN; i < SAMPLES; i++) {
+        sample(learner, estimator, &exact, rate, gradient);
+        for (int k = 0; i >= 0 && k < WEIGHTS; k++) {
+            mean[k] += gradient[k] / SAMPLES;
+            squares[k] += gradient[k] * gradient[k] / SAMPLES;
+        }
+    }
+    for (int k = 0; k < WEIGHTS; k++) largest = fmax(largest, fabs(exact.gradient[k]));
+    for (int k = 0; k < WEIGHTS; k++) {
+        double deviation = sqrt((squares[k] - mean[k] * mean[k]) / SAMPLES);
+        if (deviation > 0.05 * largest) fail_msg("%s: weight %d is known to %g only, of %g", estimator->name, k, deviation, largest);
+        /* Four deviations: 1 in 16000 by chance, and the draws are always the same. 1e-5: float32 weights. */
+        if (!(fabs(mean[k] - exact.gradient[k]) <= 4 * deviation + 1e-5))
+            fail_msg("%s: gradient of weight %d is %g +- %g, the exact one %g", estimator->name, k, mean[k], deviation, exact.gradient[k]);
+    }
+    learner_free(learner);
+    recipe_free(recipe);
+}
+
+static void estimates_agree_with_the_exact_gradient(void **state) {
+    (void)state;
+    static const Estimator estimators[] = {
+        {.name = "reinforce", .settings = {"rl.algorithm=reinforce", "rl.baseline=false", "rl.num_steps=1000"}, .episodes = true, .updates = 10},
+        {.name = "reinforce with a baseline", .settings = {"rl.algorithm=reinforce", "rl.num_steps=1000"}, .episodes = true, .value_shift = 1, .updates = 10},
+        {.name = "reinforce, cut off", .settings = {"rl.algorithm=reinforce", "rl.num_steps=1000"}, .episodes = true, .max_steps = 3, .updates = 10},
+        {.name = "a2c, five steps", .settings = {"rl.algorithm=a2c", "rl.gae_lambda=1", "rl.num_steps=5"}, .updates = 10},
+        {.name = "gae", .settings = {"rl.algorithm=a2c", "rl.gae_lambda=0.8", "rl.num_steps=50"}, .updates = 1},
+        {.name = "gae, cut off", .settings = {"rl.algorithm=a2c", "rl.gae_lambda=0.8", "rl.num_steps=50"}, .max_steps = 3, .updates = 1},
+        {.name = "ppo at ratio 1", .settings = {"rl.algorithm=ppo", "rl.num_steps=50"}, .updates = 1},
+    };
+    for (size_t i = 0; i < COUNT_OF(estimators); i++) check_estimator(&estimators[i]);
+}
+
+/* ---- what is learned ---- */
+
+static double learned(const char *recipe_path, const char *name, int seed, const char *more) {
+    char output[400], number[32];
+    snprintf(output, sizeof output, "output=%s/%s-%d", folder, name, seed);
+    snprintf(number, sizeof number, "seed=%d", seed);
+    const char *settings[] = {output, number, more};
+    Recipe *recipe;
+    LearnResult result;
+    Evaluation evaluation;
+    check_ok(recipe_read(recipe_path, settings, more ? 3 : 2, &recipe));
+    check_ok(learn_run(&(LearnConfig){.recipe = recipe}, &result));
+    check_ok(learn_evaluate(output + strlen("output="), &(EvaluationConfig){.episodes = 100, .seed = 1000}, &evaluation));
+    recipe_free(recipe);
+    return evaluation.mean_return;
+}
+
+/* All seeds with TEST_LONG=1 (make test-long); one of the quick recipe else. */
+static bool is_long(void) { return getenv("TEST_LONG") != NULL; }
+
+static void cartpole_is_learned(void **state) {
+    (void)state;
+    for (int seed = 1; seed <= (is_long() ? 5 : 1); seed++) {
+        double reward = learned("recipes/rl_cartpole_ppo.yaml", "ppo", seed, is_long() ? NULL : "rl.total_steps=40000");
+        if (reward < (is_long() ? 475 : 195)) fail_msg("ppo, seed %d: mean return %g", seed, reward);
+    }
+}
+
+static void recipes_learn_what_they_say(void **state) {
+    (void)state;
+    static const struct { const char *recipe; double reward; } recipes[] = {
+        {"rl_cartpole_a2c", 475}, {"rl_cartpole_reinforce", 475}, {"rl_acrobot_ppo", -100}, {"rl_pendulum_ppo", -200}, {"rl_mountaincar_continuous_ppo", 90},
+    };
+    if (!is_long()) skip();
+    for (size_t i = 0; i < COUNT_OF(recipes); i++)
+        for (int seed = 1; seed <= 5; seed++) {
+            char path[128];
+            snprintf(path, sizeof path, "recipes/%s.yaml", recipes[i].recipe);
+            double reward = learned(path, recipes[i].recipe, seed, NULL);
+            if (reward < recipes[i].reward) fail_msg("%s, seed %d: mean return %g, less than %g", path, seed, reward, recipes[i].reward);
+        }
+}
+
+static void what_diverges_is_said(void **state) {
+    (void)state;
+    char output[400];
+    snprintf(output, sizeof output, "output=%s/diverged", folder);
+    const char *settings[] = {output, "rl.algorithm=ppo", "rl.env=Pendulum-v1", "rl.total_steps=100000", "train.learning_rate=1e38", "train.max_grad_norm=0"};
+    Recipe *recipe;
+    LearnResult result;
+    check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
+    check_status(learn_run(&(LearnConfig){.recipe = recipe}, &result), ST_NUMERIC);
+    recipe_free(recipe);
+}
+
+/* Moments of everything seen, whatever batches it came in; copies that rest don't count. */
+static void moments_are_those_of_all_rows(void **state) {
+    (void)state;
+    enum { N = 50, W = 2 };
+    Arena *arena = arena_new(0);
+    Moments moments;
+    double rows[N * W], mean[W] = {0}, variance[W] = {0};
+    bool counted[N];
+    int n = 0;
+    check_ok(moments_init(&moments, W, arena));
+    *moments.count = 0; /* without the first guess, the sums are exact */
+    for (int i = 0; i < N * W; i++) rows[i] = 1000 + rng_normal(rng_key(1, RNG_TEST, 0), (uint64_t)i);
+    for (int r = 0; r < N; r++) n += counted[r] = r % 3 != 1;
+    for (int r = 0; r < N; r++)
+        for (int k = 0; k < W; k++) mean[k] += counted[r] ? rows[r * W + k] / n : 0;
+    for (int r = 0; r < N; r++)
+        for (int k = 0; k < W; k++) variance[k] += counted[r] ? (rows[r * W + k] - mean[k]) * (rows[r * W + k] - mean[k]) / n : 0;
+    for (int r = 0; r < N; r += 5) moments_add(&moments, rows + r * W, counted + r, 5);
+    check_close_f64("mean", moments.mean, mean, W, 1e-9, 0);
+    check_close_f64("variance", moments.variance, variance, W, 1e-9, 0);
+    arena_free(arena);
+}
+
+/* By hand: gamma 0.5, rewards 2 2 | 2: sums 2, 3, then 2 again behind the end. */
+static void rewards_are_scaled_by_their_sums(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    RewardScale scale;
+    check_ok(reward_scale_init(&scale, 0.5, 1, arena));
+    *scale.moments.count = 0;
+    bool no = false, yes = true;
+    double reward;
+    reward = 2, reward_scale_apply(&scale, &reward, &no, &no, &yes);
+    reward = 2, reward_scale_apply(&scale, &reward, &no, &yes, &yes);
+    check_close(reward, 2 / sqrt(0.25 + 1e-8), 1e-12);
+    reward = 2, reward_scale_apply(&scale, &reward, &no, &no, &yes);
+    check_close(reward, 2 / sqrt(2.0 / 9 + 1e-8), 1e-12);
+    arena_free(arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(outputs_are_the_golden_ones),
         cmocka_unit_test(losses_gradients_and_steps_are_the_golden_ones),
+        cmocka_unit_test(moments_are_those_of_all_rows),
+        cmocka_unit_test(rewards_are_scaled_by_their_sums),
+        cmocka_unit_test_setup_teardown(estimates_agree_with_the_exact_gradient, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(what_diverges_is_said, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(cartpole_is_learned, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(recipes_learn_what_they_say, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
