@@ -52,7 +52,7 @@ COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*.c))
 TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(if $(filter tsan,$(FLAVOUR)),tests/test_learning.c),$(wildcard tests/test_*.c tests/fuzz_*.c)))
 PROGRAM := $(if $(wildcard cmd/main.c),$(BUILD)/tune)
 
-.PHONY: all deps test test-built test-san fuzz bench demo install layers headers quiet golden-update clean help
+.PHONY: all deps test test-built test-long test-san fuzz bench demo install layers headers quiet golden-update clean help
 .SECONDARY:
 all: $(BUILD)/libtune.a $(PROGRAM) ## build ./tune (what plain `make` does)
 	@$(if $(PROGRAM),cmp -s $(PROGRAM) tune || cp $(PROGRAM) tune)
@@ -92,6 +92,8 @@ test: ## build and run all tests; FLAVOUR=san for one under sanitizers
 	@$(MAKE) --no-print-directory $(PARALLEL) test-built
 test-built: $(TESTS) $(BUILD)/libtune.a $(PROGRAM)
 	@sh tests/run.sh $(BUILD) $(TESTS)
+test-long: ## the same, with all that is learned and all seeds of it (minutes more)
+	@TEST_LONG=1 $(MAKE) --no-print-directory test
 # gcc's OpenMP runtime is not known to the thread sanitizer, which then sees races in every loop; clang's libomp tells it by way of
 # its tool "archer", so the thread flavour is a clang build.
 test-san: ## the tests under the address, undefined and thread sanitizers (the last needs clang and libomp)
