@@ -17,8 +17,5 @@ typedef struct MdpQuestion { double gamma; MdpOptions options; } MdpQuestion; /*
     }
 /* Opens the world and says on stderr which states cannot be reached. ST_USAGE for a gamma or tolerance out of range; see mdp_open. */
 Status mdp_question_open(const char *spec, MdpQuestion *question, NamedMdp **world);
-/* A policy (n_states, n_actions): "uniform", or a JSON file with an entry a state: an action (number or name), a list of probabilities, null in terminal states; or what solve --json wrote.
- * ST_INPUT names the state. */
-Status mdp_policy_read(const char *spec, const NamedMdp *world, Arena *arena, double **policy);
 
 #endif

@@ -32,17 +32,19 @@ static void show_values(void *context, const Learner *learner, const double *lea
     (void)context;
     enum { SHOWN = 24 };
     int64_t n = learner->env->observation.n;
+    int64_t known = 0;
     double sum = 0, worst = 0;
     end_live_line();
     show_line("values:  state     learned       exact");
     for (int64_t s = 0; s < n; s++) {
+        if (isnan(learned[s])) continue;
         double error = learned[s] - exact[s];
-        if (s < SHOWN) show_line("      %8lld  %10.4f  %10.4f", (long long)s, learned[s], exact[s]);
+        if (known++ < SHOWN) show_line("      %8lld  %10.4f  %10.4f", (long long)s, learned[s], exact[s]);
         sum += error * error;
         worst = fmax(worst, fabs(error));
     }
-    if (n > SHOWN) show_line("       ... and %lld more", (long long)(n - SHOWN));
-    show_line("values: root mean square error %.4g, largest %.4g", sqrt(sum / (double)n), worst);
+    if (known > SHOWN) show_line("       ... and %lld more", (long long)(known - SHOWN));
+    show_line("values: root mean square error %.4g, largest %.4g", sqrt(sum / (double)MAX(known, 1)), worst);
 }
 
 static void summarize(const Command *command, const Recipe *recipe, const LearnResult *result) {

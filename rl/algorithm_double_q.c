@@ -37,5 +37,5 @@ static void keep(Learner *learner, Keeper *keeper) {
 
 const Algorithm algorithm_double_q = {
     .name = "double_q", .help = "double Q-learning on tables or tiles (van Hasselt 2010)", .tabular = true, .discrete = true,
-    .open = open, .update = update, .act = tabular_act, .policy = policy, .keep = keep,
+    .open = open, .update = update, .act = tabular_act, .policy = policy, .keep = keep, .values = tabular_values,
 };

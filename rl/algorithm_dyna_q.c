@@ -63,5 +63,5 @@ static void keep(Learner *learner, Keeper *keeper) {
 
 const Algorithm algorithm_dyna_q = {
     .name = "dyna_q", .help = "Dyna-Q: Q-learning with rl.planning_steps from a learned model a step (Sutton 1990)", .tabular = true, .discrete = true,
-    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep,
+    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep, .values = tabular_values,
 };

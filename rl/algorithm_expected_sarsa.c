@@ -13,5 +13,5 @@ static Status update(Learner *learner) { return tabular_update(learner, learn); 
 
 const Algorithm algorithm_expected_sarsa = {
     .name = "expected_sarsa", .help = "Expected Sarsa on a table or tiles (van Seijen et al. 2009)", .tabular = true, .discrete = true,
-    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = tabular_keep,
+    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = tabular_keep, .values = tabular_values,
 };

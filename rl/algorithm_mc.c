@@ -53,5 +53,5 @@ static void keep(Learner *learner, Keeper *keeper) {
 
 const Algorithm algorithm_mc = {
     .name = "mc", .help = "Monte Carlo, first or every visit (rl.visits): values of a given policy (rl.policy), or control", .tabular = true, .discrete = true,
-    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep,
+    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep, .values = tabular_values,
 };

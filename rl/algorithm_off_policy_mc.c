@@ -73,5 +73,5 @@ static void keep(Learner *learner, Keeper *keeper) {
 
 const Algorithm algorithm_off_policy_mc = {
     .name = "off_policy_mc", .help = "Monte Carlo by importance sampling (rl.importance): values of a given policy (rl.policy), or control", .tabular = true, .discrete = true,
-    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep,
+    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep, .values = tabular_values,
 };

@@ -13,5 +13,5 @@ static Status update(Learner *learner) { return tabular_update(learner, learn); 
 
 const Algorithm algorithm_q_learning = {
     .name = "q_learning", .help = "Q-learning on a table or tiles (Watkins 1989)", .tabular = true, .discrete = true,
-    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = tabular_keep,
+    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = tabular_keep, .values = tabular_values,
 };

@@ -45,5 +45,5 @@ static void keep(Learner *learner, Keeper *keeper) {
 
 const Algorithm algorithm_sarsa = {
     .name = "sarsa", .help = "Sarsa on a table or tiles: one step, n steps (rl.n_step) or traces (rl.lambda)", .tabular = true, .discrete = true,
-    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep,
+    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep, .values = tabular_values,
 };

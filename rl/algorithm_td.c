@@ -42,5 +42,5 @@ static void keep(Learner *learner, Keeper *keeper) {
 
 const Algorithm algorithm_td = {
     .name = "td", .help = "values of a given policy by TD(0), n-step TD (rl.n_step) or TD(lambda) (rl.lambda)", .tabular = true, .discrete = true,
-    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep,
+    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep, .values = tabular_values,
 };

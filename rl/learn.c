@@ -83,6 +83,7 @@ static Status show_values(Learn *learn) {
     Learner *learner = learn->learner;
     if (!learner->algorithm->values || !learn->config->on_values) return ST_OK;
     size_t n = (size_t)learner->env->observation.n;
+    if (n == 0) return ST_OK;
     double *learned = arena_zero(learner->arena, 2 * n * sizeof *learned);
     if (!learned) return ST_RESOURCE;
     if (learner->algorithm->values(learner, learned, learned + n)) learn->config->on_values(learn->config->context, learner, learned, learned + n);

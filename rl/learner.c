@@ -68,7 +68,7 @@ static Status check_fit(const Algorithm *algorithm, const Recipe *recipe, const 
 /* A table needs numbers of states; tiles are laid over what is seen. */
 static Status open_environment(Learner *learner, int64_t copies) {
     TRY(env_from_recipe(learner->recipe->rl_env, copies, &learner->env));
-    if (learner->algorithm->tabular && !learner->recipe->rl_tiles.n) TRY(env_number_states(&learner->env));
+    if (learner->algorithm->tabular && learner->recipe->rl_tilings == 0) TRY(env_number_states(&learner->env));
     learner->world = learner->env->world;
     return ST_OK;
 }

@@ -35,7 +35,7 @@ typedef struct Algorithm {
     void (*policy)(Learner *learner, Keeper *keeper);
     /* All else that the next update depends on, beside the policy: optimiser, replay, traces. NULL: nothing. */
     void (*keep)(Learner *learner, Keeper *keeper);
-    /* Values of all states, where the states are numbers, and the exact ones to compare with where the world is known: each n_states. false: there are none. NULL: never. */
+    /* Values of all states, where the states are numbers, and the exact ones to compare with where the world is known: each n_states; learned is NaN where no episode comes to. false: there are none. NULL: never. */
     bool (*values)(Learner *learner, double *learned, double *exact);
     void (*close)(Learner *learner); /* what is not in the arena; NULL: nothing */
 } Algorithm;

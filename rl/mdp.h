@@ -92,6 +92,9 @@ Status mdp_solve(const Mdp *mdp, const MdpOptions *options, Arena *arena, MdpSol
 /* V and Q of a policy, probabilities (n_states, n_actions) that sum to 1 in every live state. LAPACK for up to 1024 states, sparse iterations for more. gamma = 1: ST_INPUT names states from which
  * the rewards do not end. */
 Status mdp_evaluate(const Mdp *mdp, const double *policy, const MdpOptions *options, Arena *arena, MdpSolution *solution);
+/* A policy (n_states, n_actions): "uniform", or a JSON file with an entry a state: an action (number or name), a list of probabilities, null in terminal states; or what solve --json wrote.
+ * ST_INPUT names the state. */
+Status mdp_policy_read(const char *spec, const NamedMdp *world, Arena *arena, double **policy);
 /* The Markov reward process under a policy: a Mdp with one action. ST_INPUT names a state whose probabilities are not sound. */
 Status mdp_under_policy(const Mdp *mdp, const double *policy, const NamedMdp *names, Arena *arena, Mdp *process);
 /* Long-run share of time in each state (n_states) under a policy, begun from world->start, or evenly from all live states when that is NULL; an episode that ends begins anew there.

@@ -226,16 +226,20 @@ static bool has_word(const char *words, const char *word) {
     return false;
 }
 
+/* The recipe of a run spells out every key, so it is the value that counts. */
 static Status check_keys(const Learner *learner, const char *keys) {
-    for (size_t i = 0; i < COUNT_OF(special_keys); i++) {
-        const char *name = special_keys[i].name;
+    Recipe *defaults;
+    Status status = ST_OK;
+    TRY(recipe_read(NULL, NULL, 0, &defaults));
+    for (size_t i = 0; i < COUNT_OF(special_keys) && status == ST_OK; i++) {
         char dotted[64];
-        snprintf(dotted, sizeof dotted, "rl.%s", name);
-        if (has_word(keys, name) || !recipe_given(learner->recipe, dotted)) continue;
+        snprintf(dotted, sizeof dotted, "rl.%s", special_keys[i].name);
+        if (has_word(keys, special_keys[i].name) || recipe_same(learner->recipe, defaults, dotted)) continue;
         status_fail(ST_CONFIG, "algorithm '%s' does not take '%s'", learner->algorithm->name, dotted);
-        return status_hint(ST_CONFIG, "%s", special_keys[i].who);
+        status = status_hint(ST_CONFIG, "%s", special_keys[i].who);
     }
-    return ST_OK;
+    recipe_free(defaults);
+    return status;
 }
 
 static Schedule schedule_named(const char *name) {
@@ -268,14 +272,17 @@ Status values_new(Learner *learner, int64_t A, Values *values) {
     return ST_OK;
 }
 
-/* A file has one entry per numbered state; uniform fits everything. */
+/* A file has an entry for each numbered state, uniform fits everything. Where nothing is known of the world, its states and actions have no names, and any may be the last. */
 Status policy_open(Learner *learner, double **pi) {
     const Tabular *t = learner->self;
     const char *name = t->recipe->rl_policy ? t->recipe->rl_policy : "uniform";
+    if (learner->world && t->features.tiles[0] == 0) return mdp_policy_read(name, learner->world, learner->arena, pi);
     if (t->features.tiles[0] > 0 && strcmp(name, "uniform") != 0)
-        return status_fail(ST_CONFIG, "'rl.policy' is a file with one entry per state, and the states of environment '%s' are not numbered", learner->env->id);
-    *pi = arena_alloc(learner->arena, (size_t)(t->features.n * t->A) * sizeof **pi);
-    return *pi ? policy_read(name, t->features.n, t->A, *pi) : ST_RESOURCE;
+        return status_fail(ST_CONFIG, "'rl.policy' is a file with an entry for each state, and tiles have no numbered states");
+    NamedMdp unknown = {.mdp = {.n_states = (int32_t)t->features.n, .n_actions = (int32_t)t->A, .terminal = arena_alloc(learner->arena, (size_t)t->features.n)}};
+    if (!unknown.mdp.terminal) return ST_RESOURCE;
+    memset(unknown.mdp.terminal, true, (size_t)t->features.n);
+    return mdp_policy_read(name, &unknown, learner->arena, pi);
 }
 
 Status need_numbered_states(const Learner *learner, const char *what) {
@@ -289,7 +296,7 @@ Status steps_open(Learner *learner, Memory *memory, Traces *traces) {
     const Recipe *recipe = learner->recipe;
     if (recipe->rl_n_step > 1 && recipe->rl_lambda > 0)
         return status_hint(status_fail(ST_CONFIG, "'rl.n_step' and 'rl.lambda' do not go together"), "n steps are looked ahead, or all steps with traces that fade by lambda: leave one out");
-    if (recipe_given(recipe, "rl.traces") && !(recipe->rl_lambda > 0)) return status_hint(status_fail(ST_CONFIG, "'rl.traces' does nothing without 'rl.lambda'"), "0.8 to 0.95 are usual");
+    if (strcmp(recipe->rl_traces, "accumulating") != 0 && !(recipe->rl_lambda > 0)) return status_hint(status_fail(ST_CONFIG, "'rl.traces' does nothing without 'rl.lambda'"), "0.8 to 0.95 are usual");
     if (recipe->rl_lambda > 0) return traces_open(learner, traces);
     return recipe->rl_n_step > 1 ? memory_open(learner, recipe->rl_n_step, memory) : ST_OK;
 }
@@ -341,4 +348,31 @@ void tabular_keep(Learner *learner, Keeper *keeper) {
     const Tabular *t = learner->self;
     values_keep_visits(keeper, "visits", &t->Q);
     keep_f64(keeper, "actions", t->actions, t->copies);
+}
+
+static double learned_value(const Tabular *t, int64_t s) {
+    const double *q = t->Q.w + s * t->Q.A;
+    double sum = 0;
+    if (t->Q.A == 1) return q[0];
+    for (int64_t a = 0; a < t->A; a++) t->q[a] = t->Q2 ? (q[a] + t->Q2->w[s * t->A + a]) / 2 : q[a];
+    if (!t->judged) return t->q[best_of(t->q, t->A)];
+    for (int64_t a = 0; a < t->A; a++) sum += t->judged[s * t->A + a] * q[a];
+    return sum;
+}
+
+bool tabular_values(Learner *learner, double *learned, double *exact) {
+    Tabular *t = learner->self;
+    const NamedMdp *world = learner->world;
+    if (!world || t->features.tiles[0] > 0) return false;
+    Mdp mdp = world->mdp;
+    MdpSolution solution;
+    bool *reachable = arena_zero(learner->arena, (size_t)mdp.n_states);
+    mdp.gamma = t->gamma;
+    if (!reachable || mdp_reachable(world, reachable) != ST_OK) return false;
+    Status status = t->judged ? mdp_evaluate(&mdp, t->judged, &(MdpOptions){.world = world}, learner->arena, &solution) : mdp_solve(&mdp, &(MdpOptions){.world = world}, learner->arena, &solution);
+    for (int32_t s = 0; s < mdp.n_states && status == ST_OK; s++) {
+        exact[s] = solution.V[s];
+        learned[s] = reachable[s] && !mdp.terminal[s] ? learned_value(t, s) : (double)NAN;
+    }
+    return status == ST_OK;
 }

@@ -85,6 +85,7 @@ Status tabular_update(Learner *learner, void (*learn)(Learner *learner, const St
 Status tabular_act(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions);
 void tabular_policy(Learner *learner, Keeper *keeper);
 void tabular_keep(Learner *learner, Keeper *keeper);
+bool tabular_values(Learner *learner, double *learned, double *exact); /* NaN where no episode comes to; the exact ones are the given policy's, or the best */
 
 /* One more table like Q. */
 Status values_new(Learner *learner, int64_t A, Values *values);
@@ -107,8 +108,6 @@ double draw(Tabular *t); /* uniform in [0,1) */
 Status need_numbered_states(const Learner *learner, const char *what);
 /* The policy that rl.policy names, (n, A). */
 Status policy_open(Learner *learner, double **pi);
-/* A policy by name, "uniform", or from a JSON file: one entry per state, an action or a list of probabilities. pi: (n_states, n_actions). ST_INPUT names what does not fit. */
-Status policy_read(const char *name, int64_t n_states, int64_t n_actions, double *pi);
 
 /* ---- what is remembered of each copy's episode ---- */
 

@@ -142,6 +142,24 @@ static bool changes_nothing(const Key *key) {
 /* A run that was begun with data.now: null has the day it began, where its template writes one. */
 static bool takes_its_day(const Recipe *a, const Key *key) { return strcmp(key->dotted, "data.now") == 0 && !a->data_now; }
 
+static bool same_value(const Recipe *a, const Recipe *b, const Key *key, Str *text_a, Str *text_b) {
+    str_clear(text_a);
+    str_clear(text_b);
+    append_value(text_a, a, key);
+    append_value(text_b, b, key);
+    return strcmp(str_text(text_a), str_text(text_b)) == 0;
+}
+
+bool recipe_same(const Recipe *a, const Recipe *b, const char *dotted_key) {
+    const Key *key = key_find(dotted_key);
+    ASSERT(key, "'%s' is no key", dotted_key);
+    Str text_a = {0}, text_b = {0};
+    bool same = same_value(a, b, key, &text_a, &text_b);
+    str_release(&text_a);
+    str_release(&text_b);
+    return same;
+}
+
 const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b) {
     if (a->has_lora != b->has_lora) {
         *value_a = a->has_lora ? "there" : "null";
@@ -152,11 +170,7 @@ const char *recipe_difference(const Recipe *a, const Recipe *b, const char **val
     const char *different = NULL;
     for (size_t i = 0; i < n_recipe_keys && !different; i++) {
         if (changes_nothing(&recipe_keys[i]) || takes_its_day(a, &recipe_keys[i])) continue;
-        str_clear(&text_a);
-        str_clear(&text_b);
-        append_value(&text_a, a, &recipe_keys[i]);
-        append_value(&text_b, b, &recipe_keys[i]);
-        if (strcmp(str_text(&text_a), str_text(&text_b)) == 0) continue;
+        if (same_value(a, b, &recipe_keys[i], &text_a, &text_b)) continue;
         different = recipe_keys[i].dotted;
         *value_a = arena_strdup(a->arena, str_text(&text_a));
         *value_b = arena_strdup(a->arena, str_text(&text_b));

@@ -45,6 +45,7 @@ typedef struct Recipe {
 Status recipe_read(const char *path, const char *const *overrides, size_t n_overrides, Recipe **recipe);
 void recipe_free(Recipe *recipe);
 bool recipe_given(const Recipe *recipe, const char *dotted_key);
+bool recipe_same(const Recipe *a, const Recipe *b, const char *dotted_key); /* the same value */
 int recipe_line(const Recipe *recipe, const char *dotted_key); /* for messages; 0 = not in the file */
 void recipe_write_yaml(const Recipe *recipe, Str *text);    /* resolved: every key with its value */
 void recipe_write_schema(Str *text);                        /* JSON schema of a recipe */
