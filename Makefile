@@ -9,10 +9,10 @@ GLPK ?= $(shell printf '\043include <glpk.h>' | $(CC) -x c -fsyntax-only - 2>/de
 BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(filter 0,$(ONEDNN)),-no-onednn)$(if $(filter 0,$(GLPK)),-no-glpk)
 
 # Packages: needed, then wanted when the system has them. All systems' names stand side by side.
-PKGS := libedit yaml-0.1 jansson libpcre2-8 libutf8proc zlib libzstd libxxhash
-APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libsnappy-dev libxxhash-dev libcmocka-dev libedit-dev libopenblas-openmp-dev
-DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel snappy-devel xxhash-devel libcmocka-devel libedit-devel openblas-devel
-BREW := pkg-config libyaml jansson pcre2 utf8proc zlib zstd snappy xxhash cmocka openblas libomp libedit
+PKGS := libedit yaml-0.1 jansson libpcre2-8 libutf8proc zlib libzstd libxxhash libcurl
+APT  := build-essential pkg-config libyaml-dev libjansson-dev libpcre2-dev libutf8proc-dev zlib1g-dev libzstd-dev libsnappy-dev libxxhash-dev libcurl4-openssl-dev libcmocka-dev libedit-dev libopenblas-openmp-dev
+DNF  := gcc make pkgconf-pkg-config libyaml-devel jansson-devel pcre2-devel utf8proc-devel zlib-devel libzstd-devel snappy-devel xxhash-devel libcurl-devel libcmocka-devel libedit-devel openblas-devel
+BREW := pkg-config libyaml jansson pcre2 utf8proc zlib zstd snappy xxhash curl cmocka openblas libomp libedit
 APT_WANTED := libdnnl-dev libglpk-dev
 DNF_WANTED := onednn-devel glpk-devel
 BREW_WANTED := onednn glpk
@@ -20,7 +20,7 @@ BREW_WANTED := onednn glpk
 OPENMP := -fopenmp
 ifeq ($(SYSTEM),Darwin)
 BREWED := $(shell brew --prefix 2>/dev/null)
-export PKG_CONFIG_PATH := $(BREWED)/opt/openblas/lib/pkgconfig:$(BREWED)/opt/zlib/lib/pkgconfig:$(PKG_CONFIG_PATH)
+export PKG_CONFIG_PATH := $(BREWED)/opt/openblas/lib/pkgconfig:$(BREWED)/opt/curl/lib/pkgconfig:$(BREWED)/opt/zlib/lib/pkgconfig:$(PKG_CONFIG_PATH)
 OPENMP := -Xpreprocessor -fopenmp
 SYSTEM_FLAGS := -I$(BREWED)/opt/libomp/include -I$(BREWED)/include -I$(BREWED)/opt/openblas/include
 SYSTEM_LIBS := -L$(BREWED)/opt/libomp/lib -lomp -L$(BREWED)/lib -L$(BREWED)/opt/openblas/lib

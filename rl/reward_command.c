@@ -71,40 +71,6 @@ static Status open(Reward *reward) {
 
 /* ---- what is sent, and what is known ---- */
 
-static void add_ids(JsonWriter *w, const char *key, const int32_t *ids, size_t n) {
-    jw_array(w, key);
-    for (size_t i = 0; i < n; i++) jw_int(w, NULL, ids[i]);
-    jw_end_array(w);
-}
-
-/* The data row's columns follow, but for those of the same names. */
-static bool is_ours(const char *key) {
-    static const char *const ours[] = {"prompt", "prompt_ids", "completion", "completion_ids", "finish_reason"};
-    for (size_t i = 0; i < COUNT_OF(ours); i++)
-        if (strcmp(key, ours[i]) == 0) return true;
-    return false;
-}
-
-static Str row_line(const RewardRow *row) {
-    JsonWriter w = {0};
-    const char *key;
-    json_t *value;
-    jw_object(&w, NULL);
-    jw_string_n(&w, "prompt", row->prompt.data, row->prompt.len);
-    add_ids(&w, "prompt_ids", row->prompt_ids, row->n_prompt_ids);
-    jw_string_n(&w, "completion", row->completion.data, row->completion.len);
-    add_ids(&w, "completion_ids", row->completion_ids, row->n_completion_ids);
-    jw_string(&w, "finish_reason", row->finish_reason);
-    json_object_foreach((json_t *)(uintptr_t)row->columns, key, value) {
-        char *text = is_ours(key) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT | JSON_REAL_PRECISION(17));
-        if (text) jw_raw(&w, key, text);
-        free(text);
-    }
-    jw_end_object(&w);
-    str_append_char(&w.text, '\n');
-    return w.text;
-}
-
 static void forget(Command *command) {
     arena_reset(command->answers);
     command->n_known = command->room = 0;
@@ -141,26 +107,12 @@ static Known *look_up(Command *command, const Str *line, size_t different) {
 
 /* ---- answers ---- */
 
-static Status garbage(const Command *command, const char *answer, const char *problem) {
-    size_t len = strlen(answer);
-    while (len > 0 && (answer[len - 1] == '\n' || answer[len - 1] == '\r')) len--;
-    return status_fail(ST_INPUT, "program '%s' answers wrongly: %s: '%.*s%s'", command->argv[0], problem, (int)MIN(len, 300), answer, len > 300 ? "..." : "");
-}
-
 static Status read_answer(Reward *reward, const char *answer, size_t row, double *value) {
     const Command *command = reward->state;
-    json_t *root = json_loads(answer, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL), *number = json_is_object(root) ? json_object_get(root, "reward") : root, *other;
-    const char *key, *error = json_string_value(json_object_get(root, "error"));
-    Status status = ST_OK;
-    if (!root) status = garbage(command, answer, "no JSON");
-    else if (error && !number) status = garbage(command, answer, "it reports an error");
-    else if (json_is_object(root) && !number) status = garbage(command, answer, "'reward' is missing");
-    else if (!json_is_number(number)) status = garbage(command, answer, "the reward is no number");
-    else *value = json_number_value(number);
-    if (status == ST_OK)
-        json_object_foreach(root, key, other)
-            if (status == ST_OK && other != number && json_is_number(other)) status = reward_extra(reward, key, row, json_number_value(other));
-    json_decref(root);
+    Str who = {0};
+    str_printf(&who, "program '%s'", command->argv[0]);
+    Status status = reward_read_answer(reward, who.data, answer, row, value);
+    str_release(&who);
     return status;
 }
 
@@ -254,7 +206,9 @@ out:
 /* One job for each row whose answer is not known and not asked for already. */
 static void list_jobs(Asking *asking, const RewardRow *rows, size_t n, bool cache, Known **known) {
     for (size_t i = 0; i < n; i++) {
-        Str line = row_line(&rows[i]);
+        Str line = {0};
+        reward_write_row(&rows[i], &line);
+        str_append_char(&line, '\n');
         known[i] = look_up(asking->command, &line, cache ? 0 : i);
         if (known[i]->answer || known[i]->pending) {
             str_release(&line);

@@ -1,0 +1,248 @@
+#include "lib/base/http.h"
+
+#include <curl/curl.h>
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { MOST_CONNECTIONS = 256 };
+static const size_t longest_reply = (size_t)64 << 20;
+static const double longest_pause = 30, longest_wait = 600;
+
+struct HttpClient {
+    CURLM *multi;
+    CURL *handles[MOST_CONNECTIONS];
+    struct curl_slist *headers;
+    HttpOptions options;
+    char *url, *shown; /* shown: for messages, without user, password and query */
+    char why[MOST_CONNECTIONS][CURL_ERROR_SIZE];
+    double next_start; /* when the rate allows one more */
+};
+
+/* One of the requests: not before `ready`; in `slot` while it runs. */
+typedef enum State { WAITS, RUNS, DONE } State;
+typedef struct Request { State state; double ready; size_t tries, slot; Str *reply; bool too_long; } Request;
+
+static size_t receive(char *bytes, size_t size, size_t n, void *context) {
+    Request *request = context;
+    size_t len = size * n;
+    request->too_long = request->reply->len + len > longest_reply || !str_reserve(request->reply, len);
+    if (request->too_long) return 0;
+    str_append_n(request->reply, bytes, len);
+    return len;
+}
+
+/* ---- opening ---- */
+
+static char *copy(const char *text, size_t len) {
+    Str out = {0};
+    str_append_n(&out, text, len);
+    return out.data;
+}
+
+static char *url_for_messages(const char *url) {
+    const char *host = strstr(url, "://") + 3;
+    size_t len = strcspn(host, "?#"), path = strcspn(host, "/?#");
+    for (size_t i = 0; i < path; i++)
+        if (host[i] == '@') return copy(host + i + 1, len - i - 1);
+    return copy(url, (size_t)(host - url) + len);
+}
+
+static bool is_loopback(const char *url) {
+    const char *host = strstr(url, "://") + 3;
+    return strncmp(host, "127.", 4) == 0 || strncmp(host, "localhost", 9) == 0 || strncmp(host, "[::1]", 5) == 0;
+}
+
+static bool set_up(HttpClient *client) {
+    Str key = {0};
+    client->headers = curl_slist_append(NULL, "Content-Type: application/json");
+    struct curl_slist *more = client->headers ? curl_slist_append(client->headers, "Expect:") : NULL;
+    if (more && client->options.key) {
+        str_printf(&key, "Authorization: Bearer %s", client->options.key);
+        more = curl_slist_append(client->headers, key.data);
+        memset(key.data, 0, key.len);
+        str_release(&key);
+    }
+    client->multi = curl_multi_init();
+    bool good = more && client->multi;
+    for (size_t i = 0; i < client->options.concurrency && good; i++) {
+        CURL *handle = client->handles[i] = curl_easy_init();
+        good = handle != NULL;
+        if (!good) break;
+        curl_easy_setopt(handle, CURLOPT_URL, client->url);
+        curl_easy_setopt(handle, CURLOPT_HTTPHEADER, client->headers);
+        curl_easy_setopt(handle, CURLOPT_NOSIGNAL, 1L);
+        curl_easy_setopt(handle, CURLOPT_TIMEOUT_MS, (long)(client->options.timeout * 1000));
+        curl_easy_setopt(handle, CURLOPT_CONNECTTIMEOUT_MS, (long)(MIN(client->options.timeout, 30) * 1000));
+        curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, receive);
+        curl_easy_setopt(handle, CURLOPT_ERRORBUFFER, client->why[i]);
+        curl_easy_setopt(handle, CURLOPT_ACCEPT_ENCODING, "");
+        if (is_loopback(client->url)) curl_easy_setopt(handle, CURLOPT_PROXY, ""); /* a proxy is for what is outside */
+    }
+    return good;
+}
+
+Status http_open(const HttpOptions *options, HttpClient **out) {
+    *out = NULL;
+    if ((!text_starts_with(options->url, "http://") && !text_starts_with(options->url, "https://")) || !strstr(options->url, "://")[3])
+        return status_fail(ST_CONFIG, "a server's url begins with http:// or https:// and names a host");
+    if (options->key && strpbrk(options->key, "\r\n")) return status_fail(ST_CONFIG, "the key for the server has a line break in it");
+    ASSERT(options->concurrency >= 1 && options->timeout > 0, "%zu at once, %g s", options->concurrency, options->timeout);
+    if (curl_global_init(CURL_GLOBAL_DEFAULT) != CURLE_OK) return status_fail(ST_RESOURCE, "cannot use libcurl");
+    HttpClient *client = calloc(1, sizeof *client);
+    if (!client) return status_errno(ENOMEM, "cannot open a connection");
+    client->options = *options;
+    client->options.concurrency = MIN(options->concurrency, MOST_CONNECTIONS);
+    if (!(client->options.first_pause > 0)) client->options.first_pause = 0.5;
+    client->url = copy(options->url, strlen(options->url));
+    client->shown = url_for_messages(options->url);
+    bool good = set_up(client);
+    client->options.key = NULL; /* it is in the headers */
+    if (good) {
+        *out = client;
+        return ST_OK;
+    }
+    http_close(client);
+    return status_errno(ENOMEM, "cannot open a connection");
+}
+
+void http_close(HttpClient *client) {
+    if (!client) return;
+    for (size_t i = 0; i < client->options.concurrency; i++) curl_easy_cleanup(client->handles[i]);
+    curl_multi_cleanup(client->multi);
+    for (struct curl_slist *header = client->headers; header; header = header->next) memset(header->data, 0, strlen(header->data));
+    curl_slist_free_all(client->headers);
+    free(client->url);
+    free(client->shown);
+    free(client);
+    curl_global_cleanup();
+}
+
+/* ---- asking ---- */
+
+typedef struct Round { HttpClient *client; const Str *bodies; Request *requests; size_t n, n_done, by_slot[MOST_CONNECTIONS]; bool busy[MOST_CONNECTIONS]; } Round;
+
+static void start(Round *round, size_t i, size_t slot) {
+    Request *request = &round->requests[i];
+    CURL *handle = round->client->handles[slot];
+    str_clear(request->reply);
+    request->state = RUNS;
+    request->slot = slot;
+    request->tries++;
+    round->busy[slot] = true;
+    round->by_slot[slot] = i;
+    round->client->why[slot][0] = '\0';
+    curl_easy_setopt(handle, CURLOPT_WRITEDATA, request);
+    curl_easy_setopt(handle, CURLOPT_POSTFIELDSIZE_LARGE, (curl_off_t)round->bodies[i].len);
+    curl_easy_setopt(handle, CURLOPT_POSTFIELDS, str_text(&round->bodies[i]));
+    curl_multi_add_handle(round->client->multi, handle);
+}
+
+static void stop(Round *round, size_t slot) {
+    curl_multi_remove_handle(round->client->multi, round->client->handles[slot]);
+    round->busy[slot] = false;
+}
+
+/* Starts what may start. Returns seconds until something else may, at most 1. */
+static double start_some(Round *round) {
+    HttpClient *client = round->client;
+    double now = clock_seconds(), wait = 1;
+    size_t slot = 0;
+    for (size_t i = 0; i < round->n; i++) {
+        Request *request = &round->requests[i];
+        if (request->state != WAITS) continue;
+        while (slot < client->options.concurrency && round->busy[slot]) slot++;
+        if (slot == client->options.concurrency) break;
+        double ready = MAX(request->ready, client->next_start);
+        if (ready > now) {
+            wait = MIN(wait, ready - now);
+            continue;
+        }
+        if (client->options.per_second > 0) client->next_start = MAX(client->next_start, now) + 1 / client->options.per_second;
+        start(round, i, slot);
+    }
+    return wait;
+}
+
+static bool worth_another_try(CURLcode result, long code) {
+    switch (result) {
+    case CURLE_OK: return code == 408 || code == 425 || code == 429 || code >= 500;
+    case CURLE_COULDNT_RESOLVE_HOST:
+    case CURLE_COULDNT_CONNECT:
+    case CURLE_OPERATION_TIMEDOUT:
+    case CURLE_PARTIAL_FILE:
+    case CURLE_GOT_NOTHING:
+    case CURLE_SEND_ERROR:
+    case CURLE_RECV_ERROR:
+    case CURLE_WEIRD_SERVER_REPLY: return true;
+    default: return false;
+    }
+}
+
+/* Shows the code and the beginning of what came with it, or what went wrong with the connection. */
+static Status give_up(const Round *round, const Request *request, CURLcode result, long code) {
+    const char *shown = round->client->shown, *why = round->client->why[request->slot];
+    const char *many = request->tries > 1 ? " at last" : "";
+    if (request->too_long) return status_fail(ST_RESOURCE, "server '%s' answers with more than %zu MiB", shown, longest_reply >> 20);
+    if (result != CURLE_OK) status_fail(ST_RESOURCE, "server '%s' does not answer: %s (%zu tries)", shown, why[0] ? why : curl_easy_strerror(result), request->tries);
+    else status_fail(ST_RESOURCE, "server '%s' answers%s with status %ld (%zu tries): '%.*s'", shown, many, code, request->tries, (int)MIN(request->reply->len, 300), str_text(request->reply));
+    if (code == 401 || code == 403) return status_hint(ST_RESOURCE, "the environment variable with its key may be wrong");
+    return code == 404 ? status_hint(ST_RESOURCE, "the url may be wrong") : ST_RESOURCE;
+}
+
+static Status finished(Round *round, size_t i, CURLcode result) {
+    HttpClient *client = round->client;
+    Request *request = &round->requests[i];
+    CURL *handle = client->handles[request->slot];
+    long code = 0;
+    curl_off_t after = 0;
+    if (result == CURLE_OK) curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &code);
+    curl_easy_getinfo(handle, CURLINFO_RETRY_AFTER, &after);
+    stop(round, request->slot);
+    if (result == CURLE_OK && code >= 200 && code < 300) {
+        request->state = DONE;
+        round->n_done++;
+        return ST_OK;
+    }
+    if (request->too_long || !worth_another_try(result, code) || request->tries > client->options.retries) return give_up(round, request, result, code);
+    double pause = MIN(client->options.first_pause * pow(2, (double)MIN(request->tries, 60) - 1), longest_pause);
+    if ((double)after > longest_wait) return status_fail(ST_RESOURCE, "server '%s' asks to wait %lld s", client->shown, (long long)after);
+    request->ready = clock_seconds() + (after > 0 ? (double)after : pause);
+    request->state = WAITS;
+    return ST_OK;
+}
+
+static Status go_on(Round *round, size_t *at) {
+    CURLM *multi = round->client->multi;
+    int running, left;
+    double wait = start_some(round);
+    CURLMcode fault = curl_multi_perform(multi, &running);
+    for (CURLMsg *message; fault == CURLM_OK && (message = curl_multi_info_read(multi, &left));) {
+        if (message->msg != CURLMSG_DONE) continue;
+        for (size_t slot = 0; slot < round->client->options.concurrency; slot++) {
+            if (!round->busy[slot] || round->client->handles[slot] != message->easy_handle) continue;
+            *at = round->by_slot[slot];
+            TRY(finished(round, *at, message->data.result));
+            wait = 0;
+            break;
+        }
+    }
+    if (fault == CURLM_OK && wait > 0) fault = curl_multi_poll(multi, NULL, 0, (int)(wait * 1000) + 1, NULL);
+    if (fault != CURLM_OK) return status_fail(ST_RESOURCE, "cannot talk to server '%s': %s", round->client->shown, curl_multi_strerror(fault));
+    return interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted while waiting for server '%s'", round->client->shown) : ST_OK;
+}
+
+Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *replies, size_t *at) {
+    Round round = {.client = client, .bodies = bodies, .n = n, .requests = calloc(MAX(n, 1), sizeof *round.requests)};
+    *at = 0;
+    if (!round.requests) return status_errno(ENOMEM, "cannot ask server '%s'", client->shown);
+    for (size_t i = 0; i < n; i++) round.requests[i].reply = &replies[i];
+    Status status = ST_OK;
+    while (status == ST_OK && round.n_done < n) status = go_on(&round, at);
+    for (size_t slot = 0; slot < client->options.concurrency; slot++)
+        if (round.busy[slot]) stop(&round, slot);
+    free(round.requests);
+    return status;
+}
