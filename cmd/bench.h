@@ -6,5 +6,7 @@
 
 /* Acting and training of a tiny network: microseconds, and the share of what products reach on all threads. */
 Status bench_mlp(const Command *command);
+/* PPO on CartPole with the settings of other programs: environment steps a second of the whole run, and of its best update. */
+Status bench_ppo(const Command *command);
 
 #endif

@@ -363,6 +363,7 @@ static Status make_model(Bench *bench, const char *name) {
 static Status bench_all(const Command *command, const char *list, const char *compute, int64_t batch, int64_t tokens) {
     TRY(command_needs(command, 1, 1));
     if (!strcmp(command->arguments[0], "mlp")) return bench_mlp(command);
+    if (!strcmp(command->arguments[0], "ppo")) return bench_ppo(command);
     TRY(check_compute(compute));
     TRY(check_works(list));
     if (batch < 0 || tokens < 0) return status_fail(ST_USAGE, "--batch and --tokens must be positive");
@@ -384,9 +385,10 @@ Status cmd_bench(int argc, char **argv) {
     const char *list = "sft,prefill,decode,load", *compute = "auto";
     int64_t batch = 0, tokens = 0;
     Command command = {
-        .arguments_help = "MODEL | S | Q | L | mlp",
+        .arguments_help = "MODEL | S | Q | L | mlp | ppo",
         .help = "Measures training and use of a model, or of random weights in the shape of SmolLM2-135M (S), Qwen2.5-0.5B (Q) or Llama-3.2-1B (L);\n"
-                "mlp: acting with and updates of a policy of two hidden layers of 64.\n"
+                "mlp: acting with and updates of a policy of two hidden layers of 64;\n"
+                "ppo: steps a second of PPO on CartPole, with stable-baselines3's and cleanrl's settings.\n"
                 "Operations are those of matrix products alone; their share is of the best that this machine's products reach. --json: one object per work and line.\n"
                 "    tune bench S --work sft,decode",
     };

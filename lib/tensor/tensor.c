@@ -117,12 +117,20 @@ void tensor_set(Tensor *tensor, int64_t i, double value) {
 
 void tensor_read(const Tensor *tensor, double *out) {
     int64_t count = tensor_count(tensor);
-    for (int64_t i = 0; i < count; i++) out[i] = tensor_get(tensor, i);
+    const float *floats = tensor->data;
+    if (tensor->dtype == DT_F32)
+        for (int64_t i = 0; i < count; i++) out[i] = (double)floats[i];
+    else
+        for (int64_t i = 0; i < count; i++) out[i] = tensor_get(tensor, i);
 }
 
 void tensor_write(Tensor *tensor, const double *values) {
     int64_t count = tensor_count(tensor);
-    for (int64_t i = 0; i < count; i++) tensor_set(tensor, i, values[i]);
+    float *floats = tensor->data;
+    if (tensor->dtype == DT_F32)
+        for (int64_t i = 0; i < count; i++) floats[i] = (float)values[i];
+    else
+        for (int64_t i = 0; i < count; i++) tensor_set(tensor, i, values[i]);
 }
 
 void tensor_unpack(Tensor *tensor) {

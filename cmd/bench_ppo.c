@@ -1,0 +1,54 @@
+/* tune bench ppo: environment steps a second of PPO on CartPole, rollouts and updates together, with the settings that other programs are measured with. */
+#include "cmd/bench.h"
+
+#include "rl/learner.h"
+
+typedef struct PpoCase { const char *name, *settings[16]; } PpoCase;
+#define SHARED "output=none", "rl.algorithm=ppo", "rl.env=CartPole-v1", "rl.gamma=0.99", "train.lr_scheduler=constant", "train.eps=1e-5", "train.max_grad_norm=0.5"
+static const PpoCase cases[] = {
+    /* stable-baselines3's defaults: batches of 64 out of 16384 steps, 10 passes */
+    {"sb3", {SHARED, "rl.total_steps=131072", "rl.num_envs=8", "rl.num_steps=2048", "rl.num_iterations=10", "rl.num_minibatches=256", "rl.clip_value=0", "rl.vf_coef=1"}},
+    /* cleanrl's: batches of 128 out of 512 steps, 4 passes */
+    {"cleanrl", {SHARED, "rl.total_steps=131072", "rl.num_envs=4", "rl.num_steps=128", "rl.num_iterations=4", "rl.num_minibatches=4", "rl.clip_value=0.2", "rl.ent_coef=0.01", "rl.vf_coef=0.5"}},
+};
+#undef SHARED
+
+/* The whole run, and the best of its updates, which other programs disturbed least. */
+static Status learn(Learner *learner, double *seconds, double *best) {
+    double began = clock_seconds();
+    *best = 0;
+    while (learner->steps < learner->total_steps) {
+        double before = clock_seconds();
+        int64_t steps = learner->steps;
+        TRY(learner->algorithm->update(learner));
+        learner->updates++;
+        *best = MAX(*best, (double)(learner->steps - steps) / (clock_seconds() - before));
+    }
+    *seconds = clock_seconds() - began;
+    return ST_OK;
+}
+
+static Status run_case(const Command *command, const PpoCase *settings) {
+    size_t n = 0;
+    Recipe *recipe;
+    Learner *learner = NULL;
+    double seconds = 0, best = 0;
+    while (settings->settings[n]) n++;
+    TRY(recipe_read(NULL, settings->settings, n, &recipe));
+    Status status = learner_new(recipe, recipe->rl_num_envs, &learner);
+    if (status == ST_OK) status = learn(learner, &seconds, &best);
+    if (status == ST_OK && command->json)
+        print_result("{\"work\":\"ppo\",\"settings\":\"%s\",\"env_steps\":%lld,\"seconds\":%.3f,\"steps_per_second\":%.0f,\"best_steps_per_second\":%.0f}\n", settings->name, (long long)learner->steps,
+                     seconds, (double)learner->steps / seconds, best);
+    else if (status == ST_OK)
+        print_result("%-8s %10lld %10.3f %10.0f %10.0f\n", settings->name, (long long)learner->steps, seconds, (double)learner->steps / seconds, best);
+    learner_free(learner);
+    recipe_free(recipe);
+    return status;
+}
+
+Status bench_ppo(const Command *command) {
+    if (!command->json) print_result("%-8s %10s %10s %10s %10s\n", "as in", "steps", "seconds", "steps/s", "best");
+    for (size_t i = 0; i < COUNT_OF(cases); i++) TRY(run_case(command, &cases[i]));
+    return ST_OK;
+}
