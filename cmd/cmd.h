@@ -90,7 +90,6 @@ typedef struct OpenedModel {
 /* How conversations are rendered: what most commands take as --chat-template, --now and --system. */
 typedef struct ChatChoice { const char *chat_template, *now, *system; } ChatChoice;
 Status check_compute(const char *compute); /* ST_USAGE unless NULL, auto, f32 or bf16 */
-Status open_tokenizer(const char *dir, Tokenizer **tokenizer); /* *tokenizer NULL when the directory has none */
 Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened); /* choice NULL: the model's own template */
 Status open_chat(const char *dir, const ChatChoice *choice, OpenedModel *opened);
 void close_model(OpenedModel *opened);

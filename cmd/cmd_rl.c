@@ -1,8 +1,10 @@
 /* tune rl: a recipe in, a policy in the run directory out. */
 #include <math.h>
+#include <stdlib.h>
 
 #include "cmd/cmd.h"
 #include "rl/learn.h"
+#include "rl/text_rl.h"
 
 static void show_plan(void *context, const Learner *learner) {
     (void)context;
@@ -73,13 +75,81 @@ static void summarize(const Command *command, const Recipe *recipe, const LearnR
     show_line("next: tune eval %s --episodes 100", recipe->output);
 }
 
-static Status learn(const RecipeCommand *job) {
+/* ---- text ---- */
+
+static void show_text_plan(void *context, const TextRlPlan *plan) {
+    const Recipe *recipe = context;
+    show_line("algorithm: %s: %s", plan->algorithm->name, plan->algorithm->help);
+    show_line("prompts: %zu, the longest %lld tokens; %lld completions of each, %lld prompts a step", plan->prompts, (long long)plan->longest_prompt, (long long)recipe->rl_num_generations,
+              (long long)recipe->rl_prompts_per_step);
+    if (plan->dropped) show_message("tune: warning: data.train: %lld prompts were longer than data.max_length and left out", (long long)plan->dropped);
+    if (plan->cut) show_message("tune: warning: data.train: %lld prompts were cut to data.max_length", (long long)plan->cut);
+    show_line("model: %s, %lld parameters, %lld trained (%s), products in %s", recipe->model_path, (long long)plan->parameters, (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all",
+              dtype_name(plan->compute));
+    show_line("plan: %lld steps", (long long)plan->total_steps);
+}
+
+static void show_text_step(void *context, const TextRlProgress *p) {
+    const Recipe *recipe = context;
+    char left[32];
+    if (recipe->train_live) show_curve(p->reward);
+    show_progress("step %lld/%lld  reward %.4g  length %.1f  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps, p->reward, p->completion_length, p->tokens_per_second,
+                  format_seconds(p->seconds_left, left));
+}
+
+static void summarize_text(const RecipeCommand *job, const TextRlResult *result) {
+    const Recipe *recipe = job->recipe;
+    const char *part = recipe->has_lora ? "adapter" : "model";
+    char seconds[32];
+    end_live_line();
+    if (job->command->json) {
+        JsonWriter w = {0};
+        jw_object(&w, NULL);
+        jw_int(&w, "steps", result->steps);
+        jw_double(&w, "first_reward", result->first_reward);
+        jw_double(&w, "last_reward", result->last_reward);
+        jw_double(&w, "seconds", result->seconds);
+        jw_end_object(&w);
+        print_result("%s\n", str_text(&w.text));
+        jw_release(&w);
+    }
+    if (result->already_finished) {
+        show_line("'%s' is a finished run: nothing to do", recipe->output);
+        return;
+    }
+    show_line("%lld steps in %s: reward %.4g -> %.4g", (long long)result->steps, format_seconds(result->seconds, seconds), result->first_reward, result->last_reward);
+    show_line("wrote %s/%s", recipe->output, part);
+}
+
+static const char *secret(void *context, const char *name) {
+    (void)context;
+    return getenv(name);
+}
+
+static Status learn_text(const RecipeCommand *job, const char *typed) {
+    TextRlResult result;
+    TextRlConfig config = {
+        .recipe = job->recipe,
+        .command = typed,
+        .resume = job->resume,
+        .dry_run = job->dry_run,
+        .rewards = {.secret = secret},
+        .on_plan = show_text_plan,
+        .on_progress = show_text_step,
+        .context = job->recipe,
+    };
+    TRY(text_rl_run(&config, &result));
+    if (!job->dry_run) summarize_text(job, &result);
+    return ST_OK;
+}
+
+/* ---- environments ---- */
+
+static Status learn_environment(const RecipeCommand *job, const char *typed) {
     LearnResult result;
-    Str typed = {0};
-    recipe_command_line(job, &typed);
     LearnConfig config = {
         .recipe = job->recipe,
-        .command = str_text(&typed),
+        .command = typed,
         .resume = job->resume,
         .dry_run = job->dry_run,
         .on_plan = show_plan,
@@ -87,16 +157,23 @@ static Status learn(const RecipeCommand *job) {
         .on_values = show_values,
         .context = job->recipe,
     };
-    Status status = learn_run(&config, &result);
-    if (status == ST_OK && !job->dry_run) summarize(job->command, job->recipe, &result);
+    TRY(learn_run(&config, &result));
+    if (!job->dry_run) summarize(job->command, job->recipe, &result);
+    return ST_OK;
+}
+
+static Status learn(const RecipeCommand *job) {
+    Str typed = {0};
+    recipe_command_line(job, &typed);
+    Status status = job->recipe->rl_env ? learn_environment(job, str_text(&typed)) : learn_text(job, str_text(&typed));
     str_release(&typed);
     return status;
 }
 
 Status cmd_rl(int argc, char **argv) {
-    static const char *const sections[] = {"", "rl", "policy", "train", NULL};
+    static const char *const sections[] = {"", "rl", "policy", "model", "lora", "data", "generate", "train", NULL};
     return recipe_command(argc, argv, "rl",
-                          "Learns a policy, or values, by reward. The result is a run directory; tune eval plays with it.\n"
+                          "Learns a policy by reward: on an environment (rl.env), or a language model's on prompts. The result is a run directory with the policy, or with the adapter.\n"
                           "    tune rl recipes/rl_cartpole_ppo.yaml output=runs/cartpole",
                           sections, learn);
 }

@@ -8,16 +8,6 @@ Status check_compute(const char *compute) {
     return status_fail(ST_USAGE, "--compute is auto, f32 or bf16, not '%s'", compute);
 }
 
-Status open_tokenizer(const char *dir, Tokenizer **tokenizer) {
-    *tokenizer = NULL;
-    Arena *arena = arena_new(0);
-    if (!arena) return status_fail(ST_RESOURCE, "out of memory");
-    const char *file = path_join(arena, dir, "tokenizer.json"), *vocab = path_join(arena, dir, "vocab.json");
-    bool there = file && vocab && (file_exists(file) || file_exists(vocab));
-    arena_free(arena);
-    return there ? tokenizer_load(dir, tokenizer) : ST_OK;
-}
-
 Status open_chat(const char *dir, const ChatChoice *choice, OpenedModel *opened) {
     if (opened->tokenizer) return chat_open(dir, choice ? choice->chat_template : NULL, choice ? choice->now : NULL, opened->tokenizer, &opened->chat);
     if (!choice || !choice->chat_template) return ST_OK;
@@ -29,7 +19,7 @@ Status open_model(const char *dir, const char *adapter, const char *compute, con
     TRY(check_compute(compute));
     Status status = model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(compute ? compute : "auto")}, &opened->model);
     if (status == ST_OK && adapter) status = adapter_load(opened->model, adapter, false);
-    if (status == ST_OK) status = open_tokenizer(dir, &opened->tokenizer);
+    if (status == ST_OK) status = tokenizer_load_if_any(dir, &opened->tokenizer);
     if (status == ST_OK) status = open_chat(dir, choice, opened);
     if (status != ST_OK) close_model(opened);
     return status;

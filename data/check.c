@@ -18,15 +18,9 @@ static Status load_rows(const Recipe *recipe, const ModelConfig *model, const Re
     return dataset_load(&config, sources, n, rows->tokenizer, dataset);
 }
 
-/* A model directory without tokenizer files works with rows of ids. */
-static bool has_tokenizer(const char *dir, Arena *arena) {
-    const char *json = path_join(arena, dir, "tokenizer.json"), *vocab = path_join(arena, dir, "vocab.json");
-    return (json && file_exists(json)) || (vocab && file_exists(vocab));
-}
-
 Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows) {
     *rows = (RecipeRows){0};
-    if (has_tokenizer(recipe->model_path, recipe->arena)) TRY(tokenizer_load(recipe->model_path, &rows->tokenizer));
+    TRY(tokenizer_load_if_any(recipe->model_path, &rows->tokenizer)); /* without one, rows of ids work */
     TRY(chat_open(recipe->model_path, recipe->model_chat_template, recipe->data_now, rows->tokenizer, &rows->chat));
     if (!recipe->data_now && day && chat_writes_date(rows->chat)) TRY(chat_set_now(rows->chat, day));
     TRY(load_rows(recipe, model, rows, recipe->data_train, "data.train", false, &rows->train));

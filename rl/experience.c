@@ -7,7 +7,7 @@
 
 /* Every array of doubles that a token has a place in. */
 static double **token_arrays(Experience *e, size_t i) {
-    double **const arrays[] = {&e->sampled, &e->filtered, &e->old_logprobs, &e->ref_logprobs, &e->logprobs, &e->entropies, &e->values, &e->advantages, &e->returns};
+    double **const arrays[] = {&e->sampled, &e->filtered, &e->old_logprobs, &e->ref_logprobs, &e->logprobs, &e->entropies, &e->token_rewards, &e->advantages};
     return i < COUNT_OF(arrays) ? arrays[i] : NULL;
 }
 
@@ -42,6 +42,7 @@ static Status prepare(Experience *e, const PromptRow *const *prompts, size_t n_p
     TRY(resize(&e->begin, (size_t)n + 1, sizeof *e->begin));
     TRY(resize(&e->ended, (size_t)n, sizeof *e->ended));
     TRY(resize(&e->rewards, (size_t)n, sizeof *e->rewards));
+    TRY(resize(&e->scores, (size_t)n, sizeof *e->scores));
     for (int64_t i = n; i < had; i++) str_release(&e->texts[i]);
     TRY(resize(&e->texts, (size_t)n, sizeof *e->texts));
     for (int64_t i = had; i < n; i++) e->texts[i] = (Str){0};
@@ -62,7 +63,12 @@ Status experience_sample(const Model *model, const Tokenizer *tokenizer, const P
     TRY(status);
     for (size_t i = 0; token_arrays(e, i); i++) TRY(resize(token_arrays(e, i), (size_t)e->n_tokens, sizeof(double)));
     TRY(resize(&e->trained, (size_t)e->n_tokens, sizeof *e->trained));
-    for (int64_t t = 0; t < e->n_tokens; t++) e->trained[t] = true;
+    TRY(resize(&e->last, (size_t)e->n_tokens, sizeof *e->last));
+    for (int64_t t = 0; t < e->n_tokens; t++) {
+        e->trained[t] = true;
+        e->last[t] = false;
+    }
+    for (int64_t i = 0; i < e->n; i++) e->last[e->begin[i + 1] - 1] = true;
     return ST_OK;
 }
 
@@ -73,6 +79,8 @@ void experience_release(Experience *e) {
     free(e->begin);
     free(e->ended);
     free(e->rewards);
+    free(e->scores);
+    free(e->last);
     free(e->texts);
     free(e->ids);
     free(e->trained);

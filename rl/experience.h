@@ -14,6 +14,7 @@ typedef struct Experience {
     bool *ended;                   /* (n): by EOS or a stop text: terminated. false: cut at the longest length, truncated */
     Str *texts;                    /* (n) */
     double *rewards;               /* (n): NaN where none was given */
+    double *scores;                /* (n): what a reward is worth beside others */
 
     /* (n_tokens) */
     int32_t *ids;
@@ -22,9 +23,9 @@ typedef struct Experience {
     double *old_logprobs;          /* as the trainer had it before the first update */
     double *ref_logprobs;          /* under the reference */
     double *logprobs, *entropies;  /* as the policy has it now */
-    double *values;                /* V of the text before the token */
-    double *advantages, *returns;
+    double *token_rewards, *advantages;
     bool *trained;
+    bool *last;                    /* of its sequence */
 } Experience;
 
 /* Completions of every prompt, sampled from `model` as it is now. Sequences and random numbers are a function of config->seed and the prompts' places alone. The experience is emptied first and keeps its memory;

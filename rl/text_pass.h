@@ -3,7 +3,7 @@
  *
  *     for (int64_t i = first; i < end; i += n) {
  *         n = text_pass_fit(&pass, experience, i, end);
- *         TRY(text_pass_forward(&pass, model, experience, i, n, &results));   // log-probs, entropies, values of their tokens
+ *         TRY(text_pass_forward(&pass, model, experience, i, n, &results));   // log-probs, entropies of their tokens
  *         ... a loss and its gradients by these ...
  *         TRY(text_pass_backward(&pass, &gradients));
  *     }
@@ -17,7 +17,6 @@ typedef struct TextPass {
     Tape *tape;
     double temperature;     /* of the policy: logits are divided by it */
     int64_t max_tokens;     /* of a pass, unless one sequence with its prompt has more */
-    const Linear *value_head; /* (1, C); NULL: no values */
     /* of the pass in work */
     int32_t *ids, *rows, *targets;
     Segment *segments;
@@ -25,11 +24,10 @@ typedef struct TextPass {
     ModelBatch batch;
     int64_t n_targets;
     TokenLogprobs logprobs;
-    Tensor *values;
 } TextPass;
 /* Per token of the sequences, in their order; NULL where not wanted. */
-typedef struct TextResults { double *logprobs, *entropies, *values; } TextResults;
-typedef struct TextGradients { const double *logprobs, *entropies, *values; } TextGradients; /* NULL: none */
+typedef struct TextResults { double *logprobs, *entropies; } TextResults;
+typedef struct TextGradients { const double *logprobs, *entropies; } TextGradients; /* NULL: none */
 
 /* How many of the sequences first .. end - 1 go into one pass, at least 1. */
 int64_t text_pass_fit(const TextPass *pass, const Experience *experience, int64_t first, int64_t end);

@@ -30,6 +30,7 @@ typedef enum TokenizeFlags {
  * special_tokens_map.json beside it for bos/eos/pad/unk. Fails with ST_INPUT: missing file; malformed JSON; a normaliser, pre-tokeniser, model,
  * decoder or post-processor that is not known (named), ids that collide or merges whose parts are not in the vocabulary. */
 Status tokenizer_load(const char *path, Tokenizer **tokenizer);
+Status tokenizer_load_if_any(const char *dir, Tokenizer **tokenizer); /* *tokenizer NULL when the directory has none */
 void tokenizer_free(Tokenizer *tokenizer);
 
 /* Appends the ids of `text` (UTF-8; invalid bytes are ST_INPUT). `offsets`, if not NULL, gets two entries for each id: first byte and end byte in `text`. A token

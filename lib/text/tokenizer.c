@@ -240,3 +240,13 @@ Status tokenizer_load(const char *path, Tokenizer **tokenizer) {
     str_release(&dir);
     return status;
 }
+
+Status tokenizer_load_if_any(const char *dir, Tokenizer **tokenizer) {
+    Arena *arena = arena_new(0);
+    *tokenizer = NULL;
+    if (!arena) return status_fail(ST_RESOURCE, "out of memory for a tokenizer");
+    const char *file = path_join(arena, dir, "tokenizer.json"), *vocab = path_join(arena, dir, "vocab.json");
+    bool there = file && vocab && (file_exists(file) || file_exists(vocab));
+    arena_free(arena);
+    return there ? tokenizer_load(dir, tokenizer) : ST_OK;
+}

@@ -1,0 +1,33 @@
+/* tune rl on text: a language model samples completions, rewards judge them, a policy gradient follows. The sampler is the trainer: the same weights in the same process.
+ *
+ *     TRY(text_rl_run(&(TextRlConfig){.recipe = recipe, .on_progress = show, .context = screen}, &result));   // output/adapter or output/model
+ */
+#ifndef TUNE_TEXT_RL_H
+#define TUNE_TEXT_RL_H
+
+#include "rl/reward.h"
+#include "rl/text_algorithm.h"
+
+typedef struct TextRlPlan {
+    const TextAlgorithm *algorithm;
+    size_t prompts, rewards;
+    int64_t longest_prompt, total_steps, parameters, trained_parameters, dropped, cut;
+    DType compute;
+} TextRlPlan;
+typedef struct TextRlProgress { int64_t step, total_steps; double reward, completion_length, tokens_per_second, seconds_left; } TextRlProgress;
+typedef struct TextRlConfig {
+    const Recipe *recipe;
+    const char *command;       /* as typed; NULL: not known */
+    bool resume, dry_run;
+    RewardOptions rewards;     /* its max_new_tokens is set from the recipe */
+    void (*on_plan)(void *context, const TextRlPlan *plan);               /* may be NULL */
+    void (*on_progress)(void *context, const TextRlProgress *progress);   /* may be NULL */
+    void *context;
+} TextRlConfig;
+typedef struct TextRlResult { int64_t steps; double first_reward, last_reward, seconds; bool already_finished; } TextRlResult;
+
+/* From the run's checkpoint (or the start) through train.max_steps steps (or train.epochs passes over the prompts): rollouts, rewards, advantages, rl.num_iterations x rl.num_minibatches optimiser steps each.
+ * ST_INTERRUPTED with a checkpoint saved; ST_NUMERIC: a loss or gradient that is not finite, or sampler and trainer further apart than rl.max_logprob_diff; faults of rewards, prompts and model as they tell. */
+Status text_rl_run(const TextRlConfig *config, TextRlResult *result);
+
+#endif

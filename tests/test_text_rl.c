@@ -1,0 +1,223 @@
+/* Reinforcement learning on text: passes over branches of one prompt, sampler and trainer, invariants of groups, the same bytes after a resume and for any number of threads. */
+#include "lib/train/trained_model.h"
+#include "rl/text_pass.h"
+#include "rl/text_rl.h"
+#include "tests/check.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static const char model_dir[] = "recipes/demo/model";
+static char folder[256];
+
+static int make_folder(void **state) {
+    (void)state;
+    temp_dir_make(folder, sizeof folder);
+    return 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    temp_dir_remove(folder);
+    return 0;
+}
+
+static const char rows[] = "{\"prompt\": \"< 'pirate' =\", \"answer\": \"etarip\"}\n"
+                           "{\"prompt\": \"> 'at' =\", \"answer\": \"at\"}\n"
+                           "{\"prompt\": \"< 'no' =\", \"answer\": \"on\"}\n"
+                           "{\"prompt\": \"# 'able' =\", \"answer\": \"4\"}\n"
+                           "{\"prompt\": \"^ 'lip' =\", \"answer\": \"LIP\"}\n";
+
+static Recipe *recipe_of(const char *name, const char *const *more, size_t n_more) {
+    char texts[4][400];
+    const char *settings[24] = {"rl.algorithm=grpo", "lora.rank=4", "rl.num_generations=4", "rl.prompts_per_step=4", "generate.max_new_tokens=6", "train.learning_rate=0.003",
+                                "train.max_steps=4", "rl.samples_every=1"};
+    size_t n = 8;
+    snprintf(texts[0], 400, "output=%s/%s", folder, name);
+    snprintf(texts[1], 400, "model.path=%s", model_dir);
+    snprintf(texts[2], 400, "data.train=%s", temp_text(folder, "rows.jsonl", rows));
+    snprintf(texts[3], 400, "reward=[{type: length, target: 3}]");
+    for (size_t i = 0; i < COUNT_OF(texts); i++) settings[n++] = texts[i];
+    for (size_t i = 0; i < n_more; i++) settings[n++] = more[i];
+    Recipe *recipe;
+    check_ok(recipe_read(NULL, settings, n, &recipe));
+    return recipe;
+}
+
+static void interrupt_in_the_middle(void *context, const TextRlProgress *progress) {
+    (void)context;
+    if (progress->step == 2) interrupt_request();
+}
+
+static void run(const Recipe *recipe, bool resume, bool interrupted) {
+    TextRlResult result;
+    Status status = text_rl_run(&(TextRlConfig){.recipe = recipe, .resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
+    interrupt_clear();
+    check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, interrupted ? ST_INTERRUPTED : ST_OK);
+}
+
+static const char *in_run(const char *run_name, const char *file) {
+    static char path[600];
+    snprintf(path, sizeof path, "%s/%s/%s", folder, run_name, file);
+    return path;
+}
+
+static void read_file(const char *run_name, const char *file, Str *text) { check_ok(file_read(in_run(run_name, file), 1 << 24, text)); }
+
+/* The number `key` of the last line of metrics.jsonl. */
+static double last_metric(const char *run_name, const char *key) {
+    Str text = {0};
+    json_t *json;
+    read_file(run_name, "metrics.jsonl", &text);
+    char *line = text.data + text.len - 1;
+    while (line > text.data && line[-1] != '\n') line--;
+    check_ok(json_read_text(line, strlen(line), "metrics.jsonl", &json));
+    double value = json_number_value(json_object_get(json, key));
+    assert_true(json_is_number(json_object_get(json, key)));
+    json_decref(json);
+    str_release(&text);
+    return value;
+}
+
+static void check_same_file(const char *algorithm, const char *a, const char *b, const char *file) {
+    Str got = {0}, want = {0};
+    read_file(a, file, &got);
+    read_file(b, file, &want);
+    if (got.len != want.len || memcmp(got.data, want.data, got.len) != 0) fail_msg("%s: %s of %s differs from that of %s", algorithm, file, a, b);
+    str_release(&got);
+    str_release(&want);
+}
+
+static void every_algorithm_resumes_to_the_same_bytes(void **state) {
+    (void)state;
+    int threads = omp_get_max_threads();
+    for (size_t i = 0; text_algorithm_at(i); i++) {
+        char algorithm[64], names[3][64];
+        snprintf(algorithm, sizeof algorithm, "rl.algorithm=%s", text_algorithm_at(i)->name);
+        const char *more[] = {algorithm, "rl.num_iterations=2", "rl.num_minibatches=2", "rl.beta=0.05", "rl.ent_coef=0.01"};
+        Recipe *recipes[3];
+        for (int k = 0; k < 3; k++) {
+            snprintf(names[k], sizeof names[k], "%zu-%d", i, k);
+            recipes[k] = recipe_of(names[k], more, COUNT_OF(more));
+        }
+        run(recipes[0], false, false);
+        run(recipes[1], false, true);
+        run(recipes[1], true, false);
+        omp_set_num_threads(threads > 1 ? 1 : 2);
+        run(recipes[2], false, false);
+        omp_set_num_threads(threads);
+        for (int k = 0; k < 3; k++) {
+            if (k > 0) check_same_file(algorithm, names[k], names[0], "adapter/adapter_model.safetensors");
+            if (k > 0) check_same_file(algorithm, names[k], names[0], "samples.jsonl");
+            recipe_free(recipes[k]);
+        }
+        assert_true(last_metric(names[0], "grad_norm") > 0);
+    }
+}
+
+static void sampler_and_trainer_agree(void **state) {
+    (void)state;
+    static const char *const settings[][2] = {{"generate.temperature=1", "seed=1"}, {"generate.temperature=0.7", "seed=2"}, {"generate.temperature=1.3", "train.batch_tokens=40"}};
+    for (size_t i = 0; i < COUNT_OF(settings); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "agree%zu", i);
+        Recipe *recipe = recipe_of(name, settings[i], 2);
+        run(recipe, false, false);
+        assert_true(last_metric(name, "sampler_logprob_diff") <= 1e-5);
+        recipe_free(recipe);
+    }
+}
+
+/* What earns the same everywhere teaches nothing: no gradient at all. */
+static void equal_rewards_change_nothing(void **state) {
+    (void)state;
+    static const char *const settings[] = {"reward=[{type: regex, pattern: 'never found'}]"};
+    Recipe *recipe = recipe_of("equal", settings, 1);
+    run(recipe, false, false);
+    assert_true(last_metric("equal", "grad_norm") == 0);
+    assert_true(last_metric("equal", "zero_std_fraction") == 1);
+    recipe_free(recipe);
+}
+
+/* Log-probabilities of completions as branches of their prompt are those of the whole rows by themselves. */
+static void branches_are_scored_as_rows(void **state) {
+    (void)state;
+    Recipe *recipe = recipe_of("branches", NULL, 0);
+    Model *model;
+    PromptSet prompts;
+    Tokenizer *tokenizer;
+    check_ok(trained_model_open(recipe, &model));
+    check_ok(tokenizer_load(model_dir, &tokenizer));
+    check_ok(prompts_read(recipe->data_train, "data.train", recipe, &model->config, NULL, tokenizer, &prompts));
+    const PromptRow *asked[] = {&prompts.items[0], &prompts.items[3]};
+    GenerateConfig config = {.sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = 7, .n = 3, .seed = 5};
+    Experience e = {0};
+    check_ok(experience_sample(model, tokenizer, asked, 2, &config, &e));
+    assert_int_equal(e.n, 6);
+    TextPass pass = {.tape = tape_new(device_cpu(), DT_F32, 0), .temperature = 1, .max_tokens = 1000};
+    assert_int_equal(text_pass_fit(&pass, &e, 0, e.n), 6);
+    check_ok(text_pass_forward(&pass, model, &e, 0, e.n, &(TextResults){.logprobs = e.logprobs}));
+    for (int64_t i = 0; i < e.n; i++) {
+        const Ids *prompt = &asked[i / 3]->ids;
+        size_t length = (size_t)(e.begin[i + 1] - e.begin[i]), n = prompt->n + length;
+        int32_t ids[64];
+        double logprobs[64];
+        memcpy(ids, prompt->data, prompt->n * sizeof *ids);
+        memcpy(ids + prompt->n, e.ids + e.begin[i], length * sizeof *ids);
+        check_ok(score_rows(model, &(ScoreRow){ids, n, logprobs}, 1, NULL, NULL));
+        check_close_f64("branch", e.logprobs + e.begin[i], logprobs + prompt->n, length, 1e-6, 0); /* a row's bits may differ with the rows beside it */
+        check_close_f64("sampled", e.sampled + e.begin[i], logprobs + prompt->n, length, 1e-6, 0);
+    }
+    Tape *tape = pass.tape;
+    text_pass_release(&pass);
+    tape_free(tape);
+    experience_release(&e);
+    prompts_free(&prompts);
+    tokenizer_free(tokenizer);
+    model_free(model);
+    recipe_free(recipe);
+}
+
+/* What begins with an a earns, so more does. */
+static void rewards_are_learned(void **state) {
+    (void)state;
+    static const char *const settings[] = {"reward=[{type: regex, pattern: '^a'}]", "train.max_steps=40", "rl.num_generations=8", "train.learning_rate=0.005", "generate.max_new_tokens=12"};
+    Recipe *recipe = recipe_of("learns", settings, COUNT_OF(settings));
+    TextRlResult result;
+    check_ok(text_rl_run(&(TextRlConfig){.recipe = recipe}, &result));
+    if (!(result.last_reward > result.first_reward)) fail_msg("reward %g at the end, %g at the beginning", result.last_reward, result.first_reward);
+    recipe_free(recipe);
+}
+
+static void what_does_not_go_together_is_named(void **state) {
+    (void)state;
+    static const struct { const char *setting, *message; } faults[] = {
+        {"rl.num_generations=1", "algorithm 'grpo' compares completions of the same prompt"},
+        {"generate.greedy=true", "a policy gradient samples"},
+        {"lora.dropout=0.1", "'lora.dropout' would make"},
+        {"rl.algorithm=q_learning", "'rl.algorithm: q_learning' needs an environment"},
+        {"reward=null", "'reward' is missing"},
+    };
+    for (size_t i = 0; i < COUNT_OF(faults); i++) {
+        TextRlResult result;
+        Recipe *recipe = recipe_of("fault", &faults[i].setting, 1);
+        check_status(text_rl_run(&(TextRlConfig){.recipe = recipe}, &result), ST_CONFIG);
+        check_text(faults[i].message);
+        recipe_free(recipe);
+    }
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test_setup_teardown(every_algorithm_resumes_to_the_same_bytes, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(sampler_and_trainer_agree, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(equal_rewards_change_nothing, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(branches_are_scored_as_rows, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(rewards_are_learned, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(what_does_not_go_together_is_named, make_folder, remove_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
