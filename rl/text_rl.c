@@ -305,6 +305,17 @@ static void report(const TextRl *rl, const Sums *sums, Metrics *metrics) {
 
 /* ---- samples.jsonl ---- */
 
+/* JSON readers stop at a zero byte, so it is shown as its picture. */
+static void write_text(JsonWriter *w, const char *key, const char *text, size_t len) {
+    Str shown = {0};
+    for (size_t i = 0; i < len; i++) {
+        if (text[i]) str_append_char(&shown, text[i]);
+        else str_append(&shown, "\xE2\x90\x80");
+    }
+    jw_string_n(w, key, str_text(&shown), shown.len);
+    str_release(&shown);
+}
+
 static Status write_samples(const TextRl *rl, int64_t step) {
     const Experience *e = &rl->experience;
     int64_t every = rl->recipe->rl_samples_every;
@@ -315,8 +326,8 @@ static Status write_samples(const TextRl *rl, int64_t step) {
         Slice prompt = prompt_text(e->prompts[i / e->group_size]);
         jw_object(&w, NULL);
         jw_int(&w, "step", step + 1);
-        jw_string_n(&w, "prompt", prompt.data, prompt.len);
-        jw_string_n(&w, "completion", str_text(&e->texts[i]), e->texts[i].len);
+        write_text(&w, "prompt", prompt.data, prompt.len);
+        write_text(&w, "completion", str_text(&e->texts[i]), e->texts[i].len);
         jw_double(&w, "reward", e->rewards[i]);
         jw_double(&w, "advantage", e->advantages[e->begin[i]]);
         jw_string(&w, "finish_reason", e->ended[i] ? "stop" : "length");
