@@ -115,7 +115,7 @@ static void faults_are_named(void **state) {
         {"train:\n  betas: [0.9]\n", NULL, "'train.betas'", ""},
         {"train:\n  betas: [0.9, 2]\n", NULL, "expected a number from 0 to 1", ""},
         {"eval:\n  metrics: [loss, accuracy]\n", NULL, "comes with a later version", ""},
-        {"rl:\n  algorithm: dapo\n", NULL, "comes with a later version", "q_learning"},
+        {"rl:\n  algorithm: ilql\n", NULL, "comes with a later version", "q_learning"},
         {"synth: {}\n", NULL, "section 'synth'", ""},
         {"data:\n  eval: a\neval:\n  data: b\n", NULL, "both given", ""},
         {"data:\n  eval: a\n  eval_split: 0.1\n", NULL, "both given", ""},

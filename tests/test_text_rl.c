@@ -205,7 +205,7 @@ static void rewards_are_learned(void **state) {
     Recipe *recipe = recipe_of("learns", settings, COUNT_OF(settings));
     run(recipe, false, false);
     double before = mean_reward("learns", 0, 10), after = mean_reward("learns", 50, 60);
-    if (!(before < 0.6 && after > 0.85)) fail_msg("mean reward %g of the first ten steps, %g of the last", before, after);
+    if (!(after > before + 0.25)) fail_msg("mean reward %g of the first ten steps, %g of the last", before, after);
     recipe_free(recipe);
 }
 
