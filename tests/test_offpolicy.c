@@ -1,0 +1,469 @@
+/* Learning from memory: what the replay holds, golden losses of DQN, gradients by differences, the same bytes after a resume and for any number of threads, and that it learns.
+ * TEST_LONG=1 (make test-long) learns with five seeds each. */
+#include "rl/heads.h"
+#include "rl/learn.h"
+#include "rl/q_network.h"
+#include "rl/squashed.h"
+#include "tests/check.h"
+
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char folder[256];
+
+static int make_folder(void **state) {
+    (void)state;
+    temp_dir_make(folder, sizeof folder);
+    return 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    temp_dir_remove(folder);
+    return 0;
+}
+
+/* ---- replay ---- */
+
+/* Two copies with one number to see: copy c in step t sees 10 c + t, does 100 + that, is paid 1 + t. */
+typedef struct Play { double seen[2], final[2], actions[2], rewards[2]; bool terminated[2], truncated[2]; Env env; } Play;
+
+static void step(Replay *replay, Play *play, int t, int ends, bool terminated) {
+    for (int c = 0; c < 2; c++) {
+        play->seen[c] = 10 * c + t;
+        play->actions[c] = 100 + play->seen[c];
+        play->rewards[c] = 1 + t;
+        play->terminated[c] = ends == c && terminated;
+        play->truncated[c] = ends == c && !terminated;
+        play->final[c] = play->seen[c] + 1;
+    }
+    play->env = (Env){.copies = 2, .observations = play->seen, .final_observations = play->final, .rewards = play->rewards, .terminated = play->terminated, .truncated = play->truncated};
+    replay_begin_step(replay, play->seen, play->actions);
+    for (int c = 0; c < 2; c++) play->seen[c] = ends == c ? -1 : play->seen[c] + 1; /* -1: the next episode's first, which nothing may lead to */
+    replay_end_step(replay, &play->env);
+}
+
+static void check_row(const Replay *r, int64_t row, double seen, double reward, double next, double discount) {
+    double got[] = {(double)r->observations[row], (double)r->actions[row], r->rewards[row], (double)r->next_observations[row], r->discounts[row]};
+    double want[] = {seen, 100 + seen, reward, next, discount};
+    check_close_f64("S, A, R, S', discount", got, want, 5, 1e-12, 0);
+}
+
+static void n_steps_end_where_episodes_end(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    Replay r;
+    Play play;
+    check_ok(replay_init(&r, &(ReplayConfig){.capacity = 100, .copies = 2, .observation_size = 1, .action_size = 1, .n_step = 3, .gamma = 0.5}, arena));
+    for (int t = 0; t < 3; t++) step(&r, &play, t, -1, false);
+    assert_int_equal(r.size, 2);
+    check_row(&r, 0, 0, 1 + 0.5 * 2 + 0.25 * 3, 3, 0.125);
+    check_row(&r, 1, 10, 1 + 0.5 * 2 + 0.25 * 3, 13, 0.125);
+    step(&r, &play, 3, 0, true); /* copy 0 terminates: three transitions to the end without a value behind */
+    assert_int_equal(r.size, 6);
+    check_row(&r, 2, 1, 2 + 0.5 * 3 + 0.25 * 4, 4, 0);
+    check_row(&r, 3, 2, 3 + 0.5 * 4, 4, 0);
+    check_row(&r, 4, 3, 4, 4, 0);
+    check_row(&r, 5, 11, 2 + 0.5 * 3 + 0.25 * 4, 14, 0.125);
+    step(&r, &play, 4, 1, false); /* copy 1 is cut off: the final observation's value counts, as far away as it is */
+    assert_int_equal(r.size, 9);
+    check_row(&r, 6, 12, 3 + 0.5 * 4 + 0.25 * 5, 15, 0.125);
+    check_row(&r, 7, 13, 4 + 0.5 * 5, 15, 0.25);
+    check_row(&r, 8, 14, 5, 15, 0.5);
+    check_ok(replay_check(&r));
+    arena_free(arena);
+}
+
+static void the_oldest_is_forgotten(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    Replay r;
+    Play play;
+    check_ok(replay_init(&r, &(ReplayConfig){.capacity = 5, .copies = 2, .observation_size = 1, .action_size = 1, .n_step = 1, .gamma = 1}, arena));
+    for (int t = 0; t < 4; t++) step(&r, &play, t, -1, false);
+    assert_int_equal(r.size, 5);
+    assert_int_equal(r.next, 3);
+    check_row(&r, 2, 13, 4, 14, 1);
+    check_row(&r, 3, 11, 2, 12, 1);
+    check_row(&r, 4, 2, 3, 3, 1);
+    arena_free(arena);
+}
+
+enum { DRAWS = 4000 };
+
+static void draws_follow_priorities(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    ReplayConfig config = {.capacity = 6, .copies = 2, .observation_size = 1, .action_size = 1, .n_step = 1, .gamma = 1, .prioritised = true, .alpha = 0.5};
+    Replay r;
+    ReplayBatch batch;
+    Play play;
+    check_ok(replay_init(&r, &config, arena));
+    check_ok(replay_batch_init(&batch, DRAWS, &config, arena));
+    for (int t = 0; t < 2; t++) step(&r, &play, t, -1, false);
+    static const double errors[] = {0, -1, 4, 9};
+    double sum = 0, p[4], share[4] = {0}, weights[4], largest = 0;
+    replay_prioritise(&r, &(ReplayBatch){.n = 4, .rows = (int64_t[]){0, 1, 2, 3}}, errors);
+    for (int i = 0; i < 4; i++) sum += p[i] = sqrt(fabs(errors[i]) + 1e-6);
+    check_close(r.sums[1], sum, 1e-12);
+    check_close(r.largest, p[3], 1e-12);
+    replay_sample(&r, rng_key(1, RNG_TEST, 0), 0.4, &batch);
+    for (int i = 0; i < 4; i++) largest = fmax(largest, weights[i] = pow(4 * p[i] / sum, -0.4));
+    for (int64_t i = 0; i < DRAWS; i++) share[batch.rows[i]] += 1.0 / DRAWS;
+    for (int i = 0; i < 4; i++) check_close(share[i], p[i] / sum, 2.0 / DRAWS); /* one draw from each of DRAWS parts: off by two at most */
+    assert_true(share[0] > 0);
+    for (int64_t i = 0; i < DRAWS; i += 97) check_close(batch.weights[i], weights[batch.rows[i]] / largest, 1e-12);
+    step(&r, &play, 2, -1, false);
+    check_close(r.sums[r.leaves + 4], p[3], 1e-12); /* new ones come first */
+    arena_free(arena);
+}
+
+static void even_draws_reach_all(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    ReplayConfig config = {.capacity = 8, .copies = 2, .observation_size = 1, .action_size = 1, .n_step = 1, .gamma = 1};
+    Replay r;
+    ReplayBatch batch;
+    Play play;
+    int seen[8] = {0};
+    check_ok(replay_init(&r, &config, arena));
+    check_ok(replay_batch_init(&batch, DRAWS, &config, arena));
+    for (int t = 0; t < 3; t++) step(&r, &play, t, -1, false);
+    replay_sample(&r, rng_key(1, RNG_TEST, 0), 0.4, &batch);
+    for (int64_t i = 0; i < DRAWS; i++) seen[batch.rows[i]]++;
+    for (int i = 0; i < 6; i++) assert_true(abs(seen[i] - DRAWS / 6) < 5 * sqrt(DRAWS / 6.0)); /* five standard deviations */
+    assert_int_equal(seen[6] + seen[7], 0);
+    assert_true(batch.weights[0] == 1);
+    arena_free(arena);
+}
+
+static void what_does_not_fit_is_refused(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    Replay r;
+    size_t bytes;
+    ReplayConfig config = {.capacity = 1000, .copies = 2, .observation_size = 3, .action_size = 1, .n_step = 2, .gamma = 1};
+    assert_true(replay_bytes(&config, &bytes));
+    assert_int_equal(bytes, 1000 * (7 * 4 + 16) + 2 * (2 * (4 * 4 + 8) + 16));
+    config.prioritised = true;
+    assert_true(replay_bytes(&config, &bytes));
+    assert_int_equal(bytes, 1000 * (7 * 4 + 16) + 2 * (2 * (4 * 4 + 8) + 16) + 2 * 1024 * 8);
+    config.capacity = (int64_t)1 << 50;
+    check_status(replay_init(&r, &config, arena), ST_RESOURCE);
+    check_text("'rl.buffer_size'");
+    config.capacity = INT64_MAX / 2;
+    check_status(replay_init(&r, &config, arena), ST_RESOURCE);
+    config.capacity = 10;
+    check_ok(replay_init(&r, &config, arena));
+    r.size = 11;
+    check_status(replay_check(&r), ST_INPUT);
+    arena_free(arena);
+}
+
+/* ---- golden/rl/mlp.json ---- */
+
+enum { MOST = 512 };
+static const char *const layers[] = {"l1", "l2", "pi"};
+
+static void fill_layer(const json_t *from, const char *layer, const char *kind, Tensor *tensor) {
+    char name[32];
+    double values[MOST];
+    snprintf(name, sizeof name, "%s.%s", layer, kind);
+    assert_int_equal((int64_t)golden_numbers(golden_at(from, name), values, MOST), tensor_count(tensor));
+    tensor_write(tensor, values);
+}
+
+static void fill_network(const json_t *from, QNetwork *network) {
+    for (int k = 0; k < 3; k++) {
+        fill_layer(from, layers[k], "weight", network->q.args.weights[k]);
+        fill_layer(from, layers[k], "bias", network->q.args.biases[k]);
+    }
+}
+
+static void check_layer(const json_t *from, const char *layer, const char *kind, const Tensor *tensor, double tolerance) {
+    char name[32];
+    double want[MOST], got[MOST];
+    snprintf(name, sizeof name, "%s.%s", layer, kind);
+    size_t n = golden_numbers(golden_at(from, name), want, MOST);
+    tensor_read(tensor, got);
+    check_close_f64(name, got, want, n, tolerance, tolerance);
+}
+
+static void check_golden_case(const json_t *golden, const json_t *wanted, DType dtype, const Device *device, double tolerance) {
+    Arena *arena = arena_new(0);
+    Tape *tape = tape_new(device, dtype, 0);
+    QNetworkConfig config = {.shape = {.n_hidden = 2, .hidden = {8, 8}, .activation = ACT_TANH}, .observation = {.size = 4}, .n_actions = 3};
+    QNetwork online, target;
+    QLoss loss;
+    double obs[64], next[64], actions[16], rewards[16], terminated[16], discounts[16];
+    const json_t *hyper = golden_at(wanted, "hyper");
+    size_t n = golden_numbers(golden_at(golden, "actions"), actions, 16);
+    golden_numbers(golden_at(golden, "obs"), obs, 64);
+    golden_numbers(golden_at(golden, "dqn_next_obs"), next, 64);
+    golden_numbers(golden_at(golden, "dqn_rewards"), rewards, 16);
+    golden_numbers(golden_at(golden, "dqn_terminated"), terminated, 16);
+    for (size_t i = 0; i < n; i++) discounts[i] = terminated[i] != 0 ? 0 : golden_value(hyper, "gamma");
+    check_ok(q_network_init(&online, &config, true, 1, device, dtype, arena));
+    check_ok(q_network_init(&target, &config, false, 1, device, dtype, arena));
+    fill_network(golden_at(golden, "weights"), &online);
+    fill_network(golden_at(golden, "dqn_target_weights"), &target);
+    check_ok(q_loss_init(&loss, (int64_t)n, 3, arena));
+    loss.double_q = json_is_true(golden_at(hyper, "double"));
+    loss.huber = golden_is(hyper, "loss", "mse") ? 0 : 1;
+    check_ok(q_learn(&loss, &online, &target, tape, &(ReplayBatch){.n = (int64_t)n, .observations = obs, .actions = actions, .rewards = rewards, .next_observations = next, .discounts = discounts}));
+    check_close(loss.loss, golden_value(wanted, "loss"), tolerance * 10);
+    for (int k = 0; k < 3; k++) {
+        check_layer(golden_at(wanted, "grads"), layers[k], "weight", online.q.args.weights[k]->grad, tolerance);
+        check_layer(golden_at(wanted, "grads"), layers[k], "bias", online.q.args.biases[k]->grad, tolerance);
+    }
+    double norm = params_grad_norm(&online.params);
+    check_close(norm, golden_value(wanted, "grad_norm"), tolerance * 10);
+    OptimizerConfig adam = {.name = "adamw", .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-5};
+    check_ok(optimizer_init(&adam, &online.params, arena));
+    optimizer_step(&adam, &online.params, clip_scale(norm, 0.5), 2.5e-4, 1);
+    const json_t *after = golden_at(wanted, "weights_after_clip_0.5_and_one_adam_step_lr_2.5e-4_eps_1e-5");
+    for (int k = 0; k < 3; k++) {
+        check_layer(after, layers[k], "weight", online.q.args.weights[k], tolerance);
+        check_layer(after, layers[k], "bias", online.q.args.biases[k], tolerance);
+    }
+    q_network_release(&online);
+    q_network_release(&target);
+    tape_free(tape);
+    arena_free(arena);
+}
+
+static void losses_are_golden(void **state) {
+    (void)state;
+    json_t *golden = golden_open("rl/mlp.json");
+    if (!golden) skip();
+    const json_t *wanted;
+    size_t i;
+    int cases = 0;
+    json_array_foreach(golden_at(golden, "losses"), i, wanted) {
+        if (!golden_is(wanted, "name", "dqn")) continue;
+        cases++;
+        check_golden_case(golden, wanted, DT_F64, device_reference(), 1e-10);
+        check_golden_case(golden, wanted, DT_F32, device_cpu(), 1e-5);
+    }
+    assert_int_equal(cases, 4);
+    json_decref(golden);
+}
+
+/* ---- gradients by differences ---- */
+
+static double dueling_loss(QNetwork *network, Tape *tape, const double *obs, const double *dq) {
+    double q[6], sum = 0;
+    check_ok(q_network_forward(network, tape, obs, 2, false, q));
+    for (int i = 0; i < 6; i++) sum += q[i] * dq[i];
+    return sum;
+}
+
+static void streams_share_their_gradient(void **state) {
+    (void)state;
+    static const double obs[] = {0.3, -0.7, 1.1, 0.2}, dq[] = {0.5, -1, 0.25, 2, 0, -0.125};
+    Arena *arena = arena_new(0);
+    Tape *tape = tape_new(device_reference(), DT_F64, 0);
+    QNetworkConfig config = {.shape = {.n_hidden = 2, .hidden = {5, 4}, .activation = ACT_TANH}, .observation = {.size = 2}, .n_actions = 3, .dueling = true};
+    QNetwork network;
+    double q[6];
+    check_ok(q_network_init(&network, &config, true, 3, device_reference(), DT_F64, arena));
+    check_ok(q_network_forward(&network, tape, obs, 2, true, q));
+    double mean = (q[0] + q[1] + q[2]) / 3;
+    check_close(mean, tensor_get(network.v_output, 0), 1e-14); /* advantages are zero on average */
+    check_ok(q_network_backward(&network, tape, dq));
+    for (size_t p = 0; p < network.params.n; p++) {
+        Tensor *tensor = network.params.items[p].tensor;
+        for (int64_t i = 0; i < tensor_count(tensor); i++) {
+            double value = tensor_get(tensor, i), h = 1e-5, sides[2];
+            for (int s = 0; s < 2; s++) {
+                tensor_set(tensor, i, value + (s ? -h : h));
+                sides[s] = dueling_loss(&network, tape, obs, dq);
+            }
+            tensor_set(tensor, i, value);
+            check_close(tensor_get(tensor->grad, i), (sides[0] - sides[1]) / (2 * h), 1e-8);
+        }
+    }
+    q_network_release(&network);
+    tape_free(tape);
+    arena_free(arena);
+}
+
+enum { ACTION = 3 };
+
+static double squashed_sum(const double *head, const double *noise, double dlogprob, const double *daction) {
+    double action[ACTION], sum = dlogprob * squashed_sample(head, head + ACTION, noise, ACTION, action);
+    for (int k = 0; k < ACTION; k++) sum += daction[k] * action[k];
+    return sum;
+}
+
+static void squashed_log_probability_and_gradient(void **state) {
+    (void)state;
+    static const double noise[] = {0.3, -1.2, 0.8}, daction[] = {0.5, -2, 1.5};
+    double head[] = {0.2, -0.4, 1.5, -0.5, 0.1, -2}, grad[2 * ACTION], action[ACTION], plain = 0;
+    double logprob = squashed_sample(head, head + ACTION, noise, ACTION, action);
+    for (int k = 0; k < ACTION; k++) { /* the density of u over the slope of tanh there */
+        double u = head[k] + exp(head[ACTION + k]) * noise[k];
+        check_close(action[k], tanh(u), 1e-15);
+        plain += gaussian_likelihood(&head[k], &head[ACTION + k], 1, &u).logprob - log(1 - tanh(u) * tanh(u));
+    }
+    check_close(logprob, plain, 1e-12);
+    squashed_grad(head, head + ACTION, noise, ACTION, 0.7, daction, grad, grad + ACTION);
+    for (int i = 0; i < 2 * ACTION; i++) {
+        double value = head[i], h = 1e-5, up, down;
+        head[i] = value + h;
+        up = squashed_sum(head, noise, 0.7, daction);
+        head[i] = value - h;
+        down = squashed_sum(head, noise, 0.7, daction);
+        head[i] = value;
+        check_close(grad[i], (up - down) / (2 * h), 1e-8);
+    }
+    head[0] = 400; /* tanh rounds to 1 */
+    head[ACTION] = 50; /* beyond the bound */
+    assert_true(isfinite(squashed_sample(head, head + ACTION, noise, ACTION, action)));
+    squashed_grad(head, head + ACTION, noise, ACTION, 0.7, daction, grad, grad + ACTION);
+    assert_true(isfinite(grad[0]) && grad[ACTION] == 0);
+}
+
+/* ---- runs ---- */
+
+typedef struct Case { const char *name, *settings[16]; } Case;
+
+static Recipe *recipe_of(const Case *run, const char *name, const char *more) {
+    const char *settings[20];
+    char output[400];
+    size_t n = 0;
+    Recipe *recipe;
+    snprintf(output, sizeof output, "output=%s/%s", folder, name);
+    settings[n++] = output;
+    while (n <= COUNT_OF(run->settings) && run->settings[n - 1]) settings[n] = run->settings[n - 1], n++;
+    if (more) settings[n++] = more;
+    check_ok(recipe_read(NULL, settings, n, &recipe));
+    return recipe;
+}
+
+static void interrupt_in_the_middle(void *context, const LearnProgress *progress) {
+    (void)context;
+    if (progress->steps >= progress->total_steps / 2) interrupt_request();
+}
+
+static void learn(const Recipe *recipe, bool resume, bool interrupted) {
+    LearnResult result;
+    Status status = learn_run(&(LearnConfig){.recipe = recipe, .resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
+    interrupt_clear();
+    check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, interrupted ? ST_INTERRUPTED : ST_OK);
+}
+
+static void check_same_policy(const char *name, const char *reference) {
+    char a[600], b[600];
+    Str got = {0}, want = {0};
+    snprintf(a, sizeof a, "%s/%s/policy.safetensors", folder, name);
+    snprintf(b, sizeof b, "%s/%s/policy.safetensors", folder, reference);
+    check_ok(file_read(a, 1 << 24, &got));
+    check_ok(file_read(b, 1 << 24, &want));
+    if (got.len != want.len || memcmp(got.data, want.data, got.len) != 0) fail_msg("the policy of %s differs from that of %s", name, reference);
+    str_release(&got);
+    str_release(&want);
+}
+
+static const Case small_runs[] = {
+    {"sac", {"rl.algorithm=sac", "rl.env=Pendulum-v1", "rl.total_steps=900", "rl.num_steps=50", "rl.num_envs=3", "rl.gamma=0.99", "rl.learning_starts=100", "rl.n_step=2", "policy.hidden=[16, 16]"}},
+    {"dqn", {"rl.algorithm=dqn", "rl.env=CartPole-v1", "rl.total_steps=900", "rl.num_steps=50", "rl.num_envs=3", "rl.gamma=0.99", "rl.learning_starts=100", "rl.target_every=20", "policy.hidden=[16, 16]"}},
+    {"rainbow", {"rl.algorithm=dqn", "rl.env=CartPole-v1", "rl.total_steps=900", "rl.num_steps=50", "rl.num_envs=3", "rl.gamma=0.99", "rl.learning_starts=100", "rl.target_every=1", "rl.tau=0.01",
+                 "rl.n_step=3", "rl.dueling=true", "rl.prioritized=true", "rl.buffer_size=300", "rl.train_every=2", "policy.hidden=[16, 16]"}},
+    {"numbered", {"rl.algorithm=dqn", "rl.env=FrozenLake-v1", "rl.total_steps=900", "rl.num_steps=50", "rl.num_envs=3", "rl.gamma=0.99", "rl.learning_starts=100", "policy.hidden=[16]"}},
+};
+
+static void replay_is_resumed_to_the_same_bytes(void **state) {
+    (void)state;
+    int threads = omp_get_max_threads();
+    for (size_t i = 0; i < COUNT_OF(small_runs); i++) {
+        const Case *run = &small_runs[i];
+        char names[4][64];
+        Recipe *recipes[4];
+        for (int k = 0; k < 4; k++) snprintf(names[k], sizeof names[k], "%s-%d", run->name, k);
+        for (int k = 0; k < 4; k++) recipes[k] = recipe_of(run, names[k], k == 3 ? "seed=7" : NULL);
+        learn(recipes[0], false, false);
+        learn(recipes[1], false, true);
+        learn(recipes[1], true, false);
+        check_same_policy(names[1], names[0]);
+        omp_set_num_threads(threads > 1 ? 1 : 3);
+        learn(recipes[2], false, false);
+        omp_set_num_threads(threads);
+        check_same_policy(names[2], names[0]);
+        for (int k = 0; k < 4; k++) recipe_free(recipes[k]);
+    }
+}
+
+static void divergence_is_named(void **state) {
+    (void)state;
+    for (int i = 0; i < 2; i++) {
+        Recipe *recipe = recipe_of(&small_runs[i], i ? "dqn" : "sac", "train.learning_rate=1e38");
+        LearnResult result;
+        check_status(learn_run(&(LearnConfig){.recipe = recipe}, &result), ST_NUMERIC);
+        recipe_free(recipe);
+    }
+}
+
+/* ---- that it learns ---- */
+
+static bool is_long(void) { return getenv("TEST_LONG") != NULL; }
+
+/* The greedy policy's mean return over 100 episodes, after learning with this seed; steps 0: as many as the recipe says. */
+static void check_return(const char *recipe_name, int seed, int64_t steps, double at_least) {
+    char path[300], settings[3][400];
+    const char *overrides[] = {settings[0], settings[1], settings[2]};
+    Recipe *recipe;
+    Evaluation evaluation;
+    snprintf(path, sizeof path, "recipes/%s.yaml", recipe_name);
+    snprintf(settings[0], sizeof settings[0], "output=%s/%s-%d", folder, recipe_name, seed);
+    snprintf(settings[1], sizeof settings[1], "seed=%d", seed);
+    snprintf(settings[2], sizeof settings[2], "rl.total_steps=%lld", (long long)steps);
+    check_ok(recipe_read(path, overrides, steps > 0 ? 3 : 2, &recipe));
+    learn(recipe, false, false);
+    recipe_free(recipe);
+    check_ok(learn_evaluate(settings[0] + strlen("output="), &(EvaluationConfig){.episodes = 100, .seed = 1}, &evaluation));
+    printf("%s, seed %d: %.1f +- %.1f\n", recipe_name, seed, evaluation.mean_return, evaluation.std_return);
+    if (!(evaluation.mean_return >= at_least)) fail_msg("%s with seed %d: mean return %.2f, wanted %.2f", recipe_name, seed, evaluation.mean_return, at_least);
+}
+
+/* A policy that acts at random holds the pole for 22 steps. */
+static void dqn_balances_the_pole(void **state) {
+    (void)state;
+    if (!is_long()) check_return("rl_cartpole_dqn", 1, 20000, 100);
+    for (int seed = 1; is_long() && seed <= 5; seed++) check_return("rl_cartpole_dqn", seed, 0, 475);
+}
+
+static void dqn_swings_the_acrobot(void **state) {
+    (void)state;
+    if (!is_long()) skip();
+    for (int seed = 1; seed <= 5; seed++) check_return("rl_acrobot_dqn", seed, 0, -100);
+}
+
+/* A pendulum that is pushed at random gets about -1200, one that hangs -1600. */
+static void sac_raises_the_pendulum(void **state) {
+    (void)state;
+    if (!is_long()) skip();
+    for (int seed = 1; seed <= 5; seed++) check_return("rl_pendulum_sac", seed, 0, -200);
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(n_steps_end_where_episodes_end),
+        cmocka_unit_test(the_oldest_is_forgotten),
+        cmocka_unit_test(draws_follow_priorities),
+        cmocka_unit_test(even_draws_reach_all),
+        cmocka_unit_test(what_does_not_fit_is_refused),
+        cmocka_unit_test(losses_are_golden),
+        cmocka_unit_test(streams_share_their_gradient),
+        cmocka_unit_test_setup_teardown(replay_is_resumed_to_the_same_bytes, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(divergence_is_named, make_folder, remove_folder),
+        cmocka_unit_test(squashed_log_probability_and_gradient),
+        cmocka_unit_test_setup_teardown(dqn_balances_the_pole, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(dqn_swings_the_acrobot, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(sac_raises_the_pendulum, make_folder, remove_folder),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
