@@ -432,6 +432,9 @@ static void check_return(const char *recipe_name, int seed, int64_t steps, doubl
 /* A policy that acts at random holds the pole for 22 steps. */
 static void dqn_balances_the_pole(void **state) {
     (void)state;
+#ifdef __SANITIZE_ADDRESS__
+    skip(); /* minutes of what the runs above have gone through already */
+#endif
     if (!is_long()) check_return("rl_cartpole_dqn", 1, 20000, 100);
     for (int seed = 1; is_long() && seed <= 5; seed++) check_return("rl_cartpole_dqn", seed, 0, 475);
 }
