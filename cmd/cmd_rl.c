@@ -2,8 +2,9 @@
 #include <math.h>
 #include <stdlib.h>
 
-#include "cmd/cmd.h"
+#include "cmd/pair_command.h"
 #include "rl/learn.h"
+#include "rl/preference.h"
 #include "rl/text_rl.h"
 
 static void show_plan(void *context, const Learner *learner) {
@@ -170,10 +171,20 @@ static Status learn(const RecipeCommand *job) {
     return status;
 }
 
+/* The algorithm says what is learned from: rows of preferences, an environment, or prompts with rewards. */
+static Status run(const RecipeCommand *job) {
+    const Recipe *recipe = job->recipe;
+    if (!preference_algorithm(recipe->rl_algorithm)) return learn(job);
+    if (!recipe->rl_env) return pair_command(job, preference_run);
+    status_fail(ST_CONFIG, "algorithm '%s' learns from rows of preferences, not from an environment", recipe->rl_algorithm);
+    return status_hint(ST_CONFIG, "name rows in data.train and leave out rl.env");
+}
+
 Status cmd_rl(int argc, char **argv) {
     static const char *const sections[] = {"", "rl", "policy", "model", "lora", "data", "generate", "train", NULL};
     return recipe_command(argc, argv, "rl",
-                          "Learns a policy by reward: on an environment (rl.env), or a language model's on prompts. The result is a run directory with the policy, or with the adapter.\n"
-                          "    tune rl recipes/rl_cartpole_ppo.yaml output=runs/cartpole",
-                          sections, learn);
+                          "Learns a policy by reward, on an environment (rl.env) or a language model's on prompts, or from preferences. The result is a run directory with the policy, or with the adapter.\n"
+                          "    tune rl recipes/rl_cartpole_ppo.yaml output=runs/cartpole\n"
+                          "    tune rl recipes/rl_dpo.yaml model.path=DIR data.train=pairs.jsonl output=runs/dpo",
+                          sections, run);
 }

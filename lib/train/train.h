@@ -118,6 +118,8 @@ typedef struct Task {
     Status (*largest_batch)(void *context, Tape *tape);
     Status (*evaluate)(void *context, Tape *tape, LossSums *sums);      /* NULL: no evaluation data */
     void (*describe_batch)(void *context, int64_t step, int64_t micro, Str *text); /* the rows of an accumulation step, for messages */
+    /* Further numbers of the step (or of the evaluation) that just ended, into the object that goes to metrics.jsonl; NULL: none. Where there are some, the evaluation's loss has no perplexity. */
+    void (*write_metrics)(void *context, bool evaluation, JsonWriter *w);
 } Task;
 typedef struct Progress {
     int64_t step, total_steps;

@@ -256,6 +256,7 @@ static Status write_step(const Trainer *trainer, const StepResult *result) {
     jw_int(&w, "loss_tokens", result->sums.loss_tokens);
     jw_double(&w, "tokens_per_second", (double)result->sums.tokens / fmax(result->seconds, 1e-9));
     if (task->epoch) jw_double(&w, "epoch", task->epoch(task->context, state->step));
+    if (task->write_metrics) task->write_metrics(task->context, false, &w);
     jw_double(&w, "seconds", elapsed(trainer));
     jw_end_object(&w);
     Status status = run_metric(trainer->config->run, str_text(&w.text));
@@ -317,11 +318,13 @@ static bool wants_metric(const Recipe *recipe, const char *name) {
 }
 
 static Status write_evaluation(const Trainer *trainer, const LossSums *sums) {
+    const Task *task = &trainer->config->task;
     JsonWriter w = {0};
     jw_object(&w, NULL);
     jw_int(&w, "step", trainer->state.step);
     jw_double(&w, "eval_loss", trainer->state.eval_loss);
-    if (wants_metric(trainer->recipe, "perplexity")) jw_double(&w, "eval_perplexity", exp(trainer->state.eval_loss));
+    if (task->write_metrics) task->write_metrics(task->context, true, &w);
+    else if (wants_metric(trainer->recipe, "perplexity")) jw_double(&w, "eval_perplexity", exp(trainer->state.eval_loss));
     jw_int(&w, "eval_tokens", sums->loss_tokens);
     jw_double(&w, "seconds", elapsed(trainer));
     jw_end_object(&w);

@@ -1,0 +1,12 @@
+/* What the commands that learn from rows of preferences show: tune rl with a preference loss, tune reward. */
+#ifndef TUNE_PAIR_COMMAND_H
+#define TUNE_PAIR_COMMAND_H
+
+#include "cmd/cmd.h"
+#include "rl/pair_run.h"
+
+typedef Status PairCommandRun(const PairRunConfig *config, TrainResult *result);
+/* Runs the job and shows plan, progress and result. */
+Status pair_command(const RecipeCommand *job, PairCommandRun *run);
+
+#endif

@@ -1,0 +1,17 @@
+/* Learning from preferences: `tune rl` with rl.algorithm dpo, ipo, kto, orpo, simpo or cpo (pair_algorithms.def).
+ *
+ *     if (preference_algorithm(recipe->rl_algorithm)) TRY(preference_run(&(PairRunConfig){.recipe = recipe}, &result));
+ *
+ * The reference's log-probabilities are computed once, before the first step, on the model itself as it is then (rl/reference.h); two answers share the tokens of their prompt, forward and backward.
+ */
+#ifndef TUNE_PREFERENCE_H
+#define TUNE_PREFERENCE_H
+
+#include "rl/pair_run.h"
+
+typedef struct PairAlgorithm { const char *name, *loss, *help; double beta; } PairAlgorithm;
+const PairAlgorithm *preference_algorithm(const char *name); /* a row of pair_algorithms.def; NULL: none */
+/* output/adapter/ or output/model/, metrics.jsonl, checkpoints/. ST_CONFIG: a loss_type that the algorithm doesn't have, a beta of 0; else as pair_run. */
+Status preference_run(const PairRunConfig *config, TrainResult *result);
+
+#endif

@@ -1,0 +1,264 @@
+/* Preference losses in training: known first losses, steps that do not depend on how they are split, exact resume, held-out accuracy, and rows that are wrong. */
+#include "rl/preference.h"
+#include "tests/check.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+static char folder[256];
+
+static const char tiny_config[] =
+    "{\"model_type\": \"llama\", \"vocab_size\": 64, \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"
+    " \"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"tie_word_embeddings\": true, \"hidden_act\": \"silu\", \"bos_token_id\": 1, \"eos_token_id\": 2}";
+
+/* ---- rows: the chosen answer repeats the prompt's last token, the rejected one another token of the prompt ---- */
+
+static void write_ids(Str *text, const char *key, const int *ids, int n) {
+    str_printf(text, "\"%s\": [", key);
+    for (int i = 0; i < n; i++) str_printf(text, "%s%d", i ? ", " : "", ids[i]);
+    str_append(text, "]");
+}
+
+static void write_rows(const char *name, int n, bool unpaired) {
+    Str text = {0};
+    RngKey key = rng_key(5, RNG_TEST, unpaired);
+    uint64_t draw = 0;
+    for (int i = 0; i < n; i++) {
+        int prompt[3], chosen[4], rejected[4], length = 1 + (int)rng_below(key, draw++, 4), other = 1 + (int)rng_below(key, draw++, 4);
+        for (int t = 0; t < 3; t++) prompt[t] = 8 + 8 * t + (int)rng_below(key, draw++, 8);
+        for (int t = 0; t < 4; t++) chosen[t] = prompt[2], rejected[t] = prompt[0];
+        str_append(&text, "{");
+        write_ids(&text, "prompt_ids", prompt, 3);
+        str_append(&text, ", ");
+        if (unpaired) {
+            write_ids(&text, "completion_ids", i % 2 ? chosen : rejected, length);
+            str_printf(&text, ", \"label\": %s}\n", i % 2 ? "true" : "false");
+            continue;
+        }
+        write_ids(&text, "chosen_ids", chosen, length);
+        str_append(&text, ", ");
+        write_ids(&text, "rejected_ids", rejected, other);
+        str_append(&text, "}\n");
+    }
+    check_ok(file_write_all(temp_file(folder, name), str_text(&text), text.len));
+    str_release(&text);
+}
+
+static int make_folder(void **state) {
+    (void)state;
+    temp_dir_make(folder, sizeof folder);
+    check_ok(model_write_random(temp_file(folder, "model"), tiny_config, DT_F32, 3, 0.1));
+    write_rows("pairs.jsonl", 200, false);
+    write_rows("kto.jsonl", 200, true);
+    return 0;
+}
+
+static int remove_folder(void **state) {
+    (void)state;
+    temp_dir_remove(folder);
+    return 0;
+}
+
+/* ---- runs ---- */
+
+enum { MAX_OVERRIDES = 32 };
+/* Overrides, one a line; output and files are below the folder. */
+static Status run_lines(const char *name, const char *rows, const char *lines, bool resume, TrainResult *result) {
+    const char *overrides[MAX_OVERRIDES];
+    size_t n = 0;
+    Str text = {0};
+    str_printf(&text, "model.path=%s/model\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\nlora.rank=4\nlora.alpha=8\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s", folder, folder, rows, folder,
+               name, lines);
+    for (char *line = strtok(text.data, "\n"); line && n < MAX_OVERRIDES; line = strtok(NULL, "\n")) overrides[n++] = line;
+    Recipe *recipe;
+    check_ok(recipe_read(NULL, overrides, n, &recipe));
+    Status status = preference_run(&(PairRunConfig){.recipe = recipe, .resume = resume}, result);
+    recipe_free(recipe);
+    str_release(&text);
+    return status;
+}
+
+/* Numbers of one key in metrics.jsonl, in order. */
+static size_t read_metric(const char *name, const char *key, double *values, size_t cap) {
+    char path[400];
+    Lines lines;
+    Slice line;
+    size_t n = 0;
+    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", folder, name);
+    check_ok(lines_open(&lines, path));
+    while (lines_next(&lines, &line)) {
+        json_t *row;
+        check_ok(json_read_text(line.data, line.len, "metrics.jsonl", &row));
+        const json_t *value = json_object_get(row, key);
+        if (value && n < cap) values[n++] = json_number_value(value);
+        json_decref(row);
+    }
+    check_ok(lines_close(&lines));
+    return n;
+}
+
+/* A policy that is the reference: numerics.md 1.2. */
+static void first_losses(void **state) {
+    (void)state;
+    static const struct { const char *lines, *rows; double loss; } cases[] = {
+        {"rl.algorithm=dpo", "pairs.jsonl", 0.6931471805599453},
+        {"rl.algorithm=dpo\nrl.loss_type=hinge", "pairs.jsonl", 1},
+        {"rl.algorithm=ipo", "pairs.jsonl", 25},
+        {"rl.algorithm=dpo\nrl.loss_type=apo_zero", "pairs.jsonl", 1},
+        {"rl.algorithm=kto", "kto.jsonl", 0.5},
+        {"rl.algorithm=kto\nrl.undesirable_weight=3", "kto.jsonl", 1},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        TrainResult result;
+        char name[32], lines[200];
+        snprintf(name, sizeof name, "first%zu", i);
+        snprintf(lines, sizeof lines, "%s\ntrain.max_steps=1\ntrain.batch_size=200", cases[i].lines);
+        check_ok(run_lines(name, cases[i].rows, lines, false, &result));
+        check_close(result.first_loss, cases[i].loss, 1e-12);
+    }
+}
+
+/* 1e-5 relative: f32 sums in another order. */
+static void splitting_changes_nothing(void **state) {
+    (void)state;
+    static const struct { const char *algorithm, *rows; } cases[] = {{"dpo", "pairs.jsonl"}, {"ipo", "pairs.jsonl"}, {"orpo", "pairs.jsonl"}, {"simpo", "pairs.jsonl"}, {"cpo", "pairs.jsonl"}, {"kto", "kto.jsonl"}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        static const char *const splits[] = {"train.batch_size=12", "train.batch_size=3\ntrain.gradient_accumulation_steps=4"};
+        double losses[2][8], norms[2][8];
+        for (int s = 0; s < 2; s++) {
+            char name[32], lines[300];
+            TrainResult result;
+            snprintf(name, sizeof name, "split-%s-%d", cases[i].algorithm, s);
+            snprintf(lines, sizeof lines, "rl.algorithm=%s\ntrain.max_steps=5\ntrain.learning_rate=5e-3\n%s", cases[i].algorithm, splits[s]);
+            check_ok(run_lines(name, cases[i].rows, lines, false, &result));
+            assert_int_equal(read_metric(name, "loss", losses[s], 8), 5);
+            assert_int_equal(read_metric(name, "grad_norm", norms[s], 8), 5);
+        }
+        check_close_f64(cases[i].algorithm, losses[1], losses[0], 5, 0, 1e-5);
+        check_close_f64(cases[i].algorithm, norms[1], norms[0], 5, 0, 1e-4);
+    }
+}
+
+/* Two answers behind one prompt in one batch have the log-probabilities that each has by itself. */
+static void prompts_are_shared(void **state) {
+    (void)state;
+    Model *model;
+    Tape *tape = tape_new(device_cpu(), DT_F32, 0);
+    check_ok(model_load(temp_file(folder, "model"), &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
+    const int32_t prompt[] = {9, 17, 25}, whole[2][5] = {{9, 17, 25, 30, 31}, {9, 17, 25, 40, 41}};
+    const bool trained[] = {true, true};
+    PairRow row = {.prompt = prompt, .n_prompt = 3, .sides = {{whole[0] + 3, trained, 2, 2}, {whole[1] + 3, trained, 2, 2}}, .weight = 1};
+    Pairs pairs = {.rows = &row, .n = 1};
+    PairBatch batch = {0};
+    check_ok(pair_batch_build(&pairs, &(size_t){0}, 1, &(PairBatchOptions){0}, &batch));
+    assert_int_equal(batch.model.layout.n_tokens, 5); /* the prompt once, the last tokens not at all */
+    assert_int_equal(batch.n_targets, 4);
+    double shared[4], alone[4];
+    for (int pass = 0; pass < 3; pass++) {
+        int64_t n = pass ? 2 : 4;
+        int32_t rows[] = {2, 3};
+        Segment segment = {.begin = 0, .end = 5, .parent = -1};
+        ModelBatch single = {.ids = pass ? whole[pass - 1] : NULL, .layout = {.n_tokens = 5, .n_segments = 1, .segments = &segment}};
+        int32_t targets[] = {pass ? whole[pass - 1][3] : 0, pass ? whole[pass - 1][4] : 0};
+        tape_reset(tape);
+        Tensor *at = tensor_view(tape_arena(tape), device_cpu(), DT_I32, 1, &n, pass ? rows : batch.rows);
+        Tensor *of = tensor_view(tape_arena(tape), device_cpu(), DT_I32, 1, &n, pass ? targets : batch.targets);
+        Tensor *hidden = model_forward(model, tape, pass ? &single : &batch.model);
+        TokenLogprobs p = op_token_logprobs(tape, hidden, model->head, at, of, &model->logprob);
+        check_ok(tape_status(tape));
+        tensor_read(p.logprob, pass ? alone + 2 * (pass - 1) : shared);
+    }
+    check_close_f64("log-probabilities", shared, alone, 4, 2e-6, 0);
+    pair_batch_release(&batch);
+    tape_free(tape);
+    model_free(model);
+}
+
+static void check_same_file(const char *run, const char *other, const char *file) {
+    char path[2][400];
+    Mapping bytes[2];
+    snprintf(path[0], sizeof path[0], "%s/%s/%s", folder, run, file);
+    snprintf(path[1], sizeof path[1], "%s/%s/%s", folder, other, file);
+    for (int i = 0; i < 2; i++) check_ok(file_map(path[i], &bytes[i]));
+    assert_int_equal(bytes[0].size, bytes[1].size);
+    assert_memory_equal(bytes[0].data, bytes[1].data, bytes[0].size);
+    for (int i = 0; i < 2; i++) file_unmap(&bytes[i]);
+}
+
+/* Single answers (KTO) are judged against a baseline instead of each other, and 60 held-out ones are few: clearly above chance is what is asked. */
+static void learns(void **state) {
+    (void)state;
+    static const struct { const char *algorithm, *rows; int epochs; double least; } cases[] = {{"dpo", "pairs.jsonl", 8, 0.95}, {"simpo", "pairs.jsonl", 8, 0.95}, {"kto", "kto.jsonl", 10, 0.8}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        TrainResult result;
+        char name[32], lines[300];
+        double accuracy[4];
+        snprintf(name, sizeof name, "learns-%s", cases[i].algorithm);
+        snprintf(lines, sizeof lines, "rl.algorithm=%s\ntrain.epochs=%d\ntrain.batch_size=10\ntrain.learning_rate=1e-2\ndata.eval_split=0.3", cases[i].algorithm, cases[i].epochs);
+        check_ok(run_lines(name, cases[i].rows, lines, false, &result));
+        assert_int_equal(read_metric(name, "eval_accuracy", accuracy, 4), 1);
+        if (!(accuracy[0] > cases[i].least)) fail_msg("%s: held-out accuracy %g", cases[i].algorithm, accuracy[0]);
+    }
+}
+
+/* Metrics but for times, and the adapter, byte by byte. */
+static void resumes_exactly(void **state) {
+    (void)state;
+    const char *lines = "rl.algorithm=dpo\ntrain.epochs=1\ntrain.batch_size=10\ntrain.learning_rate=5e-3\nlora.dropout=0.1\ntrain.save_every=7\ntrain.keep_checkpoints=9";
+    TrainResult result;
+    char path[400];
+    double first[64], second[64];
+    check_ok(run_lines("whole", "pairs.jsonl", lines, false, &result));
+    check_ok(run_lines("again", "pairs.jsonl", lines, false, &result));
+    snprintf(path, sizeof path, "%s/again/finished.json", folder);
+    assert_int_equal(remove(path), 0);
+    snprintf(path, sizeof path, "%s/again/checkpoints/step-14", folder);
+    if (dir_exists(path)) check_ok(dir_remove(path));
+    check_ok(run_lines("again", "pairs.jsonl", lines, true, &result));
+    size_t n = read_metric("whole", "loss", first, 64);
+    assert_int_equal(read_metric("again", "loss", second, 64), n);
+    check_close_f64("loss", second, first, n, 0, 0);
+    check_same_file("whole", "again", "adapter/adapter_model.safetensors");
+}
+
+static void refuses(const char *row, const char *lines, Status wanted, const char *part) {
+    static int number;
+    TrainResult result;
+    char name[32];
+    snprintf(name, sizeof name, "bad%d", number++);
+    Str text = {0};
+    str_printf(&text, "{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [11]}\n%s\n", row);
+    check_ok(file_write_all(temp_file(folder, "bad.jsonl"), str_text(&text), text.len));
+    str_release(&text);
+    check_status(run_lines(name, "bad.jsonl", lines, false, &result), wanted);
+    check_text(part);
+    if (wanted == ST_INPUT) check_text("bad.jsonl' line 2");
+}
+
+static void wrong_rows(void **state) {
+    (void)state;
+    const char *dpo = "rl.algorithm=dpo\ntrain.max_steps=1";
+    refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10]}", dpo, ST_INPUT, "lacks 'rejected_ids'");
+    refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": []}", dpo, ST_INPUT, "'rejected_ids' is empty");
+    refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [10]}", dpo, ST_INPUT, "are the same");
+    refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [64]}", dpo, ST_INPUT, "outside of the model's vocabulary");
+    refuses("{\"prompt_ids\": [9], \"chosen_ids\": 4, \"rejected_ids\": [6]}", dpo, ST_INPUT, "no list of token ids");
+    refuses("{\"prompt\": \"a question\"}", dpo, ST_INPUT, "no chosen and rejected answer, which algorithm 'dpo' learns from");
+    refuses("{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"\"}", dpo, ST_INPUT, "'rejected' is empty");
+    refuses("{\"prompt\": \"a\", \"chosen\": \"b\", \"rejected\": \"c\"}", dpo, ST_INPUT, "no tokenizer");
+    refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12], \"margin\": \"wide\"}", dpo, ST_INPUT, "'margin' is no number");
+    const char *good = "{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12]}";
+    refuses(good, "rl.algorithm=dpo\nrl.loss_type=orpo", ST_CONFIG, "has no loss 'orpo'");
+    refuses(good, "rl.algorithm=dpo\nrl.beta=0", ST_CONFIG, "'rl.beta' must be above 0");
+    refuses(good, "rl.algorithm=dpo\nrl.loss_type=aot\ntrain.gradient_accumulation_steps=2", ST_CONFIG, "compares all pairs");
+    refuses(good, "rl.algorithm=dpo\ntrain.batch_tokens=100", ST_CONFIG, "'train.batch_tokens' has no place");
+}
+
+int main(void) {
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(first_losses), cmocka_unit_test(splitting_changes_nothing), cmocka_unit_test(prompts_are_shared), cmocka_unit_test(learns), cmocka_unit_test(resumes_exactly), cmocka_unit_test(wrong_rows),
+    };
+    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+}
