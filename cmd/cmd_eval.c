@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cmd/cmd.h"
+#include "cmd/watch.h"
 #include "rl/learn.h"
 
 enum { BATCH_TOKENS = 2048, LOGIT_ROWS = 128 };
@@ -12,7 +13,7 @@ typedef struct Eval {
     ChatChoice chat;
     DataConfig config;
     bool exact_match;
-    bool sample;
+    bool sample, watch;
     int64_t episodes, seed;         /* of a run on an environment */
     double loss_sum;
     int64_t tokens, right;          /* predicted tokens; those whose likeliest token is the target */
@@ -163,7 +164,9 @@ static bool is_environment_run(const char *path) {
 static Status eval_episodes(const Command *command, const Eval *job) {
     Evaluation found;
     if (job->episodes < 1) return status_fail(ST_USAGE, "--episodes is %lld, expected at least 1", (long long)job->episodes);
-    TRY(learn_evaluate(command->arguments[0], &(EvaluationConfig){.episodes = job->episodes, .sample = job->sample, .seed = (uint64_t)job->seed}, &found));
+    Watch watch = {0};
+    EvaluationConfig config = {.episodes = job->episodes, .sample = job->sample, .seed = (uint64_t)job->seed, .on_step = job->watch && !command->json ? watch_step : NULL, .context = &watch};
+    TRY(learn_evaluate(command->arguments[0], &config, &found));
     if (command->json) {
         JsonWriter w = {0};
         jw_object(&w, NULL);
@@ -225,6 +228,7 @@ Status cmd_eval(int argc, char **argv) {
         {"--exact-match", OPTION_FLAG, &job.exact_match, NULL, "also answer each prompt greedily and compare with the row's completion"},
         {"--episodes", OPTION_INT, &job.episodes, "N", "of an environment; 100"},
         {"--sample", OPTION_FLAG, &job.sample, NULL, "draw actions as while training instead of taking the best ones"},
+        {"--watch", OPTION_FLAG, &job.watch, NULL, "show each step; take a small --episodes"},
         {"--seed", OPTION_INT, &job.seed, "N", "of the episodes; 1"},
         {0},
     };

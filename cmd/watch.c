@@ -1,0 +1,53 @@
+/* An episode as it is played, for people: a grid with the agent in it, or the numbers of each step. On a terminal a grid is drawn over and over in its place. */
+#include <stdio.h>
+#include <time.h>
+#include <unistd.h>
+
+#include "cmd/watch.h"
+#include "rl/mdp_show.h"
+
+enum { FRAME_MS = 80 };
+
+static void draw_grid(const Watch *watch, const NamedMdp *world, int64_t state) {
+    Str frame = {0};
+    bool terminal = isatty(STDOUT_FILENO);
+    if (terminal && watch->steps > 0) str_printf(&frame, "\033[%dA", world->rows + 1);
+    for (int r = 0; r < world->rows; r++) {
+        for (int c = 0; c < world->columns; c++) {
+            int64_t cell = (int64_t)r * world->columns + c;
+            char letter = world->cells ? world->cells[cell] : '.';
+            if (cell == state) str_append(&frame, terminal ? "\033[7m@\033[0m" : "@");
+            else str_append_char(&frame, letter);
+            str_append_char(&frame, c + 1 < world->columns ? ' ' : '\n');
+        }
+    }
+    print_text(str_text(&frame), frame.len);
+    str_release(&frame);
+}
+
+static void print_step(const Watch *watch, const Env *env, const double *actions, const double *observation) {
+    Str line = {0};
+    str_printf(&line, "step %lld  action", (long long)watch->steps + 1);
+    for (int64_t i = 0; i < env->action.size; i++) str_printf(&line, " %.4g", actions[i]);
+    str_printf(&line, "  reward %.4g  ->", env->rewards[0]);
+    for (int64_t i = 0; i < env->observation.size; i++) str_printf(&line, " %.4g", observation[i]);
+    if (env->terminated[0]) str_append(&line, "  terminated");
+    if (env->truncated[0]) str_append(&line, "  truncated");
+    if (isatty(STDOUT_FILENO)) str_append(&line, "\033[K");
+    print_result("%s\n", str_text(&line));
+    str_release(&line);
+}
+
+void watch_step(void *context, const Env *env, const double *actions) {
+    Watch *watch = context;
+    bool ended = env->terminated[0] || env->truncated[0];
+    const double *observation = ended ? env->final_observations : env->observations;
+    const NamedMdp *world = env->observation.n > 0 ? env->world : NULL;
+    if (world && mdp_is_grid(world)) draw_grid(watch, world, (int64_t)observation[0]);
+    print_step(watch, env, actions, observation);
+    watch->steps = ended ? 0 : watch->steps + 1;
+    if (ended) print_result("\n");
+    if (!isatty(STDOUT_FILENO)) return;
+    fflush(stdout);
+    nanosleep(&(struct timespec){.tv_nsec = FRAME_MS * 1000000L}, NULL);
+}
