@@ -83,7 +83,7 @@ static Status bench_sweeps(const Command *command, const Mdp *mdp, double memory
     Arena *arena = arena_new(0);
     MdpForm form;
     Status status = arena ? mdp_form_make(&world, false, arena, &form) : ST_RESOURCE;
-    double *V = status == ST_OK ? form_vector(&form, arena) : NULL, *other = status == ST_OK ? form_vector(&form, arena) : NULL, best = INFINITY, read = INFINITY;
+    double *V = status == ST_OK ? form_vector(&form, arena) : NULL, *other = status == ST_OK ? form_vector(&form, arena) : NULL, best = (double)INFINITY, read = (double)INFINITY;
     if (status == ST_OK && (!V || !other)) status = ST_RESOURCE;
     for (int round = 0; round < ROUNDS && status == ST_OK && !interrupt_requested(); round++) { /* in turns, the best of each: others use the memory as well */
         double start = clock_seconds();

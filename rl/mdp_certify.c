@@ -42,7 +42,7 @@ static bool slowest(const MdpForm *form, const double *V, double near, int64_t *
         }
         double noise = 1.01 * (((double)form->longest + 4) * UNIT_ROUNDOFF + form->imbalance) * clock->longest;
         int64_t slower = 0;
-        clock->drop = INFINITY;
+        clock->drop = (double)INFINITY;
         for (int32_t s = 0; s < form->n; s++) {
             if (!form_is_live(form, s)) continue;
             double best = form_best(form, s, V, NULL), most = form_expect(form, rows[s], clock->h);
@@ -80,7 +80,7 @@ static double bound_undiscounted(const MdpForm *form, const double *V, double of
     ArenaMark mark = arena_mark(form->arena);
     Clock clock = {.h = form_vector(form, form->arena)};
     int64_t *rows = arena_alloc(form->arena, ((size_t)form->n + 1) * sizeof *rows);
-    double *ones = arena_alloc(form->arena, ((size_t)form->n_rows + 1) * sizeof *ones), bound = INFINITY;
+    double *ones = arena_alloc(form->arena, ((size_t)form->n_rows + 1) * sizeof *ones), bound = (double)INFINITY;
     if (clock.h && rows && ones) {
         double size = form->reward_size + largest(form, V);
         for (int64_t row = 0; row < form->n_rows; row++) ones[row] = 1;
@@ -101,10 +101,10 @@ static double bound_undiscounted(const MdpForm *form, const double *V, double of
 double form_bound(const MdpForm *form, const double *V) {
     ArenaMark mark = arena_mark(form->arena);
     double *next = form_vector(form, form->arena);
-    if (!next) return INFINITY;
+    if (!next) return (double)INFINITY;
     double off = change_size(form_sweep(form, V, next)) + form_rounding(form, V);
     arena_rewind(form->arena, mark);
-    if (!isfinite(off)) return INFINITY;
+    if (!isfinite(off)) return (double)INFINITY;
     double shrink = form->gamma * (form->mass * (1 + ((double)form->longest + 2) * UNIT_ROUNDOFF)) * (1 + 2 * UNIT_ROUNDOFF);
     if (form->gamma < 1 && shrink < 1) return off / (1 - shrink) * (1 + 8 * UNIT_ROUNDOFF);
     return bound_undiscounted(form, V, off);

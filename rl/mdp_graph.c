@@ -307,14 +307,14 @@ static Status find_home(const Graph *g, const NamedMdp *world, MdpForm *form) {
 /* Bounds on the best reward per step within one end component, by relative value iteration with a lazy half step; ends when the sign is sure. */
 static int sign_of_gain(const Graph *g, const int32_t *members, int32_t n, double *h, double *new_h) {
     const MdpForm *form = g->form;
-    double tiny = 1e-13 * form->reward_size, low = -INFINITY, high = INFINITY;
+    double tiny = 1e-13 * form->reward_size, low = -(double)INFINITY, high = (double)INFINITY;
     for (int32_t i = 0; i < n; i++) h[members[i]] = 0;
     for (int64_t sweep = 0; sweep < 1000000 && high - low > tiny && !interrupt_requested(); sweep++) {
-        low = INFINITY;
-        high = -INFINITY;
+        low = (double)INFINITY;
+        high = -(double)INFINITY;
         for (int32_t i = 0; i < n; i++) {
             int32_t s = members[i];
-            double best = -INFINITY;
+            double best = -(double)INFINITY;
             for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++)
                 if (g->use[row]) best = fmax(best, form->reward[row] + form_expect(form, row, h));
             new_h[s] = 0.5 * (best + h[s]);

@@ -110,7 +110,7 @@ static Status solve_values(const MdpSolver *solver, MdpWork *work, double tolera
     const MdpForm *form = work->form;
     if (form->home_row && work->limit > 0 && (solver->solve == mdp_solver_mpi || solver->solve == mdp_solver_pi)) /* these need a policy with values to begin with */
         TRY(form_policy_values(form, form->home_row, NULL, form->gamma, 1e-3 * form->reward_size, work->V, NULL));
-    solution->bound = INFINITY;
+    solution->bound = (double)INFINITY;
     for (int round = 0; round < ROUNDS; round++) {
         TRY(solver->solve(work, solution));
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
@@ -165,7 +165,7 @@ Status mdp_solve(const Mdp *mdp, const MdpOptions *options, Arena *arena, MdpSol
     const char *method = options->method ? options->method : options->horizon ? "horizon" : mdp->n_states <= FORM_DIRECT ? "pi" : "mpi";
     TRY(find_solver(method, &solver));
     TRY(check_options(options, solver));
-    *solution = (MdpSolution){.method = solver->name, .bound = INFINITY};
+    *solution = (MdpSolution){.method = solver->name, .bound = (double)INFINITY};
     TRY(answer_alloc(mdp, arena, true, solution));
     NamedMdp world = named(mdp, options->world);
     MdpForm form;
@@ -244,7 +244,7 @@ static Status evaluate(const Mdp *process, const MdpOptions *options, Arena *scr
 }
 
 Status mdp_evaluate(const Mdp *mdp, const double *policy, const MdpOptions *options, Arena *arena, MdpSolution *solution) {
-    *solution = (MdpSolution){.method = mdp->n_states <= FORM_DIRECT ? "direct" : "iterative", .bound = INFINITY};
+    *solution = (MdpSolution){.method = mdp->n_states <= FORM_DIRECT ? "direct" : "iterative", .bound = (double)INFINITY};
     TRY(answer_alloc(mdp, arena, false, solution));
     Arena *scratch = arena_new(0);
     if (!scratch) return ST_RESOURCE;

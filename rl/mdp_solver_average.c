@@ -25,7 +25,7 @@ Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
     TRY(check_goes_on(work));
     MdpForm form = *work->form;
     form.gamma = 1;
-    double *next = form_vector(&form, work->arena), *h = work->V, span, best = INFINITY, slow = 1;
+    double *next = form_vector(&form, work->arena), *h = work->V, span, best = (double)INFINITY, slow = 1;
     double target = work->options->tolerance > 0 ? work->options->tolerance : 1e-12;
     int32_t base = 0;
     int64_t since = 0;
@@ -42,7 +42,7 @@ Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
         if (since > PATIENCE && slow == 1) {
             slow = 0.5;
             since = 0;
-            best = INFINITY;
+            best = (double)INFINITY;
         }
         double down = h[base] + slow * (next[base] - h[base]);
         for (int32_t s = 0; s < form.n; s++)

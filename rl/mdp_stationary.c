@@ -68,7 +68,7 @@ static Status by_squaring(const Mdp *process, const double *start, Arena *arena,
 
 static Status by_steps(const Mdp *process, const double *start, Arena *arena, double *share) {
     enum { LIMIT = 1000000 };
-    double *next = arena_alloc(arena, (size_t)process->n_states * sizeof *next), moved = INFINITY;
+    double *next = arena_alloc(arena, (size_t)process->n_states * sizeof *next), moved = (double)INFINITY;
     if (!next) return ST_RESOURCE;
     memcpy(share, start, (size_t)process->n_states * sizeof *share);
     for (int64_t i = 0; i < LIMIT && moved > 1e-14; i++) {

@@ -95,10 +95,10 @@ INLINE void sweep_block(const MdpForm *form, Look look, int64_t *rows, int64_t f
 
 INLINE Change sweep(const MdpForm *form, Look look, int64_t *rows, const double *V, double *new_V) {
     int64_t blocks = (form->n + BLOCK - 1) / BLOCK;
-    double least = INFINITY, most = -INFINITY;
+    double least = (double)INFINITY, most = -(double)INFINITY;
 #pragma omp parallel for schedule(dynamic, 4) reduction(min : least) reduction(max : most) if (blocks > 4)
     for (int64_t block = 0; block < blocks; block++) {
-        Change change = {INFINITY, -INFINITY};
+        Change change = {(double)INFINITY, -(double)INFINITY};
         sweep_block(form, look, rows, block * BLOCK, MIN(form->n, (block + 1) * BLOCK), V, new_V, &change);
         if (change.least < least) least = change.least;
         if (change.most > most) most = change.most;

@@ -7,8 +7,8 @@
 
 enum { FIELD, LETTERS };
 static const RewardOption options[] = {
-    [FIELD] = {"field", REWARD_TEXT, .text = "answer"}, /* a letter, or a number that counts from 0 */
-    [LETTERS] = {"letters", REWARD_TEXT, .text = "ABCD"},
+    [FIELD] = {.name = "field", .kind = REWARD_TEXT, .text = "answer"}, /* a letter, or a number that counts from 0 */
+    [LETTERS] = {.name = "letters", .kind = REWARD_TEXT, .text = "ABCD"},
     {0},
 };
 

@@ -8,14 +8,14 @@
 
 enum { COMMAND, TIMEOUT, WORKERS, SANDBOX, MEMORY, CPU, CACHE, FAILED, MAX_WORKERS = 64, MOST_CACHED = 1 << 20 };
 static const RewardOption options[] = {
-    [COMMAND] = {"command", REWARD_NODE, .required = true},
-    [TIMEOUT] = {"timeout", REWARD_NUMBER, .value = 10, .low = 0.001, .high = 86400}, /* seconds a row */
-    [WORKERS] = {"workers", REWARD_WHOLE, .value = 1, .low = 1, .high = MAX_WORKERS},
-    [SANDBOX] = {"sandbox", REWARD_BOOL},                                             /* no network, and the two limits: */
-    [MEMORY] = {"memory", REWARD_WHOLE, .value = 1024, .low = 16, .high = 1 << 24},   /* MiB of address space of each process */
-    [CPU] = {"cpu", REWARD_WHOLE, .value = 600, .low = 1, .high = 1e9},               /* seconds of processor time of each process; a worker that has used them up is started anew */
-    [CACHE] = {"cache", REWARD_BOOL, .value = 1},
-    [FAILED] = {"failed", REWARD_NUMBER},                                             /* the reward of a row on which the program ends or hangs; not given: the run stops */
+    [COMMAND] = {.name = "command", .kind = REWARD_NODE, .required = true},
+    [TIMEOUT] = {.name = "timeout", .kind = REWARD_NUMBER, .value = 10, .low = 0.001, .high = 86400}, /* seconds a row */
+    [WORKERS] = {.name = "workers", .kind = REWARD_WHOLE, .value = 1, .low = 1, .high = MAX_WORKERS},
+    [SANDBOX] = {.name = "sandbox", .kind = REWARD_BOOL},                                             /* no network, and the two limits: */
+    [MEMORY] = {.name = "memory", .kind = REWARD_WHOLE, .value = 1024, .low = 16, .high = 1 << 24},   /* MiB of address space of each process */
+    [CPU] = {.name = "cpu", .kind = REWARD_WHOLE, .value = 600, .low = 1, .high = 1e9},               /* seconds of processor time of each process; a worker that has used them up is started anew */
+    [CACHE] = {.name = "cache", .kind = REWARD_BOOL, .value = 1},
+    [FAILED] = {.name = "failed", .kind = REWARD_NUMBER},                                             /* the reward of a row on which the program ends or hangs; not given: the run stops */
     {0},
 };
 

@@ -8,14 +8,14 @@
 static const double pi = 3.14159265358979323846;
 enum { RIGHT_BY, THRESHOLD, MAX_LENGTH, RIGHT_SHORT, RIGHT_LONG, WRONG_SHORT, WRONG_LONG, EXCEED };
 static const RewardOption options[] = {
-    [RIGHT_BY] = {"right_by", REWARD_TEXT, .required = true},
-    [THRESHOLD] = {"threshold", REWARD_NUMBER, .value = 0.5},
-    [MAX_LENGTH] = {"max_length", REWARD_WHOLE, .low = 1, .high = 1e9}, /* not given: generate.max_new_tokens */
-    [RIGHT_SHORT] = {"right_short", REWARD_NUMBER, .value = 1},
-    [RIGHT_LONG] = {"right_long", REWARD_NUMBER, .value = 0.5},
-    [WRONG_SHORT] = {"wrong_short", REWARD_NUMBER, .value = -1},
-    [WRONG_LONG] = {"wrong_long", REWARD_NUMBER, .value = -0.5},
-    [EXCEED] = {"exceed", REWARD_NUMBER}, /* the value of a completion that was cut off; not given: as any other */
+    [RIGHT_BY] = {.name = "right_by", .kind = REWARD_TEXT, .required = true},
+    [THRESHOLD] = {.name = "threshold", .kind = REWARD_NUMBER, .value = 0.5},
+    [MAX_LENGTH] = {.name = "max_length", .kind = REWARD_WHOLE, .low = 1, .high = 1e9}, /* not given: generate.max_new_tokens */
+    [RIGHT_SHORT] = {.name = "right_short", .kind = REWARD_NUMBER, .value = 1},
+    [RIGHT_LONG] = {.name = "right_long", .kind = REWARD_NUMBER, .value = 0.5},
+    [WRONG_SHORT] = {.name = "wrong_short", .kind = REWARD_NUMBER, .value = -1},
+    [WRONG_LONG] = {.name = "wrong_long", .kind = REWARD_NUMBER, .value = -0.5},
+    [EXCEED] = {.name = "exceed", .kind = REWARD_NUMBER}, /* the value of a completion that was cut off; not given: as any other */
     {0},
 };
 

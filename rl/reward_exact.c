@@ -6,10 +6,10 @@
 
 enum { FIELD, IGNORE_CASE, AFTER, FIRST_LINE };
 static const RewardOption options[] = {
-    [FIELD] = {"field", REWARD_TEXT, .text = "answer"},
-    [IGNORE_CASE] = {"ignore_case", REWARD_BOOL},
-    [AFTER] = {"after", REWARD_TEXT},           /* of both texts only what follows this mark for the last time, where they have it */
-    [FIRST_LINE] = {"first_line", REWARD_BOOL}, /* of the completion only the first line that is not empty */
+    [FIELD] = {.name = "field", .kind = REWARD_TEXT, .text = "answer"},
+    [IGNORE_CASE] = {.name = "ignore_case", .kind = REWARD_BOOL},
+    [AFTER] = {.name = "after", .kind = REWARD_TEXT},           /* of both texts only what follows this mark for the last time, where they have it */
+    [FIRST_LINE] = {.name = "first_line", .kind = REWARD_BOOL}, /* of the completion only the first line that is not empty */
     {0},
 };
 

@@ -7,9 +7,9 @@
 
 enum { TEMPLATE, PARTIAL, EMPTY, MAX_PIECES = 64 };
 static const RewardOption options[] = {
-    [TEMPLATE] = {"template", REWARD_TEXT, .text = "<think>...</think><answer>...</answer>"},
-    [PARTIAL] = {"partial", REWARD_BOOL},
-    [EMPTY] = {"allow_empty", REWARD_BOOL}, /* "..." may be nothing but white space */
+    [TEMPLATE] = {.name = "template", .kind = REWARD_TEXT, .text = "<think>...</think><answer>...</answer>"},
+    [PARTIAL] = {.name = "partial", .kind = REWARD_BOOL},
+    [EMPTY] = {.name = "allow_empty", .kind = REWARD_BOOL}, /* "..." may be nothing but white space */
     {0},
 };
 

@@ -12,18 +12,18 @@ enum { URL, MODEL, RUBRIC, SYSTEM, RANGE, MAX_TOKENS, KEY_ENV, CONCURRENCY, RETR
 static const char usual_rubric[] = "Rate the answer to the question on a scale from 0 (useless) to 10 (perfect): is it right, helpful and clear? End with the rating as a number on a line of its own.\n\n"
                                    "Question:\n{prompt}\n\nAnswer:\n{completion}";
 static const RewardOption options[] = {
-    [URL] = {"url", REWARD_TEXT, .required = true}, /* of a judge: up to /v1 */
-    [MODEL] = {"model", REWARD_TEXT},
-    [RUBRIC] = {"rubric", REWARD_TEXT, .text = usual_rubric},
-    [SYSTEM] = {"system", REWARD_TEXT},
-    [RANGE] = {"range", REWARD_NODE}, /* [lowest, highest] of the judge's scale; not given: [0, 10] */
-    [MAX_TOKENS] = {"max_tokens", REWARD_WHOLE, .value = 512, .low = 1, .high = 1e6},
-    [KEY_ENV] = {"api_key_env", REWARD_TEXT},
-    [CONCURRENCY] = {"concurrency", REWARD_WHOLE, .value = 4, .low = 1, .high = 256},
-    [RETRIES] = {"retries", REWARD_WHOLE, .value = 5, .low = 0, .high = 100},
-    [TIMEOUT] = {"timeout", REWARD_NUMBER, .value = 60, .low = 0.01, .high = 86400},
-    [PER_SECOND] = {"per_second", REWARD_NUMBER, .low = 0, .high = 1e6}, /* requests, 0 = no limit */
-    [FAILED] = {"failed", REWARD_NUMBER}, /* the reward of a row whose judgement has no rating; not given: the run stops */
+    [URL] = {.name = "url", .kind = REWARD_TEXT, .required = true}, /* of a judge: up to /v1 */
+    [MODEL] = {.name = "model", .kind = REWARD_TEXT},
+    [RUBRIC] = {.name = "rubric", .kind = REWARD_TEXT, .text = usual_rubric},
+    [SYSTEM] = {.name = "system", .kind = REWARD_TEXT},
+    [RANGE] = {.name = "range", .kind = REWARD_NODE}, /* [lowest, highest] of the judge's scale; not given: [0, 10] */
+    [MAX_TOKENS] = {.name = "max_tokens", .kind = REWARD_WHOLE, .value = 512, .low = 1, .high = 1e6},
+    [KEY_ENV] = {.name = "api_key_env", .kind = REWARD_TEXT},
+    [CONCURRENCY] = {.name = "concurrency", .kind = REWARD_WHOLE, .value = 4, .low = 1, .high = 256},
+    [RETRIES] = {.name = "retries", .kind = REWARD_WHOLE, .value = 5, .low = 0, .high = 100},
+    [TIMEOUT] = {.name = "timeout", .kind = REWARD_NUMBER, .value = 60, .low = 0.01, .high = 86400},
+    [PER_SECOND] = {.name = "per_second", .kind = REWARD_NUMBER, .low = 0, .high = 1e6}, /* requests, 0 = no limit */
+    [FAILED] = {.name = "failed", .kind = REWARD_NUMBER}, /* the reward of a row whose judgement has no rating; not given: the run stops */
     {0},
 };
 

@@ -6,10 +6,10 @@
 
 enum { SCHEMA, FIELD, EXTRACT, PARSES };
 static const RewardOption options[] = {
-    [SCHEMA] = {"schema", REWARD_NODE},
-    [FIELD] = {"field", REWARD_TEXT},
-    [EXTRACT] = {"extract", REWARD_TEXT, .text = "whole", .choices = "whole|fence"}, /* fence: what stands in the last ``` block */
-    [PARSES] = {"parses", REWARD_NUMBER},
+    [SCHEMA] = {.name = "schema", .kind = REWARD_NODE},
+    [FIELD] = {.name = "field", .kind = REWARD_TEXT},
+    [EXTRACT] = {.name = "extract", .kind = REWARD_TEXT, .text = "whole", .choices = "whole|fence"}, /* fence: what stands in the last ``` block */
+    [PARSES] = {.name = "parses", .kind = REWARD_NUMBER},
     {0},
 };
 

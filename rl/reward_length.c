@@ -8,12 +8,12 @@
 
 enum { TARGET, BUFFER, MAX_LENGTH, PENALTY, CAP, UNIT };
 static const RewardOption options[] = {
-    [TARGET] = {"target", REWARD_WHOLE, .low = 1, .high = 1e9},
-    [BUFFER] = {"buffer", REWARD_WHOLE, .low = 1, .high = 1e9},
-    [MAX_LENGTH] = {"max_length", REWARD_WHOLE, .low = 1, .high = 1e9}, /* not given: generate.max_new_tokens */
-    [PENALTY] = {"penalty", REWARD_NUMBER, .value = 1, .low = 0, .high = 1e9},
-    [CAP] = {"cap", REWARD_BOOL, .value = 1},
-    [UNIT] = {"unit", REWARD_TEXT, .text = "tokens", .choices = "tokens|words|characters"},
+    [TARGET] = {.name = "target", .kind = REWARD_WHOLE, .low = 1, .high = 1e9},
+    [BUFFER] = {.name = "buffer", .kind = REWARD_WHOLE, .low = 1, .high = 1e9},
+    [MAX_LENGTH] = {.name = "max_length", .kind = REWARD_WHOLE, .low = 1, .high = 1e9}, /* not given: generate.max_new_tokens */
+    [PENALTY] = {.name = "penalty", .kind = REWARD_NUMBER, .value = 1, .low = 0, .high = 1e9},
+    [CAP] = {.name = "cap", .kind = REWARD_BOOL, .value = 1},
+    [UNIT] = {.name = "unit", .kind = REWARD_TEXT, .text = "tokens", .choices = "tokens|words|characters"},
     {0},
 };
 

@@ -8,13 +8,13 @@
 
 enum { FIELD, FROM, TOLERANCE, RELATIVE, THOUSANDS, DECIMAL, PERCENT };
 static const RewardOption options[] = {
-    [FIELD] = {"field", REWARD_TEXT, .text = "answer"},
-    [FROM] = {"from", REWARD_TEXT, .text = "auto", .choices = "auto|last|boxed|hashes"},
-    [TOLERANCE] = {"tolerance", REWARD_NUMBER, .value = 1e-6, .low = 0, .high = 1e300},
-    [RELATIVE] = {"relative_tolerance", REWARD_NUMBER, .value = 0, .low = 0, .high = 1e300},
-    [THOUSANDS] = {"thousands", REWARD_TEXT, .text = ","},
-    [DECIMAL] = {"decimal", REWARD_TEXT, .text = "."},
-    [PERCENT] = {"percent", REWARD_TEXT, .text = "number", .choices = "number|share"},
+    [FIELD] = {.name = "field", .kind = REWARD_TEXT, .text = "answer"},
+    [FROM] = {.name = "from", .kind = REWARD_TEXT, .text = "auto", .choices = "auto|last|boxed|hashes"},
+    [TOLERANCE] = {.name = "tolerance", .kind = REWARD_NUMBER, .value = 1e-6, .low = 0, .high = 1e300},
+    [RELATIVE] = {.name = "relative_tolerance", .kind = REWARD_NUMBER, .value = 0, .low = 0, .high = 1e300},
+    [THOUSANDS] = {.name = "thousands", .kind = REWARD_TEXT, .text = ","},
+    [DECIMAL] = {.name = "decimal", .kind = REWARD_TEXT, .text = "."},
+    [PERCENT] = {.name = "percent", .kind = REWARD_TEXT, .text = "number", .choices = "number|share"},
     {0},
 };
 

@@ -7,11 +7,11 @@
 
 enum { PATTERN, FULL, IGNORE_CASE, FIELD, GROUP, MAX_STEPS = 1000000 };
 static const RewardOption options[] = {
-    [PATTERN] = {"pattern", REWARD_TEXT, .required = true},
-    [FULL] = {"full", REWARD_BOOL}, /* the whole completion, without white space at both ends, must match */
-    [IGNORE_CASE] = {"ignore_case", REWARD_BOOL},
-    [FIELD] = {"field", REWARD_TEXT},
-    [GROUP] = {"group", REWARD_WHOLE, .value = -1, .low = 0, .high = 99}, /* not given: group 1, the whole match when there is none */
+    [PATTERN] = {.name = "pattern", .kind = REWARD_TEXT, .required = true},
+    [FULL] = {.name = "full", .kind = REWARD_BOOL}, /* the whole completion, without white space at both ends, must match */
+    [IGNORE_CASE] = {.name = "ignore_case", .kind = REWARD_BOOL},
+    [FIELD] = {.name = "field", .kind = REWARD_TEXT},
+    [GROUP] = {.name = "group", .kind = REWARD_WHOLE, .value = -1, .low = 0, .high = 99}, /* not given: group 1, the whole match when there is none */
     {0},
 };
 

@@ -8,9 +8,9 @@
 
 enum { NGRAM, PENALTY, UNIT };
 static const RewardOption options[] = {
-    [NGRAM] = {"ngram", REWARD_WHOLE, .value = 3, .low = 1, .high = 64},
-    [PENALTY] = {"penalty", REWARD_NUMBER, .value = 1, .low = 0, .high = 1e9},
-    [UNIT] = {"unit", REWARD_TEXT, .text = "words", .choices = "words|tokens"},
+    [NGRAM] = {.name = "ngram", .kind = REWARD_WHOLE, .value = 3, .low = 1, .high = 64},
+    [PENALTY] = {.name = "penalty", .kind = REWARD_NUMBER, .value = 1, .low = 0, .high = 1e9},
+    [UNIT] = {.name = "unit", .kind = REWARD_TEXT, .text = "words", .choices = "words|tokens"},
     {0},
 };
 

@@ -144,7 +144,7 @@ static bool undiscounted_values(const Chain *chain, long double *V, bool *cancel
         for (int t = 0; t < n; t++) {
             if (!chain->live[s] || !reach[s][t] || infinite[t] == 0) continue;
             if (infinite[t] > 0) unbounded = true;
-            V[s] = -INFINITY;
+            V[s] = -(long double)INFINITY;
         }
     return unbounded;
 }
@@ -152,7 +152,7 @@ static bool undiscounted_values(const Chain *chain, long double *V, bool *cancel
 static Existence true_values(const Mdp *mdp, long double *best) {
     int actions[MAX_STATES] = {0};
     bool unbounded = false, cancels = false;
-    for (int s = 0; s < mdp->n_states; s++) best[s] = -INFINITY;
+    for (int s = 0; s < mdp->n_states; s++) best[s] = -(long double)INFINITY;
     while (true) {
         Chain chain = chain_of(mdp, actions);
         long double V[MAX_STATES];
@@ -238,7 +238,7 @@ static void bounds_hold_when_stopped_early(void **state) {
                 for (int64_t limit = 1; limit < 40; limit += 6) {
                     MdpSolution solution;
                     check_ok(mdp_solve(&world->mdp, &(MdpOptions){.method = method, .max_iterations = limit}, arena, &solution));
-                    check_bound(method, seed, &solution, truth, world->mdp.n_states, INFINITY);
+                    check_bound(method, seed, &solution, truth, world->mdp.n_states, (double)INFINITY);
                 }
         }
         named_mdp_free(world);

@@ -108,13 +108,13 @@ static void check_loss(Golden *golden, const json_t *wanted) {
     params_zero_grad(&policy->params);
     fill_minibatch(golden, wanted, &minibatch, &losses);
     check_ok(actor_critic_gradient(policy, &minibatch, &losses, &measures, NULL));
-    check_close(measures.loss, golden_number(wanted, "loss", NAN), 4 * tolerance);
+    check_close(measures.loss, golden_number(wanted, "loss", (double)NAN), 4 * tolerance);
     if (strcmp(name, "ppo") == 0) {
-        check_close(measures.approx_kl, golden_number(wanted, "approx_kl", NAN), tolerance);
-        check_close(measures.clip_fraction, golden_number(wanted, "clip_fraction", NAN), 0);
+        check_close(measures.approx_kl, golden_number(wanted, "approx_kl", (double)NAN), tolerance);
+        check_close(measures.clip_fraction, golden_number(wanted, "clip_fraction", (double)NAN), 0);
     }
     double norm = params_grad_norm(&policy->params);
-    check_close(norm, golden_number(wanted, "grad_norm", NAN), 4 * tolerance);
+    check_close(norm, golden_number(wanted, "grad_norm", (double)NAN), 4 * tolerance);
     const json_t *grads = golden_at(wanted, "grads"), *after = golden_at(wanted, "weights_after_clip_0.5_and_one_adam_step_lr_2.5e-4_eps_1e-5");
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         Param *param = params_find(&policy->params, names[i].own);

@@ -39,7 +39,7 @@ static Status score_case(const char *yaml, const Case *at, double *sum) {
 }
 
 static double value_of(const char *yaml, Case at) {
-    double sum = NAN;
+    double sum = (double)NAN;
     check_ok(score_case(yaml, &at, &sum));
     return sum;
 }
@@ -75,7 +75,7 @@ static void numbers_are_read_as_people_write_them(void **state) {
     };
     const NumberStyle style = {',', '.', false};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        double value = NAN;
+        double value = (double)NAN;
         print_message("'%s'\n", cases[i].text);
         assert_true(numbers_last((Slice){cases[i].text, strlen(cases[i].text)}, &style, &value));
         check_close(value, cases[i].value, 1e-12 * MAX(1, fabs(cases[i].value)));

@@ -90,7 +90,7 @@ Status unigram_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char
 static Status scores_read(Loader *loader, Model *model, const json_t *list) {
     size_t i, n = json_array_size(list);
     const json_t *item;
-    double *scores = arena_alloc(loader->arena, (n + 1) * sizeof *scores), lowest = INFINITY;
+    double *scores = arena_alloc(loader->arena, (n + 1) * sizeof *scores), lowest = (double)INFINITY;
     TrieEntry *entries = malloc((n + 1) * sizeof *entries);
     if (!scores || !entries) {
         free(entries);
