@@ -116,7 +116,7 @@ static void first_losses(void **state) {
         snprintf(name, sizeof name, "first%zu", i);
         snprintf(lines, sizeof lines, "%s\ntrain.max_steps=1\ntrain.batch_size=200", cases[i].lines);
         check_ok(run_lines(name, cases[i].rows, lines, false, &result));
-        check_close(result.first_loss, cases[i].loss, 1e-12);
+        check_close(result.first_loss, cases[i].loss, 1e-6 * (1 + cases[i].loss)); /* OpenBLAS alone: a row's bits depend on its place in the batch, and the reference is computed in other batches */
     }
 }
 
