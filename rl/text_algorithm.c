@@ -19,7 +19,8 @@ const TextAlgorithm *text_algorithm_find(const char *name) {
     return NULL;
 }
 
-void text_advantages_of_groups(GroupScale scale, Experience *e) {
+void text_advantages_of_groups(const Recipe *recipe, GroupScale scale, Experience *e) {
+    (void)recipe;
     advantages_group(e->rewards, e->n, e->group_size, scale, e->scores);
     advantages_spread(e->scores, e->n, e->begin, e->advantages);
 }

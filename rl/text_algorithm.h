@@ -26,7 +26,7 @@ const TextAlgorithm *text_algorithm_find(const char *name); /* NULL when unknown
 const TextAlgorithm *text_algorithm_at(size_t i);           /* NULL behind the last */
 
 /* What several of them do: one number per completion, compared within its group, given to each of its tokens. */
-void text_advantages_of_groups(GroupScale scale, Experience *experience);
+void text_advantages_of_groups(const Recipe *recipe, GroupScale scale, Experience *experience);
 /* Rewards of tokens: -beta x KL at each, the completion's reward at its last; written into experience->token_rewards. */
 void text_token_rewards(const Recipe *recipe, Experience *experience);
 

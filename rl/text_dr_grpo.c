@@ -1,11 +1,6 @@
 /* Dr. GRPO: GRPO without its two biases: differences are not divided by the group's deviation, sums not by the completion's length. Source: arXiv 2503.20783. */
 #include "rl/text_algorithm.h"
 
-static void advantages(const Recipe *recipe, GroupScale scale, Experience *e) {
-    (void)recipe;
-    text_advantages_of_groups(scale, e);
-}
-
 const TextAlgorithm text_dr_grpo = {
-    .name = "dr_grpo", .help = "GRPO without division by deviation and length (arXiv 2503.20783)", .loss = "dr_grpo", .least_group = 2, .compares = true, .scale = SCALE_NONE, .advantages = advantages,
+    .name = "dr_grpo", .help = "GRPO without division by deviation and length (arXiv 2503.20783)", .loss = "dr_grpo", .least_group = 2, .compares = true, .scale = SCALE_NONE, .advantages = text_advantages_of_groups,
 };

@@ -1,11 +1,6 @@
 /* GRPO: a completion's reward less the mean of its group, over the group's standard deviation; PPO's clipped ratio of tokens. Source: arXiv 2402.03300. */
 #include "rl/text_algorithm.h"
 
-static void advantages(const Recipe *recipe, GroupScale scale, Experience *e) {
-    (void)recipe;
-    text_advantages_of_groups(scale, e);
-}
-
 const TextAlgorithm text_grpo = {
-    .name = "grpo", .help = "rewards compared within the group of a prompt, clipped ratios (arXiv 2402.03300)", .loss = "grpo", .least_group = 2, .compares = true, .scale = SCALE_GROUP, .advantages = advantages,
+    .name = "grpo", .help = "rewards compared within the group of a prompt, clipped ratios (arXiv 2402.03300)", .loss = "grpo", .least_group = 2, .compares = true, .scale = SCALE_GROUP, .advantages = text_advantages_of_groups,
 };

@@ -1,11 +1,6 @@
 /* GSPO: GRPO's advantages with one ratio for the whole completion, the geometric mean of its tokens'. Clips are far smaller than GRPO's (the paper: 3e-4 and 4e-4). Source: arXiv 2507.18071. */
 #include "rl/text_algorithm.h"
 
-static void advantages(const Recipe *recipe, GroupScale scale, Experience *e) {
-    (void)recipe;
-    text_advantages_of_groups(scale, e);
-}
-
 const TextAlgorithm text_gspo = {
-    .name = "gspo", .help = "GRPO with one ratio a completion (arXiv 2507.18071)", .loss = "gspo", .least_group = 2, .compares = true, .scale = SCALE_GROUP, .advantages = advantages,
+    .name = "gspo", .help = "GRPO with one ratio a completion (arXiv 2507.18071)", .loss = "gspo", .least_group = 2, .compares = true, .scale = SCALE_GROUP, .advantages = text_advantages_of_groups,
 };
