@@ -1,0 +1,106 @@
+/* What keeps bad rows out of training data: one file filter_<name>.c and one line of filters.def a filter.
+ *
+ *     Filters *filters;
+ *     TRY(filters_open(&(FilterConfig){.filters = recipe->synth_filters, .file = recipe->path}, &filters));
+ *     TRY(filters_remember_file(filters, FILTER_BOTH, "seeds.jsonl"));          // what new rows must differ from
+ *     FilterRow row;
+ *     TRY(filter_row_read(json, arena, &row));                                  // any format of rows that holds text
+ *     FilterVerdict verdict;
+ *     TRY(filters_run(filters, FILTER_BOTH, &row, 1, &verdict));                // a row that is kept is remembered
+ *     if (!verdict.kept) filter_write_rejected(&row, &verdict, &line);          // {"row": ..., "reason": "rouge_l", "score": 0.83, "nearest": ...}
+ *
+ * A pipeline that asks for answers later runs FILTER_PROMPT on new prompts, and FILTER_ANSWER on whole rows; each stage has its filters and its memory. Verdicts are a function of the rows
+ * and their order alone: not of how they are cut into calls, nor of threads. A resumed run is where it was after filters_remember of the rows that were kept, in their order. */
+#ifndef TUNE_FILTER_H
+#define TUNE_FILTER_H
+
+#include "data/data.h"
+
+/* ---- rows ---- */
+
+/* A row as filters see it; texts are UTF-8. data NULL: there is none. Of a conversation with several rounds the texts of all user turns, and of all answers, with a blank line between. */
+typedef struct FilterRow {
+    Slice instruction;       /* what is asked: the instruction, the prompt, the user's turns */
+    Slice input;             /* of an Alpaca row or a seed's first instance; empty: none */
+    Slice completion;        /* what answers it */
+    const char *task_type;   /* NULL: none */
+    const char *id;          /* of the row, as "nearest" names it; NULL: none */
+    const json_t *json;      /* the whole row, for the ledger and for filters with a model; borrowed */
+    double judge, reward;    /* filled in by whoever has them already, see row_scores; NaN: not known */
+} FilterRow;
+/* Fills `row` from any format with texts: messages, sharegpt, alpaca (also with `instances`, as self-instruct's seeds have it), prompt_completion, prompt, preference (the chosen answer), kto,
+ * text (a completion), question and answer. Texts live as long as `json` and `arena`. ST_INPUT: the row is none of these, or lacks a field. */
+Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row);
+
+/* ---- the filters of a run ---- */
+
+typedef enum FilterStage { FILTER_PROMPT = 1, FILTER_ANSWER = 2, FILTER_BOTH = 3 } FilterStage; /* what a row has by now: FILTER_ANSWER are the filters that need its completion */
+
+/* Numbers that filters cannot compute by themselves: a judge's, a reward's. One value a row, NaN = none could be had (the row is rejected). A failure ends the run of filters. */
+typedef Status FilterScore(void *context, const FilterRow *rows, size_t n, double *values);
+typedef struct FilterScorer { FilterScore *score; void *context; } FilterScorer;
+typedef struct FilterConfig {
+    const Yaml *base;        /* a preset's filters, in the form below; NULL: those that are on by default */
+    const Yaml *filters;     /* {name: number | {option: value} | true | false | null}, changes of `base`; NULL: none */
+    bool only;               /* nothing is on but what `filters` names */
+    const char *file;        /* where `filters` stands, for messages; NULL: the command line */
+    const Model *model;      /* for logprob and ifd; NULL: they are refused */
+    const Tokenizer *tokenizer;
+    const Chat *chat;        /* how that model's conversations are rendered; NULL: rows of messages are refused by them */
+    FilterScorer judge, reward; /* score NULL: the rows' own numbers, else the filter is refused */
+    bool whole_scores;       /* likeness is worked out also for rows that are kept (for histograms); else what is far below a threshold is 0 */
+} FilterConfig;
+typedef struct Filters Filters;
+/* ST_CONFIG with line and nearest name: an unknown filter or option, a value out of range. */
+Status filters_open(const FilterConfig *config, Filters **filters);
+void filters_close(Filters *filters); /* NULL is fine */
+
+enum { FILTER_MOST = 32 };
+typedef struct FilterVerdict {
+    bool kept;
+    const char *reason;      /* name of the first filter, in the table's order, that rejects the row; NULL: kept */
+    const char *what;        /* in words, such as "starts with punctuation"; NULL: kept. Lives until filters_close */
+    double score;            /* what was measured by that filter; NaN: nothing to measure */
+    const char *nearest_id, *nearest_text; /* the remembered row it is too much like (likest, of equals the first); NULL: none. Live until filters_close */
+    double scores[FILTER_MOST]; /* of each filter, numbered as filters_at; NaN: none */
+} FilterVerdict;
+/* Runs the filters of `stage` over n rows in order; those that are kept are remembered by that stage's filters. ST_INPUT, ST_RESOURCE, ST_INTERRUPTED, and what a scorer fails with. */
+Status filters_run(Filters *filters, FilterStage stage, const FilterRow *rows, size_t n, FilterVerdict *verdicts);
+/* Rows that are part of the set already, such as seeds and what an earlier run kept: not judged, only remembered. */
+Status filters_remember(Filters *filters, FilterStage stage, const FilterRow *rows, size_t n);
+Status filters_remember_file(Filters *filters, FilterStage stage, const char *path); /* every row of it; ST_INPUT with file and line */
+
+/* The filters that are on, in the order in which they judge. rejected: rows so far; NULL behind the last. */
+typedef struct FilterInfo { const char *name; FilterStage stage; int64_t rejected; } FilterInfo;
+const FilterInfo *filters_at(const Filters *filters, size_t i);
+typedef struct FilterCounts { int64_t rows, kept; } FilterCounts;
+FilterCounts filters_counts(const Filters *filters, FilterStage stage); /* of filters_run with this very stage */
+bool filters_has(const Filters *filters, const char *name);
+uint64_t filters_fingerprint(const Filters *filters); /* the same for the same filters with the same options */
+
+/* One line of rejected.jsonl, without its end; "nearest": null or {"id", "text"}. */
+void filter_write_rejected(const FilterRow *row, const FilterVerdict *verdict, Str *line);
+/* {"rouge_l": 0.41, ...}: the scores of a kept row, for its provenance. */
+void filter_write_scores(const Filters *filters, const FilterVerdict *verdict, JsonWriter *w, const char *key);
+
+/* ---- the table ---- */
+
+/* Name and help of every filter there is, in the table's order; NULL behind the last. */
+typedef struct FilterHelp { const char *name, *help, *argument; bool on; } FilterHelp; /* argument: what its number or text is; on: by default */
+const FilterHelp *filter_help_at(size_t i);
+void filters_write_help(Str *text); /* all of them with their options, a line each */
+
+/* ---- a budget: the best and most different rows ---- */
+
+typedef struct SelectRow { Slice text; const char *task_type; double quality; } SelectRow; /* quality: 0 or more */
+typedef struct SelectQuota { const char *task_type; int64_t rows; } SelectQuota;
+typedef struct SelectConfig {
+    int64_t n;               /* rows to choose */
+    const char *share;       /* how n is shared by task types: even (those with fewer rows leave theirs to the others), proportional, none; NULL: even */
+    const SelectQuota *quotas; size_t n_quotas; /* of single task types; the others share what is left */
+} SelectConfig;
+/* Greedy: again and again the row with the largest quality x (1 - largest cosine with a chosen one), by TF-IDF of its words, whose task type has room; of equals the first. chosen: config->n
+ * entries, in order of choice; *n_chosen: fewer where rows or quotas are. Memory: the words of the rows. ST_USAGE: a quota for a type that no row has, a quality below 0 or NaN. */
+Status rows_select(const SelectConfig *config, const SelectRow *rows, size_t n, size_t *chosen, size_t *n_chosen);
+
+#endif
