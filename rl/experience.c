@@ -5,84 +5,117 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Every array of doubles that a token has a place in. */
-static double **token_arrays(Experience *e, size_t i) {
-    double **const arrays[] = {&e->sampled, &e->filtered, &e->old_logprobs, &e->ref_logprobs, &e->logprobs, &e->entropies, &e->token_rewards, &e->advantages};
-    return i < COUNT_OF(arrays) ? arrays[i] : NULL;
+/* Every array that a token has a place in, and the size of a place; NULL behind the last. */
+static void *token_array(Experience *e, size_t i, size_t *size) {
+    double **const reals[] = {&e->sampled, &e->filtered, &e->old_logprobs, &e->ref_logprobs, &e->logprobs, &e->entropies, &e->token_rewards, &e->advantages};
+    bool **const flags[] = {&e->trained, &e->terminated, &e->truncated};
+    *size = sizeof(double);
+    if (i < COUNT_OF(reals)) return (void *)reals[i];
+    *size = sizeof(bool);
+    if (i - COUNT_OF(reals) < COUNT_OF(flags)) return (void *)flags[i - COUNT_OF(reals)];
+    *size = sizeof *e->ids;
+    return i == COUNT_OF(reals) + COUNT_OF(flags) ? (void *)&e->ids : NULL;
 }
 
 static Status resize(void *array, size_t n, size_t size) {
-    void **at = array, *grown = realloc(*at, MAX(n, 1) * size);
+    void **at = array, *grown = realloc(*at, n * size);
     if (!grown) return status_fail(ST_RESOURCE, "out of memory for what was sampled");
     *at = grown;
     return ST_OK;
 }
 
-static Status take(void *context, const Completion *completion) {
-    Experience *e = context;
-    size_t before = (size_t)e->n_tokens, n = before + completion->ids.n;
-    TRY(resize(&e->ids, n, sizeof *e->ids));
-    TRY(resize(&e->sampled, n, sizeof(double)));
-    TRY(resize(&e->filtered, n, sizeof(double)));
-    memcpy(e->ids + before, completion->ids.data, completion->ids.n * sizeof *e->ids);
-    memcpy(e->sampled + before, completion->tempered, completion->ids.n * sizeof(double));
-    memcpy(e->filtered + before, completion->filtered, completion->ids.n * sizeof(double));
-    str_clear(&e->texts[e->n]);
-    str_append_n(&e->texts[e->n], str_text(&completion->text), completion->text.len);
-    e->ended[e->n] = completion->finish == FINISH_STOP;
-    e->rewards[e->n++] = (double)NAN;
-    e->n_tokens = (int64_t)n;
-    e->begin[e->n] = e->n_tokens;
+static Status reserve_tokens(Experience *e, int64_t n) {
+    if (n <= e->cap_tokens) return ST_OK;
+    int64_t cap = MAX(n, 2 * e->cap_tokens);
+    size_t size;
+    void *array;
+    for (size_t i = 0; (array = token_array(e, i, &size)); i++) TRY(resize(array, (size_t)cap, size));
+    e->cap_tokens = cap;
     return ST_OK;
 }
 
-static Status prepare(Experience *e, const PromptRow *const *prompts, size_t n_prompts, int64_t group_size) {
-    int64_t n = (int64_t)n_prompts * group_size, had = e->n_groups * e->group_size;
-    TRY(resize(&e->prompts, n_prompts, sizeof *e->prompts));
+static Status reserve_groups(Experience *e, int64_t n_groups) {
+    int64_t n = n_groups * e->group_size;
+    if (n <= e->cap_sequences) return ST_OK;
+    TRY(resize(&e->prompts, (size_t)n, sizeof *e->prompts)); /* as many as there are sequences: other sizes of groups may come */
     TRY(resize(&e->begin, (size_t)n + 1, sizeof *e->begin));
     TRY(resize(&e->ended, (size_t)n, sizeof *e->ended));
     TRY(resize(&e->rewards, (size_t)n, sizeof *e->rewards));
     TRY(resize(&e->scores, (size_t)n, sizeof *e->scores));
-    for (int64_t i = n; i < had; i++) str_release(&e->texts[i]);
     TRY(resize(&e->texts, (size_t)n, sizeof *e->texts));
-    for (int64_t i = had; i < n; i++) e->texts[i] = (Str){0};
-    memcpy(e->prompts, prompts, n_prompts * sizeof *prompts);
-    e->n_groups = (int64_t)n_prompts;
-    e->group_size = group_size;
-    e->n = e->n_tokens = e->begin[0] = 0;
+    for (int64_t i = e->cap_sequences; i < n; i++) e->texts[i] = (Str){0};
+    e->cap_sequences = n;
     return ST_OK;
 }
 
-Status experience_sample(const Model *model, const Tokenizer *tokenizer, const PromptRow *const *prompts, size_t n_prompts, const GenerateConfig *config, Experience *e) {
-    TRY(prepare(e, prompts, n_prompts, config->n));
+/* A sequence behind the last one; there is room for its group. */
+static Status add_sequence(Experience *e, const int32_t *ids, const double *sampled, const double *filtered, size_t n, const char *text, size_t text_len, bool ended) {
+    int64_t before = e->n_tokens, after = before + (int64_t)n;
+    TRY(reserve_tokens(e, after));
+    memcpy(e->ids + before, ids, n * sizeof *ids);
+    memcpy(e->sampled + before, sampled, n * sizeof *sampled);
+    memcpy(e->filtered + before, filtered, n * sizeof *filtered);
+    for (int64_t t = before; t < after; t++) {
+        e->trained[t] = true;
+        e->terminated[t] = ended && t == after - 1;
+        e->truncated[t] = !ended && t == after - 1;
+    }
+    str_clear(&e->texts[e->n]);
+    str_append_n(&e->texts[e->n], text, text_len);
+    e->ended[e->n] = ended;
+    e->rewards[e->n++] = (double)NAN;
+    e->begin[e->n] = e->n_tokens = after;
+    return ST_OK;
+}
+
+static Status take(void *context, const Completion *completion) {
+    const Str *text = &completion->text;
+    return add_sequence(context, completion->ids.data, completion->tempered, completion->filtered, completion->ids.n, str_text(text), text->len, completion->finish == FINISH_STOP);
+}
+
+void experience_clear(Experience *e, int64_t group_size) {
+    e->group_size = group_size;
+    e->n_groups = e->n = e->n_tokens = 0;
+}
+
+Status experience_sample(const Model *model, const Tokenizer *tokenizer, const PromptRow *const *prompts, size_t n_prompts, uint64_t number, const GenerateConfig *config, Experience *e) {
+    experience_clear(e, config->n);
+    TRY(reserve_groups(e, (int64_t)n_prompts));
     Prompt *asked = malloc(n_prompts * sizeof *asked);
     if (!asked) return status_fail(ST_RESOURCE, "out of memory for %zu prompts", n_prompts);
-    for (size_t i = 0; i < n_prompts; i++) asked[i] = (Prompt){prompts[i]->ids.data, prompts[i]->ids.n, i};
+    for (size_t i = 0; i < n_prompts; i++) asked[i] = (Prompt){prompts[i]->ids.data, prompts[i]->ids.n, number + i};
+    e->begin[0] = 0;
     Status status = generate(model, tokenizer, asked, n_prompts, config, NULL, take, e);
     free(asked);
     TRY(status);
-    for (size_t i = 0; token_arrays(e, i); i++) TRY(resize(token_arrays(e, i), (size_t)e->n_tokens, sizeof(double)));
-    TRY(resize(&e->trained, (size_t)e->n_tokens, sizeof *e->trained));
-    TRY(resize(&e->last, (size_t)e->n_tokens, sizeof *e->last));
-    for (int64_t t = 0; t < e->n_tokens; t++) {
-        e->trained[t] = true;
-        e->last[t] = false;
+    memcpy(e->prompts, prompts, n_prompts * sizeof *prompts);
+    e->n_groups = (int64_t)n_prompts;
+    return ST_OK;
+}
+
+Status experience_append(Experience *e, const Experience *from, int64_t group) {
+    ASSERT(e->group_size == from->group_size, "a group of %lld among groups of %lld", (long long)from->group_size, (long long)e->group_size);
+    TRY(reserve_groups(e, e->n_groups + 1));
+    e->begin[e->n] = e->n_tokens;
+    for (int64_t i = group * from->group_size; i < (group + 1) * from->group_size; i++) {
+        int64_t begin = from->begin[i];
+        TRY(add_sequence(e, from->ids + begin, from->sampled + begin, from->filtered + begin, (size_t)(from->begin[i + 1] - begin), str_text(&from->texts[i]), from->texts[i].len, from->ended[i]));
+        e->rewards[e->n - 1] = from->rewards[i];
     }
-    for (int64_t i = 0; i < e->n; i++) e->last[e->begin[i + 1] - 1] = true;
+    e->prompts[e->n_groups++] = from->prompts[group];
     return ST_OK;
 }
 
 void experience_release(Experience *e) {
-    for (int64_t i = 0; i < e->n_groups * e->group_size; i++) str_release(&e->texts[i]);
-    for (size_t i = 0; token_arrays(e, i); i++) free(*token_arrays(e, i));
+    size_t size;
+    void **array;
+    for (int64_t i = 0; i < e->cap_sequences; i++) str_release(&e->texts[i]);
+    for (size_t i = 0; (array = token_array(e, i, &size)); i++) free(*array);
     free(e->prompts);
     free(e->begin);
     free(e->ended);
     free(e->rewards);
     free(e->scores);
-    free(e->last);
     free(e->texts);
-    free(e->ids);
-    free(e->trained);
     *e = (Experience){0};
 }

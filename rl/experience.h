@@ -1,4 +1,9 @@
-/* What a policy on text did in one step: groups of completions of the same prompt, as flat arrays over their tokens. Everything that is known of a token has the token's place in its array. */
+/* What a policy on text did in one step: groups of completions of the same prompt, as flat arrays over their tokens. Everything that is known of a token has the token's place in its array.
+ *
+ *     TRY(experience_sample(model, tokenizer, prompts, n, 0, &config, &round));
+ *     experience_clear(&batch, config.n);
+ *     TRY(experience_append(&batch, &round, 3));          // the group that is worth learning from
+ */
 #ifndef TUNE_EXPERIENCE_H
 #define TUNE_EXPERIENCE_H
 
@@ -25,12 +30,17 @@ typedef struct Experience {
     double *logprobs, *entropies;  /* as the policy has it now */
     double *token_rewards, *advantages;
     bool *trained;
-    bool *last;                    /* of its sequence */
+    bool *terminated, *truncated;  /* the last token of a sequence is one of them */
+    int64_t cap_sequences, cap_tokens;
 } Experience;
 
-/* Completions of every prompt, sampled from `model` as it is now. Sequences and random numbers are a function of config->seed and the prompts' places alone. The experience is emptied first and keeps its memory;
- * {0} is an empty one. Faults as generate. */
-Status experience_sample(const Model *model, const Tokenizer *tokenizer, const PromptRow *const *prompts, size_t n_prompts, const GenerateConfig *config, Experience *experience);
+/* Completions of every prompt, sampled from `model` as it is now. Sequences and random numbers are a function of config->seed and the prompts' numbers alone, which are counted from `number`. The experience is
+ * emptied first and keeps its memory; {0} is an empty one. Faults as generate. */
+Status experience_sample(const Model *model, const Tokenizer *tokenizer, const PromptRow *const *prompts, size_t n_prompts, uint64_t number, const GenerateConfig *config, Experience *experience);
+/* Empties it for groups of this size. */
+void experience_clear(Experience *experience, int64_t group_size);
+/* Puts group `group` of `from`, which has groups of the same size, behind what is there: what was sampled and what it earned. ST_RESOURCE. */
+Status experience_append(Experience *experience, const Experience *from, int64_t group);
 void experience_release(Experience *experience);
 
 #endif

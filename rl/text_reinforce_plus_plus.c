@@ -5,7 +5,7 @@
 static void advantages(const Recipe *recipe, GroupScale scale, Experience *e) {
     (void)scale;
     text_token_rewards(recipe, e);
-    Trajectory tokens = {.T = e->n_tokens, .B = 1, .rewards = e->token_rewards, .terminated = e->last};
+    Trajectory tokens = {.T = e->n_tokens, .B = 1, .rewards = e->token_rewards, .terminated = e->terminated, .truncated = e->truncated};
     returns_discounted(&tokens, (Bootstrap){0}, recipe->rl_gamma, e->advantages);
     advantages_normalise(e->advantages, e->trained, e->n_tokens, NORMALISE_POPULATION, 1e-8);
 }

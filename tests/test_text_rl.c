@@ -142,6 +142,32 @@ static void equal_rewards_change_nothing(void **state) {
     recipe_free(recipe);
 }
 
+/* Groups whose rewards are all equal give way to further prompts, as long as the rounds last; all that was sampled is counted, and the stream of prompts goes on where a checkpoint left it. */
+static void flat_groups_are_replaced(void **state) {
+    (void)state;
+    static const char *const settings[] = {"rl.algorithm=dapo", "reward=[{type: regex, pattern: 'o'}]", "rl.sampling_rounds=40", "generate.temperature=2"};
+    Recipe *whole = recipe_of("whole", settings, COUNT_OF(settings)), *parts = recipe_of("parts", settings, COUNT_OF(settings));
+    run(whole, false, false);
+    run(parts, false, true);
+    run(parts, true, false);
+    check_same_file("dapo", "parts", "whole", "adapter/adapter_model.safetensors");
+    check_same_file("dapo", "parts", "whole", "samples.jsonl");
+    double sampled = last_metric("whole", "groups_sampled"), flat = last_metric("whole", "zero_std_fraction") * sampled;
+    assert_true(last_metric("whole", "sampling_rounds") > 1 && last_metric("whole", "sampling_rounds") < 40);
+    check_close(last_metric("whole", "groups_replaced"), flat, 1e-9); /* so none is left */
+    check_close(sampled - flat, 4, 1e-9);
+    assert_true(last_metric("whole", "epoch") > 4 * 4 / 5.0); /* more prompts were asked than without */
+    recipe_free(whole);
+    recipe_free(parts);
+
+    static const char *const never[] = {"rl.algorithm=dapo", "reward=[{type: regex, pattern: 'never found'}]", "rl.sampling_rounds=3"};
+    Recipe *recipe = recipe_of("never", never, COUNT_OF(never));
+    run(recipe, false, false);
+    assert_true(last_metric("never", "sampling_rounds") == 3 && last_metric("never", "groups_sampled") == 12 && last_metric("never", "groups_replaced") == 8);
+    assert_true(last_metric("never", "grad_norm") == 0);
+    recipe_free(recipe);
+}
+
 /* Log-probabilities of completions as branches of their prompt are those of the whole rows by themselves. */
 static void branches_are_scored_as_rows(void **state) {
     (void)state;
@@ -155,7 +181,7 @@ static void branches_are_scored_as_rows(void **state) {
     const PromptRow *asked[] = {&prompts.items[0], &prompts.items[3]};
     GenerateConfig config = {.sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = 7, .n = 3, .seed = 5};
     Experience e = {0};
-    check_ok(experience_sample(model, tokenizer, asked, 2, &config, &e));
+    check_ok(experience_sample(model, tokenizer, asked, 2, 0, &config, &e));
     assert_int_equal(e.n, 6);
     TextPass pass = {.tape = tape_new(device_cpu(), DT_F32, 0), .temperature = 1, .max_tokens = 1000};
     assert_int_equal(text_pass_fit(&pass, &e, 0, e.n), 6);
@@ -217,10 +243,16 @@ static void what_does_not_go_together_is_named(void **state) {
         {"lora.dropout=0.1", "'lora.dropout' would make"},
         {"rl.algorithm=q_learning", "'rl.algorithm: q_learning' needs an environment"},
         {"reward=null", "'reward' is missing"},
+        {"rl.algorithm=reinforce rl.sampling_rounds=2", "'rl.sampling_rounds' replaces groups"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         TextRlResult result;
-        Recipe *recipe = recipe_of("fault", &faults[i].setting, 1);
+        char text[400];
+        const char *settings[8];
+        snprintf(text, sizeof text, "%s", faults[i].setting);
+        size_t n = 0;
+        for (char *at = strtok(text, " "); at; at = strtok(NULL, " ")) settings[n++] = at;
+        Recipe *recipe = recipe_of("fault", settings, n);
         check_status(text_rl_run(&(TextRlConfig){.recipe = recipe}, &result), ST_CONFIG);
         check_text(faults[i].message);
         recipe_free(recipe);
@@ -232,6 +264,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(every_algorithm_resumes_to_the_same_bytes, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(sampler_and_trainer_agree, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(equal_rewards_change_nothing, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(flat_groups_are_replaced, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(branches_are_scored_as_rows, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(rewards_are_learned, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(what_does_not_go_together_is_named, make_folder, remove_folder),

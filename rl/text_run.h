@@ -1,0 +1,77 @@
+/* A run of reinforcement learning on text, as its parts see it. A step is: text_roll_out (text_rollout.c) asks prompts, samples and rewards; text_learn (text_learn.c) weighs what was done and follows the gradient;
+ * text_samples_write (text_samples.c) keeps some of it to be read. text_rl.c opens the run and hands its steps to the loop. */
+#ifndef TUNE_TEXT_RUN_H
+#define TUNE_TEXT_RUN_H
+
+#include "lib/train/loop.h"
+#include "rl/reference.h"
+#include "rl/text_pass.h"
+#include "rl/text_rl.h"
+
+enum { REWARD_COLUMNS = 24 }; /* of metrics, at most */
+
+/* Sums over what a step sampled, also what did not come to be trained. */
+typedef struct RolloutSums {
+    double rewards, squares, ended, tokens, completions;
+    int64_t groups, flat;                                    /* flat: whose rewards are all equal */
+    int64_t rounds;
+    double columns[REWARD_COLUMNS], known[REWARD_COLUMNS];   /* of each reward, where there are several */
+} RolloutSums;
+
+typedef struct TextRl {
+    const TextRlConfig *config;
+    const Recipe *recipe;
+    const TextAlgorithm *algorithm;
+    PolicyLossConfig loss;
+    GroupScale scale;
+    Model *model;
+    Tokenizer *tokenizer;      /* NULL: prompts are ids, and rewards see no text */
+    Chat *chat;
+    PromptSet prompts;
+    RewardSet *rewards;
+    const char **reward_names; /* of their columns in metrics, where there are several; NULL before the first step */
+    Reference *reference;      /* NULL: no KL */
+    TextPass pass;
+    Experience experience;     /* what is learned from */
+    Experience round;          /* of a round of sampling */
+    RolloutSums sampled;
+    const PromptRow **asked;   /* (prompts_per_step) */
+    RewardRow *rows;           /* (sequences) */
+    double *gradients, *entropy_gradients; /* (tokens) */
+    int64_t cap_tokens;
+    OptimizerConfig optimizer;
+    ScheduleConfig schedule;
+    Run *run;
+    Arena *arena;
+    int32_t stop_id;
+    int64_t sampling_rounds;   /* of a step at most */
+    int64_t total_steps, began_step;
+    int64_t place;             /* of the next prompt in the stream; where a step that is given up had begun */
+    int64_t updates;           /* optimiser steps done */
+    double first_reward, last_reward;
+} TextRl;
+
+/* ---- text_rollout.c ---- */
+
+/* Completions and rewards of `step` (from 0): rl->experience, and the metrics of all that was sampled. *place: of the next prompt, read and written. ST_INTERRUPTED; faults of sampling and rewards. */
+Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics);
+/* The text of a prompt, as its row has it; empty for ids. */
+Slice text_prompt(const PromptRow *row);
+
+/* ---- text_learn.c ---- */
+
+/* Optimiser steps of one batch of rollouts. */
+int64_t text_steps_per_rollout(const TextRl *rl);
+/* Whether the KL to the reference is taken off the reward. */
+bool text_kl_in_reward(const TextRl *rl);
+/* Advantages of rl->experience, and all passes over it. ST_INTERRUPTED before anything was changed; ST_NUMERIC. */
+Status text_learn(TextRl *rl, Metrics *metrics);
+
+/* ---- text_samples.c ---- */
+
+/* The step's first two groups into samples.jsonl, every rl.samples_every steps. */
+Status text_samples_write(const TextRl *rl, int64_t step);
+/* A resumed run samples the same again: what lies behind its checkpoint goes. */
+Status text_samples_cut(const TextRl *rl, int64_t steps);
+
+#endif
