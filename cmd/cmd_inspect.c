@@ -75,7 +75,7 @@ static Status inspect_model(Inspect *job) {
     str_printf(&job->plain, "%s: %lld layers, width %lld, %lld heads of %lld (%lld for keys and values), feed-forward %lld, vocabulary %lld%s\n", c.model_type, (long long)c.num_hidden_layers,
                  (long long)c.hidden_size, (long long)c.num_attention_heads, (long long)c.head_dim, (long long)c.num_key_value_heads, (long long)c.intermediate_size,
                  (long long)c.vocab_size, c.tie_word_embeddings ? ", head tied to the embedding" : "");
-    bool tokenizer = holds(job, "tokenizer.json") || holds(job, "vocab.json");
+    bool tokenizer = tokenizer_in(job->path);
     str_printf(&job->plain, "%lld positions, tokenizer: %s\n", (long long)c.max_position_embeddings, tokenizer ? "yes" : "none");
     jw_bool(&job->json, "tokenizer", tokenizer);
     return inspect_tensors(job, job->path);

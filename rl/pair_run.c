@@ -146,16 +146,11 @@ static Status first_day(const PairRun *run, char day[32]) {
     return ST_OK;
 }
 
-static bool has_tokenizer(const char *dir, Arena *arena) {
-    const char *json = path_join(arena, dir, "tokenizer.json"), *vocab = path_join(arena, dir, "vocab.json");
-    return (json && file_exists(json)) || (vocab && file_exists(vocab));
-}
-
 static Status open_text(PairRun *run) {
     const Recipe *recipe = run->recipe;
     char day[32];
     TRY(first_day(run, day));
-    if (has_tokenizer(recipe->model_path, recipe->arena)) TRY(tokenizer_load(recipe->model_path, &run->tokenizer));
+    TRY(tokenizer_load_if_any(recipe->model_path, &run->tokenizer));
     TRY(chat_open(recipe->model_path, recipe->model_chat_template, recipe->data_now, run->tokenizer, &run->chat));
     if (recipe->data_now || !chat_writes_date(run->chat)) return ST_OK;
     TRY(chat_set_now(run->chat, day));

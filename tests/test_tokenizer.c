@@ -582,6 +582,45 @@ static void older_files(void **state) {
     temp_dir_remove(dir);
 }
 
+/* ---- settings that list characters ---- */
+
+static void characters(void **state) {
+    (void)state;
+    char dir[512];
+    temp_dir_make(dir, sizeof dir);
+    temp_text(dir, "tokenizer_config.json", "{\"char_ords\": [48, 49, 44, 8364], \"model_max_length\": 64}");
+    assert_true(tokenizer_in(dir));
+    Tokenizer *tokenizer;
+    Ids ids = {0};
+    Str text = {0};
+    check_ok(tokenizer_load(dir, &tokenizer));
+    check_ok(tokenizer_encode(tokenizer, "01,\xE2\x82\xAC?SE", 9, TOKENIZE_SPECIAL, &ids)); /* what is not listed is unknown; special tokens are found in texts */
+    check_list("characters", &ids, 4, 5, 6, 7, 3, 0, 1);
+    check_ok(tokenizer_decode(tokenizer, ids.data, 4, false, &text));
+    assert_string_equal(str_text(&text), "01,\xE2\x82\xAC");
+    assert_int_equal(tokenizer_eos(tokenizer), 1);
+    assert_int_equal(tokenizer_pad(tokenizer), 2);
+    assert_int_equal(tokenizer_bos(tokenizer), -1);
+    assert_int_equal(tokenizer_vocab_size(tokenizer), 8);
+    assert_true(tokenizer_is_special(tokenizer, 1) && !tokenizer_is_special(tokenizer, 4));
+    tokenizer_free(tokenizer);
+    static const char *const wrong[] = {"[48, 48]", "[48, \"1\"]", "[55296]", "[0]", "[-1]", "[69]"};
+    for (size_t i = 0; i < COUNT_OF(wrong); i++) {
+        str_clear(&text);
+        str_printf(&text, "{\"char_ords\": %s}", wrong[i]);
+        temp_text(dir, "tokenizer_config.json", text.data);
+        check_status(tokenizer_load(dir, &tokenizer), ST_INPUT);
+        check_text("'char_ords'");
+    }
+    temp_text(dir, "tokenizer_config.json", "{}");
+    assert_false(tokenizer_in(dir));
+    check_status(tokenizer_load(dir, &tokenizer), ST_INPUT);
+    check_text("no tokenizer");
+    ids_release(&ids);
+    str_release(&text);
+    temp_dir_remove(dir);
+}
+
 /* ---- real tokenizers ---- */
 
 static void check_texts(const Tokenizer *tokenizer, const char *name) {
@@ -765,6 +804,7 @@ int main(void) {
         cmocka_unit_test(deep_nesting_is_refused),
         cmocka_unit_test(broken_files_do_no_harm),
         cmocka_unit_test(older_files),
+        cmocka_unit_test(characters),
         cmocka_unit_test(real_gpt2),
         cmocka_unit_test(real_qwen2),
         cmocka_unit_test(real_stories),

@@ -129,7 +129,9 @@ static Status read_config(ChatTemplate *chat, const char *dir, const char *name,
     if (!path) return ST_RESOURCE;
     if (!file_exists(path)) return ST_OK;
     TRY(json_read_file(path, config));
-    if (json_is_object(*config)) take_special(chat, *config);
+    if (!json_is_object(*config)) return ST_OK;
+    char_config_complete(*config);
+    take_special(chat, *config);
     return ST_OK;
 }
 

@@ -26,10 +26,11 @@ typedef enum TokenizeFlags {
     TOKENIZE_LITERAL = 2,  /* nothing added and special tokens in the text are plain text */
 } TokenizeFlags;
 
-/* `path`: a model directory (tokenizer.json, else vocab.json + merges.txt), or one of these files. Reads tokenizer_config.json and
+/* `path`: a model directory (tokenizer.json, else vocab.json + merges.txt, else settings with "char_ords"), or one of these files. Reads tokenizer_config.json and
  * special_tokens_map.json beside it for bos/eos/pad/unk. Fails with ST_INPUT: missing file; malformed JSON; a normaliser, pre-tokeniser, model,
  * decoder or post-processor that is not known (named), ids that collide or merges whose parts are not in the vocabulary. */
 Status tokenizer_load(const char *path, Tokenizer **tokenizer);
+bool tokenizer_in(const char *dir); /* has the directory one? */
 Status tokenizer_load_if_any(const char *dir, Tokenizer **tokenizer); /* *tokenizer NULL when the directory has none */
 void tokenizer_free(Tokenizer *tokenizer);
 

@@ -208,9 +208,11 @@ static Status root_read(const char *path, Str *file, Str *dir, json_t **root) {
     }
     str_clear(file);
     str_printf(file, "%s/vocab.json", dir->data);
-    if (!file_exists(file->data))
-        return status_hint(status_fail(ST_INPUT, "no tokenizer in '%s'", path), "expected tokenizer.json, or vocab.json and merges.txt");
-    return tokenizer_json_from_vocab(dir->data, root);
+    if (!file_exists(file->data)) {
+        str_clear(file);
+        str_printf(file, "%s/tokenizer_config.json", dir->data);
+    }
+    return tokenizer_json_from_files(dir->data, root);
 }
 
 Status tokenizer_from_json(const json_t *root, const char *name, Tokenizer **tokenizer) {
@@ -241,12 +243,23 @@ Status tokenizer_load(const char *path, Tokenizer **tokenizer) {
     return status;
 }
 
+bool tokenizer_in(const char *dir) {
+    static const char *const names[] = {"tokenizer.json", "vocab.json"};
+    Str path = {0};
+    bool there = false;
+    for (size_t i = 0; i < COUNT_OF(names) && !there; i++) {
+        str_clear(&path);
+        str_printf(&path, "%s/%s", dir, names[i]);
+        there = path.data && file_exists(path.data);
+    }
+    str_release(&path);
+    json_t *config = NULL;
+    if (!there && tokenizer_config_read(dir, &config) == ST_OK) there = config && char_config(config);
+    json_decref(config);
+    return there;
+}
+
 Status tokenizer_load_if_any(const char *dir, Tokenizer **tokenizer) {
-    Arena *arena = arena_new(0);
     *tokenizer = NULL;
-    if (!arena) return status_fail(ST_RESOURCE, "out of memory for a tokenizer");
-    const char *file = path_join(arena, dir, "tokenizer.json"), *vocab = path_join(arena, dir, "vocab.json");
-    bool there = file && vocab && (file_exists(file) || file_exists(vocab));
-    arena_free(arena);
-    return there ? tokenizer_load(dir, tokenizer) : ST_OK;
+    return tokenizer_in(dir) ? tokenizer_load(dir, tokenizer) : ST_OK;
 }

@@ -235,8 +235,14 @@ struct Tokenizer {
 
 /* `name`: for messages. */
 Status tokenizer_from_json(const json_t *root, const char *name, Tokenizer **tokenizer);
-/* A directory of vocab.json and merges.txt as the tokenizer.json that it stands for. The caller calls json_decref. */
-Status tokenizer_json_from_vocab(const char *dir, json_t **root);
+/* A directory of vocab.json and merges.txt, or of settings that list characters, as the tokenizer.json that it stands for. The caller calls json_decref. */
+Status tokenizer_json_from_files(const char *dir, json_t **root);
+/* DIR/tokenizer_config.json, with the special tokens that a tokenizer of characters has but does not name; NULL when there is none. The caller calls json_decref. */
+Status tokenizer_config_read(const char *dir, json_t **config);
+bool char_config(const json_t *config); /* is it that of a tokenizer of characters? */
+void char_config_complete(json_t *config);
+/* The tokenizer.json that such settings stand for. The caller calls json_decref, also after a failure. */
+Status tokenizer_json_from_chars(const char *dir, const json_t *config, json_t **root);
 /* bos, eos and pad from the files beside the tokenizer. */
 Status special_tokens_load(Tokenizer *tokenizer, const char *dir);
 

@@ -21,6 +21,12 @@ static Status object_read(const char *dir, const char *name, json_t **object) {
     return status;
 }
 
+Status tokenizer_config_read(const char *dir, json_t **config) {
+    TRY(object_read(dir, "tokenizer_config.json", config));
+    if (*config) char_config_complete(*config);
+    return ST_OK;
+}
+
 /* A special token is written as a string or as {"content": ..}. */
 static const char *token_content(const json_t *object, const char *key) {
     const json_t *token = json_object_get(object, key);
@@ -150,15 +156,16 @@ static Status assemble(const char *dir, const json_t *config, const json_t *map,
     return *root ? ST_OK : status_fail(ST_RESOURCE, "no memory for the tokenizer of '%s'", dir);
 }
 
-Status tokenizer_json_from_vocab(const char *dir, json_t **root) {
+Status tokenizer_json_from_files(const char *dir, json_t **root) {
     json_t *config = NULL, *map = NULL, *vocab = NULL;
     *root = NULL;
-    Status status = object_read(dir, "tokenizer_config.json", &config);
+    Status status = tokenizer_config_read(dir, &config);
     if (status == ST_OK) status = object_read(dir, "special_tokens_map.json", &map);
     if (status == ST_OK) status = object_read(dir, "vocab.json", &vocab);
-    if (status == ST_OK && !vocab) status = status_fail(ST_INPUT, "missing vocab.json in '%s'", dir);
     json_t *settings = config ? json_incref(config) : json_object();
-    if (status == ST_OK) status = assemble(dir, settings, map, vocab, root);
+    if (status == ST_OK && vocab) status = assemble(dir, settings, map, vocab, root);
+    else if (status == ST_OK && char_config(settings)) status = tokenizer_json_from_chars(dir, settings, root);
+    else if (status == ST_OK) status = status_hint(status_fail(ST_INPUT, "no tokenizer in '%s'", dir), "expected tokenizer.json, or vocab.json and merges.txt");
     json_decref(settings);
     json_decref(config);
     json_decref(map);
@@ -176,7 +183,7 @@ static int32_t special_id(const Tokenizer *tokenizer, const json_t *config, cons
 
 Status special_tokens_load(Tokenizer *tokenizer, const char *dir) {
     json_t *config = NULL, *map = NULL;
-    Status status = object_read(dir, "tokenizer_config.json", &config);
+    Status status = tokenizer_config_read(dir, &config);
     if (status == ST_OK) status = object_read(dir, "special_tokens_map.json", &map);
     if (status == ST_OK) {
         tokenizer->bos = special_id(tokenizer, config, map, "bos_token");
