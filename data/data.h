@@ -121,6 +121,12 @@ typedef struct DataFile {
     uint32_t source;
     int64_t rows;             /* kept */
 } DataFile;
+/* Rows that somebody else keeps (pairs, prompts): what their order, their batches and messages about them need. */
+typedef struct OtherRows {
+    const void *rows;
+    int32_t (*length)(const void *rows, size_t i);
+    void (*where)(const void *rows, size_t i, Str *text);
+} OtherRows;
 /* Rows are tokenised once, into a file (see DataConfig) that is mapped: memory does not grow with them. */
 typedef struct Dataset {
     size_t n;
@@ -140,6 +146,7 @@ typedef struct Dataset {
     size_t n_taken;
     bool held_out;            /* these rows are the dataset; else all others are */
     Arena *arena;             /* NULL: all of it is borrowed from the dataset that was split */
+    OtherRows other;          /* instead of a store: n, longest, counts.tokens and sources are the owner's to set, DataOrder and DataPlan to use; nothing is to be freed */
 } Dataset;
 /* Reads a key such as data.train: a scalar, a list of scalars, or a list of maps. ST_CONFIG. */
 Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource **sources, size_t *n);
@@ -195,6 +202,7 @@ void dataset_where(const Dataset *dataset, size_t example, Str *text);
 typedef struct DataOrder { const Dataset *dataset; uint64_t seed; bool shuffle; } DataOrder;
 int64_t data_order_count(const DataOrder *order, int64_t epoch);                  /* examples of the epoch */
 size_t data_order_at(const DataOrder *order, int64_t epoch, int64_t index);       /* example number */
+size_t data_order_place(const DataOrder *order, int64_t place);                   /* the same of all epochs one behind the other, place from 0 */
 
 /* The run's optimiser steps: `accumulation` batches each, the last one of an epoch has what is left. A batch has `batch_size` rows, or is filled with at most `batch_tokens`
  * tokens: shuffled rows are packed best-fit, window by window of the epoch's order; rows in file order are taken as they come. Memory does not grow with the rows, but for

@@ -657,7 +657,7 @@ Example dataset_example(const Dataset *dataset, size_t i) {
     };
 }
 
-int32_t dataset_length(const Dataset *dataset, size_t i) { return row_at(dataset, i)->n; }
+int32_t dataset_length(const Dataset *dataset, size_t i) { return dataset->other.length ? dataset->other.length(dataset->other.rows, i) : row_at(dataset, i)->n; }
 
 uint64_t dataset_fingerprint(const Dataset *dataset) {
     uint64_t hash = dataset->n;
@@ -722,6 +722,10 @@ Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **he
 /* ---- what is said about it ---- */
 
 void dataset_where(const Dataset *dataset, size_t example, Str *text) {
+    if (dataset->other.where) {
+        dataset->other.where(dataset->other.rows, example, text);
+        return;
+    }
     const StoreRow *row = row_at(dataset, example);
     const DataFile *file = &dataset->files[row->file];
     str_printf(text, "%s %s %u", file->path, file->unit, (unsigned)row->line);

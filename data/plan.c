@@ -68,6 +68,23 @@ size_t data_order_at(const DataOrder *order, int64_t epoch, int64_t index) {
     ASSERT(false, "index is %lld behind the end of the epoch", (long long)index);
 }
 
+/* Examples of all epochs before this one. */
+static int64_t count_before(const Dataset *dataset, int64_t epoch) {
+    int64_t count = 0;
+    for (size_t s = 0; s < dataset->n_sources; s++) count += stream_start(dataset, s, epoch);
+    return count;
+}
+
+size_t data_order_place(const DataOrder *order, int64_t place) {
+    const Dataset *dataset = order->dataset;
+    double rows = 0; /* of an epoch on average, so that the first guess is a step off at most */
+    for (size_t s = 0; s < dataset->n_sources; s++) rows += weight_of(&dataset->sources[s]) * (double)source_rows(dataset, s);
+    int64_t epoch = (int64_t)((double)place / rows);
+    while (count_before(dataset, epoch) > place) epoch--;
+    while (count_before(dataset, epoch + 1) <= place) epoch++;
+    return data_order_at(order, epoch, place - count_before(dataset, epoch));
+}
+
 /* ---- packing: the rows of a window into batches of at most batch_tokens ---- */
 
 /* Enough rows for about 256 batches: then the last, half-filled batch of a window wastes a fifth of a percent. */

@@ -1,7 +1,6 @@
 /* From a recipe to steps over pairs. */
 #include "rl/pair_run.h"
 
-#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 #include <time.h>
@@ -10,30 +9,66 @@
 
 /* ---- which rows a step takes ---- */
 
-size_t pair_run_rows(PairRun *run, int64_t step) {
-    int64_t n = (int64_t)run->train->n, epoch = step / run->steps_per_epoch, first = step % run->steps_per_epoch * run->rows_per_step;
-    int64_t count = MIN(run->rows_per_step, n - first);
-    RngKey key = rng_key((uint64_t)run->recipe->seed, RNG_SHUFFLE, (uint64_t)epoch);
-    for (int64_t i = 0; i < count; i++) run->rows[i] = run->recipe->data_shuffle ? (size_t)rng_permute(key, (uint64_t)n, (uint64_t)(first + i)) : (size_t)(first + i);
-    return (size_t)count;
+static Status add_batch(PairRun *run, const size_t *rows, size_t n, int64_t batch) {
+    size_t before = batch ? run->batch_ends[batch - 1] : 0, *grown = realloc(run->rows, (before + n) * sizeof *grown);
+    if (!grown) return status_fail(ST_RESOURCE, "out of memory for a step of %zu rows", before + n);
+    run->rows = grown;
+    memcpy(grown + before, rows, n * sizeof *grown);
+    run->batch_ends[batch] = before + n;
+    return ST_OK;
+}
+
+static Status load_step(PairRun *run, int64_t step) {
+    PlanStep at;
+    if (run->loaded == step) return ST_OK;
+    run->loaded = -1;
+    run->n_batches = 0;
+    TRY(data_plan_step(&run->plan, step, &at));
+    for (; run->n_batches < at.n_batches; run->n_batches++) {
+        size_t n;
+        TRY(data_plan_batch(&run->plan, at.epoch, at.first_batch + run->n_batches, &run->examples, &n));
+        TRY(add_batch(run, run->examples, n, run->n_batches));
+    }
+    run->loaded = step;
+    return ST_OK;
+}
+
+Status pair_run_rows(PairRun *run, int64_t step, size_t *n) {
+    TRY(load_step(run, step));
+    *n = run->batch_ends[run->n_batches - 1];
+    return ST_OK;
+}
+
+size_t pair_run_fit(const PairRun *run, const Pairs *pairs, const size_t *rows, size_t n) {
+    const Recipe *recipe = run->recipe;
+    if (recipe->train_batch_tokens <= 0) return MIN(n, (size_t)recipe->train_batch_size);
+    size_t count = 1;
+    int64_t tokens = pair_row_tokens(&pairs->rows[rows[0]]);
+    while (count < n && (tokens += pair_row_tokens(&pairs->rows[rows[count]])) <= recipe->train_batch_tokens) count++;
+    return count;
 }
 
 static double epoch_after(void *context, int64_t steps) {
-    const PairRun *run = context;
-    return (double)steps / (double)run->steps_per_epoch;
+    PairRun *run = context;
+    PlanStep at;
+    if (data_plan_step(&run->plan, MAX(steps - 1, 0), &at) != ST_OK) return 0;
+    return (double)at.epoch + (double)(steps - at.steps_before) / (double)at.epoch_steps;
 }
 
-static size_t micro_rows(PairRun *run, int64_t step, int64_t micro, const size_t **rows) {
-    size_t n = pair_run_rows(run, step), size = (size_t)run->recipe->train_batch_size, first = (size_t)micro * size;
+static Status micro_rows(PairRun *run, int64_t step, int64_t micro, const size_t **rows, size_t *n) {
+    TRY(load_step(run, step));
+    size_t first = micro ? run->batch_ends[micro - 1] : 0;
     *rows = run->rows + first;
-    return MIN(size, n - first);
+    *n = run->batch_ends[micro] - first;
+    return ST_OK;
 }
 
 static void describe_batch(void *context, int64_t step, int64_t micro, Str *text) {
     enum { SHOWN = 8 };
     PairRun *run = context;
     const size_t *rows;
-    size_t n = micro_rows(run, step, micro, &rows);
+    size_t n;
+    if (micro_rows(run, step, micro, &rows, &n) != ST_OK) return;
     for (size_t i = 0; i < MIN(n, (size_t)SHOWN); i++) {
         if (i > 0) str_append(text, ", ");
         pairs_where(run->train, rows[i], text);
@@ -45,10 +80,10 @@ static void describe_batch(void *context, int64_t step, int64_t micro, Str *text
 
 static Status begin_step(void *context, int64_t step, int64_t *micro_batches, double *divisor) {
     PairRun *run = context;
-    int64_t size = run->recipe->train_batch_size;
-    size_t n = pair_run_rows(run, step);
+    size_t n;
+    TRY(pair_run_rows(run, step, &n));
     run->numbers = (PairNumbers){0};
-    *micro_batches = ((int64_t)n + size - 1) / size;
+    *micro_batches = run->n_batches;
     *divisor = (double)n;
     return run->objective->begin ? run->objective->begin(run, run->tape, run->train, run->rows, n) : ST_OK;
 }
@@ -56,7 +91,8 @@ static Status begin_step(void *context, int64_t step, int64_t *micro_batches, do
 static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro, double divisor, LossSums *sums) {
     PairRun *run = context;
     const size_t *rows;
-    size_t n = micro_rows(run, step, micro, &rows);
+    size_t n;
+    TRY(micro_rows(run, step, micro, &rows, &n));
     uint64_t number = (uint64_t)(step * run->recipe->train_gradient_accumulation_steps + micro); /* dropout: another mask in every accumulation step */
     run->step = (StepContext){.training = true, .seed = (uint64_t)run->recipe->seed, .number = number};
     Status status = run->objective->batch(run, tape, run->train, rows, n, true, divisor, sums);
@@ -64,40 +100,26 @@ static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro
     return status;
 }
 
-typedef struct SizedRow { int64_t tokens; size_t row; } SizedRow;
-
-static int longer(const void *a, const void *b) {
-    int64_t x = ((const SizedRow *)a)->tokens, y = ((const SizedRow *)b)->tokens;
-    return (x < y) - (x > y);
-}
-
-/* No batch has more tokens than the longest rows together. */
 static Status largest_batch(void *context, Tape *tape) {
     PairRun *run = context;
-    const Pairs *pairs = run->train;
-    size_t n = MIN(pairs->n, (size_t)run->recipe->train_batch_size);
-    SizedRow *sized = malloc(pairs->n * sizeof *sized);
-    if (!sized) return status_fail(ST_RESOURCE, "out of memory for %zu rows", pairs->n);
-    for (size_t i = 0; i < pairs->n; i++) sized[i] = (SizedRow){pair_row_tokens(&pairs->rows[i]), i};
-    qsort(sized, pairs->n, sizeof *sized, longer);
-    for (size_t i = 0; i < n; i++) run->rows[i] = sized[i].row;
-    free(sized);
     LossSums sums = {0};
+    size_t n;
+    TRY(data_plan_largest(&run->plan, run->total_steps, &run->examples, &n));
     run->step = (StepContext){.training = true};
-    Status status = run->objective->batch(run, tape, pairs, run->rows, n, true, (double)n, &sums);
+    Status status = run->objective->batch(run, tape, run->train, run->examples, n, true, (double)n, &sums);
     run->step = (StepContext){0};
     return status;
 }
 
 static Status evaluate_rows(PairRun *run, Tape *tape, size_t *rows, LossSums *sums) {
     const Pairs *pairs = run->eval;
-    size_t size = (size_t)run->recipe->train_batch_size;
     for (size_t i = 0; i < pairs->n; i++) rows[i] = i;
     if (run->objective->begin) TRY(run->objective->begin(run, tape, pairs, rows, pairs->n));
-    for (size_t i = 0; i < pairs->n; i += size) {
+    for (size_t i = 0, n; i < pairs->n; i += n) {
+        n = pair_run_fit(run, pairs, rows + i, pairs->n - i);
         if (interrupt_requested()) return ST_INTERRUPTED;
         tape_reset(tape);
-        TRY(run->objective->batch(run, tape, pairs, rows + i, MIN(size, pairs->n - i), false, (double)pairs->n, sums));
+        TRY(run->objective->batch(run, tape, pairs, rows + i, n, false, (double)pairs->n, sums));
     }
     sums->count = (double)pairs->n;
     return ST_OK;
@@ -160,26 +182,34 @@ static Status open_text(PairRun *run) {
     return run->dated.data_now ? ST_OK : ST_RESOURCE;
 }
 
+static Status load_held_out(PairRun *run, const char *key, YamlNode node, const PairSource *source) {
+    TRY(pairs_load(run->recipe, key, node, source, &run->eval));
+    for (size_t i = 0; i < run->eval->table.n_sources; i++)
+        if (run->eval->table.sources[i].weight > 0) return status_fail(ST_CONFIG, "'weight' has no place in '%s': each row is evaluated once", key);
+    return ST_OK;
+}
+
 static Status load_rows(PairRun *run) {
     TRY(open_text(run));
     const Recipe *recipe = run->recipe;
     PairSource source = {&run->model->config, run->tokenizer, run->chat, run->objective->unpaired, run->objective->reader};
     TRY(pairs_load(recipe, "data.train", recipe->data_train, &source, &run->train));
     const Yaml *eval = recipe->data_eval ? recipe->data_eval : recipe->eval_data;
-    if (eval) return pairs_load(recipe, recipe->data_eval ? "data.eval" : "eval.data", eval, &source, &run->eval);
+    if (eval) return load_held_out(run, recipe->data_eval ? "data.eval" : "eval.data", eval, &source);
     if (recipe->data_eval_split == 0 && recipe->train_eval_every > 0) log_message(LOG_WARNING, "'train.eval_every' does nothing: there is neither 'data.eval' nor 'data.eval_split'");
     return recipe->data_eval_split > 0 ? pairs_split(run->train, recipe->data_eval_split, (uint64_t)recipe->seed, &run->eval) : ST_OK;
 }
 
 static Status plan_steps(PairRun *run) {
     const Recipe *recipe = run->recipe;
-    if (recipe->train_batch_tokens > 0) return status_hint(status_fail(ST_CONFIG, "'train.batch_tokens' has no place in runs over pairs"), "say how many pairs a batch has: train.batch_size");
-    run->rows_per_step = recipe->train_batch_size * recipe->train_gradient_accumulation_steps;
-    run->steps_per_epoch = ((int64_t)run->train->n + run->rows_per_step - 1) / run->rows_per_step;
-    run->total_steps = recipe->train_max_steps >= 0 ? recipe->train_max_steps : (int64_t)ceil(recipe->train_epochs * (double)run->steps_per_epoch - 1e-9);
-    if (run->total_steps <= 0) return status_fail(ST_CONFIG, "'train.epochs' leaves no step to do");
-    run->rows = malloc((size_t)MAX(run->rows_per_step, 1) * sizeof *run->rows);
-    return run->rows ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a step of %lld rows", (long long)run->rows_per_step);
+    DataOrder order = {.dataset = &run->train->table, .seed = (uint64_t)recipe->seed, .shuffle = recipe->data_shuffle};
+    data_plan_init(&run->plan, &order, recipe->train_batch_size, recipe->train_batch_tokens, recipe->train_gradient_accumulation_steps);
+    run->batch_ends = malloc((size_t)recipe->train_gradient_accumulation_steps * sizeof *run->batch_ends);
+    if (!run->batch_ends) return status_fail(ST_RESOURCE, "out of memory for the batches of a step");
+    run->loaded = -1;
+    run->total_steps = recipe->train_max_steps;
+    if (run->total_steps < 0) TRY(data_plan_total(&run->plan, recipe->train_epochs, &run->total_steps));
+    return run->total_steps > 0 ? ST_OK : status_fail(ST_CONFIG, "'train.epochs' leaves no step to do");
 }
 
 /* ---- the run ---- */
@@ -236,6 +266,7 @@ static void note_plan(const PairRun *run, Run *dir, const PairPlan *plan) {
     train_memory_describe(&plan->memory, &memory);
     run_note(dir, "%zu rows, %lld tokens, %lld of them trained; %zu held out", pairs->n, (long long)pairs->tokens, (long long)pairs->trained_tokens, run->eval ? run->eval->n : 0);
     if (pairs->dropped_long > 0) run_note(dir, "%lld rows left out, %lld cut: longer than data.max_length", (long long)pairs->dropped_long, (long long)pairs->cut);
+    if (pairs->dropped_same > 0) run_note(dir, "%lld rows left out: both answers are the same", (long long)pairs->dropped_same);
     run_note(dir, "%lld of %lld parameters trained, %lld steps", (long long)plan->trained_parameters, (long long)plan->parameters, (long long)plan->total_steps);
     run_note(dir, "memory: %s", str_text(&memory));
     str_release(&memory);
@@ -245,7 +276,9 @@ static void note_plan(const PairRun *run, Run *dir, const PairPlan *plan) {
 static Status train_in(PairRun *run, Run **dir, TrainResult *result) {
     const Params *params = &run->model->params;
     TrainerConfig trainer = trainer_config(run);
-    PairPlan plan = {.total_steps = run->total_steps, .steps_per_epoch = (double)run->steps_per_epoch, .trained_parameters = params_count(params, true), .parameters = params_count(params, false)};
+    PlanStep first;
+    TRY(data_plan_step(&run->plan, 0, &first));
+    PairPlan plan = {.total_steps = run->total_steps, .steps_per_epoch = (double)first.epoch_steps, .trained_parameters = params_count(params, true), .parameters = params_count(params, false)};
     TRY(trainer_memory(&trainer, &plan.memory));
     plan.largest_batch_tokens = run->batch.model.layout.n_tokens;
     bool dry = run->config->dry_run || trainer_check_memory(run->recipe, &plan.memory) != ST_OK;
@@ -295,7 +328,10 @@ Status pair_run(PairRun *run, TrainResult *result) {
     *result = (TrainResult){.best_step = -1};
     Status status = begin(run, &dir, result);
     pair_batch_release(&run->batch);
+    data_plan_release(&run->plan);
     free(run->rows);
+    free(run->batch_ends);
+    free(run->examples);
     tape_free(run->tape);
     pairs_free(run->eval);
     pairs_free(run->train);

@@ -1,7 +1,7 @@
 /* A run over rows of preferences: what `tune rl` with a preference loss and `tune reward` have in common. The recipe's rows, order and steps, evaluation, run directory; an objective says what is done with a
  * batch of rows.
  *
- * A step takes train.batch_size x gradient_accumulation_steps rows of the epoch's order; all is a function of (seed, step).
+ * A step takes train.gradient_accumulation_steps batches of the epoch's order, of train.batch_size rows or at most train.batch_tokens tokens (DataPlan); all is a function of (seed, step).
  */
 #ifndef TUNE_PAIR_RUN_H
 #define TUNE_PAIR_RUN_H
@@ -51,15 +51,19 @@ struct PairRun {
     Chat *chat;
     Pairs *train, *eval;     /* eval NULL: none */
     Tape *tape;
-    int64_t total_steps, steps_per_epoch, rows_per_step;
-    size_t *rows;            /* of the step in work */
+    int64_t total_steps;
+    DataPlan plan;           /* which rows a step takes */
+    size_t *rows, *batch_ends, *examples; /* rows of the step `loaded`, batch after batch, and behind each of its n_batches; of one batch */
+    int64_t loaded, n_batches;
     PairBatch batch;
     StepContext step;        /* of the batch in work; all zero outside of training */
     PairNumbers numbers;
 };
 /* The run's model is opened here unless `run->model` is there already; everything of the run is released in the end, but the objective's context. ST_CONFIG, ST_INPUT, ST_RESOURCE, ST_NUMERIC, ST_INTERRUPTED. */
 Status pair_run(PairRun *run, TrainResult *result);
-/* The rows of a step, in order; valid until the next call. Returns their number. */
-size_t pair_run_rows(PairRun *run, int64_t step);
+/* The n rows of a step, into run->rows; valid until the next call. */
+Status pair_run_rows(PairRun *run, int64_t step, size_t *n);
+/* How many of n > 0 rows a pass takes that is not a batch of the plan: as many as a batch may have. */
+size_t pair_run_fit(const PairRun *run, const Pairs *pairs, const size_t *rows, size_t n);
 
 #endif

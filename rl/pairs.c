@@ -8,11 +8,11 @@
 #include <xxhash.h>
 
 typedef struct Loader {
-    const Recipe *recipe;
     const PairSource *source;
     DataConfig config;
     Pairs *pairs;
-    size_t cap_rows, n_files, cap_files;
+    size_t cap_rows, n_files;
+    int64_t n_read;           /* rows of the file in work */
     Encoding sides[2];
 } Loader;
 
@@ -174,10 +174,10 @@ static Status cut_row(Loader *loader, size_t prompt, Cut *cut) {
     return ST_OK;
 }
 
-static Status check_differ(const Loader *loader) {
+/* Such a row teaches nothing. */
+static bool are_same(const Loader *loader) {
     const Ids *a = &loader->sides[0].ids, *b = &loader->sides[1].ids;
-    bool same = !loader->source->unpaired && a->n == b->n && memcmp(a->data, b->data, a->n * sizeof *a->data) == 0;
-    return same ? status_hint(status_fail(ST_INPUT, "'chosen' and 'rejected' are the same"), "such a row teaches nothing: leave it out") : ST_OK;
+    return !loader->source->unpaired && a->n == b->n && memcmp(a->data, b->data, a->n * sizeof *a->data) == 0;
 }
 
 static Status read_margin(const json_t *row, double *margin) {
@@ -203,7 +203,10 @@ static Status push_row(Loader *loader, const PairRow *row) {
 static Status keep_row(Loader *loader, PairRow *row) {
     Pairs *pairs = loader->pairs;
     Cut cut;
-    TRY(check_differ(loader));
+    if (are_same(loader)) {
+        pairs->dropped_same++;
+        return ST_OK;
+    }
     size_t prompt = common_prompt(loader);
     TRY(cut_row(loader, prompt, &cut));
     pairs->dropped_long += cut.drop;
@@ -232,6 +235,7 @@ static Status read_row(Loader *loader, const Row *from) {
 
 static Status take_row(void *context, const Row *row) {
     Loader *loader = context;
+    loader->n_read++;
     loader->pairs->files[loader->n_files - 1].unit = row->unit;
     Status status = read_row(loader, row);
     return status == ST_OK || status == ST_RESOURCE ? status : status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
@@ -252,15 +256,19 @@ static Status load_source(Loader *loader, const DataSource *source, const char *
     const char **paths;
     size_t n;
     if (source->columns) return status_hint(status_fail(ST_CONFIG, "'%s': rows of pairs are read under their own names, without dataset_info.json", key), "name the file itself");
-    if (source->weight > 0 && source->weight != 1) return status_fail(ST_CONFIG, "'weight' has no place in '%s' of pairs", key);
     TRY(rows_expand(source->path, loader->pairs->arena, &paths, &n));
-    for (size_t i = 0; i < n; i++) {
-        size_t before = loader->pairs->n;
-        TRY(load_file(loader, source, paths[i], source->max_rows));
-        if (source->max_rows > 0 && loader->pairs->n - before >= (size_t)source->max_rows) break;
+    int64_t left = source->max_rows;
+    for (size_t i = 0; i < n && (left > 0 || source->max_rows == 0); i++) {
+        loader->n_read = 0;
+        TRY(load_file(loader, source, paths[i], left));
+        left -= loader->n_read;
     }
     return ST_OK;
 }
+
+static int32_t length_of(const void *rows, size_t i) { return (int32_t)pair_row_tokens(&((const Pairs *)rows)->rows[i]); }
+
+static void where_is(const void *rows, size_t i, Str *text) { pairs_where(rows, i, text); }
 
 static void count(Pairs *pairs) {
     pairs->tokens = pairs->trained_tokens = pairs->longest = 0;
@@ -270,21 +278,35 @@ static void count(Pairs *pairs) {
         pairs->trained_tokens += pairs->rows[i].sides[0].n_trained + pairs->rows[i].sides[1].n_trained;
         pairs->longest = MAX(pairs->longest, tokens);
     }
+    pairs->table.n = pairs->n;
+    pairs->table.longest = pairs->longest;
+    pairs->table.counts.tokens = pairs->tokens;
+    pairs->table.other = (OtherRows){pairs, length_of, where_is};
+}
+
+static Status load_sources(Loader *loader, const char *key, YamlNode node) {
+    Dataset *table = &loader->pairs->table;
+    TRY(data_sources(node, key, loader->pairs->arena, &table->sources, &table->n_sources));
+    table->source_begins = arena_zero(loader->pairs->arena, (table->n_sources + 1) * sizeof *table->source_begins);
+    if (!table->source_begins) return ST_RESOURCE;
+    for (size_t i = 0; i < table->n_sources; i++) {
+        TRY(load_source(loader, &table->sources[i], key));
+        table->source_begins[i + 1] = loader->pairs->n;
+    }
+    return ST_OK;
 }
 
 static Status load_all(Loader *loader, const char *key, YamlNode node) {
-    DataSource *sources;
-    size_t n;
-    TRY(data_sources(node, key, loader->recipe->arena, &sources, &n));
-    for (size_t i = 0; i < n; i++) TRY(load_source(loader, &sources[i], key));
+    const Pairs *pairs = loader->pairs;
+    TRY(load_sources(loader, key, node));
     count(loader->pairs);
-    if (loader->pairs->n > 0) return ST_OK;
-    status_fail(ST_INPUT, "no rows are left of '%s': %lld are longer than data.max_length", key, (long long)loader->pairs->dropped_long);
+    if (pairs->n > 0) return ST_OK;
+    status_fail(ST_INPUT, "no rows are left of '%s': %lld are longer than data.max_length, in %lld both answers are the same", key, (long long)pairs->dropped_long, (long long)pairs->dropped_same);
     return status_hint(ST_INPUT, "look at the files, or raise data.max_length");
 }
 
 Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const PairSource *source, Pairs **result) {
-    Loader loader = {.recipe = recipe, .source = source, .config = data_config(recipe, source->model, source->chat), .pairs = calloc(1, sizeof *loader.pairs)};
+    Loader loader = {.source = source, .config = data_config(recipe, source->model, source->chat), .pairs = calloc(1, sizeof *loader.pairs)};
     *result = NULL;
     if (!loader.pairs || !(loader.pairs->arena = arena_new(0))) {
         free(loader.pairs);
@@ -313,9 +335,12 @@ Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out) 
     *held_out = NULL;
     wanted = MIN(MAX(wanted, (size_t)1), pairs->n);
     if (wanted == pairs->n) return status_fail(ST_CONFIG, "'data.eval_split' leaves none of %zu rows to train on", pairs->n);
+    size_t *begins = pairs->table.source_begins, *whole = arena_zero(pairs->arena, 2 * sizeof *whole), source = 0;
+    DataSource *once = arena_zero(pairs->arena, sizeof *once);
     Pairs *out = calloc(1, sizeof *out);
     if (out) out->rows = malloc(wanted * sizeof *out->rows);
-    if (!out || !out->rows) {
+    if (!out || !out->rows || !whole || !once) {
+        if (out) free(out->rows);
         free(out);
         return status_fail(ST_RESOURCE, "out of memory for rows");
     }
@@ -323,10 +348,14 @@ Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out) 
     RngKey key = rng_key(seed, RNG_SHUFFLE, (uint64_t)1 << 52);
     for (size_t i = 0; i < pairs->n; i++) {
         bool taken = rng_permute(key, pairs->n, i) < wanted;
+        while (i == begins[source + 1]) begins[++source] = kept; /* this place was looked at already */
         if (taken) out->rows[out->n++] = pairs->rows[i];
         else pairs->rows[kept++] = pairs->rows[i];
     }
+    while (source < pairs->table.n_sources) begins[++source] = kept;
     pairs->n = kept;
+    whole[1] = out->n;
+    out->table = (Dataset){.sources = once, .source_begins = whole, .n_sources = 1};
     count(pairs);
     count(out);
     *held_out = out;

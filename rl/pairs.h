@@ -33,6 +33,8 @@ typedef struct Pairs {
     PairFile *files;
     int64_t tokens, trained_tokens, longest; /* tokens: prompts counted once */
     int64_t dropped_long, cut;
+    int64_t dropped_same;       /* both answers were the same tokens */
+    Dataset table;              /* for DataOrder and DataPlan: the rows' lengths, places and sources. The second half of a split takes each row once */
     Arena *arena;               /* NULL: rows and tokens are another's */
 } Pairs;
 /* Who reads the rows. */
@@ -44,7 +46,8 @@ typedef struct PairSource {
     const char *reader;         /* for messages: "algorithm dpo" */
 } PairSource;
 /* Preference rows: {"prompt", "chosen", "rejected"} as texts or messages, the prompt explicit or implicit, or {"prompt_ids", "chosen_ids", "rejected_ids"}; KTO: {"prompt", "completion", "label"} or
- * {"prompt_ids", "completion_ids", "label"}. ST_INPUT with file and line: no such row, an empty answer, two equal ones, an id that the model does not know; ST_CONFIG, ST_RESOURCE. */
+ * {"prompt_ids", "completion_ids", "label"}. Rows with two equal answers are left out and counted. ST_INPUT with file and line: no such row, an empty answer, an id that the model does not know; ST_CONFIG,
+ * ST_RESOURCE. */
 Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const PairSource *source, Pairs **pairs);
 /* Takes `share` of the rows (by seed) out of `pairs` into a second set, which borrows from it. */
 Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out);

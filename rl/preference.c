@@ -68,16 +68,15 @@ static Status branch_sums(PairRun *run, Tape *tape, const Model *model, double *
 
 /* Sums of both branches of each row, batch by batch in the order given, so that they don't depend on when they are asked for. */
 static Status sums_of_rows(PairRun *run, Tape *tape, const Model *model, const Pairs *pairs, const size_t *rows, const size_t *other_rows, size_t n, double *sums) {
-    size_t size = (size_t)run->recipe->train_batch_size;
     bool recording = tape_recording(tape);
     Status status = ST_OK;
     tape_record(tape, false);
-    for (size_t i = 0; i < n && status == ST_OK; i += size) {
-        size_t count = MIN(size, n - i);
+    for (size_t i = 0, count; i < n && status == ST_OK; i += count) {
+        count = pair_run_fit(run, pairs, rows + i, n - i);
         Tensor *result;
         PairBatchOptions options = {.other_rows = other_rows ? other_rows + i : NULL};
         tape_reset(tape);
-        if (interrupt_requested()) status = status_hint(status_fail(ST_INTERRUPTED, "interrupted while log-probabilities were computed"), "start again");
+        if (interrupt_requested()) status = status_hint(status_fail(ST_INTERRUPTED, "interrupted while log-probabilities were computed"), "--resume goes on");
         if (status == ST_OK) status = pair_batch_build(pairs, rows + i, count, &options, &run->batch);
         if (status == ST_OK) status = branch_sums(run, tape, model, sums + 2 * i, &result);
     }
@@ -86,11 +85,15 @@ static Status sums_of_rows(PairRun *run, Tape *tape, const Model *model, const P
     return status;
 }
 
-/* Which rows the run's steps take; in file order. */
+/* Which rows the run's steps take. */
 static Status used_rows(PairRun *run, bool *used) {
-    for (int64_t step = 0; step < MIN(run->total_steps, run->steps_per_epoch * 2); step++) { /* an epoch takes all of them */
-        size_t n = pair_run_rows(run, step);
-        for (size_t i = 0; i < n; i++) used[run->rows[i]] = true;
+    size_t found = 0, n;
+    for (int64_t step = 0; step < run->total_steps && found < run->train->n; step++) {
+        TRY(pair_run_rows(run, step, &n));
+        for (size_t i = 0; i < n; i++) {
+            found += !used[run->rows[i]];
+            used[run->rows[i]] = true;
+        }
     }
     return ST_OK;
 }
@@ -220,7 +223,7 @@ static Status pair_losses(PairRun *run, int64_t n, const Columns *c, double *los
 static void kto_losses(PairRun *run, int64_t n, const Columns *c, double *loss) {
     const Preference *p = run->context;
     KtoConfig config = {p->config.beta, run->recipe->rl_desirable_weight, run->recipe->rl_undesirable_weight, p->config.total_pairs};
-    KtoBatch batch = {n, c->chosen, c->ref_chosen, c->desirable, p->compares ? p->baseline : 0};
+    KtoBatch batch = {n, c->chosen, c->ref_chosen, c->desirable, c->weights, p->compares ? p->baseline : 0};
     KtoMetrics m;
     kto_loss(&config, &batch, c->grad_chosen, &m);
     memset(c->grad_rejected, 0, (size_t)n * sizeof *c->grad_rejected);

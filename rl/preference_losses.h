@@ -70,6 +70,7 @@ typedef struct KtoBatch {
     int64_t n;
     const double *logprobs, *ref_logprobs; /* sums */
     const bool *desirable;
+    const double *weights;      /* of completions; NULL: 1 */
     double baseline;            /* kto_baseline; 0: the loss called apo_zero_unpaired */
 } KtoBatch;
 typedef struct KtoMetrics {

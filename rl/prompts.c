@@ -11,8 +11,20 @@ typedef struct Reading {
     const DataConfig *config;
     const Tokenizer *tokenizer;
     const ModelConfig *model;
-    const char *file;
+    const char *file, *format; /* format: of the source */
+    int64_t n_read;            /* rows of the file in work */
 } Reading;
+
+/* A pair has a prompt too, but whoever hands pairs to a policy gradient has most likely taken the wrong algorithm. */
+static Status check_kind(const Reading *reading, const json_t *row) {
+    static const char *const keys[][2] = {{"chosen", "rejected"}, {"chosen_messages", "rejected_messages"}, {"chosen_ids", "rejected_ids"}};
+    const char *format = reading->format ? reading->format : reading->config->format;
+    bool pair = false;
+    for (size_t i = 0; i < COUNT_OF(keys); i++) pair |= json_object_get(row, keys[i][0]) && json_object_get(row, keys[i][1]);
+    if (!pair || (format && (strcmp(format, "prompt") == 0 || strcmp(format, "preference") == 0))) return ST_OK;
+    status_fail(ST_INPUT, "the row is a preference pair, and the algorithm learns from prompts whose answers a reward judges");
+    return status_hint(ST_INPUT, "rl.algorithm: dpo learns from pairs; with data.format: prompt their prompts alone are taken");
+}
 
 static Status check_ids(const Ids *ids, const ModelConfig *model) {
     if (ids->n == 0) return status_fail(ST_INPUT, "the prompt has no tokens");
@@ -62,7 +74,9 @@ static Status read_row(void *context, const Row *row) {
     Reading *reading = context;
     PromptRow made = {.file = reading->file, .unit = row->unit, .line = row->line};
     bool kept = false;
-    Status status = row_question(row->json, reading->config, reading->tokenizer, &made.ids);
+    reading->n_read++;
+    Status status = check_kind(reading, row->json);
+    if (status == ST_OK) status = row_question(row->json, reading->config, reading->tokenizer, &made.ids);
     if (status == ST_OK) status = check_ids(&made.ids, reading->model);
     if (status == ST_OK) status = fit_length(reading, &made.ids, &kept);
     if (status == ST_OK && kept) {
@@ -77,14 +91,31 @@ static Status read_row(void *context, const Row *row) {
 
 static Status read_source(Reading *reading, const DataSource *source) {
     const char **paths;
-    size_t n_paths, before = reading->set->n;
+    size_t n_paths;
+    int64_t left = source->max_rows;
     TRY(rows_expand(source->path, reading->set->arena, &paths, &n_paths));
-    for (size_t i = 0; i < n_paths; i++) {
-        int64_t left = source->max_rows > 0 ? source->max_rows - (int64_t)(reading->set->n - before) : 0;
-        if (source->max_rows > 0 && left <= 0) break;
+    reading->format = source->format;
+    for (size_t i = 0; i < n_paths && (left > 0 || source->max_rows == 0); i++) {
         reading->file = paths[i];
+        reading->n_read = 0;
         TRY(rows_read_as(paths[i], &(RowsConfig){left, source->separator}, read_row, reading));
+        left -= reading->n_read;
     }
+    return ST_OK;
+}
+
+static Status read_sources(Reading *reading, YamlNode node, const char *key) {
+    PromptSet *set = reading->set;
+    Dataset *table = &set->table;
+    TRY(data_sources(node, key, set->arena, &table->sources, &table->n_sources));
+    table->source_begins = arena_zero(set->arena, (table->n_sources + 1) * sizeof *table->source_begins);
+    if (!table->source_begins) return ST_RESOURCE;
+    for (size_t i = 0; i < table->n_sources; i++) {
+        if (table->sources[i].columns) return status_hint(status_fail(ST_CONFIG, "'%s': prompts are read under their own names, without dataset_info.json", key), "name the file itself");
+        TRY(read_source(reading, &table->sources[i]));
+        table->source_begins[i + 1] = set->n;
+    }
+    table->n = set->n;
     return ST_OK;
 }
 
@@ -92,14 +123,19 @@ Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const 
     *set = (PromptSet){.arena = arena_new(0)};
     if (!set->arena) return status_fail(ST_RESOURCE, "out of memory for prompts");
     DataConfig config = data_config(recipe, model, chat);
-    DataSource *sources;
-    size_t n;
-    if (!node) return status_hint(status_fail(ST_CONFIG, "'%s' is missing", key), "name a file with prompts");
-    TRY(data_sources(node, key, set->arena, &sources, &n));
-    Reading reading = {set, &config, tokenizer, model, NULL};
-    for (size_t i = 0; i < n; i++) TRY(read_source(&reading, &sources[i]));
-    return set->n > 0 ? ST_OK : status_fail(ST_INPUT, "'%s' holds no prompts", key);
+    Reading reading = {.set = set, .config = &config, .tokenizer = tokenizer, .model = model};
+    TRY(read_sources(&reading, node, key));
+    if (set->n > 0) return ST_OK;
+    status_fail(ST_INPUT, "'%s' holds no prompts", key);
+    return set->dropped ? status_hint(ST_INPUT, "%lld were longer than data.max_length", (long long)set->dropped) : ST_INPUT;
 }
+
+const PromptRow *prompts_at(const PromptSet *set, const Recipe *recipe, int64_t place) {
+    DataOrder order = {&set->table, (uint64_t)recipe->seed, recipe->data_shuffle};
+    return &set->items[data_order_place(&order, place)];
+}
+
+int64_t prompts_per_epoch(const PromptSet *set) { return data_order_count(&(DataOrder){.dataset = &set->table}, 0); }
 
 void prompts_free(PromptSet *set) {
     for (size_t i = 0; i < set->n; i++) {

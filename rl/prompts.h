@@ -16,13 +16,18 @@ typedef struct PromptSet {
     size_t n, cap;
     int64_t longest;       /* tokens */
     int64_t dropped, cut;  /* rows that were too long, by data.truncation */
-    Arena *arena;          /* file names */
+    Dataset table;         /* for DataOrder: the rows and their sources */
+    Arena *arena;          /* file names, sources */
 } PromptSet;
 
-/* All rows of data.train (or of `node`, named `key`) as questions, see row_question. Rows longer than data.max_length are treated as data.truncation says. ST_INPUT with file and line; ST_CONFIG; the caller
- * calls prompts_free in any case. */
+/* All rows of data.train (or of `node`, named `key`) as questions, see row_question. Rows longer than data.max_length are treated as data.truncation says. ST_INPUT with file and line, also for a preference
+ * pair unless data.format says that its prompt is meant; ST_CONFIG; the caller calls prompts_free in any case. */
 Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const ModelConfig *model, const Chat *chat, const Tokenizer *tokenizer, PromptSet *set);
 void prompts_free(PromptSet *set);
+/* Prompt `place` of an endless stream: epoch after epoch, each with its sources' weights, in a new order each time by data.shuffle and seed. */
+const PromptRow *prompts_at(const PromptSet *set, const Recipe *recipe, int64_t place);
+/* Prompts of the first epoch: as many as there are rows unless sources have weights. */
+int64_t prompts_per_epoch(const PromptSet *set);
 /* A number that other prompts would hardly have: of all ids and rows, in order. */
 uint64_t prompts_fingerprint(const PromptSet *set);
 

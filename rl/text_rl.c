@@ -31,7 +31,7 @@ static Status step(void *context, int64_t number, Metrics *metrics) {
     TRY(text_learn(rl, metrics));
     rl->place = place;
     rl->updates = (number + 1) * text_steps_per_rollout(rl); /* minibatches without a trained token take part in the count */
-    metric_set(metrics, "epoch", (double)place / (double)rl->prompts.n);
+    metric_set(metrics, "epoch", (double)place / (double)prompts_per_epoch(&rl->prompts));
     rl->last_reward = metric_get(metrics, "reward");
     if (number == 0) rl->first_reward = rl->last_reward;
     return text_samples_write(rl, number);
@@ -133,7 +133,7 @@ static Status open_parts(TextRl *rl) {
     rl->asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->asked);
     rl->rows = arena_zero(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations) * sizeof *rl->rows);
     if (!rl->pass.tape || !rl->asked || !rl->rows) return status_fail(ST_RESOURCE, "out of memory for the run");
-    int64_t per_epoch = ((int64_t)rl->prompts.n + r->rl_prompts_per_step - 1) / r->rl_prompts_per_step;
+    int64_t per_epoch = (prompts_per_epoch(&rl->prompts) + r->rl_prompts_per_step - 1) / r->rl_prompts_per_step;
     rl->total_steps = r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)per_epoch);
     if (rl->total_steps < 1) return status_fail(ST_CONFIG, "'train.epochs' leaves no step to do");
     TRY(recipe_optimizer(r, &rl->optimizer));

@@ -5,13 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-/* Prompt `place` of an endless stream that goes through all of them again and again, in a new order each time. */
-static const PromptRow *prompt_at(const TextRl *rl, int64_t place) {
-    int64_t n = (int64_t)rl->prompts.n, epoch = place / n, index = place % n;
-    if (rl->recipe->data_shuffle) index = (int64_t)rng_permute(rng_key((uint64_t)rl->recipe->seed, RNG_SHUFFLE, (uint64_t)epoch), (uint64_t)n, (uint64_t)index);
-    return &rl->prompts.items[index];
-}
-
 static GenerateConfig sampling(const TextRl *rl, int64_t step) {
     const Recipe *r = rl->recipe;
     return (GenerateConfig){
@@ -114,7 +107,7 @@ static void describe(const TextRl *rl, Metrics *metrics) {
 
 /* Samples and judges `n` prompts from *place on. `asked` of them were asked in this step before: what a completion is follows from the step and its prompt's number in it alone. */
 static Status one_round(TextRl *rl, const GenerateConfig *config, int64_t n, int64_t asked, int64_t *place) {
-    for (int64_t i = 0; i < n; i++) rl->asked[i] = prompt_at(rl, (*place)++);
+    for (int64_t i = 0; i < n; i++) rl->asked[i] = prompts_at(&rl->prompts, rl->recipe, (*place)++);
     TRY(experience_sample(rl->model, rl->tokenizer, rl->asked, (size_t)n, (uint64_t)asked, config, &rl->round));
     TRY(judge(rl, &rl->round));
     add_round(&rl->sampled, &rl->round);
