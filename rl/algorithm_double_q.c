@@ -15,7 +15,7 @@ static void learn(Learner *learner, const Step *step) {
 }
 
 static Status open(Learner *learner) {
-    TRY(tabular_open(learner, sizeof(DoubleQ), ACTION_VALUES, "alpha alpha_schedule"));
+    TRY(tabular_open(learner, sizeof(DoubleQ), ACTION_VALUES));
     DoubleQ *self = learner->self;
     self->t.Q2 = &self->Q2;
     return values_new(learner, self->t.A, &self->Q2);
@@ -37,5 +37,6 @@ static void keep(Learner *learner, Keeper *keeper) {
 
 const Algorithm algorithm_double_q = {
     .name = "double_q", .help = "double Q-learning on tables or tiles (van Hasselt 2010)", .tabular = true, .discrete = true,
+    .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES,
     .open = open, .update = update, .act = tabular_act, .policy = policy, .keep = keep, .values = tabular_values,
 };

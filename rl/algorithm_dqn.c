@@ -1,5 +1,7 @@
 /* Deep Q-networks: Q-learning with a network on transitions drawn from memory, against a target copy that lags behind. Source: Mnih et al. 2015, Nature 518, algorithm 1; double: arXiv 1509.06461;
  * dueling: arXiv 1511.06581; prioritised: arXiv 1511.05952; several steps: arXiv 1710.02298. */
+#include <math.h>
+
 #include "rl/heads.h"
 #include "rl/q_network.h"
 
@@ -107,8 +109,8 @@ static Status make(Learner *learner, Dqn *dqn) {
     TRY(q_loss_init(&dqn->loss, recipe->train_batch_size, env->action.n, arena));
     dqn->loss.double_q = recipe->rl_double_q;
     dqn->loss.huber = recipe->rl_huber;
-    dqn->tau = recipe_given(recipe, "rl.tau") ? recipe->rl_tau : 1;
-    dqn->target_every = recipe_given(recipe, "rl.target_every") ? recipe->rl_target_every : 500;
+    dqn->tau = isnan(recipe->rl_tau) ? 1 : recipe->rl_tau;
+    dqn->target_every = recipe->rl_target_every > 0 ? recipe->rl_target_every : 500;
     dqn->actions = arena_zero(arena, (size_t)env->copies * sizeof *dqn->actions);
     dqn->tape = tape_new(device_cpu(), DT_F32, 0);
     return dqn->actions && dqn->tape ? ST_OK : status_fail(ST_RESOURCE, "out of memory for dqn");
@@ -136,10 +138,11 @@ static void keep(Learner *learner, Keeper *keeper) {
     keep_optimizer(keeper, &dqn->Q.params);
     keep_copy(keeper, "target/", &dqn->target.params);
     keep_count(keeper, "optimizer_steps", &dqn->optimizer_steps);
-    replay_keep(&dqn->D, keeper);
+    replay_keep(&dqn->D, learner, keeper);
 }
 
 const Algorithm algorithm_dqn = {
     .name = "dqn", .help = "deep Q-networks: replay, target copy; double, dueling, prioritised, n steps (Nature 518, 529)", .discrete = true,
+    .keys = KEYS_OF_REPLAY "epsilon_start epsilon_end epsilon_fraction huber double_q dueling prioritized priority_alpha priority_beta",
     .open = open, .update = update, .act = act, .policy = policy, .keep = keep, .close = close,
 };

@@ -34,7 +34,7 @@ static void learn(Learner *learner, const Step *step) {
 }
 
 static Status open(Learner *learner) {
-    TRY(tabular_open(learner, sizeof(DynaQ), ACTION_VALUES, "alpha alpha_schedule planning_steps"));
+    TRY(tabular_open(learner, sizeof(DynaQ), ACTION_VALUES));
     TRY(need_numbered_states(learner, "dyna_q"));
     DynaQ *self = learner->self;
     size_t n = (size_t)(self->t.Q.n * self->t.A);
@@ -63,5 +63,6 @@ static void keep(Learner *learner, Keeper *keeper) {
 
 const Algorithm algorithm_dyna_q = {
     .name = "dyna_q", .help = "Dyna-Q: Q-learning with rl.planning_steps from a learned model a step (Sutton 1990)", .tabular = true, .discrete = true,
+    .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES "planning_steps",
     .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep, .values = tabular_values,
 };

@@ -33,7 +33,7 @@ static void learn(Learner *learner, const Step *step) {
 
 static Status open(Learner *learner) {
     const Recipe *recipe = learner->recipe;
-    TRY(tabular_open(learner, sizeof(MonteCarlo), recipe->rl_policy ? STATE_VALUES : ACTION_VALUES, "alpha alpha_schedule policy visits max_episode"));
+    TRY(tabular_open(learner, sizeof(MonteCarlo), recipe->rl_policy ? STATE_VALUES : ACTION_VALUES));
     MonteCarlo *mc = learner->self;
     if (strcmp(recipe->rl_visits, "first") == 0) {
         TRY(need_numbered_states(learner, "rl.visits: first"));
@@ -53,5 +53,6 @@ static void keep(Learner *learner, Keeper *keeper) {
 
 const Algorithm algorithm_mc = {
     .name = "mc", .help = "Monte Carlo, first or every visit (rl.visits): values of a given policy (rl.policy), or control", .tabular = true, .discrete = true,
+    .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES "policy visits max_episode",
     .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep, .values = tabular_values,
 };

@@ -51,7 +51,7 @@ static Status check_coverage(const Recipe *recipe) {
 
 static Status open(Learner *learner) {
     const Recipe *recipe = learner->recipe;
-    TRY(tabular_open(learner, sizeof(OffPolicy), ACTION_VALUES, "policy importance max_episode"));
+    TRY(tabular_open(learner, sizeof(OffPolicy), ACTION_VALUES));
     TRY(need_numbered_states(learner, "off_policy_mc"));
     TRY(check_coverage(recipe));
     OffPolicy *self = learner->self;
@@ -73,5 +73,6 @@ static void keep(Learner *learner, Keeper *keeper) {
 
 const Algorithm algorithm_off_policy_mc = {
     .name = "off_policy_mc", .help = "Monte Carlo by importance sampling (rl.importance): values of a given policy (rl.policy), or control", .tabular = true, .discrete = true,
+    .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING "policy importance max_episode",
     .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep, .values = tabular_values,
 };

@@ -44,5 +44,6 @@ static Status open(Learner *learner) { return actor_critic_open(learner, true); 
 
 const Algorithm algorithm_ppo = {
     .name = "ppo", .help = "proximal policy optimisation with clip, GAE and a learned value (arXiv 1707.06347)", .discrete = true, .box = true,
+    .keys = KEYS_OF_ROLLOUTS "gae_lambda num_iterations num_minibatches clip clip_value target_kl",
     .open = open, .update = update, .act = actor_critic_act, .policy = actor_critic_policy, .keep = actor_critic_keep, .close = actor_critic_close,
 };

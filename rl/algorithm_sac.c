@@ -285,10 +285,11 @@ static Status make_networks(Learner *learner, Sac *sac) {
     return optimizer_init(&sac->stepper.optimizer, &sac->critics.params, arena);
 }
 
-/* A given rl.ent_coef stays; else log alpha begins at 0 and is learned. */
+/* An rl.ent_coef above 0 stays; else log alpha begins at 0 and is learned. */
 static Status make_price(Learner *learner, Sac *sac) {
-    if (recipe_given(learner->recipe, "rl.ent_coef")) return ST_OK;
-    sac->target_entropy = recipe_given(learner->recipe, "rl.target_entropy") ? learner->recipe->rl_target_entropy : -(double)sac->size;
+    if (learner->recipe->rl_ent_coef > 0) return ST_OK;
+    double wanted = learner->recipe->rl_target_entropy;
+    sac->target_entropy = isnan(wanted) ? -(double)sac->size : wanted;
     sac->log_alpha = tensor_new(learner->arena, device_cpu(), DT_F32, 1, (int64_t[]){1});
     Param *param = sac->log_alpha ? params_add(&sac->price_params, "log_ent_coef", sac->log_alpha, PARAM_BASE) : NULL;
     if (!param) return ST_RESOURCE;
@@ -329,8 +330,8 @@ static Status make(Learner *learner, Sac *sac) {
     sac->n = recipe->train_batch_size;
     sac->width = space_width(&env->observation);
     sac->size = env->action.size;
-    sac->tau = recipe_given(recipe, "rl.tau") ? recipe->rl_tau : 0.005;
-    sac->target_every = recipe_given(recipe, "rl.target_every") ? recipe->rl_target_every : 1;
+    sac->tau = isnan(recipe->rl_tau) ? 0.005 : recipe->rl_tau;
+    sac->target_every = recipe->rl_target_every > 0 ? recipe->rl_target_every : 1;
     ReplayConfig replay = {
         .capacity = MIN(recipe->rl_buffer_size, MAX(learner->total_steps, 1)), .copies = env->copies, .observation_size = env->observation.size, .action_size = sac->size,
         .n_step = recipe->rl_n_step, .gamma = recipe->rl_gamma,
@@ -371,10 +372,11 @@ static void keep(Learner *learner, Keeper *keeper) {
     keep_optimizer(keeper, &sac->critics.params);
     keep_optimizer(keeper, &sac->price_params);
     keep_count(keeper, "optimizer_steps", &sac->optimizer_steps);
-    replay_keep(&sac->D, keeper);
+    replay_keep(&sac->D, learner, keeper);
 }
 
 const Algorithm algorithm_sac = {
     .name = "sac", .help = "soft actor-critic with twin critics and a learned price of entropy (arXiv 1812.05905)", .box = true,
+    .keys = KEYS_OF_REPLAY "ent_coef target_entropy",
     .open = open, .update = update, .act = act, .policy = policy, .keep = keep, .close = close,
 };

@@ -26,7 +26,7 @@ static void learn_lambda(Learner *learner, const Step *step) {
 }
 
 static Status open(Learner *learner) {
-    TRY(tabular_open(learner, sizeof(Sarsa), ACTION_VALUES, "alpha alpha_schedule n_step lambda traces"));
+    TRY(tabular_open(learner, sizeof(Sarsa), ACTION_VALUES));
     Sarsa *self = learner->self;
     return steps_open(learner, &self->memory, &self->traces);
 }
@@ -45,5 +45,6 @@ static void keep(Learner *learner, Keeper *keeper) {
 
 const Algorithm algorithm_sarsa = {
     .name = "sarsa", .help = "Sarsa on a table or tiles: one step, n steps (rl.n_step) or traces (rl.lambda)", .tabular = true, .discrete = true,
+    .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES "n_step lambda traces",
     .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep, .values = tabular_values,
 };

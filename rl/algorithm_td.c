@@ -23,7 +23,7 @@ static void learn_lambda(Learner *learner, const Step *step) {
 }
 
 static Status open(Learner *learner) {
-    TRY(tabular_open(learner, sizeof(Td), STATE_VALUES, "alpha alpha_schedule n_step lambda traces policy"));
+    TRY(tabular_open(learner, sizeof(Td), STATE_VALUES));
     Td *self = learner->self;
     return steps_open(learner, &self->memory, &self->traces);
 }
@@ -42,5 +42,6 @@ static void keep(Learner *learner, Keeper *keeper) {
 
 const Algorithm algorithm_td = {
     .name = "td", .help = "values of a given policy by TD(0), n-step TD (rl.n_step) or TD(lambda) (rl.lambda)", .tabular = true, .discrete = true,
+    .keys = KEYS_OF_TABLES KEYS_OF_STEP_SIZES "n_step lambda traces policy",
     .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep, .values = tabular_values,
 };

@@ -165,6 +165,7 @@ static Status learn_begin(Learn *learn, LearnResult *result) {
     const LearnConfig *config = learn->config;
     bool finished = false;
     if (learn->recipe->rl_total_steps < 1) return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "say how many steps of the environment the run may take");
+    TRY(environment_keys_check(learn->recipe, learn->recipe->rl_algorithm));
     if (!config->dry_run) TRY(run_check(learn->recipe, config->resume, &finished));
     if (!finished) TRY(learner_new(learn->recipe, learn->recipe->rl_num_envs, &learn->learner));
     if (!config->dry_run) TRY(run_open(learn->recipe, config->resume, &learn->run));

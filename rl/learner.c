@@ -20,10 +20,12 @@ const Algorithm *algorithm_find(const char *name) {
 
 /* ---- what is kept ---- */
 
+bool learner_resumes_episodes(const Learner *learner) { return !env_is_remote(learner->env); }
+
 static void keep_environment(Learner *learner, Keeper *keeper) {
     Env *env = learner->env;
     keep_bytes(keeper, "env/counts", env->counts, (size_t)env->copies * sizeof *env->counts);
-    if (env_is_remote(env)) return; /* its episodes begin anew in the program that a resumed run starts */
+    if (!learner_resumes_episodes(learner)) return;
     keep_f64(keeper, "env/states", env->states, env->copies * env->state_size);
     keep_f64(keeper, "env/observations", env->observations, env->copies * env->observation.size);
     keep_bytes(keeper, "env/lengths", env->lengths, (size_t)env->copies * sizeof *env->lengths);

@@ -14,6 +14,7 @@
 #define TUNE_LEARNER_H
 
 #include "lib/train/loop.h"
+#include "rl/algorithm_keys.h"
 #include "rl/env.h"
 #include "rl/mdp.h"
 
@@ -25,6 +26,7 @@ typedef struct Algorithm {
     const char *help;      /* one line, with the source */
     bool tabular;          /* learns a table of numbered states, or of tiles (rl.tilings) */
     bool discrete, box;    /* the actions that it can choose */
+    const char *keys;      /* of the recipe that it reads, beside those that all do (algorithm_keys.h) */
     /* Makes learner->self in learner->arena, from learner->recipe and learner->env. ST_CONFIG for keys that don't go together. */
     Status (*open)(Learner *learner);
     /* Some environment steps and what is learned from them; the same bits for any number of threads. */
@@ -84,6 +86,8 @@ double learner_progress(const Learner *learner);
 double learner_linear(const Learner *learner, double start, double end, double share);
 /* Draws of this update: number i is the same whatever else was drawn. `stream`: RNG_SAMPLE, RNG_EXPLORE, RNG_SHUFFLE... */
 RngKey learner_key(const Learner *learner, RngStream stream, uint64_t number);
+/* Whether a resumed run goes on in the middle of episodes. false: they begin anew in the program that it starts, and what belongs to the old ones must not be kept. */
+bool learner_resumes_episodes(const Learner *learner);
 /* All that a checkpoint holds. */
 void learner_keep(Learner *learner, Keeper *keeper);
 

@@ -10,7 +10,7 @@
 #include "rl/reference.h"
 
 static const PairAlgorithm algorithms[] = {
-#define PAIR_ALGORITHM(name, loss, beta, help) {#name, loss, help, beta},
+#define PAIR_ALGORITHM(name, loss, beta, keys, help) {#name, loss, keys, help, beta},
 #include "rl/pair_algorithms.def"
 #undef PAIR_ALGORITHM
 };
@@ -20,6 +20,8 @@ const PairAlgorithm *preference_algorithm(const char *name) {
         if (strcmp(algorithms[i].name, name) == 0) return &algorithms[i];
     return NULL;
 }
+
+const PairAlgorithm *preference_algorithm_at(size_t i) { return i < COUNT_OF(algorithms) ? &algorithms[i] : NULL; }
 
 typedef struct Preference {
     const PairAlgorithm *algorithm;
@@ -337,6 +339,7 @@ Status preference_run(const PairRunConfig *config, TrainResult *result) {
     Preference p = {.algorithm = preference_algorithm(config->recipe->rl_algorithm)};
     char reader[64];
     ASSERT(p.algorithm, "'%s' does not learn from pairs", config->recipe->rl_algorithm);
+    TRY(pair_keys_check(config->recipe, p.algorithm->name));
     TRY(configure(config->recipe, &p));
     snprintf(reader, sizeof reader, "algorithm '%s'", p.algorithm->name);
     PairObjective objective = {.reader = reader, .unpaired = !p.loss, .open = open_reference, .begin = begin, .batch = batch_loss, .write_metrics = write_metrics};

@@ -7,10 +7,12 @@
 #ifndef TUNE_PREFERENCE_H
 #define TUNE_PREFERENCE_H
 
+#include "rl/algorithm_keys.h"
 #include "rl/pair_run.h"
 
-typedef struct PairAlgorithm { const char *name, *loss, *help; double beta; } PairAlgorithm;
+typedef struct PairAlgorithm { const char *name, *loss, *keys, *help; double beta; } PairAlgorithm;
 const PairAlgorithm *preference_algorithm(const char *name); /* a row of pair_algorithms.def; NULL: none */
+const PairAlgorithm *preference_algorithm_at(size_t i);              /* NULL behind the last */
 /* output/adapter/ or output/model/, metrics.jsonl, checkpoints/. ST_CONFIG: a loss_type that the algorithm doesn't have, a beta of 0; else as pair_run. */
 Status preference_run(const PairRunConfig *config, TrainResult *result);
 

@@ -66,19 +66,24 @@ Status replay_check(const Replay *r) {
     return fine ? ST_OK : status_fail(ST_INPUT, "the checkpoint's replay is damaged: %lld transitions, room for %lld", (long long)r->size, (long long)c->capacity);
 }
 
-void replay_keep(Replay *r, Keeper *keeper) {
+static void keep_windows(Replay *r, Keeper *keeper) {
     const ReplayConfig *c = &r->config;
     int64_t window = c->copies * c->n_step;
-    keep_f32(keeper, "replay/observations", r->observations, c->capacity * c->observation_size);
-    keep_f32(keeper, "replay/next_observations", r->next_observations, c->capacity * c->observation_size);
-    keep_f32(keeper, "replay/actions", r->actions, c->capacity * c->action_size);
-    keep_f64(keeper, "replay/rewards", r->rewards, c->capacity);
-    keep_f64(keeper, "replay/discounts", r->discounts, c->capacity);
     keep_f32(keeper, "replay/window_observations", r->window_observations, window * c->observation_size);
     keep_f32(keeper, "replay/window_actions", r->window_actions, window * c->action_size);
     keep_f64(keeper, "replay/window_rewards", r->window_rewards, window);
     keep_bytes(keeper, "replay/window_begin", r->window_begin, (size_t)c->copies * sizeof *r->window_begin);
     keep_bytes(keeper, "replay/window_length", r->window_length, (size_t)c->copies * sizeof *r->window_length);
+}
+
+void replay_keep(Replay *r, const Learner *learner, Keeper *keeper) {
+    const ReplayConfig *c = &r->config;
+    keep_f32(keeper, "replay/observations", r->observations, c->capacity * c->observation_size);
+    keep_f32(keeper, "replay/next_observations", r->next_observations, c->capacity * c->observation_size);
+    keep_f32(keeper, "replay/actions", r->actions, c->capacity * c->action_size);
+    keep_f64(keeper, "replay/rewards", r->rewards, c->capacity);
+    keep_f64(keeper, "replay/discounts", r->discounts, c->capacity);
+    if (learner_resumes_episodes(learner)) keep_windows(r, keeper);
     keep_count(keeper, "replay_size", &r->size);
     keep_count(keeper, "replay_next", &r->next);
     if (!c->prioritised) return;

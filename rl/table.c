@@ -205,43 +205,6 @@ Status tabular_act(Learner *learner, const double *observations, int64_t n, bool
 
 /* ---- opening ---- */
 
-/* Keys that only some of the algorithms know. */
-static const struct { const char *name, *who; } special_keys[] = {
-    {"n_step", "td and sarsa look several steps ahead"},
-    {"lambda", "td and sarsa have eligibility traces"},
-    {"traces", "td and sarsa have eligibility traces"},
-    {"policy", "td, mc and off_policy_mc judge a given policy"},
-    {"visits", "mc takes the first visit or every visit"},
-    {"importance", "off_policy_mc weighs returns by their importance"},
-    {"max_episode", "mc and off_policy_mc remember episodes"},
-    {"planning_steps", "dyna_q learns from a model"},
-    {"alpha", "off_policy_mc takes means"},
-    {"alpha_schedule", "off_policy_mc takes means"},
-};
-
-static bool has_word(const char *words, const char *word) {
-    size_t n = strlen(word);
-    for (const char *at = words; (at = strstr(at, word)); at += n)
-        if ((at == words || at[-1] == ' ') && (at[n] == ' ' || !at[n])) return true;
-    return false;
-}
-
-/* The recipe of a run spells out every key, so it is the value that counts. */
-static Status check_keys(const Learner *learner, const char *keys) {
-    Recipe *defaults;
-    Status status = ST_OK;
-    TRY(recipe_read(NULL, NULL, 0, &defaults));
-    for (size_t i = 0; i < COUNT_OF(special_keys) && status == ST_OK; i++) {
-        char dotted[64];
-        snprintf(dotted, sizeof dotted, "rl.%s", special_keys[i].name);
-        if (has_word(keys, special_keys[i].name) || recipe_same(learner->recipe, defaults, dotted)) continue;
-        status_fail(ST_CONFIG, "algorithm '%s' does not take '%s'", learner->algorithm->name, dotted);
-        status = status_hint(ST_CONFIG, "%s", special_keys[i].who);
-    }
-    recipe_free(defaults);
-    return status;
-}
-
 static Schedule schedule_named(const char *name) {
     static const char *const names[] = {[CONSTANT] = "constant", [LINEAR] = "linear", [EXPONENTIAL] = "exponential", [VISITS] = "visits", [HARMONIC] = "harmonic"};
     size_t i = 0;
@@ -301,15 +264,15 @@ Status steps_open(Learner *learner, Memory *memory, Traces *traces) {
     return recipe->rl_n_step > 1 ? memory_open(learner, recipe->rl_n_step, memory) : ST_OK;
 }
 
-Status tabular_open(Learner *learner, size_t size, Judged judged, const char *keys) {
+Status tabular_open(Learner *learner, size_t size, Judged judged) {
     const Env *env = learner->env;
     const Recipe *recipe = learner->recipe;
     Tabular *t = learner->self = arena_zero(learner->arena, size);
     if (!t) return ST_RESOURCE;
-    TRY(check_keys(learner, keys));
     t->recipe = recipe;
     t->A = env->action.n;
     t->copies = env->copies;
+    t->resumes_episodes = learner_resumes_episodes(learner);
     t->gamma = recipe->rl_gamma;
     t->alpha_schedule = schedule_named(recipe->rl_alpha_schedule);
     t->epsilon_schedule = schedule_named(recipe->rl_epsilon_schedule);
@@ -347,7 +310,7 @@ void tabular_policy(Learner *learner, Keeper *keeper) {
 void tabular_keep(Learner *learner, Keeper *keeper) {
     const Tabular *t = learner->self;
     values_keep_visits(keeper, "visits", &t->Q);
-    keep_f64(keeper, "actions", t->actions, t->copies);
+    if (t->resumes_episodes) keep_f64(keeper, "actions", t->actions, t->copies);
 }
 
 static double learned_value(const Tabular *t, int64_t s) {

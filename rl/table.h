@@ -60,6 +60,7 @@ typedef struct Tabular {
     Schedule alpha_schedule, epsilon_schedule;
     Features features;
     int64_t A, copies;
+    bool resumes_episodes;  /* learner_resumes_episodes */
     Values Q;               /* action values, or V (A = 1) where a given policy is judged */
     Values *Q2;             /* behaviour goes by Q + Q2; NULL: by Q */
     double *pi;             /* (n, A): the given policy that it behaves by; NULL: epsilon-soft on the values */
@@ -76,9 +77,8 @@ typedef struct Tabular {
 } Tabular;
 
 typedef enum Judged { ACTION_VALUES, STATE_VALUES } Judged;
-/* Makes learner->self, `size` bytes that begin with a Tabular. `keys`: those of the keys that only some algorithms know which this one takes, "n_step lambda"; any other that is given is ST_CONFIG,
- * as are a policy file that does not fit and tiles that can't be. */
-Status tabular_open(Learner *learner, size_t size, Judged judged, const char *keys);
+/* Makes learner->self, `size` bytes that begin with a Tabular. ST_CONFIG: a policy file that does not fit, tiles that can't be. */
+Status tabular_open(Learner *learner, size_t size, Judged judged);
 /* rl.num_steps steps of every copy, each handed to `learn`. */
 Status tabular_update(Learner *learner, void (*learn)(Learner *learner, const Step *step));
 /* The table's parts of an Algorithm. */

@@ -3,12 +3,14 @@
 #define TUNE_TEXT_ALGORITHM_H
 
 #include "rl/advantages.h"
+#include "rl/algorithm_keys.h"
 #include "rl/experience.h"
 #include "rl/policy_losses.h"
 
 typedef struct TextAlgorithm {
     const char *name;        /* rl.algorithm */
     const char *help;        /* one line, with the source */
+    const char *keys;        /* of the recipe that it reads, beside those that all do (algorithm_keys.h) */
     const char *loss;        /* a line of policy_losses.def */
     int64_t least_group;     /* completions that a prompt must have */
     bool compares;           /* only differences of rewards within a group count: a group whose rewards are all equal teaches nothing */

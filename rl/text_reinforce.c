@@ -9,4 +9,5 @@ static void advantages(const Recipe *recipe, GroupScale scale, Experience *e) {
 
 const TextAlgorithm text_reinforce = {
     .name = "reinforce", .help = "rewards less their mean, times the gradient of the log-probability (Williams 1992)", .loss = "reinforce", .least_group = 1, .scale = SCALE_NONE, .advantages = advantages,
+    .keys = "scale_rewards",
 };

@@ -13,4 +13,5 @@ static void advantages(const Recipe *recipe, GroupScale scale, Experience *e) {
 const TextAlgorithm text_reinforce_plus_plus = {
     .name = "reinforce++", .help = "returns of tokens less KL, normalised over the batch (arXiv 2501.03262)", .loss = "reinforce_plus_plus", .least_group = 1, .token_kl = true, .scale = SCALE_BATCH,
     .advantages = advantages,
+    .keys = "gamma clip clip_high",
 };

@@ -82,6 +82,7 @@ static Status choose_algorithm(TextRl *rl) {
         status_fail(ST_CONFIG, "'rl.algorithm: %s' needs an environment", r->rl_algorithm);
         return status_hint(ST_CONFIG, "give rl.env, or an algorithm for text such as grpo, rloo, reinforce++");
     }
+    TRY(text_keys_check(r, r->rl_algorithm));
     if (r->rl_num_generations < rl->algorithm->least_group) {
         status_fail(ST_CONFIG, "algorithm '%s' compares completions of the same prompt, and rl.num_generations is %lld", r->rl_algorithm, (long long)r->rl_num_generations);
         return status_hint(ST_CONFIG, "take at least %lld", (long long)rl->algorithm->least_group);

@@ -10,4 +10,5 @@ static void advantages(const Recipe *recipe, GroupScale scale, Experience *e) {
 
 const TextAlgorithm text_rloo = {
     .name = "rloo", .help = "rewards less the mean of the group's others (arXiv 2402.14740)", .loss = "rloo", .least_group = 2, .compares = true, .scale = SCALE_NONE, .advantages = advantages,
+    .keys = "clip clip_high",
 };

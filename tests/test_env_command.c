@@ -1,5 +1,5 @@
 /* Environments that are programs. The program is this test itself, called with --play and how it behaves. */
-#include "rl/env.h"
+#include "rl/learn.h"
 #include "tests/check.h"
 
 #include <math.h>
@@ -397,6 +397,76 @@ static void recipes_mistakes_are_named(void **state) {
     }
 }
 
+/* ---- runs that are resumed ---- */
+
+/* A run of an algorithm on the program with three steps an episode; `settings` are more of the recipe, between blanks. */
+static Recipe *run_on_player(const char *name, const char *settings, int64_t total_steps) {
+    char texts[4][700], copy[300];
+    const char *all[20];
+    size_t n = 0;
+    Recipe *recipe;
+    snprintf(texts[n], sizeof texts[n], "rl.env={command: ['%s', --play, discrete, x]}", self), n++;
+    snprintf(texts[n], sizeof texts[n], "output=%s", temp_file(folder, name)), n++;
+    snprintf(texts[n], sizeof texts[n], "rl.total_steps=%lld", (long long)total_steps), n++;
+    for (size_t i = 0; i < n; i++) all[i] = texts[i];
+    snprintf(copy, sizeof copy, "%s", settings);
+    for (char *word = strtok(copy, " "); word; word = strtok(NULL, " ")) all[n++] = word;
+    check_ok(recipe_read(NULL, all, n, &recipe));
+    return recipe;
+}
+
+static void interrupt_after_two_steps(void *context, const LearnProgress *progress) {
+    (void)context;
+    if (progress->steps == 2) interrupt_request();
+}
+
+/* TD(1) on states that give 1.25, 2.25, 3.25. Interrupted after S0 -> S1 -> S2: V(S0) = 0.625 + 1.125, V(S1) = 1.125. The restarted program begins at S0 again: V(S0) moves by half of 1.25 + V(S1) - V(S0), and
+ * what was visited in the episode that is lost does not. */
+static void a_resumed_run_begins_new_episodes(void **state) {
+    (void)state;
+    Recipe *recipe = run_on_player("td", "rl.algorithm=td rl.num_envs=1 rl.num_steps=1 rl.lambda=1 rl.alpha=0.5", 3);
+    LearnResult result;
+    check_status(learn_run(&(LearnConfig){.recipe = recipe, .on_progress = interrupt_after_two_steps}, &result), ST_INTERRUPTED);
+    interrupt_clear();
+    check_ok(learn_run(&(LearnConfig){.recipe = recipe, .resume = true}, &result));
+    Learner *learner;
+    Keeper policy = {.arena = arena_new(0)};
+    check_ok(learner_new(recipe, 1, &learner));
+    learner->algorithm->policy(learner, &policy);
+    check_ok(tensors_load(temp_file(temp_file(folder, "td"), "policy.safetensors"), policy.items, policy.n));
+    const double want[4] = {1.75 + 0.5 * (1.25 + 1.125 - 1.75), 1.125, 0, 0};
+    double V[4];
+    tensor_read(policy.items[0].tensor, V);
+    check_close_f64("V", V, want, 4, 1e-12, 0);
+    arena_free(policy.arena);
+    learner_free(learner);
+    recipe_free(recipe);
+}
+
+/* Nothing that belongs to episodes of the old program is written down, by any algorithm. */
+static void running_episodes_are_not_kept(void **state) {
+    (void)state;
+    static const char *const runs[] = {
+        "rl.algorithm=sarsa rl.lambda=0.5", "rl.algorithm=sarsa rl.n_step=2", "rl.algorithm=td rl.n_step=2", "rl.algorithm=mc", "rl.algorithm=off_policy_mc", "rl.algorithm=dqn rl.n_step=3",
+        "rl.algorithm=ppo rl.normalize_rewards=true",
+    };
+    static const char *const episodes[] = {"traces/", "memory/", "actions", "replay/window", "return/sums", "env/states", "env/observations", "env/lengths", "env/returns"};
+    for (size_t i = 0; i < COUNT_OF(runs); i++) {
+        Recipe *recipe = run_on_player("none", runs[i], 10);
+        Learner *learner;
+        Keeper keeper = {.arena = arena_new(0)};
+        check_ok(learner_new(recipe, 2, &learner));
+        learner_keep(learner, &keeper);
+        check_ok(keeper.status);
+        for (size_t k = 0; k < keeper.n; k++)
+            for (size_t e = 0; e < COUNT_OF(episodes); e++)
+                if (text_starts_with(keeper.items[k].name, episodes[e])) fail_msg("%s keeps '%s'", runs[i], keeper.items[k].name);
+        arena_free(keeper.arena);
+        learner_free(learner);
+        recipe_free(recipe);
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc > 2 && strcmp(argv[1], "--play") == 0) return play(argv[2], argc > 3 ? argv[3] : "");
     self = argv[0];
@@ -406,7 +476,7 @@ int main(int argc, char **argv) {
     const struct CMUnitTest tests[] = {
         TEST(episodes_go_on), TEST(ended_copies_rest), TEST(discrete_spaces_and_limits), TEST(observations_may_be_wide_and_stderr_loud), TEST(a_goodbye_is_said), TEST(a_crash_is_survived),
         TEST(too_many_crashes_are_an_error), TEST(a_hang_is_noticed), TEST(wrong_answers_are_shown), TEST(what_does_not_start_is_said), TEST(recipes_name_environments),
-        TEST(recipes_mistakes_are_named),
+        TEST(recipes_mistakes_are_named), TEST(a_resumed_run_begins_new_episodes), TEST(running_episodes_are_not_kept),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,6 +1,9 @@
 /* Runs on environments: each algorithm of the table, with each kind of action that it chooses, gives the same bytes whether it was interrupted or not and for any number of threads;
  * what does not fit is refused by name. */
+#include "lib/train/keys.h"
 #include "rl/learn.h"
+#include "rl/preference.h"
+#include "rl/text_algorithm.h"
 #include "tests/check.h"
 
 #include <omp.h>
@@ -126,21 +129,46 @@ static void every_algorithm_resumes_to_the_same_bytes(void **state) {
 
 static void what_does_not_fit_is_named(void **state) {
     (void)state;
-    static const struct { const char *settings[3]; const char *message; } faults[] = {
-        {{"rl.algorithm=q_learning", "rl.env=CartPole-v1", "rl.total_steps=10"}, "algorithm 'q_learning' keeps a table of states, and the observations of environment 'CartPole-v1' are real numbers"},
-        {{"rl.algorithm=q_learning", "rl.env=Pendulum-v1", "rl.total_steps=10"}, "algorithm 'q_learning' does not fit environment 'Pendulum-v1': its actions are real numbers"},
-        {{"rl.algorithm=q_learning", "rl.env=CartPole-v0", "rl.total_steps=10"}, "unknown environment 'CartPole-v0'"},
-        {{"rl.algorithm=q_learning", "rl.env=WindyGridworld", "output=x"}, "'rl.total_steps' is missing"},
-        {{"rl.algorithm=q_learning", "rl.total_steps=10", "output=x"}, "'rl.env' is missing"},
-        {{"rl.algorithm=grpo", "rl.env=CartPole-v1", "rl.total_steps=10"}, "'rl.algorithm' is 'grpo', which does not learn from an environment"},
+    static const struct { const char *settings[4]; const char *message; } faults[] = {
+        {{"rl.algorithm=q_learning", "rl.env=CartPole-v1", "rl.total_steps=10", "rl.gamma=1"}, "algorithm 'q_learning' keeps a table of states, and the observations of environment 'CartPole-v1' are real numbers"},
+        {{"rl.algorithm=q_learning", "rl.env=Pendulum-v1", "rl.total_steps=10", "rl.gamma=1"}, "algorithm 'q_learning' does not fit environment 'Pendulum-v1': its actions are real numbers"},
+        {{"rl.algorithm=q_learning", "rl.env=CartPole-v0", "rl.total_steps=10", "rl.gamma=1"}, "unknown environment 'CartPole-v0'"},
+        {{"rl.algorithm=q_learning", "rl.env=WindyGridworld", "output=x", "rl.gamma=1"}, "'rl.total_steps' is missing"},
+        {{"rl.algorithm=q_learning", "rl.total_steps=10", "output=x", "rl.gamma=1"}, "'rl.env' is missing"},
+        {{"rl.algorithm=grpo", "rl.env=CartPole-v1", "rl.total_steps=10", "rl.gamma=1"}, "'rl.algorithm' is 'grpo', which does not learn from an environment"},
+        {{"rl.algorithm=q_learning", "rl.env=Taxi-v3", "rl.total_steps=10", "rl.lambda=0.5"}, "algorithm 'q_learning' on environments does not take 'rl.lambda'"},
+        {{"rl.algorithm=expected_sarsa", "rl.env=Taxi-v3", "rl.total_steps=10", "rl.n_step=2"}, "algorithm 'expected_sarsa' on environments does not take 'rl.n_step'"},
+        {{"rl.algorithm=sarsa", "rl.env=Taxi-v3", "rl.total_steps=10", "rl.policy=uniform"}, "algorithm 'sarsa' on environments does not take 'rl.policy'"},
+        {{"rl.algorithm=off_policy_mc", "rl.env=Taxi-v3", "rl.total_steps=10", "rl.alpha=0.2"}, "algorithm 'off_policy_mc' on environments does not take 'rl.alpha'"},
+        {{"rl.algorithm=td", "rl.env=Taxi-v3", "rl.total_steps=10", "policy.hidden=[8]"}, "algorithm 'td' on environments does not take 'policy.hidden'"},
+        {{"rl.algorithm=sac", "rl.env=Pendulum-v1", "rl.total_steps=10", "rl.epsilon_end=0.1"}, "algorithm 'sac' on environments does not take 'rl.epsilon_end'"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         LearnResult result;
-        Recipe *recipe = recipe_of(faults[i].settings, 3);
+        Recipe *recipe = recipe_of(faults[i].settings, 4);
         check_status(learn_run(&(LearnConfig){.recipe = recipe, .dry_run = true}, &result), ST_CONFIG);
         check_text(faults[i].message);
         recipe_free(recipe);
     }
+}
+
+/* A list names keys that there are: a misspelt name would let nothing through. */
+static void check_names(const char *algorithm, const char *keys) {
+    char dotted[64];
+    for (const char *at = keys + strspn(keys, " "); *at; at += strspn(at, " ")) {
+        int n = (int)strcspn(at, " ");
+        bool whole = memchr(at, '.', (size_t)n) != NULL;
+        snprintf(dotted, sizeof dotted, "%s%.*s", whole ? "" : "rl.", n, at);
+        if (!key_find(dotted)) fail_msg("algorithm '%s' reads '%s', which is no key", algorithm, dotted);
+        at += n;
+    }
+}
+
+static void algorithms_read_keys_that_there_are(void **state) {
+    (void)state;
+    for (size_t i = 0; algorithm_at(i); i++) check_names(algorithm_at(i)->name, algorithm_at(i)->keys);
+    for (size_t i = 0; text_algorithm_at(i); i++) check_names(text_algorithm_at(i)->name, text_algorithm_at(i)->keys);
+    for (size_t i = 0; preference_algorithm_at(i); i++) check_names(preference_algorithm_at(i)->name, preference_algorithm_at(i)->keys);
 }
 
 static void a_folder_without_a_policy_is_no_run(void **state) {
@@ -154,6 +182,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_algorithm_resumes_to_the_same_bytes, make_folder, remove_folder),
         cmocka_unit_test(what_does_not_fit_is_named),
+        cmocka_unit_test(algorithms_read_keys_that_there_are),
         cmocka_unit_test_setup_teardown(a_folder_without_a_policy_is_no_run, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

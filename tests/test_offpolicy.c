@@ -327,6 +327,185 @@ static void squashed_log_probability_and_gradient(void **state) {
     assert_true(isfinite(grad[0]) && grad[ACTION] == 0);
 }
 
+/* ---- the gradients of soft actor-critic, by differences of its losses as the paper writes them ---- */
+
+enum { SAC_STEPS = 40, SAC_BATCH = 16, SAC_MOST = 100, SAC_SEEN = 3 };
+#define SAC_RATE 0.05
+
+/* A network of two hidden layers, its weights one after the other in double. */
+typedef struct Net { int widths[4]; int n; double w[SAC_MOST]; } Net;
+
+static Tensor *kept(const Keeper *keeper, const char *name) {
+    for (size_t i = 0; i < keeper->n; i++)
+        if (strcmp(keeper->items[i].name, name) == 0) return keeper->items[i].tensor;
+    fail_msg("nothing is kept as '%s'", name);
+    return NULL;
+}
+
+static Net net_of(const Keeper *keeper, const char *name, int in, int out) {
+    static const char *const kinds[] = {"weight", "bias"};
+    Net net = {.widths = {in, 5, 4, out}};
+    for (int layer = 0; layer < 3; layer++)
+        for (int kind = 0; kind < 2; kind++) {
+            char whole[64];
+            snprintf(whole, sizeof whole, "%s.%d.%s", name, 2 * layer, kinds[kind]);
+            const Tensor *tensor = kept(keeper, whole);
+            assert_int_equal(tensor_count(tensor), net.widths[layer + 1] * (kind ? 1 : net.widths[layer]));
+            tensor_read(tensor, net.w + net.n);
+            net.n += (int)tensor_count(tensor);
+        }
+    return net;
+}
+
+static void net_run(const Net *net, const double *x, double *y) {
+    double in[8], out[8];
+    const double *w = net->w;
+    memcpy(in, x, (size_t)net->widths[0] * sizeof *in);
+    for (int layer = 0; layer < 3; layer++) {
+        int from = net->widths[layer], to = net->widths[layer + 1];
+        for (int o = 0; o < to; o++) {
+            out[o] = w[from * to + o];
+            for (int i = 0; i < from; i++) out[o] += w[o * from + i] * in[i];
+        }
+        for (int o = 0; o < to; o++) in[o] = layer < 2 ? tanh(out[o]) : out[o];
+        w += from * to + to;
+    }
+    memcpy(y, in, (size_t)net->widths[3] * sizeof *y);
+}
+
+/* All that one gradient step of SAC is computed from. */
+typedef struct SacCase {
+    Net actor, Q[2], target[2];
+    double alpha, seen[SAC_BATCH * SAC_SEEN], next[SAC_BATCH * SAC_SEEN], actions[SAC_BATCH], rewards[SAC_BATCH], discounts[SAC_BATCH], noise[2][SAC_BATCH];
+} SacCase;
+
+static double act_of(const SacCase *c, const double *seen, double noise, double *action) {
+    double head[2], u;
+    net_run(&c->actor, seen, head);
+    u = head[0] + exp(head[1]) * noise;
+    *action = tanh(u);
+    return -noise * noise / 2 - head[1] - log(2 * acos(-1)) / 2 - log(1 - *action * *action);
+}
+
+static double q_of(const Net *net, const double *seen, double action) {
+    double pair[SAC_SEEN + 1], q;
+    memcpy(pair, seen, SAC_SEEN * sizeof *pair);
+    pair[SAC_SEEN] = action;
+    net_run(net, pair, &q);
+    return q;
+}
+
+/* J_Q of critic j: half the mean of (Q(s,a) - r - gamma (min Q'(s',a') - alpha log pi(a'|s')))^2 */
+static double critic_loss(const SacCase *c, int j) {
+    double sum = 0;
+    for (int i = 0; i < SAC_BATCH; i++) {
+        const double *next = c->next + i * SAC_SEEN;
+        double action, logprob = act_of(c, next, c->noise[0][i], &action);
+        double y = c->rewards[i] + c->discounts[i] * (fmin(q_of(&c->target[0], next, action), q_of(&c->target[1], next, action)) - c->alpha * logprob);
+        double error = q_of(&c->Q[j], c->seen + i * SAC_SEEN, c->actions[i]) - y;
+        sum += error * error / 2;
+    }
+    return sum / SAC_BATCH;
+}
+
+/* J_pi: the mean of alpha log pi(a|s) - min Q(s,a). first: how many rows are judged by the first critic. */
+static double actor_loss(const SacCase *c, double *mean_logprob, int *first) {
+    double sum = 0;
+    *mean_logprob = 0;
+    *first = 0;
+    for (int i = 0; i < SAC_BATCH; i++) {
+        const double *seen = c->seen + i * SAC_SEEN;
+        double action, logprob = act_of(c, seen, c->noise[1][i], &action), q[2];
+        for (int j = 0; j < 2; j++) q[j] = q_of(&c->Q[j], seen, action);
+        *first += q[0] < q[1];
+        *mean_logprob += logprob / SAC_BATCH;
+        sum += c->alpha * logprob - fmin(q[0], q[1]);
+    }
+    return sum / SAC_BATCH;
+}
+
+/* What was drawn from the memory, and the noises: both are functions of the run's seed. */
+static void draw_case(const Learner *learner, const Keeper *keeper, SacCase *c) {
+    double seen[SAC_STEPS * SAC_SEEN], next[SAC_STEPS * SAC_SEEN], actions[SAC_STEPS], rewards[SAC_STEPS], discounts[SAC_STEPS];
+    uint64_t stored = SAC_STEPS - 1; /* two steps make a transition */
+    tensor_read(kept(keeper, "replay/observations"), seen);
+    tensor_read(kept(keeper, "replay/next_observations"), next);
+    tensor_read(kept(keeper, "replay/actions"), actions);
+    tensor_read(kept(keeper, "replay/rewards"), rewards);
+    tensor_read(kept(keeper, "replay/discounts"), discounts);
+    for (int i = 0; i < SAC_BATCH; i++) {
+        int64_t row = (int64_t)rng_below(learner_key(learner, RNG_SHUFFLE, 0), (uint64_t)i, stored);
+        memcpy(c->seen + i * SAC_SEEN, seen + row * SAC_SEEN, SAC_SEEN * sizeof *seen);
+        memcpy(c->next + i * SAC_SEEN, next + row * SAC_SEEN, SAC_SEEN * sizeof *next);
+        c->actions[i] = actions[row];
+        c->rewards[i] = rewards[row];
+        c->discounts[i] = discounts[row];
+        for (int k = 0; k < 2; k++) c->noise[k][i] = rng_normal(learner_key(learner, RNG_NOISE, (uint64_t)k), (uint64_t)i);
+    }
+}
+
+/* Plain gradient descent moved the weights by rate x gradient. Noise: float32 weights of about 1 are known to 1e-7, over the rate 2e-6; the gradients themselves are sums in float32. */
+static void check_gradient(const char *name, Net *net, const Net *after, double (*loss)(const SacCase *c, int j), SacCase *c, int j) {
+    for (int i = 0; i < net->n; i++) {
+        double value = net->w[i], h = 1e-5, sides[2], got = (value - after->w[i]) / SAC_RATE;
+        for (int s = 0; s < 2; s++) {
+            net->w[i] = value + (s ? -h : h);
+            sides[s] = loss(c, j);
+        }
+        net->w[i] = value;
+        double want = (sides[0] - sides[1]) / (2 * h);
+        if (!(fabs(got - want) <= 1e-5 + 1e-4 * fabs(want))) fail_msg("gradient %d of %s is %.9g, by differences %.9g", i, name, got, want);
+    }
+}
+
+static double actor_loss_alone(const SacCase *c, int j) {
+    double mean;
+    int first;
+    (void)j;
+    return actor_loss(c, &mean, &first);
+}
+
+static void soft_actor_critic_follows_its_losses(void **state) {
+    (void)state;
+    const char *settings[] = {
+        "rl.algorithm=sac", "rl.env=Pendulum-v1", "rl.total_steps=40", "rl.num_steps=40", "rl.num_envs=1", "rl.gamma=0.9", "rl.n_step=2", "rl.learning_starts=40", "rl.target_every=2", "rl.target_entropy=-0.5",
+        "policy.hidden=[5, 4]", "train.batch_size=16", "train.optimizer=sgd", "train.learning_rate=0.05", "train.lr_scheduler=constant", "train.max_grad_norm=0", "seed=3",
+    };
+    Recipe *recipe;
+    Learner *learner;
+    Keeper keeper = {.arena = arena_new(0)};
+    SacCase c;
+    double mean_logprob;
+    int first;
+    check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
+    check_ok(learner_new(recipe, 1, &learner));
+    learner_keep(learner, &keeper);
+    check_ok(keeper.status);
+    Tensor *log_alpha = kept(&keeper, "log_ent_coef");
+    tensor_set(log_alpha, 0, -0.7);
+    c.alpha = exp(tensor_get(log_alpha, 0));
+    c.actor = net_of(&keeper, "actor", SAC_SEEN, 2);
+    for (int j = 0; j < 2; j++) {
+        c.Q[j] = net_of(&keeper, j ? "critic2" : "critic1", SAC_SEEN + 1, 1);
+        c.target[j] = net_of(&keeper, j ? "target/critic2" : "target/critic1", SAC_SEEN + 1, 1);
+    }
+    check_ok(learner->algorithm->update(learner));
+    draw_case(learner, &keeper, &c);
+    for (int j = 0; j < 2; j++) {
+        Net after = net_of(&keeper, j ? "critic2" : "critic1", SAC_SEEN + 1, 1);
+        check_gradient(j ? "the second critic" : "the first critic", &c.Q[j], &after, critic_loss, &c, j);
+    }
+    for (int j = 0; j < 2; j++) c.Q[j] = net_of(&keeper, j ? "critic2" : "critic1", SAC_SEEN + 1, 1); /* the actor follows the critics as they are now */
+    Net after = net_of(&keeper, "actor", SAC_SEEN, 2);
+    check_gradient("the actor", &c.actor, &after, actor_loss_alone, &c, 0);
+    actor_loss(&c, &mean_logprob, &first);
+    if (first == 0 || first == SAC_BATCH) fail_msg("one critic judges all rows: the other's way is not looked at");
+    check_close((-0.7 - tensor_get(log_alpha, 0)) / SAC_RATE, -(mean_logprob - 0.5), 1e-5);
+    arena_free(keeper.arena);
+    learner_free(learner);
+    recipe_free(recipe);
+}
+
 /* ---- runs ---- */
 
 typedef struct Case { const char *name, *settings[16]; } Case;
@@ -445,6 +624,13 @@ static void dqn_swings_the_acrobot(void **state) {
     for (int seed = 1; seed <= 5; seed++) check_return("rl_acrobot_dqn", seed, 0, -100);
 }
 
+/* Who never gets out has -200. */
+static void dqn_gets_out_of_the_valley(void **state) {
+    (void)state;
+    if (!is_long()) skip();
+    for (int seed = 1; seed <= 5; seed++) check_return("rl_mountaincar_dqn", seed, 0, -115); /* seen: -100 to -106 */
+}
+
 /* A pendulum that is pushed at random gets about -1200, one that hangs -1600. */
 static void sac_raises_the_pendulum(void **state) {
     (void)state;
@@ -464,8 +650,10 @@ int main(void) {
         cmocka_unit_test_setup_teardown(replay_is_resumed_to_the_same_bytes, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(divergence_is_named, make_folder, remove_folder),
         cmocka_unit_test(squashed_log_probability_and_gradient),
+        cmocka_unit_test(soft_actor_critic_follows_its_losses),
         cmocka_unit_test_setup_teardown(dqn_balances_the_pole, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(dqn_swings_the_acrobot, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(dqn_gets_out_of_the_valley, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(sac_raises_the_pendulum, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

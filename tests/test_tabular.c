@@ -608,10 +608,6 @@ static void what_does_not_go_together_is_named(void **state) {
     char folder[256];
     temp_dir_make(folder, sizeof folder);
     const struct { const char *settings, *policy; Status status; const char *message; } faults[] = {
-        {"q_learning rl.lambda=0.5 rl.env=Taxi-v3", NULL, ST_CONFIG, "algorithm 'q_learning' does not take 'rl.lambda'"},
-        {"expected_sarsa rl.n_step=2 rl.env=Taxi-v3", NULL, ST_CONFIG, "algorithm 'expected_sarsa' does not take 'rl.n_step'"},
-        {"sarsa rl.policy=uniform rl.env=Taxi-v3", NULL, ST_CONFIG, "algorithm 'sarsa' does not take 'rl.policy'"},
-        {"off_policy_mc rl.alpha=0.2 rl.env=Taxi-v3", NULL, ST_CONFIG, "algorithm 'off_policy_mc' does not take 'rl.alpha'"},
         {"sarsa rl.lambda=0.5 rl.n_step=2 rl.env=Taxi-v3", NULL, ST_CONFIG, "'rl.n_step' and 'rl.lambda' do not go together"},
         {"td rl.traces=replacing rl.env=Taxi-v3", NULL, ST_CONFIG, "'rl.traces' does nothing without 'rl.lambda'"},
         {"sarsa rl.tilings=8 rl.env=Taxi-v3", NULL, ST_CONFIG, "'rl.tilings' cut real numbers, and the states of environment 'Taxi-v3' are numbered"},

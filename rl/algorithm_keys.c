@@ -1,0 +1,106 @@
+/* Keys that an algorithm does not read are refused, by one table of all algorithms. */
+#include "rl/algorithm_keys.h"
+
+#include <string.h>
+
+#include "lib/train/keys.h"
+#include "rl/learner.h"
+#include "rl/preference.h"
+#include "rl/text_algorithm.h"
+
+/* ---- the table: three kinds of algorithms, what all of a kind read, what each reads ---- */
+
+typedef struct Entry { const char *name, *keys; } Entry; /* name NULL: there is none */
+typedef struct Kind { const char *what, *common; Entry (*at)(size_t i); } Kind;
+
+static Entry environment_at(size_t i) {
+    const Algorithm *algorithm = algorithm_at(i);
+    return algorithm ? (Entry){algorithm->name, algorithm->keys} : (Entry){0};
+}
+
+static Entry text_at(size_t i) {
+    const TextAlgorithm *algorithm = text_algorithm_at(i);
+    return algorithm ? (Entry){algorithm->name, algorithm->keys} : (Entry){0};
+}
+
+static Entry pair_at(size_t i) {
+    const PairAlgorithm *algorithm = preference_algorithm_at(i);
+    return algorithm ? (Entry){algorithm->name, algorithm->keys} : (Entry){0};
+}
+
+#define KEYS_OF_ALL "algorithm env train.log_every train.live train.save_every train.keep_checkpoints "
+
+static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma", environment_at};
+static const Kind texts = {
+    "on text",
+    KEYS_OF_ALL KEYS_OF_OPTIMIZER "train.epochs train.max_steps train.batch_tokens train.no_decay train.checkpointing num_generations prompts_per_step sampling_rounds num_iterations num_minibatches ent_coef "
+                                  "beta kl kl_in reference loss_aggregation mask_truncated missing_eos_penalty max_logprob_diff samples_every",
+    text_at,
+};
+static const Kind pairs = {"on pairs", KEYS_OF_ALL KEYS_OF_OPTIMIZER "beta train.*", pair_at};
+static const Kind *const kinds[] = {&environments, &texts, &pairs};
+
+/* ---- the check ---- */
+
+/* Whether the list names the key, or "section.*" all of its section. */
+static bool lists(const char *keys, const Key *key) {
+    for (const char *at = keys + strspn(keys, " "); *at; at += strspn(at, " ")) {
+        size_t n = strcspn(at, " ");
+        const char *section = strcmp(key->section, "rl") == 0 ? key->dotted + strlen("rl.") : key->dotted;
+        bool whole = n > 2 && at[n - 1] == '*' && strncmp(at, key->dotted, n - 1) == 0;
+        if (whole || (strlen(section) == n && strncmp(at, section, n) == 0)) return true;
+        at += n;
+    }
+    return false;
+}
+
+static bool reads(const Kind *kind, const Entry *entry, const Key *key) { return lists(kind->common, key) || lists(entry->keys, key); }
+
+/* "ppo on environments; grpo, dapo on text" */
+static void say_who(const Key *key, Str *text) {
+    for (size_t k = 0; k < COUNT_OF(kinds); k++) {
+        size_t n = 0;
+        Entry entry;
+        if (lists(kinds[k]->common, key)) {
+            str_printf(text, "%sall algorithms %s", text->len ? "; " : "", kinds[k]->what);
+            continue;
+        }
+        for (size_t i = 0; (entry = kinds[k]->at(i)).name; i++)
+            if (lists(entry.keys, key)) str_printf(text, "%s%s", n++ ? ", " : text->len ? "; " : "", entry.name);
+        if (n > 0) str_printf(text, " %s", kinds[k]->what);
+    }
+}
+
+static Status refuse(const Recipe *recipe, const char *algorithm, const Kind *kind, const Key *key) {
+    Str who = {0};
+    int line = recipe_line(recipe, key->dotted);
+    say_who(key, &who);
+    if (line > 0 && recipe->path) status_fail(ST_CONFIG, "'%s' line %d: algorithm '%s' %s does not take '%s'", recipe->path, line, algorithm, kind->what, key->dotted);
+    else status_fail(ST_CONFIG, "algorithm '%s' %s does not take '%s'", algorithm, kind->what, key->dotted);
+    if (who.len > 0) status_hint(ST_CONFIG, "it belongs to %s; leave it out", str_text(&who));
+    else status_hint(ST_CONFIG, "leave it out: it belongs to other kinds of training");
+    str_release(&who);
+    return ST_CONFIG;
+}
+
+static bool is_checked(const Key *key) { return strcmp(key->section, "rl") == 0 || strcmp(key->section, "policy") == 0 || strcmp(key->section, "train") == 0; }
+
+static Status check(const Recipe *recipe, const char *algorithm, const Kind *kind) {
+    Entry entry;
+    Recipe *defaults;
+    Status status = ST_OK;
+    size_t at = 0;
+    while ((entry = kind->at(at)).name && strcmp(entry.name, algorithm) != 0) at++;
+    if (!entry.name) return ST_OK; /* an unknown one is refused by whoever looks for it */
+    TRY(recipe_read(NULL, NULL, 0, &defaults));
+    for (size_t i = 0; i < n_recipe_keys && status == ST_OK; i++) {
+        const Key *key = &recipe_keys[i];
+        if (is_checked(key) && !reads(kind, &entry, key) && !recipe_same(recipe, defaults, key->dotted)) status = refuse(recipe, algorithm, kind, key);
+    }
+    recipe_free(defaults);
+    return status;
+}
+
+Status environment_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, &environments); }
+Status text_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, &texts); }
+Status pair_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, &pairs); }
