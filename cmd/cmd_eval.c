@@ -6,6 +6,7 @@
 #include "cmd/cmd.h"
 #include "cmd/watch.h"
 #include "rl/learn.h"
+#include "rl/text_rl.h"
 
 enum { BATCH_TOKENS = 2048, LOGIT_ROWS = 128 };
 typedef struct Eval {
@@ -183,11 +184,63 @@ static Status eval_episodes(const Command *command, const Eval *job) {
     return ST_OK;
 }
 
+/* ---- a run on text ---- */
+
+/* A run of tune rl with rewards; what tune sft leaves has none. */
+static Status is_text_run(const char *path, bool *is) {
+    Arena *arena = arena_new(0);
+    const char *file = arena ? path_join(arena, path, "recipe.yaml") : NULL;
+    Recipe *recipe = NULL;
+    Status status = file ? ST_OK : ST_RESOURCE;
+    *is = false;
+    if (status == ST_OK && file_exists(file)) status = recipe_read(file, NULL, 0, &recipe);
+    if (recipe) *is = recipe->reward && !recipe->rl_env;
+    if (recipe) recipe_free(recipe);
+    arena_free(arena);
+    return status;
+}
+
+static const char *secret(void *context, const char *name) {
+    (void)context;
+    return getenv(name);
+}
+
+static void show_text(const Command *command, const TextEvaluation *found) {
+    if (command->json) {
+        JsonWriter w = {0};
+        jw_object(&w, NULL);
+        jw_int(&w, "rows", (int64_t)found->rows);
+        jw_double(&w, "reward", found->reward);
+        jw_double(&w, "reward_std", found->reward_std);
+        jw_double(&w, "completion_length", found->completion_length);
+        jw_double(&w, "eos_fraction", found->eos_fraction);
+        for (size_t k = 0; k < found->n_columns; k++) jw_double(&w, found->names[k], found->columns[k]);
+        jw_end_object(&w);
+        print_result("%s\n", str_text(&w.text));
+        jw_release(&w);
+        return;
+    }
+    print_result("rows        %zu (greedy answers)\nreward      %.6g +- %.4g\nlength      %.1f tokens, %.1f %% ended by themselves\n", found->rows, found->reward, found->reward_std, found->completion_length,
+                 100 * found->eos_fraction);
+    for (size_t k = 0; k < found->n_columns; k++) print_result("%-28s %.6g\n", found->names[k], found->columns[k]);
+}
+
+static Status eval_text(const Command *command, const Eval *job) {
+    TextEvaluation found;
+    Status status = text_rl_evaluate(command->arguments[0], job->data, &(RewardOptions){.secret = secret}, &found);
+    if (status == ST_OK) show_text(command, &found);
+    arena_free(found.arena);
+    return status;
+}
+
 static Status run(const Command *command, Eval *job) {
     OpenedModel opened;
     Dataset *dataset = NULL;
     TRY(command_needs(command, 1, 1));
     if (!job->data && is_environment_run(command->arguments[0])) return eval_episodes(command, job);
+    bool text;
+    TRY(is_text_run(command->arguments[0], &text));
+    if (text) return eval_text(command, job);
     if (!job->data) return status_fail(ST_USAGE, "tune eval needs --data FILE");
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
     job->opened = &opened;
@@ -210,11 +263,13 @@ static Status run(const Command *command, Eval *job) {
 Status cmd_eval(int argc, char **argv) {
     Eval job = {.episodes = 100, .seed = 1, .config = {.format = "auto", .train_on = "auto", .max_length = 1 << 20, .truncation = "error"}};
     Command command = {
-        .arguments_help = "MODEL --data FILE | RUN [--episodes N]",
+        .arguments_help = "MODEL --data FILE | RUN [--episodes N | --data FILE]",
         .help = "Mean loss over the tokens that training would train on, perplexity, and the share of tokens whose likeliest guess is right.\n"
                 "    tune eval DIR --adapter runs/sft/adapter --data held_out.jsonl\n"
                 "Of a run of tune rl on an environment: episodes played with its policy.\n"
-                "    tune eval runs/cartpole --episodes 100",
+                "    tune eval runs/cartpole --episodes 100\n"
+                "Of a run of tune rl on text: what its best answers to prompts earn by the run's rewards.\n"
+                "    tune eval runs/grpo --data held_out.jsonl",
     };
     const Option options[] = {
         {"--data", OPTION_TEXT, &job.data, "FILE", "rows, as for training: .jsonl, .json, .csv, .parquet, .txt"},

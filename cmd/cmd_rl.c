@@ -83,6 +83,7 @@ static void show_text_plan(void *context, const TextRlPlan *plan) {
     show_line("algorithm: %s: %s", plan->algorithm->name, plan->algorithm->help);
     show_line("prompts: %zu, the longest %lld tokens; %lld completions of each, %lld prompts a step", plan->prompts, (long long)plan->longest_prompt, (long long)recipe->rl_num_generations,
               (long long)recipe->rl_prompts_per_step);
+    if (plan->eval_prompts) show_line("held-out prompts: %zu, answered greedily", plan->eval_prompts);
     if (plan->dropped) show_message("tune: warning: data.train: %lld prompts were longer than data.max_length and left out", (long long)plan->dropped);
     if (plan->cut) show_message("tune: warning: data.train: %lld prompts were cut to data.max_length", (long long)plan->cut);
     show_line("model: %s, %lld parameters, %lld trained (%s), products in %s", recipe->model_path, (long long)plan->parameters, (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all",
@@ -96,6 +97,9 @@ static void show_text_step(void *context, const TextRlProgress *p) {
     if (recipe->train_live) show_curve(p->reward);
     show_progress("step %lld/%lld  reward %.4g  length %.1f  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps, p->reward, p->completion_length, p->tokens_per_second,
                   format_seconds(p->seconds_left, left));
+    if (isnan(p->eval_reward)) return;
+    end_live_line();
+    show_line("step %lld: held-out reward %.4g", (long long)p->step, p->eval_reward);
 }
 
 static void summarize_text(const RecipeCommand *job, const TextRlResult *result) {
@@ -109,6 +113,8 @@ static void summarize_text(const RecipeCommand *job, const TextRlResult *result)
         jw_int(&w, "steps", result->steps);
         jw_double(&w, "first_reward", result->first_reward);
         jw_double(&w, "last_reward", result->last_reward);
+        jw_double(&w, "first_eval_reward", result->first_eval);
+        jw_double(&w, "last_eval_reward", result->last_eval);
         jw_double(&w, "seconds", result->seconds);
         jw_end_object(&w);
         print_result("%s\n", str_text(&w.text));
@@ -118,6 +124,7 @@ static void summarize_text(const RecipeCommand *job, const TextRlResult *result)
         show_line("'%s' is a finished run: nothing to do", recipe->output);
         return;
     }
+    if (!isnan(result->last_eval)) show_line("held-out reward %.4g -> %.4g (greedy answers)", result->first_eval, result->last_eval);
     show_line("%lld steps in %s: reward %.4g -> %.4g", (long long)result->steps, format_seconds(result->seconds, seconds), result->first_reward, result->last_reward);
     show_line("wrote %s/%s", recipe->output, part);
 }

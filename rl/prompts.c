@@ -1,6 +1,7 @@
 /* Rows to prompts. */
 #include "rl/prompts.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -136,6 +137,31 @@ const PromptRow *prompts_at(const PromptSet *set, const Recipe *recipe, int64_t 
 }
 
 int64_t prompts_per_epoch(const PromptSet *set) { return data_order_count(&(DataOrder){.dataset = &set->table}, 0); }
+
+
+/* Sources whose rows ended before item `before` now end before item `kept`. */
+static void close_sources(Dataset *table, size_t *k, size_t before, size_t kept) {
+    while (*k < table->n_sources && table->source_begins[*k + 1] == before) table->source_begins[++*k] = kept;
+}
+
+Status prompts_split(PromptSet *set, double share, uint64_t seed, PromptSet *held_out) {
+    size_t wanted = MIN(MAX((size_t)llround(share * (double)set->n), (size_t)1), set->n), kept = 0, source = 0;
+    *held_out = (PromptSet){0};
+    if (wanted == set->n) return status_fail(ST_CONFIG, "'data.eval_split' leaves none of %zu prompts to train on", set->n);
+    RngKey key = rng_key(seed, RNG_SHUFFLE, (uint64_t)1 << 52);
+    Status status = ST_OK;
+    close_sources(&set->table, &source, 0, 0);
+    for (size_t i = 0; i < set->n; i++) {
+        bool taken = status == ST_OK && rng_permute(key, set->n, i) < wanted;
+        if (taken) status = push(held_out, &set->items[i]);
+        if (!taken || status != ST_OK) set->items[kept++] = set->items[i];
+        close_sources(&set->table, &source, i + 1, kept);
+    }
+    set->n = set->table.n = kept;
+    set->longest = 0;
+    for (size_t i = 0; i < kept; i++) set->longest = MAX(set->longest, (int64_t)set->items[i].ids.n);
+    return status;
+}
 
 void prompts_free(PromptSet *set) {
     for (size_t i = 0; i < set->n; i++) {

@@ -20,6 +20,22 @@ static bool done(void *context) {
     return rl->updates >= rl->total_steps * text_steps_per_rollout(rl);
 }
 
+static Status evaluate_first(TextRl *rl) {
+    RolloutSums sums;
+    TRY(text_evaluate(rl, true, &sums));
+    rl->first_eval = rl->best_eval = sums.rewards / sums.completions;
+    return ST_OK;
+}
+
+static Status evaluate(TextRl *rl, Metrics *metrics) {
+    RolloutSums sums;
+    TRY(text_evaluate(rl, false, &sums));
+    text_evaluate_tell(rl, &sums, metrics);
+    rl->last_eval = sums.rewards / sums.completions;
+    rl->best_eval = fmax(rl->best_eval, rl->last_eval);
+    return ST_OK;
+}
+
 static Status step(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
     int64_t place = rl->place;
@@ -27,6 +43,7 @@ static Status step(void *context, int64_t number, Metrics *metrics) {
         rl->began_step = number;
         TRY(text_samples_cut(rl, number));
     }
+    if (number == 0 && text_evaluate_due(rl, 0)) TRY(evaluate_first(rl));
     TRY(text_roll_out(rl, number, &place, metrics));
     TRY(text_learn(rl, metrics));
     rl->place = place;
@@ -34,6 +51,7 @@ static Status step(void *context, int64_t number, Metrics *metrics) {
     metric_set(metrics, "epoch", (double)place / (double)prompts_per_epoch(&rl->prompts));
     rl->last_reward = metric_get(metrics, "reward");
     if (number == 0) rl->first_reward = rl->last_reward;
+    if (text_evaluate_due(rl, number + 1)) TRY(evaluate(rl, metrics));
     return text_samples_write(rl, number);
 }
 
@@ -45,6 +63,9 @@ static void keep(void *context, Keeper *keeper) {
     keep_count(keeper, "prompts", &rl->place);
     keep_real(keeper, "first_reward", &rl->first_reward);
     keep_real(keeper, "last_reward", &rl->last_reward);
+    keep_real(keeper, "first_eval_reward", &rl->first_eval);
+    keep_real(keeper, "last_eval_reward", &rl->last_eval);
+    keep_real(keeper, "best_eval_reward", &rl->best_eval);
 }
 
 static void on_step(void *context, int64_t number, const Metrics *metrics, double seconds, double elapsed) {
@@ -55,6 +76,7 @@ static void on_step(void *context, int64_t number, const Metrics *metrics, doubl
                                                      .step = number,
                                                      .total_steps = rl->total_steps,
                                                      .reward = metric_get(metrics, "reward"),
+                                                     .eval_reward = metric_get(metrics, "eval_reward"),
                                                      .completion_length = metric_get(metrics, "completion_length"),
                                                      .tokens_per_second = metric_get(metrics, "tokens") / fmax(seconds, 1e-9),
                                                      .seconds_left = each * (double)(rl->total_steps - number),
@@ -70,7 +92,8 @@ static json_t *real_or_null(double value) { return isfinite(value) ? json_real(v
 
 static json_t *summary(void *context) {
     const TextRl *rl = context;
-    return json_pack("{s:o, s:o}", "first_reward", real_or_null(rl->first_reward), "last_reward", real_or_null(rl->last_reward));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "first_reward", real_or_null(rl->first_reward), "last_reward", real_or_null(rl->last_reward), "first_eval_reward", real_or_null(rl->first_eval), "last_eval_reward",
+                     real_or_null(rl->last_eval), "best_eval_reward", real_or_null(rl->best_eval));
 }
 
 /* ---- opening ---- */
@@ -111,29 +134,44 @@ static Status choose_algorithm(TextRl *rl) {
 
 static Status check_lengths(const TextRl *rl) {
     const ModelConfig *config = &rl->model->config;
-    int64_t whole = rl->prompts.longest + rl->recipe->generate_max_new_tokens;
+    int64_t whole = MAX(rl->prompts.longest, rl->eval.longest) + rl->recipe->generate_max_new_tokens;
     if (!config->learned_positions || whole <= config->max_position_embeddings) return ST_OK;
     status_fail(ST_CONFIG, "the longest prompt with its completion has %lld tokens, more than the %lld that the model has positions for", (long long)whole, (long long)config->max_position_embeddings);
     return status_hint(ST_CONFIG, "lower generate.max_new_tokens or data.max_length");
 }
 
-static Status open_parts(TextRl *rl) {
+static Status open_prompts(TextRl *rl) {
     const Recipe *r = rl->recipe;
-    RewardOptions options = rl->config->rewards;
+    TRY(prompts_read(r->data_train, "data.train", r, &rl->model->config, rl->chat, rl->tokenizer, &rl->prompts));
+    const Yaml *eval = r->data_eval ? r->data_eval : r->eval_data;
+    if (eval) return prompts_read(eval, r->data_eval ? "data.eval" : "eval.data", r, &rl->model->config, rl->chat, rl->tokenizer, &rl->eval);
+    if (r->data_eval_split == 0 && r->train_eval_every > 0) log_message(LOG_WARNING, "'train.eval_every' does nothing: there is neither 'data.eval' nor 'data.eval_split'");
+    return r->data_eval_split > 0 ? prompts_split(&rl->prompts, r->data_eval_split, (uint64_t)r->seed, &rl->eval) : ST_OK;
+}
+
+Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
+    const Recipe *r = rl->recipe;
+    RewardOptions options = *rewards;
     options.max_new_tokens = r->generate_max_new_tokens;
-    TRY(choose_algorithm(rl));
     TRY(rewards_open(r->reward, r->path, &options, &rl->rewards));
-    TRY(trained_model_open(r, &rl->model));
     TRY(tokenizer_load_if_any(r->model_path, &rl->tokenizer));
     if (rl->tokenizer) TRY(chat_open(r->model_path, r->model_chat_template, r->data_now, rl->tokenizer, &rl->chat));
     rl->stop_id = rl->chat ? chat_end_of_turn(rl->chat) : -1;
-    TRY(prompts_read(r->data_train, "data.train", r, &rl->model->config, rl->chat, rl->tokenizer, &rl->prompts));
+    rl->rows = arena_zero(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations) * sizeof *rl->rows);
+    return rl->rows ? ST_OK : ST_RESOURCE;
+}
+
+static Status open_parts(TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    TRY(choose_algorithm(rl));
+    TRY(trained_model_open(r, &rl->model));
+    TRY(text_open_policy(rl, &rl->config->rewards));
+    TRY(open_prompts(rl));
     TRY(check_lengths(rl));
     if (r->rl_beta > 0) TRY(reference_open(r, rl->model, &rl->reference));
     rl->pass = (TextPass){.tape = tape_new(device_cpu(), rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = r->train_batch_tokens > 0 ? r->train_batch_tokens : PASS_TOKENS};
     rl->asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->asked);
-    rl->rows = arena_zero(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations) * sizeof *rl->rows);
-    if (!rl->pass.tape || !rl->asked || !rl->rows) return status_fail(ST_RESOURCE, "out of memory for the run");
+    if (!rl->pass.tape || !rl->asked) return status_fail(ST_RESOURCE, "out of memory for the run");
     int64_t per_epoch = (prompts_per_epoch(&rl->prompts) + r->rl_prompts_per_step - 1) / r->rl_prompts_per_step;
     rl->total_steps = r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)per_epoch);
     if (rl->total_steps < 1) return status_fail(ST_CONFIG, "'train.epochs' leaves no step to do");
@@ -177,7 +215,7 @@ static double real_of(const json_t *json, const char *key) {
 static Status already_finished(const Run *run, TextRlResult *result) {
     json_t *json;
     TRY(run_summary(run, &json));
-    *result = (TextRlResult){.already_finished = true, .first_reward = real_of(json, "first_reward"), .last_reward = real_of(json, "last_reward"), .seconds = real_of(json, "seconds")};
+    *result = (TextRlResult){.already_finished = true, .first_reward = real_of(json, "first_reward"), .last_reward = real_of(json, "last_reward"), .first_eval = real_of(json, "first_eval_reward"), .last_eval = real_of(json, "last_eval_reward"), .seconds = real_of(json, "seconds")};
     Status status = json_get_int(json, "finished.json", "steps", &result->steps);
     json_decref(json);
     return status;
@@ -193,22 +231,22 @@ static Status begin(TextRl *rl, TextRlResult *result) {
     if (finished) return already_finished(rl->run, result);
     if (config->on_plan) {
         const Params *params = &rl->model->params;
-        TextRlPlan plan = {rl->algorithm, rl->prompts.n, rewards_count(rl->rewards), rl->prompts.longest, rl->total_steps, params_count(params, false), params_count(params, true), rl->prompts.dropped, rl->prompts.cut, rl->model->compute};
+        TextRlPlan plan = {rl->algorithm, rl->prompts.n, rewards_count(rl->rewards), rl->prompts.longest, rl->total_steps, params_count(params, false), params_count(params, true), rl->prompts.dropped, rl->prompts.cut, rl->eval.n, rl->model->compute};
         config->on_plan(config->context, &plan);
     }
     if (config->dry_run) return ST_OK;
     TRY(write_started(rl));
     LoopTask task = {
         .context = rl,
-        .inputs = {{"model.path", params_fingerprint(&rl->model->params)}, {"data.train", prompts_fingerprint(&rl->prompts)}},
+        .inputs = {{"model.path", params_fingerprint(&rl->model->params)}, {"data.train", prompts_fingerprint(&rl->prompts)}, {rl->eval.n > 0 ? "data.eval" : NULL, prompts_fingerprint(&rl->eval)}},
         .done = done, .step = step, .keep = keep, .rate = "tokens", .on_step = on_step, .finish = finish, .summary = summary,
     };
     TRY(loop_run(rl->recipe, rl->run, &task, &all));
-    *result = (TextRlResult){all.steps, rl->first_reward, rl->last_reward, all.seconds, false};
+    *result = (TextRlResult){.steps = all.steps, .first_reward = rl->first_reward, .last_reward = rl->last_reward, .first_eval = rl->first_eval, .last_eval = rl->last_eval, .seconds = all.seconds};
     return ST_OK;
 }
 
-static void release(TextRl *rl) {
+void text_release(TextRl *rl) {
     Tape *tape = rl->pass.tape;
     text_pass_release(&rl->pass);
     tape_free(tape);
@@ -218,6 +256,7 @@ static void release(TextRl *rl) {
     free(rl->entropy_gradients);
     reference_free(rl->reference);
     rewards_close(rl->rewards);
+    prompts_free(&rl->eval);
     prompts_free(&rl->prompts);
     chat_close(rl->chat);
     tokenizer_free(rl->tokenizer);
@@ -226,12 +265,12 @@ static void release(TextRl *rl) {
 }
 
 Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
-    *result = (TextRlResult){.first_reward = not_known, .last_reward = not_known};
-    TextRl rl = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .began_step = -1, .first_reward = not_known, .last_reward = not_known, .stop_id = -1};
+    *result = (TextRlResult){.first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known};
+    TextRl rl = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .began_step = -1, .first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known, .best_eval = not_known, .stop_id = -1};
     if (!rl.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
     Status status = begin(&rl, result);
     if (status == ST_OK && rl.run && !result->already_finished) write_report(rl.run);
     run_close(rl.run);
-    release(&rl);
+    text_release(&rl);
     return status;
 }

@@ -12,9 +12,10 @@ typedef struct TextRlPlan {
     const TextAlgorithm *algorithm;
     size_t prompts, rewards;
     int64_t longest_prompt, total_steps, parameters, trained_parameters, dropped, cut;
+    size_t eval_prompts;
     DType compute;
 } TextRlPlan;
-typedef struct TextRlProgress { int64_t step, total_steps; double reward, completion_length, tokens_per_second, seconds_left; } TextRlProgress;
+typedef struct TextRlProgress { int64_t step, total_steps; double reward, eval_reward, completion_length, tokens_per_second, seconds_left; } TextRlProgress; /* eval_reward: NaN unless it is new */
 typedef struct TextRlConfig {
     const Recipe *recipe;
     const char *command;       /* as typed; NULL: not known */
@@ -24,10 +25,22 @@ typedef struct TextRlConfig {
     void (*on_progress)(void *context, const TextRlProgress *progress);   /* may be NULL */
     void *context;
 } TextRlConfig;
-typedef struct TextRlResult { int64_t steps; double first_reward, last_reward, seconds; bool already_finished; } TextRlResult;
+typedef struct TextRlResult { int64_t steps; double first_reward, last_reward, first_eval, last_eval, seconds; bool already_finished; } TextRlResult; /* eval: of held-out prompts, NaN without any */
 
 /* From the run's checkpoint (or the start) through train.max_steps steps (or train.epochs passes over the prompts): rollouts, rewards, advantages, rl.num_iterations x rl.num_minibatches optimiser steps each.
  * ST_INTERRUPTED with a checkpoint saved; ST_NUMERIC: a loss or gradient that is not finite, or sampler and trainer further apart than rl.max_logprob_diff; faults of rewards, prompts and model as they tell. */
 Status text_rl_run(const TextRlConfig *config, TextRlResult *result);
+
+typedef struct TextEvaluation {
+    size_t rows;
+    double reward, reward_std, completion_length, eos_fraction; /* means over the rows */
+    size_t n_columns;                                           /* of several rewards; 0 where there is one */
+    const char **names;
+    double *columns;
+    Arena *arena;                                               /* the caller frees it */
+} TextEvaluation;
+/* What the policy of the finished run in `dir` earns for its best answers to the prompts in `data` (NULL: the held-out ones of its recipe), by the run's own rewards and lengths. ST_INPUT: no such run;
+ * ST_CONFIG: no prompts; ST_INTERRUPTED. */
+Status text_rl_evaluate(const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation);
 
 #endif

@@ -5,7 +5,7 @@
 #include <math.h>
 #include <string.h>
 
-static GenerateConfig sampling(const TextRl *rl, int64_t step) {
+GenerateConfig text_sampling(const TextRl *rl, int64_t step) {
     const Recipe *r = rl->recipe;
     return (GenerateConfig){
         .sample = {.temperature = r->generate_temperature, .top_k = r->generate_top_k, .top_p = r->generate_top_p, .min_p = r->generate_min_p, .repetition_penalty = r->generate_repetition_penalty, .typical_p = 1},
@@ -38,19 +38,32 @@ static Status name_columns(TextRl *rl, const RewardScores *scores, size_t n) {
 }
 
 /* The sum of each reward, where there are several. */
-static Status add_columns(TextRl *rl, const RewardScores *scores) {
+static Status add_columns(TextRl *rl, const RewardScores *scores, RolloutSums *sums) {
     size_t n = scores->n_columns > 1 ? MIN(scores->n_columns, (size_t)REWARD_COLUMNS) : 0;
     if (n > 0) TRY(name_columns(rl, scores, n));
     for (size_t k = 0; k < n; k++)
         for (size_t i = 0; i < scores->n_rows; i++) {
             if (isnan(scores->columns[k].values[i])) continue;
-            rl->sampled.columns[k] += scores->columns[k].values[i];
-            rl->sampled.known[k]++;
+            sums->columns[k] += scores->columns[k].values[i];
+            sums->known[k]++;
         }
     return ST_OK;
 }
 
-static Status judge(TextRl *rl, Experience *e) {
+static void add_round(RolloutSums *sums, const Experience *e) {
+    for (int64_t i = 0; i < e->n; i++) {
+        sums->rewards += e->rewards[i];
+        sums->squares += e->rewards[i] * e->rewards[i];
+        sums->ended += e->ended[i];
+    }
+    for (int64_t g = 0; g < e->n_groups; g++) sums->flat += group_is_flat(e->rewards + g * e->group_size, e->group_size);
+    sums->completions += (double)e->n;
+    sums->tokens += (double)e->n_tokens;
+    sums->groups += e->n_groups;
+    sums->rounds++;
+}
+
+Status text_judge(TextRl *rl, Experience *e, RolloutSums *sums) {
     for (int64_t i = 0; i < e->n; i++) {
         const PromptRow *prompt = e->prompts[i / e->group_size];
         rl->rows[i] = (RewardRow){
@@ -68,23 +81,11 @@ static Status judge(TextRl *rl, Experience *e) {
     const RewardScores *scores;
     TRY(rewards_score(rl->rewards, rl->rows, (size_t)e->n, &scores));
     for (int64_t i = 0; i < e->n; i++) e->rewards[i] = scores->sums[i] - (e->ended[i] ? 0 : rl->recipe->rl_missing_eos_penalty);
-    return add_columns(rl, scores);
+    add_round(sums, e);
+    return add_columns(rl, scores, sums);
 }
 
 /* ---- metrics ---- */
-
-static void add_round(RolloutSums *sums, const Experience *e) {
-    for (int64_t i = 0; i < e->n; i++) {
-        sums->rewards += e->rewards[i];
-        sums->squares += e->rewards[i] * e->rewards[i];
-        sums->ended += e->ended[i];
-    }
-    for (int64_t g = 0; g < e->n_groups; g++) sums->flat += group_is_flat(e->rewards + g * e->group_size, e->group_size);
-    sums->completions += (double)e->n;
-    sums->tokens += (double)e->n_tokens;
-    sums->groups += e->n_groups;
-    sums->rounds++;
-}
 
 static void describe(const TextRl *rl, Metrics *metrics) {
     const RolloutSums *sums = &rl->sampled;
@@ -109,13 +110,11 @@ static void describe(const TextRl *rl, Metrics *metrics) {
 static Status one_round(TextRl *rl, const GenerateConfig *config, int64_t n, int64_t asked, int64_t *place) {
     for (int64_t i = 0; i < n; i++) rl->asked[i] = prompts_at(&rl->prompts, rl->recipe, (*place)++);
     TRY(experience_sample(rl->model, rl->tokenizer, rl->asked, (size_t)n, (uint64_t)asked, config, &rl->round));
-    TRY(judge(rl, &rl->round));
-    add_round(&rl->sampled, &rl->round);
-    return ST_OK;
+    return text_judge(rl, &rl->round, &rl->sampled);
 }
 
 Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics) {
-    GenerateConfig config = sampling(rl, step);
+    GenerateConfig config = text_sampling(rl, step);
     Experience *e = &rl->experience, *round = &rl->round;
     int64_t wanted = rl->recipe->rl_prompts_per_step;
     rl->sampled = (RolloutSums){0};

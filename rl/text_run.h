@@ -1,5 +1,5 @@
 /* A run of reinforcement learning on text, as its parts see it. A step is: text_roll_out (text_rollout.c) asks prompts, samples and rewards; text_learn (text_learn.c) weighs what was done and follows the gradient;
- * text_samples_write (text_samples.c) keeps some of it to be read. text_rl.c opens the run and hands its steps to the loop. */
+ * text_evaluate (text_evaluate.c) asks the held-out prompts; text_samples_write (text_samples.c) keeps some of it to be read. text_rl.c opens the run and hands its steps to the loop. */
 #ifndef TUNE_TEXT_RUN_H
 #define TUNE_TEXT_RUN_H
 
@@ -27,9 +27,10 @@ typedef struct TextRl {
     Model *model;
     Tokenizer *tokenizer;      /* NULL: prompts are ids, and rewards see no text */
     Chat *chat;
-    PromptSet prompts;
+    PromptSet prompts, eval;   /* eval: held out, may be empty */
     RewardSet *rewards;
     const char **reward_names; /* of their columns in metrics, where there are several; NULL before the first step */
+    const char **eval_names;   /* the same of held-out prompts */
     Reference *reference;      /* NULL: no KL */
     TextPass pass;
     Experience experience;     /* what is learned from */
@@ -49,12 +50,23 @@ typedef struct TextRl {
     int64_t place;             /* of the next prompt in the stream; where a step that is given up had begun */
     int64_t updates;           /* optimiser steps done */
     double first_reward, last_reward;
+    double first_eval, last_eval, best_eval; /* mean reward of the held-out prompts; NaN: not known */
 } TextRl;
+
+/* ---- text_rl.c ---- */
+
+/* What sampling and judging need beside the model: tokenizer, rewards. The caller calls text_release in any case. */
+Status text_open_policy(TextRl *rl, const RewardOptions *rewards);
+void text_release(TextRl *rl);
 
 /* ---- text_rollout.c ---- */
 
 /* Completions and rewards of `step` (from 0): rl->experience, and the metrics of all that was sampled. *place: of the next prompt, read and written. ST_INTERRUPTED; faults of sampling and rewards. */
 Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics);
+/* How completions are sampled in `step`. */
+GenerateConfig text_sampling(const TextRl *rl, int64_t step);
+/* Rewards of what was sampled, at most rl->rows of it, and the sums of them. Faults of rewards. */
+Status text_judge(TextRl *rl, Experience *experience, RolloutSums *sums);
 /* The text of a prompt, as its row has it; empty for ids. */
 Slice text_prompt(const PromptRow *row);
 
@@ -66,6 +78,16 @@ int64_t text_steps_per_rollout(const TextRl *rl);
 bool text_kl_in_reward(const TextRl *rl);
 /* Advantages of rl->experience, and all passes over it. ST_INTERRUPTED before anything was changed; ST_NUMERIC. */
 Status text_learn(TextRl *rl, Metrics *metrics);
+
+/* ---- text_evaluate.c ---- */
+
+/* The best (greedy) answers to all held-out prompts and their what they earn. interruptible: when not, the end is waited for, since the step in work has
+ * changed the weights and could not be done again. ST_INTERRUPTED; faults of sampling and rewards. */
+Status text_evaluate(TextRl *rl, bool interruptible, RolloutSums *sums);
+/* As eval_reward, eval_reward/NAME and the like. */
+void text_evaluate_tell(TextRl *rl, const RolloutSums *sums, Metrics *metrics);
+/* Whether the state after `step` steps is one to evaluate. */
+bool text_evaluate_due(const TextRl *rl, int64_t step);
 
 /* ---- text_samples.c ---- */
 

@@ -131,6 +131,42 @@ static void sampler_and_trainer_agree(void **state) {
     }
 }
 
+/* Held-out prompts: the same numbers after a resume, the finished run evaluates to what its last step said, and no held-out row is trained on. */
+static void held_out_prompts(void **state) {
+    (void)state;
+    static const char *const more[] = {"data.eval_split=0.4", "train.eval_every=1", "rl.num_generations=2"};
+    Recipe *recipes[2] = {recipe_of("held", more, COUNT_OF(more)), recipe_of("held-again", more, COUNT_OF(more))};
+    run(recipes[0], false, false);
+    run(recipes[1], false, true);
+    run(recipes[1], true, false);
+    check_same_file("held out", "held-again", "held", "adapter/adapter_model.safetensors");
+    static const char *const keys[] = {"eval_reward", "eval_reward_std", "eval_completion_length", "eval_eos_fraction"};
+    for (size_t i = 0; i < COUNT_OF(keys); i++) assert_true(last_metric("held", keys[i]) == last_metric("held-again", keys[i]));
+    char dir[600], data[600];
+    snprintf(dir, sizeof dir, "%s/held", folder);
+    TextEvaluation found;
+    check_ok(text_rl_evaluate(dir, NULL, &(RewardOptions){0}, &found));
+    assert_int_equal(found.rows, 2);
+    assert_true(found.reward == last_metric("held", "eval_reward"));
+    arena_free(found.arena);
+    snprintf(data, sizeof data, "%s", temp_text(folder, "others.jsonl", rows));
+    check_ok(text_rl_evaluate(dir, data, &(RewardOptions){0}, &found));
+    assert_int_equal(found.rows, 5);
+    arena_free(found.arena);
+    Str samples = {0};
+    read_file("held", "samples.jsonl", &samples);
+    size_t seen = 0;
+    static const char *const prompts[] = {"< 'pirate' =", "> 'at' =", "< 'no' =", "# 'able' =", "^ 'lip' ="};
+    for (size_t i = 0; i < COUNT_OF(prompts); i++) seen += strstr(samples.data, prompts[i]) != NULL;
+    assert_true(seen > 0 && seen <= 3);
+    str_release(&samples);
+    snprintf(dir, sizeof dir, "%s/nowhere", folder);
+    check_status(text_rl_evaluate(dir, NULL, &(RewardOptions){0}, &found), ST_CONFIG);
+    arena_free(found.arena);
+    recipe_free(recipes[0]);
+    recipe_free(recipes[1]);
+}
+
 /* What earns the same everywhere teaches nothing: no gradient at all. */
 static void equal_rewards_change_nothing(void **state) {
     (void)state;
@@ -263,6 +299,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_algorithm_resumes_to_the_same_bytes, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(sampler_and_trainer_agree, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(held_out_prompts, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(equal_rewards_change_nothing, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(flat_groups_are_replaced, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(branches_are_scored_as_rows, make_folder, remove_folder),

@@ -60,6 +60,7 @@ typedef struct GenerateConfig {
     const int32_t *stop_ids;   /* tokens that end a completion beside the model's EOS, such as the chat template's end of turn */
     bool ignore_eos;           /* neither of them ends it */
     int64_t max_batch;         /* sequences at a time; 0 = as many as memory reasonably allows */
+    bool uninterrupted;        /* a request to interrupt waits until all is there */
     Session *session;          /* of the one prompt with its one completion, or NULL; it keeps both, also when the call is interrupted */
 } GenerateConfig;
 /* Runs all prompts; a prompt is prefilled once for its n completions, whose cache pages are shared and copied on write. Results do not depend on what else is in the batch.

@@ -1,0 +1,112 @@
+/* Held-out prompts of a run on text: what the policy's best answers earn. */
+#include "rl/text_run.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { EVAL_PROMPTS = 64 }; /* at a time */
+
+bool text_evaluate_due(const TextRl *rl, int64_t step) {
+    int64_t every = rl->recipe->train_eval_every;
+    return rl->eval.n > 0 && (step == 0 || step == rl->total_steps || (every > 0 && step % every == 0));
+}
+
+Status text_evaluate(TextRl *rl, bool interruptible, RolloutSums *sums) {
+    GenerateConfig config = text_sampling(rl, 0);
+    size_t most = (size_t)MIN(EVAL_PROMPTS, rl->recipe->rl_prompts_per_step * rl->recipe->rl_num_generations);
+    const PromptRow *asked[EVAL_PROMPTS];
+    config.sample.greedy = true;
+    config.uninterrupted = !interruptible;
+    config.n = 1;
+    *sums = (RolloutSums){0};
+    for (size_t first = 0, n; first < rl->eval.n; first += n) {
+        n = MIN(most, rl->eval.n - first);
+        for (size_t i = 0; i < n; i++) asked[i] = &rl->eval.items[first + i];
+        TRY(experience_sample(rl->model, rl->tokenizer, asked, n, first, &config, &rl->round));
+        TRY(text_judge(rl, &rl->round, sums));
+    }
+    return ST_OK;
+}
+
+static double column_mean(const RolloutSums *sums, size_t k) { return sums->known[k] > 0 ? sums->columns[k] / sums->known[k] : (double)NAN; }
+
+static const char *name_of(TextRl *rl, size_t column) {
+    if (!rl->eval_names) rl->eval_names = arena_zero(rl->arena, REWARD_COLUMNS * sizeof *rl->eval_names);
+    if (!rl->eval_names) return NULL;
+    if (!rl->eval_names[column]) rl->eval_names[column] = arena_printf(rl->arena, "eval_%s", rl->reward_names[column]);
+    return rl->eval_names[column];
+}
+
+void text_evaluate_tell(TextRl *rl, const RolloutSums *sums, Metrics *metrics) {
+    double n = sums->completions, mean = sums->rewards / n;
+    metric_set(metrics, "eval_reward", mean);
+    metric_set(metrics, "eval_reward_std", sqrt(fmax(0, sums->squares / n - mean * mean)));
+    metric_set(metrics, "eval_completion_length", sums->tokens / n);
+    metric_set(metrics, "eval_eos_fraction", sums->ended / n);
+    for (size_t k = 0; rl->reward_names && k < REWARD_COLUMNS && rl->reward_names[k]; k++) {
+        const char *name = name_of(rl, k);
+        if (name) metric_set(metrics, name, column_mean(sums, k));
+    }
+}
+
+/* ---- a finished run ---- */
+
+static Status describe(const TextRl *rl, const RolloutSums *sums, TextEvaluation *evaluation) {
+    double n = sums->completions, mean = sums->rewards / n;
+    evaluation->rows = rl->eval.n;
+    evaluation->reward = mean;
+    evaluation->reward_std = sqrt(fmax(0, sums->squares / n - mean * mean));
+    evaluation->completion_length = sums->tokens / n;
+    evaluation->eos_fraction = sums->ended / n;
+    evaluation->names = arena_zero(evaluation->arena, REWARD_COLUMNS * sizeof *evaluation->names);
+    evaluation->columns = arena_zero(evaluation->arena, REWARD_COLUMNS * sizeof *evaluation->columns);
+    if (!evaluation->names || !evaluation->columns) return ST_RESOURCE;
+    for (size_t k = 0; rl->reward_names && k < REWARD_COLUMNS && rl->reward_names[k]; k++) {
+        evaluation->names[k] = arena_strdup(evaluation->arena, rl->reward_names[k]);
+        evaluation->columns[k] = column_mean(sums, k);
+        evaluation->n_columns++;
+    }
+    return ST_OK;
+}
+
+static Status read_recipe(const char *dir, const char *data, Arena *arena, Recipe **recipe) {
+    const char *path = path_join(arena, dir, "recipe.yaml"), *changes[] = {"data.eval_split=0", "eval.data=null", data ? arena_printf(arena, "data.eval=%s", data) : ""};
+    return path && changes[2] ? recipe_read(path, changes, data ? COUNT_OF(changes) : 0, recipe) : ST_RESOURCE;
+}
+
+/* What the run has trained, in place of what its recipe began with. */
+static Status open_trained(const Recipe *recipe, const char *dir, Arena *arena, Model **model) {
+    const char *adapter = path_join(arena, dir, "adapter"), *whole = path_join(arena, dir, "model");
+    if (!adapter || !whole) return ST_RESOURCE;
+    bool lora = dir_exists(adapter);
+    if (!lora && !dir_exists(whole)) return status_hint(status_fail(ST_INPUT, "'%s' holds neither an adapter nor a model", dir), "finish the run: tune rl RECIPE --resume");
+    ModelOptions options = {.device = device_cpu(), .compute = recipe_compute(recipe)};
+    TRY(model_load(lora ? recipe->model_path : whole, &options, model));
+    return lora ? adapter_load(*model, adapter, false) : ST_OK;
+}
+
+static Status open_eval(TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    const Yaml *eval = r->data_eval ? r->data_eval : r->eval_data;
+    if (eval) return prompts_read(eval, "data.eval", r, &rl->model->config, rl->chat, rl->tokenizer, &rl->eval);
+    if (r->data_eval_split <= 0) return status_hint(status_fail(ST_CONFIG, "the run's recipe holds no prompts out"), "name a file: --data FILE");
+    TRY(prompts_read(r->data_train, "data.train", r, &rl->model->config, rl->chat, rl->tokenizer, &rl->prompts));
+    return prompts_split(&rl->prompts, r->data_eval_split, (uint64_t)r->seed, &rl->eval);
+}
+
+Status text_rl_evaluate(const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation) {
+    *evaluation = (TextEvaluation){.arena = arena_new(0)};
+    TextRl rl = {.arena = arena_new(0), .stop_id = -1};
+    Recipe *recipe = NULL;
+    RolloutSums sums;
+    Status status = evaluation->arena && rl.arena ? read_recipe(dir, data, rl.arena, &recipe) : ST_RESOURCE;
+    rl.recipe = recipe;
+    if (status == ST_OK) status = open_trained(recipe, dir, rl.arena, &rl.model);
+    if (status == ST_OK) status = text_open_policy(&rl, rewards);
+    if (status == ST_OK) status = open_eval(&rl);
+    if (status == ST_OK) status = text_evaluate(&rl, true, &sums);
+    if (status == ST_OK) status = describe(&rl, &sums, evaluation);
+    text_release(&rl);
+    if (recipe) recipe_free(recipe);
+    return status;
+}
