@@ -33,7 +33,7 @@ static Entry pair_at(size_t i) {
 static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma", environment_at};
 static const Kind texts = {
     "on text",
-    KEYS_OF_ALL KEYS_OF_OPTIMIZER "train.epochs train.max_steps train.batch_tokens train.no_decay train.checkpointing num_generations prompts_per_step sampling_rounds num_iterations num_minibatches ent_coef "
+    KEYS_OF_ALL KEYS_OF_OPTIMIZER "train.epochs train.max_steps train.eval_every train.batch_tokens train.no_decay train.checkpointing num_generations prompts_per_step sampling_rounds num_iterations num_minibatches ent_coef "
                                   "beta kl kl_in reference loss_aggregation mask_truncated missing_eos_penalty max_logprob_diff samples_every",
     text_at,
 };
