@@ -1,330 +1,39 @@
-/* tune data: what a recipe's rows are as training sees them. */
-#include <stdio.h>
-#include <stdlib.h>
+/* tune data: rows before training. One file cmd_data_<name>.c and one line of data_commands.def per subcommand. */
 #include <string.h>
-#include <unistd.h>
 
-#include "cmd/cmd.h"
-#include "data/check.h"
+#include "cmd/cmd_data.h"
 
-typedef struct Check {
-    int64_t n_rows;
-    const char *html;
-    Recipe *recipe;
-    RecipeRows rows;
-    DataCheck found;
-} Check;
+typedef struct DataCommand { const char *name, *full_name, *help; CommandMain *run; } DataCommand;
+static const DataCommand commands[] = {
+#define DATA_COMMAND(name, help) {#name, "data " #name, help, cmd_data_##name},
+#include "cmd/data_commands.def"
+#undef DATA_COMMAND
+    {0},
+};
 
-/* ---- the tokens of a row, each with its text ---- */
-
-typedef void TokenCallback(void *context, int32_t id, bool trained, bool special, const char *text, size_t len);
-
-/* A character that takes several tokens stands with its last; rows without a tokenizer are their numbers. */
-static Status each_token(const RecipeRows *rows, size_t row, TokenCallback *call, void *context) {
-    const Example example = dataset_example(rows->train, row);
-    TextStream stream;
-    Str text = {0};
-    Status status = ST_OK;
-    if (rows->tokenizer) stream_init(&stream, rows->tokenizer, false);
-    for (int32_t t = 0; t < example.n && status == ST_OK; t++) {
-        str_clear(&text);
-        if (!rows->tokenizer) str_printf(&text, "%s%d", t ? " " : "", (int)example.ids[t]);
-        else status = stream_push(&stream, example.ids[t], &text);
-        if (rows->tokenizer && status == ST_OK && t + 1 == example.n) status = stream_finish(&stream, &text);
-        if (status == ST_OK)
-            call(context, example.ids[t], example_label(&example, t) != LABEL_NONE, rows->tokenizer && tokenizer_is_special(rows->tokenizer, example.ids[t]), str_text(&text), text.len);
-    }
-    if (rows->tokenizer) stream_release(&stream);
-    str_release(&text);
-    return status;
-}
-
-/* ---- the terminal ---- */
-
-typedef struct Paint { bool colour, trained; } Paint;
-
-/* Trained text is green, or stands in « »; special tokens are set off, and line ends are shown. */
-static void paint_token(void *context, int32_t id, bool trained, bool special, const char *text, size_t len) {
-    Paint *paint = context;
-    (void)id;
-    if (!paint->colour && trained != paint->trained) print_result("%s", trained ? "«" : "»");
-    paint->trained = trained;
-    if (paint->colour) print_result("\033[%s%sm", trained ? "32;1" : "2", special ? ";7" : "");
-    for (size_t i = 0; i < len; i++) {
-        if (text[i] == '\n') print_result("⏎\n");
-        else print_text(text[i] ? &text[i] : "?", 1);
-    }
-    if (paint->colour) print_result("\033[0m");
-}
-
-static Status print_sample(const Check *check) {
-    bool colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
-    for (size_t i = 0; i < MIN(check->rows.train->n, (size_t)check->n_rows); i++) {
-        const Example example = dataset_example(check->rows.train, i);
-        Str where = {0};
-        Paint paint = {.colour = colour};
-        dataset_where(check->rows.train, i, &where);
-        print_result("\n%s: %d tokens, %d trained%s\n", str_text(&where), (int)example.n, (int)example.trained, colour ? "" : " (in « »)");
-        str_release(&where);
-        TRY(each_token(&check->rows, i, paint_token, &paint));
-        print_result("%s\n", !colour && paint.trained ? "»" : "");
-    }
-    return ST_OK;
-}
-
-static int64_t largest_bar(const DataCheck *found) {
-    int64_t most = 1;
-    for (int i = 0; i < CHECK_BARS; i++) most = MAX(most, found->bars[i]);
-    return most;
-}
-
-static int last_bar(const DataCheck *found) {
-    int last = CHECK_BARS - 1;
-    while (last > 0 && found->bars[last] == 0) last--;
-    return last;
-}
-
-static void print_lengths(const Check *check) {
-    enum { WIDTH = 50 };
-    const DataCheck *found = &check->found;
-    print_result("tokens a row");
-    for (int i = 0; i < CHECK_SHARES; i++) {
-        if (check_shares[i] == 0) print_result("  least %lld", (long long)found->percentiles[i]);
-        else if (check_shares[i] == 100) print_result("  most %lld", (long long)found->percentiles[i]);
-        else print_result("  %d%% %lld", check_shares[i], (long long)found->percentiles[i]);
-    }
-    print_result("  (data.max_length %lld)\n", (long long)check->recipe->data_max_length);
-    for (int i = 0; i <= last_bar(found); i++) {
-        int64_t n = (found->bars[i] * WIDTH + largest_bar(found) - 1) / largest_bar(found);
-        print_result("  %6lld ", (long long)(found->bar_width * i));
-        for (int64_t k = 0; k < n; k++) print_result("█");
-        print_result(" %lld\n", (long long)found->bars[i]);
-    }
-}
-
-static void print_line(void *context, const char *text) {
-    (void)context;
-    print_result("%s\n", text);
-}
-
-static Status print_screen(const Check *check) {
-    const DataCounts *train = &check->rows.train->counts;
-    data_files_say(check->rows.train, print_line, NULL);
-    print_result("rows %lld, tokens %lld, trained %lld (%.1f %%)\n", (long long)train->rows, (long long)train->tokens, (long long)train->trained_tokens,
-                 train->tokens ? 100 * (double)train->trained_tokens / (double)train->tokens : 0);
-    print_result("dropped %lld, cut %lld, duplicates %lld, near-duplicates %lld\n", (long long)(train->dropped_long + train->dropped_untrained), (long long)train->cut, (long long)train->duplicates,
-                 (long long)check->found.near_duplicates);
-    if (check->rows.eval) print_result("held out: %lld rows, %lld trained tokens\n", (long long)check->rows.eval->counts.rows, (long long)check->rows.eval->counts.trained_tokens);
-    print_lengths(check);
-    for (size_t i = 0; i < check->found.n_warnings; i++) print_result("warning: %s\n", check->found.warnings[i]);
-    if (check->found.n_warnings == 0) print_result("nothing odd\n");
-    return print_sample(check);
-}
-
-/* ---- JSON ---- */
-
-typedef struct TokenLists { JsonWriter ids, trained, tokens; } TokenLists;
-
-static void list_token(void *context, int32_t id, bool trained, bool special, const char *text, size_t len) {
-    TokenLists *lists = context;
-    (void)special;
-    jw_int(&lists->ids, NULL, id);
-    jw_int(&lists->trained, NULL, trained);
-    jw_string_n(&lists->tokens, NULL, text, len);
-}
-
-static Status write_row(const Check *check, size_t row, Str *out) {
-    TokenLists lists = {0};
-    JsonWriter *all[] = {&lists.ids, &lists.trained, &lists.tokens};
-    static const char *const names[] = {"ids", "trained", "tokens"};
-    for (int i = 0; i < 3; i++) jw_array(all[i], NULL);
-    Status status = each_token(&check->rows, row, list_token, &lists);
-    str_printf(out, "%s{\"row\": %zu", row ? ", " : "", row);
-    for (int i = 0; i < 3; i++) {
-        jw_end_array(all[i]);
-        str_printf(out, ", \"%s\": %s", names[i], str_text(&all[i]->text));
-        jw_release(all[i]);
-    }
-    str_append(out, "}");
-    return status;
-}
-
-static void write_head(const Check *check, JsonWriter *w) {
-    const DataCounts *train = &check->rows.train->counts;
-    const DataCheck *found = &check->found;
-    jw_string(w, "format", check->rows.train->format);
-    jw_int(w, "rows", train->rows);
-    jw_int(w, "tokens", train->tokens);
-    jw_int(w, "trained_tokens", train->trained_tokens);
-    jw_int(w, "dropped", train->dropped_long + train->dropped_untrained);
-    jw_int(w, "cut", train->cut);
-    jw_int(w, "duplicates", train->duplicates);
-    jw_int(w, "near_duplicates", found->near_duplicates);
-    jw_int(w, "eval_rows", check->rows.eval ? check->rows.eval->counts.rows : 0);
-    jw_int(w, "overlapping_eval_rows", found->overlapping_eval);
-    jw_object(w, "lengths");
-    for (int i = 0; i < CHECK_SHARES; i++) {
-        char name[8];
-        snprintf(name, sizeof name, "%d", check_shares[i]);
-        jw_int(w, name, found->percentiles[i]);
-    }
-    jw_end_object(w);
-    jw_array(w, "warnings");
-    for (size_t i = 0; i < found->n_warnings; i++) jw_string(w, NULL, found->warnings[i]);
-    jw_end_array(w);
-}
-
-static Status print_json(const Check *check) {
-    JsonWriter w = {0};
-    Str sample = {0};
-    Status status = ST_OK;
-    jw_object(&w, NULL);
-    write_head(check, &w);
-    jw_end_object(&w);
-    for (size_t i = 0; i < MIN(check->rows.train->n, (size_t)check->n_rows) && status == ST_OK; i++) status = write_row(check, i, &sample);
-    /* the writer's object without its closing brace, and the sample behind it */
-    if (status == ST_OK) print_result("%.*s, \"sample\": [%s]}\n", (int)(w.text.len - 1), str_text(&w.text), str_text(&sample));
-    jw_release(&w);
-    str_release(&sample);
-    return status;
-}
-
-/* ---- a page ---- */
-
-static const char page_style[] =
-    "<style>:root{color-scheme:light dark;--ink:#1b1f24;--soft:#57606a;--paper:#fff;--line:#d0d7de;--on:#0b6e3b;--onbg:#d7f5e1;--bar:#2f6fb5;--warn:#8a5300;--warnbg:#fff3d6}"
-    "@media(prefers-color-scheme:dark){:root{--ink:#e6edf3;--soft:#9aa4af;--paper:#0f1419;--line:#30363d;--on:#7ee2a8;--onbg:#12351f;--bar:#5b9bdc;--warn:#f0c36d;--warnbg:#3a2c0c}}"
-    "body{font:16px/1.5 system-ui,sans-serif;color:var(--ink);background:var(--paper);max-width:62rem;margin:2rem auto;padding:0 1rem}h1{font-size:1.4rem}h2{font-size:1.1rem;margin-top:2rem}"
-    "table{border-collapse:collapse}td,th{padding:.2rem .8rem .2rem 0;text-align:right}th{font-weight:400;color:var(--soft);text-align:left}"
-    ".warn{background:var(--warnbg);color:var(--warn);padding:.4rem .7rem;border-radius:.4rem;margin:.4rem 0}"
-    ".row{white-space:pre-wrap;overflow-wrap:anywhere;font:14px/1.6 ui-monospace,monospace;border:1px solid var(--line);border-radius:.4rem;padding:.7rem;color:var(--soft)}"
-    ".t{background:var(--onbg);color:var(--on)}.s{outline:1px solid currentColor;border-radius:.2rem;font-size:.85em}.bar{fill:var(--bar)}svg text{fill:var(--ink);font:13px system-ui,sans-serif}</style>";
-
-static void append_html(Str *out, const char *text, size_t len) {
-    for (size_t i = 0; i < len; i++) {
-        char c = text[i];
-        if (c == '&') str_append(out, "&amp;");
-        else if (c == '<') str_append(out, "&lt;");
-        else if (c == '>') str_append(out, "&gt;");
-        else if (c == '"') str_append(out, "&quot;");
-        else if (c == '\0') str_append(out, "\xEF\xBF\xBD");
-        else str_append_char(out, c);
-    }
-}
-
-static void page_token(void *context, int32_t id, bool trained, bool special, const char *text, size_t len) {
-    Str *out = context;
-    (void)id;
-    if (trained || special) str_printf(out, "<span class=\"%s%s%s\">", trained ? "t" : "", trained && special ? " " : "", special ? "s" : "");
-    append_html(out, text, len);
-    if (trained || special) str_append(out, "</span>");
-}
-
-static void page_bars(const DataCheck *found, Str *out) {
-    int n = last_bar(found) + 1;
-    str_printf(out, "<svg viewBox=\"0 0 640 %d\" role=\"img\" aria-label=\"rows by their number of tokens\" style=\"width:100%%;max-width:40rem\">", n * 24);
-    for (int i = 0; i < n; i++) {
-        double width = 460.0 * (double)found->bars[i] / (double)largest_bar(found);
-        str_printf(out, "<text x=\"70\" y=\"%d\" text-anchor=\"end\">%lld+</text><rect class=\"bar\" x=\"80\" y=\"%d\" width=\"%.1f\" height=\"18\" rx=\"2\"/><text x=\"%.1f\" y=\"%d\">%lld</text>", i * 24 + 17,
-                   (long long)(found->bar_width * i), i * 24 + 3, width, 86 + width, i * 24 + 17, (long long)found->bars[i]);
-    }
-    str_append(out, "</svg>");
-}
-
-static void page_number(Str *out, const char *name, int64_t n) { str_printf(out, "<tr><th>%s</th><td>%lld</td></tr>", name, (long long)n); }
-
-static Status write_page(const Check *check) {
-    const DataCounts *train = &check->rows.train->counts;
-    Str out = {0};
-    Status status = ST_OK;
-    str_printf(&out, "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>rows of a recipe</title>%s<h1>What will be trained</h1><table>", page_style);
-    page_number(&out, "rows", train->rows);
-    page_number(&out, "tokens", train->tokens);
-    page_number(&out, "trained tokens", train->trained_tokens);
-    page_number(&out, "dropped", train->dropped_long + train->dropped_untrained);
-    page_number(&out, "cut", train->cut);
-    page_number(&out, "duplicates", train->duplicates);
-    page_number(&out, "near-duplicates", check->found.near_duplicates);
-    str_append(&out, "</table>");
-    for (size_t i = 0; i < check->found.n_warnings; i++) {
-        str_append(&out, "<p class=\"warn\">");
-        append_html(&out, check->found.warnings[i], strlen(check->found.warnings[i]));
-        str_append(&out, "</p>");
-    }
-    str_append(&out, "<h2>Tokens a row</h2>");
-    page_bars(&check->found, &out);
-    str_append(&out, "<h2>The first rows: what is trained is marked</h2>");
-    for (size_t i = 0; i < MIN(check->rows.train->n, (size_t)check->n_rows) && status == ST_OK; i++) {
-        Str where = {0};
-        dataset_where(check->rows.train, i, &where);
-        str_append(&out, "<p>");
-        append_html(&out, str_text(&where), where.len);
-        str_append(&out, "</p><div class=\"row\">");
-        status = each_token(&check->rows, i, page_token, &out);
-        str_append(&out, "</div>");
-        str_release(&where);
-    }
-    str_append(&out, "</html>\n");
-    if (status == ST_OK) status = file_write_all(check->html, str_text(&out), out.len);
-    str_release(&out);
-    if (status == ST_OK) show_line("wrote %s", check->html);
-    return status;
-}
-
-/* ---- the command ---- */
-
-static Status check_rows(const Command *command, Check *check, Arena *arena) {
-    ModelConfig config = {0};
-    if (!check->recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
-    TRY(model_config_read(check->recipe->model_path, arena, &config)); /* the weights are not looked at */
-    TRY(recipe_rows_open(check->recipe, &config, NULL, &check->rows));
-    TRY(data_check(&check->rows, &config, &check->found));
-    TRY(command->json ? print_json(check) : print_screen(check));
-    if (check->html) TRY(write_page(check));
-    if (!check->found.wrong) return ST_OK;
-    status_fail(ST_INPUT, "training on these rows would learn nothing, or the wrong thing");
-    return status_hint(ST_INPUT, "the warnings say why");
-}
-
-static Status check_recipe(const Command *command, Check *check) {
-    const char *const *arguments = command->arguments + 1;
-    size_t n = command->n_arguments - 1;
-    bool has_file = n > 0 && !strchr(arguments[0], '=');
-    if (n == 0) return status_hint(status_fail(ST_USAGE, "tune data check needs a RECIPE"), "tune data --help explains it");
-    if (check->n_rows < 0) return status_fail(ST_USAGE, "--rows is 0 or more, not %lld", (long long)check->n_rows);
-    TRY(recipe_read(has_file ? arguments[0] : NULL, arguments + has_file, n - has_file, &check->recipe));
-    check->recipe->program = "tune " TUNE_VERSION;
-    use_threads(command->threads ? command->threads : check->recipe->threads);
-    Arena *arena = arena_new(0);
-    Status status = arena ? check_rows(command, check, arena) : status_fail(ST_RESOURCE, "out of memory");
-    data_check_release(&check->found);
-    recipe_rows_close(&check->rows);
-    recipe_free(check->recipe);
-    arena_free(arena);
-    return status;
+static void print_usage(void) {
+    print_result("usage: tune data COMMAND ...\n\nRows before training.\n\n");
+    for (const DataCommand *c = commands; c->name; c++) print_result("  %-10s %s\n", c->name, c->help);
+    print_result("\ntune data COMMAND --help explains a command.\n");
 }
 
 Status cmd_data(int argc, char **argv) {
-    Check check = {.n_rows = 3};
-    Command command = {
-        .arguments_help = "check RECIPE [KEY=VALUE ...]",
-        .help = "Shows what training would see: rows, tokens, lengths, what is dropped, cut or double, the first rows with every trained token marked, and what looks wrong: an end that is\n"
-                "never trained, BOS twice, a template that the tokenizer does not know, rows much alike, evaluation rows that training has as well. Exit code 4 when nothing, or the wrong\n"
-                "thing, would be learned. The model's weights are not needed.\n"
-                "    tune data check recipes/demo/sft.yaml --rows 5",
-    };
-    const Option options[] = {
-        {"--rows", OPTION_INT, &check.n_rows, "N", "rows to show (3)"},
-        {"--html", OPTION_TEXT, &check.html, "FILE", "the same as a page"},
-        {0},
-    };
-    bool done;
-    Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done && command.n_arguments == 0) status = command_needs(&command, 2, COUNT_OF(command.arguments));
-    else if (status == ST_OK && !done && strcmp(command.arguments[0], "check") != 0) {
-        status_fail(ST_USAGE, "unknown command 'data %s'", command.arguments[0]);
-        status = status_hint(ST_USAGE, "known is: tune data check RECIPE");
-    } else if (status == ST_OK && !done) status = check_recipe(&command, &check);
-    arena_free(command.arena);
-    return status;
+    const char *names[COUNT_OF(commands)] = {0};
+    size_t n = 0;
+    if (argc < 2) return status_hint(status_fail(ST_USAGE, "tune data needs a command"), "tune data --help lists them");
+    if (!strcmp(argv[1], "--help") || !strcmp(argv[1], "-h")) {
+        print_usage();
+        return ST_OK;
+    }
+    for (const DataCommand *c = commands; c->name; c++) {
+        if (!strcmp(argv[1], c->name)) {
+            argv[1] = (char *)(uintptr_t)c->full_name; /* as messages call it */
+            return c->run(argc - 1, argv + 1);
+        }
+        names[n++] = c->name;
+    }
+    const char *nearest = text_nearest(argv[1], names, n);
+    status_fail(ST_USAGE, "unknown command 'data %s'", argv[1]);
+    if (nearest) return status_hint(ST_USAGE, "did you mean 'data %s'?", nearest);
+    return status_hint(ST_USAGE, "tune data --help lists the commands");
 }

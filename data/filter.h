@@ -26,11 +26,13 @@ typedef struct FilterRow {
     const char *task_type;   /* NULL: none */
     const char *id;          /* of the row, as "nearest" names it; NULL: none */
     const json_t *json;      /* the whole row, for the ledger and for filters with a model; borrowed */
-    double judge, reward;    /* filled in by whoever has them already, see row_scores; NaN: not known */
+    double judge, reward;    /* numbers that the row brings; NaN: none */
 } FilterRow;
-/* Fills `row` from any format with texts: messages, sharegpt, alpaca (also with `instances`, as self-instruct's seeds have it), prompt_completion, prompt, preference (the chosen answer), kto,
+/* Fills `row` (with judge and reward from columns `judge` and `reward`, or from `scores`) from any format with texts: messages, sharegpt, alpaca (also with `instances`, as self-instruct's seeds have it), prompt_completion, prompt, preference (the chosen answer), kto,
  * text (a completion), question and answer. Texts live as long as `json` and `arena`. ST_INPUT: the row is none of these, or lacks a field. */
 Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row);
+
+void row_write(const json_t *row, Str *line); /* as JSON in one line, columns in their order, each number the shortest text that reads back the same */
 
 /* ---- the filters of a run ---- */
 
@@ -48,7 +50,6 @@ typedef struct FilterConfig {
     const Tokenizer *tokenizer;
     const Chat *chat;        /* how that model's conversations are rendered; NULL: rows of messages are refused by them */
     FilterScorer judge, reward; /* score NULL: the rows' own numbers, else the filter is refused */
-    bool whole_scores;       /* likeness is worked out also for rows that are kept (for histograms); else what is far below a threshold is 0 */
 } FilterConfig;
 typedef struct Filters Filters;
 /* ST_CONFIG with line and nearest name: an unknown filter or option, a value out of range. */
@@ -62,7 +63,7 @@ typedef struct FilterVerdict {
     const char *what;        /* in words, such as "starts with punctuation"; NULL: kept. Lives until filters_close */
     double score;            /* what was measured by that filter; NaN: nothing to measure */
     const char *nearest_id, *nearest_text; /* the remembered row it is too much like (likest, of equals the first); NULL: none. Live until filters_close */
-    double scores[FILTER_MOST]; /* of each filter, numbered as filters_at; NaN: none */
+    double scores[FILTER_MOST]; /* of each filter, numbered as filters_at, also of a row that is kept; NaN: none, or not asked any more */
 } FilterVerdict;
 /* Runs the filters of `stage` over n rows in order; those that are kept are remembered by that stage's filters. ST_INPUT, ST_RESOURCE, ST_INTERRUPTED, and what a scorer fails with. */
 Status filters_run(Filters *filters, FilterStage stage, const FilterRow *rows, size_t n, FilterVerdict *verdicts);
@@ -76,6 +77,7 @@ const FilterInfo *filters_at(const Filters *filters, size_t i);
 typedef struct FilterCounts { int64_t rows, kept; } FilterCounts;
 FilterCounts filters_counts(const Filters *filters, FilterStage stage); /* of filters_run with this very stage */
 bool filters_has(const Filters *filters, const char *name);
+const char *filters_text(const Filters *filters, const char *name, const char *option); /* an option that is a text, such as the judge's rubric; NULL: not given, or the filter is off */
 uint64_t filters_fingerprint(const Filters *filters); /* the same for the same filters with the same options */
 
 /* One line of rejected.jsonl, without its end; "nearest": null or {"id", "text"}. */
@@ -85,9 +87,9 @@ void filter_write_scores(const Filters *filters, const FilterVerdict *verdict, J
 
 /* ---- the table ---- */
 
-/* Name and help of every filter there is, in the table's order; NULL behind the last. */
+/* Name and help of every filter there is, in the table's order; false behind the last. */
 typedef struct FilterHelp { const char *name, *help, *argument; bool on; } FilterHelp; /* argument: what its number or text is; on: by default */
-const FilterHelp *filter_help_at(size_t i);
+bool filter_help_at(size_t i, FilterHelp *help);
 void filters_write_help(Str *text); /* all of them with their options, a line each */
 
 /* ---- a budget: the best and most different rows ---- */

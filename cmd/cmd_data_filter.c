@@ -1,0 +1,356 @@
+/* tune data filter: rows that are worth training on. */
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "cmd/cmd_data.h"
+#include "data/filter.h"
+
+enum { AT_A_TIME = 1024 };
+
+typedef struct FilterJob {
+    const char *output, *rejected, *recipe, *model, *adapter, *compute, *quality, *share;
+    ChatChoice chat;
+    TextList seeds, quotas;
+    bool only;
+    int64_t select;
+    const char *values[FILTER_MOST]; /* of the filters, as --help has them */
+    const Command *command;
+    OpenedModel opened;
+    Filters *filters;
+    Yaml *map;                       /* the filters that were named */
+    ResultFile kept;
+    FileWriter ledger;
+    Arena *texts;                    /* of the rows at hand */
+    FilterRow rows[AT_A_TIME];
+    FilterVerdict verdicts[AT_A_TIME];
+    json_t *held[AT_A_TIME];
+    size_t n;
+    /* --select: all rows that are kept so far */
+    struct Candidate { char *line; SelectRow row; } *candidates;
+    size_t n_candidates, cap_candidates;
+    Arena *candidate_texts;
+    int64_t selected;
+} FilterJob;
+
+/* ---- options ---- */
+
+static Status set_entry(Arena *arena, Yaml *map, const char *key, int line, Yaml *node) {
+    for (size_t i = 0; i < map->n; i++)
+        if (strcmp(map->keys[i], key) == 0) return map->items[i] = node, ST_OK;
+    size_t n = map->n;
+    const char **keys = arena_alloc(arena, (n + 1) * sizeof *keys);
+    int *lines = arena_alloc(arena, (n + 1) * sizeof *lines);
+    Yaml **items = arena_alloc(arena, (n + 1) * sizeof *items);
+    if (!keys || !lines || !items) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++) keys[i] = map->keys[i], lines[i] = map->key_lines[i], items[i] = map->items[i];
+    keys[n] = key, lines[n] = line, items[n] = node;
+    map->keys = keys, map->key_lines = lines, map->items = items, map->n = n + 1;
+    return ST_OK;
+}
+
+/* Lines within an option say nothing. */
+static void forget_lines(Yaml *node) {
+    node->line = 0;
+    for (size_t i = 0; i < node->n; i++) {
+        if (node->key_lines) node->key_lines[i] = 0;
+        forget_lines(node->items[i]);
+    }
+}
+
+static Status add_option(FilterJob *job, const char *name, const char *text) {
+    Yaml *node;
+    Status status = yaml_read_text(text, strlen(text), name, job->command->arena, &node);
+    if (status != ST_OK) return status_fail(ST_USAGE, "cannot read the value of filter '%s': '%s'", name, text);
+    forget_lines(node);
+    return set_entry(job->command->arena, job->map, name, 0, node);
+}
+
+/* Filters and seeds as a recipe of tune data synth has them. */
+static Status read_recipe(FilterJob *job) {
+    Yaml *root, *synth;
+    TRY(yaml_read_file(job->recipe, job->command->arena, &root));
+    synth = root->kind == YAML_MAP ? yaml_get(root, "synth") : NULL;
+    Yaml *filters = synth && synth->kind == YAML_MAP ? yaml_get(synth, "filters") : NULL;
+    if (!filters) return status_hint(status_fail(ST_CONFIG, "'%s' has no 'synth.filters'", job->recipe), "such as synth: {filters: {rouge_l: 0.7}}");
+    if (filters->kind != YAML_MAP) return status_fail(ST_CONFIG, "wrong value for 'synth.filters' in '%s' line %d: expected a map", job->recipe, filters->line);
+    for (size_t i = 0; i < filters->n; i++) TRY(set_entry(job->command->arena, job->map, filters->keys[i], filters->key_lines[i], filters->items[i]));
+    return ST_OK;
+}
+
+static Status open_filters(FilterJob *job) {
+    FilterHelp help;
+    job->map = arena_zero(job->command->arena, sizeof *job->map);
+    if (!job->map) return ST_RESOURCE;
+    job->map->kind = YAML_MAP;
+    if (job->recipe) TRY(read_recipe(job));
+    for (size_t i = 0; filter_help_at(i, &help); i++)
+        if (job->values[i]) TRY(add_option(job, help.name, job->values[i]));
+    if (job->model) TRY(open_model(job->model, job->adapter, job->compute, &job->chat, &job->opened));
+    FilterConfig config = {.filters = job->map, .only = job->only, .file = job->recipe, .model = job->opened.model, .tokenizer = job->opened.tokenizer, .chat = job->opened.chat};
+    Status status = filters_open(&config, &job->filters);
+    if (status == ST_CONFIG && !job->recipe) return ST_USAGE;
+    for (size_t i = 0; status == ST_OK && i < job->seeds.n; i++) status = filters_remember_file(job->filters, FILTER_BOTH, job->seeds.items[i]);
+    return status;
+}
+
+/* ---- rows ---- */
+
+static Status quality_of(const FilterJob *job, const FilterRow *row, const FilterVerdict *verdict, double *quality) {
+    *quality = 1;
+    if (!job->quality) return ST_OK;
+    const json_t *own = json_object_get(row->json, job->quality), *score = json_object_get(json_object_get(row->json, "scores"), job->quality);
+    *quality = json_is_number(own) ? json_number_value(own) : json_is_number(score) ? json_number_value(score) : (double)NAN;
+    for (size_t i = 0; isnan(*quality) && filters_at(job->filters, i); i++)
+        if (strcmp(filters_at(job->filters, i)->name, job->quality) == 0) *quality = verdict->scores[i];
+    if (*quality >= 0) return ST_OK;
+    if (isnan(*quality)) return status_hint(status_fail(ST_INPUT, "row '%s' has no number '%s'", row->id, job->quality), "--quality names a column, or a filter that gives scores");
+    return status_fail(ST_INPUT, "'%s' of row '%s' is %g: a quality is 0 or more", job->quality, row->id, *quality);
+}
+
+static Status add_candidate(FilterJob *job, const FilterRow *row, const FilterVerdict *verdict, const Str *line) {
+    if (job->n_candidates == job->cap_candidates) {
+        size_t cap = job->cap_candidates ? job->cap_candidates * 2 : 1024;
+        struct Candidate *grown = realloc(job->candidates, cap * sizeof *grown);
+        if (!grown) return status_fail(ST_RESOURCE, "out of memory for %zu rows", cap);
+        job->candidates = grown;
+        job->cap_candidates = cap;
+    }
+    struct Candidate *candidate = &job->candidates[job->n_candidates++];
+    Str text = {0};
+    str_append_n(&text, row->instruction.data ? row->instruction.data : "", row->instruction.len);
+    str_append(&text, "\n");
+    str_append_n(&text, row->input.data ? row->input.data : "", row->input.len);
+    if (!row->instruction.data) str_append_n(&text, row->completion.data ? row->completion.data : "", row->completion.len);
+    *candidate = (struct Candidate){.line = arena_strndup(job->candidate_texts, str_text(line), line->len)};
+    candidate->row.text = (Slice){arena_strndup(job->candidate_texts, str_text(&text), text.len), text.len};
+    candidate->row.task_type = row->task_type ? arena_strdup(job->candidate_texts, row->task_type) : NULL;
+    str_release(&text);
+    if (!candidate->line || !candidate->row.text.data || (row->task_type && !candidate->row.task_type)) return ST_RESOURCE;
+    return quality_of(job, row, verdict, &candidate->row.quality);
+}
+
+static Status write_row(FilterJob *job, size_t r, Str *line) {
+    str_clear(line);
+    if (job->verdicts[r].kept) {
+        row_write(job->rows[r].json, line);
+        if (job->select) return add_candidate(job, &job->rows[r], &job->verdicts[r], line);
+        if (job->output || !job->command->json) result_line(&job->kept, line);
+    } else if (job->rejected) {
+        filter_write_rejected(&job->rows[r], &job->verdicts[r], line);
+        str_append(line, "\n");
+        writer_write(&job->ledger, line->data, line->len);
+    }
+    return ST_OK;
+}
+
+/* Judges the rows at hand and lets them go. */
+static Status flush(FilterJob *job) {
+    Str line = {0};
+    Status status = filters_run(job->filters, FILTER_BOTH, job->rows, job->n, job->verdicts);
+    for (size_t r = 0; status == ST_OK && r < job->n; r++) status = write_row(job, r, &line);
+    for (size_t r = 0; r < job->n; r++) json_decref(job->held[r]);
+    str_release(&line);
+    job->n = 0;
+    arena_reset(job->texts);
+    FilterCounts counts = filters_counts(job->filters, FILTER_BOTH);
+    if (status == ST_OK) show_progress("%lld rows, %lld kept", (long long)counts.rows, (long long)counts.kept);
+    return status;
+}
+
+static Status take_row(void *context, const Row *row) {
+    FilterJob *job = context;
+    FilterRow *read = &job->rows[job->n];
+    Status status = filter_row_read(row->json, job->texts, read);
+    if (status != ST_OK) return status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
+    if (!read->id && !(read->id = arena_printf(job->texts, "%s %s %zu", row->file, row->unit, row->line))) return ST_RESOURCE;
+    job->held[job->n++] = json_incref(row->json);
+    return job->n == AT_A_TIME ? flush(job) : ST_OK;
+}
+
+static Status read_file(FilterJob *job, const char *pattern) {
+    const char **paths;
+    size_t n;
+    TRY(rows_expand(pattern, job->command->arena, &paths, &n));
+    for (size_t i = 0; i < n; i++) TRY(rows_read(paths[i], take_row, job));
+    return ST_OK;
+}
+
+/* ---- a budget ---- */
+
+static Status read_quotas(const FilterJob *job, SelectQuota *quotas) {
+    for (size_t i = 0; i < job->quotas.n; i++) {
+        const char *text = job->quotas.items[i], *equals = strrchr(text, '=');
+        char *end;
+        quotas[i].rows = equals ? strtoll(equals + 1, &end, 10) : 0;
+        if (!equals || equals == text || !equals[1] || *end || quotas[i].rows < 0) return status_fail(ST_USAGE, "--quota is TYPE=N, not '%s'", text);
+        if (!(quotas[i].task_type = arena_strndup(job->command->arena, text, (size_t)(equals - text)))) return ST_RESOURCE;
+    }
+    return ST_OK;
+}
+
+static int by_number(const void *a, const void *b) {
+    size_t x = *(const size_t *)a, y = *(const size_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* Chosen rows in the order of the file; the others go to the ledger. */
+static void write_chosen(FilterJob *job, size_t *chosen, size_t n) {
+    size_t next = 0;
+    qsort(chosen, n, sizeof *chosen, by_number);
+    for (size_t r = 0; r < job->n_candidates; r++) {
+        const char *text = job->candidates[r].line;
+        Str line = {.data = (char *)(uintptr_t)text, .len = strlen(text)};
+        bool is_chosen = next < n && chosen[next] == r;
+        next += is_chosen;
+        if (is_chosen && (job->output || !job->command->json)) result_line(&job->kept, &line);
+        else if (!is_chosen && job->rejected) writer_printf(&job->ledger, "{\"row\": %s, \"reason\": \"select\", \"what\": \"beyond the budget\", \"score\": null, \"nearest\": null}\n", text);
+    }
+    job->selected = (int64_t)n;
+}
+
+static Status choose_rows(FilterJob *job) {
+    Arena *arena = job->command->arena;
+    size_t n = 0, *chosen = arena_alloc(arena, ((size_t)MIN(job->select, (int64_t)job->n_candidates) + 1) * sizeof *chosen);
+    SelectRow *rows = arena_alloc(arena, (job->n_candidates + 1) * sizeof *rows);
+    SelectQuota *quotas = arena_alloc(arena, (job->quotas.n + 1) * sizeof *quotas);
+    if (!chosen || !rows || !quotas) return ST_RESOURCE;
+    for (size_t r = 0; r < job->n_candidates; r++) rows[r] = job->candidates[r].row;
+    TRY(read_quotas(job, quotas));
+    TRY(rows_select(&(SelectConfig){.n = job->select, .share = job->share, .quotas = quotas, .n_quotas = job->quotas.n}, rows, job->n_candidates, chosen, &n));
+    write_chosen(job, chosen, n);
+    return ST_OK;
+}
+
+/* ---- results ---- */
+
+static void print_json(const FilterJob *job) {
+    FilterCounts counts = filters_counts(job->filters, FILTER_BOTH);
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_int(&w, "rows", counts.rows);
+    jw_int(&w, "kept", job->select ? job->selected : counts.kept);
+    jw_object(&w, "rejected");
+    for (size_t i = 0; filters_at(job->filters, i); i++) jw_int(&w, filters_at(job->filters, i)->name, filters_at(job->filters, i)->rejected);
+    if (job->select) jw_int(&w, "select", counts.kept - job->selected);
+    jw_end_object(&w);
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+}
+
+/* Beside the rows when these go to stdout. */
+static void print_line(const FilterJob *job, const char *name, int64_t n, int64_t rows) {
+    double share = rows ? 100 * (double)n / (double)rows : 0;
+    if (job->output) print_result("%-18s %10lld %6.1f %%\n", name, (long long)n, share);
+    else show_line("%-18s %10lld %6.1f %%", name, (long long)n, share);
+}
+
+static void print_table(const FilterJob *job) {
+    FilterCounts counts = filters_counts(job->filters, FILTER_BOTH);
+    for (size_t i = 0; filters_at(job->filters, i); i++) print_line(job, filters_at(job->filters, i)->name, filters_at(job->filters, i)->rejected, counts.rows);
+    if (job->select) print_line(job, "select", counts.kept - job->selected, counts.rows);
+    print_line(job, "kept", job->select ? job->selected : counts.kept, counts.rows);
+    print_line(job, "rows", counts.rows, counts.rows);
+}
+
+static Status filter_files(FilterJob *job) {
+    Status status = ST_OK;
+    for (size_t i = 0; status == ST_OK && i < job->command->n_arguments; i++) status = read_file(job, job->command->arguments[i]);
+    if (status == ST_OK) status = flush(job);
+    if (status == ST_OK && filters_counts(job->filters, FILTER_BOTH).rows == 0) status = status_fail(ST_INPUT, "'%s' has no rows", job->command->arguments[0]);
+    if (status == ST_OK && job->select) status = choose_rows(job);
+    for (size_t r = 0; r < job->n; r++) json_decref(job->held[r]);
+    return status;
+}
+
+static Status check_options(const FilterJob *job) {
+    if (job->select < 0) return status_fail(ST_USAGE, "--select is 1 or more, not %lld", (long long)job->select);
+    if (!job->select && (job->quality || job->share || job->quotas.n)) return status_fail(ST_USAGE, "--quality, --share and --quota go with --select");
+    if (!job->model && (job->adapter || job->compute)) return status_fail(ST_USAGE, "--adapter and --compute go with --model");
+    if (job->output && job->rejected && strcmp(job->output, job->rejected) == 0) return status_fail(ST_USAGE, "-o and --rejected name the same file");
+    return ST_OK;
+}
+
+static Status run(FilterJob *job) {
+    TRY(command_needs(job->command, 1, COUNT_OF(job->command->arguments)));
+    TRY(check_options(job));
+    TRY(open_filters(job));
+    TRY(result_open(&job->kept, job->output));
+    Status status = job->rejected ? writer_open(&job->ledger, job->rejected) : ST_OK;
+    bool ledger = job->rejected && status == ST_OK;
+    if (status == ST_OK) status = filter_files(job);
+    if (status == ST_OK && ledger) status = writer_commit(&job->ledger);
+    else if (ledger) writer_abandon(&job->ledger);
+    status = result_close(&job->kept, status);
+    if (status != ST_OK) return status;
+    if (job->command->json) print_json(job);
+    else print_table(job);
+    return ST_OK;
+}
+
+static void release(FilterJob *job) {
+    filters_close(job->filters);
+    close_model(&job->opened);
+    arena_free(job->texts);
+    arena_free(job->candidate_texts);
+    free(job->candidates);
+    free(job);
+}
+
+/* An option for each filter, its name with dashes. */
+static void filter_options(FilterJob *job, Option *options, char (*names)[32]) {
+    FilterHelp help;
+    size_t n = 0;
+    for (; filter_help_at(n, &help); n++) {
+        size_t len = 2;
+        names[n][0] = names[n][1] = '-';
+        for (const char *c = help.name; *c && len + 1 < sizeof names[n]; c++) names[n][len++] = *c == '_' ? '-' : *c;
+        names[n][len] = '\0';
+        options[n] = (Option){names[n], OPTION_TEXT, &job->values[n], help.argument, help.help};
+    }
+    options[n] = (Option){0};
+}
+
+Status cmd_data_filter(int argc, char **argv) {
+    FilterJob *job = calloc(1, sizeof *job);
+    if (!job) return status_fail(ST_RESOURCE, "out of memory");
+    Str help = {0};
+    Command command = {.arguments_help = "FILE ..."};
+    str_append(&help, "Writes the rows that pass every filter, as JSON lines in their order, and counts the others by reason. On by default: empty, length, refusal, exact, rouge_l; an option sets a filter's\n"
+                      "number or list, or takes `true`, `false` or `{option: value, ...}`. Rows are of any format that holds text; likeness is to --seeds and to the rows kept before.\n"
+                      "    tune data filter rows.jsonl -o clean.jsonl --rejected rejected.jsonl --minhash 0.8 --words '{min: 4, max: 150}' --refusal false\n"
+                      "    tune data filter rows.jsonl -o train.jsonl --decontaminate test.jsonl --select 5000 --quality judge\n\nfilters and their options:\n");
+    filters_write_help(&help);
+    help.data[--help.len] = '\0';
+    command.help = str_text(&help);
+    const Option own[] = {
+        {"-o", OPTION_TEXT, &job->output, "FILE", "rows go here instead of stdout"},
+        {"--rejected", OPTION_TEXT, &job->rejected, "FILE", "the other rows, each with reason, score and nearest row"},
+        {"--recipe", OPTION_TEXT, &job->recipe, "FILE", "take synth.filters of a recipe; options go over it"},
+        {"--seeds", OPTION_LIST, &job->seeds, "FILE", "rows that others must differ from; may be given several times"},
+        {"--only", OPTION_FLAG, &job->only, NULL, "no filters but those that are named"},
+        {"--select", OPTION_INT, &job->select, "N", "of the rows that pass the N best and most different ones: greedily the largest quality x (1 - cosine to the nearest chosen one)"},
+        {"--quality", OPTION_TEXT, &job->quality, "NAME", "column or filter whose number is the quality; all the same without"},
+        {"--share", OPTION_TEXT, &job->share, "HOW", "how N is shared by task_type: even, proportional or none (even)"},
+        {"--quota", OPTION_LIST, &job->quotas, "TYPE=N", "rows of one task_type; may be given several times"},
+        {"--model", OPTION_TEXT, &job->model, "DIR", "model for logprob and ifd"},
+        {"--adapter", OPTION_TEXT, &job->adapter, "DIR", "PEFT adapter of that model"},
+        {"--compute", OPTION_TEXT, &job->compute, "TYPE", "auto, f32 or bf16"},
+        CHAT_OPTIONS(job->chat),
+    };
+    Option options[COUNT_OF(own) + FILTER_MOST + 1];
+    char names[FILTER_MOST][32];
+    memcpy(options, own, sizeof own);
+    filter_options(job, options + COUNT_OF(own), names);
+    job->command = &command;
+    job->texts = arena_new(0);
+    job->candidate_texts = arena_new(0);
+    bool done = false;
+    Status status = job->texts && job->candidate_texts ? command_parse(&command, argc, argv, options, &done) : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK && !done) status = run(job);
+    release(job);
+    str_release(&help);
+    arena_free(command.arena);
+    return status;
+}
