@@ -98,14 +98,19 @@ static double bound_undiscounted(const MdpForm *form, const double *V, double of
     return bound;
 }
 
-double form_bound(const MdpForm *form, const double *V) {
-    ArenaMark mark = arena_mark(form->arena);
-    double *next = form_vector(form, form->arena);
-    if (!next) return (double)INFINITY;
-    double off = change_size(form_sweep(form, V, next)) + form_rounding(form, V);
-    arena_rewind(form->arena, mark);
+double form_bound_of_change(const MdpForm *form, const double *V, double change) {
+    double off = change + form_rounding(form, V);
     if (!isfinite(off)) return (double)INFINITY;
     double shrink = form->gamma * (form->mass * (1 + ((double)form->longest + 2) * UNIT_ROUNDOFF)) * (1 + 2 * UNIT_ROUNDOFF);
     if (form->gamma < 1 && shrink < 1) return off / (1 - shrink) * (1 + 8 * UNIT_ROUNDOFF);
     return bound_undiscounted(form, V, off);
+}
+
+double form_bound(const MdpForm *form, const double *V, double *Q) {
+    ArenaMark mark = arena_mark(form->arena);
+    double *next = form_vector(form, form->arena);
+    if (!next) return (double)INFINITY;
+    double change = change_size(form_sweep(form, V, next, Q));
+    arena_rewind(form->arena, mark);
+    return form_bound_of_change(form, V, change);
 }

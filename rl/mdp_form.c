@@ -34,11 +34,10 @@ static void row_sizes(const Mdp *mdp, MdpForm *form, int64_t row, Sizes *sizes) 
         else sizes->closed = false;
     }
     form->reward[row] = reward;
-    sizes->mass = fmax(sizes->mass, mass);
-    sizes->imbalance = fmax(sizes->imbalance, fabs(sum - 1));
-    sizes->reward_size = fmax(sizes->reward_size, size);
+    sizes->mass = MAX(sizes->mass, mass);
+    sizes->imbalance = MAX(sizes->imbalance, fabs(sum - 1));
+    sizes->reward_size = MAX(sizes->reward_size, size);
     sizes->longest = MAX(sizes->longest, end - begin);
-    if (begin != row * form->fan || end - begin != form->fan) sizes->even = false;
 }
 
 static void measure(const Mdp *mdp, MdpForm *form) {
@@ -54,14 +53,14 @@ static void measure(const Mdp *mdp, MdpForm *form) {
             for (int64_t row = s * form->width; row < (s + 1) * form->width; row++) {
                 if (live) row_sizes(mdp, form, row, &own);
                 else form->reward[row] = 0;
+                if (mdp->begin[row] != row * form->fan || mdp->begin[row + 1] - mdp->begin[row] != form->fan) own.even = false;
             }
-            if (!live) own.even = false;
         }
 #pragma omp critical(mdp_form_sizes)
         {
-            all.mass = fmax(all.mass, own.mass);
-            all.imbalance = fmax(all.imbalance, own.imbalance);
-            all.reward_size = fmax(all.reward_size, own.reward_size);
+            all.mass = MAX(all.mass, own.mass);
+            all.imbalance = MAX(all.imbalance, own.imbalance);
+            all.reward_size = MAX(all.reward_size, own.reward_size);
             all.longest = MAX(all.longest, own.longest);
             all.closed &= own.closed;
             all.even &= own.even;

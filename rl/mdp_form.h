@@ -54,9 +54,20 @@ double *form_vector(const MdpForm *form, Arena *arena); /* n + 1 zeros; NULL whe
 
 typedef struct Change { double least, most; } Change; /* of new minus old values, over live states; 0, 0 when there are none */
 static inline double change_size(Change change) { return change.most > -change.least ? change.most : -change.least; }
-Change form_sweep(const MdpForm *form, const double *V, double *new_V);
-Change form_sweep_greedy(const MdpForm *form, const double *V, double *new_V, int64_t *rows); /* and the first best row of each state */
-Change form_sweep_policy(const MdpForm *form, int64_t *rows, const double *V, double *new_V);
+/* V NULL: all values are 0. Q (n_rows), unless NULL, gets what each row is worth by V. */
+Change form_sweep(const MdpForm *form, const double *V, double *new_V, double *Q);
+
+/* A policy: its rows, copied behind each other where they are about equally long, which are swept in half the time that the same rows take where they are. */
+typedef struct FormPolicy {
+    int64_t *rows;             /* (n): the row taken in each live state */
+    MdpForm form;              /* the copies */
+    int32_t *next;             /* its entries; NULL: no copies */
+    double *probability;
+} FormPolicy;
+/* All of it in `arena`. ST_RESOURCE. */
+Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy);
+Change form_sweep_greedy(const MdpForm *form, const double *V, double *new_V, double *Q, FormPolicy *policy); /* `policy` becomes the first best row of each state */
+Change form_sweep_policy(const MdpForm *form, const FormPolicy *policy, const double *V, double *new_V);
 /* The best value of one state; *best, unless NULL, is its first row. */
 double form_best(const MdpForm *form, int64_t state, const double *V, int64_t *best);
 /* rows[i] becomes the first best row of state i where that is better than rows[i] by more than `margin`; says how many changed. rows[i] < 0: none yet. */
@@ -78,8 +89,10 @@ Status form_policy_values(const MdpForm *form, const int64_t *rows, const double
 
 /* The most that one q of `form_sweep` from V is off by rounding of the computation, of the probabilities and rewards themselves, and of sums of rows that are not quite 1. */
 double form_rounding(const MdpForm *form, const double *V);
-/* A number that max |V - V*| is certainly not above; INFINITY when none is found. V* is the form's optimal value; with one row a state, the policy's. */
-double form_bound(const MdpForm *form, const double *V);
+/* A number that max |V - V*| is certainly not above; INFINITY when none is found. V* is the form's optimal value; with one row a state, the policy's. Q as for form_sweep. */
+double form_bound(const MdpForm *form, const double *V, double *Q);
+/* The same for a V whose largest change in a sweep is known. */
+double form_bound_of_change(const MdpForm *form, const double *V, double change);
 
 /* ---- methods: one file mdp_solver_<name>.c and one line of mdp_solvers.def each ---- */
 
@@ -88,6 +101,8 @@ typedef struct MdpWork {
     const NamedMdp *world;
     const MdpOptions *options;
     double *V;                /* (n + 1): where to begin, and the answer */
+    double *Q;                /* (n_rows): for what V's rows are worth; NULL when they are not the Mdp's */
+    double change;            /* |TV - V| of just this V, when the method has found it, and Q with it; else below 0 */
     double target;            /* largest |TV - V| to stop at; rounding may stop it before */
     int64_t limit;            /* of iterations */
     int64_t iterations;       /* done so far */

@@ -42,7 +42,8 @@ bool work_is_done(const MdpWork *work, double change) {
     if (work->iterations >= work->limit || interrupt_requested() || change <= work->target) return true;
     if (change > 1e-6 * form->reward_size && work->iterations % 256 != 0) return false; /* far from rounding, most likely */
     double size = form->reward_size;
-    for (int32_t s = 0; s < form->n; s++) size = fmax(size, fabs(work->V[s]));
+    for (int32_t s = 0; s < form->n; s++)
+        if (fabs(work->V[s]) > size) size = fabs(work->V[s]);
     return change <= ((double)form->longest + 4) * UNIT_ROUNDOFF * size;
 }
 
@@ -78,10 +79,11 @@ void mdp_fill_q(const Mdp *mdp, const double *V, double *Q) {
 }
 
 void mdp_greedy(const Mdp *mdp, const double *Q, int32_t *policy) {
+#pragma omp parallel for schedule(static, 1024) if (mdp->n_states > 4096)
     for (int64_t s = 0; s < mdp->n_states; s++) {
         const double *q = Q + s * mdp->n_actions;
         double best = q[0];
-        for (int32_t a = 1; a < mdp->n_actions; a++) best = fmax(best, q[a]);
+        for (int32_t a = 1; a < mdp->n_actions; a++) best = MAX(best, q[a]);
         policy[s] = -1;
         for (int32_t a = 0; a < mdp->n_actions && !mdp->terminal[s] && policy[s] < 0; a++)
             if (q[a] >= best - TIE) policy[s] = a;
@@ -90,9 +92,9 @@ void mdp_greedy(const Mdp *mdp, const double *Q, int32_t *policy) {
 
 static Status answer_alloc(const Mdp *mdp, Arena *arena, bool with_policy, MdpSolution *solution) {
     size_t n = (size_t)mdp->n_states;
-    solution->V = arena_zero(arena, n * sizeof(double));
-    solution->Q = arena_zero(arena, n * (size_t)mdp->n_actions * sizeof(double));
-    if (with_policy) solution->policy = arena_zero(arena, n * sizeof(int32_t));
+    solution->V = arena_alloc(arena, n * sizeof(double));
+    solution->Q = arena_alloc(arena, n * (size_t)mdp->n_actions * sizeof(double));
+    if (with_policy) solution->policy = arena_alloc(arena, n * sizeof(int32_t));
     return solution->V && solution->Q && (!with_policy || solution->policy) ? ST_OK : ST_RESOURCE;
 }
 
@@ -112,12 +114,13 @@ static Status solve_values(const MdpSolver *solver, MdpWork *work, double tolera
         TRY(form_policy_values(form, form->home_row, NULL, form->gamma, 1e-3 * form->reward_size, work->V, NULL));
     solution->bound = (double)INFINITY;
     for (int round = 0; round < ROUNDS; round++) {
+        work->change = -1;
         TRY(solver->solve(work, solution));
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
         for (int32_t s = 0; s < form->n; s++)
             if (!isfinite(work->V[s])) return status_fail(ST_NUMERIC, "values grow beyond what a double holds");
         double before = solution->bound;
-        solution->bound = form_bound(form, work->V);
+        solution->bound = work->change >= 0 ? form_bound_of_change(form, work->V, work->change) : form_bound(form, work->V, work->Q);
         if (solution->bound <= tolerance || work->iterations >= work->limit || solution->bound > 0.5 * before) break;
         work->target *= isfinite(solution->bound) ? 0.5 * tolerance / solution->bound : 1e-3;
         if (work->target <= 2 * UNIT_ROUNDOFF * form->reward_size) break;
@@ -132,11 +135,14 @@ static Status solve(const MdpSolver *solver, MdpWork *work, MdpForm *form, doubl
     work->target = first_target(form, tolerance);
     work->V = form_vector(form, work->arena);
     if (!work->V) return ST_RESOURCE;
-    if (solver->answer == ANSWER_VALUES) TRY(solve_values(solver, work, tolerance, solution));
-    else TRY(solver->solve(work, solution));
+    if (solver->answer == ANSWER_VALUES) {
+        if (!form->rows) work->Q = solution->Q;
+        TRY(solve_values(solver, work, tolerance, solution));
+    } else TRY(solver->solve(work, solution));
     solution->iterations = work->iterations;
     if (solver->answer == ANSWER_HORIZON) return ST_OK;
     spread(mdp, form, work->V, solution->V);
+    if (work->Q && isfinite(solution->bound)) return ST_OK; /* the certificate has filled it */
     Mdp per_step = *mdp;
     if (solver->answer == ANSWER_AVERAGE) per_step.gamma = 1;
     mdp_fill_q(&per_step, solution->V, solution->Q);
@@ -238,7 +244,7 @@ static Status evaluate(const Mdp *process, const MdpOptions *options, Arena *scr
     for (int64_t s = 0; s < form.n; s++) rows[s] = form.home_row ? form.home_row[s] : form_first(&form, s);
     TRY(form_policy_values(&form, rows, NULL, form.gamma, first_target(&form, tolerance), V, &solution->iterations));
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
-    solution->bound = form_bound(&form, V);
+    solution->bound = form_bound(&form, V, NULL);
     spread(process, &form, V, solution->V);
     return ST_OK;
 }

@@ -16,25 +16,33 @@ static double what_is_missing(const MdpForm *form, Change change) { return form-
 Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {
     const MdpForm *form = work->form;
     (void)solution;
-    double *other = form_vector(form, work->arena);
-    int64_t *rows = arena_alloc(work->arena, ((size_t)form->n + 1) * sizeof *rows), sweeps = work->options->evaluation_sweeps ? work->options->evaluation_sweeps : 20;
-    if (!other || !rows) return ST_RESOURCE;
+    double *other = form_vector(form, work->arena), missing = (double)INFINITY;
+    bool counted = work->options->evaluation_sweeps > 0;
+    int64_t sweeps = counted ? work->options->evaluation_sweeps : 20;
+    FormPolicy policy;
+    if (!other) return ST_RESOURCE;
+    TRY(form_policy_init(form, work->arena, &policy));
     while (true) {
-        Change change = form_sweep_greedy(form, work->V, other, rows);
-        exchange(work, &other);
+        bool begun = work->iterations > 0 || form->home_row, last = missing <= work->target; /* likely: then Q is wanted, too */
+        Change change = form_sweep_greedy(form, begun ? work->V : NULL, other, last ? work->Q : NULL, &policy);
         work->iterations++;
+        if (last && change_size(change) <= work->target) {
+            work->change = change_size(change);
+            return ST_OK;
+        }
+        exchange(work, &other);
         if (work_is_done(work, change_size(change))) return ST_OK;
         if (changes_are_alike(form, change, work->target)) {
             add_missing(form, change, work->V);
             return ST_OK;
         }
-        double enough = fmax(0.05 * what_is_missing(form, change), 0.1 * work->target); /* values of a policy that will not last need not be exact */
-        for (int64_t i = 0; i < sweeps && change_size(change) > 0.1 * work->target; i++) {
-            change = form_sweep_policy(form, rows, work->V, other);
+        double enough = fmax(0.05 * what_is_missing(form, change), 0.5 * work->target); /* values of a policy that will not last need not be exact */
+        missing = (double)INFINITY;
+        for (int64_t i = 0; i < sweeps && (counted || missing > enough); i++) {
+            change = form_sweep_policy(form, &policy, work->V, other);
             exchange(work, &other);
-            if (work->options->evaluation_sweeps || what_is_missing(form, change) > enough) continue;
-            if (form->closed && form->gamma < 1) add_missing(form, change, work->V);
-            break;
+            missing = what_is_missing(form, change);
         }
+        if (!counted && form->closed && form->gamma < 1) add_missing(form, change, work->V);
     }
 }

@@ -7,7 +7,7 @@ Status mdp_solver_vi(MdpWork *work, MdpSolution *solution) {
     double *other = form_vector(form, work->arena);
     if (!other) return ST_RESOURCE;
     while (true) {
-        Change change = form_sweep(form, work->V, other);
+        Change change = form_sweep(form, work->V, other, NULL);
         double *old = work->V;
         work->V = other;
         other = old;

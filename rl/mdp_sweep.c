@@ -29,87 +29,140 @@ INLINE double row_q(const MdpForm *form, int64_t row, int64_t fan, const double 
     return form->reward[row] + form->gamma * expect(form->next + begin, form->probability + begin, n, V);
 }
 
-/* Which rows of a state are looked at: all, all with the best one kept in `rows`, or that of `rows` alone. */
-typedef enum Look { LOOK_ALL, LOOK_GREEDY, LOOK_POLICY } Look;
+/* In a large world values are gathered from all over a vector that the first caches cannot hold, each from a place that only its entry tells: entries that come `near` soon have their values
+ * fetched now, and those `far` behind them are fetched themselves, in a way that does not push values out of the cache: a sweep reads an entry once. Twice as fast with 10^6 states, and nothing
+ * but hints. */
+enum { NEAR_ENTRIES = 96, FAR_ENTRIES = 512, LARGE = 1 << 15 };
 
-/* In a large world values are gathered from all over a vector that the first caches cannot hold, each from a place that only its entry tells: rows that come `near` soon have their values fetched
- * now, and those `far` behind them their entries, in a way that does not push values out of the cache: a sweep reads an entry once. Twice as fast with 10^6 states, and nothing but hints. */
-enum { NEAR_ENTRIES = 128, FAR_ENTRIES = 512, LARGE = 1 << 15 };
-
-INLINE void fetch_ahead(const MdpForm *form, Look look, const int64_t *rows, int64_t s, int64_t row, int64_t fan, const double *V) {
+INLINE void fetch_ahead(const MdpForm *form, int64_t begin, int64_t n, const double *V) {
 #if defined(__GNUC__)
-    int64_t near = row + NEAR_ENTRIES / fan, far = row + FAR_ENTRIES / fan;
-    if (look == LOOK_POLICY) {
-        near = s + NEAR_ENTRIES / fan < form->n ? rows[s + NEAR_ENTRIES / fan] : row;
-        far = s + FAR_ENTRIES / fan < form->n ? rows[s + FAR_ENTRIES / fan] : row;
-    } else if (far >= form->n_rows) return;
-    const int32_t *next = form->next + near * fan;
-    for (int64_t k = 0; k < fan; k++) __builtin_prefetch(V + next[k], 0, 3);
-    __builtin_prefetch(form->next + far * fan, 0, 0);
-    __builtin_prefetch(form->probability + far * fan, 0, 0);
+    const int32_t *next = form->next + begin + NEAR_ENTRIES;
+    for (int64_t k = 0; k < n; k++) __builtin_prefetch(V + next[k], 0, 3);
+    __builtin_prefetch(form->next + begin + FAR_ENTRIES, 0, 0);
+    __builtin_prefetch(form->probability + begin + FAR_ENTRIES, 0, 0);
 #else
-    (void)form, (void)look, (void)rows, (void)s, (void)row, (void)fan, (void)V;
+    (void)form, (void)begin, (void)n, (void)V;
 #endif
 }
 
-INLINE void change_add(Change *change, double difference) {
-    if (difference < change->least) change->least = difference;
-    if (difference > change->most) change->most = difference;
+/* What a sweep leaves behind besides the values. */
+typedef struct Sweep {
+    const double *V;    /* NULL: all 0 */
+    double *new_V, *Q;  /* Q: may be NULL */
+    FormPolicy *policy; /* gets the best rows, unless NULL */
+} Sweep;
+
+/* A row becomes that of `state`, filled up with outcomes that do not happen. */
+INLINE void take_row(const MdpForm *form, int64_t row, int64_t state, int64_t fan, FormPolicy *policy) {
+    policy->rows[state] = row;
+    if (!policy->next) return;
+    int64_t begin = fan ? row * fan : form->begin[row], n = fan ? fan : form->begin[row + 1] - begin, slot = fan ? fan : policy->form.fan;
+    policy->form.reward[state] = form->reward[row];
+    for (int64_t k = 0; k < slot; k++) {
+        policy->next[state * slot + k] = k < n ? form->next[begin + k] : form->n;
+        policy->probability[state * slot + k] = k < n ? form->probability[begin + k] : 0;
+    }
 }
 
-INLINE void sweep_states(const MdpForm *form, Look look, int64_t *rows, int64_t first, int64_t end, int64_t fan, const double *V, double *new_V, Change *change) {
-    bool ahead = fan && form->n >= LARGE;
+INLINE void sweep_states(const MdpForm *form, Sweep sweep, int64_t first, int64_t end, int64_t fan, Change *change) {
+    const double *V = sweep.V;
+    int64_t last_ahead = V && form->n >= LARGE ? form->begin[form->n_rows] - FAR_ENTRIES - form->longest : -1;
     for (int64_t s = first; s < end; s++) {
+        int64_t row = form_first(form, s), last = form_first(form, s + 1) - 1, best_row = row;
         if (!form_is_live(form, s)) {
-            new_V[s] = 0;
+            for (; sweep.Q && row <= last; row++) sweep.Q[row] = 0;
+            sweep.new_V[s] = 0;
             continue;
         }
-        int64_t row = look == LOOK_POLICY ? rows[s] : form_first(form, s), last = look == LOOK_POLICY ? row : form_first(form, s + 1) - 1, best_row = row;
-        if (ahead) fetch_ahead(form, look, rows, s, row, fan, V);
-        double best = row_q(form, row, fan, V);
-        for (row++; row <= last; row++) {
-            if (ahead) fetch_ahead(form, look, rows, s, row, fan, V);
-            double q = row_q(form, row, fan, V);
-            if (q > best) {
+        double best = -(double)INFINITY;
+        for (; row <= last; row++) {
+            int64_t begin = fan ? row * fan : form->begin[row];
+            if (begin < last_ahead) fetch_ahead(form, begin, fan ? fan : form->begin[row + 1] - begin, V);
+            double q = V ? row_q(form, row, fan, V) : form->reward[row];
+            if (sweep.Q) sweep.Q[row] = q;
+            if (q > best || row == form_first(form, s)) {
                 best = q;
                 best_row = row;
             }
         }
-        if (look == LOOK_GREEDY) rows[s] = best_row;
-        change_add(change, best - V[s]);
-        new_V[s] = best;
+        if (sweep.policy) take_row(form, best_row, s, fan, sweep.policy);
+        double difference = best - (V ? V[s] : 0);
+        if (difference < change->least) change->least = difference;
+        if (difference > change->most) change->most = difference;
+        sweep.new_V[s] = best;
     }
 }
 
 /* Rows of a few usual lengths have loops of their own. */
-INLINE void sweep_block(const MdpForm *form, Look look, int64_t *rows, int64_t first, int64_t end, const double *V, double *new_V, Change *change) {
+static void sweep_block(const MdpForm *form, Sweep sweep, int64_t first, int64_t end, Change *change) {
     switch (form->fan) {
-    case 1: sweep_states(form, look, rows, first, end, 1, V, new_V, change); break;
-    case 2: sweep_states(form, look, rows, first, end, 2, V, new_V, change); break;
-    case 3: sweep_states(form, look, rows, first, end, 3, V, new_V, change); break;
-    case 4: sweep_states(form, look, rows, first, end, 4, V, new_V, change); break;
-    case 8: sweep_states(form, look, rows, first, end, 8, V, new_V, change); break;
-    default: sweep_states(form, look, rows, first, end, 0, V, new_V, change);
+    case 1: sweep_states(form, sweep, first, end, 1, change); break;
+    case 2: sweep_states(form, sweep, first, end, 2, change); break;
+    case 3: sweep_states(form, sweep, first, end, 3, change); break;
+    case 4: sweep_states(form, sweep, first, end, 4, change); break;
+    case 8: sweep_states(form, sweep, first, end, 8, change); break;
+    default: sweep_states(form, sweep, first, end, 0, change);
     }
 }
 
-INLINE Change sweep(const MdpForm *form, Look look, int64_t *rows, const double *V, double *new_V) {
+static Change sweep_all(const MdpForm *form, Sweep sweep) {
     int64_t blocks = (form->n + BLOCK - 1) / BLOCK;
     double least = (double)INFINITY, most = -(double)INFINITY;
 #pragma omp parallel for schedule(dynamic, 4) reduction(min : least) reduction(max : most) if (blocks > 4)
     for (int64_t block = 0; block < blocks; block++) {
         Change change = {(double)INFINITY, -(double)INFINITY};
-        sweep_block(form, look, rows, block * BLOCK, MIN(form->n, (block + 1) * BLOCK), V, new_V, &change);
+        sweep_block(form, sweep, block * BLOCK, MIN(form->n, (block + 1) * BLOCK), &change);
         if (change.least < least) least = change.least;
         if (change.most > most) most = change.most;
+    }
+    sweep.new_V[form->n] = 0;
+    return least <= most ? (Change){least, most} : (Change){0, 0};
+}
+
+Change form_sweep(const MdpForm *form, const double *V, double *new_V, double *Q) { return sweep_all(form, (Sweep){.V = V, .new_V = new_V, .Q = Q}); }
+Change form_sweep_greedy(const MdpForm *form, const double *V, double *new_V, double *Q, FormPolicy *policy) {
+    return sweep_all(form, (Sweep){.V = V, .new_V = new_V, .Q = Q, .policy = policy});
+}
+
+Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy) {
+    size_t n = (size_t)form->n, entries = n * (size_t)form->longest;
+    *policy = (FormPolicy){.rows = arena_alloc(arena, (n + 1) * sizeof *policy->rows)};
+    if (!policy->rows) return ST_RESOURCE;
+    if (form->longest > INT32_MAX || (double)entries * (double)form->n_rows > 2 * (double)form->begin[form->n_rows] * (double)n) return ST_OK; /* rows are too unequal: read where they are */
+    int64_t *begin = arena_alloc(arena, (n + 1) * sizeof *begin);
+    double *reward = arena_alloc(arena, (n + 1) * sizeof *reward);
+    policy->next = arena_alloc(arena, (entries + 1) * sizeof *policy->next);
+    policy->probability = arena_alloc(arena, (entries + 1) * sizeof *policy->probability);
+    if (!begin || !reward || !policy->next || !policy->probability) return ST_RESOURCE;
+    for (size_t s = 0; s <= n; s++) begin[s] = (int64_t)s * form->longest;
+    policy->form = *form;
+    policy->form.n_rows = form->n;
+    policy->form.rows = NULL;
+    policy->form.width = 1;
+    policy->form.begin = begin;
+    policy->form.fan = (int32_t)form->longest;
+    policy->form.next = policy->next;
+    policy->form.probability = policy->probability;
+    policy->form.reward = reward;
+    return ST_OK;
+}
+
+static Change sweep_in_place(const MdpForm *form, const int64_t *rows, const double *V, double *new_V) {
+    double least = (double)INFINITY, most = -(double)INFINITY;
+#pragma omp parallel for schedule(static, BLOCK) reduction(min : least) reduction(max : most) if (form->n > 4 * BLOCK)
+    for (int64_t s = 0; s < form->n; s++) {
+        new_V[s] = form_is_live(form, s) ? row_q(form, rows[s], 0, V) : 0;
+        if (!form_is_live(form, s)) continue;
+        if (new_V[s] - V[s] < least) least = new_V[s] - V[s];
+        if (new_V[s] - V[s] > most) most = new_V[s] - V[s];
     }
     new_V[form->n] = 0;
     return least <= most ? (Change){least, most} : (Change){0, 0};
 }
 
-Change form_sweep(const MdpForm *form, const double *V, double *new_V) { return sweep(form, LOOK_ALL, NULL, V, new_V); }
-Change form_sweep_greedy(const MdpForm *form, const double *V, double *new_V, int64_t *rows) { return sweep(form, LOOK_GREEDY, rows, V, new_V); }
-Change form_sweep_policy(const MdpForm *form, int64_t *rows, const double *V, double *new_V) { return sweep(form, LOOK_POLICY, rows, V, new_V); }
+Change form_sweep_policy(const MdpForm *form, const FormPolicy *policy, const double *V, double *new_V) {
+    return policy->next ? form_sweep(&policy->form, V, new_V, NULL) : sweep_in_place(form, policy->rows, V, new_V);
+}
 
 double form_best(const MdpForm *form, int64_t state, const double *V, int64_t *best_row) {
     int64_t row = form_first(form, state), end = form_first(form, state + 1), best = row;

@@ -644,6 +644,37 @@ static void threads_change_no_bit(void **state) {
     omp_set_num_threads(threads);
 }
 
+/* Worlds above the size from which entries are fetched ahead, with rows of equal and of unequal length: modified policy iteration, which copies rows, against sweeps state by state. */
+static void methods_agree_on_large_worlds(void **state) {
+    (void)state;
+    enum { N = 40000 };
+    for (int kind = 0; kind < 4; kind++) { /* 1: rows of 1 to 5 entries; 2: one of 300 besides, so that nothing is copied; 3: an end */
+        Mdp mdp = large_world(N, 2, kind ? 5 : 8, 0.9, kind == 3);
+        int64_t k = 0;
+        for (int64_t row = 0; row < 2 * N && kind; row++) {
+            int64_t from = mdp.begin[row], n = kind == 2 && row == 77 ? 300 : row < 200 && kind == 2 ? 1 : 1 + row % 5;
+            mdp.begin[row] = k;
+            for (int64_t i = 0; i < n; i++, k++) {
+                mdp.next[k] = mdp.next[from + i];
+                mdp.reward[k] = mdp.reward[from + i];
+                mdp.probability[k] = 1.0 / (double)n;
+            }
+        }
+        if (kind) mdp.begin[2 * N] = k;
+        MdpSolution gs, fast;
+        check_ok(mdp_solve(&mdp, &(MdpOptions){.method = "gs", .tolerance = 1e-9}, arena, &gs));
+        check_ok(mdp_solve(&mdp, &(MdpOptions){.method = "mpi", .tolerance = 1e-9}, arena, &fast));
+        assert_true(gs.bound <= 1e-9 && fast.bound <= 1e-9);
+        double off = 0, q_off = 0;
+        for (int64_t s = 0; s < N; s++) {
+            off = fmax(off, fabs(gs.V[s] - fast.V[s]));
+            q_off = fmax(q_off, fmax(fabs(gs.Q[2 * s] - fast.Q[2 * s]), fabs(gs.Q[2 * s + 1] - fast.Q[2 * s + 1])));
+            assert_true(mdp.terminal[s] ? fast.policy[s] == -1 : fast.Q[2 * s + fast.policy[s]] >= fmax(fast.Q[2 * s], fast.Q[2 * s + 1]) - 1e-12);
+        }
+        assert_true(off <= gs.bound + fast.bound && q_off <= gs.bound + fast.bound);
+    }
+}
+
 /* A random walk of 3001 states, left and right alike, +1 at the right end: V is a straight line, and sweeps would need millions of steps. */
 static void large_systems_are_solved_without_sweeps(void **state) {
     (void)state;
@@ -687,7 +718,7 @@ int main(void) {
         TEST(bounds_hold_for_every_method), TEST(bounds_hold_when_stopped_early), TEST(undiscounted_values_are_found_or_refused), TEST(lakes_and_cliffs_are_as_published),
         TEST(lake_q_values_are_the_reference_programs), TEST(taxi_is_solved), TEST(sweeps_are_the_books), TEST(toolbox_examples_are_reproduced), TEST(horizons_go_backwards),
         TEST(reward_per_step_is_bounded_too), TEST(wandering_for_nothing_earns_nothing), TEST(missing_values_are_said), TEST(policies_are_checked), TEST(shares_of_time_add_up),
-        TEST(threads_change_no_bit), TEST(large_systems_are_solved_without_sweeps), TEST(full_memory_is_a_status),
+        TEST(threads_change_no_bit), TEST(methods_agree_on_large_worlds), TEST(large_systems_are_solved_without_sweeps), TEST(full_memory_is_a_status),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
