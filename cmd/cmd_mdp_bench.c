@@ -87,7 +87,7 @@ static Status bench_sweeps(const Command *command, const Mdp *mdp, double memory
     if (status == ST_OK && (!V || !other)) status = ST_RESOURCE;
     for (int round = 0; round < ROUNDS && status == ST_OK && !interrupt_requested(); round++) { /* in turns, the best of each: others use the memory as well */
         double start = clock_seconds();
-        form_sweep(&form, V, other, NULL);
+        form_sweep(&form, (Sweep){.V = V, .new_V = other});
         best = fmin(best, clock_seconds() - start);
         start = clock_seconds();
         double sum = read_entries(mdp);

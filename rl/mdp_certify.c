@@ -110,7 +110,7 @@ double form_bound(const MdpForm *form, const double *V, double *Q) {
     ArenaMark mark = arena_mark(form->arena);
     double *next = form_vector(form, form->arena);
     if (!next) return (double)INFINITY;
-    double change = change_size(form_sweep(form, V, next, Q));
+    double change = change_size(form_sweep(form, (Sweep){.V = V, .new_V = next, .Q = Q}));
     arena_rewind(form->arena, mark);
     return form_bound_of_change(form, V, change);
 }

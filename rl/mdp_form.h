@@ -54,9 +54,6 @@ double *form_vector(const MdpForm *form, Arena *arena); /* n + 1 zeros; NULL whe
 
 typedef struct Change { double least, most; } Change; /* of new minus old values, over live states; 0, 0 when there are none */
 static inline double change_size(Change change) { return change.most > -change.least ? change.most : -change.least; }
-/* V NULL: all values are 0. Q (n_rows), unless NULL, gets what each row is worth by V. */
-Change form_sweep(const MdpForm *form, const double *V, double *new_V, double *Q);
-
 /* A policy: its rows, copied behind each other where they are about equally long, which are swept in half the time that the same rows take where they are. */
 typedef struct FormPolicy {
     int64_t *rows;             /* (n): the row taken in each live state */
@@ -66,8 +63,27 @@ typedef struct FormPolicy {
 } FormPolicy;
 /* All of it in `arena`. ST_RESOURCE. */
 Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy);
-Change form_sweep_greedy(const MdpForm *form, const double *V, double *new_V, double *Q, FormPolicy *policy); /* `policy` becomes the first best row of each state */
+
+typedef struct Sweep {
+    const double *V;           /* NULL: all values are 0 */
+    double *new_V;
+    double *Q;                 /* (n_rows): gets what each row is worth by V; may be NULL */
+    FormPolicy *policy;        /* becomes the first best row of each state; may be NULL */
+    const bool *without;       /* (n_rows): rows that are left out, never all of a live state; NULL: none */
+} Sweep;
+Change form_sweep(const MdpForm *form, Sweep sweep);
 Change form_sweep_policy(const MdpForm *form, const FormPolicy *policy, const double *V, double *new_V);
+
+/* Sweeps that leave out rows which cannot be best by the true values: after a sweep from any V, those which are below the best of their state by more than its changes leave in doubt (MacQueen
+ * 1967). What is left out is not looked at again, so the last sweep before an answer is to be an ordinary one. */
+typedef struct Narrowing {
+    double *Q;                 /* (n_rows), borrowed: scratch */
+    bool *without;             /* (n_rows) */
+    double doubt, used;        /* in doubt after the last sweep; when rows were left out last */
+} Narrowing;
+Status narrowing_init(const MdpForm *form, double *Q, Arena *arena, Narrowing *narrowing); /* Q NULL: nothing will be left out. ST_RESOURCE */
+Change form_sweep_narrowing(const MdpForm *form, Sweep sweep, Narrowing *narrowing);
+
 /* The best value of one state; *best, unless NULL, is its first row. */
 double form_best(const MdpForm *form, int64_t state, const double *V, int64_t *best);
 /* rows[i] becomes the first best row of state i where that is better than rows[i] by more than `margin`; says how many changed. rows[i] < 0: none yet. */

@@ -32,7 +32,7 @@ Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
     if (!next) return ST_RESOURCE;
     while (base + 1 < form.n && !form_is_live(&form, base)) base++;
     do {
-        Change change = form_sweep(&form, h, next, NULL);
+        Change change = form_sweep(&form, (Sweep){.V = h, .new_V = next});
         work->iterations++;
         span = change.most - change.least;
         solution->gain = 0.5 * (change.most + change.least);

@@ -20,11 +20,14 @@ Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {
     bool counted = work->options->evaluation_sweeps > 0;
     int64_t sweeps = counted ? work->options->evaluation_sweeps : 20;
     FormPolicy policy;
+    Narrowing narrowing;
     if (!other) return ST_RESOURCE;
     TRY(form_policy_init(form, work->arena, &policy));
+    TRY(narrowing_init(form, work->Q, work->arena, &narrowing));
     while (true) {
         bool begun = work->iterations > 0 || form->home_row, last = missing <= work->target; /* likely: then Q is wanted, too */
-        Change change = form_sweep_greedy(form, begun ? work->V : NULL, other, last ? work->Q : NULL, &policy);
+        Sweep sweep = {.V = begun ? work->V : NULL, .new_V = other, .policy = &policy, .Q = last ? work->Q : NULL};
+        Change change = last ? form_sweep(form, sweep) : form_sweep_narrowing(form, sweep, &narrowing);
         work->iterations++;
         if (last && change_size(change) <= work->target) {
             work->change = change_size(change);

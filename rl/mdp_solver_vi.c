@@ -5,9 +5,11 @@ Status mdp_solver_vi(MdpWork *work, MdpSolution *solution) {
     const MdpForm *form = work->form;
     (void)solution;
     double *other = form_vector(form, work->arena);
+    Narrowing narrowing;
     if (!other) return ST_RESOURCE;
+    TRY(narrowing_init(form, work->Q, work->arena, &narrowing));
     while (true) {
-        Change change = form_sweep(form, work->V, other, NULL);
+        Change change = form_sweep_narrowing(form, (Sweep){.V = work->V, .new_V = other}, &narrowing);
         double *old = work->V;
         work->V = other;
         other = old;

@@ -29,28 +29,37 @@ INLINE double row_q(const MdpForm *form, int64_t row, int64_t fan, const double 
     return form->reward[row] + form->gamma * expect(form->next + begin, form->probability + begin, n, V);
 }
 
-/* In a large world values are gathered from all over a vector that the first caches cannot hold, each from a place that only its entry tells: entries that come `near` soon have their values
- * fetched now, and those `far` behind them are fetched themselves, in a way that does not push values out of the cache: a sweep reads an entry once. Twice as fast with 10^6 states, and nothing
- * but hints. */
+/* In a large world values are gathered from all over a vector that the first caches cannot hold, each from a place that only its entry tells: rows about NEAR_ENTRIES ahead have their values
+ * fetched now, and those about FAR_ENTRIES ahead are fetched themselves, in a way that does not push values out of the cache: a sweep reads an entry once. Twice as fast with 10^6 states, and
+ * nothing but hints. */
 enum { NEAR_ENTRIES = 96, FAR_ENTRIES = 512, LARGE = 1 << 15 };
 
-INLINE void fetch_ahead(const MdpForm *form, int64_t begin, int64_t n, const double *V) {
-#if defined(__GNUC__)
-    const int32_t *next = form->next + begin + NEAR_ENTRIES;
-    for (int64_t k = 0; k < n; k++) __builtin_prefetch(V + next[k], 0, 3);
-    __builtin_prefetch(form->next + begin + FAR_ENTRIES, 0, 0);
-    __builtin_prefetch(form->probability + begin + FAR_ENTRIES, 0, 0);
-#else
-    (void)form, (void)begin, (void)n, (void)V;
-#endif
+/* Rows from here to those; 0: no fetching ahead. */
+typedef struct Ahead { int64_t near, far; } Ahead;
+
+static Ahead ahead_of(const MdpForm *form, const double *V) {
+    int64_t entries = form->begin[form->n_rows];
+    if (!V || form->n < LARGE || entries < form->n_rows) return (Ahead){0};
+    return (Ahead){1 + NEAR_ENTRIES * form->n_rows / entries, 1 + FAR_ENTRIES * form->n_rows / entries};
 }
 
-/* What a sweep leaves behind besides the values. */
-typedef struct Sweep {
-    const double *V;    /* NULL: all 0 */
-    double *new_V, *Q;  /* Q: may be NULL */
-    FormPolicy *policy; /* gets the best rows, unless NULL */
-} Sweep;
+INLINE void fetch_ahead(const MdpForm *form, Ahead ahead, const bool *without, int64_t row, int64_t fan, const double *V) {
+#if defined(__GNUC__)
+    int64_t near = row + ahead.near, far = row + ahead.far;
+    if (far >= form->n_rows) return;
+    if (!without || !without[near]) {
+        const int32_t *next = form->next + (fan ? near * fan : form->begin[near]);
+        int64_t n = fan ? fan : form->begin[near + 1] - form->begin[near];
+        for (int64_t k = 0; k < n; k++) __builtin_prefetch(V + next[k], 0, 3);
+    }
+    if (without && without[far]) return;
+    int64_t begin = fan ? far * fan : form->begin[far];
+    __builtin_prefetch(form->next + begin, 0, 0);
+    __builtin_prefetch(form->probability + begin, 0, 0);
+#else
+    (void)form, (void)ahead, (void)without, (void)row, (void)fan, (void)V;
+#endif
+}
 
 /* A row becomes that of `state`, filled up with outcomes that do not happen. */
 INLINE void take_row(const MdpForm *form, int64_t row, int64_t state, int64_t fan, FormPolicy *policy) {
@@ -64,23 +73,22 @@ INLINE void take_row(const MdpForm *form, int64_t row, int64_t state, int64_t fa
     }
 }
 
-INLINE void sweep_states(const MdpForm *form, Sweep sweep, int64_t first, int64_t end, int64_t fan, Change *change) {
+INLINE void sweep_states(const MdpForm *form, Sweep sweep, Ahead ahead, int64_t first, int64_t end, int64_t fan, Change *change) {
     const double *V = sweep.V;
-    int64_t last_ahead = V && form->n >= LARGE ? form->begin[form->n_rows] - FAR_ENTRIES - form->longest : -1;
     for (int64_t s = first; s < end; s++) {
-        int64_t row = form_first(form, s), last = form_first(form, s + 1) - 1, best_row = row;
+        int64_t row = form_first(form, s), last = form_first(form, s + 1) - 1, best_row = -1;
         if (!form_is_live(form, s)) {
             for (; sweep.Q && row <= last; row++) sweep.Q[row] = 0;
             sweep.new_V[s] = 0;
             continue;
         }
-        double best = -(double)INFINITY;
+        double best = 0;
         for (; row <= last; row++) {
-            int64_t begin = fan ? row * fan : form->begin[row];
-            if (begin < last_ahead) fetch_ahead(form, begin, fan ? fan : form->begin[row + 1] - begin, V);
+            if (ahead.near) fetch_ahead(form, ahead, sweep.without, row, fan, V);
+            if (sweep.without && sweep.without[row]) continue;
             double q = V ? row_q(form, row, fan, V) : form->reward[row];
             if (sweep.Q) sweep.Q[row] = q;
-            if (q > best || row == form_first(form, s)) {
+            if (best_row < 0 || q > best) {
                 best = q;
                 best_row = row;
             }
@@ -94,34 +102,30 @@ INLINE void sweep_states(const MdpForm *form, Sweep sweep, int64_t first, int64_
 }
 
 /* Rows of a few usual lengths have loops of their own. */
-static void sweep_block(const MdpForm *form, Sweep sweep, int64_t first, int64_t end, Change *change) {
+static void sweep_block(const MdpForm *form, Sweep sweep, Ahead ahead, int64_t first, int64_t end, Change *change) {
     switch (form->fan) {
-    case 1: sweep_states(form, sweep, first, end, 1, change); break;
-    case 2: sweep_states(form, sweep, first, end, 2, change); break;
-    case 3: sweep_states(form, sweep, first, end, 3, change); break;
-    case 4: sweep_states(form, sweep, first, end, 4, change); break;
-    case 8: sweep_states(form, sweep, first, end, 8, change); break;
-    default: sweep_states(form, sweep, first, end, 0, change);
+    case 1: sweep_states(form, sweep, ahead, first, end, 1, change); break;
+    case 2: sweep_states(form, sweep, ahead, first, end, 2, change); break;
+    case 3: sweep_states(form, sweep, ahead, first, end, 3, change); break;
+    case 4: sweep_states(form, sweep, ahead, first, end, 4, change); break;
+    case 8: sweep_states(form, sweep, ahead, first, end, 8, change); break;
+    default: sweep_states(form, sweep, ahead, first, end, 0, change);
     }
 }
 
-static Change sweep_all(const MdpForm *form, Sweep sweep) {
+Change form_sweep(const MdpForm *form, Sweep sweep) {
+    Ahead ahead = ahead_of(form, sweep.V);
     int64_t blocks = (form->n + BLOCK - 1) / BLOCK;
     double least = (double)INFINITY, most = -(double)INFINITY;
 #pragma omp parallel for schedule(dynamic, 4) reduction(min : least) reduction(max : most) if (blocks > 4)
     for (int64_t block = 0; block < blocks; block++) {
         Change change = {(double)INFINITY, -(double)INFINITY};
-        sweep_block(form, sweep, block * BLOCK, MIN(form->n, (block + 1) * BLOCK), &change);
+        sweep_block(form, sweep, ahead, block * BLOCK, MIN(form->n, (block + 1) * BLOCK), &change);
         if (change.least < least) least = change.least;
         if (change.most > most) most = change.most;
     }
     sweep.new_V[form->n] = 0;
     return least <= most ? (Change){least, most} : (Change){0, 0};
-}
-
-Change form_sweep(const MdpForm *form, const double *V, double *new_V, double *Q) { return sweep_all(form, (Sweep){.V = V, .new_V = new_V, .Q = Q}); }
-Change form_sweep_greedy(const MdpForm *form, const double *V, double *new_V, double *Q, FormPolicy *policy) {
-    return sweep_all(form, (Sweep){.V = V, .new_V = new_V, .Q = Q, .policy = policy});
 }
 
 Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy) {
@@ -161,7 +165,40 @@ static Change sweep_in_place(const MdpForm *form, const int64_t *rows, const dou
 }
 
 Change form_sweep_policy(const MdpForm *form, const FormPolicy *policy, const double *V, double *new_V) {
-    return policy->next ? form_sweep(&policy->form, V, new_V, NULL) : sweep_in_place(form, policy->rows, V, new_V);
+    return policy->next ? form_sweep(&policy->form, (Sweep){.V = V, .new_V = new_V}) : sweep_in_place(form, policy->rows, V, new_V);
+}
+
+/* ---- rows that cannot be best any more ---- */
+
+Status narrowing_init(const MdpForm *form, double *Q, Arena *arena, Narrowing *narrowing) {
+    *narrowing = (Narrowing){.Q = Q, .doubt = (double)INFINITY, .used = (double)INFINITY};
+    if (!Q) return ST_OK;
+    narrowing->without = arena_zero(arena, (size_t)form->n_rows + 1);
+    return narrowing->without ? ST_OK : ST_RESOURCE;
+}
+
+static double doubt_after(const MdpForm *form, Change change) {
+    double shrink = form->closed ? form->gamma : form->gamma * form->mass, least = form->closed ? change.least : MIN(change.least, 0), most = form->closed ? change.most : MAX(change.most, 0);
+    return shrink < 1 ? form->gamma * (most - least) / (1 - shrink) : (double)INFINITY;
+}
+
+static void leave_out(const MdpForm *form, const double *V, const Narrowing *narrowing) {
+#pragma omp parallel for schedule(static, BLOCK) if (form->n > 4 * BLOCK)
+    for (int64_t s = 0; s < form->n; s++)
+        for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) narrowing->without[row] |= narrowing->Q[row] < V[s] - narrowing->doubt;
+}
+
+/* It costs a little, and is done where much less is in doubt than when it was done last. */
+Change form_sweep_narrowing(const MdpForm *form, Sweep sweep, Narrowing *narrowing) {
+    bool narrow = narrowing->doubt < form->reward_size && narrowing->doubt < 0.25 * narrowing->used;
+    sweep.without = isfinite(narrowing->used) ? narrowing->without : NULL;
+    if (narrow) sweep.Q = narrowing->Q;
+    Change change = form_sweep(form, sweep);
+    narrowing->doubt = narrowing->Q ? doubt_after(form, change) : (double)INFINITY;
+    if (!narrow) return change;
+    narrowing->used = narrowing->doubt;
+    leave_out(form, sweep.new_V, narrowing);
+    return change;
 }
 
 double form_best(const MdpForm *form, int64_t state, const double *V, int64_t *best_row) {
