@@ -93,17 +93,24 @@ Status experience_sample(const Model *model, const Tokenizer *tokenizer, const P
     return ST_OK;
 }
 
-Status experience_append(Experience *e, const Experience *from, int64_t group) {
-    ASSERT(e->group_size == from->group_size, "a group of %lld among groups of %lld", (long long)from->group_size, (long long)e->group_size);
+static Status append_sequence(Experience *e, const Experience *from, int64_t i) {
+    int64_t begin = from->begin[i];
+    TRY(add_sequence(e, from->ids + begin, from->sampled + begin, from->filtered + begin, (size_t)(from->begin[i + 1] - begin), str_text(&from->texts[i]), from->texts[i].len, from->ended[i]));
+    e->rewards[e->n - 1] = from->rewards[i];
+    return ST_OK;
+}
+
+Status experience_append_members(Experience *e, const Experience *from, int64_t group, const int64_t *members) {
     TRY(reserve_groups(e, e->n_groups + 1));
     e->begin[e->n] = e->n_tokens;
-    for (int64_t i = group * from->group_size; i < (group + 1) * from->group_size; i++) {
-        int64_t begin = from->begin[i];
-        TRY(add_sequence(e, from->ids + begin, from->sampled + begin, from->filtered + begin, (size_t)(from->begin[i + 1] - begin), str_text(&from->texts[i]), from->texts[i].len, from->ended[i]));
-        e->rewards[e->n - 1] = from->rewards[i];
-    }
+    for (int64_t k = 0; k < e->group_size; k++) TRY(append_sequence(e, from, group * from->group_size + (members ? members[k] : k)));
     e->prompts[e->n_groups++] = from->prompts[group];
     return ST_OK;
+}
+
+Status experience_append(Experience *e, const Experience *from, int64_t group) {
+    ASSERT(e->group_size == from->group_size, "a group of %lld among groups of %lld", (long long)from->group_size, (long long)e->group_size);
+    return experience_append_members(e, from, group, NULL);
 }
 
 void experience_release(Experience *e) {

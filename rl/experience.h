@@ -41,6 +41,8 @@ Status experience_sample(const Model *model, const Tokenizer *tokenizer, const P
 void experience_clear(Experience *experience, int64_t group_size);
 /* Puts group `group` of `from`, which has groups of the same size, behind what is there: what was sampled and what it earned. ST_RESOURCE. */
 Status experience_append(Experience *experience, const Experience *from, int64_t group);
+/* The same with some of its completions, as many as groups have here: `members`, counted within the group of `from`; NULL: the first ones. */
+Status experience_append_members(Experience *experience, const Experience *from, int64_t group, const int64_t *members);
 void experience_release(Experience *experience);
 
 #endif

@@ -299,40 +299,39 @@ static Status no_such_loss(const Recipe *recipe, const PairAlgorithm *algorithm,
     return status_hint(ST_CONFIG, "'rl.loss_type' may be %s", known);
 }
 
-static Status choose_loss(const Recipe *recipe, Preference *p) {
-    const PairAlgorithm *algorithm = p->algorithm;
+static Status choose_loss(const Recipe *recipe, const PairAlgorithm *algorithm, const PreferenceLoss **loss) {
     const char *type = recipe->rl_loss_type ? recipe->rl_loss_type : algorithm->loss;
-    bool dpo = strcmp(algorithm->name, "dpo") == 0, cpo = strcmp(algorithm->name, "cpo") == 0;
+    bool dpo = strcmp(algorithm->loss, "sigmoid") == 0, cpo = strcmp(algorithm->name, "cpo") == 0;
     if (strcmp(algorithm->name, "kto") == 0) {
-        p->compares = strcmp(type, "kto") == 0;
-        return p->compares || strcmp(type, "apo_zero_unpaired") == 0 ? ST_OK : no_such_loss(recipe, algorithm, "kto or apo_zero_unpaired");
+        *loss = NULL;
+        return strcmp(type, "kto") == 0 || strcmp(type, "apo_zero_unpaired") == 0 ? ST_OK : no_such_loss(recipe, algorithm, "kto or apo_zero_unpaired");
     }
     if (cpo && strcmp(type, "sigmoid") == 0) type = "cpo";
     else if (cpo && strcmp(type, "hinge") == 0) type = "cpo_hinge";
     else if (cpo && strcmp(type, "ipo") == 0) type = "cpo_ipo";
-    p->loss = preference_loss_find(type);
-    if (dpo && (!p->loss || !preference_loss_has_reference(p->loss)))
+    *loss = preference_loss_find(type);
+    if (dpo && (!*loss || !preference_loss_has_reference(*loss)))
         return no_such_loss(recipe, algorithm, "sigmoid, sigmoid_norm, hinge, ipo, robust, exo_pair, nca_pair, bco_pair, sppo_hard, apo_zero, apo_down, discopop, aot or aot_unpaired");
-    if (cpo && (!p->loss || strncmp(type, "cpo", 3) != 0)) return no_such_loss(recipe, algorithm, "sigmoid, hinge or ipo");
+    if (cpo && (!*loss || strncmp(type, "cpo", 3) != 0)) return no_such_loss(recipe, algorithm, "sigmoid, hinge or ipo");
     if (!dpo && !cpo && strcmp(type, algorithm->loss) != 0) return no_such_loss(recipe, algorithm, algorithm->loss);
-    if (p->loss->matching != AS_PAIRED && recipe->train_gradient_accumulation_steps > 1)
+    if ((*loss)->matching != AS_PAIRED && recipe->train_gradient_accumulation_steps > 1)
         return status_hint(status_fail(ST_CONFIG, "loss '%s' compares all pairs of a step: 'train.gradient_accumulation_steps' must be 1", type), "make train.batch_size larger instead");
     return ST_OK;
 }
 
-static Status configure(const Recipe *recipe, Preference *p) {
-    TRY(choose_loss(recipe, p));
+Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm, PreferenceConfig *config, const PreferenceLoss **loss) {
+    TRY(choose_loss(recipe, algorithm, loss));
     bool given = recipe_given(recipe, "rl.beta");
-    p->config = (PreferenceConfig){
-        .beta = given ? recipe->rl_beta : p->algorithm->beta,
+    *config = (PreferenceConfig){
+        .beta = given ? recipe->rl_beta : algorithm->beta,
         .label_smoothing = recipe->rl_label_smoothing,
         .simpo_gamma = recipe->rl_simpo_gamma,
         .nll_given = !isnan(recipe->rl_cpo_alpha),
         .nll_weight = isnan(recipe->rl_cpo_alpha) ? 0 : recipe->rl_cpo_alpha,
     };
-    if (p->config.beta > 0) return ST_OK;
-    status_fail(ST_CONFIG, "'rl.beta' must be above 0 for algorithm '%s'", p->algorithm->name);
-    return status_hint(ST_CONFIG, "it says how far the policy may go; %g is usual", p->algorithm->beta);
+    if (config->beta > 0) return ST_OK;
+    status_fail(ST_CONFIG, "'rl.beta' must be above 0 for algorithm '%s'", algorithm->name);
+    return status_hint(ST_CONFIG, "it says how far the policy may go; %g is usual", algorithm->beta);
 }
 
 Status preference_run(const PairRunConfig *config, TrainResult *result) {
@@ -340,7 +339,8 @@ Status preference_run(const PairRunConfig *config, TrainResult *result) {
     char reader[64];
     ASSERT(p.algorithm, "'%s' does not learn from pairs", config->recipe->rl_algorithm);
     TRY(pair_keys_check(config->recipe, p.algorithm->name));
-    TRY(configure(config->recipe, &p));
+    TRY(preference_configure(config->recipe, p.algorithm, &p.config, &p.loss));
+    p.compares = !p.loss && strcmp(config->recipe->rl_loss_type ? config->recipe->rl_loss_type : "kto", "kto") == 0;
     snprintf(reader, sizeof reader, "algorithm '%s'", p.algorithm->name);
     PairObjective objective = {.reader = reader, .unpaired = !p.loss, .open = open_reference, .begin = begin, .batch = batch_loss, .write_metrics = write_metrics};
     p.scratch = arena_new(0);

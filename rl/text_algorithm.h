@@ -15,6 +15,7 @@ typedef struct TextAlgorithm {
     int64_t least_group;     /* completions that a prompt must have */
     bool compares;           /* only differences of rewards within a group count: a group whose rewards are all equal teaches nothing */
     int64_t sampling_rounds; /* unless rl.sampling_rounds is given; 0: 1 */
+    bool paired;             /* learns from the best and the worst completion of each group by a preference loss (text_pairs.c); loss and advantages are NULL */
     bool token_kl;           /* KL in the reward is taken off token by token (always in the reward); else off the completion's reward */
     double clip_high;        /* unless rl.clip_high is given; 0: as rl.clip */
     GroupScale scale;        /* unless rl.scale_rewards is given */

@@ -29,12 +29,12 @@ static Status ask_reference(TextRl *rl) {
     return status;
 }
 
-bool text_kl_in_reward(const TextRl *rl) { return rl->recipe->rl_beta > 0 && (rl->algorithm->token_kl || strcmp(rl->recipe->rl_kl_in, "reward") == 0); }
+bool text_kl_in_reward(const TextRl *rl) { return !rl->algorithm->paired && rl->recipe->rl_beta > 0 && (rl->algorithm->token_kl || strcmp(rl->recipe->rl_kl_in, "reward") == 0); }
 
 int64_t text_steps_per_rollout(const TextRl *rl) { return rl->recipe->rl_num_iterations * rl->recipe->rl_num_minibatches; }
 
 /* With one optimiser step a rollout the policy that learns is the one that sampled: every ratio is exactly 1, and nothing is computed twice. */
-static bool needs_old(const TextRl *rl) { return text_steps_per_rollout(rl) > 1 || text_kl_in_reward(rl) || rl->algorithm->token_kl; }
+static bool needs_old(const TextRl *rl) { return !rl->algorithm->paired && (text_steps_per_rollout(rl) > 1 || text_kl_in_reward(rl) || rl->algorithm->token_kl); }
 
 static Status reserve(TextRl *rl) {
     int64_t n = rl->experience.n_tokens;
@@ -55,7 +55,8 @@ static Status weigh(TextRl *rl) {
     if (!rl->reference) memcpy(e->ref_logprobs, e->old_logprobs, (size_t)e->n_tokens * sizeof(double));
     if (text_kl_in_reward(rl) && !rl->algorithm->token_kl)
         kl_scores(kl_from_text(rl->recipe->rl_kl), rl->recipe->rl_beta, e->old_logprobs, e->ref_logprobs, e->n, e->begin, e->rewards);
-    rl->algorithm->advantages(rl->recipe, rl->scale, e);
+    if (rl->algorithm->paired) text_pairs_advantages(e);
+    else rl->algorithm->advantages(rl->recipe, rl->scale, e);
     return ST_OK;
 }
 
@@ -101,7 +102,8 @@ static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig 
         .trained = e->trained,
     };
     PolicyMetrics metrics;
-    policy_loss(policy_loss_find(rl->algorithm->loss), loss, &batch, rl->gradients, &metrics);
+    if (rl->algorithm->paired) TRY(text_pairs_loss(rl, first, n, loss, rl->gradients, &metrics));
+    else policy_loss(policy_loss_find(rl->algorithm->loss), loss, &batch, rl->gradients, &metrics);
     if (!isfinite(metrics.loss)) return status_hint(status_fail(ST_NUMERIC, "the loss is not finite in optimiser step %lld", (long long)rl->updates + 1), "lower train.learning_rate");
     add(sums, &metrics);
     for (int64_t t = begin; t < begin + tokens; t++) rl->entropy_gradients[t] = e->trained[t] ? metrics.grad_entropy : 0;
@@ -128,9 +130,11 @@ static Status learn_minibatch(TextRl *rl, int64_t first, int64_t end, bool fresh
     loss.total_sequences = end - first;
     for (int64_t t = e->begin[first]; t < e->begin[end]; t++) loss.total_tokens += e->trained[t];
     if (loss.total_tokens == 0) return ST_OK;
+    if (rl->algorithm->paired) text_pairs_begin(rl, first, end);
     for (int64_t i = first, n; i < end; i += n) {
         if (sums->updates == 0 && interrupt_requested()) return ST_INTERRUPTED; /* later the step is finished first: half of it could not be done again */
         n = text_pass_fit(&rl->pass, e, i, end);
+        if (rl->algorithm->paired) n = MAX(n - n % 2, 2);
         TRY(learn_from(rl, i, n, &loss, fresh, sums));
     }
     return update_weights(rl, sums);
@@ -165,5 +169,6 @@ Status text_learn(TextRl *rl, Metrics *metrics) {
     TRY(weigh(rl));
     TRY(learn(rl, &sums));
     report(rl, &sums, metrics);
+    if (rl->algorithm->paired) text_pairs_report(rl, metrics);
     return ST_OK;
 }

@@ -123,7 +123,7 @@ static Status choose_algorithm(TextRl *rl) {
     rl->loss = (PolicyLossConfig){
         .clip = r->rl_clip,
         .clip_high = isnan(r->rl_clip_high) ? rl->algorithm->clip_high : r->rl_clip_high,
-        .beta = text_kl_in_reward(rl) ? 0 : r->rl_beta,
+        .beta = rl->algorithm->paired || text_kl_in_reward(rl) ? 0 : r->rl_beta,
         .kl = kl_from_text(r->rl_kl),
         .ent_coef = r->rl_ent_coef,
         .aggregation = aggregation_from_text(r->rl_loss_aggregation),
@@ -164,14 +164,16 @@ Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
 static Status open_parts(TextRl *rl) {
     const Recipe *r = rl->recipe;
     TRY(choose_algorithm(rl));
+    if (rl->algorithm->paired) TRY(text_pairs_open(rl));
     TRY(trained_model_open(r, &rl->model));
     TRY(text_open_policy(rl, &rl->config->rewards));
     TRY(open_prompts(rl));
     TRY(check_lengths(rl));
-    if (r->rl_beta > 0) TRY(reference_open(r, rl->model, &rl->reference));
+    if (r->rl_beta > 0 || rl->algorithm->paired) TRY(reference_open(r, rl->model, &rl->reference));
     rl->pass = (TextPass){.tape = tape_new(device_cpu(), rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = r->train_batch_tokens > 0 ? r->train_batch_tokens : PASS_TOKENS};
+    rl->pair_scratch = arena_new(0);
     rl->asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->asked);
-    if (!rl->pass.tape || !rl->asked) return status_fail(ST_RESOURCE, "out of memory for the run");
+    if (!rl->pass.tape || !rl->pair_scratch || !rl->asked) return status_fail(ST_RESOURCE, "out of memory for the run");
     int64_t per_epoch = (prompts_per_epoch(&rl->prompts) + r->rl_prompts_per_step - 1) / r->rl_prompts_per_step;
     rl->total_steps = r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)per_epoch);
     if (rl->total_steps < 1) return status_fail(ST_CONFIG, "'train.epochs' leaves no step to do");
@@ -253,6 +255,7 @@ void text_release(TextRl *rl) {
     experience_release(&rl->experience);
     experience_release(&rl->round);
     free(rl->gradients);
+    arena_free(rl->pair_scratch);
     free(rl->entropy_gradients);
     reference_free(rl->reference);
     rewards_close(rl->rewards);

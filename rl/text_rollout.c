@@ -118,12 +118,15 @@ Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics)
     Experience *e = &rl->experience, *round = &rl->round;
     int64_t wanted = rl->recipe->rl_prompts_per_step;
     rl->sampled = (RolloutSums){0};
-    experience_clear(e, config.n);
-    while (e->n_groups < wanted) {
+    experience_clear(e, rl->algorithm->paired ? 2 : config.n);
+    while (e->n_groups < wanted && rl->sampled.rounds < rl->sampling_rounds) {
         bool last = rl->sampled.rounds + 1 == rl->sampling_rounds;
         TRY(one_round(rl, &config, wanted - e->n_groups, rl->sampled.groups, place));
-        for (int64_t g = 0; g < round->n_groups; g++)
-            if (last || !group_is_flat(round->rewards + g * round->group_size, round->group_size)) TRY(experience_append(e, round, g));
+        for (int64_t g = 0; g < round->n_groups; g++) {
+            bool flat = group_is_flat(round->rewards + g * round->group_size, round->group_size);
+            if (rl->algorithm->paired && !flat) TRY(text_pairs_append(rl, g));
+            if (!rl->algorithm->paired && (last || !flat)) TRY(experience_append(e, round, g));
+        }
     }
     for (int64_t i = 0; rl->recipe->rl_mask_truncated && i < e->n; i++)
         for (int64_t t = e->begin[i]; t < e->begin[i + 1]; t++) e->trained[t] = e->ended[i];

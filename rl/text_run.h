@@ -4,6 +4,7 @@
 #define TUNE_TEXT_RUN_H
 
 #include "lib/train/loop.h"
+#include "rl/preference_losses.h"
 #include "rl/reference.h"
 #include "rl/text_pass.h"
 #include "rl/text_rl.h"
@@ -17,6 +18,9 @@ typedef struct RolloutSums {
     int64_t rounds;
     double columns[REWARD_COLUMNS], known[REWARD_COLUMNS];   /* of each reward, where there are several */
 } RolloutSums;
+
+/* Sums over the pairs of a step's passes. */
+typedef struct PairMeans { double pairs, rewards_chosen, rewards_rejected, margin, accuracy, logps_chosen, logps_rejected; } PairMeans;
 
 typedef struct TextRl {
     const TextRlConfig *config;
@@ -40,6 +44,10 @@ typedef struct TextRl {
     RewardRow *rows;           /* (sequences) */
     double *gradients, *entropy_gradients; /* (tokens) */
     int64_t cap_tokens;
+    const PreferenceLoss *pair_loss; /* these four of algorithms that learn from pairs */
+    PreferenceConfig pair_config;
+    PairMeans pair_means;
+    Arena *pair_scratch;
     OptimizerConfig optimizer;
     ScheduleConfig schedule;
     Run *run;
@@ -88,6 +96,20 @@ Status text_evaluate(TextRl *rl, bool interruptible, RolloutSums *sums);
 void text_evaluate_tell(TextRl *rl, const RolloutSums *sums, Metrics *metrics);
 /* Whether the state after `step` steps is one to evaluate. */
 bool text_evaluate_due(const TextRl *rl, int64_t step);
+
+/* ---- text_pairs.c: algorithms that are `paired` ---- */
+
+/* Chooses the loss. ST_CONFIG. */
+Status text_pairs_open(TextRl *rl);
+/* The best and the worst completion of a group of rl->round, whose rewards are not all equal, behind what is in rl->experience. */
+Status text_pairs_append(TextRl *rl, int64_t group);
+void text_pairs_advantages(Experience *experience); /* 1 and -1 */
+/* An optimiser step on sequences first .. end - 1 begins: means are over these. */
+void text_pairs_begin(TextRl *rl, int64_t first, int64_t end);
+/* Of sequences first .. first + n - 1, which are whole pairs, with their logprobs, ref_logprobs and entropies: as policy_loss. ST_RESOURCE. */
+Status text_pairs_loss(TextRl *rl, int64_t first, int64_t n, const PolicyLossConfig *step, double *gradients, PolicyMetrics *metrics);
+/* Means over the step's pairs. */
+void text_pairs_report(TextRl *rl, Metrics *metrics);
 
 /* ---- text_samples.c ---- */
 
