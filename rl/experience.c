@@ -7,7 +7,8 @@
 
 /* Every array that a token has a place in, and the size of a place; NULL behind the last. */
 static void *token_array(Experience *e, size_t i, size_t *size) {
-    double **const reals[] = {&e->sampled, &e->filtered, &e->old_logprobs, &e->ref_logprobs, &e->logprobs, &e->entropies, &e->token_rewards, &e->advantages};
+    double **const reals[] = {&e->sampled, &e->filtered, &e->old_logprobs, &e->ref_logprobs, &e->logprobs, &e->entropies, &e->token_rewards, &e->advantages,
+                              &e->values, &e->final_values, &e->targets, &e->new_values};
     bool **const flags[] = {&e->trained, &e->terminated, &e->truncated};
     *size = sizeof(double);
     if (i < COUNT_OF(reals)) return (void *)reals[i];

@@ -29,6 +29,9 @@ typedef struct Experience {
     double *ref_logprobs;          /* under the reference */
     double *logprobs, *entropies;  /* as the policy has it now */
     double *token_rewards, *advantages;
+    double *values, *final_values; /* V of the state before the token, as it was before the first update; of the state behind it, where a sequence was cut. Only where values are learned */
+    double *targets;               /* what values are to become */
+    double *new_values;            /* as they are now */
     bool *trained;
     bool *terminated, *truncated;  /* the last token of a sequence is one of them */
     int64_t cap_sequences, cap_tokens;

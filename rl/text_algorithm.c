@@ -3,7 +3,7 @@
 
 #include <string.h>
 
-#include "rl/kl.h"
+#include "rl/returns.h"
 
 static const TextAlgorithm *const algorithms[] = {
 #define TEXT_ALGORITHM(name) &text_##name,
@@ -19,12 +19,17 @@ const TextAlgorithm *text_algorithm_find(const char *name) {
     return NULL;
 }
 
-void text_advantages_of_groups(const Recipe *recipe, GroupScale scale, Experience *e) {
-    (void)recipe;
-    advantages_group(e->rewards, e->n, e->group_size, scale, e->scores);
+void text_advantages_of_groups(const TextWeighing *weighing, Experience *e) {
+    advantages_group(e->rewards, e->n, e->group_size, weighing->scale, e->scores);
     advantages_spread(e->scores, e->n, e->begin, e->advantages);
 }
 
-void text_token_rewards(const Recipe *recipe, Experience *e) {
-    kl_rewards(kl_from_text(recipe->rl_kl), recipe->rl_beta, e->old_logprobs, e->ref_logprobs, e->rewards, e->n, e->begin, e->token_rewards);
+Trajectory text_trajectory(const Experience *e, bool values) {
+    return (Trajectory){.T = e->n_tokens, .B = 1, .rewards = e->token_rewards, .values = values ? e->values : NULL, .terminated = e->terminated, .truncated = e->truncated};
+}
+
+void text_advantages_by_values(const TextWeighing *weighing, double lambda, Experience *e) {
+    Trajectory tokens = text_trajectory(e, true);
+    returns_gae(&tokens, (Bootstrap){.final_values = e->final_values}, weighing->recipe->rl_gamma, lambda, e->advantages, NULL);
+    if (weighing->recipe->rl_normalize_advantage) advantages_normalise(e->advantages, e->trained, e->n_tokens, NORMALISE_VARIANCE, 1e-8);
 }

@@ -3,5 +3,5 @@
 
 const TextAlgorithm text_cispo = {
     .name = "cispo", .help = "GRPO with capped importance weights in place of the clip (arXiv 2506.13585)", .loss = "cispo", .least_group = 2, .compares = true, .scale = SCALE_GROUP, .advantages = text_advantages_of_groups,
-    .keys = "clip_high scale_rewards",
+    .keys = KEYS_OF_POLICY_GRADIENTS "clip_high scale_rewards",
 };

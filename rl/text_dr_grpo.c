@@ -3,5 +3,5 @@
 
 const TextAlgorithm text_dr_grpo = {
     .name = "dr_grpo", .help = "GRPO without division by deviation and length (arXiv 2503.20783)", .loss = "dr_grpo", .least_group = 2, .compares = true, .scale = SCALE_NONE, .advantages = text_advantages_of_groups,
-    .keys = "clip clip_high scale_rewards",
+    .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_CLIP "scale_rewards",
 };

@@ -3,5 +3,5 @@
 
 const TextAlgorithm text_grpo = {
     .name = "grpo", .help = "rewards compared within the group of a prompt, clipped ratios (arXiv 2402.03300)", .loss = "grpo", .least_group = 2, .compares = true, .scale = SCALE_GROUP, .advantages = text_advantages_of_groups,
-    .keys = "clip clip_high scale_rewards",
+    .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_CLIP "scale_rewards",
 };

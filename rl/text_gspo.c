@@ -3,5 +3,5 @@
 
 const TextAlgorithm text_gspo = {
     .name = "gspo", .help = "GRPO with one ratio a completion (arXiv 2507.18071)", .loss = "gspo", .least_group = 2, .compares = true, .scale = SCALE_GROUP, .advantages = text_advantages_of_groups,
-    .keys = "clip clip_high scale_rewards",
+    .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_CLIP "scale_rewards",
 };

@@ -33,7 +33,7 @@ static Status grow(void *array, size_t *cap, size_t n, size_t size) {
 }
 
 static Status reserve(TextPass *pass, const Experience *e, int64_t first, int64_t n) {
-    size_t tokens = 0, targets = (size_t)(e->begin[first + n] - e->begin[first]), rows_cap = pass->cap_targets;
+    size_t tokens = (size_t)n, targets = (size_t)(e->begin[first + n] - e->begin[first] + n), rows_cap = pass->cap_targets; /* each may come with its last token */
     for (int64_t i = first; i < first + n; i++) tokens += (size_t)rows_of(e, i, first);
     TRY(grow(&pass->ids, &pass->cap_tokens, tokens, sizeof *pass->ids));
     TRY(grow(&pass->rows, &rows_cap, targets, sizeof *pass->rows));
@@ -41,10 +41,13 @@ static Status reserve(TextPass *pass, const Experience *e, int64_t first, int64_
     return grow(&pass->segments, &pass->cap_segments, (size_t)(2 * n), sizeof *pass->segments);
 }
 
-static void build(TextPass *pass, const Experience *e, int64_t first, int64_t n) {
-    int64_t at = 0;
+/* Rows of the batch that a completion takes: its last token predicts nothing, but what is behind it may be asked for. */
+static int64_t completion_rows(const Experience *e, int64_t i, bool finals) { return length_of(e, i) - (finals && !e->ended[i] ? 0 : 1); }
+
+static void build(TextPass *pass, const Experience *e, int64_t first, int64_t n, bool finals) {
+    int64_t at = 0, final = e->begin[first + n] - e->begin[first];
     int32_t n_segments = 0, prompt_segment = -1;
-    pass->n_targets = 0;
+    pass->n_targets = pass->n_finals = 0;
     for (int64_t i = first; i < first + n; i++) {
         const Ids *prompt = &e->prompts[prompt_of(e, i)]->ids;
         if (i == first || prompt_of(e, i) != prompt_of(e, i - 1)) {
@@ -59,10 +62,12 @@ static void build(TextPass *pass, const Experience *e, int64_t first, int64_t n)
             pass->rows[pass->n_targets] = (int32_t)(t == 0 ? last_of_prompt : at + t - 1);
             pass->targets[pass->n_targets++] = ids[t];
         }
-        if (length < 2) continue;
-        memcpy(pass->ids + at, ids, (size_t)(length - 1) * sizeof *ids);
-        pass->segments[n_segments++] = (Segment){.begin = at, .end = at + length - 1, .parent = prompt_segment};
-        at += length - 1;
+        int64_t rows = completion_rows(e, i, finals);
+        if (rows == length) pass->rows[final + pass->n_finals++] = (int32_t)(at + length - 1);
+        if (rows == 0) continue;
+        memcpy(pass->ids + at, ids, (size_t)rows * sizeof *ids);
+        pass->segments[n_segments++] = (Segment){.begin = at, .end = at + rows, .parent = prompt_segment};
+        at += rows;
     }
     pass->batch = (ModelBatch){.ids = pass->ids, .layout = {.n_tokens = at, .n_segments = n_segments, .segments = pass->segments}};
 }
@@ -73,28 +78,50 @@ static void read(const Tensor *tensor, double *out) {
     if (tensor && out) tensor_read(tensor, out);
 }
 
+static Tensor *step_view(Tape *tape, int64_t n, int32_t *values) { return tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &n, values); }
+
+static Status forward_values(TextPass *pass, Tensor *hidden, const TextResults *results) {
+    pass->values = NULL;
+    if (!results->values) return ST_OK;
+    Tensor *rows = step_view(pass->tape, pass->n_targets + pass->n_finals, pass->rows);
+    if (!rows) return ST_RESOURCE;
+    pass->values = op_row_scores(pass->tape, hidden, pass->value_head, rows);
+    return ST_OK;
+}
+
+static void read_values(const TextPass *pass, const Experience *e, int64_t first, int64_t n, const TextResults *results) {
+    if (!pass->values) return;
+    for (int64_t t = 0; t < pass->n_targets; t++) results->values[t] = tensor_get(pass->values, t);
+    int64_t final = pass->n_targets;
+    for (int64_t i = first; results->final_values && i < first + n; i++)
+        if (!e->ended[i]) results->final_values[e->begin[i + 1] - 1 - e->begin[first]] = tensor_get(pass->values, final++);
+}
+
 Status text_pass_forward(TextPass *pass, const Model *model, const Experience *e, int64_t first, int64_t n, const TextResults *results) {
     Tape *tape = pass->tape;
     TRY(reserve(pass, e, first, n));
-    build(pass, e, first, n);
+    build(pass, e, first, n, results->final_values != NULL);
     tape_reset(tape);
-    Tensor *rows = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &pass->n_targets, pass->rows);
-    Tensor *targets = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &pass->n_targets, pass->targets);
+    Tensor *rows = step_view(tape, pass->n_targets, pass->rows), *targets = step_view(tape, pass->n_targets, pass->targets);
     if (!rows || !targets) return ST_RESOURCE;
     Tensor *hidden = model_forward(model, tape, &pass->batch);
     LogprobArgs args = model->logprob;
     args.temperature = pass->temperature;
     args.entropy = results->entropies != NULL;
-    pass->logprobs = op_token_logprobs(tape, hidden, model->head, rows, targets, &args);
+    pass->logprobs = results->logprobs ? op_token_logprobs(tape, hidden, model->head, rows, targets, &args) : (TokenLogprobs){0};
+    TRY(forward_values(pass, hidden, results));
     TRY(tape_status(tape));
+    if (tape_device(tape) == device_meta()) return ST_OK; /* there nothing is computed that could be read */
     read(pass->logprobs.logprob, results->logprobs);
     read(pass->logprobs.entropy, results->entropies);
+    read_values(pass, e, first, n, results);
     return ST_OK;
 }
 
 Status text_pass_backward(TextPass *pass, const TextGradients *gradients) {
-    tensor_seed_grad(pass->tape, pass->logprobs.logprob, gradients->logprobs);
+    if (gradients->logprobs) tensor_seed_grad(pass->tape, pass->logprobs.logprob, gradients->logprobs);
     if (gradients->entropies) tensor_seed_grad(pass->tape, pass->logprobs.entropy, gradients->entropies);
+    if (gradients->values) tensor_seed_grad(pass->tape, pass->values, gradients->values);
     return tape_backward(pass->tape);
 }
 

@@ -17,17 +17,19 @@ typedef struct TextPass {
     Tape *tape;
     double temperature;     /* of the policy: logits are divided by it */
     int64_t max_tokens;     /* of a pass, unless one sequence with its prompt has more */
+    Tensor *value_head;     /* (1, C) on the hidden states of the model that values are asked of; NULL: none */
     /* of the pass in work */
     int32_t *ids, *rows, *targets;
     Segment *segments;
     size_t cap_tokens, cap_targets, cap_segments;
     ModelBatch batch;
-    int64_t n_targets;
+    int64_t n_targets, n_finals; /* rows that predict tokens, and those behind the last tokens of sequences that were cut */
     TokenLogprobs logprobs;
+    Tensor *values;
 } TextPass;
-/* Per token of the sequences, in their order; NULL where not wanted. */
-typedef struct TextResults { double *logprobs, *entropies; } TextResults;
-typedef struct TextGradients { const double *logprobs, *entropies; } TextGradients; /* NULL: none */
+/* Per token of the sequences, in their order; NULL where not wanted. values: of the state before the token; final_values: of the state behind it, written at the last tokens of sequences that were cut. */
+typedef struct TextResults { double *logprobs, *entropies, *values, *final_values; } TextResults;
+typedef struct TextGradients { const double *logprobs, *entropies, *values; } TextGradients; /* NULL: none */
 
 /* How many of the sequences first .. end - 1 go into one pass, at least 1. */
 int64_t text_pass_fit(const TextPass *pass, const Experience *experience, int64_t first, int64_t end);

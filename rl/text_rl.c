@@ -59,6 +59,8 @@ static void keep(void *context, Keeper *keeper) {
     TextRl *rl = context;
     keep_weights(keeper, &rl->model->params);
     keep_optimizer(keeper, &rl->model->params);
+    if (rl->value) text_value_keep(rl->value, keeper);
+    if (rl->reference) keep_real(keeper, "beta", &rl->beta);
     keep_count(keeper, "updates", &rl->updates);
     keep_count(keeper, "prompts", &rl->place);
     keep_real(keeper, "first_reward", &rl->first_reward);
@@ -85,6 +87,7 @@ static void on_step(void *context, int64_t number, const Metrics *metrics, doubl
 
 static Status finish(void *context, Run *run) {
     const TextRl *rl = context;
+    if (rl->value) TRY(text_value_save(rl->value, rl->recipe, run_dir(run)));
     return trained_model_save(rl->recipe, rl->model, run_dir(run));
 }
 
@@ -97,6 +100,33 @@ static json_t *summary(void *context) {
 }
 
 /* ---- opening ---- */
+
+/* Switches that would do nothing, or what the mathematics does not allow. */
+static Status check_switches(const TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    if (r->rl_beta == 0 && !isnan(r->rl_adaptive_kl)) return status_hint(status_fail(ST_CONFIG, "'rl.adaptive_kl' steers rl.beta, which is 0"), "give the beta to begin with, such as rl.beta=0.05");
+    if (r->rl_kl_corrected && (r->rl_beta == 0 || text_kl_in_reward(rl))) return status_hint(status_fail(ST_CONFIG, "'rl.kl_corrected' is about a KL in the loss, and there is none"), "give rl.beta and rl.kl_in: loss, or leave it out");
+    if (r->rl_correction_low > r->rl_correction_high) return status_fail(ST_CONFIG, "'rl.correction_low' is above 'rl.correction_high'");
+    return ST_OK;
+}
+
+static Status choose_loss(TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    rl->scale = r->rl_scale_rewards ? group_scale_from_text(r->rl_scale_rewards) : rl->algorithm->scale;
+    rl->policy_loss = rl->algorithm->paired ? NULL : policy_loss_find(rl->algorithm->loss);
+    rl->loss = (PolicyLossConfig){
+        .clip = r->rl_clip,
+        .clip_high = isnan(r->rl_clip_high) ? rl->algorithm->clip_high : r->rl_clip_high,
+        .dual_clip = r->rl_dual_clip,
+        .ratio_cap = r->rl_ratio_cap,
+        .kl = kl_from_text(r->rl_kl),
+        .kl_corrected = r->rl_kl_corrected,
+        .ent_coef = r->rl_ent_coef,
+        .aggregation = aggregation_from_text(r->rl_loss_aggregation),
+        .max_length = r->generate_max_new_tokens,
+    };
+    return check_switches(rl);
+}
 
 static Status choose_algorithm(TextRl *rl) {
     const Recipe *r = rl->recipe;
@@ -119,17 +149,7 @@ static Status choose_algorithm(TextRl *rl) {
         status_fail(ST_CONFIG, "'rl.sampling_rounds' replaces groups whose rewards are all equal, and algorithm '%s' learns from these too", r->rl_algorithm);
         return status_hint(ST_CONFIG, "leave it out, or take an algorithm that compares the completions of a prompt, such as dapo");
     }
-    rl->scale = r->rl_scale_rewards ? group_scale_from_text(r->rl_scale_rewards) : rl->algorithm->scale;
-    rl->loss = (PolicyLossConfig){
-        .clip = r->rl_clip,
-        .clip_high = isnan(r->rl_clip_high) ? rl->algorithm->clip_high : r->rl_clip_high,
-        .beta = rl->algorithm->paired || text_kl_in_reward(rl) ? 0 : r->rl_beta,
-        .kl = kl_from_text(r->rl_kl),
-        .ent_coef = r->rl_ent_coef,
-        .aggregation = aggregation_from_text(r->rl_loss_aggregation),
-        .max_length = r->generate_max_new_tokens,
-    };
-    return ST_OK;
+    return choose_loss(rl);
 }
 
 static Status check_lengths(const TextRl *rl) {
@@ -138,6 +158,12 @@ static Status check_lengths(const TextRl *rl) {
     if (!config->learned_positions || whole <= config->max_position_embeddings) return ST_OK;
     status_fail(ST_CONFIG, "the longest prompt with its completion has %lld tokens, more than the %lld that the model has positions for", (long long)whole, (long long)config->max_position_embeddings);
     return status_hint(ST_CONFIG, "lower generate.max_new_tokens or data.max_length");
+}
+
+static Status open_values(TextRl *rl) {
+    const char *which = rl->recipe->rl_value_model;
+    if (!which && rl->algorithm->values == VALUES_NEEDED) which = "head";
+    return which ? text_value_open(rl->recipe, which, rl->model, &rl->value) : ST_OK;
 }
 
 static Status open_prompts(TextRl *rl) {
@@ -169,8 +195,11 @@ static Status open_parts(TextRl *rl) {
     TRY(text_open_policy(rl, &rl->config->rewards));
     TRY(open_prompts(rl));
     TRY(check_lengths(rl));
+    rl->beta = r->rl_beta;
+    TRY(open_values(rl));
     if (r->rl_beta > 0 || rl->algorithm->paired) TRY(reference_open(r, rl->model, &rl->reference));
     rl->pass = (TextPass){.tape = tape_new(device_cpu(), rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = r->train_batch_tokens > 0 ? r->train_batch_tokens : PASS_TOKENS};
+    if (rl->value) rl->pass.value_head = rl->value->head;
     rl->pair_scratch = arena_new(0);
     rl->asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->asked);
     if (!rl->pass.tape || !rl->pair_scratch || !rl->asked) return status_fail(ST_RESOURCE, "out of memory for the run");
@@ -238,9 +267,13 @@ static Status begin(TextRl *rl, TextRlResult *result) {
     }
     if (config->dry_run) return ST_OK;
     TRY(write_started(rl));
+    bool own = rl->value && rl->value->own;
     LoopTask task = {
         .context = rl,
-        .inputs = {{"model.path", params_fingerprint(&rl->model->params)}, {"data.train", prompts_fingerprint(&rl->prompts)}, {rl->eval.n > 0 ? "data.eval" : NULL, prompts_fingerprint(&rl->eval)}},
+        .inputs = {{"model.path", params_fingerprint(&rl->model->params)},
+                   {"data.train", prompts_fingerprint(&rl->prompts)},
+                   {rl->eval.n > 0 ? "data.eval" : own ? "rl.value_model" : NULL, rl->eval.n > 0 ? prompts_fingerprint(&rl->eval) : own ? params_fingerprint(&rl->value->model->params) : 0},
+                   {rl->eval.n > 0 && own ? "rl.value_model" : NULL, rl->eval.n > 0 && own ? params_fingerprint(&rl->value->model->params) : 0}},
         .done = done, .step = step, .keep = keep, .rate = "tokens", .on_step = on_step, .finish = finish, .summary = summary,
     };
     TRY(loop_run(rl->recipe, rl->run, &task, &all));
@@ -257,7 +290,10 @@ void text_release(TextRl *rl) {
     free(rl->gradients);
     arena_free(rl->pair_scratch);
     free(rl->entropy_gradients);
+    free(rl->value_gradients);
+    free(rl->weights);
     reference_free(rl->reference);
+    text_value_free(rl->value);
     rewards_close(rl->rewards);
     prompts_free(&rl->eval);
     prompts_free(&rl->prompts);

@@ -8,6 +8,7 @@
 #include "rl/reference.h"
 #include "rl/text_pass.h"
 #include "rl/text_rl.h"
+#include "rl/text_value.h"
 
 enum { REWARD_COLUMNS = 24 }; /* of metrics, at most */
 
@@ -26,7 +27,8 @@ typedef struct TextRl {
     const TextRlConfig *config;
     const Recipe *recipe;
     const TextAlgorithm *algorithm;
-    PolicyLossConfig loss;
+    const PolicyLoss *policy_loss;
+    PolicyLossConfig loss;     /* without what changes from step to step */
     GroupScale scale;
     Model *model;
     Tokenizer *tokenizer;      /* NULL: prompts are ids, and rewards see no text */
@@ -36,13 +38,14 @@ typedef struct TextRl {
     const char **reward_names; /* of their columns in metrics, where there are several; NULL before the first step */
     const char **eval_names;   /* the same of held-out prompts */
     Reference *reference;      /* NULL: no KL */
+    TextValue *value;          /* NULL: no values are learned */
     TextPass pass;
     Experience experience;     /* what is learned from */
     Experience round;          /* of a round of sampling */
     RolloutSums sampled;
     const PromptRow **asked;   /* (prompts_per_step) */
     RewardRow *rows;           /* (sequences) */
-    double *gradients, *entropy_gradients; /* (tokens) */
+    double *gradients, *entropy_gradients, *value_gradients, *weights; /* (tokens) */
     int64_t cap_tokens;
     const PreferenceLoss *pair_loss; /* these four of algorithms that learn from pairs */
     PreferenceConfig pair_config;
@@ -57,6 +60,7 @@ typedef struct TextRl {
     int64_t total_steps, began_step;
     int64_t place;             /* of the next prompt in the stream; where a step that is given up had begun */
     int64_t updates;           /* optimiser steps done */
+    double beta;               /* weight of the KL, as it is now */
     double first_reward, last_reward;
     double first_eval, last_eval, best_eval; /* mean reward of the held-out prompts; NaN: not known */
 } TextRl;
@@ -82,7 +86,7 @@ Slice text_prompt(const PromptRow *row);
 
 /* Optimiser steps of one batch of rollouts. */
 int64_t text_steps_per_rollout(const TextRl *rl);
-/* Whether the KL to the reference is taken off the reward. */
+/* Whether the KL to the reference, if there is one, is taken off the reward. */
 bool text_kl_in_reward(const TextRl *rl);
 /* Advantages of rl->experience, and all passes over it. ST_INTERRUPTED before anything was changed; ST_NUMERIC. */
 Status text_learn(TextRl *rl, Metrics *metrics);

@@ -2,6 +2,7 @@
 #include "lib/train/trained_model.h"
 #include "rl/text_pass.h"
 #include "rl/text_rl.h"
+#include "rl/text_value.h"
 #include "tests/check.h"
 
 #include <math.h>
@@ -115,6 +116,127 @@ static void every_algorithm_resumes_to_the_same_bytes(void **state) {
             recipe_free(recipes[k]);
         }
         assert_true(last_metric(names[0], "grad_norm") > 0);
+    }
+}
+
+/* What values are learned by, how the KL is steered: all of it is in the checkpoint. */
+static void values_resume_to_the_same_bytes(void **state) {
+    (void)state;
+    static const struct { const char *name, *settings[4], *value; } runs[] = {
+        {"head", {"rl.algorithm=ppo", "rl.value_learning_rate=0.01", "rl.adaptive_kl=0.1", "rl.kl_horizon=100"}, "value_head.safetensors"},
+        {"own", {"rl.algorithm=ppo", "rl.value_model=base", "rl.value_lambda=1", "rl.sampler_correction=sequence_mask"}, "value/adapter_model.safetensors"},
+        {"own_head", {"rl.algorithm=ppo", "rl.value_model=base", "rl.target_kl=0.0001", "rl.dual_clip=3"}, "value/value_head.safetensors"},
+        {"reinforce", {"rl.algorithm=reinforce", "rl.value_model=head", "rl.kl_in=reward", "rl.kl=k1"}, "value_head.safetensors"},
+    };
+    for (size_t i = 0; i < COUNT_OF(runs); i++) {
+        char parts[64];
+        const char *settings[8] = {"rl.beta=0.05", "rl.num_iterations=2", "rl.num_minibatches=2", "generate.max_new_tokens=4"};
+        memcpy(settings + 4, runs[i].settings, sizeof runs[i].settings);
+        snprintf(parts, sizeof parts, "%s_parts", runs[i].name);
+        Recipe *whole = recipe_of(runs[i].name, settings, 8), *halves = recipe_of(parts, settings, 8);
+        run(whole, false, false);
+        run(halves, false, true);
+        run(halves, true, false);
+        check_same_file(runs[i].name, parts, runs[i].name, "adapter/adapter_model.safetensors");
+        check_same_file(runs[i].name, parts, runs[i].name, runs[i].value);
+        check_same_file(runs[i].name, parts, runs[i].name, "samples.jsonl");
+        assert_true(last_metric(runs[i].name, "value_loss") > 0);
+        assert_true(last_metric(runs[i].name, "explained_variance") < 1);
+        recipe_free(whole);
+        recipe_free(halves);
+    }
+    assert_true(last_metric("head", "kl_coef") != 0.05);
+    assert_true(last_metric("own", "value_grad_norm") > 0);
+}
+
+/* Values of tokens by branches, and behind completions that were cut, are those of whole rows by themselves. */
+static void values_are_those_of_rows(void **state) {
+    (void)state;
+    static const char *const settings[] = {"model.compute=f32"};
+    Recipe *recipe = recipe_of("values", settings, 1);
+    Model *model;
+    PromptSet prompts;
+    Tokenizer *tokenizer;
+    TextValue *value;
+    check_ok(trained_model_open(recipe, &model));
+    check_ok(text_value_open(recipe, "head", model, &value));
+    for (int64_t i = 0; i < tensor_count(value->head); i++) tensor_set(value->head, i, (double)(i % 7) - 3);
+    check_ok(tokenizer_load(model_dir, &tokenizer));
+    check_ok(prompts_read(recipe->data_train, "data.train", recipe, &model->config, NULL, tokenizer, &prompts));
+    const PromptRow *asked[] = {&prompts.items[0], &prompts.items[3]};
+    GenerateConfig config = {.sample = {.temperature = 2, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = 5, .n = 4, .seed = 3};
+    Experience e = {0};
+    check_ok(experience_sample(model, tokenizer, asked, 2, 0, &config, &e));
+    TextPass pass = {.tape = tape_new(device_cpu(), DT_F32, 0), .temperature = 1, .max_tokens = 1000, .value_head = value->head};
+    tape_record(pass.tape, false);
+    check_ok(text_pass_forward(&pass, model, &e, 0, e.n, &(TextResults){.logprobs = e.logprobs, .values = e.values, .final_values = e.final_values}));
+    Tape *plain = tape_new(device_cpu(), DT_F32, 0);
+    tape_record(plain, false);
+    int cut = 0;
+    for (int64_t i = 0; i < e.n; i++) {
+        const Ids *prompt = &asked[i / 4]->ids;
+        int64_t length = e.begin[i + 1] - e.begin[i], n = (int64_t)prompt->n + length;
+        int32_t ids[64], places[64];
+        double want[64];
+        memcpy(ids, prompt->data, prompt->n * sizeof *ids);
+        memcpy(ids + prompt->n, e.ids + e.begin[i], (size_t)length * sizeof *ids);
+        for (int32_t t = 0; t < n; t++) places[t] = t;
+        tape_reset(plain);
+        Segment segment = {.begin = 0, .end = n, .parent = -1};
+        Tensor *hidden = model_forward(model, plain, &(ModelBatch){.ids = ids, .layout = {.n_tokens = n, .n_segments = 1, .segments = &segment}});
+        Tensor *values = op_row_scores(plain, hidden, value->head, tensor_view(tape_arena(plain), device_cpu(), DT_I32, 1, &n, places));
+        check_ok(tape_status(plain));
+        tensor_read(values, want);
+        check_close_f64("value", e.values + e.begin[i], want + prompt->n - 1, (size_t)length, 1e-5, 1e-5);
+        if (e.ended[i]) continue;
+        cut++;
+        check_close(e.final_values[e.begin[i + 1] - 1], want[n - 1], 1e-4);
+    }
+    assert_true(cut > 0);
+    tape_free(plain);
+    tape_free(pass.tape);
+    text_pass_release(&pass);
+    experience_release(&e);
+    text_value_free(value);
+    prompts_free(&prompts);
+    tokenizer_free(tokenizer);
+    model_free(model);
+    recipe_free(recipe);
+}
+
+/* One optimiser step a rollout: the policy is the one that sampled, so no ratio is anything but 1. */
+static void first_step_is_on_policy(void **state) {
+    (void)state;
+    static const char *const algorithms[] = {"grpo", "ppo", "rloo", "gspo"};
+    for (size_t i = 0; i < COUNT_OF(algorithms); i++) {
+        char setting[64];
+        snprintf(setting, sizeof setting, "rl.algorithm=%s", algorithms[i]);
+        const char *settings[] = {setting, "generate.temperature=2"};
+        Recipe *recipe = recipe_of(algorithms[i], settings, 2);
+        run(recipe, false, false);
+        assert_true(last_metric(algorithms[i], "approx_kl") == 0 && last_metric(algorithms[i], "clip_fraction") == 0);
+        assert_true(last_metric(algorithms[i], "grad_norm") > 0);
+        recipe_free(recipe);
+    }
+}
+
+/* What all completions earn alike makes no difference. */
+static void constants_change_nothing(void **state) {
+    (void)state;
+    static const char *const algorithms[] = {"rl.algorithm=grpo", "rl.algorithm=rloo", "rl.algorithm=dr_grpo"};
+    for (size_t i = 0; i < COUNT_OF(algorithms); i++) {
+        char names[2][32];
+        snprintf(names[0], 32, "plain%zu", i);
+        snprintf(names[1], 32, "raised%zu", i);
+        const char *plain[] = {algorithms[i], "reward=[{type: regex, pattern: 'o'}]", "generate.temperature=2", "rl.samples_every=0"};
+        const char *raised[] = {algorithms[i], "reward=[{type: regex, pattern: 'o'}, {type: regex, pattern: '^', weight: 4}]", "generate.temperature=2", "rl.samples_every=0"};
+        Recipe *a = recipe_of(names[0], plain, 4), *b = recipe_of(names[1], raised, 4);
+        run(a, false, false);
+        run(b, false, false);
+        check_close(last_metric(names[1], "reward"), last_metric(names[0], "reward") + 4, 1e-12);
+        check_same_file(algorithms[i], names[1], names[0], "adapter/adapter_model.safetensors");
+        recipe_free(a);
+        recipe_free(b);
     }
 }
 
@@ -263,12 +385,17 @@ static double mean_reward(const char *run_name, int first, int end) {
 /* A letter that earns comes up more and more. */
 static void rewards_are_learned(void **state) {
     (void)state;
-    static const char *const settings[] = {"reward=[{type: regex, pattern: 'o'}]", "train.max_steps=60", "rl.num_generations=8", "generate.temperature=3", "generate.max_new_tokens=12"};
-    Recipe *recipe = recipe_of("learns", settings, COUNT_OF(settings));
-    run(recipe, false, false);
-    double before = mean_reward("learns", 0, 10), after = mean_reward("learns", 50, 60);
-    if (!(after > before + 0.25)) fail_msg("mean reward %g of the first ten steps, %g of the last", before, after);
-    recipe_free(recipe);
+    static const char *const how[][2] = {{"rl.algorithm=grpo", "rl.beta=0"}, {"rl.algorithm=ppo", "rl.value_learning_rate=0.02"}, {"rl.algorithm=ppo", "rl.value_model=base"}};
+    for (size_t i = 0; i < COUNT_OF(how); i++) {
+        char name[32];
+        snprintf(name, sizeof name, "learns%zu", i);
+        const char *settings[] = {how[i][0], how[i][1], "reward=[{type: regex, pattern: 'o'}]", "train.max_steps=60", "rl.num_generations=8", "generate.temperature=3", "generate.max_new_tokens=12"};
+        Recipe *recipe = recipe_of(name, settings, COUNT_OF(settings));
+        run(recipe, false, false);
+        double before = mean_reward(name, 0, 10), after = mean_reward(name, 50, 60);
+        if (!(after > before + 0.25)) fail_msg("%s: mean reward %g of the first ten steps, %g of the last", how[i][0], before, after);
+        recipe_free(recipe);
+    }
 }
 
 static void what_does_not_go_together_is_named(void **state) {
@@ -279,6 +406,11 @@ static void what_does_not_go_together_is_named(void **state) {
         {"lora.dropout=0.1", "'lora.dropout' would make"},
         {"rl.algorithm=q_learning", "'rl.algorithm: q_learning' needs an environment"},
         {"reward=null", "'reward' is missing"},
+        {"rl.scale_rewards=batch rl.algorithm=rloo", "algorithm 'rloo' on text does not take 'rl.scale_rewards'"},
+        {"rl.value_model=head", "algorithm 'grpo' on text does not take 'rl.value_model'"},
+        {"rl.dual_clip=3 rl.algorithm=reinforce", "algorithm 'reinforce' on text does not take 'rl.dual_clip'"},
+        {"rl.adaptive_kl=3 rl.algorithm=ppo", "'rl.adaptive_kl' steers rl.beta"},
+        {"rl.kl_corrected=true", "'rl.kl_corrected' is about a KL in the loss"},
         {"rl.algorithm=reinforce rl.sampling_rounds=2", "'rl.sampling_rounds' replaces groups"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
@@ -298,6 +430,10 @@ static void what_does_not_go_together_is_named(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_algorithm_resumes_to_the_same_bytes, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(values_resume_to_the_same_bytes, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(values_are_those_of_rows, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(first_step_is_on_policy, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(constants_change_nothing, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(sampler_and_trainer_agree, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(held_out_prompts, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(equal_rewards_change_nothing, make_folder, remove_folder),

@@ -133,7 +133,7 @@ Status tensor_check_finite(const Tensor *tensor, const char *name, const char *f
 
 /* The mapped file that holds these bytes; NULL when they lie elsewhere. */
 static const Mapping *mapping_of(const Model *model, const uint8_t *data) {
-    for (size_t i = 0; i < model->files->n_files; i++) {
+    for (size_t i = 0; model->files && i < model->files->n_files; i++) {
         const Mapping *mapping = &model->files->mappings[i];
         if (data >= mapping->data && data < mapping->data + mapping->size) return mapping;
     }

@@ -169,6 +169,10 @@ typedef struct ModelOptions {
  * config.json says, or holds a NaN or an infinity. */
 Status model_load(const char *dir, const ModelOptions *options, Model **model);
 void model_free(Model *model);
+/* A second model on the very same frozen weights, to carry another adapter: nothing is copied, its parameters are only what is attached to it. `model`, of which no weight may be trained or replaced
+ * (model_can_twin), must outlive it. ST_RESOURCE. */
+Status model_twin(const Model *model, Model **twin);
+bool model_can_twin(const Model *model);
 
 /* Uniform noise on the embeddings of each segment: of at most alpha / sqrt(tokens of the segment x hidden_size), drawn by keys[segment]. alpha 0: none.
  * Source: NEFTune, arXiv 2310.05914, algorithm 1. */

@@ -75,6 +75,18 @@ Status trained_model_open(const Recipe *recipe, Model **model) {
     return status;
 }
 
+Status trained_model_twin(const Recipe *recipe, const Model *model, Model **twin) {
+    TRY(model_twin(model, twin));
+    Status status = start_adapter(recipe, *twin);
+    if (status == ST_OK) {
+        exempt_from_decay(recipe, *twin);
+        return ST_OK;
+    }
+    model_free(*twin);
+    *twin = NULL;
+    return status;
+}
+
 Status trained_model_save(const Recipe *recipe, const Model *model, const char *run_dir) {
     Arena *arena = arena_new(0);
     const char *dir = arena ? path_join(arena, run_dir, recipe->has_lora ? "adapter" : "model") : NULL;

@@ -1,0 +1,35 @@
+/* Two adapters on one base. */
+#include "lib/model/parts.h"
+
+#include <stdlib.h>
+
+static bool is_frozen_base(const Model *model, const Tensor *tensor) {
+    for (size_t i = 0; i < model->params.n; i++)
+        if (model->params.items[i].tensor == tensor) return model->params.items[i].role == PARAM_BASE && !model->params.items[i].trained;
+    return false;
+}
+
+bool model_can_twin(const Model *model) {
+    for (size_t i = 0; i < model->n_modules; i++) {
+        const Module *module = &model->modules[i];
+        if (!is_frozen_base(model, *module->weight) || (module->bias && !is_frozen_base(model, *module->bias))) return false;
+    }
+    return true;
+}
+
+Status model_twin(const Model *model, Model **result) {
+    Model *twin = *result = calloc(1, sizeof *twin);
+    if (twin) *twin = (Model){.config = model->config, .dir = model->dir, .device = model->device, .compute = model->compute, .logprob = model->logprob, .checkpoint_layers = model->checkpoint_layers, .arena = arena_new(0)};
+    Status status = twin && twin->arena ? model_build(twin) : status_fail(ST_RESOURCE, "out of memory for a second adapter");
+    if (status != ST_OK) {
+        if (twin && twin->arena) model_free(twin);
+        else free(twin);
+        *result = NULL;
+        return status;
+    }
+    for (size_t i = 0; i < twin->n_modules; i++) {
+        *twin->modules[i].weight = *model->modules[i].weight;
+        if (twin->modules[i].bias) *twin->modules[i].bias = *model->modules[i].bias;
+    }
+    return ST_OK;
+}
