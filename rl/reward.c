@@ -268,7 +268,7 @@ Status reward_extra(Reward *reward, const char *key, size_t i, double value) {
         const char *name = arena_printf(set->step, "%s/%s", reward->name, key);
         if (!values || !name) return ST_RESOURCE;
         for (size_t k = 0; k < set->n_rows; k++) values[k] = (double)NAN;
-        set->columns[set->n_columns++] = (RewardColumn){name, values};
+        set->columns[set->n_columns++] = (RewardColumn){name, values, 0};
     }
     ((double *)(uintptr_t)set->columns[at].values)[i] = value;
     return ST_OK;
@@ -306,7 +306,7 @@ Status rewards_score(RewardSet *set, const RewardRow *rows, size_t n, const Rewa
         Reward *reward = &set->rewards[k];
         reward->values = arena_zero(set->step, n * sizeof *reward->values);
         if (!reward->values) return ST_RESOURCE;
-        set->columns[k] = (RewardColumn){reward->name, reward->values};
+        set->columns[k] = (RewardColumn){reward->name, reward->values, reward->weight};
     }
     for (size_t k = 0; k < set->n; k++) {
         TRY(score_one(&set->rewards[k], rows, n));

@@ -38,7 +38,7 @@ Status rewards_open(YamlNode list, const char *file, const RewardOptions *option
 void rewards_close(RewardSet *set); /* ends programs that were started; NULL is fine */
 
 /* One number per row: of one reward, before its weight; or, where a program answers with several numbers, one of the others, under NAME/KEY, NaN in rows without it. */
-typedef struct RewardColumn { const char *name; const double *values; } RewardColumn;
+typedef struct RewardColumn { const char *name; const double *values; double weight; } RewardColumn; /* weight: in the sum; 0 of those others */
 /* sums: weight x reward, added up in the recipe's order, then clipped, then (`whiten`) scaled to variance 1 around their mean, which stays. */
 typedef struct RewardScores { size_t n_rows, n_columns; const double *sums; const RewardColumn *columns; } RewardScores;
 /* Valid until the next call. The recipe's rewards are the first columns, in its order. ST_INPUT: a column is missing or of another kind, a program or server answers

@@ -82,6 +82,7 @@ Status text_judge(TextRl *rl, Experience *e, RolloutSums *sums) {
     TRY(rewards_score(rl->rewards, rl->rows, (size_t)e->n, &scores));
     for (int64_t i = 0; i < e->n; i++) e->rewards[i] = scores->sums[i] - (e->ended[i] ? 0 : rl->recipe->rl_missing_eos_penalty);
     add_round(sums, e);
+    TRY(text_correlations_add(rl, e, scores, &sums->correlations));
     return add_columns(rl, scores, sums);
 }
 
@@ -97,6 +98,7 @@ static void describe(const TextRl *rl, Metrics *metrics) {
     metric_set(metrics, "zero_std_fraction", (double)sums->flat / (double)sums->groups);
     metric_set(metrics, "completion_length", sums->tokens / n);
     metric_set(metrics, "eos_fraction", sums->ended / n);
+    text_correlations_tell(rl, &sums->correlations, metrics);
     metric_count(metrics, "tokens", (int64_t)sums->tokens);
     if (rl->sampling_rounds == 1) return;
     metric_count(metrics, "sampling_rounds", sums->rounds);

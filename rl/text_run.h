@@ -12,12 +12,17 @@
 
 enum { REWARD_COLUMNS = 24 }; /* of metrics, at most */
 
+/* How lengths, rewards and the first parts of the reward go together within groups: sums over pairs of numbers less their group's means. */
+enum { CORRELATED_PARTS = 4, CORRELATED = 2 + CORRELATED_PARTS };
+typedef struct Correlations { struct { double xy, xx, yy; } of[CORRELATED][CORRELATED]; } Correlations;
+
 /* Sums over what a step sampled, also what did not come to be trained. */
 typedef struct RolloutSums {
     double rewards, squares, ended, tokens, completions;
     int64_t groups, flat;                                    /* flat: whose rewards are all equal */
     int64_t rounds;
     double columns[REWARD_COLUMNS], known[REWARD_COLUMNS];   /* of each reward, where there are several */
+    Correlations correlations;
 } RolloutSums;
 
 /* Sums over the pairs of a step's passes. */
@@ -37,6 +42,7 @@ typedef struct TextRl {
     RewardSet *rewards;
     const char **reward_names; /* of their columns in metrics, where there are several; NULL before the first step */
     const char **eval_names;   /* the same of held-out prompts */
+    const char *pair_names[CORRELATED_PARTS][CORRELATED_PARTS]; /* of the metrics of two rewards; NULL before the first step, and where there are fewer */
     Reference *reference;      /* NULL: no KL */
     TextValue *value;          /* NULL: no values are learned */
     TextPass pass;
@@ -81,6 +87,13 @@ GenerateConfig text_sampling(const TextRl *rl, int64_t step);
 Status text_judge(TextRl *rl, Experience *experience, RolloutSums *sums);
 /* The text of a prompt, as its row has it; empty for ids. */
 Slice text_prompt(const PromptRow *row);
+
+/* ---- text_correlations.c ---- */
+
+/* Takes in judged completions, and names what there is to tell. */
+Status text_correlations_add(TextRl *rl, const Experience *experience, const RewardScores *scores, Correlations *correlations);
+/* length_reward_correlation, and reward_correlation/A:B of each two rewards; NaN where one of them does not differ. */
+void text_correlations_tell(const TextRl *rl, const Correlations *correlations, Metrics *metrics);
 
 /* ---- text_learn.c ---- */
 

@@ -127,6 +127,35 @@ static void a_whole_run(void **state) {
     str_release(&page);
 }
 
+/* Completions of one prompt are a card: the best and the worst, the others folded away; and what the curves show stands on top. */
+static void samples_with_rewards(void **state) {
+    (void)state;
+    const char *dir = run_dir_of("rewards");
+    Str page = {0}, text = {0};
+    for (int step = 1; step <= 12; step++) str_printf(&text, "{\"step\": %d, \"reward\": %d, \"eos_fraction\": 0.25}\n", step, step);
+    put(dir, "metrics.jsonl", str_text(&text));
+    str_clear(&text);
+    static const double rewards[] = {0.5, -1, 2, 0.5};
+    for (int i = 0; i < 4; i++)
+        str_printf(&text, "{\"step\": 3, \"prompt\": \"<p>\", \"completion\": \"said <%d>\", \"reward\": %g, \"advantage\": %g, \"finish_reason\": \"%s\"}\n", i, rewards[i], rewards[i] / 2, i == 1 ? "length" : "stop");
+    for (int i = 0; i < 3; i++) str_printf(&text, "{\"step\": 4, \"prompt\": \"<p>\", \"completion\": \"\", \"reward\": %s}\n", i < 2 ? "1" : "null");
+    for (int i = 0; i < 2; i++) str_append(&text, "{\"step\": 5, \"prompt\": \"q\", \"completion\": [1, \"<\"], \"reward\": 0.25}\n");
+    put(dir, "samples.jsonl", str_text(&text));
+    page_of(&dir, 1, &page, NULL);
+    check_page(str_text(&page));
+    static const char *const parts[] = {
+        "only 25 % of the completions come to an end of their own: the others are cut at generate.max_new_tokens (since step 10); what helps", "reward, last step", "best \xC2\xB7 reward 2 \xC2\xB7 advantage 1</div>said &lt;2&gt;",
+        "worst \xC2\xB7 reward -1 \xC2\xB7 advantage -0.5 \xC2\xB7 cut off</div>said &lt;1&gt;", "2 more in between", "2 completions, which all earn the same", "(empty)",
+    };
+    for (size_t i = 0; i < COUNT_OF(parts); i++)
+        if (!strstr(str_text(&page), parts[i])) fail_msg("'%s' is not on the page", parts[i]);
+    assert_int_equal(count_of(str_text(&page), "<div class=\"card\">"), 3);
+    assert_true(strstr(str_text(&page), "Step 5") < strstr(str_text(&page), "Step 3")); /* the newest first */
+    assert_true(strstr(str_text(&page), "said &lt;0&gt;") < strstr(str_text(&page), "said &lt;3&gt;")); /* equal ones as in the file */
+    str_release(&page);
+    str_release(&text);
+}
+
 /* Whatever text a run holds stays text. */
 static void hostile_text_is_escaped(void **state) {
     (void)state;
@@ -265,6 +294,7 @@ static void several_runs(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_whole_run),
+        cmocka_unit_test(samples_with_rewards),
         cmocka_unit_test(hostile_text_is_escaped),
         cmocka_unit_test(odd_metrics),
         cmocka_unit_test(broken_files_are_left_out),

@@ -2,6 +2,7 @@
 #include "lib/train/trained_model.h"
 #include "rl/text_pass.h"
 #include "rl/text_rl.h"
+#include "rl/text_run.h"
 #include "rl/text_value.h"
 #include "tests/check.h"
 
@@ -427,6 +428,33 @@ static void what_does_not_go_together_is_named(void **state) {
     }
 }
 
+/* Two groups of three. Lengths 1 2 3 and 4 6 8 with rewards 1 2 3 and 3 5 4: within groups 4 / sqrt(10 x 4). Two rewards, the second of which counts downward and is unknown in the second group: -1. */
+static void correlations_are_within_groups(void **state) {
+    (void)state;
+    static int64_t begin[] = {0, 1, 3, 6, 10, 16, 24};
+    static double rewards[] = {1, 2, 3, 3, 5, 4}, first[] = {1, 2, 3, 3, 5, 4}, second[] = {1, 2, 3, 7, 7, 7}, flat[6];
+    for (int i = 3; i < 6; i++) second[i] = (double)NAN;
+    const RewardColumn columns[] = {{"a", first, 2}, {"b", second, -1}, {"c", flat, 1}, {"b/extra", second, 0}};
+    RewardScores scores = {6, 4, rewards, columns};
+    Experience experience = {.n_groups = 2, .group_size = 3, .n = 6, .begin = begin, .rewards = rewards};
+    Correlations sums = {.of[0][1].xy = 0};
+    Metrics metrics = {.n = 0};
+    TextRl rl = {.arena = arena_new(0)};
+    check_ok(text_correlations_add(&rl, &experience, &scores, &sums));
+    text_correlations_tell(&rl, &sums, &metrics);
+    assert_int_equal(metrics.n, 4);
+    check_close(metric_get(&metrics, "length_reward_correlation"), 4 / sqrt(40), 1e-12);
+    check_close(metric_get(&metrics, "reward_correlation/a:b"), -1, 1e-12);
+    assert_true(isnan(metric_get(&metrics, "reward_correlation/a:c"))); /* c does not differ */
+    experience.group_size = 1;                                          /* single completions are compared with all */
+    experience.n_groups = 6;
+    sums = (Correlations){.of[0][1].xy = 0};
+    check_ok(text_correlations_add(&rl, &experience, &scores, &sums));
+    text_correlations_tell(&rl, &sums, &metrics);
+    check_close(metric_get(&metrics, "length_reward_correlation"), 16 / sqrt(34 * 10), 1e-12);
+    arena_free(rl.arena);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_algorithm_resumes_to_the_same_bytes, make_folder, remove_folder),
@@ -438,6 +466,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(held_out_prompts, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(equal_rewards_change_nothing, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(flat_groups_are_replaced, make_folder, remove_folder),
+        cmocka_unit_test(correlations_are_within_groups),
         cmocka_unit_test_setup_teardown(branches_are_scored_as_rows, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(rewards_are_learned, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(what_does_not_go_together_is_named, make_folder, remove_folder),

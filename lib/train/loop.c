@@ -6,6 +6,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "lib/train/rl_doctor.h"
+
 /* ---- what is kept ---- */
 
 void keep_tensor(Keeper *keeper, const char *name, Tensor *tensor) {
@@ -94,6 +96,7 @@ typedef struct Loop {
     Keeper keeper;
     int64_t step, saved_step; /* done; of the newest checkpoint, -1 = none */
     double began, seconds_before;
+    RlDoctor *doctor;
 } Loop;
 
 static double elapsed(const Loop *loop) { return loop->seconds_before + (clock_seconds() - loop->began); }
@@ -175,8 +178,6 @@ static Status interrupted(Loop *loop) {
     return status_hint(ST_INTERRUPTED, "continue with --resume");
 }
 
-/* ---- steps ---- */
-
 static Status check_metrics(const Loop *loop, const Metrics *metrics) {
     for (size_t i = 0; i < metrics->n; i++)
         if (isinf(metrics->items[i].value)) {
@@ -195,6 +196,46 @@ static Status check_kept(const Loop *loop) {
     }
     return ST_OK;
 }
+
+/* ---- the doctor ---- */
+
+static void warn(const Loop *loop, const char *when, const Finding *finding) { run_warn(loop->run, "%s%s; %s", when, finding->text, finding->hint); }
+
+/* What this line shows, said once and then rarely. */
+static void look_at(const Loop *loop, const Metrics *metrics) {
+    Finding finding;
+    for (size_t i = 0; i < metrics->n; i++)
+        if (rl_doctor_add(loop->doctor, loop->step, metrics->items[i].name, metrics->items[i].value, &finding)) warn(loop, "", &finding);
+}
+
+/* A resumed run goes on with what its lines before the checkpoint have shown; all of that was said then. */
+static Status look_back(const Loop *loop) {
+    const char *path = run_path(loop->run, "metrics.jsonl");
+    Lines lines;
+    Slice line;
+    if (!path || loop->step == 0 || !file_exists(path)) return path ? ST_OK : ST_RESOURCE;
+    TRY(lines_open(&lines, path));
+    while (lines_next(&lines, &line)) {
+        json_t *json = NULL;
+        if (json_read_text(line.data, line.len, path, &json) == ST_OK) rl_doctor_read(loop->doctor, json);
+        json_decref(json);
+    }
+    return lines_close(&lines);
+}
+
+/* What is still so at the end. */
+static json_t *last_words(const Loop *loop) {
+    json_t *all = json_array();
+    Finding finding;
+    for (size_t i = 0; rl_doctor_finding(loop->doctor, i, &finding); i++) {
+        if (!finding.holds) continue;
+        if (finding.first_step < loop->step) warn(loop, "at the end: ", &finding);
+        json_array_append_new(all, json_string(finding.text));
+    }
+    return all;
+}
+
+/* ---- steps ---- */
 
 static Status write_metrics(const Loop *loop, const Metrics *metrics, double seconds) {
     const char *rate = loop->task->rate;
@@ -225,7 +266,10 @@ static Status one_step(Loop *loop) {
     double seconds = clock_seconds() - began;
     loop->step++;
     TRY(check_metrics(loop, &metrics));
-    if (loop->step % loop->recipe->train_log_every == 0 || task->done(task->context)) TRY(write_metrics(loop, &metrics, seconds));
+    if (loop->step % loop->recipe->train_log_every == 0 || task->done(task->context)) {
+        TRY(write_metrics(loop, &metrics, seconds));
+        look_at(loop, &metrics);
+    }
     if (task->on_step) task->on_step(task->context, loop->step, &metrics, seconds, clock_seconds() - loop->began);
     return ST_OK;
 }
@@ -248,7 +292,7 @@ static Status steps(Loop *loop) {
 static Status finish(Loop *loop) {
     TRY(check_kept(loop));
     TRY(loop->task->finish(loop->task->context, loop->run));
-    json_t *summary = json_pack("{s:I, s:f, s:I}", "steps", (json_int_t)loop->step, "seconds", elapsed(loop), "peak_rss_bytes", (json_int_t)memory_peak());
+    json_t *summary = json_pack("{s:I, s:f, s:I, s:o}", "steps", (json_int_t)loop->step, "seconds", elapsed(loop), "peak_rss_bytes", (json_int_t)memory_peak(), "warnings", last_words(loop));
     json_t *more = summary && loop->task->summary ? loop->task->summary(loop->task->context) : NULL;
     if (more) json_object_update(summary, more);
     json_decref(more);
@@ -261,18 +305,19 @@ static Status run_all(Loop *loop) {
     loop->task->keep(loop->task->context, &loop->keeper);
     TRY(loop->keeper.status);
     TRY(load_checkpoint(loop));
+    TRY(look_back(loop));
     loop->began = clock_seconds();
     TRY(steps(loop));
     return finish(loop);
 }
 
 Status loop_run(const Recipe *recipe, Run *run, const LoopTask *task, LoopResult *result) {
-    Loop loop = {.recipe = recipe, .run = run, .task = task, .arena = arena_new(0), .saved_step = -1};
+    Loop loop = {.recipe = recipe, .run = run, .task = task, .arena = arena_new(0), .saved_step = -1, .doctor = rl_doctor_new()};
     *result = (LoopResult){0};
-    if (!loop.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
     loop.keeper.arena = loop.arena;
-    Status status = run_all(&loop);
+    Status status = loop.arena && loop.doctor ? run_all(&loop) : status_fail(ST_RESOURCE, "out of memory for the run");
     if (status == ST_OK) *result = (LoopResult){loop.step, elapsed(&loop)};
+    rl_doctor_free(loop.doctor);
     arena_free(loop.arena);
     return status;
 }

@@ -8,8 +8,6 @@
 
 #include "lib/train/report_parts.h"
 
-enum { LONGEST_TEXT = 6000 };
-
 /* ---- small parts ---- */
 
 static double number_in(const json_t *object, const char *key) {
@@ -101,6 +99,7 @@ static void write_state(const RunRecord *run, Str *html) {
 
 static void loss_tiles(const RunNumbers *numbers, Str *html) {
     Str value = {0}, below = {0};
+    if (isnan(numbers->last_loss) && isnan(numbers->eval_loss)) return;
     append_number(&value, numbers->last_loss);
     append_number(&below, numbers->first_loss);
     tile(html, "training loss", &value, "last step; first %s", str_text(&below));
@@ -112,6 +111,23 @@ static void loss_tiles(const RunNumbers *numbers, Str *html) {
         append_number(&below, numbers->best_eval_loss);
         tile(html, "held-out loss", &value, "%s", str_text(&below));
     }
+    str_release(&value);
+    str_release(&below);
+}
+
+/* Of runs that learn by reward. */
+static void reward_tile(const RunRecord *run, Str *html) {
+    const Series *reward = record_series(run, "reward");
+    double first = series_end(reward, true), last = series_end(reward, false), best = (double)NAN;
+    Str value = {0}, below = {0};
+    if (isnan(last)) return;
+    for (size_t i = 0; i < reward->n; i++) best = fmax(best, reward->points[i].y);
+    append_number(&value, last);
+    str_append(&below, "first ");
+    append_number(&below, first);
+    str_append(&below, ", best ");
+    append_number(&below, best);
+    tile(html, "reward, last step", &value, "%s", str_text(&below));
     str_release(&value);
     str_release(&below);
 }
@@ -250,10 +266,12 @@ static void write_curves(const RunRecord *runs, size_t n, Str *html) {
         return;
     }
     str_append(html, "<div class=\"charts\">\n");
+    draw_curve(runs, n, known_curve("reward"), html);
     if (n == 1) draw_losses(runs, html);
     for (size_t i = 0; i < COUNT_OF(known_curves); i++) {
-        bool is_loss = strcmp(known_curves[i].key, "loss") == 0 || strcmp(known_curves[i].key, "eval_loss") == 0;
-        if (n > 1 || !is_loss) draw_curve(runs, n, &known_curves[i], html);
+        const char *key = known_curves[i].key;
+        bool is_loss = strcmp(key, "loss") == 0 || strcmp(key, "eval_loss") == 0, is_reward = strcmp(key, "reward") == 0;
+        if (!is_reward && (n > 1 || !is_loss)) draw_curve(runs, n, &known_curves[i], html);
     }
     draw_others(runs, n, html);
     str_append(html, "</div>\n");
@@ -346,35 +364,6 @@ static void write_data(const RunRecord *run, Str *html) {
     write_mask(run->started, html);
 }
 
-/* ---- samples ---- */
-
-/* A text as it is, messages and other things as JSON. */
-static void write_value(const json_t *value, const char *class, Str *html) {
-    char *dump = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_INDENT(1));
-    const char *text = json_is_string(value) ? json_string_value(value) : dump ? dump : "";
-    size_t len = strlen(text), shown = len > LONGEST_TEXT ? utf8_whole_prefix(text, LONGEST_TEXT) : len;
-    str_printf(html, "<div class=\"text%s\">", class);
-    html_text_n(html, text, shown);
-    if (shown < len) str_append(html, " \xE2\x80\xA6");
-    str_append(html, "</div>");
-    free(dump);
-}
-
-static void write_samples(const RunRecord *run, Str *html) {
-    size_t n = json_array_size(run->samples);
-    if (n == 0) return;
-    str_append(html, "<h2>Samples</h2>\n");
-    for (size_t i = n; i > 0; i--) {
-        const json_t *sample = json_array_get(run->samples, i - 1), *step = json_object_get(sample, "step");
-        const json_t *prompt = json_object_get(sample, "prompt"), *completion = json_object_get(sample, "completion");
-        if (json_is_integer(step)) str_printf(html, "<h3>Step %lld</h3>", (long long)json_integer_value(step));
-        if (prompt) write_value(prompt, "", html);
-        if (completion) write_value(completion, " answer", html);
-        if (!prompt && !completion) write_value(sample, "", html);
-        str_append_char(html, '\n');
-    }
-}
-
 /* ---- memory, settings, log ---- */
 
 static void write_memory(const RunRecord *run, Str *html) {
@@ -458,13 +447,14 @@ static void write_single(const RunRecord *run, Str *html) {
     if (command) html_element(html, "code class=\"command\"", command);
     write_warnings(run, 1, html);
     str_append(html, "<div class=\"tiles\">\n");
+    reward_tile(run, html);
     loss_tiles(&run->numbers, html);
     work_tiles(run, html);
     memory_tile(run, html);
     str_append(html, "</div>\n");
     write_curves(run, 1, html);
     write_data(run, html);
-    write_samples(run, html);
+    report_samples(run, html);
     write_memory(run, html);
     write_settings(run, html);
     write_log(run, html);

@@ -3,6 +3,7 @@
 #define TUNE_REPORT_PARTS_H
 
 #include "lib/train/report.h"
+#include "lib/train/rl_doctor.h"
 
 /* ---- a run, read back (report_read.c) ---- */
 
@@ -19,6 +20,7 @@ typedef struct RunRecord {
     size_t n_settings;
     const char *program;        /* that made the run; NULL = not known */
     json_t *samples;            /* a list of objects */
+    RlDoctor *doctor;           /* what metrics.jsonl made it find */
     char **warnings;
     size_t n_warnings;
     Str log;                    /* the end of log.txt */
@@ -29,9 +31,12 @@ void record_release(RunRecord *record);
 const Series *record_series(const RunRecord *record, const char *name); /* NULL when there is none */
 const char *record_setting(const RunRecord *record, const char *key);   /* NULL when there is none */
 double series_median(const Series *series);                             /* NaN when empty */
+double series_end(const Series *series, bool first);                    /* the first known value, or the last; NaN when there is none, or no series */
 
 /* The page of n runs (report.c). */
 void report_page(RunRecord *runs, size_t n, Str *html);
+/* A run's samples with their heading; nothing when there are none (report_samples.c). */
+void report_samples(const RunRecord *run, Str *html);
 
 /* ---- charts (report_chart.c) ---- */
 

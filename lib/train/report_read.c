@@ -8,7 +8,7 @@
 
 #include "lib/train/keys.h"
 
-enum { MAX_SERIES = 64, MAX_SAMPLES = 32, MAX_WARNINGS = 100 };
+enum { MAX_SERIES = 64, MAX_SAMPLES = 64, MAX_WARNINGS = 100 };
 #define LOG_TAIL ((size_t)16 << 10)
 #define LARGEST_NUMBER 1e100 /* differences and squares of what is drawn stay finite */
 
@@ -71,6 +71,7 @@ static Status add_metrics(RunRecord *record, const json_t *line, bool *good) {
     *good = json_is_integer(step) && json_integer_value(step) >= record->numbers.steps;
     if (!*good) return ST_OK;
     record->numbers.steps = json_integer_value(step);
+    rl_doctor_read(record->doctor, line);
     json_object_foreach((json_t *)(uintptr_t)line, key, value) {
         if (value == step || (!json_is_number(value) && !json_is_null(value))) continue;
         double number = json_is_null(value) ? (double)NAN : json_number_value(value);
@@ -118,6 +119,14 @@ double series_median(const Series *series) {
     if (n > 0) median = values[n / 2];
     free(values);
     return median;
+}
+
+double series_end(const Series *series, bool first) {
+    for (size_t i = 0; series && i < series->n; i++) {
+        double y = series->points[first ? i : series->n - 1 - i].y;
+        if (!isnan(y)) return y;
+    }
+    return (double)NAN;
 }
 
 /* ---- the other files ---- */
@@ -236,18 +245,6 @@ static int64_t count_of(const json_t *object, const char *key) {
     return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value) : -1;
 }
 
-static double first_of(const Series *series) {
-    for (size_t i = 0; series && i < series->n; i++)
-        if (!isnan(series->points[i].y)) return series->points[i].y;
-    return (double)NAN;
-}
-
-static double last_of(const Series *series) {
-    for (size_t i = series ? series->n : 0; i > 0; i--)
-        if (!isnan(series->points[i - 1].y)) return series->points[i - 1].y;
-    return (double)NAN;
-}
-
 static double least_of(const Series *series) {
     double least = (double)NAN;
     for (size_t i = 0; series && i < series->n; i++) least = fmin(least, series->points[i].y);
@@ -263,13 +260,28 @@ static void sum_up(RunRecord *record) {
     numbers->finished = record->finished != NULL;
     numbers->planned_steps = count_of(record->started, "steps");
     if (steps > numbers->steps) numbers->steps = steps;
-    numbers->first_loss = first_known(number_of(record->finished, "first_loss"), first_of(loss));
-    numbers->last_loss = first_known(number_of(record->finished, "last_loss"), last_of(loss));
-    numbers->eval_loss = first_known(number_of(record->finished, "eval_loss"), last_of(eval));
+    numbers->first_loss = first_known(number_of(record->finished, "first_loss"), series_end(loss, true));
+    numbers->last_loss = first_known(number_of(record->finished, "last_loss"), series_end(loss, false));
+    numbers->eval_loss = first_known(number_of(record->finished, "eval_loss"), series_end(eval, false));
     numbers->best_eval_loss = first_known(number_of(record->finished, "best_eval_loss"), least_of(eval));
-    numbers->seconds = first_known(number_of(record->finished, "seconds"), last_of(record_series(record, "seconds")));
+    numbers->seconds = first_known(number_of(record->finished, "seconds"), series_end(record_series(record, "seconds"), false));
     numbers->tokens_per_second = series_median(record_series(record, "tokens_per_second"));
     numbers->peak_rss_bytes = count_of(record->finished, "peak_rss_bytes");
+}
+
+/* What the doctor of reinforcement learning found in the curves. */
+static void add_findings(RunRecord *record) {
+    Finding finding;
+    for (size_t i = 0; rl_doctor_finding(record->doctor, i, &finding); i++) {
+        Str text = {0};
+        str_printf(&text, "%s (", finding.text);
+        if (finding.holds) str_printf(&text, "since step %lld", (long long)finding.first_step);
+        else if (finding.first_step < finding.last_step) str_printf(&text, "from step %lld to %lld", (long long)finding.first_step, (long long)finding.last_step);
+        else str_printf(&text, "in step %lld", (long long)finding.first_step);
+        str_printf(&text, "); what helps: %s", finding.hint);
+        add_warning(record, str_text(&text));
+        str_release(&text);
+    }
 }
 
 /* What the run itself warned about, before what the curves show. */
@@ -279,8 +291,9 @@ static void collect_warnings(RunRecord *record) {
     Str text = {0};
     for (size_t i = 0; i < json_array_size(said); i++)
         if (json_is_string(json_array_get(said, i))) add_warning(record, json_string_value(json_array_get(said, i)));
+    add_findings(record);
     if (!numbers->finished && numbers->planned_steps > 0) {
-        str_printf(&text, "not finished: step %lld of %lld; tune sft ... --resume goes on", (long long)numbers->steps, (long long)numbers->planned_steps);
+        str_printf(&text, "not finished: step %lld of %lld; --resume goes on", (long long)numbers->steps, (long long)numbers->planned_steps);
         add_warning(record, str_text(&text));
     }
     if (numbers->eval_loss > 1.05 * numbers->best_eval_loss && numbers->best_eval_loss > 0) {
@@ -329,7 +342,8 @@ Status record_read(const char *dir, RunRecord *record) {
     record->name = name_of(record->arena, dir);
     record->series = arena_alloc(record->arena, MAX_SERIES * sizeof *record->series);
     record->warnings = arena_alloc(record->arena, MAX_WARNINGS * sizeof *record->warnings);
-    if (!record->series || !record->warnings) return ST_RESOURCE;
+    record->doctor = rl_doctor_new();
+    if (!record->series || !record->warnings || !record->doctor) return status_fail(ST_RESOURCE, "out of memory for the report");
     return read_all(record);
 }
 
@@ -338,6 +352,7 @@ void record_release(RunRecord *record) {
     json_decref(record->started);
     json_decref(record->finished);
     json_decref(record->samples);
+    rl_doctor_free(record->doctor);
     str_release(&record->log);
     arena_free(record->arena);
     *record = (RunRecord){0};

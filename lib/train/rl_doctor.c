@@ -1,0 +1,212 @@
+/* Rules on the metrics of reinforcement learning, and how each is looked at. */
+#include "lib/train/rl_doctor.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+/* ---- the rules ---- */
+
+/* `now` is the mean of the last `window` known values, `first` that of the first ones. */
+typedef enum Look {
+    ABOVE,  /* now > limit */
+    BELOW,  /* now < limit */
+    FALLEN, /* now < limit x first, where first is at least `floor` */
+    GROWN,  /* now > limit x first, and above `floor` */
+    NEVER,  /* now has never been above limit */
+    STUCK,  /* now is not above first by more than `limit` standard errors of their difference */
+} Look;
+
+typedef struct Rule {
+    const char *name;
+    const char *metric;   /* with a '/' at its end: every metric that begins so */
+    Look look;
+    double limit, floor;
+    int window, least;    /* least: known values before it is judged */
+    const char *words;    /* {now}, {first}; {share}: now in percent; {pair}: A and B of a metric .../A:B */
+    const char *hint;
+} Rule;
+
+/* Each limit lies well outside of what runs show that learn: recipes/rl_*.yaml over their five seeds, and the peers' defaults that are named. */
+static const Rule rules[] = {
+    /* Policies that solve CartPole or Acrobot keep more than a third of their first entropy; a hundredth of a nat a token repeats itself word by word. */
+    {"entropy", "entropy", FALLEN, 0.05, 0.05, 10, 20, "entropy has collapsed to {now} nats, from {first} at the beginning: the policy does nearly the same every time and finds nothing new",
+     "a larger rl.ent_coef or a smaller train.learning_rate keeps it open; on text also rl.clip_high or generate.temperature"},
+    /* Half of a batch without a difference is half of the work for nothing; dynamic sampling (arXiv 2503.14476) replaces such groups. */
+    {"zero_variance", "zero_std_fraction", ABOVE, 0.5, 0, 10, 10, "in {share} of the groups all completions earn the same: such groups teach nothing",
+     "prompts of another difficulty, more rl.num_generations, or rl.sampling_rounds"},
+    /* Nats a token by the estimator of rl.kl. RLHF runs stay below 0.1; at 0.5 a completion of 20 tokens is e^10 times likelier than it was. */
+    {"kl", "kl", ABOVE, 0.5, 0, 10, 10, "the policy is {now} nats a token away from its reference: text at that distance is often no language any more", "a larger rl.beta, or a smaller train.learning_rate"},
+    /* PPO stops its passes at 0.01 to 0.03 where it stops (rl.target_kl; Spinning Up, stable-baselines3). */
+    {"big_steps", "approx_kl", ABOVE, 0.15, 0, 10, 10, "one update moves the policy by {now} nats: what was sampled says little about where it goes",
+     "fewer rl.num_iterations, a smaller train.learning_rate, or rl.target_kl"},
+    {"clipped", "clip_fraction", ABOVE, 0.4, 0, 10, 10, "{share} of the ratios are clipped: most of what was sampled no longer has a say", "fewer rl.num_iterations, or a smaller train.learning_rate"},
+    /* Correlations of some dozens of completions are off by 0.2; 0.6 is half of the variance over ten steps. */
+    {"longer", "length_reward_correlation", ABOVE, 0.6, 0, 10, 10, "longer completions earn more (correlation {now} within groups): length itself may be what is learned",
+     "read the samples; a reward of type length, or another one, holds it down"},
+    /* Completions that are cut off earn nothing in many tasks, so short ones may honestly be better: only what is nearly a rule is told. */
+    {"shorter", "length_reward_correlation", BELOW, -0.8, 0, 10, 10, "shorter completions earn more (correlation {now} within groups): saying little may be what is learned",
+     "read the samples; more generate.max_new_tokens, if they are cut off"},
+    {"truncated", "eos_fraction", BELOW, 0.5, 0, 10, 10, "only {share} of the completions come to an end of their own: the others are cut at generate.max_new_tokens",
+     "more generate.max_new_tokens, rl.missing_eos_penalty, or rl.mask_truncated"},
+    /* 0 is what the mean of the returns would reach. Values that have learned may fall below it again where all episodes are alike (CartPole at 500 steps), so it counts whether they ever were above. */
+    {"values", "explained_variance", NEVER, 0.05, 0, 20, 40, "the values have not explained anything of the returns so far (explained variance {now})", "a larger rl.vf_coef, another train.learning_rate, or rl.normalize_rewards"},
+    {"rewards_disagree", "reward_correlation/", BELOW, -0.5, 0, 10, 10, "the rewards {pair} pull in different directions (correlation {now} within groups)", "weigh them so that the one that matters wins, or leave one out"},
+    /* Twenty steps' mean against the first twenty's: two standard errors are passed by chance in one run of forty. */
+    {"reward_stuck", "reward", STUCK, 2, 0, 20, 100, "the reward has not risen: {now}, at the beginning {first}", "look at the samples or episodes: is anything ever rewarded? More exploration, or a larger train.learning_rate"},
+    /* Float32 differs by 1e-6, bf16 by some hundredths, and neither grows by itself. */
+    {"sampler_diff", "sampler_logprob_diff", GROWN, 10, 0.02, 10, 20, "the sampler's and the trainer's log-probabilities drift apart: {now}, at the beginning {first}", "model.compute: f32; rl.max_logprob_diff ends such a run"},
+};
+
+/* ---- one rule on one metric ---- */
+
+enum { WINDOW = 20, NAME = 96, WATCHES = 48, SAY_AGAIN = 3 };
+
+typedef struct Sum { double n, sum, squares; } Sum;
+
+typedef struct Watch {
+    const Rule *rule;
+    char metric[NAME];
+    int64_t n;                  /* known values so far */
+    Sum first;
+    double recent[WINDOW];      /* value k at k mod the rule's window */
+    int64_t say_at;             /* with which value it may be said again */
+    int64_t first_step, last_step;
+    double best;                /* mean of a window so far */
+    double now, then;           /* when it was found last */
+    bool found, holds;
+} Watch;
+
+struct RlDoctor {
+    bool learns;                /* there is a reward */
+    size_t n;
+    Watch watches[WATCHES];     /* in the order of the rules, as far as their metrics have come */
+};
+
+static void add(Sum *sum, double value) {
+    sum->n++;
+    sum->sum += value;
+    sum->squares += value * value;
+}
+
+static double mean(const Sum *sum) { return sum->sum / sum->n; }
+static double variance(const Sum *sum) { return fmax(0, sum->squares / sum->n - mean(sum) * mean(sum)); }
+
+static bool is_found(const Rule *rule, const Sum *now, const Sum *first, double best) {
+    switch (rule->look) {
+    case ABOVE: return mean(now) > rule->limit;
+    case BELOW: return mean(now) < rule->limit;
+    case FALLEN: return mean(first) >= rule->floor && mean(now) < rule->limit * mean(first);
+    case GROWN: return mean(now) > rule->floor && mean(now) > rule->limit * mean(first);
+    case NEVER: return best < rule->limit;
+    default: return mean(now) - mean(first) <= rule->limit * sqrt((variance(now) + variance(first)) / now->n);
+    }
+}
+
+/* Takes a value in; whether it is to be said now. */
+static bool watch_add(Watch *watch, int64_t step, double value) {
+    const Rule *rule = watch->rule;
+    Sum now = {0};
+    watch->recent[watch->n++ % rule->window] = value;
+    if (watch->n <= rule->window) add(&watch->first, value);
+    if (watch->n < rule->window) return false;
+    for (int i = 0; i < rule->window; i++) add(&now, watch->recent[i]);
+    watch->best = watch->n == rule->window ? mean(&now) : fmax(watch->best, mean(&now));
+    watch->holds = watch->n >= rule->least && is_found(rule, &now, &watch->first, watch->best);
+    if (!watch->holds) return false;
+    if (!watch->found) watch->first_step = step;
+    watch->found = true;
+    watch->last_step = step;
+    watch->now = mean(&now);
+    watch->then = mean(&watch->first);
+    if (watch->n < watch->say_at) return false;
+    watch->say_at = SAY_AGAIN * watch->n;
+    return true;
+}
+
+/* ---- words ---- */
+
+static void append_value(Str *text, double value) { str_printf(text, "%.3g", value); }
+
+static void append_pair(Str *text, const char *pair) {
+    size_t len = strcspn(pair, ":");
+    str_printf(text, "%.*s%s%s", (int)len, pair, pair[len] ? " and " : "", pair[len] ? pair + len + 1 : "");
+}
+
+static void write_words(const Watch *watch, char *text, size_t size) {
+    Str out = {0};
+    const char *at = watch->rule->words, *brace;
+    for (; (brace = strchr(at, '{')); at = strchr(brace, '}') + 1) {
+        str_append_n(&out, at, (size_t)(brace - at));
+        if (text_starts_with(brace, "{now}")) append_value(&out, watch->now);
+        if (text_starts_with(brace, "{first}")) append_value(&out, watch->then);
+        if (text_starts_with(brace, "{share}")) str_printf(&out, "%.0f %%", 100 * watch->now);
+        if (text_starts_with(brace, "{pair}")) append_pair(&out, watch->metric + strlen(watch->rule->metric));
+    }
+    str_append(&out, at);
+    size_t len = utf8_whole_prefix(str_text(&out), MIN(out.len, size - 1));
+    memcpy(text, str_text(&out), len);
+    text[len] = '\0';
+    str_release(&out);
+}
+
+static void write_finding(const Watch *watch, Finding *finding) {
+    *finding = (Finding){.rule = watch->rule->name, .hint = watch->rule->hint, .first_step = watch->first_step, .last_step = watch->last_step, .holds = watch->holds};
+    write_words(watch, finding->text, sizeof finding->text);
+}
+
+/* ---- the stream ---- */
+
+RlDoctor *rl_doctor_new(void) { return calloc(1, sizeof(RlDoctor)); }
+
+void rl_doctor_free(RlDoctor *doctor) { free(doctor); }
+
+static bool looks_at(const Rule *rule, const char *metric) {
+    size_t len = strlen(rule->metric);
+    return rule->metric[len - 1] == '/' ? text_starts_with(metric, rule->metric) : strcmp(metric, rule->metric) == 0;
+}
+
+/* The watch of a rule on a metric; a new one takes its place among them. NULL: there are too many. */
+static Watch *watch_of(RlDoctor *doctor, const Rule *rule, const char *metric) {
+    size_t at = 0;
+    for (; at < doctor->n && doctor->watches[at].rule <= rule; at++)
+        if (doctor->watches[at].rule == rule && strcmp(doctor->watches[at].metric, metric) == 0) return &doctor->watches[at];
+    if (doctor->n == WATCHES || strlen(metric) >= NAME) return NULL;
+    Watch *watch = &doctor->watches[at];
+    memmove(watch + 1, watch, (doctor->n++ - at) * sizeof *watch);
+    *watch = (Watch){.rule = rule};
+    snprintf(watch->metric, sizeof watch->metric, "%s", metric);
+    return watch;
+}
+
+bool rl_doctor_add(RlDoctor *doctor, int64_t step, const char *metric, double value, Finding *finding) {
+    bool said = false;
+    if (strcmp(metric, "reward") == 0) doctor->learns = true;
+    if (!doctor->learns || !isfinite(value)) return false;
+    for (size_t i = 0; i < COUNT_OF(rules); i++) {
+        Watch *watch = looks_at(&rules[i], metric) ? watch_of(doctor, &rules[i], metric) : NULL;
+        if (!watch || !watch_add(watch, step, value) || said) continue;
+        write_finding(watch, finding);
+        said = true;
+    }
+    return said;
+}
+
+bool rl_doctor_finding(const RlDoctor *doctor, size_t i, Finding *finding) {
+    for (size_t k = 0; k < doctor->n; k++) {
+        if (!doctor->watches[k].found || i-- > 0) continue;
+        write_finding(&doctor->watches[k], finding);
+        return true;
+    }
+    return false;
+}
+
+void rl_doctor_read(RlDoctor *doctor, const json_t *line) {
+    const char *key;
+    json_t *value;
+    Finding finding;
+    int64_t step = json_integer_value(json_object_get(line, "step"));
+    json_object_foreach((json_t *)(uintptr_t)line, key, value)
+        if (json_is_number(value)) rl_doctor_add(doctor, step, key, json_number_value(value), &finding);
+}
