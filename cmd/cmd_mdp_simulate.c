@@ -365,7 +365,12 @@ static Status simulate_episodes(const Command *command, Simulate *job) {
     TRY(env_reset(env, (uint64_t)job->seed));
     TRY(play(command, job, &episodes));
     summarise(env, &episodes);
-    if (episodes.stationary && mdp_stationary(env->world, episodes.policy, episodes.stationary) != ST_OK) episodes.stationary = NULL;
+    Status known = episodes.stationary ? mdp_stationary(env->world, episodes.policy, episodes.stationary) : ST_OK;
+    if (known == ST_INTERRUPTED) return known;
+    if (known != ST_OK) {
+        show_line("no shares of an endless run: %s\n", status_text());
+        episodes.stationary = NULL;
+    }
     if (command->json) print_episodes_json(env, &episodes);
     else print_episodes(env, &episodes);
     return ST_OK;

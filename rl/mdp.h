@@ -98,7 +98,8 @@ Status mdp_policy_read(const char *spec, const NamedMdp *world, Arena *arena, do
 /* The Markov reward process under a policy: a Mdp with one action. ST_INPUT names a state whose probabilities are not sound. */
 Status mdp_under_policy(const Mdp *mdp, const double *policy, const NamedMdp *names, Arena *arena, Mdp *process);
 /* Long-run share of time in each state (n_states) under a policy, begun from world->start, or evenly from all live states when that is NULL; an episode that ends begins anew there.
- * A limit of averages, so a periodic chain has one. ST_NUMERIC when it is not found. */
+ * A limit of averages, so a periodic chain has one; where the run may end up in one of several places it cannot leave, each is weighed by how likely that is. Exact to rounding up to some thousand
+ * states, and in larger worlds of which one sees little from each place (corridors, grids); in others 1e-8 in the sum, as far as the process mixes, else ST_NUMERIC. */
 Status mdp_stationary(const NamedMdp *world, const double *policy, double *share);
 /* The i-th method's name and its line of help; NULL behind the last. */
 const char *mdp_method(size_t i, const char **help);

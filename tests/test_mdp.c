@@ -608,6 +608,94 @@ static void shares_of_time_add_up(void **state) {
     named_mdp_free(world);
 }
 
+/* A world of one action with these outcomes; `width` of them a state. */
+static NamedMdp *chain_world(int64_t n, int width, void (*outcome)(int64_t s, int i, int64_t *next, double *probability), int64_t start, int64_t terminal) {
+    MdpBuilder *builder = mdp_builder_new(n, 1, 0.9);
+    for (int64_t s = 0; s < n; s++)
+        for (int i = 0; i < width && s != terminal; i++) {
+            int64_t next = 0;
+            double probability = 0;
+            outcome(s, i, &next, &probability);
+            if (probability > 0) mdp_builder_add(builder, s, 0, next, probability, 0, false);
+        }
+    if (start >= 0) mdp_builder_start(builder, start, 1);
+    if (terminal >= 0) mdp_builder_terminal(builder, terminal);
+    return finished(builder);
+}
+
+static void ring(int64_t s, int i, int64_t *next, double *p) { /* once around, alike in all 5001 states: as periodic as can be */
+    *next = (s + 1) % 5001;
+    *p = i == 0;
+}
+
+static void drift(int64_t s, int i, int64_t *next, double *p) { /* 3000 states, more to the left: shares 4^-s */
+    *next = i ? MIN(s + 1, 2999) : MAX(s - 1, 0);
+    *p = i ? 0.2 : 0.8;
+}
+
+static void two_ends(int64_t s, int i, int64_t *next, double *p) { /* left and right alike, until one of the ends is reached, where it stays, or goes to and fro: 0; 1999 and 2000 */
+    *next = s == 0 ? 0 : s == 1999 ? 2000 : s == 2000 ? 1999 : i ? s + 1 : s - 1;
+    *p = s == 0 || s >= 1999 ? i == 0 : 0.5;
+}
+
+static void apart(int64_t s, int i, int64_t *next, double *p) { /* two crowds of 200, one step in 10^12 from the first to the other, one in 3 10^12 back */
+    int64_t half = s / 200, away = half ? 333 : 1000;
+    *next = i == 9 ? s + (half ? -200 : 200) : half * 200 + (s * 7 + i * 31) % 200;
+    *p = i == 9 ? 1e-15 * (double)away : (1 - 1e-15 * (double)away) / 9;
+}
+
+static void crowd(int64_t s, int i, int64_t *next, double *p) { /* 3000 states, anywhere; the last one ends the episode */
+    *next = (int64_t)rng_below(rng_key(3, RNG_TEST, 0), (uint64_t)(8 * s + i), 3000);
+    *p = 1.0 / 4;
+}
+
+static void crowds_apart(int64_t s, int i, int64_t *next, double *p) { /* too large for elimination, too slow for steps */
+    int64_t half = s / 4000;
+    *next = i == 4 ? (s + 4000) % 8000 : half * 4000 + (int64_t)rng_below(rng_key(3, RNG_TEST, 0), (uint64_t)(8 * s + i), 4000);
+    *p = i == 4 ? 1e-13 * (double)(1 + half) : (1 - 1e-13 * (double)(1 + half)) / 4;
+}
+
+static void shares_of_large_chains(void **state) {
+    (void)state;
+    double *share = arena_alloc(arena, 8000 * sizeof *share), *next = arena_zero(arena, 3000 * sizeof *next), again = 0, off = 0;
+    NamedMdp *world = chain_world(5001, 1, ring, 7, -1);
+    check_ok(mdp_stationary(world, uniform_policy(&world->mdp), share));
+    for (int s = 0; s < 5001; s++) assert_true(fabs(share[s] * 5001 - 1) < 1e-10);
+    named_mdp_free(world);
+    world = chain_world(3000, 2, drift, 2999, -1);
+    check_ok(mdp_stationary(world, uniform_policy(&world->mdp), share));
+    for (int s = 0; s < 400; s++) assert_true(fabs(share[s] / (0.75 * pow(0.25, s)) - 1) < 1e-12);
+    named_mdp_free(world);
+    world = chain_world(2001, 2, two_ends, 500, -1);
+    check_ok(mdp_stationary(world, uniform_policy(&world->mdp), share));
+    check_close(share[0], 1499.0 / 1999, 1e-12);
+    check_close(share[1999], 250.0 / 1999, 1e-12);
+    check_close(share[2000], 250.0 / 1999, 1e-12);
+    check_close(share[500], 0, 0);
+    named_mdp_free(world);
+    world = chain_world(400, 10, apart, -1, -1);
+    check_ok(mdp_stationary(world, uniform_policy(&world->mdp), share));
+    for (int s = 0; s < 200; s++) again += share[s];
+    check_close(again, 333.0 / 1333, 1e-12);
+    named_mdp_free(world);
+    world = chain_world(3000, 4, crowd, -1, 2999);
+    check_ok(mdp_stationary(world, uniform_policy(&world->mdp), share));
+    const Mdp *mdp = &world->mdp;
+    again = 0;
+    for (int s = 0; s < 2999; s++)
+        for (int64_t k = mdp->begin[s]; k < mdp->begin[s + 1]; k++) {
+            if (mdp->next[k] == 2999) again += share[s] * mdp->probability[k];
+            else next[mdp->next[k]] += share[s] * mdp->probability[k];
+        }
+    for (int s = 0; s < 2999; s++) off += fabs(next[s] + again / 2999 - share[s]);
+    assert_true(off < 1e-12 && again > 1e-5);
+    named_mdp_free(world);
+    world = chain_world(8000, 5, crowds_apart, -1, -1);
+    assert_int_equal(mdp_stationary(world, uniform_policy(&world->mdp), share), ST_NUMERIC);
+    assert_non_null(strstr(status_text(), "8000 states"));
+    named_mdp_free(world);
+}
+
 /* A large random world without ends, and one with them. */
 static Mdp large_world(int32_t n, int32_t actions, int32_t fan, double gamma, bool ends) {
     size_t entries = (size_t)n * (size_t)actions * (size_t)fan;
@@ -717,7 +805,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(bounds_hold_for_every_method), TEST(bounds_hold_when_stopped_early), TEST(undiscounted_values_are_found_or_refused), TEST(lakes_and_cliffs_are_as_published),
         TEST(lake_q_values_are_the_reference_programs), TEST(taxi_is_solved), TEST(sweeps_are_the_books), TEST(toolbox_examples_are_reproduced), TEST(horizons_go_backwards),
-        TEST(reward_per_step_is_bounded_too), TEST(wandering_for_nothing_earns_nothing), TEST(missing_values_are_said), TEST(policies_are_checked), TEST(shares_of_time_add_up),
+        TEST(reward_per_step_is_bounded_too), TEST(wandering_for_nothing_earns_nothing), TEST(missing_values_are_said), TEST(policies_are_checked), TEST(shares_of_time_add_up), TEST(shares_of_large_chains),
         TEST(threads_change_no_bit), TEST(methods_agree_on_large_worlds), TEST(large_systems_are_solved_without_sweeps), TEST(full_memory_is_a_status),
 #undef TEST
     };
