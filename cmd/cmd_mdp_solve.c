@@ -121,6 +121,7 @@ Status cmd_mdp_solve(int argc, char **argv) {
         {"--method", OPTION_TEXT, &question.options.method, "NAME", "see above (pi for up to 1024 states, mpi for more)"},
         MDP_QUESTION_OPTIONS(question),
         {"--horizon", OPTION_INT, &question.options.horizon, "N", "only N steps remain"},
+        {"--evaluation-sweeps", OPTION_INT, &question.options.evaluation_sweeps, "N", "of mpi: exactly so many between two improvements (20 at most, fewer where they suffice)"},
         {"--max-iterations", OPTION_INT, &question.options.max_iterations, "N", "stop after so many, however far that is"},
         {0},
     };

@@ -67,7 +67,7 @@ typedef struct MdpOptions {
     double tolerance;          /* largest certified bound wanted; 0: 1e-12. Rounding may not allow it: the bound says what was reached */
     int64_t max_iterations;    /* 0: 10 million. Reaching it is no failure: the bound says what was reached */
     int64_t horizon;           /* steps; only for the method horizon */
-    int64_t evaluation_sweeps; /* of mpi, between two improvements; 0: 20 */
+    int64_t evaluation_sweeps; /* of mpi, exactly so many between two improvements; 0: 20 at most, fewer where they suffice, and what is missing added */
     uint64_t seed;             /* of async's order */
     const NamedMdp *world;     /* whose names messages use; NULL: numbers */
 } MdpOptions;

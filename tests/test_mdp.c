@@ -459,10 +459,15 @@ static void toolbox_examples_are_reproduced(void **state) {
     }
     check_close_f64("vi, 4 sweeps", after(world, "vi", 4).V, ((const double[]){5.05197, 8.29197, 12.29197}), 3, 1e-12, 0);
     check_close_f64("gs, 34 sweeps", after(world, "gs", 34).V, ((const double[]){25.5833879767579, 28.830654635546928, 32.83065463554693}), 3, 1e-9, 0);
+    MdpSolution stopped;
+    check_ok(mdp_solve(&world->mdp, &(MdpOptions){.method = "mpi", .max_iterations = 3, .evaluation_sweeps = 10}, arena, &stopped));
+    check_close_f64("mpi, 3 improvements", stopped.V, ((const double[]){21.81408652334702, 25.054086523347017, 29.054086523347017}), 3, 1e-9, 0);
+    assert_true(stopped.bound >= 26.244 - 21.81408652334702); /* and it is said how far that is from the truth */
     check_close_f64("small vi, 26 sweeps", after(other, "vi", 26).V, ((const double[]){40.048625392716815, 33.65371175967546}), 2, 1e-9, 0);
     world->mdp.gamma = 0.96;
     check_close_f64("vi, 4 sweeps, gamma .96", after(world, "vi", 4).V, ((const double[]){5.93215488, 9.38815488, 13.38815488}), 3, 1e-12, 0);
     check_close_f64("gamma .96", solved(world, NULL).V, ((const double[]){74.6496, 78.1056, 82.1056}), 3, 1e-10, 0);
+    check_close_f64("gs, 64 sweeps, gamma .96", after(world, "gs", 64).V, ((const double[]){69.98910821400665, 73.46560194552877, 77.46560194552877}), 3, 1e-9, 0);
     world->mdp.gamma = 0.99;
     check_close_f64("gamma .99", solved(world, NULL).V, ((const double[]){317.5524, 321.1164, 325.1164}), 3, 1e-10, 0);
     named_mdp_free(world);
