@@ -103,10 +103,11 @@ fuzz: ## search for input that breaks a reader, SECONDS=60 NAME=json|yaml|... (n
 	@$(MAKE) --no-print-directory $(PARALLEL) FLAVOUR=fuzz CC=clang build/fuzz-clang/fuzzer_$(NAME)
 	@mkdir -p build/fuzz-clang/corpus_$(NAME)
 	build/fuzz-clang/fuzzer_$(NAME) -max_total_time=$(or $(SECONDS),60) -artifact_prefix=tests/fuzz/$(NAME)/ build/fuzz-clang/corpus_$(NAME) tests/fuzz/$(NAME)
-bench: all ## tokens per second of training and decoding, shapes S and Q; sweeps over a world of a million states
+bench: all ## tokens per second of training and decoding, shapes S and Q; sweeps over a world of a million states; filters of 52,002 rows
 	./tune bench S
 	./tune bench Q
 	./tune mdp bench
+	./tune bench filter
 demo: ## fine-tune, merge and talk to a tiny model, under 3 minutes
 	@$(DEPS_PRESENT) || $(MAKE) deps
 	@$(MAKE) --no-print-directory $(PARALLEL) all

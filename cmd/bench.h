@@ -8,5 +8,7 @@
 Status bench_mlp(const Command *command);
 /* PPO on CartPole with the settings of other programs: environment steps a second of the whole run, and of its best update. */
 Status bench_ppo(const Command *command);
+/* ROUGE-L and all filters of texts over as many instructions as Alpaca has. */
+Status bench_filter(const Command *command);
 
 #endif

@@ -15,7 +15,7 @@ static const FilterOption options[] = {
 typedef struct Rouge {
     RougeIndex *index;
     RougeWorker **workers;   /* n_workers */
-    Ids words[FILTER_BLOCK];
+    RougeText texts[FILTER_BLOCK];
 } Rouge;
 
 static Status open(Filter *filter) {
@@ -31,7 +31,7 @@ static void close(Filter *filter) {
     Rouge *rouge = filter->state;
     if (!rouge) return;
     for (int i = 0; rouge->workers && i < filter->n_workers; i++) rouge_worker_free(rouge->workers[i]);
-    for (size_t i = 0; i < FILTER_BLOCK; i++) ids_release(&rouge->words[i]);
+    for (size_t i = 0; i < FILTER_BLOCK; i++) rouge_text_release(&rouge->texts[i]);
     rouge_index_free(rouge->index);
     free(rouge->workers);
     free(rouge);
@@ -40,23 +40,22 @@ static void close(Filter *filter) {
 static Status take(Filter *filter, const FilterRow *row, size_t slot) {
     Rouge *rouge = filter->state;
     Str room = {0};
-    Status status = rouge_index_words(rouge->index, filter_field(row, filter->options[ON].text, &room), &rouge->words[slot]);
+    Status status = rouge_index_words(rouge->index, filter_field(row, filter->options[ON].text, &room), &rouge->texts[slot]);
     str_release(&room);
     return status;
 }
 
 static Status fit(Filter *filter) {
     Rouge *rouge = filter->state;
-    size_t longest = 0;
-    for (size_t i = 0; i < FILTER_BLOCK; i++) longest = MAX(longest, rouge->words[i].n);
-    for (int i = 0; i < filter->n_workers; i++) TRY(rouge_worker_fit(rouge->workers[i], rouge->index, longest, FILTER_BLOCK));
+    for (int i = 0; i < filter->n_workers; i++)
+        for (size_t slot = 0; slot < FILTER_BLOCK; slot++) TRY(rouge_worker_fit(rouge->workers[i], rouge->index, &rouge->texts[slot], FILTER_BLOCK));
     return ST_OK;
 }
 
 static void search(const Filter *filter, size_t slot, int worker, size_t from, FilterMatch *match) {
     const Rouge *rouge = filter->state;
     RougeBest best = {match->score, match->row};
-    rouge_index_best(rouge->index, rouge->workers[worker], rouge->words[slot].data, rouge->words[slot].n, from, &best);
+    rouge_index_best(rouge->index, rouge->workers[worker], &rouge->texts[slot], from, &best);
     *match = (FilterMatch){best.f, best.text};
 }
 
@@ -64,7 +63,7 @@ static const char *alike(const Filter *filter, double score) { return score > fi
 
 static Status remember(Filter *filter, size_t slot) {
     Rouge *rouge = filter->state;
-    return rouge_index_add(rouge->index, rouge->words[slot].data, rouge->words[slot].n);
+    return rouge_index_add(rouge->index, &rouge->texts[slot]);
 }
 
 static const FilterMemory memory = {.take = take, .fit = fit, .search = search, .rejects = alike, .remember = remember};

@@ -121,14 +121,30 @@ static void append_character(Str *out, uint32_t c, bool *space) {
     str_append_n(out, bytes, utf8_encode(c, bytes));
 }
 
+/* The same of ASCII alone, which most texts are; out has room. */
+static void fold_ascii(Slice text, Str *out) {
+    char *to = out->data;
+    for (size_t i = 0; i < text.len; i++) {
+        char c = text.data[i];
+        bool space = is_space((uint8_t)c);
+        if (space && (to == out->data || to[-1] == ' ')) continue;
+        *to++ = (char)(space ? ' ' : c >= 'A' && c <= 'Z' ? c + 'a' - 'A' : c);
+    }
+    to -= to > out->data && to[-1] == ' ';
+    out->len = (size_t)(to - out->data);
+    *to = '\0';
+}
+
 void text_fold(Slice text, Str *out) {
     bool space = false;
     utf8proc_uint8_t *mapped = NULL;
     str_clear(out);
-    if (!is_ascii(text)) {
-        utf8proc_ssize_t len = utf8proc_map((const utf8proc_uint8_t *)text.data, (utf8proc_ssize_t)text.len, &mapped, UTF8PROC_STABLE | UTF8PROC_COMPAT | UTF8PROC_COMPOSE | UTF8PROC_CASEFOLD);
-        if (len >= 0) text = (Slice){(const char *)mapped, (size_t)len};
+    if (is_ascii(text) && str_reserve(out, text.len + 1)) {
+        fold_ascii(text, out);
+        return;
     }
+    utf8proc_ssize_t len = utf8proc_map((const utf8proc_uint8_t *)text.data, (utf8proc_ssize_t)text.len, &mapped, UTF8PROC_STABLE | UTF8PROC_COMPAT | UTF8PROC_COMPOSE | UTF8PROC_CASEFOLD);
+    if (len >= 0) text = (Slice){(const char *)mapped, (size_t)len};
     for (size_t i = 0; i < text.len;) {
         uint32_t c;
         i += next_character(text, i, &c);

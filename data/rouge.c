@@ -203,14 +203,27 @@ void rouge_index_free(RougeIndex *index) {
     free(index);
 }
 
-Status rouge_index_words(RougeIndex *index, Slice text, Ids *words) {
+void rouge_text_release(RougeText *text) {
+    ids_release(&text->words);
+    text->distinct = 0;
+}
+
+Status rouge_index_words(RougeIndex *index, Slice slice, RougeText *text) {
+    Ids *words = &text->words;
+    Status status = ST_OK;
     ids_clear(words);
-    for (size_t at = 0; next_word(text, &at, &index->word);) {
+    text->distinct = 0;
+    for (size_t at = 0; status == ST_OK && next_word(slice, &at, &index->word);) {
         size_t number = word_number(index, &index->word);
-        if (number == SIZE_MAX) return no_memory();
-        ids_push(words, (int32_t)number);
+        if (number == SIZE_MAX) {
+            status = no_memory();
+        } else {
+            ids_push(words, (int32_t)number);
+            text->distinct += index->times[number]++ == 0;
+        }
     }
-    return ST_OK;
+    for (size_t i = 0; i < words->n; i++) index->times[words->data[i]] = 0;
+    return status;
 }
 
 static bool list_push(List *list, uint32_t text) {
@@ -231,10 +244,11 @@ static bool add_word(RougeIndex *index, int32_t word) {
     return true;
 }
 
-Status rouge_index_add(RougeIndex *index, const int32_t *words, size_t n) {
+Status rouge_index_add(RougeIndex *index, const RougeText *text) {
+    const Ids *words = &text->words;
     bool room = index->n_texts < UINT32_MAX && grow(&index->begins, &index->cap_texts, index->n_texts + 1, sizeof *index->begins);
-    for (size_t i = 0; room && i < n; i++) room = add_word(index, words[i]);
-    for (size_t i = 0; i < n; i++) index->times[words[i]] = 0;
+    for (size_t i = 0; room && i < words->n; i++) room = add_word(index, words->data[i]);
+    for (size_t i = 0; i < words->n; i++) index->times[words->data[i]] = 0;
     if (!room) return no_memory();
     index->begins[++index->n_texts] = index->n_all;
     return ST_OK;
@@ -252,9 +266,9 @@ struct RougeWorker {
     uint16_t *common;         /* by text: marks in common so far */
     uint32_t *touched;        /* texts where it is not 0 */
     size_t cap_texts, n_touched;
-    uint64_t *bits, *rest;    /* a row of bits for each word of the text; the state of the LCS */
+    uint64_t *bits, *rest;    /* a row of bits for each different word of the text; the state of the LCS */
     Mark *marks;
-    size_t longest;
+    size_t cap_bits, longest;
 };
 
 Status rouge_worker_new(RougeWorker **worker) { return (*worker = calloc(1, sizeof **worker)) ? ST_OK : no_memory(); }
@@ -276,9 +290,10 @@ static bool zeroed(void *pointer, size_t n, size_t size) {
     return (*(void **)pointer = calloc(MAX(n, (size_t)1), size)) != NULL;
 }
 
-Status rouge_worker_fit(RougeWorker *worker, const RougeIndex *index, size_t longest, size_t more) {
-    bool room = true;
-    if (index->n_words > worker->cap_words) {
+Status rouge_worker_fit(RougeWorker *worker, const RougeIndex *index, const RougeText *text, size_t more) {
+    size_t n = text->words.n, n_bits = 0;
+    bool room = size_mul(text->distinct, (n + 63) / 64, &n_bits);
+    if (room && index->n_words > worker->cap_words) {
         worker->cap_words = index->n_words * 2;
         room = zeroed(&worker->rows, worker->cap_words, sizeof *worker->rows) && zeroed(&worker->times, worker->cap_words, sizeof *worker->times);
     }
@@ -286,11 +301,13 @@ Status rouge_worker_fit(RougeWorker *worker, const RougeIndex *index, size_t lon
         worker->cap_texts = (index->n_texts + more) * 2;
         room = zeroed(&worker->common, worker->cap_texts, sizeof *worker->common) && zeroed(&worker->touched, worker->cap_texts, sizeof *worker->touched);
     }
-    if (room && longest > worker->longest) {
-        size_t n_bits;
-        worker->longest = longest * 2;
-        room = size_mul(worker->longest, (worker->longest + 63) / 64, &n_bits) && zeroed(&worker->bits, n_bits, sizeof *worker->bits) &&
-               zeroed(&worker->rest, (worker->longest + 63) / 64, sizeof *worker->rest) && zeroed(&worker->marks, worker->longest, sizeof *worker->marks);
+    if (room && n_bits > worker->cap_bits) {
+        worker->cap_bits = n_bits;
+        room = zeroed(&worker->bits, n_bits, sizeof *worker->bits);
+    }
+    if (room && n > worker->longest) {
+        worker->longest = n;
+        room = zeroed(&worker->rest, (n + 63) / 64, sizeof *worker->rest) && zeroed(&worker->marks, n, sizeof *worker->marks);
     }
     return room ? ST_OK : no_memory();
 }
@@ -405,12 +422,14 @@ static void search_some(const RougeIndex *index, RougeWorker *worker, size_t n, 
     }
 }
 
-void rouge_index_best(const RougeIndex *index, RougeWorker *worker, const int32_t *words, size_t n, size_t from, RougeBest *best) {
+void rouge_index_best(const RougeIndex *index, RougeWorker *worker, const RougeText *text, size_t from, RougeBest *best) {
     enum { FEW = 64, MOST_COUNTED = UINT16_MAX };
+    const int32_t *words = text->words.data;
+    size_t n = text->words.n;
     if (n == 0) return;
     ASSERT(n <= worker->longest && index->n_texts <= worker->cap_texts && index->n_words <= worker->cap_words, "no room: %zu words, %zu texts", n, index->n_texts);
     lay_out(worker, words, n);
-    bool few = index->n_texts - MIN(from, index->n_texts) <= FEW || from > 0 || n > MOST_COUNTED;
+    bool few = from > 0 || index->n_texts <= FEW || n > MOST_COUNTED;
     if (few) search_some(index, worker, n, from, best);
     else search_all(index, worker, words, n, best);
     for (size_t i = 0; i < n; i++) worker->rows[words[i]] = 0;

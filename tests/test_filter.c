@@ -56,20 +56,20 @@ static double plain(const char *a, const char *b) {
 
 /* The text of an index that is likest, as its index finds it. */
 static RougeBest best_of(RougeIndex *index, RougeWorker *worker, const char *text, size_t from) {
-    Ids words = {0};
+    RougeText words = {0};
     RougeBest best = {0, ROUGE_NONE};
     check_ok(rouge_index_words(index, slice(text), &words));
-    check_ok(rouge_worker_fit(worker, index, words.n, 0));
-    rouge_index_best(index, worker, words.data, words.n, from, &best);
-    ids_release(&words);
+    check_ok(rouge_worker_fit(worker, index, &words, 0));
+    rouge_index_best(index, worker, &words, from, &best);
+    rouge_text_release(&words);
     return best;
 }
 
 static void add_text(RougeIndex *index, const char *text) {
-    Ids words = {0};
+    RougeText words = {0};
     check_ok(rouge_index_words(index, slice(text), &words));
-    check_ok(rouge_index_add(index, words.data, words.n));
-    ids_release(&words);
+    check_ok(rouge_index_add(index, &words));
+    rouge_text_release(&words);
 }
 
 /* Values of rouge-score 0.1.2, RougeScorer(["rougeL"], use_stemmer=False). */
