@@ -54,6 +54,10 @@ Status recipe_command(int argc, char **argv, const char *name, const char *about
 /* What was typed, so that a shell reads it as the same again; other options are left out. */
 void recipe_command_line(const RecipeCommand *job, Str *text);
 
+/* Where the recipes that come with the program may be, in order. */
+enum { RECIPE_FOLDERS = 3 };
+Status recipe_folders(Arena *arena, const char *folders[RECIPE_FOLDERS], size_t *n);
+
 typedef Status CommandMain(int argc, char **argv);
 typedef struct CommandInfo { const char *name; CommandMain *run; const char *help; } CommandInfo;
 extern const CommandInfo command_infos[];

@@ -7,7 +7,7 @@
 
 #include "cmd/cmd.h"
 
-typedef struct Found { Arena *arena; const char *roots[4]; size_t n_roots; char **names; size_t n; } Found; /* names: paths below a root, without .yaml, sorted */
+typedef struct Found { Arena *arena; const char *roots[RECIPE_FOLDERS]; size_t n_roots; char **names; size_t n; } Found; /* names: paths below a root, without .yaml, sorted */
 
 /* The path of this program; empty when the system does not say. */
 static void own_path(char *path, size_t size) {
@@ -21,17 +21,18 @@ static void own_path(char *path, size_t size) {
 }
 
 /* ./recipes, then beside the program, then where `make install` puts them. */
-static Status find_roots(Found *found) {
+Status recipe_folders(Arena *arena, const char *folders[RECIPE_FOLDERS], size_t *n) {
     char self[4096];
     own_path(self, sizeof self);
-    found->roots[found->n_roots++] = "recipes";
+    *n = 0;
+    folders[(*n)++] = "recipes";
     if (!self[0]) return ST_OK;
     char *slash = strrchr(self, '/');
     if (slash) *slash = '\0';
-    const char *beside = path_join(found->arena, self, "recipes"), *shared = path_join(found->arena, self, "../share/tune/recipes");
+    const char *beside = path_join(arena, self, "recipes"), *shared = path_join(arena, self, "../share/tune/recipes");
     if (!beside || !shared) return ST_RESOURCE;
-    found->roots[found->n_roots++] = beside;
-    found->roots[found->n_roots++] = shared;
+    folders[(*n)++] = beside;
+    folders[(*n)++] = shared;
     return ST_OK;
 }
 
@@ -72,7 +73,7 @@ static Status list_folder(Found *found, const char *folder, const char *prefix, 
 }
 
 static Status find_recipes(Found *found) {
-    TRY(find_roots(found));
+    TRY(recipe_folders(found->arena, found->roots, &found->n_roots));
     for (size_t i = 0; i < found->n_roots; i++) TRY(list_folder(found, found->roots[i], "", 2));
     if (found->n > 0) return ST_OK;
     status_fail(ST_INPUT, "no recipes found in ./recipes, beside the program or in share/tune/recipes");

@@ -116,7 +116,8 @@ static void faults_are_named(void **state) {
         {"train:\n  betas: [0.9, 2]\n", NULL, "expected a number from 0 to 1", ""},
         {"eval:\n  metrics: [loss, accuracy]\n", NULL, "comes with a later version", ""},
         {"rl:\n  algorithm: ilql\n", NULL, "comes with a later version", "q_learning"},
-        {"synth: {}\n", NULL, "section 'synth'", ""},
+        {"synth:\n  seedz: x\n", NULL, "unknown key 'synth.seedz'", "did you mean 'synth.seeds'?"},
+        {"synth:\n  preset: fewshot\n", NULL, "wrong value 'fewshot' for 'synth.preset'", "few_shot"},
         {"data:\n  eval: a\neval:\n  data: b\n", NULL, "both given", ""},
         {"data:\n  eval: a\n  eval_split: 0.1\n", NULL, "both given", ""},
         {"train:\n  early_stopping: 2\n", NULL, "needs evaluation rows", ""},
@@ -124,7 +125,7 @@ static void faults_are_named(void **state) {
         {"seed: 1\n", "lora.rnak=3", "unknown key 'lora.rnak' on the command line", "did you mean 'lora.rank'?"},
         {"seed: 1\n", "lroa.rank=3", "unknown key 'lroa.rank'", "did you mean 'lora.rank'?"},
         {"seed: 1\n", "lora.rank=x", "wrong value 'x' for 'lora.rank' on the command line", ""},
-        {"seed: 1\n", "synth.seeds=x", "section 'synth' on the command line", ""},
+        {"seed: 1\n", "synth.examples=x", "wrong value 'x' for 'synth.examples' on the command line", ""},
         {"- a\n", NULL, "holds no keys", ""},
         {"seed: [\n", NULL, "cannot parse", ""},
     };

@@ -120,6 +120,10 @@ void http_close(HttpClient *client) {
     curl_global_cleanup();
 }
 
+void http_slow_down(HttpClient *client, double seconds) { client->next_start = MAX(client->next_start, clock_seconds()) + seconds; }
+
+const char *http_name(const HttpClient *client) { return client->shown; }
+
 /* ---- asking ---- */
 
 typedef struct Round { HttpClient *client; const Str *bodies; Request *requests; size_t n, n_done, by_slot[MOST_CONNECTIONS]; bool busy[MOST_CONNECTIONS]; } Round;
@@ -201,10 +205,11 @@ static Status finished(Round *round, size_t i, CURLcode result) {
     if (result == CURLE_OK) curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &code);
     curl_easy_getinfo(handle, CURLINFO_RETRY_AFTER, &after);
     stop(round, request->slot);
-    if (result == CURLE_OK && code >= 200 && code < 300) {
+    bool refusal = client->options.takes_refusals && (code == 400 || code == 413 || code == 422);
+    if (result == CURLE_OK && ((code >= 200 && code < 300) || refusal)) {
         request->state = DONE;
         round->n_done++;
-        return ST_OK;
+        return client->options.on_reply ? client->options.on_reply(client->options.context, i, code) : ST_OK;
     }
     if (request->too_long || !worth_another_try(result, code) || request->tries > client->options.retries) return give_up(round, request, result, code);
     double pause = MIN(client->options.first_pause * pow(2, (double)MIN(request->tries, 60) - 1), longest_pause);

@@ -14,11 +14,16 @@
 
 /* url: http or https. key: sent as "Authorization: Bearer KEY", NULL = none; it is copied, cleared at the end, and in no message, nor is what a url holds before its @ or behind its ?.
  * concurrency: requests at once, from 1. retries: how often one is sent again after a refused or broken connection, a time-out, 408, 425, 429 or 5xx. timeout: seconds for one try.
- * per_second: requests started in a second, 0 = no limit. first_pause: seconds before the first retry, doubled for each further one up to 30; a server's Retry-After (at most 600 s) goes before. */
+ * per_second: requests started in a second, 0 = no limit. first_pause: seconds before the first retry, doubled for each further one up to 30; a server's Retry-After (at most 600 s) goes before.
+ * on_reply (NULL: none) is called as each reply is whole, in any order, with its status code; it may end all by returning a status. takes_refusals: 400, 413 and 422, by which a server refuses
+ * this one request, are replies too. */
 typedef struct HttpOptions {
     const char *url, *key;
     size_t concurrency, retries;
     double timeout, per_second, first_pause;
+    Status (*on_reply)(void *context, size_t i, long code);
+    void *context;
+    bool takes_refusals;
 } HttpOptions;
 typedef struct HttpClient HttpClient;
 /* ST_CONFIG: a url that is none, or not http. */
@@ -27,5 +32,8 @@ void http_close(HttpClient *client); /* NULL is fine */
 /* POSTs n JSON texts; the body of reply i (status 200 to 299) is added to replies[i]. Redirects are not followed. ST_RESOURCE: one failed for good: *at is its index, the others are given up.
  * ST_INTERRUPTED when asked to stop. */
 Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *replies, size_t *at);
+/* No further request is started for so many seconds, counted from when the next one might have been: for limits that only the replies show. */
+void http_slow_down(HttpClient *client, double seconds);
+const char *http_name(const HttpClient *client); /* the url as messages show it */
 
 #endif

@@ -24,10 +24,10 @@ const KeySection recipe_sections[] = {
     {"eval", offsetof(Recipe, has_eval), "evaluation"},
     {"generate", offsetof(Recipe, has_generate), "how answers are sampled"},
     {"rl", offsetof(Recipe, has_rl), "reinforcement learning"},
+    {"synth", offsetof(Recipe, has_synth), "rows made from seeds by a teacher"},
     {"policy", offsetof(Recipe, has_policy), "networks of policies and values on environments"},
 };
 const size_t n_recipe_sections = COUNT_OF(recipe_sections);
-static const char *const later_sections[] = {"synth"};
 
 /* Where a value stands, for messages. */
 typedef struct Source { const char *file; int line; } Source; /* file NULL: the command line */
@@ -285,18 +285,6 @@ static Status unknown_key(const char *section, const char *name, const Source *s
     return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : status_hint(ST_CONFIG, "`tune sft --help` lists the keys");
 }
 
-static bool is_later_section(const char *name) {
-    for (size_t i = 0; i < COUNT_OF(later_sections); i++)
-        if (strcmp(later_sections[i], name) == 0) return true;
-    return false;
-}
-
-static Status refuse_section(const char *name, const Source *source) {
-    char where[512];
-    status_fail(ST_CONFIG, "section '%s' %s comes with a later version", name, source_text(source, where));
-    return status_hint(ST_CONFIG, "leave it out: supervised fine-tuning does not need it");
-}
-
 static Status read_section(Recipe *recipe, const KeySection *section, const Yaml *node, const Source *source) {
     char where[512];
     *section_flag(recipe, section) = node->kind != YAML_NULL;
@@ -317,7 +305,7 @@ static Status read_top(Recipe *recipe, const char *name, const Yaml *node, const
     if (section) return read_section(recipe, section, node, source);
     const Key *key = key_in("", name);
     if (key) return set_key(recipe, key, node, source);
-    return is_later_section(name) ? refuse_section(name, source) : unknown_key("", name, source);
+    return unknown_key("", name, source);
 }
 
 static Status read_defaults(Recipe *recipe) {
@@ -356,7 +344,6 @@ static Status read_override(Recipe *recipe, const char *text) {
     if (!dot) return read_top(recipe, name, node, &source);
     *dot = '\0';
     const KeySection *section = section_find(name);
-    if (!section && is_later_section(name)) return refuse_section(name, &source);
     const Key *key = key_in(name, dot + 1);
     if (!key) return unknown_key(name, dot + 1, &source);
     *section_flag(recipe, section) = true;

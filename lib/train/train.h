@@ -21,7 +21,7 @@ typedef struct Recipe {
     Arena *arena;
     const char *path;          /* where it was read; NULL for one made in memory */
     const char *program;       /* set by the program: its name and version, for the head of the resolved recipe; NULL = none */
-    bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy; /* the section is there and not null */
+    bool has_model, has_lora, has_data, has_train, has_eval, has_generate, has_rl, has_policy, has_synth; /* the section is there and not null */
     /* One field per line of config.def: section_key, e.g. lora_rank, train_learning_rate; the top level has no prefix: seed, output. */
 #define KEY(section, name, type, ...) RECIPE_CTYPE_##type section##_##name;
 #define TOP_KEY(name, type, ...) RECIPE_CTYPE_##type name;

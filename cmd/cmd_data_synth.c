@@ -1,0 +1,137 @@
+/* tune data synth: seeds and a teacher in, rows to train on out. */
+#include <math.h>
+#include <stdlib.h>
+
+#include "cmd/cmd_data.h"
+#include "data/synth.h"
+#include "rl/reward.h"
+
+typedef struct Job { const RecipeCommand *command; RewardSet *rewards; } Job;
+
+/* ---- what people see ---- */
+
+static void show_plan(void *context, const SynthPlan *plan) {
+    (void)context;
+    Str text = {0};
+    for (size_t i = 0; i < MIN(plan->n_types, 8); i++) str_printf(&text, "%s%s %lld", i ? ", " : "", plan->types[i].name, (long long)plan->types[i].kept);
+    if (plan->n_types > 8) str_printf(&text, " and %zu more types", plan->n_types - 8);
+    show_line("preset: %s: %s", plan->preset, plan->help);
+    show_line("seeds: %zu (%s)", plan->seeds, str_text(&text));
+    str_clear(&text);
+    const FilterInfo *filter;
+    for (size_t i = 0; (filter = filters_at(plan->filters, i)); i++) str_printf(&text, "%s%s", i ? ", " : "", filter->name);
+    show_line("filters: %s", text.len ? str_text(&text) : "none");
+    show_line("teacher: %s", plan->teacher);
+    if (plan->answered) show_line("log: %zu requests are answered already", plan->answered);
+    str_release(&text);
+}
+
+static void show_state(void *context, const SynthProgress *p) {
+    (void)context;
+    char left[32];
+    Str text = {0};
+    str_printf(&text, "%lld/%lld rows  %lld requests", (long long)p->rows, (long long)p->wanted, (long long)p->requests);
+    if (p->asked) str_printf(&text, " (%lld under way)", (long long)p->asked);
+    str_printf(&text, "  %.0f tokens/s", p->tokens_per_second);
+    if (p->cost > 0) str_printf(&text, "  cost %.4g", p->cost);
+    if (p->cost > 0 && !isnan(p->cost_left)) str_printf(&text, " + %.2g", p->cost_left);
+    if (!isnan(p->seconds_left)) str_printf(&text, "  %s left", format_seconds(p->seconds_left, left));
+    show_progress("%s", str_text(&text));
+    str_release(&text);
+}
+
+static void write_summary(const Recipe *recipe, const SynthResult *r) {
+    JsonWriter w = {0};
+    Str path = {0};
+    str_printf(&path, "%s/rows.jsonl", recipe->output);
+    jw_object(&w, NULL);
+    jw_int(&w, "rows", r->rows);
+    jw_int(&w, "wanted", r->wanted);
+    jw_int(&w, "rejected", r->rejected);
+    jw_int(&w, "requests", r->requests);
+    jw_int(&w, "replayed", r->replayed);
+    jw_int(&w, "tokens", r->tokens);
+    jw_int(&w, "prompt_tokens", r->prompt_tokens);
+    jw_double(&w, "cost", r->cost);
+    jw_bool(&w, "exhausted", r->exhausted);
+    jw_double(&w, "seconds", r->seconds);
+    jw_string(&w, "output", str_text(&path));
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+    str_release(&path);
+}
+
+static void summarize(const RecipeCommand *job, const SynthResult *r) {
+    char seconds[32];
+    end_live_line();
+    if (job->command->json) write_summary(job->recipe, r);
+    if (r->already_finished) {
+        show_line("'%s' is a finished run: nothing to do", job->recipe->output);
+        return;
+    }
+    show_line("%lld rows kept, %lld candidates rejected, %lld requests in %s", (long long)r->rows, (long long)r->rejected, (long long)r->requests, format_seconds(r->seconds, seconds));
+    if (r->exhausted && r->rows < r->wanted) show_message("tune: warning: %lld of %lld rows: the seeds gave no more to ask", (long long)r->rows, (long long)r->wanted);
+    show_line("wrote %s/rows.jsonl, rejected.jsonl, dataset_card.md, report.html", job->recipe->output);
+    show_line("next: tune data check data.train=%s/rows.jsonl model.path=DIR", job->recipe->output);
+}
+
+/* ---- what libraries do not do by themselves ---- */
+
+static const char *secret(void *context, const char *name) {
+    (void)context;
+    return getenv(name);
+}
+
+static Status reward_rows(void *context, const FilterRow *rows, size_t n, double *values) {
+    const Job *job = context;
+    const RewardScores *scores;
+    RewardRow *all = calloc(MAX(n, 1), sizeof *all);
+    if (!all) return status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
+    for (size_t i = 0; i < n; i++)
+        all[i] = (RewardRow){.number = (int64_t)i + 1, .prompt = rows[i].instruction, .completion = rows[i].completion, .finish_reason = "stop", .columns = rows[i].json};
+    Status status = rewards_score(job->rewards, all, n, &scores);
+    for (size_t i = 0; i < n && status == ST_OK; i++) values[i] = scores->sums[i];
+    free(all);
+    return status;
+}
+
+static Status make(const RecipeCommand *command) {
+    Job job = {.command = command};
+    const Recipe *recipe = command->recipe;
+    const char *folders[RECIPE_FOLDERS];
+    SynthResult result;
+    Str typed = {0};
+    SynthConfig config = {
+        .recipe = recipe, .resume = command->resume, .dry_run = command->dry_run, .folders = folders, .secret = secret, .on_plan = show_plan, .on_progress = show_state, .context = &job,
+    };
+    TRY(recipe_folders(command->command->arena, folders, &config.n_folders));
+    if (recipe->reward) {
+        TRY(rewards_open(recipe->reward, recipe->path, &(RewardOptions){.max_new_tokens = recipe->generate_max_new_tokens, .secret = secret}, &job.rewards));
+        config.reward = reward_rows;
+    }
+    recipe_command_line(command, &typed);
+    config.command = str_text(&typed);
+    Status status = synth_run(&config, &result);
+    if (status == ST_OK && !command->dry_run) summarize(command, &result);
+    rewards_close(job.rewards);
+    str_release(&typed);
+    return status;
+}
+
+Status cmd_data_synth(int argc, char **argv) {
+    static const char *const sections[] = {"", "synth", "generate", NULL};
+    Str about = {0}, filters = {0};
+    str_append(&about, "Makes rows to train on: a teacher (a model on this machine, or any server that speaks OpenAI's protocol) is shown seeds, writes new prompts and answers them, and filters\n"
+                       "keep what is worth training on. The run directory holds rows.jsonl, rejected.jsonl with a reason for each, requests.jsonl with every answer (nothing is asked twice),\n"
+                       "dataset_card.md and report.html.\n"
+                       "    tune data synth recipes/synth_few_shot.yaml synth.seeds=seeds.jsonl synth.teacher='{model: DIR}' output=runs/synth\n\npresets:\n");
+    synth_presets_help(&about);
+    str_append(&about, "\nfilters:\n");
+    filters_write_help(&filters);
+    str_append(&about, str_text(&filters));
+    Status status = recipe_command(argc, argv, "data synth", str_text(&about), sections, make);
+    str_release(&about);
+    str_release(&filters);
+    return status;
+}

@@ -1,0 +1,301 @@
+/* self-instruct (Wang et al. 2022): 6 seeds and 2 machine-made tasks are shown, the list goes on; each task is asked whether it is a classification; then come its instances, the input first, or
+ * for classification each label first and an input for it. */
+#include "data/synth_parts.h"
+
+#include <ctype.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+
+enum { TASKS, CLASSIFY, INPUT_FIRST, OUTPUT_FIRST };
+enum { MOST_TASKS = 64 };
+
+/* ---- a list of tasks ---- */
+
+/* The number that a line begins with and what stands behind it ("9. ", "9) "); NULL when it begins with none. */
+static const char *behind_number(const char *line) {
+    size_t digits = strspn(line, "0123456789");
+    const char *at = line + digits;
+    if (digits == 0 || digits > 3) return NULL;
+    while (*at == ' ') at++;
+    return (*at == '.' || *at == ')') && (at[1] == ' ' || at[1] == '\n' || at[1] == '\0') ? at + 1 : NULL;
+}
+
+typedef struct TaskList { const char *items[MOST_TASKS]; size_t n; } TaskList;
+
+/* White space is one blank, a colon at the end is cut off, the first letter is a capital. */
+static const char *tidy(Synth *s, const char *text, size_t len) {
+    char *out = arena_alloc(s->round_arena, len + 1);
+    size_t n = 0;
+    if (!out) return NULL;
+    for (size_t i = 0; i < len; i++) {
+        bool space = isspace((unsigned char)text[i]);
+        if (space && (n == 0 || out[n - 1] == ' ')) continue;
+        out[n++] = space ? ' ' : text[i];
+    }
+    while (n && (out[n - 1] == ' ' || out[n - 1] == ':')) n--;
+    out[n] = '\0';
+    out[0] = (char)toupper((unsigned char)out[0]);
+    return out;
+}
+
+/* Items are cut at lines that begin with a number. What stands before the first number is an item only where the prompt itself ended with one. */
+static void split_list(Synth *s, const char *text, bool goes_on, TaskList *list) {
+    const char *item = goes_on ? text : NULL;
+    for (const char *line = text; list->n < MOST_TASKS; line++) {
+        const char *next = behind_number(line);
+        if ((next || *line == '\0') && item && line > item) {
+            const char *task = tidy(s, item, (size_t)(line - item));
+            if (task && task[0]) list->items[list->n++] = task;
+        }
+        if (next) item = next;
+        line = strchr(line, '\n');
+        if (!line) {
+            if (item && list->n < MOST_TASKS) {
+                const char *task = tidy(s, item, strlen(item));
+                if (task && task[0]) list->items[list->n++] = task;
+            }
+            return;
+        }
+    }
+}
+
+/* ---- self-instruct: one request and its tasks ---- */
+
+static const SynthStage stages[] = {
+    [TASKS] = {.name = "tasks", .prompt = "self_instruct_tasks", .max_new_tokens = 1024, .temperature = 0.7, .top_p = 0.5, .presence_penalty = 2, .base_stop = {"\n\n", "\n16", "16.", "16 ."}},
+    [CLASSIFY] = {.name = "classify", .prompt = "self_instruct_classify", .max_new_tokens = 3, .temperature = 0},
+    [INPUT_FIRST] = {.name = "input_first", .prompt = "self_instruct_input_first", .max_new_tokens = 350, .temperature = 0, .presence_penalty = 1.5, .base_stop = {"Example 6", "Task:"}},
+    [OUTPUT_FIRST] = {.name = "output_first", .prompt = "self_instruct_output_first", .max_new_tokens = 300, .temperature = 0, .presence_penalty = 1.5, .base_stop = {"Example 6", "Task:"}},
+    {0},
+};
+
+static Status open(Synth *s) { return synth_examples_open(s, 6, 6, 2, false); }
+
+typedef struct Lists { SynthCandidate **items; size_t n, cap; } Lists;
+
+static bool push(Synth *s, Lists *list, SynthCandidate *c) {
+    if (list->n == list->cap) {
+        size_t cap = MAX(64, 2 * list->cap);
+        SynthCandidate **more = arena_alloc(s->round_arena, cap * sizeof *more);
+        if (!more) return false;
+        if (list->n) memcpy(more, list->items, list->n * sizeof *more);
+        list->items = more;
+        list->cap = cap;
+    }
+    list->items[list->n++] = c;
+    return true;
+}
+
+/* Another one that came the same way. */
+static SynthCandidate *add_candidate(Synth *s, Lists *list, const char *type, const SynthCandidate *origin) {
+    SynthCandidate *c = synth_candidate(s, type);
+    if (!c || !push(s, list, c)) return NULL;
+    c->seed_ids = origin->seed_ids, c->n_seed_ids = origin->n_seed_ids;
+    c->parents = origin->parents, c->n_parents = origin->n_parents;
+    c->requests = origin->requests, c->n_requests = origin->n_requests;
+    c->instruction = origin->instruction;
+    return c;
+}
+
+/* A reply without any task is a candidate too, so that it is counted. */
+static Status no_task(Synth *s, Lists *tasks, const char *type, const SynthCandidate *origin, const SynthRequest *request, const char *reason) {
+    SynthCandidate *c = add_candidate(s, tasks, type, origin);
+    if (!c) return ST_RESOURCE;
+    c->instruction = request->text;
+    return synth_reject(s, c, reason);
+}
+
+static Status take_tasks(Synth *s, const SynthRequest *request, const SynthCandidate *origin, Lists *tasks) {
+    TaskList list = {0};
+    const char *type = s->seeds.types[0].name;
+    if (request->refused || request->cut) return no_task(s, tasks, type, origin, request, request->cut ? "cut" : "refused_by_server");
+    s->stages[TASKS].count.kept++;
+    split_list(s, request->text, !teacher_chats(s->teacher), &list);
+    if (list.n == 0) return no_task(s, tasks, type, origin, request, "no_task");
+    for (size_t i = 0; i < list.n; i++) {
+        SynthCandidate *c = add_candidate(s, tasks, type, origin);
+        if (!c) return ST_RESOURCE;
+        c->instruction = list.items[i];
+    }
+    return ST_OK;
+}
+
+/* As many requests as will likely bring enough tasks. */
+static Status ask_for_tasks(Synth *s, Lists *tasks) {
+    size_t n = (synth_round_size(s) + 7) / 8;
+    SynthCandidate *origins = arena_zero(s->round_arena, n * sizeof *origins);
+    SynthRequest **requests = arena_alloc(s->round_arena, n * sizeof *requests);
+    if (!origins || !requests) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++) {
+        json_t *examples = synth_examples(s, NULL, &origins[i]);
+        requests[i] = synth_request(s, TASKS, json_pack("{s:o, s:i}", "examples", examples, "n", 8));
+        if (!requests[i]) return s->status;
+        candidate_request(s, &origins[i], requests[i]);
+    }
+    TRY(synth_ask(s));
+    for (size_t i = 0; i < n; i++) TRY(take_tasks(s, requests[i], &origins[i], tasks));
+    return ST_OK;
+}
+
+/* ---- classification or not ---- */
+
+static const char *type_named(const Synth *s, bool classification) {
+    const char *name = classification ? "classification" : "generation";
+    for (size_t t = 0; t < s->seeds.n_types; t++)
+        if (strcmp(s->seeds.types[t].name, name) == 0) return s->seeds.types[t].name;
+    return name;
+}
+
+static Status classify(Synth *s, const Lists *tasks) {
+    static const char *const choices[] = {" Yes", " No"}, *const words[] = {"Yes", "No"};
+    bool chats = teacher_chats(s->teacher);
+    SynthRequest **requests = arena_zero(s->round_arena, MAX(tasks->n, 1) * sizeof *requests);
+    if (!requests) return ST_RESOURCE;
+    for (size_t i = 0; i < tasks->n; i++)
+        if (!tasks->items[i]->rejected) requests[i] = synth_request_choice(s, CLASSIFY, json_pack("{s:s}", "task", tasks->items[i]->instruction), chats ? words : choices, 2);
+    TRY(synth_ask(s));
+    for (size_t i = 0; i < tasks->n; i++) {
+        if (!requests[i]) continue;
+        candidate_request(s, tasks->items[i], requests[i]);
+        s->stages[CLASSIFY].count.kept++;
+        tasks->items[i]->type = type_named(s, strstr(requests[i]->text, "Yes") != NULL);
+    }
+    return s->status;
+}
+
+/* ---- instances ---- */
+
+typedef struct Instance { const char *input, *output; } Instance;
+typedef struct Instances { Instance items[MOST_TASKS]; size_t n; } Instances;
+
+/* Where `mark` stands at the beginning of a line, whatever the letters' case; NULL: nowhere. */
+static const char *find_mark(const char *text, const char *mark) {
+    for (const char *at = text; at && *at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL) {
+        const char *start = at;
+        while (*start == ' ' || *start == '*' || *start == '#') start++;
+        if (strncasecmp(start, mark, strlen(mark)) == 0) return start;
+    }
+    return NULL;
+}
+
+/* The text of a field, with the marks that chat models like taken off. */
+static const char *field_text(Synth *s, const char *begin, const char *end) {
+    while (begin < end && (*begin == '*' || *begin == ' ')) begin++;
+    const char *text = synth_text(s, begin, (size_t)(end - begin));
+    static const char *const nothings[] = {"none", "none.", "n/a", "<noinput>", "<no input>", "no input", "(none)", "no input needed"};
+    for (size_t i = 0; i < COUNT_OF(nothings) && text; i++)
+        if (strcasecmp(text, nothings[i]) == 0) return "";
+    return text;
+}
+
+/* "Example 1" (if there is more than one), then "Input: ..." (if there is one) and "Output: ...". Without any mark the whole is the output. */
+static void split_input_first(Synth *s, const char *text, Instances *found) {
+    const char *end = text + strlen(text);
+    if (!find_mark(text, "output:")) {
+        if (!find_mark(text, "input:")) found->items[found->n++] = (Instance){"", field_text(s, text, end)};
+        return;
+    }
+    for (const char *at = text; at && found->n < MOST_TASKS;) {
+        const char *output = find_mark(at, "output:");
+        if (!output) return;
+        const char *input = find_mark(at, "input:"), *next = find_mark(output + 1, "example "), *more = find_mark(output + 1, "input:");
+        const char *stop = next && (!more || next < more) ? next : more ? more : end;
+        bool has_input = input && input < output;
+        found->items[found->n++] = (Instance){has_input ? field_text(s, input + strlen("input:"), output) : "", field_text(s, output + strlen("output:"), stop)};
+        at = stop < end ? stop : NULL;
+    }
+}
+
+/* "Class label: ..." and an input for it, again and again. */
+static void split_output_first(Synth *s, const char *text, Instances *found) {
+    static const char mark[] = "class label:";
+    const char *end = text + strlen(text);
+    for (const char *at = find_mark(text, mark); at && found->n < MOST_TASKS;) {
+        const char *line = strchr(at, '\n'), *next = find_mark(at + 1, mark), *stop = next ? next : end;
+        const char *label_end = line && line < stop ? line : stop;
+        const char *input = label_end;
+        while (input < stop && isspace((unsigned char)*input)) input++;
+        if (strncasecmp(input, "input:", 6) == 0) input += 6;
+        found->items[found->n++] = (Instance){field_text(s, input, stop), field_text(s, at + strlen(mark), label_end)};
+        at = next;
+    }
+}
+
+/* Of one input only its one output is believed: the same input with different outputs drops all of the task's; the same pair twice is one. Returns false when the outputs contradict. */
+static bool unite(Instances *found) {
+    size_t n = 0;
+    for (size_t i = 0; i < found->n; i++) {
+        bool again = false;
+        for (size_t j = 0; j < n; j++) {
+            if (strcmp(found->items[i].input, found->items[j].input) != 0) continue;
+            if (strcmp(found->items[i].output, found->items[j].output) != 0) return false;
+            again = true;
+        }
+        if (!again) found->items[n++] = found->items[i];
+    }
+    found->n = n;
+    return true;
+}
+
+static Status no_instance(Synth *s, SynthCandidate *task, const SynthRequest *request, const char *reason) {
+    task->output = request->text;
+    return synth_reject(s, task, reason);
+}
+
+/* The task becomes its first instance; the others are rows of their own. */
+static Status take_instances(Synth *s, SynthCandidate *task, const SynthRequest *request, bool output_first, Lists *rows) {
+    Instances found = {0};
+    if (request->refused) return no_instance(s, task, request, "refused_by_server");
+    s->stages[request->stage].count.kept++;
+    if (output_first) split_output_first(s, request->text, &found);
+    else split_input_first(s, request->text, &found);
+    if (found.n && request->cut && !s->recipe->synth_keep_cut) found.n--; /* the last one is not whole */
+    if (found.n == 0) return no_instance(s, task, request, request->cut ? "cut" : "no_instance");
+    if (!unite(&found)) return no_instance(s, task, request, "contradiction");
+    if (!push(s, rows, task)) return ST_RESOURCE;
+    for (size_t i = 0; i < MIN(found.n, (size_t)s->recipe->synth_max_instances); i++) {
+        SynthCandidate *c = i == 0 ? task : add_candidate(s, rows, task->type, task);
+        if (!c || !found.items[i].input || !found.items[i].output) return ST_RESOURCE;
+        c->input = found.items[i].input;
+        c->output = found.items[i].output;
+    }
+    return ST_OK;
+}
+
+static Status ask_for_instances(Synth *s, const Lists *tasks, Lists *rows) {
+    SynthRequest **requests = arena_zero(s->round_arena, MAX(tasks->n, 1) * sizeof *requests);
+    if (!requests) return ST_RESOURCE;
+    for (size_t i = 0; i < tasks->n; i++) {
+        const SynthCandidate *task = tasks->items[i];
+        bool output_first = strcmp(task->type, "classification") == 0;
+        if (!task->rejected) requests[i] = synth_request(s, output_first ? OUTPUT_FIRST : INPUT_FIRST, json_pack("{s:s, s:I}", "task", task->instruction, "n", (json_int_t)s->recipe->synth_max_instances));
+    }
+    TRY(synth_ask(s));
+    for (size_t i = 0; i < tasks->n; i++) {
+        if (!requests[i]) continue;
+        candidate_request(s, tasks->items[i], requests[i]);
+        TRY(take_instances(s, tasks->items[i], requests[i], requests[i]->stage == OUTPUT_FIRST, rows));
+    }
+    return s->status;
+}
+
+static Status make_round(Synth *s) {
+    Lists tasks = {0}, rows = {0};
+    TRY(ask_for_tasks(s, &tasks));
+    TRY(synth_judge(s, FILTER_PROMPT, tasks.items, tasks.n));
+    TRY(classify(s, &tasks));
+    TRY(ask_for_instances(s, &tasks, &rows));
+    return synth_keep(s, rows.items, rows.n);
+}
+
+const SynthPreset synth_preset_self_instruct = {
+    .name = "self-instruct",
+    .help = "lists of tasks from 6 seeds and 2 rows, classification or not, then their instances",
+    .stages = stages,
+    .needs = NEEDS_INSTRUCTION,
+    .new_prompts = true,
+    .filters = "{words: {min: 4, max: 150}, blacklist: {preset: self-instruct}, punctuation_start: true, ascii_start: true, colon_end: true, equal: true, rouge_l: {threshold: 0.7, on: instruction}}",
+    .open = open,
+    .make_round = make_round,
+};

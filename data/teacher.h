@@ -1,0 +1,101 @@
+/* Who answers: a model on this machine, a server that speaks OpenAI's protocol, or the log of requests that were answered before.
+ *
+ *     TeacherConfig config;
+ *     TRY(teacher_config(recipe->synth_teacher, "synth.teacher", recipe->path, arena, &config));
+ *     Teacher *teacher;
+ *     TRY(teacher_open(&config, &(TeacherOptions){.seed = 42, .secret = secret}, &teacher));
+ *     TRY(teacher_ask(teacher, prompts, n, &sampling, on_answer, context));
+ *     teacher_close(teacher);
+ */
+#ifndef TUNE_TEACHER_H
+#define TUNE_TEACHER_H
+
+#include "data/data.h"
+#include "lib/infer/infer.h"
+
+/* How answers are drawn: the keys of the recipe's section `generate`, and the penalties. */
+typedef struct TeacherSampling { SampleConfig sample; int64_t max_new_tokens; TextList stop; } TeacherSampling;
+TeacherSampling teacher_sampling(void);                                             /* the model's own distribution, 256 tokens at most */
+/* Sets those that the map has. ST_CONFIG: an unknown key (with the line and the nearest name), a value that does not fit. `key`: the map's place in the recipe; file: for messages, NULL: none. */
+Status teacher_sampling_read(const Yaml *map, const char *key, const char *file, Arena *arena, TeacherSampling *sampling);
+void teacher_sampling_write(const TeacherSampling *sampling, JsonWriter *w, const char *key); /* as a JSON object */
+
+typedef struct TeacherConfig {
+    const char *model, *adapter, *chat_template, *compute; /* here: directories; on a server: the model's name */
+    bool base;               /* plain texts are continued, also where there is a chat template */
+    const char *url, *api, *api_key_env; /* api: chat | completions */
+    const char *replay;      /* a log of requests; nobody is asked */
+    int64_t concurrency, retries;
+    double timeout, requests_per_second, tokens_per_minute; /* 0 = no limit */
+    double price_in, price_out; /* money for a million tokens */
+    int64_t max_batch;       /* here: sequences at a time; 0: as `tune generate` */
+    const Yaml *node;        /* of the map, with sampling beside the keys above */
+    const char *key, *file;
+} TeacherConfig;
+/* ST_CONFIG: nothing to ask, or more than one, unknown keys, values that do not fit. The sampling is checked too. */
+Status teacher_config(const Yaml *node, const char *key, const char *file, Arena *arena, TeacherConfig *config);
+Status teacher_config_sampling(const TeacherConfig *config, Arena *arena, TeacherSampling *sampling); /* the sampling beside its keys */
+
+/* secret: the value of an environment variable, NULL when it is not set. now: the day for templates that write one, NULL: today. */
+typedef struct TeacherOptions { uint64_t seed; const char *now; const char *(*secret)(void *context, const char *name); void *context; } TeacherOptions;
+
+/* One question: messages, or a text to be continued. All is borrowed. */
+typedef struct TeacherPrompt {
+    uint64_t number;         /* keys its random numbers */
+    const char *key;         /* of the log of requests; 32 characters */
+    const json_t *messages;  /* NULL: `text` counts */
+    const char *text;
+    bool rendered;           /* text: as the chat template wrote it, special tokens and all */
+    size_t n_choices;        /* above 0: which of these is the answer? */
+    const char *const *choices;
+} TeacherPrompt;
+typedef struct TeacherAnswer {
+    const char *text;        /* with choices: the chosen one; "" where none was */
+    bool cut, refused;       /* cut: at max_new_tokens; refused: the server will not have this question, `text` says why */
+    double margin;           /* with choices, here: log-probability ahead of the next best, nats; else 0 */
+    int64_t prompt_tokens, tokens;
+} TeacherAnswer;
+typedef Status OnTeacherAnswer(void *context, size_t i, const TeacherAnswer *answer); /* in any order, as they come */
+
+typedef struct Teacher Teacher;
+/* ST_INPUT: a model that cannot be opened; ST_CONFIG: the key is not set, a url that is none. */
+Status teacher_open(const TeacherConfig *config, const TeacherOptions *options, Teacher **teacher);
+void teacher_close(Teacher *teacher); /* NULL is fine */
+/* Asks all. ST_RESOURCE: a server that stays down or answers wrongly; what came before was handed over. ST_INPUT: a prompt that is too long for the model, a request that the log lacks. ST_INTERRUPTED. */
+Status teacher_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer, void *context);
+bool teacher_chats(const Teacher *teacher);        /* it takes messages; else texts */
+size_t teacher_width(const Teacher *teacher);      /* questions at a time */
+/* What the chat template writes before a user's first words, with this system message (NULL: none); whoever continues it speaks as the user. ST_INPUT: there is no template here. */
+Status teacher_user_turn(const Teacher *teacher, const char *system, Str *text);
+bool teacher_is_local(const Teacher *teacher);
+
+/* ---- the kinds: teacher_local.c, teacher_remote.c, teacher_replay.c ---- */
+
+typedef struct TeacherKind {
+    Status (*open)(Teacher *teacher);
+    void (*close)(Teacher *teacher);
+    Status (*ask)(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer, void *context);
+    Status (*user_turn)(const Teacher *teacher, const char *system, Str *text); /* NULL: it has no template */
+} TeacherKind;
+extern const TeacherKind teacher_kind_local, teacher_kind_remote, teacher_kind_replay;
+struct Teacher {
+    const TeacherKind *kind;
+    TeacherConfig config;
+    TeacherOptions options;
+    bool chats;
+    size_t width;
+    void *state;             /* the kind's */
+};
+
+/* An answer as fields of a line of the log, and back; texts are borrowed from the line. */
+void teacher_answer_write(const TeacherAnswer *answer, JsonWriter *w);
+Status teacher_answer_read(const json_t *line, TeacherAnswer *answer);
+
+/* ---- options of a map, by table ---- */
+
+typedef enum MapType { MAP_TEXT, MAP_INT, MAP_REAL, MAP_BOOL, MAP_TEXTS } MapType;
+typedef struct MapOption { const char *name; MapType type; size_t offset; double low, high; const char *choices; } MapOption; /* low, high: of numbers; choices: of a text, "a|b"; NULL: any */
+/* Fills fields of `out` at their offsets. Keys that are in neither table are ST_CONFIG; those of `others` alone are passed over. Tables end before the first entry without a name. */
+Status map_options_read(const Yaml *map, const char *key, const char *file, const MapOption *options, const MapOption *others, Arena *arena, void *out);
+
+#endif

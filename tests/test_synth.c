@@ -1,0 +1,736 @@
+/* Synthetic rows. The teacher behind a url is a process of this test on 127.0.0.1 that misbehaves as the path says; the local one is the demo's tiny model. */
+#include <arpa/inet.h>
+#include <netinet/in.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <strings.h>
+#include <sys/socket.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "data/synth_parts.h"
+#include "tests/check.h"
+
+/* ---- the server ---- */
+
+typedef struct Query { char path[128], head[4096]; json_t *body; } Query;
+
+static bool read_query(int fd, Query *query) {
+    static char text[1 << 18];
+    size_t len = 0, body = 0, length = 0;
+    while (len + 1 < sizeof text && (body == 0 || len < body + length)) {
+        ssize_t got = read(fd, text + len, sizeof text - 1 - len);
+        if (got <= 0) return false;
+        len += (size_t)got;
+        text[len] = '\0';
+        char *end = strstr(text, "\r\n\r\n"), *field = strcasestr(text, "content-length:");
+        if (body == 0 && end) {
+            body = (size_t)(end - text) + 4;
+            length = field ? strtoul(field + 15, NULL, 10) : 0;
+        }
+    }
+    snprintf(query->head, sizeof query->head, "%.*s", (int)MIN(body, sizeof query->head - 1), text);
+    query->body = json_loadb(text + body, length, 0, NULL);
+    return sscanf(text, "POST /%127[^/ ]", query->path) == 1 && query->body;
+}
+
+static void reply(int fd, const char *status, const char *fields, const char *body) {
+    Str text = {0};
+    str_printf(&text, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n%s", status, strlen(body), fields, body);
+    if (write(fd, text.data, text.len) < 0) perror("server");
+    str_release(&text);
+}
+
+static unsigned word_hash(const char *text, unsigned hash) {
+    for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 16777619u;
+    return hash;
+}
+
+static const char *invented(unsigned hash, char out[8]) {
+    for (int i = 0; i < 6; i++, hash /= 20) out[i] = i % 2 ? "aeiou"[hash % 5] : "bcdfghjklmnpqrstvwxz"[hash % 20];
+    out[6] = '\0';
+    return out;
+}
+
+static bool has(const char *text, const char *part) { return strstr(text, part) != NULL; }
+
+/* What a well-meaning teacher says. The words depend on the question and its seed. */
+static void speak(const char *question, json_int_t seed, Str *out) {
+    unsigned hash = word_hash(question, (unsigned)seed * 2654435761u + 17);
+    char a[8], b[8], c[8], d[8], e[8];
+    invented(hash, a), invented(hash * 31 + 7, b), invented(hash * 97 + 1, c), invented(hash * 131 + 3, d), invented(hash * 193 + 5, e);
+    if (has(question, "more tasks, numbered from")) {
+        str_printf(out, "Here they are:\n");
+        for (unsigned i = 0; i < 8; i++) {
+            char x[8], y[8], z[8];
+            str_printf(out, "%u. %s %s %s for the %s of %s:\n", 9 + i, invented(hash + i * 7919, x), invented(hash * 3 + i * 104729, y), i == 3 ? "image" : "words", invented(hash * 5 + i * 1299709, z), c);
+        }
+    } else if (has(question, "Is this a classification task?")) str_append(out, hash % 3 == 0 ? "Yes, it is." : " no");
+    else if (has(question, "Do this task on one example")) {
+        if (hash % 8 == 0) str_append(out, "**Output:** done");
+        else if (hash % 8 == 1) str_printf(out, "Example 1\nInput: %s\nOutput: %s\nExample 2\nInput: %s\nOutput: %s", a, b, a, c);
+        else str_printf(out, "Example 1\nInput: %s %s\nOutput: %s\nExample 2\nInput: none\nOutput: %s and\nmore", a, b, c, d);
+    } else if (has(question, "Classification task:")) str_printf(out, "Class label: good\nInput: %s\nClass label: bad\nInput: %s %s\n", a, b, c);
+    else if (has(question, "Go on with number")) {
+        for (unsigned i = 0; i < 4; i++) {
+            char x[8], y[8];
+            invented(hash + i * 7919, x), invented(hash * 3 + i * 104729, y);
+            if (i == 2) str_printf(out, "###\n%u. Instruction: Name a %s.\n%u. Output: %s\n", 4 + i, x, 4 + i, y);
+            else str_printf(out, "###\n%u. Instruction: %s the words of %s and %s\n%u. Input:\n%s\n%u. Output:\n%s %s\n", 4 + i, x, y, a, 4 + i, i ? "<noinput>" : b, 4 + i, c, d);
+        }
+    } else if (has(question, "request alone, without an answer")) str_printf(out, "Think of %s and %s, then say %s.", a, b, c);
+    else if (has(question, "What was the request?")) str_printf(out, "\"Tell me about %s, %s and %s.\"", a, b, c);
+    else if (has(question, "Write 2 questions")) str_printf(out, "**Question 1:** What is %s in %s?\nAnswer: It is %s.\n\nQuestion: Where does %s go?\nAnswer: To %s,\nand back.\n", a, b, c, d, e);
+    else if (has(question, "Give points for the answer")) str_printf(out, "Accuracy 3/3, but dull.\nScore: %u/10", 1 + hash % 10);
+    else if (has(question, "<user>")) str_printf(out, "What do %s and %s have in common with %s?", a, b, c);
+    else if (has(question, "Write one more request")) str_printf(out, " 3. Instruction: Tell %s about the %s and %s of %s %s.\n", a, b, c, d, e);
+    else str_printf(out, "The %s of %s is %s %s.", a, b, c, d);
+}
+
+static void answer_well(int fd, const Query *query) {
+    const json_t *messages = json_object_get(query->body, "messages");
+    const char *text = json_string_value(json_object_get(json_array_get(messages, json_array_size(messages) - 1), "content"));
+    bool chat = text != NULL;
+    if (!chat) text = json_string_value(json_object_get(query->body, "prompt"));
+    if (!text) {
+        reply(fd, "400 Bad Request", "", "{\"error\": \"no question\"}");
+        return;
+    }
+    Str words = {0};
+    JsonWriter w = {0};
+    speak(text, json_integer_value(json_object_get(query->body, "seed")), &words);
+    jw_object(&w, NULL);
+    jw_array(&w, "choices");
+    jw_object(&w, NULL);
+    if (chat) {
+        jw_object(&w, "message");
+        jw_string(&w, "role", "assistant");
+        jw_string(&w, "content", str_text(&words));
+        jw_end_object(&w);
+    } else jw_string(&w, "text", str_text(&words));
+    jw_string(&w, "finish_reason", "stop");
+    jw_end_object(&w);
+    jw_end_array(&w);
+    jw_raw(&w, "usage", "{\"prompt_tokens\": 100, \"completion_tokens\": 10}");
+    jw_end_object(&w);
+    reply(fd, "200 OK", "", str_text(&w.text));
+    jw_release(&w);
+    str_release(&words);
+}
+
+/* How often this path was asked before. */
+static int times_before(const char *path) {
+    static struct { char path[128]; int times; } seen[32];
+    size_t i = 0;
+    while (seen[i].path[0] && strcmp(seen[i].path, path) != 0) i++;
+    snprintf(seen[i].path, sizeof seen[i].path, "%s", path);
+    return seen[i].times++;
+}
+
+/* Whether this very question was answered before on this path: then the client has asked twice. */
+static bool asked_before(const Query *query) {
+    static unsigned seen[1 << 14];
+    static size_t n;
+    char *text = json_dumps(query->body, JSON_COMPACT | JSON_SORT_KEYS);
+    unsigned hash = word_hash(text, word_hash(query->path, 1));
+    free(text);
+    for (size_t i = 0; i < n; i++)
+        if (seen[i] == hash) return true;
+    seen[n++ % COUNT_OF(seen)] = hash;
+    return false;
+}
+
+static void serve(int fd, const Query *query) {
+    const char *path = query->path;
+    int before = times_before(path);
+    char byte;
+    if (strcmp(path, "busy") == 0 && (before == 3 || before == 9)) reply(fd, "429 Too Many Requests", "Retry-After: 1\r\n", "{\"error\": \"slow down\"}");
+    else if (strcmp(path, "shaky") == 0 && before % 3 == 0) reply(fd, "500 Internal Server Error", "", "oops");
+    else if (strcmp(path, "cut") == 0 && before % 4 == 0) { if (write(fd, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"ch", 44) < 0) return; }
+    else if (strcmp(path, "slow") == 0 && before % 16 == 2) { if (read(fd, &byte, 1) < 0) return; } /* until the client hangs up */
+    else if (strcmp(path, "garbled") == 0 && before % 3 == 1) reply(fd, "200 OK", "", "{\"choices\": [{\"message\"");
+    else if (strcmp(path, "schema") == 0 && before % 3 == 1) reply(fd, "200 OK", "", "{\"result\": {\"text\": \"hm\"}}");
+    else if (strcmp(path, "refusing") == 0 && before % 4 == 3) reply(fd, "400 Bad Request", "", "{\"error\": \"not this one\"}");
+    else if (strcmp(path, "down") == 0) reply(fd, "503 Service Unavailable", "", "overloaded");
+    else if (strcmp(path, "dies") == 0 && before >= 20 && before < 40) reply(fd, "503 Service Unavailable", "", "overloaded");
+    else if (strcmp(path, "nonsense") == 0) reply(fd, "200 OK", "", "[1, 2]");
+    else if (strcmp(path, "echo") == 0) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Always the very same words again.\"}, \"finish_reason\": \"stop\"}]}");
+    else if (strcmp(path, "key") == 0 && !strstr(query->head, "Authorization: Bearer s3cret\r\n")) reply(fd, "401 Unauthorized", "", "who are you?");
+    else if (strcmp(path, "once") == 0 && asked_before(query)) reply(fd, "403 Forbidden", "", "asked twice");
+    else answer_well(fd, query);
+}
+
+static void run_server(int listener) {
+    alarm(300);
+    while (true) {
+        int fd = accept(listener, NULL, NULL);
+        Query query = {0};
+        if (fd < 0) continue;
+        if (read_query(fd, &query)) serve(fd, &query);
+        json_decref(query.body);
+        shutdown(fd, SHUT_WR);
+        close(fd);
+    }
+}
+
+static int port;
+static pid_t server;
+static char dir[256];
+
+static int start_server(void **state) {
+    (void)state;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
+    socklen_t size = sizeof address;
+    if (listener < 0 || bind(listener, (struct sockaddr *)&address, size) != 0 || listen(listener, 64) != 0 || getsockname(listener, (struct sockaddr *)&address, &size) != 0) return 1;
+    port = ntohs(address.sin_port);
+    temp_dir_make(dir, sizeof dir);
+    server = fork();
+    if (server == 0) run_server(listener);
+    close(listener);
+    return server < 0;
+}
+
+static int stop_server(void **state) {
+    (void)state;
+    kill(server, SIGKILL);
+    temp_dir_remove(dir);
+    return waitpid(server, NULL, 0) != server;
+}
+
+/* ---- this side ---- */
+
+static const char seeds_text[] =
+    "{\"id\": \"a1\", \"task_type\": \"rewriting\", \"instruction\": \"Rewrite the sentence politely.\", \"instances\": [{\"input\": \"Go away.\", \"output\": \"Could you leave, please?\"}]}\n"
+    "{\"id\": \"a2\", \"task_type\": \"rewriting\", \"instruction\": \"Make this shorter.\", \"instances\": [{\"input\": \"It is a fact that it rains.\", \"output\": \"It rains.\"}]}\n"
+    "{\"id\": \"a3\", \"task_type\": \"rewriting\", \"instruction\": \"Put the words into the past tense.\", \"instances\": [{\"input\": \"I go.\", \"output\": \"I went.\"}]}\n"
+    "{\"id\": \"b1\", \"task_type\": \"facts\", \"messages\": [{\"role\": \"user\", \"content\": \"Why is the sky blue?\"}, {\"role\": \"assistant\", \"content\": \"Air scatters blue light most.\"}]}\n"
+    "{\"id\": \"b2\", \"task_type\": \"facts\", \"messages\": [{\"role\": \"user\", \"content\": \"How old is the sun?\"}, {\"role\": \"assistant\", \"content\": \"4.6 billion years.\"}]}\n";
+
+static const char *secret(void *context, const char *name) {
+    (void)context;
+    return strcmp(name, "TEACHER_KEY") == 0 ? "s3cret" : NULL;
+}
+
+static const char *const folders[] = {"recipes"};
+
+typedef struct Overrides { size_t n; char texts[24][512]; } Overrides;
+
+static void set(Overrides *o, const char *format, ...) PRINTF_LIKE(2, 3);
+static void set(Overrides *o, const char *format, ...) {
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(o->texts[o->n], sizeof o->texts[0], format, arguments);
+    va_end(arguments);
+    o->n++;
+}
+
+/* A run with the teacher behind /PATH/v1; more: further keys of the teacher's map. */
+static Overrides remote(const char *preset, const char *path, const char *more, const char *output) {
+    Overrides o = {0};
+    set(&o, "synth.seeds=%s", temp_file(dir, "seeds.jsonl"));
+    set(&o, "synth.preset=%s", preset);
+    set(&o, "synth.teacher={url: 'http://127.0.0.1:%d/%s/v1', model: teacher-1%s%s}", port, path, more[0] ? ", " : "", more);
+    set(&o, "output=%s", temp_file(dir, output));
+    set(&o, "synth.batch=8");
+    return o;
+}
+
+static Status run_with(const Overrides *o, const SynthConfig *base, SynthResult *result) {
+    Recipe *recipe;
+    SynthConfig config = *base;
+    const char *items[COUNT_OF(o->texts)];
+    for (size_t i = 0; i < o->n; i++) items[i] = o->texts[i];
+    TRY(recipe_read(NULL, items, o->n, &recipe));
+    config.recipe = recipe;
+    config.folders = folders;
+    config.n_folders = 1;
+    config.secret = secret;
+    Status status = synth_run(&config, result);
+    recipe_free(recipe);
+    return status;
+}
+
+static Status run(const Overrides *o, bool resume, SynthResult *result) { return run_with(o, &(SynthConfig){.resume = resume}, result); }
+
+static char *read_output(const char *output, const char *name) {
+    Str text = {0};
+    char path[512];
+    snprintf(path, sizeof path, "%s/%s", temp_file(dir, output), name);
+    check_ok(file_read(path, 1 << 24, &text));
+    if (!text.data) str_append(&text, "");
+    return text.data;
+}
+
+static json_t *row_of(const char *output, const char *name, size_t n) {
+    char *text = read_output(output, name), *at = text;
+    for (; n > 0; n--) at = strchr(at, '\n') + 1;
+    json_t *row = json_loadb(at, strcspn(at, "\n"), 0, NULL);
+    assert_non_null(row);
+    free(text);
+    return row;
+}
+
+static size_t count_lines(const char *output, const char *name) {
+    char *text = read_output(output, name);
+    size_t n = 0;
+    for (char *at = text; *at; at++) n += *at == '\n';
+    free(text);
+    return n;
+}
+
+static void check_same(const char *one, const char *other, const char *name) {
+    char *a = read_output(one, name), *b = read_output(other, name);
+    assert_string_equal(a, b);
+    free(a);
+    free(b);
+}
+
+static const char *text_at(const json_t *row, size_t message) { return json_string_value(json_object_get(json_array_get(json_object_get(row, "messages"), message), "content")); }
+
+static int write_seeds(void **state) {
+    if (start_server(state)) return 1;
+    temp_text(dir, "seeds.jsonl", seeds_text);
+    return 0;
+}
+
+/* ---- few_shot ---- */
+
+static void few_shot_asks_for_a_prompt_and_answers_it(void **state) {
+    (void)state;
+    static const char *const keys[] = {"seed_ids", "preset", "teacher", "template_hash", "sampling", "random_key", "parents", "scores"};
+    SynthResult result;
+    Overrides o = remote("few_shot", "once", "temperature: 0.5", "plain");
+    set(&o, "synth.num_rows=20");
+    check_ok(run(&o, false, &result));
+    assert_int_equal(result.rows, 20);
+    assert_int_equal(count_lines("plain", "rows.jsonl"), 20);
+    assert_int_equal(count_lines("plain", "requests.jsonl"), result.requests);
+    json_t *row = row_of("plain", "rows.jsonl", 0);
+    assert_true(text_starts_with(text_at(row, 0), "Tell ")); /* "3. Instruction:" was dropped */
+    assert_true(text_starts_with(text_at(row, 1), "The "));
+    const json_t *provenance = json_object_get(row, "provenance");
+    for (size_t i = 0; i < COUNT_OF(keys); i++) assert_non_null(json_object_get(provenance, keys[i]));
+    check_close(json_real_value(json_object_get(json_object_get(json_object_get(provenance, "sampling"), "answer"), "temperature")), 0.5, 0);
+    size_t n = json_array_size(json_object_get(provenance, "seed_ids"));
+    assert_true(n >= 1 && n <= 5);
+    /* the answer's request is the prompt itself */
+    json_int_t number = json_integer_value(json_array_get(json_object_get(json_object_get(provenance, "random_key"), "requests"), 1));
+    bool found = false;
+    for (size_t i = 0; i < count_lines("plain", "requests.jsonl") && !found; i++) {
+        json_t *request = row_of("plain", "requests.jsonl", i);
+        found = json_integer_value(json_object_get(request, "number")) == number;
+        if (found) assert_string_equal(text_at(request, 0), text_at(row, 0));
+        if (found) assert_int_equal(json_array_size(json_object_get(request, "messages")), 1);
+        json_decref(request);
+    }
+    assert_true(found);
+    json_decref(row);
+}
+
+static void a_heading_is_dropped(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {
+        {" 1. Say hello. ", "Say hello."}, {"12) Say", "Say"}, {"- Say", "Say"}, {"* 2. Instruction: Say", "Say"}, {"\xe2\x80\xa2 Say", "Say"}, {"INSTRUCTION:Say", "Say"},
+        {"3.5 is a number", "3.5 is a number"}, {"2024 was a year", "2024 was a year"}, {"-1 is less", "-1 is less"}, {"1.", ""}, {"", ""}, {"Instructional text", "Instructional text"},
+    };
+    Synth s = {.round_arena = arena_new(0)};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) assert_string_equal(synth_clean(&s, cases[i][0]), cases[i][1]);
+    arena_free(s.round_arena);
+}
+
+static void servers_in_trouble_give_the_same_rows(void **state) {
+    (void)state;
+    static const char *const paths[] = {"shaky", "cut", "garbled", "schema", "slow", "busy"};
+    SynthResult result;
+    Overrides well = remote("few_shot", "well", "", "well");
+    set(&well, "synth.num_rows=10");
+    check_ok(run(&well, false, &result));
+    for (size_t i = 0; i < COUNT_OF(paths); i++) {
+        print_message("%s\n", paths[i]);
+        Overrides o = remote("few_shot", paths[i], strcmp(paths[i], "slow") == 0 ? "timeout: 1" : "", paths[i]);
+        set(&o, "synth.num_rows=10");
+        check_ok(run(&o, false, &result));
+        check_same("well", paths[i], "rows.jsonl");
+        check_same("well", paths[i], "rejected.jsonl");
+    }
+}
+
+static void what_stays_down_keeps_what_was_made(void **state) {
+    (void)state;
+    static const struct { const char *path, *more, *text; Status status; } cases[] = {
+        {"down", "retries: 1", "status 503 (2 tries)", ST_RESOURCE}, {"nonsense", "retries: 1", "answers wrongly (2 tries): no choices[0].message.content: '[1, 2]'", ST_RESOURCE},
+        {"key", "", "status 401", ST_RESOURCE}, {"key", "api_key_env: NO_SUCH_KEY", "environment variable 'NO_SUCH_KEY' with the teacher's key is not set", ST_CONFIG},
+    };
+    SynthResult result;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char output[32];
+        snprintf(output, sizeof output, "fault-%zu", i);
+        Overrides o = remote("few_shot", cases[i].path, cases[i].more, output);
+        check_status(run(&o, false, &result), cases[i].status);
+        check_text(cases[i].text);
+    }
+    Overrides keyed = remote("few_shot", "key", "api_key_env: TEACHER_KEY", "keyed");
+    set(&keyed, "synth.num_rows=6");
+    check_ok(run(&keyed, false, &result));
+    char *log = read_output("keyed", "requests.jsonl"), *recipe = read_output("keyed", "recipe.yaml");
+    assert_null(strstr(log, "s3cret"));
+    assert_null(strstr(recipe, "s3cret"));
+    free(log);
+    free(recipe);
+
+    Overrides o = remote("few_shot", "dies", "retries: 0, concurrency: 1", "dies"), well = remote("few_shot", "well", "", "dies-well");
+    set(&o, "synth.num_rows=24");
+    set(&well, "synth.num_rows=24");
+    check_status(run(&o, false, &result), ST_RESOURCE);
+    size_t answered = count_lines("dies", "requests.jsonl");
+    assert_int_equal(answered, 20);
+    int tries = 0;
+    while (run(&o, true, &result) != ST_OK) assert_true(++tries < 40); /* the server comes back */
+    assert_true(result.replayed >= 20);
+    check_ok(run(&well, false, &result));
+    check_same("dies", "dies-well", "rows.jsonl");
+    check_same("dies", "dies-well", "rejected.jsonl");
+    check_ok(run(&o, true, &result)); /* a finished run is left as it is */
+    assert_true(result.already_finished);
+}
+
+static void a_limit_ends_the_run_and_a_higher_one_goes_on(void **state) {
+    (void)state;
+    static const struct { const char *limit, *higher; } cases[] = {{"synth.max_requests=13", "synth.max_requests=null"}, {"synth.max_tokens=1500", "synth.max_tokens=1000000"}, {"synth.max_cost=0.004", "synth.max_cost=9"}};
+    SynthResult result;
+    Overrides well = remote("few_shot", "well", "", "limit-well");
+    set(&well, "synth.num_rows=12");
+    check_ok(run(&well, false, &result));
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char output[32];
+        snprintf(output, sizeof output, "limit-%zu", i);
+        Overrides o = remote("few_shot", "once", "price_in: 1, price_out: 20", output);
+        set(&o, "synth.num_rows=12");
+        set(&o, "seed=%zu", 42 + i); /* other questions for each case: the server takes none twice */
+        set(&o, "%s", cases[i].limit);
+        check_status(run(&o, false, &result), ST_RESOURCE);
+        check_text("is reached");
+        if (i == 0) assert_int_equal(result.requests, 13);
+        o.n--;
+        set(&o, "%s", cases[i].higher);
+        check_ok(run(&o, true, &result));
+        assert_int_equal(result.rows, 12);
+        check_close(result.cost, (double)result.requests * 300e-6, 1e-9);
+        if (i == 0) check_same("limit-0", "limit-well", "rows.jsonl");
+    }
+}
+
+static void a_log_is_replayed_without_the_server(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides first = remote("few_shot", "well", "", "logged");
+    set(&first, "synth.num_rows=10");
+    check_ok(run(&first, false, &result));
+    Overrides again = first;
+    set(&again, "synth.teacher={replay: %s/requests.jsonl}", temp_file(dir, "logged"));
+    set(&again, "output=%s", temp_file(dir, "replayed"));
+    check_ok(run(&again, false, &result));
+    assert_int_equal(result.rows, 10);
+    json_t *a = row_of("logged", "rows.jsonl", 9), *b = row_of("replayed", "rows.jsonl", 9);
+    assert_true(json_equal(json_object_get(a, "messages"), json_object_get(b, "messages")));
+    json_decref(a);
+    json_decref(b);
+    set(&again, "output=%s", temp_file(dir, "replayed-not"));
+    set(&again, "seed=7");
+    check_status(run(&again, false, &result), ST_INPUT);
+    check_text("request 0 is not in");
+}
+
+static void nonsense_is_counted_until_it_is_too_much(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("few_shot", "echo", "", "echo");
+    set(&o, "synth.acceptance_after=40");
+    set(&o, "synth.min_acceptance=0.1");
+    check_status(run(&o, false, &result), ST_INPUT);
+    check_text("of 40 candidates were kept, which is below 'synth.min_acceptance' 0.1; rejected: ");
+    assert_int_equal(count_lines("echo", "rows.jsonl") + count_lines("echo", "rejected.jsonl"), 40);
+    Overrides refused = remote("few_shot", "refusing", "", "refusing");
+    set(&refused, "synth.num_rows=10");
+    check_ok(run(&refused, false, &result));
+    json_t *row = row_of("refusing", "rejected.jsonl", 0);
+    assert_string_equal(json_string_value(json_object_get(row, "reason")), "refused_by_server");
+    json_decref(row);
+}
+
+/* ---- seeds and recipes ---- */
+
+static void seeds_that_are_none_are_named(void **state) {
+    (void)state;
+    static const struct { const char *text, *more, *message; } cases[] = {
+        {"{\"instruction\": \"Say.\", \"instances\": []}\n{\"output\": \"x\"}\n", "", "line 2"},
+        {"{\"instruction\": \"\", \"instances\": [{\"input\": \"\", \"output\": \"x\"}]}\n", "", "line 1: the seed has no instruction"},
+        {"{\"instruction\": \"Say.\", \"output\": \"x\", \"task_type\": 3}\n", "", "line 1: 'task_type' is no text"},
+        {"{\"instruction\": \"Say.\", \"output\": \"x\", \"is_classification\": \"no\"}\n", "", "line 1: 'is_classification' is neither"},
+        {"{\"instruction\"\n", "", "line 1"},
+        {"\n", "", "holds no seeds"},
+        {"{\"instruction\": \"A.\", \"output\": \"x\", \"task_type\": \"t\"}\n{\"instruction\": \"B.\", \"output\": \"x\", \"task_type\": \"u\"}\n", "synth.examples=2", "task type 't' has 1 seed, and synth.examples asks for 2"},
+    };
+    SynthResult result;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Overrides o = remote("few_shot", "well", "", "bad-seeds");
+        temp_text(dir, "bad.jsonl", cases[i].text);
+        set(&o, "synth.seeds=%s", temp_file(dir, "bad.jsonl"));
+        if (cases[i].more[0]) set(&o, "%s", cases[i].more);
+        check_status(run(&o, false, &result), ST_INPUT);
+        check_text(cases[i].message);
+    }
+}
+
+static void recipes_that_make_no_sense_are_refused(void **state) {
+    (void)state;
+    static const struct { const char *key, *text; } cases[] = {
+        {"synth.teacher=null", "'synth.teacher' is missing"}, {"synth.teacher={url: 'http://x/v1'}", "lacks 'model'"}, {"synth.teacher={modle: x}", "unknown key 'modle' of 'synth.teacher'"},
+        {"synth.teacher={model: x, concurrency: 3}", "has 'concurrency', which goes with 'url'"}, {"synth.teacher={url: 'ftp://x', model: m}", "'synth.teacher.url': a server's url begins with http"},
+        {"synth.teacher={model: x, temperature: hot}", "wrong value for 'synth.teacher.temperature'"}, {"synth.teacher={url: 'http://x', model: m, replay: x}", "a log to replay and a server"},
+        {"synth.prompts={promt: x}", "unknown stage 'promt'"}, {"synth.sampling={answer: {top_p: 3}}", "wrong value for 'synth.sampling.answer.top_p'"}, {"synth.examples=[3, 2]", "'synth.examples'"},
+        {"synth.seeds=null", "'synth.seeds' is missing"},
+    };
+    SynthResult result;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Overrides o = remote("few_shot", "well", "", "bad-recipe");
+        set(&o, "%s", cases[i].key);
+        check_status(run(&o, false, &result), ST_CONFIG);
+        check_text(cases[i].text);
+    }
+}
+
+static void other_seeds_make_another_run(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("few_shot", "well", "", "changed");
+    set(&o, "synth.max_requests=3");
+    check_status(run(&o, false, &result), ST_RESOURCE);
+    Str text = {0};
+    str_printf(&text, "%s{\"instruction\": \"One more.\", \"output\": \"x\"}\n", seeds_text);
+    temp_text(dir, "seeds.jsonl", text.data);
+    check_status(run(&o, true, &result), ST_CONFIG);
+    check_text("what 'synth.seeds' says, or names, has changed");
+    temp_text(dir, "seeds.jsonl", seeds_text);
+    str_release(&text);
+}
+
+/* ---- presets ---- */
+
+static Status length_reward(void *context, const FilterRow *rows, size_t n, double *values) {
+    (void)context;
+    for (size_t i = 0; i < n; i++) values[i] = rows[i].completion.data[rows[i].completion.len - 2] % 7;
+    return ST_OK;
+}
+
+static const char *column(const json_t *row, const char *name) { return json_string_value(json_object_get(row, name)); }
+
+static void check_self_instruct(const json_t *row) {
+    assert_true(column(row, "instruction")[0] != '\0' && column(row, "output")[0] != '\0');
+    assert_null(strstr(column(row, "instruction"), "image"));
+    assert_null(strchr(column(row, "instruction"), ':')); /* cut off at the end */
+    assert_true(strcmp(column(row, "task_type"), "classification") == 0 ? has("good bad", column(row, "output")) : !has("good bad", column(row, "output")));
+    assert_int_equal(json_array_size(json_object_get(json_object_get(row, "provenance"), "seed_ids")), 6);
+}
+static void check_alpaca(const json_t *row) {
+    assert_true(has(column(row, "instruction"), " the words of "));
+    assert_null(strstr(column(row, "input"), "noinput"));
+    assert_int_equal(json_array_size(json_object_get(json_object_get(row, "provenance"), "seed_ids")), 3);
+}
+static void check_evol(const json_t *row) {
+    assert_true(has(column(row, "instruction"), "Think of "));
+    assert_non_null(column(row, "mutation"));
+}
+static void check_magpie(const json_t *row) { assert_true(text_starts_with(column(row, "instruction"), "What do ")); }
+static void check_backtranslation(const json_t *row) { assert_true(column(row, "output")[0] && has(column(row, "instruction"), "Tell me about")); }
+static void check_qa(const json_t *row) {
+    assert_true(column(row, "passage")[0] != '\0' && strlen(column(row, "passage")) <= 16);
+    assert_true(has(column(row, "instruction"), "What is") ? text_starts_with(column(row, "output"), "It is") : text_ends_with(column(row, "output"), ",\nand back."));
+}
+static void check_answer(const json_t *row) { assert_true(text_starts_with(column(row, "output"), "The ")); }
+static void check_preference(const json_t *row) {
+    const json_t *scores = json_object_get(json_object_get(row, "provenance"), "scores");
+    assert_string_not_equal(column(row, "chosen"), column(row, "rejected"));
+    assert_true(json_number_value(json_object_get(scores, "chosen")) > json_number_value(json_object_get(scores, "rejected")) + 1);
+    assert_null(column(row, "instruction"));
+    assert_non_null(column(row, "prompt"));
+}
+static void check_rejection(const json_t *row) { assert_true(json_number_value(json_object_get(json_object_get(json_object_get(row, "provenance"), "scores"), "reward")) >= 1); }
+
+/* Each preset gives its rows, and the same ones when it is stopped in the middle. */
+static void presets_make_their_rows(void **state) {
+    (void)state;
+    static const struct { const char *name, *more[4]; int64_t rows; void (*check)(const json_t *row); } cases[] = {
+        {"self-instruct", {"synth.num_rows=30", "synth.examples=6", "synth.batch=24"}, 30, check_self_instruct},
+        {"alpaca", {"synth.num_rows=20", "synth.tasks_per_request=4"}, 20, check_alpaca},
+        {"evol", {"synth.num_rows=60", "synth.generations=3"}, 18, check_evol},
+        {"magpie", {"synth.num_rows=10", "synth.user_turn='<user>'", "synth.seeds=null"}, 10, check_magpie},
+        {"backtranslation", {"synth.num_rows=10"}, 6, check_backtranslation},
+        {"qa", {"synth.num_rows=30", "synth.pairs=2", "synth.chunk_size=16", "synth.chunk_overlap=4"}, -1, check_qa},
+        {"answer", {"synth.num_rows=100", "synth.n=3"}, 18, check_answer},
+        {"preference", {"synth.num_rows=5", "synth.margin=1", "synth.format=prompt_completion"}, -1, check_preference},
+        {"rejection", {"synth.num_rows=30", "synth.threshold=1"}, -1, check_rejection},
+    };
+    Str more = {0};
+    str_printf(&more, "%s{\"id\": \"c1\", \"task_type\": \"facts\", \"instruction\": \"Name a colour.\", \"output\": \"Green is one. There are many more of them, such as red. Others are blue.\"}\n", seeds_text);
+    temp_text(dir, "seeds.jsonl", more.data);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        SynthResult result;
+        char whole[64], stopped[64];
+        print_message("%s\n", cases[i].name);
+        snprintf(whole, sizeof whole, "%s-whole", cases[i].name);
+        snprintf(stopped, sizeof stopped, "%s-stopped", cases[i].name);
+        Overrides o = remote(cases[i].name, "well", "", whole);
+        if (strcmp(cases[i].name, "preference") != 0) set(&o, "synth.format=alpaca");
+        for (size_t k = 0; k < 4 && cases[i].more[k]; k++) set(&o, "%s", cases[i].more[k]);
+        check_ok(run_with(&o, &(SynthConfig){.reward = length_reward}, &result));
+        if (cases[i].rows > 0) assert_int_equal(result.rows, cases[i].rows);
+        assert_true(result.rows > 0);
+        for (size_t n = 0; n < (size_t)result.rows; n++) {
+            json_t *row = row_of(whole, "rows.jsonl", n);
+            if (strcmp(cases[i].name, "preference") == 0 ? column(row, "chosen") == NULL : column(row, "instruction") == NULL) fail_msg("row %zu", n);
+            cases[i].check(row);
+            json_decref(row);
+        }
+        int64_t half = result.requests / 2;
+        set(&o, "output=%s", temp_file(dir, stopped));
+        set(&o, "synth.max_requests=%lld", (long long)half);
+        check_status(run_with(&o, &(SynthConfig){.reward = length_reward}, &result), ST_RESOURCE);
+        o.n--;
+        check_ok(run_with(&o, &(SynthConfig){.reward = length_reward, .resume = true}, &result));
+        assert_int_equal(result.replayed, half);
+        check_same(whole, stopped, "rows.jsonl");
+        check_same(whole, stopped, "rejected.jsonl");
+        char *page = read_output(whole, "report.html"), *card = read_output(whole, "dataset_card.md");
+        assert_true(has(page, "</html>") && has(card, cases[i].name));
+        free(page);
+        free(card);
+    }
+    temp_text(dir, "seeds.jsonl", seeds_text);
+    str_release(&more);
+}
+
+static void a_judge_can_be_a_filter(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("answer", "well", "", "judged");
+    set(&o, "synth.filters={judge: 6}");
+    set(&o, "synth.n=4");
+    set(&o, "synth.judge={url: 'http://127.0.0.1:%d/well/v1', model: judge-1}", port);
+    check_ok(run(&o, false, &result));
+    assert_true(result.rows > 0 && result.rejected > 0);
+    assert_int_equal(result.requests, 40); /* an answer and a score each */
+    json_t *row = row_of("judged", "rejected.jsonl", 0);
+    assert_string_equal(column(row, "reason"), "judge");
+    assert_true(json_number_value(json_object_get(row, "score")) < 6);
+    json_decref(row);
+}
+
+static void rows_are_what_is_trained(void **state) {
+    (void)state;
+    static const char *const formats[] = {"messages", "alpaca", "prompt_completion"};
+    for (size_t i = 0; i < COUNT_OF(formats); i++) {
+        SynthResult result;
+        Overrides o = remote("answer", "well", "", formats[i]);
+        set(&o, "synth.format=%s", formats[i]);
+        set(&o, "synth.system=Be brief.");
+        check_ok(run(&o, false, &result));
+        json_t *row = row_of(formats[i], "rows.jsonl", 0);
+        const DataFormat *format = data_format_find(formats[i]);
+        assert_true(format->detect(row));
+        if (i == 0) assert_string_equal(text_at(row, 0), "Be brief.");
+        json_decref(row);
+        json_t *request = row_of(formats[i], "requests.jsonl", 0);
+        assert_string_equal(text_at(request, 0), "Be brief.");
+        json_decref(request);
+    }
+}
+
+/* ---- the local teacher ---- */
+
+/* The tiny model knows a notation, "< 'word' =" for the word backwards and "^ 'word' =" for capitals: words are its seeds, and its new prompts are words backwards. */
+static Overrides local(const char *output) {
+    Overrides o = {0};
+    Str words = {0}, seeds = {0};
+    check_ok(file_read("recipes/demo/words.txt", 1 << 16, &words));
+    char *at = words.data;
+    for (int n = 0; n < 60; n++) {
+        size_t len = strcspn(at, " \n");
+        str_printf(&seeds, "{\"instruction\": \"%.*s\"}\n", (int)len, at);
+        at += len + 1;
+    }
+    temp_text(dir, "words.jsonl", seeds.data);
+    temp_text(dir, "backwards.jinja", "< '{{ examples[0].prompt }}' =");
+    temp_text(dir, "capitals.jinja", "^ '{{ prompt }}' =");
+    set(&o, "synth.seeds=%s", temp_file(dir, "words.jsonl"));
+    set(&o, "synth.preset=few_shot");
+    set(&o, "synth.teacher={model: recipes/demo/model, max_new_tokens: 16}");
+    set(&o, "synth.prompts={prompt: %s, answer: %s}", temp_file(dir, "backwards.jinja"), temp_file(dir, "capitals.jinja"));
+    set(&o, "output=%s", temp_file(dir, output));
+    set(&o, "synth.filters={length: false}");
+    set(&o, "synth.num_rows=24");
+    set(&o, "synth.batch=8");
+    str_release(&words);
+    str_release(&seeds);
+    return o;
+}
+
+static int say(Status status) {
+    if (status != ST_OK) print_error("%s\n", status_text());
+    return status != ST_OK;
+}
+
+static int answers_left;
+static void die_after(void *context, const SynthProgress *p) {
+    (void)context, (void)p;
+    if (answers_left-- == 0) raise(SIGKILL);
+}
+
+static void a_killed_run_goes_on_to_the_same_bytes(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides whole = local("whole"), killed = local("killed");
+    pid_t first = fork(); /* models start threads, and a process with threads does not fork well: each run has its own */
+    if (first == 0) _exit(say(run(&whole, false, &result)));
+    int code;
+    assert_int_equal(waitpid(first, &code, 0), first);
+    assert_int_equal(code, 0);
+    for (int lives = 0; lives < 4; lives++) {
+        pid_t child = fork();
+        if (child == 0) {
+            answers_left = 5 + 9 * lives;
+            _exit(say(run_with(&killed, &(SynthConfig){.resume = lives > 0, .on_progress = lives < 3 ? die_after : NULL}, &result)));
+        }
+        assert_int_equal(waitpid(child, &code, 0), child);
+        if (lives < 3) assert_true(WIFSIGNALED(code));
+        else assert_int_equal(code, 0);
+        if (lives == 1) check_ok(file_append(temp_file(temp_file(dir, "killed"), "requests.jsonl"), "{\"key\":\"torn", 12)); /* as a crash of the machine leaves it */
+    }
+    check_same("whole", "killed", "rows.jsonl");
+    check_same("whole", "killed", "rejected.jsonl");
+    check_same("whole", "killed", "requests.jsonl");
+}
+
+int main(void) {
+    signal(SIGPIPE, SIG_IGN);
+    const struct CMUnitTest tests[] = {
+        cmocka_unit_test(a_killed_run_goes_on_to_the_same_bytes),
+        cmocka_unit_test(few_shot_asks_for_a_prompt_and_answers_it),
+        cmocka_unit_test(a_heading_is_dropped),
+        cmocka_unit_test(servers_in_trouble_give_the_same_rows),
+        cmocka_unit_test(what_stays_down_keeps_what_was_made),
+        cmocka_unit_test(a_limit_ends_the_run_and_a_higher_one_goes_on),
+        cmocka_unit_test(a_log_is_replayed_without_the_server),
+        cmocka_unit_test(nonsense_is_counted_until_it_is_too_much),
+        cmocka_unit_test(seeds_that_are_none_are_named),
+        cmocka_unit_test(recipes_that_make_no_sense_are_refused),
+        cmocka_unit_test(other_seeds_make_another_run),
+        cmocka_unit_test(presets_make_their_rows),
+        cmocka_unit_test(a_judge_can_be_a_filter),
+        cmocka_unit_test(rows_are_what_is_trained),
+    };
+    return cmocka_run_group_tests(tests, write_seeds, stop_server);
+}
