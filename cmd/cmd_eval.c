@@ -275,7 +275,7 @@ Status cmd_eval(int argc, char **argv) {
         {"--data", OPTION_TEXT, &job.data, "FILE", "rows, as for training: .jsonl, .json, .csv, .parquet, .txt"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
-        {"--format", OPTION_TEXT, &job.config.format, "NAME", "auto, messages, sharegpt, alpaca, prompt_completion, text, preference, kto or ids"},
+        {"--format", OPTION_TEXT, &job.config.format, "NAME", "auto, messages, sharegpt, alpaca, prompt_completion, text, preference, kto, stepwise or ids"},
         {"--train-on", OPTION_TEXT, &job.config.train_on, "WHAT", "auto, completion, assistant, last or all"},
         CHAT_OPTIONS(job.chat),
         {"--max-length", OPTION_INT, &job.config.max_length, "N", "longest row in tokens"},

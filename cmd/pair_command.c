@@ -7,7 +7,7 @@ static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
     const Recipe *recipe = context;
     const Pairs *pairs = run->train;
     Str memory = {0};
-    show_line("data: %zu %s, %lld tokens, %lld of them trained", pairs->n, run->objective->unpaired ? "answers" : "pairs", (long long)pairs->tokens, (long long)pairs->trained_tokens);
+    show_line("data: %zu %s, %lld tokens, %lld of them trained", pairs->n, run->objective->stepwise ? "answers in steps" : run->objective->unpaired ? "answers" : "pairs", (long long)pairs->tokens, (long long)pairs->trained_tokens);
     if (pairs->dropped_long > 0) show_message("tune: warning: data.train: %lld rows are longer than data.max_length and left out", (long long)pairs->dropped_long);
     if (pairs->cut > 0) show_message("tune: warning: data.train: %lld rows are longer than data.max_length and cut", (long long)pairs->cut);
     if (pairs->dropped_same > 0) show_message("tune: warning: data.train: %lld rows are left out: both answers are the same", (long long)pairs->dropped_same);

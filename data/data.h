@@ -49,6 +49,7 @@ typedef struct DataConfig {
     const char *format;      /* NULL or "auto": by the first row */
     const char *train_on;    /* auto | completion | assistant | last | all */
     const char *system;      /* system message for conversations without one; NULL = none */
+    const char *step_separator; /* behind each step of a stepwise row; NULL: a line end */
     const Chat *chat;        /* for rows of messages; NULL = they are refused */
     int64_t max_length;
     const char *truncation;  /* error | drop | keep_start | keep_end */

@@ -13,6 +13,7 @@ DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Cha
         .format = recipe->data_format,
         .train_on = recipe->data_train_on,
         .system = recipe->data_system,
+        .step_separator = recipe->data_step_separator,
         .chat = chat,
         .max_length = recipe->data_max_length,
         .truncation = recipe->data_truncation,

@@ -13,6 +13,12 @@ Status train_on_text(const DataConfig *config);
 /* A prompt and its answer, both texts or both lists of messages. */
 Status encode_answer(const json_t *row, const json_t *prompt, const json_t *completion, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
 
+/* Tokens of a stepwise row: its prompt, then each step and config->step_separator behind it. ends: where each step's last token is. ST_INPUT for what is no such row. */
+Status stepwise_tokens(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids, Ids *ends);
+/* Steps in the list `steps`, as many as there are labels. ST_INPUT: none, or another number of labels. */
+Status stepwise_count(const json_t *row, const char *steps, size_t *n);
+Status stepwise_label(const json_t *row, size_t i, double *label); /* 0..1. ST_INPUT for what is neither that nor true or false */
+
 /* data_sources: an entry of dataset_info.json becomes its file and columns; other paths stay. ST_INPUT. */
 Status dataset_info_resolve(Arena *arena, DataSource *source);
 /* A row under our names: a new object, or NULL without memory. */

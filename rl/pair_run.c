@@ -192,7 +192,9 @@ static Status load_held_out(PairRun *run, const char *key, YamlNode node, const 
 static Status load_rows(PairRun *run) {
     TRY(open_text(run));
     const Recipe *recipe = run->recipe;
-    PairSource source = {&run->model->config, run->tokenizer, run->chat, run->objective->unpaired, run->objective->reader};
+    const PairObjective *objective = run->objective;
+    PairSource source = {.model = &run->model->config, .tokenizer = run->tokenizer, .chat = run->chat, .unpaired = objective->unpaired, .stepwise = objective->stepwise, .ends = objective->scores,
+                         .reader = objective->reader};
     TRY(pairs_load(recipe, "data.train", recipe->data_train, &source, &run->train));
     const Yaml *eval = recipe->data_eval ? recipe->data_eval : recipe->eval_data;
     if (eval) return load_held_out(run, recipe->data_eval ? "data.eval" : "eval.data", eval, &source);
@@ -252,7 +254,7 @@ static Status write_started(const PairRun *run, const Run *dir, const PairPlan *
     jw_int(&w, "parameters", plan->parameters);
     jw_int(&w, "trained_parameters", plan->trained_parameters);
     jw_string(&w, "compute", dtype_name(run->model->compute));
-    jw_string(&w, "format", run->objective->unpaired ? "kto" : "preference");
+    jw_string(&w, "format", run->objective->stepwise ? "stepwise" : run->objective->unpaired ? "kto" : "preference");
     jw_end_object(&w);
     str_append_char(&w.text, '\n');
     Status status = file_write_all(path, str_text(&w.text), w.text.len);
@@ -301,7 +303,7 @@ static Status begin(PairRun *run, Run **dir, TrainResult *result) {
         TRY(run_open(run->recipe, run->config->resume, dir));
         return trainer_run(&(TrainerConfig){.recipe = run->recipe, .run = *dir}, result);
     }
-    if (!run->model) TRY(trained_model_open(run->recipe, &run->model));
+    if (!run->model) TRY(run->objective->scores ? trained_model_open_scores(run->recipe, &run->model) : trained_model_open(run->recipe, &run->model));
     run->tape = tape_new(device_cpu(), run->model->compute, 0);
     if (!run->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");
     TRY(load_rows(run));

@@ -17,7 +17,8 @@ typedef struct PairNumbers {
 } PairNumbers;
 typedef struct PairObjective {
     const char *reader;      /* for messages: "algorithm 'dpo'" */
-    bool unpaired;           /* rows of KTO */
+    bool unpaired, stepwise; /* rows of one answer (KTO); of one answer in steps */
+    bool scores;             /* trains a reward model: with a score, on whole answers */
     Status (*open)(PairRun *run);    /* model, rows and steps are there: what is computed once; may be NULL */
     /* All rows of a step, or of an evaluation, before the first of their batches; may be NULL. */
     Status (*begin)(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n);

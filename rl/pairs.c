@@ -7,6 +7,8 @@
 
 #include <xxhash.h>
 
+#include "data/formats.h"
+
 typedef struct Loader {
     const PairSource *source;
     DataConfig config;
@@ -14,12 +16,13 @@ typedef struct Loader {
     size_t cap_rows, n_files;
     int64_t n_read;           /* rows of the file in work */
     Encoding sides[2];
+    double *labels;             /* of the row's steps */
+    size_t cap_labels;
 } Loader;
 
 /* ---- one row as encodings of its sides ---- */
 
-static Status read_id_list(const json_t *row, const char *key, const DataConfig *config, Ids *ids) {
-    const json_t *array = json_object_get(row, key);
+static Status push_ids(const json_t *array, const char *key, const DataConfig *config, Ids *ids) {
     if (!json_is_array(array)) return status_fail(ST_INPUT, array ? "'%s' is no list of token ids" : "the row lacks '%s'", key);
     for (size_t i = 0; i < json_array_size(array); i++) {
         const json_t *item = json_array_get(array, i);
@@ -30,6 +33,8 @@ static Status read_id_list(const json_t *row, const char *key, const DataConfig 
     }
     return ST_OK;
 }
+
+static Status read_id_list(const json_t *row, const char *key, const DataConfig *config, Ids *ids) { return push_ids(json_object_get(row, key), key, config, ids); }
 
 /* Nothing is added to ids. */
 static Status encode_ids(const json_t *row, const char *key, const DataConfig *config, Encoding *encoding) {
@@ -52,18 +57,24 @@ static Status check_filled(const json_t *row, const char *key) {
     return is_empty(json_object_get(row, key)) ? status_fail(ST_INPUT, "'%s' is empty", key) : ST_OK;
 }
 
-static Status encode_text(const json_t *row, const char *format, const Loader *loader, Encoding *encoding) {
-    if (!loader->source->tokenizer) {
-        status_fail(ST_INPUT, "the row holds text, and the model directory has no tokenizer");
-        return status_hint(ST_INPUT, "rows with ids need none: {\"prompt_ids\", ...}");
-    }
-    TRY(data_format_find(format)->encode(row, &loader->config, loader->source->tokenizer, encoding));
-    for (size_t i = 0; i < encoding->ids.n; i++)
-        if (encoding->ids.data[i] >= loader->config.vocab_size) {
-            status_fail(ST_INPUT, "the tokenizer makes id %d, outside of the model's vocabulary of %lld", (int)encoding->ids.data[i], (long long)loader->config.vocab_size);
+static Status check_vocabulary(const Loader *loader, const Ids *ids) {
+    for (size_t i = 0; i < ids->n; i++)
+        if (ids->data[i] >= loader->config.vocab_size) {
+            status_fail(ST_INPUT, "the tokenizer makes id %d, outside of the model's vocabulary of %lld", (int)ids->data[i], (long long)loader->config.vocab_size);
             return status_hint(ST_INPUT, "the tokenizer belongs to another model");
         }
     return ST_OK;
+}
+
+static Status no_tokenizer(void) {
+    status_fail(ST_INPUT, "the row holds text, and the model directory has no tokenizer");
+    return status_hint(ST_INPUT, "rows with ids need none: {\"prompt_ids\", ...}");
+}
+
+static Status encode_text(const json_t *row, const char *format, const Loader *loader, Encoding *encoding) {
+    if (!loader->source->tokenizer) return no_tokenizer();
+    TRY(data_format_find(format)->encode(row, &loader->config, loader->source->tokenizer, encoding));
+    return check_vocabulary(loader, &encoding->ids);
 }
 
 /* The row as it would be if the rejected answer had been chosen. */
@@ -80,7 +91,7 @@ static json_t *swapped(const json_t *row) {
 }
 
 static Status not_for(const Loader *loader, const char *wanted) {
-    status_fail(ST_INPUT, "the row has no %s, which %s learns from", loader->source->unpaired ? "completion with a label" : "chosen and rejected answer", loader->source->reader);
+    status_fail(ST_INPUT, "the row has no %s, which %s learns from", loader->source->stepwise ? "steps with labels" : loader->source->unpaired ? "completion with a label" : "chosen and rejected answer", loader->source->reader);
     return status_hint(ST_INPUT, "expected %s", wanted);
 }
 
@@ -119,6 +130,56 @@ static Status encode_unpaired(Loader *loader, const json_t *row, bool *desirable
     return status;
 }
 
+static Status step_ids(const Loader *loader, const json_t *row, Ids *ids, Ids *ends) {
+    size_t n;
+    TRY(stepwise_count(row, "completions_ids", &n));
+    TRY(read_id_list(row, "prompt_ids", &loader->config, ids));
+    if (ids->n == 0) return status_fail(ST_INPUT, "'prompt_ids' is empty");
+    for (size_t i = 0; i < n; i++) {
+        size_t before = ids->n;
+        TRY(push_ids(json_array_get(json_object_get(row, "completions_ids"), i), "completions_ids", &loader->config, ids));
+        if (ids->n == before) return status_fail(ST_INPUT, "step %zu of 'completions_ids' is empty", i + 1);
+        ids_push(ends, (int32_t)ids->n - 1);
+    }
+    return ST_OK;
+}
+
+/* A label counts for its step's last token. With data.train_on: last only the last one does. */
+static Status label_steps(Loader *loader, const json_t *row, const Ids *ends) {
+    Encoding *encoding = &loader->sides[0];
+    const char *train_on = loader->config.train_on;
+    bool last_only = train_on && strcmp(train_on, "last") == 0;
+    if (train_on && !last_only && strcmp(train_on, "auto") != 0) return status_fail(ST_CONFIG, "'data.train_on: %s' has no meaning for rows of steps: expected auto or last", train_on);
+    if (ends->n > loader->cap_labels) {
+        double *labels = realloc(loader->labels, ends->n * sizeof *labels);
+        if (!labels) return status_fail(ST_RESOURCE, "out of memory for %zu steps", ends->n);
+        loader->labels = labels;
+        loader->cap_labels = ends->n;
+    }
+    for (size_t i = 0; i < encoding->ids.n; i++) ids_push(&encoding->labels, LABEL_NONE);
+    for (size_t i = 0, n = 0; i < ends->n; i++) {
+        double label;
+        TRY(stepwise_label(row, i, &label));
+        if (last_only && i + 1 < ends->n) continue;
+        encoding->labels.data[ends->data[i]] = encoding->ids.data[ends->data[i]];
+        loader->labels[n++] = label;
+    }
+    return ST_OK;
+}
+
+static Status encode_steps(Loader *loader, const json_t *row) {
+    bool ids = json_object_get(row, "prompt_ids") != NULL;
+    if (!json_object_get(row, "labels") || !json_object_get(row, ids ? "completions_ids" : "completions"))
+        return not_for(loader, "{\"prompt\", \"completions\": [...], \"labels\": [true, false, ...]}, or {\"prompt_ids\", \"completions_ids\", \"labels\"}");
+    Ids ends = {0};
+    Status status = ids ? step_ids(loader, row, &loader->sides[0].ids, &ends) : loader->source->tokenizer ? ST_OK : no_tokenizer();
+    if (!ids && status == ST_OK) status = stepwise_tokens(row, &loader->config, loader->source->tokenizer, &loader->sides[0].ids, &ends);
+    if (status == ST_OK) status = check_vocabulary(loader, &loader->sides[0].ids);
+    if (status == ST_OK) status = label_steps(loader, row, &ends);
+    ids_release(&ends);
+    return status;
+}
+
 /* ---- sides to a row ---- */
 
 static size_t first_trained(const Encoding *encoding) {
@@ -147,7 +208,20 @@ static Status keep_side(Loader *loader, const Encoding *encoding, size_t from, s
         trained[i] = encoding->labels.data[from + i] != LABEL_NONE && from + i > 0; /* nothing comes before the very first token */
         side->n_trained += trained[i];
     }
-    return side->n_trained > 0 ? ST_OK : status_fail(ST_INPUT, "no token of the answer can be trained");
+    if (side->n_trained == 0) return status_fail(ST_INPUT, "no token of the answer can be trained");
+    if (!loader->source->stepwise) return ST_OK;
+    double *labels = arena_alloc(loader->pairs->arena, (size_t)side->n_trained * sizeof *labels);
+    if (!labels) return ST_RESOURCE;
+    memcpy(labels, loader->labels, (size_t)side->n_trained * sizeof *labels); /* a cut takes away the last steps */
+    side->labels = labels;
+    return ST_OK;
+}
+
+/* Behind the answer's last token. */
+static size_t answer_end(const Loader *loader, const Encoding *encoding) {
+    size_t end = encoding->ids.n;
+    while (loader->source->ends && end > 1 && encoding->labels.data[end - 1] == LABEL_NONE) end--;
+    return end;
 }
 
 /* How many tokens the row loses: at its begin (of the prompt), or each side at its end. */
@@ -217,7 +291,7 @@ static Status keep_row(Loader *loader, PairRow *row) {
     if (!ids) return ST_RESOURCE;
     memcpy(ids, loader->sides[0].ids.data + cut.begin, (size_t)row->n_prompt * sizeof *ids);
     row->prompt = ids;
-    for (int s = 0; s < (loader->source->unpaired ? 1 : 2); s++) TRY(keep_side(loader, &loader->sides[s], prompt, MIN(loader->sides[s].ids.n, cut.most), &row->sides[s]));
+    for (int s = 0; s < (loader->source->unpaired ? 1 : 2); s++) TRY(keep_side(loader, &loader->sides[s], prompt, MIN(answer_end(loader, &loader->sides[s]), cut.most), &row->sides[s]));
     return push_row(loader, row);
 }
 
@@ -229,7 +303,8 @@ static Status read_row(Loader *loader, const Row *from) {
     }
     TRY(row_weight(from->json, &row.weight));
     TRY(read_margin(from->json, &row.margin));
-    TRY(loader->source->unpaired ? encode_unpaired(loader, from->json, &row.desirable) : encode_pair_row(loader, from->json));
+    if (loader->source->stepwise) TRY(encode_steps(loader, from->json));
+    else TRY(loader->source->unpaired ? encode_unpaired(loader, from->json, &row.desirable) : encode_pair_row(loader, from->json));
     return keep_row(loader, &row);
 }
 
@@ -317,6 +392,7 @@ Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const Pa
         ids_release(&loader.sides[s].ids);
         ids_release(&loader.sides[s].labels);
     }
+    free(loader.labels);
     if (status == ST_OK) *result = loader.pairs;
     else pairs_free(loader.pairs);
     return status;
@@ -371,6 +447,7 @@ uint64_t pairs_fingerprint(const Pairs *pairs) {
         for (int s = 0; s < 2; s++) {
             hash = XXH3_64bits_withSeed(row->sides[s].ids, (size_t)row->sides[s].n * sizeof *row->prompt, hash);
             hash = XXH3_64bits_withSeed(row->sides[s].trained, (size_t)row->sides[s].n * sizeof(bool), hash);
+            if (row->sides[s].labels) hash = XXH3_64bits_withSeed(row->sides[s].labels, (size_t)row->sides[s].n_trained * sizeof(double), hash);
         }
         hash = XXH3_64bits_withSeed(numbers, sizeof numbers, hash);
     }

@@ -1,4 +1,4 @@
-/* Rows of preferences as tokens: a prompt with a chosen and a rejected answer, or (KTO) with one answer that was wanted or not.
+/* Rows of preferences as tokens: a prompt with a chosen and a rejected answer, or with one answer alone: that was wanted or not (KTO), or whose steps are right or wrong.
  *
  *     Pairs *pairs;
  *     TRY(pairs_load(recipe, "data.train", recipe->data_train, &source, &pairs));
@@ -17,6 +17,7 @@ typedef struct PairSide {
     const int32_t *ids;
     const bool *trained;
     int32_t n, n_trained;
+    const double *labels;       /* rows of steps: n_trained, how right the step is that ends with each trained token, 0..1; else NULL */
 } PairSide;
 typedef struct PairRow {
     const int32_t *prompt;      /* what the sides have in common before the first trained token; may be empty */
@@ -42,12 +43,14 @@ typedef struct PairSource {
     const ModelConfig *model;
     const Tokenizer *tokenizer; /* NULL: rows of ids alone */
     const Chat *chat;
-    bool unpaired;              /* rows of KTO */
+    bool unpaired;              /* rows of one answer: of KTO, or */
+    bool stepwise;              /* rows of steps: a token is trained when it ends a step */
+    bool ends;                  /* answers end with their last trained token: what the chat template writes behind a turn is left out, so that a score is of the token that ends the turn */
     const char *reader;         /* for messages: "algorithm dpo" */
 } PairSource;
 /* Preference rows: {"prompt", "chosen", "rejected"} as texts or messages, the prompt explicit or implicit, or {"prompt_ids", "chosen_ids", "rejected_ids"}; KTO: {"prompt", "completion", "label"} or
- * {"prompt_ids", "completion_ids", "label"}. Rows with two equal answers are left out and counted. ST_INPUT with file and line: no such row, an empty answer, an id that the model does not know; ST_CONFIG,
- * ST_RESOURCE. */
+ * {"prompt_ids", "completion_ids", "label"}; steps: {"prompt", "completions": [...], "labels": [...]} or {"prompt_ids", "completions_ids", "labels"}. Rows with two equal answers are left out and
+ * counted. ST_INPUT with file and line: no such row, an empty answer, an id that the model does not know; ST_CONFIG, ST_RESOURCE. */
 Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const PairSource *source, Pairs **pairs);
 /* Takes `share` of the rows (by seed) out of `pairs` into a second set, which borrows from it. */
 Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out);

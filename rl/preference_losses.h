@@ -92,6 +92,7 @@ typedef struct RewardBatch {
     int64_t n;
     const double *chosen, *rejected; /* scores */
     const double *margins;           /* by how much the chosen one is better; NULL: 0 */
+    const double *weights;           /* of the pairs; NULL: 1 */
     double centering;                /* weight of mean (chosen + rejected)^2, which keeps scores around 0; 0: off (0.01 is usual) */
     int64_t total;                   /* pairs of the whole optimiser step; 0: of this batch */
 } RewardBatch;

@@ -32,10 +32,10 @@ void reward_model_loss(const RewardBatch *batch, double *grad_chosen, double *gr
     *metrics = (RewardMetrics){0};
     for (int64_t i = 0; i < batch->n; i++) {
         double difference = batch->chosen[i] - batch->rejected[i], sum = batch->chosen[i] + batch->rejected[i];
-        double beyond = difference - (batch->margins ? batch->margins[i] : 0);
-        metrics->loss += share * (batch->centering * sum * sum - log_sigmoid(beyond));
-        grad_chosen[i] = share * (2 * batch->centering * sum - sigmoid(-beyond));
-        grad_rejected[i] = share * (2 * batch->centering * sum + sigmoid(-beyond));
+        double beyond = difference - (batch->margins ? batch->margins[i] : 0), part = share * (batch->weights ? batch->weights[i] : 1);
+        metrics->loss += part * (batch->centering * sum * sum - log_sigmoid(beyond));
+        grad_chosen[i] = part * (2 * batch->centering * sum - sigmoid(-beyond));
+        grad_rejected[i] = part * (2 * batch->centering * sum + sigmoid(-beyond));
         metrics->accuracy += per_pair * (difference > 0);
         metrics->margin += per_pair * difference;
     }

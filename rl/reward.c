@@ -237,6 +237,12 @@ Status rewards_open(YamlNode list, const char *file, const RewardOptions *option
     return status;
 }
 
+Status rewards_attach(RewardSet *set, const RewardPolicy *policy) {
+    for (size_t i = 0; i < set->n; i++)
+        if (set->rewards[i].kind->attach) TRY(set->rewards[i].kind->attach(&set->rewards[i], policy));
+    return ST_OK;
+}
+
 void rewards_close(RewardSet *set) {
     if (!set) return;
     for (size_t i = 0; i < set->n; i++)

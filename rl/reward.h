@@ -35,6 +35,10 @@ typedef struct RewardOptions {
 /* `list`: the value of `reward`: a list of maps, one map, or {rewards: [...], clip: [low, high], whiten: true} to clip and scale the sums. `file`: the recipe's path for messages, NULL = none.
  * The recipe must outlive the set. ST_CONFIG: an unknown type or option (with the line and the nearest name), a value that does not fit, an empty list. */
 Status rewards_open(YamlNode list, const char *file, const RewardOptions *options, RewardSet **set);
+/* Whose answers are judged; all is borrowed and must outlive the set. tokenizer, chat: NULL = it has none. */
+typedef struct RewardPolicy { const Model *model; const Tokenizer *tokenizer; const Chat *chat; } RewardPolicy;
+/* For rewards that depend on it (models, which may share its weights): once, before the first rewards_score. ST_INPUT: a model that is missing, or cuts text into other tokens. */
+Status rewards_attach(RewardSet *set, const RewardPolicy *policy);
 void rewards_close(RewardSet *set); /* ends programs that were started; NULL is fine */
 
 /* One number per row: of one reward, before its weight; or, where a program answers with several numbers, one of the others, under NAME/KEY, NaN in rows without it. */

@@ -290,7 +290,7 @@ static Status write_directory(Merge *merge) {
     if (files->n_files > 1 || strcmp(path_name(files->files[0]), "model.safetensors") != 0) TRY(write_index(merge));
     TRY(model_copy_files(merge->config->base, merge->made));
     DType dtype = merge->config->convert ? merge->config->dtype : merge->base->config.stored_dtype;
-    return model_copy_config(merge->config->base, merge->made, dtype, merge->base->head != merge->base->embed || merge->untie);
+    return model_copy_config(merge->config->base, merge->made, dtype, (merge->base->head && merge->base->head != merge->base->embed) || merge->untie, merge->base->score ? merge->base->config.family->class_name : NULL);
 }
 
 /* ---- the proof ---- */

@@ -347,6 +347,8 @@ static Status check_complete(const AdapterReader *reader, const LoraConfig *conf
         bool found = false;
         for (size_t i = 0; i < model->n_modules && !found; i++)
             found = module_matches(model->modules[i].path, &config->saved[t], 1) && find_tensor(reader, model->modules[i].path, "weight");
+        /* PEFT names both heads of classifiers that there are, whatever this one has. */
+        if (!found && model->score && strcmp(config->saved[t], "classifier") == 0) continue;
         if (!found) return status_fail(ST_INPUT, "weights of '%s' are missing in '%s'", config->saved[t], dir);
     }
     return n + config->n_saved > 0 ? ST_OK : status_fail(ST_INPUT, "the adapter in '%s' is empty", dir);
@@ -364,6 +366,15 @@ static Status read_settings(const char *path, Arena *arena, AdapterSettings *set
     return status == ST_OK && !settings->base ? ST_RESOURCE : status;
 }
 
+Status adapter_base(const char *dir, Arena *arena, const char **base) {
+    AdapterSettings settings = {0};
+    const char *path = path_join(arena, dir, "adapter_config.json");
+    if (!path) return ST_RESOURCE;
+    TRY(read_settings(path, arena, &settings));
+    *base = settings.base;
+    return ST_OK;
+}
+
 /* It makes a tied head follow the embedding that was trained, or the other way round; without it the two part, as is done here. */
 static Status check_tying(const AdapterReader *reader, const LoraConfig *config, const char *path) {
     const Model *model = reader->model;
@@ -379,10 +390,24 @@ static Status load_tensors(AdapterReader *reader, const LoraConfig *config, cons
     return check_complete(reader, config, dir);
 }
 
+/* Reward models and language models have different heads. */
+static Status check_score(const Model *model, const LoraConfig *config, const char *dir) {
+    static const char *const name = "score";
+    bool scores = module_matches(name, config->saved, config->n_saved);
+    if (scores && !model->score) {
+        status_fail(ST_INPUT, "the adapter in '%s' is a reward model's: it has a score instead of a head over the vocabulary", dir);
+        return status_hint(ST_INPUT, "it judges answers: name it in the reward of a recipe for tune rl, as { type: model, model: DIR }");
+    }
+    if (scores || !model->score || model->config.scores) return ST_OK;
+    status_fail(ST_INPUT, "the adapter in '%s' is no reward model: it has no score", dir);
+    return status_hint(ST_INPUT, "tune reward makes one; adapter_config.json then has modules_to_save: [score]");
+}
+
 Status adapter_load(Model *model, const char *dir, bool trained) {
     if (model->lora.rank > 0) return status_fail(ST_CONFIG, "the model in '%s' has an adapter already", model->dir);
     LoraConfig config;
     TRY(adapter_config_read(dir, model->arena, &config));
+    TRY(check_score(model, &config, dir));
     const char *weights = path_join(model->arena, dir, "adapter_model.safetensors"), *settings = path_join(model->arena, dir, "adapter_config.json");
     if (!weights || !settings) return ST_RESOURCE;
     AdapterSettings beside = {0};
@@ -458,7 +483,7 @@ static Status write_config(const Model *model, const char *path, const char *bas
     jw_end_object(&w);
     jw_null(&w, "revision");
     write_targets(&w, model);
-    jw_string(&w, "task_type", "CAUSAL_LM");
+    jw_string(&w, "task_type", model->score ? "SEQ_CLS" : "CAUSAL_LM");
     jw_bool(&w, "use_rslora", lora->use_rslora);
     jw_end_object(&w);
     str_append_char(&w.text, '\n');

@@ -251,6 +251,7 @@ static void check_sizes(ConfigReader *reader) {
     if (c->rope.type != ROPE_NONE && (c->head_dim < 2 || c->head_dim % 2 != 0))
         CONFIG_FAIL(reader, "head_dim %lld in '%s' is odd", (long long)c->head_dim, reader->path);
     if (c->num_attention_heads > INT32_MAX / c->head_dim) CONFIG_FAIL(reader, "%lld heads of %lld in '%s'", (long long)c->num_attention_heads, (long long)c->head_dim, reader->path);
+    if (!(c->initializer_range >= 0 && c->initializer_range < 1e3)) CONFIG_FAIL(reader, "initializer_range %g in '%s'", c->initializer_range, reader->path);
     if (!(c->norm_eps >= 0)) CONFIG_FAIL(reader, "norm epsilon %g in '%s'", c->norm_eps, reader->path);
     if (!c->layer_window) c->layer_window = new_windows(reader);
 }
@@ -281,10 +282,21 @@ static Status read_dtype(ConfigReader *reader) {
     return ST_OK;
 }
 
+/* One label is a score. Without a word on them a classifier has two. */
+static Status check_labels(const ConfigReader *reader, const char *name) {
+    const json_t *number = json_object_get(reader->json, "num_labels"), *names = json_object_get(reader->json, "id2label");
+    long long n = json_is_integer(number) ? (long long)json_integer_value(number) : json_is_object(names) ? (long long)json_object_size(names) : 2;
+    if (n == 1) return ST_OK;
+    status_fail(ST_INPUT, "'%s' in '%s' has %lld labels: a reward model has one", name, reader->path, n);
+    return status_hint(ST_INPUT, "num_labels: 1, or one entry in id2label");
+}
+
 static Status read_architecture(ConfigReader *reader) {
     const char *name = json_string_value(json_array_get(json_object_get(reader->json, "architectures"), 0));
     if (!name) return ST_OK;
-    if (!text_ends_with(name, "ForCausalLM") && !text_ends_with(name, "LMHeadModel") && !text_ends_with(name, "Model"))
+    reader->config->scores = text_ends_with(name, "ForSequenceClassification");
+    if (reader->config->scores) TRY(check_labels(reader, name));
+    else if (!text_ends_with(name, "ForCausalLM") && !text_ends_with(name, "LMHeadModel") && !text_ends_with(name, "Model"))
         return status_fail(ST_INPUT, "architecture '%s' in '%s' is not a causal language model", name, reader->path);
     reader->config->architecture = arena_strdup(reader->arena, name);
     return reader->config->architecture ? ST_OK : ST_RESOURCE;
@@ -324,6 +336,7 @@ Status model_config_parse(const json_t *json, const char *path, Arena *arena, Mo
     config->family = family;
     family->read_config(&reader, config);
     for (size_t i = 0; i < COUNT_OF(refused); i++) config_refuse(&reader, refused[i]);
+    config->initializer_range = config_real(&reader, "initializer_range", 0.02);
     check_sizes(&reader);
     TRY(reader.status);
     TRY(read_dtype(&reader));

@@ -4,7 +4,7 @@
  *         config_read_decoder(reader, 32768);                        // what all families after llama share
  *         config->qkv_bias = config_flag(reader, "attention_bias", false);
  *     }
- *     const ModelFamily family_newmodel = {"newmodel", read_config, &llama_names};
+ *     const ModelFamily family_newmodel = {"newmodel", read_config, &llama_names, "NewModel"};
  *
  * Every key that is read counts as understood. A failure sticks to the reader; what is read after it is not used.
  */

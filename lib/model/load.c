@@ -1,5 +1,6 @@
 /* From a directory to a model in memory: the list of modules that config.json asks for, and the checkpoint's tensors put where the decoder looks for them. */
 #include "lib/model/parts.h"
+#include "lib/model/scalar_head.h"
 
 #include <stdlib.h>
 #include <string.h>
@@ -63,7 +64,7 @@ static void add_layer(Model *model, int64_t i) {
     add_linear(model, PART_DOWN, i, &layer->down, c->intermediate_size, c->hidden_size, c->mlp_bias);
 }
 
-Status model_build(Model *model) {
+Status model_build(Model *model, bool scores) {
     const ModelConfig *c = &model->config;
     size_t n_layers = (size_t)c->num_hidden_layers;
     model->layers = arena_zero(model->arena, n_layers * sizeof *model->layers);
@@ -74,7 +75,8 @@ Status model_build(Model *model) {
     if (c->learned_positions) add_module(model, PART_POSITIONS, -1, &model->position_embed, c->max_position_embeddings, c->hidden_size);
     for (int64_t i = 0; i < c->num_hidden_layers; i++) add_layer(model, i);
     add_norm(model, PART_FINAL_NORM, -1, &model->final_norm, c->hidden_size);
-    add_module(model, PART_HEAD, -1, &model->head, c->vocab_size, c->hidden_size);
+    if (scores) model->modules[model->n_modules++] = (Module){.path = "score", .weight = &model->score, .shape = {1, c->hidden_size}};
+    else add_module(model, PART_HEAD, -1, &model->head, c->vocab_size, c->hidden_size);
     for (size_t i = 0; i < model->n_modules; i++)
         if (!model->modules[i].path) return ST_RESOURCE;
     return ST_OK;
@@ -218,13 +220,27 @@ static Status check_surplus(const Loader *loader) {
                       : status_hint(ST_INPUT, "config.json and the weights may be of different models");
 }
 
+/* A new one unless the checkpoint has it. A language model's head is not looked at. */
+static Status load_score(Loader *loader, const Module *score, const Module *head) {
+    Model *model = loader->model;
+    const StoredTensor *unused = find_stored(model, head->path, "weight");
+    if (unused) loader->used[unused - model->files->tensors] = true;
+    if (model->config.scores) return load_module(loader, score);
+    return scalar_head_add(model, &(ScalarHeadConfig){.name = score->path, .role = PARAM_BASE, .deviation = model->config.initializer_range, .seed = loader->options->seed,
+                                                      .trained = loader->options->train_all}, &model->score);
+}
+
 static Status load_tensors(Loader *loader) {
     Model *model = loader->model;
-    const Module *embed = &model->modules[0], *head = &model->modules[model->n_modules - 1];
+    const Module *embed = &model->modules[0], *last = &model->modules[model->n_modules - 1];
+    const Module words = {.path = part_path(model, PART_HEAD, -1), .weight = &model->head, .shape = {model->config.vocab_size, model->config.hidden_size}}, *score = loader->options->scores ? last : NULL;
+    const Module *head = score ? &words : last;
     bool tied = head_is_tied(loader, embed, head);
     for (size_t i = 0; i < model->n_modules; i++) {
         const Module *module = &model->modules[i];
-        if (module == head && tied) {
+        if (module == score) {
+            TRY(load_score(loader, score, head));
+        } else if (module == head && tied) {
             model->head = model->embed;
         } else if (module == embed && tied && !find_stored(model, embed->path, "weight")) {
             Module from_head = *head;
@@ -237,35 +253,50 @@ static Status load_tensors(Loader *loader) {
     return check_surplus(loader);
 }
 
+static Status not_a_language_model(const Model *model) {
+    status_fail(ST_INPUT, "'%s' is a reward model (%s): it has a score instead of a head over the vocabulary", model->dir, model->config.architecture);
+    return status_hint(ST_INPUT, "it judges answers: name it in the reward of a recipe for tune rl, as { type: model, model: DIR }");
+}
+
 static Status load_into(Model *model, const char *dir, const ModelOptions *options) {
     model->dir = arena_strdup(model->arena, dir);
     if (!model->dir) return ST_RESOURCE;
     TRY(model_config_read(dir, model->arena, &model->config));
+    if (model->config.scores && !options->scores) return not_a_language_model(model);
     TRY(safetensors_open(dir, &model->files));
-    TRY(model_build(model));
+    TRY(model_build(model, options->scores));
     Loader loader = {model, options, arena_zero(model->arena, model->files->n + 1)};
     if (!loader.used) return ST_RESOURCE;
     TRY(load_tensors(&loader));
-    model->config.stored_dtype = find_stored(model, model->config.tie_word_embeddings && !find_stored(model, model->modules[0].path, "weight")
-                                                        ? model->modules[model->n_modules - 1].path : model->modules[0].path, "weight")->dtype;
+    const StoredTensor *embed = find_stored(model, model->modules[0].path, "weight");
+    if (!embed) embed = find_stored(model, part_path(model, PART_HEAD, -1), "weight");
+    model->config.stored_dtype = embed->dtype;
     return ST_OK;
 }
 
-Status model_load(const char *dir, const ModelOptions *options, Model **model) {
+static Status new_model(const char *dir, const Device *device, DType compute, Model **model) {
     *model = calloc(1, sizeof **model);
     if (!*model || !((*model)->arena = arena_new(0))) {
         free(*model);
         *model = NULL;
         return status_fail(ST_RESOURCE, "out of memory for the model in '%s'", dir);
     }
-    (*model)->device = options->device;
-    (*model)->compute = options->compute;
+    (*model)->device = device;
+    (*model)->compute = compute;
     (*model)->logprob.temperature = 1;
-    Status status = load_into(*model, dir, options);
+    return ST_OK;
+}
+
+static Status or_free(Status status, Model **model) {
     if (status == ST_OK) return ST_OK;
     model_free(*model);
     *model = NULL;
     return status;
+}
+
+Status model_load(const char *dir, const ModelOptions *options, Model **model) {
+    TRY(new_model(dir, options->device, options->compute, model));
+    return or_free(load_into(*model, dir, options), model);
 }
 
 void model_free(Model *model) {
@@ -289,7 +320,7 @@ ModelMemory model_memory(const Model *model, bool backward) {
     }
     for (size_t i = 0; i <= model->n_linears; i++) {
         const Tensor *weight = i < model->n_linears ? model->linears[i]->weight : model->head;
-        if (weight->constant) memory.packed += model->device->packed_bytes(weight->shape[0], weight->shape[1], weight->dtype, model->compute, backward);
+        if (weight && weight->constant) memory.packed += model->device->packed_bytes(weight->shape[0], weight->shape[1], weight->dtype, model->compute, backward);
     }
     return memory;
 }

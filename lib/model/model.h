@@ -91,6 +91,7 @@ typedef struct ModelFamily {
     /* Fills `config` from config.json. A field that changes the mathematics and is not handled fails the reader, naming it. */
     void (*read_config)(ConfigReader *reader, ModelConfig *config);
     const PartNames *names;
+    const char *class_name;       /* of its classes in transformers: "Llama" of LlamaForCausalLM */
 } ModelFamily;
 const ModelFamily *family_find(const char *model_type); /* NULL when unknown */
 /* One decoder serves all families; a family file fills this from config.json. Names are Hugging Face's. */
@@ -98,6 +99,8 @@ struct ModelConfig {
     const char *model_type;
     const ModelFamily *family;
     const char *architecture;     /* "" when the file names none */
+    bool scores;                  /* ...ForSequenceClassification with one label: a reward model, which has no head over the vocabulary */
+    double initializer_range;     /* standard deviation of new weights */
     int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, max_position_embeddings;
     NormKind norm;
     double norm_eps;
@@ -147,7 +150,8 @@ typedef struct Model {
     Tensor *position_embed;       /* (max positions, C) or NULL */
     DecoderLayer *layers;
     Norm final_norm;
-    Tensor *head;                 /* (V, C); the same tensor as embed when tied */
+    Tensor *head;                 /* (V, C); the same tensor as embed when tied; NULL when there is a score */
+    Tensor *score;                /* (1, C): one number of each sequence, at its last token; NULL = none */
     Params params;
     Linear **linears;             /* all linear layers but the head, in order; n_linears */
     size_t n_linears;
@@ -164,14 +168,17 @@ typedef struct ModelOptions {
     DType compute;                /* f32 or bf16 (f64 on the reference device) */
     bool train_all;               /* full fine-tuning: every weight becomes a trained f32 copy */
     bool skip_nan_check;          /* weights are looked through for NaN and infinities unless set */
+    bool scores;                  /* a reward model: with `score` instead of the head over the vocabulary. A checkpoint without one gets a new one, drawn by `seed` with initializer_range */
+    uint64_t seed;
 } ModelOptions;
 /* Weights stay mapped as stored; norms and biases become f32 copies. ST_INPUT naming file and tensor: a weight that is missing, left over, of another shape than
- * config.json says, or holds a NaN or an infinity. */
+ * config.json says, or holds a NaN or an infinity; a reward model where a language model is wanted. */
 Status model_load(const char *dir, const ModelOptions *options, Model **model);
 void model_free(Model *model);
 /* A second model on the very same frozen weights, to carry another adapter: nothing is copied, its parameters are only what is attached to it. `model`, of which no weight may be trained or replaced
  * (model_can_twin), must outlive it. ST_RESOURCE. */
 Status model_twin(const Model *model, Model **twin);
+Status model_twin_scores(const Model *model, uint64_t seed, Model **twin); /* with a score, as ModelOptions.scores and seed make it */
 bool model_can_twin(const Model *model);
 
 /* Uniform noise on the embeddings of each segment: of at most alpha / sqrt(tokens of the segment x hidden_size), drawn by keys[segment]. alpha 0: none.
@@ -207,14 +214,17 @@ Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed);
  * is not handled (DoRA, embedding LoRA, ...: named), tensors left over. */
 Status adapter_load(Model *model, const char *dir, bool trained);
 Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config);
+/* What adapter_config.json names as its base, "" when it names none. */
+Status adapter_base(const char *dir, Arena *arena, const char **base);
 /* Writes adapter_config.json and adapter_model.safetensors as PEFT does. base: name_or_path of the base model. The folder appears whole. */
 Status adapter_save(const Model *model, const char *dir, const char *base);
 /* Writes the whole model (full fine-tuning) as a Hugging Face directory in `dtype`; config, tokenizer and template files are carried over. */
 Status model_save(const Model *model, const char *dir, DType dtype);
 /* Copies generation_config.json, tokenizer and template files. */
 Status model_copy_files(const char *from, const char *to);
-/* Writes config.json of `from` into `to` with another dtype, under the key (dtype or torch_dtype) that it has. untie: the head has weights of its own now. */
-Status model_copy_config(const char *from, const char *to, DType dtype, bool untie);
+/* Writes config.json of `from` into `to` with another dtype, under the key (dtype or torch_dtype) that it has. untie: the head has weights of its own now. class_name: the model became this
+ * family's ...ForSequenceClassification with one label; NULL = it stays what it is. A padding token that is an end token too is left out then: transformers would score the token before it. */
+Status model_copy_config(const char *from, const char *to, DType dtype, bool untie, const char *class_name);
 /* Random weights in the shape of a config, written as a HF directory: for benchmarks and the demo's start. scale: standard deviation of matrices, which are
  * drawn uniformly; norm weights are 1, biases 0. config_json: the text of config.json. */
 Status model_write_random(const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale);

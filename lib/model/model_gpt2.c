@@ -40,4 +40,4 @@ static const PartNames names = {
     .ignored = {"attn.bias", "attn.masked_bias"},
 };
 
-const ModelFamily family_gpt2 = {"gpt2", read_config, &names};
+const ModelFamily family_gpt2 = {"gpt2", read_config, &names, "GPT2"};

@@ -29,4 +29,4 @@ const PartNames llama_names = {
     .ignored = {"rotary_emb.inv_freq"},
 };
 
-const ModelFamily family_llama = {"llama", read_config, &llama_names};
+const ModelFamily family_llama = {"llama", read_config, &llama_names, "Llama"};

@@ -8,4 +8,4 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     for (int64_t i = 0; window > 0 && reader->status == ST_OK && i < config->num_hidden_layers; i++) config->layer_window[i] = window;
 }
 
-const ModelFamily family_mistral = {"mistral", read_config, &llama_names};
+const ModelFamily family_mistral = {"mistral", read_config, &llama_names, "Mistral"};

@@ -9,4 +9,4 @@ static void read_config(ConfigReader *reader, ModelConfig *config) {
     if (!json_object_get(reader->json, "head_dim")) config->head_dim = 128;
 }
 
-const ModelFamily family_qwen3 = {"qwen3", read_config, &llama_names};
+const ModelFamily family_qwen3 = {"qwen3", read_config, &llama_names, "Qwen3"};

@@ -4,8 +4,8 @@
 
 #include "lib/model/model.h"
 
-/* Layers, modules and linear layers of model->config, without tensors. */
-Status model_build(Model *model);
+/* Layers, modules and linear layers of model->config, without tensors. The last module is the head, or with `scores` the score instead of it. */
+Status model_build(Model *model, bool scores);
 /* ST_INPUT, with both shapes, unless the stored tensor is of a float dtype and this shape. */
 Status stored_check(const StoredTensor *stored, int n_dims, const int64_t *shape);
 /* A copy in `arena`, converted to `dtype`. */

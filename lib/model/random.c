@@ -27,7 +27,7 @@ static void write_constant(SafetensorsWriter *writer, DType dtype, int64_t count
 static Status write_weights(const Model *model, const char *path, DType dtype, uint64_t seed, double scale) {
     SafetensorsWriter *writer;
     TRY(safetensors_writer_new(path, &writer));
-    size_t n = model->n_modules - (model->config.tie_word_embeddings ? 1 : 0);
+    size_t n = model->n_modules - (model->config.tie_word_embeddings && !model->config.scores ? 1 : 0);
     for (size_t i = 0; i < n; i++) {
         const Module *module = &model->modules[i];
         Str name = {0};
@@ -53,7 +53,7 @@ static Status write_random(Model *model, const char *dir, const char *config_jso
     Status status = model_config_parse(json, "config.json", model->arena, &model->config);
     json_decref(json);
     TRY(status);
-    TRY(model_build(model));
+    TRY(model_build(model, model->config.scores));
     const char *config_path = path_join(model->arena, dir, "config.json"), *weights_path = path_join(model->arena, dir, "model.safetensors");
     if (!config_path || !weights_path) return ST_RESOURCE;
     TRY(dir_make(dir));

@@ -1,6 +1,7 @@
 /* Writing a Hugging Face directory: weights in one file or in shards, config.json with the new dtype, and the files beside them. */
 #include "lib/model/parts.h"
 
+#include <stdio.h>
 #include <string.h>
 
 static const size_t SHARD_BYTES = 5ull * 1000 * 1000 * 1000;
@@ -58,7 +59,21 @@ static void write_json(JsonWriter *w, const char *key, const json_t *value) {
 
 static const char *torch_name(DType dtype) { return dtype == DT_BF16 ? "bfloat16" : dtype == DT_F16 ? "float16" : dtype == DT_F64 ? "float64" : "float32"; }
 
-Status model_copy_config(const char *from, const char *to, DType dtype, bool untie) {
+/* What transformers' classes for one label have in their config. */
+static void become_classifier(json_t *json, const char *class_name) {
+    char name[64];
+    snprintf(name, sizeof name, "%sForSequenceClassification", class_name);
+    const json_t *pad = json_object_get(json, "pad_token_id"), *eos = json_object_get(json, "eos_token_id");
+    bool ends = pad && json_is_integer(pad) && json_equal(pad, eos);
+    for (size_t i = 0; pad && json_is_array(eos) && i < json_array_size(eos); i++) ends |= json_is_integer(pad) && json_equal(pad, json_array_get(eos, i)) != 0;
+    if (ends) json_object_set_new(json, "pad_token_id", json_null());
+    json_object_set_new(json, "architectures", json_pack("[s]", name));
+    json_object_set_new(json, "id2label", json_pack("{s:s}", "0", "LABEL_0"));
+    json_object_set_new(json, "label2id", json_pack("{s:i}", "LABEL_0", 0));
+    json_object_del(json, "num_labels");
+}
+
+Status model_copy_config(const char *from, const char *to, DType dtype, bool untie, const char *class_name) {
     Arena *arena = arena_new(0);
     if (!arena) return ST_RESOURCE;
     Status status = ST_OK;
@@ -73,6 +88,7 @@ Status model_copy_config(const char *from, const char *to, DType dtype, bool unt
     if (json_object_get(json, "dtype")) json_object_set_new(json, "dtype", json_string(torch_name(dtype)));
     if (json_object_get(json, "torch_dtype") || !json_object_get(json, "dtype")) json_object_set_new(json, "torch_dtype", json_string(torch_name(dtype)));
     if (untie) json_object_set_new(json, "tie_word_embeddings", json_false());
+    if (class_name) become_classifier(json, class_name);
     write_json(&writer, NULL, json);
     str_append_char(&writer.text, '\n');
     status = file_write_all(target, writer.text.data, writer.text.len);
@@ -150,7 +166,7 @@ static Status write_directory(const Model *model, const char *dir, DType dtype, 
     for (size_t s = 0; s < shards.n; s++) TRY(write_shard(&shards, s, path_join(arena, dir, shard_name(&shards, s, arena))));
     if (shards.n > 1) TRY(write_index(&shards, path_join(arena, dir, "model.safetensors.index.json"), arena));
     TRY(model_copy_files(model->dir, dir));
-    return model_copy_config(model->dir, dir, dtype, model->head != model->embed);
+    return model_copy_config(model->dir, dir, dtype, model->head && model->head != model->embed, model->score ? model->config.family->class_name : NULL);
 }
 
 Status dir_replace(const char *made, const char *dir, Arena *arena) {

@@ -3,10 +3,23 @@
 
 #include <string.h>
 
+/* A score is trained whole, as PEFT does for SEQ_CLS. */
+static Status save_score(Model *model, LoraConfig *lora) {
+    static const char *const name = "score";
+    if (!model->score || module_matches(name, lora->saved, lora->n_saved)) return ST_OK;
+    const char **saved = arena_alloc(model->arena, (lora->n_saved + 1) * sizeof *saved);
+    if (!saved) return ST_RESOURCE;
+    for (size_t i = 0; i < lora->n_saved; i++) saved[i] = lora->saved[i];
+    saved[lora->n_saved++] = name;
+    lora->saved = saved;
+    return ST_OK;
+}
+
 static Status start_adapter(const Recipe *recipe, Model *model) {
     static const char *const fixed[] = {"lora.rank", "lora.alpha", "lora.target_modules", "lora.modules_to_save", "lora.rank_pattern", "lora.alpha_pattern", "lora.use_rslora"};
     LoraConfig config;
     TRY(recipe_lora(recipe, &config));
+    TRY(save_score(model, &config));
     if (!recipe->model_adapter) return model_attach_lora(model, &config, (uint64_t)recipe->seed);
     TRY(adapter_load(model, recipe->model_adapter, true));
     for (size_t i = 0; i < COUNT_OF(fixed); i++)
@@ -52,8 +65,8 @@ static Status check_room(const Recipe *recipe) {
     return trainer_check_weights(recipe, count);
 }
 
-static Status load(const Recipe *recipe, Model **result) {
-    ModelOptions options = {.device = device_cpu(), .compute = recipe_compute(recipe), .train_all = !recipe->has_lora};
+static Status load(const Recipe *recipe, bool scores, Model **result) {
+    ModelOptions options = {.device = device_cpu(), .compute = recipe_compute(recipe), .train_all = !recipe->has_lora, .scores = scores, .seed = (uint64_t)recipe->seed};
     TRY(check_room(recipe));
     TRY(model_load(recipe->model_path, &options, result));
     Model *model = *result;
@@ -63,17 +76,21 @@ static Status load(const Recipe *recipe, Model **result) {
     return ST_OK;
 }
 
-Status trained_model_open(const Recipe *recipe, Model **model) {
+static Status open_model(const Recipe *recipe, bool scores, Model **model) {
     *model = NULL;
     if (!recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
     if (recipe->model_adapter && !recipe->has_lora)
         return status_hint(status_fail(ST_CONFIG, "'model.adapter' needs a 'lora' section"), "merge the adapter first to train every weight");
-    Status status = load(recipe, model);
+    Status status = load(recipe, scores, model);
     if (status == ST_OK || !*model) return status;
     model_free(*model);
     *model = NULL;
     return status;
 }
+
+Status trained_model_open(const Recipe *recipe, Model **model) { return open_model(recipe, false, model); }
+
+Status trained_model_open_scores(const Recipe *recipe, Model **model) { return open_model(recipe, true, model); }
 
 Status trained_model_twin(const Recipe *recipe, const Model *model, Model **twin) {
     TRY(model_twin(model, twin));

@@ -1,0 +1,41 @@
+/* A reward model in use: what `tune reward` made, or any adapter or model of transformers' ...ForSequenceClassification with one label.
+ *
+ *     Scorer *scorer;
+ *     TRY(scorer_open("runs/reward", &(ScorerOptions){.base = policy}, &scorer));
+ *     TRY(scorer_score(scorer, rows, n, scores));         // the score of each row's last token
+ *     scorer_close(scorer);
+ */
+#ifndef TUNE_SCORER_H
+#define TUNE_SCORER_H
+
+#include "data/data.h"
+
+/* A prompt and what answers it; both are borrowed, one of them may be empty. */
+typedef struct ScorerRow { const int32_t *prompt, *answer; size_t n_prompt, n_answer; } ScorerRow;
+typedef struct ScorerOptions {
+    const Model *base;       /* a model that is loaded already: when the adapter is one on the same directory, its weights are shared, and it must outlive the scorer. NULL = none */
+    const char *base_dir;    /* the adapter's base, instead of what adapter_config.json says; NULL = that */
+    const char *compute;     /* auto, f32 or bf16; NULL = the base's, or auto */
+} ScorerOptions;
+typedef struct Scorer {
+    Model *model;
+    const char *dir;         /* whose tokenizer and chat template it was trained with */
+    Tokenizer *tokenizer;    /* NULL: none */
+    Chat *chat;
+    bool shared;             /* the base's weights are used, not loaded again */
+    Tape *tape;
+    Arena *arena;
+    int32_t *ids, *rows;     /* of the pass in work */
+    Segment *segments;
+    size_t cap_tokens, cap_rows;
+} Scorer;
+/* dir: a run of tune reward, its adapter/ or model/, or such a directory of PEFT or transformers. ST_INPUT: no such directory, no score, a base that is not on this machine; ST_RESOURCE. */
+Status scorer_open(const char *dir, const ScorerOptions *options, Scorer **scorer);
+void scorer_close(Scorer *scorer); /* NULL is fine */
+/* The score of each row. Rows with the same prompt that follow each other share it; a row's score does not depend on the others. ST_INPUT: a row without tokens, or an id that the model does not know;
+ * ST_INTERRUPTED. */
+Status scorer_score(Scorer *scorer, const ScorerRow *rows, size_t n, double *scores);
+/* Whether ids mean the same to both. */
+bool tokenizers_agree(const Tokenizer *a, const Tokenizer *b);
+
+#endif
