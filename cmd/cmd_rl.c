@@ -5,6 +5,7 @@
 #include "cmd/pair_command.h"
 #include "rl/learn.h"
 #include "rl/preference.h"
+#include "rl/text_env.h"
 #include "rl/text_rl.h"
 
 static void show_plan(void *context, const Learner *learner) {
@@ -81,7 +82,8 @@ static void summarize(const Command *command, const Recipe *recipe, const LearnR
 static void show_text_plan(void *context, const TextRlPlan *plan) {
     const Recipe *recipe = context;
     show_line("algorithm: %s: %s", plan->algorithm->name, plan->algorithm->help);
-    show_line("prompts: %zu, the longest %lld tokens; %lld completions of each, %lld prompts a step", plan->prompts, (long long)plan->longest_prompt, (long long)recipe->rl_num_generations,
+    if (plan->env) show_line("environment: %s; groups of %lld episodes, %lld groups a step", plan->env, (long long)recipe->rl_num_generations, (long long)recipe->rl_prompts_per_step);
+    else show_line("prompts: %zu, the longest %lld tokens; %lld completions of each, %lld prompts a step", plan->prompts, (long long)plan->longest_prompt, (long long)recipe->rl_num_generations,
               (long long)recipe->rl_prompts_per_step);
     if (plan->eval_prompts) show_line("held-out prompts: %zu, answered greedily", plan->eval_prompts);
     if (plan->dropped) show_message("tune: warning: data.train: %lld prompts were longer than data.max_length and left out", (long long)plan->dropped);
@@ -173,7 +175,7 @@ static Status learn_environment(const RecipeCommand *job, const char *typed) {
 static Status learn(const RecipeCommand *job) {
     Str typed = {0};
     recipe_command_line(job, &typed);
-    Status status = job->recipe->rl_env ? learn_environment(job, str_text(&typed)) : learn_text(job, str_text(&typed));
+    Status status = job->recipe->rl_env && !text_env_is_meant(job->recipe->rl_env) ? learn_environment(job, str_text(&typed)) : learn_text(job, str_text(&typed));
     str_release(&typed);
     return status;
 }

@@ -31,12 +31,14 @@ static Entry pair_at(size_t i) {
 #define KEYS_OF_ALL "algorithm env train.log_every train.live train.save_every train.keep_checkpoints "
 
 static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma", environment_at};
-static const Kind texts = {
-    "on text",
-    KEYS_OF_ALL KEYS_OF_OPTIMIZER "train.epochs train.max_steps train.eval_every train.batch_tokens train.no_decay train.checkpointing num_generations prompts_per_step sampling_rounds num_iterations num_minibatches ent_coef "
-                                  "beta kl kl_in reference loss_aggregation mask_truncated missing_eos_penalty max_logprob_diff samples_every",
-    text_at,
-};
+
+#define KEYS_OF_TEXT \
+    KEYS_OF_ALL KEYS_OF_OPTIMIZER "train.epochs train.max_steps train.eval_every train.batch_tokens train.no_decay train.checkpointing " \
+    "num_generations prompts_per_step sampling_rounds num_iterations num_minibatches ent_coef " \
+    "beta kl kl_in reference loss_aggregation mask_truncated missing_eos_penalty max_logprob_diff samples_every"
+
+static const Kind texts = {"on text", KEYS_OF_TEXT, text_at};
+static const Kind text_environments = {"on environments of text", KEYS_OF_TEXT " gamma", text_at};
 static const Kind pairs = {"on pairs", KEYS_OF_ALL KEYS_OF_OPTIMIZER "beta train.*", pair_at};
 static const Kind *const kinds[] = {&environments, &texts, &pairs};
 
@@ -102,5 +104,5 @@ static Status check(const Recipe *recipe, const char *algorithm, const Kind *kin
 }
 
 Status environment_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, &environments); }
-Status text_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, &texts); }
+Status text_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, recipe->rl_env ? &text_environments : &texts); }
 Status pair_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, &pairs); }

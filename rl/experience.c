@@ -49,29 +49,34 @@ static Status reserve_groups(Experience *e, int64_t n_groups) {
     return ST_OK;
 }
 
-/* A sequence behind the last one; there is room for its group. */
-static Status add_sequence(Experience *e, const int32_t *ids, const double *sampled, const double *filtered, size_t n, const char *text, size_t text_len, bool ended) {
-    int64_t before = e->n_tokens, after = before + (int64_t)n;
+Status experience_open_group(Experience *e, const PromptRow *prompt) {
+    TRY(reserve_groups(e, e->n_groups + 1));
+    e->begin[e->n] = e->n_tokens;
+    e->prompts[e->n_groups++] = prompt;
+    return ST_OK;
+}
+
+Status experience_add(Experience *e, const Sequence *s) {
+    int64_t before = e->n_tokens, after = before + (int64_t)s->n;
     TRY(reserve_tokens(e, after));
-    memcpy(e->ids + before, ids, n * sizeof *ids);
-    memcpy(e->sampled + before, sampled, n * sizeof *sampled);
-    memcpy(e->filtered + before, filtered, n * sizeof *filtered);
+    memcpy(e->ids + before, s->ids, s->n * sizeof *s->ids);
+    memcpy(e->sampled + before, s->sampled, s->n * sizeof *s->sampled);
+    memcpy(e->filtered + before, s->filtered, s->n * sizeof *s->filtered);
     for (int64_t t = before; t < after; t++) {
-        e->trained[t] = true;
-        e->terminated[t] = ended && t == after - 1;
-        e->truncated[t] = !ended && t == after - 1;
+        e->trained[t] = !s->trained || s->trained[t - before];
+        e->terminated[t] = s->ended && t == after - 1;
+        e->truncated[t] = !s->ended && t == after - 1;
     }
     str_clear(&e->texts[e->n]);
-    str_append_n(&e->texts[e->n], text, text_len);
-    e->ended[e->n] = ended;
-    e->rewards[e->n++] = (double)NAN;
+    str_append_n(&e->texts[e->n], s->text.data, s->text.len);
+    e->ended[e->n] = s->ended;
+    e->rewards[e->n++] = s->reward;
     e->begin[e->n] = e->n_tokens = after;
     return ST_OK;
 }
 
-static Status take(void *context, const Completion *completion) {
-    const Str *text = &completion->text;
-    return add_sequence(context, completion->ids.data, completion->tempered, completion->filtered, completion->ids.n, str_text(text), text->len, completion->finish == FINISH_STOP);
+static Status take(void *context, const Completion *c) {
+    return experience_add(context, &(Sequence){.ids = c->ids.data, .sampled = c->tempered, .filtered = c->filtered, .n = c->ids.n, .text = {str_text(&c->text), c->text.len}, .ended = c->finish == FINISH_STOP, .reward = (double)NAN});
 }
 
 void experience_clear(Experience *e, int64_t group_size) {
@@ -96,16 +101,13 @@ Status experience_sample(const Model *model, const Tokenizer *tokenizer, const P
 
 static Status append_sequence(Experience *e, const Experience *from, int64_t i) {
     int64_t begin = from->begin[i];
-    TRY(add_sequence(e, from->ids + begin, from->sampled + begin, from->filtered + begin, (size_t)(from->begin[i + 1] - begin), str_text(&from->texts[i]), from->texts[i].len, from->ended[i]));
-    e->rewards[e->n - 1] = from->rewards[i];
-    return ST_OK;
+    return experience_add(e, &(Sequence){.ids = from->ids + begin, .sampled = from->sampled + begin, .filtered = from->filtered + begin, .trained = from->trained + begin, .n = (size_t)(from->begin[i + 1] - begin),
+                                         .text = {str_text(&from->texts[i]), from->texts[i].len}, .ended = from->ended[i], .reward = from->rewards[i]});
 }
 
 Status experience_append_members(Experience *e, const Experience *from, int64_t group, const int64_t *members) {
-    TRY(reserve_groups(e, e->n_groups + 1));
-    e->begin[e->n] = e->n_tokens;
+    TRY(experience_open_group(e, from->prompts[group]));
     for (int64_t k = 0; k < e->group_size; k++) TRY(append_sequence(e, from, group * from->group_size + (members ? members[k] : k)));
-    e->prompts[e->n_groups++] = from->prompts[group];
     return ST_OK;
 }
 

@@ -42,6 +42,18 @@ typedef struct Experience {
 Status experience_sample(const Model *model, const Tokenizer *tokenizer, const PromptRow *const *prompts, size_t n_prompts, uint64_t number, const GenerateConfig *config, Experience *experience);
 /* Empties it for groups of this size. */
 void experience_clear(Experience *experience, int64_t group_size);
+/* For who samples in another way: a group of this prompt (borrowed), whose sequences are to be added. ST_RESOURCE. */
+Status experience_open_group(Experience *experience, const PromptRow *prompt);
+typedef struct Sequence {
+    const int32_t *ids;
+    const double *sampled, *filtered;
+    const bool *trained;           /* NULL: all */
+    size_t n;
+    Slice text;
+    bool ended;
+    double reward;
+} Sequence;
+Status experience_add(Experience *experience, const Sequence *sequence);
 /* Puts group `group` of `from`, which has groups of the same size, behind what is there: what was sampled and what it earned. ST_RESOURCE. */
 Status experience_append(Experience *experience, const Experience *from, int64_t group);
 /* The same with some of its completions, as many as groups have here: `members`, counted within the group of `from`; NULL: the first ones. */

@@ -132,9 +132,16 @@ static void adapt_kl(TextRl *rl, Metrics *metrics) {
     rl->beta = kl_adapt(rl->beta, sum / (double)e->n, rl->recipe->rl_adaptive_kl, (double)e->n, (double)rl->recipe->rl_kl_horizon);
 }
 
+/* What the environment said is no deed of the policy, so no KL is counted for it. */
+static void forget_told(Experience *e) {
+    for (int64_t t = 0; t < e->n_tokens; t++)
+        if (!e->trained[t]) e->ref_logprobs[t] = e->old_logprobs[t];
+}
+
 static Status weigh(TextRl *rl, Metrics *metrics) {
     TRY(ask_reference(rl));
     TRY(ask_policy(rl));
+    if (rl->turns.env && rl->reference) forget_told(&rl->experience);
     take_off_kl(rl);
     if (rl->algorithm->paired) text_pairs_advantages(&rl->experience);
     else rl->algorithm->advantages(&(TextWeighing){rl->recipe, rl->scale, rl->value != NULL}, &rl->experience);
@@ -162,7 +169,8 @@ static void add(Sums *sums, const PolicyMetrics *m) {
 /* How far the trainer's numbers are from the sampler's, before anything was learned. */
 static Status compare(TextRl *rl, const double *logprobs, int64_t begin, int64_t end, Sums *sums) {
     const Experience *e = &rl->experience;
-    for (int64_t t = begin; t < end; t++) sums->diff = fmax(sums->diff, fabs(logprobs[t] - e->sampled[t]));
+    for (int64_t t = begin; t < end; t++)
+        if (e->trained[t]) sums->diff = fmax(sums->diff, fabs(logprobs[t] - e->sampled[t])); /* the others may not have been sampled */
     if (isnan(rl->recipe->rl_max_logprob_diff) || sums->diff <= rl->recipe->rl_max_logprob_diff) return ST_OK;
     status_fail(ST_NUMERIC, "the sampler's and the trainer's log-probabilities differ by %.3g, more than rl.max_logprob_diff %.3g", sums->diff, rl->recipe->rl_max_logprob_diff);
     return status_hint(ST_NUMERIC, "model.compute: f32 brings them together");

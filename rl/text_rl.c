@@ -48,7 +48,7 @@ static Status step(void *context, int64_t number, Metrics *metrics) {
     TRY(text_learn(rl, metrics));
     rl->place = place;
     rl->updates = (number + 1) * text_steps_per_rollout(rl); /* minibatches without a trained token take part in the count */
-    metric_set(metrics, "epoch", (double)place / (double)prompts_per_epoch(&rl->prompts));
+    if (!rl->turns.env) metric_set(metrics, "epoch", (double)place / (double)prompts_per_epoch(&rl->prompts));
     rl->last_reward = metric_get(metrics, "reward");
     if (number == 0) rl->first_reward = rl->last_reward;
     if (text_evaluate_due(rl, number + 1)) TRY(evaluate(rl, metrics));
@@ -143,7 +143,7 @@ static Status choose_algorithm(TextRl *rl) {
     if (r->generate_temperature <= 0 || r->generate_greedy) return status_hint(status_fail(ST_CONFIG, "a policy gradient samples, and generate asks for greedy answers"), "set generate.temperature above 0");
     if (r->has_lora && r->lora_dropout > 0)
         return status_hint(status_fail(ST_CONFIG, "'lora.dropout' would make the trainer's log-probabilities differ from the sampler's"), "leave it at 0 for rl");
-    if (!r->reward) return status_hint(status_fail(ST_CONFIG, "'reward' is missing"), "say what is good: reward: [{type: exact}]");
+    if (!r->reward && !r->rl_env) return status_hint(status_fail(ST_CONFIG, "'reward' is missing"), "say what is good: reward: [{type: exact}]");
     rl->sampling_rounds = r->rl_sampling_rounds > 0 ? r->rl_sampling_rounds : MAX(rl->algorithm->sampling_rounds, 1);
     if (rl->sampling_rounds > 1 && !rl->algorithm->compares) {
         status_fail(ST_CONFIG, "'rl.sampling_rounds' replaces groups whose rewards are all equal, and algorithm '%s' learns from these too", r->rl_algorithm);
@@ -179,7 +179,7 @@ Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
     const Recipe *r = rl->recipe;
     RewardOptions options = *rewards;
     options.max_new_tokens = r->generate_max_new_tokens;
-    TRY(rewards_open(r->reward, r->path, &options, &rl->rewards));
+    if (r->reward) TRY(rewards_open(r->reward, r->path, &options, &rl->rewards));
     TRY(tokenizer_load_if_any(r->model_path, &rl->tokenizer));
     if (rl->tokenizer) TRY(chat_open(r->model_path, r->model_chat_template, r->data_now, rl->tokenizer, &rl->chat));
     TRY(rewards_attach(rl->rewards, &(RewardPolicy){rl->model, rl->tokenizer, rl->chat}));
@@ -188,13 +188,34 @@ Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
     return rl->rows ? ST_OK : ST_RESOURCE;
 }
 
+/* Episodes with an environment instead of prompts. */
+static Status open_turns(TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    if (!rl->tokenizer) return status_fail(ST_INPUT, "an environment of texts needs a tokenizer, and the model directory has none");
+    if (r->data_train || r->data_eval || r->eval_data || r->data_eval_split > 0)
+        return status_hint(status_fail(ST_CONFIG, "'data.train' and 'rl.env' both say what is asked"), "leave out the data of a run on an environment, or rl.env");
+    if (r->train_max_steps < 1) return status_hint(status_fail(ST_CONFIG, "'train.max_steps' is missing: an environment has no epochs"), "say how many steps the run has");
+    if (rl->algorithm->values == VALUES_NEEDED || r->rl_value_model) {
+        status_fail(ST_CONFIG, "values of tokens are not learned over several turns, which 'rl.env' has");
+        return status_hint(ST_CONFIG, "take an algorithm that compares episodes, such as grpo, rloo or reinforce++, without rl.value_model");
+    }
+    TRY(text_env_open(r->rl_env, r->rl_prompts_per_step * r->rl_num_generations, &rl->turns.env));
+    rl->turns.recipe = r;
+    rl->turns.gamma = rl->algorithm->token_rewards ? 1 : r->rl_gamma; /* else it would count twice */
+    rl->turns.model = rl->model;
+    rl->turns.tokenizer = rl->tokenizer;
+    rl->turns.chat = rl->chat;
+    return ST_OK;
+}
+
 static Status open_parts(TextRl *rl) {
     const Recipe *r = rl->recipe;
     TRY(choose_algorithm(rl));
     if (rl->algorithm->paired) TRY(text_pairs_open(rl));
     TRY(trained_model_open(r, &rl->model));
     TRY(text_open_policy(rl, &rl->config->rewards));
-    TRY(open_prompts(rl));
+    if (r->rl_env) TRY(open_turns(rl));
+    else TRY(open_prompts(rl));
     TRY(check_lengths(rl));
     rl->beta = r->rl_beta;
     TRY(open_values(rl));
@@ -263,7 +284,7 @@ static Status begin(TextRl *rl, TextRlResult *result) {
     if (finished) return already_finished(rl->run, result);
     if (config->on_plan) {
         const Params *params = &rl->model->params;
-        TextRlPlan plan = {rl->algorithm, rl->prompts.n, rewards_count(rl->rewards), rl->prompts.longest, rl->total_steps, params_count(params, false), params_count(params, true), rl->prompts.dropped, rl->prompts.cut, rl->eval.n, rl->model->compute};
+        TextRlPlan plan = {rl->algorithm, rl->prompts.n, rl->rewards ? rewards_count(rl->rewards) : 0, rl->prompts.longest, rl->total_steps, params_count(params, false), params_count(params, true), rl->prompts.dropped, rl->prompts.cut, rl->eval.n, rl->model->compute, rl->turns.env ? text_env_id(rl->turns.env) : NULL};
         config->on_plan(config->context, &plan);
     }
     if (config->dry_run) return ST_OK;
@@ -296,6 +317,8 @@ void text_release(TextRl *rl) {
     reference_free(rl->reference);
     text_value_free(rl->value);
     rewards_close(rl->rewards);
+    text_env_close(rl->turns.env);
+    turns_release(&rl->turns);
     prompts_free(&rl->eval);
     prompts_free(&rl->prompts);
     chat_close(rl->chat);

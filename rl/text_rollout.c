@@ -78,12 +78,15 @@ Status text_judge(TextRl *rl, Experience *e, RolloutSums *sums) {
             .columns = prompt->json,
         };
     }
-    const RewardScores *scores;
-    TRY(rewards_score(rl->rewards, rl->rows, (size_t)e->n, &scores));
-    for (int64_t i = 0; i < e->n; i++) e->rewards[i] = scores->sums[i] - (e->ended[i] ? 0 : rl->recipe->rl_missing_eos_penalty);
+    const RewardScores *scores = NULL;
+    if (rl->rewards) TRY(rewards_score(rl->rewards, rl->rows, (size_t)e->n, &scores));
+    for (int64_t i = 0; i < e->n; i++) {
+        double earned = rl->turns.env ? e->rewards[i] : 0; /* in the environment */
+        e->rewards[i] = earned + (scores ? scores->sums[i] : 0) - (e->ended[i] ? 0 : rl->recipe->rl_missing_eos_penalty);
+    }
     add_round(sums, e);
     TRY(text_correlations_add(rl, e, scores, &sums->correlations));
-    return add_columns(rl, scores, sums);
+    return scores ? add_columns(rl, scores, sums) : ST_OK;
 }
 
 /* ---- metrics ---- */
@@ -100,6 +103,7 @@ static void describe(const TextRl *rl, Metrics *metrics) {
     metric_set(metrics, "eos_fraction", sums->ended / n);
     text_correlations_tell(rl, &sums->correlations, metrics);
     metric_count(metrics, "tokens", (int64_t)sums->tokens);
+    if (rl->turns.env) metric_set(metrics, "turns", rl->turns.played / n);
     if (rl->sampling_rounds == 1) return;
     metric_count(metrics, "sampling_rounds", sums->rounds);
     metric_count(metrics, "groups_sampled", sums->groups);
@@ -110,6 +114,11 @@ static void describe(const TextRl *rl, Metrics *metrics) {
 
 /* Samples and judges `n` prompts from *place on. `asked` of them were asked in this step before: what a completion is follows from the step and its prompt's number in it alone. */
 static Status one_round(TextRl *rl, const GenerateConfig *config, int64_t n, int64_t asked, int64_t *place) {
+    if (rl->turns.env) {
+        *place += n;
+        TRY(turns_sample(&rl->turns, n, (uint64_t)asked, config, &rl->round));
+        return text_judge(rl, &rl->round, &rl->sampled);
+    }
     for (int64_t i = 0; i < n; i++) rl->asked[i] = prompts_at(&rl->prompts, rl->recipe, (*place)++);
     TRY(experience_sample(rl->model, rl->tokenizer, rl->asked, (size_t)n, (uint64_t)asked, config, &rl->round));
     return text_judge(rl, &rl->round, &rl->sampled);
@@ -120,6 +129,7 @@ Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics)
     Experience *e = &rl->experience, *round = &rl->round;
     int64_t wanted = rl->recipe->rl_prompts_per_step;
     rl->sampled = (RolloutSums){0};
+    if (rl->turns.env) TRY(turns_begin(&rl->turns, (size_t)(wanted * rl->sampling_rounds)));
     experience_clear(e, rl->algorithm->paired ? 2 : config.n);
     while (e->n_groups < wanted && rl->sampled.rounds < rl->sampling_rounds) {
         bool last = rl->sampled.rounds + 1 == rl->sampling_rounds;
@@ -131,7 +141,7 @@ Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics)
         }
     }
     for (int64_t i = 0; rl->recipe->rl_mask_truncated && i < e->n; i++)
-        for (int64_t t = e->begin[i]; t < e->begin[i + 1]; t++) e->trained[t] = e->ended[i];
+        for (int64_t t = e->begin[i]; t < e->begin[i + 1]; t++) e->trained[t] &= e->ended[i];
     describe(rl, metrics);
     return ST_OK;
 }

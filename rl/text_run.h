@@ -9,6 +9,7 @@
 #include "rl/text_pass.h"
 #include "rl/text_rl.h"
 #include "rl/text_value.h"
+#include "rl/turns.h"
 
 enum { REWARD_COLUMNS = 24 }; /* of metrics, at most */
 
@@ -39,7 +40,8 @@ typedef struct TextRl {
     Tokenizer *tokenizer;      /* NULL: prompts are ids, and rewards see no text */
     Chat *chat;
     PromptSet prompts, eval;   /* eval: held out, may be empty */
-    RewardSet *rewards;
+    Turns turns;               /* its env NULL: prompts are rows of data.train, and a completion ends the episode */
+    RewardSet *rewards;        /* NULL: the environment's alone */
     const char **reward_names; /* of their columns in metrics, where there are several; NULL before the first step */
     const char **eval_names;   /* the same of held-out prompts */
     const char *pair_names[CORRELATED_PARTS][CORRELATED_PARTS]; /* of the metrics of two rewards; NULL before the first step, and where there are fewer */
