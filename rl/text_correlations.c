@@ -7,6 +7,7 @@ enum { LENGTH, REWARD, PARTS };
 
 /* Parts by their weight's sign, so that all numbers pull upward. The rewards of the recipe come first among the columns, and alone have a weight. */
 static int count_parts(const RewardScores *scores) {
+    if (!scores) return 0; /* an environment alone */
     int n = 0;
     while (n < CORRELATED_PARTS && (size_t)n < scores->n_columns && scores->columns[n].weight != 0) n++;
     return n > 1 ? n : 0;

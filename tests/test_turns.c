@@ -1,0 +1,416 @@
+/* Episodes of several turns: which tokens are trained and what they were sampled from, rewards, ends, templates, resume, learning, and programs that misbehave. The program is this test itself, called with --play
+ * and how it behaves. */
+#include "data/conversation.h"
+#include "lib/train/trained_model.h"
+#include "rl/text_rl.h"
+#include "rl/turns.h"
+#include "tests/check.h"
+
+#include <math.h>
+#include <omp.h>
+#include <signal.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <unistd.h>
+
+/* ---- the other side: asks for the reverse of a word, three times ---- */
+
+enum { COPIES = 64, LONGEST = 3 };
+typedef struct Play { const char *how, *file; int copies, turns[COPIES]; long long seeds[COPIES]; } Play;
+
+static bool is(const Play *play, const char *how) { return strcmp(play->how, how) == 0; }
+
+static void say_observation(const Play *play, int copy) {
+    static const char *const words[] = {"'no'", "'pirate'", "'at'", "'lip'"};
+    const char *word = words[(play->seeds[copy] + play->turns[copy] + (is(play, "moody") ? copy : 0)) % 4];
+    if (is(play, "messages")) printf("%s{\"role\": \"%s\", \"content\": \"< %s =\"}%s", play->turns[copy] ? "" : "[{\"role\": \"system\", \"content\": \"be short\"}, ", play->turns[copy] % 2 ? "tool" : "user", word, play->turns[copy] ? "" : "]");
+    else printf("\"%s< %s =\"", play->turns[copy] ? "\\n" : "", word);
+}
+
+static void say_reset(Play *play, const json_t *pairs) {
+    size_t i;
+    json_t *pair;
+    printf("{\"observations\": [");
+    json_array_foreach(pairs, i, pair) {
+        int copy = (int)json_integer_value(json_array_get(pair, 0));
+        play->turns[copy] = 0;
+        play->seeds[copy] = json_integer_value(json_array_get(pair, 1));
+        if (i) printf(", ");
+        say_observation(play, copy);
+    }
+    printf("]}\n");
+}
+
+/* Rewards: 'o' in the action; "counts": 1, 10, 100. Odd seeds last one turn less. */
+static void say_step(Play *play, const json_t *actions) {
+    static const int powers[] = {1, 10, 100};
+    printf("{\"observations\": [");
+    for (int c = 0; c < play->copies; c++) {
+        bool rests = json_is_null(json_array_get(actions, (size_t)c));
+        if (c) printf(", ");
+        play->turns[c] += !rests;
+        if (rests || play->turns[c] >= LONGEST) printf("null");
+        else say_observation(play, c);
+    }
+    printf("], \"rewards\": [");
+    for (int c = 0; c < play->copies; c++) {
+        const char *said = json_string_value(json_array_get(actions, (size_t)c));
+        printf("%s%d", c ? ", " : "", !said ? 0 : is(play, "counts") ? powers[play->turns[c] - 1] : strchr(said, 'o') != NULL);
+    }
+    for (int flag = 0; flag < 2; flag++) {
+        printf("], \"%s\": [", flag ? "truncated" : "terminated");
+        for (int c = 0; c < play->copies; c++) printf("%s%s", c ? ", " : "", !flag && !is(play, "endless") && play->turns[c] >= LONGEST - (int)(play->seeds[c] % 2) ? "true" : "false");
+    }
+    printf("]}\n");
+}
+
+/* What it does instead of a second step. */
+static bool misbehaves(const Play *play) {
+    static const struct { const char *how, *answer; } wrong[] = {
+        {"chats", "step done!"},
+        {"short", "{\"observations\": [\"a\"], \"rewards\": [0], \"terminated\": [false], \"truncated\": [false]}"},
+        {"numbers", "{\"observations\": [1, 2], \"rewards\": [0, 0], \"terminated\": [false, false], \"truncated\": [false, false]}"},
+        {"rewardless", "{\"observations\": [\"a\", \"b\"], \"rewards\": [0, null], \"terminated\": [false, false], \"truncated\": [false, false]}"},
+        {"flags", "{\"observations\": [\"a\", \"b\"], \"rewards\": [0, 0], \"terminated\": [0, 0], \"truncated\": [false, false]}"},
+        {"error", "{\"error\": \"no more words\"}"},
+    };
+    if (play->turns[0] < 1) return false;
+    if (is(play, "dies") || (is(play, "dies once") && !file_exists(play->file))) {
+        check_ok(file_write_all(play->file, "", 0));
+        fprintf(stderr, "out of words\n");
+        exit(7);
+    }
+    if (is(play, "hangs")) sleep(100);
+    for (size_t i = 0; i < COUNT_OF(wrong); i++)
+        if (is(play, wrong[i].how)) {
+            printf("%s\n", wrong[i].answer);
+            return true;
+        }
+    return false;
+}
+
+static int play(const char *how, const char *file) {
+    Play play = {.how = how, .file = file};
+    static char line[1 << 16];
+    while (fgets(line, sizeof line, stdin)) {
+        json_t *request = json_loads(line, JSON_ALLOW_NUL, NULL), *part; /* policies say anything */
+        ASSERT(request, "no JSON: %s", line);
+        if ((part = json_object_get(request, "open"))) {
+            play.copies = (int)json_integer_value(json_object_get(part, "copies"));
+            ASSERT(play.copies <= COPIES, "%d copies", play.copies);
+            printf(is(&play, "cart") ? "{\"action\": {\"n\": 2}, \"observation\": {\"n\": 4}}\n" : "{\"id\": \"Words\", \"action\": \"text\", \"observation\": \"text\"}\n");
+        }
+        if ((part = json_object_get(request, "reset"))) say_reset(&play, part);
+        if ((part = json_object_get(request, "step")) && !misbehaves(&play)) say_step(&play, part);
+        bool closes = json_object_get(request, "close");
+        json_decref(request);
+        fflush(stdout);
+        if (closes) return 0;
+    }
+    return 0;
+}
+
+/* ---- this side ---- */
+
+static const char *self;
+static char folder[256];
+static int warnings;
+
+static void on_message(void *context, LogLevel level, const char *text) {
+    (void)context, (void)text;
+    warnings += level == LOG_WARNING;
+}
+
+static int before(void **state) {
+    (void)state;
+    temp_dir_make(folder, sizeof folder);
+    warnings = 0;
+    return 0;
+}
+
+static int after(void **state) {
+    (void)state;
+    temp_dir_remove(folder);
+    return 0;
+}
+
+/* Settings, one a line, behind those that all runs have. */
+static Recipe *recipe_of(const char *name, const char *how, const char *lines) {
+    const char *settings[40];
+    size_t n = 0;
+    Str text = {0};
+    Recipe *recipe;
+    str_printf(&text, "model.path=recipes/demo/model\nmodel.compute=f32\nlora.rank=4\noutput=%s/%s\nrl.env={command: [%s, --play, '%s', %s], text: true, timeout: 20}\nrl.prompts_per_step=2\nrl.num_generations=3\n"
+                      "generate.max_new_tokens=8\ngenerate.temperature=2\ntrain.learning_rate=0.003\ntrain.max_steps=4\nrl.samples_every=1\n%s", folder, name, self, how, temp_file(folder, "mark"), lines);
+    for (char *line = strtok(text.data, "\n"); line && n < COUNT_OF(settings); line = strtok(NULL, "\n")) settings[n++] = line;
+    check_ok(recipe_read(NULL, settings, n, &recipe));
+    str_release(&text);
+    return recipe;
+}
+
+/* One call of turns_sample, with all that it needs. */
+typedef struct Table { Recipe *recipe; Model *model; Tokenizer *tokenizer; Chat *chat; Turns turns; Experience experience; GenerateConfig config; } Table;
+
+static Status sit_down(Table *table, const char *how, const char *lines, const char *template) {
+    *table = (Table){.recipe = recipe_of("table", how, lines)};
+    const Recipe *r = table->recipe;
+    check_ok(trained_model_open(r, &table->model));
+    check_ok(tokenizer_load(r->model_path, &table->tokenizer));
+    check_ok(chat_open(r->model_path, template, NULL, table->tokenizer, &table->chat));
+    table->config = (GenerateConfig){.sample = {.temperature = r->generate_temperature, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = r->generate_max_new_tokens, .n = r->rl_num_generations, .seed = 5};
+    table->turns = (Turns){.recipe = r, .model = table->model, .tokenizer = table->tokenizer, .chat = table->chat, .gamma = r->rl_gamma};
+    TRY(text_env_open(r->rl_env, r->rl_prompts_per_step * r->rl_num_generations, &table->turns.env));
+    TRY(turns_begin(&table->turns, (size_t)r->rl_prompts_per_step));
+    return turns_sample(&table->turns, r->rl_prompts_per_step, 0, &table->config, &table->experience);
+}
+
+static void stand_up(Table *table) {
+    experience_release(&table->experience);
+    text_env_close(table->turns.env);
+    turns_release(&table->turns);
+    chat_close(table->chat);
+    tokenizer_free(table->tokenizer);
+    model_free(table->model);
+    recipe_free(table->recipe);
+}
+
+/* Rows as they stand, scored by themselves: what is trained has the log-probabilities that it was sampled with. 2e-5: logits at temperature 2, other batches. */
+static void check_sampled(const Table *table) {
+    const Experience *e = &table->experience;
+    for (int64_t i = 0; i < e->n; i++) {
+        const Ids *prompt = &e->prompts[i / e->group_size]->ids;
+        size_t length = (size_t)(e->begin[i + 1] - e->begin[i]), n = prompt->n + length, spoken = 0;
+        int32_t *ids = malloc(n * sizeof *ids);
+        double *logprobs = malloc(n * sizeof *logprobs);
+        assert_true(ids && logprobs);
+        memcpy(ids, prompt->data, prompt->n * sizeof *ids);
+        memcpy(ids + prompt->n, e->ids + e->begin[i], length * sizeof *ids);
+        check_ok(score_rows(table->model, &(ScoreRow){ids, n, logprobs}, 1, NULL, NULL));
+        for (size_t t = 0; t < length; t++) {
+            if (!e->trained[e->begin[i] + (int64_t)t]) continue;
+            check_close(e->sampled[e->begin[i] + (int64_t)t], logprobs[prompt->n + t], 2e-5);
+            spoken++;
+        }
+        assert_true(spoken > 0 && e->trained[e->begin[i]] && e->trained[e->begin[i + 1] - 1]); /* it begins and ends with what the policy said */
+        free(ids);
+        free(logprobs);
+    }
+}
+
+static void turns_are_played(void **state) {
+    (void)state;
+    Table table;
+    check_ok(sit_down(&table, "counts", "rl.gamma=0.5\ngenerate.temperature=1\nrl.prompts_per_step=4", NULL));
+    const Experience *e = &table.experience;
+    assert_int_equal(e->n, 12);
+    check_sampled(&table);
+    bool two = false, three = false;
+    for (int64_t i = 0; i < e->n; i++) {
+        int64_t told = 0;
+        Str heard = {0};
+        for (int64_t t = e->begin[i]; t < e->begin[i + 1]; t++) {
+            told += !e->trained[t] && (t == e->begin[i] || e->trained[t - 1]);
+            if (!e->trained[t]) check_ok(tokenizer_decode(table.tokenizer, &e->ids[t], 1, false, &heard));
+        }
+        assert_true(told == 1 || told == 2); /* observations behind the first */
+        assert_true(strncmp(str_text(&heard), "\n< '", 4) == 0);
+        two |= told == 1, three |= told == 2;
+        check_close(e->rewards[i], told == 1 ? 1 + 10 * 0.5 : 1 + 10 * 0.5 + 100 * 0.25, 0);
+        assert_true(e->ended[i] && e->terminated[e->begin[i + 1] - 1]);
+        str_release(&heard);
+    }
+    assert_true(two && three);
+    stand_up(&table);
+}
+
+/* By the number of turns, and by the tokens of an episode. */
+static void limits_truncate(void **state) {
+    (void)state;
+    Table table;
+    check_ok(sit_down(&table, "endless", "generate.max_new_tokens=4\ndata.max_length=34", NULL));
+    for (int64_t i = 0; i < table.experience.n; i++) {
+        int64_t n = (int64_t)table.experience.prompts[i / 3]->ids.n + table.experience.begin[i + 1] - table.experience.begin[i];
+        assert_true(n <= 34 && !table.experience.ended[i] && table.experience.truncated[table.experience.begin[i + 1] - 1]);
+    }
+    stand_up(&table);
+    check_status(sit_down(&table, "endless", "data.max_length=12", NULL), ST_INPUT);
+    check_text("begins with");
+    check_text("more than data.max_length 12");
+    stand_up(&table);
+}
+
+/* Prompt and what follows are the text that the template makes of the whole conversation. */
+static void templates_are_kept(void **state) {
+    (void)state;
+    Table table;
+    check_ok(sit_down(&table, "messages", "generate.max_new_tokens=5\ngenerate.temperature=1\nrl.prompts_per_step=1\nrl.num_generations=2\ndata.system=unused", "chatml"));
+    const Experience *e = &table.experience;
+    check_sampled(&table);
+    const char *prompt = json_string_value(json_object_get(e->prompts[0]->json, "prompt"));
+    assert_true(strstr(prompt, "<|im_start|>system\nbe short<|im_end|>\n<|im_start|>user\n< '") != NULL && !strstr(prompt, "unused"));
+    assert_string_equal(prompt + strlen(prompt) - strlen("<|im_start|>assistant\n"), "<|im_start|>assistant\n");
+    const char *between = strstr(str_text(&e->texts[0]), "<|im_end|>\n<|im_start|>tool\n< '");
+    if (!between) between = strstr(str_text(&e->texts[0]), "\n<|im_start|>tool\n< '");
+    assert_non_null(between);
+    assert_non_null(strstr(between, "' =<|im_end|>\n<|im_start|>assistant\n"));
+    stand_up(&table);
+}
+
+static void run(const Recipe *recipe, bool resume, void (*on_progress)(void *, const TextRlProgress *), Status wanted) {
+    TextRlResult result;
+    Status status = text_rl_run(&(TextRlConfig){.recipe = recipe, .resume = resume, .on_progress = on_progress}, &result);
+    interrupt_clear();
+    check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, wanted);
+}
+
+static void interrupt_in_the_middle(void *context, const TextRlProgress *progress) {
+    (void)context;
+    if (progress->step == 2) interrupt_request();
+}
+
+static void read_run(const char *name, const char *file, Str *text) {
+    char path[400];
+    snprintf(path, sizeof path, "%s/%s/%s", folder, name, file);
+    check_ok(file_read(path, 1 << 24, text));
+}
+
+static size_t read_metric(const char *name, const char *key, double *values, size_t cap) {
+    Str text = {0};
+    size_t n = 0;
+    read_run(name, "metrics.jsonl", &text);
+    for (char *line = text.data, *next; n < cap && (next = strchr(line, '\n')); line = next + 1) {
+        json_t *json;
+        check_ok(json_read_text(line, (size_t)(next - line), "metrics.jsonl", &json));
+        assert_true(json_is_number(json_object_get(json, key)));
+        values[n++] = json_number_value(json_object_get(json, key));
+        json_decref(json);
+    }
+    str_release(&text);
+    return n;
+}
+
+static void check_same_file(const char *a, const char *b, const char *file) {
+    Str got = {0}, want = {0};
+    read_run(a, file, &got);
+    read_run(b, file, &want);
+    if (got.len != want.len || memcmp(got.data, want.data, got.len) != 0) fail_msg("%s of %s differs from that of %s", file, a, b);
+    str_release(&got);
+    str_release(&want);
+}
+
+/* Also whatever the threads; the sampler's numbers are the trainer's. */
+static void algorithms_resume_to_the_same_bytes(void **state) {
+    (void)state;
+    static const char *const algorithms[] = {"grpo", "rloo", "reinforce++", "online_dpo", "dapo"};
+    int threads = omp_get_max_threads();
+    for (size_t i = 0; i < COUNT_OF(algorithms); i++) {
+        char lines[200], names[3][40];
+        double diffs[4], turns[4];
+        Recipe *recipes[3];
+        snprintf(lines, sizeof lines, "rl.algorithm=%s\nrl.num_iterations=2\nrl.num_minibatches=2\nrl.beta=0.05\nrl.kl_in=%s", algorithms[i], i % 2 ? "reward" : "loss");
+        for (int k = 0; k < 3; k++) {
+            snprintf(names[k], sizeof names[k], "%zu-%d", i, k);
+            recipes[k] = recipe_of(names[k], "plays", lines);
+        }
+        run(recipes[0], false, NULL, ST_OK);
+        run(recipes[1], false, interrupt_in_the_middle, ST_INTERRUPTED);
+        run(recipes[1], true, NULL, ST_OK);
+        omp_set_num_threads(threads > 1 ? 1 : 2);
+        run(recipes[2], false, NULL, ST_OK);
+        omp_set_num_threads(threads);
+        for (int k = 0; k < 3; k++) {
+            if (k > 0) check_same_file(names[k], names[0], "adapter/adapter_model.safetensors");
+            if (k > 0) check_same_file(names[k], names[0], "samples.jsonl");
+            recipe_free(recipes[k]);
+        }
+        assert_int_equal(read_metric(names[0], "sampler_logprob_diff", diffs, 4), 4);
+        assert_int_equal(read_metric(names[0], "turns", turns, 4), 4);
+        for (int s = 0; s < 4; s++) assert_true(diffs[s] <= 1e-5 && turns[s] >= 2 && turns[s] <= 3);
+    }
+}
+
+static void rewards_are_learned(void **state) {
+    (void)state;
+    double rewards[50], before_training = 0, after_training = 0;
+    Recipe *recipe = recipe_of("learns", "plays", "rl.algorithm=grpo\ntrain.max_steps=50\nrl.prompts_per_step=4\nrl.num_generations=8\ngenerate.temperature=3");
+    run(recipe, false, NULL, ST_OK);
+    assert_int_equal(read_metric("learns", "reward", rewards, 50), 50);
+    for (int i = 0; i < 10; i++) before_training += rewards[i] / 10, after_training += rewards[40 + i] / 10;
+    if (!(after_training > before_training + 0.4)) fail_msg("mean return %g of the first ten steps, %g of the last", before_training, after_training);
+    recipe_free(recipe);
+}
+
+/* A crash costs the running episodes; one after the other, the run. */
+static void crashes(void **state) {
+    (void)state;
+    Table table;
+    check_ok(sit_down(&table, "dies once", "", NULL));
+    assert_int_equal(warnings, 1);
+    for (int64_t i = 0; i < table.experience.n; i++) assert_true(!table.experience.ended[i]);
+    stand_up(&table);
+    Recipe *recipe = recipe_of("dies", "dies", "train.max_steps=20");
+    run(recipe, false, NULL, ST_RESOURCE);
+    check_text("'Words' failed 6 times in a row");
+    check_text("exit code 7");
+    recipe_free(recipe);
+}
+
+static void a_hang_is_noticed(void **state) {
+    (void)state;
+    Table table;
+    char lines[300];
+    snprintf(lines, sizeof lines, "rl.env={command: [%s, --play, hangs, x], text: true, timeout: 0.3}", self);
+    check_ok(sit_down(&table, "hangs", lines, NULL));
+    assert_int_equal(warnings, 1);
+    stand_up(&table);
+}
+
+static void wrong_answers_are_shown(void **state) {
+    (void)state;
+    static const struct { const char *how, *message; } faults[] = {
+        {"chats", "no JSON object: 'step done!'"},       {"short", "'observations' is no list of 2"},
+        {"numbers", "copy 0: its observation is no text"}, {"rewardless", "copy 1: its reward is no number"},
+        {"flags", "'terminated' and 'truncated' are not true or false"}, {"error", "reports: no more words"},
+        {"moody", "begins the same seed with different observations"}, {"cart", "its actions and observations are no texts"},
+    };
+    for (size_t i = 0; i < COUNT_OF(faults); i++) {
+        Table table;
+        check_status(sit_down(&table, faults[i].how, "rl.prompts_per_step=1\nrl.num_generations=2", NULL), ST_INPUT);
+        check_text(faults[i].message);
+        stand_up(&table);
+    }
+}
+
+static void wrong_recipes(void **state) {
+    (void)state;
+    static const struct { const char *lines, *message; } faults[] = {
+        {"rl.env={command: [], text: true}", "no 'command' that is a list of words"},
+        {"rl.env={command: [cat], text: true, max_turn: 3}", "unknown key 'max_turn'"},
+        {"rl.env={command: [cat], text: true, max_turns: 0}", "'max_turns' that is no whole number from 1"},
+        {"rl.env={command: [cat], text: true, timeout: soon}", "'timeout' that is no number of seconds"},
+        {"data.train=rows.jsonl", "both say what is asked"},
+        {"train.max_steps=null", "'train.max_steps' is missing"},
+        {"rl.algorithm=ppo", "values of tokens are not learned over several turns"},
+    };
+    for (size_t i = 0; i < COUNT_OF(faults); i++) {
+        TextRlResult result;
+        Recipe *recipe = recipe_of("fault", "plays", faults[i].lines);
+        check_status(text_rl_run(&(TextRlConfig){.recipe = recipe}, &result), ST_CONFIG);
+        check_text(faults[i].message);
+        recipe_free(recipe);
+    }
+}
+
+int main(int argc, char **argv) {
+    if (argc > 2 && strcmp(argv[1], "--play") == 0) return play(argv[2], argc > 3 ? argv[3] : "");
+    self = argv[0];
+    signal(SIGPIPE, SIG_IGN);
+    log_set_sink(on_message, NULL, LOG_WARNING);
+#define TEST(name) cmocka_unit_test_setup_teardown(name, before, after)
+    const struct CMUnitTest tests[] = {
+        TEST(turns_are_played), TEST(limits_truncate), TEST(templates_are_kept), TEST(algorithms_resume_to_the_same_bytes), TEST(rewards_are_learned), TEST(crashes),
+        TEST(a_hang_is_noticed), TEST(wrong_answers_are_shown), TEST(wrong_recipes),
+    };
+    return cmocka_run_group_tests(tests, NULL, NULL);
+}
