@@ -99,8 +99,7 @@ static Status open_filters(FilterJob *job) {
 static Status quality_of(const FilterJob *job, const FilterRow *row, const FilterVerdict *verdict, double *quality) {
     *quality = 1;
     if (!job->quality) return ST_OK;
-    const json_t *own = json_object_get(row->json, job->quality), *score = json_object_get(json_object_get(row->json, "scores"), job->quality);
-    *quality = json_is_number(own) ? json_number_value(own) : json_is_number(score) ? json_number_value(score) : (double)NAN;
+    *quality = row_number(row->json, job->quality);
     for (size_t i = 0; isnan(*quality) && filters_at(job->filters, i); i++)
         if (strcmp(filters_at(job->filters, i)->name, job->quality) == 0) *quality = verdict->scores[i];
     if (*quality >= 0) return ST_OK;

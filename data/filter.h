@@ -28,10 +28,11 @@ typedef struct FilterRow {
     const json_t *json;      /* the whole row, for the ledger and for filters with a model; borrowed */
     double judge, reward;    /* numbers that the row brings; NaN: none */
 } FilterRow;
-/* Fills `row` (with judge and reward from columns `judge` and `reward`, or from `scores`) from any format with texts: messages, sharegpt, alpaca (also with `instances`, as self-instruct's seeds have it), prompt_completion, prompt, preference (the chosen answer), kto,
+/* Fills `row` (with judge and reward as row_number finds them) from any format with texts: messages, sharegpt, alpaca (also with `instances`, as self-instruct's seeds have it), prompt_completion, prompt, preference (the chosen answer), kto,
  * text (a completion), question and answer. Texts live as long as `json` and `arena`. ST_INPUT: the row is none of these, or lacks a field. */
 Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row);
 
+double row_number(const json_t *row, const char *key); /* a number of the row: its column `key`, or that member of scores, provenance.scores or provenance.filters; NaN: there is none */
 void row_write(const json_t *row, Str *line); /* as JSON in one line, columns in their order, each number the shortest text that reads back the same */
 
 /* ---- the filters of a run ---- */

@@ -15,7 +15,7 @@ static Status measure(Filter *filter, const FilterRow *rows, size_t n, double *v
     if (judge->score) return judge->score(judge->context, rows, n, values);
     for (size_t i = 0; i < n; i++) {
         values[i] = rows[i].judge;
-        if (isnan(values[i])) return status_hint(status_fail(ST_INPUT, "filter 'judge': row '%s' has no number 'judge'", rows[i].id ? rows[i].id : "?"), "it stands in a column 'judge', or in 'scores'");
+        if (isnan(values[i])) return status_hint(status_fail(ST_INPUT, "filter 'judge': row '%s' has no number 'judge'", rows[i].id ? rows[i].id : "?"), "it stands in a column 'judge', in 'scores' or in 'provenance'");
     }
     return ST_OK;
 }

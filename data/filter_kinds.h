@@ -91,7 +91,7 @@ uint64_t text_mix(uint64_t x); /* a well mixed bijection of 64 bits */
 
 /* ---- numbers of a model: filter_model.c ---- */
 
-/* Of each row's answer: mean negative log-probability (nats a token) behind its prompt, and by itself, both over the same tokens. alone NULL: not wanted. NaN: the row has no answer. */
+/* Of each row's answer: mean negative log-probability (nats a token) behind its prompt, and by itself, both over the same tokens. alone NULL: not wanted. NaN: the row has no answer, or with `alone` no prompt. */
 Status filter_model_losses(Filter *filter, const FilterRow *rows, size_t n, double *behind, double *alone);
 Status filter_model_open(Filter *filter); /* ST_CONFIG without a model */
 

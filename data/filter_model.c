@@ -68,6 +68,9 @@ static void mean_losses(const Filter *filter, const Answer *answer, double *behi
     if (alone) *alone = n_alone ? sum_alone / (double)n_alone : (double)NAN;
 }
 
+/* What stands before nothing, or behind nothing, has no loss, or nothing to compare it with. */
+static bool has_losses(const FilterRow *row, bool alone) { return row->completion.data && (!alone || row->instruction.data); }
+
 static double *push_row(ScoreRow *rows, size_t *n, const Ids *ids, Arena *arena) {
     double *logprobs = arena_alloc(arena, (ids->n + 1) * sizeof *logprobs);
     if (logprobs && ids->n > 1) rows[(*n)++] = (ScoreRow){ids->data, ids->n, logprobs};
@@ -79,7 +82,7 @@ static Status score_answers(Filter *filter, const FilterRow *rows, size_t n, Ans
     size_t n_scored = 0;
     if (!scored) return ST_RESOURCE;
     for (size_t r = 0; r < n; r++) {
-        if (!rows[r].completion.data) continue;
+        if (!has_losses(&rows[r], alone)) continue;
         Status status = encode(filter, &rows[r], &answers[r].whole);
         if (status != ST_OK) return status_prefix(status, "filter '%s', row '%s'", filter->info.name, rows[r].id ? rows[r].id : "?");
         if (alone) list_alone(filter, &answers[r]);

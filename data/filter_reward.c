@@ -14,7 +14,7 @@ static Status measure(Filter *filter, const FilterRow *rows, size_t n, double *v
     if (reward->score) return reward->score(reward->context, rows, n, values);
     for (size_t i = 0; i < n; i++) {
         values[i] = rows[i].reward;
-        if (isnan(values[i])) return status_hint(status_fail(ST_INPUT, "filter 'reward': row '%s' has no number 'reward'", rows[i].id ? rows[i].id : "?"), "it stands in a column 'reward', or in 'scores'");
+        if (isnan(values[i])) return status_hint(status_fail(ST_INPUT, "filter 'reward': row '%s' has no number 'reward'", rows[i].id ? rows[i].id : "?"), "it stands in a column 'reward', in 'scores' or in 'provenance'");
     }
     return ST_OK;
 }

@@ -112,17 +112,21 @@ static Status read_texts(const json_t *json, Arena *arena, FilterRow *row) {
     return status_hint(ST_INPUT, "known are messages, conversations, instruction (with input, output), prompt (with completion or chosen), question and answer, text");
 }
 
-static double number_of(const json_t *json, const char *key) {
-    const json_t *own = json_object_get(json, key), *score = json_object_get(json_object_get(json, "scores"), key);
-    return json_is_number(own) ? json_number_value(own) : json_is_number(score) ? json_number_value(score) : (double)NAN;
+double row_number(const json_t *row, const char *key) {
+    const json_t *provenance = json_object_get(row, "provenance"), *places[] = {row, json_object_get(row, "scores"), json_object_get(provenance, "scores"), json_object_get(provenance, "filters")};
+    for (size_t i = 0; i < COUNT_OF(places); i++) {
+        const json_t *value = json_object_get(places[i], key);
+        if (json_is_number(value)) return json_number_value(value);
+    }
+    return (double)NAN;
 }
 
 Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row) {
     const json_t *id = json_object_get(json, "id");
     *row = (FilterRow){.json = json, .task_type = json_string_value(json_object_get(json, "task_type")), .id = json_string_value(id)};
     if (json_is_integer(id) && !(row->id = arena_printf(arena, "%lld", (long long)json_integer_value(id)))) return ST_RESOURCE;
-    row->judge = number_of(json, "judge");
-    row->reward = number_of(json, "reward");
+    row->judge = row_number(json, "judge");
+    row->reward = row_number(json, "reward");
     return read_texts(json, arena, row);
 }
 

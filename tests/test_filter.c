@@ -541,6 +541,9 @@ static void difficulty_is_a_ratio_of_losses(void **state) {
     check_ok(filters_open(&(FilterConfig){.filters = yaml("{ifd: 0.01}", arena), .only = true, .model = model, .tokenizer = tokenizer}, &filters));
     check_ok(filters_run(filters, FILTER_BOTH, &row, 1, &verdict));
     assert_string_equal(verdict.reason, "ifd");
+    FilterRow lone = make_row(NULL, NULL, completion); /* a text that answers nothing */
+    check_ok(filters_run(filters, FILTER_BOTH, &lone, 1, &verdict));
+    assert_string_equal(verdict.what, "no number could be had for it");
     filters_close(filters);
     json_decref(json);
     ids_release(&whole.ids);
@@ -640,6 +643,13 @@ static void rows_of_all_formats(void **state) {
             if (!got[k].data != !want[k] || (want[k] && !slice_is(got[k], want[k]))) fail_msg("text %zu of %s: '%.*s'", k, cases[i].json, (int)got[k].len, got[k].data ? got[k].data : "");
         json_decref(json);
     }
+    const char *scored = "{\"prompt\": \"a\", \"judge\": 8, \"provenance\": {\"filters\": {\"rouge_l\": 0.25, \"judge\": 3}}}";
+    json_t *scored_row;
+    check_ok(json_read_text(scored, strlen(scored), "row", &scored_row));
+    check_close(row_number(scored_row, "judge"), 8, 0);
+    check_close(row_number(scored_row, "rouge_l"), 0.25, 0);
+    assert_true(isnan(row_number(scored_row, "prompt")) && isnan(row_number(scored_row, "none")));
+    json_decref(scored_row);
     static const struct { const char *json, *says; } bad[] = {
         {"{\"input_ids\": [1]}", "no texts that filters know"},
         {"{\"instruction\": 5}", "'instruction' is no text"},
