@@ -21,7 +21,14 @@ static void feed(Stream *stream, const char *metric, double from, double to, int
     }
 }
 
-static Stream begin(void) { return (Stream){.doctor = rl_doctor_new()}; }
+/* Of a run on text, or on an environment. */
+static Stream begin(bool text) {
+    Stream stream = {.doctor = rl_doctor_new()};
+    Finding finding;
+    rl_doctor_add(stream.doctor, 0, text ? "eos_fraction" : "episode_length", (double)NAN, &finding);
+    rl_doctor_add(stream.doctor, 0, "entropy", (double)NAN, &finding);
+    return stream;
+}
 
 static void end(Stream *stream) {
     rl_doctor_free(stream->doctor);
@@ -46,7 +53,7 @@ static void each_rule_speaks_where_it_should(void **state) {
         {"reward_std", 0, 0, 100, "", ""}, {"nobody_knows", -1e30, 1e30, 100, "", ""},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        Stream stream = begin();
+        Stream stream = begin(true);
         feed(&stream, cases[i].metric, cases[i].from, cases[i].to, cases[i].n);
         if (!text_starts_with(str_text(&stream.said), cases[i].rule) || (stream.said.len > 0 && !cases[i].rule[0]))
             fail_msg("case %zu, %s from %g to %g: said '%s', expected '%s'", i, cases[i].metric, cases[i].from, cases[i].to, str_text(&stream.said), cases[i].rule);
@@ -58,12 +65,25 @@ static void each_rule_speaks_where_it_should(void **state) {
     }
 }
 
+/* Policies on environments may be surer of what they do, and entropy of real-valued actions passes below 0. */
+static void entropy_means_less_on_environments(void **state) {
+    (void)state;
+    static const struct { bool text; double from, to; bool said; } cases[] = {{true, 1.5, 0.0, true}, {false, 1.5, 0.0, true}, {true, 1, -0.02, true}, {true, 1, 0.02, true}, {false, 1, 0.02, false}, {false, 1.4, -4, false}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Stream stream = begin(cases[i].text);
+        feed(&stream, "entropy", cases[i].from, cases[i].to, 300);
+        if (cases[i].said != (stream.times > 0)) fail_msg("entropy from %g to %g: said '%s'", cases[i].from, cases[i].to, str_text(&stream.said));
+        end(&stream);
+    }
+}
+
 /* Chance alone: a reward that wavers without a trend is stuck; one that rises by two of its deviations is not. */
 static void noise_is_allowed_for(void **state) {
     (void)state;
     for (int rises = 0; rises < 2; rises++) {
         RlDoctor *doctor = rl_doctor_new();
         Finding finding;
+        rl_doctor_add(doctor, 0, "epsilon", 0.5, &finding);
         for (int i = 1; i <= 200; i++) rl_doctor_add(doctor, i, "reward", sin(7.0 * i) + (rises ? 2 * i / 200.0 : 0), &finding);
         bool found = rl_doctor_finding(doctor, 0, &finding);
         if (rises ? found && finding.holds : !found || !finding.holds) fail_msg("a reward that %s", rises ? "rises is called stuck" : "wavers is not called stuck");
@@ -73,7 +93,7 @@ static void noise_is_allowed_for(void **state) {
 
 static void it_is_said_rarely(void **state) {
     (void)state;
-    Stream stream = begin();
+    Stream stream = begin(true);
     feed(&stream, "eos_fraction", 0.1, 0.1, 1000);
     assert_int_equal(stream.times, 5); /* with the 10th line, the 30th, 90th, 270th, 810th */
     end(&stream);
@@ -82,7 +102,7 @@ static void it_is_said_rarely(void **state) {
 /* What was found stays, with where it was and whether it still is. */
 static void what_was_found_is_kept(void **state) {
     (void)state;
-    Stream stream = begin();
+    Stream stream = begin(true);
     Finding finding;
     feed(&stream, "eos_fraction", 0, 1, 101);
     for (int i = 1; i <= 30; i++) rl_doctor_add(stream.doctor, i, "zero_std_fraction", 0.9, &finding);
@@ -102,6 +122,7 @@ static void without_a_reward_nothing_is_judged(void **state) {
     RlDoctor *doctor = rl_doctor_new();
     Finding finding;
     for (int i = 1; i <= 100; i++) assert_false(rl_doctor_add(doctor, i, "kl", 30, &finding));
+    for (int i = 1; i <= 200; i++) assert_false(rl_doctor_add(doctor, i, "reward", 1, &finding)); /* of a given policy, which is only judged */
     assert_false(rl_doctor_finding(doctor, 0, &finding));
     rl_doctor_free(doctor);
 }
@@ -111,6 +132,8 @@ static void lines_are_the_stream(void **state) {
     (void)state;
     RlDoctor *live = rl_doctor_new(), *read = rl_doctor_new();
     Finding a, b;
+    rl_doctor_add(live, 0, "episode_length", 1, &a);
+    rl_doctor_add(read, 0, "episode_length", 1, &a);
     for (int i = 1; i <= 150; i++) {
         double reward = sin(i), entropy = 2 * exp(-i / 20.0);
         rl_doctor_add(live, i, "reward", reward, &a);
@@ -155,7 +178,7 @@ static void anything_may_come(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_rule_speaks_where_it_should), cmocka_unit_test(noise_is_allowed_for), cmocka_unit_test(it_is_said_rarely), cmocka_unit_test(what_was_found_is_kept),
+        cmocka_unit_test(each_rule_speaks_where_it_should), cmocka_unit_test(entropy_means_less_on_environments), cmocka_unit_test(noise_is_allowed_for), cmocka_unit_test(it_is_said_rarely), cmocka_unit_test(what_was_found_is_kept),
         cmocka_unit_test(without_a_reward_nothing_is_judged), cmocka_unit_test(lines_are_the_stream), cmocka_unit_test(anything_may_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -12,7 +12,7 @@
 typedef enum Look {
     ABOVE,  /* now > limit */
     BELOW,  /* now < limit */
-    FALLEN, /* now < limit x first, where first is at least `floor` */
+    FALLEN, /* now < limit x first, where first is at least `floor` and no value is below 0 */
     GROWN,  /* now > limit x first, and above `floor` */
     NEVER,  /* now has never been above limit */
     STUCK,  /* now is not above first by more than `limit` standard errors of their difference */
@@ -21,6 +21,7 @@ typedef enum Look {
 typedef struct Rule {
     const char *name;
     const char *metric;   /* with a '/' at its end: every metric that begins so */
+    const char *beside;   /* a metric, or one of A|B, that must have been seen: other kinds of training, and of data, have numbers of the same names that mean other things */
     Look look;
     double limit, floor;
     int window, least;    /* least: known values before it is judged */
@@ -28,35 +29,41 @@ typedef struct Rule {
     const char *hint;
 } Rule;
 
-/* Each limit lies well outside of what runs show that learn: recipes/rl_*.yaml over their five seeds, and the peers' defaults that are named. */
+/* Each limit lies well outside of what runs show that learn: recipes/rl_*.yaml on environments, and the peers' defaults that are named. */
 static const Rule rules[] = {
-    /* Policies that solve CartPole or Acrobot keep more than a third of their first entropy; a hundredth of a nat a token repeats itself word by word. */
-    {"entropy", "entropy", FALLEN, 0.05, 0.05, 10, 20, "entropy has collapsed to {now} nats, from {first} at the beginning: the policy does nearly the same every time and finds nothing new",
-     "a larger rl.ent_coef or a smaller train.learning_rate keeps it open; on text also rl.clip_high or generate.temperature"},
+    /* A fine-tuned model keeps some tenths of a nat a token; with a twentieth of what it had it repeats itself word by word. */
+    {"entropy", "entropy", "eos_fraction", FALLEN, 0.05, 0.05, 10, 20, "entropy has collapsed to {now} nats, from {first} at the beginning: the policy says nearly the same every time and finds nothing new",
+     "a larger rl.ent_coef or rl.clip_high, or a smaller train.learning_rate, keeps it open"},
+    /* On environments policies may end surer than that: Acrobot is solved at 7 %, Pendulum at 4 % of the first entropy, which there passes below 0 in the end. */
+    {"entropy", "entropy", "episode_length", FALLEN, 0.02, 0.05, 10, 20, "entropy has collapsed to {now} nats, from {first} at the beginning: the policy does nearly the same every time and finds nothing new",
+     "a larger rl.ent_coef or a smaller train.learning_rate keeps it open"},
     /* Half of a batch without a difference is half of the work for nothing; dynamic sampling (arXiv 2503.14476) replaces such groups. */
-    {"zero_variance", "zero_std_fraction", ABOVE, 0.5, 0, 10, 10, "in {share} of the groups all completions earn the same: such groups teach nothing",
+    {"zero_variance", "zero_std_fraction", "reward", ABOVE, 0.5, 0, 10, 10, "in {share} of the groups all completions earn the same: such groups teach nothing",
      "prompts of another difficulty, more rl.num_generations, or rl.sampling_rounds"},
     /* Nats a token by the estimator of rl.kl. RLHF runs stay below 0.1; at 0.5 a completion of 20 tokens is e^10 times likelier than it was. */
-    {"kl", "kl", ABOVE, 0.5, 0, 10, 10, "the policy is {now} nats a token away from its reference: text at that distance is often no language any more", "a larger rl.beta, or a smaller train.learning_rate"},
+    {"kl", "kl", "reward", ABOVE, 0.5, 0, 10, 10, "the policy is {now} nats a token away from its reference: text at that distance is often no language any more", "a larger rl.beta, or a smaller train.learning_rate"},
     /* PPO stops its passes at 0.01 to 0.03 where it stops (rl.target_kl; Spinning Up, stable-baselines3). */
-    {"big_steps", "approx_kl", ABOVE, 0.15, 0, 10, 10, "one update moves the policy by {now} nats: what was sampled says little about where it goes",
+    {"big_steps", "approx_kl", "reward", ABOVE, 0.15, 0, 10, 10, "one update moves the policy by {now} nats: what was sampled says little about where it goes",
      "fewer rl.num_iterations, a smaller train.learning_rate, or rl.target_kl"},
-    {"clipped", "clip_fraction", ABOVE, 0.4, 0, 10, 10, "{share} of the ratios are clipped: most of what was sampled no longer has a say", "fewer rl.num_iterations, or a smaller train.learning_rate"},
+    {"clipped", "clip_fraction", "reward", ABOVE, 0.4, 0, 10, 10, "{share} of the ratios are clipped: most of what was sampled no longer has a say", "fewer rl.num_iterations, or a smaller train.learning_rate"},
     /* Correlations of some dozens of completions are off by 0.2; 0.6 is half of the variance over ten steps. */
-    {"longer", "length_reward_correlation", ABOVE, 0.6, 0, 10, 10, "longer completions earn more (correlation {now} within groups): length itself may be what is learned",
+    {"longer", "length_reward_correlation", "reward", ABOVE, 0.6, 0, 10, 10, "longer completions earn more (correlation {now} within groups): length itself may be what is learned",
      "read the samples; a reward of type length, or another one, holds it down"},
     /* Completions that are cut off earn nothing in many tasks, so short ones may honestly be better: only what is nearly a rule is told. */
-    {"shorter", "length_reward_correlation", BELOW, -0.8, 0, 10, 10, "shorter completions earn more (correlation {now} within groups): saying little may be what is learned",
+    {"shorter", "length_reward_correlation", "reward", BELOW, -0.8, 0, 10, 10, "shorter completions earn more (correlation {now} within groups): saying little may be what is learned",
      "read the samples; more generate.max_new_tokens, if they are cut off"},
-    {"truncated", "eos_fraction", BELOW, 0.5, 0, 10, 10, "only {share} of the completions come to an end of their own: the others are cut at generate.max_new_tokens",
+    {"truncated", "eos_fraction", "reward", BELOW, 0.5, 0, 10, 10, "only {share} of the completions come to an end of their own: the others are cut at generate.max_new_tokens",
      "more generate.max_new_tokens, rl.missing_eos_penalty, or rl.mask_truncated"},
-    /* 0 is what the mean of the returns would reach. Values that have learned may fall below it again where all episodes are alike (CartPole at 500 steps), so it counts whether they ever were above. */
-    {"values", "explained_variance", NEVER, 0.05, 0, 20, 40, "the values have not explained anything of the returns so far (explained variance {now})", "a larger rl.vf_coef, another train.learning_rate, or rl.normalize_rewards"},
-    {"rewards_disagree", "reward_correlation/", BELOW, -0.5, 0, 10, 10, "the rewards {pair} pull in different directions (correlation {now} within groups)", "weigh them so that the one that matters wins, or leave one out"},
-    /* Twenty steps' mean against the first twenty's: two standard errors are passed by chance in one run of forty. */
-    {"reward_stuck", "reward", STUCK, 2, 0, 20, 100, "the reward has not risen: {now}, at the beginning {first}", "look at the samples or episodes: is anything ever rewarded? More exploration, or a larger train.learning_rate"},
+    /* 0 is what the mean of the returns would reach. Values that have learned may fall below it again where all episodes are alike (CartPole at 500 steps), so it counts whether they ever were above.
+     * An update on an environment may be a few dozen steps: A2C's values on CartPole are better than the mean from the 130th on. */
+    {"values", "explained_variance", "eos_fraction", NEVER, 0.05, 0, 20, 40, "the values have not explained anything of the returns so far (explained variance {now})", "a larger rl.vf_coef, or another train.learning_rate"},
+    {"values", "explained_variance", "episode_length", NEVER, 0.05, 0, 20, 200, "the values have not explained anything of the returns so far (explained variance {now})",
+     "a larger rl.vf_coef, another train.learning_rate, or rl.normalize_rewards"},
+    {"rewards_disagree", "reward_correlation/", "reward", BELOW, -0.5, 0, 10, 10, "the rewards {pair} pull in different directions (correlation {now} within groups)", "weigh them so that the one that matters wins, or leave one out"},
+    /* Twenty steps' mean against the first twenty's: two standard errors are passed by chance in one run of forty. Where a given policy is judged (td), nothing could rise. */
+    {"reward_stuck", "reward", "entropy|epsilon", STUCK, 2, 0, 20, 100, "the reward has not risen: {now}, at the beginning {first}", "look at the samples or episodes: is anything ever rewarded? More exploration, or a larger train.learning_rate"},
     /* Float32 differs by 1e-6, bf16 by some hundredths, and neither grows by itself. */
-    {"sampler_diff", "sampler_logprob_diff", GROWN, 10, 0.02, 10, 20, "the sampler's and the trainer's log-probabilities drift apart: {now}, at the beginning {first}", "model.compute: f32; rl.max_logprob_diff ends such a run"},
+    {"sampler_diff", "sampler_logprob_diff", "reward", GROWN, 10, 0.02, 10, 20, "the sampler's and the trainer's log-probabilities drift apart: {now}, at the beginning {first}", "model.compute: f32; rl.max_logprob_diff ends such a run"},
 };
 
 /* ---- one rule on one metric ---- */
@@ -73,13 +80,13 @@ typedef struct Watch {
     double recent[WINDOW];      /* value k at k mod the rule's window */
     int64_t say_at;             /* with which value it may be said again */
     int64_t first_step, last_step;
-    double best;                /* mean of a window so far */
+    double best, least;         /* mean of a window, and value, so far */
     double now, then;           /* when it was found last */
     bool found, holds;
 } Watch;
 
 struct RlDoctor {
-    bool learns;                /* there is a reward */
+    bool beside[COUNT_OF(rules)]; /* whether what must be seen beside each rule's metric was seen */
     size_t n;
     Watch watches[WATCHES];     /* in the order of the rules, as far as their metrics have come */
 };
@@ -93,27 +100,30 @@ static void add(Sum *sum, double value) {
 static double mean(const Sum *sum) { return sum->sum / sum->n; }
 static double variance(const Sum *sum) { return fmax(0, sum->squares / sum->n - mean(sum) * mean(sum)); }
 
-static bool is_found(const Rule *rule, const Sum *now, const Sum *first, double best) {
+static bool is_found(const Watch *watch, const Sum *now) {
+    const Rule *rule = watch->rule;
+    const Sum *first = &watch->first;
     switch (rule->look) {
     case ABOVE: return mean(now) > rule->limit;
     case BELOW: return mean(now) < rule->limit;
-    case FALLEN: return mean(first) >= rule->floor && mean(now) < rule->limit * mean(first);
+    case FALLEN: return watch->least >= 0 && mean(first) >= rule->floor && mean(now) < rule->limit * mean(first);
     case GROWN: return mean(now) > rule->floor && mean(now) > rule->limit * mean(first);
-    case NEVER: return best < rule->limit;
+    case NEVER: return watch->best < rule->limit;
     default: return mean(now) - mean(first) <= rule->limit * sqrt((variance(now) + variance(first)) / now->n);
     }
 }
 
-/* Takes a value in; whether it is to be said now. */
-static bool watch_add(Watch *watch, int64_t step, double value) {
+/* Takes a value in; whether it is to be said now. judged: what must be seen beside it was seen. */
+static bool watch_add(Watch *watch, int64_t step, double value, bool judged) {
     const Rule *rule = watch->rule;
     Sum now = {0};
+    watch->least = watch->n == 0 ? value : fmin(watch->least, value);
     watch->recent[watch->n++ % rule->window] = value;
     if (watch->n <= rule->window) add(&watch->first, value);
     if (watch->n < rule->window) return false;
     for (int i = 0; i < rule->window; i++) add(&now, watch->recent[i]);
     watch->best = watch->n == rule->window ? mean(&now) : fmax(watch->best, mean(&now));
-    watch->holds = watch->n >= rule->least && is_found(rule, &now, &watch->first, watch->best);
+    watch->holds = judged && watch->n >= rule->least && is_found(watch, &now);
     if (!watch->holds) return false;
     if (!watch->found) watch->first_step = step;
     watch->found = true;
@@ -167,6 +177,15 @@ static bool looks_at(const Rule *rule, const char *metric) {
     return rule->metric[len - 1] == '/' ? text_starts_with(metric, rule->metric) : strcmp(metric, rule->metric) == 0;
 }
 
+static bool is_beside(const Rule *rule, const char *metric) {
+    size_t len = strlen(metric), n;
+    for (const char *at = rule->beside;; at += n + 1) {
+        n = strcspn(at, "|");
+        if (n == len && strncmp(at, metric, n) == 0) return true;
+        if (!at[n]) return false;
+    }
+}
+
 /* The watch of a rule on a metric; a new one takes its place among them. NULL: there are too many. */
 static Watch *watch_of(RlDoctor *doctor, const Rule *rule, const char *metric) {
     size_t at = 0;
@@ -182,11 +201,10 @@ static Watch *watch_of(RlDoctor *doctor, const Rule *rule, const char *metric) {
 
 bool rl_doctor_add(RlDoctor *doctor, int64_t step, const char *metric, double value, Finding *finding) {
     bool said = false;
-    if (strcmp(metric, "reward") == 0) doctor->learns = true;
-    if (!doctor->learns || !isfinite(value)) return false;
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
-        Watch *watch = looks_at(&rules[i], metric) ? watch_of(doctor, &rules[i], metric) : NULL;
-        if (!watch || !watch_add(watch, step, value) || said) continue;
+        doctor->beside[i] |= is_beside(&rules[i], metric);
+        Watch *watch = isfinite(value) && looks_at(&rules[i], metric) ? watch_of(doctor, &rules[i], metric) : NULL;
+        if (!watch || !watch_add(watch, step, value, doctor->beside[i]) || said) continue;
         write_finding(watch, finding);
         said = true;
     }

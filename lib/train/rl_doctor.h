@@ -23,7 +23,7 @@ typedef struct Finding {
 
 RlDoctor *rl_doctor_new(void); /* NULL: out of memory */
 void rl_doctor_free(RlDoctor *doctor); /* NULL is fine */
-/* One number of a step's line, in the order of the file; NaN: not known there. Nothing is judged before a metric `reward` was seen: the numbers of other kinds of training mean other things.
+/* One number of a step's line, in the order of the file; NaN: not known there. Runs without a metric `reward` are not judged: the numbers of other kinds of training mean other things.
  * true: `finding` is to be said now: for the first time, or again after three times as many lines. */
 bool rl_doctor_add(RlDoctor *doctor, int64_t step, const char *metric, double value, Finding *finding);
 /* Number i of all that was found, in the order of the table; false behind the last. */
