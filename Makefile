@@ -93,7 +93,7 @@ test: ## build and run all tests; FLAVOUR=san for one under sanitizers
 test-built: $(TESTS) $(BUILD)/libtune.a $(PROGRAM)
 	@sh tests/run.sh $(BUILD) $(TESTS)
 test-long: ## the same, with all that is learned and all seeds of it (minutes more)
-	@TEST_LONG=1 $(MAKE) --no-print-directory test
+	@TEST_LONG=1 TEST_SECONDS=$${TEST_SECONDS:-3600} $(MAKE) --no-print-directory test
 # gcc's OpenMP runtime is not known to the thread sanitizer, which then sees races in every loop; clang's libomp tells it by way of
 # its tool "archer", so the thread flavour is a clang build.
 test-san: ## the tests under the address, undefined and thread sanitizers (the last needs clang and libomp)
