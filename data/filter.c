@@ -180,7 +180,7 @@ static void add_fingerprint(uint64_t *hash, const Filter *filter) {
 static Status open_filter(Filters *set, const FilterKind *kind) {
     Filter *filter = &set->filters[set->n];
     const Yaml *of_base = set->config.base && !set->config.only ? yaml_get(set->config.base, kind->name) : NULL, *own = set->config.filters ? yaml_get(set->config.filters, kind->name) : NULL;
-    bool on = kind->on && !set->config.base && !set->config.only;
+    bool on = kind->on && !set->config.only;
     *filter = (Filter){.kind = kind, .info = {kind->name, kind->stage, 0}, .config = &set->config, .arena = set->arena, .n_workers = omp_get_max_threads()};
     for (size_t i = 0; kind->options && kind->options[i].name; i++) {
         ASSERT(i < FILTER_OPTIONS, "'%s' has more than %d options", kind->name, FILTER_OPTIONS);

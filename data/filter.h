@@ -43,8 +43,8 @@ typedef enum FilterStage { FILTER_PROMPT = 1, FILTER_ANSWER = 2, FILTER_BOTH = 3
 typedef Status FilterScore(void *context, const FilterRow *rows, size_t n, double *values);
 typedef struct FilterScorer { FilterScore *score; void *context; } FilterScorer;
 typedef struct FilterConfig {
-    const Yaml *base;        /* a preset's filters, in the form below; NULL: those that are on by default */
-    const Yaml *filters;     /* {name: number | {option: value} | true | false | null}, changes of `base`; NULL: none */
+    const Yaml *base;        /* a preset's changes of what is on by default, in the form below; NULL: none */
+    const Yaml *filters;     /* {name: number | {option: value} | true | false | null}, changes of that; NULL: none */
     bool only;               /* nothing is on but what `filters` names */
     const char *file;        /* where `filters` stands, for messages; NULL: the command line */
     const Model *model;      /* for logprob and ifd; NULL: they are refused */

@@ -584,7 +584,7 @@ static void options_are_checked(void **state) {
     arena_free(arena);
 }
 
-/* What is on by default; a preset takes its place; the recipe goes over both, option by option. */
+/* What is on by default; a preset changes it, and the recipe both, option by option. */
 static void recipes_go_over_presets(void **state) {
     (void)state;
     Arena *arena = arena_new(0);
@@ -601,8 +601,8 @@ static void recipes_go_over_presets(void **state) {
     filters_close(others);
     filters_close(filters);
 
-    check_ok(filters_open(&(FilterConfig){.base = yaml("{rouge_l: {threshold: 0.9, on: instruction}, words: 4}", arena), .filters = yaml("{rouge_l: 0.5, words: false, equal: true}", arena)}, &filters));
-    assert_true(filters_has(filters, "rouge_l") && filters_has(filters, "equal") && !filters_has(filters, "words") && !filters_has(filters, "empty"));
+    check_ok(filters_open(&(FilterConfig){.base = yaml("{rouge_l: {threshold: 0.9, on: instruction}, words: 4, refusal: false, exact: false}", arena), .filters = yaml("{rouge_l: 0.5, words: false, equal: true}", arena)}, &filters));
+    assert_true(filters_has(filters, "rouge_l") && filters_has(filters, "equal") && !filters_has(filters, "words") && filters_has(filters, "empty") && !filters_has(filters, "refusal"));
     FilterRow rows[] = {make_row("Translate this into French", "good day", "a"), make_row("Translate this into French", "a whole other text of many words", "b")};
     FilterVerdict verdicts[2];
     check_ok(filters_run(filters, FILTER_BOTH, rows, 2, verdicts));
