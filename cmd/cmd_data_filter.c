@@ -5,11 +5,12 @@
 
 #include "cmd/cmd_data.h"
 #include "data/filter.h"
+#include "rl/reward.h"
 
 enum { AT_A_TIME = 1024 };
 
 typedef struct FilterJob {
-    const char *output, *rejected, *recipe, *model, *adapter, *compute, *quality, *share;
+    const char *output, *rejected, *recipe_file, *model, *adapter, *compute, *quality, *share;
     ChatChoice chat;
     TextList seeds, quotas;
     bool only;
@@ -18,6 +19,8 @@ typedef struct FilterJob {
     const Command *command;
     OpenedModel opened;
     Filters *filters;
+    Recipe *recipe;
+    RewardSet *rewards;              /* of the recipe */
     Yaml *map;                       /* the filters that were named */
     ResultFile kept;
     FileWriter ledger;
@@ -66,30 +69,50 @@ static Status add_option(FilterJob *job, const char *name, const char *text) {
     return set_entry(job->command->arena, job->map, name, 0, node);
 }
 
-/* Filters and seeds as a recipe of tune data synth has them. */
-static Status read_recipe(FilterJob *job) {
-    Yaml *root, *synth;
-    TRY(yaml_read_file(job->recipe, job->command->arena, &root));
-    synth = root->kind == YAML_MAP ? yaml_get(root, "synth") : NULL;
-    Yaml *filters = synth && synth->kind == YAML_MAP ? yaml_get(synth, "filters") : NULL;
-    if (!filters) return status_hint(status_fail(ST_CONFIG, "'%s' has no 'synth.filters'", job->recipe), "such as synth: {filters: {rouge_l: 0.7}}");
-    if (filters->kind != YAML_MAP) return status_fail(ST_CONFIG, "wrong value for 'synth.filters' in '%s' line %d: expected a map", job->recipe, filters->line);
-    for (size_t i = 0; i < filters->n; i++) TRY(set_entry(job->command->arena, job->map, filters->keys[i], filters->key_lines[i], filters->items[i]));
-    return ST_OK;
+/* ---- the recipe of tune data synth: its filters and rewards ---- */
+
+static const char *secret(void *context, const char *name) {
+    (void)context;
+    return getenv(name);
 }
+
+static Status read_recipe(FilterJob *job) {
+    TRY(recipe_read(job->recipe_file, NULL, 0, &job->recipe));
+    const Yaml *filters = job->recipe->synth_filters;
+    if (!filters) return status_hint(status_fail(ST_CONFIG, "'%s' has no 'synth.filters'", job->recipe_file), "such as synth: {filters: {rouge_l: 0.7}}");
+    if (filters->kind != YAML_MAP) return status_fail(ST_CONFIG, "wrong value for 'synth.filters' in '%s' line %d: expected a map", job->recipe_file, filters->line);
+    for (size_t i = 0; i < filters->n; i++) TRY(set_entry(job->command->arena, job->map, filters->keys[i], filters->key_lines[i], filters->items[i]));
+    if (!job->recipe->reward) return ST_OK;
+    return rewards_open(job->recipe->reward, job->recipe_file, &(RewardOptions){.max_new_tokens = job->recipe->generate_max_new_tokens, .secret = secret}, &job->rewards);
+}
+
+static Status reward_rows(void *context, const FilterRow *rows, size_t n, double *values) {
+    FilterJob *job = context;
+    const RewardScores *scores;
+    RewardRow *asked = calloc(n + 1, sizeof *asked);
+    if (!asked) return status_fail(ST_RESOURCE, "out of memory for the rewards of %zu rows", n);
+    for (size_t i = 0; i < n; i++) asked[i] = (RewardRow){.number = (int64_t)i + 1, .prompt = rows[i].instruction, .completion = rows[i].completion, .finish_reason = "stop", .columns = rows[i].json};
+    Status status = rewards_score(job->rewards, asked, n, &scores);
+    for (size_t i = 0; status == ST_OK && i < n; i++) values[i] = scores->sums[i];
+    free(asked);
+    return status;
+}
+
+/* ---- opening ---- */
 
 static Status open_filters(FilterJob *job) {
     FilterHelp help;
     job->map = arena_zero(job->command->arena, sizeof *job->map);
     if (!job->map) return ST_RESOURCE;
     job->map->kind = YAML_MAP;
-    if (job->recipe) TRY(read_recipe(job));
+    if (job->recipe_file) TRY(read_recipe(job));
     for (size_t i = 0; filter_help_at(i, &help); i++)
         if (job->values[i]) TRY(add_option(job, help.name, job->values[i]));
     if (job->model) TRY(open_model(job->model, job->adapter, job->compute, &job->chat, &job->opened));
-    FilterConfig config = {.filters = job->map, .only = job->only, .file = job->recipe, .model = job->opened.model, .tokenizer = job->opened.tokenizer, .chat = job->opened.chat};
+    FilterConfig config = {.filters = job->map, .only = job->only, .file = job->recipe_file, .model = job->opened.model, .tokenizer = job->opened.tokenizer, .chat = job->opened.chat};
+    if (job->rewards) config.reward = (FilterScorer){reward_rows, job};
     Status status = filters_open(&config, &job->filters);
-    if (status == ST_CONFIG && !job->recipe) return ST_USAGE;
+    if (status == ST_CONFIG && !job->recipe_file) return ST_USAGE;
     for (size_t i = 0; status == ST_OK && i < job->seeds.n; i++) status = filters_remember_file(job->filters, FILTER_BOTH, job->seeds.items[i]);
     return status;
 }
@@ -290,6 +313,8 @@ static Status run(FilterJob *job) {
 
 static void release(FilterJob *job) {
     filters_close(job->filters);
+    rewards_close(job->rewards);
+    recipe_free(job->recipe);
     close_model(&job->opened);
     arena_free(job->texts);
     arena_free(job->candidate_texts);
@@ -326,7 +351,7 @@ Status cmd_data_filter(int argc, char **argv) {
     const Option own[] = {
         {"-o", OPTION_TEXT, &job->output, "FILE", "rows go here instead of stdout"},
         {"--rejected", OPTION_TEXT, &job->rejected, "FILE", "the other rows, each with reason, score and nearest row"},
-        {"--recipe", OPTION_TEXT, &job->recipe, "FILE", "take synth.filters of a recipe; options go over it"},
+        {"--recipe", OPTION_TEXT, &job->recipe_file, "FILE", "take synth.filters of a recipe, and its rewards for the filter reward; options go over it"},
         {"--seeds", OPTION_LIST, &job->seeds, "FILE", "rows that others must differ from; may be given several times"},
         {"--only", OPTION_FLAG, &job->only, NULL, "no filters but those that are named"},
         {"--select", OPTION_INT, &job->select, "N", "of the rows that pass the N best and most different ones: greedily the largest quality x (1 - cosine to the nearest chosen one)"},
