@@ -74,6 +74,7 @@ void show_progress(const char *format, ...) PRINTF_LIKE(1, 2);  /* replaces the 
 void show_line(const char *format, ...) PRINTF_LIKE(1, 2);      /* takes the live line's place, prints a whole line */
 void show_message(const char *format, ...) PRINTF_LIKE(1, 2);   /* the same, --quiet or not: warnings */
 void show_curve(double value);                                  /* one more value of a curve that stands above the live line; on a terminal only */
+void show_table(const char *text);                              /* lines, each with its end, above the live line, as it is drawn next; on a terminal only */
 void end_live_line(void);                                       /* what stands there stays, the next line begins below it */
 bool speaks_utf8(void);                                         /* the locale of the terminal */
 void set_quiet(bool on);

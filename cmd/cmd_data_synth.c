@@ -26,10 +26,32 @@ static void show_plan(void *context, const SynthPlan *plan) {
     str_release(&text);
 }
 
+enum { TYPES_SHOWN = 8, REASONS_SHOWN = 6 };
+
+static void add_counts(Str *text, const char *title, const SynthCount *counts, size_t n, size_t most) {
+    str_printf(text, "  %-24s %8s %8s\n", title, "made", "kept");
+    for (size_t i = 0; i < MIN(n, most); i++) str_printf(text, "  %-24.24s %8lld %8lld\n", counts[i].name, (long long)counts[i].made, (long long)counts[i].kept);
+    if (n > most) str_printf(text, "  and %zu more\n", n - most);
+}
+
+/* The table above the live line: task types, stages, and why rows are rejected. */
+static void draw_table(const SynthProgress *p) {
+    Str text = {0};
+    add_counts(&text, "task type", p->types, p->n_types, TYPES_SHOWN);
+    add_counts(&text, "stage", p->stages, p->n_stages, TYPES_SHOWN);
+    if (p->n_reasons) str_append(&text, "  rejected:");
+    for (size_t i = 0; i < MIN(p->n_reasons, (size_t)REASONS_SHOWN); i++) str_printf(&text, "%s %s %lld", i ? "," : "", p->reasons[i].name, (long long)p->reasons[i].made);
+    if (p->n_reasons > REASONS_SHOWN) str_append(&text, ", ...");
+    if (p->n_reasons) str_append(&text, "\n");
+    show_table(str_text(&text));
+    str_release(&text);
+}
+
 static void show_state(void *context, const SynthProgress *p) {
     (void)context;
     char left[32];
     Str text = {0};
+    draw_table(p);
     str_printf(&text, "%lld/%lld rows  %lld requests", (long long)p->rows, (long long)p->wanted, (long long)p->requests);
     if (p->asked) str_printf(&text, " (%lld under way)", (long long)p->asked);
     str_printf(&text, "  %.0f tokens/s", p->tokens_per_second);

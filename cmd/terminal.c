@@ -9,11 +9,12 @@
 
 enum { CURVE_ROWS = 6, MAX_LINE = 512 };
 
-/* What stands at the bottom of the terminal: `rows` lines of a curve and, where the cursor is, the line of progress. */
+/* What stands at the bottom of the terminal: `rows_drawn` lines of a curve or a table and, where the cursor is, the line of progress. */
 static bool quiet, live, shown;
 static double last_shown = -1;
 static char progress[MAX_LINE];
 static Curve *curve;
+static Str table;
 static int rows_drawn, columns_drawn;
 
 void set_quiet(bool on) { quiet = on; }
@@ -66,14 +67,26 @@ static void erase_block(void) {
     rows_drawn = 0;
 }
 
+/* Its lines, each cut to what fits beside the cursor. */
+static void append_table(Str *out, size_t room) {
+    for (const char *line = str_text(&table); *line;) {
+        size_t len = strcspn(line, "\n");
+        str_append_n(out, line, len > room ? utf8_whole_prefix(line, room) : len);
+        str_append_char(out, '\n');
+        line += len + (line[len] == '\n');
+    }
+}
+
 static void draw_block(void) {
     int columns, rows;
     Str text = {0};
     erase_block();
     terminal_size(&columns, &rows);
     if (curve && curve->n > 1 && moves_cursor() && columns >= 40 && rows >= 2 * CURVE_ROWS) curve_write(curve, columns - 1, CURVE_ROWS, speaks_utf8(), &text);
+    size_t room = (size_t)MAX(columns - 1, 1), len = strlen(progress), table_rows = 0;
+    for (size_t i = 0; i < table.len; i++) table_rows += table.data[i] == '\n';
+    if (moves_cursor() && table_rows + 2 < (size_t)rows) append_table(&text, room);
     for (size_t i = 0; i < text.len; i++) rows_drawn += text.data[i] == '\n';
-    size_t room = (size_t)MAX(columns - 1, 1), len = strlen(progress);
     str_append_n(&text, progress, len > room ? utf8_whole_prefix(progress, room) : len);
     fputs(str_text(&text), stderr);
     fflush(stderr);
@@ -90,6 +103,13 @@ void end_live_line(void) {
     progress[0] = '\0';
     free(curve);
     curve = NULL;
+    str_release(&table);
+}
+
+void show_table(const char *text) {
+    if (quiet || !isatty(STDERR_FILENO)) return;
+    str_clear(&table);
+    str_append(&table, text);
 }
 
 void show_curve(double value) {
@@ -116,7 +136,7 @@ void show_progress(const char *format, ...) {
 /* ---- whole lines, above it ---- */
 
 static void print_line(const char *format, va_list arguments) {
-    bool again = live && curve;
+    bool again = live && (curve || table.len);
     erase_block();
     vfprintf(stderr, format, arguments);
     fputc('\n', stderr);

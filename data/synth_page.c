@@ -75,7 +75,7 @@ static bool is_one_of(const char *word, const char *const *list) {
 static bool next_word(const char **at, char out[32]) {
     size_t n = 0;
     while (**at && !isalpha((unsigned char)**at)) (*at)++;
-    for (; isalpha((unsigned char)**at) || (n && **at == '\''); (*at)++)
+    for (; isalpha((unsigned char)**at) || (n && **at == '\'' && isalpha((unsigned char)(*at)[1])); (*at)++)
         if (n < 31) out[n++] = (char)tolower((unsigned char)**at);
     out[n] = '\0';
     return n > 0;

@@ -89,6 +89,13 @@ static void speak(const char *question, json_int_t seed, Str *out) {
     else str_printf(out, "The %s of %s is %s %s.", a, b, c, d);
 }
 
+/* What a teacher says that has understood nothing: pieces of every form, anywhere. */
+static void babble(const char *question, json_int_t seed, Str *out) {
+    static const char *const pieces[] = {"###", "\n", "1. Instruction:", "Input:", "Output:", "Class label:", "**Question 2:**", "Answer:", "9.", "\n10)", " ", "Yes", "Score: 11/10", "<noinput>", "\xc3\xa9", "word ", "Example 1\n", ":"};
+    unsigned hash = word_hash(question, (unsigned)seed);
+    for (unsigned i = 0; i < hash % 40; i++) str_append(out, pieces[(hash >> (i % 7)) * (i + 3) % COUNT_OF(pieces)]);
+}
+
 static void answer_well(int fd, const Query *query) {
     const json_t *messages = json_object_get(query->body, "messages");
     const char *text = json_string_value(json_object_get(json_array_get(messages, json_array_size(messages) - 1), "content"));
@@ -100,7 +107,8 @@ static void answer_well(int fd, const Query *query) {
     }
     Str words = {0};
     JsonWriter w = {0};
-    speak(text, json_integer_value(json_object_get(query->body, "seed")), &words);
+    if (strcmp(query->path, "babble") == 0) babble(text, json_integer_value(json_object_get(query->body, "seed")), &words);
+    else speak(text, json_integer_value(json_object_get(query->body, "seed")), &words);
     jw_object(&w, NULL);
     jw_array(&w, "choices");
     jw_object(&w, NULL);
@@ -522,7 +530,7 @@ static void other_seeds_make_another_run(void **state) {
 
 static Status length_reward(void *context, const FilterRow *rows, size_t n, double *values) {
     (void)context;
-    for (size_t i = 0; i < n; i++) values[i] = rows[i].completion.data[rows[i].completion.len - 2] % 7;
+    for (size_t i = 0; i < n; i++) values[i] = rows[i].completion.len > 1 ? rows[i].completion.data[rows[i].completion.len - 2] % 7 : 0;
     return ST_OK;
 }
 
@@ -611,6 +619,28 @@ static void presets_make_their_rows(void **state) {
     }
     temp_text(dir, "seeds.jsonl", seeds_text);
     str_release(&more);
+}
+
+static void whatever_a_teacher_says_is_taken(void **state) {
+    (void)state;
+    static const char *const names[] = {"self-instruct", "alpaca", "few_shot", "evol", "magpie", "backtranslation", "qa", "answer", "preference", "rejection"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        SynthResult result;
+        char output[64];
+        snprintf(output, sizeof output, "babble-%s", names[i]);
+        Overrides o = remote(names[i], "babble", "", output);
+        set(&o, "synth.filters={rouge_l: false, exact: false, words: false, empty: false, length: false}");
+        set(&o, "synth.max_requests=150");
+        set(&o, "synth.num_rows=1000");
+        set(&o, "synth.min_acceptance=0");
+        set(&o, "synth.chunk_size=16");
+        set(&o, "synth.chunk_overlap=4");
+        set(&o, "synth.user_turn='<user>'");
+        if (i < 2) set(&o, "synth.examples=3");
+        Status status = run_with(&o, &(SynthConfig){.reward = length_reward}, &result);
+        if (status != ST_OK && status != ST_INPUT) check_text("'synth.max_requests' is reached"); /* or no row was kept at all */
+        assert_true(result.requests > 0);
+    }
 }
 
 static void a_judge_can_be_a_filter(void **state) {
@@ -714,6 +744,28 @@ static void a_killed_run_goes_on_to_the_same_bytes(void **state) {
     check_same("whole", "killed", "requests.jsonl");
 }
 
+/* `make test-long`: rows that the demo's model makes teach it plain English. */
+static double exact_match(const char *output, const char *name) {
+    char *text = read_output(output, name), *at = strstr(text, "\"exact_match\":");
+    assert_non_null(at);
+    double value = strtod(at + strlen("\"exact_match\":"), NULL);
+    free(text);
+    return value;
+}
+
+static void rows_of_the_demo_teach_its_task(void **state) {
+    (void)state;
+    const char *tune = getenv("TUNE");
+    char command[512];
+    if (!getenv("TEST_LONG")) skip();
+    snprintf(command, sizeof command, "sh recipes/synth_demo/synth_demo.sh %s %s >/dev/null 2>&1", tune ? tune : "./tune", temp_file(dir, "demo"));
+    assert_int_equal(system(command), 0);
+    double before = exact_match("demo", "before.json"), after = exact_match("demo", "after.json");
+    print_message("held-out answers exactly right: %.1f %% before, %.1f %% after\n", 100 * before, 100 * after);
+    assert_true(before < 0.05);
+    assert_true(after > 0.6); /* 77 % were measured */
+}
+
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
@@ -729,8 +781,10 @@ int main(void) {
         cmocka_unit_test(recipes_that_make_no_sense_are_refused),
         cmocka_unit_test(other_seeds_make_another_run),
         cmocka_unit_test(presets_make_their_rows),
+        cmocka_unit_test(whatever_a_teacher_says_is_taken),
         cmocka_unit_test(a_judge_can_be_a_filter),
         cmocka_unit_test(rows_are_what_is_trained),
+        cmocka_unit_test(rows_of_the_demo_teach_its_task),
     };
     return cmocka_run_group_tests(tests, write_seeds, stop_server);
 }
