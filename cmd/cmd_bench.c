@@ -21,24 +21,9 @@ static const BenchShape shapes[] = {
           " \"num_key_value_heads\": 8, \"head_dim\": 64, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500000, \"tie_word_embeddings\": true,"
           " \"torch_dtype\": \"bfloat16\"}"},
 };
-enum { LORA_RANK = 16, STEPS = 4, DECODE_PROMPT = 16 }; /* of STEPS the first is not timed: it packs weights */
+enum { DECODE_PROMPT = 16 };
 
-/* row: what is printed; a NaN is a value that the work has not. */
-typedef struct Measured { double tokens_per_second, trained_per_second, gflops, gbytes_per_second, predicted, first_step, product_share; } Measured;
-typedef struct Bench {
-    const Command *command;
-    const char *shape, *model, *folder, *compute; /* folder: for what is made, removed at the end */
-    int64_t batch, tokens;
-    ModelConfig config;
-    CpuSpeed speed;
-    double start, first, last;                    /* clock: work begun, first step done, last step done */
-    double products_first, products_last;         /* seconds spent in products up to then */
-    int64_t n_done;
-    Measured row;
-} Bench;
-
-/* A step is done; `is_first`: it is not timed itself. */
-static void mark_step(Bench *bench, bool is_first) {
+void bench_mark_step(Bench *bench, bool is_first) {
     bench->last = clock_seconds();
     bench->products_last = cpu_product_seconds();
     if (is_first) {
@@ -49,20 +34,19 @@ static void mark_step(Bench *bench, bool is_first) {
 
 /* ---- operations in products, and bytes of weights ---- */
 
-static double linear_weights(const ModelConfig *c) {
+double bench_linear_weights(const ModelConfig *c) {
     double q = (double)(c->num_attention_heads * c->head_dim), kv = (double)(c->num_key_value_heads * c->head_dim), width = (double)c->hidden_size;
     return (double)c->num_hidden_layers * (width * (q + 2 * kv) + q * width + (c->gated_mlp ? 3 : 2) * width * (double)c->intermediate_size);
 }
 
-static double lora_weights(const ModelConfig *c) {
+double bench_lora_weights(const ModelConfig *c) {
     double q = (double)(c->num_attention_heads * c->head_dim), kv = (double)(c->num_key_value_heads * c->head_dim), width = (double)c->hidden_size, ff = (double)c->intermediate_size;
-    return (double)(c->num_hidden_layers * LORA_RANK) * ((width + q) + 2 * (width + kv) + (q + width) + (c->gated_mlp ? 3 : 2) * (width + ff));
+    return (double)(c->num_hidden_layers * BENCH_LORA_RANK) * ((width + q) + 2 * (width + kv) + (q + width) + (c->gated_mlp ? 3 : 2) * (width + ff));
 }
 
-static double head_weights(const ModelConfig *c) { return (double)c->hidden_size * (double)c->vocab_size; }
+double bench_head_weights(const ModelConfig *c) { return (double)c->hidden_size * (double)c->vocab_size; }
 
-/* Scores and sums of one sequence of n tokens, each of which sees half of them on average. */
-static double attention_flops(const ModelConfig *c, double n) { return 2 * n * n * (double)(c->num_attention_heads * c->head_dim * c->num_hidden_layers); }
+double bench_attention_flops(const ModelConfig *c, double n) { return 2 * n * n * (double)(c->num_attention_heads * c->head_dim * c->num_hidden_layers); }
 
 /* ---- training ---- */
 
@@ -81,7 +65,7 @@ static int64_t row_trained(const Bench *bench, int64_t i, bool mixed) {
 static Status write_rows(const Bench *bench, const char *path, bool mixed) {
     FileWriter writer;
     TRY(writer_open(&writer, path));
-    for (int64_t i = 0; i < bench->batch * STEPS; i++) {
+    for (int64_t i = 0; i < bench->batch * BENCH_STEPS; i++) {
         JsonWriter w = {0};
         int64_t n = row_tokens(bench, i, mixed), first = n - row_trained(bench, i, mixed);
         jw_object(&w, NULL);
@@ -102,7 +86,7 @@ static void keep_plan(void *context, const SftPlan *plan) { ((Bench *)context)->
 
 static void keep_step(void *context, const Progress *progress) {
     Bench *bench = context;
-    mark_step(bench, progress->step == 1);
+    bench_mark_step(bench, progress->step == 1);
     bench->n_done = progress->step;
 }
 
@@ -113,10 +97,10 @@ static void count_training(Bench *bench, bool lora, bool mixed) {
         double n = (double)row_tokens(bench, i, mixed);
         tokens += n;
         trained += (double)row_trained(bench, i, mixed);
-        attention += attention_flops(c, n);
+        attention += bench_attention_flops(c, n);
     }
     /* Forward and the gradient of what goes in; with all weights trained, or for LoRA's own, that of the weights too. */
-    double flops = (lora ? 2 : 3) * 2 * (tokens * linear_weights(c) + trained * head_weights(c)) + (lora ? 3 * 2 * tokens * lora_weights(c) : 0) + 3 * attention;
+    double flops = (lora ? 2 : 3) * 2 * (tokens * bench_linear_weights(c) + trained * bench_head_weights(c)) + (lora ? 3 * 2 * tokens * bench_lora_weights(c) : 0) + 3 * attention;
     bench->row.tokens_per_second = tokens / seconds;
     bench->row.trained_per_second = trained / seconds;
     bench->row.gflops = flops / seconds * 1e-9;
@@ -132,8 +116,8 @@ static Status train(Bench *bench, bool lora, bool mixed) {
     const char *overrides[] = {
         arena_printf(arena, "model.path=%s", bench->model), arena_printf(arena, "model.compute=%s", bench->compute), arena_printf(arena, "data.train=%s", rows),
         "data.format=ids", "data.shuffle=false", arena_printf(arena, "data.max_length=%lld", (long long)bench->tokens), arena_printf(arena, "output=%s", output),
-        arena_printf(arena, "train.max_steps=%d", STEPS), arena_printf(arena, "train.batch_size=%lld", (long long)bench->batch), "train.learning_rate=1e-5",
-        lora ? arena_printf(arena, "lora.rank=%d", LORA_RANK) : "lora=null",
+        arena_printf(arena, "train.max_steps=%d", BENCH_STEPS), arena_printf(arena, "train.batch_size=%lld", (long long)bench->batch), "train.learning_rate=1e-5",
+        lora ? arena_printf(arena, "lora.rank=%d", BENCH_LORA_RANK) : "lora=null",
     };
     for (size_t i = 0; i < COUNT_OF(overrides); i++)
         if (!overrides[i]) return ST_RESOURCE;
@@ -199,14 +183,14 @@ static Status work_prefill(Bench *bench) {
     TRY(load(bench, true, &model));
     Tape *tape = tape_new(device_cpu(), model->compute, 0);
     Status status = tape ? ST_OK : ST_RESOURCE;
-    for (int i = 0; status == ST_OK && i < STEPS; i++) {
+    for (int i = 0; status == ST_OK && i < BENCH_STEPS; i++) {
         status = prefill_once(bench, model, tape, ids);
-        mark_step(bench, i == 0);
+        bench_mark_step(bench, i == 0);
     }
-    double seconds = (bench->last - bench->first) / (STEPS - 1), n = (double)(bench->batch * bench->tokens);
+    double seconds = (bench->last - bench->first) / (BENCH_STEPS - 1), n = (double)(bench->batch * bench->tokens);
     bench->row.first_step = bench->first - bench->start;
     bench->row.tokens_per_second = n / seconds;
-    bench->row.gflops = (2 * (n * linear_weights(&bench->config) + (double)bench->batch * head_weights(&bench->config)) + (double)bench->batch * attention_flops(&bench->config, (double)bench->tokens)) /
+    bench->row.gflops = (2 * (n * bench_linear_weights(&bench->config) + (double)bench->batch * bench_head_weights(&bench->config)) + (double)bench->batch * bench_attention_flops(&bench->config, (double)bench->tokens)) /
                         seconds * 1e-9;
     tape_free(tape);
     model_free(model);
@@ -216,7 +200,7 @@ static Status work_prefill(Bench *bench) {
 static Status keep_token(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
     Bench *bench = context;
     (void)prompt, (void)sample, (void)id, (void)logprob, (void)text;
-    mark_step(bench, ++bench->n_done == bench->batch);
+    bench_mark_step(bench, ++bench->n_done == bench->batch);
     return ST_OK;
 }
 
@@ -239,8 +223,8 @@ static Status work_decode(Bench *bench) {
     double seconds = bench->last - bench->first, n = (double)(bench->n_done - bench->batch);
     bench->row.first_step = bench->first - bench->start;
     bench->row.tokens_per_second = n / seconds;
-    bench->row.gflops = n * 2 * (linear_weights(&bench->config) + head_weights(&bench->config)) / seconds * 1e-9;
-    bench->row.gbytes_per_second = n / (double)bench->batch * (linear_weights(&bench->config) + head_weights(&bench->config)) * (double)dtype_size(model->config.stored_dtype) / seconds * 1e-9;
+    bench->row.gflops = n * 2 * (bench_linear_weights(&bench->config) + bench_head_weights(&bench->config)) / seconds * 1e-9;
+    bench->row.gbytes_per_second = n / (double)bench->batch * (bench_linear_weights(&bench->config) + bench_head_weights(&bench->config)) * (double)dtype_size(model->config.stored_dtype) / seconds * 1e-9;
     model_free(model);
     return status;
 }
@@ -249,7 +233,7 @@ static Status work_decode(Bench *bench) {
 
 typedef struct Work { const char *name; Status (*run)(Bench *bench); int64_t batch, tokens; } Work; /* batch, tokens: unless told */
 static const Work works[] = {
-    {"sft", work_sft, 2, 256}, {"sft_mix", work_sft_mix, 4, 256}, {"full", work_full, 2, 256}, {"prefill", work_prefill, 1, 512}, {"decode", work_decode, 1, 32}, {"load", work_load, 1, 1},
+    {"sft", work_sft, 2, 256}, {"sft_mix", work_sft_mix, 4, 256}, {"full", work_full, 2, 256}, {"dpo", bench_dpo, 4, 512}, {"grpo", bench_grpo, 4, 64}, {"prefill", work_prefill, 1, 512}, {"decode", work_decode, 1, 32}, {"load", work_load, 1, 1},
 };
 
 static Status find_work(const char *name, size_t len, const Work **work) {
@@ -265,7 +249,7 @@ static Status find_work(const char *name, size_t len, const Work **work) {
     snprintf(word, sizeof word, "%.*s", (int)MIN(len, sizeof word - 1), name);
     const char *nearest = text_nearest(word, names, COUNT_OF(works));
     status_fail(ST_USAGE, "work '%s' is not supported", word);
-    return nearest ? status_hint(ST_USAGE, "did you mean '%s'?", nearest) : status_hint(ST_USAGE, "works are sft, sft_mix, full, prefill, decode and load");
+    return nearest ? status_hint(ST_USAGE, "did you mean '%s'?", nearest) : status_hint(ST_USAGE, "works are sft, sft_mix, full, dpo, grpo, prefill, decode and load");
 }
 
 /* Linux forgets the peak so far when told so; elsewhere it is that of all works up to here. */
@@ -300,6 +284,7 @@ static void print_row(const Bench *bench, const Work *work) {
     print_number(&w, "product_share", row->product_share, "%10.2f", &cells);
     print_number(&w, "gbytes_per_second", row->gbytes_per_second, "%10.2f", &cells);
     print_number(&w, "seconds_to_first_step", row->first_step, "%10.2f", &cells);
+    if (!isnan(row->rows_per_second)) jw_double(&w, "rows_per_second", row->rows_per_second);
     jw_int(&w, "peak_rss_bytes", (int64_t)memory_peak());
     if (isnan(row->predicted)) jw_null(&w, "predicted_bytes");
     else jw_int(&w, "predicted_bytes", (int64_t)row->predicted);
@@ -314,7 +299,7 @@ static Status run_work(Bench *bench, const Work *work, int64_t batch, int64_t to
     bench->batch = batch > 0 ? batch : work->batch;
     bench->tokens = tokens > 0 ? tokens : work->tokens;
     bench->n_done = 0;
-    bench->row = (Measured){(double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN};
+    bench->row = (Measured){(double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN};
     bench->first = bench->last = 0;
     if (bench->tokens < 2 && work->run != work_load) return status_fail(ST_USAGE, "--tokens must be 2 or more");
     show_progress("%s %s ...", work->name, bench->shape);
@@ -395,9 +380,9 @@ Status cmd_bench(int argc, char **argv) {
                 "    tune bench S --work sft,decode",
     };
     const Option options[] = {
-        {"--work", OPTION_TEXT, &list, "LIST", "of sft, sft_mix, full, prefill, decode, load (sft,prefill,decode,load)"},
-        {"--batch", OPTION_INT, &batch, "N", "sequences at a time"},
-        {"--tokens", OPTION_INT, &tokens, "N", "tokens of a sequence; decode: new ones"},
+        {"--work", OPTION_TEXT, &list, "LIST", "of sft, sft_mix, full, dpo, grpo, prefill, decode, load (sft,prefill,decode,load)"},
+        {"--batch", OPTION_INT, &batch, "N", "sequences at a time; dpo: pairs, grpo: prompts, 8 completions each"},
+        {"--tokens", OPTION_INT, &tokens, "N", "tokens of a sequence; decode, grpo: new ones; dpo: of the longest prompt"},
         {"--compute", OPTION_TEXT, &compute, "TYPE", "auto, f32 or bf16"},
         {0},
     };
