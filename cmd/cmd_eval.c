@@ -6,6 +6,8 @@
 #include "cmd/cmd.h"
 #include "cmd/watch.h"
 #include "rl/learn.h"
+#include "rl/reward_training.h"
+#include "rl/scorer.h"
 #include "rl/text_rl.h"
 
 enum { BATCH_TOKENS = 2048, LOGIT_ROWS = 128 };
@@ -233,12 +235,62 @@ static Status eval_text(const Command *command, const Eval *job) {
     return status;
 }
 
+/* ---- reward models ---- */
+
+static void show_rows(void *context, size_t done, size_t n) {
+    (void)context;
+    show_progress("%zu/%zu rows", done, n);
+}
+
+static void report_reward(const Command *command, const RewardNumbers *m, bool stepwise) {
+    double chosen = m->rewards_chosen / m->chosen, rejected = m->rewards_rejected / m->rejected, error = calibration_error(&m->calibration), brier = calibration_brier(&m->calibration);
+    if (command->json) {
+        JsonWriter w = {0};
+        jw_object(&w, NULL);
+        jw_int(&w, stepwise ? "steps" : "pairs", (int64_t)m->n);
+        jw_double(&w, "loss", m->loss);
+        jw_double(&w, "accuracy", m->accuracy / m->n);
+        jw_double(&w, stepwise ? "rewards_right" : "rewards_chosen", chosen);
+        jw_double(&w, stepwise ? "rewards_wrong" : "rewards_rejected", rejected);
+        jw_double(&w, "margin", chosen - rejected);
+        jw_double(&w, "calibration_error", error);
+        jw_double(&w, "brier", brier);
+        jw_end_object(&w);
+        print_result("%s\n", str_text(&w.text));
+        jw_release(&w);
+        return;
+    }
+    print_result("%s       %.0f\nloss        %.6f\naccuracy    %.2f %% %s\n", stepwise ? "steps" : "pairs", m->n, m->loss, 100 * m->accuracy / m->n,
+                 stepwise ? "of the steps told right" : "of the pairs put in order");
+    print_result("scores      %.4f of what is %s, %.4f of the others\n", chosen, stepwise ? "right" : "chosen", rejected);
+    print_result("calibration off by %.2f %%, Brier score %.4f\n", 100 * error, brier);
+}
+
+static Status eval_reward(const Command *command, const Eval *job) {
+    Scorer *scorer;
+    RewardNumbers numbers;
+    bool stepwise;
+    TRY(check_compute(job->compute));
+    if (job->exact_match) return status_fail(ST_USAGE, "--exact-match is for language models: a reward model answers nothing");
+    ScorerOptions how = {.base_dir = job->adapter ? command->arguments[0] : NULL, .compute = job->compute, .chat_template = job->chat.chat_template};
+    TRY(scorer_open(job->adapter ? job->adapter : command->arguments[0], &how, &scorer));
+    RewardEvaluation config = {.model = scorer->model, .tokenizer = scorer->tokenizer, .chat = scorer->chat, .data = job->data, .max_length = job->config.max_length, .truncation = job->config.truncation,
+                               .on_progress = show_rows};
+    Status status = reward_evaluate(&config, &numbers, &stepwise);
+    end_live_line();
+    if (status == ST_OK) report_reward(command, &numbers, stepwise);
+    scorer_close(scorer);
+    return status;
+}
+
 static Status run(const Command *command, Eval *job) {
     OpenedModel opened;
     Dataset *dataset = NULL;
     TRY(command_needs(command, 1, 1));
     if (!job->data && is_environment_run(command->arguments[0])) return eval_episodes(command, job);
-    bool text;
+    bool text, scores;
+    TRY(scorer_fits(job->adapter ? job->adapter : command->arguments[0], &scores));
+    if (scores && job->data) return eval_reward(command, job);
     TRY(is_text_run(command->arguments[0], &text));
     if (text) return eval_text(command, job);
     if (!job->data) return status_fail(ST_USAGE, "tune eval needs --data FILE");
@@ -269,7 +321,9 @@ Status cmd_eval(int argc, char **argv) {
                 "Of a run of tune rl on an environment: episodes played with its policy.\n"
                 "    tune eval runs/cartpole --episodes 100\n"
                 "Of a run of tune rl on text: what its best answers to prompts earn by the run's rewards.\n"
-                "    tune eval runs/grpo --data held_out.jsonl",
+                "    tune eval runs/grpo --data held_out.jsonl\n"
+                "Of a reward model, a run of tune reward: which share of pairs it puts in order, or of steps it tells right.\n"
+                "    tune eval runs/reward --data held_out_pairs.jsonl",
     };
     const Option options[] = {
         {"--data", OPTION_TEXT, &job.data, "FILE", "rows, as for training: .jsonl, .json, .csv, .parquet, .txt"},

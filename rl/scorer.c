@@ -34,16 +34,47 @@ static Status find_base(Arena *arena, const ScorerOptions *options, Found *found
     return status_hint(ST_INPUT, "put it there, or merge the two with tune merge and name the result");
 }
 
-static Status find(Arena *arena, const char *dir, const ScorerOptions *options, Found *found) {
+static Status find_part(Arena *arena, const char *dir, Found *found) {
     const char *adapter = path_join(arena, dir, "adapter"), *model = path_join(arena, dir, "model");
     if (!adapter || !model) return ST_RESOURCE;
-    if (!dir_exists(dir)) return status_hint(status_fail(ST_INPUT, "no reward model '%s'", dir), "name a run of tune reward, or a model or adapter with a score");
     if (has(arena, adapter, "adapter_config.json")) *found = (Found){.adapter = adapter};
     else if (has(arena, model, "config.json")) *found = (Found){.model = model};
     else if (has(arena, dir, "adapter_config.json")) *found = (Found){.adapter = dir};
     else *found = (Found){.model = dir};
+    return ST_OK;
+}
+
+static Status find(Arena *arena, const char *dir, const ScorerOptions *options, Found *found) {
+    if (!dir_exists(dir)) return status_hint(status_fail(ST_INPUT, "no reward model '%s'", dir), "name a run of tune reward, or a model or adapter with a score");
+    TRY(find_part(arena, dir, found));
     TRY(read_template(arena, dir, found));
+    if (options->chat_template) found->template = options->chat_template;
     return found->adapter ? find_base(arena, options, found) : ST_OK;
+}
+
+static Status has_score(Arena *arena, const Found *found, bool *is) {
+    static const char *const name = "score";
+    LoraConfig lora;
+    ModelConfig config;
+    if (found->adapter) {
+        TRY(adapter_config_read(found->adapter, arena, &lora));
+        *is = module_matches(name, lora.saved, lora.n_saved);
+    } else if (has(arena, found->model, "config.json")) {
+        TRY(model_config_read(found->model, arena, &config));
+        *is = config.scores;
+    }
+    return ST_OK;
+}
+
+Status scorer_fits(const char *dir, bool *is) {
+    Arena *arena = arena_new(0);
+    Found found;
+    *is = false;
+    if (!arena) return status_fail(ST_RESOURCE, "out of memory");
+    Status status = find_part(arena, dir, &found);
+    if (status == ST_OK) status = has_score(arena, &found, is);
+    arena_free(arena);
+    return status;
 }
 
 /* ---- opening ---- */

@@ -16,6 +16,7 @@ typedef struct ScorerOptions {
     const Model *base;       /* a model that is loaded already: when the adapter is one on the same directory, its weights are shared, and it must outlive the scorer. NULL = none */
     const char *base_dir;    /* the adapter's base, instead of what adapter_config.json says; NULL = that */
     const char *compute;     /* auto, f32 or bf16; NULL = the base's, or auto */
+    const char *chat_template; /* instead of the run's or the model's own; NULL = that */
 } ScorerOptions;
 typedef struct Scorer {
     Model *model;
@@ -31,6 +32,8 @@ typedef struct Scorer {
 } Scorer;
 /* dir: a run of tune reward, its adapter/ or model/, or such a directory of PEFT or transformers. ST_INPUT: no such directory, no score, a base that is not on this machine; ST_RESOURCE. */
 Status scorer_open(const char *dir, const ScorerOptions *options, Scorer **scorer);
+/* Whether this is such a directory, in *is; false for what is no model, adapter or run. ST_INPUT for one that cannot be read. */
+Status scorer_fits(const char *dir, bool *is);
 void scorer_close(Scorer *scorer); /* NULL is fine */
 /* The score of each row. Rows with the same prompt that follow each other share it; a row's score does not depend on the others. ST_INPUT: a row without tokens, or an id that the model does not know;
  * ST_INTERRUPTED. */
