@@ -13,10 +13,16 @@ static void exchange(MdpWork *work, double **other) {
 /* How far the changes are from being alike, where that is enough, or from none. */
 static double what_is_missing(const MdpForm *form, Change change) { return form->closed && form->gamma < 1 ? form->gamma * (change.most - change.least) : change_size(change); }
 
+/* Values of a policy that will not last need not be exact: half of what the next improvement is likely to find, when it shrinks as the last one did. `before` is INFINITY at first. */
+static double enough_after(const MdpWork *work, double missing, double before) {
+    double part = isinf(before) ? 0.3 : 0.5 * missing / before;
+    return fmax(fmin(fmax(part, 0.005), 0.5) * missing, 0.5 * work->target);
+}
+
 Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {
     const MdpForm *form = work->form;
     (void)solution;
-    double *other = form_vector(form, work->arena), missing = (double)INFINITY;
+    double *other = form_vector(form, work->arena), missing = (double)INFINITY, found_before = missing;
     bool counted = work->options->evaluation_sweeps > 0;
     int64_t sweeps = counted ? work->options->evaluation_sweeps : 20;
     FormPolicy policy;
@@ -39,7 +45,8 @@ Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {
             add_missing(form, change, work->V);
             return ST_OK;
         }
-        double enough = fmax(0.05 * what_is_missing(form, change), 0.5 * work->target); /* values of a policy that will not last need not be exact */
+        double found = what_is_missing(form, change), enough = enough_after(work, found, found_before);
+        found_before = found;
         missing = (double)INFINITY;
         for (int64_t i = 0; i < sweeps && (counted || missing > enough); i++) {
             change = form_sweep_policy(form, &policy, work->V, other);
