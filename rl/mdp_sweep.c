@@ -129,22 +129,23 @@ Change form_sweep(const MdpForm *form, Sweep sweep) {
 }
 
 Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy) {
-    size_t n = (size_t)form->n, entries = n * (size_t)form->longest;
+    int64_t slot = form->fan ? form->fan : form->longest;
+    size_t n = (size_t)form->n, entries = n * (size_t)slot;
     *policy = (FormPolicy){.rows = arena_alloc(arena, (n + 1) * sizeof *policy->rows)};
     if (!policy->rows) return ST_RESOURCE;
-    if (form->longest > INT32_MAX || (double)entries * (double)form->n_rows > 2 * (double)form->begin[form->n_rows] * (double)n) return ST_OK; /* rows are too unequal: read where they are */
+    if (slot > INT32_MAX || (double)entries * (double)form->n_rows > 2 * (double)form->begin[form->n_rows] * (double)n) return ST_OK; /* rows are too unequal: read where they are */
     int64_t *begin = arena_alloc(arena, (n + 1) * sizeof *begin);
     double *reward = arena_alloc(arena, (n + 1) * sizeof *reward);
     policy->next = arena_alloc(arena, (entries + 1) * sizeof *policy->next);
     policy->probability = arena_alloc(arena, (entries + 1) * sizeof *policy->probability);
     if (!begin || !reward || !policy->next || !policy->probability) return ST_RESOURCE;
-    for (size_t s = 0; s <= n; s++) begin[s] = (int64_t)s * form->longest;
+    for (size_t s = 0; s <= n; s++) begin[s] = (int64_t)s * slot;
     policy->form = *form;
     policy->form.n_rows = form->n;
     policy->form.rows = NULL;
     policy->form.width = 1;
     policy->form.begin = begin;
-    policy->form.fan = (int32_t)form->longest;
+    policy->form.fan = (int32_t)slot;
     policy->form.next = policy->next;
     policy->form.probability = policy->probability;
     policy->form.reward = reward;
