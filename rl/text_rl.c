@@ -182,7 +182,7 @@ Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
     if (r->reward) TRY(rewards_open(r->reward, r->path, &options, &rl->rewards));
     TRY(tokenizer_load_if_any(r->model_path, &rl->tokenizer));
     if (rl->tokenizer) TRY(chat_open(r->model_path, r->model_chat_template, r->data_now, rl->tokenizer, &rl->chat));
-    TRY(rewards_attach(rl->rewards, &(RewardPolicy){rl->model, rl->tokenizer, rl->chat}));
+    if (rl->rewards) TRY(rewards_attach(rl->rewards, &(RewardPolicy){rl->model, rl->tokenizer, rl->chat}));
     rl->stop_id = rl->chat ? chat_end_of_turn(rl->chat) : -1;
     rl->rows = arena_zero(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations) * sizeof *rl->rows);
     return rl->rows ? ST_OK : ST_RESOURCE;
