@@ -1,7 +1,9 @@
 /* tune generate: a model answers prompts. */
+#include <math.h>
 #include <string.h>
 
 #include "cmd/cmd.h"
+#include "rl/ilql_heads.h"
 
 typedef struct Generate {
     const char *adapter, *compute, *prompt, *input, *output;
@@ -9,6 +11,7 @@ typedef struct Generate {
     GenerateConfig config;
     TextList stop;
     int64_t seed;
+    double ilql;             /* NaN: none */
     const Tokenizer *tokenizer; /* NULL: the model has none */
     bool plain;              /* one prompt from the command line: its text streams to stdout */
     const TokenRows *rows;
@@ -96,8 +99,20 @@ static Status run_prompts(Generate *job, const OpenedModel *opened, const TokenR
     return result_close(&job->result, status);
 }
 
+/* ilql_heads.safetensors lies in the run directory, where its adapter or model is. */
+static Status open_heads(const Command *command, const Generate *job, Model *model, IlqlHeads *heads) {
+    const char *dir = job->adapter ? job->adapter : command->arguments[0];
+    const char *path = arena_printf(command->arena, "%s/../ilql_heads.safetensors", dir);
+    if (!path) return ST_RESOURCE;
+    if (file_exists(path)) return ilql_heads_load(model, path, heads);
+    status_fail(ST_INPUT, "no Q heads beside '%s': '%s' is missing", dir, path);
+    return status_hint(ST_INPUT, "--ilql goes with the adapter or model of a run with rl.algorithm: ilql");
+}
+
 static Status run(const Command *command, Generate *job) {
     OpenedModel opened;
+    IlqlHeads heads;
+    IlqlAdvice advice = {&heads, job->ilql};
     TokenRows rows = {0};
     TRY(command_needs(command, 1, 1));
     TRY(check(job));
@@ -110,7 +125,12 @@ static Status run(const Command *command, Generate *job) {
     job->config.n_stop_ids = end_of_turn >= 0;
     job->tokenizer = opened.tokenizer;
     job->plain = job->prompt && !job->output && !command->json;
-    Status status = job->prompt ? prompt_row(job, opened.tokenizer, &rows) : token_rows_read(job->input, &opened, &(DataConfig){.system = job->chat.system}, true, &rows);
+    Status status = isnan(job->ilql) ? ST_OK : open_heads(command, job, opened.model, &heads);
+    if (!isnan(job->ilql)) {
+        job->config.advise = ilql_advise;
+        job->config.advise_context = &advice;
+    }
+    if (status == ST_OK) status = job->prompt ? prompt_row(job, opened.tokenizer, &rows) : token_rows_read(job->input, &opened, &(DataConfig){.system = job->chat.system}, true, &rows);
     if (status == ST_OK) status = run_prompts(job, &opened, &rows, command->arena);
     if (job->input) token_rows_release(&rows);
     else if (rows.n) json_decref(rows.items[0].json), ids_release(&rows.items[0].ids);
@@ -119,7 +139,7 @@ static Status run(const Command *command, Generate *job) {
 }
 
 Status cmd_generate(int argc, char **argv) {
-    Generate job = {.seed = 42, .config = {.max_new_tokens = 128, .n = 1, .sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}}};
+    Generate job = {.seed = 42, .ilql = (double)NAN, .config = {.max_new_tokens = 128, .n = 1, .sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}}};
     Command command = {
         .arguments_help = "MODEL (--prompt TEXT | --input ROWS.jsonl)",
         .help = "Continues prompts: text on stdout, or with --input, -o or --json one row per completion:\n"
@@ -139,6 +159,7 @@ Status cmd_generate(int argc, char **argv) {
         SAMPLING_OPTIONS(job.config, job.stop),
         {"--ignore-eos", OPTION_FLAG, &job.config.ignore_eos, NULL, "go on behind the end-of-text token"},
         {"--max-batch", OPTION_INT, &job.config.max_batch, "N", "sequences at a time; 0 = as memory allows, at most 32"},
+        {"--ilql", OPTION_REAL, &job.ilql, "BETA", "adds beta x advantage to the logits, by the Q and V heads that tune rl with ilql left beside the adapter"},
         {"--seed", OPTION_INT, &job.seed, "N", "of the random choices (42)"},
         {0},
     };

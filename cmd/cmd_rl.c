@@ -1,8 +1,10 @@
 /* tune rl: a recipe in, a policy in the run directory out. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cmd/pair_command.h"
+#include "rl/ilql.h"
 #include "rl/learn.h"
 #include "rl/preference.h"
 #include "rl/text_env.h"
@@ -153,6 +155,63 @@ static Status learn_text(const RecipeCommand *job, const char *typed) {
     return ST_OK;
 }
 
+/* ---- rows with rewards ---- */
+
+static void show_ilql_plan(void *context, const IlqlPlan *plan) {
+    const Recipe *recipe = context;
+    show_line("data: %zu rows, %lld tokens, %lld of them trained; mean reward %.4g", plan->rows, (long long)plan->tokens, (long long)plan->trained_tokens, plan->mean_reward);
+    if (plan->dropped) show_message("tune: warning: data.train: %lld rows were longer than data.max_length and left out", (long long)plan->dropped);
+    show_line("model: %s, %lld parameters, %lld trained (%s and Q and V heads), products in %s", recipe->model_path, (long long)plan->parameters, (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all",
+              dtype_name(plan->compute));
+    show_line("plan: %lld steps", (long long)plan->total_steps);
+}
+
+static void show_ilql_step(void *context, const IlqlProgress *p) {
+    const Recipe *recipe = context;
+    char left[32];
+    if (recipe->train_live) show_curve(p->loss);
+    show_progress("step %lld/%lld  loss %.4g  advantage %.4g  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps, p->loss, p->advantage, p->tokens_per_second, format_seconds(p->seconds_left, left));
+}
+
+static void summarize_ilql(const RecipeCommand *job, const IlqlResult *result) {
+    const Recipe *recipe = job->recipe;
+    const char *part = recipe->has_lora ? "adapter" : "model";
+    char seconds[32];
+    end_live_line();
+    if (job->command->json) {
+        JsonWriter w = {0};
+        jw_object(&w, NULL);
+        jw_int(&w, "steps", result->steps);
+        jw_double(&w, "first_loss", result->first_loss);
+        jw_double(&w, "last_loss", result->last_loss);
+        jw_double(&w, "seconds", result->seconds);
+        jw_end_object(&w);
+        print_result("%s\n", str_text(&w.text));
+        jw_release(&w);
+    }
+    if (result->already_finished) {
+        show_line("'%s' is a finished run: nothing to do", recipe->output);
+        return;
+    }
+    show_line("%lld steps in %s: loss %.4g -> %.4g", (long long)result->steps, format_seconds(result->seconds, seconds), result->first_loss, result->last_loss);
+    show_line("wrote %s/%s and %s/ilql_heads.safetensors", recipe->output, part, recipe->output);
+    if (recipe->has_lora) show_line("next: tune generate %s --adapter %s/adapter --ilql 4 --prompt ...", recipe->model_path, recipe->output);
+    else show_line("next: tune generate %s/model --ilql 4 --prompt ...", recipe->output);
+}
+
+static Status learn_offline(const RecipeCommand *job) {
+    Str typed = {0};
+    IlqlResult result;
+    recipe_command_line(job, &typed);
+    IlqlRunConfig config = {
+        .recipe = job->recipe, .command = str_text(&typed), .resume = job->resume, .dry_run = job->dry_run, .on_plan = show_ilql_plan, .on_progress = show_ilql_step, .context = job->recipe,
+    };
+    Status status = ilql_run(&config, &result);
+    str_release(&typed);
+    if (status == ST_OK && !job->dry_run) summarize_ilql(job, &result);
+    return status;
+}
+
 /* ---- environments ---- */
 
 static Status learn_environment(const RecipeCommand *job, const char *typed) {
@@ -183,16 +242,17 @@ static Status learn(const RecipeCommand *job) {
 /* The algorithm says what is learned from: rows of preferences, an environment, or prompts with rewards. */
 static Status run(const RecipeCommand *job) {
     const Recipe *recipe = job->recipe;
-    if (!preference_algorithm(recipe->rl_algorithm)) return learn(job);
-    if (!recipe->rl_env) return pair_command(job, preference_run);
-    status_fail(ST_CONFIG, "algorithm '%s' learns from rows of preferences, not from an environment", recipe->rl_algorithm);
+    bool offline = strcmp(recipe->rl_algorithm, "ilql") == 0;
+    if (!offline && !preference_algorithm(recipe->rl_algorithm)) return learn(job);
+    if (!recipe->rl_env) return offline ? learn_offline(job) : pair_command(job, preference_run);
+    status_fail(ST_CONFIG, "algorithm '%s' learns from rows of %s, not from an environment", recipe->rl_algorithm, offline ? "text with rewards" : "preferences");
     return status_hint(ST_CONFIG, "name rows in data.train and leave out rl.env");
 }
 
 Status cmd_rl(int argc, char **argv) {
     static const char *const sections[] = {"", "rl", "policy", "model", "lora", "data", "generate", "train", NULL};
     return recipe_command(argc, argv, "rl",
-                          "Learns a policy by reward, on an environment (rl.env) or a language model's on prompts, or from preferences. The result is a run directory with the policy, or with the adapter.\n"
+                          "Learns a policy by reward, on an environment (rl.env) or a language model's on prompts, from preferences, or offline from rows with rewards (ilql). The result is a run directory with the policy, or with the adapter.\n"
                           "    tune rl recipes/rl_cartpole_ppo.yaml output=runs/cartpole\n"
                           "    tune rl recipes/rl_dpo.yaml model.path=DIR data.train=pairs.jsonl output=runs/dpo",
                           sections, run);

@@ -8,7 +8,7 @@
 #include "rl/preference.h"
 #include "rl/text_algorithm.h"
 
-/* ---- the table: three kinds of algorithms, what all of a kind read, what each reads ---- */
+/* ---- the table: four kinds of algorithms, what all of a kind read, what each reads ---- */
 
 typedef struct Entry { const char *name, *keys; } Entry; /* name NULL: there is none */
 typedef struct Kind { const char *what, *common; Entry (*at)(size_t i); } Kind;
@@ -28,6 +28,10 @@ static Entry pair_at(size_t i) {
     return algorithm ? (Entry){algorithm->name, algorithm->keys} : (Entry){0};
 }
 
+static Entry offline_at(size_t i) {
+    return i == 0 ? (Entry){"ilql", "gamma expectile cql_alpha awac_coef awac_beta q_width tau target_every"} : (Entry){0};
+}
+
 #define KEYS_OF_ALL "algorithm env train.log_every train.live train.save_every train.keep_checkpoints "
 
 static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma", environment_at};
@@ -40,7 +44,10 @@ static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps nu
 static const Kind texts = {"on text", KEYS_OF_TEXT, text_at};
 static const Kind text_environments = {"on environments of text", KEYS_OF_TEXT " gamma", text_at};
 static const Kind pairs = {"on pairs", KEYS_OF_ALL KEYS_OF_OPTIMIZER "beta train.*", pair_at};
-static const Kind *const kinds[] = {&environments, &texts, &pairs};
+static const Kind offline = {
+    "on rows with rewards", KEYS_OF_ALL KEYS_OF_OPTIMIZER "train.epochs train.max_steps train.batch_size train.gradient_accumulation_steps train.batch_tokens train.no_decay train.checkpointing", offline_at,
+};
+static const Kind *const kinds[] = {&environments, &texts, &pairs, &offline};
 
 /* ---- the check ---- */
 
@@ -106,3 +113,4 @@ static Status check(const Recipe *recipe, const char *algorithm, const Kind *kin
 Status environment_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, &environments); }
 Status text_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, recipe->rl_env ? &text_environments : &texts); }
 Status pair_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, &pairs); }
+Status offline_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, &offline); }

@@ -23,5 +23,6 @@
 Status environment_keys_check(const Recipe *recipe, const char *algorithm);
 Status text_keys_check(const Recipe *recipe, const char *algorithm);
 Status pair_keys_check(const Recipe *recipe, const char *algorithm);
+Status offline_keys_check(const Recipe *recipe, const char *algorithm);
 
 #endif

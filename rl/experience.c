@@ -60,8 +60,8 @@ Status experience_add(Experience *e, const Sequence *s) {
     int64_t before = e->n_tokens, after = before + (int64_t)s->n;
     TRY(reserve_tokens(e, after));
     memcpy(e->ids + before, s->ids, s->n * sizeof *s->ids);
-    memcpy(e->sampled + before, s->sampled, s->n * sizeof *s->sampled);
-    memcpy(e->filtered + before, s->filtered, s->n * sizeof *s->filtered);
+    if (s->sampled) memcpy(e->sampled + before, s->sampled, s->n * sizeof *s->sampled);
+    if (s->filtered) memcpy(e->filtered + before, s->filtered, s->n * sizeof *s->filtered);
     for (int64_t t = before; t < after; t++) {
         e->trained[t] = !s->trained || s->trained[t - before];
         e->terminated[t] = s->ended && t == after - 1;

@@ -80,15 +80,6 @@ static void read(const Tensor *tensor, double *out) {
 
 static Tensor *step_view(Tape *tape, int64_t n, int32_t *values) { return tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &n, values); }
 
-static Status forward_values(TextPass *pass, Tensor *hidden, const TextResults *results) {
-    pass->values = NULL;
-    if (!results->values) return ST_OK;
-    Tensor *rows = step_view(pass->tape, pass->n_targets + pass->n_finals, pass->rows);
-    if (!rows) return ST_RESOURCE;
-    pass->values = op_row_scores(pass->tape, hidden, pass->value_head, rows);
-    return ST_OK;
-}
-
 static void read_values(const TextPass *pass, const Experience *e, int64_t first, int64_t n, const TextResults *results) {
     if (!pass->values) return;
     for (int64_t t = 0; t < pass->n_targets; t++) results->values[t] = tensor_get(pass->values, t);
@@ -100,16 +91,17 @@ static void read_values(const TextPass *pass, const Experience *e, int64_t first
 Status text_pass_forward(TextPass *pass, const Model *model, const Experience *e, int64_t first, int64_t n, const TextResults *results) {
     Tape *tape = pass->tape;
     TRY(reserve(pass, e, first, n));
-    build(pass, e, first, n, results->final_values != NULL);
+    build(pass, e, first, n, pass->finals || results->final_values != NULL);
     tape_reset(tape);
     Tensor *rows = step_view(tape, pass->n_targets, pass->rows), *targets = step_view(tape, pass->n_targets, pass->targets);
-    if (!rows || !targets) return ST_RESOURCE;
-    Tensor *hidden = model_forward(model, tape, &pass->batch);
+    pass->places = step_view(tape, pass->n_targets + pass->n_finals, pass->rows);
+    if (!rows || !targets || !pass->places) return ST_RESOURCE;
+    Tensor *hidden = pass->hidden = model_forward(model, tape, &pass->batch);
     LogprobArgs args = model->logprob;
     args.temperature = pass->temperature;
     args.entropy = results->entropies != NULL;
     pass->logprobs = results->logprobs ? op_token_logprobs(tape, hidden, model->head, rows, targets, &args) : (TokenLogprobs){0};
-    TRY(forward_values(pass, hidden, results));
+    pass->values = results->values ? op_row_scores(tape, hidden, pass->value_head, pass->places) : NULL;
     TRY(tape_status(tape));
     if (tape_device(tape) == device_meta()) return ST_OK; /* there nothing is computed that could be read */
     read(pass->logprobs.logprob, results->logprobs);

@@ -18,6 +18,7 @@ typedef struct TextPass {
     double temperature;     /* of the policy: logits are divided by it */
     int64_t max_tokens;     /* of a pass, unless one sequence with its prompt has more */
     Tensor *value_head;     /* (1, C) on the hidden states of the model that values are asked of; NULL: none */
+    bool finals;            /* rows behind the last tokens of sequences that were cut are there, also where no value head asks for them */
     /* of the pass in work */
     int32_t *ids, *rows, *targets;
     Segment *segments;
@@ -26,6 +27,7 @@ typedef struct TextPass {
     int64_t n_targets, n_finals; /* rows that predict tokens, and those behind the last tokens of sequences that were cut */
     TokenLogprobs logprobs;
     Tensor *values;
+    Tensor *hidden, *places;   /* hidden states, and the rows of n_targets + n_finals states: for other heads, between text_pass_forward and text_pass_backward */
 } TextPass;
 /* Per token of the sequences, in their order; NULL where not wanted. values: of the state before the token; final_values: of the state behind it, written at the last tokens of sequences that were cut. */
 typedef struct TextResults { double *logprobs, *entropies, *values, *final_values; } TextResults;

@@ -115,7 +115,7 @@ static void faults_are_named(void **state) {
         {"train:\n  betas: [0.9]\n", NULL, "'train.betas'", ""},
         {"train:\n  betas: [0.9, 2]\n", NULL, "expected a number from 0 to 1", ""},
         {"eval:\n  metrics: [loss, accuracy]\n", NULL, "comes with a later version", ""},
-        {"rl:\n  algorithm: ilql\n", NULL, "comes with a later version", "q_learning"},
+        {"model:\n  quantize: nf4\n", NULL, "comes with a later version", "none"},
         {"synth:\n  seedz: x\n", NULL, "unknown key 'synth.seedz'", "did you mean 'synth.seeds'?"},
         {"synth:\n  preset: fewshot\n", NULL, "wrong value 'fewshot' for 'synth.preset'", "few_shot"},
         {"data:\n  eval: a\neval:\n  data: b\n", NULL, "both given", ""},

@@ -54,6 +54,8 @@ typedef struct Generator {
     Prefill *queue;          /* prompts on their way in, in order; all but the last have slots reserved for all of their samples */
     int64_t n_queue;
     size_t next_prompt;
+    Tensor *advice;          /* of the step in work; NULL: none */
+    double *kept_advice;     /* as `kept` */
     double *kept, kept_logsumexp; /* V logits of the first of the queue, when it is done and waits for slots */
     Completion **waiting;    /* finished ones whose turn has not come, by prompt and sample */
     size_t next_done;
@@ -172,11 +174,12 @@ static Status set_up(Generator *g) {
     g->queue = arena_zero(g->arena, n_slots * sizeof *g->queue);
     g->waiting = arena_zero(g->arena, g->n_prompts * (size_t)g->config->n * sizeof *g->waiting);
     g->kept = arena_alloc(g->arena, vocab * sizeof *g->kept);
+    g->kept_advice = g->config->advise ? arena_alloc(g->arena, vocab * sizeof *g->kept_advice) : NULL;
     g->choosers = arena_zero(g->arena, (size_t)g->n_threads * sizeof *g->choosers);
     g->ids = arena_alloc(g->arena, n_tokens * sizeof *g->ids);
     g->segments = arena_alloc(g->arena, n_rows * sizeof *g->segments);
     g->rows = arena_alloc(g->arena, n_rows * sizeof *g->rows);
-    bool whole = g->slots && g->queue && g->waiting && g->kept && g->choosers && g->ids && g->segments && g->rows;
+    bool whole = (g->kept_advice || !g->config->advise) && g->slots && g->queue && g->waiting && g->kept && g->choosers && g->ids && g->segments && g->rows;
     for (int i = 0; whole && i < g->n_threads; i++) {
         Chooser *c = &g->choosers[i];
         c->logits = arena_alloc(g->arena, vocab * sizeof *c->logits);
@@ -244,6 +247,11 @@ static double logit_of(const Generator *g, const Logits *step, const Sequence *s
     return s->row == KEPT_ROW ? g->kept[id] : tensor_get(step->logits, s->row * g->model->config.vocab_size + id);
 }
 
+static void take_advice(const Generator *g, const Sequence *s, double *logits) {
+    int64_t vocab = g->model->config.vocab_size;
+    for (int64_t v = 0; v < vocab; v++) logits[v] += s->row == KEPT_ROW ? g->kept_advice[v] : tensor_get(g->advice, s->row * vocab + v);
+}
+
 /* The next token of `s` by the logits of its row. Reads what all threads share, writes only `s` and `chooser`. */
 static void choose(const Generator *g, const Logits *step, Chooser *chooser, Sequence *s) {
     const SampleConfig *sample = &g->config->sample;
@@ -264,6 +272,7 @@ static void choose(const Generator *g, const Logits *step, Chooser *chooser, Seq
     size_t prompt_length = penalties ? prompt->n : 0;
     bool tempered = !sample->greedy && sample->temperature != 0 && sample->temperature != 1;
     double logsumexp = tempered ? tempered_logsumexp(chooser->logits, vocab, sample->temperature) : 0;
+    if (g->advice || (g->kept_advice && s->row == KEPT_ROW)) take_advice(g, s, chooser->logits);
     s->next_filtered = 0;
     if (sample->greedy || sample->temperature == 0) {
         s->next = sample_greedy(sample, chooser->logits, vocab, history.data, history.n, prompt_length, &chooser->scratch);
@@ -419,6 +428,7 @@ static Status begin_sample(Generator *g, Prefill *p, Sequence *s) {
 static void keep_logits(Generator *g, const Logits *step, Prefill *p) {
     if (p->row == KEPT_ROW) return;
     row_read(step->logits, p->row, g->kept);
+    if (g->advice) row_read(g->advice, p->row, g->kept_advice);
     g->kept_logsumexp = tensor_get(step->logsumexp, p->row);
     p->row = KEPT_ROW;
 }
@@ -524,6 +534,7 @@ static Status run_step(Generator *g) {
     Tensor *rows = tensor_view(tape_arena(g->tape), g->model->device, DT_I32, 1, &step.n_rows, g->rows);
     if (!rows) return ST_RESOURCE;
     Logits logits = model_logits(g->model, g->tape, hidden, rows);
+    g->advice = g->config->advise ? g->config->advise(g->config->advise_context, g->tape, hidden, rows) : NULL;
     TRY(tape_status(g->tape));
     return use_logits(g, &logits);
 }

@@ -49,6 +49,9 @@ Status session_new(const Model *model, int64_t max_tokens, Session **session); /
 void session_free(Session *session);                                          /* NULL is fine */
 int64_t session_room(const Session *session);                                 /* its max_tokens */
 
+/* What is added to the logits of a step's rows before tokens are chosen by them, in the step's memory: (P, V) f32; NULL after a failure, which is on the tape. Log-probabilities that are recorded stay the model's own. */
+typedef Tensor *Advise(void *context, Tape *tape, Tensor *hidden, const Tensor *rows);
+
 typedef struct GenerateConfig {
     SampleConfig sample;
     int64_t max_new_tokens;
@@ -61,6 +64,8 @@ typedef struct GenerateConfig {
     bool ignore_eos;           /* neither of them ends it */
     int64_t max_batch;         /* sequences at a time; 0 = as many as memory reasonably allows */
     bool uninterrupted;        /* a request to interrupt waits until all is there */
+    Advise *advise;            /* NULL: nothing */
+    void *advise_context;
     Session *session;          /* of the one prompt with its one completion, or NULL; it keeps both, also when the call is interrupted */
 } GenerateConfig;
 /* Runs all prompts; a prompt is prefilled once for its n completions, whose cache pages are shared and copied on write. Results do not depend on what else is in the batch.

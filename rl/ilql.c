@@ -1,0 +1,324 @@
+/* Implicit Q-learning on tokens. */
+#include "rl/ilql.h"
+
+#include <math.h>
+#include <stdlib.h>
+
+#include "lib/train/report.h"
+#include "lib/train/trained_model.h"
+#include "rl/algorithm_keys.h"
+#include "rl/text_pass.h"
+
+enum { PASS_TOKENS = 2048, PASS_VALUES = 1 << 23 }; /* of a pass at most: tokens; Q values of a head */
+
+typedef struct Ilql {
+    const IlqlRunConfig *config;
+    const Recipe *recipe;
+    IlqlConfig loss;
+    double tau;
+    int64_t target_every;
+    Model *model;
+    Tokenizer *tokenizer;
+    Chat *chat;
+    IlqlHeads heads;
+    OfflineRows rows;
+    Experience experience;
+    TextPass pass;
+    double *q, *dq;            /* (tokens of a pass, V) */
+    double *target_q, *targets, *dv, *dlogprobs; /* (tokens of a pass and the states behind them) */
+    int64_t cap_tokens;
+    OptimizerConfig optimizer;
+    ScheduleConfig schedule;
+    Run *run;
+    Arena *arena;
+    int64_t rows_per_step, steps_per_epoch, total_steps, done, began_step;
+    double first_loss, last_loss;
+} Ilql;
+
+/* ---- one pass ---- */
+
+static Status grow(double **array, int64_t n) {
+    double *grown = realloc(*array, (size_t)n * sizeof *grown);
+    if (!grown) return status_fail(ST_RESOURCE, "out of memory for %lld values", (long long)n);
+    *array = grown;
+    return ST_OK;
+}
+
+static Status reserve(Ilql *il, int64_t tokens) {
+    if (tokens <= il->cap_tokens) return ST_OK;
+    int64_t vocab = il->model->config.vocab_size;
+    TRY(grow(&il->q, tokens * vocab));
+    TRY(grow(&il->dq, tokens * vocab));
+    TRY(grow(&il->target_q, tokens));
+    TRY(grow(&il->targets, tokens));
+    TRY(grow(&il->dv, tokens));
+    TRY(grow(&il->dlogprobs, tokens));
+    il->cap_tokens = tokens;
+    return ST_OK;
+}
+
+/* What the heads say of a pass's states. */
+typedef struct Heads { Tensor *q[2], *target[2], *v; } Heads;
+
+static Status run_heads(Ilql *il, Heads *out) {
+    Tape *tape = il->pass.tape;
+    Tensor *states = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &il->pass.n_targets, il->pass.rows); /* those that an action was taken in */
+    if (!states) return ST_RESOURCE;
+    out->v = ilql_head_forward(tape, &il->heads.v, il->pass.hidden, il->pass.places);
+    for (int k = 0; k < 2; k++) out->q[k] = ilql_head_forward(tape, &il->heads.q[k], il->pass.hidden, states);
+    tape_record(tape, false);
+    for (int k = 0; k < 2; k++) out->target[k] = ilql_head_forward(tape, &il->heads.target[k], il->pass.hidden, states);
+    tape_record(tape, true);
+    return tape_status(tape);
+}
+
+/* V of the states, and the smaller target Q of the actions, of sequences first .. first + n - 1. */
+static void read_heads(Ilql *il, const Heads *heads, int64_t first, int64_t n) {
+    Experience *e = &il->experience;
+    int64_t begin = e->begin[first], count = il->pass.n_targets, vocab = il->model->config.vocab_size, final = count;
+    for (int64_t t = 0; t < count; t++) {
+        int64_t at = t * vocab + e->ids[begin + t];
+        e->values[begin + t] = tensor_get(heads->v, t);
+        il->target_q[t] = fmin(tensor_get(heads->target[0], at), tensor_get(heads->target[1], at));
+    }
+    for (int64_t i = first; i < first + n; i++)
+        if (!e->ended[i]) e->final_values[e->begin[i + 1] - 1] = tensor_get(heads->v, final++);
+}
+
+/* Forward and backward of sequences first .. first + n - 1, of a step with `total` trained tokens. */
+static Status learn(Ilql *il, int64_t first, int64_t n, int64_t total, IlqlMetrics *metrics) {
+    Experience *e = &il->experience;
+    Tape *tape = il->pass.tape;
+    int64_t begin = e->begin[first];
+    Heads heads;
+    TRY(text_pass_forward(&il->pass, il->model, e, first, n, &(TextResults){.logprobs = e->logprobs + begin}));
+    TRY(run_heads(il, &heads));
+    TRY(reserve(il, il->pass.n_targets + il->pass.n_finals));
+    read_heads(il, &heads, first, n);
+    IlqlBatch batch = {
+        .tokens = {.T = il->pass.n_targets, .B = 1, .actions = e->ids + begin, .values = e->values + begin, .rewards = e->token_rewards + begin, .terminated = e->terminated + begin, .truncated = e->truncated + begin,
+                   .valid = e->trained + begin},
+        .final_values = e->final_values + begin,
+        .target_q = il->target_q,
+        .logprobs = e->logprobs + begin,
+        .total = total,
+    };
+    ilql_targets(&il->loss, &batch, il->targets);
+    for (int k = 0; k < 2; k++) {
+        tensor_read(heads.q[k], il->q);
+        ilql_q_loss(&il->loss, &batch, il->q, il->model->config.vocab_size, il->targets, il->dq, metrics);
+        tensor_seed_grad(tape, heads.q[k], il->dq);
+    }
+    ilql_v_loss(&il->loss, &batch, il->dv, metrics);
+    for (int64_t t = il->pass.n_targets; t < il->pass.n_targets + il->pass.n_finals; t++) il->dv[t] = 0; /* those are only looked at */
+    tensor_seed_grad(tape, heads.v, il->dv);
+    ilql_policy_loss(&il->loss, &batch, il->dlogprobs, metrics);
+    return text_pass_backward(&il->pass, &(TextGradients){.logprobs = il->dlogprobs});
+}
+
+/* ---- steps ---- */
+
+static Status take_rows(Ilql *il, int64_t step) {
+    DataOrder order = {&il->rows.table, (uint64_t)il->recipe->seed, il->recipe->data_shuffle};
+    experience_clear(&il->experience, 1);
+    for (int64_t i = 0; i < il->rows_per_step; i++) TRY(offline_rows_add(&il->rows, data_order_place(&order, step * il->rows_per_step + i), &il->experience));
+    return ST_OK;
+}
+
+static Status not_finite(const Ilql *il, const char *what) {
+    return status_hint(status_fail(ST_NUMERIC, "the %s is not finite in step %lld", what, (long long)il->done + 1), "lower train.learning_rate");
+}
+
+static double loss_of(const IlqlConfig *config, const IlqlMetrics *m) { return m->q_loss + m->v_loss + config->cql * m->cql_loss + config->awac * m->awac_loss; }
+
+static void report(const Ilql *il, const IlqlMetrics *m, double norm, double rate, Metrics *metrics) {
+    double n = fmax(1, (double)m->tokens);
+    metric_set(metrics, "loss", loss_of(&il->loss, m));
+    metric_set(metrics, "q_loss", m->q_loss);
+    metric_set(metrics, "v_loss", m->v_loss);
+    metric_set(metrics, "cql_loss", m->cql_loss);
+    metric_set(metrics, "awac_loss", m->awac_loss);
+    metric_set(metrics, "q", m->q / n);
+    metric_set(metrics, "v", m->v / n);
+    metric_set(metrics, "advantage", m->advantage / n);
+    metric_set(metrics, "grad_norm", norm);
+    metric_set(metrics, "learning_rate", rate);
+    metric_count(metrics, "tokens", il->experience.n_tokens);
+    metric_set(metrics, "epoch", (double)(il->done + 1) / (double)il->steps_per_epoch);
+}
+
+static Status step(void *context, int64_t number, Metrics *metrics) {
+    Ilql *il = context;
+    Params *params = &il->model->params;
+    IlqlMetrics m = {0};
+    int64_t total = 0;
+    if (il->began_step < 0) il->began_step = number;
+    TRY(take_rows(il, number));
+    for (int64_t t = 0; t < il->experience.n_tokens; t++) total += il->experience.trained[t];
+    for (int64_t i = 0, n; i < il->experience.n; i += n) {
+        if (interrupt_requested()) {
+            params_zero_grad(params);
+            return ST_INTERRUPTED;
+        }
+        n = text_pass_fit(&il->pass, &il->experience, i, il->experience.n);
+        TRY(learn(il, i, n, total, &m));
+    }
+    double norm = params_grad_norm(params), rate = il->recipe->train_learning_rate * schedule_factor(&il->schedule, il->done);
+    if (!isfinite(loss_of(&il->loss, &m))) return not_finite(il, "loss");
+    if (!isfinite(norm)) return not_finite(il, "gradient");
+    optimizer_step(&il->optimizer, params, clip_scale(norm, il->recipe->train_max_grad_norm), rate, il->done + 1);
+    params_zero_grad(params);
+    report(il, &m, norm, rate, metrics);
+    il->done = number + 1;
+    if (il->done % il->target_every == 0) ilql_heads_follow(&il->heads, il->tau);
+    il->last_loss = metric_get(metrics, "loss");
+    if (number == 0) il->first_loss = il->last_loss;
+    return ST_OK;
+}
+
+static bool done(void *context) {
+    const Ilql *il = context;
+    return il->done >= il->total_steps;
+}
+
+static void keep(void *context, Keeper *keeper) {
+    Ilql *il = context;
+    keep_weights(keeper, &il->model->params);
+    keep_optimizer(keeper, &il->model->params);
+    ilql_heads_keep(&il->heads, keeper);
+    keep_count(keeper, "done", &il->done);
+    keep_real(keeper, "first_loss", &il->first_loss);
+    keep_real(keeper, "last_loss", &il->last_loss);
+}
+
+static void on_step(void *context, int64_t number, const Metrics *metrics, double seconds, double elapsed) {
+    const Ilql *il = context;
+    if (!il->config->on_progress) return;
+    double each = elapsed / fmax(1, (double)(number - il->began_step));
+    IlqlProgress progress = {number, il->total_steps, metric_get(metrics, "loss"), metric_get(metrics, "advantage"), metric_get(metrics, "tokens") / fmax(seconds, 1e-9), each * (double)(il->total_steps - number)};
+    il->config->on_progress(il->config->context, &progress);
+}
+
+static Status finish(void *context, Run *run) {
+    const Ilql *il = context;
+    const char *path = run_path(run, "ilql_heads.safetensors");
+    if (!path) return ST_RESOURCE;
+    TRY(ilql_heads_save(&il->heads, path));
+    return trained_model_save(il->recipe, il->model, run_dir(run));
+}
+
+static json_t *summary(void *context) {
+    const Ilql *il = context;
+    return json_pack("{s:f, s:f}", "first_loss", isfinite(il->first_loss) ? il->first_loss : 0, "last_loss", isfinite(il->last_loss) ? il->last_loss : 0);
+}
+
+/* ---- the run ---- */
+
+static Status open_parts(Ilql *il) {
+    const Recipe *r = il->recipe;
+    TRY(offline_keys_check(r, r->rl_algorithm));
+    if (r->has_lora && r->lora_dropout > 0) return status_hint(status_fail(ST_CONFIG, "'lora.dropout' has no place in rl"), "leave it at 0");
+    il->loss = (IlqlConfig){r->rl_gamma, r->rl_expectile, r->rl_cql_alpha, r->rl_awac_coef, r->rl_awac_beta};
+    il->tau = isnan(r->rl_tau) ? 0.005 : r->rl_tau;
+    il->target_every = r->rl_target_every > 0 ? r->rl_target_every : 1;
+    TRY(trained_model_open(r, &il->model));
+    TRY(tokenizer_load_if_any(r->model_path, &il->tokenizer));
+    if (il->tokenizer) TRY(chat_open(r->model_path, r->model_chat_template, r->data_now, il->tokenizer, &il->chat));
+    TRY(offline_rows_read(r, &il->model->config, il->chat, il->tokenizer, &il->rows));
+    TRY(ilql_heads_add(il->model, r->rl_q_width, (uint64_t)r->seed, true, &il->heads));
+    int64_t most = MAX(PASS_VALUES / il->model->config.vocab_size, 16);
+    il->pass = (TextPass){.tape = tape_new(device_cpu(), il->model->compute, 0), .temperature = 1, .max_tokens = MIN(r->train_batch_tokens > 0 ? r->train_batch_tokens : PASS_TOKENS, most), .finals = true};
+    if (!il->pass.tape) return status_fail(ST_RESOURCE, "out of memory for the run");
+    il->rows_per_step = r->train_batch_size * r->train_gradient_accumulation_steps;
+    il->steps_per_epoch = ((int64_t)il->rows.n + il->rows_per_step - 1) / il->rows_per_step;
+    il->total_steps = r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)il->steps_per_epoch);
+    if (il->total_steps < 1) return status_fail(ST_CONFIG, "'train.epochs' leaves no step to do");
+    TRY(recipe_optimizer(r, &il->optimizer));
+    TRY(recipe_schedule(r, il->total_steps, &il->schedule));
+    return optimizer_init(&il->optimizer, &il->model->params, il->arena);
+}
+
+static Status write_started(const Ilql *il) {
+    const char *path = run_path(il->run, "started.json");
+    if (!path) return ST_RESOURCE;
+    if (run_resumed(il->run) && file_exists(path)) return ST_OK;
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_string(&w, "program", il->recipe->program);
+    jw_string(&w, "command", il->config->command);
+    jw_string(&w, "algorithm", il->recipe->rl_algorithm);
+    jw_int(&w, "steps", il->total_steps);
+    jw_int(&w, "rows", (int64_t)il->rows.n);
+    jw_int(&w, "parameters", params_count(&il->model->params, false));
+    jw_int(&w, "trained_parameters", params_count(&il->model->params, true));
+    jw_end_object(&w);
+    str_append_char(&w.text, '\n');
+    Status status = file_write_all(path, str_text(&w.text), w.text.len);
+    jw_release(&w);
+    return status;
+}
+
+static Status already_finished(const Run *run, IlqlResult *result) {
+    json_t *json;
+    TRY(run_summary(run, &json));
+    *result = (IlqlResult){.already_finished = true, .first_loss = json_number_value(json_object_get(json, "first_loss")), .last_loss = json_number_value(json_object_get(json, "last_loss"))};
+    Status status = json_get_int(json, "finished.json", "steps", &result->steps);
+    json_decref(json);
+    return status;
+}
+
+static Status begin(Ilql *il, IlqlResult *result) {
+    const IlqlRunConfig *config = il->config;
+    bool finished = false;
+    LoopResult all;
+    if (!config->dry_run) TRY(run_check(il->recipe, config->resume, &finished));
+    if (!finished) TRY(open_parts(il));
+    if (!config->dry_run) TRY(run_open(il->recipe, config->resume, &il->run));
+    if (finished) return already_finished(il->run, result);
+    if (config->on_plan) {
+        const OfflineRows *rows = &il->rows;
+        const Params *params = &il->model->params;
+        IlqlPlan plan = {rows->n, rows->tokens, rows->trained_tokens, rows->longest, rows->dropped, il->total_steps, params_count(params, false), params_count(params, true), rows->mean_reward, il->model->compute};
+        config->on_plan(config->context, &plan);
+    }
+    if (config->dry_run) return ST_OK;
+    TRY(write_started(il));
+    LoopTask task = {
+        .context = il,
+        .inputs = {{"model.path", params_fingerprint(&il->model->params)}, {"data.train", offline_rows_fingerprint(&il->rows)}},
+        .done = done, .step = step, .keep = keep, .rate = "tokens", .on_step = on_step, .finish = finish, .summary = summary,
+    };
+    TRY(loop_run(il->recipe, il->run, &task, &all));
+    *result = (IlqlResult){.steps = all.steps, .first_loss = il->first_loss, .last_loss = il->last_loss, .seconds = all.seconds};
+    return ST_OK;
+}
+
+static void release(Ilql *il) {
+    double *const arrays[] = {il->q, il->dq, il->target_q, il->targets, il->dv, il->dlogprobs};
+    Tape *tape = il->pass.tape;
+    text_pass_release(&il->pass);
+    tape_free(tape);
+    experience_release(&il->experience);
+    for (size_t i = 0; i < COUNT_OF(arrays); i++) free(arrays[i]);
+    offline_rows_free(&il->rows);
+    chat_close(il->chat);
+    tokenizer_free(il->tokenizer);
+    if (il->model) model_free(il->model);
+    arena_free(il->arena);
+}
+
+static void write_report(Run *run) {
+    const char *dir = run_dir(run), *path = run_path(run, "report.html");
+    if (path && report_write(&dir, 1, path, NULL) != ST_OK) run_warn(run, "no report.html: %s", status_text());
+}
+
+Status ilql_run(const IlqlRunConfig *config, IlqlResult *result) {
+    *result = (IlqlResult){0};
+    Ilql il = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .began_step = -1, .first_loss = (double)NAN, .last_loss = (double)NAN};
+    if (!il.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
+    Status status = begin(&il, result);
+    if (status == ST_OK && il.run && !result->already_finished) write_report(il.run);
+    run_close(il.run);
+    release(&il);
+    return status;
+}

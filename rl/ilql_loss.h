@@ -1,0 +1,31 @@
+/* The losses of implicit Q-learning on tokens, as plain functions in double. Source: Snell et al. 2022, arXiv 2206.11871, section 4; with the terms and defaults of its reference implementations.
+ *
+ *     Q heads:  mean (Q_k(s, a) - (r + gamma V(s')))^2 for each, Bellman targets by the shared returns; + cql x the cross-entropy of Q_k, which keeps tokens that the rows lack from being overrated
+ *     V head:   expectile of the smaller target Q
+ *     policy:   awac x mean exp(awac_beta (Q - V)) (-log p): with awac_beta 0 plain likelihood
+ */
+#ifndef TUNE_ILQL_LOSS_H
+#define TUNE_ILQL_LOSS_H
+
+#include "rl/rl.h"
+
+typedef struct IlqlConfig { double gamma, expectile, cql, awac, awac_beta; } IlqlConfig;
+typedef struct IlqlBatch {
+    Trajectory tokens;             /* B = 1: actions, rewards, values (V of the state before each), terminated, truncated, valid (trained) */
+    const double *final_values;    /* V behind the last token of what was cut; NULL: 0 */
+    const double *target_q;        /* the smaller of the target heads' Q of the action */
+    const double *logprobs;        /* under the policy */
+    int64_t total;                 /* trained tokens of the whole optimiser step when it is cut into several calls; 0: of this batch */
+} IlqlBatch;
+typedef struct IlqlMetrics { double q_loss, v_loss, cql_loss, awac_loss, q, v, advantage; int64_t tokens; } IlqlMetrics; /* losses: shares of the step's means; q, v, advantage: sums over trained tokens */
+
+/* Bellman targets r + gamma V(s'): (T), written. */
+void ilql_targets(const IlqlConfig *config, const IlqlBatch *batch, double *targets);
+/* One head's losses; q: (T, n_actions), grad: the same, written. */
+void ilql_q_loss(const IlqlConfig *config, const IlqlBatch *batch, const double *q, int64_t n_actions, const double *targets, double *grad, IlqlMetrics *metrics);
+/* The V head's; grad: (T), written. */
+void ilql_v_loss(const IlqlConfig *config, const IlqlBatch *batch, double *grad, IlqlMetrics *metrics);
+/* The policy's; grad: (T) by log-probability, written. Weights are constants, their logarithms kept within +-20. */
+void ilql_policy_loss(const IlqlConfig *config, const IlqlBatch *batch, double *grad, IlqlMetrics *metrics);
+
+#endif
