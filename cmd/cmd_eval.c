@@ -275,7 +275,7 @@ static Status eval_reward(const Command *command, const Eval *job) {
     ScorerOptions how = {.base_dir = job->adapter ? command->arguments[0] : NULL, .compute = job->compute, .chat_template = job->chat.chat_template};
     TRY(scorer_open(job->adapter ? job->adapter : command->arguments[0], &how, &scorer));
     RewardEvaluation config = {.model = scorer->model, .tokenizer = scorer->tokenizer, .chat = scorer->chat, .data = job->data, .max_length = job->config.max_length, .truncation = job->config.truncation,
-                               .on_progress = show_rows};
+                               .system = job->chat.system, .on_progress = show_rows};
     Status status = reward_evaluate(&config, &numbers, &stepwise);
     end_live_line();
     if (status == ST_OK) report_reward(command, &numbers, stepwise);

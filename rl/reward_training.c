@@ -267,6 +267,7 @@ Status reward_evaluate(const RewardEvaluation *config, RewardNumbers *numbers, b
     Status status = overrides[0] && overrides[1] ? recipe_read(NULL, overrides, COUNT_OF(overrides), &recipe) : ST_RESOURCE;
     if (status == ST_OK) {
         recipe->data_train = &data;
+        recipe->data_system = config->system;
         status = first_row(config->data, arena, &t.stepwise);
     }
     if (status == ST_OK) status = evaluate(config, recipe, &t);
