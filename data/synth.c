@@ -170,6 +170,7 @@ static Status open_all(Synth *s) {
 }
 
 static void close_all(Synth *s) {
+    synth_end_candidates(s);
     for (int i = 0; i < s->n_stages; i++) chat_template_free(s->stages[i].template);
     teacher_close(s->teacher);
     teacher_close(s->judge);
@@ -331,6 +332,7 @@ static Status check_acceptance(const Synth *s) {
 static Status make_rows(Synth *s) {
     while ((int64_t)s->n_rows < s->recipe->synth_num_rows && !s->exhausted) {
         int64_t requests = s->requests;
+        synth_end_candidates(s);
         arena_reset(s->round_arena);
         TRY(s->preset->make_round(s));
         TRY(s->status);

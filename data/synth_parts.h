@@ -75,6 +75,7 @@ typedef struct SynthCandidate {
     const SynthRequest **requests; size_t n_requests;
     const char *rejected;    /* why; NULL: it is still in */
     json_t *scores;          /* NULL: none */
+    struct SynthCandidate *before; /* the one that was made before it in this round */
 } SynthCandidate;
 /* A row that was kept, as later ones need it. */
 typedef struct SynthRow { const char *type, *instruction, *input, *output, *prompt; } SynthRow;
@@ -115,6 +116,7 @@ struct Synth {
     int n_stages;
     uint64_t next_number;
     SynthRequest **asked; size_t n_asked, cap_asked; /* since the last synth_ask */
+    SynthCandidate *candidates; /* of the round, the last one first */
     SynthRow *rows; size_t n_rows, cap_rows;
     SynthFile rows_file, rejected_file;
     SynthCount *types, *reasons;
@@ -155,6 +157,7 @@ void candidate_parent(Synth *s, SynthCandidate *c, int64_t row);
 void candidate_request(Synth *s, SynthCandidate *c, const SynthRequest *request);
 void candidate_score(SynthCandidate *c, const char *name, double score);
 void candidate_more(SynthCandidate *c, const char *column, json_t *value); /* takes it over */
+void synth_end_candidates(Synth *s); /* frees what the round's candidates hold beside its arena */
 /* Rejects for a reason of the preset's own. */
 Status synth_reject(Synth *s, SynthCandidate *c, const char *reason);
 /* False: refused by the server, or cut (unless synth.keep_cut), and the candidate rejected for it; a failure to write that is kept for synth_judge. */

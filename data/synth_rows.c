@@ -47,8 +47,10 @@ Status synth_file_close(SynthFile *file) {
 
 SynthCandidate *synth_candidate(Synth *s, const char *type) {
     SynthCandidate *c = arena_zero(s->round_arena, sizeof *c);
-    if (c) *c = (SynthCandidate){.type = type, .instruction = "", .input = "", .output = ""};
-    if (c) s->made++;
+    if (!c) return NULL;
+    *c = (SynthCandidate){.type = type, .instruction = "", .input = "", .output = "", .before = s->candidates};
+    s->candidates = c;
+    s->made++;
     return c;
 }
 
@@ -101,10 +103,12 @@ void candidate_more(SynthCandidate *c, const char *column, json_t *value) {
     json_object_set_new(c->more, column, value);
 }
 
-static void release_candidate(SynthCandidate *c) {
-    json_decref(c->more);
-    json_decref(c->scores);
-    c->more = c->scores = NULL;
+void synth_end_candidates(Synth *s) {
+    for (SynthCandidate *c = s->candidates; c; c = c->before) {
+        json_decref(c->more);
+        json_decref(c->scores);
+    }
+    s->candidates = NULL;
 }
 
 /* ---- a row as JSON ---- */
@@ -254,7 +258,6 @@ static Status write_rejected(Synth *s, SynthCandidate *c, const FilterVerdict *v
     json_decref(json);
     str_release(&line);
     jw_release(&w);
-    release_candidate(c);
     return status;
 }
 
@@ -348,7 +351,6 @@ static Status write_kept(Synth *s, SynthCandidate *c, const FilterVerdict *verdi
     if (status == ST_OK) status = remember_row(s, c, prompt);
     jw_release(&w);
     count_type(s, c, true);
-    release_candidate(c);
     return status;
 }
 
@@ -363,7 +365,6 @@ Status synth_keep(Synth *s, SynthCandidate **candidates, size_t n) {
         SynthCandidate *c = candidates[left[i]];
         if (!verdicts[i].kept) TRY(write_rejected(s, c, &verdicts[i]));
         else if ((int64_t)s->n_rows < s->recipe->synth_num_rows) TRY(write_kept(s, c, &verdicts[i]));
-        else release_candidate(c);
     }
     return ST_OK;
 }

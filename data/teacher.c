@@ -226,7 +226,6 @@ Status teacher_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, con
 
 bool teacher_chats(const Teacher *teacher) { return teacher->chats; }
 size_t teacher_width(const Teacher *teacher) { return teacher->width; }
-bool teacher_is_local(const Teacher *teacher) { return teacher->kind == &teacher_kind_local; }
 
 Status teacher_user_turn(const Teacher *teacher, const char *system, Str *text) {
     if (teacher->kind->user_turn) return teacher->kind->user_turn(teacher, system, text);

@@ -67,7 +67,6 @@ bool teacher_chats(const Teacher *teacher);        /* it takes messages; else te
 size_t teacher_width(const Teacher *teacher);      /* questions at a time */
 /* What the chat template writes before a user's first words, with this system message (NULL: none); whoever continues it speaks as the user. ST_INPUT: there is no template here. */
 Status teacher_user_turn(const Teacher *teacher, const char *system, Str *text);
-bool teacher_is_local(const Teacher *teacher);
 
 /* ---- the kinds: teacher_local.c, teacher_remote.c, teacher_replay.c ---- */
 
