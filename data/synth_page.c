@@ -125,7 +125,7 @@ static Status count_pairs(Page *page) {
 
 static Status read_likeness(void *context, const Row *row) {
     Page *page = context;
-    const json_t *score = json_object_get(json_object_get(json_object_get(row->json, "provenance"), "filters"), "rouge_l");
+    const json_t *score = json_object_get(json_object_get(json_object_get(row->json, "provenance"), "scores"), "rouge_l");
     if (score) histogram_add(&page->likeness, json_number_value(score));
     return ST_OK;
 }

@@ -158,7 +158,7 @@ static bool first_of_stage(const SynthCandidate *c, size_t i) {
 
 static const char *teacher_name(const TeacherConfig *config) { return config->replay ? config->replay : config->model; }
 
-static void write_provenance(const Synth *s, const SynthCandidate *c, const FilterVerdict *verdict, JsonWriter *w) {
+static void write_provenance(const Synth *s, const SynthCandidate *c, JsonWriter *w) {
     jw_object(w, "provenance");
     jw_array(w, "seed_ids");
     for (size_t i = 0; i < c->n_seed_ids; i++) jw_string(w, NULL, c->seed_ids[i]);
@@ -184,20 +184,19 @@ static void write_provenance(const Synth *s, const SynthCandidate *c, const Filt
     jw_array(w, "parents");
     for (size_t i = 0; i < c->n_parents; i++) jw_int(w, NULL, c->parents[i]);
     jw_end_array(w);
-    if (verdict && verdict->kept) filter_write_scores(s->filters, verdict, w, "filters");
     jw_object(w, "scores");
     if (c->scores) write_columns(c->scores, w);
     jw_end_object(w);
     jw_end_object(w);
 }
 
-static void write_row(const Synth *s, const SynthCandidate *c, const char *prompt, const FilterVerdict *verdict, JsonWriter *w) {
+static void write_row(const Synth *s, const SynthCandidate *c, const char *prompt, JsonWriter *w) {
     bool pair = json_object_get(c->more, "rejected") != NULL; /* preference rows have their answers beside the prompt */
     jw_object(w, NULL);
     if (!pair) write_text(s, c, prompt, w);
     if (c->more) write_columns(c->more, w);
     jw_string(w, "task_type", c->type);
-    write_provenance(s, c, verdict, w);
+    write_provenance(s, c, w);
     jw_end_object(w);
 }
 
@@ -246,7 +245,7 @@ static Status write_rejected(Synth *s, SynthCandidate *c, const FilterVerdict *v
     Str line = {0};
     FilterRow row = filter_row(c, FILTER_PROMPT);
     char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
-    write_row(s, c, prompt ? prompt : "", verdict, &w);
+    write_row(s, c, prompt ? prompt : "", &w);
     json_t *json = json_loadb(str_text(&w.text), w.text.len, 0, NULL);
     Status status = json ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a row");
     row.json = json;
@@ -294,7 +293,7 @@ static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidat
         JsonWriter w = {0};
         rows[i] = filter_row(c, stage);
         char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
-        write_row(s, c, prompt ? prompt : "", NULL, &w);
+        write_row(s, c, prompt ? prompt : "", &w);
         rows[i].json = texts[i] = json_loadb(str_text(&w.text), w.text.len, 0, NULL);
         jw_release(&w);
     }
@@ -304,6 +303,13 @@ static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidat
     for (size_t i = 0; i < n; i++) json_decref(texts[i]);
     free(texts);
     return status;
+}
+
+/* What the filters measured of a row that they kept. */
+static void note_scores(const Synth *s, SynthCandidate *c, const FilterVerdict *verdict) {
+    const FilterInfo *filter;
+    for (size_t i = 0; (filter = filters_at(s->filters, i)); i++)
+        if (isfinite(verdict->scores[i])) candidate_score(c, filter->name, verdict->scores[i]);
 }
 
 static size_t still_in(SynthCandidate **candidates, size_t n, size_t *left) {
@@ -320,8 +326,10 @@ Status synth_judge(Synth *s, FilterStage stage, SynthCandidate **candidates, siz
     TRY(s->status);
     size_t n_left = still_in(candidates, n, left);
     TRY(run_filters(s, stage, candidates, left, n_left, &verdicts));
-    for (size_t i = 0; i < n_left; i++)
-        if (!verdicts[i].kept) TRY(write_rejected(s, candidates[left[i]], &verdicts[i]));
+    for (size_t i = 0; i < n_left; i++) {
+        if (verdicts[i].kept) note_scores(s, candidates[left[i]], &verdicts[i]);
+        else TRY(write_rejected(s, candidates[left[i]], &verdicts[i]));
+    }
     return ST_OK;
 }
 
@@ -346,7 +354,8 @@ static Status write_kept(Synth *s, SynthCandidate *c, const FilterVerdict *verdi
     JsonWriter w = {0};
     char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
     if (!prompt) return ST_RESOURCE;
-    write_row(s, c, prompt, verdict, &w);
+    note_scores(s, c, verdict);
+    write_row(s, c, prompt, &w);
     Status status = synth_file_line(&s->rows_file, &w.text);
     if (status == ST_OK) status = remember_row(s, c, prompt);
     jw_release(&w);

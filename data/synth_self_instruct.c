@@ -95,6 +95,7 @@ static SynthCandidate *add_candidate(Synth *s, Lists *list, const char *type, co
     c->parents = origin->parents, c->n_parents = origin->n_parents;
     c->requests = origin->requests, c->n_requests = origin->n_requests;
     c->instruction = origin->instruction;
+    c->scores = json_copy(origin->scores);
     return c;
 }
 

@@ -322,6 +322,12 @@ static void few_shot_asks_for_a_prompt_and_answers_it(void **state) {
     const json_t *provenance = json_object_get(row, "provenance");
     for (size_t i = 0; i < COUNT_OF(keys); i++) assert_non_null(json_object_get(provenance, keys[i]));
     check_close(json_real_value(json_object_get(json_object_get(json_object_get(provenance, "sampling"), "answer"), "temperature")), 0.5, 0);
+    double likeness = json_number_value(json_object_get(json_object_get(provenance, "scores"), "rouge_l"));
+    assert_true(likeness >= 0 && likeness <= 0.7);
+    assert_true(json_is_real(json_object_get(json_object_get(provenance, "scores"), "rouge_l")));
+    char *page = read_output("plain", "report.html");
+    assert_true(has(page, "Likeness to the nearest"));
+    free(page);
     size_t n = json_array_size(json_object_get(provenance, "seed_ids"));
     assert_true(n >= 1 && n <= 5);
     /* the answer's request is the prompt itself */
