@@ -110,7 +110,7 @@ const SynthPreset synth_preset_alpaca = {
     .stages = stages,
     .needs = NEEDS_INSTRUCTION | NEEDS_OUTPUT,
     .new_prompts = true,
-    .filters = "{words: {min: 4, max: 150}, blacklist: {preset: alpaca}, punctuation_start: true, ascii_start: true, rouge_l: {threshold: 0.7, on: instruction}}",
+    .filters = "{empty: true, length: true, refusal: true, exact: true, words: {min: 4, max: 150}, blacklist: {preset: alpaca}, punctuation_start: true, ascii_start: true, rouge_l: {threshold: 0.7, on: instruction}}",
     .open = open,
     .make_round = make_round,
 };

@@ -296,7 +296,7 @@ const SynthPreset synth_preset_self_instruct = {
     .stages = stages,
     .needs = NEEDS_INSTRUCTION,
     .new_prompts = true,
-    .filters = "{words: {min: 4, max: 150}, blacklist: {preset: self-instruct}, punctuation_start: true, ascii_start: true, colon_end: true, equal: true, rouge_l: {threshold: 0.7, on: instruction}}",
+    .filters = "{empty: true, length: true, refusal: true, exact: true, words: {min: 4, max: 150}, blacklist: {preset: self-instruct}, punctuation_start: true, ascii_start: true, colon_end: true, equal: true, rouge_l: {threshold: 0.7, on: instruction}}",
     .open = open,
     .make_round = make_round,
 };

@@ -627,6 +627,12 @@ static void presets_make_their_rows(void **state) {
     str_release(&more);
 }
 
+static void note_filters(void *context, const SynthPlan *plan) {
+    static const char *const usual[] = {"empty", "length", "refusal", "exact"};
+    bool *found = context;
+    for (size_t k = 0; k < COUNT_OF(usual); k++) found[k] = filters_has(plan->filters, usual[k]);
+}
+
 static void whatever_a_teacher_says_is_taken(void **state) {
     (void)state;
     static const char *const names[] = {"self-instruct", "alpaca", "few_shot", "evol", "magpie", "backtranslation", "qa", "answer", "preference", "rejection"};
@@ -646,6 +652,23 @@ static void whatever_a_teacher_says_is_taken(void **state) {
         Status status = run_with(&o, &(SynthConfig){.reward = length_reward}, &result);
         if (status != ST_OK && status != ST_INPUT) check_text("'synth.max_requests' is reached"); /* or no row was kept at all */
         assert_true(result.requests > 0);
+    }
+}
+
+/* A preset's own filters do not leave out the usual ones. */
+static void no_preset_keeps_empty_answers(void **state) {
+    (void)state;
+    for (size_t i = 0; i < 10; i++) {
+        static const char *const names[] = {"self-instruct", "alpaca", "few_shot", "evol", "magpie", "backtranslation", "qa", "answer", "preference", "rejection"};
+        static const char *const usual[] = {"empty", "length", "refusal", "exact"};
+        bool found[COUNT_OF(usual)] = {false};
+        Overrides o = remote(names[i], "well", "", "plan");
+        set(&o, "synth.user_turn='<user>'");
+        if (i < 2) set(&o, "synth.examples=3");
+        SynthResult result;
+        check_ok(run_with(&o, &(SynthConfig){.reward = length_reward, .dry_run = true, .on_plan = note_filters, .context = found}, &result));
+        for (size_t k = 0; k < COUNT_OF(usual); k++)
+            if (!found[k]) fail_msg("preset '%s' has no filter '%s'", names[i], usual[k]);
     }
 }
 
@@ -788,6 +811,7 @@ int main(void) {
         cmocka_unit_test(other_seeds_make_another_run),
         cmocka_unit_test(presets_make_their_rows),
         cmocka_unit_test(whatever_a_teacher_says_is_taken),
+        cmocka_unit_test(no_preset_keeps_empty_answers),
         cmocka_unit_test(a_judge_can_be_a_filter),
         cmocka_unit_test(rows_are_what_is_trained),
         cmocka_unit_test(rows_of_the_demo_teach_its_task),
