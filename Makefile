@@ -108,7 +108,7 @@ bench: all ## tokens per second of training and decoding, shapes S and Q; sweeps
 	./tune bench Q
 	./tune mdp bench
 	./tune bench filter
-demo: ## fine-tune, merge and talk to a tiny model, under 3 minutes
+demo: ## fine-tune, merge and talk to a tiny model; then rewards, preferences, a reward model; under 5 minutes
 	@$(DEPS_PRESENT) || $(MAKE) deps
 	@$(MAKE) --no-print-directory $(PARALLEL) all
 	@sh recipes/demo/demo.sh ./tune

@@ -203,6 +203,29 @@ static void learns(void **state) {
     }
 }
 
+/* Every algorithm, in at least four of five seeds; with TEST_LONG=1 (make test-long). */
+static void every_algorithm_learns(void **state) {
+    (void)state;
+    if (!getenv("TEST_LONG")) skip();
+    for (size_t i = 0; preference_algorithm_at(i); i++) {
+        const char *algorithm = preference_algorithm_at(i)->name;
+        bool unpaired = strcmp(algorithm, "kto") == 0;
+        int learned = 0;
+        for (int seed = 1; seed <= 5; seed++) {
+            TrainResult result;
+            char name[48], lines[300];
+            double accuracy[4];
+            snprintf(name, sizeof name, "long-%s-%d", algorithm, seed);
+            snprintf(lines, sizeof lines, "rl.algorithm=%s\nseed=%d\ntrain.epochs=10\ntrain.batch_size=10\ntrain.learning_rate=1e-2\ndata.eval_split=0.3", algorithm, seed);
+            check_ok(run_lines(name, unpaired ? "kto.jsonl" : "pairs.jsonl", lines, false, &result));
+            assert_int_equal(read_metric(name, "eval_accuracy", accuracy, 4), 1);
+            learned += accuracy[0] > (unpaired ? 0.75 : 0.9);
+            print_message("%s, seed %d: held-out accuracy %.3f\n", algorithm, seed, accuracy[0]);
+        }
+        if (learned < 4) fail_msg("%s learns in %d of 5 seeds", algorithm, learned);
+    }
+}
+
 /* Metrics but for times, and the adapter, byte by byte. */
 static void resumes_exactly(void **state) {
     (void)state;
@@ -369,7 +392,7 @@ static void interrupted_reference(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_losses), cmocka_unit_test(splitting_changes_nothing), cmocka_unit_test(prompts_are_shared), cmocka_unit_test(learns), cmocka_unit_test(resumes_exactly), cmocka_unit_test(wrong_rows), cmocka_unit_test(all_losses),
+        cmocka_unit_test(first_losses), cmocka_unit_test(splitting_changes_nothing), cmocka_unit_test(prompts_are_shared), cmocka_unit_test(learns), cmocka_unit_test(every_algorithm_learns), cmocka_unit_test(resumes_exactly), cmocka_unit_test(wrong_rows), cmocka_unit_test(all_losses),
         cmocka_unit_test(weights_of_rows), cmocka_unit_test(weights_of_sources), cmocka_unit_test(batches_by_tokens), cmocka_unit_test(same_answers), cmocka_unit_test(interrupted_reference),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

@@ -399,6 +399,30 @@ static void rewards_are_learned(void **state) {
     }
 }
 
+/* The same of every algorithm, in at least four of five seeds; with TEST_LONG=1 (make test-long). */
+static void every_algorithm_learns(void **state) {
+    (void)state;
+    if (!getenv("TEST_LONG")) skip();
+    for (size_t i = 0; text_algorithm_at(i); i++) {
+        const char *algorithm = text_algorithm_at(i)->name;
+        int learned = 0;
+        for (int seed = 1; seed <= 5; seed++) {
+            char name[64], texts[2][64];
+            snprintf(name, sizeof name, "%zu-seed%d", i, seed);
+            snprintf(texts[0], sizeof texts[0], "rl.algorithm=%s", algorithm);
+            snprintf(texts[1], sizeof texts[1], "seed=%d", seed);
+            const char *settings[] = {texts[0], texts[1], "reward=[{type: regex, pattern: 'o'}]", "train.max_steps=60", "rl.num_generations=8", "generate.temperature=3", "generate.max_new_tokens=12"};
+            Recipe *recipe = recipe_of(name, settings, COUNT_OF(settings));
+            run(recipe, false, false);
+            double before = mean_reward(name, 0, 10), after = mean_reward(name, 50, 60);
+            learned += after > before + 0.15;
+            print_message("%s, seed %d: %.3f -> %.3f\n", algorithm, seed, before, after);
+            recipe_free(recipe);
+        }
+        if (learned < 4) fail_msg("%s learns in %d of 5 seeds", algorithm, learned);
+    }
+}
+
 static void what_does_not_go_together_is_named(void **state) {
     (void)state;
     static const struct { const char *setting, *message; } faults[] = {
@@ -469,6 +493,7 @@ int main(void) {
         cmocka_unit_test(correlations_are_within_groups),
         cmocka_unit_test_setup_teardown(branches_are_scored_as_rows, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(rewards_are_learned, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(every_algorithm_learns, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(what_does_not_go_together_is_named, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -2,6 +2,8 @@
 #   awk -v kind=base -v rows=60000 -f make_rows.awk words.txt > base.jsonl    invented words in a terse notation: what the tiny model was made from
 #   awk -v kind=train -f make_rows.awk words.txt > train.jsonl                real words asked for in plain English: what the demo teaches
 #   awk -v kind=test  -f make_rows.awk words.txt > test.jsonl                 the same questions about words that are in neither
+#   awk -v kind=pairs -f make_rows.awk words.txt > pairs.jsonl                the training questions with a right answer and a wrong one each
+#   awk -v kind=test_pairs -f make_rows.awk words.txt > test_pairs.jsonl      the same of the test
 function random(n) { state = (state * 16807) % 2147483647; return state % n }
 function reversed(w,  i, out) { out = ""; for (i = length(w); i > 0; i--) out = out substr(w, i, 1); return out }
 function answer(task, w) {
@@ -38,6 +40,20 @@ function notation(task, w,  mark) {
     w = "'" w "' "
     return random(2) ? padding() mark padding() w padding() "=" : padding() w padding() mark padding() "="
 }
+function slip(right,  i) { # a letter left out, doubled or changed; a number off by one
+    if (right + 0 > 0) return right + (random(2) ? 1 : -1)
+    i = 1 + random(length(right))
+    if (length(right) > 1 && random(3) == 0) return substr(right, 1, i - 1) substr(right, i + 1)
+    if (random(2)) return substr(right, 1, i) substr(right, i)
+    return substr(right, 1, i - 1) substr("aeiounrst", 1 + random(9), 1) substr(right, i + 1)
+}
+function wrong(task, w,  right, out) { # as often the answer to another question about the word as a slip
+    right = answer(task, w) ""
+    do out = (random(2) ? answer((task + 1 + random(4)) % 5, w) : slip(right)) ""
+    while (out == right)
+    return out
+}
+function pair(prompt, chosen, rejected) { printf "{\"prompt\": \"%s\", \"chosen\": \"%s\", \"rejected\": \"%s\"}\n", prompt, chosen, rejected }
 function row(prompt, completion) { printf "{\"prompt\": \"%s\", \"completion\": \"%s\"}\n", prompt, completion }
 BEGIN { state = 20251; for (i = 0; i < 10; i++) random(2) }
 { for (i = 1; i <= NF; i++) words[n++] = $i }
@@ -47,9 +63,12 @@ END {
     else
         for (i = 0; i < n; i++) {
             held_out = i % 5 == 4
-            if ((kind == "test") != held_out) continue
+            if ((kind ~ /^test/) != held_out) continue
             for (task = 0; task < 5; task++)
-                for (form = 0; form < 2; form++)
-                    if (kind == "train" || form == (i + task) % 2) row(question(task, form, words[i]), answer(task, words[i]))
+                for (form = 0; form < 2; form++) {
+                    if (kind ~ /^test/ && form != (i + task) % 2) continue
+                    if (kind ~ /pairs$/) pair(question(task, form, words[i]), answer(task, words[i]), wrong(task, words[i]))
+                    else row(question(task, form, words[i]), answer(task, words[i]))
+                }
         }
 }

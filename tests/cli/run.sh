@@ -20,16 +20,18 @@ passed=0 skipped=0 failed=
 take_apart() {
     rm -rf "$work"/* && mkdir "$work/tmp" && : >"$work/needs"
     sed -n 's/^--- file //p' "$1" | while read -r name; do mkdir -p "$(dirname "$work/tmp/$name")"; done
-    sed "/^--- file/,/^---/s|\\\$TMP|$work/tmp|g; /^--- file/,/^---/s|\\\$FIXTURES|$FIXTURES|g; /^--- file/,/^---/s|\\\$SHARED|$SHARED|g" "$1" | awk -v work="$work" '
+    awk -v work="$work" -v fixtures="$FIXTURES" -v shared="$SHARED" '
+        /^---/         { file = 0 }
         /^--- long/    { target = ""; next }
         /^--- needs /  { print substr($0, 11) > (work "/needs"); target = ""; next }
-        /^--- file /   { target = work "/tmp/" substr($0, 10); printf "" > target; next }
+        /^--- file /   { target = work "/tmp/" substr($0, 10); printf "" > target; file = 1; next }
         /^--- run/     { target = work "/" ++n ".cmd"; next }
         /^--- exit /   { print $3 > (work "/" n ".exit"); target = ""; next }
         /^--- stdout/  { target = work "/" n ".out"; printf "" > target; next }
         /^--- stderr/  { target = work "/" n ".err"; printf "" > target; next }
         /^---/         { print "unknown section: " $0; exit 1 }
-        target != ""   { print > target }'
+        file           { gsub(/\$TMP/, work "/tmp"); gsub(/\$FIXTURES/, fixtures); gsub(/\$SHARED/, shared) }
+        target != ""   { print > target }' "$1"
 }
 
 # Says how step $1 differs from what is expected; silent and true when it does not.
