@@ -92,6 +92,10 @@ static void show_text_plan(void *context, const TextRlPlan *plan) {
     if (plan->cut) show_message("tune: warning: data.train: %lld prompts were cut to data.max_length", (long long)plan->cut);
     show_line("model: %s, %lld parameters, %lld trained (%s), products in %s", recipe->model_path, (long long)plan->parameters, (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all",
               dtype_name(plan->compute));
+    Str memory = {0};
+    train_memory_describe(&plan->memory, &memory);
+    show_line("memory: %s", str_text(&memory));
+    str_release(&memory);
     show_line("plan: %lld steps", (long long)plan->total_steps);
 }
 

@@ -321,17 +321,14 @@ static Status choose_loss(const Recipe *recipe, const PairAlgorithm *algorithm, 
 
 Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm, PreferenceConfig *config, const PreferenceLoss **loss) {
     TRY(choose_loss(recipe, algorithm, loss));
-    bool given = recipe_given(recipe, "rl.beta");
     *config = (PreferenceConfig){
-        .beta = given ? recipe->rl_beta : algorithm->beta,
+        .beta = recipe->rl_beta > 0 ? recipe->rl_beta : algorithm->beta,
         .label_smoothing = recipe->rl_label_smoothing,
         .simpo_gamma = recipe->rl_simpo_gamma,
         .nll_given = !isnan(recipe->rl_cpo_alpha),
         .nll_weight = isnan(recipe->rl_cpo_alpha) ? 0 : recipe->rl_cpo_alpha,
     };
-    if (config->beta > 0) return ST_OK;
-    status_fail(ST_CONFIG, "'rl.beta' must be above 0 for algorithm '%s'", algorithm->name);
-    return status_hint(ST_CONFIG, "it says how far the policy may go; %g is usual", algorithm->beta);
+    return ST_OK;
 }
 
 Status preference_run(const PairRunConfig *config, TrainResult *result) {

@@ -235,7 +235,7 @@ static Status open_parts(TextRl *rl) {
 
 /* ---- the run ---- */
 
-static Status write_started(const TextRl *rl) {
+static Status write_started(const TextRl *rl, const TrainMemory *memory) {
     const char *path = run_path(rl->run, "started.json");
     if (!path) return ST_RESOURCE;
     if (run_resumed(rl->run) && file_exists(path)) return ST_OK;
@@ -248,6 +248,7 @@ static Status write_started(const TextRl *rl) {
     jw_int(&w, "prompts", (int64_t)rl->prompts.n);
     jw_int(&w, "parameters", params_count(&rl->model->params, false));
     jw_int(&w, "trained_parameters", params_count(&rl->model->params, true));
+    train_memory_write(&w, memory);
     jw_end_object(&w);
     str_append_char(&w.text, '\n');
     Status status = file_write_all(path, str_text(&w.text), w.text.len);
@@ -282,13 +283,29 @@ static Status begin(TextRl *rl, TextRlResult *result) {
     if (!finished) TRY(open_parts(rl));
     if (!config->dry_run) TRY(run_open(rl->recipe, config->resume, &rl->run));
     if (finished) return already_finished(rl->run, result);
+    TrainMemory memory;
+    TRY(text_memory(rl, &memory));
     if (config->on_plan) {
         const Params *params = &rl->model->params;
-        TextRlPlan plan = {rl->algorithm, rl->prompts.n, rl->rewards ? rewards_count(rl->rewards) : 0, rl->prompts.longest, rl->total_steps, params_count(params, false), params_count(params, true), rl->prompts.dropped, rl->prompts.cut, rl->eval.n, rl->model->compute, rl->turns.env ? text_env_id(rl->turns.env) : NULL};
-        config->on_plan(config->context, &plan);
+        config->on_plan(config->context, &(TextRlPlan){
+                                             .algorithm = rl->algorithm,
+                                             .prompts = rl->prompts.n,
+                                             .rewards = rl->rewards ? rewards_count(rl->rewards) : 0,
+                                             .longest_prompt = rl->prompts.longest,
+                                             .total_steps = rl->total_steps,
+                                             .parameters = params_count(params, false),
+                                             .trained_parameters = params_count(params, true),
+                                             .dropped = rl->prompts.dropped,
+                                             .cut = rl->prompts.cut,
+                                             .eval_prompts = rl->eval.n,
+                                             .compute = rl->model->compute,
+                                             .memory = memory,
+                                             .env = rl->turns.env ? text_env_id(rl->turns.env) : NULL,
+                                         });
     }
+    TRY(trainer_check_memory(rl->recipe, &memory));
     if (config->dry_run) return ST_OK;
-    TRY(write_started(rl));
+    TRY(write_started(rl, &memory));
     bool own = rl->value && rl->value->own;
     LoopTask task = {
         .context = rl,

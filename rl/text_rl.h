@@ -5,6 +5,7 @@
 #ifndef TUNE_TEXT_RL_H
 #define TUNE_TEXT_RL_H
 
+#include "lib/train/train.h"
 #include "rl/reward.h"
 #include "rl/text_algorithm.h"
 
@@ -14,6 +15,7 @@ typedef struct TextRlPlan {
     int64_t longest_prompt, total_steps, parameters, trained_parameters, dropped, cut;
     size_t eval_prompts;
     DType compute;
+    TrainMemory memory;
     const char *env;           /* an environment of texts instead of prompts; NULL: none */
 } TextRlPlan;
 typedef struct TextRlProgress { int64_t step, total_steps; double reward, eval_reward, completion_length, tokens_per_second, seconds_left; } TextRlProgress; /* eval_reward: NaN unless it is new */

@@ -79,6 +79,11 @@ typedef struct TextRl {
 Status text_open_policy(TextRl *rl, const RewardOptions *rewards);
 void text_release(TextRl *rl);
 
+/* ---- text_memory.c ---- */
+
+/* What the run will take, when all is open: passes of train.batch_tokens with the longest prompt and completions, and sampling's cache. ST_RESOURCE. */
+Status text_memory(const TextRl *rl, TrainMemory *memory);
+
 /* ---- text_rollout.c ---- */
 
 /* Completions and rewards of `step` (from 0): rl->experience, and the metrics of all that was sampled. *place: of the next prompt, read and written. ST_INTERRUPTED; faults of sampling and rewards. */

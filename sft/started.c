@@ -16,20 +16,6 @@ static void write_counts(JsonWriter *w, const char *key, const DataCounts *count
     jw_end_object(w);
 }
 
-static void write_memory(JsonWriter *w, const TrainMemory *memory) {
-    jw_object(w, "memory");
-    jw_int(w, "total", (int64_t)memory->total);
-    jw_int(w, "mapped", (int64_t)memory->mapped);
-    jw_int(w, "weights", (int64_t)memory->weights);
-    jw_int(w, "packed", (int64_t)memory->packed);
-    jw_int(w, "gradients", (int64_t)memory->gradients);
-    jw_int(w, "optimizer", (int64_t)memory->optimizer);
-    jw_int(w, "best", (int64_t)memory->best);
-    jw_int(w, "activations", (int64_t)memory->activations);
-    jw_int(w, "program", (int64_t)memory->program);
-    jw_end_object(w);
-}
-
 static void write_warning(void *writer, const char *text) { jw_string(writer, NULL, text); }
 
 /* JSON readers stop at a zero byte, so it is shown as its picture. */
@@ -97,7 +83,7 @@ static Status write_record(JsonWriter *w, const SftConfig *config, const SftPlan
     jw_int(w, "trained_parameters", plan->trained_parameters);
     jw_string(w, "compute", dtype_name(plan->compute));
     jw_string(w, "format", plan->format);
-    write_memory(w, &plan->memory);
+    train_memory_write(w, &plan->memory);
     write_counts(w, "train", &plan->train);
     if (plan->eval.rows > 0) write_counts(w, "eval", &plan->eval);
     jw_array(w, "warnings");

@@ -273,7 +273,6 @@ static void wrong_rows(void **state) {
     refuses("{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12], \"margin\": \"wide\"}", dpo, ST_INPUT, "'margin' is no number");
     const char *good = "{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12]}";
     refuses(good, "rl.algorithm=dpo\nrl.loss_type=orpo", ST_CONFIG, "has no loss 'orpo'");
-    refuses(good, "rl.algorithm=dpo\nrl.beta=0", ST_CONFIG, "'rl.beta' must be above 0");
     refuses(good, "rl.algorithm=dpo\nrl.loss_type=aot\ntrain.gradient_accumulation_steps=2", ST_CONFIG, "compares all pairs");
     refuses("{\"prompt_ids\": [9, 9, 9], \"chosen_ids\": [10], \"rejected_ids\": [12]}", "rl.algorithm=dpo\ntrain.batch_tokens=4", ST_INPUT, "more than the 4 of 'train.batch_tokens'");
 }

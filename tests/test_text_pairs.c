@@ -130,7 +130,6 @@ static void wrong_settings(void **state) {
     static const struct { const char *lines, *message; } faults[] = {
         {"rl.loss_type=orpo", "algorithm 'online_dpo' has no loss 'orpo'"},
         {"rl.loss_type=aot", "compares all pairs of a step"},
-        {"rl.beta=0", "'rl.beta' must be above 0"},
         {"rl.num_generations=1", "compares completions of the same prompt"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {

@@ -138,6 +138,39 @@ static Status check_prompts(const Generator *g) {
     return ST_OK;
 }
 
+static int64_t slots_for(const GenerateConfig *config, size_t n_prompts) { return MIN(config->max_batch > 0 ? config->max_batch : DEFAULT_BATCH, (int64_t)n_prompts * config->n); }
+
+/* One step of the largest kind on the device that computes nothing: prompts on their way in, and a row of logits for each sequence. */
+static size_t step_bytes(const Model *model, size_t n_prompts, size_t longest, int64_t n_slots) {
+    Arena *arena = arena_new(0);
+    Tape *meta = tape_new(device_meta(), model->compute, 0);
+    size_t n_segments = MIN((STEP_TOKENS + longest - 1) / longest, n_prompts), bytes = 0;
+    int64_t n_tokens = (int64_t)(n_segments * longest) + n_slots, n_rows = n_slots + (int64_t)n_segments;
+    Segment *segments = arena ? arena_zero(arena, (n_segments + (size_t)n_slots) * sizeof *segments) : NULL;
+    int32_t *ids = arena ? arena_zero(arena, (size_t)n_tokens * sizeof *ids) : NULL, *rows = arena ? arena_zero(arena, (size_t)n_rows * sizeof *rows) : NULL;
+    if (meta && segments && ids && rows) {
+        int64_t at = 0;
+        for (size_t i = 0; i < n_segments + (size_t)n_slots; i++) {
+            segments[i] = (Segment){.begin = at, .end = at + (i < n_segments ? (int64_t)longest : 1), .parent = -1};
+            at = segments[i].end;
+        }
+        tape_record(meta, false);
+        Tensor *hidden = model_forward(model, meta, &(ModelBatch){.ids = ids, .layout = {.n_tokens = n_tokens, .n_segments = (int32_t)(n_segments + (size_t)n_slots), .segments = segments}});
+        Tensor *which = hidden ? tensor_view(tape_arena(meta), device_meta(), DT_I32, 1, &n_rows, rows) : NULL;
+        if (which) (void)model_logits(model, meta, hidden, which);
+        bytes = tape_peak_bytes(meta);
+    }
+    tape_free(meta);
+    arena_free(arena);
+    return bytes;
+}
+
+size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, const GenerateConfig *config) {
+    int64_t n_slots = slots_for(config, n_prompts), n_pages = (n_slots + 1) * kv_pages_for((int64_t)longest + config->max_new_tokens);
+    size_t choosers = (size_t)MIN((int64_t)omp_get_max_threads(), n_slots), vocab = (size_t)model->config.vocab_size;
+    return (size_t)n_pages * kv_page_bytes(model) + step_bytes(model, n_prompts, longest, n_slots) + choosers * vocab * (2 * sizeof(double) + sizeof(int32_t));
+}
+
 static Status make_cache(Generator *g) {
     Session *session = g->config->session;
     if (session) {
@@ -148,8 +181,8 @@ static Status make_cache(Generator *g) {
         return status_fail(ST_INPUT, "prompt and answer are %lld tokens, more than the %lld of the session", (long long)longest_sequence(g) - 1, (long long)session->max_tokens);
     }
     size_t page = kv_page_bytes(g->model), budget = (size_t)(memory_available() / 2);
-    int64_t per_sequence = kv_pages_for(longest_sequence(g)), all = (int64_t)g->n_prompts * g->config->n;
-    g->n_slots = MIN(g->config->max_batch > 0 ? g->config->max_batch : DEFAULT_BATCH, all);
+    int64_t per_sequence = kv_pages_for(longest_sequence(g));
+    g->n_slots = slots_for(g->config, g->n_prompts);
     while (g->n_slots > 1 && (size_t)((g->n_slots + 1) * per_sequence) * page > budget) g->n_slots--;
     int64_t n_pages = (g->n_slots + 1) * per_sequence; /* one more for the last prompt on its way in, which may not have slots yet */
     if ((size_t)n_pages * page > budget || n_pages > INT32_MAX) {

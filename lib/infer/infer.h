@@ -75,6 +75,9 @@ typedef Status OnToken(void *context, size_t prompt, int64_t sample, int32_t id,
 typedef Status OnDone(void *context, const Completion *completion);
 Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config, OnToken *on_token, OnDone *on_done, void *context);
 
+/* Bytes that generate holds at most for n_prompts prompts of `longest` tokens: cache, activations, logits. */
+size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, const GenerateConfig *config);
+
 /* ---- scoring ---- */
 
 /* Log-probability of each token given those before it. rows: ids; logprobs[i]: n entries, [0] is NaN. logits (may be NULL): called with each row's (n, V) f32. Rows are packed

@@ -77,7 +77,7 @@ Status trainer_check_weights(const Recipe *recipe, int64_t n_weights) {
 
 Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory) {
     /* Weights and gradients are there already. */
-    size_t still = memory->packed + memory->optimizer + memory->best + memory->activations;
+    size_t still = memory->packed + memory->optimizer + memory->best + memory->activations + memory->rollout;
     uint64_t left = memory_available();
     if (still <= left) return ST_OK;
     char need[32], have[32];
@@ -88,7 +88,7 @@ Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory) {
 void train_memory_describe(const TrainMemory *memory, Str *text) {
     const struct { const char *name; size_t bytes; } parts[] = {
         {"mapped weights", memory->mapped}, {"weights", memory->weights}, {"packed weights", memory->packed}, {"gradients", memory->gradients},
-        {"optimizer", memory->optimizer}, {"best weights", memory->best}, {"activations", memory->activations}, {"program", memory->program},
+        {"optimizer", memory->optimizer}, {"best weights", memory->best}, {"activations", memory->activations}, {"sampling", memory->rollout}, {"program", memory->program},
     };
     char bytes[32];
     str_printf(text, "%s", format_bytes((double)memory->total, bytes));
@@ -99,4 +99,19 @@ void train_memory_describe(const TrainMemory *memory, Str *text) {
         before = ", ";
     }
     if (before[0] == ',') str_append_char(text, ')');
+}
+
+void train_memory_write(JsonWriter *w, const TrainMemory *memory) {
+    jw_object(w, "memory");
+    jw_int(w, "total", (int64_t)memory->total);
+    jw_int(w, "mapped", (int64_t)memory->mapped);
+    jw_int(w, "weights", (int64_t)memory->weights);
+    jw_int(w, "packed", (int64_t)memory->packed);
+    jw_int(w, "gradients", (int64_t)memory->gradients);
+    jw_int(w, "optimizer", (int64_t)memory->optimizer);
+    jw_int(w, "best", (int64_t)memory->best);
+    jw_int(w, "activations", (int64_t)memory->activations);
+    if (memory->rollout) jw_int(w, "sampling", (int64_t)memory->rollout);
+    jw_int(w, "program", (int64_t)memory->program);
+    jw_end_object(w);
 }

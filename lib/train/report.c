@@ -368,7 +368,7 @@ static void write_data(const RunRecord *run, Str *html) {
 
 static void write_memory(const RunRecord *run, Str *html) {
     static const struct { const char *key, *text; } parts[] = {{"activations", "activations"}, {"mapped", "mapped weights"}, {"weights", "weights"}, {"packed", "packed weights"},
-                                                              {"gradients", "gradients"}, {"optimizer", "optimiser"}, {"best", "best weights"}, {"program", "program and rows"}};
+                                                              {"gradients", "gradients"}, {"optimizer", "optimiser"}, {"best", "best weights"}, {"program", "program and rows"}, {"sampling", "sampling"}};
     const json_t *memory = json_object_get(run->started, "memory");
     double total = number_in(memory, "total"), sum = 0;
     char words[32];
@@ -377,11 +377,11 @@ static void write_memory(const RunRecord *run, Str *html) {
     str_append(html, "<h2>Memory</h2>\n");
     html_element(html, "p", run->numbers.peak_rss_bytes >= 0 ? "Planned from shapes alone before the first step, and measured at the end." : "Planned from shapes alone before the first step.");
     str_append(html, "<div class=\"bar\">");
-    for (size_t i = 0; i < COUNT_OF(parts); i++) str_printf(html, "<i class=\"c%zu\" style=\"width:%.2f%%\"></i>", i, 100 * fmax(number_in(memory, parts[i].key), 0) / sum);
+    for (size_t i = 0; i < COUNT_OF(parts); i++) str_printf(html, "<i class=\"c%zu\" style=\"width:%.2f%%\"></i>", i % CHART_COLOURS, 100 * fmax(number_in(memory, parts[i].key), 0) / sum);
     str_append(html, "</div><div class=\"legend\">");
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         double bytes = number_in(memory, parts[i].key);
-        if (bytes > 0) str_printf(html, "<span><i class=\"key c%zu\"></i>%s %s</span>", i, parts[i].text, format_bytes(bytes, words));
+        if (bytes > 0) str_printf(html, "<span><i class=\"key c%zu\"></i>%s %s</span>", i % CHART_COLOURS, parts[i].text, format_bytes(bytes, words));
     }
     str_append(html, "</div>");
     str_printf(html, "<p>Planned: <b>%s</b>", format_bytes(total, words));

@@ -152,6 +152,7 @@ typedef struct TrainResult {
 typedef struct TrainMemory {
     size_t mapped;      /* frozen weights where the file is mapped: the system may take these pages back and read them again */
     size_t weights, packed, gradients, optimizer, best, activations;
+    size_t rollout;     /* of sampling: key/value cache, activations of a step, logits; 0 where nothing is sampled */
     size_t program;     /* what the process holds beside them: code, tokenizer, rows; as measured */
     size_t total;       /* of all: the largest resident size to expect */
 } TrainMemory;
@@ -161,6 +162,7 @@ Status trainer_check_weights(const Recipe *recipe, int64_t n_weights);
 /* ST_RESOURCE with what to change when `memory` is more than the machine has left. */
 Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory);
 void train_memory_describe(const TrainMemory *memory, Str *text); /* one line for people */
+void train_memory_write(JsonWriter *w, const TrainMemory *memory); /* as "memory": {...}, for started.json */
 
 /* Trains from the run's checkpoint (or step 0) to the end, then writes the result. With early_stopping the weights of the best evaluation are what is written, else the last ones.
  * Gradients are zero when it is called. ST_INTERRUPTED after interrupt_request with a checkpoint saved; ST_NUMERIC naming step, tensor and rows. */

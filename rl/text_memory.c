@@ -1,0 +1,77 @@
+/* Memory of a run on text, before its first step: a pass of the largest kind on the device that computes nothing, and what sampling holds beside it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "rl/text_run.h"
+
+/* A batch of rollouts with the longest prompt and the longest completions everywhere. */
+typedef struct Largest {
+    const TextRl *rl;
+    PromptRow prompt;
+    Experience experience;
+    double *zeros;             /* one for each row that is asked for */
+} Largest;
+
+static Status largest_new(const TextRl *rl, Largest *largest) {
+    const Recipe *r = rl->recipe;
+    int64_t prompt = rl->turns.env ? 1 : rl->prompts.longest, completion = rl->turns.env ? r->data_max_length - 1 : r->generate_max_new_tokens;
+    Experience *e = &largest->experience;
+    *e = (Experience){.n_groups = r->rl_prompts_per_step, .group_size = r->rl_num_generations, .n = r->rl_prompts_per_step * r->rl_num_generations};
+    e->n_tokens = e->n * completion;
+    e->prompts = malloc((size_t)e->n_groups * sizeof *e->prompts);
+    e->begin = malloc(((size_t)e->n + 1) * sizeof *e->begin);
+    e->ended = calloc((size_t)e->n, sizeof *e->ended);
+    e->ids = calloc((size_t)e->n_tokens, sizeof *e->ids);
+    largest->zeros = calloc((size_t)(e->n_tokens + e->n), sizeof *largest->zeros);
+    largest->prompt.ids = (Ids){calloc((size_t)prompt, sizeof(int32_t)), (size_t)prompt, (size_t)prompt};
+    if (!e->prompts || !e->begin || !e->ended || !e->ids || !largest->zeros || !largest->prompt.ids.data) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
+    for (int64_t g = 0; g < e->n_groups; g++) e->prompts[g] = &largest->prompt;
+    for (int64_t i = 0; i <= e->n; i++) e->begin[i] = i * completion;
+    return ST_OK;
+}
+
+static void largest_release(Largest *largest) {
+    Experience *e = &largest->experience;
+    free(e->prompts);
+    free(e->begin);
+    free(e->ended);
+    free(e->ids);
+    free(largest->zeros);
+    ids_release(&largest->prompt.ids);
+}
+
+/* Forward and backward of one pass: the policy's, with a value head on it, then that of a value model of its own. */
+static Status passes(void *context, Tape *meta) {
+    const Largest *largest = context;
+    const TextRl *rl = largest->rl;
+    const Experience *e = &largest->experience;
+    double *zeros = largest->zeros;
+    bool own = rl->value && rl->value->own, head = rl->value && !own;
+    TextPass pass = {.tape = meta, .temperature = rl->pass.temperature, .max_tokens = rl->pass.max_tokens, .value_head = rl->pass.value_head};
+    int64_t n = text_pass_fit(&pass, e, 0, e->n);
+    Status status = text_pass_forward(&pass, rl->model, e, 0, n, &(TextResults){.logprobs = zeros, .entropies = zeros, .values = head ? zeros : NULL, .final_values = head ? zeros : NULL});
+    if (status == ST_OK) status = text_pass_backward(&pass, &(TextGradients){.logprobs = zeros, .entropies = rl->loss.ent_coef != 0 ? zeros : NULL, .values = head ? zeros : NULL});
+    if (status == ST_OK && own) status = text_pass_forward(&pass, rl->value->model, e, 0, n, &(TextResults){.values = zeros, .final_values = zeros});
+    if (status == ST_OK && own) status = text_pass_backward(&pass, &(TextGradients){.values = zeros});
+    text_pass_release(&pass);
+    return status;
+}
+
+Status text_memory(const TextRl *rl, TrainMemory *memory) {
+    Largest largest = {.rl = rl};
+    Status status = largest_new(rl, &largest);
+    TrainerConfig config = {.recipe = rl->recipe, .model = rl->model, .tape = rl->pass.tape, .task = {.context = &largest, .largest_batch = passes}};
+    if (status == ST_OK) status = trainer_memory(&config, memory);
+    if (status == ST_OK) {
+        const Experience *e = &largest.experience;
+        GenerateConfig sampling = text_sampling(rl, 0);
+        if (rl->turns.env) sampling.n = 1; /* every episode is asked by itself */
+        int64_t longest = rl->turns.env ? rl->recipe->data_max_length - sampling.max_new_tokens : (int64_t)largest.prompt.ids.n;
+        memory->rollout = generate_bytes(rl->model, (size_t)(e->n / sampling.n), (size_t)MAX(longest, 1), &sampling);
+        size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->optimizer, &rl->value->model->params) : 0;
+        memory->optimizer += values;
+        memory->total += memory->rollout + values;
+    }
+    largest_release(&largest);
+    return status;
+}
