@@ -23,6 +23,8 @@ typedef struct Selection {
     size_t n_all, cap_all, *begins;
     TypeRoom *types;
     size_t n_types;
+    bool pooled;             /* types without a quota share one room */
+    size_t pool;
     uint32_t *type_of;       /* by row */
     double *likeness;        /* by row: largest cosine with a chosen one so far */
     float *dense;            /* by term: the row at hand */
@@ -202,15 +204,14 @@ static Status share_rooms(Selection *s, const SelectConfig *config) {
         size_t known = s->n_types, type = type_number(s, config->quotas[q].task_type);
         if (s->n_types > known) return status_fail(ST_USAGE, "no row has the task type '%s'", config->quotas[q].task_type);
         if (config->quotas[q].rows < 0 || (size_t)config->quotas[q].rows > left) return status_fail(ST_USAGE, "the quota of '%s' is more than what is left of %lld rows", config->quotas[q].task_type, (long long)config->n);
+        if (s->types[type].fixed) return status_fail(ST_USAGE, "the task type '%s' has two quotas", config->quotas[q].task_type);
         s->types[type].fixed = true;
         s->types[type].room = (size_t)config->quotas[q].rows;
         left -= (size_t)config->quotas[q].rows;
     }
     if (strcmp(share, "even") == 0) share_evenly(s, left);
     else if (strcmp(share, "proportional") == 0) share_proportionally(s, left);
-    else
-        for (size_t i = 0; i < s->n_types; i++)
-            if (!s->types[i].fixed) s->types[i].room = MIN(s->types[i].rows, left);
+    else s->pooled = true, s->pool = left;
     return ST_OK;
 }
 
@@ -228,6 +229,11 @@ static void sift_down(Selection *s, size_t i) {
     s->heap[i] = moved;
 }
 
+static size_t *room_of(Selection *s, size_t row) {
+    TypeRoom *type = &s->types[s->type_of[row]];
+    return s->pooled && !type->fixed ? &s->pool : &type->room;
+}
+
 static void choose(Selection *s, size_t n, size_t *chosen, size_t *n_chosen) {
     for (size_t r = 0; r < s->n; r++) s->heap[r] = (Candidate){s->rows[r].quality, r, 0};
     s->n_heap = s->n;
@@ -235,14 +241,14 @@ static void choose(Selection *s, size_t n, size_t *chosen, size_t *n_chosen) {
     *n_chosen = 0;
     while (s->n_heap > 0 && *n_chosen < n) {
         Candidate *top = &s->heap[0];
-        bool has_room = s->types[s->type_of[top->row]].room > 0;
-        if (has_room && top->seen < *n_chosen) {
+        size_t *room = room_of(s, top->row);
+        if (*room > 0 && top->seen < *n_chosen) {
             s->likeness[top->row] = likest(s, top->row, chosen, top->seen, *n_chosen);
             top->gain = s->rows[top->row].quality * (1 - s->likeness[top->row]);
             top->seen = *n_chosen;
         } else {
-            if (has_room) {
-                s->types[s->type_of[top->row]].room--;
+            if (*room > 0) {
+                (*room)--;
                 chosen[(*n_chosen)++] = top->row;
             }
             *top = s->heap[--s->n_heap];

@@ -79,7 +79,7 @@ const SynthPreset synth_preset_evol = {
     .stages = stages,
     .needs = NEEDS_INSTRUCTION,
     .new_prompts = true,
-    .filters = "{empty: true, length: true, refusal: true, exact: true}", /* no rouge_l: a harder prompt holds the one that it came from */
+    .filters = "{rouge_l: false}", /* a harder prompt holds the one that it came from */
     .open = open,
     .make_round = make_round,
 };

@@ -92,7 +92,7 @@ typedef struct SynthPreset {
     int needs;               /* of seeds */
     bool seeds_optional;
     bool new_prompts;        /* its prompts must differ from the seeds */
-    const char *filters;     /* YAML: instead of those that are on by default; NULL: these */
+    const char *filters;     /* YAML: changes of what is on by default; NULL: none */
     Status (*open)(Synth *s);  /* checks keys; NULL: nothing to check */
     Status (*make_round)(Synth *s); /* sets s->exhausted when nothing is left to ask */
 } SynthPreset;

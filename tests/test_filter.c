@@ -714,10 +714,23 @@ static void budgets_take_the_best_and_most_different(void **state) {
     assert_true(n == 3 && chosen[0] == 0 && chosen[1] == 2 && chosen[2] == 4);
     check_ok(rows_select(&(SelectConfig){.n = 6, .quotas = &(SelectQuota){"a", 1}, .n_quotas = 1}, rows, 6, chosen, &n));
     assert_true(n == 3 && chosen[0] == 0 && chosen[1] == 4 && chosen[2] == 5);
+    check_ok(rows_select(&(SelectConfig){.n = 5, .share = "none", .quotas = (SelectQuota[]){{"a", 1}, {"b", 0}}, .n_quotas = 2}, rows, 6, chosen, &n));
+    assert_true(n == 1 && chosen[0] == 0);
+    check_status(rows_select(&(SelectConfig){.n = 5, .quotas = (SelectQuota[]){{"a", 1}, {"a", 2}}, .n_quotas = 2}, rows, 6, chosen, &n), ST_USAGE);
+    check_text("the task type 'a' has two quotas");
     check_status(rows_select(&(SelectConfig){.n = 3, .quotas = &(SelectQuota){"c", 1}, .n_quotas = 1}, rows, 6, chosen, &n), ST_USAGE);
     check_text("no row has the task type 'c'");
     check_status(rows_select(&(SelectConfig){.n = 3, .share = "evn"}, rows, 6, chosen, &n), ST_USAGE);
     check_status(rows_select(&(SelectConfig){.n = 1}, &(SelectRow){slice("a"), NULL, -1}, 1, chosen, &n), ST_USAGE);
+}
+
+/* Types without a quota share what is left of the budget, and no more. */
+static void quotas_keep_their_places(void **state) {
+    (void)state;
+    const SelectRow rows[] = {{slice("red green"), "b", 9}, {slice("blue white"), "b", 8}, {slice("sun moon"), "c", 7}, {slice("hot cold"), "c", 6}, {slice("one two"), "a", 2}, {slice("up down"), "a", 1}};
+    size_t chosen[4], n;
+    check_ok(rows_select(&(SelectConfig){.n = 4, .share = "none", .quotas = &(SelectQuota){"a", 2}, .n_quotas = 1}, rows, 6, chosen, &n));
+    assert_true(n == 4 && chosen[0] == 0 && chosen[1] == 1 && chosen[2] == 4 && chosen[3] == 5);
 }
 
 /* The cosine of two texts of words t0 to t119, worked out word by word. */
@@ -789,6 +802,7 @@ int main(void) {
         cmocka_unit_test(rows_of_all_formats),
         cmocka_unit_test(ledger_lines_are_whole),
         cmocka_unit_test(budgets_take_the_best_and_most_different),
+        cmocka_unit_test(quotas_keep_their_places),
         cmocka_unit_test(selection_is_the_plain_greedy),
     };
     return cmocka_run_group_tests(tests, set_up, clean_up);

@@ -672,6 +672,21 @@ static void no_preset_keeps_empty_answers(void **state) {
     }
 }
 
+static void note_likeness(void *context, const SynthPlan *plan) { *(bool *)context = filters_has(plan->filters, "rouge_l"); }
+
+/* A harder prompt holds the one that it came from. */
+static void evol_does_not_mind_likeness(void **state) {
+    (void)state;
+    static const char *const names[] = {"evol", "few_shot"};
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        bool found = i == 0;
+        SynthResult result;
+        Overrides o = remote(names[i], "well", "", "plan");
+        check_ok(run_with(&o, &(SynthConfig){.dry_run = true, .on_plan = note_likeness, .context = &found}, &result));
+        assert_int_equal(found, i == 1);
+    }
+}
+
 static void a_judge_can_be_a_filter(void **state) {
     (void)state;
     SynthResult result;
@@ -812,6 +827,7 @@ int main(void) {
         cmocka_unit_test(presets_make_their_rows),
         cmocka_unit_test(whatever_a_teacher_says_is_taken),
         cmocka_unit_test(no_preset_keeps_empty_answers),
+        cmocka_unit_test(evol_does_not_mind_likeness),
         cmocka_unit_test(a_judge_can_be_a_filter),
         cmocka_unit_test(rows_are_what_is_trained),
         cmocka_unit_test(rows_of_the_demo_teach_its_task),
