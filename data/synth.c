@@ -321,22 +321,24 @@ static void say_reasons(const Synth *s, Str *text) {
 
 static Status check_acceptance(const Synth *s) {
     const Recipe *r = s->recipe;
-    if (s->made < r->synth_acceptance_after || (double)s->n_rows >= r->synth_min_acceptance * (double)s->made) return ST_OK;
+    int64_t tries = s->made + s->fruitless;
+    if ((int64_t)s->n_rows >= r->synth_num_rows || tries < r->synth_acceptance_after || (double)s->n_rows >= r->synth_min_acceptance * (double)tries) return ST_OK;
     Str reasons = {0};
     say_reasons(s, &reasons);
-    status_fail(ST_INPUT, "only %zu of %lld candidates were kept, which is below 'synth.min_acceptance' %g; rejected: %s", s->n_rows, (long long)s->made, r->synth_min_acceptance, str_text(&reasons));
+    status_fail(ST_INPUT, "only %zu of %lld candidates were kept, which is below 'synth.min_acceptance' %g; rejected: %s", s->n_rows, (long long)tries, r->synth_min_acceptance, str_text(&reasons));
     str_release(&reasons);
     return status_hint(ST_INPUT, "rejected.jsonl shows what the teacher says; change prompts, filters or teacher, or lower the limit and go on with --resume");
 }
 
 static Status make_rows(Synth *s) {
     while ((int64_t)s->n_rows < s->recipe->synth_num_rows && !s->exhausted) {
-        int64_t requests = s->requests;
+        int64_t requests = s->requests, made = s->made;
         synth_end_candidates(s);
         arena_reset(s->round_arena);
         TRY(s->preset->make_round(s));
         TRY(s->status);
         if (s->requests == requests) s->exhausted = true;
+        if (s->made == made) s->fruitless += s->requests - requests;
         TRY(end_round(s));
         TRY(check_acceptance(s));
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");

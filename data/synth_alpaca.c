@@ -70,16 +70,17 @@ static Status add_block(Synth *s, const SynthRequest *request, const SynthCandid
     return c->instruction && c->input && c->output ? ST_OK : ST_RESOURCE;
 }
 
-/* Blocks stand between lines of ###; the last one of a reply that was cut is not whole. */
+/* Blocks stand between lines of ###; the last one of a reply that was cut is not whole. A reply without any is one that has the wrong form. */
 static Status take_blocks(Synth *s, const SynthRequest *request, const SynthCandidate *origin, SynthCandidate **candidates, size_t *n) {
+    const char *text_end = request->text + strlen(request->text);
     if (!request->refused) s->stages[TASKS].count.kept++;
     for (const char *at = request->text; at && *n < MOST_TASKS;) {
-        const char *end = strstr(at, "###"), *stop = end ? end : at + strlen(at);
+        const char *end = strstr(at, "###"), *stop = end ? end : text_end;
         while (at < stop && isspace((unsigned char)*at)) at++;
-        if (at < stop || (!end && at == request->text)) TRY(add_block(s, request, origin, at, stop, request->cut && !end, candidates, n));
+        if (at < stop) TRY(add_block(s, request, origin, at, stop, request->cut && !end, candidates, n));
         at = end ? end + strspn(end, "#") : NULL;
     }
-    return ST_OK;
+    return *n ? ST_OK : add_block(s, request, origin, request->text, text_end, request->cut, candidates, n);
 }
 
 static Status make_round(Synth *s) {

@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <xxhash.h>
 
 /* ---- what is drawn ---- */
@@ -47,7 +48,7 @@ static size_t heading(const char *text) {
     static const char *const bullets[] = {"- ", "* ", "\xe2\x80\xa2"};
     static const char word[] = "instruction:";
     size_t digits = strspn(text, "0123456789");
-    if (digits > 0 && digits < 4 && (text[digits] == ')' || text[digits] == ':' || (text[digits] == '.' && !isdigit((unsigned char)text[digits + 1])))) return digits + 1;
+    if (digits > 0 && digits < 4 && text[digits] && strchr(").:", text[digits]) && !isdigit((unsigned char)text[digits + 1])) return digits + 1; /* 3.5 and 10:30 are none */
     for (size_t i = 0; i < COUNT_OF(bullets); i++)
         if (text_starts_with(text, bullets[i])) return strlen(bullets[i]);
     for (size_t i = 0; word[i]; i++)
@@ -364,17 +365,17 @@ Status synth_ask(Synth *s) {
 
 enum { SHOWN = 3 };
 
-/* For teachers that continue texts: answered seeds of the type, to show how answers look. */
-static json_t *shown_examples(const Synth *s, const char *type) {
+/* For teachers that continue texts: answered seeds of the type, to show how answers look. The one that asks this very prompt would give its answer away. */
+static json_t *shown_examples(const Synth *s, const char *type, const char *prompt) {
     json_t *list = json_array();
-    size_t t = 0, chosen[SHOWN];
+    size_t t = 0, chosen[SHOWN + 1];
     while (t < s->seeds.n_types && strcmp(s->seeds.types[t].name, type) != 0) t++;
     if (t == s->seeds.n_types) return list;
-    size_t n = MIN((size_t)SHOWN, s->seeds.types[t].n);
+    size_t n = MIN((size_t)SHOWN + 1, s->seeds.types[t].n);
     synth_choose(s, s->next_number, 0, s->seeds.types[t].n, n, chosen);
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && json_array_size(list) < SHOWN; i++) {
         const SynthSeed *seed = &s->seeds.items[s->seeds.types[t].seeds[chosen[i]]];
-        if (seed->output[0]) json_array_append_new(list, synth_example(seed));
+        if (seed->output[0] && strcmp(seed->prompt, prompt) != 0) json_array_append_new(list, synth_example(seed));
     }
     return list;
 }
@@ -388,7 +389,7 @@ Status synth_answer(Synth *s, int stage, SynthCandidate **candidates, size_t n) 
         char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
         const char *system = c->system ? c->system : s->recipe->synth_system;
         requests[i] = request_under(s, stage, system, json_pack("{s:s, s:s, s:s, s:s, s:o}", "prompt", prompt ? prompt : "", "instruction", c->instruction, "input", c->input, "task_type", c->type, "examples",
-                                                        shown_examples(s, c->type)));
+                                                        shown_examples(s, c->type, prompt ? prompt : "")));
     }
     TRY(synth_ask(s));
     for (size_t i = 0; i < n; i++) {
@@ -403,22 +404,42 @@ Status synth_answer(Synth *s, int stage, SynthCandidate **candidates, size_t n) 
 
 /* ---- scores by a judge ---- */
 
-/* The last number from 1 to 10 in the text; NaN when there is none. "8/10" is 8. */
-static double last_score(const char *text) {
-    double score = (double)NAN;
-    for (const char *at = text; *at;) {
-        if (!isdigit((unsigned char)*at)) {
-            at++;
-            continue;
-        }
-        char *end;
-        double value = strtod(at, &end);
-        bool scale = at > text && at[-1] == '/', part = at > text && (at[-1] == '.' || at[-1] == '-');
-        if (value >= 1 && value <= 10 && !part && !(scale && !isnan(score))) score = value;
-        at = end;
+/* Whether the number at `at` says how far the points go: "/ 10", "out of 10". */
+static bool is_scale(const char *text, const char *at) {
+    static const char words[] = "out of";
+    size_t n = sizeof words - 1;
+    while (at > text && (blank(at[-1]) || at[-1] == '*')) at--;
+    if (at > text && at[-1] == '/') return true;
+    return (size_t)(at - text) >= n && strncasecmp(at - n, words, n) == 0;
+}
+
+/* The next number that is no scale, no rest of a number and no end of a range like 1-10; behind it, or NULL. */
+static const char *next_number(const char *text, const char *at, double *value) {
+    for (; *at; at++) {
+        if (!isdigit((unsigned char)*at)) continue;
+        const char *begin = at, *end = at + strspn(at, "0123456789.");
+        bool range = *end == '-' && isdigit((unsigned char)end[1]), part = begin > text && (begin[-1] == '.' || begin[-1] == '-');
+        at = end - 1;
+        if (range || part || is_scale(text, begin)) continue;
+        *value = strtod(begin, NULL);
+        return end;
     }
+    return NULL;
+}
+
+static double in_range(double value) { return value >= 1 && value <= 10 ? value : (double)NAN; }
+
+double synth_score(const char *text) {
+    double value, score = (double)NAN;
+    for (const char *at = text + strlen(text); at-- > text;) /* what stands behind the last "score" that has a number */
+        if (strncasecmp(at, "score", 5) == 0 && next_number(text, at, &value)) return in_range(value);
+    for (const char *at = text; (at = next_number(text, at, &value));)
+        if (!isnan(in_range(value))) score = value;
     return score;
 }
+
+/* A reply that was cut may have been about to say something else, and a refusal is about nothing here. */
+static double score_of_reply(const SynthRequest *request) { return request->cut || request->refused ? (double)NAN : synth_score(request->text); }
 
 static SynthRequest *ask_for_score(Synth *s, int stage, const char *prompt, const char *answer) { return synth_request(s, stage, json_pack("{s:s, s:s}", "prompt", prompt, "answer", answer)); }
 
@@ -431,7 +452,7 @@ Status synth_scores(Synth *s, int stage, SynthCandidate **candidates, size_t n, 
     }
     TRY(synth_ask(s));
     for (size_t i = 0; i < n; i++) {
-        scores[i] = requests[i] ? last_score(requests[i]->text) : (double)NAN;
+        scores[i] = requests[i] ? score_of_reply(requests[i]) : (double)NAN;
         if (!requests[i]) continue;
         candidate_request(s, candidates[i], requests[i]);
         s->stages[stage].count.kept += !isnan(scores[i]);
@@ -453,7 +474,7 @@ Status synth_filter_scores(void *context, const FilterRow *rows, size_t n, doubl
     }
     TRY(synth_ask(s));
     for (size_t i = 0; i < n; i++) {
-        values[i] = last_score(requests[i]->text);
+        values[i] = score_of_reply(requests[i]);
         s->stages[stage].count.kept += !isnan(values[i]);
     }
     return ST_OK;

@@ -122,7 +122,8 @@ struct Synth {
     SynthCount *types, *reasons;
     size_t n_reasons;
     int64_t n_types_drawn;   /* turns of synth_next_type */
-    int64_t made, rejected, round, requests, replayed, tokens, prompt_tokens, fresh_tokens;
+    int64_t made, rejected, round, fruitless, requests, replayed, tokens, prompt_tokens, fresh_tokens;
+    /* fruitless: requests of rounds that gave no candidate at all */
     double cost, started, teacher_seconds, filter_seconds;
     Status status;           /* the first failure of a request or of writing */
     bool exhausted;
@@ -164,11 +165,13 @@ Status synth_reject(Synth *s, SynthCandidate *c, const char *reason);
 bool synth_is_answer(Synth *s, SynthCandidate *c, const SynthRequest *request);
 /* Filters of a stage over those that are still in. */
 Status synth_judge(Synth *s, FilterStage stage, SynthCandidate **candidates, size_t n);
-/* The filters of whole rows, then rows.jsonl, until num_rows are there. */
+/* The filters of whole rows, then rows.jsonl, until num_rows are there; further ones go to rejected.jsonl as "beyond_num_rows". */
 Status synth_keep(Synth *s, SynthCandidate **candidates, size_t n);
 /* Sends each remaining candidate's prompt as the user's turn and takes the reply as its output. */
 Status synth_answer(Synth *s, int stage, SynthCandidate **candidates, size_t n);
 
+/* What a judge's reply says from 1 to 10: the first number behind the last "score", else the last number; "8/10" and "8 out of 10" are 8. NaN: nothing, or out of range. */
+double synth_score(const char *text);
 /* Scores from 1 to 10 of answers by the judge, NaN where there is none; of those that are still in. The requests are noted in the candidates. */
 Status synth_scores(Synth *s, int stage, SynthCandidate **candidates, size_t n, double *scores);
 Status synth_filter_scores(void *context, const FilterRow *rows, size_t n, double *values); /* a FilterScore; context: the Synth */

@@ -34,11 +34,12 @@ static Status score(Synth *s, SynthCandidate **candidates, const SynthSeed **see
 
 static double reward_of(const SynthCandidate *c) { return json_number_value(json_object_get(c->scores, "reward")); }
 
-/* Of a prompt's answers. Of equals the first. */
+/* Of a prompt's answers. Of equals the first. Where one is kept at most, the prompt is the candidate. */
 static Status choose(Synth *s, SynthCandidate **candidates, size_t n) {
     size_t best = n;
     double least = s->recipe->synth_threshold;
     bool all = strcmp(s->recipe->synth_keep, "all") == 0;
+    if (!all) s->made -= (int64_t)n - 1;
     for (size_t i = 0; i < n; i++)
         if (!candidates[i]->rejected && (best == n || reward_of(candidates[i]) > reward_of(candidates[best]))) best = i;
     for (size_t i = 0; i < n; i++) {
@@ -54,7 +55,9 @@ static Status choose(Synth *s, SynthCandidate **candidates, size_t n) {
 }
 
 static Status make_round(Synth *s) {
-    size_t each = s->recipe->synth_n > 0 ? (size_t)s->recipe->synth_n : 4, n_seeds = MIN(MAX(synth_round_size(s) / each, 1), s->seeds.n - s->cursor), n = n_seeds * each;
+    size_t each = s->recipe->synth_n > 0 ? (size_t)s->recipe->synth_n : 4, size = synth_round_size(s);
+    bool all = strcmp(s->recipe->synth_keep, "all") == 0;
+    size_t wanted = all ? size / each : MIN(size, (size_t)s->recipe->synth_batch / each), n_seeds = MIN(MAX(wanted, 1), s->seeds.n - s->cursor), n = n_seeds * each;
     SynthCandidate **candidates = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *candidates);
     const SynthSeed **seeds = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *seeds);
     if (!candidates || !seeds) return ST_RESOURCE;

@@ -374,6 +374,7 @@ Status synth_keep(Synth *s, SynthCandidate **candidates, size_t n) {
         SynthCandidate *c = candidates[left[i]];
         if (!verdicts[i].kept) TRY(write_rejected(s, c, &verdicts[i]));
         else if ((int64_t)s->n_rows < s->recipe->synth_num_rows) TRY(write_kept(s, c, &verdicts[i]));
+        else TRY(synth_reject(s, c, "beyond_num_rows"));
     }
     return ST_OK;
 }

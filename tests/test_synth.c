@@ -1,5 +1,6 @@
 /* Synthetic rows. The teacher behind a url is a process of this test on 127.0.0.1 that misbehaves as the path says; the local one is the demo's tiny model. */
 #include <arpa/inet.h>
+#include <math.h>
 #include <netinet/in.h>
 #include <signal.h>
 #include <stdio.h>
@@ -159,6 +160,9 @@ static void serve(int fd, const Query *query) {
     else if (strcmp(path, "cut") == 0 && before % 4 == 0) { if (write(fd, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"ch", 44) < 0) return; }
     else if (strcmp(path, "slow") == 0 && before % 16 == 2) { if (read(fd, &byte, 1) < 0) return; } /* until the client hangs up */
     else if (strcmp(path, "garbled") == 0 && before % 3 == 1) reply(fd, "200 OK", "", "{\"choices\": [{\"message\"");
+    else if (strcmp(path, "encoding") == 0 && before % 3 == 1) reply(fd, "200 OK", "Content-Encoding: gzip\r\n", "not packed at all");
+    else if (strcmp(path, "hashes") == 0) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"###\"}, \"finish_reason\": \"stop\"}]}");
+    else if (strcmp(path, "cutjudge") == 0) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Score: 9\"}, \"finish_reason\": \"length\"}]}");
     else if (strcmp(path, "schema") == 0 && before % 3 == 1) reply(fd, "200 OK", "", "{\"result\": {\"text\": \"hm\"}}");
     else if (strcmp(path, "refusing") == 0 && before % 4 == 3) reply(fd, "400 Bad Request", "", "{\"error\": \"not this one\"}");
     else if (strcmp(path, "down") == 0) reply(fd, "503 Service Unavailable", "", "overloaded");
@@ -349,15 +353,29 @@ static void a_heading_is_dropped(void **state) {
     static const char *const cases[][2] = {
         {" 1. Say hello. ", "Say hello."}, {"12) Say", "Say"}, {"- Say", "Say"}, {"* 2. Instruction: Say", "Say"}, {"\xe2\x80\xa2 Say", "Say"}, {"INSTRUCTION:Say", "Say"},
         {"3.5 is a number", "3.5 is a number"}, {"2024 was a year", "2024 was a year"}, {"-1 is less", "-1 is less"}, {"1.", ""}, {"", ""}, {"Instructional text", "Instructional text"},
+        {"10:30 is when we meet", "10:30 is when we meet"}, {"10: Say", "Say"}, {"4)5 is odd", "4)5 is odd"},
     };
     Synth s = {.round_arena = arena_new(0)};
     for (size_t i = 0; i < COUNT_OF(cases); i++) assert_string_equal(synth_clean(&s, cases[i][0]), cases[i][1]);
     arena_free(s.round_arena);
 }
 
+static void a_score_is_what_a_judge_means(void **state) {
+    (void)state;
+    static const struct { const char *text; double score; } cases[] = {
+        {"Score: 2 / 10", 2}, {"Score: 3 out of 10", 3}, {"Score: 8 (out of 10)", 8}, {"Score: 8\n(accuracy 3, clarity 2)", 8}, {"Accuracy 3/3, but dull.\nScore: 4/10", 4}, {"SCORE: **7**/10", 7},
+        {"The score (1-10): 6", 6}, {"Score (out of 10): 5", 5}, {"8/10", 8}, {"8 out of 10", 8}, {"first 3, then 9", 9}, {"7 of 2024", 7}, {"Score: 7.5", 7.5}, {"Score: 4. It lost points, so the score is low", 4},
+        {"Score: 11/10", (double)NAN}, {"Score: 0 / 10", (double)NAN}, {"Score:", (double)NAN}, {"", (double)NAN}, {"out of 10", (double)NAN},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        double score = synth_score(cases[i].text);
+        if (isnan(cases[i].score) ? !isnan(score) : score != cases[i].score) fail_msg("'%s' gives %g", cases[i].text, score);
+    }
+}
+
 static void servers_in_trouble_give_the_same_rows(void **state) {
     (void)state;
-    static const char *const paths[] = {"shaky", "cut", "garbled", "schema", "slow", "busy"};
+    static const char *const paths[] = {"shaky", "cut", "garbled", "schema", "slow", "busy", "encoding"};
     SynthResult result;
     Overrides well = remote("few_shot", "well", "", "well");
     set(&well, "synth.num_rows=10");
@@ -472,6 +490,39 @@ static void nonsense_is_counted_until_it_is_too_much(void **state) {
     check_ok(run(&refused, false, &result));
     json_t *row = row_of("refusing", "rejected.jsonl", 0);
     assert_string_equal(json_string_value(json_object_get(row, "reason")), "refused_by_server");
+    json_decref(row);
+}
+
+static void replies_without_candidates_end_a_run(void **state) {
+    (void)state;
+    static const char *const presets[] = {"alpaca", "self-instruct"};
+    for (size_t i = 0; i < COUNT_OF(presets); i++) {
+        SynthResult result;
+        char output[32];
+        snprintf(output, sizeof output, "hashes-%zu", i);
+        Overrides o = remote(presets[i], "hashes", "", output);
+        set(&o, "synth.examples=3");
+        set(&o, "synth.acceptance_after=20");
+        set(&o, "synth.max_requests=300");
+        check_status(run(&o, false, &result), ST_INPUT);
+        check_text("below 'synth.min_acceptance'");
+        check_text(i == 0 ? "wrong_form 2" : "no_task 2");
+        assert_true(result.requests < 100);
+    }
+}
+
+static void what_is_complete_is_not_refused(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("few_shot", "well", "", "complete");
+    set(&o, "synth.num_rows=5");
+    set(&o, "synth.min_acceptance=0.9");
+    set(&o, "synth.acceptance_after=1");
+    check_ok(run(&o, false, &result)); /* 8 were asked for at once, and 3 came beyond what was wanted */
+    assert_int_equal(result.rows, 5);
+    assert_int_equal(result.rejected, 3);
+    json_t *row = row_of("complete", "rejected.jsonl", 2);
+    assert_string_equal(json_string_value(json_object_get(row, "reason")), "beyond_num_rows");
     json_decref(row);
 }
 
@@ -703,6 +754,55 @@ static void a_judge_can_be_a_filter(void **state) {
     json_decref(row);
 }
 
+/* A judge that was cut has not said its score. */
+static void a_cut_judge_says_nothing(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("preference", "well", "", "cut-judge");
+    set(&o, "synth.judge={url: 'http://127.0.0.1:%d/cutjudge/v1', model: judge-1}", port);
+    check_status(run(&o, false, &result), ST_INPUT);
+    check_text("no_score 5");
+}
+
+static Status first_is_best(void *context, const FilterRow *rows, size_t n, double *values) {
+    (void)context, (void)rows;
+    for (size_t i = 0; i < n; i++) values[i] = i % 4 == 0;
+    return ST_OK;
+}
+
+/* One answer of four can be kept at most: a quarter is all there is. */
+static void the_best_of_each_prompt_is_all_that_is_wanted(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("rejection", "well", "", "best");
+    set(&o, "synth.num_rows=30");
+    set(&o, "synth.n=4");
+    set(&o, "synth.min_acceptance=0.5");
+    set(&o, "synth.acceptance_after=1");
+    check_ok(run_with(&o, &(SynthConfig){.reward = first_is_best}, &result));
+    assert_int_equal(result.rows, 5);
+    assert_int_equal(result.requests, 20);
+}
+
+/* A teacher that continues texts is shown other seeds' answers, never the one that it is asked for. */
+static void the_answer_is_not_given_away(void **state) {
+    (void)state;
+    static const char *const outputs[] = {"Could you leave, please?", "It rains.", "I went.", "Air scatters blue light most.", "4.6 billion years."};
+    SynthResult result;
+    Overrides o = remote("answer", "well", "base: true", "own-seed");
+    check_ok(run(&o, false, &result));
+    assert_int_equal(result.requests, 5);
+    for (size_t i = 0; i < 5; i++) {
+        json_t *request = row_of("own-seed", "requests.jsonl", i);
+        const char *prompt = json_string_value(json_object_get(request, "prompt"));
+        size_t shown = 0;
+        for (size_t k = 0; k < 5; k++) shown += has(prompt, outputs[k]);
+        assert_false(has(prompt, outputs[json_integer_value(json_object_get(request, "number"))]));
+        assert_true(shown >= 1 && shown <= 2);
+        json_decref(request);
+    }
+}
+
 static void rows_are_what_is_trained(void **state) {
     (void)state;
     static const char *const formats[] = {"messages", "alpaca", "prompt_completion"};
@@ -816,11 +916,14 @@ int main(void) {
         cmocka_unit_test(a_killed_run_goes_on_to_the_same_bytes),
         cmocka_unit_test(few_shot_asks_for_a_prompt_and_answers_it),
         cmocka_unit_test(a_heading_is_dropped),
+        cmocka_unit_test(a_score_is_what_a_judge_means),
         cmocka_unit_test(servers_in_trouble_give_the_same_rows),
         cmocka_unit_test(what_stays_down_keeps_what_was_made),
         cmocka_unit_test(a_limit_ends_the_run_and_a_higher_one_goes_on),
         cmocka_unit_test(a_log_is_replayed_without_the_server),
         cmocka_unit_test(nonsense_is_counted_until_it_is_too_much),
+        cmocka_unit_test(replies_without_candidates_end_a_run),
+        cmocka_unit_test(what_is_complete_is_not_refused),
         cmocka_unit_test(seeds_that_are_none_are_named),
         cmocka_unit_test(recipes_that_make_no_sense_are_refused),
         cmocka_unit_test(other_seeds_make_another_run),
@@ -829,6 +932,9 @@ int main(void) {
         cmocka_unit_test(no_preset_keeps_empty_answers),
         cmocka_unit_test(evol_does_not_mind_likeness),
         cmocka_unit_test(a_judge_can_be_a_filter),
+        cmocka_unit_test(a_cut_judge_says_nothing),
+        cmocka_unit_test(the_best_of_each_prompt_is_all_that_is_wanted),
+        cmocka_unit_test(the_answer_is_not_given_away),
         cmocka_unit_test(rows_are_what_is_trained),
         cmocka_unit_test(rows_of_the_demo_teach_its_task),
     };

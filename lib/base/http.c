@@ -180,7 +180,12 @@ static bool worth_another_try(CURLcode result, long code) {
     case CURLE_GOT_NOTHING:
     case CURLE_SEND_ERROR:
     case CURLE_RECV_ERROR:
-    case CURLE_WEIRD_SERVER_REPLY: return true;
+    case CURLE_WEIRD_SERVER_REPLY:
+    case CURLE_HTTP2:
+    case CURLE_HTTP2_STREAM:
+    case CURLE_SSL_CONNECT_ERROR:
+    case CURLE_BAD_CONTENT_ENCODING:
+    case CURLE_COULDNT_RESOLVE_PROXY: return true;
     default: return false;
     }
 }
