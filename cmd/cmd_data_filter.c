@@ -8,13 +8,14 @@
 #include "rl/reward.h"
 
 enum { AT_A_TIME = 1024 };
+#define NOT_GIVEN INT64_MIN
 
 typedef struct FilterJob {
     const char *output, *rejected, *recipe_file, *model, *adapter, *compute, *quality, *share;
     ChatChoice chat;
     TextList seeds, quotas;
     bool only;
-    int64_t select;
+    int64_t select;                  /* 0: all */
     const char *values[FILTER_MOST]; /* of the filters, as --help has them */
     const Command *command;
     OpenedModel opened;
@@ -61,12 +62,25 @@ static void forget_lines(Yaml *node) {
     }
 }
 
-static Status add_option(FilterJob *job, const char *name, const char *text) {
+/* A text stands for itself, such as an expression with brackets; all else is YAML, and so is what turns a filter on or off. */
+static bool is_plain(const FilterHelp *help, const char *text) {
+    static const char *const words[] = {"true", "false", "null", "~"};
+    for (size_t i = 0; i < COUNT_OF(words); i++)
+        if (strcmp(text, words[i]) == 0) return false;
+    return help->takes_text && text[0] != '{';
+}
+
+static Status add_option(FilterJob *job, const FilterHelp *help, const char *text) {
     Yaml *node;
-    Status status = yaml_read_text(text, strlen(text), name, job->command->arena, &node);
-    if (status != ST_OK) return status_fail(ST_USAGE, "cannot read the value of filter '%s': '%s'", name, text);
-    forget_lines(node);
-    return set_entry(job->command->arena, job->map, name, 0, node);
+    if (is_plain(help, text)) {
+        if (!(node = arena_zero(job->command->arena, sizeof *node))) return ST_RESOURCE;
+        *node = (Yaml){.kind = YAML_SCALAR, .text = text, .quoted = true};
+    } else {
+        Status status = yaml_read_text(text, strlen(text), help->name, job->command->arena, &node);
+        if (status != ST_OK) return status_fail(ST_USAGE, "cannot read the value of filter '%s': '%s'", help->name, text);
+        forget_lines(node);
+    }
+    return set_entry(job->command->arena, job->map, help->name, 0, node);
 }
 
 /* ---- the recipe of tune data synth: its filters and rewards ---- */
@@ -107,7 +121,7 @@ static Status open_filters(FilterJob *job) {
     job->map->kind = YAML_MAP;
     if (job->recipe_file) TRY(read_recipe(job));
     for (size_t i = 0; filter_help_at(i, &help); i++)
-        if (job->values[i]) TRY(add_option(job, help.name, job->values[i]));
+        if (job->values[i]) TRY(add_option(job, &help, job->values[i]));
     if (job->model) TRY(open_model(job->model, job->adapter, job->compute, &job->chat, &job->opened));
     FilterConfig config = {.filters = job->map, .only = job->only, .file = job->recipe_file, .model = job->opened.model, .tokenizer = job->opened.tokenizer, .chat = job->opened.chat};
     if (job->rewards) config.reward = (FilterScorer){reward_rows, job};
@@ -287,8 +301,8 @@ static Status filter_files(FilterJob *job) {
 }
 
 static Status check_options(const FilterJob *job) {
-    if (job->select < 0) return status_fail(ST_USAGE, "--select is 1 or more, not %lld", (long long)job->select);
-    if (!job->select && (job->quality || job->share || job->quotas.n)) return status_fail(ST_USAGE, "--quality, --share and --quota go with --select");
+    if (job->select != NOT_GIVEN && job->select < 1) return status_fail(ST_USAGE, "--select is 1 or more, not %lld", (long long)job->select);
+    if (job->select == NOT_GIVEN && (job->quality || job->share || job->quotas.n)) return status_fail(ST_USAGE, "--quality, --share and --quota go with --select");
     if (!job->model && (job->adapter || job->compute)) return status_fail(ST_USAGE, "--adapter and --compute go with --model");
     if (job->output && job->rejected && strcmp(job->output, job->rejected) == 0) return status_fail(ST_USAGE, "-o and --rejected name the same file");
     return ST_OK;
@@ -297,6 +311,7 @@ static Status check_options(const FilterJob *job) {
 static Status run(FilterJob *job) {
     TRY(command_needs(job->command, 1, COUNT_OF(job->command->arguments)));
     TRY(check_options(job));
+    job->select = MAX(job->select, 0);
     TRY(open_filters(job));
     TRY(result_open(&job->kept, job->output));
     Status status = job->rejected ? writer_open(&job->ledger, job->rejected) : ST_OK;
@@ -368,6 +383,7 @@ Status cmd_data_filter(int argc, char **argv) {
     memcpy(options, own, sizeof own);
     filter_options(job, options + COUNT_OF(own), names);
     job->command = &command;
+    job->select = NOT_GIVEN;
     job->texts = arena_new(0);
     job->candidate_texts = arena_new(0);
     bool done = false;

@@ -62,6 +62,29 @@ static void show_state(void *context, const SynthProgress *p) {
     str_release(&text);
 }
 
+/* What a run that is finished told at its end. */
+static Status read_finished(const Recipe *recipe, SynthResult *r) {
+    Str path = {0};
+    json_t *told;
+    const char *reason;
+    json_t *count;
+    str_printf(&path, "%s/finished.json", recipe->output);
+    Status status = json_read_file(str_text(&path), &told);
+    str_release(&path);
+    TRY(status);
+    r->rows = json_integer_value(json_object_get(told, "rows"));
+    r->wanted = json_integer_value(json_object_get(told, "wanted"));
+    r->requests = json_integer_value(json_object_get(told, "requests"));
+    r->tokens = json_integer_value(json_object_get(told, "tokens"));
+    r->prompt_tokens = json_integer_value(json_object_get(told, "prompt_tokens"));
+    r->cost = json_number_value(json_object_get(told, "cost"));
+    r->seconds = json_number_value(json_object_get(told, "seconds"));
+    r->exhausted = json_is_true(json_object_get(told, "exhausted"));
+    json_object_foreach(json_object_get(told, "rejected"), reason, count) r->rejected += json_integer_value(count);
+    json_decref(told);
+    return ST_OK;
+}
+
 static void write_summary(const Recipe *recipe, const SynthResult *r) {
     JsonWriter w = {0};
     Str path = {0};
@@ -77,6 +100,7 @@ static void write_summary(const Recipe *recipe, const SynthResult *r) {
     jw_double(&w, "cost", r->cost);
     jw_bool(&w, "exhausted", r->exhausted);
     jw_double(&w, "seconds", r->seconds);
+    jw_bool(&w, "already_finished", r->already_finished);
     jw_string(&w, "output", str_text(&path));
     jw_end_object(&w);
     print_result("%s\n", str_text(&w.text));
@@ -135,6 +159,7 @@ static Status make(const RecipeCommand *command) {
     recipe_command_line(command, &typed);
     config.command = str_text(&typed);
     Status status = synth_run(&config, &result);
+    if (status == ST_OK && result.already_finished) status = read_finished(recipe, &result);
     if (status == ST_OK && !command->dry_run) summarize(command, &result);
     rewards_close(job.rewards);
     str_release(&typed);

@@ -14,11 +14,32 @@ static Status print_schema(void) {
 /* The first argument without '=' is the recipe, the rest are overrides; a run can be given by overrides alone. */
 static bool has_file(const Command *command) { return command->n_arguments > 0 && !strchr(command->arguments[0], '='); }
 
+/* Urls without what is nobody's business: user, password and query. */
+static void add_without_secrets(const char *argument, Str *text) {
+    while (*argument) {
+        const char *mark = strstr(argument, "://"), *url = mark ? mark + strlen("://") : argument + strlen(argument), *next = strstr(url, "://");
+        size_t len = strcspn(url, " \t\n'\""), host = strcspn(url, "/?#"), query = strcspn(url, "?"), from;
+        if (next) len = MIN(len, (size_t)(next - url));
+        for (from = MIN(len, host); from > 0 && url[from - 1] != '@'; from--) {}
+        str_append_n(text, argument, (size_t)(url - argument));
+        str_append(text, from ? "***@" : "");
+        str_append_n(text, url + from, MIN(len, query) - from);
+        if (query < len) {
+            while (strchr(",}]", url[len - 1])) len--;
+            str_append(text, "?***");
+        }
+        argument = url + len;
+    }
+}
+
 void recipe_command_line(const RecipeCommand *job, Str *text) {
     const Command *command = job->command;
+    Str shown = {0};
     str_printf(text, "tune %s", job->name);
     for (size_t i = 0; i < command->n_arguments; i++) {
-        const char *argument = command->arguments[i];
+        str_clear(&shown);
+        add_without_secrets(command->arguments[i], &shown);
+        const char *argument = str_text(&shown);
         bool plain = argument[strspn(argument, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%")] == '\0';
         str_append(text, plain ? " " : " '");
         for (const char *at = argument; *at; at++) {
@@ -28,6 +49,7 @@ void recipe_command_line(const RecipeCommand *job, Str *text) {
         if (!plain) str_append_char(text, '\'');
     }
     if (job->resume) str_append(text, " --resume");
+    str_release(&shown);
 }
 
 static Status read_recipe(const Command *command, Recipe **recipe) {

@@ -560,7 +560,8 @@ void filter_write_scores(const Filters *set, const FilterVerdict *verdict, JsonW
 
 bool filter_help_at(size_t i, FilterHelp *help) {
     if (i >= COUNT_OF(kinds)) return false;
-    *help = (FilterHelp){kinds[i]->name, kinds[i]->help, kinds[i]->argument, kinds[i]->on};
+    const FilterOption *first = kinds[i]->options;
+    *help = (FilterHelp){kinds[i]->name, kinds[i]->help, kinds[i]->argument, kinds[i]->on, first && first->type == FILTER_TEXT};
     return true;
 }
 

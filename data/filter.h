@@ -89,7 +89,7 @@ void filter_write_scores(const Filters *filters, const FilterVerdict *verdict, J
 /* ---- the table ---- */
 
 /* Name and help of every filter there is, in the table's order; false behind the last. */
-typedef struct FilterHelp { const char *name, *help, *argument; bool on; } FilterHelp; /* argument: what its number or text is; on: by default */
+typedef struct FilterHelp { const char *name, *help, *argument; bool on, takes_text; } FilterHelp; /* argument: what its number or text is; on: by default; takes_text: a value alone is one */
 bool filter_help_at(size_t i, FilterHelp *help);
 void filters_write_help(Str *text); /* all of them with their options, a line each */
 
