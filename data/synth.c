@@ -155,12 +155,24 @@ static Status count_types(Synth *s) {
     return ST_OK;
 }
 
+static bool priced(const TeacherConfig *config) { return config->node && (yaml_get(config->node, "price_in") || yaml_get(config->node, "price_out")); }
+
+/* Without prices nothing ever costs anything, and the limit would hold nothing. */
+static Status check_prices(const Synth *s) {
+    bool asks_server = s->judge_config.url && !priced(&s->judge_config);
+    if (isnan(s->recipe->synth_max_cost)) return ST_OK;
+    if (!asks_server && (priced(&s->teacher_config) || (!s->teacher_config.url && priced(&s->judge_config)))) return ST_OK;
+    status_fail(ST_CONFIG, "'synth.max_cost' needs prices, and '%s' has neither 'price_in' nor 'price_out'", asks_server ? "synth.judge" : "synth.teacher");
+    return status_hint(ST_CONFIG, "they are money for a million tokens; a price of 0 can be given too");
+}
+
 static Status open_all(Synth *s) {
     const Recipe *r = s->recipe;
     s->preset = preset_find(r->synth_preset);
     ASSERT(s->preset, "preset '%s' of config.def is not in synth_presets.def", r->synth_preset);
     TRY(teacher_config(r->synth_teacher, "synth.teacher", r->path, s->arena, &s->teacher_config));
     if (r->synth_judge) TRY(teacher_config(r->synth_judge, "synth.judge", r->path, s->arena, &s->judge_config));
+    TRY(check_prices(s));
     TRY(seeds_read(r->synth_seeds, s->preset->needs, s->preset->seeds_optional, s->arena, &s->seeds));
     TRY(count_types(s));
     if (s->preset->open) TRY(s->preset->open(s));

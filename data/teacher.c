@@ -200,6 +200,8 @@ Status teacher_config_sampling(const TeacherConfig *config, Arena *arena, Teache
     return map_options_read(config->node, config->key, config->file, sampling_options, teacher_options, arena, sampling);
 }
 
+int64_t teacher_count(double tokens) { return tokens >= 0 ? (int64_t)MIN(tokens, 1e9) : 0; }
+
 /* ---- one door ---- */
 
 Status teacher_open(const TeacherConfig *config, const TeacherOptions *options, Teacher **out) {

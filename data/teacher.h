@@ -53,7 +53,7 @@ typedef struct TeacherAnswer {
     const char *text;        /* with choices: the chosen one; "" where none was */
     bool cut, refused;       /* cut: at max_new_tokens; refused: the server will not have this question, `text` says why */
     double margin;           /* with choices, here: log-probability ahead of the next best, nats; else 0 */
-    int64_t prompt_tokens, tokens;
+    int64_t prompt_tokens, tokens; /* of a server that does not count them: estimated, four bytes each */
 } TeacherAnswer;
 typedef Status OnTeacherAnswer(void *context, size_t i, const TeacherAnswer *answer); /* in any order, as they come */
 
@@ -61,7 +61,7 @@ typedef struct Teacher Teacher;
 /* ST_INPUT: a model that cannot be opened; ST_CONFIG: the key is not set, a url that is none. */
 Status teacher_open(const TeacherConfig *config, const TeacherOptions *options, Teacher **teacher);
 void teacher_close(Teacher *teacher); /* NULL is fine */
-/* Asks all. ST_RESOURCE: a server that stays down or answers wrongly; what came before was handed over. ST_INPUT: a prompt that is too long for the model, a request that the log lacks. ST_INTERRUPTED. */
+/* Asks all. ST_RESOURCE: a server that stays down, or gives no answer that can be read to any; what came before was handed over. ST_INPUT: a prompt that is too long for the model, a request that the log lacks. ST_INTERRUPTED. */
 Status teacher_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer, void *context);
 bool teacher_chats(const Teacher *teacher);        /* it takes messages; else texts */
 size_t teacher_width(const Teacher *teacher);      /* questions at a time */
@@ -86,6 +86,7 @@ struct Teacher {
     void *state;             /* the kind's */
 };
 
+int64_t teacher_count(double tokens);              /* a number that a server or a log claims, within 0..1e9: sums of them stay whole numbers */
 /* An answer as fields of a line of the log, and back; texts are borrowed from the line. */
 void teacher_answer_write(const TeacherAnswer *answer, JsonWriter *w);
 Status teacher_answer_read(const json_t *line, TeacherAnswer *answer);

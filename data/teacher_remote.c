@@ -20,7 +20,8 @@ typedef struct Remote {
     Str *bodies, *replies;
     bool *answered;
     size_t n_answered;
-    char fault[512];         /* what was wrong with the last reply that could not be read */
+    Str *faults;             /* by place: what was wrong with the last reply, where it could not be read */
+    bool ever_answered;
     OnTeacherAnswer *on_answer;
     void *context;
     double tokens_per_minute;
@@ -119,26 +120,40 @@ static const char *chosen(const TeacherPrompt *prompt, const char *text) {
     return "";
 }
 
-static bool unreadable(Remote *remote, const char *problem, const Str *reply) {
-    snprintf(remote->fault, sizeof remote->fault, "%s: '%.*s%s'", problem, (int)MIN(reply->len, 200), str_text(reply), reply->len > 200 ? "..." : "");
+static bool unreadable(Str *fault, const char *problem, const Str *reply) {
+    str_clear(fault);
+    str_printf(fault, "%s: '%.*s%s'", problem, (int)MIN(reply->len, 200), str_text(reply), reply->len > 200 ? "..." : "");
     return false;
 }
 
+static size_t question_size(const TeacherPrompt *prompt) {
+    size_t size = prompt->messages ? 0 : strlen(prompt->text), i;
+    const json_t *message;
+    json_array_foreach((json_t *)prompt->messages, i, message) size += json_string_length(json_object_get(message, "content"));
+    return size;
+}
+
+/* What the server counted; where it does not say, four bytes are taken for a token, so that limits hold there too. */
+static int64_t counted(const json_t *usage, const char *name, size_t bytes) {
+    const json_t *count = json_object_get(usage, name);
+    return teacher_count(json_is_number(count) ? json_number_value(count) : (double)((bytes + 3) / 4));
+}
+
 /* False: this is no answer. */
-static bool read_answer(Remote *remote, const TeacherPrompt *prompt, const Str *reply, const json_t *root, TeacherAnswer *answer) {
+static bool read_answer(const TeacherPrompt *prompt, const Str *reply, const json_t *root, TeacherAnswer *answer, Str *fault) {
     const json_t *choice = json_array_get(json_object_get(root, "choices"), 0), *usage = json_object_get(root, "usage");
     const json_t *text = prompt->messages ? json_object_get(json_object_get(choice, "message"), "content") : json_object_get(choice, "text");
     const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
-    if (!root) return unreadable(remote, "no JSON", reply);
+    if (!root) return unreadable(fault, "no JSON", reply);
     bool silent = json_is_null(text) && finish; /* as where the server's own filter took the words away */
-    if (!json_is_string(text) && !silent) return unreadable(remote, prompt->messages ? "no choices[0].message.content" : "no choices[0].text", reply);
+    if (!json_is_string(text) && !silent) return unreadable(fault, prompt->messages ? "no choices[0].message.content" : "no choices[0].text", reply);
     *answer = (TeacherAnswer){
-        .text = json_is_string(text) ? json_string_value(text) : "",
+        .text = json_is_string(text) ? json_string_value(text) : "", /* up to a NUL */
         .cut = finish && strcmp(finish, "length") == 0,
         .refused = silent || (finish && strcmp(finish, "content_filter") == 0),
-        .prompt_tokens = MAX(json_integer_value(json_object_get(usage, "prompt_tokens")), 0),
-        .tokens = MAX(json_integer_value(json_object_get(usage, "completion_tokens")), 0),
     };
+    answer->prompt_tokens = counted(usage, "prompt_tokens", question_size(prompt));
+    answer->tokens = counted(usage, "completion_tokens", strlen(answer->text));
     if (prompt->n_choices) answer->text = chosen(prompt, answer->text), answer->cut = false;
     return true;
 }
@@ -149,10 +164,10 @@ static Status on_reply(void *context, size_t i, long code) {
     const TeacherPrompt *prompt = &remote->prompts[at];
     const Str *reply = &remote->replies[i];
     TeacherAnswer answer = {.text = str_text(reply), .refused = true};
-    json_t *root = json_loadb(str_text(reply), reply->len, 0, NULL);
-    bool good = code >= 300 || read_answer(remote, prompt, reply, root, &answer);
+    json_t *root = json_loadb(str_text(reply), reply->len, JSON_ALLOW_NUL, NULL);
+    bool good = code >= 300 || read_answer(prompt, reply, root, &answer, &remote->faults[at]);
     Status status = good ? remote->on_answer(remote->context, at, &answer) : ST_OK;
-    if (good) remote->answered[at] = true, remote->n_answered++;
+    if (good) remote->answered[at] = remote->ever_answered = true, remote->n_answered++;
     if (remote->tokens_per_minute > 0) http_slow_down(remote->used, (double)(answer.prompt_tokens + answer.tokens) * 60 / remote->tokens_per_minute);
     json_decref(root);
     return status;
@@ -174,11 +189,23 @@ static Status ask_rest(Teacher *teacher, const TeacherSampling *sampling) {
     return http_post_all(remote->used, remote->bodies, n, remote->replies, &at);
 }
 
+/* No answer to some that could be read, again and again: these count as refused. No answer to any is the server's fault; a single question can tell only by those before it. */
+static Status give_up(const Remote *remote, int64_t tries) {
+    bool any = remote->n_answered > 0 || (remote->n == 1 && remote->ever_answered);
+    for (size_t i = 0; i < remote->n; i++) {
+        const char *fault = str_text(&remote->faults[i]);
+        if (remote->answered[i]) continue;
+        if (!any) return status_fail(ST_RESOURCE, "server '%s' answers wrongly (%lld tries): %s", http_name(remote->used), (long long)tries, fault);
+        TRY(remote->on_answer(remote->context, i, &(TeacherAnswer){.text = fault, .refused = true}));
+    }
+    return ST_OK;
+}
+
 static Status ask_all(Teacher *teacher, const TeacherSampling *sampling) {
     Remote *remote = teacher->state;
     int64_t most = teacher->config.retries;
     for (int64_t tries = 0; remote->n_answered < remote->n; tries++) {
-        if (tries > most) return status_fail(ST_RESOURCE, "server '%s' answers wrongly (%lld tries): %s", http_name(remote->used), (long long)tries, remote->fault);
+        if (tries > most) return give_up(remote, tries);
         if (tries > 0) http_slow_down(remote->used, MIN(first_pause * pow(2, (double)tries - 1), 30));
         TRY(ask_rest(teacher, sampling));
     }
@@ -197,7 +224,8 @@ static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, cons
     remote->bodies = calloc(n, sizeof *remote->bodies);
     remote->replies = calloc(n, sizeof *remote->replies);
     remote->answered = calloc(n, sizeof *remote->answered);
-    Status status = remote->places && remote->bodies && remote->replies && remote->answered ? ask_all(teacher, sampling) : status_errno(ENOMEM, "cannot ask the teacher");
+    remote->faults = calloc(n, sizeof *remote->faults);
+    Status status = remote->places && remote->bodies && remote->replies && remote->answered && remote->faults ? ask_all(teacher, sampling) : status_errno(ENOMEM, "cannot ask the teacher");
     for (size_t i = 0; i < n && remote->bodies && remote->replies; i++) {
         str_release(&remote->bodies[i]);
         str_release(&remote->replies[i]);
@@ -205,7 +233,9 @@ static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, cons
     free(remote->places);
     free(remote->bodies);
     free(remote->replies);
+    for (size_t i = 0; i < n && remote->faults; i++) str_release(&remote->faults[i]);
     free(remote->answered);
+    free(remote->faults);
     return status;
 }
 

@@ -26,6 +26,8 @@ Status teacher_answer_read(const json_t *line, TeacherAnswer *answer) {
     TRY(json_get_double(line, where, "margin", &answer->margin));
     TRY(json_get_int(line, where, "prompt_tokens", &answer->prompt_tokens));
     TRY(json_get_int(line, where, "tokens", &answer->tokens));
+    answer->prompt_tokens = teacher_count((double)answer->prompt_tokens);
+    answer->tokens = teacher_count((double)answer->tokens);
     answer->cut = strcmp(finish, "length") == 0;
     answer->refused = strcmp(finish, "refused") == 0;
     return answer->text ? ST_OK : status_fail(ST_INPUT, "%s: a line lacks 'answer'", where);

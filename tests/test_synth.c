@@ -161,6 +161,9 @@ static void serve(int fd, const Query *query) {
     else if (strcmp(path, "slow") == 0 && before % 16 == 2) { if (read(fd, &byte, 1) < 0) return; } /* until the client hangs up */
     else if (strcmp(path, "garbled") == 0 && before % 3 == 1) reply(fd, "200 OK", "", "{\"choices\": [{\"message\"");
     else if (strcmp(path, "encoding") == 0 && before % 3 == 1) reply(fd, "200 OK", "Content-Encoding: gzip\r\n", "not packed at all");
+    else if (strcmp(path, "nul") == 0 && before % 3 == 1) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Tell it all now.\\u0000 And more.\"}, \"finish_reason\": \"stop\"}]}");
+    else if (strcmp(path, "some") == 0 && word_hash(json_string_value(json_object_get(json_array_get(json_object_get(query->body, "messages"), 0), "content")), 7) % 4 == 0) reply(fd, "200 OK", "", "oh no");
+    else if (strcmp(path, "huge") == 0) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Again the same words.\"}, \"finish_reason\": \"stop\"}], \"usage\": {\"prompt_tokens\": 9223372036854775807, \"completion_tokens\": -5}}");
     else if (strcmp(path, "hashes") == 0) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"###\"}, \"finish_reason\": \"stop\"}]}");
     else if (strcmp(path, "cutjudge") == 0) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Score: 9\"}, \"finish_reason\": \"length\"}]}");
     else if (strcmp(path, "schema") == 0 && before % 3 == 1) reply(fd, "200 OK", "", "{\"result\": {\"text\": \"hm\"}}");
@@ -526,6 +529,38 @@ static void what_is_complete_is_not_refused(void **state) {
     json_decref(row);
 }
 
+static void replies_that_cannot_be_read_are_refusals(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("few_shot", "some", "retries: 1, timeout: 5", "some");
+    set(&o, "synth.num_rows=10");
+    check_ok(run(&o, false, &result));
+    assert_int_equal(result.rows, 10);
+    char *rejected = read_output("some", "rejected.jsonl");
+    assert_true(has(rejected, "no JSON: 'oh no'") && has(rejected, "refused_by_server"));
+    free(rejected);
+    Overrides nul = remote("few_shot", "nul", "retries: 0", "nul");
+    set(&nul, "synth.num_rows=10");
+    check_ok(run(&nul, false, &result));
+    char *rows = read_output("nul", "requests.jsonl");
+    assert_true(has(rows, "\"Tell it all now.\""));
+    free(rows);
+}
+
+static void tokens_that_a_server_claims_stay_numbers(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides huge = remote("answer", "huge", "", "huge"), silent = remote("answer", "echo", "", "silent");
+    check_ok(run(&huge, false, &result));
+    assert_int_equal(result.prompt_tokens, 5000000000);
+    assert_int_equal(result.tokens, 0);
+    set(&silent, "synth.max_tokens=1");
+    set(&silent, "synth.n=8");
+    check_status(run(&silent, false, &result), ST_RESOURCE); /* the server does not count: characters are counted */
+    check_text("'synth.max_tokens' is reached");
+    assert_true(result.tokens >= 8 && result.tokens <= 100);
+}
+
 /* ---- seeds and recipes ---- */
 
 static void seeds_that_are_none_are_named(void **state) {
@@ -557,7 +592,7 @@ static void recipes_that_make_no_sense_are_refused(void **state) {
         {"synth.teacher={model: x, concurrency: 3}", "has 'concurrency', which goes with 'url'"}, {"synth.teacher={url: 'ftp://x', model: m}", "'synth.teacher.url': a server's url begins with http"},
         {"synth.teacher={model: x, temperature: hot}", "wrong value for 'synth.teacher.temperature'"}, {"synth.teacher={url: 'http://x', model: m, replay: x}", "a log to replay and a server"},
         {"synth.prompts={promt: x}", "unknown stage 'promt'"}, {"synth.sampling={answer: {top_p: 3}}", "wrong value for 'synth.sampling.answer.top_p'"}, {"synth.examples=[3, 2]", "'synth.examples'"},
-        {"synth.seeds=null", "'synth.seeds' is missing"},
+        {"synth.seeds=null", "'synth.seeds' is missing"}, {"synth.max_cost=1", "'synth.max_cost' needs prices"},
     };
     SynthResult result;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -924,6 +959,8 @@ int main(void) {
         cmocka_unit_test(nonsense_is_counted_until_it_is_too_much),
         cmocka_unit_test(replies_without_candidates_end_a_run),
         cmocka_unit_test(what_is_complete_is_not_refused),
+        cmocka_unit_test(replies_that_cannot_be_read_are_refusals),
+        cmocka_unit_test(tokens_that_a_server_claims_stay_numbers),
         cmocka_unit_test(seeds_that_are_none_are_named),
         cmocka_unit_test(recipes_that_make_no_sense_are_refused),
         cmocka_unit_test(other_seeds_make_another_run),
