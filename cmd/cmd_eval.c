@@ -8,6 +8,7 @@
 #include "rl/learn.h"
 #include "rl/reward_training.h"
 #include "rl/scorer.h"
+#include "rl/text_env.h"
 #include "rl/text_rl.h"
 
 enum { BATCH_TOKENS = 2048, LOGIT_ROWS = 128 };
@@ -188,7 +189,7 @@ static Status eval_episodes(const Command *command, const Eval *job) {
 
 /* ---- a run on text ---- */
 
-/* A run of tune rl with rewards; what tune sft leaves has none. */
+/* A run of tune rl with rewards; what tune sft leaves has none. ST_USAGE: one on an environment of texts. */
 static Status is_text_run(const char *path, bool *is) {
     Arena *arena = arena_new(0);
     const char *file = arena ? path_join(arena, path, "recipe.yaml") : NULL;
@@ -197,6 +198,10 @@ static Status is_text_run(const char *path, bool *is) {
     *is = false;
     if (status == ST_OK && file_exists(file)) status = recipe_read(file, NULL, 0, &recipe);
     if (recipe) *is = recipe->reward && !recipe->rl_env;
+    if (recipe && recipe->rl_env && text_env_is_meant(recipe->rl_env)) {
+        status = status_fail(ST_USAGE, "'%s' is a run on an environment of texts, whose episodes tune eval does not play", path);
+        status_hint(ST_USAGE, "its metrics.jsonl and samples.jsonl tell how episodes went; tune chat and tune generate take its adapter");
+    }
     if (recipe) recipe_free(recipe);
     arena_free(arena);
     return status;

@@ -217,6 +217,9 @@ static json_t *summary(void *context) {
 static Status open_parts(Ilql *il) {
     const Recipe *r = il->recipe;
     TRY(offline_keys_check(r, r->rl_algorithm));
+    if (r->data_eval || r->eval_data || r->data_eval_split > 0)
+        return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' does not look at held-out rows"), "leave out data.eval and data.eval_split, and ask its answers: tune generate --ilql");
+    if (r->reward) return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' learns from the rewards in its rows, not from 'reward'"), "leave out reward; rows have \"reward\" or \"rewards\"");
     if (r->has_lora && r->lora_dropout > 0) return status_hint(status_fail(ST_CONFIG, "'lora.dropout' has no place in rl"), "leave it at 0");
     il->loss = (IlqlConfig){r->rl_gamma, r->rl_expectile, r->rl_cql_alpha, r->rl_awac_coef, r->rl_awac_beta};
     il->tau = isnan(r->rl_tau) ? 0.005 : r->rl_tau;

@@ -219,7 +219,6 @@ Status scorer_score(Scorer *scorer, const ScorerRow *rows, size_t n, double *sco
     for (size_t i = 0; i < n; i++)
         if (rows[i].n_prompt + rows[i].n_answer == 0) return status_fail(ST_INPUT, "row %zu has no tokens to score", i + 1);
     for (size_t i = 0, count, tokens; i < n; i += count) {
-        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
         count = fit(rows + i, n - i, &tokens);
         TRY(score_pass(scorer, rows + i, count, tokens, scores + i));
     }

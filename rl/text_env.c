@@ -191,7 +191,8 @@ int64_t text_env_max_turns(const TextEnv *env) { return env->max_turns; }
 
 bool text_env_is_meant(const Yaml *node) {
     const Yaml *text = node && node->kind == YAML_MAP ? yaml_get(node, "text") : NULL;
-    return text && text->kind == YAML_SCALAR && strcmp(text->text, "true") == 0;
+    bool value = false;
+    return text && yaml_as_bool(text, &value) && value;
 }
 
 static Status fault(const Yaml *node, const char *what) {

@@ -138,13 +138,26 @@ static void forget_told(Experience *e) {
         if (!e->trained[t]) e->ref_logprobs[t] = e->old_logprobs[t];
 }
 
+/* Advantages from the rewards with the KL taken off; what was given stays in rewards, for samples.jsonl. */
+static Status set_advantages(TextRl *rl) {
+    Experience *e = &rl->experience;
+    size_t bytes = (size_t)e->n * sizeof *e->rewards;
+    double *given = malloc(bytes);
+    if (!given) return status_fail(ST_RESOURCE, "out of memory for %lld rewards", (long long)e->n);
+    memcpy(given, e->rewards, bytes);
+    take_off_kl(rl);
+    if (rl->algorithm->paired) text_pairs_advantages(e);
+    else rl->algorithm->advantages(&(TextWeighing){rl->recipe, rl->scale, rl->value != NULL}, e);
+    memcpy(e->rewards, given, bytes);
+    free(given);
+    return ST_OK;
+}
+
 static Status weigh(TextRl *rl, Metrics *metrics) {
     TRY(ask_reference(rl));
     TRY(ask_policy(rl));
     if (rl->turns.env && rl->reference) forget_told(&rl->experience);
-    take_off_kl(rl);
-    if (rl->algorithm->paired) text_pairs_advantages(&rl->experience);
-    else rl->algorithm->advantages(&(TextWeighing){rl->recipe, rl->scale, rl->value != NULL}, &rl->experience);
+    TRY(set_advantages(rl));
     if (rl->value) set_targets(rl);
     if (corrects_sampler(rl)) correct_sampler(rl, metrics);
     return ST_OK;

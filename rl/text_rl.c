@@ -106,6 +106,8 @@ static Status check_switches(const TextRl *rl) {
     const Recipe *r = rl->recipe;
     if (r->rl_beta == 0 && !isnan(r->rl_adaptive_kl)) return status_hint(status_fail(ST_CONFIG, "'rl.adaptive_kl' steers rl.beta, which is 0"), "give the beta to begin with, such as rl.beta=0.05");
     if (r->rl_kl_corrected && (r->rl_beta == 0 || text_kl_in_reward(rl))) return status_hint(status_fail(ST_CONFIG, "'rl.kl_corrected' is about a KL in the loss, and there is none"), "give rl.beta and rl.kl_in: loss, or leave it out");
+    if (r->rl_mask_truncated && rl->algorithm->paired)
+        return status_hint(status_fail(ST_CONFIG, "'rl.mask_truncated' would leave pairs with one side, and algorithm '%s' learns from both", rl->algorithm->name), "give rl.missing_eos_penalty instead");
     if (r->rl_correction_low > r->rl_correction_high) return status_fail(ST_CONFIG, "'rl.correction_low' is above 'rl.correction_high'");
     return ST_OK;
 }

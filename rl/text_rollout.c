@@ -99,6 +99,7 @@ static void describe(const TextRl *rl, Metrics *metrics) {
     metric_set(metrics, "reward", mean);
     metric_set(metrics, "reward_std", sqrt(fmax(0, sums->squares / n - mean * mean)));
     metric_set(metrics, "zero_std_fraction", (double)sums->flat / (double)sums->groups);
+    if (rl->algorithm->compares) metric_count(metrics, "groups_compared", sums->groups - sums->flat);
     metric_set(metrics, "completion_length", sums->tokens / n);
     metric_set(metrics, "eos_fraction", sums->ended / n);
     text_correlations_tell(rl, &sums->correlations, metrics);

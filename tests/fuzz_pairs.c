@@ -60,7 +60,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     const Recipe *recipe = w->recipes[bytes[1] % 4];
     const char *path = write_rows(bytes + 2, len - 2);
     const Yaml file = {.kind = YAML_SCALAR, .text = path};
-    PairSource source = {&w->model, w->tokenizer, w->chat, unpaired, "the test"};
+    PairSource source = {.model = &w->model, .tokenizer = w->tokenizer, .chat = w->chat, .unpaired = unpaired, .reader = "the test"};
     Pairs *pairs, *held_out = NULL;
     Status status = pairs_load(recipe, "data.train", &file, &source, &pairs);
     unlink(path);

@@ -38,7 +38,7 @@ static const Rule rules[] = {
     {"entropy", "entropy", "episode_length", FALLEN, 0.02, 0.05, 10, 20, "entropy has collapsed to {now} nats, from {first} at the beginning: the policy does nearly the same every time and finds nothing new",
      "a larger rl.ent_coef or a smaller train.learning_rate keeps it open"},
     /* Half of a batch without a difference is half of the work for nothing; dynamic sampling (arXiv 2503.14476) replaces such groups. */
-    {"zero_variance", "zero_std_fraction", "reward", ABOVE, 0.5, 0, 10, 10, "in {share} of the groups all completions earn the same: such groups teach nothing",
+    {"zero_variance", "zero_std_fraction", "groups_compared", ABOVE, 0.5, 0, 10, 10, "in {share} of the groups all completions earn the same: such groups teach nothing",
      "prompts of another difficulty, more rl.num_generations, or rl.sampling_rounds"},
     /* Nats a token by the estimator of rl.kl. RLHF runs stay below 0.1; at 0.5 a completion of 20 tokens is e^10 times likelier than it was. */
     {"kl", "kl", "reward", ABOVE, 0.5, 0, 10, 10, "the policy is {now} nats a token away from its reference: text at that distance is often no language any more", "a larger rl.beta, or a smaller train.learning_rate"},
