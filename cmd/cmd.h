@@ -47,6 +47,7 @@ typedef struct RecipeCommand {
     const Command *command;
     Recipe *recipe;
     bool resume, dry_run;
+    bool watch;               /* of tune rl */
 } RecipeCommand;
 typedef Status RecipeCommandRun(const RecipeCommand *job);
 /* Parses, reads the recipe, sets the threads and runs `work`. about: a paragraph with an example; sections: those whose keys --help lists, "" is the top level, NULL behind the last. */

@@ -171,6 +171,7 @@ static Status eval_episodes(const Command *command, const Eval *job) {
     Watch watch = {0};
     EvaluationConfig config = {.episodes = job->episodes, .sample = job->sample, .seed = (uint64_t)job->seed, .on_step = job->watch && !command->json ? watch_step : NULL, .context = &watch};
     TRY(learn_evaluate(command->arguments[0], &config, &found));
+    if (found.cut > 0) show_line("%lld of %lld episodes did not end before the limit of their steps", (long long)found.cut, (long long)found.episodes);
     if (command->json) {
         JsonWriter w = {0};
         jw_object(&w, NULL);
@@ -201,6 +202,8 @@ static Status is_text_run(const char *path, bool *is) {
     if (recipe && recipe->rl_env && text_env_is_meant(recipe->rl_env)) {
         status = status_fail(ST_USAGE, "'%s' is a run on an environment of texts, whose episodes tune eval does not play", path);
         status_hint(ST_USAGE, "its metrics.jsonl and samples.jsonl tell how episodes went; tune chat and tune generate take its adapter");
+    } else if (recipe && recipe->rl_env) {
+        status = status_hint(status_fail(ST_INPUT, "'%s' is a run on an environment that has no policy yet", path), "finish it: tune rl RECIPE --resume");
     }
     if (recipe) recipe_free(recipe);
     arena_free(arena);

@@ -358,7 +358,7 @@ static Status simulate_episodes(const Command *command, Simulate *job) {
     TRY(open_environment(command, MIN(job->episodes, MOST_COPIES), job));
     TRY(env_number_states(&job->env));
     Env *env = job->env;
-    if (job->max_steps > 0) env->max_steps = job->max_steps;
+    if (job->max_steps > 0) env->max_steps = env->max_steps > 0 ? MIN(job->max_steps, env->max_steps) : job->max_steps;
     else if (env->max_steps == 0) env->max_steps = LONGEST_EPISODE;
     TRY(open_policy(command, job, &episodes));
     if (!episodes_allocate(command->arena, env, &episodes)) return ST_RESOURCE;
@@ -400,7 +400,7 @@ Status cmd_mdp_simulate(int argc, char **argv) {
         {"--state", OPTION_TEXT, &job.state, "JSON", "begin the actions in this state: a number, a list, or a name"},
         {"--episodes", OPTION_INT, &job.episodes, "N", "how many (100)"},
         {"--policy", OPTION_TEXT, &job.policy, "FILE|uniform", "an entry a state: an action, or a list of probabilities (uniform)"},
-        {"--max-steps", OPTION_INT, &job.max_steps, "N", "cut episodes off there (the environment's limit; 10000 where it has none)"},
+        {"--max-steps", OPTION_INT, &job.max_steps, "N", "cut episodes off there, where the environment does not before (10000 where it has no limit)"},
         {"--seed", OPTION_INT, &job.seed, "S", "of all that is random (0)"},
         {0},
     };

@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cmd/pair_command.h"
+#include "cmd/watch.h"
 #include "rl/ilql.h"
 #include "rl/learn.h"
 #include "rl/preference.h"
@@ -218,6 +219,12 @@ static Status learn_offline(const RecipeCommand *job) {
 
 /* ---- environments ---- */
 
+static Status show_episode(const Recipe *recipe) {
+    Watch watch = {0};
+    Evaluation found;
+    return learn_evaluate(recipe->output, &(EvaluationConfig){.episodes = 1, .seed = 1, .on_step = watch_step, .context = &watch}, &found);
+}
+
 static Status learn_environment(const RecipeCommand *job, const char *typed) {
     LearnResult result;
     LearnConfig config = {
@@ -231,8 +238,9 @@ static Status learn_environment(const RecipeCommand *job, const char *typed) {
         .context = job->recipe,
     };
     TRY(learn_run(&config, &result));
-    if (!job->dry_run) summarize(job->command, job->recipe, &result);
-    return ST_OK;
+    if (job->dry_run) return ST_OK;
+    summarize(job->command, job->recipe, &result);
+    return job->watch && !job->command->json ? show_episode(job->recipe) : ST_OK;
 }
 
 static Status learn(const RecipeCommand *job) {

@@ -87,6 +87,7 @@ Status recipe_command(int argc, char **argv, const char *name, const char *about
         {"--resume", OPTION_FLAG, &job.resume, NULL, "go on from the newest checkpoint, to the same bytes as an undisturbed run"},
         {"--dry-run", OPTION_FLAG, &job.dry_run, NULL, "everything but training: what is read, what it takes"},
         {"--schema", OPTION_FLAG, &schema, NULL, "print the JSON schema of recipes"},
+        {strcmp(name, "rl") == 0 ? "--watch" : NULL, OPTION_FLAG, &job.watch, NULL, "in the end show an episode of what was learned, step by step (environments)"},
         {0},
     };
     job.command = &command;

@@ -151,7 +151,7 @@ static Status write_started(const Learn *learn) {
 }
 
 static Status learn_all(Learn *learn, LearnResult *result) {
-    LoopTask task = {.context = learn, .done = done, .step = step, .keep = keep, .rate = "steps", .on_step = on_step, .finish = finish, .summary = summary};
+    LoopTask task = {.context = learn, .done = done, .step = step, .keep = keep, .on_step = on_step, .finish = finish, .summary = summary};
     LoopResult done_all;
     TRY(write_started(learn));
     TRY(loop_run(learn->recipe, learn->run, &task, &done_all));
@@ -193,7 +193,8 @@ static Status fill_policy(Learner *learner, const char *path) {
     return tensors_load(path, policy.items, policy.n);
 }
 
-typedef struct Played { int64_t n; double sum, square_sum, length_sum; } Played;
+enum { LONGEST_EPISODE = 10000 };
+typedef struct Played { int64_t n, cut; double sum, square_sum, length_sum; } Played;
 
 /* Every copy plays its share of the episodes and then no longer counts. */
 static Status play(Learner *learner, const EvaluationConfig *config, Played *played) {
@@ -217,6 +218,7 @@ static Status play(Learner *learner, const EvaluationConfig *config, Played *pla
             left[copy]--;
             waiting--;
             played->n++;
+            played->cut += env->truncated[copy];
             played->sum += total;
             played->square_sum += total * total;
             played->length_sum += (double)env->final_lengths[copy];
@@ -240,11 +242,12 @@ Status learn_evaluate(const char *dir, const EvaluationConfig *config, Evaluatio
     if (status == ST_OK) status = learner_new(recipe, config->on_step ? 1 : MIN(config->episodes, (int64_t)EVALUATION_COPIES), &learner);
     if (status == ST_OK) status = fill_policy(learner, policy_path);
     if (status == ST_OK) learner->steps = learner->total_steps; /* --sample explores as at the end */
+    if (status == ST_OK && learner->env->max_steps == 0) learner->env->max_steps = LONGEST_EPISODE; /* the best actions of an unfinished policy may go round for ever */
     if (status == ST_OK) env_reset(learner->env, config->seed);
     if (status == ST_OK) status = play(learner, config, &played);
     if (status == ST_OK) {
         double n = (double)played.n, average = played.sum / n;
-        *evaluation = (Evaluation){played.n, average, sqrt(fmax(0, played.square_sum / n - average * average)), played.length_sum / n};
+        *evaluation = (Evaluation){played.n, average, sqrt(fmax(0, played.square_sum / n - average * average)), played.length_sum / n, played.cut};
     }
     learner_free(learner);
     if (recipe) recipe_free(recipe);

@@ -70,7 +70,7 @@ static void facts(const char *run, Str *text) {
     for (char *line = bytes.data, *end; line && *line; line = end + 1) {
         end = strchr(line, '\n');
         assert_non_null(end);
-        char *time = strstr(line, "\"steps_per_second\"");
+        char *time = strstr(line, "\"seconds\"");
         assert_non_null(time);
         assert_true(time < end);
         str_append_n(text, line, (size_t)(time - line));

@@ -27,6 +27,7 @@ static Stream begin(bool text) {
     Finding finding;
     rl_doctor_add(stream.doctor, 0, text ? "eos_fraction" : "episode_length", (double)NAN, &finding);
     rl_doctor_add(stream.doctor, 0, "entropy", (double)NAN, &finding);
+    if (text) rl_doctor_add(stream.doctor, 0, "groups_compared", (double)NAN, &finding);
     return stream;
 }
 

@@ -4,6 +4,7 @@
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
+#include <strings.h>
 
 #define MAX_WORD 64
 
@@ -33,7 +34,7 @@ const char *text_nearest(const char *word, const char *const *candidates, size_t
     for (size_t i = 0; i < n_candidates; i++) {
         size_t m = strlen(candidates[i]);
         if (m > MAX_WORD) continue;
-        size_t distance = edit_distance(word, len, candidates[i], m);
+        size_t distance = len >= 3 && strncasecmp(word, candidates[i], len) == 0 ? 1 : edit_distance(word, len, candidates[i], m);
         if (distance >= best || distance >= m) continue;
         best = distance;
         nearest = candidates[i];

@@ -48,7 +48,7 @@ typedef struct LoopTask {
     bool (*done)(void *context);                                /* asked before each step */
     Status (*step)(void *context, int64_t step, Metrics *metrics); /* step from 0. Gives up with ST_INTERRUPTED when it sees interrupt_requested, and is then done again after a resume */
     void (*keep)(void *context, Keeper *keeper);
-    const char *rate;                                           /* name of the metric that says how many things were done in the step ("tokens"): the file also gets "<rate>_per_second" */
+    const char *rate;                                           /* "tokens": the metric that says how many were done in the step; the file also gets "tokens_per_second", which like "seconds" no two runs share. NULL: none */
     void (*on_step)(void *context, int64_t step, const Metrics *metrics, double seconds, double elapsed); /* step from 1; seconds: of this one; elapsed: of this process; may be NULL */
     Status (*finish)(void *context, Run *run);                  /* writes the result; after the last step */
     json_t *(*summary)(void *context);                          /* what finished.json says beside steps, seconds, memory; NULL: nothing */

@@ -282,7 +282,7 @@ static Status unknown_key(const char *section, const char *name, const Source *s
     status_fail(ST_CONFIG, "unknown key '%s' %s", str_text(&written), source_text(source, where));
     str_release(&written);
     if (dotted) return status_hint(ST_CONFIG, "in a file '%s' stands below '%.*s:'; with a dot it is written on the command line", strchr(name, '.') + 1, (int)strcspn(name, "."), name);
-    return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : status_hint(ST_CONFIG, "`tune sft --help` lists the keys");
+    return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : status_hint(ST_CONFIG, "--help of the command lists the keys");
 }
 
 static Status read_section(Recipe *recipe, const KeySection *section, const Yaml *node, const Source *source) {
