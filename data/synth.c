@@ -331,6 +331,12 @@ static void say_reasons(const Synth *s, Str *text) {
     free(said);
 }
 
+/* What to do about too few rows; where there is none, a refusal may tell more than any count. */
+static Status advise(const Synth *s, const char *advice) {
+    if (s->n_rows == 0 && s->refusal) return status_hint(ST_INPUT, "the teacher refused: '%.300s'", s->refusal);
+    return status_hint(ST_INPUT, "rejected.jsonl shows what the teacher says%s", advice);
+}
+
 static Status check_acceptance(const Synth *s) {
     const Recipe *r = s->recipe;
     int64_t tries = s->made + s->fruitless;
@@ -339,7 +345,7 @@ static Status check_acceptance(const Synth *s) {
     say_reasons(s, &reasons);
     status_fail(ST_INPUT, "only %zu of %lld candidates were kept, which is below 'synth.min_acceptance' %g; rejected: %s", s->n_rows, (long long)tries, r->synth_min_acceptance, str_text(&reasons));
     str_release(&reasons);
-    return status_hint(ST_INPUT, "rejected.jsonl shows what the teacher says; change prompts, filters or teacher, or lower the limit and go on with --resume");
+    return advise(s, "; change prompts, filters or teacher, or lower the limit and go on with --resume");
 }
 
 static Status make_rows(Synth *s) {
@@ -428,7 +434,7 @@ static Status run_rounds(Synth *s, SynthResult *result) {
         say_reasons(s, &reasons);
         status_fail(ST_INPUT, "no row was kept; rejected: %s", str_text(&reasons));
         str_release(&reasons);
-        return status_hint(ST_INPUT, "rejected.jsonl shows what the teacher says");
+        return advise(s, "");
     }
     return finish(s, result);
 }

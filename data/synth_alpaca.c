@@ -59,10 +59,10 @@ static Status add_block(Synth *s, const SynthRequest *request, const SynthCandid
     c->seed_ids = origin->seed_ids, c->n_seed_ids = origin->n_seed_ids;
     c->parents = origin->parents, c->n_parents = origin->n_parents;
     candidate_request(s, c, request);
-    bool whole = read_parts(block, end, &parts);
+    bool whole = !request->refused && read_parts(block, end, &parts);
     if (cut || !whole) {
         c->instruction = synth_text(s, block, (size_t)(end - block));
-        return c->instruction ? synth_reject(s, c, cut ? "cut" : "wrong_form") : ST_RESOURCE;
+        return c->instruction ? synth_reject(s, c, request->refused ? synth_refusal(request) : cut ? "cut" : "wrong_form") : ST_RESOURCE;
     }
     c->instruction = part_text(s, &parts, 0);
     c->input = part_text(s, &parts, 1);
@@ -73,7 +73,8 @@ static Status add_block(Synth *s, const SynthRequest *request, const SynthCandid
 /* Blocks stand between lines of ###; the last one of a reply that was cut is not whole. A reply without any is one that has the wrong form. */
 static Status take_blocks(Synth *s, const SynthRequest *request, const SynthCandidate *origin, SynthCandidate **candidates, size_t *n) {
     const char *text_end = request->text + strlen(request->text);
-    if (!request->refused) s->stages[TASKS].count.kept++;
+    if (request->refused) return add_block(s, request, origin, request->text, text_end, false, candidates, n);
+    s->stages[TASKS].count.kept++;
     for (const char *at = request->text; at && *n < MOST_TASKS;) {
         const char *end = strstr(at, "###"), *stop = end ? end : text_end;
         while (at < stop && isspace((unsigned char)*at)) at++;

@@ -238,6 +238,8 @@ static Status take_answer(Synth *s, SynthRequest *request, const TeacherAnswer *
     request->answered = true;
     request->cut = answer->cut;
     request->refused = answer->refused;
+    request->too_long = answer->too_long;
+    if (request->refused && !s->refusal) s->refusal = arena_strdup(s->arena, answer->text);
     request->margin = answer->margin;
     const TeacherConfig *prices = request->teacher == s->judge ? &s->judge_config : &s->teacher_config;
     s->requests++;
@@ -441,7 +443,10 @@ double synth_score(const char *text) {
 /* A reply that was cut may have been about to say something else, and a refusal is about nothing here. */
 static double score_of_reply(const SynthRequest *request) { return request->cut || request->refused ? (double)NAN : synth_score(request->text); }
 
-static SynthRequest *ask_for_score(Synth *s, int stage, const char *prompt, const char *answer) { return synth_request(s, stage, json_pack("{s:s, s:s}", "prompt", prompt, "answer", answer)); }
+static SynthRequest *ask_for_score(Synth *s, int stage, const char *prompt, const char *answer) {
+    const char *rubric = filters_text(s->filters, "judge", "rubric");
+    return synth_request(s, stage, json_pack("{s:s, s:s, s:s}", "prompt", prompt, "answer", answer, "rubric", rubric ? rubric : ""));
+}
 
 Status synth_scores(Synth *s, int stage, SynthCandidate **candidates, size_t n, double *scores) {
     SynthRequest **requests = arena_zero(s->round_arena, MAX(n, 1) * sizeof *requests);

@@ -60,7 +60,7 @@ typedef struct SynthRequest {
     const char *const *choices; size_t n_choices;
     /* the answer */
     const char *text;        /* without white space around it */
-    bool answered, cut, refused;
+    bool answered, cut, refused, too_long;
     double margin;
 } SynthRequest;
 
@@ -125,6 +125,7 @@ struct Synth {
     int64_t made, rejected, round, fruitless, requests, replayed, tokens, prompt_tokens, fresh_tokens;
     /* fruitless: requests of rounds that gave no candidate at all */
     double cost, started, teacher_seconds, filter_seconds;
+    const char *refusal;     /* what the first refusal said; NULL: there was none */
     Status status;           /* the first failure of a request or of writing */
     bool exhausted;
     size_t examples_low, examples_high, machine_examples; /* see synth_examples_open */
@@ -161,7 +162,9 @@ void candidate_more(SynthCandidate *c, const char *column, json_t *value); /* ta
 void synth_end_candidates(Synth *s); /* frees what the round's candidates hold beside its arena */
 /* Rejects for a reason of the preset's own. */
 Status synth_reject(Synth *s, SynthCandidate *c, const char *reason);
-/* False: refused by the server, or cut (unless synth.keep_cut), and the candidate rejected for it; a failure to write that is kept for synth_judge. */
+/* Why there is no answer: "too_long" or "refused_by_server"; NULL: there is one. */
+const char *synth_refusal(const SynthRequest *request);
+/* False: refused, or cut (unless synth.keep_cut), and the candidate rejected for it; a failure to write that is kept for synth_judge. */
 bool synth_is_answer(Synth *s, SynthCandidate *c, const SynthRequest *request);
 /* Filters of a stage over those that are still in. */
 Status synth_judge(Synth *s, FilterStage stage, SynthCandidate **candidates, size_t n);

@@ -104,7 +104,7 @@ static Status take_pairs(Synth *s, const Passage *passage, const SynthRequest *r
     c->input = "";
     candidate_request(s, c, request);
     candidate_more(c, "passage", json_string(text));
-    return synth_reject(s, c, request->refused ? "refused_by_server" : request->cut ? "cut" : "no_pair");
+    return synth_reject(s, c, request->refused ? synth_refusal(request) : request->cut ? "cut" : "no_pair");
 }
 
 static Status make_round(Synth *s) {

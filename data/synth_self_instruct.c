@@ -110,7 +110,7 @@ static Status no_task(Synth *s, Lists *tasks, const char *type, const SynthCandi
 static Status take_tasks(Synth *s, const SynthRequest *request, const SynthCandidate *origin, Lists *tasks) {
     TaskList list = {0};
     const char *type = s->seeds.types[0].name;
-    if (request->refused || request->cut) return no_task(s, tasks, type, origin, request, request->cut ? "cut" : "refused_by_server");
+    if (request->refused || request->cut) return no_task(s, tasks, type, origin, request, request->refused ? synth_refusal(request) : "cut");
     s->stages[TASKS].count.kept++;
     split_list(s, request->text, !teacher_chats(s->teacher), &list);
     if (list.n == 0) return no_task(s, tasks, type, origin, request, "no_task");
@@ -247,7 +247,7 @@ static Status no_instance(Synth *s, SynthCandidate *task, const SynthRequest *re
 /* The task becomes its first instance; the others are rows of their own. */
 static Status take_instances(Synth *s, SynthCandidate *task, const SynthRequest *request, bool output_first, Lists *rows) {
     Instances found = {0};
-    if (request->refused) return no_instance(s, task, request, "refused_by_server");
+    if (request->refused) return no_instance(s, task, request, synth_refusal(request));
     s->stages[request->stage].count.kept++;
     if (output_first) split_output_first(s, request->text, &found);
     else split_input_first(s, request->text, &found);

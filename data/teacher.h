@@ -51,7 +51,8 @@ typedef struct TeacherPrompt {
 } TeacherPrompt;
 typedef struct TeacherAnswer {
     const char *text;        /* with choices: the chosen one; "" where none was */
-    bool cut, refused;       /* cut: at max_new_tokens; refused: the server will not have this question, `text` says why */
+    bool cut, refused;       /* cut: at max_new_tokens; refused: the teacher will not have this question, `text` says why */
+    bool too_long;           /* refused, as it does not fit into the model */
     double margin;           /* with choices, here: log-probability ahead of the next best, nats; else 0 */
     int64_t prompt_tokens, tokens; /* of a server that does not count them: estimated, four bytes each */
 } TeacherAnswer;

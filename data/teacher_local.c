@@ -63,7 +63,7 @@ static Status encode_all(const Local *local, const TeacherPrompt *prompts, size_
         }
         snprintf(why, sizeof why, "the question has %zu tokens, its answer up to %lld, and the teacher takes %lld", ids->n, (long long)room, (long long)most);
         ids_clear(ids);
-        TRY(asked->on_answer(asked->context, i, &(TeacherAnswer){.text = why, .refused = true}));
+        TRY(asked->on_answer(asked->context, i, &(TeacherAnswer){.text = why, .refused = true, .too_long = true}));
     }
     return ST_OK;
 }

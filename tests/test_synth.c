@@ -789,6 +789,28 @@ static void a_judge_can_be_a_filter(void **state) {
     json_decref(row);
 }
 
+static void a_rubric_is_what_the_judge_reads(void **state) {
+    (void)state;
+    static const char *const rubrics[] = {"", ", rubric: 'politeness 0-6, rhyme 0-4'"}, *const asked[] = {"by this: accuracy 0-3", "by this: politeness 0-6, rhyme 0-4. Say"};
+    for (size_t i = 0; i < COUNT_OF(rubrics); i++) {
+        SynthResult result;
+        char output[32];
+        snprintf(output, sizeof output, "rubric-%zu", i);
+        Overrides o = remote("answer", "well", "", output);
+        set(&o, "synth.filters={judge: {min: 1%s}}", rubrics[i]);
+        check_ok(run(&o, false, &result));
+        char *log = read_output(output, "requests.jsonl");
+        assert_true(has(log, asked[i]));
+        free(log);
+    }
+    SynthResult result;
+    Overrides o = remote("preference", "well", "", "rubric-none");
+    check_ok(run(&o, false, &result));
+    char *log = read_output("rubric-none", "requests.jsonl");
+    assert_true(has(log, "0 to 3 for accuracy"));
+    free(log);
+}
+
 /* A judge that was cut has not said its score. */
 static void a_cut_judge_says_nothing(void **state) {
     (void)state;
@@ -887,6 +909,34 @@ static Overrides local(const char *output) {
     return o;
 }
 
+/* No answer of this length fits behind any question. */
+static void a_question_that_does_not_fit_is_too_long(void **state) {
+    (void)state;
+    static const char *const presets[] = {"alpaca", "self-instruct", "answer", "qa"};
+    for (size_t i = 0; i < COUNT_OF(presets); i++) {
+        pid_t child = fork(); /* as below: models start threads */
+        if (child == 0) {
+            SynthResult result;
+            char output[32];
+            snprintf(output, sizeof output, "long-%zu", i);
+            Overrides o = local(output);
+            set(&o, "synth.preset=%s", presets[i]);
+            set(&o, "synth.seeds=%s", temp_file(dir, "seeds.jsonl"));
+            set(&o, "synth.prompts=null");
+            set(&o, "synth.teacher={model: recipes/demo/model, chat_template: %s, max_new_tokens: 100000}", temp_text(dir, "chat.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}"));
+            set(&o, "synth.examples=1");
+            set(&o, "synth.acceptance_after=8");
+            Status status = run(&o, false, &result);
+            bool good = status == ST_INPUT && has(status_text(), "rejected: too_long ") && has(status_hint_text(), "the teacher refused: 'the question has ");
+            if (!good) print_error("%s: %s; %s\n", presets[i], status_text(), status_hint_text());
+            _exit(!good);
+        }
+        int code;
+        assert_int_equal(waitpid(child, &code, 0), child);
+        assert_int_equal(code, 0);
+    }
+}
+
 static int say(Status status) {
     if (status != ST_OK) print_error("%s\n", status_text());
     return status != ST_OK;
@@ -949,6 +999,7 @@ int main(void) {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_run_goes_on_to_the_same_bytes),
+        cmocka_unit_test(a_question_that_does_not_fit_is_too_long),
         cmocka_unit_test(few_shot_asks_for_a_prompt_and_answers_it),
         cmocka_unit_test(a_heading_is_dropped),
         cmocka_unit_test(a_score_is_what_a_judge_means),
@@ -969,6 +1020,7 @@ int main(void) {
         cmocka_unit_test(no_preset_keeps_empty_answers),
         cmocka_unit_test(evol_does_not_mind_likeness),
         cmocka_unit_test(a_judge_can_be_a_filter),
+        cmocka_unit_test(a_rubric_is_what_the_judge_reads),
         cmocka_unit_test(a_cut_judge_says_nothing),
         cmocka_unit_test(the_best_of_each_prompt_is_all_that_is_wanted),
         cmocka_unit_test(the_answer_is_not_given_away),
