@@ -1,6 +1,7 @@
 /* tune data synth: seeds and a teacher in, rows to train on out. */
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "cmd/cmd_data.h"
 #include "data/synth.h"
@@ -152,6 +153,8 @@ static Status make(const RecipeCommand *command) {
         .recipe = recipe, .resume = command->resume, .dry_run = command->dry_run, .folders = folders, .secret = secret, .on_plan = show_plan, .on_progress = show_state, .context = &job,
     };
     TRY(recipe_folders(command->command->arena, folders, &config.n_folders));
+    if (recipe->synth_system && strcmp(recipe->synth_format, "messages") != 0)
+        show_message("tune: warning: answers are given under 'synth.system', but rows of format '%s' have no place for it: 'messages' has", recipe->synth_format);
     if (recipe->reward) {
         TRY(rewards_open(recipe->reward, recipe->path, &(RewardOptions){.max_new_tokens = recipe->generate_max_new_tokens, .secret = secret}, &job.rewards));
         config.reward = reward_rows;

@@ -129,9 +129,10 @@ static Status open_teachers(Synth *s) {
     return s->judge_config.node ? teacher_open(&s->judge_config, &options, &s->judge) : ST_OK;
 }
 
-static Status reward_rows(void *context, const FilterRow *rows, size_t n, double *values) {
-    const Synth *s = context;
-    return s->config->reward(s->config->context, rows, n, values);
+static Status check_system(const Synth *s) {
+    if (!s->recipe->synth_system || teacher_chats(s->teacher)) return ST_OK;
+    status_fail(ST_CONFIG, "'synth.system' goes with a teacher that chats: this one continues texts and would never see it");
+    return status_hint(ST_CONFIG, "say it in a prompt of your own: synth.prompts");
 }
 
 static Status open_filters(Synth *s) {
@@ -142,7 +143,7 @@ static Status open_filters(Synth *s) {
         base = own;
     }
     FilterConfig config = {.base = base, .filters = s->recipe->synth_filters, .file = s->recipe->path, .judge = {synth_filter_scores, s}};
-    if (s->config->reward) config.reward = (FilterScorer){reward_rows, s};
+    if (s->config->reward) config.reward = (FilterScorer){synth_filter_rewards, s};
     TRY(filters_open(&config, &s->filters));
     for (size_t i = 0; i < s->seeds.n && s->preset->new_prompts; i++) TRY(filters_remember(s->filters, FILTER_BOTH, &s->seeds.items[i].row, 1));
     return ST_OK;
@@ -178,6 +179,7 @@ static Status open_all(Synth *s) {
     if (s->preset->open) TRY(s->preset->open(s));
     TRY(open_filters(s));
     TRY(open_teachers(s));
+    TRY(check_system(s));
     return open_stages(s);
 }
 

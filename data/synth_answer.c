@@ -13,18 +13,14 @@ static const SynthStage stages[] = {
 static const char *const same_answer = "same_answer";
 
 static Status make_round(Synth *s) {
-    size_t each = s->recipe->synth_n > 0 ? (size_t)s->recipe->synth_n : 1, n_seeds = MIN(MAX(synth_round_size(s) / each, 1), s->seeds.n - s->cursor), n = n_seeds * each;
-    SynthCandidate **candidates = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *candidates);
-    if (!candidates) return ST_RESOURCE;
-    for (size_t i = 0; i < n; i++)
-        if (!(candidates[i] = synth_candidate_of_seed(s, &s->seeds.items[s->cursor + i / each]))) return ST_RESOURCE;
-    s->cursor += n_seeds;
+    size_t each = s->recipe->synth_n > 0 ? (size_t)s->recipe->synth_n : 1, n;
+    SynthCandidate **candidates;
+    TRY(synth_given(s, MAX(synth_round_size(s) / each, 1), each, &candidates, &n));
     TRY(synth_answer(s, ANSWER, candidates, n));
     for (size_t i = 0; i < n; i++)
         for (size_t j = i - i % each; j < i && !candidates[i]->rejected; j++)
             if (!candidates[j]->rejected && strcmp(candidates[i]->output, candidates[j]->output) == 0) synth_reject(s, candidates[i], same_answer);
-    s->exhausted = s->cursor == s->seeds.n;
     return synth_keep(s, candidates, n);
 }
 
-const SynthPreset synth_preset_answer = {.name = "answer", .help = "answers for given prompts, synth.n of each", .stages = stages, .needs = NEEDS_INSTRUCTION, .make_round = make_round};
+const SynthPreset synth_preset_answer = {.name = "answer", .help = "answers for given prompts, synth.n of each", .stages = stages, .needs = NEEDS_INSTRUCTION, .filters = SYNTH_GIVEN_FILTERS, .make_round = make_round};

@@ -69,6 +69,7 @@ typedef struct SynthRequest {
 typedef struct SynthCandidate {
     const char *type;
     const char *instruction, *input, *output, *system; /* "" and NULL as of seeds; in the round's arena or longer */
+    const SynthSeed *seed;   /* whose very prompt it answers; NULL: a new prompt */
     json_t *more;            /* further columns; NULL: none */
     const char **seed_ids; size_t n_seed_ids;
     int64_t *parents; size_t n_parents;    /* rows of rows.jsonl, from 0 */
@@ -96,6 +97,7 @@ typedef struct SynthPreset {
     Status (*open)(Synth *s);  /* checks keys; NULL: nothing to check */
     Status (*make_round)(Synth *s); /* sets s->exhausted when nothing is left to ask */
 } SynthPreset;
+#define SYNTH_GIVEN_FILTERS "{exact: false, rouge_l: false}" /* of presets whose prompts are given: they may be alike */
 #define PRESET(id) extern const SynthPreset synth_preset_##id;
 #include "data/synth_presets.def"
 #undef PRESET
@@ -168,6 +170,8 @@ const char *synth_refusal(const SynthRequest *request);
 bool synth_is_answer(Synth *s, SynthCandidate *c, const SynthRequest *request);
 /* Filters of a stage over those that are still in. */
 Status synth_judge(Synth *s, FilterStage stage, SynthCandidate **candidates, size_t n);
+/* Of the next n_seeds seeds those whose prompts pass their filters, `each` candidates of every one in a row; of further seeds when none does. s->exhausted: no seed is left. */
+Status synth_given(Synth *s, size_t n_seeds, size_t each, SynthCandidate ***candidates, size_t *n);
 /* The filters of whole rows, then rows.jsonl, until num_rows are there; further ones go to rejected.jsonl as "beyond_num_rows". */
 Status synth_keep(Synth *s, SynthCandidate **candidates, size_t n);
 /* Sends each remaining candidate's prompt as the user's turn and takes the reply as its output. */
@@ -178,6 +182,7 @@ double synth_score(const char *text);
 /* Scores from 1 to 10 of answers by the judge, NaN where there is none; of those that are still in. The requests are noted in the candidates. */
 Status synth_scores(Synth *s, int stage, SynthCandidate **candidates, size_t n, double *scores);
 Status synth_filter_scores(void *context, const FilterRow *rows, size_t n, double *values); /* a FilterScore; context: the Synth */
+Status synth_filter_rewards(void *context, const FilterRow *rows, size_t n, double *values); /* the same; those that the preset has asked for already are taken as they are */
 
 /* ---- text ---- */
 

@@ -14,10 +14,13 @@ static const SynthStage stages[] = {
 
 static Status open(Synth *s) { return s->recipe->synth_n <= 2 ? ST_OK : status_fail(ST_CONFIG, "preset 'preference' takes two answers, not synth.n %lld", (long long)s->recipe->synth_n); }
 
-/* A prompt or an answer, as the rows' format has it. */
-static json_t *side(const Synth *s, const char *role, const char *text) {
+/* A prompt or an answer, as the rows' format has it. system: NULL: none. */
+static json_t *side(const Synth *s, const char *system, const char *role, const char *text) {
     if (strcmp(s->recipe->synth_format, "messages") != 0) return json_string(text);
-    return json_pack("[{s:s, s:s}]", "role", role, "content", text);
+    json_t *list = json_array();
+    if (system) json_array_append_new(list, json_pack("{s:s, s:s}", "role", "system", "content", system));
+    json_array_append_new(list, json_pack("{s:s, s:s}", "role", role, "content", text));
+    return list;
 }
 
 /* Makes one row of both; the second candidate goes into the first. */
@@ -36,9 +39,9 @@ static Status make_pair(Synth *s, SynthCandidate *a, SynthCandidate *b, const do
     const char *chosen = first ? a->output : b->output, *rejected = first ? b->output : a->output;
     char *prompt = synth_prompt_of(s->round_arena, a->instruction, a->input);
     if (!prompt) return ST_RESOURCE;
-    candidate_more(a, "prompt", side(s, "user", prompt));
-    candidate_more(a, "chosen", side(s, "assistant", chosen));
-    candidate_more(a, "rejected", side(s, "assistant", rejected));
+    candidate_more(a, "prompt", side(s, a->system, "user", prompt));
+    candidate_more(a, "chosen", side(s, NULL, "assistant", chosen));
+    candidate_more(a, "rejected", side(s, NULL, "assistant", rejected));
     candidate_score(a, "chosen", first ? scores[0] : scores[1]);
     candidate_score(a, "rejected", first ? scores[1] : scores[0]);
     a->output = chosen;
@@ -46,18 +49,15 @@ static Status make_pair(Synth *s, SynthCandidate *a, SynthCandidate *b, const do
 }
 
 static Status make_round(Synth *s) {
-    size_t n_seeds = MIN(MAX(synth_round_size(s) / 2, 1), s->seeds.n - s->cursor), n = 2 * n_seeds;
-    SynthCandidate **candidates = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *candidates);
+    size_t n;
+    SynthCandidate **candidates;
+    TRY(synth_given(s, MAX(synth_round_size(s) / 2, 1), 2, &candidates, &n));
     double *scores = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *scores);
-    if (!candidates || !scores) return ST_RESOURCE;
-    for (size_t i = 0; i < n; i++)
-        if (!(candidates[i] = synth_candidate_of_seed(s, &s->seeds.items[s->cursor + i / 2]))) return ST_RESOURCE;
-    s->cursor += n_seeds;
+    if (!scores) return ST_RESOURCE;
     TRY(synth_answer(s, ANSWER, candidates, n));
     TRY(synth_scores(s, JUDGE, candidates, n, scores));
     for (size_t i = 0; i < n; i += 2) TRY(make_pair(s, candidates[i], candidates[i + 1], scores + i));
-    s->exhausted = s->cursor == s->seeds.n;
     return synth_keep(s, candidates, n);
 }
 
-const SynthPreset synth_preset_preference = {.name = "preference", .help = "two answers for given prompts, of which a judge prefers one", .stages = stages, .needs = NEEDS_INSTRUCTION, .open = open, .make_round = make_round};
+const SynthPreset synth_preset_preference = {.name = "preference", .help = "two answers for given prompts, of which a judge prefers one", .stages = stages, .needs = NEEDS_INSTRUCTION, .filters = SYNTH_GIVEN_FILTERS, .open = open, .make_round = make_round};

@@ -18,14 +18,16 @@ static Status open(Synth *s) {
 }
 
 /* The reward of every answer that is still in, with its seed's row as columns. */
-static Status score(Synth *s, SynthCandidate **candidates, const SynthSeed **seeds, size_t n) {
-    FilterRow *rows = arena_alloc(s->round_arena, n * sizeof *rows);
-    double *values = arena_alloc(s->round_arena, n * sizeof *values);
+static Status score(Synth *s, SynthCandidate **candidates, size_t n) {
+    FilterRow *rows = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *rows);
+    double *values = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *values);
     size_t n_rows = 0;
     if (!rows || !values) return ST_RESOURCE;
-    for (size_t i = 0; i < n; i++)
-        if (!candidates[i]->rejected)
-            rows[n_rows++] = (FilterRow){.instruction = {seeds[i]->prompt, strlen(seeds[i]->prompt)}, .completion = {candidates[i]->output, strlen(candidates[i]->output)}, .json = seeds[i]->row.json};
+    for (size_t i = 0; i < n; i++) {
+        const SynthSeed *seed = candidates[i]->seed;
+        if (candidates[i]->rejected) continue;
+        rows[n_rows++] = (FilterRow){.instruction = {seed->prompt, strlen(seed->prompt)}, .completion = {candidates[i]->output, strlen(candidates[i]->output)}, .json = seed->row.json};
+    }
     if (n_rows) TRY(s->config->reward(s->config->context, rows, n_rows, values));
     for (size_t i = 0, at = 0; i < n; i++)
         if (!candidates[i]->rejected) candidate_score(candidates[i], "reward", values[at++]);
@@ -57,22 +59,15 @@ static Status choose(Synth *s, SynthCandidate **candidates, size_t n) {
 static Status make_round(Synth *s) {
     size_t each = s->recipe->synth_n > 0 ? (size_t)s->recipe->synth_n : 4, size = synth_round_size(s);
     bool all = strcmp(s->recipe->synth_keep, "all") == 0;
-    size_t wanted = all ? size / each : MIN(size, (size_t)s->recipe->synth_batch / each), n_seeds = MIN(MAX(wanted, 1), s->seeds.n - s->cursor), n = n_seeds * each;
-    SynthCandidate **candidates = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *candidates);
-    const SynthSeed **seeds = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *seeds);
-    if (!candidates || !seeds) return ST_RESOURCE;
-    for (size_t i = 0; i < n; i++) {
-        seeds[i] = &s->seeds.items[s->cursor + i / each];
-        if (!(candidates[i] = synth_candidate_of_seed(s, seeds[i]))) return ST_RESOURCE;
-    }
-    s->cursor += n_seeds;
+    size_t wanted = all ? size / each : MIN(size, (size_t)s->recipe->synth_batch / each), n;
+    SynthCandidate **candidates;
+    TRY(synth_given(s, MAX(wanted, 1), each, &candidates, &n));
     TRY(synth_answer(s, ANSWER, candidates, n));
-    TRY(score(s, candidates, seeds, n));
+    TRY(score(s, candidates, n));
     for (size_t i = 0; i < n; i += each) TRY(choose(s, candidates + i, each));
-    s->exhausted = s->cursor == s->seeds.n;
     return synth_keep(s, candidates, n);
 }
 
 const SynthPreset synth_preset_rejection = {
-    .name = "rejection", .help = "several answers for given prompts, kept by a reward", .stages = stages, .needs = NEEDS_INSTRUCTION, .open = open, .make_round = make_round,
+    .name = "rejection", .help = "several answers for given prompts, kept by a reward", .stages = stages, .needs = NEEDS_INSTRUCTION, .filters = SYNTH_GIVEN_FILTERS, .open = open, .make_round = make_round,
 };

@@ -64,6 +64,35 @@ SynthCandidate *synth_candidate_of_seed(Synth *s, const SynthSeed *seed) {
     return c;
 }
 
+static SynthCandidate *given_candidate(Synth *s, const SynthSeed *seed) {
+    SynthCandidate *c = synth_candidate_of_seed(s, seed);
+    if (c) c->seed = seed;
+    return c;
+}
+
+Status synth_given(Synth *s, size_t n_seeds, size_t each, SynthCandidate ***candidates, size_t *n) {
+    *n = 0;
+    do {
+        n_seeds = MIN(n_seeds, s->seeds.n - s->cursor);
+        SynthCandidate **firsts = arena_alloc(s->round_arena, MAX(n_seeds, 1) * sizeof *firsts), **all = *candidates = arena_alloc(s->round_arena, MAX(n_seeds, 1) * each * sizeof *all);
+        if (!firsts || !all) return ST_RESOURCE;
+        for (size_t i = 0; i < n_seeds; i++)
+            if (!(firsts[i] = given_candidate(s, &s->seeds.items[s->cursor + i]))) return ST_RESOURCE;
+        s->cursor += n_seeds;
+        TRY(synth_judge(s, FILTER_PROMPT, firsts, n_seeds));
+        for (size_t i = 0; i < n_seeds; i++) {
+            if (firsts[i]->rejected) continue;
+            for (size_t k = 0; k < each; k++) {
+                SynthCandidate *c = all[(*n)++] = k == 0 ? firsts[i] : given_candidate(s, firsts[i]->seed);
+                if (!c) return ST_RESOURCE;
+                if (k > 0) c->scores = json_copy(firsts[i]->scores);
+            }
+        }
+    } while (*n == 0 && s->cursor < s->seeds.n);
+    s->exhausted = s->cursor == s->seeds.n;
+    return ST_OK;
+}
+
 /* Lists of candidates grow by one at a time and stay short. */
 static void *one_more(Synth *s, const void *items, size_t n, size_t size) {
     char *more = arena_alloc(s->round_arena, (n + 1) * size);
@@ -297,6 +326,7 @@ static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidat
         char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
         write_row(s, c, prompt ? prompt : "", &w);
         rows[i].json = texts[i] = json_loadb(str_text(&w.text), w.text.len, 0, NULL);
+        if (c->seed && texts[i]) json_object_update(texts[i], (json_t *)c->seed->row.json); /* its columns are what rewards compare with */
         jw_release(&w);
     }
     double before = clock_seconds();
@@ -305,6 +335,19 @@ static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidat
     for (size_t i = 0; i < n; i++) json_decref(texts[i]);
     free(texts);
     return status;
+}
+
+Status synth_filter_rewards(void *context, const FilterRow *rows, size_t n, double *values) {
+    const Synth *s = context;
+    FilterRow *asked = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *asked);
+    double *rewards = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *rewards);
+    size_t n_asked = 0;
+    if (!asked || !rewards) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++)
+        if (isnan(rows[i].reward)) asked[n_asked++] = rows[i];
+    if (n_asked) TRY(s->config->reward(s->config->context, asked, n_asked, rewards));
+    for (size_t i = 0, at = 0; i < n; i++) values[i] = isnan(rows[i].reward) ? rewards[at++] : rows[i].reward;
+    return ST_OK;
 }
 
 /* What the filters measured of a row that they kept. */

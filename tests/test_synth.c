@@ -754,8 +754,74 @@ static void no_preset_keeps_empty_answers(void **state) {
         SynthResult result;
         check_ok(run_with(&o, &(SynthConfig){.reward = length_reward, .dry_run = true, .on_plan = note_filters, .context = found}, &result));
         for (size_t k = 0; k < COUNT_OF(usual); k++)
-            if (!found[k]) fail_msg("preset '%s' has no filter '%s'", names[i], usual[k]);
+            if (found[k] != (k < 3 || i < 7)) fail_msg("preset '%s': filter '%s'", names[i], usual[k]); /* given prompts may be the same */
     }
+}
+
+/* Prompts that are given pass their filters before anything is asked, and those that do not are no end. */
+static void given_prompts_are_filtered_first(void **state) {
+    (void)state;
+    static const struct { const char *name; int64_t requests; } cases[] = {{"answer", 6}, {"preference", 12}, {"rejection", 6}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        SynthResult result;
+        char output[64];
+        snprintf(output, sizeof output, "given-%s", cases[i].name);
+        Overrides o = remote(cases[i].name, "well", "", output);
+        set(&o, "synth.filters={words: {min: 5}}");
+        set(&o, "synth.n=2");
+        set(&o, "synth.batch=2");
+        check_ok(run_with(&o, &(SynthConfig){.reward = length_reward}, &result));
+        assert_int_equal(result.requests, cases[i].requests);
+        json_t *row = row_of(output, "rejected.jsonl", 0);
+        assert_string_equal(json_string_value(json_object_get(row, "reason")), "words");
+        assert_string_equal(text_at(json_object_get(row, "row"), 0), "Rewrite the sentence politely.\n\nGo away.");
+        json_decref(row);
+    }
+}
+
+static size_t n_rewarded;
+static Status solution_reward(void *context, const FilterRow *rows, size_t n, double *values) {
+    (void)context;
+    n_rewarded += n;
+    for (size_t i = 0; i < n; i++) values[i] = strcmp(json_string_value(json_object_get(rows[i].json, "output")), "4") == 0;
+    return ST_OK;
+}
+
+/* Rewards compare with the seed's columns, not with the row's own, and are asked for once. */
+static void rewards_see_the_seeds_columns(void **state) {
+    (void)state;
+    static const char *const names[] = {"answer", "rejection"};
+    temp_text(dir, "sums.jsonl", "{\"instruction\": \"What is 2 + 2?\", \"output\": \"4\"}\n{\"instruction\": \"What is 2 + 3?\", \"output\": \"5\"}\n");
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        SynthResult result;
+        char output[64];
+        snprintf(output, sizeof output, "rewarded-%s", names[i]);
+        Overrides o = remote(names[i], "well", "", output);
+        set(&o, "synth.seeds=%s", temp_file(dir, "sums.jsonl"));
+        set(&o, "synth.format=alpaca");
+        set(&o, "synth.filters={reward: 0.5}");
+        set(&o, "synth.n=1");
+        n_rewarded = 0;
+        check_ok(run_with(&o, &(SynthConfig){.reward = solution_reward}, &result));
+        assert_int_equal(result.rows, 1);
+        assert_int_equal(n_rewarded, 2);
+    }
+}
+
+static void a_system_message_stays_with_its_rows(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("preference", "well", "", "preferred");
+    set(&o, "synth.system=Be brief.");
+    check_ok(run(&o, false, &result));
+    json_t *row = row_of("preferred", "rows.jsonl", 0), *prompt = json_object_get(row, "prompt");
+    assert_int_equal(json_array_size(prompt), 2);
+    assert_string_equal(json_string_value(json_object_get(json_array_get(prompt, 0), "content")), "Be brief.");
+    json_decref(row);
+    o = remote("few_shot", "well", "base: true", "never-seen");
+    set(&o, "synth.system=Be brief.");
+    check_status(run(&o, false, &result), ST_CONFIG);
+    check_text("'synth.system' goes with a teacher that chats");
 }
 
 static void note_likeness(void *context, const SynthPlan *plan) { *(bool *)context = filters_has(plan->filters, "rouge_l"); }
@@ -1018,6 +1084,9 @@ int main(void) {
         cmocka_unit_test(presets_make_their_rows),
         cmocka_unit_test(whatever_a_teacher_says_is_taken),
         cmocka_unit_test(no_preset_keeps_empty_answers),
+        cmocka_unit_test(given_prompts_are_filtered_first),
+        cmocka_unit_test(rewards_see_the_seeds_columns),
+        cmocka_unit_test(a_system_message_stays_with_its_rows),
         cmocka_unit_test(evol_does_not_mind_likeness),
         cmocka_unit_test(a_judge_can_be_a_filter),
         cmocka_unit_test(a_rubric_is_what_the_judge_reads),
