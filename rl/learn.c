@@ -151,7 +151,7 @@ static Status write_started(const Learn *learn) {
 }
 
 static Status learn_all(Learn *learn, LearnResult *result) {
-    LoopTask task = {.context = learn, .done = done, .step = step, .keep = keep, .on_step = on_step, .finish = finish, .summary = summary};
+    LoopTask task = {.context = learn, .done = done, .step = step, .fragile = env_is_remote(learn->learner->env), .keep = keep, .on_step = on_step, .finish = finish, .summary = summary};
     LoopResult done_all;
     TRY(write_started(learn));
     TRY(loop_run(learn->recipe, learn->run, &task, &done_all));

@@ -93,6 +93,8 @@ int64_t form_improve(const MdpForm *form, const double *V, double margin, int64_
 
 /* Joins the states of every set within which one may wander for ever for nothing, with "stay there: 0" as one more row, and checks that values exist. `world` is for messages. */
 Status form_join(const NamedMdp *world, MdpForm *form);
+/* Of processes that go on for ever: whether the best reward per step is one number, whatever the state. ST_INPUT, naming states of two parts that earn differently, when it surely is not. */
+Status form_check_one_gain(const NamedMdp *world, const MdpForm *form);
 
 /* ---- mdp_direct.c ---- */
 

@@ -304,27 +304,34 @@ static Status find_home(const Graph *g, const NamedMdp *world, MdpForm *form) {
     return status;
 }
 
-/* Bounds on the best reward per step within one end component, by relative value iteration with a lazy half step; ends when the sign is sure. */
-static int sign_of_gain(const Graph *g, const int32_t *members, int32_t n, double *h, double *new_h) {
+/* Bounds on the best reward per step within one end component, better with every sweep from h: relative value iteration with a lazy half step. */
+typedef struct Gain { double low, high; } Gain;
+static Gain sweep_gain(const Graph *g, const int32_t *members, int32_t n, double *h, double *new_h) {
     const MdpForm *form = g->form;
-    double tiny = 1e-13 * form->reward_size, low = -(double)INFINITY, high = (double)INFINITY;
+    Gain gain = {(double)INFINITY, -(double)INFINITY};
+    for (int32_t i = 0; i < n; i++) {
+        int32_t s = members[i];
+        double best = -(double)INFINITY;
+        for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++)
+            if (g->use[row]) best = fmax(best, form->reward[row] + form_expect(form, row, h));
+        new_h[s] = 0.5 * (best + h[s]);
+        gain.low = fmin(gain.low, best - h[s]);
+        gain.high = fmax(gain.high, best - h[s]);
+    }
+    double base = new_h[members[0]];
+    for (int32_t i = 0; i < n; i++) h[members[i]] = new_h[members[i]] - base;
+    return gain;
+}
+
+/* Whether it is above 0 (1) or below (-1); 0 where that does not come out. */
+static int sign_of_gain(const Graph *g, const int32_t *members, int32_t n, double *h, double *new_h) {
+    double tiny = 1e-13 * g->form->reward_size;
+    Gain gain = {-(double)INFINITY, (double)INFINITY};
     for (int32_t i = 0; i < n; i++) h[members[i]] = 0;
-    for (int64_t sweep = 0; sweep < 1000000 && high - low > tiny && !interrupt_requested(); sweep++) {
-        low = (double)INFINITY;
-        high = -(double)INFINITY;
-        for (int32_t i = 0; i < n; i++) {
-            int32_t s = members[i];
-            double best = -(double)INFINITY;
-            for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++)
-                if (g->use[row]) best = fmax(best, form->reward[row] + form_expect(form, row, h));
-            new_h[s] = 0.5 * (best + h[s]);
-            low = fmin(low, best - h[s]);
-            high = fmax(high, best - h[s]);
-        }
-        double base = new_h[members[0]];
-        for (int32_t i = 0; i < n; i++) h[members[i]] = new_h[members[i]] - base;
-        if (low > tiny) return 1;
-        if (high < -tiny) return -1;
+    for (int64_t sweep = 0; sweep < 1000000 && gain.high - gain.low > tiny && !interrupt_requested(); sweep++) {
+        gain = sweep_gain(g, members, n, h, new_h);
+        if (gain.low > tiny) return 1;
+        if (gain.high < -tiny) return -1;
     }
     return 0;
 }
@@ -344,28 +351,43 @@ static Status check_component(const Graph *g, const NamedMdp *world, const int32
     return no_values(world, form, marked, sign > 0 ? "rewards can be had without end in" : "rewards and costs can go round without end, summing to nothing, in");
 }
 
-static Status check_gains(Graph *g, const NamedMdp *world) {
+/* The end components one by one, and room to work on each. */
+typedef struct Components {
+    int32_t *end, *members;   /* component i: members[end[i - 1]] .. members[end[i] - 1], none where its number is not given to one */
+    double *h, *new_h;
+    bool *marked;             /* (n), all false */
+} Components;
+
+static void components_release(Components *c) {
+    free(c->end);
+    free(c->members);
+    free(c->h);
+    free(c->marked);
+}
+
+static Status components_init(const Graph *g, Components *c) {
     const MdpForm *form = g->form;
     size_t n = (size_t)form->n + 1;
+    *c = (Components){.end = calloc(n + 1, sizeof *c->end), .members = malloc(n * sizeof *c->members), .h = calloc(2 * n, sizeof *c->h), .marked = calloc(n, 1)};
+    if (!c->end || !c->members || !c->h || !c->marked) return status_fail(ST_RESOURCE, "out of memory");
+    c->new_h = c->h + n;
+    for (int32_t s = 0; s < form->n; s++)
+        if (g->left[s]) c->end[g->part[s] + 1]++;
+    for (int32_t i = 0; i < form->n; i++) c->end[i + 1] += c->end[i];
+    for (int32_t s = 0; s < form->n; s++)
+        if (g->left[s]) c->members[c->end[g->part[s]]++] = s;
+    return ST_OK;
+}
+
+static Status check_gains(Graph *g, const NamedMdp *world) {
+    const MdpForm *form = g->form;
+    Components c;
     for (int64_t row = 0; row < form->n_rows; row++) g->use[row] = form_is_live(form, g->home[row]) && !may_end(form, row);
     find_end_components(g);
-    int32_t *count = calloc(n + 1, sizeof *count), *members = malloc(n * sizeof *members);
-    double *h = calloc(2 * n, sizeof *h);
-    bool *marked = calloc(n, 1);
-    Status status = count && members && h && marked ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
-    if (status == ST_OK) {
-        for (int32_t s = 0; s < form->n; s++)
-            if (g->left[s]) count[g->part[s] + 1]++;
-        for (int32_t i = 0; i < form->n; i++) count[i + 1] += count[i];
-        for (int32_t s = 0; s < form->n; s++)
-            if (g->left[s]) members[count[g->part[s]]++] = s;
-        for (int32_t part = 0, first = 0; part < form->n && status == ST_OK; first = count[part++])
-            if (count[part] > first) status = check_component(g, world, members + first, count[part] - first, h, h + n, marked);
-    }
-    free(count);
-    free(members);
-    free(h);
-    free(marked);
+    Status status = components_init(g, &c);
+    for (int32_t part = 0, first = 0; part < form->n && status == ST_OK; first = c.end[part++])
+        if (c.end[part] > first) status = check_component(g, world, c.members + first, c.end[part] - first, c.h, c.new_h, c.marked);
+    components_release(&c);
     return status;
 }
 
@@ -385,6 +407,82 @@ Status form_join(const NamedMdp *world, MdpForm *form) {
     }
     status = find_home(&g, world, form);
     if (status == ST_OK) status = check_gains(&g, world);
+    graph_release(&g);
+    return status;
+}
+
+/* ---- reward per step ---- */
+
+static Gain find_gain(const Graph *g, const Components *c, int32_t first, int32_t n) {
+    enum { SWEEPS = 20000 };
+    double near = 1e-9 * g->form->reward_size;
+    Gain gain = {-(double)INFINITY, (double)INFINITY};
+    for (int32_t i = 0; i < n; i++) c->h[c->members[first + i]] = 0;
+    for (int sweep = 0; sweep < SWEEPS && gain.high - gain.low > near && !interrupt_requested(); sweep++) {
+        Gain now = sweep_gain(g, c->members + first, n, c->h, c->new_h);
+        gain = (Gain){fmax(gain.low, now.low), fmin(gain.high, now.high)};
+    }
+    return gain;
+}
+
+static Status not_the_same(const Components *c, const NamedMdp *world, const MdpForm *form, int32_t best_part, double most, int32_t part, double least) {
+    Str text = {0};
+    str_printf(&text, "the best reward per step is not the same everywhere: %.6g in the long run around ", most);
+    for (int k = 0; k < 2; k++) {
+        int32_t which = k ? part : best_part, first = which ? c->end[which - 1] : 0;
+        memset(c->marked, 0, (size_t)form->n);
+        for (int32_t i = first; i < c->end[which]; i++) c->marked[c->members[i]] = true;
+        if (k) str_printf(&text, ", %.6g around ", least);
+        append_states(&text, world, form, c->marked);
+    }
+    status_fail(ST_INPUT, "%s, from where there is no way to the first", str_text(&text));
+    str_release(&text);
+    return status_hint(ST_INPUT, "method 'average' finds one number for all states: solve each part as a world of its own, or take a gamma below 1 and another method");
+}
+
+/* Every state leads to a part that no choice leaves. Where all of these earn as much as the best end component, that can be had from everywhere; where one earns less, from there it cannot. */
+static Status compare_gains(Graph *g, const NamedMdp *world, const bool *closed) {
+    const MdpForm *form = g->form;
+    const double room = 1e-7 * form->reward_size;
+    Components c;
+    find_end_components(g);
+    Status status = components_init(g, &c);
+    double best = -(double)INFINITY, worst = (double)INFINITY, worst_low = worst;
+    int32_t best_part = -1, worst_part = -1;
+    for (int32_t part = 0, first = 0; part < form->n && status == ST_OK; first = c.end[part++]) {
+        if (c.end[part] == first) continue;
+        Gain gain = find_gain(g, &c, first, c.end[part] - first);
+        if (gain.low > best) best = gain.low, best_part = part;
+        if (closed[c.members[first]] && gain.high < worst) worst = gain.high, worst_low = gain.low, worst_part = part;
+    }
+    if (status == ST_OK && worst_part >= 0 && worst + room < best) status = not_the_same(&c, world, form, best_part, best, worst_part, 0.5 * (worst_low + worst));
+    components_release(&c);
+    return status;
+}
+
+Status form_check_one_gain(const NamedMdp *world, const MdpForm *form) {
+    Graph g;
+    TRY(graph_init(&g, form));
+    bool *leaves = calloc((size_t)form->n + 1, 1), *closed = calloc((size_t)form->n + 1, 1);
+    int32_t first = -1, live = 0, of_first = 0;
+    Status status = leaves && closed ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK) {
+        for (int64_t row = 0; row < form->n_rows; row++) g.use[row] = form_is_live(form, g.home[row]);
+        find_parts(&g);
+        for (int64_t row = 0; row < form->n_rows; row++)
+            for (int64_t k = form->begin[row]; g.use[row] && k < form->begin[row + 1]; k++)
+                if (goes_on(form, k) && g.part[form->next[k]] != g.part[g.home[row]]) leaves[g.part[g.home[row]]] = true;
+        for (int32_t s = 0; s < form->n; s++) {
+            if (!form_is_live(form, s)) continue;
+            if (first < 0) first = g.part[s];
+            live++;
+            of_first += g.part[s] == first;
+            closed[s] = !leaves[g.part[s]];
+        }
+        if (of_first < live) status = compare_gains(&g, world, closed);
+    }
+    free(leaves);
+    free(closed);
     graph_release(&g);
     return status;
 }

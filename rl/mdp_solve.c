@@ -128,6 +128,13 @@ static Status solve_values(const MdpSolver *solver, MdpWork *work, double tolera
     return ST_OK;
 }
 
+/* An answer that the bound describes, but not the one that was asked for. */
+static void warn_of_limit(const MdpWork *work, const MdpSolver *solver, double tolerance, const MdpSolution *solution) {
+    if (work->iterations < work->limit || solution->bound <= tolerance) return;
+    log_message(LOG_WARNING, "method '%s' stopped at its limit of %lld iterations: the bound is %.2g, and %.2g was wanted; %s", solver->name, (long long)work->limit, solution->bound, tolerance,
+                work->options->max_iterations ? "raise --max-iterations" : "take method pi or mpi, or a larger --tolerance");
+}
+
 static Status solve(const MdpSolver *solver, MdpWork *work, MdpForm *form, double tolerance, MdpSolution *solution) {
     const Mdp *mdp = &work->world->mdp;
     TRY(mdp_form_make(work->world, solver->answer == ANSWER_VALUES, work->arena, form));
@@ -141,6 +148,7 @@ static Status solve(const MdpSolver *solver, MdpWork *work, MdpForm *form, doubl
     } else TRY(solver->solve(work, solution));
     solution->iterations = work->iterations;
     if (solver->answer == ANSWER_HORIZON) return ST_OK;
+    warn_of_limit(work, solver, tolerance, solution);
     spread(mdp, form, work->V, solution->V);
     if (work->Q && isfinite(solution->bound)) return ST_OK; /* the certificate has filled it */
     Mdp per_step = *mdp;

@@ -11,12 +11,11 @@ bool text_evaluate_due(const TextRl *rl, int64_t step) {
     return rl->eval.n > 0 && (step == 0 || step == rl->total_steps || (every > 0 && step % every == 0));
 }
 
-Status text_evaluate(TextRl *rl, bool interruptible, RolloutSums *sums) {
+Status text_evaluate(TextRl *rl, RolloutSums *sums) {
     GenerateConfig config = text_sampling(rl, 0);
     size_t most = (size_t)MIN(EVAL_PROMPTS, rl->recipe->rl_prompts_per_step * rl->recipe->rl_num_generations);
     const PromptRow *asked[EVAL_PROMPTS];
     config.sample.greedy = true;
-    config.uninterrupted = !interruptible;
     config.n = 1;
     *sums = (RolloutSums){0};
     for (size_t first = 0, n; first < rl->eval.n; first += n) {
@@ -104,7 +103,7 @@ Status text_rl_evaluate(const char *dir, const char *data, const RewardOptions *
     if (status == ST_OK) status = open_trained(recipe, dir, rl.arena, &rl.model);
     if (status == ST_OK) status = text_open_policy(&rl, rewards);
     if (status == ST_OK) status = open_eval(&rl);
-    if (status == ST_OK) status = text_evaluate(&rl, true, &sums);
+    if (status == ST_OK) status = text_evaluate(&rl, &sums);
     if (status == ST_OK) status = describe(&rl, &sums, evaluation);
     text_release(&rl);
     if (recipe) recipe_free(recipe);

@@ -22,36 +22,37 @@ static bool done(void *context) {
 
 static Status evaluate_first(TextRl *rl) {
     RolloutSums sums;
-    TRY(text_evaluate(rl, true, &sums));
+    TRY(text_evaluate(rl, &sums));
     rl->first_eval = rl->best_eval = sums.rewards / sums.completions;
     return ST_OK;
 }
 
-static Status evaluate(TextRl *rl, Metrics *metrics) {
+static Status judge(void *context, int64_t number, Metrics *metrics) {
+    TextRl *rl = context;
     RolloutSums sums;
-    TRY(text_evaluate(rl, false, &sums));
+    if (!text_evaluate_due(rl, number + 1)) return ST_OK;
+    TRY(text_evaluate(rl, &sums));
     text_evaluate_tell(rl, &sums, metrics);
     rl->last_eval = sums.rewards / sums.completions;
     rl->best_eval = fmax(rl->best_eval, rl->last_eval);
     return ST_OK;
 }
 
+static Status gather(void *context, int64_t number, Metrics *metrics) {
+    TextRl *rl = context;
+    rl->next_place = rl->place;
+    if (number == 0 && text_evaluate_due(rl, 0)) TRY(evaluate_first(rl));
+    return text_roll_out(rl, number, &rl->next_place, metrics);
+}
+
 static Status step(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
-    int64_t place = rl->place;
-    if (rl->began_step < 0) {
-        rl->began_step = number;
-        TRY(text_samples_cut(rl, number));
-    }
-    if (number == 0 && text_evaluate_due(rl, 0)) TRY(evaluate_first(rl));
-    TRY(text_roll_out(rl, number, &place, metrics));
     TRY(text_learn(rl, metrics));
-    rl->place = place;
+    rl->place = rl->next_place;
     rl->updates = (number + 1) * text_steps_per_rollout(rl); /* minibatches without a trained token take part in the count */
-    if (!rl->turns.env) metric_set(metrics, "epoch", (double)place / (double)prompts_per_epoch(&rl->prompts));
+    if (!rl->turns.env) metric_set(metrics, "epoch", (double)rl->place / (double)prompts_per_epoch(&rl->prompts));
     rl->last_reward = metric_get(metrics, "reward");
     if (number == 0) rl->first_reward = rl->last_reward;
-    if (text_evaluate_due(rl, number + 1)) TRY(evaluate(rl, metrics));
     return text_samples_write(rl, number);
 }
 
@@ -308,6 +309,8 @@ static Status begin(TextRl *rl, TextRlResult *result) {
     TRY(trainer_check_memory(rl->recipe, &memory));
     if (config->dry_run) return ST_OK;
     TRY(write_started(rl, &memory));
+    rl->began_step = MAX(run_step(rl->run), 0);
+    TRY(text_samples_cut(rl, rl->began_step));
     bool own = rl->value && rl->value->own;
     LoopTask task = {
         .context = rl,
@@ -315,7 +318,7 @@ static Status begin(TextRl *rl, TextRlResult *result) {
                    {"data.train", prompts_fingerprint(&rl->prompts)},
                    {rl->eval.n > 0 ? "data.eval" : own ? "rl.value_model" : NULL, rl->eval.n > 0 ? prompts_fingerprint(&rl->eval) : own ? params_fingerprint(&rl->value->model->params) : 0},
                    {rl->eval.n > 0 && own ? "rl.value_model" : NULL, rl->eval.n > 0 && own ? params_fingerprint(&rl->value->model->params) : 0}},
-        .done = done, .step = step, .keep = keep, .rate = "tokens", .on_step = on_step, .finish = finish, .summary = summary,
+        .done = done, .gather = gather, .step = step, .judge = judge, .keep = keep, .rate = "tokens", .on_step = on_step, .finish = finish, .summary = summary,
     };
     TRY(loop_run(rl->recipe, rl->run, &task, &all));
     *result = (TextRlResult){.steps = all.steps, .first_reward = rl->first_reward, .last_reward = rl->last_reward, .first_eval = rl->first_eval, .last_eval = rl->last_eval, .seconds = all.seconds};
@@ -348,7 +351,7 @@ void text_release(TextRl *rl) {
 
 Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
     *result = (TextRlResult){.first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known};
-    TextRl rl = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .began_step = -1, .first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known, .best_eval = not_known, .stop_id = -1};
+    TextRl rl = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known, .best_eval = not_known, .stop_id = -1};
     if (!rl.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
     Status status = begin(&rl, result);
     if (status == ST_OK && rl.run && !result->already_finished) write_report(rl.run);

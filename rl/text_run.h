@@ -67,6 +67,7 @@ typedef struct TextRl {
     int64_t sampling_rounds;   /* of a step at most */
     int64_t total_steps, began_step;
     int64_t place;             /* of the next prompt in the stream; where a step that is given up had begun */
+    int64_t next_place;        /* behind the step in work */
     int64_t updates;           /* optimiser steps done */
     double beta;               /* weight of the KL, as it is now */
     double first_reward, last_reward;
@@ -113,9 +114,8 @@ Status text_learn(TextRl *rl, Metrics *metrics);
 
 /* ---- text_evaluate.c ---- */
 
-/* The best (greedy) answers to all held-out prompts and their what they earn. interruptible: when not, the end is waited for, since the step in work has
- * changed the weights and could not be done again. ST_INTERRUPTED; faults of sampling and rewards. */
-Status text_evaluate(TextRl *rl, bool interruptible, RolloutSums *sums);
+/* The best (greedy) answers to all held-out prompts and what they earn. ST_INTERRUPTED; faults of sampling and rewards. */
+Status text_evaluate(TextRl *rl, RolloutSums *sums);
 /* As eval_reward, eval_reward/NAME and the like. */
 void text_evaluate_tell(TextRl *rl, const RolloutSums *sums, Metrics *metrics);
 /* Whether the state after `step` steps is one to evaluate. */

@@ -491,6 +491,38 @@ static void horizons_go_backwards(void **state) {
     named_mdp_free(world);
 }
 
+/* Where the best reward per step depends on where it begins there is no one number. States 0 and 1 lead to each other and earn `first`, 2 and 3 the same with `second`; 4 may go to either pair, and 0 to 4 where
+ * there is a way back. */
+static NamedMdp *two_pairs(double first, double second, bool way_back) {
+    MdpBuilder *builder = mdp_builder_new(5, 2, 1);
+    for (int a = 0; a < 2; a++) {
+        mdp_builder_add(builder, 0, a, a && way_back ? 4 : 1, 1, first, false);
+        mdp_builder_add(builder, 1, a, 0, 1, first, false);
+        mdp_builder_add(builder, 2, a, 3, 1, second, false);
+        mdp_builder_add(builder, 3, a, 2, 1, second, false);
+        mdp_builder_add(builder, 4, a, a ? 2 : 0, 1, 0, false);
+    }
+    return finished(builder);
+}
+
+static void several_rewards_per_step_are_an_error(void **state) {
+    (void)state;
+    static const struct { double first, second; bool way_back; const char *text; } cases[] = {
+        {1, 2, false, "2 in the long run around state 2, state 3, 1 around state 0, state 1, from where there is no way to the first"},
+        {3, 2, true, "3 in the long run around state 0, state 1, state 4, 2 around state 2, state 3, from where"},
+        {1, 2, true, NULL}, {2, 2, false, NULL}, {-1, -1, false, NULL},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        NamedMdp *world = two_pairs(cases[i].first, cases[i].second, cases[i].way_back);
+        MdpSolution solution;
+        Status status = mdp_solve(&world->mdp, &(MdpOptions){.method = "average"}, arena, &solution);
+        check_status(status, cases[i].text ? ST_INPUT : ST_OK);
+        if (cases[i].text) check_text(cases[i].text);
+        else check_close(solution.gain, MAX(cases[i].first, cases[i].second), 1e-12);
+        named_mdp_free(world);
+    }
+}
+
 static void reward_per_step_is_bounded_too(void **state) {
     (void)state;
     NamedMdp *world = forest(0.9), *other = small_example(0.9);
@@ -810,7 +842,7 @@ int main(void) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
         TEST(bounds_hold_for_every_method), TEST(bounds_hold_when_stopped_early), TEST(undiscounted_values_are_found_or_refused), TEST(lakes_and_cliffs_are_as_published),
         TEST(lake_q_values_are_the_reference_programs), TEST(taxi_is_solved), TEST(sweeps_are_the_books), TEST(toolbox_examples_are_reproduced), TEST(horizons_go_backwards),
-        TEST(reward_per_step_is_bounded_too), TEST(wandering_for_nothing_earns_nothing), TEST(missing_values_are_said), TEST(policies_are_checked), TEST(shares_of_time_add_up), TEST(shares_of_large_chains),
+        TEST(reward_per_step_is_bounded_too), TEST(several_rewards_per_step_are_an_error), TEST(wandering_for_nothing_earns_nothing), TEST(missing_values_are_said), TEST(policies_are_checked), TEST(shares_of_time_add_up), TEST(shares_of_large_chains),
         TEST(threads_change_no_bit), TEST(methods_agree_on_large_worlds), TEST(large_systems_are_solved_without_sweeps), TEST(full_memory_is_a_status),
 #undef TEST
     };

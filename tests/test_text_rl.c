@@ -8,6 +8,7 @@
 
 #include <math.h>
 #include <omp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -117,6 +118,69 @@ static void every_algorithm_resumes_to_the_same_bytes(void **state) {
             recipe_free(recipes[k]);
         }
         assert_true(last_metric(names[0], "grad_norm") > 0);
+    }
+}
+
+/* ---- a reward program that dies ---- */
+
+/* Each metric but the times; one line a step. */
+static void read_metrics(const char *run_name, Str *text) {
+    Str file = {0};
+    read_file(run_name, "metrics.jsonl", &file);
+    for (char *line = strtok(file.data, "\n"); line; line = strtok(NULL, "\n")) {
+        json_t *json;
+        check_ok(json_read_text(line, strlen(line), "metrics.jsonl", &json));
+        json_object_del(json, "seconds");
+        json_object_del(json, "tokens_per_second");
+        char *rest = json_dumps(json, JSON_SORT_KEYS);
+        str_printf(text, "%s\n", rest);
+        free(rest);
+        json_decref(json);
+    }
+    str_release(&file);
+}
+
+static const char *death; /* the file that kills the program */
+static int64_t death_after;
+
+static void die_after(void *context, const TextRlProgress *progress) {
+    (void)context;
+    if (progress->step == death_after) check_ok(file_write_all(death, "", 0));
+}
+
+/* Whether it dies over samples or over held-out prompts: gone on with, the run is what it would have been. */
+static void a_reward_program_that_dies_loses_nothing(void **state) {
+    (void)state;
+    static const struct { const char *name, *on, *step; int64_t after; } deaths[] = {{"sampling", "*", "a checkpoint of step 2 is saved in", 2}, {"judging", "*held*", "a checkpoint of step 2 is saved in", 1},
+                                                                                     {"the_last", "*held*", "a checkpoint of step 4 is saved in", 3}};
+    char path[300], reward[900], data[400];
+    snprintf(path, sizeof path, "%s", temp_file(folder, "death"));
+    snprintf(data, sizeof data, "data.eval=%s", temp_text(folder, "held.jsonl", "{\"prompt\": \"> 'held' =\", \"answer\": \"held\"}\n"));
+    for (size_t i = 0; i < COUNT_OF(deaths); i++) {
+        TextRlResult result;
+        Str got = {0}, want = {0};
+        char name[32];
+        snprintf(reward, sizeof reward,
+                 "reward=[{type: length, target: 3}, {type: command, cache: false, command: [sh, -c, 'while read -r line; do case \"$line\" in %s) [ -e %s ] && exit 3;; esac; echo 1; done']}]", deaths[i].on, path);
+        snprintf(name, sizeof name, "whole_%s", deaths[i].name);
+        const char *more[] = {reward, data, "train.eval_every=1"};
+        Recipe *whole = recipe_of(name, more, 3), *dies = recipe_of(deaths[i].name, more, 3);
+        run(whole, false, false);
+        death = path;
+        death_after = deaths[i].after;
+        check_status(text_rl_run(&(TextRlConfig){.recipe = dies, .on_progress = die_after}, &result), ST_RESOURCE);
+        check_contains(status_hint_text(), deaths[i].step);
+        remove(path);
+        run(dies, true, false);
+        read_metrics(deaths[i].name, &got);
+        read_metrics(name, &want);
+        assert_string_equal(str_text(&got), str_text(&want));
+        check_same_file(deaths[i].name, deaths[i].name, name, "adapter/adapter_model.safetensors");
+        check_same_file(deaths[i].name, deaths[i].name, name, "samples.jsonl");
+        str_release(&got);
+        str_release(&want);
+        recipe_free(whole);
+        recipe_free(dies);
     }
 }
 
@@ -480,8 +544,10 @@ static void correlations_are_within_groups(void **state) {
 }
 
 int main(void) {
+    signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_algorithm_resumes_to_the_same_bytes, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_reward_program_that_dies_loses_nothing, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(values_resume_to_the_same_bytes, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(values_are_those_of_rows, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(first_step_is_on_policy, make_folder, remove_folder),

@@ -579,7 +579,7 @@ Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *pr
     Status status = set_up(&g);
     while (status == ST_OK && (g.n_active > 0 || g.n_queue > 0 || g.next_prompt < n_prompts)) {
         admit_prompts(&g);
-        status = interrupt_requested() && !config->uninterrupted ? status_fail(ST_INTERRUPTED, "interrupted") : run_step(&g);
+        status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : run_step(&g);
     }
     tear_down(&g);
     return status;

@@ -63,7 +63,6 @@ typedef struct GenerateConfig {
     const int32_t *stop_ids;   /* tokens that end a completion beside the model's EOS, such as the chat template's end of turn */
     bool ignore_eos;           /* neither of them ends it */
     int64_t max_batch;         /* sequences at a time; 0 = as many as memory reasonably allows */
-    bool uninterrupted;        /* a request to interrupt waits until all is there */
     Advise *advise;            /* NULL: nothing */
     void *advise_context;
     Session *session;          /* of the one prompt with its one completion, or NULL; it keeps both, also when the call is interrupted */

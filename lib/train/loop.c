@@ -5,8 +5,10 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "lib/train/rl_doctor.h"
+#include "lib/train/run.h"
 
 /* ---- what is kept ---- */
 
@@ -88,13 +90,26 @@ double metric_get(const Metrics *metrics, const char *name) {
 
 /* ---- checkpoints ---- */
 
+/* A whole step in memory, for tasks that are fragile. */
+typedef struct Copy {
+    unsigned char *bytes;     /* of all tensors, one behind the other; NULL: none was made */
+    int64_t counts[KEEPER_NUMBERS];
+    double reals[KEEPER_NUMBERS];
+    int64_t step;
+    uint64_t metrics_bytes;
+    double made, seconds;     /* when, and how long it took */
+} Copy;
+
 typedef struct Loop {
     const Recipe *recipe;
     Run *run;
     const LoopTask *task;
     Arena *arena;
     Keeper keeper;
-    int64_t step, saved_step; /* done; of the newest checkpoint, -1 = none */
+    Copy copy;
+    Metrics pending;          /* of a step that is learned but not yet judged */
+    bool judging;             /* there is one: number step - 1 */
+    int64_t step, saved_step; /* learned; of the newest checkpoint, -1 = none */
     double began, seconds_before;
     RlDoctor *doctor;
 } Loop;
@@ -102,6 +117,24 @@ typedef struct Loop {
 static double elapsed(const Loop *loop) { return loop->seconds_before + (clock_seconds() - loop->began); }
 
 static json_t *real_or_null(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+static json_t *metrics_to_json(const Metrics *metrics) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < metrics->n; i++)
+        json_array_append_new(list, json_pack("[s, o, b]", metrics->items[i].name, real_or_null(metrics->items[i].value), (int)metrics->items[i].whole));
+    return list;
+}
+
+/* Names are the arena's. */
+static Status metrics_from_json(const json_t *list, Arena *arena, Metrics *metrics) {
+    for (size_t i = 0; i < json_array_size(list) && i < METRICS_MAX; i++) {
+        const json_t *entry = json_array_get(list, i), *value = json_array_get(entry, 1);
+        const char *name = json_string_value(json_array_get(entry, 0)), *kept = name ? arena_strdup(arena, name) : NULL;
+        if (!kept) return name ? ST_RESOURCE : status_fail(ST_INPUT, "'state.json' has a metric without a name");
+        put(metrics, (Metric){kept, json_is_number(value) ? json_number_value(value) : (double)NAN, json_is_true(json_array_get(entry, 2))});
+    }
+    return ST_OK;
+}
 
 /* Fingerprints as text: JSON's whole numbers have a sign. */
 static json_t *inputs_to_json(const LoopTask *task) {
@@ -120,6 +153,7 @@ static json_t *state_to_json(const Loop *loop) {
     if (!json) return NULL;
     for (size_t i = 0; i < keeper->n_counts; i++) json_object_set_new(json, keeper->counts[i].name, json_integer(*keeper->counts[i].value));
     for (size_t i = 0; i < keeper->n_reals; i++) json_object_set_new(json, keeper->reals[i].name, real_or_null(*keeper->reals[i].value));
+    if (loop->judging) json_object_set_new(json, "judging", metrics_to_json(&loop->pending));
     return json;
 }
 
@@ -145,7 +179,9 @@ static Status state_from_json(Loop *loop, const json_t *json) {
         *keeper->reals[i].value = (double)NAN; /* null leaves it so */
         TRY(json_get_double(json, where, keeper->reals[i].name, keeper->reals[i].value));
     }
-    return ST_OK;
+    const json_t *pending = json_object_get(json, "judging");
+    loop->judging = pending != NULL;
+    return metrics_from_json(pending, loop->arena, &loop->pending);
 }
 
 static Status save_checkpoint(Loop *loop) {
@@ -195,6 +231,82 @@ static Status check_kept(const Loop *loop) {
         return status_hint(ST_NUMERIC, "lower the step size (train.learning_rate, rl.alpha)");
     }
     return ST_OK;
+}
+
+/* ---- a whole step in memory ---- */
+
+enum { COPY_SMALL = 1 << 20, COPY_SHARE = 50 }; /* bytes that are copied after every step; more when the last copy took no more than this part of the time since */
+
+static void copy_tensors(const Keeper *keeper, unsigned char *bytes, bool back) {
+    for (size_t i = 0; i < keeper->n; i++) {
+        Tensor *tensor = keeper->items[i].tensor;
+        size_t size = tensor_bytes(tensor);
+        memcpy(back ? tensor->data : bytes, back ? bytes : tensor->data, size);
+        bytes += size;
+    }
+}
+
+/* Where there is no memory for it, older checkpoints have to do. */
+static void make_copy(Loop *loop) {
+    const Keeper *keeper = &loop->keeper;
+    Copy *copy = &loop->copy;
+    struct stat info;
+    double began = clock_seconds();
+    size_t size = 1;
+    if (!loop->task->fragile) return;
+    for (size_t i = 0; i < keeper->n; i++) size += tensor_bytes(keeper->items[i].tensor);
+    if (size > COPY_SMALL && copy->bytes && began - copy->made < COPY_SHARE * copy->seconds) return;
+    if (!copy->bytes && !(copy->bytes = malloc(size))) return;
+    copy_tensors(keeper, copy->bytes, false);
+    for (size_t i = 0; i < keeper->n_counts; i++) copy->counts[i] = *keeper->counts[i].value;
+    for (size_t i = 0; i < keeper->n_reals; i++) copy->reals[i] = *keeper->reals[i].value;
+    copy->step = loop->step;
+    copy->metrics_bytes = stat(loop->run->metrics_path, &info) == 0 ? (uint64_t)info.st_size : 0;
+    copy->made = clock_seconds();
+    copy->seconds = copy->made - began;
+}
+
+static Status take_copy(Loop *loop) {
+    const Keeper *keeper = &loop->keeper;
+    const Copy *copy = &loop->copy;
+    copy_tensors(keeper, copy->bytes, true);
+    for (size_t i = 0; i < keeper->n_counts; i++) *keeper->counts[i].value = copy->counts[i];
+    for (size_t i = 0; i < keeper->n_reals; i++) *keeper->reals[i].value = copy->reals[i];
+    loop->step = copy->step;
+    return run_cut_metrics(loop->run, copy->metrics_bytes);
+}
+
+/* ---- failures of the task ---- */
+
+/* What is kept is as it was before the step that failed, or comes back from the copy. Numbers that went wrong are never saved, and nothing is where nothing was learned. */
+static Status save_whole_step(Loop *loop, bool untouched) {
+    if (!untouched && loop->task->fragile && loop->copy.step > loop->saved_step) {
+        TRY(take_copy(loop));
+        untouched = true;
+    }
+    if (!untouched || loop->step == 0) return ST_OK;
+    TRY(check_kept(loop));
+    return save_checkpoint(loop);
+}
+
+/* The failure stays what it is; its hint says what there is to go on from. */
+static Status failed(Loop *loop, Status status, bool untouched) {
+    if (status == ST_INTERRUPTED) return interrupted(loop);
+    if (status == ST_NUMERIC) return status;
+    Str text = {0}, hint = {0};
+    str_append(&text, status_text());
+    str_append(&hint, status_hint_text());
+    Status saved = save_whole_step(loop, untouched);
+    if (saved != ST_OK) run_warn(loop->run, "no checkpoint: %s", status_text());
+    str_printf(&hint, "%s", hint.len ? "; " : "");
+    if (loop->saved_step > 0) str_printf(&hint, "a checkpoint of step %lld is saved in '%s': continue with --resume", (long long)loop->saved_step, run_dir(loop->run));
+    else str_printf(&hint, "nothing was saved before this; --resume begins anew in '%s'", run_dir(loop->run));
+    run_note(loop->run, "%s; %s", str_text(&text), str_text(&hint));
+    status_fail(status, "%s", str_text(&text));
+    status_hint(status, "%s", str_text(&hint));
+    str_release(&text);
+    str_release(&hint);
+    return status;
 }
 
 /* ---- the doctor ---- */
@@ -258,29 +370,51 @@ static Status write_metrics(const Loop *loop, const Metrics *metrics, double sec
     return status;
 }
 
+static Status learn(Loop *loop) {
+    const LoopTask *task = loop->task;
+    Metrics *metrics = &loop->pending;
+    *metrics = (Metrics){.n = 0};
+    Status status = task->gather ? task->gather(task->context, loop->step, metrics) : ST_OK;
+    if (status != ST_OK) return failed(loop, status, true);
+    status = task->step(task->context, loop->step, metrics);
+    if (status != ST_OK) return failed(loop, status, false);
+    loop->step++;
+    loop->judging = task->judge != NULL;
+    return check_metrics(loop, metrics);
+}
+
+static Status judge(Loop *loop) {
+    const LoopTask *task = loop->task;
+    Metrics metrics = loop->pending; /* after a failure they are as they were */
+    Status status = task->judge(task->context, loop->step - 1, &metrics);
+    if (status != ST_OK) return failed(loop, status, true);
+    loop->pending = metrics;
+    loop->judging = false;
+    return check_metrics(loop, &metrics);
+}
+
+/* What is left of it, when it was interrupted between learning and judging. */
 static Status one_step(Loop *loop) {
     const LoopTask *task = loop->task;
-    Metrics metrics = {.n = 0};
+    const Metrics *metrics = &loop->pending;
     double began = clock_seconds();
-    TRY(task->step(task->context, loop->step, &metrics));
+    if (!loop->judging) TRY(learn(loop));
+    if (loop->judging) TRY(judge(loop));
     double seconds = clock_seconds() - began;
-    loop->step++;
-    TRY(check_metrics(loop, &metrics));
     if (loop->step % loop->recipe->train_log_every == 0 || task->done(task->context)) {
-        TRY(write_metrics(loop, &metrics, seconds));
-        look_at(loop, &metrics);
+        TRY(write_metrics(loop, metrics, seconds));
+        look_at(loop, metrics);
     }
-    if (task->on_step) task->on_step(task->context, loop->step, &metrics, seconds, clock_seconds() - loop->began);
+    if (task->on_step) task->on_step(task->context, loop->step, metrics, seconds, clock_seconds() - loop->began);
+    make_copy(loop);
     return ST_OK;
 }
 
 static Status steps(Loop *loop) {
     int64_t every = loop->recipe->train_save_every;
-    while (!loop->task->done(loop->task->context)) {
+    while (loop->judging || !loop->task->done(loop->task->context)) {
         if (interrupt_requested()) return interrupted(loop);
-        Status status = one_step(loop);
-        if (status == ST_INTERRUPTED) return interrupted(loop);
-        if (status != ST_OK) return status;
+        TRY(one_step(loop));
         if (every > 0 && loop->step % every == 0) {
             TRY(check_kept(loop)); /* a poisoned checkpoint would be resumed for ever */
             TRY(save_checkpoint(loop));
@@ -318,6 +452,7 @@ Status loop_run(const Recipe *recipe, Run *run, const LoopTask *task, LoopResult
     Status status = loop.arena && loop.doctor ? run_all(&loop) : status_fail(ST_RESOURCE, "out of memory for the run");
     if (status == ST_OK) *result = (LoopResult){loop.step, elapsed(&loop)};
     rl_doctor_free(loop.doctor);
+    free(loop.copy.bytes);
     arena_free(loop.arena);
     return status;
 }

@@ -46,7 +46,11 @@ typedef struct LoopTask {
     void *context;
     TaskInput inputs[TASK_MAX_INPUTS];                          /* as in Task */
     bool (*done)(void *context);                                /* asked before each step */
-    Status (*step)(void *context, int64_t step, Metrics *metrics); /* step from 0. Gives up with ST_INTERRUPTED when it sees interrupt_requested, and is then done again after a resume */
+    /* A step (from 0) is three calls; the first and the last may be NULL. Any of them may give up with ST_INTERRUPTED when it sees interrupt_requested. What is done again after a resume begins with the call that failed. */
+    Status (*gather)(void *context, int64_t step, Metrics *metrics); /* what is learned from: samples, their rewards. Leaves what is kept as it was; when it fails, that is saved */
+    Status (*step)(void *context, int64_t step, Metrics *metrics);   /* learns. With ST_INTERRUPTED what is kept is as it was; after other failures it is lost, but see `fragile` */
+    Status (*judge)(void *context, int64_t step, Metrics *metrics);  /* evaluates. Changes numbers that are kept only when it succeeds; when it fails, what was learned is saved, with the metrics so far */
+    bool fragile;                                               /* `step` itself may fail for another program's fault: a copy of what is kept, of the newest step or one shortly before, is held for that and saved then */
     void (*keep)(void *context, Keeper *keeper);
     const char *rate;                                           /* "tokens": the metric that says how many were done in the step; the file also gets "tokens_per_second", which like "seconds" no two runs share. NULL: none */
     void (*on_step)(void *context, int64_t step, const Metrics *metrics, double seconds, double elapsed); /* step from 1; seconds: of this one; elapsed: of this process; may be NULL */
@@ -55,7 +59,7 @@ typedef struct LoopTask {
 } LoopTask;
 typedef struct LoopResult { int64_t steps; double seconds; } LoopResult;
 /* From the run's checkpoint (or the start) until `done`. The run is not finished. ST_INTERRUPTED after interrupt_request with a checkpoint saved; ST_NUMERIC naming what was kept and is not finite any more, or a metric
- * that is infinite. */
+ * that is infinite: nothing is saved then. Other failures of the task: the newest whole step is saved, and the hint says which. */
 Status loop_run(const Recipe *recipe, Run *run, const LoopTask *task, LoopResult *result);
 
 #endif

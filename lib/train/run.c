@@ -96,7 +96,7 @@ static Status clean_checkpoints(Run *run) {
     return ST_OK;
 }
 
-static Status cut_metrics(Run *run, uint64_t bytes) {
+Status run_cut_metrics(const Run *run, uint64_t bytes) {
     struct stat info;
     if (stat(run->metrics_path, &info) != 0) return bytes == 0 ? ST_OK : status_errno(errno, "cannot resume: '%s'", run->metrics_path);
     return file_truncate(run->metrics_path, bytes);
@@ -108,7 +108,7 @@ static Status take_up(Run *run) {
     TRY(checkpoint_find(run->checkpoints_path, &run->step));
     if (run->step >= 0) TRY(checkpoint_verify(run->checkpoints_path, run->step, &metrics_bytes));
     TRY(clean_checkpoints(run));
-    TRY(cut_metrics(run, metrics_bytes));
+    TRY(run_cut_metrics(run, metrics_bytes));
     return events_open(&run->events, run->arena, run->dir, run->metrics_path);
 }
 

@@ -16,6 +16,8 @@ struct Run {
 
 /* Checks every byte of checkpoint `step` below `dir`. ST_INPUT naming what is wrong. metrics_bytes: length of metrics.jsonl when it was made. */
 Status checkpoint_verify(const char *dir, int64_t step, uint64_t *metrics_bytes);
+/* Shortens metrics.jsonl to its first `bytes` bytes. ST_INPUT when it is shorter already. */
+Status run_cut_metrics(const Run *run, uint64_t bytes);
 /* "step-12" -> 12; -1 for any other name. */
 int64_t checkpoint_step_of(const char *name);
 /* Bytes in a file, 0 when it is missing; what is in it is on the disk afterwards. */
