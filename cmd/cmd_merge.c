@@ -52,8 +52,12 @@ static void print_proof(const MergeResult *result) {
     jw_int(&w, "merged", (int64_t)result->n_changed);
     jw_double(&w, "max_error", result->worst ? result->worst->error : 0);
     jw_string(&w, "max_error_tensor", result->worst ? result->worst->name : NULL);
-    jw_double(&w, "kl", result->kl);
-    jw_double(&w, "top1_agreement", result->top1_agreement);
+    if (result->scores) {
+        jw_double(&w, "score_error", result->score_error);
+    } else {
+        jw_double(&w, "kl", result->kl);
+        jw_double(&w, "top1_agreement", result->top1_agreement);
+    }
     jw_object(&w, "per_tensor");
     for (size_t i = 0; i < result->n; i++) jw_double(&w, result->tensors[i].name, result->tensors[i].error);
     jw_end_object(&w);
@@ -88,6 +92,7 @@ Status cmd_merge(int argc, char **argv) {
     Command command = {
         .arguments_help = "BASE ADAPTER[:WEIGHT] ... -o DIR",
         .help = "Adds PEFT adapters to the model in BASE and writes the sum as a Hugging Face directory, with tokenizer, template and settings carried over.\n"
+                "Adapters of reward models make a model for sequence classification with one label.\n"
                 "--json proves it: the largest rounding error of each tensor, and how far the merged model is from base and adapters side by side on 64 fixed tokens.\n"
                 "    tune merge models/smollm2 runs/demo/adapter -o models/merged --dtype bf16",
     };

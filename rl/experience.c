@@ -7,7 +7,7 @@
 
 /* Every array that a token has a place in, and the size of a place; NULL behind the last. */
 static void *token_array(Experience *e, size_t i, size_t *size) {
-    double **const reals[] = {&e->sampled, &e->filtered, &e->old_logprobs, &e->ref_logprobs, &e->logprobs, &e->entropies, &e->token_rewards, &e->advantages,
+    double **const reals[] = {&e->sampled, &e->filtered, &e->old_logprobs, &e->ref_logprobs, &e->logprobs, &e->entropies, &e->earned, &e->token_rewards, &e->advantages,
                               &e->values, &e->final_values, &e->targets, &e->new_values};
     bool **const flags[] = {&e->trained, &e->terminated, &e->truncated};
     *size = sizeof(double);
@@ -64,6 +64,7 @@ Status experience_add(Experience *e, const Sequence *s) {
     if (s->filtered) memcpy(e->filtered + before, s->filtered, s->n * sizeof *s->filtered);
     for (int64_t t = before; t < after; t++) {
         e->trained[t] = !s->trained || s->trained[t - before];
+        e->earned[t] = s->earned ? s->earned[t - before] : 0;
         e->terminated[t] = s->ended && t == after - 1;
         e->truncated[t] = !s->ended && t == after - 1;
     }
@@ -101,7 +102,7 @@ Status experience_sample(const Model *model, const Tokenizer *tokenizer, const P
 
 static Status append_sequence(Experience *e, const Experience *from, int64_t i) {
     int64_t begin = from->begin[i];
-    return experience_add(e, &(Sequence){.ids = from->ids + begin, .sampled = from->sampled + begin, .filtered = from->filtered + begin, .trained = from->trained + begin, .n = (size_t)(from->begin[i + 1] - begin),
+    return experience_add(e, &(Sequence){.ids = from->ids + begin, .sampled = from->sampled + begin, .filtered = from->filtered + begin, .trained = from->trained + begin, .earned = from->earned + begin, .n = (size_t)(from->begin[i + 1] - begin),
                                          .text = {str_text(&from->texts[i]), from->texts[i].len}, .ended = from->ended[i], .reward = from->rewards[i]});
 }
 
@@ -114,6 +115,12 @@ Status experience_append_members(Experience *e, const Experience *from, int64_t 
 Status experience_append(Experience *e, const Experience *from, int64_t group) {
     ASSERT(e->group_size == from->group_size, "a group of %lld among groups of %lld", (long long)from->group_size, (long long)e->group_size);
     return experience_append_members(e, from, group, NULL);
+}
+
+int64_t experience_trained(const Experience *e, int64_t sequence) {
+    int64_t n = 0;
+    for (int64_t t = e->begin[sequence]; t < e->begin[sequence + 1]; t++) n += e->trained[t];
+    return n;
 }
 
 void experience_release(Experience *e) {

@@ -28,6 +28,7 @@ typedef struct Experience {
     double *old_logprobs;          /* as the trainer had it before the first update */
     double *ref_logprobs;          /* under the reference */
     double *logprobs, *entropies;  /* as the policy has it now */
+    double *earned;                /* in an environment, for the turn that ends with the token; 0 elsewhere. What it earned, and more, is in the sequence's reward */
     double *token_rewards, *advantages;
     double *values, *final_values; /* V of the state before the token, as it was before the first update; of the state behind it, where a sequence was cut. Only where values are learned */
     double *targets;               /* what values are to become */
@@ -48,6 +49,7 @@ typedef struct Sequence {
     const int32_t *ids;
     const double *sampled, *filtered;
     const bool *trained;           /* NULL: all */
+    const double *earned;          /* NULL: nothing */
     size_t n;
     Slice text;
     bool ended;
@@ -58,6 +60,8 @@ Status experience_add(Experience *experience, const Sequence *sequence);
 Status experience_append(Experience *experience, const Experience *from, int64_t group);
 /* The same with some of its completions, as many as groups have here: `members`, counted within the group of `from`; NULL: the first ones. */
 Status experience_append_members(Experience *experience, const Experience *from, int64_t group, const int64_t *members);
+/* Tokens of a sequence that are trained: as sampled, those that the policy chose, without what an environment told. */
+int64_t experience_trained(const Experience *experience, int64_t sequence);
 void experience_release(Experience *experience);
 
 #endif

@@ -16,9 +16,34 @@ static bool has(Arena *arena, const char *dir, const char *name) {
     return path && file_exists(path);
 }
 
+static bool same_folder(const char *a, const char *b) {
+    char *real_a = realpath(a, NULL), *real_b = realpath(b, NULL);
+    bool same = real_a && real_b && strcmp(real_a, real_b) == 0;
+    free(real_a);
+    free(real_b);
+    return same;
+}
+
+/* The run that a directory is, or is the adapter or model of. */
+static Status find_run(Arena *arena, const char *dir, const char **run) {
+    static const char *const parts[] = {"adapter", "model"};
+    const char *above = path_join(arena, dir, "..");
+    *run = dir;
+    if (!above) return ST_RESOURCE;
+    if (has(arena, dir, "recipe.yaml")) return ST_OK;
+    for (size_t i = 0; i < COUNT_OF(parts); i++) {
+        const char *part = path_join(arena, above, parts[i]);
+        if (!part) return ST_RESOURCE;
+        if (same_folder(part, dir)) *run = above;
+    }
+    return ST_OK;
+}
+
 /* The run's own template, where its recipe names one. */
-static Status read_template(Arena *arena, const char *run, Found *found) {
+static Status read_template(Arena *arena, const char *dir, Found *found) {
     Recipe *recipe;
+    const char *run;
+    TRY(find_run(arena, dir, &run));
     if (!has(arena, run, "recipe.yaml")) return ST_OK;
     TRY(recipe_read(path_join(arena, run, "recipe.yaml"), NULL, 0, &recipe));
     if (recipe->model_chat_template) found->template = arena_strdup(arena, recipe->model_chat_template);
@@ -78,14 +103,6 @@ Status scorer_fits(const char *dir, bool *is) {
 }
 
 /* ---- opening ---- */
-
-static bool same_folder(const char *a, const char *b) {
-    char *real_a = realpath(a, NULL), *real_b = realpath(b, NULL);
-    bool same = real_a && real_b && strcmp(real_a, real_b) == 0;
-    free(real_a);
-    free(real_b);
-    return same;
-}
 
 static Status check_has_score(const Scorer *scorer, const Found *found) {
     if (found->adapter || scorer->model->config.scores) return ST_OK;

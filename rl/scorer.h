@@ -30,7 +30,7 @@ typedef struct Scorer {
     Segment *segments;
     size_t cap_tokens, cap_rows;
 } Scorer;
-/* dir: a run of tune reward, its adapter/ or model/, or such a directory of PEFT or transformers. ST_INPUT: no such directory, no score, a base that is not on this machine; ST_RESOURCE. */
+/* dir: a run of tune reward, its adapter/ or model/ (which are read with the run's chat template, too), or such a directory of PEFT or transformers. ST_INPUT: no such directory, no score, a base that is not on this machine; ST_RESOURCE. */
 Status scorer_open(const char *dir, const ScorerOptions *options, Scorer **scorer);
 /* Whether this is such a directory, in *is; false for what is no model, adapter or run. ST_INPUT for one that cannot be read. */
 Status scorer_fits(const char *dir, bool *is);

@@ -24,8 +24,19 @@ void text_advantages_of_groups(const TextWeighing *weighing, Experience *e) {
     advantages_spread(e->scores, e->n, e->begin, e->advantages);
 }
 
+void text_add_rewards(Experience *e) {
+    for (int64_t i = 0; i < e->n; i++) {
+        double earned = 0;
+        for (int64_t t = e->begin[i]; t < e->begin[i + 1]; t++) {
+            e->token_rewards[t] += e->earned[t];
+            earned += e->earned[t];
+        }
+        e->token_rewards[e->begin[i + 1] - 1] += e->rewards[i] - earned;
+    }
+}
+
 Trajectory text_trajectory(const Experience *e, bool values) {
-    return (Trajectory){.T = e->n_tokens, .B = 1, .rewards = e->token_rewards, .values = values ? e->values : NULL, .terminated = e->terminated, .truncated = e->truncated};
+    return (Trajectory){.T = e->n_tokens, .B = 1, .rewards = e->token_rewards, .values = values ? e->values : NULL, .terminated = e->terminated, .truncated = e->truncated, .valid = e->trained};
 }
 
 void text_advantages_by_values(const TextWeighing *weighing, double lambda, Experience *e) {

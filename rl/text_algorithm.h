@@ -45,7 +45,10 @@ const TextAlgorithm *text_algorithm_at(size_t i);           /* NULL behind the l
 
 /* What several of them do: one number per completion, compared within its group, given to each of its tokens. */
 void text_advantages_of_groups(const TextWeighing *weighing, Experience *experience);
-/* All tokens one behind the other, with an end at each sequence's last one; values only where there are some. */
+/* Adds rewards to token_rewards: what the environment gave at the end of each turn, the rest of a sequence's reward at its last token. */
+void text_add_rewards(Experience *experience);
+/* All tokens one behind the other, with an end at each sequence's last one; values only where there are some. What is not trained is no step of it: what an environment told lies between two of the policy's
+ * tokens as a part of the state, so a turn's last token is followed by the next turn's first. */
 Trajectory text_trajectory(const Experience *experience, bool values);
 /* Generalised advantages of token_rewards and values: behind a completion that was cut there is its final value, behind one that ended nothing. */
 void text_advantages_by_values(const TextWeighing *weighing, double lambda, Experience *experience);

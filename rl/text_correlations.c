@@ -14,7 +14,7 @@ static int count_parts(const RewardScores *scores) {
 }
 
 static double number_of(const Experience *e, const RewardScores *scores, int which, int64_t i) {
-    if (which == LENGTH) return (double)(e->begin[i + 1] - e->begin[i]);
+    if (which == LENGTH) return (double)experience_trained(e, i);
     if (which == REWARD) return e->rewards[i];
     const RewardColumn *part = &scores->columns[which - PARTS];
     return part->weight > 0 ? part->values[i] : -part->values[i];

@@ -27,25 +27,13 @@ Status text_evaluate(TextRl *rl, RolloutSums *sums) {
     return ST_OK;
 }
 
-static double column_mean(const RolloutSums *sums, size_t k) { return sums->known[k] > 0 ? sums->columns[k] / sums->known[k] : (double)NAN; }
-
-static const char *name_of(TextRl *rl, size_t column) {
-    if (!rl->eval_names) rl->eval_names = arena_zero(rl->arena, REWARD_COLUMNS * sizeof *rl->eval_names);
-    if (!rl->eval_names) return NULL;
-    if (!rl->eval_names[column]) rl->eval_names[column] = arena_printf(rl->arena, "eval_%s", rl->reward_names[column]);
-    return rl->eval_names[column];
-}
-
-void text_evaluate_tell(TextRl *rl, const RolloutSums *sums, Metrics *metrics) {
+Status text_evaluate_tell(TextRl *rl, const RolloutSums *sums, Metrics *metrics) {
     double n = sums->completions, mean = sums->rewards / n;
     metric_set(metrics, "eval_reward", mean);
     metric_set(metrics, "eval_reward_std", sqrt(fmax(0, sums->squares / n - mean * mean)));
     metric_set(metrics, "eval_completion_length", sums->tokens / n);
     metric_set(metrics, "eval_eos_fraction", sums->ended / n);
-    for (size_t k = 0; rl->reward_names && k < REWARD_COLUMNS && rl->reward_names[k]; k++) {
-        const char *name = name_of(rl, k);
-        if (name) metric_set(metrics, name, column_mean(sums, k));
-    }
+    return text_columns_tell(rl, sums, "eval_reward", "eval_reward_numbers_missing", metrics);
 }
 
 /* ---- a finished run ---- */
@@ -60,9 +48,9 @@ static Status describe(const TextRl *rl, const RolloutSums *sums, TextEvaluation
     evaluation->names = arena_zero(evaluation->arena, REWARD_COLUMNS * sizeof *evaluation->names);
     evaluation->columns = arena_zero(evaluation->arena, REWARD_COLUMNS * sizeof *evaluation->columns);
     if (!evaluation->names || !evaluation->columns) return ST_RESOURCE;
-    for (size_t k = 0; rl->reward_names && k < REWARD_COLUMNS && rl->reward_names[k]; k++) {
-        evaluation->names[k] = arena_strdup(evaluation->arena, rl->reward_names[k]);
-        evaluation->columns[k] = column_mean(sums, k);
+    for (size_t k = 0; sums->n_columns > 1 && k < sums->n_columns; k++) {
+        evaluation->names[k] = arena_strdup(evaluation->arena, sums->columns[k].name);
+        evaluation->columns[k] = reward_sum_mean(&sums->columns[k]);
         evaluation->n_columns++;
     }
     return ST_OK;

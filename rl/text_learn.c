@@ -16,6 +16,8 @@ bool text_kl_in_reward(const TextRl *rl) {
     return where ? strcmp(where, "reward") == 0 : rl->algorithm->kl_in_reward;
 }
 
+bool text_rewards_tokens(const TextRl *rl) { return rl->algorithm->token_rewards || rl->algorithm->values == VALUES_NEEDED || rl->recipe->rl_value_model; }
+
 int64_t text_steps_per_rollout(const TextRl *rl) { return rl->recipe->rl_num_iterations * rl->recipe->rl_num_minibatches; }
 
 static bool corrects_sampler(const TextRl *rl) { return strcmp(rl->recipe->rl_sampler_correction, "none") != 0; }
@@ -87,16 +89,12 @@ static Status reserve(TextRl *rl) {
 /* The rewards of tokens, or of completions, with the KL taken off where it belongs there. */
 static void take_off_kl(TextRl *rl) {
     Experience *e = &rl->experience;
-    bool per_token = rl->algorithm->token_rewards || rl->value, off = rl->reference && text_kl_in_reward(rl);
+    bool per_token = text_rewards_tokens(rl), off = rl->reference && text_kl_in_reward(rl);
     KlKind kind = kl_from_text(rl->recipe->rl_kl);
-    if (off && per_token) {
-        kl_rewards(kind, rl->beta, e->old_logprobs, e->ref_logprobs, e->rewards, e->n, e->begin, e->token_rewards);
-    } else if (off) {
-        kl_scores(kind, rl->beta, e->old_logprobs, e->ref_logprobs, e->n, e->begin, e->rewards);
-    } else if (per_token) {
-        for (int64_t t = 0; t < e->n_tokens; t++) e->token_rewards[t] = 0;
-        for (int64_t i = 0; i < e->n; i++) e->token_rewards[e->begin[i + 1] - 1] = e->rewards[i];
-    }
+    if (off && per_token) kl_rewards(kind, rl->beta, e->old_logprobs, e->ref_logprobs, NULL, e->n, e->begin, e->token_rewards);
+    else if (off) kl_scores(kind, rl->beta, e->old_logprobs, e->ref_logprobs, e->n, e->begin, e->rewards);
+    else if (per_token) memset(e->token_rewards, 0, (size_t)e->n_tokens * sizeof *e->token_rewards);
+    if (per_token) text_add_rewards(e);
 }
 
 static void set_targets(TextRl *rl) {
@@ -202,7 +200,7 @@ static Status learn_values(TextRl *rl, int64_t begin, int64_t end, int64_t total
     if (!isfinite(metrics.loss)) return not_finite(rl, "value loss");
     for (int64_t t = begin; t < end; t++) rl->value_gradients[t] *= rl->recipe->rl_vf_coef;
     sums->value_loss += metrics.loss;
-    sums->value_clipped += metrics.clip_fraction * (double)(end - begin);
+    for (int64_t t = begin; t < end; t++) sums->value_clipped += e->trained[t] ? metrics.clip_fraction : 0;
     return ST_OK;
 }
 

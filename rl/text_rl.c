@@ -32,7 +32,7 @@ static Status judge(void *context, int64_t number, Metrics *metrics) {
     RolloutSums sums;
     if (!text_evaluate_due(rl, number + 1)) return ST_OK;
     TRY(text_evaluate(rl, &sums));
-    text_evaluate_tell(rl, &sums, metrics);
+    TRY(text_evaluate_tell(rl, &sums, metrics));
     rl->last_eval = sums.rewards / sums.completions;
     rl->best_eval = fmax(rl->best_eval, rl->last_eval);
     return ST_OK;
@@ -198,13 +198,9 @@ static Status open_turns(TextRl *rl) {
     if (r->data_train || r->data_eval || r->eval_data || r->data_eval_split > 0)
         return status_hint(status_fail(ST_CONFIG, "'data.train' and 'rl.env' both say what is asked"), "leave out the data of a run on an environment, or rl.env");
     if (r->train_max_steps < 1) return status_hint(status_fail(ST_CONFIG, "'train.max_steps' is missing: an environment has no epochs"), "say how many steps the run has");
-    if (rl->algorithm->values == VALUES_NEEDED || r->rl_value_model) {
-        status_fail(ST_CONFIG, "values of tokens are not learned over several turns, which 'rl.env' has");
-        return status_hint(ST_CONFIG, "take an algorithm that compares episodes, such as grpo, rloo or reinforce++, without rl.value_model");
-    }
     TRY(text_env_open(r->rl_env, r->rl_prompts_per_step * r->rl_num_generations, &rl->turns.env));
     rl->turns.recipe = r;
-    rl->turns.gamma = rl->algorithm->token_rewards ? 1 : r->rl_gamma; /* else it would count twice */
+    rl->turns.gamma = text_rewards_tokens(rl) ? 1 : r->rl_gamma; /* else it would count twice */
     rl->turns.model = rl->model;
     rl->turns.tokenizer = rl->tokenizer;
     rl->turns.chat = rl->chat;

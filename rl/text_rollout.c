@@ -26,27 +26,64 @@ Slice text_prompt(const PromptRow *row) {
     return (Slice){text ? text : "", text ? strlen(text) : 0};
 }
 
-static Status name_columns(TextRl *rl, const RewardScores *scores, size_t n) {
-    if (rl->reward_names) return ST_OK;
-    rl->reward_names = arena_zero(rl->arena, REWARD_COLUMNS * sizeof *rl->reward_names);
-    if (!rl->reward_names) return ST_RESOURCE;
-    for (size_t k = 0; k < n; k++) {
-        rl->reward_names[k] = arena_printf(rl->arena, "reward/%s", scores->columns[k].name);
-        if (!rl->reward_names[k]) return ST_RESOURCE;
+/* "PREFIX/NAME", the same text for as long as the run lasts. */
+static Status name_column(TextRl *rl, const char *prefix, const char *name, const char **named) {
+    size_t len = strlen(prefix);
+    for (size_t i = 0; i < rl->n_column_names; i++) {
+        *named = rl->column_names[i];
+        if (strncmp(*named, prefix, len) == 0 && (*named)[len] == '/' && strcmp(*named + len + 1, name) == 0) return ST_OK;
+    }
+    if (!rl->column_names) rl->column_names = arena_alloc(rl->arena, COLUMN_NAMES * sizeof *rl->column_names);
+    if (!rl->column_names) return ST_RESOURCE;
+    if (rl->n_column_names == COLUMN_NAMES) return status_hint(status_fail(ST_INPUT, "rewards have more than %d different numbers, '%s' is one more", COLUMN_NAMES, name), "tell the same numbers of every row");
+    *named = rl->column_names[rl->n_column_names] = arena_printf(rl->arena, "%s/%s", prefix, name);
+    if (!*named) return ST_RESOURCE;
+    rl->n_column_names++;
+    return ST_OK;
+}
+
+static const char *column_name(const RewardSum *column) { return strchr(column->name, '/') + 1; }
+
+/* Where a reward's sum stands, or is to stand: the recipe's in its order, the other numbers behind them by name. */
+static Status find_column(TextRl *rl, RolloutSums *sums, const char *name, bool listed, RewardSum **column) {
+    size_t at = listed ? 0 : MIN(rewards_count(rl->rewards), sums->n_columns);
+    while (at < sums->n_columns && (listed ? strcmp(column_name(&sums->columns[at]), name) != 0 : strcmp(column_name(&sums->columns[at]), name) < 0)) at++;
+    *column = &sums->columns[at];
+    if (at < sums->n_columns && strcmp(column_name(*column), name) == 0) return ST_OK;
+    if (sums->n_columns == REWARD_COLUMNS) return status_fail(ST_INPUT, "rewards have more than %d different numbers in one step, '%s' is one more", REWARD_COLUMNS, name);
+    RewardSum new = {0};
+    TRY(name_column(rl, "reward", name, &new.name));
+    memmove(*column + 1, *column, (sums->n_columns - at) * sizeof **column);
+    **column = new;
+    sums->n_columns++;
+    return ST_OK;
+}
+
+static Status add_columns(TextRl *rl, const RewardScores *scores, RolloutSums *sums) {
+    for (size_t k = 0; k < scores->n_columns; k++) {
+        const RewardColumn *scored = &scores->columns[k];
+        RewardSum *column;
+        TRY(find_column(rl, sums, scored->name, k < rewards_count(rl->rewards), &column));
+        for (size_t i = 0; i < scores->n_rows; i++) {
+            if (isnan(scored->values[i])) continue;
+            column->sum += scored->values[i];
+            column->known++;
+        }
     }
     return ST_OK;
 }
 
-/* The sum of each reward, where there are several. */
-static Status add_columns(TextRl *rl, const RewardScores *scores, RolloutSums *sums) {
-    size_t n = scores->n_columns > 1 ? MIN(scores->n_columns, (size_t)REWARD_COLUMNS) : 0;
-    if (n > 0) TRY(name_columns(rl, scores, n));
-    for (size_t k = 0; k < n; k++)
-        for (size_t i = 0; i < scores->n_rows; i++) {
-            if (isnan(scores->columns[k].values[i])) continue;
-            sums->columns[k] += scores->columns[k].values[i];
-            sums->known[k]++;
-        }
+double reward_sum_mean(const RewardSum *column) { return column->known > 0 ? column->sum / (double)column->known : (double)NAN; }
+
+Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, Metrics *metrics) {
+    int64_t unknown = 0;
+    for (size_t k = 0; sums->n_columns > 1 && k < sums->n_columns; k++) {
+        const char *name;
+        TRY(name_column(rl, prefix, column_name(&sums->columns[k]), &name));
+        metric_set(metrics, name, reward_sum_mean(&sums->columns[k]));
+        unknown += (int64_t)sums->completions - sums->columns[k].known;
+    }
+    if (unknown > 0) metric_count(metrics, missing, unknown);
     return ST_OK;
 }
 
@@ -55,10 +92,10 @@ static void add_round(RolloutSums *sums, const Experience *e) {
         sums->rewards += e->rewards[i];
         sums->squares += e->rewards[i] * e->rewards[i];
         sums->ended += e->ended[i];
+        sums->tokens += (double)experience_trained(e, i);
     }
     for (int64_t g = 0; g < e->n_groups; g++) sums->flat += group_is_flat(e->rewards + g * e->group_size, e->group_size);
     sums->completions += (double)e->n;
-    sums->tokens += (double)e->n_tokens;
     sums->groups += e->n_groups;
     sums->rounds++;
 }
@@ -91,11 +128,10 @@ Status text_judge(TextRl *rl, Experience *e, RolloutSums *sums) {
 
 /* ---- metrics ---- */
 
-static void describe(const TextRl *rl, Metrics *metrics) {
+static Status describe(TextRl *rl, Metrics *metrics) {
     const RolloutSums *sums = &rl->sampled;
     double n = sums->completions, mean = sums->rewards / n;
-    for (size_t k = 0; rl->reward_names && k < REWARD_COLUMNS && rl->reward_names[k]; k++)
-        metric_set(metrics, rl->reward_names[k], sums->known[k] > 0 ? sums->columns[k] / sums->known[k] : (double)NAN);
+    TRY(text_columns_tell(rl, sums, "reward", "reward_numbers_missing", metrics));
     metric_set(metrics, "reward", mean);
     metric_set(metrics, "reward_std", sqrt(fmax(0, sums->squares / n - mean * mean)));
     metric_set(metrics, "zero_std_fraction", (double)sums->flat / (double)sums->groups);
@@ -105,10 +141,11 @@ static void describe(const TextRl *rl, Metrics *metrics) {
     text_correlations_tell(rl, &sums->correlations, metrics);
     metric_count(metrics, "tokens", (int64_t)sums->tokens);
     if (rl->turns.env) metric_set(metrics, "turns", rl->turns.played / n);
-    if (rl->sampling_rounds == 1) return;
+    if (rl->sampling_rounds == 1) return ST_OK;
     metric_count(metrics, "sampling_rounds", sums->rounds);
     metric_count(metrics, "groups_sampled", sums->groups);
     metric_count(metrics, "groups_replaced", sums->groups - rl->experience.n_groups);
+    return ST_OK;
 }
 
 /* ---- rounds ---- */
@@ -143,6 +180,5 @@ Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics)
     }
     for (int64_t i = 0; rl->recipe->rl_mask_truncated && i < e->n; i++)
         for (int64_t t = e->begin[i]; t < e->begin[i + 1]; t++) e->trained[t] &= e->ended[i];
-    describe(rl, metrics);
-    return ST_OK;
+    return describe(rl, metrics);
 }

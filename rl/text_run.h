@@ -11,18 +11,22 @@
 #include "rl/text_value.h"
 #include "rl/turns.h"
 
-enum { REWARD_COLUMNS = 24 }; /* of metrics, at most */
+enum { REWARD_COLUMNS = 40, COLUMN_NAMES = 4 * REWARD_COLUMNS }; /* of one step's metrics, at most; of a run's */
 
 /* How lengths, rewards and the first parts of the reward go together within groups: sums over pairs of numbers less their group's means. */
 enum { CORRELATED_PARTS = 4, CORRELATED = 2 + CORRELATED_PARTS };
 typedef struct Correlations { struct { double xy, xx, yy; } of[CORRELATED][CORRELATED]; } Correlations;
+
+/* Sums of one reward, or of one of the other numbers of a program, over the completions that have it. */
+typedef struct RewardSum { const char *name; double sum; int64_t known; } RewardSum;
 
 /* Sums over what a step sampled, also what did not come to be trained. */
 typedef struct RolloutSums {
     double rewards, squares, ended, tokens, completions;
     int64_t groups, flat;                                    /* flat: whose rewards are all equal */
     int64_t rounds;
-    double columns[REWARD_COLUMNS], known[REWARD_COLUMNS];   /* of each reward, where there are several */
+    RewardSum columns[REWARD_COLUMNS];                       /* the recipe's rewards, then what programs tell beside them, by name: whatever the order in which it came */
+    size_t n_columns;
     Correlations correlations;
 } RolloutSums;
 
@@ -42,8 +46,8 @@ typedef struct TextRl {
     PromptSet prompts, eval;   /* eval: held out, may be empty */
     Turns turns;               /* its env NULL: prompts are rows of data.train, and a completion ends the episode */
     RewardSet *rewards;        /* NULL: the environment's alone */
-    const char **reward_names; /* of their columns in metrics, where there are several; NULL before the first step */
-    const char **eval_names;   /* the same of held-out prompts */
+    const char **column_names; /* (COLUMN_NAMES): of metrics of rewards, as they came to be known */
+    size_t n_column_names;
     const char *pair_names[CORRELATED_PARTS][CORRELATED_PARTS]; /* of the metrics of two rewards; NULL before the first step, and where there are fewer */
     Reference *reference;      /* NULL: no KL */
     TextValue *value;          /* NULL: no values are learned */
@@ -93,6 +97,10 @@ Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics)
 GenerateConfig text_sampling(const TextRl *rl, int64_t step);
 /* Rewards of what was sampled, at most rl->rows of it, and the sums of them. Faults of rewards. */
 Status text_judge(TextRl *rl, Experience *experience, RolloutSums *sums);
+/* Mean of a reward over the completions that have it. */
+double reward_sum_mean(const RewardSum *column);
+/* The sums of several rewards as metrics PREFIX/NAME, and how many numbers are missing in completions beside others that have them. ST_INPUT: programs tell ever new numbers. */
+Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, Metrics *metrics);
 /* The text of a prompt, as its row has it; empty for ids. */
 Slice text_prompt(const PromptRow *row);
 
@@ -109,6 +117,8 @@ void text_correlations_tell(const TextRl *rl, const Correlations *correlations, 
 int64_t text_steps_per_rollout(const TextRl *rl);
 /* Whether the KL to the reference, if there is one, is taken off the reward. */
 bool text_kl_in_reward(const TextRl *rl);
+/* Whether rewards are those of tokens, which rl.gamma then discounts; else they are one number a completion. */
+bool text_rewards_tokens(const TextRl *rl);
 /* Advantages of rl->experience, and all passes over it. ST_INTERRUPTED before anything was changed; ST_NUMERIC. */
 Status text_learn(TextRl *rl, Metrics *metrics);
 
@@ -116,8 +126,8 @@ Status text_learn(TextRl *rl, Metrics *metrics);
 
 /* The best (greedy) answers to all held-out prompts and what they earn. ST_INTERRUPTED; faults of sampling and rewards. */
 Status text_evaluate(TextRl *rl, RolloutSums *sums);
-/* As eval_reward, eval_reward/NAME and the like. */
-void text_evaluate_tell(TextRl *rl, const RolloutSums *sums, Metrics *metrics);
+/* As eval_reward, eval_reward/NAME and the like. ST_RESOURCE, ST_INPUT as text_columns_tell. */
+Status text_evaluate_tell(TextRl *rl, const RolloutSums *sums, Metrics *metrics);
 /* Whether the state after `step` steps is one to evaluate. */
 bool text_evaluate_due(const TextRl *rl, int64_t step);
 

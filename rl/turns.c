@@ -10,7 +10,7 @@
 typedef struct Episode {
     Ids ids;                    /* the prompt, and all that was said */
     size_t n_prompt, cap;
-    double *sampled, *filtered;
+    double *sampled, *filtered, *earned;
     bool *trained;
     Str text, action;           /* all that was said; of the turn in work */
     double reward, discount;    /* discount: of the next turn's */
@@ -110,9 +110,11 @@ static Status reserve(Episode *episode, size_t n) {
     if (sampled) episode->sampled = sampled;
     double *filtered = realloc(episode->filtered, cap * sizeof *filtered);
     if (filtered) episode->filtered = filtered;
+    double *earned = realloc(episode->earned, cap * sizeof *earned);
+    if (earned) episode->earned = earned;
     bool *trained = realloc(episode->trained, cap * sizeof *trained);
     if (trained) episode->trained = trained;
-    if (!sampled || !filtered || !trained) return status_fail(ST_RESOURCE, "out of memory for an episode of %zu tokens", n);
+    if (!sampled || !filtered || !earned || !trained) return status_fail(ST_RESOURCE, "out of memory for an episode of %zu tokens", n);
     episode->cap = cap;
     return ST_OK;
 }
@@ -124,6 +126,7 @@ static Status add_token(Episode *episode, int32_t id, const double *sampled, con
     ids_push(&episode->ids, id);
     episode->sampled[t] = sampled ? *sampled : 0;
     episode->filtered[t] = filtered ? *filtered : 0;
+    episode->earned[t] = 0;
     episode->trained[t] = sampled != NULL;
     return ST_OK;
 }
@@ -134,20 +137,23 @@ static void release(Episode *episode) {
     str_release(&episode->action);
     free(episode->sampled);
     free(episode->filtered);
+    free(episode->earned);
     free(episode->trained);
 }
 
+/* The model's positions are fewer than data.max_length. */
+static bool positions_bind(const Play *play) { return play->data.positions > 0 && play->data.positions < play->turns->recipe->data_max_length; }
+
+static int64_t longest_episode(const Play *play) { return positions_bind(play) ? play->data.positions : play->turns->recipe->data_max_length; }
+
 /* Whether another turn fits behind n tokens. */
-static bool has_room(const Play *play, size_t n) {
-    int64_t most = play->turns->recipe->data_max_length, positions = play->data.positions;
-    if (positions > 0) most = MIN(most, positions);
-    return (int64_t)n + play->config->max_new_tokens <= most;
-}
+static bool has_room(const Play *play, size_t n) { return (int64_t)n + play->config->max_new_tokens <= longest_episode(play); }
 
 static Status too_long(const Play *play, size_t n) {
-    status_fail(ST_INPUT, "environment '%s' begins with %zu tokens, which with generate.max_new_tokens %lld are more than data.max_length %lld", text_env_id(play->turns->env), n,
-                (long long)play->config->max_new_tokens, (long long)play->turns->recipe->data_max_length);
-    return status_hint(ST_INPUT, "raise data.max_length: it is an episode's, with all of its turns");
+    bool positions = positions_bind(play);
+    status_fail(ST_INPUT, "environment '%s' begins with %zu tokens, which with generate.max_new_tokens %lld are more than %s %lld", text_env_id(play->turns->env), n, (long long)play->config->max_new_tokens,
+                positions ? "the model's positions," : "data.max_length", (long long)longest_episode(play));
+    return status_hint(ST_INPUT, positions ? "lower generate.max_new_tokens, or take a model with more positions" : "raise data.max_length: it is an episode's, with all of its turns");
 }
 
 /* The row of a group's first observation: what samples.jsonl and rewards see as the prompt. */
@@ -250,6 +256,7 @@ static Status take_turn(Play *play, int64_t turn, uint64_t number, bool *any) {
         const TextTurn *answer = text_env_turn(env, i);
         if (!episode->running) continue;
         episode->reward += episode->discount * answer->reward;
+        episode->earned[episode->ids.n - episode->n_prompt - 1] = episode->discount * answer->reward; /* at the turn's last token */
         episode->discount *= play->turns->gamma;
         episode->ended = answer->terminated;
         episode->running = !answer->terminated && !answer->truncated && !last;
@@ -277,7 +284,7 @@ static Status collect(const Play *play, size_t first_row, Experience *e) {
     for (int64_t i = 0; i < play->n; i++) {
         const Episode *episode = &play->episodes[i];
         if (i % play->config->n == 0) TRY(experience_open_group(e, &play->turns->rows[first_row + (size_t)(i / play->config->n)]));
-        TRY(experience_add(e, &(Sequence){.ids = episode->ids.data + episode->n_prompt, .sampled = episode->sampled, .filtered = episode->filtered, .trained = episode->trained,
+        TRY(experience_add(e, &(Sequence){.ids = episode->ids.data + episode->n_prompt, .sampled = episode->sampled, .filtered = episode->filtered, .trained = episode->trained, .earned = episode->earned,
                                           .n = episode->ids.n - episode->n_prompt, .text = {str_text(&episode->text), episode->text.len}, .ended = episode->ended, .reward = episode->reward}));
     }
     return ST_OK;

@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "lib/model/parts.h"
+#include "lib/model/scalar_head.h"
 
 enum { BLOCK_ELEMENTS = 1 << 20 };
 /* The probe of `prove`: a few sequences of tokens drawn evenly from the vocabulary, always the same ones. */
@@ -19,6 +20,7 @@ typedef struct Merge {
     Model *base;
     Model **adapted;     /* the base with one adapter each */
     const char *output, *made;
+    bool scores;         /* of a reward model: there is a score instead of the head */
     bool untie;
     Job *jobs;
     size_t n_jobs;
@@ -96,6 +98,14 @@ static Status add_stored(Merge *merge, const StoredTensor *stored, size_t file) 
     return add_job(merge, head);
 }
 
+/* The score of a reward model on a language model, which has none: behind all other tensors. */
+static Status add_new_score(Merge *merge) {
+    const MergeConfig *config = merge->config;
+    Job job = {.module = head_module(merge), .file = merge->base->files->n_files - 1, .dtype = config->convert ? config->dtype : merge->base->config.stored_dtype};
+    job.name = weight_name(merge, job.module);
+    return job.name ? add_job(merge, job) : ST_RESOURCE;
+}
+
 static Status list_jobs(Merge *merge) {
     const Safetensors *files = merge->base->files;
     bool tied = merge->base->head == merge->base->embed;
@@ -106,6 +116,7 @@ static Status list_jobs(Merge *merge) {
     for (size_t f = 0; f < files->n_files; f++)
         for (size_t i = 0; i < files->n; i++)
             if (!strcmp(path_name(files->tensors[i].file), path_name(files->files[f]))) TRY(add_stored(merge, &files->tensors[i], f));
+    if (merge->scores && !merge->base->config.scores) TRY(add_new_score(merge));
     merge->result->n = merge->n_jobs;
     return ST_OK;
 }
@@ -345,8 +356,10 @@ static Status attach_saved(const Merge *merge, size_t module, bool bias) {
     return status;
 }
 
-/* Next-token logits of the probe: (PROBE_SIZE, V) doubles, free them. */
-static Status probe(const Model *model, float **logits) {
+static Tensor *look(const Model *model, Tape *tape, Tensor *hidden, Tensor *rows) { return model->score ? op_row_scores(tape, hidden, model->score, rows) : model_logits(model, tape, hidden, rows).logits; }
+
+/* Next-token logits of the probe, or scores: (PROBE_SIZE, V or 1), free them. */
+static Status probe(const Model *model, float **seen) {
     int32_t ids[PROBE_SIZE], rows[PROBE_SIZE];
     Segment segments[PROBE_ROWS];
     int64_t size = PROBE_SIZE;
@@ -360,10 +373,10 @@ static Status probe(const Model *model, float **logits) {
     tape_record(tape, false);
     ModelBatch batch = {.ids = ids, .layout = {.n_tokens = PROBE_SIZE, .n_segments = PROBE_ROWS, .segments = segments}};
     Tensor *wanted = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &size, rows);
-    Tensor *result = model_logits(model, tape, model_forward(model, tape, &batch), wanted).logits;
+    Tensor *result = look(model, tape, model_forward(model, tape, &batch), wanted);
     Status status = result && wanted ? ST_OK : tape_status(tape) != ST_OK ? tape_status(tape) : ST_RESOURCE;
-    if (status == ST_OK && !(*logits = malloc(tensor_bytes(result)))) status = status_fail(ST_RESOURCE, "out of memory for the proof's logits");
-    if (status == ST_OK) memcpy(*logits, result->data, tensor_bytes(result));
+    if (status == ST_OK && !(*seen = malloc(tensor_bytes(result)))) status = status_fail(ST_RESOURCE, "out of memory for the proof's logits");
+    if (status == ST_OK) memcpy(*seen, result->data, tensor_bytes(result));
     tape_free(tape);
     return status;
 }
@@ -387,6 +400,10 @@ static void compare(const float *p, const float *q, int64_t vocab, MergeResult *
     }
 }
 
+static void compare_scores(const float *before, const float *after, MergeResult *result) {
+    for (int row = 0; row < PROBE_SIZE; row++) result->score_error = fmax(result->score_error, fabs((double)before[row] - (double)after[row]));
+}
+
 static Status prove(Merge *merge) {
     for (size_t m = 0; m < merge->base->n_modules; m++) {
         TRY(attach_branches(merge, m));
@@ -395,10 +412,11 @@ static Status prove(Merge *merge) {
     }
     Model *merged = NULL;
     float *before = NULL, *after = NULL;
-    Status status = model_load(merge->made, &(ModelOptions){.device = device_cpu(), .compute = merge->config->compute, .skip_nan_check = true}, &merged);
+    Status status = model_load(merge->made, &(ModelOptions){.device = device_cpu(), .compute = merge->config->compute, .scores = merge->scores, .skip_nan_check = true}, &merged);
     if (status == ST_OK) status = probe(merge->base, &before);
     if (status == ST_OK) status = probe(merged, &after);
-    if (status == ST_OK) compare(before, after, merged->config.vocab_size, merge->result);
+    if (status == ST_OK && merge->scores) compare_scores(before, after, merge->result);
+    else if (status == ST_OK) compare(before, after, merged->config.vocab_size, merge->result);
     free(before);
     free(after);
     model_free(merged);
@@ -441,12 +459,28 @@ static Status check_output(const Merge *merge) {
     return file_exists(settings) ? ST_OK : status_fail(ST_CONFIG, "output '%s' is there already and is no model: it is not replaced", merge->output);
 }
 
+/* Whether one of the adapters is a reward model's. */
+static Status find_scores(Merge *merge) {
+    ModelConfig base;
+    TRY(model_config_read(merge->config->base, merge->arena, &base));
+    merge->scores = base.scores;
+    for (size_t i = 0; i < merge->config->n_adapters; i++) {
+        LoraConfig lora;
+        TRY(adapter_config_read(merge->config->adapters[i].dir, merge->arena, &lora));
+        merge->scores |= module_matches("score", lora.saved, lora.n_saved);
+    }
+    return ST_OK;
+}
+
 static Status load_all(Merge *merge) {
     const MergeConfig *config = merge->config;
     ModelOptions options = {.device = device_cpu(), .compute = config->compute};
+    TRY(find_scores(merge));
+    options.scores = merge->scores;
     merge->adapted = arena_zero(merge->arena, (config->n_adapters + 1) * sizeof *merge->adapted);
     if (!merge->adapted) return ST_RESOURCE;
     TRY(model_load(config->base, &options, &merge->base));
+    if (merge->scores && !merge->base->config.scores) memset(merge->base->score->data, 0, tensor_bytes(merge->base->score)); /* it has none: the adapters' are all that there is */
     options.skip_nan_check = true; /* once is enough */
     for (size_t i = 0; i < config->n_adapters; i++) {
         TRY(model_load(config->base, &options, &merge->adapted[i]));
@@ -482,6 +516,7 @@ Status merge_run(const MergeConfig *config, MergeResult **result) {
     }
     for (size_t i = 0; i < merge.result->n; i++)
         if (!merge.result->worst || merge.result->tensors[i].error > merge.result->worst->error) merge.result->worst = &merge.result->tensors[i];
+    merge.result->scores = merge.scores;
     *result = merge.result;
     return ST_OK;
 }

@@ -6,6 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include "rl/scorer.h"
 #include "sft/merge.h"
 
 static const char tied_config[] =
@@ -27,7 +28,7 @@ static void make_adapter(const Place *place, const char *name, const char *saved
     Model *model;
     const char *targets[] = {"q_proj"}, *saves[] = {saved};
     LoraConfig lora = {.rank = rank, .alpha = 3, .n_targets = 1, .targets = targets, .n_saved = saved ? 1 : 0, .saved = saves, .lr_ratio = 1};
-    check_ok(model_load(temp_file(place->dir, "base"), &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
+    check_ok(model_load(temp_file(place->dir, "base"), &(ModelOptions){.device = device_cpu(), .compute = DT_F32, .scores = saved && !strcmp(saved, "score")}, &model));
     check_ok(model_attach_lora(model, &lora, (uint64_t)rank));
     for (size_t i = 0; i < model->params.n; i++) {
         const Param *param = &model->params.items[i];
@@ -207,6 +208,50 @@ static void tied_heads(void **state) {
 }
 
 /* Rounding to bf16 takes at most half a unit in the last place, and the proof says how much. */
+static void scores_of(const char *dir, const char *base, double scores[2]) {
+    static const int32_t ids[] = {5, 9, 33, 2, 17};
+    const ScorerRow rows[] = {{ids, ids + 2, 2, 3}, {ids, NULL, 2, 0}};
+    Scorer *scorer;
+    check_ok(scorer_open(dir, &(ScorerOptions){.base_dir = base, .compute = "f32"}, &scorer));
+    check_ok(scorer_score(scorer, rows, 2, scores));
+    scorer_close(scorer);
+}
+
+/* On a language model and on a classifier; half an adapter is half its branches and, where the base has no score, half a score. 1e-5: both compute in f32, scores are a few units. */
+static void reward_models(void **state) {
+    (void)state;
+    const Place *place = make_place();
+    const char *base = strdup(temp_file(place->dir, "base")), *judge = strdup(temp_file(place->dir, "judge")), *merged = strdup(temp_file(place->dir, "merged")), *again = strdup(temp_file(place->dir, "again"));
+    MergeResult *result;
+    double before[2], after[2];
+    make_base(place);
+    make_adapter(place, "judge", "score", 3);
+    check_ok(merge(base, &(MergeAdapter){judge, 1}, 1, merged, (MergeConfig){.prove = true, .convert = true, .dtype = DT_F32}, &result));
+    assert_true(result->scores && result->score_error < 1e-5 && strcmp(result->tensors[result->n - 1].name, "score.weight") == 0);
+    merge_free(result);
+    scores_of(judge, base, before);
+    scores_of(merged, NULL, after);
+    for (int i = 0; i < 2; i++) check_close(after[i], before[i], 1e-5);
+    assert_true(fabs(before[0] - before[1]) > 0.01);
+    check_ok(merge(merged, &(MergeAdapter){judge, 1}, 1, again, (MergeConfig){.prove = true}, &result));
+    assert_true(result->scores && result->score_error < 1e-5);
+    merge_free(result);
+    scores_of(judge, merged, before);
+    scores_of(again, NULL, after);
+    for (int i = 0; i < 2; i++) check_close(after[i], before[i], 1e-5);
+    Safetensors *files, *trained;
+    check_ok(merge(base, &(MergeAdapter){judge, 0.5}, 1, merged, (MergeConfig){.force = true, .convert = true, .dtype = DT_F32}, &result));
+    merge_free(result);
+    check_ok(safetensors_open(merged, &files));
+    check_ok(safetensors_open(temp_file(judge, "adapter_model.safetensors"), &trained));
+    for (int64_t k = 0; k < 24; k++) check_close(stored_get(safetensors_find(files, "score.weight"), k), 0.5 * stored_get(safetensors_find(trained, "base_model.model.score.weight"), k), 1e-8);
+    assert_null(safetensors_find(files, "lm_head.weight"));
+    safetensors_close(files);
+    safetensors_close(trained);
+    temp_dir_remove(place->dir);
+    free((char *)(uintptr_t)base), free((char *)(uintptr_t)judge), free((char *)(uintptr_t)merged), free((char *)(uintptr_t)again);
+}
+
 static void rounded_once(void **state) {
     (void)state;
     const Place *place = make_place();
@@ -265,7 +310,7 @@ static void out_of_range(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(golden_models), cmocka_unit_test(refused_kinds), cmocka_unit_test(weighted_sum), cmocka_unit_test(sharded_output),
-        cmocka_unit_test(tied_heads), cmocka_unit_test(rounded_once), cmocka_unit_test(taken_output), cmocka_unit_test(out_of_range),
+        cmocka_unit_test(tied_heads), cmocka_unit_test(reward_models), cmocka_unit_test(rounded_once), cmocka_unit_test(taken_output), cmocka_unit_test(out_of_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -516,15 +516,17 @@ static void what_does_not_go_together_is_named(void **state) {
     }
 }
 
-/* Two groups of three. Lengths 1 2 3 and 4 6 8 with rewards 1 2 3 and 3 5 4: within groups 4 / sqrt(10 x 4). Two rewards, the second of which counts downward and is unknown in the second group: -1. */
+/* Two groups of three. Lengths 1 2 3 and 4 6 8, beside a token that was told, with rewards 1 2 3 and 3 5 4: within groups 4 / sqrt(10 x 4). Two rewards, the second of which counts downward and is unknown in the second group: -1. */
 static void correlations_are_within_groups(void **state) {
     (void)state;
-    static int64_t begin[] = {0, 1, 3, 6, 10, 16, 24};
+    static int64_t begin[] = {0, 1, 4, 7, 11, 17, 25};
+    static bool trained[25];
     static double rewards[] = {1, 2, 3, 3, 5, 4}, first[] = {1, 2, 3, 3, 5, 4}, second[] = {1, 2, 3, 7, 7, 7}, flat[6];
     for (int i = 3; i < 6; i++) second[i] = (double)NAN;
+    for (int t = 0; t < 25; t++) trained[t] = t != 2;
     const RewardColumn columns[] = {{"a", first, 2}, {"b", second, -1}, {"c", flat, 1}, {"b/extra", second, 0}};
     RewardScores scores = {6, 4, rewards, columns};
-    Experience experience = {.n_groups = 2, .group_size = 3, .n = 6, .begin = begin, .rewards = rewards};
+    Experience experience = {.n_groups = 2, .group_size = 3, .n = 6, .begin = begin, .trained = trained, .rewards = rewards};
     Correlations sums = {.of[0][1].xy = 0};
     Metrics metrics = {.n = 0};
     TextRl rl = {.arena = arena_new(0)};

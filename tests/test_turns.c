@@ -2,6 +2,7 @@
  * and how it behaves. */
 #include "data/conversation.h"
 #include "lib/train/trained_model.h"
+#include "rl/returns.h"
 #include "rl/text_rl.h"
 #include "rl/turns.h"
 #include "tests/check.h"
@@ -299,10 +300,45 @@ static void check_same_file(const char *a, const char *b, const char *file) {
     str_release(&want);
 }
 
+/* Two episodes, by hand: turns "a b" and "c d" that end, with 0.5 beside what the environment gave; turns "e" and "f" that are cut off before a state worth 4. What was told (T) is no step. */
+static void values_step_over_what_was_told(void **state) {
+    (void)state;
+    enum { a, b, T1, T2, c, d, e, T3, f, N };
+    static const double values[N] = {[a] = 0.5, [b] = 0.25, [T1] = 9, [T2] = 9, [c] = -1, [d] = 2, [e] = 1, [T3] = 9, [f] = 3};
+    static const double wanted[N] = {[a] = -0.1796875, [b] = 0.78125, [c] = 2.125, [d] = 0.5, [e] = -0.75, [f] = -1};
+    static const double rewards[N] = {[b] = 1, [d] = 2.5, [e] = -1};
+    const int32_t ids[N] = {0};
+    const bool chosen[] = {true, true, false, false, true, true, true, false, true};
+    const double earned[N] = {[b] = 1, [d] = 2, [e] = -1};
+    const Recipe recipe = {.rl_gamma = 0.5, .rl_gae_lambda = 0.5};
+    double targets[N];
+    PromptRow prompt = {0};
+    Experience x = {0};
+    experience_clear(&x, 2);
+    check_ok(experience_open_group(&x, &prompt));
+    check_ok(experience_add(&x, &(Sequence){.ids = ids, .trained = chosen, .earned = earned, .n = e, .text = {"", 0}, .ended = true, .reward = 3.5}));
+    check_ok(experience_add(&x, &(Sequence){.ids = ids, .trained = chosen + e, .earned = earned + e, .n = N - e, .text = {"", 0}, .reward = -1}));
+    assert_true(experience_trained(&x, 0) == 4 && experience_trained(&x, 1) == 2);
+    memset(x.token_rewards, 0, N * sizeof *x.token_rewards);
+    memset(x.final_values, 0, N * sizeof *x.final_values);
+    memcpy(x.values, values, sizeof values);
+    x.final_values[f] = 4;
+    text_add_rewards(&x);
+    text_advantages_by_values(&(TextWeighing){.recipe = &recipe, .values = true}, recipe.rl_gae_lambda, &x);
+    Trajectory tokens = text_trajectory(&x, true);
+    returns_td_lambda(&tokens, (Bootstrap){.final_values = x.final_values}, recipe.rl_gamma, recipe.rl_gae_lambda, targets);
+    for (int t = 0; t < N; t++) {
+        check_close(x.token_rewards[t], rewards[t], 0);
+        check_close(x.advantages[t], wanted[t], 1e-15);
+        if (x.trained[t]) check_close(targets[t], wanted[t] + values[t], 1e-15);
+    }
+    experience_release(&x);
+}
+
 /* Also whatever the threads; the sampler's numbers are the trainer's. */
 static void algorithms_resume_to_the_same_bytes(void **state) {
     (void)state;
-    static const char *const algorithms[] = {"grpo", "rloo", "reinforce++", "online_dpo", "dapo"};
+    static const char *const algorithms[] = {"grpo", "rloo", "reinforce++", "online_dpo", "dapo", "ppo"};
     int threads = omp_get_max_threads();
     for (size_t i = 0; i < COUNT_OF(algorithms); i++) {
         char lines[200], names[3][40];
@@ -394,7 +430,6 @@ static void wrong_recipes(void **state) {
         {"rl.env={command: [cat], text: true, timeout: soon}", "'timeout' that is no number of seconds"},
         {"data.train=rows.jsonl", "both say what is asked"},
         {"train.max_steps=null", "'train.max_steps' is missing"},
-        {"rl.algorithm=ppo", "values of tokens are not learned over several turns"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         TextRlResult result;
@@ -412,7 +447,7 @@ int main(int argc, char **argv) {
     log_set_sink(on_message, NULL, LOG_WARNING);
 #define TEST(name) cmocka_unit_test_setup_teardown(name, before, after)
     const struct CMUnitTest tests[] = {
-        TEST(turns_are_played), TEST(limits_truncate), TEST(templates_are_kept), TEST(algorithms_resume_to_the_same_bytes), TEST(rewards_are_learned), TEST(crashes),
+        TEST(turns_are_played), TEST(limits_truncate), TEST(templates_are_kept), TEST(values_step_over_what_was_told), TEST(algorithms_resume_to_the_same_bytes), TEST(rewards_are_learned), TEST(crashes),
         TEST(a_hang_is_noticed), TEST(wrong_answers_are_shown), TEST(wrong_recipes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -35,7 +35,7 @@ void keep_weights(Keeper *keeper, const Params *params);
 void keep_optimizer(Keeper *keeper, const Params *params);
 
 /* The numbers of one step, in the order in which they were first set. Names are constant texts. */
-enum { METRICS_MAX = 64 };
+enum { METRICS_MAX = 128 };
 typedef struct Metric { const char *name; double value; bool whole; } Metric;
 typedef struct Metrics { Metric items[METRICS_MAX]; size_t n; } Metrics;
 void metric_set(Metrics *metrics, const char *name, double value); /* NaN: not known in this step, null in the file */
