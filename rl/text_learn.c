@@ -140,6 +140,7 @@ static void forget_told(Experience *e) {
 static Status set_advantages(TextRl *rl) {
     Experience *e = &rl->experience;
     size_t bytes = (size_t)e->n * sizeof *e->rewards;
+    if (e->n == 0) return ST_OK; /* no pair was found */
     double *given = malloc(bytes);
     if (!given) return status_fail(ST_RESOURCE, "out of memory for %lld rewards", (long long)e->n);
     memcpy(given, e->rewards, bytes);
