@@ -32,6 +32,7 @@ typedef struct Command {
     int64_t threads;
     bool quiet;
     int64_t log;
+    bool profile;                 /* --profile: where the time went, at the end */
     bool json;                    /* --json is accepted by every command; those that print no result ignore it */
     Arena *arena;                 /* lives until the command ends */
 } Command;
@@ -79,6 +80,13 @@ void show_table(const char *text);                              /* lines, each w
 void end_live_line(void);                                       /* what stands there stays, the next line begins below it */
 bool speaks_utf8(void);                                         /* the locale of the terminal */
 void set_quiet(bool on);
+
+/* --profile. The clock starts when options are read; main prints the table on stderr, or with --json a last line {"profile": [...]} on stdout, unless the command has stopped the profile. */
+void profile_ask(bool json);
+bool profile_asked(void);
+void profile_write(JsonWriter *w, const char *key);
+void profile_describe(Str *text); /* lines of a table, the last one without its end */
+void profile_end(void);
 
 /* A curve of any number of values in a few characters. {0} is empty. */
 enum { CURVE_BINS = 512 };

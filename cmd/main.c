@@ -33,7 +33,7 @@ static void catch_signals(void) {
 static void print_usage(void) {
     print_result("tune fine-tunes language models on ordinary machines.\n\nusage: tune COMMAND ...\n\n");
     for (size_t i = 0; i < n_command_infos; i++) print_result("  %-10s %s\n", command_infos[i].name, command_infos[i].help);
-    print_result("\ntune COMMAND --help explains a command; every command takes --threads N, --quiet, --log N and --json.\n");
+    print_result("\ntune COMMAND --help explains a command; every command takes --threads N, --quiet, --log N, --profile and --json.\n");
 }
 
 static Status unknown_command(const char *name) {
@@ -83,6 +83,7 @@ int main(int argc, char **argv) {
     catch_signals();
     Status status = run(argc, argv);
     end_live_line();
+    profile_end();
     if (status == ST_OK && (fflush(stdout) != 0 || ferror(stdout))) status = status_fail(ST_RESOURCE, "cannot write to standard output");
     if (status == ST_OK) return 0;
     fprintf(stderr, "tune: error: %s\n", status_text());

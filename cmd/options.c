@@ -15,6 +15,7 @@ static size_t common_options(Command *command, Option *out) {
         {"--threads", OPTION_INT, &command->threads, "N", "threads to use; 0 = all cores that the process may use"},
         {"--quiet", OPTION_FLAG, &command->quiet, NULL, "no progress on stderr"},
         {"--log", OPTION_INT, &command->log, "N", "0 warnings, 1 run, 2 step, 3 layer, 4 tensors"},
+        {"--profile", OPTION_FLAG, &command->profile, NULL, "in the end say where the time went, by kind of op"},
         {"--json", OPTION_FLAG, &command->json, NULL, "results as JSON on stdout, nothing else there"},
         {"--help", OPTION_FLAG, NULL, NULL, "this text"},
     };
@@ -137,6 +138,7 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
     use_threads(command->threads);
     log_set_sink(to_stderr, NULL, (LogLevel)command->log);
     set_quiet(command->quiet);
+    if (command->profile) profile_ask(command->json);
     return ST_OK;
 }
 

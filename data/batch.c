@@ -60,6 +60,7 @@ Status batch_build(const Dataset *dataset, const size_t *examples, size_t n, Bat
         at += example.n;
     }
     batch->model = (ModelBatch){.ids = batch->ids, .layout = {.n_tokens = at, .n_segments = (int32_t)n, .segments = batch->segments}};
+    profile_lap("data");
     return ST_OK;
 }
 

@@ -622,7 +622,9 @@ Status dataset_load(const DataConfig *config, const DataSource *sources, size_t 
     dataset->lost = arena_alloc(dataset->arena, PLACES_SHOWN * sizeof *dataset->lost);
     if (dataset->sources && dataset->source_begins && dataset->lost) {
         memcpy(dataset->sources, sources, n_sources * sizeof *sources);
+        profile_lap(NULL);
         status = load_rows(&loader);
+        profile_lap("data");
     }
     if (status != ST_OK) {
         dataset_free(dataset);

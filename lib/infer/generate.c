@@ -514,6 +514,7 @@ static Status use_logits(Generator *g, const Logits *step) {
         TRY(begin_samples(g, step));
         TRY(choose_tokens(g, step));
     } while (g->n_queue > 0 && prompt_done(g, &g->queue[0]) && free_slot(g));
+    profile_lap("sampling");
     return ST_OK;
 }
 

@@ -109,11 +109,13 @@ static Tensor *embed(const Model *model, Tape *tape, const ModelBatch *batch) {
 }
 
 Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, int64_t n_layers) {
+    profile_lap(NULL);
     Tensor *x = embed(model, tape, batch), *cosine = NULL, *sine = NULL;
     if (!x) return NULL;
     if (model->config.rope.type != ROPE_NONE &&
         rope_tables(&model->config, &batch->layout, tape_arena(tape), model->device, tape_residual(tape), &cosine, &sine) != ST_OK)
         return tape_fail(tape, ST_RESOURCE, "out of memory for rotary positions");
+    profile_lap("positions");
     if (model->checkpoint_layers) tape_checkpoint_layers(tape, true);
     for (int64_t i = 0; i < n_layers && x; i++) {
         LayerContext *context = tape_copy(tape, &(LayerContext){model, *batch, cosine, sine, i}, sizeof(LayerContext));
@@ -134,6 +136,7 @@ Logits model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor
     if (!result.logits || !result.logsumexp || !chosen) return (Logits){0};
     model->device->gather_rows(hidden, rows, chosen);
     model->device->token_logits(&model->logprob, chosen, model->head, result.logits, result.logsumexp);
+    profile_call(model->device, "token_logits", false, (OpCost){2 * (double)n * (double)tensor_count(model->head), (double)(tensor_bytes(model->head) + tensor_bytes(chosen) + tensor_bytes(result.logits))});
     return result;
 }
 

@@ -295,8 +295,11 @@ static Status or_free(Status status, Model **model) {
 }
 
 Status model_load(const char *dir, const ModelOptions *options, Model **model) {
+    profile_lap(NULL);
     TRY(new_model(dir, options->device, options->compute, model));
-    return or_free(load_into(*model, dir, options), model);
+    Status status = or_free(load_into(*model, dir, options), model);
+    profile_lap("load");
+    return status;
 }
 
 void model_free(Model *model) {

@@ -47,6 +47,8 @@ size_t optimizer_bytes(const OptimizerConfig *config, const Params *params) {
 
 void optimizer_step(const OptimizerConfig *config, Params *params, double grad_scale, double lr, int64_t step) {
     const OptimizerInfo *info = info_of(config);
+    profile_lap(NULL);
     for (size_t i = 0; i < params->n; i++)
         if (params->items[i].trained) info->update(config, &params->items[i], grad_scale, lr * params->items[i].lr_scale, step);
+    profile_lap("optimizer");
 }

@@ -72,6 +72,7 @@ void params_zero_grad(const Params *params) {
 
 double params_grad_norm(const Params *params) {
     double total = 0;
+    profile_lap(NULL);
     for (size_t i = 0; i < params->n; i++) {
         if (!params->items[i].trained) continue;
         const Tensor *tensor = params->items[i].tensor;
@@ -79,6 +80,7 @@ double params_grad_norm(const Params *params) {
         tensor->device->sum_squares(tensor->grad, &squares);
         total += squares;
     }
+    profile_lap("gradient norm");
     return sqrt(total);
 }
 

@@ -5,7 +5,7 @@
 #include <stdlib.h>
 
 const OpInfo op_infos[] = {
-#define OP(result, name, arguments) {#name, op_##name##_example, &op_##name##_variants},
+#define OP(result, name, arguments) {#name, op_##name##_example, &op_##name##_variants, op_##name##_cost},
 #include "lib/tensor/ops.def"
 #undef OP
 };

@@ -14,10 +14,11 @@ Tensor *op_activation(Tape *tape, Activation kind, Tensor *x, Tensor *up) {
     Tensor *y = tape_tensor_like(tape, tape_compute(tape), x);
     if (!y) return NULL;
     tape_device(tape)->activation(kind, x, up, y);
-    Node *node = tape_push(tape, "activation", activation_backward, (Tensor *[]){x, up}, 2, &y, 1);
-    if (node) node->attributes = tape_copy(tape, &kind, sizeof kind);
+    tape_push(tape, "activation", activation_backward, (Tensor *[]){x, up}, 2, &y, 1, &kind, sizeof kind);
     return y;
 }
+
+OpCost op_activation_cost(const Node *node, bool backward) { return (OpCost){.bytes = node_bytes(node, backward)}; }
 
 /* Every kind, plain and gated. */
 const int op_activation_variants = 10;

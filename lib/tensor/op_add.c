@@ -21,8 +21,13 @@ Tensor *op_add(Tape *tape, Tensor *a, Tensor *b) {
     Tensor *y = tape_tensor_like(tape, tape_residual(tape), a);
     if (!y) return NULL;
     tape_device(tape)->add(a, b, y);
-    tape_push(tape, "add", add_backward, (Tensor *[]){a, b}, 2, &y, 1);
+    tape_push(tape, "add", add_backward, (Tensor *[]){a, b}, 2, &y, 1, NULL, 0);
     return y;
+}
+
+/* Going back, the first input takes the gradient as it is. */
+OpCost op_add_cost(const Node *node, bool backward) {
+    return (OpCost){.bytes = backward ? (double)(tensor_bytes(node->outputs[0]) + tensor_bytes(node->inputs[1])) : node_bytes(node, false)};
 }
 
 const int op_add_variants = 2;

@@ -23,12 +23,30 @@ Tensor *op_attention(Tape *tape, Tensor *q, Tensor *k, Tensor *v, const Attentio
     if (!y || (keep && !logsumexp)) return NULL;
     if (cached) device->kv_store(args, k, v);
     device->attention(args, q, k, v, y, logsumexp);
-    Node *node = cached ? NULL : tape_push(tape, "attention", attention_backward, (Tensor *[]){q, k, v}, 3, &y, 1);
-    if (node) {
-        node->saved[0] = logsumexp;
-        node->attributes = tape_copy(tape, args, sizeof *args);
-    }
+    Node *node = tape_push(tape, "attention", attention_backward, (Tensor *[]){q, k, v}, cached ? 0 : 3, &y, 1, args, sizeof *args);
+    if (node) node->saved[0] = logsumexp;
     return y;
+}
+
+/* Pairs of a token and one that it sees. */
+static double seen_pairs(const AttentionArgs *args) {
+    double pairs = 0;
+    for (int32_t s = 0; s < args->layout->n_segments; s++) {
+        const Segment *segment = &args->layout->segments[s];
+        double first = (double)layout_offset(args->layout, s) + 1, n = (double)(segment->end - segment->begin), last = first + n - 1, window = (double)args->window;
+        double cut = args->window && last > window ? fmin(n, last - window) : 0; /* tokens that see a whole window only */
+        pairs += (n - cut) * (first + last - cut) / 2 + cut * window;
+    }
+    return pairs;
+}
+
+/* Forward q k^T and p v; going back the first again, and what both give to their factors. Keys and values of earlier tokens are read from the cache, once a segment. */
+OpCost op_attention_cost(const Node *node, bool backward) {
+    const AttentionArgs *args = node->attributes;
+    double queries = (double)(args->n_heads * args->head_dim), keys = (double)(args->n_kv_heads * args->head_dim), elements = 2 * (double)args->layout->n_tokens * (queries + keys);
+    if (backward) elements *= 2;
+    for (int32_t s = 0; s < args->layout->n_segments; s++) elements += 2 * (double)args->layout->segments[s].past * keys;
+    return (OpCost){(backward ? 10 : 4) * seen_pairs(args) * queries, elements * (double)dtype_size(node->outputs[0]->dtype)};
 }
 
 /* 0: one sequence; 1: two sequences, grouped heads; 2: a prompt with two continuations; 3: a window; 4: soft-capped scores; 5: a grandchild and a window. */

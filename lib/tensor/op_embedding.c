@@ -15,8 +15,15 @@ Tensor *op_embedding(Tape *tape, Tensor *ids, Tensor *table) {
     Tensor *y = tape_tensor(tape, tape_residual(tape), 2, shape);
     if (!y) return NULL;
     tape_device(tape)->gather_rows(table, ids, y);
-    tape_push(tape, "embedding", embedding_backward, (Tensor *[]){ids, table}, 2, &y, 1);
+    tape_push(tape, "embedding", embedding_backward, (Tensor *[]){ids, table}, 2, &y, 1, NULL, 0);
     return y;
+}
+
+/* Of the table only the rows that are used. */
+OpCost op_embedding_cost(const Node *node, bool backward) {
+    (void)backward;
+    const Tensor *ids = node->inputs[0], *table = node->inputs[1], *y = node->outputs[0];
+    return (OpCost){.bytes = (double)(tensor_bytes(ids) + tensor_bytes(y)) + (double)tensor_count(y) * (double)dtype_size(table->dtype)};
 }
 
 const int op_embedding_variants = 1;

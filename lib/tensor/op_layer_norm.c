@@ -21,13 +21,15 @@ Tensor *op_layer_norm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, doubl
     Tensor *mean = tape_tensor(tape, tape_residual(tape), 1, &rows), *rstd = tape_tensor(tape, tape_residual(tape), 1, &rows);
     if (!y || !mean || !rstd) return NULL;
     tape_device(tape)->layer_norm(x, weight, bias, eps, y, mean, rstd);
-    Node *node = tape_push(tape, "layer_norm", layer_norm_backward, (Tensor *[]){x, weight, bias}, 3, &y, 1);
+    Node *node = tape_push(tape, "layer_norm", layer_norm_backward, (Tensor *[]){x, weight, bias}, 3, &y, 1, NULL, 0);
     if (node) {
         node->saved[0] = mean;
         node->saved[1] = rstd;
     }
     return y;
 }
+
+OpCost op_layer_norm_cost(const Node *node, bool backward) { return (OpCost){.bytes = node_bytes(node, backward)}; }
 
 const int op_layer_norm_variants = 1;
 

@@ -80,12 +80,18 @@ Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const Lor
         product(tape, input, false, lora->a, true, 1, 0, h);
         product(tape, h, false, lora->b, true, lora->scale, 1, y);
     }
-    Node *node = tape_push(tape, "linear", linear_backward, (Tensor *[]){x, weight, bias, lora ? lora->a : NULL, lora ? lora->b : NULL}, 5, &y, 1);
-    if (node && lora) {
-        node->saved[0] = h;
-        node->attributes = tape_copy(tape, lora, sizeof *lora);
-    }
+    Node *node = tape_push(tape, "linear", linear_backward, (Tensor *[]){x, weight, bias, lora ? lora->a : NULL, lora ? lora->b : NULL}, 5, &y, 1, lora, lora ? sizeof *lora : 0);
+    if (node) node->saved[0] = h;
     return y;
+}
+
+/* Forward x W, x A and h B; going back those gradients of the factors that are wanted, and h's. */
+OpCost op_linear_cost(const Node *node, bool backward) {
+    const Tensor *x = node->inputs[X], *weight = node->inputs[WEIGHT], *a = node->inputs[LORA_A], *b = node->inputs[LORA_B];
+    double rows = (double)tensor_rows(x), in = (double)tensor_width(x), out = (double)tensor_width(node->outputs[0]), rank = a ? (double)a->shape[0] : 0;
+    double full = 2 * rows * in * out, by_a = 2 * rows * in * rank, by_b = 2 * rows * out * rank, bytes = node_bytes(node, backward);
+    if (!backward) return (OpCost){full + by_a + by_b, bytes};
+    return (OpCost){x->needs_grad * (full + by_a) + weight->needs_grad * full + by_b + (a && a->needs_grad ? by_a : 0) + (b && b->needs_grad ? by_b : 0), bytes};
 }
 
 /* 0: frozen, 1: trained with bias, 2: frozen with LoRA, 3: LoRA with dropout, 4: (in, out) layout trained, 5: (in, out) layout frozen with LoRA. */

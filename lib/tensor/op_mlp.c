@@ -57,13 +57,27 @@ Tensor *op_mlp(Tape *tape, Tensor *x, const MlpArgs *args) {
     if (recorded) saved = tape_tensor(tape, tape_residual(tape), 1, &saved_count);
     if (!y || (recorded && !saved)) return NULL;
     tape_device(tape)->mlp(args, x, saved, y);
-    Node *node = tape_push(tape, "mlp", mlp_backward, (Tensor *[]){x, &trained}, 2, &y, 1);
+    Node *node = tape_push(tape, "mlp", mlp_backward, (Tensor *[]){x, &trained}, 2, &y, 1, args, sizeof *args);
     if (node) {
         node->inputs[1] = NULL;
         node->saved[0] = saved;
-        node->attributes = tape_copy(tape, args, sizeof *args);
     }
     return y;
+}
+
+/* All weights once; going back twice the products, but for the first layer's when nobody asks for the gradient by x. */
+OpCost op_mlp_cost(const Node *node, bool backward) {
+    const MlpArgs *args = node->attributes;
+    const Tensor *x = node->inputs[0];
+    double rows = (double)tensor_rows(x);
+    OpCost cost = {.bytes = (double)tensor_bytes(x) * (backward && x->needs_grad ? 2 : 1) + (double)tensor_bytes(node->outputs[0])};
+    for (int k = 0; k < args->n_layers; k++) {
+        const Tensor *weight = args->weights[k];
+        double product = 2 * rows * (double)tensor_count(weight);
+        cost.flops += backward ? weight->needs_grad * product + (k > 0 || x->needs_grad) * product : product;
+        cost.bytes += (double)tensor_bytes(weight) * (backward && weight->needs_grad ? 2 : 1);
+    }
+    return cost;
 }
 
 /* 1 to 4 layers with tanh, then with relu; odd ones take the gradient by x too, those of four layers have f after the last as well. */

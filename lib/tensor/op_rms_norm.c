@@ -20,10 +20,12 @@ Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps) {
     Tensor *rstd = tape_tensor(tape, tape_residual(tape), 1, (int64_t[]){tensor_count(x) / width});
     if (!y || !rstd) return NULL;
     tape_device(tape)->rms_norm(x, weight, eps, y, rstd);
-    Node *node = tape_push(tape, "rms_norm", rms_norm_backward, (Tensor *[]){x, weight}, 2, &y, 1);
+    Node *node = tape_push(tape, "rms_norm", rms_norm_backward, (Tensor *[]){x, weight}, 2, &y, 1, NULL, 0);
     if (node) node->saved[0] = rstd;
     return y;
 }
+
+OpCost op_rms_norm_cost(const Node *node, bool backward) { return (OpCost){.bytes = node_bytes(node, backward)}; }
 
 /* 0: whole rows, 1: per head, weight frozen. */
 const int op_rms_norm_variants = 2;

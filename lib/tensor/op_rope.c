@@ -22,9 +22,14 @@ Tensor *op_rope(Tape *tape, Tensor *x, const Tensor *cosine, const Tensor *sine,
     tape_device(tape)->rope(x, cosine, sine, head_dim, false, 0, x);
     Tensor *y = tensor_view(tape_arena(tape), tape_device(tape), x->dtype, x->n_dims, x->shape, x->data);
     if (!y) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
-    Node *node = tape_push(tape, "rope", rope_backward, &x, 1, &y, 1);
-    if (node) node->attributes = tape_copy(tape, &(RopeArgs){cosine, sine, head_dim}, sizeof(RopeArgs));
+    tape_push(tape, "rope", rope_backward, &x, 1, &y, 1, &(RopeArgs){cosine, sine, head_dim}, sizeof(RopeArgs));
     return y;
+}
+
+OpCost op_rope_cost(const Node *node, bool backward) {
+    const RopeArgs *args = node->attributes;
+    (void)backward;
+    return (OpCost){.bytes = (double)(2 * tensor_bytes(node->inputs[0]) + tensor_bytes(args->cosine) + tensor_bytes(args->sine))};
 }
 
 /* 0: the whole head is turned, 1: a part of it. */

@@ -15,7 +15,7 @@ static void row_scores_backward(Tape *tape, Node *node) {
     if (!dselected) return;
     device->matmul(&(Matmul){.a = dy, .b = weight, .c = dselected, .alpha = 1});
     if (beta == 0) device->fill(dhidden, 0);
-    device->scatter_add_rows(dselected, node->attributes, dhidden);
+    device->scatter_add_rows(dselected, *(const Tensor *const *)node->attributes, dhidden);
 }
 
 Tensor *op_row_scores(Tape *tape, Tensor *hidden, Tensor *weight, const Tensor *rows) {
@@ -30,12 +30,17 @@ Tensor *op_row_scores(Tape *tape, Tensor *hidden, Tensor *weight, const Tensor *
     if (!y || !selected) return NULL;
     tape_device(tape)->gather_rows(hidden, rows, selected);
     tape_device(tape)->matmul(&(Matmul){.a = selected, .b = weight, .c = y, .transpose_b = true, .alpha = 1});
-    Node *node = tape_push(tape, "row_scores", row_scores_backward, (Tensor *[]){hidden, weight}, 2, &y, 1);
-    if (node) {
-        node->saved[0] = selected;
-        node->attributes = (void *)(uintptr_t)rows;
-    }
+    Node *node = tape_push(tape, "row_scores", row_scores_backward, (Tensor *[]){hidden, weight}, 2, &y, 1, &rows, sizeof rows);
+    if (node) node->saved[0] = selected;
     return y;
+}
+
+OpCost op_row_scores_cost(const Node *node, bool backward) {
+    const Tensor *hidden = node->inputs[HIDDEN], *weight = node->inputs[WEIGHT], *y = node->outputs[0];
+    double product = 2 * (double)tensor_rows(y) * (double)tensor_count(weight), selected = (double)(tensor_rows(y) * tensor_width(hidden)) * (double)dtype_size(hidden->dtype);
+    double wanted = hidden->needs_grad + weight->needs_grad, bytes = (double)(tensor_bytes(weight) + tensor_bytes(y)) + selected;
+    if (!backward) return (OpCost){product, bytes};
+    return (OpCost){wanted * product, bytes + hidden->needs_grad * selected + weight->needs_grad * (double)tensor_bytes(weight)};
 }
 
 /* 0: one number a row, a row twice; 1: three numbers, head frozen. */

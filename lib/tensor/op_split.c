@@ -44,10 +44,14 @@ Split op_split(Tape *tape, Tensor *x, int64_t unit, const int64_t units[3]) {
         Tensor *part_units = as_units(tape, parts[i], unit);
         if (part_units) tape_device(tape)->gather_rows(x_units, rows, part_units);
     }
-    Node *node = tape_push(tape, "split", split_backward, &x, 1, parts, 3);
-    if (node) node->attributes = tape_copy(tape, &columns, sizeof columns);
+    tape_push(tape, "split", split_backward, &x, 1, parts, 3, &columns, sizeof columns);
     for (int i = 0; i < 3; i++) result.parts[i] = parts[i];
     return result;
+}
+
+OpCost op_split_cost(const Node *node, bool backward) {
+    (void)backward;
+    return (OpCost){.bytes = 2 * (double)tensor_bytes(node->inputs[0])};
 }
 
 /* 0: equal parts, 1: more query than key columns. */

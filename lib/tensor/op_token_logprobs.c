@@ -35,13 +35,22 @@ TokenLogprobs op_token_logprobs(Tape *tape, Tensor *hidden, Tensor *head, const 
     if (tape_status(tape) != ST_OK) return result;
     tape_device(tape)->gather_rows(hidden, rows, selected);
     tape_device(tape)->token_logprobs(args, selected, head, targets, outputs[LOGPROB], outputs[ENTROPY], outputs[MEAN], logsumexp);
-    Node *node = tape_push(tape, "token_logprobs", token_logprobs_backward, (Tensor *[]){hidden, head}, 2, outputs, 3);
+    Node *node = tape_push(tape, "token_logprobs", token_logprobs_backward, (Tensor *[]){hidden, head}, 2, outputs, 3, &(Saved){*args, rows, targets}, sizeof(Saved));
     if (node) {
         node->saved[SELECTED] = selected;
         node->saved[LOGSUMEXP] = logsumexp;
-        node->attributes = tape_copy(tape, &(Saved){*args, rows, targets}, sizeof(Saved));
     }
     return (TokenLogprobs){outputs[LOGPROB], outputs[ENTROPY], outputs[MEAN]};
+}
+
+/* Going back, logits are computed again. */
+OpCost op_token_logprobs_cost(const Node *node, bool backward) {
+    const Tensor *hidden = node->inputs[HIDDEN], *head = node->inputs[HEAD];
+    int64_t n = tensor_count(node->outputs[LOGPROB]);
+    double product = 2 * (double)n * (double)tensor_count(head), selected = (double)(n * tensor_width(hidden)) * (double)dtype_size(hidden->dtype);
+    double bytes = (double)tensor_bytes(head) + selected + (double)tensor_bytes(node->outputs[LOGPROB]);
+    if (!backward) return (OpCost){product, bytes};
+    return (OpCost){(1 + hidden->needs_grad + head->needs_grad) * product, bytes + hidden->needs_grad * selected + head->needs_grad * (double)tensor_bytes(head)};
 }
 
 /* 0: plain, head frozen; 1: head trained; 2: soft-cap and temperature; 3: entropy and mean with both. */

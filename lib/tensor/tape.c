@@ -54,6 +54,7 @@ void tape_reset(Tape *tape) {
     arena_reset(tape->grads);
     tape->n_entries = tape->n_free = 0;
     tape->status = ST_OK;
+    profile_lap(NULL);
     tape->op_mark = arena_mark(tape->data);
 }
 
@@ -122,16 +123,33 @@ void *tape_copy(Tape *tape, const void *bytes, size_t size) {
     return copy;
 }
 
-Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Tensor *const *inputs, int n_inputs, Tensor *const *outputs, int n_outputs) {
+static void profile_node(const Tape *tape, const Node *node, bool backward) {
+    if (!profile_running()) return;
+    OpCost cost = {0};
+    for (int i = 0; i < n_op_infos; i++)
+        if (strcmp(op_infos[i].name, node->op) == 0) cost = op_infos[i].cost(node, backward);
+    profile_call(tape->device, node->op, backward, cost);
+}
+
+Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Tensor *const *inputs, int n_inputs, Tensor *const *outputs, int n_outputs, const void *attributes, size_t size) {
     ASSERT(n_inputs <= NODE_MAX_INPUTS && n_outputs <= NODE_MAX_OUTPUTS, "op '%s' has %d inputs and %d outputs", op, n_inputs, n_outputs);
     ArenaMark began = tape->op_mark;
     tape->op_mark = arena_mark(tape->data);
     if (tape->status != ST_OK) return NULL;
     bool wanted = false;
-    for (int i = 0; i < n_inputs; i++) wanted |= inputs[i] && inputs[i]->needs_grad;
-    for (int i = 0; i < n_outputs; i++)
+    Node node = {.op = op, .backward = backward, .attributes = size ? (void *)(uintptr_t)attributes : NULL};
+    for (int i = 0; i < n_inputs; i++) {
+        node.inputs[i] = inputs[i];
+        wanted |= inputs[i] && inputs[i]->needs_grad;
+    }
+    for (int i = 0; i < n_outputs; i++) {
+        node.outputs[i] = outputs[i];
         if (outputs[i]) outputs[i]->needs_grad = wanted;
+    }
+    profile_node(tape, &node, false);
     if (!wanted || !tape->record) return NULL;
+    if (size) node.attributes = tape_copy(tape, attributes, size);
+    if (size && !node.attributes) return NULL;
     if (tape->n_entries == tape->cap_entries) {
         size_t cap = tape->cap_entries ? tape->cap_entries * 2 : 256;
         Entry **grown = realloc(tape->entries, cap * sizeof *grown);
@@ -147,11 +165,7 @@ Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Te
         out_of_memory(tape);
         return NULL;
     }
-    entry->data_mark = began;
-    entry->node.op = op;
-    entry->node.backward = backward;
-    for (int i = 0; i < n_inputs; i++) entry->node.inputs[i] = inputs[i];
-    for (int i = 0; i < n_outputs; i++) entry->node.outputs[i] = outputs[i];
+    *entry = (Entry){.node = node, .data_mark = began};
     tape->entries[tape->n_entries++] = entry;
     return &entry->node;
 }
@@ -223,6 +237,7 @@ static void walk_back(Tape *tape, size_t floor) {
         if (reached) {
             ArenaMark scratch = arena_mark(tape->data);
             node->backward(tape, node);
+            profile_node(tape, node, true);
             arena_rewind(tape->data, scratch);
         }
         for (int i = 0; i < NODE_MAX_OUTPUTS; i++) grad_release(tape, node->outputs[i]);
@@ -233,6 +248,7 @@ static void walk_back(Tape *tape, size_t floor) {
 }
 
 Status tape_backward(Tape *tape) {
+    profile_lap(NULL);
     walk_back(tape, 0);
     return tape->status;
 }
@@ -273,10 +289,7 @@ Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context) {
     tape->op_mark = began;
     /* The layer's own parameters may want gradients although x does not: y's flag, found by running it, counts. */
     Tensor wanted = {.needs_grad = y->needs_grad};
-    Node *node = tape_push(tape, "layer", layer_backward, (Tensor *[]){&wanted}, 1, &y, 1);
-    if (node) {
-        node->inputs[0] = x;
-        node->attributes = tape_copy(tape, &(LayerCall){layer, context}, sizeof(LayerCall));
-    }
+    Node *node = tape_push(tape, "layer", layer_backward, (Tensor *[]){&wanted}, 1, &y, 1, &(LayerCall){layer, context}, sizeof(LayerCall));
+    if (node) node->inputs[0] = x;
     return y;
 }

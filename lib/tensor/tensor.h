@@ -232,8 +232,9 @@ Tensor *tape_tensor(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
 Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like);
 /* Shape fault in an op's arguments that a user's data can cause. Returns NULL. */
 Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) PRINTF_LIKE(3, 4);
-/* Records the op if it is recording and an input needs a gradient; marks the outputs. Returns the node to fill `saved` and `attributes`, or NULL when nothing is recorded. */
-Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Tensor *const *inputs, int n_inputs, Tensor *const *outputs, int n_outputs);
+/* The end of an op: records it if the tape records and an input needs a gradient; marks the outputs. `size` bytes of attributes are copied; 0: there are none. Returns the node to fill `saved`,
+ * or NULL when nothing is recorded. */
+Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Tensor *const *inputs, int n_inputs, Tensor *const *outputs, int n_outputs, const void *attributes, size_t size);
 void *tape_copy(Tape *tape, const void *bytes, size_t size);
 bool tape_recording(const Tape *tape);
 /* The gradient of `tensor` to write or add to: *beta is 0 when it is fresh (write), 1 when something is there already (add). NULL when no gradient is wanted.
@@ -243,6 +244,24 @@ Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta);
 bool tape_grad_move(Tape *tape, Tensor *from, Tensor *to);
 /* Scratch during one op's forward or backward: freed when the op's backward ends; in the forward pass it lives with the step. */
 Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
+
+/* ---- where the time goes ---- */
+
+/* The work of a call: operations of its products (a multiplication and an addition are two; what is not a product has none), and the bytes of all that it reads and writes, each
+ * element once, as it is stored. What kernels do beyond that is theirs. */
+typedef struct OpCost { double flops, bytes; } OpCost;
+/* Bytes of a node's tensors: inputs and outputs; going back inputs, gradients of outputs and those gradients of inputs that are wanted. */
+double node_bytes(const Node *node, bool backward);
+
+/* One clock for the process, cut into laps: at its end a piece of work takes the time since the last cut, so that all rows together are the wall time. The tape cuts around every op.
+ * Off, a cut is one test. Only for the thread that runs the tapes. */
+typedef struct ProfileRow { const char *name; bool backward; int64_t calls; double seconds; OpCost cost; } ProfileRow;
+void profile_start(void);                 /* from zero */
+void profile_stop(void);                  /* rows stay */
+bool profile_running(void);
+void profile_lap(const char *name);       /* a literal; NULL: nobody's, the row "other" */
+void profile_call(const Device *device, const char *name, bool backward, OpCost cost); /* the same for a call of known work; on the meta device it is nobody's */
+size_t profile_rows(const ProfileRow **rows); /* "other", up to now, first; the rest as they came */
 
 /* ---- ops: one file op_<name>.c and one line in ops.def each ---- */
 
@@ -273,11 +292,13 @@ typedef struct OpInfo {
     const char *name;
     void (*example)(OpExample *example); /* calls the op once on small inputs and names its outputs */
     const int *variants;
+    OpCost (*cost)(const Node *node, bool backward); /* by shapes and attributes alone; the node has no `saved` yet when it goes forward */
 } OpInfo;
-/* What every op file defines: `const int op_<name>_variants` and this. */
+/* What every op file defines: `const int op_<name>_variants` and these. */
 #define OP(result, name, arguments)                     \
     extern const int op_##name##_variants;              \
-    void op_##name##_example(OpExample *example);
+    void op_##name##_example(OpExample *example);       \
+    OpCost op_##name##_cost(const Node *node, bool backward);
 #include "lib/tensor/ops.def"
 #undef OP
 extern const OpInfo op_infos[];

@@ -151,7 +151,9 @@ static Status save(Run *run, Arena *arena, int64_t step, const CheckpointItem *i
 Status checkpoint_save(Run *run, int64_t step, const CheckpointItem *items, size_t n, const json_t *state, int64_t keep) {
     Arena *arena = arena_new(0);
     if (!arena) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
+    profile_lap(NULL);
     Status status = save(run, arena, step, items, n, state, keep);
+    profile_lap("checkpoint");
     arena_free(arena);
     return status;
 }
