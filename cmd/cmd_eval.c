@@ -165,9 +165,13 @@ static bool is_environment_run(const char *path) {
     return is;
 }
 
+static Status check_episodes(const Eval *job) {
+    return job->episodes >= 1 ? ST_OK : status_fail(ST_USAGE, "--episodes is %lld, expected at least 1", (long long)job->episodes);
+}
+
 static Status eval_episodes(const Command *command, const Eval *job) {
     Evaluation found;
-    if (job->episodes < 1) return status_fail(ST_USAGE, "--episodes is %lld, expected at least 1", (long long)job->episodes);
+    TRY(check_episodes(job));
     Watch watch = {0};
     EvaluationConfig config = {.episodes = job->episodes, .sample = job->sample, .seed = (uint64_t)job->seed, .on_step = job->watch && !command->json ? watch_step : NULL, .context = &watch};
     TRY(learn_evaluate(command->arguments[0], &config, &found));
@@ -190,19 +194,19 @@ static Status eval_episodes(const Command *command, const Eval *job) {
 
 /* ---- a run on text ---- */
 
-/* A run of tune rl with rewards; what tune sft leaves has none. ST_USAGE: one on an environment of texts. */
-static Status is_text_run(const char *path, bool *is) {
+/* A run of tune rl with rewards; what tune sft leaves has none. */
+typedef enum TextKind { NO_TEXT_RUN, ON_PROMPTS, ON_TURNS } TextKind;
+
+static Status find_text_run(const char *path, TextKind *kind) {
     Arena *arena = arena_new(0);
     const char *file = arena ? path_join(arena, path, "recipe.yaml") : NULL;
     Recipe *recipe = NULL;
     Status status = file ? ST_OK : ST_RESOURCE;
-    *is = false;
+    *kind = NO_TEXT_RUN;
     if (status == ST_OK && file_exists(file)) status = recipe_read(file, NULL, 0, &recipe);
-    if (recipe) *is = recipe->reward && !recipe->rl_env;
-    if (recipe && recipe->rl_env && text_env_is_meant(recipe->rl_env)) {
-        status = status_fail(ST_USAGE, "'%s' is a run on an environment of texts, whose episodes tune eval does not play", path);
-        status_hint(ST_USAGE, "its metrics.jsonl and samples.jsonl tell how episodes went; tune chat and tune generate take its adapter");
-    } else if (recipe && recipe->rl_env) {
+    if (recipe && recipe->rl_env && text_env_is_meant(recipe->rl_env)) *kind = ON_TURNS;
+    else if (recipe && recipe->reward && !recipe->rl_env) *kind = ON_PROMPTS;
+    if (recipe && recipe->rl_env && *kind != ON_TURNS) {
         status = status_hint(status_fail(ST_INPUT, "'%s' is a run on an environment that has no policy yet", path), "finish it: tune rl RECIPE --resume");
     }
     if (recipe) recipe_free(recipe);
@@ -239,6 +243,45 @@ static Status eval_text(const Command *command, const Eval *job) {
     TextEvaluation found;
     Status status = text_rl_evaluate(command->arguments[0], job->data, &(RewardOptions){.secret = secret}, &found);
     if (status == ST_OK) show_text(command, &found);
+    arena_free(found.arena);
+    return status;
+}
+
+static void show_episode(void *context, int64_t number, const char *prompt, const char *text, double reward) {
+    const Eval *job = context;
+    if (job->watch) print_result("-- episode %lld --\n%s%s\n-- return %.6g --\n\n", (long long)number, prompt, text, reward);
+    else show_progress("%lld/%lld episodes", (long long)number, (long long)job->episodes);
+}
+
+static void show_turns(const Command *command, const Eval *job, const TextEvaluation *found) {
+    if (command->json) {
+        JsonWriter w = {0};
+        jw_object(&w, NULL);
+        jw_int(&w, "episodes", (int64_t)found->rows);
+        jw_double(&w, "mean_return", found->reward);
+        jw_double(&w, "std_return", found->reward_std);
+        jw_double(&w, "mean_length", found->turns);
+        jw_double(&w, "success", found->success);
+        jw_double(&w, "completion_length", found->completion_length);
+        for (size_t k = 0; k < found->n_columns; k++) jw_double(&w, found->names[k], found->columns[k]);
+        jw_end_object(&w);
+        print_result("%s\n", str_text(&w.text));
+        jw_release(&w);
+        return;
+    }
+    print_result("episodes  %zu (%s answers)\nreturn    %.4f +- %.4f\nlength    %.2f turns, %.1f tokens\nsuccess   %.1f %% ended by the environment with a return above 0\n", found->rows, job->sample ? "sampled" : "greedy",
+                 found->reward, found->reward_std, found->turns, found->completion_length, 100 * found->success);
+    for (size_t k = 0; k < found->n_columns; k++) print_result("%-28s %.6g\n", found->names[k], found->columns[k]);
+}
+
+static Status eval_turns(const Command *command, Eval *job) {
+    TextEvaluation found;
+    if (job->data) return status_hint(status_fail(ST_USAGE, "--data is for runs on prompts, and '%s' is one on an environment", command->arguments[0]), "its episodes are drawn: --episodes N --seed N");
+    TRY(check_episodes(job));
+    job->watch &= !command->json;
+    Status status = text_rl_play(command->arguments[0], &(TextPlay){.episodes = job->episodes, .sample = job->sample, .seed = (uint64_t)job->seed, .rewards = {.secret = secret}, .on_episode = show_episode, .context = job}, &found);
+    end_live_line();
+    if (status == ST_OK) show_turns(command, job, &found);
     arena_free(found.arena);
     return status;
 }
@@ -296,11 +339,13 @@ static Status run(const Command *command, Eval *job) {
     Dataset *dataset = NULL;
     TRY(command_needs(command, 1, 1));
     if (!job->data && is_environment_run(command->arguments[0])) return eval_episodes(command, job);
-    bool text, scores;
+    TextKind text;
+    bool scores;
     TRY(scorer_fits(job->adapter ? job->adapter : command->arguments[0], &scores));
     if (scores && job->data) return eval_reward(command, job);
-    TRY(is_text_run(command->arguments[0], &text));
-    if (text) return eval_text(command, job);
+    TRY(find_text_run(command->arguments[0], &text));
+    if (text == ON_TURNS) return eval_turns(command, job);
+    if (text == ON_PROMPTS) return eval_text(command, job);
     if (!job->data) return status_fail(ST_USAGE, "tune eval needs --data FILE");
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
     job->opened = &opened;
@@ -326,7 +371,7 @@ Status cmd_eval(int argc, char **argv) {
         .arguments_help = "MODEL --data FILE | RUN [--episodes N | --data FILE]",
         .help = "Mean loss over the tokens that training would train on, perplexity, and the share of tokens whose likeliest guess is right.\n"
                 "    tune eval DIR --adapter runs/sft/adapter --data held_out.jsonl\n"
-                "Of a run of tune rl on an environment: episodes played with its policy.\n"
+                "Of a run of tune rl on an environment, also one of texts: episodes played with its policy.\n"
                 "    tune eval runs/cartpole --episodes 100\n"
                 "Of a run of tune rl on text: what its best answers to prompts earn by the run's rewards.\n"
                 "    tune eval runs/grpo --data held_out.jsonl\n"

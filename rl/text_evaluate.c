@@ -81,19 +81,65 @@ static Status open_eval(TextRl *rl) {
     return prompts_split(&rl->prompts, r->data_eval_split, (uint64_t)r->seed, &rl->eval);
 }
 
-Status text_rl_evaluate(const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation) {
+/* Opens the run, does `judge`, closes it. */
+static Status evaluate_run(const char *dir, const char *data, const RewardOptions *rewards, Status (*judge)(TextRl *rl, void *context, TextEvaluation *evaluation), void *context, TextEvaluation *evaluation) {
     *evaluation = (TextEvaluation){.arena = arena_new(0)};
     TextRl rl = {.arena = arena_new(0), .stop_id = -1};
     Recipe *recipe = NULL;
-    RolloutSums sums;
     Status status = evaluation->arena && rl.arena ? read_recipe(dir, data, rl.arena, &recipe) : ST_RESOURCE;
     rl.recipe = recipe;
     if (status == ST_OK) status = open_trained(recipe, dir, rl.arena, &rl.model);
     if (status == ST_OK) status = text_open_policy(&rl, rewards);
-    if (status == ST_OK) status = open_eval(&rl);
-    if (status == ST_OK) status = text_evaluate(&rl, &sums);
-    if (status == ST_OK) status = describe(&rl, &sums, evaluation);
+    if (status == ST_OK) status = judge(&rl, context, evaluation);
     text_release(&rl);
     if (recipe) recipe_free(recipe);
     return status;
 }
+
+static Status ask_prompts(TextRl *rl, void *context, TextEvaluation *evaluation) {
+    (void)context;
+    RolloutSums sums;
+    TRY(open_eval(rl));
+    TRY(text_evaluate(rl, &sums));
+    return describe(rl, &sums, evaluation);
+}
+
+Status text_rl_evaluate(const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation) { return evaluate_run(dir, data, rewards, ask_prompts, NULL, evaluation); }
+
+/* ---- episodes ---- */
+
+static bool succeeded(const Experience *e, int64_t i) {
+    double earned = 0;
+    for (int64_t t = e->begin[i]; t < e->begin[i + 1]; t++) earned += e->earned[t];
+    return e->ended[i] && earned > 0;
+}
+
+static Status play_batch(TextRl *rl, const TextPlay *play, int64_t first, int64_t n, RolloutSums *sums, TextEvaluation *evaluation) {
+    GenerateConfig config = text_sampling(rl, 0);
+    config.sample.greedy = !play->sample;
+    config.seed = play->seed;
+    config.n = 1;
+    TRY(turns_begin(&rl->turns, (size_t)n));
+    TRY(turns_sample(&rl->turns, n, (uint64_t)first, &config, &rl->round));
+    for (int64_t i = 0; i < n; i++) evaluation->success += succeeded(&rl->round, i);
+    evaluation->turns += rl->turns.played;
+    TRY(text_judge(rl, &rl->round, sums));
+    for (int64_t i = 0; i < n && play->on_episode; i++)
+        play->on_episode(play->context, first + i + 1, text_prompt(rl->round.prompts[i]).data, str_text(&rl->round.texts[i]), rl->round.rewards[i]);
+    return ST_OK;
+}
+
+static Status play_episodes(TextRl *rl, void *context, TextEvaluation *evaluation) {
+    const TextPlay *play = context;
+    int64_t most = MIN(MIN(EVAL_PROMPTS, rl->recipe->rl_prompts_per_step * rl->recipe->rl_num_generations), play->episodes);
+    RolloutSums sums = {0};
+    TRY(text_open_turns(rl, most, 1));
+    for (int64_t first = 0; first < play->episodes; first += most) TRY(play_batch(rl, play, first, MIN(most, play->episodes - first), &sums, evaluation));
+    TRY(describe(rl, &sums, evaluation));
+    evaluation->rows = (size_t)play->episodes;
+    evaluation->turns /= (double)play->episodes;
+    evaluation->success /= (double)play->episodes;
+    return ST_OK;
+}
+
+Status text_rl_play(const char *dir, const TextPlay *play, TextEvaluation *evaluation) { return evaluate_run(dir, NULL, &play->rewards, play_episodes, (void *)(uintptr_t)play, evaluation); }

@@ -191,20 +191,24 @@ Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
     return rl->rows ? ST_OK : ST_RESOURCE;
 }
 
-/* Episodes with an environment instead of prompts. */
-static Status open_turns(TextRl *rl) {
-    const Recipe *r = rl->recipe;
+Status text_open_turns(TextRl *rl, int64_t copies, double gamma) {
     if (!rl->tokenizer) return status_fail(ST_INPUT, "an environment of texts needs a tokenizer, and the model directory has none");
-    if (r->data_train || r->data_eval || r->eval_data || r->data_eval_split > 0)
-        return status_hint(status_fail(ST_CONFIG, "'data.train' and 'rl.env' both say what is asked"), "leave out the data of a run on an environment, or rl.env");
-    if (r->train_max_steps < 1) return status_hint(status_fail(ST_CONFIG, "'train.max_steps' is missing: an environment has no epochs"), "say how many steps the run has");
-    TRY(text_env_open(r->rl_env, r->rl_prompts_per_step * r->rl_num_generations, &rl->turns.env));
-    rl->turns.recipe = r;
-    rl->turns.gamma = text_rewards_tokens(rl) ? 1 : r->rl_gamma; /* else it would count twice */
+    TRY(text_env_open(rl->recipe->rl_env, copies, &rl->turns.env));
+    rl->turns.recipe = rl->recipe;
+    rl->turns.gamma = gamma;
     rl->turns.model = rl->model;
     rl->turns.tokenizer = rl->tokenizer;
     rl->turns.chat = rl->chat;
     return ST_OK;
+}
+
+/* Episodes with an environment instead of prompts. */
+static Status open_turns(TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    if (r->data_train || r->data_eval || r->eval_data || r->data_eval_split > 0)
+        return status_hint(status_fail(ST_CONFIG, "'data.train' and 'rl.env' both say what is asked"), "leave out the data of a run on an environment, or rl.env");
+    if (r->train_max_steps < 1) return status_hint(status_fail(ST_CONFIG, "'train.max_steps' is missing: an environment has no epochs"), "say how many steps the run has");
+    return text_open_turns(rl, r->rl_prompts_per_step * r->rl_num_generations, text_rewards_tokens(rl) ? 1 : r->rl_gamma); /* else it would count twice */
 }
 
 static Status open_parts(TextRl *rl) {

@@ -35,8 +35,9 @@ typedef struct TextRlResult { int64_t steps; double first_reward, last_reward, f
 Status text_rl_run(const TextRlConfig *config, TextRlResult *result);
 
 typedef struct TextEvaluation {
-    size_t rows;
+    size_t rows;                                                /* or episodes */
     double reward, reward_std, completion_length, eos_fraction; /* means over the rows */
+    double turns, success;                                      /* of episodes: turns each; the share that the environment ended with a return above 0 */
     size_t n_columns;                                           /* of several rewards; 0 where there is one */
     const char **names;
     double *columns;
@@ -45,5 +46,16 @@ typedef struct TextEvaluation {
 /* What the policy of the finished run in `dir` earns for its best answers to the prompts in `data` (NULL: the held-out ones of its recipe), by the run's own rewards and lengths. ST_INPUT: no such run;
  * ST_CONFIG: no prompts; ST_INTERRUPTED. */
 Status text_rl_evaluate(const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation);
+
+typedef struct TextPlay {
+    int64_t episodes;
+    bool sample;                                                /* as while training, else the best (greedy) answers */
+    uint64_t seed;
+    RewardOptions rewards;
+    void (*on_episode)(void *context, int64_t number, const char *prompt, const char *text, double reward); /* when it is over; number from 1. May be NULL */
+    void *context;
+} TextPlay;
+/* The same of a run on an environment of texts: episodes played with it. Rewards of turns are not discounted. Faults of the environment, too. */
+Status text_rl_play(const char *dir, const TextPlay *play, TextEvaluation *evaluation);
 
 #endif

@@ -82,6 +82,8 @@ typedef struct TextRl {
 
 /* What sampling and judging need beside the model: tokenizer, rewards. The caller calls text_release in any case. */
 Status text_open_policy(TextRl *rl, const RewardOptions *rewards);
+/* The environment of texts that the recipe names, behind text_open_policy. gamma: discount of a turn's rewards. Faults of text_env_open; ST_INPUT: no tokenizer. */
+Status text_open_turns(TextRl *rl, int64_t copies, double gamma);
 void text_release(TextRl *rl);
 
 /* ---- text_memory.c ---- */
