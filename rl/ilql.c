@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 #include "lib/train/report.h"
 #include "lib/train/trained_model.h"
@@ -60,14 +61,14 @@ static Status reserve(Ilql *il, int64_t tokens) {
 /* What the heads say of a pass's states. */
 typedef struct Heads { Tensor *q[2], *target[2], *v; } Heads;
 
-static Status run_heads(Ilql *il, Heads *out) {
-    Tape *tape = il->pass.tape;
-    Tensor *states = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &il->pass.n_targets, il->pass.rows); /* those that an action was taken in */
+static Status run_heads(const IlqlHeads *heads, TextPass *pass, Heads *out) {
+    Tape *tape = pass->tape;
+    Tensor *states = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &pass->n_targets, pass->rows); /* those that an action was taken in */
     if (!states) return ST_RESOURCE;
-    out->v = ilql_head_forward(tape, &il->heads.v, il->pass.hidden, il->pass.places);
-    for (int k = 0; k < 2; k++) out->q[k] = ilql_head_forward(tape, &il->heads.q[k], il->pass.hidden, states);
+    out->v = ilql_head_forward(tape, &heads->v, pass->hidden, pass->places);
+    for (int k = 0; k < 2; k++) out->q[k] = ilql_head_forward(tape, &heads->q[k], pass->hidden, states);
     tape_record(tape, false);
-    for (int k = 0; k < 2; k++) out->target[k] = ilql_head_forward(tape, &il->heads.target[k], il->pass.hidden, states);
+    for (int k = 0; k < 2; k++) out->target[k] = ilql_head_forward(tape, &heads->target[k], pass->hidden, states);
     tape_record(tape, true);
     return tape_status(tape);
 }
@@ -92,7 +93,7 @@ static Status learn(Ilql *il, int64_t first, int64_t n, int64_t total, IlqlMetri
     int64_t begin = e->begin[first];
     Heads heads;
     TRY(text_pass_forward(&il->pass, il->model, e, first, n, &(TextResults){.logprobs = e->logprobs + begin}));
-    TRY(run_heads(il, &heads));
+    TRY(run_heads(&il->heads, &il->pass, &heads));
     TRY(reserve(il, il->pass.n_targets + il->pass.n_finals));
     read_heads(il, &heads, first, n);
     IlqlBatch batch = {
@@ -212,6 +213,71 @@ static json_t *summary(void *context) {
     return json_pack("{s:f, s:f}", "first_loss", isfinite(il->first_loss) ? il->first_loss : 0, "last_loss", isfinite(il->last_loss) ? il->last_loss : 0);
 }
 
+/* ---- memory ---- */
+
+/* A step of the rows with the most tokens to learn from. */
+typedef struct Largest { const Ilql *il; Experience experience; int64_t targets; } Largest;
+typedef struct RowLength { size_t row; int64_t n; } RowLength;
+
+static int longer_first(const void *a, const void *b) {
+    const RowLength *x = a, *y = b;
+    return x->n != y->n ? (x->n < y->n) - (x->n > y->n) : (x->row > y->row) - (x->row < y->row);
+}
+
+static Status gather_longest(const Ilql *il, Experience *e) {
+    size_t n = il->rows.n;
+    RowLength *lengths = malloc(n * sizeof *lengths);
+    if (!lengths) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
+    for (size_t i = 0; i < n; i++) lengths[i] = (RowLength){i, il->rows.items[i].n};
+    qsort(lengths, n, sizeof *lengths, longer_first);
+    experience_clear(e, 1);
+    Status status = ST_OK;
+    for (int64_t i = 0; i < il->rows_per_step && status == ST_OK; i++) status = offline_rows_add(&il->rows, lengths[(size_t)i % n].row, e);
+    free(lengths);
+    return status;
+}
+
+static Status seed_heads(Tape *tape, const Heads *heads) {
+    double *zeros = calloc((size_t)MAX(tensor_count(heads->q[0]), tensor_count(heads->v)), sizeof *zeros);
+    if (!zeros) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
+    for (int k = 0; k < 2; k++) tensor_seed_grad(tape, heads->q[k], zeros);
+    tensor_seed_grad(tape, heads->v, zeros);
+    free(zeros);
+    return tape_status(tape);
+}
+
+/* Its first pass, forward and backward. */
+static Status largest_pass(void *context, Tape *meta) {
+    Largest *largest = context;
+    const Ilql *il = largest->il;
+    const Experience *e = &largest->experience;
+    TextPass pass = {.tape = meta, .temperature = il->pass.temperature, .max_tokens = il->pass.max_tokens, .finals = il->pass.finals};
+    int64_t n = text_pass_fit(&pass, e, 0, e->n);
+    Heads heads;
+    Status status = text_pass_forward(&pass, il->model, e, 0, n, &(TextResults){.logprobs = e->logprobs});
+    if (status == ST_OK) status = run_heads(&il->heads, &pass, &heads);
+    if (status == ST_OK) status = seed_heads(meta, &heads);
+    if (status == ST_OK) status = text_pass_backward(&pass, &(TextGradients){.logprobs = e->logprobs});
+    largest->targets = pass.n_targets + pass.n_finals;
+    text_pass_release(&pass);
+    return status;
+}
+
+static Status plan_memory(const Ilql *il, TrainMemory *memory) {
+    Largest largest = {.il = il};
+    TrainerConfig config = {.recipe = il->recipe, .model = il->model, .tape = il->pass.tape, .task = {.context = &largest, .largest_batch = largest_pass}};
+    Status status = gather_longest(il, &largest.experience);
+    if (status == ST_OK) memset(largest.experience.logprobs, 0, (size_t)largest.experience.n_tokens * sizeof(double));
+    if (status == ST_OK) status = trainer_memory(&config, memory);
+    if (status == ST_OK) {
+        size_t values = (size_t)largest.targets * (2 * (size_t)il->model->config.vocab_size + 4) * sizeof(double); /* as reserve makes them */
+        memory->activations += values;
+        memory->total += values;
+    }
+    experience_release(&largest.experience);
+    return status;
+}
+
 /* ---- the run ---- */
 
 static Status open_parts(Ilql *il) {
@@ -237,11 +303,10 @@ static Status open_parts(Ilql *il) {
     il->total_steps = r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)il->steps_per_epoch);
     if (il->total_steps < 1) return status_fail(ST_CONFIG, "'train.epochs' leaves no step to do");
     TRY(recipe_optimizer(r, &il->optimizer));
-    TRY(recipe_schedule(r, il->total_steps, &il->schedule));
-    return optimizer_init(&il->optimizer, &il->model->params, il->arena);
+    return recipe_schedule(r, il->total_steps, &il->schedule);
 }
 
-static Status write_started(const Ilql *il) {
+static Status write_started(const Ilql *il, const TrainMemory *memory) {
     const char *path = run_path(il->run, "started.json");
     if (!path) return ST_RESOURCE;
     if (run_resumed(il->run) && file_exists(path)) return ST_OK;
@@ -254,6 +319,7 @@ static Status write_started(const Ilql *il) {
     jw_int(&w, "rows", (int64_t)il->rows.n);
     jw_int(&w, "parameters", params_count(&il->model->params, false));
     jw_int(&w, "trained_parameters", params_count(&il->model->params, true));
+    train_memory_write(&w, memory);
     jw_end_object(&w);
     str_append_char(&w.text, '\n');
     Status status = file_write_all(path, str_text(&w.text), w.text.len);
@@ -278,14 +344,18 @@ static Status begin(Ilql *il, IlqlResult *result) {
     if (!finished) TRY(open_parts(il));
     if (!config->dry_run) TRY(run_open(il->recipe, config->resume, &il->run));
     if (finished) return already_finished(il->run, result);
+    TrainMemory memory;
+    TRY(plan_memory(il, &memory));
     if (config->on_plan) {
         const OfflineRows *rows = &il->rows;
         const Params *params = &il->model->params;
-        IlqlPlan plan = {rows->n, rows->tokens, rows->trained_tokens, rows->longest, rows->dropped, il->total_steps, params_count(params, false), params_count(params, true), rows->mean_reward, il->model->compute};
+        IlqlPlan plan = {rows->n, rows->tokens, rows->trained_tokens, rows->longest, rows->dropped, il->total_steps, params_count(params, false), params_count(params, true), rows->mean_reward, il->model->compute, memory};
         config->on_plan(config->context, &plan);
     }
+    TRY(trainer_check_memory(il->recipe, &memory));
     if (config->dry_run) return ST_OK;
-    TRY(write_started(il));
+    TRY(optimizer_init(&il->optimizer, &il->model->params, il->arena));
+    TRY(write_started(il, &memory));
     LoopTask task = {
         .context = il,
         .inputs = {{"model.path", params_fingerprint(&il->model->params)}, {"data.train", offline_rows_fingerprint(&il->rows)}},

@@ -15,6 +15,7 @@ typedef struct IlqlPlan {
     int64_t tokens, trained_tokens, longest, dropped, total_steps, parameters, trained_parameters;
     double mean_reward;
     DType compute;
+    TrainMemory memory;
 } IlqlPlan;
 typedef struct IlqlProgress { int64_t step, total_steps; double loss, advantage, tokens_per_second, seconds_left; } IlqlProgress;
 typedef struct IlqlRunConfig {

@@ -243,6 +243,16 @@ Status rewards_attach(RewardSet *set, const RewardPolicy *policy) {
     return ST_OK;
 }
 
+Status rewards_bytes(const RewardSet *set, const RewardShape *shape, size_t *bytes) {
+    *bytes = 0;
+    for (size_t i = 0; i < set->n; i++) {
+        size_t own = 0;
+        if (set->rewards[i].kind->bytes) TRY(set->rewards[i].kind->bytes(&set->rewards[i], shape, &own));
+        *bytes += own;
+    }
+    return ST_OK;
+}
+
 void rewards_close(RewardSet *set) {
     if (!set) return;
     for (size_t i = 0; i < set->n; i++)

@@ -39,6 +39,10 @@ Status rewards_open(YamlNode list, const char *file, const RewardOptions *option
 typedef struct RewardPolicy { const Model *model; const Tokenizer *tokenizer; const Chat *chat; } RewardPolicy;
 /* For rewards that depend on it (models, which may share its weights): once, before the first rewards_score. ST_INPUT: a model that is missing, or cuts text into other tokens. */
 Status rewards_attach(RewardSet *set, const RewardPolicy *policy);
+/* n completions of so many tokens, `group` of them of each prompt. */
+typedef struct RewardShape { size_t n_prompt, n_completion, n, group; } RewardShape;
+/* What scoring them will take in memory beside what is resident after rewards_attach. ST_RESOURCE. */
+Status rewards_bytes(const RewardSet *set, const RewardShape *shape, size_t *bytes);
 void rewards_close(RewardSet *set); /* ends programs that were started; NULL is fine */
 
 /* One number per row: of one reward, before its weight; or, where a program answers with several numbers, one of the others, under NAME/KEY, NaN in rows without it. */

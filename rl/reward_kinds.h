@@ -44,6 +44,7 @@ struct RewardKind {
     const RewardOption *options;
     Status (*open)(Reward *reward); /* NULL: nothing to prepare. Fails with reward_refuse */
     Status (*attach)(Reward *reward, const RewardPolicy *policy); /* NULL: who is judged makes no difference */
+    Status (*bytes)(const Reward *reward, const RewardShape *shape, size_t *bytes); /* what scoring will take in memory; NULL: little */
     void (*close)(Reward *reward);  /* also called after a failed open; state may be NULL */
     /* One of both. A fault of `score` gets the row put in front, `score_all` does that itself with reward_at_row. */
     Status (*score)(Reward *reward, const RewardRow *row, double *value);

@@ -60,6 +60,11 @@ static Status attach(Reward *reward, const RewardPolicy *policy) {
     return judge->scorer->tokenizer ? ST_OK : status_fail(ST_INPUT, "reward '%s': 'retokenize' needs a tokenizer, and '%s' has none", reward->name, judge->scorer->dir);
 }
 
+static Status bytes(const Reward *reward, const RewardShape *shape, size_t *need) {
+    const Judge *judge = reward->state;
+    return scorer_bytes(judge->scorer, &(ScorerShape){shape->n_prompt, shape->n_completion, shape->n, shape->group}, need);
+}
+
 /* ---- the reward model's own tokens ---- */
 
 /* The row with its answer, as a row of training would be; a new object. */
@@ -129,4 +134,4 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     return status;
 }
 
-const RewardKind reward_kind_model = {"model", options, .attach = attach, .close = close, .score_all = score_all};
+const RewardKind reward_kind_model = {"model", options, .attach = attach, .bytes = bytes, .close = close, .score_all = score_all};

@@ -218,8 +218,8 @@ static ModelBatch lay_out(Scorer *scorer, const ScorerRow *rows, size_t n) {
     return batch;
 }
 
-static Status score_pass(Scorer *scorer, const ScorerRow *rows, size_t n, size_t tokens, double *scores) {
-    Tape *tape = scorer->tape;
+/* scores NULL: on the device that computes nothing. */
+static Status score_pass(Scorer *scorer, Tape *tape, const ScorerRow *rows, size_t n, size_t tokens, double *scores) {
     int64_t count = (int64_t)n;
     TRY(reserve(scorer, tokens, n));
     ModelBatch batch = lay_out(scorer, rows, n);
@@ -228,7 +228,7 @@ static Status score_pass(Scorer *scorer, const ScorerRow *rows, size_t n, size_t
     if (!ends) return ST_RESOURCE;
     Tensor *result = op_row_scores(tape, model_forward(scorer->model, tape, &batch), scorer->model->score, ends);
     TRY(tape_status(tape));
-    tensor_read(result, scores);
+    if (scores) tensor_read(result, scores);
     return ST_OK;
 }
 
@@ -237,9 +237,39 @@ Status scorer_score(Scorer *scorer, const ScorerRow *rows, size_t n, double *sco
         if (rows[i].n_prompt + rows[i].n_answer == 0) return status_fail(ST_INPUT, "row %zu has no tokens to score", i + 1);
     for (size_t i = 0, count, tokens; i < n; i += count) {
         count = fit(rows + i, n - i, &tokens);
-        TRY(score_pass(scorer, rows + i, count, tokens, scores + i));
+        TRY(score_pass(scorer, scorer->tape, rows + i, count, tokens, scores + i));
     }
     return ST_OK;
+}
+
+/* The first pass, which is as large as any: all rows are alike. */
+static Status pass_bytes(Scorer *scorer, const ScorerRow *rows, size_t n, size_t *bytes) {
+    size_t tokens, count = fit(rows, n, &tokens);
+    Tape *meta = tape_new(device_meta(), scorer->model->compute, 0);
+    if (!meta) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
+    tape_record(meta, false);
+    Status status = score_pass(scorer, meta, rows, count, tokens, NULL);
+    *bytes += tape_peak_bytes(meta);
+    tape_free(meta);
+    return status;
+}
+
+Status scorer_bytes(Scorer *scorer, const ScorerShape *shape, size_t *bytes) {
+    size_t n_prompts = (shape->n + shape->group - 1) / shape->group;
+    int32_t *prompts = calloc(n_prompts, MAX(shape->n_prompt, (size_t)1) * sizeof *prompts), *answer = calloc(MAX(shape->n_answer, (size_t)1), sizeof *answer);
+    ScorerRow *rows = calloc(shape->n, sizeof *rows);
+    Status status = prompts && answer && rows ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the plan of a step");
+    for (size_t i = 0; i < shape->n && status == ST_OK; i++) {
+        int32_t *prompt = prompts + i / shape->group * shape->n_prompt;
+        if (shape->n_prompt > 0) prompt[0] = (int32_t)(i / shape->group % 2); /* another one than its neighbour's */
+        rows[i] = (ScorerRow){prompt, answer, shape->n_prompt, shape->n_answer};
+    }
+    *bytes = scorer->shared ? 0 : model_memory(scorer->model, false).packed;
+    if (status == ST_OK) status = pass_bytes(scorer, rows, shape->n, bytes);
+    free(prompts);
+    free(answer);
+    free(rows);
+    return status;
 }
 
 bool tokenizers_agree(const Tokenizer *a, const Tokenizer *b) {

@@ -38,6 +38,10 @@ void scorer_close(Scorer *scorer); /* NULL is fine */
 /* The score of each row. Rows with the same prompt that follow each other share it; a row's score does not depend on the others. ST_INPUT: a row without tokens, or an id that the model does not know;
  * ST_INTERRUPTED. */
 Status scorer_score(Scorer *scorer, const ScorerRow *rows, size_t n, double *scores);
+/* n rows of so many tokens, `group` of them behind each prompt. */
+typedef struct ScorerShape { size_t n_prompt, n_answer, n, group; } ScorerShape;
+/* What scoring them will take beside what is resident already: activations, and packed weights where they are not the base's. ST_RESOURCE. */
+Status scorer_bytes(Scorer *scorer, const ScorerShape *shape, size_t *bytes);
 /* Whether ids mean the same to both. */
 bool tokenizers_agree(const Tokenizer *a, const Tokenizer *b);
 

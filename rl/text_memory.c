@@ -57,6 +57,15 @@ static Status passes(void *context, Tape *meta) {
     return status;
 }
 
+/* Reward models keep the activations of their largest pass, as training does. */
+static Status add_rewards(const TextRl *rl, const Experience *e, size_t n_prompt, TrainMemory *memory) {
+    size_t bytes;
+    TRY(rewards_bytes(rl->rewards, &(RewardShape){n_prompt, (size_t)(e->begin[1] - e->begin[0]), (size_t)e->n, (size_t)e->group_size}, &bytes));
+    memory->rollout += bytes;
+    memory->total += bytes;
+    return ST_OK;
+}
+
 Status text_memory(const TextRl *rl, TrainMemory *memory) {
     Largest largest = {.rl = rl};
     Status status = largest_new(rl, &largest);
@@ -69,8 +78,10 @@ Status text_memory(const TextRl *rl, TrainMemory *memory) {
         int64_t longest = rl->turns.env ? rl->recipe->data_max_length - sampling.max_new_tokens : (int64_t)largest.prompt.ids.n;
         memory->rollout = generate_bytes(rl->model, (size_t)(e->n / sampling.n), (size_t)MAX(longest, 1), &sampling);
         size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->optimizer, &rl->value->model->params) : 0;
-        memory->optimizer += values;
-        memory->total += memory->rollout + values;
+        memory->optimizer += values; /* which is there already */
+        memory->program -= MIN(values, memory->program);
+        memory->total += memory->rollout;
+        if (rl->rewards) status = add_rewards(rl, e, largest.prompt.ids.n, memory);
     }
     largest_release(&largest);
     return status;

@@ -232,8 +232,7 @@ static Status open_parts(TextRl *rl) {
     rl->total_steps = r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)per_epoch);
     if (rl->total_steps < 1) return status_fail(ST_CONFIG, "'train.epochs' leaves no step to do");
     TRY(recipe_optimizer(r, &rl->optimizer));
-    TRY(recipe_schedule(r, rl->total_steps * text_steps_per_rollout(rl), &rl->schedule));
-    return optimizer_init(&rl->optimizer, &rl->model->params, rl->arena);
+    return recipe_schedule(r, rl->total_steps * text_steps_per_rollout(rl), &rl->schedule);
 }
 
 /* ---- the run ---- */
@@ -308,6 +307,7 @@ static Status begin(TextRl *rl, TextRlResult *result) {
     }
     TRY(trainer_check_memory(rl->recipe, &memory));
     if (config->dry_run) return ST_OK;
+    TRY(optimizer_init(&rl->optimizer, &rl->model->params, rl->arena));
     TRY(write_started(rl, &memory));
     rl->began_step = MAX(run_step(rl->run), 0);
     TRY(text_samples_cut(rl, rl->began_step));

@@ -384,6 +384,10 @@ static void it_is_a_reward(void **state) {
     check_ok(yaml_read_text(text, strlen(text), "recipe.yaml", arena, &list));
     check_ok(rewards_open(list, "recipe.yaml", &(RewardOptions){0}, &set));
     check_ok(rewards_attach(set, &(RewardPolicy){.model = policy}));
+    size_t small, large;
+    check_ok(rewards_bytes(set, &(RewardShape){.n_prompt = 2, .n_completion = 4, .n = 2, .group = 1}, &small));
+    check_ok(rewards_bytes(set, &(RewardShape){.n_prompt = 2, .n_completion = 4, .n = 20, .group = 1}, &large));
+    assert_true(small > 4096 && large > 4 * small && large < 12 * small); /* activations, by tokens: nothing else is missing of a model that shares the policy's weights */
     RewardRow rows[2];
     for (int i = 0; i < 2; i++)
         rows[i] = (RewardRow){.number = i + 1, .prompt_ids = sequence, .n_prompt_ids = 2, .completion_ids = sequence + 2, .n_completion_ids = i ? 2 : 4, .prompt = {"", 0}, .completion = {"", 0}, .finish_reason = "stop"};
