@@ -5,6 +5,7 @@
 
 #include "cmd/cmd_data.h"
 #include "data/filter.h"
+#include "data/synth.h"
 #include "rl/reward.h"
 
 enum { AT_A_TIME = 1024 };
@@ -22,6 +23,7 @@ typedef struct FilterJob {
     Filters *filters;
     Recipe *recipe;
     RewardSet *rewards;              /* of the recipe */
+    const Yaml *base;                /* what the recipe's preset makes of the defaults; NULL: nothing */
     Yaml *map;                       /* the filters that were named */
     ResultFile kept;
     FileWriter ledger;
@@ -53,15 +55,6 @@ static Status set_entry(Arena *arena, Yaml *map, const char *key, int line, Yaml
     return ST_OK;
 }
 
-/* Lines within an option say nothing. */
-static void forget_lines(Yaml *node) {
-    node->line = 0;
-    for (size_t i = 0; i < node->n; i++) {
-        if (node->key_lines) node->key_lines[i] = 0;
-        forget_lines(node->items[i]);
-    }
-}
-
 /* A text stands for itself, such as an expression with brackets; all else is YAML, and so is what turns a filter on or off. */
 static bool is_plain(const FilterHelp *help, const char *text) {
     static const char *const words[] = {"true", "false", "null", "~"};
@@ -78,7 +71,7 @@ static Status add_option(FilterJob *job, const FilterHelp *help, const char *tex
     } else {
         Status status = yaml_read_text(text, strlen(text), help->name, job->command->arena, &node);
         if (status != ST_OK) return status_fail(ST_USAGE, "cannot read the value of filter '%s': '%s'", help->name, text);
-        forget_lines(node);
+        yaml_forget_lines(node);
     }
     return set_entry(job->command->arena, job->map, help->name, 0, node);
 }
@@ -93,9 +86,10 @@ static const char *secret(void *context, const char *name) {
 static Status read_recipe(FilterJob *job) {
     TRY(recipe_read(job->recipe_file, NULL, 0, &job->recipe));
     const Yaml *filters = job->recipe->synth_filters;
-    if (!filters) return status_hint(status_fail(ST_CONFIG, "'%s' has no 'synth.filters'", job->recipe_file), "such as synth: {filters: {rouge_l: 0.7}}");
-    if (filters->kind != YAML_MAP) return status_fail(ST_CONFIG, "wrong value for 'synth.filters' in '%s' line %d: expected a map", job->recipe_file, filters->line);
-    for (size_t i = 0; i < filters->n; i++) TRY(set_entry(job->command->arena, job->map, filters->keys[i], filters->key_lines[i], filters->items[i]));
+    if (!job->recipe->has_synth) return status_hint(status_fail(ST_CONFIG, "'%s' has no section 'synth'", job->recipe_file), "such as synth: {preset: few_shot, filters: {rouge_l: 0.7}}");
+    TRY(synth_preset_filters(job->recipe, job->command->arena, &job->base));
+    if (filters && filters->kind != YAML_MAP) return status_fail(ST_CONFIG, "wrong value for 'synth.filters' in '%s' line %d: expected a map", job->recipe_file, filters->line);
+    for (size_t i = 0; filters && i < filters->n; i++) TRY(set_entry(job->command->arena, job->map, filters->keys[i], filters->key_lines[i], filters->items[i]));
     if (!job->recipe->reward) return ST_OK;
     return rewards_open(job->recipe->reward, job->recipe_file, &(RewardOptions){.max_new_tokens = job->recipe->generate_max_new_tokens, .secret = secret}, &job->rewards);
 }
@@ -123,7 +117,7 @@ static Status open_filters(FilterJob *job) {
     for (size_t i = 0; filter_help_at(i, &help); i++)
         if (job->values[i]) TRY(add_option(job, &help, job->values[i]));
     if (job->model) TRY(open_model(job->model, job->adapter, job->compute, &job->chat, &job->opened));
-    FilterConfig config = {.filters = job->map, .only = job->only, .file = job->recipe_file, .model = job->opened.model, .tokenizer = job->opened.tokenizer, .chat = job->opened.chat};
+    FilterConfig config = {.base = job->base, .filters = job->map, .only = job->only, .file = job->recipe_file, .model = job->opened.model, .tokenizer = job->opened.tokenizer, .chat = job->opened.chat};
     if (job->rewards) config.reward = (FilterScorer){reward_rows, job};
     Status status = filters_open(&config, &job->filters);
     if (status == ST_CONFIG && !job->recipe_file) return ST_USAGE;
@@ -366,7 +360,7 @@ Status cmd_data_filter(int argc, char **argv) {
     const Option own[] = {
         {"-o", OPTION_TEXT, &job->output, "FILE", "rows go here instead of stdout"},
         {"--rejected", OPTION_TEXT, &job->rejected, "FILE", "the other rows, each with reason, score and nearest row"},
-        {"--recipe", OPTION_TEXT, &job->recipe_file, "FILE", "take synth.filters of a recipe, and its rewards for the filter reward; options go over it"},
+        {"--recipe", OPTION_TEXT, &job->recipe_file, "FILE", "take the filters of a recipe as tune data synth runs them, its preset's and synth.filters, and its rewards for the filter reward; options go over it"},
         {"--seeds", OPTION_LIST, &job->seeds, "FILE", "rows that others must differ from; may be given several times"},
         {"--only", OPTION_FLAG, &job->only, NULL, "no filters but those that are named"},
         {"--select", OPTION_INT, &job->select, "N", "of the rows that pass the N best and most different ones: greedily the largest quality x (1 - cosine to the nearest chosen one)"},

@@ -26,6 +26,7 @@ struct Filters {
     size_t n_entries, cap_entries;
     FilterCounts counts[FILTER_BOTH + 1];
     uint64_t fingerprint;
+    Filters *tried;          /* filters with a memory once more, for rows that may yet be dropped; NULL: there are none */
 };
 
 static Status no_memory(void) { return status_errno(ENOMEM, "cannot filter the rows"); }
@@ -35,6 +36,7 @@ static Status no_memory(void) { return status_errno(ENOMEM, "cannot filter the r
 static Status refuse_at(const char *file, const char *what, const char *name, int line, const char *text) {
     Str where = {0};
     if (file && line > 0) str_printf(&where, " in '%s' line %d", file, line);
+    else if (file) str_append(&where, " on the command line");
     status_fail(ST_CONFIG, "%s '%s'%s: %s", what, name, str_text(&where), text);
     str_release(&where);
     return ST_CONFIG;
@@ -210,8 +212,14 @@ Status filters_open(const FilterConfig *config, Filters **out) {
     return status;
 }
 
+void filters_forget_tried(Filters *set) {
+    filters_close(set->tried);
+    set->tried = NULL;
+}
+
 void filters_close(Filters *set) {
     if (!set) return;
+    filters_forget_tried(set);
     for (size_t i = 0; i < set->n; i++) {
         if (set->filters[i].kind->close) set->filters[i].kind->close(&set->filters[i]);
         free(set->filters[i].entries);
@@ -298,6 +306,7 @@ typedef struct Block {
     const FilterRow *rows;
     FilterVerdict *verdicts;
     size_t n;
+    bool remembers;                       /* rows that are kept */
     Judged judged[FILTER_BLOCK];
     size_t begins[COUNT_OF(kinds)];       /* rows that each memory had before the block */
     Status statuses[FILTER_BLOCK];
@@ -470,7 +479,7 @@ static Status run_block(Block *block) {
     for (size_t r = 0; r < block->n; r++) {
         if (block->judged[r].rejected) continue;
         settle(block, r);
-        if (block->verdicts[r].kept) TRY(remember(set, block->stage, &block->rows[r], r));
+        if (block->verdicts[r].kept && block->remembers) TRY(remember(set, block->stage, &block->rows[r], r));
     }
     return ST_OK;
 }
@@ -481,16 +490,70 @@ static void count(Filters *set, FilterStage stage, const FilterVerdict *verdict)
     for (size_t i = 0; i < set->n; i++) set->filters[i].info.rejected += verdict->reason == set->filters[i].info.name;
 }
 
-Status filters_run(Filters *set, FilterStage stage, const FilterRow *rows, size_t n, FilterVerdict *verdicts) {
+static Status run(Filters *set, FilterStage stage, const FilterRow *rows, size_t n, bool remembers, FilterVerdict *verdicts) {
     Block *block = malloc(sizeof *block);
     Status status = block ? ST_OK : no_memory();
     for (size_t at = 0; status == ST_OK && at < n; at += FILTER_BLOCK) {
-        *block = (Block){.set = set, .stage = stage, .rows = rows + at, .verdicts = verdicts + at, .n = MIN(n - at, (size_t)FILTER_BLOCK)};
+        *block = (Block){.set = set, .stage = stage, .rows = rows + at, .verdicts = verdicts + at, .n = MIN(n - at, (size_t)FILTER_BLOCK), .remembers = remembers};
         status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : run_block(block);
-        for (size_t r = 0; status == ST_OK && r < block->n; r++) count(set, stage, &block->verdicts[r]);
     }
     free(block);
     return status;
+}
+
+Status filters_run(Filters *set, FilterStage stage, const FilterRow *rows, size_t n, FilterVerdict *verdicts) {
+    TRY(run(set, stage, rows, n, true, verdicts));
+    for (size_t r = 0; r < n; r++) count(set, stage, &verdicts[r]);
+    return ST_OK;
+}
+
+/* ---- rows that may yet be dropped ---- */
+
+/* The filters that have a memory, with the same options and nothing in it. */
+static Status open_tried(Filters *set) {
+    Filters *tried = calloc(1, sizeof *tried);
+    if (!tried || !(tried->arena = arena_new(0))) {
+        free(tried);
+        return no_memory();
+    }
+    set->tried = tried;
+    for (size_t i = 0; i < set->n; i++) {
+        Filter *filter = &tried->filters[tried->n];
+        if (!set->filters[i].kind->memory) continue;
+        *filter = set->filters[i];
+        filter->arena = tried->arena;
+        filter->state = NULL;
+        filter->entries = NULL;
+        filter->n_rows = filter->cap_rows = 0;
+        tried->n++;
+        if (filter->kind->open) TRY(filter->kind->open(filter));
+    }
+    return ST_OK;
+}
+
+/* What a row is like among those that were tried before it. */
+static void join(const Filters *set, const FilterVerdict *tried, FilterVerdict *verdict) {
+    double scores[FILTER_MOST];
+    memcpy(scores, verdict->scores, sizeof scores);
+    for (size_t i = 0; i < set->tried->n; i++)
+        for (size_t k = 0; k < set->n; k++)
+            if (set->filters[k].kind == set->tried->filters[i].kind) scores[k] = fmax(scores[k], tried->scores[i]); /* of a number and NaN the number */
+    if (!tried->kept) *verdict = *tried;
+    memcpy(verdict->scores, scores, sizeof scores);
+}
+
+Status filters_try(Filters *set, FilterStage stage, const FilterRow *rows, size_t n, FilterVerdict *verdicts) {
+    if (!set->tried) TRY(open_tried(set));
+    TRY(run(set, stage, rows, n, false, verdicts));
+    for (size_t r = 0; r < n; r++) {
+        FilterVerdict among;
+        if (verdicts[r].kept) {
+            TRY(run(set->tried, stage, &rows[r], 1, true, &among));
+            join(set, &among, &verdicts[r]);
+        }
+        count(set, stage, &verdicts[r]);
+    }
+    return ST_OK;
 }
 
 Status filters_remember(Filters *set, FilterStage stage, const FilterRow *rows, size_t n) {

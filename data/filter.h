@@ -9,7 +9,7 @@
  *     TRY(filters_run(filters, FILTER_BOTH, &row, 1, &verdict));                // a row that is kept is remembered
  *     if (!verdict.kept) filter_write_rejected(&row, &verdict, &line);          // {"row": ..., "reason": "rouge_l", "score": 0.83, "nearest": ...}
  *
- * A pipeline that asks for answers later runs FILTER_PROMPT on new prompts, and FILTER_ANSWER on whole rows; each stage has its filters and its memory. Verdicts are a function of the rows
+ * A pipeline that asks for answers later tries FILTER_PROMPT on new prompts, runs FILTER_ANSWER on whole rows, and has the prompts of those remembered that are kept; each stage has its filters and its memory. Verdicts are a function of the rows
  * and their order alone: not of how they are cut into calls, nor of threads. A resumed run is where it was after filters_remember of the rows that were kept, in their order. */
 #ifndef TUNE_FILTER_H
 #define TUNE_FILTER_H
@@ -63,11 +63,14 @@ typedef struct FilterVerdict {
     const char *reason;      /* name of the first filter, in the table's order, that rejects the row; NULL: kept */
     const char *what;        /* in words, such as "starts with punctuation"; NULL: kept. Lives until filters_close */
     double score;            /* what was measured by that filter; NaN: nothing to measure */
-    const char *nearest_id, *nearest_text; /* the remembered row it is too much like (likest, of equals the first); NULL: none. Live until filters_close */
+    const char *nearest_id, *nearest_text; /* the remembered row it is too much like (likest, of equals the first); NULL: none. Live until filters_close, of a row that was tried until filters_forget_tried */
     double scores[FILTER_MOST]; /* of each filter, numbered as filters_at, also of a row that is kept; NaN: none, or not asked any more */
 } FilterVerdict;
 /* Runs the filters of `stage` over n rows in order; those that are kept are remembered by that stage's filters. ST_INPUT, ST_RESOURCE, ST_INTERRUPTED, and what a scorer fails with. */
 Status filters_run(Filters *filters, FilterStage stage, const FilterRow *rows, size_t n, FilterVerdict *verdicts);
+/* The same for rows that may yet be dropped: those that are kept are remembered only until filters_forget_tried, beside what the filters remember. Whatever came of them, filters_remember adds it. */
+Status filters_try(Filters *filters, FilterStage stage, const FilterRow *rows, size_t n, FilterVerdict *verdicts);
+void filters_forget_tried(Filters *filters);
 /* Rows that are part of the set already, such as seeds and what an earlier run kept: not judged, only remembered. */
 Status filters_remember(Filters *filters, FilterStage stage, const FilterRow *rows, size_t n);
 Status filters_remember_file(Filters *filters, FilterStage stage, const char *path); /* every row of it; ST_INPUT with file and line */

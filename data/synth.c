@@ -1,5 +1,6 @@
 /* A run of synthesis: everything is opened and checked, rounds are made until the rows are there, and the pages are written. */
 #include "data/synth_parts.h"
+#include "lib/train/keys.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -21,6 +22,51 @@ static const SynthPreset *preset_find(const char *name) {
 
 void synth_presets_help(Str *text) {
     for (size_t i = 0; i < COUNT_OF(presets); i++) str_printf(text, "  %-18s %s\n", presets[i]->name, presets[i]->help);
+}
+
+Status synth_preset_filters(const Recipe *recipe, Arena *arena, const Yaml **filters) {
+    const char *text = preset_find(recipe->synth_preset)->filters;
+    Yaml *own = NULL;
+    if (text) TRY(yaml_read_text(text, strlen(text), recipe->synth_preset, arena, &own));
+    *filters = own;
+    return ST_OK;
+}
+
+/* ---- keys that the preset does not read are refused ---- */
+
+static const char keys_of_all[] = "preset teacher judge seeds num_rows format filters batch prompts sampling max_requests max_tokens max_cost min_acceptance acceptance_after";
+
+static bool lists(const char *keys, const char *name) {
+    for (const char *at = keys + strspn(keys, " "); *at; at += strcspn(at, " "), at += strspn(at, " "))
+        if (strcspn(at, " ") == strlen(name) && text_starts_with(at, name)) return true;
+    return false;
+}
+
+static Status refuse_key(const Synth *s, const Key *key) {
+    const Recipe *r = s->recipe;
+    int line = recipe_line(r, key->dotted), n = 0;
+    Str who = {0};
+    for (size_t i = 0; i < COUNT_OF(presets); i++)
+        if (lists(presets[i]->keys, key->name)) str_printf(&who, "%s%s", n++ ? ", " : "", presets[i]->name);
+    if (line > 0 && r->path) status_fail(ST_CONFIG, "'%s' line %d: preset '%s' does not take '%s'", r->path, line, s->preset->name, key->dotted);
+    else status_fail(ST_CONFIG, "preset '%s' does not take '%s'", s->preset->name, key->dotted);
+    status_hint(ST_CONFIG, "it belongs to %s; leave it out, or take another synth.preset", str_text(&who));
+    str_release(&who);
+    return ST_CONFIG;
+}
+
+/* A key with its default's value says nothing: the recipe that a run writes has all of them. */
+static Status check_keys(const Synth *s) {
+    Recipe *defaults;
+    Status status = ST_OK;
+    TRY(recipe_read(NULL, NULL, 0, &defaults));
+    for (size_t i = 0; i < n_recipe_keys && status == ST_OK; i++) {
+        const Key *key = &recipe_keys[i];
+        if (strcmp(key->section, "synth") != 0 || lists(keys_of_all, key->name) || lists(s->preset->keys, key->name)) continue;
+        if (!recipe_same(s->recipe, defaults, key->dotted)) status = refuse_key(s, key);
+    }
+    recipe_free(defaults);
+    return status;
 }
 
 /* ---- stages ---- */
@@ -113,6 +159,7 @@ static Status open_stages(Synth *s) {
     static const SynthStage judge = {.name = "judge", .prompt = "judge", .max_new_tokens = 256, .temperature = 0, .by_judge = true};
     for (const SynthStage *stage = s->preset->stages; stage->name; stage++) s->stage_list[s->n_stages++] = *stage;
     if (filters_has(s->filters, "judge") && stage_find(s, "judge") < 0) s->stage_list[s->n_stages++] = judge;
+    if (s->judge && stage_find(s, "judge") < 0) return status_hint(status_fail(ST_CONFIG, "'synth.judge' would be asked nothing by preset '%s'", s->preset->name), "turn the filter on: synth.filters: {judge: 7}");
     ASSERT(s->n_stages < SYNTH_MAX_STAGES, "%d stages", s->n_stages);
     TRY(check_stage_names(s, s->recipe->synth_prompts, "synth.prompts"));
     TRY(check_stage_names(s, s->recipe->synth_sampling, "synth.sampling"));
@@ -136,12 +183,8 @@ static Status check_system(const Synth *s) {
 }
 
 static Status open_filters(Synth *s) {
-    const Yaml *base = NULL;
-    Yaml *own;
-    if (s->preset->filters) {
-        TRY(yaml_read_text(s->preset->filters, strlen(s->preset->filters), s->preset->name, s->arena, &own));
-        base = own;
-    }
+    const Yaml *base;
+    TRY(synth_preset_filters(s->recipe, s->arena, &base));
     FilterConfig config = {.base = base, .filters = s->recipe->synth_filters, .file = s->recipe->path, .judge = {synth_filter_scores, s}};
     if (s->config->reward) config.reward = (FilterScorer){synth_filter_rewards, s};
     TRY(filters_open(&config, &s->filters));
@@ -171,6 +214,7 @@ static Status open_all(Synth *s) {
     const Recipe *r = s->recipe;
     s->preset = preset_find(r->synth_preset);
     ASSERT(s->preset, "preset '%s' of config.def is not in synth_presets.def", r->synth_preset);
+    TRY(check_keys(s));
     TRY(teacher_config(r->synth_teacher, "synth.teacher", r->path, s->arena, &s->teacher_config));
     if (r->synth_judge) TRY(teacher_config(r->synth_judge, "synth.judge", r->path, s->arena, &s->judge_config));
     TRY(check_prices(s));

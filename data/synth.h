@@ -58,6 +58,8 @@ typedef struct SynthConfig {
 /* ST_CONFIG: keys that do not fit, too few seeds of a type, a missing prompt; ST_INPUT: seeds, a teacher that cannot be opened, fewer kept than synth.min_acceptance; ST_RESOURCE: a server that
  * stays down, a limit that is reached, a full disk; ST_INTERRUPTED. What was answered is in the log by then. */
 Status synth_run(const SynthConfig *config, SynthResult *result);
+/* What the recipe's preset changes of the filters that are on by default, as FilterConfig.base has it: in the arena; NULL: nothing. */
+Status synth_preset_filters(const Recipe *recipe, Arena *arena, const Yaml **filters);
 void synth_presets_help(Str *text); /* a line each */
 
 #endif

@@ -113,6 +113,7 @@ const SynthPreset synth_preset_alpaca = {
     .needs = NEEDS_INSTRUCTION | NEEDS_OUTPUT,
     .new_prompts = true,
     .filters = "{empty: true, length: true, refusal: true, exact: true, words: {min: 4, max: 150}, blacklist: {preset: alpaca}, punctuation_start: true, ascii_start: true, rouge_l: {threshold: 0.7, on: instruction}}",
+    .keys = "examples machine_examples tasks_per_request",
     .open = open,
     .make_round = make_round,
 };

@@ -183,22 +183,55 @@ static Status finish_request(Synth *s, SynthRequest *request) {
     return add_asked(s, request);
 }
 
-/* The rendered template, as the user's words or, for a teacher that continues texts, as the text. The conversation is kept alive by the round's request until it is asked. */
+/* A template may write a whole conversation: each turn begins with its role's mark, which templates have as {{ turn.system }}, {{ turn.user }} and {{ turn.assistant }}. */
+enum { TURN_MARK = '\x01' };
+static const struct { const char *role, *mark; } turns[] = {{"system", "\x01s"}, {"user", "\x01u"}, {"assistant", "\x01a"}};
+
+static json_t *turn_marks(void) {
+    json_t *marks = json_object();
+    for (size_t i = 0; i < COUNT_OF(turns); i++) json_object_set_new(marks, turns[i].role, json_string(turns[i].mark));
+    return marks;
+}
+
+static bool add_message(json_t *messages, const char *role, Slice text) {
+    text = stripped(text.data, text.len);
+    return json_array_append_new(messages, json_pack("{s:s, s:s%}", "role", role, "content", text.data, text.len)) == 0;
+}
+
+/* Without any mark the whole is what the user says. */
+static bool add_turns(json_t *messages, const Str *text) {
+    const char *at = str_text(text), *end = at + text->len, *mark = memchr(at, TURN_MARK, text->len);
+    if (!mark) return json_array_append_new(messages, json_pack("{s:s, s:s%}", "role", "user", "content", at, text->len)) == 0;
+    for (at = mark; at < end;) {
+        const char *next = memchr(at + 1, TURN_MARK, (size_t)(end - at - 1)), *stop = next ? next : end;
+        size_t i = 0;
+        while (i < COUNT_OF(turns) && !text_starts_with(at, turns[i].mark)) i++;
+        if (i == COUNT_OF(turns) || !add_message(messages, turns[i].role, (Slice){at + 2, (size_t)(stop - at - 2)})) return false;
+        at = stop;
+    }
+    return true;
+}
+
+/* The rendered template, as a conversation or, for a teacher that continues texts, as the text. The conversation is kept alive by the round's request until it is asked. */
 static Status fill_request(Synth *s, SynthRequest *request, const char *system, const Str *text) {
     if (!teacher_chats(request->teacher)) {
+        if (memchr(str_text(text), TURN_MARK, text->len))
+            return status_fail(ST_CONFIG, "the prompt of stage '%s' writes turns of a conversation, and the teacher continues texts", s->stage_list[request->stage].name);
         request->text_asked = arena_strndup(s->round_arena, str_text(text), text->len);
         return request->text_asked ? ST_OK : ST_RESOURCE;
     }
     request->messages = json_array();
     if (system) json_array_append_new(request->messages, json_pack("{s:s, s:s}", "role", "system", "content", system));
-    if (json_array_append_new(request->messages, json_pack("{s:s, s:s%}", "role", "user", "content", str_text(text), text->len)) == 0) return ST_OK;
+    if (add_turns(request->messages, text)) return ST_OK;
     json_decref(request->messages);
-    return status_fail(ST_INPUT, "a question is not valid UTF-8");
+    request->messages = NULL;
+    return status_fail(ST_INPUT, "a question is not valid UTF-8, or holds a control character");
 }
 
 static SynthRequest *request_under(Synth *s, int stage, const char *system, json_t *variables) {
     ChatRendering rendering = {0};
     SynthRequest *request = new_request(s, stage);
+    if (variables) json_object_set_new(variables, "turn", turn_marks());
     Status status = request && variables ? chat_template_render(s->stages[stage].template, variables, &(ChatOptions){0}, &rendering) : status_fail(ST_RESOURCE, "out of memory for a request");
     if (status == ST_OK) status = fill_request(s, request, system, &rendering.text);
     if (status == ST_OK) status = finish_request(s, request);

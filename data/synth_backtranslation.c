@@ -33,4 +33,4 @@ static Status make_round(Synth *s) {
     return synth_keep(s, candidates, n);
 }
 
-const SynthPreset synth_preset_backtranslation = {.name = "backtranslation", .help = "texts are answers, their instructions are written", .stages = stages, .needs = NEEDS_OUTPUT, .make_round = make_round};
+const SynthPreset synth_preset_backtranslation = {.name = "backtranslation", .help = "texts are answers, their instructions are written", .stages = stages, .needs = NEEDS_OUTPUT, .keys = "keep_cut", .make_round = make_round};

@@ -80,6 +80,7 @@ const SynthPreset synth_preset_evol = {
     .needs = NEEDS_INSTRUCTION,
     .new_prompts = true,
     .filters = "{rouge_l: false}", /* a harder prompt holds the one that it came from */
+    .keys = "mutations generations system keep_cut",
     .open = open,
     .make_round = make_round,
 };

@@ -45,4 +45,4 @@ static Status make_round(Synth *s) {
     return synth_keep(s, candidates, n);
 }
 
-const SynthPreset synth_preset_magpie = {.name = "magpie", .help = "the teacher's own chat template begins a user's turn, and it goes on", .stages = stages, .seeds_optional = true, .new_prompts = true, .make_round = make_round};
+const SynthPreset synth_preset_magpie = {.name = "magpie", .help = "the teacher's own chat template begins a user's turn, and it goes on", .stages = stages, .seeds_optional = true, .new_prompts = true, .keys = "user_turn system keep_cut", .make_round = make_round};

@@ -66,6 +66,7 @@ typedef struct SynthRequest {
 
 /* ---- candidates: rows on their way ---- */
 
+typedef struct SynthPrompt { FilterRow row; bool remembered; } SynthPrompt; /* remembered: a row was kept of it, so that others must differ */
 typedef struct SynthCandidate {
     const char *type;
     const char *instruction, *input, *output, *system; /* "" and NULL as of seeds; in the round's arena or longer */
@@ -75,6 +76,7 @@ typedef struct SynthCandidate {
     int64_t *parents; size_t n_parents;    /* rows of rows.jsonl, from 0 */
     const SynthRequest **requests; size_t n_requests;
     const char *rejected;    /* why; NULL: it is still in */
+    struct SynthPrompt *judged; /* the prompt that passed its filters, which the candidates made of it share; NULL: none was judged */
     json_t *scores;          /* NULL: none */
     struct SynthCandidate *before; /* the one that was made before it in this round */
 } SynthCandidate;
@@ -94,6 +96,7 @@ typedef struct SynthPreset {
     bool seeds_optional;
     bool new_prompts;        /* its prompts must differ from the seeds */
     const char *filters;     /* YAML: changes of what is on by default; NULL: none */
+    const char *keys;        /* of the section synth, beside those that every preset reads: names with a blank between */
     Status (*open)(Synth *s);  /* checks keys; NULL: nothing to check */
     Status (*make_round)(Synth *s); /* sets s->exhausted when nothing is left to ask */
 } SynthPreset;
@@ -168,7 +171,7 @@ Status synth_reject(Synth *s, SynthCandidate *c, const char *reason);
 const char *synth_refusal(const SynthRequest *request);
 /* False: refused, or cut (unless synth.keep_cut), and the candidate rejected for it; a failure to write that is kept for synth_judge. */
 bool synth_is_answer(Synth *s, SynthCandidate *c, const SynthRequest *request);
-/* Filters of a stage over those that are still in. */
+/* Filters of a stage over those that are still in. What prompts are like is forgotten with the round, unless a row is kept of them. */
 Status synth_judge(Synth *s, FilterStage stage, SynthCandidate **candidates, size_t n);
 /* Of the next n_seeds seeds those whose prompts pass their filters, `each` candidates of every one in a row; of further seeds when none does. s->exhausted: no seed is left. */
 Status synth_given(Synth *s, size_t n_seeds, size_t each, SynthCandidate ***candidates, size_t *n);

@@ -134,4 +134,4 @@ static Status make_round(Synth *s) {
     return synth_keep(s, candidates, n_candidates);
 }
 
-const SynthPreset synth_preset_qa = {.name = "qa", .help = "documents are cut into passages, questions and answers are written for each", .stages = stages, .needs = NEEDS_OUTPUT, .open = open, .make_round = make_round};
+const SynthPreset synth_preset_qa = {.name = "qa", .help = "documents are cut into passages, questions and answers are written for each", .stages = stages, .needs = NEEDS_OUTPUT, .keys = "chunk_size chunk_overlap pairs", .open = open, .make_round = make_round};

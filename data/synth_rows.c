@@ -85,7 +85,7 @@ Status synth_given(Synth *s, size_t n_seeds, size_t each, SynthCandidate ***cand
             for (size_t k = 0; k < each; k++) {
                 SynthCandidate *c = all[(*n)++] = k == 0 ? firsts[i] : given_candidate(s, firsts[i]->seed);
                 if (!c) return ST_RESOURCE;
-                if (k > 0) c->scores = json_copy(firsts[i]->scores);
+                if (k > 0) c->scores = json_copy(firsts[i]->scores), c->judged = firsts[i]->judged;
             }
         }
     } while (*n == 0 && s->cursor < s->seeds.n);
@@ -138,6 +138,7 @@ void synth_end_candidates(Synth *s) {
         json_decref(c->scores);
     }
     s->candidates = NULL;
+    if (s->filters) filters_forget_tried(s->filters); /* prompts of the round of which no row was kept may come again */
 }
 
 /* ---- a row as JSON ---- */
@@ -330,10 +331,25 @@ static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidat
         jw_release(&w);
     }
     double before = clock_seconds();
-    Status status = filters_run(s->filters, stage, rows, n, *verdicts);
+    Status status = stage == FILTER_PROMPT ? filters_try(s->filters, stage, rows, n, *verdicts) : filters_run(s->filters, stage, rows, n, *verdicts);
     s->filter_seconds += clock_seconds() - before;
+    for (size_t i = 0; i < n && stage == FILTER_PROMPT && status == ST_OK; i++) {
+        SynthPrompt *judged = candidates[left[i]]->judged = arena_alloc(s->round_arena, sizeof *judged);
+        if (!judged) status = ST_RESOURCE;
+        else *judged = (SynthPrompt){.row = rows[i]}, judged->row.json = NULL; /* that lives only here */
+    }
     for (size_t i = 0; i < n; i++) json_decref(texts[i]);
     free(texts);
+    return status;
+}
+
+/* As it was judged: an instance of a task has an input by now. */
+static Status remember_prompt(Synth *s, SynthPrompt *prompt) {
+    if (!prompt || prompt->remembered) return ST_OK;
+    prompt->remembered = true;
+    double before = clock_seconds();
+    Status status = filters_remember(s->filters, FILTER_PROMPT, &prompt->row, 1);
+    s->filter_seconds += clock_seconds() - before;
     return status;
 }
 
@@ -403,6 +419,7 @@ static Status write_kept(Synth *s, SynthCandidate *c, const FilterVerdict *verdi
     write_row(s, c, prompt, &w);
     Status status = synth_file_line(&s->rows_file, &w.text);
     if (status == ST_OK) status = remember_row(s, c, prompt);
+    if (status == ST_OK) status = remember_prompt(s, c->judged);
     jw_release(&w);
     count_type(s, c, true);
     return status;

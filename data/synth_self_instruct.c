@@ -95,6 +95,7 @@ static SynthCandidate *add_candidate(Synth *s, Lists *list, const char *type, co
     c->parents = origin->parents, c->n_parents = origin->n_parents;
     c->requests = origin->requests, c->n_requests = origin->n_requests;
     c->instruction = origin->instruction;
+    c->judged = origin->judged;
     c->scores = json_copy(origin->scores);
     return c;
 }
@@ -124,13 +125,14 @@ static Status take_tasks(Synth *s, const SynthRequest *request, const SynthCandi
 
 /* As many requests as will likely bring enough tasks. */
 static Status ask_for_tasks(Synth *s, Lists *tasks) {
-    size_t n = (synth_round_size(s) + 7) / 8;
+    int64_t each = s->recipe->synth_tasks_per_request > 0 ? s->recipe->synth_tasks_per_request : 8;
+    size_t n = (synth_round_size(s) + (size_t)each - 1) / (size_t)each;
     SynthCandidate *origins = arena_zero(s->round_arena, n * sizeof *origins);
     SynthRequest **requests = arena_alloc(s->round_arena, n * sizeof *requests);
     if (!origins || !requests) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) {
         json_t *examples = synth_examples(s, NULL, &origins[i]);
-        requests[i] = synth_request(s, TASKS, json_pack("{s:o, s:i}", "examples", examples, "n", 8));
+        requests[i] = synth_request(s, TASKS, json_pack("{s:o, s:I}", "examples", examples, "n", (json_int_t)each));
         if (!requests[i]) return s->status;
         candidate_request(s, &origins[i], requests[i]);
     }
@@ -297,6 +299,7 @@ const SynthPreset synth_preset_self_instruct = {
     .needs = NEEDS_INSTRUCTION,
     .new_prompts = true,
     .filters = "{empty: true, length: true, refusal: true, exact: true, words: {min: 4, max: 150}, blacklist: {preset: self-instruct}, punctuation_start: true, ascii_start: true, colon_end: true, equal: true, rouge_l: {threshold: 0.7, on: instruction}}",
+    .keys = "examples machine_examples max_instances tasks_per_request keep_cut",
     .open = open,
     .make_round = make_round,
 };

@@ -182,6 +182,16 @@ static Status check_belongs(const TeacherConfig *config, const char *const *name
     return ST_OK;
 }
 
+/* The recipe is written into the run directory: what is secret must not be in it. The message does not repeat the url. */
+static Status check_url(const TeacherConfig *config) {
+    const char *host = strstr(config->url, "://"), *at;
+    host = host ? host + 3 : config->url;
+    at = strchr(host, '@');
+    if (at && at < host + strcspn(host, "/?#")) return refuse(config, "has a user or a password in its 'url', which the run directory would keep", "leave it out of the url; api_key_env: VARIABLE names an environment variable with the key");
+    if (host[strcspn(host, "?#")]) return refuse(config, "has a 'url' with '?' or '#', and paths are added to its end", "end it with the version, as https://host/v1; api_key_env: VARIABLE names an environment variable with the key");
+    return ST_OK;
+}
+
 Status teacher_config(const Yaml *node, const char *key, const char *file, Arena *arena, TeacherConfig *config) {
     static const char *const of_servers[] = {"api", "api_key_env", "concurrency", "retries", "timeout", "requests_per_second", "tokens_per_minute", NULL};
     static const char *const of_models[] = {"adapter", "chat_template", "compute", "max_batch", NULL};
@@ -192,6 +202,7 @@ Status teacher_config(const Yaml *node, const char *key, const char *file, Arena
     TRY(map_options_read(node, key, file, sampling_options, teacher_options, arena, &sampling));
     if (config->replay && config->url) return refuse(config, "names a log to replay and a server", "keep one");
     if (config->replay) return ST_OK;
+    if (config->url) TRY(check_url(config));
     if (!config->model) return refuse(config, "lacks 'model'", "a model directory, or with 'url' the name of the server's model");
     return config->url ? check_belongs(config, of_models, "a model on this machine") : check_belongs(config, of_servers, "'url'");
 }

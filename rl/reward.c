@@ -33,6 +33,7 @@ struct RewardSet {
 static Status refuse_at(const RewardSet *set, const char *what, const char *name, int line, const char *text) {
     Str where = {0};
     if (set->file && line > 0) str_printf(&where, " in '%s' line %d", set->file, line);
+    else if (set->file) str_append(&where, " on the command line");
     status_fail(ST_CONFIG, "%s%s%s%s%s: %s", what, name ? " '" : "", name ? name : "", name ? "'" : "", str_text(&where), text);
     str_release(&where);
     return ST_CONFIG;

@@ -453,6 +453,35 @@ static void stages_have_their_own_filters(void **state) {
     arena_free(arena);
 }
 
+/* Rows that are tried are like each other until they are forgotten; what is remembered by hand stays. */
+static void tried_rows_are_forgotten(void **state) {
+    (void)state;
+    static const char *const maps[] = {"{exact: true}", "{rouge_l: 0.7}", "{minhash: 0.8}", "{words: {min: 2}, exact: true, rouge_l: {threshold: 0.7, on: instruction}, minhash: 0.8}"};
+    Arena *arena = arena_new(0);
+    for (size_t i = 0; i < COUNT_OF(maps); i++) {
+        Filters *filters = open_only(maps[i], arena);
+        FilterRow rows[] = {make_row("Name three primary colours of light", NULL, NULL), make_row("Name three primary colours of light", NULL, NULL), make_row("Why do cats purr at night?", NULL, NULL)};
+        FilterVerdict verdicts[3];
+        rows[0].id = "first";
+        for (int again = 0; again < 2; again++) {
+            check_ok(filters_try(filters, FILTER_PROMPT, rows, 3, verdicts));
+            assert_true(verdicts[0].kept && !verdicts[1].kept && verdicts[2].kept);
+            assert_string_equal(verdicts[1].nearest_id, "first");
+            assert_string_equal(verdicts[1].nearest_text, "Name three primary colours of light");
+            check_ok(filters_try(filters, FILTER_PROMPT, &rows[2], 1, verdicts)); /* still the same round */
+            assert_false(verdicts[0].kept);
+            filters_forget_tried(filters);
+        }
+        check_ok(filters_remember(filters, FILTER_PROMPT, &rows[0], 1));
+        check_ok(filters_try(filters, FILTER_PROMPT, rows, 3, verdicts));
+        assert_true(!verdicts[0].kept && !verdicts[1].kept && verdicts[2].kept);
+        assert_int_equal(filters_counts(filters, FILTER_PROMPT).rows, 11);
+        assert_int_equal(filters_counts(filters, FILTER_PROMPT).kept, 5);
+        filters_close(filters);
+    }
+    arena_free(arena);
+}
+
 /* ---- numbers of others ---- */
 
 typedef struct Judge { size_t asked; } Judge;
@@ -795,6 +824,7 @@ int main(void) {
         cmocka_unit_test(verdicts_are_the_rows),
         cmocka_unit_test(rouge_filter_is_the_plain_loop),
         cmocka_unit_test(stages_have_their_own_filters),
+        cmocka_unit_test(tried_rows_are_forgotten),
         cmocka_unit_test(judges_are_asked_last),
         cmocka_unit_test(difficulty_is_a_ratio_of_losses),
         cmocka_unit_test(options_are_checked),

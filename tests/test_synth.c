@@ -86,7 +86,7 @@ static void speak(const char *question, json_int_t seed, Str *out) {
     else if (has(question, "Write 2 questions")) str_printf(out, "**Question 1:** What is %s in %s?\nAnswer: It is %s.\n\nQuestion: Where does %s go?\nAnswer: To %s,\nand back.\n", a, b, c, d, e);
     else if (has(question, "Give points for the answer")) str_printf(out, "Accuracy 3/3, but dull.\nScore: %u/10", 1 + hash % 10);
     else if (has(question, "<user>")) str_printf(out, "What do %s and %s have in common with %s?", a, b, c);
-    else if (has(question, "Write one more request")) str_printf(out, " 3. Instruction: Tell %s about the %s and %s of %s %s.\n", a, b, c, d, e);
+    else if (has(question, "Write a request or a question.")) str_printf(out, " 3. Instruction: Tell %s about the %s and %s of %s %s.\n", a, b, c, d, e);
     else str_printf(out, "The %s of %s is %s %s.", a, b, c, d);
 }
 
@@ -97,16 +97,23 @@ static void babble(const char *question, json_int_t seed, Str *out) {
     for (unsigned i = 0; i < hash % 40; i++) str_append(out, pieces[(hash >> (i % 7)) * (i + 3) % COUNT_OF(pieces)]);
 }
 
+/* All that is said in the conversation, or the text that is to be continued. */
+static void question_of(const Query *query, Str *text) {
+    const json_t *messages = json_object_get(query->body, "messages"), *message;
+    size_t i;
+    json_array_foreach((json_t *)messages, i, message) str_printf(text, "%s%s", i ? "\n" : "", json_string_value(json_object_get(message, "content")));
+    if (!messages && json_object_get(query->body, "prompt")) str_append(text, json_string_value(json_object_get(query->body, "prompt")));
+}
+
 static void answer_well(int fd, const Query *query) {
-    const json_t *messages = json_object_get(query->body, "messages");
-    const char *text = json_string_value(json_object_get(json_array_get(messages, json_array_size(messages) - 1), "content"));
-    bool chat = text != NULL;
-    if (!chat) text = json_string_value(json_object_get(query->body, "prompt"));
-    if (!text) {
+    bool chat = json_object_get(query->body, "messages") != NULL;
+    Str words = {0}, question = {0};
+    question_of(query, &question);
+    const char *text = str_text(&question);
+    if (question.len == 0) {
         reply(fd, "400 Bad Request", "", "{\"error\": \"no question\"}");
         return;
     }
-    Str words = {0};
     JsonWriter w = {0};
     if (strcmp(query->path, "babble") == 0) babble(text, json_integer_value(json_object_get(query->body, "seed")), &words);
     else speak(text, json_integer_value(json_object_get(query->body, "seed")), &words);
@@ -127,6 +134,28 @@ static void answer_well(int fd, const Query *query) {
     reply(fd, "200 OK", "", str_text(&w.text));
     jw_release(&w);
     str_release(&words);
+    str_release(&question);
+}
+
+/* Always the same prompt, which is answered when it is asked for the third time. */
+static void answer_stubbornly(int fd, const Query *query) {
+    static int times;
+    Str question = {0};
+    question_of(query, &question);
+    const char *said = strcmp(str_text(&question), "Name the stubborn") != 0 ? "Name the stubborn" : ++times % 3 == 0 ? "Mules are stubborn." : "I'm sorry, but I can't help with that.";
+    char body[256];
+    snprintf(body, sizeof body, "{\"choices\": [{\"message\": {\"content\": \"%s\"}, \"finish_reason\": \"stop\"}]}", said);
+    reply(fd, "200 OK", "", body);
+    str_release(&question);
+}
+
+/* One question of four. */
+static bool is_fourth(const Query *query) {
+    Str question = {0};
+    question_of(query, &question);
+    bool fourth = word_hash(str_text(&question), 7) % 4 == 0;
+    str_release(&question);
+    return fourth;
 }
 
 /* How often this path was asked before. */
@@ -162,7 +191,7 @@ static void serve(int fd, const Query *query) {
     else if (strcmp(path, "garbled") == 0 && before % 3 == 1) reply(fd, "200 OK", "", "{\"choices\": [{\"message\"");
     else if (strcmp(path, "encoding") == 0 && before % 3 == 1) reply(fd, "200 OK", "Content-Encoding: gzip\r\n", "not packed at all");
     else if (strcmp(path, "nul") == 0 && before % 3 == 1) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Tell it all now.\\u0000 And more.\"}, \"finish_reason\": \"stop\"}]}");
-    else if (strcmp(path, "some") == 0 && word_hash(json_string_value(json_object_get(json_array_get(json_object_get(query->body, "messages"), 0), "content")), 7) % 4 == 0) reply(fd, "200 OK", "", "oh no");
+    else if (strcmp(path, "some") == 0 && is_fourth(query)) reply(fd, "200 OK", "", "oh no");
     else if (strcmp(path, "huge") == 0) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Again the same words.\"}, \"finish_reason\": \"stop\"}], \"usage\": {\"prompt_tokens\": 9223372036854775807, \"completion_tokens\": -5}}");
     else if (strcmp(path, "hashes") == 0) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"###\"}, \"finish_reason\": \"stop\"}]}");
     else if (strcmp(path, "cutjudge") == 0) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Score: 9\"}, \"finish_reason\": \"length\"}]}");
@@ -172,6 +201,7 @@ static void serve(int fd, const Query *query) {
     else if (strcmp(path, "dies") == 0 && before >= 20 && before < 40) reply(fd, "503 Service Unavailable", "", "overloaded");
     else if (strcmp(path, "nonsense") == 0) reply(fd, "200 OK", "", "[1, 2]");
     else if (strcmp(path, "echo") == 0) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Always the very same words again.\"}, \"finish_reason\": \"stop\"}]}");
+    else if (strcmp(path, "stubborn") == 0) answer_stubbornly(fd, query);
     else if (strcmp(path, "key") == 0 && !strstr(query->head, "Authorization: Bearer s3cret\r\n")) reply(fd, "401 Unauthorized", "", "who are you?");
     else if (strcmp(path, "once") == 0 && asked_before(query)) reply(fd, "403 Forbidden", "", "asked twice");
     else answer_well(fd, query);
@@ -592,6 +622,8 @@ static void recipes_that_make_no_sense_are_refused(void **state) {
         {"synth.teacher={model: x, concurrency: 3}", "has 'concurrency', which goes with 'url'"}, {"synth.teacher={url: 'ftp://x', model: m}", "'synth.teacher.url': a server's url begins with http"},
         {"synth.teacher={model: x, temperature: hot}", "wrong value for 'synth.teacher.temperature'"}, {"synth.teacher={url: 'http://x', model: m, replay: x}", "a log to replay and a server"},
         {"synth.prompts={promt: x}", "unknown stage 'promt'"}, {"synth.sampling={answer: {top_p: 3}}", "wrong value for 'synth.sampling.answer.top_p'"}, {"synth.examples=[3, 2]", "'synth.examples'"},
+        {"synth.teacher={url: 'https://me:pa@ss@h/v1', model: m}", "has a user or a password in its 'url'"}, {"synth.judge={url: 'http://h/v1?key=s3', model: m}", "has a 'url' with '?' or '#'"},
+        {"synth.judge={url: 'http://h/v1', model: m}", "'synth.judge' would be asked nothing by preset 'few_shot'"}, {"synth.tasks_per_request=5", "preset 'few_shot' does not take 'synth.tasks_per_request'"},
         {"synth.seeds=null", "'synth.seeds' is missing"}, {"synth.max_cost=1", "'synth.max_cost' needs prices"},
     };
     SynthResult result;
@@ -731,9 +763,8 @@ static void whatever_a_teacher_says_is_taken(void **state) {
         set(&o, "synth.max_requests=150");
         set(&o, "synth.num_rows=1000");
         set(&o, "synth.min_acceptance=0");
-        set(&o, "synth.chunk_size=16");
-        set(&o, "synth.chunk_overlap=4");
-        set(&o, "synth.user_turn='<user>'");
+        if (strcmp(names[i], "qa") == 0) set(&o, "synth.chunk_size=16"), set(&o, "synth.chunk_overlap=4");
+        if (strcmp(names[i], "magpie") == 0) set(&o, "synth.user_turn='<user>'");
         if (i < 2) set(&o, "synth.examples=3");
         Status status = run_with(&o, &(SynthConfig){.reward = length_reward}, &result);
         if (status != ST_OK && status != ST_INPUT) check_text("'synth.max_requests' is reached"); /* or no row was kept at all */
@@ -749,13 +780,41 @@ static void no_preset_keeps_empty_answers(void **state) {
         static const char *const usual[] = {"empty", "length", "refusal", "exact"};
         bool found[COUNT_OF(usual)] = {false};
         Overrides o = remote(names[i], "well", "", "plan");
-        set(&o, "synth.user_turn='<user>'");
+        if (strcmp(names[i], "magpie") == 0) set(&o, "synth.user_turn='<user>'");
         if (i < 2) set(&o, "synth.examples=3");
         SynthResult result;
         check_ok(run_with(&o, &(SynthConfig){.reward = length_reward, .dry_run = true, .on_plan = note_filters, .context = found}, &result));
         for (size_t k = 0; k < COUNT_OF(usual); k++)
             if (found[k] != (k < 3 || i < 7)) fail_msg("preset '%s': filter '%s'", names[i], usual[k]); /* given prompts may be the same */
     }
+}
+
+/* A prompt whose answer is dropped can be asked again in a later round, and not twice in one. Seeds are prompts of the set from the beginning. */
+static void only_kept_prompts_are_remembered(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("few_shot", "stubborn", "", "stubborn");
+    set(&o, "synth.num_rows=1");
+    set(&o, "synth.filters={exact: true, rouge_l: false, minhash: 0.8, refusal: true}");
+    check_ok(run(&o, false, &result));
+    char *rejected = read_output("stubborn", "rejected.jsonl");
+    size_t n = 0;
+    for (const char *at = rejected; (at = strstr(at, "\"reason\": \"refusal\"")); at++) n++;
+    assert_int_equal(n, 2);                                             /* of the first two rounds, one each: the others of a round are the same */
+    assert_true(has(rejected, "\"reason\": \"exact\"") && has(rejected, "\"nearest\": {\"id\": null, \"text\": \"Name the stubborn\"}"));
+    free(rejected);
+    json_t *row = row_of("stubborn", "rows.jsonl", 0);
+    assert_string_equal(text_at(row, 0), "Name the stubborn");
+    json_decref(row);
+    int64_t all = result.requests;
+    set(&o, "output=%s", temp_file(dir, "stubborn-stopped"));
+    set(&o, "synth.max_requests=%lld", (long long)all - 5);
+    check_status(run(&o, false, &result), ST_RESOURCE);
+    o.n--;
+    check_ok(run(&o, true, &result));
+    assert_int_equal(result.requests, all);
+    check_same("stubborn", "stubborn-stopped", "rows.jsonl");
+    check_same("stubborn", "stubborn-stopped", "rejected.jsonl");
 }
 
 /* Prompts that are given pass their filters before anything is asked, and those that do not are no end. */
@@ -990,7 +1049,7 @@ static void a_question_that_does_not_fit_is_too_long(void **state) {
             set(&o, "synth.seeds=%s", temp_file(dir, "seeds.jsonl"));
             set(&o, "synth.prompts=null");
             set(&o, "synth.teacher={model: recipes/demo/model, chat_template: %s, max_new_tokens: 100000}", temp_text(dir, "chat.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}"));
-            set(&o, "synth.examples=1");
+            if (i < 2) set(&o, "synth.examples=1");
             set(&o, "synth.acceptance_after=8");
             Status status = run(&o, false, &result);
             bool good = status == ST_INPUT && has(status_text(), "rejected: too_long ") && has(status_hint_text(), "the teacher refused: 'the question has ");
@@ -1084,6 +1143,7 @@ int main(void) {
         cmocka_unit_test(presets_make_their_rows),
         cmocka_unit_test(whatever_a_teacher_says_is_taken),
         cmocka_unit_test(no_preset_keeps_empty_answers),
+        cmocka_unit_test(only_kept_prompts_are_remembered),
         cmocka_unit_test(given_prompts_are_filtered_first),
         cmocka_unit_test(rewards_see_the_seeds_columns),
         cmocka_unit_test(a_system_message_stays_with_its_rows),

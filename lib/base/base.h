@@ -254,6 +254,7 @@ struct Yaml {
 /* All nodes are in `arena`. Limits: 1 MiB of text, depth 32, 100000 nodes; anchors and aliases are refused; a duplicate key is an error. ST_CONFIG with file and line. */
 Status yaml_read_file(const char *path, Arena *arena, Yaml **root);
 Status yaml_read_text(const char *text, size_t len, const char *where, Arena *arena, Yaml **root);
+void yaml_forget_lines(Yaml *node); /* of a text that stands in no file: all lines are 0 */
 Yaml *yaml_get(const Yaml *map, const char *key); /* NULL when missing */
 bool yaml_as_int(const Yaml *node, int64_t *value);
 bool yaml_as_double(const Yaml *node, double *value); /* 2e-4, .5 and 1 are all fine */

@@ -215,6 +215,14 @@ Status yaml_read_file(const char *path, Arena *arena, Yaml **root) {
     return status;
 }
 
+void yaml_forget_lines(Yaml *node) {
+    node->line = 0;
+    for (size_t i = 0; i < node->n; i++) {
+        if (node->key_lines) node->key_lines[i] = 0;
+        yaml_forget_lines(node->items[i]);
+    }
+}
+
 Yaml *yaml_get(const Yaml *map, const char *key) {
     if (!map || map->kind != YAML_MAP) return NULL;
     for (size_t i = 0; i < map->n; i++) {

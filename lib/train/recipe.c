@@ -339,6 +339,7 @@ static Status read_override(Recipe *recipe, const char *text) {
     if (!name) return ST_RESOURCE;
     Yaml *node;
     TRY(yaml_read_text(equals + 1, strlen(equals + 1), name, recipe->arena, &node));
+    yaml_forget_lines(node);
     Source source = {0};
     char *dot = strchr(name, '.');
     if (!dot) return read_top(recipe, name, node, &source);
