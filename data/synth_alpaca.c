@@ -15,15 +15,6 @@ static const SynthStage stages[] = {
 
 static Status open(Synth *s) { return synth_examples_open(s, 3, 3, 0, false); }
 
-/* Text behind a field's name, which stands at the beginning of `at` behind a number and stars; NULL: another text. */
-static const char *behind_name(const char *at, const char *name) {
-    at += strspn(at, " *#0123456789.)");
-    if (strncasecmp(at, name, strlen(name)) != 0) return NULL;
-    at += strlen(name);
-    at += strspn(at, " *");
-    return *at == ':' ? at + 1 : NULL;
-}
-
 typedef struct Parts { const char *begin[3], *end[3]; int found; } Parts; /* instruction, input, output: each once, in this order */
 
 /* The block's fields; false when it is not exactly the three. */
@@ -33,7 +24,7 @@ static bool read_parts(const char *block, const char *end, Parts *parts) {
     for (const char *line = block; line < end;) {
         const char *stop = memchr(line, '\n', (size_t)(end - line)), *text;
         for (int i = 0; i < 3; i++) {
-            if (!(text = behind_name(line, names[i]))) continue;
+            if (!(text = synth_behind_name(line, names[i]))) continue;
             if (parts->found != i) return false;
             if (i > 0) parts->end[i - 1] = line;
             parts->begin[parts->found++] = text;
@@ -45,9 +36,7 @@ static bool read_parts(const char *block, const char *end, Parts *parts) {
 }
 
 static const char *part_text(Synth *s, const Parts *parts, int i) {
-    const char *end = parts->end[i];
-    while (end > parts->begin[i] && (end[-1] == '*' || isspace((unsigned char)end[-1]))) end--;
-    const char *text = synth_text(s, parts->begin[i], (size_t)(end - parts->begin[i]));
+    const char *text = synth_field(s, parts->begin[i], parts->end[i]);
     return text && i == 1 && (strcasecmp(text, "<noinput>") == 0 || strcasecmp(text, "none") == 0) ? "" : text;
 }
 

@@ -43,24 +43,56 @@ const char *synth_text(Synth *s, const char *text, size_t len) {
     return slice.len ? arena_strndup(s->round_arena, slice.data, slice.len) : "";
 }
 
-/* Bytes of a number with . ) or : behind it, of a bullet, or of "Instruction:"; 0 when the text begins with none. */
+/* Without white space around it, without Markdown's ** around the whole, and without one at an end that has no partner. */
+static Slice undecorated(Slice text) {
+    while (true) {
+        size_t n = 0;
+        text = stripped(text.data, text.len);
+        for (size_t i = 0; i + 1 < text.len; i++)
+            if (text.data[i] == '*' && text.data[i + 1] == '*') n++, i++;
+        bool begins = text.len > 1 && memcmp(text.data, "**", 2) == 0, ends = text.len > 3 && memcmp(text.data + text.len - 2, "**", 2) == 0;
+        bool whole = begins && ends && n == 2, first = begins && n % 2 == 1, last = !first && ends && n % 2 == 1;
+        if (!whole && !first && !last) return text;
+        if (whole || first) text.data += 2, text.len -= 2;
+        if (whole || last) text.len -= 2;
+    }
+}
+
+const char *synth_field(Synth *s, const char *begin, const char *end) {
+    Slice text = undecorated((Slice){begin, (size_t)(end - begin)});
+    return text.len ? arena_strndup(s->round_arena, text.data, text.len) : "";
+}
+
+const char *synth_behind_name(const char *line, const char *name) {
+    line += strspn(line, " *#0123456789.)-");
+    if (strncasecmp(line, name, strlen(name)) != 0) return NULL;
+    line += strlen(name);
+    line += strspn(line, " *#0123456789");
+    return *line == ':' ? line + 1 : NULL;
+}
+
+/* Bytes of a number with . ) or : behind it, of a bullet, or of "Instruction:" or "**Task 5:"; 0 when the text begins with none. */
 static size_t heading(const char *text) {
-    static const char *const bullets[] = {"- ", "* ", "\xe2\x80\xa2"};
-    static const char word[] = "instruction:";
+    static const char *const bullets[] = {"- ", "* ", "\xe2\x80\xa2"}, *const names[] = {"instruction", "task", "request"};
     size_t digits = strspn(text, "0123456789");
     if (digits > 0 && digits < 4 && text[digits] && strchr(").:", text[digits]) && !isdigit((unsigned char)text[digits + 1])) return digits + 1; /* 3.5 and 10:30 are none */
     for (size_t i = 0; i < COUNT_OF(bullets); i++)
         if (text_starts_with(text, bullets[i])) return strlen(bullets[i]);
-    for (size_t i = 0; word[i]; i++)
-        if (tolower((unsigned char)text[i]) != word[i]) return 0;
-    return sizeof word - 1;
+    for (size_t i = 0; i < COUNT_OF(names) && digits == 0; i++) {
+        const char *behind = synth_behind_name(text, names[i]);
+        if (behind) return (size_t)(behind - text);
+    }
+    return 0;
 }
 
 const char *synth_clean(Synth *s, const char *text) {
-    Slice slice = stripped(text, strlen(text));
+    Slice slice = undecorated((Slice){text, strlen(text)});
     char *copy = arena_strndup(s->round_arena, slice.data, slice.len);
-    for (size_t n; copy && (n = heading(copy)) > 0;)
-        for (copy += n; blank(*copy); copy++) {}
+    for (size_t n; copy && (n = heading(copy)) > 0;) {
+        slice = undecorated((Slice){copy + n, strlen(copy + n)});
+        copy = (char *)(uintptr_t)slice.data;
+        copy[slice.len] = '\0';
+    }
     return copy;
 }
 

@@ -190,7 +190,11 @@ Status synth_filter_rewards(void *context, const FilterRow *rows, size_t n, doub
 /* ---- text ---- */
 
 const char *synth_text(Synth *s, const char *text, size_t len); /* a copy in the round's arena, without white space around it */
-/* A new prompt as few_shot takes it: without white space around it, a leading number, bullet or "Instruction:". */
+/* The same without the ** that chat models put around a field, or leave at one end of it where the field's name stood between them. */
+const char *synth_field(Synth *s, const char *begin, const char *end);
+/* The text behind "NAME:" at the beginning of a line, whatever the letters' case, with numbers, stars and the like around the name ("3. **Output:**"); NULL: another line. */
+const char *synth_behind_name(const char *line, const char *name);
+/* A new prompt: a field without leading numbers, bullets, "Instruction:", "**Task 5:**". */
 const char *synth_clean(Synth *s, const char *text);
 char *synth_prompt_of(Arena *arena, const char *instruction, const char *input); /* as a user would say it */
 

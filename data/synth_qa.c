@@ -66,21 +66,13 @@ static Status cut_document(Synth *s, size_t seed) {
 
 /* ---- pairs ---- */
 
-static const char *behind_mark(const char *line, const char *mark) {
-    line += strspn(line, " *#0123456789.)-");
-    if (strncasecmp(line, mark, strlen(mark)) != 0) return NULL;
-    line += strlen(mark);
-    line += strspn(line, " *0123456789");
-    return *line == ':' ? line + 1 + strspn(line + 1, " *") : NULL;
-}
-
 static Status add_pair(Synth *s, const Passage *passage, const SynthRequest *request, const char *text, const char *question, const char *question_end, const char *answer, const char *answer_end,
                        SynthCandidate **candidates, size_t *n) {
     SynthCandidate *c = candidates[(*n)++] = synth_candidate_of_seed(s, &s->seeds.items[passage->seed]);
     if (!c) return ST_RESOURCE;
     c->input = "";
-    c->instruction = synth_text(s, question, (size_t)(question_end - question));
-    c->output = synth_text(s, answer, (size_t)(answer_end - answer));
+    c->instruction = synth_field(s, question, question_end);
+    c->output = synth_field(s, answer, answer_end);
     candidate_request(s, c, request);
     candidate_more(c, "passage", json_string(text));
     return c->instruction && c->output ? ST_OK : ST_RESOURCE;
@@ -90,7 +82,7 @@ static Status add_pair(Synth *s, const Passage *passage, const SynthRequest *req
 static Status take_pairs(Synth *s, const Passage *passage, const SynthRequest *request, const char *text, SynthCandidate **candidates, size_t *n) {
     const char *question = NULL, *question_end = NULL, *answer = NULL;
     for (const char *line = request->text; *n < MOST_PAIRS; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : line + strlen(line)) {
-        const char *q = behind_mark(line, "question"), *a = behind_mark(line, "answer");
+        const char *q = synth_behind_name(line, "question"), *a = synth_behind_name(line, "answer");
         bool last = *line == '\0';
         if ((q || last) && answer && !(last && request->cut)) TRY(add_pair(s, passage, request, text, question, question_end, answer, line, candidates, n));
         if (last) break;

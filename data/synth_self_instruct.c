@@ -23,15 +23,16 @@ static const char *behind_number(const char *line) {
 
 typedef struct TaskList { const char *items[MOST_TASKS]; size_t n; } TaskList;
 
-/* White space is one blank, a colon at the end is cut off, the first letter is a capital. */
-static const char *tidy(Synth *s, const char *text, size_t len) {
-    char *out = arena_alloc(s->round_arena, len + 1);
+/* Without headings such as "Task 9:"; white space is one blank, a colon at the end is cut off, the first letter is a capital. */
+static const char *tidy(Synth *s, const char *item, size_t len) {
+    const char *text = synth_clean(s, synth_text(s, item, len));
+    char *out = text ? arena_alloc(s->round_arena, strlen(text) + 1) : NULL;
     size_t n = 0;
     if (!out) return NULL;
-    for (size_t i = 0; i < len; i++) {
-        bool space = isspace((unsigned char)text[i]);
+    for (; *text; text++) {
+        bool space = isspace((unsigned char)*text);
         if (space && (n == 0 || out[n - 1] == ' ')) continue;
-        out[n++] = space ? ' ' : text[i];
+        out[n++] = space ? ' ' : *text;
     }
     while (n && (out[n - 1] == ' ' || out[n - 1] == ':')) n--;
     out[n] = '\0';
@@ -172,55 +173,66 @@ static Status classify(Synth *s, const Lists *tasks) {
 typedef struct Instance { const char *input, *output; } Instance;
 typedef struct Instances { Instance items[MOST_TASKS]; size_t n; } Instances;
 
-/* Where `mark` stands at the beginning of a line, whatever the letters' case; NULL: nowhere. */
-static const char *find_mark(const char *text, const char *mark) {
-    for (const char *at = text; at && *at; at = strchr(at, '\n') ? strchr(at, '\n') + 1 : NULL) {
-        const char *start = at;
-        while (*start == ' ' || *start == '*' || *start == '#') start++;
-        if (strncasecmp(start, mark, strlen(mark)) == 0) return start;
+typedef struct Mark { const char *line, *text; } Mark; /* a line that begins with a field's name, and the text behind it; NULL: nowhere */
+
+static const char *next_line(const char *text) {
+    const char *end = strchr(text, '\n');
+    return end ? end + 1 : NULL;
+}
+
+/* text: the beginning of a line; NULL: there is none any more. */
+static Mark find_name(const char *text, const char *name) {
+    for (const char *line = text; line && *line; line = next_line(line)) {
+        const char *behind = synth_behind_name(line, name);
+        if (behind) return (Mark){line, behind};
     }
+    return (Mark){0};
+}
+
+/* The next line that says "Example 2"; NULL: none. */
+static const char *find_example(const char *text) {
+    for (const char *line = text; line && *line; line = next_line(line))
+        if (strncasecmp(line + strspn(line, " *#"), "example ", 8) == 0) return line;
     return NULL;
 }
 
-/* The text of a field, with the marks that chat models like taken off. */
 static const char *field_text(Synth *s, const char *begin, const char *end) {
-    while (begin < end && (*begin == '*' || *begin == ' ')) begin++;
-    const char *text = synth_text(s, begin, (size_t)(end - begin));
+    const char *text = synth_field(s, begin, end);
     static const char *const nothings[] = {"none", "none.", "n/a", "<noinput>", "<no input>", "no input", "(none)", "no input needed"};
     for (size_t i = 0; i < COUNT_OF(nothings) && text; i++)
         if (strcasecmp(text, nothings[i]) == 0) return "";
     return text;
 }
 
-/* "Example 1" (if there is more than one), then "Input: ..." (if there is one) and "Output: ...". Without any mark the whole is the output. */
+/* "Example 1" (if there is more than one), then "Input: ..." (if there is one) and "Output: ...". Without any name the whole is the output. */
 static void split_input_first(Synth *s, const char *text, Instances *found) {
     const char *end = text + strlen(text);
-    if (!find_mark(text, "output:")) {
-        if (!find_mark(text, "input:")) found->items[found->n++] = (Instance){"", field_text(s, text, end)};
+    if (!find_name(text, "output").line) {
+        if (!find_name(text, "input").line) found->items[found->n++] = (Instance){"", field_text(s, text, end)};
         return;
     }
     for (const char *at = text; at && found->n < MOST_TASKS;) {
-        const char *output = find_mark(at, "output:");
-        if (!output) return;
-        const char *input = find_mark(at, "input:"), *next = find_mark(output + 1, "example "), *more = find_mark(output + 1, "input:");
-        const char *stop = next && (!more || next < more) ? next : more ? more : end;
-        bool has_input = input && input < output;
-        found->items[found->n++] = (Instance){has_input ? field_text(s, input + strlen("input:"), output) : "", field_text(s, output + strlen("output:"), stop)};
+        Mark output = find_name(at, "output");
+        if (!output.line) return;
+        Mark input = find_name(at, "input"), more = find_name(next_line(output.text), "input");
+        const char *next = find_example(next_line(output.text)), *stop = next && (!more.line || next < more.line) ? next : more.line ? more.line : end;
+        bool has_input = input.line && input.line < output.line;
+        found->items[found->n++] = (Instance){has_input ? field_text(s, input.text, output.line) : "", field_text(s, output.text, stop)};
         at = stop < end ? stop : NULL;
     }
 }
 
 /* "Class label: ..." and an input for it, again and again. */
 static void split_output_first(Synth *s, const char *text, Instances *found) {
-    static const char mark[] = "class label:";
+    static const char name[] = "class label";
     const char *end = text + strlen(text);
-    for (const char *at = find_mark(text, mark); at && found->n < MOST_TASKS;) {
-        const char *line = strchr(at, '\n'), *next = find_mark(at + 1, mark), *stop = next ? next : end;
-        const char *label_end = line && line < stop ? line : stop;
-        const char *input = label_end;
+    for (Mark at = find_name(text, name); at.line && found->n < MOST_TASKS;) {
+        Mark next = find_name(next_line(at.text), name);
+        const char *line = strchr(at.text, '\n'), *stop = next.line ? next.line : end, *label_end = line && line < stop ? line : stop, *input = label_end;
         while (input < stop && isspace((unsigned char)*input)) input++;
-        if (strncasecmp(input, "input:", 6) == 0) input += 6;
-        found->items[found->n++] = (Instance){field_text(s, input, stop), field_text(s, at + strlen(mark), label_end)};
+        const char *behind = synth_behind_name(input, "input");
+        if (behind && behind <= stop) input = behind;
+        found->items[found->n++] = (Instance){field_text(s, input, stop), field_text(s, at.text, label_end)};
         at = next;
     }
 }

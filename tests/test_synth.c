@@ -66,20 +66,20 @@ static void speak(const char *question, json_int_t seed, Str *out) {
         str_printf(out, "Here they are:\n");
         for (unsigned i = 0; i < 8; i++) {
             char x[8], y[8], z[8];
-            str_printf(out, "%u. %s %s %s for the %s of %s:\n", 9 + i, invented(hash + i * 7919, x), invented(hash * 3 + i * 104729, y), i == 3 ? "image" : "words", invented(hash * 5 + i * 1299709, z), c);
+            str_printf(out, i % 4 == 1 ? "%u. **Task:** %s %s %s for the %s of %s:\n" : "%u. %s %s %s for the %s of %s:\n", 9 + i, invented(hash + i * 7919, x), invented(hash * 3 + i * 104729, y), i == 3 ? "image" : "words", invented(hash * 5 + i * 1299709, z), c);
         }
     } else if (has(question, "Is this a classification task?")) str_append(out, hash % 3 == 0 ? "Yes, it is." : " no");
-    else if (has(question, "Do this task on one example")) {
+    else if (has(question, "You do each task on an example")) {
         if (hash % 8 == 0) str_append(out, "**Output:** done");
         else if (hash % 8 == 1) str_printf(out, "Example 1\nInput: %s\nOutput: %s\nExample 2\nInput: %s\nOutput: %s", a, b, a, c);
-        else str_printf(out, "Example 1\nInput: %s %s\nOutput: %s\nExample 2\nInput: none\nOutput: %s and\nmore", a, b, c, d);
-    } else if (has(question, "Classification task:")) str_printf(out, "Class label: good\nInput: %s\nClass label: bad\nInput: %s %s\n", a, b, c);
+        else str_printf(out, "**Example 1**\n**Input:** %s %s\n**Output**: %s\nExample 2\nInput: none\nOutput: %s and\nmore", a, b, c, d);
+    } else if (has(question, "For each classification task")) str_printf(out, "**Class label:** good\n**Input:** %s\nClass label: bad\nInput: %s %s\n", a, b, c);
     else if (has(question, "Go on with number")) {
         for (unsigned i = 0; i < 4; i++) {
             char x[8], y[8];
             invented(hash + i * 7919, x), invented(hash * 3 + i * 104729, y);
             if (i == 2) str_printf(out, "###\n%u. Instruction: Name a %s.\n%u. Output: %s\n", 4 + i, x, 4 + i, y);
-            else str_printf(out, "###\n%u. Instruction: %s the words of %s and %s\n%u. Input:\n%s\n%u. Output:\n%s %s\n", 4 + i, x, y, a, 4 + i, i ? "<noinput>" : b, 4 + i, c, d);
+            else str_printf(out, "###\n%u. **Instruction:** %s the words of %s and %s\n%u. Input:\n%s\n**%u. Output:**\n%s %s\n", 4 + i, x, y, a, 4 + i, i ? "<noinput>" : b, 4 + i, c, d);
         }
     } else if (has(question, "request alone, without an answer")) str_printf(out, "Think of %s and %s, then say %s.", a, b, c);
     else if (has(question, "What was the request?")) str_printf(out, "\"Tell me about %s, %s and %s.\"", a, b, c);
@@ -387,9 +387,28 @@ static void a_heading_is_dropped(void **state) {
         {" 1. Say hello. ", "Say hello."}, {"12) Say", "Say"}, {"- Say", "Say"}, {"* 2. Instruction: Say", "Say"}, {"\xe2\x80\xa2 Say", "Say"}, {"INSTRUCTION:Say", "Say"},
         {"3.5 is a number", "3.5 is a number"}, {"2024 was a year", "2024 was a year"}, {"-1 is less", "-1 is less"}, {"1.", ""}, {"", ""}, {"Instructional text", "Instructional text"},
         {"10:30 is when we meet", "10:30 is when we meet"}, {"10: Say", "Say"}, {"4)5 is odd", "4)5 is odd"},
+        {"**Instruction:** Say", "Say"}, {"**Task 5:** Say **it** now", "Say **it** now"}, {"Task 5: Say", "Say"}, {"**Say hello.**", "Say hello."}, {"9. **Task**: Say", "Say"}, {"**Instruction: Say**", "Say"},
+        {"Request #2: **Say**", "Say"}, {"Tasks are many", "Tasks are many"}, {"**A** and **B**", "**A** and **B**"}, {"2 ** 3 is what?", "2 ** 3 is what?"}, {"****", ""}, {"**", ""}, {"Task:", ""},
     };
     Synth s = {.round_arena = arena_new(0)};
     for (size_t i = 0; i < COUNT_OF(cases); i++) assert_string_equal(synth_clean(&s, cases[i][0]), cases[i][1]);
+    arena_free(s.round_arena);
+}
+
+/* A field keeps its lists and what is bold within it. */
+static void a_field_is_without_its_decoration(void **state) {
+    (void)state;
+    static const char *const cases[][2] = {{"** Past **", "Past"}, {"** Past", "Past"}, {"Past **", "Past"}, {"* a\n* b", "* a\n* b"}, {"**a** b", "**a** b"}, {"1. a\n2. b", "1. a\n2. b"}, {" ", ""}, {"", ""}};
+    static const struct { const char *line, *text; } names[] = {
+        {"Output: x", " x"}, {"**Output:** x", "** x"}, {"2. **output**: x", " x"}, {"### Output 3:x", "x"}, {"- Output:", ""}, {"Outputs: x", NULL}, {"the Output: x", NULL}, {"Output", NULL}, {"", NULL},
+    };
+    Synth s = {.round_arena = arena_new(0)};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) assert_string_equal(synth_field(&s, cases[i][0], cases[i][0] + strlen(cases[i][0])), cases[i][1]);
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        const char *text = synth_behind_name(names[i].line, "output");
+        if (!text != !names[i].text) fail_msg("'%s'", names[i].line);
+        if (text) assert_string_equal(text, names[i].text);
+    }
     arena_free(s.round_arena);
 }
 
@@ -660,7 +679,13 @@ static Status length_reward(void *context, const FilterRow *rows, size_t n, doub
 
 static const char *column(const json_t *row, const char *name) { return json_string_value(json_object_get(row, name)); }
 
+static void check_undecorated(const json_t *row) {
+    assert_null(strstr(column(row, "instruction"), "**"));
+    assert_null(strstr(column(row, "input"), "**"));
+    assert_null(strstr(column(row, "output"), "**"));
+}
 static void check_self_instruct(const json_t *row) {
+    check_undecorated(row);
     assert_true(column(row, "instruction")[0] != '\0' && column(row, "output")[0] != '\0');
     assert_null(strstr(column(row, "instruction"), "image"));
     assert_null(strchr(column(row, "instruction"), ':')); /* cut off at the end */
@@ -668,6 +693,7 @@ static void check_self_instruct(const json_t *row) {
     assert_int_equal(json_array_size(json_object_get(json_object_get(row, "provenance"), "seed_ids")), 6);
 }
 static void check_alpaca(const json_t *row) {
+    check_undecorated(row);
     assert_true(has(column(row, "instruction"), " the words of "));
     assert_null(strstr(column(row, "input"), "noinput"));
     assert_int_equal(json_array_size(json_object_get(json_object_get(row, "provenance"), "seed_ids")), 3);
@@ -1127,6 +1153,7 @@ int main(void) {
         cmocka_unit_test(a_question_that_does_not_fit_is_too_long),
         cmocka_unit_test(few_shot_asks_for_a_prompt_and_answers_it),
         cmocka_unit_test(a_heading_is_dropped),
+        cmocka_unit_test(a_field_is_without_its_decoration),
         cmocka_unit_test(a_score_is_what_a_judge_means),
         cmocka_unit_test(servers_in_trouble_give_the_same_rows),
         cmocka_unit_test(what_stays_down_keeps_what_was_made),
