@@ -52,7 +52,7 @@ COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*.c))
 TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(if $(filter tsan,$(FLAVOUR)),tests/test_learning.c),$(wildcard tests/test_*.c tests/fuzz_*.c)))
 PROGRAM := $(if $(wildcard cmd/main.c),$(BUILD)/tune)
 
-.PHONY: all deps test test-built test-long test-san fuzz bench demo install layers headers quiet golden-update clean help
+.PHONY: all deps test test-built test-long test-san fuzz bench bench-peers demo install layers headers quiet golden-update clean help
 .SECONDARY:
 all: $(BUILD)/libtune.a $(PROGRAM) ## build ./tune (what plain `make` does)
 	@$(if $(PROGRAM),cmp -s $(PROGRAM) tune || cp $(PROGRAM) tune)
@@ -103,11 +103,16 @@ fuzz: ## search for input that breaks a reader, SECONDS=60 NAME=json|yaml|... (n
 	@$(MAKE) --no-print-directory $(PARALLEL) FLAVOUR=fuzz CC=clang build/fuzz-clang/fuzzer_$(NAME)
 	@mkdir -p build/fuzz-clang/corpus_$(NAME)
 	build/fuzz-clang/fuzzer_$(NAME) -max_total_time=$(or $(SECONDS),60) -artifact_prefix=tests/fuzz/$(NAME)/ build/fuzz-clang/corpus_$(NAME) tests/fuzz/$(NAME)
-bench: all ## tokens per second of training and decoding, shapes S and Q; sweeps over a world of a million states; filters of 52,002 rows
-	./tune bench S
-	./tune bench Q
+BENCH_DATA := ../shared/data
+BENCH_ROWS := $(if $(wildcard $(BENCH_DATA)/rows/gsm8k/train.jsonl),--rows $(BENCH_DATA)/rows/gsm8k/train.jsonl --tokenizer $(BENCH_DATA)/tokenizers/smollm2-tokenizer)
+bench: all ## training, decoding and more on SHAPES="S Q" into bench.json; sweeps over a world of a million states; filters of 52,002 rows
+	./tune bench $(or $(SHAPES),S Q) --work $(or $(WORK),all) $(BENCH_ROWS) -o bench.json
 	./tune mdp bench
 	./tune bench filter
+bench-peers: all ## the same works beside PyTorch's tools of PEERS_VENV, in turn, into bench-peers.json; ONLY=REGEX chooses
+	@[ -n "$(PEERS_VENV)" ] || { echo "PEERS_VENV: the folder of a Python environment with torch, transformers, peft, trl; docs/performance.md says more"; exit 1; }
+	$(PEERS_VENV)/bin/python tests/bench_peers.py --tune ./tune --peers $(or $(PEERS),../shared/peers) --only '$(ONLY)' -o bench-peers.json
+	./tune bench --table bench-peers.json
 demo: ## fine-tune, merge and talk to a tiny model; then rewards, preferences, a reward model; under 5 minutes
 	@$(DEPS_PRESENT) || $(MAKE) deps
 	@$(MAKE) --no-print-directory $(PARALLEL) all

@@ -5,36 +5,70 @@
 #include "cmd/cmd.h"
 #include "lib/model/model.h"
 
-/* ---- works on a language model ---- */
+/* ---- works on a language model: each runs in a process of its own, so that its memory is its own ---- */
 
-enum { BENCH_LORA_RANK = 16, BENCH_STEPS = 4 }; /* of the steps the first is not timed: it packs weights */
+enum { BENCH_LORA_RANK = 16, BENCH_MOST_ROWS = 64 };
 
-/* row: what is printed; a NaN is a value that the work has not. rows_per_second: pairs, completions. */
-typedef struct Measured { double tokens_per_second, trained_per_second, rows_per_second, gflops, gbytes_per_second, predicted, first_step, product_share; } Measured;
+/* row: what is printed; a NaN is a value that the work has not. rows_per_second: pairs, completions. seconds: of the whole work, where that is what counts. */
+typedef struct Measured {
+    double tokens_per_second, trained_per_second, rows_per_second, mbytes_per_second, gflops, gbytes_per_second, predicted, first_step, seconds, product_share;
+} Measured;
+typedef struct BenchRow { int64_t prompt, answer, rejected; } BenchRow; /* tokens; rejected: of pairs */
+typedef struct BenchRows { BenchRow *items; size_t n; } BenchRows;
 typedef struct Bench {
     const Command *command;
     const char *shape, *model, *folder, *compute; /* folder: for what is made, removed at the end */
-    int64_t batch, tokens;
+    const char *rows, *tokenizer;                 /* options; NULL: rows are drawn, the model's own tokenizer */
+    int64_t batch, tokens, steps;                 /* steps: timed ones; another one goes before them, which packs weights */
+    double scale;                                 /* of drawn and read lengths */
     ModelConfig config;
     CpuSpeed speed;
     double start, first, last;                    /* clock: work begun, first step done, last step done */
     double products_first, products_last;         /* seconds spent in products up to then */
+    OpCost before, timed;                         /* work up to the first step's end, work since then */
+    double streamed;                              /* of timed.bytes: weights in products, keys and values */
     int64_t n_done;
     Measured row;
+    uint64_t peak;                                /* bytes resident at most */
+    size_t n_profile;
+    ProfileRow profile[BENCH_MOST_ROWS];          /* from the first step's end to the last one's */
+    Status status;
+    char text[512], hint[512];
 } Bench;
-/* A step is done; `is_first`: it is not timed itself. */
+/* The work that counts begins; then its steps are done, the first of which is not timed itself. */
+void bench_mark_start(Bench *bench);
 void bench_mark_step(Bench *bench, bool is_first);
-/* Weights in the layers' products, those of LoRA on all of them, those of the head. */
-double bench_linear_weights(const ModelConfig *config);
-double bench_lora_weights(const ModelConfig *config);
-double bench_head_weights(const ModelConfig *config);
-/* Scores and sums of one sequence of n tokens, each of which sees half of them on average. */
-double bench_attention_flops(const ModelConfig *config, double n);
+Status bench_load(Bench *bench, bool skip_nan_check, Model **model);
 
-/* DPO on pairs with the lengths of hh-rlhf's; bench->batch: pairs, bench->tokens: of the longest prompt. What the reference takes, once before the first step, is counted in. */
+/* Lengths of rows: those of --rows in file order, as far as they are of that kind, else drawn from the quantiles of GSM8K (prompts and answers in a chat template) and hh-rlhf (pairs). */
+typedef enum BenchKind { BENCH_CHAT, BENCH_PAIRS } BenchKind;
+Status bench_rows(const Bench *bench, BenchKind kind, size_t n, BenchRows *rows);
+/* Writes rows.jsonl in the bench's folder, `n` objects filled by `fill`. */
+typedef void BenchFill(JsonWriter *w, const Bench *bench, const void *context, size_t i);
+Status bench_write_rows(const Bench *bench, size_t n, BenchFill *fill, const void *context);
+void bench_write_ids(JsonWriter *w, const Bench *bench, const char *key, uint64_t stream, int64_t n);
+/* The recipe of a run over rows.jsonl, with `more` settings; NULL ones are memory that could not be had. */
+Status bench_recipe(const Bench *bench, const char *const *more, size_t n_more, Recipe **recipe);
+
+Status bench_sft(Bench *bench);
+Status bench_sft_mix(Bench *bench);
+Status bench_full(Bench *bench);
+/* DPO: bench->batch pairs a step. What the reference takes, once before the first step, is counted in. */
 Status bench_dpo(Bench *bench);
 /* GRPO: bench->batch prompts with 8 completions of bench->tokens tokens each; sampling, rewards and the step. */
 Status bench_grpo(Bench *bench);
+Status bench_prefill(Bench *bench);
+Status bench_decode(Bench *bench);
+Status bench_load_model(Bench *bench);
+/* The program started anew, until a run of one step is done and saved. */
+Status bench_start(Bench *bench);
+Status bench_make_adapter(Bench *bench); /* for bench_merge */
+Status bench_merge(Bench *bench);
+/* One thread encodes --rows, or made text, again and again. */
+Status bench_tokenizer(Bench *bench);
+
+/* bench.json as markdown tables, one a shape. */
+Status bench_table(const char *path);
 
 /* ---- works that need none ---- */
 

@@ -84,8 +84,8 @@ void set_quiet(bool on);
 /* --profile. The clock starts when options are read; main prints the table on stderr, or with --json a last line {"profile": [...]} on stdout, unless the command has stopped the profile. */
 void profile_ask(bool json);
 bool profile_asked(void);
-void profile_write(JsonWriter *w, const char *key);
-void profile_describe(Str *text); /* lines of a table, the last one without its end */
+void profile_write(JsonWriter *w, const char *key, const ProfileRow *rows, size_t n);
+void profile_describe(Str *text, const ProfileRow *rows, size_t n); /* lines of a table, the last one without its end */
 void profile_end(void);
 
 /* A curve of any number of values in a few characters. {0} is empty. */

@@ -1,14 +1,15 @@
-/* tune bench: what training and decoding reach on this machine, beside what its products reach alone. */
-#include <fcntl.h>
+/* tune bench: what training and use of a model reach on this machine, beside what its products and its memory reach alone. */
+#include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
+#include <sys/wait.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cmd/bench.h"
-#include "cmd/cmd.h"
-#include "sft/sft.h"
 
 /* Shapes of SmolLM2-135M, Qwen2.5-0.5B and Llama-3.2-1B, from their config.json. */
 typedef struct BenchShape { const char *name, *config; } BenchShape;
@@ -21,222 +22,194 @@ static const BenchShape shapes[] = {
           " \"num_key_value_heads\": 8, \"head_dim\": 64, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500000, \"tie_word_embeddings\": true,"
           " \"torch_dtype\": \"bfloat16\"}"},
 };
-enum { DECODE_PROMPT = 16 };
+
+typedef struct BenchWork {
+    const char *name, *work;             /* in --work, in results */
+    Status (*run)(Bench *bench), (*prepare)(Bench *bench);
+    int64_t batch, tokens;               /* unless told */
+    bool scales;                         /* tokens are those of the longest row: other numbers of them make all rows longer or shorter */
+    bool small;                          /* of "all" works only on shape S */
+} BenchWork;
+static const BenchWork works[] = {
+    {.name = "sft", .work = "sft", .run = bench_sft, .batch = 4, .tokens = 512},
+    {.name = "sft_mix", .work = "sft_mix", .run = bench_sft_mix, .batch = 8, .tokens = 688, .scales = true},
+    {.name = "full", .work = "full", .run = bench_full, .batch = 4, .tokens = 512, .small = true},
+    {.name = "dpo", .work = "dpo", .run = bench_dpo, .batch = 4, .tokens = 835, .scales = true, .small = true},
+    {.name = "grpo", .work = "grpo", .run = bench_grpo, .batch = 4, .tokens = 64, .small = true},
+    {.name = "decode", .work = "decode", .run = bench_decode, .batch = 1, .tokens = 64},
+    {.name = "decode8", .work = "decode", .run = bench_decode, .batch = 8, .tokens = 64},
+    {.name = "decode32", .work = "decode", .run = bench_decode, .batch = 32, .tokens = 32},
+    {.name = "prefill", .work = "prefill", .run = bench_prefill, .batch = 1, .tokens = 512},
+    {.name = "prefill2048", .work = "prefill", .run = bench_prefill, .batch = 1, .tokens = 2048},
+    {.name = "tokenizer", .work = "tokenizer", .run = bench_tokenizer, .batch = 1, .tokens = 1},
+    {.name = "merge", .work = "merge", .run = bench_merge, .prepare = bench_make_adapter, .batch = 1, .tokens = 1},
+    {.name = "load", .work = "load", .run = bench_load_model, .batch = 1, .tokens = 1},
+    {.name = "start", .work = "start", .run = bench_start, .batch = 4, .tokens = 512},
+};
+
+/* What the command was asked for. */
+typedef struct BenchJob { const char *list, *compute, *rows, *tokenizer, *output, *table; int64_t batch, tokens, steps; } BenchJob;
+
+/* ---- marks ---- */
+
+static OpCost profiled(double *streamed) {
+    const ProfileRow *rows;
+    size_t n = profile_rows(&rows);
+    OpCost sum = {0};
+    *streamed = 0;
+    for (size_t i = 0; i < n; i++) {
+        sum.flops += rows[i].cost.flops;
+        sum.bytes += rows[i].cost.bytes;
+        if (!strcmp(rows[i].name, "linear") || !strcmp(rows[i].name, "token_logits") || !strcmp(rows[i].name, "attention")) *streamed += rows[i].cost.bytes;
+    }
+    return sum;
+}
+
+void bench_mark_start(Bench *bench) {
+    bench->start = clock_seconds();
+    profile_start();
+}
 
 void bench_mark_step(Bench *bench, bool is_first) {
+    const ProfileRow *rows;
     bench->last = clock_seconds();
     bench->products_last = cpu_product_seconds();
     if (is_first) {
         bench->first = bench->last;
         bench->products_first = bench->products_last;
+        bench->before = profiled(&bench->streamed);
+        bench->row.first_step = bench->first - bench->start;
+        profile_start();
+        return;
     }
+    bench->timed = profiled(&bench->streamed);
+    bench->n_profile = profile_rows(&rows);
+    memcpy(bench->profile, rows, bench->n_profile * sizeof *rows);
 }
 
-/* ---- operations in products, and bytes of weights ---- */
+/* ---- a process of its own ---- */
 
-double bench_linear_weights(const ModelConfig *c) {
-    double q = (double)(c->num_attention_heads * c->head_dim), kv = (double)(c->num_key_value_heads * c->head_dim), width = (double)c->hidden_size;
-    return (double)c->num_hidden_layers * (width * (q + 2 * kv) + q * width + (c->gated_mlp ? 3 : 2) * width * (double)c->intermediate_size);
-}
-
-double bench_lora_weights(const ModelConfig *c) {
-    double q = (double)(c->num_attention_heads * c->head_dim), kv = (double)(c->num_key_value_heads * c->head_dim), width = (double)c->hidden_size, ff = (double)c->intermediate_size;
-    return (double)(c->num_hidden_layers * BENCH_LORA_RANK) * ((width + q) + 2 * (width + kv) + (q + width) + (c->gated_mlp ? 3 : 2) * (width + ff));
-}
-
-double bench_head_weights(const ModelConfig *c) { return (double)c->hidden_size * (double)c->vocab_size; }
-
-double bench_attention_flops(const ModelConfig *c, double n) { return 2 * n * n * (double)(c->num_attention_heads * c->head_dim * c->num_hidden_layers); }
-
-/* ---- training ---- */
-
-static int64_t row_tokens(const Bench *bench, int64_t i, bool mixed) {
-    if (!mixed) return bench->tokens;
-    int64_t least = MAX(bench->tokens / 8, 2);
-    return least + (int64_t)rng_below(rng_key(1, RNG_TEST, 1), (uint64_t)i, (uint64_t)(bench->tokens - least + 1));
-}
-
-/* In mixed rows the second half is trained, as in prompts with completions. */
-static int64_t row_trained(const Bench *bench, int64_t i, bool mixed) {
-    int64_t n = row_tokens(bench, i, mixed);
-    return mixed ? n - n / 2 : n - 1;
-}
-
-static Status write_rows(const Bench *bench, const char *path, bool mixed) {
-    FileWriter writer;
-    TRY(writer_open(&writer, path));
-    for (int64_t i = 0; i < bench->batch * BENCH_STEPS; i++) {
-        JsonWriter w = {0};
-        int64_t n = row_tokens(bench, i, mixed), first = n - row_trained(bench, i, mixed);
-        jw_object(&w, NULL);
-        for (int labels = 0; labels < 2; labels++) {
-            jw_array(&w, labels ? "labels" : "input_ids");
-            for (int64_t k = 0; k < n; k++)
-                jw_int(&w, NULL, labels && k < first ? LABEL_NONE : (int64_t)rng_below(rng_key(1, RNG_TEST, 2 + (uint64_t)i), (uint64_t)k, (uint64_t)bench->config.vocab_size));
-            jw_end_array(&w);
-        }
-        jw_end_object(&w);
-        writer_printf(&writer, "%s\n", str_text(&w.text));
-        jw_release(&w);
+/* Whatever `run` leaves in the bench is there afterwards: the bench lies in shared memory. The caller has started no thread, so that the child may. */
+static Status in_child(Bench *bench, Status (*run)(Bench *bench)) {
+    int code;
+    bench->status = ST_RESOURCE;
+    snprintf(bench->text, sizeof bench->text, "the work ended too early");
+    pid_t child = fork();
+    if (child < 0) return status_fail(ST_RESOURCE, "cannot start a process");
+    if (child == 0) {
+        bench->status = run(bench);
+        bench->peak = MAX(bench->peak, memory_peak());
+        snprintf(bench->text, sizeof bench->text, "%s", status_text());
+        snprintf(bench->hint, sizeof bench->hint, "%s", status_hint_text());
+        _exit(0);
     }
-    return writer_commit(&writer);
+    while (waitpid(child, &code, 0) < 0)
+        if (errno != EINTR) return status_fail(ST_RESOURCE, "a work's process is lost"); /* an interrupt reaches it as well, so it ends soon */
+    if (WIFSIGNALED(code)) return status_fail(ST_RESOURCE, "the work ended by signal %d", WTERMSIG(code));
+    if (bench->status == ST_OK) return ST_OK;
+    status_fail(bench->status, "%s", bench->text);
+    return bench->hint[0] ? status_hint(bench->status, "%s", bench->hint) : bench->status;
 }
 
-static void keep_plan(void *context, const SftPlan *plan) { ((Bench *)context)->row.predicted = (double)plan->memory.total; }
+static Status measure_speed(Bench *bench) { return cpu_measure_speed(&bench->speed); }
 
-static void keep_step(void *context, const Progress *progress) {
-    Bench *bench = context;
-    bench_mark_step(bench, progress->step == 1);
-    bench->n_done = progress->step;
+static const char *config_of(const char *shape) {
+    for (size_t i = 0; i < COUNT_OF(shapes); i++)
+        if (!strcmp(shapes[i].name, shape)) return shapes[i].config;
+    return NULL;
 }
 
-static void count_training(Bench *bench, bool lora, bool mixed) {
-    const ModelConfig *c = &bench->config;
-    double tokens = 0, trained = 0, attention = 0, seconds = bench->last - bench->first;
-    for (int64_t i = bench->batch; i < bench->batch * bench->n_done; i++) {
-        double n = (double)row_tokens(bench, i, mixed);
-        tokens += n;
-        trained += (double)row_trained(bench, i, mixed);
-        attention += bench_attention_flops(c, n);
-    }
-    /* Forward and the gradient of what goes in; with all weights trained, or for LoRA's own, that of the weights too. */
-    double flops = (lora ? 2 : 3) * 2 * (tokens * bench_linear_weights(c) + trained * bench_head_weights(c)) + (lora ? 3 * 2 * tokens * bench_lora_weights(c) : 0) + 3 * attention;
-    bench->row.tokens_per_second = tokens / seconds;
-    bench->row.trained_per_second = trained / seconds;
-    bench->row.gflops = flops / seconds * 1e-9;
-    bench->row.first_step = bench->first - bench->start;
-}
-
-static Status train(Bench *bench, bool lora, bool mixed) {
-    Arena *arena = bench->command->arena;
-    const char *rows = path_join(arena, bench->folder, "rows.jsonl"), *output = path_join(arena, bench->folder, "run");
-    if (!rows || !output) return ST_RESOURCE;
-    TRY(dir_remove(output));
-    TRY(write_rows(bench, rows, mixed));
-    const char *overrides[] = {
-        arena_printf(arena, "model.path=%s", bench->model), arena_printf(arena, "model.compute=%s", bench->compute), arena_printf(arena, "data.train=%s", rows),
-        "data.format=ids", "data.shuffle=false", arena_printf(arena, "data.max_length=%lld", (long long)bench->tokens), arena_printf(arena, "output=%s", output),
-        arena_printf(arena, "train.max_steps=%d", BENCH_STEPS), arena_printf(arena, "train.batch_size=%lld", (long long)bench->batch), "train.learning_rate=1e-5",
-        lora ? arena_printf(arena, "lora.rank=%d", BENCH_LORA_RANK) : "lora=null",
-    };
-    for (size_t i = 0; i < COUNT_OF(overrides); i++)
-        if (!overrides[i]) return ST_RESOURCE;
-    Recipe *recipe;
-    TRY(recipe_read(NULL, overrides, COUNT_OF(overrides), &recipe));
-    TrainResult result;
-    bench->start = clock_seconds();
-    Status status = sft_run(&(SftConfig){.recipe = recipe, .on_plan = keep_plan, .on_progress = keep_step, .context = bench}, &result);
-    if (status == ST_OK) count_training(bench, lora, mixed);
-    recipe_free(recipe);
-    return status;
-}
-
-static Status work_sft(Bench *bench) { return train(bench, true, false); }
-static Status work_sft_mix(Bench *bench) { return train(bench, true, true); }
-static Status work_full(Bench *bench) { return train(bench, false, false); }
-
-/* ---- using a model ---- */
-
-static Status load(Bench *bench, bool skip_nan_check, Model **model) {
-    bench->start = clock_seconds();
-    return model_load(bench->model, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(bench->compute), .skip_nan_check = skip_nan_check}, model);
-}
-
-static Status work_load(Bench *bench) {
-    Model *model;
-    TRY(load(bench, false, &model));
-    double seconds = clock_seconds() - bench->start;
-    bench->row.first_step = seconds;
-    bench->row.gbytes_per_second = (double)model_memory(model, false).mapped / seconds * 1e-9;
-    model_free(model);
-    return ST_OK;
-}
-
-/* All sequences at once, and the logits behind the last token of each. */
-static Status prefill_once(const Bench *bench, const Model *model, Tape *tape, const int32_t *ids) {
-    Segment *segments = arena_alloc(bench->command->arena, (size_t)bench->batch * sizeof *segments);
-    int32_t *rows = arena_alloc(bench->command->arena, (size_t)bench->batch * sizeof *rows);
-    if (!segments || !rows) return ST_RESOURCE;
-    for (int64_t i = 0; i < bench->batch; i++) {
-        segments[i] = (Segment){.begin = i * bench->tokens, .end = (i + 1) * bench->tokens, .parent = -1};
-        rows[i] = (int32_t)((i + 1) * bench->tokens - 1);
-    }
-    tape_reset(tape);
-    tape_record(tape, false);
-    ModelBatch batch = {.ids = ids, .layout = {.n_tokens = bench->batch * bench->tokens, .n_segments = (int32_t)bench->batch, .segments = segments}};
-    Tensor *wanted = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &bench->batch, rows);
-    Tensor *logits = wanted ? model_logits(model, tape, model_forward(model, tape, &batch), wanted).logits : NULL;
-    return logits ? ST_OK : tape_status(tape) != ST_OK ? tape_status(tape) : ST_RESOURCE;
-}
-
-static Status random_ids(const Bench *bench, int64_t n, int32_t **ids) {
-    *ids = arena_alloc(bench->command->arena, (size_t)n * sizeof **ids);
-    if (!*ids) return ST_RESOURCE;
-    for (int64_t i = 0; i < n; i++) (*ids)[i] = (int32_t)rng_below(rng_key(1, RNG_TEST, 0), (uint64_t)i, (uint64_t)bench->config.vocab_size);
-    return ST_OK;
-}
-
-static Status work_prefill(Bench *bench) {
-    Model *model;
-    int32_t *ids;
-    TRY(random_ids(bench, bench->batch * bench->tokens, &ids));
-    TRY(load(bench, true, &model));
-    Tape *tape = tape_new(device_cpu(), model->compute, 0);
-    Status status = tape ? ST_OK : ST_RESOURCE;
-    for (int i = 0; status == ST_OK && i < BENCH_STEPS; i++) {
-        status = prefill_once(bench, model, tape, ids);
-        bench_mark_step(bench, i == 0);
-    }
-    double seconds = (bench->last - bench->first) / (BENCH_STEPS - 1), n = (double)(bench->batch * bench->tokens);
-    bench->row.first_step = bench->first - bench->start;
-    bench->row.tokens_per_second = n / seconds;
-    bench->row.gflops = (2 * (n * bench_linear_weights(&bench->config) + (double)bench->batch * bench_head_weights(&bench->config)) + (double)bench->batch * bench_attention_flops(&bench->config, (double)bench->tokens)) /
-                        seconds * 1e-9;
-    tape_free(tape);
-    model_free(model);
-    return status;
-}
-
-static Status keep_token(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
-    Bench *bench = context;
-    (void)prompt, (void)sample, (void)id, (void)logprob, (void)text;
-    bench_mark_step(bench, ++bench->n_done == bench->batch);
-    return ST_OK;
-}
-
-static Status keep_nothing(void *context, const Completion *completion) {
-    (void)context, (void)completion;
-    return ST_OK;
-}
-
-/* From the first token of every sequence on: each step reads all weights once. */
-static Status work_decode(Bench *bench) {
-    Model *model;
-    int32_t *ids;
-    TRY(random_ids(bench, bench->batch * DECODE_PROMPT, &ids));
-    Prompt *prompts = arena_alloc(bench->command->arena, (size_t)bench->batch * sizeof *prompts);
-    if (!prompts) return ST_RESOURCE;
-    for (int64_t i = 0; i < bench->batch; i++) prompts[i] = (Prompt){ids + i * DECODE_PROMPT, DECODE_PROMPT, (uint64_t)i};
-    GenerateConfig config = {.sample = {.greedy = true, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = bench->tokens, .n = 1, .ignore_eos = true, .max_batch = bench->batch};
-    TRY(load(bench, true, &model));
-    Status status = generate(model, NULL, prompts, (size_t)bench->batch, &config, keep_token, keep_nothing, bench);
-    double seconds = bench->last - bench->first, n = (double)(bench->n_done - bench->batch);
-    bench->row.first_step = bench->first - bench->start;
-    bench->row.tokens_per_second = n / seconds;
-    bench->row.gflops = n * 2 * (bench_linear_weights(&bench->config) + bench_head_weights(&bench->config)) / seconds * 1e-9;
-    bench->row.gbytes_per_second = n / (double)bench->batch * (bench_linear_weights(&bench->config) + bench_head_weights(&bench->config)) * (double)dtype_size(model->config.stored_dtype) / seconds * 1e-9;
-    model_free(model);
-    return status;
-}
+static Status write_model(Bench *bench) { return model_write_random(bench->model, config_of(bench->shape), DT_BF16, 1, 0.02); }
 
 /* ---- the table ---- */
 
-typedef struct Work { const char *name; Status (*run)(Bench *bench); int64_t batch, tokens; } Work; /* batch, tokens: unless told */
-static const Work works[] = {
-    {"sft", work_sft, 2, 256}, {"sft_mix", work_sft_mix, 4, 256}, {"full", work_full, 2, 256}, {"dpo", bench_dpo, 4, 512}, {"grpo", bench_grpo, 4, 64}, {"prefill", work_prefill, 1, 512}, {"decode", work_decode, 1, 32}, {"load", work_load, 1, 1},
-};
+static const char columns[] = "work      shape     batch tokens   tokens/s trained/s      GF/s   of peak  in prod.      GB/s   of read   seconds      memory   predicted\n";
 
-static Status find_work(const char *name, size_t len, const Work **work) {
+static void add_number(JsonWriter *w, const char *key, double value, const char *format, Str *cells) {
+    if (key) jw_double(w, key, value);
+    if (isnan(value)) str_printf(cells, "%10s", "-");
+    else str_printf(cells, format, value);
+}
+
+static void add_if_known(JsonWriter *w, const char *key, double value, const char *unit, Str *cells) {
+    if (isnan(value)) return;
+    jw_double(w, key, value);
+    if (unit) str_printf(cells, "  %.4g %s", value, unit);
+}
+
+static void print_row(const Bench *bench, const BenchWork *work, Str *rows) {
+    const Measured *row = &bench->row;
+    double peak = compute_from_text(bench->compute) == DT_BF16 ? bench->speed.gflops_bf16 : bench->speed.gflops_f32;
+    JsonWriter w = {0};
+    Str cells = {0};
+    char memory[32], predicted[32];
+    jw_object(&w, NULL);
+    jw_string(&w, "work", work->work);
+    jw_string(&w, "shape", bench->shape);
+    jw_int(&w, "batch", bench->batch);
+    jw_int(&w, "tokens", bench->tokens);
+    jw_string(&w, "compute", dtype_name(compute_from_text(bench->compute)));
+    add_number(&w, "tokens_per_second", row->tokens_per_second, "%10.1f", &cells);
+    add_number(&w, "trained_tokens_per_second", row->trained_per_second, "%10.1f", &cells);
+    add_number(&w, "gflops", row->gflops, "%10.1f", &cells);
+    add_number(&w, "peak_share", row->gflops / peak, "%10.2f", &cells);
+    add_number(&w, "product_share", row->product_share, "%10.2f", &cells);
+    add_number(&w, "gbytes_per_second", row->gbytes_per_second, "%10.2f", &cells);
+    add_number(&w, "read_share", row->gbytes_per_second / bench->speed.memory_gbs, "%10.2f", &cells);
+    jw_double(&w, "seconds_to_first_step", row->first_step);
+    add_number(&w, NULL, isnan(row->seconds) ? row->first_step : row->seconds, "%10.2f", &cells);
+    str_printf(&cells, "  %10s  %10s", format_bytes((double)bench->peak, memory), isnan(row->predicted) ? "-" : format_bytes(row->predicted, predicted));
+    add_if_known(&w, "rows_per_second", row->rows_per_second, "rows/s", &cells);
+    add_if_known(&w, "mbytes_per_second", row->mbytes_per_second, "MB/s", &cells);
+    add_if_known(&w, "seconds", row->seconds, NULL, &cells);
+    jw_int(&w, "peak_rss_bytes", (int64_t)bench->peak);
+    if (isnan(row->predicted)) jw_null(&w, "predicted_bytes");
+    else jw_int(&w, "predicted_bytes", (int64_t)row->predicted);
+    if (profile_asked()) profile_write(&w, "profile", bench->profile, bench->n_profile);
+    jw_end_object(&w);
+    str_printf(rows, "%s%s", rows->len ? ",\n  " : "", str_text(&w.text));
+    if (bench->command->json) print_result("%s\n", str_text(&w.text));
+    else print_result("%-9s %-9s %5lld %6lld %s\n", work->work, bench->shape, (long long)bench->batch, (long long)bench->tokens, str_text(&cells));
+    jw_release(&w);
+    str_clear(&cells);
+    if (profile_asked() && !bench->command->json && bench->n_profile > 0) {
+        profile_describe(&cells, bench->profile, bench->n_profile);
+        print_result("%s\n\n", str_text(&cells));
+    }
+    str_release(&cells);
+    fflush(stdout);
+}
+
+static Status run_work(Bench *bench, const BenchWork *work, const BenchJob *job, Str *rows) {
+    bench->batch = job->batch > 0 ? job->batch : work->batch;
+    bench->tokens = job->tokens > 0 ? job->tokens : work->tokens;
+    bench->scale = work->scales ? (double)bench->tokens / (double)work->tokens : 1;
+    bench->steps = job->steps;
+    bench->n_done = 0;
+    bench->n_profile = 0;
+    bench->timed = bench->before = (OpCost){0};
+    double unknown = (double)NAN;
+    bench->row = (Measured){unknown, unknown, unknown, unknown, unknown, unknown, unknown, unknown, unknown, unknown};
+    bench->first = bench->last = 0;
+    if (bench->tokens < 2 && work->tokens > 1) return status_fail(ST_USAGE, "--tokens must be 2 or more");
+    show_progress("%s %s ...", work->name, bench->shape);
+    if (work->prepare) TRY(in_child(bench, work->prepare));
+    bench->row.first_step = unknown;
+    bench->peak = 0;
+    TRY(in_child(bench, work->run));
+    end_live_line();
+    if (bench->last > bench->first) {
+        double seconds = bench->last - bench->first;
+        bench->row.product_share = (bench->products_last - bench->products_first) / seconds;
+        if (isnan(bench->row.gflops)) bench->row.gflops = bench->timed.flops / seconds * 1e-9;
+    }
+    print_row(bench, work, rows);
+    return ST_OK;
+}
+
+/* ---- which works ---- */
+
+static Status find_work(const char *name, size_t len, const BenchWork **work) {
     const char *names[COUNT_OF(works)];
     char word[32];
     for (size_t i = 0; i < COUNT_OF(works); i++) {
@@ -248,147 +221,160 @@ static Status find_work(const char *name, size_t len, const Work **work) {
     }
     snprintf(word, sizeof word, "%.*s", (int)MIN(len, sizeof word - 1), name);
     const char *nearest = text_nearest(word, names, COUNT_OF(works));
+    Str all = {0};
+    for (size_t i = 0; i < COUNT_OF(works); i++) str_printf(&all, "%s%s", i ? ", " : "", names[i]);
     status_fail(ST_USAGE, "work '%s' is not supported", word);
-    return nearest ? status_hint(ST_USAGE, "did you mean '%s'?", nearest) : status_hint(ST_USAGE, "works are sft, sft_mix, full, dpo, grpo, prefill, decode and load");
+    if (nearest) status_hint(ST_USAGE, "did you mean '%s'?", nearest);
+    else status_hint(ST_USAGE, "works are %s, or all", str_text(&all));
+    str_release(&all);
+    return ST_USAGE;
 }
 
-/* Linux forgets the peak so far when told so; elsewhere it is that of all works up to here. */
-static void forget_peak(void) {
-    int fd = open("/proc/self/clear_refs", O_WRONLY);
-    if (fd < 0) return;
-    ssize_t written = write(fd, "5", 1);
-    (void)written;
-    close(fd);
-}
-
-static void print_number(JsonWriter *w, const char *key, double value, const char *format, Str *cells) {
-    jw_double(w, key, value);
-    if (isnan(value)) str_printf(cells, "%10s", "-");
-    else str_printf(cells, format, value);
-}
-
-static void print_row(const Bench *bench, const Work *work) {
-    const Measured *row = &bench->row;
-    double peak = compute_from_text(bench->compute) == DT_BF16 ? bench->speed.gflops_bf16 : bench->speed.gflops_f32;
-    JsonWriter w = {0};
-    Str cells = {0};
-    char peak_rss[32];
-    jw_object(&w, NULL);
-    jw_string(&w, "work", work->name);
-    jw_string(&w, "shape", bench->shape);
-    jw_int(&w, "batch", bench->batch);
-    print_number(&w, "tokens_per_second", row->tokens_per_second, "%10.1f", &cells);
-    print_number(&w, "trained_tokens_per_second", row->trained_per_second, "%10.1f", &cells);
-    print_number(&w, "gflops", row->gflops, "%10.1f", &cells);
-    print_number(&w, "peak_share", row->gflops / peak, "%10.2f", &cells);
-    print_number(&w, "product_share", row->product_share, "%10.2f", &cells);
-    print_number(&w, "gbytes_per_second", row->gbytes_per_second, "%10.2f", &cells);
-    print_number(&w, "seconds_to_first_step", row->first_step, "%10.2f", &cells);
-    if (!isnan(row->rows_per_second)) jw_double(&w, "rows_per_second", row->rows_per_second);
-    jw_int(&w, "peak_rss_bytes", (int64_t)memory_peak());
-    if (isnan(row->predicted)) jw_null(&w, "predicted_bytes");
-    else jw_int(&w, "predicted_bytes", (int64_t)row->predicted);
-    jw_end_object(&w);
-    if (bench->command->json) print_result("%s\n", str_text(&w.text));
-    else print_result("%-8s %-5s %5lld %6lld %s  %s\n", work->name, bench->shape, (long long)bench->batch, (long long)bench->tokens, str_text(&cells), format_bytes((double)memory_peak(), peak_rss));
-    jw_release(&w);
-    str_release(&cells);
-}
-
-static Status run_work(Bench *bench, const Work *work, int64_t batch, int64_t tokens) {
-    bench->batch = batch > 0 ? batch : work->batch;
-    bench->tokens = tokens > 0 ? tokens : work->tokens;
-    bench->n_done = 0;
-    bench->row = (Measured){(double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN, (double)NAN};
-    bench->first = bench->last = 0;
-    if (bench->tokens < 2 && work->run != work_load) return status_fail(ST_USAGE, "--tokens must be 2 or more");
-    show_progress("%s %s ...", work->name, bench->shape);
-    forget_peak();
-    TRY(work->run(bench));
-    end_live_line();
-    if (bench->last > bench->first) bench->row.product_share = (bench->products_last - bench->products_first) / (bench->last - bench->first);
-    print_row(bench, work);
+/* The list's works one by one; `at` is where it goes on. */
+static Status next_work(const char **at, const BenchWork **work) {
+    size_t len = strcspn(*at, ",");
+    TRY(find_work(*at, len, work));
+    *at += len + ((*at)[len] == ',');
     return ST_OK;
 }
 
-static Status run_works(Bench *bench, const char *list, int64_t batch, int64_t tokens) {
+static Status check_works(const char *list, bool *needs_model) {
+    *needs_model = !strcmp(list, "all");
+    if (*needs_model) return ST_OK;
+    const BenchWork *work;
     for (const char *at = list; *at;) {
-        size_t len = strcspn(at, ",");
-        const Work *work;
-        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
-        TRY(find_work(at, len, &work));
-        TRY(run_work(bench, work, batch, tokens));
-        at += len + (at[len] == ',');
-    }
-    return ST_OK;
-}
-
-static Status check_works(const char *list) {
-    const Work *work;
-    for (const char *at = list; *at;) {
-        size_t len = strcspn(at, ",");
-        TRY(find_work(at, len, &work));
-        at += len + (at[len] == ',');
+        TRY(next_work(&at, &work));
+        *needs_model |= work->run != bench_tokenizer;
     }
     return *list ? ST_OK : status_fail(ST_USAGE, "--work names nothing");
 }
 
-static Status make_model(Bench *bench, const char *name) {
-    bench->shape = bench->model = name;
-    for (size_t i = 0; i < COUNT_OF(shapes); i++)
-        if (!strcmp(shapes[i].name, name)) {
-            bench->model = path_join(bench->command->arena, bench->folder, "model");
-            if (!bench->model) return ST_RESOURCE;
-            show_progress("making a model of shape %s ...", name);
-            TRY(model_write_random(bench->model, shapes[i].config, DT_BF16, 1, 0.02));
-        }
-    return model_config_read(bench->model, bench->command->arena, &bench->config);
+static Status run_works(Bench *bench, const BenchJob *job, Str *rows) {
+    const BenchWork *work;
+    if (!strcmp(job->list, "all")) {
+        for (work = works; work < works + COUNT_OF(works); work++)
+            if (!work->small || !config_of(bench->shape) || !strcmp(bench->shape, "S")) TRY(run_work(bench, work, job, rows));
+        return ST_OK;
+    }
+    for (const char *at = job->list; *at;) {
+        TRY(next_work(&at, &work));
+        TRY(run_work(bench, work, job, rows));
+    }
+    return ST_OK;
 }
 
-static Status bench_all(const Command *command, const char *list, const char *compute, int64_t batch, int64_t tokens) {
-    TRY(command_needs(command, 1, 1));
-    if (!strcmp(command->arguments[0], "mlp")) return bench_mlp(command);
-    if (!strcmp(command->arguments[0], "ppo")) return bench_ppo(command);
-    if (!strcmp(command->arguments[0], "filter")) return bench_filter(command);
-    TRY(check_compute(compute));
-    TRY(check_works(list));
-    if (batch < 0 || tokens < 0) return status_fail(ST_USAGE, "--batch and --tokens must be positive");
-    const char *temporary = getenv("TMPDIR");
-    char *folder = arena_printf(command->arena, "%s/tune-bench-XXXXXX", temporary && *temporary ? temporary : "/tmp");
-    if (!folder) return ST_RESOURCE;
-    if (!mkdtemp(folder)) return status_fail(ST_RESOURCE, "cannot make a folder like '%s'", folder);
-    Bench bench = {.command = command, .folder = folder, .compute = compute};
-    Status status = make_model(&bench, command->arguments[0]);
-    if (status == ST_OK) status = cpu_measure_speed(&bench.speed);
-    if (status == ST_OK && !command->json) print_result("%-8s %-5s %5s %6s %10s%10s%10s%10s%10s%10s%10s  %s\n", "work", "shape", "batch", "tokens", "tokens/s", "trained/s", "GF/s", "of peak", "in prod.", "GB/s", "first s", "memory");
-    if (status == ST_OK) status = run_works(&bench, list, batch, tokens);
-    if (status != ST_OK) dir_remove(folder);
-    else status = dir_remove(folder);
+static Status run_shape(Bench *bench, const char *shape, const BenchJob *job, bool needs_model, Str *rows) {
+    bench->shape = bench->model = shape;
+    if (needs_model && config_of(shape)) {
+        bench->model = path_join(bench->command->arena, bench->folder, shape);
+        if (!bench->model) return ST_RESOURCE;
+        show_progress("making a model of shape %s ...", shape);
+        TRY(in_child(bench, write_model));
+    }
+    if (needs_model) TRY(model_config_read(bench->model, bench->command->arena, &bench->config));
+    Status status = run_works(bench, job, rows);
+    if (config_of(shape)) dir_remove(bench->model); /* the next one may need the room */
     return status;
 }
 
+/* ---- the whole ---- */
+
+static Status write_result(const Bench *bench, const char *path, const Str *rows) {
+    const CpuInfo *cpu = cpu_info();
+    FileWriter writer;
+    JsonWriter w = {0};
+    char date[16];
+    time_t now = time(NULL);
+    strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
+    jw_object(&w, NULL);
+    jw_string(&w, "version", TUNE_VERSION);
+    jw_string(&w, "date", date);
+    jw_string(&w, "cpu", cpu->name);
+    jw_string(&w, "features", cpu->features);
+    jw_int(&w, "threads", cpu->threads);
+    jw_double(&w, "f32_gflops", bench->speed.gflops_f32);
+    jw_double(&w, "bf16_gflops", bench->speed.gflops_bf16);
+    jw_string(&w, "f32_kernel", cpu->gemm_f32);
+    jw_string(&w, "bf16_kernel", cpu->gemm_bf16);
+    jw_double(&w, "read_gbytes_per_second", bench->speed.memory_gbs);
+    Status status = writer_open(&writer, path);
+    if (status == ST_OK) {
+        writer_printf(&writer, "%s, \"rows\": [\n  %s\n]}\n", str_text(&w.text), str_text(rows));
+        status = writer_commit(&writer);
+    }
+    jw_release(&w);
+    return status;
+}
+
+static Status run_shapes(Bench *bench, const BenchJob *job, bool needs_model) {
+    const Command *command = bench->command;
+    Str rows = {0};
+    Status status = in_child(bench, measure_speed);
+    if (status == ST_OK && !command->json) print_result("%s", columns);
+    for (size_t i = 0; status == ST_OK && i < command->n_arguments; i++) status = run_shape(bench, command->arguments[i], job, needs_model, &rows);
+    if (status == ST_OK && job->output) status = write_result(bench, job->output, &rows);
+    str_release(&rows);
+    return status;
+}
+
+static Status bench_models(const Command *command, const BenchJob *job) {
+    bool needs_model;
+    TRY(check_compute(job->compute));
+    TRY(check_works(job->list, &needs_model));
+    if (job->batch < 0 || job->tokens < 0 || job->steps < 1) return status_fail(ST_USAGE, "--batch, --tokens and --steps must be positive");
+    const char *temporary = getenv("TMPDIR");
+    char *folder = arena_printf(command->arena, "%s/tune-bench-XXXXXX", temporary && *temporary ? temporary : "/tmp");
+    if (!folder) return ST_RESOURCE;
+    Bench *bench = mmap(NULL, sizeof *bench, PROT_READ | PROT_WRITE, MAP_SHARED | MAP_ANONYMOUS, -1, 0);
+    if (bench == MAP_FAILED) return status_fail(ST_RESOURCE, "no memory to share with the works' processes");
+    Status status = mkdtemp(folder) ? ST_OK : status_fail(ST_RESOURCE, "cannot make a folder like '%s'", folder);
+    if (status == ST_OK) {
+        *bench = (Bench){.command = command, .folder = folder, .compute = job->compute, .rows = job->rows, .tokenizer = job->tokenizer};
+        profile_stop(); /* works have their own */
+        status = run_shapes(bench, job, needs_model);
+        if (status != ST_OK) dir_remove(folder);
+        else status = dir_remove(folder);
+    }
+    munmap(bench, sizeof *bench);
+    return status;
+}
+
+static Status run_bench(const Command *command, const BenchJob *job) {
+    if (job->table) return bench_table(job->table);
+    TRY(command_needs(command, 1, COUNT_OF(command->arguments)));
+    if (!strcmp(command->arguments[0], "mlp")) return bench_mlp(command);
+    if (!strcmp(command->arguments[0], "ppo")) return bench_ppo(command);
+    if (!strcmp(command->arguments[0], "filter")) return bench_filter(command);
+    return bench_models(command, job);
+}
+
 Status cmd_bench(int argc, char **argv) {
-    const char *list = "sft,prefill,decode,load", *compute = "auto";
-    int64_t batch = 0, tokens = 0;
+    BenchJob job = {.list = "sft,prefill,decode,load", .compute = "auto", .steps = 2};
     Command command = {
-        .arguments_help = "MODEL | S | Q | L | mlp | ppo | filter",
+        .arguments_help = "MODEL ... | S | Q | L | mlp | ppo | filter",
         .help = "Measures training and use of a model, or of random weights in the shape of SmolLM2-135M (S), Qwen2.5-0.5B (Q) or Llama-3.2-1B (L);\n"
                 "mlp: acting with and updates of a policy of two hidden layers of 64;\n"
                 "ppo: steps a second of PPO on CartPole, with stable-baselines3's and cleanrl's settings.\n"
                 "filter: ROUGE-L and all filters of texts over 52,002 instructions.\n"
-                "Operations are those of matrix products alone; their share is of the best that this machine's products reach. --json: one object per work and line.\n"
+                "GF/s are of products alone, as the shapes of all ops say (--profile shows them op by op); their share is of the best that this machine's products reach. GB/s: weights, keys and values\n"
+                "that decoding reads, and its share of what memory gives. Each work has a process of its own. --json: one object per work and line.\n"
                 "    tune bench S --work sft,decode",
     };
     const Option options[] = {
-        {"--work", OPTION_TEXT, &list, "LIST", "of sft, sft_mix, full, dpo, grpo, prefill, decode, load (sft,prefill,decode,load)"},
-        {"--batch", OPTION_INT, &batch, "N", "sequences at a time; dpo: pairs, grpo: prompts, 8 completions each"},
-        {"--tokens", OPTION_INT, &tokens, "N", "tokens of a sequence; decode, grpo: new ones; dpo: of the longest prompt"},
-        {"--compute", OPTION_TEXT, &compute, "TYPE", "auto, f32 or bf16"},
+        {"--work", OPTION_TEXT, &job.list, "LIST", "of sft, sft_mix, full, dpo, grpo, decode, decode8, decode32, prefill, prefill2048, tokenizer, merge, load, start; or all (sft,prefill,decode,load)"},
+        {"--batch", OPTION_INT, &job.batch, "N", "sequences at a time; dpo: pairs, grpo: prompts, 8 completions each"},
+        {"--tokens", OPTION_INT, &job.tokens, "N", "tokens of a sequence; decode, grpo: new ones; sft_mix, dpo: of the longest row"},
+        {"--steps", OPTION_INT, &job.steps, "N", "timed steps, behind one that is not (2)"},
+        {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
+        {"--rows", OPTION_TEXT, &job.rows, "FILE", "lengths of sft_mix and grpo, texts of tokenizer: {question, answer} or messages; of dpo: {prompt, chosen, rejected}. Drawn as GSM8K's and hh-rlhf's unless given"},
+        {"--tokenizer", OPTION_TEXT, &job.tokenizer, "DIR", "of the rows; the model's own"},
+        {"-o", OPTION_TEXT, &job.output, "FILE", "the rows and the machine as one JSON object"},
+        {"--table", OPTION_TEXT, &job.table, "FILE", "such a file, or bench-peers.json, as markdown; nothing is measured"},
         {0},
     };
     bool done;
     Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = bench_all(&command, list, compute, batch, tokens);
+    if (status == ST_OK && !done) status = run_bench(&command, &job);
     arena_free(command.arena);
     return status;
 }

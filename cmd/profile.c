@@ -23,24 +23,21 @@ static int by_seconds(const void *a, const void *b) {
     return one->seconds < two->seconds ? 1 : one->seconds > two->seconds ? -1 : 0;
 }
 
-static ProfileRow *sorted_rows(size_t *n, double *seconds) {
-    const ProfileRow *rows;
-    *n = profile_rows(&rows);
+static ProfileRow *sorted_rows(const ProfileRow *rows, size_t n, double *seconds) {
     *seconds = 0;
-    for (size_t i = 0; i < *n; i++) *seconds += rows[i].seconds;
-    ProfileRow *sorted = malloc(*n * sizeof *sorted);
+    for (size_t i = 0; i < n; i++) *seconds += rows[i].seconds;
+    ProfileRow *sorted = malloc(MAX(n, (size_t)1) * sizeof *sorted);
     if (!sorted) return NULL;
-    memcpy(sorted, rows, *n * sizeof *sorted);
-    qsort(sorted, *n, sizeof *sorted, by_seconds);
+    if (n) memcpy(sorted, rows, n * sizeof *sorted);
+    qsort(sorted, n, sizeof *sorted, by_seconds);
     return sorted;
 }
 
 static double per_second(double amount, double seconds) { return seconds > 0 ? amount / seconds * 1e-9 : 0; }
 
-void profile_write(JsonWriter *w, const char *key) {
-    size_t n;
+void profile_write(JsonWriter *w, const char *key, const ProfileRow *unsorted, size_t n) {
     double all;
-    ProfileRow *rows = sorted_rows(&n, &all);
+    ProfileRow *rows = sorted_rows(unsorted, n, &all);
     jw_array(w, key);
     for (size_t i = 0; rows && i < n; i++) {
         const ProfileRow *row = &rows[i];
@@ -68,10 +65,9 @@ static void add_number(Str *line, double value, const char *format) {
     else str_printf(line, "%10s", "-");
 }
 
-void profile_describe(Str *text) {
-    size_t n;
+void profile_describe(Str *text, const ProfileRow *unsorted, size_t n) {
     double all, flops = 0, bytes = 0;
-    ProfileRow *rows = sorted_rows(&n, &all);
+    ProfileRow *rows = sorted_rows(unsorted, n, &all);
     str_printf(text, "%-24s %9s %10s %6s%10s%10s%10s\n", "op", "calls", "seconds", "share", "GF/s", "GB", "GB/s");
     for (size_t i = 0; rows && i < n; i++) {
         const ProfileRow *row = &rows[i];
@@ -93,17 +89,19 @@ void profile_describe(Str *text) {
 }
 
 void profile_end(void) {
+    const ProfileRow *rows;
     if (!asked || !profile_running()) return;
+    size_t n = profile_rows(&rows);
     if (as_json) {
         JsonWriter w = {0};
         jw_object(&w, NULL);
-        profile_write(&w, "profile");
+        profile_write(&w, "profile", rows, n);
         jw_end_object(&w);
         print_result("%s\n", str_text(&w.text));
         jw_release(&w);
     } else {
         Str text = {0};
-        profile_describe(&text);
+        profile_describe(&text, rows, n);
         show_message("%s", str_text(&text));
         str_release(&text);
     }

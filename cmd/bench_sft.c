@@ -1,0 +1,100 @@
+/* tune bench sft, sft_mix, full: steps of supervised fine-tuning; start: how soon the first one is done. */
+#include <fcntl.h>
+#include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
+
+#include "cmd/bench.h"
+#include "sft/sft.h"
+
+/* Rows of one length are trained whole, as the language itself; real ones on their answers. */
+static void fill_row(JsonWriter *w, const Bench *bench, const void *context, size_t i) {
+    const BenchRows *rows = context;
+    int64_t n = rows->items[i].prompt + rows->items[i].answer;
+    bench_write_ids(w, bench, "input_ids", 16 + i, n);
+    jw_array(w, "labels");
+    for (int64_t k = 0; k < n; k++)
+        jw_int(w, NULL, k < rows->items[i].prompt ? LABEL_NONE : (int64_t)rng_below(rng_key(1, RNG_TEST, 16 + i), (uint64_t)k, (uint64_t)bench->config.vocab_size));
+    jw_end_array(w);
+}
+
+static Status make_rows(const Bench *bench, bool mixed, BenchRows *rows) {
+    size_t n = (size_t)(bench->batch * (bench->steps + 1));
+    if (mixed) {
+        TRY(bench_rows(bench, BENCH_CHAT, n, rows));
+    } else {
+        *rows = (BenchRows){arena_alloc(bench->command->arena, n * sizeof *rows->items), n};
+        if (!rows->items) return ST_RESOURCE;
+        for (size_t i = 0; i < n; i++) rows->items[i] = (BenchRow){1, bench->tokens - 1, 0}; /* nothing says the first token */
+    }
+    return bench_write_rows(bench, n, fill_row, rows);
+}
+
+static void keep_plan(void *context, const SftPlan *plan) { ((Bench *)context)->row.predicted = (double)plan->memory.total; }
+
+static void keep_step(void *context, const Progress *progress) {
+    Bench *bench = context;
+    if (progress->evaluation) return;
+    bench_mark_step(bench, progress->step == 1);
+    bench->n_done = progress->step;
+}
+
+static void count_tokens(Bench *bench, const BenchRows *rows) {
+    double tokens = 0, trained = 0, seconds = bench->last - bench->first;
+    for (int64_t i = bench->batch; i < bench->batch * bench->n_done; i++) {
+        tokens += (double)(rows->items[i].prompt + rows->items[i].answer);
+        trained += (double)rows->items[i].answer;
+    }
+    bench->row.tokens_per_second = tokens / seconds;
+    bench->row.trained_per_second = trained / seconds;
+}
+
+static Status train(Bench *bench, bool lora, bool mixed) {
+    Arena *arena = bench->command->arena;
+    BenchRows rows;
+    Recipe *recipe;
+    TrainResult result;
+    const char *more[] = {"data.format=ids", arena_printf(arena, "train.batch_size=%lld", (long long)bench->batch), lora ? arena_printf(arena, "lora.rank=%d", BENCH_LORA_RANK) : "lora=null"};
+    TRY(make_rows(bench, mixed, &rows));
+    TRY(bench_recipe(bench, more, COUNT_OF(more), &recipe));
+    bench_mark_start(bench);
+    Status status = sft_run(&(SftConfig){.recipe = recipe, .on_plan = keep_plan, .on_progress = keep_step, .context = bench}, &result);
+    if (status == ST_OK) count_tokens(bench, &rows);
+    recipe_free(recipe);
+    return status;
+}
+
+Status bench_sft(Bench *bench) { return train(bench, true, false); }
+Status bench_sft_mix(Bench *bench) { return train(bench, true, true); }
+Status bench_full(Bench *bench) { return train(bench, false, false); }
+
+/* ---- start ---- */
+
+static void run_program(char *const *arguments) {
+    int silence = open("/dev/null", O_WRONLY);
+    if (silence >= 0) dup2(silence, STDOUT_FILENO), dup2(silence, STDERR_FILENO);
+    execv("/proc/self/exe", arguments);
+    _exit(127);
+}
+
+Status bench_start(Bench *bench) {
+    Arena *arena = bench->command->arena;
+    BenchRows rows;
+    TRY(make_rows(bench, false, &rows));
+    char *arguments[] = {
+        "tune", "sft", arena_printf(arena, "model.path=%s", bench->model), arena_printf(arena, "model.compute=%s", bench->compute), arena_printf(arena, "data.train=%s/rows.jsonl", bench->folder),
+        "data.format=ids", "data.shuffle=false", "data.max_length=1000000", arena_printf(arena, "lora.rank=%d", BENCH_LORA_RANK), arena_printf(arena, "output=%s/start", bench->folder),
+        "train.max_steps=1", arena_printf(arena, "train.batch_size=%lld", (long long)bench->batch), arena_printf(arena, "--threads=%lld", (long long)bench->command->threads), NULL,
+    };
+    for (size_t i = 0; i + 1 < COUNT_OF(arguments); i++)
+        if (!arguments[i]) return ST_RESOURCE;
+    struct rusage usage;
+    int code;
+    bench_mark_start(bench);
+    pid_t child = fork();
+    if (child == 0) run_program(arguments);
+    if (child < 0 || wait4(child, &code, 0, &usage) < 0) return status_fail(ST_RESOURCE, "cannot start the program again");
+    bench->row.seconds = bench->row.first_step = clock_seconds() - bench->start;
+    bench->peak = (uint64_t)usage.ru_maxrss * 1024;
+    return WIFEXITED(code) && WEXITSTATUS(code) == 0 ? ST_OK : status_fail(ST_RESOURCE, "the program, started again, did not end its first step");
+}
