@@ -5,7 +5,7 @@ A prompt 'a,b:m,n' asks for the n numbers that follow a, b with the same differe
 The reward is the share of the answer that is right from its beginning on, where stopping in time counts as one character more.
 
     reward:
-      - { type: command, command: [python3, recipes/reward_digit_sequence.py], field: reward }
+      - { type: command, command: [python3, recipes/reward_digit_sequence.py] }
 
 Reads rows as JSON, one a line, and answers each with one line.
 """
