@@ -101,8 +101,16 @@ static void to_stderr(void *context, LogLevel level, const char *text) {
     show_message("%s%s", level == LOG_WARNING ? "tune: warning: " : "", text);
 }
 
+/* A limit of processor time stops all threads when it is used up, so that more of them only wait for each other. */
+static int64_t threads_by_default(void) {
+    const char *tasks = getenv("SLURM_CPUS_PER_TASK");
+    int64_t n = cores_available(), granted = tasks ? strtoll(tasks, NULL, 10) : 0;
+    return granted > 0 ? MIN(n, granted) : n;
+}
+
 void use_threads(int64_t n) {
     if (n > 0) omp_set_num_threads((int)n);
+    else if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads((int)MIN((int64_t)omp_get_max_threads(), threads_by_default()));
 }
 
 Status command_parse(Command *command, int argc, char **argv, const Option *own, bool *done) {

@@ -37,7 +37,7 @@ static Entry offline_at(size_t i) {
 static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma", environment_at};
 
 #define KEYS_OF_TEXT \
-    KEYS_OF_ALL KEYS_OF_OPTIMIZER "train.epochs train.max_steps train.eval_every train.batch_tokens train.no_decay train.checkpointing " \
+    KEYS_OF_ALL KEYS_OF_OPTIMIZER "train.epochs train.max_steps train.eval_every train.batch_tokens train.no_decay train.checkpointing train.max_memory " \
     "num_generations prompts_per_step sampling_rounds num_iterations num_minibatches ent_coef " \
     "beta kl kl_in reference loss_aggregation mask_truncated missing_eos_penalty max_logprob_diff samples_every"
 
@@ -45,7 +45,7 @@ static const Kind texts = {"on text", KEYS_OF_TEXT, text_at};
 static const Kind text_environments = {"on environments of text", KEYS_OF_TEXT " gamma", text_at};
 static const Kind pairs = {"on pairs", KEYS_OF_ALL KEYS_OF_OPTIMIZER "beta train.*", pair_at};
 static const Kind offline = {
-    "on rows with rewards", KEYS_OF_ALL KEYS_OF_OPTIMIZER "train.epochs train.max_steps train.batch_size train.gradient_accumulation_steps train.batch_tokens train.no_decay train.checkpointing", offline_at,
+    "on rows with rewards", KEYS_OF_ALL KEYS_OF_OPTIMIZER "train.epochs train.max_steps train.batch_size train.gradient_accumulation_steps train.batch_tokens train.no_decay train.checkpointing train.max_memory", offline_at,
 };
 static const Kind *const kinds[] = {&environments, &texts, &pairs, &offline};
 

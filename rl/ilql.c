@@ -268,7 +268,7 @@ static Status plan_memory(const Ilql *il, TrainMemory *memory) {
     TrainerConfig config = {.recipe = il->recipe, .model = il->model, .tape = il->pass.tape, .task = {.context = &largest, .largest_batch = largest_pass}};
     Status status = gather_longest(il, &largest.experience);
     if (status == ST_OK) memset(largest.experience.logprobs, 0, (size_t)largest.experience.n_tokens * sizeof(double));
-    if (status == ST_OK) status = trainer_memory(&config, memory);
+    if (status == ST_OK) status = trainer_memory(&config, il->config->resume ? il->recipe->output : NULL, memory);
     if (status == ST_OK) {
         size_t values = (size_t)largest.targets * (2 * (size_t)il->model->config.vocab_size + 4) * sizeof(double); /* as reserve makes them */
         memory->activations += values;

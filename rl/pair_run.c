@@ -281,7 +281,7 @@ static Status train_in(PairRun *run, Run **dir, TrainResult *result) {
     PlanStep first;
     TRY(data_plan_step(&run->plan, 0, &first));
     PairPlan plan = {.total_steps = run->total_steps, .steps_per_epoch = (double)first.epoch_steps, .trained_parameters = params_count(params, true), .parameters = params_count(params, false)};
-    TRY(trainer_memory(&trainer, &plan.memory));
+    TRY(trainer_memory(&trainer, run->config->resume ? run->recipe->output : NULL, &plan.memory));
     plan.largest_batch_tokens = run->batch.model.layout.n_tokens;
     bool dry = run->config->dry_run || trainer_check_memory(run->recipe, &plan.memory) != ST_OK;
     if (!dry) {

@@ -139,6 +139,7 @@ static void forget_told(Experience *e) {
 /* Advantages from the rewards with the KL taken off; what was given stays in rewards, for samples.jsonl. */
 static Status set_advantages(TextRl *rl) {
     Experience *e = &rl->experience;
+    if (e->n == 0) return ST_OK; /* no pair was found */
     size_t bytes = (size_t)e->n * sizeof *e->rewards;
     if (e->n == 0) return ST_OK; /* no pair was found */
     double *given = malloc(bytes);

@@ -6,7 +6,8 @@
 
 /* A batch of rollouts with the longest prompt and the longest completions everywhere. */
 typedef struct Largest {
-    const TextRl *rl;
+    TextRl *rl;
+    int64_t pass_tokens;       /* the recipe's, or the usual ones */
     PromptRow prompt;
     Experience experience;
     double *zeros;             /* one for each row that is asked for */
@@ -66,23 +67,32 @@ static Status add_rewards(const TextRl *rl, const Experience *e, size_t n_prompt
     return ST_OK;
 }
 
-Status text_memory(const TextRl *rl, TrainMemory *memory) {
-    Largest largest = {.rl = rl};
+static void split(void *context, int64_t most_tokens) {
+    Largest *largest = context;
+    largest->rl->pass.max_tokens = most_tokens > 0 ? MIN(most_tokens, largest->pass_tokens) : largest->pass_tokens;
+}
+
+static size_t sampling_bytes(const TextRl *rl, const Largest *largest) {
+    GenerateConfig sampling = text_sampling(rl, 0);
+    if (rl->turns.env) sampling.n = 1; /* every episode is asked by itself */
+    int64_t longest = rl->turns.env ? rl->recipe->data_max_length - sampling.max_new_tokens : (int64_t)largest->prompt.ids.n;
+    return generate_bytes(rl->model, (size_t)(largest->experience.n / sampling.n), (size_t)MAX(longest, 1), &sampling);
+}
+
+static Status plan_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
+    TrainerConfig config = {.recipe = rl->recipe, .model = rl->model, .tape = rl->pass.tape, .task = {.context = largest, .largest_batch = passes, .split = split}, .beside = sampling_bytes(rl, largest)};
+    TRY(trainer_memory(&config, rl->config->resume ? rl->recipe->output : NULL, memory));
+    size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->optimizer, &rl->value->model->params) : 0;
+    memory->rollout = config.beside;
+    memory->optimizer += values; /* which is there already */
+    memory->program -= MIN(values, memory->program);
+    return rl->rewards ? add_rewards(rl, &largest->experience, largest->prompt.ids.n, memory) : ST_OK;
+}
+
+Status text_memory(TextRl *rl, TrainMemory *memory) {
+    Largest largest = {.rl = rl, .pass_tokens = rl->pass.max_tokens};
     Status status = largest_new(rl, &largest);
-    TrainerConfig config = {.recipe = rl->recipe, .model = rl->model, .tape = rl->pass.tape, .task = {.context = &largest, .largest_batch = passes}};
-    if (status == ST_OK) status = trainer_memory(&config, memory);
-    if (status == ST_OK) {
-        const Experience *e = &largest.experience;
-        GenerateConfig sampling = text_sampling(rl, 0);
-        if (rl->turns.env) sampling.n = 1; /* every episode is asked by itself */
-        int64_t longest = rl->turns.env ? rl->recipe->data_max_length - sampling.max_new_tokens : (int64_t)largest.prompt.ids.n;
-        memory->rollout = generate_bytes(rl->model, (size_t)(e->n / sampling.n), (size_t)MAX(longest, 1), &sampling);
-        size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->optimizer, &rl->value->model->params) : 0;
-        memory->optimizer += values; /* which is there already */
-        memory->program -= MIN(values, memory->program);
-        memory->total += memory->rollout;
-        if (rl->rewards) status = add_rewards(rl, e, largest.prompt.ids.n, memory);
-    }
+    if (status == ST_OK) status = plan_memory(rl, &largest, memory);
     largest_release(&largest);
     return status;
 }

@@ -89,7 +89,7 @@ void text_release(TextRl *rl);
 /* ---- text_memory.c ---- */
 
 /* What the run will take, when all is open: passes of train.batch_tokens with the longest prompt and completions, and sampling's cache. ST_RESOURCE. */
-Status text_memory(const TextRl *rl, TrainMemory *memory);
+Status text_memory(TextRl *rl, TrainMemory *memory);
 
 /* ---- text_rollout.c ---- */
 

@@ -22,6 +22,7 @@ typedef struct Sft {
     SftLoss loss;
     Batch batch;
     size_t *examples, n_examples;
+    int64_t part_tokens;       /* accumulation steps go through their rows in parts of at most so many tokens; 0 = at once */
     RngKey *noise_keys;        /* one for each of them */
     double *values, *means;    /* of one batch's trained tokens; seeds of the gradients afterwards */
     int64_t cap_values;
@@ -165,27 +166,58 @@ static Status draw_noise(Sft *sft, int64_t step) {
     sft->noise_keys = keys;
     RngKey of_step = rng_key((uint64_t)sft->recipe->seed, RNG_NOISE, (uint64_t)step);
     for (size_t i = 0; i < sft->n_examples; i++) keys[i] = rng_key(rng_u64(of_step, sft->examples[i]), RNG_NOISE, 0);
-    sft->batch.model.noise = (EmbedNoise){sft->recipe->train_neftune_alpha, keys};
     return ST_OK;
+}
+
+/* Rows from `first` on that go through the model together. */
+static size_t part_rows(const Sft *sft, size_t first) {
+    size_t n = 1;
+    int64_t tokens = dataset_length(sft->rows.train, sft->examples[first]);
+    if (sft->part_tokens == 0) return sft->n_examples;
+    while (first + n < sft->n_examples && (tokens += dataset_length(sft->rows.train, sft->examples[first + n])) <= sft->part_tokens) n++;
+    return n;
 }
 
 static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro, double divisor, LossSums *sums) {
     Sft *sft = context;
     PlanStep at;
-    TRY(load_batch(sft, step, micro, &at));
+    TRY(data_plan_step(&sft->plan, step, &at));
+    TRY(data_plan_batch(&sft->plan, at.epoch, at.first_batch + micro, &sft->examples, &sft->n_examples));
     TRY(draw_noise(sft, step));
-    uint64_t number = (uint64_t)(step * sft->plan.accumulation + micro); /* dropout: another mask in every accumulation step */
-    sft->batch.model.step = (StepContext){.training = true, .seed = (uint64_t)sft->recipe->seed, .number = number};
-    return train_batch(sft, tape, divisor, sums);
+    StepContext pass = {.training = true, .seed = (uint64_t)sft->recipe->seed, .number = (uint64_t)(step * sft->plan.accumulation + micro)}; /* dropout: another mask in every accumulation step */
+    for (size_t first = 0, n; first < sft->n_examples; first += n) {
+        n = part_rows(sft, first);
+        TRY(batch_build(sft->rows.train, sft->examples + first, n, &sft->batch));
+        if (sft->recipe->train_neftune_alpha != 0) sft->batch.model.noise = (EmbedNoise){sft->recipe->train_neftune_alpha, sft->noise_keys + first};
+        sft->batch.model.step = pass;
+        if (first > 0) tape_reset(tape);
+        TRY(train_batch(sft, tape, divisor, sums));
+        pass.first_token += sft->batch.model.layout.n_tokens;
+    }
+    return ST_OK;
+}
+
+static void split(void *context, int64_t most_tokens) { ((Sft *)context)->part_tokens = most_tokens; }
+
+static Status largest_part(Sft *sft, Tape *tape, const size_t *examples, size_t n) {
+    LossSums sums = {0};
+    TRY(batch_build(sft->rows.train, examples, n, &sft->batch));
+    sft->batch.model.step = (StepContext){.training = true};
+    tape_reset(tape);
+    return train_batch(sft, tape, 1, &sums);
 }
 
 static Status largest_batch(void *context, Tape *tape) {
     Sft *sft = context;
-    LossSums sums = {0};
     TRY(data_plan_largest(&sft->plan, sft->total_steps, &sft->examples, &sft->n_examples));
-    TRY(batch_build(sft->rows.train, sft->examples, sft->n_examples, &sft->batch));
-    sft->batch.model.step = (StepContext){.training = true};
-    return train_batch(sft, tape, 1, &sums);
+    for (size_t first = 0, n; first < sft->n_examples; first += n) {
+        n = part_rows(sft, first);
+        TRY(largest_part(sft, tape, sft->examples + first, n));
+    }
+    if (sft->part_tokens == 0) return ST_OK;
+    size_t longest = 0; /* a row is never cut, and may be longer than parts are */
+    while (dataset_length(sft->rows.train, longest) < sft->rows.train->longest) longest++;
+    return largest_part(sft, tape, &longest, 1);
 }
 
 /* Plain cross-entropy, whatever the objective is, so that its exponential is the perplexity. Exact over all tokens of all rows. */
@@ -288,6 +320,7 @@ static TrainerConfig trainer_config(Sft *sft, Run *run) {
                 .begin_step = begin_step,
                 .micro_batch = micro_batch,
                 .largest_batch = largest_batch,
+                .split = split,
                 .evaluate = sft->rows.eval ? evaluate : NULL,
                 .describe_batch = describe_batch,
             },
@@ -333,8 +366,8 @@ static Status make_plan(Sft *sft, const TrainerConfig *trainer, SftPlan *plan) {
     PlanStep first;
     TRY(data_plan_step(&sft->plan, 0, &first));
     plan->steps_per_epoch = (double)first.epoch_steps;
-    TRY(trainer_memory(trainer, &plan->memory));
-    plan->largest_batch_tokens = sft->batch.model.layout.n_tokens;
+    TRY(trainer_memory(trainer, sft->config->resume ? sft->recipe->output : NULL, &plan->memory));
+    for (size_t i = 0; i < sft->n_examples; i++) plan->largest_batch_tokens += dataset_length(sft->rows.train, sft->examples[i]);
     return ST_OK;
 }
 

@@ -202,6 +202,34 @@ static void a_row_alone_is_a_row_among_others(void **state) {
     free_results(all);
 }
 
+/* Widths that fill several of the products' tiles, in both types. */
+static void batches_of_1_to_64_give_the_same_bits(void **state) {
+    (void)state;
+    static const char config_text[] = "{\"model_type\": \"llama\", \"hidden_size\": 288, \"intermediate_size\": 544, \"num_hidden_layers\": 2, \"num_attention_heads\": 9, \"num_key_value_heads\": 3,"
+                                      " \"max_position_embeddings\": 2048, \"rms_norm_eps\": 1e-5, \"vocab_size\": 1100, \"eos_token_id\": 1, \"tie_word_embeddings\": true}";
+    char dir[256];
+    temp_dir_make(dir, sizeof dir);
+    check_ok(model_write_random(dir, config_text, DT_F32, 4, 0.1));
+    for (int type = 0; type < 2; type++) {
+        Model *model;
+        check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = type ? DT_BF16 : DT_F32}, &model));
+        GenerateConfig config = {.sample = plain, .max_new_tokens = 4, .n = 32, .seed = 9, .ignore_eos = true, .max_batch = 64};
+        Results *all = run(model, NULL, prompts + 1, 2, config);
+        for (config.max_batch = 1; config.max_batch < 64; config.max_batch++) {
+            Results *some = run(model, NULL, prompts + 1, 2, config);
+            for (size_t i = 0; i < all->n; i++) check_same("another batch", &some->done[i], &all->done[i], batch_tolerance());
+            free_results(some);
+        }
+        for (size_t i = 0; i < all->n; i++) {
+            double difference = score_difference(model, &prompts[1 + all->done[i].prompt], &all->done[i]);
+            if (!(difference <= batch_tolerance())) fail_msg("%s: generate and score differ by %g, allowed %g", dtype_name(model->compute), difference, batch_tolerance());
+        }
+        free_results(all);
+        model_free(model);
+    }
+    temp_dir_remove(dir);
+}
+
 static void threads_change_nothing(void **state) {
     (void)state;
     int threads = omp_get_max_threads();
@@ -540,6 +568,7 @@ int main(void) {
         cmocka_unit_test(shared_pages_are_copied_on_write),
         cmocka_unit_test(generate_and_score_agree), cmocka_unit_test(a_session_computes_only_what_is_new),
         cmocka_unit_test(a_row_alone_is_a_row_among_others),
+        cmocka_unit_test(batches_of_1_to_64_give_the_same_bits),
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(long_prompts_come_in_by_parts),
         cmocka_unit_test(eos_ends_and_is_kept),

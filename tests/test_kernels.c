@@ -114,7 +114,7 @@ static void elementwise_case(Run *run, Case c) {
         run->fast->accumulate(x, -0.7, beta, got), run->plain->accumulate(x, -0.7, beta, want);
         compare(run, "accumulate", got, want, 1e-6);
         RngKey key = rng_key(11, RNG_DROPOUT, 3);
-        run->fast->dropout(x, 0.25, key, beta, got), run->plain->dropout(x, 0.25, key, beta, want);
+        run->fast->dropout(x, 0.25, key, (uint64_t)(3 * beta), beta, got), run->plain->dropout(x, 0.25, key, (uint64_t)(3 * beta), beta, want);
         compare(run, "dropout", got, want, 1e-6);
     }
     for (int64_t r = 0; r < c.rows; r += 5) {

@@ -176,9 +176,9 @@ static void check_model(const char *name, const char *dir, const char *golden, P
     check_hidden(name, model, &sequences, expected, p.logits);
     model_free(model);
 
-    for (int checkpoint = 0; checkpoint < 2; checkpoint++) {
+    for (Checkpointing checkpointing = CHECKPOINT_NONE; checkpointing <= CHECKPOINT_LAYER; checkpointing++) {
         check_ok(model_load(dir, &(ModelOptions){.device = p.device, .compute = p.compute, .train_all = true}, &model));
-        model->checkpoint_layers = checkpoint;
+        model->checkpointing = checkpointing;
         Tape *tape = tape_new(p.device, p.compute, 0);
         double *logprobs = run_loss(model, tape, &pair, &loss);
         check_stored(name, logprobs, expected, "seq0.next_logprobs", p.logprobs);
@@ -316,10 +316,10 @@ static void gradients_agree_with_finite_differences(void **state) {
 }
 
 /* Gradients of the mean over `n_targets` chosen rows, one after the other in a list that the caller frees. */
-static double *gradients_of(const char *dir, const ModelBatch *batch, const int32_t *rows, const int32_t *targets, const double *weights, int64_t n_targets, bool checkpoint, size_t *count) {
+static double *gradients_of(const char *dir, const ModelBatch *batch, const int32_t *rows, const int32_t *targets, const double *weights, int64_t n_targets, Checkpointing checkpointing, size_t *count) {
     Model *model;
     check_ok(model_load(dir, &(ModelOptions){.device = device_reference(), .compute = DT_F64, .train_all = true}, &model));
-    model->checkpoint_layers = checkpoint;
+    model->checkpointing = checkpointing;
     Tape *tape = tape_new(device_reference(), DT_F64, 0);
     Tensor *hidden = model_forward(model, tape, batch);
     Tensor *logprob = op_token_logprobs(tape, hidden, model->head, ids_tensor(tape, rows, n_targets), ids_tensor(tape, targets, n_targets), &model->logprob).logprob;

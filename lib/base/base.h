@@ -130,6 +130,8 @@ size_t utf8_whole_prefix(const char *bytes, size_t len); /* longest prefix that 
 
 /* Human sizes for messages: "1.4 GiB", "3 min 20 s". Written to `out`, which is returned. */
 const char *format_bytes(double bytes, char out[32]);
+/* "4GiB", "1500 MB", "2.5G" (as GiB), "1000000": a whole number of bytes. False for anything else, 0 and below too. */
+bool bytes_from_text(const char *text, size_t *bytes);
 const char *format_seconds(double seconds, char out[32]);
 
 /* ---- files ---- */
@@ -274,6 +276,7 @@ void interrupt_clear(void);       /* what was interrupted has ended, and the pro
 bool interrupt_requested(void);   /* long loops look at it between steps */
 double clock_seconds(void);       /* monotonic */
 uint64_t memory_available(void);  /* bytes that this process may still take: the machine's and the control group's limit */
+int cores_available(void); /* processors that this process may use: by its affinity (taskset, Slurm) and by the limits of its control groups (containers), 1 or more */
 uint64_t memory_resident(void);   /* of this process now, with the pages of mapped files, bytes; 0 where the system does not tell */
 uint64_t memory_peak(void);       /* largest resident size of this process so far, bytes */
 

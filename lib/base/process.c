@@ -1,6 +1,8 @@
 /* This process and its machine: time, memory. */
 #include "lib/base/base.h"
 
+#include <limits.h>
+#include <sched.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -43,6 +45,8 @@ static uint64_t machine_available(void) {
 }
 
 static uint64_t group_available(void) { return UINT64_MAX; }
+static double group_cores(void) { return (double)INT_MAX; }
+static int allowed_cores(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
 static uint64_t address_space_used(void) { return 0; }
 
 #else
@@ -83,51 +87,98 @@ static uint64_t address_space_used(void) {
     return number_in_file("/proc/self/status", "VmSize:", 1024, &bytes) ? bytes : 0;
 }
 
-/* What one group leaves: its limit less what it uses; file pages that can be dropped do not count. "max" is no number: no limit. */
-static uint64_t one_group_available(const char *dir, const char *limit_name, const char *usage_name, const char *cache_name) {
-    char path[1200];
-    uint64_t limit, usage, cache = 0;
-    snprintf(path, sizeof path, "%s/%s", dir, limit_name);
-    if (!number_in_file(path, "", 1, &limit)) return UINT64_MAX;
-    snprintf(path, sizeof path, "%s/%s", dir, usage_name);
-    if (!number_in_file(path, "", 1, &usage)) return limit;
-    snprintf(path, sizeof path, "%s/memory.stat", dir);
-    if (number_in_file(path, cache_name, 1, &cache)) usage -= MIN(usage, cache);
-    return limit - MIN(limit, usage);
-}
+/* ---- control groups: the process's own and all above it; each may have a limit. In a container upper ones are not visible ---- */
 
-/* The group `path` below `root` and all above it: each may have a limit. In a container upper ones are not visible. */
-static uint64_t groups_available(const char *root, const char *path, bool v2) {
+typedef void LookAtGroup(const char *dir, bool v2, void *context);
+
+static void look_upward(const char *root, const char *path, bool v2, LookAtGroup *look, void *context) {
     char dir[1024];
-    uint64_t least = UINT64_MAX;
     snprintf(dir, sizeof dir, "%s%s", root, path);
     size_t root_len = strlen(root);
     while (strlen(dir) >= root_len) {
-        uint64_t here = v2 ? one_group_available(dir, "memory.max", "memory.current", "inactive_file ")
-                           : one_group_available(dir, "memory.limit_in_bytes", "memory.usage_in_bytes", "total_inactive_file ");
-        least = MIN(least, here);
+        look(dir, v2, context);
         char *slash = strrchr(dir, '/');
         if (!slash || slash < dir + root_len) break;
         *slash = '\0';
     }
-    return least;
 }
 
-static uint64_t group_available(void) {
+/* Whether `word` is one of the names in "cpu,cpuacct". */
+static bool is_among(const char *names, const char *word) {
+    size_t len = strlen(word);
+    for (const char *at = names; *at; at += strcspn(at, ",") + (at[strcspn(at, ",")] == ','))
+        if (strcspn(at, ",") == len && strncmp(at, word, len) == 0) return true;
+    return false;
+}
+
+static void visit_groups(const char *controller, LookAtGroup *look, void *context) {
     FILE *file = fopen("/proc/self/cgroup", "r");
-    if (!file) return UINT64_MAX;
-    char line[1024];
-    uint64_t least = UINT64_MAX;
+    char line[1024], root[256];
+    if (!file) return;
     while (fgets(line, sizeof line, file)) { /* "0::/path" (v2), "7:memory:/path" (v1) */
         line[strcspn(line, "\n")] = '\0';
         char *kinds = strchr(line, ':'), *path = kinds ? strchr(kinds + 1, ':') : NULL;
         if (!path) continue;
         *path++ = '\0';
-        if (kinds[1] == '\0') least = MIN(least, groups_available("/sys/fs/cgroup", path, true));
-        if (strcmp(kinds + 1, "memory") == 0) least = MIN(least, groups_available("/sys/fs/cgroup/memory", path, false));
+        snprintf(root, sizeof root, "/sys/fs/cgroup/%s", kinds + 1);
+        if (kinds[1] == '\0') look_upward("/sys/fs/cgroup", path, true, look, context);
+        else if (is_among(kinds + 1, controller)) look_upward(root, path, false, look, context);
     }
     fclose(file);
+}
+
+/* What a group leaves: its limit less what it uses; file pages that can be dropped do not count. "max" is no number: no limit. */
+static void look_for_memory(const char *dir, bool v2, void *context) {
+    uint64_t *least = context, limit, usage, cache = 0;
+    char path[1200];
+    snprintf(path, sizeof path, "%s/%s", dir, v2 ? "memory.max" : "memory.limit_in_bytes");
+    if (!number_in_file(path, "", 1, &limit)) return;
+    snprintf(path, sizeof path, "%s/%s", dir, v2 ? "memory.current" : "memory.usage_in_bytes");
+    if (!number_in_file(path, "", 1, &usage)) usage = 0;
+    snprintf(path, sizeof path, "%s/memory.stat", dir);
+    if (number_in_file(path, v2 ? "inactive_file " : "total_inactive_file ", 1, &cache)) usage -= MIN(usage, cache);
+    *least = MIN(*least, limit - MIN(limit, usage));
+}
+
+static uint64_t group_available(void) {
+    uint64_t least = UINT64_MAX;
+    visit_groups("memory", look_for_memory, &least);
     return least;
+}
+
+/* Processor time that a group may take, in processors: "150000 100000" is one and a half. */
+static void look_for_cores(const char *dir, bool v2, void *context) {
+    double *least = context;
+    uint64_t quota, period = 0;
+    char path[1200];
+    if (v2) {
+        unsigned long long both[2];
+        snprintf(path, sizeof path, "%s/cpu.max", dir);
+        FILE *file = fopen(path, "r");
+        if (!file) return;
+        int n = fscanf(file, "%llu %llu", &both[0], &both[1]);
+        fclose(file);
+        if (n != 2) return;
+        quota = both[0];
+        period = both[1];
+    } else {
+        snprintf(path, sizeof path, "%s/cpu.cfs_quota_us", dir);
+        if (!number_in_file(path, "", 1, &quota) || quota > INT64_MAX) return; /* -1: no limit */
+        snprintf(path, sizeof path, "%s/cpu.cfs_period_us", dir);
+        if (!number_in_file(path, "", 1, &period)) return;
+    }
+    if (quota > 0 && period > 0) *least = MIN(*least, (double)quota / (double)period);
+}
+
+static double group_cores(void) {
+    double least = (double)INT_MAX;
+    visit_groups("cpu", look_for_cores, &least);
+    return least;
+}
+
+static int allowed_cores(void) {
+    cpu_set_t set;
+    return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN); /* more than 1024 of them do not fit */
 }
 
 #endif
@@ -140,4 +191,9 @@ uint64_t memory_available(void) {
         least = MIN(least, space - MIN(space, address_space_used()));
     }
     return least;
+}
+
+int cores_available(void) {
+    int allowed = allowed_cores(), granted = (int)MAX(group_cores(), 1); /* one and a half: a second thread would wait half of the time, and the first for it */
+    return MAX(MIN(allowed, granted), 1);
 }

@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <strings.h>
 
@@ -51,6 +52,24 @@ const char *format_bytes(double bytes, char out[32]) {
     }
     snprintf(out, 32, unit == 0 ? "%.0f %s" : "%.1f %s", bytes, units[unit]);
     return out;
+}
+
+bool bytes_from_text(const char *text, size_t *bytes) {
+    static const struct { const char *name; double size; } units[] = {
+        {"", 1}, {"B", 1}, {"kB", 1e3}, {"MB", 1e6}, {"GB", 1e9}, {"TB", 1e12}, {"K", 0x1p10}, {"M", 0x1p20}, {"G", 0x1p30}, {"T", 0x1p40}, {"KiB", 0x1p10}, {"MiB", 0x1p20}, {"GiB", 0x1p30}, {"TiB", 0x1p40},
+    };
+    char *end;
+    double number = strtod(text, &end);
+    if (end == text || !(number > 0)) return false;
+    while (*end == ' ') end++;
+    for (size_t i = 0; i < COUNT_OF(units); i++) {
+        if (strcasecmp(end, units[i].name) != 0) continue;
+        double size = floor(number * units[i].size);
+        if (size < 1 || size > 0x1p60) return false;
+        *bytes = (size_t)size;
+        return true;
+    }
+    return false;
 }
 
 const char *format_seconds(double seconds, char out[32]) {

@@ -20,16 +20,17 @@ static Split project_qkv(const LayerContext *context, const DecoderLayer *layer,
     const StepContext *step = &context->batch.step;
     if (config->fused_qkv) {
         const int64_t heads[3] = {config->num_attention_heads, config->num_key_value_heads, config->num_key_value_heads};
-        return op_split(tape, linear_forward(&layer->qkv, tape, x, step), config->head_dim, heads);
+        return op_split(tape, linear_forward(&layer->qkv, tape, x, NULL, step), config->head_dim, heads);
     }
     Split qkv;
-    qkv.parts[0] = linear_forward(&layer->q, tape, x, step);
-    qkv.parts[1] = linear_forward(&layer->k, tape, x, step);
-    qkv.parts[2] = linear_forward(&layer->v, tape, x, step);
+    qkv.parts[0] = linear_forward(&layer->q, tape, x, NULL, step);
+    qkv.parts[1] = linear_forward(&layer->k, tape, x, NULL, step);
+    qkv.parts[2] = linear_forward(&layer->v, tape, x, NULL, step);
     return qkv;
 }
 
-static Tensor *attention_forward(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x) {
+/* residual + attention of x, which is the residual stream under its norm. */
+static Tensor *attention_forward(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x, Tensor *residual) {
     const Model *model = context->model;
     const ModelConfig *config = &model->config;
     Split qkv = project_qkv(context, layer, tape, x);
@@ -52,27 +53,27 @@ static Tensor *attention_forward(const LayerContext *context, const DecoderLayer
         .window = config->layer_window[context->index],
         .softcap = config->attn_softcap,
     };
-    return linear_forward(&layer->o, tape, op_attention(tape, q, k, v, &args), &context->batch.step);
+    return linear_forward(&layer->o, tape, op_attention(tape, q, k, v, &args), residual, &context->batch.step);
 }
 
-static Tensor *feed_forward(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x) {
+static Tensor *feed_forward(const LayerContext *context, const DecoderLayer *layer, Tape *tape, Tensor *x, Tensor *residual) {
     const ModelConfig *config = &context->model->config;
     const StepContext *step = &context->batch.step;
     Tensor *h;
     if (config->gated_mlp) {
-        Tensor *gate = linear_forward(&layer->gate, tape, x, step);
-        h = op_activation(tape, config->activation, gate, linear_forward(&layer->up, tape, x, step));
+        Tensor *gate = linear_forward(&layer->gate, tape, x, NULL, step);
+        h = op_activation(tape, config->activation, gate, linear_forward(&layer->up, tape, x, NULL, step));
     } else {
-        h = op_activation(tape, config->activation, linear_forward(&layer->up, tape, x, step), NULL);
+        h = op_activation(tape, config->activation, linear_forward(&layer->up, tape, x, NULL, step), NULL);
     }
-    return linear_forward(&layer->down, tape, h, step);
+    return linear_forward(&layer->down, tape, h, residual, step);
 }
 
 static Tensor *layer_forward(Tape *tape, Tensor *x, void *given) {
     const LayerContext *context = given;
     const DecoderLayer *layer = &context->model->layers[context->index];
-    x = op_add(tape, x, attention_forward(context, layer, tape, norm_forward(context->model, tape, &layer->input_norm, x)));
-    return op_add(tape, x, feed_forward(context, layer, tape, norm_forward(context->model, tape, &layer->post_norm, x)));
+    x = attention_forward(context, layer, tape, norm_forward(context->model, tape, &layer->input_norm, x), x);
+    return feed_forward(context, layer, tape, norm_forward(context->model, tape, &layer->post_norm, x), x);
 }
 
 static Tensor *ids_tensor(const Model *model, Tape *tape, const ModelBatch *batch) {
@@ -116,7 +117,7 @@ Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, 
         rope_tables(&model->config, &batch->layout, tape_arena(tape), model->device, tape_residual(tape), &cosine, &sine) != ST_OK)
         return tape_fail(tape, ST_RESOURCE, "out of memory for rotary positions");
     profile_lap("positions");
-    if (model->checkpoint_layers) tape_checkpoint_layers(tape, true);
+    if (model->checkpointing != CHECKPOINT_NONE) tape_checkpoint(tape, model->checkpointing);
     for (int64_t i = 0; i < n_layers && x; i++) {
         LayerContext *context = tape_copy(tape, &(LayerContext){model, *batch, cosine, sine, i}, sizeof(LayerContext));
         x = context ? op_layer(tape, layer_forward, x, context) : NULL;

@@ -159,7 +159,7 @@ typedef struct Model {
     size_t n_modules;
     LogprobArgs logprob;          /* the model's soft-cap, temperature 1 */
     LoraConfig lora;              /* of the attached adapter; rank 0 = none */
-    bool checkpoint_layers;
+    Checkpointing checkpointing;
     Safetensors *files;
     Arena *arena;                 /* the run's: weights, adapters, gradients */
 } Model;

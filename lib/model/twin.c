@@ -20,7 +20,7 @@ bool model_can_twin(const Model *model) {
 
 static Status make_twin(const Model *model, bool scores, Model **result) {
     Model *twin = *result = calloc(1, sizeof *twin);
-    if (twin) *twin = (Model){.config = model->config, .dir = model->dir, .device = model->device, .compute = model->compute, .logprob = model->logprob, .checkpoint_layers = model->checkpoint_layers, .arena = arena_new(0)};
+    if (twin) *twin = (Model){.config = model->config, .dir = model->dir, .device = model->device, .compute = model->compute, .logprob = model->logprob, .checkpointing = model->checkpointing, .arena = arena_new(0)};
     Status status = twin && twin->arena ? model_build(twin, scores) : status_fail(ST_RESOURCE, "out of memory for a second adapter");
     if (status != ST_OK) {
         if (twin && twin->arena) model_free(twin);

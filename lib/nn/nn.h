@@ -81,8 +81,10 @@ typedef struct Linear {
 typedef struct StepContext {
     bool training;      /* dropout is on */
     uint64_t seed, number; /* dropout masks are a function of (seed, number, layer): give every forward pass of a run its own number */
+    int64_t first_token;   /* of a pass that goes through a part of a batch: masks are those of the whole */
 } StepContext;
-Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, const StepContext *step);
+/* residual: what the result is added to; NULL = nothing. */
+Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step);
 /* Rank and scale that `config` gives the module at `path`. */
 void lora_rank_and_scale(const LoraConfig *config, const char *path, int64_t *rank, double *scale, double *alpha);
 /* Adds a branch of uninitialised matrices to `linear`, and the two parameters to the end of `params`, A first. dtype: f32 (f64 on the reference device). */

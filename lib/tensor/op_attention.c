@@ -17,12 +17,12 @@ Tensor *op_attention(Tape *tape, Tensor *q, Tensor *k, Tensor *v, const Attentio
     ASSERT(tensor_width(q) == args->n_heads * args->head_dim && tensor_width(k) == args->n_kv_heads * args->head_dim, "attention of widths %lld and %lld with %lld heads of %lld",
            (long long)tensor_width(q), (long long)tensor_width(k), (long long)args->n_heads, (long long)args->head_dim);
     const Device *device = tape_device(tape);
-    bool cached = args->layout->cache != NULL, keep = tape_recording(tape) && !cached;
-    Tensor *y = tape_tensor_like(tape, tape_compute(tape), q);
-    Tensor *logsumexp = keep ? tape_tensor(tape, tape_residual(tape), 2, (int64_t[]){tensor_rows(q), args->n_heads}) : NULL;
+    bool cached = args->layout->cache != NULL, keep = tape_needs_backward(tape) && !cached, there, have_sums = true;
+    Tensor *logsumexp = keep ? tape_result(tape, tape_residual(tape), 2, (int64_t[]){tensor_rows(q), args->n_heads}, &have_sums) : NULL;
+    Tensor *y = tape_result(tape, tape_compute(tape), q->n_dims, q->shape, &there);
     if (!y || (keep && !logsumexp)) return NULL;
     if (cached) device->kv_store(args, k, v);
-    device->attention(args, q, k, v, y, logsumexp);
+    if (!there || !have_sums) device->attention(args, q, k, v, y, logsumexp);
     Node *node = tape_push(tape, "attention", attention_backward, (Tensor *[]){q, k, v}, cached ? 0 : 3, &y, 1, args, sizeof *args);
     if (node) node->saved[0] = logsumexp;
     return y;

@@ -1,10 +1,10 @@
-/* linear: x W^T + bias, and the low-rank branch beside it: scale * B (A dropout(x)). numerics.md section 2.
+/* linear: x W^T + bias, the low-rank branch beside it: scale * B (A dropout(x)), and the residual stream that the sum is added to. numerics.md section 2.
  *
  * Backward, with h = A x~ kept from the forward pass and dh = scale * B^T dy:
  *     dB = scale * dy h^T      dA = dh x~^T      dx = W^T dy + (A^T dh through the dropout mask) */
 #include "lib/tensor/tensor.h"
 
-enum { X, WEIGHT, BIAS, LORA_A, LORA_B };
+enum { X, WEIGHT, BIAS, LORA_A, LORA_B, RESIDUAL };
 
 static void product(Tape *tape, const Tensor *a, bool transpose_a, const Tensor *b, bool transpose_b, double alpha, double beta, Tensor *c) {
     tape_device(tape)->matmul(&(Matmul){a, b, c, transpose_a, transpose_b, alpha, beta});
@@ -14,7 +14,7 @@ static void product(Tape *tape, const Tensor *a, bool transpose_a, const Tensor 
 static const Tensor *branch_input(Tape *tape, const LoraBranch *lora, const Tensor *x) {
     if (lora->dropout == 0) return x;
     Tensor *dropped = tape_scratch(tape, x->dtype, x->n_dims, x->shape);
-    if (dropped) tape_device(tape)->dropout(x, lora->dropout, lora->key, 0, dropped);
+    if (dropped) tape_device(tape)->dropout(x, lora->dropout, lora->key, lora->first_draw, 0, dropped);
     return dropped;
 }
 
@@ -41,7 +41,7 @@ static void lora_backward(Tape *tape, Node *node, const LoraBranch *lora) {
     Tensor *masked = tape_scratch(tape, dx->dtype, dx->n_dims, dx->shape);
     if (!masked) return;
     product(tape, dh, false, lora->a, false, 1, 0, masked);
-    tape_device(tape)->dropout(masked, lora->dropout, lora->key, beta, dx);
+    tape_device(tape)->dropout(masked, lora->dropout, lora->key, lora->first_draw, beta, dx);
 }
 
 static void linear_backward(Tape *tape, Node *node) {
@@ -59,28 +59,41 @@ static void linear_backward(Tape *tape, Node *node) {
     Tensor *dx = tape_grad(tape, x, &beta);
     if (dx) product(tape, dy, false, weight, weight->in_out, 1, beta, dx);
     if (node->attributes) lora_backward(tape, node, node->attributes);
+    Tensor *residual = node->inputs[RESIDUAL];
+    if (!residual || tape_grad_move(tape, node->outputs[0], residual)) return;
+    Tensor *dresidual = tape_grad(tape, residual, &beta);
+    if (dresidual) tape_device(tape)->accumulate(dy, 1, beta, dresidual);
 }
 
-Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const LoraBranch *lora) {
+/* y = residual + product; the product alone without one. */
+static void forward_product(Tape *tape, const Tensor *x, const Tensor *weight, const Tensor *residual, Tensor *y) {
+    if (residual) tape_device(tape)->copy(residual, y);
+    product(tape, x, false, weight, !weight->in_out, 1, residual ? 1 : 0, y);
+}
+
+Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const LoraBranch *lora, Tensor *residual) {
     if (!x || !weight) return NULL;
     int64_t in = weight->shape[weight->in_out ? 0 : 1], out = weight->shape[weight->in_out ? 1 : 0];
     if (tensor_width(x) != in) {
         char have[96], want[96];
         return tape_fail(tape, ST_INPUT, "cannot multiply %s with weight '%s' %s", tensor_describe(x, have), weight->name ? weight->name : "?", tensor_describe(weight, want));
     }
-    Tensor *y = tape_tensor(tape, tape_compute(tape), 2, (int64_t[]){tensor_rows(x), out});
-    if (!y) return NULL;
-    Tensor *h = lora ? tape_tensor(tape, tape_compute(tape), 2, (int64_t[]){tensor_rows(x), lora->a->shape[0]}) : NULL;
-    if (lora && !h) return NULL;
-    product(tape, x, false, weight, !weight->in_out, 1, 0, y);
-    if (bias) tape_device(tape)->bias_add(y, bias);
-    if (lora) {
+    ASSERT(!residual || (tensor_width(residual) == out && tensor_rows(residual) == tensor_rows(x)), "a residual of width %lld beside %lld outputs", residual ? (long long)tensor_width(residual) : 0, (long long)out);
+    bool have_y, have_h = true;
+    Tensor *h = lora ? tape_result(tape, tape_compute(tape), 2, (int64_t[]){tensor_rows(x), lora->a->shape[0]}, &have_h) : NULL;
+    Tensor *y = tape_result(tape, residual ? tape_residual(tape) : tape_compute(tape), 2, (int64_t[]){tensor_rows(x), out}, &have_y);
+    if (!y || (lora && !h)) return NULL;
+    if (!have_h) {
         const Tensor *input = branch_input(tape, lora, x);
         if (!input) return NULL;
         product(tape, input, false, lora->a, true, 1, 0, h);
-        product(tape, h, false, lora->b, true, lora->scale, 1, y);
     }
-    Node *node = tape_push(tape, "linear", linear_backward, (Tensor *[]){x, weight, bias, lora ? lora->a : NULL, lora ? lora->b : NULL}, 5, &y, 1, lora, lora ? sizeof *lora : 0);
+    if (!have_y) {
+        forward_product(tape, x, weight, residual, y);
+        if (bias) tape_device(tape)->bias_add(y, bias);
+        if (lora) product(tape, h, false, lora->b, true, lora->scale, 1, y);
+    }
+    Node *node = tape_push(tape, "linear", linear_backward, (Tensor *[]){x, weight, bias, lora ? lora->a : NULL, lora ? lora->b : NULL, residual}, 6, &y, 1, lora, lora ? sizeof *lora : 0);
     if (node) node->saved[0] = h;
     return y;
 }
@@ -94,22 +107,24 @@ OpCost op_linear_cost(const Node *node, bool backward) {
     return (OpCost){x->needs_grad * (full + by_a) + weight->needs_grad * full + by_b + (a && a->needs_grad ? by_a : 0) + (b && b->needs_grad ? by_b : 0), bytes};
 }
 
-/* 0: frozen, 1: trained with bias, 2: frozen with LoRA, 3: LoRA with dropout, 4: (in, out) layout trained, 5: (in, out) layout frozen with LoRA. */
-const int op_linear_variants = 6;
+/* 0: frozen, 1: trained with bias, 2: frozen with LoRA, 3: LoRA with dropout, 4: (in, out) layout trained, 5: (in, out) layout frozen with LoRA, 6: trained, with a residual,
+ * 7: LoRA with a residual that is the input too. */
+const int op_linear_variants = 8;
 
 void op_linear_example(OpExample *example) {
     int variant = example->variant;
-    bool trained = variant == 1 || variant == 4, in_out = variant >= 4;
-    Tensor *x = example_input(example, true, true, 2, (int64_t[]){5, 7});
-    Tensor *weight = example_input(example, false, trained, 2, in_out ? (int64_t[]){7, 6} : (int64_t[]){6, 7});
+    bool trained = variant == 1 || variant == 4 || variant == 6, in_out = variant == 4 || variant == 5;
+    int64_t in = 7, out = variant == 7 ? in : 6;
+    Tensor *x = example_input(example, true, true, 2, (int64_t[]){5, in});
+    Tensor *weight = example_input(example, false, trained, 2, in_out ? (int64_t[]){in, out} : (int64_t[]){out, in});
     if (weight) weight->in_out = in_out;
-    Tensor *bias = trained ? example_input(example, false, true, 1, (int64_t[]){6}) : NULL;
-    LoraBranch lora = {.scale = 1.5, .dropout = variant == 3 ? 0.4 : 0, .key = rng_key(example->seed, RNG_DROPOUT, 1)};
-    bool branch = variant == 2 || variant == 3 || variant == 5;
+    Tensor *bias = trained ? example_input(example, false, true, 1, (int64_t[]){out}) : NULL, *residual = variant == 6 ? example_input(example, false, true, 2, (int64_t[]){5, out}) : variant == 7 ? x : NULL;
+    LoraBranch lora = {.scale = 1.5, .dropout = variant == 3 ? 0.4 : 0, .key = rng_key(example->seed, RNG_DROPOUT, 1), .first_draw = 21};
+    bool branch = variant == 2 || variant == 3 || variant == 5 || variant == 7;
     if (branch) {
-        lora.a = example_input(example, false, true, 2, (int64_t[]){3, 7});
-        lora.b = example_input(example, false, true, 2, (int64_t[]){6, 3});
+        lora.a = example_input(example, false, true, 2, (int64_t[]){3, in});
+        lora.b = example_input(example, false, true, 2, (int64_t[]){out, 3});
         if (!lora.a || !lora.b) return;
     }
-    example_output(example, op_linear(example->tape, x, weight, bias, branch ? &lora : NULL));
+    example_output(example, op_linear(example->tape, x, weight, bias, branch ? &lora : NULL, residual));
 }

@@ -53,7 +53,7 @@ Tensor *op_mlp(Tape *tape, Tensor *x, const MlpArgs *args) {
     for (int k = 0; k < args->n_layers; k++) trained.needs_grad |= args->weights[k]->needs_grad || args->biases[k]->needs_grad;
     int64_t rows = tensor_rows(x), saved_count = mlp_saved_count(args, rows);
     Tensor *y = tape_tensor(tape, tape_residual(tape), 2, (int64_t[]){rows, args->weights[args->n_layers - 1]->shape[0]}), *saved = NULL;
-    bool recorded = tape_recording(tape) && (trained.needs_grad || x->needs_grad);
+    bool recorded = tape_needs_backward(tape) && (trained.needs_grad || x->needs_grad);
     if (recorded) saved = tape_tensor(tape, tape_residual(tape), 1, &saved_count);
     if (!y || (recorded && !saved)) return NULL;
     tape_device(tape)->mlp(args, x, saved, y);

@@ -19,7 +19,7 @@ Tensor *op_rope(Tape *tape, Tensor *x, const Tensor *cosine, const Tensor *sine,
     if (!x || !cosine || !sine) return NULL;
     ASSERT(tensor_width(x) % head_dim == 0 && 2 * tensor_width(cosine) <= head_dim, "rope of width %lld, head_dim %lld, %lld angles", (long long)tensor_width(x),
            (long long)head_dim, (long long)tensor_width(cosine));
-    tape_device(tape)->rope(x, cosine, sine, head_dim, false, 0, x);
+    if (!x->recalled) tape_device(tape)->rope(x, cosine, sine, head_dim, false, 0, x);
     Tensor *y = tensor_view(tape_arena(tape), tape_device(tape), x->dtype, x->n_dims, x->shape, x->data);
     if (!y) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
     tape_push(tape, "rope", rope_backward, &x, 1, &y, 1, &(RopeArgs){cosine, sine, head_dim}, sizeof(RopeArgs));
@@ -42,6 +42,6 @@ void op_rope_example(OpExample *example) {
     Tensor *sine = example_input(example, false, false, 2, (int64_t[]){4, angles});
     /* As in models, x comes from an op: what rope overwrites is never a parameter. */
     Tensor *weight = example_input(example, false, false, 2, (int64_t[]){2 * head_dim, 2 * head_dim});
-    Tensor *h = op_linear(example->tape, x, weight, NULL, NULL);
+    Tensor *h = op_linear(example->tape, x, weight, NULL, NULL, NULL);
     example_output(example, op_rope(example->tape, h, cosine, sine, head_dim));
 }

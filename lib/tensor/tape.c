@@ -1,8 +1,9 @@
 /* The tape: runs ops, remembers how to go back, and keeps the step's memory.
  *
- * Two arenas: `book` for the small things (tensor headers, nodes, attributes) and `data` for elements, so that a run on the meta device never touches
- * `data` and costs no memory. Going back, a node's results are dead once the node is done: `data` is rewound to where the node began, and what
- * recomputation and scratch need comes from there. Gradients of activations live in buffers that are handed on from op to op. */
+ * Three arenas: `book` for the small things (tensor headers, nodes, attributes), `data` for elements, so that a run on the meta device never touches
+ * `data` and costs no memory, and `kept` for results that outlive a checkpointed layer's forward pass. Going back, a node's results are dead once the
+ * node is done: `data` is rewound to where the node began, and what recomputation and scratch need comes from there. Gradients of activations live in
+ * buffers that are handed on from op to op. */
 #include "lib/tensor/tensor.h"
 
 #include <stdio.h>
@@ -12,16 +13,24 @@
 typedef struct Entry { Node node; ArenaMark data_mark; } Entry;
 typedef struct FreeBuffer { void *data; size_t bytes; } FreeBuffer;
 
+/* What tape_result does while a checkpointed layer runs: counts, keeps the results, or gives them back. */
+typedef enum Keeping { KEEP_NOTHING, KEEP_COUNT, KEEP_ALL, KEEP_RECALL } Keeping;
+enum { LAYER_MAX_RESULTS = 64 };
+
 struct Tape {
     const Device *device;
     DType compute;
     size_t limit;
-    Arena *book, *data, *grads;
+    Arena *book, *data, *kept, *grads;
     Entry **entries;
     size_t n_entries, cap_entries;
     FreeBuffer *free_buffers;
     size_t n_free, cap_free;
-    bool record, checkpoint_layers;
+    bool record;
+    Checkpointing checkpointing;
+    Keeping keeping;
+    Tensor *results[LAYER_MAX_RESULTS]; /* of the layer that runs; NULL where the values were not kept */
+    int n_results, next_result;
     ArenaMark op_mark; /* where the op that is running began: its results lie behind it */
     Status status;
 };
@@ -29,8 +38,8 @@ struct Tape {
 Tape *tape_new(const Device *device, DType compute, size_t limit) {
     Tape *tape = calloc(1, sizeof *tape);
     if (!tape) return NULL;
-    *tape = (Tape){.device = device, .compute = compute, .limit = limit, .record = true, .book = arena_new(0), .data = arena_new(limit), .grads = arena_new(limit)};
-    if (!tape->book || !tape->data || !tape->grads) {
+    *tape = (Tape){.device = device, .compute = compute, .limit = limit, .record = true, .book = arena_new(0), .data = arena_new(limit), .kept = arena_new(limit), .grads = arena_new(limit)};
+    if (!tape->book || !tape->data || !tape->kept || !tape->grads) {
         tape_free(tape);
         return NULL;
     }
@@ -42,6 +51,7 @@ void tape_free(Tape *tape) {
     if (!tape) return;
     arena_free(tape->book);
     arena_free(tape->data);
+    arena_free(tape->kept);
     arena_free(tape->grads);
     free(tape->entries);
     free(tape->free_buffers);
@@ -51,23 +61,26 @@ void tape_free(Tape *tape) {
 void tape_reset(Tape *tape) {
     arena_reset(tape->book);
     arena_reset(tape->data);
+    arena_reset(tape->kept);
     arena_reset(tape->grads);
     tape->n_entries = tape->n_free = 0;
     tape->status = ST_OK;
+    tape->keeping = KEEP_NOTHING;
     profile_lap(NULL);
     tape->op_mark = arena_mark(tape->data);
 }
 
 void tape_record(Tape *tape, bool record) { tape->record = record; }
-void tape_checkpoint_layers(Tape *tape, bool on) { tape->checkpoint_layers = on; }
+void tape_checkpoint(Tape *tape, Checkpointing kind) { tape->checkpointing = kind; }
 Arena *tape_arena(Tape *tape) { return tape->book; }
 const Device *tape_device(const Tape *tape) { return tape->device; }
 DType tape_compute(const Tape *tape) { return tape->compute; }
 DType tape_residual(const Tape *tape) { return tape->compute == DT_F64 ? DT_F64 : DT_F32; }
 Status tape_status(const Tape *tape) { return tape->status; }
 bool tape_recording(const Tape *tape) { return tape->record; }
+bool tape_needs_backward(const Tape *tape) { return tape->record || tape->keeping == KEEP_COUNT || tape->keeping == KEEP_ALL; }
 
-size_t tape_peak_bytes(const Tape *tape) { return arena_peak(tape->book) + arena_peak(tape->data) + arena_peak(tape->grads); }
+size_t tape_peak_bytes(const Tape *tape) { return arena_peak(tape->book) + arena_peak(tape->data) + arena_peak(tape->kept) + arena_peak(tape->grads); }
 
 Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) {
     if (tape->status != ST_OK) return NULL;
@@ -91,7 +104,7 @@ static Tensor *out_of_memory(Tape *tape) {
 
 static bool within_limit(Tape *tape, const int64_t *shape, int n_dims, DType dtype) {
     if (!tape->limit) return true;
-    size_t bytes = dtype_size(dtype), total = arena_used(tape->data) + arena_used(tape->grads);
+    size_t bytes = dtype_size(dtype), total = arena_used(tape->data) + arena_used(tape->kept) + arena_used(tape->grads);
     for (int i = 0; i < n_dims; i++)
         if (!size_mul(bytes, (size_t)shape[i], &bytes)) return false;
     if (size_add(total, bytes, &total) && total <= tape->limit) return true;
@@ -126,7 +139,8 @@ void *tape_copy(Tape *tape, const void *bytes, size_t size) {
 static void profile_node(const Tape *tape, const Node *node, bool backward) {
     if (!profile_running()) return;
     OpCost cost = {0};
-    for (int i = 0; i < n_op_infos; i++)
+    bool computed = backward || !node->outputs[0] || !node->outputs[0]->recalled;
+    for (int i = 0; computed && i < n_op_infos; i++)
         if (strcmp(op_infos[i].name, node->op) == 0) cost = op_infos[i].cost(node, backward);
     profile_call(tape->device, node->op, backward, cost);
 }
@@ -255,41 +269,101 @@ Status tape_backward(Tape *tape) {
 
 /* ---- a layer as a unit ---- */
 
-typedef struct LayerCall { LayerFn *layer; void *context; } LayerCall;
+/* A layer whose results were not all kept: how to compute it again, what was kept of it, and where `kept` stood before. */
+typedef struct LayerCall {
+    LayerFn *layer;
+    void *context;
+    Tensor **results;
+    int n_results;
+    ArenaMark kept_mark;
+} LayerCall;
+
+/* Values that are there already, under a new header: gradients are the new one's own. */
+static Tensor *recall(Tape *tape, const Tensor *kept) {
+    Tensor *tensor = tensor_view(tape->book, tape->device, kept->dtype, kept->n_dims, kept->shape, kept->data);
+    if (!tensor) return out_of_memory(tape);
+    tensor->recalled = true;
+    return tensor;
+}
+
+Tensor *tape_result(Tape *tape, DType dtype, int n_dims, const int64_t *shape, bool *there) {
+    *there = false;
+    if (tape->status != ST_OK) return NULL;
+    if (tape->keeping == KEEP_NOTHING) return tape_tensor(tape, dtype, n_dims, shape);
+    int i = tape->next_result++;
+    ASSERT(i < LAYER_MAX_RESULTS, "a layer of more than %d results", LAYER_MAX_RESULTS);
+    if (tape->keeping == KEEP_RECALL && i < tape->n_results && tape->results[i]) {
+        *there = true;
+        return recall(tape, tape->results[i]);
+    }
+    Tensor *tensor = tensor_in(tape, tape->keeping == KEEP_ALL ? tape->kept : tape->data, dtype, n_dims, shape);
+    if (tape->keeping != KEEP_RECALL) tape->results[i] = tensor;
+    return tensor;
+}
 
 static void layer_backward(Tape *tape, Node *node) {
     const LayerCall *call = node->attributes;
     size_t floor = tape->n_entries;
     tape->record = true;
-    bool checkpoint = tape->checkpoint_layers;
-    tape->checkpoint_layers = false;
     tape->op_mark = arena_mark(tape->data);
+    tape->keeping = KEEP_RECALL;
+    tape->next_result = 0;
+    tape->n_results = call->n_results;
+    memcpy(tape->results, call->results, (size_t)call->n_results * sizeof *tape->results);
     Tensor *y = call->layer(tape, node->inputs[0], call->context);
+    tape->keeping = KEEP_NOTHING;
     if (y && !tape_grad_move(tape, node->outputs[0], y)) tape_fail(tape, ST_RESOURCE, "a layer computed again has another form than before");
     walk_back(tape, floor);
-    tape->checkpoint_layers = checkpoint;
     tape->record = false;
+    arena_rewind(tape->kept, call->kept_mark);
+}
+
+/* Of the layer that has run only its input is kept, and its result if that is what the last dear op made. */
+static void keep_last(Tape *tape, const Tensor *result, Tensor *y) {
+    int last = tape->n_results - 1;
+    for (int i = 0; i <= last; i++) tape->results[i] = i == last && tape->results[i] == result ? y : NULL;
+}
+
+/* Runs the layer without recording it. `keeping` KEEP_ALL: its result is in `kept`, as the last of what was kept there or as a copy; else it is a copy. */
+static Tensor *run_unrecorded(Tape *tape, LayerFn *layer, Tensor *x, void *context, Keeping keeping) {
+    bool record = tape->record;
+    Arena *arena = keeping == KEEP_NOTHING ? tape->data : tape->kept;
+    Tensor *y = keeping == KEEP_ALL ? NULL : tensor_in(tape, arena, tape_residual(tape), x->n_dims, x->shape);
+    if (keeping != KEEP_ALL && !y) return NULL;
+    ArenaMark mark = arena_mark(tape->data), began = tape->op_mark;
+    tape->record = false;
+    tape->keeping = keeping;
+    tape->n_results = tape->next_result = 0;
+    Tensor *result = layer(tape, x, context);
+    tape->keeping = KEEP_NOTHING;
+    tape->record = record;
+    tape->n_results = tape->next_result;
+    if (!result) return NULL;
+    ASSERT(tensor_count(result) == tensor_count(x), "layer of %lld elements returned %lld", (long long)tensor_count(x), (long long)tensor_count(result));
+    if (keeping == KEEP_COUNT) keep_last(tape, result, y);
+    bool is_kept = keeping == KEEP_ALL && tape->n_results > 0 && tape->results[tape->n_results - 1] == result;
+    if (is_kept) y = result;
+    else if (!y) y = tensor_in(tape, arena, tape_residual(tape), x->n_dims, x->shape);
+    if (!y) return NULL;
+    if (!is_kept) tape->device->copy(result, y);
+    y->needs_grad = result->needs_grad;
+    arena_rewind(tape->data, mark);
+    tape->op_mark = began;
+    return y;
 }
 
 Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context) {
     if (!x || tape->status != ST_OK) return NULL;
-    if (tape->record && !tape->checkpoint_layers) return layer(tape, x, context);
-    Tensor *y = tape_tensor_like(tape, tape_residual(tape), x);
+    if (tape->record && tape->checkpointing == CHECKPOINT_NONE) return layer(tape, x, context);
+    Keeping keeping = !tape->record ? KEEP_NOTHING : tape->checkpointing == CHECKPOINT_LAYER ? KEEP_COUNT : KEEP_ALL;
+    ArenaMark kept_mark = arena_mark(tape->kept);
+    Tensor *y = run_unrecorded(tape, layer, x, context, keeping);
     if (!y) return NULL;
-    ArenaMark mark = arena_mark(tape->data), began = tape->op_mark;
-    bool record = tape->record;
-    tape->record = false;
-    Tensor *result = layer(tape, x, context);
-    tape->record = record;
-    if (!result) return NULL;
-    ASSERT(tensor_count(result) == tensor_count(y), "layer of %lld elements returned %lld", (long long)tensor_count(y), (long long)tensor_count(result));
-    tape->device->copy(result, y);
-    y->needs_grad = result->needs_grad;
-    arena_rewind(tape->data, mark);
-    tape->op_mark = began;
     /* The layer's own parameters may want gradients although x does not: y's flag, found by running it, counts. */
     Tensor wanted = {.needs_grad = y->needs_grad};
-    Node *node = tape_push(tape, "layer", layer_backward, (Tensor *[]){&wanted}, 1, &y, 1, &(LayerCall){layer, context}, sizeof(LayerCall));
+    LayerCall call = {.layer = layer, .context = context, .n_results = tape->n_results, .kept_mark = kept_mark};
+    call.results = tape_copy(tape, tape->results, (size_t)tape->n_results * sizeof *tape->results);
+    Node *node = tape_push(tape, "layer", layer_backward, (Tensor *[]){&wanted}, 1, &y, 1, &call, sizeof call);
     if (node) node->inputs[0] = x;
     return y;
 }

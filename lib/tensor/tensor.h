@@ -2,7 +2,7 @@
  *
  *     Tape *tape = tape_new(device_cpu(), DT_F32, 0);
  *     Tensor *h = op_rms_norm(tape, x, norm_weight, 1e-5);              // an op computes at once and records itself
- *     Tensor *y = op_linear(tape, h, weight, NULL, NULL);
+ *     Tensor *y = op_linear(tape, h, weight, NULL, NULL, NULL);
  *     tensor_seed_grad(tape, y, dy);                                    // what the loss says about y
  *     TRY(tape_backward(tape));                                         // weight->grad has been added to
  *     tape_reset(tape);                                                 // activations are gone, their memory stays
@@ -42,6 +42,7 @@ struct Tensor {
     bool needs_grad;
     bool constant;     /* contents never change: the device may keep a packed copy in `packed` */
     bool in_out;       /* a weight stored (in, out) instead of (out, in), as GPT-2's Conv1D */
+    bool recalled;     /* a result that was kept for the backward pass, with all that was done to it in place */
     void *packed;      /* owned by the device; tensor_unpack frees it */
 };
 
@@ -100,7 +101,8 @@ typedef struct LoraBranch {
     Tensor *a, *b;
     double scale;   /* alpha / rank, or alpha / sqrt(rank) */
     double dropout; /* probability of a zero; 0 when not training */
-    RngKey key;     /* of the dropout mask; element i of x uses draw i */
+    RngKey key;     /* of the dropout mask; element i of x uses draw first_draw + i */
+    uint64_t first_draw;
 } LoraBranch;
 
 typedef struct AttentionArgs {
@@ -195,7 +197,9 @@ Tape *tape_new(const Device *device, DType compute, size_t limit);
 void tape_free(Tape *tape);
 void tape_reset(Tape *tape);                  /* forgets the step; memory stays for the next */
 void tape_record(Tape *tape, bool record);    /* off: nothing can be run backward, and layers give their memory back at once */
-void tape_checkpoint_layers(Tape *tape, bool on); /* on: op_layer keeps only its input and computes the layer again in backward */
+/* What op_layer keeps of a layer for the backward pass: all results; those of products and attention (norms and activations are computed again); its input alone. The bits are the same. */
+typedef enum Checkpointing { CHECKPOINT_NONE, CHECKPOINT_SELECTIVE, CHECKPOINT_LAYER } Checkpointing;
+void tape_checkpoint(Tape *tape, Checkpointing kind);
 Arena *tape_arena(Tape *tape);                /* for things that live as long as the step */
 const Device *tape_device(const Tape *tape);
 DType tape_compute(const Tape *tape);
@@ -210,7 +214,7 @@ void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values);
  * The step's memory is given up on the way, ops' results first: read what you need of them before. */
 Status tape_backward(Tape *tape);
 
-/* One layer of a model as a unit: y = layer(tape, x, context). Plainly run when recording; see tape_record and tape_checkpoint_layers for the rest.
+/* One layer of a model as a unit: y = layer(tape, x, context). Plainly run when recording; see tape_record and tape_checkpoint for the rest.
  * `context` must stay valid until the step ends. */
 typedef Tensor *LayerFn(Tape *tape, Tensor *x, void *context);
 Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context);
@@ -230,6 +234,9 @@ struct Node {
 /* A new tensor in the step's memory, NULL after a failure. */
 Tensor *tape_tensor(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
 Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like);
+/* The same for a result that is dear to compute, which a checkpointed layer may have kept: then *there is true, and the values are not to be computed again. In each run of a layer
+ * the calls must come in the same order. */
+Tensor *tape_result(Tape *tape, DType dtype, int n_dims, const int64_t *shape, bool *there);
 /* Shape fault in an op's arguments that a user's data can cause. Returns NULL. */
 Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) PRINTF_LIKE(3, 4);
 /* The end of an op: records it if the tape records and an input needs a gradient; marks the outputs. `size` bytes of attributes are copied; 0: there are none. Returns the node to fill `saved`,
@@ -237,6 +244,7 @@ Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) PRINTF_LIKE(
 Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Tensor *const *inputs, int n_inputs, Tensor *const *outputs, int n_outputs, const void *attributes, size_t size);
 void *tape_copy(Tape *tape, const void *bytes, size_t size);
 bool tape_recording(const Tape *tape);
+bool tape_needs_backward(const Tape *tape); /* this run of the op, or what it leaves in a checkpointed layer, will be gone back over */
 /* The gradient of `tensor` to write or add to: *beta is 0 when it is fresh (write), 1 when something is there already (add). NULL when no gradient is wanted.
  * Kernels of the backward pass take `beta` and do y = result + beta * y. */
 Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta);

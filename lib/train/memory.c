@@ -27,7 +27,7 @@ static Status advise_less(const Recipe *recipe) {
 static Status activation_bytes(const TrainerConfig *config, size_t *bytes) {
     Tape *meta = tape_new(device_meta(), tape_compute(config->tape), 0);
     if (!meta) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
-    tape_checkpoint_layers(meta, config->model->checkpoint_layers);
+    tape_checkpoint(meta, config->model->checkpointing);
     Status status = config->task.largest_batch(config->task.context, meta);
     *bytes = tape_peak_bytes(meta);
     tape_free(meta);
@@ -44,7 +44,7 @@ static size_t trained_bytes(const Params *params) {
     return bytes;
 }
 
-Status trainer_memory(const TrainerConfig *config, TrainMemory *memory) {
+static Status measure(const TrainerConfig *config, TrainMemory *memory) {
     OptimizerConfig optimizer;
     TRY(recipe_optimizer(config->recipe, &optimizer));
     ModelMemory model = model_memory(config->model, true);
@@ -55,12 +55,86 @@ Status trainer_memory(const TrainerConfig *config, TrainMemory *memory) {
         .gradients = model.gradients,
         .optimizer = optimizer_bytes(&optimizer, &config->model->params),
         .best = config->recipe->train_early_stopping > 0 ? trained_bytes(&config->model->params) : 0,
+        .checkpointing = config->model->checkpointing,
     };
     size_t resident = (size_t)memory_resident(), loaded = memory->mapped + memory->weights + memory->gradients;
     memory->program = resident > loaded ? resident - loaded : 0;
     TRY(activation_bytes(config, &memory->activations));
-    memory->total = loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->program;
+    memory->total = loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->program + config->beside;
     return ST_OK;
+}
+
+/* ---- train.max_memory ---- */
+
+static const char *const checkpointing_names[] = {[CHECKPOINT_NONE] = "none", [CHECKPOINT_SELECTIVE] = "selective", [CHECKPOINT_LAYER] = "layer"};
+
+Checkpointing checkpointing_from_text(const char *text) {
+    Checkpointing kind = CHECKPOINT_NONE;
+    while (kind < CHECKPOINT_LAYER && strcmp(checkpointing_names[kind], text) != 0) kind++;
+    return kind;
+}
+
+static Status try_choice(const TrainerConfig *config, Checkpointing checkpointing, int64_t part_tokens, TrainMemory *memory) {
+    config->model->checkpointing = checkpointing;
+    if (config->task.split) config->task.split(config->task.context, part_tokens);
+    TRY(measure(config, memory));
+    memory->part_tokens = part_tokens;
+    return ST_OK;
+}
+
+static Status read_limit(const Recipe *recipe, size_t *limit) {
+    if (bytes_from_text(recipe->train_max_memory, limit)) return ST_OK;
+    status_fail(ST_CONFIG, "%s:%d: 'train.max_memory: %s' is not a size", recipe->path ? recipe->path : "recipe", recipe_line(recipe, "train.max_memory"), recipe->train_max_memory);
+    return status_hint(ST_CONFIG, "write a number with a unit, such as 4GiB or 1500MB");
+}
+
+static Status too_little(const Recipe *recipe, const TrainMemory *memory) {
+    char least[32];
+    status_fail(ST_RESOURCE, "'train.max_memory: %s' is too little: with layers computed again and batches in the smallest parts training needs %s", recipe->train_max_memory,
+                format_bytes((double)memory->total, least));
+    return advise_less(recipe);
+}
+
+/* From the cheapest on. Parts of a thousand tokens cost next to nothing, a layer computed again does, parts of few tokens too. */
+static Status fit(const TrainerConfig *config, TrainMemory *memory) {
+    static const struct { Checkpointing checkpointing; int64_t part_tokens; } choices[] = {
+        {CHECKPOINT_NONE, 0}, {CHECKPOINT_SELECTIVE, 0}, {CHECKPOINT_SELECTIVE, 4096}, {CHECKPOINT_SELECTIVE, 2048}, {CHECKPOINT_SELECTIVE, 1024}, {CHECKPOINT_SELECTIVE, 512},
+        {CHECKPOINT_LAYER, 0}, {CHECKPOINT_LAYER, 4096}, {CHECKPOINT_LAYER, 2048}, {CHECKPOINT_LAYER, 1024}, {CHECKPOINT_LAYER, 512}, {CHECKPOINT_LAYER, 1},
+    };
+    Checkpointing least = config->model->checkpointing;
+    size_t limit;
+    TRY(read_limit(config->recipe, &limit));
+    for (size_t i = 0; i < COUNT_OF(choices); i++) {
+        if (choices[i].checkpointing < least || (choices[i].part_tokens > 0 && !config->task.split)) continue;
+        TRY(try_choice(config, choices[i].checkpointing, choices[i].part_tokens, memory));
+        if (memory->total <= limit) return ST_OK;
+    }
+    return too_little(config->recipe, memory);
+}
+
+/* What the run began with; false when it says nothing. */
+static bool read_choice(const char *run_dir, Checkpointing *checkpointing, int64_t *part_tokens) {
+    Str path = {0};
+    json_t *started = NULL;
+    str_printf(&path, "%s/started.json", run_dir);
+    if (file_exists(str_text(&path)) && json_read_file(str_text(&path), &started) != ST_OK) started = NULL;
+    const json_t *memory = json_object_get(started, "memory");
+    const char *name = json_string_value(json_object_get(memory, "checkpointing"));
+    if (name) {
+        *checkpointing = checkpointing_from_text(name);
+        *part_tokens = json_integer_value(json_object_get(memory, "part_tokens"));
+    }
+    json_decref(started);
+    str_release(&path);
+    return name != NULL;
+}
+
+Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
+    Checkpointing checkpointing;
+    int64_t part_tokens;
+    if (!config->recipe->train_max_memory) return measure(config, memory);
+    if (run_dir && read_choice(run_dir, &checkpointing, &part_tokens)) return try_choice(config, checkpointing, part_tokens, memory);
+    return fit(config, memory);
 }
 
 Status trainer_check_weights(const Recipe *recipe, int64_t n_weights) {
@@ -99,6 +173,9 @@ void train_memory_describe(const TrainMemory *memory, Str *text) {
         before = ", ";
     }
     if (before[0] == ',') str_append_char(text, ')');
+    if (memory->checkpointing != CHECKPOINT_NONE) str_printf(text, "; checkpointing %s", checkpointing_names[memory->checkpointing]);
+    if (memory->part_tokens > 1) str_printf(text, "; batches in parts of at most %lld tokens", (long long)memory->part_tokens);
+    if (memory->part_tokens == 1) str_append(text, "; batches row by row");
 }
 
 void train_memory_write(JsonWriter *w, const TrainMemory *memory) {
@@ -113,5 +190,7 @@ void train_memory_write(JsonWriter *w, const TrainMemory *memory) {
     jw_int(w, "activations", (int64_t)memory->activations);
     if (memory->rollout) jw_int(w, "sampling", (int64_t)memory->rollout);
     jw_int(w, "program", (int64_t)memory->program);
+    jw_string(w, "checkpointing", checkpointing_names[memory->checkpointing]);
+    jw_int(w, "part_tokens", memory->part_tokens);
     jw_end_object(w);
 }

@@ -58,6 +58,7 @@ Status recipe_lora(const Recipe *recipe, LoraConfig *config);
 Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config);
 Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config);
 DType recipe_compute(const Recipe *recipe);                 /* auto: bf16 only where the processor multiplies it natively */
+Checkpointing checkpointing_from_text(const char *text);    /* none | selective | layer */
 DType compute_from_text(const char *text);                  /* auto | f32 | bf16 */
 
 /* ---- the run directory (recipe.md, "Run directory") ---- */
@@ -116,6 +117,8 @@ typedef struct Task {
     Status (*micro_batch)(void *context, Tape *tape, int64_t step, int64_t micro, double divisor, LossSums *sums);
     /* The same for the largest accumulation step of the run, to learn its memory: on the meta device, where nothing is computed. */
     Status (*largest_batch)(void *context, Tape *tape);
+    /* From now on accumulation steps go through their rows in parts of at most this many tokens (at least a row), with the gradients of all of it; 0 = at once. NULL: they can't. */
+    void (*split)(void *context, int64_t most_tokens);
     Status (*evaluate)(void *context, Tape *tape, LossSums *sums);      /* NULL: no evaluation data */
     void (*describe_batch)(void *context, int64_t step, int64_t micro, Str *text); /* the rows of an accumulation step, for messages */
     /* Further numbers of the step (or of the evaluation) that just ended, into the object that goes to metrics.jsonl; NULL: none. Where there are some, the evaluation's loss has no perplexity. */
@@ -134,6 +137,7 @@ typedef struct TrainerConfig {
     Tape *tape;
     Run *run;
     Task task;
+    size_t beside;         /* bytes that the run takes beside training: sampling; for its memory */
     void (*on_progress)(void *context, const Progress *progress); /* after each step and each evaluation; may be NULL */
     void *progress_context;
     Status (*save_result)(void *context, const char *run_dir);    /* writes adapter/ or model/ into it; context: the task's */
@@ -154,9 +158,13 @@ typedef struct TrainMemory {
     size_t weights, packed, gradients, optimizer, best, activations;
     size_t rollout;     /* of sampling: key/value cache, activations of a step, logits; 0 where nothing is sampled */
     size_t program;     /* what the process holds beside them: code, tokenizer, rows; as measured */
+    Checkpointing checkpointing; /* it holds with this, and with accumulation steps in parts of at most part_tokens; 0 = whole */
+    int64_t part_tokens;
     size_t total;       /* of all: the largest resident size to expect */
 } TrainMemory;
-Status trainer_memory(const TrainerConfig *config, TrainMemory *memory);
+/* With train.max_memory the model's checkpointing and the task's split are set to the cheapest that stays below it: norms and activations computed again, parts, whole layers computed
+ * again, smaller parts. ST_RESOURCE when none does. A resumed run takes what it began with (started.json in `run_dir`; NULL = a new run): parts round sums otherwise. */
+Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory);
 /* Before a model of `n_weights` numbers is loaded to be trained whole: ST_RESOURCE when weights, gradients and the optimiser's state are more than the machine has left. */
 Status trainer_check_weights(const Recipe *recipe, int64_t n_weights);
 /* ST_RESOURCE with what to change when `memory` is more than the machine has left. */

@@ -72,7 +72,7 @@ static Status load(const Recipe *recipe, bool scores, Model **result) {
     Model *model = *result;
     if (recipe->has_lora) TRY(start_adapter(recipe, model));
     exempt_from_decay(recipe, model);
-    model->checkpoint_layers = strcmp(recipe->train_checkpointing, "layer") == 0;
+    model->checkpointing = checkpointing_from_text(recipe->train_checkpointing);
     return ST_OK;
 }
 

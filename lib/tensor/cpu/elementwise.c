@@ -134,21 +134,22 @@ static void draw_blocks(RngKey key, uint64_t index, uint32_t *restrict draws) {
     }
 }
 
-void ISA_FN(dropout)(const Tensor *x, double p, RngKey key, double beta, Tensor *y) {
+void ISA_FN(dropout)(const Tensor *x, double p, RngKey key, uint64_t first, double beta, Tensor *y) {
     int64_t count = tensor_count(x);
     if (!CPU_READS(x) || !CPU_WRITES(y)) {
-        device_reference()->dropout(x, p, key, beta, y);
+        device_reference()->dropout(x, p, key, first, beta, y);
         return;
     }
     uint32_t threshold = (uint32_t)fmin(ceil(ldexp(p, 32)), 4294967295.0); /* draws below it are zeros */
     float factor = (float)(1 / (1 - p));
+    int64_t shift = (int64_t)(first % 4); /* blocks have four draws */
     PARALLEL_BLOCKS {
         float buffer[RUN], kept[RUN];
-        uint32_t draws[RUN];
+        uint32_t draws[RUN + DRAWS];
         for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
             const float *values = run_read(x, at, n, buffer);
-            for (int64_t i = 0; i < n; i += DRAWS) draw_blocks(key, (uint64_t)(at + i) / 4, draws + i);
-            for (int64_t i = 0; i < n; i++) kept[i] = draws[i] >= threshold ? values[i] * factor : 0.0f;
+            for (int64_t i = 0; i < n + shift; i += DRAWS) draw_blocks(key, (first + (uint64_t)(at + i)) / 4, draws + i);
+            for (int64_t i = 0; i < n; i++) kept[i] = draws[i + shift] >= threshold ? values[i] * factor : 0.0f;
             run_write(y, at, n, kept, (float)beta);
         }
     }

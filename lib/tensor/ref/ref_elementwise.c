@@ -33,11 +33,11 @@ void ref_bias_backward(const Tensor *dy, Tensor *dbias) {
     }
 }
 
-void ref_dropout(const Tensor *x, double p, RngKey key, double beta, Tensor *y) {
+void ref_dropout(const Tensor *x, double p, RngKey key, uint64_t first, double beta, Tensor *y) {
     for (int64_t i = 0; i < tensor_count(x); i++) {
         uint32_t draws[4];
-        rng_block(key, (uint64_t)i / 4, draws);
-        bool kept = ldexp((double)draws[i % 4], -32) >= p;
+        rng_block(key, (first + (uint64_t)i) / 4, draws);
+        bool kept = ldexp((double)draws[(first + (uint64_t)i) % 4], -32) >= p;
         ref_put(y, i, kept ? tensor_get(x, i) / (1 - p) : 0, beta);
     }
 }
