@@ -20,6 +20,12 @@ static Status source_weight(const Yaml *node, const char *key, double *weight) {
     return status_hint(ST_CONFIG, "it says how often an epoch takes each row: 2 is twice, 0.5 every second epoch");
 }
 
+/* line: in the recipe; 0: from the command line. */
+static Status unknown(const char *what, const char *name, const char *key, int line) {
+    if (line > 0) return status_fail(ST_CONFIG, "unknown %s '%s' in '%s' line %d", what, name, key, line);
+    return status_fail(ST_CONFIG, "unknown %s '%s' in '%s' on the command line", what, name, key);
+}
+
 static Status source_entry(const Yaml *value, const char *key, const char *name, int line, DataSource *source) {
     static const char *const names[] = {"path", "format", "separator", "weight", "max_rows"};
     if (strcmp(name, "path") == 0) return source_text(value, key, &source->path);
@@ -29,10 +35,10 @@ static Status source_entry(const Yaml *value, const char *key, const char *name,
     if (strcmp(name, "format") == 0) {
         TRY(source_text(value, key, &source->format));
         if (strcmp(source->format, "auto") == 0 || data_format_find(source->format)) return ST_OK;
-        return status_fail(ST_CONFIG, "unknown format '%s' in '%s' line %d", source->format, key, line);
+        return unknown("format", source->format, key, line);
     }
     const char *near = text_nearest(name, names, COUNT_OF(names));
-    status_fail(ST_CONFIG, "unknown key '%s' in '%s' line %d", name, key, line);
+    unknown("key", name, key, line);
     return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : ST_CONFIG;
 }
 
