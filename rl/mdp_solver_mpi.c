@@ -13,10 +13,11 @@ static void exchange(MdpWork *work, double **other) {
 /* How far the changes are from being alike, where that is enough, or from none. */
 static double what_is_missing(const MdpForm *form, Change change) { return form->closed && form->gamma < 1 ? form->gamma * (change.most - change.least) : change_size(change); }
 
-/* Values of a policy that will not last need not be exact: half of what the next improvement is likely to find, when it shrinks as the last one did. `before` is INFINITY at first. */
+/* Values of a policy that will not last need not be exact: half of what the next improvement is likely to find, when it shrinks as the last one did. `before` is INFINITY at first. Where that comes near to
+ * the target, a few sweeps more of the policy's rows make the next improvement the last. */
 static double enough_after(const MdpWork *work, double missing, double before) {
-    double part = isinf(before) ? 0.3 : 0.5 * missing / before;
-    return fmax(fmin(fmax(part, 0.005), 0.5) * missing, 0.5 * work->target);
+    double part = isinf(before) ? 0.3 : 0.5 * missing / before, enough = fmin(fmax(part, 0.005), 0.5) * missing;
+    return enough < 10 * work->target ? work->target : enough;
 }
 
 Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {

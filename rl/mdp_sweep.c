@@ -61,8 +61,9 @@ INLINE void fetch_ahead(const MdpForm *form, Ahead ahead, const bool *without, i
 #endif
 }
 
-/* A row becomes that of `state`, filled up with outcomes that do not happen. */
+/* A row becomes that of `state`, filled up with outcomes that do not happen; where it is that already, nothing is written. */
 INLINE void take_row(const MdpForm *form, int64_t row, int64_t state, int64_t fan, FormPolicy *policy) {
+    if (policy->rows[state] == row) return;
     policy->rows[state] = row;
     if (!policy->next) return;
     int64_t begin = fan ? row * fan : form->begin[row], n = fan ? fan : form->begin[row + 1] - begin, slot = fan ? fan : policy->form.fan;
@@ -133,6 +134,7 @@ Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy) {
     size_t n = (size_t)form->n, entries = n * (size_t)slot;
     *policy = (FormPolicy){.rows = arena_alloc(arena, (n + 1) * sizeof *policy->rows)};
     if (!policy->rows) return ST_RESOURCE;
+    for (size_t s = 0; s < n; s++) policy->rows[s] = -1;
     if (slot > INT32_MAX || (double)entries * (double)form->n_rows > 2 * (double)form->begin[form->n_rows] * (double)n) return ST_OK; /* rows are too unequal: read where they are */
     int64_t *begin = arena_alloc(arena, (n + 1) * sizeof *begin);
     double *reward = arena_alloc(arena, (n + 1) * sizeof *reward);
