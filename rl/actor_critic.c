@@ -1,4 +1,5 @@
 #include <math.h>
+#include <stdio.h>
 #include <string.h>
 
 #include "rl/actor_critic.h"
@@ -33,26 +34,96 @@ void minibatch_take(Minibatch *m, const Rollout *rollout, const int64_t *rows, i
     }
 }
 
-Status actor_critic_gradient(Policy *policy, Minibatch *m, const Losses *losses, Measures *measures, double *kl) {
-    bool values = m->old_values != NULL;
+/* One gradient, and what it is made of. */
+typedef struct Gradient {
+    Policy *policy;
+    Minibatch *m;
+    const Losses *losses;
     PolicyMetrics of_policy;
-    ValueMetrics of_values = {0};
-    TRY(policy_forward(policy, m->obs, m->n, values ? POLICY_ACTIONS | POLICY_VALUES : POLICY_ACTIONS, true));
-    policy_evaluate(policy, m->actions, m->logprobs, m->entropies);
-    policy_loss(losses->policy, &(PolicyLossConfig){.clip = losses->clip, .ent_coef = losses->ent_coef},
-                &(PolicyBatch){.n_sequences = m->n, .logprobs = m->logprobs, .old_logprobs = losses->first_pass ? NULL : m->old_logprobs, .advantages = m->advantages, .entropies = m->entropies},
-                m->dlogprobs, &of_policy);
-    if (values) value_loss(&(ValueBatch){.n = m->n, .values = policy->values, .old_values = m->old_values, .targets = m->returns}, losses->clip_value, m->dvalues, &of_values);
-    for (int64_t i = 0; values && i < m->n; i++) m->dvalues[i] *= losses->vf_coef;
+    ValueMetrics of_values;
+    struct { Status status; char text[300], hint[200]; } halves[2]; /* failures are recorded by thread */
+} Gradient;
+
+static void actor_loss(Gradient *g) {
+    Minibatch *m = g->m;
+    policy_evaluate(g->policy, m->actions, m->logprobs, m->entropies);
+    policy_loss(g->losses->policy, &(PolicyLossConfig){.clip = g->losses->clip, .ent_coef = g->losses->ent_coef},
+                &(PolicyBatch){.n_sequences = m->n, .logprobs = m->logprobs, .old_logprobs = g->losses->first_pass ? NULL : m->old_logprobs, .advantages = m->advantages, .entropies = m->entropies},
+                m->dlogprobs, &g->of_policy);
+}
+
+static void critic_loss(Gradient *g) {
+    Minibatch *m = g->m;
+    value_loss(&(ValueBatch){.n = m->n, .values = g->policy->values, .old_values = m->old_values, .targets = m->returns}, g->losses->clip_value, m->dvalues, &g->of_values);
+    for (int64_t i = 0; i < m->n; i++) m->dvalues[i] *= g->losses->vf_coef;
+}
+
+static Status actor_half(Gradient *g) {
+    TRY(policy_forward_actions(g->policy, g->m->obs, true));
+    actor_loss(g);
+    return policy_backward_actions(g->policy, g->m->actions, g->m->dlogprobs, g->of_policy.grad_entropy);
+}
+
+static Status critic_half(Gradient *g) {
+    TRY(policy_forward_values(g->policy, g->m->obs, true));
+    critic_loss(g);
+    return policy_backward_values(g->policy, g->m->dvalues);
+}
+
+static void half(void *context, int64_t i) {
+    Gradient *g = context;
+    g->halves[i].status = i == 0 ? actor_half(g) : critic_half(g);
+    if (g->halves[i].status == ST_OK) return;
+    snprintf(g->halves[i].text, sizeof g->halves[i].text, "%s", status_text());
+    snprintf(g->halves[i].hint, sizeof g->halves[i].hint, "%s", status_hint_text());
+}
+
+/* Small networks on few rows: two threads take one each, from the observations to the gradient. Else each kernel has work for all, and tensors of more than SMALL numbers are shared out by
+ * kernels themselves. */
+static bool in_halves(const Gradient *g) {
+    enum { SMALL = 16384 };
+    const Params *params = &g->policy->params;
+    int64_t most = 0;
+    if (!g->m->old_values || !policy_has_halves(g->policy) || profile_running()) return false; /* the profile has one clock */
+    for (size_t i = 0; i < params->n; i++) {
+        const Tensor *tensor = params->items[i].tensor;
+        most = MAX(most, MAX(tensor_count(tensor), g->m->n * tensor_width(tensor)));
+    }
+    return most <= SMALL;
+}
+
+static Status run_halves(Gradient *g) {
+    g->policy->n = g->m->n;
+    cpu_team_run(2, half, g);
+    for (int i = 0; i < 2; i++)
+        if (g->halves[i].status != ST_OK) {
+            status_fail(g->halves[i].status, "%s", g->halves[i].text);
+            return g->halves[i].hint[0] ? status_hint(g->halves[i].status, "%s", g->halves[i].hint) : g->halves[i].status;
+        }
+    return ST_OK;
+}
+
+static Status run_whole(Gradient *g) {
+    Minibatch *m = g->m;
+    bool values = m->old_values != NULL;
+    TRY(policy_forward(g->policy, m->obs, m->n, values ? POLICY_ACTIONS | POLICY_VALUES : POLICY_ACTIONS, true));
+    actor_loss(g);
+    if (values) critic_loss(g);
+    return policy_backward(g->policy, m->actions, m->dlogprobs, g->of_policy.grad_entropy, values ? m->dvalues : NULL);
+}
+
+Status actor_critic_gradient(Policy *policy, Minibatch *m, const Losses *losses, Measures *measures, double *kl) {
+    Gradient g = {.policy = policy, .m = m, .losses = losses};
+    TRY(in_halves(&g) ? run_halves(&g) : run_whole(&g));
     measures->steps++;
-    measures->loss += of_policy.loss + losses->vf_coef * of_values.loss;
-    measures->policy_loss += of_policy.policy_loss;
-    measures->value_loss += of_values.loss;
-    measures->entropy += of_policy.entropy;
-    measures->approx_kl += of_policy.approx_kl;
-    measures->clip_fraction += of_policy.outside;
-    if (kl) *kl = of_policy.approx_kl;
-    return policy_backward(policy, m->actions, m->dlogprobs, of_policy.grad_entropy, values ? m->dvalues : NULL);
+    measures->loss += g.of_policy.loss + losses->vf_coef * g.of_values.loss;
+    measures->policy_loss += g.of_policy.policy_loss;
+    measures->value_loss += g.of_values.loss;
+    measures->entropy += g.of_policy.entropy;
+    measures->approx_kl += g.of_policy.approx_kl;
+    measures->clip_fraction += g.of_policy.outside;
+    if (kl) *kl = g.of_policy.approx_kl;
+    return ST_OK;
 }
 
 /* ---- the learner ---- */

@@ -78,7 +78,8 @@ Status policy_init(Policy *policy, const PolicyConfig *config, const Space *obse
     Making making = {config, seed, device, dtype, arena};
     *policy = (Policy){.observation = *observation, .action = *action, .gaussian = action->n == 0, .has_values = config->values, .shared = config->shared && config->n_hidden > 0};
     policy->tape = tape_new(device, dtype, 0);
-    if (!policy->tape) return status_fail(ST_RESOURCE, "out of memory for a policy");
+    policy->value_tape = policy->shared ? policy->tape : tape_new(device, dtype, 0);
+    if (!policy->tape || !policy->value_tape) return status_fail(ST_RESOURCE, "out of memory for a policy");
     if (config->shared && config->n_hidden == 0) return status_fail(ST_CONFIG, "'policy.shared' needs a hidden layer in 'policy.hidden'");
     if (policy->shared) TRY(make_network(policy, &making, &policy->trunk, "trunk", NUMBER_TRUNK, config->hidden[config->n_hidden - 1], sqrt(2.0)));
     TRY(make_network(policy, &making, &policy->actor, "actor", NUMBER_ACTOR, space_width(action), 0.01));
@@ -88,15 +89,17 @@ Status policy_init(Policy *policy, const PolicyConfig *config, const Space *obse
 
 void policy_release(Policy *policy) {
     params_release(&policy->params);
+    if (policy->value_tape != policy->tape) tape_free(policy->value_tape);
     tape_free(policy->tape);
-    policy->tape = NULL;
+    policy->tape = policy->value_tape = NULL;
 }
 
 /* ---- forward ---- */
 
-static Status read_output(Policy *policy, const Tensor *tensor, const char *what, double **values) {
+static Status read_output(Tape *tape, const Tensor *tensor, const char *what, double **values) {
+    TRY(tape_status(tape));
     int64_t count = tensor_count(tensor);
-    *values = arena_alloc(tape_arena(policy->tape), (size_t)count * sizeof **values);
+    *values = arena_alloc(tape_arena(tape), (size_t)count * sizeof **values);
     if (!*values) return ST_RESOURCE;
     tensor_read(tensor, *values);
     for (int64_t i = 0; i < count; i++)
@@ -114,20 +117,39 @@ static Status read_log_std(Policy *policy) {
     return ST_OK;
 }
 
-Status policy_forward(Policy *policy, const double *observations, int64_t n, int what, bool learn) {
-    Tape *tape = policy->tape;
+static Tensor *begin_pass(const Policy *policy, Tape *tape, const double *observations, bool learn) {
     tape_reset(tape);
     tape_record(tape, learn);
+    return space_input(&policy->observation, tape, observations, policy->n);
+}
+
+static Status say_actions(Policy *policy, Tensor *x) {
+    policy->output = mlp_forward(&policy->actor, policy->tape, x);
+    TRY(read_output(policy->tape, policy->output, "the policy's output", &policy->outputs));
+    return policy->gaussian ? read_log_std(policy) : ST_OK;
+}
+
+static Status say_values(Policy *policy, Tensor *x) {
+    policy->value = mlp_forward(&policy->critic, policy->value_tape, x);
+    return read_output(policy->value_tape, policy->value, "an estimated value", &policy->values);
+}
+
+bool policy_has_halves(const Policy *policy) { return policy->has_values && !policy->shared; }
+
+Status policy_forward_actions(Policy *policy, const double *observations, bool learn) { return say_actions(policy, begin_pass(policy, policy->tape, observations, learn)); }
+
+Status policy_forward_values(Policy *policy, const double *observations, bool learn) { return say_values(policy, begin_pass(policy, policy->value_tape, observations, learn)); }
+
+Status policy_forward(Policy *policy, const double *observations, int64_t n, int what, bool learn) {
     policy->n = n;
     policy->output = policy->value = NULL;
-    Tensor *x = space_input(&policy->observation, tape, observations, n);
-    if (policy->shared) x = mlp_forward(&policy->trunk, tape, x);
-    if (what & POLICY_ACTIONS) policy->output = mlp_forward(&policy->actor, tape, x);
-    if (what & POLICY_VALUES) policy->value = mlp_forward(&policy->critic, tape, x);
-    TRY(tape_status(tape));
-    if (what & POLICY_ACTIONS) TRY(read_output(policy, policy->output, "the policy's output", &policy->outputs));
-    if (policy->gaussian) TRY(read_log_std(policy));
-    return what & POLICY_VALUES ? read_output(policy, policy->value, "an estimated value", &policy->values) : ST_OK;
+    if (policy->shared) {
+        Tensor *x = mlp_forward(&policy->trunk, policy->tape, begin_pass(policy, policy->tape, observations, learn));
+        if (what & POLICY_ACTIONS) TRY(say_actions(policy, x));
+        return what & POLICY_VALUES ? say_values(policy, x) : ST_OK;
+    }
+    if (what & POLICY_ACTIONS) TRY(policy_forward_actions(policy, observations, learn));
+    return what & POLICY_VALUES ? policy_forward_values(policy, observations, learn) : ST_OK;
 }
 
 /* ---- actions ---- */
@@ -170,7 +192,7 @@ static void add_to_grad(Tensor *tensor, const double *grad) {
     for (int64_t i = 0; i < tensor_count(tensor); i++) tensor_set(tensor->grad, i, tensor_get(tensor->grad, i) + grad[i]);
 }
 
-Status policy_backward(Policy *policy, const double *actions, const double *dlogprobs, double dentropy, const double *dvalues) {
+static Status seed_actions(Policy *policy, const double *actions, const double *dlogprobs, double dentropy) {
     int64_t width = space_width(&policy->action);
     double *doutput = arena_alloc(tape_arena(policy->tape), (size_t)(policy->n * width) * sizeof *doutput);
     double *dlog_std = arena_zero(tape_arena(policy->tape), (size_t)(2 * width) * sizeof *dlog_std);
@@ -187,6 +209,21 @@ Status policy_backward(Policy *policy, const double *actions, const double *dlog
     }
     tensor_seed_grad(policy->tape, policy->output, doutput);
     if (policy->gaussian) add_to_grad(policy->log_std, dlog_std);
-    if (dvalues) tensor_seed_grad(policy->tape, policy->value, dvalues);
+    return ST_OK;
+}
+
+Status policy_backward_actions(Policy *policy, const double *actions, const double *dlogprobs, double dentropy) {
+    TRY(seed_actions(policy, actions, dlogprobs, dentropy));
     return tape_backward(policy->tape);
+}
+
+Status policy_backward_values(Policy *policy, const double *dvalues) {
+    tensor_seed_grad(policy->value_tape, policy->value, dvalues);
+    return tape_backward(policy->value_tape);
+}
+
+Status policy_backward(Policy *policy, const double *actions, const double *dlogprobs, double dentropy, const double *dvalues) {
+    if (policy->shared && dvalues) tensor_seed_grad(policy->tape, policy->value, dvalues);
+    TRY(policy_backward_actions(policy, actions, dlogprobs, dentropy));
+    return dvalues && !policy->shared ? policy_backward_values(policy, dvalues) : ST_OK;
 }

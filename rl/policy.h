@@ -44,7 +44,7 @@ typedef struct Policy {
     Mlp trunk, actor, critic;
     Tensor *log_std;        /* (action.size); NULL: categorical */
     Params params;          /* all of it, trained */
-    Tape *tape;
+    Tape *tape, *value_tape; /* the critic's own, so that both may work at the same time; one and the same with a shared network */
     /* Of the last policy_forward, in the step's memory. */
     int64_t n;
     Tensor *output, *value; /* (n, space_width(action)), (n, 1); NULL where not asked for */
@@ -66,5 +66,12 @@ void policy_mode(const Policy *policy, double *actions);
 void policy_evaluate(const Policy *policy, const double *actions, double *logprobs, double *entropies);
 /* Adds to the gradients of all parameters. dlogprobs: (n) d loss / d log-probability; dentropy: d loss / d entropy of each row; dvalues: (n), NULL without values. */
 Status policy_backward(Policy *policy, const double *actions, const double *dlogprobs, double dentropy, const double *dvalues);
+
+/* The same where actor and critic have a network each: their halves, which touch nothing of each other and may run in two threads. policy->n is the caller's to set before. */
+bool policy_has_halves(const Policy *policy);
+Status policy_forward_actions(Policy *policy, const double *observations, bool learn);
+Status policy_forward_values(Policy *policy, const double *observations, bool learn);
+Status policy_backward_actions(Policy *policy, const double *actions, const double *dlogprobs, double dentropy);
+Status policy_backward_values(Policy *policy, const double *dvalues);
 
 #endif

@@ -463,6 +463,10 @@ static void toolbox_examples_are_reproduced(void **state) {
     check_ok(mdp_solve(&world->mdp, &(MdpOptions){.method = "mpi", .max_iterations = 3, .evaluation_sweeps = 10}, arena, &stopped));
     check_close_f64("mpi, 3 improvements", stopped.V, ((const double[]){21.81408652334702, 25.054086523347017, 29.054086523347017}), 3, 1e-9, 0);
     assert_true(stopped.bound >= 26.244 - 21.81408652334702); /* and it is said how far that is from the truth */
+    /* Its relative values have V(last) = reward per step, which it takes for the least change of a sweep; ours have V(first) = 0 and the middle between least and greatest. */
+    MdpSolution average = after(other, "average", 29);
+    double least = average.gain - average.bound;
+    check_close_f64("small average, 29 sweeps", ((const double[]){average.V[0] - average.V[1] + least, least}), ((const double[]){10, 3.885235246411831}), 2, 1e-9, 0);
     check_close_f64("small vi, 26 sweeps", after(other, "vi", 26).V, ((const double[]){40.048625392716815, 33.65371175967546}), 2, 1e-9, 0);
     world->mdp.gamma = 0.96;
     check_close_f64("vi, 4 sweeps, gamma .96", after(world, "vi", 4).V, ((const double[]){5.93215488, 9.38815488, 13.38815488}), 3, 1e-12, 0);

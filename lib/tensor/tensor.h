@@ -164,6 +164,11 @@ struct Device {
 const Device *device_cpu(void);
 const Device *device_reference(void);
 const Device *device_meta(void);
+/* Runs task(context, i) for i = 0..n-1 on this thread and on those of the team, which watch for work for a moment before they sleep: a job for them starts in
+ * less than a microsecond where a parallel region takes ten. As many threads as OpenMP has. A task must not start a parallel region, so what it asks of kernels is
+ * small; a job that it starts, as kernels of networks do, is done by its thread alone. */
+typedef void CpuTask(void *context, int64_t i);
+void cpu_team_run(int64_t n, CpuTask *task, void *context);
 
 /* How the processor's device works. Call before its first use; NULL or "auto" chooses by the processor.
  * gemm: openblas | onednn. isa: base | avx2 | avx512. ST_USAGE for a name that is not known or that this build or processor can't do. */

@@ -47,10 +47,6 @@ void cpu_kernels_avx512(Device *device);
 enum { CPU_SHARED, CPU_TASKS, CPU_LOCAL, CPU_TILE_A, CPU_TILE_B, CPU_TILE_C, CPU_LIBRARY, CPU_SLOTS };
 void *cpu_scratch(int slot, size_t bytes);
 
-/* Runs task(context, i) for i = 0..n-1 on this thread and on those of the team, which watch for work for a moment before they sleep: a job for them starts in
- * less than a microsecond where a parallel region takes ten. As many threads as OpenMP has. A task must not start another job or a parallel region. */
-typedef void CpuTask(void *context, int64_t i);
-void cpu_team_run(int64_t n, CpuTask *task, void *context);
 int cpu_team_member(void); /* number of the calling thread in the team, 0 for all others */
 
 /* True if the fast kernels do these dtypes: f32 and bf16, and f16 where it is only read. The rest is left to the reference kernels. NULL tensors are fine. */

@@ -4,9 +4,10 @@
  * raising the ticket, so a thread that comes late finds nothing left and the caller never waits for one that is still asleep, only for taken tasks.
  *
  * Where other programs want the processor too, a thread may be put aside with a task in its hands, for milliseconds. Then the caller works alone for a number
- * of jobs, twice as many each time that happens again. */
+ * of jobs, twice as many each time that happens again before the team has earned back what was lost by waiting: a job saves no more than the caller's own part. */
 #include "lib/tensor/cpu/cpu.h"
 
+#include <math.h>
 #include <omp.h>
 #include <pthread.h>
 #include <sched.h>
@@ -19,6 +20,7 @@
 /* WATCH: looks at the ticket before a thread goes to sleep, 50 to 100 microseconds of them. */
 enum { MOST_ALONE = 4096 };
 static const double LATE = 50e-6; /* seconds that a job may wait for its last task beyond what the caller worked itself */
+static const double MOST_OWED = 20e-3;
 enum { TEAM_MOST = 64, WATCH = 2000, TASK_BITS = 20, TASK_MOST = (1 << TASK_BITS) - 1 };
 
 static struct {
@@ -30,6 +32,7 @@ static struct {
     void *context;
     int started;         /* threads, without the caller */
     int alone, patience; /* jobs that the caller still does alone; how many it will be the next time */
+    double owed;         /* seconds lost by waiting and not yet saved */
     pthread_mutex_t mutex;
     pthread_cond_t work;
 } team = {.busy = ATOMIC_FLAG_INIT, .mutex = PTHREAD_MUTEX_INITIALIZER, .work = PTHREAD_COND_INITIALIZER};
@@ -92,14 +95,18 @@ static void team_grow(int members) {
 
 /* The caller began and finished its own part at these times, in seconds. */
 static void wait_for_others(int64_t n, double began, double finished) {
-    if (atomic_load_explicit(&team.done, memory_order_acquire) == n) return;
-    for (int look = 0; atomic_load_explicit(&team.done, memory_order_acquire) < n; look++) {
-        if (look < WATCH) breathe();
-        else sched_yield();
+    double worked = finished - began, waited = 0;
+    if (atomic_load_explicit(&team.done, memory_order_acquire) < n) {
+        for (int look = 0; atomic_load_explicit(&team.done, memory_order_acquire) < n; look++) {
+            if (look < WATCH) breathe();
+            else sched_yield();
+        }
+        waited = clock_seconds() - finished;
     }
-    bool late = clock_seconds() - finished > finished - began + LATE;
-    team.patience = late ? MIN(2 * team.patience + 1, (int)MOST_ALONE) : team.patience / 2;
-    if (late) team.alone = team.patience;
+    bool late = waited > worked + LATE;
+    team.owed = fmin(fmax(team.owed + waited - worked, 0), MOST_OWED);
+    if (late) team.alone = team.patience = MIN(2 * team.patience + 1, (int)MOST_ALONE);
+    else if (team.owed == 0) team.patience /= 2;
 }
 
 void cpu_team_run(int64_t n, CpuTask *task, void *context) {
