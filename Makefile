@@ -105,10 +105,11 @@ fuzz: ## search for input that breaks a reader, SECONDS=60 NAME=json|yaml|... (n
 	build/fuzz-clang/fuzzer_$(NAME) -max_total_time=$(or $(SECONDS),60) -artifact_prefix=tests/fuzz/$(NAME)/ build/fuzz-clang/corpus_$(NAME) tests/fuzz/$(NAME)
 BENCH_DATA := ../shared/data
 BENCH_ROWS := $(if $(wildcard $(BENCH_DATA)/rows/gsm8k/train.jsonl),--rows $(BENCH_DATA)/rows/gsm8k/train.jsonl --tokenizer $(BENCH_DATA)/tokenizers/smollm2-tokenizer)
-bench: all ## training, decoding and more on SHAPES="S Q" into bench.json; sweeps over a world of a million states; filters of 52,002 rows
+bench: all ## training, decoding and more on SHAPES="S Q" into bench.json; sweeps over a world of a million states; filters of 52,002 rows; what grows with rows and lengths
 	./tune bench $(or $(SHAPES),S Q) --work $(or $(WORK),all) $(BENCH_ROWS) -o bench.json
 	./tune mdp bench
 	./tune bench filter
+	./tune bench growth
 bench-peers: all ## the same works beside PyTorch's tools of PEERS_VENV, in turn, into bench-peers.json; ONLY=REGEX chooses
 	@[ -n "$(PEERS_VENV)" ] || { echo "PEERS_VENV: the folder of a Python environment with torch, transformers, peft, trl; docs/performance.md says more"; exit 1; }
 	$(PEERS_VENV)/bin/python tests/bench_peers.py --tune ./tune --peers $(or $(PEERS),../shared/peers) --only '$(ONLY)' -o bench-peers.json

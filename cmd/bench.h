@@ -78,5 +78,7 @@ Status bench_mlp(const Command *command);
 Status bench_ppo(const Command *command);
 /* ROUGE-L and all filters of texts over as many instructions as Alpaca has. */
 Status bench_filter(const Command *command);
+/* Time and memory by the length of a row, the number of rows and of steps. */
+Status bench_growth(const Command *command);
 
 #endif

@@ -343,6 +343,7 @@ static Status run_bench(const Command *command, const BenchJob *job) {
     if (job->table) return bench_table(job->table);
     TRY(command_needs(command, 1, COUNT_OF(command->arguments)));
     if (!strcmp(command->arguments[0], "mlp")) return bench_mlp(command);
+    if (!strcmp(command->arguments[0], "growth")) return bench_growth(command);
     if (!strcmp(command->arguments[0], "ppo")) return bench_ppo(command);
     if (!strcmp(command->arguments[0], "filter")) return bench_filter(command);
     return bench_models(command, job);
@@ -351,8 +352,9 @@ static Status run_bench(const Command *command, const BenchJob *job) {
 Status cmd_bench(int argc, char **argv) {
     BenchJob job = {.list = "sft,prefill,decode,load", .compute = "auto", .steps = 2};
     Command command = {
-        .arguments_help = "MODEL ... | S | Q | L | mlp | ppo | filter",
+        .arguments_help = "MODEL ... | S | Q | L | mlp | ppo | filter | growth",
         .help = "Measures training and use of a model, or of random weights in the shape of SmolLM2-135M (S), Qwen2.5-0.5B (Q) or Llama-3.2-1B (L);\n"
+                "growth: time and memory by the length of a row, the number of rows and of steps;\n"
                 "mlp: acting with and updates of a policy of two hidden layers of 64;\n"
                 "ppo: steps a second of PPO on CartPole, with stable-baselines3's and cleanrl's settings.\n"
                 "filter: ROUGE-L and all filters of texts over 52,002 instructions.\n"
