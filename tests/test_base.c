@@ -675,6 +675,29 @@ static void json_errors_say_where(void **state) {
     json_decref(root);
 }
 
+/* model_max_length of tokenizers without one, as transformers writes it; what stands in strings, and other integers, stay as they are. */
+static void json_files_may_hold_huge_integers(void **state) {
+    (void)state;
+    json_t *root;
+    int64_t whole;
+    double number;
+    const char *string;
+    check_ok(json_read_file(temp_text(dir, "huge.json", "{\"m\": 1000000000000000019884624838656, \"n\": -12345678901234567890, \"i\": 7, \"s\": \"a\\\\\\\" 99999999999999999999\", \"r\": 1.25e2}"), &root));
+    check_ok(json_get_double(root, "huge.json", "m", &number));
+    check_close(number, 1e30, 0);
+    check_ok(json_get_double(root, "huge.json", "n", &number));
+    check_close(number, -12345678901234567890.0, 0);
+    check_ok(json_get_int(root, "huge.json", "i", &whole));
+    check_ok(json_get_string(root, "huge.json", "s", &string));
+    assert_string_equal(string, "a\\\" 99999999999999999999");
+    check_ok(json_get_double(root, "huge.json", "r", &number));
+    check_close(number, 125, 0);
+    json_decref(root);
+    check_status(json_read_file(temp_text(dir, "huge.json", "[99999999999999999999, \"open"), &root), ST_INPUT);
+    check_status(json_read_file(temp_text(dir, "huge.json", "[99999999999999999999, \"open\\"), &root), ST_INPUT);
+    check_status(json_read_file(temp_text(dir, "huge.json", "[1e999]"), &root), ST_INPUT);
+}
+
 static void json_members_have_types(void **state) {
     (void)state;
     static const char text[] = "{\"i\": 5, \"d\": 0.5, \"b\": true, \"s\": \"x\", \"n\": null}";
@@ -971,6 +994,7 @@ int main(void) {
         cmocka_unit_test(numbers_have_their_moments),
         cmocka_unit_test(permutations_are_bijections),
         cmocka_unit_test(json_errors_say_where),
+        cmocka_unit_test(json_files_may_hold_huge_integers),
         cmocka_unit_test(json_members_have_types),
         cmocka_unit_test(json_is_written),
         cmocka_unit_test(yaml_becomes_a_tree),

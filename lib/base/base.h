@@ -215,7 +215,8 @@ uint64_t rng_permute(RngKey key, uint64_t n, uint64_t index);
 
 /* ---- JSON (jansson) ---- */
 
-/* Parses strict UTF-8 JSON without duplicate keys. The caller calls json_decref. Errors name file, line and column. */
+/* Parses strict UTF-8 JSON without duplicate keys. The caller calls json_decref. Errors name file, line and column. In a file integers beyond 64 bits are reals: transformers writes 10^30 as
+ * model_max_length where there is none. */
 Status json_read_file(const char *path, json_t **root);
 Status json_read_text(const char *text, size_t len, const char *where, json_t **root); /* where: for messages, e.g. "rows.jsonl line 3" */
 /* Members of an object; a wrong type is ST_INPUT naming `where` and the key. A missing or null key leaves *value as it is. */

@@ -1,19 +1,59 @@
 /* Reading JSON: jansson's strict parser, with our messages. */
 #include "lib/base/base.h"
 
-Status json_read_text(const char *text, size_t len, const char *where, json_t **root) {
+#include <ctype.h>
+#include <string.h>
+
+static Status parse(const char *text, size_t len, const char *where, json_t **root, bool *overflow) {
     json_error_t error;
     *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+    *overflow = !*root && json_error_code(&error) == json_error_numeric_overflow;
     if (*root) return ST_OK;
     Status code = json_error_code(&error) == json_error_out_of_memory ? ST_RESOURCE : ST_INPUT;
     return status_fail(code, "cannot parse JSON of '%s': line %d, column %d: %s", where, MAX(error.line, 1), MAX(error.column, 0), error.text);
 }
 
+Status json_read_text(const char *text, size_t len, const char *where, json_t **root) {
+    bool overflow;
+    return parse(text, len, where, root, &overflow);
+}
+
+/* Bytes of a string or of a number at `text`, else 1. */
+static size_t token_length(const char *text, size_t len) {
+    size_t n = 1;
+    if (*text == '"') {
+        while (n < len && text[n] != '"') n += text[n] == '\\' ? 2 : 1;
+        return MIN(n + 1, len);
+    }
+    if (!isdigit((unsigned char)*text)) return 1;
+    while (n < len && text[n] && strchr("0123456789.eE+-", text[n])) n++;
+    return n;
+}
+
+/* The same text with integers of more than 18 digits as reals. */
+static void widen_integers(const char *text, size_t len, Str *wide) {
+    for (size_t at = 0, n; at < len; at += n) {
+        n = token_length(text + at, len - at);
+        str_append_n(wide, text + at, n);
+        bool whole = n > 18 && isdigit((unsigned char)text[at]);
+        for (size_t i = 0; whole && i < n; i++) whole = isdigit((unsigned char)text[at + i]);
+        if (whole) str_append(wide, ".0");
+    }
+}
+
 Status json_read_file(const char *path, json_t **root) {
     *root = NULL;
     Mapping mapping;
+    bool overflow;
     TRY(file_map(path, &mapping));
-    Status status = json_read_text(mapping.data ? (const char *)mapping.data : "", mapping.size, path, root);
+    const char *text = mapping.data ? (const char *)mapping.data : "";
+    Status status = parse(text, mapping.size, path, root, &overflow);
+    if (overflow) {
+        Str wide = {0};
+        widen_integers(text, mapping.size, &wide);
+        status = parse(str_text(&wide), wide.len, path, root, &overflow);
+        str_release(&wide);
+    }
     file_unmap(&mapping);
     return status;
 }
