@@ -28,20 +28,21 @@ def training(shape, a, batch, tokens):
     """LoRA on all linear layers, per token. a: bytes of an activation."""
     layers, C, Q, K, F, V, biases = SHAPES[shape]
     n, ops, pairs = batch * tokens, Ops(), (tokens + 1) / 2
-    for name, inputs, outputs, bias, first in (("q k v o", C, Q, biases, True), ("q k v o", C, K, biases, True), ("q k v o", C, K, biases, True), ("q k v o", Q, C, False, False),
-                                               ("gate up down", C, F, False, False), ("gate up down", C, F, False, False), ("gate up down", F, C, False, False)):
+    for name, inputs, outputs, bias, first, adds in (("q k v o", C, Q, biases, True, False), ("q k v o", C, K, biases, True, False), ("q k v o", C, K, biases, True, False),
+                                                     ("q k v o", Q, C, False, False, True), ("gate up down", C, F, False, False, False), ("gate up down", C, F, False, False, False),
+                                                     ("gate up down", F, C, False, False, True)):  # adds: to the residual stream
         product, a_product, b_product = 2 * inputs * outputs, 2 * RANK * inputs, 2 * RANK * outputs
         branch = RESIDUAL * RANK * (inputs + outputs)
         once = (STORED * inputs * outputs + branch + (RESIDUAL * outputs if bias else 0)) / n
         for layer in range(layers):
             asks = 0 if first and layer == 0 else 1  # nobody wants the gradient of the first layer's input
-            ops.add("linear: " + name, (product + a_product + b_product, a * (inputs + outputs) + once),
-                    (asks * (product + a_product) + a_product + 2 * b_product, a * ((1 + asks) * inputs + outputs) + once + branch / n))
+            result = RESIDUAL * outputs if adds else a * outputs
+            ops.add("linear: " + name, (product + a_product + b_product, a * inputs + result * (2 if adds else 1) + once),
+                    (asks * (product + a_product) + a_product + 2 * b_product, a * (1 + asks) * inputs + result + once + branch / n))
     ops.add("attention", (4 * pairs * Q, 2 * a * (Q + K)), (10 * pairs * Q, 4 * a * (Q + K)), layers)
     ops.add("rms_norm", (0, (RESIDUAL + a) * C + RESIDUAL * C / n), (0, (2 * RESIDUAL + a) * C + RESIDUAL * C / n), 2 * layers + 1)
     ops.add("rms_norm", (0, 0), (0, -(2 * RESIDUAL + a) * C - RESIDUAL * C / n))  # the first one of all
     ops.add("activation", (0, 3 * a * F), (0, 5 * a * F), layers)
-    ops.add("add", (0, (2 * RESIDUAL + a) * C), (0, (RESIDUAL + a) * C), 2 * layers)
     turn = 2 * a * (Q + K) + 2 * RESIDUAL * HEAD  # of q and of k, each with its cosines and sines
     ops.add("rope", (0, turn), (0, turn), layers)
     trained = (tokens - 1) / tokens
@@ -58,7 +59,7 @@ def decoding(shape, a, batch, context):
         ops.add("linear", (2 * inputs * outputs, STORED * inputs * outputs / batch + a * (inputs + outputs)), times=layers)
     ops.add("token_logits", (2 * C * V, STORED * C * V / batch + a * C + RESIDUAL * V))
     ops.add("attention", (4 * (context + 1) * Q, 2 * a * (Q + K) + 2 * a * context * K), times=layers)
-    ops.add("all others", (0, (RESIDUAL + a) * C * (2 * layers + 1) + layers * (3 * a * F + 2 * (2 * RESIDUAL + a) * C + 2 * a * (Q + K) + 2 * RESIDUAL * HEAD)))
+    ops.add("all others", (0, (RESIDUAL + a) * C * (2 * layers + 1) + layers * (3 * a * F + 2 * (2 * RESIDUAL - a) * C + 2 * a * (Q + K) + 2 * RESIDUAL * HEAD)))
     return ops
 
 
@@ -117,7 +118,7 @@ def check(shape, path, batch, tokens):
     """Operations and bytes of a profile against the formulas; what all tokens of a batch share may differ by one part in a hundred."""
     profile = {(row["op"], row["pass"]): row for row in json.loads(open(path).readline())["profile"]}
     ops, bad = training(shape, 4, batch, tokens), 0
-    for op in ("linear", "attention", "rms_norm", "activation", "add", "rope", "token_logprobs", "embedding"):
+    for op in ("linear", "attention", "rms_norm", "activation", "rope", "token_logprobs", "embedding"):
         rows = [row for name, row in ops.items() if name.split(":")[0] == op]
         for i, direction in enumerate(("forward", "backward")):
             got = profile.get((op, direction))
@@ -134,7 +135,7 @@ def check(shape, path, batch, tokens):
 
 def calls_of(shape, op, backward):
     layers = SHAPES[shape][0]
-    return {"linear": 7 * layers, "attention": layers, "rms_norm": 2 * layers + 1 - backward, "activation": layers, "add": 2 * layers, "rope": 2 * layers, "token_logprobs": 1, "embedding": 1}[op]
+    return {"linear": 7 * layers, "attention": layers, "rms_norm": 2 * layers + 1 - backward, "activation": layers, "rope": 2 * layers, "token_logprobs": 1, "embedding": 1}[op]
 
 
 def main():

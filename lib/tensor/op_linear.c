@@ -98,11 +98,12 @@ Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const Lor
     return y;
 }
 
-/* Forward x W, x A and h B; going back those gradients of the factors that are wanted, and h's. */
+/* Forward x W, x A and h B; going back those gradients of the factors that are wanted, and h's. The residual's gradient is handed on as it is. */
 OpCost op_linear_cost(const Node *node, bool backward) {
     const Tensor *x = node->inputs[X], *weight = node->inputs[WEIGHT], *a = node->inputs[LORA_A], *b = node->inputs[LORA_B];
     double rows = (double)tensor_rows(x), in = (double)tensor_width(x), out = (double)tensor_width(node->outputs[0]), rank = a ? (double)a->shape[0] : 0;
-    double full = 2 * rows * in * out, by_a = 2 * rows * in * rank, by_b = 2 * rows * out * rank, bytes = node_bytes(node, backward);
+    const Tensor *residual = backward ? node->inputs[RESIDUAL] : NULL;
+    double full = 2 * rows * in * out, by_a = 2 * rows * in * rank, by_b = 2 * rows * out * rank, bytes = node_bytes(node, backward) - (residual ? (double)(tensor_bytes(residual) * (residual->needs_grad ? 2 : 1)) : 0);
     if (!backward) return (OpCost){full + by_a + by_b, bytes};
     return (OpCost){x->needs_grad * (full + by_a) + weight->needs_grad * full + by_b + (a && a->needs_grad ? by_a : 0) + (b && b->needs_grad ? by_b : 0), bytes};
 }
