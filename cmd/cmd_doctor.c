@@ -1,5 +1,8 @@
 /* tune doctor: what this build and this machine can do, measured, and whether its gradients are right. */
 #include <omp.h>
+#include <stdarg.h>
+#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 #define PCRE2_CODE_UNIT_WIDTH 8
@@ -15,7 +18,8 @@ enum { MOST_CHECKS = 256 };
 #define GRADIENT_TOLERANCE 1e-6
 
 typedef struct Library { const char *name, *version; } Library;
-typedef struct Doctor { const CpuInfo *cpu; CpuSpeed speed; int n_checks; GradCheck checks[MOST_CHECKS]; Library libraries[6]; char pcre2[64]; } Doctor;
+enum { MOST_ADVICE = 8 };
+typedef struct Doctor { const CpuInfo *cpu; CpuSpeed speed; int n_checks; GradCheck checks[MOST_CHECKS]; Library libraries[6]; char pcre2[64]; char threads[160]; size_t n_advice; char advice[MOST_ADVICE][200]; } Doctor;
 
 static const char *compiler(void) {
 #if defined(__clang__)
@@ -43,6 +47,57 @@ static void find_versions(Doctor *doctor) {
         {"yaml", yaml_get_version_string()}, {"jansson", JANSSON_VERSION}, {"pcre2", doctor->pcre2}, {"utf8proc", utf8proc_version()}, {"zlib", zlibVersion()},
         {"zstd", ZSTD_versionString()}};
     memcpy(doctor->libraries, libraries, sizeof libraries);
+}
+
+/* ---- the machine's settings ---- */
+
+/* The first line of a file of the system; empty when there is none. */
+static const char *line_of(const char *path, char line[256]) {
+    FILE *file = fopen(path, "r");
+    line[0] = '\0';
+    if (file && !fgets(line, 256, file)) line[0] = '\0';
+    if (file) fclose(file);
+    line[strcspn(line, "\n")] = '\0';
+    return line;
+}
+
+/* "0-3,8": 5. */
+static int count_in_list(const char *list) {
+    int n = 0;
+    for (const char *at = list; *at; at += strcspn(at, ","), at += *at == ',') {
+        int first, last, fields = sscanf(at, "%d-%d", &first, &last);
+        if (fields > 0) n += fields == 2 ? MAX(last - first + 1, 0) : 1;
+    }
+    return n;
+}
+
+static void advise(Doctor *doctor, const char *format, ...) PRINTF_LIKE(2, 3);
+static void advise(Doctor *doctor, const char *format, ...) {
+    if (doctor->n_advice == MOST_ADVICE) return;
+    va_list arguments;
+    va_start(arguments, format);
+    vsnprintf(doctor->advice[doctor->n_advice++], sizeof doctor->advice[0], format, arguments);
+    va_end(arguments);
+}
+
+/* What was chosen and why, and what is worth trying. Where the system does not say, nothing is said. */
+static void look_at_settings(Doctor *doctor) {
+    char line[256];
+    const char *variable = getenv("OMP_NUM_THREADS");
+    int threads = omp_get_max_threads(), cores = cores_available(), siblings = count_in_list(line_of("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list", line));
+    int nodes = count_in_list(line_of("/sys/devices/system/node/online", line)), online = count_in_list(line_of("/sys/devices/system/cpu/online", line));
+    size_t n = (size_t)snprintf(doctor->threads, sizeof doctor->threads, "%d", threads);
+    if (online > 0) n += (size_t)snprintf(doctor->threads + n, sizeof doctor->threads - n, " of %d processors", online);
+    if (variable) snprintf(doctor->threads + n, sizeof doctor->threads - n, ": OMP_NUM_THREADS says so");
+    else if (online > 0 && cores < online) snprintf(doctor->threads + n, sizeof doctor->threads - n, ": affinity or control group allow no more");
+    if (siblings > 1 && threads > cores / siblings)
+        advise(doctor, "%d processors share a core: products may be as fast with --threads %d", siblings, MAX(cores / siblings, 1));
+    if (nodes > 1) advise(doctor, "memory is in %d nodes: numactl --cpunodebind=0 --membind=0 keeps a run in one of them", nodes);
+    line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", line);
+    if (line[0] && strcmp(line, "performance") != 0) advise(doctor, "the frequency governor is '%.40s': cpupower frequency-set -g performance may be faster", line);
+    if (strstr(line_of("/sys/kernel/mm/transparent_hugepage/enabled", line), "[never]"))
+        advise(doctor, "huge pages are off: 'madvise' in /sys/kernel/mm/transparent_hugepage/enabled speeds up large tables");
+    if (threads > cores) advise(doctor, "%d threads on %d processors wait for each other: take --threads %d", threads, cores, cores);
 }
 
 static void print_json(const Doctor *doctor) {
@@ -75,6 +130,10 @@ static void print_json(const Doctor *doctor) {
     jw_end_object(&w);
     jw_double(&w, "read_gbytes_per_second", doctor->speed.memory_gbs);
     jw_int(&w, "memory_available", (int64_t)memory_available());
+    jw_int(&w, "processors", cores_available());
+    jw_array(&w, "advice");
+    for (size_t i = 0; i < doctor->n_advice; i++) jw_string(&w, NULL, doctor->advice[i]);
+    jw_end_array(&w);
     jw_string(&w, "gradcheck", gradients_fine(doctor) ? "ok" : "failed");
     jw_end_object(&w);
     print_result("%s\n", str_text(&w.text));
@@ -86,10 +145,12 @@ static void print_plain(const Doctor *doctor) {
     char bytes[32];
     print_result("tune       %s, %s, %s oneDNN\nlibraries ", TUNE_VERSION, compiler(), cpu->has_onednn ? "with" : "without");
     for (size_t i = 0; i < COUNT_OF(doctor->libraries); i++) print_result(" %s %s%s", doctor->libraries[i].name, doctor->libraries[i].version, i + 1 < COUNT_OF(doctor->libraries) ? "," : "\n");
-    print_result("processor  %s (%s), kernels for %s, %d threads\n", cpu->name, cpu->features, cpu->isa, omp_get_max_threads());
+    print_result("processor  %s (%s), kernels for %s\n", cpu->name, cpu->features, cpu->isa);
+    print_result("threads    %s\n", doctor->threads);
     print_result("products   f32  %7.1f GF/s  %s\n", doctor->speed.gflops_f32, cpu->gemm_f32);
     print_result("           bf16 %7.1f GF/s  %s; compute: auto is %s here\n", doctor->speed.gflops_bf16, cpu->gemm_bf16, cpu->native_bf16 ? "bf16" : "f32");
     print_result("memory     %s to use, read at %.1f GB/s\n", format_bytes((double)memory_available(), bytes), doctor->speed.memory_gbs);
+    for (size_t i = 0; i < doctor->n_advice; i++) print_result("%-10s %s\n", i == 0 ? "to try" : "", doctor->advice[i]);
     if (!gradients_fine(doctor)) return;
     print_result("gradients  ok: %d checks of %d ops against differences in double, worst error %.1e (%s)\n", doctor->n_checks, n_op_infos, worst_check(doctor)->max_error,
                  worst_check(doctor)->op);
@@ -101,6 +162,7 @@ static Status examine(const Command *command) {
     device_cpu(); /* chooses the kernels */
     doctor.cpu = cpu_info();
     find_versions(&doctor);
+    look_at_settings(&doctor);
     TRY(cpu_measure_speed(&doctor.speed));
     doctor.n_checks = gradcheck_ops(doctor.checks, MOST_CHECKS);
     if (command->json) print_json(&doctor);
