@@ -23,6 +23,15 @@
 
 #include "lib/base/base.h"
 
+/* Sanitizers take address space and pages of their own. */
+#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
+#define SANITIZED 1
+#elif defined(__has_feature)
+#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
+#define SANITIZED 1
+#endif
+#endif
+
 /* Each element within `absolute` + `relative` * |want|; NaN equals only NaN. Names `what`, the worst index, both values, the tolerance. */
 #define check_close_f64(what, got, want, n, absolute, relative) check_close_f64_at(__FILE__, __LINE__, what, got, want, n, absolute, relative)
 #define check_close_f32(what, got, want, n, absolute, relative) check_close_f32_at(__FILE__, __LINE__, what, got, want, n, absolute, relative)

@@ -17,15 +17,6 @@
 #include <sys/mount.h>
 #endif
 
-/* Sanitizers take address space and pages of their own. */
-#if defined(__SANITIZE_ADDRESS__) || defined(__SANITIZE_THREAD__)
-#define SANITIZED 1
-#elif defined(__has_feature)
-#if __has_feature(address_sanitizer) || __has_feature(thread_sanitizer)
-#define SANITIZED 1
-#endif
-#endif
-
 static char dir[64]; /* this program's own folder */
 
 /* ---- status ---- */
