@@ -84,7 +84,9 @@ static Status try_choice(const TrainerConfig *config, Checkpointing checkpointin
 
 static Status read_limit(const Recipe *recipe, size_t *limit) {
     if (bytes_from_text(recipe->train_max_memory, limit)) return ST_OK;
-    status_fail(ST_CONFIG, "%s:%d: 'train.max_memory: %s' is not a size", recipe->path ? recipe->path : "recipe", recipe_line(recipe, "train.max_memory"), recipe->train_max_memory);
+    int line = recipe_line(recipe, "train.max_memory");
+    if (line > 0) status_fail(ST_CONFIG, "'%s' line %d: 'train.max_memory: %s' is not a size", recipe->path, line, recipe->train_max_memory);
+    else status_fail(ST_CONFIG, "'train.max_memory: %s' is not a size", recipe->train_max_memory);
     return status_hint(ST_CONFIG, "write a number with a unit, such as 4GiB or 1500MB");
 }
 
@@ -92,7 +94,7 @@ static Status too_little(const Recipe *recipe, const TrainMemory *memory) {
     char least[32];
     status_fail(ST_RESOURCE, "'train.max_memory: %s' is too little: with layers computed again and batches in the smallest parts training needs %s", recipe->train_max_memory,
                 format_bytes((double)memory->total, least));
-    return advise_less(recipe);
+    return status_hint(ST_RESOURCE, "give it as much, or shorten the longest rows (data.max_length)%s", recipe->has_lora ? "" : ", or train a LoRA adapter");
 }
 
 /* From the cheapest on. Parts of a thousand tokens cost next to nothing, a layer computed again does, parts of few tokens too. */
