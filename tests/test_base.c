@@ -300,6 +300,12 @@ static void messages_find_words(void **state) {
     assert_string_equal(format_bytes(1023, out), "1023 B");
     assert_string_equal(format_bytes(1.4 * 1024 * 1024 * 1024, out), "1.4 GiB");
     assert_string_equal(format_bytes(1048575, out), "1.0 MiB");
+    static const struct { const char *text; size_t bytes; } sizes[] = {{"1", 1}, {"4GiB", (size_t)4 << 30}, {"1500 MB", 1500000000}, {"2.5G", (size_t)5 << 29}, {"10k", 10240}, {"3 tb", 3000000000000}, {"0.5B", 0}, {"0", 0}, {"-1GB", 0}, {"4 GiB!", 0}, {"GiB", 0}, {"", 0}, {"1e30", 0}, {"nan", 0}};
+    for (size_t i = 0; i < COUNT_OF(sizes); i++) {
+        size_t bytes = 0;
+        bool is_size = bytes_from_text(sizes[i].text, &bytes);
+        if (is_size != (sizes[i].bytes > 0) || bytes != sizes[i].bytes) fail_msg("'%s' is %zu bytes, not %zu", sizes[i].text, bytes, sizes[i].bytes);
+    }
     assert_string_equal(format_seconds(0.25, out), "0.2 s");
     assert_string_equal(format_seconds(59.4, out), "59 s");
     assert_string_equal(format_seconds(200, out), "3 min 20 s");
@@ -904,6 +910,18 @@ static void limit_the_address_space(void) {
 static void the_machine_is_known(void **state) {
     (void)state;
     assert_true(memory_available() > (uint64_t)16 << 20 && memory_available() < (uint64_t)1 << 50);
+    assert_true(cores_available() >= 1);
+#ifdef __linux__
+    cpu_set_t all, one;
+    int core = 0;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    while (!CPU_ISSET(core, &all)) core++;
+    CPU_ZERO(&one);
+    CPU_SET(core, &one);
+    assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
+    assert_int_equal(cores_available(), 1);
+    assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
+#endif
     assert_true(memory_peak() > 1 << 20 && memory_peak() < (uint64_t)1 << 45);
     assert_true(memory_resident() > 1 << 20 && memory_resident() < (uint64_t)1 << 45);
 #ifndef SANITIZED
