@@ -205,6 +205,7 @@ static void a_row_alone_is_a_row_among_others(void **state) {
 /* Widths that fill several of the products' tiles, in both types. */
 static void batches_of_1_to_64_give_the_same_bits(void **state) {
     (void)state;
+    if (batch_tolerance() > 0) skip(); /* another way for other numbers of rows: bits, and now and then a token, may differ */
     static const char config_text[] = "{\"model_type\": \"llama\", \"hidden_size\": 288, \"intermediate_size\": 544, \"num_hidden_layers\": 2, \"num_attention_heads\": 9, \"num_key_value_heads\": 3,"
                                       " \"max_position_embeddings\": 2048, \"rms_norm_eps\": 1e-5, \"vocab_size\": 1100, \"eos_token_id\": 1, \"tie_word_embeddings\": true}";
     char dir[256];
