@@ -38,15 +38,17 @@ KERNEL_release := -O3
 BASE_CFLAGS := -std=c11 $(WARNINGS) $(OPENMP) $(FLAGS_$(FLAVOUR)) $(CFLAGS)
 LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) -l$(if $(wildcard /usr/lib64/libopenblaso.so),openblaso,openblas) $(if $(filter 1,$(ONEDNN)),-ldnnl) $(if $(filter 1,$(GLPK)),-lglpk) -lsnappy -lm
 
-# Kernels are compiled once for each instruction set and chosen at run time; host_*.c looks at the processor and is compiled plainly.
+# Kernels are compiled once for each instruction set and chosen at run time; amx_*.c are compiled for that alone; host_*.c looks at the processor and is compiled plainly.
 ISAS := base $(if $(filter x86_64 amd64,$(shell uname -m)),avx2 avx512)
 ISA_base :=
 ISA_avx2 := -mavx2 -mfma -mf16c
 ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
+ISA_amx := $(ISA_avx512) -mavx512bf16 -mamx-tile -mamx-bf16
 HOST := $(wildcard lib/tensor/cpu/host_*.c)
-KERNELS := $(filter-out $(HOST),$(wildcard lib/tensor/cpu/*.c))
+AMX := $(if $(filter x86_64 amd64,$(shell uname -m)),$(wildcard lib/tensor/cpu/amx_*.c))
+KERNELS := $(filter-out $(HOST) $(wildcard lib/tensor/cpu/amx_*.c),$(wildcard lib/tensor/cpu/*.c))
 SOURCES := $(wildcard lib/*/*.c lib/tensor/ref/*.c data/*.c sft/*.c rl/*.c) $(HOST)
-OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o))
+OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(AMX:%.c=$(BUILD)/%.amx.o)
 COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*.c))
 # What takes long without starting a thread of another kind is left out under the thread sanitizer; see also tests/run.sh.
 TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(if $(filter tsan,$(FLAVOUR)),tests/test_learning.c),$(wildcard tests/test_*.c tests/fuzz_*.c)))
@@ -65,7 +67,7 @@ $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
 	@mkdir -p $$(@D)
 	$$(CC) $$(BASE_CFLAGS) $$(KERNEL_$$(FLAVOUR)) -ffp-contract=fast -fno-trapping-math -fno-math-errno $$(ISA_$(1)) -DISA=$(1) $$(CPPFLAGS) -MMD -MP -c $$< -o $$@
 endef
-$(foreach isa,$(ISAS),$(eval $(call isa_rule,$(isa))))
+$(foreach isa,$(ISAS) $(if $(AMX),amx),$(eval $(call isa_rule,$(isa))))
 $(BUILD)/libtune.a: $(OBJECTS)
 	@rm -f $@
 	ar rcs $@ $^
