@@ -10,7 +10,7 @@
 
 static Arena *arena;
 static const char *const libraries[] = {"openblas", "onednn"};
-static const char *const isas[] = {"base", "avx2", "avx512"};
+static const char *const isas[] = {"base", "avx2", "avx512", "amx"};
 
 static bool configure(const char *gemm, const char *isa) { return cpu_configure(gemm, isa) == ST_OK; }
 

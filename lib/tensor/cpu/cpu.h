@@ -1,11 +1,12 @@
 /* The processor's device: fast kernels for f32 and bf16.
  *
- * Every .c file of this folder but host_*.c is compiled once per instruction set with -DISA=base|avx2|avx512, so a kernel is written once, in C that the
+ * Every .c file of this folder but host_*.c and amx_*.c is compiled once per instruction set with -DISA=base|avx2|avx512, so a kernel is written once, in C that the
  * compiler vectorises:
  *
  *     void ISA_FN(fill)(Tensor *y, double value) { ... }     // becomes cpu_fill_avx2 when compiled with -DISA=avx2
  *
  * host_*.c are compiled once: they choose the set when the program runs, and talk to the libraries of matrix products.
+ * amx_*.c are compiled once too, for processors that multiply tiles of bf16 (amx.h).
  *
  * Threads: OpenMP over blocks whose size depends on the problem alone; sums over blocks are added in block order. So results are the same bits for any
  * number of threads.
@@ -27,6 +28,7 @@ enum { CPU_BLOCK = 4096 };
 void cpu_kernels_base(Device *device);
 void cpu_kernels_avx2(Device *device);
 void cpu_kernels_avx512(Device *device);
+void cpu_kernels_amx(Device *device);
 /* The products: cpu_matmul and those with the vocabulary's head. The libraries below choose by the processor themselves. */
 #define KERNEL(name, arguments)
 #define KERNEL_PRODUCT(name, arguments) void cpu_##name arguments;
@@ -48,6 +50,8 @@ enum { CPU_SHARED, CPU_TASKS, CPU_LOCAL, CPU_TILE_A, CPU_TILE_B, CPU_TILE_C, CPU
 void *cpu_scratch(int slot, size_t bytes);
 
 int cpu_team_member(void); /* number of the calling thread in the team, 0 for all others */
+
+bool cpu_has(const char *feature); /* one of the words of CpuInfo.features */
 
 /* True if the fast kernels do these dtypes: f32 and bf16, and f16 where it is only read. The rest is left to the reference kernels. NULL tensors are fine. */
 bool cpu_fast(const Tensor *const *tensors, size_t n, bool written);

@@ -10,56 +10,83 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#if defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+#endif
 #elif defined(__aarch64__) && defined(__linux__)
 #include <sys/auxv.h>
 #endif
 
 /* ---- what the processor can do ---- */
 
-static void feature_add(CpuInfo *info, bool present, const char *name) {
-    size_t used = strlen(info->features);
-    if (present && used + strlen(name) + 2 <= sizeof info->features) snprintf(info->features + used, sizeof info->features - used, "%s%s", used ? " " : "", name);
+static CpuInfo info;
+
+static void feature_add(bool present, const char *name) {
+    size_t used = strlen(info.features);
+    if (present && used + strlen(name) + 2 <= sizeof info.features) snprintf(info.features + used, sizeof info.features - used, "%s%s", used ? " " : "", name);
+}
+
+bool cpu_has(const char *feature) {
+    size_t length = strlen(feature);
+    for (const char *at = info.features; *at; at += *at == ' ') {
+        size_t n = strcspn(at, " ");
+        if (n == length && strncmp(at, feature, n) == 0) return true;
+        at += n;
+    }
+    return false;
 }
 
 #if defined(__x86_64__)
-static void processor_describe(CpuInfo *info) {
+static void processor_describe(void) {
     unsigned int words[12] = {0}, a = 0, b = 0, c = 0, d = 0;
     for (unsigned int i = 0; i < 3; i++) __get_cpuid(0x80000002u + i, &words[4 * i], &words[4 * i + 1], &words[4 * i + 2], &words[4 * i + 3]);
-    snprintf(info->name, sizeof info->name, "%.48s", (const char *)words);
-    feature_add(info, __builtin_cpu_supports("avx2"), "avx2");
-    feature_add(info, __builtin_cpu_supports("fma"), "fma");
+    snprintf(info.name, sizeof info.name, "%.48s", (const char *)words);
+    feature_add(__builtin_cpu_supports("avx2"), "avx2");
+    feature_add(__builtin_cpu_supports("fma"), "fma");
     bool avx512 = __builtin_cpu_supports("avx512f"); /* the system keeps the wide registers */
-    feature_add(info, avx512, "avx512f");
-    feature_add(info, avx512 && __builtin_cpu_supports("avx512vnni"), "avx512_vnni");
+    feature_add(avx512, "avx512f");
+    feature_add(avx512 && __builtin_cpu_supports("avx512vnni"), "avx512_vnni");
     if (!__get_cpuid_count(7, 0, &a, &b, &c, &d)) return;
-    feature_add(info, avx512 && (d >> 22 & 1u), "amx_bf16");
-    feature_add(info, avx512 && (d >> 25 & 1u), "amx_int8");
-    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) feature_add(info, avx512 && (a >> 5 & 1u), "avx512_bf16");
+    feature_add(avx512 && (d >> 22 & 1u), "amx_bf16");
+    feature_add(avx512 && (d >> 25 & 1u), "amx_int8");
+    if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) feature_add(avx512 && (a >> 5 & 1u), "avx512_bf16");
+}
+
+/* Linux gives a process tiles when it asks for them, before its threads use any. */
+static bool tiles_granted(void) {
+#if defined(__linux__) && defined(SYS_arch_prctl)
+    enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 };
+    return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
+#else
+    return false;
+#endif
 }
 
 static bool isa_possible(const char *isa) {
-    if (strcmp(isa, "avx512") == 0)
-        return __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
+    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
+    if (strcmp(isa, "amx") == 0) return avx512 && cpu_has("amx_bf16") && cpu_has("avx512_bf16") && tiles_granted();
+    if (strcmp(isa, "avx512") == 0) return avx512;
     if (strcmp(isa, "avx2") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     return true;
 }
 #else
-static void processor_describe(CpuInfo *info) {
+static void processor_describe(void) {
 #if defined(__aarch64__)
-    snprintf(info->name, sizeof info->name, "arm64");
-    feature_add(info, true, "neon");
+    snprintf(info.name, sizeof info.name, "arm64");
+    feature_add(true, "neon");
 #if defined(__linux__)
     unsigned long features = getauxval(AT_HWCAP), more = getauxval(AT_HWCAP2);
 #ifdef HWCAP_SVE
-    feature_add(info, features & HWCAP_SVE, "sve");
+    feature_add(features & HWCAP_SVE, "sve");
 #endif
 #ifdef HWCAP2_BF16
-    feature_add(info, more & HWCAP2_BF16, "bf16");
+    feature_add(more & HWCAP2_BF16, "bf16");
 #endif
     (void)features, (void)more;
 #endif
 #else
-    snprintf(info->name, sizeof info->name, "unknown processor");
+    snprintf(info.name, sizeof info.name, "unknown processor");
 #endif
 }
 
@@ -77,6 +104,7 @@ static const struct { const char *name; void (*kernels)(Device *); } isas[] = {
 #if defined(__x86_64__)
     {"avx2", cpu_kernels_avx2},
     {"avx512", cpu_kernels_avx512},
+    {"amx", cpu_kernels_amx},
 #endif
 };
 
@@ -89,8 +117,6 @@ static Device cpu = {
     .packed_bytes = gemm_packed_bytes,
     .packed_free = gemm_packed_free,
 };
-static CpuInfo info;
-
 static Status isa_configure(const char *wanted) {
     bool any = !wanted || strcmp(wanted, "auto") == 0;
     for (size_t i = COUNT_OF(isas); i-- > 0;) {
@@ -103,11 +129,11 @@ static Status isa_configure(const char *wanted) {
         if (!any) return status_fail(ST_USAGE, "this processor cannot run the instruction set '%s'", wanted);
     }
     status_fail(ST_USAGE, "unknown instruction set '%s'", wanted);
-    return status_hint(ST_USAGE, "this build has: base%s, or auto", COUNT_OF(isas) > 1 ? ", avx2, avx512" : "");
+    return status_hint(ST_USAGE, "this build has: base%s, or auto", COUNT_OF(isas) > 1 ? ", avx2, avx512, amx" : "");
 }
 
 Status cpu_configure(const char *gemm, const char *isa) {
-    if (!info.name[0]) processor_describe(&info);
+    if (!info.name[0]) processor_describe();
     TRY(isa_configure(isa));
     return gemm_configure(gemm, &info);
 }

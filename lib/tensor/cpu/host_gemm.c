@@ -33,16 +33,6 @@ static bool onednn_preferred(void) {
 #endif
 }
 
-static bool has_feature(const CpuInfo *info, const char *name) {
-    size_t length = strlen(name);
-    for (const char *at = info->features; *at; at += *at == ' ') {
-        size_t n = strcspn(at, " ");
-        if (n == length && strncmp(at, name, n) == 0) return true;
-        at += n;
-    }
-    return false;
-}
-
 Status gemm_configure(const char *gemm, const CpuInfo *info) {
     if (!gemm || strcmp(gemm, "auto") == 0) with_onednn = onednn_preferred();
     else if (strcmp(gemm, "openblas") == 0) with_onednn = false;
@@ -52,15 +42,15 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
         else status_fail(ST_USAGE, "unknown library for matrix products '%s'", gemm);
         return status_hint(ST_USAGE, "this build has: openblas%s, or auto", HAVE_ONEDNN ? ", onednn" : "");
     }
-    wide_tiles = has_feature(info, "amx_bf16");
+    wide_tiles = cpu_has("amx_bf16");
     native_bf16 = false;
 #if HAVE_ONEDNN
-    native_bf16 = with_onednn && (wide_tiles || has_feature(info, "avx512_bf16")) && onednn_is_fast(DT_BF16);
+    native_bf16 = with_onednn && (wide_tiles || cpu_has("avx512_bf16")) && onednn_is_fast(DT_BF16);
 #endif
     rows_of_isa = &cpu_rows_base;
 #if defined(__x86_64__)
     if (strcmp(info->isa, "avx2") == 0) rows_of_isa = &cpu_rows_avx2;
-    if (strcmp(info->isa, "avx512") == 0) rows_of_isa = &cpu_rows_avx512;
+    if (strcmp(info->isa, "avx512") == 0 || strcmp(info->isa, "amx") == 0) rows_of_isa = &cpu_rows_avx512;
 #endif
     return ST_OK;
 }
