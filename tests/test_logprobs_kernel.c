@@ -81,20 +81,21 @@ static void check_case(int64_t rows, int64_t n_vocab, int64_t width, DType dtype
     Tensor *grads[3] = {random_tensor(DT_F32, rows, 0, 1, 3), random_tensor(DT_F32, rows, 0, 1, 4), random_tensor(DT_F32, rows, 0, 1, 5)};
     Results got = run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads), want = run(device_reference(), DT_F64, DT_F64, &args, hidden, head, targets, grads);
     bool rounded = dtype == DT_BF16 && cpu_info()->native_bf16;
+    double logit = rounded && head_dtype == DT_F32 ? 5e-2 : 5e-6; /* the head's values of about 1 in bf16 move logits by 2^-9 each, measured 0.012 */
     char what[160];
 #define CHECK(field, absolute, relative)                                                                                                                 \
     snprintf(what, sizeof what, #field " %s %s %lldx%lldx%lld variant %d", cpu_info()->gemm_f32, cpu_info()->isa, (long long)rows, (long long)n_vocab, \
              (long long)width, variant);                                                                                                                 \
     check_tensor(what, got.field, want.field, absolute, relative)
-    CHECK(logprob, 5e-6, 0);
-    CHECK(entropy, 1e-5, 0);
-    CHECK(mean, 5e-6, 0);
-    CHECK(logsumexp, 5e-6, 0);
-    CHECK(logits, 5e-6, 5e-6);
-    CHECK(norms, 5e-6, 0);
+    CHECK(logprob, logit, 0);
+    CHECK(entropy, 2 * logit, 0);
+    CHECK(mean, logit, 0);
+    CHECK(logsumexp, logit, 0);
+    CHECK(logits, logit, 5e-6);
+    CHECK(norms, logit, 0);
     check_same_logprobs(&got, targets);
-    CHECK(dhidden, rounded ? 2e-2 : 1e-5, dtype == DT_BF16 ? 1.0 / 256 : 1e-5);
-    CHECK(dhead, rounded ? 2e-2 : 1e-5, 1e-5);
+    CHECK(dhidden, rounded ? fmax(2e-2, logit) : 1e-5, dtype == DT_BF16 ? 1.0 / 256 : 1e-5);
+    CHECK(dhead, rounded ? fmax(2e-2, logit) : 1e-5, 1e-5);
 #undef CHECK
     tensor_unpack(head);
     arena_rewind(arena, mark);

@@ -7,7 +7,7 @@
 enum { X, WEIGHT, BIAS, LORA_A, LORA_B, RESIDUAL };
 
 static void product(Tape *tape, const Tensor *a, bool transpose_a, const Tensor *b, bool transpose_b, double alpha, double beta, Tensor *c) {
-    tape_device(tape)->matmul(&(Matmul){a, b, c, transpose_a, transpose_b, alpha, beta});
+    tape_device(tape)->matmul(&(Matmul){.a = a, .b = b, .c = c, .transpose_a = transpose_a, .transpose_b = transpose_b, .alpha = alpha, .beta = beta});
 }
 
 /* The branch's input: x, or x through the dropout mask in scratch memory. */
@@ -18,35 +18,42 @@ static const Tensor *branch_input(Tape *tape, const LoraBranch *lora, const Tens
     return dropped;
 }
 
-static void lora_backward(Tape *tape, Node *node, const LoraBranch *lora) {
-    const Tensor *dy = node->outputs[0]->grad, *h = node->saved[0];
+/* dB and dA; returns dh. */
+static const Tensor *factors_backward(Tape *tape, Node *node, const LoraBranch *lora, const Tensor *dy) {
+    const Tensor *h = node->saved[0];
     double beta;
     Tensor *db = tape_grad(tape, node->inputs[LORA_B], &beta);
     if (db) product(tape, dy, true, h, false, lora->scale, beta, db);
-
     Tensor *dh = tape_scratch(tape, h->dtype, 2, h->shape);
-    if (!dh) return;
+    if (!dh) return NULL;
     product(tape, dy, false, lora->b, false, lora->scale, 0, dh);
     Tensor *da = tape_grad(tape, node->inputs[LORA_A], &beta);
-    if (da) {
-        const Tensor *x = branch_input(tape, lora, node->inputs[X]);
-        if (x) product(tape, dh, true, x, false, 1, beta, da);
-    }
-    Tensor *dx = tape_grad(tape, node->inputs[X], &beta);
-    if (!dx) return;
-    if (lora->dropout == 0) {
-        product(tape, dh, false, lora->a, false, 1, beta, dx);
-        return;
-    }
+    if (!da) return dh;
+    const Tensor *x = branch_input(tape, lora, node->inputs[X]);
+    if (x) product(tape, dh, true, x, false, 1, beta, da);
+    return dh;
+}
+
+/* What the branch adds to dx behind its dropout mask. */
+static void masked_backward(Tape *tape, const LoraBranch *lora, const Tensor *dh, Tensor *dx) {
     Tensor *masked = tape_scratch(tape, dx->dtype, dx->n_dims, dx->shape);
     if (!masked) return;
     product(tape, dh, false, lora->a, false, 1, 0, masked);
-    tape_device(tape)->dropout(masked, lora->dropout, lora->key, lora->first_draw, beta, dx);
+    tape_device(tape)->dropout(masked, lora->dropout, lora->key, lora->first_draw, 1, dx);
+}
+
+/* The gradient of y in the dtype that products run in; that of the residual stream has another one. */
+static const Tensor *products_dy(Tape *tape, const Tensor *dy) {
+    if (dy->dtype == tape_compute(tape)) return dy;
+    Tensor *converted = tape_scratch(tape, tape_compute(tape), dy->n_dims, dy->shape);
+    if (converted) tape_device(tape)->copy(dy, converted);
+    return converted;
 }
 
 static void linear_backward(Tape *tape, Node *node) {
     Tensor *x = node->inputs[X], *weight = node->inputs[WEIGHT];
-    const Tensor *dy = node->outputs[0]->grad;
+    const Tensor *dy = products_dy(tape, node->outputs[0]->grad);
+    if (!dy) return;
     double beta;
     Tensor *dbias = tape_grad(tape, node->inputs[BIAS], &beta);
     if (dbias) {
@@ -56,19 +63,29 @@ static void linear_backward(Tape *tape, Node *node) {
     Tensor *dweight = tape_grad(tape, weight, &beta);
     if (dweight && weight->in_out) product(tape, x, true, dy, false, 1, beta, dweight);
     else if (dweight) product(tape, dy, true, x, false, 1, beta, dweight);
+    const LoraBranch *lora = node->attributes;
+    const Tensor *dh = lora ? factors_backward(tape, node, lora, dy) : NULL;
+    if (lora && !dh) return;
     Tensor *dx = tape_grad(tape, x, &beta);
-    if (dx) product(tape, dy, false, weight, weight->in_out, 1, beta, dx);
-    if (node->attributes) lora_backward(tape, node, node->attributes);
+    if (dx) {
+        Matmul args = {.a = dy, .b = weight, .c = dx, .transpose_b = weight->in_out, .alpha = 1, .beta = beta};
+        if (dh && lora->dropout == 0) args.more_a = dh, args.more_b = lora->a, args.more_alpha = 1;
+        tape_device(tape)->matmul(&args);
+        if (dh && lora->dropout != 0) masked_backward(tape, lora, dh, dx);
+    }
     Tensor *residual = node->inputs[RESIDUAL];
     if (!residual || tape_grad_move(tape, node->outputs[0], residual)) return;
     Tensor *dresidual = tape_grad(tape, residual, &beta);
-    if (dresidual) tape_device(tape)->accumulate(dy, 1, beta, dresidual);
+    if (dresidual) tape_device(tape)->accumulate(node->outputs[0]->grad, 1, beta, dresidual);
 }
 
-/* y = residual + product; the product alone without one. */
-static void forward_product(Tape *tape, const Tensor *x, const Tensor *weight, const Tensor *residual, Tensor *y) {
-    if (residual) tape_device(tape)->copy(residual, y);
-    product(tape, x, false, weight, !weight->in_out, 1, residual ? 1 : 0, y);
+/* y = x W + bias + residual + scale * h B: one product, with what can be added in it. */
+static void forward(Tape *tape, const Tensor *x, const Tensor *weight, const Tensor *bias, const LoraBranch *lora, const Tensor *h, const Tensor *residual, Tensor *y) {
+    const Tensor *addend = residual ? residual : bias;
+    Matmul args = {.a = x, .b = weight, .c = y, .transpose_b = !weight->in_out, .alpha = 1, .beta = addend ? 1 : 0, .addend = addend};
+    if (lora) args.more_a = h, args.more_b = lora->b, args.transpose_more_b = true, args.more_alpha = lora->scale;
+    tape_device(tape)->matmul(&args);
+    if (residual && bias) tape_device(tape)->bias_add(y, bias);
 }
 
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const LoraBranch *lora, Tensor *residual) {
@@ -88,11 +105,7 @@ Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const Lor
         if (!input) return NULL;
         product(tape, input, false, lora->a, true, 1, 0, h);
     }
-    if (!have_y) {
-        forward_product(tape, x, weight, residual, y);
-        if (bias) tape_device(tape)->bias_add(y, bias);
-        if (lora) product(tape, h, false, lora->b, true, lora->scale, 1, y);
-    }
+    if (!have_y) forward(tape, x, weight, bias, lora, h, residual, y);
     Node *node = tape_push(tape, "linear", linear_backward, (Tensor *[]){x, weight, bias, lora ? lora->a : NULL, lora ? lora->b : NULL, residual}, 6, &y, 1, lora, lora ? sizeof *lora : 0);
     if (node) node->saved[0] = h;
     return y;

@@ -1,9 +1,9 @@
-/* Matrix products by OpenBLAS and oneDNN behind one door (host_gemm*.c), as far as the rest of the device needs to know it.
+/* Matrix products by OpenBLAS, oneDNN (host_gemm*.c) and, for bf16 with AMX, our own (amx_product.c) behind one door, as far as the rest of the device needs to know it.
  *
  * A product is cut into tiles of its result by its shape alone; a tile is one call of a library, made by one thread. So results are the same bits for any
  * number of threads. What is not in the product's dtype is converted tile by tile; a constant weight is converted or packed once.
  *
- * Do the bits of a row depend on the rows beside it? With oneDNN never, as tests/test_matmul.c checks for 1 to 300 rows; for that rows are padded: with
+ * Do the bits of a row depend on the rows beside it? With AMX never. With oneDNN never, as tests/test_matmul.c checks for 1 to 300 rows; for that rows are padded: with
  * AVX2 its kernels take rows by sixes or fours and add up what is left over in another order; its bf16 product cuts long inner dimensions by the number of
  * rows (design.md section 4), so there a tile always has all its rows. OpenBLAS rounds some columns otherwise for rows 6 to 11 of each 12 (measured on Zen,
  * 0.3.21), and no padding helps: a row's last bits depend on its place.
@@ -12,6 +12,9 @@
 #define TUNE_GEMM_H
 
 #include "lib/tensor/tensor.h"
+
+/* Operations below which starting threads costs more than it saves. */
+#define PRODUCT_SERIAL 2e6
 
 /* What cpu_configure hands on. gemm: NULL or "auto", "openblas", "onednn"; the set of row functions goes by info->isa, the choice of library by
  * info->features. ST_USAGE when the name is not known or the build does not have it. Drops nothing that is packed already: weights are packed for the
@@ -80,7 +83,7 @@ typedef struct Operand { const void *data; DType dtype; int64_t ld; bool transpo
 /* The constant weight's packed copy, as host_gemm.c keeps it; NULL = none. */
 typedef struct PackedTiles PackedTiles;
 
-/* C (m, n) = alpha * op(A) op(B) + beta * C with products in `dtype`, f32 or bf16. */
+/* C (m, n) = alpha * op(A) op(B) + beta * D with products in `dtype`, f32 or bf16. D is C itself unless given, and is not read when beta is 0. */
 typedef struct Product {
     DType dtype;
     int64_t m, n, k;
@@ -90,10 +93,17 @@ typedef struct Product {
     DType c_dtype;
     int64_t ldc;
     float alpha, beta;
+    /* AMX only: + more_alpha * op(A') op(B') over an inner dimension of more_k, 0 = none; and another D. */
+    Operand more_a, more_b;
+    int64_t more_k;
+    float more_alpha;
+    const void *d;
+    DType d_dtype;
+    int64_t ldd;
 } Product;
 void product_run(const Product *product);
 
-/* The same tile by tile, for callers that use up each tile at once. Prepare outside of a parallel region, run each tile in it. */
+/* The same tile by tile, for callers that use up each tile at once. Prepare outside of a parallel region; in it, a thread begins a column of tiles before it runs tiles of it. */
 typedef struct ProductTiles {
     const Product *product;
     int64_t row_tile, col_tile, row_tiles, col_tiles;
@@ -103,10 +113,18 @@ typedef struct ProductTiles {
 ProductTiles product_tiles(const Product *product);
 int64_t product_rows(const ProductTiles *tiles, int64_t row_tile); /* of one tile */
 int64_t product_cols(const ProductTiles *tiles, int64_t col_tile);
+void product_column(const ProductTiles *tiles, int64_t col_tile);
 /* Result of a tile: its rows x cols f32, dense, in the thread's scratch memory until its next tile. */
 float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_tile);
 /* What threads must do first in a parallel region that runs tiles: the libraries then start none of their own. */
 void product_thread_begin(void);
+
+/* Products in bf16 on a processor with AMX (amx_product.c): whole ones, and tiles of at most amx_row_tile rows, of the column that the thread began last. k > 0. */
+void amx_product_run(const Product *product);
+int64_t amx_row_tile(void);
+int64_t amx_col_tile(int64_t n, int64_t k);
+void amx_column(const Product *product, int64_t col, int64_t cols);
+void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c); /* c: dense, room for amx_row_tile rows */
 
 /* Operand and packed copy of weight `b` for products in `dtype` with op(b); packs a constant one at its first use. */
 Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const PackedTiles **packed);

@@ -8,12 +8,10 @@
 #include <stdlib.h>
 #include <string.h>
 
-/* Operations below which starting threads costs more than it saves. */
-#define SERIAL_OPERATIONS 2e6
-
 static bool with_onednn;    /* the library that runs */
 static bool native_bf16;    /* the processor multiplies bf16 and the library makes use of it */
 static bool wide_tiles;     /* AMX: a tile of 64 rows takes no longer than one of 16 */
+static bool with_amx;       /* bf16 goes to our own kernels */
 static const CpuRows *rows_of_isa = &cpu_rows_base;
 static size_t packed_total; /* bytes */
 
@@ -43,9 +41,9 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
         return status_hint(ST_USAGE, "this build has: openblas%s, or auto", HAVE_ONEDNN ? ", onednn" : "");
     }
     wide_tiles = cpu_has("amx_bf16");
-    native_bf16 = false;
+    with_amx = native_bf16 = strcmp(info->isa, "amx") == 0;
 #if HAVE_ONEDNN
-    native_bf16 = with_onednn && (wide_tiles || cpu_has("avx512_bf16")) && onednn_is_fast(DT_BF16);
+    native_bf16 = with_amx || (with_onednn && (wide_tiles || cpu_has("avx512_bf16")) && onednn_is_fast(DT_BF16));
 #endif
     rows_of_isa = &cpu_rows_base;
 #if defined(__x86_64__)
@@ -65,7 +63,7 @@ void gemm_describe(CpuInfo *info) {
     if (with_onednn) info->gemm_f32 = onednn_version();
 #endif
     info->native_bf16 = native_bf16;
-    info->gemm_bf16 = native_bf16 ? info->gemm_f32 : "converted to f32";
+    info->gemm_bf16 = with_amx ? "amx" : native_bf16 ? info->gemm_f32 : "converted to f32";
 }
 
 /* ---- tiles ---- */
@@ -120,10 +118,20 @@ static const void *tile_prepare(TileShape *shape) {
 #endif
 }
 
+/* Whether our own kernels compute it. */
+static bool by_amx(const Product *product) { return with_amx && product->dtype == DT_BF16 && product->k > 0; }
+
 ProductTiles product_tiles(const Product *product) {
     ProductTiles tiles = {.product = product, .row_tile = row_tile_of(product->dtype), .col_tile = col_tile_of(product->n)};
+#if defined(__x86_64__)
+    if (by_amx(product)) {
+        tiles.row_tile = amx_row_tile();
+        tiles.col_tile = amx_col_tile(product->n, product->k);
+    }
+#endif
     tiles.row_tiles = (product->m + tiles.row_tile - 1) / tiles.row_tile;
     tiles.col_tiles = (product->n + tiles.col_tile - 1) / tiles.col_tile;
+    if (by_amx(product)) return tiles;
 #if HAVE_ONEDNN
     onednn_forget_some();
 #endif
@@ -184,10 +192,25 @@ static void tile_run(const TileShape *shape, const void *prepared, const void *a
                 (blasint)shape->k, 1, a, (blasint)shape->lda, b, (blasint)shape->ldb, 0, c, (blasint)shape->ldc);
 }
 
+void product_column(const ProductTiles *tiles, int64_t col_tile) {
+#if defined(__x86_64__)
+    if (by_amx(tiles->product)) amx_column(tiles->product, col_tile * tiles->col_tile, product_cols(tiles, col_tile));
+#endif
+    (void)tiles, (void)col_tile;
+}
+
 float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_tile) {
     const Product *product = tiles->product;
     int last_row = row_tile == tiles->row_tiles - 1, last_col = col_tile == tiles->col_tiles - 1;
     const TileShape *shape = &tiles->shapes[last_row][last_col];
+#if defined(__x86_64__)
+    if (by_amx(product)) {
+        int64_t cols = product_cols(tiles, col_tile);
+        float *result = cpu_scratch(CPU_TILE_C, (size_t)(tiles->row_tile * cols) * sizeof *result);
+        amx_tile(product, row_tile * tiles->row_tile, product_rows(tiles, row_tile), col_tile * tiles->col_tile, cols, result);
+        return result;
+    }
+#endif
     size_t bytes = (size_t)(shape->m * shape->n) * sizeof(float);
     float *c = cpu_scratch(CPU_TILE_C, bytes);
     if (shape->k == 0) {
@@ -202,10 +225,16 @@ float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_til
 
 void product_run(const Product *product) {
     if (product->m == 0 || product->n == 0) return;
+#if defined(__x86_64__)
+    if (by_amx(product)) {
+        amx_product_run(product);
+        return;
+    }
+#endif
     ProductTiles tiles = product_tiles(product);
     int64_t n_tiles = tiles.row_tiles * tiles.col_tiles;
     double operations = 2.0 * (double)product->m * (double)product->n * (double)product->k;
-#pragma omp parallel if (n_tiles > 1 && operations > SERIAL_OPERATIONS)
+#pragma omp parallel if (n_tiles > 1 && operations > PRODUCT_SERIAL)
     {
         product_thread_begin();
 #pragma omp for schedule(dynamic)
@@ -232,7 +261,7 @@ static int64_t packed_align(size_t bytes) { return (int64_t)((bytes + 63) / 64 *
 /* Bytes of a weight packed for op(b) of n columns, k rows; *tile_bytes: of each tile but the last. 0 = plain memory is as good. */
 static size_t packed_size(DType dtype, int64_t n, int64_t k, size_t *tile_bytes) {
 #if HAVE_ONEDNN
-    if (!with_onednn || n == 0 || k == 0) return 0;
+    if (!with_onednn || (with_amx && dtype == DT_BF16) || n == 0 || k == 0) return 0;
     int64_t tile = col_tile_of(n), count = (n + tile - 1) / tile, rows = row_tile_of(dtype);
     size_t last = onednn_packed_bytes(dtype, rows, n - (count - 1) * tile, k), each = count > 1 ? onednn_packed_bytes(dtype, rows, tile, k) : last;
     if (last == 0 || each == 0) return 0;
@@ -346,6 +375,22 @@ static double seconds_in_products; /* kernels are called from one thread */
 void product_time_add(double since) { seconds_in_products += clock_seconds() - since; }
 double cpu_product_seconds(void) { return seconds_in_products; }
 
+/* For products that know neither a second one nor another addend. */
+static void matmul_in_steps(const Matmul *args) {
+    const Tensor *addend = args->addend;
+    bool vector = addend && addend->n_dims == 1;
+    Matmul first = {args->a, args->b, args->c, args->transpose_a, args->transpose_b, args->alpha, vector ? 0 : args->beta, .addend = NULL};
+    if (addend && !vector) device_cpu()->copy(addend, args->c);
+    cpu_matmul(&first);
+    if (vector) device_cpu()->bias_add(args->c, addend);
+    if (args->more_a) cpu_matmul(&(Matmul){.a = args->more_a, .b = args->more_b, .c = args->c, .transpose_b = args->transpose_more_b, .alpha = args->more_alpha, .beta = 1});
+}
+
+/* Whether one product takes all of it. */
+static bool at_once(const Matmul *args, const Product *product) {
+    return by_amx(product) && CPU_READS(args->more_a, args->more_b) && CPU_WRITES(args->addend);
+}
+
 void cpu_matmul(const Matmul *args) {
     double began = clock_seconds();
     const Tensor *a = args->a, *b = args->b, *c = args->c;
@@ -354,6 +399,11 @@ void cpu_matmul(const Matmul *args) {
            "product of (%lld,%lld)%s and (%lld,%lld)%s into (%lld,%lld)", (long long)a->shape[0], (long long)a->shape[1], args->transpose_a ? "^T" : "",
            (long long)b->shape[0], (long long)b->shape[1], args->transpose_b ? "^T" : "", (long long)m, (long long)n);
     if (m == 0 || n == 0) return;
+    ASSERT(!args->addend || args->addend->n_dims == 2 || args->beta == 1, "a vector times %g is added to a product", args->beta);
+    if ((args->more_a || args->addend) && !at_once(args, &(Product){.dtype = product_dtype(a->dtype), .k = k})) {
+        matmul_in_steps(args);
+        return;
+    }
     if (all_f64(args)) {
         matmul_f64(args, m, n, k);
         return;
@@ -366,6 +416,17 @@ void cpu_matmul(const Matmul *args) {
                        .c_dtype = c->dtype, .ldc = n, .alpha = (float)args->alpha, .beta = (float)args->beta};
     if (args->transpose_a) product.b = (Operand){b->data, b->dtype, b->shape[1], args->transpose_b}; /* no library promises this with a packed b */
     else product.b = weight_operand(b, args->transpose_b, product.dtype, &product.packed);
+    if (args->more_a) {
+        product.more_a = (Operand){args->more_a->data, args->more_a->dtype, args->more_a->shape[1], false};
+        product.more_b = (Operand){args->more_b->data, args->more_b->dtype, args->more_b->shape[1], args->transpose_more_b};
+        product.more_k = args->more_a->shape[1];
+        product.more_alpha = (float)args->more_alpha;
+    }
+    if (args->addend) {
+        product.d = args->addend->data;
+        product.d_dtype = args->addend->dtype;
+        product.ldd = args->addend->n_dims == 1 ? 0 : n;
+    }
     product_run(&product);
     product_time_add(began);
 }

@@ -1,6 +1,6 @@
 /* Log-probabilities of tokens: products with the vocabulary's head, used up tile by tile.
  *
- * Forward: tasks are (tile of rows) x (chunk of the vocabulary); each takes the sums that log-sum-exp, entropy and mean need over its chunk, then the chunks
+ * Forward: tasks are (group of rows) x (chunk of the vocabulary); each takes the sums that log-sum-exp, entropy and mean need over its chunk, then the chunks
  * of a row are joined in order. Backward: for a block of rows and a chunk of the vocabulary the gradients of the plain products are computed again into
  * scratch memory, and two products add their part to dhidden and dhead, in the order of blocks and chunks. */
 #include "lib/tensor/cpu/cpu.h"
@@ -10,7 +10,7 @@
 #include <string.h>
 
 /* Columns of a chunk come in whole tiles, so its size goes by the vocabulary alone. */
-enum { CHUNK_COLS = 4096, BLOCK_ROWS = 512 };
+enum { CHUNK_COLS = 4096, BLOCK_ROWS = 1024, GROUP_ROWS = 1024 };
 
 static int32_t target_of(const Tensor *targets, int64_t p) { return ((const int32_t *)targets->data)[p]; }
 
@@ -24,6 +24,9 @@ static Product head_product(const Tensor *hidden, const Tensor *head, int64_t be
 }
 
 static int64_t tiles_of_chunk(const ProductTiles *tiles) { return MAX((int64_t)1, CHUNK_COLS / tiles->col_tile); }
+/* Rows that use a tile of the head one after the other. */
+static int64_t tiles_of_group(const ProductTiles *tiles) { return MAX((int64_t)1, GROUP_ROWS / tiles->row_tile); }
+static int64_t groups_of(const ProductTiles *tiles) { return (tiles->row_tiles + tiles_of_group(tiles) - 1) / tiles_of_group(tiles); }
 static int64_t chunks_of(const ProductTiles *tiles) { return (tiles->col_tiles + tiles_of_chunk(tiles) - 1) / tiles_of_chunk(tiles); }
 
 /* What the forward pass makes of the logits: their sums, by row and chunk; and either the targets' (chosen, a value a row) or all of them (logits, n_vocab a row). */
@@ -36,21 +39,28 @@ typedef struct Forward {
     float *chosen, *logits;
 } Forward;
 
-/* One task: rows of a tile over a chunk. */
-static void chunk_add(const Forward *f, int64_t row_tile, int64_t chunk) {
+/* Takes a finished tile of logits into the sums of its rows. */
+static void tile_add(const Forward *f, int64_t row_tile, int64_t col, int64_t chunk) {
     const ProductTiles *tiles = &f->tiles;
-    int64_t first = row_tile * tiles->row_tile, rows = product_rows(tiles, row_tile);
-    for (int64_t i = 0; i < rows; i++) f->sums[(first + i) * f->n_chunks + chunk] = (LogitRow){.largest = -INFINITY};
+    int64_t first = row_tile * tiles->row_tile, rows = product_rows(tiles, row_tile), n = product_cols(tiles, col), begin = col * tiles->col_tile;
+    float *z = product_tile(tiles, row_tile, col);
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t row = first + i, target = f->targets ? target_of(f->targets, row) - begin : -1;
+        cpu_rows()->logits(f->args, z + i * n, n);
+        cpu_rows()->add(&f->sums[row * f->n_chunks + chunk], z + i * n, n);
+        if (target >= 0 && target < n) f->chosen[row] = z[i * n + target];
+        if (f->logits) memcpy(f->logits + row * f->n_vocab + begin, z + i * n, (size_t)n * sizeof *z);
+    }
+}
+
+/* One task: a group of rows over a chunk. */
+static void chunk_add(const Forward *f, int64_t group, int64_t chunk) {
+    const ProductTiles *tiles = &f->tiles;
+    int64_t per_group = tiles_of_group(tiles), end = MIN(tiles->row_tiles, (group + 1) * per_group);
+    for (int64_t row = group * per_group * tiles->row_tile; row < MIN(f->n_rows, end * tiles->row_tile); row++) f->sums[row * f->n_chunks + chunk] = (LogitRow){.largest = -INFINITY};
     for (int64_t col = chunk * tiles_of_chunk(tiles); col < MIN(tiles->col_tiles, (chunk + 1) * tiles_of_chunk(tiles)); col++) {
-        int64_t n = product_cols(tiles, col), begin = col * tiles->col_tile;
-        float *z = product_tile(tiles, row_tile, col);
-        for (int64_t i = 0; i < rows; i++) {
-            int64_t row = first + i, target = f->targets ? target_of(f->targets, row) - begin : -1;
-            cpu_rows()->logits(f->args, z + i * n, n);
-            cpu_rows()->add(&f->sums[row * f->n_chunks + chunk], z + i * n, n);
-            if (target >= 0 && target < n) f->chosen[row] = z[i * n + target];
-            if (f->logits) memcpy(f->logits + row * f->n_vocab + begin, z + i * n, (size_t)n * sizeof *z);
-        }
+        product_column(tiles, col);
+        for (int64_t row_tile = group * per_group; row_tile < end; row_tile++) tile_add(f, row_tile, col, chunk);
     }
 }
 
@@ -77,7 +87,7 @@ static void forward_run(Forward *f, const Product *product) {
     {
         product_thread_begin();
 #pragma omp for schedule(dynamic)
-        for (int64_t task = 0; task < f->tiles.row_tiles * f->n_chunks; task++) chunk_add(f, task % f->tiles.row_tiles, task / f->tiles.row_tiles);
+        for (int64_t task = 0; task < groups_of(&f->tiles) * f->n_chunks; task++) chunk_add(f, task % groups_of(&f->tiles), task / groups_of(&f->tiles));
     }
 }
 
@@ -134,7 +144,22 @@ typedef struct BackwardArgs {
 
 static float value_or_zero(const Tensor *tensor, int64_t p) { return tensor ? (float)tensor_get(tensor, p) : 0; }
 
-/* Gradients of the plain products of a block of rows (from `begin` on) with one chunk, in the products' dtype, lines ld apart. */
+/* Gradients of the plain products of one tile, in the products' dtype, lines ld apart. */
+static void tile_gradient(const BackwardArgs *all, const ProductTiles *tiles, int64_t begin, int64_t row_tile, int64_t col, void *dz, int64_t ld) {
+    int64_t first = begin + row_tile * tiles->row_tile, rows = product_rows(tiles, row_tile), n = product_cols(tiles, col);
+    float *z = product_tile(tiles, row_tile, col);
+    for (int64_t i = 0; i < rows; i++) {
+        int64_t p = first + i, target = target_of(all->targets, p) - col * tiles->col_tile;
+        float dmean = value_or_zero(all->dmean, p);
+        LogitGrad grad = {.logsumexp = (float)tensor_get(all->logsumexp, p), .entropy = value_or_zero(all->dentropy ? all->entropy : NULL, p),
+                          .dlogprob = value_or_zero(all->dlogprob, p), .dentropy = value_or_zero(all->dentropy, p),
+                          .dmean = dmean / (float)all->n_vocab, .dmean_sum = dmean};
+        cpu_rows()->gradient(all->args, &grad, z + i * n, n, target >= 0 && target < n ? target : -1);
+    }
+    cpu_rows()->convert(z, DT_F32, n, dz, tiles->product->dtype, ld, rows, n);
+}
+
+/* The same of a block of rows (from `begin` on) with one chunk. */
 static void chunk_gradient(const BackwardArgs *all, const ProductTiles *tiles, int64_t begin, int64_t chunk, void *dz, int64_t ld) {
     int64_t first_col = chunk * tiles_of_chunk(tiles), cols = MIN(tiles->col_tiles, first_col + tiles_of_chunk(tiles)) - first_col;
     DType dtype = tiles->product->dtype;
@@ -142,19 +167,11 @@ static void chunk_gradient(const BackwardArgs *all, const ProductTiles *tiles, i
     {
         product_thread_begin();
 #pragma omp for schedule(dynamic)
-        for (int64_t task = 0; task < tiles->row_tiles * cols; task++) {
-            int64_t row_tile = task % tiles->row_tiles, col = task / tiles->row_tiles, n = product_cols(tiles, first_col + col);
-            int64_t first = row_tile * tiles->row_tile, rows = product_rows(tiles, row_tile);
-            float *z = product_tile(tiles, row_tile, first_col + col);
-            for (int64_t i = 0; i < rows; i++) {
-                int64_t p = begin + first + i, target = target_of(all->targets, p) - (first_col + col) * tiles->col_tile;
-                float dmean = value_or_zero(all->dmean, p);
-                LogitGrad grad = {.logsumexp = (float)tensor_get(all->logsumexp, p), .entropy = value_or_zero(all->dentropy ? all->entropy : NULL, p),
-                                  .dlogprob = value_or_zero(all->dlogprob, p), .dentropy = value_or_zero(all->dentropy, p),
-                                  .dmean = dmean / (float)all->n_vocab, .dmean_sum = dmean};
-                cpu_rows()->gradient(all->args, &grad, z + i * n, n, target >= 0 && target < n ? target : -1);
-            }
-            cpu_rows()->convert(z, DT_F32, n, (char *)dz + (size_t)(first * ld + col * tiles->col_tile) * dtype_size(dtype), dtype, ld, rows, n);
+        for (int64_t task = 0; task < groups_of(tiles) * cols; task++) {
+            int64_t group = task % groups_of(tiles), col = task / groups_of(tiles);
+            product_column(tiles, first_col + col);
+            for (int64_t row_tile = group * tiles_of_group(tiles); row_tile < MIN(tiles->row_tiles, (group + 1) * tiles_of_group(tiles)); row_tile++)
+                tile_gradient(all, tiles, begin, row_tile, first_col + col, (char *)dz + (size_t)(row_tile * tiles->row_tile * ld + col * tiles->col_tile) * dtype_size(dtype), ld);
         }
     }
 }
@@ -187,12 +204,12 @@ void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
         if (product.b.dtype == product.dtype) weight = (Operand){product.b.data, product.b.dtype, width, false};
         for (int64_t chunk = 0; chunk < chunks_of(&tiles); chunk++) {
             int64_t first = chunk * chunk_cols, cols = MIN(chunk_cols, n_vocab - first);
-            chunk_gradient(&all, &tiles, begin, chunk, dz, chunk_cols);
+            chunk_gradient(&all, &tiles, begin, chunk, dz, cols);
             if (dhidden)
-                product_run(&(Product){.dtype = product.dtype, .m = rows, .n = width, .k = cols, .a = {dz, product.dtype, chunk_cols, false}, .b = operand_from(weight, first),
+                product_run(&(Product){.dtype = product.dtype, .m = rows, .n = width, .k = cols, .a = {dz, product.dtype, cols, false}, .b = operand_from(weight, first),
                                        .c = sums, .c_dtype = DT_F32, .ldc = width, .alpha = 1, .beta = chunk > 0});
             if (dhead)
-                product_run(&(Product){.dtype = product.dtype, .m = cols, .n = width, .k = rows, .a = {dz, product.dtype, chunk_cols, true}, .b = product.a,
+                product_run(&(Product){.dtype = product.dtype, .m = cols, .n = width, .k = rows, .a = {dz, product.dtype, cols, true}, .b = product.a,
                                        .c = (char *)dhead->data + (size_t)(first * width) * dtype_size(dhead->dtype), .c_dtype = dhead->dtype, .ldc = width, .alpha = 1, .beta = 1});
         }
         if (dhidden)

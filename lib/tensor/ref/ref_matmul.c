@@ -7,11 +7,15 @@ void ref_matmul(const Matmul *args) {
     ASSERT(a->shape[args->transpose_a ? 1 : 0] == m && b->shape[args->transpose_b ? 0 : 1] == n && b->shape[args->transpose_b ? 1 : 0] == k,
            "product of (%lld,%lld)%s and (%lld,%lld)%s into (%lld,%lld)", (long long)a->shape[0], (long long)a->shape[1], args->transpose_a ? "^T" : "",
            (long long)b->shape[0], (long long)b->shape[1], args->transpose_b ? "^T" : "", (long long)m, (long long)n);
+    const Tensor *more = args->more_a, *more_b = args->more_b, *addend = args->addend;
+    int64_t rank = more ? more->shape[1] : 0;
     for (int64_t i = 0; i < m; i++)
         for (int64_t j = 0; j < n; j++) {
-            double sum = 0;
+            double sum = 0, branch = 0;
             for (int64_t l = 0; l < k; l++)
                 sum += tensor_get(a, args->transpose_a ? l * m + i : i * k + l) * tensor_get(b, args->transpose_b ? j * k + l : l * n + j);
-            ref_put(args->c, i * n + j, args->alpha * sum, args->beta);
+            for (int64_t l = 0; l < rank; l++) branch += tensor_get(more, i * rank + l) * tensor_get(more_b, args->transpose_more_b ? j * rank + l : l * n + j);
+            double value = args->alpha * sum + args->more_alpha * branch + (addend ? args->beta * tensor_get(addend, addend->n_dims == 1 ? j : i * n + j) : 0);
+            ref_put(args->c, i * n + j, value, addend ? 0 : args->beta);
         }
 }

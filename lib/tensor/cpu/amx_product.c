@@ -1,0 +1,423 @@
+/* Products of bf16 in tiles (amx.h).
+ *
+ * A panel of B, some hundred columns, is made into tiles and stays in the second-level cache; A is read from where it lies, 32 rows at a time, if it can be. So no weight is kept a second
+ * time, and what is made of it is used by all rows of the task. Every element is one chain of sums in order of k, whichever way the product is cut; so the cuts, and which factor is A,
+ * go by speed alone, and the bits depend neither on the threads nor on the rows beside a row. */
+#include "lib/tensor/cpu/amx.h"
+#include "lib/tensor/cpu/cpu.h"
+#include "lib/tensor/cpu/gemm.h"
+
+#include <omp.h>
+#include <string.h>
+
+enum {
+    BLOCK = 2 * TILE_ROWS,   /* rows and columns of a result that are summed at once */
+    PANEL_BYTES = 1 << 20,   /* of a panel of B: half of a usual second-level cache */
+    PANEL_COLS = 1024,
+    WHOLE_K = 2048,          /* longer sums are cut, or a panel would be too narrow to use A well */
+    CUT_K = 1024,
+    FEW_ROWS = 128,          /* below, making tiles of a whole weight takes longer than multiplying by it */
+    BLOCK_LINE = BLOCK * 4   /* bytes */
+};
+
+/* Bytes from row to row of A in scratch memory: no power of two, whose lines would meet in the same places of the cache. */
+#define ROWS_LINE(n_tiles) ((n_tiles) * 64 + 64)
+
+static inline __m512 widened_low(__m512i bits) { return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_castsi512_si256(bits)), 16); }
+static inline __m512 widened_high(__m512i bits) { return (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm512_extracti64x4_epi64(bits, 1)), 16); }
+
+static int64_t div_up(int64_t count, int64_t size) { return (count + size - 1) / size; }
+static int64_t round_up(int64_t count, int64_t size) { return div_up(count, size) * size; }
+
+/* ---- memory to bf16 ---- */
+
+/* n <= 32 values from `from` on times `scale`, zeros behind them. */
+static inline __m512i load_32(const char *from, DType dtype, int64_t n, float scale) {
+    __mmask32 mask = n >= 32 ? 0xffffffffu : ((__mmask32)1 << n) - 1;
+    __m512 low, high;
+    if (dtype == DT_F32) {
+        low = _mm512_maskz_loadu_ps((__mmask16)mask, from);
+        high = _mm512_maskz_loadu_ps((__mmask16)(mask >> 16), from + 64);
+    } else if (dtype == DT_F16) {
+        low = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16((__mmask16)mask, from));
+        high = _mm512_cvtph_ps(_mm256_maskz_loadu_epi16((__mmask16)(mask >> 16), from + 32));
+    } else {
+        __m512i bits = _mm512_maskz_loadu_epi16(mask, from);
+        if (scale == 1) return bits;
+        low = widened_low(bits);
+        high = widened_high(bits);
+    }
+    __m512 factor = _mm512_set1_ps(scale);
+    return (__m512i)_mm512_cvtne2ps_pbh(_mm512_mul_ps(high, factor), _mm512_mul_ps(low, factor));
+}
+
+/* One factor of a product as it lies in memory, with what its values are multiplied by on the way. */
+typedef struct Factor { Operand operand; float scale; int64_t n, k; } Factor; /* n: rows of A or columns of B */
+
+static inline const char *element(const Operand *operand, int64_t line, int64_t column) {
+    return (const char *)operand->data + (line * operand->ld + column) * (operand->dtype == DT_F32 ? 4 : 2);
+}
+
+static bool plain(const Factor *f) { return f->operand.dtype == DT_BF16 && f->scale == 1; }
+
+/* Lines first..first+15 and values k..k+31 along the sum, with zeros around them, as 16 x 32 bf16. */
+static void lines_load(const Factor *f, int64_t first, int64_t k, void *to, int64_t to_line) {
+    for (int64_t i = 0; i < TILE_ROWS; i++)
+        _mm512_storeu_si512((char *)to + i * to_line, first + i < f->n ? load_32(element(&f->operand, first + i, k), f->operand.dtype, f->k - k, f->scale) : _mm512_setzero_si512());
+}
+
+/* Values k..k+31 along the sum, columns first..first+31, as two tiles of pairs. */
+static void columns_load(const Factor *f, int64_t first, int64_t k, char *left, char *right) {
+    bool whole = plain(f) && first + 32 <= f->n && k + TILE_K <= f->k;
+    for (int64_t pair = 0; pair < TILE_ROWS; pair++, left += 64, right += 64) {
+        int64_t row = k + 2 * pair;
+        if (whole) {
+            pairs_interleave(element(&f->operand, row, first), element(&f->operand, row + 1, first), left, right);
+            continue;
+        }
+        __m512i even = row < f->k ? load_32(element(&f->operand, row, first), f->operand.dtype, f->n - first, f->scale) : _mm512_setzero_si512();
+        __m512i odd = row + 1 < f->k ? load_32(element(&f->operand, row + 1, first), f->operand.dtype, f->n - first, f->scale) : _mm512_setzero_si512();
+        pairs_interleave(&even, &odd, left, right);
+    }
+}
+
+/* 32 columns and 32 values along the sum of B, as two tiles. */
+static void pair_of_tiles(const Factor *b, int64_t col, int64_t k, char *to) {
+    if (!b->operand.transposed) {
+        columns_load(b, col, k, to, to + TILE_BYTES);
+        return;
+    }
+    for (int side = 0; side < 2; side++, col += TILE_ROWS, to += TILE_BYTES) {
+        if (plain(b) && col + TILE_ROWS <= b->n && k + TILE_K <= b->k) {
+            pairs_transpose(element(&b->operand, col, k), 2 * b->operand.ld, to);
+            continue;
+        }
+        _Alignas(64) char lines[TILE_BYTES];
+        lines_load(b, col, k, lines, 64);
+        pairs_transpose(lines, 64, to);
+    }
+}
+
+/* Columns first.. of B and k-tiles from..: for every 32 columns their tiles one behind the other, `stride` bytes from one 32 to the next. Along the lines as they lie in memory. */
+static void panel_load(const Factor *b, int64_t first, int64_t n_cols, int64_t from, int64_t n_tiles, char *panel, int64_t stride) {
+    if (b->operand.transposed) {
+        for (int64_t j = 0; j < n_cols / BLOCK; j++)
+            for (int64_t tile = 0; tile < n_tiles; tile++) pair_of_tiles(b, first + j * BLOCK, (from + tile) * TILE_K, panel + j * stride + tile * 2 * TILE_BYTES);
+        return;
+    }
+    for (int64_t tile = 0; tile < n_tiles; tile++)
+        for (int64_t j = 0; j < n_cols / BLOCK; j++) pair_of_tiles(b, first + j * BLOCK, (from + tile) * TILE_K, panel + j * stride + tile * 2 * TILE_BYTES);
+}
+
+/* 32 rows of A: where they lie, or made so in scratch memory. */
+typedef struct Rows { const char *at; int64_t line; } Rows;
+
+static bool rows_lie(const Factor *a, int64_t first, int64_t from, int64_t n_tiles) {
+    return plain(a) && !a->operand.transposed && first + BLOCK <= a->n && (from + n_tiles) * TILE_K <= a->k;
+}
+
+static Rows rows_load(const Factor *a, int64_t first, int64_t from, int64_t n_tiles, char *scratch) {
+    if (rows_lie(a, first, from, n_tiles)) return (Rows){element(&a->operand, first, from * TILE_K), 2 * a->operand.ld};
+    int64_t line = ROWS_LINE(n_tiles);
+    for (int64_t tile = 0; tile < n_tiles; tile++) {
+        int64_t k = (from + tile) * TILE_K;
+        char *to = scratch + tile * 64;
+        if (a->operand.transposed) {
+            _Alignas(64) char pairs[2 * TILE_BYTES];
+            columns_load(a, first, k, pairs, pairs + TILE_BYTES);
+            transpose_16x16(pairs, 64, to, line);
+            transpose_16x16(pairs + TILE_BYTES, 64, to + TILE_ROWS * line, line);
+        } else {
+            lines_load(a, first, k, to, line);
+            lines_load(a, first + TILE_ROWS, k, to + TILE_ROWS * line, line);
+        }
+    }
+    return (Rows){scratch, line};
+}
+
+/* ---- from sums to results ---- */
+
+/* Sums of a block on their way to C: c = alpha * sums + beta * d, line by line. d may be c. */
+typedef struct Finish {
+    const char *sums, *d;
+    char *c;
+    int64_t line, c_line, d_line; /* bytes */
+    int64_t rows;                 /* still to do */
+    __mmask32 mask;
+    bool c_f32, d_f32;
+    float alpha, beta;
+} Finish;
+
+static inline __attribute__((always_inline)) void finish_row(Finish *f) {
+    __m512 low = _mm512_load_ps(f->sums), high = _mm512_load_ps(f->sums + 64), alpha = _mm512_set1_ps(f->alpha), beta = _mm512_set1_ps(f->beta);
+    __mmask16 first = (__mmask16)f->mask, second = (__mmask16)(f->mask >> 16);
+    low = _mm512_mul_ps(low, alpha);
+    high = _mm512_mul_ps(high, alpha);
+    if (f->beta != 0 && f->d_f32) {
+        low = _mm512_fmadd_ps(beta, _mm512_maskz_loadu_ps(first, f->d), low);
+        high = _mm512_fmadd_ps(beta, _mm512_maskz_loadu_ps(second, f->d + 64), high);
+    } else if (f->beta != 0) {
+        __m512i old = _mm512_maskz_loadu_epi16(f->mask, f->d);
+        low = _mm512_fmadd_ps(beta, widened_low(old), low);
+        high = _mm512_fmadd_ps(beta, widened_high(old), high);
+    }
+    if (f->c_f32) {
+        _mm512_mask_storeu_ps(f->c, first, low);
+        _mm512_mask_storeu_ps(f->c + 64, second, high);
+    } else _mm512_mask_storeu_epi16(f->c, f->mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    f->sums += f->line;
+    f->c += f->c_line;
+    f->d += f->d_line;
+    f->rows--;
+}
+
+static void finish_rest(Finish *f) {
+    while (f->rows > 0) finish_row(f);
+}
+
+/* ---- 32 x 32 elements ---- */
+
+/* What a block's sum is made of: tiles of the product, then those of the second one. */
+typedef struct Sum {
+    Rows a, more;
+    const char *b;
+    int64_t n_tiles, n_more;
+    bool add; /* to the sums that are there */
+} Sum;
+
+/* Rows that the next block of rows will want, some of them while each tile of a sum is multiplied. */
+typedef struct Ahead { const char *at; int64_t line, rows; } Ahead;
+
+/* sums (lines of at least 32) from `sum`, of 32 columns, or 16 if not `wide`. Multiplying leaves the vector units free: on the way lines of the block before are finished. */
+static inline __attribute__((always_inline)) void block_sum(const bool wide, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
+    char *low = sums, *high = low + TILE_ROWS * line;
+    if (sum->add) {
+        _tile_loadd(0, low, line);
+        if (wide) _tile_loadd(1, low + 64, line);
+        _tile_loadd(2, high, line);
+        if (wide) _tile_loadd(3, high + 64, line);
+    } else {
+        _tile_zero(0);
+        _tile_zero(1);
+        _tile_zero(2);
+        _tile_zero(3);
+    }
+    const char *b = sum->b;
+    int64_t rows_each = before->rows ? (before->rows + sum->n_tiles - 1) / sum->n_tiles : 0;
+    for (int part = 0; part < 2; part++) {
+        Rows a = part ? sum->more : sum->a;
+        int64_t n = part ? sum->n_more : sum->n_tiles;
+        const char *upper = a.at, *lower = a.at + TILE_ROWS * a.line, *next = part ? NULL : ahead->at;
+        for (int64_t i = 0; i < n; i++, upper += 64, lower += 64, b += 2 * TILE_BYTES) {
+            _tile_loadd(4, upper, a.line);
+            _tile_loadd(6, b, 64);
+            _tile_dpbf16ps(0, 4, 6);
+            if (wide) {
+                _tile_loadd(7, b + TILE_BYTES, 64);
+                _tile_dpbf16ps(1, 4, 7);
+            }
+            _tile_loadd(5, lower, a.line);
+            _tile_dpbf16ps(2, 5, 6);
+            if (wide) _tile_dpbf16ps(3, 5, 7);
+            if (next) {
+                for (int64_t r = 0; r < ahead->rows; r++) _mm_prefetch(next + r * ahead->line, _MM_HINT_T1);
+                next += 64;
+            }
+            for (int64_t r = 0; r < rows_each && before->rows > 0; r++) finish_row(before);
+        }
+    }
+    finish_rest(before);
+    _tile_stored(0, low, line);
+    if (wide) _tile_stored(1, low + 64, line);
+    _tile_stored(2, high, line);
+    if (wide) _tile_stored(3, high + 64, line);
+}
+
+static void block_transpose(const void *sums, int64_t line, void *to) {
+    for (int i = 0; i < 2; i++)
+        for (int j = 0; j < 2; j++) transpose_16x16((const char *)sums + i * 16 * line + j * 64, line, (char *)to + j * 16 * BLOCK_LINE + i * 64, BLOCK_LINE);
+}
+
+/* ---- whole products ---- */
+
+/* How a product is cut: tasks are panels times chunks of rows. */
+typedef struct Plan {
+    const Product *product;
+    bool turned; /* a, b are the transposed factors, and C is to be written transposed */
+    Factor a, b, more_a, more_b;
+    int64_t m, n;
+    int64_t k_tiles, more_tiles, k_cut;
+    int64_t panel_cols, panels, chunk_rows, chunks;
+} Plan;
+
+static Factor factor(Operand operand, float scale, int64_t n, int64_t k) { return (Factor){operand, scale, n, k}; }
+
+static Factor factor_turned(Factor f) {
+    f.operand.transposed = !f.operand.transposed;
+    return f;
+}
+
+static int64_t panel_cols(int64_t n, int64_t k_tiles) {
+    int64_t most = PANEL_BYTES / (64 * k_tiles) / BLOCK * BLOCK;
+    most = most > PANEL_COLS ? PANEL_COLS : most < BLOCK ? BLOCK : most;
+    return round_up(div_up(n, div_up(n, most)), BLOCK);
+}
+
+static Plan plan_make(const Product *product) {
+    enum { TASKS_PER_THREAD = 4, LEAST_ROWS = 64, USUAL_ROWS = 256 };
+    Plan plan = {.product = product, .m = product->m, .n = product->n, .k_tiles = div_up(product->k, TILE_K), .more_tiles = div_up(product->more_k, TILE_K)};
+    plan.a = factor(product->a, 1, product->m, product->k);
+    plan.b = factor(product->b, 1, product->n, product->k);
+    plan.more_a = factor(product->more_a, 1, product->m, product->more_k);
+    plan.more_b = factor(product->more_b, product->more_alpha / product->alpha, product->n, product->more_k);
+    plan.turned = product->a.transposed ? product->m > product->n : product->b.transposed && product->m <= FEW_ROWS && product->m < product->n;
+    if (plan.turned) {
+        Factor a = plan.a, more_a = plan.more_a;
+        plan.a = factor_turned(plan.b);
+        plan.b = factor_turned(a);
+        plan.more_a = factor_turned(plan.more_b);
+        plan.more_b = factor_turned(more_a);
+        plan.m = product->n;
+        plan.n = product->m;
+    }
+    plan.k_cut = product->k <= WHOLE_K ? plan.k_tiles : div_up(plan.k_tiles, div_up(product->k, CUT_K));
+    plan.panel_cols = panel_cols(plan.n, plan.k_cut + plan.more_tiles);
+    plan.panels = div_up(plan.n, plan.panel_cols);
+    int64_t wanted = div_up((int64_t)omp_get_max_threads() * TASKS_PER_THREAD, plan.panels), least = plan.n <= FEW_ROWS ? LEAST_ROWS : USUAL_ROWS;
+    plan.chunk_rows = MAX(least, round_up(div_up(plan.m, wanted), BLOCK));
+    plan.chunks = div_up(plan.m, plan.chunk_rows);
+    return plan;
+}
+
+/* Where `sums` go whose first line is line `row` of C from column `col` on. */
+static Finish finish_of(const Product *p, const void *sums, int64_t line, int64_t row, int64_t col, int64_t rows, int64_t cols) {
+    bool c_f32 = p->c_dtype == DT_F32, own = p->d == NULL, d_f32 = own ? c_f32 : p->d_dtype == DT_F32;
+    int64_t c_line = p->ldc * (c_f32 ? 4 : 2), d_line = own ? c_line : p->ldd * (d_f32 ? 4 : 2);
+    char *c = (char *)p->c + row * c_line + col * (c_f32 ? 4 : 2);
+    const char *d = own ? c : (const char *)p->d + row * d_line + col * (d_f32 ? 4 : 2);
+    return (Finish){sums, d, c, line, c_line, d_line, rows, cols >= 32 ? 0xffffffffu : ((__mmask32)1 << cols) - 1, c_f32, d_f32, p->alpha, p->beta};
+}
+
+/* The same for a block of the plan's result; one that is turned is written at once. */
+static Finish block_end(const Plan *plan, const void *sums, int64_t line, int64_t row, int64_t col) {
+    int64_t rows = MIN((int64_t)BLOCK, plan->m - row), cols = MIN((int64_t)BLOCK, plan->n - col);
+    if (!plan->turned) return finish_of(plan->product, sums, line, row, col, rows, cols);
+    _Alignas(64) float turned[BLOCK * BLOCK];
+    block_transpose(sums, line, turned);
+    Finish finish = finish_of(plan->product, turned, BLOCK_LINE, col, row, cols, rows);
+    finish_rest(&finish);
+    return finish;
+}
+
+/* A thread's memory: a panel of B, rows of both A's, sums that wait for the next cut of a long sum. */
+typedef struct Work { char *panel, *rows, *more_rows; float *partial; } Work;
+
+static Work work_new(const Plan *plan) {
+    bool cut = plan->k_cut < plan->k_tiles;
+    char *rows = cpu_scratch(CPU_TILE_A, (size_t)(BLOCK * (ROWS_LINE(plan->k_cut) + ROWS_LINE(plan->more_tiles))));
+    return (Work){.panel = cpu_scratch(CPU_TILE_B, (size_t)(plan->panel_cols * (plan->k_cut + plan->more_tiles) * 64)), .rows = rows, .more_rows = rows + BLOCK * ROWS_LINE(plan->k_cut),
+                  .partial = cut ? cpu_scratch(CPU_TILE_C, (size_t)(plan->chunk_rows * plan->panel_cols) * sizeof(float)) : NULL};
+}
+
+/* Rows begin..end-1 against the panel of `cols` columns from `col` on, k-tiles from...  */
+static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t end, int64_t col, int64_t cols, int64_t from, int64_t n_tiles) {
+    bool last = from + n_tiles == plan->k_tiles;
+    int64_t n_more = last ? plan->more_tiles : 0, stride = (n_tiles + n_more) * 2 * TILE_BYTES, n_blocks = cols / BLOCK, turn = 0;
+    _Alignas(64) float blocks[2][BLOCK * BLOCK];
+    Finish before = {0};
+    for (int64_t row = begin; row < end; row += BLOCK) {
+        Sum sum = {.a = rows_load(&plan->a, row, from, n_tiles, work->rows), .n_tiles = n_tiles, .n_more = n_more, .add = from > 0};
+        if (n_more) sum.more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
+        Ahead ahead = {.line = sum.a.line, .rows = div_up(BLOCK, n_blocks)};
+        bool announce = row + BLOCK < plan->m && rows_lie(&plan->a, row + BLOCK, from, n_tiles);
+        for (int64_t j = 0; j < n_blocks; j++, turn ^= 1) {
+            void *sums = work->partial ? (void *)(work->partial + (row - begin) * cols + j * BLOCK) : blocks[turn];
+            int64_t line = work->partial ? cols * (int64_t)sizeof(float) : BLOCK_LINE;
+            sum.b = work->panel + j * stride;
+            ahead.at = announce && (j + 1) * ahead.rows <= BLOCK ? sum.a.at + (BLOCK + j * ahead.rows) * sum.a.line : NULL;
+            if (plan->n - col - j * BLOCK > TILE_ROWS) block_sum(true, &sum, sums, line, &before, &ahead);
+            else block_sum(false, &sum, sums, line, &before, &ahead);
+            if (last) before = block_end(plan, sums, line, row, col + j * BLOCK);
+        }
+    }
+    finish_rest(&before);
+}
+
+static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *have) {
+    int64_t number = task / plan->chunks, begin = task % plan->chunks * plan->chunk_rows, end = MIN(plan->m, begin + plan->chunk_rows);
+    int64_t col = number * plan->panel_cols, cols = MIN(plan->panel_cols, round_up(plan->n - col, BLOCK));
+    for (int64_t from = 0; from < plan->k_tiles; from += plan->k_cut) {
+        int64_t n_tiles = MIN(plan->k_cut, plan->k_tiles - from), n_more = from + n_tiles == plan->k_tiles ? plan->more_tiles : 0, stride = (n_tiles + n_more) * 2 * TILE_BYTES;
+        if (work->partial || *have != number) {
+            panel_load(&plan->b, col, cols, from, n_tiles, work->panel, stride);
+            panel_load(&plan->more_b, col, cols, 0, n_more, work->panel + n_tiles * 2 * TILE_BYTES, stride);
+        }
+        rows_run(plan, work, begin, end, col, cols, from, n_tiles);
+    }
+    *have = number;
+}
+
+void amx_product_run(const Product *product) {
+    Plan plan = plan_make(product);
+    int64_t n_tasks = plan.panels * plan.chunks;
+#pragma omp parallel if (n_tasks > 1 && 2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL)
+    {
+        Work work = work_new(&plan);
+        int64_t have = -1; /* the panel that is made */
+        amx_begin();
+#pragma omp for schedule(dynamic)
+        for (int64_t task = 0; task < n_tasks; task++) task_run(&plan, &work, task, &have);
+        amx_end();
+    }
+}
+
+/* ---- tile by tile ---- */
+
+int64_t amx_row_tile(void) { return BLOCK; }
+int64_t amx_col_tile(int64_t n, int64_t k) { return panel_cols(n, div_up(k, TILE_K)); }
+
+/* With rows of a single tile, they are the factor that is made into tiles. */
+static bool tile_turned(const Product *product) { return product->m <= BLOCK && product->b.transposed; }
+
+void amx_column(const Product *product, int64_t col, int64_t cols) {
+    int64_t k_tiles = div_up(product->k, TILE_K), width = tile_turned(product) ? BLOCK : round_up(cols, BLOCK);
+    char *panel = cpu_scratch(CPU_TILE_B, (size_t)(width * k_tiles * 64));
+    Factor a = factor(product->a, 1, product->m, product->k), b = factor(product->b, 1, product->n, product->k);
+    if (tile_turned(product)) {
+        a = factor_turned(a);
+        panel_load(&a, 0, BLOCK, 0, k_tiles, panel, 0);
+    } else panel_load(&b, col, width, 0, k_tiles, panel, k_tiles * 2 * TILE_BYTES);
+}
+
+void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c) {
+    bool turned = tile_turned(product);
+    int64_t k_tiles = div_up(product->k, TILE_K), stride = turned ? 0 : k_tiles * 2 * TILE_BYTES;
+    Factor a = turned ? factor_turned(factor(product->b, 1, product->n, product->k)) : factor(product->a, 1, product->m, product->k);
+    const char *panel = cpu_scratch(CPU_TILE_B, 0);
+    char *scratch = cpu_scratch(CPU_TILE_A, (size_t)(BLOCK * ROWS_LINE(k_tiles)));
+    Product whole = {.c = c, .c_dtype = DT_F32, .ldc = cols, .alpha = 1};
+    _Alignas(64) float blocks[2][BLOCK * BLOCK], result[BLOCK * BLOCK];
+    Sum sum = {.n_tiles = k_tiles};
+    if (!turned) sum.a = rows_load(&a, row, 0, k_tiles, scratch);
+    Finish before = {0};
+    amx_begin();
+    for (int64_t j = 0; j < cols / BLOCK + (cols % BLOCK > 0); j++) {
+        float *sums = blocks[j % 2];
+        Ahead ahead = {.rows = BLOCK};
+        if (turned) {
+            sum.a = rows_load(&a, col + j * BLOCK, 0, k_tiles, scratch);
+            ahead.line = sum.a.line;
+            if (rows_lie(&a, col + (j + 1) * BLOCK, 0, k_tiles)) ahead.at = sum.a.at + BLOCK * sum.a.line;
+        }
+        sum.b = panel + j * stride;
+        if (turned && rows <= TILE_ROWS) block_sum(false, &sum, sums, BLOCK_LINE, &before, &ahead);
+        else block_sum(true, &sum, sums, BLOCK_LINE, &before, &ahead);
+        before = finish_of(&whole, sums, BLOCK_LINE, 0, j * BLOCK, rows, MIN((int64_t)BLOCK, cols - j * BLOCK));
+        if (!turned) continue;
+        block_transpose(sums, BLOCK_LINE, result);
+        before.sums = (const char *)result;
+        finish_rest(&before);
+    }
+    finish_rest(&before);
+    amx_end();
+}
