@@ -8,7 +8,7 @@
 #include "lib/tensor/cpu/gemm.h"
 
 #include <omp.h>
-#include <string.h>
+#include <stdatomic.h>
 
 enum {
     BLOCK = 2 * TILE_ROWS,   /* rows and columns of a result that are summed at once */
@@ -16,6 +16,8 @@ enum {
     PANEL_COLS = 1024,
     WHOLE_K = 2048,          /* longer sums are cut, or a panel would be too narrow to use A well */
     CUT_K = 1024,
+    FEW_K = 256,             /* for results of few rows, whose sums are small to keep */
+    PANEL_FEW = 256,
     FEW_ROWS = 128,          /* below, making tiles of a whole weight takes longer than multiplying by it */
     BLOCK_LINE = BLOCK * 4   /* bytes */
 };
@@ -188,14 +190,15 @@ typedef struct Sum {
 /* Rows that the next block of rows will want, some of them while each tile of a sum is multiplied. */
 typedef struct Ahead { const char *at; int64_t line, rows; } Ahead;
 
-/* sums (lines of at least 32) from `sum`, of 32 columns, or 16 if not `wide`. Multiplying leaves the vector units free: on the way lines of the block before are finished. */
-static inline __attribute__((always_inline)) void block_sum(const bool wide, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
+/* sums (lines of at least 32) from `sum`: 32 rows, or 16 if not `tall`, of 32 columns, or 16 if not `wide`. Multiplying leaves the vector units free: on the way lines of the block
+ * before are finished. */
+static inline __attribute__((always_inline)) void block_multiply(const bool tall, const bool wide, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
     char *low = sums, *high = low + TILE_ROWS * line;
     if (sum->add) {
         _tile_loadd(0, low, line);
         if (wide) _tile_loadd(1, low + 64, line);
-        _tile_loadd(2, high, line);
-        if (wide) _tile_loadd(3, high + 64, line);
+        if (tall) _tile_loadd(2, high, line);
+        if (tall && wide) _tile_loadd(3, high + 64, line);
     } else {
         _tile_zero(0);
         _tile_zero(1);
@@ -216,9 +219,11 @@ static inline __attribute__((always_inline)) void block_sum(const bool wide, con
                 _tile_loadd(7, b + TILE_BYTES, 64);
                 _tile_dpbf16ps(1, 4, 7);
             }
-            _tile_loadd(5, lower, a.line);
-            _tile_dpbf16ps(2, 5, 6);
-            if (wide) _tile_dpbf16ps(3, 5, 7);
+            if (tall) {
+                _tile_loadd(5, lower, a.line);
+                _tile_dpbf16ps(2, 5, 6);
+                if (wide) _tile_dpbf16ps(3, 5, 7);
+            }
             if (next) {
                 for (int64_t r = 0; r < ahead->rows; r++) _mm_prefetch(next + r * ahead->line, _MM_HINT_T1);
                 next += 64;
@@ -229,8 +234,15 @@ static inline __attribute__((always_inline)) void block_sum(const bool wide, con
     finish_rest(before);
     _tile_stored(0, low, line);
     if (wide) _tile_stored(1, low + 64, line);
-    _tile_stored(2, high, line);
-    if (wide) _tile_stored(3, high + 64, line);
+    if (tall) _tile_stored(2, high, line);
+    if (tall && wide) _tile_stored(3, high + 64, line);
+}
+
+static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
+    if (rows > TILE_ROWS && cols > TILE_ROWS) block_multiply(true, true, sum, sums, line, before, ahead);
+    else if (rows > TILE_ROWS) block_multiply(true, false, sum, sums, line, before, ahead);
+    else if (cols > TILE_ROWS) block_multiply(false, true, sum, sums, line, before, ahead);
+    else block_multiply(false, false, sum, sums, line, before, ahead);
 }
 
 static void block_transpose(const void *sums, int64_t line, void *to) {
@@ -257,9 +269,9 @@ static Factor factor_turned(Factor f) {
     return f;
 }
 
-static int64_t panel_cols(int64_t n, int64_t k_tiles) {
+static int64_t panel_cols(int64_t n, int64_t k_tiles, int64_t limit) {
     int64_t most = PANEL_BYTES / (64 * k_tiles) / BLOCK * BLOCK;
-    most = most > PANEL_COLS ? PANEL_COLS : most < BLOCK ? BLOCK : most;
+    most = most > limit ? limit : most < BLOCK ? BLOCK : most;
     return round_up(div_up(n, div_up(n, most)), BLOCK);
 }
 
@@ -280,10 +292,12 @@ static Plan plan_make(const Product *product) {
         plan.m = product->n;
         plan.n = product->m;
     }
-    plan.k_cut = product->k <= WHOLE_K ? plan.k_tiles : div_up(plan.k_tiles, div_up(product->k, CUT_K));
-    plan.panel_cols = panel_cols(plan.n, plan.k_cut + plan.more_tiles);
+    bool few = plan.m <= BLOCK && !plan.b.operand.transposed; /* B is used once: along its lines as far as they go */
+    int64_t threads = omp_get_max_threads(), most_k = few ? FEW_K : product->k <= WHOLE_K ? WHOLE_K : CUT_K, limit = few ? MAX((int64_t)PANEL_FEW, div_up(plan.n, threads)) : PANEL_COLS;
+    plan.k_cut = div_up(plan.k_tiles, div_up(product->k, most_k));
+    plan.panel_cols = panel_cols(plan.n, plan.k_cut + plan.more_tiles, round_up(limit, BLOCK));
     plan.panels = div_up(plan.n, plan.panel_cols);
-    int64_t wanted = div_up((int64_t)omp_get_max_threads() * TASKS_PER_THREAD, plan.panels), least = plan.n <= FEW_ROWS ? LEAST_ROWS : USUAL_ROWS;
+    int64_t wanted = div_up(threads * TASKS_PER_THREAD, plan.panels), least = plan.n <= FEW_ROWS ? LEAST_ROWS : USUAL_ROWS;
     plan.chunk_rows = MAX(least, round_up(div_up(plan.m, wanted), BLOCK));
     plan.chunks = div_up(plan.m, plan.chunk_rows);
     return plan;
@@ -335,8 +349,7 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
             int64_t line = work->partial ? cols * (int64_t)sizeof(float) : BLOCK_LINE;
             sum.b = work->panel + j * stride;
             ahead.at = announce && (j + 1) * ahead.rows <= BLOCK ? sum.a.at + (BLOCK + j * ahead.rows) * sum.a.line : NULL;
-            if (plan->n - col - j * BLOCK > TILE_ROWS) block_sum(true, &sum, sums, line, &before, &ahead);
-            else block_sum(false, &sum, sums, line, &before, &ahead);
+            block_sum(plan->m - row, plan->n - col - j * BLOCK, &sum, sums, line, &before, &ahead);
             if (last) before = block_end(plan, sums, line, row, col + j * BLOCK);
         }
     }
@@ -357,16 +370,31 @@ static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *
     *have = number;
 }
 
+/* Tasks in a row for each thread, so that it makes few panels; who is done takes some of another's. */
+typedef struct Share { _Alignas(64) atomic_llong next; long long end; } Share;
+
+static Share *shares_new(int64_t n_tasks, int64_t n_shares) {
+    Share *shares = cpu_scratch(CPU_TASKS, (size_t)n_shares * sizeof *shares);
+    for (int64_t i = 0; i < n_shares; i++) {
+        atomic_init(&shares[i].next, i * n_tasks / n_shares);
+        shares[i].end = (i + 1) * n_tasks / n_shares;
+    }
+    return shares;
+}
+
 void amx_product_run(const Product *product) {
     Plan plan = plan_make(product);
-    int64_t n_tasks = plan.panels * plan.chunks;
-#pragma omp parallel if (n_tasks > 1 && 2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL)
+    int64_t n_tasks = plan.panels * plan.chunks, n_shares = MIN(n_tasks, (int64_t)omp_get_max_threads());
+    Share *shares = shares_new(n_tasks, n_shares);
+#pragma omp parallel if (n_shares > 1 && 2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL)
     {
         Work work = work_new(&plan);
         int64_t have = -1; /* the panel that is made */
         amx_begin();
-#pragma omp for schedule(dynamic)
-        for (int64_t task = 0; task < n_tasks; task++) task_run(&plan, &work, task, &have);
+        for (int64_t i = 0; i < n_shares; i++) {
+            Share *share = &shares[(omp_get_thread_num() + i) % n_shares];
+            for (int64_t task; (task = atomic_fetch_add(&share->next, 1)) < share->end;) task_run(&plan, &work, task, &have);
+        }
         amx_end();
     }
 }
@@ -374,7 +402,7 @@ void amx_product_run(const Product *product) {
 /* ---- tile by tile ---- */
 
 int64_t amx_row_tile(void) { return BLOCK; }
-int64_t amx_col_tile(int64_t n, int64_t k) { return panel_cols(n, div_up(k, TILE_K)); }
+int64_t amx_col_tile(int64_t n, int64_t k) { return panel_cols(n, div_up(k, TILE_K), PANEL_COLS / 2); }
 
 /* With rows of a single tile, they are the factor that is made into tiles. */
 static bool tile_turned(const Product *product) { return product->m <= BLOCK && product->b.transposed; }
@@ -410,8 +438,7 @@ void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, in
             if (rows_lie(&a, col + (j + 1) * BLOCK, 0, k_tiles)) ahead.at = sum.a.at + BLOCK * sum.a.line;
         }
         sum.b = panel + j * stride;
-        if (turned && rows <= TILE_ROWS) block_sum(false, &sum, sums, BLOCK_LINE, &before, &ahead);
-        else block_sum(true, &sum, sums, BLOCK_LINE, &before, &ahead);
+        block_sum(turned ? BLOCK : rows, turned ? rows : BLOCK, &sum, sums, BLOCK_LINE, &before, &ahead);
         before = finish_of(&whole, sums, BLOCK_LINE, 0, j * BLOCK, rows, MIN((int64_t)BLOCK, cols - j * BLOCK));
         if (!turned) continue;
         block_transpose(sums, BLOCK_LINE, result);

@@ -120,11 +120,19 @@ float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_til
 void product_thread_begin(void);
 
 /* Products in bf16 on a processor with AMX (amx_product.c): whole ones, and tiles of at most amx_row_tile rows, of the column that the thread began last. k > 0. */
+#if defined(__x86_64__)
 void amx_product_run(const Product *product);
 int64_t amx_row_tile(void);
 int64_t amx_col_tile(int64_t n, int64_t k);
 void amx_column(const Product *product, int64_t col, int64_t cols);
 void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c); /* c: dense, room for amx_row_tile rows */
+#else
+#define amx_product_run(product) ((void)(product))
+#define amx_row_tile() 1
+#define amx_col_tile(n, k) 1
+#define amx_column(product, col, cols) ((void)(product))
+#define amx_tile(product, row, rows, col, cols, c) ((void)(product))
+#endif
 
 /* Operand and packed copy of weight `b` for products in `dtype` with op(b); packs a constant one at its first use. */
 Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const PackedTiles **packed);

@@ -123,12 +123,10 @@ static bool by_amx(const Product *product) { return with_amx && product->dtype =
 
 ProductTiles product_tiles(const Product *product) {
     ProductTiles tiles = {.product = product, .row_tile = row_tile_of(product->dtype), .col_tile = col_tile_of(product->n)};
-#if defined(__x86_64__)
     if (by_amx(product)) {
         tiles.row_tile = amx_row_tile();
         tiles.col_tile = amx_col_tile(product->n, product->k);
     }
-#endif
     tiles.row_tiles = (product->m + tiles.row_tile - 1) / tiles.row_tile;
     tiles.col_tiles = (product->n + tiles.col_tile - 1) / tiles.col_tile;
     if (by_amx(product)) return tiles;
@@ -193,24 +191,19 @@ static void tile_run(const TileShape *shape, const void *prepared, const void *a
 }
 
 void product_column(const ProductTiles *tiles, int64_t col_tile) {
-#if defined(__x86_64__)
     if (by_amx(tiles->product)) amx_column(tiles->product, col_tile * tiles->col_tile, product_cols(tiles, col_tile));
-#endif
-    (void)tiles, (void)col_tile;
 }
 
 float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_tile) {
     const Product *product = tiles->product;
     int last_row = row_tile == tiles->row_tiles - 1, last_col = col_tile == tiles->col_tiles - 1;
     const TileShape *shape = &tiles->shapes[last_row][last_col];
-#if defined(__x86_64__)
     if (by_amx(product)) {
         int64_t cols = product_cols(tiles, col_tile);
         float *result = cpu_scratch(CPU_TILE_C, (size_t)(tiles->row_tile * cols) * sizeof *result);
         amx_tile(product, row_tile * tiles->row_tile, product_rows(tiles, row_tile), col_tile * tiles->col_tile, cols, result);
         return result;
     }
-#endif
     size_t bytes = (size_t)(shape->m * shape->n) * sizeof(float);
     float *c = cpu_scratch(CPU_TILE_C, bytes);
     if (shape->k == 0) {
@@ -225,12 +218,10 @@ float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_til
 
 void product_run(const Product *product) {
     if (product->m == 0 || product->n == 0) return;
-#if defined(__x86_64__)
     if (by_amx(product)) {
         amx_product_run(product);
         return;
     }
-#endif
     ProductTiles tiles = product_tiles(product);
     int64_t n_tiles = tiles.row_tiles * tiles.col_tiles;
     double operations = 2.0 * (double)product->m * (double)product->n * (double)product->k;
