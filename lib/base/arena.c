@@ -1,5 +1,5 @@
-/* Lifetimes of memory. An arena is a short chain of blocks; a reset melts them into one, so that from the second round on the
- * same pages are used again and the kernel is not asked for anything. */
+/* Lifetimes of memory. An arena is a short chain of blocks, each as large as all before it; a reset keeps them, so that from the second round on the
+ * same pages are used again and the kernel is not asked for anything: clearing a new gigabyte takes a tenth of a second. */
 #include "lib/base/base.h"
 
 #include <stdatomic.h>
@@ -230,11 +230,4 @@ void arena_rewind(Arena *arena, ArenaMark mark) {
     }
 }
 
-void arena_reset(Arena *arena) {
-    if (arena->first && arena->first->next) {
-        size_t held = arena->held;
-        arena_release_blocks(arena);
-        (void)arena_grow(arena, held); /* when even that fails, the next allocation tries again and reports it */
-    }
-    arena_rewind(arena, (ArenaMark){NULL, 0});
-}
+void arena_reset(Arena *arena) { arena_rewind(arena, (ArenaMark){NULL, 0}); }

@@ -18,6 +18,7 @@ enum {
     CUT_K = 1024,
     FEW_K = 256,             /* for results of few rows, whose sums are small to keep */
     PANEL_FEW = 256,
+    SERIAL_WEIGHT = 1 << 17, /* values of B that one thread reads as soon as two are started */
     FEW_ROWS = 128,          /* below, making tiles of a whole weight takes longer than multiplying by it */
     BLOCK_LINE = BLOCK * 4   /* bytes */
 };
@@ -386,7 +387,7 @@ void amx_product_run(const Product *product) {
     Plan plan = plan_make(product);
     int64_t n_tasks = plan.panels * plan.chunks, n_shares = MIN(n_tasks, (int64_t)omp_get_max_threads());
     Share *shares = shares_new(n_tasks, n_shares);
-#pragma omp parallel if (n_shares > 1 && 2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL)
+#pragma omp parallel if (n_shares > 1 && (2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL || product->n * product->k > SERIAL_WEIGHT))
     {
         Work work = work_new(&plan);
         int64_t have = -1; /* the panel that is made */
