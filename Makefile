@@ -43,7 +43,7 @@ ISAS := base $(if $(filter x86_64 amd64,$(shell uname -m)),avx2 avx512)
 ISA_base :=
 ISA_avx2 := -mavx2 -mfma -mf16c
 ISA_avx512 := $(ISA_avx2) -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
-ISA_amx := $(ISA_avx512) -mavx512bf16 -mamx-tile -mamx-bf16
+ISA_amx := $(ISA_avx512) -mavx512bf16 -mamx-tile -mamx-bf16 -mprfchw
 HOST := $(wildcard lib/tensor/cpu/host_*.c)
 AMX := $(if $(filter x86_64 amd64,$(shell uname -m)),$(wildcard lib/tensor/cpu/amx_*.c))
 KERNELS := $(filter-out $(HOST) $(wildcard lib/tensor/cpu/amx_*.c),$(wildcard lib/tensor/cpu/*.c))

@@ -74,7 +74,9 @@ static void columns_load(const Factor *f, int64_t first, int64_t k, char *left, 
     bool whole = plain(f) && first + 32 <= f->n && k + TILE_K <= f->k;
     for (int64_t pair = 0; pair < TILE_ROWS; pair++, left += 64, right += 64) {
         int64_t row = k + 2 * pair;
-        if (whole) {
+        if (whole) { /* lines far apart, which the processor does not guess */
+            _mm_prefetch(element(&f->operand, row + TILE_K, first), _MM_HINT_T0);
+            _mm_prefetch(element(&f->operand, row + TILE_K + 1, first), _MM_HINT_T0);
             pairs_interleave(element(&f->operand, row, first), element(&f->operand, row + 1, first), left, right);
             continue;
         }
@@ -188,8 +190,12 @@ typedef struct Sum {
     bool add; /* to the sums that are there */
 } Sum;
 
-/* Rows that the next block of rows will want, some of them while each tile of a sum is multiplied. */
-typedef struct Ahead { const char *at; int64_t line, rows; } Ahead;
+/* Memory that is asked for while tiles are multiplied, some lines with each tile of the sum: rows of A for the next block of rows; lines of C, and of D, where this block will go. */
+typedef struct Ahead {
+    const char *at; /* NULL: none */
+    int64_t line, rows;
+    const Finish *end; /* NULL: none */
+} Ahead;
 
 /* sums (lines of at least 32) from `sum`: 32 rows, or 16 if not `tall`, of 32 columns, or 16 if not `wide`. Multiplying leaves the vector units free: on the way lines of the block
  * before are finished. */
@@ -206,7 +212,8 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
         _tile_zero(2);
         _tile_zero(3);
     }
-    const char *b = sum->b;
+    const char *b = sum->b, *c = ahead->end ? ahead->end->c : NULL, *d = ahead->end && ahead->end->beta != 0 && ahead->end->d != c ? ahead->end->d : NULL;
+    int64_t lines_left = ahead->end ? ahead->end->rows : 0, lines_each = (BLOCK + sum->n_tiles - 1) / sum->n_tiles;
     int64_t rows_each = before->rows ? (before->rows + sum->n_tiles - 1) / sum->n_tiles : 0;
     for (int part = 0; part < 2; part++) {
         Rows a = part ? sum->more : sum->a;
@@ -228,6 +235,14 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
             if (next) {
                 for (int64_t r = 0; r < ahead->rows; r++) _mm_prefetch(next + r * ahead->line, _MM_HINT_T1);
                 next += 64;
+            }
+            for (int64_t r = 0; r < lines_each && lines_left > 0; r++, lines_left--, c += ahead->end->c_line) {
+                __builtin_prefetch(c, 1);
+                if (ahead->end->c_f32) __builtin_prefetch(c + 64, 1);
+                if (!d) continue;
+                _mm_prefetch(d, _MM_HINT_T0);
+                if (ahead->end->d_f32) _mm_prefetch(d + 64, _MM_HINT_T0);
+                d += ahead->end->d_line;
             }
             for (int64_t r = 0; r < rows_each && before->rows > 0; r++) finish_row(before);
         }
@@ -313,15 +328,16 @@ static Finish finish_of(const Product *p, const void *sums, int64_t line, int64_
     return (Finish){sums, d, c, line, c_line, d_line, rows, cols >= 32 ? 0xffffffffu : ((__mmask32)1 << cols) - 1, c_f32, d_f32, p->alpha, p->beta};
 }
 
-/* The same for a block of the plan's result; one that is turned is written at once. */
+/* The same for a block of the plan's result that is not turned. */
 static Finish block_end(const Plan *plan, const void *sums, int64_t line, int64_t row, int64_t col) {
-    int64_t rows = MIN((int64_t)BLOCK, plan->m - row), cols = MIN((int64_t)BLOCK, plan->n - col);
-    if (!plan->turned) return finish_of(plan->product, sums, line, row, col, rows, cols);
+    return finish_of(plan->product, sums, line, row, col, MIN((int64_t)BLOCK, plan->m - row), MIN((int64_t)BLOCK, plan->n - col));
+}
+
+static void block_end_turned(const Plan *plan, const void *sums, int64_t line, int64_t row, int64_t col) {
     _Alignas(64) float turned[BLOCK * BLOCK];
     block_transpose(sums, line, turned);
-    Finish finish = finish_of(plan->product, turned, BLOCK_LINE, col, row, cols, rows);
+    Finish finish = finish_of(plan->product, turned, BLOCK_LINE, col, row, MIN((int64_t)BLOCK, plan->n - col), MIN((int64_t)BLOCK, plan->m - row));
     finish_rest(&finish);
-    return finish;
 }
 
 /* A thread's memory: a panel of B, rows of both A's, sums that wait for the next cut of a long sum. */
@@ -350,8 +366,12 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
             int64_t line = work->partial ? cols * (int64_t)sizeof(float) : BLOCK_LINE;
             sum.b = work->panel + j * stride;
             ahead.at = announce && (j + 1) * ahead.rows <= BLOCK ? sum.a.at + (BLOCK + j * ahead.rows) * sum.a.line : NULL;
+            Finish end = {0};
+            if (last && !plan->turned) end = block_end(plan, sums, line, row, col + j * BLOCK);
+            ahead.end = last && !plan->turned ? &end : NULL;
             block_sum(plan->m - row, plan->n - col - j * BLOCK, &sum, sums, line, &before, &ahead);
-            if (last) before = block_end(plan, sums, line, row, col + j * BLOCK);
+            if (last && plan->turned) block_end_turned(plan, sums, line, row, col + j * BLOCK);
+            before = end;
         }
     }
     finish_rest(&before);
