@@ -350,13 +350,13 @@ static Work work_new(const Plan *plan) {
                   .partial = cut ? cpu_scratch(CPU_TILE_C, (size_t)(plan->chunk_rows * plan->panel_cols) * sizeof(float)) : NULL};
 }
 
-/* Rows begin..end-1 against the panel of `cols` columns from `col` on, k-tiles from...  */
-static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t end, int64_t col, int64_t cols, int64_t from, int64_t n_tiles) {
+/* Rows begin..stop-1 against the panel of `cols` columns from `col` on, k-tiles from...  */
+static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t stop, int64_t col, int64_t cols, int64_t from, int64_t n_tiles) {
     bool last = from + n_tiles == plan->k_tiles;
     int64_t n_more = last ? plan->more_tiles : 0, stride = (n_tiles + n_more) * 2 * TILE_BYTES, n_blocks = cols / BLOCK, turn = 0;
     _Alignas(64) float blocks[2][BLOCK * BLOCK];
     Finish before = {0};
-    for (int64_t row = begin; row < end; row += BLOCK) {
+    for (int64_t row = begin; row < stop; row += BLOCK) {
         Sum sum = {.a = rows_load(&plan->a, row, from, n_tiles, work->rows), .n_tiles = n_tiles, .n_more = n_more, .add = from > 0};
         if (n_more) sum.more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
         Ahead ahead = {.line = sum.a.line, .rows = div_up(BLOCK, n_blocks)};
