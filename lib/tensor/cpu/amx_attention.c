@@ -1,0 +1,180 @@
+/* Softmax attention of bf16, forward, on AMX. Scores and sums are f32; weights are rounded to bf16 for the product with the values, their total is of what
+ * they were before. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1; numerics.md section 4. */
+#include "lib/tensor/cpu/amx_attention.h"
+
+enum { QUERY_ROWS = 192 }; /* query rows of a task, about: they share the tiles made of keys and values */
+
+/* Buffers of one task, in the thread's scratch. Tiles of A or B of bf16 and tiles of floats, (rows, columns); a group has LANES queries. */
+typedef struct Work {
+    int64_t rows, groups;
+    Tiles q;                 /* B (groups, padded / 32) */
+    Tiles keys;              /* A (KEY_ROWS, padded / 32) */
+    Tiles plain_values;      /* the same, values as they lie */
+    Tiles pair_values;       /* B (padded / 16, KEY_CHUNKS) */
+    Tiles values;            /* A (padded / 16, KEY_CHUNKS): values transposed */
+    Tiles scores;            /* floats (2 groups, KEY_ROWS): what a product of tiles takes at once */
+    Tiles weights;           /* B (2 groups, KEY_CHUNKS) */
+    Tiles sum;               /* floats (groups, padded / 16): running sums of weighted values, a dimension of the head a line */
+    float *largest, *total;  /* (groups x LANES): the running maximum of scores / ln 2, and the sum of exponentials relative to it */
+    int32_t *positions;      /* (groups x LANES), also where a group has no more queries: there the last one's */
+} Work;
+
+static Tiles tiles_take(char **memory, int64_t rows, int64_t columns) {
+    Tiles tiles = tiles_in_rows(*memory, columns);
+    *memory += rows * tiles.row;
+    return tiles;
+}
+
+static Work work_new(const AttentionShape *shape) {
+    int64_t groups = blocks_of(shape->tokens * shape->group, LANES), chunks = shape->padded / TILE_K, tiles = shape->padded / TILE_ROWS;
+    int64_t n_tiles = groups * (chunks + tiles) + 2 * KEY_ROWS * chunks + 2 * KEY_CHUNKS * tiles + 2 * KEY_ROWS + 2 * KEY_CHUNKS;
+    char *memory = cpu_scratch(CPU_LOCAL, (size_t)(n_tiles * TILE_BYTES + groups * LANES * 12));
+    Work work = {.q = tiles_take(&memory, groups, chunks), .keys = tiles_take(&memory, KEY_ROWS, chunks), .plain_values = tiles_take(&memory, KEY_ROWS, chunks)};
+    work.pair_values = tiles_take(&memory, tiles, KEY_CHUNKS);
+    work.values = tiles_take(&memory, tiles, KEY_CHUNKS);
+    work.scores = tiles_take(&memory, 2, KEY_ROWS);
+    work.weights = tiles_take(&memory, 2, KEY_CHUNKS);
+    work.sum = tiles_take(&memory, groups, tiles);
+    work.largest = (float *)memory;
+    work.total = work.largest + groups * LANES;
+    work.positions = (int32_t *)(work.total + groups * LANES);
+    return work;
+}
+
+static void queries_begin(const AttentionShape *shape, Work *work, const Tensor *q, int64_t first, int64_t n_tokens, int64_t position, int64_t kv_head) {
+    int64_t chunks = shape->padded / TILE_K;
+    work->rows = n_tokens * shape->group;
+    work->groups = blocks_of(work->rows, LANES);
+    queries_put(shape, q, first, kv_head, 0, work->rows, work->groups * LANES, work->q);
+    tiles_transpose(work->groups, chunks, work->q, work->q);
+    memset(work->sum.at, 0, (size_t)(work->groups * work->sum.row));
+    for (int64_t r = 0; r < work->groups * LANES; r++) {
+        work->largest[r] = -INFINITY;
+        work->total[r] = 0;
+        work->positions[r] = (int32_t)(position + MIN(r, work->rows - 1) / shape->group);
+    }
+}
+
+/* Keys and values of a tile. */
+static void keys_begin(const AttentionShape *shape, const Work *work, const Tensor *k, const Tensor *v, int32_t segment, int64_t kv_head, int64_t start, int64_t from,
+                       int64_t to) {
+    keys_put(shape, k, segment, kv_head, start, from, to, work->keys);
+    keys_put(shape, v, segment, kv_head, start, from, to, work->plain_values);
+    tiles_interleave(KEY_CHUNKS, shape->padded / TILE_K, work->plain_values, work->pair_values);
+    tiles_transpose(shape->padded / TILE_ROWS, KEY_CHUNKS, work->pair_values, work->values);
+}
+
+/* Scores of keys begin..end-1 of a tile get their cap; those that a query does not see become -infinity. */
+static void scores_finish(const AttentionShape *shape, const int32_t *positions, int64_t start, Columns keys, float *scores) {
+    float cap = (float)shape->args->softcap, scale = (float)shape->args->scale / cap;
+    if (cap != 0)
+        for (int64_t i = keys.begin * LANES; i < keys.end * LANES; i++) scores[i] = cap * fast_tanh(scores[i] * scale);
+    __m512i newest = _mm512_loadu_si512(positions), oldest = lanes_oldest(shape, newest), unseen = _mm512_castps_si512(_mm512_set1_ps(-INFINITY));
+    for (int64_t j = keys.begin; j < keys.end; j++)
+        _mm512_mask_storeu_epi32(scores + j * LANES, (__mmask16)~lanes_seeing(oldest, newest, start + j), unseen);
+}
+
+/* Scores of keys begin..end-1 of a tile, (KEY_TILE, LANES), become weights relative to the running maximum; the running sums are brought to the new maximum. */
+static void softmax_lanes(const AttentionShape *shape, Columns keys, const float *scores, float *largest, float *total, float *sum, char *weights) {
+    const __m512i pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+    __m512 none = _mm512_set1_ps(-INFINITY), most[4] = {none, none, none, none}, added[4] = {0}, before = _mm512_loadu_ps(largest);
+    __m512 scale = _mm512_set1_ps(LOG2_E * (shape->args->softcap != 0 ? 1 : (float)shape->args->scale));
+    for (int64_t j = keys.begin; j < keys.end; j += 4)
+#pragma GCC unroll 4
+        for (int64_t i = 0; i < 4; i++) most[i] = _mm512_max_ps(_mm512_loadu_ps(scores + (j + i) * LANES), most[i]);
+    __m512 now = _mm512_mul_ps(_mm512_max_ps(_mm512_max_ps(most[0], most[1]), _mm512_max_ps(most[2], most[3])), scale);
+    now = _mm512_max_ps(now, before);
+    __m512 base = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(now, none, _CMP_NEQ_UQ), now), old = exp2_lanes(_mm512_sub_ps(before, base));
+    for (int64_t j = keys.begin; j < keys.end; j += 4)
+#pragma GCC unroll 2
+        for (int64_t i = 0; i < 4; i += 2) {
+            __m512 even = exp2_lanes(_mm512_fmsub_ps(_mm512_loadu_ps(scores + (j + i) * LANES), scale, base));
+            __m512 odd = exp2_lanes(_mm512_fmsub_ps(_mm512_loadu_ps(scores + (j + i + 1) * LANES), scale, base));
+            added[i] = _mm512_add_ps(added[i], even);
+            added[i + 1] = _mm512_add_ps(added[i + 1], odd);
+            _mm512_storeu_si512(weights + (j + i) * 32, _mm512_permutexvar_epi16(pairs, (__m512i)_mm512_cvtne2ps_pbh(odd, even)));
+        }
+    __m512 all = _mm512_add_ps(_mm512_add_ps(added[0], added[1]), _mm512_add_ps(added[2], added[3]));
+    _mm512_storeu_ps(largest, now);
+    _mm512_storeu_ps(total, _mm512_fmadd_ps(_mm512_loadu_ps(total), old, all));
+    if (_mm512_cmp_ps_mask(old, _mm512_set1_ps(1), _CMP_NEQ_UQ))
+        for (int64_t c = 0; c < shape->padded; c++) _mm512_storeu_ps(sum + c * LANES, _mm512_mul_ps(_mm512_loadu_ps(sum + c * LANES), old));
+}
+
+/* Takes one tile of `n_keys` keys and values into the sums of all queries of a task. */
+static void tile_attend(const AttentionShape *shape, const Work *work, int64_t start, int64_t n_keys) {
+    for (int64_t group = 0; group < work->groups; group += 2) {
+        int64_t n = MIN((int64_t)2, work->groups - group);
+        Columns seen = columns_seen(shape, work->positions[group * LANES], work->positions[(group + n) * LANES - 1], start, n_keys);
+        if (seen.begin >= seen.end) continue;
+        seen = (Columns){seen.begin / TILE_K * TILE_K, blocks_of(seen.end, TILE_K) * TILE_K};
+        int64_t row = seen.begin / TILE_ROWS, chunk = seen.begin / TILE_K;
+        Tiles scores = {tile_at(work->scores, 0, row), work->scores.column, work->scores.row}; /* transposed */
+        tiles_multiply((seen.end - seen.begin) / TILE_ROWS, n, shape->padded / TILE_K, tiles_from(work->keys, row, 0), tiles_from(work->q, group, 0), scores, false);
+        for (int64_t i = 0; i < n; i++) {
+            const int32_t *positions = work->positions + (group + i) * LANES;
+            Columns common = columns_seen(shape, positions[LANES - 1], positions[LANES - 1], start, n_keys);
+            common.end = columns_seen(shape, positions[0], positions[0], start, n_keys).end;
+            if (shape->args->softcap != 0 || common.begin > seen.begin || common.end < seen.end)
+                scores_finish(shape, positions, start, seen, tile_at(work->scores, i, 0));
+            softmax_lanes(shape, seen, tile_at(work->scores, i, 0), work->largest + (group + i) * LANES, work->total + (group + i) * LANES, tile_at(work->sum, group + i, 0),
+                          tile_at(work->weights, i, 0));
+        }
+        Tiles sum = {tile_at(work->sum, group, 0), work->sum.column, work->sum.row}; /* transposed */
+        tiles_multiply(shape->padded / TILE_ROWS, n, (seen.end - seen.begin) / TILE_K, tiles_from(work->values, 0, chunk), tiles_from(work->weights, 0, chunk), sum, true);
+    }
+}
+
+static void queries_finish(const AttentionShape *shape, const Work *work, int64_t first, int64_t kv_head, Tensor *y, Tensor *logsumexp) {
+    for (int64_t group = 0; group < work->groups; group++) {
+        int64_t n = MIN((int64_t)LANES, work->rows - group * LANES);
+        __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1), _mm512_loadu_ps(work->total + group * LANES));
+        for (int64_t c = 0; c < shape->dim; c += LANES) {
+            float *sum = tile_at(work->sum, group, c / LANES), rows[LANES * LANES];
+            __mmask16 there = shape->dim - c >= LANES ? 0xffff : (__mmask16)((1u << (shape->dim - c)) - 1);
+            for (int64_t i = 0; i < LANES; i++) _mm512_storeu_ps(sum + i * LANES, _mm512_mul_ps(_mm512_loadu_ps(sum + i * LANES), inverse));
+            transpose_16x16(sum, 64, rows, 64);
+            for (int64_t r = 0; r < n; r++)
+                _mm256_mask_storeu_epi16((uint16_t *)y->data + query_at(shape, first, kv_head, group * LANES + r) + c, there,
+                                         (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(rows + r * LANES)));
+        }
+        for (int64_t r = group * LANES; logsumexp && r < group * LANES + n; r++)
+            ((float *)logsumexp->data)[query_at(shape, first, kv_head, r) / shape->dim] = work->largest[r] * LN_2 + logf(work->total[r]);
+    }
+}
+
+static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv_head, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
+    const AttentionArgs *args = shape->args;
+    const Segment *segment = &args->layout->segments[task.segment];
+    int64_t first = segment->begin + task.first, n_tokens = MIN(shape->tokens, segment->end - first);
+    int64_t position = layout_offset(args->layout, task.segment) + task.first, end = position + n_tokens;
+    int64_t oldest = args->window > 0 ? MAX((int64_t)0, position - args->window + 1) : 0;
+    Work work = work_new(shape);
+    queries_begin(shape, &work, q, first, n_tokens, position, kv_head);
+    for (int64_t start = oldest / KEY_TILE * KEY_TILE; start < end; start += KEY_TILE) {
+        int64_t to = MIN((int64_t)KEY_TILE, end - start);
+        keys_begin(shape, &work, k, v, task.segment, kv_head, start, MAX((int64_t)0, oldest - start), to);
+        tile_attend(shape, &work, start, to);
+    }
+    queries_finish(shape, &work, first, kv_head, y, logsumexp);
+}
+
+void ISA_FN(attention)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
+    const Layout *layout = args->layout;
+    const Tensor *keys = layout->cache ? layout->cache->k[args->layer] : k, *values = layout->cache ? layout->cache->v[args->layer] : v;
+    bool tiles = q->dtype == DT_BF16 && keys->dtype == DT_BF16 && values->dtype == DT_BF16 && y->dtype == DT_BF16 && (!logsumexp || logsumexp->dtype == DT_F32);
+    if (!tiles || !(args->scale > 0)) {
+        cpu_attention_avx512(args, q, k, v, y, logsumexp);
+        return;
+    }
+    AttentionShape shape = amx_attention_shape(args, QUERY_ROWS);
+    AttentionTasks tasks = attention_tasks(&shape, shape.tokens);
+#pragma omp parallel if (tasks.parallel)
+    {
+        amx_begin();
+#pragma omp for schedule(dynamic)
+        for (int64_t i = tasks.n - 1; i >= 0; i--) /* the last tokens of a sequence have the most keys: begin with them */
+            task_run(&shape, tasks.list[i / args->n_kv_heads], i % args->n_kv_heads, q, keys, values, y, logsumexp);
+        amx_end();
+    }
+}
