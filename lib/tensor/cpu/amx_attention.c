@@ -16,6 +16,7 @@ typedef struct Work {
     Tiles weights;           /* B (2 groups, KEY_CHUNKS) */
     Tiles sum;               /* floats (groups, padded / 16): running sums of weighted values, a dimension of the head a line */
     float *largest, *total;  /* (groups x LANES): the running maximum of scores / ln 2, and the sum of exponentials relative to it */
+    int64_t *at;             /* (groups x LANES): where queries begin in q and y */
     int32_t *positions;      /* (groups x LANES), also where a group has no more queries: there the last one's */
 } Work;
 
@@ -28,7 +29,7 @@ static Tiles tiles_take(char **memory, int64_t rows, int64_t columns) {
 static Work work_new(const AttentionShape *shape) {
     int64_t groups = blocks_of(shape->tokens * shape->group, LANES), chunks = shape->padded / TILE_K, tiles = shape->padded / TILE_ROWS;
     int64_t n_tiles = groups * (chunks + tiles) + 2 * KEY_ROWS * chunks + 2 * KEY_CHUNKS * tiles + 2 * KEY_ROWS + 2 * KEY_CHUNKS;
-    char *memory = cpu_scratch(CPU_LOCAL, (size_t)(n_tiles * TILE_BYTES + groups * LANES * 12));
+    char *memory = cpu_scratch(CPU_LOCAL, (size_t)(n_tiles * TILE_BYTES + groups * LANES * 20));
     Work work = {.q = tiles_take(&memory, groups, chunks), .keys = tiles_take(&memory, KEY_ROWS, chunks), .plain_values = tiles_take(&memory, KEY_ROWS, chunks)};
     work.pair_values = tiles_take(&memory, tiles, KEY_CHUNKS);
     work.values = tiles_take(&memory, tiles, KEY_CHUNKS);
@@ -37,7 +38,8 @@ static Work work_new(const AttentionShape *shape) {
     work.sum = tiles_take(&memory, groups, tiles);
     work.largest = (float *)memory;
     work.total = work.largest + groups * LANES;
-    work.positions = (int32_t *)(work.total + groups * LANES);
+    work.at = (int64_t *)(work.total + groups * LANES);
+    work.positions = (int32_t *)(work.at + groups * LANES);
     return work;
 }
 
@@ -45,13 +47,14 @@ static void queries_begin(const AttentionShape *shape, Work *work, const Tensor 
     int64_t chunks = shape->padded / TILE_K;
     work->rows = n_tokens * shape->group;
     work->groups = blocks_of(work->rows, LANES);
-    queries_put(shape, q, first, kv_head, 0, work->rows, work->groups * LANES, work->q);
+    queries_find(shape, first, position, kv_head, 0, work->rows, work->at, work->positions);
+    for (int64_t r = work->rows; r < work->groups * LANES; r++) work->positions[r] = work->positions[work->rows - 1];
+    queries_put(shape, q, work->at, work->rows, work->groups * LANES, work->q);
     tiles_transpose(work->groups, chunks, work->q, work->q);
     memset(work->sum.at, 0, (size_t)(work->groups * work->sum.row));
     for (int64_t r = 0; r < work->groups * LANES; r++) {
         work->largest[r] = -INFINITY;
         work->total[r] = 0;
-        work->positions[r] = (int32_t)(position + MIN(r, work->rows - 1) / shape->group);
     }
 }
 
@@ -125,21 +128,19 @@ static void tile_attend(const AttentionShape *shape, const Work *work, int64_t s
     }
 }
 
-static void queries_finish(const AttentionShape *shape, const Work *work, int64_t first, int64_t kv_head, Tensor *y, Tensor *logsumexp) {
+static void queries_finish(const AttentionShape *shape, const Work *work, Tensor *y, Tensor *logsumexp) {
     for (int64_t group = 0; group < work->groups; group++) {
-        int64_t n = MIN((int64_t)LANES, work->rows - group * LANES);
-        __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1), _mm512_loadu_ps(work->total + group * LANES));
+        int64_t first = group * LANES, n = MIN((int64_t)LANES, work->rows - first);
+        const int64_t *at = work->at + first;
+        __m512 inverse = _mm512_div_ps(_mm512_set1_ps(1), _mm512_loadu_ps(work->total + first));
         for (int64_t c = 0; c < shape->dim; c += LANES) {
             float *sum = tile_at(work->sum, group, c / LANES), rows[LANES * LANES];
             __mmask16 there = shape->dim - c >= LANES ? 0xffff : (__mmask16)((1u << (shape->dim - c)) - 1);
             for (int64_t i = 0; i < LANES; i++) _mm512_storeu_ps(sum + i * LANES, _mm512_mul_ps(_mm512_loadu_ps(sum + i * LANES), inverse));
             transpose_16x16(sum, 64, rows, 64);
-            for (int64_t r = 0; r < n; r++)
-                _mm256_mask_storeu_epi16((uint16_t *)y->data + query_at(shape, first, kv_head, group * LANES + r) + c, there,
-                                         (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(rows + r * LANES)));
+            for (int64_t r = 0; r < n; r++) _mm256_mask_storeu_epi16((uint16_t *)y->data + at[r] + c, there, (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(rows + r * LANES)));
         }
-        for (int64_t r = group * LANES; logsumexp && r < group * LANES + n; r++)
-            ((float *)logsumexp->data)[query_at(shape, first, kv_head, r) / shape->dim] = work->largest[r] * LN_2 + logf(work->total[r]);
+        for (int64_t r = 0; logsumexp && r < n; r++) ((float *)logsumexp->data)[at[r] / shape->dim] = work->largest[first + r] * LN_2 + logf(work->total[first + r]);
     }
 }
 
@@ -156,7 +157,7 @@ static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv
         keys_begin(shape, &work, k, v, task.segment, kv_head, start, MAX((int64_t)0, oldest - start), to);
         tile_attend(shape, &work, start, to);
     }
-    queries_finish(shape, &work, first, kv_head, y, logsumexp);
+    queries_finish(shape, &work, y, logsumexp);
 }
 
 void ISA_FN(attention)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {

@@ -108,15 +108,23 @@ static inline void keys_put(const AttentionShape *shape, const Tensor *tensor, i
     }
 }
 
-/* Where query row number `row`, counted from the token `first` of a batch, begins in q, y and their gradients. */
-static inline int64_t query_at(const AttentionShape *shape, int64_t first, int64_t kv_head, int64_t row) {
-    return (first + row / shape->group) * shape->q_width + (kv_head * shape->group + row % shape->group) * shape->dim;
+/* Query rows from..from+n-1 of a segment, whose tokens begin with row `first` of the batch at position `offset` of their sequence: where they begin in q, y and their gradients, and
+ * their positions. Divisions take long: they are done here once. */
+static inline void queries_find(const AttentionShape *shape, int64_t first, int64_t offset, int64_t kv_head, int64_t from, int64_t n, int64_t *at, int32_t *positions) {
+    int64_t token = from / shape->group, head = from % shape->group;
+    for (int64_t r = 0; r < n; r++) {
+        at[r] = (first + token) * shape->q_width + (kv_head * shape->group + head) * shape->dim;
+        positions[r] = (int32_t)(offset + token);
+        if (++head == shape->group) {
+            head = 0;
+            token++;
+        }
+    }
 }
 
-/* Query rows from..from+n-1 as tiles of A, zeros up to `lines`. */
-static inline void queries_put(const AttentionShape *shape, const Tensor *tensor, int64_t first, int64_t kv_head, int64_t from, int64_t n, int64_t lines, Tiles tiles) {
-    for (int64_t r = 0; r < lines; r++)
-        line_put(tiles, r, r < n ? (const uint16_t *)tensor->data + query_at(shape, first, kv_head, from + r) : NULL, shape->dim);
+/* Query rows that begin at at[0..n-1] as tiles of A, zeros up to `lines`. */
+static inline void queries_put(const AttentionShape *shape, const Tensor *tensor, const int64_t *at, int64_t n, int64_t lines, Tiles tiles) {
+    for (int64_t r = 0; r < lines; r++) line_put(tiles, r, r < n ? (const uint16_t *)tensor->data + at[r] : NULL, shape->dim);
 }
 
 /* Tiles of A (rows, columns) as tiles of B for products in which the sum runs along the columns: tile by tile. May be done in place. */

@@ -25,7 +25,8 @@ typedef struct Block {
     Tiles q, dy;                /* B (BLOCK_GROUPS, padded / 32): the sum runs along the head */
     Tiles q_pairs, dy_pairs;    /* B (padded / 16, BLOCK_CHUNKS): the sum runs along the queries */
     Tiles dq;                   /* floats (BLOCK_GROUPS, padded / 16), a dimension of the head a line */
-    float *norms, *means;       /* (BLOCK_ROWS): logsumexp / ln 2, infinity behind the last row; sum over the head of dy y */
+    float *norms, *means;       /* (BLOCK_ROWS): logsumexp / ln 2; sum over the head of dy y */
+    int64_t *at;                /* (BLOCK_ROWS): where rows begin in q */
     int32_t *positions;         /* (BLOCK_ROWS), -1 behind the last row */
 } Block;
 
@@ -60,7 +61,7 @@ static Tiles tiles_take(char **memory, int64_t rows, int64_t columns) {
 /* ---- blocks of queries ---- */
 
 static size_t block_bytes(const Pass *pass) {
-    return (size_t)((2 * BLOCK_GROUPS * pass->chunks + 2 * BLOCK_CHUNKS * pass->tiles + BLOCK_GROUPS * pass->tiles) * TILE_BYTES) + BLOCK_ROWS * 3 * sizeof(float);
+    return (size_t)((2 * BLOCK_GROUPS * pass->chunks + 2 * BLOCK_CHUNKS * pass->tiles + BLOCK_GROUPS * pass->tiles) * TILE_BYTES) + BLOCK_ROWS * (3 * sizeof(float) + sizeof(int64_t));
 }
 
 static void blocks_make(Pass *pass) {
@@ -86,7 +87,8 @@ static void blocks_make(Pass *pass) {
             block->dq = tiles_take(&memory, BLOCK_GROUPS, pass->tiles);
             block->norms = (float *)memory;
             block->means = block->norms + BLOCK_ROWS;
-            block->positions = (int32_t *)(block->means + BLOCK_ROWS);
+            block->at = (int64_t *)(block->means + BLOCK_ROWS);
+            block->positions = (int32_t *)(block->at + BLOCK_ROWS);
             memory = (char *)(block->positions + BLOCK_ROWS);
         }
     }
@@ -103,34 +105,36 @@ static float dot(const uint16_t *a, const uint16_t *b, int64_t n) {
 
 static void block_begin(const Pass *pass, Block *block, int64_t kv_head) {
     const AttentionShape *shape = &pass->shape;
-    int64_t token = shape->args->layout->segments[block->segment].begin, chunks = pass->chunks;
-    queries_put(shape, pass->q, token, kv_head, block->first, block->n, BLOCK_ROWS, block->q);
+    const Layout *layout = shape->args->layout;
+    int64_t chunks = pass->chunks;
+    queries_find(shape, layout->segments[block->segment].begin, layout_offset(layout, block->segment), kv_head, block->first, block->n, block->at, block->positions);
+    queries_put(shape, pass->q, block->at, block->n, BLOCK_ROWS, block->q);
     tiles_interleave(BLOCK_CHUNKS, chunks, block->q, block->q_pairs);
     tiles_transpose(BLOCK_GROUPS, chunks, block->q, block->q);
-    queries_put(shape, pass->dy, token, kv_head, block->first, block->n, BLOCK_ROWS, block->dy);
+    queries_put(shape, pass->dy, block->at, block->n, BLOCK_ROWS, block->dy);
     tiles_interleave(BLOCK_CHUNKS, chunks, block->dy, block->dy_pairs);
     tiles_transpose(BLOCK_GROUPS, chunks, block->dy, block->dy);
     memset(block->dq.at, 0, (size_t)(BLOCK_GROUPS * block->dq.row));
-    for (int64_t r = 0; r < BLOCK_ROWS; r++) {
-        bool there = r < block->n;
-        int64_t at = query_at(shape, token, kv_head, block->first + r);
-        block->norms[r] = there ? ((const float *)pass->logsumexp->data)[at / shape->dim] * LOG2_E : INFINITY;
-        block->means[r] = there ? dot((const uint16_t *)pass->dy->data + at, (const uint16_t *)pass->y->data + at, shape->dim) : 0;
-        block->positions[r] = there ? (int32_t)(block->low + (block->first + r) / shape->group - block->first / shape->group) : -1;
+    for (int64_t r = 0; r < block->n; r++) {
+        block->norms[r] = ((const float *)pass->logsumexp->data)[block->at[r] / shape->dim] * LOG2_E;
+        block->means[r] = dot((const uint16_t *)pass->dy->data + block->at[r], (const uint16_t *)pass->y->data + block->at[r], shape->dim);
+    }
+    for (int64_t r = block->n; r < BLOCK_ROWS; r++) {
+        block->norms[r] = block->means[r] = 0;
+        block->positions[r] = -1;
     }
     atomic_store_explicit(&block->reached, block->oldest, memory_order_relaxed);
 }
 
-static void block_finish(const Pass *pass, const Block *block, int64_t kv_head) {
+static void block_finish(const Pass *pass, const Block *block) {
     const AttentionShape *shape = &pass->shape;
-    int64_t token = shape->args->layout->segments[block->segment].begin;
     for (int64_t group = 0; group * LANES < block->n; group++)
         for (int64_t c = 0; c < shape->dim; c += LANES) {
             float *sum = tile_at(block->dq, group, c / LANES), rows[LANES * LANES];
             for (int64_t i = 0; i < LANES * LANES; i++) sum[i] *= (float)shape->args->scale;
             transpose_16x16(sum, 64, rows, 64);
             for (int64_t r = group * LANES; r < MIN(block->n, (group + 1) * LANES); r++)
-                run_write(pass->dq, query_at(shape, token, kv_head, block->first + r) + c, MIN((int64_t)LANES, shape->dim - c), rows + r % LANES * LANES, (float)pass->beta[0]);
+                run_write(pass->dq, block->at[r] + c, MIN((int64_t)LANES, shape->dim - c), rows + r % LANES * LANES, (float)pass->beta[0]);
         }
 }
 
@@ -288,7 +292,7 @@ void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, cons
 #pragma omp for schedule(monotonic : dynamic)
             for (int64_t i = 0; i < n_tasks; i++) task_run(&pass, tasks.list[i], head);
 #pragma omp for schedule(dynamic)
-            for (int64_t b = 0; b < (dq ? pass.n_blocks : 0); b++) block_finish(&pass, &pass.blocks[b], head);
+            for (int64_t b = 0; b < (dq ? pass.n_blocks : 0); b++) block_finish(&pass, &pass.blocks[b]);
         }
         amx_end();
     }
