@@ -3,6 +3,7 @@
 #include "lib/tensor/cpu/amx_attention.h"
 
 enum { QUERY_ROWS = 192 }; /* query rows of a task, about: they share the tiles made of keys and values */
+#define ROOM 8.0f /* weights may be up to 2^ROOM */
 
 /* Buffers of one task, in the thread's scratch. Tiles of A or B of bf16 and tiles of floats, (rows, columns); a group has LANES queries. */
 typedef struct Work {
@@ -86,7 +87,8 @@ static void softmax_lanes(const AttentionShape *shape, Columns keys, const float
 #pragma GCC unroll 4
         for (int64_t i = 0; i < 4; i++) most[i] = _mm512_max_ps(_mm512_loadu_ps(scores + (j + i) * LANES), most[i]);
     __m512 now = _mm512_mul_ps(_mm512_max_ps(_mm512_max_ps(most[0], most[1]), _mm512_max_ps(most[2], most[3])), scale);
-    now = _mm512_max_ps(now, before);
+    /* What weights are relative to grows only when they would become too large otherwise: a query's sums are seldom brought to another one. */
+    now = _mm512_mask_mov_ps(before, _mm512_cmp_ps_mask(now, _mm512_add_ps(before, _mm512_set1_ps(ROOM)), _CMP_GT_OQ), now);
     __m512 base = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(now, none, _CMP_NEQ_UQ), now), old = exp2_lanes(_mm512_sub_ps(before, base));
     for (int64_t j = keys.begin; j < keys.end; j += 4)
 #pragma GCC unroll 2
@@ -100,7 +102,7 @@ static void softmax_lanes(const AttentionShape *shape, Columns keys, const float
     __m512 all = _mm512_add_ps(_mm512_add_ps(added[0], added[1]), _mm512_add_ps(added[2], added[3]));
     _mm512_storeu_ps(largest, now);
     _mm512_storeu_ps(total, _mm512_fmadd_ps(_mm512_loadu_ps(total), old, all));
-    if (_mm512_cmp_ps_mask(old, _mm512_set1_ps(1), _CMP_NEQ_UQ))
+    if (_mm512_cmp_ps_mask(now, before, _CMP_NEQ_UQ) & _mm512_cmp_ps_mask(before, none, _CMP_NEQ_UQ))
         for (int64_t c = 0; c < shape->padded; c++) _mm512_storeu_ps(sum + c * LANES, _mm512_mul_ps(_mm512_loadu_ps(sum + c * LANES), old));
 }
 
