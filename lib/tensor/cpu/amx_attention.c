@@ -2,7 +2,11 @@
  * they were before. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1; numerics.md section 4. */
 #include "lib/tensor/cpu/amx_attention.h"
 
-enum { QUERY_ROWS = 192 }; /* query rows of a task, about: they share the tiles made of keys and values */
+enum {
+    QUERY_ROWS = 192,                /* query rows of a task, about: they share the tiles made of keys and values */
+    KEY_ROWS = KEY_TILE / TILE_ROWS, /* tiles that a tile of keys is high */
+    KEY_CHUNKS = KEY_TILE / TILE_K   /* and long, where the sum runs along the keys */
+};
 #define ROOM 8.0f /* weights may be up to 2^ROOM */
 
 /* Buffers of one task, in the thread's scratch. Tiles of A or B of bf16 and tiles of floats, (rows, columns); a group has LANES queries. */
@@ -62,8 +66,8 @@ static void queries_begin(const AttentionShape *shape, Work *work, const Tensor 
 /* Keys and values of a tile. */
 static void keys_begin(const AttentionShape *shape, const Work *work, const Tensor *k, const Tensor *v, int32_t segment, int64_t kv_head, int64_t start, int64_t from,
                        int64_t to) {
-    keys_put(shape, k, segment, kv_head, start, from, to, work->keys);
-    keys_put(shape, v, segment, kv_head, start, from, to, work->plain_values);
+    keys_put(shape, k, segment, kv_head, start, from, to, KEY_TILE, work->keys);
+    keys_put(shape, v, segment, kv_head, start, from, to, KEY_TILE, work->plain_values);
     tiles_interleave(KEY_CHUNKS, shape->padded / TILE_K, work->plain_values, work->pair_values);
     tiles_transpose(shape->padded / TILE_ROWS, KEY_CHUNKS, work->pair_values, work->values);
 }

@@ -10,11 +10,7 @@
 #include "lib/tensor/cpu/amx.h"
 #include "lib/tensor/cpu/attention.h"
 
-enum {
-    LANES = TILE_ROWS,
-    KEY_ROWS = KEY_TILE / TILE_ROWS, /* tiles that a tile of keys is high */
-    KEY_CHUNKS = KEY_TILE / TILE_K   /* and long, where the sum runs along the keys */
-};
+enum { LANES = TILE_ROWS };
 
 /* What is done without AMX is done as before. */
 #define KERNEL(name, arguments) void cpu_##name##_avx512 arguments;
@@ -98,9 +94,9 @@ static inline void line_put(Tiles tiles, int64_t row, const uint16_t *values, in
     }
 }
 
-/* Keys or values at positions start+from..start+to-1 of a sequence, of one head, as tiles of A; the rest of the KEY_TILE lines is zero. */
-static inline void keys_put(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to, Tiles tiles) {
-    for (int64_t j = 0; j < KEY_TILE; j++)
+/* Keys or values at positions start+from..start+to-1 of a sequence, of one head, as tiles of A; the rest of the `lines` is zero. */
+static inline void keys_put(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to, int64_t lines, Tiles tiles) {
+    for (int64_t j = 0; j < lines; j++)
         if (j < from || j >= to) line_put(tiles, j, NULL, shape->dim);
     for (int64_t j = from; j < to;) {
         int64_t n, row = key_run(shape->args->layout, segment, start + j, &n);

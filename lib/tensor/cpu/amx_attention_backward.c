@@ -10,10 +10,13 @@
 #include <stdatomic.h>
 
 enum {
-    BLOCK_ROWS = 64,                          /* query rows of a block */
+    KEYS = 128,                         /* of a task */
+    KEY_ROWS = KEYS / TILE_ROWS,        /* tiles that they are high */
+    KEY_CHUNKS = KEYS / TILE_K,         /* and long, where the sum runs along the keys */
+    BLOCK_ROWS = 128,                   /* query rows of a block */
     BLOCK_GROUPS = BLOCK_ROWS / LANES,
-    BLOCK_CHUNKS = BLOCK_ROWS / TILE_K,
-    PATIENCE = 1000                           /* looks at another task's progress before the processor is offered to others */
+    BLOCK_CHUNKS = BLOCK_ROWS / TILE_K, /* also called parts */
+    PATIENCE = 1000                     /* looks at another task's progress before the processor is offered to others */
 };
 
 /* A block of a segment's query rows, for one key/value head: what the tasks read, and the sums of dq. */
@@ -178,8 +181,7 @@ static inline Gradients gradients_of(const AttentionShape *shape, const bool edg
     return (Gradients){weights, cap != 0 ? _mm512_mul_ps(dscores, slope) : dscores};
 }
 
-/* The same for TILE_K keys and queries, as bf16 where products want them. Key number `chunk` x TILE_K of the tile is at `position`; the queries are the block's
- * number `part` x TILE_K and up. */
+/* The same for chunk number `chunk` of a task's keys and number `part` of a block's queries, as bf16 where products want them. */
 static inline __attribute__((always_inline)) void part_gradients(const Pass *pass, const bool edge, const Work *work, const Block *block, int64_t chunk, int64_t part) {
     Queries queries[2];
     for (int64_t g = 0; g < 2; g++) {
@@ -211,23 +213,48 @@ static void turn_await(Block *block, int64_t position) {
     }
 }
 
-/* Adds what one block of queries says about a tile of keys to dk, dv and dq. */
+/* Whether any query of a part sees any key of a chunk, and whether all see all. */
+typedef struct Sight { bool any, all; } Sight;
+
+static Sight sight_of(const Pass *pass, const Work *work, const Block *block, int64_t chunk, int64_t part) {
+    int64_t keys = MIN((int64_t)TILE_K, work->n - chunk * TILE_K), rows = MIN((int64_t)TILE_K, block->n - part * TILE_K), window = pass->shape.args->window;
+    if (keys <= 0 || rows <= 0) return (Sight){false, false};
+    int64_t oldest_key = work->start + chunk * TILE_K, newest_key = oldest_key + keys - 1, low = block->positions[part * TILE_K], high = block->positions[part * TILE_K + rows - 1];
+    return (Sight){oldest_key <= high && (window <= 0 || newest_key > low - window),
+                   keys == TILE_K && rows == TILE_K && newest_key <= low && (window <= 0 || oldest_key > high - window)};
+}
+
+static void columns_add(Columns *columns, int64_t column) {
+    if (columns->begin == columns->end) columns->begin = column;
+    columns->end = column + 1;
+}
+
+/* Adds what one block of queries says about a task's keys to dk, dv and dq. */
 static void block_collect(const Pass *pass, const Work *work, Block *block) {
-    int64_t last = work->start + work->n - 1;
-    bool edge = work->n < KEY_TILE || block->n < BLOCK_ROWS || block->low < last || (pass->shape.args->window > 0 && block->high - pass->shape.args->window >= work->start);
+    Columns parts[KEY_CHUNKS] = {{0, 0}}, chunks[BLOCK_CHUNKS] = {{0, 0}}; /* of each chunk, of each part: those that see one another lie side by side */
     for (int64_t chunk = 0; chunk < KEY_CHUNKS; chunk++)
         for (int64_t part = 0; part < BLOCK_CHUNKS; part++) {
+            Sight sight = sight_of(pass, work, block, chunk, part);
+            if (!sight.any) continue;
+            columns_add(&parts[chunk], part);
+            columns_add(&chunks[part], chunk);
             tiles_multiply(2, 2, pass->chunks, tiles_from(work->keys, 2 * chunk, 0), tiles_from(block->q, 2 * part, 0), work->scores, false);
             tiles_multiply(2, 2, pass->chunks, tiles_from(work->values, 2 * chunk, 0), tiles_from(block->dy, 2 * part, 0), work->dweights, false);
-            if (edge) part_gradients(pass, true, work, block, chunk, part);
-            else part_gradients(pass, false, work, block, chunk, part);
+            if (sight.all) part_gradients(pass, false, work, block, chunk, part);
+            else part_gradients(pass, true, work, block, chunk, part);
         }
-    if (pass->dv) tiles_multiply(KEY_ROWS, pass->tiles, BLOCK_CHUNKS, work->weights, block->dy_pairs, work->dv, true);
-    if (pass->dk) tiles_multiply(KEY_ROWS, pass->tiles, BLOCK_CHUNKS, work->dscores, block->q_pairs, work->dk, true);
+    for (int64_t chunk = 0; chunk < KEY_CHUNKS; chunk++) {
+        int64_t from = parts[chunk].begin, n = parts[chunk].end - from;
+        if (pass->dv && n) tiles_multiply(2, pass->tiles, n, tiles_from(work->weights, 2 * chunk, from), tiles_from(block->dy_pairs, 0, from), tiles_from(work->dv, 2 * chunk, 0), true);
+        if (pass->dk && n) tiles_multiply(2, pass->tiles, n, tiles_from(work->dscores, 2 * chunk, from), tiles_from(block->q_pairs, 0, from), tiles_from(work->dk, 2 * chunk, 0), true);
+    }
     if (!pass->dq) return;
     turn_await(block, MAX(block->oldest, work->start));
     Tiles dq = {block->dq.at, block->dq.column, block->dq.row}; /* transposed */
-    tiles_multiply(pass->tiles, BLOCK_GROUPS, KEY_CHUNKS, work->turned_keys, work->dscores_pairs, dq, true);
+    for (int64_t part = 0; part < BLOCK_CHUNKS; part++) {
+        int64_t from = chunks[part].begin, n = chunks[part].end - from;
+        if (n) tiles_multiply(pass->tiles, 2, n, tiles_from(work->turned_keys, 0, from), tiles_from(work->dscores_pairs, 2 * part, from), tiles_from(dq, 0, 2 * part), true);
+    }
     atomic_store_explicit(&block->reached, work->start + work->n, memory_order_release);
 }
 
@@ -254,9 +281,9 @@ static void task_run(const Pass *pass, AttentionTask task, int64_t kv_head) {
     int64_t first = segment->begin + task.first;
     Work work = work_new(pass);
     work.start = layout_offset(layout, task.segment) + task.first;
-    work.n = MIN((int64_t)KEY_TILE, segment->end - first);
-    keys_put(shape, pass->k, task.segment, kv_head, work.start, 0, work.n, work.keys);
-    keys_put(shape, pass->v, task.segment, kv_head, work.start, 0, work.n, work.values);
+    work.n = MIN((int64_t)KEYS, segment->end - first);
+    keys_put(shape, pass->k, task.segment, kv_head, work.start, 0, work.n, KEYS, work.keys);
+    keys_put(shape, pass->v, task.segment, kv_head, work.start, 0, work.n, KEYS, work.values);
     tiles_interleave(KEY_CHUNKS, pass->chunks, work.keys, work.pair_keys);
     tiles_transpose(pass->tiles, KEY_CHUNKS, work.pair_keys, work.turned_keys);
     memset(work.dk.at, 0, (size_t)(KEY_ROWS * work.dk.row));
@@ -281,7 +308,7 @@ void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, cons
     pass.chunks = pass.shape.padded / TILE_K;
     pass.tiles = pass.shape.padded / TILE_ROWS;
     blocks_make(&pass);
-    AttentionTasks tasks = attention_tasks(&pass.shape, KEY_TILE);
+    AttentionTasks tasks = attention_tasks(&pass.shape, KEYS);
     int64_t n_tasks = tasks.n / args->n_kv_heads;
 #pragma omp parallel if (tasks.parallel)
     {
