@@ -1,8 +1,9 @@
 /* Softmax attention of bf16, backward, on AMX, in one pass over keys: scores and their gradients are computed once and go into all of dq, dk and dv.
  *
  * A task is a tile of keys with all the queries that see it; dk and dv are its own. The sums of dq are in memory, and every block of queries takes its tiles of keys in
- * order of their positions: a task waits until those before it have been there. Tasks are handed out in that order, so the first one that is not finished never waits,
- * and the bits depend on the number of threads as little as elsewhere. Weights and gradients of scores are rounded to bf16 for their products, sums are f32.
+ * order of their positions: the first one prepares the block, the last one writes dq, and each waits until those before it have been there. Tasks are handed out in that
+ * order, so the first one that is not finished never waits, and the bits depend on the number of threads as little as elsewhere. Weights and gradients of scores are rounded
+ * to bf16 for their products, sums are f32.
  * Source: FlashAttention-2, arXiv 2307.08691, algorithm 2; numerics.md section 4. */
 #include "lib/tensor/cpu/amx_attention.h"
 
@@ -24,7 +25,7 @@ typedef struct Block {
     int32_t segment;
     int64_t first, n;           /* query rows first..first+n-1 of the segment, counted from its first token */
     int64_t oldest, low, high;  /* the first position that any row sees; positions of the first and last row */
-    _Atomic int64_t reached;    /* dq holds what keys before this position give */
+    _Atomic int64_t reached;    /* dq holds what keys before this position give; below `oldest`: the block is not prepared yet */
     Tiles q, dy;                /* B (BLOCK_GROUPS, padded / 32): the sum runs along the head */
     Tiles q_pairs, dy_pairs;    /* B (padded / 16, BLOCK_CHUNKS): the sum runs along the queries */
     Tiles dq;                   /* floats (BLOCK_GROUPS, padded / 16), a dimension of the head a line */
@@ -126,7 +127,6 @@ static void block_begin(const Pass *pass, Block *block, int64_t kv_head) {
         block->norms[r] = block->means[r] = 0;
         block->positions[r] = -1;
     }
-    atomic_store_explicit(&block->reached, block->oldest, memory_order_relaxed);
 }
 
 static void block_finish(const Pass *pass, const Block *block) {
@@ -140,6 +140,18 @@ static void block_finish(const Pass *pass, const Block *block) {
                 run_write(pass->dq, block->at[r] + c, MIN((int64_t)LANES, shape->dim - c), rows + r % LANES * LANES, (float)pass->beta[0]);
         }
 }
+
+/* ---- turns ---- */
+
+/* Waits until others have brought a block to `position`. */
+static void turn_await(Block *block, int64_t position) {
+    for (int looks = 0; atomic_load_explicit(&block->reached, memory_order_acquire) < position; looks++) {
+        if (looks < PATIENCE) _mm_pause();
+        else sched_yield();
+    }
+}
+
+static void turn_pass(Block *block, int64_t position) { atomic_store_explicit(&block->reached, position, memory_order_release); }
 
 /* ---- tiles of keys ---- */
 
@@ -205,14 +217,6 @@ static inline __attribute__((always_inline)) void part_gradients(const Pass *pas
     }
 }
 
-/* Waits until dq of a block holds what keys before those of the task give. */
-static void turn_await(Block *block, int64_t position) {
-    for (int looks = 0; atomic_load_explicit(&block->reached, memory_order_acquire) < position; looks++) {
-        if (looks < PATIENCE) _mm_pause();
-        else sched_yield();
-    }
-}
-
 /* Whether any query of a part sees any key of a chunk, and whether all see all. */
 typedef struct Sight { bool any, all; } Sight;
 
@@ -230,7 +234,11 @@ static void columns_add(Columns *columns, int64_t column) {
 }
 
 /* Adds what one block of queries says about a task's keys to dk, dv and dq. */
-static void block_collect(const Pass *pass, const Work *work, Block *block) {
+static void block_collect(const Pass *pass, const Work *work, Block *block, int64_t kv_head) {
+    if (block->oldest >= work->start) {
+        block_begin(pass, block, kv_head);
+        turn_pass(block, block->oldest);
+    } else turn_await(block, block->oldest);
     Columns parts[KEY_CHUNKS] = {{0, 0}}, chunks[BLOCK_CHUNKS] = {{0, 0}}; /* of each chunk, of each part: those that see one another lie side by side */
     for (int64_t chunk = 0; chunk < KEY_CHUNKS; chunk++)
         for (int64_t part = 0; part < BLOCK_CHUNKS; part++) {
@@ -255,7 +263,8 @@ static void block_collect(const Pass *pass, const Work *work, Block *block) {
         int64_t from = chunks[part].begin, n = chunks[part].end - from;
         if (n) tiles_multiply(pass->tiles, 2, n, tiles_from(work->turned_keys, 0, from), tiles_from(work->dscores_pairs, 2 * part, from), tiles_from(dq, 0, 2 * part), true);
     }
-    atomic_store_explicit(&block->reached, work->start + work->n, memory_order_release);
+    if (block->high < work->start + work->n) block_finish(pass, block);
+    else turn_pass(block, work->start + work->n);
 }
 
 static bool descends(const Layout *layout, int32_t segment, int32_t ancestor) {
@@ -291,7 +300,7 @@ static void task_run(const Pass *pass, AttentionTask task, int64_t kv_head) {
     for (int64_t b = 0; b < pass->n_blocks; b++) {
         Block *block = &pass->blocks[b];
         if (block->segment < task.segment || !descends(layout, block->segment, task.segment) || block->high < work.start || block->oldest >= work.start + work.n) continue;
-        block_collect(pass, &work, block);
+        block_collect(pass, &work, block, kv_head);
     }
     if (pass->dk) keys_finish(pass, &work, work.dk, first, kv_head, (float)shape->args->scale, (float)pass->beta[1], pass->dk);
     if (pass->dv) keys_finish(pass, &work, work.dv, first, kv_head, 1, (float)pass->beta[2], pass->dv);
@@ -314,12 +323,10 @@ void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, cons
     {
         amx_begin();
         for (int64_t head = 0; head < args->n_kv_heads; head++) { /* one after the other: the blocks' memory is for one */
-#pragma omp for schedule(dynamic)
-            for (int64_t b = 0; b < pass.n_blocks; b++) block_begin(&pass, &pass.blocks[b], head);
+#pragma omp for schedule(static)
+            for (int64_t b = 0; b < pass.n_blocks; b++) turn_pass(&pass.blocks[b], -1);
 #pragma omp for schedule(monotonic : dynamic)
             for (int64_t i = 0; i < n_tasks; i++) task_run(&pass, tasks.list[i], head);
-#pragma omp for schedule(dynamic)
-            for (int64_t b = 0; b < (dq ? pass.n_blocks : 0); b++) block_finish(&pass, &pass.blocks[b]);
         }
         amx_end();
     }
