@@ -3,7 +3,7 @@
 #include "lib/tensor/cpu/amx_attention.h"
 
 enum {
-    QUERY_ROWS = 192,                /* query rows of a task, about: they share the tiles made of keys and values */
+    QUERY_ROWS = 384,                /* query rows of a task, about: they share the tiles made of keys and values */
     KEY_ROWS = KEY_TILE / TILE_ROWS, /* tiles that a tile of keys is high */
     KEY_CHUNKS = KEY_TILE / TILE_K   /* and long, where the sum runs along the keys */
 };
