@@ -16,7 +16,8 @@ Status bench_load_model(Bench *bench) {
     Model *model;
     TRY(bench_load(bench, false, &model));
     bench->row.seconds = bench->row.first_step = clock_seconds() - bench->start;
-    bench->row.gbytes_per_second = (double)model_memory(model, false).mapped / bench->row.seconds * 1e-9;
+    ModelMemory memory = model_memory(model, false);
+    bench->row.gbytes_per_second = (double)(memory.mapped + memory.weights) / bench->row.seconds * 1e-9;
     model_free(model);
     return ST_OK;
 }

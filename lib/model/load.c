@@ -148,13 +148,20 @@ static void forget(const Model *model, const StoredTensor *stored) {
     if (mapping) file_forget(mapping, (size_t)(stored->data - mapping->data), (size_t)(stored->data - mapping->data) + stored->bytes);
 }
 
-/* Matrices stay where the file is mapped; what is trained, small, misaligned or of a dtype without kernels becomes a copy. */
+/* Products read this weight as it is stored, every time. A mapped file has small pages, whose translations cost a decoded token a third of its time; memory of our own has huge ones. */
+static bool read_in_place(const Model *model, const StoredTensor *stored, const int64_t *shape) {
+    const Device *device = model->device == device_meta() ? device_cpu() : model->device; /* a plan is one for the processor */
+    return device->packed_bytes(shape[0], shape[1], stored->dtype, model->compute, true) == 0;
+}
+
+/* Matrices that are packed for products stay where the file is mapped; what is read in place, trained, small, misaligned or of a dtype without kernels becomes a copy. */
 static Status place(Loader *loader, const StoredTensor *stored, int n_dims, const int64_t *shape, Tensor **tensor) {
     Model *model = loader->model;
     TRY(stored_check(stored, n_dims, shape));
     loader->used[stored - model->files->tensors] = true;
     DType wide = model->compute == DT_F64 ? DT_F64 : DT_F32;
-    bool copied = loader->options->train_all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) || (uintptr_t)stored->data % dtype_size(stored->dtype) != 0;
+    bool copied = loader->options->train_all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) || (uintptr_t)stored->data % dtype_size(stored->dtype) != 0 ||
+                  read_in_place(model, stored, shape);
     if (copied) {
         DType dtype = loader->options->train_all || n_dims == 1 || stored->dtype == DT_F64 ? wide : stored->dtype;
         TRY(stored_copy(stored, model->arena, model->device, dtype, n_dims, shape, tensor));
