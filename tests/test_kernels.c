@@ -316,8 +316,9 @@ static AttentionArgs args_of(const AttentionCase *c, const Layout *layout) {
                            .window = c->window, .softcap = c->softcap};
 }
 
-/* Attention's results and gradients. Products of bf16 tiles round weights and gradients of scores to bf16, so that every term of a sum is off by up to 1/512 of itself. Where terms
- * cancel, little is left of what their size allows; but all differences together stay below 1/256 of all values together (seen: up to 1/320, of which 1/900 is the result's own rounding). */
+/* Attention's results and gradients. Products of bf16 tiles round weights and gradients of scores to bf16, so that every term of a sum is off by up to 1/512 of itself. Where
+ * terms cancel, a value may be off by much of itself; but all differences together stay below 1/256 of all values together (seen: 1/320, of which 1/900 is the result's own
+ * rounding). */
 static void compare_attention(Run *run, const char *what, const Tensor *got, const Tensor *want, double tolerance) {
     bool tiles = got->dtype == DT_BF16 && strcmp(cpu_info()->isa, "amx") == 0;
     compare(run, what, got, want, tiles ? 1.0 / 32 : tolerance);
@@ -402,7 +403,8 @@ static void cache_case(Run *run, DType dtype, int64_t window, int32_t page_size,
     KvPages cache = {.n_layers = 2, .page_size = page_size, .n_pages = SEQUENCES * per_sequence};
     for (int32_t i = 0; i < cache.n_pages; i++)
         pages[i / per_sequence][i % per_sequence] = (int32_t)rng_permute(rng_key(3, RNG_TEST, 1), (uint64_t)cache.n_pages, (uint64_t)i);
-    Tensor *k_pages[2] = {NULL, fresh(run, dtype, (int64_t)cache.n_pages * page_size, kv_width)}, *v_pages[2] = {NULL, fresh(run, dtype, (int64_t)cache.n_pages * page_size, kv_width)};
+    int64_t page_rows = (int64_t)cache.n_pages * page_size;
+    Tensor *k_pages[2] = {NULL, fresh(run, dtype, page_rows, kv_width)}, *v_pages[2] = {NULL, fresh(run, dtype, page_rows, kv_width)};
     cache.k = k_pages, cache.v = v_pages;
     static const int32_t steps[] = {37, 1, 1, 25, 1, 63, 1, 1, 20};
     for (int32_t past = 0, i = 0; past < LENGTH; past += steps[i++]) {

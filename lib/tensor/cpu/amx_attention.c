@@ -20,16 +20,10 @@ typedef struct Work {
     Tiles scores;            /* floats (2 groups, KEY_ROWS): what a product of tiles takes at once */
     Tiles weights;           /* B (2 groups, KEY_CHUNKS) */
     Tiles sum;               /* floats (groups, padded / 16): running sums of weighted values, a dimension of the head a line */
-    float *largest, *total;  /* (groups x LANES): the running maximum of scores / ln 2, and the sum of exponentials relative to it */
+    float *base, *total;     /* (groups x LANES): what weights are relative to, a score / ln 2; their sum */
     int64_t *at;             /* (groups x LANES): where queries begin in q and y */
     int32_t *positions;      /* (groups x LANES), also where a group has no more queries: there the last one's */
 } Work;
-
-static Tiles tiles_take(char **memory, int64_t rows, int64_t columns) {
-    Tiles tiles = tiles_in_rows(*memory, columns);
-    *memory += rows * tiles.row;
-    return tiles;
-}
 
 static Work work_new(const AttentionShape *shape) {
     int64_t groups = blocks_of(shape->tokens * shape->group, LANES), chunks = shape->padded / TILE_K, tiles = shape->padded / TILE_ROWS;
@@ -41,8 +35,8 @@ static Work work_new(const AttentionShape *shape) {
     work.scores = tiles_take(&memory, 2, KEY_ROWS);
     work.weights = tiles_take(&memory, 2, KEY_CHUNKS);
     work.sum = tiles_take(&memory, groups, tiles);
-    work.largest = (float *)memory;
-    work.total = work.largest + groups * LANES;
+    work.base = (float *)memory;
+    work.total = work.base + groups * LANES;
     work.at = (int64_t *)(work.total + groups * LANES);
     work.positions = (int32_t *)(work.at + groups * LANES);
     return work;
@@ -58,7 +52,7 @@ static void queries_begin(const AttentionShape *shape, Work *work, const Tensor 
     tiles_transpose(work->groups, chunks, work->q, work->q);
     memset(work->sum.at, 0, (size_t)(work->groups * work->sum.row));
     for (int64_t r = 0; r < work->groups * LANES; r++) {
-        work->largest[r] = -INFINITY;
+        work->base[r] = -INFINITY;
         work->total[r] = 0;
     }
 }
@@ -82,29 +76,29 @@ static void scores_finish(const AttentionShape *shape, const int32_t *positions,
         _mm512_mask_storeu_epi32(scores + j * LANES, (__mmask16)~lanes_seeing(oldest, newest, start + j), unseen);
 }
 
-/* Scores of keys begin..end-1 of a tile, (KEY_TILE, LANES), become weights relative to the running maximum; the running sums are brought to the new maximum. */
-static void softmax_lanes(const AttentionShape *shape, Columns keys, const float *scores, float *largest, float *total, float *sum, char *weights) {
+/* Scores of keys begin..end-1 of a tile, (KEY_TILE, LANES), become weights. What they are relative to grows only where they would become too large otherwise; then the
+ * running sums are brought to it. */
+static void softmax_lanes(const AttentionShape *shape, Columns keys, const float *scores, float *base, float *total, float *sum, char *weights) {
     const __m512i pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    __m512 none = _mm512_set1_ps(-INFINITY), most[4] = {none, none, none, none}, added[4] = {0}, before = _mm512_loadu_ps(largest);
+    __m512 none = _mm512_set1_ps(-INFINITY), most[4] = {none, none, none, none}, added[4] = {0}, before = _mm512_loadu_ps(base);
     __m512 scale = _mm512_set1_ps(LOG2_E * (shape->args->softcap != 0 ? 1 : (float)shape->args->scale));
     for (int64_t j = keys.begin; j < keys.end; j += 4)
 #pragma GCC unroll 4
         for (int64_t i = 0; i < 4; i++) most[i] = _mm512_max_ps(_mm512_loadu_ps(scores + (j + i) * LANES), most[i]);
-    __m512 now = _mm512_mul_ps(_mm512_max_ps(_mm512_max_ps(most[0], most[1]), _mm512_max_ps(most[2], most[3])), scale);
-    /* What weights are relative to grows only when they would become too large otherwise: a query's sums are seldom brought to another one. */
-    now = _mm512_mask_mov_ps(before, _mm512_cmp_ps_mask(now, _mm512_add_ps(before, _mm512_set1_ps(ROOM)), _CMP_GT_OQ), now);
-    __m512 base = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(now, none, _CMP_NEQ_UQ), now), old = exp2_lanes(_mm512_sub_ps(before, base));
+    __m512 largest = _mm512_mul_ps(_mm512_max_ps(_mm512_max_ps(most[0], most[1]), _mm512_max_ps(most[2], most[3])), scale);
+    __m512 now = _mm512_mask_mov_ps(before, _mm512_cmp_ps_mask(largest, _mm512_add_ps(before, _mm512_set1_ps(ROOM)), _CMP_GT_OQ), largest);
+    __m512 finite = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(now, none, _CMP_NEQ_UQ), now), old = exp2_lanes(_mm512_sub_ps(before, finite));
     for (int64_t j = keys.begin; j < keys.end; j += 4)
 #pragma GCC unroll 2
         for (int64_t i = 0; i < 4; i += 2) {
-            __m512 even = exp2_lanes(_mm512_fmsub_ps(_mm512_loadu_ps(scores + (j + i) * LANES), scale, base));
-            __m512 odd = exp2_lanes(_mm512_fmsub_ps(_mm512_loadu_ps(scores + (j + i + 1) * LANES), scale, base));
+            __m512 even = exp2_lanes(_mm512_fmsub_ps(_mm512_loadu_ps(scores + (j + i) * LANES), scale, finite));
+            __m512 odd = exp2_lanes(_mm512_fmsub_ps(_mm512_loadu_ps(scores + (j + i + 1) * LANES), scale, finite));
             added[i] = _mm512_add_ps(added[i], even);
             added[i + 1] = _mm512_add_ps(added[i + 1], odd);
             _mm512_storeu_si512(weights + (j + i) * 32, _mm512_permutexvar_epi16(pairs, (__m512i)_mm512_cvtne2ps_pbh(odd, even)));
         }
     __m512 all = _mm512_add_ps(_mm512_add_ps(added[0], added[1]), _mm512_add_ps(added[2], added[3]));
-    _mm512_storeu_ps(largest, now);
+    _mm512_storeu_ps(base, now);
     _mm512_storeu_ps(total, _mm512_fmadd_ps(_mm512_loadu_ps(total), old, all));
     if (_mm512_cmp_ps_mask(now, before, _CMP_NEQ_UQ) & _mm512_cmp_ps_mask(before, none, _CMP_NEQ_UQ))
         for (int64_t c = 0; c < shape->padded; c++) _mm512_storeu_ps(sum + c * LANES, _mm512_mul_ps(_mm512_loadu_ps(sum + c * LANES), old));
@@ -126,7 +120,7 @@ static void tile_attend(const AttentionShape *shape, const Work *work, int64_t s
             common.end = columns_seen(shape, positions[0], positions[0], start, n_keys).end;
             if (shape->args->softcap != 0 || common.begin > seen.begin || common.end < seen.end)
                 scores_finish(shape, positions, start, seen, tile_at(work->scores, i, 0));
-            softmax_lanes(shape, seen, tile_at(work->scores, i, 0), work->largest + (group + i) * LANES, work->total + (group + i) * LANES, tile_at(work->sum, group + i, 0),
+            softmax_lanes(shape, seen, tile_at(work->scores, i, 0), work->base + (group + i) * LANES, work->total + (group + i) * LANES, tile_at(work->sum, group + i, 0),
                           tile_at(work->weights, i, 0));
         }
         Tiles sum = {tile_at(work->sum, group, 0), work->sum.column, work->sum.row}; /* transposed */
@@ -146,7 +140,7 @@ static void queries_finish(const AttentionShape *shape, const Work *work, Tensor
             transpose_16x16(sum, 64, rows, 64);
             for (int64_t r = 0; r < n; r++) _mm256_mask_storeu_epi16((uint16_t *)y->data + at[r] + c, there, (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(rows + r * LANES)));
         }
-        for (int64_t r = 0; logsumexp && r < n; r++) ((float *)logsumexp->data)[at[r] / shape->dim] = work->largest[first + r] * LN_2 + logf(work->total[first + r]);
+        for (int64_t r = 0; logsumexp && r < n; r++) ((float *)logsumexp->data)[at[r] / shape->dim] = work->base[first + r] * LN_2 + logf(work->total[first + r]);
     }
 }
 

@@ -31,8 +31,12 @@ static inline AttentionShape amx_attention_shape(const AttentionArgs *args, int6
 /* Tiles in memory: number (i, k) begins at + i * row + k * column bytes. */
 typedef struct Tiles { void *at; int64_t row, column; } Tiles;
 
-/* Tiles that lie row after row. */
-static inline Tiles tiles_in_rows(void *at, int64_t columns) { return (Tiles){at, columns * TILE_BYTES, TILE_BYTES}; }
+/* rows x columns tiles, row after row, from the beginning of *memory, which goes on behind them. */
+static inline Tiles tiles_take(char **memory, int64_t rows, int64_t columns) {
+    Tiles tiles = {*memory, columns * TILE_BYTES, TILE_BYTES};
+    *memory += rows * tiles.row;
+    return tiles;
+}
 
 static inline void *tile_at(Tiles tiles, int64_t i, int64_t k) { return (char *)tiles.at + i * tiles.row + k * tiles.column; }
 
@@ -95,7 +99,8 @@ static inline void line_put(Tiles tiles, int64_t row, const uint16_t *values, in
 }
 
 /* Keys or values at positions start+from..start+to-1 of a sequence, of one head, as tiles of A; the rest of the `lines` is zero. */
-static inline void keys_put(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to, int64_t lines, Tiles tiles) {
+static inline void keys_put(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to, int64_t lines,
+                            Tiles tiles) {
     for (int64_t j = 0; j < lines; j++)
         if (j < from || j >= to) line_put(tiles, j, NULL, shape->dim);
     for (int64_t j = from; j < to;) {
@@ -104,8 +109,8 @@ static inline void keys_put(const AttentionShape *shape, const Tensor *tensor, i
     }
 }
 
-/* Query rows from..from+n-1 of a segment, whose tokens begin with row `first` of the batch at position `offset` of their sequence: where they begin in q, y and their gradients, and
- * their positions. Divisions take long: they are done here once. */
+/* Query rows from..from+n-1 of a segment, whose tokens begin with row `first` of the batch at position `offset` of their sequence: where they begin in q, y and their
+ * gradients, and their positions. Divisions take long: they are done here once. */
 static inline void queries_find(const AttentionShape *shape, int64_t first, int64_t offset, int64_t kv_head, int64_t from, int64_t n, int64_t *at, int32_t *positions) {
     int64_t token = from / shape->group, head = from % shape->group;
     for (int64_t r = 0; r < n; r++) {
@@ -143,6 +148,8 @@ static inline void tiles_interleave(int64_t rows, int64_t columns, Tiles from, T
 
 /* ---- elementary functions, what a query sees ---- */
 
+#ifdef __AVX512F__ /* not where headers are tried alone, plainly: vectors are no arguments there */
+
 /* 2^x, relative error below 3e-7. 2^0 is exactly 1, 2^-infinity is 0, NaN stays. */
 static inline __m512 exp2_lanes(__m512 x) {
     __m512 r = _mm512_reduce_ps(x, 0x09), p = _mm512_set1_ps(0.0017883688f); /* what is left behind the whole number below x */
@@ -168,5 +175,7 @@ static inline __m512i lanes_oldest(const AttentionShape *shape, __m512i position
     if (shape->args->window <= 0) return _mm512_setzero_si512();
     return _mm512_sub_epi32(positions, _mm512_set1_epi32((int32_t)MIN(shape->args->window, (int64_t)INT32_MAX) - 1));
 }
+
+#endif
 
 #endif

@@ -56,16 +56,11 @@ typedef struct Work {
     int64_t start, n;              /* position of the first key, number of keys */
 } Work;
 
-static Tiles tiles_take(char **memory, int64_t rows, int64_t columns) {
-    Tiles tiles = tiles_in_rows(*memory, columns);
-    *memory += rows * tiles.row;
-    return tiles;
-}
-
 /* ---- blocks of queries ---- */
 
 static size_t block_bytes(const Pass *pass) {
-    return (size_t)((2 * BLOCK_GROUPS * pass->chunks + 2 * BLOCK_CHUNKS * pass->tiles + BLOCK_GROUPS * pass->tiles) * TILE_BYTES) + BLOCK_ROWS * (3 * sizeof(float) + sizeof(int64_t));
+    int64_t tiles = 2 * BLOCK_GROUPS * pass->chunks + 2 * BLOCK_CHUNKS * pass->tiles + BLOCK_GROUPS * pass->tiles;
+    return (size_t)(tiles * TILE_BYTES) + BLOCK_ROWS * (3 * sizeof(float) + sizeof(int64_t));
 }
 
 static void blocks_make(Pass *pass) {
@@ -213,7 +208,8 @@ static inline __attribute__((always_inline)) void part_gradients(const Pass *pas
             dscores[i] = _mm512_cvtne2ps_pbh(of[1].dscores, of[0].dscores);
             _mm512_storeu_si512((char *)tile_at(work->dscores, 2 * chunk + row, part) + line * 64, (__m512i)dscores[i]);
         }
-        pairs_interleave(&dscores[0], &dscores[1], (char *)tile_at(work->dscores_pairs, 2 * part, chunk) + j * 32, (char *)tile_at(work->dscores_pairs, 2 * part + 1, chunk) + j * 32);
+        char *left = tile_at(work->dscores_pairs, 2 * part, chunk), *right = tile_at(work->dscores_pairs, 2 * part + 1, chunk);
+        pairs_interleave(&dscores[0], &dscores[1], left + j * 32, right + j * 32);
     }
 }
 
@@ -253,8 +249,9 @@ static void block_collect(const Pass *pass, const Work *work, Block *block, int6
         }
     for (int64_t chunk = 0; chunk < KEY_CHUNKS; chunk++) {
         int64_t from = parts[chunk].begin, n = parts[chunk].end - from;
-        if (pass->dv && n) tiles_multiply(2, pass->tiles, n, tiles_from(work->weights, 2 * chunk, from), tiles_from(block->dy_pairs, 0, from), tiles_from(work->dv, 2 * chunk, 0), true);
-        if (pass->dk && n) tiles_multiply(2, pass->tiles, n, tiles_from(work->dscores, 2 * chunk, from), tiles_from(block->q_pairs, 0, from), tiles_from(work->dk, 2 * chunk, 0), true);
+        Tiles weights = tiles_from(work->weights, 2 * chunk, from), dscores = tiles_from(work->dscores, 2 * chunk, from);
+        if (pass->dv && n) tiles_multiply(2, pass->tiles, n, weights, tiles_from(block->dy_pairs, 0, from), tiles_from(work->dv, 2 * chunk, 0), true);
+        if (pass->dk && n) tiles_multiply(2, pass->tiles, n, dscores, tiles_from(block->q_pairs, 0, from), tiles_from(work->dk, 2 * chunk, 0), true);
     }
     if (!pass->dq) return;
     turn_await(block, MAX(block->oldest, work->start));

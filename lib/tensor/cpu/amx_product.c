@@ -201,6 +201,7 @@ typedef struct Ahead {
  * before are finished. */
 static inline __attribute__((always_inline)) void block_multiply(const bool tall, const bool wide, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
     char *low = sums, *high = low + TILE_ROWS * line;
+    __asm__ volatile("" ::: "memory"); /* gcc 12 does not know that a tile's load reads memory */
     if (sum->add) {
         _tile_loadd(0, low, line);
         if (wide) _tile_loadd(1, low + 64, line);
