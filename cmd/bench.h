@@ -22,6 +22,7 @@ typedef struct Bench {
     int64_t batch, tokens, steps;                 /* steps: timed ones; another one goes before them, which packs weights */
     double scale;                                 /* of drawn and read lengths */
     ModelConfig config;
+    int64_t n_ids; /* ids are drawn below it: the vocabulary's size, or the tokenizer's, which can show them */
     CpuSpeed speed;
     double start, first, last;                    /* clock: work begun, first step done, last step done */
     double products_first, products_last;         /* seconds spent in products up to then */

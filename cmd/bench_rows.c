@@ -94,7 +94,7 @@ Status bench_rows(const Bench *bench, BenchKind kind, size_t n, BenchRows *rows)
 
 void bench_write_ids(JsonWriter *w, const Bench *bench, const char *key, uint64_t stream, int64_t n) {
     jw_array(w, key);
-    for (int64_t k = 0; k < n; k++) jw_int(w, NULL, (int64_t)rng_below(rng_key(1, RNG_TEST, stream), (uint64_t)k, (uint64_t)bench->config.vocab_size));
+    for (int64_t k = 0; k < n; k++) jw_int(w, NULL, (int64_t)rng_below(rng_key(1, RNG_TEST, stream), (uint64_t)k, (uint64_t)bench->n_ids));
     jw_end_array(w);
 }
 

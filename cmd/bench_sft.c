@@ -14,7 +14,7 @@ static void fill_row(JsonWriter *w, const Bench *bench, const void *context, siz
     bench_write_ids(w, bench, "input_ids", 16 + i, n);
     jw_array(w, "labels");
     for (int64_t k = 0; k < n; k++)
-        jw_int(w, NULL, k < rows->items[i].prompt ? LABEL_NONE : (int64_t)rng_below(rng_key(1, RNG_TEST, 16 + i), (uint64_t)k, (uint64_t)bench->config.vocab_size));
+        jw_int(w, NULL, k < rows->items[i].prompt ? LABEL_NONE : (int64_t)rng_below(rng_key(1, RNG_TEST, 16 + i), (uint64_t)k, (uint64_t)bench->n_ids));
     jw_end_array(w);
 }
 

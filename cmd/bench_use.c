@@ -25,7 +25,7 @@ Status bench_load_model(Bench *bench) {
 static Status random_ids(const Bench *bench, int64_t n, int32_t **ids) {
     *ids = arena_alloc(bench->command->arena, (size_t)n * sizeof **ids);
     if (!*ids) return ST_RESOURCE;
-    for (int64_t i = 0; i < n; i++) (*ids)[i] = (int32_t)rng_below(rng_key(1, RNG_TEST, 0), (uint64_t)i, (uint64_t)bench->config.vocab_size);
+    for (int64_t i = 0; i < n; i++) (*ids)[i] = (int32_t)rng_below(rng_key(1, RNG_TEST, 0), (uint64_t)i, (uint64_t)bench->n_ids);
     return ST_OK;
 }
 

@@ -119,6 +119,16 @@ static const char *config_of(const char *shape) {
     return NULL;
 }
 
+static Status count_ids(Bench *bench) {
+    Tokenizer *tokenizer;
+    TRY(model_config_read(bench->model, bench->command->arena, &bench->config));
+    bench->n_ids = bench->config.vocab_size;
+    TRY(tokenizer_load_if_any(bench->model, &tokenizer));
+    if (tokenizer) bench->n_ids = MIN(bench->n_ids, (int64_t)tokenizer_vocab_size(tokenizer));
+    tokenizer_free(tokenizer);
+    return ST_OK;
+}
+
 static Status write_model(Bench *bench) { return model_write_random(bench->model, config_of(bench->shape), DT_BF16, 1, 0.02); }
 
 /* ---- the table ---- */
@@ -271,7 +281,7 @@ static Status run_shape(Bench *bench, const char *shape, const BenchJob *job, bo
         show_progress("making a model of shape %s ...", shape);
         TRY(in_child(bench, write_model));
     }
-    if (needs_model) TRY(model_config_read(bench->model, bench->command->arena, &bench->config));
+    if (needs_model) TRY(count_ids(bench));
     Status status = run_works(bench, job, rows);
     if (config_of(shape)) dir_remove(bench->model); /* the next one may need the room */
     return status;

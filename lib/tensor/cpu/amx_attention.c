@@ -2,6 +2,8 @@
  * they were before. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1; numerics.md section 4. */
 #include "lib/tensor/cpu/amx_attention.h"
 
+#include <omp.h>
+
 enum {
     QUERY_ROWS = 384,                /* query rows of a task, about: they share the tiles made of keys and values */
     KEY_ROWS = KEY_TILE / TILE_ROWS, /* tiles that a tile of keys is high */
@@ -54,6 +56,19 @@ static void queries_begin(const AttentionShape *shape, Work *work, const Tensor 
     for (int64_t r = 0; r < work->groups * LANES; r++) {
         work->base[r] = -INFINITY;
         work->total[r] = 0;
+    }
+}
+
+/* Asks for the rows of a cache that the next tile of keys will read, all heads of them: they lie far apart, and the heads' tasks come one after the other. */
+static void rows_ask(const AttentionShape *shape, const Tensor *k, const Tensor *v, int32_t segment, int64_t start, int64_t end) {
+    int64_t bytes = shape->kv_width * (int64_t)sizeof(uint16_t);
+    for (int64_t position = start; position < end;) {
+        int64_t n, row = key_run(shape->args->layout, segment, position, &n), stop = MIN(end, position + n);
+        for (int64_t at = row * bytes; at < (row + stop - position) * bytes; at += 64) {
+            _mm_prefetch((const char *)k->data + at, _MM_HINT_T1);
+            _mm_prefetch((const char *)v->data + at, _MM_HINT_T1);
+        }
+        position = stop;
     }
 }
 
@@ -153,7 +168,8 @@ static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv
     Work work = work_new(shape);
     queries_begin(shape, &work, q, first, n_tokens, position, kv_head);
     for (int64_t start = oldest / KEY_TILE * KEY_TILE; start < end; start += KEY_TILE) {
-        int64_t to = MIN((int64_t)KEY_TILE, end - start);
+        int64_t to = MIN((int64_t)KEY_TILE, end - start), next = start + KEY_TILE;
+        if (args->layout->cache && kv_head == 0) rows_ask(shape, k, v, task.segment, start == oldest / KEY_TILE * KEY_TILE ? start : next, MIN(end, next + KEY_TILE));
         keys_begin(shape, &work, k, v, task.segment, kv_head, start, MAX((int64_t)0, oldest - start), to);
         tile_attend(shape, &work, start, to);
     }
@@ -170,12 +186,13 @@ void ISA_FN(attention)(const AttentionArgs *args, const Tensor *q, const Tensor 
     }
     AttentionShape shape = amx_attention_shape(args, QUERY_ROWS);
     AttentionTasks tasks = attention_tasks(&shape, shape.tokens);
-#pragma omp parallel if (tasks.parallel)
+    int64_t at_once = layout->cache && tasks.n / args->n_kv_heads >= 2 * omp_get_max_threads() ? args->n_kv_heads : 1; /* heads of the same tokens lie beside one another in a cache */
+#pragma omp parallel if (tasks.parallel_tiles)
     {
         amx_begin();
 #pragma omp for schedule(dynamic)
-        for (int64_t i = tasks.n - 1; i >= 0; i--) /* the last tokens of a sequence have the most keys: begin with them */
-            task_run(&shape, tasks.list[i / args->n_kv_heads], i % args->n_kv_heads, q, keys, values, y, logsumexp);
+        for (int64_t i = tasks.n - 1; i >= 0; i -= at_once) /* the last tokens of a sequence have the most keys: begin with them */
+            for (int64_t j = i; j > i - at_once; j--) task_run(&shape, tasks.list[j / args->n_kv_heads], args->n_kv_heads - 1 - j % args->n_kv_heads, q, keys, values, y, logsumexp);
         amx_end();
     }
 }

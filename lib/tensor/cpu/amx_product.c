@@ -18,7 +18,7 @@ enum {
     CUT_K = 1024,
     FEW_K = 256,             /* for results of few rows, whose sums are small to keep */
     PANEL_FEW = 256,
-    SERIAL_WEIGHT = 1 << 17, /* values of B that one thread reads as soon as two are started */
+    SERIAL_WEIGHT = 1 << 16, /* values of B that one thread reads as soon as two are started */
     FEW_ROWS = 128,          /* below, making tiles of a whole weight takes longer than multiplying by it */
     BLOCK_LINE = BLOCK * 4   /* bytes */
 };

@@ -38,11 +38,12 @@ typedef struct AttentionTasks {
     AttentionTask *list; /* scratch */
     int64_t n;           /* tasks x heads: number i is list[i / n_kv_heads] for head i % n_kv_heads */
     bool parallel;       /* enough work for several threads */
+    bool parallel_tiles; /* the same where a tile of keys is made into other ones first, which takes longer than the products of few queries */
 } AttentionTasks;
 
 /* Cuts every segment into tasks of `tokens` tokens. */
 static inline AttentionTasks attention_tasks(const AttentionShape *shape, int64_t tokens) {
-    enum { SERIAL_PRODUCTS = 1 << 19 }; /* multiply-adds below which starting threads costs more than it saves */
+    enum { SERIAL_PRODUCTS = 1 << 19, SERIAL_TILES = 1 << 16 }; /* multiply-adds below which starting threads costs more than it saves */
     const Layout *layout = shape->args->layout;
     int64_t n = 0, t = 0, products = 0;
     for (int32_t s = 0; s < layout->n_segments; s++) {
@@ -53,7 +54,7 @@ static inline AttentionTasks attention_tasks(const AttentionShape *shape, int64_
     AttentionTask *list = cpu_scratch(CPU_TASKS, (size_t)n * sizeof *list);
     for (int32_t s = 0; s < layout->n_segments; s++)
         for (int64_t first = 0; first < layout->segments[s].end - layout->segments[s].begin; first += tokens) list[t++] = (AttentionTask){s, first};
-    return (AttentionTasks){list, n * shape->args->n_kv_heads, products > SERIAL_PRODUCTS};
+    return (AttentionTasks){list, n * shape->args->n_kv_heads, products > SERIAL_PRODUCTS, products > SERIAL_TILES};
 }
 
 /* Row of the token at `position` of the segment's sequence; *n: how many tokens from there on lie in a row. */
