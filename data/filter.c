@@ -16,6 +16,7 @@ static const FilterKind *const kinds[] = {
 };
 
 typedef struct Entry { const char *id, *text; } Entry; /* a remembered row, as the ledger names it */
+typedef struct HashSet { XXH128_hash_t *slots; size_t n, cap; } HashSet; /* all zero: free */
 
 struct Filters {
     Arena *arena;
@@ -24,6 +25,7 @@ struct Filters {
     size_t n;
     Entry *entries;
     size_t n_entries, cap_entries;
+    HashSet tasks;           /* of remembered instances: the instructions, and the whole prompts */
     FilterCounts counts[FILTER_BOTH + 1];
     uint64_t fingerprint;
     Filters *tried;          /* filters with a memory once more, for rows that may yet be dropped; NULL: there are none */
@@ -225,6 +227,7 @@ void filters_close(Filters *set) {
         free(set->filters[i].entries);
     }
     free(set->entries);
+    free(set->tasks.slots);
     arena_free(set->arena);
     free(set);
 }
@@ -271,17 +274,63 @@ static Status add_entry(Filters *set, const FilterRow *row) {
     Str room = {0};
     Slice text = filter_field(row, "prompt", &room);
     bool good = set->n_entries < UINT32_MAX && grow(&set->entries, &set->cap_entries, set->n_entries, sizeof *set->entries);
-    const char *kept = good ? arena_strndup(set->arena, text.data ? text.data : "", text.len) : NULL, *id = kept && row->id ? arena_strdup(set->arena, row->id) : NULL;
+    const char *kept = good ? arena_strndup(set->arena, text.data ? text.data : "", text.len) : NULL, *id = kept && row->id ? (row->id_stays ? row->id : arena_strdup(set->arena, row->id)) : NULL;
     str_release(&room);
     if (!kept || (row->id && !id)) return no_memory();
     set->entries[set->n_entries++] = (Entry){id, kept};
     return ST_OK;
 }
 
+static XXH128_hash_t hash_of(Slice text, uint64_t kind) { return XXH3_128bits_withSeed(text.data ? text.data : "", text.len, kind); }
+
+static XXH128_hash_t *find_hash(const HashSet *hashes, XXH128_hash_t hash) {
+    size_t at = (size_t)hash.low64 & (hashes->cap - 1);
+    while ((hashes->slots[at].low64 | hashes->slots[at].high64) && !XXH128_isEqual(hashes->slots[at], hash)) at = (at + 1) & (hashes->cap - 1);
+    return &hashes->slots[at];
+}
+
+static bool has_hash(const HashSet *hashes, XXH128_hash_t hash) { return hashes->cap && XXH128_isEqual(*find_hash(hashes, hash), hash); }
+
+static Status add_hash(HashSet *hashes, XXH128_hash_t hash) {
+    if (2 * (hashes->n + 1) > hashes->cap) {
+        HashSet wider = {.n = hashes->n, .cap = hashes->cap ? hashes->cap * 2 : 1024};
+        if (!(wider.slots = calloc(wider.cap, sizeof *wider.slots))) return no_memory();
+        for (size_t i = 0; i < hashes->cap; i++)
+            if (hashes->slots[i].low64 | hashes->slots[i].high64) *find_hash(&wider, hashes->slots[i]) = hashes->slots[i];
+        free(hashes->slots);
+        *hashes = wider;
+    }
+    XXH128_hash_t *slot = find_hash(hashes, hash);
+    hashes->n += !XXH128_isEqual(*slot, hash);
+    *slot = hash;
+    return ST_OK;
+}
+
+enum { TASK, TASK_PROMPT };
+
+static XXH128_hash_t prompt_hash(const FilterRow *row) {
+    Str room = {0};
+    XXH128_hash_t hash = hash_of(filter_field(row, "prompt", &room), TASK_PROMPT);
+    str_release(&room);
+    return hash;
+}
+
+/* A row was kept of the same task, with another input. */
+static bool of_known_task(const Filters *set, const FilterRow *row) {
+    return row->instance && has_hash(&set->tasks, hash_of(row->instruction, TASK)) && !has_hash(&set->tasks, prompt_hash(row));
+}
+
+static Status remember_task(Filters *set, const FilterRow *row) {
+    if (!row->instance) return ST_OK;
+    TRY(add_hash(&set->tasks, hash_of(row->instruction, TASK)));
+    return add_hash(&set->tasks, prompt_hash(row));
+}
+
 /* The row in `slot` becomes part of every memory of the stage. */
 static Status remember(Filters *set, FilterStage stage, const FilterRow *row, size_t slot) {
     if (!any_memory(set, stage)) return ST_OK;
     TRY(add_entry(set, row));
+    TRY(remember_task(set, row));
     for (size_t i = 0; i < set->n; i++) {
         Filter *filter = &set->filters[i];
         if (!remembers(filter, stage)) continue;
@@ -347,18 +396,20 @@ static Status prepare(Block *block, size_t r) {
 /* Whether the row is too much like a remembered one; its likest so far is in matches. */
 static const char *too_much_alike(const Filter *filter, const FilterMatch *match) { return match->row == SIZE_MAX ? NULL : filter->kind->memory->rejects(filter, match->score); }
 
-/* Up to the first memory that rejects the row: those behind it are not asked any more. */
+/* Up to the first memory that rejects the row: those behind it are not asked any more, unless the row is an instance, of which it is not known yet what counts. */
 static void search_before(Block *block, size_t r, int worker) {
     Filters *set = block->set;
     for (size_t i = 0; i < set->n; i++) {
         const Filter *filter = &set->filters[i];
         if (!remembers(filter, block->stage)) continue;
         filter->kind->memory->search(filter, r, worker, 0, &block->judged[r].matches[i]);
-        if (too_much_alike(filter, &block->judged[r].matches[i])) break;
+        if (too_much_alike(filter, &block->judged[r].matches[i]) && !block->rows[r].instance) break;
     }
 }
 
+/* An instance may yet turn out to be of a task that its block brings: then likeness does not count. */
 static bool found_before(const Block *block, size_t r) {
+    if (block->rows[r].instance) return false;
     for (size_t i = 0; i < block->set->n; i++)
         if (remembers(&block->set->filters[i], block->stage) && too_much_alike(&block->set->filters[i], &block->judged[r].matches[i])) return true;
     return false;
@@ -392,10 +443,11 @@ static Status measure_all(Block *block) {
 static void settle(Block *block, size_t r) {
     Filters *set = block->set;
     FilterVerdict *verdict = &block->verdicts[r];
+    bool known_task = of_known_task(set, &block->rows[r]);
     for (size_t i = 0; i < set->n; i++) {
         Filter *filter = &set->filters[i];
         FilterMatch *match = &block->judged[r].matches[i];
-        if (!remembers(filter, block->stage)) continue;
+        if (!remembers(filter, block->stage) || (known_task && filter->info.stage == FILTER_PROMPT)) continue;
         filter->kind->memory->search(filter, r, 0, block->begins[i], match);
         verdict->scores[i] = match->score;
         const char *what = too_much_alike(filter, match);
@@ -601,7 +653,7 @@ void filter_write_rejected(const FilterRow *row, const FilterVerdict *verdict, S
     jw_double(&w, "score", verdict->score);
     if (verdict->nearest_text) {
         jw_object(&w, "nearest");
-        jw_string(&w, "id", verdict->nearest_id);
+        jw_string(&w, "id", verdict->nearest_id && verdict->nearest_id[0] ? verdict->nearest_id : NULL);
         jw_string(&w, "text", verdict->nearest_text);
         jw_end_object(&w);
     } else {

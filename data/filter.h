@@ -25,11 +25,13 @@ typedef struct FilterRow {
     Slice completion;        /* what answers it */
     const char *task_type;   /* NULL: none */
     const char *id;          /* of the row, as "nearest" names it; NULL: none */
+    bool id_stays;           /* its id lives as long as the filters and is read where it is written: a row whose place is not known yet has "", none so far */
+    bool instance;           /* of a task, its instruction: what prompts are like was judged with the task's first row, and another input of it is no duplicate */
     const json_t *json;      /* the whole row, for the ledger and for filters with a model; borrowed */
     double judge, reward;    /* numbers that the row brings; NaN: none */
 } FilterRow;
 /* Fills `row` (with judge and reward as row_number finds them) from any format with texts: messages, sharegpt, alpaca (also with `instances`, as self-instruct's seeds have it), prompt_completion, prompt, preference (the chosen answer), kto,
- * text (a completion), question and answer. Texts live as long as `json` and `arena`. ST_INPUT: the row is none of these, or lacks a field. */
+ * text (a completion), question and answer. Rows that say of themselves to be made by self-instruct are instances. Texts live as long as `json` and `arena`. ST_INPUT: the row is none of these, or lacks a field. */
 Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row);
 
 double row_number(const json_t *row, const char *key); /* a number of the row: its column `key`, or that member of scores, provenance.scores or provenance.filters; NaN: there is none */
@@ -84,7 +86,7 @@ bool filters_has(const Filters *filters, const char *name);
 const char *filters_text(const Filters *filters, const char *name, const char *option); /* an option that is a text, such as the judge's rubric; NULL: not given, or the filter is off */
 uint64_t filters_fingerprint(const Filters *filters); /* the same for the same filters with the same options */
 
-/* One line of rejected.jsonl, without its end; "nearest": null or {"id", "text"}. */
+/* One line of rejected.jsonl, without its end; "nearest": null or {"id", "text"}, the id null where it is not known. */
 void filter_write_rejected(const FilterRow *row, const FilterVerdict *verdict, Str *line);
 /* {"rouge_l": 0.41, ...}: the scores of a kept row, for its provenance. */
 void filter_write_scores(const Filters *filters, const FilterVerdict *verdict, JsonWriter *w, const char *key);

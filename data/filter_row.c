@@ -121,13 +121,26 @@ double row_number(const json_t *row, const char *key) {
     return (double)NAN;
 }
 
+/* self-instruct judges the likeness of tasks, which are one line, before they have inputs; in the user's turn an input follows behind a blank line. */
+static void split_task(const json_t *json, FilterRow *row) {
+    const char *preset = json_string_value(json_object_get(json_object_get(json, "provenance"), "preset"));
+    if (!preset || strcmp(preset, "self-instruct") != 0) return;
+    const char *text = row->instruction.data, *end = text && !row->input.len ? memmem(text, row->instruction.len, "\n\n", 2) : NULL;
+    row->instance = true;
+    if (!end) return;
+    row->input = (Slice){end + 2, row->instruction.len - (size_t)(end + 2 - text)};
+    row->instruction.len = (size_t)(end - text);
+}
+
 Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row) {
     const json_t *id = json_object_get(json, "id");
     *row = (FilterRow){.json = json, .task_type = json_string_value(json_object_get(json, "task_type")), .id = json_string_value(id)};
     if (json_is_integer(id) && !(row->id = arena_printf(arena, "%lld", (long long)json_integer_value(id)))) return ST_RESOURCE;
     row->judge = row_number(json, "judge");
     row->reward = row_number(json, "reward");
-    return read_texts(json, arena, row);
+    TRY(read_texts(json, arena, row));
+    split_task(json, row);
+    return ST_OK;
 }
 
 /* ---- writing ---- */

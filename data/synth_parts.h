@@ -66,7 +66,7 @@ typedef struct SynthRequest {
 
 /* ---- candidates: rows on their way ---- */
 
-typedef struct SynthPrompt { FilterRow row; bool remembered; } SynthPrompt; /* remembered: a row was kept of it, so that others must differ */
+typedef struct SynthPrompt { FilterRow row; char *id; bool remembered; } SynthPrompt; /* id: "rows.jsonl line 7", until a row is written of it ""; remembered: a row was kept of it, so that others must differ */
 typedef struct SynthCandidate {
     const char *type;
     const char *instruction, *input, *output, *system; /* "" and NULL as of seeds; in the round's arena or longer */
@@ -78,6 +78,7 @@ typedef struct SynthCandidate {
     const char *rejected;    /* why; NULL: it is still in */
     struct SynthPrompt *judged; /* the prompt that passed its filters, which the candidates made of it share; NULL: none was judged */
     json_t *scores;          /* NULL: none */
+    char *id;                /* as others' "nearest" names it: see SynthPrompt. NULL: not judged as a whole yet */
     struct SynthCandidate *before; /* the one that was made before it in this round */
 } SynthCandidate;
 /* A row that was kept, as later ones need it. */

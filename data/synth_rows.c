@@ -2,6 +2,7 @@
 #include "data/synth_parts.h"
 
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/stat.h>
@@ -311,6 +312,13 @@ bool synth_is_answer(Synth *s, SynthCandidate *c, const SynthRequest *request) {
     return false;
 }
 
+enum { ROW_ID = 40 };
+
+/* A row of rows.jsonl is named by its line, as tune data filter would name it; filters that have seen it before read the name from there on. */
+static void name_row(char *id, size_t line) {
+    if (id && !id[0]) snprintf(id, ROW_ID, "rows.jsonl line %zu", line);
+}
+
 /* Verdicts of those that are still in, in `left` (indices of candidates). */
 static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidates, const size_t *left, size_t n, FilterVerdict **verdicts) {
     FilterRow *rows = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *rows);
@@ -324,6 +332,8 @@ static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidat
         SynthCandidate *c = candidates[left[i]];
         JsonWriter w = {0};
         rows[i] = filter_row(c, stage);
+        rows[i].id = c->id = arena_zero(s->arena, ROW_ID);
+        rows[i].id_stays = true;
         char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
         write_row(s, c, prompt ? prompt : "", &w);
         rows[i].json = texts[i] = json_loadb(str_text(&w.text), w.text.len, 0, NULL);
@@ -336,7 +346,7 @@ static Status run_filters(Synth *s, FilterStage stage, SynthCandidate **candidat
     for (size_t i = 0; i < n && stage == FILTER_PROMPT && status == ST_OK; i++) {
         SynthPrompt *judged = candidates[left[i]]->judged = arena_alloc(s->round_arena, sizeof *judged);
         if (!judged) status = ST_RESOURCE;
-        else *judged = (SynthPrompt){.row = rows[i]}, judged->row.json = NULL; /* that lives only here */
+        else *judged = (SynthPrompt){.row = rows[i], .id = candidates[left[i]]->id}, judged->row.json = NULL; /* that lives only here */
     }
     for (size_t i = 0; i < n; i++) json_decref(texts[i]);
     free(texts);
@@ -419,6 +429,8 @@ static Status write_kept(Synth *s, SynthCandidate *c, const FilterVerdict *verdi
     write_row(s, c, prompt, &w);
     Status status = synth_file_line(&s->rows_file, &w.text);
     if (status == ST_OK) status = remember_row(s, c, prompt);
+    name_row(c->id, s->n_rows);
+    if (c->judged) name_row(c->judged->id, s->n_rows);
     if (status == ST_OK) status = remember_prompt(s, c->judged);
     jw_release(&w);
     count_type(s, c, true);

@@ -843,6 +843,67 @@ static void only_kept_prompts_are_remembered(void **state) {
     check_same("stubborn", "stubborn-stopped", "rejected.jsonl");
 }
 
+/* What a row is too much like is named by its line, where one was written of it. */
+static void neighbours_are_named_by_their_line(void **state) {
+    (void)state;
+    static const char *const filters[] = {"{exact: true, rouge_l: false}", "{exact: false, rouge_l: 0.7}", "{exact: {on: completion}, rouge_l: false}"}; /* the last is asked of whole rows */
+    for (size_t i = 0; i < COUNT_OF(filters); i++) {
+        SynthResult result;
+        char output[32];
+        snprintf(output, sizeof output, "neighbours-%zu", i);
+        Overrides o = remote("few_shot", "stubborn", "", output);
+        set(&o, "synth.num_rows=2");
+        set(&o, "synth.max_requests=60");
+        set(&o, "synth.filters=%s", filters[i]);
+        check_status(run(&o, false, &result), ST_RESOURCE);
+        assert_int_equal(result.rows, 1); /* there is only one prompt with one answer */
+        char *rejected = read_output(output, "rejected.jsonl");
+        if (!has(rejected, "\"nearest\": {\"id\": \"rows.jsonl line 1\", \"text\": \"Name the stubborn\"}")) fail_msg("%s: %s", filters[i], rejected);
+        free(rejected);
+    }
+}
+
+/* tune data filter --recipe judges as the run did: instances of one task are no duplicates of each other, rows that come twice are. */
+static void rows_pass_the_filters_that_kept_them(void **state) {
+    (void)state;
+    static const char *const formats[] = {"alpaca", "messages", "prompt_completion"};
+    for (size_t i = 0; i < COUNT_OF(formats); i++) {
+        SynthResult result;
+        Recipe *recipe;
+        const Yaml *base;
+        Filters *filters, *one_by_one;
+        Arena *arena = arena_new(0);
+        char output[48];
+        snprintf(output, sizeof output, "self-instruct-%s", formats[i]);
+        Overrides o = remote("self-instruct", "well", "", output);
+        set(&o, "synth.num_rows=30");
+        set(&o, "synth.examples=5");
+        set(&o, "synth.format=%s", formats[i]);
+        check_ok(run(&o, false, &result));
+        check_ok(recipe_read(NULL, (const char *[]){"synth.preset=self-instruct"}, 1, &recipe));
+        check_ok(synth_preset_filters(recipe, arena, &base));
+        check_ok(filters_open(&(FilterConfig){.base = base}, &filters));
+        check_ok(filters_open(&(FilterConfig){.base = base}, &one_by_one));
+        FilterRow rows[60];
+        FilterVerdict verdicts[60], verdict;
+        size_t again = 0, n = (size_t)result.rows;
+        for (size_t r = 0; r < 2 * n; r++) check_ok(filter_row_read(row_of(output, "rows.jsonl", r % n), arena, &rows[r]));
+        check_ok(filters_run(filters, FILTER_BOTH, rows, 2 * n, verdicts));
+        for (size_t r = 0; r < 2 * n; r++) {
+            if (verdicts[r].kept != (r < n)) fail_msg("%s, row %zu: %s", formats[i], r, verdicts[r].reason ? verdicts[r].reason : "kept");
+            check_ok(filters_run(one_by_one, FILTER_BOTH, &rows[r], 1, &verdict));
+            assert_true(verdict.kept == verdicts[r].kept);
+            again += r > 0 && r < n && slice_is(rows[r].instruction, arena_strndup(arena, rows[r - 1].instruction.data, rows[r - 1].instruction.len));
+        }
+        assert_true(again > 5); /* instances of the task before */
+        for (size_t r = 0; r < 2 * n; r++) json_decref((json_t *)(uintptr_t)rows[r].json);
+        filters_close(filters);
+        filters_close(one_by_one);
+        recipe_free(recipe);
+        arena_free(arena);
+    }
+}
+
 /* Prompts that are given pass their filters before anything is asked, and those that do not are no end. */
 static void given_prompts_are_filtered_first(void **state) {
     (void)state;
@@ -1171,6 +1232,8 @@ int main(void) {
         cmocka_unit_test(whatever_a_teacher_says_is_taken),
         cmocka_unit_test(no_preset_keeps_empty_answers),
         cmocka_unit_test(only_kept_prompts_are_remembered),
+        cmocka_unit_test(neighbours_are_named_by_their_line),
+        cmocka_unit_test(rows_pass_the_filters_that_kept_them),
         cmocka_unit_test(given_prompts_are_filtered_first),
         cmocka_unit_test(rewards_see_the_seeds_columns),
         cmocka_unit_test(a_system_message_stays_with_its_rows),
