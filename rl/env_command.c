@@ -1,5 +1,6 @@
 /* Environments that are programs: JSON lines, one request and one answer each (env.h, env_new_command). */
 #include "rl/env_kinds.h"
+#include "rl/restart.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -116,8 +117,10 @@ static Status restart(Command *command, int64_t copies) {
             status_prefix(ST_RESOURCE, "environment '%s' failed %d times in a row", command->kind.id, RESTARTS + 1);
             return with_last_words(command, ST_RESOURCE);
         }
-        log_message(LOG_WARNING, "environment '%s': %s; it is started again (%lld of %d), its episodes are cut off", command->kind.id, status_text(), (long long)command->failures, RESTARTS);
+        double pause = restart_pause(command->failures, command->timeout);
+        log_message(LOG_WARNING, "environment '%s': %s; it is started again in %g s (%lld of %d), its episodes are cut off", command->kind.id, status_text(), pause, (long long)command->failures, RESTARTS);
         stop_program(command);
+        restart_wait(pause);
         Status status = open_program(command, copies);
         if (status != ST_RESOURCE) return status;
     } while (true);

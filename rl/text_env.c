@@ -1,4 +1,5 @@
 /* Programs as environments of texts: JSON lines, one request and one answer each. */
+#include "rl/restart.h"
 #include "rl/text_env.h"
 
 #include <math.h>
@@ -82,9 +83,11 @@ static Status restart(TextEnv *env) {
             status_prefix(ST_RESOURCE, "environment '%s' failed %d times in a row", env->id, RESTARTS + 1);
             return with_last_words(env, ST_RESOURCE);
         }
-        log_message(LOG_WARNING, "environment '%s': %s; it is started again (%lld of %d), its episodes are cut off", env->id, status_text(), (long long)env->failures, RESTARTS);
+        double pause = restart_pause(env->failures, env->timeout);
+        log_message(LOG_WARNING, "environment '%s': %s; it is started again in %g s (%lld of %d), its episodes are cut off", env->id, status_text(), pause, (long long)env->failures, RESTARTS);
         child_stop(env->child, NULL, 0);
         env->child = NULL;
+        restart_wait(pause);
         Status status = open_program(env);
         if (status != ST_RESOURCE) return status;
     } while (true);

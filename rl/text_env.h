@@ -7,7 +7,7 @@
  *
  * OBS is a text, a message {"role", "content"}, a list of messages, or {"messages": [...], "tools": [...]}; null where an episode has ended. {"error": text} is an answer that ends the run.
  *
- * When the program dies or hangs it is started again: episodes that were running are cut off (truncated), a few times in a row. A wrong answer ends the run and is shown.
+ * When the program dies or hangs it is started again after a pause that grows: episodes that were running are cut off (truncated), a few times in a row. A wrong answer ends the run and is shown.
  */
 #ifndef TUNE_TEXT_ENV_H
 #define TUNE_TEXT_ENV_H

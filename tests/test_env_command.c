@@ -1,5 +1,6 @@
 /* Environments that are programs. The program is this test itself, called with --play and how it behaves. */
 #include "rl/learn.h"
+#include "rl/restart.h"
 #include "tests/check.h"
 
 #include <math.h>
@@ -287,7 +288,11 @@ static void too_many_crashes_are_an_error(void **state) {
         Env *env = player(cases[c].how, 2);
         Status status = ST_OK;
         int steps = 0;
+        double before = clock_seconds();
         for (warnings = 0; status == ST_OK && steps < 100; steps++) status = env_step(env, still, true);
+        double paused = 0.1 + 0.2 + 0.4 + 0.8 + 1.6, seconds = clock_seconds() - before;
+        if (seconds < paused) fail_msg("five restarts took %g s, expected pauses of %g s", seconds, paused);
+        check_contains(last_warning, "again in 1.6 s (5 of 5)");
         check_status(status, ST_RESOURCE);
         check_text("failed 6 times in a row");
         check_text(cases[c].text);
@@ -296,6 +301,20 @@ static void too_many_crashes_are_an_error(void **state) {
         env_free(env);
         check_text(cases[c].text);
     }
+}
+
+/* Never longer than the program has for an answer, and not beyond an interrupt. */
+static void pauses_are_bounded(void **state) {
+    (void)state;
+    static const double want[] = {0.1, 0.2, 0.4, 0.8, 1.6, 3.2, 5, 5};
+    for (int64_t i = 0; i < (int64_t)COUNT_OF(want); i++) check_close(restart_pause(i + 1, 30), want[i], 1e-12);
+    check_close(restart_pause(INT64_MAX, 30), 5, 0);
+    check_close(restart_pause(4, 0.25), 0.25, 0);
+    double before = clock_seconds();
+    interrupt_request();
+    restart_wait(60);
+    interrupt_clear();
+    assert_true(clock_seconds() - before < 30);
 }
 
 static void a_hang_is_noticed(void **state) {
@@ -557,7 +576,7 @@ int main(int argc, char **argv) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, before, after)
     const struct CMUnitTest tests[] = {
         TEST(episodes_go_on), TEST(ended_copies_rest), TEST(discrete_spaces_and_limits), TEST(observations_may_be_wide_and_stderr_loud), TEST(a_goodbye_is_said), TEST(a_crash_is_survived),
-        TEST(too_many_crashes_are_an_error), TEST(a_hang_is_noticed), TEST(wrong_answers_are_shown), TEST(what_does_not_start_is_said), TEST(recipes_name_environments),
+        TEST(too_many_crashes_are_an_error), TEST(pauses_are_bounded), TEST(a_hang_is_noticed), TEST(wrong_answers_are_shown), TEST(what_does_not_start_is_said), TEST(recipes_name_environments),
         TEST(recipes_mistakes_are_named), TEST(a_resumed_run_begins_new_episodes), TEST(running_episodes_are_not_kept),
         TEST(an_environment_that_stays_dead_loses_nothing), TEST(numbers_that_went_wrong_are_not_saved),
     };
