@@ -136,12 +136,17 @@ static void forget_told(Experience *e) {
         if (!e->trained[t]) e->ref_logprobs[t] = e->old_logprobs[t];
 }
 
+/* rl.mask_truncated. They were generated all the same: their rewards count in their group, and their KL in rewards and for rl.adaptive_kl. */
+static void mask_truncated(Experience *e) {
+    for (int64_t i = 0; i < e->n; i++)
+        for (int64_t t = e->begin[i]; t < e->begin[i + 1]; t++) e->trained[t] &= e->ended[i];
+}
+
 /* Advantages from the rewards with the KL taken off; what was given stays in rewards, for samples.jsonl. */
 static Status set_advantages(TextRl *rl) {
     Experience *e = &rl->experience;
     if (e->n == 0) return ST_OK; /* no pair was found */
     size_t bytes = (size_t)e->n * sizeof *e->rewards;
-    if (e->n == 0) return ST_OK; /* no pair was found */
     double *given = malloc(bytes);
     if (!given) return status_fail(ST_RESOURCE, "out of memory for %lld rewards", (long long)e->n);
     memcpy(given, e->rewards, bytes);
@@ -157,6 +162,7 @@ static Status weigh(TextRl *rl, Metrics *metrics) {
     TRY(ask_reference(rl));
     TRY(ask_policy(rl));
     if (rl->turns.env && rl->reference) forget_told(&rl->experience);
+    if (rl->recipe->rl_mask_truncated) mask_truncated(&rl->experience);
     TRY(set_advantages(rl));
     if (rl->value) set_targets(rl);
     if (corrects_sampler(rl)) correct_sampler(rl, metrics);

@@ -178,7 +178,5 @@ Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics)
             if (!rl->algorithm->paired && (last || !flat)) TRY(experience_append(e, round, g));
         }
     }
-    for (int64_t i = 0; rl->recipe->rl_mask_truncated && i < e->n; i++)
-        for (int64_t t = e->begin[i]; t < e->begin[i + 1]; t++) e->trained[t] &= e->ended[i];
     return describe(rl, metrics);
 }

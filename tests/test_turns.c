@@ -366,6 +366,28 @@ static void algorithms_resume_to_the_same_bytes(void **state) {
     }
 }
 
+/* Episodes that are cut off and not trained are as far from the reference as when they are: the adaptive KL sees all that was generated, and nothing of what was told. */
+static void kl_is_of_all_that_was_generated(void **state) {
+    (void)state;
+    double kl[2][2], coef[2][2];
+    char lines[500];
+    Recipe *recipe = recipe_of("reference", "plays", "rl.algorithm=grpo\ntrain.learning_rate=0.03\nrl.ent_coef=0.1");
+    run(recipe, false, NULL, ST_OK);
+    recipe_free(recipe);
+    for (int masked = 0; masked < 2; masked++) {
+        const char *name = masked ? "masked" : "trained";
+        snprintf(lines, sizeof lines, "rl.algorithm=grpo\ngenerate.max_new_tokens=4\ndata.max_length=34\ntrain.max_steps=2\nrl.beta=0.05\nrl.adaptive_kl=0.1\nrl.kl_horizon=10\nrl.reference=%s/reference/adapter\nrl.mask_truncated=%s", folder, masked ? "true" : "false");
+        recipe = recipe_of(name, "endless", lines);
+        run(recipe, false, NULL, ST_OK);
+        recipe_free(recipe);
+        assert_int_equal(read_metric(name, "kl_per_completion", kl[masked], 2), 2);
+        assert_int_equal(read_metric(name, "kl_coef", coef[masked], 2), 2);
+    }
+    assert_true(kl[0][0] != 0 && coef[0][1] != coef[0][0]);
+    check_close(kl[1][0], kl[0][0], 0);
+    check_close(coef[1][1], coef[0][1], 0);
+}
+
 static void rewards_are_learned(void **state) {
     (void)state;
 #ifdef __SANITIZE_ADDRESS__
@@ -447,7 +469,7 @@ int main(int argc, char **argv) {
     log_set_sink(on_message, NULL, LOG_WARNING);
 #define TEST(name) cmocka_unit_test_setup_teardown(name, before, after)
     const struct CMUnitTest tests[] = {
-        TEST(turns_are_played), TEST(limits_truncate), TEST(templates_are_kept), TEST(values_step_over_what_was_told), TEST(algorithms_resume_to_the_same_bytes), TEST(rewards_are_learned), TEST(crashes),
+        TEST(turns_are_played), TEST(limits_truncate), TEST(templates_are_kept), TEST(values_step_over_what_was_told), TEST(algorithms_resume_to_the_same_bytes), TEST(kl_is_of_all_that_was_generated), TEST(rewards_are_learned), TEST(crashes),
         TEST(a_hang_is_noticed), TEST(wrong_answers_are_shown), TEST(wrong_recipes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
