@@ -7,6 +7,7 @@
 #include <stdlib.h>
 #include <string.h>
 #include <strings.h>
+#include <sys/resource.h>
 #include <sys/socket.h>
 #include <sys/wait.h>
 #include <unistd.h>
@@ -1185,6 +1186,46 @@ static void a_killed_run_goes_on_to_the_same_bytes(void **state) {
     check_same("whole", "killed", "requests.jsonl");
 }
 
+/* In a process of its own, whose files end at `limit` bytes (0: nowhere); the exit code. */
+static int run_on_disk_of(const Overrides *o, size_t limit, bool resume) {
+    pid_t child = fork();
+    if (child == 0) {
+        SynthResult result;
+        signal(SIGXFSZ, SIG_IGN);
+        if (limit > 0) setrlimit(RLIMIT_FSIZE, &(struct rlimit){limit, limit});
+        Status status = run(o, resume, &result);
+        if (status != ST_OK && limit == 0) say(status);
+        _exit(status == ST_OK ? 0 : status_exit_code(status));
+    }
+    int code;
+    assert_int_equal(waitpid(child, &code, 0), child);
+    assert_true(WIFEXITED(code));
+    return WEXITSTATUS(code);
+}
+
+/* Wherever the disk ends, the run says so and goes on from what it has when there is room again. */
+static void a_full_disk_loses_nothing(void **state) {
+    (void)state;
+    int full = 0, code = 5;
+    Overrides whole = remote("few_shot", "well", "", "disk");
+    set(&whole, "synth.num_rows=12");
+    assert_int_equal(run_on_disk_of(&whole, 0, false), 0);
+    for (size_t limit = 1, n = 0; code == 5; limit += limit / 4 + 100, n++) {
+        char output[32];
+        snprintf(output, sizeof output, "disk-%zu", n);
+        Overrides o = remote("few_shot", "well", "", output);
+        set(&o, "synth.num_rows=12");
+        code = run_on_disk_of(&o, limit, false);
+        full += code == 5;
+        if (code != 0 && code != 5) fail_msg("exit code %d with files of %zu bytes at most", code, limit);
+        int again = run_on_disk_of(&o, 0, true);
+        if (again != 0) fail_msg("exit code %d of the run that goes on after files of %zu bytes at most", again, limit);
+        check_same("disk", output, "rows.jsonl");
+        check_same("disk", output, "rejected.jsonl");
+    }
+    assert_true(full > 5);
+}
+
 /* `make test-long`: rows that the demo's model makes teach it plain English. */
 static double exact_match(const char *output, const char *name) {
     char *text = read_output(output, name), *at = strstr(text, "\"exact_match\":");
@@ -1211,6 +1252,7 @@ int main(void) {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(a_killed_run_goes_on_to_the_same_bytes),
+        cmocka_unit_test(a_full_disk_loses_nothing),
         cmocka_unit_test(a_question_that_does_not_fit_is_too_long),
         cmocka_unit_test(few_shot_asks_for_a_prompt_and_answers_it),
         cmocka_unit_test(a_heading_is_dropped),
