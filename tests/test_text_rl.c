@@ -516,6 +516,40 @@ static void what_does_not_go_together_is_named(void **state) {
     }
 }
 
+#define SHAPE(family, architecture, vocab_size) "{\"model_type\": \"" family "\", \"architectures\": [\"" architecture "\"], \"vocab_size\": " vocab_size ", \"hidden_size\": 16, \"intermediate_size\": 16, " \
+    "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", " \
+    "\"tie_word_embeddings\": true, \"num_labels\": 1, \"id2label\": {\"0\": \"LABEL_0\"}, \"bos_token_id\": 0, \"eos_token_id\": 1}"
+
+/* Value models and reward models that read other tokens than the policy writes. */
+static void models_of_other_tokens_are_named(void **state) {
+    (void)state;
+    static const struct { const char *config; bool other_tokens; const char *lines[2], *message; } faults[] = {
+        {SHAPE("qwen2", "Qwen2ForCausalLM", "258"), false, {"rl.algorithm=ppo", "rl.value_model=%s"}, "is of family 'qwen2', the policy of 'llama'"},
+        {SHAPE("llama", "LlamaForCausalLM", "300"), false, {"rl.algorithm=ppo", "rl.value_model=%s"}, "is of vocabulary '300 tokens', the policy of '258 tokens'"},
+        {SHAPE("llama", "LlamaForCausalLM", "258"), true, {"rl.algorithm=ppo", "rl.value_model=%s"}, "has another tokenizer than the policy"},
+        {SHAPE("llama", "LlamaForSequenceClassification", "258"), true, {"rl.algorithm=grpo", "reward=[{type: model, model: %s}]"}, "the tokenizer of the reward model"},
+        {SHAPE("llama", "LlamaForSequenceClassification", "200"), false, {"rl.algorithm=grpo", "reward=[{type: model, model: %s}]"}, "the vocabulary of the reward model"},
+    };
+    Str tokens = {0};
+    check_ok(file_read(temp_file(model_dir, "tokenizer.json"), 1 << 20, &tokens));
+    for (char *at = tokens.data; (at = strstr(at, "<bos>")); at++) memcpy(at, "<BOS>", 5);
+    for (size_t i = 0; i < COUNT_OF(faults); i++) {
+        TextRlResult result;
+        char dir[300], line[400];
+        const char *settings[] = {faults[i].lines[0], line};
+        snprintf(dir, sizeof dir, "%s/other-%zu", folder, i);
+        snprintf(line, sizeof line, faults[i].lines[1], dir);
+        check_ok(model_write_random(dir, faults[i].config, DT_F32, 1, 0.1));
+        if (faults[i].other_tokens) check_ok(file_write_all(temp_file(dir, "tokenizer.json"), tokens.data, tokens.len));
+        Recipe *recipe = recipe_of("fault", settings, 2);
+        check_status(text_rl_run(&(TextRlConfig){.recipe = recipe}, &result), ST_INPUT);
+        check_text(faults[i].message);
+        assert_false(dir_exists(recipe->output)); /* nothing was begun */
+        recipe_free(recipe);
+    }
+    str_release(&tokens);
+}
+
 /* Two groups of three. Lengths 1 2 3 and 4 6 8, beside a token that was told, with rewards 1 2 3 and 3 5 4: within groups 4 / sqrt(10 x 4). Two rewards, the second of which counts downward and is unknown in the second group: -1. */
 static void correlations_are_within_groups(void **state) {
     (void)state;
@@ -563,6 +597,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(rewards_are_learned, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(every_algorithm_learns, make_folder, remove_folder),
         cmocka_unit_test_setup_teardown(what_does_not_go_together_is_named, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(models_of_other_tokens_are_named, make_folder, remove_folder),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }
