@@ -508,6 +508,27 @@ static void a_limit_ends_the_run_and_a_higher_one_goes_on(void **state) {
     }
 }
 
+/* Requests are begun no faster than allowed, by their number and by the tokens (110 each) of those before: the rows are the same. */
+static void rates_are_kept(void **state) {
+    (void)state;
+    static const struct { const char *limit; double seconds; size_t free; } cases[] = {{"requests_per_second: 40", 1.0 / 40, 1}, {"tokens_per_minute: 165000, concurrency: 2", 110 * 60.0 / 165000, 2}}; /* free: those that wait for none */
+    SynthResult result;
+    Overrides o = remote("few_shot", "well", "", "rate-none");
+    set(&o, "synth.num_rows=10");
+    check_ok(run(&o, false, &result));
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char output[32];
+        snprintf(output, sizeof output, "rate-%zu", i);
+        o = remote("few_shot", "well", cases[i].limit, output);
+        set(&o, "synth.num_rows=10");
+        double began = clock_seconds();
+        check_ok(run(&o, false, &result));
+        double seconds = clock_seconds() - began, least = (double)((size_t)result.requests - cases[i].free) * cases[i].seconds;
+        if (seconds < least) fail_msg("%s: %lld requests in %g s, expected %g s", cases[i].limit, (long long)result.requests, seconds, least);
+        check_same("rate-none", output, "rows.jsonl");
+    }
+}
+
 static void a_log_is_replayed_without_the_server(void **state) {
     (void)state;
     SynthResult result;
@@ -1261,6 +1282,7 @@ int main(void) {
         cmocka_unit_test(servers_in_trouble_give_the_same_rows),
         cmocka_unit_test(what_stays_down_keeps_what_was_made),
         cmocka_unit_test(a_limit_ends_the_run_and_a_higher_one_goes_on),
+        cmocka_unit_test(rates_are_kept),
         cmocka_unit_test(a_log_is_replayed_without_the_server),
         cmocka_unit_test(nonsense_is_counted_until_it_is_too_much),
         cmocka_unit_test(replies_without_candidates_end_a_run),
