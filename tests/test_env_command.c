@@ -557,6 +557,20 @@ static void an_environment_that_stays_dead_loses_nothing(void **state) {
     }
 }
 
+/* In the first update there is nothing yet that could be saved. */
+static void a_failure_in_the_first_update_is_said(void **state) {
+    (void)state;
+    static const struct { const char *how; Status status; const char *text; } cases[] = {{"chats", ST_INPUT, "answers wrongly"}, {"dies", ST_RESOURCE, "failed 6 times in a row"}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        LearnResult result;
+        Recipe *recipe = run_on(cases[i].how, cases[i].how, "rl.algorithm=a2c rl.num_envs=2 rl.num_steps=50", 1000);
+        check_status(learn_run(&(LearnConfig){.recipe = recipe}, &result), cases[i].status);
+        check_text(cases[i].text);
+        check_contains(status_hint_text(), "nothing was saved before this");
+        recipe_free(recipe);
+    }
+}
+
 /* Rewards beyond all numbers in update 3: what was saved before stays, and nothing is saved behind it. */
 static void numbers_that_went_wrong_are_not_saved(void **state) {
     (void)state;
@@ -578,7 +592,7 @@ int main(int argc, char **argv) {
         TEST(episodes_go_on), TEST(ended_copies_rest), TEST(discrete_spaces_and_limits), TEST(observations_may_be_wide_and_stderr_loud), TEST(a_goodbye_is_said), TEST(a_crash_is_survived),
         TEST(too_many_crashes_are_an_error), TEST(pauses_are_bounded), TEST(a_hang_is_noticed), TEST(wrong_answers_are_shown), TEST(what_does_not_start_is_said), TEST(recipes_name_environments),
         TEST(recipes_mistakes_are_named), TEST(a_resumed_run_begins_new_episodes), TEST(running_episodes_are_not_kept),
-        TEST(an_environment_that_stays_dead_loses_nothing), TEST(numbers_that_went_wrong_are_not_saved),
+        TEST(an_environment_that_stays_dead_loses_nothing), TEST(a_failure_in_the_first_update_is_said), TEST(numbers_that_went_wrong_are_not_saved),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

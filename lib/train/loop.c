@@ -280,7 +280,7 @@ static Status take_copy(Loop *loop) {
 
 /* What is kept is as it was before the step that failed, or comes back from the copy. Numbers that went wrong are never saved, and nothing is where nothing was learned. */
 static Status save_whole_step(Loop *loop, bool untouched) {
-    if (!untouched && loop->task->fragile && loop->copy.step > loop->saved_step) {
+    if (!untouched && loop->task->fragile && loop->copy.bytes && loop->copy.step > loop->saved_step) { /* there is none before the first step's end */
         TRY(take_copy(loop));
         untouched = true;
     }
