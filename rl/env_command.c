@@ -81,7 +81,10 @@ static Status read_space(Command *command, const char *name, Space *space) {
         return garbage(command, problem);
     space->size = (int64_t)json_array_size(low);
     TRY(read_bound(command, low, space->size, -(double)INFINITY, &space->low));
-    return read_bound(command, high, space->size, (double)INFINITY, &space->high);
+    TRY(read_bound(command, high, space->size, (double)INFINITY, &space->high));
+    for (int64_t i = 0; i < space->size; i++)
+        if (space->low[i] > space->high[i]) return garbage(command, "a lower bound is above the upper one");
+    return ST_OK;
 }
 
 static bool same_space(const Space *a, const Space *b) { return a->n == b->n && a->size == b->size; }

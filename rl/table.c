@@ -115,6 +115,7 @@ static Choice choose_soft(const double *q, int64_t n, double epsilon, double u) 
     double best = q[best_of(q, n)];
     int64_t ties = 0, a = 0;
     for (int64_t i = 0; i < n; i++) ties += q[i] == best;
+    if (ties == 0) return (Choice){0, 1}; /* NaN is not equal to itself: values have diverged, which ends the run behind this update */
     if (u < epsilon) a = MIN((int64_t)(u / epsilon * (double)n), n - 1);
     else {
         int64_t left = MIN((int64_t)((u - epsilon) / (1 - epsilon) * (double)ties), ties - 1);
