@@ -217,11 +217,21 @@ static double block_round(const Block *block, DType dtype, uint8_t *stored) {
     return error;
 }
 
+/* As it is, piece by piece: no more of the mapped file is in memory than that. */
+static void copy_tensor(const Model *model, const Tensor *tensor, SafetensorsWriter *writer) {
+    const size_t bytes = tensor_bytes(tensor), most = (size_t)8 << 20;
+    for (size_t at = 0; at < bytes; at += most) {
+        const uint8_t *piece = (const uint8_t *)tensor->data + at;
+        safetensors_write(writer, piece, MIN(most, bytes - at));
+        model_forget(model, piece, MIN(most, bytes - at));
+    }
+}
+
 static Status write_job(const Merge *merge, const Job *job, SafetensorsWriter *writer) {
     const Tensor *tensor = module_tensor(merge->base, job->module, job->bias);
     int64_t cols = tensor_width(tensor), rows = tensor_rows(tensor);
     if (!job->result->changed && tensor->dtype == job->dtype) {
-        safetensors_write(writer, tensor->data, tensor_bytes(tensor));
+        copy_tensor(merge->base, tensor, writer);
         return ST_OK;
     }
     Arena *arena = arena_new(0);
@@ -255,6 +265,8 @@ static Status write_jobs(Merge *merge, size_t file, SafetensorsWriter *writer) {
         if (merge->jobs[i].file != file) continue;
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted, nothing was written");
         TRY(write_job(merge, &merge->jobs[i], writer));
+        const Tensor *read = module_tensor(merge->base, merge->jobs[i].module, merge->jobs[i].bias);
+        model_forget(merge->base, read->data, tensor_bytes(read));
         merge->n_written++;
         if (merge->config->on_tensor) merge->config->on_tensor(merge->config->context, merge->n_written, merge->n_jobs);
     }
@@ -474,7 +486,7 @@ static Status find_scores(Merge *merge) {
 
 static Status load_all(Merge *merge) {
     const MergeConfig *config = merge->config;
-    ModelOptions options = {.device = device_cpu(), .compute = config->compute};
+    ModelOptions options = {.device = device_cpu(), .compute = config->compute, .streamed = true};
     TRY(find_scores(merge));
     options.scores = merge->scores;
     merge->adapted = arena_zero(merge->arena, (config->n_adapters + 1) * sizeof *merge->adapted);

@@ -127,10 +127,13 @@ Status stored_copy(const StoredTensor *stored, Arena *arena, const Device *devic
     return ST_OK;
 }
 
+static Status not_finite(const char *name, const char *file, int64_t at) {
+    return status_fail(ST_INPUT, "tensor '%s' in '%s' holds a NaN or an infinity at element %lld", name, file, (long long)at);
+}
+
 Status tensor_check_finite(const Tensor *tensor, const char *name, const char *file) {
     int64_t at = tensor_find_nonfinite(tensor);
-    if (at < 0) return ST_OK;
-    return status_fail(ST_INPUT, "tensor '%s' in '%s' holds a NaN or an infinity at element %lld", name, file, (long long)at);
+    return at < 0 ? ST_OK : not_finite(name, file, at);
 }
 
 /* The mapped file that holds these bytes; NULL when they lie elsewhere. */
@@ -142,10 +145,25 @@ static const Mapping *mapping_of(const Model *model, const uint8_t *data) {
     return NULL;
 }
 
-/* What was copied would stand in memory twice. */
-static void forget(const Model *model, const StoredTensor *stored) {
-    const Mapping *mapping = mapping_of(model, stored->data);
-    if (mapping) file_forget(mapping, (size_t)(stored->data - mapping->data), (size_t)(stored->data - mapping->data) + stored->bytes);
+void model_forget(const Model *model, const void *data, size_t bytes) {
+    const Mapping *mapping = mapping_of(model, data);
+    size_t begin = mapping ? (size_t)((const uint8_t *)data - mapping->data) : 0;
+    if (mapping) file_forget(mapping, begin, begin + bytes);
+}
+
+/* The same of a weight in the mapped file, piece by piece, each given back before the next one. */
+static Status check_streamed(const Model *model, const Tensor *weight, const StoredTensor *stored) {
+    const int64_t count = tensor_count(weight), most = 1 << 22;
+    for (int64_t at = 0; at < count; at += most) {
+        Tensor piece = *weight;
+        piece.n_dims = 1;
+        piece.shape[0] = MIN(most, count - at);
+        piece.data = (char *)weight->data + (size_t)at * dtype_size(weight->dtype);
+        int64_t found = tensor_find_nonfinite(&piece);
+        if (found >= 0) return not_finite(stored->name, stored->file, at + found);
+        model_forget(model, piece.data, tensor_bytes(&piece));
+    }
+    return ST_OK;
 }
 
 /* Products read this weight as it is stored, every time. A mapped file has small pages, whose translations cost a decoded token a third of its time; memory of our own has huge ones. */
@@ -161,16 +179,17 @@ static Status place(Loader *loader, const StoredTensor *stored, int n_dims, cons
     loader->used[stored - model->files->tensors] = true;
     DType wide = model->compute == DT_F64 ? DT_F64 : DT_F32;
     bool copied = loader->options->train_all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) || (uintptr_t)stored->data % dtype_size(stored->dtype) != 0 ||
-                  read_in_place(model, stored, shape);
+                  (!loader->options->streamed && read_in_place(model, stored, shape));
     if (copied) {
         DType dtype = loader->options->train_all || n_dims == 1 || stored->dtype == DT_F64 ? wide : stored->dtype;
         TRY(stored_copy(stored, model->arena, model->device, dtype, n_dims, shape, tensor));
-        if (n_dims > 1) forget(model, stored);
+        if (n_dims > 1) model_forget(model, stored->data, stored->bytes); /* or it would stand in memory twice */
     } else {
         *tensor = tensor_view(model->arena, model->device, stored->dtype, n_dims, shape, (void *)stored->data);
         if (!*tensor || !((*tensor)->name = arena_strdup(model->arena, stored->name))) return ST_RESOURCE;
     }
-    if (!loader->options->skip_nan_check) TRY(tensor_check_finite(*tensor, stored->name, stored->file));
+    if (!loader->options->skip_nan_check && loader->options->streamed) TRY(check_streamed(model, *tensor, stored));
+    else if (!loader->options->skip_nan_check) TRY(tensor_check_finite(*tensor, stored->name, stored->file));
     Param *param = params_add(&model->params, (*tensor)->name, *tensor, PARAM_BASE);
     if (!param) return ST_RESOURCE;
     if (loader->options->train_all) return params_train(param, model->arena);

@@ -168,13 +168,15 @@ typedef struct ModelOptions {
     DType compute;                /* f32 or bf16 (f64 on the reference device) */
     bool train_all;               /* full fine-tuning: every weight becomes a trained f32 copy */
     bool skip_nan_check;          /* weights are looked through for NaN and infinities unless set */
+    bool streamed;                /* for who reads each weight once: they stay in the mapped file, and what was looked through is given back (model_forget) */
     bool scores;                  /* a reward model: with `score` instead of the head over the vocabulary. A checkpoint without one gets a new one, drawn by `seed` with initializer_range */
     uint64_t seed;
 } ModelOptions;
-/* Weights stay mapped as stored; norms and biases become f32 copies. ST_INPUT naming file and tensor: a weight that is missing, left over, of another shape than
+/* Weights stay mapped as stored, or are copied where products read them in place; norms and biases become f32 copies. ST_INPUT naming file and tensor: a weight that is missing, left over, of another shape than
  * config.json says, or holds a NaN or an infinity; a reward model where a language model is wanted. */
 Status model_load(const char *dir, const ModelOptions *options, Model **model);
 void model_free(Model *model);
+void model_forget(const Model *model, const void *data, size_t bytes); /* of a weight: if it is in the mapped file, it was read for now, and the system may take the memory back */
 /* A second model on the very same frozen weights, to carry another adapter: nothing is copied, its parameters are only what is attached to it. `model`, of which no weight may be trained or replaced
  * (model_can_twin), must outlive it. ST_RESOURCE. */
 Status model_twin(const Model *model, Model **twin);
