@@ -11,12 +11,15 @@ enum {
 };
 #define ROOM 8.0f /* weights may be up to 2^ROOM */
 
+/* 16 rows of keys as a tile's load reads them: where they lie, or copied; bytes from line to line, and from one 32 values of the head to the next. */
+typedef struct KeyRows { const char *at; int64_t line, column; } KeyRows;
+
 /* Buffers of one task, in the thread's scratch. Tiles of A or B of bf16 and tiles of floats, (rows, columns); a group has LANES queries. */
 typedef struct Work {
     int64_t rows, groups;
     Tiles q;                 /* B (groups, padded / 32) */
-    Tiles keys;              /* A (KEY_ROWS, padded / 32) */
-    Tiles plain_values;      /* the same, values as they lie */
+    Tiles keys;              /* A (KEY_ROWS, padded / 32): those that do not lie as a tile wants them */
+    KeyRows key_rows[KEY_ROWS];
     Tiles pair_values;       /* B (padded / 16, KEY_CHUNKS) */
     Tiles values;            /* A (padded / 16, KEY_CHUNKS): values transposed */
     Tiles scores;            /* floats (2 groups, KEY_ROWS): what a product of tiles takes at once */
@@ -29,9 +32,9 @@ typedef struct Work {
 
 static Work work_new(const AttentionShape *shape) {
     int64_t groups = blocks_of(shape->tokens * shape->group, LANES), chunks = shape->padded / TILE_K, tiles = shape->padded / TILE_ROWS;
-    int64_t n_tiles = groups * (chunks + tiles) + 2 * KEY_ROWS * chunks + 2 * KEY_CHUNKS * tiles + 2 * KEY_ROWS + 2 * KEY_CHUNKS;
+    int64_t n_tiles = groups * (chunks + tiles) + KEY_ROWS * chunks + 2 * KEY_CHUNKS * tiles + 2 * KEY_ROWS + 2 * KEY_CHUNKS;
     char *memory = cpu_scratch(CPU_LOCAL, (size_t)(n_tiles * TILE_BYTES + groups * LANES * 20));
-    Work work = {.q = tiles_take(&memory, groups, chunks), .keys = tiles_take(&memory, KEY_ROWS, chunks), .plain_values = tiles_take(&memory, KEY_ROWS, chunks)};
+    Work work = {.q = tiles_take(&memory, groups, chunks), .keys = tiles_take(&memory, KEY_ROWS, chunks)};
     work.pair_values = tiles_take(&memory, tiles, KEY_CHUNKS);
     work.values = tiles_take(&memory, tiles, KEY_CHUNKS);
     work.scores = tiles_take(&memory, 2, KEY_ROWS);
@@ -72,13 +75,79 @@ static void rows_ask(const AttentionShape *shape, const Tensor *k, const Tensor 
     }
 }
 
-/* Keys and values of a tile. */
-static void keys_begin(const AttentionShape *shape, const Work *work, const Tensor *k, const Tensor *v, int32_t segment, int64_t kv_head, int64_t start, int64_t from,
-                       int64_t to) {
-    keys_put(shape, k, segment, kv_head, start, from, to, KEY_TILE, work->keys);
-    keys_put(shape, v, segment, kv_head, start, from, to, KEY_TILE, work->plain_values);
-    tiles_interleave(KEY_CHUNKS, shape->padded / TILE_K, work->plain_values, work->pair_values);
+/* Rows of k and v of the KEY_TILE keys from position `start` on; -1 where there is none: before start + from, from start + to on. */
+static void rows_find(const AttentionShape *shape, int32_t segment, int64_t start, int64_t from, int64_t to, int64_t rows[KEY_TILE]) {
+    for (int64_t j = 0; j < KEY_TILE; j++) rows[j] = -1;
+    for (int64_t j = from; j < to;) {
+        int64_t n, row = key_run(shape->args->layout, segment, start + j, &n);
+        for (int64_t end = MIN(to, j + n); j < end; j++) rows[j] = row++;
+    }
+}
+
+static const uint16_t *values_at(const AttentionShape *shape, const Tensor *tensor, int64_t row, int64_t kv_head) {
+    return row < 0 ? NULL : (const uint16_t *)tensor->data + row * shape->kv_width + kv_head * shape->dim;
+}
+
+/* Whole tiles in a row are read where they lie, others are copied with zeros around them. */
+static void keys_find(const AttentionShape *shape, Work *work, const Tensor *k, const int64_t rows[KEY_TILE], int64_t kv_head) {
+    for (int64_t i = 0; i < KEY_ROWS; i++) {
+        const int64_t *own = rows + i * TILE_ROWS;
+        if (shape->dim == shape->padded && own[0] >= 0 && own[TILE_ROWS - 1] == own[0] + TILE_ROWS - 1) {
+            work->key_rows[i] = (KeyRows){(const char *)values_at(shape, k, own[0], kv_head), shape->kv_width * 2, TILE_K * 2};
+            continue;
+        }
+        for (int64_t r = 0; r < TILE_ROWS; r++) line_put(work->keys, i * TILE_ROWS + r, values_at(shape, k, own[r], kv_head), shape->dim);
+        work->key_rows[i] = (KeyRows){tile_at(work->keys, i, 0), 64, TILE_BYTES};
+    }
+}
+
+/* Values of a tile of keys as pairs of rows, zeros where there are none, then transposed. */
+static void values_begin(const AttentionShape *shape, const Work *work, const Tensor *v, const int64_t rows[KEY_TILE], int64_t kv_head) {
+    for (int64_t p = 0; p < KEY_TILE / 2; p++) {
+        const uint16_t *even = values_at(shape, v, rows[2 * p], kv_head), *odd = values_at(shape, v, rows[2 * p + 1], kv_head);
+        for (int64_t c = 0; c < shape->padded; c += TILE_K) {
+            __mmask32 there = shape->dim - c >= TILE_K ? 0xffffffffu : (1u << (shape->dim - c)) - 1;
+            __m512i upper = _mm512_maskz_loadu_epi16(even ? there : 0, even ? even + c : NULL), lower = _mm512_maskz_loadu_epi16(odd ? there : 0, odd ? odd + c : NULL);
+            int64_t line = p % TILE_ROWS * 64;
+            pairs_interleave(&upper, &lower, (char *)tile_at(work->pair_values, c / TILE_ROWS, p / TILE_ROWS) + line, (char *)tile_at(work->pair_values, c / TILE_ROWS + 1, p / TILE_ROWS) + line);
+        }
+    }
     tiles_transpose(shape->padded / TILE_ROWS, KEY_CHUNKS, work->pair_values, work->values);
+}
+
+/* Keys and values of a tile. */
+static void keys_begin(const AttentionShape *shape, Work *work, const Tensor *k, const Tensor *v, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to) {
+    int64_t rows[KEY_TILE];
+    rows_find(shape, segment, start, from, to, rows);
+    keys_find(shape, work, k, rows, kv_head);
+    values_begin(shape, work, v, rows, kv_head);
+}
+
+/* Scores of 32 keys and one or two groups of queries. */
+static inline __attribute__((always_inline)) void scores_block(const bool two, int64_t depth, const KeyRows keys[2], Tiles q, Tiles scores) {
+    __asm__ volatile("" : : : "memory"); /* as in block_multiply */
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t k = 0; k < depth; k++) {
+        _tile_loadd(4, keys[0].at + k * keys[0].column, keys[0].line);
+        _tile_loadd(6, tile_at(q, 0, k), 64);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(5, keys[1].at + k * keys[1].column, keys[1].line);
+        _tile_dpbf16ps(1, 5, 6);
+        if (two) {
+            _tile_loadd(7, tile_at(q, 1, k), 64);
+            _tile_dpbf16ps(2, 4, 7);
+            _tile_dpbf16ps(3, 5, 7);
+        }
+    }
+    _tile_stored(0, tile_at(scores, 0, 0), 64);
+    _tile_stored(1, tile_at(scores, 0, 1), 64);
+    if (two) {
+        _tile_stored(2, tile_at(scores, 1, 0), 64);
+        _tile_stored(3, tile_at(scores, 1, 1), 64);
+    }
 }
 
 /* Scores of keys begin..end-1 of a tile get their cap; those that a query does not see become -infinity. */
@@ -126,9 +195,11 @@ static void tile_attend(const AttentionShape *shape, const Work *work, int64_t s
         Columns seen = columns_seen(shape, work->positions[group * LANES], work->positions[(group + n) * LANES - 1], start, n_keys);
         if (seen.begin >= seen.end) continue;
         seen = (Columns){seen.begin / TILE_K * TILE_K, blocks_of(seen.end, TILE_K) * TILE_K};
-        int64_t row = seen.begin / TILE_ROWS, chunk = seen.begin / TILE_K;
-        Tiles scores = {tile_at(work->scores, 0, row), work->scores.column, work->scores.row}; /* transposed */
-        tiles_multiply((seen.end - seen.begin) / TILE_ROWS, n, shape->padded / TILE_K, tiles_from(work->keys, row, 0), tiles_from(work->q, group, 0), scores, false);
+        int64_t chunk = seen.begin / TILE_K;
+        for (int64_t row = seen.begin / TILE_ROWS; row < seen.end / TILE_ROWS; row += 2) {
+            if (n == 2) scores_block(true, shape->padded / TILE_K, work->key_rows + row, tiles_from(work->q, group, 0), tiles_from(work->scores, 0, row));
+            else scores_block(false, shape->padded / TILE_K, work->key_rows + row, tiles_from(work->q, group, 0), tiles_from(work->scores, 0, row));
+        }
         for (int64_t i = 0; i < n; i++) {
             const int32_t *positions = work->positions + (group + i) * LANES;
             Columns common = columns_seen(shape, positions[LANES - 1], positions[LANES - 1], start, n_keys);
