@@ -120,7 +120,7 @@ float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_til
 void product_thread_begin(void);
 
 /* Products in bf16 on a processor with AMX (amx_product.c): whole ones, and tiles of at most amx_row_tile rows, of the column that the thread began last. k > 0. */
-#if defined(__x86_64__)
+#if HAVE_AMX
 void amx_product_run(const Product *product);
 int64_t amx_row_tile(void);
 int64_t amx_col_tile(int64_t n, int64_t k);

@@ -104,7 +104,9 @@ static const struct { const char *name; void (*kernels)(Device *); } isas[] = {
 #if defined(__x86_64__)
     {"avx2", cpu_kernels_avx2},
     {"avx512", cpu_kernels_avx512},
+#if HAVE_AMX
     {"amx", cpu_kernels_amx},
+#endif
 #endif
 };
 
@@ -129,7 +131,7 @@ static Status isa_configure(const char *wanted) {
         if (!any) return status_fail(ST_USAGE, "this processor cannot run the instruction set '%s'", wanted);
     }
     status_fail(ST_USAGE, "unknown instruction set '%s'", wanted);
-    return status_hint(ST_USAGE, "this build has: base%s, or auto", COUNT_OF(isas) > 1 ? ", avx2, avx512, amx" : "");
+    return status_hint(ST_USAGE, "this build has: base%s, or auto", COUNT_OF(isas) > 3 ? ", avx2, avx512, amx" : COUNT_OF(isas) > 1 ? ", avx2, avx512" : "");
 }
 
 Status cpu_configure(const char *gemm, const char *isa) {
