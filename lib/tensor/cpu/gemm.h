@@ -130,7 +130,7 @@ void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, in
 #define amx_product_run(product) ((void)(product))
 #define amx_row_tile() 1
 #define amx_col_tile(n, k) 1
-#define amx_column(product, col, cols) ((void)(product))
+#define amx_column(product, col, cols) ((void)(product), (void)(col), (void)(cols))
 #define amx_tile(product, row, rows, col, cols, c) ((void)(product))
 #endif
 
