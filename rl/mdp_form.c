@@ -45,7 +45,7 @@ static void measure(const Mdp *mdp, MdpForm *form) {
     int64_t blocks = (form->n + BLOCK - 1) / BLOCK;
     Sizes all = {.closed = true, .even = true};
     form->fan = (int32_t)MIN(mdp->begin[1], INT32_MAX);
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (blocks > 1)
     for (int64_t block = 0; block < blocks; block++) {
         Sizes own = {.closed = true, .even = true};
         for (int64_t s = block * BLOCK; s < MIN(form->n, (block + 1) * BLOCK); s++) {

@@ -12,6 +12,8 @@
 
 #define UNIT_ROUNDOFF 1.1102230246251565e-16 /* 2^-53 */
 
+typedef struct FormTiles FormTiles;
+
 typedef struct MdpForm {
     int32_t n;                 /* states; vectors over states have n + 1 entries, the last one 0 */
     int64_t n_rows;
@@ -33,6 +35,7 @@ typedef struct MdpForm {
     double reward_size;        /* largest sum of probability x |reward| of a row */
     int64_t longest;           /* entries of the longest row */
     bool closed;               /* no row ends anything: a constant added to V adds gamma times it to every q */
+    FormTiles *tiles;          /* its entries in another order, for sweeps over all of them (mdp_tiles.c); NULL: none */
     Arena *arena;              /* borrowed */
 } MdpForm;
 
@@ -83,6 +86,13 @@ typedef struct Narrowing {
 } Narrowing;
 Status narrowing_init(const MdpForm *form, double *Q, Arena *arena, Narrowing *narrowing); /* Q NULL: nothing will be left out. ST_RESOURCE */
 Change form_sweep_narrowing(const MdpForm *form, Sweep sweep, Narrowing *narrowing);
+
+/* ---- mdp_tiles.c ---- */
+
+/* Makes form->tiles where the values fit into no near cache and entries lead all over them, and memory for as many bytes as the entries have is at hand; else does nothing. ST_RESOURCE. */
+Status form_tile(MdpForm *form);
+/* What form_sweep does with them, for a sweep with V, without a policy and rows left out; `none` where no state is live. */
+Change form_sweep_tiles(const MdpForm *form, Sweep sweep, Change none);
 
 /* The best value of one state; *best, unless NULL, is its first row. */
 double form_best(const MdpForm *form, int64_t state, const double *V, int64_t *best);
