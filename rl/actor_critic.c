@@ -70,9 +70,16 @@ static Status critic_half(Gradient *g) {
     return policy_backward_values(g->policy, g->m->dvalues);
 }
 
+static void measure(Gradient *g, int64_t i) {
+    Params part = policy_part(g->policy, i == 1);
+    double norm = params_grad_norm(&part);
+    g->m->grad_squares[i] = norm * norm;
+}
+
 static void half(void *context, int64_t i) {
     Gradient *g = context;
     g->halves[i].status = i == 0 ? actor_half(g) : critic_half(g);
+    measure(g, i);
     if (g->halves[i].status == ST_OK) return;
     snprintf(g->halves[i].text, sizeof g->halves[i].text, "%s", status_text());
     snprintf(g->halves[i].hint, sizeof g->halves[i].hint, "%s", status_hint_text());
@@ -80,14 +87,14 @@ static void half(void *context, int64_t i) {
 
 /* Small networks on few rows: two threads take one each, from the observations to the gradient. Else each kernel has work for all, and tensors of more than SMALL numbers are shared out by
  * kernels themselves. */
-static bool in_halves(const Gradient *g) {
+static bool in_halves(const Policy *policy, const Minibatch *m) {
     enum { SMALL = 16384 };
-    const Params *params = &g->policy->params;
+    const Params *params = &policy->params;
     int64_t most = 0;
-    if (!g->m->old_values || !policy_has_halves(g->policy) || profile_running()) return false; /* the profile has one clock */
+    if (!m->old_values || !policy_has_halves(policy) || profile_running()) return false; /* the profile has one clock */
     for (size_t i = 0; i < params->n; i++) {
         const Tensor *tensor = params->items[i].tensor;
-        most = MAX(most, MAX(tensor_count(tensor), g->m->n * tensor_width(tensor)));
+        most = MAX(most, MAX(tensor_count(tensor), m->n * tensor_width(tensor)));
     }
     return most <= SMALL;
 }
@@ -109,12 +116,14 @@ static Status run_whole(Gradient *g) {
     TRY(policy_forward(g->policy, m->obs, m->n, values ? POLICY_ACTIONS | POLICY_VALUES : POLICY_ACTIONS, true));
     actor_loss(g);
     if (values) critic_loss(g);
-    return policy_backward(g->policy, m->actions, m->dlogprobs, g->of_policy.grad_entropy, values ? m->dvalues : NULL);
+    TRY(policy_backward(g->policy, m->actions, m->dlogprobs, g->of_policy.grad_entropy, values ? m->dvalues : NULL));
+    for (int64_t i = 0; i < 2; i++) measure(g, i);
+    return ST_OK;
 }
 
 Status actor_critic_gradient(Policy *policy, Minibatch *m, const Losses *losses, Measures *measures, double *kl) {
     Gradient g = {.policy = policy, .m = m, .losses = losses};
-    TRY(in_halves(&g) ? run_halves(&g) : run_whole(&g));
+    TRY(in_halves(policy, m) ? run_halves(&g) : run_whole(&g));
     measures->steps++;
     measures->loss += g.of_policy.loss + losses->vf_coef * g.of_values.loss;
     measures->policy_loss += g.of_policy.policy_loss;
@@ -206,14 +215,28 @@ static Status not_finite(const ActorCritic *ac, const Learner *learner) {
     return status_hint(ST_NUMERIC, "lower train.learning_rate, or normalise observations and rewards");
 }
 
+/* A step, by the parts of the policy: the thread that made a part's gradient has it, the weights and the averages in its cache. */
+typedef struct Step { ActorCritic *ac; double scale, rate; } Step;
+
+static void step_part(void *context, int64_t i) {
+    const Step *step = context;
+    Params part = policy_part(&step->ac->policy, i == 1);
+    optimizer_step(&step->ac->optimizer, &part, step->scale, step->rate, step->ac->optimizer_steps);
+    params_zero_grad(&part);
+}
+
 Status actor_critic_step(ActorCritic *ac, Learner *learner, Measures *measures) {
     const Recipe *recipe = learner->recipe;
-    double norm = params_grad_norm(&ac->policy.params), rate = recipe->train_learning_rate * schedule_factor(&ac->schedule, learner->updates);
+    const double *squares = ac->minibatch.grad_squares;
+    double norm = sqrt(squares[0] + squares[1]);
     if (!isfinite(norm)) return not_finite(ac, learner);
-    optimizer_step(&ac->optimizer, &ac->policy.params, clip_scale(norm, recipe->train_max_grad_norm), rate, ++ac->optimizer_steps);
-    params_zero_grad(&ac->policy.params);
+    Step step = {ac, clip_scale(norm, recipe->train_max_grad_norm), recipe->train_learning_rate * schedule_factor(&ac->schedule, learner->updates)};
+    ac->optimizer_steps++;
+    if (in_halves(&ac->policy, &ac->minibatch)) cpu_team_run(2, step_part, &step);
+    else
+        for (int64_t i = 0; i < 2; i++) step_part(&step, i);
     measures->grad_norm += norm;
-    measures->learning_rate = rate;
+    measures->learning_rate = step.rate;
     return ST_OK;
 }
 

@@ -19,6 +19,7 @@ typedef struct Minibatch {
     int64_t n, cap, obs_size, action_size;
     double *obs, *actions, *old_logprobs, *old_values, *advantages, *returns; /* old_values NULL: no values are learned */
     double *logprobs, *entropies, *dlogprobs, *dvalues;                       /* scratch of actor_critic_gradient */
+    double grad_squares[2];                                                   /* of actor_critic_gradient: sum of squares of the gradients of policy_part(.., false) and (.., true) */
 } Minibatch;
 Status minibatch_init(Minibatch *minibatch, int64_t cap, int64_t obs_size, int64_t action_size, bool values, Arena *arena);
 void minibatch_take(Minibatch *minibatch, const Rollout *rollout, const int64_t *rows, int64_t n);
@@ -56,7 +57,7 @@ void actor_critic_close(Learner *learner);
 
 /* Room for minibatches of up to n rows of the rollout, and its valid rows in order in ac->rows; n_rows: their number. */
 Status actor_critic_rows(ActorCritic *ac, Learner *learner, int64_t n, int64_t *n_rows);
-/* Clips the gradients to train.max_grad_norm, steps the optimiser, clears the gradients. ST_NUMERIC naming the parameter when a gradient is not finite. */
+/* Behind actor_critic_gradient of ac->minibatch: clips the gradients to train.max_grad_norm, steps the optimiser, clears the gradients. ST_NUMERIC naming the parameter when a gradient is not finite. */
 Status actor_critic_step(ActorCritic *ac, Learner *learner, Measures *measures);
 /* Means of the measures, and how well values predicted the returns, as metrics. */
 void actor_critic_report(const ActorCritic *ac, Learner *learner, const Measures *measures);

@@ -2,33 +2,36 @@
 
 #include "rl/heads.h"
 
-static double log_sum_exp(const double *logits, int64_t n) {
-    double most = logits[categorical_best(logits, n)], sum = 0;
-    for (int64_t a = 0; a < n; a++) sum += exp(logits[a] - most);
-    return most + log(sum);
+/* Softmax's sums in one pass: of e^(l - most), and of that times l - most; an action with probability 0 adds nothing. */
+typedef struct Sums { double most, sum, weighted; } Sums;
+
+static inline double weight_of(double logit, double most) { return logit == most ? 1 : exp(logit - most); }
+
+static Sums sums_of(const double *logits, int64_t n) {
+    Sums sums = {.most = logits[categorical_best(logits, n)]};
+    for (int64_t a = 0; a < n; a++) {
+        double e = weight_of(logits[a], sums.most);
+        sums.sum += e;
+        if (e != 0) sums.weighted += e * (logits[a] - sums.most);
+    }
+    return sums;
 }
 
-/* -sum p log p; an action with probability 0 adds nothing. */
-static double categorical_entropy(const double *logits, int64_t n, double log_sum) {
-    double entropy = 0;
-    for (int64_t a = 0; a < n; a++) {
-        double logprob = logits[a] - log_sum, p = exp(logprob);
-        if (p != 0) entropy -= p * logprob;
-    }
-    return entropy;
-}
+/* -sum p log p */
+static double entropy_of(const Sums *sums) { return log(sums->sum) - sums->weighted / sums->sum; }
 
 Likelihood categorical_likelihood(const double *logits, int64_t n, int64_t action) {
-    double log_sum = log_sum_exp(logits, n);
-    return (Likelihood){logits[action] - log_sum, categorical_entropy(logits, n, log_sum)};
+    Sums sums = sums_of(logits, n);
+    return (Likelihood){logits[action] - sums.most - log(sums.sum), entropy_of(&sums)};
 }
 
 void categorical_grad(const double *logits, int64_t n, int64_t action, double dlogprob, double dentropy, double *dlogits) {
-    double log_sum = log_sum_exp(logits, n), entropy = categorical_entropy(logits, n, log_sum);
+    Sums sums = sums_of(logits, n);
+    double log_sum = log(sums.sum), entropy = log_sum - sums.weighted / sums.sum;
     for (int64_t a = 0; a < n; a++) {
-        double logprob = logits[a] - log_sum, p = exp(logprob);
+        double p = weight_of(logits[a], sums.most) / sums.sum;
         dlogits[a] = dlogprob * ((a == action) - p);
-        if (p != 0) dlogits[a] -= dentropy * p * (logprob + entropy);
+        if (p != 0) dlogits[a] -= dentropy * p * (logits[a] - sums.most - log_sum + entropy);
     }
 }
 
@@ -40,10 +43,11 @@ int64_t categorical_best(const double *logits, int64_t n) {
 }
 
 int64_t categorical_draw(const double *logits, int64_t n, double uniform) {
-    double log_sum = log_sum_exp(logits, n), below = 0;
+    Sums sums = sums_of(logits, n);
+    double below = 0;
     int64_t last = 0; /* rounding may leave a little above the sum of all: that is the last action that can be taken */
     for (int64_t a = 0; a < n; a++) {
-        double p = exp(logits[a] - log_sum);
+        double p = weight_of(logits[a], sums.most) / sums.sum;
         if (p > 0) last = a;
         below += p;
         if (uniform < below) return a;

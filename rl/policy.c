@@ -83,8 +83,14 @@ Status policy_init(Policy *policy, const PolicyConfig *config, const Space *obse
     if (config->shared && config->n_hidden == 0) return status_fail(ST_CONFIG, "'policy.shared' needs a hidden layer in 'policy.hidden'");
     if (policy->shared) TRY(make_network(policy, &making, &policy->trunk, "trunk", NUMBER_TRUNK, config->hidden[config->n_hidden - 1], sqrt(2.0)));
     TRY(make_network(policy, &making, &policy->actor, "actor", NUMBER_ACTOR, space_width(action), 0.01));
-    if (config->values) TRY(make_network(policy, &making, &policy->critic, "critic", NUMBER_CRITIC, 1, 1));
-    return policy->gaussian ? make_log_std(policy, &making) : ST_OK;
+    if (policy->gaussian) TRY(make_log_std(policy, &making));
+    policy->first_of_critic = policy->params.n;
+    return config->values ? make_network(policy, &making, &policy->critic, "critic", NUMBER_CRITIC, 1, 1) : ST_OK;
+}
+
+Params policy_part(const Policy *policy, bool critic) {
+    size_t first = policy->first_of_critic;
+    return critic ? (Params){.items = policy->params.items + first, .n = policy->params.n - first} : (Params){.items = policy->params.items, .n = first};
 }
 
 void policy_release(Policy *policy) {

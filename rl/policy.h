@@ -44,6 +44,7 @@ typedef struct Policy {
     Mlp trunk, actor, critic;
     Tensor *log_std;        /* (action.size); NULL: categorical */
     Params params;          /* all of it, trained */
+    size_t first_of_critic; /* params from here on are the critic's */
     Tape *tape, *value_tape; /* the critic's own, so that both may work at the same time; one and the same with a shared network */
     /* Of the last policy_forward, in the step's memory. */
     int64_t n;
@@ -69,6 +70,7 @@ Status policy_backward(Policy *policy, const double *actions, const double *dlog
 
 /* The same where actor and critic have a network each: their halves, which touch nothing of each other and may run in two threads. policy->n is the caller's to set before. */
 bool policy_has_halves(const Policy *policy);
+Params policy_part(const Policy *policy, bool critic); /* borrowed: the critic's parameters, or all others */
 Status policy_forward_actions(Policy *policy, const double *observations, bool learn);
 Status policy_forward_values(Policy *policy, const double *observations, bool learn);
 Status policy_backward_actions(Policy *policy, const double *actions, const double *dlogprobs, double dentropy);
