@@ -20,7 +20,8 @@ enum {
     PANEL_FEW = 256,
     SERIAL_WEIGHT = 1 << 16, /* values of B that one thread reads as soon as two are started */
     FEW_ROWS = 128,          /* below, making tiles of a whole weight takes longer than multiplying by it */
-    BLOCK_LINE = BLOCK * 4   /* bytes */
+    BLOCK_LINE = BLOCK * 4,  /* bytes */
+    SOON = 5                 /* tiles ahead of the one that is used, where A streams from memory: nearer and farther are slower */
 };
 
 /* Bytes from row to row of A in scratch memory: no power of two, whose lines would meet in the same places of the cache. */
@@ -194,6 +195,7 @@ typedef struct Sum {
 typedef struct Ahead {
     const char *at; /* NULL: none */
     int64_t line, rows;
+    bool once; /* A's rows are used by this block alone: what comes soon is asked for, and `at` only says that there is a next block */
     const Finish *end; /* NULL: none */
 } Ahead;
 
@@ -233,7 +235,10 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
                 _tile_dpbf16ps(2, 5, 6);
                 if (wide) _tile_dpbf16ps(3, 5, 7);
             }
-            if (next) {
+            if (next && ahead->once) { /* tiles that come SOON, of these rows or of the rows behind them */
+                const char *soon = i + SOON < n ? upper + SOON * 64 : upper + BLOCK * a.line + (SOON - n) * 64;
+                for (int64_t r = 0; r < BLOCK; r++) _mm_prefetch(soon + r * a.line, _MM_HINT_T0);
+            } else if (next) {
                 for (int64_t r = 0; r < ahead->rows; r++) _mm_prefetch(next + r * ahead->line, _MM_HINT_T1);
                 next += 64;
             }
@@ -360,7 +365,7 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
     for (int64_t row = begin; row < stop; row += BLOCK) {
         Sum sum = {.a = rows_load(&plan->a, row, from, n_tiles, work->rows), .n_tiles = n_tiles, .n_more = n_more, .add = from > 0};
         if (n_more) sum.more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
-        Ahead ahead = {.line = sum.a.line, .rows = div_up(BLOCK, n_blocks)};
+        Ahead ahead = {.line = sum.a.line, .rows = div_up(BLOCK, n_blocks), .once = n_blocks == 1 && rows_lie(&plan->a, row, from, n_tiles)};
         bool announce = row + BLOCK < plan->m && rows_lie(&plan->a, row + BLOCK, from, n_tiles);
         for (int64_t j = 0; j < n_blocks; j++, turn ^= 1) {
             void *sums = work->partial ? (void *)(work->partial + (row - begin) * cols + j * BLOCK) : blocks[turn];
@@ -457,6 +462,7 @@ void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, in
         if (turned) {
             sum.a = rows_load(&a, col + j * BLOCK, 0, k_tiles, scratch);
             ahead.line = sum.a.line;
+            ahead.once = rows_lie(&a, col + j * BLOCK, 0, k_tiles);
             if (rows_lie(&a, col + (j + 1) * BLOCK, 0, k_tiles)) ahead.at = sum.a.at + BLOCK * sum.a.line;
         }
         sum.b = panel + j * stride;
