@@ -62,17 +62,41 @@ static void queries_begin(const AttentionShape *shape, Work *work, const Tensor 
     }
 }
 
-/* Asks for the rows of a cache that the next tile of keys will read, all heads of them: they lie far apart, and the heads' tasks come one after the other. */
-static void rows_ask(const AttentionShape *shape, const Tensor *k, const Tensor *v, int32_t segment, int64_t start, int64_t end) {
+/* Keys and values of one sequence in a cache, asked for on the way through another one: they lie far apart, and waiting for them takes longer than what is done with them. */
+typedef struct Coming {
+    const Tensor *k, *v;
+    int32_t segment;                 /* -1: none */
+    int64_t position, end, row, run; /* asked for up to `position`, but for `run` rows from `row` on */
+} Coming;
+
+static Coming coming_begin(const AttentionShape *shape, const Tensor *k, const Tensor *v, const AttentionTask *task) {
+    const Layout *layout = shape->args->layout;
+    if (!task) return (Coming){.segment = -1};
+    int64_t position = layout_offset(layout, task->segment) + task->first, window = shape->args->window;
+    int64_t length = layout->segments[task->segment].end - layout->segments[task->segment].begin - task->first;
+    return (Coming){k, v, task->segment, window > 0 ? MAX((int64_t)0, position - window + 1) / KEY_TILE * KEY_TILE : 0, position + MIN(shape->tokens, length), 0, 0};
+}
+
+/* The next row, all heads of it. */
+static inline void coming_ask(const AttentionShape *shape, Coming *coming) {
     int64_t bytes = shape->kv_width * (int64_t)sizeof(uint16_t);
-    for (int64_t position = start; position < end;) {
-        int64_t n, row = key_run(shape->args->layout, segment, position, &n), stop = MIN(end, position + n);
-        for (int64_t at = row * bytes; at < (row + stop - position) * bytes; at += 64) {
-            _mm_prefetch((const char *)k->data + at, _MM_HINT_T1);
-            _mm_prefetch((const char *)v->data + at, _MM_HINT_T1);
-        }
-        position = stop;
+    if (coming->run == 0) {
+        if (coming->segment < 0 || coming->position >= coming->end) return;
+        coming->row = key_run(shape->args->layout, coming->segment, coming->position, &coming->run);
+        coming->run = MIN(coming->run, coming->end - coming->position);
+        coming->position += coming->run;
     }
+    for (int64_t at = coming->row * bytes; at < (coming->row + 1) * bytes; at += 64) {
+        _mm_prefetch((const char *)coming->k->data + at, _MM_HINT_T1);
+        _mm_prefetch((const char *)coming->v->data + at, _MM_HINT_T1);
+    }
+    coming->row++;
+    coming->run--;
+}
+
+/* All rows that the tile of keys before `end` needs. */
+static void coming_hurry(const AttentionShape *shape, Coming *coming, int64_t end) {
+    while (coming->segment >= 0 && coming->position - coming->run < MIN(end, coming->end)) coming_ask(shape, coming);
 }
 
 /* Rows of k and v of the KEY_TILE keys from position `start` on; -1 where there is none: before start + from, from start + to on. */
@@ -102,12 +126,12 @@ static void keys_find(const AttentionShape *shape, Work *work, const Tensor *k, 
 }
 
 /* Values of a tile of keys as pairs of rows, zeros where there are none, then transposed. */
-static void values_begin(const AttentionShape *shape, const Work *work, const Tensor *v, const int64_t rows[KEY_TILE], int64_t kv_head) {
+static void values_begin(const AttentionShape *shape, const Work *work, const Tensor *v, const int64_t rows[KEY_TILE], int64_t kv_head, Coming *next) {
     for (int64_t p = 0; p < KEY_TILE / 2; p++) {
+        if (next) coming_ask(shape, next);
         const uint16_t *even = values_at(shape, v, rows[2 * p], kv_head), *odd = values_at(shape, v, rows[2 * p + 1], kv_head);
         for (int64_t c = 0; c < shape->padded; c += TILE_K) {
-            __mmask32 there = shape->dim - c >= TILE_K ? 0xffffffffu : (1u << (shape->dim - c)) - 1;
-            __m512i upper = _mm512_maskz_loadu_epi16(even ? there : 0, even ? even + c : NULL), lower = _mm512_maskz_loadu_epi16(odd ? there : 0, odd ? odd + c : NULL);
+            __m512i upper = values_32(even, c, shape->dim), lower = values_32(odd, c, shape->dim);
             int64_t line = p % TILE_ROWS * 64;
             pairs_interleave(&upper, &lower, (char *)tile_at(work->pair_values, c / TILE_ROWS, p / TILE_ROWS) + line, (char *)tile_at(work->pair_values, c / TILE_ROWS + 1, p / TILE_ROWS) + line);
         }
@@ -116,11 +140,11 @@ static void values_begin(const AttentionShape *shape, const Work *work, const Te
 }
 
 /* Keys and values of a tile. */
-static void keys_begin(const AttentionShape *shape, Work *work, const Tensor *k, const Tensor *v, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to) {
+static void keys_begin(const AttentionShape *shape, Work *work, const Tensor *k, const Tensor *v, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to, Coming *next) {
     int64_t rows[KEY_TILE];
     rows_find(shape, segment, start, from, to, rows);
     keys_find(shape, work, k, rows, kv_head);
-    values_begin(shape, work, v, rows, kv_head);
+    values_begin(shape, work, v, rows, kv_head, next);
 }
 
 /* Scores of 32 keys and one or two groups of queries. */
@@ -230,7 +254,10 @@ static void queries_finish(const AttentionShape *shape, const Work *work, Tensor
     }
 }
 
-static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv_head, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
+/* What a task is of: its own rows of the cache, for the first of the heads that are run at once, and those of the sequence behind it; both NULL without a cache. */
+typedef struct Fetch { Coming *own, *next; } Fetch;
+
+static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv_head, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp, Fetch fetch) {
     const AttentionArgs *args = shape->args;
     const Segment *segment = &args->layout->segments[task.segment];
     int64_t first = segment->begin + task.first, n_tokens = MIN(shape->tokens, segment->end - first);
@@ -239,12 +266,20 @@ static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv
     Work work = work_new(shape);
     queries_begin(shape, &work, q, first, n_tokens, position, kv_head);
     for (int64_t start = oldest / KEY_TILE * KEY_TILE; start < end; start += KEY_TILE) {
-        int64_t to = MIN((int64_t)KEY_TILE, end - start), next = start + KEY_TILE;
-        if (args->layout->cache && kv_head == 0) rows_ask(shape, k, v, task.segment, start == oldest / KEY_TILE * KEY_TILE ? start : next, MIN(end, next + KEY_TILE));
-        keys_begin(shape, &work, k, v, task.segment, kv_head, start, MAX((int64_t)0, oldest - start), to);
+        int64_t to = MIN((int64_t)KEY_TILE, end - start);
+        if (fetch.own) coming_hurry(shape, fetch.own, start + 2 * KEY_TILE);
+        keys_begin(shape, &work, k, v, task.segment, kv_head, start, MAX((int64_t)0, oldest - start), to, fetch.next);
         tile_attend(shape, &work, start, to);
     }
     queries_finish(shape, &work, y, logsumexp);
+}
+
+/* Tasks run in turns by one thread: all heads of a sequence one after the other, since they lie beside one another in a cache, and a few sequences. */
+typedef struct Turns { int64_t heads, sequences; } Turns;
+
+static Turns turns_of(const Layout *layout, const AttentionTasks *tasks, int64_t n_kv_heads) {
+    int64_t n = tasks->n / n_kv_heads, threads = omp_get_max_threads();
+    return layout->cache && n >= 2 * threads ? (Turns){n_kv_heads, MAX((int64_t)1, n / (2 * threads))} : (Turns){1, 1};
 }
 
 void ISA_FN(attention)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
@@ -257,13 +292,24 @@ void ISA_FN(attention)(const AttentionArgs *args, const Tensor *q, const Tensor 
     }
     AttentionShape shape = amx_attention_shape(args, QUERY_ROWS);
     AttentionTasks tasks = attention_tasks(&shape, shape.tokens);
-    int64_t at_once = layout->cache && tasks.n / args->n_kv_heads >= 2 * omp_get_max_threads() ? args->n_kv_heads : 1; /* heads of the same tokens lie beside one another in a cache */
+    int64_t kv_heads = args->n_kv_heads;
+    Turns turns = turns_of(layout, &tasks, kv_heads);
 #pragma omp parallel if (tasks.parallel_tiles)
     {
         amx_begin();
 #pragma omp for schedule(dynamic)
-        for (int64_t i = tasks.n - 1; i >= 0; i -= at_once) /* the last tokens of a sequence have the most keys: begin with them */
-            for (int64_t j = i; j > i - at_once; j--) task_run(&shape, tasks.list[j / args->n_kv_heads], args->n_kv_heads - 1 - j % args->n_kv_heads, q, keys, values, y, logsumexp);
+        for (int64_t end = tasks.n; end > 0; end -= turns.heads * turns.sequences) { /* the last tokens of a sequence have the most keys: begin with them */
+            Coming own = {.segment = -1}, next = {.segment = -1};
+            for (int64_t j = end - 1; j >= MAX((int64_t)0, end - turns.heads * turns.sequences); j--) {
+                bool first = layout->cache && (j + 1) % turns.heads == 0, last = j < turns.heads || j < end - turns.heads * (turns.sequences - 1);
+                if (first) {
+                    own = next.segment >= 0 ? next : coming_begin(&shape, keys, values, &tasks.list[j / kv_heads]);
+                    next = coming_begin(&shape, keys, values, last ? NULL : &tasks.list[j / kv_heads - 1]);
+                }
+                Fetch fetch = layout->cache ? (Fetch){first ? &own : NULL, &next} : (Fetch){NULL, NULL};
+                task_run(&shape, tasks.list[j / kv_heads], kv_heads - 1 - j % kv_heads, q, keys, values, y, logsumexp, fetch);
+            }
+        }
         amx_end();
     }
 }
