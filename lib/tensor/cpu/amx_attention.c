@@ -125,6 +125,11 @@ static void keys_find(const AttentionShape *shape, Work *work, const Tensor *k, 
     }
 }
 
+/* 32 values of a row from value c on, zeros behind them and where there is no row. */
+static inline __m512i values_32(const uint16_t *values, int64_t c, int64_t dim) {
+    return values ? _mm512_maskz_loadu_epi16(dim - c >= TILE_K ? 0xffffffffu : (1u << (dim - c)) - 1, values + c) : _mm512_setzero_si512();
+}
+
 /* Values of a tile of keys as pairs of rows, zeros where there are none, then transposed. */
 static void values_begin(const AttentionShape *shape, const Work *work, const Tensor *v, const int64_t rows[KEY_TILE], int64_t kv_head, Coming *next) {
     for (int64_t p = 0; p < KEY_TILE / 2; p++) {

@@ -89,16 +89,11 @@ static inline void tiles_multiply(int64_t m, int64_t n, int64_t depth, Tiles a, 
 
 /* ---- how memory becomes tiles ---- */
 
-/* 32 of `dim` values from value c on, zeros behind them; all zeros if there are no values: a masked load from nowhere would give them as well, hundreds of times as slowly. */
-static inline __m512i values_32(const uint16_t *values, int64_t c, int64_t dim) {
-    if (!values) return _mm512_setzero_si512();
-    return _mm512_maskz_loadu_epi16(dim - c >= TILE_K ? 0xffffffffu : (1u << (dim - c)) - 1, values + c);
-}
-
-/* Line `row` of tiles of A from `dim` values, with zeros up to whole tiles; all zeros if there are no values. */
+/* Line `row` of tiles of A from `dim` values, with zeros up to whole tiles; all zeros if there are no values: a masked load from nowhere would give them as well, but slowly. */
 static inline void line_put(Tiles tiles, int64_t row, const uint16_t *values, int64_t dim) {
     char *line = (char *)tile_at(tiles, row / TILE_ROWS, 0) + row % TILE_ROWS * 64;
-    for (int64_t c = 0; c < dim; c += TILE_K, line += TILE_BYTES) _mm512_storeu_si512(line, values_32(values, c, dim));
+    for (int64_t c = 0; c < dim; c += TILE_K, line += TILE_BYTES)
+        _mm512_storeu_si512(line, values ? _mm512_maskz_loadu_epi16(dim - c >= TILE_K ? 0xffffffffu : (1u << (dim - c)) - 1, values + c) : _mm512_setzero_si512());
 }
 
 /* Keys or values at positions start+from..start+to-1 of a sequence, of one head, as tiles of A; the rest of the `lines` is zero. */

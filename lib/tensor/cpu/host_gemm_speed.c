@@ -36,14 +36,32 @@ static double best_gflops(DType dtype, char *memory) {
     return best;
 }
 
+/* A block of words, 64 bytes from one half and 64 from the other: processors read two streams faster than one, and faster still when they are asked a little ahead. */
+static uint64_t block_read(const uint64_t *words, size_t n) {
+    enum { LINE = 8, AHEAD = 64 };
+    uint64_t lanes[2 * LINE] = {0}, sum = 0;
+    const uint64_t *other = words + n / 2;
+    for (size_t j = 0; j < n / 2; j += LINE) {
+        __builtin_prefetch(words + j + AHEAD);
+        __builtin_prefetch(other + j + AHEAD);
+        for (int i = 0; i < LINE; i++) {
+            lanes[i] += words[j + i];
+            lanes[LINE + i] += other[j + i];
+        }
+    }
+    for (int i = 0; i < 2 * LINE; i++) sum += lanes[i];
+    return sum;
+}
+
 static double read_gbs(const uint64_t *words, size_t n) {
+    enum { BLOCK = 1 << 17 };
     double best = 0, start = clock_seconds();
     volatile uint64_t result = 0;
     for (int i = 0; i < 2 || clock_seconds() - start < SECONDS_EACH * 3; i++) {
         double before = clock_seconds();
         uint64_t sum = 0;
-#pragma omp parallel for simd schedule(static) reduction(+ : sum)
-        for (size_t j = 0; j < n; j++) sum += words[j];
+#pragma omp parallel for schedule(static) reduction(+ : sum)
+        for (size_t j = 0; j < n; j += BLOCK) sum += block_read(words + j, BLOCK);
         result += sum;
         best = MAX(best, 1e-9 * (double)(n * sizeof *words) / MAX(clock_seconds() - before, 1e-9));
     }
@@ -53,10 +71,10 @@ static double read_gbs(const uint64_t *words, size_t n) {
 
 Status cpu_measure_speed(CpuSpeed *speed) {
     device_cpu(); /* chooses the library, if nobody did */
-    char *memory = aligned_alloc(64, MEMORY_BYTES);
-    if (!memory) return status_fail(ST_RESOURCE, "cannot measure the processor's speed: no memory for %d MiB", MEMORY_BYTES >> 20);
-    memset(memory, 0, MEMORY_BYTES);
-    *speed = (CpuSpeed){.gflops_f32 = best_gflops(DT_F32, memory), .gflops_bf16 = best_gflops(DT_BF16, memory), .memory_gbs = read_gbs((const uint64_t *)(void *)memory, MEMORY_BYTES / 8)};
-    free(memory);
-    return ST_OK;
+    Arena *arena = arena_new(0);
+    char *memory = arena ? arena_zero(arena, MEMORY_BYTES) : NULL;
+    if (memory)
+        *speed = (CpuSpeed){.gflops_f32 = best_gflops(DT_F32, memory), .gflops_bf16 = best_gflops(DT_BF16, memory), .memory_gbs = read_gbs((const uint64_t *)(void *)memory, MEMORY_BYTES / 8)};
+    arena_free(arena);
+    return memory ? ST_OK : status_fail(ST_RESOURCE, "cannot measure the processor's speed: no memory for %d MiB", MEMORY_BYTES >> 20);
 }
