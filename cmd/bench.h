@@ -17,7 +17,7 @@ typedef struct BenchRow { int64_t prompt, answer, rejected; } BenchRow; /* token
 typedef struct BenchRows { BenchRow *items; size_t n; } BenchRows;
 typedef struct Bench {
     const Command *command;
-    const char *shape, *model, *folder, *compute; /* folder: for what is made, removed at the end */
+    const char *shape, *model, *folder, *compute, *checkpointing; /* folder: for what is made, removed at the end */
     const char *rows, *tokenizer;                 /* options; NULL: rows are drawn, the model's own tokenizer */
     int64_t batch, tokens, steps;                 /* steps: timed ones; another one goes before them, which packs weights */
     double scale;                                 /* of drawn and read lengths */

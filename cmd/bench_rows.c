@@ -120,8 +120,9 @@ Status bench_recipe(const Bench *bench, const char *const *more, size_t n_more, 
     const char *output = path_join(arena, bench->folder, "run"), *settings[MOST] = {
         arena_printf(arena, "model.path=%s", bench->model), arena_printf(arena, "model.compute=%s", bench->compute), arena_printf(arena, "data.train=%s/rows.jsonl", bench->folder),
         arena_printf(arena, "output=%s", output), arena_printf(arena, "train.max_steps=%lld", (long long)bench->steps + 1), "data.shuffle=false", "data.max_length=1000000", "train.learning_rate=1e-5",
+        arena_printf(arena, "train.checkpointing=%s", bench->checkpointing),
     };
-    size_t n = 8;
+    size_t n = 9;
     ASSERT(n + n_more <= MOST, "%zu settings", n_more);
     for (size_t i = 0; i < n_more; i++) settings[n++] = more[i];
     for (size_t i = 0; i < n; i++)

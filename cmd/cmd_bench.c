@@ -48,7 +48,7 @@ static const BenchWork works[] = {
 };
 
 /* What the command was asked for. */
-typedef struct BenchJob { const char *list, *compute, *rows, *tokenizer, *output, *table; int64_t batch, tokens, steps; } BenchJob;
+typedef struct BenchJob { const char *list, *compute, *checkpointing, *rows, *tokenizer, *output, *table; int64_t batch, tokens, steps; } BenchJob;
 
 /* ---- marks ---- */
 
@@ -339,7 +339,7 @@ static Status bench_models(const Command *command, const BenchJob *job) {
     if (bench == MAP_FAILED) return status_fail(ST_RESOURCE, "no memory to share with the works' processes");
     Status status = mkdtemp(folder) ? ST_OK : status_fail(ST_RESOURCE, "cannot make a folder like '%s'", folder);
     if (status == ST_OK) {
-        *bench = (Bench){.command = command, .folder = folder, .compute = job->compute, .rows = job->rows, .tokenizer = job->tokenizer};
+        *bench = (Bench){.command = command, .folder = folder, .compute = job->compute, .checkpointing = job->checkpointing, .rows = job->rows, .tokenizer = job->tokenizer};
         profile_stop(); /* works have their own */
         status = run_shapes(bench, job, needs_model);
         if (status != ST_OK) dir_remove(folder);
@@ -360,7 +360,7 @@ static Status run_bench(const Command *command, const BenchJob *job) {
 }
 
 Status cmd_bench(int argc, char **argv) {
-    BenchJob job = {.list = "sft,prefill,decode,load", .compute = "auto", .steps = 2};
+    BenchJob job = {.list = "sft,prefill,decode,load", .compute = "auto", .checkpointing = "none", .steps = 2};
     Command command = {
         .arguments_help = "MODEL ... | S | Q | L | mlp | ppo | filter | growth",
         .help = "Measures training and use of a model, or of random weights in the shape of SmolLM2-135M (S), Qwen2.5-0.5B (Q) or Llama-3.2-1B (L);\n"
@@ -378,6 +378,7 @@ Status cmd_bench(int argc, char **argv) {
         {"--tokens", OPTION_INT, &job.tokens, "N", "tokens of a sequence; decode, grpo: new ones; sft_mix, dpo: of the longest row"},
         {"--steps", OPTION_INT, &job.steps, "N", "timed steps, behind one that is not (2)"},
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
+        {"--checkpointing", OPTION_TEXT, &job.checkpointing, "KIND", "of sft, sft_mix, full, dpo, grpo: none, selective or layer"},
         {"--rows", OPTION_TEXT, &job.rows, "FILE", "lengths of sft_mix and grpo, texts of tokenizer: {question, answer} or messages; of dpo: {prompt, chosen, rejected}. Drawn as GSM8K's and hh-rlhf's unless given"},
         {"--tokenizer", OPTION_TEXT, &job.tokenizer, "DIR", "of the rows; the model's own"},
         {"-o", OPTION_TEXT, &job.output, "FILE", "the rows and the machine as one JSON object"},
