@@ -279,12 +279,13 @@ static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv
     queries_finish(shape, &work, y, logsumexp);
 }
 
-/* Tasks run in turns by one thread: all heads of a sequence one after the other, since they lie beside one another in a cache, and a few sequences. */
+/* Tasks run in turns by one thread: all heads of a sequence one after the other, since they lie beside one another in a cache; and, of sequences that go on by a token each, a few. */
 typedef struct Turns { int64_t heads, sequences; } Turns;
 
 static Turns turns_of(const Layout *layout, const AttentionTasks *tasks, int64_t n_kv_heads) {
     int64_t n = tasks->n / n_kv_heads, threads = omp_get_max_threads();
-    return layout->cache && n >= 2 * threads ? (Turns){n_kv_heads, MAX((int64_t)1, n / (2 * threads))} : (Turns){1, 1};
+    if (!layout->cache || n < 2 * threads) return (Turns){1, 1};
+    return (Turns){n_kv_heads, layout->n_tokens == layout->n_segments ? MAX((int64_t)1, n / (2 * threads)) : 1};
 }
 
 void ISA_FN(attention)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
@@ -306,13 +307,14 @@ void ISA_FN(attention)(const AttentionArgs *args, const Tensor *q, const Tensor 
         for (int64_t end = tasks.n; end > 0; end -= turns.heads * turns.sequences) { /* the last tokens of a sequence have the most keys: begin with them */
             Coming own = {.segment = -1}, next = {.segment = -1};
             for (int64_t j = end - 1; j >= MAX((int64_t)0, end - turns.heads * turns.sequences); j--) {
-                bool first = layout->cache && (j + 1) % turns.heads == 0, last = j < turns.heads || j < end - turns.heads * (turns.sequences - 1);
+                int64_t head = kv_heads - 1 - j % kv_heads;
+                bool first = layout->cache && head == 0, last = j < turns.heads || j < end - turns.heads * (turns.sequences - 1);
                 if (first) {
                     own = next.segment >= 0 ? next : coming_begin(&shape, keys, values, &tasks.list[j / kv_heads]);
                     next = coming_begin(&shape, keys, values, last ? NULL : &tasks.list[j / kv_heads - 1]);
                 }
                 Fetch fetch = layout->cache ? (Fetch){first ? &own : NULL, &next} : (Fetch){NULL, NULL};
-                task_run(&shape, tasks.list[j / kv_heads], kv_heads - 1 - j % kv_heads, q, keys, values, y, logsumexp, fetch);
+                task_run(&shape, tasks.list[j / kv_heads], head, q, keys, values, y, logsumexp, fetch);
             }
         }
         amx_end();
