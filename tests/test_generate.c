@@ -369,6 +369,38 @@ static void scores_do_not_depend_on_the_batch(void **state) {
     }
 }
 
+/* Behind a text that is computed once each branch has what the whole has by itself, also where families are more than a batch takes. */
+static void branches_have_the_scores_of_whole_rows(void **state) {
+    (void)state;
+    enum { N = 40, STEM = 60, MOST = 3 };
+    static double branched[N][MOST][8], whole[STEM + 8];
+    static ScoreRow branches[N][MOST];
+    static ScoreStem stems[N];
+    static int32_t ids[N][STEM], more[N][MOST][8];
+    for (size_t i = 0; i < N; i++) {
+        size_t n = 1 + (i * 7) % STEM;
+        for (size_t t = 0; t < n; t++) ids[i][t] = (int32_t)((i * 31 + t * 17) % VOCAB);
+        for (size_t b = 0; b < MOST; b++) {
+            size_t length = 1 + (i + 3 * b) % 8;
+            for (size_t t = 0; t < length; t++) more[i][b][t] = (int32_t)((i + b * 13 + t * 5) % VOCAB);
+            branches[i][b] = (ScoreRow){more[i][b], length, branched[i][b]};
+        }
+        stems[i] = (ScoreStem){ids[i], n, branches[i], i % (MOST + 1)};
+    }
+    check_ok(score_branches(tiny, stems, N));
+    for (size_t i = 0; i < N; i++) {
+        for (size_t b = 0; b < stems[i].n_branches; b++) {
+            int32_t all[STEM + 8];
+            size_t n = stems[i].n, length = branches[i][b].n;
+            memcpy(all, ids[i], n * sizeof *all);
+            memcpy(all + n, more[i][b], length * sizeof *all);
+            ScoreRow row = {all, n + length, whole};
+            check_ok(score_rows(tiny, &row, 1, NULL, NULL));
+            check_close_f64("a branch", branched[i][b], whole + n, length, batch_tolerance(), 0);
+        }
+    }
+}
+
 static Status check_normalised(void *context, size_t row, const float *logits, int64_t n, int64_t vocab) {
     const ScoreRow *scored = (const ScoreRow *)context + row;
     assert_int_equal(n, scored->n);
@@ -576,6 +608,7 @@ int main(void) {
         cmocka_unit_test(stop_texts_cut_exactly),
         cmocka_unit_test(faults_are_named),
         cmocka_unit_test(scores_do_not_depend_on_the_batch),
+        cmocka_unit_test(branches_have_the_scores_of_whole_rows),
         cmocka_unit_test(logits_belong_to_the_scores),
         cmocka_unit_test(golden_models),
         cmocka_unit_test(stories_are_told_exactly),

@@ -84,5 +84,8 @@ size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, cons
 typedef struct ScoreRow { const int32_t *ids; size_t n; double *logprobs; } ScoreRow;
 typedef Status OnLogits(void *context, size_t row, const float *logits, int64_t n, int64_t vocab);
 Status score_rows(const Model *model, ScoreRow *rows, size_t n_rows, OnLogits *on_logits, void *context);
+/* The same of several ways to go on from one text: its tokens are computed once for all of its branches, and logprobs[0] of a branch is the one behind them. */
+typedef struct ScoreStem { const int32_t *ids; size_t n; const ScoreRow *branches; size_t n_branches; } ScoreStem;
+Status score_branches(const Model *model, const ScoreStem *stems, size_t n_stems);
 
 #endif

@@ -6,9 +6,12 @@
 
 enum { BATCH_TOKENS = 2048 };
 
+/* What becomes a segment: a row, or a branch of the last piece before it that is none. */
+typedef struct Piece { ScoreRow row; bool branch, wanted; } Piece;
+
 typedef struct Scorer {
     const Model *model;
-    ScoreRow *rows;
+    const Piece *pieces;
     OnLogits *on_logits;
     void *context;
     Tape *tape;
@@ -19,7 +22,7 @@ typedef struct Scorer {
 static Status call_logits(const Scorer *s, Tensor *hidden, size_t first, size_t end) {
     int64_t begin = 0, vocab = s->model->config.vocab_size;
     for (size_t r = first; r < end; r++) {
-        int64_t n = (int64_t)s->rows[r].n;
+        int64_t n = (int64_t)s->pieces[r].row.n;
         Tensor *rows = tensor_new(tape_arena(s->tape), s->model->device, DT_I32, 1, &n);
         if (!rows) return ST_RESOURCE;
         for (int64_t i = 0; i < n; i++) tensor_set(rows, i, (double)(begin + i));
@@ -36,19 +39,28 @@ static Status call_logits(const Scorer *s, Tensor *hidden, size_t first, size_t 
     return ST_OK;
 }
 
-static Status score_batch(Scorer *s, size_t first, size_t end) {
-    int64_t n = 0, n_targets = 0;
+/* Pieces first..end-1; a branch's first token is predicted by the last one of what it stands behind. */
+static void lay_out(Scorer *s, size_t first, size_t end, int64_t *n_ids, int64_t *n_targets) {
+    int64_t n = 0;
+    int32_t stem = -1;
+    *n_targets = 0;
     for (size_t r = first; r < end; r++) {
-        s->segments[r - first] = (Segment){n, n + (int64_t)s->rows[r].n, -1, 0, NULL};
-        for (size_t i = 0; i < s->rows[r].n; i++) {
-            s->ids[n] = s->rows[r].ids[i];
-            if (i > 0) {
-                s->positions[n_targets] = (int32_t)n - 1;
-                s->targets[n_targets++] = s->rows[r].ids[i];
-            }
-            n++;
+        const Piece *piece = &s->pieces[r];
+        if (!piece->branch) stem = (int32_t)(r - first);
+        s->segments[r - first] = (Segment){n, n + (int64_t)piece->row.n, piece->branch ? stem : -1, 0, NULL};
+        for (size_t i = 0; i < piece->row.n; i++, n++) {
+            s->ids[n] = piece->row.ids[i];
+            if (!piece->wanted || (i == 0 && !piece->branch)) continue;
+            s->positions[*n_targets] = (int32_t)(i == 0 ? s->segments[stem].end : n) - 1;
+            s->targets[(*n_targets)++] = piece->row.ids[i];
         }
     }
+    *n_ids = n;
+}
+
+static Status score_batch(Scorer *s, size_t first, size_t end) {
+    int64_t n, n_targets, at = 0;
+    lay_out(s, first, end, &n, &n_targets);
     tape_reset(s->tape);
     ModelBatch batch = {.ids = s->ids, .layout = {n, (int32_t)(end - first), s->segments, NULL}};
     Tensor *hidden = model_forward(s->model, s->tape, &batch);
@@ -57,19 +69,41 @@ static Status score_batch(Scorer *s, size_t first, size_t end) {
     if (!rows || !targets) return ST_RESOURCE;
     TokenLogprobs p = op_token_logprobs(s->tape, hidden, s->model->head, rows, targets, &s->model->logprob);
     TRY(tape_status(s->tape));
-    int64_t at = 0;
-    for (size_t r = first; r < end; r++)
-        for (size_t i = 0; i < s->rows[r].n; i++) s->rows[r].logprobs[i] = i ? tensor_get(p.logprob, at++) : (double)NAN;
+    for (size_t r = first; r < end; r++) {
+        const Piece *piece = &s->pieces[r];
+        for (size_t i = 0; i < piece->row.n && piece->wanted; i++) piece->row.logprobs[i] = i || piece->branch ? tensor_get(p.logprob, at++) : (double)NAN;
+    }
     return s->on_logits ? call_logits(s, hidden, first, end) : ST_OK;
 }
 
-Status score_rows(const Model *model, ScoreRow *rows, size_t n_rows, OnLogits *on_logits, void *context) {
-    size_t longest = BATCH_TOKENS;
-    for (size_t r = 0; r < n_rows; r++) {
-        if (rows[r].n == 0) return status_fail(ST_INPUT, "row %zu has no tokens", r + 1);
-        longest = MAX(longest, rows[r].n);
+/* A batch holds whole families: a piece and its branches. Adds this one's tokens and returns where it ends. */
+static size_t family_end(const Piece *pieces, size_t n, size_t first, size_t *tokens) {
+    size_t end = first;
+    do *tokens += pieces[end++].row.n;
+    while (end < n && pieces[end].branch);
+    return end;
+}
+
+static size_t batch_end(const Piece *pieces, size_t n, size_t first) {
+    size_t tokens = 0, end = family_end(pieces, n, first, &tokens);
+    while (end < n) {
+        size_t next = family_end(pieces, n, end, &tokens);
+        if (tokens > BATCH_TOKENS) break;
+        end = next;
     }
-    Scorer s = {.model = model, .rows = rows, .on_logits = on_logits, .context = context, .tape = tape_new(model->device, model->compute, 0)};
+    return end;
+}
+
+static Status score_pieces(const Model *model, const Piece *pieces, size_t n, OnLogits *on_logits, void *context) {
+    size_t longest = BATCH_TOKENS;
+    for (size_t r = 0; r < n; r++)
+        if (pieces[r].row.n == 0) return status_fail(ST_INPUT, "row %zu has no tokens", r + 1);
+    for (size_t at = 0; at < n;) {
+        size_t tokens = 0;
+        at = family_end(pieces, n, at, &tokens);
+        longest = MAX(longest, tokens);
+    }
+    Scorer s = {.model = model, .pieces = pieces, .on_logits = on_logits, .context = context, .tape = tape_new(model->device, model->compute, 0)};
     Arena *arena = arena_new(0);
     Status status = s.tape && arena ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK) {
@@ -80,13 +114,35 @@ Status score_rows(const Model *model, ScoreRow *rows, size_t n_rows, OnLogits *o
         s.segments = arena_alloc(arena, longest * sizeof *s.segments);
         if (!s.ids || !s.positions || !s.targets || !s.segments) status = ST_RESOURCE;
     }
-    for (size_t first = 0, end; status == ST_OK && first < n_rows; first = end) {
-        size_t tokens = rows[first].n;
-        for (end = first + 1; end < n_rows && tokens + rows[end].n <= BATCH_TOKENS; end++) tokens += rows[end].n;
+    for (size_t first = 0, end; status == ST_OK && first < n; first = end) {
+        end = batch_end(pieces, n, first);
         status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : score_batch(&s, first, end);
         if (status != ST_OK && status != ST_INTERRUPTED) status_prefix(status, "rows %zu to %zu", first + 1, end);
     }
     arena_free(arena);
     tape_free(s.tape);
+    return status;
+}
+
+Status score_rows(const Model *model, ScoreRow *rows, size_t n_rows, OnLogits *on_logits, void *context) {
+    Piece *pieces = calloc(MAX(n_rows, 1), sizeof *pieces);
+    if (!pieces) return status_fail(ST_RESOURCE, "out of memory");
+    for (size_t r = 0; r < n_rows; r++) pieces[r] = (Piece){.row = rows[r], .wanted = true};
+    Status status = score_pieces(model, pieces, n_rows, on_logits, context);
+    free(pieces);
+    return status;
+}
+
+Status score_branches(const Model *model, const ScoreStem *stems, size_t n_stems) {
+    size_t n = n_stems, at = 0;
+    for (size_t i = 0; i < n_stems; i++) n += stems[i].n_branches;
+    Piece *pieces = calloc(MAX(n, 1), sizeof *pieces);
+    if (!pieces) return status_fail(ST_RESOURCE, "out of memory");
+    for (size_t i = 0; i < n_stems; i++) {
+        pieces[at++] = (Piece){.row = {.ids = stems[i].ids, .n = stems[i].n}};
+        for (size_t b = 0; b < stems[i].n_branches; b++) pieces[at++] = (Piece){.row = stems[i].branches[b], .branch = true, .wanted = true};
+    }
+    Status status = score_pieces(model, pieces, n, NULL, NULL);
+    free(pieces);
     return status;
 }
