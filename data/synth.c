@@ -34,7 +34,7 @@ Status synth_preset_filters(const Recipe *recipe, Arena *arena, const Yaml **fil
 
 /* ---- keys that the preset does not read are refused ---- */
 
-static const char keys_of_all[] = "preset teacher judge seeds num_rows format filters batch prompts sampling max_requests max_tokens max_cost min_acceptance acceptance_after";
+static const char keys_of_all[] = "preset teacher judge seeds num_rows format filters choose_by batch prompts sampling max_requests max_tokens max_cost min_acceptance acceptance_after";
 
 static bool lists(const char *keys, const char *name) {
     for (const char *at = keys + strspn(keys, " "); *at; at += strcspn(at, " "), at += strspn(at, " "))
@@ -157,7 +157,8 @@ static Status open_stage(Synth *s, int i) {
 
 static Status open_stages(Synth *s) {
     static const SynthStage judge = {.name = "judge", .prompt = "judge", .max_new_tokens = 256, .temperature = 0, .by_judge = true};
-    for (const SynthStage *stage = s->preset->stages; stage->name; stage++) s->stage_list[s->n_stages++] = *stage;
+    for (const SynthStage *stage = s->preset->stages; stage->name; stage++)
+        if (!stage->checks_labels || s->recipe->synth_check_labels) s->stage_list[s->n_stages++] = *stage;
     if (filters_has(s->filters, "judge") && stage_find(s, "judge") < 0) s->stage_list[s->n_stages++] = judge;
     if (s->judge && stage_find(s, "judge") < 0) return status_hint(status_fail(ST_CONFIG, "'synth.judge' would be asked nothing by preset '%s'", s->preset->name), "turn the filter on: synth.filters: {judge: 7}");
     ASSERT(s->n_stages < SYNTH_MAX_STAGES, "%d stages", s->n_stages);
@@ -171,7 +172,7 @@ static Status open_stages(Synth *s) {
 
 static Status open_teachers(Synth *s) {
     const Recipe *r = s->recipe;
-    TeacherOptions options = {.seed = (uint64_t)r->seed, .now = r->data_now, .secret = s->config->secret, .context = s->config->context};
+    TeacherOptions options = {.seed = (uint64_t)r->seed, .now = r->data_now, .secret = s->config->secret, .context = s->config->context, .reads_choices = strcmp(r->synth_choose_by, "text") == 0};
     TRY(teacher_open(&s->teacher_config, &options, &s->teacher));
     return s->judge_config.node ? teacher_open(&s->judge_config, &options, &s->judge) : ST_OK;
 }
@@ -221,6 +222,7 @@ static Status open_all(Synth *s) {
     TRY(seeds_read(r->synth_seeds, s->preset->needs, s->preset->seeds_optional, s->arena, &s->seeds));
     TRY(count_types(s));
     if (s->preset->open) TRY(s->preset->open(s));
+    TRY(synth_labels_open(s));
     TRY(open_filters(s));
     TRY(open_teachers(s));
     TRY(check_system(s));

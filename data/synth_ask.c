@@ -197,11 +197,11 @@ static void write_question(const Synth *s, const SynthRequest *r, JsonWriter *w)
     } else teacher_sampling_write(&s->stages[r->stage].sampling, w, "sampling");
 }
 
+static Teacher *teacher_of(const Synth *s, int stage) { return s->stage_list[stage].by_judge && s->judge ? s->judge : s->teacher; }
+
 static SynthRequest *new_request(Synth *s, int stage) {
     SynthRequest *request = arena_zero(s->round_arena, sizeof *request);
-    if (!request) return NULL;
-    bool judged = s->stage_list[stage].by_judge && s->judge;
-    *request = (SynthRequest){.stage = stage, .number = s->next_number++, .teacher = judged ? s->judge : s->teacher, .text = ""};
+    if (request) *request = (SynthRequest){.stage = stage, .number = s->next_number++, .teacher = teacher_of(s, stage), .text = ""};
     return request;
 }
 
@@ -275,9 +275,9 @@ static SynthRequest *request_under(Synth *s, int stage, const char *system, json
 
 SynthRequest *synth_request(Synth *s, int stage, json_t *variables) { return request_under(s, stage, NULL, variables); }
 
-SynthRequest *synth_request_choice(Synth *s, int stage, json_t *variables, const char *const *choices, size_t n) {
-    SynthRequest *request = synth_request(s, stage, variables);
-    if (!request) return NULL;
+static SynthRequest *choose_under(Synth *s, int stage, const char *system, json_t *variables, const char *const *choices, size_t n) {
+    SynthRequest *request = request_under(s, stage, system, variables);
+    if (!request || n == 0) return request;
     request->choices = choices;
     request->n_choices = n;
     s->n_asked--;
@@ -285,6 +285,8 @@ SynthRequest *synth_request_choice(Synth *s, int stage, json_t *variables, const
     if (s->status == ST_OK) s->status = status;
     return request;
 }
+
+SynthRequest *synth_request_choice(Synth *s, int stage, json_t *variables, const char *const *choices, size_t n) { return choose_under(s, stage, NULL, variables, choices, n); }
 
 SynthRequest *synth_request_rendered(Synth *s, int stage, const char *text) {
     SynthRequest *request = new_request(s, stage);
@@ -306,6 +308,7 @@ static Status take_answer(Synth *s, SynthRequest *request, const TeacherAnswer *
     request->too_long = answer->too_long;
     if (request->refused && !s->refusal) s->refusal = arena_strdup(s->arena, answer->text);
     request->margin = answer->margin;
+    request->mean = answer->mean;
     const TeacherConfig *prices = request->teacher == s->judge ? &s->judge_config : &s->teacher_config;
     s->requests++;
     s->tokens += answer->tokens;
@@ -344,6 +347,7 @@ static Status on_answer(void *context, size_t i, const TeacherAnswer *answer) {
     jw_object(&w, NULL);
     write_question(s, request, &w);
     jw_bool(&w, "chat", teacher_chats(request->teacher));
+    jw_bool(&w, "compares", teacher_compares(request->teacher));
     teacher_answer_write(answer, &w);
     jw_end_object(&w);
     Status status = journal_add(s->journal, request->key, &w.text);
@@ -447,24 +451,35 @@ static json_t *shown_examples(const Synth *s, const char *type, const char *prom
     return list;
 }
 
+static SynthRequest *ask_for_answer(Synth *s, int stage, const SynthCandidate *c) {
+    char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
+    const char *system = c->system ? c->system : s->recipe->synth_system;
+    SynthLabels labels = synth_labels(s, c);
+    json_t *variables = json_pack("{s:s, s:s, s:s, s:s, s:o, s:o}", "prompt", prompt ? prompt : "", "instruction", c->instruction, "input", c->input, "task_type", c->type, "examples",
+                                  shown_examples(s, c->type, prompt ? prompt : ""), "labels", synth_labels_json(&labels));
+    return choose_under(s, stage, system, variables, labels.items, labels.n);
+}
+
+/* A label's distance to the next one goes into the row's scores, where labels were compared. */
+static Status take_reply(Synth *s, SynthCandidate *c, const SynthRequest *request) {
+    if (!synth_is_answer(s, c, request)) return s->status;
+    c->output = request->n_choices ? synth_chosen_label(request) : request->text;
+    if (!c->system) c->system = s->recipe->synth_system;
+    if (request->n_choices && !c->output[0]) return synth_reject(s, c, "no_label");
+    if (request->margin > 0) candidate_score(c, "label_margin", request->margin);
+    return ST_OK;
+}
+
 Status synth_answer(Synth *s, int stage, SynthCandidate **candidates, size_t n) {
     SynthRequest **requests = arena_zero(s->round_arena, MAX(n, 1) * sizeof *requests);
     if (!requests) return ST_RESOURCE;
-    for (size_t i = 0; i < n; i++) {
-        SynthCandidate *c = candidates[i];
-        if (c->rejected) continue;
-        char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
-        const char *system = c->system ? c->system : s->recipe->synth_system;
-        requests[i] = request_under(s, stage, system, json_pack("{s:s, s:s, s:s, s:s, s:o}", "prompt", prompt ? prompt : "", "instruction", c->instruction, "input", c->input, "task_type", c->type, "examples",
-                                                        shown_examples(s, c->type, prompt ? prompt : "")));
-    }
+    for (size_t i = 0; i < n; i++)
+        if (!candidates[i]->rejected) requests[i] = ask_for_answer(s, stage, candidates[i]);
     TRY(synth_ask(s));
     for (size_t i = 0; i < n; i++) {
         if (!requests[i]) continue;
         candidate_request(s, candidates[i], requests[i]);
-        if (!synth_is_answer(s, candidates[i], requests[i])) continue;
-        candidates[i]->output = requests[i]->text;
-        if (!candidates[i]->system) candidates[i]->system = s->recipe->synth_system;
+        TRY(take_reply(s, candidates[i], requests[i]));
     }
     return s->status;
 }
@@ -506,11 +521,19 @@ double synth_score(const char *text) {
 }
 
 /* A reply that was cut may have been about to say something else, and a refusal is about nothing here. */
-static double score_of_reply(const SynthRequest *request) { return request->cut || request->refused ? (double)NAN : synth_score(request->text); }
+static double score_of_reply(const SynthRequest *request) {
+    if (request->cut || request->refused) return (double)NAN;
+    return request->n_choices ? request->mean : synth_score(request->text);
+}
 
+/* Of a judge that compares the ten scores, else in words. */
 static SynthRequest *ask_for_score(Synth *s, int stage, const char *prompt, const char *answer) {
+    static const char *const scores[] = {"1", "2", "3", "4", "5", "6", "7", "8", "9", "10"}, *const spaced[] = {" 1", " 2", " 3", " 4", " 5", " 6", " 7", " 8", " 9", " 10"};
+    const Teacher *judge = teacher_of(s, stage);
+    bool compares = teacher_compares(judge);
     const char *rubric = filters_text(s->filters, "judge", "rubric");
-    return synth_request(s, stage, json_pack("{s:s, s:s, s:s}", "prompt", prompt, "answer", answer, "rubric", rubric ? rubric : ""));
+    json_t *variables = json_pack("{s:s, s:s, s:s, s:b}", "prompt", prompt, "answer", answer, "rubric", rubric ? rubric : "", "choice", compares);
+    return synth_request_choice(s, stage, variables, teacher_chats(judge) ? scores : spaced, compares ? COUNT_OF(scores) : 0);
 }
 
 Status synth_scores(Synth *s, int stage, SynthCandidate **candidates, size_t n, double *scores) {

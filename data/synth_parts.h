@@ -16,11 +16,13 @@
 
 /* ---- seeds (synth_seeds.c) ---- */
 
+typedef struct SynthLabels { const char **items; size_t n; } SynthLabels; /* answers of which one is right; n 0: any text is an answer */
 typedef struct SynthSeed {
     const char *id, *type;
     const char *instruction, *input, *output, *system; /* "" where there is none; system NULL */
     const char *prompt;      /* what a user would say: instruction and input */
     bool classification;
+    SynthLabels labels;      /* its own, by synth.labels */
     FilterRow row;
 } SynthSeed;
 typedef struct SynthType { const char *name; size_t *seeds, n, cap; } SynthType; /* indices of its seeds */
@@ -40,6 +42,7 @@ typedef struct SynthStage {
     double temperature, top_p, presence_penalty;
     const char *stop[4], *base_stop[4]; /* base_stop: for teachers that continue texts */
     bool by_judge;           /* asked of synth.judge, where there is one */
+    bool checks_labels;      /* only there with synth.check_labels; behind all others */
 } SynthStage;
 enum { SYNTH_MAX_STAGES = 8 };
 typedef struct StageState {
@@ -61,7 +64,7 @@ typedef struct SynthRequest {
     /* the answer */
     const char *text;        /* without white space around it */
     bool answered, cut, refused, too_long;
-    double margin;
+    double margin, mean;
 } SynthRequest;
 
 /* ---- candidates: rows on their way ---- */
@@ -96,6 +99,7 @@ typedef struct SynthPreset {
     int needs;               /* of seeds */
     bool seeds_optional;
     bool new_prompts;        /* its prompts must differ from the seeds */
+    bool given_prompts;      /* its prompts are the seeds' */
     const char *filters;     /* YAML: changes of what is on by default; NULL: none */
     const char *keys;        /* of the section synth, beside those that every preset reads: names with a blank between */
     Status (*open)(Synth *s);  /* checks keys; NULL: nothing to check */
@@ -118,6 +122,7 @@ struct Synth {
     Filters *filters;
     Journal *journal;
     SynthSeeds seeds;
+    SynthLabels *labels;        /* by task type, as seeds.types; NULL: none has any */
     StageState stages[SYNTH_MAX_STAGES];
     int n_stages;
     uint64_t next_number;
@@ -178,12 +183,23 @@ Status synth_judge(Synth *s, FilterStage stage, SynthCandidate **candidates, siz
 Status synth_given(Synth *s, size_t n_seeds, size_t each, SynthCandidate ***candidates, size_t *n);
 /* The filters of whole rows, then rows.jsonl, until num_rows are there; further ones go to rejected.jsonl as "beyond_num_rows". */
 Status synth_keep(Synth *s, SynthCandidate **candidates, size_t n);
-/* Sends each remaining candidate's prompt as the user's turn and takes the reply as its output. */
+/* Sends each remaining candidate's prompt as the user's turn and takes the reply as its output; where synth.labels has some for it, the one that was chosen. */
 Status synth_answer(Synth *s, int stage, SynthCandidate **candidates, size_t n);
+
+/* ---- labels (synth_labels.c) ---- */
+
+Status synth_labels_open(Synth *s);                /* synth.labels. ST_CONFIG, ST_INPUT: a row without a list */
+SynthLabels synth_labels(const Synth *s, const SynthCandidate *c); /* those of its prompt as the teacher is to write them, in the round's arena or longer */
+json_t *synth_labels_json(const SynthLabels *labels); /* for templates */
+const char *synth_chosen_label(const SynthRequest *request); /* "": none */
+/* Rows of this type, those of one task in a row, are asked for their labels again, among those that the task has; others than before, or none, reject them. */
+Status synth_check_labels(Synth *s, int stage, const char *type, SynthCandidate **rows, size_t n);
+
+/* ---- scores ---- */
 
 /* What a judge's reply says from 1 to 10: the first number behind the last "score", else the last number; "8/10" and "8 out of 10" are 8. NaN: nothing, or out of range. */
 double synth_score(const char *text);
-/* Scores from 1 to 10 of answers by the judge, NaN where there is none; of those that are still in. The requests are noted in the candidates. */
+/* Scores from 1 to 10 of answers by the judge, NaN where there is none; of those that are still in. A judge that compares gives the mean of the ten, others say a number (synth_score). The requests are noted in the candidates. */
 Status synth_scores(Synth *s, int stage, SynthCandidate **candidates, size_t n, double *scores);
 Status synth_filter_scores(void *context, const FilterRow *rows, size_t n, double *values); /* a FilterScore; context: the Synth */
 Status synth_filter_rewards(void *context, const FilterRow *rows, size_t n, double *values); /* the same; those that the preset has asked for already are taken as they are */

@@ -7,7 +7,7 @@
 #include <string.h>
 #include <strings.h>
 
-enum { TASKS, CLASSIFY, INPUT_FIRST, OUTPUT_FIRST };
+enum { TASKS, CLASSIFY, INPUT_FIRST, OUTPUT_FIRST, LABEL };
 enum { MOST_TASKS = 64 };
 
 /* ---- a list of tasks ---- */
@@ -68,6 +68,7 @@ static const SynthStage stages[] = {
     [CLASSIFY] = {.name = "classify", .prompt = "self_instruct_classify", .max_new_tokens = 3, .temperature = 0},
     [INPUT_FIRST] = {.name = "input_first", .prompt = "self_instruct_input_first", .max_new_tokens = 350, .temperature = 0, .presence_penalty = 1.5, .base_stop = {"Example 6", "Task:"}},
     [OUTPUT_FIRST] = {.name = "output_first", .prompt = "self_instruct_output_first", .max_new_tokens = 300, .temperature = 0, .presence_penalty = 1.5, .base_stop = {"Example 6", "Task:"}},
+    [LABEL] = {.name = "label", .prompt = "self_instruct_label", .max_new_tokens = 16, .temperature = 0, .checks_labels = true},
     {0},
 };
 
@@ -301,6 +302,7 @@ static Status make_round(Synth *s) {
     TRY(synth_judge(s, FILTER_PROMPT, tasks.items, tasks.n));
     TRY(classify(s, &tasks));
     TRY(ask_for_instances(s, &tasks, &rows));
+    if (s->recipe->synth_check_labels) TRY(synth_check_labels(s, LABEL, "classification", rows.items, rows.n));
     return synth_keep(s, rows.items, rows.n);
 }
 
@@ -311,7 +313,7 @@ const SynthPreset synth_preset_self_instruct = {
     .needs = NEEDS_INSTRUCTION,
     .new_prompts = true,
     .filters = "{empty: true, length: true, refusal: true, exact: true, words: {min: 4, max: 150}, blacklist: {preset: self-instruct}, punctuation_start: true, ascii_start: true, colon_end: true, equal: true, rouge_l: {threshold: 0.7, on: instruction}}",
-    .keys = "examples machine_examples max_instances tasks_per_request keep_cut",
+    .keys = "examples machine_examples max_instances tasks_per_request check_labels keep_cut",
     .open = open,
     .make_round = make_round,
 };

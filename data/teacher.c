@@ -1,6 +1,7 @@
 /* Teachers: what a recipe says about them, and the kinds behind one door. */
 #include "data/teacher.h"
 
+#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
@@ -238,10 +239,56 @@ Status teacher_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, con
 }
 
 bool teacher_chats(const Teacher *teacher) { return teacher->chats; }
+bool teacher_compares(const Teacher *teacher) { return teacher->compares; }
 size_t teacher_width(const Teacher *teacher) { return teacher->width; }
 
 Status teacher_user_turn(const Teacher *teacher, const char *system, Str *text) {
     if (teacher->kind->user_turn) return teacher->kind->user_turn(teacher, system, text);
     status_fail(ST_INPUT, "the teacher's chat template is not known here");
     return status_hint(ST_INPUT, "a model on this machine has it; of a server, say in synth.user_turn what its template writes before a user's words");
+}
+
+/* ---- a choice in words ---- */
+
+size_t teacher_choice_bytes(const TeacherPrompt *prompt) {
+    size_t most = 0;
+    for (size_t i = 0; i < prompt->n_choices; i++) most = MAX(most, strlen(prompt->choices[i]));
+    return most;
+}
+
+/* Letters beyond ASCII count as such. */
+static bool in_word(char c) { return isalnum((unsigned char)c) || (unsigned char)c >= 0x80; }
+
+/* Whether the choice, without spaces before it, stands at `text`; a letter or digit beside its own would make it another word. Scripts beyond ASCII may have no such ends. */
+static bool stands_at(const char *begin, const char *text, const char *choice, size_t *len) {
+    const char *at = text;
+    while (isspace((unsigned char)*choice)) choice++;
+    if (!*choice || (text > begin && in_word(text[-1]) && isalnum((unsigned char)*choice))) return false;
+    for (; *choice; at++, choice++)
+        if (tolower((unsigned char)*at) != tolower((unsigned char)*choice)) return false;
+    *len = (size_t)(at - text);
+    return !(isalnum((unsigned char)at[-1]) && in_word(*at));
+}
+
+static size_t longest_at(const char *begin, const char *text, const char *const *choices, size_t n, size_t *longest) {
+    size_t best = n, len;
+    *longest = 0;
+    for (size_t i = 0; i < n; i++)
+        if (stands_at(begin, text, choices[i], &len) && len > *longest) best = i, *longest = len;
+    return best;
+}
+
+const char *teacher_choice(const char *reply, const char *const *choices, size_t n) {
+    size_t only = n, here, len;
+    const char *at = reply;
+    for (bool begins = true; begins && *at; at++) {
+        if ((here = longest_at(reply, at, choices, n, &len)) < n) return choices[here];
+        begins = !in_word(*at);
+    }
+    for (; *at; at += MAX(len, 1)) {
+        if ((here = longest_at(reply, at, choices, n, &len)) == n) continue;
+        if (only < n && only != here) return "";
+        only = here;
+    }
+    return only < n ? choices[only] : "";
 }

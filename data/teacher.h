@@ -36,8 +36,8 @@ typedef struct TeacherConfig {
 Status teacher_config(const Yaml *node, const char *key, const char *file, Arena *arena, TeacherConfig *config);
 Status teacher_config_sampling(const TeacherConfig *config, Arena *arena, TeacherSampling *sampling); /* the sampling beside its keys */
 
-/* secret: the value of an environment variable, NULL when it is not set. now: the day for templates that write one, NULL: today. */
-typedef struct TeacherOptions { uint64_t seed; const char *now; const char *(*secret)(void *context, const char *name); void *context; } TeacherOptions;
+/* secret: the value of an environment variable, NULL when it is not set. now: the day for templates that write one, NULL: today. reads_choices: also a model here answers in words where it could compare. */
+typedef struct TeacherOptions { uint64_t seed; const char *now; const char *(*secret)(void *context, const char *name); void *context; bool reads_choices; } TeacherOptions;
 
 /* One question: messages, or a text to be continued. All is borrowed. */
 typedef struct TeacherPrompt {
@@ -53,7 +53,8 @@ typedef struct TeacherAnswer {
     const char *text;        /* with choices: the chosen one; "" where none was */
     bool cut, refused;       /* cut: at max_new_tokens; refused: the teacher will not have this question, `text` says why */
     bool too_long;           /* refused, as it does not fit into the model */
-    double margin;           /* with choices, here: log-probability ahead of the next best, nats; else 0 */
+    double margin;           /* with choices that were compared: log-probability ahead of the next best, nats; else 0 */
+    double mean;             /* of choices that were compared and all are numbers: what they come to on average, by their probabilities; else NaN */
     int64_t prompt_tokens, tokens; /* of a server that does not count them: estimated, four bytes each */
 } TeacherAnswer;
 typedef Status OnTeacherAnswer(void *context, size_t i, const TeacherAnswer *answer); /* in any order, as they come */
@@ -65,6 +66,9 @@ void teacher_close(Teacher *teacher); /* NULL is fine */
 /* Asks all. ST_RESOURCE: a server that stays down, or gives no answer that can be read to any; what came before was handed over. ST_INPUT: a prompt that is too long for the model, a request that the log lacks. ST_INTERRUPTED. */
 Status teacher_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer, void *context);
 bool teacher_chats(const Teacher *teacher);        /* it takes messages; else texts */
+bool teacher_compares(const Teacher *teacher);     /* it chooses by log-probabilities; else what it says is read */
+/* The choice that a reply begins with, whatever case and punctuation, the longest of several; else the only one that it names. "": none. */
+const char *teacher_choice(const char *reply, const char *const *choices, size_t n);
 size_t teacher_width(const Teacher *teacher);      /* questions at a time */
 /* What the chat template writes before a user's first words, with this system message (NULL: none); whoever continues it speaks as the user. ST_INPUT: there is no template here. */
 Status teacher_user_turn(const Teacher *teacher, const char *system, Str *text);
@@ -82,12 +86,13 @@ struct Teacher {
     const TeacherKind *kind;
     TeacherConfig config;
     TeacherOptions options;
-    bool chats;
+    bool chats, compares;
     size_t width;
     void *state;             /* the kind's */
 };
 
 int64_t teacher_count(double tokens);              /* a number that a server or a log claims, within 0..1e9: sums of them stay whole numbers */
+size_t teacher_choice_bytes(const TeacherPrompt *prompt); /* of the longest choice */
 /* An answer as fields of a line of the log, and back; texts are borrowed from the line. */
 void teacher_answer_write(const TeacherAnswer *answer, JsonWriter *w);
 Status teacher_answer_read(const json_t *line, TeacherAnswer *answer);

@@ -8,8 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHOICE_TOKENS = 16 }; /* room for the longest choice */
-
 typedef struct Local { Model *model; Tokenizer *tokenizer; Chat *chat; } Local;
 
 static void close(Teacher *teacher) {
@@ -31,6 +29,7 @@ static Status open(Teacher *teacher) {
     if (!local->tokenizer) return status_hint(status_fail(ST_INPUT, "the teacher '%s' has no tokenizer", c->model), "it is asked in words");
     TRY(chat_open(c->model, c->chat_template, teacher->options.now, local->tokenizer, &local->chat));
     teacher->chats = chat_has_template(local->chat) && !c->base;
+    teacher->compares = !teacher->options.reads_choices;
     if (c->max_batch > 0) teacher->width = (size_t)c->max_batch;
     return ST_OK;
 }
@@ -63,7 +62,7 @@ static Status encode_all(const Local *local, const TeacherPrompt *prompts, size_
         }
         snprintf(why, sizeof why, "the question has %zu tokens, its answer up to %lld, and the teacher takes %lld", ids->n, (long long)room, (long long)most);
         ids_clear(ids);
-        TRY(asked->on_answer(asked->context, i, &(TeacherAnswer){.text = why, .refused = true, .too_long = true}));
+        TRY(asked->on_answer(asked->context, i, &(TeacherAnswer){.text = why, .refused = true, .too_long = true, .mean = (double)NAN}));
     }
     return ST_OK;
 }
@@ -72,7 +71,9 @@ static Status encode_all(const Local *local, const TeacherPrompt *prompts, size_
 
 static Status hand_over(void *context, const Completion *c) {
     const Asked *asked = context;
-    TeacherAnswer answer = {.text = str_text(&c->text), .cut = c->finish == FINISH_LENGTH, .prompt_tokens = (int64_t)asked->ids[c->prompt].n, .tokens = (int64_t)c->ids.n};
+    const TeacherPrompt *prompt = &asked->prompts[c->prompt];
+    TeacherAnswer answer = {.text = str_text(&c->text), .cut = c->finish == FINISH_LENGTH, .prompt_tokens = (int64_t)asked->ids[c->prompt].n, .tokens = (int64_t)c->ids.n, .mean = (double)NAN};
+    if (prompt->n_choices) answer.text = teacher_choice(answer.text, prompt->choices, prompt->n_choices), answer.cut = false;
     return asked->on_answer(asked->context, asked->places[c->prompt], &answer);
 }
 
@@ -93,51 +94,133 @@ static Status generate_answers(const Teacher *teacher, const TeacherSampling *sa
 
 /* ---- choices ---- */
 
-/* The choice whose tokens are likeliest behind the question; of equal ones the first. */
-static Status choose(const Local *local, const TeacherPrompt *prompt, const Ids *question, TeacherAnswer *answer) {
-    size_t n = prompt->n_choices, best = 0;
-    ScoreRow *rows = calloc(n, sizeof *rows);
-    Ids *ids = calloc(n, sizeof *ids);
-    double *sums = calloc(n, sizeof *sums), second = -(double)INFINITY;
-    Status status = rows && ids && sums ? ST_OK : status_errno(ENOMEM, "cannot compare %zu choices", n);
-    for (size_t i = 0; i < n && status == ST_OK; i++) {
-        ids_append(&ids[i], question->data, question->n);
-        status = tokenizer_encode(local->tokenizer, prompt->choices[i], strlen(prompt->choices[i]), TOKENIZE_LITERAL, &ids[i]);
-        rows[i] = (ScoreRow){ids[i].data, ids[i].n, malloc(ids[i].n * sizeof *rows[i].logprobs)};
-        if (!rows[i].logprobs) status = status_errno(ENOMEM, "cannot compare %zu choices", n);
-        answer->tokens += (int64_t)(ids[i].n - question->n);
+/* What may follow each of the questions: tokens of every choice, and the log-probability of each token. The first question's are the first ones. */
+typedef struct Choices { Ids *ids; ScoreRow *rows; double *sums; ScoreStem *stems; size_t n; } Choices;
+
+/* Where one choice begins another, as 1 does 10, the event that an answer begins with it holds the other one: then each counts with the end of the answer behind it. */
+static bool any_begins_another(const Ids *ids, size_t n) {
+    for (size_t i = 0; i < n; i++)
+        for (size_t j = 0; j < n; j++)
+            if (i != j && ids[i].n <= ids[j].n && memcmp(ids[i].data, ids[j].data, ids[i].n * sizeof *ids[i].data) == 0) return true;
+    return false;
+}
+
+/* What ends an answer: the turn's last token, or for texts the line's end. */
+static Status append_end(const Teacher *teacher, Ids *ids) {
+    const Local *local = teacher->state;
+    int32_t end = chat_end_of_turn(local->chat) >= 0 ? chat_end_of_turn(local->chat) : tokenizer_eos(local->tokenizer);
+    if (!teacher->chats || end < 0) return tokenizer_encode(local->tokenizer, "\n", 1, TOKENIZE_LITERAL, ids);
+    ids_push(ids, end);
+    return ST_OK;
+}
+
+static Status encode_choices(const Teacher *teacher, const TeacherPrompt *prompt, Ids *ids) {
+    const Local *local = teacher->state;
+    for (size_t c = 0; c < prompt->n_choices; c++) TRY(tokenizer_encode(local->tokenizer, prompt->choices[c], strlen(prompt->choices[c]), TOKENIZE_LITERAL, &ids[c]));
+    bool with_end = any_begins_another(ids, prompt->n_choices);
+    for (size_t c = 0; c < prompt->n_choices && with_end; c++) TRY(append_end(teacher, &ids[c]));
+    return ST_OK;
+}
+
+static Status lay_out_choices(const Teacher *teacher, const Asked *asked, size_t first, size_t n, Choices *choices) {
+    size_t at = 0;
+    for (size_t i = 0; i < n; i++) choices->n += asked->prompts[first + i].n_choices;
+    choices->ids = calloc(choices->n, sizeof *choices->ids);
+    choices->rows = calloc(choices->n, sizeof *choices->rows);
+    choices->stems = calloc(n, sizeof *choices->stems);
+    choices->sums = calloc(choices->n, sizeof *choices->sums);
+    if (!choices->ids || !choices->rows || !choices->stems || !choices->sums) return status_errno(ENOMEM, "cannot compare %zu choices", choices->n);
+    for (size_t i = 0; i < n; at += asked->prompts[first + i++].n_choices) {
+        const TeacherPrompt *prompt = &asked->prompts[first + i];
+        TRY(encode_choices(teacher, prompt, choices->ids + at));
+        for (size_t c = at; c < at + prompt->n_choices; c++) {
+            choices->rows[c] = (ScoreRow){choices->ids[c].data, choices->ids[c].n, calloc(choices->ids[c].n, sizeof(double))};
+            if (!choices->rows[c].logprobs) return status_errno(ENOMEM, "cannot compare %zu choices", choices->n);
+        }
+        choices->stems[i] = (ScoreStem){asked->ids[first + i].data, asked->ids[first + i].n, choices->rows + at, prompt->n_choices};
     }
-    if (status == ST_OK) status = score_rows(local->model, rows, n, NULL, NULL);
-    for (size_t i = 0; i < n && status == ST_OK; i++)
-        for (size_t t = question->n; t < rows[i].n; t++) sums[i] += rows[i].logprobs[t];
-    for (size_t i = 1; i < n && status == ST_OK; i++)
-        if (sums[i] > sums[best]) best = i;
-    for (size_t i = 0; i < n && status == ST_OK; i++)
-        if (i != best) second = fmax(second, sums[i]);
-    if (status == ST_OK) answer->text = prompt->choices[best], answer->margin = n > 1 ? sums[best] - second : 0, answer->prompt_tokens = (int64_t)question->n;
-    for (size_t i = 0; i < n && rows && ids; i++) free(rows[i].logprobs), ids_release(&ids[i]);
-    free(rows);
-    free(ids);
-    free(sums);
+    return ST_OK;
+}
+
+static void release_choices(Choices *choices) {
+    for (size_t c = 0; c < choices->n && choices->ids && choices->rows; c++) {
+        free(choices->rows[c].logprobs);
+        ids_release(&choices->ids[c]);
+    }
+    free(choices->ids);
+    free(choices->rows);
+    free(choices->stems);
+    free(choices->sums);
+}
+
+/* By the probabilities of the choices among themselves; NaN: one of them is no number. */
+static double mean_of(const TeacherPrompt *prompt, const double *sums, double best) {
+    double sum = 0, weight = 0;
+    for (size_t c = 0; c < prompt->n_choices; c++) {
+        char *end;
+        double value = strtod(prompt->choices[c], &end);
+        if (end == prompt->choices[c] || *end || !isfinite(value)) return (double)NAN;
+        sum += exp(sums[c] - best) * value;
+        weight += exp(sums[c] - best);
+    }
+    return sum / weight;
+}
+
+/* The choice whose tokens are likeliest behind the question, all of them; of equal ones the first. */
+static void choose(const TeacherPrompt *prompt, const ScoreStem *stem, double *sums, TeacherAnswer *answer) {
+    size_t best = 0;
+    double second = -(double)INFINITY;
+    *answer = (TeacherAnswer){.prompt_tokens = (int64_t)stem->n};
+    for (size_t c = 0; c < stem->n_branches; c++) {
+        sums[c] = 0;
+        for (size_t t = 0; t < stem->branches[c].n; t++) sums[c] += stem->branches[c].logprobs[t];
+        answer->tokens += (int64_t)stem->branches[c].n;
+        if (sums[c] > sums[best]) best = c;
+    }
+    for (size_t c = 0; c < stem->n_branches; c++)
+        if (c != best) second = fmax(second, sums[c]);
+    answer->text = prompt->choices[best];
+    answer->margin = stem->n_branches > 1 ? sums[best] - second : 0;
+    answer->mean = mean_of(prompt, sums, sums[best]);
+}
+
+static Status choose_some(const Teacher *teacher, const Asked *asked, size_t first, size_t n) {
+    const Local *local = teacher->state;
+    Choices choices = {0};
+    TeacherAnswer answer;
+    Status status = lay_out_choices(teacher, asked, first, n, &choices);
+    if (status == ST_OK) status = score_branches(local->model, choices.stems, n);
+    for (size_t i = 0, at = 0; i < n && status == ST_OK; at += asked->prompts[first + i++].n_choices) {
+        choose(&asked->prompts[first + i], &choices.stems[i], choices.sums + at, &answer);
+        status = asked->on_answer(asked->context, asked->places[first + i], &answer);
+    }
+    release_choices(&choices);
     return status;
 }
 
-static Status choose_all(const Local *local, const Asked *asked) {
-    for (size_t i = 0; i < asked->n; i++) {
-        TeacherAnswer answer = {0};
-        TRY(choose(local, &asked->prompts[i], &asked->ids[i], &answer));
-        TRY(asked->on_answer(asked->context, asked->places[i], &answer));
-    }
+static Status choose_all(const Teacher *teacher, const Asked *asked) {
+    for (size_t first = 0; first < asked->n; first += teacher->width) TRY(choose_some(teacher, asked, first, MIN(teacher->width, asked->n - first)));
     return ST_OK;
+}
+
+/* Tokens of a choice and its end, each of which has a byte at least; in words something may stand around it. */
+static TeacherSampling sampling_of_choice(const Teacher *teacher, const TeacherPrompt *prompts, size_t n) {
+    TeacherSampling sampling = teacher_sampling();
+    size_t most = 0;
+    for (size_t i = 0; i < n; i++) most = MAX(most, teacher_choice_bytes(&prompts[i]));
+    sampling.sample.greedy = true;
+    sampling.max_new_tokens = (int64_t)most + (teacher->compares ? 1 : 16);
+    return sampling;
 }
 
 static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer, void *context) {
     const Local *local = teacher->state;
     Asked asked = {calloc(n, sizeof *asked.prompts), calloc(n, sizeof *asked.ids), calloc(n, sizeof *asked.places), 0, on_answer, context};
     bool choices = prompts[0].n_choices > 0;
+    TeacherSampling drawn = choices ? sampling_of_choice(teacher, prompts, n) : *sampling;
     Status status = asked.prompts && asked.ids && asked.places ? ST_OK : status_errno(ENOMEM, "cannot ask the teacher");
-    if (status == ST_OK) status = encode_all(local, prompts, n, choices ? CHOICE_TOKENS : sampling->max_new_tokens, &asked);
-    if (status == ST_OK) status = choices ? choose_all(local, &asked) : generate_answers(teacher, sampling, &asked);
+    if (status == ST_OK) status = encode_all(local, prompts, n, drawn.max_new_tokens, &asked);
+    if (status == ST_OK) status = choices && teacher->compares ? choose_all(teacher, &asked) : generate_answers(teacher, &drawn, &asked);
     for (size_t i = 0; i < n && asked.ids; i++) ids_release(&asked.ids[i]);
     free(asked.prompts);
     free(asked.ids);

@@ -2,14 +2,13 @@
 #include "data/teacher.h"
 #include "lib/base/http.h"
 
-#include <ctype.h>
 #include <errno.h>
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { CHOICE_TOKENS = 8 };
+enum { CHOICE_TOKENS = 8 }; /* asked for at least; a choice has not more tokens than bytes */
 static const double first_pause = 0.5;
 
 typedef struct Remote {
@@ -82,7 +81,7 @@ static void write_body(const Teacher *teacher, const TeacherPrompt *prompt, cons
         jw_raw(&w, "messages", messages ? messages : "[]");
         free(messages);
     } else jw_string(&w, "prompt", prompt->text);
-    jw_int(&w, "max_tokens", choice ? CHOICE_TOKENS : s->max_new_tokens);
+    jw_int(&w, "max_tokens", choice ? MAX(CHOICE_TOKENS, (int64_t)teacher_choice_bytes(prompt)) : s->max_new_tokens);
     jw_double(&w, "temperature", choice || s->sample.greedy ? 0 : s->sample.temperature);
     jw_double(&w, "top_p", s->sample.top_p);
     /* OpenAI's own servers refuse the ones that they do not know, so they are named only where they do something. */
@@ -102,23 +101,6 @@ static void write_body(const Teacher *teacher, const TeacherPrompt *prompt, cons
 }
 
 /* ---- what is answered ---- */
-
-static bool starts_as(const char *text, const char *word) {
-    for (; *word; text++, word++)
-        if (tolower((unsigned char)*text) != tolower((unsigned char)*word)) return false;
-    return !isalnum((unsigned char)*text);
-}
-
-/* The choice that the reply begins with, behind spaces and punctuation. */
-static const char *chosen(const TeacherPrompt *prompt, const char *text) {
-    while (*text && !isalnum((unsigned char)*text)) text++;
-    for (size_t i = 0; i < prompt->n_choices; i++) {
-        const char *word = prompt->choices[i];
-        while (isspace((unsigned char)*word)) word++;
-        if (starts_as(text, word)) return prompt->choices[i];
-    }
-    return "";
-}
 
 static bool unreadable(Str *fault, const char *problem, const Str *reply) {
     str_clear(fault);
@@ -149,12 +131,13 @@ static bool read_answer(const TeacherPrompt *prompt, const Str *reply, const jso
     if (!json_is_string(text) && !silent) return unreadable(fault, prompt->messages ? "no choices[0].message.content" : "no choices[0].text", reply);
     *answer = (TeacherAnswer){
         .text = json_is_string(text) ? json_string_value(text) : "", /* up to a NUL */
+        .mean = (double)NAN,
         .cut = finish && strcmp(finish, "length") == 0,
         .refused = silent || (finish && strcmp(finish, "content_filter") == 0),
     };
     answer->prompt_tokens = counted(usage, "prompt_tokens", question_size(prompt));
     answer->tokens = counted(usage, "completion_tokens", strlen(answer->text));
-    if (prompt->n_choices) answer->text = chosen(prompt, answer->text), answer->cut = false;
+    if (prompt->n_choices) answer->text = teacher_choice(answer->text, prompt->choices, prompt->n_choices), answer->cut = false;
     return true;
 }
 
@@ -163,7 +146,7 @@ static Status on_reply(void *context, size_t i, long code) {
     size_t at = remote->places[i];
     const TeacherPrompt *prompt = &remote->prompts[at];
     const Str *reply = &remote->replies[i];
-    TeacherAnswer answer = {.text = str_text(reply), .refused = true};
+    TeacherAnswer answer = {.text = str_text(reply), .refused = true, .mean = (double)NAN};
     json_t *root = json_loadb(str_text(reply), reply->len, JSON_ALLOW_NUL, NULL);
     bool good = code >= 300 || read_answer(prompt, reply, root, &answer, &remote->faults[at]);
     Status status = good ? remote->on_answer(remote->context, at, &answer) : ST_OK;
@@ -196,7 +179,7 @@ static Status give_up(const Remote *remote, int64_t tries) {
         const char *fault = str_text(&remote->faults[i]);
         if (remote->answered[i]) continue;
         if (!any) return status_fail(ST_RESOURCE, "server '%s' answers wrongly (%lld tries): %s", http_name(remote->used), (long long)tries, fault);
-        TRY(remote->on_answer(remote->context, i, &(TeacherAnswer){.text = fault, .refused = true}));
+        TRY(remote->on_answer(remote->context, i, &(TeacherAnswer){.text = fault, .refused = true, .mean = (double)NAN}));
     }
     return ST_OK;
 }

@@ -2,6 +2,7 @@
 #include "data/synth_journal.h"
 #include "data/teacher.h"
 
+#include <math.h>
 #include <string.h>
 
 static void close(Teacher *teacher) { journal_close(teacher->state); }
@@ -13,17 +14,19 @@ static Status open(Teacher *teacher) {
     teacher->state = journal;
     TRY(journal_first(journal, &first));
     teacher->chats = !json_is_false(json_object_get(first, "chat")); /* the teacher of that run took messages */
+    teacher->compares = json_is_true(json_object_get(first, "compares"));
     json_decref(first);
     return ST_OK;
 }
 
 Status teacher_answer_read(const json_t *line, TeacherAnswer *answer) {
     static const char where[] = "the log of requests";
-    *answer = (TeacherAnswer){0};
+    *answer = (TeacherAnswer){.mean = (double)NAN};
     const char *finish = "";
     TRY(json_get_string(line, where, "answer", &answer->text));
     TRY(json_get_string(line, where, "finish_reason", &finish));
     TRY(json_get_double(line, where, "margin", &answer->margin));
+    TRY(json_get_double(line, where, "mean", &answer->mean));
     TRY(json_get_int(line, where, "prompt_tokens", &answer->prompt_tokens));
     TRY(json_get_int(line, where, "tokens", &answer->tokens));
     answer->prompt_tokens = teacher_count((double)answer->prompt_tokens);
@@ -38,6 +41,7 @@ void teacher_answer_write(const TeacherAnswer *answer, JsonWriter *w) {
     jw_string(w, "answer", answer->text);
     jw_string(w, "finish_reason", answer->too_long ? "too_long" : answer->refused ? "refused" : answer->cut ? "length" : "stop");
     if (answer->margin != 0) jw_double(w, "margin", answer->margin);
+    if (!isnan(answer->mean)) jw_double(w, "mean", answer->mean);
     jw_int(w, "prompt_tokens", answer->prompt_tokens);
     jw_int(w, "tokens", answer->tokens);
 }

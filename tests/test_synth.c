@@ -69,7 +69,8 @@ static void speak(const char *question, json_int_t seed, Str *out) {
             char x[8], y[8], z[8];
             str_printf(out, i % 4 == 1 ? "%u. **Task:** %s %s %s for the %s of %s:\n" : "%u. %s %s %s for the %s of %s:\n", 9 + i, invented(hash + i * 7919, x), invented(hash * 3 + i * 104729, y), i == 3 ? "image" : "words", invented(hash * 5 + i * 1299709, z), c);
         }
-    } else if (has(question, "Is this a classification task?")) str_append(out, hash % 3 == 0 ? "Yes, it is." : " no");
+    } else if (has(question, "Answer with one of these alone: good, bad")) str_append(out, (const char *[]){"**Good.**", "bad", "The label is bad, I think.", "It may be good or bad."}[hash % 4]);
+    else if (has(question, "Is this a classification task?")) str_append(out, hash % 3 == 0 ? "Yes, it is." : " no");
     else if (has(question, "You do each task on an example")) {
         if (hash % 8 == 0) str_append(out, "**Output:** done");
         else if (hash % 8 == 1) str_printf(out, "Example 1\nInput: %s\nOutput: %s\nExample 2\nInput: %s\nOutput: %s", a, b, a, c);
@@ -334,6 +335,7 @@ static void check_same(const char *one, const char *other, const char *name) {
     free(b);
 }
 
+static const char *column(const json_t *row, const char *name) { return json_string_value(json_object_get(row, name)); }
 static const char *text_at(const json_t *row, size_t message) { return json_string_value(json_object_get(json_array_get(json_object_get(row, "messages"), message), "content")); }
 
 static int write_seeds(void **state) {
@@ -424,6 +426,103 @@ static void a_score_is_what_a_judge_means(void **state) {
         double score = synth_score(cases[i].text);
         if (isnan(cases[i].score) ? !isnan(score) : score != cases[i].score) fail_msg("'%s' gives %g", cases[i].text, score);
     }
+}
+
+static void a_reply_names_one_label(void **state) {
+    (void)state;
+    static const char *const labels[] = {"good", "not good", "not", " 1", " 10", "+1", "\xd0\xb4\xd0\xb0", "\xe6\xad\xa3"};
+    static const struct { const char *reply, *label; } cases[] = {
+        {"good", "good"}, {" **Good**.", "good"}, {"Not good at all", "not good"}, {"not bad", "not"}, {"1", " 1"}, {"10", " 10"}, {"10/10", " 10"}, {"+1", "+1"}, {"goodness", ""}, {"", ""}, {"hm", ""},
+        {"Label: good", "good"}, {"It is good. Yes, good.", "good"}, {"It is good, or not", ""}, {"It is not good.", "not good"}, {"\xd0\xb4\xd0\xb0", "\xd0\xb4\xd0\xb0"}, {"\xe3\x80\x8c\xe6\xad\xa3\xe3\x80\x8d", "\xe6\xad\xa3"}, {"the 100", ""},
+    };
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        const char *chosen = teacher_choice(cases[i].reply, labels, COUNT_OF(labels));
+        if (strcmp(chosen, cases[i].label) != 0) fail_msg("'%s' gives '%s', expected '%s'", cases[i].reply, chosen, cases[i].label);
+    }
+}
+
+static const char sentiments[] =
+    "{\"prompt\": \"Cold soup.\", \"task_type\": \"review\", \"of\": [\"good\", \"bad\"]}\n{\"prompt\": \"Warm bread!\", \"task_type\": \"review\", \"of\": [\"good\", \"bad\"]}\n"
+    "{\"prompt\": \"The waiter ran.\", \"task_type\": \"review\", \"of\": [\"good\", \"bad\"]}\n{\"prompt\": \"We will be back.\", \"task_type\": \"review\", \"of\": [\"good\", \"bad\"]}\n"
+    "{\"prompt\": \"Never again.\", \"task_type\": \"review\", \"of\": [\"good\", \"bad\"]}\n{\"prompt\": \"It was lunch.\", \"task_type\": \"review\", \"of\": [\"good\", \"bad\"]}\n";
+
+/* What a server says becomes the label it names, or the row is rejected; by the seeds' column or by task type. The user's words are the prompt alone. */
+static void a_servers_words_become_a_label(void **state) {
+    (void)state;
+    static const char *const keys[] = {"synth.labels=of", "synth.labels={review: [good, bad]}"};
+    temp_text(dir, "sentiments.jsonl", sentiments);
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        SynthResult result;
+        char output[32];
+        snprintf(output, sizeof output, "labels-%zu", i);
+        Overrides o = remote("answer", "well", "", output);
+        set(&o, "synth.seeds=%s", temp_file(dir, "sentiments.jsonl"));
+        set(&o, "synth.n=4");
+        set(&o, "%s", keys[i]);
+        check_ok(run(&o, false, &result));
+        assert_true(result.rows > 0 && result.rejected > 0);
+        size_t none = 0;
+        for (size_t n = 0; n < (size_t)result.rows; n++) {
+            json_t *row = row_of(output, "rows.jsonl", n);
+            assert_true(strcmp(text_at(row, 1), "good") == 0 || strcmp(text_at(row, 1), "bad") == 0);
+            assert_null(strstr(text_at(row, 0), "Answer with"));
+            json_decref(row);
+        }
+        for (size_t n = 0; n < (size_t)result.rejected; n++) {
+            json_t *row = row_of(output, "rejected.jsonl", n);
+            none += strcmp(column(row, "reason"), "no_label") == 0;
+            json_decref(row);
+        }
+        assert_true(none > 0);
+    }
+    check_same("labels-0", "labels-1", "requests.jsonl");
+}
+
+static void labels_that_make_no_sense_are_refused(void **state) {
+    (void)state;
+    static const struct { const char *preset, *key, *text; Status status; } cases[] = {
+        {"answer", "synth.labels={reviews: [good, bad]}", "no seed has the task type 'reviews'", ST_CONFIG}, {"answer", "synth.labels={review: [good]}", "expected a list of two or more different labels for 'review'", ST_CONFIG},
+        {"answer", "synth.labels={review: [good, good]}", "expected a list of two or more different labels", ST_CONFIG}, {"answer", "synth.labels=[good, bad]", "expected a map of task types, or the name of a column", ST_CONFIG},
+        {"answer", "synth.labels=off", "seed 'seed_1' has no list of two or more different texts in 'off'", ST_INPUT}, {"few_shot", "synth.labels=of", "prompts that are made have no column", ST_CONFIG},
+        {"evol", "synth.labels=of", "preset 'evol' does not take 'synth.labels'", ST_CONFIG}, {"answer", "synth.check_labels=true", "preset 'answer' does not take 'synth.check_labels'", ST_CONFIG},
+        {"answer", "synth.choose_by=guess", "wrong value 'guess' for 'synth.choose_by'", ST_CONFIG},
+    };
+    temp_text(dir, "sentiments.jsonl", sentiments);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        SynthResult result;
+        Overrides o = remote(cases[i].preset, "well", "", "no-labels");
+        set(&o, "synth.seeds=%s", temp_file(dir, "sentiments.jsonl"));
+        set(&o, "%s", cases[i].key);
+        check_status(run(&o, false, &result), cases[i].status);
+        check_text(cases[i].text);
+    }
+}
+
+/* Instances of a classification are asked for their labels again; rows of other tasks are not. */
+static void labels_of_classifications_are_checked(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("self-instruct", "well", "", "checked");
+    set(&o, "synth.num_rows=30");
+    set(&o, "synth.examples=5");
+    set(&o, "synth.format=alpaca");
+    set(&o, "synth.check_labels=true");
+    check_ok(run(&o, false, &result));
+    size_t classified = 0, others = 0, none = 0;
+    for (size_t n = 0; n < (size_t)result.rows; n++) {
+        json_t *row = row_of("checked", "rows.jsonl", n);
+        bool asked = json_object_get(json_object_get(json_object_get(row, "provenance"), "template_hash"), "label") != NULL;
+        assert_int_equal(asked, strcmp(column(row, "task_type"), "classification") == 0);
+        classified += asked;
+        json_decref(row);
+    }
+    for (size_t n = 0; n < (size_t)result.rejected; n++) {
+        json_t *row = row_of("checked", "rejected.jsonl", n);
+        others += strcmp(column(row, "reason"), "other_label") == 0;
+        none += strcmp(column(row, "reason"), "no_label") == 0;
+        json_decref(row);
+    }
+    assert_true(classified > 0 && others > 0 && none > 0);
 }
 
 static void servers_in_trouble_give_the_same_rows(void **state) {
@@ -698,8 +797,6 @@ static Status length_reward(void *context, const FilterRow *rows, size_t n, doub
     for (size_t i = 0; i < n; i++) values[i] = rows[i].completion.len > 1 ? rows[i].completion.data[rows[i].completion.len - 2] % 7 : 0;
     return ST_OK;
 }
-
-static const char *column(const json_t *row, const char *name) { return json_string_value(json_object_get(row, name)); }
 
 static void check_undecorated(const json_t *row) {
     assert_null(strstr(column(row, "instruction"), "**"));
@@ -1143,6 +1240,116 @@ static Overrides local(const char *output) {
     return o;
 }
 
+/* ---- choices of a model here ---- */
+
+typedef struct Chosen { TeacherAnswer answers[4]; char texts[4][32]; size_t n; } Chosen;
+
+static Status note_choice(void *context, size_t i, const TeacherAnswer *answer) {
+    Chosen *chosen = context;
+    chosen->answers[i] = *answer;
+    snprintf(chosen->texts[i], sizeof chosen->texts[i], "%s", answer->text);
+    chosen->n++;
+    return ST_OK;
+}
+
+/* The sum of the log-probabilities of `behind` (and of the line's end) behind the question, token by token, computed as one row. */
+static double logprob_of(const Model *model, const Tokenizer *tokenizer, const char *question, const char *behind, bool with_end) {
+    static double logprobs[256];
+    Ids ids = {0};
+    double sum = 0;
+    check_ok(encode_prompt(tokenizer, question, strlen(question), &ids));
+    size_t n = ids.n;
+    check_ok(tokenizer_encode(tokenizer, behind, strlen(behind), TOKENIZE_LITERAL, &ids));
+    if (with_end) check_ok(tokenizer_encode(tokenizer, "\n", 1, TOKENIZE_LITERAL, &ids));
+    ScoreRow row = {ids.data, ids.n, logprobs};
+    check_ok(score_rows(model, &row, 1, NULL, NULL));
+    for (size_t t = n; t < ids.n; t++) sum += logprobs[t];
+    ids_release(&ids);
+    return sum;
+}
+
+/* The likeliest of the choices as wholes; where one begins another, with the line's end behind each. Numbers have a mean. */
+static void choices_are_compared_as_wholes(void **state) {
+    (void)state;
+    static const char question[] = "< 'pirate' =", numbers_question[] = "# 'violin' =";
+    static const char *const words[] = {"etarip", "pirate", "x"}, *const numbers[] = {"1", "10", "6", "5"};
+    const TeacherPrompt prompts[] = {{.number = 1, .text = question, .n_choices = COUNT_OF(words), .choices = words}, {.number = 2, .text = numbers_question, .n_choices = COUNT_OF(numbers), .choices = numbers}};
+    const TeacherSampling sampling = teacher_sampling();
+    TeacherConfig config = {.model = "recipes/demo/model", .compute = "f32", .key = "teacher"};
+    Teacher *teacher;
+    Chosen chosen = {0}, said = {0};
+    Model *model;
+    Tokenizer *tokenizer;
+    check_ok(teacher_open(&config, &(TeacherOptions){.seed = 1}, &teacher));
+    assert_true(teacher_compares(teacher));
+    check_ok(teacher_ask(teacher, prompts, COUNT_OF(prompts), &sampling, note_choice, &chosen));
+    teacher_close(teacher);
+    check_ok(teacher_open(&config, &(TeacherOptions){.seed = 1, .reads_choices = true}, &teacher));
+    assert_false(teacher_compares(teacher));
+    check_ok(teacher_ask(teacher, prompts, COUNT_OF(prompts), &sampling, note_choice, &said));
+    teacher_close(teacher);
+    assert_string_equal(chosen.texts[0], "etarip");
+    assert_string_equal(chosen.texts[1], "6");
+    assert_string_equal(said.texts[0], "etarip");
+    assert_string_equal(said.texts[1], "6");
+    assert_true(said.answers[0].margin == 0 && isnan(said.answers[1].mean) && isnan(chosen.answers[0].mean));
+    check_ok(model_load(config.model, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
+    check_ok(tokenizer_load_if_any(config.model, &tokenizer));
+    double sums[4], best = logprob_of(model, tokenizer, question, words[0], false), second = -HUGE_VAL, mean = 0, weight = 0;
+    for (size_t i = 1; i < COUNT_OF(words); i++) second = fmax(second, logprob_of(model, tokenizer, question, words[i], false));
+    check_close(chosen.answers[0].margin, best - second, 1e-4); /* f32, and the same rows in batches of other sizes */
+    for (size_t i = 0; i < COUNT_OF(numbers); i++) {
+        sums[i] = logprob_of(model, tokenizer, numbers_question, numbers[i], true);
+        mean += exp(sums[i]) * strtod(numbers[i], NULL);
+        weight += exp(sums[i]);
+    }
+    check_close(chosen.answers[1].mean, mean / weight, 1e-4);
+    check_close(chosen.answers[1].margin, sums[2] - fmax(fmax(sums[0], sums[1]), sums[3]), 1e-4);
+    model_free(model);
+    tokenizer_free(tokenizer);
+}
+
+/* The scores of a judge here are means of the ten, in every row; the log gives the same ones without it. */
+static void a_judge_here_scores_by_its_mean(void **state) {
+    (void)state;
+    SynthResult result;
+    for (int replayed = 0; replayed < 2; replayed++) {
+        Overrides o = remote("answer", "well", "", replayed ? "means-again" : "means");
+        set(&o, "synth.filters={judge: 1}");
+        set(&o, "synth.prompts={judge: %s}", temp_text(dir, "judge.jinja", "# '{{ answer[:8] }}' ="));
+        if (replayed) set(&o, "synth.teacher={replay: %s/requests.jsonl}", temp_file(dir, "means")), set(&o, "synth.judge={replay: %s/requests.jsonl}", temp_file(dir, "means-judge"));
+        else set(&o, "synth.judge={model: recipes/demo/model}");
+        check_ok(run(&o, false, &result));
+        assert_int_equal(result.rows, 5);
+        char *log = read_output(replayed ? "means-again" : "means", "requests.jsonl"), *judged = strstr(log, "\"stage\": \"judge\"");
+        assert_true(judged && has(judged, "\"mean\":"));
+        if (!replayed) { /* a log has one kind of teacher in it: the judge's part */
+            check_ok(dir_make(temp_file(dir, "means-judge")));
+            while (judged[-1] != '\n') judged--;
+            temp_text(temp_file(dir, "means-judge"), "requests.jsonl", judged);
+        }
+        free(log);
+    }
+    for (size_t n = 0; n < 5; n++) {
+        json_t *row = row_of("means", "rows.jsonl", n), *again = row_of("means-again", "rows.jsonl", n);
+        double score = json_number_value(json_object_get(json_object_get(json_object_get(row, "provenance"), "scores"), "judge"));
+        double same = json_number_value(json_object_get(json_object_get(json_object_get(again, "provenance"), "scores"), "judge"));
+        assert_true(score > 1 && score < 10 && score != floor(score) && score == same);
+        json_decref(row);
+        json_decref(again);
+    }
+}
+
+static void a_model_here_compares_choices(void **state) {
+    (void)state;
+    const struct CMUnitTest apart[] = {cmocka_unit_test(choices_are_compared_as_wholes), cmocka_unit_test(a_judge_here_scores_by_its_mean)};
+    pid_t child = fork(); /* as below: models start threads */
+    if (child == 0) _exit(cmocka_run_group_tests(apart, NULL, NULL));
+    int code;
+    assert_int_equal(waitpid(child, &code, 0), child);
+    assert_int_equal(code, 0);
+}
+
 /* No answer of this length fits behind any question. */
 static void a_question_that_does_not_fit_is_too_long(void **state) {
     (void)state;
@@ -1275,10 +1482,15 @@ int main(void) {
         cmocka_unit_test(a_killed_run_goes_on_to_the_same_bytes),
         cmocka_unit_test(a_full_disk_loses_nothing),
         cmocka_unit_test(a_question_that_does_not_fit_is_too_long),
+        cmocka_unit_test(a_model_here_compares_choices),
         cmocka_unit_test(few_shot_asks_for_a_prompt_and_answers_it),
         cmocka_unit_test(a_heading_is_dropped),
         cmocka_unit_test(a_field_is_without_its_decoration),
         cmocka_unit_test(a_score_is_what_a_judge_means),
+        cmocka_unit_test(a_reply_names_one_label),
+        cmocka_unit_test(a_servers_words_become_a_label),
+        cmocka_unit_test(labels_that_make_no_sense_are_refused),
+        cmocka_unit_test(labels_of_classifications_are_checked),
         cmocka_unit_test(servers_in_trouble_give_the_same_rows),
         cmocka_unit_test(what_stays_down_keeps_what_was_made),
         cmocka_unit_test(a_limit_ends_the_run_and_a_higher_one_goes_on),
