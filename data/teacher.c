@@ -155,6 +155,7 @@ static const MapOption teacher_options[] = {
     {"url", MAP_TEXT, FIELD(url), 0, 0, NULL},
     {"api", MAP_TEXT, FIELD(api), 0, 0, "chat|completions"},
     {"api_key_env", MAP_TEXT, FIELD(api_key_env), 0, 0, NULL},
+    {"ca_file", MAP_TEXT, FIELD(ca_file), 0, 0, NULL},
     {"concurrency", MAP_INT, FIELD(concurrency), 1, 256, NULL},
     {"retries", MAP_INT, FIELD(retries), 0, 100, NULL},
     {"timeout", MAP_REAL, FIELD(timeout), 0.01, 86400, NULL},
@@ -194,7 +195,7 @@ static Status check_url(const TeacherConfig *config) {
 }
 
 Status teacher_config(const Yaml *node, const char *key, const char *file, Arena *arena, TeacherConfig *config) {
-    static const char *const of_servers[] = {"api", "api_key_env", "concurrency", "retries", "timeout", "requests_per_second", "tokens_per_minute", NULL};
+    static const char *const of_servers[] = {"api", "api_key_env", "ca_file", "concurrency", "retries", "timeout", "requests_per_second", "tokens_per_minute", NULL};
     static const char *const of_models[] = {"adapter", "chat_template", "compute", "max_batch", NULL};
     *config = (TeacherConfig){.api = "chat", .concurrency = 8, .retries = 5, .timeout = 120, .node = node, .key = key, .file = file};
     TeacherSampling sampling = teacher_sampling();

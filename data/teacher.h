@@ -23,7 +23,7 @@ void teacher_sampling_write(const TeacherSampling *sampling, JsonWriter *w, cons
 typedef struct TeacherConfig {
     const char *model, *adapter, *chat_template, *compute; /* here: directories; on a server: the model's name */
     bool base;               /* plain texts are continued, also where there is a chat template */
-    const char *url, *api, *api_key_env; /* api: chat | completions */
+    const char *url, *api, *api_key_env, *ca_file; /* api: chat | completions; ca_file: PEM, certificates that are trusted instead of the system's */
     const char *replay;      /* a log of requests; nobody is asked */
     int64_t concurrency, retries;
     double timeout, requests_per_second, tokens_per_minute; /* 0 = no limit */
@@ -60,7 +60,7 @@ typedef struct TeacherAnswer {
 typedef Status OnTeacherAnswer(void *context, size_t i, const TeacherAnswer *answer); /* in any order, as they come */
 
 typedef struct Teacher Teacher;
-/* ST_INPUT: a model that cannot be opened; ST_CONFIG: the key is not set, a url that is none. */
+/* ST_INPUT: a model that cannot be opened, a ca_file that is not there; ST_CONFIG: the key is not set, a url that is none. */
 Status teacher_open(const TeacherConfig *config, const TeacherOptions *options, Teacher **teacher);
 void teacher_close(Teacher *teacher); /* NULL is fine */
 /* Asks all. ST_RESOURCE: a server that stays down, or gives no answer that can be read to any; what came before was handed over. ST_INPUT: a prompt that is too long for the model, a request that the log lacks. ST_INTERRUPTED. */

@@ -51,6 +51,7 @@ static Status open(Teacher *teacher) {
     const char *key;
     if (!remote) return status_errno(ENOMEM, "cannot open the teacher");
     TRY(find_key(teacher, &key));
+    if (c->ca_file && !file_exists(c->ca_file)) return status_fail(ST_INPUT, "cannot find the certificates '%s' of '%s.ca_file'", c->ca_file, c->key);
     remote->tokens_per_minute = c->tokens_per_minute;
     teacher->width = (size_t)c->concurrency;
     teacher->chats = strcmp(c->api, "chat") == 0 && !c->base;
@@ -58,7 +59,7 @@ static Status open(Teacher *teacher) {
         Str url = {0};
         str_printf(&url, "%s%s%s", c->url, text_ends_with(c->url, "/") ? "" : "/", ends[i]);
         HttpOptions http = {
-            .url = str_text(&url), .key = key, .concurrency = (size_t)c->concurrency, .retries = (size_t)c->retries, .timeout = c->timeout, .per_second = c->requests_per_second,
+            .url = str_text(&url), .key = key, .ca_file = c->ca_file, .concurrency = (size_t)c->concurrency, .retries = (size_t)c->retries, .timeout = c->timeout, .per_second = c->requests_per_second,
             .first_pause = first_pause, .on_reply = on_reply, .context = remote, .takes_refusals = true,
         };
         Status status = http_open(&http, &remote->client[i]);

@@ -790,6 +790,119 @@ static void other_seeds_make_another_run(void **state) {
     str_release(&text);
 }
 
+/* ---- TLS ---- */
+
+/* Says its port, then answers behind TLS, and writes down what was asked of it. */
+static const char tls_server_py[] =
+    "import http.server, os, ssl, sys, threading\n"
+    "folder, name = sys.argv[1], sys.argv[2]\n"
+    "class Teacher(http.server.BaseHTTPRequestHandler):\n"
+    "    def do_POST(self):\n"
+    "        self.rfile.read(int(self.headers['Content-Length']))\n"
+    "        open(folder + '/heard.txt', 'a').write(str(self.headers))\n"
+    "        body = b'{\"choices\": [{\"message\": {\"content\": \"It is about %d.\"}, \"finish_reason\": \"stop\"}]}' % len(self.path)\n"
+    "        self.send_response(200)\n"
+    "        self.send_header('Content-Length', str(len(body)))\n"
+    "        self.end_headers()\n"
+    "        self.wfile.write(body)\n"
+    "    def log_message(self, *rest): pass\n"
+    "class Server(http.server.ThreadingHTTPServer):\n"
+    "    def handle_error(self, *rest): pass\n"
+    "    def get_request(self):\n"
+    "        plain, address = super().get_request()\n"
+    "        return context.wrap_socket(plain, server_side=True, do_handshake_on_connect=False), address\n"
+    "context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)\n"
+    "context.load_cert_chain(folder + '/' + name + '.pem', folder + '/' + name + '.key')\n"
+    "server = Server(('127.0.0.1', 0), Teacher)\n"
+    "open(folder + '/port.new', 'w').write(str(server.server_address[1]))\n"
+    "os.rename(folder + '/port.new', folder + '/port.txt')\n"
+    "threading.Timer(120, lambda: os._exit(0)).start()\n"
+    "server.serve_forever()\n";
+
+/* A certificate for `host` that nobody has signed but itself. */
+static bool make_certificate(const char *folder, const char *name, const char *host) {
+    Str command = {0};
+    str_printf(&command, "cd '%s' && openssl req -x509 -newkey rsa:2048 -nodes -keyout %s.key -out %s.pem -days 2 -subj /CN=tune-test -addext subjectAltName=%s >/dev/null 2>&1", folder, name, name, host);
+    bool good = system(command.data) == 0;
+    str_release(&command);
+    return good;
+}
+
+static pid_t tls_start(const char *folder, const char *name, int *tls_port) {
+    char *path = strdup(temp_file(folder, "port.txt"));
+    unlink(path);
+    pid_t child = fork();
+    if (child == 0) {
+        execlp("python3", "python3", temp_file(folder, "server.py"), folder, name, (char *)NULL);
+        _exit(127);
+    }
+    for (int tries = 0; tries < 200 && !file_exists(path); tries++) usleep(50000);
+    Str text = {0};
+    check_ok(file_read(path, 64, &text));
+    *tls_port = atoi(str_text(&text));
+    str_release(&text);
+    free(path);
+    return child;
+}
+
+static bool folder_has(const char *folder, const char *text) {
+    Str command = {0};
+    str_printf(&command, "grep -rqF -- '%s' '%s'", text, folder);
+    int code = system(command.data);
+    str_release(&command);
+    return code == 0;
+}
+
+/* Nothing goes to a server whose certificate is not trusted, or is another host's: not the key, not a question. With ca_file it is one like any other. The key is nowhere on the disk. */
+static void a_server_behind_tls_shows_who_it_is(void **state) {
+    (void)state;
+    static const struct { const char *certificate, *ca_file, *text; } cases[] = {
+        {"self", NULL, "cannot be trusted: SSL certificate problem: self"},
+        {"other", "other.pem", "cannot be trusted: SSL: "},
+        {"self", "other.pem", "cannot be trusted: SSL certificate problem: self"},
+        {"self", "server.py", "cannot be trusted: "},
+        {"self", "self.pem", NULL},
+    };
+    char folder[512];
+    snprintf(folder, sizeof folder, "%s", temp_file(dir, "tls"));
+    if (system("openssl version >/dev/null 2>&1 && python3 -c 'import ssl' 2>/dev/null") != 0) {
+        print_message("skipped: openssl or python3 with ssl is not here\n");
+        skip();
+    }
+    check_ok(dir_make(folder));
+    temp_text(folder, "server.py", tls_server_py);
+    assert_true(make_certificate(folder, "self", "IP:127.0.0.1") && make_certificate(folder, "other", "DNS:other.example"));
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        SynthResult result;
+        char output[32];
+        int tls_port;
+        snprintf(output, sizeof output, "tls-%zu", i);
+        pid_t child = tls_start(folder, cases[i].certificate, &tls_port);
+        Overrides o = remote("answer", "well", "", output);
+        if (cases[i].ca_file) set(&o, "synth.teacher={url: 'https://127.0.0.1:%d/v1', model: m, api_key_env: TEACHER_KEY, retries: 1, ca_file: '%s'}", tls_port, temp_file(folder, cases[i].ca_file));
+        else set(&o, "synth.teacher={url: 'https://127.0.0.1:%d/v1', model: m, api_key_env: TEACHER_KEY, retries: 1}", tls_port);
+        set(&o, "synth.num_rows=5");
+        Status status = run(&o, false, &result);
+        kill(child, SIGKILL);
+        assert_int_equal(waitpid(child, NULL, 0), child);
+        bool heard = file_exists(temp_file(folder, "heard.txt"));
+        if (cases[i].text) {
+            check_status(status, ST_RESOURCE);
+            check_text(cases[i].text);
+            assert_false(heard || has(status_text(), "s3cret") || has(status_hint_text(), "s3cret"));
+        } else {
+            check_ok(status);
+            assert_int_equal(result.rows, 5);
+            assert_true(heard && folder_has(folder, "Bearer s3cret"));
+        }
+        assert_false(folder_has(temp_file(dir, output), "s3cret"));
+    }
+    SynthResult result;
+    Overrides o = remote("answer", "well", "ca_file: /no/such/file.pem", "tls-none");
+    check_status(run(&o, false, &result), ST_INPUT);
+    check_text("cannot find the certificates '/no/such/file.pem' of 'synth.teacher.ca_file'");
+}
+
 /* ---- presets ---- */
 
 static Status length_reward(void *context, const FilterRow *rows, size_t n, double *values) {
@@ -1504,6 +1617,7 @@ int main(void) {
         cmocka_unit_test(seeds_that_are_none_are_named),
         cmocka_unit_test(recipes_that_make_no_sense_are_refused),
         cmocka_unit_test(other_seeds_make_another_run),
+        cmocka_unit_test(a_server_behind_tls_shows_who_it_is),
         cmocka_unit_test(presets_make_their_rows),
         cmocka_unit_test(whatever_a_teacher_says_is_taken),
         cmocka_unit_test(no_preset_keeps_empty_answers),

@@ -79,6 +79,11 @@ static bool set_up(HttpClient *client) {
         curl_easy_setopt(handle, CURLOPT_WRITEFUNCTION, receive);
         curl_easy_setopt(handle, CURLOPT_ERRORBUFFER, client->why[i]);
         curl_easy_setopt(handle, CURLOPT_ACCEPT_ENCODING, "");
+        curl_easy_setopt(handle, CURLOPT_SSL_VERIFYPEER, 1L); /* libcurl's own defaults, said here because the key depends on them */
+        curl_easy_setopt(handle, CURLOPT_SSL_VERIFYHOST, 2L);
+        curl_easy_setopt(handle, CURLOPT_SSLVERSION, (long)CURL_SSLVERSION_TLSv1_2);
+        if (client->options.ca_file) curl_easy_setopt(handle, CURLOPT_CAINFO, client->options.ca_file);
+        if (client->options.ca_file) curl_easy_setopt(handle, CURLOPT_CAPATH, NULL);
         if (is_loopback(client->url)) curl_easy_setopt(handle, CURLOPT_PROXY, ""); /* a proxy is for what is outside */
     }
     return good;
@@ -195,6 +200,10 @@ static Status give_up(const Round *round, const Request *request, CURLcode resul
     const char *shown = round->client->shown, *why = round->client->why[request->slot];
     const char *many = request->tries > 1 ? " at last" : "";
     if (request->too_long) return status_fail(ST_RESOURCE, "server '%s' answers with more than %zu MiB", shown, longest_reply >> 20);
+    if (result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE) {
+        status_fail(ST_RESOURCE, "server '%s' cannot be trusted: %s", shown, why[0] ? why : curl_easy_strerror(result));
+        return status_hint(ST_RESOURCE, "nothing was sent to it; where its certificate is one of your own, 'ca_file' names the PEM file to trust");
+    }
     if (result != CURLE_OK) status_fail(ST_RESOURCE, "server '%s' does not answer: %s (%zu tries)", shown, why[0] ? why : curl_easy_strerror(result), request->tries);
     else status_fail(ST_RESOURCE, "server '%s' answers%s with status %ld (%zu tries): '%.*s'", shown, many, code, request->tries, (int)MIN(request->reply->len, 300), str_text(request->reply));
     if (code == 401 || code == 403) return status_hint(ST_RESOURCE, "the environment variable with its key may be wrong");

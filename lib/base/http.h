@@ -12,13 +12,13 @@
 
 #include "lib/base/base.h"
 
-/* url: http or https. key: sent as "Authorization: Bearer KEY", NULL = none; it is copied, cleared at the end, and in no message, nor is what a url holds before its @ or behind its ?.
+/* url: http or https, whose certificate has to be valid, and of that host. ca_file: PEM file of the certificates that are trusted instead of the system's, NULL = these; a path that stays. key: sent as "Authorization: Bearer KEY", NULL = none; it is copied, cleared at the end, and in no message, nor is what a url holds before its @ or behind its ?.
  * concurrency: requests at once, from 1. retries: how often one is sent again after a refused or broken connection, a time-out, 408, 425, 429 or 5xx. timeout: seconds for one try.
  * per_second: requests started in a second, 0 = no limit. first_pause: seconds before the first retry, doubled for each further one up to 30; a server's Retry-After (at most 600 s) goes before.
  * on_reply (NULL: none) is called as each reply is whole, in any order, with its status code; it may end all by returning a status. takes_refusals: 400, 413 and 422, by which a server refuses
  * this one request, are replies too. */
 typedef struct HttpOptions {
-    const char *url, *key;
+    const char *url, *key, *ca_file;
     size_t concurrency, retries;
     double timeout, per_second, first_pause;
     Status (*on_reply)(void *context, size_t i, long code);
