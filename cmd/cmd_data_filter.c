@@ -33,9 +33,7 @@ typedef struct FilterJob {
     json_t *held[AT_A_TIME];
     size_t n;
     /* --select: all rows that are kept so far */
-    struct Candidate { char *line; SelectRow row; } *candidates;
-    size_t n_candidates, cap_candidates;
-    Arena *candidate_texts;
+    SelectPool *pool;
     int64_t selected;
 } FilterJob;
 
@@ -127,44 +125,24 @@ static Status open_filters(FilterJob *job) {
 
 /* ---- rows ---- */
 
-static Status quality_of(const FilterJob *job, const FilterRow *row, const FilterVerdict *verdict, double *quality) {
-    *quality = 1;
-    if (!job->quality) return ST_OK;
-    *quality = row_number(row->json, job->quality);
-    for (size_t i = 0; isnan(*quality) && filters_at(job->filters, i); i++)
-        if (strcmp(filters_at(job->filters, i)->name, job->quality) == 0) *quality = verdict->scores[i];
-    if (*quality >= 0) return ST_OK;
-    if (isnan(*quality)) return status_hint(status_fail(ST_INPUT, "row '%s' has no number '%s'", row->id, job->quality), "--quality names a column, or a filter that gives scores");
-    return status_fail(ST_INPUT, "'%s' of row '%s' is %g: a quality is 0 or more", job->quality, row->id, *quality);
+/* The number of the filter that is named as quality; NaN: none. */
+static double measured_by(const FilterJob *job, const FilterVerdict *verdict) {
+    for (size_t i = 0; job->quality && filters_at(job->filters, i); i++)
+        if (strcmp(filters_at(job->filters, i)->name, job->quality) == 0) return verdict->scores[i];
+    return (double)NAN;
 }
 
-static Status add_candidate(FilterJob *job, const FilterRow *row, const FilterVerdict *verdict, const Str *line) {
-    if (job->n_candidates == job->cap_candidates) {
-        size_t cap = job->cap_candidates ? job->cap_candidates * 2 : 1024;
-        struct Candidate *grown = realloc(job->candidates, cap * sizeof *grown);
-        if (!grown) return status_fail(ST_RESOURCE, "out of memory for %zu rows", cap);
-        job->candidates = grown;
-        job->cap_candidates = cap;
-    }
-    struct Candidate *candidate = &job->candidates[job->n_candidates++];
-    Str text = {0};
-    str_append_n(&text, row->instruction.data ? row->instruction.data : "", row->instruction.len);
-    str_append(&text, "\n");
-    str_append_n(&text, row->input.data ? row->input.data : "", row->input.len);
-    if (!row->instruction.data) str_append_n(&text, row->completion.data ? row->completion.data : "", row->completion.len);
-    *candidate = (struct Candidate){.line = arena_strndup(job->candidate_texts, str_text(line), line->len)};
-    candidate->row.text = (Slice){arena_strndup(job->candidate_texts, str_text(&text), text.len), text.len};
-    candidate->row.task_type = row->task_type ? arena_strdup(job->candidate_texts, row->task_type) : NULL;
-    str_release(&text);
-    if (!candidate->line || !candidate->row.text.data || (row->task_type && !candidate->row.task_type)) return ST_RESOURCE;
-    return quality_of(job, row, verdict, &candidate->row.quality);
+static Status add_candidate(FilterJob *job, const FilterRow *row, const FilterVerdict *verdict) {
+    double quality;
+    TRY(select_quality(row, job->quality, measured_by(job, verdict), &quality));
+    return select_pool_add(job->pool, row, quality);
 }
 
 static Status write_row(FilterJob *job, size_t r, Str *line) {
     str_clear(line);
     if (job->verdicts[r].kept) {
+        if (job->select) return add_candidate(job, &job->rows[r], &job->verdicts[r]);
         row_write(job->rows[r].json, line);
-        if (job->select) return add_candidate(job, &job->rows[r], &job->verdicts[r], line);
         if (job->output || !job->command->json) result_line(&job->kept, line);
     } else if (job->rejected) {
         filter_write_rejected(&job->rows[r], &job->verdicts[r], line);
@@ -219,37 +197,20 @@ static Status read_quotas(const FilterJob *job, SelectQuota *quotas) {
     return ST_OK;
 }
 
-static int by_number(const void *a, const void *b) {
-    size_t x = *(const size_t *)a, y = *(const size_t *)b;
-    return (x > y) - (x < y);
-}
-
-/* Chosen rows in the order of the file; the others go to the ledger. */
-static void write_chosen(FilterJob *job, size_t *chosen, size_t n) {
-    size_t next = 0;
-    qsort(chosen, n, sizeof *chosen, by_number);
-    for (size_t r = 0; r < job->n_candidates; r++) {
-        const char *text = job->candidates[r].line;
-        Str line = {.data = (char *)(uintptr_t)text, .len = strlen(text)};
-        bool is_chosen = next < n && chosen[next] == r;
-        next += is_chosen;
-        if (is_chosen && (job->output || !job->command->json)) result_line(&job->kept, &line);
-        else if (!is_chosen && job->rejected) writer_printf(&job->ledger, "{\"row\": %s, \"reason\": \"select\", \"what\": \"beyond the budget\", \"score\": null, \"nearest\": null}\n", text);
-    }
-    job->selected = (int64_t)n;
+/* The others go to the ledger. */
+static Status write_chosen(void *context, const char *text, bool chosen) {
+    FilterJob *job = context;
+    Str line = {.data = (char *)(uintptr_t)text, .len = strlen(text)};
+    if (chosen && (job->output || !job->command->json)) result_line(&job->kept, &line);
+    else if (!chosen && job->rejected) writer_printf(&job->ledger, "{\"row\": %s, \"reason\": \"select\", \"what\": \"beyond the budget\", \"score\": null, \"nearest\": null}\n", text);
+    return ST_OK;
 }
 
 static Status choose_rows(FilterJob *job) {
-    Arena *arena = job->command->arena;
-    size_t n = 0, *chosen = arena_alloc(arena, ((size_t)MIN(job->select, (int64_t)job->n_candidates) + 1) * sizeof *chosen);
-    SelectRow *rows = arena_alloc(arena, (job->n_candidates + 1) * sizeof *rows);
-    SelectQuota *quotas = arena_alloc(arena, (job->quotas.n + 1) * sizeof *quotas);
-    if (!chosen || !rows || !quotas) return ST_RESOURCE;
-    for (size_t r = 0; r < job->n_candidates; r++) rows[r] = job->candidates[r].row;
+    SelectQuota *quotas = arena_alloc(job->command->arena, (job->quotas.n + 1) * sizeof *quotas);
+    if (!quotas) return ST_RESOURCE;
     TRY(read_quotas(job, quotas));
-    TRY(rows_select(&(SelectConfig){.n = job->select, .share = job->share, .quotas = quotas, .n_quotas = job->quotas.n}, rows, job->n_candidates, chosen, &n));
-    write_chosen(job, chosen, n);
-    return ST_OK;
+    return select_pool_choose(job->pool, &(SelectConfig){.n = job->select, .share = job->share, .quotas = quotas, .n_quotas = job->quotas.n}, write_chosen, job, &job->selected);
 }
 
 /* ---- results ---- */
@@ -306,6 +267,7 @@ static Status run(FilterJob *job) {
     TRY(command_needs(job->command, 1, COUNT_OF(job->command->arguments)));
     TRY(check_options(job));
     job->select = MAX(job->select, 0);
+    TRY(select_pool_new(&job->pool));
     TRY(open_filters(job));
     TRY(result_open(&job->kept, job->output));
     Status status = job->rejected ? writer_open(&job->ledger, job->rejected) : ST_OK;
@@ -326,8 +288,7 @@ static void release(FilterJob *job) {
     recipe_free(job->recipe);
     close_model(&job->opened);
     arena_free(job->texts);
-    arena_free(job->candidate_texts);
-    free(job->candidates);
+    select_pool_free(job->pool);
     free(job);
 }
 
@@ -379,9 +340,8 @@ Status cmd_data_filter(int argc, char **argv) {
     job->command = &command;
     job->select = NOT_GIVEN;
     job->texts = arena_new(0);
-    job->candidate_texts = arena_new(0);
     bool done = false;
-    Status status = job->texts && job->candidate_texts ? command_parse(&command, argc, argv, options, &done) : status_fail(ST_RESOURCE, "out of memory");
+    Status status = job->texts ? command_parse(&command, argc, argv, options, &done) : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK && !done) status = run(job);
     release(job);
     str_release(&help);

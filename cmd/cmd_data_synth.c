@@ -75,6 +75,7 @@ static Status read_finished(const Recipe *recipe, SynthResult *r) {
     TRY(status);
     r->rows = json_integer_value(json_object_get(told, "rows"));
     r->wanted = json_integer_value(json_object_get(told, "wanted"));
+    r->selected = json_object_get(told, "selected") ? json_integer_value(json_object_get(told, "selected")) : -1;
     r->requests = json_integer_value(json_object_get(told, "requests"));
     r->tokens = json_integer_value(json_object_get(told, "tokens"));
     r->prompt_tokens = json_integer_value(json_object_get(told, "prompt_tokens"));
@@ -93,6 +94,7 @@ static void write_summary(const Recipe *recipe, const SynthResult *r) {
     jw_object(&w, NULL);
     jw_int(&w, "rows", r->rows);
     jw_int(&w, "wanted", r->wanted);
+    if (r->selected >= 0) jw_int(&w, "selected", r->selected);
     jw_int(&w, "rejected", r->rejected);
     jw_int(&w, "requests", r->requests);
     jw_int(&w, "replayed", r->replayed);
@@ -103,6 +105,11 @@ static void write_summary(const Recipe *recipe, const SynthResult *r) {
     jw_double(&w, "seconds", r->seconds);
     jw_bool(&w, "already_finished", r->already_finished);
     jw_string(&w, "output", str_text(&path));
+    if (r->selected >= 0) {
+        str_clear(&path);
+        str_printf(&path, "%s/selected.jsonl", recipe->output);
+        jw_string(&w, "selected_output", str_text(&path));
+    }
     jw_end_object(&w);
     print_result("%s\n", str_text(&w.text));
     jw_release(&w);
@@ -119,8 +126,9 @@ static void summarize(const RecipeCommand *job, const SynthResult *r) {
     }
     show_line("%lld rows kept, %lld candidates rejected, %lld requests in %s", (long long)r->rows, (long long)r->rejected, (long long)r->requests, format_seconds(r->seconds, seconds));
     if (r->exhausted && r->rows < r->wanted) show_message("tune: warning: %lld of %lld rows: the seeds gave no more to ask", (long long)r->rows, (long long)r->wanted);
-    show_line("wrote %s/rows.jsonl, rejected.jsonl, dataset_card.md, report.html", job->recipe->output);
-    show_line("next: tune data check data.train=%s/rows.jsonl model.path=DIR", job->recipe->output);
+    if (r->selected >= 0) show_line("%lld of them chosen", (long long)r->selected);
+    show_line("wrote %s/rows.jsonl, %srejected.jsonl, dataset_card.md, report.html", job->recipe->output, r->selected >= 0 ? "selected.jsonl, " : "");
+    show_line("next: tune data check data.train=%s/%s.jsonl model.path=DIR", job->recipe->output, r->selected >= 0 ? "selected" : "rows");
 }
 
 /* ---- what libraries do not do by themselves ---- */

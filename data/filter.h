@@ -111,4 +111,14 @@ typedef struct SelectConfig {
  * entries, in order of choice; *n_chosen: fewer where rows or quotas are. Memory: the words of the rows. ST_USAGE: a quota for a type that no row has, a quality below 0 or NaN. */
 Status rows_select(const SelectConfig *config, const SelectRow *rows, size_t n, size_t *chosen, size_t *n_chosen);
 
+/* The number `name` of a row as its quality, else what a filter of that name measured (NaN: nothing); without a name 1. ST_INPUT: there is none, or it is below 0. */
+Status select_quality(const FilterRow *row, const char *name, double measured, double *quality);
+/* Rows to choose from are gathered (nothing of them is borrowed), then each is told of in its order, as one line of JSON without its end. */
+typedef struct SelectPool SelectPool;
+typedef Status OnSelect(void *context, const char *line, bool chosen);
+Status select_pool_new(SelectPool **pool);
+void select_pool_free(SelectPool *pool); /* NULL is fine */
+Status select_pool_add(SelectPool *pool, const FilterRow *row, double quality);
+Status select_pool_choose(const SelectPool *pool, const SelectConfig *config, OnSelect *on_row, void *context, int64_t *n_chosen);
+
 #endif

@@ -34,10 +34,10 @@ Status synth_preset_filters(const Recipe *recipe, Arena *arena, const Yaml **fil
 
 /* ---- keys that the preset does not read are refused ---- */
 
-static const char keys_of_all[] = "preset teacher judge seeds num_rows format filters choose_by batch prompts sampling max_requests max_tokens max_cost min_acceptance acceptance_after";
+static const char keys_of_all[] = "preset teacher judge seeds num_rows format filters select select_quality select_share select_quotas choose_by batch prompts sampling max_requests max_tokens max_cost min_acceptance acceptance_after";
 
-static bool lists(const char *keys, const char *name) {
-    for (const char *at = keys + strspn(keys, " "); *at; at += strcspn(at, " "), at += strspn(at, " "))
+bool synth_lists(const char *names, const char *name) {
+    for (const char *at = names; at && *at; at += strcspn(at, " "), at += strspn(at, " "))
         if (strcspn(at, " ") == strlen(name) && text_starts_with(at, name)) return true;
     return false;
 }
@@ -47,7 +47,7 @@ static Status refuse_key(const Synth *s, const Key *key) {
     int line = recipe_line(r, key->dotted), n = 0;
     Str who = {0};
     for (size_t i = 0; i < COUNT_OF(presets); i++)
-        if (lists(presets[i]->keys, key->name)) str_printf(&who, "%s%s", n++ ? ", " : "", presets[i]->name);
+        if (synth_lists(presets[i]->keys, key->name)) str_printf(&who, "%s%s", n++ ? ", " : "", presets[i]->name);
     if (line > 0 && r->path) status_fail(ST_CONFIG, "'%s' line %d: preset '%s' does not take '%s'", r->path, line, s->preset->name, key->dotted);
     else status_fail(ST_CONFIG, "preset '%s' does not take '%s'", s->preset->name, key->dotted);
     status_hint(ST_CONFIG, "it belongs to %s; leave it out, or take another synth.preset", str_text(&who));
@@ -62,7 +62,7 @@ static Status check_keys(const Synth *s) {
     TRY(recipe_read(NULL, NULL, 0, &defaults));
     for (size_t i = 0; i < n_recipe_keys && status == ST_OK; i++) {
         const Key *key = &recipe_keys[i];
-        if (strcmp(key->section, "synth") != 0 || lists(keys_of_all, key->name) || lists(s->preset->keys, key->name)) continue;
+        if (strcmp(key->section, "synth") != 0 || synth_lists(keys_of_all, key->name) || synth_lists(s->preset->keys, key->name)) continue;
         if (!recipe_same(s->recipe, defaults, key->dotted)) status = refuse_key(s, key);
     }
     recipe_free(defaults);
@@ -224,6 +224,7 @@ static Status open_all(Synth *s) {
     if (s->preset->open) TRY(s->preset->open(s));
     TRY(synth_labels_open(s));
     TRY(open_filters(s));
+    TRY(synth_select_open(s));
     TRY(open_teachers(s));
     TRY(check_system(s));
     return open_stages(s);
@@ -429,14 +430,16 @@ static void write_counts(JsonWriter *w, const char *key, const SynthCount *count
     jw_end_object(w);
 }
 
-static Status finish(Synth *s, const SynthResult *result) {
+static Status finish(Synth *s, SynthResult *result) {
     SynthProgress p;
     JsonWriter w = {0};
     json_t *summary;
+    TRY(synth_select_write(s, &result->selected));
     synth_progress(s, 0, true, &p);
     jw_object(&w, NULL);
     jw_string(&w, "kind", "synth");
     jw_int(&w, "rows", result->rows);
+    if (result->selected >= 0) jw_int(&w, "selected", result->selected);
     jw_int(&w, "wanted", result->wanted);
     jw_bool(&w, "exhausted", result->exhausted);
     jw_int(&w, "candidates", s->made);
@@ -466,7 +469,7 @@ static void tell(const Synth *s, SynthResult *result) {
     *result = (SynthResult){
         .rows = (int64_t)s->n_rows, .wanted = s->recipe->synth_num_rows, .rejected = s->rejected, .requests = s->requests, .replayed = s->replayed, .tokens = s->tokens,
         .prompt_tokens = s->prompt_tokens, .cost = s->cost, .seconds = clock_seconds() - s->started, .teacher_seconds = s->teacher_seconds, .filter_seconds = s->filter_seconds,
-        .exhausted = s->exhausted,
+        .exhausted = s->exhausted, .selected = -1,
     };
 }
 

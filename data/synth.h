@@ -27,6 +27,7 @@ typedef struct SynthProgress {
 } SynthProgress;
 typedef struct SynthResult {
     int64_t rows, wanted, rejected, requests, replayed, tokens, prompt_tokens;
+    int64_t selected;        /* rows of selected.jsonl; -1: none were asked for */
     double cost, seconds;
     double teacher_seconds, filter_seconds;
     bool exhausted;          /* the preset had nothing more to ask */

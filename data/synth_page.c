@@ -338,6 +338,7 @@ static Status write_card(const Page *page) {
     str_printf(&out, "# %s\n\nSynthetic rows, made by `tune data synth` with the preset `%s`: %s. Not checked by people.\n\n", path_name(s->recipe->output), s->preset->name, s->preset->help);
     if (s->config->command) str_printf(&out, "    %s\n\n", s->config->command);
     str_printf(&out, "- rows: %zu of %lld asked for, in `rows.jsonl` (format `%s`)\n", s->n_rows, (long long)s->recipe->synth_num_rows, s->recipe->synth_format);
+    if (json_object_get(page->summary, "selected")) str_printf(&out, "- chosen of them: %lld, in `selected.jsonl`: the best and most different ones\n", (long long)number(page, "selected"));
     str_printf(&out, "- candidates: %lld, of which %.3g %% were kept; the others are in `rejected.jsonl`, each with its reason\n", (long long)s->made, 100 * number(page, "acceptance"));
     if (s->recipe->synth_seeds) str_printf(&out, "- seeds: %zu, from `%s`\n", s->seeds.n, s->recipe->synth_seeds);
     card_teacher(&out, "teacher", &s->teacher_config);

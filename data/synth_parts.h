@@ -102,6 +102,8 @@ typedef struct SynthPreset {
     bool given_prompts;      /* its prompts are the seeds' */
     const char *filters;     /* YAML: changes of what is on by default; NULL: none */
     const char *keys;        /* of the section synth, beside those that every preset reads: names with a blank between */
+    const char *types;       /* task types that it gives by itself; NULL: those of the seeds */
+    const char *scores;      /* numbers that its rows have beside those of filters; NULL: none */
     Status (*open)(Synth *s);  /* checks keys; NULL: nothing to check */
     Status (*make_round)(Synth *s); /* sets s->exhausted when nothing is left to ask */
 } SynthPreset;
@@ -144,6 +146,8 @@ struct Synth {
     void *state;             /* the preset's, in the run's arena */
 };
 
+bool synth_lists(const char *names, const char *name); /* whether it is one of them, with a blank between; NULL: there are none */
+
 /* ---- for presets (synth_ask.c, synth_rows.c) ---- */
 
 size_t synth_round_size(const Synth *s);           /* candidates worth beginning, given how many are kept */
@@ -185,6 +189,12 @@ Status synth_given(Synth *s, size_t n_seeds, size_t each, SynthCandidate ***cand
 Status synth_keep(Synth *s, SynthCandidate **candidates, size_t n);
 /* Sends each remaining candidate's prompt as the user's turn and takes the reply as its output; where synth.labels has some for it, the one that was chosen. */
 Status synth_answer(Synth *s, int stage, SynthCandidate **candidates, size_t n);
+
+/* ---- synth.select (synth_select.c) ---- */
+
+Status synth_select_open(Synth *s);                /* ST_CONFIG: quotas, or a quality, that the rows cannot have */
+Status synth_select_check(const Synth *s, const FilterRow *row, const json_t *json); /* of a row that is kept: ST_INPUT when it has no quality */
+Status synth_select_write(const Synth *s, int64_t *n); /* selected.jsonl; *n: its rows, -1 without synth.select */
 
 /* ---- labels (synth_labels.c) ---- */
 

@@ -60,4 +60,4 @@ static Status make_round(Synth *s) {
     return synth_keep(s, candidates, n);
 }
 
-const SynthPreset synth_preset_preference = {.name = "preference", .help = "two answers for given prompts, of which a judge prefers one", .stages = stages, .needs = NEEDS_INSTRUCTION, .filters = SYNTH_GIVEN_FILTERS, .keys = "n margin system keep_cut", .open = open, .make_round = make_round};
+const SynthPreset synth_preset_preference = {.name = "preference", .help = "two answers for given prompts, of which a judge prefers one", .stages = stages, .needs = NEEDS_INSTRUCTION, .filters = SYNTH_GIVEN_FILTERS, .scores = "chosen rejected", .keys = "n margin system keep_cut", .open = open, .make_round = make_round};

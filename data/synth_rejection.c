@@ -69,5 +69,5 @@ static Status make_round(Synth *s) {
 }
 
 const SynthPreset synth_preset_rejection = {
-    .name = "rejection", .help = "several answers for given prompts, kept by a reward", .stages = stages, .needs = NEEDS_INSTRUCTION, .filters = SYNTH_GIVEN_FILTERS, .keys = "n keep threshold system keep_cut", .open = open, .make_round = make_round,
+    .name = "rejection", .help = "several answers for given prompts, kept by a reward", .stages = stages, .needs = NEEDS_INSTRUCTION, .filters = SYNTH_GIVEN_FILTERS, .scores = "reward", .keys = "n keep threshold system keep_cut", .open = open, .make_round = make_round,
 };

@@ -421,13 +421,27 @@ static Status remember_row(Synth *s, const SynthCandidate *c, const char *prompt
     return ST_OK;
 }
 
+/* A row that synth.select could not judge is found when it is made, not at the end. */
+static Status check_quality(const Synth *s, const SynthCandidate *c, const Str *line) {
+    if (s->recipe->synth_select < 0) return ST_OK;
+    FilterRow row = filter_row(c, FILTER_ANSWER);
+    char id[ROW_ID];
+    snprintf(id, sizeof id, "rows.jsonl line %zu", s->n_rows + 1);
+    row.id = id;
+    json_t *json = json_loadb(str_text(line), line->len, 0, NULL);
+    Status status = json ? synth_select_check(s, &row, json) : status_fail(ST_RESOURCE, "out of memory for a row");
+    json_decref(json);
+    return status;
+}
+
 static Status write_kept(Synth *s, SynthCandidate *c, const FilterVerdict *verdict) {
     JsonWriter w = {0};
     char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
     if (!prompt) return ST_RESOURCE;
     note_scores(s, c, verdict);
     write_row(s, c, prompt, &w);
-    Status status = synth_file_line(&s->rows_file, &w.text);
+    Status status = check_quality(s, c, &w.text);
+    if (status == ST_OK) status = synth_file_line(&s->rows_file, &w.text);
     if (status == ST_OK) status = remember_row(s, c, prompt);
     name_row(c->id, s->n_rows);
     if (c->judged) name_row(c->judged->id, s->n_rows);

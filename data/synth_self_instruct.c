@@ -314,6 +314,7 @@ const SynthPreset synth_preset_self_instruct = {
     .new_prompts = true,
     .filters = "{empty: true, length: true, refusal: true, exact: true, words: {min: 4, max: 150}, blacklist: {preset: self-instruct}, punctuation_start: true, ascii_start: true, colon_end: true, equal: true, rouge_l: {threshold: 0.7, on: instruction}}",
     .keys = "examples machine_examples max_instances tasks_per_request check_labels keep_cut",
+    .types = "classification generation",
     .open = open,
     .make_round = make_round,
 };

@@ -1233,6 +1233,67 @@ static void a_judge_can_be_a_filter(void **state) {
     json_decref(row);
 }
 
+/* The best of the rows, by the judge's score and with the quotas of types; the rows themselves stay as they are. */
+static void the_best_rows_are_chosen(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("answer", "well", "", "pool");
+    set(&o, "synth.n=4");
+    set(&o, "synth.num_rows=18");
+    set(&o, "synth.filters={judge: 1}");
+    check_ok(run(&o, false, &result));
+    assert_int_equal(result.selected, -1);
+    set(&o, "output=%s", temp_file(dir, "chosen"));
+    set(&o, "synth.select=6");
+    set(&o, "synth.select_quality=judge");
+    set(&o, "synth.select_quotas={facts: 2}");
+    check_ok(run(&o, false, &result));
+    assert_int_equal(result.selected, 6);
+    assert_int_equal(count_lines("chosen", "selected.jsonl"), 6);
+    check_same("pool", "chosen", "rows.jsonl");
+    double most = 0;
+    size_t facts = 0;
+    for (size_t n = 0; n < 18; n++) {
+        json_t *row = row_of("chosen", "rows.jsonl", n);
+        most = fmax(most, row_number(row, "judge"));
+        json_decref(row);
+    }
+    double best = 0;
+    for (size_t n = 0; n < 6; n++) {
+        json_t *row = row_of("chosen", "selected.jsonl", n);
+        facts += strcmp(column(row, "task_type"), "facts") == 0;
+        best = fmax(best, row_number(row, "judge"));
+        json_decref(row);
+    }
+    assert_int_equal(facts, 2);
+    assert_true(best == most);
+    char *card = read_output("chosen", "dataset_card.md");
+    assert_true(has(card, "chosen of them: 6, in `selected.jsonl`"));
+    free(card);
+}
+
+static void budgets_that_cannot_be_met_are_refused(void **state) {
+    (void)state;
+    static const struct { const char *keys[3], *text; Status status; } cases[] = {
+        {{"synth.select=500"}, "'synth.select' is 500, and 'synth.num_rows' makes 100", ST_CONFIG}, {{"synth.select_quality=length"}, "'synth.select_quality' goes with 'synth.select'", ST_CONFIG},
+        {{"synth.select_quotas={facts: 1}"}, "'synth.select_quotas' goes with 'synth.select'", ST_CONFIG}, {{"synth.select=2", "synth.select_quality=judge"}, "neither a filter that is on nor a score of preset 'few_shot'", ST_CONFIG},
+        {{"synth.select=2", "synth.select_quotas={fact: 1}"}, "names 'fact', and no seed has this task type", ST_CONFIG}, {{"synth.select=2", "synth.select_quotas={facts: 3}"}, "asks for 3 rows, and 'synth.select' for 2", ST_CONFIG},
+        {{"synth.select=2", "synth.select_quotas={facts: 1.5}"}, "gives 'facts' no whole number", ST_CONFIG}, {{"synth.select=2", "synth.select_share=evn"}, "wrong value 'evn' for 'synth.select_share'", ST_CONFIG},
+        {{"synth.select=2", "synth.select_quality=refusal"}, "row 'rows.jsonl line 1' has no number 'refusal'", ST_INPUT},
+    };
+    SynthResult result;
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Overrides o = remote("few_shot", "well", "", "no-budget");
+        for (size_t k = 0; k < 3 && cases[i].keys[k]; k++) set(&o, "%s", cases[i].keys[k]);
+        check_status(run(&o, false, &result), cases[i].status);
+        check_text(cases[i].text);
+    }
+    Overrides o = remote("few_shot", "well", "", "no-budget"); /* what was asked by then is not lost */
+    set(&o, "synth.select=2");
+    check_ok(run(&o, true, &result));
+    assert_true(result.selected == 2 && result.replayed > 0);
+}
+
 static void a_rubric_is_what_the_judge_reads(void **state) {
     (void)state;
     static const char *const rubrics[] = {"", ", rubric: 'politeness 0-6, rhyme 0-4'"}, *const asked[] = {"by this: accuracy 0-3", "by this: politeness 0-6, rhyme 0-4. Say"};
@@ -1629,6 +1690,8 @@ int main(void) {
         cmocka_unit_test(a_system_message_stays_with_its_rows),
         cmocka_unit_test(evol_does_not_mind_likeness),
         cmocka_unit_test(a_judge_can_be_a_filter),
+        cmocka_unit_test(the_best_rows_are_chosen),
+        cmocka_unit_test(budgets_that_cannot_be_met_are_refused),
         cmocka_unit_test(a_rubric_is_what_the_judge_reads),
         cmocka_unit_test(a_cut_judge_says_nothing),
         cmocka_unit_test(the_best_of_each_prompt_is_all_that_is_wanted),
