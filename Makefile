@@ -114,6 +114,7 @@ bench: all ## training, decoding and more on SHAPES="S Q" into bench.json; sweep
 	./tune bench $(or $(SHAPES),S Q) --work $(or $(WORK),all) $(BENCH_ROWS) -o bench.json
 	./tune mdp bench
 	./tune bench filter
+	./tune bench synth
 	./tune bench growth
 bench-peers: all ## the same works beside PyTorch's tools of PEERS_VENV, in turn, into bench-peers.json; ONLY=REGEX chooses
 	@[ -n "$(PEERS_VENV)" ] || { echo "PEERS_VENV: the folder of a Python environment with torch, transformers, peft, trl; docs/performance.md says more"; exit 1; }

@@ -79,6 +79,8 @@ Status bench_mlp(const Command *command);
 Status bench_ppo(const Command *command);
 /* ROUGE-L and all filters of texts over as many instructions as Alpaca has. */
 Status bench_filter(const Command *command);
+/* tune data synth with random weights of shape S, or those of the second argument, beside generation of the same answers. */
+Status bench_synth(const Command *command);
 /* Time and memory by the length of a row, the number of rows and of steps. */
 Status bench_growth(const Command *command);
 

@@ -356,18 +356,20 @@ static Status run_bench(const Command *command, const BenchJob *job) {
     if (!strcmp(command->arguments[0], "growth")) return bench_growth(command);
     if (!strcmp(command->arguments[0], "ppo")) return bench_ppo(command);
     if (!strcmp(command->arguments[0], "filter")) return bench_filter(command);
+    if (!strcmp(command->arguments[0], "synth")) return bench_synth(command);
     return bench_models(command, job);
 }
 
 Status cmd_bench(int argc, char **argv) {
     BenchJob job = {.list = "sft,prefill,decode,load", .compute = "auto", .checkpointing = "none", .steps = 2};
     Command command = {
-        .arguments_help = "MODEL ... | S | Q | L | mlp | ppo | filter | growth",
+        .arguments_help = "MODEL ... | S | Q | L | mlp | ppo | filter | synth [MODEL] | growth",
         .help = "Measures training and use of a model, or of random weights in the shape of SmolLM2-135M (S), Qwen2.5-0.5B (Q) or Llama-3.2-1B (L);\n"
                 "growth: time and memory by the length of a row, the number of rows and of steps;\n"
                 "mlp: acting with and updates of a policy of two hidden layers of 64;\n"
                 "ppo: steps a second of PPO on CartPole, with stable-baselines3's and cleanrl's settings.\n"
                 "filter: ROUGE-L and all filters of texts over 52,002 instructions.\n"
+                "synth: tokens a second of tune data synth, beside generation alone of the same answers; share of the filters.\n"
                 "GF/s are of products alone, as the shapes of all ops say (--profile shows them op by op); their share is of the best that this machine's products reach. GB/s: weights, keys and values\n"
                 "that decoding reads, and its share of what memory gives. Each work has a process of its own. --json: one object per work and line.\n"
                 "    tune bench S --work sft,decode",

@@ -18,12 +18,14 @@ void synth_choose(const Synth *s, uint64_t number, uint64_t first_draw, size_t n
     for (size_t i = 0; i < k; i++) chosen[i] = (size_t)rng_permute(rng_key(order, RNG_NOISE, 0), n, i);
 }
 
-/* As many as will likely be enough, by what was kept so far. */
+size_t synth_batch(const Synth *s) { return s->recipe->synth_batch > 0 ? (size_t)s->recipe->synth_batch : s->machine_examples > 0 ? 64 : 256; }
+
+/* As many as will likely be enough, by what was kept so far (at first most are expected to be): a few more than on average, since a further round of a few would leave the teacher's batch all but empty. */
 size_t synth_round_size(const Synth *s) {
-    int64_t batch = s->recipe->synth_batch, left = s->recipe->synth_num_rows - (int64_t)s->n_rows;
-    double rate = ((double)s->n_rows + 4) / ((double)s->made + 8);
-    double enough = ceil((double)left / rate);
-    return (size_t)MAX(1, MIN((double)batch, MAX(enough, (double)MIN(8, batch))));
+    double batch = (double)synth_batch(s), left = (double)(s->recipe->synth_num_rows - (int64_t)s->n_rows);
+    double rate = ((double)s->n_rows + 8) / ((double)s->made + 9), mean = left / rate;
+    double enough = ceil(mean + 1.5 * sqrt(mean * (1 - rate)));
+    return (size_t)MAX(1, MIN(batch, MAX(enough, MIN(8, batch))));
 }
 
 size_t synth_next_type(Synth *s) { return (size_t)(s->n_types_drawn++ % (int64_t)s->seeds.n_types); }

@@ -150,6 +150,7 @@ bool synth_lists(const char *names, const char *name); /* whether it is one of t
 
 /* ---- for presets (synth_ask.c, synth_rows.c) ---- */
 
+size_t synth_batch(const Synth *s);                /* candidates at a time */
 size_t synth_round_size(const Synth *s);           /* candidates worth beginning, given how many are kept */
 size_t synth_next_type(Synth *s);                  /* types take turns */
 uint64_t synth_draw(const Synth *s, uint64_t number, uint64_t index, uint64_t n); /* 0..n-1, keyed by a request's number */

@@ -59,7 +59,7 @@ static Status choose(Synth *s, SynthCandidate **candidates, size_t n) {
 static Status make_round(Synth *s) {
     size_t each = s->recipe->synth_n > 0 ? (size_t)s->recipe->synth_n : 4, size = synth_round_size(s);
     bool all = strcmp(s->recipe->synth_keep, "all") == 0;
-    size_t wanted = all ? size / each : MIN(size, (size_t)s->recipe->synth_batch / each), n;
+    size_t wanted = all ? size / each : MIN(size, synth_batch(s) / each), n;
     SynthCandidate **candidates;
     TRY(synth_given(s, MAX(wanted, 1), each, &candidates, &n));
     TRY(synth_answer(s, ANSWER, candidates, n));
