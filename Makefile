@@ -120,6 +120,7 @@ bench-peers: all ## the same works beside PyTorch's tools of PEERS_VENV, in turn
 	@[ -n "$(PEERS_VENV)" ] || { echo "PEERS_VENV: the folder of a Python environment with torch, transformers, peft, trl; docs/performance.md says more"; exit 1; }
 	$(PEERS_VENV)/bin/python tests/bench_peers.py --tune ./tune --peers $(or $(PEERS),../shared/peers) --only '$(ONLY)' -o bench-peers.json
 	./tune bench --table bench-peers.json
+	$(PEERS_VENV)/bin/python tests/bench_rouge.py --tune ./tune
 demo: ## fine-tune, merge and talk to a tiny model; then rewards, preferences, a reward model; under 5 minutes
 	@$(DEPS_PRESENT) || $(MAKE) deps
 	@$(MAKE) --no-print-directory $(PARALLEL) all

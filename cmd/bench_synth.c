@@ -11,7 +11,7 @@
 #include "data/synth.h"
 #include "data/teacher.h"
 
-enum { ROWS = 96, SEEDS = 24, BATCH = 32, WORDS = 49152 };
+enum { ROWS = 64, SEEDS = 24, BATCH = 32, WORDS = 49152 };
 static const char config_json[] = "{\"model_type\": \"llama\", \"vocab_size\": 49152, \"hidden_size\": 576, \"intermediate_size\": 1536, \"num_hidden_layers\": 30, \"num_attention_heads\": 9,"
                                   " \"num_key_value_heads\": 3, \"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-5, \"rope_theta\": 100000, \"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\"}";
 
@@ -63,14 +63,14 @@ static Status prepare(SynthBench *b) {
 
 /* ---- synthesis ---- */
 
-/* A made model never ends by itself: a prompt ends with one token of 28 on average, an answer with one of 110. */
+/* A made model never ends by itself: a prompt ends with one token of 28 on average, an answer with one of 55. */
 static Status make_recipe(const SynthBench *b, Recipe **recipe) {
     Arena *arena = b->command->arena;
-    const char *prompt_stop = b->made ? ", stop: ['77']" : "", *answer_stop = b->made ? ", stop: ['770', '551', '338']" : "";
+    const char *prompt_stop = b->made ? ", stop: ['77']" : "", *answer_stop = b->made ? ", stop: ['770', '551', '338', '116', '429', '204']" : "";
     const char *items[] = {
         arena_printf(arena, "output=%s/run", b->folder), arena_printf(arena, "synth.seeds=%s/seeds.jsonl", b->folder), "synth.preset=few_shot", arena_printf(arena, "synth.num_rows=%d", ROWS),
         arena_printf(arena, "synth.teacher={model: '%s', max_batch: %d}", b->model, BATCH), "synth.min_acceptance=0", "synth.keep_cut=true",
-        arena_printf(arena, "synth.sampling={prompt: {temperature: 1, max_new_tokens: 128%s}, answer: {temperature: 1, max_new_tokens: 384%s}}", prompt_stop, answer_stop),
+        arena_printf(arena, "synth.sampling={prompt: {temperature: 1, top_p: 1, max_new_tokens: 128%s}, answer: {temperature: 1, top_p: 1, max_new_tokens: 256%s}}", prompt_stop, answer_stop),
         "synth.filters={words: true, repetition: true, equal: true, script: Latin, minhash: 0.8, ascii_start: true, punctuation_start: true, blacklist: true}",
     };
     for (size_t i = 0; i < COUNT_OF(items); i++)

@@ -7,7 +7,7 @@
 #include "data/synth.h"
 #include "rl/reward.h"
 
-typedef struct Job { const RecipeCommand *command; RewardSet *rewards; } Job;
+typedef struct Job { const RecipeCommand *command; RewardSet *rewards; Str account; } Job; /* account: what became of the candidates, as of the last round */
 
 /* ---- what people see ---- */
 
@@ -30,8 +30,9 @@ static void show_plan(void *context, const SynthPlan *plan) {
 enum { TYPES_SHOWN = 8, REASONS_SHOWN = 6 };
 
 static void add_counts(Str *text, const char *title, const SynthCount *counts, size_t n, size_t most) {
-    str_printf(text, "  %-24s %8s %8s\n", title, "made", "kept");
-    for (size_t i = 0; i < MIN(n, most); i++) str_printf(text, "  %-24.24s %8lld %8lld\n", counts[i].name, (long long)counts[i].made, (long long)counts[i].kept);
+    str_printf(text, "  %-24s %8s %8s %7s\n", title, "made", "kept", "share");
+    for (size_t i = 0; i < MIN(n, most); i++)
+        str_printf(text, "  %-24.24s %8lld %8lld %5.0f %%\n", counts[i].name, (long long)counts[i].made, (long long)counts[i].kept, 100 * (double)counts[i].kept / (double)MAX(counts[i].made, 1));
     if (n > most) str_printf(text, "  and %zu more\n", n - most);
 }
 
@@ -48,12 +49,23 @@ static void draw_table(const SynthProgress *p) {
     str_release(&text);
 }
 
+/* What each stage let through, and what the others were rejected for: why there are not more rows. */
+static void note_account(const SynthProgress *p, Str *text) {
+    str_clear(text);
+    for (size_t i = 0; i < p->n_stages; i++)
+        str_printf(text, "%s%s %lld of %lld (%.0f %%)", i ? ", " : "stages: ", p->stages[i].name, (long long)p->stages[i].kept, (long long)p->stages[i].made, 100 * (double)p->stages[i].kept / (double)MAX(p->stages[i].made, 1));
+    for (size_t i = 0; i < p->n_reasons; i++) str_printf(text, "%s%s %lld", i ? ", " : "; rejected: ", p->reasons[i].name, (long long)p->reasons[i].made);
+}
+
 static void show_state(void *context, const SynthProgress *p) {
-    (void)context;
+    Job *job = context;
     char left[32];
     Str text = {0};
     draw_table(p);
-    str_printf(&text, "%lld/%lld rows  %lld requests", (long long)p->rows, (long long)p->wanted, (long long)p->requests);
+    if (p->round_over) note_account(p, &job->account);
+    str_printf(&text, "%lld/%lld rows of %lld candidates", (long long)p->rows, (long long)p->wanted, (long long)p->candidates);
+    if (p->candidates_total > p->candidates) str_printf(&text, " (%lld in all, it seems)", (long long)p->candidates_total);
+    str_printf(&text, "  %lld requests", (long long)p->requests);
     if (p->asked) str_printf(&text, " (%lld under way)", (long long)p->asked);
     str_printf(&text, "  %.0f tokens/s", p->tokens_per_second);
     if (p->cost > 0) str_printf(&text, "  cost %.4g", p->cost);
@@ -170,9 +182,12 @@ static Status make(const RecipeCommand *command) {
     recipe_command_line(command, &typed);
     config.command = str_text(&typed);
     Status status = synth_run(&config, &result);
+    end_live_line();
+    if (job.account.len) show_line("%s", str_text(&job.account));
     if (status == ST_OK && result.already_finished) status = read_finished(recipe, &result);
     if (status == ST_OK && !command->dry_run) summarize(command, &result);
     rewards_close(job.rewards);
+    str_release(&job.account);
     str_release(&typed);
     return status;
 }

@@ -63,6 +63,15 @@ static Status read_recipe(const Command *command, Recipe **recipe) {
     return recipe_read(file ? command->arguments[0] : NULL, command->arguments + file, command->n_arguments - file, recipe);
 }
 
+/* With all that was said: another recipe, or another output, would be another run. */
+static void hint_resume(RecipeCommand *job) {
+    Str line = {0};
+    job->resume = true;
+    recipe_command_line(job, &line);
+    status_hint(ST_INTERRUPTED, "go on with: %s", str_text(&line));
+    str_release(&line);
+}
+
 static Status run(RecipeCommand *job, RecipeCommandRun *work) {
     const Command *command = job->command;
     Recipe *recipe;
@@ -71,7 +80,7 @@ static Status run(RecipeCommand *job, RecipeCommandRun *work) {
     job->recipe = recipe;
     use_threads(command->threads ? command->threads : recipe->threads);
     Status status = work(job);
-    if (status == ST_INTERRUPTED) status_hint(status, "go on with: tune %s %s --resume", job->name, has_file(command) ? command->arguments[0] : "...");
+    if (status == ST_INTERRUPTED) hint_resume(job);
     recipe_free(recipe);
     return status;
 }

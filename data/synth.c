@@ -343,7 +343,8 @@ void synth_progress(const Synth *s, size_t asked, bool round_over, SynthProgress
         .preset = s->preset->name, .rows = (int64_t)s->n_rows, .wanted = s->recipe->synth_num_rows, .round = s->round, .asked = (int64_t)asked, .requests = s->requests, .replayed = s->replayed,
         .types = s->types, .n_types = s->seeds.n_types, .stages = stages, .n_stages = (size_t)s->n_stages, .reasons = s->reasons, .n_reasons = s->n_reasons, .tokens = s->tokens,
         .prompt_tokens = s->prompt_tokens, .tokens_per_second = s->teacher_seconds > 0 ? (double)s->fresh_tokens / s->teacher_seconds : 0, .seconds = seconds,
-        .seconds_left = known ? seconds * left / kept : (double)NAN, .cost = s->cost, .cost_left = s->n_rows >= 4 ? s->cost * left / kept : (double)NAN, .round_over = round_over,
+        .seconds_left = known ? seconds * left / kept : (double)NAN, .cost = s->cost, .cost_left = s->n_rows >= 4 ? s->cost * left / kept : (double)NAN,
+        .candidates = s->made, .candidates_total = s->n_rows >= 4 ? (int64_t)ceil((double)s->made * (double)s->recipe->synth_num_rows / kept) : -1, .round_over = round_over,
     };
 }
 

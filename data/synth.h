@@ -23,6 +23,7 @@ typedef struct SynthProgress {
     int64_t tokens, prompt_tokens;
     double tokens_per_second, seconds, seconds_left; /* of answers; left: NaN until it can be told */
     double cost, cost_left;  /* money; 0 where there is no price, left NaN */
+    int64_t candidates, candidates_total; /* so far; of the whole run, as it looks: -1 until it can be told */
     bool round_over;
 } SynthProgress;
 typedef struct SynthResult {
