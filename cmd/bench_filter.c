@@ -3,8 +3,10 @@
 
 #include <math.h>
 #include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 #include <time.h>
+#include <unistd.h>
 
 #include "data/filter.h"
 #include "data/rouge.h"
@@ -84,16 +86,30 @@ static Status measure_rouge(const Command *command, const Slice *texts) {
     return status;
 }
 
-static Status measure_filters(const Command *command, const Slice *texts) {
-    static const char on[] = "{empty: true, length: true, words: true, punctuation_start: true, ascii_start: true, blacklist: true, script: Latin, colon_end: true, equal: true, refusal: true, "
-                             "repetition: true, exact: true, rouge_l: 0.7, minhash: 0.8}";
+/* A thousand texts as those of a benchmark, to look for in the rows. */
+static Status write_evaluation(const char *path) {
+    FileWriter writer;
+    char text[LONGEST];
+    TRY(writer_open(&writer, path));
+    for (size_t i = 0; i < 1000; i++) {
+        make_text(TEXTS + i, text);
+        writer_printf(&writer, "{\"question\": \"%s\"}\n", text);
+    }
+    return writer_commit(&writer);
+}
+
+/* All filters of texts but valid_json, which nothing here would pass. */
+static Status measure_filters(const Command *command, const Slice *texts, const char *evaluation) {
+    const char *on = arena_printf(command->arena, "{empty: true, length: true, words: true, punctuation_start: true, ascii_start: true, blacklist: true, script: Latin, colon_end: true, equal: true, refusal: true, "
+                                                  "repetition: true, format: 'w[0-9]', decontaminate: ['%s'], exact: true, rouge_l: 0.7, minhash: 0.8}", evaluation);
     FilterRow *rows = arena_zero(command->arena, TEXTS * sizeof *rows);
     FilterVerdict *verdicts = arena_zero(command->arena, TEXTS * sizeof *verdicts);
     Yaml *map;
     Filters *filters;
-    if (!rows || !verdicts) return ST_RESOURCE;
+    if (!on || !rows || !verdicts) return ST_RESOURCE;
+    TRY(write_evaluation(evaluation));
     for (size_t i = 0; i < TEXTS; i++) rows[i] = (FilterRow){.instruction = texts[i], .completion = texts[(i * 7 + 1) % TEXTS], .judge = (double)NAN, .reward = (double)NAN};
-    TRY(yaml_read_text(on, sizeof on - 1, "bench", command->arena, &map));
+    TRY(yaml_read_text(on, strlen(on), "bench", command->arena, &map));
     TRY(filters_open(&(FilterConfig){.filters = map, .only = true}, &filters));
     double began = clock_seconds(), cpu = cpu_seconds();
     Status status = filters_run(filters, FILTER_BOTH, rows, TEXTS, verdicts);
@@ -112,5 +128,10 @@ Status bench_filter(const Command *command) {
     if (!texts) return ST_RESOURCE;
     TRY(make_texts(command->arena, texts));
     TRY(measure_rouge(command, texts));
-    return measure_filters(command, texts);
+    const char *temporary = getenv("TMPDIR");
+    char *evaluation = arena_printf(command->arena, "%s/tune-bench-%ld.jsonl", temporary && *temporary ? temporary : "/tmp", (long)getpid());
+    if (!evaluation) return ST_RESOURCE;
+    Status status = measure_filters(command, texts, evaluation);
+    unlink(evaluation);
+    return status;
 }

@@ -195,7 +195,7 @@ static void print(const SynthBench *b) {
     }
     print_result("Synthesis, few_shot, batch %d: %lld rows of %lld candidates, %lld tokens: %.0f a second; the same questions by generation alone %.0f a second: ratio %.3f\n", BATCH, (long long)b->rows,
                  (long long)b->candidates, (long long)b->tokens, rate, generate_rate, rate / generate_rate);
-    print_result("  processor time %.1f s beside %.1f s; filters take %.3f %% of the time\n", b->cpu_seconds, b->generate_cpu_seconds, 100 * b->filter_seconds / b->seconds);
+    print_result("  processor time %.1f s beside %.1f s: ratio %.3f; filters take %.3f %% of the time\n", b->cpu_seconds, b->generate_cpu_seconds, b->generate_cpu_seconds / b->cpu_seconds, 100 * b->filter_seconds / b->seconds);
 }
 
 static Status measure(SynthBench *b) {
@@ -214,7 +214,7 @@ Status bench_synth(const Command *command) {
     char *folder = arena_printf(command->arena, "%s/tune-bench-XXXXXX", temporary && *temporary ? temporary : "/tmp");
     if (!folder || !mkdtemp(folder)) return status_fail(ST_RESOURCE, "cannot make a folder like '%s'", folder ? folder : "");
     SynthBench b = {.command = command, .folder = folder, .made = command->n_arguments < 2, .model = command->n_arguments < 2 ? NULL : command->arguments[1]};
-    Status status = measure(&b);
+    Status status = command->n_arguments > 2 ? status_fail(ST_USAGE, "bench synth takes one model") : measure(&b);
     if (status != ST_OK) dir_remove(folder);
     else status = dir_remove(folder);
     return status;
