@@ -84,6 +84,10 @@ static Status choose_prompts(const Bench *bench, size_t n, BenchRows *prompts) {
 
 typedef struct GrpoBench { Bench *bench; double made; } GrpoBench; /* made: tokens of completions in the timed steps; a model that knows an end may stop early */
 
+static void keep_text_plan(void *context, const TextRlPlan *plan) {
+    ((GrpoBench *)context)->bench->row.predicted = (double)plan->memory.total;
+}
+
 static void keep_text_step(void *context, const TextRlProgress *progress) {
     GrpoBench *grpo = context;
     Bench *bench = grpo->bench;
@@ -115,7 +119,7 @@ Status bench_grpo(Bench *bench) {
     TRY(bench_write_rows(bench, n, fill_prompt, &prompts));
     TRY(bench_recipe(bench, more, COUNT_OF(more), &recipe));
     bench_mark_start(bench);
-    Status status = text_rl_run(&(TextRlConfig){.recipe = recipe, .on_progress = keep_text_step, .context = &grpo}, &result);
+    Status status = text_rl_run(&(TextRlConfig){.recipe = recipe, .on_plan = keep_text_plan, .on_progress = keep_text_step, .context = &grpo}, &result);
     if (status == ST_OK) count_completions(&grpo);
     recipe_free(recipe);
     return status;

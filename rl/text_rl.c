@@ -9,7 +9,7 @@
 #include "lib/train/trained_model.h"
 #include "rl/kl.h"
 
-enum { PASS_TOKENS = 2048 };
+enum { PASS_TOKENS = 1024, LARGE_PASS_TOKENS = 2048 };
 
 static const double not_known = (double)NAN;
 
@@ -211,6 +211,13 @@ static Status open_turns(TextRl *rl) {
     return text_open_turns(rl, r->rl_prompts_per_step * r->rl_num_generations, text_rewards_tokens(rl) ? 1 : r->rl_gamma); /* else it would count twice */
 }
 
+/* Tokens of a pass. One of a thousand is as fast as larger ones and holds a fraction of their activations; but each pass computes a prompt anew, so a group of up to twice as many has one. */
+static int64_t pass_tokens(const TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    int64_t group = rl->prompts.longest + r->rl_num_generations * (r->generate_max_new_tokens - 1);
+    return r->train_batch_tokens > 0 ? r->train_batch_tokens : MIN(MAX(group, PASS_TOKENS), LARGE_PASS_TOKENS);
+}
+
 static Status open_parts(TextRl *rl) {
     const Recipe *r = rl->recipe;
     TRY(choose_algorithm(rl));
@@ -223,7 +230,7 @@ static Status open_parts(TextRl *rl) {
     rl->beta = r->rl_beta;
     TRY(open_values(rl));
     if (r->rl_beta > 0 || rl->algorithm->paired) TRY(reference_open(r, rl->model, &rl->reference));
-    rl->pass = (TextPass){.tape = tape_new(device_cpu(), rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = r->train_batch_tokens > 0 ? r->train_batch_tokens : PASS_TOKENS};
+    rl->pass = (TextPass){.tape = tape_new(device_cpu(), rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = pass_tokens(rl)};
     if (rl->value) rl->pass.value_head = rl->value->head;
     rl->pair_scratch = arena_new(0);
     rl->asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->asked);

@@ -264,6 +264,23 @@ static void long_prompts_come_in_by_parts(void **state) {
 
 /* ---- where completions end ---- */
 
+/* The cache has exactly the pages that a prompt and its samples can hold. */
+static void samples_that_share_a_prompt_have_room(void **state) {
+    (void)state;
+    static const int64_t lengths[] = {1, 2, 31, 32, 33, 65}, samples[] = {1, 3, 8};
+    for (size_t l = 0; l < COUNT_OF(lengths); l++)
+        for (size_t k = 0; k < COUNT_OF(samples); k++) {
+            GenerateConfig config = {.sample = plain, .max_new_tokens = lengths[l], .n = samples[k], .seed = 4, .ignore_eos = true};
+            Results *all = run(tiny, NULL, prompts, 8, config);
+            for (size_t p = 0; p < 8; p++) {
+                Results *alone = run(tiny, NULL, &prompts[p], 1, config);
+                for (size_t i = 0; i < alone->n; i++) check_same("a prompt alone", &alone->done[i], &all->done[p * alone->n + i], batch_tolerance());
+                free_results(alone);
+            }
+            free_results(all);
+        }
+}
+
 static void eos_ends_and_is_kept(void **state) {
     (void)state;
     GenerateConfig config = {.sample = plain, .max_new_tokens = 600, .n = 4, .seed = 3};
@@ -604,6 +621,7 @@ int main(void) {
         cmocka_unit_test(batches_of_1_to_64_give_the_same_bits),
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(long_prompts_come_in_by_parts),
+        cmocka_unit_test(samples_that_share_a_prompt_have_room),
         cmocka_unit_test(eos_ends_and_is_kept),
         cmocka_unit_test(stop_texts_cut_exactly),
         cmocka_unit_test(faults_are_named),

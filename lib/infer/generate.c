@@ -165,8 +165,16 @@ static size_t step_bytes(const Model *model, size_t n_prompts, size_t longest, i
     return bytes;
 }
 
+/* What a prompt of n tokens and all of its samples hold at most: the pages that the prompt fills are shared, the last one is copied for each. */
+static int64_t group_pages(const GenerateConfig *config, size_t n) {
+    return kv_pages_for((int64_t)n) + config->n * (kv_pages_for((int64_t)n + config->max_new_tokens) - (int64_t)n / KV_PAGE_SIZE);
+}
+
+/* Slots with the longest sequence each, and the last prompt on its way in, which may not have slots yet: less than that when all prompts together, `shared` pages, hold less. */
+static int64_t cache_pages(int64_t n_slots, int64_t per_sequence, int64_t shared) { return MIN((n_slots + 1) * per_sequence, shared); }
+
 size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, const GenerateConfig *config) {
-    int64_t n_slots = slots_for(config, n_prompts), n_pages = (n_slots + 1) * kv_pages_for((int64_t)longest + config->max_new_tokens);
+    int64_t n_slots = slots_for(config, n_prompts), n_pages = cache_pages(n_slots, kv_pages_for((int64_t)longest + config->max_new_tokens), (int64_t)n_prompts * group_pages(config, longest));
     size_t choosers = (size_t)MIN((int64_t)omp_get_max_threads(), n_slots), vocab = (size_t)model->config.vocab_size;
     return (size_t)n_pages * kv_page_bytes(model) + step_bytes(model, n_prompts, longest, n_slots) + choosers * vocab * (2 * sizeof(double) + sizeof(int32_t));
 }
@@ -181,10 +189,11 @@ static Status make_cache(Generator *g) {
         return status_fail(ST_INPUT, "prompt and answer are %lld tokens, more than the %lld of the session", (long long)longest_sequence(g) - 1, (long long)session->max_tokens);
     }
     size_t page = kv_page_bytes(g->model), budget = (size_t)(memory_available() / 2);
-    int64_t per_sequence = kv_pages_for(longest_sequence(g));
+    int64_t per_sequence = kv_pages_for(longest_sequence(g)), shared = 0;
+    for (size_t i = 0; i < g->n_prompts; i++) shared += group_pages(g->config, g->prompts[i].n);
     g->n_slots = slots_for(g->config, g->n_prompts);
-    while (g->n_slots > 1 && (size_t)((g->n_slots + 1) * per_sequence) * page > budget) g->n_slots--;
-    int64_t n_pages = (g->n_slots + 1) * per_sequence; /* one more for the last prompt on its way in, which may not have slots yet */
+    while (g->n_slots > 1 && (size_t)cache_pages(g->n_slots, per_sequence, shared) * page > budget) g->n_slots--;
+    int64_t n_pages = cache_pages(g->n_slots, per_sequence, shared);
     if ((size_t)n_pages * page > budget || n_pages > INT32_MAX) {
         char need[32], have[32];
         status_fail(ST_RESOURCE, "the key/value cache needs %s, %s are left", format_bytes((double)n_pages * (double)page, need), format_bytes((double)budget, have));
