@@ -255,6 +255,7 @@ static Status write_started(const PairRun *run, const Run *dir, const PairPlan *
     jw_int(&w, "trained_parameters", plan->trained_parameters);
     jw_string(&w, "compute", dtype_name(run->model->compute));
     jw_string(&w, "format", run->objective->stepwise ? "stepwise" : run->objective->unpaired ? "kto" : "preference");
+    train_memory_write(&w, &plan->memory);
     jw_end_object(&w);
     str_append_char(&w.text, '\n');
     Status status = file_write_all(path, str_text(&w.text), w.text.len);

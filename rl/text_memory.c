@@ -8,6 +8,7 @@
 typedef struct Largest {
     TextRl *rl;
     int64_t pass_tokens;       /* the recipe's, or the usual ones */
+    int64_t completion;        /* tokens */
     PromptRow prompt;
     Experience experience;
     double *zeros;             /* one for each row that is asked for */
@@ -18,7 +19,8 @@ static Status largest_new(const TextRl *rl, Largest *largest) {
     int64_t prompt = rl->turns.env ? 1 : rl->prompts.longest, completion = rl->turns.env ? r->data_max_length - 1 : r->generate_max_new_tokens;
     Experience *e = &largest->experience;
     *e = (Experience){.n_groups = r->rl_prompts_per_step, .group_size = r->rl_num_generations, .n = r->rl_prompts_per_step * r->rl_num_generations};
-    e->n_tokens = e->n * completion;
+    e->n_tokens = e->n * completion + largest->pass_tokens;
+    largest->completion = completion;
     e->prompts = malloc((size_t)e->n_groups * sizeof *e->prompts);
     e->begin = malloc(((size_t)e->n + 1) * sizeof *e->begin);
     e->ended = calloc((size_t)e->n, sizeof *e->ended);
@@ -27,7 +29,6 @@ static Status largest_new(const TextRl *rl, Largest *largest) {
     largest->prompt.ids = (Ids){calloc((size_t)prompt, sizeof(int32_t)), (size_t)prompt, (size_t)prompt};
     if (!e->prompts || !e->begin || !e->ended || !e->ids || !largest->zeros || !largest->prompt.ids.data) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
     for (int64_t g = 0; g < e->n_groups; g++) e->prompts[g] = &largest->prompt;
-    for (int64_t i = 0; i <= e->n; i++) e->begin[i] = i * completion;
     return ST_OK;
 }
 
@@ -41,15 +42,24 @@ static void largest_release(Largest *largest) {
     ids_release(&largest->prompt.ids);
 }
 
+/* How many sequences a pass takes. Where more are left it has as many tokens as it may have, for shorter ones would fill it: its last one is lengthened. */
+static int64_t fill(const TextPass *pass, Largest *largest) {
+    Experience *e = &largest->experience;
+    for (int64_t i = 0; i <= e->n; i++) e->begin[i] = i * largest->completion;
+    int64_t n = text_pass_fit(pass, e, 0, e->n), room = pass->max_tokens - text_pass_rows(e, 0, n);
+    for (int64_t i = n; n < e->n && room > 0 && i <= e->n; i++) e->begin[i] += room;
+    return n;
+}
+
 /* Forward and backward of one pass: the policy's, with a value head on it, then that of a value model of its own. */
 static Status passes(void *context, Tape *meta) {
-    const Largest *largest = context;
+    Largest *largest = context;
     const TextRl *rl = largest->rl;
     const Experience *e = &largest->experience;
     double *zeros = largest->zeros;
     bool own = rl->value && rl->value->own, head = rl->value && !own;
     TextPass pass = {.tape = meta, .temperature = rl->pass.temperature, .max_tokens = rl->pass.max_tokens, .value_head = rl->pass.value_head};
-    int64_t n = text_pass_fit(&pass, e, 0, e->n);
+    int64_t n = fill(&pass, largest);
     Status status = text_pass_forward(&pass, rl->model, e, 0, n, &(TextResults){.logprobs = zeros, .entropies = zeros, .values = head ? zeros : NULL, .final_values = head ? zeros : NULL});
     if (status == ST_OK) status = text_pass_backward(&pass, &(TextGradients){.logprobs = zeros, .entropies = rl->loss.ent_coef != 0 ? zeros : NULL, .values = head ? zeros : NULL});
     if (status == ST_OK && own) status = text_pass_forward(&pass, rl->value->model, e, 0, n, &(TextResults){.values = zeros, .final_values = zeros});
@@ -59,9 +69,10 @@ static Status passes(void *context, Tape *meta) {
 }
 
 /* Reward models keep the activations of their largest pass, as training does. */
-static Status add_rewards(const TextRl *rl, const Experience *e, size_t n_prompt, TrainMemory *memory) {
+static Status add_rewards(const TextRl *rl, const Largest *largest, TrainMemory *memory) {
+    const Experience *e = &largest->experience;
     size_t bytes;
-    TRY(rewards_bytes(rl->rewards, &(RewardShape){n_prompt, (size_t)(e->begin[1] - e->begin[0]), (size_t)e->n, (size_t)e->group_size}, &bytes));
+    TRY(rewards_bytes(rl->rewards, &(RewardShape){largest->prompt.ids.n, (size_t)largest->completion, (size_t)e->n, (size_t)e->group_size}, &bytes));
     memory->rollout += bytes;
     memory->total += bytes;
     return ST_OK;
@@ -86,7 +97,7 @@ static Status plan_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
     memory->rollout = config.beside;
     memory->optimizer += values; /* which is there already */
     memory->program -= MIN(values, memory->program);
-    return rl->rewards ? add_rewards(rl, &largest->experience, largest->prompt.ids.n, memory) : ST_OK;
+    return rl->rewards ? add_rewards(rl, largest, memory) : ST_OK;
 }
 
 Status text_memory(TextRl *rl, TrainMemory *memory) {

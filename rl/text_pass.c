@@ -14,6 +14,12 @@ static int64_t rows_of(const Experience *e, int64_t i, int64_t first) {
     return (opens ? (int64_t)e->prompts[prompt_of(e, i)]->ids.n : 0) + length_of(e, i) - 1;
 }
 
+int64_t text_pass_rows(const Experience *e, int64_t first, int64_t n) {
+    int64_t rows = 0;
+    for (int64_t i = first; i < first + n; i++) rows += rows_of(e, i, first);
+    return rows;
+}
+
 int64_t text_pass_fit(const TextPass *pass, const Experience *e, int64_t first, int64_t end) {
     int64_t n = 1, tokens = rows_of(e, first, first);
     while (first + n < end && tokens + rows_of(e, first + n, first) <= pass->max_tokens) tokens += rows_of(e, first + n++, first);
@@ -33,8 +39,7 @@ static Status grow(void *array, size_t *cap, size_t n, size_t size) {
 }
 
 static Status reserve(TextPass *pass, const Experience *e, int64_t first, int64_t n) {
-    size_t tokens = (size_t)n, targets = (size_t)(e->begin[first + n] - e->begin[first] + n), rows_cap = pass->cap_targets; /* each may come with its last token */
-    for (int64_t i = first; i < first + n; i++) tokens += (size_t)rows_of(e, i, first);
+    size_t tokens = (size_t)(text_pass_rows(e, first, n) + n), targets = (size_t)(e->begin[first + n] - e->begin[first] + n), rows_cap = pass->cap_targets; /* each may come with its last token */
     TRY(grow(&pass->ids, &pass->cap_tokens, tokens, sizeof *pass->ids));
     TRY(grow(&pass->rows, &rows_cap, targets, sizeof *pass->rows));
     TRY(grow(&pass->targets, &pass->cap_targets, targets, sizeof *pass->targets));

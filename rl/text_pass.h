@@ -35,6 +35,8 @@ typedef struct TextGradients { const double *logprobs, *entropies, *values; } Te
 
 /* How many of the sequences first .. end - 1 go into one pass, at least 1. */
 int64_t text_pass_fit(const TextPass *pass, const Experience *experience, int64_t first, int64_t end);
+/* Tokens that n sequences take in one pass. */
+int64_t text_pass_rows(const Experience *experience, int64_t first, int64_t n);
 Status text_pass_forward(TextPass *pass, const Model *model, const Experience *experience, int64_t first, int64_t n, const TextResults *results);
 Status text_pass_backward(TextPass *pass, const TextGradients *gradients);
 void text_pass_release(TextPass *pass); /* not the tape */

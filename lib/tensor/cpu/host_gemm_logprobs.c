@@ -197,8 +197,8 @@ void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
         int64_t rows = MIN((int64_t)BLOCK_ROWS, n_rows - begin);
         Product product = head_product(hidden, head, begin, rows);
         ProductTiles tiles = product_tiles(&product);
-        int64_t chunk_cols = tiles_of_chunk(&tiles) * tiles.col_tile;
-        float *sums = cpu_scratch(CPU_SHARED, (size_t)(block_rows * (width + chunk_cols)) * sizeof(float)); /* dhidden of the block, then dz */
+        int64_t chunk_cols = MIN(tiles_of_chunk(&tiles) * tiles.col_tile, n_vocab);
+        float *sums = cpu_scratch(CPU_SHARED, (size_t)block_rows * ((size_t)width * sizeof(float) + (size_t)chunk_cols * dtype_size(product.dtype))); /* dhidden of the block, then dz */
         void *dz = sums + block_rows * width;
         Operand weight = {head->data, head->dtype, width, false};
         if (product.b.dtype == product.dtype) weight = (Operand){product.b.data, product.b.dtype, width, false};
