@@ -56,7 +56,7 @@ run "$tune" sft "$here/sft.yaml" "model.path=$here/model" "data.train=$out/train
 run "$tune" merge "$here/model" "$out/few/adapter" -o "$out/start"
 check start "$out/start"
 
-say '7. It tries, and is told what was right: policy gradients (DAPO)'
+say '7. It tries, and is told what was right: policy gradients (GRPO)'
 run "$tune" rl "$here/rl.yaml" "model.path=$out/start" "data.train=$out/train.jsonl" "data.eval=$out/test.jsonl" "output=$out/rl"
 run "$tune" merge "$out/start" "$out/rl/adapter" -o "$out/learned"
 check learned "$out/learned"
@@ -73,7 +73,7 @@ run "$tune" rl "$here/ppo.yaml" "model.path=$out/start" "data.train=$out/train.j
 
 say 'Answers that are exactly right, on words that were not in the training rows'
 printf '  %-28s %s\n' 'before' "$(percent "$out/before.json")" 'with the adapter' "$(percent "$out/adapter.json")" 'merged into one model' "$(percent "$out/merged.json")" \
-    'after few answers' "$(percent "$out/start.json")" 'then by DAPO, merged' "$(percent "$out/learned.json")"
+    'after few answers' "$(percent "$out/start.json")" 'then by GRPO, merged' "$(percent "$out/learned.json")"
 say 'Held-out pairs, and what the reward model gives for answers to the test'
 printf '  %-28s right in %s of the pairs, margin %s\n' 'DPO' "$(number "$out/dpo/metrics.jsonl" eval_accuracy)" "$(number "$out/dpo/metrics.jsonl" eval_margin)" \
     'reward model' "$(number "$out/reward/metrics.jsonl" eval_accuracy)" "$(number "$out/reward/metrics.jsonl" eval_margin)"
