@@ -157,10 +157,15 @@ static Status choose_algorithm(TextRl *rl) {
 
 static Status check_lengths(const TextRl *rl) {
     const ModelConfig *config = &rl->model->config;
-    int64_t whole = MAX(rl->prompts.longest, rl->eval.longest) + rl->recipe->generate_max_new_tokens;
+    int64_t prompt = MAX(rl->prompts.longest, rl->eval.longest), whole = prompt + rl->recipe->generate_max_new_tokens;
     if (whole <= config->max_position_embeddings) return ST_OK;
+    if (prompt >= config->max_position_embeddings) {
+        status_fail(ST_CONFIG, "the longest prompt has %lld tokens, and the model knows contexts of %lld", (long long)prompt, (long long)config->max_position_embeddings);
+        return status_hint(ST_CONFIG, "lower data.max_length");
+    }
     if (!config->learned_positions) {
-        log_message(LOG_WARNING, "the longest prompt with its completion has %lld tokens, and the model knows contexts of up to %lld: what it says behind them may make no sense", (long long)whole, (long long)config->max_position_embeddings);
+        log_message(LOG_WARNING, "the longest prompt with its completion has %lld tokens, and the model knows contexts of up to %lld: what it says behind them may make no sense", (long long)whole,
+                    (long long)config->max_position_embeddings);
         return ST_OK;
     }
     status_fail(ST_CONFIG, "the longest prompt with its completion has %lld tokens, more than the %lld that the model has positions for", (long long)whole, (long long)config->max_position_embeddings);
