@@ -1,6 +1,5 @@
-/* Lifetimes of memory. An arena is a short chain of blocks, each as large as all before it; a reset makes one block of them and keeps it, so that soon the
- * same pages are used again and the kernel is not asked for anything: clearing a new gigabyte takes a tenth of a second. In one block nothing is left over
- * at the end of each, so what is resident is what was in use. */
+/* Lifetimes of memory. An arena is a short chain of blocks, each as large as all before it; a reset keeps them, so that from the second round on the
+ * same pages are used again and the kernel is not asked for anything: clearing a new gigabyte takes a tenth of a second. */
 #include "lib/base/base.h"
 
 #include <stdatomic.h>
@@ -231,11 +230,4 @@ void arena_rewind(Arena *arena, ArenaMark mark) {
     }
 }
 
-void arena_reset(Arena *arena) {
-    size_t held = arena->held;
-    if (arena->first && arena->first->next) {
-        arena_release_blocks(arena);
-        (void)arena_grow(arena, held); /* where there is no such block, the next allocation takes what there is */
-    }
-    arena_rewind(arena, (ArenaMark){NULL, 0});
-}
+void arena_reset(Arena *arena) { arena_rewind(arena, (ArenaMark){NULL, 0}); }
