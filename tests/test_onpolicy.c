@@ -122,7 +122,11 @@ static void check_loss(Golden *golden, const json_t *wanted) {
         tensor_read(param->tensor->grad, got);
         check_close_f64(names[i].own, got, want, n, tolerance, tolerance);
     }
-    optimizer_step(&golden->optimizer, &policy->params, clip_scale(norm, 0.5), 2.5e-4, 1);
+    Recipe recipe = {.train_learning_rate = 2.5e-4, .train_max_grad_norm = 0.5};
+    Learner learner = {.recipe = &recipe};
+    ActorCritic ac = {.policy = *policy, .minibatch = minibatch, .optimizer = golden->optimizer, .schedule = {.name = "constant"}};
+    check_ok(actor_critic_step(&ac, &learner, &measures));
+    check_close(measures.grad_norm, norm, tolerance);
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         Param *param = params_find(&policy->params, names[i].own);
         size_t n = golden_numbers(golden_at(after, names[i].golden), want, MOST);
