@@ -435,8 +435,8 @@ static void a_run_in_parts_is_resumed_in_the_same_parts(void **state) {
     assert_int_equal(run_in_child(limited_recipe("free", 0), false, (Stop){1, true}, 0), -SIGKILL);
     double activations = planned("free", "activations"), limit = planned("free", "total") - 0.7 * activations;
     assert_true(activations > 0.5 * planned("free", "total"));
-    size_t ballast = (size_t)(0.2 * activations);
     assert_int_equal(run_in_child(limited_recipe("parts", limit), false, (Stop){0}, 0), 0);
+    size_t ballast = (size_t)(limit - planned("parts", "total") + 0.25 * planned("parts", "activations")); /* all that was left, and well more than processes differ by */
     assert_int_equal(run_in_child(limited_recipe("smaller", limit), false, (Stop){1, true}, ballast), -SIGKILL);
     double parts = planned("parts", "part_tokens");
     assert_true(parts > 0 && planned("smaller", "part_tokens") != parts); /* of its own accord it takes others */
