@@ -255,6 +255,29 @@ static void nonfinite_body(Run *run) {
     }
 }
 
+static void choice_body(Run *run) {
+    static const int64_t widths[] = {1, 7, 256, 257, 5000};
+    for (size_t w = 0; w < COUNT_OF(widths); w++) {
+        int64_t width = widths[w], got = -1, want = -1;
+        Tensor *x = drawn(run, DT_F32, 3, width, 4);
+        for (int64_t i = 0; width > 1 && i < 3 * width; i += 5) tensor_set(x, i, i % 2 ? -HUGE_VAL : -1000);
+        if (width > 256) tensor_set(x, width + 300 % width, 20), tensor_set(x, 2 * width - 1, 20); /* equals in two chunks of the second row */
+        for (int64_t i = 0; width == 5000 && i < 4500; i++) tensor_set(x, 2 * width + 500 + i, -HUGE_VAL);
+        for (int64_t row = 0; row < 3; row++) {
+            run->fast->largest(x, row, &got), run->plain->largest(x, row, &want);
+            assert_int_equal(got, want);
+            for (int draw = 0; draw < 300; draw++) {
+                double temperature = draw % 3 == 0 ? 1 : draw % 3 == 1 ? 0.3 : 7, a, b;
+                double u = draw < 3 ? 0 : draw < 6 ? 1 - 0x1p-53 : rng_uniform(rng_key(3, RNG_TEST, w), (uint64_t)draw);
+                run->fast->draw(x, row, temperature, u, &got, &a), run->plain->draw(x, row, temperature, u, &want, &b);
+                if (draw < 3 || draw >= 6) assert_int_equal(got, want); /* behind the last sum rounding decides */
+                assert_true(got >= 0 && got < width && tensor_get(x, row * width + got) > -HUGE_VAL);
+                if (!(fabs(a - b) <= 1e-13 * fabs(b) + 1e-13)) fail_msg("log-sum-exp of %lld at %g: %.17g, exact %.17g", (long long)width, temperature, a, b);
+            }
+        }
+    }
+}
+
 /* One NaN in a row spoils that row and no other. */
 static void poison_body(Run *run) {
     Tensor *x = drawn(run, DT_F32, 9, 70, 1), *weight = drawn(run, DT_F32, 1, 70, 1), *y = fresh(run, DT_F32, 9, 70), *rstd = fresh(run, DT_F32, 9, 1);
@@ -274,6 +297,7 @@ static void activation_kernels(void **state) { (void)state, everywhere(activatio
 static void rope_kernel(void **state) { (void)state, everywhere(rope_body); }
 static void update_kernels(void **state) { (void)state, everywhere(update_body); }
 static void nonfinite_kernel(void **state) { (void)state, everywhere(nonfinite_body); }
+static void choice_kernels(void **state) { (void)state, everywhere(choice_body); }
 static void nan_stays_in_its_row(void **state) { (void)state, everywhere(poison_body); }
 
 /* ---- attention ---- */
@@ -589,6 +613,7 @@ int main(void) {
         cmocka_unit_test(rope_kernel),
         cmocka_unit_test(update_kernels),
         cmocka_unit_test(nonfinite_kernel),
+        cmocka_unit_test(choice_kernels),
         cmocka_unit_test(nan_stays_in_its_row),
         cmocka_unit_test(attention_kernels),
         cmocka_unit_test(attention_bits_do_not_depend_on_the_batch),

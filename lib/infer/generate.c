@@ -55,8 +55,8 @@ typedef struct Generator {
     int64_t n_queue;
     size_t next_prompt;
     Tensor *advice;          /* of the step in work; NULL: none */
-    double *kept_advice;     /* as `kept` */
-    double *kept, kept_logsumexp; /* V logits of the first of the queue, when it is done and waits for slots */
+    Logits kept;             /* of the first of the queue, when it is done and waits for slots: a single row */
+    Tensor *kept_advice;
     Completion **waiting;    /* finished ones whose turn has not come, by prompt and sample */
     size_t next_done;
     Chooser *choosers;       /* one a thread */
@@ -215,13 +215,15 @@ static Status set_up(Generator *g) {
     g->slots = arena_zero(g->arena, n_slots * sizeof *g->slots);
     g->queue = arena_zero(g->arena, n_slots * sizeof *g->queue);
     g->waiting = arena_zero(g->arena, g->n_prompts * (size_t)g->config->n * sizeof *g->waiting);
-    g->kept = arena_alloc(g->arena, vocab * sizeof *g->kept);
-    g->kept_advice = g->config->advise ? arena_alloc(g->arena, vocab * sizeof *g->kept_advice) : NULL;
+    int64_t row[2] = {1, (int64_t)vocab};
+    g->kept.logits = tensor_new(g->arena, g->model->device, tape_residual(g->tape), 2, row);
+    g->kept.logsumexp = tensor_new(g->arena, g->model->device, DT_F64, 1, row);
+    g->kept_advice = g->config->advise ? tensor_new(g->arena, g->model->device, DT_F32, 2, row) : NULL;
     g->choosers = arena_zero(g->arena, (size_t)g->n_threads * sizeof *g->choosers);
     g->ids = arena_alloc(g->arena, n_tokens * sizeof *g->ids);
     g->segments = arena_alloc(g->arena, n_rows * sizeof *g->segments);
     g->rows = arena_alloc(g->arena, n_rows * sizeof *g->rows);
-    bool whole = (g->kept_advice || !g->config->advise) && g->slots && g->queue && g->waiting && g->kept && g->choosers && g->ids && g->segments && g->rows;
+    bool whole = (g->kept_advice || !g->config->advise) && g->slots && g->queue && g->waiting && g->kept.logits && g->kept.logsumexp && g->choosers && g->ids && g->segments && g->rows;
     for (int i = 0; whole && i < g->n_threads; i++) {
         Chooser *c = &g->choosers[i];
         c->logits = arena_alloc(g->arena, vocab * sizeof *c->logits);
@@ -272,63 +274,61 @@ static bool is_eos(const Generator *g, int32_t id) {
     return g->tokenizer && tokenizer_eos(g->tokenizer) == id;
 }
 
-static void row_read(const Tensor *logits, int64_t row, double *out) {
+/* Where a sequence finds the logits of its newest token. */
+typedef struct Source { const Logits *logits; const Tensor *advice; int64_t row; } Source;
+
+static Source source_of(const Generator *g, const Logits *step, const Sequence *s) {
+    return s->row == KEPT_ROW ? (Source){&g->kept, g->kept_advice, 0} : (Source){step, g->advice, s->row};
+}
+
+static double element(const Tensor *tensor, int64_t row, int64_t column) { return tensor_get(tensor, row * tensor_width(tensor) + column); }
+
+/* All logits of the row, with what is advised. */
+static void row_read(const Source *from, double *out) {
+    const Tensor *logits = from->logits->logits;
     int64_t vocab = tensor_width(logits);
-    const float *values = logits->dtype == DT_F32 ? (const float *)logits->data + row * vocab : NULL;
-    for (int64_t v = 0; v < vocab; v++) out[v] = values ? (double)values[v] : tensor_get(logits, row * vocab + v);
+    const float *values = logits->dtype == DT_F32 ? (const float *)logits->data + from->row * vocab : NULL;
+    for (int64_t v = 0; v < vocab; v++) out[v] = values ? (double)values[v] : element(logits, from->row, v);
+    for (int64_t v = 0; from->advice && v < vocab; v++) out[v] += element(from->advice, from->row, v);
 }
 
-static double tempered_logsumexp(const double *logits, int64_t vocab, double temperature) {
-    double most = logits[0], sum = 0;
-    for (int64_t v = 0; v < vocab; v++) most = fmax(most, logits[v]);
-    for (int64_t v = 0; v < vocab; v++) sum += exp((logits[v] - most) / temperature);
-    return most / temperature + log(sum);
-}
-
-static double logit_of(const Generator *g, const Logits *step, const Sequence *s, int32_t id) {
-    return s->row == KEPT_ROW ? g->kept[id] : tensor_get(step->logits, s->row * g->model->config.vocab_size + id);
-}
-
-static void take_advice(const Generator *g, const Sequence *s, double *logits) {
-    int64_t vocab = g->model->config.vocab_size;
-    for (int64_t v = 0; v < vocab; v++) logits[v] += s->row == KEPT_ROW ? g->kept_advice[v] : tensor_get(g->advice, s->row * vocab + v);
-}
-
-/* The next token of `s` by the logits of its row. Reads what all threads share, writes only `s` and `chooser`. */
-static void choose(const Generator *g, const Logits *step, Chooser *chooser, Sequence *s) {
+/* By the logits after advice, penalties and filters. */
+static void choose_filtered(const Generator *g, const Source *from, double u, Chooser *chooser, Sequence *s) {
     const SampleConfig *sample = &g->config->sample;
     const Completion *c = &s->completion;
     const Prompt *prompt = &g->prompts[c->prompt];
     int64_t vocab = g->model->config.vocab_size;
-    if (s->row == KEPT_ROW) {
-        memcpy(chooser->logits, g->kept, (size_t)vocab * sizeof *g->kept);
-    } else {
-        row_read(step->logits, s->row, chooser->logits);
-    }
-    bool penalties = sample->repetition_penalty != 1 || sample->presence_penalty != 0 || sample->frequency_penalty != 0 || sample->no_repeat_ngram_size > 0;
     Ids history = {0};
-    if (penalties) {
-        ids_append(&history, prompt->ids, prompt->n);
-        ids_append(&history, c->ids.data, c->ids.n);
-    }
-    size_t prompt_length = penalties ? prompt->n : 0;
-    bool tempered = !sample->greedy && sample->temperature != 0 && sample->temperature != 1;
-    double logsumexp = tempered ? tempered_logsumexp(chooser->logits, vocab, sample->temperature) : 0;
-    if (g->advice || (g->kept_advice && s->row == KEPT_ROW)) take_advice(g, s, chooser->logits);
-    s->next_filtered = 0;
-    if (sample->greedy || sample->temperature == 0) {
-        s->next = sample_greedy(sample, chooser->logits, vocab, history.data, history.n, prompt_length, &chooser->scratch);
+    ids_append(&history, prompt->ids, prompt->n);
+    ids_append(&history, c->ids.data, c->ids.n);
+    row_read(from, chooser->logits);
+    if (sample_is_greedy(sample)) {
+        s->next = sample_greedy(sample, chooser->logits, vocab, history.data, history.n, prompt->n, &chooser->scratch);
     } else {
-        sample_distribution(sample, chooser->logits, vocab, history.data, history.n, prompt_length, &chooser->scratch);
-        RngKey key = rng_key(g->config->seed, RNG_SAMPLE, prompt->number << 20 | (uint64_t)c->sample);
-        s->next = sample_pick(chooser->logits, vocab, rng_uniform(key, c->ids.n));
+        sample_distribution(sample, chooser->logits, vocab, history.data, history.n, prompt->n, &chooser->scratch);
+        s->next = sample_pick(chooser->logits, vocab, u);
         s->next_filtered = log(chooser->logits[s->next]);
     }
     ids_release(&history);
-    double kept = s->row == KEPT_ROW ? g->kept[s->next] - g->kept_logsumexp : 0;
-    if (tape_residual(g->tape) == DT_F32) kept = (double)(float)kept; /* as logits_logprob */
-    s->next_logprob = s->row == KEPT_ROW ? kept : logits_logprob(step, s->row, s->next);
-    s->next_tempered = tempered ? logit_of(g, step, s, s->next) / sample->temperature - logsumexp : s->next_logprob;
+}
+
+/* The next token of `s`. Reads what all threads share, writes only `s` and `chooser`. */
+static void choose(const Generator *g, const Logits *step, Chooser *chooser, Sequence *s) {
+    const SampleConfig *sample = &g->config->sample;
+    const Completion *c = &s->completion;
+    Source from = source_of(g, step, s);
+    const Tensor *logits = from.logits->logits;
+    bool greedy = sample_is_greedy(sample);
+    RngKey key = rng_key(g->config->seed, RNG_SAMPLE, g->prompts[c->prompt].number << 20 | (uint64_t)c->sample);
+    double u = rng_uniform(key, c->ids.n), logsumexp = 0;
+    int64_t next;
+    if (greedy) logits->device->largest(logits, from.row, &next);
+    else logits->device->draw(logits, from.row, sample->temperature, u, &next, &logsumexp);
+    s->next = (int32_t)next;
+    s->next_filtered = greedy ? 0 : element(logits, from.row, next) / sample->temperature - logsumexp;
+    if (from.advice || !sample_is_plain(sample)) choose_filtered(g, &from, u, chooser, s);
+    s->next_logprob = logits_logprob(from.logits, from.row, s->next);
+    s->next_tempered = greedy || sample->temperature == 1 ? s->next_logprob : element(logits, from.row, s->next) / sample->temperature - logsumexp;
 }
 
 /* Bytes of text that no stop text can still begin in. */
@@ -466,12 +466,14 @@ static Status begin_sample(Generator *g, Prefill *p, Sequence *s) {
     return kv_pages_share(g->cache, &p->pages, n, &s->pages);
 }
 
+static void row_keep(const Tensor *from, int64_t row, Tensor *to) { memcpy(to->data, (const char *)from->data + (size_t)row * tensor_bytes(to), tensor_bytes(to)); }
+
 /* The step's memory goes with the step. */
 static void keep_logits(Generator *g, const Logits *step, Prefill *p) {
     if (p->row == KEPT_ROW) return;
-    row_read(step->logits, p->row, g->kept);
-    if (g->advice) row_read(g->advice, p->row, g->kept_advice);
-    g->kept_logsumexp = tensor_get(step->logsumexp, p->row);
+    row_keep(step->logits, p->row, g->kept.logits);
+    row_keep(step->logsumexp, p->row, g->kept.logsumexp);
+    if (g->advice) row_keep(g->advice, p->row, g->kept_advice);
     p->row = KEPT_ROW;
 }
 

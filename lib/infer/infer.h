@@ -26,6 +26,8 @@ typedef struct SampleScratch { int32_t *ids; double *keys; } SampleScratch; /* V
 void sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length, const SampleScratch *scratch);
 /* The likeliest token after the penalties, the lowest id of equal ones; changes logits. */
 int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length, const SampleScratch *scratch);
+bool sample_is_greedy(const SampleConfig *config);
+bool sample_is_plain(const SampleConfig *config); /* neither penalties nor filters: by the logits at the temperature alone */
 /* The token that a uniform draw u in [0,1) picks: the first whose cumulated probability exceeds u. */
 int32_t sample_pick(const double *probabilities, int64_t vocab, double u);
 

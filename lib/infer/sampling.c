@@ -172,6 +172,14 @@ int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab,
     return (int32_t)best;
 }
 
+bool sample_is_greedy(const SampleConfig *config) { return config->greedy || config->temperature == 0; }
+
+bool sample_is_plain(const SampleConfig *config) {
+    bool penalties = config->repetition_penalty != 1 || config->presence_penalty != 0 || config->frequency_penalty != 0 || config->no_repeat_ngram_size > 0;
+    bool filters = config->top_k > 0 || config->top_p < 1 || config->min_p > 0 || config->typical_p < 1 || config->epsilon_cutoff > 0 || config->eta_cutoff > 0;
+    return !penalties && (sample_is_greedy(config) || !filters);
+}
+
 int32_t sample_pick(const double *probabilities, int64_t vocab, double u) {
     double sum = 0;
     int64_t last = 0;

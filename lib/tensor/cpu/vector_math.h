@@ -85,4 +85,28 @@ static inline float fast_normal_cdf(float x) {
     return x < 0.0f ? tail : 1.0f - tail;
 }
 
+/* e^x in double for x <= 0, relative error below 1e-15; 0 below -708. */
+static inline double fast_exp_below(double x) {
+    const double magic = 6755399441055744.0; /* 1.5 x 2^52: as in fast_exp */
+    double bounded = x < -709.0 ? -709.0 : x;
+    union { double f; uint64_t u; } shifted = {.f = bounded * 1.4426950408889634 + magic}, scale;
+    double n = shifted.f - magic;
+    double r = bounded - n * 0.69314718036912382; /* ln 2 in two parts: n times the first is exact */
+    r = r - n * 1.9082149292705877e-10;
+    double p = 1.0 / 479001600; /* Taylor's: the next term is below 2e-16 where |r| <= ln 2 / 2 */
+    p = p * r + 1.0 / 39916800;
+    p = p * r + 1.0 / 3628800;
+    p = p * r + 1.0 / 362880;
+    p = p * r + 1.0 / 40320;
+    p = p * r + 1.0 / 5040;
+    p = p * r + 1.0 / 720;
+    p = p * r + 1.0 / 120;
+    p = p * r + 1.0 / 24;
+    p = p * r + 1.0 / 6;
+    p = p * r + 0.5;
+    p = p * (r * r) + r + 1.0;
+    scale.u = (shifted.u - 0x4338000000000000u + 1023u) << 52;
+    return x < -708.0 ? 0.0 : p * scale.f;
+}
+
 #endif

@@ -134,3 +134,24 @@ void ref_find_nonfinite(const Tensor *x, int64_t *index) {
     for (int64_t i = 0; i < tensor_count(x) && *index < 0; i++)
         if (!isfinite(tensor_get(x, i))) *index = i;
 }
+
+void ref_largest(const Tensor *x, int64_t row, int64_t *column) {
+    int64_t n = tensor_width(x);
+    *column = 0;
+    for (int64_t i = 1; i < n; i++)
+        if (tensor_get(x, row * n + i) > tensor_get(x, row * n + *column)) *column = i;
+}
+
+void ref_draw(const Tensor *x, int64_t row, double temperature, double u, int64_t *column, double *logsumexp) {
+    int64_t n = tensor_width(x), best;
+    ref_largest(x, row, &best);
+    double most = tensor_get(x, row * n + best) / temperature, sum = 0, below = 0;
+    for (int64_t i = 0; i < n; i++) sum += exp(tensor_get(x, row * n + i) / temperature - most);
+    *logsumexp = most + log(sum);
+    *column = 0;
+    for (int64_t i = 0; i < n && below <= u * sum; i++) {
+        double weight = exp(tensor_get(x, row * n + i) / temperature - most);
+        if (weight > 0) *column = i;
+        below += weight;
+    }
+}

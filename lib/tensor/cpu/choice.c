@@ -1,0 +1,59 @@
+/* Choosing in a row: the largest element, or one drawn by softmax. A vocabulary's row takes tens of microseconds, so a thread takes a row of its own. */
+#include "lib/tensor/cpu/blocks.h"
+
+/* Elements whose sum is one step of the search for the drawn one. */
+enum { CHUNK = 256 };
+
+static float chunk_largest(const float *x, int64_t n) {
+    float most = -HUGE_VALF;
+#pragma omp simd reduction(max : most)
+    for (int64_t i = 0; i < n; i++) most = x[i] > most ? x[i] : most;
+    return most;
+}
+
+/* weights[i] = e^(x[i] * factor - most); their sum. */
+static double chunk_weights(const float *x, int64_t n, double factor, double most, double *weights) {
+    double sum = 0;
+#pragma omp simd reduction(+ : sum)
+    for (int64_t i = 0; i < n; i++) sum += weights[i] = fast_exp_below((double)x[i] * factor - most);
+    return sum;
+}
+
+void ISA_FN(largest)(const Tensor *x, int64_t row, int64_t *column) {
+    if (x->dtype != DT_F32) {
+        device_reference()->largest(x, row, column);
+        return;
+    }
+    int64_t n = tensor_width(x), best = 0;
+    const float *values = (const float *)x->data + row * n;
+    float most = -HUGE_VALF;
+    for (int64_t at = 0; at < n; at += CHUNK) {
+        float here = chunk_largest(values + at, MIN(CHUNK, n - at));
+        if (here > most) most = here, best = at;
+    }
+    while (best + 1 < n && values[best] < most) best++;
+    *column = best;
+}
+
+void ISA_FN(draw)(const Tensor *x, int64_t row, double temperature, double u, int64_t *column, double *logsumexp) {
+    if (x->dtype != DT_F32) {
+        device_reference()->draw(x, row, temperature, u, column, logsumexp);
+        return;
+    }
+    int64_t n = tensor_width(x), chunk = 0;
+    const float *values = (const float *)x->data + row * n;
+    double factor = 1 / temperature, most = (double)chunk_largest(values, n) * factor, sum = 0, below = 0, weights[CHUNK];
+    double *sums = cpu_scratch(CPU_LOCAL, (size_t)((n + CHUNK - 1) / CHUNK) * sizeof *sums);
+    for (int64_t at = 0; at < n; at += CHUNK) sum += sums[at / CHUNK] = chunk_weights(values + at, MIN(CHUNK, n - at), factor, most, weights);
+    *logsumexp = most + log(sum);
+    double target = u * sum;
+    for (; (chunk + 1) * CHUNK < n && below + sums[chunk] <= target; chunk++) below += sums[chunk];
+    while (chunk > 0 && sums[chunk] == 0) chunk--; /* rounding left nothing of u: the last one that can be drawn */
+    int64_t begin = chunk * CHUNK, in_chunk = MIN(CHUNK, n - begin);
+    chunk_weights(values + begin, in_chunk, factor, most, weights);
+    *column = begin;
+    for (int64_t i = 0; i < in_chunk && below <= target; i++) {
+        if (weights[i] > 0) *column = begin + i;
+        below += weights[i];
+    }
+}
