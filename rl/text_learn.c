@@ -225,7 +225,7 @@ static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig 
     Experience *e = &rl->experience;
     int64_t begin = e->begin[first], end = e->begin[first + n];
     bool head = rl->value && !rl->value->own;
-    TextResults results = {.logprobs = e->logprobs + begin, .entropies = e->entropies + begin, .values = head ? e->new_values + begin : NULL};
+    TextResults results = {.logprobs = e->logprobs + begin, .entropies = e->entropies + begin, .values = head ? e->new_values + begin : NULL, .entropies_trained = rl->recipe->rl_ent_coef != 0};
     TRY(text_pass_forward(&rl->pass, rl->model, e, first, n, &results));
     if (fresh) TRY(compare(rl, e->logprobs, begin, end, sums));
     PolicyBatch batch = {

@@ -60,7 +60,8 @@ static Status passes(void *context, Tape *meta) {
     bool own = rl->value && rl->value->own, head = rl->value && !own;
     TextPass pass = {.tape = meta, .temperature = rl->pass.temperature, .max_tokens = rl->pass.max_tokens, .value_head = rl->pass.value_head};
     int64_t n = fill(&pass, largest);
-    Status status = text_pass_forward(&pass, rl->model, e, 0, n, &(TextResults){.logprobs = zeros, .entropies = zeros, .values = head ? zeros : NULL, .final_values = head ? zeros : NULL});
+    TextResults results = {.logprobs = zeros, .entropies = zeros, .values = head ? zeros : NULL, .final_values = head ? zeros : NULL, .entropies_trained = rl->loss.ent_coef != 0};
+    Status status = text_pass_forward(&pass, rl->model, e, 0, n, &results);
     if (status == ST_OK) status = text_pass_backward(&pass, &(TextGradients){.logprobs = zeros, .entropies = rl->loss.ent_coef != 0 ? zeros : NULL, .values = head ? zeros : NULL});
     if (status == ST_OK && own) status = text_pass_forward(&pass, rl->value->model, e, 0, n, &(TextResults){.values = zeros, .final_values = zeros});
     if (status == ST_OK && own) status = text_pass_backward(&pass, &(TextGradients){.values = zeros});

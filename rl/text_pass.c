@@ -105,6 +105,7 @@ Status text_pass_forward(TextPass *pass, const Model *model, const Experience *e
     LogprobArgs args = model->logprob;
     args.temperature = pass->temperature;
     args.entropy = results->entropies != NULL;
+    args.only_logprob = !results->entropies_trained;
     pass->logprobs = results->logprobs ? op_token_logprobs(tape, hidden, model->head, rows, targets, &args) : (TokenLogprobs){0};
     pass->values = results->values ? op_row_scores(tape, hidden, pass->value_head, pass->places) : NULL;
     TRY(tape_status(tape));

@@ -30,7 +30,7 @@ typedef struct TextPass {
     Tensor *hidden, *places;   /* hidden states, and the rows of n_targets + n_finals states: for other heads, between text_pass_forward and text_pass_backward */
 } TextPass;
 /* Per token of the sequences, in their order; NULL where not wanted. values: of the state before the token; final_values: of the state behind it, written at the last tokens of sequences that were cut. */
-typedef struct TextResults { double *logprobs, *entropies, *values, *final_values; } TextResults;
+typedef struct TextResults { double *logprobs, *entropies, *values, *final_values; bool entropies_trained; } TextResults; /* else there are no TextGradients of them */
 typedef struct TextGradients { const double *logprobs, *entropies, *values; } TextGradients; /* NULL: none */
 
 /* How many of the sequences first .. end - 1 go into one pass, at least 1. */

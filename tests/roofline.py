@@ -46,7 +46,7 @@ def training(shape, a, batch, tokens):
     turn = 2 * a * (Q + K) + 2 * RESIDUAL * HEAD  # of q and of k, each with its cosines and sines
     ops.add("rope", (0, turn), (0, turn), layers)
     trained = (tokens - 1) / tokens
-    ops.add("token_logprobs", (2 * C * V * trained, STORED * C * V / n + a * C), (4 * C * V * trained, STORED * C * V / n + 2 * a * C))
+    ops.add("token_logprobs", (4 * C * V * trained, STORED * C * V / n + (a + 4) * C), (0, (a + 4) * C))
     ops.add("embedding", (0, (STORED + RESIDUAL) * C))
     return ops
 

@@ -139,6 +139,10 @@ static void rows_case(Run *run, Case c) {
     Tensor *table = drawn(run, c.in, c.rows, c.width, 1), *rows = ids(run, n, c.rows), *got = fresh(run, c.out, n, c.width), *want = fresh(run, c.out, n, c.width);
     run->fast->gather_rows(table, rows, got), run->plain->gather_rows(table, rows, want);
     compare(run, "gather_rows", got, want, 0);
+    Tensor *scale = drawn(run, DT_F32, 1, tensor_rows(got), 2);
+    scale->n_dims = 1, scale->shape[0] = tensor_rows(got);
+    run->fast->scale_rows(want, scale, got), run->plain->scale_rows(twin(run, want), scale, want);
+    compare(run, "scale_rows", got, want, 1e-6);
     if (c.out != DT_F32 && c.out != DT_F64) return; /* many roundings to bf16 in a row don't compare */
     Tensor *dtable = drawn(run, c.out, c.rows, c.width, 1), *dtable_want = twin(run, dtable), *dy = drawn(run, c.in, n, c.width, 1);
     run->fast->scatter_add_rows(dy, rows, dtable), run->plain->scatter_add_rows(dy, rows, dtable_want);
@@ -584,7 +588,7 @@ static void reference_gives_golden_values(void **state) {
     *(int32_t *)target->data = 0;
     Tensor *logprob = fresh(&run, DT_F64, 1, 1), *entropy = fresh(&run, DT_F64, 1, 1), *norm = fresh(&run, DT_F64, 1, 1), *dhead = tensor_new(run.arena, plain, DT_F64, 2, shape);
     const LogprobArgs args = {.temperature = 1};
-    plain->token_logprobs(&args, hidden, head, target, logprob, entropy, NULL, norm);
+    plain->token_logprobs(&args, hidden, head, target, logprob, entropy, NULL, norm, NULL);
     check_golden(&run, "logprob", logprob, (const double[]){-.4643687841}, 6e-11);
     check_golden(&run, "entropy", entropy, (const double[]){.9059592565}, 6e-11);
     plain->fill(dhead, 0);

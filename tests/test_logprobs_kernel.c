@@ -38,17 +38,17 @@ static Tensor *random_targets(int64_t rows, int64_t n_vocab) {
     return targets;
 }
 
-typedef struct Results { Tensor *logprob, *entropy, *mean, *logsumexp, *dhidden, *dhead, *logits, *norms; } Results;
+typedef struct Results { Tensor *logprob, *entropy, *mean, *logsumexp, *dhidden, *dhead, *logits, *norms, *slope; } Results;
 
 static Results run(const Device *device, DType dtype, DType hidden_grad, const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets,
                    Tensor *const grads[3]) {
     int64_t rows = hidden->shape[0];
     Results r = {tensor_of(device, dtype, rows, 0), args->entropy ? tensor_of(device, dtype, rows, 0) : NULL, args->mean ? tensor_of(device, dtype, rows, 0) : NULL,
                  tensor_of(device, dtype, rows, 0), tensor_of(device, hidden_grad, rows, hidden->shape[1]), tensor_of(device, dtype, head->shape[0], head->shape[1]),
-                 tensor_of(device, dtype, rows, head->shape[0]), tensor_of(device, DT_F64, rows, 0)};
+                 tensor_of(device, dtype, rows, head->shape[0]), tensor_of(device, DT_F64, rows, 0), tensor_of(device, dtype, rows, hidden->shape[1])};
     memset(r.dhidden->data, 0xff, tensor_bytes(r.dhidden));
     device->fill(r.dhead, 0.25); /* is added to */
-    device->token_logprobs(args, hidden, head, targets, r.logprob, r.entropy, r.mean, r.logsumexp);
+    device->token_logprobs(args, hidden, head, targets, r.logprob, r.entropy, r.mean, r.logsumexp, r.slope);
     device->token_logprobs_backward(args, hidden, head, targets, r.logsumexp, r.entropy, grads[0], args->entropy ? grads[1] : NULL, args->mean ? grads[2] : NULL, r.dhidden, r.dhead);
     device->token_logits(args, hidden, head, r.logits, r.norms);
     return r;
@@ -95,6 +95,7 @@ static void check_case(int64_t rows, int64_t n_vocab, int64_t width, DType dtype
     CHECK(norms, logit, 0);
     check_same_logprobs(&got, targets);
     CHECK(dhidden, rounded ? fmax(2e-2, logit) : 1e-5, dtype == DT_BF16 ? 1.0 / 256 : 1e-5);
+    CHECK(slope, rounded ? fmax(2e-2, logit) : 1e-5, 1e-5);
     CHECK(dhead, rounded ? fmax(2e-2, logit) : 1e-5, 1e-5);
 #undef CHECK
     tensor_unpack(head);
@@ -127,10 +128,10 @@ static void values_and_gradients_agree_with_the_reference(void **state) {
 
 static void run_threads(void) {
     int threads = omp_get_max_threads();
-    for (int variant = 0; variant < 2; variant++) {
+    for (int variant = 0; variant < 4; variant++) {
         ArenaMark mark = arena_mark(arena);
-        DType dtype = variant ? DT_BF16 : DT_F32;
-        LogprobArgs args = {.softcap = 5, .temperature = 0.7, .entropy = true, .mean = true};
+        DType dtype = variant & 1 ? DT_BF16 : DT_F32;
+        LogprobArgs args = {.softcap = variant & 2 ? 5 : 0, .temperature = 0.7, .entropy = true, .mean = true};
         Tensor *hidden = random_tensor(dtype, 140, 48, 0.3, 1), *head = random_tensor(dtype, 9000, 48, 1, 2), *targets = random_targets(140, 9000);
         Tensor *grads[3] = {random_tensor(DT_F32, 140, 0, 1, 3), random_tensor(DT_F32, 140, 0, 1, 4), random_tensor(DT_F32, 140, 0, 1, 5)};
         Results one = {0};
@@ -145,6 +146,7 @@ static void run_threads(void) {
             assert_memory_equal(r.norms->data, one.norms->data, tensor_bytes(r.norms));
             assert_memory_equal(r.dhidden->data, one.dhidden->data, tensor_bytes(r.dhidden));
             assert_memory_equal(r.dhead->data, one.dhead->data, tensor_bytes(r.dhead));
+            assert_memory_equal(r.slope->data, one.slope->data, tensor_bytes(r.slope));
         }
         arena_rewind(arena, mark);
     }
@@ -176,6 +178,7 @@ static void a_row_does_not_see_the_others(void **state) {
             assert_memory_equal(r.logprob->data, (float *)all.logprob->data + row, (size_t)rows * sizeof(float));
             assert_memory_equal(r.entropy->data, (float *)all.entropy->data + row, (size_t)rows * sizeof(float));
             assert_memory_equal(r.dhidden->data, (float *)all.dhidden->data + row * 64, (size_t)(rows * 64) * sizeof(float));
+            assert_memory_equal(r.slope->data, (float *)all.slope->data + row * 64, (size_t)(rows * 64) * sizeof(float));
         }
     tensor_unpack(head);
     check_ok(cpu_configure(NULL, NULL));
@@ -197,6 +200,15 @@ static void extremes(void **state) {
     assert_true(isnan(tensor_get(r.logprob, 2)) && isnan(tensor_get(r.dhidden, 2)));
     assert_true(isfinite(tensor_get(r.norms, 0)) && isfinite(tensor_get(r.norms, 1)) && isnan(tensor_get(r.norms, 2)));
     assert_true(isfinite(tensor_get(r.dhidden, 0)) && isfinite(tensor_get(r.dhidden, 1)));
+    check_close(tensor_get(r.slope, 0), 0, 1e-6);
+    check_close(tensor_get(r.slope, 1), 1, 1e-6);
+    assert_true(isnan(tensor_get(r.slope, 2)));
+    for (int p = 0; p < 3; p++) tensor_set(hidden, p, 59.9 - p), ((int32_t *)targets->data)[p] = 500 + p; /* targets as far from the likeliest token as goes without a second try */
+    r = run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
+    for (int p = 0; p < 3; p++) {
+        check_close(tensor_get(r.logprob, p), p - 59.9, 1e-4);
+        check_close(tensor_get(r.slope, p), -1, 1e-6);
+    }
 }
 
 int main(void) {

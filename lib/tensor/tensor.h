@@ -137,8 +137,9 @@ typedef struct LogprobArgs {
     double temperature;  /* logits are divided by it; 1 = plain */
     bool entropy;        /* also the entropy of each distribution, nats */
     bool mean;           /* also the mean log-probability over the vocabulary (label smoothing) */
+    bool only_logprob;   /* entropy and mean are to be read, and carry no gradients */
 } LogprobArgs;
-/* Each (P), f32 (f64 on the reference device); those not asked for are NULL. All carry gradients. */
+/* Each (P), f32 (f64 on the reference device); those not asked for are NULL. All carry gradients unless args say otherwise. */
 typedef struct TokenLogprobs { Tensor *logprob, *entropy, *mean; } TokenLogprobs;
 
 /* C = alpha * op(A) op(B) + beta * C, all 2-D. The dtype of A decides the product: f32 x f32, bf16 x bf16 with f32 sums, or f64; B is converted to it.

@@ -204,6 +204,24 @@ void ISA_FN(scatter_add_rows)(const Tensor *dy, const Tensor *rows, Tensor *dx) 
     }
 }
 
+void ISA_FN(scale_rows)(const Tensor *x, const Tensor *scale, Tensor *y) {
+    if (!CPU_READS(x, scale) || !CPU_WRITES(y)) {
+        device_reference()->scale_rows(x, scale, y);
+        return;
+    }
+    int64_t width = tensor_width(x), n_rows = tensor_rows(x);
+#pragma omp parallel for schedule(static) if (n_rows * width > CPU_SERIAL)
+    for (int64_t r = 0; r < n_rows; r++) {
+        float buffer[RUN], scaled[RUN], factor;
+        floats_from(scale, r, 1, &factor);
+        for (RUNS(at, n, r * width, (r + 1) * width)) {
+            const float *values = run_read(x, at, n, buffer);
+            for (int64_t i = 0; i < n; i++) scaled[i] = factor * values[i];
+            run_write(y, at, n, scaled, 0);
+        }
+    }
+}
+
 /* f(x), vectorised for each kind. */
 static void activate(Activation kind, int64_t n, const float *restrict x, float *restrict value) {
     switch (kind) {

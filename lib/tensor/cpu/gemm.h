@@ -47,6 +47,8 @@ typedef struct CpuRows {
     void (*logits)(const LogprobArgs *args, float *z, int64_t n);
     /* Takes n more logits of a row into its sums. */
     void (*add)(LogitRow *row, const float *z, int64_t n);
+    /* z = exp(z - reference), of n logits. */
+    void (*weigh)(float reference, float *z, int64_t n);
     /* n plain products become their gradient, but for the target's one, which `target` (index among these n, or -1) adds. */
     void (*gradient)(const LogprobArgs *args, const LogitGrad *grad, float *z, int64_t n, int64_t target);
 } CpuRows;

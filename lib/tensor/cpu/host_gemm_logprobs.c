@@ -1,16 +1,22 @@
 /* Log-probabilities of tokens: products with the vocabulary's head, used up tile by tile.
  *
- * Forward: tasks are (group of rows) x (chunk of the vocabulary); each takes the sums that log-sum-exp, entropy and mean need over its chunk, then the chunks
- * of a row are joined in order. Backward: for a block of rows and a chunk of the vocabulary the gradients of the plain products are computed again into
- * scratch memory, and two products add their part to dhidden and dhead, in the order of blocks and chunks. */
+ * Forward, for a block of rows: each tile of logits gives the sums that log-sum-exp, entropy and mean need over its columns, and the tiles of a row are joined in order.
+ *
+ * The slopes of the log-probabilities are the target's row of the head less the mean of all rows by probability:
+ *     slope = (W_target - sum_v e^(z_v - r) W_v / e^(logsumexp - r)) / temperature
+ * with any r that keeps the weights e^(z_v - r) in the range of floats; it is the target's logit, known before all others. So they take one product more, of a chunk of weights at a time.
+ *
+ * Backward in general, for a block of rows and a chunk of the vocabulary: the gradients of the plain products are computed again into scratch memory, and two products add their part to
+ * dhidden and dhead, in the order of blocks and chunks. */
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* Columns of a chunk come in whole tiles, so its size goes by the vocabulary alone. */
-enum { CHUNK_COLS = 4096, BLOCK_ROWS = 1024, GROUP_ROWS = 1024 };
+enum { CHUNK_COLS = 4096, BLOCK_ROWS = 1024 };
 
 static int32_t target_of(const Tensor *targets, int64_t p) { return ((const int32_t *)targets->data)[p]; }
 
@@ -23,51 +29,67 @@ static Product head_product(const Tensor *hidden, const Tensor *head, int64_t be
     return product;
 }
 
+/* The head as the other factor of a product: rows of it are multiplied by what stands for their logits. */
+static Operand head_rows(const Product *product, const Tensor *head, int64_t first) {
+    Operand rows = {head->data, head->dtype, tensor_width(head), false};
+    if (product->b.dtype == product->dtype) rows = (Operand){product->b.data, product->b.dtype, tensor_width(head), false};
+    rows.data = (const char *)rows.data + (size_t)(first * rows.ld) * dtype_size(rows.dtype);
+    return rows;
+}
+
 static int64_t tiles_of_chunk(const ProductTiles *tiles) { return MAX((int64_t)1, CHUNK_COLS / tiles->col_tile); }
-/* Rows that use a tile of the head one after the other. */
-static int64_t tiles_of_group(const ProductTiles *tiles) { return MAX((int64_t)1, GROUP_ROWS / tiles->row_tile); }
-static int64_t groups_of(const ProductTiles *tiles) { return (tiles->row_tiles + tiles_of_group(tiles) - 1) / tiles_of_group(tiles); }
 static int64_t chunks_of(const ProductTiles *tiles) { return (tiles->col_tiles + tiles_of_chunk(tiles) - 1) / tiles_of_chunk(tiles); }
 
-/* What the forward pass makes of the logits: their sums, by row and chunk; and either the targets' (chosen, a value a row) or all of them (logits, n_vocab a row). */
+/* ---- forward ---- */
+
+/* What a block of rows makes of its logits: their sums, by row and column of tiles; and the targets' (chosen, a value a row), all of them (logits, n_vocab a row), or weights of a chunk. */
 typedef struct Forward {
     const LogprobArgs *args;
-    ProductTiles tiles;
-    int64_t n_rows, n_vocab, n_chunks;
-    LogitRow *sums;
     const Tensor *targets;
+    int64_t n_vocab, begin;
+    ProductTiles tiles;
+    LogitRow *sums;
     float *chosen, *logits;
+    float *reference;
+    void *weights; /* in the products' dtype, of the columns from weights_begin on; lines weights_ld apart. NULL: none */
+    int64_t weights_begin, weights_ld;
 } Forward;
 
-/* Takes a finished tile of logits into the sums of its rows. */
-static void tile_add(const Forward *f, int64_t row_tile, int64_t col, int64_t chunk) {
+static void tile_take(const Forward *f, int64_t row_tile, int64_t col) {
     const ProductTiles *tiles = &f->tiles;
     int64_t first = row_tile * tiles->row_tile, rows = product_rows(tiles, row_tile), n = product_cols(tiles, col), begin = col * tiles->col_tile;
     float *z = product_tile(tiles, row_tile, col);
     for (int64_t i = 0; i < rows; i++) {
-        int64_t row = first + i, target = f->targets ? target_of(f->targets, row) - begin : -1;
+        int64_t row = first + i, target = f->targets ? target_of(f->targets, f->begin + row) - begin : -1;
+        LogitRow *sums = &f->sums[row * tiles->col_tiles + col];
+        *sums = (LogitRow){.largest = -INFINITY};
         cpu_rows()->logits(f->args, z + i * n, n);
-        cpu_rows()->add(&f->sums[row * f->n_chunks + chunk], z + i * n, n);
+        cpu_rows()->add(sums, z + i * n, n);
         if (target >= 0 && target < n) f->chosen[row] = z[i * n + target];
-        if (f->logits) memcpy(f->logits + row * f->n_vocab + begin, z + i * n, (size_t)n * sizeof *z);
+        if (f->logits) memcpy(f->logits + (f->begin + row) * f->n_vocab + begin, z + i * n, (size_t)n * sizeof *z);
+        if (f->weights) cpu_rows()->weigh(f->reference[row], z + i * n, n);
+    }
+    DType dtype = tiles->product->dtype;
+    if (f->weights)
+        cpu_rows()->convert(z, DT_F32, n, (char *)f->weights + (size_t)(first * f->weights_ld + begin - f->weights_begin) * dtype_size(dtype), dtype, f->weights_ld, rows, n);
+}
+
+static void columns_take(const Forward *f, int64_t from, int64_t to) {
+#pragma omp parallel
+    {
+        product_thread_begin();
+#pragma omp for schedule(dynamic)
+        for (int64_t col = from; col < to; col++) {
+            product_column(&f->tiles, col);
+            for (int64_t row_tile = 0; row_tile < f->tiles.row_tiles; row_tile++) tile_take(f, row_tile, col);
+        }
     }
 }
 
-/* One task: a group of rows over a chunk. */
-static void chunk_add(const Forward *f, int64_t group, int64_t chunk) {
-    const ProductTiles *tiles = &f->tiles;
-    int64_t per_group = tiles_of_group(tiles), end = MIN(tiles->row_tiles, (group + 1) * per_group);
-    for (int64_t row = group * per_group * tiles->row_tile; row < MIN(f->n_rows, end * tiles->row_tile); row++) f->sums[row * f->n_chunks + chunk] = (LogitRow){.largest = -INFINITY};
-    for (int64_t col = chunk * tiles_of_chunk(tiles); col < MIN(tiles->col_tiles, (chunk + 1) * tiles_of_chunk(tiles)); col++) {
-        product_column(tiles, col);
-        for (int64_t row_tile = group * per_group; row_tile < end; row_tile++) tile_add(f, row_tile, col, chunk);
-    }
-}
-
-static LogitRow chunks_join(const LogitRow *sums, int64_t n_chunks) {
+static LogitRow tiles_join(const LogitRow *sums, int64_t n) {
     LogitRow all = {.largest = -INFINITY};
-    for (int64_t i = 0; i < n_chunks; i++) all.largest = sums[i].largest > all.largest ? sums[i].largest : all.largest;
-    for (int64_t i = 0; i < n_chunks; i++) {
+    for (int64_t i = 0; i < n; i++) all.largest = sums[i].largest > all.largest ? sums[i].largest : all.largest;
+    for (int64_t i = 0; i < n; i++) {
         double shift = (double)sums[i].largest - (double)all.largest, scale = exp(shift);
         all.sum += sums[i].sum * scale;
         if (scale > 0) all.weighted += (sums[i].weighted + shift * sums[i].sum) * scale;
@@ -76,60 +98,140 @@ static LogitRow chunks_join(const LogitRow *sums, int64_t n_chunks) {
     return all;
 }
 
-/* Runs all tasks of `f`, which has all but tiles and sums; these live in scratch memory. */
-static void forward_run(Forward *f, const Product *product) {
-    f->tiles = product_tiles(product);
-    f->n_chunks = chunks_of(&f->tiles);
-    f->sums = cpu_scratch(CPU_SHARED, (size_t)(f->n_rows * f->n_chunks) * sizeof *f->sums + (size_t)f->n_rows * sizeof(float));
-    if (!f->logits) f->chosen = (float *)(f->sums + f->n_rows * f->n_chunks);
-    for (int64_t i = 0; f->chosen && i < f->n_rows; i++) f->chosen[i] = NAN;
-#pragma omp parallel
-    {
-        product_thread_begin();
-#pragma omp for schedule(dynamic)
-        for (int64_t task = 0; task < groups_of(&f->tiles) * f->n_chunks; task++) chunk_add(f, task % groups_of(&f->tiles), task / groups_of(&f->tiles));
+static double norm_of(const LogitRow *all) { return (double)all->largest + log(all->sum); }
+
+/* The sums of each row as a whole, in place of those of its first tile. */
+static void rows_join(const Forward *f) {
+    int64_t n = f->tiles.col_tiles;
+#pragma omp parallel for schedule(static) if (f->tiles.product->m * n > 1000)
+    for (int64_t row = 0; row < f->tiles.product->m; row++) f->sums[row * n] = tiles_join(f->sums + row * n, n);
+}
+
+static const LogitRow *sums_of(const Forward *f, int64_t row) { return &f->sums[row * f->tiles.col_tiles]; }
+
+/* ---- slopes ---- */
+
+/* Beyond this distance of the largest logit from the target's, sums of weights might leave the range of floats. */
+static const double FARTHEST = 60;
+
+/* The targets' logits, as near as the reference of weights needs. */
+static void references_find(const Forward *f, const Tensor *hidden, const Tensor *head) {
+    int64_t width = tensor_width(head), rows = f->tiles.product->m;
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < rows; row++) {
+        float *x = cpu_scratch(CPU_LOCAL, (size_t)(2 * width) * sizeof *x), *w = x + width, sum = 0;
+        int64_t p = f->begin + row, target = target_of(f->targets, p);
+        cpu_rows()->convert((const char *)hidden->data + (size_t)(p * width) * dtype_size(hidden->dtype), hidden->dtype, width, x, DT_F32, width, 1, width);
+        cpu_rows()->convert((const char *)head->data + (size_t)(target * width) * dtype_size(head->dtype), head->dtype, width, w, DT_F32, width, 1, width);
+        for (int64_t i = 0; i < width; i++) sum += x[i] * w[i];
+        f->reference[row] = sum / (float)f->args->temperature;
     }
 }
 
-static double norm_of(const LogitRow *all) { return (double)all->largest + log(all->sum); }
+/* sums: the heads' rows by weight. */
+static void slopes_write(const Forward *f, const Tensor *head, const float *sums, Tensor *slope) {
+    int64_t width = tensor_width(head), rows = f->tiles.product->m;
+    float by_temperature = (float)(1 / f->args->temperature);
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < rows; row++) {
+        float *line = (float *)slope->data + (f->begin + row) * width, scale = (float)exp((double)f->reference[row] - norm_of(sums_of(f, row)));
+        cpu_rows()->convert((const char *)head->data + (size_t)(target_of(f->targets, f->begin + row) * width) * dtype_size(head->dtype), head->dtype, width, line, DT_F32, width, 1, width);
+        for (int64_t i = 0; i < width; i++) line[i] = (line[i] - scale * sums[row * width + i]) * by_temperature;
+    }
+}
+
+/* All of the block with slopes. sums: rows x width floats, then room for the weights of a chunk. False: the logits of a row are too far from the target's. */
+static bool slopes_take(Forward *f, const Tensor *hidden, const Tensor *head, float *sums, Tensor *slope) {
+    const Product *product = f->tiles.product;
+    int64_t width = tensor_width(head), per_chunk = tiles_of_chunk(&f->tiles), chunk_cols = per_chunk * f->tiles.col_tile;
+    references_find(f, hidden, head);
+    f->weights = sums + product->m * width;
+    for (int64_t chunk = 0; chunk < chunks_of(&f->tiles); chunk++) {
+        f->weights_begin = chunk * chunk_cols;
+        f->weights_ld = MIN(chunk_cols, f->n_vocab - f->weights_begin);
+        columns_take(f, chunk * per_chunk, MIN(f->tiles.col_tiles, (chunk + 1) * per_chunk));
+        product_run(&(Product){.dtype = product->dtype, .m = product->m, .n = width, .k = f->weights_ld, .a = {f->weights, product->dtype, f->weights_ld, false},
+                               .b = head_rows(product, head, f->weights_begin), .c = sums, .c_dtype = DT_F32, .ldc = width, .alpha = 1, .beta = chunk > 0});
+    }
+    rows_join(f);
+    for (int64_t row = 0; row < product->m; row++)
+        if (!((double)sums_of(f, row)->largest - (double)f->reference[row] <= FARTHEST)) return false;
+    slopes_write(f, head, sums, slope);
+    return true;
+}
+
+/* By the general way back. */
+static void slopes_again(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp, Tensor *slope) {
+    int64_t n = tensor_rows(hidden);
+    float *ones = malloc((size_t)n * sizeof *ones);
+    ASSERT(ones, "no memory for %lld numbers", (long long)n);
+    for (int64_t p = 0; p < n; p++) ones[p] = 1;
+    Tensor dlogprob = {.dtype = DT_F32, .n_dims = 1, .shape = {n}, .data = ones, .device = device_cpu()};
+    cpu_token_logprobs_backward(args, hidden, head, targets, logsumexp, NULL, &dlogprob, NULL, NULL, slope, NULL);
+    free(ones);
+}
+
+/* ---- the kernels ---- */
 
 static bool fast(const Tensor *hidden, const Tensor *head, const Tensor *out) { return CPU_READS(hidden, head) && CPU_WRITES(hidden, out) && tensor_count(head) > 0; }
 
+/* The block of rows that begins at f->begin, whose sums are then in f; false as slopes_take. */
+static bool block_take(Forward *f, const Product *product, const Tensor *hidden, const Tensor *head, Tensor *slope) {
+    int64_t rows = product->m, width = tensor_width(head);
+    f->tiles = product_tiles(product);
+    int64_t chunk_cols = MIN(tiles_of_chunk(&f->tiles) * f->tiles.col_tile, f->n_vocab);
+    size_t sums = (size_t)(rows * f->tiles.col_tiles) * sizeof *f->sums, by_row = (size_t)rows * sizeof(float);
+    size_t weighted = slope ? (size_t)rows * ((size_t)width * sizeof(float) + (size_t)chunk_cols * dtype_size(product->dtype)) : 0;
+    f->sums = cpu_scratch(CPU_SHARED, sums + 2 * by_row + weighted);
+    float *floats = (float *)(f->sums + rows * f->tiles.col_tiles);
+    f->chosen = floats;
+    f->reference = floats + rows;
+    for (int64_t i = 0; i < rows; i++) f->chosen[i] = NAN;
+    if (slope) return slopes_take(f, hidden, head, floats + 2 * rows, slope);
+    columns_take(f, 0, f->tiles.col_tiles);
+    rows_join(f);
+    return true;
+}
+
 void cpu_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, Tensor *logprob, Tensor *entropy, Tensor *mean,
-                        Tensor *logsumexp) {
-    Forward f = {.args = args, .n_rows = tensor_rows(hidden), .n_vocab = tensor_rows(head), .targets = targets};
-    if (f.n_rows == 0) return;
-    if (!fast(hidden, head, logprob)) {
-        device_reference()->token_logprobs(args, hidden, head, targets, logprob, entropy, mean, logsumexp);
+                        Tensor *logsumexp, Tensor *slope) {
+    Forward f = {.args = args, .n_vocab = tensor_rows(head), .targets = targets};
+    int64_t n_rows = tensor_rows(hidden);
+    if (!fast(hidden, head, logprob) || (slope && slope->dtype != DT_F32)) {
+        device_reference()->token_logprobs(args, hidden, head, targets, logprob, entropy, mean, logsumexp, slope);
         return;
     }
     double began = clock_seconds();
-    Product product = head_product(hidden, head, 0, f.n_rows);
-    forward_run(&f, &product);
-    for (int64_t p = 0; p < f.n_rows; p++) {
-        LogitRow all = chunks_join(f.sums + p * f.n_chunks, f.n_chunks);
-        double norm = norm_of(&all);
-        tensor_set(logsumexp, p, norm);
-        tensor_set(logprob, p, (double)f.chosen[p] - norm);
-        if (entropy) tensor_set(entropy, p, log(all.sum) - all.weighted / all.sum);
-        if (mean) tensor_set(mean, p, all.total / (double)f.n_vocab - norm);
+    bool sloped = args->softcap == 0;
+    for (; f.begin < n_rows; f.begin += BLOCK_ROWS) {
+        Product product = head_product(hidden, head, f.begin, MIN((int64_t)BLOCK_ROWS, n_rows - f.begin));
+        sloped = block_take(&f, &product, hidden, head, sloped ? slope : NULL) && sloped;
+        for (int64_t row = 0; row < product.m; row++) {
+            const LogitRow *all = sums_of(&f, row);
+            int64_t p = f.begin + row;
+            double norm = norm_of(all);
+            tensor_set(logsumexp, p, norm);
+            tensor_set(logprob, p, (double)f.chosen[row] - norm);
+            if (entropy) tensor_set(entropy, p, log(all->sum) - all->weighted / all->sum);
+            if (mean) tensor_set(mean, p, all->total / (double)f.n_vocab - norm);
+        }
     }
+    if (slope && !sloped) slopes_again(args, hidden, head, targets, logsumexp, slope);
     product_time_add(began);
 }
 
 void cpu_token_logits(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, Tensor *logits, Tensor *logsumexp) {
-    Forward f = {.args = args, .n_rows = tensor_rows(hidden), .n_vocab = tensor_rows(head), .logits = logits->data};
-    if (f.n_rows == 0) return;
+    Forward f = {.args = args, .n_vocab = tensor_rows(head), .logits = logits->data};
+    int64_t n_rows = tensor_rows(hidden);
     if (!fast(hidden, head, NULL) || logits->dtype != DT_F32) {
         device_reference()->token_logits(args, hidden, head, logits, logsumexp);
         return;
     }
     double began = clock_seconds();
-    Product product = head_product(hidden, head, 0, f.n_rows);
-    forward_run(&f, &product);
-    for (int64_t p = 0; p < f.n_rows; p++) {
-        LogitRow all = chunks_join(f.sums + p * f.n_chunks, f.n_chunks);
-        tensor_set(logsumexp, p, isfinite(all.total) ? norm_of(&all) : (double)NAN);
+    for (; f.begin < n_rows; f.begin += BLOCK_ROWS) {
+        Product product = head_product(hidden, head, f.begin, MIN((int64_t)BLOCK_ROWS, n_rows - f.begin));
+        block_take(&f, &product, hidden, head, NULL);
+        for (int64_t row = 0; row < product.m; row++) tensor_set(logsumexp, f.begin + row, isfinite(sums_of(&f, row)->total) ? norm_of(sums_of(&f, row)) : (double)NAN);
     }
     product_time_add(began);
 }
@@ -167,19 +269,12 @@ static void chunk_gradient(const BackwardArgs *all, const ProductTiles *tiles, i
     {
         product_thread_begin();
 #pragma omp for schedule(dynamic)
-        for (int64_t task = 0; task < groups_of(tiles) * cols; task++) {
-            int64_t group = task % groups_of(tiles), col = task / groups_of(tiles);
+        for (int64_t col = 0; col < cols; col++) {
             product_column(tiles, first_col + col);
-            for (int64_t row_tile = group * tiles_of_group(tiles); row_tile < MIN(tiles->row_tiles, (group + 1) * tiles_of_group(tiles)); row_tile++)
+            for (int64_t row_tile = 0; row_tile < tiles->row_tiles; row_tile++)
                 tile_gradient(all, tiles, begin, row_tile, first_col + col, (char *)dz + (size_t)(row_tile * tiles->row_tile * ld + col * tiles->col_tile) * dtype_size(dtype), ld);
         }
     }
-}
-
-/* The part of an operand that begins at line `at`. */
-static Operand operand_from(Operand operand, int64_t at) {
-    operand.data = (const char *)operand.data + (size_t)(at * operand.ld) * dtype_size(operand.dtype);
-    return operand;
 }
 
 void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp, const Tensor *entropy,
@@ -200,13 +295,11 @@ void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
         int64_t chunk_cols = MIN(tiles_of_chunk(&tiles) * tiles.col_tile, n_vocab);
         float *sums = cpu_scratch(CPU_SHARED, (size_t)block_rows * ((size_t)width * sizeof(float) + (size_t)chunk_cols * dtype_size(product.dtype))); /* dhidden of the block, then dz */
         void *dz = sums + block_rows * width;
-        Operand weight = {head->data, head->dtype, width, false};
-        if (product.b.dtype == product.dtype) weight = (Operand){product.b.data, product.b.dtype, width, false};
         for (int64_t chunk = 0; chunk < chunks_of(&tiles); chunk++) {
             int64_t first = chunk * chunk_cols, cols = MIN(chunk_cols, n_vocab - first);
             chunk_gradient(&all, &tiles, begin, chunk, dz, cols);
             if (dhidden)
-                product_run(&(Product){.dtype = product.dtype, .m = rows, .n = width, .k = cols, .a = {dz, product.dtype, cols, false}, .b = operand_from(weight, first),
+                product_run(&(Product){.dtype = product.dtype, .m = rows, .n = width, .k = cols, .a = {dz, product.dtype, cols, false}, .b = head_rows(&product, head, first),
                                        .c = sums, .c_dtype = DT_F32, .ldc = width, .alpha = 1, .beta = chunk > 0});
             if (dhead)
                 product_run(&(Product){.dtype = product.dtype, .m = cols, .n = width, .k = rows, .a = {dz, product.dtype, cols, true}, .b = product.a,

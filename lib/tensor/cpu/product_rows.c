@@ -62,6 +62,10 @@ static void add(LogitRow *row, const float *z, int64_t n) {
     }
 }
 
+static void weigh(float reference, float *z, int64_t n) {
+    for (int64_t i = 0; i < n; i++) z[i] = fast_exp(z[i] - reference);
+}
+
 /* With p the probabilities and H the entropy: dz = dlogprob (onehot - p) - dentropy p (log p + H) + dmean (1/V - p), then through temperature and soft-cap. */
 static void gradient(const LogprobArgs *args, const LogitGrad *grad, float *z, int64_t n, int64_t target) {
     float cap = (float)args->softcap, inverse_cap = cap != 0 ? 1 / cap : 0, inverse_temperature = (float)(1 / args->temperature);
@@ -85,4 +89,4 @@ static void gradient(const LogprobArgs *args, const LogitGrad *grad, float *z, i
     if (target >= 0) z[target] += grad->dlogprob * target_slope;
 }
 
-const CpuRows ISA_FN(rows) = {convert, finish, logits, add, gradient};
+const CpuRows ISA_FN(rows) = {convert, finish, logits, add, weigh, gradient};

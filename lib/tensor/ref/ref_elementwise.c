@@ -63,6 +63,11 @@ void ref_scatter_add_rows(const Tensor *dy, const Tensor *rows, Tensor *dx) {
         for (int64_t c = 0; c < width; c++) ref_put(dx, ref_index(rows, i) * width + c, tensor_get(dy, i * width + c), 1);
 }
 
+void ref_scale_rows(const Tensor *x, const Tensor *scale, Tensor *y) {
+    int64_t width = tensor_width(x);
+    for (int64_t i = 0; i < tensor_count(x); i++) tensor_set(y, i, tensor_get(scale, i / width) * tensor_get(x, i));
+}
+
 void ref_rope(const Tensor *x, const Tensor *cosine, const Tensor *sine, int64_t head_dim, bool inverse, double beta, Tensor *y) {
     int64_t half = tensor_width(cosine), width = tensor_width(x), n_heads = width / head_dim;
     for (int64_t n = 0; n < tensor_rows(x); n++)

@@ -21,11 +21,11 @@ static void row_logits(const LogprobArgs *args, const Tensor *hidden, const Tens
 }
 
 void ref_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, Tensor *logprob, Tensor *entropy,
-                        Tensor *mean, Tensor *logsumexp) {
-    int64_t n_vocab = tensor_rows(head);
-    double *logits = ref_zeros(n_vocab);
+                        Tensor *mean, Tensor *logsumexp, Tensor *slope) {
+    int64_t n_vocab = tensor_rows(head), width = tensor_width(head);
+    double *logits = ref_zeros(n_vocab), *slopes = ref_zeros(n_vocab);
     for (int64_t p = 0; p < tensor_rows(hidden); p++) {
-        row_logits(args, hidden, head, p, logits, NULL);
+        row_logits(args, hidden, head, p, logits, slopes);
         double largest = logits[0], sum = 0, weighted = 0, total = 0;
         for (int64_t v = 1; v < n_vocab; v++) largest = logits[v] > largest || isnan(logits[v]) ? logits[v] : largest;
         for (int64_t v = 0; v < n_vocab; v++) {
@@ -38,8 +38,14 @@ void ref_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
         tensor_set(logprob, p, logits[ref_index(targets, p)] - norm);
         if (entropy) tensor_set(entropy, p, norm - weighted / sum);
         if (mean) tensor_set(mean, p, total / (double)n_vocab - norm);
+        for (int64_t c = 0; slope && c < width; c++) {
+            double by_c = 0;
+            for (int64_t v = 0; v < n_vocab; v++) by_c += ((v == ref_index(targets, p)) - exp(logits[v] - norm)) * slopes[v] * tensor_get(head, v * width + c);
+            tensor_set(slope, p * width + c, by_c);
+        }
     }
     free(logits);
+    free(slopes);
 }
 
 void ref_token_logits(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, Tensor *logits, Tensor *logsumexp) {
