@@ -1,9 +1,10 @@
 /* Softmax attention of bf16, backward, on AMX, in one pass over keys: scores and their gradients are computed once and go into all of dq, dk and dv.
  *
  * A task is a tile of keys with all the queries that see it; dk and dv are its own. The sums of dq are in memory, and every block of queries takes its tiles of keys in
- * order of their positions: the first one prepares the block, the last one writes dq, and each waits until those before it have been there. Tasks are handed out in that
- * order, so the first one that is not finished never waits, and the bits depend on the number of threads as little as elsewhere. Weights and gradients of scores are rounded
- * to bf16 for their products, sums are f32.
+ * order of their positions: the first one prepares the block, the last one writes dq, and each waits until those before it have been there. A thread stays with a segment,
+ * whose blocks are in its cache, and helps with another's when none is left to begin. Tasks of a segment are taken in order, and segments are begun in order, so the first
+ * task that is not finished never waits; and the bits depend on the number of threads as little as elsewhere. Weights and gradients of scores are rounded to bf16 for their
+ * products, sums are f32.
  * Source: FlashAttention-2, arXiv 2307.08691, algorithm 2; numerics.md section 4. */
 #include "lib/tensor/cpu/amx_attention.h"
 
@@ -43,6 +44,8 @@ typedef struct Pass {
     const double *beta;
     Block *blocks;
     int64_t n_blocks;
+    _Atomic int64_t *taken; /* tasks of each segment */
+    _Atomic int32_t begun;  /* segments */
 } Pass;
 
 /* Buffers of one task. (rows, columns) */
@@ -68,10 +71,11 @@ static void blocks_make(Pass *pass) {
     const Layout *layout = shape->args->layout;
     int64_t window = shape->args->window;
     for (int32_t s = 0; s < layout->n_segments; s++) pass->n_blocks += blocks_of((layout->segments[s].end - layout->segments[s].begin) * shape->group, BLOCK_ROWS);
-    size_t table = (size_t)blocks_of(pass->n_blocks * (int64_t)sizeof(Block), 64) * 64;
-    char *memory = cpu_scratch(CPU_SHARED, table + (size_t)pass->n_blocks * block_bytes(pass));
+    size_t table = (size_t)blocks_of(pass->n_blocks * (int64_t)sizeof(Block), 64) * 64, counts = (size_t)blocks_of(layout->n_segments * (int64_t)sizeof *pass->taken, 64) * 64;
+    char *memory = cpu_scratch(CPU_SHARED, table + counts + (size_t)pass->n_blocks * block_bytes(pass));
     pass->blocks = (Block *)memory;
-    memory += table;
+    pass->taken = (_Atomic int64_t *)(memory + table);
+    memory += table + counts;
     Block *block = pass->blocks;
     for (int32_t s = 0; s < layout->n_segments; s++) {
         int64_t rows = (layout->segments[s].end - layout->segments[s].begin) * shape->group, offset = layout_offset(layout, s);
@@ -147,6 +151,34 @@ static void turn_await(Block *block, int64_t position) {
 }
 
 static void turn_pass(Block *block, int64_t position) { atomic_store_explicit(&block->reached, position, memory_order_release); }
+
+/* ---- memory that will be needed ---- */
+
+/* Rows of a block that are asked for on the way through another one, some at every step: the processor does not guess them. Either may be NULL. */
+typedef struct Ahead { const Block *read, *written; } Ahead;
+enum { AHEAD_STEPS = KEY_CHUNKS * BLOCK_CHUNKS };
+
+static void tokens_ask(const Pass *pass, const Block *block, int64_t kv_head, int64_t step, const Tensor *tensor, bool write) {
+    const AttentionShape *shape = &pass->shape;
+    int64_t first = block->first / shape->group, last = (block->first + block->n - 1) / shape->group, width = shape->group * shape->dim;
+    for (int64_t token = first + step; token <= last; token += AHEAD_STEPS) {
+        int64_t row = shape->args->layout->segments[block->segment].begin + token;
+        const char *at = (const char *)tensor->data + (size_t)(row * shape->q_width + kv_head * width) * dtype_size(tensor->dtype), *end = at + (size_t)width * dtype_size(tensor->dtype);
+        for (; at < end; at += 64) {
+            if (write) __builtin_prefetch(at, 1);
+            else _mm_prefetch(at, _MM_HINT_T1);
+        }
+    }
+}
+
+static void ahead_ask(const Pass *pass, const Ahead *ahead, int64_t kv_head, int64_t step) {
+    if (ahead->read) {
+        tokens_ask(pass, ahead->read, kv_head, step, pass->q, false);
+        tokens_ask(pass, ahead->read, kv_head, step, pass->dy, false);
+        tokens_ask(pass, ahead->read, kv_head, step, pass->y, false);
+    }
+    if (ahead->written) tokens_ask(pass, ahead->written, kv_head, step, pass->dq, true);
+}
 
 /* ---- tiles of keys ---- */
 
@@ -230,7 +262,9 @@ static void columns_add(Columns *columns, int64_t column) {
 }
 
 /* Adds what one block of queries says about a task's keys to dk, dv and dq. */
-static void block_collect(const Pass *pass, const Work *work, Block *block, int64_t kv_head) {
+static void block_collect(const Pass *pass, const Work *work, Block *block, int64_t kv_head, const Block *next) {
+    bool last = block->high < work->start + work->n;
+    Ahead ahead = {next && next->oldest >= work->start ? next : NULL, pass->dq && last ? block : NULL};
     if (block->oldest >= work->start) {
         block_begin(pass, block, kv_head);
         turn_pass(block, block->oldest);
@@ -239,6 +273,7 @@ static void block_collect(const Pass *pass, const Work *work, Block *block, int6
     for (int64_t chunk = 0; chunk < KEY_CHUNKS; chunk++)
         for (int64_t part = 0; part < BLOCK_CHUNKS; part++) {
             Sight sight = sight_of(pass, work, block, chunk, part);
+            ahead_ask(pass, &ahead, kv_head, chunk * BLOCK_CHUNKS + part);
             if (!sight.any) continue;
             columns_add(&parts[chunk], part);
             columns_add(&chunks[part], chunk);
@@ -260,7 +295,7 @@ static void block_collect(const Pass *pass, const Work *work, Block *block, int6
         int64_t from = chunks[part].begin, n = chunks[part].end - from;
         if (n) tiles_multiply(pass->tiles, 2, n, tiles_from(work->turned_keys, 0, from), tiles_from(work->dscores_pairs, 2 * part, from), tiles_from(dq, 0, 2 * part), true);
     }
-    if (block->high < work->start + work->n) block_finish(pass, block);
+    if (last) block_finish(pass, block);
     else turn_pass(block, work->start + work->n);
 }
 
@@ -279,6 +314,13 @@ static void keys_finish(const Pass *pass, const Work *work, Tiles sums, int64_t 
         }
 }
 
+/* The first block from `block` on with a query that sees one of the keys; NULL: none. */
+static Block *block_seeing(const Pass *pass, const Work *work, int32_t segment, Block *block) {
+    for (; block < pass->blocks + pass->n_blocks; block++)
+        if (block->segment >= segment && descends(pass->shape.args->layout, block->segment, segment) && block->high >= work->start && block->oldest < work->start + work->n) return block;
+    return NULL;
+}
+
 /* One tile of a segment's own keys: queries of the segment and of those below it, in order. */
 static void task_run(const Pass *pass, AttentionTask task, int64_t kv_head) {
     const AttentionShape *shape = &pass->shape;
@@ -294,13 +336,38 @@ static void task_run(const Pass *pass, AttentionTask task, int64_t kv_head) {
     tiles_transpose(pass->tiles, KEY_CHUNKS, work.pair_keys, work.turned_keys);
     memset(work.dk.at, 0, (size_t)(KEY_ROWS * work.dk.row));
     memset(work.dv.at, 0, (size_t)(KEY_ROWS * work.dv.row));
-    for (int64_t b = 0; b < pass->n_blocks; b++) {
-        Block *block = &pass->blocks[b];
-        if (block->segment < task.segment || !descends(layout, block->segment, task.segment) || block->high < work.start || block->oldest >= work.start + work.n) continue;
-        block_collect(pass, &work, block, kv_head);
+    for (Block *next, *block = block_seeing(pass, &work, task.segment, pass->blocks); block; block = next) {
+        next = block_seeing(pass, &work, task.segment, block + 1);
+        block_collect(pass, &work, block, kv_head, next);
     }
     if (pass->dk) keys_finish(pass, &work, work.dk, first, kv_head, (float)shape->args->scale, (float)pass->beta[1], pass->dk);
     if (pass->dv) keys_finish(pass, &work, work.dv, first, kv_head, 1, (float)pass->beta[2], pass->dv);
+}
+
+static void tasks_begin(Pass *pass) {
+    for (int64_t b = 0; b < pass->n_blocks; b++) turn_pass(&pass->blocks[b], -1);
+    for (int32_t s = 0; s < pass->shape.args->layout->n_segments; s++) pass->taken[s] = 0;
+    pass->begun = 0;
+}
+
+static bool task_take(Pass *pass, int32_t segment, AttentionTask *task) {
+    const Segment *of = &pass->shape.args->layout->segments[segment];
+    int64_t n = blocks_of(of->end - of->begin, KEYS);
+    if (atomic_load_explicit(&pass->taken[segment], memory_order_relaxed) >= n) return false;
+    int64_t number = atomic_fetch_add(&pass->taken[segment], 1);
+    *task = (AttentionTask){segment, number * KEYS};
+    return number < n;
+}
+
+/* The next task of a thread whose last one was of segment *own (-1: it had none); false: there are no more. */
+static bool task_next(Pass *pass, int32_t *own, AttentionTask *task) {
+    int32_t n = pass->shape.args->layout->n_segments;
+    if (*own >= 0 && task_take(pass, *own, task)) return true;
+    while (pass->begun < n && (*own = atomic_fetch_add(&pass->begun, 1)) < n)
+        if (task_take(pass, *own, task)) return true;
+    for (*own = 0; *own < n; ++*own)
+        if (task_take(pass, *own, task)) return true;
+    return false;
 }
 
 void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y, const Tensor *logsumexp, const Tensor *dy,
@@ -314,16 +381,16 @@ void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, cons
     pass.chunks = pass.shape.padded / TILE_K;
     pass.tiles = pass.shape.padded / TILE_ROWS;
     blocks_make(&pass);
-    AttentionTasks tasks = attention_tasks(&pass.shape, KEYS);
-    int64_t n_tasks = tasks.n / args->n_kv_heads;
-#pragma omp parallel if (tasks.parallel)
+    bool parallel = attention_products(&pass.shape) > SERIAL_PRODUCTS;
+#pragma omp parallel if (parallel)
     {
         amx_begin();
         for (int64_t head = 0; head < args->n_kv_heads; head++) { /* one after the other: the blocks' memory is for one */
-#pragma omp for schedule(static)
-            for (int64_t b = 0; b < pass.n_blocks; b++) turn_pass(&pass.blocks[b], -1);
-#pragma omp for schedule(monotonic : dynamic)
-            for (int64_t i = 0; i < n_tasks; i++) task_run(&pass, tasks.list[i], head);
+#pragma omp single
+            tasks_begin(&pass);
+            AttentionTask task;
+            for (int32_t own = -1; task_next(&pass, &own, &task);) task_run(&pass, task, head);
+#pragma omp barrier
         }
         amx_end();
     }

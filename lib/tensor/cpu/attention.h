@@ -41,16 +41,23 @@ typedef struct AttentionTasks {
     bool parallel_tiles; /* the same where a tile of keys is made into other ones first, which takes longer than the products of few queries */
 } AttentionTasks;
 
-/* Cuts every segment into tasks of `tokens` tokens. */
-static inline AttentionTasks attention_tasks(const AttentionShape *shape, int64_t tokens) {
-    enum { SERIAL_PRODUCTS = 1 << 19, SERIAL_TILES = 1 << 16 }; /* multiply-adds below which starting threads costs more than it saves */
+/* Multiply-adds of a call, causal ones counted twice; and how many it takes to be worth starting threads for. */
+enum { SERIAL_PRODUCTS = 1 << 19, SERIAL_TILES = 1 << 16 };
+static inline int64_t attention_products(const AttentionShape *shape) {
     const Layout *layout = shape->args->layout;
-    int64_t n = 0, t = 0, products = 0;
+    int64_t products = 0;
     for (int32_t s = 0; s < layout->n_segments; s++) {
         int64_t length = layout->segments[s].end - layout->segments[s].begin;
-        n += blocks_of(length, tokens);
         products += length * (layout_offset(layout, s) + length) * shape->q_width;
     }
+    return products;
+}
+
+/* Cuts every segment into tasks of `tokens` tokens. */
+static inline AttentionTasks attention_tasks(const AttentionShape *shape, int64_t tokens) {
+    const Layout *layout = shape->args->layout;
+    int64_t n = 0, t = 0, products = attention_products(shape);
+    for (int32_t s = 0; s < layout->n_segments; s++) n += blocks_of(layout->segments[s].end - layout->segments[s].begin, tokens);
     AttentionTask *list = cpu_scratch(CPU_TASKS, (size_t)n * sizeof *list);
     for (int32_t s = 0; s < layout->n_segments; s++)
         for (int64_t first = 0; first < layout->segments[s].end - layout->segments[s].begin; first += tokens) list[t++] = (AttentionTask){s, first};
