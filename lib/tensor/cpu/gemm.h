@@ -1,9 +1,10 @@
-/* Matrix products by OpenBLAS, oneDNN (host_gemm*.c) and, for bf16 with AMX, our own (amx_product.c) behind one door, as far as the rest of the device needs to know it.
+/* Matrix products behind one door, as far as the rest of the device needs to know it: our own in f32 with AVX2 or AVX-512 (vector_product.c) and in bf16 with AMX (amx_product.c); else
+ * those of oneDNN or OpenBLAS (host_gemm*.c).
  *
  * A product is cut into tiles of its result by its shape alone; a tile is one call of a library, made by one thread. So results are the same bits for any
  * number of threads. What is not in the product's dtype is converted tile by tile; a constant weight is converted or packed once.
  *
- * Do the bits of a row depend on the rows beside it? With AMX never. With oneDNN never, as tests/test_matmul.c checks for 1 to 300 rows; for that rows are padded: with
+ * Do the bits of a row depend on the rows beside it? With our own never. With oneDNN never, as tests/test_matmul.c checks for 1 to 300 rows; for that rows are padded: with
  * AVX2 its kernels take rows by sixes or fours and add up what is left over in another order; its bf16 product cuts long inner dimensions by the number of
  * rows (design.md section 4), so there a tile always has all its rows. OpenBLAS rounds some columns otherwise for rows 6 to 11 of each 12 (measured on Zen,
  * 0.3.21), and no padding helps: a row's last bits depend on its place.
@@ -16,7 +17,7 @@
 /* Operations below which starting threads costs more than it saves. */
 #define PRODUCT_SERIAL 2e6
 
-/* What cpu_configure hands on. gemm: NULL or "auto", "openblas", "onednn"; the set of row functions goes by info->isa, the choice of library by
+/* What cpu_configure hands on. gemm: NULL or "auto", "own", "openblas", "onednn"; the set of row functions goes by info->isa, the choice of library by
  * info->features. ST_USAGE when the name is not known or the build does not have it. Drops nothing that is packed already: weights are packed for the
  * library that runs at their first product, call tensor_unpack before another is chosen. */
 Status gemm_configure(const char *gemm, const CpuInfo *info);
@@ -95,7 +96,7 @@ typedef struct Product {
     DType c_dtype;
     int64_t ldc;
     float alpha, beta;
-    /* AMX only: + more_alpha * op(A') op(B') over an inner dimension of more_k, 0 = none; and another D. */
+    /* Our own products only: + more_alpha * op(A') op(B') over an inner dimension of more_k, 0 = none; and another D. */
     Operand more_a, more_b;
     int64_t more_k;
     float more_alpha;
@@ -121,19 +122,23 @@ float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_til
 /* What threads must do first in a parallel region that runs tiles: the libraries then start none of their own. */
 void product_thread_begin(void);
 
-/* Products in bf16 on a processor with AMX (amx_product.c): whole ones, and tiles of at most amx_row_tile rows, of the column that the thread began last. k > 0. */
+/* Our own products: whole ones, and tiles of at most row_tile rows, of the column that the thread began last. k > 0. */
+typedef struct CpuProducts {
+    void (*run)(const Product *product);
+    int64_t (*row_tile)(void);
+    int64_t (*col_tile)(int64_t n, int64_t k);
+    void (*column)(const Product *product, int64_t col, int64_t cols);
+    void (*tile)(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c); /* c: dense, room for row_tile rows */
+} CpuProducts;
+/* In f32 (vector_product.c); operands of other dtypes are widened. */
+extern const CpuProducts cpu_products_base, cpu_products_avx2, cpu_products_avx512;
+/* In bf16 on a processor with AMX (amx_product.c). */
 #if HAVE_AMX
 void amx_product_run(const Product *product);
 int64_t amx_row_tile(void);
 int64_t amx_col_tile(int64_t n, int64_t k);
 void amx_column(const Product *product, int64_t col, int64_t cols);
-void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c); /* c: dense, room for amx_row_tile rows */
-#else
-#define amx_product_run(product) ((void)(product))
-#define amx_row_tile() 1
-#define amx_col_tile(n, k) 1
-#define amx_column(product, col, cols) ((void)(product), (void)(col), (void)(cols))
-#define amx_tile(product, row, rows, col, cols, c) ((void)(product))
+void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c);
 #endif
 
 /* Operand and packed copy of weight `b` for products in `dtype` with op(b); packs a constant one at its first use. */

@@ -11,7 +11,7 @@
 static bool with_onednn;    /* the library that runs */
 static bool native_bf16;    /* the processor multiplies bf16 and the library makes use of it */
 static bool wide_tiles;     /* AMX: a tile of 64 rows takes no longer than one of 16 */
-static bool with_amx;       /* bf16 goes to our own kernels */
+static const CpuProducts *own_f32, *own_bf16; /* NULL: the library's */
 static const CpuRows *rows_of_isa = &cpu_rows_base;
 static size_t packed_total; /* bytes */
 
@@ -21,7 +21,7 @@ DType product_dtype(DType a) { return a == DT_BF16 && native_bf16 ? DT_BF16 : DT
 
 /* ---- choice ---- */
 
-/* "auto" is oneDNN on x86: measured, it is as fast as OpenBLAS on large products and two to eight times as fast on few rows, with AVX2 as with AVX-512 and
+/* What our own products don't do goes to oneDNN on x86: measured, it is as fast as OpenBLAS on large products and two to eight times as fast on few rows, with AVX2 as with AVX-512 and
  * AMX. Its arm64 build without Arm's own library has plain loops only. */
 static bool onednn_preferred(void) {
 #if HAVE_ONEDNN && defined(__x86_64__)
@@ -31,19 +31,37 @@ static bool onednn_preferred(void) {
 #endif
 }
 
+/* Our own products in f32: with fused multiply-adds faster than the libraries'. */
+static const CpuProducts *f32_of(const char *isa) {
+#if defined(__x86_64__)
+    if (strcmp(isa, "avx2") == 0) return &cpu_products_avx2;
+    if (strcmp(isa, "avx512") == 0 || strcmp(isa, "amx") == 0) return &cpu_products_avx512;
+#endif
+    (void)isa;
+    return NULL;
+}
+
 Status gemm_configure(const char *gemm, const CpuInfo *info) {
-    if (!gemm || strcmp(gemm, "auto") == 0) with_onednn = onednn_preferred();
+    bool any = !gemm || strcmp(gemm, "auto") == 0, own = gemm && strcmp(gemm, "own") == 0;
+    if (own && !f32_of(info->isa)) return status_fail(ST_USAGE, "no products of our own with the instruction set '%s'", info->isa);
+    if (any || own) with_onednn = onednn_preferred();
     else if (strcmp(gemm, "openblas") == 0) with_onednn = false;
     else if (strcmp(gemm, "onednn") == 0 && HAVE_ONEDNN) with_onednn = true;
     else {
         if (strcmp(gemm, "onednn") == 0) status_fail(ST_USAGE, "no library 'onednn' for matrix products in this build");
         else status_fail(ST_USAGE, "unknown library for matrix products '%s'", gemm);
-        return status_hint(ST_USAGE, "this build has: openblas%s, or auto", HAVE_ONEDNN ? ", onednn" : "");
+        return status_hint(ST_USAGE, "this build has: own, openblas%s, or auto", HAVE_ONEDNN ? ", onednn" : "");
     }
     wide_tiles = cpu_has("amx_bf16");
-    with_amx = native_bf16 = strcmp(info->isa, "amx") == 0;
+    own_f32 = any || own ? f32_of(info->isa) : NULL;
+    own_bf16 = NULL;
+#if HAVE_AMX
+    static const CpuProducts amx = {amx_product_run, amx_row_tile, amx_col_tile, amx_column, amx_tile};
+    if (strcmp(info->isa, "amx") == 0) own_bf16 = &amx;
+#endif
+    native_bf16 = own_bf16 != NULL;
 #if HAVE_ONEDNN
-    native_bf16 = with_amx || (with_onednn && (wide_tiles || cpu_has("avx512_bf16")) && onednn_is_fast(DT_BF16));
+    native_bf16 = own_bf16 || (with_onednn && (wide_tiles || cpu_has("avx512_bf16")) && onednn_is_fast(DT_BF16));
 #endif
     rows_of_isa = &cpu_rows_base;
 #if defined(__x86_64__)
@@ -63,7 +81,8 @@ void gemm_describe(CpuInfo *info) {
     if (with_onednn) info->gemm_f32 = onednn_version();
 #endif
     info->native_bf16 = native_bf16;
-    info->gemm_bf16 = with_amx ? "amx" : native_bf16 ? info->gemm_f32 : "converted to f32";
+    info->gemm_bf16 = own_bf16 ? "amx" : native_bf16 ? info->gemm_f32 : "converted to f32";
+    if (own_f32) info->gemm_f32 = strcmp(info->isa, "avx2") == 0 ? "avx2" : "avx512";
 }
 
 /* ---- tiles ---- */
@@ -118,18 +137,20 @@ static const void *tile_prepare(TileShape *shape) {
 #endif
 }
 
-/* Whether our own kernels compute it. */
-static bool by_amx(const Product *product) { return with_amx && product->dtype == DT_BF16 && product->k > 0; }
+/* Our own products, if they compute it. */
+static const CpuProducts *own_of_dtype(DType dtype) { return dtype == DT_BF16 ? own_bf16 : own_f32; }
+static const CpuProducts *own_for(const Product *product) { return product->k > 0 ? own_of_dtype(product->dtype) : NULL; }
 
 ProductTiles product_tiles(const Product *product) {
     ProductTiles tiles = {.product = product, .row_tile = row_tile_of(product->dtype), .col_tile = col_tile_of(product->n)};
-    if (by_amx(product)) {
-        tiles.row_tile = amx_row_tile();
-        tiles.col_tile = amx_col_tile(product->n, product->k);
+    const CpuProducts *own = own_for(product);
+    if (own) {
+        tiles.row_tile = own->row_tile();
+        tiles.col_tile = own->col_tile(product->n, product->k);
     }
     tiles.row_tiles = (product->m + tiles.row_tile - 1) / tiles.row_tile;
     tiles.col_tiles = (product->n + tiles.col_tile - 1) / tiles.col_tile;
-    if (by_amx(product)) return tiles;
+    if (own) return tiles;
 #if HAVE_ONEDNN
     onednn_forget_some();
 #endif
@@ -191,17 +212,19 @@ static void tile_run(const TileShape *shape, const void *prepared, const void *a
 }
 
 void product_column(const ProductTiles *tiles, int64_t col_tile) {
-    if (by_amx(tiles->product)) amx_column(tiles->product, col_tile * tiles->col_tile, product_cols(tiles, col_tile));
+    const CpuProducts *own = own_for(tiles->product);
+    if (own) own->column(tiles->product, col_tile * tiles->col_tile, product_cols(tiles, col_tile));
 }
 
 float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_tile) {
     const Product *product = tiles->product;
     int last_row = row_tile == tiles->row_tiles - 1, last_col = col_tile == tiles->col_tiles - 1;
     const TileShape *shape = &tiles->shapes[last_row][last_col];
-    if (by_amx(product)) {
+    const CpuProducts *own = own_for(product);
+    if (own) {
         int64_t cols = product_cols(tiles, col_tile);
         float *result = cpu_scratch(CPU_TILE_C, (size_t)(tiles->row_tile * cols) * sizeof *result);
-        amx_tile(product, row_tile * tiles->row_tile, product_rows(tiles, row_tile), col_tile * tiles->col_tile, cols, result);
+        own->tile(product, row_tile * tiles->row_tile, product_rows(tiles, row_tile), col_tile * tiles->col_tile, cols, result);
         return result;
     }
     size_t bytes = (size_t)(shape->m * shape->n) * sizeof(float);
@@ -218,8 +241,9 @@ float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_til
 
 void product_run(const Product *product) {
     if (product->m == 0 || product->n == 0) return;
-    if (by_amx(product)) {
-        amx_product_run(product);
+    const CpuProducts *own = own_for(product);
+    if (own) {
+        own->run(product);
         return;
     }
     ProductTiles tiles = product_tiles(product);
@@ -252,7 +276,7 @@ static int64_t packed_align(size_t bytes) { return (int64_t)((bytes + 63) / 64 *
 /* Bytes of a weight packed for op(b) of n columns, k rows; *tile_bytes: of each tile but the last. 0 = plain memory is as good. */
 static size_t packed_size(DType dtype, int64_t n, int64_t k, size_t *tile_bytes) {
 #if HAVE_ONEDNN
-    if (!with_onednn || (with_amx && dtype == DT_BF16) || n == 0 || k == 0) return 0;
+    if (!with_onednn || own_of_dtype(dtype) || n == 0 || k == 0) return 0;
     int64_t tile = col_tile_of(n), count = (n + tile - 1) / tile, rows = row_tile_of(dtype);
     size_t last = onednn_packed_bytes(dtype, rows, n - (count - 1) * tile, k), each = count > 1 ? onednn_packed_bytes(dtype, rows, tile, k) : last;
     if (last == 0 || each == 0) return 0;
@@ -304,7 +328,7 @@ static void weight_convert(PackedWeight *weight, const Tensor *b) {
 Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const PackedTiles **packed) {
     Operand operand = {b->data, b->dtype, b->shape[1], transposed};
     *packed = NULL;
-    if (!b->constant || tensor_count(b) == 0) return operand;
+    if (!b->constant || own_of_dtype(dtype) || tensor_count(b) == 0) return operand;
     PackedWeight *weight = b->packed;
     if (!weight) {
         weight = calloc(1, sizeof *weight);
@@ -331,7 +355,7 @@ Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const Pack
 size_t gemm_packed_bytes(int64_t rows, int64_t cols, DType stored, DType compute, bool backward) {
     DType dtype = product_dtype(compute);
     size_t unused, forward_bytes = packed_size(dtype, rows, cols, &unused), backward_bytes = backward ? packed_size(dtype, cols, rows, &unused) : 0;
-    bool plain = (forward_bytes == 0 || (backward && backward_bytes == 0)) && dtype == DT_F32 && stored != DT_F32;
+    bool plain = !own_of_dtype(dtype) && (forward_bytes == 0 || (backward && backward_bytes == 0)) && dtype == DT_F32 && stored != DT_F32;
     return forward_bytes + backward_bytes + (plain ? (size_t)rows * (size_t)cols * sizeof(float) : 0);
 }
 
@@ -379,7 +403,7 @@ static void matmul_in_steps(const Matmul *args) {
 
 /* Whether one product takes all of it. */
 static bool at_once(const Matmul *args, const Product *product) {
-    return by_amx(product) && CPU_READS(args->more_a, args->more_b) && CPU_WRITES(args->addend);
+    return own_for(product) && CPU_READS(args->more_a, args->more_b) && CPU_WRITES(args->addend);
 }
 
 void cpu_matmul(const Matmul *args) {

@@ -1,0 +1,287 @@
+/* Products in f32 by vectors.
+ *
+ * A panel of B, some hundred columns, is copied line by line of the sum, widened or transposed on the way, and stays in the second-level cache. A is read where it lies, six rows at a time,
+ * if they run along the sum; else some rows of it are copied too. So no weight is kept a second time. Every element is one chain of multiply-adds in order of k, which begins with what it is
+ * added to, in a register or, between cuts of a long sum, in memory: cuts go by speed alone, and the bits depend neither on the threads nor on the rows beside a row. */
+#include "lib/tensor/cpu/blocks.h"
+#include "lib/tensor/cpu/gemm.h"
+#include "lib/tensor/cpu/shares.h"
+#include "lib/tensor/cpu/vec.h"
+
+enum {
+    STRIP = 6,                            /* rows of a result that are summed at once; 6 x 4 of 32 registers, 6 x 2 of 16 */
+    WIDE = VEC_REGISTERS == 32 ? 4 : 2,   /* vectors of a row */
+    TALL = 2 * STRIP,                     /* rows where there are half as many vectors: fewer chains leave the multipliers idle */
+    WIDE_COLS = WIDE * VEC_FLOATS,
+    GROUP = 4 * TALL,                     /* rows of A that are copied at once */
+    PANEL_FLOATS = VEC_REGISTERS == 32 ? 1 << 18 : 1 << 16, /* of a panel of B: half of a second-level cache that is usual with such registers */
+    MOST_COLS = 512,
+    MOST_K = 2048,                        /* longer sums are cut */
+    MOST_K_COPIED = 512,                  /* the same where A is copied, for wide panels that use it often */
+    SERIAL_WEIGHT = 1 << 16               /* values of B that one thread reads as soon as two are started */
+};
+
+static int64_t round_up(int64_t count, int64_t size) { return blocks_of(count, size) * size; }
+
+/* ---- blocks of sums ---- */
+
+/* Element (i, k) of some rows of A: at[i * line + k]; copied: at[i / STRIP * line + k * STRIP + i % STRIP]. */
+typedef struct Left { const float *at; int64_t line; bool copied; } Left;
+
+static inline __attribute__((always_inline)) void block_sum(const int rows, const int vectors, const bool copied, int64_t depth, const float *a, int64_t line, const float *b, float *c, int64_t ldc, bool add) {
+    Vec sums[TALL][WIDE];
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) sums[i][j] = add ? (Vec)*(const VecInMemory *)(c + i * ldc + j * VEC_FLOATS) : (Vec){0};
+#pragma GCC unroll 4
+    for (int64_t k = 0; k < depth; k++) {
+        Vec right[WIDE];
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) right[j] = *(const VecInMemory *)(b + (k * vectors + j) * VEC_FLOATS);
+#pragma GCC unroll 12
+        for (int i = 0; i < rows; i++) {
+            float left = copied ? a[i / STRIP * line + k * STRIP + i % STRIP] : a[i * line + k];
+#pragma GCC unroll 4
+            for (int j = 0; j < vectors; j++) sums[i][j] += left * right[j];
+        }
+    }
+#pragma GCC unroll 12
+    for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+        for (int j = 0; j < vectors; j++) *(VecInMemory *)(c + i * ldc + j * VEC_FLOATS) = sums[i][j];
+}
+
+/* c (rows, vectors) (+)= a b for at most STRIP rows, TALL of up to half of WIDE vectors. */
+static inline __attribute__((always_inline)) void strip_sum(const int vectors, const bool copied, int64_t rows, int64_t depth, const float *a, int64_t line, const float *b, float *c, int64_t ldc, bool add) {
+    if (2 * vectors <= WIDE && rows == TALL) {
+        block_sum(TALL, vectors, copied, depth, a, line, b, c, ldc, add);
+        return;
+    }
+    if (rows >= STRIP) {
+        block_sum(STRIP, vectors, copied, depth, a, line, b, c, ldc, add);
+        a += copied ? line : STRIP * line;
+        c += STRIP * ldc;
+        rows -= STRIP;
+    }
+    switch (rows) {
+    case 5: block_sum(5, vectors, copied, depth, a, line, b, c, ldc, add); break;
+    case 4: block_sum(4, vectors, copied, depth, a, line, b, c, ldc, add); break;
+    case 3: block_sum(3, vectors, copied, depth, a, line, b, c, ldc, add); break;
+    case 2: block_sum(2, vectors, copied, depth, a, line, b, c, ldc, add); break;
+    case 1: block_sum(1, vectors, copied, depth, a, line, b, c, ldc, add); break;
+    default: break;
+    }
+}
+
+/* Whether registers do for four vectors. */
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define WIDE_SETS 1
+#else
+#define WIDE_SETS 0
+#endif
+
+#define STRIP_SUM(vectors)                                                                                                                                                          \
+    static __attribute__((noinline)) void strip_sum_##vectors(int64_t rows, int64_t depth, Left a, const float *b, float *c, int64_t ldc, bool add) {                              \
+        if (a.copied) strip_sum(vectors, true, rows, depth, a.at, a.line, b, c, ldc, add);                                                                                          \
+        else strip_sum(vectors, false, rows, depth, a.at, a.line, b, c, ldc, add);                                                                                                  \
+    }
+STRIP_SUM(1)
+STRIP_SUM(2)
+#if WIDE_SETS
+STRIP_SUM(3)
+STRIP_SUM(4)
+#endif
+
+static void strip_run(int64_t vectors, int64_t rows, int64_t depth, Left a, const float *b, float *c, int64_t ldc, bool add) {
+    switch (vectors) {
+#if WIDE_SETS
+    case 4: strip_sum_4(rows, depth, a, b, c, ldc, add); break;
+    case 3: strip_sum_3(rows, depth, a, b, c, ldc, add); break;
+#endif
+    case 2: strip_sum_2(rows, depth, a, b, c, ldc, add); break;
+    default: strip_sum_1(rows, depth, a, b, c, ldc, add); break;
+    }
+}
+
+/* ---- from memory to panels and strips ---- */
+
+/* n values of line `line` of memory from `at` on, times `scale`, and zeros up to `padded`. */
+static void line_load(const Operand *from, int64_t line, int64_t at, int64_t n, int64_t padded, float scale, float *to) {
+    floats_from(&(Tensor){.dtype = from->dtype, .data = (void *)(uintptr_t)from->data}, line * from->ld + at, n, to);
+    if (scale != 1)
+        for (int64_t i = 0; i < n; i++) to[i] *= scale;
+    for (int64_t i = n; i < padded; i++) to[i] = 0;
+}
+
+/* `vectors` vectors of columns of B, from column `col` of `n_cols` on, times `scale`: (depth, vectors x VEC_FLOATS). */
+static void columns_load(const Operand *b, float scale, int64_t col, int64_t n_cols, int64_t vectors, int64_t from, int64_t depth, float *to) {
+    enum { PIECE = 64 };
+    int64_t width = vectors * VEC_FLOATS, n = MIN(width, n_cols - col);
+    if (!b->transposed) {
+        for (int64_t k = 0; k < depth; k++) line_load(b, from + k, col, n, width, scale, to + k * width);
+        return;
+    }
+    _Alignas(64) float lines[WIDE_COLS * PIECE];
+    memset(lines, 0, sizeof lines);
+    for (int64_t k = 0; k < depth; k += PIECE) {
+        int64_t count = MIN((int64_t)PIECE, depth - k), whole = count / 4 * 4;
+        for (int64_t i = 0; i < n; i++) line_load(b, col + i, from + k, count, count, scale, lines + i * PIECE);
+        tile_transpose(width, whole, lines, PIECE, to + k * width, width);
+        for (int64_t j = whole; j < count; j++)
+            for (int64_t i = 0; i < width; i++) to[(k + j) * width + i] = lines[i * PIECE + j];
+    }
+}
+
+/* The columns that `cols` of them take in a panel. */
+static int64_t panel_width(int64_t cols) { return round_up(cols, VEC_FLOATS); }
+static int64_t vectors_at(int64_t cols, int64_t j) { return MIN((int64_t)WIDE, blocks_of(cols - j, VEC_FLOATS)); }
+
+/* Columns col..col+cols-1 of B, WIDE vectors of them after the others. */
+static void panel_load(const Operand *b, float scale, int64_t col, int64_t cols, int64_t from, int64_t depth, float *panel) {
+    for (int64_t j = 0; j < cols; j += WIDE_COLS) columns_load(b, scale, col + j, col + cols, vectors_at(cols, j), from, depth, panel + j * depth);
+}
+
+/* At most GROUP rows of A, in `memory` if they are not floats along the sum. */
+static Left left_load(const Operand *a, int64_t row, int64_t rows, int64_t from, int64_t depth, float *memory) {
+    if (!a->transposed && a->dtype == DT_F32) return (Left){(const float *)a->data + row * a->ld + from, a->ld, false};
+    if (!a->transposed) {
+        for (int64_t i = 0; i < rows; i++) line_load(a, row + i, from, depth, depth, 1, memory + i * depth);
+        return (Left){memory, depth, false};
+    }
+    int64_t strips = blocks_of(rows, STRIP);
+    for (int64_t k = 0; k < depth; k++) {
+        float line[GROUP];
+        line_load(a, from + k, row, rows, strips * STRIP, 1, line);
+        for (int64_t s = 0; s < strips; s++) memcpy(memory + (s * depth + k) * STRIP, line + s * STRIP, STRIP * sizeof *line);
+    }
+    return (Left){memory, depth * STRIP, true};
+}
+
+static Left left_at(Left group, int64_t row) { return (Left){group.at + (group.copied ? row / STRIP : row) * group.line, group.line, group.copied}; }
+
+/* ---- products ---- */
+
+/* How a product is cut: tasks are panels times chunks of rows. */
+typedef struct Plan {
+    const Product *product;
+    int64_t k_cut, panel_cols, panels, chunk_rows, chunks;
+} Plan;
+
+static int64_t panel_cols(int64_t n, int64_t k, int64_t most) {
+    int64_t limit = MAX((int64_t)WIDE_COLS, MIN(most, PANEL_FLOATS / k) / WIDE_COLS * WIDE_COLS);
+    return limit >= n ? n : round_up(blocks_of(n, blocks_of(n, limit)), WIDE_COLS);
+}
+
+static Plan plan_make(const Product *p) {
+    enum { TASKS_PER_THREAD = 4, LEAST_ROWS = 2 * GROUP, LEAST_COLS = 2 * WIDE_COLS, FEW_COLS = 2 * VEC_FLOATS };
+    Plan plan = {.product = p, .k_cut = blocks_of(p->k, blocks_of(p->k, p->a.transposed ? MOST_K_COPIED : MOST_K))};
+    int64_t wanted = (int64_t)omp_get_max_threads() * TASKS_PER_THREAD, chunks = blocks_of(p->m, LEAST_ROWS);
+    plan.panel_cols = panel_cols(p->n, plan.k_cut, MOST_COLS);
+    if (p->m <= TALL) plan.panel_cols = MIN(p->n, (int64_t)FEW_COLS);
+    else if (blocks_of(p->n, plan.panel_cols) * chunks < wanted) plan.panel_cols = MIN(plan.panel_cols, MAX((int64_t)LEAST_COLS, round_up(blocks_of(p->n, blocks_of(wanted, chunks)), WIDE_COLS)));
+    plan.panels = blocks_of(p->n, plan.panel_cols);
+    plan.chunk_rows = MAX((int64_t)LEAST_ROWS, round_up(blocks_of(p->m, blocks_of(wanted, plan.panels)), GROUP));
+    plan.chunks = blocks_of(p->m, plan.chunk_rows);
+    return plan;
+}
+
+/* A thread's memory: a panel of B, with one of the second product behind it; rows of both A's; sums that wait for the next cut where C can't hold them. */
+typedef struct Work { float *panel, *more_panel, *rows, *more_rows, *partial; } Work;
+
+static Work work_new(const Plan *plan) {
+    const Product *p = plan->product;
+    int64_t width = panel_width(plan->panel_cols);
+    Work work = {.panel = cpu_scratch(CPU_TILE_B, (size_t)(width * (plan->k_cut + p->more_k)) * sizeof(float)), .rows = cpu_scratch(CPU_TILE_A, (size_t)(GROUP * (plan->k_cut + p->more_k)) * sizeof(float))};
+    work.more_panel = work.panel + width * plan->k_cut;
+    work.more_rows = work.rows + GROUP * plan->k_cut;
+    if (plan->k_cut < p->k && p->c_dtype != DT_F32) work.partial = cpu_scratch(CPU_TILE_C, (size_t)(plan->chunk_rows * width) * sizeof(float));
+    return work;
+}
+
+/* Rows and columns of C that are summed at once, and the cut of the sum. */
+typedef struct Block { int64_t row, rows, col, cols, width, from, depth; } Block;
+
+/* to (rows, width) = scale * from, whose lines are those of C. */
+static void block_load(const Operand *from, const Block *block, float scale, float *to, int64_t ld) {
+    for (int64_t i = 0; i < block->rows; i++) line_load(from, block->row + i, block->col, block->cols, block->width, scale, to + i * ld);
+}
+
+static void block_run(const Product *p, const Block *block, Left a, const float *b, Left more_a, const float *more_b, float *partial, int64_t partial_ld) {
+    _Alignas(64) float own[TALL * WIDE_COLS];
+    Tensor c = {.dtype = p->c_dtype, .data = p->c};
+    Operand here = {p->c, p->c_dtype, p->ldc, false}, d = p->d ? (Operand){p->d, p->d_dtype, p->ldd, false} : here;
+    bool in_place = p->c_dtype == DT_F32 && block->cols == block->width, last = block->from + block->depth == p->k, add = block->from > 0 || p->beta != 0;
+    float *to = partial ? partial : in_place ? (float *)p->c + block->row * p->ldc + block->col : own;
+    int64_t ld = partial ? partial_ld : in_place ? p->ldc : WIDE_COLS;
+    if (block->from > 0 && !partial && !in_place) block_load(&here, block, 1, to, ld);
+    else if (block->from == 0 && p->beta != 0 && !(in_place && p->beta == 1 && d.data == p->c)) block_load(&d, block, p->beta, to, ld);
+    strip_run(block->width / VEC_FLOATS, block->rows, block->depth, a, b, to, ld, add);
+    if (last && p->more_k > 0) strip_run(block->width / VEC_FLOATS, block->rows, p->more_k, more_a, more_b, to, ld, true);
+    if (in_place || (partial && !last)) return;
+    for (int64_t i = 0; i < block->rows; i++) run_write(&c, (block->row + i) * p->ldc + block->col, block->cols, to + i * ld, 0);
+}
+
+/* Rows begin..end-1 against the panel of `cols` columns from `col` on. */
+static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t end, int64_t col, int64_t cols, int64_t from, int64_t depth) {
+    const Product *p = plan->product;
+    bool last = from + depth == p->k;
+    int64_t step = 2 * blocks_of(cols, VEC_FLOATS) <= WIDE ? TALL : STRIP, width = panel_width(plan->panel_cols);
+    for (int64_t group = begin; group < end; group += GROUP) {
+        int64_t group_rows = MIN((int64_t)GROUP, end - group);
+        Left a = left_load(&p->a, group, group_rows, from, depth, work->rows), more_a = {0};
+        if (last && p->more_k > 0) more_a = left_load(&p->more_a, group, group_rows, 0, p->more_k, work->more_rows);
+        for (int64_t row = 0; row < group_rows; row += step)
+            for (int64_t j = 0; j < cols; j += WIDE_COLS) {
+                int64_t n = MIN((int64_t)WIDE_COLS, cols - j);
+                Block block = {group + row, MIN(step, group_rows - row), col + j, n, panel_width(n), from, depth};
+                float *partial = work->partial ? work->partial + (group + row - begin) * width + j : NULL;
+                block_run(p, &block, left_at(a, row), work->panel + j * depth, left_at(more_a, row), work->more_panel + j * p->more_k, partial, width);
+            }
+    }
+}
+
+static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *have) {
+    const Product *p = plan->product;
+    int64_t number = task / plan->chunks, begin = task % plan->chunks * plan->chunk_rows, end = MIN(p->m, begin + plan->chunk_rows);
+    int64_t col = number * plan->panel_cols, cols = MIN(plan->panel_cols, p->n - col);
+    for (int64_t from = 0; from < p->k; from += plan->k_cut) {
+        int64_t depth = MIN(plan->k_cut, p->k - from);
+        if (depth < p->k || *have != number) panel_load(&p->b, p->alpha, col, cols, from, depth, work->panel);
+        if (p->more_k > 0 && *have != number) panel_load(&p->more_b, p->more_alpha, col, cols, 0, p->more_k, work->more_panel);
+        *have = number;
+        rows_run(plan, work, begin, end, col, cols, from, depth);
+    }
+}
+
+static void run(const Product *product) {
+    Plan plan = plan_make(product);
+    Shares shares = shares_new(plan.panels * plan.chunks);
+#pragma omp parallel if (shares.n > 1 && (2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL || product->n * product->k > SERIAL_WEIGHT))
+    {
+        Work work = work_new(&plan);
+        int64_t have = -1, at = 0; /* have: the panel that is made */
+        for (int64_t task; (task = shares_next(&shares, &at)) >= 0;) task_run(&plan, &work, task, &have);
+    }
+}
+
+/* ---- tile by tile ---- */
+
+static int64_t row_tile(void) { return GROUP; }
+static int64_t col_tile(int64_t n, int64_t k) { return panel_cols(n, k, MOST_COLS); }
+
+static void column(const Product *product, int64_t col, int64_t cols) {
+    float *panel = cpu_scratch(CPU_TILE_B, (size_t)(panel_width(cols) * product->k) * sizeof *panel);
+    panel_load(&product->b, 1, col, cols, 0, product->k, panel);
+}
+
+static void tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c) {
+    (void)col; /* the panel holds it */
+    Product part = {.dtype = DT_F32, .m = rows, .n = cols, .k = product->k, .a = product->a, .c = c, .c_dtype = DT_F32, .ldc = cols, .alpha = 1};
+    part.a.data = (const char *)part.a.data + (size_t)(row * (part.a.transposed ? 1 : part.a.ld)) * dtype_size(part.a.dtype);
+    Plan plan = {.product = &part, .k_cut = part.k, .panel_cols = cols};
+    Work work = {.panel = cpu_scratch(CPU_TILE_B, 0), .rows = cpu_scratch(CPU_TILE_A, (size_t)(GROUP * part.k) * sizeof(float))};
+    rows_run(&plan, &work, 0, rows, 0, cols, 0, part.k);
+}
+
+const CpuProducts ISA_FN(products) = {run, row_tile, col_tile, column, tile};
