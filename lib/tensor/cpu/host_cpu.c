@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/mman.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -167,7 +168,7 @@ bool cpu_fast(const Tensor *const *tensors, size_t n, bool written) {
 /* ---- scratch ---- */
 
 /* Indexed by thread number, so that nothing is lost when the pool of threads shrinks and grows. */
-enum { MOST_THREADS = 1024 };
+enum { MOST_THREADS = 1024, HUGE_PAGE = 2 << 20 };
 static struct { void *memory; size_t bytes; } scratch[MOST_THREADS][CPU_SLOTS];
 static atomic_size_t scratch_total;
 
@@ -175,10 +176,13 @@ void *cpu_scratch(int slot, size_t bytes) {
     int thread = omp_get_thread_num() + cpu_team_member(); /* one of them is 0 */
     ASSERT(thread < MOST_THREADS, "thread %d, at most %d", thread, MOST_THREADS);
     if (scratch[thread][slot].memory && scratch[thread][slot].bytes >= bytes) return scratch[thread][slot].memory;
-    size_t rounded = (MAX(bytes, (size_t)1) + 4095) / 4096 * 4096;
+    size_t page = bytes > HUGE_PAGE / 4 ? HUGE_PAGE : 4096, rounded = (MAX(bytes, (size_t)1) + page - 1) / page * page;
     free(scratch[thread][slot].memory);
-    scratch[thread][slot].memory = aligned_alloc(64, rounded);
+    scratch[thread][slot].memory = aligned_alloc(MAX(page, (size_t)64), rounded);
     ASSERT(scratch[thread][slot].memory, "no memory for %zu bytes of a kernel's scratch", rounded);
+#ifdef MADV_HUGEPAGE
+    if (page == HUGE_PAGE) madvise(scratch[thread][slot].memory, rounded, MADV_HUGEPAGE);
+#endif
     atomic_fetch_add(&scratch_total, rounded - scratch[thread][slot].bytes);
     scratch[thread][slot].bytes = rounded;
     return scratch[thread][slot].memory;

@@ -14,10 +14,9 @@ enum {
     TALL = 2 * STRIP,                     /* rows where there are half as many vectors: fewer chains leave the multipliers idle */
     WIDE_COLS = WIDE * VEC_FLOATS,
     GROUP = 4 * TALL,                     /* rows of A that are copied at once */
-    PANEL_FLOATS = VEC_REGISTERS == 32 ? 1 << 18 : 1 << 16, /* of a panel of B: half of a second-level cache that is usual with such registers */
-    MOST_COLS = 512,
+    PANEL_FLOATS = VEC_REGISTERS == 32 ? 1 << 17 : 1 << 15, /* of a panel of B: a quarter of a second-level cache that is usual with such registers */
+    MOST_COLS = 640,
     MOST_K = 2048,                        /* longer sums are cut */
-    MOST_K_COPIED = 512,                  /* the same where A is copied, for wide panels that use it often */
     SERIAL_WEIGHT = 1 << 16               /* values of B that one thread reads as soon as two are started */
 };
 
@@ -28,12 +27,22 @@ static int64_t round_up(int64_t count, int64_t size) { return blocks_of(count, s
 /* Element (i, k) of some rows of A: at[i * line + k]; copied: at[i / STRIP * line + k * STRIP + i % STRIP]. */
 typedef struct Left { const float *at; int64_t line; bool copied; } Left;
 
-static inline __attribute__((always_inline)) void block_sum(const int rows, const int vectors, const bool copied, int64_t depth, const float *a, int64_t line, const float *b, float *c, int64_t ldc, bool add) {
+/* The block of C that is next, which the processor does not guess; NULL: none. */
+typedef struct Ahead { const float *c; int64_t ldc; } Ahead;
+
+/* c (rows, vectors) (+)= a b. */
+static inline __attribute__((always_inline)) void block_sum(const int rows, const int vectors, const bool copied, int64_t depth, const float *a, int64_t line, const float *b, float *c, int64_t ldc, bool add,
+                                                            Ahead ahead) {
     Vec sums[TALL][WIDE];
 #pragma GCC unroll 12
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < vectors; j++) sums[i][j] = add ? (Vec)*(const VecInMemory *)(c + i * ldc + j * VEC_FLOATS) : (Vec){0};
+    if (ahead.c)
+#pragma GCC unroll 12
+        for (int i = 0; i < rows; i++)
+#pragma GCC unroll 4
+            for (int j = 0; j < vectors; j++) __builtin_prefetch(ahead.c + i * ahead.ldc + j * VEC_FLOATS, 1);
 #pragma GCC unroll 4
     for (int64_t k = 0; k < depth; k++) {
         Vec right[WIDE];
@@ -52,24 +61,25 @@ static inline __attribute__((always_inline)) void block_sum(const int rows, cons
         for (int j = 0; j < vectors; j++) *(VecInMemory *)(c + i * ldc + j * VEC_FLOATS) = sums[i][j];
 }
 
-/* c (rows, vectors) (+)= a b for at most STRIP rows, TALL of up to half of WIDE vectors. */
-static inline __attribute__((always_inline)) void strip_sum(const int vectors, const bool copied, int64_t rows, int64_t depth, const float *a, int64_t line, const float *b, float *c, int64_t ldc, bool add) {
+/* The same for at most STRIP rows, TALL of up to half of WIDE vectors. */
+static inline __attribute__((always_inline)) void strip_sum(const int vectors, const bool copied, int64_t rows, int64_t depth, const float *a, int64_t line, const float *b, float *c, int64_t ldc, bool add,
+                                                            Ahead ahead) {
     if (2 * vectors <= WIDE && rows == TALL) {
-        block_sum(TALL, vectors, copied, depth, a, line, b, c, ldc, add);
+        block_sum(TALL, vectors, copied, depth, a, line, b, c, ldc, add, ahead);
         return;
     }
     if (rows >= STRIP) {
-        block_sum(STRIP, vectors, copied, depth, a, line, b, c, ldc, add);
+        block_sum(STRIP, vectors, copied, depth, a, line, b, c, ldc, add, ahead);
         a += copied ? line : STRIP * line;
         c += STRIP * ldc;
         rows -= STRIP;
     }
     switch (rows) {
-    case 5: block_sum(5, vectors, copied, depth, a, line, b, c, ldc, add); break;
-    case 4: block_sum(4, vectors, copied, depth, a, line, b, c, ldc, add); break;
-    case 3: block_sum(3, vectors, copied, depth, a, line, b, c, ldc, add); break;
-    case 2: block_sum(2, vectors, copied, depth, a, line, b, c, ldc, add); break;
-    case 1: block_sum(1, vectors, copied, depth, a, line, b, c, ldc, add); break;
+    case 5: block_sum(5, vectors, copied, depth, a, line, b, c, ldc, add, ahead); break;
+    case 4: block_sum(4, vectors, copied, depth, a, line, b, c, ldc, add, ahead); break;
+    case 3: block_sum(3, vectors, copied, depth, a, line, b, c, ldc, add, ahead); break;
+    case 2: block_sum(2, vectors, copied, depth, a, line, b, c, ldc, add, ahead); break;
+    case 1: block_sum(1, vectors, copied, depth, a, line, b, c, ldc, add, ahead); break;
     default: break;
     }
 }
@@ -81,10 +91,10 @@ static inline __attribute__((always_inline)) void strip_sum(const int vectors, c
 #define WIDE_SETS 0
 #endif
 
-#define STRIP_SUM(vectors)                                                                                                                                                          \
-    static __attribute__((noinline)) void strip_sum_##vectors(int64_t rows, int64_t depth, Left a, const float *b, float *c, int64_t ldc, bool add) {                              \
-        if (a.copied) strip_sum(vectors, true, rows, depth, a.at, a.line, b, c, ldc, add);                                                                                          \
-        else strip_sum(vectors, false, rows, depth, a.at, a.line, b, c, ldc, add);                                                                                                  \
+#define STRIP_SUM(vectors)                                                                                                                                                                  \
+    static __attribute__((noinline)) void strip_sum_##vectors(int64_t rows, int64_t depth, Left a, const float *b, float *c, int64_t ldc, bool add, Ahead ahead) {                  \
+        if (a.copied) strip_sum(vectors, true, rows, depth, a.at, a.line, b, c, ldc, add, ahead);                                                                                           \
+        else strip_sum(vectors, false, rows, depth, a.at, a.line, b, c, ldc, add, ahead);                                                                                                   \
     }
 STRIP_SUM(1)
 STRIP_SUM(2)
@@ -93,14 +103,14 @@ STRIP_SUM(3)
 STRIP_SUM(4)
 #endif
 
-static void strip_run(int64_t vectors, int64_t rows, int64_t depth, Left a, const float *b, float *c, int64_t ldc, bool add) {
+static void strip_run(int64_t vectors, int64_t rows, int64_t depth, Left a, const float *b, float *c, int64_t ldc, bool add, Ahead ahead) {
     switch (vectors) {
 #if WIDE_SETS
-    case 4: strip_sum_4(rows, depth, a, b, c, ldc, add); break;
-    case 3: strip_sum_3(rows, depth, a, b, c, ldc, add); break;
+    case 4: strip_sum_4(rows, depth, a, b, c, ldc, add, ahead); break;
+    case 3: strip_sum_3(rows, depth, a, b, c, ldc, add, ahead); break;
 #endif
-    case 2: strip_sum_2(rows, depth, a, b, c, ldc, add); break;
-    default: strip_sum_1(rows, depth, a, b, c, ldc, add); break;
+    case 2: strip_sum_2(rows, depth, a, b, c, ldc, add, ahead); break;
+    default: strip_sum_1(rows, depth, a, b, c, ldc, add, ahead); break;
     }
 }
 
@@ -142,20 +152,30 @@ static void panel_load(const Operand *b, float scale, int64_t col, int64_t cols,
     for (int64_t j = 0; j < cols; j += WIDE_COLS) columns_load(b, scale, col + j, col + cols, vectors_at(cols, j), from, depth, panel + j * depth);
 }
 
-/* At most GROUP rows of A, in `memory` if they are not floats along the sum. */
-static Left left_load(const Operand *a, int64_t row, int64_t rows, int64_t from, int64_t depth, float *memory) {
+/* Floats that are copied at once for a strip; those behind it are written over by the next line. */
+enum { WIDE_COPY = 8 };
+
+/* Memory for a group of rows, floats. */
+static int64_t group_floats(int64_t depth) { return GROUP * depth + GROUP / STRIP * (WIDE_COPY - STRIP); }
+
+/* At most GROUP rows of A, whose sum has a_lines steps, in `memory` if they are not floats along the sum. */
+static Left left_load(const Operand *a, int64_t a_lines, int64_t row, int64_t rows, int64_t from, int64_t depth, float *memory) {
     if (!a->transposed && a->dtype == DT_F32) return (Left){(const float *)a->data + row * a->ld + from, a->ld, false};
     if (!a->transposed) {
         for (int64_t i = 0; i < rows; i++) line_load(a, row + i, from, depth, depth, 1, memory + i * depth);
         return (Left){memory, depth, false};
     }
-    int64_t strips = blocks_of(rows, STRIP);
+    int64_t strips = blocks_of(rows, STRIP), line = depth * STRIP + WIDE_COPY - STRIP;
     for (int64_t k = 0; k < depth; k++) {
-        float line[GROUP];
-        line_load(a, from + k, row, rows, strips * STRIP, 1, line);
-        for (int64_t s = 0; s < strips; s++) memcpy(memory + (s * depth + k) * STRIP, line + s * STRIP, STRIP * sizeof *line);
+        float values[GROUP + WIDE_COPY - STRIP] = {0};
+        const float *at = (const float *)a->data + (from + k) * a->ld + row;
+        if (a->dtype != DT_F32 || from + k == a_lines - 1) { /* there is nothing behind the last line */
+            line_load(a, from + k, row, rows, strips * STRIP, 1, values);
+            at = values;
+        }
+        for (int64_t s = 0; s < strips; s++) memcpy(memory + s * line + k * STRIP, at + s * STRIP, WIDE_COPY * sizeof *at);
     }
-    return (Left){memory, depth * STRIP, true};
+    return (Left){memory, line, true};
 }
 
 static Left left_at(Left group, int64_t row) { return (Left){group.at + (group.copied ? row / STRIP : row) * group.line, group.line, group.copied}; }
@@ -168,16 +188,18 @@ typedef struct Plan {
     int64_t k_cut, panel_cols, panels, chunk_rows, chunks;
 } Plan;
 
-static int64_t panel_cols(int64_t n, int64_t k, int64_t most) {
-    int64_t limit = MAX((int64_t)WIDE_COLS, MIN(most, PANEL_FLOATS / k) / WIDE_COLS * WIDE_COLS);
+static int64_t panel_cols(int64_t n, int64_t k, int64_t floats) {
+    int64_t limit = MAX((int64_t)WIDE_COLS, MIN((int64_t)MOST_COLS, floats / k) / WIDE_COLS * WIDE_COLS);
     return limit >= n ? n : round_up(blocks_of(n, blocks_of(n, limit)), WIDE_COLS);
 }
 
 static Plan plan_make(const Product *p) {
-    enum { TASKS_PER_THREAD = 4, LEAST_ROWS = 2 * GROUP, LEAST_COLS = 2 * WIDE_COLS, FEW_COLS = 2 * VEC_FLOATS };
-    Plan plan = {.product = p, .k_cut = blocks_of(p->k, blocks_of(p->k, p->a.transposed ? MOST_K_COPIED : MOST_K))};
-    int64_t wanted = (int64_t)omp_get_max_threads() * TASKS_PER_THREAD, chunks = blocks_of(p->m, LEAST_ROWS);
-    plan.panel_cols = panel_cols(p->n, plan.k_cut, MOST_COLS);
+    enum { LEAST_ROWS = 2 * GROUP, LEAST_COLS = 2 * WIDE_COLS, FEW_COLS = 2 * VEC_FLOATS, TASKS_PER_THREAD = 16, LONG_TASKS_PER_THREAD = 4 };
+    bool copied = p->a.transposed; /* then wide panels, which use what is copied often */
+    int64_t floats = copied ? 2 * PANEL_FLOATS : PANEL_FLOATS, most_k = copied ? MIN((int64_t)MOST_K, floats / MIN(panel_width(p->n), (int64_t)MOST_COLS)) : MOST_K;
+    Plan plan = {.product = p, .k_cut = blocks_of(p->k, blocks_of(p->k, most_k))};
+    int64_t wanted = (int64_t)omp_get_max_threads() * (plan.k_cut < p->k ? LONG_TASKS_PER_THREAD : TASKS_PER_THREAD), chunks = blocks_of(p->m, LEAST_ROWS);
+    plan.panel_cols = panel_cols(p->n, plan.k_cut, floats);
     if (p->m <= TALL) plan.panel_cols = MIN(p->n, (int64_t)FEW_COLS);
     else if (blocks_of(p->n, plan.panel_cols) * chunks < wanted) plan.panel_cols = MIN(plan.panel_cols, MAX((int64_t)LEAST_COLS, round_up(blocks_of(p->n, blocks_of(wanted, chunks)), WIDE_COLS)));
     plan.panels = blocks_of(p->n, plan.panel_cols);
@@ -192,9 +214,9 @@ typedef struct Work { float *panel, *more_panel, *rows, *more_rows, *partial; } 
 static Work work_new(const Plan *plan) {
     const Product *p = plan->product;
     int64_t width = panel_width(plan->panel_cols);
-    Work work = {.panel = cpu_scratch(CPU_TILE_B, (size_t)(width * (plan->k_cut + p->more_k)) * sizeof(float)), .rows = cpu_scratch(CPU_TILE_A, (size_t)(GROUP * (plan->k_cut + p->more_k)) * sizeof(float))};
+    Work work = {.panel = cpu_scratch(CPU_TILE_B, (size_t)(width * (plan->k_cut + p->more_k)) * sizeof(float)), .rows = cpu_scratch(CPU_TILE_A, (size_t)(group_floats(plan->k_cut) + group_floats(p->more_k)) * sizeof(float))};
     work.more_panel = work.panel + width * plan->k_cut;
-    work.more_rows = work.rows + GROUP * plan->k_cut;
+    work.more_rows = work.rows + group_floats(plan->k_cut);
     if (plan->k_cut < p->k && p->c_dtype != DT_F32) work.partial = cpu_scratch(CPU_TILE_C, (size_t)(plan->chunk_rows * width) * sizeof(float));
     return work;
 }
@@ -207,7 +229,7 @@ static void block_load(const Operand *from, const Block *block, float scale, flo
     for (int64_t i = 0; i < block->rows; i++) line_load(from, block->row + i, block->col, block->cols, block->width, scale, to + i * ld);
 }
 
-static void block_run(const Product *p, const Block *block, Left a, const float *b, Left more_a, const float *more_b, float *partial, int64_t partial_ld) {
+static void block_run(const Product *p, const Block *block, Left a, const float *b, Left more_a, const float *more_b, float *partial, int64_t partial_ld, Ahead ahead) {
     _Alignas(64) float own[TALL * WIDE_COLS];
     Tensor c = {.dtype = p->c_dtype, .data = p->c};
     Operand here = {p->c, p->c_dtype, p->ldc, false}, d = p->d ? (Operand){p->d, p->d_dtype, p->ldd, false} : here;
@@ -216,8 +238,8 @@ static void block_run(const Product *p, const Block *block, Left a, const float 
     int64_t ld = partial ? partial_ld : in_place ? p->ldc : WIDE_COLS;
     if (block->from > 0 && !partial && !in_place) block_load(&here, block, 1, to, ld);
     else if (block->from == 0 && p->beta != 0 && !(in_place && p->beta == 1 && d.data == p->c)) block_load(&d, block, p->beta, to, ld);
-    strip_run(block->width / VEC_FLOATS, block->rows, block->depth, a, b, to, ld, add);
-    if (last && p->more_k > 0) strip_run(block->width / VEC_FLOATS, block->rows, p->more_k, more_a, more_b, to, ld, true);
+    strip_run(block->width / VEC_FLOATS, block->rows, block->depth, a, b, to, ld, add, ahead);
+    if (last && p->more_k > 0) strip_run(block->width / VEC_FLOATS, block->rows, p->more_k, more_a, more_b, to, ld, true, (Ahead){0});
     if (in_place || (partial && !last)) return;
     for (int64_t i = 0; i < block->rows; i++) run_write(&c, (block->row + i) * p->ldc + block->col, block->cols, to + i * ld, 0);
 }
@@ -225,18 +247,20 @@ static void block_run(const Product *p, const Block *block, Left a, const float 
 /* Rows begin..end-1 against the panel of `cols` columns from `col` on. */
 static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t end, int64_t col, int64_t cols, int64_t from, int64_t depth) {
     const Product *p = plan->product;
-    bool last = from + depth == p->k;
-    int64_t step = 2 * blocks_of(cols, VEC_FLOATS) <= WIDE ? TALL : STRIP, width = panel_width(plan->panel_cols);
+    bool last = from + depth == p->k, in_f32 = p->c_dtype == DT_F32;
+    int64_t step = 2 * blocks_of(cols, VEC_FLOATS) <= WIDE ? TALL : STRIP, width = panel_width(plan->panel_cols), blocks = blocks_of(cols, WIDE_COLS);
     for (int64_t group = begin; group < end; group += GROUP) {
         int64_t group_rows = MIN((int64_t)GROUP, end - group);
-        Left a = left_load(&p->a, group, group_rows, from, depth, work->rows), more_a = {0};
-        if (last && p->more_k > 0) more_a = left_load(&p->more_a, group, group_rows, 0, p->more_k, work->more_rows);
+        Left a = left_load(&p->a, p->k, group, group_rows, from, depth, work->rows), more_a = {0};
+        if (last && p->more_k > 0) more_a = left_load(&p->more_a, p->more_k, group, group_rows, 0, p->more_k, work->more_rows);
         for (int64_t row = 0; row < group_rows; row += step)
-            for (int64_t j = 0; j < cols; j += WIDE_COLS) {
-                int64_t n = MIN((int64_t)WIDE_COLS, cols - j);
+            for (int64_t i = 0; i < blocks; i++) {
+                int64_t j = i * WIDE_COLS, n = MIN((int64_t)WIDE_COLS, cols - j);
                 Block block = {group + row, MIN(step, group_rows - row), col + j, n, panel_width(n), from, depth};
+                bool next = i + 1 < blocks;
+                Ahead ahead = {in_f32 && (next || block.row + 2 * step <= p->m) ? (const float *)p->c + (next ? block.row : block.row + step) * p->ldc + (next ? block.col + WIDE_COLS : col) : NULL, p->ldc};
                 float *partial = work->partial ? work->partial + (group + row - begin) * width + j : NULL;
-                block_run(p, &block, left_at(a, row), work->panel + j * depth, left_at(more_a, row), work->more_panel + j * p->more_k, partial, width);
+                block_run(p, &block, left_at(a, row), work->panel + j * depth, left_at(more_a, row), work->more_panel + j * p->more_k, partial, width, ahead);
             }
     }
 }
@@ -268,7 +292,7 @@ static void run(const Product *product) {
 /* ---- tile by tile ---- */
 
 static int64_t row_tile(void) { return GROUP; }
-static int64_t col_tile(int64_t n, int64_t k) { return panel_cols(n, k, MOST_COLS); }
+static int64_t col_tile(int64_t n, int64_t k) { return panel_cols(n, k, 2 * PANEL_FLOATS); }
 
 static void column(const Product *product, int64_t col, int64_t cols) {
     float *panel = cpu_scratch(CPU_TILE_B, (size_t)(panel_width(cols) * product->k) * sizeof *panel);
@@ -280,7 +304,7 @@ static void tile(const Product *product, int64_t row, int64_t rows, int64_t col,
     Product part = {.dtype = DT_F32, .m = rows, .n = cols, .k = product->k, .a = product->a, .c = c, .c_dtype = DT_F32, .ldc = cols, .alpha = 1};
     part.a.data = (const char *)part.a.data + (size_t)(row * (part.a.transposed ? 1 : part.a.ld)) * dtype_size(part.a.dtype);
     Plan plan = {.product = &part, .k_cut = part.k, .panel_cols = cols};
-    Work work = {.panel = cpu_scratch(CPU_TILE_B, 0), .rows = cpu_scratch(CPU_TILE_A, (size_t)(GROUP * part.k) * sizeof(float))};
+    Work work = {.panel = cpu_scratch(CPU_TILE_B, 0), .rows = cpu_scratch(CPU_TILE_A, (size_t)group_floats(part.k) * sizeof(float))};
     rows_run(&plan, &work, 0, rows, 0, cols, 0, part.k);
 }
 
