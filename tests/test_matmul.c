@@ -197,6 +197,41 @@ static void bits_are_those_of_any_number_of_threads(void **state) {
     for_each_backend(run_threads);
 }
 
+/* A branch whose inner factor is made on the way has the bits of two products. */
+static void run_down(void) {
+    static const int64_t shapes[][4] = {{1, 33, 17, 3}, {4, 300, 576, 16}, {33, 1100, 64, 16}, {128, 96, 576, 40}, {129, 192, 130, 16}, {300, 1100, 576, 33}, {40, 64, 2100, 16}, {150, 100, 64, 65}, {0, 5, 7, 2}};
+    int threads = omp_get_max_threads();
+    for (size_t s = 0; s < COUNT_OF(shapes); s++)
+        for (int variant = 0; variant < 8; variant++) {
+            int64_t m = shapes[s][0], n = shapes[s][1], k = shapes[s][2], rank = shapes[s][3];
+            bool tb = variant & 1, forward = variant & 4;
+            DType dtype = variant & 2 ? DT_BF16 : DT_F32;
+            ArenaMark mark = arena_mark(arena);
+            Tensor *given = random_tensor(dtype, m, rank, 6), *made = random_tensor(dtype, m, rank, 7), *want = random_tensor(DT_F32, m, n, 8), *got = random_tensor(DT_F32, m, n, 9);
+            Matmul args = product(random_tensor(dtype, m, k, 1), random_tensor(dtype, tb ? n : k, tb ? k : n, 2), want, false, tb, 1, 0);
+            Tensor *down = random_tensor(DT_F32, forward ? rank : k, forward ? k : rank, 3);
+            device_cpu()->matmul(&(Matmul){.a = args.a, .b = down, .c = given, .transpose_b = forward, .alpha = 1.5});
+            args.more_a = given, args.more_b = random_tensor(DT_F32, forward ? n : rank, forward ? rank : n, 4), args.transpose_more_b = forward, args.more_alpha = 0.75;
+            device_cpu()->matmul(&args);
+            args.more_a = args.low = made, args.down = down, args.transpose_down = forward, args.down_alpha = 1.5, args.c = got;
+            for (int t = 1; t <= 4; t++) {
+                omp_set_num_threads(t);
+                memset(made->data, 0xff, tensor_bytes(made));
+                memset(got->data, 0xff, tensor_bytes(got));
+                device_cpu()->matmul(&args);
+                if (bits_of(made, 0, m) != bits_of(given, 0, m)) fail_msg("%s %s: shape %zu variant %d: another inner factor on %d threads", cpu_info()->gemm_f32, cpu_info()->isa, s, variant, t);
+                if (bits_of(got, 0, m) != bits_of(want, 0, m)) fail_msg("%s %s: shape %zu variant %d: another result on %d threads", cpu_info()->gemm_f32, cpu_info()->isa, s, variant, t);
+            }
+            omp_set_num_threads(threads);
+            arena_rewind(arena, mark);
+        }
+}
+
+static void branches_made_on_the_way(void **state) {
+    (void)state;
+    for_each_backend(run_down);
+}
+
 /* Row 0 of the product of the first `rows` rows, against the row alone; then the last row against itself alone. */
 static void run_rows(void) {
     static const int64_t shapes[][2] = {{576, 576}, {16, 576}, {576, 16}, {192, 1536}, {97, 333}, {1100, 64}};
@@ -294,7 +329,7 @@ static void speed_is_measured(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_dtypes_and_transposes), cmocka_unit_test(branches_and_addends), cmocka_unit_test(doubles), cmocka_unit_test(bits_are_those_of_any_number_of_threads),
+        cmocka_unit_test(shapes_dtypes_and_transposes), cmocka_unit_test(branches_and_addends), cmocka_unit_test(branches_made_on_the_way), cmocka_unit_test(doubles), cmocka_unit_test(bits_are_those_of_any_number_of_threads),
         cmocka_unit_test(bits_of_a_row_are_those_of_the_row_alone), cmocka_unit_test(packing_happens_once_and_as_announced), cmocka_unit_test(unknown_names_are_refused),
         cmocka_unit_test(speed_is_measured),
     };

@@ -18,20 +18,14 @@ static const Tensor *branch_input(Tape *tape, const LoraBranch *lora, const Tens
     return dropped;
 }
 
-/* dB and dA; returns dh. */
-static const Tensor *factors_backward(Tape *tape, Node *node, const LoraBranch *lora, const Tensor *dy) {
-    const Tensor *h = node->saved[0];
+static void factors_backward(Tape *tape, Node *node, const LoraBranch *lora, const Tensor *dy, const Tensor *dh) {
     double beta;
     Tensor *db = tape_grad(tape, node->inputs[LORA_B], &beta);
-    if (db) product(tape, dy, true, h, false, lora->scale, beta, db);
-    Tensor *dh = tape_scratch(tape, h->dtype, 2, h->shape);
-    if (!dh) return NULL;
-    product(tape, dy, false, lora->b, false, lora->scale, 0, dh);
+    if (db) product(tape, dy, true, node->saved[0], false, lora->scale, beta, db);
     Tensor *da = tape_grad(tape, node->inputs[LORA_A], &beta);
-    if (!da) return dh;
+    if (!da) return;
     const Tensor *x = branch_input(tape, lora, node->inputs[X]);
     if (x) product(tape, dh, true, x, false, 1, beta, da);
-    return dh;
 }
 
 /* What the branch adds to dx behind its dropout mask. */
@@ -64,26 +58,30 @@ static void linear_backward(Tape *tape, Node *node) {
     if (dweight && weight->in_out) product(tape, x, true, dy, false, 1, beta, dweight);
     else if (dweight) product(tape, dy, true, x, false, 1, beta, dweight);
     const LoraBranch *lora = node->attributes;
-    const Tensor *dh = lora ? factors_backward(tape, node, lora, dy) : NULL;
+    Tensor *dh = lora ? tape_scratch(tape, node->saved[0]->dtype, 2, node->saved[0]->shape) : NULL;
     if (lora && !dh) return;
     Tensor *dx = tape_grad(tape, x, &beta);
+    bool together = dx && lora && lora->dropout == 0;
+    if (lora && !together) product(tape, dy, false, lora->b, false, lora->scale, 0, dh);
     if (dx) {
         Matmul args = {.a = dy, .b = weight, .c = dx, .transpose_b = weight->in_out, .alpha = 1, .beta = beta};
-        if (dh && lora->dropout == 0) args.more_a = dh, args.more_b = lora->a, args.more_alpha = 1;
+        if (together) args.more_a = args.low = dh, args.down = lora->b, args.down_alpha = lora->scale, args.more_b = lora->a, args.more_alpha = 1;
         tape_device(tape)->matmul(&args);
-        if (dh && lora->dropout != 0) masked_backward(tape, lora, dh, dx);
+        if (lora && !together) masked_backward(tape, lora, dh, dx);
     }
+    if (lora) factors_backward(tape, node, lora, dy, dh);
     Tensor *residual = node->inputs[RESIDUAL];
     if (!residual || tape_grad_move(tape, node->outputs[0], residual)) return;
     Tensor *dresidual = tape_grad(tape, residual, &beta);
     if (dresidual) tape_device(tape)->accumulate(node->outputs[0]->grad, 1, beta, dresidual);
 }
 
-/* y = x W + bias + residual + scale * h B: one product, with what can be added in it. */
-static void forward(Tape *tape, const Tensor *x, const Tensor *weight, const Tensor *bias, const LoraBranch *lora, const Tensor *h, const Tensor *residual, Tensor *y) {
+/* y = x W + bias + residual + scale * h B: one product, with what can be added in it; h = x A too, unless it is there. */
+static void forward(Tape *tape, const Tensor *x, const Tensor *weight, const Tensor *bias, const LoraBranch *lora, Tensor *h, bool have_h, const Tensor *residual, Tensor *y) {
     const Tensor *addend = residual ? residual : bias;
     Matmul args = {.a = x, .b = weight, .c = y, .transpose_b = !weight->in_out, .alpha = 1, .beta = addend ? 1 : 0, .addend = addend};
     if (lora) args.more_a = h, args.more_b = lora->b, args.transpose_more_b = true, args.more_alpha = lora->scale;
+    if (lora && !have_h) args.down = lora->a, args.transpose_down = true, args.down_alpha = 1, args.low = h;
     tape_device(tape)->matmul(&args);
     if (residual && bias) tape_device(tape)->bias_add(y, bias);
 }
@@ -100,12 +98,13 @@ Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const Lor
     Tensor *h = lora ? tape_result(tape, tape_compute(tape), 2, (int64_t[]){tensor_rows(x), lora->a->shape[0]}, &have_h) : NULL;
     Tensor *y = tape_result(tape, residual ? tape_residual(tape) : tape_compute(tape), 2, (int64_t[]){tensor_rows(x), out}, &have_y);
     if (!y || (lora && !h)) return NULL;
-    if (!have_h) {
+    if (!have_h && (have_y || lora->dropout != 0)) {
         const Tensor *input = branch_input(tape, lora, x);
         if (!input) return NULL;
         product(tape, input, false, lora->a, true, 1, 0, h);
+        have_h = true;
     }
-    if (!have_y) forward(tape, x, weight, bias, lora, h, residual, y);
+    if (!have_y) forward(tape, x, weight, bias, lora, h, have_h, residual, y);
     Node *node = tape_push(tape, "linear", linear_backward, (Tensor *[]){x, weight, bias, lora ? lora->a : NULL, lora ? lora->b : NULL, residual}, 6, &y, 1, lora, lora ? sizeof *lora : 0);
     if (node) node->saved[0] = h;
     return y;

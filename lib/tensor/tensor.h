@@ -145,7 +145,8 @@ typedef struct TokenLogprobs { Tensor *logprob, *entropy, *mean; } TokenLogprobs
 /* C = alpha * op(A) op(B) + beta * C, all 2-D. The dtype of A decides the product: f32 x f32, bf16 x bf16 with f32 sums, or f64; B is converted to it.
  * C may be f32 or bf16 (f64 with f64). The bits of a row of C depend on that row of A only as far as the library underneath allows it, never on the number of threads.
  * What else may be added at once, NULL = nothing: a low-rank branch, more_alpha * more_a op(more_b); and `addend`, (m, n) or (n) for all rows, which takes C's place in beta * C
- * (beta 1 with a vector). A device that has no such product adds one after the other, with C's rounding between them. */
+ * (beta 1 with a vector). A device that has no such product adds one after the other, with C's rounding between them.
+ * With `down`, more_a is a result too, `low` = down_alpha * A op(down), and A is read once for both. */
 typedef struct Matmul {
     const Tensor *a, *b;
     Tensor *c;
@@ -154,6 +155,10 @@ typedef struct Matmul {
     const Tensor *more_a, *more_b;
     bool transpose_more_b;
     double more_alpha;
+    const Tensor *down;
+    bool transpose_down;
+    double down_alpha;
+    Tensor *low; /* with `down`; more_a is the same tensor */
     const Tensor *addend;
 } Matmul;
 

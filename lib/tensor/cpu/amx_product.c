@@ -9,6 +9,7 @@
 
 #include <omp.h>
 #include <stdatomic.h>
+#include <string.h>
 
 enum {
     BLOCK = 2 * TILE_ROWS,   /* rows and columns of a result that are summed at once */
@@ -93,7 +94,7 @@ static void pair_of_tiles(const Factor *b, int64_t col, int64_t k, char *to) {
         columns_load(b, col, k, to, to + TILE_BYTES);
         return;
     }
-    for (int side = 0; side < 2; side++, col += TILE_ROWS, to += TILE_BYTES) {
+    for (int side = 0; side < 2 && col < b->n; side++, col += TILE_ROWS, to += TILE_BYTES) { /* tiles behind the last column are not read */
         if (plain(b) && col + TILE_ROWS <= b->n && k + TILE_K <= b->k) {
             pairs_transpose(element(&b->operand, col, k), 2 * b->operand.ld, to);
             continue;
@@ -279,6 +280,7 @@ typedef struct Plan {
     const Product *product;
     bool turned; /* a, b are the transposed factors, and C is to be written transposed */
     Factor a, b, more_a, more_b;
+    Factor down;     /* what A' is made with: as B, or as A if turned */
     int64_t m, n;
     int64_t k_tiles, more_tiles, k_cut;
     int64_t panel_cols, panels, chunk_rows, chunks;
@@ -304,6 +306,7 @@ static Plan plan_make(const Product *product) {
     plan.b = factor(product->b, 1, product->n, product->k);
     plan.more_a = factor(product->more_a, 1, product->m, product->more_k);
     plan.more_b = factor(product->more_b, product->more_alpha / product->alpha, product->n, product->more_k);
+    plan.down = factor(product->down, 1, product->more_k, product->k);
     plan.turned = product->a.transposed ? product->m > product->n : product->b.transposed && product->m <= FEW_ROWS && product->m < product->n;
     if (plan.turned) {
         Factor a = plan.a, more_a = plan.more_a;
@@ -311,6 +314,7 @@ static Plan plan_make(const Product *product) {
         plan.b = factor_turned(a);
         plan.more_a = factor_turned(plan.more_b);
         plan.more_b = factor_turned(more_a);
+        plan.down = factor_turned(plan.down);
         plan.m = product->n;
         plan.n = product->m;
     }
@@ -346,15 +350,68 @@ static void block_end_turned(const Plan *plan, const void *sums, int64_t line, i
     finish_rest(&finish);
 }
 
-/* A thread's memory: a panel of B, rows of both A's, sums that wait for the next cut of a long sum. */
-typedef struct Work { char *panel, *rows, *more_rows; float *partial; } Work;
+/* A thread's memory: a panel of B, rows of both A's, sums that wait for the next cut of a long sum; what A' is made with, or, turned, A' as it is made. */
+typedef struct Work { char *panel, *rows, *more_rows; float *partial; char *down; } Work;
 
 static Work work_new(const Plan *plan) {
     bool cut = plan->k_cut < plan->k_tiles;
-    char *rows = cpu_scratch(CPU_TILE_A, (size_t)(BLOCK * (ROWS_LINE(plan->k_cut) + ROWS_LINE(plan->more_tiles))));
-    return (Work){.panel = cpu_scratch(CPU_TILE_B, (size_t)(plan->panel_cols * (plan->k_cut + plan->more_tiles) * 64)), .rows = rows, .more_rows = rows + BLOCK * ROWS_LINE(plan->k_cut),
+    int64_t rows_bytes = BLOCK * (ROWS_LINE(plan->k_cut) + ROWS_LINE(plan->more_tiles)), rank = round_up(plan->product->more_k, BLOCK);
+    int64_t down_bytes = !plan->product->down.data ? 0 : plan->turned ? rank * plan->panel_cols * 2 : rank * plan->k_tiles * 64;
+    char *rows = cpu_scratch(CPU_TILE_A, (size_t)(rows_bytes + down_bytes));
+    return (Work){.down = rows + rows_bytes, .panel = cpu_scratch(CPU_TILE_B, (size_t)(plan->panel_cols * (plan->k_cut + plan->more_tiles) * 64)), .rows = rows, .more_rows = rows + BLOCK * ROWS_LINE(plan->k_cut),
                   .partial = cut ? cpu_scratch(CPU_TILE_C, (size_t)(plan->chunk_rows * plan->panel_cols) * sizeof(float)) : NULL};
 }
+
+/* ---- A' made on the way ---- */
+
+/* 32 x 32 sums as bf16 times down_alpha, lines `line` bytes apart; zeros behind `cols`. */
+static void low_round(const Product *p, const float *sums, int64_t rows, int64_t cols, char *to, int64_t line) {
+    __mmask32 mask = cols >= 32 ? 0xffffffffu : ((__mmask32)1 << cols) - 1;
+    __m512 alpha = _mm512_set1_ps(p->down_alpha);
+    for (int64_t r = 0; r < rows; r++, sums += BLOCK, to += line) {
+        __m512 low = _mm512_mul_ps(_mm512_load_ps(sums), alpha), high = _mm512_mul_ps(_mm512_load_ps(sums + 16), alpha);
+        _mm512_storeu_si512(to, _mm512_maskz_mov_epi16(mask, (__m512i)_mm512_cvtne2ps_pbh(high, low)));
+    }
+}
+
+/* 32 rows of A' from `row` on, from the same rows of A, which so are read once; written to memory by one task of those that need them. */
+static Rows low_rows(const Plan *plan, const Work *work, int64_t row, Rows a, Finish *before, bool write) {
+    const Product *p = plan->product;
+    int64_t line = ROWS_LINE(plan->more_tiles), rows = MIN((int64_t)BLOCK, plan->m - row);
+    _Alignas(64) float sums[BLOCK * BLOCK];
+    for (int64_t j = 0; j * BLOCK < p->more_k; j++) {
+        Sum sum = {.a = a, .b = work->down + j * plan->k_tiles * 2 * TILE_BYTES, .n_tiles = plan->k_tiles};
+        block_sum(rows, p->more_k - j * BLOCK, &sum, sums, BLOCK_LINE, before, &(Ahead){0});
+        low_round(p, sums, rows, p->more_k - j * BLOCK, work->more_rows + j * 64, line);
+    }
+    for (int64_t r = 0; write && r < rows; r++) memcpy(p->low + (row + r) * p->more_k, work->more_rows + r * line, (size_t)p->more_k * sizeof *p->low);
+    return (Rows){work->more_rows, line};
+}
+
+/* Turned: all of A', transposed, from the panel of what is A before it is turned; into the panel's second part. */
+static void low_turned(const Plan *plan, const Work *work, int64_t cols, int64_t stride) {
+    const Product *p = plan->product;
+    _Alignas(64) float sums[BLOCK * BLOCK];
+    Finish none = {0};
+    for (int64_t row = 0; row < p->more_k; row += BLOCK) {
+        Sum sum = {.a = rows_load(&plan->down, row, 0, plan->k_tiles, work->rows), .n_tiles = plan->k_tiles};
+        for (int64_t col = 0; col < cols; col += BLOCK) {
+            sum.b = work->panel + col / BLOCK * stride;
+            block_sum(p->more_k - row, plan->n - col, &sum, sums, BLOCK_LINE, &none, &(Ahead){0});
+            low_round(p, sums, MIN((int64_t)BLOCK, p->more_k - row), plan->n - col, work->down + (row * cols + col) * 2, cols * 2);
+        }
+    }
+    Factor made = factor((Operand){work->down, DT_BF16, cols, false}, 1, plan->n, p->more_k);
+    panel_load(&made, 0, cols, 0, plan->more_tiles, work->panel + plan->k_tiles * 2 * TILE_BYTES, stride);
+}
+
+static void low_turned_write(const Plan *plan, const Work *work, int64_t cols) {
+    const uint16_t *turned = (const uint16_t *)work->down;
+    for (int64_t col = 0, rank = plan->product->more_k; col < plan->n; col++)
+        for (int64_t k = 0; k < rank; k++) plan->product->low[col * rank + k] = turned[k * cols + col];
+}
+
+/* ---- tasks ---- */
 
 /* Rows begin..stop-1 against the panel of `cols` columns from `col` on, k-tiles from...  */
 static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t stop, int64_t col, int64_t cols, int64_t from, int64_t n_tiles) {
@@ -364,7 +421,8 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
     Finish before = {0};
     for (int64_t row = begin; row < stop; row += BLOCK) {
         Sum sum = {.a = rows_load(&plan->a, row, from, n_tiles, work->rows), .n_tiles = n_tiles, .n_more = n_more, .add = from > 0};
-        if (n_more) sum.more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
+        if (n_more && plan->product->down.data && !plan->turned) sum.more = low_rows(plan, work, row, sum.a, &before, col == 0);
+        else if (n_more) sum.more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
         Ahead ahead = {.line = sum.a.line, .rows = div_up(BLOCK, n_blocks), .once = n_blocks == 1 && rows_lie(&plan->a, row, from, n_tiles)};
         bool announce = row + BLOCK < plan->m && rows_lie(&plan->a, row + BLOCK, from, n_tiles);
         for (int64_t j = 0; j < n_blocks; j++, turn ^= 1) {
@@ -386,14 +444,18 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
 static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *have) {
     int64_t number = task / plan->chunks, begin = task % plan->chunks * plan->chunk_rows, end = MIN(plan->m, begin + plan->chunk_rows);
     int64_t col = number * plan->panel_cols, cols = MIN(plan->panel_cols, round_up(plan->n - col, BLOCK));
+    bool down = plan->product->down.data != NULL;
     for (int64_t from = 0; from < plan->k_tiles; from += plan->k_cut) {
         int64_t n_tiles = MIN(plan->k_cut, plan->k_tiles - from), n_more = from + n_tiles == plan->k_tiles ? plan->more_tiles : 0, stride = (n_tiles + n_more) * 2 * TILE_BYTES;
         if (work->partial || *have != number) {
             panel_load(&plan->b, col, cols, from, n_tiles, work->panel, stride);
-            panel_load(&plan->more_b, col, cols, 0, n_more, work->panel + n_tiles * 2 * TILE_BYTES, stride);
+            if (down && plan->turned) low_turned(plan, work, cols, stride);
+            else panel_load(&plan->more_b, col, cols, 0, n_more, work->panel + n_tiles * 2 * TILE_BYTES, stride);
+            if (down && !plan->turned && *have < 0) panel_load(&plan->down, 0, round_up(plan->product->more_k, BLOCK), 0, plan->k_tiles, work->down, plan->k_tiles * 2 * TILE_BYTES);
         }
         rows_run(plan, work, begin, end, col, cols, from, n_tiles);
     }
+    if (down && plan->turned && task == 0) low_turned_write(plan, work, cols);
     *have = number;
 }
 
@@ -407,6 +469,13 @@ static Share *shares_new(int64_t n_tasks, int64_t n_shares) {
         shares[i].end = (i + 1) * n_tasks / n_shares;
     }
     return shares;
+}
+
+/* Where a sum is cut, A' would be made for every cut; of a high rank, for every panel. */
+bool amx_makes_more(const Product *product) {
+    enum { HIGHEST = 64 };
+    Plan plan = plan_make(product);
+    return product->more_k <= HIGHEST && !product->a.transposed && plan.k_cut == plan.k_tiles && (!plan.turned || plan.panels == 1);
 }
 
 void amx_product_run(const Product *product) {

@@ -100,6 +100,10 @@ typedef struct Product {
     Operand more_a, more_b;
     int64_t more_k;
     float more_alpha;
+    /* Only those that CpuProducts.makes_more says: A' itself is made first, down_alpha * op(A) op(down), in bf16. */
+    Operand down; /* data NULL: A' is given */
+    float down_alpha;
+    uint16_t *low; /* A' */
     const void *d;
     DType d_dtype;
     int64_t ldd;
@@ -129,12 +133,14 @@ typedef struct CpuProducts {
     int64_t (*col_tile)(int64_t n, int64_t k);
     void (*column)(const Product *product, int64_t col, int64_t cols);
     void (*tile)(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c); /* c: dense, room for row_tile rows */
+    bool (*makes_more)(const Product *product); /* NULL: never */
 } CpuProducts;
 /* In f32 (vector_product.c); operands of other dtypes are widened. */
 extern const CpuProducts cpu_products_base, cpu_products_avx2, cpu_products_avx512;
 /* In bf16 on a processor with AMX (amx_product.c). */
 #if HAVE_AMX
 void amx_product_run(const Product *product);
+bool amx_makes_more(const Product *product);
 int64_t amx_row_tile(void);
 int64_t amx_col_tile(int64_t n, int64_t k);
 void amx_column(const Product *product, int64_t col, int64_t cols);

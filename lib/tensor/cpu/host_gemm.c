@@ -56,7 +56,7 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
     own_f32 = any || own ? f32_of(info->isa) : NULL;
     own_bf16 = NULL;
 #if HAVE_AMX
-    static const CpuProducts amx = {amx_product_run, amx_row_tile, amx_col_tile, amx_column, amx_tile};
+    static const CpuProducts amx = {amx_product_run, amx_row_tile, amx_col_tile, amx_column, amx_tile, amx_makes_more};
     if (strcmp(info->isa, "amx") == 0) own_bf16 = &amx;
 #endif
     native_bf16 = own_bf16 != NULL;
@@ -390,8 +390,14 @@ static double seconds_in_products; /* kernels are called from one thread */
 void product_time_add(double since) { seconds_in_products += clock_seconds() - since; }
 double cpu_product_seconds(void) { return seconds_in_products; }
 
+/* The branch's first product by itself. */
+static void matmul_low(const Matmul *args) {
+    cpu_matmul(&(Matmul){.a = args->a, .b = args->down, .c = args->low, .transpose_a = args->transpose_a, .transpose_b = args->transpose_down, .alpha = args->down_alpha});
+}
+
 /* For products that know neither a second one nor another addend. */
 static void matmul_in_steps(const Matmul *args) {
+    if (args->down) matmul_low(args);
     const Tensor *addend = args->addend;
     bool vector = addend && addend->n_dims == 1;
     Matmul first = {args->a, args->b, args->c, args->transpose_a, args->transpose_b, args->alpha, vector ? 0 : args->beta, .addend = NULL};
@@ -399,6 +405,17 @@ static void matmul_in_steps(const Matmul *args) {
     cpu_matmul(&first);
     if (vector) device_cpu()->bias_add(args->c, addend);
     if (args->more_a) cpu_matmul(&(Matmul){.a = args->more_a, .b = args->more_b, .c = args->c, .transpose_b = args->transpose_more_b, .alpha = args->more_alpha, .beta = 1});
+}
+
+static void take_down(const Matmul *args, Product *product) {
+    const CpuProducts *own = own_for(product);
+    if (args->low->dtype != DT_BF16 || !CPU_READS(args->down) || !own->makes_more || !own->makes_more(product)) {
+        matmul_low(args);
+        return;
+    }
+    product->down = (Operand){args->down->data, args->down->dtype, args->down->shape[1], args->transpose_down};
+    product->down_alpha = (float)args->down_alpha;
+    product->low = args->low->data;
 }
 
 /* Whether one product takes all of it. */
@@ -437,6 +454,7 @@ void cpu_matmul(const Matmul *args) {
         product.more_k = args->more_a->shape[1];
         product.more_alpha = (float)args->more_alpha;
     }
+    if (args->down) take_down(args, &product);
     if (args->addend) {
         product.d = args->addend->data;
         product.d_dtype = args->addend->dtype;

@@ -308,4 +308,4 @@ static void tile(const Product *product, int64_t row, int64_t rows, int64_t col,
     rows_run(&plan, &work, 0, rows, 0, cols, 0, part.k);
 }
 
-const CpuProducts ISA_FN(products) = {run, row_tile, col_tile, column, tile};
+const CpuProducts ISA_FN(products) = {run, row_tile, col_tile, column, tile, NULL};

@@ -7,6 +7,7 @@ void ref_matmul(const Matmul *args) {
     ASSERT(a->shape[args->transpose_a ? 1 : 0] == m && b->shape[args->transpose_b ? 0 : 1] == n && b->shape[args->transpose_b ? 1 : 0] == k,
            "product of (%lld,%lld)%s and (%lld,%lld)%s into (%lld,%lld)", (long long)a->shape[0], (long long)a->shape[1], args->transpose_a ? "^T" : "",
            (long long)b->shape[0], (long long)b->shape[1], args->transpose_b ? "^T" : "", (long long)m, (long long)n);
+    if (args->down) ref_matmul(&(Matmul){.a = a, .b = args->down, .c = args->low, .transpose_a = args->transpose_a, .transpose_b = args->transpose_down, .alpha = args->down_alpha});
     const Tensor *more = args->more_a, *more_b = args->more_b, *addend = args->addend;
     int64_t rank = more ? more->shape[1] : 0;
     for (int64_t i = 0; i < m; i++)
