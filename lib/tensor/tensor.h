@@ -214,7 +214,8 @@ Tape *tape_new(const Device *device, DType compute, size_t limit);
 void tape_free(Tape *tape);
 void tape_reset(Tape *tape);                  /* forgets the step; memory stays for the next */
 void tape_record(Tape *tape, bool record);    /* off: nothing can be run backward, and layers give their memory back at once */
-/* What op_layer keeps of a layer for the backward pass: all results; those of products and attention (norms and activations are computed again); its input alone. The bits are the same. */
+/* What op_layer keeps of a layer for the backward pass: all results; those of products and attention, but the residual stream
+ * within it (norms, activations and attention's last product are computed again); its input alone. The bits are the same. */
 typedef enum Checkpointing { CHECKPOINT_NONE, CHECKPOINT_SELECTIVE, CHECKPOINT_LAYER } Checkpointing;
 void tape_checkpoint(Tape *tape, Checkpointing kind);
 Arena *tape_arena(Tape *tape);                /* for things that live as long as the step */
