@@ -78,6 +78,8 @@ $(BUILD)/tune: $(COMMANDS) $(BUILD)/libtune.a
 	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
 $(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(BUILD)/tests/check.o $(BUILD)/libtune.a
 	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
+$(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_synth*.c)): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/synth_world.o $(BUILD)/tests/check.o $(BUILD)/libtune.a
+	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
 $(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/replay.o $(BUILD)/tests/check.o $(BUILD)/libtune.a
 	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
 $(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/check.o $(BUILD)/libtune.a
