@@ -87,7 +87,7 @@ static void for_each_backend(void (*run)(void)) {
 }
 
 static void run_shapes(void) {
-    static const int64_t shapes[][3] = {{1, 1, 1}, {0, 5, 7}, {3, 5, 0}, {2, 33, 17}, {9, 31, 65}, {64, 32, 576}, {129, 300, 31}, {257, 65, 40}, {16, 96, 700}, {5, 700, 16}};
+    static const int64_t shapes[][3] = {{1, 1, 1}, {0, 5, 7}, {3, 5, 0}, {2, 33, 17}, {9, 31, 65}, {64, 32, 576}, {129, 300, 31}, {257, 65, 40}, {16, 96, 700}, {5, 700, 16}, {150, 70, 2100}, {16, 100, 70}, {90, 16, 1000}};
     static const DType as[] = {DT_F32, DT_BF16}, bs[] = {DT_F32, DT_BF16, DT_F16}, cs[] = {DT_F32, DT_BF16};
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
         for (int variant = 0; variant < 96; variant++) {

@@ -11,8 +11,8 @@
 
 enum {
     KEY_TILE = 64,
-    TASK_ROWS = 96,  /* query rows (token, head of the group) that share a tile of keys, about */
-    CHUNK_ROWS = 24, /* rows that go through products and softmax together, so that their scores stay in the first-level cache */
+    TASK_ROWS = 192,  /* query rows (token, head of the group) that share a tile of keys, about */
+    CHUNK_ROWS = 48, /* rows that go through products and softmax together, so that their scores stay in the first-level cache */
 };
 
 /* Sizes that all tasks of one call share. */

@@ -30,6 +30,7 @@ static inline __attribute__((always_inline)) void block_product(const int rows, 
     for (int i = 0; i < rows; i++)
 #pragma GCC unroll 4
         for (int j = 0; j < vectors; j++) sums[i][j] = add ? (Vec)*(const VecInMemory *)(c + i * c_row + j * VEC_FLOATS) : (Vec){0};
+#pragma GCC unroll 4
     for (int64_t k = 0; k < depth; k++) {
         Vec right[4];
 #pragma GCC unroll 4

@@ -31,7 +31,7 @@ typedef struct Left { const float *at; int64_t line; bool copied; } Left;
 typedef struct Ahead { const float *c; int64_t ldc; } Ahead;
 
 /* c (rows, vectors) (+)= a b. */
-static inline __attribute__((always_inline)) void block_sum(const int rows, const int vectors, const bool copied, int64_t depth, const float *a, int64_t line, const float *b, float *c, int64_t ldc, bool add,
+static inline __attribute__((always_inline)) void block_sum(const int rows, const int vectors, const bool copied, int64_t depth, const float *a, int64_t line, const float *b, int64_t b_line, float *c, int64_t ldc, bool add,
                                                             Ahead ahead) {
     Vec sums[TALL][WIDE];
 #pragma GCC unroll 12
@@ -47,7 +47,7 @@ static inline __attribute__((always_inline)) void block_sum(const int rows, cons
     for (int64_t k = 0; k < depth; k++) {
         Vec right[WIDE];
 #pragma GCC unroll 4
-        for (int j = 0; j < vectors; j++) right[j] = *(const VecInMemory *)(b + (k * vectors + j) * VEC_FLOATS);
+        for (int j = 0; j < vectors; j++) right[j] = *(const VecInMemory *)(b + k * b_line + j * VEC_FLOATS);
 #pragma GCC unroll 12
         for (int i = 0; i < rows; i++) {
             float left = copied ? a[i / STRIP * line + k * STRIP + i % STRIP] : a[i * line + k];
@@ -62,24 +62,24 @@ static inline __attribute__((always_inline)) void block_sum(const int rows, cons
 }
 
 /* The same for at most STRIP rows, TALL of up to half of WIDE vectors. */
-static inline __attribute__((always_inline)) void strip_sum(const int vectors, const bool copied, int64_t rows, int64_t depth, const float *a, int64_t line, const float *b, float *c, int64_t ldc, bool add,
+static inline __attribute__((always_inline)) void strip_sum(const int vectors, const bool copied, int64_t rows, int64_t depth, const float *a, int64_t line, const float *b, int64_t b_line, float *c, int64_t ldc, bool add,
                                                             Ahead ahead) {
     if (2 * vectors <= WIDE && rows == TALL) {
-        block_sum(TALL, vectors, copied, depth, a, line, b, c, ldc, add, ahead);
+        block_sum(TALL, vectors, copied, depth, a, line, b, b_line, c, ldc, add, ahead);
         return;
     }
     if (rows >= STRIP) {
-        block_sum(STRIP, vectors, copied, depth, a, line, b, c, ldc, add, ahead);
+        block_sum(STRIP, vectors, copied, depth, a, line, b, b_line, c, ldc, add, ahead);
         a += copied ? line : STRIP * line;
         c += STRIP * ldc;
         rows -= STRIP;
     }
     switch (rows) {
-    case 5: block_sum(5, vectors, copied, depth, a, line, b, c, ldc, add, ahead); break;
-    case 4: block_sum(4, vectors, copied, depth, a, line, b, c, ldc, add, ahead); break;
-    case 3: block_sum(3, vectors, copied, depth, a, line, b, c, ldc, add, ahead); break;
-    case 2: block_sum(2, vectors, copied, depth, a, line, b, c, ldc, add, ahead); break;
-    case 1: block_sum(1, vectors, copied, depth, a, line, b, c, ldc, add, ahead); break;
+    case 5: block_sum(5, vectors, copied, depth, a, line, b, b_line, c, ldc, add, ahead); break;
+    case 4: block_sum(4, vectors, copied, depth, a, line, b, b_line, c, ldc, add, ahead); break;
+    case 3: block_sum(3, vectors, copied, depth, a, line, b, b_line, c, ldc, add, ahead); break;
+    case 2: block_sum(2, vectors, copied, depth, a, line, b, b_line, c, ldc, add, ahead); break;
+    case 1: block_sum(1, vectors, copied, depth, a, line, b, b_line, c, ldc, add, ahead); break;
     default: break;
     }
 }
@@ -92,9 +92,9 @@ static inline __attribute__((always_inline)) void strip_sum(const int vectors, c
 #endif
 
 #define STRIP_SUM(vectors)                                                                                                                                                                  \
-    static __attribute__((noinline)) void strip_sum_##vectors(int64_t rows, int64_t depth, Left a, const float *b, float *c, int64_t ldc, bool add, Ahead ahead) {                  \
-        if (a.copied) strip_sum(vectors, true, rows, depth, a.at, a.line, b, c, ldc, add, ahead);                                                                                           \
-        else strip_sum(vectors, false, rows, depth, a.at, a.line, b, c, ldc, add, ahead);                                                                                                   \
+    static __attribute__((noinline)) void strip_sum_##vectors(int64_t rows, int64_t depth, Left a, const float *b, int64_t b_line, float *c, int64_t ldc, bool add, Ahead ahead) {                  \
+        if (a.copied) strip_sum(vectors, true, rows, depth, a.at, a.line, b, b_line, c, ldc, add, ahead);                                                                                           \
+        else strip_sum(vectors, false, rows, depth, a.at, a.line, b, b_line, c, ldc, add, ahead);                                                                                                   \
     }
 STRIP_SUM(1)
 STRIP_SUM(2)
@@ -103,14 +103,14 @@ STRIP_SUM(3)
 STRIP_SUM(4)
 #endif
 
-static void strip_run(int64_t vectors, int64_t rows, int64_t depth, Left a, const float *b, float *c, int64_t ldc, bool add, Ahead ahead) {
+static void strip_run(int64_t vectors, int64_t rows, int64_t depth, Left a, const float *b, int64_t b_line, float *c, int64_t ldc, bool add, Ahead ahead) {
     switch (vectors) {
 #if WIDE_SETS
-    case 4: strip_sum_4(rows, depth, a, b, c, ldc, add, ahead); break;
-    case 3: strip_sum_3(rows, depth, a, b, c, ldc, add, ahead); break;
+    case 4: strip_sum_4(rows, depth, a, b, b_line, c, ldc, add, ahead); break;
+    case 3: strip_sum_3(rows, depth, a, b, b_line, c, ldc, add, ahead); break;
 #endif
-    case 2: strip_sum_2(rows, depth, a, b, c, ldc, add, ahead); break;
-    default: strip_sum_1(rows, depth, a, b, c, ldc, add, ahead); break;
+    case 2: strip_sum_2(rows, depth, a, b, b_line, c, ldc, add, ahead); break;
+    default: strip_sum_1(rows, depth, a, b, b_line, c, ldc, add, ahead); break;
     }
 }
 
@@ -124,12 +124,23 @@ static void line_load(const Operand *from, int64_t line, int64_t at, int64_t n, 
     for (int64_t i = n; i < padded; i++) to[i] = 0;
 }
 
+/* Asks for n values some lines behind those at `line`, `at`: what is read across its lines is too far apart for the processor to guess. */
+static inline void lines_ahead(const Operand *from, int64_t line, int64_t at, int64_t n) {
+    enum { LINES = 32, CACHE_LINE = 64 };
+    int64_t size = (int64_t)dtype_size(from->dtype);
+    const char *begin = (const char *)from->data + ((line + LINES) * from->ld + at) * size;
+    for (int64_t byte = 0; byte < n * size; byte += CACHE_LINE) __builtin_prefetch(begin + byte);
+}
+
 /* `vectors` vectors of columns of B, from column `col` of `n_cols` on, times `scale`: (depth, vectors x VEC_FLOATS). */
 static void columns_load(const Operand *b, float scale, int64_t col, int64_t n_cols, int64_t vectors, int64_t from, int64_t depth, float *to) {
     enum { PIECE = 64 };
     int64_t width = vectors * VEC_FLOATS, n = MIN(width, n_cols - col);
     if (!b->transposed) {
-        for (int64_t k = 0; k < depth; k++) line_load(b, from + k, col, n, width, scale, to + k * width);
+        for (int64_t k = 0; k < depth; k++) {
+            lines_ahead(b, from + k, col, n);
+            line_load(b, from + k, col, n, width, scale, to + k * width);
+        }
         return;
     }
     _Alignas(64) float lines[WIDE_COLS * PIECE];
@@ -167,10 +178,11 @@ static Left left_load(const Operand *a, int64_t a_lines, int64_t row, int64_t ro
     }
     int64_t strips = blocks_of(rows, STRIP), line = depth * STRIP + WIDE_COPY - STRIP;
     for (int64_t k = 0; k < depth; k++) {
-        float values[GROUP + WIDE_COPY - STRIP] = {0};
+        lines_ahead(a, from + k, row, rows);
+        float values[GROUP + WIDE_COPY - STRIP];
         const float *at = (const float *)a->data + (from + k) * a->ld + row;
         if (a->dtype != DT_F32 || from + k == a_lines - 1) { /* there is nothing behind the last line */
-            line_load(a, from + k, row, rows, strips * STRIP, 1, values);
+            line_load(a, from + k, row, rows, strips * STRIP + WIDE_COPY - STRIP, 1, values);
             at = values;
         }
         for (int64_t s = 0; s < strips; s++) memcpy(memory + s * line + k * STRIP, at + s * STRIP, WIDE_COPY * sizeof *at);
@@ -238,8 +250,8 @@ static void block_run(const Product *p, const Block *block, Left a, const float 
     int64_t ld = partial ? partial_ld : in_place ? p->ldc : WIDE_COLS;
     if (block->from > 0 && !partial && !in_place) block_load(&here, block, 1, to, ld);
     else if (block->from == 0 && p->beta != 0 && !(in_place && p->beta == 1 && d.data == p->c)) block_load(&d, block, p->beta, to, ld);
-    strip_run(block->width / VEC_FLOATS, block->rows, block->depth, a, b, to, ld, add, ahead);
-    if (last && p->more_k > 0) strip_run(block->width / VEC_FLOATS, block->rows, p->more_k, more_a, more_b, to, ld, true, (Ahead){0});
+    strip_run(block->width / VEC_FLOATS, block->rows, block->depth, a, b, block->width, to, ld, add, ahead);
+    if (last && p->more_k > 0) strip_run(block->width / VEC_FLOATS, block->rows, p->more_k, more_a, more_b, block->width, to, ld, true, (Ahead){0});
     if (in_place || (partial && !last)) return;
     for (int64_t i = 0; i < block->rows; i++) run_write(&c, (block->row + i) * p->ldc + block->col, block->cols, to + i * ld, 0);
 }
@@ -278,7 +290,72 @@ static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *
     }
 }
 
+/* Products of two factors that both lie line by line of the sum, one of them with few values a line, as the gradients of a low-rank branch are: the wide one is read once, where it lies. */
+typedef struct Thin {
+    const Product *product;
+    bool turned; /* the few columns are C's */
+    Operand few, wide;
+    int64_t n_few, n_wide;
+} Thin;
+
+enum { THIN = 32, THIN_LINES = 32 };
+
+static bool thin_make(const Product *p, Thin *thin) {
+    bool turned = p->n < p->m;
+    *thin = (Thin){p, turned, turned ? p->b : p->a, turned ? p->a : p->b, MIN(p->m, p->n), MAX(p->m, p->n)};
+    thin->few.transposed = true; /* as A lies here */
+    thin->wide.transposed = false;
+    return p->a.transposed && !p->b.transposed && p->more_k == 0 && !p->d && thin->n_few <= THIN && thin->wide.dtype == DT_F32;
+}
+
+/* sums (few, WIDE vectors at most) of columns first.. of the wide factor into C. */
+static void thin_finish(const Thin *thin, int64_t first, int64_t cols, const float *sums, int64_t ld) {
+    const Product *p = thin->product;
+    Tensor c = {.dtype = p->c_dtype, .data = p->c};
+    float line[MAX((int)WIDE_COLS, (int)THIN)];
+    int64_t lines = thin->turned ? cols : thin->n_few, n = thin->turned ? thin->n_few : cols;
+    for (int64_t i = 0; i < lines; i++) {
+        for (int64_t j = 0; j < n; j++) line[j] = p->alpha * (thin->turned ? sums[j * ld + i] : sums[i * ld + j]);
+        for (RUNS(at, count, 0, n)) run_write(&c, (thin->turned ? first + i : i) * p->ldc + (thin->turned ? 0 : first) + at, count, line + at, p->beta);
+    }
+}
+
+/* Columns first..first+cols-1 of the wide factor. */
+static void thin_columns(const Thin *thin, int64_t first, int64_t cols) {
+    int64_t k = thin->product->k, width = panel_width(cols), whole = cols / VEC_FLOATS * VEC_FLOATS, ld = thin->wide.ld;
+    float *sums = cpu_scratch(CPU_TILE_C, (size_t)(thin->n_few * width) * sizeof *sums), *tail = cpu_scratch(CPU_TILE_B, (size_t)(THIN_LINES * VEC_FLOATS) * sizeof *tail);
+    float *rows = cpu_scratch(CPU_TILE_A, (size_t)group_floats(THIN_LINES) * sizeof *rows);
+    for (int64_t from = 0; from < k; from += THIN_LINES) {
+        int64_t depth = MIN((int64_t)THIN_LINES, k - from);
+        Left few = left_load(&thin->few, k, 0, thin->n_few, from, depth, rows);
+        for (int64_t j = 0; j < width;) {
+            bool last = j >= whole; /* less than a vector, with zeros behind it */
+            int64_t vectors = last ? 1 : vectors_at(whole, j);
+            for (int64_t i = 0; i < depth; i++) lines_ahead(&thin->wide, from + i, first + j, vectors * VEC_FLOATS);
+            if (last) columns_load(&thin->wide, 1, first + j, first + cols, 1, from, depth, tail);
+            const float *wide = last ? tail : (const float *)thin->wide.data + from * ld + first + j;
+            for (int64_t row = 0; row < thin->n_few; row += STRIP)
+                strip_run(vectors, MIN((int64_t)STRIP, thin->n_few - row), depth, left_at(few, row), wide, last ? VEC_FLOATS : ld, sums + row * width + j, width, from > 0, (Ahead){0});
+            j += vectors * VEC_FLOATS;
+        }
+    }
+    for (int64_t j = 0; j < cols; j += WIDE_COLS) thin_finish(thin, first + j, MIN((int64_t)WIDE_COLS, cols - j), sums + j, width);
+}
+
+static void thin_run(const Thin *thin) {
+    enum { STEP = 2 * VEC_FLOATS };
+    const Product *p = thin->product;
+    int64_t each = round_up(blocks_of(thin->n_wide, omp_get_max_threads()), STEP);
+#pragma omp parallel for schedule(static) if (2.0 * (double)p->m * (double)p->n * (double)p->k > PRODUCT_SERIAL)
+    for (int64_t first = 0; first < thin->n_wide; first += each) thin_columns(thin, first, MIN(each, thin->n_wide - first));
+}
+
 static void run(const Product *product) {
+    Thin thin;
+    if (thin_make(product, &thin)) {
+        thin_run(&thin);
+        return;
+    }
     Plan plan = plan_make(product);
     Shares shares = shares_new(plan.panels * plan.chunks);
 #pragma omp parallel if (shares.n > 1 && (2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL || product->n * product->k > SERIAL_WEIGHT))
