@@ -22,29 +22,42 @@ static Work work_new(const AttentionShape *shape) {
     return work;
 }
 
-/* One row's scores become weights relative to the running maximum; the running sums are brought to the new maximum. */
-static void softmax_row(const AttentionShape *shape, Columns seen, float *restrict s, float *restrict sum, float *largest, float *total) {
-    float cap = (float)shape->args->softcap;
+/* Scores of a row as they are compared: soft-capped, -infinity where the row sees nothing. Returns the largest of them and `before`. */
+static float row_largest(const AttentionShape *shape, Columns seen, float before, float *restrict s) {
+    float cap = (float)shape->args->softcap, largest = before;
     if (cap != 0)
         for (int64_t j = 0; j < KEY_TILE; j++) s[j] = cap * fast_tanh(s[j] / cap);
     for (int64_t j = 0; j < seen.begin; j++) s[j] = -INFINITY;
     for (int64_t j = seen.end; j < KEY_TILE; j++) s[j] = -INFINITY;
-    float lanes[16], before = *largest;
-    memcpy(lanes, s, sizeof lanes);
-    for (int64_t j = 16; j < KEY_TILE; j += 16)
-        for (int64_t i = 0; i < 16; i++) lanes[i] = s[j + i] > lanes[i] ? s[j + i] : lanes[i];
-    float now = before;
-    for (int64_t i = 0; i < 16; i++) now = lanes[i] > now ? lanes[i] : now;
-    float base = now == -INFINITY ? 0.0f : now, old = fast_exp(before - base), added = 0;
-#pragma omp simd reduction(+ : added)
-    for (int64_t j = 0; j < KEY_TILE; j++) {
-        s[j] = fast_exp(s[j] - base);
-        added += s[j];
+#pragma omp simd reduction(max : largest)
+    for (int64_t j = 0; j < KEY_TILE; j++) largest = s[j] > largest ? s[j] : largest;
+    return largest;
+}
+
+/* Scores of rows row..row+n-1 become weights relative to the running maximum; the running sums are brought to the new maximum. */
+static void softmax_rows(const AttentionShape *shape, const Work *work, int64_t row, int64_t n, int64_t position, int64_t start, int64_t n_keys) {
+    float base[CHUNK_ROWS], old[CHUNK_ROWS], *restrict scores = work->scores, *restrict largest = work->largest + row, *restrict total = work->total + row;
+    for (int64_t r = 0; r < n; r++) {
+        int64_t at = position + (row + r) / shape->group;
+        base[r] = row_largest(shape, columns_seen(shape, at, at, start, n_keys), largest[r], scores + r * KEY_TILE);
     }
-    *largest = now;
-    *total = *total * old + added;
-    if (old != 1.0f)
-        for (int64_t c = 0; c < shape->padded; c++) sum[c] *= old;
+    for (int64_t r = 0; r < n; r++) {
+        float now = base[r];
+        base[r] = now == -INFINITY ? 0.0f : now;
+        old[r] = fast_exp(largest[r] - base[r]);
+        largest[r] = now;
+    }
+    for (int64_t r = 0; r < n; r++) {
+        float *restrict s = scores + r * KEY_TILE, *restrict sum = work->sum + (row + r) * shape->padded, bound = base[r], added = 0;
+#pragma omp simd reduction(+ : added)
+        for (int64_t j = 0; j < KEY_TILE; j++) {
+            s[j] = fast_exp(s[j] - bound);
+            added += s[j];
+        }
+        total[r] = total[r] * old[r] + added;
+        if (old[r] != 1.0f)
+            for (int64_t c = 0; c < shape->padded; c++) sum[c] *= old[r];
+    }
 }
 
 /* Takes one tile of keys and values into the sums of all rows of a task. */
@@ -55,11 +68,7 @@ static void tile_attend(const AttentionShape *shape, const Work *work, int64_t r
         Columns seen = columns_seen(shape, position + row / group, position + (row + n - 1) / group, start, n_keys);
         if (seen.begin >= seen.end) continue;
         scores_compute(shape, n, seen, work->q + row * shape->padded, work->keys_transposed, work->scores);
-        for (int64_t r = row; r < row + n; r++) {
-            int64_t at = position + r / group;
-            softmax_row(shape, columns_seen(shape, at, at, start, n_keys), work->scores + (r - row) * KEY_TILE, work->sum + r * shape->padded, &work->largest[r],
-                        &work->total[r]);
-        }
+        softmax_rows(shape, work, row, n, position, start, n_keys);
         tile_product(n, shape->padded, seen.end - seen.begin, (Strided){work->scores + seen.begin, KEY_TILE, 1}, values + seen.begin * shape->padded, shape->padded,
                      work->sum + row * shape->padded, shape->padded, true);
     }

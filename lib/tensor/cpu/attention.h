@@ -100,8 +100,11 @@ static inline void tile_load(const AttentionShape *shape, const Tensor *tensor, 
 static inline void rows_load(const AttentionShape *shape, const Tensor *tensor, int64_t first, int64_t n_tokens, int64_t kv_head, float scale, float *rows) {
     for (int64_t i = 0; i < n_tokens; i++)
         for (int64_t h = 0; h < shape->group; h++, rows += shape->padded) {
-            floats_from(tensor, (first + i) * shape->q_width + (kv_head * shape->group + h) * shape->dim, shape->dim, rows);
-            for (int64_t c = 0; c < shape->dim; c++) rows[c] *= scale;
+            int64_t at = (first + i) * shape->q_width + (kv_head * shape->group + h) * shape->dim;
+            const float *values = rows;
+            if (tensor->dtype == DT_F32) values = (const float *)tensor->data + at;
+            else floats_from(tensor, at, shape->dim, rows);
+            for (int64_t c = 0; c < shape->dim; c++) rows[c] = values[c] * scale;
             for (int64_t c = shape->dim; c < shape->padded; c++) rows[c] = 0;
         }
 }

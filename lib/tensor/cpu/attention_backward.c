@@ -1,7 +1,9 @@
-/* Softmax attention, backward, in two passes that compute the weights again tile by tile: one over queries gives dq, one over keys gives dk and dv. That is two
- * products more than a single pass would take, but every gradient is summed by one thread in one order, whoever runs it.
+/* Softmax attention, backward, in passes that compute the weights again tile by tile. Rows by themselves are one pass over keys each, if there are enough of them for all threads; else one
+ * pass over queries gives dq, and one over keys dk and dv. That is two products more, but every gradient is summed by one thread. Either way sums go in the same order: the bits are the same.
  * Source: FlashAttention-2, arXiv 2307.08691, algorithm 2; numerics.md section 4. */
 #include "lib/tensor/cpu/attention.h"
+
+#include <omp.h>
 
 /* What both passes read. */
 typedef struct Pass {
@@ -93,6 +95,15 @@ static bool chunk_gradients(const AttentionShape *shape, const Rows *rows, int64
     return true;
 }
 
+/* dq of n query rows, tokens from `first` on, from their sums. */
+static void queries_finish(const AttentionShape *shape, int64_t first, int64_t n, int64_t kv_head, float *sum, float beta, Tensor *dq) {
+    for (int64_t r = 0; r < n; r++, sum += shape->padded) {
+        for (int64_t c = 0; c < shape->dim; c++) sum[c] *= (float)shape->args->scale;
+        int64_t h = kv_head * shape->group + r % shape->group;
+        run_write(dq, (first + r / shape->group) * shape->q_width + h * shape->dim, shape->dim, sum, beta);
+    }
+}
+
 /* dq of the queries of one task. */
 static void queries_run(const Pass *pass, AttentionTask task, int64_t kv_head, float beta, Tensor *dq) {
     const AttentionShape *shape = &pass->shape;
@@ -117,11 +128,7 @@ static void queries_run(const Pass *pass, AttentionTask task, int64_t kv_head, f
                          sum + from * padded, padded, true);
         }
     }
-    for (int64_t r = 0; r < rows.n; r++) {
-        for (int64_t c = 0; c < shape->dim; c++) sum[r * padded + c] *= (float)args->scale;
-        int64_t h = kv_head * shape->group + r % shape->group;
-        run_write(dq, (first + r / shape->group) * shape->q_width + h * shape->dim, shape->dim, sum + r * padded, beta);
-    }
+    queries_finish(shape, first, rows.n, kv_head, sum, beta, dq);
 }
 
 static bool descends(const Layout *layout, int32_t segment, int32_t ancestor) {
@@ -129,9 +136,9 @@ static bool descends(const Layout *layout, int32_t segment, int32_t ancestor) {
     return segment == ancestor;
 }
 
-/* Adds what the tokens of one segment say about a tile of keys to dk and dv. */
+/* Adds what the tokens of one segment say about a tile of keys to dk and dv, and what the tile says about them to dq, (rows of the segment, padded), unless it is NULL. */
 static void keys_collect(const Pass *pass, int32_t segment, int64_t kv_head, const Tile *tile, Rows *rows, int64_t block_tokens, float *weights, float *gradients,
-                         float *dk, float *dv) {
+                         float *dk, float *dv, float *dq) {
     const AttentionShape *shape = &pass->shape;
     const AttentionArgs *args = shape->args;
     const Segment *seeing = &args->layout->segments[segment];
@@ -147,12 +154,13 @@ static void keys_collect(const Pass *pass, int32_t segment, int64_t kv_head, con
             int64_t n_keys = seen.end - seen.begin, key = seen.begin * padded;
             tile_product(n_keys, padded, n, (Strided){weights + seen.begin, 1, KEY_TILE}, rows->dy + from * padded, padded, dv + key, padded, true);
             tile_product(n_keys, padded, n, (Strided){gradients + seen.begin, 1, KEY_TILE}, rows->q + from * padded, padded, dk + key, padded, true);
+            if (dq) tile_product(n, padded, n_keys, (Strided){gradients + seen.begin, KEY_TILE, 1}, tile->keys + key, padded, dq + (token * shape->group + from) * padded, padded, true);
         }
     }
 }
 
-/* dk and dv of one tile of a segment's own keys: its own queries and those of the segments below it, in order. */
-static void keys_run(const Pass *pass, AttentionTask task, int64_t kv_head, const double beta[3], Tensor *dk, Tensor *dv) {
+/* dk and dv of one tile of a segment's own keys: its own queries and those of the segments below it, in order. sums: what it adds to dq of a segment by itself, else NULL. */
+static void keys_run(const Pass *pass, AttentionTask task, int64_t kv_head, const double beta[3], Tensor *dk, Tensor *dv, float *sums) {
     const AttentionShape *shape = &pass->shape;
     const Layout *layout = shape->args->layout;
     const Segment *segment = &layout->segments[task.segment];
@@ -166,12 +174,34 @@ static void keys_run(const Pass *pass, AttentionTask task, int64_t kv_head, cons
     tile_fill(pass, &tile, task.segment, kv_head, layout_offset(layout, task.segment) + task.first, 0, n_keys);
     memset(dkeys, 0, 2 * tile_size * sizeof *dkeys);
     for (int32_t s = task.segment; s < layout->n_segments; s++)
-        if (descends(layout, s, task.segment)) keys_collect(pass, s, kv_head, &tile, &rows, block_tokens, weights, gradients, dkeys, dvalues);
+        if (descends(layout, s, task.segment)) keys_collect(pass, s, kv_head, &tile, &rows, block_tokens, weights, gradients, dkeys, dvalues, sums);
     for (int64_t j = 0; j < n_keys; j++) {
         int64_t at = (first + j) * shape->kv_width + kv_head * shape->dim;
         if (dk) run_write(dk, at, shape->dim, dkeys + j * padded, (float)beta[1]);
         if (dv) run_write(dv, at, shape->dim, dvalues + j * padded, (float)beta[2]);
     }
+}
+
+/* All gradients of a segment by itself, tile of keys after tile. */
+static void segment_run(const Pass *pass, int32_t segment, int64_t kv_head, const double beta[3], Tensor *dq, Tensor *dk, Tensor *dv) {
+    const AttentionShape *shape = &pass->shape;
+    const Segment *own = &shape->args->layout->segments[segment];
+    int64_t n_tokens = own->end - own->begin, n = n_tokens * shape->group;
+    size_t bytes = (size_t)(n * shape->padded) * sizeof(float);
+    float *sums = cpu_scratch(CPU_TILE_C, bytes);
+    memset(sums, 0, bytes);
+    for (int64_t first = 0; first < n_tokens; first += KEY_TILE) keys_run(pass, (AttentionTask){segment, first}, kv_head, beta, dk, dv, sums);
+    queries_finish(shape, own->begin, n, kv_head, sums, (float)beta[0], dq);
+}
+
+/* Whether no segment is behind another one, and there are enough of them to keep the threads busy. */
+static bool segments_do(const AttentionArgs *args) {
+    enum { TASKS_PER_THREAD = 4 };
+    const Layout *layout = args->layout;
+    if (layout->n_segments * args->n_kv_heads < TASKS_PER_THREAD * (int64_t)omp_get_max_threads()) return false;
+    for (int32_t s = 0; s < layout->n_segments; s++)
+        if (layout->segments[s].parent >= 0) return false;
+    return true;
 }
 
 /* Sum over each head of dy y: what softmax's gradient takes off. */
@@ -200,6 +230,11 @@ void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, cons
     float *means = cpu_scratch(CPU_SHARED, (size_t)(layout->n_tokens * args->n_heads) * sizeof(float));
     means_compute(&pass.shape, y, dy, layout->n_tokens, means);
     pass.means = means;
+    if (dq && dk && dv && segments_do(args)) {
+#pragma omp parallel for schedule(dynamic)
+        for (int64_t i = 0; i < layout->n_segments * args->n_kv_heads; i++) segment_run(&pass, (int32_t)(i / args->n_kv_heads), i % args->n_kv_heads, beta, dq, dk, dv);
+        return;
+    }
     if (dq) {
         AttentionTasks tasks = attention_tasks(&pass.shape, pass.shape.tokens);
 #pragma omp parallel for schedule(dynamic) if (tasks.parallel)
@@ -208,6 +243,6 @@ void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, cons
     if (dk || dv) {
         AttentionTasks tasks = attention_tasks(&pass.shape, KEY_TILE);
 #pragma omp parallel for schedule(dynamic) if (tasks.parallel)
-        for (int64_t i = 0; i < tasks.n; i++) keys_run(&pass, tasks.list[i / args->n_kv_heads], i % args->n_kv_heads, beta, dk, dv);
+        for (int64_t i = 0; i < tasks.n; i++) keys_run(&pass, tasks.list[i / args->n_kv_heads], i % args->n_kv_heads, beta, dk, dv, NULL);
     }
 }
