@@ -132,17 +132,27 @@ static inline void lines_ahead(const Operand *from, int64_t line, int64_t at, in
     for (int64_t byte = 0; byte < n * size; byte += CACHE_LINE) __builtin_prefetch(begin + byte);
 }
 
-/* `vectors` vectors of columns of B, from column `col` of `n_cols` on, times `scale`: (depth, vectors x VEC_FLOATS). */
+/* The columns that `cols` of them take in a panel. */
+static int64_t panel_width(int64_t cols) { return round_up(cols, VEC_FLOATS); }
+static int64_t vectors_at(int64_t cols, int64_t j) { return MIN((int64_t)WIDE, blocks_of(cols - j, VEC_FLOATS)); }
+
+/* Columns col..col+cols-1 of B, whose lines run along them. */
+static void lines_load(const Operand *b, float scale, int64_t col, int64_t cols, int64_t from, int64_t depth, float *panel) {
+    for (int64_t k = 0; k < depth; k++) {
+        lines_ahead(b, from + k, col, cols);
+        for (int64_t j = 0; j < cols; j += WIDE_COLS) {
+            int64_t width = vectors_at(cols, j) * VEC_FLOATS;
+            float *to = panel + j * depth + k * width;
+            if (b->dtype == DT_F32 && scale == 1 && j + WIDE_COLS <= cols) memcpy(to, (const float *)b->data + (from + k) * b->ld + col + j, WIDE_COLS * sizeof *to);
+            else line_load(b, from + k, col + j, MIN(width, cols - j), width, scale, to);
+        }
+    }
+}
+
+/* `vectors` vectors of columns of a transposed B, from column `col` of `n_cols` on, times `scale`: (depth, vectors x VEC_FLOATS). */
 static void columns_load(const Operand *b, float scale, int64_t col, int64_t n_cols, int64_t vectors, int64_t from, int64_t depth, float *to) {
     enum { PIECE = 64 };
     int64_t width = vectors * VEC_FLOATS, n = MIN(width, n_cols - col);
-    if (!b->transposed) {
-        for (int64_t k = 0; k < depth; k++) {
-            lines_ahead(b, from + k, col, n);
-            line_load(b, from + k, col, n, width, scale, to + k * width);
-        }
-        return;
-    }
     _Alignas(64) float lines[WIDE_COLS * PIECE];
     memset(lines, 0, sizeof lines);
     for (int64_t k = 0; k < depth; k += PIECE) {
@@ -154,12 +164,12 @@ static void columns_load(const Operand *b, float scale, int64_t col, int64_t n_c
     }
 }
 
-/* The columns that `cols` of them take in a panel. */
-static int64_t panel_width(int64_t cols) { return round_up(cols, VEC_FLOATS); }
-static int64_t vectors_at(int64_t cols, int64_t j) { return MIN((int64_t)WIDE, blocks_of(cols - j, VEC_FLOATS)); }
-
 /* Columns col..col+cols-1 of B, WIDE vectors of them after the others. */
 static void panel_load(const Operand *b, float scale, int64_t col, int64_t cols, int64_t from, int64_t depth, float *panel) {
+    if (!b->transposed) {
+        lines_load(b, scale, col, cols, from, depth, panel);
+        return;
+    }
     for (int64_t j = 0; j < cols; j += WIDE_COLS) columns_load(b, scale, col + j, col + cols, vectors_at(cols, j), from, depth, panel + j * depth);
 }
 
@@ -206,14 +216,14 @@ static int64_t panel_cols(int64_t n, int64_t k, int64_t floats) {
 }
 
 static Plan plan_make(const Product *p) {
-    enum { LEAST_ROWS = 2 * GROUP, LEAST_COLS = 2 * WIDE_COLS, FEW_COLS = 2 * VEC_FLOATS, TASKS_PER_THREAD = 16, LONG_TASKS_PER_THREAD = 4 };
+    enum { LEAST_ROWS = 2 * GROUP, LEAST_COLS = 2 * WIDE_COLS, FEW_COLS = 2 * VEC_FLOATS, TASKS_PER_THREAD = 16, LONG_TASKS_PER_THREAD = 2 };
     bool copied = p->a.transposed; /* then wide panels, which use what is copied often */
     int64_t floats = copied ? 2 * PANEL_FLOATS : PANEL_FLOATS, most_k = copied ? MIN((int64_t)MOST_K, floats / MIN(panel_width(p->n), (int64_t)MOST_COLS)) : MOST_K;
     Plan plan = {.product = p, .k_cut = blocks_of(p->k, blocks_of(p->k, most_k))};
-    int64_t wanted = (int64_t)omp_get_max_threads() * (plan.k_cut < p->k ? LONG_TASKS_PER_THREAD : TASKS_PER_THREAD), chunks = blocks_of(p->m, LEAST_ROWS);
+    int64_t threads = omp_get_max_threads(), least = threads * (plan.k_cut < p->k ? 1 : TASKS_PER_THREAD), wanted = threads * (plan.k_cut < p->k ? LONG_TASKS_PER_THREAD : TASKS_PER_THREAD), chunks = blocks_of(p->m, LEAST_ROWS);
     plan.panel_cols = panel_cols(p->n, plan.k_cut, floats);
     if (p->m <= TALL) plan.panel_cols = MIN(p->n, (int64_t)FEW_COLS);
-    else if (blocks_of(p->n, plan.panel_cols) * chunks < wanted) plan.panel_cols = MIN(plan.panel_cols, MAX((int64_t)LEAST_COLS, round_up(blocks_of(p->n, blocks_of(wanted, chunks)), WIDE_COLS)));
+    else if (blocks_of(p->n, plan.panel_cols) * chunks < least) plan.panel_cols = MIN(plan.panel_cols, MAX((int64_t)LEAST_COLS, round_up(blocks_of(p->n, blocks_of(wanted, chunks)), WIDE_COLS)));
     plan.panels = blocks_of(p->n, plan.panel_cols);
     plan.chunk_rows = MAX((int64_t)LEAST_ROWS, round_up(blocks_of(p->m, blocks_of(wanted, plan.panels)), GROUP));
     plan.chunks = blocks_of(p->m, plan.chunk_rows);
@@ -332,7 +342,7 @@ static void thin_columns(const Thin *thin, int64_t first, int64_t cols) {
             bool last = j >= whole; /* less than a vector, with zeros behind it */
             int64_t vectors = last ? 1 : vectors_at(whole, j);
             for (int64_t i = 0; i < depth; i++) lines_ahead(&thin->wide, from + i, first + j, vectors * VEC_FLOATS);
-            if (last) columns_load(&thin->wide, 1, first + j, first + cols, 1, from, depth, tail);
+            if (last) lines_load(&thin->wide, 1, first + j, cols - j, from, depth, tail);
             const float *wide = last ? tail : (const float *)thin->wide.data + from * ld + first + j;
             for (int64_t row = 0; row < thin->n_few; row += STRIP)
                 strip_run(vectors, MIN((int64_t)STRIP, thin->n_few - row), depth, left_at(few, row), wide, last ? VEC_FLOATS : ld, sums + row * width + j, width, from > 0, (Ahead){0});
