@@ -94,7 +94,7 @@ Status form_tile(MdpForm *form) {
 }
 
 #if defined(__GNUC__)
-#define FETCH(address) __builtin_prefetch(address, 0, 2)
+#define FETCH(address) __builtin_prefetch(address, 0, 3)
 #define OWN_FUNCTION __attribute__((noinline)) /* so that the loop has all registers */
 #else
 #define FETCH(address) (void)(address)
@@ -109,7 +109,7 @@ OWN_FUNCTION static void add_tile(const Place *restrict place, const double *res
     int64_t k = 0, fetched = 0, each = MIN(lines, 1 + lines * STRIDE / MAX(n, (int64_t)1));
     for (; k + STRIDE <= n; k += STRIDE) {
         FETCH(p + k + AHEAD);
-        FETCH(place + k + AHEAD);
+        if (k % (2 * STRIDE) == 0) FETCH(place + k + AHEAD); /* once a line: each hint costs a place among the misses under way */
         for (int64_t i = 0; i < each; i++) FETCH(later + LINE * (fetched + i));
         fetched = MIN(fetched + each, lines - each);
         add_entry(place[k], p[k], V, sums);
