@@ -216,15 +216,17 @@ static int64_t panel_cols(int64_t n, int64_t k, int64_t floats) {
 }
 
 static Plan plan_make(const Product *p) {
-    enum { LEAST_ROWS = 2 * GROUP, LEAST_COLS = 2 * WIDE_COLS, FEW_COLS = 2 * VEC_FLOATS, TASKS_PER_THREAD = 16, LONG_TASKS_PER_THREAD = 2 };
+    enum { LEAST_ROWS = 2 * GROUP, LEAST_COLS = 2 * WIDE_COLS, FEW_COLS = 2 * VEC_FLOATS, TASKS_PER_THREAD = 16 };
     bool copied = p->a.transposed; /* then wide panels, which use what is copied often */
     int64_t floats = copied ? 2 * PANEL_FLOATS : PANEL_FLOATS, most_k = copied ? MIN((int64_t)MOST_K, floats / MIN(panel_width(p->n), (int64_t)MOST_COLS)) : MOST_K;
     Plan plan = {.product = p, .k_cut = blocks_of(p->k, blocks_of(p->k, most_k))};
-    int64_t threads = omp_get_max_threads(), least = threads * (plan.k_cut < p->k ? 1 : TASKS_PER_THREAD), wanted = threads * (plan.k_cut < p->k ? LONG_TASKS_PER_THREAD : TASKS_PER_THREAD), chunks = blocks_of(p->m, LEAST_ROWS);
+    bool cut = plan.k_cut < p->k; /* then each task makes its panels anew */
+    int64_t threads = omp_get_max_threads(), wanted = threads * (cut ? 1 : TASKS_PER_THREAD), chunks = blocks_of(p->m, LEAST_ROWS);
     plan.panel_cols = panel_cols(p->n, plan.k_cut, floats);
     if (p->m <= TALL) plan.panel_cols = MIN(p->n, (int64_t)FEW_COLS);
-    else if (blocks_of(p->n, plan.panel_cols) * chunks < least) plan.panel_cols = MIN(plan.panel_cols, MAX((int64_t)LEAST_COLS, round_up(blocks_of(p->n, blocks_of(wanted, chunks)), WIDE_COLS)));
+    else if (blocks_of(p->n, plan.panel_cols) * chunks < wanted) plan.panel_cols = MIN(plan.panel_cols, MAX((int64_t)LEAST_COLS, round_up(blocks_of(p->n, blocks_of(wanted, chunks)), WIDE_COLS)));
     plan.panels = blocks_of(p->n, plan.panel_cols);
+    if (cut && plan.panels > 1) wanted *= 2;
     plan.chunk_rows = MAX((int64_t)LEAST_ROWS, round_up(blocks_of(p->m, blocks_of(wanted, plan.panels)), GROUP));
     plan.chunks = blocks_of(p->m, plan.chunk_rows);
     return plan;
