@@ -6,9 +6,8 @@
 #include "lib/tensor/cpu/amx.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
+#include "lib/tensor/cpu/shares.h"
 
-#include <omp.h>
-#include <stdatomic.h>
 #include <string.h>
 
 enum {
@@ -459,18 +458,6 @@ static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *
     *have = number;
 }
 
-/* Tasks in a row for each thread, so that it makes few panels; who is done takes some of another's. */
-typedef struct Share { _Alignas(64) atomic_llong next; long long end; } Share;
-
-static Share *shares_new(int64_t n_tasks, int64_t n_shares) {
-    Share *shares = cpu_scratch(CPU_TASKS, (size_t)n_shares * sizeof *shares);
-    for (int64_t i = 0; i < n_shares; i++) {
-        atomic_init(&shares[i].next, i * n_tasks / n_shares);
-        shares[i].end = (i + 1) * n_tasks / n_shares;
-    }
-    return shares;
-}
-
 /* Where a sum is cut, A' would be made for every cut; of a high rank, for every panel. */
 bool amx_makes_more(const Product *product) {
     enum { HIGHEST = 64 };
@@ -480,17 +467,13 @@ bool amx_makes_more(const Product *product) {
 
 void amx_product_run(const Product *product) {
     Plan plan = plan_make(product);
-    int64_t n_tasks = plan.panels * plan.chunks, n_shares = MIN(n_tasks, (int64_t)omp_get_max_threads());
-    Share *shares = shares_new(n_tasks, n_shares);
-#pragma omp parallel if (n_shares > 1 && (2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL || product->n * product->k > SERIAL_WEIGHT))
+    Shares shares = shares_new(plan.panels * plan.chunks);
+#pragma omp parallel if (shares.n > 1 && (2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL || product->n * product->k > SERIAL_WEIGHT))
     {
         Work work = work_new(&plan);
-        int64_t have = -1; /* the panel that is made */
+        int64_t have = -1, at = 0; /* the panel that is made; as shares_next */
         amx_begin();
-        for (int64_t i = 0; i < n_shares; i++) {
-            Share *share = &shares[(omp_get_thread_num() + i) % n_shares];
-            for (int64_t task; (task = atomic_fetch_add(&share->next, 1)) < share->end;) task_run(&plan, &work, task, &have);
-        }
+        for (int64_t task; (task = shares_next(&shares, &at)) >= 0;) task_run(&plan, &work, task, &have);
         amx_end();
     }
 }
