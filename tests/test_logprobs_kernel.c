@@ -211,9 +211,71 @@ static void extremes(void **state) {
     }
 }
 
+/* A block of rows that goes the general way, and one behind it that does not: neither shows in the other. */
+static void run_blocks(void) {
+    enum { ROWS = 1100, VOCAB = 9000, WIDTH = 4 };
+    for (int variant = 0; variant < 2; variant++) {
+        ArenaMark mark = arena_mark(arena);
+        DType dtype = variant ? DT_BF16 : DT_F32;
+        LogprobArgs args = {.temperature = 1};
+        Tensor *hidden = random_tensor(dtype, ROWS, WIDTH, 0.5, 1), *head = random_tensor(dtype, VOCAB, WIDTH, 1, 2), *targets = random_targets(ROWS, VOCAB), *grads[3] = {random_tensor(DT_F32, ROWS, 0, 1, 3)};
+        for (int64_t c = 0; c < WIDTH; c++) tensor_set(hidden, 5 * WIDTH + c, c ? 0 : 100), tensor_set(head, c, c ? 0 : -1);
+        ((int32_t *)targets->data)[5] = 0;
+        Results all = run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads);
+        for (int64_t begin = 0; begin < ROWS; begin += 1024) {
+            int64_t n = MIN((int64_t)1024, ROWS - begin);
+            Tensor *x = tensor_view(arena, device_cpu(), dtype, 2, (int64_t[]){n, WIDTH}, (char *)hidden->data + (size_t)(begin * WIDTH) * dtype_size(dtype));
+            Tensor *t = tensor_view(arena, device_cpu(), DT_I32, 1, &n, (int32_t *)targets->data + begin), *g[3] = {tensor_view(arena, device_cpu(), DT_F32, 1, &n, (float *)grads[0]->data + begin)};
+            Results part = run(device_cpu(), DT_F32, dtype, &args, x, head, t, g);
+            assert_memory_equal(part.logprob->data, (float *)all.logprob->data + begin, (size_t)n * sizeof(float));
+            assert_memory_equal(part.slope->data, (float *)all.slope->data + begin * WIDTH, (size_t)(n * WIDTH) * sizeof(float));
+        }
+        for (int64_t p = 0; p < ROWS; p += 7)
+            for (int64_t c = 0; c < WIDTH; c++) { /* what comes back for a gradient of 1 */
+                double g = tensor_get(grads[0], p);
+                if (fabs(g) > 0.1) check_close(tensor_get(all.slope, p * WIDTH + c), tensor_get(all.dhidden, p * WIDTH + c) / g, variant ? 0.05 : 2e-5);
+            }
+        arena_rewind(arena, mark);
+    }
+}
+
+static void blocks_do_not_see_each_other(void **state) {
+    (void)state;
+    for_each_backend(run_blocks);
+}
+
+/* A token that is all but certain: what is left of the target's row is small, and must not be its rounding. */
+static void run_certain(void) {
+    static const DType heads[] = {DT_F32, DT_F16, DT_BF16};
+    for (size_t h = 0; h < COUNT_OF(heads); h++) {
+        ArenaMark mark = arena_mark(arena);
+        enum { VOCAB = 700, WIDTH = 64 };
+        LogprobArgs args = {.temperature = 1};
+        Tensor *hidden = random_tensor(DT_BF16, 1, WIDTH, 0.1, 1), *head = random_tensor(heads[h], VOCAB, WIDTH, 1, 2), *targets = random_targets(1, VOCAB), *grads[3] = {random_tensor(DT_F32, 1, 0, 1, 3)};
+        int32_t target = *(int32_t *)targets->data;
+        for (int64_t c = 0; c < WIDTH; c++) tensor_set(hidden, c, 0.25 * tensor_get(head, target * WIDTH + c));
+        tensor_set(grads[0], 0, 1);
+        Results got = run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
+        assert_true(tensor_get(got.logprob, 0) > -0.05 && tensor_get(got.logprob, 0) < -1e-5);
+        double error = 0, size = 0;
+        for (int64_t c = 0; c < WIDTH; c++) {
+            double want = tensor_get(got.dhidden, c);
+            error += pow(tensor_get(got.slope, c) - want, 2), size += want * want;
+        }
+        if (!(error <= 0.02 * 0.02 * size)) fail_msg("%s %s: a head in %s gives a slope that is off by %g of its size", cpu_info()->gemm_f32, cpu_info()->isa, dtype_name(heads[h]), sqrt(error / size));
+        arena_rewind(arena, mark);
+    }
+}
+
+static void certain_tokens_keep_their_slope(void **state) {
+    (void)state;
+    for_each_backend(run_certain);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_and_gradients_agree_with_the_reference), cmocka_unit_test(bits_are_those_of_any_number_of_threads), cmocka_unit_test(a_row_does_not_see_the_others), cmocka_unit_test(extremes),
+        cmocka_unit_test(blocks_do_not_see_each_other), cmocka_unit_test(certain_tokens_keep_their_slope),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -321,12 +321,13 @@ static void choose(const Generator *g, const Logits *step, Chooser *chooser, Seq
     bool greedy = sample_is_greedy(sample);
     RngKey key = rng_key(g->config->seed, RNG_SAMPLE, g->prompts[c->prompt].number << 20 | (uint64_t)c->sample);
     double u = rng_uniform(key, c->ids.n), logsumexp = 0;
-    int64_t next;
-    if (greedy) logits->device->largest(logits, from.row, &next);
-    else logits->device->draw(logits, from.row, sample->temperature, u, &next, &logsumexp);
+    int64_t next = 0;
+    bool plain = !from.advice && sample_is_plain(sample);
+    if (greedy && plain) logits->device->largest(logits, from.row, &next);
+    if (!greedy && (plain || sample->temperature != 1)) logits->device->draw(logits, from.row, sample->temperature, u, &next, &logsumexp);
     s->next = (int32_t)next;
-    s->next_filtered = greedy ? 0 : element(logits, from.row, next) / sample->temperature - logsumexp;
-    if (from.advice || !sample_is_plain(sample)) choose_filtered(g, &from, u, chooser, s);
+    s->next_filtered = greedy || !plain ? 0 : element(logits, from.row, next) / sample->temperature - logsumexp;
+    if (!plain) choose_filtered(g, &from, u, chooser, s);
     s->next_logprob = logits_logprob(from.logits, from.row, s->next);
     s->next_tempered = greedy || sample->temperature == 1 ? s->next_logprob : element(logits, from.row, s->next) / sample->temperature - logsumexp;
 }

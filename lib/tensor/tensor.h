@@ -183,7 +183,7 @@ typedef void CpuTask(void *context, int64_t i);
 void cpu_team_run(int64_t n, CpuTask *task, void *context);
 
 /* How the processor's device works. Call before its first use; NULL or "auto" chooses by the processor.
- * gemm: own | openblas | onednn. isa: base | avx2 | avx512. ST_USAGE for a name that is not known or that this build or processor can't do. */
+ * gemm: own | openblas | onednn. isa: base | avx2 | avx512 | amx. ST_USAGE for a name that is not known or that this build or processor can't do. */
 Status cpu_configure(const char *gemm, const char *isa);
 typedef struct CpuInfo {
     const char *isa;             /* which set of kernels runs */
@@ -215,7 +215,7 @@ void tape_free(Tape *tape);
 void tape_reset(Tape *tape);                  /* forgets the step; memory stays for the next */
 void tape_record(Tape *tape, bool record);    /* off: nothing can be run backward, and layers give their memory back at once */
 /* What op_layer keeps of a layer for the backward pass: all results; those of products and attention, but the residual stream
- * within it (norms, activations and attention's last product are computed again); its input alone. The bits are the same. */
+ * within it (norms, activations and, unless it is longer than it is wide, attention's last product are computed again); its input alone. The bits are the same. */
 typedef enum Checkpointing { CHECKPOINT_NONE, CHECKPOINT_SELECTIVE, CHECKPOINT_LAYER } Checkpointing;
 void tape_checkpoint(Tape *tape, Checkpointing kind);
 Arena *tape_arena(Tape *tape);                /* for things that live as long as the step */

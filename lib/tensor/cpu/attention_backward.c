@@ -231,7 +231,7 @@ void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, cons
     means_compute(&pass.shape, y, dy, layout->n_tokens, means);
     pass.means = means;
     if (dq && dk && dv && segments_do(args)) {
-#pragma omp parallel for schedule(dynamic)
+#pragma omp parallel for schedule(dynamic) if (attention_products(&pass.shape) > SERIAL_PRODUCTS)
         for (int64_t i = 0; i < layout->n_segments * args->n_kv_heads; i++) segment_run(&pass, (int32_t)(i / args->n_kv_heads), i % args->n_kv_heads, beta, dq, dk, dv);
         return;
     }

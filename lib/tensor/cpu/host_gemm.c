@@ -50,7 +50,7 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
     else {
         if (strcmp(gemm, "onednn") == 0) status_fail(ST_USAGE, "no library 'onednn' for matrix products in this build");
         else status_fail(ST_USAGE, "unknown library for matrix products '%s'", gemm);
-        return status_hint(ST_USAGE, "this build has: own, openblas%s, or auto", HAVE_ONEDNN ? ", onednn" : "");
+        return status_hint(ST_USAGE, "this build has: %sopenblas%s, or auto", f32_of(info->isa) ? "own, " : "", HAVE_ONEDNN ? ", onednn" : "");
     }
     wide_tiles = cpu_has("amx_bf16");
     own_f32 = any || own ? f32_of(info->isa) : NULL;
@@ -424,7 +424,6 @@ static bool at_once(const Matmul *args, const Product *product) {
 }
 
 void cpu_matmul(const Matmul *args) {
-    double began = clock_seconds();
     const Tensor *a = args->a, *b = args->b, *c = args->c;
     int64_t m = c->shape[0], n = c->shape[1], k = a->shape[args->transpose_a ? 0 : 1];
     ASSERT(a->shape[args->transpose_a ? 1 : 0] == m && b->shape[args->transpose_b ? 0 : 1] == n && b->shape[args->transpose_b ? 1 : 0] == k,
@@ -460,6 +459,7 @@ void cpu_matmul(const Matmul *args) {
         product.d_dtype = args->addend->dtype;
         product.ldd = args->addend->n_dims == 1 ? 0 : n;
     }
+    double began = clock_seconds();
     product_run(&product);
     product_time_add(began);
 }

@@ -5,6 +5,7 @@
  * The slopes of the log-probabilities are the target's row of the head less the mean of all rows by probability:
  *     slope = (W_target - sum_v e^(z_v - r) W_v / e^(logsumexp - r)) / temperature
  * with any r that keeps the weights e^(z_v - r) in the range of floats; it is the target's logit, known before all others. So they take one product more, of a chunk of weights at a time.
+ * Where that range is too small for a row, its block of rows goes the general way.
  *
  * Backward in general, for a block of rows and a chunk of the vocabulary: the gradients of the plain products are computed again into scratch memory, and two products add their part to
  * dhidden and dhead, in the order of blocks and chunks. */
@@ -12,7 +13,6 @@
 #include "lib/tensor/cpu/gemm.h"
 
 #include <math.h>
-#include <stdlib.h>
 #include <string.h>
 
 /* Columns of a chunk come in whole tiles, so its size goes by the vocabulary alone. */
@@ -114,15 +114,28 @@ static const LogitRow *sums_of(const Forward *f, int64_t row) { return &f->sums[
 /* Beyond this distance of the largest logit from the target's, sums of weights might leave the range of floats. */
 static const double FARTHEST = 60;
 
+/* The head's row of a target as products see it: what is taken off it must be able to cancel it. Room: one row more. */
+static void target_row(const Forward *f, const Tensor *head, int64_t row, float *to) {
+    int64_t width = tensor_width(head);
+    const void *from = (const char *)head->data + (size_t)(target_of(f->targets, f->begin + row) * width) * dtype_size(head->dtype);
+    DType dtype = head->dtype;
+    if (f->tiles.product->dtype == DT_BF16 && dtype != DT_BF16) {
+        void *rounded = to + width;
+        cpu_rows()->convert(from, dtype, width, rounded, DT_BF16, width, 1, width);
+        from = rounded, dtype = DT_BF16;
+    }
+    cpu_rows()->convert(from, dtype, width, to, DT_F32, width, 1, width);
+}
+
 /* The targets' logits, as near as the reference of weights needs. */
 static void references_find(const Forward *f, const Tensor *hidden, const Tensor *head) {
     int64_t width = tensor_width(head), rows = f->tiles.product->m;
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        float *x = cpu_scratch(CPU_LOCAL, (size_t)(2 * width) * sizeof *x), *w = x + width, sum = 0;
-        int64_t p = f->begin + row, target = target_of(f->targets, p);
+        float *x = cpu_scratch(CPU_LOCAL, (size_t)(3 * width) * sizeof *x), *w = x + width, sum = 0;
+        int64_t p = f->begin + row;
         cpu_rows()->convert((const char *)hidden->data + (size_t)(p * width) * dtype_size(hidden->dtype), hidden->dtype, width, x, DT_F32, width, 1, width);
-        cpu_rows()->convert((const char *)head->data + (size_t)(target * width) * dtype_size(head->dtype), head->dtype, width, w, DT_F32, width, 1, width);
+        target_row(f, head, row, w);
         for (int64_t i = 0; i < width; i++) sum += x[i] * w[i];
         f->reference[row] = sum / (float)f->args->temperature;
     }
@@ -135,8 +148,9 @@ static void slopes_write(const Forward *f, const Tensor *head, const float *sums
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         float *line = (float *)slope->data + (f->begin + row) * width, scale = (float)exp((double)f->reference[row] - norm_of(sums_of(f, row)));
-        cpu_rows()->convert((const char *)head->data + (size_t)(target_of(f->targets, f->begin + row) * width) * dtype_size(head->dtype), head->dtype, width, line, DT_F32, width, 1, width);
-        for (int64_t i = 0; i < width; i++) line[i] = (line[i] - scale * sums[row * width + i]) * by_temperature;
+        float *w = cpu_scratch(CPU_LOCAL, (size_t)(2 * width) * sizeof *w);
+        target_row(f, head, row, w);
+        for (int64_t i = 0; i < width; i++) line[i] = (w[i] - scale * sums[row * width + i]) * by_temperature;
     }
 }
 
@@ -147,6 +161,7 @@ static bool slopes_take(Forward *f, const Tensor *hidden, const Tensor *head, fl
     references_find(f, hidden, head);
     f->weights = sums + product->m * width;
     for (int64_t chunk = 0; chunk < chunks_of(&f->tiles); chunk++) {
+        f->tiles = product_tiles(product); /* what a library has prepared may be gone after another product */
         f->weights_begin = chunk * chunk_cols;
         f->weights_ld = MIN(chunk_cols, f->n_vocab - f->weights_begin);
         columns_take(f, chunk * per_chunk, MIN(f->tiles.col_tiles, (chunk + 1) * per_chunk));
@@ -160,15 +175,20 @@ static bool slopes_take(Forward *f, const Tensor *hidden, const Tensor *head, fl
     return true;
 }
 
-/* By the general way back. */
-static void slopes_again(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp, Tensor *slope) {
-    int64_t n = tensor_rows(hidden);
-    float *ones = malloc((size_t)n * sizeof *ones);
-    ASSERT(ones, "no memory for %lld numbers", (long long)n);
-    for (int64_t p = 0; p < n; p++) ones[p] = 1;
+static Tensor rows_of(const Tensor *tensor, int64_t begin, int64_t n) {
+    Tensor rows = *tensor;
+    rows.data = (char *)tensor->data + (size_t)begin * tensor_bytes(tensor) / (size_t)tensor->shape[0];
+    rows.shape[0] = n;
+    return rows;
+}
+
+/* Of a block of rows, by the general way back. */
+static void slopes_again(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp, Tensor *slope, int64_t begin, int64_t n) {
+    float ones[BLOCK_ROWS];
+    for (int64_t i = 0; i < n; i++) ones[i] = 1;
     Tensor dlogprob = {.dtype = DT_F32, .n_dims = 1, .shape = {n}, .data = ones, .device = device_cpu()};
-    cpu_token_logprobs_backward(args, hidden, head, targets, logsumexp, NULL, &dlogprob, NULL, NULL, slope, NULL);
-    free(ones);
+    Tensor x = rows_of(hidden, begin, n), t = rows_of(targets, begin, n), norm = rows_of(logsumexp, begin, n), out = rows_of(slope, begin, n);
+    cpu_token_logprobs_backward(args, &x, head, &t, &norm, NULL, &dlogprob, NULL, NULL, &out, NULL);
 }
 
 /* ---- the kernels ---- */
@@ -186,6 +206,7 @@ static bool block_take(Forward *f, const Product *product, const Tensor *hidden,
     float *floats = (float *)(f->sums + rows * f->tiles.col_tiles);
     f->chosen = floats;
     f->reference = floats + rows;
+    f->weights = NULL;
     for (int64_t i = 0; i < rows; i++) f->chosen[i] = NAN;
     if (slope) return slopes_take(f, hidden, head, floats + 2 * rows, slope);
     columns_take(f, 0, f->tiles.col_tiles);
@@ -202,10 +223,9 @@ void cpu_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
         return;
     }
     double began = clock_seconds();
-    bool sloped = args->softcap == 0;
     for (; f.begin < n_rows; f.begin += BLOCK_ROWS) {
         Product product = head_product(hidden, head, f.begin, MIN((int64_t)BLOCK_ROWS, n_rows - f.begin));
-        sloped = block_take(&f, &product, hidden, head, sloped ? slope : NULL) && sloped;
+        bool sloped = block_take(&f, &product, hidden, head, args->softcap == 0 ? slope : NULL) && args->softcap == 0;
         for (int64_t row = 0; row < product.m; row++) {
             const LogitRow *all = sums_of(&f, row);
             int64_t p = f.begin + row;
@@ -215,8 +235,11 @@ void cpu_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
             if (entropy) tensor_set(entropy, p, log(all->sum) - all->weighted / all->sum);
             if (mean) tensor_set(mean, p, all->total / (double)f.n_vocab - norm);
         }
+        if (!slope || sloped) continue;
+        product_time_add(began);
+        slopes_again(args, hidden, head, targets, logsumexp, slope, f.begin, product.m);
+        began = clock_seconds();
     }
-    if (slope && !sloped) slopes_again(args, hidden, head, targets, logsumexp, slope);
     product_time_add(began);
 }
 
@@ -296,6 +319,7 @@ void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
         float *sums = cpu_scratch(CPU_SHARED, (size_t)block_rows * ((size_t)width * sizeof(float) + (size_t)chunk_cols * dtype_size(product.dtype))); /* dhidden of the block, then dz */
         void *dz = sums + block_rows * width;
         for (int64_t chunk = 0; chunk < chunks_of(&tiles); chunk++) {
+            if (chunk > 0) tiles = product_tiles(&product); /* as in slopes_take */
             int64_t first = chunk * chunk_cols, cols = MIN(chunk_cols, n_vocab - first);
             chunk_gradient(&all, &tiles, begin, chunk, dz, cols);
             if (dhidden)

@@ -191,7 +191,8 @@ static Left left_load(const Operand *a, int64_t a_lines, int64_t row, int64_t ro
         lines_ahead(a, from + k, row, rows);
         float values[GROUP + WIDE_COPY - STRIP];
         const float *at = (const float *)a->data + (from + k) * a->ld + row;
-        if (a->dtype != DT_F32 || from + k == a_lines - 1) { /* there is nothing behind the last line */
+        bool beyond = (from + k) * a->ld + strips * STRIP + WIDE_COPY - STRIP > (a_lines - 1) * a->ld + rows; /* behind the last line there is nothing */
+        if (a->dtype != DT_F32 || beyond) {
             line_load(a, from + k, row, rows, strips * STRIP + WIDE_COPY - STRIP, 1, values);
             at = values;
         }
