@@ -1,18 +1,10 @@
 /* Softmax attention of bf16, forward, on AMX. Scores and sums are f32; weights are rounded to bf16 for the product with the values, their total is of what
  * they were before. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1; numerics.md section 4. */
-#include "lib/tensor/cpu/amx_attention.h"
+#include "lib/tensor/cpu/amx_attention_forward.h"
 
 #include <omp.h>
 
-enum {
-    QUERY_ROWS = 384,                /* query rows of a task, about: they share the tiles made of keys and values */
-    KEY_ROWS = KEY_TILE / TILE_ROWS, /* tiles that a tile of keys is high */
-    KEY_CHUNKS = KEY_TILE / TILE_K   /* and long, where the sum runs along the keys */
-};
-#define ROOM 8.0f /* weights may be up to 2^ROOM */
-
-/* 16 rows of keys as a tile's load reads them: where they lie, or copied; bytes from line to line, and from one 32 values of the head to the next. */
-typedef struct KeyRows { const char *at; int64_t line, column; } KeyRows;
+enum { QUERY_ROWS = 384 }; /* query rows of a task, about: they share the tiles made of keys and values */
 
 /* Buffers of one task, in the thread's scratch. Tiles of A or B of bf16 and tiles of floats, (rows, columns); a group has LANES queries. */
 typedef struct Work {
@@ -62,78 +54,9 @@ static void queries_begin(const AttentionShape *shape, Work *work, const Tensor 
     }
 }
 
-/* Keys and values of one sequence in a cache, asked for on the way through another one: they lie far apart, and waiting for them takes longer than what is done with them. */
-typedef struct Coming {
-    const Tensor *k, *v;
-    int32_t segment;                 /* -1: none */
-    int64_t position, end, row, run; /* asked for up to `position`, but for `run` rows from `row` on */
-} Coming;
-
-static Coming coming_begin(const AttentionShape *shape, const Tensor *k, const Tensor *v, const AttentionTask *task) {
-    const Layout *layout = shape->args->layout;
-    if (!task) return (Coming){.segment = -1};
-    int64_t position = layout_offset(layout, task->segment) + task->first, window = shape->args->window;
-    int64_t length = layout->segments[task->segment].end - layout->segments[task->segment].begin - task->first;
-    return (Coming){k, v, task->segment, window > 0 ? MAX((int64_t)0, position - window + 1) / KEY_TILE * KEY_TILE : 0, position + MIN(shape->tokens, length), 0, 0};
-}
-
-/* The next row, all heads of it. */
-static inline void coming_ask(const AttentionShape *shape, Coming *coming) {
-    int64_t bytes = shape->kv_width * (int64_t)sizeof(uint16_t);
-    if (coming->run == 0) {
-        if (coming->segment < 0 || coming->position >= coming->end) return;
-        coming->row = key_run(shape->args->layout, coming->segment, coming->position, &coming->run);
-        coming->run = MIN(coming->run, coming->end - coming->position);
-        coming->position += coming->run;
-    }
-    for (int64_t at = coming->row * bytes; at < (coming->row + 1) * bytes; at += 64) {
-        _mm_prefetch((const char *)coming->k->data + at, _MM_HINT_T1);
-        _mm_prefetch((const char *)coming->v->data + at, _MM_HINT_T1);
-    }
-    coming->row++;
-    coming->run--;
-}
-
-/* All rows that the tile of keys before `end` needs. */
-static void coming_hurry(const AttentionShape *shape, Coming *coming, int64_t end) {
-    while (coming->segment >= 0 && coming->position - coming->run < MIN(end, coming->end)) coming_ask(shape, coming);
-}
-
-/* Rows of k and v of the KEY_TILE keys from position `start` on; -1 where there is none: before start + from, from start + to on. */
-static void rows_find(const AttentionShape *shape, int32_t segment, int64_t start, int64_t from, int64_t to, int64_t rows[KEY_TILE]) {
-    for (int64_t j = 0; j < KEY_TILE; j++) rows[j] = -1;
-    for (int64_t j = from; j < to;) {
-        int64_t n, row = key_run(shape->args->layout, segment, start + j, &n);
-        for (int64_t end = MIN(to, j + n); j < end; j++) rows[j] = row++;
-    }
-}
-
-static const uint16_t *values_at(const AttentionShape *shape, const Tensor *tensor, int64_t row, int64_t kv_head) {
-    return row < 0 ? NULL : (const uint16_t *)tensor->data + row * shape->kv_width + kv_head * shape->dim;
-}
-
-/* Whole tiles in a row are read where they lie, others are copied with zeros around them. */
-static void keys_find(const AttentionShape *shape, Work *work, const Tensor *k, const int64_t rows[KEY_TILE], int64_t kv_head) {
-    for (int64_t i = 0; i < KEY_ROWS; i++) {
-        const int64_t *own = rows + i * TILE_ROWS;
-        if (shape->dim == shape->padded && own[0] >= 0 && own[TILE_ROWS - 1] == own[0] + TILE_ROWS - 1) {
-            work->key_rows[i] = (KeyRows){(const char *)values_at(shape, k, own[0], kv_head), shape->kv_width * 2, TILE_K * 2};
-            continue;
-        }
-        for (int64_t r = 0; r < TILE_ROWS; r++) line_put(work->keys, i * TILE_ROWS + r, values_at(shape, k, own[r], kv_head), shape->dim);
-        work->key_rows[i] = (KeyRows){tile_at(work->keys, i, 0), 64, TILE_BYTES};
-    }
-}
-
-/* 32 values of a row from value c on, zeros behind them and where there is no row. */
-static inline __m512i values_32(const uint16_t *values, int64_t c, int64_t dim) {
-    return values ? _mm512_maskz_loadu_epi16(dim - c >= TILE_K ? 0xffffffffu : (1u << (dim - c)) - 1, values + c) : _mm512_setzero_si512();
-}
-
 /* Values of a tile of keys as pairs of rows, zeros where there are none, then transposed. */
-static void values_begin(const AttentionShape *shape, const Work *work, const Tensor *v, const int64_t rows[KEY_TILE], int64_t kv_head, Coming *next) {
+static void values_begin(const AttentionShape *shape, const Work *work, const Tensor *v, const int64_t rows[KEY_TILE], int64_t kv_head) {
     for (int64_t p = 0; p < KEY_TILE / 2; p++) {
-        if (next) coming_ask(shape, next);
         const uint16_t *even = values_at(shape, v, rows[2 * p], kv_head), *odd = values_at(shape, v, rows[2 * p + 1], kv_head);
         for (int64_t c = 0; c < shape->padded; c += TILE_K) {
             __m512i upper = values_32(even, c, shape->dim), lower = values_32(odd, c, shape->dim);
@@ -145,11 +68,11 @@ static void values_begin(const AttentionShape *shape, const Work *work, const Te
 }
 
 /* Keys and values of a tile. */
-static void keys_begin(const AttentionShape *shape, Work *work, const Tensor *k, const Tensor *v, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to, Coming *next) {
+static void keys_begin(const AttentionShape *shape, Work *work, const Tensor *k, const Tensor *v, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to) {
     int64_t rows[KEY_TILE];
     rows_find(shape, segment, start, from, to, rows);
-    keys_find(shape, work, k, rows, kv_head);
-    values_begin(shape, work, v, rows, kv_head, next);
+    for (int64_t i = 0; i < KEY_ROWS; i++) work->key_rows[i] = keys_find(shape, k, rows + i * TILE_ROWS, kv_head, work->keys, i);
+    values_begin(shape, work, v, rows, kv_head);
 }
 
 /* Scores of 32 keys and one or two groups of queries. */
@@ -181,40 +104,10 @@ static inline __attribute__((always_inline)) void scores_block(const bool two, i
 
 /* Scores of keys begin..end-1 of a tile get their cap; those that a query does not see become -infinity. */
 static void scores_finish(const AttentionShape *shape, const int32_t *positions, int64_t start, Columns keys, float *scores) {
-    float cap = (float)shape->args->softcap, scale = (float)shape->args->scale / cap;
-    if (cap != 0)
-        for (int64_t i = keys.begin * LANES; i < keys.end * LANES; i++) scores[i] = cap * fast_tanh(scores[i] * scale);
+    scores_cap(shape, keys, scores);
     __m512i newest = _mm512_loadu_si512(positions), oldest = lanes_oldest(shape, newest), unseen = _mm512_castps_si512(_mm512_set1_ps(-INFINITY));
     for (int64_t j = keys.begin; j < keys.end; j++)
         _mm512_mask_storeu_epi32(scores + j * LANES, (__mmask16)~lanes_seeing(oldest, newest, start + j), unseen);
-}
-
-/* Scores of keys begin..end-1 of a tile, (KEY_TILE, LANES), become weights. What they are relative to grows only where they would become too large otherwise; then the
- * running sums are brought to it. */
-static void softmax_lanes(const AttentionShape *shape, Columns keys, const float *scores, float *base, float *total, float *sum, char *weights) {
-    const __m512i pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
-    __m512 none = _mm512_set1_ps(-INFINITY), most[4] = {none, none, none, none}, added[4] = {0}, before = _mm512_loadu_ps(base);
-    __m512 scale = _mm512_set1_ps(LOG2_E * (shape->args->softcap != 0 ? 1 : (float)shape->args->scale));
-    for (int64_t j = keys.begin; j < keys.end; j += 4)
-#pragma GCC unroll 4
-        for (int64_t i = 0; i < 4; i++) most[i] = _mm512_max_ps(_mm512_loadu_ps(scores + (j + i) * LANES), most[i]);
-    __m512 largest = _mm512_mul_ps(_mm512_max_ps(_mm512_max_ps(most[0], most[1]), _mm512_max_ps(most[2], most[3])), scale);
-    __m512 now = _mm512_mask_mov_ps(before, _mm512_cmp_ps_mask(largest, _mm512_add_ps(before, _mm512_set1_ps(ROOM)), _CMP_GT_OQ), largest);
-    __m512 finite = _mm512_maskz_mov_ps(_mm512_cmp_ps_mask(now, none, _CMP_NEQ_UQ), now), old = exp2_lanes(_mm512_sub_ps(before, finite));
-    for (int64_t j = keys.begin; j < keys.end; j += 4)
-#pragma GCC unroll 2
-        for (int64_t i = 0; i < 4; i += 2) {
-            __m512 even = exp2_lanes(_mm512_fmsub_ps(_mm512_loadu_ps(scores + (j + i) * LANES), scale, finite));
-            __m512 odd = exp2_lanes(_mm512_fmsub_ps(_mm512_loadu_ps(scores + (j + i + 1) * LANES), scale, finite));
-            added[i] = _mm512_add_ps(added[i], even);
-            added[i + 1] = _mm512_add_ps(added[i + 1], odd);
-            _mm512_storeu_si512(weights + (j + i) * 32, _mm512_permutexvar_epi16(pairs, (__m512i)_mm512_cvtne2ps_pbh(odd, even)));
-        }
-    __m512 all = _mm512_add_ps(_mm512_add_ps(added[0], added[1]), _mm512_add_ps(added[2], added[3]));
-    _mm512_storeu_ps(base, now);
-    _mm512_storeu_ps(total, _mm512_fmadd_ps(_mm512_loadu_ps(total), old, all));
-    if (_mm512_cmp_ps_mask(now, before, _CMP_NEQ_UQ) & _mm512_cmp_ps_mask(before, none, _CMP_NEQ_UQ))
-        for (int64_t c = 0; c < shape->padded; c++) _mm512_storeu_ps(sum + c * LANES, _mm512_mul_ps(_mm512_loadu_ps(sum + c * LANES), old));
 }
 
 /* Takes one tile of `n_keys` keys and values into the sums of all queries of a task. */
@@ -235,8 +128,9 @@ static void tile_attend(const AttentionShape *shape, const Work *work, int64_t s
             common.end = columns_seen(shape, positions[0], positions[0], start, n_keys).end;
             if (shape->args->softcap != 0 || common.begin > seen.begin || common.end < seen.end)
                 scores_finish(shape, positions, start, seen, tile_at(work->scores, i, 0));
-            softmax_lanes(shape, seen, tile_at(work->scores, i, 0), work->base + (group + i) * LANES, work->total + (group + i) * LANES, tile_at(work->sum, group + i, 0),
-                          tile_at(work->weights, i, 0));
+            float shrunk[LANES], *base = work->base + (group + i) * LANES, *total = work->total + (group + i) * LANES, *sum = tile_at(work->sum, group + i, 0);
+            if (softmax_lanes(shape, seen, tile_at(work->scores, i, 0), base, total, tile_at(work->weights, i, 0), shrunk))
+                for (int64_t c = 0; c < shape->padded; c++) _mm512_storeu_ps(sum + c * LANES, _mm512_mul_ps(_mm512_loadu_ps(sum + c * LANES), _mm512_loadu_ps(shrunk)));
         }
         Tiles sum = {tile_at(work->sum, group, 0), work->sum.column, work->sum.row}; /* transposed */
         tiles_multiply(shape->padded / TILE_ROWS, n, (seen.end - seen.begin) / TILE_K, tiles_from(work->values, 0, chunk), tiles_from(work->weights, 0, chunk), sum, true);
@@ -259,10 +153,7 @@ static void queries_finish(const AttentionShape *shape, const Work *work, Tensor
     }
 }
 
-/* What a task is of: its own rows of the cache, for the first of the heads that are run at once, and those of the sequence behind it; both NULL without a cache. */
-typedef struct Fetch { Coming *own, *next; } Fetch;
-
-static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv_head, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp, Fetch fetch) {
+static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv_head, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
     const AttentionArgs *args = shape->args;
     const Segment *segment = &args->layout->segments[task.segment];
     int64_t first = segment->begin + task.first, n_tokens = MIN(shape->tokens, segment->end - first);
@@ -272,20 +163,22 @@ static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv
     queries_begin(shape, &work, q, first, n_tokens, position, kv_head);
     for (int64_t start = oldest / KEY_TILE * KEY_TILE; start < end; start += KEY_TILE) {
         int64_t to = MIN((int64_t)KEY_TILE, end - start);
-        if (fetch.own) coming_hurry(shape, fetch.own, start + 2 * KEY_TILE);
-        keys_begin(shape, &work, k, v, task.segment, kv_head, start, MAX((int64_t)0, oldest - start), to, fetch.next);
+        keys_begin(shape, &work, k, v, task.segment, kv_head, start, MAX((int64_t)0, oldest - start), to);
         tile_attend(shape, &work, start, to);
     }
     queries_finish(shape, &work, y, logsumexp);
 }
 
-/* Tasks run in turns by one thread: all heads of a sequence one after the other, since they lie beside one another in a cache; and, of sequences that go on by a token each, a few. */
-typedef struct Turns { int64_t heads, sequences; } Turns;
-
-static Turns turns_of(const Layout *layout, const AttentionTasks *tasks, int64_t n_kv_heads) {
-    int64_t n = tasks->n / n_kv_heads, threads = omp_get_max_threads();
-    if (!layout->cache || n < 2 * threads) return (Turns){1, 1};
-    return (Turns){n_kv_heads, layout->n_tokens == layout->n_segments ? MAX((int64_t)1, n / (2 * threads)) : 1};
+/* Brings the tasks of single tokens to the front, the others behind them; how many those are. */
+static int64_t alone_first(const AttentionShape *shape, AttentionTask *list, int64_t n) {
+    int64_t alone = 0;
+    for (int64_t i = 0; i < n; i++)
+        if (attends_alone(shape, &shape->args->layout->segments[list[i].segment])) {
+            AttentionTask task = list[i];
+            list[i] = list[alone];
+            list[alone++] = task;
+        }
+    return alone;
 }
 
 void ISA_FN(attention)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
@@ -298,25 +191,15 @@ void ISA_FN(attention)(const AttentionArgs *args, const Tensor *q, const Tensor 
     }
     AttentionShape shape = amx_attention_shape(args, QUERY_ROWS);
     AttentionTasks tasks = attention_tasks(&shape, shape.tokens);
-    int64_t kv_heads = args->n_kv_heads;
-    Turns turns = turns_of(layout, &tasks, kv_heads);
+    int64_t kv_heads = args->n_kv_heads, n = tasks.n / kv_heads, alone = alone_first(&shape, tasks.list, n);
+    attention_tokens(&shape, tasks.list, alone, tasks.parallel_tiles, q, keys, values, y, logsumexp);
+    if (alone == n) return;
 #pragma omp parallel if (tasks.parallel_tiles)
     {
         amx_begin();
 #pragma omp for schedule(dynamic)
-        for (int64_t end = tasks.n; end > 0; end -= turns.heads * turns.sequences) { /* the last tokens of a sequence have the most keys: begin with them */
-            Coming own = {.segment = -1}, next = {.segment = -1};
-            for (int64_t j = end - 1; j >= MAX((int64_t)0, end - turns.heads * turns.sequences); j--) {
-                int64_t head = kv_heads - 1 - j % kv_heads;
-                bool first = layout->cache && head == 0, last = j < turns.heads || j < end - turns.heads * (turns.sequences - 1);
-                if (first) {
-                    own = next.segment >= 0 ? next : coming_begin(&shape, keys, values, &tasks.list[j / kv_heads]);
-                    next = coming_begin(&shape, keys, values, last ? NULL : &tasks.list[j / kv_heads - 1]);
-                }
-                Fetch fetch = layout->cache ? (Fetch){first ? &own : NULL, &next} : (Fetch){NULL, NULL};
-                task_run(&shape, tasks.list[j / kv_heads], head, q, keys, values, y, logsumexp, fetch);
-            }
-        }
+        for (int64_t i = tasks.n - 1; i >= alone * kv_heads; i--) /* the last tokens of a sequence have the most keys: begin with them */
+            task_run(&shape, tasks.list[i / kv_heads], i % kv_heads, q, keys, values, y, logsumexp);
         amx_end();
     }
 }

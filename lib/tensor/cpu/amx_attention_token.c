@@ -1,0 +1,307 @@
+/* Attention of sequences that each go on by a single token, out of a cache, in bf16 on AMX: a step of generation. Such a token has few queries, so that the lanes of a vector are those of
+ * several key/value heads: a score's product has zeros in the lanes of the other heads, and so have weights in the product with the values. Zeros change no sum: the bits are those of
+ * amx_attention.c. A tile of keys is read once, for all heads of its rows; rows to come are asked for meanwhile, those of the next sequence too. */
+#include "lib/tensor/cpu/amx_attention_forward.h"
+
+#include <omp.h>
+
+enum { WIDE = 4 }; /* tiles of sums that are kept in registers: 64 dimensions of the head */
+
+/* A token's key/value heads from `head` on. */
+typedef struct TokenTask { int32_t segment; int32_t head; } TokenTask;
+
+/* What all tasks of a call share; `heads` of a task. */
+typedef struct Call {
+    const AttentionShape *shape;
+    const Tensor *q, *k, *v;
+    Tensor *y, *logsumexp;
+    int64_t heads;
+} Call;
+
+static int64_t task_heads(const Call *call, const TokenTask *task) { return MIN(call->heads, call->shape->args->n_kv_heads - task->head); }
+
+/* A tile of keys of a task: those from position `start` on, of which the token sees from..to-1. `rows` of the cache; -1 where there is none. */
+typedef struct KeyTile {
+    const TokenTask *task;
+    int64_t start, from, to, end; /* end: of all keys */
+    int64_t rows[KEY_TILE];
+} KeyTile;
+
+static void key_tile_find(const Call *call, KeyTile *tile) {
+    tile->to = MIN((int64_t)KEY_TILE, tile->end - tile->start);
+    rows_find(call->shape, tile->task->segment, tile->start, tile->from, tile->to, tile->rows);
+}
+
+static void key_tile_first(const Call *call, const TokenTask *task, KeyTile *tile) {
+    int64_t position = layout_offset(call->shape->args->layout, task->segment), window = call->shape->args->window;
+    int64_t oldest = window > 0 ? MAX((int64_t)0, position - window + 1) : 0;
+    *tile = (KeyTile){.task = task, .start = oldest / KEY_TILE * KEY_TILE, .from = oldest % KEY_TILE, .end = position + 1};
+    key_tile_find(call, tile);
+}
+
+/* The tile behind, of the same task or the next one before `end`; false when there is none. */
+static bool key_tile_next(const Call *call, const KeyTile *tile, const TokenTask *end, KeyTile *next) {
+    if (tile->start + tile->to == tile->end) {
+        if (tile->task + 1 == end) return false;
+        key_tile_first(call, tile->task + 1, next);
+        return true;
+    }
+    *next = (KeyTile){.task = tile->task, .start = tile->start + KEY_TILE, .end = tile->end};
+    key_tile_find(call, next);
+    return true;
+}
+
+/* ---- asking for what comes ---- */
+
+/* Keys and values in the order in which they lie in memory, all heads of a row together, asked for line by line LEAD rows before they are needed: up to bytes at..to of row j of `tile`. */
+enum { LEAD = 64 };
+typedef struct Coming {
+    KeyTile tile;
+    const TokenTask *end; /* of the tasks; NULL: nothing is left */
+    int64_t j, at, to;
+} Coming;
+
+static bool coming_row(const Call *call, Coming *coming) {
+    KeyTile *tile = &coming->tile, next;
+    if (!coming->end) return false;
+    if (coming->j == tile->to) {
+        if (!key_tile_next(call, tile, coming->end, &next)) {
+            coming->end = NULL;
+            return false;
+        }
+        *tile = next;
+        coming->j = tile->from;
+    }
+    int64_t from = (tile->rows[coming->j++] * call->shape->kv_width + tile->task->head * call->shape->dim) * 2;
+    coming->at = from / 64 * 64;
+    coming->to = from + task_heads(call, tile->task) * call->shape->dim * 2;
+    return true;
+}
+
+static inline void coming_ask(const Call *call, Coming *coming, int64_t lines) {
+    for (; lines > 0; lines--, coming->at += 64) {
+        if (coming->at >= coming->to && !coming_row(call, coming)) return;
+        _mm_prefetch((const char *)call->k->data + coming->at, _MM_HINT_T1);
+        _mm_prefetch((const char *)call->v->data + coming->at, _MM_HINT_T1);
+    }
+}
+
+/* ---- a task ---- */
+
+/* Buffers of a task, in the thread's scratch; a lane is a query. */
+typedef struct Work {
+    Tiles queries;         /* A (1, padded / 32) */
+    Tiles q;               /* B (heads, padded / 32): zeros in the lanes of other heads */
+    Tiles keys;            /* A (KEY_ROWS, padded / 32): of a head, where they do not lie as a tile wants them */
+    Tiles scores;          /* floats (1, KEY_ROWS) */
+    Tiles weights, turned; /* B and A (1, KEY_CHUNKS) */
+    Tiles own;             /* A (heads, KEY_CHUNKS): weights, zeros in the lanes of other heads */
+    Tiles pair_values;     /* B (WIDE, 1) */
+    Tiles sum;             /* floats (1, padded / 16): running sums of weighted values, a query a line */
+    float base[LANES], total[LANES];
+} Work;
+
+static Work work_new(const Call *call, const TokenTask *task) {
+    const AttentionShape *shape = call->shape;
+    int64_t heads = task_heads(call, task), group = shape->group, chunks = shape->padded / TILE_K, tiles = shape->padded / TILE_ROWS;
+    char *memory = cpu_scratch(CPU_LOCAL, (size_t)(((1 + call->heads + KEY_ROWS) * chunks + KEY_ROWS + (2 + call->heads) * KEY_CHUNKS + WIDE + tiles) * TILE_BYTES));
+    Work work = {.queries = tiles_take(&memory, 1, chunks), .q = tiles_take(&memory, call->heads, chunks)};
+    work.keys = tiles_take(&memory, KEY_ROWS, chunks);
+    work.scores = tiles_take(&memory, 1, KEY_ROWS);
+    work.weights = tiles_take(&memory, 1, KEY_CHUNKS);
+    work.turned = tiles_take(&memory, 1, KEY_CHUNKS);
+    work.own = tiles_take(&memory, call->heads, KEY_CHUNKS);
+    work.pair_values = tiles_take(&memory, WIDE, 1);
+    work.sum = tiles_take(&memory, 1, tiles);
+    memset(work.own.at, 0, (size_t)(heads * work.own.row));
+    memset(work.sum.at, 0, (size_t)work.sum.row);
+    const uint16_t *q = (const uint16_t *)call->q->data + shape->args->layout->segments[task->segment].begin * shape->q_width + task->head * group * shape->dim;
+    for (int64_t l = 0; l < LANES; l++) {
+        line_put(work.queries, l, l < heads * group ? q + l * shape->dim : NULL, shape->dim);
+        work.base[l] = -INFINITY;
+        work.total[l] = 0;
+    }
+    tiles_transpose(1, chunks, work.queries, work.queries);
+    for (int64_t h = 0; h < heads; h++) {
+        __mmask16 lanes = (__mmask16)(((1u << group) - 1) << (h * group));
+        for (int64_t c = 0; c < chunks; c++)
+            for (int64_t line = 0; line < TILE_BYTES; line += 64)
+                _mm512_storeu_si512((char *)tile_at(work.q, h, c) + line, _mm512_maskz_loadu_epi32(lanes, (const char *)tile_at(work.queries, 0, c) + line));
+    }
+    return work;
+}
+
+/* A head's scores of 32 or 64 keys, added to tiles 0 to 3. */
+static inline __attribute__((always_inline)) void head_scores(const bool four, int64_t depth, const KeyRows keys[KEY_ROWS], Tiles q) {
+    __asm__ volatile("" : : : "memory"); /* as in block_multiply */
+    for (int64_t c = 0; c < depth; c++) {
+        _tile_loadd(6, tile_at(q, 0, c), 64);
+        _tile_loadd(4, keys[0].at + c * keys[0].column, keys[0].line);
+        _tile_dpbf16ps(0, 4, 6);
+        _tile_loadd(5, keys[1].at + c * keys[1].column, keys[1].line);
+        _tile_dpbf16ps(1, 5, 6);
+        if (!four) continue;
+        _tile_loadd(4, keys[2].at + c * keys[2].column, keys[2].line);
+        _tile_dpbf16ps(2, 4, 6);
+        _tile_loadd(5, keys[3].at + c * keys[3].column, keys[3].line);
+        _tile_dpbf16ps(3, 5, 6);
+    }
+}
+
+/* Scores of a tile of keys, or of its first half. */
+static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four) {
+    KeyRows keys[KEY_ROWS];
+    _tile_zero(0);
+    _tile_zero(1);
+    _tile_zero(2);
+    _tile_zero(3);
+    for (int64_t h = 0; h < task_heads(call, tile->task); h++) {
+        int64_t head = tile->task->head + h;
+        for (int64_t i = 0; i < (four ? 4 : 2); i++) keys[i] = keys_find(call->shape, call->k, tile->rows + i * TILE_ROWS, head, work->keys, i);
+        if (four) head_scores(true, call->shape->padded / TILE_K, keys, tiles_from(work->q, h, 0));
+        else head_scores(false, call->shape->padded / TILE_K, keys, tiles_from(work->q, h, 0));
+    }
+    _tile_stored(0, tile_at(work->scores, 0, 0), 64);
+    _tile_stored(1, tile_at(work->scores, 0, 1), 64);
+    if (four) {
+        _tile_stored(2, tile_at(work->scores, 0, 2), 64);
+        _tile_stored(3, tile_at(work->scores, 0, 3), 64);
+    }
+}
+
+/* Weights as tiles of A, one for each head. */
+static void weights_part(const Call *call, const TokenTask *task, const Work *work, int64_t chunks) {
+    int64_t group = call->shape->group;
+    tiles_transpose(1, chunks, work->weights, work->turned);
+    for (int64_t c = 0; c < chunks; c++)
+        for (int64_t l = 0; l < task_heads(call, task) * group; l++)
+            _mm512_storeu_si512((char *)tile_at(work->own, l / group, c) + l * 64, _mm512_loadu_si512((const char *)tile_at(work->turned, 0, c) + l * 64));
+}
+
+/* A head's values of 32 keys, two or four tiles of dimensions from d on, as tiles of B. `whole`: the head has all of these dimensions. */
+static inline __attribute__((always_inline)) void values_pair(const bool four, const bool whole, const Call *call, const Work *work, int64_t head, const int64_t *rows, int64_t d, Coming *coming) {
+    static const uint16_t none[WIDE * TILE_ROWS];
+    const uint16_t *values = (const uint16_t *)call->v->data + head * call->shape->dim + d;
+    int64_t width = call->shape->kv_width, left = call->shape->dim - d;
+    char *tiles = tile_at(work->pair_values, 0, 0);
+    for (int64_t p = 0; p < TILE_ROWS; p++, tiles += 64) {
+        const uint16_t *even = rows[2 * p] < 0 ? none : values + rows[2 * p] * width, *odd = rows[2 * p + 1] < 0 ? none : values + rows[2 * p + 1] * width;
+        coming_ask(call, coming, four ? 4 : 2);
+        if (whole) {
+            pairs_interleave(even, odd, tiles, tiles + TILE_BYTES);
+            if (four) pairs_interleave(even + TILE_K, odd + TILE_K, tiles + 2 * TILE_BYTES, tiles + 3 * TILE_BYTES);
+            continue;
+        }
+        for (int64_t c = 0; c < (four ? 2 * TILE_K : TILE_K); c += TILE_K) {
+            __m512i upper = values_32(even, c, left), lower = values_32(odd, c, left);
+            pairs_interleave(&upper, &lower, tiles + c / TILE_ROWS * TILE_BYTES, tiles + (c / TILE_ROWS + 1) * TILE_BYTES);
+        }
+    }
+}
+
+/* Adds the heads' weighted values to two or four tiles of sums, those of dimension d and on. */
+static inline __attribute__((always_inline)) void values_add(const bool four, const bool whole, const Call *call, const KeyTile *tile, const Work *work, int64_t d, int64_t chunks, Coming *coming) {
+    Tiles sum = tiles_from(work->sum, 0, d / TILE_ROWS);
+    __asm__ volatile("" : : : "memory");
+    _tile_loadd(0, tile_at(sum, 0, 0), 64);
+    _tile_loadd(1, tile_at(sum, 0, 1), 64);
+    if (four) {
+        _tile_loadd(2, tile_at(sum, 0, 2), 64);
+        _tile_loadd(3, tile_at(sum, 0, 3), 64);
+    }
+    for (int64_t h = 0; h < task_heads(call, tile->task); h++)
+        for (int64_t c = 0; c < chunks; c++) {
+            values_pair(four, whole, call, work, tile->task->head + h, tile->rows + c * TILE_K, d, coming);
+            __asm__ volatile("" : : : "memory");
+            _tile_loadd(4, tile_at(work->own, h, c), 64);
+            _tile_loadd(5, tile_at(work->pair_values, 0, 0), 64);
+            _tile_dpbf16ps(0, 4, 5);
+            _tile_loadd(6, tile_at(work->pair_values, 1, 0), 64);
+            _tile_dpbf16ps(1, 4, 6);
+            if (!four) continue;
+            _tile_loadd(5, tile_at(work->pair_values, 2, 0), 64);
+            _tile_dpbf16ps(2, 4, 5);
+            _tile_loadd(6, tile_at(work->pair_values, 3, 0), 64);
+            _tile_dpbf16ps(3, 4, 6);
+        }
+    _tile_stored(0, tile_at(sum, 0, 0), 64);
+    _tile_stored(1, tile_at(sum, 0, 1), 64);
+    if (four) {
+        _tile_stored(2, tile_at(sum, 0, 2), 64);
+        _tile_stored(3, tile_at(sum, 0, 3), 64);
+    }
+}
+
+/* A tile of keys and values goes into the sums. */
+static void tile_attend(const Call *call, const KeyTile *tile, Work *work, Coming *coming) {
+    const AttentionShape *shape = call->shape;
+    int64_t chunks = blocks_of(tile->to, TILE_K);
+    Columns keys = {0, chunks * TILE_K};
+    float *scores = tile_at(work->scores, 0, 0), shrunk[LANES];
+    token_scores(call, tile, work, chunks == KEY_CHUNKS);
+    scores_cap(shape, keys, scores);
+    for (int64_t j = 0; j < tile->from; j++) _mm512_storeu_ps(scores + j * LANES, _mm512_set1_ps(-INFINITY));
+    for (int64_t j = tile->to; j < keys.end; j++) _mm512_storeu_ps(scores + j * LANES, _mm512_set1_ps(-INFINITY));
+    if (softmax_lanes(shape, keys, scores, work->base, work->total, tile_at(work->weights, 0, 0), shrunk))
+        for (int64_t t = 0; t < shape->padded / TILE_ROWS; t++)
+            for (int64_t l = 0; l < LANES; l++) {
+                float *line = (float *)tile_at(work->sum, 0, t) + l * LANES;
+                _mm512_storeu_ps(line, _mm512_mul_ps(_mm512_loadu_ps(line), _mm512_set1_ps(shrunk[l])));
+            }
+    weights_part(call, tile->task, work, chunks);
+    for (int64_t d = 0; d < shape->padded; d += WIDE * TILE_ROWS) {
+        if (shape->dim - d >= WIDE * TILE_ROWS) values_add(true, true, call, tile, work, d, chunks, coming);
+        else if (shape->padded - d >= WIDE * TILE_ROWS) values_add(true, false, call, tile, work, d, chunks, coming);
+        else values_add(false, false, call, tile, work, d, chunks, coming);
+    }
+}
+
+static void work_finish(const Call *call, const TokenTask *task, const Work *work) {
+    const AttentionShape *shape = call->shape;
+    int64_t n = task_heads(call, task) * shape->group, row = shape->args->layout->segments[task->segment].begin, first = task->head * shape->group;
+    float inverse[LANES];
+    _mm512_storeu_ps(inverse, _mm512_div_ps(_mm512_set1_ps(1), _mm512_loadu_ps(work->total)));
+    for (int64_t l = 0; l < n; l++) {
+        uint16_t *y = (uint16_t *)call->y->data + row * shape->q_width + (first + l) * shape->dim;
+        for (int64_t c = 0; c < shape->dim; c += LANES) {
+            __mmask16 there = shape->dim - c >= LANES ? 0xffff : (__mmask16)((1u << (shape->dim - c)) - 1);
+            __m512 sum = _mm512_loadu_ps((const float *)tile_at(work->sum, 0, c / LANES) + l * LANES);
+            _mm256_mask_storeu_epi16(y + c, there, (__m256i)_mm512_cvtneps_pbh(_mm512_mul_ps(sum, _mm512_set1_ps(inverse[l]))));
+        }
+        if (call->logsumexp) ((float *)call->logsumexp->data)[row * shape->args->n_heads + first + l] = work->base[l] * LN_2 + logf(work->total[l]);
+    }
+}
+
+/* Tasks one after the other. */
+static void tasks_run(const Call *call, const TokenTask *task, const TokenTask *end) {
+    Coming coming = {.end = end};
+    key_tile_first(call, task, &coming.tile);
+    coming.j = coming.tile.from;
+    coming_ask(call, &coming, LEAD * blocks_of(task_heads(call, task) * call->shape->dim * 2, 64));
+    for (; task < end; task++) {
+        KeyTile tile;
+        Work work = work_new(call, task);
+        key_tile_first(call, task, &tile);
+        do tile_attend(call, &tile, &work, &coming);
+        while (key_tile_next(call, &tile, task + 1, &tile));
+        work_finish(call, task, &work);
+    }
+}
+
+void attention_tokens(const AttentionShape *shape, const AttentionTask *tokens, int64_t n, bool parallel, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
+    if (n == 0) return;
+    int64_t kv_heads = shape->args->n_kv_heads, threads = parallel ? omp_get_max_threads() : 1;
+    int64_t heads = MIN(MAX(kv_heads * n / (2 * threads), (int64_t)1), MIN(LANES / shape->group, kv_heads)), sets = blocks_of(kv_heads, heads);
+    Call call = {shape, q, k, v, y, logsumexp, heads};
+    TokenTask *tasks = cpu_scratch(CPU_SHARED, (size_t)(n * sets) * sizeof *tasks);
+    for (int64_t i = 0; i < n * sets; i++) tasks[i] = (TokenTask){tokens[i / sets].segment, (int32_t)(i % sets * heads)};
+    int64_t run = MAX((int64_t)1, n * sets / (2 * threads));
+#pragma omp parallel if (parallel)
+    {
+        amx_begin();
+#pragma omp for schedule(dynamic)
+        for (int64_t first = 0; first < n * sets; first += run)
+            tasks_run(&call, tasks + first, tasks + MIN(first + run, n * sets));
+        amx_end();
+    }
+}
