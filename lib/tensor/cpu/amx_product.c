@@ -14,7 +14,7 @@ enum {
     BLOCK = 2 * TILE_ROWS,   /* rows and columns of a result that are summed at once */
     PANEL_BYTES = 1 << 20,   /* of a panel of B: half of a usual second-level cache */
     PANEL_COLS = 1024,
-    WHOLE_K = 2048,          /* longer sums are cut, or a panel would be too narrow to use A well */
+    WHOLE_K = 2048,          /* longer sums are cut, or a panel would be too narrow to use A well; unless it has all columns */
     CUT_K = 1024,
     FEW_K = 256,             /* for results of few rows, whose sums are small to keep */
     PANEL_FEW = 256,
@@ -318,7 +318,7 @@ static Plan plan_make(const Product *product) {
         plan.n = product->m;
     }
     bool few = plan.m <= BLOCK && !plan.b.operand.transposed; /* B is used once: along its lines as far as they go */
-    int64_t threads = omp_get_max_threads(), most_k = few ? FEW_K : product->k <= WHOLE_K ? WHOLE_K : CUT_K, limit = few ? MAX((int64_t)PANEL_FEW, div_up(plan.n, threads)) : PANEL_COLS;
+    int64_t threads = omp_get_max_threads(), most_k = few ? FEW_K : product->k <= WHOLE_K || round_up(plan.n, BLOCK) * product->k * 2 <= PANEL_BYTES ? product->k : CUT_K, limit = few ? MAX((int64_t)PANEL_FEW, div_up(plan.n, threads)) : PANEL_COLS;
     plan.k_cut = div_up(plan.k_tiles, div_up(product->k, most_k));
     plan.panel_cols = panel_cols(plan.n, plan.k_cut + plan.more_tiles, round_up(limit, BLOCK));
     plan.panels = div_up(plan.n, plan.panel_cols);
