@@ -38,7 +38,7 @@ typedef struct Command {
 } Command;
 /* Fills option values and positionals. --help prints the command's help and ends the program's work with *done = true. ST_USAGE names an unknown option and the nearest one. */
 Status command_parse(Command *command, int argc, char **argv, const Option *options, bool *done);
-void use_threads(int64_t n); /* 0 = as many as the process may use, or what OMP_NUM_THREADS says */
+void use_threads(int64_t n); /* 0 = one for each core that the process may use, or what OMP_NUM_THREADS says */
 /* ST_USAGE unless there are `least` to `most` positional arguments. */
 Status command_needs(const Command *command, size_t least, size_t most);
 

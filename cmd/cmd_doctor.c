@@ -84,14 +84,14 @@ static void advise(Doctor *doctor, const char *format, ...) {
 static void look_at_settings(Doctor *doctor) {
     char line[256];
     const char *variable = getenv("OMP_NUM_THREADS");
-    int threads = omp_get_max_threads(), cores = cores_available(), siblings = count_in_list(line_of("/sys/devices/system/cpu/cpu0/topology/thread_siblings_list", line));
+    int threads = omp_get_max_threads(), cores = cores_available(), physical = cores_physical(NULL);
     int nodes = count_in_list(line_of("/sys/devices/system/node/online", line)), online = count_in_list(line_of("/sys/devices/system/cpu/online", line));
     size_t n = (size_t)snprintf(doctor->threads, sizeof doctor->threads, "%d", threads);
     if (online > 0) n += (size_t)snprintf(doctor->threads + n, sizeof doctor->threads - n, " of %d processors", online);
     if (variable) snprintf(doctor->threads + n, sizeof doctor->threads - n, ": OMP_NUM_THREADS says so");
-    else if (online > 0 && cores < online) snprintf(doctor->threads + n, sizeof doctor->threads - n, ": affinity or control group allow no more");
-    if (siblings > 1 && threads > cores / siblings)
-        advise(doctor, "%d processors share a core: products may be as fast with --threads %d", siblings, MAX(cores / siblings, 1));
+    else if (online > 0 && cores < online) snprintf(doctor->threads + n, sizeof doctor->threads - n, ": affinity or control group allow no more%s", threads < cores ? ", and some share a core" : "");
+    else if (threads == physical && physical < cores) snprintf(doctor->threads + n, sizeof doctor->threads - n, ": the others share a core with these");
+    if (threads > physical && physical < cores) advise(doctor, "only %d of these processors have a core of their own: products may be as fast with --threads %d", physical, physical);
     if (nodes > 1) advise(doctor, "memory is in %d nodes: numactl --cpunodebind=0 --membind=0 keeps a run in one of them", nodes);
     line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", line);
     if (line[0] && strcmp(line, "performance") != 0) advise(doctor, "the frequency governor is '%.40s': cpupower frequency-set -g performance may be faster", line);

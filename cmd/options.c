@@ -101,10 +101,10 @@ static void to_stderr(void *context, LogLevel level, const char *text) {
     show_message("%s%s", level == LOG_WARNING ? "tune: warning: " : "", text);
 }
 
-/* A limit of processor time stops all threads when it is used up, so that more of them only wait for each other. */
+/* A limit of processor time stops all threads when it is used up, so that more of them only wait for each other. Two threads of a core share the units that multiply, which one keeps busy. */
 static int64_t threads_by_default(void) {
     const char *tasks = getenv("SLURM_CPUS_PER_TASK");
-    int64_t n = cores_available(), granted = tasks ? strtoll(tasks, NULL, 10) : 0;
+    int64_t n = cores_physical(NULL), granted = tasks ? strtoll(tasks, NULL, 10) : 0;
     return granted > 0 ? MIN(n, granted) : n;
 }
 

@@ -920,8 +920,10 @@ static void the_machine_is_known(void **state) {
     CPU_SET(core, &one);
     assert_int_equal(sched_setaffinity(0, sizeof one, &one), 0);
     assert_int_equal(cores_available(), 1);
+    assert_int_equal(cores_physical(NULL), 1);
     assert_int_equal(sched_setaffinity(0, sizeof all, &all), 0);
 #endif
+    assert_in_range(cores_physical(NULL), 1, cores_available());
     assert_true(memory_peak() > 1 << 20 && memory_peak() < (uint64_t)1 << 45);
     assert_true(memory_resident() > 1 << 20 && memory_resident() < (uint64_t)1 << 45);
 #ifndef SANITIZED
@@ -962,6 +964,39 @@ static void mutations_are_the_same_in_every_run(void **state) {
     assert_true(first == second && first != other);
     check_mutations("", 0, 20, tally, &other);
 }
+
+#ifdef __linux__
+/* What the system says of the cores of all processors that the process may use: `format` gets a processor's number. */
+static void say_siblings(const cpu_set_t *set, const char *format) {
+    for (int i = 0; i < CPU_SETSIZE; i++) {
+        char name[64], text[64];
+        if (!CPU_ISSET(i, set)) continue;
+        snprintf(name, sizeof name, "cpu%d", i);
+        mkdir(temp_file(dir, name), 0700);
+        snprintf(name, sizeof name, "cpu%d/topology", i);
+        mkdir(temp_file(dir, name), 0700);
+        snprintf(name, sizeof name, "cpu%d/topology/thread_siblings_list", i);
+        snprintf(text, sizeof text, format, i, i);
+        temp_text(dir, name, text);
+    }
+}
+
+static void threads_of_a_core_count_once(void **state) {
+    (void)state;
+    cpu_set_t all;
+    assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
+    int free_of_quota = CPU_COUNT(&all) == cores_available();
+    assert_int_equal(cores_physical(dir), cores_available()); /* nothing is known */
+    say_siblings(&all, "%d\n");
+    assert_int_equal(cores_physical(dir), cores_available());
+    say_siblings(&all, "0-1023\n");
+    assert_int_equal(cores_physical(dir), 1);
+    say_siblings(&all, "0,%d,1023\n");
+    if (free_of_quota) assert_int_equal(cores_physical(dir), CPU_ISSET(0, &all) ? 1 : CPU_COUNT(&all));
+    say_siblings(&all, "garbage\n");
+    assert_int_equal(cores_physical(dir), cores_available());
+}
+#endif
 
 static int make_dir(void **state) {
     (void)state;
@@ -1012,6 +1047,9 @@ int main(void) {
         cmocka_unit_test(yaml_is_written_so_that_it_reads_back),
         cmocka_unit_test(messages_reach_the_sink),
         cmocka_unit_test(the_machine_is_known),
+#ifdef __linux__
+        cmocka_unit_test_setup_teardown(threads_of_a_core_count_once, make_dir, remove_dir),
+#endif
         cmocka_unit_test(interrupts_are_seen),
         cmocka_unit_test(mutations_are_the_same_in_every_run),
     };

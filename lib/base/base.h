@@ -278,6 +278,7 @@ bool interrupt_requested(void);   /* long loops look at it between steps */
 double clock_seconds(void);       /* monotonic */
 uint64_t memory_available(void);  /* bytes that this process may still take: the machine's and the control group's limit */
 int cores_available(void); /* processors that this process may use: by its affinity (taskset, Slurm) and by the limits of its control groups (containers), 1 or more */
+int cores_physical(const char *folder); /* the same, but one of those that share a core's units (SMT); folder: NULL = the system's, /sys/devices/system/cpu on Linux */
 uint64_t memory_resident(void);   /* of this process now, with the pages of mapped files, bytes; 0 where the system does not tell */
 uint64_t memory_peak(void);       /* largest resident size of this process so far, bytes */
 

@@ -47,6 +47,12 @@ static uint64_t machine_available(void) {
 static uint64_t group_available(void) { return UINT64_MAX; }
 static double group_cores(void) { return (double)INT_MAX; }
 static int allowed_cores(void) { return (int)sysconf(_SC_NPROCESSORS_ONLN); }
+static int allowed_physical(const char *folder) {
+    int n = 0;
+    size_t size = sizeof n;
+    (void)folder;
+    return sysctlbyname("hw.physicalcpu", &n, &size, NULL, 0) == 0 ? n : allowed_cores();
+}
 static uint64_t address_space_used(void) { return 0; }
 
 #else
@@ -181,6 +187,30 @@ static int allowed_cores(void) {
     return sched_getaffinity(0, sizeof set, &set) == 0 ? CPU_COUNT(&set) : (int)sysconf(_SC_NPROCESSORS_ONLN); /* more than 1024 of them do not fit */
 }
 
+/* The least of the processors of `set` that share a core with this one, itself if the system does not say: "0-1", "0,64". */
+static int first_of_core(const char *folder, int processor, const cpu_set_t *set) {
+    char path[1200], list[256] = "";
+    snprintf(path, sizeof path, "%s/cpu%d/topology/thread_siblings_list", folder, processor);
+    FILE *file = fopen(path, "r");
+    if (!file) return processor;
+    if (!fgets(list, sizeof list, file)) list[0] = '\0';
+    fclose(file);
+    for (const char *at = list; *at; at += strcspn(at, ","), at += *at == ',') {
+        int first, last, n = sscanf(at, "%d-%d", &first, &last);
+        for (int i = n > 0 ? MAX(first, 0) : processor; i <= (n == 2 ? last : first) && i < processor; i++)
+            if (CPU_ISSET(i, set)) return i;
+    }
+    return processor;
+}
+
+static int allowed_physical(const char *folder) {
+    cpu_set_t set;
+    int n = 0;
+    if (sched_getaffinity(0, sizeof set, &set) != 0) return allowed_cores();
+    for (int i = 0; i < CPU_SETSIZE; i++) n += CPU_ISSET(i, &set) && first_of_core(folder, i, &set) == i;
+    return n;
+}
+
 #endif
 
 uint64_t memory_available(void) {
@@ -193,7 +223,10 @@ uint64_t memory_available(void) {
     return least;
 }
 
-int cores_available(void) {
-    int allowed = allowed_cores(), granted = (int)MAX(group_cores(), 1); /* one and a half: a second thread would wait half of the time, and the first for it */
+static int granted_cores(int allowed) {
+    int granted = (int)MAX(group_cores(), 1); /* one and a half: a second thread would wait half of the time, and the first for it */
     return MAX(MIN(allowed, granted), 1);
 }
+
+int cores_available(void) { return granted_cores(allowed_cores()); }
+int cores_physical(const char *folder) { return granted_cores(allowed_physical(folder ? folder : "/sys/devices/system/cpu")); }
