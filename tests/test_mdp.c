@@ -828,6 +828,65 @@ static void tiles_change_only_rounding(void **state) {
     }
 }
 
+/* A form that no world of equal rows gives: the state in the middle has `widest` actions, one none, the others 1 or 3; rows have 0 to 4 entries, among them the first and the last value and the end;
+ * and for many rows after each other all but a few lead to the same few values, so that tiles have long gaps. */
+static MdpForm odd_form(int32_t n, int64_t widest) {
+    int64_t most = 3 * (int64_t)n + widest, row = 0, k = 0, *rows = arena_alloc(arena, ((size_t)n + 1) * sizeof *rows), *begin = arena_alloc(arena, ((size_t)most + 1) * sizeof *begin);
+    int32_t *next = arena_alloc(arena, 4 * (size_t)most * sizeof *next);
+    double *probability = arena_alloc(arena, 4 * (size_t)most * sizeof *probability), *reward = arena_alloc(arena, (size_t)most * sizeof *reward);
+    bool *ended = arena_zero(arena, (size_t)n);
+    RngKey key = rng_key(9, RNG_TEST, 0);
+    ended[7] = true;
+    for (int32_t s = 0; s < n; s++) {
+        rows[s] = row;
+        for (int64_t last = row + (ended[s] ? 0 : s == n / 2 ? widest : s % 11 ? 1 : 3); row < last; row++) {
+            bool alike = row % 200000 < 90000 && row % 4999;
+            begin[row] = k;
+            for (int64_t i = row % 5; i > 0; i--, k++) {
+                uint64_t at = (uint64_t)(5 * row + i);
+                next[k] = alike ? 100000 + (int32_t)rng_below(key, at, 16) : row % 97 == 0 ? 0 : row % 89 == 0 ? n - (int32_t)(i % 2) : (int32_t)rng_below(key, at, (uint64_t)n);
+                probability[k] = 0.2 * rng_uniform(key, at + 3);
+            }
+            reward[row] = rng_uniform(key, (uint64_t)row);
+        }
+    }
+    rows[n] = row;
+    begin[row] = k;
+    return (MdpForm){.n = n, .n_rows = row, .gamma = 0.9, .ended = ended, .rows = rows, .begin = begin, .next = next, .probability = probability, .reward = reward, .arena = arena};
+}
+
+static void tiles_of_odd_shapes(void **state) {
+    (void)state;
+    enum { N = 300000, MOST = 1 << 16 }; /* MOST: rows that a tile has room for */
+    static const int threads[] = {1, 2, 3, 9};
+    int before = omp_get_max_threads();
+    for (int64_t widest = MOST - 1; widest <= MOST + 1; widest++) {
+        MdpForm form = odd_form(N, widest);
+        double *V = form_vector(&form, arena), *apart = form_vector(&form, arena), *first = NULL;
+        double *apart_Q = arena_alloc(arena, (size_t)form.n_rows * sizeof *apart_Q), *Q = arena_alloc(arena, (size_t)form.n_rows * sizeof *Q);
+        for (int64_t s = 0; s < N; s++) V[s] = s == 7 ? 0 : rng_uniform(rng_key(8, RNG_TEST, 0), (uint64_t)s);
+        Change expected = form_sweep(&form, (Sweep){.V = V, .new_V = apart, .Q = apart_Q});
+        for (size_t t = 0; t < COUNT_OF(threads); t++) {
+            omp_set_num_threads(threads[t]);
+            form.tiles = NULL;
+            check_ok(form_tile(&form));
+            assert_int_equal(form.tiles != NULL, widest <= MOST);
+            if (!form.tiles) continue;
+            double *tiled = form_vector(&form, arena), off = 0;
+            for (int round = 0; round < 2; round++) { /* nothing is left over from the first */
+                Change change = form_sweep(&form, (Sweep){.V = V, .new_V = tiled, .Q = Q});
+                assert_true(fabs(change.least - expected.least) < 1e-14 && fabs(change.most - expected.most) < 1e-14);
+            }
+            for (int64_t row = 0; row < form.n_rows; row++) off = fmax(off, fabs(Q[row] - apart_Q[row]));
+            for (int64_t s = 0; s <= N; s++) off = fmax(off, fabs(tiled[s] - apart[s]));
+            assert_true(off < 1e-14);
+            if (first) assert_memory_equal(first, tiled, (N + 1) * sizeof(double));
+            else first = tiled;
+        }
+    }
+    omp_set_num_threads(before);
+}
+
 /* Worlds above the size from which entries are fetched ahead, with rows of equal and of unequal length: modified policy iteration, which copies rows, against sweeps state by state. */
 static void methods_agree_on_large_worlds(void **state) {
     (void)state;
@@ -902,7 +961,8 @@ int main(void) {
         TEST(bounds_hold_for_every_method), TEST(bounds_hold_when_stopped_early), TEST(undiscounted_values_are_found_or_refused), TEST(lakes_and_cliffs_are_as_published),
         TEST(lake_q_values_are_the_reference_programs), TEST(taxi_is_solved), TEST(sweeps_are_the_books), TEST(toolbox_examples_are_reproduced), TEST(horizons_go_backwards),
         TEST(reward_per_step_is_bounded_too), TEST(several_rewards_per_step_are_an_error), TEST(wandering_for_nothing_earns_nothing), TEST(missing_values_are_said), TEST(policies_are_checked), TEST(shares_of_time_add_up), TEST(shares_of_large_chains),
-        TEST(threads_change_no_bit), TEST(tiles_change_only_rounding), TEST(methods_agree_on_large_worlds), TEST(large_systems_are_solved_without_sweeps), TEST(full_memory_is_a_status),
+        TEST(threads_change_no_bit), TEST(tiles_change_only_rounding), TEST(tiles_of_odd_shapes), TEST(methods_agree_on_large_worlds), TEST(large_systems_are_solved_without_sweeps),
+        TEST(full_memory_is_a_status),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
