@@ -87,7 +87,7 @@ static void for_each_backend(void (*run)(void)) {
 }
 
 static void run_shapes(void) {
-    static const int64_t shapes[][3] = {{1, 1, 1}, {0, 5, 7}, {3, 5, 0}, {2, 33, 17}, {9, 31, 65}, {64, 32, 576}, {129, 300, 31}, {257, 65, 40}, {16, 96, 700}, {5, 700, 16}, {150, 70, 2100}, {16, 100, 70}, {90, 16, 1000}};
+    static const int64_t shapes[][3] = {{1, 1, 1}, {0, 5, 7}, {3, 5, 0}, {2, 33, 17}, {9, 31, 65}, {64, 32, 576}, {129, 300, 31}, {257, 65, 40}, {16, 96, 700}, {5, 700, 16}, {150, 70, 2100}, {16, 100, 70}, {90, 16, 1000}, {45, 1300, 330}, {1100, 70, 999}};
     static const DType as[] = {DT_F32, DT_BF16}, bs[] = {DT_F32, DT_BF16, DT_F16}, cs[] = {DT_F32, DT_BF16};
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
         for (int variant = 0; variant < 96; variant++) {
@@ -166,7 +166,7 @@ static uint64_t bits_of(const Tensor *c, int64_t first_row, int64_t rows) {
 }
 
 /* Shapes with several tiles each way, long sums, and the low-rank ones. {m, n, k, transpose_a, transpose_b} */
-static const int64_t many_tiles[][5] = {{300, 576, 576, 0, 1}, {300, 576, 1536, 0, 0}, {16, 576, 1000, 1, 0}, {576, 16, 1000, 1, 0}, {200, 16, 576, 0, 1}, {200, 576, 16, 0, 1}, {40, 5000, 64, 0, 1}};
+static const int64_t many_tiles[][5] = {{300, 576, 576, 0, 1}, {300, 576, 1536, 0, 0}, {16, 576, 1000, 1, 0}, {576, 16, 1000, 1, 0}, {200, 16, 576, 0, 1}, {200, 576, 16, 0, 1}, {40, 5000, 64, 0, 1}, {150, 1300, 1000, 1, 0}, {1300, 150, 2100, 1, 0}};
 
 static void run_threads(void) {
     int threads = omp_get_max_threads();

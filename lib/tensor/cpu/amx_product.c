@@ -465,10 +465,21 @@ bool amx_makes_more(const Product *product) {
     return product->more_k <= HIGHEST && !product->a.transposed && plan.k_cut == plan.k_tiles && (!plan.turned || plan.panels == 1);
 }
 
+/* The same factor as rows that run along the sum, whole, in scratch memory. */
+static Factor rows_made(const Factor *a, int64_t n_tiles, bool parallel) {
+    int64_t line = ROWS_LINE(n_tiles), blocks = div_up(a->n, BLOCK);
+    char *rows = cpu_scratch(CPU_TURNED, (size_t)(blocks * BLOCK * line));
+#pragma omp parallel for if (parallel)
+    for (int64_t i = 0; i < blocks; i++) rows_load(a, i * BLOCK, 0, n_tiles, rows + i * BLOCK * line);
+    return factor((Operand){rows, DT_BF16, line / 2, false}, 1, blocks * BLOCK, n_tiles * TILE_K);
+}
+
 void amx_product_run(const Product *product) {
     Plan plan = plan_make(product);
     Shares shares = shares_new(plan.panels * plan.chunks);
-#pragma omp parallel if (shares.n > 1 && (2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL || product->n * product->k > SERIAL_WEIGHT))
+    bool parallel = shares.n > 1 && (2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL || product->n * product->k > SERIAL_WEIGHT);
+    if (plan.a.operand.transposed && plan.panels > 1 && plan.m > BLOCK) plan.a = rows_made(&plan.a, plan.k_tiles, parallel); /* or it would be turned for every panel */
+#pragma omp parallel if (parallel)
     {
         Work work = work_new(&plan);
         int64_t have = -1, at = 0; /* the panel that is made; as shares_next */
