@@ -267,9 +267,10 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
     else block_multiply(false, false, sum, sums, line, before, ahead);
 }
 
-static void block_transpose(const void *sums, int64_t line, void *to) {
+/* The first `cols` columns of a block as lines. */
+static void block_transpose(const void *sums, int64_t cols, int64_t line, void *to) {
     for (int i = 0; i < 2; i++)
-        for (int j = 0; j < 2; j++) transpose_16x16((const char *)sums + i * 16 * line + j * 64, line, (char *)to + j * 16 * BLOCK_LINE + i * 64, BLOCK_LINE);
+        for (int j = 0; j * TILE_ROWS < cols && j < 2; j++) transpose_16x16((const char *)sums + i * 16 * line + j * 64, line, (char *)to + j * 16 * BLOCK_LINE + i * 64, BLOCK_LINE);
 }
 
 /* ---- whole products ---- */
@@ -344,7 +345,7 @@ static Finish block_end(const Plan *plan, const void *sums, int64_t line, int64_
 
 static void block_end_turned(const Plan *plan, const void *sums, int64_t line, int64_t row, int64_t col) {
     _Alignas(64) float turned[BLOCK * BLOCK];
-    block_transpose(sums, line, turned);
+    block_transpose(sums, plan->n - col, line, turned);
     Finish finish = finish_of(plan->product, turned, BLOCK_LINE, col, row, MIN((int64_t)BLOCK, plan->n - col), MIN((int64_t)BLOCK, plan->m - row));
     finish_rest(&finish);
 }
@@ -532,7 +533,7 @@ void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, in
         block_sum(turned ? BLOCK : rows, turned ? rows : BLOCK, &sum, sums, BLOCK_LINE, &before, &ahead);
         before = finish_of(&whole, sums, BLOCK_LINE, 0, j * BLOCK, rows, MIN((int64_t)BLOCK, cols - j * BLOCK));
         if (!turned) continue;
-        block_transpose(sums, BLOCK_LINE, result);
+        block_transpose(sums, rows, BLOCK_LINE, result);
         before.sums = (const char *)result;
         finish_rest(&before);
     }
