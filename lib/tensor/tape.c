@@ -31,6 +31,7 @@ struct Tape {
     Keeping keeping;
     Tensor *results[LAYER_MAX_RESULTS]; /* of the layer that runs; NULL where the values were not kept */
     int n_results, next_result;
+    Tensor *passing;   /* result of the last layer that was not recorded: the next one's takes its place */
     ArenaMark op_mark; /* where the op that is running began: its results lie behind it */
     Status status;
 };
@@ -66,11 +67,16 @@ void tape_reset(Tape *tape) {
     tape->n_entries = tape->n_free = 0;
     tape->status = ST_OK;
     tape->keeping = KEEP_NOTHING;
+    tape->passing = NULL;
     profile_lap(NULL);
     tape->op_mark = arena_mark(tape->data);
 }
 
-void tape_record(Tape *tape, bool record) { tape->record = record; }
+void tape_record(Tape *tape, bool record) {
+    tape->record = record;
+    tape->passing = NULL;
+}
+
 void tape_checkpoint(Tape *tape, Checkpointing kind) { tape->checkpointing = kind; }
 Arena *tape_arena(Tape *tape) { return tape->book; }
 const Device *tape_device(const Tape *tape) { return tape->device; }
@@ -324,11 +330,13 @@ static void keep_last(Tape *tape, const Tensor *result, Tensor *y) {
     for (int i = 0; i <= last; i++) tape->results[i] = i == last && tape->results[i] == result ? y : NULL;
 }
 
-/* Runs the layer without recording it. `keeping` KEEP_ALL: its result is in `kept`, as the last of what was kept there or as a copy; else it is a copy. */
+/* Runs the layer without recording it. `keeping` KEEP_ALL: its result is in `kept`, as the last of what was kept there or as a copy; else it is a copy, in place of x if that is the last
+ * layer's. */
 static Tensor *run_unrecorded(Tape *tape, LayerFn *layer, Tensor *x, void *context, Keeping keeping) {
     bool record = tape->record;
     Arena *arena = keeping == KEEP_NOTHING ? tape->data : tape->kept;
-    Tensor *y = keeping == KEEP_ALL ? NULL : tensor_in(tape, arena, tape_residual(tape), x->n_dims, x->shape);
+    Tensor *y = keeping == KEEP_NOTHING && x == tape->passing ? x : NULL;
+    if (!y && keeping != KEEP_ALL) y = tensor_in(tape, arena, tape_residual(tape), x->n_dims, x->shape);
     if (keeping != KEEP_ALL && !y) return NULL;
     ArenaMark mark = arena_mark(tape->data), began = tape->op_mark;
     tape->record = false;
@@ -347,6 +355,7 @@ static Tensor *run_unrecorded(Tape *tape, LayerFn *layer, Tensor *x, void *conte
     if (!y) return NULL;
     if (!is_kept) tape->device->copy(result, y);
     y->needs_grad = result->needs_grad;
+    if (keeping == KEEP_NOTHING) tape->passing = y;
     arena_rewind(tape->data, mark);
     tape->op_mark = began;
     return y;

@@ -232,7 +232,8 @@ void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values);
  * The step's memory is given up on the way, ops' results first: read what you need of them before. */
 Status tape_backward(Tape *tape);
 
-/* One layer of a model as a unit: y = layer(tape, x, context). Plainly run when recording; see tape_record and tape_checkpoint for the rest.
+/* One layer of a model as a unit: y = layer(tape, x, context). Plainly run when recording; see tape_record and tape_checkpoint for the rest. Not recorded, y takes the place of an x that
+ * is a layer's result itself: what other layers come after is read before.
  * `context` must stay valid until the step ends. */
 typedef Tensor *LayerFn(Tape *tape, Tensor *x, void *context);
 Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context);
