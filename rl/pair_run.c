@@ -100,11 +100,22 @@ static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro
     return status;
 }
 
+/* A pass of the reference, or of an evaluation: with checkpoints it takes other parts of the tape's memory than a step. */
+static Status largest_look(PairRun *run, Tape *tape, size_t n) {
+    LossSums sums = {0};
+    tape_record(tape, false);
+    Status status = run->objective->batch(run, tape, run->train, run->examples, n, false, (double)n, &sums);
+    tape_record(tape, true);
+    if (status == ST_OK) tape_reset(tape);
+    return status;
+}
+
 static Status largest_batch(void *context, Tape *tape) {
     PairRun *run = context;
     LossSums sums = {0};
     size_t n;
     TRY(data_plan_largest(&run->plan, run->total_steps, &run->examples, &n));
+    if (run->objective->open || run->eval) TRY(largest_look(run, tape, n));
     run->step = (StepContext){.training = true};
     Status status = run->objective->batch(run, tape, run->train, run->examples, n, true, (double)n, &sums);
     run->step = (StepContext){0};

@@ -51,6 +51,15 @@ static int64_t fill(const TextPass *pass, Largest *largest) {
     return n;
 }
 
+/* A pass of the reference, or of the policy before it learns: with checkpoints it takes other parts of the tape's memory than one that goes back. */
+static Status look(const TextRl *rl, TextPass *pass, const Experience *e, int64_t n, double *zeros) {
+    if (!rl->reference && !rl->value && text_steps_per_rollout(rl) == 1) return ST_OK;
+    tape_record(pass->tape, false);
+    Status status = text_pass_forward(pass, rl->model, e, 0, n, &(TextResults){.logprobs = zeros});
+    tape_record(pass->tape, true);
+    return status;
+}
+
 /* Forward and backward of one pass: the policy's, with a value head on it, then that of a value model of its own. */
 static Status passes(void *context, Tape *meta) {
     Largest *largest = context;
@@ -61,7 +70,8 @@ static Status passes(void *context, Tape *meta) {
     TextPass pass = {.tape = meta, .temperature = rl->pass.temperature, .max_tokens = rl->pass.max_tokens, .value_head = rl->pass.value_head};
     int64_t n = fill(&pass, largest);
     TextResults results = {.logprobs = zeros, .entropies = zeros, .values = head ? zeros : NULL, .final_values = head ? zeros : NULL, .entropies_trained = rl->loss.ent_coef != 0};
-    Status status = text_pass_forward(&pass, rl->model, e, 0, n, &results);
+    Status status = look(rl, &pass, e, n, zeros);
+    if (status == ST_OK) status = text_pass_forward(&pass, rl->model, e, 0, n, &results);
     if (status == ST_OK) status = text_pass_backward(&pass, &(TextGradients){.logprobs = zeros, .entropies = rl->loss.ent_coef != 0 ? zeros : NULL, .values = head ? zeros : NULL});
     if (status == ST_OK && own) status = text_pass_forward(&pass, rl->value->model, e, 0, n, &(TextResults){.values = zeros, .final_values = zeros});
     if (status == ST_OK && own) status = text_pass_backward(&pass, &(TextGradients){.values = zeros});
@@ -74,8 +84,10 @@ static Status add_rewards(const TextRl *rl, const Largest *largest, TrainMemory 
     const Experience *e = &largest->experience;
     size_t bytes;
     TRY(rewards_bytes(rl->rewards, &(RewardShape){largest->prompt.ids.n, (size_t)largest->completion, (size_t)e->n, (size_t)e->group_size}, &bytes));
+    size_t scratch = MAX(memory->scratch, cpu_planned_bytes()); /* with that of the rewards' passes */
     memory->rollout += bytes;
-    memory->total += bytes;
+    memory->total += bytes + scratch - memory->scratch;
+    memory->scratch = scratch;
     return ST_OK;
 }
 

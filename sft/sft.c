@@ -207,8 +207,32 @@ static Status largest_part(Sft *sft, Tape *tape, const size_t *examples, size_t 
     return train_batch(sft, tape, 1, &sums);
 }
 
+static void plan_evaluation(const Sft *sft, DataPlan *plan) {
+    int64_t most = sft->plan.batch_tokens > 0 ? MAX(sft->plan.batch_tokens, sft->rows.eval->longest) : 0;
+    data_plan_init(plan, &(DataOrder){.dataset = sft->rows.eval}, sft->plan.batch_size, most, 1);
+}
+
+/* With checkpoints its pass takes other parts of the tape's memory than a step. */
+static Status largest_evaluation(Sft *sft, Tape *tape) {
+    DataPlan plan;
+    int64_t n_batches;
+    size_t *examples = NULL, n;
+    TokenLogprobs p;
+    plan_evaluation(sft, &plan);
+    tape_record(tape, false);
+    Status status = data_plan_epoch(&plan, 0, &n_batches);
+    if (status == ST_OK) status = data_plan_largest(&plan, n_batches, &examples, &n);
+    if (status == ST_OK) status = batch_build(sft->rows.eval, examples, n, &sft->batch);
+    if (status == ST_OK && sft->batch.n_targets > 0) status = forward(sft, tape, false, &p);
+    tape_record(tape, true);
+    free(examples);
+    data_plan_release(&plan);
+    return status;
+}
+
 static Status largest_batch(void *context, Tape *tape) {
     Sft *sft = context;
+    if (sft->rows.eval) TRY(largest_evaluation(sft, tape));
     TRY(data_plan_largest(&sft->plan, sft->total_steps, &sft->examples, &sft->n_examples));
     for (size_t first = 0, n; first < sft->n_examples; first += n) {
         n = part_rows(sft, first);
@@ -224,9 +248,9 @@ static Status largest_batch(void *context, Tape *tape) {
 static Status evaluate(void *context, Tape *tape, LossSums *sums) {
     Sft *sft = context;
     DataPlan plan;
-    int64_t n_batches = 0, most = sft->plan.batch_tokens > 0 ? MAX(sft->plan.batch_tokens, sft->rows.eval->longest) : 0;
+    int64_t n_batches = 0;
     size_t *examples = NULL, n;
-    data_plan_init(&plan, &(DataOrder){.dataset = sft->rows.eval}, sft->plan.batch_size, most, 1);
+    plan_evaluation(sft, &plan);
     Status status = data_plan_epoch(&plan, 0, &n_batches);
     for (int64_t i = 0; i < n_batches && status == ST_OK; i++) {
         TokenLogprobs p;

@@ -28,7 +28,7 @@
 
 #define ALIGNMENT ((size_t)64)
 #define FIRST_BLOCK ((size_t)32 << 10)
-#define HUGE_PAGE ((size_t)2 << 20)  /* blocks from this size on are mapped, smaller ones come from malloc */
+#define SMALL_PAGE ((size_t)4 << 10) /* of blocks from malloc; those from the size of a huge one on are mapped */
 #define MAX_SPARE ((size_t)1 << 30)  /* a new block is not larger than the need by more than this */
 
 typedef struct Block Block;
@@ -36,6 +36,7 @@ struct Block {
     Block *next;
     uint8_t *bytes;
     size_t used, capacity;
+    size_t touched; /* the most that was ever used */
 };
 
 struct Arena {
@@ -52,8 +53,7 @@ static bool failure_is_due(void) {
     return atomic_load(&allocations_to_failure) > 0 && atomic_fetch_sub(&allocations_to_failure, 1) == 1;
 }
 
-/* Pages aligned to huge ones, which need fewer translations while a training step streams over them. */
-static uint8_t *pages_map(size_t size) {
+void *pages_map(size_t size) {
     uint8_t *raw = mmap(NULL, size + HUGE_PAGE, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
     if (raw == MAP_FAILED) return NULL;
     size_t head = (HUGE_PAGE - (uintptr_t)raw % HUGE_PAGE) % HUGE_PAGE;
@@ -64,6 +64,8 @@ static uint8_t *pages_map(size_t size) {
 #endif
     return raw + head;
 }
+
+void pages_unmap(void *pages, size_t size) { munmap(pages, size); }
 
 static Block *block_new(size_t capacity) {
     Block *block = malloc(sizeof *block);
@@ -85,7 +87,7 @@ static Block *block_new(size_t capacity) {
 static void block_free(Block *block) {
     BYTES_OPEN(block->bytes, block->capacity);
     if (block->capacity >= HUGE_PAGE) {
-        munmap(block->bytes, block->capacity);
+        pages_unmap(block->bytes, block->capacity);
     } else {
         free(block->bytes);
     }
@@ -147,6 +149,15 @@ void arena_free(Arena *arena) {
 size_t arena_used(const Arena *arena) { return arena->before + (arena->current ? arena->current->used : 0); }
 size_t arena_peak(const Arena *arena) { return arena->peak; }
 
+size_t arena_resident(const Arena *arena) {
+    size_t bytes = 0;
+    for (const Block *block = arena->first; block; block = block->next) {
+        size_t page = block->capacity >= HUGE_PAGE ? HUGE_PAGE : SMALL_PAGE;
+        bytes += (block->touched + page - 1) / page * page;
+    }
+    return bytes;
+}
+
 static void *arena_full(const Arena *arena, size_t size) {
     char wanted[32], used[32], limit[32];
     format_bytes((double)size, wanted);
@@ -175,6 +186,7 @@ void *arena_alloc(Arena *arena, size_t size) {
     }
     uint8_t *bytes = arena->current->bytes + arena->current->used;
     arena->current->used += rounded;
+    arena->current->touched = MAX(arena->current->touched, arena->current->used);
     arena->peak = MAX(arena->peak, arena_used(arena));
     BYTES_OPEN(bytes, size);
 #ifdef TUNE_POISON

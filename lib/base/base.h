@@ -80,6 +80,12 @@ NORETURN void assert_failed(const char *file, int line, const char *condition, c
 bool size_mul(size_t a, size_t b, size_t *result) WARN_UNUSED;
 bool size_add(size_t a, size_t b, size_t *result) WARN_UNUSED;
 
+/* Memory given by the system alone, and given back to it whole. Aligned to huge pages, which need fewer translations while a training step streams over them. `size`: a multiple of HUGE_PAGE.
+ * NULL when it can't be had. */
+#define HUGE_PAGE ((size_t)2 << 20)
+void *pages_map(size_t size);
+void pages_unmap(void *pages, size_t size);
+
 /* A lifetime: everything allocated from it lives until its reset or release; nobody frees single pieces. Not thread-safe. */
 typedef struct Arena Arena;
 /* `limit`: bytes the arena may hold at most, 0 = no limit. NULL when even the first block can't be had. */
@@ -97,6 +103,7 @@ ArenaMark arena_mark(const Arena *arena);       /* what is allocated after it ..
 void arena_rewind(Arena *arena, ArenaMark mark);/* ... is forgotten here */
 size_t arena_used(const Arena *arena);          /* bytes in use */
 size_t arena_peak(const Arena *arena);          /* the most that was ever in use, bytes */
+size_t arena_resident(const Arena *arena);      /* what it holds of the machine's memory once all that it handed out was written to: whole pages of every block, bytes */
 /* For tests: the n-th allocation from now (counting from 1) over all arenas fails; 0 = none. */
 void arena_fail_at(long n);
 

@@ -349,7 +349,8 @@ ModelMemory model_memory(const Model *model, bool backward) {
     }
     for (size_t i = 0; i <= model->n_linears; i++) {
         const Tensor *weight = i < model->n_linears ? model->linears[i]->weight : model->head;
-        if (weight && weight->constant) memory.packed += model->device->packed_bytes(weight->shape[0], weight->shape[1], weight->dtype, model->compute, backward);
+        bool both = backward && i < model->n_linears; /* going back the head's rows are read as they are stored */
+        if (weight && weight->constant) memory.packed += model->device->packed_bytes(weight->shape[0], weight->shape[1], weight->dtype, model->compute, both);
     }
     return memory;
 }

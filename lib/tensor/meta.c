@@ -10,11 +10,32 @@
 #include "lib/tensor/kernels.def"
 #undef KERNEL
 
+/* Kernels that keep much memory for themselves: the processor's say how much, and end there. Doubles are the reference device's, which keeps nothing. */
+#define PLANNED(name, arguments, input, values) \
+    static void plan_##name arguments {         \
+        if ((input)->dtype == DT_F64) return;   \
+        cpu_plan(true);                         \
+        device_cpu()->name values;              \
+        cpu_plan(false);                        \
+    }
+PLANNED(matmul, (const Matmul *args), args->a, (args))
+PLANNED(attention, (const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp), q, (args, q, k, v, y, logsumexp))
+PLANNED(attention_backward, (const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y, const Tensor *logsumexp, const Tensor *dy, const double beta[3], Tensor *dq,
+                             Tensor *dk, Tensor *dv), q, (args, q, k, v, y, logsumexp, dy, beta, dq, dk, dv))
+PLANNED(token_logprobs, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, Tensor *logprob, Tensor *entropy, Tensor *mean, Tensor *logsumexp, Tensor *slope), hidden,
+        (args, hidden, head, targets, logprob, entropy, mean, logsumexp, slope))
+PLANNED(token_logits, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, Tensor *logits, Tensor *logsumexp), hidden, (args, hidden, head, logits, logsumexp))
+PLANNED(token_logprobs_backward, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp, const Tensor *entropy, const Tensor *dlogprob,
+                                  const Tensor *dentropy, const Tensor *dmean, Tensor *dhidden, Tensor *dhead), hidden,
+        (args, hidden, head, targets, logsumexp, entropy, dlogprob, dentropy, dmean, dhidden, dhead))
+
 static size_t meta_packed_bytes(int64_t rows, int64_t cols, DType stored, DType compute, bool backward) { return 0; }
 static void meta_packed_free(void *packed) {}
 
 const Device *device_meta(void) {
-    static const Device device = {
+    static Device device;
+    if (device.name) return &device;
+    device = (Device){
         .name = "meta",
 #define KERNEL(name, arguments) .name = meta_##name,
 #include "lib/tensor/kernels.def"
@@ -22,5 +43,11 @@ const Device *device_meta(void) {
         .packed_bytes = meta_packed_bytes,
         .packed_free = meta_packed_free,
     };
+    device.matmul = plan_matmul;
+    device.attention = plan_attention;
+    device.attention_backward = plan_attention_backward;
+    device.token_logprobs = plan_token_logprobs;
+    device.token_logits = plan_token_logits;
+    device.token_logprobs_backward = plan_token_logprobs_backward;
     return &device;
 }

@@ -86,7 +86,7 @@ Status tape_status(const Tape *tape) { return tape->status; }
 bool tape_recording(const Tape *tape) { return tape->record; }
 bool tape_needs_backward(const Tape *tape) { return tape->record || tape->keeping == KEEP_COUNT || tape->keeping == KEEP_ALL; }
 
-size_t tape_peak_bytes(const Tape *tape) { return arena_peak(tape->book) + arena_peak(tape->data) + arena_peak(tape->kept) + arena_peak(tape->grads); }
+size_t tape_peak_bytes(const Tape *tape) { return arena_resident(tape->book) + arena_resident(tape->data) + arena_resident(tape->kept) + arena_resident(tape->grads); }
 
 Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) {
     if (tape->status != ST_OK) return NULL;

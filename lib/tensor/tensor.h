@@ -9,7 +9,7 @@
  *
  * Tensors are dense and row-major. A tensor lives on a device; ops reach its memory only through that device's kernels (kernels.def), so a new
  * device is one more folder and no op changes. There are three: `cpu` (fast), `reference` (plain loops in double over any dtype: what the fast
- * kernels are tested against and what the gradient check runs on) and `meta` (computes nothing: the same run on it tells the memory that it takes).
+ * kernels are tested against and what the gradient check runs on) and `meta` (computes nothing: the same run on it tells the memory that it takes, cpu_planned_bytes included).
  *
  * Names of sizes: N tokens of a flat batch, C width, H heads, KV key/value heads, D head size, F feed-forward width, V vocabulary.
  */
@@ -196,6 +196,10 @@ typedef struct CpuInfo {
 } CpuInfo;
 const CpuInfo *cpu_info(void);
 size_t cpu_scratch_bytes(void);  /* what kernels keep for themselves so far, all threads, bytes */
+/* What they will keep beyond that for what has run on the meta device since cpu_plan_clear, bytes; without the few kilobytes of those that are not products or attention. */
+size_t cpu_planned_bytes(void);
+void cpu_plan_clear(void);
+void cpu_plan(bool on);          /* for the meta device: on, kernels of products and attention only note what they would keep */
 double cpu_product_seconds(void); /* spent in matrix products so far, the head's log-probabilities with them */
 size_t cpu_packed_bytes(void);   /* what packed weights take now, bytes */
 /* What products and memory reach on all threads, measured in about two seconds on the sizes of a small model's layers. */
@@ -224,7 +228,7 @@ DType tape_compute(const Tape *tape);
 DType tape_residual(const Tape *tape);        /* f32, or f64 when compute is f64 */
 /* The first failure of any op since the reset sticks; ops after it return NULL and do nothing. */
 Status tape_status(const Tape *tape);
-size_t tape_peak_bytes(const Tape *tape);     /* largest use so far: activations, gradients of activations */
+size_t tape_peak_bytes(const Tape *tape);     /* what it holds of memory for the largest use so far, activations and their gradients, in whole pages */
 
 /* Gradient of the loss by `tensor`, given from outside: `values` holds one double per element. Added to what is there. */
 void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values);

@@ -25,6 +25,7 @@ static Status advise_less(const Recipe *recipe) {
 
 /* One accumulation step on the device that computes nothing: it allocates what the real one will. What cannot even be laid out does not fit either. */
 static Status activation_bytes(const TrainerConfig *config, size_t *bytes) {
+    cpu_plan_clear();
     Tape *meta = tape_new(device_meta(), tape_compute(config->tape), 0);
     if (!meta) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
     tape_checkpoint(meta, config->model->checkpointing);
@@ -60,7 +61,8 @@ static Status measure(const TrainerConfig *config, TrainMemory *memory) {
     size_t resident = (size_t)memory_resident(), loaded = memory->mapped + memory->weights + memory->gradients;
     memory->program = resident > loaded ? resident - loaded : 0;
     TRY(activation_bytes(config, &memory->activations));
-    memory->total = loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->program + config->beside;
+    memory->scratch = cpu_planned_bytes();
+    memory->total = loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->program + config->beside;
     return ST_OK;
 }
 
@@ -153,7 +155,7 @@ Status trainer_check_weights(const Recipe *recipe, int64_t n_weights) {
 
 Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory) {
     /* Weights and gradients are there already. */
-    size_t still = memory->packed + memory->optimizer + memory->best + memory->activations + memory->rollout;
+    size_t still = memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->rollout;
     uint64_t left = memory_available();
     if (still <= left) return ST_OK;
     char need[32], have[32];
@@ -164,7 +166,7 @@ Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory) {
 void train_memory_describe(const TrainMemory *memory, Str *text) {
     const struct { const char *name; size_t bytes; } parts[] = {
         {"mapped weights", memory->mapped}, {"weights", memory->weights}, {"packed weights", memory->packed}, {"gradients", memory->gradients},
-        {"optimizer", memory->optimizer}, {"best weights", memory->best}, {"activations", memory->activations}, {"sampling", memory->rollout}, {"program", memory->program},
+        {"optimizer", memory->optimizer}, {"best weights", memory->best}, {"activations", memory->activations}, {"scratch", memory->scratch}, {"sampling", memory->rollout}, {"program", memory->program},
     };
     char bytes[32];
     str_printf(text, "%s", format_bytes((double)memory->total, bytes));
@@ -190,6 +192,7 @@ void train_memory_write(JsonWriter *w, const TrainMemory *memory) {
     jw_int(w, "optimizer", (int64_t)memory->optimizer);
     jw_int(w, "best", (int64_t)memory->best);
     jw_int(w, "activations", (int64_t)memory->activations);
+    jw_int(w, "scratch", (int64_t)memory->scratch);
     if (memory->rollout) jw_int(w, "sampling", (int64_t)memory->rollout);
     jw_int(w, "program", (int64_t)memory->program);
     jw_string(w, "checkpointing", checkpointing_names[memory->checkpointing]);

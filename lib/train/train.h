@@ -156,6 +156,7 @@ typedef struct TrainResult {
 typedef struct TrainMemory {
     size_t mapped;      /* frozen weights where the file is mapped: the system may take these pages back and read them again */
     size_t weights, packed, gradients, optimizer, best, activations;
+    size_t scratch;     /* what kernels keep for themselves */
     size_t rollout;     /* of sampling: key/value cache, activations of a step, logits; 0 where nothing is sampled */
     size_t program;     /* what the process holds beside them: code, tokenizer, rows; as measured */
     Checkpointing checkpointing; /* it holds with this, and with accumulation steps in parts of at most part_tokens; 0 = whole */

@@ -160,6 +160,7 @@ static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv
     int64_t position = layout_offset(args->layout, task.segment) + task.first, end = position + n_tokens;
     int64_t oldest = args->window > 0 ? MAX((int64_t)0, position - args->window + 1) : 0;
     Work work = work_new(shape);
+    if (cpu_planning()) return;
     queries_begin(shape, &work, q, first, n_tokens, position, kv_head);
     for (int64_t start = oldest / KEY_TILE * KEY_TILE; start < end; start += KEY_TILE) {
         int64_t to = MIN((int64_t)KEY_TILE, end - start);

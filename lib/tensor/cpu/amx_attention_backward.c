@@ -73,6 +73,7 @@ static void blocks_make(Pass *pass) {
     for (int32_t s = 0; s < layout->n_segments; s++) pass->n_blocks += blocks_of((layout->segments[s].end - layout->segments[s].begin) * shape->group, BLOCK_ROWS);
     size_t table = (size_t)blocks_of(pass->n_blocks * (int64_t)sizeof(Block), 64) * 64, counts = (size_t)blocks_of(layout->n_segments * (int64_t)sizeof *pass->taken, 64) * 64;
     char *memory = cpu_scratch(CPU_SHARED, table + counts + (size_t)pass->n_blocks * block_bytes(pass));
+    if (cpu_planning()) return;
     pass->blocks = (Block *)memory;
     pass->taken = (_Atomic int64_t *)(memory + table);
     memory += table + counts;
@@ -381,6 +382,10 @@ void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, cons
     pass.chunks = pass.shape.padded / TILE_K;
     pass.tiles = pass.shape.padded / TILE_ROWS;
     blocks_make(&pass);
+    if (cpu_planning()) {
+        work_new(&pass);
+        return;
+    }
     bool parallel = attention_products(&pass.shape) > SERIAL_PRODUCTS;
 #pragma omp parallel if (parallel)
     {

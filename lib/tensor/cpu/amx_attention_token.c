@@ -113,6 +113,7 @@ static Work work_new(const Call *call, const TokenTask *task) {
     work.own = tiles_take(&memory, call->heads, KEY_CHUNKS);
     work.pair_values = tiles_take(&memory, WIDE, 1);
     work.sum = tiles_take(&memory, 1, tiles);
+    if (cpu_planning()) return work;
     memset(work.own.at, 0, (size_t)(heads * work.own.row));
     memset(work.sum.at, 0, (size_t)work.sum.row);
     const uint16_t *q = (const uint16_t *)call->q->data + shape->args->layout->segments[task->segment].begin * shape->q_width + task->head * group * shape->dim;
@@ -294,6 +295,10 @@ void attention_tokens(const AttentionShape *shape, const AttentionTask *tokens, 
     int64_t heads = MIN(MAX(kv_heads * n / (2 * threads), (int64_t)1), MIN(LANES / shape->group, kv_heads)), sets = blocks_of(kv_heads, heads);
     Call call = {shape, q, k, v, y, logsumexp, heads};
     TokenTask *tasks = cpu_scratch(CPU_SHARED, (size_t)(n * sets) * sizeof *tasks);
+    if (cpu_planning()) {
+        work_new(&call, &(TokenTask){tokens->segment, 0});
+        return;
+    }
     for (int64_t i = 0; i < n * sets; i++) tasks[i] = (TokenTask){tokens[i / sets].segment, (int32_t)(i % sets * heads)};
     int64_t run = MAX((int64_t)1, n * sets / (2 * threads));
 #pragma omp parallel if (parallel)

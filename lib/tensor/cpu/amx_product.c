@@ -470,6 +470,7 @@ bool amx_makes_more(const Product *product) {
 static Factor rows_made(const Factor *a, int64_t n_tiles, bool parallel) {
     int64_t line = ROWS_LINE(n_tiles), blocks = div_up(a->n, BLOCK);
     char *rows = cpu_scratch(CPU_TURNED, (size_t)(blocks * BLOCK * line));
+    if (cpu_planning()) return *a;
 #pragma omp parallel for if (parallel)
     for (int64_t i = 0; i < blocks; i++) rows_load(a, i * BLOCK, 0, n_tiles, rows + i * BLOCK * line);
     return factor((Operand){rows, DT_BF16, line / 2, false}, 1, blocks * BLOCK, n_tiles * TILE_K);
@@ -480,6 +481,10 @@ void amx_product_run(const Product *product) {
     Shares shares = shares_new(plan.panels * plan.chunks);
     bool parallel = shares.n > 1 && (2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL || product->n * product->k > SERIAL_WEIGHT);
     if (plan.a.operand.transposed && plan.panels > 1 && plan.m > BLOCK) plan.a = rows_made(&plan.a, plan.k_tiles, parallel); /* or it would be turned for every panel */
+    if (cpu_planning()) {
+        work_new(&plan);
+        return;
+    }
 #pragma omp parallel if (parallel)
     {
         Work work = work_new(&plan);
@@ -501,6 +506,7 @@ static bool tile_turned(const Product *product) { return product->m <= BLOCK && 
 void amx_column(const Product *product, int64_t col, int64_t cols) {
     int64_t k_tiles = div_up(product->k, TILE_K), width = tile_turned(product) ? BLOCK : round_up(cols, BLOCK);
     char *panel = cpu_scratch(CPU_TILE_B, (size_t)(width * k_tiles * 64));
+    if (cpu_planning()) return;
     Factor a = factor(product->a, 1, product->m, product->k), b = factor(product->b, 1, product->n, product->k);
     if (tile_turned(product)) {
         a = factor_turned(a);
@@ -514,6 +520,7 @@ void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, in
     Factor a = turned ? factor_turned(factor(product->b, 1, product->n, product->k)) : factor(product->a, 1, product->m, product->k);
     const char *panel = cpu_scratch(CPU_TILE_B, 0);
     char *scratch = cpu_scratch(CPU_TILE_A, (size_t)(BLOCK * ROWS_LINE(k_tiles)));
+    if (cpu_planning()) return;
     Product whole = {.c = c, .c_dtype = DT_F32, .ldc = cols, .alpha = 1};
     _Alignas(64) float blocks[2][BLOCK * BLOCK], result[BLOCK * BLOCK];
     Sum sum = {.n_tiles = k_tiles};

@@ -93,6 +93,7 @@ static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv
     int64_t position = layout_offset(args->layout, task.segment) + task.first, end = position + n_tokens;
     int64_t oldest = args->window > 0 ? MAX((int64_t)0, position - args->window + 1) : 0;
     Work work = work_new(shape);
+    if (cpu_planning()) return;
     rows_load(shape, q, first, n_tokens, kv_head, (float)args->scale, work.q);
     memset(work.sum, 0, (size_t)(rows * shape->padded) * sizeof(float));
     for (int64_t r = 0; r < rows; r++) {

@@ -61,6 +61,7 @@ static inline AttentionTasks attention_tasks(const AttentionShape *shape, int64_
     AttentionTask *list = cpu_scratch(CPU_TASKS, (size_t)n * sizeof *list);
     for (int32_t s = 0; s < layout->n_segments; s++)
         for (int64_t first = 0; first < layout->segments[s].end - layout->segments[s].begin; first += tokens) list[t++] = (AttentionTask){s, first};
+    if (cpu_planning()) products = 0; /* one thread is asked what each of them takes */
     return (AttentionTasks){list, n * shape->args->n_kv_heads, products > SERIAL_PRODUCTS, products > SERIAL_TILES};
 }
 

@@ -112,6 +112,7 @@ static void queries_run(const Pass *pass, AttentionTask task, int64_t kv_head, f
     int64_t padded = shape->padded, first = segment->begin + task.first, n_tokens = MIN(shape->tokens, segment->end - first);
     size_t rows_size = rows_floats(shape, shape->tokens), sum_size = (size_t)(shape->tokens * shape->group * padded), tile_size = (size_t)(3 * KEY_TILE * padded);
     float *memory = cpu_scratch(CPU_LOCAL, (rows_size + sum_size + tile_size + 2 * CHUNK_ROWS * KEY_TILE) * sizeof(float));
+    if (cpu_planning()) return;
     float *sum = memory + rows_size, *weights = sum + sum_size + tile_size, *gradients = weights + CHUNK_ROWS * KEY_TILE;
     Rows rows = rows_at(shape, shape->tokens, memory);
     Tile tile = tile_at(shape, sum + sum_size);
@@ -168,6 +169,7 @@ static void keys_run(const Pass *pass, AttentionTask task, int64_t kv_head, cons
     int64_t block_tokens = MAX((int64_t)1, CHUNK_ROWS / shape->group);
     size_t rows_size = rows_floats(shape, block_tokens), tile_size = (size_t)(KEY_TILE * padded);
     float *memory = cpu_scratch(CPU_LOCAL, (rows_size + 5 * tile_size + 2 * CHUNK_ROWS * KEY_TILE) * sizeof(float));
+    if (cpu_planning()) return;
     float *dkeys = memory + rows_size + 3 * tile_size, *dvalues = dkeys + tile_size, *weights = dvalues + tile_size, *gradients = weights + CHUNK_ROWS * KEY_TILE;
     Rows rows = rows_at(shape, block_tokens, memory);
     Tile tile = tile_at(shape, memory + rows_size);
@@ -189,9 +191,9 @@ static void segment_run(const Pass *pass, int32_t segment, int64_t kv_head, cons
     int64_t n_tokens = own->end - own->begin, n = n_tokens * shape->group;
     size_t bytes = (size_t)(n * shape->padded) * sizeof(float);
     float *sums = cpu_scratch(CPU_TILE_C, bytes);
-    memset(sums, 0, bytes);
+    if (!cpu_planning()) memset(sums, 0, bytes);
     for (int64_t first = 0; first < n_tokens; first += KEY_TILE) keys_run(pass, (AttentionTask){segment, first}, kv_head, beta, dk, dv, sums);
-    queries_finish(shape, own->begin, n, kv_head, sums, (float)beta[0], dq);
+    if (!cpu_planning()) queries_finish(shape, own->begin, n, kv_head, sums, (float)beta[0], dq);
 }
 
 /* Whether no segment is behind another one, and there are enough of them to keep the threads busy. */
@@ -228,10 +230,10 @@ void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, cons
     const Layout *layout = args->layout;
     Pass pass = {attention_shape(args), q, k, v, logsumexp, dy, NULL};
     float *means = cpu_scratch(CPU_SHARED, (size_t)(layout->n_tokens * args->n_heads) * sizeof(float));
-    means_compute(&pass.shape, y, dy, layout->n_tokens, means);
+    if (!cpu_planning()) means_compute(&pass.shape, y, dy, layout->n_tokens, means);
     pass.means = means;
     if (dq && dk && dv && segments_do(args)) {
-#pragma omp parallel for schedule(dynamic) if (attention_products(&pass.shape) > SERIAL_PRODUCTS)
+#pragma omp parallel for schedule(dynamic) if (attention_products(&pass.shape) > SERIAL_PRODUCTS && !cpu_planning())
         for (int64_t i = 0; i < layout->n_segments * args->n_kv_heads; i++) segment_run(&pass, (int32_t)(i / args->n_kv_heads), i % args->n_kv_heads, beta, dq, dk, dv);
         return;
     }

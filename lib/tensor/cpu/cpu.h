@@ -48,6 +48,9 @@ void cpu_kernels_amx(Device *device);
  * the others are for products (host_gemm*.c, *_product.c), and for attention_backward.c. */
 enum { CPU_SHARED, CPU_TASKS, CPU_LOCAL, CPU_TILE_A, CPU_TILE_B, CPU_TILE_C, CPU_TURNED, CPU_LIBRARY, CPU_SLOTS };
 void *cpu_scratch(int slot, size_t bytes);
+/* While a step is planned (cpu_plan) cpu_scratch only notes what is asked for, and hands out an address that must not be used; but for CPU_TASKS, lists that are small. The kernels that the
+ * meta device calls then end before they touch a tensor's elements: what each thread takes in a parallel loop, one asks for before it. */
+bool cpu_planning(void);
 
 int cpu_team_member(void); /* number of the calling thread in the team, 0 for all others */
 

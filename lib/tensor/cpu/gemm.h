@@ -123,6 +123,8 @@ int64_t product_cols(const ProductTiles *tiles, int64_t col_tile);
 void product_column(const ProductTiles *tiles, int64_t col_tile);
 /* Result of a tile: its rows x cols f32, dense, in the thread's scratch memory until its next tile. */
 float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_tile);
+/* For a plan (cpu_planning): what each thread takes that runs columns of tiles. */
+void product_plan(const ProductTiles *tiles);
 /* What threads must do first in a parallel region that runs tiles: the libraries then start none of their own. */
 void product_thread_begin(void);
 

@@ -7,7 +7,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/mman.h>
 
 #if defined(__x86_64__)
 #include <cpuid.h>
@@ -168,24 +167,56 @@ bool cpu_fast(const Tensor *const *tensors, size_t n, bool written) {
 /* ---- scratch ---- */
 
 /* Indexed by thread number, so that nothing is lost when the pool of threads shrinks and grows. */
-enum { MOST_THREADS = 1024, HUGE_PAGE = 2 << 20 };
+enum { MOST_THREADS = 1024 };
 static struct { void *memory; size_t bytes; } scratch[MOST_THREADS][CPU_SLOTS];
 static atomic_size_t scratch_total;
+static bool planning;             /* by the thread that runs the tapes; the others sleep meanwhile */
+static size_t planned[CPU_SLOTS]; /* what a thread will take, bytes */
+#define NOWHERE ((void *)(uintptr_t)64)
+
+/* Whole pages; of huge ones those who ask for more would take most anyway. */
+static size_t scratch_size(size_t bytes) {
+    size_t page = bytes > HUGE_PAGE / 4 ? HUGE_PAGE : 4096;
+    return (MAX(bytes, (size_t)1) + page - 1) / page * page;
+}
+
+/* Large pieces go back to the system when a larger one takes their place: in malloc's heap they would stay. */
+static void *piece_new(size_t size) { return size >= HUGE_PAGE ? pages_map(size) : aligned_alloc(4096, size); }
+static void piece_free(void *piece, size_t size) {
+    if (size >= HUGE_PAGE) pages_unmap(piece, size);
+    else free(piece);
+}
 
 void *cpu_scratch(int slot, size_t bytes) {
     int thread = omp_get_thread_num() + cpu_team_member(); /* one of them is 0 */
     ASSERT(thread < MOST_THREADS, "thread %d, at most %d", thread, MOST_THREADS);
-    if (scratch[thread][slot].memory && scratch[thread][slot].bytes >= bytes) return scratch[thread][slot].memory;
-    size_t page = bytes > HUGE_PAGE / 4 ? HUGE_PAGE : 4096, rounded = (MAX(bytes, (size_t)1) + page - 1) / page * page;
-    free(scratch[thread][slot].memory);
-    scratch[thread][slot].memory = aligned_alloc(MAX(page, (size_t)64), rounded);
-    ASSERT(scratch[thread][slot].memory, "no memory for %zu bytes of a kernel's scratch", rounded);
-#ifdef MADV_HUGEPAGE
-    if (page == HUGE_PAGE) madvise(scratch[thread][slot].memory, rounded, MADV_HUGEPAGE);
-#endif
-    atomic_fetch_add(&scratch_total, rounded - scratch[thread][slot].bytes);
-    scratch[thread][slot].bytes = rounded;
+    size_t had = scratch[thread][slot].bytes, size = scratch_size(bytes);
+    if (planning && slot != CPU_TASKS) {
+        planned[slot] = MAX(planned[slot], size);
+        return NOWHERE;
+    }
+    if (had > 0 && had >= bytes) return scratch[thread][slot].memory;
+    if (had > 0) piece_free(scratch[thread][slot].memory, had);
+    scratch[thread][slot].memory = piece_new(size);
+    ASSERT(scratch[thread][slot].memory, "no memory for %zu bytes of a kernel's scratch", size);
+    scratch[thread][slot].bytes = size;
+    atomic_fetch_add(&scratch_total, size - had);
     return scratch[thread][slot].memory;
 }
 
 size_t cpu_scratch_bytes(void) { return atomic_load(&scratch_total); }
+
+/* ---- what it will be ---- */
+
+bool cpu_planning(void) { return planning; }
+
+void cpu_plan(bool on) { planning = on; }
+
+void cpu_plan_clear(void) { memset(planned, 0, sizeof planned); }
+
+size_t cpu_planned_bytes(void) {
+    size_t bytes = 0;
+    for (int slot = 0; slot < CPU_SLOTS; slot++)
+        for (int thread = 0; thread < (slot == CPU_SHARED || slot == CPU_TURNED ? 1 : omp_get_max_threads()); thread++) bytes += planned[slot] - MIN(planned[slot], scratch[thread][slot].bytes);
+    return bytes;
+}

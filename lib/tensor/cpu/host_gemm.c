@@ -176,6 +176,7 @@ static const void *operand_at(const Operand *operand, int64_t at, bool lines) {
 static void *block_convert(int slot, const Operand *operand, const void *from, DType dtype, int64_t rows, int64_t cols, int64_t padded_rows, int64_t padded_cols) {
     size_t bytes = (size_t)(padded_rows * padded_cols) * dtype_size(dtype);
     void *block = cpu_scratch(slot, bytes);
+    if (cpu_planning()) return block;
     if (padded_rows > rows || padded_cols > cols) memset(block, 0, bytes);
     rows_of_isa->convert(from, operand->dtype, operand->ld, block, dtype, padded_cols, rows, cols);
     return block;
@@ -207,6 +208,7 @@ static void tile_run(const TileShape *shape, const void *prepared, const void *a
     }
 #endif
     (void)prepared;
+    if (cpu_planning()) return;
     cblas_sgemm(CblasRowMajor, shape->transpose_a ? CblasTrans : CblasNoTrans, shape->transpose_b ? CblasTrans : CblasNoTrans, (blasint)shape->m, (blasint)shape->n,
                 (blasint)shape->k, 1, a, (blasint)shape->lda, b, (blasint)shape->ldb, 0, c, (blasint)shape->ldc);
 }
@@ -239,6 +241,15 @@ float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_til
     return c;
 }
 
+/* The tile of each kind. */
+void product_plan(const ProductTiles *tiles) {
+    for (int i = 0; i < 4 && tiles->product->k > 0; i++) {
+        int64_t row = i / 2 ? tiles->row_tiles - 1 : 0, col = i % 2 ? tiles->col_tiles - 1 : 0;
+        product_column(tiles, col);
+        product_tile(tiles, row, col);
+    }
+}
+
 void product_run(const Product *product) {
     if (product->m == 0 || product->n == 0) return;
     const CpuProducts *own = own_for(product);
@@ -249,6 +260,10 @@ void product_run(const Product *product) {
     ProductTiles tiles = product_tiles(product);
     int64_t n_tiles = tiles.row_tiles * tiles.col_tiles;
     double operations = 2.0 * (double)product->m * (double)product->n * (double)product->k;
+    if (cpu_planning()) {
+        product_plan(&tiles);
+        return;
+    }
 #pragma omp parallel if (n_tiles > 1 && operations > PRODUCT_SERIAL)
     {
         product_thread_begin();
@@ -325,10 +340,25 @@ static void weight_convert(PackedWeight *weight, const Tensor *b) {
                              MIN((int64_t)ROWS, rows - i * ROWS), cols);
 }
 
+/* What weight_operand will give, with the scratch memory that packing takes. */
+static Operand operand_planned(const Tensor *b, Operand operand, DType dtype, const PackedTiles **packed) {
+    static char nothing;
+    static const PackedTiles planned = {.data = &nothing};
+    int64_t n = b->shape[operand.transposed ? 0 : 1], k = b->shape[operand.transposed ? 1 : 0];
+    size_t unused;
+    if (packed_size(dtype, n, k, &unused) > 0) {
+        TileShape shape = {.dtype = dtype, .n = MIN(n, col_tile_of(n)), .k = k};
+        tile_b(&(Product){.b = operand}, &shape, 0);
+        *packed = &planned;
+    } else if (dtype == DT_F32 && b->dtype != DT_F32) operand.dtype = DT_F32;
+    return operand;
+}
+
 Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const PackedTiles **packed) {
     Operand operand = {b->data, b->dtype, b->shape[1], transposed};
     *packed = NULL;
     if (!b->constant || own_of_dtype(dtype) || tensor_count(b) == 0) return operand;
+    if (cpu_planning()) return operand_planned(b, operand, dtype, packed);
     PackedWeight *weight = b->packed;
     if (!weight) {
         weight = calloc(1, sizeof *weight);
@@ -398,12 +428,13 @@ static void matmul_low(const Matmul *args) {
 /* For products that know neither a second one nor another addend. */
 static void matmul_in_steps(const Matmul *args) {
     if (args->down) matmul_low(args);
+    const Device *device = cpu_planning() ? device_meta() : device_cpu();
     const Tensor *addend = args->addend;
     bool vector = addend && addend->n_dims == 1;
     Matmul first = {args->a, args->b, args->c, args->transpose_a, args->transpose_b, args->alpha, vector ? 0 : args->beta, .addend = NULL};
-    if (addend && !vector) device_cpu()->copy(addend, args->c);
+    if (addend && !vector) device->copy(addend, args->c);
     cpu_matmul(&first);
-    if (vector) device_cpu()->bias_add(args->c, addend);
+    if (vector) device->bias_add(args->c, addend);
     if (args->more_a) cpu_matmul(&(Matmul){.a = args->more_a, .b = args->more_b, .c = args->c, .transpose_b = args->transpose_more_b, .alpha = args->more_alpha, .beta = 1});
 }
 

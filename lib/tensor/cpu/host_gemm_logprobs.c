@@ -75,6 +75,10 @@ static void tile_take(const Forward *f, int64_t row_tile, int64_t col) {
 }
 
 static void columns_take(const Forward *f, int64_t from, int64_t to) {
+    if (cpu_planning()) {
+        product_plan(&f->tiles);
+        return;
+    }
 #pragma omp parallel
     {
         product_thread_begin();
@@ -127,12 +131,19 @@ static void target_row(const Forward *f, const Tensor *head, int64_t row, float 
     cpu_rows()->convert(from, dtype, width, to, DT_F32, width, 1, width);
 }
 
+/* A thread's room for target_row and a line more. */
+static float *lines_new(int64_t width) { return cpu_scratch(CPU_LOCAL, (size_t)(3 * width) * sizeof(float)); }
+
 /* The targets' logits, as near as the reference of weights needs. */
 static void references_find(const Forward *f, const Tensor *hidden, const Tensor *head) {
     int64_t width = tensor_width(head), rows = f->tiles.product->m;
+    if (cpu_planning()) {
+        lines_new(width);
+        return;
+    }
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        float *x = cpu_scratch(CPU_LOCAL, (size_t)(3 * width) * sizeof *x), *w = x + width, sum = 0;
+        float *x = lines_new(width), *w = x + width, sum = 0;
         int64_t p = f->begin + row;
         cpu_rows()->convert((const char *)hidden->data + (size_t)(p * width) * dtype_size(hidden->dtype), hidden->dtype, width, x, DT_F32, width, 1, width);
         target_row(f, head, row, w);
@@ -148,7 +159,7 @@ static void slopes_write(const Forward *f, const Tensor *head, const float *sums
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         float *line = (float *)slope->data + (f->begin + row) * width, scale = (float)exp((double)f->reference[row] - norm_of(sums_of(f, row)));
-        float *w = cpu_scratch(CPU_LOCAL, (size_t)(2 * width) * sizeof *w);
+        float *w = lines_new(width);
         target_row(f, head, row, w);
         for (int64_t i = 0; i < width; i++) line[i] = (w[i] - scale * sums[row * width + i]) * by_temperature;
     }
@@ -168,6 +179,7 @@ static bool slopes_take(Forward *f, const Tensor *hidden, const Tensor *head, fl
         product_run(&(Product){.dtype = product->dtype, .m = product->m, .n = width, .k = f->weights_ld, .a = {f->weights, product->dtype, f->weights_ld, false},
                                .b = head_rows(product, head, f->weights_begin), .c = sums, .c_dtype = DT_F32, .ldc = width, .alpha = 1, .beta = chunk > 0});
     }
+    if (cpu_planning()) return true;
     rows_join(f);
     for (int64_t row = 0; row < product->m; row++)
         if (!((double)sums_of(f, row)->largest - (double)f->reference[row] <= FARTHEST)) return false;
@@ -207,10 +219,10 @@ static bool block_take(Forward *f, const Product *product, const Tensor *hidden,
     f->chosen = floats;
     f->reference = floats + rows;
     f->weights = NULL;
-    for (int64_t i = 0; i < rows; i++) f->chosen[i] = NAN;
+    for (int64_t i = 0; !cpu_planning() && i < rows; i++) f->chosen[i] = NAN;
     if (slope) return slopes_take(f, hidden, head, floats + 2 * rows, slope);
     columns_take(f, 0, f->tiles.col_tiles);
-    rows_join(f);
+    if (!cpu_planning()) rows_join(f);
     return true;
 }
 
@@ -226,6 +238,7 @@ void cpu_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
     for (; f.begin < n_rows; f.begin += BLOCK_ROWS) {
         Product product = head_product(hidden, head, f.begin, MIN((int64_t)BLOCK_ROWS, n_rows - f.begin));
         bool sloped = block_take(&f, &product, hidden, head, args->softcap == 0 ? slope : NULL) && args->softcap == 0;
+        if (cpu_planning()) continue;
         for (int64_t row = 0; row < product.m; row++) {
             const LogitRow *all = sums_of(&f, row);
             int64_t p = f.begin + row;
@@ -254,6 +267,7 @@ void cpu_token_logits(const LogprobArgs *args, const Tensor *hidden, const Tenso
     for (; f.begin < n_rows; f.begin += BLOCK_ROWS) {
         Product product = head_product(hidden, head, f.begin, MIN((int64_t)BLOCK_ROWS, n_rows - f.begin));
         block_take(&f, &product, hidden, head, NULL);
+        if (cpu_planning()) continue;
         for (int64_t row = 0; row < product.m; row++) tensor_set(logsumexp, f.begin + row, isfinite(sums_of(&f, row)->total) ? norm_of(sums_of(&f, row)) : (double)NAN);
     }
     product_time_add(began);
@@ -288,6 +302,10 @@ static void tile_gradient(const BackwardArgs *all, const ProductTiles *tiles, in
 static void chunk_gradient(const BackwardArgs *all, const ProductTiles *tiles, int64_t begin, int64_t chunk, void *dz, int64_t ld) {
     int64_t first_col = chunk * tiles_of_chunk(tiles), cols = MIN(tiles->col_tiles, first_col + tiles_of_chunk(tiles)) - first_col;
     DType dtype = tiles->product->dtype;
+    if (cpu_planning()) {
+        product_plan(tiles);
+        return;
+    }
 #pragma omp parallel
     {
         product_thread_begin();
@@ -329,7 +347,7 @@ void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
                 product_run(&(Product){.dtype = product.dtype, .m = cols, .n = width, .k = rows, .a = {dz, product.dtype, cols, true}, .b = product.a,
                                        .c = (char *)dhead->data + (size_t)(first * width) * dtype_size(dhead->dtype), .c_dtype = dhead->dtype, .ldc = width, .alpha = 1, .beta = 1});
         }
-        if (dhidden)
+        if (dhidden && !cpu_planning())
             cpu_rows()->convert(sums, DT_F32, width, (char *)dhidden->data + (size_t)(begin * width) * dtype_size(dhidden->dtype), dhidden->dtype, width, rows, width);
     }
     product_time_add(began);

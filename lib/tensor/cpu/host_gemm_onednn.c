@@ -191,10 +191,12 @@ static dnnl_stream_t stream_of_thread(void) {
 }
 
 void onednn_run(const OnednnTile *tile, const void *a, const void *b, float *c) {
+    void *scratchpad = cpu_scratch(CPU_LIBRARY, tile->scratchpad_bytes);
+    if (cpu_planning()) return;
     dnnl_exec_arg_t arguments[] = {{DNNL_ARG_SRC, memory_at(DESC(tile->a), a)},
                                    {DNNL_ARG_WEIGHTS, memory_at(DESC(tile->b), b)},
                                    {DNNL_ARG_DST, memory_at(DESC(tile->c), c)},
-                                   {DNNL_ARG_SCRATCHPAD, memory_at(DESC(tile->scratchpad), cpu_scratch(CPU_LIBRARY, tile->scratchpad_bytes))}};
+                                   {DNNL_ARG_SCRATCHPAD, memory_at(DESC(tile->scratchpad), scratchpad)}};
     CHECK(dnnl_primitive_execute(tile->primitive, stream_of_thread(), COUNT_OF(arguments), arguments));
     CHECK(dnnl_stream_wait(stream_of_thread()));
     for (size_t i = 0; i < COUNT_OF(arguments); i++) dnnl_memory_destroy(arguments[i].memory);

@@ -338,6 +338,7 @@ static void thin_columns(const Thin *thin, int64_t first, int64_t cols) {
     int64_t k = thin->product->k, width = panel_width(cols), whole = cols / VEC_FLOATS * VEC_FLOATS, ld = thin->wide.ld;
     float *sums = cpu_scratch(CPU_TILE_C, (size_t)(thin->n_few * width) * sizeof *sums), *tail = cpu_scratch(CPU_TILE_B, (size_t)(THIN_LINES * VEC_FLOATS) * sizeof *tail);
     float *rows = cpu_scratch(CPU_TILE_A, (size_t)group_floats(THIN_LINES) * sizeof *rows);
+    if (cpu_planning()) return;
     for (int64_t from = 0; from < k; from += THIN_LINES) {
         int64_t depth = MIN((int64_t)THIN_LINES, k - from);
         Left few = left_load(&thin->few, k, 0, thin->n_few, from, depth, rows);
@@ -359,6 +360,10 @@ static void thin_run(const Thin *thin) {
     enum { STEP = 2 * VEC_FLOATS };
     const Product *p = thin->product;
     int64_t each = round_up(blocks_of(thin->n_wide, omp_get_max_threads()), STEP);
+    if (cpu_planning()) {
+        thin_columns(thin, 0, MIN(each, thin->n_wide));
+        return;
+    }
 #pragma omp parallel for schedule(static) if (2.0 * (double)p->m * (double)p->n * (double)p->k > PRODUCT_SERIAL)
     for (int64_t first = 0; first < thin->n_wide; first += each) thin_columns(thin, first, MIN(each, thin->n_wide - first));
 }
@@ -371,6 +376,10 @@ static void run(const Product *product) {
     }
     Plan plan = plan_make(product);
     Shares shares = shares_new(plan.panels * plan.chunks);
+    if (cpu_planning()) {
+        work_new(&plan);
+        return;
+    }
 #pragma omp parallel if (shares.n > 1 && (2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL || product->n * product->k > SERIAL_WEIGHT))
     {
         Work work = work_new(&plan);
@@ -386,6 +395,7 @@ static int64_t col_tile(int64_t n, int64_t k) { return panel_cols(n, k, 2 * PANE
 
 static void column(const Product *product, int64_t col, int64_t cols) {
     float *panel = cpu_scratch(CPU_TILE_B, (size_t)(panel_width(cols) * product->k) * sizeof *panel);
+    if (cpu_planning()) return;
     panel_load(&product->b, 1, col, cols, 0, product->k, panel);
 }
 
@@ -395,6 +405,7 @@ static void tile(const Product *product, int64_t row, int64_t rows, int64_t col,
     part.a.data = (const char *)part.a.data + (size_t)(row * (part.a.transposed ? 1 : part.a.ld)) * dtype_size(part.a.dtype);
     Plan plan = {.product = &part, .k_cut = part.k, .panel_cols = cols};
     Work work = {.panel = cpu_scratch(CPU_TILE_B, 0), .rows = cpu_scratch(CPU_TILE_A, (size_t)group_floats(part.k) * sizeof(float))};
+    if (cpu_planning()) return;
     rows_run(&plan, &work, 0, rows, 0, cols, 0, part.k);
 }
 
