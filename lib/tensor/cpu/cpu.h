@@ -44,7 +44,7 @@ void cpu_kernels_amx(Device *device);
 #endif
 
 /* Scratch memory of the calling OpenMP thread, aligned to 64 bytes, kept for the next kernel; not cleared. Each slot is one piece, valid until the thread
- * asks for the same slot again. CPU_SHARED and CPU_TASKS are for what a kernel allocates before its parallel loop, CPU_LOCAL for what its iterations need;
+ * asks for the same slot again. CPU_SHARED, CPU_TASKS and, for products, CPU_TURNED are for what a kernel allocates before its parallel loop, CPU_LOCAL for what its iterations need;
  * the others are for products (host_gemm*.c, *_product.c), and for attention_backward.c. */
 enum { CPU_SHARED, CPU_TASKS, CPU_LOCAL, CPU_TILE_A, CPU_TILE_B, CPU_TILE_C, CPU_TURNED, CPU_LIBRARY, CPU_SLOTS };
 void *cpu_scratch(int slot, size_t bytes);
