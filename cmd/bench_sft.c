@@ -81,9 +81,11 @@ Status bench_start(Bench *bench) {
     Arena *arena = bench->command->arena;
     BenchRows rows;
     TRY(make_rows(bench, false, &rows));
+    const char *run = arena_printf(arena, "%s/start", bench->folder);
+    if (!run) return ST_RESOURCE;
     char *arguments[] = {
         "tune", "sft", arena_printf(arena, "model.path=%s", bench->model), arena_printf(arena, "model.compute=%s", bench->compute), arena_printf(arena, "data.train=%s/rows.jsonl", bench->folder),
-        "data.format=ids", "data.shuffle=false", "data.max_length=1000000", arena_printf(arena, "lora.rank=%d", BENCH_LORA_RANK), arena_printf(arena, "output=%s/start", bench->folder),
+        "data.format=ids", "data.shuffle=false", "data.max_length=1000000", arena_printf(arena, "lora.rank=%d", BENCH_LORA_RANK), arena_printf(arena, "output=%s", run),
         "train.max_steps=1", arena_printf(arena, "train.batch_size=%lld", (long long)bench->batch), arena_printf(arena, "--threads=%lld", (long long)bench->command->threads), NULL,
     };
     for (size_t i = 0; i + 1 < COUNT_OF(arguments); i++)
@@ -96,5 +98,6 @@ Status bench_start(Bench *bench) {
     if (child < 0 || wait4(child, &code, 0, &usage) < 0) return status_fail(ST_RESOURCE, "cannot start the program again");
     bench->row.seconds = bench->row.first_step = clock_seconds() - bench->start;
     bench->peak = (uint64_t)usage.ru_maxrss * 1024;
-    return WIFEXITED(code) && WEXITSTATUS(code) == 0 ? ST_OK : status_fail(ST_RESOURCE, "the program, started again, did not end its first step");
+    if (!WIFEXITED(code) || WEXITSTATUS(code) != 0) return status_fail(ST_RESOURCE, "the program, started again, did not end its first step");
+    return dir_remove(run); /* the next model's goes there too */
 }
