@@ -89,9 +89,9 @@ static void look_at_settings(Doctor *doctor) {
     size_t n = (size_t)snprintf(doctor->threads, sizeof doctor->threads, "%d", threads);
     if (online > 0) n += (size_t)snprintf(doctor->threads + n, sizeof doctor->threads - n, " of %d processors", online);
     if (variable) snprintf(doctor->threads + n, sizeof doctor->threads - n, ": OMP_NUM_THREADS says so");
-    else if (online > 0 && cores < online) snprintf(doctor->threads + n, sizeof doctor->threads - n, ": affinity or control group allow no more%s", threads < cores ? ", and some share a core" : "");
+    else if (online > 0 && cores < online) snprintf(doctor->threads + n, sizeof doctor->threads - n, ": affinity or control group allow no more%s", threads == physical && physical < cores ? ", and some of those share a core" : "");
     else if (threads == physical && physical < cores) snprintf(doctor->threads + n, sizeof doctor->threads - n, ": the others share a core with these");
-    if (threads > physical && physical < cores) advise(doctor, "only %d of these processors have a core of their own: products may be as fast with --threads %d", physical, physical);
+    if (threads > physical && physical < cores) advise(doctor, "these processors have %d cores: products may be as fast with --threads %d", physical, physical);
     if (nodes > 1) advise(doctor, "memory is in %d nodes: numactl --cpunodebind=0 --membind=0 keeps a run in one of them", nodes);
     line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", line);
     if (line[0] && strcmp(line, "performance") != 0) advise(doctor, "the frequency governor is '%.40s': cpupower frequency-set -g performance may be faster", line);

@@ -42,7 +42,7 @@ static bool is_scattered(const MdpForm *form) {
     return 4 * far > seen;
 }
 
-/* States are dealt to blocks, about as many rows to each, and as many blocks to each lane. False when a state alone has no room. */
+/* States are dealt to blocks, about as many rows to each but for what the widest state adds, and about as many blocks to each lane. False when a state alone has no room. */
 static bool cut(const MdpForm *form, FormTiles *tiles) {
     int64_t wanted = MIN(MAX(form->n_rows / (8 * (int64_t)tiles->n_lanes), (int64_t)LEAST_ROWS), (int64_t)MOST_ROWS), blocks = (form->n_rows + wanted - 1) / wanted, widest = 0;
     blocks = (blocks + tiles->n_lanes - 1) / tiles->n_lanes * tiles->n_lanes;

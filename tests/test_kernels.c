@@ -419,25 +419,29 @@ static void parents_case(Run *run, DType dtype, int64_t window) {
 enum { LENGTH = 150, SEQUENCES = 2, MOST_PAGES = 80 };
 
 /* Many sequences of all lengths at once, each one token further, and a few tokens of another, out of a cache that holds the whole rows whose results are `want`. */
-static void cached_together(Run *run, const AttentionArgs *whole, KvPages *cache, int32_t pages[SEQUENCES][MOST_PAGES], const Tensor *in[3], const Tensor *want) {
+static void cached_together(Run *run, const AttentionArgs *whole, KvPages *cache, int32_t pages[SEQUENCES][MOST_PAGES], const Tensor *in[3], const Tensor *want, const Tensor *want_norms) {
     static const int32_t at[] = {149, 0, 1, 14, 15, 16, 17, 30, 31, 32, 33, 47, 48, 62, 63, 64, 65, 100, 127, 128, 129, 148}, past_of_many = 90, n_many = 5;
-    enum { TOKENS = COUNT_OF(at) };
+    enum { TOKENS = COUNT_OF(at), BEFORE = 3 };
     Segment segments[TOKENS + 1];
     Tensor *q = shaped(run, want->dtype, TOKENS + n_many, tensor_width(in[0])), *y = fresh(run, want->dtype, TOKENS + n_many, tensor_width(in[0]));
+    Tensor *norms = fresh(run, DT_F32, TOKENS + n_many, whole->n_heads);
     size_t row = (size_t)tensor_width(q) * dtype_size(q->dtype);
-    for (int32_t t = 0; t < TOKENS; t++) {
-        segments[t] = (Segment){.begin = t, .end = t + 1, .parent = -1, .past = at[t], .pages = pages[t % SEQUENCES]};
-        memcpy((char *)q->data + (size_t)t * row, (const char *)in[0]->data + (size_t)(t % SEQUENCES * LENGTH + at[t]) * row, row);
+    for (int32_t s = 0, row_at = 0; s <= TOKENS; s++) { /* the longer one is in the middle */
+        int32_t t = s - (s > BEFORE), n = s == BEFORE ? n_many : 1, past = s == BEFORE ? past_of_many : at[t], sequence = s == BEFORE ? 0 : t % SEQUENCES;
+        segments[s] = (Segment){.begin = row_at, .end = row_at + n, .parent = -1, .past = past, .pages = pages[sequence]};
+        memcpy((char *)q->data + (size_t)row_at * row, (const char *)in[0]->data + (size_t)(sequence * LENGTH + past) * row, (size_t)n * row);
+        row_at += n;
     }
-    segments[TOKENS] = (Segment){.begin = TOKENS, .end = TOKENS + n_many, .parent = -1, .past = past_of_many, .pages = pages[0]};
-    memcpy((char *)q->data + TOKENS * row, (const char *)in[0]->data + (size_t)past_of_many * row, (size_t)n_many * row);
     Layout layout = {.n_tokens = TOKENS + n_many, .n_segments = TOKENS + 1, .segments = segments, .cache = cache};
     AttentionArgs args = *whole;
     args.layout = &layout;
     args.layer = 1;
-    run->fast->attention(&args, q, in[1], in[2], y, NULL);
-    for (int32_t t = 0; t < TOKENS; t++) same_bits("a token among others", y, t, want, t % SEQUENCES * LENGTH + at[t], 1);
-    same_bits("tokens among single ones", y, TOKENS, want, past_of_many, n_many);
+    run->fast->attention(&args, q, in[1], in[2], y, norms);
+    for (int32_t s = 0; s <= TOKENS; s++) {
+        int64_t n = segments[s].end - segments[s].begin, from = (segments[s].pages == pages[0] ? 0 : LENGTH) + segments[s].past;
+        same_bits("a token among others", y, segments[s].begin, want, from, n);
+        same_bits("its logsumexp", norms, segments[s].begin, want_norms, from, n);
+    }
 }
 
 /* Two sequences out of scrambled pages, a few tokens or one at a time, give the bits of whole rows; so does the reference within rounding. */
@@ -448,13 +452,13 @@ static void cache_case(Run *run, DType dtype, int64_t window, double softcap, in
     AttentionArgs whole_args = args_of(&whole, &whole_layout);
     Tensor *q = drawn(run, dtype, 2 * LENGTH, q_width, 2), *k = drawn(run, dtype, 2 * LENGTH, kv_width, 2), *v = drawn(run, dtype, 2 * LENGTH, kv_width, 2);
     for (int64_t i = (LENGTH + 70) * kv_width; i < (LENGTH + 100) * kv_width; i++) tensor_set(k, i, 6 * tensor_get(k, i)); /* far larger scores than before */
-    Tensor *want = fresh(run, dtype, 2 * LENGTH, q_width);
-    run->fast->attention(&whole_args, q, k, v, want, NULL);
+    Tensor *want = fresh(run, dtype, 2 * LENGTH, q_width), *want_norms = fresh(run, DT_F32, 2 * LENGTH, n_heads);
+    run->fast->attention(&whole_args, q, k, v, want, want_norms);
 
     int32_t per_sequence = (LENGTH + page_size - 1) / page_size, pages[SEQUENCES][MOST_PAGES];
     KvPages cache = {.n_layers = 2, .page_size = page_size, .n_pages = SEQUENCES * per_sequence};
-    for (int32_t i = 0; i < cache.n_pages; i++)
-        pages[i / per_sequence][i % per_sequence] = (int32_t)rng_permute(rng_key(3, RNG_TEST, 1), (uint64_t)cache.n_pages, (uint64_t)i);
+    for (int32_t i = 0; i < cache.n_pages; i++) /* odd pages: every second one where it would be in order, those between elsewhere */
+        pages[i / per_sequence][i % per_sequence] = page_size % 2 ? i ^ (i % 2 * 2) : (int32_t)rng_permute(rng_key(3, RNG_TEST, 1), (uint64_t)cache.n_pages, (uint64_t)i);
     int64_t page_rows = (int64_t)cache.n_pages * page_size;
     Tensor *k_pages[2] = {NULL, fresh(run, dtype, page_rows, kv_width)}, *v_pages[2] = {NULL, fresh(run, dtype, page_rows, kv_width)};
     cache.k = k_pages, cache.v = v_pages;
@@ -482,7 +486,7 @@ static void cache_case(Run *run, DType dtype, int64_t window, double softcap, in
         run->plain->attention(&args, in[0], in[1], in[2], y_plain, NULL);
         compare_attention(run, "attention with a cache", y, y_plain, 3e-5); /* scores of up to 60 */
     }
-    cached_together(run, &whole_args, &cache, pages, (const Tensor *[]){q, k, v}, want);
+    cached_together(run, &whole_args, &cache, pages, (const Tensor *[]){q, k, v}, want, want_norms);
 }
 
 static void same_bits_body(Run *run) {

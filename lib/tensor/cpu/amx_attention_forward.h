@@ -40,7 +40,7 @@ typedef struct KeyRows { const char *at; int64_t line, column; } KeyRows;
  * are copied to tiles i of `copy`, with zeros around them. */
 static inline KeyRows keys_find(const AttentionShape *shape, const Tensor *k, const int64_t rows[TILE_ROWS], int64_t kv_head, Tiles copy, int64_t i) {
     const KvPages *cache = shape->args->layout->cache;
-    bool there = rows[0] >= 0 && (rows[TILE_ROWS - 1] == rows[0] + TILE_ROWS - 1 || (cache && cache->page_size % TILE_ROWS == 0));
+    bool there = rows[0] >= 0 && (cache ? cache->page_size % TILE_ROWS == 0 : rows[TILE_ROWS - 1] == rows[0] + TILE_ROWS - 1); /* parents come before their children: so do their rows */
     if (there && shape->dim == shape->padded) return (KeyRows){(const char *)values_at(shape, k, rows[0], kv_head), shape->kv_width * 2, TILE_K * 2};
     for (int64_t r = 0; r < TILE_ROWS; r++) line_put(copy, i * TILE_ROWS + r, values_at(shape, k, rows[r], kv_head), shape->dim);
     return (KeyRows){tile_at(copy, i, 0), 64, TILE_BYTES};

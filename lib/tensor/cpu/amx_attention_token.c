@@ -1,6 +1,6 @@
 /* Attention of sequences that each go on by a single token, out of a cache, in bf16 on AMX: a step of generation. Such a token has few queries, so that the lanes of a vector are those of
- * several key/value heads: a score's product has zeros in the lanes of the other heads, and so have weights in the product with the values. Zeros change no sum: the bits are those of
- * amx_attention.c. A tile of keys is read once, for all heads of its rows; rows to come are asked for meanwhile, those of the next sequence too. */
+ * several key/value heads: a score's product has zeros in the lanes of the other heads, and so have weights in the product with the values. Zeros change no sum of what is
+ * finite: the bits are those of amx_attention.c. A row of keys is read once for all heads of a task; rows to come are asked for meanwhile, those of the next sequence too. */
 #include "lib/tensor/cpu/amx_attention_forward.h"
 
 #include <omp.h>

@@ -319,7 +319,8 @@ static Plan plan_make(const Product *product) {
         plan.n = product->m;
     }
     bool few = plan.m <= BLOCK && !plan.b.operand.transposed; /* B is used once: along its lines as far as they go */
-    int64_t threads = omp_get_max_threads(), most_k = few ? FEW_K : product->k <= WHOLE_K || round_up(plan.n, BLOCK) * product->k * 2 <= PANEL_BYTES ? product->k : CUT_K, limit = few ? MAX((int64_t)PANEL_FEW, div_up(plan.n, threads)) : PANEL_COLS;
+    bool whole = product->k <= WHOLE_K || round_up(plan.n, BLOCK) * (plan.k_tiles + plan.more_tiles) * 64 <= PANEL_BYTES;
+    int64_t threads = omp_get_max_threads(), most_k = few ? FEW_K : whole ? MAX(product->k, (int64_t)1) : CUT_K, limit = few ? MAX((int64_t)PANEL_FEW, div_up(plan.n, threads)) : PANEL_COLS;
     plan.k_cut = div_up(plan.k_tiles, div_up(product->k, most_k));
     plan.panel_cols = panel_cols(plan.n, plan.k_cut + plan.more_tiles, round_up(limit, BLOCK));
     plan.panels = div_up(plan.n, plan.panel_cols);
