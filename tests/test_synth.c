@@ -113,6 +113,21 @@ static const char sentiments[] =
     "{\"prompt\": \"Never again.\", \"task_type\": \"review\", \"of\": [\"good\", \"bad\"]}\n{\"prompt\": \"It was lunch.\", \"task_type\": \"review\", \"of\": [\"good\", \"bad\"]}\n";
 
 /* What a server says becomes the label it names, or the row is rejected; by the seeds' column or by task type. The user's words are the prompt alone. */
+static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
+
+/* The lines of a file in alphabetical order. */
+static char *sorted_lines(const char *output, const char *name) {
+    char *text = read_output(output, name), *lines[64], *at;
+    Str sorted = {0};
+    size_t n = 0;
+    for (at = strtok(text, "\n"); at && n < COUNT_OF(lines); at = strtok(NULL, "\n")) lines[n++] = at;
+    assert_null(at);
+    qsort(lines, n, sizeof *lines, by_text);
+    for (size_t i = 0; i < n; i++) str_printf(&sorted, "%s\n", lines[i]);
+    free(text);
+    return sorted.data;
+}
+
 static void a_servers_words_become_a_label(void **state) {
     (void)state;
     static const char *const keys[] = {"synth.labels=of", "synth.labels={review: [good, bad]}"};
@@ -141,7 +156,11 @@ static void a_servers_words_become_a_label(void **state) {
         }
         assert_true(none > 0);
     }
-    check_same("labels-0", "labels-1", "requests.jsonl");
+    check_same("labels-0", "labels-1", "rows.jsonl");
+    char *one = sorted_lines("labels-0", "requests.jsonl"), *other = sorted_lines("labels-1", "requests.jsonl"); /* written as answers come in */
+    assert_string_equal(one, other);
+    free(one);
+    free(other);
 }
 
 static void labels_that_make_no_sense_are_refused(void **state) {
