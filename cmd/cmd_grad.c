@@ -83,8 +83,8 @@ static Status write_gradients(const Model *model, const char *path) {
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = 0; i < model->params.n; i++) {
             const Param *param = &model->params.items[i];
-            const Tensor *grad = param->tensor->grad;
             if (!param->trained) continue;
+            const Tensor *grad = param_grad(param);
             if (pass == 1) {
                 safetensors_write_as(writer, grad->data, grad->dtype, DT_F32, (size_t)tensor_count(grad));
                 continue;

@@ -167,7 +167,7 @@ static Status learn_price(Learner *learner, double mean_logprob) {
     Sac *sac = learner->self;
     double norm;
     if (!sac->log_alpha) return ST_OK;
-    tensor_set(sac->log_alpha->grad, 0, -(mean_logprob + sac->target_entropy));
+    tensor_set(param_grad(&sac->price_params.items[0]), 0, -(mean_logprob + sac->target_entropy));
     return stepper_step(&sac->stepper, learner, &sac->price_params, sac->optimizer_steps, &norm);
 }
 

@@ -194,10 +194,6 @@ void policy_evaluate(const Policy *policy, const double *actions, double *logpro
 
 /* ---- backward ---- */
 
-static void add_to_grad(Tensor *tensor, const double *grad) {
-    for (int64_t i = 0; i < tensor_count(tensor); i++) tensor_set(tensor->grad, i, tensor_get(tensor->grad, i) + grad[i]);
-}
-
 static Status seed_actions(Policy *policy, const double *actions, const double *dlogprobs, double dentropy) {
     int64_t width = space_width(&policy->action);
     double *doutput = arena_alloc(tape_arena(policy->tape), (size_t)(policy->n * width) * sizeof *doutput);
@@ -214,7 +210,7 @@ static Status seed_actions(Policy *policy, const double *actions, const double *
         for (int64_t i = 0; i < width; i++) dlog_std[i] += of_row[i];
     }
     tensor_seed_grad(policy->tape, policy->output, doutput);
-    if (policy->gaussian) add_to_grad(policy->log_std, dlog_std);
+    if (policy->gaussian) tensor_seed_grad(policy->tape, policy->log_std, dlog_std);
     return ST_OK;
 }
 

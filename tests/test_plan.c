@@ -96,10 +96,10 @@ static void head(const Kernels *k, int64_t rows, bool going_back) {
         return;
     }
     device->token_logprobs(&args, hidden, weight, targets, logprob, NULL, NULL, norms, k->frozen ? tensor_of(k, DT_F32, rows, WIDTH) : NULL);
-    device->token_logprobs_backward(&args, hidden, weight, targets, norms, NULL, logprob, NULL, NULL, tensor_of(k, k->dtype, rows, WIDTH), k->frozen ? NULL : tensor_of(k, DT_F32, VOCAB, WIDTH));
+    device->token_logprobs_backward(&args, hidden, weight, targets, norms, NULL, logprob, NULL, NULL, tensor_of(k, k->dtype, rows, WIDTH), 1, k->frozen ? NULL : tensor_of(k, DT_F32, VOCAB, WIDTH));
 }
 
-static void logprobs(const Kernels *k) { head(k, 1100, true); } /* more than one block of rows */
+static void logprobs(const Kernels *k) { head(k, 2100, true); } /* more than one block of rows */
 static void logits(const Kernels *k) { head(k, 7, false); }
 
 typedef struct ScratchCase { const char *name; void (*run)(const Kernels *k); } ScratchCase;

@@ -41,7 +41,8 @@ void params_release(Params *params); /* the list, not the tensors */
 uint64_t params_fingerprint(const Params *params);
 /* Marks a parameter as trained: needs_grad, and a zeroed gradient of its own dtype in `arena`. The tensor must be f32 (f64 on the reference device). */
 Status params_train(Param *param, Arena *arena);
-void params_zero_grad(const Params *params);
+void params_zero_grad(const Params *params); /* no memory is touched: see Tensor.blank */
+Tensor *param_grad(const Param *param);      /* of a trained parameter, to be read or written: zeros where nothing was added */
 /* L2 norm over all gradients of trained parameters, summed in double in list order. */
 double params_grad_norm(const Params *params);
 /* Factor that brings a norm down to `max_norm` (0 = never): min(1, max_norm / (norm + 1e-6)), as torch. */

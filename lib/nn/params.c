@@ -67,7 +67,14 @@ Status params_train(Param *param, Arena *arena) {
 
 void params_zero_grad(const Params *params) {
     for (size_t i = 0; i < params->n; i++)
-        if (params->items[i].trained) params->items[i].tensor->device->fill(params->items[i].tensor->grad, 0);
+        if (params->items[i].trained) params->items[i].tensor->grad->blank = true;
+}
+
+Tensor *param_grad(const Param *param) {
+    Tensor *grad = param->tensor->grad;
+    if (grad->blank) grad->device->fill(grad, 0);
+    grad->blank = false;
+    return grad;
 }
 
 double params_grad_norm(const Params *params) {
@@ -75,9 +82,9 @@ double params_grad_norm(const Params *params) {
     profile_lap(NULL);
     for (size_t i = 0; i < params->n; i++) {
         if (!params->items[i].trained) continue;
-        const Tensor *tensor = params->items[i].tensor;
+        const Tensor *grad = param_grad(&params->items[i]);
         double squares = 0;
-        tensor->device->sum_squares(tensor->grad, &squares);
+        grad->device->sum_squares(grad, &squares);
         total += squares;
     }
     profile_lap("gradient norm");
@@ -93,7 +100,7 @@ double clip_scale(double norm, double max_norm) {
 const Param *params_nonfinite(const Params *params, bool gradient) {
     for (size_t i = 0; i < params->n; i++) {
         const Param *param = &params->items[i];
-        if (param->trained && tensor_find_nonfinite(gradient ? param->tensor->grad : param->tensor) >= 0) return param;
+        if (param->trained && tensor_find_nonfinite(gradient ? param_grad(param) : param->tensor) >= 0) return param;
     }
     return NULL;
 }

@@ -26,8 +26,8 @@ PLANNED(token_logprobs, (const LogprobArgs *args, const Tensor *hidden, const Te
         (args, hidden, head, targets, logprob, entropy, mean, logsumexp, slope))
 PLANNED(token_logits, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, Tensor *logits, Tensor *logsumexp), hidden, (args, hidden, head, logits, logsumexp))
 PLANNED(token_logprobs_backward, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp, const Tensor *entropy, const Tensor *dlogprob,
-                                  const Tensor *dentropy, const Tensor *dmean, Tensor *dhidden, Tensor *dhead), hidden,
-        (args, hidden, head, targets, logsumexp, entropy, dlogprob, dentropy, dmean, dhidden, dhead))
+                                  const Tensor *dentropy, const Tensor *dmean, Tensor *dhidden, double head_beta, Tensor *dhead), hidden,
+        (args, hidden, head, targets, logsumexp, entropy, dlogprob, dentropy, dmean, dhidden, head_beta, dhead))
 
 static size_t meta_packed_bytes(int64_t rows, int64_t cols, DType stored, DType compute, bool backward) { return 0; }
 static void meta_packed_free(void *packed) {}

@@ -6,6 +6,10 @@
 
 enum { X, WEIGHT, BIAS, LORA_A, LORA_B, RESIDUAL };
 
+static void weight_backward(Tape *tape, const Tensor *a, const Tensor *b, double beta, Tensor *dweight) {
+    tape_device(tape)->matmul(&(Matmul){.a = a, .b = b, .c = dweight, .transpose_a = true, .alpha = 1, .beta = beta, .read_late = true});
+}
+
 static void product(Tape *tape, const Tensor *a, bool transpose_a, const Tensor *b, bool transpose_b, double alpha, double beta, Tensor *c) {
     tape_device(tape)->matmul(&(Matmul){.a = a, .b = b, .c = c, .transpose_a = transpose_a, .transpose_b = transpose_b, .alpha = alpha, .beta = beta});
 }
@@ -55,8 +59,7 @@ static void linear_backward(Tape *tape, Node *node) {
         tape_device(tape)->bias_backward(dy, dbias);
     }
     Tensor *dweight = tape_grad(tape, weight, &beta);
-    if (dweight && weight->in_out) product(tape, x, true, dy, false, 1, beta, dweight);
-    else if (dweight) product(tape, dy, true, x, false, 1, beta, dweight);
+    if (dweight) weight_backward(tape, weight->in_out ? x : dy, weight->in_out ? dy : x, beta, dweight);
     const LoraBranch *lora = node->attributes;
     Tensor *dh = lora ? tape_scratch(tape, node->saved[0]->dtype, 2, node->saved[0]->shape) : NULL;
     if (lora && !dh) return;

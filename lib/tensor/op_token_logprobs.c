@@ -22,7 +22,6 @@ static void token_logprobs_backward(Tape *tape, Node *node) {
     double beta, head_beta;
     Tensor *dhidden = tape_grad(tape, node->inputs[HIDDEN], &beta);
     Tensor *dhead = tape_grad(tape, node->inputs[HEAD], &head_beta);
-    if (dhead && head_beta == 0) device->fill(dhead, 0);
     Tensor *dselected = dhidden ? tape_scratch(tape, dhidden->dtype, 2, selected->shape) : NULL;
     if (tape_status(tape) != ST_OK) return;
     if (node->saved[SLOPE]) {
@@ -30,7 +29,7 @@ static void token_logprobs_backward(Tape *tape, Node *node) {
         device->scale_rows(node->saved[SLOPE], grad_of(node->outputs[LOGPROB]), dselected);
     } else {
         device->token_logprobs_backward(&saved->args, selected, node->inputs[HEAD], saved->targets, node->saved[LOGSUMEXP], node->outputs[ENTROPY], grad_of(node->outputs[LOGPROB]),
-                                        grad_of(node->outputs[ENTROPY]), grad_of(node->outputs[MEAN]), dselected, dhead);
+                                        grad_of(node->outputs[ENTROPY]), grad_of(node->outputs[MEAN]), dselected, head_beta, dhead);
     }
     if (!dhidden) return;
     if (beta == 0) device->fill(dhidden, 0);

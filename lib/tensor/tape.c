@@ -220,7 +220,11 @@ static void grad_release(Tape *tape, Tensor *tensor) {
 Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta) {
     *beta = 1;
     if (!tensor || !tensor->needs_grad || tape->status != ST_OK) return NULL;
-    if (tensor->grad) return tensor->grad;
+    if (tensor->grad) {
+        if (tensor->grad->blank) *beta = 0;
+        if (tensor->grad->device == tape->device) tensor->grad->blank = false; /* a plan writes nothing */
+        return tensor->grad;
+    }
     if (!within_limit(tape, tensor->shape, tensor->n_dims, tensor->dtype)) return NULL;
     Tensor *grad = tensor_view(tape->book, tape->device, tensor->dtype, tensor->n_dims, tensor->shape, NULL);
     if (grad) grad->data = grad_buffer(tape, tensor_bytes(tensor));

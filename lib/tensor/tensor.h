@@ -42,6 +42,7 @@ struct Tensor {
     bool needs_grad;
     bool constant;     /* contents never change: the device may keep a packed copy in `packed` */
     bool in_out;       /* a weight stored (in, out) instead of (out, in), as GPT-2's Conv1D */
+    bool blank;        /* a gradient that counts as zeros: the first one that adds to it writes instead (tape_grad) */
     bool recalled;     /* a result that was kept for the backward pass, with all that was done to it in place */
     void *packed;      /* owned by the device; tensor_unpack frees it */
 };
@@ -160,6 +161,7 @@ typedef struct Matmul {
     double down_alpha;
     Tensor *low; /* with `down`; more_a is the same tensor */
     const Tensor *addend;
+    bool read_late; /* C is not read soon: with beta 0 it may be written past the caches */
 } Matmul;
 
 /* ---- devices ---- */

@@ -150,7 +150,7 @@ typedef struct Finish {
     int64_t line, c_line, d_line; /* bytes */
     int64_t rows;                 /* still to do */
     __mmask32 mask;
-    bool c_f32, d_f32;
+    bool c_f32, d_f32, past; /* past: whole lines of C go past the caches */
     float alpha, beta;
 } Finish;
 
@@ -167,7 +167,10 @@ static inline __attribute__((always_inline)) void finish_row(Finish *f) {
         low = _mm512_fmadd_ps(beta, widened_low(old), low);
         high = _mm512_fmadd_ps(beta, widened_high(old), high);
     }
-    if (f->c_f32) {
+    if (f->past) {
+        _mm512_stream_ps((float *)f->c, low);
+        _mm512_stream_ps((float *)f->c + 16, high);
+    } else if (f->c_f32) {
         _mm512_mask_storeu_ps(f->c, first, low);
         _mm512_mask_storeu_ps(f->c + 64, second, high);
     } else _mm512_mask_storeu_epi16(f->c, f->mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
@@ -216,7 +219,7 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
         _tile_zero(3);
     }
     const char *b = sum->b, *c = ahead->end ? ahead->end->c : NULL, *d = ahead->end && ahead->end->beta != 0 && ahead->end->d != c ? ahead->end->d : NULL;
-    int64_t lines_left = ahead->end ? ahead->end->rows : 0, lines_each = (BLOCK + sum->n_tiles - 1) / sum->n_tiles;
+    int64_t lines_left = ahead->end && !ahead->end->past ? ahead->end->rows : 0, lines_each = (BLOCK + sum->n_tiles - 1) / sum->n_tiles;
     int64_t rows_each = before->rows ? (before->rows + sum->n_tiles - 1) / sum->n_tiles : 0;
     for (int part = 0; part < 2; part++) {
         Rows a = part ? sum->more : sum->a;
@@ -336,7 +339,8 @@ static Finish finish_of(const Product *p, const void *sums, int64_t line, int64_
     int64_t c_line = p->ldc * (c_f32 ? 4 : 2), d_line = own ? c_line : p->ldd * (d_f32 ? 4 : 2);
     char *c = (char *)p->c + row * c_line + col * (c_f32 ? 4 : 2);
     const char *d = own ? c : (const char *)p->d + row * d_line + col * (d_f32 ? 4 : 2);
-    return (Finish){sums, d, c, line, c_line, d_line, rows, cols >= 32 ? 0xffffffffu : ((__mmask32)1 << cols) - 1, c_f32, d_f32, p->alpha, p->beta};
+    bool past = p->read_late && p->beta == 0 && c_f32 && cols >= 32 && (uintptr_t)c % 64 == 0 && c_line % 64 == 0;
+    return (Finish){sums, d, c, line, c_line, d_line, rows, cols >= 32 ? 0xffffffffu : ((__mmask32)1 << cols) - 1, c_f32, d_f32, past, p->alpha, p->beta};
 }
 
 /* The same for a block of the plan's result that is not turned. */
@@ -493,6 +497,7 @@ void amx_product_run(const Product *product) {
         amx_begin();
         for (int64_t task; (task = shares_next(&shares, &at)) >= 0;) task_run(&plan, &work, task, &have);
         amx_end();
+        if (product->read_late) _mm_sfence(); /* what went past the caches is there for all threads */
     }
 }
 

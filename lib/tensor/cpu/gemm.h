@@ -107,6 +107,7 @@ typedef struct Product {
     const void *d;
     DType d_dtype;
     int64_t ldd;
+    bool read_late; /* as in Matmul */
 } Product;
 void product_run(const Product *product);
 

@@ -475,7 +475,7 @@ void cpu_matmul(const Matmul *args) {
         return;
     }
     Product product = {.dtype = product_dtype(a->dtype), .m = m, .n = n, .k = k, .a = {a->data, a->dtype, a->shape[1], args->transpose_a}, .c = c->data,
-                       .c_dtype = c->dtype, .ldc = n, .alpha = (float)args->alpha, .beta = (float)args->beta};
+                       .c_dtype = c->dtype, .ldc = n, .alpha = (float)args->alpha, .beta = (float)args->beta, .read_late = args->read_late};
     if (args->transpose_a) product.b = (Operand){b->data, b->dtype, b->shape[1], args->transpose_b}; /* no library promises this with a packed b */
     else product.b = weight_operand(b, args->transpose_b, product.dtype, &product.packed);
     if (args->more_a) {

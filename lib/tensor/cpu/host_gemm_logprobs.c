@@ -16,7 +16,7 @@
 #include <string.h>
 
 /* Columns of a chunk come in whole tiles, so its size goes by the vocabulary alone. */
-enum { CHUNK_COLS = 4096, BLOCK_ROWS = 1024 };
+enum { CHUNK_COLS = 2048, BLOCK_ROWS = 2048 };
 
 static int32_t target_of(const Tensor *targets, int64_t p) { return ((const int32_t *)targets->data)[p]; }
 
@@ -200,7 +200,7 @@ static void slopes_again(const LogprobArgs *args, const Tensor *hidden, const Te
     for (int64_t i = 0; i < n; i++) ones[i] = 1;
     Tensor dlogprob = {.dtype = DT_F32, .n_dims = 1, .shape = {n}, .data = ones, .device = device_cpu()};
     Tensor x = rows_of(hidden, begin, n), t = rows_of(targets, begin, n), norm = rows_of(logsumexp, begin, n), out = rows_of(slope, begin, n);
-    cpu_token_logprobs_backward(args, &x, head, &t, &norm, NULL, &dlogprob, NULL, NULL, &out, NULL);
+    cpu_token_logprobs_backward(args, &x, head, &t, &norm, NULL, &dlogprob, NULL, NULL, &out, 0, NULL);
 }
 
 /* ---- the kernels ---- */
@@ -319,11 +319,10 @@ static void chunk_gradient(const BackwardArgs *all, const ProductTiles *tiles, i
 }
 
 void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp, const Tensor *entropy,
-                                 const Tensor *dlogprob, const Tensor *dentropy, const Tensor *dmean, Tensor *dhidden, Tensor *dhead) {
+                                 const Tensor *dlogprob, const Tensor *dentropy, const Tensor *dmean, Tensor *dhidden, double head_beta, Tensor *dhead) {
     int64_t n_rows = tensor_rows(hidden), n_vocab = tensor_rows(head), width = tensor_width(hidden);
-    if (n_rows == 0) return;
-    if (!fast(hidden, head, dhidden) || !CPU_WRITES(dhead)) {
-        device_reference()->token_logprobs_backward(args, hidden, head, targets, logsumexp, entropy, dlogprob, dentropy, dmean, dhidden, dhead);
+    if (n_rows == 0 || !fast(hidden, head, dhidden) || !CPU_WRITES(dhead)) {
+        device_reference()->token_logprobs_backward(args, hidden, head, targets, logsumexp, entropy, dlogprob, dentropy, dmean, dhidden, head_beta, dhead);
         return;
     }
     double began = clock_seconds();
@@ -345,7 +344,7 @@ void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
                                        .c = sums, .c_dtype = DT_F32, .ldc = width, .alpha = 1, .beta = chunk > 0});
             if (dhead)
                 product_run(&(Product){.dtype = product.dtype, .m = cols, .n = width, .k = rows, .a = {dz, product.dtype, cols, true}, .b = product.a,
-                                       .c = (char *)dhead->data + (size_t)(first * width) * dtype_size(dhead->dtype), .c_dtype = dhead->dtype, .ldc = width, .alpha = 1, .beta = 1});
+                                       .c = (char *)dhead->data + (size_t)(first * width) * dtype_size(dhead->dtype), .c_dtype = dhead->dtype, .ldc = width, .alpha = 1, .beta = begin > 0 ? 1 : (float)head_beta, .read_late = begin + rows == n_rows});
         }
         if (dhidden && !cpu_planning())
             cpu_rows()->convert(sums, DT_F32, width, (char *)dhidden->data + (size_t)(begin * width) * dtype_size(dhidden->dtype), dhidden->dtype, width, rows, width);

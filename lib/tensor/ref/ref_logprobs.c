@@ -68,7 +68,7 @@ void ref_token_logits(const LogprobArgs *args, const Tensor *hidden, const Tenso
 
 void ref_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp,
                                  const Tensor *entropy, const Tensor *dlogprob, const Tensor *dentropy, const Tensor *dmean, Tensor *dhidden,
-                                 Tensor *dhead) {
+                                 double head_beta, Tensor *dhead) {
     int64_t width = tensor_width(hidden), n_vocab = tensor_rows(head), n_rows = tensor_rows(hidden);
     double *logits = ref_zeros(n_vocab), *slopes = ref_zeros(n_vocab), *sums = ref_zeros(dhead ? n_vocab * width : 0);
     for (int64_t p = 0; p < n_rows; p++) {
@@ -88,7 +88,7 @@ void ref_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
         }
         for (int64_t i = 0; dhead && i < n_vocab * width; i++) sums[i] += logits[i / width] * tensor_get(hidden, p * width + i % width);
     }
-    for (int64_t i = 0; dhead && i < n_vocab * width; i++) ref_put(dhead, i, sums[i], 1);
+    for (int64_t i = 0; dhead && i < n_vocab * width; i++) ref_put(dhead, i, sums[i], head_beta);
     free(logits);
     free(slopes);
     free(sums);
