@@ -222,55 +222,54 @@ void ISA_FN(scale_rows)(const Tensor *x, const Tensor *scale, Tensor *y) {
     }
 }
 
-/* f(x), vectorised for each kind. */
-static void activate(Activation kind, int64_t n, const float *restrict x, float *restrict value) {
-    switch (kind) {
-    case ACT_SILU:
-        for (int64_t i = 0; i < n; i++) value[i] = x[i] * fast_sigmoid(x[i]);
-        break;
-    case ACT_GELU_TANH: /* (1 + tanh u) / 2 = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3) */
-        for (int64_t i = 0; i < n; i++) value[i] = x[i] * fast_sigmoid(1.59576912f * (x[i] + 0.044715f * x[i] * x[i] * x[i]));
-        break;
-    case ACT_GELU_ERF:
-        for (int64_t i = 0; i < n; i++) value[i] = x[i] * fast_normal_cdf(x[i]);
-        break;
-    case ACT_RELU:
-        for (int64_t i = 0; i < n; i++) value[i] = x[i] < 0.0f ? 0.0f : x[i];
-        break;
-    case ACT_TANH:
-        for (int64_t i = 0; i < n; i++) value[i] = fast_tanh(x[i]);
-        break;
-    }
+/* f(x) and f'(x); what only one of them takes costs nothing where the other is wanted. */
+typedef struct Activated { float value, slope; } Activated;
+
+static inline Activated silu_at(float x) {
+    float s = fast_sigmoid(x);
+    return (Activated){x * s, s * (1.0f + x * (1.0f - s))};
 }
 
-/* f'(x). */
-static void activate_slope(Activation kind, int64_t n, const float *restrict x, float *restrict slope) {
-    switch (kind) {
-    case ACT_SILU:
-        for (int64_t i = 0; i < n; i++) {
-            float s = fast_sigmoid(x[i]);
-            slope[i] = s * (1.0f + x[i] * (1.0f - s));
-        }
-        break;
-    case ACT_GELU_TANH:
-        for (int64_t i = 0; i < n; i++) {
-            float square = x[i] * x[i], s = fast_sigmoid(1.59576912f * (x[i] + 0.044715f * square * x[i]));
-            slope[i] = s + x[i] * s * (1.0f - s) * 1.59576912f * (1.0f + 0.134145f * square);
-        }
-        break;
-    case ACT_GELU_ERF:
-        for (int64_t i = 0; i < n; i++) slope[i] = fast_normal_cdf(x[i]) + x[i] * 0.398942280f * fast_exp(-0.5f * x[i] * x[i]);
-        break;
-    case ACT_RELU:
-        for (int64_t i = 0; i < n; i++) slope[i] = x[i] > 0.0f ? 1.0f : x[i] != x[i] ? x[i] : 0.0f;
-        break;
-    case ACT_TANH:
-        for (int64_t i = 0; i < n; i++) {
-            float t = fast_tanh(x[i]);
-            slope[i] = 1.0f - t * t;
-        }
-        break;
+/* (1 + tanh u) / 2 = sigmoid(2 u), u = sqrt(2 / pi) (x + 0.044715 x^3) */
+static inline Activated gelu_tanh_at(float x) {
+    float square = x * x, s = fast_sigmoid(1.59576912f * (x + 0.044715f * square * x));
+    return (Activated){x * s, s + x * s * (1.0f - s) * 1.59576912f * (1.0f + 0.134145f * square)};
+}
+
+static inline Activated gelu_erf_at(float x) {
+    float cdf = fast_normal_cdf(x);
+    return (Activated){x * cdf, cdf + x * 0.398942280f * fast_exp(-0.5f * x * x)};
+}
+
+static inline Activated relu_at(float x) { return (Activated){x < 0.0f ? 0.0f : x, x > 0.0f ? 1.0f : x != x ? x : 0.0f}; }
+
+static inline Activated tanh_at(float x) {
+    float t = fast_tanh(x);
+    return (Activated){t, 1.0f - t * t};
+}
+
+/* A loop of its own for each kind, so that each is vectorised. */
+#define FOR_EACH(function, result)                   \
+    for (int64_t i = 0; i < n; i++) {                \
+        Activated at = function(x[i]);               \
+        result;                                      \
+    }                                                \
+    break
+#define ACTIVATE(kind, result)                                  \
+    switch (kind) {                                             \
+    case ACT_SILU: FOR_EACH(silu_at, result);                   \
+    case ACT_GELU_TANH: FOR_EACH(gelu_tanh_at, result);         \
+    case ACT_GELU_ERF: FOR_EACH(gelu_erf_at, result);           \
+    case ACT_RELU: FOR_EACH(relu_at, result);                   \
+    case ACT_TANH: FOR_EACH(tanh_at, result);                   \
     }
+
+static void activate(Activation kind, int64_t n, const float *restrict x, float *restrict value) {
+    ACTIVATE(kind, value[i] = at.value)
+}
+
+static void activate_with_slope(Activation kind, int64_t n, const float *restrict x, float *restrict value, float *restrict slope) {
+    ACTIVATE(kind, (value[i] = at.value, slope[i] = at.slope))
 }
 
 void ISA_FN(activation)(Activation kind, const Tensor *x, const Tensor *up, Tensor *y) {
@@ -299,19 +298,18 @@ void ISA_FN(activation_backward)(Activation kind, const Tensor *x, const Tensor 
         return;
     }
     PARALLEL_BLOCKS {
-        float buffer_x[RUN], buffer_d[RUN], buffer_up[RUN], result[RUN];
+        float buffer_x[RUN], buffer_d[RUN], buffer_up[RUN], value[RUN], slope[RUN];
         for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
-            const float *in = run_read(x, at, n, buffer_x), *d = run_read(dy, at, n, buffer_d);
+            const float *d = run_read(dy, at, n, buffer_d);
+            activate_with_slope(kind, n, run_read(x, at, n, buffer_x), value, slope);
             if (dup) {
-                activate(kind, n, in, result);
-                for (int64_t i = 0; i < n; i++) result[i] *= d[i];
-                run_write(dup, at, n, result, (float)beta[1]);
+                for (int64_t i = 0; i < n; i++) value[i] *= d[i];
+                run_write(dup, at, n, value, (float)beta[1]);
             }
             if (!dx) continue;
-            activate_slope(kind, n, in, result);
             const float *factor = up ? run_read(up, at, n, buffer_up) : NULL;
-            for (int64_t i = 0; i < n; i++) result[i] *= factor ? d[i] * factor[i] : d[i];
-            run_write(dx, at, n, result, (float)beta[0]);
+            for (int64_t i = 0; i < n; i++) slope[i] *= factor ? d[i] * factor[i] : d[i];
+            run_write(dx, at, n, slope, (float)beta[0]);
         }
     }
 }
