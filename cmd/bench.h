@@ -61,7 +61,7 @@ Status bench_grpo(Bench *bench);
 Status bench_prefill(Bench *bench);
 Status bench_decode(Bench *bench);
 Status bench_load_model(Bench *bench);
-/* The program started anew, until a run of one step is done and saved. */
+/* The program started anew, until its first step is done: the best of `steps` runs. */
 Status bench_start(Bench *bench);
 Status bench_make_adapter(Bench *bench); /* for bench_merge */
 Status bench_merge(Bench *bench);

@@ -1,4 +1,5 @@
 /* tune bench sft, sft_mix, full: steps of supervised fine-tuning; start: how soon the first one is done. */
+#include <errno.h>
 #include <fcntl.h>
 #include <math.h>
 #include <stdio.h>
@@ -73,22 +74,24 @@ Status bench_full(Bench *bench) { return train(bench, false, false); }
 
 /* ---- start ---- */
 
-static void run_program(char *const *arguments, int errors) {
+static void run_program(char *const *arguments, const int ends[2]) {
     int silence = open("/dev/null", O_WRONLY);
     if (silence >= 0) dup2(silence, STDOUT_FILENO);
-    dup2(errors, STDERR_FILENO);
+    dup2(ends[1], STDERR_FILENO);
+    close(ends[0]);
+    close(ends[1]);
     execv("/proc/self/exe", arguments);
     _exit(127);
 }
 
-/* Seconds until the program, started anew, says that its first step is done; then it may end. */
+/* Seconds until the program, started anew, says that its first step is done; then it may end. *peak: at least what it had resident at most. */
 static Status time_program(char *const *arguments, double *seconds, uint64_t *peak) {
     int ends[2], code;
     struct rusage usage;
     double began = clock_seconds();
     if (pipe(ends) != 0) return status_fail(ST_RESOURCE, "cannot start the program again");
     pid_t child = fork();
-    if (child == 0) run_program(arguments, ends[1]);
+    if (child == 0) run_program(arguments, ends);
     close(ends[1]);
     FILE *said = fdopen(ends[0], "r");
     char line[512];
@@ -97,8 +100,10 @@ static Status time_program(char *const *arguments, double *seconds, uint64_t *pe
         if (isnan(*seconds) && strncmp(line, "step 1/", 7) == 0) *seconds = clock_seconds() - began;
     if (said) fclose(said);
     else close(ends[0]);
-    if (child < 0 || wait4(child, &code, 0, &usage) < 0) return status_fail(ST_RESOURCE, "cannot start the program again");
-    *peak = (uint64_t)usage.ru_maxrss * 1024;
+    if (child < 0) return status_fail(ST_RESOURCE, "cannot start the program again");
+    while (wait4(child, &code, 0, &usage) < 0)
+        if (errno != EINTR) return status_fail(ST_RESOURCE, "the program, started again, is lost"); /* an interrupt reaches it as well */
+    *peak = MAX(*peak, (uint64_t)usage.ru_maxrss * 1024);
     if (!WIFEXITED(code) || WEXITSTATUS(code) != 0 || isnan(*seconds)) return status_fail(ST_RESOURCE, "the program, started again, did not end its first step");
     return ST_OK;
 }
@@ -117,7 +122,7 @@ Status bench_start(Bench *bench) {
     };
     for (size_t i = 0; i + 1 < COUNT_OF(arguments); i++)
         if (!arguments[i]) return ST_RESOURCE;
-    for (int64_t i = 0; i <= bench->steps; i++) {
+    for (int64_t i = 0; i < bench->steps; i++) {
         double seconds = 0;
         TRY(time_program(arguments, &seconds, &bench->peak));
         TRY(dir_remove(run)); /* the next run's, and the next model's, goes there too */

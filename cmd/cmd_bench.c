@@ -378,7 +378,7 @@ Status cmd_bench(int argc, char **argv) {
         {"--work", OPTION_TEXT, &job.list, "LIST", "of sft, sft_mix, full, dpo, grpo, decode, decode8, decode32, prefill, prefill2048, tokenizer, merge, load, start; or all (sft,prefill,decode,load)"},
         {"--batch", OPTION_INT, &job.batch, "N", "sequences at a time; dpo: pairs, grpo: prompts, 8 completions each"},
         {"--tokens", OPTION_INT, &job.tokens, "N", "tokens of a sequence; decode, grpo: new ones; sft_mix, dpo: of the longest row"},
-        {"--steps", OPTION_INT, &job.steps, "N", "timed steps, behind one that is not (2)"},
+        {"--steps", OPTION_INT, &job.steps, "N", "timed steps, behind one that is not; start: runs, of which the best counts (2)"},
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
         {"--checkpointing", OPTION_TEXT, &job.checkpointing, "KIND", "of sft, sft_mix, full, dpo, grpo: none, selective or layer"},
         {"--rows", OPTION_TEXT, &job.rows, "FILE", "lengths of sft_mix and grpo, texts of tokenizer: {question, answer} or messages; of dpo: {prompt, chosen, rejected}. Drawn as GSM8K's and hh-rlhf's unless given"},

@@ -147,7 +147,7 @@ static void run_threads(void) {
         Tensor *hidden = random_tensor(dtype, 140, 48, 0.3, 1), *head = random_tensor(dtype, 9000, 48, 1, 2), *targets = random_targets(140, 9000);
         Tensor *grads[3] = {random_tensor(DT_F32, 140, 0, 1, 3), random_tensor(DT_F32, 140, 0, 1, 4), random_tensor(DT_F32, 140, 0, 1, 5)};
         Results one = {0};
-        for (int t = 1; t <= 4; t++) {
+        for (int t = 1; t <= 10; t += 3) { /* up to more threads than a chunk has columns of tiles */
             omp_set_num_threads(t);
             Results r = run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads);
             if (t == 1) one = r;
@@ -168,6 +168,22 @@ static void run_threads(void) {
 static void bits_are_those_of_any_number_of_threads(void **state) {
     (void)state;
     for_each_backend(run_threads);
+}
+
+static void no_rows_leave_zeros(void **state) {
+    (void)state;
+    const Device *devices[] = {device_cpu(), device_reference()};
+    LogprobArgs args = {.temperature = 1};
+    Tensor *head = random_tensor(DT_F32, 50, 8, 1, 2), *dhead = tensor_of(device_cpu(), DT_F32, 50, 8), *none = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){0, 8}), *empty = tensor_new(arena, device_cpu(), DT_F32, 1, (int64_t[]){0});
+    Tensor *targets = tensor_new(arena, device_cpu(), DT_I32, 1, (int64_t[]){0});
+    for (size_t d = 0; d < COUNT_OF(devices); d++) {
+        memset(dhead->data, 0xff, tensor_bytes(dhead));
+        devices[d]->token_logprobs_backward(&args, none, head, targets, empty, NULL, empty, NULL, NULL, none, 0, dhead);
+        for (int64_t i = 0; i < tensor_count(dhead); i++) assert_true(tensor_get(dhead, i) == 0);
+        devices[d]->fill(dhead, 2);
+        devices[d]->token_logprobs_backward(&args, none, head, targets, empty, NULL, empty, NULL, NULL, none, 1, dhead);
+        for (int64_t i = 0; i < tensor_count(dhead); i++) assert_true(tensor_get(dhead, i) == 2);
+    }
 }
 
 static void a_row_does_not_see_the_others(void **state) {
@@ -286,7 +302,7 @@ static void certain_tokens_keep_their_slope(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_and_gradients_agree_with_the_reference), cmocka_unit_test(bits_are_those_of_any_number_of_threads), cmocka_unit_test(a_row_does_not_see_the_others), cmocka_unit_test(extremes),
+        cmocka_unit_test(values_and_gradients_agree_with_the_reference), cmocka_unit_test(bits_are_those_of_any_number_of_threads), cmocka_unit_test(a_row_does_not_see_the_others), cmocka_unit_test(extremes), cmocka_unit_test(no_rows_leave_zeros),
         cmocka_unit_test(blocks_do_not_see_each_other), cmocka_unit_test(certain_tokens_keep_their_slope),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -166,7 +166,20 @@ static uint64_t bits_of(const Tensor *c, int64_t first_row, int64_t rows) {
 }
 
 /* Shapes with several tiles each way, long sums, and the low-rank ones. {m, n, k, transpose_a, transpose_b} */
-static const int64_t many_tiles[][5] = {{300, 576, 576, 0, 1}, {300, 576, 1536, 0, 0}, {16, 576, 1000, 1, 0}, {576, 16, 1000, 1, 0}, {200, 16, 576, 0, 1}, {200, 576, 16, 0, 1}, {40, 5000, 64, 0, 1}, {150, 1300, 1000, 1, 0}, {1300, 150, 2100, 1, 0}};
+static const int64_t many_tiles[][5] = {{300, 576, 576, 0, 1}, {300, 576, 1536, 0, 0}, {16, 576, 1000, 1, 0}, {576, 16, 1000, 1, 0}, {200, 16, 576, 0, 1}, {200, 576, 16, 0, 1}, {40, 5000, 64, 0, 1}, {150, 1300, 1000, 1, 0}, {1300, 150, 2100, 1, 0}, {100, 176, 300, 1, 0}, {208, 112, 300, 1, 0}};
+
+/* Written past the caches, where it may be, or as always: the same bits, also at the edges and where lines of memory begin elsewhere. */
+static void check_read_late(Matmul args, uint64_t bits) {
+    Tensor *room = tensor_new(arena, device_cpu(), DT_F32, 1, (int64_t[]){tensor_count(args.c) + 1}), c = *args.c;
+    args.read_late = true;
+    args.c = &c;
+    for (int shift = 0; shift <= 1; shift++) {
+        memset(room->data, 0xff, tensor_bytes(room));
+        c.data = (float *)room->data + shift;
+        device_cpu()->matmul(&args);
+        if (bits_of(&c, 0, c.shape[0]) != bits) fail_msg("%s: (%lld,%lld), shifted by %d, has other bits when it is read late", cpu_info()->gemm_f32, (long long)c.shape[0], (long long)c.shape[1], shift);
+    }
+}
 
 static void run_threads(void) {
     int threads = omp_get_max_threads();
@@ -185,6 +198,7 @@ static void run_threads(void) {
                 uint64_t bits = bits_of(args.c, 0, shape[0]);
                 if (t == 1) first = bits;
                 if (bits != first) fail_msg("%s: shape %zu variant %d has other bits on %d threads", cpu_info()->gemm_f32, s, variant, t);
+                check_read_late(args, first);
             }
             tensor_unpack(b);
             arena_rewind(arena, mark);

@@ -3,6 +3,7 @@
 #include "lib/tensor/tensor.h"
 
 #include <math.h>
+#include <string.h>
 #include <setjmp.h>
 #include <stdarg.h>
 #include <stddef.h>
@@ -33,14 +34,22 @@ static void append(Values *values, const Tensor *tensor) {
     values->n += (int)count;
 }
 
-/* Outputs of an op's example, then the gradients of its inputs. */
-static void run_example(const OpInfo *op, const Device *device, DType dtype, int variant, Values *values) {
+/* Memory of a gradient that counts as zeros is not to be read. */
+static void make_blank(Tensor *grad) {
+    memset(grad->data, 0xff, tensor_bytes(grad));
+    grad->blank = true;
+}
+
+/* Outputs of an op's example, then the gradients of its inputs, which are zeros before, or blank. */
+static void run_example(const OpInfo *op, const Device *device, DType dtype, int variant, bool blank, Values *values) {
     Arena *arena = arena_new(0);
     Tape *tape = tape_new(device, dtype, 0);
     OpExample example = {.tape = tape, .arena = arena, .seed = 11, .dtype = dtype, .variant = variant};
     values->n = 0;
     op->example(&example);
     assert_int_equal(tape_status(tape), ST_OK);
+    for (int i = 0; i < example.n_inputs; i++)
+        if (blank && example.inputs[i]->needs_grad) make_blank(example.inputs[i]->grad);
     for (int o = 0; o < example.n_outputs; o++) {
         double seeds[MAX_VALUES];
         append(values, example.outputs[o]);
@@ -48,8 +57,11 @@ static void run_example(const OpInfo *op, const Device *device, DType dtype, int
         tensor_seed_grad(tape, example.outputs[o], seeds);
     }
     assert_int_equal(tape_backward(tape), ST_OK);
-    for (int i = 0; i < example.n_inputs; i++)
-        if (example.inputs[i]->needs_grad) append(values, example.inputs[i]->grad);
+    for (int i = 0; i < example.n_inputs; i++) {
+        if (!example.inputs[i]->needs_grad) continue;
+        if (example.inputs[i]->grad->blank) device->fill(example.inputs[i]->grad, 0);
+        append(values, example.inputs[i]->grad);
+    }
     tape_free(tape);
     arena_free(arena);
 }
@@ -59,8 +71,8 @@ static void devices_agree(DType dtype, double tolerance) {
     static Values fast, plain;
     for (int i = 0; i < n_op_infos; i++)
         for (int variant = 0; variant < *op_infos[i].variants; variant++) {
-            run_example(&op_infos[i], device_cpu(), dtype, variant, &fast);
-            run_example(&op_infos[i], device_reference(), dtype, variant, &plain);
+            run_example(&op_infos[i], device_cpu(), dtype, variant, false, &fast);
+            run_example(&op_infos[i], device_reference(), dtype, variant, false, &plain);
             assert_int_equal(fast.n, plain.n);
             for (int j = 0; j < fast.n; j++) {
                 double allowed = tolerance * fmax(1, fabs(plain.items[j]));
@@ -73,6 +85,23 @@ static void devices_agree(DType dtype, double tolerance) {
 
 static void cpu_matches_reference_f32(void **state) { (void)state; devices_agree(DT_F32, 5e-6); }
 static void cpu_matches_reference_bf16(void **state) { (void)state; devices_agree(DT_BF16, 3e-2); }
+
+static void blank_gradients_are_written(void **state) {
+    (void)state;
+    static Values zeros, blank;
+    static const DType dtypes[] = {DT_F32, DT_BF16, DT_F64};
+    for (int d = 0; d < (int)COUNT_OF(dtypes); d++)
+        for (int i = 0; i < n_op_infos; i++)
+            for (int variant = 0; variant < *op_infos[i].variants; variant++) {
+                const Device *device = dtypes[d] == DT_F64 ? device_reference() : device_cpu();
+                run_example(&op_infos[i], device, dtypes[d], variant, false, &zeros);
+                run_example(&op_infos[i], device, dtypes[d], variant, true, &blank);
+                assert_int_equal(zeros.n, blank.n);
+                for (int j = 0; j < zeros.n; j++)
+                    if (zeros.items[j] != blank.items[j])
+                        fail_msg("op %s, example %d, %s: value %d is %.9g, and %.9g where the gradient was blank", op_infos[i].name, variant, dtype_name(dtypes[d]), j, zeros.items[j], blank.items[j]);
+            }
+}
 
 /* ---- a small network of layers ---- */
 
@@ -161,9 +190,12 @@ static void the_meta_device_knows_the_memory(void **state) {
     values.n = 0;
     Net net = net_new(arena, device_cpu());
     Tape *real = tape_new(device_cpu(), DT_F32, 0), *meta = tape_new(device_meta(), DT_F32, 0);
+    for (int i = 0; i < N_LAYERS; i++) make_blank(net.weight[i]->grad);
     net_run(meta, &net, NULL);
+    assert_true(net.weight[0]->grad->blank); /* a plan writes nothing */
     net_run(real, &net, &values);
     assert_int_equal(tape_peak_bytes(meta), tape_peak_bytes(real));
+    for (int i = 0; i < values.n; i++) assert_true(isfinite(values.items[i]));
     tape_free(real);
     tape_free(meta);
     arena_free(arena);
@@ -216,6 +248,7 @@ int main(void) {
         cmocka_unit_test(gradients_match_differences),
         cmocka_unit_test(cpu_matches_reference_f32),
         cmocka_unit_test(cpu_matches_reference_bf16),
+        cmocka_unit_test(blank_gradients_are_written),
         cmocka_unit_test(checkpointed_layers_give_the_same_bits_in_less_memory),
         cmocka_unit_test(the_meta_device_knows_the_memory),
         cmocka_unit_test(nothing_below_the_first_trained_parameter),

@@ -13,6 +13,7 @@
 #include "lib/tensor/cpu/gemm.h"
 
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 
 /* Columns of a chunk come in whole tiles, so its size goes by the vocabulary alone. */
@@ -40,6 +41,25 @@ static Operand head_rows(const Product *product, const Tensor *head, int64_t fir
 static int64_t tiles_of_chunk(const ProductTiles *tiles) { return MAX((int64_t)1, CHUNK_COLS / tiles->col_tile); }
 static int64_t chunks_of(const ProductTiles *tiles) { return (tiles->col_tiles + tiles_of_chunk(tiles) - 1) / tiles_of_chunk(tiles); }
 
+/* Uses up the tiles of columns from..to-1, each by one thread; where there are fewer columns than threads, several share a column's rows. */
+static void tiles_take(const ProductTiles *tiles, int64_t from, int64_t to, void (*take)(const void *context, int64_t row_tile, int64_t col), const void *context) {
+    if (cpu_planning()) {
+        product_plan(tiles);
+        return;
+    }
+    int64_t cols = to - from, slices = MIN((omp_get_max_threads() + cols - 1) / cols, tiles->row_tiles), rows = (tiles->row_tiles + slices - 1) / slices;
+#pragma omp parallel
+    {
+        product_thread_begin();
+#pragma omp for schedule(dynamic)
+        for (int64_t i = 0; i < cols * slices; i++) {
+            int64_t col = from + i / slices, first = i % slices * rows;
+            product_column(tiles, col);
+            for (int64_t row_tile = first; row_tile < MIN(tiles->row_tiles, first + rows); row_tile++) take(context, row_tile, col);
+        }
+    }
+}
+
 /* ---- forward ---- */
 
 /* What a block of rows makes of its logits: their sums, by row and column of tiles; and the targets' (chosen, a value a row), all of them (logits, n_vocab a row), or weights of a chunk. */
@@ -55,7 +75,8 @@ typedef struct Forward {
     int64_t weights_begin, weights_ld;
 } Forward;
 
-static void tile_take(const Forward *f, int64_t row_tile, int64_t col) {
+static void tile_sums(const void *context, int64_t row_tile, int64_t col) {
+    const Forward *f = context;
     const ProductTiles *tiles = &f->tiles;
     int64_t first = row_tile * tiles->row_tile, rows = product_rows(tiles, row_tile), n = product_cols(tiles, col), begin = col * tiles->col_tile;
     float *z = product_tile(tiles, row_tile, col);
@@ -72,22 +93,6 @@ static void tile_take(const Forward *f, int64_t row_tile, int64_t col) {
     DType dtype = tiles->product->dtype;
     if (f->weights)
         cpu_rows()->convert(z, DT_F32, n, (char *)f->weights + (size_t)(first * f->weights_ld + begin - f->weights_begin) * dtype_size(dtype), dtype, f->weights_ld, rows, n);
-}
-
-static void columns_take(const Forward *f, int64_t from, int64_t to) {
-    if (cpu_planning()) {
-        product_plan(&f->tiles);
-        return;
-    }
-#pragma omp parallel
-    {
-        product_thread_begin();
-#pragma omp for schedule(dynamic)
-        for (int64_t col = from; col < to; col++) {
-            product_column(&f->tiles, col);
-            for (int64_t row_tile = 0; row_tile < f->tiles.row_tiles; row_tile++) tile_take(f, row_tile, col);
-        }
-    }
 }
 
 static LogitRow tiles_join(const LogitRow *sums, int64_t n) {
@@ -175,7 +180,7 @@ static bool slopes_take(Forward *f, const Tensor *hidden, const Tensor *head, fl
         f->tiles = product_tiles(product); /* what a library has prepared may be gone after another product */
         f->weights_begin = chunk * chunk_cols;
         f->weights_ld = MIN(chunk_cols, f->n_vocab - f->weights_begin);
-        columns_take(f, chunk * per_chunk, MIN(f->tiles.col_tiles, (chunk + 1) * per_chunk));
+        tiles_take(&f->tiles, chunk * per_chunk, MIN(f->tiles.col_tiles, (chunk + 1) * per_chunk), tile_sums, f);
         product_run(&(Product){.dtype = product->dtype, .m = product->m, .n = width, .k = f->weights_ld, .a = {f->weights, product->dtype, f->weights_ld, false},
                                .b = head_rows(product, head, f->weights_begin), .c = sums, .c_dtype = DT_F32, .ldc = width, .alpha = 1, .beta = chunk > 0});
     }
@@ -221,7 +226,7 @@ static bool block_take(Forward *f, const Product *product, const Tensor *hidden,
     f->weights = NULL;
     for (int64_t i = 0; !cpu_planning() && i < rows; i++) f->chosen[i] = NAN;
     if (slope) return slopes_take(f, hidden, head, floats + 2 * rows, slope);
-    columns_take(f, 0, f->tiles.col_tiles);
+    tiles_take(&f->tiles, 0, f->tiles.col_tiles, tile_sums, f);
     if (!cpu_planning()) rows_join(f);
     return true;
 }
@@ -283,46 +288,44 @@ typedef struct BackwardArgs {
 
 static float value_or_zero(const Tensor *tensor, int64_t p) { return tensor ? (float)tensor_get(tensor, p) : 0; }
 
-/* Gradients of the plain products of one tile, in the products' dtype, lines ld apart. */
-static void tile_gradient(const BackwardArgs *all, const ProductTiles *tiles, int64_t begin, int64_t row_tile, int64_t col, void *dz, int64_t ld) {
-    int64_t first = begin + row_tile * tiles->row_tile, rows = product_rows(tiles, row_tile), n = product_cols(tiles, col);
+/* Of rows from `begin` on and columns from first_col on, in the products' dtype, lines ld apart. */
+typedef struct ChunkGradient {
+    const BackwardArgs *all;
+    const ProductTiles *tiles;
+    int64_t begin, first_col;
+    char *dz;
+    int64_t ld;
+} ChunkGradient;
+
+/* Gradients of the plain products of one tile. */
+static void tile_gradient(const void *context, int64_t row_tile, int64_t col) {
+    const ChunkGradient *chunk = context;
+    const BackwardArgs *all = chunk->all;
+    const ProductTiles *tiles = chunk->tiles;
+    int64_t first = row_tile * tiles->row_tile, rows = product_rows(tiles, row_tile), n = product_cols(tiles, col);
+    DType dtype = tiles->product->dtype;
     float *z = product_tile(tiles, row_tile, col);
     for (int64_t i = 0; i < rows; i++) {
-        int64_t p = first + i, target = target_of(all->targets, p) - col * tiles->col_tile;
+        int64_t p = chunk->begin + first + i, target = target_of(all->targets, p) - col * tiles->col_tile;
         float dmean = value_or_zero(all->dmean, p);
         LogitGrad grad = {.logsumexp = (float)tensor_get(all->logsumexp, p), .entropy = value_or_zero(all->dentropy ? all->entropy : NULL, p),
                           .dlogprob = value_or_zero(all->dlogprob, p), .dentropy = value_or_zero(all->dentropy, p),
                           .dmean = dmean / (float)all->n_vocab, .dmean_sum = dmean};
         cpu_rows()->gradient(all->args, &grad, z + i * n, n, target >= 0 && target < n ? target : -1);
     }
-    cpu_rows()->convert(z, DT_F32, n, dz, tiles->product->dtype, ld, rows, n);
-}
-
-/* The same of a block of rows (from `begin` on) with one chunk. */
-static void chunk_gradient(const BackwardArgs *all, const ProductTiles *tiles, int64_t begin, int64_t chunk, void *dz, int64_t ld) {
-    int64_t first_col = chunk * tiles_of_chunk(tiles), cols = MIN(tiles->col_tiles, first_col + tiles_of_chunk(tiles)) - first_col;
-    DType dtype = tiles->product->dtype;
-    if (cpu_planning()) {
-        product_plan(tiles);
-        return;
-    }
-#pragma omp parallel
-    {
-        product_thread_begin();
-#pragma omp for schedule(dynamic)
-        for (int64_t col = 0; col < cols; col++) {
-            product_column(tiles, first_col + col);
-            for (int64_t row_tile = 0; row_tile < tiles->row_tiles; row_tile++)
-                tile_gradient(all, tiles, begin, row_tile, first_col + col, (char *)dz + (size_t)(row_tile * tiles->row_tile * ld + col * tiles->col_tile) * dtype_size(dtype), ld);
-        }
-    }
+    char *to = chunk->dz + (size_t)(first * chunk->ld + (col - chunk->first_col) * tiles->col_tile) * dtype_size(dtype);
+    cpu_rows()->convert(z, DT_F32, n, to, dtype, chunk->ld, rows, n);
 }
 
 void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp, const Tensor *entropy,
                                  const Tensor *dlogprob, const Tensor *dentropy, const Tensor *dmean, Tensor *dhidden, double head_beta, Tensor *dhead) {
     int64_t n_rows = tensor_rows(hidden), n_vocab = tensor_rows(head), width = tensor_width(hidden);
-    if (n_rows == 0 || !fast(hidden, head, dhidden) || !CPU_WRITES(dhead)) {
+    if (n_rows > 0 && (!fast(hidden, head, dhidden) || !CPU_WRITES(dhead))) {
         device_reference()->token_logprobs_backward(args, hidden, head, targets, logsumexp, entropy, dlogprob, dentropy, dmean, dhidden, head_beta, dhead);
+        return;
+    }
+    if (n_rows == 0) {
+        if (dhead && head_beta == 0 && !cpu_planning()) device_cpu()->fill(dhead, 0);
         return;
     }
     double began = clock_seconds();
@@ -338,7 +341,8 @@ void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
         for (int64_t chunk = 0; chunk < chunks_of(&tiles); chunk++) {
             if (chunk > 0) tiles = product_tiles(&product); /* as in slopes_take */
             int64_t first = chunk * chunk_cols, cols = MIN(chunk_cols, n_vocab - first);
-            chunk_gradient(&all, &tiles, begin, chunk, dz, cols);
+            int64_t first_col = chunk * tiles_of_chunk(&tiles);
+            tiles_take(&tiles, first_col, MIN(tiles.col_tiles, first_col + tiles_of_chunk(&tiles)), tile_gradient, &(ChunkGradient){&all, &tiles, begin, first_col, dz, cols});
             if (dhidden)
                 product_run(&(Product){.dtype = product.dtype, .m = rows, .n = width, .k = cols, .a = {dz, product.dtype, cols, false}, .b = head_rows(&product, head, first),
                                        .c = sums, .c_dtype = DT_F32, .ldc = width, .alpha = 1, .beta = chunk > 0});
