@@ -4,6 +4,7 @@
 #include <string.h>
 
 #include "cmd/pair_command.h"
+#include "cmd/train_show.h"
 #include "cmd/watch.h"
 #include "rl/ilql.h"
 #include "rl/learn.h"
@@ -82,13 +83,6 @@ static void summarize(const Command *command, const Recipe *recipe, const LearnR
 
 /* ---- text ---- */
 
-static void show_memory(const TrainMemory *memory) {
-    Str text = {0};
-    train_memory_describe(memory, &text);
-    show_line("memory: %s", str_text(&text));
-    str_release(&text);
-}
-
 static void show_text_plan(void *context, const TextRlPlan *plan) {
     const Recipe *recipe = context;
     show_line("algorithm: %s: %s", plan->algorithm->name, plan->algorithm->help);
@@ -100,7 +94,7 @@ static void show_text_plan(void *context, const TextRlPlan *plan) {
     if (plan->cut) show_message("tune: warning: data.train: %lld prompts were cut to data.max_length", (long long)plan->cut);
     show_line("model: %s, %lld parameters, %lld trained (%s), products in %s", recipe->model_path, (long long)plan->parameters, (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all",
               dtype_name(plan->compute));
-    show_memory(&plan->memory);
+    show_training_memory(&plan->memory);
     show_line("plan: %lld steps", (long long)plan->total_steps);
 }
 
@@ -172,7 +166,7 @@ static void show_ilql_plan(void *context, const IlqlPlan *plan) {
     if (plan->dropped) show_message("tune: warning: data.train: %lld rows were longer than data.max_length and left out", (long long)plan->dropped);
     show_line("model: %s, %lld parameters, %lld trained (%s and Q and V heads), products in %s", recipe->model_path, (long long)plan->parameters, (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all",
               dtype_name(plan->compute));
-    show_memory(&plan->memory);
+    show_training_memory(&plan->memory);
     show_line("plan: %lld steps", (long long)plan->total_steps);
 }
 

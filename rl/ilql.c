@@ -380,17 +380,12 @@ static void release(Ilql *il) {
     arena_free(il->arena);
 }
 
-static void write_report(Run *run) {
-    const char *dir = run_dir(run), *path = run_path(run, "report.html");
-    if (path && report_write(&dir, 1, path, NULL) != ST_OK) run_warn(run, "no report.html: %s", status_text());
-}
-
 Status ilql_run(const IlqlRunConfig *config, IlqlResult *result) {
     *result = (IlqlResult){0};
     Ilql il = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .began_step = -1, .first_loss = (double)NAN, .last_loss = (double)NAN};
     if (!il.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
     Status status = begin(&il, result);
-    if (status == ST_OK && il.run && !result->already_finished) write_report(il.run);
+    if (il.run && !result->already_finished) status = report_run(il.run, status);
     run_close(il.run);
     release(&il);
     return status;

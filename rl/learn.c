@@ -125,12 +125,6 @@ static Status already_finished(const Run *run, LearnResult *result) {
     return status;
 }
 
-/* The page is a convenience: when it can't be written, the run is what it is. */
-static void write_report(Run *run) {
-    const char *dir = run_dir(run), *path = run_path(run, "report.html");
-    if (path && report_write(&dir, 1, path, NULL) != ST_OK) run_warn(run, "no report.html: %s", status_text());
-}
-
 static Status write_started(const Learn *learn) {
     const Learner *learner = learn->learner;
     const char *path = run_path(learn->run, "started.json");
@@ -178,7 +172,7 @@ Status learn_run(const LearnConfig *config, LearnResult *result) {
     *result = (LearnResult){.last_reward = not_known, .best_reward = not_known};
     Learn learn = {.config = config, .recipe = config->recipe, .last_reward = not_known, .best_reward = not_known, .began_steps = -1};
     Status status = learn_begin(&learn, result);
-    if (status == ST_OK && learn.run && !result->already_finished) write_report(learn.run);
+    if (learn.run && !result->already_finished) status = report_run(learn.run, status);
     run_close(learn.run);
     learner_free(learn.learner);
     return status;

@@ -323,20 +323,6 @@ static Status begin(PairRun *run, Run **dir, TrainResult *result) {
     return train_in(run, dir, result);
 }
 
-/* The page is a convenience: when it can't be written, the run is what it is. `status` and its text stay. */
-static Status write_report(Run *dir, Status status) {
-    Str text = {0}, hint = {0};
-    str_append(&text, status_text());
-    str_append(&hint, status_hint_text());
-    const char *path_of_run = run_dir(dir), *path = run_path(dir, "report.html");
-    if (path && report_write(&path_of_run, 1, path, NULL) != ST_OK) run_warn(dir, "no report.html: %s", status_text());
-    if (status != ST_OK) status_fail(status, "%s", str_text(&text));
-    if (status != ST_OK && hint.len > 0) status_hint(status, "%s", str_text(&hint));
-    str_release(&text);
-    str_release(&hint);
-    return status;
-}
-
 Status pair_run(PairRun *run, TrainResult *result) {
     Run *dir = NULL;
     *result = (TrainResult){.best_step = -1};
@@ -352,7 +338,7 @@ Status pair_run(PairRun *run, TrainResult *result) {
     chat_close(run->chat);
     if (run->tokenizer) tokenizer_free(run->tokenizer);
     if (run->model) model_free(run->model);
-    if (dir && !result->already_finished) status = write_report(dir, status);
+    if (dir && !result->already_finished) status = report_run(dir, status);
     run_close(dir);
     return status;
 }

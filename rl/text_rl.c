@@ -274,11 +274,6 @@ static Status write_started(const TextRl *rl, const TrainMemory *memory) {
     return status;
 }
 
-static void write_report(Run *run) {
-    const char *dir = run_dir(run), *path = run_path(run, "report.html");
-    if (path && report_write(&dir, 1, path, NULL) != ST_OK) run_warn(run, "no report.html: %s", status_text());
-}
-
 static double real_of(const json_t *json, const char *key) {
     const json_t *value = json_object_get(json, key);
     return json_is_number(value) ? json_number_value(value) : not_known;
@@ -370,7 +365,7 @@ Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
     TextRl rl = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known, .best_eval = not_known, .stop_id = -1};
     if (!rl.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
     Status status = begin(&rl, result);
-    if (status == ST_OK && rl.run && !result->already_finished) write_report(rl.run);
+    if (rl.run && !result->already_finished) status = report_run(rl.run, status);
     run_close(rl.run);
     text_release(&rl);
     return status;

@@ -428,20 +428,6 @@ static Status sft_begin(Sft *sft, Run **run, TrainResult *result) {
     return train_in(sft, run, result);
 }
 
-/* The page is a convenience: when it can't be written, the run is what it is. `status` and its text stay. */
-static Status write_report(Run *run, Status status) {
-    Str text = {0}, hint = {0};
-    str_append(&text, status_text());
-    str_append(&hint, status_hint_text());
-    const char *dir = run_dir(run), *path = run_path(run, "report.html");
-    if (path && report_write(&dir, 1, path, NULL) != ST_OK) run_warn(run, "no report.html: %s", status_text());
-    if (status != ST_OK) status_fail(status, "%s", str_text(&text));
-    if (status != ST_OK && hint.len > 0) status_hint(status, "%s", str_text(&hint));
-    str_release(&text);
-    str_release(&hint);
-    return status;
-}
-
 static void sft_release(Sft *sft) {
     data_plan_release(&sft->plan);
     data_check_release(&sft->check);
@@ -465,7 +451,7 @@ Status sft_run(const SftConfig *config, TrainResult *result) {
     *result = (TrainResult){.best_step = -1};
     Status status = sft_begin(&sft, &run, result);
     sft_release(&sft);
-    if (run && !result->already_finished) status = write_report(run, status);
+    if (run && !result->already_finished) status = report_run(run, status);
     run_close(run);
     return status;
 }

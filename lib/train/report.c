@@ -583,3 +583,16 @@ Status report_write(const char *const *dirs, size_t n, const char *path, RunNumb
     free(runs);
     return status;
 }
+
+Status report_run(Run *run, Status status) {
+    Str text = {0}, hint = {0};
+    str_append(&text, status_text());
+    str_append(&hint, status_hint_text());
+    const char *dir = run_dir(run), *path = run_path(run, "report.html");
+    if (path && report_write(&dir, 1, path, NULL) != ST_OK) run_warn(run, "no report.html: %s", status_text());
+    if (status != ST_OK) status_fail(status, "%s", str_text(&text));
+    if (status != ST_OK && hint.len > 0) status_hint(status, "%s", str_text(&hint));
+    str_release(&text);
+    str_release(&hint);
+    return status;
+}

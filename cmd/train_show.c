@@ -1,0 +1,59 @@
+/* Progress and summary of a run of the trainer. */
+#include "cmd/train_show.h"
+
+#include <math.h>
+
+void show_training_memory(const TrainMemory *memory) {
+    Str text = {0};
+    train_memory_describe(memory, &text);
+    show_line("memory: %s", str_text(&text));
+    str_release(&text);
+}
+
+void show_training_step(void *context, const Progress *p) {
+    const Recipe *recipe = context;
+    char left[32], memory[32];
+    if (p->evaluation) {
+        show_line("step %lld: held-out loss %.4f", (long long)p->step, p->eval_loss);
+        return;
+    }
+    if (recipe->train_live) show_curve(p->loss);
+    show_progress("step %lld/%lld  loss %.4f  %.0f tokens/s  %s left  %s", (long long)p->step, (long long)p->total_steps, p->loss, p->tokens_per_second, format_seconds(p->seconds_left, left),
+                  format_bytes((double)p->memory, memory));
+}
+
+static const char *part_of(const Recipe *recipe) { return recipe->has_lora ? "adapter" : "model"; }
+
+static void print_json(const Recipe *recipe, const TrainResult *result) {
+    JsonWriter w = {0};
+    Str path = {0};
+    str_printf(&path, "%s/%s", recipe->output, part_of(recipe));
+    jw_object(&w, NULL);
+    jw_int(&w, "steps", result->steps);
+    jw_double(&w, "first_loss", result->first_loss);
+    jw_double(&w, "last_loss", result->last_loss);
+    jw_double(&w, "eval_loss", result->eval_loss);
+    jw_double(&w, "best_eval_loss", result->best_eval_loss);
+    jw_int(&w, "tokens", result->tokens);
+    jw_int(&w, "loss_tokens", result->loss_tokens);
+    jw_double(&w, "seconds", result->seconds);
+    jw_string(&w, part_of(recipe), str_text(&path));
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+    str_release(&path);
+}
+
+void show_training_result(const Command *command, const Recipe *recipe, const TrainResult *result) {
+    char seconds[32];
+    end_live_line();
+    if (command->json) print_json(recipe, result);
+    if (result->already_finished) {
+        show_line("'%s' is a finished run: nothing to do", recipe->output);
+        return;
+    }
+    show_line("%lld steps in %s: loss %.4f -> %.4f%s", (long long)result->steps, format_seconds(result->seconds, seconds), result->first_loss, result->last_loss,
+              result->early_stopped ? ", stopped early" : "");
+    if (!isnan(result->eval_loss)) show_line("held-out loss %.4f, best %.4f", result->eval_loss, result->best_eval_loss);
+    show_line("wrote %s/%s", recipe->output, part_of(recipe));
+}

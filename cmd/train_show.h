@@ -1,0 +1,14 @@
+/* What is shown of a run of the trainer, by whichever command it is. */
+#ifndef TUNE_TRAIN_SHOW_H
+#define TUNE_TRAIN_SHOW_H
+
+#include "cmd/cmd.h"
+#include "lib/train/train.h"
+
+void show_training_memory(const TrainMemory *memory);
+/* context: the recipe. A held-out loss, or the live line with its curve. */
+void show_training_step(void *context, const Progress *progress);
+/* With --json the result as an object; in words what came of it and where it is. */
+void show_training_result(const Command *command, const Recipe *recipe, const TrainResult *result);
+
+#endif
