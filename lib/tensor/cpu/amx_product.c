@@ -303,7 +303,7 @@ static int64_t panel_cols(int64_t n, int64_t k_tiles, int64_t limit) {
 }
 
 static Plan plan_make(const Product *product) {
-    enum { TASKS_PER_THREAD = 4, LEAST_ROWS = 64, USUAL_ROWS = 256 };
+    enum { TASKS_PER_THREAD = 4, STREAMED_PER_THREAD = 16, LEAST_ROWS = 64, USUAL_ROWS = 256 };
     Plan plan = {.product = product, .m = product->m, .n = product->n, .k_tiles = div_up(product->k, TILE_K), .more_tiles = div_up(product->more_k, TILE_K)};
     plan.a = factor(product->a, 1, product->m, product->k);
     plan.b = factor(product->b, 1, product->n, product->k);
@@ -327,7 +327,8 @@ static Plan plan_make(const Product *product) {
     plan.k_cut = div_up(plan.k_tiles, div_up(product->k, most_k));
     plan.panel_cols = panel_cols(plan.n, plan.k_cut + plan.more_tiles, round_up(limit, BLOCK));
     plan.panels = div_up(plan.n, plan.panel_cols);
-    int64_t wanted = div_up(threads * TASKS_PER_THREAD, plan.panels), least = plan.n <= FEW_ROWS ? LEAST_ROWS : USUAL_ROWS;
+    bool streamed = plan.turned && !product->a.transposed; /* a weight read once: a thread's last task takes long, and what it begins with costs nothing */
+    int64_t wanted = div_up(threads * (streamed ? STREAMED_PER_THREAD : TASKS_PER_THREAD), plan.panels), least = streamed ? BLOCK : plan.n <= FEW_ROWS ? LEAST_ROWS : USUAL_ROWS;
     plan.chunk_rows = MAX(least, round_up(div_up(plan.m, wanted), BLOCK));
     plan.chunks = div_up(plan.m, plan.chunk_rows);
     return plan;
