@@ -246,6 +246,52 @@ static void branches_made_on_the_way(void **state) {
     for_each_backend(run_down);
 }
 
+/* Products of one call have the bits that each has alone: of one input, some with a branch, a bias or narrower than others; of other inputs, dtypes and directions among them. */
+static void run_next(void) {
+    enum { PRODUCTS = 8 };
+    static const int64_t rows[] = {1, 8, 32, 33, 300}, widths[PRODUCTS] = {576, 192, 192, 97, 64, 576, 33, 1100};
+    int threads = omp_get_max_threads();
+    for (size_t s = 0; s < COUNT_OF(rows); s++)
+        for (int bf16 = 0; bf16 < 2; bf16++) {
+            int64_t m = rows[s], k = 576;
+            DType dtype = bf16 ? DT_BF16 : DT_F32;
+            ArenaMark mark = arena_mark(arena);
+            Tensor *x = random_tensor(dtype, m, k, 1), *turned = random_tensor(dtype, k, m, 2), *doubles = random_tensor(DT_F64, m, 5, 3), *want[PRODUCTS];
+            Matmul list[PRODUCTS];
+            for (int i = 0; i < PRODUCTS; i++) {
+                bool f64 = i == 6;
+                Tensor *b = random_tensor(f64 ? DT_F64 : DT_BF16, widths[i], f64 ? 5 : k, 10 + (uint64_t)i);
+                want[i] = random_tensor(f64 ? DT_F64 : dtype, m, widths[i], 4);
+                list[i] = product(i == 5 ? turned : f64 ? doubles : x, b, want[i], i == 5, true, 1, 0);
+                b->constant = i == 0;
+                if (i == 2) list[i].addend = random_tensor(DT_F32, widths[i], 1, 5), list[i].beta = 1;
+                if (i == 2) ((Tensor *)(uintptr_t)list[i].addend)->n_dims = 1;
+                if (i == 3) list[i].more_a = random_tensor(dtype, m, 16, 6), list[i].more_b = random_tensor(DT_F32, widths[i], 16, 7), list[i].transpose_more_b = true, list[i].more_alpha = 2;
+                device_cpu()->matmul(&list[i]);
+            }
+            for (int i = 0; i < PRODUCTS; i++) {
+                list[i].c = random_tensor(want[i]->dtype, m, widths[i], 8);
+                list[i].next = i + 1 < PRODUCTS ? &list[i + 1] : NULL;
+            }
+            for (int t = 1; t <= 4; t++) {
+                omp_set_num_threads(t);
+                for (int i = 0; i < PRODUCTS; i++) memset(list[i].c->data, 0xff, tensor_bytes(list[i].c));
+                device_cpu()->matmul(&list[0]);
+                for (int i = 0; i < PRODUCTS; i++)
+                    if (memcmp(list[i].c->data, want[i]->data, tensor_bytes(want[i])) != 0)
+                        fail_msg("%s %s: product %d of %lld rows has other bits among others, on %d threads", cpu_info()->gemm_f32, cpu_info()->isa, i, (long long)m, t);
+            }
+            omp_set_num_threads(threads);
+            tensor_unpack((Tensor *)(uintptr_t)list[0].b);
+            arena_rewind(arena, mark);
+        }
+}
+
+static void products_of_one_call(void **state) {
+    (void)state;
+    for_each_backend(run_next);
+}
+
 /* Row 0 of the product of the first `rows` rows, against the row alone; then the last row against itself alone. */
 static void run_rows(void) {
     static const int64_t shapes[][2] = {{576, 576}, {16, 576}, {576, 16}, {192, 1536}, {97, 333}, {1100, 64}};
@@ -343,7 +389,7 @@ static void speed_is_measured(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_dtypes_and_transposes), cmocka_unit_test(branches_and_addends), cmocka_unit_test(branches_made_on_the_way), cmocka_unit_test(doubles), cmocka_unit_test(bits_are_those_of_any_number_of_threads),
+        cmocka_unit_test(shapes_dtypes_and_transposes), cmocka_unit_test(branches_and_addends), cmocka_unit_test(branches_made_on_the_way), cmocka_unit_test(products_of_one_call), cmocka_unit_test(doubles), cmocka_unit_test(bits_are_those_of_any_number_of_threads),
         cmocka_unit_test(bits_of_a_row_are_those_of_the_row_alone), cmocka_unit_test(packing_happens_once_and_as_announced), cmocka_unit_test(unknown_names_are_refused),
         cmocka_unit_test(speed_is_measured),
     };

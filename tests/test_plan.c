@@ -71,6 +71,13 @@ static void low_rank(const Kernels *k) {
     k->device->matmul(&args);
 }
 
+static void shared_input(const Kernels *k) {
+    Tensor *x = tensor_of(k, k->dtype, 20, 576);
+    Matmul narrow = {.a = x, .b = weight_of(k, 192, 576), .c = tensor_of(k, k->dtype, 20, 192), .transpose_b = true, .alpha = 1}, wide = narrow;
+    wide.b = weight_of(k, 3000, 576), wide.c = tensor_of(k, k->dtype, 20, 3000), wide.next = &narrow;
+    k->device->matmul(&wide);
+}
+
 static void attend(const Kernels *k, int32_t n_segments, int64_t length, bool tree) {
     Segment segments[16];
     for (int32_t s = 0; s < n_segments; s++) segments[s] = (Segment){.begin = s * length, .end = (s + 1) * length, .parent = tree && s > 0 ? 0 : -1};
@@ -103,7 +110,7 @@ static void logprobs(const Kernels *k) { head(k, 2100, true); } /* more than one
 static void logits(const Kernels *k) { head(k, 7, false); }
 
 typedef struct ScratchCase { const char *name; void (*run)(const Kernels *k); } ScratchCase;
-static const ScratchCase scratch_cases[] = {{"one row", one_row}, {"some rows", some_rows}, {"long sum", long_sum}, {"weight gradient", weight_gradient}, {"low rank", low_rank}, {"segments alone", segments_alone},
+static const ScratchCase scratch_cases[] = {{"one row", one_row}, {"some rows", some_rows}, {"long sum", long_sum}, {"weight gradient", weight_gradient}, {"low rank", low_rank}, {"shared input", shared_input}, {"segments alone", segments_alone},
                                             {"branches", branches}, {"logprobs", logprobs}, {"logits", logits}};
 
 typedef struct ScratchRun { const char *library, *isa; const ScratchCase *test; DType dtype; bool frozen; int threads; } ScratchRun;

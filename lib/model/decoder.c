@@ -23,9 +23,7 @@ static Split project_qkv(const LayerContext *context, const DecoderLayer *layer,
         return op_split(tape, linear_forward(&layer->qkv, tape, x, NULL, step), config->head_dim, heads);
     }
     Split qkv;
-    qkv.parts[0] = linear_forward(&layer->q, tape, x, NULL, step);
-    qkv.parts[1] = linear_forward(&layer->k, tape, x, NULL, step);
-    qkv.parts[2] = linear_forward(&layer->v, tape, x, NULL, step);
+    linears_forward((const Linear *[]){&layer->q, &layer->k, &layer->v}, 3, tape, x, step, qkv.parts);
     return qkv;
 }
 
@@ -61,8 +59,9 @@ static Tensor *feed_forward(const LayerContext *context, const DecoderLayer *lay
     const StepContext *step = &context->batch.step;
     Tensor *h;
     if (config->gated_mlp) {
-        Tensor *gate = linear_forward(&layer->gate, tape, x, NULL, step);
-        h = op_activation(tape, config->activation, gate, linear_forward(&layer->up, tape, x, NULL, step));
+        Tensor *both[2];
+        linears_forward((const Linear *[]){&layer->gate, &layer->up}, 2, tape, x, step, both);
+        h = op_activation(tape, config->activation, both[0], both[1]);
     } else {
         h = op_activation(tape, config->activation, linear_forward(&layer->up, tape, x, NULL, step), NULL);
     }

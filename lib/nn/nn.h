@@ -86,6 +86,8 @@ typedef struct StepContext {
 } StepContext;
 /* residual: what the result is added to; NULL = nothing. */
 Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *residual, const StepContext *step);
+/* Those of several layers with the same input, without a residual (op_linears). */
+void linears_forward(const Linear *const *linears, int n, Tape *tape, Tensor *x, const StepContext *step, Tensor **y);
 /* Rank and scale that `config` gives the module at `path`. */
 void lora_rank_and_scale(const LoraConfig *config, const char *path, int64_t *rank, double *scale, double *alpha);
 /* Adds a branch of uninitialised matrices to `linear`, and the two parameters to the end of `params`, A first. dtype: f32 (f64 on the reference device). */

@@ -4,6 +4,8 @@
  *     dB = scale * dy h^T      dA = dh x~^T      dx = W^T dy + (A^T dh through the dropout mask) */
 #include "lib/tensor/tensor.h"
 
+#include <string.h>
+
 enum { X, WEIGHT, BIAS, LORA_A, LORA_B, RESIDUAL };
 
 static void weight_backward(Tape *tape, const Tensor *a, const Tensor *b, double beta, Tensor *dweight) {
@@ -79,16 +81,6 @@ static void linear_backward(Tape *tape, Node *node) {
     if (dresidual) tape_device(tape)->accumulate(node->outputs[0]->grad, 1, beta, dresidual);
 }
 
-/* y = x W + bias + residual + scale * h B: one product, with what can be added in it; h = x A too, unless it is there. */
-static void forward(Tape *tape, const Tensor *x, const Tensor *weight, const Tensor *bias, const LoraBranch *lora, Tensor *h, bool have_h, const Tensor *residual, Tensor *y) {
-    const Tensor *addend = residual ? residual : bias;
-    Matmul args = {.a = x, .b = weight, .c = y, .transpose_b = !weight->in_out, .alpha = 1, .beta = addend ? 1 : 0, .addend = addend};
-    if (lora) args.more_a = h, args.more_b = lora->b, args.transpose_more_b = true, args.more_alpha = lora->scale;
-    if (lora && !have_h) args.down = lora->a, args.transpose_down = true, args.down_alpha = 1, args.low = h;
-    tape_device(tape)->matmul(&args);
-    if (residual && bias) tape_device(tape)->bias_add(y, bias);
-}
-
 /* In the wider dtype of the residual stream a short product takes half the operations for its bytes that others take: a checkpointed layer does not keep it. */
 static Tensor *result_of(Tape *tape, int64_t rows, int64_t in, int64_t out, bool residual, bool *there) {
     if (!residual || in > out) return tape_result(tape, residual ? tape_residual(tape) : tape_compute(tape), 2, (int64_t[]){rows, out}, there);
@@ -96,28 +88,82 @@ static Tensor *result_of(Tape *tape, int64_t rows, int64_t in, int64_t out, bool
     return tape_tensor(tape, tape_residual(tape), 2, (int64_t[]){rows, out});
 }
 
-Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const LoraBranch *lora, Tensor *residual) {
-    if (!x || !weight) return NULL;
+/* A call on its way: what it gives, and the product that computes it. */
+typedef struct Call { Tensor *x, *residual, *h, *y; const LinearArgs *layer; bool have_y; Matmul product; } Call;
+
+/* y = x W + bias + residual + scale * h B: one product, with what can be added in it; h = x A too, unless it is there. */
+static Matmul product_of(const Call *call, bool have_h) {
+    const LinearArgs *layer = call->layer;
+    const LoraBranch *lora = layer->lora;
+    const Tensor *addend = call->residual ? call->residual : layer->bias;
+    Matmul args = {.a = call->x, .b = layer->weight, .c = call->y, .transpose_b = !layer->weight->in_out, .alpha = 1, .beta = addend ? 1 : 0, .addend = addend};
+    if (lora) args.more_a = call->h, args.more_b = lora->b, args.transpose_more_b = true, args.more_alpha = lora->scale;
+    if (lora && !have_h) args.down = lora->a, args.transpose_down = true, args.down_alpha = 1, args.low = call->h;
+    return args;
+}
+
+static bool call_begin(Tape *tape, Tensor *x, const LinearArgs *layer, Tensor *residual, Call *call) {
+    if (!x || !layer->weight) return false;
+    const Tensor *weight = layer->weight;
+    const LoraBranch *lora = layer->lora;
     int64_t in = weight->shape[weight->in_out ? 0 : 1], out = weight->shape[weight->in_out ? 1 : 0];
     if (tensor_width(x) != in) {
         char have[96], want[96];
-        return tape_fail(tape, ST_INPUT, "cannot multiply %s with weight '%s' %s", tensor_describe(x, have), weight->name ? weight->name : "?", tensor_describe(weight, want));
+        tape_fail(tape, ST_INPUT, "cannot multiply %s with weight '%s' %s", tensor_describe(x, have), weight->name ? weight->name : "?", tensor_describe(weight, want));
+        return false;
     }
     ASSERT(!residual || (tensor_width(residual) == out && tensor_rows(residual) == tensor_rows(x)), "a residual of width %lld beside %lld outputs", residual ? (long long)tensor_width(residual) : 0, (long long)out);
-    bool have_y, have_h = true;
-    Tensor *h = lora ? tape_result(tape, tape_compute(tape), 2, (int64_t[]){tensor_rows(x), lora->a->shape[0]}, &have_h) : NULL;
-    Tensor *y = result_of(tape, tensor_rows(x), in, out, residual != NULL, &have_y);
-    if (!y || (lora && !h)) return NULL;
-    if (!have_h && (have_y || lora->dropout != 0)) {
+    bool have_h = true;
+    *call = (Call){.x = x, .residual = residual, .layer = layer};
+    call->h = lora ? tape_result(tape, tape_compute(tape), 2, (int64_t[]){tensor_rows(x), lora->a->shape[0]}, &have_h) : NULL;
+    call->y = result_of(tape, tensor_rows(x), in, out, residual != NULL, &call->have_y);
+    if (!call->y || (lora && !call->h)) return false;
+    if (!have_h && (call->have_y || lora->dropout != 0)) {
         const Tensor *input = branch_input(tape, lora, x);
-        if (!input) return NULL;
-        product(tape, input, false, lora->a, true, 1, 0, h);
+        if (!input) return false;
+        product(tape, input, false, lora->a, true, 1, 0, call->h);
         have_h = true;
     }
-    if (!have_y) forward(tape, x, weight, bias, lora, h, have_h, residual, y);
-    Node *node = tape_push(tape, "linear", linear_backward, (Tensor *[]){x, weight, bias, lora ? lora->a : NULL, lora ? lora->b : NULL, residual}, 6, &y, 1, lora, lora ? sizeof *lora : 0);
-    if (node) node->saved[0] = h;
+    call->product = product_of(call, have_h);
+    return true;
+}
+
+static Tensor *call_end(Tape *tape, const Call *call) {
+    const LinearArgs *layer = call->layer;
+    const LoraBranch *lora = layer->lora;
+    if (!call->have_y && call->residual && layer->bias) tape_device(tape)->bias_add(call->y, layer->bias);
+    Tensor *y = call->y;
+    Node *node = tape_push(tape, "linear", linear_backward, (Tensor *[]){call->x, layer->weight, layer->bias, lora ? lora->a : NULL, lora ? lora->b : NULL, call->residual}, 6, &y, 1, lora, lora ? sizeof *lora : 0);
+    if (node) node->saved[0] = call->h;
     return y;
+}
+
+Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const LoraBranch *lora, Tensor *residual) {
+    Call call;
+    if (!call_begin(tape, x, &(LinearArgs){weight, bias, lora}, residual, &call)) return NULL;
+    if (!call.have_y) tape_device(tape)->matmul(&call.product);
+    return call_end(tape, &call);
+}
+
+/* Going back gives memory back op by op, so there an op's memory begins where that of the one before ends. */
+void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor **y) {
+    Call calls[LINEARS_MOST];
+    const Matmul *first = NULL;
+    ASSERT(n <= LINEARS_MOST, "%d linear layers at once", n);
+    if (tape_needs_backward(tape)) {
+        for (int i = 0; i < n; i++) y[i] = op_linear(tape, x, layers[i].weight, layers[i].bias, layers[i].lora, NULL);
+        return;
+    }
+    memset(y, 0, (size_t)n * sizeof *y);
+    for (int i = 0; i < n; i++)
+        if (!call_begin(tape, x, &layers[i], NULL, &calls[i])) return;
+    for (int i = n; i-- > 0;)
+        if (!calls[i].have_y) {
+            calls[i].product.next = first;
+            first = &calls[i].product;
+        }
+    if (first) tape_device(tape)->matmul(first);
+    for (int i = 0; i < n; i++) y[i] = call_end(tape, &calls[i]);
 }
 
 /* Forward x W, x A and h B; going back those gradients of the factors that are wanted, and h's. The residual's gradient is handed on as it is. */

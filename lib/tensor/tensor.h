@@ -147,7 +147,8 @@ typedef struct TokenLogprobs { Tensor *logprob, *entropy, *mean; } TokenLogprobs
  * C may be f32 or bf16 (f64 with f64). The bits of a row of C depend on that row of A only as far as the library underneath allows it, never on the number of threads.
  * What else may be added at once, NULL = nothing: a low-rank branch, more_alpha * more_a op(more_b); and `addend`, (m, n) or (n) for all rows, which takes C's place in beta * C
  * (beta 1 with a vector). A device that has no such product adds one after the other, with C's rounding between them.
- * With `down`, more_a is a result too, `low` = down_alpha * A op(down), and A is read once for both. */
+ * With `down`, more_a is a result too, `low` = down_alpha * A op(down), and A is read once for both.
+ * `next` is another product for the same call, which needs no result of this one: threads then go from one to the other without waiting for each other. */
 typedef struct Matmul {
     const Tensor *a, *b;
     Tensor *c;
@@ -162,6 +163,7 @@ typedef struct Matmul {
     Tensor *low; /* with `down`; more_a is the same tensor */
     const Tensor *addend;
     bool read_late; /* C is not read soon: with beta 0 it may be written past the caches */
+    const struct Matmul *next;
 } Matmul;
 
 /* ---- devices ---- */
@@ -301,6 +303,11 @@ size_t profile_rows(const ProfileRow **rows); /* "other", up to now, first; the 
 #define OP(result, name, arguments) result op_##name arguments;
 #include "lib/tensor/ops.def"
 #undef OP
+
+/* op_linear for each of up to LINEARS_MOST layers of one input. Where no gradients will be asked for, their products are one call of the device. y[i]: NULL after a failure. */
+enum { LINEARS_MOST = 3 };
+typedef struct LinearArgs { Tensor *weight, *bias; const LoraBranch *lora; } LinearArgs;
+void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor **y);
 
 /* ---- the gradient check, driven by ops.def: every op brings an example ---- */
 

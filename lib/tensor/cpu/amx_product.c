@@ -287,6 +287,7 @@ typedef struct Plan {
     int64_t m, n;
     int64_t k_tiles, more_tiles, k_cut;
     int64_t panel_cols, panels, chunk_rows, chunks;
+    int64_t end;     /* of its tasks among those of all products of a call */
 } Plan;
 
 static Factor factor(Operand operand, float scale, int64_t n, int64_t k) { return (Factor){operand, scale, n, k}; }
@@ -482,24 +483,56 @@ static Factor rows_made(const Factor *a, int64_t n_tiles, bool parallel) {
     return factor((Operand){rows, DT_BF16, line / 2, false}, 1, blocks * BLOCK, n_tiles * TILE_K);
 }
 
-void amx_product_run(const Product *product) {
-    Plan plan = plan_make(product);
-    Shares shares = shares_new(plan.panels * plan.chunks);
-    bool parallel = shares.n > 1 && (2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL || product->n * product->k > SERIAL_WEIGHT);
-    if (plan.a.operand.transposed && plan.panels > 1 && plan.m > BLOCK) plan.a = rows_made(&plan.a, plan.k_tiles, parallel); /* or it would be turned for every panel */
-    if (cpu_planning()) {
-        work_new(&plan);
-        return;
-    }
+/* Whether the only panel of B, and what a thread has besides, are the other product's too. */
+static bool panel_shared(const Plan *plan, const Plan *other) {
+    const Factor *b = &plan->b, *its = &other->b;
+    bool same = b->operand.data == its->operand.data && b->operand.dtype == its->operand.dtype && b->operand.ld == its->operand.ld && b->operand.transposed == its->operand.transposed;
+    bool whole = plan->panels == 1 && plan->k_cut == plan->k_tiles && plan->more_tiles == 0 && other->more_tiles == 0;
+    return same && whole && b->n == its->n && b->k == its->k && plan->panel_cols == other->panel_cols && plan->k_cut == other->k_cut;
+}
+
+/* Tasks of all products in a row, so that a thread goes on to the next one while another still works. */
+static void plans_run(const Plan *plans, const Shares *shares, bool parallel) {
 #pragma omp parallel if (parallel)
     {
-        Work work = work_new(&plan);
+        const Plan *plan = NULL;
+        Work work;
         int64_t have = -1, at = 0; /* the panel that is made; as shares_next */
         amx_begin();
-        for (int64_t task; (task = shares_next(&shares, &at)) >= 0;) task_run(&plan, &work, task, &have);
+        for (int64_t task; (task = shares_next(shares, &at)) >= 0;) {
+            const Plan *its = plans;
+            while (task >= its->end) its++;
+            if (its != plan && !(plan && panel_shared(plan, its))) {
+                work = work_new(its);
+                have = -1;
+            }
+            plan = its;
+            task_run(plan, &work, task - (plan == plans ? 0 : plan[-1].end), &have);
+        }
         amx_end();
-        if (product->read_late) _mm_sfence(); /* what went past the caches is there for all threads */
+        _mm_sfence(); /* what went past the caches is there for all threads */
     }
+}
+
+void amx_products_run(const Product *products, int n) {
+    Plan plans[PRODUCTS_MOST];
+    bool parallel = false, turned = false;
+    int64_t end = 0;
+    for (int i = 0; i < n; i++) turned |= products[i].a.transposed;
+    if (turned && n > 1) { /* there is one place for rows that are made */
+        for (int i = 0; i < n; i++) amx_products_run(&products[i], 1);
+        return;
+    }
+    for (int i = 0; i < n; i++) {
+        plans[i] = plan_make(&products[i]);
+        plans[i].end = end += plans[i].panels * plans[i].chunks;
+        parallel |= 2.0 * (double)products[i].m * (double)products[i].n * (double)products[i].k > PRODUCT_SERIAL || products[i].n * products[i].k > SERIAL_WEIGHT;
+    }
+    Shares shares = shares_new(end);
+    parallel &= shares.n > 1;
+    if (plans->a.operand.transposed && plans->panels > 1 && plans->m > BLOCK) plans->a = rows_made(&plans->a, plans->k_tiles, parallel); /* or it would be turned for every panel */
+    for (int i = 0; cpu_planning() && i < n; i++) work_new(&plans[i]);
+    if (!cpu_planning()) plans_run(plans, &shares, parallel);
 }
 
 /* ---- tile by tile ---- */

@@ -110,6 +110,9 @@ typedef struct Product {
     bool read_late; /* as in Matmul */
 } Product;
 void product_run(const Product *product);
+enum { PRODUCTS_MOST = 4 }; /* of one call */
+/* Up to PRODUCTS_MOST that need no results of each other. */
+void products_run(const Product *products, int n);
 
 /* The same tile by tile, for callers that use up each tile at once. Prepare outside of a parallel region; in it, a thread begins a column of tiles before it runs tiles of it. */
 typedef struct ProductTiles {
@@ -131,7 +134,7 @@ void product_thread_begin(void);
 
 /* Our own products: whole ones, and tiles of at most row_tile rows, of the column that the thread began last. k > 0. */
 typedef struct CpuProducts {
-    void (*run)(const Product *product);
+    void (*run)(const Product *products, int n); /* as products_run */
     int64_t (*row_tile)(void);
     int64_t (*col_tile)(int64_t n, int64_t k);
     void (*column)(const Product *product, int64_t col, int64_t cols);
@@ -142,7 +145,7 @@ typedef struct CpuProducts {
 extern const CpuProducts cpu_products_base, cpu_products_avx2, cpu_products_avx512;
 /* In bf16 on a processor with AMX (amx_product.c). */
 #if HAVE_AMX
-void amx_product_run(const Product *product);
+void amx_products_run(const Product *products, int n);
 bool amx_makes_more(const Product *product);
 int64_t amx_row_tile(void);
 int64_t amx_col_tile(int64_t n, int64_t k);

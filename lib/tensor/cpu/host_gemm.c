@@ -56,7 +56,7 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
     own_f32 = any || own ? f32_of(info->isa) : NULL;
     own_bf16 = NULL;
 #if HAVE_AMX
-    static const CpuProducts amx = {amx_product_run, amx_row_tile, amx_col_tile, amx_column, amx_tile, amx_makes_more};
+    static const CpuProducts amx = {amx_products_run, amx_row_tile, amx_col_tile, amx_column, amx_tile, amx_makes_more};
     if (strcmp(info->isa, "amx") == 0) own_bf16 = &amx;
 #endif
     native_bf16 = own_bf16 != NULL;
@@ -254,7 +254,7 @@ void product_run(const Product *product) {
     if (product->m == 0 || product->n == 0) return;
     const CpuProducts *own = own_for(product);
     if (own) {
-        own->run(product);
+        own->run(product, 1);
         return;
     }
     ProductTiles tiles = product_tiles(product);
@@ -274,6 +274,15 @@ void product_run(const Product *product) {
             char *c = (char *)product->c + (size_t)(row * tiles.row_tile * product->ldc + col * tiles.col_tile) * dtype_size(product->c_dtype);
             rows_of_isa->finish(result, cols, product->alpha, product->beta, c, product->c_dtype, product->ldc, product_rows(&tiles, row), cols);
         }
+    }
+}
+
+void products_run(const Product *products, int n) {
+    for (int i = 0, end; i < n; i = end) {
+        const CpuProducts *own = own_for(&products[i]);
+        for (end = i + 1; own && end < n && own_for(&products[end]) == own;) end++;
+        if (own) own->run(products + i, end - i);
+        else product_run(&products[i]);
     }
 }
 
@@ -454,43 +463,55 @@ static bool at_once(const Matmul *args, const Product *product) {
     return own_for(product) && CPU_READS(args->more_a, args->more_b) && CPU_WRITES(args->addend);
 }
 
-void cpu_matmul(const Matmul *args) {
+/* The product that computes all of it; false: it has been computed otherwise. */
+static bool product_make(const Matmul *args, Product *product) {
     const Tensor *a = args->a, *b = args->b, *c = args->c;
     int64_t m = c->shape[0], n = c->shape[1], k = a->shape[args->transpose_a ? 0 : 1];
     ASSERT(a->shape[args->transpose_a ? 1 : 0] == m && b->shape[args->transpose_b ? 0 : 1] == n && b->shape[args->transpose_b ? 1 : 0] == k,
            "product of (%lld,%lld)%s and (%lld,%lld)%s into (%lld,%lld)", (long long)a->shape[0], (long long)a->shape[1], args->transpose_a ? "^T" : "",
            (long long)b->shape[0], (long long)b->shape[1], args->transpose_b ? "^T" : "", (long long)m, (long long)n);
-    if (m == 0 || n == 0) return;
+    if (m == 0 || n == 0) return false;
     ASSERT(!args->addend || args->addend->n_dims == 2 || args->beta == 1, "a vector times %g is added to a product", args->beta);
     if ((args->more_a || args->addend) && !at_once(args, &(Product){.dtype = product_dtype(a->dtype), .k = k})) {
         matmul_in_steps(args);
-        return;
+        return false;
     }
     if (all_f64(args)) {
         matmul_f64(args, m, n, k);
-        return;
+        return false;
     }
     if (!CPU_READS(a, b) || !CPU_WRITES(c)) {
-        device_reference()->matmul(args);
-        return;
+        Matmul alone = *args;
+        alone.next = NULL;
+        device_reference()->matmul(&alone);
+        return false;
     }
-    Product product = {.dtype = product_dtype(a->dtype), .m = m, .n = n, .k = k, .a = {a->data, a->dtype, a->shape[1], args->transpose_a}, .c = c->data,
+    *product = (Product){.dtype = product_dtype(a->dtype), .m = m, .n = n, .k = k, .a = {a->data, a->dtype, a->shape[1], args->transpose_a}, .c = c->data,
                        .c_dtype = c->dtype, .ldc = n, .alpha = (float)args->alpha, .beta = (float)args->beta, .read_late = args->read_late};
-    if (args->transpose_a) product.b = (Operand){b->data, b->dtype, b->shape[1], args->transpose_b}; /* no library promises this with a packed b */
-    else product.b = weight_operand(b, args->transpose_b, product.dtype, &product.packed);
+    if (args->transpose_a) product->b = (Operand){b->data, b->dtype, b->shape[1], args->transpose_b}; /* no library promises this with a packed b */
+    else product->b = weight_operand(b, args->transpose_b, product->dtype, &product->packed);
     if (args->more_a) {
-        product.more_a = (Operand){args->more_a->data, args->more_a->dtype, args->more_a->shape[1], false};
-        product.more_b = (Operand){args->more_b->data, args->more_b->dtype, args->more_b->shape[1], args->transpose_more_b};
-        product.more_k = args->more_a->shape[1];
-        product.more_alpha = (float)args->more_alpha;
+        product->more_a = (Operand){args->more_a->data, args->more_a->dtype, args->more_a->shape[1], false};
+        product->more_b = (Operand){args->more_b->data, args->more_b->dtype, args->more_b->shape[1], args->transpose_more_b};
+        product->more_k = args->more_a->shape[1];
+        product->more_alpha = (float)args->more_alpha;
     }
-    if (args->down) take_down(args, &product);
+    if (args->down) take_down(args, product);
     if (args->addend) {
-        product.d = args->addend->data;
-        product.d_dtype = args->addend->dtype;
-        product.ldd = args->addend->n_dims == 1 ? 0 : n;
+        product->d = args->addend->data;
+        product->d_dtype = args->addend->dtype;
+        product->ldd = args->addend->n_dims == 1 ? 0 : n;
     }
-    double began = clock_seconds();
-    product_run(&product);
-    product_time_add(began);
+    return true;
+}
+
+void cpu_matmul(const Matmul *args) {
+    Product products[PRODUCTS_MOST];
+    while (args) {
+        int n = 0;
+        for (; args && n < PRODUCTS_MOST; args = args->next) n += product_make(args, &products[n]);
+        double began = clock_seconds();
+        products_run(products, n);
+        product_time_add(began);
+    }
 }

@@ -368,7 +368,7 @@ static void thin_run(const Thin *thin) {
     for (int64_t first = 0; first < thin->n_wide; first += each) thin_columns(thin, first, MIN(each, thin->n_wide - first));
 }
 
-static void run(const Product *product) {
+static void product_alone(const Product *product) {
     Thin thin;
     if (thin_make(product, &thin)) {
         thin_run(&thin);
@@ -386,6 +386,10 @@ static void run(const Product *product) {
         int64_t have = -1, at = 0; /* have: the panel that is made */
         for (int64_t task; (task = shares_next(&shares, &at)) >= 0;) task_run(&plan, &work, task, &have);
     }
+}
+
+static void run(const Product *products, int n) {
+    for (int i = 0; i < n; i++) product_alone(&products[i]);
 }
 
 /* ---- tile by tile ---- */

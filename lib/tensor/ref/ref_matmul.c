@@ -19,4 +19,5 @@ void ref_matmul(const Matmul *args) {
             double value = args->alpha * sum + args->more_alpha * branch + (addend ? args->beta * tensor_get(addend, addend->n_dims == 1 ? j : i * n + j) : 0);
             ref_put(args->c, i * n + j, value, addend ? 0 : args->beta);
         }
+    if (args->next) ref_matmul(args->next);
 }
