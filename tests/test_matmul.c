@@ -166,7 +166,7 @@ static uint64_t bits_of(const Tensor *c, int64_t first_row, int64_t rows) {
 }
 
 /* Shapes with several tiles each way, long sums, and the low-rank ones. {m, n, k, transpose_a, transpose_b} */
-static const int64_t many_tiles[][5] = {{300, 576, 576, 0, 1}, {300, 576, 1536, 0, 0}, {16, 576, 1000, 1, 0}, {576, 16, 1000, 1, 0}, {200, 16, 576, 0, 1}, {200, 576, 16, 0, 1}, {40, 5000, 64, 0, 1}, {150, 1300, 1000, 1, 0}, {1300, 150, 2100, 1, 0}, {100, 176, 300, 1, 0}, {208, 112, 300, 1, 0}};
+static const int64_t many_tiles[][5] = {{300, 576, 576, 0, 1}, {300, 576, 1536, 0, 0}, {16, 576, 1000, 1, 0}, {576, 16, 1000, 1, 0}, {200, 16, 576, 0, 1}, {200, 576, 16, 0, 1}, {40, 5000, 64, 0, 1}, {150, 1300, 1000, 1, 0}, {1300, 150, 2100, 1, 0}, {100, 176, 300, 1, 0}, {208, 112, 300, 1, 0}, {128, 896, 4864, 0, 1}};
 
 /* Written past the caches, where it may be, or as always: the same bits, also at the edges and where lines of memory begin elsewhere. */
 static void check_read_late(Matmul args, uint64_t bits) {
@@ -266,17 +266,21 @@ static void run_next(void) {
                 b->constant = i == 0;
                 if (i == 2) list[i].addend = random_tensor(DT_F32, widths[i], 1, 5), list[i].beta = 1;
                 if (i == 2) ((Tensor *)(uintptr_t)list[i].addend)->n_dims = 1;
-                if (i == 3) list[i].more_a = random_tensor(dtype, m, 16, 6), list[i].more_b = random_tensor(DT_F32, widths[i], 16, 7), list[i].transpose_more_b = true, list[i].more_alpha = 2;
+                if (i == 0 || i == 3) list[i].more_a = random_tensor(dtype, m, 16, 6), list[i].more_b = random_tensor(DT_F32, widths[i], 16, 7), list[i].transpose_more_b = true, list[i].more_alpha = 2;
+                if (i == 0) list[i].down = random_tensor(DT_F32, 16, k, 9), list[i].transpose_down = true, list[i].down_alpha = 1, list[i].low = (Tensor *)(uintptr_t)list[i].more_a;
                 device_cpu()->matmul(&list[i]);
             }
             for (int i = 0; i < PRODUCTS; i++) {
                 list[i].c = random_tensor(want[i]->dtype, m, widths[i], 8);
                 list[i].next = i + 1 < PRODUCTS ? &list[i + 1] : NULL;
             }
+            uint64_t low = bits_of(list[0].low, 0, m);
             for (int t = 1; t <= 4; t++) {
                 omp_set_num_threads(t);
+                memset(list[0].low->data, 0xff, tensor_bytes(list[0].low));
                 for (int i = 0; i < PRODUCTS; i++) memset(list[i].c->data, 0xff, tensor_bytes(list[i].c));
                 device_cpu()->matmul(&list[0]);
+                assert_true(bits_of(list[0].low, 0, m) == low);
                 for (int i = 0; i < PRODUCTS; i++)
                     if (memcmp(list[i].c->data, want[i]->data, tensor_bytes(want[i])) != 0)
                         fail_msg("%s %s: product %d of %lld rows has other bits among others, on %d threads", cpu_info()->gemm_f32, cpu_info()->isa, i, (long long)m, t);

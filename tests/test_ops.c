@@ -221,6 +221,42 @@ static void nothing_below_the_first_trained_parameter(void **state) {
     arena_free(arena);
 }
 
+/* Layers of one input at once have the bits of one after the other, whatever they are made of. */
+static void layers_at_once_have_the_same_bits(void **state) {
+    (void)state;
+    static const DType dtypes[] = {DT_F32, DT_BF16};
+    for (size_t d = 0; d < COUNT_OF(dtypes); d++)
+        for (int64_t rows = 1; rows <= 40; rows += 39) {
+            Arena *arena = arena_new(0);
+            Tape *tape = tape_new(device_cpu(), dtypes[d], 0);
+            tape_record(tape, false);
+            Tensor *x = tape_tensor(tape, dtypes[d], 2, (int64_t[]){rows, 64}), *at_once[LINEARS_MOST];
+            for (int64_t i = 0; i < tensor_count(x); i++) tensor_set(x, i, cos((double)i));
+            LoraBranch branches[2] = {{.scale = 2}, {.scale = 0.5, .dropout = 0.3, .key = rng_key(1, RNG_DROPOUT, 2), .first_draw = 7}};
+            for (int i = 0; i < 2; i++) {
+                branches[i].a = trained(arena, device_cpu(), 30 + (uint64_t)i, 2, (int64_t[]){8, 64});
+                branches[i].b = trained(arena, device_cpu(), 40 + (uint64_t)i, 2, (int64_t[]){i ? 32 : 96, 8});
+            }
+            LinearArgs layers[LINEARS_MOST] = {{trained(arena, device_cpu(), 20, 2, (int64_t[]){96, 64}), trained(arena, device_cpu(), 21, 1, (int64_t[]){96}), &branches[0]},
+                                               {trained(arena, device_cpu(), 22, 2, (int64_t[]){32, 64}), NULL, &branches[1]},
+                                               {trained(arena, device_cpu(), 23, 2, (int64_t[]){64, 48}), trained(arena, device_cpu(), 24, 1, (int64_t[]){48}), NULL}};
+            layers[2].weight->in_out = true;
+            op_linears(tape, x, layers, LINEARS_MOST, at_once);
+            for (int i = 0; i < LINEARS_MOST; i++) {
+                Tensor *alone = op_linear(tape, x, layers[i].weight, layers[i].bias, layers[i].lora, NULL);
+                assert_non_null(alone);
+                assert_non_null(at_once[i]);
+                assert_memory_equal(at_once[i]->data, alone->data, tensor_bytes(alone));
+            }
+            layers[1].weight = trained(arena, device_cpu(), 25, 2, (int64_t[]){32, 63});
+            op_linears(tape, x, layers, LINEARS_MOST, at_once);
+            assert_int_equal(tape_status(tape), ST_INPUT);
+            for (int i = 0; i < LINEARS_MOST; i++) assert_null(at_once[i]);
+            tape_free(tape);
+            arena_free(arena);
+        }
+}
+
 static void failures_stick_to_the_tape(void **state) {
     (void)state;
     Arena *arena = arena_new(0);
@@ -252,6 +288,7 @@ int main(void) {
         cmocka_unit_test(checkpointed_layers_give_the_same_bits_in_less_memory),
         cmocka_unit_test(the_meta_device_knows_the_memory),
         cmocka_unit_test(nothing_below_the_first_trained_parameter),
+        cmocka_unit_test(layers_at_once_have_the_same_bits),
         cmocka_unit_test(failures_stick_to_the_tape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

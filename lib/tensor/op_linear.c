@@ -89,11 +89,11 @@ static Tensor *result_of(Tape *tape, int64_t rows, int64_t in, int64_t out, bool
 }
 
 /* A call on its way: what it gives, and the product that computes it. */
-typedef struct Call { Tensor *x, *residual, *h, *y; const LinearArgs *layer; bool have_y; Matmul product; } Call;
+typedef struct Call { Tensor *x, *residual, *h, *y; LinearArgs layer; bool have_y; Matmul product; } Call;
 
 /* y = x W + bias + residual + scale * h B: one product, with what can be added in it; h = x A too, unless it is there. */
 static Matmul product_of(const Call *call, bool have_h) {
-    const LinearArgs *layer = call->layer;
+    const LinearArgs *layer = &call->layer;
     const LoraBranch *lora = layer->lora;
     const Tensor *addend = call->residual ? call->residual : layer->bias;
     Matmul args = {.a = call->x, .b = layer->weight, .c = call->y, .transpose_b = !layer->weight->in_out, .alpha = 1, .beta = addend ? 1 : 0, .addend = addend};
@@ -102,10 +102,10 @@ static Matmul product_of(const Call *call, bool have_h) {
     return args;
 }
 
-static bool call_begin(Tape *tape, Tensor *x, const LinearArgs *layer, Tensor *residual, Call *call) {
-    if (!x || !layer->weight) return false;
-    const Tensor *weight = layer->weight;
-    const LoraBranch *lora = layer->lora;
+static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual, Call *call) {
+    if (!x || !layer.weight) return false;
+    const Tensor *weight = layer.weight;
+    const LoraBranch *lora = layer.lora;
     int64_t in = weight->shape[weight->in_out ? 0 : 1], out = weight->shape[weight->in_out ? 1 : 0];
     if (tensor_width(x) != in) {
         char have[96], want[96];
@@ -129,7 +129,7 @@ static bool call_begin(Tape *tape, Tensor *x, const LinearArgs *layer, Tensor *r
 }
 
 static Tensor *call_end(Tape *tape, const Call *call) {
-    const LinearArgs *layer = call->layer;
+    const LinearArgs *layer = &call->layer;
     const LoraBranch *lora = layer->lora;
     if (!call->have_y && call->residual && layer->bias) tape_device(tape)->bias_add(call->y, layer->bias);
     Tensor *y = call->y;
@@ -140,7 +140,7 @@ static Tensor *call_end(Tape *tape, const Call *call) {
 
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const LoraBranch *lora, Tensor *residual) {
     Call call;
-    if (!call_begin(tape, x, &(LinearArgs){weight, bias, lora}, residual, &call)) return NULL;
+    if (!call_begin(tape, x, (LinearArgs){weight, bias, lora}, residual, &call)) return NULL;
     if (!call.have_y) tape_device(tape)->matmul(&call.product);
     return call_end(tape, &call);
 }
@@ -156,7 +156,7 @@ void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor *
     }
     memset(y, 0, (size_t)n * sizeof *y);
     for (int i = 0; i < n; i++)
-        if (!call_begin(tape, x, &layers[i], NULL, &calls[i])) return;
+        if (!call_begin(tape, x, layers[i], NULL, &calls[i])) return;
     for (int i = n; i-- > 0;)
         if (!calls[i].have_y) {
             calls[i].product.next = first;

@@ -585,6 +585,8 @@ Status report_write(const char *const *dirs, size_t n, const char *path, RunNumb
 }
 
 Status report_run(Run *run, Status status) {
+    const char *metrics = run_path(run, "metrics.jsonl");
+    if (!metrics || !file_exists(metrics)) return status;
     Str text = {0}, hint = {0};
     str_append(&text, status_text());
     str_append(&hint, status_hint_text());

@@ -328,7 +328,8 @@ static Plan plan_make(const Product *product) {
     plan.k_cut = div_up(plan.k_tiles, div_up(product->k, most_k));
     plan.panel_cols = panel_cols(plan.n, plan.k_cut + plan.more_tiles, round_up(limit, BLOCK));
     plan.panels = div_up(plan.n, plan.panel_cols);
-    bool streamed = plan.turned && !product->a.transposed; /* a weight read once: a thread's last task takes long, and what it begins with costs nothing */
+    /* A weight is read once, and a panel serves all tasks: only how long a thread's last one takes counts. */
+    bool streamed = plan.turned && !product->a.transposed && plan.k_cut == plan.k_tiles;
     int64_t wanted = div_up(threads * (streamed ? STREAMED_PER_THREAD : TASKS_PER_THREAD), plan.panels), least = streamed ? BLOCK : plan.n <= FEW_ROWS ? LEAST_ROWS : USUAL_ROWS;
     plan.chunk_rows = MAX(least, round_up(div_up(plan.m, wanted), BLOCK));
     plan.chunks = div_up(plan.m, plan.chunk_rows);
