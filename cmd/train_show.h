@@ -5,6 +5,7 @@
 #include "cmd/cmd.h"
 #include "lib/train/train.h"
 
+/* The planned memory by its parts, a line. */
 void show_training_memory(const TrainMemory *memory);
 /* context: the recipe. A held-out loss, or the live line with its curve. */
 void show_training_step(void *context, const Progress *progress);

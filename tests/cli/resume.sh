@@ -78,6 +78,16 @@ for signal in INT TERM; do
     verdict "SIG$signal: exit code $code with a checkpoint" $?
 done
 
+# What an interrupted run of rl did is on its page, and its own error stays the last word.
+"$tune" rl recipes/rl_cartpole_ppo.yaml output="$work/rl" rl.total_steps=100000000 >/dev/null 2>"$work/err" &
+pid=$!
+for i in $(seq 100); do [ -s "$work/rl/metrics.jsonl" ] && break; sleep 0.1; done
+kill -INT $pid 2>/dev/null
+wait $pid
+code=$?
+[ $code = 130 ] && [ -s "$work/rl/report.html" ] && tail -n 2 "$work/err" | grep -q '^tune: error: interrupted' && ! grep -q 'nothing to draw' "$work/err"
+verdict "interrupted rl: exit code $code with a page" $?
+
 # Other rows, or another model: the rest of the run would be of something else.
 sft "$work/inputs" && rm "$work/inputs/finished.json" && mv "$rows" "$rows.kept" && sed '1s/"completion": "/&x/' "$rows.kept" >"$rows"
 sft "$work/inputs" --resume 2>"$work/err"
