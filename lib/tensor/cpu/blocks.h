@@ -55,6 +55,15 @@ static inline void run_write(Tensor *y, int64_t at, int64_t n, const float *valu
         for (int64_t i = 0; i < n; i++) bits[i] = round_to_bf16(values[i] + beta * float_of_bits((uint32_t)bits[i] << 16));
 }
 
+/* Asks for n elements from `at` on, of a tensor that may be NULL: what lies in memory then comes while the elements before it are worked on. Behind the end is as good as none. */
+static inline void run_ahead(const Tensor *tensor, int64_t at, int64_t n) {
+    enum { CACHE_LINE = 64 };
+    if (!tensor) return;
+    int64_t size = tensor->dtype == DT_F32 ? 4 : 2;
+    const char *begin = (const char *)tensor->data + at * size;
+    for (int64_t byte = 0; byte < n * size; byte += CACHE_LINE) __builtin_prefetch(begin + byte);
+}
+
 static inline int64_t blocks_of(int64_t count, int64_t size) { return (count + size - 1) / size; }
 
 /* Sums over the rows of a batch (gradients of biases and norm weights): each block of rows sums alone, then the blocks are added in order. */

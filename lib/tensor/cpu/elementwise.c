@@ -281,6 +281,8 @@ void ISA_FN(activation)(Activation kind, const Tensor *x, const Tensor *up, Tens
     PARALLEL_BLOCKS {
         float buffer[RUN], value[RUN];
         for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
+            run_ahead(x, at + RUN, n);
+            run_ahead(up, at + RUN, n);
             activate(kind, n, run_read(x, at, n, buffer), value);
             if (up) {
                 const float *factor = run_read(up, at, n, buffer);
@@ -300,6 +302,9 @@ void ISA_FN(activation_backward)(Activation kind, const Tensor *x, const Tensor 
     PARALLEL_BLOCKS {
         float buffer_x[RUN], buffer_d[RUN], buffer_up[RUN], value[RUN], slope[RUN];
         for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
+            run_ahead(x, at + RUN, n);
+            run_ahead(up, at + RUN, n);
+            run_ahead(dy, at + RUN, n);
             const float *d = run_read(dy, at, n, buffer_d);
             activate_with_slope(kind, n, run_read(x, at, n, buffer_x), value, slope);
             if (dup) {

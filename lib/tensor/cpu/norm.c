@@ -11,6 +11,7 @@ void ISA_FN(rms_norm)(const Tensor *x, const Tensor *weight, double eps, Tensor 
     for (int64_t r = 0; r < rows; r++) {
         float buffer[RUN], buffer_weight[RUN], result[RUN], squares = 0;
         for (RUNS(at, n, 0, width)) {
+            run_ahead(x, (r + 1) * width + at, n);
             const float *in = run_read(x, r * width + at, n, buffer);
 #pragma omp simd reduction(+ : squares)
             for (int64_t i = 0; i < n; i++) squares += in[i] * in[i];
@@ -30,6 +31,9 @@ static void rms_norm_backward_row(const Tensor *x, const Tensor *weight, float r
                                   int64_t width) {
     float buffer_x[RUN], buffer_weight[RUN], buffer_d[RUN], result[RUN], sum = 0;
     for (RUNS(at, n, 0, width)) {
+        run_ahead(x, start + width + at, n);
+        run_ahead(dy, start + width + at, n);
+        if (beta != 0) run_ahead(dx, start + width + at, n);
         const float *in = run_read(x, start + at, n, buffer_x), *w = run_read(weight, at, n, buffer_weight), *d = run_read(dy, start + at, n, buffer_d);
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < n; i++) sum += d[i] * w[i] * in[i];
@@ -102,6 +106,9 @@ static void layer_norm_backward_row(const Tensor *x, const Tensor *weight, float
                                     float *dbias, int64_t start, int64_t width) {
     float buffer_x[RUN], buffer_weight[RUN], buffer_d[RUN], result[RUN], sum = 0, sum_x = 0;
     for (RUNS(at, n, 0, width)) {
+        run_ahead(x, start + width + at, n);
+        run_ahead(dy, start + width + at, n);
+        if (beta != 0) run_ahead(dx, start + width + at, n);
         const float *in = run_read(x, start + at, n, buffer_x), *w = run_read(weight, at, n, buffer_weight), *d = run_read(dy, start + at, n, buffer_d);
 #pragma omp simd reduction(+ : sum, sum_x)
         for (int64_t i = 0; i < n; i++) {
