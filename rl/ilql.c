@@ -336,14 +336,17 @@ static Status already_finished(const Run *run, IlqlResult *result) {
     return status;
 }
 
+/* The directory is made only when nothing can be refused any more. */
 static Status begin(Ilql *il, IlqlResult *result) {
     const IlqlRunConfig *config = il->config;
     bool finished = false;
     LoopResult all;
     if (!config->dry_run) TRY(run_check(il->recipe, config->resume, &finished));
-    if (!finished) TRY(open_parts(il));
-    if (!config->dry_run) TRY(run_open(il->recipe, config->resume, &il->run));
-    if (finished) return already_finished(il->run, result);
+    if (finished) {
+        TRY(run_open(il->recipe, config->resume, &il->run));
+        return already_finished(il->run, result);
+    }
+    TRY(open_parts(il));
     TrainMemory memory;
     TRY(plan_memory(il, &memory));
     if (config->on_plan) {
@@ -354,6 +357,7 @@ static Status begin(Ilql *il, IlqlResult *result) {
     }
     TRY(trainer_check_memory(il->recipe, &memory));
     if (config->dry_run) return ST_OK;
+    TRY(run_open(il->recipe, config->resume, &il->run));
     TRY(optimizer_init(&il->optimizer, &il->model->params, il->arena));
     TRY(write_started(il, &memory));
     LoopTask task = {

@@ -288,14 +288,17 @@ static Status already_finished(const Run *run, TextRlResult *result) {
     return status;
 }
 
+/* The directory is made only when nothing can be refused any more. */
 static Status begin(TextRl *rl, TextRlResult *result) {
     const TextRlConfig *config = rl->config;
     bool finished = false;
     LoopResult all;
     if (!config->dry_run) TRY(run_check(rl->recipe, config->resume, &finished));
-    if (!finished) TRY(open_parts(rl));
-    if (!config->dry_run) TRY(run_open(rl->recipe, config->resume, &rl->run));
-    if (finished) return already_finished(rl->run, result);
+    if (finished) {
+        TRY(run_open(rl->recipe, config->resume, &rl->run));
+        return already_finished(rl->run, result);
+    }
+    TRY(open_parts(rl));
     TrainMemory memory;
     TRY(text_memory(rl, &memory));
     if (config->on_plan) {
@@ -318,6 +321,7 @@ static Status begin(TextRl *rl, TextRlResult *result) {
     }
     TRY(trainer_check_memory(rl->recipe, &memory));
     if (config->dry_run) return ST_OK;
+    TRY(run_open(rl->recipe, config->resume, &rl->run));
     TRY(optimizer_init(&rl->optimizer, &rl->model->params, rl->arena));
     TRY(write_started(rl, &memory));
     rl->began_step = MAX(run_step(rl->run), 0);

@@ -97,6 +97,12 @@ mv "$rows.kept" "$rows"
 [ $code = 3 ] && grep -q "what 'data.train' names is not what it was at the checkpoint of step" "$work/err" && sft "$work/inputs" --resume
 verdict "changed rows are not resumed: exit code $code" $?
 
+# Nothing is made for a run that needs more memory than it may have.
+"$tune" rl recipes/rl_grpo.yaml --quiet model.path="$work/model" data.train="$rows" reward='[{type: exact, field: completion}]' train.max_memory=1MiB output="$work/little" 2>"$work/err"
+code=$?
+[ $code = 5 ] && [ ! -e "$work/little" ] && grep -q "^tune: error: 'train.max_memory: 1MiB' is too little" "$work/err"
+verdict "too little memory for rl: exit code $code, no directory" $?
+
 # No space: files may not grow beyond 64 KiB, which metrics stay below and the tensors of a checkpoint of rank 8 do not.
 (ulimit -f 128 && sft "$work/disk" lora.rank=8) 2>"$work/err"
 code=$?
@@ -112,6 +118,11 @@ if (ulimit -v $limit && "$tune" --help) >/dev/null 2>&1; then
     code=$?
     [ $code = 5 ] && [ ! -e "$work/big" ] && grep -q '^tune: error: training needs more than' "$work/err" && grep -q '^hint: make data.max_length smaller' "$work/err"
     verdict "no memory: exit code $code before the first step" $?
+    sed '1s/{/{"reward": 1, /' "$work/long.jsonl" >"$work/rewarded.jsonl"
+    (ulimit -v $limit && "$tune" rl recipes/rl_ilql.yaml --quiet --threads 1 model.path="$work/model" data.train="$work/rewarded.jsonl" data.max_length=1000000 output="$work/big" train.batch_size=1) 2>"$work/err"
+    code=$?
+    [ $code = 5 ] && [ ! -e "$work/big" ] && grep -q '^tune: error: training needs more than' "$work/err"
+    verdict "no memory for rows with rewards: exit code $code, no directory" $?
     # A file of 400 MB that takes no room on the disk: its weights, their gradients and AdamW's averages would be 1.6 GB.
     mkdir "$work/large" && cp "$work/model/config.json" "$work/large"
     { printf '\140\0\0\0\0\0\0\0' && printf '%-96s' '{"a.weight": {"dtype": "F32", "shape": [100000, 1000], "data_offsets": [0, 400000000]}}'; } >"$work/large/model.safetensors"
