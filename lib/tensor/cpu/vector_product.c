@@ -15,7 +15,7 @@ enum {
     WIDE_COLS = WIDE * VEC_FLOATS,
     GROUP = 4 * TALL,                     /* rows of A that are copied at once */
     PANEL_FLOATS = VEC_REGISTERS == 32 ? 1 << 17 : 1 << 15, /* of a panel of B: a quarter of a second-level cache that is usual with such registers */
-    MOST_COLS = 640,
+    MOST_COLS = 768,
     MOST_K = 2048,                        /* longer sums are cut */
     SERIAL_WEIGHT = 1 << 16               /* values of B that one thread reads as soon as two are started */
 };
@@ -227,7 +227,7 @@ static Plan plan_make(const Product *p) {
     if (p->m <= TALL) plan.panel_cols = MIN(p->n, (int64_t)FEW_COLS);
     else if (blocks_of(p->n, plan.panel_cols) * chunks < wanted) plan.panel_cols = MIN(plan.panel_cols, MAX((int64_t)LEAST_COLS, round_up(blocks_of(p->n, blocks_of(wanted, chunks)), WIDE_COLS)));
     plan.panels = blocks_of(p->n, plan.panel_cols);
-    if (cut && plan.panels > 1) wanted *= 2;
+    if (cut && plan.panels > 1 && plan.panels % threads > 0) wanted *= 2; /* else a panel has one task, and is made once */
     plan.chunk_rows = MAX((int64_t)LEAST_ROWS, round_up(blocks_of(p->m, blocks_of(wanted, plan.panels)), GROUP));
     plan.chunks = blocks_of(p->m, plan.chunk_rows);
     return plan;
