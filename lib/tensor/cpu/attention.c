@@ -132,12 +132,14 @@ void ISA_FN(kv_store)(const AttentionArgs *args, const Tensor *k, const Tensor *
         return;
     }
     int64_t width = args->n_kv_heads * args->head_dim;
-    for (int32_t s = 0; s < layout->n_segments; s++) {
-        const Segment *segment = &layout->segments[s];
-#pragma omp parallel for schedule(static) if ((segment->end - segment->begin) * width > CPU_SERIAL)
-        for (int64_t row = segment->begin; row < segment->end; row++) {
+#pragma omp parallel if (layout->n_tokens * width > CPU_SERIAL)
+    {
+        int32_t s = 0;
+#pragma omp for schedule(static)
+        for (int64_t row = 0; row < layout->n_tokens; row++) {
+            while (row >= layout->segments[s].end) s++;
             float buffer[RUN];
-            int64_t ignored, target = key_run(layout, s, segment->past + row - segment->begin, &ignored);
+            int64_t ignored, target = key_run(layout, s, layout->segments[s].past + row - layout->segments[s].begin, &ignored);
             for (RUNS(at, n, 0, width)) {
                 run_write(k_pages, target * width + at, n, run_read(k, row * width + at, n, buffer), 0);
                 run_write(v_pages, target * width + at, n, run_read(v, row * width + at, n, buffer), 0);
