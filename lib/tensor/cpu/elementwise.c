@@ -1,8 +1,10 @@
 /* Kernels that treat each element or row alone. */
 #include "lib/tensor/cpu/blocks.h"
 
-/* for every block b of `count` elements, in parallel: body sees begin..end-1. */
-#define PARALLEL_BLOCKS _Pragma("omp parallel for schedule(static) if (count > CPU_SERIAL)") for (int64_t begin = 0; begin < count; begin += CPU_BLOCK)
+/* For every block of `size` of the `count` elements, in parallel if there are more than a few: body sees begin..begin + size - 1. */
+#define PRAGMA(text) _Pragma(#text)
+#define PARALLEL_BLOCKS_OF(size) PRAGMA(omp parallel for schedule(static) if (count > CPU_SERIAL / CPU_BLOCK * size)) for (int64_t begin = 0; begin < count; begin += size)
+#define PARALLEL_BLOCKS PARALLEL_BLOCKS_OF(CPU_BLOCK)
 
 void ISA_FN(copy)(const Tensor *x, Tensor *y) {
     int64_t count = tensor_count(x);
@@ -272,15 +274,18 @@ static void activate_with_slope(Activation kind, int64_t n, const float *restric
     ACTIVATE(kind, (value[i] = at.value, slope[i] = at.slope))
 }
 
+/* An element takes an exponential: smaller blocks are worth a thread, those of a few decoded tokens too. */
+enum { ACTIVATION_BLOCK = CPU_BLOCK / 4 };
+
 void ISA_FN(activation)(Activation kind, const Tensor *x, const Tensor *up, Tensor *y) {
     int64_t count = tensor_count(x);
     if (!CPU_READS(x, up) || !CPU_WRITES(y)) {
         device_reference()->activation(kind, x, up, y);
         return;
     }
-    PARALLEL_BLOCKS {
+    PARALLEL_BLOCKS_OF(ACTIVATION_BLOCK) {
         float buffer[RUN], value[RUN];
-        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
+        for (RUNS(at, n, begin, MIN(begin + ACTIVATION_BLOCK, count))) {
             run_ahead(x, at + RUN, n);
             run_ahead(up, at + RUN, n);
             activate(kind, n, run_read(x, at, n, buffer), value);
@@ -299,9 +304,9 @@ void ISA_FN(activation_backward)(Activation kind, const Tensor *x, const Tensor 
         device_reference()->activation_backward(kind, x, up, dy, beta, dx, dup);
         return;
     }
-    PARALLEL_BLOCKS {
+    PARALLEL_BLOCKS_OF(ACTIVATION_BLOCK) {
         float buffer_x[RUN], buffer_d[RUN], buffer_up[RUN], value[RUN], slope[RUN];
-        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) {
+        for (RUNS(at, n, begin, MIN(begin + ACTIVATION_BLOCK, count))) {
             run_ahead(x, at + RUN, n);
             run_ahead(up, at + RUN, n);
             run_ahead(dy, at + RUN, n);
