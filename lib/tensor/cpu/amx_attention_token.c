@@ -39,50 +39,24 @@ static void key_tile_first(const Call *call, const TokenTask *task, KeyTile *til
     key_tile_find(call, tile);
 }
 
-/* The tile behind, of the same task or the next one before `end`; false when there is none. */
+/* The tile behind, of the same task or the next one before `end`; false, and a tile without keys, when there is none. */
 static bool key_tile_next(const Call *call, const KeyTile *tile, const TokenTask *end, KeyTile *next) {
-    if (tile->start + tile->to == tile->end) {
-        if (tile->task + 1 == end) return false;
-        key_tile_first(call, tile->task + 1, next);
-        return true;
-    }
-    *next = (KeyTile){.task = tile->task, .start = tile->start + KEY_TILE, .end = tile->end};
-    key_tile_find(call, next);
-    return true;
+    if (tile->start + tile->to < tile->end) {
+        *next = (KeyTile){.task = tile->task, .start = tile->start + KEY_TILE, .end = tile->end};
+        key_tile_find(call, next);
+    } else if (tile->task + 1 < end) key_tile_first(call, tile->task + 1, next);
+    else next->to = 0;
+    return next->to > 0;
 }
 
-/* ---- asking for what comes ---- */
-
-/* Keys and values in the order in which they lie in memory, all heads of a row together, asked for line by line LEAD rows before they are needed: up to bytes at..to of row j of `tile`. */
-enum { LEAD = 64 };
-typedef struct Coming {
-    KeyTile tile;
-    const TokenTask *end; /* of the tasks; NULL: nothing is left */
-    int64_t j, at, to;
-} Coming;
-
-static bool coming_row(const Call *call, Coming *coming) {
-    KeyTile *tile = &coming->tile, next;
-    if (!coming->end) return false;
-    if (coming->j == tile->to) {
-        if (!key_tile_next(call, tile, coming->end, &next)) {
-            coming->end = NULL;
-            return false;
-        }
-        *tile = next;
-        coming->j = tile->from;
-    }
-    int64_t from = (tile->rows[coming->j++] * call->shape->kv_width + tile->task->head * call->shape->dim) * 2;
-    coming->at = from / 64 * 64;
-    coming->to = from + task_heads(call, tile->task) * call->shape->dim * 2;
-    return true;
-}
-
-static inline void coming_ask(const Call *call, Coming *coming, int64_t lines) {
-    for (; lines > 0; lines--, coming->at += 64) {
-        if (coming->at >= coming->to && !coming_row(call, coming)) return;
-        _mm_prefetch((const char *)call->k->data + coming->at, _MM_HINT_T1);
-        _mm_prefetch((const char *)call->v->data + coming->at, _MM_HINT_T1);
+/* Asks for row j of a tile, all heads of the task line by line: in the order in which they lie they are there soonest. Inlined, or gcc would take a function that only asks for one without
+ * effect, and drop its calls. */
+static inline __attribute__((always_inline)) void row_ask(const Call *call, const KeyTile *tile, int64_t j) {
+    if (tile->rows[j] < 0) return;
+    int64_t at = (tile->rows[j] * call->shape->kv_width + tile->task->head * call->shape->dim) * 2, end = at + task_heads(call, tile->task) * call->shape->dim * 2;
+    for (at = at / 64 * 64; at < end; at += 64) {
+        _mm_prefetch((const char *)call->k->data + at, _MM_HINT_T1);
+        _mm_prefetch((const char *)call->v->data + at, _MM_HINT_T1);
     }
 }
 
@@ -97,7 +71,7 @@ typedef struct Work {
     Tiles weights, turned; /* B and A (1, KEY_CHUNKS) */
     Tiles own;             /* A (heads, KEY_CHUNKS): weights, zeros in the lanes of other heads */
     Tiles pair_values;     /* B (WIDE, 1) */
-    Tiles sum;             /* floats (1, padded / 16): running sums of weighted values, a query a line */
+    Tiles sum;             /* floats (1, padded / 16): running sums of weighted values, a query a line, columns as pairs_unpack leaves them */
     float base[LANES], total[LANES];
 } Work;
 
@@ -179,29 +153,39 @@ static void weights_part(const Call *call, const TokenTask *task, const Work *wo
             _mm512_storeu_si512((char *)tile_at(work->own, l / group, c) + l * 64, _mm512_loadu_si512((const char *)tile_at(work->turned, 0, c) + l * 64));
 }
 
-/* A head's values of 32 keys, two or four tiles of dimensions from d on, as tiles of B. `whole`: the head has all of these dimensions. */
-static inline __attribute__((always_inline)) void values_pair(const bool four, const bool whole, const Call *call, const Work *work, int64_t head, const int64_t *rows, int64_t d, Coming *coming) {
+/* As pairs_interleave, but columns 0-3, 8-11, 16-19 and 24-27 go to `left`: sooner done, and put right again in work_finish. */
+static inline void pairs_unpack(const void *even_row, const void *odd_row, void *left, void *right) {
+    __m512i even = _mm512_loadu_si512(even_row), odd = _mm512_loadu_si512(odd_row);
+    _mm512_storeu_si512(left, _mm512_unpacklo_epi16(even, odd));
+    _mm512_storeu_si512(right, _mm512_unpackhi_epi16(even, odd));
+}
+
+/* A head's values of 32 keys, two or four tiles of dimensions from d on, as tiles of B. `whole`: the head has all of these dimensions. Meanwhile n_soon rows of the next tile are asked for,
+ * from row `soon` on. */
+static inline __attribute__((always_inline)) void values_pair(const bool four, const bool whole, const Call *call, const Work *work, int64_t head, const int64_t *rows, int64_t d, const KeyTile *next,
+                                                              int64_t soon, int64_t n_soon) {
     static const uint16_t none[WIDE * TILE_ROWS];
     const uint16_t *values = (const uint16_t *)call->v->data + head * call->shape->dim + d;
     int64_t width = call->shape->kv_width, left = call->shape->dim - d;
     char *tiles = tile_at(work->pair_values, 0, 0);
     for (int64_t p = 0; p < TILE_ROWS; p++, tiles += 64) {
         const uint16_t *even = rows[2 * p] < 0 ? none : values + rows[2 * p] * width, *odd = rows[2 * p + 1] < 0 ? none : values + rows[2 * p + 1] * width;
-        coming_ask(call, coming, four ? 4 : 2);
+        for (int64_t i = p; i < n_soon; i += TILE_ROWS) row_ask(call, next, soon + i);
         if (whole) {
-            pairs_interleave(even, odd, tiles, tiles + TILE_BYTES);
-            if (four) pairs_interleave(even + TILE_K, odd + TILE_K, tiles + 2 * TILE_BYTES, tiles + 3 * TILE_BYTES);
+            pairs_unpack(even, odd, tiles, tiles + TILE_BYTES);
+            if (four) pairs_unpack(even + TILE_K, odd + TILE_K, tiles + 2 * TILE_BYTES, tiles + 3 * TILE_BYTES);
             continue;
         }
-        for (int64_t c = 0; c < (four ? 2 * TILE_K : TILE_K); c += TILE_K) {
-            __m512i upper = values_32(even, c, left), lower = values_32(odd, c, left);
-            pairs_interleave(&upper, &lower, tiles + c / TILE_ROWS * TILE_BYTES, tiles + (c / TILE_ROWS + 1) * TILE_BYTES);
+        for (int64_t i = 0; i < (four ? 2 * TILE_K : TILE_K); i += TILE_K) {
+            __m512i upper = values_32(even, i, left), lower = values_32(odd, i, left);
+            pairs_unpack(&upper, &lower, tiles + i / TILE_ROWS * TILE_BYTES, tiles + (i / TILE_ROWS + 1) * TILE_BYTES);
         }
     }
 }
 
 /* Adds the heads' weighted values to two or four tiles of sums, those of dimension d and on. */
-static inline __attribute__((always_inline)) void values_add(const bool four, const bool whole, const Call *call, const KeyTile *tile, const Work *work, int64_t d, int64_t chunks, Coming *coming) {
+static inline __attribute__((always_inline)) void values_add(const bool four, const bool whole, const Call *call, const KeyTile *tile, const Work *work, int64_t d, int64_t chunks, const KeyTile *next) {
+    int64_t each = d == 0 ? blocks_of(next->to, chunks * task_heads(call, tile->task)) : 0, soon = 0;
     Tiles sum = tiles_from(work->sum, 0, d / TILE_ROWS);
     __asm__ volatile("" : : : "memory");
     _tile_loadd(0, tile_at(sum, 0, 0), 64);
@@ -211,8 +195,8 @@ static inline __attribute__((always_inline)) void values_add(const bool four, co
         _tile_loadd(3, tile_at(sum, 0, 3), 64);
     }
     for (int64_t h = 0; h < task_heads(call, tile->task); h++)
-        for (int64_t c = 0; c < chunks; c++) {
-            values_pair(four, whole, call, work, tile->task->head + h, tile->rows + c * TILE_K, d, coming);
+        for (int64_t c = 0; c < chunks; c++, soon += each) {
+            values_pair(four, whole, call, work, tile->task->head + h, tile->rows + c * TILE_K, d, next, soon, MIN(each, next->to - soon));
             __asm__ volatile("" : : : "memory");
             _tile_loadd(4, tile_at(work->own, h, c), 64);
             _tile_loadd(5, tile_at(work->pair_values, 0, 0), 64);
@@ -233,8 +217,8 @@ static inline __attribute__((always_inline)) void values_add(const bool four, co
     }
 }
 
-/* A tile of keys and values goes into the sums. */
-static void tile_attend(const Call *call, const KeyTile *tile, Work *work, Coming *coming) {
+/* A tile of keys and values goes into the sums; `next` will come next. */
+static void tile_attend(const Call *call, const KeyTile *tile, Work *work, const KeyTile *next) {
     const AttentionShape *shape = call->shape;
     int64_t chunks = blocks_of(tile->to, TILE_K);
     Columns keys = {0, chunks * TILE_K};
@@ -251,23 +235,25 @@ static void tile_attend(const Call *call, const KeyTile *tile, Work *work, Comin
             }
     weights_part(call, tile->task, work, chunks);
     for (int64_t d = 0; d < shape->padded; d += WIDE * TILE_ROWS) {
-        if (shape->dim - d >= WIDE * TILE_ROWS) values_add(true, true, call, tile, work, d, chunks, coming);
-        else if (shape->padded - d >= WIDE * TILE_ROWS) values_add(true, false, call, tile, work, d, chunks, coming);
-        else values_add(false, false, call, tile, work, d, chunks, coming);
+        if (shape->dim - d >= WIDE * TILE_ROWS) values_add(true, true, call, tile, work, d, chunks, next);
+        else if (shape->padded - d >= WIDE * TILE_ROWS) values_add(true, false, call, tile, work, d, chunks, next);
+        else values_add(false, false, call, tile, work, d, chunks, next);
     }
 }
 
 static void work_finish(const Call *call, const TokenTask *task, const Work *work) {
     const AttentionShape *shape = call->shape;
     int64_t n = task_heads(call, task) * shape->group, row = shape->args->layout->segments[task->segment].begin, first = task->head * shape->group;
+    const __m512i order = _mm512_set_epi64(7, 3, 6, 2, 5, 1, 4, 0); /* of four columns each */
     float inverse[LANES];
     _mm512_storeu_ps(inverse, _mm512_div_ps(_mm512_set1_ps(1), _mm512_loadu_ps(work->total)));
     for (int64_t l = 0; l < n; l++) {
         uint16_t *y = (uint16_t *)call->y->data + row * shape->q_width + (first + l) * shape->dim;
-        for (int64_t c = 0; c < shape->dim; c += LANES) {
-            __mmask16 there = shape->dim - c >= LANES ? 0xffff : (__mmask16)((1u << (shape->dim - c)) - 1);
-            __m512 sum = _mm512_loadu_ps((const float *)tile_at(work->sum, 0, c / LANES) + l * LANES);
-            _mm256_mask_storeu_epi16(y + c, there, (__m256i)_mm512_cvtneps_pbh(_mm512_mul_ps(sum, _mm512_set1_ps(inverse[l]))));
+        for (int64_t c = 0; c < shape->dim; c += TILE_K) {
+            __mmask32 there = shape->dim - c >= TILE_K ? 0xffffffffu : (1u << (shape->dim - c)) - 1;
+            const char *sums = (const char *)tile_at(work->sum, 0, c / LANES) + l * 64;
+            __m512 left = _mm512_mul_ps(_mm512_loadu_ps(sums), _mm512_set1_ps(inverse[l])), right = _mm512_mul_ps(_mm512_loadu_ps(sums + TILE_BYTES), _mm512_set1_ps(inverse[l]));
+            _mm512_mask_storeu_epi16(y + c, there, _mm512_permutexvar_epi64(order, (__m512i)_mm512_cvtne2ps_pbh(right, left)));
         }
         if (call->logsumexp) ((float *)call->logsumexp->data)[row * shape->args->n_heads + first + l] = work->base[l] * LN_2 + logf(work->total[l]);
     }
@@ -275,17 +261,18 @@ static void work_finish(const Call *call, const TokenTask *task, const Work *wor
 
 /* Tasks one after the other. */
 static void tasks_run(const Call *call, const TokenTask *task, const TokenTask *end) {
-    Coming coming = {.end = end};
-    key_tile_first(call, task, &coming.tile);
-    coming.j = coming.tile.from;
-    coming_ask(call, &coming, LEAD * blocks_of(task_heads(call, task) * call->shape->dim * 2, 64));
-    for (; task < end; task++) {
-        KeyTile tile;
-        Work work = work_new(call, task);
-        key_tile_first(call, task, &tile);
-        do tile_attend(call, &tile, &work, &coming);
-        while (key_tile_next(call, &tile, task + 1, &tile));
-        work_finish(call, task, &work);
+    KeyTile tiles[2];
+    Work work = work_new(call, task);
+    key_tile_first(call, task, tiles);
+    for (int64_t j = 0; j < tiles->to; j++) row_ask(call, tiles, j);
+    bool more = true;
+    for (int turn = 0; more; turn ^= 1) {
+        KeyTile *tile = &tiles[turn], *next = &tiles[turn ^ 1];
+        more = key_tile_next(call, tile, end, next);
+        tile_attend(call, tile, &work, next);
+        if (more && next->task == tile->task) continue;
+        work_finish(call, tile->task, &work);
+        if (more) work = work_new(call, next->task);
     }
 }
 
