@@ -321,6 +321,7 @@ static const AttentionCase attention_cases[] = {
     {2, {150, 100}, {-1, 0}, 4, 2, 32, 40, 0},                  /* windows */
     {2, {150, 100}, {-1, 0}, 2, 2, 33, 1, 0},
     {3, {100, 30, 50}, {-1, 0, 0}, 4, 1, 80, 70, 3},            /* and a soft-cap */
+    {3, {100, 30, 50}, {-1, -1, -1}, 4, 2, 80, 70, 3},          /* rows by themselves, enough of them for a thread and too few for two */
     {1, {130}, {-1}, 2, 1, 128, 0, 2},
     {2, {40, 0}, {-1, 0}, 33, 1, 8, 0, 0},                      /* more heads in a group than a chunk has rows; an empty segment */
     {5, {1, 15, 16, 17, 130}, {-1, -1, -1, -1, -1}, 1, 1, 32, 0, 0}, /* tiles' borders */
