@@ -622,10 +622,11 @@ static void reference_gives_golden_values(void **state) {
     *(int32_t *)target->data = 0;
     Tensor *logprob = fresh(&run, DT_F64, 1, 1), *entropy = fresh(&run, DT_F64, 1, 1), *norm = fresh(&run, DT_F64, 1, 1), *dhead = tensor_new(run.arena, plain, DT_F64, 2, shape);
     const LogprobArgs args = {.temperature = 1};
-    plain->token_logprobs(&args, hidden, head, target, logprob, entropy, NULL, norm, NULL);
+    const LogprobResults results = {.logprob = logprob, .entropy = entropy, .logsumexp = norm};
+    plain->token_logprobs(&args, hidden, head, target, &results);
     check_golden(&run, "logprob", logprob, (const double[]){-.4643687841}, 6e-11);
     check_golden(&run, "entropy", entropy, (const double[]){.9059592565}, 6e-11);
-    plain->token_logprobs_backward(&args, hidden, head, target, norm, NULL, given(&run, 1, (const double[]){-1}), NULL, NULL, NULL, 0, dhead);
+    plain->token_logprobs_backward(&args, hidden, head, target, &results, &(TokenLogprobs){.logprob = given(&run, 1, (const double[]){-1})}, NULL, 0, dhead);
     check_golden(&run, "dlogits", dhead, (const double[]){-.3714682808, .2312238976, .1402443832}, 6e-11); /* they sum to zero */
     arena_free(run.arena);
 }

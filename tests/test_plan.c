@@ -92,7 +92,8 @@ static void attend(const Kernels *k, int32_t n_segments, int64_t length, bool tr
 static void segments_alone(const Kernels *k) { attend(k, 9, 150, false); }
 static void branches(const Kernels *k) { attend(k, 3, 200, true); }
 
-static void head(const Kernels *k, int64_t rows, bool going_back) {
+/* kept: rows whose probabilities are, where the head is trained. */
+static void head(const Kernels *k, int64_t rows, bool going_back, int64_t kept) {
     enum { VOCAB = 5000, WIDTH = 200 };
     const Device *device = k->device;
     Tensor *hidden = tensor_of(k, k->dtype, rows, WIDTH), *weight = weight_of(k, VOCAB, WIDTH), *targets = tensor_of(k, DT_I32, rows, 0), *logprob = tensor_of(k, DT_F32, rows, 0);
@@ -102,16 +103,22 @@ static void head(const Kernels *k, int64_t rows, bool going_back) {
         device->token_logits(&args, hidden, weight, tensor_of(k, DT_F32, rows, VOCAB), tensor_of(k, DT_F64, rows, 0));
         return;
     }
-    device->token_logprobs(&args, hidden, weight, targets, logprob, NULL, NULL, norms, k->frozen ? tensor_of(k, DT_F32, rows, WIDTH) : NULL);
-    device->token_logprobs_backward(&args, hidden, weight, targets, norms, NULL, logprob, NULL, NULL, tensor_of(k, k->dtype, rows, WIDTH), 1, k->frozen ? NULL : tensor_of(k, DT_F32, VOCAB, WIDTH));
+    bool by_weights = !k->frozen && kept >= 0;
+    LogprobResults results = {.logprob = logprob, .logsumexp = norms, .slope = k->frozen || by_weights ? tensor_of(k, DT_F32, rows, WIDTH) : NULL,
+                              .reference = by_weights ? tensor_of(k, DT_F32, rows, 0) : NULL, .weights = by_weights && kept > 0 ? tensor_of(k, k->dtype, kept, VOCAB) : NULL};
+    device->token_logprobs(&args, hidden, weight, targets, &results);
+    device->token_logprobs_backward(&args, hidden, weight, targets, &results, &(TokenLogprobs){.logprob = logprob}, by_weights ? NULL : tensor_of(k, k->dtype, rows, WIDTH), 1,
+                                    k->frozen ? NULL : tensor_of(k, DT_F32, VOCAB, WIDTH));
 }
 
-static void logprobs(const Kernels *k) { head(k, 2100, true); } /* more than one block of rows */
-static void logits(const Kernels *k) { head(k, 7, false); }
+static void logprobs(const Kernels *k) { head(k, 2100, true, -1); } /* more than one block of rows */
+static void weights_again(const Kernels *k) { head(k, 2100, true, 0); }
+static void weights_kept(const Kernels *k) { head(k, 300, true, 300); }
+static void logits(const Kernels *k) { head(k, 7, false, -1); }
 
 typedef struct ScratchCase { const char *name; void (*run)(const Kernels *k); } ScratchCase;
 static const ScratchCase scratch_cases[] = {{"one row", one_row}, {"some rows", some_rows}, {"long sum", long_sum}, {"weight gradient", weight_gradient}, {"low rank", low_rank}, {"shared input", shared_input}, {"segments alone", segments_alone},
-                                            {"branches", branches}, {"logprobs", logprobs}, {"logits", logits}};
+                                            {"branches", branches}, {"logprobs", logprobs}, {"weights again", weights_again}, {"weights kept", weights_kept}, {"logits", logits}};
 
 typedef struct ScratchRun { const char *library, *isa; const ScratchCase *test; DType dtype; bool frozen; int threads; } ScratchRun;
 

@@ -73,15 +73,15 @@ static void calls_and_operations_are_exact(void **state) {
     check_row("attention", false, LAYERS, attention);
     check_row("activation", false, LAYERS, 0);
     check_row("add", false, 0, 0); /* the residual stream is added to where the products are */
-    check_row("token_logprobs", false, 1, head);
+    check_row("token_logprobs", false, 1, 2 * head); /* what goes back to the hidden states is made there */
     check_row("embedding", true, 1, 0);
     check_row("rms_norm", true, 2 * LAYERS + 1, 0);
     check_row("linear", true, 7 * LAYERS, 2 * linear);
     check_row("attention", true, LAYERS, 2.5 * attention);
     check_row("activation", true, LAYERS, 0);
-    check_row("token_logprobs", true, 1, 3 * head);
+    check_row("token_logprobs", true, 1, head); /* probabilities are kept */
     check_row("gradient norm", false, 1, 0);
-    check_close(row_of("token_logprobs", false).cost.bytes, 4.0 * (VOCAB * WIDTH + TARGETS * WIDTH + TARGETS), 0);
+    check_close(row_of("token_logprobs", false).cost.bytes, 4.0 * (VOCAB * WIDTH + 2 * TARGETS * WIDTH + TARGETS + TARGETS * VOCAB), 0);
     check_close(row_of("activation", true).cost.bytes, 4.0 * LAYERS * TOKENS * 12 * 5, 0);
 }
 
@@ -93,6 +93,7 @@ static void checkpointed_layers_run_again(void **state) {
     check_row("linear", true, 7 * LAYERS, 2 * linear);
     check_row("layer", false, LAYERS, 0);
     check_row("layer", true, LAYERS, 0);
+    check_row("token_logprobs", true, 1, 4.0 * TARGETS * WIDTH * VOCAB); /* logits too */
 }
 
 /* x W with a frozen W, and the branch beside it: rows x in x rank, rows x rank x out. */

@@ -22,12 +22,11 @@ PLANNED(matmul, (const Matmul *args), args->a, (args))
 PLANNED(attention, (const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp), q, (args, q, k, v, y, logsumexp))
 PLANNED(attention_backward, (const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y, const Tensor *logsumexp, const Tensor *dy, const double beta[3], Tensor *dq,
                              Tensor *dk, Tensor *dv), q, (args, q, k, v, y, logsumexp, dy, beta, dq, dk, dv))
-PLANNED(token_logprobs, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, Tensor *logprob, Tensor *entropy, Tensor *mean, Tensor *logsumexp, Tensor *slope), hidden,
-        (args, hidden, head, targets, logprob, entropy, mean, logsumexp, slope))
+PLANNED(token_logprobs, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results), hidden, (args, hidden, head, targets, results))
 PLANNED(token_logits, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, Tensor *logits, Tensor *logsumexp), hidden, (args, hidden, head, logits, logsumexp))
-PLANNED(token_logprobs_backward, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp, const Tensor *entropy, const Tensor *dlogprob,
-                                  const Tensor *dentropy, const Tensor *dmean, Tensor *dhidden, double head_beta, Tensor *dhead), hidden,
-        (args, hidden, head, targets, logsumexp, entropy, dlogprob, dentropy, dmean, dhidden, head_beta, dhead))
+PLANNED(token_logprobs_backward, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results, const TokenLogprobs *grads,
+                                  Tensor *dhidden, double head_beta, Tensor *dhead), hidden,
+        (args, hidden, head, targets, results, grads, dhidden, head_beta, dhead))
 
 static size_t meta_packed_bytes(int64_t rows, int64_t cols, DType stored, DType compute, bool backward) { return 0; }
 static void meta_packed_free(void *packed) {}

@@ -1,70 +1,83 @@
 /* token_logprobs: the one door to log-probabilities. Only the rows that are asked for reach the head, and their logits exist tile by tile.
  *
  * Backward, with p the probabilities of a row: dhidden = dlogprob (W_target - sum_v p_v W_v) / temperature. What dlogprob is multiplied by is known in the forward pass, and made there while
- * the logits are at hand; only for a trained head, or gradients of entropy and mean, are they computed again. */
+ * the logits are at hand. dW is a product of p and hidden over all rows, which needs dlogprob first: for a trained head p of some thousand rows is kept where the tape keeps everything, else
+ * its logits are computed again; as they are for gradients of entropy and mean. */
 #include "lib/tensor/tensor.h"
 
 enum { HIDDEN, HEAD };
 enum { LOGPROB, ENTROPY, MEAN };
-enum { SELECTED, LOGSUMEXP, SLOPE };
-typedef struct Saved { LogprobArgs args; const Tensor *rows, *targets; } Saved;
+typedef struct Saved { LogprobArgs args; const Tensor *rows, *targets, *selected; LogprobResults results; } Saved;
 
+/* Without soft-cap probabilities are all that a head's gradient needs; a head that is trained alone goes the general way. */
 static bool by_slope(const LogprobArgs *args, const Tensor *hidden, const Tensor *head) {
-    return hidden->needs_grad && !head->needs_grad && (args->only_logprob || (!args->entropy && !args->mean));
+    return hidden->needs_grad && (args->only_logprob || (!args->entropy && !args->mean)) && (!head->needs_grad || args->softcap == 0);
 }
 
-static const Tensor *grad_of(const Tensor *tensor) { return tensor ? tensor->grad : NULL; }
+/* As many as take no more memory than the head's own weights, gradient and moments in f32. */
+static int64_t rows_kept(const Tape *tape, const Tensor *hidden, int64_t n) {
+    enum { HEAD_BYTES = 16 };
+    int64_t most = HEAD_BYTES * tensor_width(hidden) / (int64_t)dtype_size(hidden->dtype);
+    if (tape_checkpointing(tape) != CHECKPOINT_NONE) return 0;
+    return n <= most ? n : most / LOGPROB_BLOCK * LOGPROB_BLOCK;
+}
+
+static Tensor *grad_of(const Tensor *tensor) { return tensor ? tensor->grad : NULL; }
 
 static void token_logprobs_backward(Tape *tape, Node *node) {
     const Device *device = tape_device(tape);
     const Saved *saved = node->attributes;
-    const Tensor *selected = node->saved[SELECTED];
+    const LogprobResults *results = &saved->results;
+    TokenLogprobs grads = {grad_of(node->outputs[LOGPROB]), grad_of(node->outputs[ENTROPY]), grad_of(node->outputs[MEAN])};
     double beta, head_beta;
     Tensor *dhidden = tape_grad(tape, node->inputs[HIDDEN], &beta);
     Tensor *dhead = tape_grad(tape, node->inputs[HEAD], &head_beta);
-    Tensor *dselected = dhidden ? tape_scratch(tape, dhidden->dtype, 2, selected->shape) : NULL;
+    Tensor *dselected = dhidden ? tape_scratch(tape, dhidden->dtype, 2, saved->selected->shape) : NULL;
     if (tape_status(tape) != ST_OK) return;
-    if (node->saved[SLOPE]) {
-        ASSERT(!grad_of(node->outputs[ENTROPY]) && !grad_of(node->outputs[MEAN]), "gradients of an entropy or mean that was to be read only");
-        device->scale_rows(node->saved[SLOPE], grad_of(node->outputs[LOGPROB]), dselected);
-    } else {
-        device->token_logprobs_backward(&saved->args, selected, node->inputs[HEAD], saved->targets, node->saved[LOGSUMEXP], node->outputs[ENTROPY], grad_of(node->outputs[LOGPROB]),
-                                        grad_of(node->outputs[ENTROPY]), grad_of(node->outputs[MEAN]), dselected, head_beta, dhead);
-    }
+    ASSERT(!results->slope || (!grads.entropy && !grads.mean), "gradients of an entropy or mean that was to be read only");
+    if (results->slope) device->scale_rows(results->slope, grads.logprob, dselected);
+    if (dhead || !results->slope)
+        device->token_logprobs_backward(&saved->args, saved->selected, node->inputs[HEAD], saved->targets, results, &grads, results->slope ? NULL : dselected, head_beta, dhead);
     if (!dhidden) return;
     if (beta == 0) device->fill(dhidden, 0);
     device->scatter_add_rows(dselected, saved->rows, dhidden);
 }
 
 TokenLogprobs op_token_logprobs(Tape *tape, Tensor *hidden, Tensor *head, const Tensor *rows, const Tensor *targets, const LogprobArgs *args) {
-    TokenLogprobs result = {0};
-    if (!hidden || !head || !rows || !targets) return result;
+    if (!hidden || !head || !rows || !targets) return (TokenLogprobs){0};
     int64_t n = tensor_count(rows), selected_shape[2] = {n, tensor_width(hidden)};
     DType dtype = tape_residual(tape);
-    Tensor *outputs[3] = {tape_tensor(tape, dtype, 1, &n), args->entropy ? tape_tensor(tape, dtype, 1, &n) : NULL, args->mean ? tape_tensor(tape, dtype, 1, &n) : NULL};
-    Tensor *selected = tape_tensor(tape, hidden->dtype, 2, selected_shape), *logsumexp = tape_tensor(tape, dtype, 1, &n);
-    Tensor *slope = tape_recording(tape) && by_slope(args, hidden, head) ? tape_tensor(tape, dtype, 2, selected_shape) : NULL;
-    if (tape_status(tape) != ST_OK) return result;
-    tape_device(tape)->gather_rows(hidden, rows, selected);
-    tape_device(tape)->token_logprobs(args, selected, head, targets, outputs[LOGPROB], outputs[ENTROPY], outputs[MEAN], logsumexp, slope);
-    Node *node = tape_push(tape, "token_logprobs", token_logprobs_backward, (Tensor *[]){hidden, head}, 2, outputs, 3, &(Saved){*args, rows, targets}, sizeof(Saved));
-    if (node) {
-        node->saved[SELECTED] = selected;
-        node->saved[LOGSUMEXP] = logsumexp;
-        node->saved[SLOPE] = slope;
+    Tensor *selected = tape_tensor(tape, hidden->dtype, 2, selected_shape);
+    LogprobResults results = {.logprob = tape_tensor(tape, dtype, 1, &n), .entropy = args->entropy ? tape_tensor(tape, dtype, 1, &n) : NULL, .mean = args->mean ? tape_tensor(tape, dtype, 1, &n) : NULL,
+                              .logsumexp = tape_tensor(tape, dtype, 1, &n)};
+    if (tape_recording(tape) && by_slope(args, hidden, head)) {
+        int64_t kept = head->needs_grad ? rows_kept(tape, hidden, n) : 0;
+        results.slope = tape_tensor(tape, dtype, 2, selected_shape);
+        if (head->needs_grad) results.reference = tape_tensor(tape, dtype, 1, &n);
+        if (kept > 0) results.weights = tape_tensor(tape, hidden->dtype, 2, (int64_t[]){kept, tensor_rows(head)});
     }
-    return (TokenLogprobs){outputs[LOGPROB], outputs[ENTROPY], outputs[MEAN]};
+    if (tape_status(tape) != ST_OK) return (TokenLogprobs){0};
+    tape_device(tape)->gather_rows(hidden, rows, selected);
+    tape_device(tape)->token_logprobs(args, selected, head, targets, &results);
+    Tensor *outputs[3] = {results.logprob, results.entropy, results.mean};
+    tape_push(tape, "token_logprobs", token_logprobs_backward, (Tensor *[]){hidden, head}, 2, outputs, 3, &(Saved){*args, rows, targets, selected, results}, sizeof(Saved));
+    return (TokenLogprobs){results.logprob, results.entropy, results.mean};
 }
 
 OpCost op_token_logprobs_cost(const Node *node, bool backward) {
     const Tensor *hidden = node->inputs[HIDDEN], *head = node->inputs[HEAD];
+    const LogprobResults *results = &((const Saved *)node->attributes)->results;
     int64_t n = tensor_count(node->outputs[LOGPROB]);
     double product = 2 * (double)n * (double)tensor_count(head), selected = (double)(n * tensor_width(hidden)) * (double)dtype_size(hidden->dtype);
-    double bytes = (double)tensor_bytes(head) + selected + (double)tensor_bytes(node->outputs[LOGPROB]);
-    double slope = (double)(n * tensor_width(hidden)) * (double)dtype_size(node->outputs[LOGPROB]->dtype);
-    if (by_slope(&((const Saved *)node->attributes)->args, hidden, head)) return backward ? (OpCost){0, slope + selected} : (OpCost){2 * product, bytes + slope};
+    double bytes = (double)tensor_bytes(head) + selected + (double)tensor_bytes(node->outputs[LOGPROB]), dhead = head->needs_grad ? (double)tensor_bytes(head) : 0;
+    double kept = results->weights ? (double)tensor_bytes(results->weights) : 0, again = results->weights ? 1 - (double)tensor_rows(results->weights) / (double)n : 1;
+    if (by_slope(&((const Saved *)node->attributes)->args, hidden, head)) {
+        double slope = (double)(n * tensor_width(hidden)) * (double)dtype_size(node->outputs[LOGPROB]->dtype);
+        if (!backward) return (OpCost){2 * product, bytes + slope + kept};
+        return head->needs_grad ? (OpCost){(1 + again) * product, again * bytes + slope + 2 * selected + kept + dhead} : (OpCost){0, slope + selected};
+    }
     if (!backward) return (OpCost){product, bytes};
-    return (OpCost){(1 + hidden->needs_grad + head->needs_grad) * product, bytes + hidden->needs_grad * selected + head->needs_grad * (double)tensor_bytes(head)};
+    return (OpCost){(1 + hidden->needs_grad + head->needs_grad) * product, bytes + hidden->needs_grad * selected + dhead};
 }
 
 /* 0: plain, head frozen; 1: head trained; 2: soft-cap, temperature and a trained head; 3: entropy and mean with all of these; 4: soft-cap and temperature, head frozen; 5: the same with

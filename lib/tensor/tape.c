@@ -78,6 +78,8 @@ void tape_record(Tape *tape, bool record) {
 }
 
 void tape_checkpoint(Tape *tape, Checkpointing kind) { tape->checkpointing = kind; }
+
+Checkpointing tape_checkpointing(const Tape *tape) { return tape->checkpointing; }
 Arena *tape_arena(Tape *tape) { return tape->book; }
 const Device *tape_device(const Tape *tape) { return tape->device; }
 DType tape_compute(const Tape *tape) { return tape->compute; }

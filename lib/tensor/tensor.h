@@ -142,6 +142,17 @@ typedef struct LogprobArgs {
 } LogprobArgs;
 /* Each (P), f32 (f64 on the reference device); those not asked for are NULL. All carry gradients unless args say otherwise. */
 typedef struct TokenLogprobs { Tensor *logprob, *entropy, *mean; } TokenLogprobs;
+/* What the kernel finds of P rows of hidden states, (P) where nothing is said; all but logprob and logsumexp may be NULL. The last three are for going back by logprob alone. */
+typedef struct LogprobResults {
+    Tensor *logprob, *entropy, *mean;
+    Tensor *logsumexp; /* of logits after soft-cap and temperature */
+    Tensor *slope;     /* (P, C): gradient of each logprob by its row, so that the gradient of the hidden states takes no more products */
+    Tensor *reference; /* beside slope, without soft-cap: what the device must remember of a row to make the gradient of a trained head of weights as they are in `weights` */
+    /* Beside reference: (K, V) in hidden's dtype, arranged as the device likes. Probabilities of the first K rows, each row up to a factor: their logits are not computed again. K is P or
+     * a multiple of LOGPROB_BLOCK. */
+    Tensor *weights;
+} LogprobResults;
+enum { LOGPROB_BLOCK = 2048 }; /* rows */
 
 /* C = alpha * op(A) op(B) + beta * C, all 2-D. The dtype of A decides the product: f32 x f32, bf16 x bf16 with f32 sums, or f64; B is converted to it.
  * C may be f32 or bf16 (f64 with f64). The bits of a row of C depend on that row of A only as far as the library underneath allows it, never on the number of threads.
@@ -226,6 +237,7 @@ void tape_record(Tape *tape, bool record);    /* off: nothing can be run backwar
  * within it (norms, activations and, unless it is longer than it is wide, attention's last product are computed again); its input alone. The bits are the same. */
 typedef enum Checkpointing { CHECKPOINT_NONE, CHECKPOINT_SELECTIVE, CHECKPOINT_LAYER } Checkpointing;
 void tape_checkpoint(Tape *tape, Checkpointing kind);
+Checkpointing tape_checkpointing(const Tape *tape);
 Arena *tape_arena(Tape *tape);                /* for things that live as long as the step */
 const Device *tape_device(const Tape *tape);
 DType tape_compute(const Tape *tape);

@@ -46,10 +46,8 @@ typedef struct CpuRows {
     void (*finish)(const float *tile, int64_t tile_ld, float alpha, float beta, void *c, DType dtype, int64_t ld, int64_t rows, int64_t cols);
     /* Soft-cap and temperature on n plain products, in place. */
     void (*logits)(const LogprobArgs *args, float *z, int64_t n);
-    /* Takes n more logits of a row into its sums. */
-    void (*add)(LogitRow *row, const float *z, int64_t n);
-    /* z = exp(z - reference), of n logits. */
-    void (*weigh)(float reference, float *z, int64_t n);
+    /* Sums of n logits, which become exp(z - row->largest). weighted and total only with `all`; the bits of the others are the same without. */
+    void (*sum)(LogitRow *row, float *z, int64_t n, bool all);
     /* n plain products become their gradient, but for the target's one, which `target` (index among these n, or -1) adds. */
     void (*gradient)(const LogprobArgs *args, const LogitGrad *grad, float *z, int64_t n, int64_t target);
 } CpuRows;

@@ -7,6 +7,10 @@
  * with any r that keeps the weights e^(z_v - r) in the range of floats; it is the target's logit, known before all others. So they take one product more, of a chunk of weights at a time.
  * Where that range is too small for a row, its block of rows goes the general way.
  *
+ * The same weights give the gradient of a trained head when dlogprob is known. Per row scaled by c = e^(r - logsumexp), weights less 1/c at the target are minus what logits get:
+ *     dW = -sum over rows of (weights_v - [v = target] / c) (c dlogprob hidden / temperature)
+ * so weights that are kept need one product more, others their logits again. At the target the difference is expm1(logprob) / c, which keeps its digits where the token is all but certain.
+ *
  * Backward in general, for a block of rows and a chunk of the vocabulary: the gradients of the plain products are computed again into scratch memory, and two products add their part to
  * dhidden and dhead, in the order of blocks and chunks. */
 #include "lib/tensor/cpu/cpu.h"
@@ -16,8 +20,8 @@
 #include <omp.h>
 #include <string.h>
 
-/* Columns of a chunk come in whole tiles, so its size goes by the vocabulary alone. */
-enum { CHUNK_COLS = 2048, BLOCK_ROWS = 2048 };
+/* Columns of a chunk come in whole tiles, so its size goes by the vocabulary alone. In bf16 half as many: their weights fit the second-level caches. */
+enum { CHUNK_COLS = 2048, CHUNK_COLS_BF16 = 1024, BLOCK_ROWS = LOGPROB_BLOCK };
 
 static int32_t target_of(const Tensor *targets, int64_t p) { return ((const int32_t *)targets->data)[p]; }
 
@@ -38,7 +42,7 @@ static Operand head_rows(const Product *product, const Tensor *head, int64_t fir
     return rows;
 }
 
-static int64_t tiles_of_chunk(const ProductTiles *tiles) { return MAX((int64_t)1, CHUNK_COLS / tiles->col_tile); }
+static int64_t tiles_of_chunk(const ProductTiles *tiles) { return MAX((int64_t)1, (tiles->product->dtype == DT_BF16 ? CHUNK_COLS_BF16 : CHUNK_COLS) / tiles->col_tile); }
 static int64_t chunks_of(const ProductTiles *tiles) { return (tiles->col_tiles + tiles_of_chunk(tiles) - 1) / tiles_of_chunk(tiles); }
 
 /* Uses up the tiles of columns from..to-1, each by one thread; where there are fewer columns than threads, several share a column's rows. */
@@ -60,39 +64,77 @@ static void tiles_take(const ProductTiles *tiles, int64_t from, int64_t to, void
     }
 }
 
-/* ---- forward ---- */
-
-/* What a block of rows makes of its logits: their sums, by row and column of tiles; and the targets' (chosen, a value a row), all of them (logits, n_vocab a row), or weights of a chunk. */
-typedef struct Forward {
+/* A block of rows at the head. */
+typedef struct Block {
     const LogprobArgs *args;
     const Tensor *targets;
     int64_t n_vocab, begin;
     ProductTiles tiles;
+    /* Of the forward pass: sums of logits by row and column of tiles; the targets' (a value a row), all of them (n_vocab a row). */
     LogitRow *sums;
     float *chosen, *logits;
     float *reference;
-    void *weights; /* in the products' dtype, of the columns from weights_begin on; lines weights_ld apart. NULL: none */
-    int64_t weights_begin, weights_ld;
-} Forward;
+    const LogprobResults *results; /* of the way back */
+    const TokenLogprobs *grads;
+    char *chunk; /* what logits become, weights or gradients, in the products' dtype: columns from chunk_begin on, lines chunk_cols apart. NULL: they are used up */
+    int64_t chunk_begin, chunk_cols;
+} Block;
+
+/* Logits of a chunk are to become what goes into `memory`. */
+static void chunk_start(Block *block, int64_t chunk, void *memory) {
+    block->tiles = product_tiles(block->tiles.product); /* what a library has prepared may be gone after another product */
+    int64_t cols = tiles_of_chunk(&block->tiles) * block->tiles.col_tile;
+    block->chunk = memory;
+    block->chunk_begin = chunk * cols;
+    block->chunk_cols = MIN(cols, block->n_vocab - block->chunk_begin);
+}
+
+static void chunk_take(const Block *block, void (*take)(const void *context, int64_t row_tile, int64_t col)) {
+    int64_t from = block->chunk_begin / block->tiles.col_tile;
+    tiles_take(&block->tiles, from, MIN(block->tiles.col_tiles, from + tiles_of_chunk(&block->tiles)), take, block);
+}
+
+/* scale * n values of a row, in a column of tiles. */
+static void chunk_write(const Block *block, int64_t row, int64_t col, float scale, const float *values, int64_t n) {
+    DType dtype = block->tiles.product->dtype;
+    int64_t at = row * block->chunk_cols + col * block->tiles.col_tile - block->chunk_begin;
+    cpu_rows()->finish(values, n, scale, 0, block->chunk + (size_t)at * dtype_size(dtype), dtype, block->chunk_cols, 1, n);
+}
+
+/* The chunk as a factor of the next product. */
+static Operand chunk_operand(const Block *block, bool transposed) { return (Operand){block->chunk, block->tiles.product->dtype, block->chunk_cols, transposed}; }
+
+/* sums (rows, width) = chunk * head, or + for chunks behind the first. */
+static void chunk_by_head(const Block *block, const Tensor *head, float *sums) {
+    const Product *product = block->tiles.product;
+    int64_t width = tensor_width(head);
+    product_run(&(Product){.dtype = product->dtype, .m = product->m, .n = width, .k = block->chunk_cols, .a = chunk_operand(block, false), .b = head_rows(product, head, block->chunk_begin),
+                           .c = sums, .c_dtype = DT_F32, .ldc = width, .alpha = 1, .beta = block->chunk_begin > 0});
+}
+
+static int64_t chunk_most(const Block *block) { return MIN(tiles_of_chunk(&block->tiles) * block->tiles.col_tile, block->n_vocab); }
+
+/* ---- forward ---- */
+
+/* n logits of a row become weights of the chunk: they are exp(z - largest). */
+static void weights_write(const Block *b, int64_t row, int64_t col, float largest, const float *values, int64_t n) {
+    chunk_write(b, row, col, (float)exp((double)largest - (double)b->reference[row]), values, n);
+}
 
 static void tile_sums(const void *context, int64_t row_tile, int64_t col) {
-    const Forward *f = context;
-    const ProductTiles *tiles = &f->tiles;
+    const Block *b = context;
+    const ProductTiles *tiles = &b->tiles;
     int64_t first = row_tile * tiles->row_tile, rows = product_rows(tiles, row_tile), n = product_cols(tiles, col), begin = col * tiles->col_tile;
     float *z = product_tile(tiles, row_tile, col);
     for (int64_t i = 0; i < rows; i++) {
-        int64_t row = first + i, target = f->targets ? target_of(f->targets, f->begin + row) - begin : -1;
-        LogitRow *sums = &f->sums[row * tiles->col_tiles + col];
-        *sums = (LogitRow){.largest = -INFINITY};
-        cpu_rows()->logits(f->args, z + i * n, n);
-        cpu_rows()->add(sums, z + i * n, n);
-        if (target >= 0 && target < n) f->chosen[row] = z[i * n + target];
-        if (f->logits) memcpy(f->logits + (f->begin + row) * f->n_vocab + begin, z + i * n, (size_t)n * sizeof *z);
-        if (f->weights) cpu_rows()->weigh(f->reference[row], z + i * n, n);
+        int64_t row = first + i, target = b->targets ? target_of(b->targets, b->begin + row) - begin : -1;
+        LogitRow *sums = &b->sums[row * tiles->col_tiles + col];
+        cpu_rows()->logits(b->args, z + i * n, n);
+        if (target >= 0 && target < n) b->chosen[row] = z[i * n + target];
+        if (b->logits) memcpy(b->logits + (b->begin + row) * b->n_vocab + begin, z + i * n, (size_t)n * sizeof *z);
+        cpu_rows()->sum(sums, z + i * n, n, b->args->entropy || b->args->mean || b->logits);
+        if (b->chunk) weights_write(b, row, col, sums->largest, z + i * n, n);
     }
-    DType dtype = tiles->product->dtype;
-    if (f->weights)
-        cpu_rows()->convert(z, DT_F32, n, (char *)f->weights + (size_t)(first * f->weights_ld + begin - f->weights_begin) * dtype_size(dtype), dtype, f->weights_ld, rows, n);
 }
 
 static LogitRow tiles_join(const LogitRow *sums, int64_t n) {
@@ -110,13 +152,13 @@ static LogitRow tiles_join(const LogitRow *sums, int64_t n) {
 static double norm_of(const LogitRow *all) { return (double)all->largest + log(all->sum); }
 
 /* The sums of each row as a whole, in place of those of its first tile. */
-static void rows_join(const Forward *f) {
-    int64_t n = f->tiles.col_tiles;
-#pragma omp parallel for schedule(static) if (f->tiles.product->m * n > 1000)
-    for (int64_t row = 0; row < f->tiles.product->m; row++) f->sums[row * n] = tiles_join(f->sums + row * n, n);
+static void rows_join(const Block *b) {
+    int64_t n = b->tiles.col_tiles;
+#pragma omp parallel for schedule(static) if (b->tiles.product->m * n > 1000)
+    for (int64_t row = 0; row < b->tiles.product->m; row++) b->sums[row * n] = tiles_join(b->sums + row * n, n);
 }
 
-static const LogitRow *sums_of(const Forward *f, int64_t row) { return &f->sums[row * f->tiles.col_tiles]; }
+static const LogitRow *sums_of(const Block *b, int64_t row) { return &b->sums[row * b->tiles.col_tiles]; }
 
 /* ---- slopes ---- */
 
@@ -124,11 +166,11 @@ static const LogitRow *sums_of(const Forward *f, int64_t row) { return &f->sums[
 static const double FARTHEST = 60;
 
 /* The head's row of a target as products see it: what is taken off it must be able to cancel it. Room: one row more. */
-static void target_row(const Forward *f, const Tensor *head, int64_t row, float *to) {
+static void target_row(const Block *b, const Tensor *head, int64_t row, float *to) {
     int64_t width = tensor_width(head);
-    const void *from = (const char *)head->data + (size_t)(target_of(f->targets, f->begin + row) * width) * dtype_size(head->dtype);
+    const void *from = (const char *)head->data + (size_t)(target_of(b->targets, b->begin + row) * width) * dtype_size(head->dtype);
     DType dtype = head->dtype;
-    if (f->tiles.product->dtype == DT_BF16 && dtype != DT_BF16) {
+    if (b->tiles.product->dtype == DT_BF16 && dtype != DT_BF16) {
         void *rounded = to + width;
         cpu_rows()->convert(from, dtype, width, rounded, DT_BF16, width, 1, width);
         from = rounded, dtype = DT_BF16;
@@ -140,8 +182,8 @@ static void target_row(const Forward *f, const Tensor *head, int64_t row, float 
 static float *lines_new(int64_t width) { return cpu_scratch(CPU_LOCAL, (size_t)(3 * width) * sizeof(float)); }
 
 /* The targets' logits, as near as the reference of weights needs. */
-static void references_find(const Forward *f, const Tensor *hidden, const Tensor *head) {
-    int64_t width = tensor_width(head), rows = f->tiles.product->m;
+static void references_find(const Block *b, const Tensor *hidden, const Tensor *head) {
+    int64_t width = tensor_width(head), rows = b->tiles.product->m;
     if (cpu_planning()) {
         lines_new(width);
         return;
@@ -149,47 +191,58 @@ static void references_find(const Forward *f, const Tensor *hidden, const Tensor
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
         float *x = lines_new(width), *w = x + width, sum = 0;
-        int64_t p = f->begin + row;
+        int64_t p = b->begin + row;
         cpu_rows()->convert((const char *)hidden->data + (size_t)(p * width) * dtype_size(hidden->dtype), hidden->dtype, width, x, DT_F32, width, 1, width);
-        target_row(f, head, row, w);
+        target_row(b, head, row, w);
         for (int64_t i = 0; i < width; i++) sum += x[i] * w[i];
-        f->reference[row] = sum / (float)f->args->temperature;
+        b->reference[row] = sum / (float)b->args->temperature;
     }
 }
 
 /* sums: the heads' rows by weight. */
-static void slopes_write(const Forward *f, const Tensor *head, const float *sums, Tensor *slope) {
-    int64_t width = tensor_width(head), rows = f->tiles.product->m;
-    float by_temperature = (float)(1 / f->args->temperature);
+static void slopes_write(const Block *b, const Tensor *head, const float *sums, Tensor *slope) {
+    int64_t width = tensor_width(head), rows = b->tiles.product->m;
+    float by_temperature = (float)(1 / b->args->temperature);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < rows; row++) {
-        float *line = (float *)slope->data + (f->begin + row) * width, scale = (float)exp((double)f->reference[row] - norm_of(sums_of(f, row)));
+        float *line = (float *)slope->data + (b->begin + row) * width, scale = (float)exp((double)b->reference[row] - norm_of(sums_of(b, row)));
         float *w = lines_new(width);
-        target_row(f, head, row, w);
+        target_row(b, head, row, w);
         for (int64_t i = 0; i < width; i++) line[i] = (w[i] - scale * sums[row * width + i]) * by_temperature;
     }
 }
 
+/* Where the weights of a block of rows are kept, chunk behind chunk; NULL: nowhere. */
+static char *weights_kept(const LogprobResults *results, const Product *product, int64_t begin) {
+    const Tensor *weights = results->weights;
+    if (!weights || weights->dtype != product->dtype || begin + product->m > tensor_rows(weights)) return NULL;
+    return (char *)weights->data + (size_t)(begin * product->n) * dtype_size(weights->dtype);
+}
+
+/* A chunk of weights, in the room given unless they are kept. */
+static void weights_start(Block *block, int64_t chunk, char *kept, void *room) {
+    const Product *product = block->tiles.product;
+    chunk_start(block, chunk, room);
+    if (kept) block->chunk = kept + (size_t)(product->m * block->chunk_begin) * dtype_size(product->dtype);
+}
+
 /* All of the block with slopes. sums: rows x width floats, then room for the weights of a chunk. False: the logits of a row are too far from the target's. */
-static bool slopes_take(Forward *f, const Tensor *hidden, const Tensor *head, float *sums, Tensor *slope) {
-    const Product *product = f->tiles.product;
-    int64_t width = tensor_width(head), per_chunk = tiles_of_chunk(&f->tiles), chunk_cols = per_chunk * f->tiles.col_tile;
-    references_find(f, hidden, head);
-    f->weights = sums + product->m * width;
-    for (int64_t chunk = 0; chunk < chunks_of(&f->tiles); chunk++) {
-        f->tiles = product_tiles(product); /* what a library has prepared may be gone after another product */
-        f->weights_begin = chunk * chunk_cols;
-        f->weights_ld = MIN(chunk_cols, f->n_vocab - f->weights_begin);
-        tiles_take(&f->tiles, chunk * per_chunk, MIN(f->tiles.col_tiles, (chunk + 1) * per_chunk), tile_sums, f);
-        product_run(&(Product){.dtype = product->dtype, .m = product->m, .n = width, .k = f->weights_ld, .a = {f->weights, product->dtype, f->weights_ld, false},
-                               .b = head_rows(product, head, f->weights_begin), .c = sums, .c_dtype = DT_F32, .ldc = width, .alpha = 1, .beta = chunk > 0});
+static bool slopes_take(Block *b, const Tensor *hidden, const Tensor *head, float *sums, const LogprobResults *results) {
+    const Product *product = b->tiles.product;
+    char *kept = weights_kept(results, product, b->begin);
+    references_find(b, hidden, head);
+    for (int64_t chunk = 0; chunk < chunks_of(&b->tiles); chunk++) {
+        weights_start(b, chunk, kept, sums + product->m * tensor_width(head));
+        chunk_take(b, tile_sums);
+        chunk_by_head(b, head, sums);
     }
     if (cpu_planning()) return true;
-    rows_join(f);
-    for (int64_t row = 0; row < product->m; row++)
-        if (!((double)sums_of(f, row)->largest - (double)f->reference[row] <= FARTHEST)) return false;
-    slopes_write(f, head, sums, slope);
-    return true;
+    rows_join(b);
+    bool near = true;
+    for (int64_t row = 0; row < product->m; row++) near &= (double)sums_of(b, row)->largest - (double)b->reference[row] <= FARTHEST;
+    for (int64_t row = 0; !near && row < product->m; row++) b->reference[row] = NAN;
+    if (near) slopes_write(b, head, sums, results->slope);
+    return near;
 }
 
 static Tensor rows_of(const Tensor *tensor, int64_t begin, int64_t n) {
@@ -200,128 +253,194 @@ static Tensor rows_of(const Tensor *tensor, int64_t begin, int64_t n) {
 }
 
 /* Of a block of rows, by the general way back. */
-static void slopes_again(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp, Tensor *slope, int64_t begin, int64_t n) {
+static void slopes_again(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results, int64_t begin, int64_t n) {
     float ones[BLOCK_ROWS];
     for (int64_t i = 0; i < n; i++) ones[i] = 1;
     Tensor dlogprob = {.dtype = DT_F32, .n_dims = 1, .shape = {n}, .data = ones, .device = device_cpu()};
-    Tensor x = rows_of(hidden, begin, n), t = rows_of(targets, begin, n), norm = rows_of(logsumexp, begin, n), out = rows_of(slope, begin, n);
-    cpu_token_logprobs_backward(args, &x, head, &t, &norm, NULL, &dlogprob, NULL, NULL, &out, 0, NULL);
+    Tensor x = rows_of(hidden, begin, n), t = rows_of(targets, begin, n), norm = rows_of(results->logsumexp, begin, n), slope = rows_of(results->slope, begin, n);
+    cpu_token_logprobs_backward(args, &x, head, &t, &(LogprobResults){.logsumexp = &norm}, &(TokenLogprobs){.logprob = &dlogprob}, &slope, 0, NULL);
 }
 
 /* ---- the kernels ---- */
 
 static bool fast(const Tensor *hidden, const Tensor *head, const Tensor *out) { return CPU_READS(hidden, head) && CPU_WRITES(hidden, out) && tensor_count(head) > 0; }
 
-/* The block of rows that begins at f->begin, whose sums are then in f; false as slopes_take. */
-static bool block_take(Forward *f, const Product *product, const Tensor *hidden, const Tensor *head, Tensor *slope) {
+/* The block of rows that begins at b->begin, whose sums are then in b; false as slopes_take. results: NULL without slopes. */
+static bool block_take(Block *b, const Product *product, const Tensor *hidden, const Tensor *head, const LogprobResults *results) {
     int64_t rows = product->m, width = tensor_width(head);
-    f->tiles = product_tiles(product);
-    int64_t chunk_cols = MIN(tiles_of_chunk(&f->tiles) * f->tiles.col_tile, f->n_vocab);
-    size_t sums = (size_t)(rows * f->tiles.col_tiles) * sizeof *f->sums, by_row = (size_t)rows * sizeof(float);
-    size_t weighted = slope ? (size_t)rows * ((size_t)width * sizeof(float) + (size_t)chunk_cols * dtype_size(product->dtype)) : 0;
-    f->sums = cpu_scratch(CPU_SHARED, sums + 2 * by_row + weighted);
-    float *floats = (float *)(f->sums + rows * f->tiles.col_tiles);
-    f->chosen = floats;
-    f->reference = floats + rows;
-    f->weights = NULL;
-    for (int64_t i = 0; !cpu_planning() && i < rows; i++) f->chosen[i] = NAN;
-    if (slope) return slopes_take(f, hidden, head, floats + 2 * rows, slope);
-    tiles_take(&f->tiles, 0, f->tiles.col_tiles, tile_sums, f);
-    if (!cpu_planning()) rows_join(f);
+    b->tiles = product_tiles(product);
+    size_t sums = (size_t)(rows * b->tiles.col_tiles) * sizeof *b->sums, by_row = (size_t)rows * sizeof(float);
+    size_t weighted = results ? (size_t)rows * ((size_t)width * sizeof(float) + (size_t)chunk_most(b) * dtype_size(product->dtype)) : 0;
+    b->sums = cpu_scratch(CPU_SHARED, sums + 2 * by_row + weighted);
+    float *floats = (float *)(b->sums + rows * b->tiles.col_tiles);
+    b->chosen = floats;
+    b->reference = results && results->reference ? (float *)results->reference->data + b->begin : floats + rows;
+    b->chunk = NULL;
+    for (int64_t i = 0; !cpu_planning() && i < rows; i++) b->chosen[i] = NAN;
+    if (results) return slopes_take(b, hidden, head, floats + 2 * rows, results);
+    tiles_take(&b->tiles, 0, b->tiles.col_tiles, tile_sums, b);
+    if (!cpu_planning()) rows_join(b);
     return true;
 }
 
-void cpu_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, Tensor *logprob, Tensor *entropy, Tensor *mean,
-                        Tensor *logsumexp, Tensor *slope) {
-    Forward f = {.args = args, .n_vocab = tensor_rows(head), .targets = targets};
+static bool in_floats(const Tensor *tensor) { return !tensor || tensor->dtype == DT_F32; }
+
+void cpu_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results) {
+    Block b = {.args = args, .n_vocab = tensor_rows(head), .targets = targets};
     int64_t n_rows = tensor_rows(hidden);
-    if (!fast(hidden, head, logprob) || (slope && slope->dtype != DT_F32)) {
-        device_reference()->token_logprobs(args, hidden, head, targets, logprob, entropy, mean, logsumexp, slope);
+    if (!fast(hidden, head, results->logprob) || !in_floats(results->slope) || !in_floats(results->reference)) {
+        device_reference()->token_logprobs(args, hidden, head, targets, results);
         return;
     }
     double began = clock_seconds();
-    for (; f.begin < n_rows; f.begin += BLOCK_ROWS) {
-        Product product = head_product(hidden, head, f.begin, MIN((int64_t)BLOCK_ROWS, n_rows - f.begin));
-        bool sloped = block_take(&f, &product, hidden, head, args->softcap == 0 ? slope : NULL) && args->softcap == 0;
+    for (; b.begin < n_rows; b.begin += BLOCK_ROWS) {
+        Product product = head_product(hidden, head, b.begin, MIN((int64_t)BLOCK_ROWS, n_rows - b.begin));
+        bool weighted = results->slope && args->softcap == 0, sloped = block_take(&b, &product, hidden, head, weighted ? results : NULL) && weighted;
         if (cpu_planning()) continue;
         for (int64_t row = 0; row < product.m; row++) {
-            const LogitRow *all = sums_of(&f, row);
-            int64_t p = f.begin + row;
+            const LogitRow *all = sums_of(&b, row);
+            int64_t p = b.begin + row;
             double norm = norm_of(all);
-            tensor_set(logsumexp, p, norm);
-            tensor_set(logprob, p, (double)f.chosen[row] - norm);
-            if (entropy) tensor_set(entropy, p, log(all->sum) - all->weighted / all->sum);
-            if (mean) tensor_set(mean, p, all->total / (double)f.n_vocab - norm);
+            tensor_set(results->logsumexp, p, norm);
+            tensor_set(results->logprob, p, (double)b.chosen[row] - norm);
+            if (results->entropy) tensor_set(results->entropy, p, log(all->sum) - all->weighted / all->sum);
+            if (results->mean) tensor_set(results->mean, p, all->total / (double)b.n_vocab - norm);
         }
-        if (!slope || sloped) continue;
+        if (!results->slope || sloped) continue;
         product_time_add(began);
-        slopes_again(args, hidden, head, targets, logsumexp, slope, f.begin, product.m);
+        slopes_again(args, hidden, head, targets, results, b.begin, product.m);
         began = clock_seconds();
     }
     product_time_add(began);
 }
 
 void cpu_token_logits(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, Tensor *logits, Tensor *logsumexp) {
-    Forward f = {.args = args, .n_vocab = tensor_rows(head), .logits = logits->data};
+    Block b = {.args = args, .n_vocab = tensor_rows(head), .logits = logits->data};
     int64_t n_rows = tensor_rows(hidden);
     if (!fast(hidden, head, NULL) || logits->dtype != DT_F32) {
         device_reference()->token_logits(args, hidden, head, logits, logsumexp);
         return;
     }
     double began = clock_seconds();
-    for (; f.begin < n_rows; f.begin += BLOCK_ROWS) {
-        Product product = head_product(hidden, head, f.begin, MIN((int64_t)BLOCK_ROWS, n_rows - f.begin));
-        block_take(&f, &product, hidden, head, NULL);
+    for (; b.begin < n_rows; b.begin += BLOCK_ROWS) {
+        Product product = head_product(hidden, head, b.begin, MIN((int64_t)BLOCK_ROWS, n_rows - b.begin));
+        block_take(&b, &product, hidden, head, NULL);
         if (cpu_planning()) continue;
-        for (int64_t row = 0; row < product.m; row++) tensor_set(logsumexp, f.begin + row, isfinite(sums_of(&f, row)->total) ? norm_of(sums_of(&f, row)) : (double)NAN);
+        for (int64_t row = 0; row < product.m; row++) tensor_set(logsumexp, b.begin + row, isfinite(sums_of(&b, row)->total) ? norm_of(sums_of(&b, row)) : (double)NAN);
     }
     product_time_add(began);
 }
 
 /* ---- backward ---- */
 
-typedef struct BackwardArgs {
-    const LogprobArgs *args;
-    const Tensor *targets, *logsumexp, *entropy, *dlogprob, *dentropy, *dmean;
-    int64_t n_vocab;
-} BackwardArgs;
-
 static float value_or_zero(const Tensor *tensor, int64_t p) { return tensor ? (float)tensor_get(tensor, p) : 0; }
-
-/* Of rows from `begin` on and columns from first_col on, in the products' dtype, lines ld apart. */
-typedef struct ChunkGradient {
-    const BackwardArgs *all;
-    const ProductTiles *tiles;
-    int64_t begin, first_col;
-    char *dz;
-    int64_t ld;
-} ChunkGradient;
 
 /* Gradients of the plain products of one tile. */
 static void tile_gradient(const void *context, int64_t row_tile, int64_t col) {
-    const ChunkGradient *chunk = context;
-    const BackwardArgs *all = chunk->all;
-    const ProductTiles *tiles = chunk->tiles;
-    int64_t first = row_tile * tiles->row_tile, rows = product_rows(tiles, row_tile), n = product_cols(tiles, col);
-    DType dtype = tiles->product->dtype;
+    const Block *b = context;
+    const ProductTiles *tiles = &b->tiles;
+    const TokenLogprobs *grads = b->grads;
+    int64_t rows = product_rows(tiles, row_tile), n = product_cols(tiles, col);
     float *z = product_tile(tiles, row_tile, col);
     for (int64_t i = 0; i < rows; i++) {
-        int64_t p = chunk->begin + first + i, target = target_of(all->targets, p) - col * tiles->col_tile;
-        float dmean = value_or_zero(all->dmean, p);
-        LogitGrad grad = {.logsumexp = (float)tensor_get(all->logsumexp, p), .entropy = value_or_zero(all->dentropy ? all->entropy : NULL, p),
-                          .dlogprob = value_or_zero(all->dlogprob, p), .dentropy = value_or_zero(all->dentropy, p),
-                          .dmean = dmean / (float)all->n_vocab, .dmean_sum = dmean};
-        cpu_rows()->gradient(all->args, &grad, z + i * n, n, target >= 0 && target < n ? target : -1);
+        int64_t p = b->begin + row_tile * tiles->row_tile + i, target = target_of(b->targets, p) - col * tiles->col_tile;
+        float dmean = value_or_zero(grads->mean, p);
+        LogitGrad grad = {.logsumexp = (float)tensor_get(b->results->logsumexp, p), .entropy = value_or_zero(grads->entropy ? b->results->entropy : NULL, p),
+                          .dlogprob = value_or_zero(grads->logprob, p), .dentropy = value_or_zero(grads->entropy, p),
+                          .dmean = dmean / (float)b->n_vocab, .dmean_sum = dmean};
+        cpu_rows()->gradient(b->args, &grad, z + i * n, n, target >= 0 && target < n ? target : -1);
+        chunk_write(b, row_tile * tiles->row_tile + i, col, 1, z + i * n, n);
     }
-    char *to = chunk->dz + (size_t)(first * chunk->ld + (col - chunk->first_col) * tiles->col_tile) * dtype_size(dtype);
-    cpu_rows()->convert(z, DT_F32, n, to, dtype, chunk->ld, rows, n);
 }
 
-void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp, const Tensor *entropy,
-                                 const Tensor *dlogprob, const Tensor *dentropy, const Tensor *dmean, Tensor *dhidden, double head_beta, Tensor *dhead) {
-    int64_t n_rows = tensor_rows(hidden), n_vocab = tensor_rows(head), width = tensor_width(hidden);
-    if (n_rows > 0 && (!fast(hidden, head, dhidden) || !CPU_WRITES(dhead))) {
-        device_reference()->token_logprobs_backward(args, hidden, head, targets, logsumexp, entropy, dlogprob, dentropy, dmean, dhidden, head_beta, dhead);
+static void tile_weights(const void *context, int64_t row_tile, int64_t col) {
+    const Block *b = context;
+    int64_t rows = product_rows(&b->tiles, row_tile), n = product_cols(&b->tiles, col), first = row_tile * b->tiles.row_tile;
+    float *z = product_tile(&b->tiles, row_tile, col);
+    for (int64_t i = 0; i < rows; i++) {
+        LogitRow sums;
+        cpu_rows()->logits(b->args, z + i * n, n);
+        cpu_rows()->sum(&sums, z + i * n, n, false);
+        weights_write(b, first + i, col, sums.largest, z + i * n, n);
+    }
+}
+
+typedef struct HeadGradient { Tensor *dhead; double beta; int64_t n_rows; } HeadGradient;
+
+/* The chunk's part of the head's gradient: by rows of hidden, or by what stands for them. */
+static void chunk_by_rows(const Block *block, Operand rows, const HeadGradient *gradient) {
+    const Product *product = block->tiles.product;
+    Tensor *dhead = gradient->dhead;
+    int64_t width = tensor_width(dhead);
+    product_run(&(Product){.dtype = product->dtype, .m = block->chunk_cols, .n = width, .k = product->m, .a = chunk_operand(block, true), .b = rows,
+                           .c = (char *)dhead->data + (size_t)(block->chunk_begin * width) * dtype_size(dhead->dtype), .c_dtype = dhead->dtype, .ldc = width, .alpha = 1,
+                           .beta = block->begin > 0 ? 1 : (float)gradient->beta, .read_late = block->begin + product->m == gradient->n_rows});
+}
+
+/* In general. */
+static void block_back(Block *b, const Tensor *head, Tensor *dhidden, const HeadGradient *gradient) {
+    const Product *product = b->tiles.product;
+    int64_t rows = product->m, width = tensor_width(head);
+    float *sums = cpu_scratch(CPU_SHARED, (size_t)rows * ((size_t)width * sizeof(float) + (size_t)chunk_most(b) * dtype_size(product->dtype))); /* dhidden of the block, then gradients */
+    for (int64_t chunk = 0; chunk < chunks_of(&b->tiles); chunk++) {
+        chunk_start(b, chunk, sums + rows * width);
+        chunk_take(b, tile_gradient);
+        if (dhidden) chunk_by_head(b, head, sums);
+        if (gradient->dhead) chunk_by_rows(b, product->a, gradient);
+    }
+    if (dhidden && !cpu_planning())
+        cpu_rows()->convert(sums, DT_F32, width, (char *)dhidden->data + (size_t)(b->begin * width) * dtype_size(dhidden->dtype), dhidden->dtype, width, rows, width);
+}
+
+/* What the sum of a row's weights is divided by to be 1. */
+static double weight_scale(const Block *b, int64_t row) { return exp((double)b->reference[row] - tensor_get(b->results->logsumexp, b->begin + row)); }
+
+/* Rows of hidden, each times what makes gradients of its weights. */
+static void rows_scale(const Block *b, const Tensor *hidden, char *to) {
+    DType dtype = b->tiles.product->dtype;
+    int64_t width = tensor_width(hidden);
+#pragma omp parallel for schedule(static)
+    for (int64_t row = 0; row < b->tiles.product->m; row++) {
+        float *line = lines_new(width), scale = (float)(-weight_scale(b, row) * (double)value_or_zero(b->grads->logprob, b->begin + row) / b->args->temperature);
+        cpu_rows()->convert((const char *)hidden->data + (size_t)((b->begin + row) * width) * dtype_size(hidden->dtype), hidden->dtype, width, line, DT_F32, width, 1, width);
+        for (int64_t i = 0; i < width; i++) line[i] *= scale;
+        cpu_rows()->convert(line, DT_F32, width, to + (size_t)(row * width) * dtype_size(dtype), dtype, width, 1, width);
+    }
+}
+
+/* The targets' weights less the sum of their rows. */
+static void targets_take_off(const Block *b) {
+    DType dtype = b->tiles.product->dtype;
+    for (int64_t row = 0; row < b->tiles.product->m; row++) {
+        int64_t p = b->begin + row, target = target_of(b->targets, p) - b->chunk_begin;
+        if (target < 0 || target >= b->chunk_cols) continue;
+        float rest = (float)(expm1(tensor_get(b->results->logprob, p)) / weight_scale(b, row));
+        cpu_rows()->convert(&rest, DT_F32, 1, b->chunk + (size_t)(row * b->chunk_cols + target) * dtype_size(dtype), dtype, 1, 1, 1);
+    }
+}
+
+/* The gradient of the head alone, by weights. */
+static void block_back_weighted(Block *b, const Tensor *hidden, const HeadGradient *gradient) {
+    const Product *product = b->tiles.product;
+    int64_t width = tensor_width(hidden);
+    char *kept = weights_kept(b->results, product, b->begin);
+    size_t element = dtype_size(product->dtype), scaled = (size_t)(product->m * width) * element;
+    char *rows = cpu_scratch(CPU_SHARED, scaled + (kept ? 0 : (size_t)(product->m * chunk_most(b)) * element));
+    if (cpu_planning()) lines_new(width);
+    else rows_scale(b, hidden, rows);
+    for (int64_t chunk = 0; chunk < chunks_of(&b->tiles); chunk++) {
+        weights_start(b, chunk, kept, rows + scaled);
+        if (!kept) chunk_take(b, tile_weights);
+        if (!cpu_planning()) targets_take_off(b);
+        chunk_by_rows(b, (Operand){rows, product->dtype, width, false}, gradient);
+    }
+}
+
+void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results, const TokenLogprobs *grads,
+                                 Tensor *dhidden, double head_beta, Tensor *dhead) {
+    int64_t n_rows = tensor_rows(hidden);
+    if (n_rows > 0 && (!fast(hidden, head, dhidden) || !CPU_WRITES(dhead) || !in_floats(results->reference))) {
+        device_reference()->token_logprobs_backward(args, hidden, head, targets, results, grads, dhidden, head_beta, dhead);
         return;
     }
     if (n_rows == 0) {
@@ -329,29 +448,14 @@ void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
         return;
     }
     double began = clock_seconds();
-    BackwardArgs all = {args, targets, logsumexp, entropy, dlogprob, dentropy, dmean, n_vocab};
-    int64_t block_rows = MIN((int64_t)BLOCK_ROWS, n_rows);
-    for (int64_t begin = 0; begin < n_rows; begin += BLOCK_ROWS) {
-        int64_t rows = MIN((int64_t)BLOCK_ROWS, n_rows - begin);
-        Product product = head_product(hidden, head, begin, rows);
-        ProductTiles tiles = product_tiles(&product);
-        int64_t chunk_cols = MIN(tiles_of_chunk(&tiles) * tiles.col_tile, n_vocab);
-        float *sums = cpu_scratch(CPU_SHARED, (size_t)block_rows * ((size_t)width * sizeof(float) + (size_t)chunk_cols * dtype_size(product.dtype))); /* dhidden of the block, then dz */
-        void *dz = sums + block_rows * width;
-        for (int64_t chunk = 0; chunk < chunks_of(&tiles); chunk++) {
-            if (chunk > 0) tiles = product_tiles(&product); /* as in slopes_take */
-            int64_t first = chunk * chunk_cols, cols = MIN(chunk_cols, n_vocab - first);
-            int64_t first_col = chunk * tiles_of_chunk(&tiles);
-            tiles_take(&tiles, first_col, MIN(tiles.col_tiles, first_col + tiles_of_chunk(&tiles)), tile_gradient, &(ChunkGradient){&all, &tiles, begin, first_col, dz, cols});
-            if (dhidden)
-                product_run(&(Product){.dtype = product.dtype, .m = rows, .n = width, .k = cols, .a = {dz, product.dtype, cols, false}, .b = head_rows(&product, head, first),
-                                       .c = sums, .c_dtype = DT_F32, .ldc = width, .alpha = 1, .beta = chunk > 0});
-            if (dhead)
-                product_run(&(Product){.dtype = product.dtype, .m = cols, .n = width, .k = rows, .a = {dz, product.dtype, cols, true}, .b = product.a,
-                                       .c = (char *)dhead->data + (size_t)(first * width) * dtype_size(dhead->dtype), .c_dtype = dhead->dtype, .ldc = width, .alpha = 1, .beta = begin > 0 ? 1 : (float)head_beta, .read_late = begin + rows == n_rows});
-        }
-        if (dhidden && !cpu_planning())
-            cpu_rows()->convert(sums, DT_F32, width, (char *)dhidden->data + (size_t)(begin * width) * dtype_size(dhidden->dtype), dhidden->dtype, width, rows, width);
+    Block b = {.args = args, .targets = targets, .n_vocab = tensor_rows(head), .results = results, .grads = grads};
+    HeadGradient gradient = {dhead, head_beta, n_rows};
+    for (; b.begin < n_rows; b.begin += BLOCK_ROWS) {
+        Product product = head_product(hidden, head, b.begin, MIN((int64_t)BLOCK_ROWS, n_rows - b.begin));
+        b.tiles = product_tiles(&product);
+        b.reference = results->reference ? (float *)results->reference->data + b.begin : NULL;
+        if (b.reference && (cpu_planning() || !isnan(b.reference[0]))) block_back_weighted(&b, hidden, &gradient);
+        else block_back(&b, head, dhidden, &gradient);
     }
     product_time_add(began);
 }

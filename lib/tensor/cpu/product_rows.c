@@ -35,35 +35,31 @@ static void logits(const LogprobArgs *args, float *z, int64_t n) {
 }
 
 /* Sums run over at most RUN floats before they are added up in double. */
-static void add(LogitRow *row, const float *z, int64_t n) {
-    float largest = row->largest;
+static void sum(LogitRow *row, float *z, int64_t n, bool all) {
+    float largest = -INFINITY;
 #pragma omp simd reduction(max : largest)
     for (int64_t i = 0; i < n; i++) largest = z[i] > largest ? z[i] : largest;
-    if (largest > row->largest) {
-        if (row->sum > 0) { /* else nothing was added yet */
-            double shift = (double)row->largest - (double)largest, scale = exp(shift);
-            row->weighted = (row->weighted + shift * row->sum) * scale;
-            row->sum *= scale;
-        }
-        row->largest = largest;
-    }
+    *row = (LogitRow){.largest = largest};
     for (RUNS(at, count, 0, n)) {
-        float sum = 0, weighted = 0, total = 0;
-#pragma omp simd reduction(+ : sum, weighted, total)
+        float *e = z + at, plain[RUN], by_e = 0;
+        if (all) memcpy(plain, e, (size_t)count * sizeof *e);
+#pragma omp simd reduction(+ : by_e)
         for (int64_t i = 0; i < count; i++) {
-            float distance = z[at + i] - largest, bounded = distance < -200.0f ? -200.0f : distance, e = fast_exp(bounded);
-            sum += e;
-            weighted += e * bounded;
-            total += z[at + i];
+            e[i] = fast_exp(e[i] - largest);
+            by_e += e[i];
         }
-        row->sum += (double)sum;
+        row->sum += (double)by_e;
+        if (!all) continue;
+        float weighted = 0, total = 0;
+#pragma omp simd reduction(+ : weighted, total)
+        for (int64_t i = 0; i < count; i++) {
+            float distance = plain[i] - largest, bounded = distance < -200.0f ? -200.0f : distance;
+            weighted += e[i] * bounded;
+            total += plain[i];
+        }
         row->weighted += (double)weighted;
         row->total += (double)total;
     }
-}
-
-static void weigh(float reference, float *z, int64_t n) {
-    for (int64_t i = 0; i < n; i++) z[i] = fast_exp(z[i] - reference);
 }
 
 /* With p the probabilities and H the entropy: dz = dlogprob (onehot - p) - dentropy p (log p + H) + dmean (1/V - p), then through temperature and soft-cap. */
@@ -89,4 +85,4 @@ static void gradient(const LogprobArgs *args, const LogitGrad *grad, float *z, i
     if (target >= 0) z[target] += grad->dlogprob * target_slope;
 }
 
-const CpuRows ISA_FN(rows) = {convert, finish, logits, add, weigh, gradient};
+const CpuRows ISA_FN(rows) = {convert, finish, logits, sum, gradient};

@@ -20,8 +20,7 @@ static void row_logits(const LogprobArgs *args, const Tensor *hidden, const Tens
     }
 }
 
-void ref_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, Tensor *logprob, Tensor *entropy,
-                        Tensor *mean, Tensor *logsumexp, Tensor *slope) {
+void ref_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results) {
     int64_t n_vocab = tensor_rows(head), width = tensor_width(head);
     double *logits = ref_zeros(n_vocab), *slopes = ref_zeros(n_vocab);
     for (int64_t p = 0; p < tensor_rows(hidden); p++) {
@@ -34,14 +33,14 @@ void ref_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
             total += logits[v];
         }
         double norm = largest + log(sum);
-        tensor_set(logsumexp, p, norm);
-        tensor_set(logprob, p, logits[ref_index(targets, p)] - norm);
-        if (entropy) tensor_set(entropy, p, norm - weighted / sum);
-        if (mean) tensor_set(mean, p, total / (double)n_vocab - norm);
-        for (int64_t c = 0; slope && c < width; c++) {
+        tensor_set(results->logsumexp, p, norm);
+        tensor_set(results->logprob, p, logits[ref_index(targets, p)] - norm);
+        if (results->entropy) tensor_set(results->entropy, p, norm - weighted / sum);
+        if (results->mean) tensor_set(results->mean, p, total / (double)n_vocab - norm);
+        for (int64_t c = 0; results->slope && c < width; c++) {
             double by_c = 0;
             for (int64_t v = 0; v < n_vocab; v++) by_c += ((v == ref_index(targets, p)) - exp(logits[v] - norm)) * slopes[v] * tensor_get(head, v * width + c);
-            tensor_set(slope, p * width + c, by_c);
+            tensor_set(results->slope, p * width + c, by_c);
         }
     }
     free(logits);
@@ -66,19 +65,18 @@ void ref_token_logits(const LogprobArgs *args, const Tensor *hidden, const Tenso
     free(row);
 }
 
-void ref_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const Tensor *logsumexp,
-                                 const Tensor *entropy, const Tensor *dlogprob, const Tensor *dentropy, const Tensor *dmean, Tensor *dhidden,
-                                 double head_beta, Tensor *dhead) {
+void ref_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results, const TokenLogprobs *grads,
+                                 Tensor *dhidden, double head_beta, Tensor *dhead) {
     int64_t width = tensor_width(hidden), n_vocab = tensor_rows(head), n_rows = tensor_rows(hidden);
     double *logits = ref_zeros(n_vocab), *slopes = ref_zeros(n_vocab), *sums = ref_zeros(dhead ? n_vocab * width : 0);
     for (int64_t p = 0; p < n_rows; p++) {
         row_logits(args, hidden, head, p, logits, slopes);
-        double norm = tensor_get(logsumexp, p);
+        double norm = tensor_get(results->logsumexp, p);
         for (int64_t v = 0; v < n_vocab; v++) { /* logits become the gradient of the plain products */
             double logp = logits[v] - norm, prob = exp(logp), d = 0;
-            if (dlogprob) d += tensor_get(dlogprob, p) * ((v == ref_index(targets, p)) - prob);
-            if (dentropy) d -= tensor_get(dentropy, p) * prob * (logp + tensor_get(entropy, p));
-            if (dmean) d += tensor_get(dmean, p) * (1 / (double)n_vocab - prob);
+            if (grads->logprob) d += tensor_get(grads->logprob, p) * ((v == ref_index(targets, p)) - prob);
+            if (grads->entropy) d -= tensor_get(grads->entropy, p) * prob * (logp + tensor_get(results->entropy, p));
+            if (grads->mean) d += tensor_get(grads->mean, p) * (1 / (double)n_vocab - prob);
             logits[v] = d * slopes[v];
         }
         for (int64_t c = 0; c < width; c++) {
