@@ -135,7 +135,7 @@ def check(shape, path, batch, tokens):
 
 def calls_of(shape, op, backward):
     layers = SHAPES[shape][0]
-    return {"linear": 7 * layers, "attention": layers, "rms_norm": 2 * layers + 1 - backward, "activation": layers, "rope": 2 * layers, "token_logprobs": 1, "embedding": 1}[op]
+    return {"linear": 4 * layers, "attention": layers, "rms_norm": 2 * layers + 1 - backward, "activation": layers, "rope": 2 * layers, "token_logprobs": 1, "embedding": 1}[op]
 
 
 def main():

@@ -62,6 +62,13 @@ static void weight_gradient(const Kernels *k) {
     k->device->matmul(&(Matmul){.a = thin, .b = x, .c = tensor_of(k, DT_F32, 16, 330), .transpose_a = true, .alpha = 1, .beta = 1});
 }
 
+static void weight_gradients(const Kernels *k) {
+    Tensor *x = tensor_of(k, k->dtype, 700, 330);
+    Matmul narrow = {.a = tensor_of(k, k->dtype, 700, 100), .b = x, .c = tensor_of(k, DT_F32, 100, 330), .transpose_a = true, .alpha = 1, .beta = 1}, wide = narrow;
+    wide.a = tensor_of(k, k->dtype, 700, 900), wide.c = tensor_of(k, DT_F32, 900, 330), wide.next = &narrow;
+    k->device->matmul(&wide);
+}
+
 static void low_rank(const Kernels *k) {
     Tensor *x = tensor_of(k, k->dtype, 300, 576), *low = tensor_of(k, k->dtype, 300, 16), *residual = tensor_of(k, DT_F32, 300, 400), *bias = tensor_of(k, DT_F32, 400, 0);
     Matmul args = {.a = x, .b = weight_of(k, 400, 576), .c = tensor_of(k, DT_F32, 300, 400), .transpose_b = true, .alpha = 1, .beta = 1, .more_a = low, .more_b = tensor_of(k, DT_F32, 400, 16),
@@ -117,7 +124,7 @@ static void weights_kept(const Kernels *k) { head(k, 300, true, 300); }
 static void logits(const Kernels *k) { head(k, 7, false, -1); }
 
 typedef struct ScratchCase { const char *name; void (*run)(const Kernels *k); } ScratchCase;
-static const ScratchCase scratch_cases[] = {{"one row", one_row}, {"some rows", some_rows}, {"long sum", long_sum}, {"weight gradient", weight_gradient}, {"low rank", low_rank}, {"shared input", shared_input}, {"segments alone", segments_alone},
+static const ScratchCase scratch_cases[] = {{"one row", one_row}, {"some rows", some_rows}, {"long sum", long_sum}, {"weight gradient", weight_gradient}, {"weight gradients", weight_gradients}, {"low rank", low_rank}, {"shared input", shared_input}, {"segments alone", segments_alone},
                                             {"branches", branches}, {"logprobs", logprobs}, {"weights again", weights_again}, {"weights kept", weights_kept}, {"logits", logits}};
 
 typedef struct ScratchRun { const char *library, *isa; const ScratchCase *test; DType dtype; bool frozen; int threads; } ScratchRun;

@@ -1,4 +1,5 @@
-/* linear: x W^T + bias, the low-rank branch beside it: scale * B (A dropout(x)), and the residual stream that the sum is added to. numerics.md section 2.
+/* linear: x W^T + bias, the low-rank branch beside it: scale * B (A dropout(x)), and the residual stream that the sum is added to. numerics.md section 2. Several layers of one input are a
+ * single node, so that their products are calls that share what they make of it.
  *
  * Backward, with h = A x~ kept from the forward pass and dh = scale * B^T dy:
  *     dB = scale * dy h^T      dA = dh x~^T      dx = W^T dy + (A^T dh through the dropout mask) */
@@ -6,10 +7,22 @@
 
 #include <string.h>
 
-enum { X, WEIGHT, BIAS, LORA_A, LORA_B, RESIDUAL };
+enum { X, RESIDUAL, LAYERS };
+enum { WEIGHT, BIAS, LORA_A, LORA_B, PER_LAYER };
 
-static void weight_backward(Tape *tape, const Tensor *a, const Tensor *b, double beta, Tensor *dweight) {
-    tape_device(tape)->matmul(&(Matmul){.a = a, .b = b, .c = dweight, .transpose_a = true, .alpha = 1, .beta = beta, .read_late = true});
+/* One layer of a node; lora: NULL = none. */
+typedef struct Layer { Tensor *weight, *bias, *a, *b, *h, *y; const LoraBranch *lora; } Layer;
+
+static int n_layers(const Node *node) {
+    int n = 0;
+    while (n < LINEARS_MOST && node->outputs[n]) n++;
+    return n;
+}
+
+static Layer layer_of(const Node *node, int i) {
+    Tensor *const *inputs = node->inputs + LAYERS + i * PER_LAYER;
+    const LoraBranch *branches = node->attributes;
+    return (Layer){inputs[WEIGHT], inputs[BIAS], inputs[LORA_A], inputs[LORA_B], node->saved[i], node->outputs[i], inputs[LORA_A] ? &branches[i] : NULL};
 }
 
 static void product(Tape *tape, const Tensor *a, bool transpose_a, const Tensor *b, bool transpose_b, double alpha, double beta, Tensor *c) {
@@ -24,14 +37,14 @@ static const Tensor *branch_input(Tape *tape, const LoraBranch *lora, const Tens
     return dropped;
 }
 
-static void factors_backward(Tape *tape, Node *node, const LoraBranch *lora, const Tensor *dy, const Tensor *dh) {
+static void factors_backward(Tape *tape, const Layer *layer, Tensor *x, const Tensor *dy, const Tensor *dh) {
     double beta;
-    Tensor *db = tape_grad(tape, node->inputs[LORA_B], &beta);
-    if (db) product(tape, dy, true, node->saved[0], false, lora->scale, beta, db);
-    Tensor *da = tape_grad(tape, node->inputs[LORA_A], &beta);
+    Tensor *db = tape_grad(tape, layer->b, &beta);
+    if (db) product(tape, dy, true, layer->h, false, layer->lora->scale, beta, db);
+    Tensor *da = tape_grad(tape, layer->a, &beta);
     if (!da) return;
-    const Tensor *x = branch_input(tape, lora, node->inputs[X]);
-    if (x) product(tape, dh, true, x, false, 1, beta, da);
+    const Tensor *input = branch_input(tape, layer->lora, x);
+    if (input) product(tape, dh, true, input, false, 1, beta, da);
 }
 
 /* What the branch adds to dx behind its dropout mask. */
@@ -44,37 +57,60 @@ static void masked_backward(Tape *tape, const LoraBranch *lora, const Tensor *dh
 
 /* The gradient of y in the dtype that products run in; that of the residual stream has another one. */
 static const Tensor *products_dy(Tape *tape, const Tensor *dy) {
-    if (dy->dtype == tape_compute(tape)) return dy;
+    if (!dy || dy->dtype == tape_compute(tape)) return dy;
     Tensor *converted = tape_scratch(tape, tape_compute(tape), dy->n_dims, dy->shape);
     if (converted) tape_device(tape)->copy(dy, converted);
     return converted;
 }
 
-static void linear_backward(Tape *tape, Node *node) {
-    Tensor *x = node->inputs[X], *weight = node->inputs[WEIGHT];
-    const Tensor *dy = products_dy(tape, node->outputs[0]->grad);
-    if (!dy) return;
+/* Gradients of the weights that are trained: one call. */
+static void weights_backward(Tape *tape, const Node *node, const Tensor *const *dy, int n) {
+    Matmul products[LINEARS_MOST], *first = NULL;
+    for (int i = n; i-- > 0;) {
+        Layer layer = layer_of(node, i);
+        double beta;
+        Tensor *x = node->inputs[X], *dweight = dy[i] ? tape_grad(tape, layer.weight, &beta) : NULL;
+        if (!dweight) continue;
+        bool in_out = layer.weight->in_out;
+        products[i] = (Matmul){.a = in_out ? x : dy[i], .b = in_out ? dy[i] : x, .c = dweight, .transpose_a = true, .alpha = 1, .beta = beta, .read_late = true, .next = first};
+        first = &products[i];
+    }
+    if (first) tape_device(tape)->matmul(first);
+}
+
+static void layer_backward(Tape *tape, const Node *node, const Layer *layer, const Tensor *dy) {
     double beta;
-    Tensor *dbias = tape_grad(tape, node->inputs[BIAS], &beta);
+    Tensor *x = node->inputs[X], *dbias = tape_grad(tape, layer->bias, &beta);
     if (dbias) {
         if (beta == 0) tape_device(tape)->fill(dbias, 0);
         tape_device(tape)->bias_backward(dy, dbias);
     }
-    Tensor *dweight = tape_grad(tape, weight, &beta);
-    if (dweight) weight_backward(tape, weight->in_out ? x : dy, weight->in_out ? dy : x, beta, dweight);
-    const LoraBranch *lora = node->attributes;
-    Tensor *dh = lora ? tape_scratch(tape, node->saved[0]->dtype, 2, node->saved[0]->shape) : NULL;
+    const LoraBranch *lora = layer->lora;
+    Tensor *dh = lora ? tape_scratch(tape, layer->h->dtype, 2, layer->h->shape) : NULL;
     if (lora && !dh) return;
     Tensor *dx = tape_grad(tape, x, &beta);
     bool together = dx && lora && lora->dropout == 0;
     if (lora && !together) product(tape, dy, false, lora->b, false, lora->scale, 0, dh);
     if (dx) {
-        Matmul args = {.a = dy, .b = weight, .c = dx, .transpose_b = weight->in_out, .alpha = 1, .beta = beta};
+        Matmul args = {.a = dy, .b = layer->weight, .c = dx, .transpose_b = layer->weight->in_out, .alpha = 1, .beta = beta};
         if (together) args.more_a = args.low = dh, args.down = lora->b, args.down_alpha = lora->scale, args.more_b = lora->a, args.more_alpha = 1;
         tape_device(tape)->matmul(&args);
         if (lora && !together) masked_backward(tape, lora, dh, dx);
     }
-    if (lora) factors_backward(tape, node, lora, dy, dh);
+    if (lora) factors_backward(tape, layer, x, dy, dh);
+}
+
+static void linear_backward(Tape *tape, Node *node) {
+    int n = n_layers(node);
+    const Tensor *dy[LINEARS_MOST];
+    for (int i = 0; i < n; i++) dy[i] = products_dy(tape, node->outputs[i]->grad);
+    if (tape_status(tape) != ST_OK) return;
+    weights_backward(tape, node, dy, n);
+    for (int i = n; i-- > 0;) {
+        Layer layer = layer_of(node, i);
+        if (dy[i]) layer_backward(tape, node, &layer, dy[i]);
+    }
+    double beta;
     Tensor *residual = node->inputs[RESIDUAL];
     if (!residual || tape_grad_move(tape, node->outputs[0], residual)) return;
     Tensor *dresidual = tape_grad(tape, residual, &beta);
@@ -128,60 +164,89 @@ static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual
     return true;
 }
 
-static Tensor *call_end(Tape *tape, const Call *call) {
-    const LinearArgs *layer = &call->layer;
-    const LoraBranch *lora = layer->lora;
-    if (!call->have_y && call->residual && layer->bias) tape_device(tape)->bias_add(call->y, layer->bias);
-    Tensor *y = call->y;
-    Node *node = tape_push(tape, "linear", linear_backward, (Tensor *[]){call->x, layer->weight, layer->bias, lora ? lora->a : NULL, lora ? lora->b : NULL, call->residual}, 6, &y, 1, lora, lora ? sizeof *lora : 0);
-    if (node) node->saved[0] = call->h;
-    return y;
+/* The products of all calls as one, and the node. */
+static void calls_end(Tape *tape, Call *calls, int n) {
+    Tensor *inputs[LAYERS + LINEARS_MOST * PER_LAYER] = {calls->x, calls->residual}, *outputs[LINEARS_MOST] = {0};
+    LoraBranch branches[LINEARS_MOST] = {0};
+    const Matmul *first = NULL;
+    for (int i = n; i-- > 0;) {
+        Call *call = &calls[i];
+        const LinearArgs *layer = &call->layer;
+        memcpy(inputs + LAYERS + i * PER_LAYER, (Tensor *[PER_LAYER]){layer->weight, layer->bias, layer->lora ? layer->lora->a : NULL, layer->lora ? layer->lora->b : NULL}, PER_LAYER * sizeof *inputs);
+        if (layer->lora) branches[i] = *layer->lora;
+        outputs[i] = call->y;
+        if (call->have_y) continue;
+        call->product.next = first;
+        first = &call->product;
+    }
+    if (first) tape_device(tape)->matmul(first);
+    for (int i = 0; i < n; i++)
+        if (!calls[i].have_y && calls[i].residual && calls[i].layer.bias) tape_device(tape)->bias_add(calls[i].y, calls[i].layer.bias);
+    Node *node = tape_push(tape, "linear", linear_backward, inputs, LAYERS + n * PER_LAYER, outputs, n, branches, (size_t)n * sizeof *branches);
+    for (int i = 0; node && i < n; i++) node->saved[i] = calls[i].h;
 }
 
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const LoraBranch *lora, Tensor *residual) {
     Call call;
     if (!call_begin(tape, x, (LinearArgs){weight, bias, lora}, residual, &call)) return NULL;
-    if (!call.have_y) tape_device(tape)->matmul(&call.product);
-    return call_end(tape, &call);
+    calls_end(tape, &call, 1);
+    return call.y;
 }
 
-/* Going back gives memory back op by op, so there an op's memory begins where that of the one before ends. */
 void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor **y) {
     Call calls[LINEARS_MOST];
-    const Matmul *first = NULL;
     ASSERT(n <= LINEARS_MOST, "%d linear layers at once", n);
-    if (tape_needs_backward(tape)) {
-        for (int i = 0; i < n; i++) y[i] = op_linear(tape, x, layers[i].weight, layers[i].bias, layers[i].lora, NULL);
-        return;
-    }
     memset(y, 0, (size_t)n * sizeof *y);
     for (int i = 0; i < n; i++)
         if (!call_begin(tape, x, layers[i], NULL, &calls[i])) return;
-    for (int i = n; i-- > 0;)
-        if (!calls[i].have_y) {
-            calls[i].product.next = first;
-            first = &calls[i].product;
-        }
-    if (first) tape_device(tape)->matmul(first);
-    for (int i = 0; i < n; i++) y[i] = call_end(tape, &calls[i]);
+    calls_end(tape, calls, n);
+    for (int i = 0; i < n; i++) y[i] = calls[i].y;
 }
 
 /* Forward x W, x A and h B; going back those gradients of the factors that are wanted, and h's. The residual's gradient is handed on as it is. */
-OpCost op_linear_cost(const Node *node, bool backward) {
-    const Tensor *x = node->inputs[X], *weight = node->inputs[WEIGHT], *a = node->inputs[LORA_A], *b = node->inputs[LORA_B];
-    double rows = (double)tensor_rows(x), in = (double)tensor_width(x), out = (double)tensor_width(node->outputs[0]), rank = a ? (double)a->shape[0] : 0;
-    const Tensor *residual = backward ? node->inputs[RESIDUAL] : NULL;
-    double full = 2 * rows * in * out, by_a = 2 * rows * in * rank, by_b = 2 * rows * out * rank, bytes = node_bytes(node, backward) - (residual ? (double)(tensor_bytes(residual) * (residual->needs_grad ? 2 : 1)) : 0);
+static OpCost layer_cost(const Node *node, const Layer *layer, bool backward) {
+    const Tensor *x = node->inputs[X], *residual = backward ? NULL : node->inputs[RESIDUAL], *a = layer->a, *b = layer->b;
+    double rows = (double)tensor_rows(x), in = (double)tensor_width(x), out = (double)tensor_width(layer->y), rank = a ? (double)a->shape[0] : 0;
+    Node alone = {.inputs = {node->inputs[X], residual ? node->inputs[RESIDUAL] : NULL, layer->weight, layer->bias, layer->a, layer->b}, .outputs = {layer->y}};
+    double full = 2 * rows * in * out, by_a = 2 * rows * in * rank, by_b = 2 * rows * out * rank, bytes = node_bytes(&alone, backward);
     if (!backward) return (OpCost){full + by_a + by_b, bytes};
-    return (OpCost){x->needs_grad * (full + by_a) + weight->needs_grad * full + by_b + (a && a->needs_grad ? by_a : 0) + (b && b->needs_grad ? by_b : 0), bytes};
+    return (OpCost){x->needs_grad * (full + by_a) + layer->weight->needs_grad * full + by_b + (a && a->needs_grad ? by_a : 0) + (b && b->needs_grad ? by_b : 0), bytes};
+}
+
+/* Of several layers the sum of what each would cost. */
+OpCost op_linear_cost(const Node *node, bool backward) {
+    OpCost sum = {0};
+    for (int i = 0; i < n_layers(node); i++) {
+        Layer layer = layer_of(node, i);
+        OpCost cost = layer_cost(node, &layer, backward);
+        sum = (OpCost){sum.flops + cost.flops, sum.bytes + cost.bytes};
+    }
+    return sum;
 }
 
 /* 0: frozen, 1: trained with bias, 2: frozen with LoRA, 3: LoRA with dropout, 4: (in, out) layout trained, 5: (in, out) layout frozen with LoRA, 6: trained, with a residual,
- * 7: LoRA with a residual that is the input too. */
-const int op_linear_variants = 8;
+ * 7: LoRA with a residual that is the input too, 8: three at once, trained, trained in (in, out) layout, LoRA. */
+const int op_linear_variants = 9;
+
+static void linears_example(OpExample *example) {
+    Tensor *y[LINEARS_MOST], *x = example_input(example, true, true, 2, (int64_t[]){5, 7});
+    LinearArgs layers[LINEARS_MOST] = {{.weight = example_input(example, false, true, 2, (int64_t[]){6, 7}), .bias = example_input(example, false, true, 1, (int64_t[]){6})},
+                                       {.weight = example_input(example, false, true, 2, (int64_t[]){7, 4})},
+                                       {.weight = example_input(example, false, false, 2, (int64_t[]){3, 7})}};
+    LoraBranch lora = {.scale = 1.5, .a = example_input(example, false, true, 2, (int64_t[]){2, 7}), .b = example_input(example, false, true, 2, (int64_t[]){3, 2})};
+    if (!layers[1].weight || !lora.a || !lora.b) return;
+    layers[1].weight->in_out = true;
+    layers[2].lora = &lora;
+    op_linears(example->tape, x, layers, LINEARS_MOST, y);
+    for (int i = 0; i < LINEARS_MOST; i++) example_output(example, y[i]);
+}
 
 void op_linear_example(OpExample *example) {
     int variant = example->variant;
+    if (variant == 8) {
+        linears_example(example);
+        return;
+    }
     bool trained = variant == 1 || variant == 4 || variant == 6, in_out = variant == 4 || variant == 5;
     int64_t in = 7, out = variant == 7 ? in : 6;
     Tensor *x = example_input(example, true, true, 2, (int64_t[]){5, in});

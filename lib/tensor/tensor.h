@@ -260,7 +260,7 @@ Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context);
 
 /* ---- for op_*.c files ---- */
 
-enum { NODE_MAX_INPUTS = 6, NODE_MAX_OUTPUTS = 3, NODE_MAX_SAVED = 4 };
+enum { NODE_MAX_INPUTS = 14, NODE_MAX_OUTPUTS = 3, NODE_MAX_SAVED = 4 };
 typedef struct Node Node;
 struct Node {
     void (*backward)(Tape *tape, Node *node);
@@ -316,7 +316,7 @@ size_t profile_rows(const ProfileRow **rows); /* "other", up to now, first; the 
 #include "lib/tensor/ops.def"
 #undef OP
 
-/* op_linear for each of up to LINEARS_MOST layers of one input. Where no gradients will be asked for, their products are one call of the device. y[i]: NULL after a failure. */
+/* op_linear for each of up to LINEARS_MOST layers of one input, without residuals, as one node: their products are one call of the device. y[i]: NULL after a failure. */
 enum { LINEARS_MOST = 3 };
 typedef struct LinearArgs { Tensor *weight, *bias; const LoraBranch *lora; } LinearArgs;
 void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor **y);

@@ -303,16 +303,18 @@ static int64_t panel_cols(int64_t n, int64_t k_tiles, int64_t limit) {
     return round_up(div_up(n, div_up(n, most)), BLOCK);
 }
 
-static Plan plan_make(const Product *product) {
+/* The factor that is cut into rows: by default the one that is dear to cut into panels. */
+static bool turned_alone(const Product *product) { return product->a.transposed ? product->m > product->n : product->b.transposed && product->m <= FEW_ROWS && product->m < product->n; }
+
+static Plan plan_make(const Product *product, bool turned) {
     enum { TASKS_PER_THREAD = 4, STREAMED_PER_THREAD = 16, LEAST_ROWS = 64, USUAL_ROWS = 256 };
-    Plan plan = {.product = product, .m = product->m, .n = product->n, .k_tiles = div_up(product->k, TILE_K), .more_tiles = div_up(product->more_k, TILE_K)};
+    Plan plan = {.product = product, .turned = turned, .m = product->m, .n = product->n, .k_tiles = div_up(product->k, TILE_K), .more_tiles = div_up(product->more_k, TILE_K)};
     plan.a = factor(product->a, 1, product->m, product->k);
     plan.b = factor(product->b, 1, product->n, product->k);
     plan.more_a = factor(product->more_a, 1, product->m, product->more_k);
     plan.more_b = factor(product->more_b, product->more_alpha / product->alpha, product->n, product->more_k);
     plan.down = factor(product->down, 1, product->more_k, product->k);
-    plan.turned = product->a.transposed ? product->m > product->n : product->b.transposed && product->m <= FEW_ROWS && product->m < product->n;
-    if (plan.turned) {
+    if (turned) {
         Factor a = plan.a, more_a = plan.more_a;
         plan.a = factor_turned(plan.b);
         plan.b = factor_turned(a);
@@ -346,16 +348,10 @@ static Finish finish_of(const Product *p, const void *sums, int64_t line, int64_
     return (Finish){sums, d, c, line, c_line, d_line, rows, cols >= 32 ? 0xffffffffu : ((__mmask32)1 << cols) - 1, c_f32, d_f32, past, p->alpha, p->beta};
 }
 
-/* The same for a block of the plan's result that is not turned. */
-static Finish block_end(const Plan *plan, const void *sums, int64_t line, int64_t row, int64_t col) {
-    return finish_of(plan->product, sums, line, row, col, MIN((int64_t)BLOCK, plan->m - row), MIN((int64_t)BLOCK, plan->n - col));
-}
-
-static void block_end_turned(const Plan *plan, const void *sums, int64_t line, int64_t row, int64_t col) {
-    _Alignas(64) float turned[BLOCK * BLOCK];
-    block_transpose(sums, plan->n - col, line, turned);
-    Finish finish = finish_of(plan->product, turned, BLOCK_LINE, col, row, MIN((int64_t)BLOCK, plan->n - col), MIN((int64_t)BLOCK, plan->m - row));
-    finish_rest(&finish);
+/* The same for a block of the plan's result; turned, the sums will be in `turned`. */
+static Finish block_end(const Plan *plan, const void *sums, int64_t line, int64_t row, int64_t col, const float *turned) {
+    int64_t rows = MIN((int64_t)BLOCK, plan->m - row), cols = MIN((int64_t)BLOCK, plan->n - col);
+    return plan->turned ? finish_of(plan->product, turned, BLOCK_LINE, col, row, cols, rows) : finish_of(plan->product, sums, line, row, col, rows, cols);
 }
 
 /* A thread's memory: a panel of B, rows of both A's, sums that wait for the next cut of a long sum; what A' is made with, or, turned, A' as it is made. */
@@ -425,7 +421,7 @@ static void low_turned_write(const Plan *plan, const Work *work, int64_t cols) {
 static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t stop, int64_t col, int64_t cols, int64_t from, int64_t n_tiles) {
     bool last = from + n_tiles == plan->k_tiles;
     int64_t n_more = last ? plan->more_tiles : 0, stride = (n_tiles + n_more) * 2 * TILE_BYTES, n_blocks = cols / BLOCK, turn = 0;
-    _Alignas(64) float blocks[2][BLOCK * BLOCK];
+    _Alignas(64) float blocks[2][BLOCK * BLOCK], turned[2][BLOCK * BLOCK];
     Finish before = {0};
     for (int64_t row = begin; row < stop; row += BLOCK) {
         Sum sum = {.a = rows_load(&plan->a, row, from, n_tiles, work->rows), .n_tiles = n_tiles, .n_more = n_more, .add = from > 0};
@@ -439,10 +435,10 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
             sum.b = work->panel + j * stride;
             ahead.at = announce && (j + 1) * ahead.rows <= BLOCK ? sum.a.at + (BLOCK + j * ahead.rows) * sum.a.line : NULL;
             Finish end = {0};
-            if (last && !plan->turned) end = block_end(plan, sums, line, row, col + j * BLOCK);
-            ahead.end = last && !plan->turned ? &end : NULL;
+            if (last) end = block_end(plan, sums, line, row, col + j * BLOCK, turned[turn]);
+            ahead.end = last ? &end : NULL;
             block_sum(plan->m - row, plan->n - col - j * BLOCK, &sum, sums, line, &before, &ahead);
-            if (last && plan->turned) block_end_turned(plan, sums, line, row, col + j * BLOCK);
+            if (last && plan->turned) block_transpose(sums, plan->n - col - j * BLOCK, line, turned[turn]);
             before = end;
         }
     }
@@ -470,7 +466,7 @@ static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *
 /* Where a sum is cut, A' would be made for every cut; of a high rank, for every panel. */
 bool amx_makes_more(const Product *product) {
     enum { HIGHEST = 64 };
-    Plan plan = plan_make(product);
+    Plan plan = plan_make(product, turned_alone(product));
     return product->more_k <= HIGHEST && !product->a.transposed && plan.k_cut == plan.k_tiles && (!plan.turned || plan.panels == 1);
 }
 
@@ -484,10 +480,12 @@ static Factor rows_made(const Factor *a, int64_t n_tiles, bool parallel) {
     return factor((Operand){rows, DT_BF16, line / 2, false}, 1, blocks * BLOCK, n_tiles * TILE_K);
 }
 
+static bool operands_same(const Operand *a, const Operand *b) { return a->data == b->data && a->dtype == b->dtype && a->ld == b->ld && a->transposed == b->transposed; }
+
 /* Whether the only panel of B, and what a thread has besides, are the other product's too. */
 static bool panel_shared(const Plan *plan, const Plan *other) {
     const Factor *b = &plan->b, *its = &other->b;
-    bool same = b->operand.data == its->operand.data && b->operand.dtype == its->operand.dtype && b->operand.ld == its->operand.ld && b->operand.transposed == its->operand.transposed;
+    bool same = operands_same(&b->operand, &its->operand);
     bool whole = plan->panels == 1 && plan->k_cut == plan->k_tiles && plan->more_tiles == 0 && other->more_tiles == 0;
     return same && whole && b->n == its->n && b->k == its->k && plan->panel_cols == other->panel_cols && plan->k_cut == other->k_cut;
 }
@@ -515,23 +513,39 @@ static void plans_run(const Plan *plans, const Shares *shares, bool parallel) {
     }
 }
 
+/* Gradients of weights that have a factor in common, the first or the second: 1 or 2; else 0. */
+static int factor_shared(const Product *products, int n) {
+    bool first = true, second = true;
+    for (int i = 0; i < n; i++) {
+        const Product *p = &products[i];
+        bool alike = p->a.transposed && !p->b.transposed && p->k == products->k && p->more_k == 0;
+        first &= alike && p->m == products->m && operands_same(&p->a, &products->a);
+        second &= alike && p->n == products->n && operands_same(&p->b, &products->b);
+    }
+    return first ? 1 : second ? 2 : 0;
+}
+
 void amx_products_run(const Product *products, int n) {
     Plan plans[PRODUCTS_MOST];
-    bool parallel = false, turned = false;
+    bool parallel = false, made = false;
     int64_t end = 0;
-    for (int i = 0; i < n; i++) turned |= products[i].a.transposed;
-    if (turned && n > 1) { /* there is one place for rows that are made */
+    for (int i = 0; i < n; i++) made |= products[i].a.transposed;
+    int shared = made && n > 1 ? factor_shared(products, n) : 0;
+    if (made && n > 1 && !shared) { /* there is one place for rows that are made */
         for (int i = 0; i < n; i++) amx_products_run(&products[i], 1);
         return;
     }
     for (int i = 0; i < n; i++) {
-        plans[i] = plan_make(&products[i]);
+        plans[i] = plan_make(&products[i], shared ? shared == 2 : turned_alone(&products[i]));
         plans[i].end = end += plans[i].panels * plans[i].chunks;
         parallel |= 2.0 * (double)products[i].m * (double)products[i].n * (double)products[i].k > PRODUCT_SERIAL || products[i].n * products[i].k > SERIAL_WEIGHT;
     }
     Shares shares = shares_new(end);
     parallel &= shares.n > 1;
-    if (plans->a.operand.transposed && plans->panels > 1 && plans->m > BLOCK) plans->a = rows_made(&plans->a, plans->k_tiles, parallel); /* or it would be turned for every panel */
+    if (plans->a.operand.transposed && (plans->panels > 1 || n > 1) && plans->m > BLOCK) { /* or it would be turned for every panel */
+        plans->a = rows_made(&plans->a, plans->k_tiles, parallel);
+        for (int i = 1; i < n; i++) plans[i].a = plans->a;
+    }
     for (int i = 0; cpu_planning() && i < n; i++) work_new(&plans[i]);
     if (!cpu_planning()) plans_run(plans, &shares, parallel);
 }
