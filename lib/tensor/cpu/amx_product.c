@@ -480,8 +480,6 @@ static Factor rows_made(const Factor *a, int64_t n_tiles, bool parallel) {
     return factor((Operand){rows, DT_BF16, line / 2, false}, 1, blocks * BLOCK, n_tiles * TILE_K);
 }
 
-static bool operands_same(const Operand *a, const Operand *b) { return a->data == b->data && a->dtype == b->dtype && a->ld == b->ld && a->transposed == b->transposed; }
-
 /* Whether the only panel of B, and what a thread has besides, are the other product's too. */
 static bool panel_shared(const Plan *plan, const Plan *other) {
     const Factor *b = &plan->b, *its = &other->b;

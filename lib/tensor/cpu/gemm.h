@@ -81,6 +81,7 @@ const char *onednn_version(void);
 /* ---- whole products of memory that need not be tensors ---- */
 
 typedef struct Operand { const void *data; DType dtype; int64_t ld; bool transposed; } Operand;
+static inline bool operands_same(const Operand *a, const Operand *b) { return a->data == b->data && a->dtype == b->dtype && a->ld == b->ld && a->transposed == b->transposed; }
 /* The constant weight's packed copy, as host_gemm.c keeps it; NULL = none. */
 typedef struct PackedTiles PackedTiles;
 

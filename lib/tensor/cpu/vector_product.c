@@ -205,10 +205,11 @@ static Left left_at(Left group, int64_t row) { return (Left){group.at + (group.c
 
 /* ---- products ---- */
 
-/* How a product is cut: tasks are panels times chunks of rows. */
+/* How a product is cut: tasks are panels times chunks of rows. Several products of one B are one whose rows follow each other. */
 typedef struct Plan {
-    const Product *product;
-    int64_t k_cut, panel_cols, panels, chunk_rows, chunks;
+    const Product *products;
+    int n_products;
+    int64_t m, k_cut, panel_cols, panels, chunk_rows, chunks;
 } Plan;
 
 static int64_t panel_cols(int64_t n, int64_t k, int64_t floats) {
@@ -216,20 +217,22 @@ static int64_t panel_cols(int64_t n, int64_t k, int64_t floats) {
     return limit >= n ? n : round_up(blocks_of(n, blocks_of(n, limit)), WIDE_COLS);
 }
 
-static Plan plan_make(const Product *p) {
+static Plan plan_make(const Product *products, int n_products) {
+    const Product *p = products;
     enum { LEAST_ROWS = 2 * GROUP, LEAST_COLS = 2 * WIDE_COLS, FEW_COLS = 2 * VEC_FLOATS, TASKS_PER_THREAD = 16 };
     bool copied = p->a.transposed; /* then wide panels, which use what is copied often */
     int64_t floats = copied ? 2 * PANEL_FLOATS : PANEL_FLOATS, most_k = copied ? MIN((int64_t)MOST_K, floats / MIN(panel_width(p->n), (int64_t)MOST_COLS)) : MOST_K;
-    Plan plan = {.product = p, .k_cut = blocks_of(p->k, blocks_of(p->k, most_k))};
+    Plan plan = {.products = products, .n_products = n_products, .k_cut = blocks_of(p->k, blocks_of(p->k, most_k))};
+    for (int i = 0; i < n_products; i++) plan.m += products[i].m;
     bool cut = plan.k_cut < p->k; /* then each task makes its panels anew */
-    int64_t threads = omp_get_max_threads(), wanted = threads * (cut ? 1 : TASKS_PER_THREAD), chunks = blocks_of(p->m, LEAST_ROWS);
+    int64_t threads = omp_get_max_threads(), wanted = threads * (cut ? 1 : TASKS_PER_THREAD), chunks = blocks_of(plan.m, LEAST_ROWS);
     plan.panel_cols = panel_cols(p->n, plan.k_cut, floats);
-    if (p->m <= TALL) plan.panel_cols = MIN(p->n, (int64_t)FEW_COLS);
+    if (plan.m <= TALL) plan.panel_cols = MIN(p->n, (int64_t)FEW_COLS);
     else if (blocks_of(p->n, plan.panel_cols) * chunks < wanted) plan.panel_cols = MIN(plan.panel_cols, MAX((int64_t)LEAST_COLS, round_up(blocks_of(p->n, blocks_of(wanted, chunks)), WIDE_COLS)));
     plan.panels = blocks_of(p->n, plan.panel_cols);
     if (cut && plan.panels > 1 && plan.panels % threads > 0) wanted *= 2; /* else a panel has one task, and is made once */
-    plan.chunk_rows = MAX((int64_t)LEAST_ROWS, round_up(blocks_of(p->m, blocks_of(wanted, plan.panels)), GROUP));
-    plan.chunks = blocks_of(p->m, plan.chunk_rows);
+    plan.chunk_rows = MAX((int64_t)LEAST_ROWS, round_up(blocks_of(plan.m, blocks_of(wanted, plan.panels)), GROUP));
+    plan.chunks = blocks_of(plan.m, plan.chunk_rows);
     return plan;
 }
 
@@ -237,7 +240,7 @@ static Plan plan_make(const Product *p) {
 typedef struct Work { float *panel, *more_panel, *rows, *more_rows, *partial; } Work;
 
 static Work work_new(const Plan *plan) {
-    const Product *p = plan->product;
+    const Product *p = plan->products;
     int64_t width = panel_width(plan->panel_cols);
     Work work = {.panel = cpu_scratch(CPU_TILE_B, (size_t)(width * (plan->k_cut + p->more_k)) * sizeof(float)), .rows = cpu_scratch(CPU_TILE_A, (size_t)(group_floats(plan->k_cut) + group_floats(p->more_k)) * sizeof(float))};
     work.more_panel = work.panel + width * plan->k_cut;
@@ -269,9 +272,8 @@ static void block_run(const Product *p, const Block *block, Left a, const float 
     for (int64_t i = 0; i < block->rows; i++) run_write(&c, (block->row + i) * p->ldc + block->col, block->cols, to + i * ld, 0);
 }
 
-/* Rows begin..end-1 against the panel of `cols` columns from `col` on. */
-static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t end, int64_t col, int64_t cols, int64_t from, int64_t depth) {
-    const Product *p = plan->product;
+/* Rows begin..end-1 of one product against the panel of `cols` columns from `col` on. */
+static void rows_run(const Plan *plan, const Product *p, const Work *work, int64_t begin, int64_t end, int64_t col, int64_t cols, int64_t from, int64_t depth) {
     bool last = from + depth == p->k, in_f32 = p->c_dtype == DT_F32;
     int64_t step = 2 * blocks_of(cols, VEC_FLOATS) <= WIDE ? TALL : STRIP, width = panel_width(plan->panel_cols), blocks = blocks_of(cols, WIDE_COLS);
     for (int64_t group = begin; group < end; group += GROUP) {
@@ -291,15 +293,16 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
 }
 
 static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *have) {
-    const Product *p = plan->product;
-    int64_t number = task / plan->chunks, begin = task % plan->chunks * plan->chunk_rows, end = MIN(p->m, begin + plan->chunk_rows);
+    const Product *p = plan->products;
+    int64_t number = task / plan->chunks, begin = task % plan->chunks * plan->chunk_rows, end = MIN(plan->m, begin + plan->chunk_rows);
     int64_t col = number * plan->panel_cols, cols = MIN(plan->panel_cols, p->n - col);
     for (int64_t from = 0; from < p->k; from += plan->k_cut) {
         int64_t depth = MIN(plan->k_cut, p->k - from);
         if (depth < p->k || *have != number) panel_load(&p->b, p->alpha, col, cols, from, depth, work->panel);
         if (p->more_k > 0 && *have != number) panel_load(&p->more_b, p->more_alpha, col, cols, 0, p->more_k, work->more_panel);
         *have = number;
-        rows_run(plan, work, begin, end, col, cols, from, depth);
+        for (int64_t i = 0, first = 0; i < plan->n_products; first += p[i++].m)
+            rows_run(plan, &p[i], work, MAX((int64_t)0, begin - first), MIN(p[i].m, end - first), col, cols, from, depth);
     }
 }
 
@@ -368,19 +371,14 @@ static void thin_run(const Thin *thin) {
     for (int64_t first = 0; first < thin->n_wide; first += each) thin_columns(thin, first, MIN(each, thin->n_wide - first));
 }
 
-static void product_alone(const Product *product) {
-    Thin thin;
-    if (thin_make(product, &thin)) {
-        thin_run(&thin);
-        return;
-    }
-    Plan plan = plan_make(product);
+static void together_run(const Product *products, int n) {
+    Plan plan = plan_make(products, n);
     Shares shares = shares_new(plan.panels * plan.chunks);
     if (cpu_planning()) {
         work_new(&plan);
         return;
     }
-#pragma omp parallel if (shares.n > 1 && (2.0 * (double)product->m * (double)product->n * (double)product->k > PRODUCT_SERIAL || product->n * product->k > SERIAL_WEIGHT))
+#pragma omp parallel if (shares.n > 1 && (2.0 * (double)plan.m * (double)products->n * (double)products->k > PRODUCT_SERIAL || products->n * products->k > SERIAL_WEIGHT))
     {
         Work work = work_new(&plan);
         int64_t have = -1, at = 0; /* have: the panel that is made */
@@ -388,8 +386,23 @@ static void product_alone(const Product *product) {
     }
 }
 
+/* Whether another product can go on with the panels of one: gradients of the weights of one input. */
+static bool panels_shared(const Product *one, const Product *other) {
+    bool same = one->k == other->k && one->n == other->n && one->alpha == other->alpha && operands_same(&one->b, &other->b);
+    return same && one->a.transposed && other->a.transposed && one->more_k == 0 && other->more_k == 0 && one->c_dtype == DT_F32 && other->c_dtype == DT_F32;
+}
+
 static void run(const Product *products, int n) {
-    for (int i = 0; i < n; i++) product_alone(&products[i]);
+    Thin thin;
+    for (int i = 0, end; i < n; i = end) {
+        end = i + 1;
+        if (thin_make(&products[i], &thin)) {
+            thin_run(&thin);
+            continue;
+        }
+        while (end < n && panels_shared(&products[i], &products[end]) && !thin_make(&products[end], &thin)) end++;
+        together_run(products + i, end - i);
+    }
 }
 
 /* ---- tile by tile ---- */
@@ -407,10 +420,10 @@ static void tile(const Product *product, int64_t row, int64_t rows, int64_t col,
     (void)col; /* the panel holds it */
     Product part = {.dtype = DT_F32, .m = rows, .n = cols, .k = product->k, .a = product->a, .c = c, .c_dtype = DT_F32, .ldc = cols, .alpha = 1};
     part.a.data = (const char *)part.a.data + (size_t)(row * (part.a.transposed ? 1 : part.a.ld)) * dtype_size(part.a.dtype);
-    Plan plan = {.product = &part, .k_cut = part.k, .panel_cols = cols};
+    Plan plan = {.products = &part, .n_products = 1, .m = rows, .k_cut = part.k, .panel_cols = cols};
     Work work = {.panel = cpu_scratch(CPU_TILE_B, 0), .rows = cpu_scratch(CPU_TILE_A, (size_t)group_floats(part.k) * sizeof(float))};
     if (cpu_planning()) return;
-    rows_run(&plan, &work, 0, rows, 0, cols, 0, part.k);
+    rows_run(&plan, &part, &work, 0, rows, 0, cols, 0, part.k);
 }
 
 const CpuProducts ISA_FN(products) = {run, row_tile, col_tile, column, tile, NULL};
