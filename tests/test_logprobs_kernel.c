@@ -38,8 +38,8 @@ static Tensor *random_targets(int64_t rows, int64_t n_vocab) {
     return targets;
 }
 
-/* by_logprob: gradient of the head by log-probabilities alone; by_weights: the same of weights that are made again, and kept: of those that are there. */
-typedef struct Results { LogprobResults found; Tensor *dhidden, *dhead, *by_logprob, *by_weights, *kept, *logits, *norms; } Results;
+/* by_logprob: gradient of the head by log-probabilities alone; by_weights: the same of weights. */
+typedef struct Results { LogprobResults found; Tensor *dhidden, *dhead, *by_logprob, *by_weights, *logits, *norms; } Results;
 
 /* A gradient of the head that nothing was added to yet is written, whatever its memory holds. */
 static void check_written(const Device *device, DType dtype, const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, Tensor *const grads[3], const Results *r) {
@@ -52,10 +52,13 @@ static void check_written(const Device *device, DType dtype, const LogprobArgs *
     }
 }
 
+/* What is there before: of the gradients' size. */
+static double head_before(const Tensor *dlogprob) { return 0.25 * fabs(tensor_get(dlogprob, 0)); }
+
 /* The head's gradient by log-probabilities alone, added to what is there: kept < 0: the general way, else by weights, those of as many rows kept. */
 static Tensor *head_gradient(const Device *device, DType dtype, const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, Tensor *dlogprob, LogprobResults found, int64_t kept) {
     Tensor *dhead = tensor_of(device, dtype, head->shape[0], head->shape[1]);
-    device->fill(dhead, 0.25);
+    device->fill(dhead, head_before(dlogprob));
     if (kept >= 0) {
         found.reference = tensor_of(device, dtype, hidden->shape[0], 0);
         found.weights = kept > 0 ? tensor_of(device, hidden->dtype, kept, head->shape[0]) : NULL;
@@ -78,11 +81,12 @@ static Results run(const Device *device, DType dtype, DType hidden_grad, const L
     device->token_logprobs_backward(args, hidden, head, targets, &r.found, &(TokenLogprobs){grads[0], args->entropy ? grads[1] : NULL, args->mean ? grads[2] : NULL}, r.dhidden, 1, r.dhead);
     check_written(device, dtype, args, hidden, head, targets, grads, &r);
     if (args->softcap == 0) {
-        int64_t kept = rows <= LOGPROB_BLOCK ? rows : rows / LOGPROB_BLOCK * LOGPROB_BLOCK;
         r.by_logprob = head_gradient(device, dtype, args, hidden, head, targets, grads[0], r.found, -1);
         r.by_weights = head_gradient(device, dtype, args, hidden, head, targets, grads[0], r.found, 0);
-        r.kept = head_gradient(device, dtype, args, hidden, head, targets, grads[0], r.found, kept);
-        assert_memory_equal(r.by_weights->data, r.kept->data, tensor_bytes(r.kept));
+        for (int64_t kept = MIN(rows, (int64_t)LOGPROB_BLOCK); kept <= rows; kept = kept == rows ? rows + 1 : MIN(rows, kept + LOGPROB_BLOCK)) {
+            Tensor *dhead = head_gradient(device, dtype, args, hidden, head, targets, grads[0], r.found, kept);
+            assert_memory_equal(r.by_weights->data, dhead->data, tensor_bytes(dhead));
+        }
     }
     device->token_logits(args, hidden, head, r.logits, r.norms);
     return r;
@@ -109,7 +113,7 @@ static void check_tensor(const char *what, const Tensor *got, const Tensor *want
 /* f32: 5e-6 on log-probabilities is what the program promises; gradients are sums of up to `rows` of them. bf16 rounds dz and results to 2^-9. */
 static void check_case(int64_t rows, int64_t n_vocab, int64_t width, DType dtype, DType head_dtype, int variant) {
     ArenaMark mark = arena_mark(arena);
-    LogprobArgs args = {.softcap = variant & 1 ? 5 : 0, .temperature = variant & 1 ? 0.7 : 1, .entropy = variant & 2, .mean = variant & 2};
+    LogprobArgs args = {.softcap = variant & 1 ? 5 : 0, .temperature = variant & 1 ? 0.7 : variant & 8 ? 1.7 : 1, .entropy = variant & 2, .mean = variant & 2};
     Tensor *hidden = random_tensor(dtype, rows, width, 2 / sqrt((double)width), 1), *head = random_tensor(head_dtype, n_vocab, width, 1, 2), *targets = random_targets(rows, n_vocab);
     head->constant = variant & 4;
     Tensor *grads[3] = {random_tensor(DT_F32, rows, 0, 1, 3), random_tensor(DT_F32, rows, 0, 1, 4), random_tensor(DT_F32, rows, 0, 1, 5)};
@@ -147,7 +151,7 @@ static void for_each_backend(void (*test)(void)) {
 }
 
 static void run_cases(void) {
-    for (int variant = 0; variant < 8; variant++) {
+    for (int variant = 0; variant < 9; variant++) {
         check_case(5, 11, 7, DT_F32, DT_F32, variant);
         check_case(3, 4500, 8, DT_F32, DT_BF16, variant);
         check_case(130, 700, 16, variant & 1 ? DT_BF16 : DT_F32, DT_F32, variant);
@@ -295,6 +299,37 @@ static void run_blocks(void) {
     }
 }
 
+/* More rows than a block, of which all, some or none keep their weights; and rows whose target is so unlikely that a head's gradient does not go by weights. */
+static void run_kept(void) {
+    enum { ROWS = 4200, VOCAB = 300, WIDTH = 16 };
+    static const double distances[] = {0, 38, 58}; /* of the target from all others, in nats */
+    for (int variant = 0; variant < 6; variant++) {
+        ArenaMark mark = arena_mark(arena);
+        DType dtype = variant & 1 ? DT_BF16 : DT_F32;
+        double distance = distances[variant / 2];
+        int64_t rows = distance > 0 ? 40 : ROWS;
+        LogprobArgs args = {.temperature = 0.8};
+        Tensor *hidden = random_tensor(dtype, rows, WIDTH, 0.2, 1), *head = random_tensor(DT_F32, VOCAB, WIDTH, 1, 2), *targets = random_targets(rows, VOCAB), *grads[3] = {random_tensor(DT_F32, rows, 0, distance > 0 ? 1e-9 : 1, 3)};
+        if (distance > 0) {
+            for (int64_t v = 0; v < VOCAB; v++) tensor_set(head, v * WIDTH, v == 0 ? -1 : 1);
+            for (int64_t p = 0; p < rows; p++) tensor_set(hidden, p * WIDTH, 0.5 * distance * args.temperature), ((int32_t *)targets->data)[p] = 0;
+        }
+        Results all = run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads);
+        double error = 0, size = 0, before = head_before(grads[0]);
+        for (int64_t i = 0; i < tensor_count(head); i++) {
+            double want = tensor_get(all.by_logprob, i);
+            error += pow(tensor_get(all.by_weights, i) - want, 2), size += pow(want - before, 2);
+        }
+        if (!(error <= 0.01 * 0.01 * size)) fail_msg("%s %s: variant %d: the head's gradient by weights is off by %g of its size", cpu_info()->gemm_f32, cpu_info()->isa, variant, sqrt(error / size));
+        arena_rewind(arena, mark);
+    }
+}
+
+static void weights_are_kept_by_blocks(void **state) {
+    (void)state;
+    for_each_backend(run_kept);
+}
+
 static void blocks_do_not_see_each_other(void **state) {
     (void)state;
     for_each_backend(run_blocks);
@@ -333,7 +368,7 @@ static void certain_tokens_keep_their_gradients(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_and_gradients_agree_with_the_reference), cmocka_unit_test(bits_are_those_of_any_number_of_threads), cmocka_unit_test(a_row_does_not_see_the_others), cmocka_unit_test(extremes), cmocka_unit_test(no_rows_leave_zeros),
-        cmocka_unit_test(blocks_do_not_see_each_other), cmocka_unit_test(certain_tokens_keep_their_gradients),
+        cmocka_unit_test(blocks_do_not_see_each_other), cmocka_unit_test(weights_are_kept_by_blocks), cmocka_unit_test(certain_tokens_keep_their_gradients),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -296,6 +296,47 @@ static void products_of_one_call(void **state) {
     for_each_backend(run_next);
 }
 
+/* Gradients of weights in one call, which share the first factor, the second, or none: a^T b. */
+static void run_gradients(void) {
+    enum { CASES = 20, MOST = 3 };
+    static const int64_t sizes[] = {1, 17, 32, 33, 96, 130, 288, 340}, sums[] = {1, 31, 64, 300, 700, 2500};
+    int threads = omp_get_max_threads();
+    for (int c = 0; c < CASES; c++) {
+        ArenaMark mark = arena_mark(arena);
+        int n = 2 + c % 2;
+        int64_t k = sums[c % 6], common = sizes[(5 * c + 3) % 8];
+        DType dtype = c % 4 == 3 ? DT_F32 : DT_BF16;
+        Tensor *shared = random_tensor(dtype, k, common, 1), *want[MOST];
+        Matmul list[MOST];
+        for (int i = 0; i < n; i++) {
+            bool first = c % 5 == 4 && i == 1 ? c / 2 % 2 == 0 : c / 2 % 2 == 1; /* now and then nothing is shared by all */
+            Tensor *other = random_tensor(dtype, k, sizes[(c + 3 * i) % 8], 2 + (uint64_t)i), *a = first ? shared : other, *b = first ? other : shared;
+            want[i] = random_tensor(c % 9 == 8 ? DT_BF16 : DT_F32, tensor_width(a), tensor_width(b), 7);
+            list[i] = product(a, b, want[i], true, false, 1, c % 3 == 2 ? 1 : 0);
+            list[i].read_late = c % 2;
+            device_cpu()->matmul(&list[i]);
+        }
+        for (int t = 1; t <= 4; t += 3) {
+            omp_set_num_threads(t);
+            for (int i = 0; i < n; i++) {
+                list[i].c = random_tensor(want[i]->dtype, want[i]->shape[0], want[i]->shape[1], 7);
+                list[i].next = i + 1 < n ? &list[i + 1] : NULL;
+            }
+            device_cpu()->matmul(&list[0]);
+            for (int i = 0; i < n; i++)
+                if (memcmp(list[i].c->data, want[i]->data, tensor_bytes(want[i])) != 0)
+                    fail_msg("%s %s: gradient %d of case %d has other bits among others, on %d threads", cpu_info()->gemm_f32, cpu_info()->isa, i, c, t);
+        }
+        omp_set_num_threads(threads);
+        arena_rewind(arena, mark);
+    }
+}
+
+static void gradients_of_one_call(void **state) {
+    (void)state;
+    for_each_backend(run_gradients);
+}
+
 /* Row 0 of the product of the first `rows` rows, against the row alone; then the last row against itself alone. */
 static void run_rows(void) {
     static const int64_t shapes[][2] = {{576, 576}, {16, 576}, {576, 16}, {192, 1536}, {97, 333}, {1100, 64}};
@@ -393,7 +434,7 @@ static void speed_is_measured(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(shapes_dtypes_and_transposes), cmocka_unit_test(branches_and_addends), cmocka_unit_test(branches_made_on_the_way), cmocka_unit_test(products_of_one_call), cmocka_unit_test(doubles), cmocka_unit_test(bits_are_those_of_any_number_of_threads),
+        cmocka_unit_test(shapes_dtypes_and_transposes), cmocka_unit_test(branches_and_addends), cmocka_unit_test(branches_made_on_the_way), cmocka_unit_test(products_of_one_call), cmocka_unit_test(gradients_of_one_call), cmocka_unit_test(doubles), cmocka_unit_test(bits_are_those_of_any_number_of_threads),
         cmocka_unit_test(bits_of_a_row_are_those_of_the_row_alone), cmocka_unit_test(packing_happens_once_and_as_announced), cmocka_unit_test(unknown_names_are_refused),
         cmocka_unit_test(speed_is_measured),
     };

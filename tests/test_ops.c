@@ -3,6 +3,7 @@
 #include "lib/tensor/tensor.h"
 
 #include <math.h>
+#include <omp.h>
 #include <string.h>
 #include <setjmp.h>
 #include <stdarg.h>
@@ -171,15 +172,15 @@ static void run_net(Checkpointing checkpointing, Values *values, size_t *peak) {
 
 static void checkpointed_layers_give_the_same_bits_in_less_memory(void **state) {
     (void)state;
-    static Values values[3];
-    size_t peaks[3];
+    static Values values[CHECKPOINT_LAYER + 1];
+    size_t peaks[CHECKPOINT_LAYER + 1];
     for (Checkpointing kind = CHECKPOINT_NONE; kind <= CHECKPOINT_LAYER; kind++) {
         values[kind].n = 0;
         run_net(kind, &values[kind], &peaks[kind]);
         assert_int_equal(values[0].n, values[kind].n);
         for (int i = 0; i < values[0].n; i++)
             if (values[0].items[i] != values[kind].items[i]) fail_msg("value %d: %.9g plainly, %.9g with checkpoints of kind %d", i, values[0].items[i], values[kind].items[i], kind);
-        if (kind > 0 && peaks[kind] >= peaks[kind - 1]) fail_msg("kind %d takes %zu bytes, the one before %zu", kind, peaks[kind], peaks[kind - 1]);
+        if (kind > CHECKPOINT_HEAD && peaks[kind] >= peaks[kind - 1]) fail_msg("kind %d takes %zu bytes, the one before %zu", kind, peaks[kind], peaks[kind - 1]); /* there is no head here */
     }
 }
 
@@ -257,42 +258,71 @@ static void layers_at_once_have_the_same_bits(void **state) {
         }
 }
 
-/* Gradients of three layers of one input, by one node or by three. */
+/* Layers of one input: trained, (in, out), with a branch, its dropout; by one node or by one each. Gradients of all, those that were asked for. */
+enum { LAYER_KINDS = 12, LAYER_TENSORS = 1 + 4 * LINEARS_MOST };
+static int run_layers(Arena *arena, int kind, DType dtype, bool at_once, double *grads[LAYER_TENSORS], int64_t sizes[LAYER_TENSORS]) {
+    static const int64_t rows[] = {1, 40, 130, 700}, ins[] = {96, 100, 576}, widths[] = {288, 32, 80, 1200, 7};
+    int64_t n_rows = rows[kind % 4], in = ins[kind % 3];
+    Tape *tape = tape_new(device_cpu(), dtype, 0);
+    Tensor *x = trained(arena, device_cpu(), 60, 2, (int64_t[]){n_rows, in}), *norm = trained(arena, device_cpu(), 61, 1, &in), *y[LINEARS_MOST], *seen[LAYER_TENSORS] = {x};
+    LinearArgs layers[LINEARS_MOST];
+    LoraBranch branches[LINEARS_MOST];
+    int n = 1, n_layers = 2 + kind % 2;
+    for (int i = 0; i < n_layers; i++) {
+        int64_t out = widths[(kind + 2 * i) % 5];
+        bool in_out = (kind / 2 + i) % 3 == 2, lora = (kind + i) % 3 == 0;
+        Tensor *weight = trained(arena, device_cpu(), 70 + (uint64_t)i, 2, in_out ? (int64_t[]){in, out} : (int64_t[]){out, in}), *bias = i ? NULL : trained(arena, device_cpu(), 80, 1, &out);
+        weight->in_out = in_out;
+        weight->needs_grad = kind % 4 != 3 || i == 1;
+        if (kind % 2) make_blank(weight->grad);
+        if (weight->needs_grad) seen[n++] = weight;
+        if (bias) seen[n++] = bias;
+        if (lora) {
+            branches[i] = (LoraBranch){.a = trained(arena, device_cpu(), 90 + (uint64_t)i, 2, (int64_t[]){8, in}), .b = trained(arena, device_cpu(), 95 + (uint64_t)i, 2, (int64_t[]){out, 8}), .scale = 2,
+                                       .dropout = kind % 4 == 1 ? 0.2 : 0, .key = rng_key(1, RNG_DROPOUT, (uint64_t)i)};
+            seen[n++] = branches[i].a, seen[n++] = branches[i].b;
+        }
+        layers[i] = (LinearArgs){weight, bias, lora ? &branches[i] : NULL};
+    }
+    Tensor *input = op_rms_norm(tape, x, norm, 1e-6);
+    if (at_once) op_linears(tape, input, layers, n_layers, y);
+    else
+        for (int i = 0; i < n_layers; i++) y[i] = op_linear(tape, input, layers[i].weight, layers[i].bias, layers[i].lora, NULL);
+    for (int i = 0; i < n_layers; i++) {
+        double *seeds = arena_alloc(arena, (size_t)tensor_count(y[i]) * sizeof *seeds);
+        for (int64_t j = 0; j < tensor_count(y[i]); j++) seeds[j] = (double)bf16_to_float(float_to_bf16((float)rng_normal(rng_key(9, RNG_TEST, (uint64_t)i), (uint64_t)j)));
+        if (kind % 5 != i) tensor_seed_grad(tape, y[i], seeds); /* else nothing comes back to it */
+    }
+    assert_int_equal(tape_backward(tape), ST_OK);
+    for (int i = 0; i < n; i++) {
+        sizes[i] = tensor_count(seen[i]);
+        grads[i] = arena_zero(arena, (size_t)sizes[i] * sizeof(double));
+        if (!seen[i]->grad->blank) tensor_read(seen[i]->grad, grads[i]);
+        for (int64_t j = 0; at_once && j < sizes[i]; j++) assert_true(isfinite(grads[i][j]));
+        grads[i][0] += seen[i]->grad->blank; /* so that a comparison sees it */
+    }
+    tape_free(tape);
+    return n;
+}
+
 static void layers_at_once_have_the_same_gradients(void **state) {
     (void)state;
-    enum { ROWS = 130, IN = 96, TENSORS = 1 + 2 * LINEARS_MOST };
-    static const int64_t outs[LINEARS_MOST] = {288, 32, 80};
-    static const DType dtypes[] = {DT_F32, DT_BF16};
-    for (size_t d = 0; d < COUNT_OF(dtypes); d++) {
-        double *grads[2][TENSORS];
+    int threads = omp_get_max_threads();
+    for (int kind = 0; kind < 2 * LAYER_KINDS; kind++) {
         Arena *arena = arena_new(0);
-        for (int at_once = 0; at_once < 2; at_once++) {
-            Tape *tape = tape_new(device_cpu(), dtypes[d], 0);
-            Tensor *x = trained(arena, device_cpu(), 60, 2, (int64_t[]){ROWS, IN}), *norm = trained(arena, device_cpu(), 61, 1, (int64_t[]){IN}), *y[LINEARS_MOST], *seen[TENSORS] = {x};
-            LinearArgs layers[LINEARS_MOST];
-            for (int i = 0; i < LINEARS_MOST; i++) {
-                layers[i] = (LinearArgs){trained(arena, device_cpu(), 70 + (uint64_t)i, 2, (int64_t[]){outs[i], IN}), trained(arena, device_cpu(), 80 + (uint64_t)i, 1, &outs[i]), NULL};
-                seen[1 + i] = layers[i].weight, seen[1 + LINEARS_MOST + i] = layers[i].bias;
-            }
-            Tensor *input = op_rms_norm(tape, x, norm, 1e-6);
-            if (at_once) op_linears(tape, input, layers, LINEARS_MOST, y);
-            else
-                for (int i = 0; i < LINEARS_MOST; i++) y[i] = op_linear(tape, input, layers[i].weight, layers[i].bias, NULL, NULL);
-            for (int i = 0; i < LINEARS_MOST; i++) {
-                double *seeds = arena_alloc(arena, (size_t)(ROWS * outs[i]) * sizeof *seeds);
-                for (int64_t j = 0; j < ROWS * outs[i]; j++) seeds[j] = (double)bf16_to_float(float_to_bf16((float)rng_normal(rng_key(9, RNG_TEST, (uint64_t)i), (uint64_t)j)));
-                if (i != 1 || d == 0) tensor_seed_grad(tape, y[i], seeds); /* in bf16 nothing comes back to the second one */
-            }
-            assert_int_equal(tape_backward(tape), ST_OK);
-            for (int i = 0; i < TENSORS; i++) {
-                grads[at_once][i] = arena_alloc(arena, (size_t)tensor_count(seen[i]) * sizeof(double));
-                tensor_read(seen[i]->grad, grads[at_once][i]);
-                if (at_once) assert_memory_equal(grads[0][i], grads[1][i], (size_t)tensor_count(seen[i]) * sizeof(double));
-            }
-            tape_free(tape);
+        double *alone[LAYER_TENSORS], *at_once[LAYER_TENSORS];
+        int64_t sizes[LAYER_TENSORS];
+        DType dtype = kind < LAYER_KINDS ? DT_F32 : DT_BF16;
+        omp_set_num_threads(1);
+        int n = run_layers(arena, kind % LAYER_KINDS, dtype, false, alone, sizes);
+        for (int t = 1; t <= 5; t += 2) {
+            omp_set_num_threads(t);
+            assert_int_equal(run_layers(arena, kind % LAYER_KINDS, dtype, true, at_once, sizes), n);
+            for (int i = 0; i < n; i++) assert_memory_equal(at_once[i], alone[i], (size_t)sizes[i] * sizeof(double));
         }
         arena_free(arena);
     }
+    omp_set_num_threads(threads);
 }
 
 static void failures_stick_to_the_tape(void **state) {

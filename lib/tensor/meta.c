@@ -30,6 +30,7 @@ PLANNED(token_logprobs_backward, (const LogprobArgs *args, const Tensor *hidden,
 
 static size_t meta_packed_bytes(int64_t rows, int64_t cols, DType stored, DType compute, bool backward) { return 0; }
 static void meta_packed_free(void *packed) {}
+static DType meta_product_dtype(DType a) { return a == DT_F64 ? a : device_cpu()->product_dtype(a); }
 
 const Device *device_meta(void) {
     static Device device;
@@ -41,6 +42,7 @@ const Device *device_meta(void) {
 #undef KERNEL
         .packed_bytes = meta_packed_bytes,
         .packed_free = meta_packed_free,
+        .product_dtype = meta_product_dtype,
     };
     device.matmul = plan_matmul;
     device.attention = plan_attention;

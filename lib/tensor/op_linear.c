@@ -29,27 +29,35 @@ static void product(Tape *tape, const Tensor *a, bool transpose_a, const Tensor 
     tape_device(tape)->matmul(&(Matmul){.a = a, .b = b, .c = c, .transpose_a = transpose_a, .transpose_b = transpose_b, .alpha = alpha, .beta = beta});
 }
 
-/* The branch's input: x, or x through the dropout mask in scratch memory. */
-static const Tensor *branch_input(Tape *tape, const LoraBranch *lora, const Tensor *x) {
+/* Scratch memory that the layers of a node use one after the other: x, or its gradient, through a dropout mask. */
+typedef struct Room { Tensor *dropped, *masked; } Room;
+
+static Tensor *room_for(Tape *tape, Tensor **room, const Tensor *like) {
+    if (!*room) *room = tape_scratch(tape, like->dtype, like->n_dims, like->shape);
+    return *room;
+}
+
+/* The branch's input: x, or x through the dropout mask. */
+static const Tensor *branch_input(Tape *tape, const LoraBranch *lora, const Tensor *x, Room *room) {
     if (lora->dropout == 0) return x;
-    Tensor *dropped = tape_scratch(tape, x->dtype, x->n_dims, x->shape);
+    Tensor *dropped = room_for(tape, &room->dropped, x);
     if (dropped) tape_device(tape)->dropout(x, lora->dropout, lora->key, lora->first_draw, 0, dropped);
     return dropped;
 }
 
-static void factors_backward(Tape *tape, const Layer *layer, Tensor *x, const Tensor *dy, const Tensor *dh) {
+static void factors_backward(Tape *tape, const Layer *layer, Tensor *x, const Tensor *dy, const Tensor *dh, Room *room) {
     double beta;
     Tensor *db = tape_grad(tape, layer->b, &beta);
     if (db) product(tape, dy, true, layer->h, false, layer->lora->scale, beta, db);
     Tensor *da = tape_grad(tape, layer->a, &beta);
     if (!da) return;
-    const Tensor *input = branch_input(tape, layer->lora, x);
+    const Tensor *input = branch_input(tape, layer->lora, x, room);
     if (input) product(tape, dh, true, input, false, 1, beta, da);
 }
 
 /* What the branch adds to dx behind its dropout mask. */
-static void masked_backward(Tape *tape, const LoraBranch *lora, const Tensor *dh, Tensor *dx) {
-    Tensor *masked = tape_scratch(tape, dx->dtype, dx->n_dims, dx->shape);
+static void masked_backward(Tape *tape, const LoraBranch *lora, const Tensor *dh, Tensor *dx, Room *room) {
+    Tensor *masked = room_for(tape, &room->masked, dx);
     if (!masked) return;
     product(tape, dh, false, lora->a, false, 1, 0, masked);
     tape_device(tape)->dropout(masked, lora->dropout, lora->key, lora->first_draw, 1, dx);
@@ -78,7 +86,7 @@ static void weights_backward(Tape *tape, const Node *node, const Tensor *const *
     if (first) tape_device(tape)->matmul(first);
 }
 
-static void layer_backward(Tape *tape, const Node *node, const Layer *layer, const Tensor *dy) {
+static void layer_backward(Tape *tape, const Node *node, const Layer *layer, const Tensor *dy, Room *room) {
     double beta;
     Tensor *x = node->inputs[X], *dbias = tape_grad(tape, layer->bias, &beta);
     if (dbias) {
@@ -95,9 +103,9 @@ static void layer_backward(Tape *tape, const Node *node, const Layer *layer, con
         Matmul args = {.a = dy, .b = layer->weight, .c = dx, .transpose_b = layer->weight->in_out, .alpha = 1, .beta = beta};
         if (together) args.more_a = args.low = dh, args.down = lora->b, args.down_alpha = lora->scale, args.more_b = lora->a, args.more_alpha = 1;
         tape_device(tape)->matmul(&args);
-        if (lora && !together) masked_backward(tape, lora, dh, dx);
+        if (lora && !together) masked_backward(tape, lora, dh, dx, room);
     }
-    if (lora) factors_backward(tape, layer, x, dy, dh);
+    if (lora) factors_backward(tape, layer, x, dy, dh, room);
 }
 
 static void linear_backward(Tape *tape, Node *node) {
@@ -106,9 +114,10 @@ static void linear_backward(Tape *tape, Node *node) {
     for (int i = 0; i < n; i++) dy[i] = products_dy(tape, node->outputs[i]->grad);
     if (tape_status(tape) != ST_OK) return;
     weights_backward(tape, node, dy, n);
+    Room room = {0};
     for (int i = n; i-- > 0;) {
         Layer layer = layer_of(node, i);
-        if (dy[i]) layer_backward(tape, node, &layer, dy[i]);
+        if (dy[i]) layer_backward(tape, node, &layer, dy[i], &room);
     }
     double beta;
     Tensor *residual = node->inputs[RESIDUAL];
@@ -138,7 +147,7 @@ static Matmul product_of(const Call *call, bool have_h) {
     return args;
 }
 
-static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual, Call *call) {
+static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual, Room *room, Call *call) {
     if (!x || !layer.weight) return false;
     const Tensor *weight = layer.weight;
     const LoraBranch *lora = layer.lora;
@@ -155,7 +164,7 @@ static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual
     call->y = result_of(tape, tensor_rows(x), in, out, residual != NULL, &call->have_y);
     if (!call->y || (lora && !call->h)) return false;
     if (!have_h && (call->have_y || lora->dropout != 0)) {
-        const Tensor *input = branch_input(tape, lora, x);
+        const Tensor *input = branch_input(tape, lora, x, room);
         if (!input) return false;
         product(tape, input, false, lora->a, true, 1, 0, call->h);
         have_h = true;
@@ -163,6 +172,8 @@ static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual
     call->product = product_of(call, have_h);
     return true;
 }
+
+static bool wants_grad(const Tensor *tensor) { return tensor && tensor->needs_grad; }
 
 /* The products of all calls as one, and the node. */
 static void calls_end(Tape *tape, Call *calls, int n) {
@@ -183,22 +194,29 @@ static void calls_end(Tape *tape, Call *calls, int n) {
     for (int i = 0; i < n; i++)
         if (!calls[i].have_y && calls[i].residual && calls[i].layer.bias) tape_device(tape)->bias_add(calls[i].y, calls[i].layer.bias);
     Node *node = tape_push(tape, "linear", linear_backward, inputs, LAYERS + n * PER_LAYER, outputs, n, branches, (size_t)n * sizeof *branches);
-    for (int i = 0; node && i < n; i++) node->saved[i] = calls[i].h;
+    for (int i = 0; node && i < n; i++) {
+        Tensor *const *its = inputs + LAYERS + i * PER_LAYER;
+        bool wanted = wants_grad(calls->x) || wants_grad(calls->residual);
+        for (int k = 0; k < PER_LAYER; k++) wanted |= wants_grad(its[k]);
+        outputs[i]->needs_grad = wanted; /* not for the sake of another layer */
+        node->saved[i] = calls[i].h;
+    }
 }
 
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const LoraBranch *lora, Tensor *residual) {
     Call call;
-    if (!call_begin(tape, x, (LinearArgs){weight, bias, lora}, residual, &call)) return NULL;
+    if (!call_begin(tape, x, (LinearArgs){weight, bias, lora}, residual, &(Room){0}, &call)) return NULL;
     calls_end(tape, &call, 1);
     return call.y;
 }
 
 void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor **y) {
     Call calls[LINEARS_MOST];
+    Room room = {0};
     ASSERT(n <= LINEARS_MOST, "%d linear layers at once", n);
     memset(y, 0, (size_t)n * sizeof *y);
     for (int i = 0; i < n; i++)
-        if (!call_begin(tape, x, layers[i], NULL, &calls[i])) return;
+        if (!call_begin(tape, x, layers[i], NULL, &room, &calls[i])) return;
     calls_end(tape, calls, n);
     for (int i = 0; i < n; i++) y[i] = calls[i].y;
 }

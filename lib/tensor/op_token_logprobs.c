@@ -14,11 +14,11 @@ static bool by_slope(const LogprobArgs *args, const Tensor *hidden, const Tensor
     return hidden->needs_grad && (args->only_logprob || (!args->entropy && !args->mean)) && (!head->needs_grad || args->softcap == 0);
 }
 
-/* As many as take no more memory than the head's own weights, gradient and moments in f32. */
+/* As many as take no more memory than the head's own weights, gradient and moments in f32; none where products would take them in another dtype. */
 static int64_t rows_kept(const Tape *tape, const Tensor *hidden, int64_t n) {
     enum { HEAD_BYTES = 16 };
     int64_t most = HEAD_BYTES * tensor_width(hidden) / (int64_t)dtype_size(hidden->dtype);
-    if (tape_checkpointing(tape) != CHECKPOINT_NONE) return 0;
+    if (tape_checkpointing(tape) != CHECKPOINT_NONE || tape_device(tape)->product_dtype(hidden->dtype) != hidden->dtype) return 0;
     return n <= most ? n : most / LOGPROB_BLOCK * LOGPROB_BLOCK;
 }
 
@@ -71,7 +71,7 @@ OpCost op_token_logprobs_cost(const Node *node, bool backward) {
     double product = 2 * (double)n * (double)tensor_count(head), selected = (double)(n * tensor_width(hidden)) * (double)dtype_size(hidden->dtype);
     double bytes = (double)tensor_bytes(head) + selected + (double)tensor_bytes(node->outputs[LOGPROB]), dhead = head->needs_grad ? (double)tensor_bytes(head) : 0;
     double kept = results->weights ? (double)tensor_bytes(results->weights) : 0, again = results->weights ? 1 - (double)tensor_rows(results->weights) / (double)n : 1;
-    if (by_slope(&((const Saved *)node->attributes)->args, hidden, head)) {
+    if (results->slope) {
         double slope = (double)(n * tensor_width(hidden)) * (double)dtype_size(node->outputs[LOGPROB]->dtype);
         if (!backward) return (OpCost){2 * product, bytes + slope + kept};
         return head->needs_grad ? (OpCost){(1 + again) * product, again * bytes + slope + 2 * selected + kept + dhead} : (OpCost){0, slope + selected};
@@ -81,14 +81,14 @@ OpCost op_token_logprobs_cost(const Node *node, bool backward) {
 }
 
 /* 0: plain, head frozen; 1: head trained; 2: soft-cap, temperature and a trained head; 3: entropy and mean with all of these; 4: soft-cap and temperature, head frozen; 5: the same with
- * entropy and mean. */
-const int op_token_logprobs_variants = 6;
+ * entropy and mean; 6: temperature and a trained head. */
+const int op_token_logprobs_variants = 7;
 
 void op_token_logprobs_example(OpExample *example) {
     int variant = example->variant;
-    LogprobArgs args = {.softcap = variant >= 2 ? 2 : 0, .temperature = variant >= 2 ? 0.7 : 1, .entropy = variant == 3 || variant == 5, .mean = variant == 3 || variant == 5};
+    LogprobArgs args = {.softcap = variant >= 2 && variant < 6 ? 2 : 0, .temperature = variant >= 2 ? 0.7 : 1, .entropy = variant == 3 || variant == 5, .mean = variant == 3 || variant == 5};
     Tensor *hidden = example_input(example, true, true, 2, (int64_t[]){6, 5});
-    Tensor *head = example_input(example, false, variant >= 1 && variant <= 3, 2, (int64_t[]){11, 5});
+    Tensor *head = example_input(example, false, (variant >= 1 && variant <= 3) || variant == 6, 2, (int64_t[]){11, 5});
     Tensor *rows = example_ids(example, 4, (int32_t[]){0, 2, 3, 5}), *targets = example_ids(example, 4, (int32_t[]){10, 0, 7, 7});
     TokenLogprobs p = op_token_logprobs(example->tape, hidden, head, rows, targets, &args);
     example_output(example, p.logprob);

@@ -369,7 +369,7 @@ static Tensor *run_unrecorded(Tape *tape, LayerFn *layer, Tensor *x, void *conte
 
 Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context) {
     if (!x || tape->status != ST_OK) return NULL;
-    if (tape->record && tape->checkpointing == CHECKPOINT_NONE) return layer(tape, x, context);
+    if (tape->record && tape->checkpointing <= CHECKPOINT_HEAD) return layer(tape, x, context);
     Keeping keeping = !tape->record ? KEEP_NOTHING : tape->checkpointing == CHECKPOINT_LAYER ? KEEP_COUNT : KEEP_ALL;
     ArenaMark kept_mark = arena_mark(tape->kept);
     Tensor *y = run_unrecorded(tape, layer, x, context, keeping);

@@ -187,6 +187,7 @@ struct Device {
     /* Bytes of a packed copy of a constant (rows, cols) weight, for the forward and, if `backward`, for the backward product too; 0 = none is made. */
     size_t (*packed_bytes)(int64_t rows, int64_t cols, DType stored, DType compute, bool backward);
     void (*packed_free)(void *packed);
+    DType (*product_dtype)(DType a); /* what products of this dtype run in: bf16 may be widened */
 };
 const Device *device_cpu(void);
 const Device *device_reference(void);
@@ -234,8 +235,9 @@ void tape_free(Tape *tape);
 void tape_reset(Tape *tape);                  /* forgets the step; memory stays for the next */
 void tape_record(Tape *tape, bool record);    /* off: nothing can be run backward, and layers give their memory back at once */
 /* What op_layer keeps of a layer for the backward pass: all results; those of products and attention, but the residual stream
- * within it (norms, activations and, unless it is longer than it is wide, attention's last product are computed again); its input alone. The bits are the same. */
-typedef enum Checkpointing { CHECKPOINT_NONE, CHECKPOINT_SELECTIVE, CHECKPOINT_LAYER } Checkpointing;
+ * within it (norms, activations and, unless it is longer than it is wide, attention's last product are computed again); its input alone. Of a trained head probabilities are kept with
+ * CHECKPOINT_NONE only. The bits are the same. */
+typedef enum Checkpointing { CHECKPOINT_NONE, CHECKPOINT_HEAD, CHECKPOINT_SELECTIVE, CHECKPOINT_LAYER } Checkpointing;
 void tape_checkpoint(Tape *tape, Checkpointing kind);
 Checkpointing tape_checkpointing(const Tape *tape);
 Arena *tape_arena(Tape *tape);                /* for things that live as long as the step */

@@ -68,7 +68,7 @@ static Status measure(const TrainerConfig *config, TrainMemory *memory) {
 
 /* ---- train.max_memory ---- */
 
-static const char *const checkpointing_names[] = {[CHECKPOINT_NONE] = "none", [CHECKPOINT_SELECTIVE] = "selective", [CHECKPOINT_LAYER] = "layer"};
+static const char *const checkpointing_names[] = {[CHECKPOINT_NONE] = "none", [CHECKPOINT_HEAD] = "head", [CHECKPOINT_SELECTIVE] = "selective", [CHECKPOINT_LAYER] = "layer"};
 
 Checkpointing checkpointing_from_text(const char *text) {
     Checkpointing kind = CHECKPOINT_NONE;
@@ -102,7 +102,7 @@ static Status too_little(const Recipe *recipe, const TrainMemory *memory) {
 /* From the cheapest on. Parts of a thousand tokens cost next to nothing, a layer computed again does, parts of few tokens too. */
 static Status fit(const TrainerConfig *config, TrainMemory *memory) {
     static const struct { Checkpointing checkpointing; int64_t part_tokens; } choices[] = {
-        {CHECKPOINT_NONE, 0}, {CHECKPOINT_SELECTIVE, 0}, {CHECKPOINT_SELECTIVE, 4096}, {CHECKPOINT_SELECTIVE, 2048}, {CHECKPOINT_SELECTIVE, 1024}, {CHECKPOINT_SELECTIVE, 512},
+        {CHECKPOINT_NONE, 0}, {CHECKPOINT_HEAD, 0}, {CHECKPOINT_SELECTIVE, 0}, {CHECKPOINT_SELECTIVE, 4096}, {CHECKPOINT_SELECTIVE, 2048}, {CHECKPOINT_SELECTIVE, 1024}, {CHECKPOINT_SELECTIVE, 512},
         {CHECKPOINT_LAYER, 0}, {CHECKPOINT_LAYER, 4096}, {CHECKPOINT_LAYER, 2048}, {CHECKPOINT_LAYER, 1024}, {CHECKPOINT_LAYER, 512}, {CHECKPOINT_LAYER, 1},
     };
     Checkpointing least = config->model->checkpointing;

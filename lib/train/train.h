@@ -163,7 +163,7 @@ typedef struct TrainMemory {
     int64_t part_tokens;
     size_t total;       /* of all: the largest resident size to expect */
 } TrainMemory;
-/* With train.max_memory the model's checkpointing and the task's split are set to the cheapest that stays below it: norms and activations computed again, parts, whole layers computed
+/* With train.max_memory the model's checkpointing and the task's split are set to the cheapest that stays below it: a trained head's logits computed again, norms and activations, parts, whole layers computed
  * again, smaller parts. ST_RESOURCE when none does. A resumed run takes what it began with (started.json in `run_dir`; NULL = a new run): parts round sums otherwise. */
 Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory);
 /* Before a model of `n_weights` numbers is loaded to be trained whole: ST_RESOURCE when weights, gradients and the optimiser's state are more than the machine has left. */

@@ -117,6 +117,7 @@ static Device cpu = {
 #include "lib/tensor/kernels.def"
 #undef KERNEL
     .packed_bytes = gemm_packed_bytes,
+    .product_dtype = product_dtype,
     .packed_free = gemm_packed_free,
 };
 static Status isa_configure(const char *wanted) {

@@ -162,8 +162,9 @@ static const LogitRow *sums_of(const Block *b, int64_t row) { return &b->sums[ro
 
 /* ---- slopes ---- */
 
-/* Beyond this distance of the largest logit from the target's, sums of weights might leave the range of floats. */
-static const double FARTHEST = 60;
+/* Beyond this distance of the largest logit from the target's, sums of weights might leave the range of floats; and rows of hidden states scaled by as little, for a head's gradient, that
+ * of bf16 products, which take the smallest numbers for zeros. */
+static const double FARTHEST = 60, FARTHEST_TRAINED = 40;
 
 /* The head's row of a target as products see it: what is taken off it must be able to cancel it. Room: one row more. */
 static void target_row(const Block *b, const Tensor *head, int64_t row, float *to) {
@@ -239,7 +240,8 @@ static bool slopes_take(Block *b, const Tensor *hidden, const Tensor *head, floa
     if (cpu_planning()) return true;
     rows_join(b);
     bool near = true;
-    for (int64_t row = 0; row < product->m; row++) near &= (double)sums_of(b, row)->largest - (double)b->reference[row] <= FARTHEST;
+    double farthest = results->reference ? FARTHEST_TRAINED : FARTHEST;
+    for (int64_t row = 0; row < product->m; row++) near &= (double)sums_of(b, row)->largest - (double)b->reference[row] <= farthest;
     for (int64_t row = 0; !near && row < product->m; row++) b->reference[row] = NAN;
     if (near) slopes_write(b, head, sums, results->slope);
     return near;
@@ -447,6 +449,7 @@ void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, 
         if (dhead && head_beta == 0 && !cpu_planning()) device_cpu()->fill(dhead, 0);
         return;
     }
+    ASSERT(!results->reference || (!dhidden && !grads->entropy && !grads->mean), "more than the gradient of the head by log-probabilities");
     double began = clock_seconds();
     Block b = {.args = args, .targets = targets, .n_vocab = tensor_rows(head), .results = results, .grads = grads};
     HeadGradient gradient = {dhead, head_beta, n_rows};

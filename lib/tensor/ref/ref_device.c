@@ -16,6 +16,7 @@ static size_t packed_bytes(int64_t rows, int64_t cols, DType stored, DType compu
 }
 
 static void packed_free(void *packed) { ASSERT(!packed, "the reference device packs no weights"); }
+static DType product_dtype(DType a) { return a; }
 
 const Device *device_reference(void) {
     static const Device reference = {
@@ -25,6 +26,7 @@ const Device *device_reference(void) {
 #undef KERNEL
         .packed_bytes = packed_bytes,
         .packed_free = packed_free,
+        .product_dtype = product_dtype,
     };
     return &reference;
 }
