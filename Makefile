@@ -57,14 +57,20 @@ COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*.c))
 TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(if $(filter tsan,$(FLAVOUR)),tests/test_learning.c),$(wildcard tests/test_*.c tests/fuzz_*.c)))
 PROGRAM := $(if $(wildcard cmd/main.c),$(BUILD)/tune)
 
-.PHONY: all deps test test-built test-long test-san fuzz bench bench-peers demo install layers headers quiet golden-update clean help
+.PHONY: all always deps test test-built test-long test-san fuzz bench bench-peers demo install layers headers quiet golden-update clean help
 .SECONDARY:
 all: $(BUILD)/libtune.a $(PROGRAM) ## build ./tune (what plain `make` does)
 	@$(if $(PROGRAM),cmp -s $(PROGRAM) tune || cp $(PROGRAM) tune)
 
 $(BUILD)/%.o: %.c
 	@mkdir -p $(@D)
-	$(CC) $(BASE_CFLAGS) $(CPPFLAGS) $(if $(filter cmd/%,$<),-DTUNE_VERSION='"$(VERSION)"') -MMD -MP -c $< -o $@
+	$(CC) $(BASE_CFLAGS) $(CPPFLAGS) -MMD -MP -c $< -o $@
+# Written anew only when the version is another one, so that a commit compiles one file, and no object keeps an old version.
+$(BUILD)/version: always
+	@mkdir -p $(@D)
+	@echo '$(VERSION)' | cmp -s - $@ || echo '$(VERSION)' > $@
+$(BUILD)/cmd/version.o: CPPFLAGS += -DTUNE_VERSION='"$(VERSION)"'
+$(BUILD)/cmd/version.o: $(BUILD)/version
 define isa_rule
 $(BUILD)/lib/tensor/cpu/%.$(1).o: lib/tensor/cpu/%.c
 	@mkdir -p $$(@D)

@@ -15,6 +15,8 @@
 #include "data/data.h"
 #include "lib/infer/infer.h"
 
+extern const char tune_version[], tune_program[]; /* "0.1.0-g<commit>"; the same behind "tune " */
+
 typedef enum OptionType { OPTION_END, OPTION_FLAG, OPTION_TEXT, OPTION_INT, OPTION_REAL, OPTION_LIST } OptionType;
 typedef struct Option {
     const char *name;      /* "--max-new-tokens" or "-o" */

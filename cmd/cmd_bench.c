@@ -297,7 +297,7 @@ static Status write_result(const Bench *bench, const char *path, const Str *rows
     time_t now = time(NULL);
     strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
     jw_object(&w, NULL);
-    jw_string(&w, "version", TUNE_VERSION);
+    jw_string(&w, "version", tune_version);
     jw_string(&w, "date", date);
     jw_string(&w, "cpu", cpu->name);
     jw_string(&w, "features", cpu->features);

@@ -293,7 +293,7 @@ static Status check_recipe(const Command *command, Check *check) {
     if (n == 0) return status_hint(status_fail(ST_USAGE, "tune data check needs a RECIPE"), "tune data --help explains it");
     if (check->n_rows < 0) return status_fail(ST_USAGE, "--rows is 0 or more, not %lld", (long long)check->n_rows);
     TRY(recipe_read(has_file ? arguments[0] : NULL, arguments + has_file, n - has_file, &check->recipe));
-    check->recipe->program = "tune " TUNE_VERSION;
+    check->recipe->program = tune_program;
     use_threads(command->threads ? command->threads : check->recipe->threads);
     Arena *arena = arena_new(0);
     Status status = arena ? check_rows(command, check, arena) : status_fail(ST_RESOURCE, "out of memory");

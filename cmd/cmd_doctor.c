@@ -104,7 +104,7 @@ static void print_json(const Doctor *doctor) {
     const CpuInfo *cpu = doctor->cpu;
     JsonWriter w = {0};
     jw_object(&w, NULL);
-    jw_string(&w, "version", TUNE_VERSION);
+    jw_string(&w, "version", tune_version);
     jw_object(&w, "build");
     jw_string(&w, "compiler", compiler());
     jw_bool(&w, "onednn", cpu->has_onednn);
@@ -143,7 +143,7 @@ static void print_json(const Doctor *doctor) {
 static void print_plain(const Doctor *doctor) {
     const CpuInfo *cpu = doctor->cpu;
     char bytes[32];
-    print_result("tune       %s, %s, %s oneDNN\nlibraries ", TUNE_VERSION, compiler(), cpu->has_onednn ? "with" : "without");
+    print_result("tune       %s, %s, %s oneDNN\nlibraries ", tune_version, compiler(), cpu->has_onednn ? "with" : "without");
     for (size_t i = 0; i < COUNT_OF(doctor->libraries); i++) print_result(" %s %s%s", doctor->libraries[i].name, doctor->libraries[i].version, i + 1 < COUNT_OF(doctor->libraries) ? "," : "\n");
     print_result("processor  %s (%s), kernels for %s\n", cpu->name, cpu->features, cpu->isa);
     print_result("threads    %s\n", doctor->threads);

@@ -56,7 +56,7 @@ static Status run(int argc, char **argv) {
         return ST_OK;
     }
     if (!strcmp(name, "--version")) {
-        print_result("tune %s\n", TUNE_VERSION);
+        print_result("tune %s\n", tune_version);
         return ST_OK;
     }
     for (size_t i = 0; i < n_command_infos; i++)

@@ -76,7 +76,7 @@ static Status run(RecipeCommand *job, RecipeCommandRun *work) {
     const Command *command = job->command;
     Recipe *recipe;
     TRY(read_recipe(command, &recipe));
-    recipe->program = "tune " TUNE_VERSION;
+    recipe->program = tune_program;
     job->recipe = recipe;
     use_threads(command->threads ? command->threads : recipe->threads);
     Status status = work(job);

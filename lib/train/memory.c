@@ -133,10 +133,29 @@ static bool read_choice(const char *run_dir, Checkpointing *checkpointing, int64
     return name != NULL;
 }
 
+/* Weights and gradients are there already. */
+static size_t still_needed(const TrainMemory *memory) {
+    return memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->rollout;
+}
+
+/* What the recipe says; only a trained head's probabilities, which are there for speed alone, are not kept where the machine has no room for them. */
+static Status as_told(const TrainerConfig *config, TrainMemory *memory) {
+    Status status = measure(config, memory);
+    bool fits = status == ST_OK && still_needed(memory) <= memory_available();
+    if (fits || config->model->checkpointing != CHECKPOINT_NONE || (status != ST_OK && status != ST_RESOURCE)) return status;
+    TrainMemory whole = *memory;
+    TRY(try_choice(config, CHECKPOINT_HEAD, 0, memory));
+    if (status == ST_OK && memory->total == whole.total) { /* the head is not trained */
+        *memory = whole;
+        config->model->checkpointing = CHECKPOINT_NONE;
+    }
+    return ST_OK;
+}
+
 Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
     Checkpointing checkpointing;
     int64_t part_tokens;
-    if (!config->recipe->train_max_memory) return measure(config, memory);
+    if (!config->recipe->train_max_memory) return as_told(config, memory);
     if (run_dir && read_choice(run_dir, &checkpointing, &part_tokens)) return try_choice(config, checkpointing, part_tokens, memory);
     return fit(config, memory);
 }
@@ -154,8 +173,7 @@ Status trainer_check_weights(const Recipe *recipe, int64_t n_weights) {
 }
 
 Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory) {
-    /* Weights and gradients are there already. */
-    size_t still = memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->rollout;
+    size_t still = still_needed(memory);
     uint64_t left = memory_available();
     if (still <= left) return ST_OK;
     char need[32], have[32];

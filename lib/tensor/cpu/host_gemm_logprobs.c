@@ -73,7 +73,7 @@ typedef struct Block {
     /* Of the forward pass: sums of logits by row and column of tiles; the targets' (a value a row), all of them (n_vocab a row). */
     LogitRow *sums;
     float *chosen, *logits;
-    float *reference;
+    float *reference; /* r above, a value a row: nearly the target's logit; NaN where the block goes the general way */
     const LogprobResults *results; /* of the way back */
     const TokenLogprobs *grads;
     char *chunk; /* what logits become, weights or gradients, in the products' dtype: columns from chunk_begin on, lines chunk_cols apart. NULL: they are used up */
