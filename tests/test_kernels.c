@@ -20,7 +20,7 @@ typedef struct Run {
 } Run;
 
 static void everywhere(void (*body)(Run *)) {
-    static const char *const isas[] = {"base", "avx2", "avx512", "amx"};
+    static const char *const isas[] = {"base", "avx2", "avx512", "avx512_bf16", "amx"};
     int threads = omp_get_max_threads();
     for (size_t i = 0; i < COUNT_OF(isas); i++) {
         if (cpu_configure(NULL, isas[i]) != ST_OK) continue;
@@ -349,7 +349,7 @@ static AttentionArgs args_of(const AttentionCase *c, const Layout *layout) {
  * terms cancel, a value may be off by much of itself; but all differences together stay below 1/256 of all values together (seen: 1/320, of which 1/900 is the result's own
  * rounding). */
 static void compare_attention(Run *run, const char *what, const Tensor *got, const Tensor *want, double tolerance) {
-    bool tiles = got->dtype == DT_BF16 && strcmp(cpu_info()->isa, "amx") == 0;
+    bool tiles = got->dtype == DT_BF16 && (strcmp(cpu_info()->isa, "amx") == 0 || strcmp(cpu_info()->isa, "avx512_bf16") == 0);
     compare(run, what, got, want, tiles ? 1.0 / 32 : tolerance);
     double differences = 0, values = 0;
     for (int64_t i = 0; tiles && i < tensor_count(want); i++) {

@@ -10,7 +10,7 @@
 
 static Arena *arena;
 static const char *const libraries[] = {"own", "openblas", "onednn"};
-static const char *const isas[] = {"base", "avx2", "avx512", "amx"};
+static const char *const isas[] = {"base", "avx2", "avx512", "avx512_bf16", "amx"};
 
 static bool configure(const char *gemm, const char *isa) { return cpu_configure(gemm, isa) == ST_OK; }
 

@@ -1,4 +1,4 @@
-/* What attention's forward and backward pass share: where keys lie, tiles of keys, rows of queries. Included by attention*.c and amx_attention*.c only.
+/* What attention's forward and backward pass share: where keys lie, tiles of keys, rows of queries. Included by attention*.c and tile_attention*.c only.
  *
  * Keys are worked off in tiles cut at multiples of KEY_TILE of their position in the sequence, whichever segment or page they lie in, and every query row is
  * computed by itself in fixed order. So a token's result has the same bits in a whole row, behind a shared parent, and token by token out of the cache.

@@ -1,12 +1,12 @@
 /* The processor's device: fast kernels for f32 and bf16.
  *
- * Every .c file of this folder but host_*.c and amx_*.c is compiled once per instruction set with -DISA=base|avx2|avx512, so a kernel is written once, in C that the
+ * Every .c file of this folder but host_*.c and tile_*.c is compiled once per instruction set with -DISA=base|avx2|avx512|avx512_bf16, so a kernel is written once, in C that the
  * compiler vectorises:
  *
  *     void ISA_FN(fill)(Tensor *y, double value) { ... }     // becomes cpu_fill_avx2 when compiled with -DISA=avx2
  *
  * host_*.c are compiled once: they choose the set when the program runs, and talk to the libraries of matrix products.
- * amx_*.c are compiled once too, for processors that multiply tiles of bf16 (amx.h).
+ * tile_*.c are compiled for those that multiply bf16, -DISA=avx512_bf16|amx (tiles.h), if the compiler knows them.
  *
  * Threads: OpenMP over blocks whose size depends on the problem alone; sums over blocks are added in block order. So results are the same bits for any
  * number of threads.
@@ -28,7 +28,14 @@ enum { CPU_BLOCK = 4096 };
 void cpu_kernels_base(Device *device);
 void cpu_kernels_avx2(Device *device);
 void cpu_kernels_avx512(Device *device);
-void cpu_kernels_amx(Device *device);
+void cpu_kernels_avx512_bf16(Device *device);
+/* The same with attention in tiles of bf16. */
+void cpu_tile_kernels_avx512_bf16(Device *device);
+void cpu_tile_kernels_amx(Device *device);
+#define KERNEL(name, arguments) void cpu_##name##_avx512_bf16 arguments;
+#define KERNEL_PRODUCT(name, arguments)
+#include "lib/tensor/kernels.def"
+#undef KERNEL
 /* The products: cpu_matmul and those with the vocabulary's head. The libraries below choose by the processor themselves. */
 #define KERNEL(name, arguments)
 #define KERNEL_PRODUCT(name, arguments) void cpu_##name arguments;
@@ -37,7 +44,7 @@ void cpu_kernels_amx(Device *device);
 
 #ifdef ISA
 #define ISA_FN(name) CPU_PASTE_EXPANDED(name, ISA)
-#define KERNEL(name, arguments) void ISA_FN(name) arguments;
+#define KERNEL(name, arguments) void ISA_FN(name) arguments; void ISA_FN(tile_##name) arguments; /* the second for a few only: tile_table.c */
 #define KERNEL_PRODUCT(name, arguments)
 #include "lib/tensor/kernels.def"
 #undef KERNEL

@@ -1,4 +1,4 @@
-/* Matrix products behind one door, as far as the rest of the device needs to know it: our own in f32 with AVX2 or AVX-512 (vector_product.c) and in bf16 with AMX (amx_product.c); else
+/* Matrix products behind one door, as far as the rest of the device needs to know it: our own in f32 with AVX2 or AVX-512 (vector_product.c) and in bf16 with AVX512_BF16 or AMX (tile_product.c); else
  * those of oneDNN or OpenBLAS (host_gemm*.c).
  *
  * A product is cut into tiles of its result by its shape alone; a tile is one call of a library, made by one thread. So results are the same bits for any
@@ -51,7 +51,7 @@ typedef struct CpuRows {
     /* n plain products become their gradient, but for the target's one, which `target` (index among these n, or -1) adds. */
     void (*gradient)(const LogprobArgs *args, const LogitGrad *grad, float *z, int64_t n, int64_t target);
 } CpuRows;
-extern const CpuRows cpu_rows_base, cpu_rows_avx2, cpu_rows_avx512;
+extern const CpuRows cpu_rows_base, cpu_rows_avx2, cpu_rows_avx512, cpu_rows_avx512_bf16;
 
 /* ---- one tile: a product by one thread ---- */
 
@@ -141,16 +141,9 @@ typedef struct CpuProducts {
     bool (*makes_more)(const Product *product); /* NULL: never */
 } CpuProducts;
 /* In f32 (vector_product.c); operands of other dtypes are widened. */
-extern const CpuProducts cpu_products_base, cpu_products_avx2, cpu_products_avx512;
-/* In bf16 on a processor with AMX (amx_product.c). */
-#if HAVE_AMX
-void amx_products_run(const Product *products, int n);
-bool amx_makes_more(const Product *product);
-int64_t amx_row_tile(void);
-int64_t amx_col_tile(int64_t n, int64_t k);
-void amx_column(const Product *product, int64_t col, int64_t cols);
-void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c);
-#endif
+extern const CpuProducts cpu_products_base, cpu_products_avx2, cpu_products_avx512, cpu_products_avx512_bf16;
+/* In bf16 on a processor that multiplies it (tile_product.c). */
+extern const CpuProducts cpu_tile_products_avx512_bf16, cpu_tile_products_amx;
 
 /* Operand and packed copy of weight `b` for products in `dtype` with op(b); packs a constant one at its first use. */
 Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const PackedTiles **packed);

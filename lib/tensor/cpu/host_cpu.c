@@ -66,6 +66,7 @@ static bool tiles_granted(void) {
 static bool isa_possible(const char *isa) {
     bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
     if (strcmp(isa, "amx") == 0) return avx512 && cpu_has("amx_bf16") && cpu_has("avx512_bf16") && tiles_granted();
+    if (strcmp(isa, "avx512_bf16") == 0) return avx512 && cpu_has("avx512_bf16");
     if (strcmp(isa, "avx512") == 0) return avx512;
     if (strcmp(isa, "avx2") == 0) return __builtin_cpu_supports("avx2") && __builtin_cpu_supports("fma");
     return true;
@@ -104,8 +105,9 @@ static const struct { const char *name; void (*kernels)(Device *); } isas[] = {
 #if defined(__x86_64__)
     {"avx2", cpu_kernels_avx2},
     {"avx512", cpu_kernels_avx512},
-#if HAVE_AMX
-    {"amx", cpu_kernels_amx},
+#if HAVE_TILES
+    {"avx512_bf16", cpu_tile_kernels_avx512_bf16},
+    {"amx", cpu_tile_kernels_amx},
 #endif
 #endif
 };
@@ -132,7 +134,7 @@ static Status isa_configure(const char *wanted) {
         if (!any) return status_fail(ST_USAGE, "this processor cannot run the instruction set '%s'", wanted);
     }
     status_fail(ST_USAGE, "unknown instruction set '%s'", wanted);
-    return status_hint(ST_USAGE, "this build has: base%s, or auto", COUNT_OF(isas) > 3 ? ", avx2, avx512, amx" : COUNT_OF(isas) > 1 ? ", avx2, avx512" : "");
+    return status_hint(ST_USAGE, "this build has: base%s, or auto", COUNT_OF(isas) > 3 ? ", avx2, avx512, avx512_bf16, amx" : COUNT_OF(isas) > 1 ? ", avx2, avx512" : "");
 }
 
 Status cpu_configure(const char *gemm, const char *isa) {

@@ -31,43 +31,40 @@ static bool onednn_preferred(void) {
 #endif
 }
 
-/* Our own products in f32: with fused multiply-adds faster than the libraries'. */
-static const CpuProducts *f32_of(const char *isa) {
+/* Our own products by instruction set: in f32 where there are fused multiply-adds, with which they are faster than the libraries'; in bf16 where it is multiplied. */
+static const struct { const char *isa; const CpuProducts *f32, *bf16; const CpuRows *rows; } own_products[] = {
+    {"base", NULL, NULL, &cpu_rows_base},
 #if defined(__x86_64__)
-    if (strcmp(isa, "avx2") == 0) return &cpu_products_avx2;
-    if (strcmp(isa, "avx512") == 0 || strcmp(isa, "amx") == 0) return &cpu_products_avx512;
+    {"avx2", &cpu_products_avx2, NULL, &cpu_rows_avx2},
+    {"avx512", &cpu_products_avx512, NULL, &cpu_rows_avx512},
+#if HAVE_TILES
+    {"avx512_bf16", &cpu_products_avx512_bf16, &cpu_tile_products_avx512_bf16, &cpu_rows_avx512_bf16},
+    {"amx", &cpu_products_avx512_bf16, &cpu_tile_products_amx, &cpu_rows_avx512_bf16},
 #endif
-    (void)isa;
-    return NULL;
-}
+#endif
+};
 
 Status gemm_configure(const char *gemm, const CpuInfo *info) {
     bool any = !gemm || strcmp(gemm, "auto") == 0, own = gemm && strcmp(gemm, "own") == 0;
-    if (own && !f32_of(info->isa)) return status_fail(ST_USAGE, "no products of our own with the instruction set '%s'", info->isa);
+    size_t isa = 0;
+    while (strcmp(own_products[isa].isa, info->isa) != 0) isa++;
+    if (own && !own_products[isa].f32) return status_fail(ST_USAGE, "no products of our own with the instruction set '%s'", info->isa);
     if (any || own) with_onednn = onednn_preferred();
     else if (strcmp(gemm, "openblas") == 0) with_onednn = false;
     else if (strcmp(gemm, "onednn") == 0 && HAVE_ONEDNN) with_onednn = true;
     else {
         if (strcmp(gemm, "onednn") == 0) status_fail(ST_USAGE, "no library 'onednn' for matrix products in this build");
         else status_fail(ST_USAGE, "unknown library for matrix products '%s'", gemm);
-        return status_hint(ST_USAGE, "this build has: %sopenblas%s, or auto", f32_of(info->isa) ? "own, " : "", HAVE_ONEDNN ? ", onednn" : "");
+        return status_hint(ST_USAGE, "this build has: %sopenblas%s, or auto", own_products[isa].f32 ? "own, " : "", HAVE_ONEDNN ? ", onednn" : "");
     }
     wide_tiles = cpu_has("amx_bf16");
-    own_f32 = any || own ? f32_of(info->isa) : NULL;
-    own_bf16 = NULL;
-#if HAVE_AMX
-    static const CpuProducts amx = {amx_products_run, amx_row_tile, amx_col_tile, amx_column, amx_tile, amx_makes_more};
-    if (strcmp(info->isa, "amx") == 0) own_bf16 = &amx;
-#endif
+    own_f32 = any || own ? own_products[isa].f32 : NULL;
+    own_bf16 = any || own ? own_products[isa].bf16 : NULL;
     native_bf16 = own_bf16 != NULL;
 #if HAVE_ONEDNN
     native_bf16 = own_bf16 || (with_onednn && (wide_tiles || cpu_has("avx512_bf16")) && onednn_is_fast(DT_BF16));
 #endif
-    rows_of_isa = &cpu_rows_base;
-#if defined(__x86_64__)
-    if (strcmp(info->isa, "avx2") == 0) rows_of_isa = &cpu_rows_avx2;
-    if (strcmp(info->isa, "avx512") == 0 || strcmp(info->isa, "amx") == 0) rows_of_isa = &cpu_rows_avx512;
-#endif
+    rows_of_isa = own_products[isa].rows;
     return ST_OK;
 }
 
@@ -81,7 +78,7 @@ void gemm_describe(CpuInfo *info) {
     if (with_onednn) info->gemm_f32 = onednn_version();
 #endif
     info->native_bf16 = native_bf16;
-    info->gemm_bf16 = own_bf16 ? "amx" : native_bf16 ? info->gemm_f32 : "converted to f32";
+    info->gemm_bf16 = own_bf16 ? info->isa : native_bf16 ? info->gemm_f32 : "converted to f32";
     if (own_f32) info->gemm_f32 = strcmp(info->isa, "avx2") == 0 ? "avx2" : "avx512";
 }
 

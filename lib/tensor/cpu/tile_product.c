@@ -1,9 +1,9 @@
-/* Products of bf16 in tiles (amx.h).
+/* Products of bf16 in tiles (tiles.h).
  *
  * A panel of B, some hundred columns, is made into tiles and stays in the second-level cache; A is read from where it lies, 32 rows at a time, if it can be. So no weight is kept a second
  * time, and what is made of it is used by all rows of the task. Every element is one chain of sums in order of k, whichever way the product is cut; so the cuts, and which factor is A,
  * go by speed alone, and the bits depend neither on the threads nor on the rows beside a row. */
-#include "lib/tensor/cpu/amx.h"
+#include "lib/tensor/cpu/tiles.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
 #include "lib/tensor/cpu/shares.h"
@@ -202,21 +202,22 @@ typedef struct Ahead {
     const Finish *end; /* NULL: none */
 } Ahead;
 
+#ifdef __AMX_BF16__
 /* sums (lines of at least 32) from `sum`: 32 rows, or 16 if not `tall`, of 32 columns, or 16 if not `wide`. Multiplying leaves the vector units free: on the way lines of the block
  * before are finished. */
 static inline __attribute__((always_inline)) void block_multiply(const bool tall, const bool wide, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
     char *low = sums, *high = low + TILE_ROWS * line;
     __asm__ volatile("" ::: "memory"); /* gcc 12 does not know that a tile's load reads memory */
     if (sum->add) {
-        _tile_loadd(0, low, line);
-        if (wide) _tile_loadd(1, low + 64, line);
-        if (tall) _tile_loadd(2, high, line);
-        if (tall && wide) _tile_loadd(3, high + 64, line);
+        tile_read(0, low, line);
+        if (wide) tile_read(1, low + 64, line);
+        if (tall) tile_read(2, high, line);
+        if (tall && wide) tile_read(3, high + 64, line);
     } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        tile_zero(0);
+        tile_zero(1);
+        tile_zero(2);
+        tile_zero(3);
     }
     const char *b = sum->b, *c = ahead->end ? ahead->end->c : NULL, *d = ahead->end && ahead->end->beta != 0 && ahead->end->d != c ? ahead->end->d : NULL;
     int64_t lines_left = ahead->end && !ahead->end->past ? ahead->end->rows : 0, lines_each = (BLOCK + sum->n_tiles - 1) / sum->n_tiles;
@@ -226,17 +227,17 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
         int64_t n = part ? sum->n_more : sum->n_tiles;
         const char *upper = a.at, *lower = a.at + TILE_ROWS * a.line, *next = part ? NULL : ahead->at;
         for (int64_t i = 0; i < n; i++, upper += 64, lower += 64, b += 2 * TILE_BYTES) {
-            _tile_loadd(4, upper, a.line);
-            _tile_loadd(6, b, 64);
-            _tile_dpbf16ps(0, 4, 6);
+            tile_read(4, upper, a.line);
+            tile_read(6, b, 64);
+            tile_multiply(0, 4, 6);
             if (wide) {
-                _tile_loadd(7, b + TILE_BYTES, 64);
-                _tile_dpbf16ps(1, 4, 7);
+                tile_read(7, b + TILE_BYTES, 64);
+                tile_multiply(1, 4, 7);
             }
             if (tall) {
-                _tile_loadd(5, lower, a.line);
-                _tile_dpbf16ps(2, 5, 6);
-                if (wide) _tile_dpbf16ps(3, 5, 7);
+                tile_read(5, lower, a.line);
+                tile_multiply(2, 5, 6);
+                if (wide) tile_multiply(3, 5, 7);
             }
             if (next && ahead->once) { /* tiles that come SOON, of these rows or of the rows behind them */
                 const char *soon = i + SOON < n ? upper + SOON * 64 : upper + BLOCK * a.line + (SOON - n) * 64;
@@ -257,10 +258,10 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
         }
     }
     finish_rest(before);
-    _tile_stored(0, low, line);
-    if (wide) _tile_stored(1, low + 64, line);
-    if (tall) _tile_stored(2, high, line);
-    if (tall && wide) _tile_stored(3, high + 64, line);
+    tile_write(0, low, line);
+    if (wide) tile_write(1, low + 64, line);
+    if (tall) tile_write(2, high, line);
+    if (tall && wide) tile_write(3, high + 64, line);
 }
 
 static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
@@ -269,6 +270,81 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
     else if (cols > TILE_ROWS) block_multiply(false, true, sum, sums, line, before, ahead);
     else block_multiply(false, false, sum, sums, line, before, ahead);
 }
+
+enum { FEW_COLS = 0 }; /* tiles waste nothing that counts */
+static void few_sum(int64_t rows, int64_t cols, const Sum *sum, float *turned) { (void)rows, (void)cols, (void)sum, (void)turned; }
+
+#else
+
+/* The same where vectors multiply: sixteen rows and columns at a time through both parts. */
+static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
+    const Finish *end = ahead->end;
+    finish_rest(before);
+    for (int64_t r = 0; end && !end->past && r < end->rows; r++) {
+        __builtin_prefetch(end->c + r * end->c_line, 1);
+        if (end->c_f32) __builtin_prefetch(end->c + r * end->c_line + 64, 1);
+    }
+    for (int64_t r = 0; ahead->at && !ahead->once && r < ahead->rows; r++)
+        for (int64_t i = 0; i < sum->n_tiles; i++) _mm_prefetch(ahead->at + r * ahead->line + i * 64, _MM_HINT_T1);
+    for (int64_t i = 0; i < 2 && i * TILE_ROWS < rows; i++)
+        for (int64_t j = 0; j < 2 && j * TILE_ROWS < cols; j++) {
+            char *c = (char *)sums + i * TILE_ROWS * line + j * 64;
+            const char *b = sum->b + j * TILE_BYTES, *soon = ahead->once && ahead->at && j == 0 ? sum->a.at + (BLOCK + i * TILE_ROWS) * sum->a.line : NULL;
+            tiles_sum(sum->n_tiles, (TileLines){sum->a.at + i * TILE_ROWS * sum->a.line, sum->a.line, 64}, b, 2 * TILE_BYTES, c, line, sum->add, soon);
+            if (sum->n_more == 0) continue;
+            b += sum->n_tiles * 2 * TILE_BYTES;
+            tiles_sum(sum->n_more, (TileLines){sum->more.at + i * TILE_ROWS * sum->more.line, sum->more.line, 64}, b, 2 * TILE_BYTES, c, line, true, NULL);
+        }
+}
+
+enum { FEW_COLS = 24 }; /* up to as many columns have their sums in registers */
+
+/* A few columns of a block, transposed: 16 rows of A, which are read once, become pairs, whose columns are the lanes of a vector; where there are few columns of B that wastes none of them. */
+static inline __attribute__((always_inline)) void few_multiply(const int cols, const Sum *sum, int64_t first, float *turned) {
+    __m512 sums[FEW_COLS];
+    const char *b = sum->b;
+#pragma GCC unroll 24
+    for (int c = 0; c < cols; c++) sums[c] = sum->add ? _mm512_load_ps(turned + c * BLOCK) : _mm512_setzero_ps();
+    for (int part = 0; part < 2; part++) {
+        Rows a = part ? sum->more : sum->a;
+        int64_t n = part ? sum->n_more : sum->n_tiles;
+        const char *at = a.at + first * a.line;
+        for (int64_t i = 0; i < n; i++, at += 64, b += 2 * TILE_BYTES) {
+            _Alignas(64) char pairs[TILE_BYTES];
+            const char *soon = a.at + (first + TILE_ROWS) * a.line + i * TILE_BYTES;
+            pairs_transpose(at, a.line, pairs);
+#pragma GCC unroll 2
+            for (int64_t pair = 0; pair < TILE_K / 2; pair++) {
+                __m512bh rows = (__m512bh)_mm512_load_si512(pairs + pair * 64);
+                _mm_prefetch(soon + pair * 64, _MM_HINT_T1);
+#pragma GCC unroll 24
+                for (int c = 0; c < cols; c++) sums[c] = _mm512_dpbf16_ps(sums[c], pair_of(b + c / TILE_ROWS * TILE_BYTES + pair * 64 + c % TILE_ROWS * 4), rows);
+            }
+        }
+    }
+#pragma GCC unroll 24
+    for (int c = 0; c < cols; c++) _mm512_store_ps(turned + c * BLOCK, sums[c]);
+}
+
+/* Columns of B that there are none of are zero. */
+static void few_sum(int64_t rows, int64_t cols, const Sum *sum, float *turned) {
+    for (int64_t first = 0; first < MIN(rows, (int64_t)BLOCK); first += TILE_ROWS, turned += TILE_ROWS)
+        switch (cols) {
+        case 1: few_multiply(1, sum, first, turned); break;
+        case 2: few_multiply(2, sum, first, turned); break;
+        case 3: few_multiply(3, sum, first, turned); break;
+        case 4: few_multiply(4, sum, first, turned); break;
+        case 5: few_multiply(5, sum, first, turned); break;
+        case 6: few_multiply(6, sum, first, turned); break;
+        case 7: few_multiply(7, sum, first, turned); break;
+        case 8: few_multiply(8, sum, first, turned); break;
+        default:
+            if (cols <= 12) few_multiply(12, sum, first, turned);
+            else if (cols <= 16) few_multiply(16, sum, first, turned);
+            else few_multiply(FEW_COLS, sum, first, turned);
+        }
+}
+#endif
 
 /* The first `cols` columns of a block as lines. */
 static void block_transpose(const void *sums, int64_t cols, int64_t line, void *to) {
@@ -282,6 +358,7 @@ static void block_transpose(const void *sums, int64_t cols, int64_t line, void *
 typedef struct Plan {
     const Product *product;
     bool turned; /* a, b are the transposed factors, and C is to be written transposed */
+    bool few;    /* turned, and b's columns are few enough for few_sum */
     Factor a, b, more_a, more_b;
     Factor down;     /* what A' is made with: as B, or as A if turned */
     int64_t m, n;
@@ -324,6 +401,7 @@ static Plan plan_make(const Product *product, bool turned) {
         plan.m = product->n;
         plan.n = product->m;
     }
+    plan.few = turned && plan.n <= FEW_COLS;
     bool few = plan.m <= BLOCK && !plan.b.operand.transposed; /* B is used once: along its lines as far as they go */
     bool whole = product->k <= WHOLE_K || round_up(plan.n, BLOCK) * (plan.k_tiles + plan.more_tiles) * 64 <= PANEL_BYTES;
     int64_t threads = omp_get_max_threads(), most_k = few ? FEW_K : whole ? MAX(product->k, (int64_t)1) : CUT_K, limit = few ? MAX((int64_t)PANEL_FEW, div_up(plan.n, threads)) : PANEL_COLS;
@@ -437,6 +515,13 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
             Finish end = {0};
             if (last) end = block_end(plan, sums, line, row, col + j * BLOCK, turned[turn]);
             ahead.end = last ? &end : NULL;
+            if (plan->few) {
+                float *kept = work->partial ? sums : turned[turn];
+                few_sum(plan->m - row, plan->n, &sum, kept);
+                end.sums = (const char *)kept;
+                finish_rest(&end);
+                continue;
+            }
             block_sum(plan->m - row, plan->n - col - j * BLOCK, &sum, sums, line, &before, &ahead);
             if (last && plan->turned) block_transpose(sums, plan->n - col - j * BLOCK, line, turned[turn]);
             before = end;
@@ -464,7 +549,7 @@ static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *
 }
 
 /* Where a sum is cut, A' would be made for every cut; of a high rank, for every panel. */
-bool amx_makes_more(const Product *product) {
+static bool makes_more(const Product *product) {
     enum { HIGHEST = 64 };
     Plan plan = plan_make(product, turned_alone(product));
     return product->more_k <= HIGHEST && !product->a.transposed && plan.k_cut == plan.k_tiles && (!plan.turned || plan.panels == 1);
@@ -495,7 +580,7 @@ static void plans_run(const Plan *plans, const Shares *shares, bool parallel) {
         const Plan *plan = NULL;
         Work work;
         int64_t have = -1, at = 0; /* the panel that is made; as shares_next */
-        amx_begin();
+        tiles_begin();
         for (int64_t task; (task = shares_next(shares, &at)) >= 0;) {
             const Plan *its = plans;
             while (task >= its->end) its++;
@@ -506,7 +591,7 @@ static void plans_run(const Plan *plans, const Shares *shares, bool parallel) {
             plan = its;
             task_run(plan, &work, task - (plan == plans ? 0 : plan[-1].end), &have);
         }
-        amx_end();
+        tiles_end();
         _mm_sfence(); /* what went past the caches is there for all threads */
     }
 }
@@ -523,14 +608,14 @@ static int factor_shared(const Product *products, int n) {
     return first ? 1 : second ? 2 : 0;
 }
 
-void amx_products_run(const Product *products, int n) {
+static void run(const Product *products, int n) {
     Plan plans[PRODUCTS_MOST];
     bool parallel = false, made = false;
     int64_t end = 0;
     for (int i = 0; i < n; i++) made |= products[i].a.transposed;
     int shared = made && n > 1 ? factor_shared(products, n) : 0;
     if (made && n > 1 && !shared) { /* there is one place for rows that are made */
-        for (int i = 0; i < n; i++) amx_products_run(&products[i], 1);
+        for (int i = 0; i < n; i++) run(&products[i], 1);
         return;
     }
     for (int i = 0; i < n; i++) {
@@ -550,13 +635,13 @@ void amx_products_run(const Product *products, int n) {
 
 /* ---- tile by tile ---- */
 
-int64_t amx_row_tile(void) { return BLOCK; }
-int64_t amx_col_tile(int64_t n, int64_t k) { return panel_cols(n, div_up(k, TILE_K), PANEL_COLS / 2); }
+static int64_t row_tile(void) { return BLOCK; }
+static int64_t col_tile(int64_t n, int64_t k) { return panel_cols(n, div_up(k, TILE_K), PANEL_COLS / 2); }
 
 /* With rows of a single tile, they are the factor that is made into tiles. */
 static bool tile_turned(const Product *product) { return product->m <= BLOCK && product->b.transposed; }
 
-void amx_column(const Product *product, int64_t col, int64_t cols) {
+static void column(const Product *product, int64_t col, int64_t cols) {
     int64_t k_tiles = div_up(product->k, TILE_K), width = tile_turned(product) ? BLOCK : round_up(cols, BLOCK);
     char *panel = cpu_scratch(CPU_TILE_B, (size_t)(width * k_tiles * 64));
     if (cpu_planning()) return;
@@ -567,7 +652,7 @@ void amx_column(const Product *product, int64_t col, int64_t cols) {
     } else panel_load(&b, col, width, 0, k_tiles, panel, k_tiles * 2 * TILE_BYTES);
 }
 
-void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c) {
+static void tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c) {
     bool turned = tile_turned(product);
     int64_t k_tiles = div_up(product->k, TILE_K), stride = turned ? 0 : k_tiles * 2 * TILE_BYTES;
     Factor a = turned ? factor_turned(factor(product->b, 1, product->n, product->k)) : factor(product->a, 1, product->m, product->k);
@@ -579,7 +664,7 @@ void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, in
     Sum sum = {.n_tiles = k_tiles};
     if (!turned) sum.a = rows_load(&a, row, 0, k_tiles, scratch);
     Finish before = {0};
-    amx_begin();
+    tiles_begin();
     for (int64_t j = 0; j < cols / BLOCK + (cols % BLOCK > 0); j++) {
         float *sums = blocks[j % 2];
         Ahead ahead = {.rows = BLOCK};
@@ -590,6 +675,12 @@ void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, in
             if (rows_lie(&a, col + (j + 1) * BLOCK, 0, k_tiles)) ahead.at = sum.a.at + BLOCK * sum.a.line;
         }
         sum.b = panel + j * stride;
+        if (turned && rows <= FEW_COLS) {
+            few_sum(cols - j * BLOCK, rows, &sum, result);
+            before = finish_of(&whole, result, BLOCK_LINE, 0, j * BLOCK, rows, MIN((int64_t)BLOCK, cols - j * BLOCK));
+            finish_rest(&before);
+            continue;
+        }
         block_sum(turned ? BLOCK : rows, turned ? rows : BLOCK, &sum, sums, BLOCK_LINE, &before, &ahead);
         before = finish_of(&whole, sums, BLOCK_LINE, 0, j * BLOCK, rows, MIN((int64_t)BLOCK, cols - j * BLOCK));
         if (!turned) continue;
@@ -598,5 +689,7 @@ void amx_tile(const Product *product, int64_t row, int64_t rows, int64_t col, in
         finish_rest(&before);
     }
     finish_rest(&before);
-    amx_end();
+    tiles_end();
 }
+
+const CpuProducts ISA_FN(tile_products) = {run, row_tile, col_tile, column, tile, makes_more};

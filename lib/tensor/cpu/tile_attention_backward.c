@@ -1,4 +1,4 @@
-/* Softmax attention of bf16, backward, on AMX, in one pass over keys: scores and their gradients are computed once and go into all of dq, dk and dv.
+/* Softmax attention of bf16, backward, in tiles and in one pass over keys: scores and their gradients are computed once and go into all of dq, dk and dv.
  *
  * A task is a tile of keys with all the queries that see it; dk and dv are its own. The sums of dq are in memory, and every block of queries takes its tiles of keys in
  * order of their positions: the first one prepares the block, the last one writes dq, and each waits until those before it have been there. A thread stays with a segment,
@@ -6,7 +6,7 @@
  * task that is not finished never waits; and the bits depend on the number of threads as little as elsewhere. Weights and gradients of scores are rounded to bf16 for their
  * products, sums are f32.
  * Source: FlashAttention-2, arXiv 2307.08691, algorithm 2; numerics.md section 4. */
-#include "lib/tensor/cpu/amx_attention.h"
+#include "lib/tensor/cpu/tile_attention.h"
 
 #include <sched.h>
 #include <stdatomic.h>
@@ -371,14 +371,14 @@ static bool task_next(Pass *pass, int32_t *own, AttentionTask *task) {
     return false;
 }
 
-void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y, const Tensor *logsumexp, const Tensor *dy,
+void ISA_FN(tile_attention_backward)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y, const Tensor *logsumexp, const Tensor *dy,
                                 const double beta[3], Tensor *dq, Tensor *dk, Tensor *dv) {
     bool tiles = q->dtype == DT_BF16 && k->dtype == DT_BF16 && v->dtype == DT_BF16 && y->dtype == DT_BF16 && dy->dtype == DT_BF16 && logsumexp->dtype == DT_F32;
     if (!tiles || !(args->scale > 0) || !CPU_WRITES(dq, dk, dv)) {
-        cpu_attention_backward_avx512(args, q, k, v, y, logsumexp, dy, beta, dq, dk, dv);
+        cpu_attention_backward_avx512_bf16(args, q, k, v, y, logsumexp, dy, beta, dq, dk, dv);
         return;
     }
-    Pass pass = {.shape = amx_attention_shape(args, BLOCK_ROWS), .q = q, .k = k, .v = v, .y = y, .logsumexp = logsumexp, .dy = dy, .dq = dq, .dk = dk, .dv = dv, .beta = beta};
+    Pass pass = {.shape = tile_attention_shape(args, BLOCK_ROWS), .q = q, .k = k, .v = v, .y = y, .logsumexp = logsumexp, .dy = dy, .dq = dq, .dk = dk, .dv = dv, .beta = beta};
     pass.chunks = pass.shape.padded / TILE_K;
     pass.tiles = pass.shape.padded / TILE_ROWS;
     blocks_make(&pass);
@@ -389,7 +389,7 @@ void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, cons
     bool parallel = attention_products(&pass.shape) > SERIAL_PRODUCTS;
 #pragma omp parallel if (parallel)
     {
-        amx_begin();
+        tiles_begin();
         for (int64_t head = 0; head < args->n_kv_heads; head++) { /* one after the other: the blocks' memory is for one */
 #pragma omp single
             tasks_begin(&pass);
@@ -397,6 +397,6 @@ void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, cons
             for (int32_t own = -1; task_next(&pass, &own, &task);) task_run(&pass, task, head);
 #pragma omp barrier
         }
-        amx_end();
+        tiles_end();
     }
 }

@@ -1,25 +1,19 @@
-/* What attention's forward and backward pass on AMX share. Included by amx_attention*.c only.
+/* What attention's forward and backward pass in tiles share. Included by tile_attention*.c only.
  *
  * Scores are computed transposed: keys are the rows of a tile, queries its columns, so that what belongs to a query (largest score, sum of weights, what it
  * sees) is one lane of a vector, and no vector is summed across. A query row is a (token, head of the group) pair; LANES of them are a group of lanes.
  * Head sizes are rounded up to whole tiles with zeros, which change no bit.
  */
-#ifndef TUNE_AMX_ATTENTION_H
-#define TUNE_AMX_ATTENTION_H
+#ifndef TUNE_TILE_ATTENTION_H
+#define TUNE_TILE_ATTENTION_H
 
-#include "lib/tensor/cpu/amx.h"
+#include "lib/tensor/cpu/tiles.h"
 #include "lib/tensor/cpu/attention.h"
 
 enum { LANES = TILE_ROWS };
 
-/* What is done without AMX is done as before. */
-#define KERNEL(name, arguments) void cpu_##name##_avx512 arguments;
-#define KERNEL_PRODUCT(name, arguments)
-#include "lib/tensor/kernels.def"
-#undef KERNEL
-
 /* As attention_shape, for tiles: `tokens` have about `rows` query rows. */
-static inline AttentionShape amx_attention_shape(const AttentionArgs *args, int64_t rows) {
+static inline AttentionShape tile_attention_shape(const AttentionArgs *args, int64_t rows) {
     AttentionShape shape = attention_shape(args);
     shape.padded = blocks_of(shape.dim, TILE_K) * TILE_K;
     shape.tokens = MAX((int64_t)1, rows / shape.group);
@@ -46,35 +40,35 @@ static inline Tiles tiles_from(Tiles tiles, int64_t i, int64_t k) { return (Tile
 static inline __attribute__((always_inline)) void block_multiply(const bool two, int64_t depth, Tiles a, Tiles b, Tiles c, bool add) {
     __asm__ volatile("" : : : "memory"); /* the compiler does not know that loads of tiles read memory */
     if (add) {
-        _tile_loadd(0, tile_at(c, 0, 0), 64);
-        _tile_loadd(1, tile_at(c, 1, 0), 64);
+        tile_read(0, tile_at(c, 0, 0), 64);
+        tile_read(1, tile_at(c, 1, 0), 64);
         if (two) {
-            _tile_loadd(2, tile_at(c, 0, 1), 64);
-            _tile_loadd(3, tile_at(c, 1, 1), 64);
+            tile_read(2, tile_at(c, 0, 1), 64);
+            tile_read(3, tile_at(c, 1, 1), 64);
         }
     } else {
-        _tile_zero(0);
-        _tile_zero(1);
-        _tile_zero(2);
-        _tile_zero(3);
+        tile_zero(0);
+        tile_zero(1);
+        tile_zero(2);
+        tile_zero(3);
     }
     for (int64_t k = 0; k < depth; k++) {
-        _tile_loadd(4, tile_at(a, 0, k), 64);
-        _tile_loadd(6, tile_at(b, 0, k), 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(5, tile_at(a, 1, k), 64);
-        _tile_dpbf16ps(1, 5, 6);
+        tile_read(4, tile_at(a, 0, k), 64);
+        tile_read(6, tile_at(b, 0, k), 64);
+        tile_multiply(0, 4, 6);
+        tile_read(5, tile_at(a, 1, k), 64);
+        tile_multiply(1, 5, 6);
         if (two) {
-            _tile_loadd(7, tile_at(b, 1, k), 64);
-            _tile_dpbf16ps(2, 4, 7);
-            _tile_dpbf16ps(3, 5, 7);
+            tile_read(7, tile_at(b, 1, k), 64);
+            tile_multiply(2, 4, 7);
+            tile_multiply(3, 5, 7);
         }
     }
-    _tile_stored(0, tile_at(c, 0, 0), 64);
-    _tile_stored(1, tile_at(c, 1, 0), 64);
+    tile_write(0, tile_at(c, 0, 0), 64);
+    tile_write(1, tile_at(c, 1, 0), 64);
     if (two) {
-        _tile_stored(2, tile_at(c, 0, 1), 64);
-        _tile_stored(3, tile_at(c, 1, 1), 64);
+        tile_write(2, tile_at(c, 0, 1), 64);
+        tile_write(3, tile_at(c, 1, 1), 64);
     }
 }
 

@@ -1,7 +1,7 @@
-/* Attention of sequences that each go on by a single token, out of a cache, in bf16 on AMX: a step of generation. Such a token has few queries, so that the lanes of a vector are those of
+/* Attention of sequences that each go on by a single token, out of a cache, in tiles of bf16: a step of generation. Such a token has few queries, so that the lanes of a vector are those of
  * several key/value heads: a score's product has zeros in the lanes of the other heads, and so have weights in the product with the values. Zeros change no sum of what is
- * finite: the bits are those of amx_attention.c. A row of keys is read once for all heads of a task; rows to come are asked for meanwhile, those of the next sequence too. */
-#include "lib/tensor/cpu/amx_attention_forward.h"
+ * finite: the bits are those of tile_attention.c. A row of keys is read once for all heads of a task; rows to come are asked for meanwhile, those of the next sequence too. */
+#include "lib/tensor/cpu/tile_attention_forward.h"
 
 #include <omp.h>
 
@@ -110,37 +110,37 @@ static Work work_new(const Call *call, const TokenTask *task) {
 static inline __attribute__((always_inline)) void head_scores(const bool four, int64_t depth, const KeyRows keys[KEY_ROWS], Tiles q) {
     __asm__ volatile("" : : : "memory"); /* as in block_multiply */
     for (int64_t c = 0; c < depth; c++) {
-        _tile_loadd(6, tile_at(q, 0, c), 64);
-        _tile_loadd(4, keys[0].at + c * keys[0].column, keys[0].line);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(5, keys[1].at + c * keys[1].column, keys[1].line);
-        _tile_dpbf16ps(1, 5, 6);
+        tile_read(6, tile_at(q, 0, c), 64);
+        tile_read(4, keys[0].at + c * keys[0].column, keys[0].line);
+        tile_multiply(0, 4, 6);
+        tile_read(5, keys[1].at + c * keys[1].column, keys[1].line);
+        tile_multiply(1, 5, 6);
         if (!four) continue;
-        _tile_loadd(4, keys[2].at + c * keys[2].column, keys[2].line);
-        _tile_dpbf16ps(2, 4, 6);
-        _tile_loadd(5, keys[3].at + c * keys[3].column, keys[3].line);
-        _tile_dpbf16ps(3, 5, 6);
+        tile_read(4, keys[2].at + c * keys[2].column, keys[2].line);
+        tile_multiply(2, 4, 6);
+        tile_read(5, keys[3].at + c * keys[3].column, keys[3].line);
+        tile_multiply(3, 5, 6);
     }
 }
 
 /* Scores of a tile of keys, or of its first half. */
 static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four) {
     KeyRows keys[KEY_ROWS];
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    tile_zero(0);
+    tile_zero(1);
+    tile_zero(2);
+    tile_zero(3);
     for (int64_t h = 0; h < task_heads(call, tile->task); h++) {
         int64_t head = tile->task->head + h;
         for (int64_t i = 0; i < (four ? 4 : 2); i++) keys[i] = keys_find(call->shape, call->k, tile->rows + i * TILE_ROWS, head, work->keys, i);
         if (four) head_scores(true, call->shape->padded / TILE_K, keys, tiles_from(work->q, h, 0));
         else head_scores(false, call->shape->padded / TILE_K, keys, tiles_from(work->q, h, 0));
     }
-    _tile_stored(0, tile_at(work->scores, 0, 0), 64);
-    _tile_stored(1, tile_at(work->scores, 0, 1), 64);
+    tile_write(0, tile_at(work->scores, 0, 0), 64);
+    tile_write(1, tile_at(work->scores, 0, 1), 64);
     if (four) {
-        _tile_stored(2, tile_at(work->scores, 0, 2), 64);
-        _tile_stored(3, tile_at(work->scores, 0, 3), 64);
+        tile_write(2, tile_at(work->scores, 0, 2), 64);
+        tile_write(3, tile_at(work->scores, 0, 3), 64);
     }
 }
 
@@ -188,32 +188,32 @@ static inline __attribute__((always_inline)) void values_add(const bool four, co
     int64_t each = d == 0 ? blocks_of(next->to, chunks * task_heads(call, tile->task)) : 0, soon = 0;
     Tiles sum = tiles_from(work->sum, 0, d / TILE_ROWS);
     __asm__ volatile("" : : : "memory");
-    _tile_loadd(0, tile_at(sum, 0, 0), 64);
-    _tile_loadd(1, tile_at(sum, 0, 1), 64);
+    tile_read(0, tile_at(sum, 0, 0), 64);
+    tile_read(1, tile_at(sum, 0, 1), 64);
     if (four) {
-        _tile_loadd(2, tile_at(sum, 0, 2), 64);
-        _tile_loadd(3, tile_at(sum, 0, 3), 64);
+        tile_read(2, tile_at(sum, 0, 2), 64);
+        tile_read(3, tile_at(sum, 0, 3), 64);
     }
     for (int64_t h = 0; h < task_heads(call, tile->task); h++)
         for (int64_t c = 0; c < chunks; c++, soon += each) {
             values_pair(four, whole, call, work, tile->task->head + h, tile->rows + c * TILE_K, d, next, soon, MIN(each, next->to - soon));
             __asm__ volatile("" : : : "memory");
-            _tile_loadd(4, tile_at(work->own, h, c), 64);
-            _tile_loadd(5, tile_at(work->pair_values, 0, 0), 64);
-            _tile_dpbf16ps(0, 4, 5);
-            _tile_loadd(6, tile_at(work->pair_values, 1, 0), 64);
-            _tile_dpbf16ps(1, 4, 6);
+            tile_read(4, tile_at(work->own, h, c), 64);
+            tile_read(5, tile_at(work->pair_values, 0, 0), 64);
+            tile_multiply(0, 4, 5);
+            tile_read(6, tile_at(work->pair_values, 1, 0), 64);
+            tile_multiply(1, 4, 6);
             if (!four) continue;
-            _tile_loadd(5, tile_at(work->pair_values, 2, 0), 64);
-            _tile_dpbf16ps(2, 4, 5);
-            _tile_loadd(6, tile_at(work->pair_values, 3, 0), 64);
-            _tile_dpbf16ps(3, 4, 6);
+            tile_read(5, tile_at(work->pair_values, 2, 0), 64);
+            tile_multiply(2, 4, 5);
+            tile_read(6, tile_at(work->pair_values, 3, 0), 64);
+            tile_multiply(3, 4, 6);
         }
-    _tile_stored(0, tile_at(sum, 0, 0), 64);
-    _tile_stored(1, tile_at(sum, 0, 1), 64);
+    tile_write(0, tile_at(sum, 0, 0), 64);
+    tile_write(1, tile_at(sum, 0, 1), 64);
     if (four) {
-        _tile_stored(2, tile_at(sum, 0, 2), 64);
-        _tile_stored(3, tile_at(sum, 0, 3), 64);
+        tile_write(2, tile_at(sum, 0, 2), 64);
+        tile_write(3, tile_at(sum, 0, 3), 64);
     }
 }
 
@@ -276,7 +276,7 @@ static void tasks_run(const Call *call, const TokenTask *task, const TokenTask *
     }
 }
 
-void attention_tokens(const AttentionShape *shape, const AttentionTask *tokens, int64_t n, bool parallel, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
+void ISA_FN(attention_tokens)(const AttentionShape *shape, const AttentionTask *tokens, int64_t n, bool parallel, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
     if (n == 0) return;
     int64_t kv_heads = shape->args->n_kv_heads, threads = parallel ? omp_get_max_threads() : 1;
     int64_t heads = MIN(MAX(kv_heads * n / (2 * threads), (int64_t)1), MIN(LANES / shape->group, kv_heads)), sets = blocks_of(kv_heads, heads);
@@ -290,10 +290,10 @@ void attention_tokens(const AttentionShape *shape, const AttentionTask *tokens, 
     int64_t run = MAX((int64_t)1, n * sets / (2 * threads));
 #pragma omp parallel if (parallel)
     {
-        amx_begin();
+        tiles_begin();
 #pragma omp for schedule(dynamic)
         for (int64_t first = 0; first < n * sets; first += run)
             tasks_run(&call, tasks + first, tasks + MIN(first + run, n * sets));
-        amx_end();
+        tiles_end();
     }
 }

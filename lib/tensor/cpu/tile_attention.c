@@ -1,6 +1,6 @@
-/* Softmax attention of bf16, forward, on AMX. Scores and sums are f32; weights are rounded to bf16 for the product with the values, their total is of what
+/* Softmax attention of bf16, forward, in tiles. Scores and sums are f32; weights are rounded to bf16 for the product with the values, their total is of what
  * they were before. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1; numerics.md section 4. */
-#include "lib/tensor/cpu/amx_attention_forward.h"
+#include "lib/tensor/cpu/tile_attention_forward.h"
 
 #include <omp.h>
 
@@ -78,27 +78,27 @@ static void keys_begin(const AttentionShape *shape, Work *work, const Tensor *k,
 /* Scores of 32 keys and one or two groups of queries. */
 static inline __attribute__((always_inline)) void scores_block(const bool two, int64_t depth, const KeyRows keys[2], Tiles q, Tiles scores) {
     __asm__ volatile("" : : : "memory"); /* as in block_multiply */
-    _tile_zero(0);
-    _tile_zero(1);
-    _tile_zero(2);
-    _tile_zero(3);
+    tile_zero(0);
+    tile_zero(1);
+    tile_zero(2);
+    tile_zero(3);
     for (int64_t k = 0; k < depth; k++) {
-        _tile_loadd(4, keys[0].at + k * keys[0].column, keys[0].line);
-        _tile_loadd(6, tile_at(q, 0, k), 64);
-        _tile_dpbf16ps(0, 4, 6);
-        _tile_loadd(5, keys[1].at + k * keys[1].column, keys[1].line);
-        _tile_dpbf16ps(1, 5, 6);
+        tile_read(4, keys[0].at + k * keys[0].column, keys[0].line);
+        tile_read(6, tile_at(q, 0, k), 64);
+        tile_multiply(0, 4, 6);
+        tile_read(5, keys[1].at + k * keys[1].column, keys[1].line);
+        tile_multiply(1, 5, 6);
         if (two) {
-            _tile_loadd(7, tile_at(q, 1, k), 64);
-            _tile_dpbf16ps(2, 4, 7);
-            _tile_dpbf16ps(3, 5, 7);
+            tile_read(7, tile_at(q, 1, k), 64);
+            tile_multiply(2, 4, 7);
+            tile_multiply(3, 5, 7);
         }
     }
-    _tile_stored(0, tile_at(scores, 0, 0), 64);
-    _tile_stored(1, tile_at(scores, 0, 1), 64);
+    tile_write(0, tile_at(scores, 0, 0), 64);
+    tile_write(1, tile_at(scores, 0, 1), 64);
     if (two) {
-        _tile_stored(2, tile_at(scores, 1, 0), 64);
-        _tile_stored(3, tile_at(scores, 1, 1), 64);
+        tile_write(2, tile_at(scores, 1, 0), 64);
+        tile_write(3, tile_at(scores, 1, 1), 64);
     }
 }
 
@@ -182,25 +182,25 @@ static int64_t alone_first(const AttentionShape *shape, AttentionTask *list, int
     return alone;
 }
 
-void ISA_FN(attention)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
+void ISA_FN(tile_attention)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
     const Layout *layout = args->layout;
     const Tensor *keys = layout->cache ? layout->cache->k[args->layer] : k, *values = layout->cache ? layout->cache->v[args->layer] : v;
     bool tiles = q->dtype == DT_BF16 && keys->dtype == DT_BF16 && values->dtype == DT_BF16 && y->dtype == DT_BF16 && (!logsumexp || logsumexp->dtype == DT_F32);
     if (!tiles || !(args->scale > 0)) {
-        cpu_attention_avx512(args, q, k, v, y, logsumexp);
+        cpu_attention_avx512_bf16(args, q, k, v, y, logsumexp);
         return;
     }
-    AttentionShape shape = amx_attention_shape(args, QUERY_ROWS);
+    AttentionShape shape = tile_attention_shape(args, QUERY_ROWS);
     AttentionTasks tasks = attention_tasks(&shape, shape.tokens);
     int64_t kv_heads = args->n_kv_heads, n = tasks.n / kv_heads, alone = alone_first(&shape, tasks.list, n);
-    attention_tokens(&shape, tasks.list, alone, tasks.parallel_tiles, q, keys, values, y, logsumexp);
+    ISA_FN(attention_tokens)(&shape, tasks.list, alone, tasks.parallel_tiles, q, keys, values, y, logsumexp);
     if (alone == n) return;
 #pragma omp parallel if (tasks.parallel_tiles)
     {
-        amx_begin();
+        tiles_begin();
 #pragma omp for schedule(dynamic)
         for (int64_t i = tasks.n - 1; i >= alone * kv_heads; i--) /* the last tokens of a sequence have the most keys: begin with them */
             task_run(&shape, tasks.list[i / kv_heads], i % kv_heads, q, keys, values, y, logsumexp);
-        amx_end();
+        tiles_end();
     }
 }

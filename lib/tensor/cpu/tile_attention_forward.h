@@ -1,8 +1,8 @@
-/* What the two forward passes of attention on AMX share: that of whole rows and the one of single tokens behind a cache. Included by amx_attention.c and amx_attention_token.c only. */
-#ifndef TUNE_AMX_ATTENTION_FORWARD_H
-#define TUNE_AMX_ATTENTION_FORWARD_H
+/* What the two forward passes of attention in tiles share: that of whole rows and the one of single tokens behind a cache. Included by tile_attention.c and tile_attention_token.c only. */
+#ifndef TUNE_TILE_ATTENTION_FORWARD_H
+#define TUNE_TILE_ATTENTION_FORWARD_H
 
-#include "lib/tensor/cpu/amx_attention.h"
+#include "lib/tensor/cpu/tile_attention.h"
 
 enum {
     KEY_ROWS = KEY_TILE / TILE_ROWS, /* tiles that a tile of keys is high */
@@ -16,7 +16,7 @@ static inline bool attends_alone(const AttentionShape *shape, const Segment *seg
 }
 
 /* Attention of n such tokens, all bf16; k and v are the cache's. `parallel`: worth several threads. */
-void attention_tokens(const AttentionShape *shape, const AttentionTask *tokens, int64_t n, bool parallel, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp);
+void ISA_FN(attention_tokens)(const AttentionShape *shape, const AttentionTask *tokens, int64_t n, bool parallel, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp);
 
 /* ---- keys and values ---- */
 
