@@ -76,6 +76,7 @@ static void keys_begin(const AttentionShape *shape, Work *work, const Tensor *k,
 }
 
 /* Scores of 32 keys and one or two groups of queries. */
+#ifdef __AMX_BF16__
 static inline __attribute__((always_inline)) void scores_block(const bool two, int64_t depth, const KeyRows keys[2], Tiles q, Tiles scores) {
     __asm__ volatile("" : : : "memory"); /* as in block_multiply */
     tile_zero(0);
@@ -101,6 +102,12 @@ static inline __attribute__((always_inline)) void scores_block(const bool two, i
         tile_write(3, tile_at(scores, 1, 1), 64);
     }
 }
+#else
+static void scores_block(const bool two, int64_t depth, const KeyRows keys[2], Tiles q, Tiles scores) {
+    for (int64_t i = 0; i < 1 + two; i++)
+        for (int64_t j = 0; j < 2; j++) tiles_sum(depth * TILE_K, (TileLines){keys[j].at, keys[j].line, keys[j].column}, tile_at(q, i, 0), q.column, tile_at(scores, i, j), 64, false, NULL);
+}
+#endif
 
 /* Scores of keys begin..end-1 of a tile get their cap; those that a query does not see become -infinity. */
 static void scores_finish(const AttentionShape *shape, const int32_t *positions, int64_t start, Columns keys, float *scores) {

@@ -37,6 +37,7 @@ static inline void *tile_at(Tiles tiles, int64_t i, int64_t k) { return (char *)
 static inline Tiles tiles_from(Tiles tiles, int64_t i, int64_t k) { return (Tiles){tile_at(tiles, i, k), tiles.row, tiles.column}; }
 
 /* Two rows of tiles of c (+)= a b, one or two columns. The factors' columns run along the sum. */
+#ifdef __AMX_BF16__
 static inline __attribute__((always_inline)) void block_multiply(const bool two, int64_t depth, Tiles a, Tiles b, Tiles c, bool add) {
     __asm__ volatile("" : : : "memory"); /* the compiler does not know that loads of tiles read memory */
     if (add) {
@@ -71,6 +72,12 @@ static inline __attribute__((always_inline)) void block_multiply(const bool two,
         tile_write(3, tile_at(c, 1, 1), 64);
     }
 }
+#else
+static inline void block_multiply(const bool two, int64_t depth, Tiles a, Tiles b, Tiles c, bool add) {
+    for (int64_t j = 0; j < 1 + two; j++)
+        for (int64_t i = 0; i < 2; i++) tiles_sum(depth * TILE_K, (TileLines){tile_at(a, i, 0), 64, a.column}, tile_at(b, j, 0), b.column, tile_at(c, i, j), 64, add, NULL);
+}
+#endif
 
 /* m x n tiles of c (+)= a b; a has m rows of tiles, an even number, b has n. */
 static inline void tiles_multiply(int64_t m, int64_t n, int64_t depth, Tiles a, Tiles b, Tiles c, bool add) {

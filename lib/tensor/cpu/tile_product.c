@@ -76,8 +76,8 @@ static void columns_load(const Factor *f, int64_t first, int64_t k, char *left, 
     for (int64_t pair = 0; pair < TILE_ROWS; pair++, left += 64, right += 64) {
         int64_t row = k + 2 * pair;
         if (whole) { /* lines far apart, which the processor does not guess */
-            _mm_prefetch(element(&f->operand, row + TILE_K, first), _MM_HINT_T0);
-            _mm_prefetch(element(&f->operand, row + TILE_K + 1, first), _MM_HINT_T0);
+            _mm_prefetch(element(&f->operand, row + TILE_K, first), TILE_ASK);
+            _mm_prefetch(element(&f->operand, row + TILE_K + 1, first), TILE_ASK);
             pairs_interleave(element(&f->operand, row, first), element(&f->operand, row + 1, first), left, right);
             continue;
         }
@@ -190,7 +190,7 @@ static void finish_rest(Finish *f) {
 typedef struct Sum {
     Rows a, more;
     const char *b;
-    int64_t n_tiles, n_more;
+    int64_t n_tiles, n_more, more_k; /* more_k: values of the second product's sum, for vectors, which may end within a tile */
     bool add; /* to the sums that are there */
 } Sum;
 
@@ -290,10 +290,10 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
         for (int64_t j = 0; j < 2 && j * TILE_ROWS < cols; j++) {
             char *c = (char *)sums + i * TILE_ROWS * line + j * 64;
             const char *b = sum->b + j * TILE_BYTES, *soon = ahead->once && ahead->at && j == 0 ? sum->a.at + (BLOCK + i * TILE_ROWS) * sum->a.line : NULL;
-            tiles_sum(sum->n_tiles, (TileLines){sum->a.at + i * TILE_ROWS * sum->a.line, sum->a.line, 64}, b, 2 * TILE_BYTES, c, line, sum->add, soon);
+            tiles_sum(sum->n_tiles * TILE_K, (TileLines){sum->a.at + i * TILE_ROWS * sum->a.line, sum->a.line, 64}, b, 2 * TILE_BYTES, c, line, sum->add, soon);
             if (sum->n_more == 0) continue;
             b += sum->n_tiles * 2 * TILE_BYTES;
-            tiles_sum(sum->n_more, (TileLines){sum->more.at + i * TILE_ROWS * sum->more.line, sum->more.line, 64}, b, 2 * TILE_BYTES, c, line, true, NULL);
+            tiles_sum(sum->more_k, (TileLines){sum->more.at + i * TILE_ROWS * sum->more.line, sum->more.line, 64}, b, 2 * TILE_BYTES, c, line, true, NULL);
         }
 }
 
@@ -502,7 +502,7 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
     _Alignas(64) float blocks[2][BLOCK * BLOCK], turned[2][BLOCK * BLOCK];
     Finish before = {0};
     for (int64_t row = begin; row < stop; row += BLOCK) {
-        Sum sum = {.a = rows_load(&plan->a, row, from, n_tiles, work->rows), .n_tiles = n_tiles, .n_more = n_more, .add = from > 0};
+        Sum sum = {.a = rows_load(&plan->a, row, from, n_tiles, work->rows), .n_tiles = n_tiles, .n_more = n_more, .more_k = plan->product->more_k, .add = from > 0};
         if (n_more && plan->product->down.data && !plan->turned) sum.more = low_rows(plan, work, row, sum.a, &before, col == 0);
         else if (n_more) sum.more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
         Ahead ahead = {.line = sum.a.line, .rows = div_up(BLOCK, n_blocks), .once = n_blocks == 1 && rows_lie(&plan->a, row, from, n_tiles)};

@@ -46,12 +46,15 @@ static inline void tiles_begin(void) {
 
 static inline void tiles_end(void) { _tile_release(); }
 
+#define TILE_ASK _MM_HINT_T0 /* where what will be made into tiles is asked for */
 #define tile_zero(number) _tile_zero(number)
 #define tile_read(number, at, line) _tile_loadd(number, at, line)
 #define tile_multiply(sums, a, b) _tile_dpbf16ps(sums, a, b)
 #define tile_write(number, at, line) _tile_stored(number, at, line)
 
 #elif defined(__AVX512BF16__)
+
+#define TILE_ASK _MM_HINT_T1 /* Zen 4 passes over most of what is asked for into the first level: as slow as not asking at all */
 
 enum { TILE_SUMS = 4, TILE_NUMBERS = 8 };
 
@@ -90,29 +93,31 @@ static inline __m512bh pair_of(const char *at) {
 /* Rows of A as they lie: bytes from line to line, and from 32 values of the sum to the next. */
 typedef struct TileLines { const char *at; int64_t line, column; } TileLines;
 
-/* 16 x 16 sums (+)= a b through `depth` tiles, whose sums stay in registers. Tiles of B are b_column bytes apart. On the way what lies at `soon` (NULL: nothing) is asked for, 16 lines a tile: not
- * more at once, or some are passed over. */
-static __attribute__((noinline, unused)) void tiles_sum(int64_t depth, TileLines a, const char *b, int64_t b_column, void *c, int64_t c_line, bool add, const char *soon) {
+/* 16 x 16 sums (+)= a b, through as many tiles as `k` values of the sum take; sums stay in registers. Tiles of B are b_column bytes apart. On the way what lies at `soon` (NULL: nothing) is asked
+ * for, 16 lines a tile: not more at once, or some are passed over. */
+static __attribute__((noinline, unused)) void tiles_sum(int64_t k, TileLines a, const char *b, int64_t b_column, void *c, int64_t c_line, bool add, const char *soon) {
     __m512 sum[TILE_ROWS];
     const char *rows[4];
     for (int i = 0; i < 4; i++) rows[i] = a.at + 4 * i * a.line;
 #pragma GCC unroll 16
     for (int i = 0; i < TILE_ROWS; i++) sum[i] = add ? _mm512_loadu_ps((char *)c + i * c_line) : _mm512_setzero_ps();
-    for (int64_t k = 0; k < depth; k++, b += b_column) {
-        for (int64_t pair = 0; pair < TILE_K / 2; pair++) {
+    for (; k > 0; k -= TILE_K, b += b_column) {
+        int64_t pairs = k < TILE_K ? (k + 1) / 2 : TILE_K / 2;
+        for (int64_t pair = 0; pair < pairs; pair++) {
             __m512bh columns = (__m512bh)_mm512_loadu_si512(b + pair * 64);
-            if (soon) _mm_prefetch(soon + (k * TILE_ROWS + pair) * 64, _MM_HINT_T1);
+            if (soon) _mm_prefetch(soon + pair * 64, _MM_HINT_T1);
 #pragma GCC unroll 16
             for (int i = 0; i < TILE_ROWS; i++) sum[i] = _mm512_dpbf16_ps(sum[i], pair_of(rows[i / 4] + i % 4 * a.line + 4 * pair), columns);
         }
         for (int i = 0; i < 4; i++) rows[i] += a.column;
+        if (soon) soon += TILE_BYTES;
     }
 #pragma GCC unroll 16
     for (int i = 0; i < TILE_ROWS; i++) _mm512_storeu_ps((char *)c + i * c_line, sum[i]);
 }
 
 static inline void tile_multiply(int sums, int a, int b) {
-    tiles_sum(1, (TileLines){tile_registers.at[a], tile_registers.line[a], 0}, tile_registers.at[b], 0, tile_registers.sums[sums], 64, true, NULL);
+    tiles_sum(TILE_K, (TileLines){tile_registers.at[a], tile_registers.line[a], 0}, tile_registers.at[b], 0, tile_registers.sums[sums], 64, true, NULL);
 }
 
 #endif
