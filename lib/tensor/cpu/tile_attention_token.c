@@ -5,7 +5,10 @@
 
 #include <omp.h>
 
-enum { WIDE = 4 }; /* tiles of sums that are kept in registers: 64 dimensions of the head */
+enum {
+    WIDE = 4, /* tiles of sums that are kept in registers: 64 dimensions of the head */
+    SOME = 8  /* queries whose scores vectors compute at once */
+};
 
 /* A token's key/value heads from `head` on. */
 typedef struct TokenTask { int32_t segment; int32_t head; } TokenTask;
@@ -75,6 +78,22 @@ typedef struct Work {
     float base[LANES], total[LANES];
 } Work;
 
+#ifdef __AMX_BF16__
+/* Queries as tiles of B, one for each head. */
+static void queries_spread(const Call *call, const TokenTask *task, const Work *work) {
+    int64_t chunks = call->shape->padded / TILE_K, group = call->shape->group;
+    tiles_transpose(1, chunks, work->queries, work->queries);
+    for (int64_t h = 0; h < task_heads(call, task); h++) {
+        __mmask16 lanes = (__mmask16)(((1u << group) - 1) << (h * group));
+        for (int64_t c = 0; c < chunks; c++)
+            for (int64_t line = 0; line < TILE_BYTES; line += 64)
+                _mm512_storeu_si512((char *)tile_at(work->q, h, c) + line, _mm512_maskz_loadu_epi32(lanes, (const char *)tile_at(work->queries, 0, c) + line));
+    }
+}
+#else
+static void queries_spread(const Call *call, const TokenTask *task, const Work *work) { (void)call, (void)task, (void)work; } /* vectors take each head's queries alone */
+#endif
+
 static Work work_new(const Call *call, const TokenTask *task) {
     const AttentionShape *shape = call->shape;
     int64_t heads = task_heads(call, task), group = shape->group, chunks = shape->padded / TILE_K, tiles = shape->padded / TILE_ROWS;
@@ -96,15 +115,11 @@ static Work work_new(const Call *call, const TokenTask *task) {
         work.base[l] = -INFINITY;
         work.total[l] = 0;
     }
-    tiles_transpose(1, chunks, work.queries, work.queries);
-    for (int64_t h = 0; h < heads; h++) {
-        __mmask16 lanes = (__mmask16)(((1u << group) - 1) << (h * group));
-        for (int64_t c = 0; c < chunks; c++)
-            for (int64_t line = 0; line < TILE_BYTES; line += 64)
-                _mm512_storeu_si512((char *)tile_at(work.q, h, c) + line, _mm512_maskz_loadu_epi32(lanes, (const char *)tile_at(work.queries, 0, c) + line));
-    }
+    queries_spread(call, task, &work);
     return work;
 }
+
+#ifdef __AMX_BF16__
 
 /* A head's scores of 32 or 64 keys, added to tiles 0 to 3. */
 static inline __attribute__((always_inline)) void head_scores(const bool four, int64_t depth, const KeyRows keys[KEY_ROWS], Tiles q) {
@@ -143,6 +158,45 @@ static void token_scores(const Call *call, const KeyTile *tile, const Work *work
         tile_write(3, tile_at(work->scores, 0, 3), 64);
     }
 }
+
+#else
+
+/* 16 keys' scores of `n` queries of a head (lines of them in A's tiles); keys become pairs, whose columns are lanes. */
+static inline __attribute__((always_inline)) void queries_score(const int n, int64_t depth, Tiles queries, int64_t line, const KeyRows *keys, float *scores) {
+    __m512 sums[SOME] = {0};
+    _Alignas(64) char pairs[TILE_BYTES];
+    for (int64_t c = 0; c < depth; c++) {
+        pairs_transpose(keys->at + c * keys->column, keys->line, pairs);
+        const char *query = (const char *)tile_at(queries, 0, c) + line * 64;
+        for (int64_t pair = 0; pair < TILE_K / 2; pair++) {
+            __m512bh columns = (__m512bh)_mm512_load_si512(pairs + pair * 64);
+#pragma GCC unroll 8
+            for (int i = 0; i < n; i++) sums[i] = _mm512_dpbf16_ps(sums[i], pair_of(query + i * 64 + pair * 4), columns);
+        }
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++) _mm512_store_ps(scores + (line + i) * LANES, sums[i]);
+}
+
+/* Scores of a tile of keys, or of its first half. */
+static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four) {
+    int64_t group = call->shape->group, depth = call->shape->padded / TILE_K;
+    _Alignas(64) float scores[LANES * LANES] = {0};
+    for (int64_t i = 0; i < (four ? 4 : 2); i++) {
+        for (int64_t line = 0; line < task_heads(call, tile->task) * group;) {
+            KeyRows keys = keys_find(call->shape, call->k, tile->rows + i * TILE_ROWS, tile->task->head + line / group, work->keys, 0);
+            int64_t n = group - line % group;
+            if (n >= SOME) queries_score(n = SOME, depth, work->queries, line, &keys, scores);
+            else if (n >= 4) queries_score(n = 4, depth, work->queries, line, &keys, scores);
+            else if (n == 3) queries_score(3, depth, work->queries, line, &keys, scores);
+            else if (n == 2) queries_score(2, depth, work->queries, line, &keys, scores);
+            else queries_score(1, depth, work->queries, line, &keys, scores);
+            line += n;
+        }
+        transpose_16x16(scores, 64, tile_at(work->scores, 0, i), 64);
+    }
+}
+#endif
 
 /* Weights as tiles of A, one for each head. */
 static void weights_part(const Call *call, const TokenTask *task, const Work *work, int64_t chunks) {
@@ -184,6 +238,7 @@ static inline __attribute__((always_inline)) void values_pair(const bool four, c
 }
 
 /* Adds the heads' weighted values to two or four tiles of sums, those of dimension d and on. */
+#ifdef __AMX_BF16__
 static inline __attribute__((always_inline)) void values_add(const bool four, const bool whole, const Call *call, const KeyTile *tile, const Work *work, int64_t d, int64_t chunks, const KeyTile *next) {
     int64_t each = d == 0 ? blocks_of(next->to, chunks * task_heads(call, tile->task)) : 0, soon = 0;
     Tiles sum = tiles_from(work->sum, 0, d / TILE_ROWS);
@@ -216,6 +271,49 @@ static inline __attribute__((always_inline)) void values_add(const bool four, co
         tile_write(3, tile_at(sum, 0, 3), 64);
     }
 }
+#else
+
+/* Adds what n lanes, from `lane` on, have of 32 keys to theirs. */
+static inline __attribute__((always_inline)) void lanes_add(const int n, const bool four, Tiles weights, Tiles values, Tiles sum, int64_t lane) {
+    const int tiles = four ? WIDE : WIDE / 2;
+    __m512 sums[LANES / WIDE][WIDE];
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+#pragma GCC unroll 4
+        for (int t = 0; t < tiles; t++) sums[i][t] = _mm512_loadu_ps((char *)tile_at(sum, 0, t) + (lane + i) * 64);
+    for (int64_t pair = 0; pair < TILE_ROWS; pair++) {
+        __m512bh columns[WIDE];
+#pragma GCC unroll 4
+        for (int t = 0; t < tiles; t++) columns[t] = (__m512bh)_mm512_loadu_si512((char *)tile_at(values, t, 0) + pair * 64);
+#pragma GCC unroll 4
+        for (int i = 0; i < n; i++)
+#pragma GCC unroll 4
+            for (int t = 0; t < tiles; t++) sums[i][t] = _mm512_dpbf16_ps(sums[i][t], pair_of((char *)weights.at + (lane + i) * 64 + pair * 4), columns[t]);
+    }
+#pragma GCC unroll 4
+    for (int i = 0; i < n; i++)
+#pragma GCC unroll 4
+        for (int t = 0; t < tiles; t++) _mm512_storeu_ps((char *)tile_at(sum, 0, t) + (lane + i) * 64, sums[i][t]);
+}
+
+static inline __attribute__((always_inline)) void values_add(const bool four, const bool whole, const Call *call, const KeyTile *tile, const Work *work, int64_t d, int64_t chunks, const KeyTile *next) {
+    int64_t each = d == 0 ? blocks_of(next->to, chunks * task_heads(call, tile->task)) : 0, soon = 0, group = call->shape->group;
+    Tiles sum = tiles_from(work->sum, 0, d / TILE_ROWS);
+    for (int64_t h = 0; h < task_heads(call, tile->task); h++)
+        for (int64_t c = 0; c < chunks; c++, soon += each) {
+            values_pair(four, whole, call, work, tile->task->head + h, tile->rows + c * TILE_K, d, next, soon, MIN(each, next->to - soon));
+            Tiles weights = tiles_from(work->own, h, c);
+            for (int64_t lane = h * group, end = lane + group; lane < end;) {
+                int64_t n = MIN((int64_t)LANES / WIDE, end - lane);
+                if (n == 4) lanes_add(4, four, weights, work->pair_values, sum, lane);
+                else if (n == 3) lanes_add(3, four, weights, work->pair_values, sum, lane);
+                else if (n == 2) lanes_add(2, four, weights, work->pair_values, sum, lane);
+                else lanes_add(1, four, weights, work->pair_values, sum, lane);
+                lane += n;
+            }
+        }
+}
+#endif
 
 /* A tile of keys and values goes into the sums; `next` will come next. */
 static void tile_attend(const Call *call, const KeyTile *tile, Work *work, const KeyTile *next) {
