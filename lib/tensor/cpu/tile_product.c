@@ -297,7 +297,10 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
         }
 }
 
-enum { FEW_COLS = 24 }; /* up to as many columns have their sums in registers */
+enum {
+    FEW_COLS = 24,        /* up to as many columns have their sums in registers */
+    ASKED_AHEAD = 3 << 13 /* bytes; half and twice as many are slower */
+};
 
 /* A few columns of a block, transposed: 16 rows of A, which are read once, become pairs, whose columns are the lanes of a vector; where there are few columns of B that wastes none of them. */
 static inline __attribute__((always_inline)) void few_multiply(const int cols, const Sum *sum, int64_t first, float *turned) {
@@ -311,7 +314,7 @@ static inline __attribute__((always_inline)) void few_multiply(const int cols, c
         const char *at = a.at + first * a.line;
         for (int64_t i = 0; i < n; i++, at += 64, b += 2 * TILE_BYTES) {
             _Alignas(64) char pairs[TILE_BYTES];
-            const char *soon = a.at + (first + TILE_ROWS) * a.line + i * TILE_BYTES;
+            const char *soon = a.at + first * a.line + i * TILE_BYTES + ASKED_AHEAD; /* in the order in which rows lie, not in which they are used */
             pairs_transpose(at, a.line, pairs);
 #pragma GCC unroll 2
             for (int64_t pair = 0; pair < TILE_K / 2; pair++) {
