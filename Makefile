@@ -9,10 +9,12 @@ GLPK ?= $(shell printf '\043include <glpk.h>' | $(CC) -x c -fsyntax-only - 2>/de
 ISA_avx512 := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
 ISA_avx512_bf16 := $(ISA_avx512) -mavx512bf16 -mprfchw
 ISA_amx := $(ISA_avx512_bf16) -mamx-tile -mamx-bf16
-ifndef TILES
+ifdef TILES
+NO_TILES := $(if $(filter 0,$(TILES)),-no-tiles)
+else
 TILES := $(if $(filter x86_64 amd64,$(shell uname -m)),$(shell printf '\043include <immintrin.h>' | $(CC) $(ISA_amx) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0),0)
 endif
-BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(filter 0,$(ONEDNN)),-no-onednn)$(if $(filter 0,$(GLPK)),-no-glpk)
+BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(filter 0,$(ONEDNN)),-no-onednn)$(if $(filter 0,$(GLPK)),-no-glpk)$(NO_TILES)
 
 # Packages: needed, then wanted when the system has them. All systems' names stand side by side.
 PKGS := libedit yaml-0.1 jansson libpcre2-8 libutf8proc zlib libzstd libxxhash libcurl

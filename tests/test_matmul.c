@@ -352,7 +352,7 @@ static void run_rows(void) {
             Tensor *branch = random_tensor(dtype, MOST, 16, 4), *factor = random_tensor(DT_F32, n, 16, 5);
             Matmul args = {.a = a, .b = b, .c = all, .transpose_b = transpose_b, .alpha = 1, .more_a = branch, .more_b = factor, .transpose_more_b = true, .more_alpha = 0.5};
             device_cpu()->matmul(&args);
-            static const int64_t counts[] = {1, 2, 3, 4, 5, 7, 8, 9, 12, 16, 17, 31, 33, 63, 64, 65, 100, 127, 128, 129, 200, 299};
+            static const int64_t counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 200, 299};
             for (size_t i = 0; i < COUNT_OF(counts); i++) {
                 int64_t rows = counts[i], shift = MOST - rows;
                 Tensor *some = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){rows, n});
@@ -371,6 +371,28 @@ static void run_rows(void) {
         }
 }
 
+/* A branch whose last step is nearer to zero than any number: what is left has the same sign in any batch. */
+static void run_underflow(void) {
+    enum { ROWS = 40, K = 32, RANK = 16, N = 64, STEP = 14 };
+    ArenaMark mark = arena_mark(arena);
+    Tensor *a = random_tensor(DT_BF16, ROWS, K, 1), *b = random_tensor(DT_BF16, N, K, 2), *branch = random_tensor(DT_BF16, ROWS, RANK, 3), *factor = random_tensor(DT_BF16, N, RANK, 4);
+    Tensor *zeroed[] = {a, b, branch, factor};
+    for (size_t i = 0; i < COUNT_OF(zeroed); i++) device_cpu()->fill(zeroed[i], 0);
+    for (int64_t i = 0; i < ROWS; i++) tensor_set(branch, i * RANK + STEP, -ldexp(1, -70));
+    for (int64_t i = 0; i < N; i++) tensor_set(factor, i * RANK + STEP, ldexp(1, -70));
+    Matmul args = {.a = a, .b = b, .transpose_b = true, .alpha = 1, .more_a = branch, .more_b = factor, .transpose_more_b = true, .more_alpha = 1};
+    uint64_t bits = 0;
+    for (int64_t rows = ROWS; rows > 0; rows--) {
+        args.a = tensor_view(arena, device_cpu(), DT_BF16, 2, (int64_t[]){rows, K}, a->data);
+        args.more_a = tensor_view(arena, device_cpu(), DT_BF16, 2, (int64_t[]){rows, RANK}, branch->data);
+        args.c = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){rows, N});
+        device_cpu()->matmul(&args);
+        if (rows == ROWS) bits = bits_of(args.c, 0, 1);
+        if (bits_of(args.c, 0, 1) != bits) fail_msg("%s: the first of %lld rows has another zero than that of %d", cpu_info()->gemm_bf16, (long long)rows, ROWS);
+    }
+    arena_rewind(arena, mark);
+}
+
 static void bits_of_a_row_are_those_of_the_row_alone(void **state) {
     (void)state;
     int ran = 0;
@@ -379,6 +401,7 @@ static void bits_of_a_row_are_those_of_the_row_alone(void **state) {
         for (size_t j = 0; j < COUNT_OF(isas); j++)
             if ((strcmp(libraries[i], "own") == 0 || j + 1 == COUNT_OF(isas)) && configure(libraries[i], strcmp(libraries[i], "own") == 0 ? isas[j] : NULL)) {
                 run_rows();
+                run_underflow();
                 ran++;
             }
     }

@@ -141,11 +141,11 @@ static size_t still_needed(const TrainMemory *memory) {
 /* What the recipe says; only a trained head's probabilities, which are there for speed alone, are not kept where the machine has no room for them. */
 static Status as_told(const TrainerConfig *config, TrainMemory *memory) {
     Status status = measure(config, memory);
-    bool fits = status == ST_OK && still_needed(memory) <= memory_available();
+    bool fits = status == ST_OK && still_needed(memory) + config->beside <= memory_available();
     if (fits || config->model->checkpointing != CHECKPOINT_NONE || (status != ST_OK && status != ST_RESOURCE)) return status;
     TrainMemory whole = *memory;
     TRY(try_choice(config, CHECKPOINT_HEAD, 0, memory));
-    if (status == ST_OK && memory->total == whole.total) { /* the head is not trained */
+    if (status == ST_OK && memory->activations + memory->scratch >= whole.activations + whole.scratch) { /* the head is not trained */
         *memory = whole;
         config->model->checkpointing = CHECKPOINT_NONE;
     }

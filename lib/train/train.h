@@ -164,7 +164,8 @@ typedef struct TrainMemory {
     size_t total;       /* of all: the largest resident size to expect */
 } TrainMemory;
 /* With train.max_memory the model's checkpointing and the task's split are set to the cheapest that stays below it: a trained head's logits computed again, norms and activations, parts, whole layers computed
- * again, smaller parts. ST_RESOURCE when none does. Without it they are as the recipe says, but a trained head's logits are computed again where the machine has no room to keep them. A resumed run takes what it began with (started.json in `run_dir`; NULL = a new run): parts round sums otherwise. */
+ * again, smaller parts. ST_RESOURCE when none does. Without it they are as the recipe says, but a trained head's logits are computed again
+ * where the machine has no room to keep them. A resumed run takes what it began with (started.json in `run_dir`; NULL = a new run): parts round sums otherwise. */
 Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory);
 /* Before a model of `n_weights` numbers is loaded to be trained whole: ST_RESOURCE when weights, gradients and the optimiser's state are more than the machine has left. */
 Status trainer_check_weights(const Recipe *recipe, int64_t n_weights);

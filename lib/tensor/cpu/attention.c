@@ -138,12 +138,9 @@ void ISA_FN(kv_store)(const AttentionArgs *args, const Tensor *k, const Tensor *
 #pragma omp for schedule(static)
         for (int64_t row = 0; row < layout->n_tokens; row++) {
             while (row >= layout->segments[s].end) s++;
-            float buffer[RUN];
             int64_t ignored, target = key_run(layout, s, layout->segments[s].past + row - layout->segments[s].begin, &ignored);
-            for (RUNS(at, n, 0, width)) {
-                run_write(k_pages, target * width + at, n, run_read(k, row * width + at, n, buffer), 0);
-                run_write(v_pages, target * width + at, n, run_read(v, row * width + at, n, buffer), 0);
-            }
+            run_copy(k_pages, target * width, k, row * width, width);
+            run_copy(v_pages, target * width, v, row * width, width);
         }
     }
 }

@@ -29,19 +29,24 @@ static inline uint16_t round_to_bf16(float value) {
 
 #ifdef __AVX512BF16__
 
-/* The processor's own rounding, which makes numbers below 2^-126 zero. */
-static inline void run_round(const float *values, int64_t n, uint16_t *bits) {
+/* bits = values + beta * bits, by the processor's own rounding, which makes numbers below 2^-126 zero. */
+static inline void run_round(const float *values, int64_t n, float beta, uint16_t *bits) {
     enum { LANES_16 = 16 };
     for (; n > 0; n -= LANES_16, values += LANES_16, bits += LANES_16) {
         __mmask16 there = n >= LANES_16 ? 0xffff : (__mmask16)((1u << n) - 1);
-        _mm256_mask_storeu_epi16(bits, there, (__m256i)_mm512_cvtneps_pbh(_mm512_maskz_loadu_ps(there, values)));
+        __m512 sums = _mm512_maskz_loadu_ps(there, values);
+        if (beta != 0) sums = _mm512_fmadd_ps(_mm512_set1_ps(beta), (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, bits)), 16), sums);
+        _mm256_mask_storeu_epi16(bits, there, (__m256i)_mm512_cvtneps_pbh(sums));
     }
 }
 
 #else
 
-static inline void run_round(const float *values, int64_t n, uint16_t *bits) {
-    for (int64_t i = 0; i < n; i++) bits[i] = round_to_bf16(values[i]);
+static inline void run_round(const float *values, int64_t n, float beta, uint16_t *bits) {
+    if (beta == 0)
+        for (int64_t i = 0; i < n; i++) bits[i] = round_to_bf16(values[i]);
+    else
+        for (int64_t i = 0; i < n; i++) bits[i] = round_to_bf16(values[i] + beta * float_of_bits((uint32_t)bits[i] << 16));
 }
 
 #endif
@@ -71,9 +76,16 @@ static inline void run_write(Tensor *y, int64_t at, int64_t n, const float *valu
             if (values != floats) memcpy(floats, values, (size_t)n * sizeof *values);
         } else
             for (int64_t i = 0; i < n; i++) floats[i] = values[i] + beta * floats[i];
-    } else if (beta == 0) run_round(values, n, bits);
+    } else run_round(values, n, beta, bits);
+}
+
+/* y[at + i] = x[from + i], of the same dtype the same bits. */
+static inline void run_copy(Tensor *y, int64_t at, const Tensor *x, int64_t from, int64_t n) {
+    size_t size = dtype_size(x->dtype);
+    float buffer[RUN];
+    if (x->dtype == y->dtype) memcpy((char *)y->data + (size_t)at * size, (const char *)x->data + (size_t)from * size, (size_t)n * size);
     else
-        for (int64_t i = 0; i < n; i++) bits[i] = round_to_bf16(values[i] + beta * float_of_bits((uint32_t)bits[i] << 16));
+        for (int64_t i = 0; i < n; i += RUN) run_write(y, at + i, MIN((int64_t)RUN, n - i), run_read(x, from + i, MIN((int64_t)RUN, n - i), buffer), 0);
 }
 
 /* Asks for n elements from `at` on, of a tensor that may be NULL: what lies in memory then comes while the elements before it are worked on. Behind the end is as good as none. */

@@ -12,10 +12,7 @@ void ISA_FN(copy)(const Tensor *x, Tensor *y) {
         device_reference()->copy(x, y);
         return;
     }
-    PARALLEL_BLOCKS {
-        float buffer[RUN];
-        for (RUNS(at, n, begin, MIN(begin + CPU_BLOCK, count))) run_write(y, at, n, run_read(x, at, n, buffer), 0);
-    }
+    PARALLEL_BLOCKS run_copy(y, begin, x, begin, MIN((int64_t)CPU_BLOCK, count - begin));
 }
 
 /* Kernels that a training step of a tiny network calls keep away from OpenMP there: a parallel region of one thread costs more than their work. */
@@ -183,10 +180,7 @@ void ISA_FN(gather_rows)(const Tensor *x, const Tensor *rows, Tensor *y) {
     int64_t width = tensor_width(y), n_rows = tensor_rows(y);
     const int32_t *from = rows->data;
 #pragma omp parallel for schedule(static) if (n_rows * width > CPU_SERIAL)
-    for (int64_t r = 0; r < n_rows; r++) {
-        float buffer[RUN];
-        for (RUNS(at, n, 0, width)) run_write(y, r * width + at, n, run_read(x, from[r] * width + at, n, buffer), 0);
-    }
+    for (int64_t r = 0; r < n_rows; r++) run_copy(y, r * width, x, from[r] * width, width);
 }
 
 /* Rows may repeat, so threads share the columns instead of the rows. */

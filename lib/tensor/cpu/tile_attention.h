@@ -72,13 +72,14 @@ static inline __attribute__((always_inline)) void block_multiply(const bool two,
         tile_write(3, tile_at(c, 1, 1), 64);
     }
 }
-#else
+#elif defined(__AVX512BF16__)
 static inline void block_multiply(const bool two, int64_t depth, Tiles a, Tiles b, Tiles c, bool add) {
     for (int64_t j = 0; j < 1 + two; j++)
         for (int64_t i = 0; i < 2; i++) tiles_sum(depth * TILE_K, (TileLines){tile_at(a, i, 0), 64, a.column}, tile_at(b, j, 0), b.column, tile_at(c, i, j), 64, add, NULL);
 }
 #endif
 
+#ifdef __AVX512BF16__ /* not where headers are tried alone, plainly */
 /* m x n tiles of c (+)= a b; a has m rows of tiles, an even number, b has n. */
 static inline void tiles_multiply(int64_t m, int64_t n, int64_t depth, Tiles a, Tiles b, Tiles c, bool add) {
     for (int64_t j = 0; j < n; j += 2)
@@ -87,6 +88,7 @@ static inline void tiles_multiply(int64_t m, int64_t n, int64_t depth, Tiles a, 
             else block_multiply(false, depth, tiles_from(a, i, 0), tiles_from(b, j, 0), tiles_from(c, i, j), add);
         }
 }
+#endif
 
 /* ---- how memory becomes tiles ---- */
 

@@ -7,7 +7,8 @@
 
 enum {
     WIDE = 4, /* tiles of sums that are kept in registers: 64 dimensions of the head */
-    SOME = 8  /* queries whose scores vectors compute at once */
+    SOME = 8, /* queries whose scores vectors compute at once, if there are as many; else up to TOGETHER */
+    TOGETHER = 4 /* lanes whose weighted values they add at once: as many times WIDE sums leave room in 32 registers */
 };
 
 /* A token's key/value heads from `head` on. */
@@ -185,12 +186,14 @@ static void token_scores(const Call *call, const KeyTile *tile, const Work *work
     for (int64_t i = 0; i < (four ? 4 : 2); i++) {
         for (int64_t line = 0; line < task_heads(call, tile->task) * group;) {
             KeyRows keys = keys_find(call->shape, call->k, tile->rows + i * TILE_ROWS, tile->task->head + line / group, work->keys, 0);
-            int64_t n = group - line % group;
-            if (n >= SOME) queries_score(n = SOME, depth, work->queries, line, &keys, scores);
-            else if (n >= 4) queries_score(n = 4, depth, work->queries, line, &keys, scores);
-            else if (n == 3) queries_score(3, depth, work->queries, line, &keys, scores);
-            else if (n == 2) queries_score(2, depth, work->queries, line, &keys, scores);
-            else queries_score(1, depth, work->queries, line, &keys, scores);
+            int64_t left = group - line % group, n = left >= SOME ? SOME : MIN(left, (int64_t)TOGETHER);
+            switch (n) {
+            case SOME: queries_score(SOME, depth, work->queries, line, &keys, scores); break;
+            case 4: queries_score(4, depth, work->queries, line, &keys, scores); break;
+            case 3: queries_score(3, depth, work->queries, line, &keys, scores); break;
+            case 2: queries_score(2, depth, work->queries, line, &keys, scores); break;
+            default: queries_score(1, depth, work->queries, line, &keys, scores);
+            }
             line += n;
         }
         transpose_16x16(scores, 64, tile_at(work->scores, 0, i), 64);
@@ -276,7 +279,7 @@ static inline __attribute__((always_inline)) void values_add(const bool four, co
 /* Adds what n lanes, from `lane` on, have of 32 keys to theirs. */
 static inline __attribute__((always_inline)) void lanes_add(const int n, const bool four, Tiles weights, Tiles values, Tiles sum, int64_t lane) {
     const int tiles = four ? WIDE : WIDE / 2;
-    __m512 sums[LANES / WIDE][WIDE];
+    __m512 sums[TOGETHER][WIDE];
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++)
 #pragma GCC unroll 4
@@ -304,11 +307,13 @@ static inline __attribute__((always_inline)) void values_add(const bool four, co
             values_pair(four, whole, call, work, tile->task->head + h, tile->rows + c * TILE_K, d, next, soon, MIN(each, next->to - soon));
             Tiles weights = tiles_from(work->own, h, c);
             for (int64_t lane = h * group, end = lane + group; lane < end;) {
-                int64_t n = MIN((int64_t)LANES / WIDE, end - lane);
-                if (n == 4) lanes_add(4, four, weights, work->pair_values, sum, lane);
-                else if (n == 3) lanes_add(3, four, weights, work->pair_values, sum, lane);
-                else if (n == 2) lanes_add(2, four, weights, work->pair_values, sum, lane);
-                else lanes_add(1, four, weights, work->pair_values, sum, lane);
+                int64_t n = MIN((int64_t)TOGETHER, end - lane);
+                switch (n) {
+                case 4: lanes_add(4, four, weights, work->pair_values, sum, lane); break;
+                case 3: lanes_add(3, four, weights, work->pair_values, sum, lane); break;
+                case 2: lanes_add(2, four, weights, work->pair_values, sum, lane); break;
+                default: lanes_add(1, four, weights, work->pair_values, sum, lane);
+                }
                 lane += n;
             }
         }

@@ -286,10 +286,11 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
     }
     for (int64_t r = 0; ahead->at && !ahead->once && r < ahead->rows; r++)
         for (int64_t i = 0; i < sum->n_tiles; i++) _mm_prefetch(ahead->at + r * ahead->line + i * 64, _MM_HINT_T1);
+    bool contiguous = ahead->at && ahead->once && sum->a.line == sum->n_tiles * 64; /* then what follows is the next block */
     for (int64_t i = 0; i < 2 && i * TILE_ROWS < rows; i++)
         for (int64_t j = 0; j < 2 && j * TILE_ROWS < cols; j++) {
             char *c = (char *)sums + i * TILE_ROWS * line + j * 64;
-            const char *b = sum->b + j * TILE_BYTES, *soon = ahead->once && ahead->at && j == 0 ? sum->a.at + (BLOCK + i * TILE_ROWS) * sum->a.line : NULL;
+            const char *b = sum->b + j * TILE_BYTES, *soon = contiguous && j == 0 ? sum->a.at + (BLOCK + i * TILE_ROWS) * sum->a.line : NULL;
             tiles_sum(sum->n_tiles * TILE_K, (TileLines){sum->a.at + i * TILE_ROWS * sum->a.line, sum->a.line, 64}, b, 2 * TILE_BYTES, c, line, sum->add, soon);
             if (sum->n_more == 0) continue;
             b += sum->n_tiles * 2 * TILE_BYTES;
@@ -315,9 +316,10 @@ static inline __attribute__((always_inline)) void few_multiply(const int cols, c
         for (int64_t i = 0; i < n; i++, at += 64, b += 2 * TILE_BYTES) {
             _Alignas(64) char pairs[TILE_BYTES];
             const char *soon = a.at + first * a.line + i * TILE_BYTES + ASKED_AHEAD; /* in the order in which rows lie, not in which they are used */
+            int64_t n_pairs = part && i + 1 == n ? (sum->more_k - i * TILE_K + 1) / 2 : TILE_K / 2; /* as in tiles_sum: one more step would make -0 into 0 */
             pairs_transpose(at, a.line, pairs);
 #pragma GCC unroll 2
-            for (int64_t pair = 0; pair < TILE_K / 2; pair++) {
+            for (int64_t pair = 0; pair < n_pairs; pair++) {
                 __m512bh rows = (__m512bh)_mm512_load_si512(pairs + pair * 64);
                 _mm_prefetch(soon + pair * 64, _MM_HINT_T1);
 #pragma GCC unroll 24

@@ -24,6 +24,8 @@ enum {
     TILE_BYTES = 1024 /* of any tile */
 };
 
+#ifdef __AMX_BF16__
+
 /* There are eight tiles, of which numbers 0 to 3 are sums and 4 to 7 factors:
  *
  *     tile_zero(number)                  sums
@@ -32,8 +34,6 @@ enum {
  *     tile_write(number, at, line)       sums
  *
  * tiles_begin: before a thread's first tile. tiles_end: after its last one; what is kept of tiles makes it dearer to put a thread to sleep. */
-#ifdef __AMX_BF16__
-
 static inline void tiles_begin(void) {
     struct { uint8_t palette, start_row, reserved[14]; uint16_t line_bytes[16]; uint8_t rows[16]; } config = {.palette = 1};
     for (int i = 0; i < 8; i++) {
@@ -56,32 +56,8 @@ static inline void tiles_end(void) { _tile_release(); }
 
 #define TILE_ASK _MM_HINT_T1 /* Zen 4 passes over most of what is asked for into the first level: as slow as not asking at all */
 
-enum { TILE_SUMS = 4, TILE_NUMBERS = 8 };
-
-/* Sums are kept in the first-level cache and are in registers while a tile is multiplied; factors are read where they lie. */
-static _Thread_local struct {
-    _Alignas(64) float sums[TILE_SUMS][TILE_ROWS * TILE_ROWS];
-    const char *at[TILE_NUMBERS];
-    int64_t line[TILE_NUMBERS];
-} tile_registers;
-
 static inline void tiles_begin(void) {}
 static inline void tiles_end(void) {}
-
-static inline void tile_zero(int number) { memset(tile_registers.sums[number], 0, sizeof tile_registers.sums[number]); }
-
-static inline void tile_read(int number, const void *at, int64_t line) {
-    if (number >= TILE_SUMS) {
-        tile_registers.at[number] = at;
-        tile_registers.line[number] = line;
-        return;
-    }
-    for (int i = 0; i < TILE_ROWS; i++) memcpy(tile_registers.sums[number] + i * TILE_ROWS, (const char *)at + i * line, 64);
-}
-
-static inline void tile_write(int number, void *at, int64_t line) {
-    for (int i = 0; i < TILE_ROWS; i++) memcpy((char *)at + i * line, tile_registers.sums[number] + i * TILE_ROWS, 64);
-}
 
 /* Two neighbours of a row of A, for all columns of B. */
 static inline __m512bh pair_of(const char *at) {
@@ -114,10 +90,6 @@ static __attribute__((noinline, unused)) void tiles_sum(int64_t k, TileLines a, 
     }
 #pragma GCC unroll 16
     for (int i = 0; i < TILE_ROWS; i++) _mm512_storeu_ps((char *)c + i * c_line, sum[i]);
-}
-
-static inline void tile_multiply(int sums, int a, int b) {
-    tiles_sum(TILE_K, (TileLines){tile_registers.at[a], tile_registers.line[a], 0}, tile_registers.at[b], 0, tile_registers.sums[sums], 64, true, NULL);
 }
 
 #endif
