@@ -131,7 +131,7 @@ static Status bench_sweeps(const Command *command, const NamedMdp *world, Arena 
     const Mdp *mdp = &world->mdp;
     MdpForm form;
     TRY(mdp_form_make(world, false, arena, &form));
-    TRY(form_tile(&form));
+    if (form_gains_by_tiles(&form, near_cache_bytes())) TRY(form_tile(&form)); /* as value iteration does */
     double *V = form_vector(&form, arena), *other = form_vector(&form, arena), sum = 0;
     if (!V || !other) return ST_RESOURCE;
     Timer one_stream = {0}, read = {0}, sweep = {0};

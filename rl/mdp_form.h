@@ -89,7 +89,9 @@ Change form_sweep_narrowing(const MdpForm *form, Sweep sweep, Narrowing *narrowi
 
 /* ---- mdp_tiles.c ---- */
 
-/* Makes form->tiles where the values fit into no near cache and entries lead all over them, and memory for as many bytes as the entries have is at hand; else does nothing. ST_RESOURCE. */
+/* Whether to: the values fit into no near cache, entries lead all over them, a second-level cache of that many bytes holds what a tile touches, and memory for as many bytes as the entries have is at hand. */
+bool form_gains_by_tiles(const MdpForm *form, int64_t cache_bytes);
+/* Makes form->tiles, unless a state has more rows than a tile. ST_RESOURCE. */
 Status form_tile(MdpForm *form);
 /* What form_sweep does with them, for a sweep with V, without a policy and rows left out; `none` where no state is live. */
 Change form_sweep_tiles(const MdpForm *form, Sweep sweep, Change none);

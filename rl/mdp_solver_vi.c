@@ -7,7 +7,7 @@ static Status tile(MdpWork *work) {
     if (!form) return ST_RESOURCE;
     *form = *work->form;
     work->form = form;
-    return form->tiles ? ST_OK : form_tile(form);
+    return !form->tiles && form_gains_by_tiles(form, near_cache_bytes()) ? form_tile(form) : ST_OK;
 }
 
 Status mdp_solver_vi(MdpWork *work, MdpSolution *solution) {

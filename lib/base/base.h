@@ -284,6 +284,7 @@ void interrupt_clear(void);       /* what was interrupted has ended, and the pro
 bool interrupt_requested(void);   /* long loops look at it between steps */
 double clock_seconds(void);       /* monotonic */
 uint64_t memory_available(void);  /* bytes that this process may still take: the machine's and the control group's limit */
+int64_t near_cache_bytes(void);   /* a processor's second-level cache; 0 when the system does not say */
 int cores_available(void); /* processors that this process may use: by its affinity (taskset, Slurm) and by the limits of its control groups (containers), 1 or more */
 int cores_physical(const char *folder); /* the same, but one of those that share a core's units (SMT); folder: NULL = the system's, /sys/devices/system/cpu on Linux */
 uint64_t memory_resident(void);   /* of this process now, with the pages of mapped files, bytes; 0 where the system does not tell */

@@ -20,6 +20,16 @@ double clock_seconds(void) {
     return (double)now.tv_sec + 1e-9 * (double)now.tv_nsec;
 }
 
+int64_t near_cache_bytes(void) {
+#ifdef _SC_LEVEL2_CACHE_SIZE
+    static _Atomic int64_t known = -1; /* virtual machines take microseconds to tell */
+    if (known < 0) known = MAX(sysconf(_SC_LEVEL2_CACHE_SIZE), 0);
+    return known;
+#else
+    return 0;
+#endif
+}
+
 uint64_t memory_peak(void) {
     struct rusage usage;
     if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
