@@ -187,13 +187,17 @@ static void activation_case(Run *run, Case c) {
     Tensor *x = drawn(run, c.in, c.rows, c.width, 6), *up = drawn(run, c.in, c.rows, c.width, 2), *dy = drawn(run, c.out, c.rows, c.width, 1);
     for (int kind = ACT_SILU; kind <= ACT_TANH; kind++)
         for (int gated = 0; gated < 2; gated++) {
-            Tensor *got = fresh(run, c.out, c.rows, c.width), *want = twin(run, got), *dx = twin(run, got), *dx_want = twin(run, got), *dup = twin(run, got), *dup_want = twin(run, got);
+            Tensor *got = fresh(run, c.out, c.rows, c.width), *want = twin(run, got), *dx = twin(run, got), *dx_want = twin(run, got), *dup = twin(run, got), *dup_want = twin(run, got), *again = twin(run, got);
             Tensor *factor = gated ? up : NULL;
             const double beta[] = {0, 0};
             run->fast->activation((Activation)kind, x, factor, got), run->plain->activation((Activation)kind, x, factor, want);
             compare(run, "activation", got, want, 2e-6);
-            run->fast->activation_backward((Activation)kind, x, factor, dy, beta, dx, gated ? dup : NULL);
-            run->plain->activation_backward((Activation)kind, x, factor, dy, beta, dx_want, gated ? dup_want : NULL);
+            run->fast->activation_backward((Activation)kind, x, factor, dy, beta, dx, gated ? dup : NULL, again);
+            run->plain->activation_backward((Activation)kind, x, factor, dy, beta, dx_want, gated ? dup_want : NULL, NULL);
+            assert_memory_equal(again->data, got->data, tensor_bytes(got)); /* to the bit, in dy's place too, whatever else is wanted */
+            memcpy(again->data, dy->data, tensor_bytes(dy));
+            run->fast->activation_backward((Activation)kind, x, factor, again, beta, NULL, NULL, again);
+            assert_memory_equal(again->data, got->data, tensor_bytes(got));
             compare(run, "activation's dx", dx, dx_want, 2e-6);
             if (gated) compare(run, "activation's dup", dup, dup_want, 2e-6);
         }

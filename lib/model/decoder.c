@@ -61,9 +61,9 @@ static Tensor *feed_forward(const LayerContext *context, const DecoderLayer *lay
     if (config->gated_mlp) {
         Tensor *both[2];
         linears_forward((const Linear *[]){&layer->gate, &layer->up}, 2, tape, x, step, both);
-        h = op_activation(tape, config->activation, both[0], both[1]);
+        h = op_activation_passing(tape, config->activation, both[0], both[1]);
     } else {
-        h = op_activation(tape, config->activation, linear_forward(&layer->up, tape, x, NULL, step), NULL);
+        h = op_activation_passing(tape, config->activation, linear_forward(&layer->up, tape, x, NULL, step), NULL);
     }
     return linear_forward(&layer->down, tape, h, residual, step);
 }

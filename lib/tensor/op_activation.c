@@ -5,7 +5,7 @@ static void activation_backward(Tape *tape, Node *node) {
     const Activation *kind = node->attributes;
     double beta[2];
     Tensor *dx = tape_grad(tape, node->inputs[0], &beta[0]), *dup = tape_grad(tape, node->inputs[1], &beta[1]);
-    if (dx || dup) tape_device(tape)->activation_backward(*kind, node->inputs[0], node->inputs[1], node->outputs[0]->grad, beta, dx, dup);
+    if (dx || dup) tape_device(tape)->activation_backward(*kind, node->inputs[0], node->inputs[1], node->outputs[0]->grad, beta, dx, dup, NULL);
 }
 
 Tensor *op_activation(Tape *tape, Activation kind, Tensor *x, Tensor *up) {
@@ -19,6 +19,53 @@ Tensor *op_activation(Tape *tape, Activation kind, Tensor *x, Tensor *up) {
 }
 
 OpCost op_activation_cost(const Node *node, bool backward) { return (OpCost){.bytes = node_bytes(node, backward)}; }
+
+/* ---- values that are not kept ---- */
+
+struct Making { Activation kind; Tensor *x, *up; };
+
+Tensor *op_activation_passing(Tape *tape, Activation kind, Tensor *x, Tensor *up) {
+    if (!x || tape_status(tape) != ST_OK) return NULL;
+    Tensor *y = tensor_view(tape_arena(tape), tape_device(tape), tape_compute(tape), x->n_dims, x->shape, NULL);
+    Making *making = tape_copy(tape, &(Making){kind, x, up}, sizeof *making);
+    if (!y || !making) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
+    y->making = making;
+    y->needs_grad = x->needs_grad || (up && up->needs_grad);
+    return y;
+}
+
+/* As op_activation's node would cost. */
+static void profile_making(Tape *tape, const Tensor *y, bool backward) {
+    const Making *making = y->making;
+    Node node = {.inputs = {making->x, making->up}, .outputs = {(Tensor *)(uintptr_t)y}};
+    profile_call(tape_device(tape), "activation", backward, op_activation_cost(&node, backward));
+}
+
+void making_run(Tape *tape, Tensor *y) {
+    if (!y->making || y->data || !tape_lend(tape, y)) return;
+    tape_device(tape)->activation(y->making->kind, y->making->x, y->making->up, y);
+    profile_making(tape, y, false);
+}
+
+void making_backward(Tape *tape, Tensor *y) {
+    const Making *making = y->making;
+    double beta[2];
+    if (!making || tape_status(tape) != ST_OK) return;
+    if (!y->grad) { /* nobody wants one, or nothing came back */
+        making_run(tape, y);
+        return;
+    }
+    Tensor *dx = tape_grad(tape, making->x, &beta[0]), *dup = tape_grad(tape, making->up, &beta[1]);
+    if (tape_status(tape) != ST_OK) return;
+    profile_call(tape_device(tape), "linear", true, (OpCost){0});
+    y->data = y->grad->data;
+    tape_device(tape)->activation_backward(making->kind, making->x, making->up, y->grad, beta, dx, dup, y);
+    profile_making(tape, y, true);
+}
+
+void making_end(Tape *tape, Tensor *y) {
+    if (y->making) tape_take_back(tape, y);
+}
 
 /* Every kind, plain and gated. */
 const int op_activation_variants = 10;

@@ -86,7 +86,8 @@ static void weights_backward(Tape *tape, const Node *node, const Tensor *const *
     if (first) tape_device(tape)->matmul(first);
 }
 
-static void layer_backward(Tape *tape, const Node *node, const Layer *layer, const Tensor *dy, Room *room) {
+/* Gradients of the bias and of x; dh, which it returns: NULL without a branch. */
+static const Tensor *layer_backward(Tape *tape, const Node *node, const Layer *layer, const Tensor *dy, Room *room) {
     double beta;
     Tensor *x = node->inputs[X], *dbias = tape_grad(tape, layer->bias, &beta);
     if (dbias) {
@@ -95,7 +96,7 @@ static void layer_backward(Tape *tape, const Node *node, const Layer *layer, con
     }
     const LoraBranch *lora = layer->lora;
     Tensor *dh = lora ? tape_scratch(tape, layer->h->dtype, 2, layer->h->shape) : NULL;
-    if (lora && !dh) return;
+    if (lora && !dh) return NULL;
     Tensor *dx = tape_grad(tape, x, &beta);
     bool together = dx && lora && lora->dropout == 0;
     if (lora && !together) product(tape, dy, false, lora->b, false, lora->scale, 0, dh);
@@ -105,20 +106,26 @@ static void layer_backward(Tape *tape, const Node *node, const Layer *layer, con
         tape_device(tape)->matmul(&args);
         if (lora && !together) masked_backward(tape, lora, dh, dx, room);
     }
-    if (lora) factors_backward(tape, layer, x, dy, dh, room);
+    return dh;
 }
 
 static void linear_backward(Tape *tape, Node *node) {
     int n = n_layers(node);
-    const Tensor *dy[LINEARS_MOST];
+    const Tensor *dy[LINEARS_MOST], *dh[LINEARS_MOST] = {0};
     for (int i = 0; i < n; i++) dy[i] = products_dy(tape, node->outputs[i]->grad);
-    if (tape_status(tape) != ST_OK) return;
-    weights_backward(tape, node, dy, n);
     Room room = {0};
     for (int i = n; i-- > 0;) {
         Layer layer = layer_of(node, i);
-        if (dy[i]) layer_backward(tape, node, &layer, dy[i], &room);
+        if (dy[i] && tape_status(tape) == ST_OK) dh[i] = layer_backward(tape, node, &layer, dy[i], &room);
     }
+    making_backward(tape, node->inputs[X]); /* its values are there again, its gradient is not */
+    if (tape_status(tape) != ST_OK) return;
+    for (int i = n; i-- > 0;) {
+        Layer layer = layer_of(node, i);
+        if (dh[i]) factors_backward(tape, &layer, node->inputs[X], dy[i], dh[i], &room);
+    }
+    weights_backward(tape, node, dy, n);
+    making_end(tape, node->inputs[X]);
     double beta;
     Tensor *residual = node->inputs[RESIDUAL];
     if (!residual || tape_grad_move(tape, node->outputs[0], residual)) return;
@@ -164,6 +171,8 @@ static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual
     call->y = result_of(tape, tensor_rows(x), in, out, residual != NULL, &call->have_y);
     if (!call->y || (lora && !call->h)) return false;
     if (!have_h && (call->have_y || lora->dropout != 0)) {
+        making_run(tape, x);
+        if (tape_status(tape) != ST_OK) return false;
         const Tensor *input = branch_input(tape, lora, x, room);
         if (!input) return false;
         product(tape, input, false, lora->a, true, 1, 0, call->h);
@@ -190,7 +199,10 @@ static void calls_end(Tape *tape, Call *calls, int n) {
         call->product.next = first;
         first = &call->product;
     }
+    if (first) making_run(tape, calls->x);
+    if (tape_status(tape) != ST_OK) return;
     if (first) tape_device(tape)->matmul(first);
+    making_end(tape, calls->x);
     for (int i = 0; i < n; i++)
         if (!calls[i].have_y && calls[i].residual && calls[i].layer.bias) tape_device(tape)->bias_add(calls[i].y, calls[i].layer.bias);
     Node *node = tape_push(tape, "linear", linear_backward, inputs, LAYERS + n * PER_LAYER, outputs, n, branches, (size_t)n * sizeof *branches);
@@ -243,11 +255,12 @@ OpCost op_linear_cost(const Node *node, bool backward) {
 }
 
 /* 0: frozen, 1: trained with bias, 2: frozen with LoRA, 3: LoRA with dropout, 4: (in, out) layout trained, 5: (in, out) layout frozen with LoRA, 6: trained, with a residual,
- * 7: LoRA with a residual that is the input too, 8: three at once, trained, trained in (in, out) layout, LoRA. */
-const int op_linear_variants = 9;
+ * 7: LoRA with a residual that is the input too, 8: three at once, trained, trained in (in, out) layout, LoRA; of an activation that is not kept, 9: gated, LoRA with dropout, 10: plain, trained,
+ * 11: LoRA of a frozen one, 12: three at once. */
+const int op_linear_variants = 13;
 
-static void linears_example(OpExample *example) {
-    Tensor *y[LINEARS_MOST], *x = example_input(example, true, true, 2, (int64_t[]){5, 7});
+static void linears_example(OpExample *example, Tensor *x) {
+    Tensor *y[LINEARS_MOST];
     LinearArgs layers[LINEARS_MOST] = {{.weight = example_input(example, false, true, 2, (int64_t[]){6, 7}), .bias = example_input(example, false, true, 1, (int64_t[]){6})},
                                        {.weight = example_input(example, false, true, 2, (int64_t[]){7, 4})},
                                        {.weight = example_input(example, false, false, 2, (int64_t[]){3, 7})}};
@@ -261,18 +274,20 @@ static void linears_example(OpExample *example) {
 
 void op_linear_example(OpExample *example) {
     int variant = example->variant;
-    if (variant == 8) {
-        linears_example(example);
+    bool passing = variant >= 9;
+    bool trained = variant == 1 || variant == 4 || variant == 6 || variant == 10, in_out = variant == 4 || variant == 5;
+    int64_t in = 7, out = variant == 7 ? in : 6;
+    Tensor *x = example_input(example, true, variant != 11, 2, (int64_t[]){5, in}), *up = variant == 9 || variant == 12 ? example_input(example, true, true, 2, (int64_t[]){5, in}) : NULL;
+    if (passing) x = op_activation_passing(example->tape, ACT_SILU, x, up);
+    if (variant == 8 || variant == 12) {
+        linears_example(example, x);
         return;
     }
-    bool trained = variant == 1 || variant == 4 || variant == 6, in_out = variant == 4 || variant == 5;
-    int64_t in = 7, out = variant == 7 ? in : 6;
-    Tensor *x = example_input(example, true, true, 2, (int64_t[]){5, in});
     Tensor *weight = example_input(example, false, trained, 2, in_out ? (int64_t[]){in, out} : (int64_t[]){out, in});
     if (weight) weight->in_out = in_out;
     Tensor *bias = trained ? example_input(example, false, true, 1, (int64_t[]){out}) : NULL, *residual = variant == 6 ? example_input(example, false, true, 2, (int64_t[]){5, out}) : variant == 7 ? x : NULL;
-    LoraBranch lora = {.scale = 1.5, .dropout = variant == 3 ? 0.4 : 0, .key = rng_key(example->seed, RNG_DROPOUT, 1), .first_draw = 21};
-    bool branch = variant == 2 || variant == 3 || variant == 5 || variant == 7;
+    LoraBranch lora = {.scale = 1.5, .dropout = variant == 3 || variant == 9 ? 0.4 : 0, .key = rng_key(example->seed, RNG_DROPOUT, 1), .first_draw = 21};
+    bool branch = variant == 2 || variant == 3 || variant == 5 || variant == 7 || variant == 9 || variant == 11;
     if (branch) {
         lora.a = example_input(example, false, true, 2, (int64_t[]){3, in});
         lora.b = example_input(example, false, true, 2, (int64_t[]){out, 3});

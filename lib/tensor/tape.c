@@ -206,8 +206,7 @@ static void *grad_buffer(Tape *tape, size_t bytes) {
     return data;
 }
 
-static void grad_release(Tape *tape, Tensor *tensor) {
-    if (!tensor || !tensor->grad) return;
+static void buffer_release(Tape *tape, FreeBuffer buffer) {
     if (tape->n_free == tape->cap_free) {
         size_t cap = tape->cap_free ? tape->cap_free * 2 : 64;
         FreeBuffer *grown = realloc(tape->free_buffers, cap * sizeof *grown);
@@ -215,8 +214,25 @@ static void grad_release(Tape *tape, Tensor *tensor) {
         tape->free_buffers = grown;
         tape->cap_free = cap;
     }
-    tape->free_buffers[tape->n_free++] = (FreeBuffer){tensor->grad->data, tensor_bytes(tensor->grad)};
+    tape->free_buffers[tape->n_free++] = buffer;
+}
+
+static void grad_release(Tape *tape, Tensor *tensor) {
+    if (!tensor || !tensor->grad) return;
+    buffer_release(tape, (FreeBuffer){tensor->grad->data, tensor_bytes(tensor->grad)});
     tensor->grad = NULL;
+}
+
+bool tape_lend(Tape *tape, Tensor *tensor) {
+    if (tape->status != ST_OK || !within_limit(tape, tensor->shape, tensor->n_dims, tensor->dtype)) return false;
+    tensor->data = grad_buffer(tape, tensor_bytes(tensor));
+    return tensor->data || out_of_memory(tape);
+}
+
+void tape_take_back(Tape *tape, Tensor *tensor) {
+    if (tensor->grad) grad_release(tape, tensor);
+    else if (tensor->data) buffer_release(tape, (FreeBuffer){tensor->data, tensor_bytes(tensor)});
+    tensor->data = NULL;
 }
 
 Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta) {

@@ -31,6 +31,7 @@ uint16_t float_to_f16(float value);
 enum { TENSOR_MAX_DIMS = 4 };
 typedef struct Device Device;
 typedef struct Tensor Tensor;
+typedef struct Making Making;
 struct Tensor {
     DType dtype;
     int n_dims;
@@ -44,6 +45,7 @@ struct Tensor {
     bool in_out;       /* a weight stored (in, out) instead of (out, in), as GPT-2's Conv1D */
     bool blank;        /* a gradient that counts as zeros: the first one that adds to it writes instead (tape_grad) */
     bool recalled;     /* a result that was kept for the backward pass, with all that was done to it in place */
+    const Making *making; /* values are not kept but made where op_linear reads them (op_activation_passing), and `data` is NULL before and after; NULL: they are there */
     void *packed;      /* owned by the device; tensor_unpack frees it */
 };
 
@@ -291,6 +293,9 @@ bool tape_needs_backward(const Tape *tape); /* this run of the op, or what it le
 Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta);
 /* Hands the gradient buffer of `from`, which is done with it, to `to` if that has none yet and is of the same form; false when it can't. */
 bool tape_grad_move(Tape *tape, Tensor *from, Tensor *to);
+/* Memory for values that are there for a moment, out of that which gradients of activations take in turn; false after a failure. tape_take_back: the values' end, and that of a gradient in the same memory. */
+bool tape_lend(Tape *tape, Tensor *tensor);
+void tape_take_back(Tape *tape, Tensor *tensor);
 /* Scratch during one op's forward or backward: freed when the op's backward ends; in the forward pass it lives with the step. */
 Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
 
@@ -322,6 +327,14 @@ size_t profile_rows(const ProfileRow **rows); /* "other", up to now, first; the 
 enum { LINEARS_MOST = 3 };
 typedef struct LinearArgs { Tensor *weight, *bias; const LoraBranch *lora; } LinearArgs;
 void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor **y);
+
+/* op_activation for one op_linear or op_linears, the only reader: the step keeps no values of it. They are made when the product runs, and once more when its gradient goes back through the activation. */
+Tensor *op_activation_passing(Tape *tape, Activation kind, Tensor *x, Tensor *up);
+/* For that reader; all do nothing where y is an ordinary tensor. making_run: y's values are there. making_backward: passes y's gradient, which is complete, on to x and up; y's values take its place.
+ * making_end: the values are gone again. */
+void making_run(Tape *tape, Tensor *y);
+void making_backward(Tape *tape, Tensor *y);
+void making_end(Tape *tape, Tensor *y);
 
 /* ---- the gradient check, driven by ops.def: every op brings an example ---- */
 

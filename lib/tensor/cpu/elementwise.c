@@ -292,28 +292,29 @@ void ISA_FN(activation)(Activation kind, const Tensor *x, const Tensor *up, Tens
     }
 }
 
-void ISA_FN(activation_backward)(Activation kind, const Tensor *x, const Tensor *up, const Tensor *dy, const double beta[2], Tensor *dx, Tensor *dup) {
+void ISA_FN(activation_backward)(Activation kind, const Tensor *x, const Tensor *up, const Tensor *dy, const double beta[2], Tensor *dx, Tensor *dup, Tensor *y) {
     int64_t count = tensor_count(x);
-    if (!CPU_READS(x, up, dy) || !CPU_WRITES(dx, dup)) {
-        device_reference()->activation_backward(kind, x, up, dy, beta, dx, dup);
+    if (!CPU_READS(x, up, dy) || !CPU_WRITES(dx, dup, y)) {
+        device_reference()->activation_backward(kind, x, up, dy, beta, dx, dup, y);
         return;
     }
     PARALLEL_BLOCKS_OF(ACTIVATION_BLOCK) {
-        float buffer_x[RUN], buffer_d[RUN], buffer_up[RUN], value[RUN], slope[RUN];
+        float buffer_x[RUN], buffer_d[RUN], buffer_up[RUN], value[RUN], slope[RUN], again[RUN];
         for (RUNS(at, n, begin, MIN(begin + ACTIVATION_BLOCK, count))) {
             run_ahead(x, at + RUN, n);
             run_ahead(up, at + RUN, n);
             run_ahead(dy, at + RUN, n);
             const float *d = run_read(dy, at, n, buffer_d);
             activate_with_slope(kind, n, run_read(x, at, n, buffer_x), value, slope);
+            const float *factor = up && (dx || y) ? run_read(up, at, n, buffer_up) : NULL;
+            for (int64_t i = 0; y && i < n; i++) again[i] = factor ? value[i] * factor[i] : value[i];
             if (dup) {
                 for (int64_t i = 0; i < n; i++) value[i] *= d[i];
                 run_write(dup, at, n, value, (float)beta[1]);
             }
-            if (!dx) continue;
-            const float *factor = up ? run_read(up, at, n, buffer_up) : NULL;
-            for (int64_t i = 0; i < n; i++) slope[i] *= factor ? d[i] * factor[i] : d[i];
-            run_write(dx, at, n, slope, (float)beta[0]);
+            for (int64_t i = 0; dx && i < n; i++) slope[i] *= factor ? d[i] * factor[i] : d[i];
+            if (dx) run_write(dx, at, n, slope, (float)beta[0]);
+            if (y) run_write(y, at, n, again, 0); /* last: where d lies */
         }
     }
 }
