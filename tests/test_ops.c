@@ -325,6 +325,68 @@ static void layers_at_once_have_the_same_gradients(void **state) {
     omp_set_num_threads(threads);
 }
 
+/* A residual stream under frozen norms stays in one place; not where somebody else goes back to its values, where the norm's weight is trained or has a zero, or x is no op's result. */
+static void residual_streams_stay_in_place(void **state) {
+    (void)state;
+    enum { PLAIN, READ_TWICE, TRAINED, ZERO, LEAF, UNRECORDED, KINDS };
+    for (int kind = 0; kind < KINDS; kind++) {
+        Arena *arena = arena_new(0);
+        Tape *tape = tape_new(device_cpu(), DT_F32, 0);
+        Net net = net_new(arena, device_cpu());
+        net.norm[0]->needs_grad = kind == TRAINED;
+        if (kind == ZERO) tensor_set(net.norm[0], 3, 0);
+        tape_record(tape, kind != UNRECORDED);
+        Tensor *x = kind == LEAF ? net.x : op_add(tape, net.x, net.x);
+        if (kind == READ_TWICE) op_linear(tape, x, net.weight[1], NULL, NULL, NULL);
+        Tensor *y = op_linear(tape, op_rms_norm(tape, x, net.norm[0], 1e-5), net.weight[0], NULL, NULL, x);
+        assert_int_equal(tape_status(tape), ST_OK);
+        assert_int_equal(y->data == x->data, kind == PLAIN);
+        tape_free(tape);
+        arena_free(arena);
+    }
+}
+
+/* What a linear layer makes of an activation that is not kept has the bits of one that is, forward and back, and less memory at the most. */
+static void activations_pass(void **state) {
+    (void)state;
+    enum { ROWS = 300, IN = 96, OUT = 40 };
+    for (int kind = 0; kind < 16; kind++) {
+        DType dtype = kind & 1 ? DT_BF16 : DT_F32;
+        bool gated = kind & 2, trained_weight = kind & 4, dropout = kind & 8;
+        double *got[2][6];
+        size_t peak[2];
+        for (int passing = 0; passing < 2; passing++) {
+            Arena *arena = arena_new(0);
+            Tape *tape = tape_new(device_cpu(), dtype, 0);
+            Tensor *seen[6] = {NULL, trained(arena, device_cpu(), 1, 2, (int64_t[]){ROWS, IN}), trained(arena, device_cpu(), 2, 2, (int64_t[]){ROWS, IN}), trained(arena, device_cpu(), 3, 2, (int64_t[]){OUT, IN}),
+                               trained(arena, device_cpu(), 4, 2, (int64_t[]){8, IN}), trained(arena, device_cpu(), 5, 2, (int64_t[]){OUT, 8})};
+            seen[3]->needs_grad = trained_weight;
+            LoraBranch lora = {.scale = 2, .a = seen[4], .b = seen[5], .dropout = dropout ? 0.3 : 0, .key = rng_key(3, RNG_DROPOUT, 0)};
+            Tensor *norm = trained(arena, device_cpu(), 6, 1, (int64_t[]){IN}); /* which makes them the dtype of products */
+            Tensor *gate = op_rms_norm(tape, seen[1], norm, 1e-5), *up = gated ? op_rms_norm(tape, seen[2], norm, 1e-5) : NULL;
+            Tensor *h = passing ? op_activation_passing(tape, ACT_SILU, gate, up) : op_activation(tape, ACT_SILU, gate, up);
+            Tensor *y = seen[0] = op_linear(tape, h, seen[3], NULL, &lora, NULL);
+            assert_true(!passing || !h->data);
+            for (int i = 0; i < 6; i++) got[passing][i] = calloc((size_t)ROWS * IN, sizeof(double));
+            tensor_read(y, got[passing][0]);
+            double *seeds = arena_alloc(arena, ROWS * OUT * sizeof *seeds);
+            for (int64_t j = 0; j < ROWS * OUT; j++) seeds[j] = sin((double)j);
+            tensor_seed_grad(tape, y, seeds);
+            assert_int_equal(tape_backward(tape), ST_OK);
+            peak[passing] = tape_peak_bytes(tape);
+            for (int i = 1; i < 6; i++) tensor_read(seen[i]->grad, got[passing][i]);
+            tape_free(tape);
+            arena_free(arena);
+        }
+        for (int i = 0; i < 6; i++) {
+            assert_memory_equal(got[1][i], got[0][i], sizeof(double) * ROWS * IN);
+            assert_true(i != 4 || got[1][4][0] != 0);
+            free(got[0][i]), free(got[1][i]);
+        }
+        assert_true(peak[1] <= peak[0]);
+    }
+}
+
 static void failures_stick_to_the_tape(void **state) {
     (void)state;
     Arena *arena = arena_new(0);
@@ -357,6 +419,8 @@ int main(void) {
         cmocka_unit_test(the_meta_device_knows_the_memory),
         cmocka_unit_test(nothing_below_the_first_trained_parameter),
         cmocka_unit_test(layers_at_once_have_the_same_bits), cmocka_unit_test(layers_at_once_have_the_same_gradients),
+        cmocka_unit_test(residual_streams_stay_in_place),
+        cmocka_unit_test(activations_pass),
         cmocka_unit_test(failures_stick_to_the_tape),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -255,7 +255,7 @@ static void steps_are_learned(void **state) {
     TrainResult result;
     char lines[400], data[300];
     double accuracy;
-    snprintf(lines, sizeof lines, "%sdata.eval=%s/held_steps.jsonl\ntrain.epochs=30\ntrain.batch_size=8\ntrain.learning_rate=1e-2\n", lora, folder);
+    snprintf(lines, sizeof lines, "%sdata.eval=%s/held_steps.jsonl\ntrain.epochs=30\ntrain.batch_size=8\ntrain.learning_rate=5e-3\n", lora, folder); /* 0.91 to 0.99 by the seed; with 1e-2 0.81 to 1 */
     check_ok(run_lines("steps", "steps.jsonl", lines, false, &result));
     assert_int_equal(read_metric("steps", "eval_accuracy", &accuracy, 1), 1);
     if (!(accuracy >= 0.85)) fail_msg("%g of the held-out steps are judged rightly", accuracy); /* a coin: half of them */

@@ -57,7 +57,7 @@ void making_backward(Tape *tape, Tensor *y) {
     }
     Tensor *dx = tape_grad(tape, making->x, &beta[0]), *dup = tape_grad(tape, making->up, &beta[1]);
     if (tape_status(tape) != ST_OK) return;
-    profile_call(tape_device(tape), "linear", true, (OpCost){0});
+    profile_part(tape_device(tape), "linear", true);
     y->data = y->grad->data;
     tape_device(tape)->activation_backward(making->kind, making->x, making->up, y->grad, beta, dx, dup, y);
     profile_making(tape, y, true);

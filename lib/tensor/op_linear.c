@@ -134,9 +134,11 @@ static void linear_backward(Tape *tape, Node *node) {
 }
 
 /* In the wider dtype of the residual stream a short product takes half the operations for its bytes that others take: a checkpointed layer does not keep it. */
-static Tensor *result_of(Tape *tape, int64_t rows, int64_t in, int64_t out, bool residual, bool *there) {
-    if (!residual || in > out) return tape_result(tape, residual ? tape_residual(tape) : tape_compute(tape), 2, (int64_t[]){rows, out}, there);
+static Tensor *result_of(Tape *tape, int64_t rows, int64_t in, int64_t out, const Tensor *residual, bool *there) {
+    Tensor *in_place = residual ? tape_succeed(tape, residual) : NULL;
     *there = false;
+    if (in_place || tape_status(tape) != ST_OK) return in_place;
+    if (!residual || in > out) return tape_result(tape, residual ? tape_residual(tape) : tape_compute(tape), 2, (int64_t[]){rows, out}, there);
     return tape_tensor(tape, tape_residual(tape), 2, (int64_t[]){rows, out});
 }
 
@@ -148,7 +150,7 @@ static Matmul product_of(const Call *call, bool have_h) {
     const LinearArgs *layer = &call->layer;
     const LoraBranch *lora = layer->lora;
     const Tensor *addend = call->residual ? call->residual : layer->bias;
-    Matmul args = {.a = call->x, .b = layer->weight, .c = call->y, .transpose_b = !layer->weight->in_out, .alpha = 1, .beta = addend ? 1 : 0, .addend = addend};
+    Matmul args = {.a = call->x, .b = layer->weight, .c = call->y, .transpose_b = !layer->weight->in_out, .alpha = 1, .beta = addend ? 1 : 0, .addend = addend && addend->data != call->y->data ? addend : NULL};
     if (lora) args.more_a = call->h, args.more_b = lora->b, args.transpose_more_b = true, args.more_alpha = lora->scale;
     if (lora && !have_h) args.down = lora->a, args.transpose_down = true, args.down_alpha = 1, args.low = call->h;
     return args;
@@ -168,7 +170,7 @@ static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual
     bool have_h = true;
     *call = (Call){.x = x, .residual = residual, .layer = layer};
     call->h = lora ? tape_result(tape, tape_compute(tape), 2, (int64_t[]){tensor_rows(x), lora->a->shape[0]}, &have_h) : NULL;
-    call->y = result_of(tape, tensor_rows(x), in, out, residual != NULL, &call->have_y);
+    call->y = result_of(tape, tensor_rows(x), in, out, residual, &call->have_y);
     if (!call->y || (lora && !call->h)) return false;
     if (!have_h && (call->have_y || lora->dropout != 0)) {
         making_run(tape, x);

@@ -1,12 +1,33 @@
 /* rms_norm: x / sqrt(mean(x^2) + eps) * weight, over the weight's width: whole rows, or heads one by one. numerics.md section 4. */
 #include "lib/tensor/tensor.h"
 
+#include <math.h>
+
+enum { RSTD, INVERSE };
+
 static void rms_norm_backward(Tape *tape, Node *node) {
+    const Tensor *weight = node->inputs[1], *rstd = node->saved[RSTD], *dy = node->outputs[0]->grad;
     double beta, weight_beta;
     Tensor *dx = tape_grad(tape, node->inputs[0], &beta);
+    if (node->saved[INVERSE]) {
+        if (dx) tape_device(tape)->rms_norm_backward_result(node->outputs[0], weight, node->saved[INVERSE], rstd, dy, beta, dx);
+        return;
+    }
     Tensor *dweight = tape_grad(tape, node->inputs[1], &weight_beta);
     if (dweight && weight_beta == 0) tape_device(tape)->fill(dweight, 0);
-    tape_device(tape)->rms_norm_backward(node->inputs[0], node->inputs[1], node->saved[0], node->outputs[0]->grad, beta, dx, dweight);
+    tape_device(tape)->rms_norm_backward(node->inputs[0], weight, rstd, dy, beta, dx, dweight);
+}
+
+/* 1 / weight, by which going back finds x in y, which is kept anyway; NULL where the weight is trained, or almost nothing somewhere. A plan writes nothing. */
+static Tensor *inverse_of(Tape *tape, const Tensor *weight) {
+    const double least = 0x1p-40;
+    int64_t width = tensor_count(weight);
+    if (weight->needs_grad || !tape_recording(tape)) return NULL;
+    for (int64_t i = 0; i < width; i++)
+        if (!(fabs(tensor_get(weight, i)) >= least)) return NULL;
+    Tensor *inverse = tape_tensor(tape, tape_residual(tape), 1, &width);
+    for (int64_t i = 0; inverse && i < width && tape_device(tape) != device_meta(); i++) tensor_set(inverse, i, 1 / tensor_get(weight, i));
+    return inverse;
 }
 
 Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps) {
@@ -19,20 +40,28 @@ Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps) {
     Tensor *y = tape_tensor_like(tape, tape_compute(tape), x);
     Tensor *rstd = tape_tensor(tape, tape_residual(tape), 1, (int64_t[]){tensor_count(x) / width});
     if (!y || !rstd) return NULL;
+    Tensor *inverse = width == tensor_width(x) ? inverse_of(tape, weight) : NULL;
     tape_device(tape)->rms_norm(x, weight, eps, y, rstd);
+    x->spent = x->result && inverse;
     Node *node = tape_push(tape, "rms_norm", rms_norm_backward, (Tensor *[]){x, weight}, 2, &y, 1, NULL, 0);
-    if (node) node->saved[0] = rstd;
+    if (node) node->saved[RSTD] = rstd, node->saved[INVERSE] = inverse;
     return y;
 }
 
 OpCost op_rms_norm_cost(const Node *node, bool backward) { return (OpCost){.bytes = node_bytes(node, backward)}; }
 
-/* 0: whole rows, 1: per head, weight frozen. */
-const int op_rms_norm_variants = 2;
+/* 0: whole rows, 1: per head, weight frozen, 2: whole rows, weight frozen, 3: the same with a zero, 4: as 2, and the residual stream goes on in x's place. */
+const int op_rms_norm_variants = 5;
 
 void op_rms_norm_example(OpExample *example) {
     bool heads = example->variant == 1;
     Tensor *x = example_input(example, heads, true, 2, (int64_t[]){5, 12});
-    Tensor *weight = example_input(example, false, !heads, 1, (int64_t[]){heads ? 4 : 12});
-    example_output(example, op_rms_norm(example->tape, x, weight, 1e-5));
+    Tensor *weight = example_input(example, false, example->variant == 0, 1, (int64_t[]){heads ? 4 : 12});
+    if (example->variant == 3 && weight) tensor_set(weight, 7, 0);
+    if (example->variant < 4) {
+        example_output(example, op_rms_norm(example->tape, x, weight, 1e-5));
+        return;
+    }
+    Tensor *square = example_input(example, false, false, 2, (int64_t[]){12, 12}), *stream = op_add(example->tape, x, x), *y = op_rms_norm(example->tape, stream, weight, 1e-5);
+    example_output(example, op_linear(example->tape, y, square, NULL, NULL, stream));
 }

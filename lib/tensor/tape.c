@@ -136,6 +136,12 @@ Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like) { return l
 
 Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape) { return tape_tensor(tape, dtype, n_dims, shape); }
 
+Tensor *tape_succeed(Tape *tape, const Tensor *spent) {
+    if (!spent->spent || spent->readers != 1 || spent->dtype != tape_residual(tape) || !tape->record || tape->keeping != KEEP_NOTHING || tape->status != ST_OK) return NULL;
+    Tensor *tensor = tensor_view(tape->book, tape->device, spent->dtype, spent->n_dims, spent->shape, spent->data);
+    return tensor ? tensor : out_of_memory(tape);
+}
+
 void *tape_copy(Tape *tape, const void *bytes, size_t size) {
     if (tape->status != ST_OK) return NULL;
     void *copy = arena_alloc(tape->book, size);
@@ -163,10 +169,12 @@ Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Te
     for (int i = 0; i < n_inputs; i++) {
         node.inputs[i] = inputs[i];
         wanted |= inputs[i] && inputs[i]->needs_grad;
+        if (inputs[i] && inputs[i]->result) inputs[i]->readers++;
     }
     for (int i = 0; i < n_outputs; i++) {
         node.outputs[i] = outputs[i];
         if (outputs[i]) outputs[i]->needs_grad = wanted;
+        if (outputs[i]) outputs[i]->result = true;
     }
     profile_node(tape, &node, false);
     if (!wanted || !tape->record) return NULL;

@@ -44,6 +44,9 @@ struct Tensor {
     bool constant;     /* contents never change: the device may keep a packed copy in `packed` */
     bool in_out;       /* a weight stored (in, out) instead of (out, in), as GPT-2's Conv1D */
     bool blank;        /* a gradient that counts as zeros: the first one that adds to it writes instead (tape_grad) */
+    bool result;       /* of an op; `readers`: ops that took it so far */
+    int readers;
+    bool spent;        /* a result whose reader goes back without its values (op_rms_norm) */
     bool recalled;     /* a result that was kept for the backward pass, with all that was done to it in place */
     const Making *making; /* values are not kept but made where op_linear reads them (op_activation_passing), and `data` is NULL before and after; NULL: they are there */
     void *packed;      /* owned by the device; tensor_unpack frees it */
@@ -280,6 +283,8 @@ Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like);
 /* The same for a result that is dear to compute, which a checkpointed layer may have kept: then *there is true, and the values are not to be computed again. In each run of a layer
  * the calls must come in the same order. */
 Tensor *tape_result(Tape *tape, DType dtype, int n_dims, const int64_t *shape, bool *there);
+/* A tensor in the place of a spent one, whose values it begins with: the next sum of a residual stream. NULL where they are still wanted: by another reader, or by a checkpointed layer that will run again. */
+Tensor *tape_succeed(Tape *tape, const Tensor *spent);
 /* Shape fault in an op's arguments that a user's data can cause. Returns NULL. */
 Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) PRINTF_LIKE(3, 4);
 /* The end of an op: records it if the tape records and an input needs a gradient; marks the outputs. `size` bytes of attributes are copied; 0: there are none. Returns the node to fill `saved`,
@@ -315,6 +320,7 @@ void profile_stop(void);                  /* rows stay */
 bool profile_running(void);
 void profile_lap(const char *name);       /* a literal; NULL: nobody's, the row "other" */
 void profile_call(const Device *device, const char *name, bool backward, OpCost cost); /* the same for a call of known work; on the meta device it is nobody's */
+void profile_part(const Device *device, const char *name, bool backward); /* the same before the call is over: something else comes in between */
 size_t profile_rows(const ProfileRow **rows); /* "other", up to now, first; the rest as they came */
 
 /* ---- ops: one file op_<name>.c and one line in ops.def each ---- */

@@ -66,6 +66,40 @@ void ISA_FN(rms_norm_backward)(const Tensor *x, const Tensor *weight, const Tens
     if (dweight) row_sums_add(&sums, 0, dweight);
 }
 
+/* One row: g = dy weight and x_hat = y / weight, so that the mean of their product is that of dy y. */
+static void rms_norm_backward_result_row(const Tensor *y, const Tensor *weight, const Tensor *inverse, float rstd, const Tensor *dy, float beta, Tensor *dx, int64_t start, int64_t width) {
+    float buffer_y[RUN], buffer_weight[RUN], buffer_inverse[RUN], buffer_d[RUN], result[RUN], sum = 0;
+    for (RUNS(at, n, 0, width)) {
+        run_ahead(y, start + width + at, n);
+        run_ahead(dy, start + width + at, n);
+        if (beta != 0) run_ahead(dx, start + width + at, n);
+        const float *out = run_read(y, start + at, n, buffer_y), *d = run_read(dy, start + at, n, buffer_d);
+#pragma omp simd reduction(+ : sum)
+        for (int64_t i = 0; i < n; i++) sum += d[i] * out[i];
+    }
+    float mean = sum / (float)width;
+    for (RUNS(at, n, 0, width)) {
+        const float *out = run_read(y, start + at, n, buffer_y), *d = run_read(dy, start + at, n, buffer_d);
+        const float *w = run_read(weight, at, n, buffer_weight), *inv = run_read(inverse, at, n, buffer_inverse);
+        for (int64_t i = 0; i < n; i++) result[i] = rstd * (d[i] * w[i] - out[i] * inv[i] * mean);
+        run_write(dx, start + at, n, result, beta);
+    }
+}
+
+void ISA_FN(rms_norm_backward_result)(const Tensor *y, const Tensor *weight, const Tensor *inverse, const Tensor *rstd, const Tensor *dy, double beta, Tensor *dx) {
+    if (!CPU_READS(y, weight, inverse, rstd, dy) || !CPU_WRITES(dx)) {
+        device_reference()->rms_norm_backward_result(y, weight, inverse, rstd, dy, beta, dx);
+        return;
+    }
+    int64_t width = tensor_count(weight), rows = tensor_count(y) / width;
+#pragma omp parallel for schedule(static) if (rows * width > CPU_SERIAL)
+    for (int64_t r = 0; r < rows; r++) {
+        float scale;
+        floats_from(rstd, r, 1, &scale);
+        rms_norm_backward_result_row(y, weight, inverse, scale, dy, (float)beta, dx, r * width, width);
+    }
+}
+
 void ISA_FN(layer_norm)(const Tensor *x, const Tensor *weight, const Tensor *bias, double eps, Tensor *y, Tensor *mean, Tensor *rstd) {
     if (!CPU_READS(x, weight, bias) || !CPU_WRITES(y, mean, rstd)) {
         device_reference()->layer_norm(x, weight, bias, eps, y, mean, rstd);
