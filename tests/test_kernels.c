@@ -169,8 +169,9 @@ static void norm_case(Run *run, Case c) {
     }
     Tensor *inverse = drawn(run, exact, 1, width, 3);
     for (double beta = 0; beta <= 1; beta++) {
-        run->fast->rms_norm_backward_result(x, weight, inverse, rstd, dy, beta, dx), run->plain->rms_norm_backward_result(x, weight, inverse, rstd, dy, beta, dx_want);
+        run->fast->rms_norm_backward_result(x, weight, inverse, rstd, dy, beta, dx, dweight), run->plain->rms_norm_backward_result(x, weight, inverse, rstd, dy, beta, dx_want, dweight_want);
         compare(run, "rms_norm's dx from its result", dx, dx_want, 2e-5);
+        compare(run, "rms_norm's dweight from its result", dweight, dweight_want, 3 * sums);
     }
     if (width < 4) return; /* the variance of one or two values is nothing but rounding */
     run->fast->layer_norm(x, weight, bias, 1e-5, y, mean, rstd), run->plain->layer_norm(x, weight, bias, 1e-5, y_want, mean_want, rstd_want);

@@ -325,10 +325,10 @@ static void layers_at_once_have_the_same_gradients(void **state) {
     omp_set_num_threads(threads);
 }
 
-/* A residual stream under frozen norms stays in one place; not where somebody else goes back to its values, where the norm's weight is trained or has a zero, or x is no op's result. */
+/* A residual stream stays in one place; not where somebody else goes back to its values, the norm's weight has a zero, x is no op's result, or nothing is recorded. */
 static void residual_streams_stay_in_place(void **state) {
     (void)state;
-    enum { PLAIN, READ_TWICE, TRAINED, ZERO, LEAF, UNRECORDED, KINDS };
+    enum { FROZEN, TRAINED, READ_TWICE, ZERO, LEAF, UNRECORDED, KINDS };
     for (int kind = 0; kind < KINDS; kind++) {
         Arena *arena = arena_new(0);
         Tape *tape = tape_new(device_cpu(), DT_F32, 0);
@@ -340,7 +340,7 @@ static void residual_streams_stay_in_place(void **state) {
         if (kind == READ_TWICE) op_linear(tape, x, net.weight[1], NULL, NULL, NULL);
         Tensor *y = op_linear(tape, op_rms_norm(tape, x, net.norm[0], 1e-5), net.weight[0], NULL, NULL, x);
         assert_int_equal(tape_status(tape), ST_OK);
-        assert_int_equal(y->data == x->data, kind == PLAIN);
+        assert_int_equal(y->data == x->data, kind <= TRAINED);
         tape_free(tape);
         arena_free(arena);
     }

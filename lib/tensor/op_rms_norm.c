@@ -6,23 +6,19 @@
 enum { RSTD, INVERSE };
 
 static void rms_norm_backward(Tape *tape, Node *node) {
-    const Tensor *weight = node->inputs[1], *rstd = node->saved[RSTD], *dy = node->outputs[0]->grad;
+    const Tensor *weight = node->inputs[1], *rstd = node->saved[RSTD], *inverse = node->saved[INVERSE], *dy = node->outputs[0]->grad;
     double beta, weight_beta;
     Tensor *dx = tape_grad(tape, node->inputs[0], &beta);
-    if (node->saved[INVERSE]) {
-        if (dx) tape_device(tape)->rms_norm_backward_result(node->outputs[0], weight, node->saved[INVERSE], rstd, dy, beta, dx);
-        return;
-    }
     Tensor *dweight = tape_grad(tape, node->inputs[1], &weight_beta);
     if (dweight && weight_beta == 0) tape_device(tape)->fill(dweight, 0);
-    tape_device(tape)->rms_norm_backward(node->inputs[0], weight, rstd, dy, beta, dx, dweight);
+    if (inverse) tape_device(tape)->rms_norm_backward_result(node->outputs[0], weight, inverse, rstd, dy, beta, dx, dweight);
+    else tape_device(tape)->rms_norm_backward(node->inputs[0], weight, rstd, dy, beta, dx, dweight);
 }
 
-/* 1 / weight, by which going back finds x in y, which is kept anyway; NULL where the weight is trained, or almost nothing somewhere. A plan writes nothing. */
+/* 1 / weight, by which going back finds x in y, which is kept anyway; NULL where the weight is almost nothing somewhere. A plan writes nothing. */
 static Tensor *inverse_of(Tape *tape, const Tensor *weight) {
     const double least = 0x1p-40;
     int64_t width = tensor_count(weight);
-    if (weight->needs_grad || !tape_recording(tape)) return NULL;
     for (int64_t i = 0; i < width; i++)
         if (!(fabs(tensor_get(weight, i)) >= least)) return NULL;
     Tensor *inverse = tape_tensor(tape, tape_residual(tape), 1, &width);
@@ -40,7 +36,7 @@ Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps) {
     Tensor *y = tape_tensor_like(tape, tape_compute(tape), x);
     Tensor *rstd = tape_tensor(tape, tape_residual(tape), 1, (int64_t[]){tensor_count(x) / width});
     if (!y || !rstd) return NULL;
-    Tensor *inverse = width == tensor_width(x) ? inverse_of(tape, weight) : NULL;
+    Tensor *inverse = width == tensor_width(x) && tape_recording(tape) ? inverse_of(tape, weight) : NULL;
     tape_device(tape)->rms_norm(x, weight, eps, y, rstd);
     x->spent = x->result && inverse;
     Node *node = tape_push(tape, "rms_norm", rms_norm_backward, (Tensor *[]){x, weight}, 2, &y, 1, NULL, 0);

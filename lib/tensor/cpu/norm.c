@@ -67,7 +67,8 @@ void ISA_FN(rms_norm_backward)(const Tensor *x, const Tensor *weight, const Tens
 }
 
 /* One row: g = dy weight and x_hat = y / weight, so that the mean of their product is that of dy y. */
-static void rms_norm_backward_result_row(const Tensor *y, const Tensor *weight, const Tensor *inverse, float rstd, const Tensor *dy, float beta, Tensor *dx, int64_t start, int64_t width) {
+static void rms_norm_backward_result_row(const Tensor *y, const Tensor *weight, const Tensor *inverse, float rstd, const Tensor *dy, float beta, Tensor *dx, float *dweight, int64_t start,
+                                         int64_t width) {
     float buffer_y[RUN], buffer_weight[RUN], buffer_inverse[RUN], buffer_d[RUN], result[RUN], sum = 0;
     for (RUNS(at, n, 0, width)) {
         run_ahead(y, start + width + at, n);
@@ -76,7 +77,11 @@ static void rms_norm_backward_result_row(const Tensor *y, const Tensor *weight, 
         const float *out = run_read(y, start + at, n, buffer_y), *d = run_read(dy, start + at, n, buffer_d);
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < n; i++) sum += d[i] * out[i];
+        if (!dweight) continue;
+        const float *inv = run_read(inverse, at, n, buffer_inverse);
+        for (int64_t i = 0; i < n; i++) dweight[at + i] += d[i] * (out[i] * inv[i]);
     }
+    if (!dx) return;
     float mean = sum / (float)width;
     for (RUNS(at, n, 0, width)) {
         const float *out = run_read(y, start + at, n, buffer_y), *d = run_read(dy, start + at, n, buffer_d);
@@ -86,18 +91,21 @@ static void rms_norm_backward_result_row(const Tensor *y, const Tensor *weight, 
     }
 }
 
-void ISA_FN(rms_norm_backward_result)(const Tensor *y, const Tensor *weight, const Tensor *inverse, const Tensor *rstd, const Tensor *dy, double beta, Tensor *dx) {
-    if (!CPU_READS(y, weight, inverse, rstd, dy) || !CPU_WRITES(dx)) {
-        device_reference()->rms_norm_backward_result(y, weight, inverse, rstd, dy, beta, dx);
+void ISA_FN(rms_norm_backward_result)(const Tensor *y, const Tensor *weight, const Tensor *inverse, const Tensor *rstd, const Tensor *dy, double beta, Tensor *dx, Tensor *dweight) {
+    if (!CPU_READS(y, weight, inverse, rstd, dy) || !CPU_WRITES(dx, dweight)) {
+        device_reference()->rms_norm_backward_result(y, weight, inverse, rstd, dy, beta, dx, dweight);
         return;
     }
     int64_t width = tensor_count(weight), rows = tensor_count(y) / width;
+    RowSums sums = row_sums_begin(rows, width, dweight ? 1 : 0);
 #pragma omp parallel for schedule(static) if (rows * width > CPU_SERIAL)
-    for (int64_t r = 0; r < rows; r++) {
-        float scale;
-        floats_from(rstd, r, 1, &scale);
-        rms_norm_backward_result_row(y, weight, inverse, scale, dy, (float)beta, dx, r * width, width);
-    }
+    for (int64_t block = 0; block < sums.n_blocks; block++)
+        for (int64_t r = block * sums.block_rows; r < MIN(rows, (block + 1) * sums.block_rows); r++) {
+            float scale;
+            floats_from(rstd, r, 1, &scale);
+            rms_norm_backward_result_row(y, weight, inverse, scale, dy, (float)beta, dx, dweight ? row_sums_of(&sums, block, 0) : NULL, r * width, width);
+        }
+    if (dweight) row_sums_add(&sums, 0, dweight);
 }
 
 void ISA_FN(layer_norm)(const Tensor *x, const Tensor *weight, const Tensor *bias, double eps, Tensor *y, Tensor *mean, Tensor *rstd) {

@@ -32,15 +32,20 @@ void ref_rms_norm_backward(const Tensor *x, const Tensor *weight, const Tensor *
     }
 }
 
-void ref_rms_norm_backward_result(const Tensor *y, const Tensor *weight, const Tensor *inverse, const Tensor *rstd, const Tensor *dy, double beta, Tensor *dx) {
+void ref_rms_norm_backward_result(const Tensor *y, const Tensor *weight, const Tensor *inverse, const Tensor *rstd, const Tensor *dy, double beta, Tensor *dx, Tensor *dweight) {
     int64_t width = tensor_count(weight), rows = tensor_count(y) / width;
-    for (int64_t r = 0; r < rows; r++) {
+    for (int64_t r = 0; dx && r < rows; r++) {
         double mean = 0; /* of g x_hat, which is dy y */
         for (int64_t c = 0; c < width; c++) mean += tensor_get(dy, r * width + c) * tensor_get(y, r * width + c) / (double)width;
         for (int64_t c = 0; c < width; c++) {
             double g = tensor_get(dy, r * width + c) * tensor_get(weight, c), x_hat = tensor_get(y, r * width + c) * tensor_get(inverse, c);
             ref_put(dx, r * width + c, tensor_get(rstd, r) * (g - x_hat * mean), beta);
         }
+    }
+    for (int64_t c = 0; dweight && c < width; c++) {
+        double sum = 0;
+        for (int64_t r = 0; r < rows; r++) sum += tensor_get(dy, r * width + c) * tensor_get(y, r * width + c) * tensor_get(inverse, c);
+        ref_put(dweight, c, sum, 1);
     }
 }
 
