@@ -40,9 +40,9 @@ def training(shape, a, batch, tokens):
             ops.add("linear: " + name, (product + a_product + b_product, a * inputs + result * (2 if adds else 1) + once),
                     (asks * (product + a_product) + a_product + 2 * b_product, a * (1 + asks) * inputs + result + once + branch / n))
     ops.add("attention", (4 * pairs * Q, 2 * a * (Q + K)), (10 * pairs * Q, 4 * a * (Q + K)), layers)
-    ops.add("rms_norm", (0, (RESIDUAL + a) * C + RESIDUAL * C / n), (0, (2 * RESIDUAL + a) * C + RESIDUAL * C / n), 2 * layers + 1)
-    ops.add("rms_norm", (0, 0), (0, -(2 * RESIDUAL + a) * C - RESIDUAL * C / n))  # the first one of all
-    ops.add("activation", (0, 3 * a * F), (0, 5 * a * F), layers)
+    ops.add("rms_norm", (0, (RESIDUAL + a) * C + RESIDUAL * C / n), (0, (RESIDUAL + 2 * a) * C + RESIDUAL * C / n), 2 * layers + 1)
+    ops.add("rms_norm", (0, 0), (0, -(RESIDUAL + 2 * a) * C - RESIDUAL * C / n))  # the first one of all
+    ops.add("activation", (0, 3 * a * F), (0, 6 * a * F), layers)
     turn = 2 * a * (Q + K) + 2 * RESIDUAL * HEAD  # of q and of k, each with its cosines and sines
     ops.add("rope", (0, turn), (0, turn), layers)
     trained = (tokens - 1) / tokens

@@ -31,36 +31,42 @@ Tensor *op_activation_passing(Tape *tape, Activation kind, Tensor *x, Tensor *up
     if (!y || !making) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
     y->making = making;
     y->needs_grad = x->needs_grad || (up && up->needs_grad);
+    x->readers++;
+    if (up) up->readers++;
     return y;
 }
 
-/* As op_activation's node would cost. */
-static void profile_making(Tape *tape, const Tensor *y, bool backward) {
+/* As op_activation's node would cost; going back y is written too. `backward`: in that pass; `gradients`: what was done. */
+static void profile_making(Tape *tape, const Tensor *y, bool backward, bool gradients) {
     const Making *making = y->making;
     Node node = {.inputs = {making->x, making->up}, .outputs = {(Tensor *)(uintptr_t)y}};
-    profile_call(tape_device(tape), "activation", backward, op_activation_cost(&node, backward));
+    OpCost cost = op_activation_cost(&node, gradients);
+    if (gradients) cost.bytes += (double)tensor_bytes(y);
+    profile_call(tape_device(tape), "activation", backward, cost);
 }
 
-void making_run(Tape *tape, Tensor *y) {
+static void make(Tape *tape, Tensor *y, bool backward) {
     if (!y->making || y->data || !tape_lend(tape, y)) return;
     tape_device(tape)->activation(y->making->kind, y->making->x, y->making->up, y);
-    profile_making(tape, y, false);
+    profile_making(tape, y, backward, false);
 }
+
+void making_run(Tape *tape, Tensor *y) { make(tape, y, false); }
 
 void making_backward(Tape *tape, Tensor *y) {
     const Making *making = y->making;
     double beta[2];
     if (!making || tape_status(tape) != ST_OK) return;
-    if (!y->grad) { /* nobody wants one, or nothing came back */
-        making_run(tape, y);
+    profile_part(tape_device(tape), "linear", true);
+    if (!y->grad) { /* nobody wants one */
+        make(tape, y, true);
         return;
     }
     Tensor *dx = tape_grad(tape, making->x, &beta[0]), *dup = tape_grad(tape, making->up, &beta[1]);
     if (tape_status(tape) != ST_OK) return;
-    profile_part(tape_device(tape), "linear", true);
     y->data = y->grad->data;
     tape_device(tape)->activation_backward(making->kind, making->x, making->up, y->grad, beta, dx, dup, y);
-    profile_making(tape, y, true);
+    profile_making(tape, y, true, true);
 }
 
 void making_end(Tape *tape, Tensor *y) {

@@ -2,7 +2,8 @@
  * single node, so that their products are calls that share what they make of it.
  *
  * Backward, with h = A x~ kept from the forward pass and dh = scale * B^T dy:
- *     dB = scale * dy h^T      dA = dh x~^T      dx = W^T dy + (A^T dh through the dropout mask) */
+ *     dB = scale * dy h^T      dA = dh x~^T      dx = W^T dy + (A^T dh through the dropout mask)
+ * dx comes first: where x is an activation that was not kept, its values come back with it. */
 #include "lib/tensor/tensor.h"
 
 #include <string.h>
@@ -133,13 +134,16 @@ static void linear_backward(Tape *tape, Node *node) {
     if (dresidual) tape_device(tape)->accumulate(node->outputs[0]->grad, 1, beta, dresidual);
 }
 
-/* In the wider dtype of the residual stream a short product takes half the operations for its bytes that others take: a checkpointed layer does not keep it. */
-static Tensor *result_of(Tape *tape, int64_t rows, int64_t in, int64_t out, const Tensor *residual, bool *there) {
-    Tensor *in_place = residual ? tape_succeed(tape, residual) : NULL;
+/* A checkpointed layer keeps a product whose sums are at least as long as its rows: `in` operations an element. Longer rows (gate, up), and short products in the wider dtype of the residual stream,
+ * take more memory for what they cost. */
+static Tensor *result_of(Tape *tape, const Tensor *x, int64_t in, int64_t out, const Tensor *residual, bool *there) {
+    const int64_t rows = tensor_rows(x);
+    DType dtype = residual ? tape_residual(tape) : tape_compute(tape);
+    Tensor *in_place = residual && residual->data != x->data ? tape_succeed(tape, residual) : NULL;
     *there = false;
     if (in_place || tape_status(tape) != ST_OK) return in_place;
-    if (!residual || in > out) return tape_result(tape, residual ? tape_residual(tape) : tape_compute(tape), 2, (int64_t[]){rows, out}, there);
-    return tape_tensor(tape, tape_residual(tape), 2, (int64_t[]){rows, out});
+    if (residual ? in > out : in >= out) return tape_result(tape, dtype, 2, (int64_t[]){rows, out}, there);
+    return tape_tensor(tape, dtype, 2, (int64_t[]){rows, out});
 }
 
 /* A call on its way: what it gives, and the product that computes it. */
@@ -170,7 +174,7 @@ static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual
     bool have_h = true;
     *call = (Call){.x = x, .residual = residual, .layer = layer};
     call->h = lora ? tape_result(tape, tape_compute(tape), 2, (int64_t[]){tensor_rows(x), lora->a->shape[0]}, &have_h) : NULL;
-    call->y = result_of(tape, tensor_rows(x), in, out, residual, &call->have_y);
+    call->y = result_of(tape, x, in, out, residual, &call->have_y);
     if (!call->y || (lora && !call->h)) return false;
     if (!have_h && (call->have_y || lora->dropout != 0)) {
         making_run(tape, x);
@@ -186,8 +190,8 @@ static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual
 
 static bool wants_grad(const Tensor *tensor) { return tensor && tensor->needs_grad; }
 
-/* The products of all calls as one, and the node. */
-static void calls_end(Tape *tape, Call *calls, int n) {
+/* The products of all calls as one, and the node; false after a failure. */
+static bool calls_end(Tape *tape, Call *calls, int n) {
     Tensor *inputs[LAYERS + LINEARS_MOST * PER_LAYER] = {calls->x, calls->residual}, *outputs[LINEARS_MOST] = {0};
     LoraBranch branches[LINEARS_MOST] = {0};
     const Matmul *first = NULL;
@@ -202,7 +206,7 @@ static void calls_end(Tape *tape, Call *calls, int n) {
         first = &call->product;
     }
     if (first) making_run(tape, calls->x);
-    if (tape_status(tape) != ST_OK) return;
+    if (tape_status(tape) != ST_OK) return false;
     if (first) tape_device(tape)->matmul(first);
     making_end(tape, calls->x);
     for (int i = 0; i < n; i++)
@@ -215,13 +219,13 @@ static void calls_end(Tape *tape, Call *calls, int n) {
         outputs[i]->needs_grad = wanted; /* not for the sake of another layer */
         node->saved[i] = calls[i].h;
     }
+    return true;
 }
 
 Tensor *op_linear(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, const LoraBranch *lora, Tensor *residual) {
     Call call;
     if (!call_begin(tape, x, (LinearArgs){weight, bias, lora}, residual, &(Room){0}, &call)) return NULL;
-    calls_end(tape, &call, 1);
-    return call.y;
+    return calls_end(tape, &call, 1) ? call.y : NULL;
 }
 
 void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor **y) {
@@ -231,8 +235,8 @@ void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor *
     memset(y, 0, (size_t)n * sizeof *y);
     for (int i = 0; i < n; i++)
         if (!call_begin(tape, x, layers[i], NULL, &room, &calls[i])) return;
-    calls_end(tape, calls, n);
-    for (int i = 0; i < n; i++) y[i] = calls[i].y;
+    bool done = calls_end(tape, calls, n);
+    for (int i = 0; done && i < n; i++) y[i] = calls[i].y;
 }
 
 /* Forward x W, x A and h B; going back those gradients of the factors that are wanted, and h's. The residual's gradient is handed on as it is. */

@@ -19,7 +19,7 @@ static void rms_norm_backward(Tape *tape, Node *node) {
 static Tensor *inverse_of(Tape *tape, const Tensor *weight) {
     const double least = 0x1p-40;
     int64_t width = tensor_count(weight);
-    for (int64_t i = 0; i < width; i++)
+    for (int64_t i = 0; i < width && weight->device != device_meta(); i++)
         if (!(fabs(tensor_get(weight, i)) >= least)) return NULL;
     Tensor *inverse = tape_tensor(tape, tape_residual(tape), 1, &width);
     for (int64_t i = 0; inverse && i < width && tape_device(tape) != device_meta(); i++) tensor_set(inverse, i, 1 / tensor_get(weight, i));
@@ -39,15 +39,21 @@ Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps) {
     Tensor *inverse = width == tensor_width(x) && tape_recording(tape) ? inverse_of(tape, weight) : NULL;
     tape_device(tape)->rms_norm(x, weight, eps, y, rstd);
     x->spent = x->result && inverse;
+    y->read_back = inverse != NULL;
     Node *node = tape_push(tape, "rms_norm", rms_norm_backward, (Tensor *[]){x, weight}, 2, &y, 1, NULL, 0);
     if (node) node->saved[RSTD] = rstd, node->saved[INVERSE] = inverse;
     return y;
 }
 
-OpCost op_rms_norm_cost(const Node *node, bool backward) { return (OpCost){.bytes = node_bytes(node, backward)}; }
+/* Going back reads y in the place of x, if it can. */
+OpCost op_rms_norm_cost(const Node *node, bool backward) {
+    double instead = backward && node->saved[INVERSE] ? (double)tensor_bytes(node->outputs[0]) - (double)tensor_bytes(node->inputs[0]) : 0;
+    return (OpCost){.bytes = node_bytes(node, backward) + instead};
+}
 
-/* 0: whole rows, 1: per head, weight frozen, 2: whole rows, weight frozen, 3: the same with a zero, 4: as 2, and the residual stream goes on in x's place. */
-const int op_rms_norm_variants = 5;
+/* 0: whole rows, 1: per head, weight frozen, 2: whole rows, weight frozen, 3: the same with a zero, 4: as 2, and the residual stream goes on in x's place, 5: which is a norm's result, 6: and
+ * the input of the product too. */
+const int op_rms_norm_variants = 7;
 
 void op_rms_norm_example(OpExample *example) {
     bool heads = example->variant == 1;
@@ -58,6 +64,8 @@ void op_rms_norm_example(OpExample *example) {
         example_output(example, op_rms_norm(example->tape, x, weight, 1e-5));
         return;
     }
-    Tensor *square = example_input(example, false, false, 2, (int64_t[]){12, 12}), *stream = op_add(example->tape, x, x), *y = op_rms_norm(example->tape, stream, weight, 1e-5);
-    example_output(example, op_linear(example->tape, y, square, NULL, NULL, stream));
+    Tensor *square = example_input(example, false, true, 2, (int64_t[]){12, 12}), *stream = example->variant == 5 ? op_rms_norm(example->tape, x, weight, 1e-5) : op_add(example->tape, x, x);
+    Tensor *y = op_rms_norm(example->tape, stream, weight, 1e-5);
+    example_output(example, op_linear(example->tape, example->variant == 6 ? stream : y, square, NULL, NULL, stream));
+    if (example->variant == 6) example_output(example, y);
 }

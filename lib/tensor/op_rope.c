@@ -1,4 +1,4 @@
-/* rope: turns pairs (i, i + R) of every head by the token's angles, in place. A rotation's gradient is the rotation back, in place again. */
+/* rope: turns pairs (i, i + R) of every head by the token's angles, in place unless what made x goes back by its values. A rotation's gradient is the rotation back, in place again. */
 #include "lib/tensor/tensor.h"
 
 typedef struct RopeArgs { const Tensor *cosine, *sine; int64_t head_dim; } RopeArgs;
@@ -19,9 +19,9 @@ Tensor *op_rope(Tape *tape, Tensor *x, const Tensor *cosine, const Tensor *sine,
     if (!x || !cosine || !sine) return NULL;
     ASSERT(tensor_width(x) % head_dim == 0 && 2 * tensor_width(cosine) <= head_dim, "rope of width %lld, head_dim %lld, %lld angles", (long long)tensor_width(x),
            (long long)head_dim, (long long)tensor_width(cosine));
-    if (!x->recalled) tape_device(tape)->rope(x, cosine, sine, head_dim, false, 0, x);
-    Tensor *y = tensor_view(tape_arena(tape), tape_device(tape), x->dtype, x->n_dims, x->shape, x->data);
+    Tensor *y = x->read_back ? tape_tensor_like(tape, x->dtype, x) : tensor_view(tape_arena(tape), tape_device(tape), x->dtype, x->n_dims, x->shape, x->data);
     if (!y) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
+    if (!x->recalled) tape_device(tape)->rope(x, cosine, sine, head_dim, false, 0, y);
     tape_push(tape, "rope", rope_backward, &x, 1, &y, 1, &(RopeArgs){cosine, sine, head_dim}, sizeof(RopeArgs));
     return y;
 }
@@ -32,16 +32,17 @@ OpCost op_rope_cost(const Node *node, bool backward) {
     return (OpCost){.bytes = (double)(2 * tensor_bytes(node->inputs[0]) + tensor_bytes(args->cosine) + tensor_bytes(args->sine))};
 }
 
-/* 0: the whole head is turned, 1: a part of it. */
-const int op_rope_variants = 2;
+/* 0: the whole head is turned, 1: a part of it, 2: of a norm, which goes back by its result. */
+const int op_rope_variants = 3;
 
 void op_rope_example(OpExample *example) {
-    int64_t head_dim = 6, angles = example->variant == 0 ? 3 : 2;
+    int64_t head_dim = 6, angles = example->variant == 1 ? 2 : 3;
     Tensor *x = example_input(example, true, true, 2, (int64_t[]){4, 2 * head_dim});
     Tensor *cosine = example_input(example, false, false, 2, (int64_t[]){4, angles});
     Tensor *sine = example_input(example, false, false, 2, (int64_t[]){4, angles});
     /* As in models, x comes from an op: what rope overwrites is never a parameter. */
     Tensor *weight = example_input(example, false, false, 2, (int64_t[]){2 * head_dim, 2 * head_dim});
     Tensor *h = op_linear(example->tape, x, weight, NULL, NULL, NULL);
-    example_output(example, op_rope(example->tape, h, cosine, sine, head_dim));
+    Tensor *norm = example->variant == 2 ? example_input(example, false, true, 1, (int64_t[]){2 * head_dim}) : NULL;
+    example_output(example, op_rope(example->tape, norm ? op_rms_norm(example->tape, h, norm, 1e-5) : h, cosine, sine, head_dim));
 }

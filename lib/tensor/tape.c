@@ -3,7 +3,7 @@
  * Three arenas: `book` for the small things (tensor headers, nodes, attributes), `data` for elements, so that a run on the meta device never touches
  * `data` and costs no memory, and `kept` for results that outlive a checkpointed layer's forward pass. Going back, a node's results are dead once the
  * node is done: `data` is rewound to where the node began, and what recomputation and scratch need comes from there. Gradients of activations live in
- * buffers that are handed on from op to op. */
+ * buffers that are handed on from op to op, and so do values that are there for a moment (tape_lend). */
 #include "lib/tensor/tensor.h"
 
 #include <stdio.h>
@@ -137,7 +137,7 @@ Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like) { return l
 Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape) { return tape_tensor(tape, dtype, n_dims, shape); }
 
 Tensor *tape_succeed(Tape *tape, const Tensor *spent) {
-    if (!spent->spent || spent->readers != 1 || spent->dtype != tape_residual(tape) || !tape->record || tape->keeping != KEEP_NOTHING || tape->status != ST_OK) return NULL;
+    if (!spent->spent || spent->read_back || spent->readers != 1 || spent->dtype != tape_residual(tape) || !tape->record || tape->keeping != KEEP_NOTHING || tape->status != ST_OK) return NULL;
     Tensor *tensor = tensor_view(tape->book, tape->device, spent->dtype, spent->n_dims, spent->shape, spent->data);
     return tensor ? tensor : out_of_memory(tape);
 }

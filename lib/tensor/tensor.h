@@ -44,9 +44,10 @@ struct Tensor {
     bool constant;     /* contents never change: the device may keep a packed copy in `packed` */
     bool in_out;       /* a weight stored (in, out) instead of (out, in), as GPT-2's Conv1D */
     bool blank;        /* a gradient that counts as zeros: the first one that adds to it writes instead (tape_grad) */
-    bool result;       /* of an op; `readers`: ops that took it so far */
-    int readers;
+    bool result;       /* of an op */
+    int readers;       /* of a result: nodes that have it as input, and activations that are not kept, so far */
     bool spent;        /* a result whose reader goes back without its values (op_rms_norm) */
+    bool read_back;    /* a result whose own op goes back by its values: nothing may be done to them in place */
     bool recalled;     /* a result that was kept for the backward pass, with all that was done to it in place */
     const Making *making; /* values are not kept but made where op_linear reads them (op_activation_passing), and `data` is NULL before and after; NULL: they are there */
     void *packed;      /* owned by the device; tensor_unpack frees it */
@@ -239,9 +240,9 @@ Tape *tape_new(const Device *device, DType compute, size_t limit);
 void tape_free(Tape *tape);
 void tape_reset(Tape *tape);                  /* forgets the step; memory stays for the next */
 void tape_record(Tape *tape, bool record);    /* off: nothing can be run backward, and layers give their memory back at once */
-/* What op_layer keeps of a layer for the backward pass: all results; those of products and attention, but the residual stream
- * within it (norms, activations and, unless it is longer than it is wide, attention's last product are computed again); its input alone. Of a trained head probabilities are kept with
- * CHECKPOINT_NONE only. The bits are the same. */
+/* What op_layer keeps of a layer for the backward pass: what its ops read going back, so neither a residual stream under norms (tape_succeed) nor what a linear layer makes of an activation; its input
+ * and what is dear for its bytes, attention and products whose sums are at least as long as their rows, so that norms, gate and up, and attention's last product unless it is longer than it is wide,
+ * are computed again; its input alone. Of a trained head probabilities are kept with CHECKPOINT_NONE only. The bits are the same. */
 typedef enum Checkpointing { CHECKPOINT_NONE, CHECKPOINT_HEAD, CHECKPOINT_SELECTIVE, CHECKPOINT_LAYER } Checkpointing;
 void tape_checkpoint(Tape *tape, Checkpointing kind);
 Checkpointing tape_checkpointing(const Tape *tape);
@@ -283,7 +284,8 @@ Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like);
 /* The same for a result that is dear to compute, which a checkpointed layer may have kept: then *there is true, and the values are not to be computed again. In each run of a layer
  * the calls must come in the same order. */
 Tensor *tape_result(Tape *tape, DType dtype, int n_dims, const int64_t *shape, bool *there);
-/* A tensor in the place of a spent one, whose values it begins with: the next sum of a residual stream. NULL where they are still wanted: by another reader, or by a checkpointed layer that will run again. */
+/* A tensor in the place of a spent one, whose values it begins with: the next sum of a residual stream. NULL where they are still wanted: by another reader, by the op that made them, or by a
+ * checkpointed layer that will run again. */
 Tensor *tape_succeed(Tape *tape, const Tensor *spent);
 /* Shape fault in an op's arguments that a user's data can cause. Returns NULL. */
 Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) PRINTF_LIKE(3, 4);
