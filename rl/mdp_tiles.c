@@ -76,7 +76,8 @@ static void sort_block(const MdpForm *form, FormTiles *tiles, int64_t block, int
         }
 }
 
-/* Where the cache is too small, gathering state by state is faster, with values asked for into it (mdp_sweep.c): 19 % at 5 x 10^5 states on a Zen 4 with 1 MiB, 27 to 67 % at 10^6 to 4 x 10^6. */
+/* Where the cache is too small, gathering state by state is faster, with values asked for into it (mdp_sweep.c): by 19 to 67 % at 5 x 10^5 to 4 x 10^6 states on a Zen 4 with 1 MiB. A size
+ * that is not known counts as small. */
 bool form_gains_by_tiles(const MdpForm *form, int64_t cache_bytes) {
     enum { MOST_VALUES = 4 }; /* that come from memory for an entry, of the 8 of a line that come for it alone otherwise */
     const int64_t touched = (int64_t)(sizeof(double) * (MOST_ROWS + 2 * COLUMNS)); /* sums, values, and those of the next tile */
