@@ -7,6 +7,7 @@
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
 #include "lib/tensor/cpu/shares.h"
+#include "lib/tensor/cpu/tile_few.h"
 
 #include <string.h>
 
@@ -271,10 +272,11 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
     else block_multiply(false, false, sum, sums, line, before, ahead);
 }
 
-enum { FEW_COLS = 0 }; /* tiles waste nothing that counts */
-static void few_sum(int64_t rows, int64_t cols, const Sum *sum, float *turned) { (void)rows, (void)cols, (void)sum, (void)turned; }
+enum { FEW_MOST = 0 }; /* columns that go by themselves: tiles waste nothing that counts */
 
 #else
+
+enum { FEW_MOST = FEW_COLS };
 
 /* The same where vectors multiply: sixteen rows and columns at a time through both parts. */
 static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
@@ -297,59 +299,32 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
             tiles_sum(sum->more_k, (TileLines){sum->more.at + i * TILE_ROWS * sum->more.line, sum->more.line, 64}, b, 2 * TILE_BYTES, c, line, true, NULL);
         }
 }
-
-enum {
-    FEW_COLS = 24,        /* up to as many columns have their sums in registers */
-    ASKED_AHEAD = 3 << 13 /* bytes; half and twice as many are slower */
-};
-
-/* A few columns of a block, transposed: 16 rows of A, which are read once, become pairs, whose columns are the lanes of a vector; where there are few columns of B that wastes none of them. */
-static inline __attribute__((always_inline)) void few_multiply(const int cols, const Sum *sum, int64_t first, float *turned) {
-    __m512 sums[FEW_COLS];
-    const char *b = sum->b;
-#pragma GCC unroll 24
-    for (int c = 0; c < cols; c++) sums[c] = sum->add ? _mm512_load_ps(turned + c * BLOCK) : _mm512_setzero_ps();
-    for (int part = 0; part < 2; part++) {
-        Rows a = part ? sum->more : sum->a;
-        int64_t n = part ? sum->n_more : sum->n_tiles;
-        const char *at = a.at + first * a.line;
-        for (int64_t i = 0; i < n; i++, at += 64, b += 2 * TILE_BYTES) {
-            _Alignas(64) char pairs[TILE_BYTES];
-            const char *soon = a.at + first * a.line + i * TILE_BYTES + ASKED_AHEAD; /* in the order in which rows lie, not in which they are used */
-            int64_t n_pairs = part && i + 1 == n ? (sum->more_k - i * TILE_K + 1) / 2 : TILE_K / 2; /* as in tiles_sum: one more step would make -0 into 0 */
-            pairs_transpose(at, a.line, pairs);
-#pragma GCC unroll 2
-            for (int64_t pair = 0; pair < n_pairs; pair++) {
-                __m512bh rows = (__m512bh)_mm512_load_si512(pairs + pair * 64);
-                _mm_prefetch(soon + pair * 64, _MM_HINT_T1);
-#pragma GCC unroll 24
-                for (int c = 0; c < cols; c++) sums[c] = _mm512_dpbf16_ps(sums[c], pair_of(b + c / TILE_ROWS * TILE_BYTES + pair * 64 + c % TILE_ROWS * 4), rows);
-            }
-        }
-    }
-#pragma GCC unroll 24
-    for (int c = 0; c < cols; c++) _mm512_store_ps(turned + c * BLOCK, sums[c]);
-}
-
-/* Columns of B that there are none of are zero. */
-static void few_sum(int64_t rows, int64_t cols, const Sum *sum, float *turned) {
-    for (int64_t first = 0; first < MIN(rows, (int64_t)BLOCK); first += TILE_ROWS, turned += TILE_ROWS)
-        switch (cols) {
-        case 1: few_multiply(1, sum, first, turned); break;
-        case 2: few_multiply(2, sum, first, turned); break;
-        case 3: few_multiply(3, sum, first, turned); break;
-        case 4: few_multiply(4, sum, first, turned); break;
-        case 5: few_multiply(5, sum, first, turned); break;
-        case 6: few_multiply(6, sum, first, turned); break;
-        case 7: few_multiply(7, sum, first, turned); break;
-        case 8: few_multiply(8, sum, first, turned); break;
-        default:
-            if (cols <= 12) few_multiply(12, sum, first, turned);
-            else if (cols <= 16) few_multiply(16, sum, first, turned);
-            else few_multiply(FEW_COLS, sum, first, turned);
-        }
-}
 #endif
+
+/* The first columns of a block, transposed: rows of A, which are read once, become the lanes of vectors (tile_few.h). */
+static void few_block_sum(int64_t rows, int64_t cols, const Sum *sum, float *turned) {
+    int64_t width = few_width(cols), n_pairs = sum->n_tiles * TILE_K / 2;
+    for (int64_t first = 0; first < MIN(rows, (int64_t)BLOCK); first += TILE_ROWS, turned += TILE_ROWS) {
+        few_sum(width, n_pairs, sum->a.at + first * sum->a.line, sum->a.line, sum->b, sum->add, turned, BLOCK);
+        if (sum->n_more == 0) continue;
+        few_sum(width, (sum->more_k + 1) / 2, sum->more.at + first * sum->more.line, sum->more.line, sum->b + sum->n_tiles * few_bytes(cols), true, turned, BLOCK);
+    }
+}
+
+/* All columns of B, k-tiles from.., as few_sum wants them. */
+static void few_load(const Factor *b, int64_t from, int64_t n_tiles, char *to) {
+    int64_t width = few_width(b->n);
+    for (int64_t tile = 0; tile < n_tiles; tile++, to += few_bytes(b->n)) {
+        int64_t k = (from + tile) * TILE_K;
+        if (width == 1 && b->operand.transposed) {
+            _mm512_storeu_si512(to, load_32(element(&b->operand, 0, k), b->operand.dtype, b->k - k, b->scale));
+            continue;
+        }
+        _Alignas(64) char tiles[2 * TILE_BYTES];
+        pair_of_tiles(b, 0, k, tiles);
+        few_pairs(tiles, width, to);
+    }
+}
 
 /* The first `cols` columns of a block as lines. */
 static void block_transpose(const void *sums, int64_t cols, int64_t line, void *to) {
@@ -363,7 +338,7 @@ static void block_transpose(const void *sums, int64_t cols, int64_t line, void *
 typedef struct Plan {
     const Product *product;
     bool turned; /* a, b are the transposed factors, and C is to be written transposed */
-    bool few;    /* turned, and b's columns are few enough for few_sum */
+    bool few;    /* turned, and b's columns are so few that they are no tiles (tile_few.h) */
     Factor a, b, more_a, more_b;
     Factor down;     /* what A' is made with: as B, or as A if turned */
     int64_t m, n;
@@ -406,7 +381,7 @@ static Plan plan_make(const Product *product, bool turned) {
         plan.m = product->n;
         plan.n = product->m;
     }
-    plan.few = turned && plan.n <= FEW_COLS;
+    plan.few = turned && plan.n <= FEW_MOST;
     bool few = plan.m <= BLOCK && !plan.b.operand.transposed; /* B is used once: along its lines as far as they go */
     bool whole = product->k <= WHOLE_K || round_up(plan.n, BLOCK) * (plan.k_tiles + plan.more_tiles) * 64 <= PANEL_BYTES;
     int64_t threads = omp_get_max_threads(), most_k = few ? FEW_K : whole ? MAX(product->k, (int64_t)1) : CUT_K, limit = few ? MAX((int64_t)PANEL_FEW, div_up(plan.n, threads)) : PANEL_COLS;
@@ -475,6 +450,21 @@ static Rows low_rows(const Plan *plan, const Work *work, int64_t row, Rows a, Fi
     return (Rows){work->more_rows, line};
 }
 
+/* Few: all of A' from the columns that are A before it is turned, [column][rank, in whole blocks]; then as columns behind those. */
+static int64_t few_low_line(const Plan *plan) { return round_up(plan->product->more_k, BLOCK); }
+
+static void low_few(const Plan *plan, const Work *work) {
+    int64_t rank = plan->product->more_k, line = few_low_line(plan);
+    _Alignas(64) float sums[FEW_COLS * BLOCK];
+    for (int64_t row = 0; row < rank; row += BLOCK) {
+        Sum sum = {.a = rows_load(&plan->down, row, 0, plan->k_tiles, work->rows), .b = work->panel, .n_tiles = plan->k_tiles};
+        few_block_sum(rank - row, plan->n, &sum, sums);
+        low_round(plan->product, sums, plan->n, rank - row, work->down + row * 2, line * 2);
+    }
+    Factor made = factor((Operand){work->down, DT_BF16, line, true}, 1, plan->n, rank);
+    few_load(&made, 0, plan->more_tiles, work->panel + plan->k_tiles * few_bytes(plan->n));
+}
+
 /* Turned: all of A', transposed, from the panel of what is A before it is turned; into the panel's second part. */
 static void low_turned(const Plan *plan, const Work *work, int64_t cols, int64_t stride) {
     const Product *p = plan->product;
@@ -494,8 +484,9 @@ static void low_turned(const Plan *plan, const Work *work, int64_t cols, int64_t
 
 static void low_turned_write(const Plan *plan, const Work *work, int64_t cols) {
     const uint16_t *turned = (const uint16_t *)work->down;
-    for (int64_t col = 0, rank = plan->product->more_k; col < plan->n; col++)
-        for (int64_t k = 0; k < rank; k++) plan->product->low[col * rank + k] = turned[k * cols + col];
+    int64_t rank = plan->product->more_k;
+    for (int64_t col = 0; col < plan->n; col++)
+        for (int64_t k = 0; k < rank; k++) plan->product->low[col * rank + k] = plan->few ? turned[col * few_low_line(plan) + k] : turned[k * cols + col];
 }
 
 /* ---- tasks ---- */
@@ -522,7 +513,7 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
             ahead.end = last ? &end : NULL;
             if (plan->few) {
                 float *kept = work->partial ? sums : turned[turn];
-                few_sum(plan->m - row, plan->n, &sum, kept);
+                few_block_sum(plan->m - row, plan->n, &sum, kept);
                 end.sums = (const char *)kept;
                 finish_rest(&end);
                 continue;
@@ -535,21 +526,31 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
     finish_rest(&before);
 }
 
+/* Panel of columns col.. and k-tiles from.., with what comes behind the last of them; `first`: the thread's first of this product. */
+static void panel_make(const Plan *plan, const Work *work, int64_t col, int64_t cols, int64_t from, int64_t n_tiles, int64_t n_more, bool first) {
+    bool down = plan->product->down.data != NULL;
+    int64_t stride = (n_tiles + n_more) * 2 * TILE_BYTES;
+    if (plan->few) {
+        few_load(&plan->b, from, n_tiles, work->panel);
+        if (down) low_few(plan, work);
+        else few_load(&plan->more_b, 0, n_more, work->panel + n_tiles * few_bytes(plan->n));
+        return;
+    }
+    panel_load(&plan->b, col, cols, from, n_tiles, work->panel, stride);
+    if (down && plan->turned) low_turned(plan, work, cols, stride);
+    else panel_load(&plan->more_b, col, cols, 0, n_more, work->panel + n_tiles * 2 * TILE_BYTES, stride);
+    if (down && !plan->turned && first) panel_load(&plan->down, 0, round_up(plan->product->more_k, BLOCK), 0, plan->k_tiles, work->down, plan->k_tiles * 2 * TILE_BYTES);
+}
+
 static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *have) {
     int64_t number = task / plan->chunks, begin = task % plan->chunks * plan->chunk_rows, end = MIN(plan->m, begin + plan->chunk_rows);
     int64_t col = number * plan->panel_cols, cols = MIN(plan->panel_cols, round_up(plan->n - col, BLOCK));
-    bool down = plan->product->down.data != NULL;
     for (int64_t from = 0; from < plan->k_tiles; from += plan->k_cut) {
-        int64_t n_tiles = MIN(plan->k_cut, plan->k_tiles - from), n_more = from + n_tiles == plan->k_tiles ? plan->more_tiles : 0, stride = (n_tiles + n_more) * 2 * TILE_BYTES;
-        if (work->partial || *have != number) {
-            panel_load(&plan->b, col, cols, from, n_tiles, work->panel, stride);
-            if (down && plan->turned) low_turned(plan, work, cols, stride);
-            else panel_load(&plan->more_b, col, cols, 0, n_more, work->panel + n_tiles * 2 * TILE_BYTES, stride);
-            if (down && !plan->turned && *have < 0) panel_load(&plan->down, 0, round_up(plan->product->more_k, BLOCK), 0, plan->k_tiles, work->down, plan->k_tiles * 2 * TILE_BYTES);
-        }
+        int64_t n_tiles = MIN(plan->k_cut, plan->k_tiles - from), n_more = from + n_tiles == plan->k_tiles ? plan->more_tiles : 0;
+        if (work->partial || *have != number) panel_make(plan, work, col, cols, from, n_tiles, n_more, *have < 0);
         rows_run(plan, work, begin, end, col, cols, from, n_tiles);
     }
-    if (down && plan->turned && task == 0) low_turned_write(plan, work, cols);
+    if (plan->product->down.data && plan->turned && task == 0) low_turned_write(plan, work, cols);
     *have = number;
 }
 
@@ -653,7 +654,8 @@ static void column(const Product *product, int64_t col, int64_t cols) {
     Factor a = factor(product->a, 1, product->m, product->k), b = factor(product->b, 1, product->n, product->k);
     if (tile_turned(product)) {
         a = factor_turned(a);
-        panel_load(&a, 0, BLOCK, 0, k_tiles, panel, 0);
+        if (product->m <= FEW_MOST) few_load(&a, 0, k_tiles, panel);
+        else panel_load(&a, 0, BLOCK, 0, k_tiles, panel, 0);
     } else panel_load(&b, col, width, 0, k_tiles, panel, k_tiles * 2 * TILE_BYTES);
 }
 
@@ -680,8 +682,8 @@ static void tile(const Product *product, int64_t row, int64_t rows, int64_t col,
             if (rows_lie(&a, col + (j + 1) * BLOCK, 0, k_tiles)) ahead.at = sum.a.at + BLOCK * sum.a.line;
         }
         sum.b = panel + j * stride;
-        if (turned && rows <= FEW_COLS) {
-            few_sum(cols - j * BLOCK, rows, &sum, result);
+        if (turned && product->m <= FEW_MOST) {
+            few_block_sum(cols - j * BLOCK, rows, &sum, result);
             before = finish_of(&whole, result, BLOCK_LINE, 0, j * BLOCK, rows, MIN((int64_t)BLOCK, cols - j * BLOCK));
             finish_rest(&before);
             continue;

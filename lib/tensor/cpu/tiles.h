@@ -24,6 +24,17 @@ enum {
     TILE_BYTES = 1024 /* of any tile */
 };
 
+#ifdef __AVX512BF16__
+
+/* Two neighbours of a row of A, for all columns of B. */
+static inline __m512bh pair_of(const char *at) {
+    int32_t bits;
+    memcpy(&bits, at, sizeof bits);
+    return (__m512bh)_mm512_set1_epi32(bits);
+}
+
+#endif
+
 #ifdef __AMX_BF16__
 
 /* There are eight tiles, of which numbers 0 to 3 are sums and 4 to 7 factors:
@@ -58,13 +69,6 @@ static inline void tiles_end(void) { _tile_release(); }
 
 static inline void tiles_begin(void) {}
 static inline void tiles_end(void) {}
-
-/* Two neighbours of a row of A, for all columns of B. */
-static inline __m512bh pair_of(const char *at) {
-    int32_t bits;
-    memcpy(&bits, at, sizeof bits);
-    return (__m512bh)_mm512_set1_epi32(bits);
-}
 
 /* Rows of A as they lie: bytes from line to line, and from 32 values of the sum to the next. */
 typedef struct TileLines { const char *at; int64_t line, column; } TileLines;
