@@ -2,6 +2,7 @@
  * several key/value heads: a score's product has zeros in the lanes of the other heads, and so have weights in the product with the values. Zeros change no sum of what is
  * finite: the bits are those of tile_attention.c. A row of keys is read once for all heads of a task; rows to come are asked for meanwhile, those of the next sequence too. */
 #include "lib/tensor/cpu/tile_attention_forward.h"
+#include "lib/tensor/cpu/tile_few.h"
 
 #include <omp.h>
 
@@ -55,12 +56,12 @@ static bool key_tile_next(const Call *call, const KeyTile *tile, const TokenTask
 
 /* Asks for row j of a tile, all heads of the task line by line: in the order in which they lie they are there soonest. Inlined, or gcc would take a function that only asks for one without
  * effect, and drop its calls. */
-static inline __attribute__((always_inline)) void row_ask(const Call *call, const KeyTile *tile, int64_t j) {
+static inline __attribute__((always_inline)) void row_ask(const Call *call, const KeyTile *tile, int64_t j, bool keys, bool values) {
     if (tile->rows[j] < 0) return;
     int64_t at = (tile->rows[j] * call->shape->kv_width + tile->task->head * call->shape->dim) * 2, end = at + task_heads(call, tile->task) * call->shape->dim * 2;
     for (at = at / 64 * 64; at < end; at += 64) {
-        _mm_prefetch((const char *)call->k->data + at, _MM_HINT_T1);
-        _mm_prefetch((const char *)call->v->data + at, _MM_HINT_T1);
+        if (keys) _mm_prefetch((const char *)call->k->data + at, _MM_HINT_T1);
+        if (values) _mm_prefetch((const char *)call->v->data + at, _MM_HINT_T1);
     }
 }
 
@@ -122,6 +123,8 @@ static Work work_new(const Call *call, const TokenTask *task) {
 
 #ifdef __AMX_BF16__
 
+enum { KEYS_LATE = true }; /* keys to come are asked for together with the values, not while scores are made */
+
 /* A head's scores of 32 or 64 keys, added to tiles 0 to 3. */
 static inline __attribute__((always_inline)) void head_scores(const bool four, int64_t depth, const KeyRows keys[KEY_ROWS], Tiles q) {
     __asm__ volatile("" : : : "memory"); /* as in block_multiply */
@@ -140,7 +143,8 @@ static inline __attribute__((always_inline)) void head_scores(const bool four, i
 }
 
 /* Scores of a tile of keys, or of its first half. */
-static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four) {
+static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four, const KeyTile *next) {
+    (void)next;
     KeyRows keys[KEY_ROWS];
     tile_zero(0);
     tile_zero(1);
@@ -162,17 +166,21 @@ static void token_scores(const Call *call, const KeyTile *tile, const Work *work
 
 #else
 
-/* 16 keys' scores of `n` queries of a head (lines of them in A's tiles); keys become pairs, whose columns are lanes. */
+enum { KEYS_LATE = false };
+
+/* 16 keys' scores of `n` queries of a head (lines of them in A's tiles); keys become lanes. */
 static inline __attribute__((always_inline)) void queries_score(const int n, int64_t depth, Tiles queries, int64_t line, const KeyRows *keys, float *scores) {
     __m512 sums[SOME] = {0};
-    _Alignas(64) char pairs[TILE_BYTES];
     for (int64_t c = 0; c < depth; c++) {
-        pairs_transpose(keys->at + c * keys->column, keys->line, pairs);
+        FewRows rows = few_rows(keys->at + c * keys->column, keys->line);
         const char *query = (const char *)tile_at(queries, 0, c) + line * 64;
-        for (int64_t pair = 0; pair < TILE_K / 2; pair++) {
-            __m512bh columns = (__m512bh)_mm512_load_si512(pairs + pair * 64);
+        for (int quarter = 0; quarter < TILE_K / 2 / FEW_PAIRS; quarter++, query += FEW_PAIRS * 4) {
+            __m512i pairs[FEW_PAIRS];
+            few_turn(&rows, pairs);
+#pragma GCC unroll 4
+            for (int pair = 0; pair < FEW_PAIRS; pair++)
 #pragma GCC unroll 8
-            for (int i = 0; i < n; i++) sums[i] = _mm512_dpbf16_ps(sums[i], pair_of(query + i * 64 + pair * 4), columns);
+                for (int i = 0; i < n; i++) sums[i] = _mm512_dpbf16_ps(sums[i], (__m512bh)pairs[pair], pair_of(query + i * 64 + pair * 4));
         }
     }
 #pragma GCC unroll 8
@@ -180,11 +188,11 @@ static inline __attribute__((always_inline)) void queries_score(const int n, int
 }
 
 /* Scores of a tile of keys, or of its first half. */
-static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four) {
-    int64_t group = call->shape->group, depth = call->shape->padded / TILE_K;
+static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four, const KeyTile *next) {
+    int64_t group = call->shape->group, depth = call->shape->padded / TILE_K, lines = task_heads(call, tile->task) * group, blocks = four ? 4 : 2, soon = 0;
     _Alignas(64) float scores[LANES * LANES] = {0};
-    for (int64_t i = 0; i < (four ? 4 : 2); i++) {
-        for (int64_t line = 0; line < task_heads(call, tile->task) * group;) {
+    for (int64_t i = 0; i < blocks; i++) {
+        for (int64_t line = 0; line < lines;) {
             KeyRows keys = keys_find(call->shape, call->k, tile->rows + i * TILE_ROWS, tile->task->head + line / group, work->keys, 0);
             int64_t left = group - line % group, n = left >= SOME ? SOME : MIN(left, (int64_t)TOGETHER);
             switch (n) {
@@ -195,6 +203,7 @@ static void token_scores(const Call *call, const KeyTile *tile, const Work *work
             default: queries_score(1, depth, work->queries, line, &keys, scores);
             }
             line += n;
+            for (int64_t asked = next->to * (i * lines + line) / (blocks * lines); soon < asked; soon++) row_ask(call, next, soon, true, false);
         }
         transpose_16x16(scores, 64, tile_at(work->scores, 0, i), 64);
     }
@@ -227,7 +236,7 @@ static inline __attribute__((always_inline)) void values_pair(const bool four, c
     char *tiles = tile_at(work->pair_values, 0, 0);
     for (int64_t p = 0; p < TILE_ROWS; p++, tiles += 64) {
         const uint16_t *even = rows[2 * p] < 0 ? none : values + rows[2 * p] * width, *odd = rows[2 * p + 1] < 0 ? none : values + rows[2 * p + 1] * width;
-        for (int64_t i = p; i < n_soon; i += TILE_ROWS) row_ask(call, next, soon + i);
+        for (int64_t i = p; i < n_soon; i += TILE_ROWS) row_ask(call, next, soon + i, KEYS_LATE, true);
         if (whole) {
             pairs_unpack(even, odd, tiles, tiles + TILE_BYTES);
             if (four) pairs_unpack(even + TILE_K, odd + TILE_K, tiles + 2 * TILE_BYTES, tiles + 3 * TILE_BYTES);
@@ -326,7 +335,7 @@ static void tile_attend(const Call *call, const KeyTile *tile, Work *work, const
     int64_t chunks = blocks_of(tile->to, TILE_K);
     Columns keys = {0, chunks * TILE_K};
     float *scores = tile_at(work->scores, 0, 0), shrunk[LANES];
-    token_scores(call, tile, work, chunks == KEY_CHUNKS);
+    token_scores(call, tile, work, chunks == KEY_CHUNKS, next);
     scores_cap(shape, keys, scores);
     for (int64_t j = 0; j < tile->from; j++) _mm512_storeu_ps(scores + j * LANES, _mm512_set1_ps(-INFINITY));
     for (int64_t j = tile->to; j < keys.end; j++) _mm512_storeu_ps(scores + j * LANES, _mm512_set1_ps(-INFINITY));
@@ -367,7 +376,7 @@ static void tasks_run(const Call *call, const TokenTask *task, const TokenTask *
     KeyTile tiles[2];
     Work work = work_new(call, task);
     key_tile_first(call, task, tiles);
-    for (int64_t j = 0; j < tiles->to; j++) row_ask(call, tiles, j);
+    for (int64_t j = 0; j < tiles->to; j++) row_ask(call, tiles, j, true, true);
     bool more = true;
     for (int turn = 0; more; turn ^= 1) {
         KeyTile *tile = &tiles[turn], *next = &tiles[turn ^ 1];

@@ -28,6 +28,8 @@ static inline int64_t few_bytes(int64_t cols) { return TILE_K * 2 * few_width(co
 /* Sixteen rows from quarter to quarter: rows 0 to 3, and bytes from them to those four and twelve rows on. */
 typedef struct FewRows { const char *row[4]; int64_t four, twelve; } FewRows;
 
+static inline FewRows few_rows(const char *at, int64_t line) { return (FewRows){{at, at + line, at + 2 * line, at + 3 * line}, 4 * line, 12 * line}; }
+
 static inline __m512i few_quarters(const char *row, int64_t four, int64_t twelve) {
     __m512i quarters = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)row));
     quarters = _mm512_inserti32x4(quarters, _mm_loadu_si128((const __m128i *)(row + four)), 1);
@@ -53,7 +55,7 @@ static inline __attribute__((always_inline)) void few_turn(FewRows *rows, __m512
 
 static inline __attribute__((always_inline)) void few_multiply(const int width, int64_t n_pairs, const char *at, int64_t line, const char *columns, bool add, float *sums, int64_t sums_line) {
     __m512 sum[FEW_COLS];
-    FewRows rows = {{at, at + line, at + 2 * line, at + 3 * line}, 4 * line, 12 * line};
+    FewRows rows = few_rows(at, line);
     const char *soon = at + FEW_AHEAD; /* in the order in which lines lie, not in which they are used */
 #pragma GCC unroll 24
     for (int c = 0; c < width; c++) sum[c] = add ? _mm512_loadu_ps(sums + c * sums_line) : _mm512_setzero_ps();

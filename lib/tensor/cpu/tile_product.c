@@ -276,7 +276,7 @@ enum { FEW_MOST = 0 }; /* columns that go by themselves: tiles waste nothing tha
 
 #else
 
-enum { FEW_MOST = FEW_COLS };
+enum { FEW_MOST = 64 };
 
 /* The same where vectors multiply: sixteen rows and columns at a time through both parts. */
 static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
@@ -301,29 +301,37 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
 }
 #endif
 
-/* The first columns of a block, transposed: rows of A, which are read once, become the lanes of vectors (tile_few.h). */
-static void few_block_sum(int64_t rows, int64_t cols, const Sum *sum, float *turned) {
-    int64_t width = few_width(cols), n_pairs = sum->n_tiles * TILE_K / 2;
-    for (int64_t first = 0; first < MIN(rows, (int64_t)BLOCK); first += TILE_ROWS, turned += TILE_ROWS) {
-        few_sum(width, n_pairs, sum->a.at + first * sum->a.line, sum->a.line, sum->b, sum->add, turned, BLOCK);
-        if (sum->n_more == 0) continue;
-        few_sum(width, (sum->more_k + 1) / 2, sum->more.at + first * sum->more.line, sum->more.line, sum->b + sum->n_tiles * few_bytes(cols), true, turned, BLOCK);
-    }
+/* Few columns (tile_few.h) go in parts, [part][tile][k / 2][width of the part]: all at once, or 16 at a time, of which the last may have less. Columns of a part; 0: there is none. */
+static int64_t few_cols(int64_t n, int64_t part) { return n > FEW_COLS ? MAX((int64_t)0, MIN((int64_t)TILE_ROWS, n - part * TILE_ROWS)) : part == 0 ? n : 0; }
+static int64_t few_place(int64_t part, int64_t n_tiles) { return part * n_tiles * few_bytes(TILE_ROWS); }
+
+/* Block j of 32 columns, or of all if they are one part, transposed: rows of A, which are read once, become the lanes of vectors. */
+static void few_block_sum(int64_t rows, int64_t n, int64_t j, const Sum *sum, int64_t panel_tiles, float *turned) {
+    int64_t n_pairs = sum->n_tiles * TILE_K / 2;
+    for (int64_t first = 0; first < MIN(rows, (int64_t)BLOCK); first += TILE_ROWS)
+        for (int64_t i = 0, part = 2 * j, cols; i < 2 && (cols = few_cols(n, part)) > 0; i++, part++) {
+            const char *columns = sum->b + few_place(part, panel_tiles);
+            float *to = turned + i * TILE_ROWS * BLOCK + first;
+            few_sum(few_width(cols), n_pairs, sum->a.at + first * sum->a.line, sum->a.line, columns, sum->add, to, BLOCK);
+            if (sum->n_more == 0) continue;
+            few_sum(few_width(cols), (sum->more_k + 1) / 2, sum->more.at + first * sum->more.line, sum->more.line, columns + sum->n_tiles * few_bytes(cols), true, to, BLOCK);
+        }
 }
 
-/* All columns of B, k-tiles from.., as few_sum wants them. */
-static void few_load(const Factor *b, int64_t from, int64_t n_tiles, char *to) {
-    int64_t width = few_width(b->n);
-    for (int64_t tile = 0; tile < n_tiles; tile++, to += few_bytes(b->n)) {
-        int64_t k = (from + tile) * TILE_K;
-        if (width == 1 && b->operand.transposed) {
-            _mm512_storeu_si512(to, load_32(element(&b->operand, 0, k), b->operand.dtype, b->k - k, b->scale));
-            continue;
+/* All columns of B, k-tiles from.., as few_sum wants them, for the panel's tiles from `at` on. */
+static void few_load(const Factor *b, int64_t from, int64_t n_tiles, char *panel, int64_t panel_tiles, int64_t at) {
+    for (int64_t tile = 0; tile < n_tiles; tile++)
+        for (int64_t part = 0, cols; (cols = few_cols(b->n, part)) > 0; part++) {
+            int64_t k = (from + tile) * TILE_K;
+            char *to = panel + few_place(part, panel_tiles) + (at + tile) * few_bytes(cols);
+            if (cols == 1 && b->operand.transposed) {
+                _mm512_storeu_si512(to, load_32(element(&b->operand, part * TILE_ROWS, k), b->operand.dtype, b->k - k, b->scale));
+                continue;
+            }
+            _Alignas(64) char tiles[2 * TILE_BYTES]; /* of 32 columns: of this part and the next one */
+            if (part % 2 == 0) pair_of_tiles(b, part * TILE_ROWS, k, tiles);
+            few_pairs(tiles + part % 2 * TILE_BYTES, few_width(cols), to);
         }
-        _Alignas(64) char tiles[2 * TILE_BYTES];
-        pair_of_tiles(b, 0, k, tiles);
-        few_pairs(tiles, width, to);
-    }
 }
 
 /* The first `cols` columns of a block as lines. */
@@ -381,13 +389,13 @@ static Plan plan_make(const Product *product, bool turned) {
         plan.m = product->n;
         plan.n = product->m;
     }
-    plan.few = turned && plan.n <= FEW_MOST;
     bool few = plan.m <= BLOCK && !plan.b.operand.transposed; /* B is used once: along its lines as far as they go */
     bool whole = product->k <= WHOLE_K || round_up(plan.n, BLOCK) * (plan.k_tiles + plan.more_tiles) * 64 <= PANEL_BYTES;
     int64_t threads = omp_get_max_threads(), most_k = few ? FEW_K : whole ? MAX(product->k, (int64_t)1) : CUT_K, limit = few ? MAX((int64_t)PANEL_FEW, div_up(plan.n, threads)) : PANEL_COLS;
     plan.k_cut = div_up(plan.k_tiles, div_up(product->k, most_k));
     plan.panel_cols = panel_cols(plan.n, plan.k_cut + plan.more_tiles, round_up(limit, BLOCK));
     plan.panels = div_up(plan.n, plan.panel_cols);
+    plan.few = turned && plan.n <= FEW_MOST && plan.panels == 1;
     /* A weight is read once, and a panel serves all tasks: only how long a thread's last one takes counts. */
     bool streamed = plan.turned && !product->a.transposed && plan.k_cut == plan.k_tiles;
     int64_t wanted = div_up(threads * (streamed ? STREAMED_PER_THREAD : TASKS_PER_THREAD), plan.panels), least = streamed ? BLOCK : plan.n <= FEW_ROWS ? LEAST_ROWS : USUAL_ROWS;
@@ -454,15 +462,17 @@ static Rows low_rows(const Plan *plan, const Work *work, int64_t row, Rows a, Fi
 static int64_t few_low_line(const Plan *plan) { return round_up(plan->product->more_k, BLOCK); }
 
 static void low_few(const Plan *plan, const Work *work) {
-    int64_t rank = plan->product->more_k, line = few_low_line(plan);
-    _Alignas(64) float sums[FEW_COLS * BLOCK];
+    int64_t rank = plan->product->more_k, line = few_low_line(plan), panel_tiles = plan->k_tiles + plan->more_tiles;
+    _Alignas(64) float sums[BLOCK * BLOCK];
     for (int64_t row = 0; row < rank; row += BLOCK) {
         Sum sum = {.a = rows_load(&plan->down, row, 0, plan->k_tiles, work->rows), .b = work->panel, .n_tiles = plan->k_tiles};
-        few_block_sum(rank - row, plan->n, &sum, sums);
-        low_round(plan->product, sums, plan->n, rank - row, work->down + row * 2, line * 2);
+        for (int64_t j = 0; j * BLOCK < plan->n; j++) {
+            few_block_sum(rank - row, plan->n, j, &sum, panel_tiles, sums);
+            low_round(plan->product, sums, MIN((int64_t)BLOCK, plan->n - j * BLOCK), rank - row, work->down + (j * BLOCK * line + row) * 2, line * 2);
+        }
     }
     Factor made = factor((Operand){work->down, DT_BF16, line, true}, 1, plan->n, rank);
-    few_load(&made, 0, plan->more_tiles, work->panel + plan->k_tiles * few_bytes(plan->n));
+    few_load(&made, 0, plan->more_tiles, work->panel, panel_tiles, plan->k_tiles);
 }
 
 /* Turned: all of A', transposed, from the panel of what is A before it is turned; into the panel's second part. */
@@ -512,8 +522,9 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
             if (last) end = block_end(plan, sums, line, row, col + j * BLOCK, turned[turn]);
             ahead.end = last ? &end : NULL;
             if (plan->few) {
-                float *kept = work->partial ? sums : turned[turn];
-                few_block_sum(plan->m - row, plan->n, &sum, kept);
+                float *kept = work->partial ? work->partial + (row - begin) * cols + j * BLOCK * BLOCK : turned[turn];
+                sum.b = work->panel;
+                few_block_sum(plan->m - row, plan->n, j, &sum, n_tiles + n_more, kept);
                 end.sums = (const char *)kept;
                 finish_rest(&end);
                 continue;
@@ -531,9 +542,9 @@ static void panel_make(const Plan *plan, const Work *work, int64_t col, int64_t 
     bool down = plan->product->down.data != NULL;
     int64_t stride = (n_tiles + n_more) * 2 * TILE_BYTES;
     if (plan->few) {
-        few_load(&plan->b, from, n_tiles, work->panel);
+        few_load(&plan->b, from, n_tiles, work->panel, n_tiles + n_more, 0);
         if (down) low_few(plan, work);
-        else few_load(&plan->more_b, 0, n_more, work->panel + n_tiles * few_bytes(plan->n));
+        else few_load(&plan->more_b, 0, n_more, work->panel, n_tiles + n_more, n_tiles);
         return;
     }
     panel_load(&plan->b, col, cols, from, n_tiles, work->panel, stride);
@@ -654,7 +665,7 @@ static void column(const Product *product, int64_t col, int64_t cols) {
     Factor a = factor(product->a, 1, product->m, product->k), b = factor(product->b, 1, product->n, product->k);
     if (tile_turned(product)) {
         a = factor_turned(a);
-        if (product->m <= FEW_MOST) few_load(&a, 0, k_tiles, panel);
+        if (product->m <= FEW_MOST) few_load(&a, 0, k_tiles, panel, k_tiles, 0);
         else panel_load(&a, 0, BLOCK, 0, k_tiles, panel, 0);
     } else panel_load(&b, col, width, 0, k_tiles, panel, k_tiles * 2 * TILE_BYTES);
 }
@@ -683,7 +694,7 @@ static void tile(const Product *product, int64_t row, int64_t rows, int64_t col,
         }
         sum.b = panel + j * stride;
         if (turned && product->m <= FEW_MOST) {
-            few_block_sum(cols - j * BLOCK, rows, &sum, result);
+            few_block_sum(cols - j * BLOCK, rows, 0, &sum, k_tiles, result);
             before = finish_of(&whole, result, BLOCK_LINE, 0, j * BLOCK, rows, MIN((int64_t)BLOCK, cols - j * BLOCK));
             finish_rest(&before);
             continue;
