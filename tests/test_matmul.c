@@ -87,7 +87,7 @@ static void for_each_backend(void (*run)(void)) {
 }
 
 static void run_shapes(void) {
-    static const int64_t shapes[][3] = {{1, 1, 1}, {0, 5, 7}, {3, 5, 0}, {2, 33, 17}, {9, 31, 65}, {64, 32, 576}, {129, 300, 31}, {257, 65, 40}, {16, 96, 700}, {5, 700, 16}, {150, 70, 2100}, {16, 100, 70}, {90, 16, 1000}, {45, 1100, 100}, {1100, 40, 130}};
+    static const int64_t shapes[][3] = {{1, 1, 1}, {0, 5, 7}, {3, 5, 0}, {2, 33, 17}, {9, 31, 65}, {64, 32, 576}, {129, 300, 31}, {257, 65, 40}, {16, 96, 700}, {5, 700, 16}, {150, 70, 2100}, {16, 100, 70}, {90, 16, 1000}, {45, 1100, 100}, {1100, 40, 130}, {27, 64, 96}, {33, 48, 8300}, {3, 40, 16500}};
     static const DType as[] = {DT_F32, DT_BF16}, bs[] = {DT_F32, DT_BF16, DT_F16}, cs[] = {DT_F32, DT_BF16};
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
         for (int variant = 0; variant < 96; variant++) {
@@ -108,7 +108,7 @@ static void run_shapes(void) {
 
 /* A low-rank branch and what stands in C's place, each alone and both, with results of either dtype. */
 static void run_more(void) {
-    static const int64_t shapes[][4] = {{1, 33, 17, 3}, {40, 96, 64, 16}, {150, 70, 130, 40}, {300, 64, 31, 8}, {7, 300, 2100, 16}, {0, 5, 7, 2}};
+    static const int64_t shapes[][4] = {{1, 33, 17, 3}, {40, 96, 64, 16}, {150, 70, 130, 40}, {300, 64, 31, 8}, {7, 300, 2100, 16}, {27, 64, 96, 17}, {33, 48, 8300, 3}, {0, 5, 7, 2}};
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
         for (int variant = 0; variant < 48; variant++) {
             int64_t m = shapes[s][0], n = shapes[s][1], k = shapes[s][2], rank = shapes[s][3];
@@ -213,7 +213,7 @@ static void bits_are_those_of_any_number_of_threads(void **state) {
 
 /* A branch whose inner factor is made on the way has the bits of two products. */
 static void run_down(void) {
-    static const int64_t shapes[][4] = {{1, 33, 17, 3}, {4, 300, 576, 16}, {33, 1100, 64, 16}, {128, 96, 576, 40}, {129, 192, 130, 16}, {300, 1100, 576, 33}, {40, 64, 2100, 16}, {150, 100, 64, 65}, {0, 5, 7, 2}};
+    static const int64_t shapes[][4] = {{1, 33, 17, 3}, {4, 300, 576, 16}, {33, 1100, 64, 16}, {128, 96, 576, 40}, {129, 192, 130, 16}, {300, 1100, 576, 33}, {40, 64, 2100, 16}, {150, 100, 64, 65}, {27, 64, 96, 17}, {60, 100, 96, 40}, {0, 5, 7, 2}};
     int threads = omp_get_max_threads();
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
         for (int variant = 0; variant < 8; variant++) {
@@ -291,9 +291,31 @@ static void run_next(void) {
         }
 }
 
+/* A factor may be the columns of one product and the rows of the next: what was made of it for one must not be taken for the other. */
+static void run_next_roles(void) {
+    static const int64_t sizes[] = {1, 8, 20, 33, 60};
+    int threads = omp_get_max_threads();
+    omp_set_num_threads(1);
+    for (size_t s = 0; s < COUNT_OF(sizes); s++) {
+        int64_t m = sizes[s], k = 96;
+        ArenaMark mark = arena_mark(arena);
+        Tensor *x = random_tensor(DT_BF16, m, k, 1), *weight = random_tensor(DT_BF16, 100, k, 2), *z = random_tensor(DT_BF16, 200, k, 3);
+        Tensor *want = random_tensor(DT_F32, 200, m, 4), *got = random_tensor(DT_F32, 200, m, 5);
+        Matmul second = product(z, x, want, false, true, 1, 0), first = product(x, weight, random_tensor(DT_F32, m, 100, 6), false, true, 1, 0);
+        device_cpu()->matmul(&second);
+        second.c = got;
+        first.next = &second;
+        device_cpu()->matmul(&first);
+        if (memcmp(got->data, want->data, tensor_bytes(want)) != 0) fail_msg("%s %s: a factor of %lld lines was taken as it was for another product", cpu_info()->gemm_f32, cpu_info()->isa, (long long)m);
+        arena_rewind(arena, mark);
+    }
+    omp_set_num_threads(threads);
+}
+
 static void products_of_one_call(void **state) {
     (void)state;
     for_each_backend(run_next);
+    for_each_backend(run_next_roles);
 }
 
 /* Gradients of weights in one call, which share the first factor, the second, or none: a^T b. */

@@ -19,7 +19,7 @@ enum {
 
 #ifdef __AVX512BF16__
 
-/* How many columns there is code for, from 1 to 24. */
+/* The next number of columns that there is code for, up to FEW_COLS. */
 static inline int64_t few_width(int64_t cols) { return cols <= 8 ? cols : cols <= 12 ? 12 : cols <= 16 ? 16 : FEW_COLS; }
 
 /* Bytes of so many columns' values in a tile's length of the sum. */
@@ -91,7 +91,7 @@ static inline void few_sum(int64_t width, int64_t n_pairs, const char *at, int64
     }
 }
 
-/* The pairs of up to 32 columns, as two tiles of B have them, where few_sum looks for them. */
+/* The pairs of `width` columns, as two tiles of B have them, where few_sum looks for them. */
 static inline void few_pairs(const char *tiles, int64_t width, char *to) {
     for (int64_t pair = 0; pair < TILE_ROWS; pair++, to += width * 4)
         for (int64_t c = 0; c < width; c += 16) {

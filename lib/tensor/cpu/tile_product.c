@@ -17,8 +17,8 @@ enum {
     PANEL_COLS = 1024,
     WHOLE_K = 2048,          /* longer sums are cut, or a panel would be too narrow to use A well; unless it has all columns */
     CUT_K = 1024,
-    FEW_K = 256,             /* for results of few rows, whose sums are small to keep */
-    PANEL_FEW = 256,
+    FLAT_K = 256,            /* for results of a few rows, whose sums are small to keep */
+    PANEL_FLAT = 256,
     SERIAL_WEIGHT = 1 << 16, /* values of B that one thread reads as soon as two are started */
     FEW_ROWS = 128,          /* below, making tiles of a whole weight takes longer than multiplying by it */
     BLOCK_LINE = BLOCK * 4,  /* bytes */
@@ -320,6 +320,7 @@ static void few_block_sum(int64_t rows, int64_t n, int64_t j, const Sum *sum, in
 
 /* All columns of B, k-tiles from.., as few_sum wants them, for the panel's tiles from `at` on. */
 static void few_load(const Factor *b, int64_t from, int64_t n_tiles, char *panel, int64_t panel_tiles, int64_t at) {
+    _Alignas(64) char tiles[2 * TILE_BYTES]; /* of 32 columns: of a part and the next one */
     for (int64_t tile = 0; tile < n_tiles; tile++)
         for (int64_t part = 0, cols; (cols = few_cols(b->n, part)) > 0; part++) {
             int64_t k = (from + tile) * TILE_K;
@@ -328,7 +329,6 @@ static void few_load(const Factor *b, int64_t from, int64_t n_tiles, char *panel
                 _mm512_storeu_si512(to, load_32(element(&b->operand, part * TILE_ROWS, k), b->operand.dtype, b->k - k, b->scale));
                 continue;
             }
-            _Alignas(64) char tiles[2 * TILE_BYTES]; /* of 32 columns: of this part and the next one */
             if (part % 2 == 0) pair_of_tiles(b, part * TILE_ROWS, k, tiles);
             few_pairs(tiles + part % 2 * TILE_BYTES, few_width(cols), to);
         }
@@ -389,9 +389,9 @@ static Plan plan_make(const Product *product, bool turned) {
         plan.m = product->n;
         plan.n = product->m;
     }
-    bool few = plan.m <= BLOCK && !plan.b.operand.transposed; /* B is used once: along its lines as far as they go */
+    bool flat = plan.m <= BLOCK && !plan.b.operand.transposed; /* B is used once: along its lines as far as they go */
     bool whole = product->k <= WHOLE_K || round_up(plan.n, BLOCK) * (plan.k_tiles + plan.more_tiles) * 64 <= PANEL_BYTES;
-    int64_t threads = omp_get_max_threads(), most_k = few ? FEW_K : whole ? MAX(product->k, (int64_t)1) : CUT_K, limit = few ? MAX((int64_t)PANEL_FEW, div_up(plan.n, threads)) : PANEL_COLS;
+    int64_t threads = omp_get_max_threads(), most_k = flat ? FLAT_K : whole ? MAX(product->k, (int64_t)1) : CUT_K, limit = flat ? MAX((int64_t)PANEL_FLAT, div_up(plan.n, threads)) : PANEL_COLS;
     plan.k_cut = div_up(plan.k_tiles, div_up(product->k, most_k));
     plan.panel_cols = panel_cols(plan.n, plan.k_cut + plan.more_tiles, round_up(limit, BLOCK));
     plan.panels = div_up(plan.n, plan.panel_cols);
@@ -585,7 +585,7 @@ static Factor rows_made(const Factor *a, int64_t n_tiles, bool parallel) {
 /* Whether the only panel of B, and what a thread has besides, are the other product's too. */
 static bool panel_shared(const Plan *plan, const Plan *other) {
     const Factor *b = &plan->b, *its = &other->b;
-    bool same = operands_same(&b->operand, &its->operand);
+    bool same = operands_same(&b->operand, &its->operand) && plan->few == other->few;
     bool whole = plan->panels == 1 && plan->k_cut == plan->k_tiles && plan->more_tiles == 0 && other->more_tiles == 0;
     return same && whole && b->n == its->n && b->k == its->k && plan->panel_cols == other->panel_cols && plan->k_cut == other->k_cut;
 }
