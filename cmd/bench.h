@@ -24,6 +24,7 @@ typedef struct Bench {
     ModelConfig config;
     int64_t n_ids; /* ids are drawn below it: the vocabulary's size, or the tokenizer's, which can show them */
     CpuSpeed speed;
+    double read_gbs;                              /* reading memory around a work that streams, mean of before and behind: it may change within seconds */
     double start, first, last;                    /* clock: work begun, first step done, last step done */
     double products_first, products_last;         /* seconds spent in products up to then */
     OpCost before, timed;                         /* work up to the first step's end, work since then */

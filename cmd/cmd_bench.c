@@ -113,6 +113,14 @@ static Status in_child(Bench *bench, Status (*run)(Bench *bench)) {
 
 static Status measure_speed(Bench *bench) { return cpu_measure_speed(&bench->speed); }
 
+/* Before a work and behind it, half of the mean each. */
+static Status measure_reading(Bench *bench) {
+    double gbs;
+    TRY(cpu_measure_reading(&gbs));
+    bench->read_gbs += gbs / 2;
+    return ST_OK;
+}
+
 static const char *config_of(const char *shape) {
     for (size_t i = 0; i < COUNT_OF(shapes); i++)
         if (!strcmp(shapes[i].name, shape)) return shapes[i].config;
@@ -165,7 +173,7 @@ static void print_row(const Bench *bench, const BenchWork *work, Str *rows) {
     add_number(&w, "peak_share", row->gflops / peak, "%10.2f", &cells);
     add_number(&w, "product_share", row->product_share, "%10.2f", &cells);
     add_number(&w, "gbytes_per_second", row->gbytes_per_second, "%10.2f", &cells);
-    add_number(&w, "read_share", row->gbytes_per_second / bench->speed.memory_gbs, "%10.2f", &cells);
+    add_number(&w, "read_share", row->gbytes_per_second / bench->read_gbs, "%10.2f", &cells);
     jw_double(&w, "seconds_to_first_step", row->first_step);
     add_number(&w, NULL, isnan(row->seconds) ? row->first_step : row->seconds, "%10.2f", &cells);
     str_printf(&cells, "  %10s  %10s", format_bytes((double)bench->peak, memory), isnan(row->predicted) ? "-" : format_bytes(row->predicted, predicted));
@@ -204,9 +212,15 @@ static Status run_work(Bench *bench, const BenchWork *work, const BenchJob *job,
     if (bench->tokens < 2 && work->tokens > 1) return status_fail(ST_USAGE, "--tokens must be 2 or more");
     show_progress("%s %s ...", work->name, bench->shape);
     if (work->prepare) TRY(in_child(bench, work->prepare));
+    bool streams = work->run == bench_decode;
+    bench->read_gbs = 0;
+    if (streams) TRY(in_child(bench, measure_reading));
     bench->row.first_step = unknown;
     bench->peak = 0;
     TRY(in_child(bench, work->run));
+    uint64_t peak = bench->peak;
+    if (streams) TRY(in_child(bench, measure_reading));
+    bench->peak = peak;
     end_live_line();
     if (bench->last > bench->first) {
         double seconds = bench->last - bench->first;

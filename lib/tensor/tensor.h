@@ -230,6 +230,7 @@ typedef struct CpuSpeed {
     double memory_gbs;              /* reading memory, 10^9 bytes per second */
 } CpuSpeed;
 Status cpu_measure_speed(CpuSpeed *speed); /* ST_RESOURCE without memory for it */
+Status cpu_measure_reading(double *gbs);   /* CpuSpeed.memory_gbs by itself, in half a second; as above */
 
 /* ---- the tape ---- */
 

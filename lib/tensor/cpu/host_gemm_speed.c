@@ -69,12 +69,28 @@ static double read_gbs(const uint64_t *words, size_t n) {
     return best;
 }
 
-Status cpu_measure_speed(CpuSpeed *speed) {
+/* Memory that is there for certain, since it has been written; NULL: there is none. */
+static char *memory_new(Arena **arena) {
     device_cpu(); /* chooses the library, if nobody did */
-    Arena *arena = arena_new(0);
-    char *memory = arena ? arena_zero(arena, MEMORY_BYTES) : NULL;
+    *arena = arena_new(0);
+    char *memory = *arena ? arena_zero(*arena, MEMORY_BYTES) : NULL;
+    if (!memory) status_fail(ST_RESOURCE, "cannot measure the processor's speed: no memory for %d MiB", MEMORY_BYTES >> 20);
+    return memory;
+}
+
+Status cpu_measure_speed(CpuSpeed *speed) {
+    Arena *arena;
+    char *memory = memory_new(&arena);
     if (memory)
         *speed = (CpuSpeed){.gflops_f32 = best_gflops(DT_F32, memory), .gflops_bf16 = best_gflops(DT_BF16, memory), .memory_gbs = read_gbs((const uint64_t *)(void *)memory, MEMORY_BYTES / 8)};
     arena_free(arena);
-    return memory ? ST_OK : status_fail(ST_RESOURCE, "cannot measure the processor's speed: no memory for %d MiB", MEMORY_BYTES >> 20);
+    return memory ? ST_OK : ST_RESOURCE;
+}
+
+Status cpu_measure_reading(double *gbs) {
+    Arena *arena;
+    char *memory = memory_new(&arena);
+    if (memory) *gbs = read_gbs((const uint64_t *)(void *)memory, MEMORY_BYTES / 8);
+    arena_free(arena);
+    return memory ? ST_OK : ST_RESOURCE;
 }
