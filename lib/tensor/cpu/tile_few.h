@@ -1,4 +1,4 @@
-/* Products of a weight with a few columns, as decoding has them: the weight comes from memory once, so what counts is how little is done for a line of it.
+/* Products of a weight with a few columns, as decoding has them (its attention turns keys so too): the weight comes from memory once, so what counts is how little is done for a line of it.
  *
  * The weight's rows become the lanes of a vector, sixteen rows at a time, and the columns' values are broadcast: no lane is wasted, and an element is the same chain of sums in order of k
  * as in a tile (tiles.h). A quarter of a line, eight values, is turned at a time: quarters of rows 0, 4, 8, 12 are loaded into one vector, those of 1, 5, 9, 13 into the next, and two rounds
