@@ -1,4 +1,4 @@
-# tune. `make help` lists the targets; CC=clang, FLAVOUR=debug|san|tsan, ONEDNN=0, GLPK=0 and DEV=1 (warnings are errors) change the build.
+# tune. `make help` lists the targets; CC=clang, FLAVOUR=debug|san|tsan, ONEDNN=0, GLPK=0 and DEV=1 (warnings are errors) change the build; TILES=emulated runs AMX's code on AVX512_BF16.
 FLAVOUR ?= release
 PREFIX ?= /usr/local
 VERSION := 0.1.0$(shell git describe --always --dirty 2>/dev/null | sed 's/^/-g/')
@@ -9,12 +9,15 @@ GLPK ?= $(shell printf '\043include <glpk.h>' | $(CC) -x c -fsyntax-only - 2>/de
 ISA_avx512 := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
 ISA_avx512_bf16 := $(ISA_avx512) -mavx512bf16 -mprfchw
 ISA_amx := $(ISA_avx512_bf16) -mamx-tile -mamx-bf16
-ifdef TILES
-NO_TILES := $(if $(filter 0,$(TILES)),-no-tiles)
+ifeq ($(TILES),emulated)
+TILES_KIND := -emulated
+override TILES := 1
+else ifdef TILES
+TILES_KIND := $(if $(filter 0,$(TILES)),-no-tiles)
 else
 TILES := $(if $(filter x86_64 amd64,$(shell uname -m)),$(shell printf '\043include <immintrin.h>' | $(CC) $(ISA_amx) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0),0)
 endif
-BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(filter 0,$(ONEDNN)),-no-onednn)$(if $(filter 0,$(GLPK)),-no-glpk)$(NO_TILES)
+BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(filter 0,$(ONEDNN)),-no-onednn)$(if $(filter 0,$(GLPK)),-no-glpk)$(TILES_KIND)
 
 # Packages: needed, then wanted when the system has them. All systems' names stand side by side.
 PKGS := libedit yaml-0.1 jansson libpcre2-8 libutf8proc zlib libzstd libxxhash libcurl
@@ -36,7 +39,7 @@ endif
 
 # A loop marked `omp simd` that clang leaves as it is on some processor is no fault of ours.
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Wdouble-promotion -Wno-pass-failed $(if $(DEV),-Werror)
-CPPFLAGS += -I. -D_GNU_SOURCE -DHAVE_ONEDNN=$(ONEDNN) -DHAVE_GLPK=$(GLPK) -DHAVE_TILES=$(TILES) $(SYSTEM_FLAGS) $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+CPPFLAGS += -I. -D_GNU_SOURCE -DHAVE_ONEDNN=$(ONEDNN) -DHAVE_GLPK=$(GLPK) -DHAVE_TILES=$(TILES) $(if $(filter -emulated,$(TILES_KIND)),-DTILES_EMULATED) $(SYSTEM_FLAGS) $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 FLAGS_release := -O2 -g
 FLAGS_debug := -O0 -g -DTUNE_POISON
 FLAGS_san := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -DTUNE_POISON

@@ -413,7 +413,10 @@ static void compare(const float *p, const float *q, int64_t vocab, MergeResult *
 }
 
 static void compare_scores(const float *before, const float *after, MergeResult *result) {
-    for (int row = 0; row < PROBE_SIZE; row++) result->score_error = fmax(result->score_error, fabs((double)before[row] - (double)after[row]));
+    for (int row = 0; row < PROBE_SIZE; row++) {
+        double error = fabs((double)before[row] - (double)after[row]);
+        if (isnan(error) || error > result->score_error) result->score_error = error; /* NaN stays */
+    }
 }
 
 static Status prove(Merge *merge) {

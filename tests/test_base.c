@@ -968,34 +968,37 @@ static void mutations_are_the_same_in_every_run(void **state) {
 
 #ifdef __linux__
 /* What the system says of the cores of all processors that the process may use: `format` gets a processor's number. */
-static void say_siblings(const cpu_set_t *set, const char *format) {
+static void say_siblings(const char *folder, const cpu_set_t *set, const char *format) {
     for (int i = 0; i < CPU_SETSIZE; i++) {
         char name[64], text[64];
         if (!CPU_ISSET(i, set)) continue;
         snprintf(name, sizeof name, "cpu%d", i);
-        mkdir(temp_file(dir, name), 0700);
+        mkdir(temp_file(folder, name), 0700);
         snprintf(name, sizeof name, "cpu%d/topology", i);
-        mkdir(temp_file(dir, name), 0700);
+        mkdir(temp_file(folder, name), 0700);
         snprintf(name, sizeof name, "cpu%d/topology/thread_siblings_list", i);
         snprintf(text, sizeof text, format, i, i);
-        temp_text(dir, name, text);
+        temp_text(folder, name, text);
     }
 }
 
 static void threads_of_a_core_count_once(void **state) {
     (void)state;
     cpu_set_t all;
+    char cpus[sizeof dir + 8];
+    snprintf(cpus, sizeof cpus, "%s/cpus", dir);
+    check_ok(dir_make(cpus));
     assert_int_equal(sched_getaffinity(0, sizeof all, &all), 0);
     int free_of_quota = CPU_COUNT(&all) == cores_available();
-    assert_int_equal(cores_physical(dir), cores_available()); /* nothing is known */
-    say_siblings(&all, "%d\n");
-    assert_int_equal(cores_physical(dir), cores_available());
-    say_siblings(&all, "0-1023\n");
-    assert_int_equal(cores_physical(dir), 1);
-    say_siblings(&all, "0,%d,1023\n");
-    if (free_of_quota) assert_int_equal(cores_physical(dir), CPU_ISSET(0, &all) ? 1 : CPU_COUNT(&all));
-    say_siblings(&all, "garbage\n");
-    assert_int_equal(cores_physical(dir), cores_available());
+    assert_int_equal(cores_physical(cpus), cores_available()); /* nothing is known */
+    say_siblings(cpus, &all, "%d\n");
+    assert_int_equal(cores_physical(cpus), cores_available());
+    say_siblings(cpus, &all, "0-1023\n");
+    assert_int_equal(cores_physical(cpus), 1);
+    say_siblings(cpus, &all, "0,%d,1023\n");
+    if (free_of_quota) assert_int_equal(cores_physical(cpus), CPU_ISSET(0, &all) ? 1 : CPU_COUNT(&all));
+    say_siblings(cpus, &all, "garbage\n");
+    assert_int_equal(cores_physical(cpus), cores_available());
 }
 #endif
 
@@ -1049,7 +1052,7 @@ int main(void) {
         cmocka_unit_test(messages_reach_the_sink),
         cmocka_unit_test(the_machine_is_known),
 #ifdef __linux__
-        cmocka_unit_test_setup_teardown(threads_of_a_core_count_once, make_dir, remove_dir),
+        cmocka_unit_test(threads_of_a_core_count_once),
 #endif
         cmocka_unit_test(interrupts_are_seen),
         cmocka_unit_test(mutations_are_the_same_in_every_run),

@@ -51,11 +51,16 @@ static void processor_describe(void) {
     feature_add(avx512 && (d >> 22 & 1u), "amx_bf16");
     feature_add(avx512 && (d >> 25 & 1u), "amx_int8");
     if (a >= 1 && __get_cpuid_count(7, 1, &a, &b, &c, &d)) feature_add(avx512 && (a >> 5 & 1u), "avx512_bf16");
+#ifdef TILES_EMULATED
+    feature_add(cpu_has("avx512_bf16") && !cpu_has("amx_bf16"), "amx_bf16");
+#endif
 }
 
 /* Linux gives a process tiles when it asks for them, before its threads use any. */
 static bool tiles_granted(void) {
-#if defined(__linux__) && defined(SYS_arch_prctl)
+#ifdef TILES_EMULATED
+    return true;
+#elif defined(__linux__) && defined(SYS_arch_prctl)
     enum { REQUEST_STATE = 0x1023, TILE_DATA = 18 };
     return syscall(SYS_arch_prctl, REQUEST_STATE, TILE_DATA) == 0;
 #else

@@ -37,6 +37,8 @@ static inline __m512bh pair_of(const char *at) {
 
 #ifdef __AMX_BF16__
 
+#define TILE_ASK _MM_HINT_T0 /* where what will be made into tiles is asked for */
+
 /* There are eight tiles, of which numbers 0 to 3 are sums and 4 to 7 factors:
  *
  *     tile_zero(number)                  sums
@@ -45,6 +47,39 @@ static inline __m512bh pair_of(const char *at) {
  *     tile_write(number, at, line)       sums
  *
  * tiles_begin: before a thread's first tile. tiles_end: after its last one; what is kept of tiles makes it dearer to put a thread to sleep. */
+#ifdef TILES_EMULATED /* in memory, for tests of all that is done with tiles where there is no AMX: `make test TILES=emulated` */
+
+static _Thread_local struct { _Alignas(64) char tile[8][TILE_BYTES]; bool usable; } emulated;
+
+static inline void tiles_begin(void) {
+    memset(&emulated, 0, sizeof emulated);
+    emulated.usable = true;
+}
+
+static inline void tiles_end(void) { emulated.usable = false; }
+
+static inline char *tile_emulated(int number) { return emulated.usable ? emulated.tile[number] : (__builtin_trap(), NULL); } /* as the processor does */
+
+static inline void tile_zero(int number) { memset(tile_emulated(number), 0, TILE_BYTES); }
+
+static inline void tile_read(int number, const void *at, int64_t line) {
+    for (int i = 0; i < TILE_ROWS; i++) memcpy(tile_emulated(number) + i * 64, (const char *)at + i * line, 64);
+}
+
+static inline void tile_write(int number, void *at, int64_t line) {
+    for (int i = 0; i < TILE_ROWS; i++) memcpy((char *)at + i * line, tile_emulated(number) + i * 64, 64);
+}
+
+static inline void tile_multiply(int sums, int a, int b) {
+    for (int i = 0; i < TILE_ROWS; i++) {
+        __m512 sum = _mm512_loadu_ps(tile_emulated(sums) + i * 64);
+        for (int pair = 0; pair < TILE_K / 2; pair++) sum = _mm512_dpbf16_ps(sum, pair_of(tile_emulated(a) + i * 64 + pair * 4), (__m512bh)_mm512_loadu_si512(tile_emulated(b) + pair * 64));
+        _mm512_storeu_ps(tile_emulated(sums) + i * 64, sum);
+    }
+}
+
+#else
+
 static inline void tiles_begin(void) {
     struct { uint8_t palette, start_row, reserved[14]; uint16_t line_bytes[16]; uint8_t rows[16]; } config = {.palette = 1};
     for (int i = 0; i < 8; i++) {
@@ -57,11 +92,12 @@ static inline void tiles_begin(void) {
 
 static inline void tiles_end(void) { _tile_release(); }
 
-#define TILE_ASK _MM_HINT_T0 /* where what will be made into tiles is asked for */
 #define tile_zero(number) _tile_zero(number)
 #define tile_read(number, at, line) _tile_loadd(number, at, line)
 #define tile_multiply(sums, a, b) _tile_dpbf16ps(sums, a, b)
 #define tile_write(number, at, line) _tile_stored(number, at, line)
+
+#endif
 
 #elif defined(__AVX512BF16__)
 
