@@ -46,8 +46,7 @@ static void add_targets(Batch *batch, const Example *example, int64_t at) {
 }
 
 Status batch_build(const Dataset *dataset, const size_t *examples, size_t n, Batch *batch) {
-    size_t n_tokens = 0;
-    for (size_t i = 0; i < n; i++) n_tokens += (size_t)dataset_length(dataset, examples[i]);
+    size_t n_tokens = (size_t)dataset_tokens(dataset, examples, n);
     if (n_tokens > INT32_MAX) return status_fail(ST_RESOURCE, "a batch of %zu tokens is too large", n_tokens);
     TRY(batch_reserve(batch, n_tokens, n));
     int64_t at = 0;

@@ -157,6 +157,7 @@ Status dataset_load(const DataConfig *config, const DataSource *sources, size_t 
 void dataset_free(Dataset *dataset);
 Example dataset_example(const Dataset *dataset, size_t i);
 int32_t dataset_length(const Dataset *dataset, size_t i); /* tokens */
+int64_t dataset_tokens(const Dataset *dataset, const size_t *examples, size_t n); /* of n of them together */
 uint64_t dataset_fingerprint(const Dataset *dataset);      /* of all rows and their weights, in order */
 /* Takes `share` of the rows (by seed) out of `dataset` into a second one, which borrows from it and takes each row once an epoch. */
 Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **held_out);
@@ -227,6 +228,9 @@ Status data_plan_epoch(DataPlan *plan, int64_t epoch, int64_t *n_batches);
 Status data_plan_batch(DataPlan *plan, int64_t epoch, int64_t batch, size_t **examples, size_t *n);
 /* Examples of the batch with the most tokens among the first `steps` steps; with very many rows a bound: the longest rows together. */
 Status data_plan_largest(DataPlan *plan, int64_t steps, size_t **examples, size_t *n);
+/* The largest that goes through the model at once where batches are cut into parts of at most `most_tokens` tokens (0: they are not): the largest batch if it has no more, else the longest row
+ * that is a part by itself, or rows, the longest first, that fill a part. */
+Status data_plan_largest_part(DataPlan *plan, int64_t steps, int64_t most_tokens, size_t **examples, size_t *n);
 
 /* A flat batch without padding: one segment per example. */
 typedef struct Batch {

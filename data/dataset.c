@@ -662,6 +662,12 @@ Example dataset_example(const Dataset *dataset, size_t i) {
 
 int32_t dataset_length(const Dataset *dataset, size_t i) { return dataset->other.length ? dataset->other.length(dataset->other.rows, i) : row_at(dataset, i)->n; }
 
+int64_t dataset_tokens(const Dataset *dataset, const size_t *examples, size_t n) {
+    int64_t tokens = 0;
+    for (size_t i = 0; i < n; i++) tokens += dataset_length(dataset, examples[i]);
+    return tokens;
+}
+
 uint64_t dataset_fingerprint(const Dataset *dataset) {
     uint64_t hash = dataset->n;
     for (size_t i = 0; i < dataset->n; i++) {

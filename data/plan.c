@@ -408,9 +408,8 @@ static Status search_largest(DataPlan *plan, int64_t steps, size_t **examples, s
         TRY(data_plan_step(plan, step, &at));
         if (!plan->order.shuffle && all_whole(plan->order.dataset) && at.epoch > 0) break; /* every epoch is the same */
         for (int64_t batch = at.first_batch; batch < at.first_batch + at.n_batches; batch++) {
-            int64_t tokens = 0;
             TRY(data_plan_batch(plan, at.epoch, batch, examples, n));
-            for (size_t i = 0; i < *n; i++) tokens += dataset_length(plan->order.dataset, (*examples)[i]);
+            int64_t tokens = dataset_tokens(plan->order.dataset, *examples, *n);
             if (tokens <= best) continue;
             best = tokens;
             best_epoch = at.epoch;
@@ -465,4 +464,29 @@ Status data_plan_largest(DataPlan *plan, int64_t steps, size_t **examples, size_
     double epochs = steps_of(plan) > 0 ? (double)steps / (double)steps_of(plan) : 1;
     bool few = (plan->order.shuffle ? fmax(epochs, 1) : 1) * (double)plan->n_rows <= LOOK_AT_MOST;
     return few ? search_largest(plan, steps, examples, n) : bound_largest(plan, examples, n);
+}
+
+/* Rows are taken from the longest on, as long as they fit. */
+static Status fill_part(const DataPlan *plan, int64_t most_tokens, size_t **examples, size_t *n) {
+    const Dataset *dataset = plan->order.dataset;
+    int64_t *of_length = calloc((size_t)dataset->longest + 1, sizeof *of_length), left = MAX(most_tokens, dataset->longest), often = most_often(dataset);
+    if (!of_length) return status_fail(ST_RESOURCE, "out of memory for rows of %lld tokens", (long long)dataset->longest);
+    for (size_t i = 0; i < dataset->n; i++) of_length[dataset_length(dataset, i)] += often;
+    int64_t wanted = 0;
+    for (int64_t length = dataset->longest; length > 0; length--) { /* counts become how many are taken */
+        of_length[length] = MIN(of_length[length], left / length);
+        left -= of_length[length] * length;
+        wanted += of_length[length];
+    }
+    Status status = reserve(examples, (size_t)wanted);
+    *n = 0;
+    for (size_t i = 0; i < dataset->n && status == ST_OK; i++)
+        for (int64_t *taken = &of_length[dataset_length(dataset, i)], time = 0; *taken > 0 && time < often; --*taken, time++) (*examples)[(*n)++] = i;
+    free(of_length);
+    return status;
+}
+
+Status data_plan_largest_part(DataPlan *plan, int64_t steps, int64_t most_tokens, size_t **examples, size_t *n) {
+    TRY(data_plan_largest(plan, steps, examples, n));
+    return most_tokens > 0 && dataset_tokens(plan->order.dataset, *examples, *n) > most_tokens ? fill_part(plan, most_tokens, examples, n) : ST_OK;
 }

@@ -216,7 +216,7 @@ static json_t *summary(void *context) {
 /* ---- memory ---- */
 
 /* A step of the rows with the most tokens to learn from. */
-typedef struct Largest { const Ilql *il; Experience experience; int64_t targets; } Largest;
+typedef struct Largest { Ilql *il; Experience experience; int64_t pass_tokens; } Largest;
 typedef struct RowLength { size_t row; int64_t n; } RowLength;
 
 static int longer_first(const void *a, const void *b) {
@@ -255,25 +255,25 @@ static Status largest_pass(void *context, Tape *meta) {
     int64_t n = text_pass_fit(&pass, e, 0, e->n);
     Heads heads;
     Status status = text_pass_forward(&pass, il->model, e, 0, n, &(TextResults){.logprobs = e->logprobs});
+    if (status == ST_OK && !tape_tensor(meta, DT_F64, 2, (int64_t[]){pass.n_targets + pass.n_finals, 2 * il->model->config.vocab_size + 4})) status = tape_status(meta); /* as reserve makes them */
     if (status == ST_OK) status = run_heads(&il->heads, &pass, &heads);
     if (status == ST_OK) status = seed_heads(meta, &heads);
     if (status == ST_OK) status = text_pass_backward(&pass, &(TextGradients){.logprobs = e->logprobs});
-    largest->targets = pass.n_targets + pass.n_finals;
     text_pass_release(&pass);
     return status;
 }
 
-static Status plan_memory(const Ilql *il, TrainMemory *memory) {
-    Largest largest = {.il = il};
-    TrainerConfig config = {.recipe = il->recipe, .model = il->model, .tape = il->pass.tape, .task = {.context = &largest, .largest_batch = largest_pass}};
+static void split(void *context, int64_t most_tokens) {
+    Largest *largest = context;
+    largest->il->pass.max_tokens = most_tokens > 0 ? MIN(most_tokens, largest->pass_tokens) : largest->pass_tokens;
+}
+
+static Status plan_memory(Ilql *il, TrainMemory *memory) {
+    Largest largest = {.il = il, .pass_tokens = il->pass.max_tokens};
+    TrainerConfig config = {.recipe = il->recipe, .model = il->model, .tape = il->pass.tape, .task = {.context = &largest, .largest_batch = largest_pass, .split = split}};
     Status status = gather_longest(il, &largest.experience);
     if (status == ST_OK) memset(largest.experience.logprobs, 0, (size_t)largest.experience.n_tokens * sizeof(double));
     if (status == ST_OK) status = trainer_memory(&config, il->config->resume ? il->recipe->output : NULL, memory);
-    if (status == ST_OK) {
-        size_t values = (size_t)largest.targets * (2 * (size_t)il->model->config.vocab_size + 4) * sizeof(double); /* as reserve makes them */
-        memory->activations += values;
-        memory->total += values;
-    }
     experience_release(&largest.experience);
     return status;
 }

@@ -39,13 +39,19 @@ Status pair_run_rows(PairRun *run, int64_t step, size_t *n) {
     return ST_OK;
 }
 
-size_t pair_run_fit(const PairRun *run, const Pairs *pairs, const size_t *rows, size_t n) {
-    const Recipe *recipe = run->recipe;
-    if (recipe->train_batch_tokens <= 0) return MIN(n, (size_t)recipe->train_batch_size);
+/* The first of n > 0 rows that have at most so many tokens, but at least one; 0 tokens: all. */
+static size_t rows_within(const Pairs *pairs, const size_t *rows, size_t n, int64_t most_tokens) {
     size_t count = 1;
     int64_t tokens = pair_row_tokens(&pairs->rows[rows[0]]);
-    while (count < n && (tokens += pair_row_tokens(&pairs->rows[rows[count]])) <= recipe->train_batch_tokens) count++;
+    if (most_tokens <= 0) return n;
+    while (count < n && (tokens += pair_row_tokens(&pairs->rows[rows[count]])) <= most_tokens) count++;
     return count;
+}
+
+size_t pair_run_fit(const PairRun *run, const Pairs *pairs, const size_t *rows, size_t n) {
+    const Recipe *recipe = run->recipe;
+    size_t count = recipe->train_batch_tokens > 0 ? rows_within(pairs, rows, n, recipe->train_batch_tokens) : MIN(n, (size_t)recipe->train_batch_size);
+    return rows_within(pairs, rows, count, run->part_tokens);
 }
 
 static double epoch_after(void *context, int64_t steps) {
@@ -91,14 +97,22 @@ static Status begin_step(void *context, int64_t step, int64_t *micro_batches, do
 static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro, double divisor, LossSums *sums) {
     PairRun *run = context;
     const size_t *rows;
-    size_t n;
-    TRY(micro_rows(run, step, micro, &rows, &n));
+    size_t n_rows;
+    TRY(micro_rows(run, step, micro, &rows, &n_rows));
     uint64_t number = (uint64_t)(step * run->recipe->train_gradient_accumulation_steps + micro); /* dropout: another mask in every accumulation step */
     run->step = (StepContext){.training = true, .seed = (uint64_t)run->recipe->seed, .number = number};
-    Status status = run->objective->batch(run, tape, run->train, rows, n, true, divisor, sums);
+    Status status = ST_OK;
+    for (size_t first = 0, n; first < n_rows && status == ST_OK; first += n) {
+        n = rows_within(run->train, rows + first, n_rows - first, run->part_tokens);
+        if (first > 0) tape_reset(tape);
+        status = run->objective->batch(run, tape, run->train, rows + first, n, true, divisor, sums);
+        run->step.first_token += run->batch.model.layout.n_tokens;
+    }
     run->step = (StepContext){0};
     return status;
 }
+
+static void split(void *context, int64_t most_tokens) { ((PairRun *)context)->part_tokens = most_tokens; }
 
 /* A pass of the reference, or of an evaluation: with checkpoints it takes other parts of the tape's memory than a step. */
 static Status largest_look(PairRun *run, Tape *tape, size_t n) {
@@ -114,7 +128,7 @@ static Status largest_batch(void *context, Tape *tape) {
     PairRun *run = context;
     LossSums sums = {0};
     size_t n;
-    TRY(data_plan_largest(&run->plan, run->total_steps, &run->examples, &n));
+    TRY(data_plan_largest_part(&run->plan, run->total_steps, run->part_tokens, &run->examples, &n));
     if (run->objective->open || run->eval) TRY(largest_look(run, tape, n));
     run->step = (StepContext){.training = true};
     Status status = run->objective->batch(run, tape, run->train, run->examples, n, true, (double)n, &sums);
@@ -241,6 +255,7 @@ static TrainerConfig trainer_config(PairRun *run) {
                 .begin_step = begin_step,
                 .micro_batch = micro_batch,
                 .largest_batch = largest_batch,
+                .split = run->objective->together ? NULL : split,
                 .evaluate = run->eval ? evaluate : NULL,
                 .describe_batch = describe_batch,
                 .write_metrics = write_metrics,
@@ -291,10 +306,12 @@ static Status train_in(PairRun *run, Run **dir, TrainResult *result) {
     const Params *params = &run->model->params;
     TrainerConfig trainer = trainer_config(run);
     PlanStep first;
+    size_t n;
     TRY(data_plan_step(&run->plan, 0, &first));
     PairPlan plan = {.total_steps = run->total_steps, .steps_per_epoch = (double)first.epoch_steps, .trained_parameters = params_count(params, true), .parameters = params_count(params, false)};
     TRY(trainer_memory(&trainer, run->config->resume ? run->recipe->output : NULL, &plan.memory));
-    plan.largest_batch_tokens = run->batch.model.layout.n_tokens;
+    TRY(data_plan_largest(&run->plan, run->total_steps, &run->examples, &n));
+    plan.largest_batch_tokens = dataset_tokens(&run->train->table, run->examples, n);
     bool dry = run->config->dry_run || trainer_check_memory(run->recipe, &plan.memory) != ST_OK;
     if (!dry) {
         TRY(run_open(run->recipe, run->config->resume, dir));

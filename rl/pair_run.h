@@ -19,6 +19,7 @@ typedef struct PairObjective {
     const char *reader;      /* for messages: "algorithm 'dpo'" */
     bool unpaired, stepwise; /* rows of one answer (KTO); of one answer in steps */
     bool scores;             /* trains a reward model: with a score, on whole answers */
+    bool together;           /* its loss compares all rows of a batch, so a batch is never cut into parts */
     Status (*open)(PairRun *run);    /* model, rows and steps are there: what is computed once; may be NULL */
     /* All rows of a step, or of an evaluation, before the first of their batches; may be NULL. */
     Status (*begin)(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n);
@@ -56,15 +57,16 @@ struct PairRun {
     DataPlan plan;           /* which rows a step takes */
     size_t *rows, *batch_ends, *examples; /* rows of the step `loaded`, batch after batch, and behind each of its n_batches; of one batch */
     int64_t loaded, n_batches;
+    int64_t part_tokens;     /* a batch goes through the model in parts of at most so many tokens; 0 = at once */
     PairBatch batch;
-    StepContext step;        /* of the batch in work; all zero outside of training */
+    StepContext step;        /* of the part in work; all zero outside of training */
     PairNumbers numbers;
 };
 /* The run's model is opened here unless `run->model` is there already; everything of the run is released in the end, but the objective's context. ST_CONFIG, ST_INPUT, ST_RESOURCE, ST_NUMERIC, ST_INTERRUPTED. */
 Status pair_run(PairRun *run, TrainResult *result);
 /* The n rows of a step, into run->rows; valid until the next call. */
 Status pair_run_rows(PairRun *run, int64_t step, size_t *n);
-/* How many of n > 0 rows a pass takes that is not a batch of the plan: as many as a batch may have. */
+/* How many of n > 0 rows a pass takes that is not a batch of the plan: as many as a batch, or a part of one, may have. */
 size_t pair_run_fit(const PairRun *run, const Pairs *pairs, const size_t *rows, size_t n);
 
 #endif

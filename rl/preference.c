@@ -339,7 +339,7 @@ Status preference_run(const PairRunConfig *config, TrainResult *result) {
     TRY(preference_configure(config->recipe, p.algorithm, &p.config, &p.loss));
     p.compares = !p.loss && strcmp(config->recipe->rl_loss_type ? config->recipe->rl_loss_type : "kto", "kto") == 0;
     snprintf(reader, sizeof reader, "algorithm '%s'", p.algorithm->name);
-    PairObjective objective = {.reader = reader, .unpaired = !p.loss, .open = open_reference, .begin = begin, .batch = batch_loss, .write_metrics = write_metrics};
+    PairObjective objective = {.reader = reader, .unpaired = !p.loss, .together = p.loss && p.loss->matching != AS_PAIRED, .open = open_reference, .begin = begin, .batch = batch_loss, .write_metrics = write_metrics};
     p.scratch = arena_new(0);
     if (!p.scratch) return status_fail(ST_RESOURCE, "out of memory");
     PairRun run = {.config = config, .recipe = config->recipe, .objective = &objective, .context = &p};

@@ -199,14 +199,6 @@ static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro
 
 static void split(void *context, int64_t most_tokens) { ((Sft *)context)->part_tokens = most_tokens; }
 
-static Status largest_part(Sft *sft, Tape *tape, const size_t *examples, size_t n) {
-    LossSums sums = {0};
-    TRY(batch_build(sft->rows.train, examples, n, &sft->batch));
-    sft->batch.model.step = (StepContext){.training = true};
-    tape_reset(tape);
-    return train_batch(sft, tape, 1, &sums);
-}
-
 static void plan_evaluation(const Sft *sft, DataPlan *plan) {
     int64_t most = sft->plan.batch_tokens > 0 ? MAX(sft->plan.batch_tokens, sft->rows.eval->longest) : 0;
     data_plan_init(plan, &(DataOrder){.dataset = sft->rows.eval}, sft->plan.batch_size, most, 1);
@@ -232,16 +224,13 @@ static Status largest_evaluation(Sft *sft, Tape *tape) {
 
 static Status largest_batch(void *context, Tape *tape) {
     Sft *sft = context;
+    LossSums sums = {0};
     if (sft->rows.eval) TRY(largest_evaluation(sft, tape));
-    TRY(data_plan_largest(&sft->plan, sft->total_steps, &sft->examples, &sft->n_examples));
-    for (size_t first = 0, n; first < sft->n_examples; first += n) {
-        n = part_rows(sft, first);
-        TRY(largest_part(sft, tape, sft->examples + first, n));
-    }
-    if (sft->part_tokens == 0) return ST_OK;
-    size_t longest = 0; /* a row is never cut, and may be longer than parts are */
-    while (dataset_length(sft->rows.train, longest) < sft->rows.train->longest) longest++;
-    return largest_part(sft, tape, &longest, 1);
+    TRY(data_plan_largest_part(&sft->plan, sft->total_steps, sft->part_tokens, &sft->examples, &sft->n_examples));
+    TRY(batch_build(sft->rows.train, sft->examples, sft->n_examples, &sft->batch));
+    sft->batch.model.step = (StepContext){.training = true};
+    tape_reset(tape);
+    return train_batch(sft, tape, 1, &sums);
 }
 
 /* Plain cross-entropy, whatever the objective is, so that its exponential is the perplexity. Exact over all tokens of all rows. */
@@ -391,7 +380,8 @@ static Status make_plan(Sft *sft, const TrainerConfig *trainer, SftPlan *plan) {
     TRY(data_plan_step(&sft->plan, 0, &first));
     plan->steps_per_epoch = (double)first.epoch_steps;
     TRY(trainer_memory(trainer, sft->config->resume ? sft->recipe->output : NULL, &plan->memory));
-    for (size_t i = 0; i < sft->n_examples; i++) plan->largest_batch_tokens += dataset_length(sft->rows.train, sft->examples[i]);
+    TRY(data_plan_largest(&sft->plan, sft->total_steps, &sft->examples, &sft->n_examples));
+    plan->largest_batch_tokens = dataset_tokens(sft->rows.train, sft->examples, sft->n_examples);
     return ST_OK;
 }
 

@@ -425,6 +425,13 @@ static void the_largest_batch_is_found(void **state) {
         check_ok(data_plan_largest(&plan, 20, &examples, &n));
         for (size_t i = 0; i < n; i++) found += dataset_length(dataset, examples[i]);
         assert_int_equal(found, most);
+        check_ok(data_plan_largest_part(&plan, 20, most, &examples, &n)); /* not cut */
+        assert_int_equal(dataset_tokens(dataset, examples, n), most);
+        for (int64_t part = most - 1; part > 0; part--) { /* no shorter row fits in as well; none is cut */
+            check_ok(data_plan_largest_part(&plan, 20, part, &examples, &n));
+            int64_t tokens = dataset_tokens(dataset, examples, n), full = MAX(part, dataset->longest);
+            assert_true(tokens <= full && tokens > full - 2); /* the shortest row has two */
+        }
         free(examples);
         data_plan_release(&plan);
     }

@@ -141,6 +141,40 @@ static void splitting_changes_nothing(void **state) {
     }
 }
 
+static double planned(const char *name, const char *key) {
+    char path[400];
+    json_t *json;
+    snprintf(path, sizeof path, "%s/%s/started.json", folder, name);
+    check_ok(json_read_file(path, &json));
+    double value = json_number_value(json_object_get(json_object_get(json, "memory"), key));
+    json_decref(json);
+    return value;
+}
+
+/* train.max_memory cuts batches, but not where a loss compares all rows of one. */
+static void memory_is_kept_with_the_same_result(void **state) {
+    (void)state;
+#ifdef SANITIZED
+    skip(); /* what they take of memory themselves decides there */
+#endif
+    static const char *const names[] = {"memory-whole", "memory-cut"};
+    char lines[2][300] = {"rl.algorithm=dpo\ntrain.max_steps=3\ntrain.learning_rate=5e-3\nlora.dropout=0.2\ntrain.batch_size=200"};
+    double losses[2][3], norms[2][3];
+    for (int i = 0; i < 2; i++) {
+        TrainResult result;
+        if (i == 1) snprintf(lines[1], sizeof lines[1], "%s\ntrain.max_memory=%.0f", lines[0], planned(names[0], "total") - 0.8 * planned(names[0], "activations"));
+        check_ok(run_lines(names[i], "pairs.jsonl", lines[i], false, &result));
+        assert_int_equal(read_metric(names[i], "loss", losses[i], 3), 3);
+        assert_int_equal(read_metric(names[i], "grad_norm", norms[i], 3), 3);
+    }
+    assert_true(planned("memory-whole", "part_tokens") == 0 && planned("memory-cut", "part_tokens") > 0 && planned("memory-cut", "activations") < 0.5 * planned("memory-whole", "activations"));
+    check_close_f64("loss", losses[1], losses[0], 3, 0, 1e-5);
+    check_close_f64("norm", norms[1], norms[0], 3, 0, 1e-4);
+    TrainResult result;
+    check_status(run_lines("together", "pairs.jsonl", "rl.algorithm=dpo\nrl.loss_type=aot\ntrain.max_steps=1\ntrain.batch_size=200\ntrain.max_memory=1000", false, &result), ST_RESOURCE);
+    assert_non_null(strstr(status_hint_text(), "train.batch_size"));
+}
+
 /* Two answers behind one prompt in one batch have the log-probabilities that each has by itself. */
 static void prompts_are_shared(void **state) {
     (void)state;
@@ -391,7 +425,7 @@ static void interrupted_reference(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_losses), cmocka_unit_test(splitting_changes_nothing), cmocka_unit_test(prompts_are_shared), cmocka_unit_test(learns), cmocka_unit_test(every_algorithm_learns), cmocka_unit_test(resumes_exactly), cmocka_unit_test(wrong_rows), cmocka_unit_test(all_losses),
+        cmocka_unit_test(first_losses), cmocka_unit_test(splitting_changes_nothing), cmocka_unit_test(memory_is_kept_with_the_same_result), cmocka_unit_test(prompts_are_shared), cmocka_unit_test(learns), cmocka_unit_test(every_algorithm_learns), cmocka_unit_test(resumes_exactly), cmocka_unit_test(wrong_rows), cmocka_unit_test(all_losses),
         cmocka_unit_test(weights_of_rows), cmocka_unit_test(weights_of_sources), cmocka_unit_test(batches_by_tokens), cmocka_unit_test(same_answers), cmocka_unit_test(interrupted_reference),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

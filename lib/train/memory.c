@@ -92,11 +92,13 @@ static Status read_limit(const Recipe *recipe, size_t *limit) {
     return status_hint(ST_CONFIG, "write a number with a unit, such as 4GiB or 1500MB");
 }
 
-static Status too_little(const Recipe *recipe, const TrainMemory *memory) {
+static Status too_little(const TrainerConfig *config, const TrainMemory *memory) {
+    const Recipe *recipe = config->recipe;
+    bool cut = config->task.split != NULL;
     char least[32];
-    status_fail(ST_RESOURCE, "'train.max_memory: %s' is too little: with layers computed again and batches in the smallest parts training needs %s", recipe->train_max_memory,
+    status_fail(ST_RESOURCE, "'train.max_memory: %s' is too little: with layers computed again%s training needs %s", recipe->train_max_memory, cut ? " and batches in the smallest parts" : "",
                 format_bytes((double)memory->total, least));
-    return status_hint(ST_RESOURCE, "give it as much, or shorten the longest rows (data.max_length)%s", recipe->has_lora ? "" : ", or train a LoRA adapter");
+    return status_hint(ST_RESOURCE, "give it as much, or %s%s", cut ? "shorten the longest rows (data.max_length)" : "take smaller batches (train.batch_size)", recipe->has_lora ? "" : ", or train a LoRA adapter");
 }
 
 /* From the cheapest on. Parts of a thousand tokens cost next to nothing, a layer computed again does, parts of few tokens too. */
@@ -113,7 +115,7 @@ static Status fit(const TrainerConfig *config, TrainMemory *memory) {
         TRY(try_choice(config, choices[i].checkpointing, choices[i].part_tokens, memory));
         if (memory->total <= limit) return ST_OK;
     }
-    return too_little(config->recipe, memory);
+    return too_little(config, memory);
 }
 
 /* What the run began with; false when it says nothing. */
