@@ -19,7 +19,7 @@ enum { MOST_CHECKS = 256 };
 
 typedef struct Library { const char *name, *version; } Library;
 enum { MOST_ADVICE = 8 };
-typedef struct Doctor { const CpuInfo *cpu; CpuSpeed speed; int n_checks; GradCheck checks[MOST_CHECKS]; Library libraries[6]; char pcre2[64]; char threads[160]; size_t n_advice; char advice[MOST_ADVICE][200]; } Doctor;
+typedef struct Doctor { const CpuInfo *cpu; CpuSpeed speed; int n_checks; GradCheck checks[MOST_CHECKS]; Library libraries[6]; char pcre2[64]; char threads[64], why[96]; size_t n_advice; char advice[MOST_ADVICE][200]; } Doctor;
 
 static const char *compiler(void) {
 #if defined(__clang__)
@@ -80,19 +80,35 @@ static void advise(Doctor *doctor, const char *format, ...) {
     va_end(arguments);
 }
 
+static bool virtual_machine(void) {
+    char line[8192] = "";
+    FILE *file = fopen("/proc/cpuinfo", "r");
+    while (file && fgets(line, sizeof line, file) && strncmp(line, "flags", 5) != 0) {}
+    if (file) fclose(file);
+    return strstr(line, " hypervisor") != NULL;
+}
+
+/* As use_threads decides; empty: as many as there are. */
+static const char *why_so_many(const Command *command, int threads, int cores, int physical, int online) {
+    const char *tasks = getenv("SLURM_CPUS_PER_TASK");
+    if (command->threads > 0) return "--threads says so";
+    if (getenv("OMP_NUM_THREADS")) return "OMP_NUM_THREADS says so";
+    if (tasks && strtoll(tasks, NULL, 10) == threads && threads < physical) return "SLURM_CPUS_PER_TASK says so";
+    if (online > 0 && cores < online) return threads == physical && physical < cores ? "affinity or control group allow no more, and some of those share a core" : "affinity or control group allow no more";
+    return threads == physical && physical < cores ? "the others share a core with these" : "";
+}
+
 /* What was chosen and why, and what is worth trying. Where the system does not say, nothing is said. */
-static void look_at_settings(Doctor *doctor) {
+static void look_at_settings(Doctor *doctor, const Command *command) {
     char line[256];
-    const char *variable = getenv("OMP_NUM_THREADS");
     int threads = omp_get_max_threads(), cores = cores_available(), physical = cores_physical(NULL);
     int nodes = count_in_list(line_of("/sys/devices/system/node/online", line)), online = count_in_list(line_of("/sys/devices/system/cpu/online", line));
     size_t n = (size_t)snprintf(doctor->threads, sizeof doctor->threads, "%d", threads);
-    if (online > 0) n += (size_t)snprintf(doctor->threads + n, sizeof doctor->threads - n, " of %d processors", online);
-    if (variable) snprintf(doctor->threads + n, sizeof doctor->threads - n, ": OMP_NUM_THREADS says so");
-    else if (online > 0 && cores < online) snprintf(doctor->threads + n, sizeof doctor->threads - n, ": affinity or control group allow no more%s", threads == physical && physical < cores ? ", and some of those share a core" : "");
-    else if (threads == physical && physical < cores) snprintf(doctor->threads + n, sizeof doctor->threads - n, ": the others share a core with these");
+    if (online > 0) snprintf(doctor->threads + n, sizeof doctor->threads - n, " of %d processors", online);
+    snprintf(doctor->why, sizeof doctor->why, "%s", why_so_many(command, threads, cores, physical, online));
     if (threads > physical && physical < cores) advise(doctor, "these processors have %d cores: products may be as fast with --threads %d", physical, physical);
     if (nodes > 1) advise(doctor, "memory is in %d nodes: numactl --cpunodebind=0 --membind=0 keeps a run in one of them", nodes);
+    else if (strstr(doctor->cpu->name, "EPYC") && !virtual_machine()) advise(doctor, "all memory is one node (NPS1): NPS4 in the firmware's settings brings it nearer to the cores, for runs that are bound to one node");
     line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", line);
     if (line[0] && strcmp(line, "performance") != 0) advise(doctor, "the frequency governor is '%.40s': cpupower frequency-set -g performance may be faster", line);
     if (strstr(line_of("/sys/kernel/mm/transparent_hugepage/enabled", line), "[never]"))
@@ -108,6 +124,7 @@ static void print_json(const Doctor *doctor) {
     jw_object(&w, "build");
     jw_string(&w, "compiler", compiler());
     jw_bool(&w, "onednn", cpu->has_onednn);
+    jw_bool(&w, "glpk", HAVE_GLPK);
     for (size_t i = 0; i < COUNT_OF(doctor->libraries); i++) jw_string(&w, doctor->libraries[i].name, doctor->libraries[i].version);
     jw_end_object(&w);
     jw_object(&w, "cpu");
@@ -131,6 +148,7 @@ static void print_json(const Doctor *doctor) {
     jw_double(&w, "read_gbytes_per_second", doctor->speed.memory_gbs);
     jw_int(&w, "memory_available", (int64_t)memory_available());
     jw_int(&w, "processors", cores_available());
+    if (doctor->why[0]) jw_string(&w, "threads_why", doctor->why);
     jw_array(&w, "advice");
     for (size_t i = 0; i < doctor->n_advice; i++) jw_string(&w, NULL, doctor->advice[i]);
     jw_end_array(&w);
@@ -143,10 +161,10 @@ static void print_json(const Doctor *doctor) {
 static void print_plain(const Doctor *doctor) {
     const CpuInfo *cpu = doctor->cpu;
     char bytes[32];
-    print_result("tune       %s, %s, %s oneDNN\nlibraries ", tune_version, compiler(), cpu->has_onednn ? "with" : "without");
+    print_result("tune       %s, %s, %s oneDNN, %s GLPK\nlibraries ", tune_version, compiler(), cpu->has_onednn ? "with" : "without", HAVE_GLPK ? "with" : "without");
     for (size_t i = 0; i < COUNT_OF(doctor->libraries); i++) print_result(" %s %s%s", doctor->libraries[i].name, doctor->libraries[i].version, i + 1 < COUNT_OF(doctor->libraries) ? "," : "\n");
     print_result("processor  %s (%s), kernels for %s\n", cpu->name, cpu->features, cpu->isa);
-    print_result("threads    %s\n", doctor->threads);
+    print_result("threads    %s%s%s\n", doctor->threads, doctor->why[0] ? ": " : "", doctor->why);
     print_result("products   f32  %7.1f GF/s  %s\n", doctor->speed.gflops_f32, cpu->gemm_f32);
     print_result("           bf16 %7.1f GF/s  %s; compute: auto is %s here\n", doctor->speed.gflops_bf16, cpu->gemm_bf16, cpu->native_bf16 ? "bf16" : "f32");
     print_result("memory     %s to use, read at %.1f GB/s\n", format_bytes((double)memory_available(), bytes), doctor->speed.memory_gbs);
@@ -162,7 +180,7 @@ static Status examine(const Command *command) {
     device_cpu(); /* chooses the kernels */
     doctor.cpu = cpu_info();
     find_versions(&doctor);
-    look_at_settings(&doctor);
+    look_at_settings(&doctor, command);
     TRY(cpu_measure_speed(&doctor.speed));
     doctor.n_checks = gradcheck_ops(doctor.checks, MOST_CHECKS);
     if (command->json) print_json(&doctor);
