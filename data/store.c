@@ -14,7 +14,7 @@
 #include <xxhash.h>
 
 #define CHUNK ((size_t)1 << 20)
-#define RESIDENT_LIMIT ((size_t)32 << 20) /* pages looked at before they are given back */
+#define RESIDENT_LIMIT ((size_t)4 << 20)  /* pages looked at before they are given back */
 #define RESIDENT_STEP ((size_t)64 << 10)   /* what one look brings in: systems map the neighbourhood too */
 
 static const char magic[16] = "tune rows 1\n\r\x1a";

@@ -1,7 +1,8 @@
 """Works of `tune bench` and the same work by the tools that a user would take instead, in turn on one machine: make bench-peers.
 
-The peers' scripts (sft.py, dpo.py, grpo.py, hf_generate.py, tokenizers_bench.py, merge.py) print one JSON line each and make their models in $PEERS_TMP; `tune` runs on these very models and rows, with the
-same batch, lengths, LoRA rank and targets, threads and precision. A ratio above 1 is in favour of `tune`: of rates ours by theirs, of seconds and bytes theirs by ours. Only what is installed runs.
+The peers' scripts print one JSON line each and make their models in $PEERS_TMP; `tune` runs on these very models and rows, with the same batch, lengths, LoRA rank and targets, threads and precision. A ratio
+above 1 is in favour of `tune`: of rates ours by theirs, of seconds and bytes theirs by ours. Only what is installed runs: llama.cpp where $LLAMA_BIN has its programs and $LLAMA_SRC its source. Peers run with
+tcmalloc where it is, but for those whose name says `installed`.
 
     python tests/bench_peers.py --tune ./tune --peers DIR [--only REGEX] [--repeat N] -o bench-peers.json
 """
@@ -29,10 +30,12 @@ import common  # noqa: E402  the peers' own: where data and models are
 
 
 class Job:
-    """A peer's command, a work of `tune bench`, and what of both is compared. pairs: (name, unit, value of ours, value of theirs, target of the ratio or None, higher is better)."""
+    """A peer's command, arguments of `tune bench` (or `mdp bench ...`), and what of both is compared. needs: modules, or $VARIABLES. pairs: (unit, value of ours, value of theirs, target of the ratio or
+    None, higher is better)."""
 
     def __init__(self, name, needs, peer, ours, pairs, bf16=False):
-        self.name, self.needs, self.peer, self.ours, self.pairs, self.bf16 = name, needs.split(), peer.split(), ours.split(), pairs, bf16
+        self.name, self.needs, self.peer, self.pairs, self.bf16 = name, needs.split(), peer.split(), pairs, bf16
+        self.ours = ours.split() if ours.startswith("mdp ") else ["bench"] + ours.split()
 
     def wanted(self):
         if options.only:
@@ -40,7 +43,7 @@ class Job:
         return NATIVE_BF16 or not self.bf16
 
     def missing(self):
-        return [m for m in self.needs if importlib.util.find_spec(m) is None]
+        return [n for n in self.needs if (n[1:] not in os.environ if n[0] == "$" else importlib.util.find_spec(n) is None)]
 
 
 def rate(target, ours="tokens_per_second", theirs=lambda p: p["tokens_per_s"]):
@@ -72,6 +75,32 @@ def tokenizer(name, path):
     return Job(f"tokenizer {name}", "tokenizers transformers", "tokenizers_bench.py", f"{path} --work tokenizer --rows {TMP}/texts.jsonl --threads 1", pairs)
 
 
+def llama(shape, batch, target):
+    key = f"{shape} bf16 b{batch} decode tok/s"
+    return Job(f"decode {shape} b{batch} llama.cpp", "$LLAMA_BIN $LLAMA_SRC", f"llamacpp.py batched --shape {shape} --types bf16", f"{TMP}/{shape} --work decode --batch {batch} --tokens 64 --compute bf16",
+               [("tokens/s", lambda o: o["tokens_per_second"], lambda p: p["tokens_per_s"][key]["median"], target, True)], bf16=True)
+
+
+def line(result, key, value):
+    """That of the lines which says so."""
+    return next(each for each in result["lines"] if each.get(key) == value)
+
+
+def ppo(peer, needs, settings, target):
+    return Job(f"ppo {settings}", needs, f"rl.py {peer} --total 50000", "ppo", [("steps/s", lambda o: line(o, "settings", settings)["steps_per_second"], lambda p: p["steps_per_s"], target, True)])
+
+
+def mdp(states, library, methods, target):
+    """Seconds of a random world's solution; theirs with what making the object takes, which is where one of them checks its input."""
+    def theirs(method):
+        def seconds(p):
+            found = p["random"][f"{library}.{method}"]
+            return found["seconds"]["median"] + found["construct_s"]["median"]
+        return seconds
+    return Job(f"mdp {states} {library}", f"scipy {library}", f"mdp.py --states {states}", f"mdp bench --states {states}",
+               [(f"s, {work}", lambda o, work=work: line(o, "work", work)["seconds"], theirs(method), target, False) for work, method in methods])
+
+
 MIX, PAIRS = f"--rows {TMP}/mix.jsonl", f"--rows {TMP}/pairs.jsonl"
 HF = "float32" if not NATIVE_BF16 else "bfloat16"
 COMPUTE = "--compute " + ("bf16" if NATIVE_BF16 else "f32")
@@ -92,9 +121,20 @@ JOBS = [
         [("pairs/s", lambda o: o["rows_per_second"], lambda p: p["pairs"] / p["seconds_per_step"]["median"], 6, True), memory(None)], bf16=True),
     Job("grpo S", "torch trl peft datasets", "grpo.py --shape S --prompts 4 --steps 2", f"{TMP}/S --work grpo --batch 4 --tokens 64 --steps 2 {MIX} {COMPUTE}",
         [("s a step", lambda o: 32 / o["rows_per_second"], lambda p: p["seconds_per_step"]["median"], 7, False), memory(None)], bf16=True),
+    Job("grpo S installed", "torch trl peft datasets", "grpo.py --shape S --prompts 4 --steps 2", f"{TMP}/S --work grpo --batch 4 --tokens 64 --steps 2 {MIX} {COMPUTE}",
+        [("s a step", lambda o: 32 / o["rows_per_second"], lambda p: p["seconds_per_step"]["median"], 10, False)], bf16=True),
+    Job("sft_mix S trl installed", "torch trl peft datasets", "trl_sft.py --shape S --steps 3", f"{TMP}/S --work sft_mix --batch 8 --steps 3 {COMPUTE} {MIX}", [rate(14)], bf16=True),
     *[Job(f"decode {shape} b{batch}", "torch transformers", f"hf_generate.py --shape {shape} --batch {batch} --prompt 128 --new 64 --dtype {HF}",
           f"{TMP}/{shape} --work decode --batch {batch} --tokens 64 {COMPUTE}", [decoded(target), memory(None)])
       for shape, batch, target in (("S", 1, None), ("S", 8, 3.5), ("S", 32, 8), ("Q", 1, None), ("Q", 8, 2.2))],
+    *[llama(*each) for each in (("S", 1, 1.25), ("S", 8, 3.5), ("S", 32, 8), ("Q", 1, 1.25), ("Q", 8, 2.2))],
+    Job("prefill S llama.cpp", "$LLAMA_BIN $LLAMA_SRC", "llamacpp.py bench --shape S --types bf16", f"{TMP}/S --work prefill --compute bf16",
+        [("tokens/s", lambda o: o["tokens_per_second"], lambda p: p["tokens_per_s"]["S bf16 pp512"]["median"], 5, True)], bf16=True),
+    ppo("sb3", "torch gymnasium stable_baselines3", "sb3", 50),
+    ppo("cleanrl", "torch gymnasium", "cleanrl", 20),
+    mdp(200000, "quantecon", (("vi", "value_iteration"), ("mpi", "modified_policy_iteration")), 5),
+    mdp(2000, "quantecon", (("vi", "value_iteration"), ("mpi", "modified_policy_iteration")), 5),
+    mdp(2000, "mdptoolbox", (("vi", "ValueIteration"), ("mpi", "PolicyIterationModified")), 1000),
     tokenizer("gpt2", os.path.join(common.DATA, "tokenizers", "gpt2-tokenizer", "hf")),
     tokenizer("qwen2", f"{TMP}/Q"),
     tokenizer("smollm2", os.path.join(common.DATA, "tokenizers", "smollm2-tokenizer")),
@@ -113,14 +153,14 @@ def cpu_seconds():
 
 
 def run(command, environment=None):
-    """The last JSON line that a command prints, with the cores that other programs took meanwhile."""
+    """The last JSON line that a command prints, with all of them and the cores that other programs took meanwhile."""
     busy, own, began = *cpu_seconds(), time.time()
     done = subprocess.run(command, env=dict(os.environ, **(environment or {})), capture_output=True, text=True)
     busy, own, seconds = cpu_seconds()[0] - busy, cpu_seconds()[1] - own, time.time() - began
     lines = [line for line in done.stdout.splitlines() if line.startswith("{")]
     if done.returncode != 0 or not lines:
         raise RuntimeError(f"exit {done.returncode} of {' '.join(command)}: {done.stderr.strip()[-300:]}")
-    return dict(json.loads(lines[-1]), other_cores=round(max(busy - own, 0) / max(seconds, 1e-9), 2))
+    return dict(json.loads(lines[-1]), lines=[json.loads(line) for line in lines], other_cores=round(max(busy - own, 0) / max(seconds, 1e-9), 2))
 
 
 def make_texts():
@@ -146,9 +186,15 @@ def prepare():
         make_texts()
 
 
+def prepare_llama(shape):
+    """The script's own way; its converter takes a minute."""
+    if not os.path.exists(os.path.join(TMP, f"{shape}-bf16.gguf")):
+        subprocess.check_call([sys.executable, os.path.join(PEERS, "llamacpp.py"), "convert", "--shape", shape, "--types", "bf16"], stdout=subprocess.DEVNULL)
+
+
 def check_same(job, ours, theirs):
     """Settings that both tell have to be the same."""
-    same = {"threads": THREADS if "tokenizer" not in job.name else None, "batch": ours["batch"] if "decode" in job.name else None}
+    same = {"threads": THREADS if "--threads" not in job.ours else None, "batch": ours["batch"] if job.peer[0] == "hf_generate.py" else None}
     for key, value in same.items():
         if value is not None and key in theirs and theirs[key] != value:
             raise RuntimeError(f"{job.name}: '{key}' is {value} here and {theirs[key]} there")
@@ -158,9 +204,12 @@ answers = {}  # one command of a peer may answer several jobs
 
 
 def ask_peer(job, turn):
-    key = (turn, *job.peer)
+    preload = TCMALLOC if "installed" not in job.name else None
+    key = (turn, preload, *job.peer)
     if key not in answers:
-        answers[key] = run([sys.executable, os.path.join(PEERS, job.peer[0])] + job.peer[1:], {"LD_PRELOAD": TCMALLOC} if TCMALLOC else None)
+        if job.peer[0] == "llamacpp.py":
+            prepare_llama(job.peer[3])
+        answers[key] = run([sys.executable, os.path.join(PEERS, job.peer[0])] + job.peer[1:], {"LD_PRELOAD": preload} if preload else None)
     return answers[key]
 
 
@@ -168,7 +217,7 @@ def compare(job, rows):
     results = []
     for turn in range(options.repeat):
         theirs = ask_peer(job, turn)
-        ours = run([TUNE, "bench"] + job.ours + ["--json", "--quiet"] + ([] if "--threads" in job.ours else ["--threads", str(THREADS)]))
+        ours = run([TUNE] + job.ours + ["--json", "--quiet"] + ([] if "--threads" in job.ours else ["--threads", str(THREADS)]))
         check_same(job, ours, theirs)
         results.append((ours, theirs))
     for unit, of_ours, of_theirs, target, higher in job.pairs:
@@ -191,7 +240,7 @@ def version_of(module):
 def write(rows):
     result = dict(date=time.strftime("%Y-%m-%d", time.gmtime()), version=doctor["version"], cpu=doctor["cpu"]["name"], features=" ".join(doctor["cpu"]["features"]), threads=THREADS,
                   f32_gflops=doctor["gemm"]["f32_gflops"], bf16_gflops=doctor["gemm"]["bf16_gflops"], read_gbytes_per_second=doctor["read_gbytes_per_second"],
-                  peers={m: version_of(m) for m in ("torch", "transformers", "peft", "trl", "tokenizers")} | {"tcmalloc": bool(TCMALLOC)}, rows=rows)
+                  peers={m: version_of(m) for m in ("torch", "transformers", "peft", "trl", "tokenizers", "quantecon", "pymdptoolbox", "stable-baselines3")} | {"tcmalloc": bool(TCMALLOC)}, rows=rows)
     beside = options.output + ".new"
     with open(beside, "w", encoding="utf-8") as file:
         json.dump(result, file, indent=1)
