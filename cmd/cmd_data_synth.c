@@ -193,7 +193,7 @@ static Status make(const RecipeCommand *command) {
 }
 
 Status cmd_data_synth(int argc, char **argv) {
-    static const char *const sections[] = {"", "synth", "generate", NULL};
+    static const char *const sections[] = {"", "reward", "synth", "generate", NULL};
     Str about = {0}, filters = {0};
     str_append(&about, "Makes rows to train on: a teacher (a model on this machine, or any server that speaks OpenAI's protocol) is shown seeds, writes new prompts and answers them, and filters\n"
                        "keep what is worth training on. The run directory holds rows.jsonl, rejected.jsonl with a reason for each, requests.jsonl with every answer (nothing is asked twice),\n"

@@ -261,7 +261,7 @@ static Status run(const RecipeCommand *job) {
 }
 
 Status cmd_rl(int argc, char **argv) {
-    static const char *const sections[] = {"", "rl", "policy", "model", "lora", "data", "generate", "train", NULL};
+    static const char *const sections[] = {"", "rl", "policy", "reward", "model", "lora", "data", "generate", "train", "eval", NULL};
     return recipe_command(argc, argv, "rl",
                           "Learns a policy by reward, on an environment (rl.env) or a language model's on prompts, from preferences, or offline from rows with rewards (ilql). The result is a run directory with the policy, or with the adapter.\n"
                           "    tune rl recipes/rl_cartpole_ppo.yaml output=runs/cartpole\n"

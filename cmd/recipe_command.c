@@ -2,6 +2,7 @@
 #include <string.h>
 
 #include "cmd/cmd.h"
+#include "lib/train/keys.h"
 
 static Status print_schema(void) {
     Str text = {0};
@@ -63,6 +64,37 @@ static Status read_recipe(const Command *command, Recipe **recipe) {
     return recipe_read(file ? command->arguments[0] : NULL, command->arguments + file, command->n_arguments - file, recipe);
 }
 
+/* ---- keys of other commands ---- */
+
+/* The top level's `reward` is a section of its own here: only what is trained by rewards, or rejects rows by them, reads it. */
+static const char *section_of(const Key *key) { return strcmp(key->dotted, "reward") == 0 ? key->dotted : key->section; }
+
+static bool takes(const char *const *sections, const char *section) {
+    for (; *sections; sections++)
+        if (strcmp(*sections, section) == 0) return true;
+    return false;
+}
+
+static const char *who_takes(const char *section) {
+    static const char *const by_rewards[] = {"rl", "policy", "reward", "generate", NULL};
+    return strcmp(section, "synth") == 0 ? "data synth" : takes(by_rewards, section) ? "rl" : "sft";
+}
+
+/* What would be read over in silence makes another run than the one that was meant. */
+static Status refuse_others(const RecipeCommand *job, const char *const *sections) {
+    const Recipe *recipe = job->recipe;
+    for (size_t i = 0; i < n_recipe_keys; i++) {
+        const Key *key = &recipe_keys[i];
+        const char *section = section_of(key);
+        if (!recipe->given[i] || !section_present(recipe, key->section) || takes(sections, section)) continue;
+        if (section == key->dotted && !recipe->reward) continue;
+        if (recipe->lines[i] > 0) status_fail(ST_CONFIG, "'%s' line %d: tune %s does not take '%s'", recipe->path, recipe->lines[i], job->name, key->dotted);
+        else status_fail(ST_CONFIG, "tune %s does not take '%s'", job->name, key->dotted);
+        return status_hint(ST_CONFIG, "it belongs to tune %s; or leave '%s' out: %s=null", who_takes(section), section, section);
+    }
+    return ST_OK;
+}
+
 /* With all that was said: another recipe, or another output, would be another run. */
 static void hint_resume(RecipeCommand *job) {
     Str line = {0};
@@ -72,14 +104,17 @@ static void hint_resume(RecipeCommand *job) {
     str_release(&line);
 }
 
-static Status run(RecipeCommand *job, RecipeCommandRun *work) {
+static Status run(RecipeCommand *job, const char *const *sections, RecipeCommandRun *work) {
     const Command *command = job->command;
     Recipe *recipe;
     TRY(read_recipe(command, &recipe));
     recipe->program = tune_program;
     job->recipe = recipe;
-    use_threads(command->threads ? command->threads : recipe->threads);
-    Status status = work(job);
+    Status status = refuse_others(job, sections);
+    if (status == ST_OK) {
+        use_threads(command->threads ? command->threads : recipe->threads);
+        status = work(job);
+    }
     if (status == ST_INTERRUPTED) hint_resume(job);
     recipe_free(recipe);
     return status;
@@ -90,7 +125,8 @@ Status recipe_command(int argc, char **argv, const char *name, const char *about
     bool schema = false, done;
     Str help = {0};
     str_printf(&help, "%s\n\nrecipe keys, all of them overridable as KEY=VALUE:\n", about);
-    for (; *sections; sections++) recipe_write_help(*sections, &help);
+    for (const char *const *section = sections; *section; section++)
+        if (strcmp(*section, "reward") != 0) recipe_write_help(*section, &help);
     Command command = {.arguments_help = "RECIPE [KEY=VALUE ...]", .help = str_text(&help)};
     const Option options[] = {
         {"--resume", OPTION_FLAG, &job.resume, NULL, "go on from the newest checkpoint, to the same bytes as an undisturbed run"},
@@ -101,7 +137,7 @@ Status recipe_command(int argc, char **argv, const char *name, const char *about
     };
     job.command = &command;
     Status status = command_parse(&command, argc, argv, options, &done);
-    if (status == ST_OK && !done) status = schema ? print_schema() : run(&job, work);
+    if (status == ST_OK && !done) status = schema ? print_schema() : run(&job, sections, work);
     arena_free(command.arena);
     str_release(&help);
     return status;
