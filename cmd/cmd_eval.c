@@ -354,6 +354,7 @@ static Status run(const Command *command, Eval *job) {
     job->config.system = job->chat.system;
     job->config.vocab_size = opened.model->config.vocab_size;
     if (opened.model->config.learned_positions) job->config.positions = opened.model->config.max_position_embeddings;
+    job->config.context = context_count(&opened.model->config);
     Status status = dataset_load(&job->config, &(DataSource){.path = job->data}, 1, opened.tokenizer, &dataset);
     job->dataset = dataset;
     if (status == ST_OK) data_counts_warn(&dataset->counts, job->data, warn, NULL);

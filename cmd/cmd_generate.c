@@ -17,6 +17,7 @@ typedef struct Generate {
     const TokenRows *rows;
     ResultFile result;
     size_t done, all;
+    ContextCount beyond;     /* questions with their answers: which are known once the answers have ended */
 } Generate;
 
 static Status stream_text(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text) {
@@ -54,6 +55,7 @@ static void write_row(JsonWriter *w, const Generate *job, const Completion *c) {
 static Status print_completion(void *context, const Completion *c) {
     Generate *job = context;
     job->done++;
+    context_add(&job->beyond, (int64_t)(job->rows->items[c->prompt].ids.n + c->ids.n));
     if (job->plain) {
         if (job->config.n > 1) print_text(str_text(&c->text), c->text.len);
         print_text("\n", 1);
@@ -94,8 +96,12 @@ static Status run_prompts(Generate *job, const OpenedModel *opened, const TokenR
     for (size_t i = 0; i < rows->n; i++) prompts[i] = (Prompt){rows->items[i].ids.data, rows->items[i].ids.n, i};
     job->rows = rows;
     job->all = rows->n * (size_t)job->config.n;
+    job->beyond = context_count(&opened->model->config);
+    Str text = {0};
     TRY(result_open(&job->result, job->output));
     Status status = generate(opened->model, opened->tokenizer, prompts, rows->n, &job->config, job->plain && job->config.n == 1 ? stream_text : NULL, print_completion, job);
+    if (context_describe(&job->beyond, "prompt with its completion is", "prompts with their completions are", &text)) show_message("tune: warning: %s", str_text(&text));
+    str_release(&text);
     return result_close(&job->result, status);
 }
 

@@ -48,8 +48,13 @@ Status token_rows_read(const char *file, const OpenedModel *opened, const DataCo
     DataConfig with_chat = config ? *config : (DataConfig){0};
     with_chat.chat = opened->chat;
     *rows = (TokenRows){0};
+    ContextCount beyond = context_count(&opened->model->config);
+    Str text = {0};
     Status status = rows_read(file, read_row, &(Reading){opened, &with_chat, questions, rows});
     if (status == ST_OK && rows->n == 0) status = status_fail(ST_INPUT, "'%s' has no rows", file);
+    for (size_t i = 0; status == ST_OK && !questions && i < rows->n; i++) context_add(&beyond, (int64_t)rows->items[i].ids.n);
+    if (context_describe(&beyond, "row is", "rows are", &text)) show_message("tune: warning: '%s': %s", file, str_text(&text));
+    str_release(&text);
     if (status != ST_OK) token_rows_release(rows);
     return status;
 }

@@ -55,6 +55,7 @@ typedef struct DataConfig {
     const char *truncation;  /* error | drop | keep_start | keep_end */
     int64_t vocab_size;      /* of the model: an id outside is ST_INPUT; 0 = not checked */
     int64_t positions;       /* that the model has learned: a longer row is ST_INPUT; 0 = any number */
+    ContextCount context;    /* of a model without learned positions: longer rows are counted */
     /* Where tokenised rows are kept. */
     const char *cache;       /* folder, made when missing: found again by the content of files, tokenizer and settings; NULL: none */
     const char *scratch;     /* else a file without a name in this folder, or in the nearest one above that exists; NULL or not writable: /tmp */
@@ -98,6 +99,7 @@ typedef struct DataCounts {
     int64_t duplicates;        /* the same tokens and labels as an earlier row; kept */
     int64_t remapped, no_eos;  /* see Encoding */
     int64_t weighted;          /* with a weight that is not 1 */
+    ContextCount beyond;       /* kept, but longer than the model's context */
     const char *dropped_untrained_rows, *untrained_rows; /* where the first of them are: "FILE line N, ..."; in the dataset's memory, NULL when there are none */
     int64_t conversations, with_system; /* rows of messages, and those of them with a system message */
     int64_t templates;         /* tokens: see Encoding */
@@ -133,6 +135,7 @@ typedef struct Dataset {
     size_t n;
     int64_t longest;          /* tokens */
     DataCounts counts;
+    ContextCount context;     /* DataConfig.context */
     const char *format;       /* of the first file with rows */
     DataSource *sources;
     size_t *source_begins;    /* n_sources + 1: rows source_begins[s]..source_begins[s + 1] - 1 are of source s */

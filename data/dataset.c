@@ -19,6 +19,7 @@ DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Cha
         .truncation = recipe->data_truncation,
         .vocab_size = model->vocab_size,
         .positions = model->learned_positions ? model->max_position_embeddings : 0,
+        .context = context_count(model),
         .cache = recipe->data_cache,
         .scratch = recipe->output,
         .tokenizer = recipe->model_path,
@@ -464,10 +465,12 @@ static void count_rows(Dataset *dataset, Arena *arena) {
     Str untrained = {0}, lost = {0};
     counts->rows = (int64_t)dataset->n;
     counts->tokens = counts->trained_tokens = counts->untrained = 0;
+    counts->beyond = dataset->context;
     dataset->longest = 0;
     for (size_t i = 0; i < dataset->n; i++) {
         const StoreRow *row = row_at(dataset, i);
         counts->tokens += row->n;
+        context_add(&counts->beyond, row->n);
         counts->trained_tokens += row->trained;
         if (row->trained == 0 && counts->untrained++ < PLACES_SHOWN) append_place(dataset, row->file, row->line, &untrained);
         dataset->longest = MAX(dataset->longest, row->n);
@@ -616,6 +619,7 @@ Status dataset_load(const DataConfig *config, const DataSource *sources, size_t 
     }
     Loader loader = {.dataset = dataset, .config = config, .tokenizer = tokenizer};
     Status status = ST_RESOURCE;
+    dataset->context = config->context;
     dataset->n_sources = n_sources;
     dataset->sources = arena_alloc(dataset->arena, n_sources * sizeof *sources);
     dataset->source_begins = arena_zero(dataset->arena, (n_sources + 1) * sizeof *dataset->source_begins);
@@ -719,7 +723,7 @@ Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **he
         sources[s].weight = 1;
     }
     *part = (Dataset){.n = wanted, .format = dataset->format, .sources = sources, .source_begins = part_begins, .n_sources = dataset->n_sources, .files = dataset->files,
-                      .n_files = dataset->n_files, .cached = dataset->cached, .store = dataset->store, .taken = taken, .n_taken = wanted, .held_out = true};
+                      .n_files = dataset->n_files, .cached = dataset->cached, .context = dataset->context, .store = dataset->store, .taken = taken, .n_taken = wanted, .held_out = true};
     dataset->taken = taken;
     dataset->n -= wanted;
     settle_part(dataset, begins, dataset->arena);
@@ -769,9 +773,12 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
         {counts->weighted, "whose losses are multiplied by the column 'weight'", NULL},
         {counts->no_eos, "without an end: the tokenizer has no EOS token", NULL},
     };
+    Str text = {0};
+    str_printf(&text, "%s: ", what);
+    if (context_describe(&counts->beyond, "row is", "rows are", &text)) say(context, str_text(&text));
+    str_release(&text);
     for (size_t i = 0; i < COUNT_OF(odd); i++) {
         if (odd[i].n == 0) continue;
-        Str text = {0};
         str_printf(&text, "%s: %lld %s %s", what, (long long)odd[i].n, odd[i].n == 1 ? "row" : "rows", odd[i].text);
         if (odd[i].rows) str_printf(&text, " (%s)", odd[i].rows);
         say(context, str_text(&text));

@@ -383,3 +383,18 @@ Status model_config_read(const char *dir, Arena *arena, ModelConfig *config) {
     json_decref(json);
     return status == ST_OK ? read_generation_config(dir, arena, config) : status;
 }
+
+ContextCount context_count(const ModelConfig *config) { return (ContextCount){.positions = config->learned_positions ? 0 : config->max_position_embeddings}; }
+
+void context_add(ContextCount *count, int64_t tokens) {
+    if (count->positions <= 0 || tokens <= count->positions) return;
+    count->n++;
+    count->longest = MAX(count->longest, tokens);
+}
+
+bool context_describe(const ContextCount *count, const char *one, const char *many, Str *text) {
+    if (count->n == 0) return false;
+    str_printf(text, "%lld %s longer than the model's %lld positions (max_position_embeddings); the longest has %lld tokens", (long long)count->n, count->n == 1 ? one : many, (long long)count->positions,
+               (long long)count->longest);
+    return true;
+}

@@ -193,6 +193,12 @@ typedef struct ModelBatch {
     StepContext step;
     EmbedNoise noise;
 } ModelBatch;
+/* Sequences beyond the context that a model was made for (max_position_embeddings). Learned positions end there, which is an error; others are computed all the same, and warned of. */
+typedef struct ContextCount { int64_t positions, n, longest; } ContextCount; /* positions 0: none is beyond; longest: tokens, of those */
+ContextCount context_count(const ModelConfig *config);
+void context_add(ContextCount *count, int64_t tokens);
+bool context_describe(const ContextCount *count, const char *one, const char *many, Str *text); /* appends "12 rows are longer than ..."; false: none is */
+
 /* Hidden states after the final norm: (N, C) compute dtype. ST_INPUT on the tape for an id outside the vocabulary or a position beyond learned positions. */
 Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch);
 /* The residual stream (N, C) after the first `n_layers` layers, before the final norm. */
