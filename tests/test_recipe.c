@@ -83,6 +83,40 @@ static void overrides_win(void **state) {
     recipe_free(recipe);
 }
 
+static void overrides_take_texts_as_they_stand(void **state) {
+    (void)state;
+    const char *overrides[] = {"output=runs/my run #2/x", "data.train=a #1.jsonl", "data.system=You: answer", "model.path=*model", "model.adapter=null", "data.cache='~'",
+                               "generate.stop=a: b", "rl.env=- a\n- b", "data.eval=[a.jsonl, b.jsonl]", "model.chat_template=\"a\\tb\"", "data.now=# now"};
+    Recipe *recipe = read_small(overrides, COUNT_OF(overrides)), *again;
+    assert_string_equal(recipe->output, "runs/my run #2/x");
+    assert_string_equal(recipe->data_train->text, "a #1.jsonl");
+    assert_string_equal(recipe->data_system, "You: answer");
+    assert_string_equal(recipe->model_path, "*model");
+    assert_null(recipe->model_adapter);
+    assert_string_equal(recipe->data_cache, "~");
+    assert_int_equal(recipe->generate_stop.n, 1);
+    assert_string_equal(recipe->generate_stop.items[0], "a: b");
+    assert_int_equal(recipe->rl_env->kind, YAML_LIST);
+    assert_int_equal(recipe->data_eval->n, 2);
+    assert_string_equal(recipe->model_chat_template, "a\tb");
+    assert_string_equal(recipe->data_now, "# now");
+    Str text = {0};
+    recipe_write_yaml(recipe, &text);
+    check_ok(recipe_read(temp_text(folder, "again.yaml", str_text(&text)), NULL, 0, &again));
+    assert_string_equal(again->output, recipe->output);
+    assert_string_equal(again->data_train->text, recipe->data_train->text);
+    str_release(&text);
+    recipe_free(again);
+    recipe_free(recipe);
+    const char *several[] = {"data.train=*.jsonl", "output=a: b"}, *broken[] = {"data.train=[a", "output='a"};
+    check_ok(recipe_read(NULL, several, 2, &recipe));
+    assert_string_equal(recipe->data_train->text, "*.jsonl");
+    assert_string_equal(recipe->output, "a: b");
+    recipe_free(recipe);
+    check_status(recipe_read(NULL, broken, 1, &recipe), ST_CONFIG);
+    check_status(recipe_read(NULL, broken + 1, 1, &recipe), ST_CONFIG);
+}
+
 /* Every fault of a recipe: its text or override, and what the message and the hint must hold. */
 static void faults_are_named(void **state) {
     (void)state;
@@ -209,6 +243,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(values_defaults_and_lines),
         cmocka_unit_test(overrides_win),
+        cmocka_unit_test(overrides_take_texts_as_they_stand),
         cmocka_unit_test(faults_are_named),
         cmocka_unit_test(defaults_that_come_later_are_accepted),
         cmocka_unit_test(resolved_recipe_reads_back_the_same),

@@ -328,7 +328,30 @@ static Status read_file(Recipe *recipe, const char *path) {
     return ST_OK;
 }
 
-/* "section.key=value", "key=value" or "section=null"; the value is YAML. */
+/* Keys whose value may be one text, which names something of the user's. */
+static bool may_be_text(const Key *key) {
+    static const char *const names[] = {"data.train", "data.eval", "eval.data", "rl.env"};
+    for (size_t i = 0; i < COUNT_OF(names); i++)
+        if (strcmp(key->dotted, names[i]) == 0) return true;
+    return key->type == KEY_TEXT || key->type == KEY_LIST;
+}
+
+/* The value is YAML. But of a text it would cut what follows " #", make a map of "a: b" and an alias of "*.jsonl", and nobody writes YAML there: it is taken as it stands unless it is quoted, or null, or a list or map of
+ * a key that takes one. */
+static Status override_value(const Key *key, const char *name, const char *value, Arena *arena, Yaml **node) {
+    bool quoted = *value == '\'' || *value == '"', nested = key && key->type != KEY_TEXT && (*value == '[' || *value == '{');
+    Status status = yaml_read_text(value, strlen(value), name, arena, node);
+    if (!key || !may_be_text(key) || quoted || nested || utf8_fault(value, strlen(value)) < strlen(value)) return status;
+    if (status == ST_OK && (*node)->kind == YAML_SCALAR && strcmp((*node)->text, value) == 0) return ST_OK;
+    if (status == ST_OK && (*node)->kind == YAML_NULL && value[strspn(value, " \t")] != '#') return ST_OK;
+    if (status == ST_OK && (*node)->kind == YAML_LIST && key->type != KEY_TEXT) return ST_OK; /* in lines that begin with "-" */
+    *node = arena_zero(arena, sizeof **node);
+    if (!*node) return ST_RESOURCE;
+    **node = (Yaml){.kind = YAML_SCALAR, .quoted = true, .text = arena_strdup(arena, value)};
+    return (*node)->text ? ST_OK : ST_RESOURCE;
+}
+
+/* "section.key=value", "key=value" or "section=null". */
 static Status read_override(Recipe *recipe, const char *text) {
     const char *equals = strchr(text, '=');
     if (!equals || equals == text) {
@@ -337,11 +360,11 @@ static Status read_override(Recipe *recipe, const char *text) {
     }
     char *name = arena_strndup(recipe->arena, text, (size_t)(equals - text));
     if (!name) return ST_RESOURCE;
+    char *dot = strchr(name, '.');
     Yaml *node;
-    TRY(yaml_read_text(equals + 1, strlen(equals + 1), name, recipe->arena, &node));
+    TRY(override_value(dot ? key_find(name) : key_in("", name), name, equals + 1, recipe->arena, &node));
     yaml_forget_lines(node);
     Source source = {0};
-    char *dot = strchr(name, '.');
     if (!dot) return read_top(recipe, name, node, &source);
     *dot = '\0';
     const KeySection *section = section_find(name);

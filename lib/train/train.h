@@ -40,7 +40,7 @@ typedef struct Recipe {
     bool *given;               /* per key, in config.def's order: the recipe or the command line set it */
     int *lines;                /* per key: its line in the file; 0 = not from the file */
 } Recipe;
-/* overrides: "key=value" texts, values are YAML. path NULL: overrides only. ST_CONFIG with file, line and the nearest name or the allowed values.
+/* overrides: "key=value" texts, values are YAML, but a text is taken as it stands unless it is quoted or null. path NULL: overrides only. ST_CONFIG with file, line and the nearest name or the allowed values.
  * A whole number whose default is null is -1 when null; a number NaN, a text NULL. */
 Status recipe_read(const char *path, const char *const *overrides, size_t n_overrides, Recipe **recipe);
 void recipe_free(Recipe *recipe);
