@@ -92,7 +92,7 @@ static Status scan_element(Scanner *scanner) {
 
 static Status hand_element(Scanner *scanner) {
     json_error_t error;
-    json_t *row = json_loadb(scanner->element.data ? scanner->element.data : "", scanner->element.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+    json_t *row = json_load_row(scanner->element.data ? scanner->element.data : "", scanner->element.len, &error);
     if (row) return row_hand_over(scanner->reader, row, (size_t)scanner->reader->n_rows + 1);
     size_t line = (size_t)MAX(error.line, 1), column = (size_t)MAX(error.column, 1);
     Status code = json_error_code(&error) == json_error_out_of_memory ? ST_RESOURCE : ST_INPUT;
@@ -170,13 +170,14 @@ static Status read_whole(RowReader *reader) {
 static Status is_lines(const char *path, bool *result) {
     Lines lines;
     Slice line;
+    json_error_t error;
     json_t *first = NULL;
     *result = false;
     TRY(lines_open(&lines, path));
     for (bool blank = true; blank && lines_next(&lines, &line);) {
         if (lines.number == 1) line = without_mark(line);
         blank = is_blank(line);
-        if (!blank) first = json_loadb(line.data, line.len, 0, NULL);
+        if (!blank) first = json_load_row(line.data, line.len, &error);
     }
     if (json_is_object(first))
         while (!*result && lines_next(&lines, &line)) *result = !is_blank(line);

@@ -61,6 +61,7 @@ static Status normalize_message(const json_t *given, size_t number, json_t **mes
     bool called = json_array_size(calls) > 0;
     if (!json_is_string(content) && !json_is_array(content) && !(called && (!content || json_is_null(content))))
         return status_fail(ST_INPUT, "'content' of message %zu (%s) is %s", number, role_of(given), content && !json_is_null(content) ? "no text" : "missing");
+    if (json_holds_nul(given)) return status_fail(ST_INPUT, "message %zu (%s) holds a NUL character", number, role_of(given));
     *message = json_copy((json_t *)(uintptr_t)given);
     if (!*message) return status_fail(ST_RESOURCE, "out of memory");
     open_arguments(*message);
@@ -108,12 +109,13 @@ static Status set_list(json_t *variables, const json_t *row, const char *key) {
     json_t *list;
     TRY(row_list(row, key, &list));
     if (list) json_object_set_new(variables, key, list);
-    return ST_OK;
+    return json_holds_nul(list) ? status_fail(ST_INPUT, "'%s' holds a NUL character", key) : ST_OK;
 }
 
 Status messages_render(const Chat *chat, const json_t *messages, size_t n, const json_t *row, bool generation_prompt, ChatRendering *rendering) {
     json_t *variables = json_object(), *part = json_array(), *more = json_object_get(row, "chat_template_kwargs");
     Status status = variables && part ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK && json_holds_nul(more)) status = status_fail(ST_INPUT, "'chat_template_kwargs' holds a NUL character");
     for (size_t i = 0; i < n && status == ST_OK; i++) json_array_append(part, json_array_get(messages, i));
     if (status == ST_OK && json_is_object(more)) json_object_update(variables, more);
     if (status == ST_OK) json_object_set(variables, "messages", part);

@@ -30,6 +30,7 @@ static Status append_history(const json_t *history, Str *text) {
         const json_t *round = json_array_get(history, i), *question = json_array_get(round, 0), *answer = json_array_get(round, 1);
         if (json_array_size(round) != 2 || !json_is_string(question) || !json_is_string(answer))
             return status_fail(ST_INPUT, "round %zu of 'history' is no [instruction, response]", i + 1);
+        if (json_holds_nul(round)) return status_fail(ST_INPUT, "round %zu of 'history' holds a NUL character", i + 1);
         append_round(json_string_value(question), NULL, text);
         str_printf(text, "%s\n\n", json_string_value(answer));
     }

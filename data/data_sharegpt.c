@@ -34,6 +34,7 @@ static Status turn_message(const json_t *turn, size_t number, json_t **message) 
     const char *role = NULL;
     if (!json_is_string(from)) return status_fail(ST_INPUT, "message %zu of the conversation has no 'from'", number);
     if (!json_is_string(value)) return status_fail(ST_INPUT, "'value' of message %zu (%s) is no text", number, json_string_value(from));
+    if (json_holds_nul(value)) return status_fail(ST_INPUT, "'value' of message %zu (%s) holds a NUL character", number, json_string_value(from));
     for (size_t i = 0; i < COUNT_OF(roles) && !role; i++)
         if (strcmp(roles[i].from, json_string_value(from)) == 0) role = roles[i].role;
     if (!role) {
@@ -53,6 +54,7 @@ static Status turn_message(const json_t *turn, size_t number, json_t **message) 
 
 Status sharegpt_messages(const json_t *row, const json_t *turns, json_t **messages) {
     const json_t *system = json_object_get(row, "system");
+    if (json_holds_nul(system)) return status_fail(ST_INPUT, "'system' holds a NUL character");
     *messages = json_array();
     if (!*messages) return status_fail(ST_RESOURCE, "out of memory");
     if (json_is_string(system) && json_string_length(system) > 0)

@@ -696,6 +696,26 @@ static void json_files_may_hold_huge_integers(void **state) {
     check_status(json_read_file(temp_text(dir, "huge.json", "[1e999]"), &root), ST_INPUT);
 }
 
+static void rows_may_hold_what_nobody_uses(void **state) {
+    (void)state;
+    static const char text[] = "{\"big\": 18446744073709551615, \"less\": -99999999999999999999, \"far\": [1e999, -1E+400], \"nul\": {\"a\": [\"x\\u0000y\"]}, \"i\": -7, \"s\": \"18446744073709551615 1e999\"}";
+    json_error_t error;
+    json_t *row = json_load_row(text, strlen(text), &error);
+    assert_non_null(row);
+    check_close(json_real_value(json_object_get(row, "big")), 18446744073709551615.0, 0);
+    check_close(json_real_value(json_object_get(row, "less")), -99999999999999999999.0, 0);
+    assert_string_equal(json_string_value(json_array_get(json_object_get(row, "far"), 0)), "1e999");
+    assert_string_equal(json_string_value(json_array_get(json_object_get(row, "far"), 1)), "-1E+400");
+    assert_int_equal(json_integer_value(json_object_get(row, "i")), -7);
+    assert_string_equal(json_string_value(json_object_get(row, "s")), "18446744073709551615 1e999");
+    assert_true(json_holds_nul(row));
+    json_object_del(row, "nul");
+    assert_false(json_holds_nul(row) || json_holds_nul(NULL));
+    json_decref(row);
+    assert_null(json_load_row("{\"a\": 1e999, \"b\": 01}", 21, &error));
+    assert_null(json_load_row("{\"a\": 1, \"a\": 2}", 16, &error));
+}
+
 static void json_members_have_types(void **state) {
     (void)state;
     static const char text[] = "{\"i\": 5, \"d\": 0.5, \"b\": true, \"s\": \"x\", \"n\": null}";
@@ -1043,6 +1063,7 @@ int main(void) {
         cmocka_unit_test(permutations_are_bijections),
         cmocka_unit_test(json_errors_say_where),
         cmocka_unit_test(json_files_may_hold_huge_integers),
+        cmocka_unit_test(rows_may_hold_what_nobody_uses),
         cmocka_unit_test(json_members_have_types),
         cmocka_unit_test(json_is_written),
         cmocka_unit_test(yaml_becomes_a_tree),

@@ -2,6 +2,8 @@
 #include "lib/base/base.h"
 
 #include <ctype.h>
+#include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static Status parse(const char *text, size_t len, const char *where, json_t **root, bool *overflow) {
@@ -25,19 +27,31 @@ static size_t token_length(const char *text, size_t len) {
         while (n < len && text[n] != '"') n += text[n] == '\\' ? 2 : 1;
         return MIN(n + 1, len);
     }
-    if (!isdigit((unsigned char)*text)) return 1;
+    if (!isdigit((unsigned char)*text) && !(*text == '-' && len > 1 && isdigit((unsigned char)text[1]))) return 1;
     while (n < len && text[n] && strchr("0123456789.eE+-", text[n])) n++;
     return n;
 }
 
-/* The same text with integers of more than 18 digits as reals. */
-static void widen_integers(const char *text, size_t len, Str *wide) {
+/* Whether the token is a number that no double holds. */
+static bool beyond_doubles(const char *token, size_t n) {
+    Str text = {0};
+    str_append_n(&text, token, n);
+    bool beyond = isinf(strtod(str_text(&text), NULL));
+    str_release(&text);
+    return beyond;
+}
+
+/* The same text with integers of more than 18 digits as reals; with `quote`, numbers that no double holds as strings. */
+static void widen_numbers(const char *text, size_t len, bool quote, Str *wide) {
     for (size_t at = 0, n; at < len; at += n) {
-        n = token_length(text + at, len - at);
-        str_append_n(wide, text + at, n);
-        bool whole = n > 18 && isdigit((unsigned char)text[at]);
-        for (size_t i = 0; whole && i < n; i++) whole = isdigit((unsigned char)text[at + i]);
-        if (whole) str_append(wide, ".0");
+        const char *token = text + at;
+        n = token_length(token, len - at);
+        size_t sign = *token == '-', digits = sign;
+        while (digits < n && isdigit((unsigned char)token[digits])) digits++;
+        bool quoted = quote && digits > sign && beyond_doubles(token, n);
+        str_append(wide, quoted ? "\"" : "");
+        str_append_n(wide, token, n);
+        str_append(wide, quoted ? "\"" : digits == n && n - sign > 18 ? ".0" : "");
     }
 }
 
@@ -50,12 +64,34 @@ Status json_read_file(const char *path, json_t **root) {
     Status status = parse(text, mapping.size, path, root, &overflow);
     if (overflow) {
         Str wide = {0};
-        widen_integers(text, mapping.size, &wide);
+        widen_numbers(text, mapping.size, false, &wide);
         status = parse(str_text(&wide), wide.len, path, root, &overflow);
         str_release(&wide);
     }
     file_unmap(&mapping);
     return status;
+}
+
+json_t *json_load_row(const char *text, size_t len, json_error_t *error) {
+    const size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL;
+    json_t *row = json_loadb(text, len, flags, error);
+    if (row || json_error_code(error) != json_error_numeric_overflow) return row;
+    Str wide = {0};
+    widen_numbers(text, len, true, &wide);
+    row = json_loadb(str_text(&wide), wide.len, flags, error);
+    str_release(&wide);
+    return row;
+}
+
+bool json_holds_nul(const json_t *value) {
+    const char *key;
+    json_t *inner;
+    size_t i;
+    bool found = json_is_string(value) && strlen(json_string_value(value)) != json_string_length(value);
+    if (json_is_object(value))
+        json_object_foreach((json_t *)(uintptr_t)value, key, inner) found = found || json_holds_nul(inner);
+    for (i = 0; i < json_array_size(value) && !found; i++) found = json_holds_nul(json_array_get(value, i));
+    return found;
 }
 
 static const char *kind_name(const json_t *value) {
