@@ -308,7 +308,8 @@ static Status take_answer(Synth *s, SynthRequest *request, const TeacherAnswer *
     request->cut = answer->cut;
     request->refused = answer->refused;
     request->too_long = answer->too_long;
-    if (request->refused && !s->refusal) s->refusal = arena_strdup(s->arena, answer->text);
+    request->nul = answer->nul;
+    if (request->refused && !request->nul && !s->refusal) s->refusal = arena_strdup(s->arena, answer->text);
     request->margin = answer->margin;
     request->mean = answer->mean;
     const TeacherConfig *prices = request->teacher == s->judge ? &s->judge_config : &s->teacher_config;

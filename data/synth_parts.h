@@ -63,7 +63,7 @@ typedef struct SynthRequest {
     const char *const *choices; size_t n_choices;
     /* the answer */
     const char *text;        /* without white space around it */
-    bool answered, cut, refused, too_long;
+    bool answered, cut, refused, too_long, nul;
     double margin, mean;
 } SynthRequest;
 
@@ -178,7 +178,7 @@ void candidate_more(SynthCandidate *c, const char *column, json_t *value); /* ta
 void synth_end_candidates(Synth *s); /* frees what the round's candidates hold beside its arena */
 /* Rejects for a reason of the preset's own. */
 Status synth_reject(Synth *s, SynthCandidate *c, const char *reason);
-/* Why there is no answer: "too_long" or "refused_by_server"; NULL: there is one. */
+/* Why there is no answer: "too_long", "nul" or "refused_by_server"; NULL: there is one. */
 const char *synth_refusal(const SynthRequest *request);
 /* False: refused, or cut (unless synth.keep_cut), and the candidate rejected for it; a failure to write that is kept for synth_judge. */
 bool synth_is_answer(Synth *s, SynthCandidate *c, const SynthRequest *request);

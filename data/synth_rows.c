@@ -298,7 +298,7 @@ Status synth_reject(Synth *s, SynthCandidate *c, const char *reason) {
     return status;
 }
 
-const char *synth_refusal(const SynthRequest *request) { return request->too_long ? "too_long" : request->refused ? "refused_by_server" : NULL; }
+const char *synth_refusal(const SynthRequest *request) { return request->too_long ? "too_long" : request->nul ? "nul" : request->refused ? "refused_by_server" : NULL; }
 
 bool synth_is_answer(Synth *s, SynthCandidate *c, const SynthRequest *request) {
     const char *reason = request->refused ? synth_refusal(request) : request->cut && !s->recipe->synth_keep_cut ? "cut" : NULL;

@@ -53,6 +53,7 @@ typedef struct TeacherAnswer {
     const char *text;        /* with choices: the chosen one; "" where none was */
     bool cut, refused;       /* cut: at max_new_tokens; refused: the teacher will not have this question, `text` says why */
     bool too_long;           /* refused, as it does not fit into the model */
+    bool nul;                /* the same of an answer with a NUL character, which is "\\u0000" in `text`: no row can be made of it */
     double margin;           /* with choices that were compared: log-probability ahead of the next best, nats; else 0 */
     double mean;             /* of choices that were compared and all are numbers: what they come to on average, by their probabilities; else NaN */
     int64_t prompt_tokens, tokens; /* of a server that does not count them: estimated, four bytes each */

@@ -122,23 +122,35 @@ static int64_t counted(const json_t *usage, const char *name, size_t bytes) {
     return teacher_count(json_is_number(count) ? json_number_value(count) : (double)((bytes + 3) / 4));
 }
 
-/* False: this is no answer. */
-static bool read_answer(const TeacherPrompt *prompt, const Str *reply, const json_t *root, TeacherAnswer *answer, Str *fault) {
+/* The whole of a text with NUL characters, as its JSON has them. */
+static void show_nul(const json_t *text, Str *shown) {
+    const char *at = json_string_value(text), *end = at + json_string_length(text);
+    for (; at < end; at++) {
+        if (*at) str_append_char(shown, *at);
+        else str_append(shown, "\\u0000");
+    }
+}
+
+/* False: this is no answer. shown: where its text is put that cannot stay as it is. */
+static bool read_answer(const TeacherPrompt *prompt, const Str *reply, const json_t *root, TeacherAnswer *answer, Str *shown, Str *fault) {
     const json_t *choice = json_array_get(json_object_get(root, "choices"), 0), *usage = json_object_get(root, "usage");
     const json_t *text = prompt->messages ? json_object_get(json_object_get(choice, "message"), "content") : json_object_get(choice, "text");
     const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
     if (!root) return unreadable(fault, "no JSON", reply);
     bool silent = json_is_null(text) && finish; /* as where the server's own filter took the words away */
     if (!json_is_string(text) && !silent) return unreadable(fault, prompt->messages ? "no choices[0].message.content" : "no choices[0].text", reply);
+    bool nul = json_holds_nul(text);
+    if (nul) show_nul(text, shown);
     *answer = (TeacherAnswer){
-        .text = json_is_string(text) ? json_string_value(text) : "", /* up to a NUL */
+        .text = nul ? str_text(shown) : json_is_string(text) ? json_string_value(text) : "",
+        .nul = nul,
         .mean = (double)NAN,
         .cut = finish && strcmp(finish, "length") == 0,
-        .refused = silent || (finish && strcmp(finish, "content_filter") == 0),
+        .refused = silent || nul || (finish && strcmp(finish, "content_filter") == 0),
     };
     answer->prompt_tokens = counted(usage, "prompt_tokens", question_size(prompt));
     answer->tokens = counted(usage, "completion_tokens", strlen(answer->text));
-    if (prompt->n_choices) answer->text = teacher_choice(answer->text, prompt->choices, prompt->n_choices), answer->cut = false;
+    if (prompt->n_choices && !nul) answer->text = teacher_choice(answer->text, prompt->choices, prompt->n_choices), answer->cut = false;
     return true;
 }
 
@@ -148,11 +160,13 @@ static Status on_reply(void *context, size_t i, long code) {
     const TeacherPrompt *prompt = &remote->prompts[at];
     const Str *reply = &remote->replies[i];
     TeacherAnswer answer = {.text = str_text(reply), .refused = true, .mean = (double)NAN};
+    Str shown = {0};
     json_t *root = json_loadb(str_text(reply), reply->len, JSON_ALLOW_NUL, NULL);
-    bool good = code >= 300 || read_answer(prompt, reply, root, &answer, &remote->faults[at]);
+    bool good = code >= 300 || read_answer(prompt, reply, root, &answer, &shown, &remote->faults[at]);
     Status status = good ? remote->on_answer(remote->context, at, &answer) : ST_OK;
     if (good) remote->answered[at] = remote->ever_answered = true, remote->n_answered++;
     if (remote->tokens_per_minute > 0) http_slow_down(remote->used, (double)(answer.prompt_tokens + answer.tokens) * 60 / remote->tokens_per_minute);
+    str_release(&shown);
     json_decref(root);
     return status;
 }

@@ -33,13 +33,14 @@ Status teacher_answer_read(const json_t *line, TeacherAnswer *answer) {
     answer->tokens = teacher_count((double)answer->tokens);
     answer->cut = strcmp(finish, "length") == 0;
     answer->too_long = strcmp(finish, "too_long") == 0;
-    answer->refused = answer->too_long || strcmp(finish, "refused") == 0;
+    answer->nul = strcmp(finish, "nul") == 0;
+    answer->refused = answer->too_long || answer->nul || strcmp(finish, "refused") == 0;
     return answer->text ? ST_OK : status_fail(ST_INPUT, "%s: a line lacks 'answer'", where);
 }
 
 void teacher_answer_write(const TeacherAnswer *answer, JsonWriter *w) {
     jw_string(w, "answer", answer->text);
-    jw_string(w, "finish_reason", answer->too_long ? "too_long" : answer->refused ? "refused" : answer->cut ? "length" : "stop");
+    jw_string(w, "finish_reason", answer->too_long ? "too_long" : answer->nul ? "nul" : answer->refused ? "refused" : answer->cut ? "length" : "stop");
     if (answer->margin != 0) jw_double(w, "margin", answer->margin);
     if (!isnan(answer->mean)) jw_double(w, "mean", answer->mean);
     jw_int(w, "prompt_tokens", answer->prompt_tokens);

@@ -398,7 +398,13 @@ static void replies_that_cannot_be_read_are_refusals(void **state) {
     set(&nul, "synth.num_rows=10");
     check_ok(run(&nul, false, &result));
     char *rows = read_output("nul", "requests.jsonl");
-    assert_true(has(rows, "\"Tell it all now.\""));
+    assert_true(has(rows, "\"Tell it all now.\\\\u0000 And more.\"") && has(rows, "\"nul\""));
+    free(rows);
+    rejected = read_output("nul", "rejected.jsonl");
+    assert_true(has(rejected, "\"nul\""));
+    free(rejected);
+    rows = read_output("nul", "rows.jsonl");
+    assert_false(has(rows, "Tell it all now."));
     free(rows);
 }
 
