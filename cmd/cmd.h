@@ -136,9 +136,9 @@ Status token_rows_read(const char *file, const OpenedModel *opened, const DataCo
 void token_rows_release(TokenRows *rows);
 
 /* Lines of results: to stdout when path is NULL, else to a file that appears whole. */
-typedef struct ResultFile { bool to_file; FileWriter writer; } ResultFile;
+typedef struct ResultFile { bool to_file; FileWriter writer; size_t n; } ResultFile; /* n: lines */
 Status result_open(ResultFile *result, const char *path);
 void result_line(ResultFile *result, const Str *line);
-Status result_close(ResultFile *result, Status status); /* gives up the file when status is a failure; returns it, or the write's */
+Status result_close(ResultFile *result, Status status); /* gives up the file when status is a failure, but keeps the lines of an interrupted run as FILE.partial; returns it, or the write's */
 
 #endif

@@ -48,6 +48,7 @@ static Status score(const Command *command, Score *job, const OpenedModel *opene
         const Ids *ids = &rows->items[r].ids;
         scores[r] = (ScoreRow){ids->data, ids->n, arena_alloc(command->arena, ids->n * sizeof *scores[r].logprobs)};
         if (!scores[r].logprobs) return ST_RESOURCE;
+        if (ids->n > 0) scores[r].logprobs[0] = (double)INFINITY; /* until the row is scored */
     }
     if (job->logits) {
         TRY(safetensors_writer_new(job->logits, &job->writer));
@@ -57,7 +58,8 @@ static Status score(const Command *command, Score *job, const OpenedModel *opene
     if (status == ST_OK) status = score_rows(opened->model, scores, rows->n, job->logits ? write_logits : NULL, job->writer);
     if (job->logits && status == ST_OK) status = safetensors_commit(job->writer);
     else if (job->logits) safetensors_abandon(job->writer);
-    for (size_t r = 0; status == ST_OK && r < rows->n; r++) write_row(&result, &scores[r]);
+    bool whole = status == ST_OK || status == ST_INTERRUPTED;
+    for (size_t r = 0; whole && r < rows->n && !isinf(scores[r].logprobs[0]) && (job->output || status == ST_OK); r++) write_row(&result, &scores[r]);
     return result_close(&result, status);
 }
 

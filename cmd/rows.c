@@ -1,4 +1,5 @@
 /* Rows of a file as token ids, for the commands that use a model. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -76,6 +77,7 @@ Status result_open(ResultFile *result, const char *path) {
 }
 
 void result_line(ResultFile *result, const Str *line) {
+    result->n++;
     if (result->to_file) {
         writer_write(&result->writer, str_text(line), line->len);
         writer_write(&result->writer, "\n", 1);
@@ -88,6 +90,13 @@ void result_line(ResultFile *result, const Str *line) {
 Status result_close(ResultFile *result, Status status) {
     if (!result->to_file) return status;
     if (status == ST_OK) return writer_commit(&result->writer);
-    writer_abandon(&result->writer);
+    if (status != ST_INTERRUPTED || result->n == 0) {
+        writer_abandon(&result->writer);
+        return status;
+    }
+    char path[4096];
+    snprintf(path, sizeof path, "%s.partial", result->writer.path);
+    TRY(writer_commit_partial(&result->writer));
+    show_message("tune: warning: interrupted: the %zu %s done so far %s in '%s'", result->n, result->n == 1 ? "row" : "rows", result->n == 1 ? "is" : "are", path);
     return status;
 }

@@ -128,6 +128,14 @@ Status writer_commit(FileWriter *writer) {
     return status;
 }
 
+Status writer_commit_partial(FileWriter *writer) {
+    Str path = {0};
+    str_printf(&path, "%s.partial", writer->path);
+    free(writer->path);
+    writer->path = path.data;
+    return writer_commit(writer);
+}
+
 void writer_abandon(FileWriter *writer) {
     if (writer->fd >= 0) close(writer->fd);
     writer->fd = -1;

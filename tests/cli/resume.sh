@@ -78,6 +78,19 @@ for signal in INT TERM; do
     verdict "SIG$signal: exit code $code with a checkpoint" $?
 done
 
+# Rows that an interrupted tune generate has finished stay, whole lines beside the name that it would have had.
+for i in $(seq 4000); do echo '{"prompt": "two plus two is"}'; done >"$work/prompts.jsonl"
+"$tune" generate "$work/model" --input "$work/prompts.jsonl" --ignore-eos --max-new-tokens 60 --max-batch 4 -o "$work/made.jsonl" 2>"$work/err" &
+pid=$!
+tries=0
+while ! grep -q '^[1-9].*completions' "$work/err" && [ $tries -lt 500 ]; do sleep 0.02; tries=$((tries + 1)); done
+kill -INT $pid 2>/dev/null
+wait $pid
+code=$?
+[ $code = 130 ] && [ ! -e "$work/made.jsonl" ] && n=$(grep -c '"completion_ids".*}$' "$work/made.jsonl.partial") && [ "$n" = "$(wc -l <"$work/made.jsonl.partial" | tr -d ' ')" ] &&
+    grep -q "^tune: warning: interrupted: the $n rows* done so far .* in '$work/made.jsonl.partial'" "$work/err" && tail -n 2 "$work/err" | grep -q '^tune: error: interrupted'
+verdict "interrupted generate: exit code $code, finished rows are kept" $?
+
 # What an interrupted run of rl did is on its page, and its own error stays the last word.
 "$tune" rl recipes/rl_cartpole_ppo.yaml output="$work/rl" rl.total_steps=100000000 >/dev/null 2>"$work/err" &
 pid=$!
