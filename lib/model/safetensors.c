@@ -112,6 +112,10 @@ static Status parse_tensors(Safetensors *set, const char *path, json_t *header, 
 /* Adds the tensors of one mapped file. `path` is kept. */
 static Status parse_file(Safetensors *set, const char *path, const Mapping *mapping) {
     if (mapping->size < 8) return status_fail(ST_INPUT, "cannot read '%s': %zu bytes are no safetensors file", path, mapping->size);
+    if (memcmp(mapping->data, "GGUF", 4) == 0) {
+        status_fail(ST_INPUT, "cannot read '%s': it is a GGUF file, and GGUF is not read yet", path);
+        return status_hint(ST_INPUT, "take the model as a Hugging Face directory, with config.json and model.safetensors");
+    }
     uint64_t length = 0;
     for (int i = 0; i < 8; i++) length |= (uint64_t)mapping->data[i] << (8 * i);
     if (length > HEADER_LIMIT) return status_fail(ST_INPUT, "cannot read '%s': a header of %llu bytes, at most %zu", path, (unsigned long long)length, HEADER_LIMIT);
