@@ -84,7 +84,9 @@ static void summarize(const Command *command, const Recipe *recipe, const LearnR
 /* ---- text ---- */
 
 static void show_text_plan(void *context, const TextRlPlan *plan) {
-    const Recipe *recipe = context;
+    const RecipeCommand *job = context;
+    const Recipe *recipe = job->recipe;
+    print_training_plan(job, &(TrainPlan){(int64_t)plan->prompts, -1, -1, (int64_t)plan->eval_prompts, plan->total_steps, -1, plan->parameters, plan->trained_parameters, plan->compute, &plan->memory});
     show_line("algorithm: %s: %s", plan->algorithm->name, plan->algorithm->help);
     if (plan->env) show_line("environment: %s; groups of %lld episodes, %lld groups a step", plan->env, (long long)recipe->rl_num_generations, (long long)recipe->rl_prompts_per_step);
     else show_line("prompts: %zu, the longest %lld tokens; %lld completions of each, %lld prompts a step", plan->prompts, (long long)plan->longest_prompt, (long long)recipe->rl_num_generations,
@@ -99,7 +101,7 @@ static void show_text_plan(void *context, const TextRlPlan *plan) {
 }
 
 static void show_text_step(void *context, const TextRlProgress *p) {
-    const Recipe *recipe = context;
+    const Recipe *recipe = ((const RecipeCommand *)context)->recipe;
     char left[32];
     if (recipe->train_live) show_curve(p->reward);
     show_progress("step %lld/%lld  reward %.4g  length %.1f  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps, p->reward, p->completion_length, p->tokens_per_second,
@@ -151,7 +153,7 @@ static Status learn_text(const RecipeCommand *job, const char *typed) {
         .rewards = {.secret = secret},
         .on_plan = show_text_plan,
         .on_progress = show_text_step,
-        .context = job->recipe,
+        .context = (void *)(uintptr_t)job,
     };
     TRY(text_rl_run(&config, &result));
     if (!job->dry_run) summarize_text(job, &result);
@@ -161,7 +163,9 @@ static Status learn_text(const RecipeCommand *job, const char *typed) {
 /* ---- rows with rewards ---- */
 
 static void show_ilql_plan(void *context, const IlqlPlan *plan) {
-    const Recipe *recipe = context;
+    const RecipeCommand *job = context;
+    const Recipe *recipe = job->recipe;
+    print_training_plan(job, &(TrainPlan){(int64_t)plan->rows, plan->tokens, plan->trained_tokens, 0, plan->total_steps, -1, plan->parameters, plan->trained_parameters, plan->compute, &plan->memory});
     show_line("data: %zu rows, %lld tokens, %lld of them trained; mean reward %.4g", plan->rows, (long long)plan->tokens, (long long)plan->trained_tokens, plan->mean_reward);
     if (plan->dropped) show_message("tune: warning: data.train: %lld rows were longer than data.max_length and left out", (long long)plan->dropped);
     show_line("model: %s, %lld parameters, %lld trained (%s and Q and V heads), products in %s", recipe->model_path, (long long)plan->parameters, (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all",
@@ -171,7 +175,7 @@ static void show_ilql_plan(void *context, const IlqlPlan *plan) {
 }
 
 static void show_ilql_step(void *context, const IlqlProgress *p) {
-    const Recipe *recipe = context;
+    const Recipe *recipe = ((const RecipeCommand *)context)->recipe;
     char left[32];
     if (recipe->train_live) show_curve(p->loss);
     show_progress("step %lld/%lld  loss %.4g  advantage %.4g  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps, p->loss, p->advantage, p->tokens_per_second, format_seconds(p->seconds_left, left));
@@ -208,7 +212,7 @@ static Status learn_offline(const RecipeCommand *job) {
     IlqlResult result;
     recipe_command_line(job, &typed);
     IlqlRunConfig config = {
-        .recipe = job->recipe, .command = str_text(&typed), .resume = job->resume, .dry_run = job->dry_run, .on_plan = show_ilql_plan, .on_progress = show_ilql_step, .context = job->recipe,
+        .recipe = job->recipe, .command = str_text(&typed), .resume = job->resume, .dry_run = job->dry_run, .on_plan = show_ilql_plan, .on_progress = show_ilql_step, .context = (void *)(uintptr_t)job,
     };
     Status status = ilql_run(&config, &result);
     str_release(&typed);

@@ -13,7 +13,10 @@ static void show_file(void *context, const char *text) {
 }
 
 static void show_plan(void *context, const SftPlan *plan) {
-    const Recipe *recipe = context;
+    const RecipeCommand *job = context;
+    const Recipe *recipe = job->recipe;
+    print_training_plan(job, &(TrainPlan){plan->train.rows, plan->train.tokens, plan->train.trained_tokens, plan->eval.rows, plan->total_steps, plan->largest_batch_tokens, plan->parameters, plan->trained_parameters,
+                                          plan->compute, &plan->memory});
     show_line("data: %lld rows (%s), %lld tokens, %lld of them trained%s", (long long)plan->train.rows, plan->format, (long long)plan->train.tokens, (long long)plan->train.trained_tokens,
               plan->train_rows->cached ? ", from data.cache" : "");
     if (plan->train_rows->n_files > 1) data_files_say(plan->train_rows, show_file, NULL);
@@ -32,12 +35,14 @@ static void show_plan(void *context, const SftPlan *plan) {
     show_line("plan: %lld steps, %.4g an epoch, largest step %lld tokens", (long long)plan->total_steps, plan->steps_per_epoch, (long long)plan->largest_batch_tokens);
 }
 
+static void show_step(void *context, const Progress *p) { show_training_step(((const RecipeCommand *)context)->recipe, p); }
+
 static Status train(const RecipeCommand *job) {
     const Recipe *recipe = job->recipe;
     TrainResult result = {0};
     Str typed = {0};
     recipe_command_line(job, &typed);
-    SftConfig config = {.recipe = job->recipe, .command = str_text(&typed), .resume = job->resume, .dry_run = job->dry_run, .on_plan = show_plan, .on_progress = show_training_step, .context = job->recipe};
+    SftConfig config = {.recipe = job->recipe, .command = str_text(&typed), .resume = job->resume, .dry_run = job->dry_run, .on_plan = show_plan, .on_progress = show_step, .context = (void *)(uintptr_t)job};
     Status status = sft_run(&config, &result);
     if (status == ST_OK && !job->dry_run) {
         show_training_result(job->command, recipe, &result);

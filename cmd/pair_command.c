@@ -4,8 +4,11 @@
 #include "cmd/train_show.h"
 
 static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
-    const Recipe *recipe = context;
+    const RecipeCommand *job = context;
+    const Recipe *recipe = job->recipe;
     const Pairs *pairs = run->train;
+    print_training_plan(job, &(TrainPlan){(int64_t)pairs->n, pairs->tokens, pairs->trained_tokens, run->eval ? (int64_t)run->eval->n : 0, plan->total_steps, plan->largest_batch_tokens, plan->parameters,
+                                          plan->trained_parameters, run->model->compute, &plan->memory});
     show_line("data: %zu %s, %lld tokens, %lld of them trained", pairs->n, run->objective->stepwise ? "answers in steps" : run->objective->unpaired ? "answers" : "pairs", (long long)pairs->tokens, (long long)pairs->trained_tokens);
     if (pairs->dropped_long > 0) show_message("tune: warning: data.train: %lld rows are longer than data.max_length and left out", (long long)pairs->dropped_long);
     if (pairs->cut > 0) show_message("tune: warning: data.train: %lld rows are longer than data.max_length and cut", (long long)pairs->cut);
@@ -17,11 +20,13 @@ static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
     show_line("plan: %lld steps, %.4g an epoch, largest batch %lld tokens", (long long)plan->total_steps, plan->steps_per_epoch, (long long)plan->largest_batch_tokens);
 }
 
+static void show_step(void *context, const Progress *p) { show_training_step(((const RecipeCommand *)context)->recipe, p); }
+
 Status pair_command(const RecipeCommand *job, PairCommandRun *run) {
     TrainResult result = {0};
     Str typed = {0};
     recipe_command_line(job, &typed);
-    PairRunConfig config = {.recipe = job->recipe, .command = str_text(&typed), .resume = job->resume, .dry_run = job->dry_run, .on_plan = show_plan, .on_progress = show_training_step, .context = job->recipe};
+    PairRunConfig config = {.recipe = job->recipe, .command = str_text(&typed), .resume = job->resume, .dry_run = job->dry_run, .on_plan = show_plan, .on_progress = show_step, .context = (void *)(uintptr_t)job};
     Status status = run(&config, &result);
     if (status == ST_OK && !job->dry_run) show_training_result(job->command, job->recipe, &result);
     str_release(&typed);

@@ -10,6 +10,25 @@ void show_training_memory(const TrainMemory *memory) {
     str_release(&text);
 }
 
+void print_training_plan(const RecipeCommand *job, const TrainPlan *plan) {
+    if (!job->dry_run || !job->command->json) return;
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_int(&w, "rows", plan->rows);
+    if (plan->tokens >= 0) jw_int(&w, "tokens", plan->tokens);
+    if (plan->trained_tokens >= 0) jw_int(&w, "trained_tokens", plan->trained_tokens);
+    jw_int(&w, "eval_rows", plan->eval_rows);
+    jw_int(&w, "steps", plan->steps);
+    if (plan->largest_batch_tokens >= 0) jw_int(&w, "largest_batch_tokens", plan->largest_batch_tokens);
+    jw_int(&w, "parameters", plan->parameters);
+    jw_int(&w, "trained_parameters", plan->trained_parameters);
+    jw_string(&w, "compute", dtype_name(plan->compute));
+    train_memory_write(&w, plan->memory);
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+}
+
 void show_training_step(void *context, const Progress *p) {
     const Recipe *recipe = context;
     char left[32], memory[32];
