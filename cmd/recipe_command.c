@@ -75,12 +75,13 @@ static bool takes(const char *const *sections, const char *section) {
     return false;
 }
 
+static const char *const by_rewards[] = {"rl", "policy", "reward", NULL};
+
 static const char *who_takes(const char *section) {
-    static const char *const by_rewards[] = {"rl", "policy", "reward", "generate", NULL};
-    return strcmp(section, "synth") == 0 ? "data synth" : takes(by_rewards, section) ? "rl" : "sft";
+    return strcmp(section, "synth") == 0 ? "data synth" : takes(by_rewards, section) || strcmp(section, "generate") == 0 ? "rl" : "sft";
 }
 
-/* What would be read over in silence makes another run than the one that was meant. */
+/* What is typed and read over in silence is a mistake; in a file it may be another command's, which shares it. But a recipe that says how to learn by rewards means another run than training on its rows. */
 static Status refuse_others(const RecipeCommand *job, const char *const *sections) {
     const Recipe *recipe = job->recipe;
     for (size_t i = 0; i < n_recipe_keys; i++) {
@@ -88,6 +89,7 @@ static Status refuse_others(const RecipeCommand *job, const char *const *section
         const char *section = section_of(key);
         if (!recipe->given[i] || !section_present(recipe, key->section) || takes(sections, section)) continue;
         if (section == key->dotted && !recipe->reward) continue;
+        if (recipe->lines[i] > 0 && !(takes(sections, "train") && takes(by_rewards, section))) continue;
         if (recipe->lines[i] > 0) status_fail(ST_CONFIG, "'%s' line %d: tune %s does not take '%s'", recipe->path, recipe->lines[i], job->name, key->dotted);
         else status_fail(ST_CONFIG, "tune %s does not take '%s'", job->name, key->dotted);
         return status_hint(ST_CONFIG, "it belongs to tune %s; or leave '%s' out: %s=null", who_takes(section), section, section);
