@@ -915,6 +915,13 @@ static void messages_reach_the_sink(void **state) {
     log_message(LOG_INFO, "i");
     assert_string_equal(str_text(&str), "0 w1;1 i;");
     log_set_sink(NULL, NULL, LOG_WARNING);
+    str_clear(&str);
+    log_set_record(note, &str);
+    log_message(LOG_WARNING, "kept where nobody listens");
+    log_message(LOG_INFO, "i");
+    log_set_record(NULL, NULL);
+    log_message(LOG_WARNING, "gone");
+    assert_string_equal(str_text(&str), "0 kept where nobody listens;");
     str_release(&str);
 }
 

@@ -4,7 +4,7 @@
 #include <signal.h>
 #include <stdio.h>
 
-static struct { LogSink *sink; void *context; LogLevel highest; } log_target;
+static struct { LogSink *sink, *record; void *context, *record_context; LogLevel highest; } log_target;
 static volatile sig_atomic_t interrupted;
 
 void log_set_sink(LogSink *sink, void *context, LogLevel highest) {
@@ -13,16 +13,23 @@ void log_set_sink(LogSink *sink, void *context, LogLevel highest) {
     log_target.highest = highest;
 }
 
+void log_set_record(LogSink *record, void *context) {
+    log_target.record = record;
+    log_target.record_context = context;
+}
+
 bool log_wants(LogLevel level) { return log_target.sink && level <= log_target.highest; }
 
 void log_message(LogLevel level, const char *format, ...) {
-    if (!log_wants(level)) return;
+    bool recorded = level == LOG_WARNING && log_target.record;
+    if (!recorded && !log_wants(level)) return;
     char text[4096];
     va_list args;
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    log_target.sink(log_target.context, level, text);
+    if (recorded) log_target.record(log_target.record_context, level, text);
+    if (log_wants(level)) log_target.sink(log_target.context, level, text);
 }
 
 void interrupt_request(void) { interrupted = 1; }

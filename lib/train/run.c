@@ -16,8 +16,14 @@ bool run_finished(const Run *run) { return run->finished; }
 int64_t run_step(const Run *run) { return run->step; }
 const char *run_path(const Run *run, const char *name) { return path_join(run->arena, run->dir, name); }
 
+static const Run *recorded; /* the run whose log has all warnings, also those of code that knows no run */
+
 void run_close(Run *run) {
     if (!run) return;
+    if (run == recorded) {
+        log_set_record(NULL, NULL);
+        recorded = NULL;
+    }
     if (run->log_fd >= 0) close(run->log_fd);
     arena_free(run->arena);
     free(run);
@@ -77,6 +83,25 @@ static Status open_log(Run *run) {
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     if (fcntl(run->log_fd, F_SETLK, &lock) == 0 || (errno != EACCES && errno != EAGAIN)) return ST_OK; /* some file systems have no locks */
     return status_fail(ST_CONFIG, "another process is training in '%s'", run->dir);
+}
+
+/* A log line that cannot be written is no reason to stop training. */
+static void log_line(const Run *run, const char *text) {
+    if (!run || run->log_fd < 0) return;
+    char stamp[32];
+    time_t now = time(NULL);
+    struct tm parts;
+    strftime(stamp, sizeof stamp, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &parts));
+    Str line = {0};
+    str_printf(&line, "%s %s\n", stamp, text);
+    ssize_t written = write(run->log_fd, str_text(&line), line.len);
+    (void)written;
+    str_release(&line);
+}
+
+static void record(void *run, LogLevel level, const char *text) {
+    (void)level;
+    log_line(run, text);
 }
 
 /* ---- where it goes on ---- */
@@ -160,6 +185,8 @@ static Status run_begin(Run *run, const Recipe *recipe, bool resume) {
     if (run->finished) return ST_OK;
     TRY(dir_make(run->dir));
     TRY(open_log(run));
+    log_set_record(record, run);
+    recorded = run;
     if (!run->resumed) TRY(write_recipe(run, recipe));
     return take_up(run);
 }
@@ -197,20 +224,6 @@ Status run_metric(Run *run, const char *json_line) {
     return status == ST_OK ? events_add(&run->events, json_line) : status;
 }
 
-/* A log line that cannot be written is no reason to stop training. */
-static void log_line(const Run *run, const char *text) {
-    if (!run || run->log_fd < 0) return;
-    char stamp[32];
-    time_t now = time(NULL);
-    struct tm parts;
-    strftime(stamp, sizeof stamp, "%Y-%m-%d %H:%M:%S", localtime_r(&now, &parts));
-    Str line = {0};
-    str_printf(&line, "%s %s\n", stamp, text);
-    ssize_t written = write(run->log_fd, str_text(&line), line.len);
-    (void)written;
-    str_release(&line);
-}
-
 void run_note(Run *run, const char *format, ...) {
     char text[4096];
     va_list args;
@@ -223,7 +236,7 @@ void run_note(Run *run, const char *format, ...) {
 static void say(const Run *run, LogLevel level, const char *format, va_list args) {
     char text[4096];
     vsnprintf(text, sizeof text, format, args);
-    log_line(run, text);
+    if (run != recorded || level != LOG_WARNING) log_line(run, text);
     log_message(level, "%s", text);
 }
 
