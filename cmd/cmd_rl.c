@@ -75,8 +75,9 @@ static void summarize(const Command *command, const Recipe *recipe, const LearnR
         return;
     }
     char seconds[32];
-    show_line("%lld steps, %lld episodes in %s: return %.4g, best %.4g (means of an update's episodes)", (long long)result->steps, (long long)result->episodes, format_seconds(result->seconds, seconds),
-              result->last_reward, result->best_reward);
+    if (result->episodes == 0) show_line("%lld steps in %s, no episode ended", (long long)result->steps, format_seconds(result->seconds, seconds));
+    else show_line("%lld steps, %lld episodes in %s: return %.4g, best %.4g (means of an update's episodes)", (long long)result->steps, (long long)result->episodes, format_seconds(result->seconds, seconds),
+                   result->last_reward, result->best_reward);
     show_line("wrote %s/policy.safetensors", recipe->output);
     show_line("next: tune eval %s --episodes 100", recipe->output);
 }

@@ -338,5 +338,6 @@ bool tabular_values(Learner *learner, double *learned, double *exact) {
         exact[s] = solution.V[s];
         learned[s] = reachable[s] && !mdp.terminal[s] ? learned_value(t, s) : (double)NAN;
     }
+    if (status != ST_OK) log_message(LOG_WARNING, "no exact values to compare with: %s%s%s", status_text(), status_hint_text()[0] ? "; " : "", status_hint_text());
     return status == ST_OK;
 }
