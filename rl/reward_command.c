@@ -31,7 +31,7 @@ typedef struct Command {
     Worker workers[MAX_WORKERS];
     Arena *answers;      /* of what is known */
     Known *known;
-    size_t n_known, room, n_failed;
+    size_t n_known, room, n_failed, n_restarts;
 } Command;
 
 /* ---- opening ---- */
@@ -40,6 +40,7 @@ static void close(Reward *reward) {
     Command *command = reward->state;
     if (!command) return;
     for (size_t i = 0; i < command->n_workers; i++) child_stop(command->workers[i].child, NULL, 0.5);
+    if (command->n_restarts > 1) log_message(LOG_WARNING, "reward '%s': its program ended by itself and was started again %zu times in all", reward->name, command->n_restarts);
     arena_free(command->answers);
 }
 
@@ -124,6 +125,18 @@ static Status with_last_words(Status status, const Worker *worker) {
     return len ? status_hint(status, "it said at last: %.*s", (int)len, words) : status;
 }
 
+/* Rows on which it ends are asked once more, and all of them may be: told the first, second, fourth... time. */
+static void warn_of_restart(const Reward *reward, int64_t row, const Worker *worker) {
+    Command *command = reward->state;
+    const char *words = child_last_words(worker->child);
+    size_t len = strlen(words), begin, n = ++command->n_restarts;
+    if ((n & (n - 1)) != 0) return;
+    while (len > 0 && words[len - 1] == '\n') len--;
+    for (begin = len; begin > 0 && words[begin - 1] != '\n';) begin--;
+    log_message(LOG_WARNING, "reward '%s', row %lld: %s; it is started again (restart %zu) and asked once more%s%.*s", reward->name, (long long)row, status_text(), n, len ? "; it said at last: " : "",
+                (int)(len - begin), words + begin);
+}
+
 /* ---- asking ---- */
 
 typedef struct Asking { Reward *reward; Command *command; const RewardRow *rows; Job *jobs; size_t n_jobs, next; } Asking;
@@ -141,6 +154,7 @@ static Status worker_failed(Asking *asking, Worker *worker, Status status) {
     Job *job = &asking->jobs[worker->job];
     status = with_last_words(status, worker);
     if (child_has_ended(worker->child) && worker->tries++ == 0) {
+        warn_of_restart(asking->reward, asking->rows[job->row].number, worker);
         child_stop(worker->child, NULL, 0);
         TRY(start(asking->command, worker));
         return give_job(asking, worker);

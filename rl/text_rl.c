@@ -370,7 +370,7 @@ Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
     if (!rl.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
     Status status = begin(&rl, result);
     if (rl.run && !result->already_finished) status = report_run(rl.run, status);
+    text_release(&rl); /* rewards say at their end what went wrong, which the run's log is to have */
     run_close(rl.run);
-    text_release(&rl);
     return status;
 }

@@ -139,17 +139,49 @@ static void the_same_row_is_asked_once(void **state) {
     temp_dir_remove(dir);
 }
 
+static char warned[4096]; /* all warnings of the case */
+static void on_message(void *context, LogLevel level, const char *text) {
+    (void)context;
+    (void)level;
+    size_t len = strlen(warned);
+    snprintf(warned + len, sizeof warned - len, "%s\n", text);
+}
+
 static void a_program_that_ends_is_started_again(void **state) {
     (void)state;
     char dir[256];
     temp_dir_make(dir, sizeof dir);
     Scored batch;
+    warned[0] = 0;
+    log_set_sink(on_message, NULL, LOG_WARNING);
     check_ok(open_how("die_once", temp_file(dir, "lives"), "workers: 3", &batch));
     mark(&batch, 9);
     check_ok(rewards_score(batch.set, batch.rows, ROWS, &batch.scores));
     check_lengths(&batch, 103, "after a restart");
     close_batch(&batch);
+    log_set_sink(NULL, NULL, LOG_WARNING);
+    check_contains(warned, "reward 'command', row 9: program '");
+    check_contains(warned, "ended with exit code 3; it is started again (restart 1) and asked once more; it said at last: working on !bc\n");
+    assert_null(strstr(warned, "in all"));
     temp_dir_remove(dir);
+}
+
+/* Each of nine marked rows ends it twice: nine restarts, of which the 1st, 2nd, 4th and 8th are told, and their number at the end. */
+static void restarts_are_counted(void **state) {
+    (void)state;
+    Scored batch;
+    warned[0] = 0;
+    log_set_sink(on_message, NULL, LOG_WARNING);
+    check_ok(open_how("die", "", "failed: 0, cache: false", &batch));
+    for (int i = 0; i < 9; i++) mark(&batch, i);
+    check_ok(rewards_score(batch.set, batch.rows, ROWS, &batch.scores));
+    close_batch(&batch);
+    log_set_sink(NULL, NULL, LOG_WARNING);
+    check_contains(warned, "(restart 4)");
+    check_contains(warned, "(restart 8)");
+    check_contains(warned, "reward 'command': its program ended by itself and was started again 9 times in all");
+    assert_null(strstr(warned, "(restart 3)"));
+    assert_null(strstr(warned, "(restart 9)"));
 }
 
 static void what_goes_wrong_is_said_with_the_row(void **state) {
@@ -275,6 +307,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(an_object_gives_columns),
         cmocka_unit_test(the_same_row_is_asked_once),
         cmocka_unit_test(a_program_that_ends_is_started_again),
+        cmocka_unit_test(restarts_are_counted),
         cmocka_unit_test(what_goes_wrong_is_said_with_the_row),
         cmocka_unit_test(failed_rows_may_have_a_reward),
         cmocka_unit_test(recipes_that_make_no_sense_are_refused),
