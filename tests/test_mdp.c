@@ -103,7 +103,7 @@ static void chain_values(const Chain *chain, const bool *in, long double gamma, 
 /* V of a policy with gamma 1: infinite where a closed class that is reached earns or costs something on average. */
 static bool undiscounted_values(const Chain *chain, long double *V, bool *cancels) {
     int n = chain->n;
-    bool reach[MAX_STATES][MAX_STATES], transient[MAX_STATES];
+    bool reach[MAX_STATES][MAX_STATES], transient[MAX_STATES] = {0};
     long double infinite[MAX_STATES] = {0};
     for (int s = 0; s < n; s++)
         for (int t = 0; t < n; t++) reach[s][t] = s == t || chain->p[s][t] > 0;
@@ -174,10 +174,10 @@ typedef struct Draws { RngKey key; uint64_t next; } Draws;
 static int64_t below(Draws *draws, int64_t n) { return (int64_t)rng_below(draws->key, draws->next++, (uint64_t)n); }
 static double uniform(Draws *draws) { return rng_uniform(draws->key, draws->next++); }
 
-/* `tame`: rewards small whole numbers, many of them 0, so that wandering for nothing and costs both happen. */
-static NamedMdp *random_world(uint64_t seed, double gamma, bool tame) {
+/* `tame`: rewards small whole numbers, many of them 0, so that wandering for nothing and costs both happen. `ends`: episodes may end. */
+static NamedMdp *random_world_that(uint64_t seed, double gamma, bool tame, bool ends) {
     Draws draws = {rng_key(seed, RNG_TEST, tame), 0};
-    int64_t n = 1 + below(&draws, MAX_STATES - 1), actions = 1 + below(&draws, MAX_ACTIONS), terminals = below(&draws, n);
+    int64_t n = 1 + below(&draws, MAX_STATES - 1), actions = 1 + below(&draws, MAX_ACTIONS), terminals = ends ? below(&draws, n) : 0;
     double scale = tame ? 1 : pow(10, (double)below(&draws, 7) - 2);
     MdpBuilder *builder = mdp_builder_new(n, actions, gamma);
     for (int64_t s = n - terminals; s < n; s++) mdp_builder_terminal(builder, s);
@@ -188,11 +188,13 @@ static NamedMdp *random_world(uint64_t seed, double gamma, bool tame) {
             for (int64_t k = 0; k < fan; k++) sum += p[k] = 0.05 + uniform(&draws);
             for (int64_t k = 0; k < fan; k++) {
                 double reward = tame ? (double)(below(&draws, 3) == 0 ? below(&draws, 4) - 2 : 0) : scale * (uniform(&draws) - 0.5);
-                mdp_builder_add(builder, s, a, below(&draws, n), p[k] / sum, reward, below(&draws, 8) == 0);
+                mdp_builder_add(builder, s, a, below(&draws, n), p[k] / sum, reward, below(&draws, 8) == 0 && ends);
             }
         }
     return finished(builder);
 }
+
+static NamedMdp *random_world(uint64_t seed, double gamma, bool tame) { return random_world_that(seed, gamma, tame, true); }
 
 static double largest(const long double *V, int n) {
     double most = 1e-3;
@@ -265,6 +267,209 @@ static void undiscounted_values_are_found_or_refused(void **state) {
         named_mdp_free(world);
     }
     for (int i = 0; i < 3; i++) assert_true(counts[i] > 8);
+}
+
+/* ---- policies, steps to go and rewards per step, in long double too ---- */
+
+static double *random_policy(const Mdp *mdp, uint64_t seed) {
+    double *policy = arena_alloc(arena, (size_t)(mdp->n_states * mdp->n_actions) * sizeof *policy);
+    Draws draws = {rng_key(seed, RNG_TEST, 2), 0};
+    for (int64_t s = 0; s < mdp->n_states; s++) {
+        double *p = policy + s * mdp->n_actions, sum = 0;
+        for (int32_t a = 0; a < mdp->n_actions; a++) sum += p[a] = below(&draws, 3) ? uniform(&draws) : 0;
+        for (int32_t a = 0; a < mdp->n_actions; a++) p[a] = sum > 0 ? p[a] / sum : a == 0;
+    }
+    return policy;
+}
+
+/* States first..first + n - 1 under the policy; what follows them has the values V. */
+static Chain chain_under(const Mdp *mdp, const double *policy, int first, int n, const long double *V) {
+    Chain chain = {.n = n};
+    for (int s = 0; s < n; s++) {
+        chain.live[s] = !mdp->terminal[first + s];
+        for (int64_t row = (int64_t)(first + s) * mdp->n_actions; chain.live[s] && row < (int64_t)(first + s + 1) * mdp->n_actions; row++)
+            for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) {
+                long double p = (long double)policy[row] * (long double)mdp->probability[k];
+                int next = mdp->next[k] - first;
+                chain.r[s] += p * (long double)mdp->reward[k];
+                if (mdp->terminal[mdp->next[k]] || (mdp->done && mdp->done[k])) chain.ends[s] |= p > 0;
+                else if (next < n) chain.p[s][next] += p;
+                else chain.r[s] += (long double)mdp->gamma * p * V[mdp->next[k]];
+            }
+    }
+    return chain;
+}
+
+static void bounds_hold_for_policies(void **state) {
+    (void)state;
+    if (LDBL_MANT_DIG <= DBL_MANT_DIG) skip();
+    static const double gammas[] = {0, 0.5, 0.9, 0.99, 0.999, 1};
+    int counts[2] = {0};
+    for (uint64_t seed = 0; seed < 300; seed++) {
+        double gamma = gammas[seed % COUNT_OF(gammas)];
+        NamedMdp *world = random_world(seed, gamma, seed % 5 == 0);
+        const Mdp *mdp = &world->mdp;
+        double *policy = random_policy(mdp, seed);
+        long double truth[MAX_STATES];
+        bool cancels = false, exists = true;
+        Chain chain = chain_under(mdp, policy, 0, mdp->n_states, NULL);
+        if (gamma < 1) chain_values(&chain, chain.live, (long double)gamma, truth);
+        else exists = !undiscounted_values(&chain, truth, &cancels);
+        for (int s = 0; s < mdp->n_states; s++) exists = exists && !isinf(truth[s]);
+        MdpSolution solution;
+        Status status = mdp_evaluate(mdp, policy, &(MdpOptions){0}, arena, &solution);
+        if (!cancels) check_status(status, exists ? ST_OK : ST_INPUT);
+        if (!cancels && exists) {
+            assert_string_equal(solution.method, "direct");
+            check_bound("direct", seed, &solution, truth, mdp->n_states, 1e-12 + (gamma < 1 ? 2e-14 / (1 - gamma) : 1e-9) * largest(truth, mdp->n_states));
+        }
+        if (gamma == 1) counts[exists]++;
+        named_mdp_free(world);
+    }
+    assert_true(counts[0] > 8 && counts[1] > 8);
+}
+
+/* Small worlds one behind the other, more states than are solved directly: a tenth of what happens in one leads on to the next, so the truth is found from the last one on. */
+static NamedMdp *row_of_worlds(uint64_t seed, double gamma, int *first, int *n_worlds) {
+    enum { ROOM = FORM_DIRECT + MAX_STATES };
+    NamedMdp *worlds[ROOM];
+    first[0] = *n_worlds = 0;
+    for (int i = 0; first[i] <= FORM_DIRECT; i++, ++*n_worlds) {
+        worlds[i] = random_world(seed * ROOM + (uint64_t)i, gamma, false);
+        first[i + 1] = first[i] + worlds[i]->mdp.n_states;
+    }
+    MdpBuilder *builder = mdp_builder_new(first[*n_worlds], MAX_ACTIONS, gamma);
+    for (int i = 0; i < *n_worlds; i++) {
+        const Mdp *mdp = &worlds[i]->mdp;
+        double stays = i + 1 < *n_worlds ? 0.9 : 1;
+        for (int64_t s = 0; s < mdp->n_states; s++) {
+            if (mdp->terminal[s]) mdp_builder_terminal(builder, first[i] + s);
+            for (int64_t a = 0; a < MAX_ACTIONS && !mdp->terminal[s]; a++) {
+                int64_t row = s * mdp->n_actions + a % mdp->n_actions;
+                for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++)
+                    mdp_builder_add(builder, first[i] + s, a, first[i] + mdp->next[k], stays * mdp->probability[k], mdp->reward[k], mdp->done && mdp->done[k]);
+                if (stays < 1) mdp_builder_add(builder, first[i] + s, a, first[i + 1], 0.1, 0, false);
+            }
+        }
+        named_mdp_free(worlds[i]);
+    }
+    return finished(builder);
+}
+
+static void bounds_hold_for_policies_by_iteration(void **state) {
+    (void)state;
+    if (LDBL_MANT_DIG <= DBL_MANT_DIG) skip();
+    static const double gammas[] = {0.5, 0.9, 0.99, 0.999};
+    for (uint64_t seed = 0; seed < 8; seed++) {
+        int first[FORM_DIRECT + MAX_STATES + 1], n_worlds;
+        double gamma = gammas[seed % COUNT_OF(gammas)];
+        NamedMdp *world = row_of_worlds(seed, gamma, first, &n_worlds);
+        const Mdp *mdp = &world->mdp;
+        double *policy = random_policy(mdp, seed);
+        long double *truth = arena_alloc(arena, (size_t)mdp->n_states * sizeof *truth);
+        for (int i = n_worlds; i-- > 0;) {
+            Chain chain = chain_under(mdp, policy, first[i], first[i + 1] - first[i], truth);
+            chain_values(&chain, chain.live, (long double)gamma, truth + first[i]);
+        }
+        static const double tolerances[] = {0, 1e-3};
+        for (size_t i = 0; i < COUNT_OF(tolerances); i++) {
+            MdpSolution solution;
+            check_ok(mdp_evaluate(mdp, policy, &(MdpOptions){.tolerance = tolerances[i]}, arena, &solution));
+            assert_string_equal(solution.method, "iterative");
+            check_bound("iterative", seed, &solution, truth, mdp->n_states, fmax(tolerances[i], 1e-12 + 2e-14 / (1 - gamma) * largest(truth, mdp->n_states)));
+        }
+        named_mdp_free(world);
+    }
+}
+
+static void bounds_hold_for_horizons(void **state) {
+    (void)state;
+    enum { STEPS = 60 };
+    if (LDBL_MANT_DIG <= DBL_MANT_DIG) skip();
+    static const double gammas[] = {0, 0.9, 0.999, 1};
+    for (uint64_t seed = 0; seed < 100; seed++) {
+        NamedMdp *world = random_world(seed, gammas[seed % COUNT_OF(gammas)], seed % 3 == 0);
+        const Mdp *mdp = &world->mdp;
+        int64_t steps = 1 + (int64_t)(seed * 7 % STEPS);
+        long double truth[(STEPS + 1) * MAX_STATES] = {0};
+        for (int64_t t = steps; t-- > 0;)
+            for (int64_t s = 0; s < mdp->n_states; s++) {
+                long double *V = truth + t * mdp->n_states, *after_it = V + mdp->n_states;
+                for (int64_t a = 0; a < mdp->n_actions && !mdp->terminal[s]; a++) {
+                    long double q = 0;
+                    for (int64_t row = s * mdp->n_actions + a, k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) {
+                        bool over = mdp->terminal[mdp->next[k]] || (mdp->done && mdp->done[k]);
+                        q += (long double)mdp->probability[k] * ((long double)mdp->reward[k] + (over ? 0 : (long double)mdp->gamma * after_it[mdp->next[k]]));
+                    }
+                    V[s] = a == 0 ? q : fmaxl(V[s], q);
+                }
+            }
+        MdpSolution solution;
+        check_ok(mdp_solve(mdp, &(MdpOptions){.horizon = steps}, arena, &solution));
+        check_bound("horizon", seed, &solution, truth, mdp->n_states, 1e-12 + 1e-13 * (double)steps * largest(truth, (int)steps * mdp->n_states));
+        solution.V = solution.step_V; /* of all steps */
+        check_bound("horizon, each step", seed, &solution, truth, (int)steps * mdp->n_states, (double)INFINITY);
+        named_mdp_free(world);
+    }
+}
+
+/* The most that a closed class of the chain earns a step: by what comes between two visits of its first state, over their distance. */
+static long double best_class(const Chain *chain) {
+    Chain time = *chain;
+    int n = chain->n;
+    bool reach[MAX_STATES][MAX_STATES];
+    long double best = -(long double)INFINITY;
+    for (int s = 0; s < n; s++) time.r[s] = 1;
+    for (int s = 0; s < n; s++)
+        for (int t = 0; t < n; t++) reach[s][t] = s == t || chain->p[s][t] > 0;
+    for (int k = 0; k < n; k++)
+        for (int s = 0; s < n; s++)
+            for (int t = 0; t < n; t++) reach[s][t] |= reach[s][k] && reach[k][t];
+    for (int s = 0; s < n; s++) {
+        bool closed = true, others[MAX_STATES];
+        for (int t = 0; t < n; t++) closed = closed && (!reach[s][t] || reach[t][s]);
+        for (int t = 0; t < n; t++) others[t] = reach[s][t] && t != s;
+        if (!closed) continue;
+        long double earned[MAX_STATES], taken[MAX_STATES], reward = chain->r[s], steps = 1;
+        chain_values(chain, others, 1, earned);
+        chain_values(&time, others, 1, taken);
+        for (int t = 0; t < n; t++) reward += others[t] ? chain->p[s][t] * earned[t] : 0;
+        for (int t = 0; t < n; t++) steps += others[t] ? chain->p[s][t] * taken[t] : 0;
+        best = fmaxl(best, reward / steps);
+    }
+    return best;
+}
+
+/* Where there is one best reward per step it is that of the best class of any policy. */
+static void bounds_hold_for_rewards_per_step(void **state) {
+    (void)state;
+    if (LDBL_MANT_DIG <= DBL_MANT_DIG) skip();
+    int found = 0;
+    for (uint64_t seed = 0; seed < 200; seed++) {
+        NamedMdp *world = random_world_that(seed, 0.9, seed % 3 == 0, false);
+        const Mdp *mdp = &world->mdp;
+        int actions[MAX_STATES] = {0};
+        long double truth = -(long double)INFINITY, most = 0;
+        for (int s = 0; s < mdp->n_states;) {
+            Chain chain = chain_of(mdp, actions);
+            truth = fmaxl(truth, best_class(&chain));
+            for (s = 0; s < mdp->n_states; s++) most = fmaxl(most, fabsl(chain.r[s]));
+            for (s = 0; s < mdp->n_states && ++actions[s] == mdp->n_actions; s++) actions[s] = 0;
+        }
+        for (int64_t limit = 0; limit < 40; limit += 13) {
+            MdpSolution solution;
+            Status status = mdp_solve(mdp, &(MdpOptions){.method = "average", .max_iterations = limit}, arena, &solution);
+            if (status != ST_OK) {
+                check_text("in the long run around");
+                break;
+            }
+            found += limit == 0;
+            solution.V = &solution.gain;
+            check_bound("average", seed, &solution, &truth, 1, limit ? (double)INFINITY : 1e-12 + 1e-13 * (double)most);
+        }
+        named_mdp_free(world);
+    }
+    assert_true(found > 100);
 }
 
 /* ---- published values ---- */
@@ -958,7 +1163,8 @@ static void full_memory_is_a_status(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        TEST(bounds_hold_for_every_method), TEST(bounds_hold_when_stopped_early), TEST(undiscounted_values_are_found_or_refused), TEST(lakes_and_cliffs_are_as_published),
+        TEST(bounds_hold_for_every_method), TEST(bounds_hold_when_stopped_early), TEST(undiscounted_values_are_found_or_refused), TEST(bounds_hold_for_policies), TEST(bounds_hold_for_policies_by_iteration),
+        TEST(bounds_hold_for_horizons), TEST(bounds_hold_for_rewards_per_step), TEST(lakes_and_cliffs_are_as_published),
         TEST(lake_q_values_are_the_reference_programs), TEST(taxi_is_solved), TEST(sweeps_are_the_books), TEST(toolbox_examples_are_reproduced), TEST(horizons_go_backwards),
         TEST(reward_per_step_is_bounded_too), TEST(several_rewards_per_step_are_an_error), TEST(wandering_for_nothing_earns_nothing), TEST(missing_values_are_said), TEST(policies_are_checked), TEST(shares_of_time_add_up), TEST(shares_of_large_chains),
         TEST(threads_change_no_bit), TEST(tiles_change_only_rounding), TEST(tiles_of_odd_shapes), TEST(methods_agree_on_large_worlds), TEST(large_systems_are_solved_without_sweeps),

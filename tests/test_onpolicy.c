@@ -340,18 +340,27 @@ static void cartpole_is_learned(void **state) {
     if (best < 195) fail_msg("ppo: mean return %g at best", best);
 }
 
+/* All of five seeds with TEST_LONG=1, else seed 1 by a share of the steps, with a limit well above what policies have that learned nothing. */
 static void recipes_learn_what_they_say(void **state) {
     (void)state;
-    static const struct { const char *recipe; double reward; } recipes[] = {
-        {"rl_cartpole_a2c", 475}, {"rl_cartpole_reinforce", 475}, {"rl_acrobot_ppo", -100}, {"rl_pendulum_ppo", -200}, {"rl_mountaincar_continuous_ppo", 90},
+    static const struct { const char *recipe; double reward; const char *soon; double reward_soon; } recipes[] = {
+        /* Seen after so few steps with seeds 1 to 5 on AVX2 and AVX-512; in brackets the greedy policies before the first update, of the same seeds. */
+        {"rl_cartpole_a2c", 475, "rl.total_steps=100000", 120},               /* 177 to 499 (49 to 68) */
+        {"rl_cartpole_reinforce", 475, "rl.total_steps=50000", 200},          /* 404 to 500 (58 to 69) */
+        {"rl_acrobot_ppo", -100, "rl.total_steps=50000", -115},               /* -82 to -85 (four of -497 to -500, one of -136) */
+        {"rl_pendulum_ppo", -200, "rl.total_steps=100000", -800},             /* -157 to -190, one of -481 (-1193 to -1310) */
+        {"rl_mountaincar_continuous_ppo", 90, "rl.total_steps=40000", 60},    /* 92 to 95 (MC_LOW to MC_HIGH) */
     };
-    if (!is_long()) skip();
+#ifdef __SANITIZE_ADDRESS__
+    skip(); /* minutes of what cartpole_is_learned has gone through already */
+#endif
     for (size_t i = 0; i < COUNT_OF(recipes); i++)
-        for (int seed = 1; seed <= 5; seed++) {
+        for (int seed = 1; seed <= (is_long() ? 5 : 1); seed++) {
             char path[128];
             snprintf(path, sizeof path, "recipes/%s.yaml", recipes[i].recipe);
-            double reward = learned(path, recipes[i].recipe, seed, NULL);
-            if (reward < recipes[i].reward) fail_msg("%s, seed %d: mean return %g, less than %g", path, seed, reward, recipes[i].reward);
+            double reward = learned(path, recipes[i].recipe, seed, is_long() ? NULL : recipes[i].soon), wanted = is_long() ? recipes[i].reward : recipes[i].reward_soon;
+            printf("%s, seed %d: %.1f\n", recipes[i].recipe, seed, reward);
+            if (!(reward >= wanted)) fail_msg("%s, seed %d: mean return %g, less than %g", path, seed, reward, wanted);
         }
 }
 
