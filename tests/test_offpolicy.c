@@ -590,23 +590,25 @@ static void divergence_is_named(void **state) {
 
 static bool is_long(void) { return getenv("TEST_LONG") != NULL; }
 
-/* The greedy policy's mean return over 100 episodes, after learning with this seed; steps 0: as many as the recipe says. */
-static void check_return(const char *recipe_name, int seed, int64_t steps, double at_least) {
+/* The greedy policy's mean return over 100 episodes, after learning with this seed; steps 0: as many as the recipe says. `more`: one more setting, or NULL. */
+static void check_return_with(const char *recipe_name, int seed, int64_t steps, const char *more, double at_least) {
     char path[300], settings[3][400];
-    const char *overrides[] = {settings[0], settings[1], settings[2]};
+    const char *overrides[] = {settings[0], settings[1], settings[2], more};
     Recipe *recipe;
     Evaluation evaluation;
     snprintf(path, sizeof path, "recipes/%s.yaml", recipe_name);
     snprintf(settings[0], sizeof settings[0], "output=%s/%s-%d", folder, recipe_name, seed);
     snprintf(settings[1], sizeof settings[1], "seed=%d", seed);
     snprintf(settings[2], sizeof settings[2], "rl.total_steps=%lld", (long long)steps);
-    check_ok(recipe_read(path, overrides, steps > 0 ? 3 : 2, &recipe));
+    check_ok(recipe_read(path, overrides, steps > 0 ? more ? 4 : 3 : 2, &recipe));
     learn(recipe, false, false);
     recipe_free(recipe);
     check_ok(learn_evaluate(settings[0] + strlen("output="), &(EvaluationConfig){.episodes = 100, .seed = 1}, &evaluation));
     printf("%s, seed %d: %.1f +- %.1f\n", recipe_name, seed, evaluation.mean_return, evaluation.std_return);
     if (!(evaluation.mean_return >= at_least)) fail_msg("%s with seed %d: mean return %.2f, wanted %.2f", recipe_name, seed, evaluation.mean_return, at_least);
 }
+
+static void check_return(const char *recipe_name, int seed, int64_t steps, double at_least) { check_return_with(recipe_name, seed, steps, NULL, at_least); }
 
 /* A policy that acts at random holds the pole for 22 steps. */
 static void dqn_balances_the_pole(void **state) {
@@ -618,24 +620,31 @@ static void dqn_balances_the_pole(void **state) {
     for (int seed = 1; is_long() && seed <= 5; seed++) check_return("rl_cartpole_dqn", seed, 0, 475);
 }
 
+/* Who never gets up has -500, as have four of five greedy policies of an untrained network. The short run looks further ahead, so that the first swings that succeed are known sooner. */
 static void dqn_swings_the_acrobot(void **state) {
     (void)state;
-    if (!is_long()) skip();
-    for (int seed = 1; seed <= 5; seed++) check_return("rl_acrobot_dqn", seed, 0, -100);
+#ifdef __SANITIZE_ADDRESS__
+    skip();
+#endif
+    if (!is_long()) check_return_with("rl_acrobot_dqn", 1, 20000, "rl.n_step=8", -200);                 /* seen with seeds 1 to 5 on AVX2 and AVX-512: -87 to -110 */
+    for (int seed = 1; is_long() && seed <= 5; seed++) check_return("rl_acrobot_dqn", seed, 0, -100); /* seen: -81 to -88 on AVX2, -85 to -93 on AVX-512 */
 }
 
-/* Who never gets out has -200. */
+/* Who never gets out has -200. There is no short run: after 40000 steps, six seconds and more, three of six have still -200, with other settings (n_step 16, smaller networks) even more. */
 static void dqn_gets_out_of_the_valley(void **state) {
     (void)state;
     if (!is_long()) skip();
-    for (int seed = 1; seed <= 5; seed++) check_return("rl_mountaincar_dqn", seed, 0, -115); /* seen: -100 to -106 */
+    for (int seed = 1; seed <= 5; seed++) check_return("rl_mountaincar_dqn", seed, 0, -125); /* seen: -100 to -106 on AVX2, -102 to -114 on AVX-512 */
 }
 
 /* A pendulum that is pushed at random gets about -1200, one that hangs -1600. */
 static void sac_raises_the_pendulum(void **state) {
     (void)state;
-    if (!is_long()) skip();
-    for (int seed = 1; seed <= 5; seed++) check_return("rl_pendulum_sac", seed, 0, -200);
+#ifdef __SANITIZE_ADDRESS__
+    skip();
+#endif
+    if (!is_long()) check_return("rl_pendulum_sac", 1, 5000, -500);                                    /* seen with seeds 1 to 5 on AVX2 and AVX-512: -152 to -157, one -266; before it learns -1239 to -1661 */
+    for (int seed = 1; is_long() && seed <= 5; seed++) check_return("rl_pendulum_sac", seed, 0, -200); /* seen: -147 to -150 on AVX2, -148 to -168 on AVX-512 */
 }
 
 int main(void) {

@@ -344,12 +344,12 @@ static void cartpole_is_learned(void **state) {
 static void recipes_learn_what_they_say(void **state) {
     (void)state;
     static const struct { const char *recipe; double reward; const char *soon; double reward_soon; } recipes[] = {
-        /* Seen after so few steps with seeds 1 to 5 on AVX2 and AVX-512; in brackets the greedy policies before the first update, of the same seeds. */
-        {"rl_cartpole_a2c", 475, "rl.total_steps=100000", 120},               /* 177 to 499 (49 to 68) */
-        {"rl_cartpole_reinforce", 475, "rl.total_steps=50000", 200},          /* 404 to 500 (58 to 69) */
-        {"rl_acrobot_ppo", -100, "rl.total_steps=50000", -115},               /* -82 to -85 (four of -497 to -500, one of -136) */
-        {"rl_pendulum_ppo", -200, "rl.total_steps=100000", -800},             /* -157 to -190, one of -481 (-1193 to -1310) */
-        {"rl_mountaincar_continuous_ppo", 90, "rl.total_steps=40000", 60},    /* 92 to 95 (MC_LOW to MC_HIGH) */
+        /* Seen after so few steps with seeds 1 to 5 on AVX2 and AVX-512; in brackets the greedy policies behind one update, of the same seeds. */
+        {"rl_cartpole_a2c", 475, "rl.total_steps=100000", 120},           /* 177 to 499 (49 to 68) */
+        {"rl_cartpole_reinforce", 475, "rl.total_steps=50000", 200},      /* 404 to 500 (58 to 69) */
+        {"rl_acrobot_ppo", -100, "rl.total_steps=50000", -115},           /* -82 to -85 (-497 to -500, one -136) */
+        {"rl_pendulum_ppo", -200, "rl.total_steps=100000", -800},         /* -157 to -190, one -481 (-1193 to -1310) */
+        {"rl_mountaincar_continuous_ppo", 90, "rl.total_steps=40000", 60}, /* 92 to 95 (-2.4 to 0: it stays where it is) */
     };
 #ifdef __SANITIZE_ADDRESS__
     skip(); /* minutes of what cartpole_is_learned has gone through already */
