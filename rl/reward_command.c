@@ -171,6 +171,7 @@ static Status worker_failed(Asking *asking, Worker *worker, Status status) {
 static Status ask_on(Asking *asking, Worker *worker, Status status, const Str *reply) {
     Command *command = asking->command;
     Job *job = &asking->jobs[worker->job];
+    if (status == ST_INTERRUPTED) return status;
     if (status != ST_OK) {
         TRY(worker_failed(asking, worker, status));
         if (!job->known->failed) return ST_OK;

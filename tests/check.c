@@ -1,9 +1,11 @@
 #include "tests/check.h"
 
 #include <math.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 /* How far `got` is outside its tolerance, as a share of it: more than 1 is a failure. */
@@ -148,6 +150,16 @@ const char *temp_text(const char *dir, const char *name, const char *text) {
     const char *path = temp_file(dir, name);
     check_ok(file_write_all(path, text, strlen(text)));
     return path;
+}
+
+static void on_alarm(int number) {
+    (void)number;
+    interrupt_request();
+}
+
+void interrupt_after(int milliseconds) {
+    sigaction(SIGALRM, &(struct sigaction){.sa_handler = on_alarm}, NULL);
+    setitimer(ITIMER_REAL, &(struct itimerval){.it_value = {milliseconds / 1000, milliseconds % 1000 * 1000}}, NULL);
 }
 
 typedef struct Mutant { uint8_t *bytes; size_t len; RngKey key; uint64_t drawn; } Mutant;

@@ -73,6 +73,9 @@ const char *temp_file(const char *dir, const char *name);
 /* Like temp_file, and writes `text` into it. */
 const char *temp_text(const char *dir, const char *name, const char *text);
 
+/* Asks to stop after so long, as a signal from the keyboard does; interrupt_clear when it was seen. */
+void interrupt_after(int milliseconds);
+
 /* Calls `callback` with `rounds` broken versions of the bytes: flipped, overwritten, doubled, moved, cut, grown numbers. Each version
  * ends where its allocation ends, so that the address sanitizer sees a read behind it. The same versions in every run. */
 typedef void MutationCallback(const uint8_t *bytes, size_t len, void *context);

@@ -561,6 +561,33 @@ static void an_environment_that_stays_dead_loses_nothing(void **state) {
     }
 }
 
+/* Interrupted while the program is at its third step: neither waited for nor started again, and what is saved is what an interrupt behind update 2 would have saved. */
+static void an_interrupt_does_not_wait_for_an_answer(void **state) {
+    (void)state;
+    static const char settings[] = "rl.algorithm=ppo rl.num_envs=2 rl.num_steps=1 rl.num_minibatches=1 rl.normalize_observations=true";
+    Env *env = player("hangs", 2);
+    Status status = ST_OK;
+    double before = clock_seconds();
+    interrupt_after(500);
+    while (status == ST_OK) status = env_step(env, still, true);
+    check_status(status, ST_INTERRUPTED);
+    env_free(env);
+    assert_true(clock_seconds() - before < 15 && warnings == 0);
+    interrupt_clear();
+    LearnResult result;
+    Recipe *a = run_on("hangs", "asked", settings, 12), *b = run_on("box", "between", settings, 12);
+    interrupt_after(3000);
+    check_status(learn_run(&(LearnConfig){.recipe = a}, &result), ST_INTERRUPTED);
+    interrupt_clear();
+    check_contains(status_hint_text(), "a checkpoint of step 2 is saved in");
+    check_status(learn_run(&(LearnConfig){.recipe = b, .on_progress = interrupt_after_four_steps}, &result), ST_INTERRUPTED);
+    interrupt_clear();
+    check_same_run("ppo", "asked", "between", "checkpoints/step-2/tensors.safetensors");
+    assert_int_equal(warnings, 0);
+    recipe_free(a);
+    recipe_free(b);
+}
+
 /* In the first update there is nothing yet that could be saved. */
 static void a_failure_in_the_first_update_is_said(void **state) {
     (void)state;
@@ -610,7 +637,7 @@ int main(int argc, char **argv) {
         TEST(episodes_go_on), TEST(ended_copies_rest), TEST(discrete_spaces_and_limits), TEST(observations_may_be_wide_and_stderr_loud), TEST(a_goodbye_is_said), TEST(a_crash_is_survived),
         TEST(too_many_crashes_are_an_error), TEST(pauses_are_bounded), TEST(a_hang_is_noticed), TEST(wrong_answers_are_shown), TEST(what_does_not_start_is_said), TEST(recipes_name_environments),
         TEST(recipes_mistakes_are_named), TEST(a_resumed_run_begins_new_episodes), TEST(running_episodes_are_not_kept),
-        TEST(an_environment_that_stays_dead_loses_nothing), TEST(a_failure_in_the_first_update_is_said), TEST(numbers_that_went_wrong_are_not_saved), TEST(diverging_tables_end_the_run),
+        TEST(an_environment_that_stays_dead_loses_nothing), TEST(an_interrupt_does_not_wait_for_an_answer), TEST(a_failure_in_the_first_update_is_said), TEST(numbers_that_went_wrong_are_not_saved), TEST(diverging_tables_end_the_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -228,6 +228,23 @@ static void failed_rows_may_have_a_reward(void **state) {
     }
 }
 
+/* Which is no failure of a row, and not asked once more. */
+static void an_interrupt_does_not_wait_for_an_answer(void **state) {
+    (void)state;
+    Scored batch;
+    check_ok(open_how("hang", "", "timeout: 50, workers: 2, failed: -1", &batch));
+    mark(&batch, 5);
+    double before = clock_seconds();
+    interrupt_after(500);
+    check_status(rewards_score(batch.set, batch.rows, ROWS, &batch.scores), ST_INTERRUPTED);
+    assert_true(clock_seconds() - before < 30);
+    interrupt_clear();
+    batch.texts[5][0] = 'x'; /* the set is of use again */
+    check_ok(rewards_score(batch.set, batch.rows, ROWS, &batch.scores));
+    check_lengths(&batch, 103, "after an interrupt");
+    close_batch(&batch);
+}
+
 static void recipes_that_make_no_sense_are_refused(void **state) {
     (void)state;
     static const struct { const char *yaml, *text; Status status; } cases[] = {
@@ -310,6 +327,7 @@ int main(int argc, char **argv) {
         cmocka_unit_test(restarts_are_counted),
         cmocka_unit_test(what_goes_wrong_is_said_with_the_row),
         cmocka_unit_test(failed_rows_may_have_a_reward),
+        cmocka_unit_test(an_interrupt_does_not_wait_for_an_answer),
         cmocka_unit_test(recipes_that_make_no_sense_are_refused),
         cmocka_unit_test(a_sandbox_has_limits_and_no_network),
         cmocka_unit_test(python_tests_judge_code),

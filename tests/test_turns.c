@@ -427,6 +427,19 @@ static void a_hang_is_noticed(void **state) {
     stand_up(&table);
 }
 
+static void an_interrupt_does_not_wait_for_an_answer(void **state) {
+    (void)state;
+    Table table;
+    char lines[300];
+    snprintf(lines, sizeof lines, "rl.env={command: [%s, --play, hangs, x], text: true, timeout: 90}", self);
+    double before = clock_seconds();
+    interrupt_after(3000);
+    check_status(sit_down(&table, "hangs", lines, NULL), ST_INTERRUPTED);
+    stand_up(&table);
+    interrupt_clear();
+    assert_true(clock_seconds() - before < 60 && warnings == 0);
+}
+
 static void wrong_answers_are_shown(void **state) {
     (void)state;
     static const struct { const char *how, *message; } faults[] = {
@@ -470,7 +483,7 @@ int main(int argc, char **argv) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, before, after)
     const struct CMUnitTest tests[] = {
         TEST(turns_are_played), TEST(limits_truncate), TEST(templates_are_kept), TEST(values_step_over_what_was_told), TEST(algorithms_resume_to_the_same_bytes), TEST(kl_is_of_all_that_was_generated), TEST(rewards_are_learned), TEST(crashes),
-        TEST(a_hang_is_noticed), TEST(wrong_answers_are_shown), TEST(wrong_recipes),
+        TEST(a_hang_is_noticed), TEST(an_interrupt_does_not_wait_for_an_answer), TEST(wrong_answers_are_shown), TEST(wrong_recipes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

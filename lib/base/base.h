@@ -196,10 +196,10 @@ typedef struct ChildLimits { bool no_network; uint64_t memory_bytes, cpu_seconds
  * does not let it leave the network. The caller calls child_stop. */
 Status child_start(const char *const *argv, size_t n, const ChildLimits *limits, Child **child);
 /* Sends `text` and appends its next `n_lines` lines (1 or more), with their ends, to `reply`; at most `seconds` in all. ST_RESOURCE: it ended (with its exit code or signal) or did not answer in time;
- * after a failure it is of no more use. */
+ * ST_INTERRUPTED. After a failure it is of no more use. */
 Status child_ask(Child *child, const char *text, size_t len, size_t n_lines, double seconds, Str *reply);
 /* The same in two steps, for up to 64 programs at once: `text` stays where it is until the answer. children_next waits until one of those that were begun has answered or failed: its index, its
- * answer and its status; *which = n when none was begun. A child that is NULL is passed over. */
+ * answer and its status; *which = n when none was begun. ST_INTERRUPTED: nothing has answered yet, and all of them are of no more use. A child that is NULL is passed over. */
 void child_begin(Child *child, const char *text, size_t len, size_t n_lines, double seconds);
 Status children_next(Child *const *children, size_t n, size_t *which, Str *reply);
 bool child_has_ended(const Child *child); /* as a failure has shown */

@@ -23,6 +23,7 @@ extern char **environ;
 enum { READ_SIZE = 1 << 16, LAST_WORDS = 900, LONGEST_LINE = 256 << 20 };
 enum { IN, OUT, ERR, PIPES };
 enum { MAX_CHILDREN = 64, MOST_PROCESSES = 256 };
+enum { LOOK_EVERY = 100 }; /* milliseconds: a signal may come to another thread, or before the wait begins */
 
 struct Child {
     pid_t pid;
@@ -326,8 +327,9 @@ Status children_next(Child *const *children, size_t n, size_t *which, Str *reply
             for (int k = 0; k < PIPES; k++) polled[i][k] = (struct pollfd){.fd = k == IN && child->sent == child->len ? -1 : child->fds[k], .events = k == IN ? POLLOUT : POLLIN};
         }
         if (*which == n) return ST_OK;
+        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted while waiting for program '%s'", str_text(&children[*which]->name));
         double left = MAX(until - clock_seconds(), 0);
-        if (poll(&polled[0][0], (nfds_t)(n * PIPES), (int)MIN(left * 1000 + 1, 60000)) < 0) {
+        if (poll(&polled[0][0], (nfds_t)(n * PIPES), (int)MIN(left * 1000 + 1, LOOK_EVERY)) < 0) {
             if (errno != EINTR) return status_errno(errno, "cannot wait for program '%s'", str_text(&children[*which]->name));
             continue;
         }
@@ -349,6 +351,7 @@ size_t child_unasked(const Child *child) { return child->out.len; }
 void child_stop(Child *child, const char *farewell, double patience) {
     if (!child) return;
     size_t sent = 0;
+    if (child->busy) patience = 0; /* interrupted: what it is at may take for ever */
     if (farewell && !child->ended) write_some(child, farewell, strlen(farewell), &sent);
     close_fd(&child->fds[IN]);
     double until = clock_seconds() + patience;

@@ -291,7 +291,7 @@ static Status save_whole_step(Loop *loop, bool untouched) {
 
 /* The failure stays what it is; its hint says what there is to go on from. */
 static Status failed(Loop *loop, Status status, bool untouched) {
-    if (status == ST_INTERRUPTED) return interrupted(loop);
+    if (status == ST_INTERRUPTED && (untouched || !loop->task->fragile)) return interrupted(loop);
     if (status == ST_NUMERIC) return status;
     Str text = {0}, hint = {0};
     str_append(&text, status_text());

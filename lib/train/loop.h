@@ -48,9 +48,9 @@ typedef struct LoopTask {
     bool (*done)(void *context);                                /* asked before each step */
     /* A step (from 0) is three calls; the first and the last may be NULL. Any of them may give up with ST_INTERRUPTED when it sees interrupt_requested. What is done again after a resume begins with the call that failed. */
     Status (*gather)(void *context, int64_t step, Metrics *metrics); /* what is learned from: samples, their rewards. Leaves what is kept as it was; when it fails, that is saved */
-    Status (*step)(void *context, int64_t step, Metrics *metrics);   /* learns. With ST_INTERRUPTED what is kept is as it was; after other failures it is lost, but see `fragile` */
+    Status (*step)(void *context, int64_t step, Metrics *metrics);   /* learns. With ST_INTERRUPTED what is kept is as it was, unless it is fragile; after other failures it is lost, but see there */
     Status (*judge)(void *context, int64_t step, Metrics *metrics);  /* evaluates. Changes numbers that are kept only when it succeeds; when it fails, what was learned is saved, with the metrics so far */
-    bool fragile;                                               /* `step` itself may fail for another program's fault: a copy of what is kept, of the newest step or one shortly before, is held for that and saved then */
+    bool fragile;                                               /* `step` itself may fail for another program's fault, or be interrupted while it waits for that: a copy of what is kept, of the newest step or one shortly before, is held for that and saved then */
     void (*keep)(void *context, Keeper *keeper);
     const char *rate;                                           /* "tokens": the metric that says how many were done in the step; the file also gets "tokens_per_second", which like "seconds" no two runs share. NULL: none */
     void (*on_step)(void *context, int64_t step, const Metrics *metrics, double seconds, double elapsed); /* step from 1; seconds: of this one; elapsed: of this process; may be NULL */
