@@ -1,4 +1,5 @@
 /* tune init: a model with random weights, to train from nothing or to measure with. */
+#include <math.h>
 #include <string.h>
 
 #include "cmd/cmd.h"
@@ -15,11 +16,20 @@ static Status parse_dtype(const char *text, DType *dtype) {
     return status_fail(ST_USAGE, "--dtype is f32, bf16 or f16, not '%s'", text);
 }
 
+/* What is drawn reaches sqrt(3) deviations, and must fit. */
+static Status check_scale(double scale, DType dtype) {
+    double most = (dtype == DT_F16 ? 65504 : 3.38e38) / sqrt(3);
+    if (scale >= 0 && scale <= most) return ST_OK;
+    status_fail(ST_USAGE, "--scale is 0 to %.3g for %s, not %g", most, dtype_name(dtype), scale);
+    return status_hint(ST_USAGE, "0.02 is usual");
+}
+
 static Status init(const Command *command, const Init *job) {
     DType dtype = DT_F32;
     Str config = {0};
     TRY(command_needs(command, 1, 1));
     TRY(parse_dtype(job->dtype, &dtype));
+    TRY(check_scale(job->scale, dtype));
     if (!job->output) return status_fail(ST_USAGE, "tune init needs -o DIR");
     if (file_exists(job->output) || dir_exists(job->output)) return status_fail(ST_CONFIG, "'%s' is there already", job->output);
     const char *path = dir_exists(command->arguments[0]) ? path_join(command->arena, command->arguments[0], "config.json") : command->arguments[0];
@@ -28,6 +38,7 @@ static Status init(const Command *command, const Init *job) {
     if (status == ST_OK) status = model_write_random(job->output, str_text(&config), dtype, (uint64_t)job->seed, job->scale);
     if (status == ST_OK && dir_exists(command->arguments[0])) status = model_copy_files(command->arguments[0], job->output);
     str_release(&config);
+    if (status != ST_OK && dir_exists(job->output)) dir_remove(job->output); /* it was not there before */
     if (status == ST_OK) show_line("wrote %s", job->output);
     return status;
 }

@@ -9,7 +9,7 @@ static void write_uniform(SafetensorsWriter *writer, RngKey key, DType dtype, in
     enum { PIECE = 4096 };
     float piece[PIECE];
     float step = (float)(2 * sqrt(3.0) * deviation / 4294967296.0);
-    for (int64_t done = 0; done < count; done += PIECE) {
+    for (int64_t done = 0; done < count && !interrupt_requested(); done += PIECE) {
         int64_t n = MIN(count - done, PIECE);
         for (int64_t i = 0; i < n; i += 4) {
             uint32_t draws[4];
@@ -38,13 +38,15 @@ static Status write_weights(const Model *model, const char *path, DType dtype, u
         if (module->bias) safetensors_declare(writer, str_text(&name), dtype, 1, &module->bias_width);
         str_release(&name);
     }
-    for (size_t i = 0; i < n; i++) {
+    for (size_t i = 0; i < n && !interrupt_requested(); i++) {
         const Module *module = &model->modules[i];
         if (module->shape[1]) write_uniform(writer, rng_key(seed, RNG_INIT, i), dtype, module->shape[0] * module->shape[1], scale);
         else write_constant(writer, dtype, module->shape[0], 1);
         if (module->bias) write_constant(writer, dtype, module->bias_width, 0);
     }
-    return safetensors_commit(writer);
+    if (!interrupt_requested()) return safetensors_commit(writer);
+    safetensors_abandon(writer);
+    return status_fail(ST_INTERRUPTED, "interrupted");
 }
 
 static Status write_random(Model *model, const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale) {
