@@ -33,7 +33,7 @@ static void update(Tiny *tiny) {
 static double seconds_of(Tiny *tiny, void (*work)(Tiny *)) {
     double best = 1;
     int64_t calls = 1;
-    for (int chunk = 0; chunk < CHUNKS; chunk++) {
+    for (int chunk = 0; chunk < CHUNKS && !interrupt_requested(); chunk++) {
         double began = clock_seconds();
         for (int64_t i = 0; i < calls; i++) work(tiny);
         best = MIN(best, (clock_seconds() - began) / (double)calls);
@@ -69,7 +69,9 @@ static Status run_cases(const Command *command, Tiny *tiny) {
         for (int64_t j = 0; j < rows * OUTPUTS; j++) tiny->seeds[j] = 0.01 * rng_normal(rng_key(1, RNG_TEST, 1), (uint64_t)j);
         tape_record(tiny->tape, cases[i].work == update);
         double operations = 2 * (double)rows * (cases[i].work == update ? 3 * weights - first : weights);
-        print_case(command, &speed, cases[i].name, rows, seconds_of(tiny, cases[i].work), operations);
+        double seconds = seconds_of(tiny, cases[i].work);
+        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+        print_case(command, &speed, cases[i].name, rows, seconds, operations);
         TRY(tape_status(tiny->tape));
     }
     return ST_OK;

@@ -18,6 +18,7 @@ static Status learn(Learner *learner, double *seconds, double *best) {
     double began = clock_seconds();
     *best = 0;
     while (learner->steps < learner->total_steps) {
+        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
         double before = clock_seconds();
         int64_t steps = learner->steps;
         TRY(learner->algorithm->update(learner));

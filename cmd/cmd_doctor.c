@@ -182,7 +182,9 @@ static Status examine(const Command *command) {
     find_versions(&doctor);
     look_at_settings(&doctor, command);
     TRY(cpu_measure_speed(&doctor.speed));
+    if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
     doctor.n_checks = gradcheck_ops(doctor.checks, MOST_CHECKS);
+    if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
     if (command->json) print_json(&doctor);
     else print_plain(&doctor);
     if (gradients_fine(&doctor)) return ST_OK;

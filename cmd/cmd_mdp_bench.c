@@ -135,7 +135,8 @@ static Status bench_sweeps(const Command *command, const NamedMdp *world, Arena 
     double *V = form_vector(&form, arena), *other = form_vector(&form, arena), sum = 0;
     if (!V || !other) return ST_RESOURCE;
     Timer one_stream = {0}, read = {0}, sweep = {0};
-    for (int round = 0; round < ROUNDS && !interrupt_requested(); round++) {
+    for (int round = 0; round < ROUNDS; round++) {
+        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
         timer_start(&sweep);
         form_sweep(&form, (Sweep){.V = V, .new_V = other});
         timer_stop(&sweep);

@@ -63,8 +63,9 @@ static Status line_run(const Tokenize *job, Line *line) {
 /* All threads work on the lines, and results go out in order. What went wrong is known to the thread that saw it only, so the first line that failed is run again here. */
 static Status batch_run(const Tokenize *job, Line *lines, size_t n) {
 #pragma omp parallel for schedule(dynamic, 16)
-    for (size_t i = 0; i < n; i++) lines[i].status = line_run(job, &lines[i]);
+    for (size_t i = 0; i < n; i++) lines[i].status = interrupt_requested() ? ST_INTERRUPTED : line_run(job, &lines[i]);
     for (size_t i = 0; i < n; i++) {
+        if (lines[i].status == ST_INTERRUPTED) return status_fail(ST_INTERRUPTED, "interrupted at %s line %zu", job->file, lines[i].number);
         if (lines[i].status != ST_OK) {
             Status status = line_run(job, &lines[i]);
             return strstr(status_text(), job->file) ? status : status_prefix(status, "%s line %zu", job->file, lines[i].number);
@@ -131,7 +132,7 @@ static Status render_rows(Tokenize *job, const ChatTemplate *template) {
     Status status = ST_OK;
     TRY(lines_open(&lines, job->file));
     for (size_t row = 1; status == ST_OK && lines_next(&lines, &line); row += line.len > 0) {
-        if (line.len > 0) status = render_row(job, template, line);
+        if (line.len > 0) status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : render_row(job, template, line);
         if (status != ST_OK) status_prefix(status, "row %zu ('%s' line %zu)", row, job->file, lines.number);
     }
     Status closed = lines_close(&lines);
