@@ -135,6 +135,8 @@ typedef struct TokenRows { TokenRow *items; size_t n, cap; } TokenRows;
 Status token_rows_read(const char *file, const OpenedModel *opened, const DataConfig *config, bool questions, TokenRows *rows);
 void token_rows_release(TokenRows *rows);
 
+/* ST_CONFIG when a file that is to be written is one of the inputs, under whatever name: a file, or one that makes up the model or adapter in a directory. NULLs among them are passed over. */
+Status check_output(const char *output, const char *const *inputs, size_t n);
 /* Lines of results: to stdout when path is NULL, else to a file that appears whole. */
 typedef struct ResultFile { bool to_file; FileWriter writer; size_t n; } ResultFile; /* n: lines */
 Status result_open(ResultFile *result, const char *path);

@@ -263,9 +263,22 @@ static Status check_options(const FilterJob *job) {
     return ST_OK;
 }
 
+/* Values of filters may be files: what rows are held against. */
+static Status check_outputs(const FilterJob *job) {
+    const char *const outputs[] = {job->output, job->rejected}, *const others[] = {job->recipe_file, job->model, job->adapter};
+    for (size_t i = 0; i < COUNT_OF(outputs); i++) {
+        TRY(check_output(outputs[i], job->command->arguments, job->command->n_arguments));
+        TRY(check_output(outputs[i], job->seeds.items, job->seeds.n));
+        TRY(check_output(outputs[i], job->values, COUNT_OF(job->values)));
+        TRY(check_output(outputs[i], others, COUNT_OF(others)));
+    }
+    return ST_OK;
+}
+
 static Status run(FilterJob *job) {
     TRY(command_needs(job->command, 1, COUNT_OF(job->command->arguments)));
     TRY(check_options(job));
+    TRY(check_outputs(job));
     job->select = MAX(job->select, 0);
     TRY(select_pool_new(&job->pool));
     TRY(open_filters(job));

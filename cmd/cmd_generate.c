@@ -122,6 +122,8 @@ static Status run(const Command *command, Generate *job) {
     TokenRows rows = {0};
     TRY(command_needs(command, 1, 1));
     TRY(check(job));
+    const char *inputs[] = {command->arguments[0], job->input, job->adapter};
+    TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
     job->config.seed = (uint64_t)job->seed;
     job->config.n_stop = job->stop.n;

@@ -102,6 +102,8 @@ static Status run(const Command *command, const Grad *job) {
     TokenRows rows = {0};
     TRY(command_needs(command, 2, 2));
     if (!job->output) return status_fail(ST_USAGE, "tune grad needs -o OUT.safetensors");
+    const char *inputs[] = {command->arguments[0], command->arguments[1], job->adapter};
+    TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
     Status status = open_trained(command->arguments[0], job, &opened.model);
     if (status == ST_OK) status = tokenizer_load_if_any(command->arguments[0], &opened.tokenizer);
     if (status == ST_OK) status = open_chat(command->arguments[0], &job->chat, &opened);

@@ -67,6 +67,9 @@ static Status run(const Command *command, Score *job) {
     OpenedModel opened;
     TokenRows rows;
     TRY(command_needs(command, 2, 2));
+    const char *inputs[] = {command->arguments[0], command->arguments[1], job->adapter};
+    TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
+    TRY(check_output(job->logits, inputs, COUNT_OF(inputs)));
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
     Status status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system}, false, &rows);
     if (status == ST_OK) status = score(command, job, &opened, &rows);

@@ -2,6 +2,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 #include "cmd/cmd.h"
 
@@ -67,6 +68,47 @@ void token_rows_release(TokenRows *rows) {
     }
     free(rows->items);
     *rows = (TokenRows){0};
+}
+
+/* ---- outputs ---- */
+
+/* Devices and pipes may be read and written. */
+static bool same_file(const struct stat *file, const char *path) {
+    struct stat other;
+    return stat(path, &other) == 0 && S_ISREG(other.st_mode) && other.st_dev == file->st_dev && other.st_ino == file->st_ino;
+}
+
+/* What commands left beside a model may be replaced. */
+static bool belongs_to_model(const char *name) {
+    static const char *const begins[] = {"model.", "model-", "adapter_config.", "adapter_model.", "config.", "generation_config.", "tokenizer.", "tokenizer_config.", "special_tokens_map.", "added_tokens.", "vocab.", "merges.", "chat_template."};
+    for (size_t i = 0; i < COUNT_OF(begins); i++)
+        if (text_starts_with(name, begins[i])) return true;
+    return false;
+}
+
+static bool in_model(const struct stat *file, const char *dir) {
+    char **names;
+    size_t n = 0;
+    bool found = false;
+    Arena *arena = arena_new(0);
+    if (arena && dir_list(dir, arena, &names, &n) != ST_OK) n = 0;
+    for (size_t i = 0; i < n && !found; i++) {
+        const char *path = belongs_to_model(names[i]) ? path_join(arena, dir, names[i]) : NULL;
+        found = path && same_file(file, path);
+    }
+    arena_free(arena);
+    return found;
+}
+
+Status check_output(const char *output, const char *const *inputs, size_t n) {
+    struct stat file;
+    if (!output || stat(output, &file) != 0 || !S_ISREG(file.st_mode)) return ST_OK;
+    for (size_t i = 0; i < n; i++) {
+        if (!inputs[i] || !(dir_exists(inputs[i]) ? in_model(&file, inputs[i]) : same_file(&file, inputs[i]))) continue;
+        status_fail(ST_CONFIG, "output '%s' is one of the inputs", output);
+        return status_hint(ST_CONFIG, "give it a name of its own");
+    }
+    return ST_OK;
 }
 
 /* ---- results: lines to stdout, or to a file that appears when all of it is there ---- */
