@@ -169,6 +169,10 @@ static Status check_episodes(const Eval *job) {
     return job->episodes >= 1 ? ST_OK : status_fail(ST_USAGE, "--episodes is %lld, expected at least 1", (long long)job->episodes);
 }
 
+static Status refuse_data(const char *path) {
+    return status_hint(status_fail(ST_USAGE, "--data is for runs on prompts, and '%s' is one on an environment", path), "its episodes are drawn: --episodes N --seed N");
+}
+
 static Status eval_episodes(const Command *command, const Eval *job) {
     Evaluation found;
     TRY(check_episodes(job));
@@ -276,7 +280,7 @@ static void show_turns(const Command *command, const Eval *job, const TextEvalua
 
 static Status eval_turns(const Command *command, Eval *job) {
     TextEvaluation found;
-    if (job->data) return status_hint(status_fail(ST_USAGE, "--data is for runs on prompts, and '%s' is one on an environment", command->arguments[0]), "its episodes are drawn: --episodes N --seed N");
+    if (job->data) return refuse_data(command->arguments[0]);
     TRY(check_episodes(job));
     job->watch &= !command->json;
     Status status = text_rl_play(command->arguments[0], &(TextPlay){.episodes = job->episodes, .sample = job->sample, .seed = (uint64_t)job->seed, .rewards = {.secret = secret}, .on_episode = show_episode, .context = job}, &found);
@@ -338,7 +342,7 @@ static Status run(const Command *command, Eval *job) {
     OpenedModel opened;
     Dataset *dataset = NULL;
     TRY(command_needs(command, 1, 1));
-    if (!job->data && is_environment_run(command->arguments[0])) return eval_episodes(command, job);
+    if (is_environment_run(command->arguments[0])) return job->data ? refuse_data(command->arguments[0]) : eval_episodes(command, job);
     TextKind text;
     bool scores;
     TRY(scorer_fits(job->adapter ? job->adapter : command->arguments[0], &scores));
