@@ -815,6 +815,10 @@ static void yaml_becomes_a_tree(void **state) {
     assert_int_equal(root->kind, YAML_NULL);
     check_ok(yaml_read_file(temp_text(dir, "r.yaml", "a: 1\n"), arena, &root));
     assert_int_equal(root->n, 1);
+    check_ok(yaml_read_file(temp_text(dir, "r.yaml", "\xEF\xBB\xBF" "a: 1\r\nb: 2\r\n"), arena, &root));
+    assert_true(yaml_as_int(yaml_get(root, "b"), &whole) && whole == 2 && yaml_get(root, "b")->line == 2);
+    check_ok(yaml_read_text("\xEF\xBB\xBF", 3, "r.yaml", arena, &root));
+    assert_int_equal(root->kind, YAML_NULL);
     check_status(yaml_read_file(temp_file(dir, "missing.yaml"), arena, &root), ST_CONFIG);
     arena_free(arena);
 }

@@ -194,6 +194,10 @@ static Status read_document(Reader *reader, Yaml **root) {
 Status yaml_read_text(const char *text, size_t len, const char *where, Arena *arena, Yaml **root) {
     *root = NULL;
     if (len > MAX_BYTES) return status_fail(ST_CONFIG, "cannot parse '%s': longer than 1 MiB", where);
+    if (len >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { /* editors of Windows put it there; libyaml counts it as a column, so that what follows is indented less */
+        text += 3;
+        len -= 3;
+    }
     Reader reader = {.where = where, .arena = arena};
     if (!yaml_parser_initialize(&reader.parser)) return status_errno(ENOMEM, "cannot parse '%s'", where);
     yaml_parser_set_encoding(&reader.parser, YAML_UTF8_ENCODING);
