@@ -69,7 +69,7 @@ static Status train(const Command *command, const Train *job, BpeTrainer *traine
     }
     show_progress("merging");
     TRY(bpe_trainer_finish(trainer, &trained));
-    Status status = result_write(command, job, &trained);
+    Status status = trained.n_words > 0 ? result_write(command, job, &trained) : status_fail(ST_INPUT, "there is no text in '%s'%s", command->arguments[1], command->n_arguments > 2 ? " and the other files" : "");
     if (status == ST_OK && trained.vocab_size < (size_t)job->vocab_size)
         show_message("warning: the texts have no more pairs to merge: %zu tokens, not %lld", trained.vocab_size, (long long)job->vocab_size);
     if (status == ST_OK) show_line("wrote %s: %zu tokens from %zu different words in %.1f s", job->output, trained.vocab_size, trained.n_words, clock_seconds() - start);

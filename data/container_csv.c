@@ -2,7 +2,6 @@
  * Blank lines are no rows. Memory: one row. */
 #include "data/containers.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -82,7 +81,7 @@ static Status keep(Csv *csv, size_t n) {
         csv_fail(csv, csv->cell_place, "the cell that begins here is longer than 1 GiB");
         return status_hint(ST_INPUT, "is a closing quote missing?");
     }
-    if (!str_reserve(&csv->cell, n)) return status_errno(ENOMEM, "cannot read '%s': the cell of line %zu is too long", csv->reader->path, csv->cell_place.line);
+    if (!str_reserve(&csv->cell, n)) return status_fail(ST_RESOURCE, "out of memory for the cell of line %zu of '%s'", csv->cell_place.line, csv->reader->path);
     str_append_n(&csv->cell, csv->chunk + csv->at, n);
     return ST_OK;
 }

@@ -2,7 +2,6 @@
  * read as lines. */
 #include "data/containers.h"
 
-#include <errno.h>
 #include <string.h>
 
 #define CHUNK ((size_t)64 << 10)
@@ -81,7 +80,7 @@ static Status scan_element(Scanner *scanner) {
     while ((c = scanner_peek(scanner)) >= 0 && continues(scanner, c)) {
         if (scanner->element.len == room) {
             if (!str_reserve(&scanner->element, MAX(CHUNK, room)))
-                return status_errno(ENOMEM, "cannot read '%s': the row of line %zu is too long", scanner->reader->path, scanner->element_line);
+                return status_fail(ST_RESOURCE, "out of memory for the row of line %zu of '%s'", scanner->element_line, scanner->reader->path);
             room = scanner->element.cap - 1;
         }
         scanner->element.data[scanner->element.len++] = (char)c;

@@ -1,7 +1,6 @@
 /* Plain text: one document, or documents with a separator between them. A row is {"text"}, its number the line where it begins. Memory: one document. */
 #include "data/containers.h"
 
-#include <errno.h>
 #include <string.h>
 
 #define CHUNK ((size_t)256 << 10)
@@ -65,7 +64,7 @@ static Status read_documents(Documents *documents, ByteStream *stream, Str *text
     bool first = true;
     while (!row_reader_full(documents->reader)) {
         if (text->len > DOCUMENT_LIMIT) return status_fail(ST_INPUT, "cannot read '%s': the document of line %zu is longer than 4 GiB", path, documents->line);
-        if (!str_reserve(text, CHUNK)) return status_errno(ENOMEM, "cannot read '%s': the document of line %zu is too long", path, documents->line);
+        if (!str_reserve(text, CHUNK)) return status_fail(ST_RESOURCE, "out of memory for the document of line %zu of '%s'", documents->line, path);
         ptrdiff_t got = stream_read(stream, text->data + text->len, CHUNK);
         if (got < 0) return stream_fault(stream, "");
         if (got == 0) return hand_document(documents, (Slice){str_text(text), text->len});

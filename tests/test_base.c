@@ -939,6 +939,26 @@ static void limit_the_address_space(void) {
 }
 #endif
 
+#ifndef SANITIZED
+static void read_without_memory(void) {
+    Lines lines;
+    Slice line;
+    FILE *file = fopen(temp_file(dir, "endless"), "w"); /* a line of 1 GiB, most of it a hole */
+    if (!file || fputs("short\n", file) < 0 || ftruncate(fileno(file), (off_t)1 << 30) != 0 || fclose(file) != 0) _exit(1);
+    struct rlimit limit = {(rlim_t)1 << 28, (rlim_t)1 << 28};
+    if (lines_open(&lines, temp_file(dir, "endless")) != ST_OK || setrlimit(RLIMIT_AS, &limit) != 0) _exit(2);
+    if (!lines_next(&lines, &line) || lines_next(&lines, &line)) _exit(3);
+    if (lines_close(&lines) != ST_RESOURCE || !strstr(status_text(), "out of memory for line 2 of")) _exit(4);
+}
+
+static void a_line_without_memory_is_no_fault_of_the_file(void **state) {
+    (void)state;
+    int result = in_child(read_without_memory);
+    assert_true(WIFEXITED(result));
+    assert_int_equal(WEXITSTATUS(result), 0);
+}
+#endif
+
 static void the_machine_is_known(void **state) {
     (void)state;
     assert_true(memory_available() > (uint64_t)16 << 20 && memory_available() < (uint64_t)1 << 50);
@@ -1062,6 +1082,9 @@ int main(void) {
         cmocka_unit_test(messages_find_words),
         cmocka_unit_test(files_are_mapped_and_read),
         cmocka_unit_test(lines_of_every_length),
+#ifndef SANITIZED
+        cmocka_unit_test(a_line_without_memory_is_no_fault_of_the_file),
+#endif
         cmocka_unit_test(written_files_appear_whole),
         cmocka_unit_test(files_grow_and_shrink),
         cmocka_unit_test(a_full_disk_loses_nothing),

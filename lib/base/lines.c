@@ -1,7 +1,6 @@
 /* Lines of a text file, packed or not, of any length. */
 #include "lib/base/base.h"
 
-#include <errno.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -26,7 +25,7 @@ static void lines_fill(Lines *lines) {
         lines->start = 0;
     }
     if (!str_reserve(buffer, CHUNK)) {
-        lines->status = status_errno(ENOMEM, "cannot read '%s': line %zu is too long", lines->path, lines->number + 1);
+        lines->status = status_fail(ST_RESOURCE, "out of memory for line %zu of '%s'", lines->number + 1, lines->path);
         return;
     }
     ptrdiff_t got = stream_read(lines->stream, buffer->data + buffer->len, CHUNK);
