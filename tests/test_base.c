@@ -1,6 +1,7 @@
 /* The base layer: memory, text, files, random numbers, JSON, YAML. */
 #include "tests/check.h"
 
+#include <errno.h>
 #include <float.h>
 #include <math.h>
 #include <signal.h>
@@ -40,6 +41,8 @@ static void failures_keep_text_and_hint(void **state) {
     assert_string_equal(status_hint_text(), "");
     assert_int_equal(forwards(ST_NUMERIC), ST_NUMERIC);
     assert_int_equal(forwards(ST_OK), ST_CONFIG);
+    assert_int_equal(status_errno(EROFS, "cannot write 'a'"), ST_RESOURCE); /* the disk refuses; a missing file is the user's fault */
+    assert_int_equal(status_errno(ENOENT, "cannot open 'a'"), ST_INPUT);
     assert_int_equal(status_exit_code(ST_RESOURCE), 5);
     assert_int_equal(status_exit_code(ST_INTERRUPTED), 130);
     assert_string_equal(status_meaning(ST_OK), "ok");

@@ -53,6 +53,7 @@ static Status errno_status(int error, const char **hint) {
     switch (error) {
     case ENOSPC:
     case EDQUOT: *hint = "free some space or choose a folder on another disk"; return ST_RESOURCE;
+    case EROFS: *hint = "choose a folder that can be written to"; return ST_RESOURCE;
     case EFBIG: *hint = "the file system or a limit (ulimit -f) allows no larger file"; return ST_RESOURCE;
     case ENOMEM: *hint = "free some memory"; return ST_RESOURCE;
     case EMFILE:
