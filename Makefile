@@ -9,13 +9,11 @@ GLPK ?= $(shell printf '\043include <glpk.h>' | $(CC) -x c -fsyntax-only - 2>/de
 ISA_avx512 := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
 ISA_avx512_bf16 := $(ISA_avx512) -mavx512bf16 -mprfchw
 ISA_amx := $(ISA_avx512_bf16) -mamx-tile -mamx-bf16
-ifeq ($(TILES),emulated)
-TILES_KIND := -emulated
-override TILES := 1
-else ifdef TILES
-TILES_KIND := $(if $(filter 0,$(TILES)),-no-tiles)
+ifdef TILES
+TILES_KIND := $(if $(filter 0,$(TILES)),-no-tiles)$(if $(filter emulated,$(TILES)),-emulated)
+HAVE_TILES := $(if $(filter 0,$(TILES)),0,1)
 else
-TILES := $(if $(filter x86_64 amd64,$(shell uname -m)),$(shell printf '\043include <immintrin.h>' | $(CC) $(ISA_amx) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0),0)
+HAVE_TILES := $(if $(filter x86_64 amd64,$(shell uname -m)),$(shell printf '\043include <immintrin.h>' | $(CC) $(ISA_amx) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0),0)
 endif
 BUILD := build/$(FLAVOUR)$(if $(findstring clang,$(CC)),-clang)$(if $(filter 0,$(ONEDNN)),-no-onednn)$(if $(filter 0,$(GLPK)),-no-glpk)$(TILES_KIND)
 
@@ -39,7 +37,7 @@ endif
 
 # A loop marked `omp simd` that clang leaves as it is on some processor is no fault of ours.
 WARNINGS := -Wall -Wextra -Wshadow -Wstrict-prototypes -Wmissing-prototypes -Wvla -Wundef -Wdouble-promotion -Wno-pass-failed $(if $(DEV),-Werror)
-CPPFLAGS += -I. -D_GNU_SOURCE -DHAVE_ONEDNN=$(ONEDNN) -DHAVE_GLPK=$(GLPK) -DHAVE_TILES=$(TILES) $(if $(filter -emulated,$(TILES_KIND)),-DTILES_EMULATED) $(SYSTEM_FLAGS) $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
+CPPFLAGS += -I. -D_GNU_SOURCE -DHAVE_ONEDNN=$(ONEDNN) -DHAVE_GLPK=$(GLPK) -DHAVE_TILES=$(HAVE_TILES) $(if $(filter -emulated,$(TILES_KIND)),-DTILES_EMULATED) $(SYSTEM_FLAGS) $(shell pkg-config --cflags $(PKGS) 2>/dev/null)
 FLAGS_release := -O2 -g
 FLAGS_debug := -O0 -g -DTUNE_POISON
 FLAGS_san := -O1 -g -fno-omit-frame-pointer -fsanitize=address,undefined -fno-sanitize-recover=all -DTUNE_POISON
@@ -50,14 +48,14 @@ BASE_CFLAGS := -std=c11 $(WARNINGS) $(OPENMP) $(FLAGS_$(FLAVOUR)) $(CFLAGS)
 LIBS := $(shell pkg-config --libs $(PKGS) 2>/dev/null) $(SYSTEM_LIBS) -l$(if $(wildcard /usr/lib64/libopenblaso.so),openblaso,openblas) $(if $(filter 1,$(ONEDNN)),-ldnnl) $(if $(filter 1,$(GLPK)),-lglpk) -lsnappy -lm
 
 # Kernels are compiled once for each instruction set and chosen at run time; tile_*.c for those that multiply bf16, if the compiler knows them; host_*.c looks at the processor and is compiled plainly.
-ISAS := base $(if $(filter x86_64 amd64,$(shell uname -m)),avx2 avx512) $(if $(filter 1,$(TILES)),avx512_bf16)
+ISAS := base $(if $(filter x86_64 amd64,$(shell uname -m)),avx2 avx512) $(if $(filter 1,$(HAVE_TILES)),avx512_bf16)
 ISA_base :=
 ISA_avx2 := -mavx2 -mfma -mf16c
 HOST := $(wildcard lib/tensor/cpu/host_*.c)
 TILED := $(wildcard lib/tensor/cpu/tile_*.c)
 KERNELS := $(filter-out $(HOST) $(TILED),$(wildcard lib/tensor/cpu/*.c))
 SOURCES := $(wildcard lib/*/*.c lib/tensor/ref/*.c data/*.c sft/*.c rl/*.c) $(HOST)
-OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
+OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(HAVE_TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
 COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*.c))
 # What takes long without starting a thread of another kind is left out under the thread sanitizer; see also tests/run.sh.
 TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(if $(filter tsan,$(FLAVOUR)),tests/test_learning.c),$(wildcard tests/test_*.c tests/fuzz_*.c)))

@@ -52,7 +52,7 @@ Status token_rows_read(const char *file, const OpenedModel *opened, const DataCo
     *rows = (TokenRows){0};
     ContextCount beyond = context_count(&opened->model->config);
     Str text = {0};
-    Status status = rows_read(file, read_row, &(Reading){opened, &with_chat, questions, rows});
+    Status status = rows_read_as(file, &(RowsConfig){.widen = true}, read_row, &(Reading){opened, &with_chat, questions, rows});
     if (status == ST_OK && rows->n == 0) status = status_fail(ST_INPUT, "'%s' has no rows", file);
     for (size_t i = 0; status == ST_OK && !questions && i < rows->n; i++) context_add(&beyond, (int64_t)rows->items[i].ids.n);
     if (context_describe(&beyond, "row is", "rows are", &text)) show_message("tune: warning: '%s': %s", file, str_text(&text));
@@ -80,10 +80,11 @@ static bool same_file(const struct stat *file, const char *path) {
 
 /* What commands left beside a model may be replaced. */
 static bool belongs_to_model(const char *name) {
-    static const char *const begins[] = {"model.", "model-", "adapter_config.", "adapter_model.", "config.", "generation_config.", "tokenizer.", "tokenizer_config.", "special_tokens_map.", "added_tokens.", "vocab.", "merges.", "chat_template."};
-    for (size_t i = 0; i < COUNT_OF(begins); i++)
-        if (text_starts_with(name, begins[i])) return true;
-    return false;
+    static const char *const files[] = {"config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "adapter_config.json", "adapter_model.safetensors", "tokenizer.json",
+                                        "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json"};
+    for (size_t i = 0; i < COUNT_OF(files); i++)
+        if (strcmp(name, files[i]) == 0) return true;
+    return text_starts_with(name, "model-") && strstr(name, "-of-"); /* a shard */
 }
 
 static bool in_model(const struct stat *file, const char *dir) {

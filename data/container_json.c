@@ -91,7 +91,7 @@ static Status scan_element(Scanner *scanner) {
 
 static Status hand_element(Scanner *scanner) {
     json_error_t error;
-    json_t *row = json_load_row(scanner->element.data ? scanner->element.data : "", scanner->element.len, &error);
+    json_t *row = json_load_row(scanner->element.data ? scanner->element.data : "", scanner->element.len, scanner->reader->config.widen, &error);
     if (row) return row_hand_over(scanner->reader, row, (size_t)scanner->reader->n_rows + 1);
     size_t line = (size_t)MAX(error.line, 1), column = (size_t)MAX(error.column, 1);
     Status code = json_error_code(&error) == json_error_out_of_memory ? ST_RESOURCE : ST_INPUT;
@@ -176,7 +176,7 @@ static Status is_lines(const char *path, bool *result) {
     for (bool blank = true; blank && lines_next(&lines, &line);) {
         if (lines.number == 1) line = without_mark(line);
         blank = is_blank(line);
-        if (!blank) first = json_load_row(line.data, line.len, &error);
+        if (!blank) first = json_load_row(line.data, line.len, true, &error);
     }
     if (json_is_object(first))
         while (!*result && lines_next(&lines, &line)) *result = !is_blank(line);

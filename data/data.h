@@ -171,6 +171,7 @@ typedef Status RowCallback(void *context, const Row *row);
 typedef struct RowsConfig {
     int64_t max_rows;        /* 0: all */
     const char *separator;   /* .txt: what stands between documents; NULL: the file is one document. Line ends around a document are not part of it, blank documents are none */
+    bool widen;              /* JSON: numbers of columns that nobody uses may be any (json_load_row); not where rows are written again or handed on */
 } RowsConfig;
 Status rows_read(const char *path, RowCallback *read, void *context);
 Status rows_read_some(const char *path, int64_t max_rows, RowCallback *read, void *context);

@@ -304,7 +304,7 @@ static Status read_file(Loader *loader, uint32_t number) {
     loader->wanted_format = format && strcmp(format, "auto") != 0 ? format : NULL;
     loader->format = NULL;
     loader->file = number;
-    RowsConfig how = {.max_rows = source->max_rows > 0 ? source->max_rows - loader->rows_read : 0, .separator = source->separator};
+    RowsConfig how = {.max_rows = source->max_rows > 0 ? source->max_rows - loader->rows_read : 0, .separator = source->separator, .widen = true};
     return rows_read_as(file->path, &how, take_row, loader);
 }
 

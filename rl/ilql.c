@@ -215,7 +215,7 @@ static json_t *summary(void *context) {
 
 /* ---- memory ---- */
 
-/* A step of the rows with the most tokens to learn from. */
+/* The largest pass: rows from the longest on, as long as they fit. */
 typedef struct Largest { Ilql *il; Experience experience; int64_t pass_tokens; } Largest;
 typedef struct RowLength { size_t row; int64_t n; } RowLength;
 
@@ -228,11 +228,18 @@ static Status gather_longest(const Ilql *il, Experience *e) {
     size_t n = il->rows.n;
     RowLength *lengths = malloc(n * sizeof *lengths);
     if (!lengths) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
-    for (size_t i = 0; i < n; i++) lengths[i] = (RowLength){i, il->rows.items[i].n};
+    for (size_t i = 0; i < n; i++) lengths[i] = (RowLength){i, (int64_t)il->rows.items[i].prompt.ids.n + il->rows.items[i].n - 1}; /* as text_pass_rows counts */
     qsort(lengths, n, sizeof *lengths, longer_first);
     experience_clear(e, 1);
     Status status = ST_OK;
-    for (int64_t i = 0; i < il->rows_per_step && status == ST_OK; i++) status = offline_rows_add(&il->rows, lengths[(size_t)i % n].row, e);
+    int64_t left = MAX(il->pass.max_tokens, lengths[0].n), rows = 0;
+    for (size_t i = 0; i < MAX(n, (size_t)il->rows_per_step) && rows < il->rows_per_step && status == ST_OK; i++) {
+        const RowLength *row = &lengths[i % n];
+        if (row->n > left) continue;
+        left -= row->n;
+        rows++;
+        status = offline_rows_add(&il->rows, row->row, e);
+    }
     free(lengths);
     return status;
 }
@@ -246,11 +253,13 @@ static Status seed_heads(Tape *tape, const Heads *heads) {
     return tape_status(tape);
 }
 
-/* Its first pass, forward and backward. */
+/* Forward and backward. */
 static Status largest_pass(void *context, Tape *meta) {
     Largest *largest = context;
     const Ilql *il = largest->il;
     const Experience *e = &largest->experience;
+    TRY(gather_longest(il, &largest->experience));
+    memset(e->logprobs, 0, (size_t)e->n_tokens * sizeof(double));
     TextPass pass = {.tape = meta, .temperature = il->pass.temperature, .max_tokens = il->pass.max_tokens, .finals = il->pass.finals};
     int64_t n = text_pass_fit(&pass, e, 0, e->n);
     Heads heads;
@@ -271,9 +280,7 @@ static void split(void *context, int64_t most_tokens) {
 static Status plan_memory(Ilql *il, TrainMemory *memory) {
     Largest largest = {.il = il, .pass_tokens = il->pass.max_tokens};
     TrainerConfig config = {.recipe = il->recipe, .model = il->model, .tape = il->pass.tape, .task = {.context = &largest, .largest_batch = largest_pass, .split = split}};
-    Status status = gather_longest(il, &largest.experience);
-    if (status == ST_OK) memset(largest.experience.logprobs, 0, (size_t)largest.experience.n_tokens * sizeof(double));
-    if (status == ST_OK) status = trainer_memory(&config, il->config->resume ? il->recipe->output : NULL, memory);
+    Status status = trainer_memory(&config, il->config->resume ? il->recipe->output : NULL, memory);
     experience_release(&largest.experience);
     return status;
 }

@@ -324,7 +324,7 @@ static Status load_file(Loader *loader, const DataSource *source, const char *pa
     if (!files) return status_fail(ST_RESOURCE, "out of memory for names of files");
     pairs->files = files;
     files[loader->n_files++] = (PairFile){arena_strdup(pairs->arena, path), "line"};
-    return rows_read_as(path, &(RowsConfig){.max_rows = left, .separator = source->separator}, take_row, loader);
+    return rows_read_as(path, &(RowsConfig){.max_rows = left, .separator = source->separator, .widen = true}, take_row, loader);
 }
 
 static Status load_source(Loader *loader, const DataSource *source, const char *key) {

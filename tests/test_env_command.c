@@ -561,6 +561,12 @@ static void an_environment_that_stays_dead_loses_nothing(void **state) {
     }
 }
 
+/* Long enough for the next request to be on its way. */
+static void interrupt_soon_after_four_steps(void *context, const LearnProgress *progress) {
+    (void)context;
+    if (progress->steps == 4) interrupt_after(1000);
+}
+
 /* Interrupted while the program is at its third step: neither waited for nor started again, and what is saved is what an interrupt behind update 2 would have saved. */
 static void an_interrupt_does_not_wait_for_an_answer(void **state) {
     (void)state;
@@ -576,8 +582,7 @@ static void an_interrupt_does_not_wait_for_an_answer(void **state) {
     interrupt_clear();
     LearnResult result;
     Recipe *a = run_on("hangs", "asked", settings, 12), *b = run_on("box", "between", settings, 12);
-    interrupt_after(3000);
-    check_status(learn_run(&(LearnConfig){.recipe = a}, &result), ST_INTERRUPTED);
+    check_status(learn_run(&(LearnConfig){.recipe = a, .on_progress = interrupt_soon_after_four_steps}, &result), ST_INTERRUPTED);
     interrupt_clear();
     check_contains(status_hint_text(), "a checkpoint of step 2 is saved in");
     check_status(learn_run(&(LearnConfig){.recipe = b, .on_progress = interrupt_after_four_steps}, &result), ST_INTERRUPTED);

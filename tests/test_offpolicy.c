@@ -613,7 +613,7 @@ static void check_return(const char *recipe_name, int seed, int64_t steps, doubl
 /* A policy that acts at random holds the pole for 22 steps. */
 static void dqn_balances_the_pole(void **state) {
     (void)state;
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SANITIZED
     skip(); /* minutes of what the runs above have gone through already */
 #endif
     if (!is_long()) check_return("rl_cartpole_dqn", 1, 20000, 100);
@@ -623,7 +623,7 @@ static void dqn_balances_the_pole(void **state) {
 /* Who never gets up has -500, as have four of five greedy policies of an untrained network. The short run looks further ahead, so that the first swings that succeed are known sooner. */
 static void dqn_swings_the_acrobot(void **state) {
     (void)state;
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SANITIZED
     skip();
 #endif
     if (!is_long()) check_return_with("rl_acrobot_dqn", 1, 20000, "rl.n_step=8", -200);                 /* seen with seeds 1 to 5 on AVX2 and AVX-512: -87 to -110 */
@@ -640,7 +640,7 @@ static void dqn_gets_out_of_the_valley(void **state) {
 /* A pendulum that is pushed at random gets about -1200, one that hangs -1600. */
 static void sac_raises_the_pendulum(void **state) {
     (void)state;
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SANITIZED
     skip();
 #endif
     if (!is_long()) check_return("rl_pendulum_sac", 1, 5000, -500);                                    /* seen with seeds 1 to 5 on AVX2 and AVX-512: -152 to -157, one -266; before it learns -1239 to -1661 */

@@ -351,7 +351,7 @@ static void recipes_learn_what_they_say(void **state) {
         {"rl_pendulum_ppo", -200, "rl.total_steps=100000", -800},         /* -157 to -190, one -481 (-1193 to -1310) */
         {"rl_mountaincar_continuous_ppo", 90, "rl.total_steps=40000", 60}, /* 92 to 95 (-2.4 to 0: it stays where it is) */
     };
-#ifdef __SANITIZE_ADDRESS__
+#ifdef SANITIZED
     skip(); /* minutes of what cartpole_is_learned has gone through already */
 #endif
     for (size_t i = 0; i < COUNT_OF(recipes); i++)

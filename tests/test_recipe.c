@@ -85,7 +85,7 @@ static void overrides_win(void **state) {
 
 static void overrides_take_texts_as_they_stand(void **state) {
     (void)state;
-    const char *overrides[] = {"output=runs/my run #2/x", "data.train=a #1.jsonl", "data.system=You: answer", "model.path=*model", "model.adapter=null", "data.cache='~'",
+    const char *overrides[] = {"output= runs/my run #2/x \r", "data.train=a #1.jsonl", "data.system=You: answer", "model.path=*model", "model.adapter=null", "data.cache='~'",
                                "generate.stop=a: b", "rl.env=- a\n- b", "data.eval=[a.jsonl, b.jsonl]", "model.chat_template=\"a\\tb\"", "data.now=# now"};
     Recipe *recipe = read_small(overrides, COUNT_OF(overrides)), *again;
     assert_string_equal(recipe->output, "runs/my run #2/x");

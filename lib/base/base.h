@@ -227,8 +227,8 @@ uint64_t rng_permute(RngKey key, uint64_t n, uint64_t index);
  * model_max_length where there is none. */
 Status json_read_file(const char *path, json_t **root);
 Status json_read_text(const char *text, size_t len, const char *where, json_t **root); /* where: for messages, e.g. "rows.jsonl line 3" */
-/* A row of data, whose columns are not all used: integers beyond 64 bits are reals, numbers beyond doubles are strings of them, and strings may hold NUL, which whoever uses one asks for. */
-json_t *json_load_row(const char *text, size_t len, json_error_t *error);
+/* A row of data, whose columns are not all used: strings may hold NUL, which whoever uses one asks for; with `widen` integers beyond 64 bits are reals, numbers beyond doubles are strings of them. */
+json_t *json_load_row(const char *text, size_t len, bool widen, json_error_t *error);
 bool json_holds_nul(const json_t *value); /* in any string of it */
 /* Members of an object; a wrong type is ST_INPUT naming `where` and the key. A missing or null key leaves *value as it is. */
 Status json_get_int(const json_t *object, const char *where, const char *key, int64_t *value);

@@ -2,6 +2,7 @@
 #include "lib/base/base.h"
 
 #include <ctype.h>
+#include <errno.h>
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,26 +33,27 @@ static size_t token_length(const char *text, size_t len) {
     return n;
 }
 
-/* Whether the token is a number that no double holds. */
-static bool beyond_doubles(const char *token, size_t n) {
+/* Whether no double, or no integer of 64 bits, holds the number. */
+static bool beyond(const char *token, size_t n, bool integers) {
     Str text = {0};
     str_append_n(&text, token, n);
-    bool beyond = isinf(strtod(str_text(&text), NULL));
+    errno = 0;
+    bool found = integers ? (strtoll(str_text(&text), NULL, 10), errno == ERANGE) : isinf(strtod(str_text(&text), NULL));
     str_release(&text);
-    return beyond;
+    return found;
 }
 
-/* The same text with integers of more than 18 digits as reals; with `quote`, numbers that no double holds as strings. */
+/* The same text with integers beyond 64 bits as reals; with `quote`, numbers that no double holds as strings. */
 static void widen_numbers(const char *text, size_t len, bool quote, Str *wide) {
     for (size_t at = 0, n; at < len; at += n) {
         const char *token = text + at;
         n = token_length(token, len - at);
         size_t sign = *token == '-', digits = sign;
         while (digits < n && isdigit((unsigned char)token[digits])) digits++;
-        bool quoted = quote && digits > sign && beyond_doubles(token, n);
+        bool quoted = quote && digits > sign && beyond(token, n, false);
         str_append(wide, quoted ? "\"" : "");
         str_append_n(wide, token, n);
-        str_append(wide, quoted ? "\"" : digits == n && n - sign > 18 ? ".0" : "");
+        str_append(wide, quoted ? "\"" : digits == n && n - sign > 18 && beyond(token, n, true) ? ".0" : "");
     }
 }
 
@@ -72,10 +74,10 @@ Status json_read_file(const char *path, json_t **root) {
     return status;
 }
 
-json_t *json_load_row(const char *text, size_t len, json_error_t *error) {
+json_t *json_load_row(const char *text, size_t len, bool widen, json_error_t *error) {
     const size_t flags = JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL;
     json_t *row = json_loadb(text, len, flags, error);
-    if (row || json_error_code(error) != json_error_numeric_overflow) return row;
+    if (row || !widen || json_error_code(error) != json_error_numeric_overflow) return row;
     Str wide = {0};
     widen_numbers(text, len, true, &wide);
     row = json_loadb(str_text(&wide), wide.len, flags, error);

@@ -45,7 +45,8 @@ static size_t trained_bytes(const Params *params) {
     return bytes;
 }
 
-static Status measure(const TrainerConfig *config, TrainMemory *memory) {
+/* resident: of the process, before the first plan is laid out, which leaves something on the heap. */
+static Status measure(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
     OptimizerConfig optimizer;
     TRY(recipe_optimizer(config->recipe, &optimizer));
     ModelMemory model = model_memory(config->model, true);
@@ -58,7 +59,7 @@ static Status measure(const TrainerConfig *config, TrainMemory *memory) {
         .best = config->recipe->train_early_stopping > 0 ? trained_bytes(&config->model->params) : 0,
         .checkpointing = config->model->checkpointing,
     };
-    size_t resident = (size_t)memory_resident(), loaded = memory->mapped + memory->weights + memory->gradients;
+    size_t loaded = memory->mapped + memory->weights + memory->gradients;
     memory->program = resident > loaded ? resident - loaded : 0;
     TRY(activation_bytes(config, &memory->activations));
     memory->scratch = cpu_planned_bytes();
@@ -76,10 +77,10 @@ Checkpointing checkpointing_from_text(const char *text) {
     return kind;
 }
 
-static Status try_choice(const TrainerConfig *config, Checkpointing checkpointing, int64_t part_tokens, TrainMemory *memory) {
+static Status try_choice(const TrainerConfig *config, size_t resident, Checkpointing checkpointing, int64_t part_tokens, TrainMemory *memory) {
     config->model->checkpointing = checkpointing;
     if (config->task.split) config->task.split(config->task.context, part_tokens);
-    TRY(measure(config, memory));
+    TRY(measure(config, resident, memory));
     memory->part_tokens = part_tokens;
     return ST_OK;
 }
@@ -98,11 +99,11 @@ static Status too_little(const TrainerConfig *config, const TrainMemory *memory)
     char least[32];
     status_fail(ST_RESOURCE, "'train.max_memory: %s' is too little: with layers computed again%s training needs %s", recipe->train_max_memory, cut ? " and batches in the smallest parts" : "",
                 format_bytes((double)memory->total, least));
-    return status_hint(ST_RESOURCE, "give it as much, or %s%s", cut ? "shorten the longest rows (data.max_length)" : "take smaller batches (train.batch_size)", recipe->has_lora ? "" : ", or train a LoRA adapter");
+    return status_hint(ST_RESOURCE, "give it as much, or %s%s", cut ? "shorten the longest rows (data.max_length)" : "take smaller batches", recipe->has_lora ? "" : ", or train a LoRA adapter");
 }
 
 /* From the cheapest on. Parts of a thousand tokens cost next to nothing, a layer computed again does, parts of few tokens too. */
-static Status fit(const TrainerConfig *config, TrainMemory *memory) {
+static Status fit(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
     static const struct { Checkpointing checkpointing; int64_t part_tokens; } choices[] = {
         {CHECKPOINT_NONE, 0}, {CHECKPOINT_HEAD, 0}, {CHECKPOINT_SELECTIVE, 0}, {CHECKPOINT_SELECTIVE, 4096}, {CHECKPOINT_SELECTIVE, 2048}, {CHECKPOINT_SELECTIVE, 1024}, {CHECKPOINT_SELECTIVE, 512},
         {CHECKPOINT_LAYER, 0}, {CHECKPOINT_LAYER, 4096}, {CHECKPOINT_LAYER, 2048}, {CHECKPOINT_LAYER, 1024}, {CHECKPOINT_LAYER, 512}, {CHECKPOINT_LAYER, 1},
@@ -112,7 +113,7 @@ static Status fit(const TrainerConfig *config, TrainMemory *memory) {
     TRY(read_limit(config->recipe, &limit));
     for (size_t i = 0; i < COUNT_OF(choices); i++) {
         if (choices[i].checkpointing < least || (choices[i].part_tokens > 0 && !config->task.split)) continue;
-        TRY(try_choice(config, choices[i].checkpointing, choices[i].part_tokens, memory));
+        TRY(try_choice(config, resident, choices[i].checkpointing, choices[i].part_tokens, memory));
         if (memory->total <= limit) return ST_OK;
     }
     return too_little(config, memory);
@@ -141,12 +142,12 @@ static size_t still_needed(const TrainMemory *memory) {
 }
 
 /* What the recipe says; only a trained head's probabilities, which are there for speed alone, are not kept where the machine has no room for them. */
-static Status as_told(const TrainerConfig *config, TrainMemory *memory) {
-    Status status = measure(config, memory);
+static Status as_told(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
+    Status status = measure(config, resident, memory);
     bool fits = status == ST_OK && still_needed(memory) + config->beside <= memory_available();
     if (fits || config->model->checkpointing != CHECKPOINT_NONE || (status != ST_OK && status != ST_RESOURCE)) return status;
     TrainMemory whole = *memory;
-    TRY(try_choice(config, CHECKPOINT_HEAD, 0, memory));
+    TRY(try_choice(config, resident, CHECKPOINT_HEAD, 0, memory));
     if (status == ST_OK && memory->activations + memory->scratch >= whole.activations + whole.scratch) { /* the head is not trained */
         *memory = whole;
         config->model->checkpointing = CHECKPOINT_NONE;
@@ -157,9 +158,10 @@ static Status as_told(const TrainerConfig *config, TrainMemory *memory) {
 Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
     Checkpointing checkpointing;
     int64_t part_tokens;
-    if (!config->recipe->train_max_memory) return as_told(config, memory);
-    if (run_dir && read_choice(run_dir, &checkpointing, &part_tokens)) return try_choice(config, checkpointing, part_tokens, memory);
-    return fit(config, memory);
+    size_t resident = (size_t)memory_resident();
+    if (!config->recipe->train_max_memory) return as_told(config, resident, memory);
+    if (run_dir && read_choice(run_dir, &checkpointing, &part_tokens)) return try_choice(config, resident, checkpointing, part_tokens, memory);
+    return fit(config, resident, memory);
 }
 
 Status trainer_check_weights(const Recipe *recipe, int64_t n_weights) {

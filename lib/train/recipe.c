@@ -351,7 +351,7 @@ static Status override_value(const Key *key, const char *name, const char *value
     return (*node)->text ? ST_OK : ST_RESOURCE;
 }
 
-/* "section.key=value", "key=value" or "section=null". */
+/* "section.key=value", "key=value" or "section=null"; blanks around the value are not part of it. */
 static Status read_override(Recipe *recipe, const char *text) {
     const char *equals = strchr(text, '=');
     if (!equals || equals == text) {
@@ -362,7 +362,11 @@ static Status read_override(Recipe *recipe, const char *text) {
     if (!name) return ST_RESOURCE;
     char *dot = strchr(name, '.');
     Yaml *node;
-    TRY(override_value(dot ? key_find(name) : key_in("", name), name, equals + 1, recipe->arena, &node));
+    const char *value = equals + 1 + strspn(equals + 1, " \t\r\n");
+    size_t len = strlen(value);
+    while (len > 0 && strchr(" \t\r\n", value[len - 1])) len--;
+    if (!(value = arena_strndup(recipe->arena, value, len))) return ST_RESOURCE;
+    TRY(override_value(dot ? key_find(name) : key_in("", name), name, value, recipe->arena, &node));
     yaml_forget_lines(node);
     Source source = {0};
     if (!dot) return read_top(recipe, name, node, &source);
