@@ -1,11 +1,11 @@
 /* Messages of the library to whoever runs it, and its wish to stop. */
 #include "lib/base/base.h"
 
-#include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 
 static struct { LogSink *sink, *record; void *context, *record_context; LogLevel highest; } log_target;
-static volatile sig_atomic_t interrupted;
+static atomic_bool interrupted; /* set by a signal in one thread, read by all */
 
 void log_set_sink(LogSink *sink, void *context, LogLevel highest) {
     log_target.sink = sink;
@@ -32,6 +32,6 @@ void log_message(LogLevel level, const char *format, ...) {
     if (log_wants(level)) log_target.sink(log_target.context, level, text);
 }
 
-void interrupt_request(void) { interrupted = 1; }
-void interrupt_clear(void) { interrupted = 0; }
-bool interrupt_requested(void) { return interrupted != 0; }
+void interrupt_request(void) { interrupted = true; }
+void interrupt_clear(void) { interrupted = false; }
+bool interrupt_requested(void) { return interrupted; }
