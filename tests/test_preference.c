@@ -158,12 +158,13 @@ static void memory_is_kept_with_the_same_result(void **state) {
     skip(); /* what they take of memory themselves decides there */
 #endif
     static const char *const names[] = {"memory-whole", "memory-cut"};
-    char lines[2][300] = {"rl.algorithm=dpo\ntrain.max_steps=3\ntrain.learning_rate=5e-3\nlora.dropout=0.2\ntrain.batch_size=200"};
+    static const char plain[] = "rl.algorithm=dpo\ntrain.max_steps=3\ntrain.learning_rate=5e-3\nlora.dropout=0.2\ntrain.batch_size=200";
+    char cut[sizeof plain + 64];
     double losses[2][3], norms[2][3];
     for (int i = 0; i < 2; i++) {
         TrainResult result;
-        if (i == 1) snprintf(lines[1], sizeof lines[1], "%s\ntrain.max_memory=%.0f", lines[0], planned(names[0], "total") - 0.8 * planned(names[0], "activations"));
-        check_ok(run_lines(names[i], "pairs.jsonl", lines[i], false, &result));
+        if (i == 1) snprintf(cut, sizeof cut, "%s\ntrain.max_memory=%.0f", plain, planned(names[0], "total") - 0.8 * planned(names[0], "activations"));
+        check_ok(run_lines(names[i], "pairs.jsonl", i ? cut : plain, false, &result));
         assert_int_equal(read_metric(names[i], "loss", losses[i], 3), 3);
         assert_int_equal(read_metric(names[i], "grad_norm", norms[i], 3), 3);
     }
