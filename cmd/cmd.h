@@ -53,8 +53,8 @@ typedef struct RecipeCommand {
     bool watch;               /* of tune rl */
 } RecipeCommand;
 typedef Status RecipeCommandRun(const RecipeCommand *job);
-/* Parses, reads the recipe, sets the threads and runs `work`. about: a paragraph with an example; sections: those whose keys --help lists, "" is the top level, "reward" its key of that name, NULL behind the last; keys of others
- * are ST_CONFIG. */
+/* Parses, reads the recipe, sets the threads and runs `work`. about: a paragraph with an example; sections: those whose keys --help lists, "" is the top level, "reward" its key of that name, NULL behind the last. Keys of
+ * others are ST_CONFIG where they are typed, and in a file where they say how to learn by rewards and rows are to be trained on. */
 Status recipe_command(int argc, char **argv, const char *name, const char *about, const char *const *sections, RecipeCommandRun *work);
 /* What was typed, so that a shell reads it as the same again; other options are left out, and of urls user, password and query are stars. */
 void recipe_command_line(const RecipeCommand *job, Str *text);
