@@ -111,5 +111,6 @@ Status mdp_form_make(const NamedMdp *world, bool needs_values, Arena *arena, Mdp
     TRY(redirect_done(mdp, arena, form));
     measure(mdp, form);
     if (needs_values && mdp->gamma == 1) TRY(form_join(world, form));
-    return even_out(form, arena);
+    TRY(even_out(form, arena));
+    return form_choose_reach(form);
 }

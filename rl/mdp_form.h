@@ -35,6 +35,7 @@ typedef struct MdpForm {
     double reward_size;        /* largest sum of probability x |reward| of a row */
     int64_t longest;           /* entries of the longest row */
     bool closed;               /* no row ends anything: a constant added to V adds gamma times it to every q */
+    int reach;                 /* how far ahead sweeps of a large world fetch: see form_choose_reach */
     FormTiles *tiles;          /* its entries in another order, for sweeps over all of them (mdp_tiles.c); NULL: none */
     Arena *arena;              /* borrowed */
 } MdpForm;
@@ -57,6 +58,9 @@ double *form_vector(const MdpForm *form, Arena *arena); /* n + 1 zeros; NULL whe
 
 typedef struct Change { double least, most; } Change; /* of new minus old values, over live states; 0, 0 when there are none */
 static inline double change_size(Change change) { return change.most > -change.least ? change.most : -change.least; }
+/* How far ahead values are fetched, and into which cache, is tried out on a few parts of a large world (some ms): processors differ. It changes no result. ST_RESOURCE. */
+Status form_choose_reach(MdpForm *form);
+
 /* A policy: its rows, copied behind each other where they are about equally long, which are swept in half the time that the same rows take where they are. */
 typedef struct FormPolicy {
     int64_t *rows;             /* (n): the row taken in each live state */

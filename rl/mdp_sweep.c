@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-enum { BLOCK = 1024 };
+enum { BLOCK = 1024, LINE = 8 /* doubles in a line of a cache */ };
 
 #if defined(__GNUC__)
 #define INLINE static inline __attribute__((always_inline))
@@ -30,18 +30,22 @@ INLINE double expect(const int32_t *next, const double *p, int64_t n, const doub
     return even + odd;
 }
 
+/* Entries of a row: where they begin, how many. */
+INLINE int64_t row_begin(const MdpForm *form, int64_t row, int64_t fan) { return fan ? row * fan : form->begin[row]; }
+INLINE int64_t row_length(const MdpForm *form, int64_t row, int64_t fan) { return fan ? fan : form->begin[row + 1] - form->begin[row]; }
+
 INLINE double row_q(const MdpForm *form, int64_t row, int64_t fan, const double *V) {
-    int64_t begin = fan ? row * fan : form->begin[row], n = fan ? fan : form->begin[row + 1] - begin;
-    return form->reward[row] + form->gamma * expect(form->next + begin, form->probability + begin, n, V);
+    int64_t begin = row_begin(form, row, fan);
+    return form->reward[row] + form->gamma * expect(form->next + begin, form->probability + begin, row_length(form, row, fan), V);
 }
 
 /* In a large world values are gathered from all over a vector that the first caches cannot hold, each from a place that only its entry tells: rows some entries ahead have their values fetched now,
  * and rows further ahead are fetched themselves, into the second-level cache: asking for them past the caches made sweeps 2.4 times as slow on one processor (Xeon with AMX) and somewhat faster on
- * another (Zen 3). Nothing but hints. */
+ * another (Zen 3). Nothing but hints. Where values are best asked for differs: a Zen 4 passes over most hints for the first level (26.5 ms a sweep of 32 million entries, 21 with the second), on a
+ * Zen 5 they are the faster ones (12.2 and 15.0). */
 enum { LARGE = 1 << 15 };
 typedef struct Reach { int64_t near, far; bool second; } Reach; /* in entries; whether values go to the second-level cache only */
-static const Reach first_reach = {48, 512, false};   /* Xeon with AMX, 2 MiB of second-level cache */
-static const Reach second_reach = {192, 1024, true}; /* Zen 4, 1 MiB: passes over most hints for the first level; 26.5 -> 21 ms for 32 million entries */
+static const Reach reaches[] = {{48, 512, false}, {192, 1024, true}};
 
 /* The same in rows from here; near 0: no fetching ahead. */
 typedef Reach Ahead;
@@ -49,7 +53,7 @@ typedef Reach Ahead;
 static Ahead ahead_of(const MdpForm *form, const double *V) {
     int64_t entries = form->begin[form->n_rows];
     if (!V || form->n < LARGE || entries < form->n_rows) return (Ahead){0};
-    Reach reach = near_cache_bytes() > 1 << 20 ? first_reach : second_reach;
+    Reach reach = reaches[form->reach];
     return (Ahead){1 + reach.near * form->n_rows / entries, 1 + reach.far * form->n_rows / entries, reach.second};
 }
 
@@ -58,15 +62,16 @@ INLINE void fetch_ahead(const MdpForm *form, Ahead ahead, const bool *without, i
     int64_t near = row + ahead.near, far = row + ahead.far;
     if (far >= form->n_rows) return;
     if (!without || !without[near]) {
-        const int32_t *next = form->next + (fan ? near * fan : form->begin[near]);
-        int64_t n = fan ? fan : form->begin[near + 1] - form->begin[near];
+        const int32_t *next = form->next + row_begin(form, near, fan);
+        int64_t n = row_length(form, near, fan);
         if (ahead.second)
             for (int64_t k = 0; k < n; k++) __builtin_prefetch(V + next[k], 0, 2);
         else
             for (int64_t k = 0; k < n; k++) __builtin_prefetch(V + next[k], 0, 3);
     }
+    if (row % LINE == 0) __builtin_prefetch(form->reward + far, 0, 1);
     if (without && without[far]) return;
-    int64_t begin = fan ? far * fan : form->begin[far];
+    int64_t begin = row_begin(form, far, fan);
     __builtin_prefetch(form->next + begin, 0, 1);
     __builtin_prefetch(form->probability + begin, 0, 1);
 #else
@@ -79,7 +84,7 @@ INLINE void take_row(const MdpForm *form, int64_t row, int64_t state, int64_t fa
     if (policy->rows[state] == row) return;
     policy->rows[state] = row;
     if (!policy->next) return;
-    int64_t begin = fan ? row * fan : form->begin[row], n = fan ? fan : form->begin[row + 1] - begin, slot = fan ? fan : policy->form.fan;
+    int64_t begin = row_begin(form, row, fan), n = row_length(form, row, fan), slot = fan ? fan : policy->form.fan;
     policy->form.reward[state] = form->reward[row];
     for (int64_t k = 0; k < slot; k++) {
         policy->next[state * slot + k] = k < n ? form->next[begin + k] : form->n;
@@ -87,63 +92,90 @@ INLINE void take_row(const MdpForm *form, int64_t row, int64_t state, int64_t fa
     }
 }
 
-INLINE void sweep_states(const MdpForm *form, Sweep sweep, Ahead ahead, int64_t first, int64_t end, int64_t fan, Change *change) {
+/* The form and the sweep are copies, which no store into a vector can change, so that all of them stays in registers. */
+INLINE Change sweep_states(MdpForm form, Sweep sweep, Ahead ahead, int64_t first, int64_t end, int64_t fan) {
     const double *V = sweep.V;
+    Change change = {(double)INFINITY, -(double)INFINITY};
     for (int64_t s = first; s < end; s++) {
-        int64_t row = form_first(form, s), last = form_first(form, s + 1) - 1, best_row = -1;
-        if (!form_is_live(form, s)) {
+        int64_t row = form_first(&form, s), last = form_first(&form, s + 1) - 1, best_row = -1;
+        if (!form_is_live(&form, s)) {
             for (; sweep.Q && row <= last; row++) sweep.Q[row] = 0;
             sweep.new_V[s] = 0;
             continue;
         }
         double best = 0;
         for (; row <= last; row++) {
-            if (ahead.near) fetch_ahead(form, ahead, sweep.without, row, fan, V);
+            if (ahead.near) fetch_ahead(&form, ahead, sweep.without, row, fan, V);
             if (sweep.without && sweep.without[row]) continue;
-            double q = V ? row_q(form, row, fan, V) : form->reward[row];
+            double q = V ? row_q(&form, row, fan, V) : form.reward[row];
             if (sweep.Q) sweep.Q[row] = q;
             if (best_row < 0 || q > best) {
                 best = q;
                 best_row = row;
             }
         }
-        if (sweep.policy) take_row(form, best_row, s, fan, sweep.policy);
+        if (sweep.policy) take_row(&form, best_row, s, fan, sweep.policy);
         double difference = best - (V ? V[s] : 0);
-        if (difference < change->least) change->least = difference;
-        if (difference > change->most) change->most = difference;
+        change.least = MIN(change.least, difference);
+        change.most = MAX(change.most, difference);
         sweep.new_V[s] = best;
     }
+    return change;
 }
 
-/* Rows of a few usual lengths have loops of their own. */
-static void sweep_block(const MdpForm *form, Sweep sweep, Ahead ahead, int64_t first, int64_t end, Change *change) {
+/* Rows of a few usual lengths have loops of their own, and so have sweeps that are asked for nothing but values. */
+static Change sweep_block(const MdpForm *form, Sweep sweep, Ahead ahead, int64_t first, int64_t end) {
+    if (!sweep.Q && !sweep.policy && !sweep.without && form->fan == 8) return sweep_states(*form, (Sweep){.V = sweep.V, .new_V = sweep.new_V}, ahead, first, end, 8);
     switch (form->fan) {
-    case 1: sweep_states(form, sweep, ahead, first, end, 1, change); break;
-    case 2: sweep_states(form, sweep, ahead, first, end, 2, change); break;
-    case 3: sweep_states(form, sweep, ahead, first, end, 3, change); break;
-    case 4: sweep_states(form, sweep, ahead, first, end, 4, change); break;
-    case 8: sweep_states(form, sweep, ahead, first, end, 8, change); break;
-    default: sweep_states(form, sweep, ahead, first, end, 0, change);
+    case 1: return sweep_states(*form, sweep, ahead, first, end, 1);
+    case 2: return sweep_states(*form, sweep, ahead, first, end, 2);
+    case 3: return sweep_states(*form, sweep, ahead, first, end, 3);
+    case 4: return sweep_states(*form, sweep, ahead, first, end, 4);
+    case 8: return sweep_states(*form, sweep, ahead, first, end, 8);
+    default: return sweep_states(*form, sweep, ahead, first, end, 0);
     }
 }
 
-Change form_sweep(const MdpForm *form, Sweep sweep) {
+/* The states from `first` on. */
+static Change sweep_range(const MdpForm *form, Sweep sweep, int64_t first, int64_t end) {
     Ahead ahead = ahead_of(form, sweep.V);
-    int64_t blocks = (form->n + BLOCK - 1) / BLOCK;
+    int64_t blocks = (end - first + BLOCK - 1) / BLOCK;
     double least = (double)INFINITY, most = -(double)INFINITY;
-    if (form->tiles && sweep.V && !sweep.without && !sweep.policy) {
-        Change change = form_sweep_tiles(form, sweep, (Change){least, most});
-        return change.least <= change.most ? change : (Change){0, 0};
-    }
 #pragma omp parallel for schedule(dynamic, 4) reduction(min : least) reduction(max : most) if (blocks > 4)
     for (int64_t block = 0; block < blocks; block++) {
-        Change change = {(double)INFINITY, -(double)INFINITY};
-        sweep_block(form, sweep, ahead, block * BLOCK, MIN(form->n, (block + 1) * BLOCK), &change);
+        Change change = sweep_block(form, sweep, ahead, first + block * BLOCK, MIN(end, first + (block + 1) * BLOCK));
         if (change.least < least) least = change.least;
         if (change.most > most) most = change.most;
     }
+    return (Change){least, most};
+}
+
+/* Parts of the world that follow each other are swept in turns, so that none has been in a cache; expected rewards stand for values, which are all in the third-level cache behind the first turn. */
+Status form_choose_reach(MdpForm *form) {
+    enum { ROUNDS = 4, PART = 1 << 20, KINDS = COUNT_OF(reaches) };
+    int64_t entries = form->begin[form->n_rows], states = PART * (int64_t)form->n / MAX(entries, (int64_t)1) + 1;
+    if (form->n < LARGE || form->n_rows <= form->n || states * ROUNDS * KINDS > form->n) return ST_OK;
+    double *scratch = arena_alloc(form->arena, (size_t)states * ROUNDS * KINDS * sizeof *scratch), best[KINDS];
+    if (!scratch) return ST_RESOURCE;
+    for (int64_t part = 0; part < ROUNDS * KINDS; part++) {
+        int kind = form->reach = (int)(part % KINDS);
+        double start = clock_seconds();
+        sweep_range(form, (Sweep){.V = form->reward, .new_V = scratch}, part * states, (part + 1) * states);
+        double seconds = clock_seconds() - start;
+        if (part < 2 * KINDS || seconds < best[kind]) best[kind] = seconds;
+    }
+    form->reach = 0;
+    for (int kind = 1; kind < KINDS; kind++)
+        if (best[kind] < best[form->reach]) form->reach = kind;
+    return ST_OK;
+}
+
+Change form_sweep(const MdpForm *form, Sweep sweep) {
+    Change change = {(double)INFINITY, -(double)INFINITY};
+    if (form->tiles && sweep.V && !sweep.without && !sweep.policy) change = form_sweep_tiles(form, sweep, change);
+    else change = sweep_range(form, sweep, 0, form->n);
     sweep.new_V[form->n] = 0;
-    return least <= most ? (Change){least, most} : (Change){0, 0};
+    return change.least <= change.most ? change : (Change){0, 0};
 }
 
 Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy) {
