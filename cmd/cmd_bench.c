@@ -183,7 +183,7 @@ static void print_row(const Bench *bench, const BenchWork *work, Str *rows) {
     jw_int(&w, "peak_rss_bytes", (int64_t)bench->peak);
     if (isnan(row->predicted)) jw_null(&w, "predicted_bytes");
     else jw_int(&w, "predicted_bytes", (int64_t)row->predicted);
-    if (profile_asked()) profile_write(&w, "profile", bench->profile, bench->n_profile);
+    if (bench->n_profile > 0) profile_write(&w, "profile", bench->profile, bench->n_profile);
     jw_end_object(&w);
     str_printf(rows, "%s%s", rows->len ? ",\n  " : "", str_text(&w.text));
     if (bench->command->json) print_result("%s\n", str_text(&w.text));

@@ -104,8 +104,12 @@ static inline __attribute__((always_inline)) void scores_block(const bool two, i
 }
 #else
 static void scores_block(const bool two, int64_t depth, const KeyRows keys[2], Tiles q, Tiles scores) {
-    for (int64_t i = 0; i < 1 + two; i++)
-        for (int64_t j = 0; j < 2; j++) tiles_sum(depth * TILE_K, (TileLines){keys[j].at, keys[j].line, keys[j].column}, tile_at(q, i, 0), q.column, tile_at(scores, i, j), 64, false, NULL);
+    for (int64_t j = 0; j < 2; j++) {
+        TileLines rows = {keys[j].at, keys[j].line, keys[j].column};
+        char *first = tile_at(q, 0, 0), *sums = tile_at(scores, 0, j);
+        if (two) tiles_sum_wide(depth * TILE_K, rows, first, (char *)tile_at(q, 1, 0) - first, q.column, sums, (char *)tile_at(scores, 1, j) - sums, 64, false, NULL);
+        else tiles_sum(depth * TILE_K, rows, first, q.column, sums, 64, false, NULL);
+    }
 }
 #endif
 

@@ -74,8 +74,12 @@ static inline __attribute__((always_inline)) void block_multiply(const bool two,
 }
 #elif defined(__AVX512BF16__)
 static inline void block_multiply(const bool two, int64_t depth, Tiles a, Tiles b, Tiles c, bool add) {
-    for (int64_t j = 0; j < 1 + two; j++)
-        for (int64_t i = 0; i < 2; i++) tiles_sum(depth * TILE_K, (TileLines){tile_at(a, i, 0), 64, a.column}, tile_at(b, j, 0), b.column, tile_at(c, i, j), 64, add, NULL);
+    for (int64_t i = 0; i < 2; i++) {
+        TileLines rows = {tile_at(a, i, 0), 64, a.column};
+        char *first = tile_at(b, 0, 0), *sums = tile_at(c, i, 0);
+        if (two) tiles_sum_wide(depth * TILE_K, rows, first, (char *)tile_at(b, 1, 0) - first, b.column, sums, (char *)tile_at(c, i, 1) - sums, 64, add, NULL);
+        else tiles_sum(depth * TILE_K, rows, first, b.column, sums, 64, add, NULL);
+    }
 }
 #endif
 

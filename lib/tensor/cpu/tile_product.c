@@ -278,7 +278,7 @@ enum { FEW_MOST = 0 }; /* columns that go by themselves: tiles waste nothing tha
 
 enum { FEW_MOST = 64 };
 
-/* The same where vectors multiply: sixteen rows and columns at a time through both parts. */
+/* The same where vectors multiply: sixteen rows at a time through both parts. */
 static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
     const Finish *end = ahead->end;
     finish_rest(before);
@@ -289,15 +289,18 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
     for (int64_t r = 0; ahead->at && !ahead->once && r < ahead->rows; r++)
         for (int64_t i = 0; i < sum->n_tiles; i++) _mm_prefetch(ahead->at + r * ahead->line + i * 64, _MM_HINT_T1);
     bool contiguous = ahead->at && ahead->once && sum->a.line == sum->n_tiles * 64; /* then what follows is the next block */
-    for (int64_t i = 0; i < 2 && i * TILE_ROWS < rows; i++)
-        for (int64_t j = 0; j < 2 && j * TILE_ROWS < cols; j++) {
-            char *c = (char *)sums + i * TILE_ROWS * line + j * 64;
-            const char *b = sum->b + j * TILE_BYTES, *soon = contiguous && j == 0 ? sum->a.at + (BLOCK + i * TILE_ROWS) * sum->a.line : NULL;
-            tiles_sum(sum->n_tiles * TILE_K, (TileLines){sum->a.at + i * TILE_ROWS * sum->a.line, sum->a.line, 64}, b, 2 * TILE_BYTES, c, line, sum->add, soon);
-            if (sum->n_more == 0) continue;
-            b += sum->n_tiles * 2 * TILE_BYTES;
-            tiles_sum(sum->more_k, (TileLines){sum->more.at + i * TILE_ROWS * sum->more.line, sum->more.line, 64}, b, 2 * TILE_BYTES, c, line, true, NULL);
+    for (int64_t i = 0; i < 2 && i * TILE_ROWS < rows; i++) {
+        TileLines a = {sum->a.at + i * TILE_ROWS * sum->a.line, sum->a.line, 64}, more = {sum->more.at + i * TILE_ROWS * sum->more.line, sum->more.line, 64};
+        const char *more_b = sum->b + sum->n_tiles * 2 * TILE_BYTES, *soon = contiguous ? a.at + BLOCK * a.line : NULL;
+        char *c = (char *)sums + i * TILE_ROWS * line;
+        if (cols > TILE_ROWS) {
+            tiles_sum_wide(sum->n_tiles * TILE_K, a, sum->b, TILE_BYTES, 2 * TILE_BYTES, c, 64, line, sum->add, soon);
+            if (sum->n_more) tiles_sum_wide(sum->more_k, more, more_b, TILE_BYTES, 2 * TILE_BYTES, c, 64, line, true, NULL);
+        } else {
+            tiles_sum(sum->n_tiles * TILE_K, a, sum->b, 2 * TILE_BYTES, c, line, sum->add, soon);
+            if (sum->n_more) tiles_sum(sum->more_k, more, more_b, 2 * TILE_BYTES, c, line, true, NULL);
         }
+    }
 }
 #endif
 

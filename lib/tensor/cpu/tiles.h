@@ -132,6 +132,48 @@ static __attribute__((noinline, unused)) void tiles_sum(int64_t k, TileLines a, 
     for (int i = 0; i < TILE_ROWS; i++) _mm512_storeu_ps((char *)c + i * c_line, sum[i]);
 }
 
+/* The same for eight rows and two tiles of columns, the second `b_right` and `c_right` bytes behind the first: what is broadcast of A serves two products, so that loads do not hold up a processor
+ * that multiplies twice a cycle (Zen 5: 390 -> 460 GF/s a core; one that multiplies once does not care). `soon`: 8 lines a tile. */
+enum { HALF_ROWS = TILE_ROWS / 2 };
+static __attribute__((noinline, unused)) void tiles_sum_two(int64_t k, TileLines a, const char *b, int64_t b_right, int64_t b_column, char *c, int64_t c_right, int64_t c_line, bool add,
+                                                            const char *soon) {
+    __m512 left[HALF_ROWS], right[HALF_ROWS];
+    const char *rows[2] = {a.at, a.at + 4 * a.line};
+#pragma GCC unroll 8
+    for (int i = 0; i < HALF_ROWS; i++) {
+        left[i] = add ? _mm512_loadu_ps(c + i * c_line) : _mm512_setzero_ps();
+        right[i] = add ? _mm512_loadu_ps(c + c_right + i * c_line) : _mm512_setzero_ps();
+    }
+    for (; k > 0; k -= TILE_K, b += b_column) {
+        int64_t pairs = k < TILE_K ? (k + 1) / 2 : TILE_K / 2;
+        for (int64_t pair = 0; pair < pairs; pair++) {
+            __m512bh columns = (__m512bh)_mm512_loadu_si512(b + pair * 64), others = (__m512bh)_mm512_loadu_si512(b + b_right + pair * 64);
+            if (soon && pair % 2 == 0) _mm_prefetch(soon + pair * 32, _MM_HINT_T1);
+#pragma GCC unroll 8
+            for (int i = 0; i < HALF_ROWS; i++) {
+                __m512bh values = pair_of(rows[i / 4] + i % 4 * a.line + 4 * pair);
+                left[i] = _mm512_dpbf16_ps(left[i], values, columns);
+                right[i] = _mm512_dpbf16_ps(right[i], values, others);
+            }
+        }
+        for (int i = 0; i < 2; i++) rows[i] += a.column;
+        if (soon) soon += TILE_BYTES / 2;
+    }
+#pragma GCC unroll 8
+    for (int i = 0; i < HALF_ROWS; i++) {
+        _mm512_storeu_ps(c + i * c_line, left[i]);
+        _mm512_storeu_ps(c + c_right + i * c_line, right[i]);
+    }
+}
+
+/* Sixteen rows by two tiles of columns. */
+static inline void tiles_sum_wide(int64_t k, TileLines a, const char *b, int64_t b_right, int64_t b_column, char *c, int64_t c_right, int64_t c_line, bool add, const char *soon) {
+    for (int64_t row = 0; row < TILE_ROWS; row += HALF_ROWS) {
+        TileLines half = {a.at + row * a.line, a.line, a.column};
+        tiles_sum_two(k, half, b, b_right, b_column, c + row * c_line, c_right, c_line, add, soon ? soon + row * a.line : NULL);
+    }
+}
+
 #endif
 
 /* to[j][i] = from[i][j] for 16 x 16 values of 32 bits; lines are `from_line` and `to_line` bytes apart. */
