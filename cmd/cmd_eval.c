@@ -327,7 +327,7 @@ static Status eval_reward(const Command *command, const Eval *job) {
     bool stepwise;
     TRY(check_compute(job->compute));
     if (job->exact_match) return status_fail(ST_USAGE, "--exact-match is for language models: a reward model answers nothing");
-    ScorerOptions how = {.base_dir = job->adapter ? command->arguments[0] : NULL, .compute = job->compute, .chat_template = job->chat.chat_template};
+    ScorerOptions how = {.base_dir = job->adapter ? command->arguments[0] : NULL, .compute = job->compute, .chat_template = job->chat.chat_template, .now = job->chat.now};
     TRY(scorer_open(job->adapter ? job->adapter : command->arguments[0], &how, &scorer));
     RewardEvaluation config = {.model = scorer->model, .tokenizer = scorer->tokenizer, .chat = scorer->chat, .data = job->data, .max_length = job->config.max_length, .truncation = job->config.truncation,
                                .system = job->chat.system, .on_progress = show_rows};

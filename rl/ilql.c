@@ -8,6 +8,7 @@
 #include "lib/train/report.h"
 #include "lib/train/trained_model.h"
 #include "rl/algorithm_keys.h"
+#include "rl/run_chat.h"
 #include "rl/text_pass.h"
 
 enum { PASS_TOKENS = 2048, PASS_VALUES = 1 << 23 }; /* of a pass at most: tokens; Q values of a head */
@@ -15,6 +16,7 @@ enum { PASS_TOKENS = 2048, PASS_VALUES = 1 << 23 }; /* of a pass at most: tokens
 typedef struct Ilql {
     const IlqlRunConfig *config;
     const Recipe *recipe;
+    Recipe dated;              /* the recipe with the day the run began, where the template writes it */
     IlqlConfig loss;
     double tau;
     int64_t target_every;
@@ -298,8 +300,8 @@ static Status open_parts(Ilql *il) {
     il->tau = isnan(r->rl_tau) ? 0.005 : r->rl_tau;
     il->target_every = r->rl_target_every > 0 ? r->rl_target_every : 1;
     TRY(trained_model_open(r, &il->model));
-    TRY(tokenizer_load_if_any(r->model_path, &il->tokenizer));
-    if (il->tokenizer) TRY(chat_open(r->model_path, r->model_chat_template, r->data_now, il->tokenizer, &il->chat));
+    TRY(run_chat_open(&il->recipe, il->config->resume, &il->dated, &il->tokenizer, &il->chat));
+    r = il->recipe;
     TRY(offline_rows_read(r, &il->model->config, il->chat, il->tokenizer, &il->rows));
     TRY(ilql_heads_add(il->model, r->rl_q_width, (uint64_t)r->seed, true, &il->heads));
     int64_t most = MAX(PASS_VALUES / il->model->config.vocab_size, 16);

@@ -3,9 +3,9 @@
 
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "lib/train/report.h"
+#include "rl/run_chat.h"
 
 /* ---- which rows a step takes ---- */
 
@@ -172,41 +172,6 @@ static Status save_result(void *context, const char *run_dir) {
 
 /* ---- rows ---- */
 
-/* The day that the run began: rows must not change when it is resumed on another one. */
-static Status first_day(const PairRun *run, char day[32]) {
-    const Recipe *recipe = run->recipe;
-    const char *path = path_join(recipe->arena, recipe->output ? recipe->output : "", "recipe.yaml");
-    time_t now = time(NULL);
-    struct tm today;
-    Recipe *before;
-    if (!path) return ST_RESOURCE;
-    localtime_r(&now, &today);
-    strftime(day, 32, "%Y-%m-%d", &today);
-    if (!run->config->resume || !file_exists(path)) return ST_OK;
-    TRY(recipe_read(path, NULL, 0, &before));
-    if (before->data_now) {
-        size_t len = MIN(strlen(before->data_now), (size_t)31);
-        memcpy(day, before->data_now, len);
-        day[len] = '\0';
-    }
-    recipe_free(before);
-    return ST_OK;
-}
-
-static Status open_text(PairRun *run) {
-    const Recipe *recipe = run->recipe;
-    char day[32];
-    TRY(first_day(run, day));
-    TRY(tokenizer_load_if_any(recipe->model_path, &run->tokenizer));
-    TRY(chat_open(recipe->model_path, recipe->model_chat_template, recipe->data_now, run->tokenizer, &run->chat));
-    if (recipe->data_now || !chat_writes_date(run->chat)) return ST_OK;
-    TRY(chat_set_now(run->chat, day));
-    run->dated = *recipe;
-    run->dated.data_now = arena_strdup(recipe->arena, day);
-    run->recipe = &run->dated;
-    return run->dated.data_now ? ST_OK : ST_RESOURCE;
-}
-
 static Status load_held_out(PairRun *run, const char *key, YamlNode node, const PairSource *source) {
     TRY(pairs_load(run->recipe, key, node, source, &run->eval));
     for (size_t i = 0; i < run->eval->table.n_sources; i++)
@@ -215,7 +180,7 @@ static Status load_held_out(PairRun *run, const char *key, YamlNode node, const 
 }
 
 static Status load_rows(PairRun *run) {
-    TRY(open_text(run));
+    TRY(run_chat_open(&run->recipe, run->config->resume, &run->dated, &run->tokenizer, &run->chat));
     const Recipe *recipe = run->recipe;
     const PairObjective *objective = run->objective;
     PairSource source = {.model = &run->model->config, .tokenizer = run->tokenizer, .chat = run->chat, .unpaired = objective->unpaired, .stepwise = objective->stepwise, .ends = objective->scores,

@@ -1,5 +1,6 @@
 /* model: a reward model in this process (scorer.h). It is given the very ids that were sampled, so it must have the policy's tokenizer and, where prompts are conversations, its chat template; with `retokenize`
  * the prompt and the answer's text are rendered and cut by its own instead, and data.system is not seen. An answer's score is that of its last token, ended or not. */
+#include "data/conversation.h"
 #include "rl/reward_kinds.h"
 #include "rl/scorer.h"
 
@@ -28,12 +29,16 @@ static Status differs(const Reward *reward, const char *what) {
     return status_hint(ST_INPUT, "retokenize: true gives it the text instead of the sampled ids");
 }
 
-static Status same_rendering(const Chat *a, const Chat *b, bool *same) {
+/* Both on the policy's day: the reward model's run may have begun on another one, and its template is the same one still. */
+static Status same_rendering(const Chat *policy, const Chat *scorer, bool *same) {
     Str x = {0}, y = {0};
-    *same = chat_has_template(a) == chat_has_template(b);
-    Status status = *same && chat_has_template(a) ? chat_probe(a, &x) : ST_OK;
-    if (status == ST_OK && *same && chat_has_template(a)) status = chat_probe(b, &y);
-    *same = *same && strcmp(str_text(&x), str_text(&y)) == 0;
+    *same = chat_has_template(policy) == chat_has_template(scorer);
+    if (!*same || !chat_has_template(policy)) return ST_OK;
+    Chat today = *scorer;
+    today.now = policy->now;
+    Status status = chat_probe(policy, &x);
+    if (status == ST_OK) status = chat_probe(&today, &y);
+    *same = strcmp(str_text(&x), str_text(&y)) == 0;
     str_release(&x);
     str_release(&y);
     return status;

@@ -9,7 +9,7 @@ enum { PASS_TOKENS = 2048 };
 /* ---- what a directory is ---- */
 
 /* adapter: NULL for a whole model. model: the model's directory, of an adapter its base. */
-typedef struct Found { const char *adapter, *model, *template; } Found;
+typedef struct Found { const char *adapter, *model, *template, *now; } Found;
 
 static bool has(Arena *arena, const char *dir, const char *name) {
     const char *path = path_join(arena, dir, name);
@@ -39,14 +39,15 @@ static Status find_run(Arena *arena, const char *dir, const char **run) {
     return ST_OK;
 }
 
-/* The run's own template, where its recipe names one. */
-static Status read_template(Arena *arena, const char *dir, Found *found) {
+/* The run's own template and day, where its recipe names them. */
+static Status read_rendering(Arena *arena, const char *dir, Found *found) {
     Recipe *recipe;
     const char *run;
     TRY(find_run(arena, dir, &run));
     if (!has(arena, run, "recipe.yaml")) return ST_OK;
     TRY(recipe_read(path_join(arena, run, "recipe.yaml"), NULL, 0, &recipe));
     if (recipe->model_chat_template) found->template = arena_strdup(arena, recipe->model_chat_template);
+    if (recipe->data_now) found->now = arena_strdup(arena, recipe->data_now);
     recipe_free(recipe);
     return ST_OK;
 }
@@ -72,8 +73,9 @@ static Status find_part(Arena *arena, const char *dir, Found *found) {
 static Status find(Arena *arena, const char *dir, const ScorerOptions *options, Found *found) {
     if (!dir_exists(dir)) return status_hint(status_fail(ST_INPUT, "no reward model '%s'", dir), "name a run of tune reward, or a model or adapter with a score");
     TRY(find_part(arena, dir, found));
-    TRY(read_template(arena, dir, found));
+    TRY(read_rendering(arena, dir, found));
     if (options->chat_template) found->template = options->chat_template;
+    if (options->now) found->now = options->now;
     return found->adapter ? find_base(arena, options, found) : ST_OK;
 }
 
@@ -126,7 +128,7 @@ static Status open_parts(Scorer *scorer, const char *dir, const ScorerOptions *o
     TRY(open_model(scorer, &found, options));
     scorer->dir = found.model;
     TRY(tokenizer_load_if_any(found.model, &scorer->tokenizer));
-    if (scorer->tokenizer) TRY(chat_open(found.model, found.template, NULL, scorer->tokenizer, &scorer->chat));
+    if (scorer->tokenizer) TRY(chat_open(found.model, found.template, found.now, scorer->tokenizer, &scorer->chat));
     scorer->tape = tape_new(device_cpu(), scorer->model->compute, 0);
     if (!scorer->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");
     tape_record(scorer->tape, false);

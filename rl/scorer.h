@@ -17,6 +17,7 @@ typedef struct ScorerOptions {
     const char *base_dir;    /* the adapter's base, instead of what adapter_config.json says; NULL = that */
     const char *compute;     /* auto, f32 or bf16; NULL = the base's, or auto */
     const char *chat_template; /* instead of the run's or the model's own; NULL = that */
+    const char *now;         /* date for templates that write one; NULL = the day that the run began, or today where there is no run */
 } ScorerOptions;
 typedef struct Scorer {
     Model *model;
@@ -30,7 +31,7 @@ typedef struct Scorer {
     Segment *segments;
     size_t cap_tokens, cap_rows;
 } Scorer;
-/* dir: a run of tune reward, its adapter/ or model/ (which are read with the run's chat template, too), or such a directory of PEFT or transformers. ST_INPUT: no such directory, no score, a base that is not on this machine; ST_RESOURCE. */
+/* dir: a run of tune reward, its adapter/ or model/ (which are read with the run's chat template and day, too), or such a directory of PEFT or transformers. ST_INPUT: no such directory, no score, a base that is not on this machine; ST_RESOURCE. */
 Status scorer_open(const char *dir, const ScorerOptions *options, Scorer **scorer);
 /* Whether this is such a directory, in *is; false for what is no model, adapter or run. ST_INPUT for one that cannot be read. */
 Status scorer_fits(const char *dir, bool *is);

@@ -8,6 +8,7 @@
 #include "lib/train/report.h"
 #include "lib/train/trained_model.h"
 #include "rl/kl.h"
+#include "rl/run_chat.h"
 
 enum { PASS_TOKENS = 1024, LARGE_PASS_TOKENS = 2048 };
 
@@ -192,8 +193,7 @@ Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
     RewardOptions options = *rewards;
     options.max_new_tokens = r->generate_max_new_tokens;
     if (r->reward) TRY(rewards_open(r->reward, r->path, &options, &rl->rewards));
-    TRY(tokenizer_load_if_any(r->model_path, &rl->tokenizer));
-    if (rl->tokenizer) TRY(chat_open(r->model_path, r->model_chat_template, r->data_now, rl->tokenizer, &rl->chat));
+    TRY(run_chat_open(&rl->recipe, rl->config && rl->config->resume, &rl->dated, &rl->tokenizer, &rl->chat));
     if (rl->rewards) TRY(rewards_attach(rl->rewards, &(RewardPolicy){rl->model, rl->tokenizer, rl->chat}));
     rl->stop_id = rl->chat ? chat_end_of_turn(rl->chat) : -1;
     rl->rows = arena_zero(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations) * sizeof *rl->rows);

@@ -36,6 +36,7 @@ typedef struct PairMeans { double pairs, rewards_chosen, rewards_rejected, margi
 typedef struct TextRl {
     const TextRlConfig *config;
     const Recipe *recipe;
+    Recipe dated;              /* the recipe with the day the run began, where the template writes it */
     const TextAlgorithm *algorithm;
     const PolicyLoss *policy_loss;
     PolicyLossConfig loss;     /* without what changes from step to step */

@@ -4,7 +4,6 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 
 #include "lib/train/report.h"
 #include "lib/train/trained_model.h"
@@ -268,30 +267,13 @@ static Status save_result(void *context, const char *run_dir) {
 
 /* ---- rows ---- */
 
-/* The day that the run began: rows must not change when it is resumed on another one. */
-static Status first_day(Sft *sft, char day[32]) {
-    const char *path = path_join(sft->recipe->arena, sft->recipe->output ? sft->recipe->output : "", "recipe.yaml");
-    time_t now = time(NULL);
-    struct tm today;
-    Recipe *before;
-    if (!path) return ST_RESOURCE;
-    localtime_r(&now, &today);
-    strftime(day, 32, "%Y-%m-%d", &today);
-    if (!sft->config->resume || !file_exists(path)) return ST_OK;
-    TRY(recipe_read(path, NULL, 0, &before));
-    if (before->data_now) snprintf(day, 32, "%s", before->data_now);
-    recipe_free(before);
-    return ST_OK;
-}
-
 /* Where the template writes the date, the run's recipe keeps it. */
 static Status load_data(Sft *sft) {
-    char day[32];
-    TRY(first_day(sft, day));
+    const char *day;
+    TRY(recipe_day(sft->recipe, sft->config->resume, &day));
     TRY(recipe_rows_open(sft->recipe, &sft->model->config, day, &sft->rows));
     if (!sft->recipe->data_now && chat_writes_date(sft->rows.chat)) {
-        sft->dated = *sft->recipe;
-        sft->dated.data_now = arena_strdup(sft->recipe->arena, day);
+        sft->dated = recipe_dated(sft->recipe, day);
         sft->recipe = &sft->dated;
     }
     return data_check(&sft->rows, &sft->model->config, &sft->check);

@@ -216,6 +216,29 @@ static void resolved_recipe_reads_back_the_same(void **state) {
     recipe_free(again);
 }
 
+/* Also a run without a `data` section keeps its day, and goes on with it. */
+static void a_run_keeps_its_day(void **state) {
+    (void)state;
+    char output[600];
+    snprintf(output, sizeof output, "output=%s", folder);
+    const char *overrides[] = {output}, *day;
+    Recipe *recipe;
+    Str text = {0};
+    check_ok(recipe_read(NULL, overrides, 1, &recipe));
+    check_ok(recipe_day(recipe, true, &day));
+    assert_int_equal(strlen(day), strlen("2001-02-03"));
+    Recipe dated = recipe_dated(recipe, "2001-02-03");
+    assert_null(recipe->data_now);
+    recipe_write_yaml(&dated, &text);
+    temp_text(folder, "recipe.yaml", str_text(&text));
+    check_ok(recipe_day(recipe, false, &day));
+    assert_string_not_equal(day, "2001-02-03");
+    check_ok(recipe_day(recipe, true, &day));
+    assert_string_equal(day, "2001-02-03");
+    str_release(&text);
+    recipe_free(recipe);
+}
+
 static void schema_and_help_hold_every_key(void **state) {
     (void)state;
     Str schema = {0}, help = {0};
@@ -247,6 +270,7 @@ int main(void) {
         cmocka_unit_test(faults_are_named),
         cmocka_unit_test(defaults_that_come_later_are_accepted),
         cmocka_unit_test(resolved_recipe_reads_back_the_same),
+        cmocka_unit_test(a_run_keeps_its_day),
         cmocka_unit_test(schema_and_help_hold_every_key),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);

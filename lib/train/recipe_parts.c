@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <string.h>
+#include <time.h>
 
 static Status fill_rank_pattern(const Recipe *recipe, LoraConfig *config) {
     const NumberMap *map = &recipe->lora_rank_pattern;
@@ -77,6 +78,39 @@ Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig
     if (config->warmup_steps > 0 && config->warmup_steps >= total_steps)
         log_message(LOG_WARNING, "'train.warmup_steps' takes all %lld steps of the run: 'train.learning_rate' is never reached", (long long)total_steps);
     return schedule_check(config);
+}
+
+/* ---- the day ---- */
+
+static Status kept_day(const Recipe *recipe, const char **day) {
+    const char *path = path_join(recipe->arena, recipe->output, "recipe.yaml");
+    Recipe *kept;
+    if (!path) return ST_RESOURCE;
+    if (!file_exists(path)) return ST_OK;
+    TRY(recipe_read(path, NULL, 0, &kept));
+    bool dated = kept->data_now != NULL;
+    if (dated) *day = arena_strdup(recipe->arena, kept->data_now);
+    recipe_free(kept);
+    return dated && !*day ? ST_RESOURCE : ST_OK;
+}
+
+Status recipe_day(const Recipe *recipe, bool resume, const char **day) {
+    char today[32];
+    struct tm parts;
+    time_t now = time(NULL);
+    *day = NULL;
+    if (resume && recipe->output) TRY(kept_day(recipe, day));
+    if (*day) return ST_OK;
+    strftime(today, sizeof today, "%Y-%m-%d", localtime_r(&now, &parts));
+    *day = arena_strdup(recipe->arena, today);
+    return *day ? ST_OK : ST_RESOURCE;
+}
+
+Recipe recipe_dated(const Recipe *recipe, const char *day) {
+    Recipe dated = *recipe;
+    dated.has_data = true; /* else its directory would not keep the day: runs on an environment may do without the section */
+    dated.data_now = day;
+    return dated;
 }
 
 DType compute_from_text(const char *text) {

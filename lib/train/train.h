@@ -57,6 +57,10 @@ const char *recipe_difference(const Recipe *a, const Recipe *b, const char **val
 Status recipe_lora(const Recipe *recipe, LoraConfig *config);
 Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config);
 Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config);
+/* The day that the run in recipe->output began, YYYY-MM-DD: today, or with `resume` data.now of the recipe that the run keeps there. Rows must not change when a run is taken up on another day, so where a chat
+ * template writes the date and data.now is null, the run goes by this one and keeps it: see recipe_dated. *day lives as long as the recipe. ST_CONFIG, ST_INPUT: the kept recipe cannot be read; ST_RESOURCE. */
+Status recipe_day(const Recipe *recipe, bool resume, const char **day);
+Recipe recipe_dated(const Recipe *recipe, const char *day); /* the same with data.now: day; all else of it is the recipe's own and lives as long */
 DType recipe_compute(const Recipe *recipe);                 /* auto: bf16 only where the processor multiplies it natively */
 Checkpointing checkpointing_from_text(const char *text);    /* none | selective | layer */
 DType compute_from_text(const char *text);                  /* auto | f32 | bf16 */

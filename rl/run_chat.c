@@ -1,0 +1,15 @@
+/* What a run on text is rendered with. */
+#include "rl/run_chat.h"
+
+Status run_chat_open(const Recipe **recipe, bool resume, Recipe *dated, Tokenizer **tokenizer, Chat **chat) {
+    const Recipe *r = *recipe;
+    const char *day;
+    TRY(tokenizer_load_if_any(r->model_path, tokenizer));
+    TRY(chat_open(r->model_path, r->model_chat_template, r->data_now, *tokenizer, chat));
+    if (r->data_now || !chat_writes_date(*chat)) return ST_OK;
+    TRY(recipe_day(r, resume, &day));
+    TRY(chat_set_now(*chat, day));
+    *dated = recipe_dated(r, day);
+    *recipe = dated;
+    return ST_OK;
+}
