@@ -316,24 +316,15 @@ static Status open_parts(Ilql *il) {
 }
 
 static Status write_started(const Ilql *il, const TrainMemory *memory) {
-    const char *path = run_path(il->run, "started.json");
-    if (!path) return ST_RESOURCE;
-    if (run_resumed(il->run) && file_exists(path)) return ST_OK;
-    JsonWriter w = {0};
-    jw_object(&w, NULL);
-    jw_string(&w, "program", il->recipe->program);
-    jw_string(&w, "command", il->config->command);
+    JsonWriter w;
+    if (!run_started_begin(il->run, il->recipe, il->config->command, &w)) return ST_OK;
     jw_string(&w, "algorithm", il->recipe->rl_algorithm);
     jw_int(&w, "steps", il->total_steps);
     jw_int(&w, "rows", (int64_t)il->rows.n);
     jw_int(&w, "parameters", params_count(&il->model->params, false));
     jw_int(&w, "trained_parameters", params_count(&il->model->params, true));
     train_memory_write(&w, memory);
-    jw_end_object(&w);
-    str_append_char(&w.text, '\n');
-    Status status = file_write_all(path, str_text(&w.text), w.text.len);
-    jw_release(&w);
-    return status;
+    return run_started_end(il->run, &w, ST_OK);
 }
 
 static Status already_finished(const Run *run, IlqlResult *result) {

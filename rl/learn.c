@@ -128,21 +128,12 @@ static Status already_finished(const Run *run, LearnResult *result) {
 
 static Status write_started(const Learn *learn) {
     const Learner *learner = learn->learner;
-    const char *path = run_path(learn->run, "started.json");
-    if (!path) return ST_RESOURCE;
-    if (run_resumed(learn->run) && file_exists(path)) return ST_OK;
-    JsonWriter w = {0};
-    jw_object(&w, NULL);
-    jw_string(&w, "program", learn->recipe->program);
-    jw_string(&w, "command", learn->config->command);
+    JsonWriter w;
+    if (!run_started_begin(learn->run, learn->recipe, learn->config->command, &w)) return ST_OK;
     jw_string(&w, "environment", learner->env->id);
     jw_string(&w, "algorithm", learner->algorithm->name);
     jw_int(&w, "env_steps", learn->recipe->rl_total_steps);
-    jw_end_object(&w);
-    str_append_char(&w.text, '\n');
-    Status status = file_write_all(path, str_text(&w.text), w.text.len);
-    jw_release(&w);
-    return status;
+    return run_started_end(learn->run, &w, ST_OK);
 }
 
 static Status learn_all(Learn *learn, LearnResult *result) {

@@ -232,13 +232,8 @@ static TrainerConfig trainer_config(PairRun *run) {
 }
 
 static Status write_started(const PairRun *run, const Run *dir, const PairPlan *plan) {
-    const char *path = run_path(dir, "started.json");
-    if (!path) return ST_RESOURCE;
-    if (run_resumed(dir) && file_exists(path)) return ST_OK;
-    JsonWriter w = {0};
-    jw_object(&w, NULL);
-    jw_string(&w, "program", run->recipe->program);
-    jw_string(&w, "command", run->config->command);
+    JsonWriter w;
+    if (!run_started_begin(dir, run->recipe, run->config->command, &w)) return ST_OK;
     jw_int(&w, "steps", plan->total_steps);
     jw_double(&w, "steps_per_epoch", plan->steps_per_epoch);
     jw_int(&w, "largest_step_tokens", plan->largest_batch_tokens);
@@ -247,11 +242,7 @@ static Status write_started(const PairRun *run, const Run *dir, const PairPlan *
     jw_string(&w, "compute", dtype_name(run->model->compute));
     jw_string(&w, "format", run->objective->stepwise ? "stepwise" : run->objective->unpaired ? "kto" : "preference");
     train_memory_write(&w, &plan->memory);
-    jw_end_object(&w);
-    str_append_char(&w.text, '\n');
-    Status status = file_write_all(path, str_text(&w.text), w.text.len);
-    jw_release(&w);
-    return status;
+    return run_started_end(dir, &w, ST_OK);
 }
 
 static void note_plan(const PairRun *run, Run *dir, const PairPlan *plan) {

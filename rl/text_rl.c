@@ -254,24 +254,15 @@ static Status open_parts(TextRl *rl) {
 /* ---- the run ---- */
 
 static Status write_started(const TextRl *rl, const TrainMemory *memory) {
-    const char *path = run_path(rl->run, "started.json");
-    if (!path) return ST_RESOURCE;
-    if (run_resumed(rl->run) && file_exists(path)) return ST_OK;
-    JsonWriter w = {0};
-    jw_object(&w, NULL);
-    jw_string(&w, "program", rl->recipe->program);
-    jw_string(&w, "command", rl->config->command);
+    JsonWriter w;
+    if (!run_started_begin(rl->run, rl->recipe, rl->config->command, &w)) return ST_OK;
     jw_string(&w, "algorithm", rl->algorithm->name);
     jw_int(&w, "steps", rl->total_steps);
     jw_int(&w, "prompts", (int64_t)rl->prompts.n);
     jw_int(&w, "parameters", params_count(&rl->model->params, false));
     jw_int(&w, "trained_parameters", params_count(&rl->model->params, true));
     train_memory_write(&w, memory);
-    jw_end_object(&w);
-    str_append_char(&w.text, '\n');
-    Status status = file_write_all(path, str_text(&w.text), w.text.len);
-    jw_release(&w);
-    return status;
+    return run_started_end(rl->run, &w, ST_OK);
 }
 
 static double real_of(const json_t *json, const char *key) {

@@ -71,11 +71,8 @@ static Status write_row(JsonWriter *w, const Dataset *train, size_t row, const T
     return status;
 }
 
-static Status write_record(JsonWriter *w, const SftConfig *config, const SftPlan *plan, const Dataset *train, const Tokenizer *tokenizer) {
+static Status write_record(JsonWriter *w, const SftPlan *plan, const Dataset *train, const Tokenizer *tokenizer) {
     Status status = ST_OK;
-    jw_object(w, NULL);
-    jw_string(w, "program", config->recipe->program);
-    jw_string(w, "command", config->command);
     jw_int(w, "steps", plan->total_steps);
     jw_double(w, "steps_per_epoch", plan->steps_per_epoch);
     jw_int(w, "largest_step_tokens", plan->largest_batch_tokens);
@@ -93,18 +90,11 @@ static Status write_record(JsonWriter *w, const SftConfig *config, const SftPlan
     jw_array(w, "sample");
     for (size_t row = 0; row < MIN(train->n, (size_t)SAMPLE_ROWS) && status == ST_OK; row++) status = write_row(w, train, row, tokenizer);
     jw_end_array(w);
-    jw_end_object(w);
-    str_append_char(&w->text, '\n');
     return status;
 }
 
 Status started_write(const Run *run, const SftConfig *config, const SftPlan *plan, const Dataset *train, const Tokenizer *tokenizer) {
-    const char *path = run_path(run, "started.json");
-    if (!path) return ST_RESOURCE;
-    if (run_resumed(run) && file_exists(path)) return ST_OK;
-    JsonWriter w = {0};
-    Status status = write_record(&w, config, plan, train, tokenizer);
-    if (status == ST_OK) status = file_write_all(path, str_text(&w.text), w.text.len);
-    jw_release(&w);
-    return status;
+    JsonWriter w;
+    if (!run_started_begin(run, config->recipe, config->command, &w)) return ST_OK;
+    return run_started_end(run, &w, write_record(&w, plan, train, tokenizer));
 }

@@ -214,6 +214,27 @@ Status run_mark_finished(Run *run, const json_t *summary) {
 
 Status run_summary(const Run *run, json_t **summary) { return json_read_file(run_path(run, "finished.json"), summary); }
 
+/* ---- how it began ---- */
+
+bool run_started_begin(const Run *run, const Recipe *recipe, const char *command, JsonWriter *w) {
+    const char *path = run_path(run, "started.json");
+    *w = (JsonWriter){0};
+    if (run->resumed && path && file_exists(path)) return false;
+    jw_object(w, NULL);
+    jw_string(w, "program", recipe->program);
+    jw_string(w, "command", command);
+    return true;
+}
+
+Status run_started_end(const Run *run, JsonWriter *w, Status status) {
+    const char *path = run_path(run, "started.json");
+    jw_end_object(w);
+    str_append_char(&w->text, '\n');
+    if (status == ST_OK) status = path ? file_write_all(path, str_text(&w->text), w->text.len) : ST_RESOURCE;
+    jw_release(w);
+    return status;
+}
+
 /* ---- what it says ---- */
 
 Status run_metric(Run *run, const char *json_line) {

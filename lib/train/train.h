@@ -83,6 +83,16 @@ int64_t run_step(const Run *run);     /* of the checkpoint to start from; -1 = n
 /* The last act: output/finished.json with the run's summary (borrowed). */
 Status run_mark_finished(Run *run, const json_t *summary);
 Status run_summary(const Run *run, json_t **summary); /* of a finished run; the caller decrefs */
+/* output/started.json: what is known before the first step. Its object begins with the program and the command (as typed; NULL: not known); the caller adds to `w` and ends it:
+ *
+ *     JsonWriter w;
+ *     if (!run_started_begin(run, recipe, command, &w)) return ST_OK;
+ *     jw_int(&w, "steps", steps);
+ *     return run_started_end(run, &w, ST_OK);
+ *
+ * false: the run has one already, since a resumed run keeps what it began with. With a failure as `status` nothing is written, and it is returned; else the write's: ST_RESOURCE. */
+bool run_started_begin(const Run *run, const Recipe *recipe, const char *command, JsonWriter *w);
+Status run_started_end(const Run *run, JsonWriter *w, Status status);
 Status run_metric(Run *run, const char *json_line);   /* appended to metrics.jsonl, whole line or nothing, and to the event file */
 void run_log(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* output/log.txt and log_message(LOG_INFO); run NULL: the latter alone */
 void run_warn(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* the same as LOG_WARNING */
