@@ -212,7 +212,7 @@ static Status finish(void *context, Run *run) {
 
 static json_t *summary(void *context) {
     const Ilql *il = context;
-    return json_pack("{s:f, s:f}", "first_loss", isfinite(il->first_loss) ? il->first_loss : 0, "last_loss", isfinite(il->last_loss) ? il->last_loss : 0);
+    return json_pack("{s:o, s:o}", "first_loss", json_real_or_null(il->first_loss), "last_loss", json_real_or_null(il->last_loss));
 }
 
 /* ---- memory ---- */
@@ -330,7 +330,7 @@ static Status write_started(const Ilql *il, const TrainMemory *memory) {
 static Status already_finished(const Run *run, IlqlResult *result) {
     json_t *json;
     TRY(run_summary(run, &json));
-    *result = (IlqlResult){.already_finished = true, .first_loss = json_number_value(json_object_get(json, "first_loss")), .last_loss = json_number_value(json_object_get(json, "last_loss"))};
+    *result = (IlqlResult){.already_finished = true, .first_loss = json_real_of(json, "first_loss"), .last_loss = json_real_of(json, "last_loss"), .seconds = json_real_of(json, "seconds")};
     Status status = json_get_int(json, "finished.json", "steps", &result->steps);
     json_decref(json);
     return status;

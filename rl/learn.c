@@ -100,25 +100,18 @@ static Status finish(void *context, Run *run) {
     return show_values(learn);
 }
 
-static json_t *real_or_null(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
 static json_t *summary(void *context) {
     const Learn *learn = context;
-    return json_pack("{s:I, s:I, s:o, s:o}", "env_steps", (json_int_t)learn->learner->steps, "episodes", (json_int_t)learn->learner->all_episodes, "last_reward", real_or_null(learn->last_reward),
-                     "best_reward", real_or_null(learn->best_reward));
+    return json_pack("{s:I, s:I, s:o, s:o}", "env_steps", (json_int_t)learn->learner->steps, "episodes", (json_int_t)learn->learner->all_episodes, "last_reward", json_real_or_null(learn->last_reward),
+                     "best_reward", json_real_or_null(learn->best_reward));
 }
 
 /* ---- the run ---- */
 
-static double real_of(const json_t *json, const char *key) {
-    const json_t *value = json_object_get(json, key);
-    return json_is_number(value) ? json_number_value(value) : not_known;
-}
-
 static Status already_finished(const Run *run, LearnResult *result) {
     json_t *json;
     TRY(run_summary(run, &json));
-    *result = (LearnResult){.already_finished = true, .last_reward = real_of(json, "last_reward"), .best_reward = real_of(json, "best_reward"), .seconds = real_of(json, "seconds")};
+    *result = (LearnResult){.already_finished = true, .last_reward = json_real_of(json, "last_reward"), .best_reward = json_real_of(json, "best_reward"), .seconds = json_real_of(json, "seconds")};
     Status status = json_get_int(json, "finished.json", "steps", &result->updates);
     if (status == ST_OK) status = json_get_int(json, "finished.json", "env_steps", &result->steps);
     if (status == ST_OK) status = json_get_int(json, "finished.json", "episodes", &result->episodes);

@@ -93,12 +93,10 @@ static Status finish(void *context, Run *run) {
     return trained_model_save(rl->recipe, rl->model, run_dir(run));
 }
 
-static json_t *real_or_null(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
 static json_t *summary(void *context) {
     const TextRl *rl = context;
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "first_reward", real_or_null(rl->first_reward), "last_reward", real_or_null(rl->last_reward), "first_eval_reward", real_or_null(rl->first_eval), "last_eval_reward",
-                     real_or_null(rl->last_eval), "best_eval_reward", real_or_null(rl->best_eval));
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "first_reward", json_real_or_null(rl->first_reward), "last_reward", json_real_or_null(rl->last_reward), "first_eval_reward", json_real_or_null(rl->first_eval), "last_eval_reward",
+                     json_real_or_null(rl->last_eval), "best_eval_reward", json_real_or_null(rl->best_eval));
 }
 
 /* ---- opening ---- */
@@ -265,15 +263,10 @@ static Status write_started(const TextRl *rl, const TrainMemory *memory) {
     return run_started_end(rl->run, &w, ST_OK);
 }
 
-static double real_of(const json_t *json, const char *key) {
-    const json_t *value = json_object_get(json, key);
-    return json_is_number(value) ? json_number_value(value) : not_known;
-}
-
 static Status already_finished(const Run *run, TextRlResult *result) {
     json_t *json;
     TRY(run_summary(run, &json));
-    *result = (TextRlResult){.already_finished = true, .first_reward = real_of(json, "first_reward"), .last_reward = real_of(json, "last_reward"), .first_eval = real_of(json, "first_eval_reward"), .last_eval = real_of(json, "last_eval_reward"), .seconds = real_of(json, "seconds")};
+    *result = (TextRlResult){.already_finished = true, .first_reward = json_real_of(json, "first_reward"), .last_reward = json_real_of(json, "last_reward"), .first_eval = json_real_of(json, "first_eval_reward"), .last_eval = json_real_of(json, "last_eval_reward"), .seconds = json_real_of(json, "seconds")};
     Status status = json_get_int(json, "finished.json", "steps", &result->steps);
     json_decref(json);
     return status;
@@ -322,8 +315,8 @@ static Status begin(TextRl *rl, TextRlResult *result) {
         .context = rl,
         .inputs = {{"model.path", params_fingerprint(&rl->model->params)},
                    {"data.train", prompts_fingerprint(&rl->prompts)},
-                   {rl->eval.n > 0 ? "data.eval" : own ? "rl.value_model" : NULL, rl->eval.n > 0 ? prompts_fingerprint(&rl->eval) : own ? params_fingerprint(&rl->value->model->params) : 0},
-                   {rl->eval.n > 0 && own ? "rl.value_model" : NULL, rl->eval.n > 0 && own ? params_fingerprint(&rl->value->model->params) : 0}},
+                   {rl->eval.n > 0 ? "data.eval" : NULL, prompts_fingerprint(&rl->eval)},
+                   {own ? "rl.value_model" : NULL, own ? params_fingerprint(&rl->value->model->params) : 0}},
         .done = done, .gather = gather, .step = step, .judge = judge, .keep = keep, .rate = "tokens", .on_step = on_step, .finish = finish, .summary = summary,
     };
     TRY(loop_run(rl->recipe, rl->run, &task, &all));

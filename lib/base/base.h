@@ -235,6 +235,9 @@ Status json_get_int(const json_t *object, const char *where, const char *key, in
 Status json_get_double(const json_t *object, const char *where, const char *key, double *value); /* an integer is fine */
 Status json_get_bool(const json_t *object, const char *where, const char *key, bool *value);
 Status json_get_string(const json_t *object, const char *where, const char *key, const char **value); /* borrowed from object */
+/* Numbers that may not be known: NaN here, null in a file. */
+json_t *json_real_or_null(double value);                      /* a new reference; infinities become null, too */
+double json_real_of(const json_t *object, const char *key);   /* NaN for what is missing or no number */
 
 /* Writes JSON text piece by piece into a Str; commas are placed by themselves. Doubles read back the same; NaN and infinities become null. */
 typedef struct JsonWriter { Str text; int depth; bool comma, pretty; } JsonWriter;

@@ -150,3 +150,10 @@ Status json_get_string(const json_t *object, const char *where, const char *key,
     *value = json_string_value(got);
     return ST_OK;
 }
+
+json_t *json_real_or_null(double value) { return isfinite(value) ? json_real(value) : json_null(); }
+
+double json_real_of(const json_t *object, const char *key) {
+    const json_t *value = json_object_get(object, key);
+    return json_is_number(value) ? json_number_value(value) : (double)NAN;
+}

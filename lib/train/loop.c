@@ -116,12 +116,10 @@ typedef struct Loop {
 
 static double elapsed(const Loop *loop) { return loop->seconds_before + (clock_seconds() - loop->began); }
 
-static json_t *real_or_null(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
 static json_t *metrics_to_json(const Metrics *metrics) {
     json_t *list = json_array();
     for (size_t i = 0; i < metrics->n; i++)
-        json_array_append_new(list, json_pack("[s, o, b]", metrics->items[i].name, real_or_null(metrics->items[i].value), (int)metrics->items[i].whole));
+        json_array_append_new(list, json_pack("[s, o, b]", metrics->items[i].name, json_real_or_null(metrics->items[i].value), (int)metrics->items[i].whole));
     return list;
 }
 
@@ -136,42 +134,20 @@ static Status metrics_from_json(const json_t *list, Arena *arena, Metrics *metri
     return ST_OK;
 }
 
-/* Fingerprints as text: JSON's whole numbers have a sign. */
-static json_t *inputs_to_json(const LoopTask *task) {
-    json_t *inputs = json_object();
-    char text[32];
-    for (int i = 0; i < TASK_MAX_INPUTS && task->inputs[i].key; i++) {
-        snprintf(text, sizeof text, "%016llx", (unsigned long long)task->inputs[i].fingerprint);
-        json_object_set_new(inputs, task->inputs[i].key, json_string(text));
-    }
-    return inputs;
-}
-
 static json_t *state_to_json(const Loop *loop) {
     const Keeper *keeper = &loop->keeper;
-    json_t *json = json_pack("{s:I, s:f, s:o}", "step", (json_int_t)loop->step, "seconds", elapsed(loop), "inputs", inputs_to_json(loop->task));
+    json_t *json = json_pack("{s:I, s:f, s:o}", "step", (json_int_t)loop->step, "seconds", elapsed(loop), "inputs", run_inputs_to_json(loop->task->inputs));
     if (!json) return NULL;
     for (size_t i = 0; i < keeper->n_counts; i++) json_object_set_new(json, keeper->counts[i].name, json_integer(*keeper->counts[i].value));
-    for (size_t i = 0; i < keeper->n_reals; i++) json_object_set_new(json, keeper->reals[i].name, real_or_null(*keeper->reals[i].value));
+    for (size_t i = 0; i < keeper->n_reals; i++) json_object_set_new(json, keeper->reals[i].name, json_real_or_null(*keeper->reals[i].value));
     if (loop->judging) json_object_set_new(json, "judging", metrics_to_json(&loop->pending));
     return json;
-}
-
-static Status check_inputs(const Loop *loop, const json_t *json) {
-    const LoopTask *task = loop->task;
-    for (int i = 0; i < TASK_MAX_INPUTS && task->inputs[i].key; i++) {
-        const char *text = json_string_value(json_object_get(json_object_get(json, "inputs"), task->inputs[i].key));
-        if (text && strtoull(text, NULL, 16) == task->inputs[i].fingerprint) continue;
-        status_fail(ST_CONFIG, "cannot resume '%s': what '%s' names is not what it was at the checkpoint of step %lld", run_dir(loop->run), task->inputs[i].key, (long long)run_step(loop->run));
-        return status_hint(ST_CONFIG, "bring the old files back, or choose another output");
-    }
-    return ST_OK;
 }
 
 static Status state_from_json(Loop *loop, const json_t *json) {
     static const char where[] = "state.json";
     const Keeper *keeper = &loop->keeper;
-    TRY(check_inputs(loop, json));
+    TRY(run_check_inputs(loop->run, loop->task->inputs, json));
     TRY(json_get_int(json, where, "step", &loop->step));
     TRY(json_get_double(json, where, "seconds", &loop->seconds_before));
     for (size_t i = 0; i < keeper->n_counts; i++) TRY(json_get_int(json, where, keeper->counts[i].name, keeper->counts[i].value));

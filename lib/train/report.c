@@ -10,11 +10,6 @@
 
 /* ---- small parts ---- */
 
-static double number_in(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    return json_is_number(value) ? json_number_value(value) : (double)NAN;
-}
-
 static const char *text_in(const json_t *object, const char *key) {
     const json_t *value = json_object_get(object, key);
     return json_is_string(value) ? json_string_value(value) : NULL;
@@ -148,7 +143,7 @@ static void work_tiles(const RunRecord *run, Str *html) {
         append_count(&value, numbers->tokens_per_second);
         tile(html, "tokens a second", &value, "%s%s", isnan(numbers->seconds) ? "median" : "median, for ", isnan(numbers->seconds) ? "" : format_seconds(numbers->seconds, words));
     }
-    double parameters = number_in(run->started, "parameters"), trained = number_in(run->started, "trained_parameters");
+    double parameters = json_real_of(run->started, "parameters"), trained = json_real_of(run->started, "trained_parameters");
     if (parameters > 0) {
         str_clear(&value);
         str_clear(&below);
@@ -163,7 +158,7 @@ static void work_tiles(const RunRecord *run, Str *html) {
 }
 
 static void memory_tile(const RunRecord *run, Str *html) {
-    double planned = number_in(json_object_get(run->started, "memory"), "total");
+    double planned = json_real_of(json_object_get(run->started, "memory"), "total");
     int64_t peak = run->numbers.peak_rss_bytes;
     char words[32];
     Str value = {0};
@@ -291,7 +286,7 @@ static void write_counts(const json_t *started, Str *html) {
     if (eval) str_append(html, "<th class=\"n\">held out</th>");
     str_append(html, "</tr>");
     for (size_t i = 0; i < COUNT_OF(data_rows); i++) {
-        double n = number_in(train, data_rows[i].key), m = number_in(eval, data_rows[i].key);
+        double n = json_real_of(train, data_rows[i].key), m = json_real_of(eval, data_rows[i].key);
         if (!data_rows[i].always && !(n > 0) && !(m > 0)) continue;
         str_append(html, "<tr>");
         html_element(html, "td", data_rows[i].text);
@@ -303,7 +298,7 @@ static void write_counts(const json_t *started, Str *html) {
 }
 
 static void write_share(const json_t *train, Str *html) {
-    double tokens = number_in(train, "tokens"), trained = number_in(train, "trained_tokens");
+    double tokens = json_real_of(train, "tokens"), trained = json_real_of(train, "trained_tokens");
     if (!(tokens > 0) || !(trained >= 0 && trained <= tokens)) return;
     str_printf(html, "<p>%.3g %% of the tokens carry loss, the others are context.</p><div class=\"bar c0\"><i style=\"width:%.2f%%\"></i></div>\n", 100 * trained / tokens, 100 * trained / tokens);
 }
@@ -339,7 +334,7 @@ static void write_mask(const json_t *started, Str *html) {
                      "<span><span class=\"tokens\"><i>context</i></span></span><span><span class=\"tokens\"><i class=\"sp\">special token</i></span></span></div>\n");
     for (size_t r = 0; r < json_array_size(sample); r++) {
         const json_t *row = json_array_get(sample, r), *ids = json_object_get(row, "ids");
-        double length = number_in(row, "length");
+        double length = json_real_of(row, "length");
         str_append(html, "<h3>");
         html_text(html, text_in(row, "where") ? text_in(row, "where") : "a row");
         str_append(html, "</h3><div class=\"tokens\">");
@@ -370,17 +365,17 @@ static void write_memory(const RunRecord *run, Str *html) {
     static const struct { const char *key, *text; } parts[] = {{"activations", "activations"}, {"mapped", "mapped weights"}, {"weights", "weights"}, {"packed", "packed weights"},
                                                               {"gradients", "gradients"}, {"optimizer", "optimiser"}, {"best", "best weights"}, {"program", "program and rows"}, {"sampling", "sampling"}};
     const json_t *memory = json_object_get(run->started, "memory");
-    double total = number_in(memory, "total"), sum = 0;
+    double total = json_real_of(memory, "total"), sum = 0;
     char words[32];
-    for (size_t i = 0; i < COUNT_OF(parts); i++) sum += fmax(number_in(memory, parts[i].key), 0);
+    for (size_t i = 0; i < COUNT_OF(parts); i++) sum += fmax(json_real_of(memory, parts[i].key), 0);
     if (!(total > 0) || !(sum > 0)) return;
     str_append(html, "<h2>Memory</h2>\n");
     html_element(html, "p", run->numbers.peak_rss_bytes >= 0 ? "Planned from shapes alone before the first step, and measured at the end." : "Planned from shapes alone before the first step.");
     str_append(html, "<div class=\"bar\">");
-    for (size_t i = 0; i < COUNT_OF(parts); i++) str_printf(html, "<i class=\"c%zu\" style=\"width:%.2f%%\"></i>", i % CHART_COLOURS, 100 * fmax(number_in(memory, parts[i].key), 0) / sum);
+    for (size_t i = 0; i < COUNT_OF(parts); i++) str_printf(html, "<i class=\"c%zu\" style=\"width:%.2f%%\"></i>", i % CHART_COLOURS, 100 * fmax(json_real_of(memory, parts[i].key), 0) / sum);
     str_append(html, "</div><div class=\"legend\">");
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
-        double bytes = number_in(memory, parts[i].key);
+        double bytes = json_real_of(memory, parts[i].key);
         if (bytes > 0) str_printf(html, "<span><i class=\"key c%zu\"></i>%s %s</span>", i % CHART_COLOURS, parts[i].text, format_bytes(bytes, words));
     }
     str_append(html, "</div>");

@@ -235,11 +235,6 @@ static void read_log(RunRecord *record) {
 
 /* ---- the whole ---- */
 
-static double number_of(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    return json_is_number(value) ? json_number_value(value) : (double)NAN;
-}
-
 static int64_t count_of(const json_t *object, const char *key) {
     const json_t *value = json_object_get(object, key);
     return json_is_integer(value) && json_integer_value(value) >= 0 ? json_integer_value(value) : -1;
@@ -260,11 +255,11 @@ static void sum_up(RunRecord *record) {
     numbers->finished = record->finished != NULL;
     numbers->planned_steps = count_of(record->started, "steps");
     if (steps > numbers->steps) numbers->steps = steps;
-    numbers->first_loss = first_known(number_of(record->finished, "first_loss"), series_end(loss, true));
-    numbers->last_loss = first_known(number_of(record->finished, "last_loss"), series_end(loss, false));
-    numbers->eval_loss = first_known(number_of(record->finished, "eval_loss"), series_end(eval, false));
-    numbers->best_eval_loss = first_known(number_of(record->finished, "best_eval_loss"), least_of(eval));
-    numbers->seconds = first_known(number_of(record->finished, "seconds"), series_end(record_series(record, "seconds"), false));
+    numbers->first_loss = first_known(json_real_of(record->finished, "first_loss"), series_end(loss, true));
+    numbers->last_loss = first_known(json_real_of(record->finished, "last_loss"), series_end(loss, false));
+    numbers->eval_loss = first_known(json_real_of(record->finished, "eval_loss"), series_end(eval, false));
+    numbers->best_eval_loss = first_known(json_real_of(record->finished, "best_eval_loss"), least_of(eval));
+    numbers->seconds = first_known(json_real_of(record->finished, "seconds"), series_end(record_series(record, "seconds"), false));
     numbers->tokens_per_second = series_median(record_series(record, "tokens_per_second"));
     numbers->peak_rss_bytes = count_of(record->finished, "peak_rss_bytes");
 }

@@ -7,11 +7,6 @@
 
 enum { LONGEST_TEXT = 6000 };
 
-static double number_in(const json_t *object, const char *key) {
-    const json_t *value = json_object_get(object, key);
-    return json_is_number(value) ? json_number_value(value) : (double)NAN;
-}
-
 /* A text as it is, messages and other things as JSON. */
 static void write_value(const json_t *value, Str *html) {
     char *dump = json_is_string(value) ? NULL : json_dumps(value, JSON_ENCODE_ANY | JSON_INDENT(1));
@@ -46,7 +41,7 @@ static void write_single(const json_t *sample, Str *html) {
 /* ---- the completions of one prompt ---- */
 
 static bool is_better(const json_t *a, const json_t *b) {
-    double first = number_in(a, "reward"), second = number_in(b, "reward");
+    double first = json_real_of(a, "reward"), second = json_real_of(b, "reward");
     return first > second || (isnan(second) && !isnan(first));
 }
 
@@ -70,8 +65,8 @@ static void write_completion(const json_t *sample, const char *label, const char
     const char *reason = json_string_value(json_object_get(sample, "finish_reason"));
     Str badge = {0};
     str_append(&badge, label);
-    append_named(&badge, "reward", number_in(sample, "reward"));
-    append_named(&badge, "advantage", number_in(sample, "advantage"));
+    append_named(&badge, "reward", json_real_of(sample, "reward"));
+    append_named(&badge, "advantage", json_real_of(sample, "advantage"));
     if (reason && strcmp(reason, "length") == 0) str_printf(&badge, "%scut off", badge.len ? " \xC2\xB7 " : "");
     str_printf(html, "<div class=\"text answer%s\">", class);
     html_element(html, "div class=\"badge\"", str_text(&badge));
@@ -82,7 +77,7 @@ static void write_completion(const json_t *sample, const char *label, const char
 
 /* n >= 2 completions, sorted. Where all earn the same none is best. */
 static void write_card(const json_t **group, size_t n, Str *html) {
-    double best = number_in(group[0], "reward"), worst = number_in(group[n - 1], "reward");
+    double best = json_real_of(group[0], "reward"), worst = json_real_of(group[n - 1], "reward");
     bool differ = best > worst;
     str_append(html, "<div class=\"card\">");
     write_step(group[0], html);

@@ -214,6 +214,31 @@ Status run_mark_finished(Run *run, const json_t *summary) {
 
 Status run_summary(const Run *run, json_t **summary) { return json_read_file(run_path(run, "finished.json"), summary); }
 
+/* ---- what it is made from ---- */
+
+/* Fingerprints as text: JSON's whole numbers have a sign. */
+json_t *run_inputs_to_json(const TaskInput inputs[TASK_MAX_INPUTS]) {
+    json_t *json = json_object();
+    char text[32];
+    for (int i = 0; i < TASK_MAX_INPUTS && json; i++) {
+        if (!inputs[i].key) continue;
+        snprintf(text, sizeof text, "%016llx", (unsigned long long)inputs[i].fingerprint);
+        json_object_set_new(json, inputs[i].key, json_string(text));
+    }
+    return json;
+}
+
+Status run_check_inputs(const Run *run, const TaskInput inputs[TASK_MAX_INPUTS], const json_t *state) {
+    const json_t *json = json_object_get(state, "inputs");
+    for (int i = 0; i < TASK_MAX_INPUTS; i++) {
+        const char *text = inputs[i].key ? json_string_value(json_object_get(json, inputs[i].key)) : NULL;
+        if (!inputs[i].key || (text && strtoull(text, NULL, 16) == inputs[i].fingerprint)) continue;
+        status_fail(ST_CONFIG, "cannot resume '%s': what '%s' names is not what it was at the checkpoint of step %lld", run->dir, inputs[i].key, (long long)run->step);
+        return status_hint(ST_CONFIG, "bring the old files back, or choose another output");
+    }
+    return ST_OK;
+}
+
 /* ---- how it began ---- */
 
 bool run_started_begin(const Run *run, const Recipe *recipe, const char *command, JsonWriter *w) {

@@ -1,9 +1,7 @@
 /* The core of every training: accumulate, clip, step; evaluate, save, stop; the same bytes whether it was interrupted or not. */
-#include "lib/train/train.h"
+#include "lib/train/run.h"
 
 #include <math.h>
-#include <stdio.h>
-#include <stdlib.h>
 #include <string.h>
 
 static const double not_known = (double)NAN;
@@ -77,17 +75,10 @@ static Status collect_items(Trainer *trainer) {
     return ST_OK;
 }
 
-static json_t *real_or_null(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
-static double real_of(const json_t *state, const char *key) {
-    const json_t *value = json_object_get(state, key);
-    return json_is_number(value) ? json_number_value(value) : not_known;
-}
-
 static json_t *state_to_json(const State *state) {
     return json_pack("{s:I, s:I, s:I, s:o, s:o, s:f, s:o, s:o, s:I, s:I, s:b, s:b}", "step", (json_int_t)state->step, "tokens", (json_int_t)state->tokens, "loss_tokens",
-                     (json_int_t)state->loss_tokens, "first_loss", real_or_null(state->first_loss), "last_loss", real_or_null(state->last_loss), "seconds", state->seconds,
-                     "eval_loss", real_or_null(state->eval_loss), "best_eval_loss", real_or_null(state->best_eval_loss), "best_step", (json_int_t)state->best_step,
+                     (json_int_t)state->loss_tokens, "first_loss", json_real_or_null(state->first_loss), "last_loss", json_real_or_null(state->last_loss), "seconds", state->seconds,
+                     "eval_loss", json_real_or_null(state->eval_loss), "best_eval_loss", json_real_or_null(state->best_eval_loss), "best_step", (json_int_t)state->best_step,
                      "without_improvement", (json_int_t)state->without_improvement, "evaluation_due", (int)state->evaluation_due, "stopped", (int)state->stopped);
 }
 
@@ -101,33 +92,10 @@ static Status state_from_json(const json_t *json, State *state) {
     TRY(json_get_bool(json, where, "evaluation_due", &state->evaluation_due));
     TRY(json_get_bool(json, where, "stopped", &state->stopped));
     TRY(json_get_double(json, where, "seconds", &state->seconds));
-    state->first_loss = real_of(json, "first_loss");
-    state->last_loss = real_of(json, "last_loss");
-    state->eval_loss = real_of(json, "eval_loss");
-    state->best_eval_loss = real_of(json, "best_eval_loss");
-    return ST_OK;
-}
-
-/* Fingerprints as text: JSON's whole numbers have a sign. */
-static Status add_inputs(const Task *task, json_t *json) {
-    json_t *inputs = json_object();
-    char text[32];
-    for (int i = 0; i < TASK_MAX_INPUTS && task->inputs[i].key; i++) {
-        snprintf(text, sizeof text, "%016llx", (unsigned long long)task->inputs[i].fingerprint);
-        json_object_set_new(inputs, task->inputs[i].key, json_string(text));
-    }
-    return json_object_set_new(json, "inputs", inputs) == 0 ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a checkpoint");
-}
-
-static Status check_inputs(const Trainer *trainer, const json_t *json) {
-    const Task *task = &trainer->config->task;
-    for (int i = 0; i < TASK_MAX_INPUTS && task->inputs[i].key; i++) {
-        const char *text = json_string_value(json_object_get(json_object_get(json, "inputs"), task->inputs[i].key));
-        if (text && strtoull(text, NULL, 16) == task->inputs[i].fingerprint) continue;
-        status_fail(ST_CONFIG, "cannot resume '%s': what '%s' names is not what it was at the checkpoint of step %lld", run_dir(trainer->config->run), task->inputs[i].key,
-                    (long long)run_step(trainer->config->run));
-        return status_hint(ST_CONFIG, "bring the old files back, or choose another output");
-    }
+    state->first_loss = json_real_of(json, "first_loss");
+    state->last_loss = json_real_of(json, "last_loss");
+    state->eval_loss = json_real_of(json, "eval_loss");
+    state->best_eval_loss = json_real_of(json, "best_eval_loss");
     return ST_OK;
 }
 
@@ -138,7 +106,7 @@ static Status save_checkpoint(Trainer *trainer) {
     trainer->state.seconds = elapsed(trainer);
     json_t *json = state_to_json(&trainer->state);
     if (!json) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
-    Status status = add_inputs(&trainer->config->task, json);
+    Status status = json_object_set_new(json, "inputs", run_inputs_to_json(trainer->config->task.inputs)) == 0 ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a checkpoint");
     if (status == ST_OK) status = checkpoint_save(trainer->config->run, trainer->state.step, trainer->items, trainer->n_items, json, trainer->recipe->train_keep_checkpoints);
     json_decref(json);
     if (status == ST_OK) trainer->saved_step = trainer->state.step;
@@ -151,7 +119,7 @@ static Status load_checkpoint(Trainer *trainer) {
     if (step < 0) return ST_OK;
     json_t *json;
     TRY(checkpoint_load(run, step, trainer->items, trainer->n_items, &json));
-    Status status = check_inputs(trainer, json);
+    Status status = run_check_inputs(run, trainer->config->task.inputs, json);
     if (status == ST_OK) status = state_from_json(json, &trainer->state);
     json_decref(json);
     trainer->saved_step = step;
@@ -387,8 +355,8 @@ static Status train(Trainer *trainer) {
 }
 
 static json_t *summary_json(const TrainResult *result) {
-    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:I, s:f, s:I, s:I, s:b, s:I}", "steps", (json_int_t)result->steps, "first_loss", real_or_null(result->first_loss), "last_loss",
-                     real_or_null(result->last_loss), "eval_loss", real_or_null(result->eval_loss), "best_eval_loss", real_or_null(result->best_eval_loss), "best_step",
+    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:I, s:f, s:I, s:I, s:b, s:I}", "steps", (json_int_t)result->steps, "first_loss", json_real_or_null(result->first_loss), "last_loss",
+                     json_real_or_null(result->last_loss), "eval_loss", json_real_or_null(result->eval_loss), "best_eval_loss", json_real_or_null(result->best_eval_loss), "best_step",
                      (json_int_t)result->best_step, "seconds", result->seconds, "tokens", (json_int_t)result->tokens, "loss_tokens", (json_int_t)result->loss_tokens,
                      "early_stopped", (int)result->early_stopped, "peak_rss_bytes", (json_int_t)memory_peak());
 }
@@ -432,11 +400,11 @@ static Status already_finished(const Run *run, TrainResult *result) {
     if (status == ST_OK) status = json_get_int(summary, "finished.json", "tokens", &result->tokens);
     if (status == ST_OK) status = json_get_int(summary, "finished.json", "loss_tokens", &result->loss_tokens);
     if (status == ST_OK) status = json_get_bool(summary, "finished.json", "early_stopped", &result->early_stopped);
-    result->first_loss = real_of(summary, "first_loss");
-    result->last_loss = real_of(summary, "last_loss");
-    result->eval_loss = real_of(summary, "eval_loss");
-    result->best_eval_loss = real_of(summary, "best_eval_loss");
-    result->seconds = real_of(summary, "seconds");
+    result->first_loss = json_real_of(summary, "first_loss");
+    result->last_loss = json_real_of(summary, "last_loss");
+    result->eval_loss = json_real_of(summary, "eval_loss");
+    result->best_eval_loss = json_real_of(summary, "best_eval_loss");
+    result->seconds = json_real_of(summary, "seconds");
     json_decref(summary);
     return status;
 }
