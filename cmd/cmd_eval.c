@@ -350,7 +350,7 @@ static Status run(const Command *command, Eval *job) {
     TRY(find_text_run(command->arguments[0], &text));
     if (text == ON_TURNS) return eval_turns(command, job);
     if (text == ON_PROMPTS) return eval_text(command, job);
-    if (!job->data) return status_fail(ST_USAGE, "tune eval needs --data FILE");
+    if (!job->data) return status_hint(status_fail(ST_USAGE, "tune eval needs --data FILE"), "rows that were not trained on; a run of tune rl is asked by its own prompts or episodes, tune eval RUN");
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
     job->opened = &opened;
     job->config.scratch = getenv("TMPDIR");

@@ -31,7 +31,7 @@ static Status init(const Command *command, const Init *job) {
     TRY(parse_dtype(job->dtype, &dtype));
     TRY(check_scale(job->scale, dtype));
     if (!job->output) return status_fail(ST_USAGE, "tune init needs -o DIR");
-    if (file_exists(job->output) || dir_exists(job->output)) return status_fail(ST_CONFIG, "'%s' is there already", job->output);
+    if (file_exists(job->output) || dir_exists(job->output)) return status_hint(status_fail(ST_CONFIG, "'%s' is there already", job->output), "name a new directory, or remove this one first");
     const char *path = dir_exists(command->arguments[0]) ? path_join(command->arena, command->arguments[0], "config.json") : command->arguments[0];
     if (!path) return ST_RESOURCE;
     Status status = file_read(path, 1 << 20, &config);

@@ -126,7 +126,7 @@ static Status give(const Found *found, const char *name, const char *to) {
     Str text = {0};
     Status status = read_recipe(found, name, &text);
     if (status == ST_OK && !to) print_text(str_text(&text), text.len);
-    if (status == ST_OK && to && file_exists(to)) status = status_fail(ST_CONFIG, "'%s' is there already", to);
+    if (status == ST_OK && to && file_exists(to)) status = status_hint(status_fail(ST_CONFIG, "'%s' is there already", to), "name another file, or remove this one first");
     else if (status == ST_OK && to) status = file_write_all(to, str_text(&text), text.len);
     str_release(&text);
     if (status == ST_OK && to) show_line("wrote %s", to);

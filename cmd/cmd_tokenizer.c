@@ -92,7 +92,7 @@ static Status start(const Command *command, const Train *job) {
     if (job->vocab_size <= 0) return status_fail(ST_USAGE, "tune tokenizer train needs --vocab-size N, larger than 0");
     const char *file = path_join(command->arena, job->output, "tokenizer.json");
     if (!file) return ST_RESOURCE;
-    if (file_exists(file)) return status_fail(ST_CONFIG, "'%s' is there already", file);
+    if (file_exists(file)) return status_hint(status_fail(ST_CONFIG, "'%s' is there already", file), "name another directory with -o, or remove the file first");
     if (job->eos && !is_special(job, job->eos)) return status_fail(ST_USAGE, "--eos '%s' is none of the special tokens", job->eos);
     TRY(bpe_trainer_new((size_t)job->vocab_size, job->special.items, job->special.n, &trainer));
     Status status = job->bos ? bpe_trainer_bos(trainer, job->bos) : ST_OK;

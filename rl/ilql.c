@@ -310,7 +310,7 @@ static Status open_parts(Ilql *il) {
     il->rows_per_step = r->train_batch_size * r->train_gradient_accumulation_steps;
     il->steps_per_epoch = ((int64_t)il->rows.n + il->rows_per_step - 1) / il->rows_per_step;
     il->total_steps = r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)il->steps_per_epoch);
-    if (il->total_steps < 1) return status_fail(ST_CONFIG, "'train.epochs' leaves no step to do");
+    TRY(recipe_check_steps(r, il->total_steps));
     TRY(recipe_optimizer(r, &il->optimizer));
     return recipe_schedule(r, il->total_steps, &il->schedule);
 }

@@ -188,7 +188,7 @@ static Status load_rows(PairRun *run) {
     TRY(pairs_load(recipe, "data.train", recipe->data_train, &source, &run->train));
     const Yaml *eval = recipe->data_eval ? recipe->data_eval : recipe->eval_data;
     if (eval) return load_held_out(run, recipe->data_eval ? "data.eval" : "eval.data", eval, &source);
-    if (recipe->data_eval_split == 0 && recipe->train_eval_every > 0) log_message(LOG_WARNING, "'train.eval_every' does nothing: there is neither 'data.eval' nor 'data.eval_split'");
+    recipe_warn_eval_every(recipe);
     return recipe->data_eval_split > 0 ? pairs_split(run->train, recipe->data_eval_split, (uint64_t)recipe->seed, &run->eval) : ST_OK;
 }
 
@@ -201,7 +201,7 @@ static Status plan_steps(PairRun *run) {
     run->loaded = -1;
     run->total_steps = recipe->train_max_steps;
     if (run->total_steps < 0) TRY(data_plan_total(&run->plan, recipe->train_epochs, &run->total_steps));
-    return run->total_steps > 0 ? ST_OK : status_fail(ST_CONFIG, "'train.epochs' leaves no step to do");
+    return recipe_check_steps(recipe, run->total_steps);
 }
 
 /* ---- the run ---- */

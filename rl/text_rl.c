@@ -108,7 +108,7 @@ static Status check_switches(const TextRl *rl) {
     if (r->rl_kl_corrected && (r->rl_beta == 0 || text_kl_in_reward(rl))) return status_hint(status_fail(ST_CONFIG, "'rl.kl_corrected' is about a KL in the loss, and there is none"), "give rl.beta and rl.kl_in: loss, or leave it out");
     if (r->rl_mask_truncated && rl->algorithm->paired)
         return status_hint(status_fail(ST_CONFIG, "'rl.mask_truncated' would leave pairs with one side, and algorithm '%s' learns from both", rl->algorithm->name), "give rl.missing_eos_penalty instead");
-    if (r->rl_correction_low > r->rl_correction_high) return status_fail(ST_CONFIG, "'rl.correction_low' is above 'rl.correction_high'");
+    if (r->rl_correction_low > r->rl_correction_high) return status_hint(status_fail(ST_CONFIG, "'rl.correction_low' is above 'rl.correction_high'"), "the weight is kept between them: 0 and 3 are usual");
     return ST_OK;
 }
 
@@ -182,7 +182,7 @@ static Status open_prompts(TextRl *rl) {
     TRY(prompts_read(r->data_train, "data.train", r, &rl->model->config, rl->chat, rl->tokenizer, &rl->prompts));
     const Yaml *eval = r->data_eval ? r->data_eval : r->eval_data;
     if (eval) return prompts_read(eval, r->data_eval ? "data.eval" : "eval.data", r, &rl->model->config, rl->chat, rl->tokenizer, &rl->eval);
-    if (r->data_eval_split == 0 && r->train_eval_every > 0) log_message(LOG_WARNING, "'train.eval_every' does nothing: there is neither 'data.eval' nor 'data.eval_split'");
+    recipe_warn_eval_every(r);
     return r->data_eval_split > 0 ? prompts_split(&rl->prompts, r->data_eval_split, (uint64_t)r->seed, &rl->eval) : ST_OK;
 }
 
@@ -244,7 +244,7 @@ static Status open_parts(TextRl *rl) {
     if (!rl->pass.tape || !rl->pair_scratch || !rl->asked) return status_fail(ST_RESOURCE, "out of memory for the run");
     int64_t per_epoch = (prompts_per_epoch(&rl->prompts) + r->rl_prompts_per_step - 1) / r->rl_prompts_per_step;
     rl->total_steps = r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)per_epoch);
-    if (rl->total_steps < 1) return status_fail(ST_CONFIG, "'train.epochs' leaves no step to do");
+    TRY(recipe_check_steps(r, rl->total_steps));
     TRY(recipe_optimizer(r, &rl->optimizer));
     return recipe_schedule(r, rl->total_steps * text_steps_per_rollout(rl), &rl->schedule);
 }

@@ -294,7 +294,7 @@ static Status plan_steps(Sft *sft) {
     data_plan_init(&sft->plan, &order, recipe->train_batch_size, recipe->train_batch_tokens, recipe->train_gradient_accumulation_steps);
     sft->total_steps = recipe->train_max_steps;
     if (sft->total_steps < 0) TRY(data_plan_total(&sft->plan, recipe->train_epochs, &sft->total_steps));
-    if (sft->total_steps <= 0) return status_fail(ST_CONFIG, "'train.epochs' leaves no step to do");
+    TRY(recipe_check_steps(recipe, sft->total_steps));
     return check_steps(sft);
 }
 

@@ -391,7 +391,7 @@ static Status check_together(const Recipe *recipe) {
     if ((recipe->data_eval || recipe->eval_data) && recipe->data_eval_split > 0)
         return status_hint(status_fail(ST_CONFIG, "evaluation rows and 'data.eval_split' are both given"), "keep one");
     if (recipe->train_loss && strcmp(recipe->train_loss, "dft") == 0 && recipe->train_label_smoothing > 0)
-        return status_fail(ST_CONFIG, "'train.loss' dft takes no 'train.label_smoothing'");
+        return status_hint(status_fail(ST_CONFIG, "'train.loss' dft takes no 'train.label_smoothing'"), "leave one of them out; train.loss: nll takes it");
     if (recipe->has_lora && recipe->lora_alpha == 0)
         return status_hint(status_fail(ST_CONFIG, "'lora.alpha' is 0: the adapter would have no effect and learn nothing"), "twice the rank is usual");
     if (recipe->train_betas.n != 2 || recipe->train_betas.items[0] >= 1 || recipe->train_betas.items[1] >= 1)

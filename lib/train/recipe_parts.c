@@ -80,6 +80,17 @@ Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig
     return schedule_check(config);
 }
 
+Status recipe_check_steps(const Recipe *recipe, int64_t total_steps) {
+    if (total_steps > 0) return ST_OK;
+    status_fail(ST_CONFIG, "'train.epochs: %g' leaves no step to do", recipe->train_epochs);
+    return status_hint(ST_CONFIG, "raise it, or give train.max_steps; where rows were left out, tune data check says why");
+}
+
+void recipe_warn_eval_every(const Recipe *recipe) {
+    if (recipe->train_eval_every == 0 || recipe->data_eval || recipe->eval_data || recipe->data_eval_split > 0) return;
+    log_message(LOG_WARNING, "'train.eval_every' does nothing: there is neither 'data.eval' nor 'data.eval_split'");
+}
+
 /* ---- the day ---- */
 
 static Status kept_day(const Recipe *recipe, const char **day) {

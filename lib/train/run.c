@@ -82,7 +82,8 @@ static Status open_log(Run *run) {
     if (run->log_fd < 0) return status_errno(errno, "cannot write '%s'", path);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     if (fcntl(run->log_fd, F_SETLK, &lock) == 0 || (errno != EACCES && errno != EAGAIN)) return ST_OK; /* some file systems have no locks */
-    return status_fail(ST_CONFIG, "another process is training in '%s'", run->dir);
+    status_fail(ST_CONFIG, "another process is training in '%s'", run->dir);
+    return status_hint(ST_CONFIG, "wait for it, or stop it and go on with --resume; or choose another output");
 }
 
 /* A log line that cannot be written is no reason to stop training. */
