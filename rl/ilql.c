@@ -198,8 +198,14 @@ static void on_step(void *context, int64_t number, const Metrics *metrics, doubl
     const Ilql *il = context;
     if (!il->config->on_progress) return;
     double each = elapsed / fmax(1, (double)(number - il->began_step));
-    IlqlProgress progress = {number, il->total_steps, metric_get(metrics, "loss"), metric_get(metrics, "advantage"), metric_get(metrics, "tokens") / fmax(seconds, 1e-9), each * (double)(il->total_steps - number)};
-    il->config->on_progress(il->config->context, &progress);
+    il->config->on_progress(il->config->context, &(IlqlProgress){
+                                                     .step = number,
+                                                     .total_steps = il->total_steps,
+                                                     .loss = metric_get(metrics, "loss"),
+                                                     .advantage = metric_get(metrics, "advantage"),
+                                                     .tokens_per_second = metric_get(metrics, "tokens") / fmax(seconds, 1e-9),
+                                                     .seconds_left = each * (double)(il->total_steps - number),
+                                                 });
 }
 
 static Status finish(void *context, Run *run) {
@@ -296,7 +302,7 @@ static Status open_parts(Ilql *il) {
         return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' does not look at held-out rows"), "leave out data.eval and data.eval_split, and ask its answers: tune generate --ilql");
     if (r->reward) return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' learns from the rewards in its rows, not from 'reward'"), "leave out reward; rows have \"reward\" or \"rewards\"");
     if (r->has_lora && r->lora_dropout > 0) return status_hint(status_fail(ST_CONFIG, "'lora.dropout' has no place in rl"), "leave it at 0");
-    il->loss = (IlqlConfig){r->rl_gamma, r->rl_expectile, r->rl_cql_alpha, r->rl_awac_coef, r->rl_awac_beta};
+    il->loss = (IlqlConfig){.gamma = r->rl_gamma, .expectile = r->rl_expectile, .cql = r->rl_cql_alpha, .awac = r->rl_awac_coef, .awac_beta = r->rl_awac_beta};
     il->tau = isnan(r->rl_tau) ? 0.005 : r->rl_tau;
     il->target_every = r->rl_target_every > 0 ? r->rl_target_every : 1;
     TRY(trained_model_open(r, &il->model));
@@ -336,11 +342,48 @@ static Status already_finished(const Run *run, IlqlResult *result) {
     return status;
 }
 
+static void tell_plan(const Ilql *il, const TrainMemory *memory) {
+    const IlqlRunConfig *config = il->config;
+    const OfflineRows *rows = &il->rows;
+    const Params *params = &il->model->params;
+    if (!config->on_plan) return;
+    config->on_plan(config->context, &(IlqlPlan){
+                                         .rows = rows->n,
+                                         .tokens = rows->tokens,
+                                         .trained_tokens = rows->trained_tokens,
+                                         .longest = rows->longest,
+                                         .dropped = rows->dropped,
+                                         .total_steps = il->total_steps,
+                                         .parameters = params_count(params, false),
+                                         .trained_parameters = params_count(params, true),
+                                         .mean_reward = rows->mean_reward,
+                                         .compute = il->model->compute,
+                                         .memory = *memory,
+                                     });
+}
+
+static Status learn_all(Ilql *il, IlqlResult *result) {
+    LoopTask task = {
+        .context = il,
+        .inputs = {{"model.path", params_fingerprint(&il->model->params)}, {"data.train", offline_rows_fingerprint(&il->rows)}},
+        .done = done,
+        .step = step,
+        .keep = keep,
+        .rate = "tokens",
+        .on_step = on_step,
+        .finish = finish,
+        .summary = summary,
+    };
+    LoopResult all;
+    TRY(loop_run(il->recipe, il->run, &task, &all));
+    *result = (IlqlResult){.steps = all.steps, .first_loss = il->first_loss, .last_loss = il->last_loss, .seconds = all.seconds};
+    return ST_OK;
+}
+
 /* The directory is made only when nothing can be refused any more. */
 static Status begin(Ilql *il, IlqlResult *result) {
     const IlqlRunConfig *config = il->config;
     bool finished = false;
-    LoopResult all;
     if (!config->dry_run) TRY(run_check(il->recipe, config->resume, &finished));
     if (finished) {
         TRY(run_open(il->recipe, config->resume, &il->run));
@@ -349,25 +392,13 @@ static Status begin(Ilql *il, IlqlResult *result) {
     TRY(open_parts(il));
     TrainMemory memory;
     TRY(plan_memory(il, &memory));
-    if (config->on_plan) {
-        const OfflineRows *rows = &il->rows;
-        const Params *params = &il->model->params;
-        IlqlPlan plan = {rows->n, rows->tokens, rows->trained_tokens, rows->longest, rows->dropped, il->total_steps, params_count(params, false), params_count(params, true), rows->mean_reward, il->model->compute, memory};
-        config->on_plan(config->context, &plan);
-    }
+    tell_plan(il, &memory);
     TRY(trainer_check_memory(il->recipe, &memory));
     if (config->dry_run) return ST_OK;
     TRY(run_open(il->recipe, config->resume, &il->run));
     TRY(optimizer_init(&il->optimizer, &il->model->params, il->arena));
     TRY(write_started(il, &memory));
-    LoopTask task = {
-        .context = il,
-        .inputs = {{"model.path", params_fingerprint(&il->model->params)}, {"data.train", offline_rows_fingerprint(&il->rows)}},
-        .done = done, .step = step, .keep = keep, .rate = "tokens", .on_step = on_step, .finish = finish, .summary = summary,
-    };
-    TRY(loop_run(il->recipe, il->run, &task, &all));
-    *result = (IlqlResult){.steps = all.steps, .first_loss = il->first_loss, .last_loss = il->last_loss, .seconds = all.seconds};
-    return ST_OK;
+    return learn_all(il, result);
 }
 
 static void release(Ilql *il) {

@@ -272,11 +272,59 @@ static Status already_finished(const Run *run, TextRlResult *result) {
     return status;
 }
 
+static void tell_plan(const TextRl *rl, const TrainMemory *memory) {
+    const TextRlConfig *config = rl->config;
+    const Params *params = &rl->model->params;
+    if (!config->on_plan) return;
+    config->on_plan(config->context, &(TextRlPlan){
+                                         .algorithm = rl->algorithm,
+                                         .prompts = rl->prompts.n,
+                                         .rewards = rl->rewards ? rewards_count(rl->rewards) : 0,
+                                         .longest_prompt = rl->prompts.longest,
+                                         .total_steps = rl->total_steps,
+                                         .parameters = params_count(params, false),
+                                         .trained_parameters = params_count(params, true),
+                                         .dropped = rl->prompts.dropped,
+                                         .cut = rl->prompts.cut,
+                                         .eval_prompts = rl->eval.n,
+                                         .compute = rl->model->compute,
+                                         .memory = *memory,
+                                         .env = rl->turns.env ? text_env_id(rl->turns.env) : NULL,
+                                     });
+}
+
+static LoopTask loop_task(TextRl *rl) {
+    bool own = rl->value && rl->value->own;
+    return (LoopTask){
+        .context = rl,
+        .inputs = {{"model.path", params_fingerprint(&rl->model->params)},
+                   {"data.train", prompts_fingerprint(&rl->prompts)},
+                   {rl->eval.n > 0 ? "data.eval" : NULL, prompts_fingerprint(&rl->eval)},
+                   {own ? "rl.value_model" : NULL, own ? params_fingerprint(&rl->value->model->params) : 0}},
+        .done = done,
+        .gather = gather,
+        .step = step,
+        .judge = judge,
+        .keep = keep,
+        .rate = "tokens",
+        .on_step = on_step,
+        .finish = finish,
+        .summary = summary,
+    };
+}
+
+static Status learn_all(TextRl *rl, TextRlResult *result) {
+    LoopTask task = loop_task(rl);
+    LoopResult all;
+    TRY(loop_run(rl->recipe, rl->run, &task, &all));
+    *result = (TextRlResult){.steps = all.steps, .first_reward = rl->first_reward, .last_reward = rl->last_reward, .first_eval = rl->first_eval, .last_eval = rl->last_eval, .seconds = all.seconds};
+    return ST_OK;
+}
+
 /* The directory is made only when nothing can be refused any more. */
 static Status begin(TextRl *rl, TextRlResult *result) {
     const TextRlConfig *config = rl->config;
     bool finished = false;
-    LoopResult all;
     if (!config->dry_run) TRY(run_check(rl->recipe, config->resume, &finished));
     if (finished) {
         TRY(run_open(rl->recipe, config->resume, &rl->run));
@@ -285,24 +333,7 @@ static Status begin(TextRl *rl, TextRlResult *result) {
     TRY(open_parts(rl));
     TrainMemory memory;
     TRY(text_memory(rl, &memory));
-    if (config->on_plan) {
-        const Params *params = &rl->model->params;
-        config->on_plan(config->context, &(TextRlPlan){
-                                             .algorithm = rl->algorithm,
-                                             .prompts = rl->prompts.n,
-                                             .rewards = rl->rewards ? rewards_count(rl->rewards) : 0,
-                                             .longest_prompt = rl->prompts.longest,
-                                             .total_steps = rl->total_steps,
-                                             .parameters = params_count(params, false),
-                                             .trained_parameters = params_count(params, true),
-                                             .dropped = rl->prompts.dropped,
-                                             .cut = rl->prompts.cut,
-                                             .eval_prompts = rl->eval.n,
-                                             .compute = rl->model->compute,
-                                             .memory = memory,
-                                             .env = rl->turns.env ? text_env_id(rl->turns.env) : NULL,
-                                         });
-    }
+    tell_plan(rl, &memory);
     TRY(trainer_check_memory(rl->recipe, &memory));
     if (config->dry_run) return ST_OK;
     TRY(run_open(rl->recipe, config->resume, &rl->run));
@@ -310,18 +341,7 @@ static Status begin(TextRl *rl, TextRlResult *result) {
     TRY(write_started(rl, &memory));
     rl->began_step = MAX(run_step(rl->run), 0);
     TRY(text_samples_cut(rl, rl->began_step));
-    bool own = rl->value && rl->value->own;
-    LoopTask task = {
-        .context = rl,
-        .inputs = {{"model.path", params_fingerprint(&rl->model->params)},
-                   {"data.train", prompts_fingerprint(&rl->prompts)},
-                   {rl->eval.n > 0 ? "data.eval" : NULL, prompts_fingerprint(&rl->eval)},
-                   {own ? "rl.value_model" : NULL, own ? params_fingerprint(&rl->value->model->params) : 0}},
-        .done = done, .gather = gather, .step = step, .judge = judge, .keep = keep, .rate = "tokens", .on_step = on_step, .finish = finish, .summary = summary,
-    };
-    TRY(loop_run(rl->recipe, rl->run, &task, &all));
-    *result = (TextRlResult){.steps = all.steps, .first_reward = rl->first_reward, .last_reward = rl->last_reward, .first_eval = rl->first_eval, .last_eval = rl->last_eval, .seconds = all.seconds};
-    return ST_OK;
+    return learn_all(rl, result);
 }
 
 void text_release(TextRl *rl) {
