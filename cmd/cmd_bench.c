@@ -207,7 +207,18 @@ static Status run_work(Bench *bench, const BenchWork *work, const BenchJob *job,
     bench->n_profile = 0;
     bench->timed = bench->before = (OpCost){0};
     double unknown = (double)NAN;
-    bench->row = (Measured){unknown, unknown, unknown, unknown, unknown, unknown, unknown, unknown, unknown, unknown};
+    bench->row = (Measured){
+        .tokens_per_second = unknown,
+        .trained_per_second = unknown,
+        .rows_per_second = unknown,
+        .mbytes_per_second = unknown,
+        .gflops = unknown,
+        .gbytes_per_second = unknown,
+        .predicted = unknown,
+        .first_step = unknown,
+        .seconds = unknown,
+        .product_share = unknown,
+    };
     bench->first = bench->last = 0;
     if (bench->tokens < 2 && work->tokens > 1) return status_fail(ST_USAGE, "--tokens must be 2 or more");
     show_progress("%s %s ...", work->name, bench->shape);

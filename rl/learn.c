@@ -135,7 +135,14 @@ static Status learn_all(Learn *learn, LearnResult *result) {
     TRY(write_started(learn));
     TRY(loop_run(learn->recipe, learn->run, &task, &done_all));
     const Learner *learner = learn->learner;
-    *result = (LearnResult){learner->updates, learner->steps, learner->all_episodes, learn->last_reward, learn->best_reward, done_all.seconds, false};
+    *result = (LearnResult){
+        .updates = learner->updates,
+        .steps = learner->steps,
+        .episodes = learner->all_episodes,
+        .last_reward = learn->last_reward,
+        .best_reward = learn->best_reward,
+        .seconds = done_all.seconds,
+    };
     return ST_OK;
 }
 
@@ -226,7 +233,13 @@ Status learn_evaluate(const char *dir, const EvaluationConfig *config, Evaluatio
     if (status == ST_OK) status = play(learner, config, &played);
     if (status == ST_OK) {
         double n = (double)played.n, average = played.sum / n;
-        *evaluation = (Evaluation){played.n, average, sqrt(fmax(0, played.square_sum / n - average * average)), played.length_sum / n, played.cut};
+        *evaluation = (Evaluation){
+            .episodes = played.n,
+            .mean_return = average,
+            .std_return = sqrt(fmax(0, played.square_sum / n - average * average)),
+            .mean_length = played.length_sum / n,
+            .cut = played.cut,
+        };
     }
     learner_free(learner);
     if (recipe) recipe_free(recipe);
