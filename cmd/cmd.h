@@ -59,6 +59,9 @@ Status recipe_command(int argc, char **argv, const char *name, const char *about
 /* What was typed, so that a shell reads it as the same again; other options are left out, and of urls user, password and query are stars. */
 void recipe_command_line(const RecipeCommand *job, Str *text);
 
+/* For RewardOptions.secret and the like: what the variable `name` holds; NULL where it is not set. Libraries do not read the environment. */
+const char *secret_from_environment(void *context, const char *name);
+
 /* Where the recipes that come with the program may be, in order. */
 enum { RECIPE_FOLDERS = 3 };
 Status recipe_folders(Arena *arena, const char *folders[RECIPE_FOLDERS], size_t *n);

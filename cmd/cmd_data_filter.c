@@ -76,11 +76,6 @@ static Status add_option(FilterJob *job, const FilterHelp *help, const char *tex
 
 /* ---- the recipe of tune data synth: its filters and rewards ---- */
 
-static const char *secret(void *context, const char *name) {
-    (void)context;
-    return getenv(name);
-}
-
 static Status read_recipe(FilterJob *job) {
     TRY(recipe_read(job->recipe_file, NULL, 0, &job->recipe));
     const Yaml *filters = job->recipe->synth_filters;
@@ -89,7 +84,7 @@ static Status read_recipe(FilterJob *job) {
     if (filters && filters->kind != YAML_MAP) return status_fail(ST_CONFIG, "wrong value for 'synth.filters' in '%s' line %d: expected a map", job->recipe_file, filters->line);
     for (size_t i = 0; filters && i < filters->n; i++) TRY(set_entry(job->command->arena, job->map, filters->keys[i], filters->key_lines[i], filters->items[i]));
     if (!job->recipe->reward) return ST_OK;
-    return rewards_open(job->recipe->reward, job->recipe_file, &(RewardOptions){.max_new_tokens = job->recipe->generate_max_new_tokens, .secret = secret}, &job->rewards);
+    return rewards_open(job->recipe->reward, job->recipe_file, &(RewardOptions){.max_new_tokens = job->recipe->generate_max_new_tokens, .secret = secret_from_environment}, &job->rewards);
 }
 
 static Status reward_rows(void *context, const FilterRow *rows, size_t n, double *values) {

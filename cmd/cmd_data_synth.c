@@ -145,11 +145,6 @@ static void summarize(const RecipeCommand *job, const SynthResult *r) {
 
 /* ---- what libraries do not do by themselves ---- */
 
-static const char *secret(void *context, const char *name) {
-    (void)context;
-    return getenv(name);
-}
-
 static Status reward_rows(void *context, const FilterRow *rows, size_t n, double *values) {
     const Job *job = context;
     const RewardScores *scores;
@@ -170,13 +165,13 @@ static Status make(const RecipeCommand *command) {
     SynthResult result;
     Str typed = {0};
     SynthConfig config = {
-        .recipe = recipe, .resume = command->resume, .dry_run = command->dry_run, .folders = folders, .secret = secret, .on_plan = show_plan, .on_progress = show_state, .context = &job,
+        .recipe = recipe, .resume = command->resume, .dry_run = command->dry_run, .folders = folders, .secret = secret_from_environment, .on_plan = show_plan, .on_progress = show_state, .context = &job,
     };
     TRY(recipe_folders(command->command->arena, folders, &config.n_folders));
     if (recipe->synth_system && strcmp(recipe->synth_format, "messages") != 0)
         show_message("tune: warning: answers are given under 'synth.system', but rows of format '%s' have no place for it: 'messages' has", recipe->synth_format);
     if (recipe->reward) {
-        TRY(rewards_open(recipe->reward, recipe->path, &(RewardOptions){.max_new_tokens = recipe->generate_max_new_tokens, .secret = secret}, &job.rewards));
+        TRY(rewards_open(recipe->reward, recipe->path, &(RewardOptions){.max_new_tokens = recipe->generate_max_new_tokens, .secret = secret_from_environment}, &job.rewards));
         config.reward = reward_rows;
     }
     recipe_command_line(command, &typed);

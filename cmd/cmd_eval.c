@@ -218,11 +218,6 @@ static Status find_text_run(const char *path, TextKind *kind) {
     return status;
 }
 
-static const char *secret(void *context, const char *name) {
-    (void)context;
-    return getenv(name);
-}
-
 static void show_text(const Command *command, const TextEvaluation *found) {
     if (command->json) {
         JsonWriter w = {0};
@@ -245,7 +240,7 @@ static void show_text(const Command *command, const TextEvaluation *found) {
 
 static Status eval_text(const Command *command, const Eval *job) {
     TextEvaluation found;
-    Status status = text_rl_evaluate(command->arguments[0], job->data, &(RewardOptions){.secret = secret}, &found);
+    Status status = text_rl_evaluate(command->arguments[0], job->data, &(RewardOptions){.secret = secret_from_environment}, &found);
     if (status == ST_OK) show_text(command, &found);
     arena_free(found.arena);
     return status;
@@ -283,7 +278,7 @@ static Status eval_turns(const Command *command, Eval *job) {
     if (job->data) return refuse_data(command->arguments[0]);
     TRY(check_episodes(job));
     job->watch &= !command->json;
-    Status status = text_rl_play(command->arguments[0], &(TextPlay){.episodes = job->episodes, .sample = job->sample, .seed = (uint64_t)job->seed, .rewards = {.secret = secret}, .on_episode = show_episode, .context = job}, &found);
+    Status status = text_rl_play(command->arguments[0], &(TextPlay){.episodes = job->episodes, .sample = job->sample, .seed = (uint64_t)job->seed, .rewards = {.secret = secret_from_environment}, .on_episode = show_episode, .context = job}, &found);
     end_live_line();
     if (status == ST_OK) show_turns(command, job, &found);
     arena_free(found.arena);

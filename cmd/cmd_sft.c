@@ -14,9 +14,19 @@ static void show_file(void *context, const char *text) {
 
 static void show_plan(void *context, const SftPlan *plan) {
     const RecipeCommand *job = context;
-    const Recipe *recipe = job->recipe;
-    print_training_plan(job, &(TrainPlan){plan->train.rows, plan->train.tokens, plan->train.trained_tokens, plan->eval.rows, plan->total_steps, plan->largest_batch_tokens, plan->parameters, plan->trained_parameters,
-                                          plan->compute, &plan->memory});
+    const TrainPlan shown = {
+        .rows = plan->train.rows,
+        .tokens = plan->train.tokens,
+        .trained_tokens = plan->train.trained_tokens,
+        .eval_rows = plan->eval.rows,
+        .steps = plan->total_steps,
+        .largest_batch_tokens = plan->largest_batch_tokens,
+        .parameters = plan->parameters,
+        .trained_parameters = plan->trained_parameters,
+        .compute = plan->compute,
+        .memory = &plan->memory,
+    };
+    print_training_plan(job, &shown);
     show_line("data: %lld rows (%s), %lld tokens, %lld of them trained%s", (long long)plan->train.rows, plan->format, (long long)plan->train.tokens, (long long)plan->train.trained_tokens,
               plan->train_rows->cached ? ", from data.cache" : "");
     if (plan->train_rows->n_files > 1) data_files_say(plan->train_rows, show_file, NULL);
@@ -29,9 +39,7 @@ static void show_plan(void *context, const SftPlan *plan) {
     show_line("check: %s", str_text(&summary));
     if (plan->check->wrong) warn(NULL, "these rows teach nothing, or the wrong thing");
     str_release(&summary);
-    show_line("model: %s, %lld parameters, %lld trained (%s), products in %s", recipe->model_path, (long long)plan->parameters, (long long)plan->trained_parameters,
-              recipe->has_lora ? "LoRA" : "all", dtype_name(plan->compute));
-    show_training_memory(&plan->memory);
+    show_training_model(job->recipe, &shown, "");
     show_line("plan: %lld steps, %.4g an epoch, largest step %lld tokens", (long long)plan->total_steps, plan->steps_per_epoch, (long long)plan->largest_batch_tokens);
 }
 

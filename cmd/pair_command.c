@@ -5,18 +5,26 @@
 
 static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
     const RecipeCommand *job = context;
-    const Recipe *recipe = job->recipe;
     const Pairs *pairs = run->train;
-    print_training_plan(job, &(TrainPlan){(int64_t)pairs->n, pairs->tokens, pairs->trained_tokens, run->eval ? (int64_t)run->eval->n : 0, plan->total_steps, plan->largest_batch_tokens, plan->parameters,
-                                          plan->trained_parameters, run->model->compute, &plan->memory});
+    const TrainPlan shown = {
+        .rows = (int64_t)pairs->n,
+        .tokens = pairs->tokens,
+        .trained_tokens = pairs->trained_tokens,
+        .eval_rows = run->eval ? (int64_t)run->eval->n : 0,
+        .steps = plan->total_steps,
+        .largest_batch_tokens = plan->largest_batch_tokens,
+        .parameters = plan->parameters,
+        .trained_parameters = plan->trained_parameters,
+        .compute = run->model->compute,
+        .memory = &plan->memory,
+    };
+    print_training_plan(job, &shown);
     show_line("data: %zu %s, %lld tokens, %lld of them trained", pairs->n, run->objective->stepwise ? "answers in steps" : run->objective->unpaired ? "answers" : "pairs", (long long)pairs->tokens, (long long)pairs->trained_tokens);
     if (pairs->dropped_long > 0) show_message("tune: warning: data.train: %lld rows are longer than data.max_length and left out", (long long)pairs->dropped_long);
     if (pairs->cut > 0) show_message("tune: warning: data.train: %lld rows are longer than data.max_length and cut", (long long)pairs->cut);
     if (pairs->dropped_same > 0) show_message("tune: warning: data.train: %lld rows are left out: both answers are the same", (long long)pairs->dropped_same);
     if (run->eval) show_line("held out: %zu rows", run->eval->n);
-    show_line("model: %s, %lld parameters, %lld trained (%s), products in %s", recipe->model_path, (long long)plan->parameters, (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all",
-              dtype_name(run->model->compute));
-    show_training_memory(&plan->memory);
+    show_training_model(job->recipe, &shown, "");
     show_line("plan: %lld steps, %.4g an epoch, largest batch %lld tokens", (long long)plan->total_steps, plan->steps_per_epoch, (long long)plan->largest_batch_tokens);
 }
 

@@ -1,4 +1,5 @@
 /* What the commands that take a RECIPE have in common: file and overrides, --resume, --dry-run, --schema. */
+#include <stdlib.h>
 #include <string.h>
 
 #include "cmd/cmd.h"
@@ -51,6 +52,11 @@ void recipe_command_line(const RecipeCommand *job, Str *text) {
     }
     if (job->resume) str_append(text, " --resume");
     str_release(&shown);
+}
+
+const char *secret_from_environment(void *context, const char *name) {
+    (void)context;
+    return getenv(name);
 }
 
 static Status read_recipe(const Command *command, Recipe **recipe) {

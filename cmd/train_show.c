@@ -1,14 +1,7 @@
-/* Progress and summary of a run of the trainer. */
+/* Plan, progress and end of a run. */
 #include "cmd/train_show.h"
 
 #include <math.h>
-
-void show_training_memory(const TrainMemory *memory) {
-    Str text = {0};
-    train_memory_describe(memory, &text);
-    show_line("memory: %s", str_text(&text));
-    str_release(&text);
-}
 
 void print_training_plan(const RecipeCommand *job, const TrainPlan *plan) {
     if (!job->dry_run || !job->command->json) return;
@@ -29,6 +22,15 @@ void print_training_plan(const RecipeCommand *job, const TrainPlan *plan) {
     jw_release(&w);
 }
 
+void show_training_model(const Recipe *recipe, const TrainPlan *plan, const char *with) {
+    Str memory = {0};
+    train_memory_describe(plan->memory, &memory);
+    show_line("model: %s, %lld parameters, %lld trained (%s%s), products in %s", recipe->model_path, (long long)plan->parameters, (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all", with,
+              dtype_name(plan->compute));
+    show_line("memory: %s", str_text(&memory));
+    str_release(&memory);
+}
+
 void show_training_step(void *context, const Progress *p) {
     const Recipe *recipe = context;
     char left[32], memory[32];
@@ -41,38 +43,40 @@ void show_training_step(void *context, const Progress *p) {
                   format_bytes((double)p->memory, memory));
 }
 
-static const char *part_of(const Recipe *recipe) { return recipe->has_lora ? "adapter" : "model"; }
+const char *trained_part(const Recipe *recipe) { return recipe->has_lora ? "adapter" : "model"; }
 
-static void print_json(const Recipe *recipe, const TrainResult *result) {
-    JsonWriter w = {0};
+bool show_run_end(const Command *command, const Recipe *recipe, JsonWriter *w, bool already_finished) {
+    jw_end_object(w);
+    end_live_line();
+    if (command->json) print_result("%s\n", str_text(&w->text));
+    if (already_finished) show_line("'%s' is a finished run: nothing to do", recipe->output);
+    jw_release(w);
+    return !already_finished;
+}
+
+static void write_result(const Recipe *recipe, const TrainResult *result, JsonWriter *w) {
     Str path = {0};
-    str_printf(&path, "%s/%s", recipe->output, part_of(recipe));
-    jw_object(&w, NULL);
-    jw_int(&w, "steps", result->steps);
-    jw_double(&w, "first_loss", result->first_loss);
-    jw_double(&w, "last_loss", result->last_loss);
-    jw_double(&w, "eval_loss", result->eval_loss);
-    jw_double(&w, "best_eval_loss", result->best_eval_loss);
-    jw_int(&w, "tokens", result->tokens);
-    jw_int(&w, "loss_tokens", result->loss_tokens);
-    jw_double(&w, "seconds", result->seconds);
-    jw_string(&w, part_of(recipe), str_text(&path));
-    jw_end_object(&w);
-    print_result("%s\n", str_text(&w.text));
-    jw_release(&w);
+    str_printf(&path, "%s/%s", recipe->output, trained_part(recipe));
+    jw_object(w, NULL);
+    jw_int(w, "steps", result->steps);
+    jw_double(w, "first_loss", result->first_loss);
+    jw_double(w, "last_loss", result->last_loss);
+    jw_double(w, "eval_loss", result->eval_loss);
+    jw_double(w, "best_eval_loss", result->best_eval_loss);
+    jw_int(w, "tokens", result->tokens);
+    jw_int(w, "loss_tokens", result->loss_tokens);
+    jw_double(w, "seconds", result->seconds);
+    jw_string(w, trained_part(recipe), str_text(&path));
     str_release(&path);
 }
 
 void show_training_result(const Command *command, const Recipe *recipe, const TrainResult *result) {
     char seconds[32];
-    end_live_line();
-    if (command->json) print_json(recipe, result);
-    if (result->already_finished) {
-        show_line("'%s' is a finished run: nothing to do", recipe->output);
-        return;
-    }
+    JsonWriter w = {0};
+    write_result(recipe, result, &w);
+    if (!show_run_end(command, recipe, &w, result->already_finished)) return;
     show_line("%lld steps in %s: loss %.4f -> %.4f%s", (long long)result->steps, format_seconds(result->seconds, seconds), result->first_loss, result->last_loss,
               result->early_stopped ? ", stopped early" : "");
     if (!isnan(result->eval_loss)) show_line("held-out loss %.4f, best %.4f", result->eval_loss, result->best_eval_loss);
-    show_line("wrote %s/%s", recipe->output, part_of(recipe));
+    show_line("wrote %s/%s", recipe->output, trained_part(recipe));
 }

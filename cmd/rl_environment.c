@@ -1,0 +1,96 @@
+/* tune rl on an environment: what is shown of a run, values where they are known, an episode in the end. */
+#include <math.h>
+
+#include "cmd/cmd_rl.h"
+#include "cmd/train_show.h"
+#include "cmd/watch.h"
+#include "rl/learn.h"
+
+static void show_plan(void *context, const Learner *learner) {
+    (void)context;
+    const Env *env = learner->env;
+    Str actions = {0}, observations = {0};
+    if (env->action.n) str_printf(&actions, "%lld actions", (long long)env->action.n);
+    else str_printf(&actions, "actions of %lld numbers", (long long)env->action.size);
+    if (env->observation.n) str_printf(&observations, "%lld states", (long long)env->observation.n);
+    else str_printf(&observations, "observations of %lld numbers", (long long)env->observation.size);
+    show_line("environment: %s, %s, %s, %lld copies", env->id, str_text(&observations), str_text(&actions), (long long)env->copies);
+    show_line("algorithm: %s: %s", learner->algorithm->name, learner->algorithm->help);
+    str_release(&actions);
+    str_release(&observations);
+}
+
+static void show_update(void *context, const LearnProgress *p) {
+    const Recipe *recipe = context;
+    char left[32];
+    if (recipe->train_live && !isnan(p->reward)) show_curve(p->reward);
+    if (isnan(p->reward)) show_progress("step %lld/%lld  %.3g steps/s  %s left", (long long)p->steps, (long long)p->total_steps, p->steps_per_second, format_seconds(p->seconds_left, left));
+    else
+        show_progress("step %lld/%lld  return %.4g  %lld episodes  %.3g steps/s  %s left", (long long)p->steps, (long long)p->total_steps, p->reward, (long long)p->episodes, p->steps_per_second,
+                      format_seconds(p->seconds_left, left));
+}
+
+static void show_values(void *context, const Learner *learner, const double *learned, const double *exact) {
+    (void)context;
+    enum { SHOWN = 24 };
+    int64_t n = learner->env->observation.n;
+    int64_t known = 0;
+    double sum = 0, worst = 0;
+    end_live_line();
+    show_line("values:  state     learned       exact");
+    for (int64_t s = 0; s < n; s++) {
+        if (isnan(learned[s])) continue;
+        double error = learned[s] - exact[s];
+        if (known++ < SHOWN) show_line("      %8lld  %10.4f  %10.4f", (long long)s, learned[s], exact[s]);
+        sum += error * error;
+        worst = fmax(worst, fabs(error));
+    }
+    if (known > SHOWN) show_line("       ... and %lld more", (long long)(known - SHOWN));
+    show_line("values: root mean square error %.4g, largest %.4g", sqrt(sum / (double)MAX(known, 1)), worst);
+}
+
+static void summarize(const RecipeCommand *job, const LearnResult *result) {
+    const Recipe *recipe = job->recipe;
+    char seconds[32];
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_int(&w, "steps", result->updates);
+    jw_int(&w, "env_steps", result->steps);
+    jw_int(&w, "episodes", result->episodes);
+    jw_double(&w, "last_reward", result->last_reward);
+    jw_double(&w, "best_reward", result->best_reward);
+    jw_double(&w, "seconds", result->seconds);
+    if (!show_run_end(job->command, recipe, &w, result->already_finished)) return;
+    if (result->episodes == 0) show_line("%lld steps in %s, no episode ended", (long long)result->steps, format_seconds(result->seconds, seconds));
+    else show_line("%lld steps, %lld episodes in %s: return %.4g, best %.4g (means of an update's episodes)", (long long)result->steps, (long long)result->episodes, format_seconds(result->seconds, seconds),
+                   result->last_reward, result->best_reward);
+    show_line("wrote %s/policy.safetensors", recipe->output);
+    show_line("next: tune eval %s --episodes 100", recipe->output);
+}
+
+static Status show_episode(const Recipe *recipe) {
+    Watch watch = {0};
+    Evaluation found;
+    return learn_evaluate(recipe->output, &(EvaluationConfig){.episodes = 1, .seed = 1, .on_step = watch_step, .context = &watch}, &found);
+}
+
+Status rl_environment(const RecipeCommand *job) {
+    LearnResult result;
+    Str typed = {0};
+    recipe_command_line(job, &typed);
+    LearnConfig config = {
+        .recipe = job->recipe,
+        .command = str_text(&typed),
+        .resume = job->resume,
+        .dry_run = job->dry_run,
+        .on_plan = show_plan,
+        .on_progress = show_update,
+        .on_values = show_values,
+        .context = job->recipe,
+    };
+    Status status = learn_run(&config, &result);
+    str_release(&typed);
+    if (status != ST_OK || job->dry_run) return status;
+    summarize(job, &result);
+    return job->watch && !job->command->json ? show_episode(job->recipe) : ST_OK;
+}

@@ -1,0 +1,67 @@
+/* tune rl on rows with rewards: what is shown of a run of implicit Q-learning. */
+#include "cmd/cmd_rl.h"
+#include "cmd/train_show.h"
+#include "rl/ilql.h"
+
+static void show_plan(void *context, const IlqlPlan *plan) {
+    const RecipeCommand *job = context;
+    const Recipe *recipe = job->recipe;
+    const TrainPlan shown = {
+        .rows = (int64_t)plan->rows,
+        .tokens = plan->tokens,
+        .trained_tokens = plan->trained_tokens,
+        .steps = plan->total_steps,
+        .largest_batch_tokens = NOT_PLANNED,
+        .parameters = plan->parameters,
+        .trained_parameters = plan->trained_parameters,
+        .compute = plan->compute,
+        .memory = &plan->memory,
+    };
+    print_training_plan(job, &shown);
+    show_line("data: %zu rows, %lld tokens, %lld of them trained; mean reward %.4g", plan->rows, (long long)plan->tokens, (long long)plan->trained_tokens, plan->mean_reward);
+    if (plan->dropped) show_message("tune: warning: data.train: %lld rows were longer than data.max_length and left out", (long long)plan->dropped);
+    show_training_model(recipe, &shown, " and Q and V heads");
+    show_line("plan: %lld steps", (long long)plan->total_steps);
+}
+
+static void show_step(void *context, const IlqlProgress *p) {
+    const Recipe *recipe = ((const RecipeCommand *)context)->recipe;
+    char left[32];
+    if (recipe->train_live) show_curve(p->loss);
+    show_progress("step %lld/%lld  loss %.4g  advantage %.4g  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps, p->loss, p->advantage, p->tokens_per_second, format_seconds(p->seconds_left, left));
+}
+
+static void summarize(const RecipeCommand *job, const IlqlResult *result) {
+    const Recipe *recipe = job->recipe;
+    char seconds[32];
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_int(&w, "steps", result->steps);
+    jw_double(&w, "first_loss", result->first_loss);
+    jw_double(&w, "last_loss", result->last_loss);
+    jw_double(&w, "seconds", result->seconds);
+    if (!show_run_end(job->command, recipe, &w, result->already_finished)) return;
+    show_line("%lld steps in %s: loss %.4g -> %.4g", (long long)result->steps, format_seconds(result->seconds, seconds), result->first_loss, result->last_loss);
+    show_line("wrote %s/%s and %s/ilql_heads.safetensors", recipe->output, trained_part(recipe), recipe->output);
+    if (recipe->has_lora) show_line("next: tune generate %s --adapter %s/adapter --ilql 4 --prompt ...", recipe->model_path, recipe->output);
+    else show_line("next: tune generate %s/model --ilql 4 --prompt ...", recipe->output);
+}
+
+Status rl_offline(const RecipeCommand *job) {
+    IlqlResult result;
+    Str typed = {0};
+    recipe_command_line(job, &typed);
+    IlqlRunConfig config = {
+        .recipe = job->recipe,
+        .command = str_text(&typed),
+        .resume = job->resume,
+        .dry_run = job->dry_run,
+        .on_plan = show_plan,
+        .on_progress = show_step,
+        .context = (void *)(uintptr_t)job,
+    };
+    Status status = ilql_run(&config, &result);
+    str_release(&typed);
+    if (status == ST_OK && !job->dry_run) summarize(job, &result);
+    return status;
+}

@@ -1,0 +1,81 @@
+/* tune rl on text: what is shown of a run with prompts and rewards, or on an environment of texts. */
+#include <math.h>
+
+#include "cmd/cmd_rl.h"
+#include "cmd/train_show.h"
+#include "rl/text_rl.h"
+
+static void show_plan(void *context, const TextRlPlan *plan) {
+    const RecipeCommand *job = context;
+    const Recipe *recipe = job->recipe;
+    const TrainPlan shown = {
+        .rows = (int64_t)plan->prompts,
+        .tokens = NOT_PLANNED,
+        .trained_tokens = NOT_PLANNED,
+        .eval_rows = (int64_t)plan->eval_prompts,
+        .steps = plan->total_steps,
+        .largest_batch_tokens = NOT_PLANNED,
+        .parameters = plan->parameters,
+        .trained_parameters = plan->trained_parameters,
+        .compute = plan->compute,
+        .memory = &plan->memory,
+    };
+    print_training_plan(job, &shown);
+    show_line("algorithm: %s: %s", plan->algorithm->name, plan->algorithm->help);
+    if (plan->env) show_line("environment: %s; groups of %lld episodes, %lld groups a step", plan->env, (long long)recipe->rl_num_generations, (long long)recipe->rl_prompts_per_step);
+    else show_line("prompts: %zu, the longest %lld tokens; %lld completions of each, %lld prompts a step", plan->prompts, (long long)plan->longest_prompt, (long long)recipe->rl_num_generations,
+              (long long)recipe->rl_prompts_per_step);
+    if (plan->eval_prompts) show_line("held-out prompts: %zu, answered greedily", plan->eval_prompts);
+    if (plan->dropped) show_message("tune: warning: data.train: %lld prompts were longer than data.max_length and left out", (long long)plan->dropped);
+    if (plan->cut) show_message("tune: warning: data.train: %lld prompts were cut to data.max_length", (long long)plan->cut);
+    show_training_model(recipe, &shown, "");
+    show_line("plan: %lld steps", (long long)plan->total_steps);
+}
+
+static void show_step(void *context, const TextRlProgress *p) {
+    const Recipe *recipe = ((const RecipeCommand *)context)->recipe;
+    char left[32];
+    if (recipe->train_live) show_curve(p->reward);
+    show_progress("step %lld/%lld  reward %.4g  length %.1f  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps, p->reward, p->completion_length, p->tokens_per_second,
+                  format_seconds(p->seconds_left, left));
+    if (isnan(p->eval_reward)) return;
+    end_live_line();
+    show_line("step %lld: held-out reward %.4g", (long long)p->step, p->eval_reward);
+}
+
+static void summarize(const RecipeCommand *job, const TextRlResult *result) {
+    const Recipe *recipe = job->recipe;
+    char seconds[32];
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_int(&w, "steps", result->steps);
+    jw_double(&w, "first_reward", result->first_reward);
+    jw_double(&w, "last_reward", result->last_reward);
+    jw_double(&w, "first_eval_reward", result->first_eval);
+    jw_double(&w, "last_eval_reward", result->last_eval);
+    jw_double(&w, "seconds", result->seconds);
+    if (!show_run_end(job->command, recipe, &w, result->already_finished)) return;
+    if (!isnan(result->last_eval)) show_line("held-out reward %.4g -> %.4g (greedy answers)", result->first_eval, result->last_eval);
+    show_line("%lld steps in %s: reward %.4g -> %.4g", (long long)result->steps, format_seconds(result->seconds, seconds), result->first_reward, result->last_reward);
+    show_line("wrote %s/%s", recipe->output, trained_part(recipe));
+}
+
+Status rl_text(const RecipeCommand *job) {
+    TextRlResult result;
+    Str typed = {0};
+    recipe_command_line(job, &typed);
+    TextRlConfig config = {
+        .recipe = job->recipe,
+        .command = str_text(&typed),
+        .resume = job->resume,
+        .dry_run = job->dry_run,
+        .rewards = {.secret = secret_from_environment},
+        .on_plan = show_plan,
+        .on_progress = show_step,
+        .context = (void *)(uintptr_t)job,
+    };
+    Status status = text_rl_run(&config, &result);
+    str_release(&typed);
+    if (status == ST_OK && !job->dry_run) summarize(job, &result);
+    return status;
+}
