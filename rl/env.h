@@ -73,7 +73,7 @@ Status env_new_world(const NamedMdp *world, int64_t copies, Env **env);
  * The program that calls this ignores SIGPIPE. */
 Status env_new_command(const char *const *argv, size_t n, int64_t copies, double timeout, Env **env);
 bool env_is_remote(const Env *env); /* lives in another program: has no state to read, keep or set */
-/* What a recipe's rl.env says (recipe.md): a name or file with arguments, {id: ..., key: value, ...}, {command: [prog, arg, ...], timeout: 30, max_episode_steps: N}. The finite MDP behind
+/* What a recipe's rl.env says: a name or file with arguments, {id: ..., key: value, ...}, {command: [prog, arg, ...], timeout: 30, max_episode_steps: N}. The finite MDP behind
  * it is env->world, also where observations are not the numbers of its states (Blackjack-v1). ST_CONFIG with the line for what makes no sense; else as env_new, mdp_open and env_new_command. */
 Status env_from_recipe(const Yaml *node, int64_t copies, Env **env);
 /* Where the environment has a world whose states it does not show by their numbers: the same game with those, in its place, not started. Else nothing. ST_INPUT, ST_RESOURCE: it stays as it was. */

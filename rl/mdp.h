@@ -24,7 +24,8 @@ typedef struct NamedMdp {
     Arena *arena;              /* holds all of it */
 } NamedMdp;
 
-/* A built-in world by id, with arguments as in env.h ("ID" or "ID:key=value,..."), or a file (recipe.md, "MDP file"), told by its name's end .yaml, .yml or .json, or a '/'.
+/* A built-in world by id, with arguments as in env.h ("ID" or "ID:key=value,..."), or a file, told by its name's end .yaml, .yml or .json, or a '/':
+ * {states: N or [names], actions: N or [names], gamma: G, start: s or {s: p}, terminal: [s, ...], transitions: [[s, a, s2, p, r], [s, a, s2, p, r, done], ...]}, by number or name.
  * ST_CONFIG: unknown id or argument, with the nearest. ST_INPUT: a file's fault with its line, or a Mdp that mdp_check refuses. */
 Status mdp_open(const char *spec, NamedMdp **world);
 /* The file half of it. Unknown keys, states and actions are named with the nearest; faults have the file's line. ST_INPUT, ST_RESOURCE. */

@@ -39,7 +39,7 @@ Status sft_run(const SftConfig *config, TrainResult *result);
 /* ---- objectives ---- */
 
 typedef struct SftLoss { bool dft; double label_smoothing; } SftLoss;
-/* Objective of one trained token from its log-probability and the mean log-probability over the vocabulary (numerics.md 1.1), and its derivatives by both.
+/* Objective of one trained token from its log-probability and the mean log-probability over the vocabulary, and its derivatives by both. Source: TRL's losses nll and dft (sft_trainer.py).
  * nll: -(1 - s) logprob - s mean. dft: -p logprob with the probability p held constant; it takes no label smoothing. */
 double sft_token_loss(const SftLoss *loss, double logprob, double mean, double *d_logprob, double *d_mean);
 

@@ -1,5 +1,5 @@
 /* The fast kernels against the plain loops of the reference device, on every instruction set that this processor has, with one thread and with two; the
- * reference against golden values of numerics.md sections 3, 4 and 9; and attention's promise that a token's bits do not depend on how it is computed. */
+ * reference against values that a script of the plain formulas gave in double; and attention's promise that a token's bits do not depend on how it is computed. */
 #include "tests/check.h"
 
 #include <math.h>

@@ -589,7 +589,7 @@ static void real_configs_are_read_or_refused_by_name(void **state) {
     arena_free(arena);
 }
 
-/* ---- rotary frequencies: numerics.md section 4 ---- */
+/* ---- rotary frequencies: as transformers' modeling_rope_utils gives them ---- */
 
 static void rope_scalings_give_the_published_frequencies(void **state) {
     (void)state;

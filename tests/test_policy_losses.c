@@ -192,7 +192,7 @@ static void ppo_equals_golden(void **state) {
     json_decref(root);
 }
 
-/* numerics.md 1.11: two sequences under every loss. */
+/* Two sequences under every loss; the values are those of a script of TRL's formulas (grpo_trainer.py) in double. */
 static void losses_by_hand(void **state) {
     (void)state;
     Sample sample;

@@ -190,7 +190,7 @@ static void reward_model_equals_golden(void **state) {
     json_decref(root);
 }
 
-/* numerics.md 1.11: one pair under every loss. c = 1, r = -1, 5 and 8 tokens. */
+/* One pair under every loss; the values are those of a script of TRL's formulas (dpo_trainer.py) in double. c = 1, r = -1, 5 and 8 tokens. */
 static void losses_by_hand(void **state) {
     (void)state;
     const double chosen = -10, rejected = -14, ref_chosen = -11, ref_rejected = -13;

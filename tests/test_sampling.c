@@ -63,7 +63,7 @@ static void filters_equal_transformers(void **state) {
     json_decref(root);
 }
 
-/* The example of numerics.md section 7. */
+/* The order of transformers' logits processors, with values worked out in double by a script of it. */
 static void order_of_filters(void **state) {
     (void)state;
     double logits[5] = {2, 1, 0, -1, -2};

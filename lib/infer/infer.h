@@ -9,7 +9,7 @@
 #include "lib/model/model.h"
 #include "lib/text/text.h"
 
-/* ---- choosing a token: order and formulas of numerics.md section 7, golden/sampling/warpers.json ---- */
+/* ---- choosing a token: order and formulas are those of transformers' logits processors; their values: golden/sampling/warpers.json ---- */
 
 typedef struct SampleConfig {
     bool greedy;

@@ -1,4 +1,4 @@
-/* LoRA adapters as PEFT has them on disk (formats.md section 1): attaching, reading, writing. */
+/* LoRA adapters as PEFT has them on disk (adapter_config.json, adapter_model.safetensors): attaching, reading, writing. */
 #include "lib/model/parts.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* config.json of both generations of transformers (formats.md section 3): the checked way to its keys, and what the families share. */
+/* config.json of both generations of transformers (4: rope_theta, rope_scaling, torch_dtype; 5: rope_parameters, dtype): the checked way to its keys, and what the families share. */
 #include "lib/model/family.h"
 
 #include <math.h>

@@ -12,7 +12,7 @@
 
 #include "lib/nn/nn.h"
 
-/* ---- safetensors (formats.md section 2). Mapped, not read; every length is checked ---- */
+/* ---- safetensors (github.com/huggingface/safetensors, "Format"). Mapped, not read; every length is checked ---- */
 
 typedef struct StoredTensor {
     const char *name;
@@ -210,7 +210,7 @@ Logits model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor
 /* log p of token `id` by row `row`: to the bit what op_token_logprobs computes. */
 double logits_logprob(const Logits *logits, int64_t row, int32_t id);
 
-/* Angles for positions 0..: fills inv_freq (head_dim / 2) and the factor on cos and sin. seq_len: for dynamic scaling. numerics.md section 4. */
+/* Angles for positions 0..: fills inv_freq (head_dim / 2) and the factor on cos and sin. seq_len: for dynamic scaling. Source: transformers' modeling_rope_utils. */
 void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_position_embeddings, int64_t seq_len, double *inv_freq, double *attention_factor);
 
 /* cos and sin of every token's angles, times the scaling's factor: (N, head_dim / 2) each. */
@@ -218,7 +218,7 @@ Status rope_tables(const ModelConfig *config, const Layout *layout, Arena *arena
 
 /* New LoRA branches on the targets, and whole copies of modules_to_save. The names in `config` have to outlive the model. ST_CONFIG naming a target that matches nothing, with the names there are. */
 Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed);
-/* Reads a PEFT directory into the model (formats.md section 1). trained: its tensors are trained further. ST_INPUT: missing, another model's shapes, an adapter kind that
+/* Reads a PEFT directory (adapter_config.json, adapter_model.safetensors) into the model. trained: its tensors are trained further. ST_INPUT: missing, another model's shapes, an adapter kind that
  * is not handled (DoRA, embedding LoRA, ...: named), tensors left over. */
 Status adapter_load(Model *model, const char *dir, bool trained);
 Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config);

@@ -1,4 +1,4 @@
-/* Rotary frequencies and their scalings, as transformers' modeling_rope_utils has them. numerics.md section 4. Everything in double. */
+/* Rotary frequencies and their scalings, as transformers' modeling_rope_utils has them. Everything in double. */
 #include "lib/model/model.h"
 
 #include <math.h>

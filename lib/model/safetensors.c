@@ -1,4 +1,4 @@
-/* Reading safetensors (formats.md section 2): files are mapped, headers are checked as hostile before any tensor is handed out. */
+/* Reading safetensors (github.com/huggingface/safetensors, "Format"): files are mapped, headers are checked as hostile before any tensor is handed out. */
 #include "lib/model/model.h"
 
 #include <math.h>

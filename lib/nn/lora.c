@@ -1,4 +1,4 @@
-/* LoRA (arXiv 2106.09685) with PEFT's rules: which modules a setting means, their rank and scale, and how A and B start. numerics.md section 2. */
+/* LoRA (arXiv 2106.09685) with PEFT's rules: which modules a setting means, their rank and scale, and how A and B start. */
 #include "lib/nn/nn.h"
 
 #define PCRE2_CODE_UNIT_WIDTH 8

@@ -150,7 +150,7 @@ size_t optimizer_bytes(const OptimizerConfig *config, const Params *params); /* 
 /* One update of every trained parameter. lr: learning rate of this step; the parameter's lr_scale multiplies it. */
 void optimizer_step(const OptimizerConfig *config, Params *params, double grad_scale, double lr, int64_t step);
 
-/* ---- learning-rate schedules: one line in schedules.def and one function each. numerics.md section 3, golden/optim/schedules.json ---- */
+/* ---- learning-rate schedules: one line in schedules.def and one function each. Formulas of transformers' optimization.py; its values: golden/optim/schedules.json ---- */
 
 typedef struct ScheduleConfig {
     const char *name;

@@ -1,4 +1,4 @@
-/* AdamW (arXiv 1711.05101) in torch's order: decay, averages, bias correction, epsilon outside the corrected root. numerics.md section 3. */
+/* AdamW (arXiv 1711.05101) in torch's order: decay, averages, bias correction, epsilon outside the corrected root. */
 #include "lib/nn/nn.h"
 
 static int adamw_states(const OptimizerConfig *config) {

@@ -1,4 +1,4 @@
-/* Learning-rate schedules as transformers has them: a factor on the peak learning rate for each step. numerics.md section 3. */
+/* Learning-rate schedules as transformers' optimization.py has them: a factor on the peak learning rate for each step. */
 #include "lib/nn/nn.h"
 
 #include <math.h>

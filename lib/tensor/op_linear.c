@@ -1,4 +1,4 @@
-/* linear: x W^T + bias, the low-rank branch beside it: scale * B (A dropout(x)), and the residual stream that the sum is added to. numerics.md section 2. Several layers of one input are a
+/* linear: x W^T + bias, the low-rank branch beside it: scale * B (A dropout(x)), and the residual stream that the sum is added to. LoRA's source: arXiv 2106.09685. Several layers of one input are a
  * single node, so that their products are calls that share what they make of it.
  *
  * Backward, with h = A x~ kept from the forward pass and dh = scale * B^T dy:

@@ -68,7 +68,7 @@ DType recipe_compute(const Recipe *recipe);                 /* auto: bf16 only w
 Checkpointing checkpointing_from_text(const char *text);    /* none | selective | layer */
 DType compute_from_text(const char *text);                  /* auto | f32 | bf16 */
 
-/* ---- the run directory (recipe.md, "Run directory") ---- */
+/* ---- the run directory ---- */
 
 typedef struct Run Run;
 /* Makes output/ or takes it up again. Without `resume` a directory that holds a run is ST_CONFIG; with it a recipe that would train something else is too.

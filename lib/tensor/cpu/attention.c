@@ -1,4 +1,4 @@
-/* Softmax attention, forward. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1; numerics.md section 4. */
+/* Softmax attention, forward. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1. */
 #include "lib/tensor/cpu/attention.h"
 
 /* Buffers of one task, in the thread's scratch. */

@@ -6,7 +6,7 @@
  *
  * Do the bits of a row depend on the rows beside it? With our own never. With oneDNN never, as tests/test_matmul.c checks for 1 to 300 rows; for that rows are padded: with
  * AVX2 its kernels take rows by sixes or fours and add up what is left over in another order; its bf16 product cuts long inner dimensions by the number of
- * rows (design.md section 4), so there a tile always has all its rows. OpenBLAS rounds some columns otherwise for rows 6 to 11 of each 12 (measured on Zen,
+ * rows (measured), so there a tile always has all its rows. OpenBLAS rounds some columns otherwise for rows 6 to 11 of each 12 (measured on Zen,
  * 0.3.21), and no padding helps: a row's last bits depend on its place.
  */
 #ifndef TUNE_GEMM_H

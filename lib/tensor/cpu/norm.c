@@ -1,4 +1,4 @@
-/* Normalisation over the width of a row. Source: numerics.md section 4. */
+/* Normalisation over the width of a row. Sources: layer norm arXiv 1607.06450, RMS norm arXiv 1910.07467. */
 #include "lib/tensor/cpu/blocks.h"
 
 void ISA_FN(rms_norm)(const Tensor *x, const Tensor *weight, double eps, Tensor *y, Tensor *rstd) {

@@ -5,7 +5,7 @@
  * whose blocks are in its cache, and helps with another's when none is left to begin. Tasks of a segment are taken in order, and segments are begun in order, so the first
  * task that is not finished never waits; and the bits depend on the number of threads as little as elsewhere. Weights and gradients of scores are rounded to bf16 for their
  * products, sums are f32.
- * Source: FlashAttention-2, arXiv 2307.08691, algorithm 2; numerics.md section 4. */
+ * Source: FlashAttention-2, arXiv 2307.08691, algorithm 2. */
 #include "lib/tensor/cpu/tile_attention.h"
 
 #include <sched.h>

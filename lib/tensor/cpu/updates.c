@@ -1,4 +1,4 @@
-/* Optimiser updates of f32 parameters. Source: numerics.md section 3, torch's order of operations; constants of a step are worked out in double. */
+/* Optimiser updates of f32 parameters. AdamW is arXiv 1711.05101 in torch's order of operations; constants of a step are worked out in double. */
 #include "lib/tensor/cpu/blocks.h"
 
 static bool all_f32(const Tensor *a, const Tensor *b, const Tensor *c) {

@@ -1,4 +1,4 @@
-/* Reference kernels of the normalisations. Source: numerics.md section 4. */
+/* Reference kernels of the normalisations. Sources: layer norm arXiv 1607.06450, RMS norm arXiv 1910.07467. */
 #include "lib/tensor/ref/ref.h"
 
 #include <math.h>

@@ -1,4 +1,4 @@
-/* Reference kernels of the optimisers. Source: numerics.md section 3, torch's order of operations. */
+/* Reference kernels of the optimisers. AdamW is arXiv 1711.05101 in torch's order of operations. */
 #include "lib/tensor/ref/ref.h"
 
 #include <math.h>
