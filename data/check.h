@@ -1,10 +1,12 @@
 /* What training would do with its rows, looked at before it does: counts, lengths, and what goes wrong silently elsewhere.
  *
  *     RecipeRows rows;
- *     TRY(recipe_rows_open(recipe, &model_config, &rows));
- *     DataCheck check;
- *     TRY(data_check(&rows, &model_config, &check));
+ *     DataCheck check = {0};
+ *     Status status = recipe_rows_open(recipe, &model_config, NULL, &rows);
+ *     if (status == ST_OK) status = data_check(&rows, &model_config, &check);
  *     for (size_t i = 0; i < check.n_warnings; i++) puts(check.warnings[i]);
+ *     data_check_release(&check);
+ *     recipe_rows_close(&rows);
  */
 #ifndef TUNE_CHECK_DATA_H
 #define TUNE_CHECK_DATA_H

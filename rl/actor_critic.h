@@ -3,7 +3,7 @@
  *     TRY(rollout_fill(&ac->rollout, learner, &ac->policy));
  *     ... advantages and returns ...
  *     minibatch_take(&ac->minibatch, &ac->rollout, rows, n);
- *     TRY(actor_critic_gradient(&ac->policy, &ac->minibatch, &losses, &measures));
+ *     TRY(actor_critic_gradient(&ac->policy, &ac->minibatch, &losses, &measures, NULL));
  *     TRY(actor_critic_step(ac, learner, &measures));
  */
 #ifndef TUNE_ACTOR_CRITIC_H

@@ -1,6 +1,7 @@
 /* Policies and values as networks, with the heads of heads.h: categorical for discrete actions, Gaussian with one deviation for all observations for boxes.
  *
- *     TRY(policy_init(&policy, &(PolicyConfig){.hidden = {64, 64}, .n_hidden = 2, ...}, env, seed, device_cpu(), DT_F32, arena));
+ *     PolicyConfig config = {.n_hidden = 2, .hidden = {64, 64}, .activation = ACT_TANH, .orthogonal = true, .values = true};
+ *     TRY(policy_init(&policy, &config, &env->observation, &env->action, seed, device_cpu(), DT_F32, arena));
  *     TRY(policy_forward(&policy, observations, n, POLICY_ACTIONS, false));
  *     policy_sample(&policy, key, actions, logprobs);                             // or policy_mode
  *     ...

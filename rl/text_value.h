@@ -1,8 +1,8 @@
 /* What values of tokens are learned by, for policy gradients on text: a head on the policy's own hidden states, or a model of its own, which shares the policy's base weights where it can.
  *
- *     TRY(text_value_open(recipe, policy, &value));            // before optimizer_init of the policy: a head is one of its parameters
+ *     TRY(text_value_open(recipe, "head", policy, &value));    // before optimizer_init of the policy: a head is one of its parameters
  *     pass.value_head = value->head;
- *     TRY(text_pass_forward(&pass, value->model, ...));
+ *     TRY(text_pass_forward(&pass, value->model, experience, 0, n, &results));
  */
 #ifndef TUNE_TEXT_VALUE_H
 #define TUNE_TEXT_VALUE_H

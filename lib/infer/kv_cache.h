@@ -3,9 +3,10 @@
  *     KvCache *cache;
  *     TRY(kv_cache_new(model, n_pages, &cache));
  *     KvPageList a = {0}, b = {0};
- *     kv_pages_reserve(cache, &a, 40);                  // room for 40 tokens
- *     kv_pages_share(cache, &a, &b);                    // b begins as a
- *     kv_pages_write(cache, &b, 37, 38);                // token 37 of b is about to be written: its page becomes b's own
+ *     TRY(kv_pages_reserve(cache, &a, 40));             // room for 40 tokens
+ *     TRY(kv_pages_share(cache, &a, 40, &b));           // b begins as a's 40 tokens
+ *     TRY(kv_pages_write(cache, &b, 40, 41));           // token 40 of b is about to be written: its page becomes b's own
+ *     kv_pages_release(cache, &b);
  */
 #ifndef TUNE_KV_CACHE_H
 #define TUNE_KV_CACHE_H
