@@ -86,7 +86,7 @@ static Status check_stage_names(const Synth *s, const Yaml *map, const char *key
     Status status = ST_OK;
     for (size_t i = 0; i < map->n && status == ST_OK; i++) {
         if (stage_find(s, map->keys[i]) >= 0) continue;
-        status = status_fail(ST_CONFIG, "unknown stage '%s' in '%s'%s", map->keys[i], key, "");
+        status = status_fail(ST_CONFIG, "unknown stage '%s' in '%s'", map->keys[i], key);
         status_hint(status, "preset '%s' has: %s", s->preset->name, str_text(&names));
     }
     str_release(&names);

@@ -28,8 +28,7 @@ typedef struct SynthSeed {
 typedef struct SynthType { const char *name; size_t *seeds, n, cap; } SynthType; /* indices of its seeds */
 typedef struct SynthSeeds { SynthSeed *items; size_t n, cap; SynthType *types; size_t n_types, cap_types; Arena *arena; } SynthSeeds;
 typedef enum SynthNeeds { NEEDS_INSTRUCTION = 1, NEEDS_OUTPUT = 2 } SynthNeeds;
-/* Reads synth.seeds. ST_INPUT with file and line: a row that is no seed, or lacks what is needed. */
-/* optional: without a path there is one type, "general", without seeds. */
+/* Reads synth.seeds. optional: without a path there is one type, "general", without seeds. ST_INPUT with file and line: a row that is no seed, or lacks what is needed. */
 Status seeds_read(const char *path, int needs, bool optional, Arena *arena, SynthSeeds *seeds);
 void seeds_release(SynthSeeds *seeds);
 

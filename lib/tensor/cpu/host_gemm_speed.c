@@ -1,4 +1,4 @@
-/* What this machine reaches, measured: for `tune doctor` and `tune plan`. */
+/* What this machine reaches, measured: for `tune doctor` and `tune bench`. */
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
 
