@@ -15,17 +15,18 @@ static int64_t leaves_for(int64_t capacity) {
     return leaves;
 }
 
-/* rows x each bytes more. */
-static bool more(size_t *sum, int64_t rows, size_t each) {
+/* Adds rows x each bytes to *sum; false: too many to count. */
+static bool add_bytes(size_t *sum, int64_t rows, size_t each) {
     size_t bytes;
     return size_mul((size_t)rows, each, &bytes) && size_add(*sum, bytes, sum);
 }
 
 bool replay_bytes(const ReplayConfig *c, size_t *bytes) {
-    size_t seen = (size_t)c->observation_size * sizeof(float), done = (size_t)c->action_size * sizeof(float), window;
+    size_t obs_bytes = (size_t)c->observation_size * sizeof(float), action_bytes = (size_t)c->action_size * sizeof(float), window;
     *bytes = 0;
-    return more(bytes, c->capacity, 2 * seen + done + 2 * sizeof(double)) && size_mul((size_t)c->n_step, seen + done + sizeof(double), &window) && more(bytes, c->copies, window + 2 * sizeof(int64_t)) &&
-           (!c->prioritised || (c->capacity <= INT64_MAX / 4 && more(bytes, 2 * leaves_for(c->capacity), sizeof(double))));
+    return add_bytes(bytes, c->capacity, 2 * obs_bytes + action_bytes + 2 * sizeof(double)) && size_mul((size_t)c->n_step, obs_bytes + action_bytes + sizeof(double), &window) &&
+           add_bytes(bytes, c->copies, window + 2 * sizeof(int64_t)) &&
+           (!c->prioritised || (c->capacity <= INT64_MAX / 4 && add_bytes(bytes, 2 * leaves_for(c->capacity), sizeof(double))));
 }
 
 static Status check_memory(const ReplayConfig *config) {
@@ -46,10 +47,10 @@ Status replay_init(Replay *r, const ReplayConfig *config, Arena *arena) {
     ASSERT(config->capacity > 0 && config->n_step > 0 && config->copies > 0, "replay of nothing");
     *r = (Replay){.config = *config, .largest = 1};
     TRY(check_memory(config));
-    int64_t capacity = config->capacity, copies = config->copies, window = copies * config->n_step, seen = config->observation_size, done = config->action_size;
-    if (!(r->observations = floats(arena, capacity * seen)) || !(r->next_observations = floats(arena, capacity * seen)) || !(r->actions = floats(arena, capacity * done)) ||
-        !(r->rewards = doubles(arena, capacity)) || !(r->discounts = doubles(arena, capacity)) || !(r->window_observations = floats(arena, window * seen)) ||
-        !(r->window_actions = floats(arena, window * done)) || !(r->window_rewards = doubles(arena, window)) || !(r->window_begin = counts(arena, copies)) ||
+    int64_t capacity = config->capacity, copies = config->copies, window = copies * config->n_step, obs_size = config->observation_size, action_size = config->action_size;
+    if (!(r->observations = floats(arena, capacity * obs_size)) || !(r->next_observations = floats(arena, capacity * obs_size)) || !(r->actions = floats(arena, capacity * action_size)) ||
+        !(r->rewards = doubles(arena, capacity)) || !(r->discounts = doubles(arena, capacity)) || !(r->window_observations = floats(arena, window * obs_size)) ||
+        !(r->window_actions = floats(arena, window * action_size)) || !(r->window_rewards = doubles(arena, window)) || !(r->window_begin = counts(arena, copies)) ||
         !(r->window_length = counts(arena, copies)))
         return ST_RESOURCE;
     if (!config->prioritised) return ST_OK;
@@ -133,12 +134,12 @@ void replay_begin_step(Replay *r, const double *observations, const double *acti
 static void store_oldest(Replay *r, int64_t copy, const double *next, bool terminated) {
     const ReplayConfig *c = &r->config;
     int64_t row = r->next, first = copy * c->n_step, begin = r->window_begin[copy], slot = first + begin;
-    size_t seen = (size_t)c->observation_size, done = (size_t)c->action_size;
+    size_t obs_size = (size_t)c->observation_size, action_size = (size_t)c->action_size;
     double sum = 0, discount = 1;
     for (int64_t k = 0; k < r->window_length[copy]; k++, discount *= c->gamma) sum += discount * r->window_rewards[first + (begin + k) % c->n_step];
-    memcpy(r->observations + (size_t)row * seen, r->window_observations + (size_t)slot * seen, seen * sizeof(float));
-    memcpy(r->actions + (size_t)row * done, r->window_actions + (size_t)slot * done, done * sizeof(float));
-    to_floats(next, c->observation_size, r->next_observations + (size_t)row * seen);
+    memcpy(r->observations + (size_t)row * obs_size, r->window_observations + (size_t)slot * obs_size, obs_size * sizeof(float));
+    memcpy(r->actions + (size_t)row * action_size, r->window_actions + (size_t)slot * action_size, action_size * sizeof(float));
+    to_floats(next, c->observation_size, r->next_observations + (size_t)row * obs_size);
     r->rewards[row] = sum;
     r->discounts[row] = terminated ? 0 : discount;
     if (r->sums) set_priority(r, row, r->largest);
