@@ -30,7 +30,7 @@ static bool step(const void *context, EnvDraws *draws, const double *action, dou
     int64_t outcome = begin + draw(draws, mdp->probability + begin, mdp->begin[row + 1] - begin);
     *state = mdp->next[outcome];
     *reward = mdp->reward[outcome];
-    return (mdp->done && mdp->done[outcome]) || mdp->terminal[mdp->next[outcome]];
+    return (mdp->ends && mdp->ends[outcome]) || mdp->terminal[mdp->next[outcome]];
 }
 
 static void observe(const void *context, const double *state, double *observation) {

@@ -7,7 +7,7 @@
 
 #include "rl/mdp_parts.h"
 
-typedef struct Outcome { int64_t row; double probability, reward; int32_t next; uint32_t line : 31, done : 1; } Outcome;
+typedef struct Outcome { int64_t row; double probability, reward; int32_t next; uint32_t line : 31, ends : 1; } Outcome;
 typedef struct StatePlace { int64_t state; double probability; int line; } StatePlace; /* probability: of a start */
 typedef struct StatePlaces { StatePlace *items; size_t n, room; } StatePlaces;
 
@@ -77,12 +77,12 @@ static bool grow(MdpBuilder *builder, void *items, size_t n, size_t *room, size_
     return true;
 }
 
-void mdp_builder_add(MdpBuilder *builder, int64_t state, int64_t action, int64_t next, double probability, double reward, bool done) {
+void mdp_builder_add(MdpBuilder *builder, int64_t state, int64_t action, int64_t next, double probability, double reward, bool ends) {
     if (builder->status != ST_OK) return;
     if (!in_range(builder, "state", state, builder->n_states) || !in_range(builder, "action", action, builder->n_actions) || !in_range(builder, "state", next, builder->n_states)) return;
     if (!grow(builder, &builder->outcomes, builder->n, &builder->room, sizeof *builder->outcomes)) return;
     builder->outcomes[builder->n++] =
-        (Outcome){.row = state * builder->n_actions + action, .probability = probability, .reward = reward, .next = (int32_t)next, .line = (uint32_t)builder->line & INT32_MAX, .done = done};
+        (Outcome){.row = state * builder->n_actions + action, .probability = probability, .reward = reward, .next = (int32_t)next, .line = (uint32_t)builder->line & INT32_MAX, .ends = ends};
 }
 
 static void add_place(MdpBuilder *builder, StatePlaces *places, int64_t state, double probability) {
@@ -156,7 +156,7 @@ static void fill_rows(const MdpBuilder *builder, Mdp *mdp, int *lines, size_t ro
         mdp->next[k] = outcome->next;
         mdp->probability[k] = outcome->probability;
         mdp->reward[k] = outcome->reward;
-        if (mdp->done) mdp->done[k] = outcome->done;
+        if (mdp->ends) mdp->ends[k] = outcome->ends;
         lines[k] = (int)outcome->line;
     }
     memmove(mdp->begin + 1, mdp->begin, rows * sizeof *mdp->begin);
@@ -170,18 +170,18 @@ static Status fill_world(const MdpBuilder *builder, NamedMdp *world, int **lines
     *mdp = (Mdp){.n_states = (int32_t)builder->n_states, .n_actions = (int32_t)builder->n_actions, .gamma = builder->gamma};
     NamedMdp names = {.mdp = *mdp, .state_names = (const char **)(uintptr_t)builder->state_names};
     TRY(check_size(builder, &names, &rows));
-    bool some_done = false;
-    for (size_t i = 0; i < builder->n && !some_done; i++) some_done = builder->outcomes[i].done;
+    bool some_end = false;
+    for (size_t i = 0; i < builder->n && !some_end; i++) some_end = builder->outcomes[i].ends;
     mdp->begin = arena_zero(arena, (rows + 1) * sizeof *mdp->begin);
     mdp->next = arena_alloc(arena, builder->n * sizeof *mdp->next);
     mdp->probability = arena_alloc(arena, builder->n * sizeof *mdp->probability);
     mdp->reward = arena_alloc(arena, builder->n * sizeof *mdp->reward);
     mdp->terminal = arena_zero(arena, (size_t)builder->n_states);
-    if (some_done) mdp->done = arena_alloc(arena, builder->n);
+    if (some_end) mdp->ends = arena_alloc(arena, builder->n);
     if (builder->starts.n) world->start = arena_zero(arena, (size_t)builder->n_states * sizeof *world->start);
     *lines = malloc((builder->n + 1) * sizeof **lines);
     if (!*lines) return status_errno(ENOMEM, "cannot sort %zu outcomes", builder->n);
-    if (!mdp->begin || !mdp->next || !mdp->probability || !mdp->reward || !mdp->terminal || (some_done && !mdp->done) || (builder->starts.n && !world->start)) return ST_RESOURCE;
+    if (!mdp->begin || !mdp->next || !mdp->probability || !mdp->reward || !mdp->terminal || (some_end && !mdp->ends) || (builder->starts.n && !world->start)) return ST_RESOURCE;
     fill_rows(builder, mdp, *lines, rows);
     for (size_t i = 0; i < builder->terminals.n; i++) mdp->terminal[builder->terminals.items[i].state] = true;
     for (size_t i = 0; i < builder->starts.n; i++) world->start[builder->starts.items[i].state] += builder->starts.items[i].probability;

@@ -25,7 +25,8 @@ typedef struct NamedMdp {
 } NamedMdp;
 
 /* A built-in world by id, with arguments as in env.h ("ID" or "ID:key=value,..."), or a file, told by its name's end .yaml, .yml or .json, or a '/':
- * {states: N or [names], actions: N or [names], gamma: G, start: s or {s: p}, terminal: [s, ...], transitions: [[s, a, s2, p, r], [s, a, s2, p, r, done], ...]}, by number or name.
+ * {states: N or [names], actions: N or [names], gamma: G, start: s or {s: p}, terminal: [s, ...], transitions: [[s, a, s2, p, r], [s, a, s2, p, r, done], ...]}, by number or name
+ * (`done`, the word of Gymnasium's tables and of this file alone, says that the episode ends with the outcome: Mdp.ends).
  * ST_CONFIG: unknown id or argument, with the nearest. ST_INPUT: a file's fault with its line, or a Mdp that mdp_check refuses. */
 Status mdp_open(const char *spec, NamedMdp **world);
 /* The file half of it. Unknown keys, states and actions are named with the nearest; faults have the file's line. ST_INPUT, ST_RESOURCE. */
@@ -48,9 +49,9 @@ void mdp_append_action(Str *text, const NamedMdp *world, int64_t action);
 typedef struct MdpBuilder MdpBuilder;
 /* n_states and n_actions from 1. NULL when memory can't be had (recorded). */
 MdpBuilder *mdp_builder_new(int64_t n_states, int64_t n_actions, double gamma);
-/* One outcome of (state, action), in any order; outcomes of the same (s, a) that lead to the same place with the same reward are kept apart. `done`: the episode ends there, whatever state `next` is.
- * The first failure sticks and is what mdp_builder_finish returns. */
-void mdp_builder_add(MdpBuilder *builder, int64_t state, int64_t action, int64_t next, double probability, double reward, bool done);
+/* One outcome of (state, action), in any order; outcomes of the same (s, a) that lead to the same place with the same reward are kept apart. ends: the episode ends with it, whatever state `next`
+ * is. The first failure sticks and is what mdp_builder_finish returns. */
+void mdp_builder_add(MdpBuilder *builder, int64_t state, int64_t action, int64_t next, double probability, double reward, bool ends);
 void mdp_builder_terminal(MdpBuilder *builder, int64_t state);
 /* Names of all states or all actions (NULL: numbers), borrowed until mdp_builder_finish copies them; messages use them. */
 void mdp_builder_names(MdpBuilder *builder, const char *const *state_names, const char *const *action_names);

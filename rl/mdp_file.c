@@ -18,7 +18,7 @@ typedef struct Words { const char **items; int32_t n, room; int32_t *slots; size
 
 /* A number of states or actions, or their names. */
 typedef struct Names { int64_t n; int32_t *words; size_t room; int line; bool named; } Names;
-typedef struct Transition { int32_t state, action, next; int line; double probability, reward; bool done; } Transition;
+typedef struct Transition { int32_t state, action, next; int line; double probability, reward; bool ends; } Transition;
 typedef struct Place { int32_t state; int line; double probability; } Place;
 typedef struct Places { Place *items; size_t n, room; } Places;
 
@@ -197,12 +197,13 @@ static Status read_start(Reader *reader) {
     }
 }
 
-static Status read_done(const Reader *reader, bool *done) {
+/* What the file calls done. */
+static Status read_ends(const Reader *reader, bool *ends) {
     static const char *const yes[] = {"true", "True", "TRUE", "1"}, *const no[] = {"false", "False", "FALSE", "0"};
     TRY(need_scalar(reader, "true or false for done, or ]"));
     for (size_t i = 0; i < COUNT_OF(yes); i++) {
-        *done = strcmp(text_of(reader), yes[i]) == 0;
-        if (*done || strcmp(text_of(reader), no[i]) == 0) return ST_OK;
+        *ends = strcmp(text_of(reader), yes[i]) == 0;
+        if (*ends || strcmp(text_of(reader), no[i]) == 0) return ST_OK;
     }
     return status_fail(ST_INPUT, "line %d: expected true or false for done, not '%.80s'", line_of(reader), text_of(reader));
 }
@@ -226,7 +227,7 @@ static Status read_transition(Reader *reader) {
     TRY(need_number(reader, "a reward in [state, action, next state, probability, reward]", &t->reward));
     TRY(next(reader));
     if (!is(reader, YAML_SEQUENCE_END_EVENT)) {
-        TRY(read_done(reader, &t->done));
+        TRY(read_ends(reader, &t->ends));
         TRY(next(reader));
     }
     if (!is(reader, YAML_SEQUENCE_END_EVENT)) return fault(reader, form);
@@ -335,7 +336,7 @@ static Status build(const Reader *reader, const int32_t *states, const int32_t *
         if (actions[t->action] == NOT_FOUND) return not_found(reader, named_actions, "action", t->action, t->line);
         if (states[t->next] == NOT_FOUND) return not_found(reader, named_states, "state", t->next, t->line);
         mdp_builder_line(builder, t->line);
-        mdp_builder_add(builder, states[t->state], actions[t->action], states[t->next], t->probability, t->reward, t->done);
+        mdp_builder_add(builder, states[t->state], actions[t->action], states[t->next], t->probability, t->reward, t->ends);
     }
     for (size_t i = 0; i < reader->terminals.n + reader->starts.n; i++) {
         bool is_start = i >= reader->terminals.n;

@@ -7,13 +7,13 @@
 double *form_vector(const MdpForm *form, Arena *arena) { return arena_zero(arena, ((size_t)form->n + 1) * sizeof(double)); }
 
 /* What is borrowed and what becomes new: an outcome that ends the episode leads to state n. */
-static Status redirect_done(const Mdp *mdp, Arena *arena, MdpForm *form) {
+static Status redirect_ends(const Mdp *mdp, Arena *arena, MdpForm *form) {
     form->next = mdp->next;
-    if (!mdp->done) return ST_OK;
+    if (!mdp->ends) return ST_OK;
     int64_t entries = mdp->begin[form->n_rows];
     int32_t *next = arena_alloc(arena, (size_t)entries * sizeof *next);
     if (!next) return ST_RESOURCE;
-    for (int64_t k = 0; k < entries; k++) next[k] = mdp->done[k] ? mdp->n_states : mdp->next[k];
+    for (int64_t k = 0; k < entries; k++) next[k] = mdp->ends[k] ? mdp->n_states : mdp->next[k];
     form->next = next;
     return ST_OK;
 }
@@ -108,7 +108,7 @@ Status mdp_form_make(const NamedMdp *world, bool needs_values, Arena *arena, Mdp
         if (mdp->terminal[s]) form->ended = mdp->terminal;
     form->reward = arena_alloc(arena, (size_t)form->n_rows * sizeof *form->reward);
     if (!form->reward) return ST_RESOURCE;
-    TRY(redirect_done(mdp, arena, form));
+    TRY(redirect_ends(mdp, arena, form));
     measure(mdp, form);
     if (needs_values && mdp->gamma == 1) TRY(form_join(world, form));
     TRY(even_out(form, arena));

@@ -67,7 +67,7 @@ double mdp_q(const Mdp *mdp, int64_t row, const double *V) {
     double reward = 0, value = 0;
     for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) {
         reward += mdp->probability[k] * mdp->reward[k];
-        if (!(mdp->done && mdp->done[k]) && !mdp->terminal[mdp->next[k]]) value += mdp->probability[k] * V[mdp->next[k]];
+        if (!(mdp->ends && mdp->ends[k]) && !mdp->terminal[mdp->next[k]]) value += mdp->probability[k] * V[mdp->next[k]];
     }
     return reward + mdp->gamma * value;
 }
@@ -222,8 +222,8 @@ Status mdp_under_policy(const Mdp *mdp, const double *policy, const NamedMdp *na
     size_t n = (size_t)entries;
     *process = (Mdp){.n_states = mdp->n_states, .n_actions = 1, .gamma = mdp->gamma, .terminal = mdp->terminal, .begin = arena_zero(arena, ((size_t)mdp->n_states + 1) * sizeof(int64_t)),
                      .next = arena_alloc(arena, n * sizeof(int32_t)), .probability = arena_alloc(arena, n * sizeof(double)), .reward = arena_alloc(arena, n * sizeof(double)),
-                     .done = mdp->done ? arena_alloc(arena, n) : NULL};
-    if (!process->begin || !process->next || !process->probability || !process->reward || (mdp->done && !process->done)) return ST_RESOURCE;
+                     .ends = mdp->ends ? arena_alloc(arena, n) : NULL};
+    if (!process->begin || !process->next || !process->probability || !process->reward || (mdp->ends && !process->ends)) return ST_RESOURCE;
     int64_t k = 0;
     for (int64_t s = 0; s < mdp->n_states; s++) {
         process->begin[s] = k;
@@ -233,7 +233,7 @@ Status mdp_under_policy(const Mdp *mdp, const double *policy, const NamedMdp *na
                 process->next[k] = mdp->next[e];
                 process->probability[k] = policy[row] * mdp->probability[e];
                 process->reward[k] = mdp->reward[e];
-                if (mdp->done) process->done[k] = mdp->done[e];
+                if (mdp->ends) process->ends[k] = mdp->ends[e];
             }
         }
     }

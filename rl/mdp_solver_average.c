@@ -9,7 +9,7 @@ static Status check_goes_on(const MdpWork *work) {
     for (int64_t row = 0; row < (int64_t)mdp->n_states * mdp->n_actions; row++) {
         if (mdp->terminal[row / mdp->n_actions]) continue;
         for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) {
-            if (!(mdp->probability[k] > 0) || (!mdp->terminal[mdp->next[k]] && !(mdp->done && mdp->done[k]))) continue;
+            if (!(mdp->probability[k] > 0) || (!mdp->terminal[mdp->next[k]] && !(mdp->ends && mdp->ends[k]))) continue;
             Str text = {0};
             mdp_append_state(&text, work->world, row / mdp->n_actions);
             status_fail(ST_INPUT, "reward per step needs a process that goes on for ever, and from %s the episode can end", str_text(&text));

@@ -45,7 +45,7 @@ static Status chain_of_process(const Mdp *process, const double *start, Arena *a
         chain->begin[s + 1] = chain->begin[s];
         for (int64_t k = process->begin[s]; k < process->begin[s + 1]; k++) total += process->probability[k];
         for (int64_t k = process->begin[s]; k < process->begin[s + 1] && !process->terminal[s]; k++) {
-            if ((process->done && process->done[k]) || process->terminal[process->next[k]]) again += process->probability[k] / total;
+            if ((process->ends && process->ends[k]) || process->terminal[process->next[k]]) again += process->probability[k] / total;
             else chain_add(chain, s, process->next[k], process->probability[k] / total);
         }
         chain_add(chain, s, between, again);

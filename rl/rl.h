@@ -17,7 +17,7 @@ typedef struct Mdp {
     int32_t *next;          /* state that follows */
     double *probability;    /* of that outcome; each (s, a) sums to 1 */
     double *reward;
-    bool *done;             /* per entry: the episode ends with it, no value is taken from `next`; NULL: only terminal states end it */
+    bool *ends;             /* per entry: the episode ends with this outcome, no value is taken from `next`; NULL: only terminal states end it */
     bool *terminal;         /* per state: value 0, no way on */
 } Mdp;
 

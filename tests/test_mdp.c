@@ -67,7 +67,7 @@ static Chain chain_of(const Mdp *mdp, const int *actions) {
         for (int64_t k = mdp->begin[row]; chain.live[s] && k < mdp->begin[row + 1]; k++) {
             long double p = (long double)mdp->probability[k];
             chain.r[s] += p * (long double)mdp->reward[k];
-            if (mdp->terminal[mdp->next[k]] || (mdp->done && mdp->done[k])) chain.ends[s] |= p > 0;
+            if (mdp->terminal[mdp->next[k]] || (mdp->ends && mdp->ends[k])) chain.ends[s] |= p > 0;
             else chain.p[s][mdp->next[k]] += p;
         }
     }
@@ -292,7 +292,7 @@ static Chain chain_under(const Mdp *mdp, const double *policy, int first, int n,
                 long double p = (long double)policy[row] * (long double)mdp->probability[k];
                 int next = mdp->next[k] - first;
                 chain.r[s] += p * (long double)mdp->reward[k];
-                if (mdp->terminal[mdp->next[k]] || (mdp->done && mdp->done[k])) chain.ends[s] |= p > 0;
+                if (mdp->terminal[mdp->next[k]] || (mdp->ends && mdp->ends[k])) chain.ends[s] |= p > 0;
                 else if (next < n) chain.p[s][next] += p;
                 else chain.r[s] += (long double)mdp->gamma * p * V[mdp->next[k]];
             }
@@ -347,7 +347,7 @@ static NamedMdp *row_of_worlds(uint64_t seed, double gamma, int *first, int *n_w
             for (int64_t a = 0; a < MAX_ACTIONS && !mdp->terminal[s]; a++) {
                 int64_t row = s * mdp->n_actions + a % mdp->n_actions;
                 for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++)
-                    mdp_builder_add(builder, first[i] + s, a, first[i] + mdp->next[k], stays * mdp->probability[k], mdp->reward[k], mdp->done && mdp->done[k]);
+                    mdp_builder_add(builder, first[i] + s, a, first[i] + mdp->next[k], stays * mdp->probability[k], mdp->reward[k], mdp->ends && mdp->ends[k]);
                 if (stays < 1) mdp_builder_add(builder, first[i] + s, a, first[i + 1], 0.1, 0, false);
             }
         }
@@ -398,7 +398,7 @@ static void bounds_hold_for_horizons(void **state) {
                 for (int64_t a = 0; a < mdp->n_actions && !mdp->terminal[s]; a++) {
                     long double q = 0;
                     for (int64_t row = s * mdp->n_actions + a, k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) {
-                        bool over = mdp->terminal[mdp->next[k]] || (mdp->done && mdp->done[k]);
+                        bool over = mdp->terminal[mdp->next[k]] || (mdp->ends && mdp->ends[k]);
                         q += (long double)mdp->probability[k] * ((long double)mdp->reward[k] + (over ? 0 : (long double)mdp->gamma * after_it[mdp->next[k]]));
                     }
                     V[s] = a == 0 ? q : fmaxl(V[s], q);

@@ -41,7 +41,7 @@ static void check_robot(const NamedMdp *world) {
     assert_memory_equal(mdp->next, next, sizeof next);
     check_close_f64("p", mdp->probability, p, 6, 0, 0);
     check_close_f64("r", mdp->reward, r, 6, 0, 0);
-    assert_true(mdp->terminal[2] && !mdp->terminal[0] && mdp->done && mdp->done[3] && !mdp->done[4]);
+    assert_true(mdp->terminal[2] && !mdp->terminal[0] && mdp->ends && mdp->ends[3] && !mdp->ends[4]);
     check_close(world->start[0], 0.5, 0);
     check_close(world->start[1], 0.5, 0);
     assert_string_equal(world->state_names[2], "empty");
@@ -133,7 +133,7 @@ static void builder_sorts_and_keeps_the_first_fault(void **state) {
     check_ok(mdp_builder_finish(builder, &world));
     static const double rewards[] = {1, 2, 3, 4, 4};
     check_close_f64("r", world->mdp.reward, rewards, 5, 0, 0);
-    assert_null(world->mdp.done);
+    assert_null(world->mdp.ends);
     check_ok(mdp_check(world));
     bool reachable[2];
     check_ok(mdp_reachable(world, reachable));

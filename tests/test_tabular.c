@@ -214,7 +214,7 @@ static int64_t greedy_at(Learner *learner, int64_t s) {
 static double outcome_value(const Mdp *mdp, int64_t row, const double *V, double gamma) {
     double sum = 0;
     for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) {
-        bool ends = mdp->terminal[mdp->next[k]] || (mdp->done && mdp->done[k]);
+        bool ends = mdp->terminal[mdp->next[k]] || (mdp->ends && mdp->ends[k]);
         sum += mdp->probability[k] * (mdp->reward[k] + (ends ? 0 : gamma * V[mdp->next[k]]));
     }
     return sum;

@@ -31,7 +31,7 @@ static double *numbers(const json_t *array, size_t n) {
 static double q_value(const Mdp *mdp, const double *V, int64_t state, int64_t action) {
     double q = 0;
     for (int64_t k = mdp->begin[state * mdp->n_actions + action]; k < mdp->begin[state * mdp->n_actions + action + 1]; k++) {
-        bool ends = (mdp->done && mdp->done[k]) || mdp->terminal[mdp->next[k]];
+        bool ends = (mdp->ends && mdp->ends[k]) || mdp->terminal[mdp->next[k]];
         q += mdp->probability[k] * (mdp->reward[k] + (ends ? 0 : mdp->gamma * V[mdp->next[k]]));
     }
     return q;
@@ -117,7 +117,7 @@ static void check_table(const char *spec, const json_t *P, bool ends_are_rows) {
                 check_close(mdp->probability[k], json_number_value(json_array_get(outcome, 0)), 0);
                 assert_int_equal(mdp->next[k], json_integer_value(json_array_get(outcome, 1)));
                 check_close(mdp->reward[k], json_number_value(json_array_get(outcome, 2)), 0);
-                assert_int_equal(mdp->done && mdp->done[k], json_is_true(json_array_get(outcome, 3)));
+                assert_int_equal(mdp->ends && mdp->ends[k], json_is_true(json_array_get(outcome, 3)));
             }
         }
     }
@@ -147,7 +147,7 @@ static void taxis_table_is_gymnasiums(void **state) {
             size_t s = (size_t)row / 6, a = (size_t)row % 6;
             assert_int_equal(mdp->next[row], json_integer_value(json_array_get(json_array_get(json_object_get(root, "next_state"), s), a)));
             check_close(mdp->reward[row], json_number_value(json_array_get(json_array_get(json_object_get(root, "reward"), s), a)), 0);
-            assert_int_equal(mdp->done[row], json_integer_value(json_array_get(json_array_get(json_object_get(root, "done"), s), a)));
+            assert_int_equal(mdp->ends[row], json_integer_value(json_array_get(json_array_get(json_object_get(root, "done"), s), a)));
         }
         double total = 0;
         size_t i;
