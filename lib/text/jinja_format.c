@@ -163,75 +163,108 @@ static void append_conversion(Jinja *j, Str *out, char type, Value value, Spec *
     }
 }
 
-Value format_percent(Jinja *j, Slice format, Value args) {
-    Supply supply = {args, 0, args.type != V_TUPLE};
-    Str out = {0};
-    bool named = false;
-    for (size_t at = 0; at < format.len && jinja_ok(j);) {
-        if (format.data[at] != '%') {
-            str_append_char(&out, format.data[at++]);
-            continue;
-        }
-        Spec spec = {.fill = {" ", 1}, .precision = -1};
-        Value value = v_undefined(NULL);
-        bool given = false;
-        if (++at < format.len && format.data[at] == '(') {
-            size_t end = slice_find(format, (Slice){")", 1}, at);
-            if (end == SIZE_MAX) {
-                jinja_fail(j, "incomplete format key");
-                break;
-            }
-            Value key = v_slice((Slice){format.data + at + 1, end - at - 1}), *found = dict_find(args, key);
-            if (args.type != V_DICT) jinja_fail(j, "format requires a mapping");
-            else if (!found) jinja_fail(j, "no key '%.*s' in the values of a format", (int)key.as.string.len, key.as.string.data);
-            if (found) value = *found;
-            given = named = true;
-            at = end + 1;
-        }
-        bool zero = false;
-        for (; at < format.len && strchr("-+ 0#", format.data[at]) && format.data[at]; at++) {
-            if (format.data[at] == '-') spec.align = '<';
-            else if (format.data[at] == '0') zero = true;
-            else if (format.data[at] == '#') spec.alternate = true;
-            else if (spec.sign != '+') spec.sign = format.data[at];
-        }
-        if (at < format.len && format.data[at] == '*') {
-            Value width = next_value(j, &supply);
-            spec.width = is_integral(width) ? MIN(llabs(int_of(width)), MOST_WIDTH) : 0;
-            if (is_integral(width) && int_of(width) < 0) spec.align = '<';
-            at++;
-        } else {
-            spec.width = take_count(format, &at);
-        }
-        if (at < format.len && format.data[at] == '.') {
-            at++;
-            if (at < format.len && format.data[at] == '*') {
-                Value precision = next_value(j, &supply);
-                if (jinja_ok(j) && !is_integral(precision)) jinja_fail(j, "* wants int");
-                spec.precision = is_integral(precision) ? MIN(MAX(int_of(precision), (int64_t)0), (int64_t)MOST_WIDTH) : 0;
-                at++;
-            } else {
-                spec.precision = take_count(format, &at);
-            }
-        }
-        while (at < format.len && format.data[at] && strchr("hlL", format.data[at])) at++;
-        if (at >= format.len) {
-            jinja_fail(j, "incomplete format");
-            break;
-        }
-        char type = format.data[at++];
-        if (type == '%') {
-            str_append_char(&out, '%');
-            continue;
-        }
-        if (zero && spec.align != '<' && !strchr("sracc", type)) spec.align = '=', spec.fill = (Slice){"0", 1};
-        if (!given) value = next_value(j, &supply);
-        append_conversion(j, &out, type, value, &spec);
-        if (out.len > JINJA_MAX_OUTPUT) jinja_fail(j, "a text of more than %zu MB", JINJA_MAX_OUTPUT >> 20);
+/* A format as it is read, with the values that are asked for by their order. */
+typedef struct Percent { Jinja *j; Slice text; size_t at; Supply supply; bool named; } Percent;
+
+static bool at_one_of(const Percent *p, const char *set) { return p->at < p->text.len && p->text.data[p->at] && strchr(set, p->text.data[p->at]); }
+
+/* "(name)": the value under that key. False: there is none, values come in order. */
+static bool read_key(Percent *p, Value *value) {
+    if (!at_one_of(p, "(")) return false;
+    size_t begin = p->at + 1, end = slice_find(p->text, (Slice){")", 1}, p->at);
+    if (end == SIZE_MAX) {
+        jinja_fail(p->j, "incomplete format key");
+        return false;
     }
-    bool mapping = args.type == V_DICT || args.type == V_LIST || args.type == V_RANGE || args.type == V_UNDEFINED; /* what has items may be left over */
-    if (jinja_ok(j) && !named && !mapping && (supply.single ? supply.next == 0 : supply.next < args.as.list->n))
-        jinja_fail(j, "not all arguments converted during string formatting");
+    Value key = v_slice((Slice){p->text.data + begin, end - begin}), *found = dict_find(p->supply.args, key);
+    if (p->supply.args.type != V_DICT) jinja_fail(p->j, "format requires a mapping");
+    else if (!found) jinja_fail(p->j, "no key '%.*s' in the values of a format", (int)key.as.string.len, key.as.string.data);
+    if (found) *value = *found;
+    p->named = true;
+    p->at = end + 1;
+    return true;
+}
+
+/* "-+ 0#". True: numbers are filled up with zeros, if nothing else aligns them. */
+static bool read_flags(Percent *p, Spec *spec) {
+    bool zero = false;
+    for (; at_one_of(p, "-+ 0#"); p->at++) {
+        char flag = p->text.data[p->at];
+        if (flag == '-') spec->align = '<';
+        else if (flag == '0') zero = true;
+        else if (flag == '#') spec->alternate = true;
+        else if (spec->sign != '+') spec->sign = flag;
+    }
+    return zero;
+}
+
+/* "12", or "*": one of the values says it. */
+static void read_width(Percent *p, Spec *spec) {
+    if (!at_one_of(p, "*")) {
+        spec->width = take_count(p->text, &p->at);
+        return;
+    }
+    p->at++;
+    Value width = next_value(p->j, &p->supply);
+    spec->width = is_integral(width) ? MIN(llabs(int_of(width)), MOST_WIDTH) : 0;
+    if (is_integral(width) && int_of(width) < 0) spec->align = '<';
+}
+
+/* ".3", ".*", or nothing. */
+static void read_precision(Percent *p, Spec *spec) {
+    if (!at_one_of(p, ".")) return;
+    p->at++;
+    if (!at_one_of(p, "*")) {
+        spec->precision = take_count(p->text, &p->at);
+        return;
+    }
+    p->at++;
+    Value precision = next_value(p->j, &p->supply);
+    if (jinja_ok(p->j) && !is_integral(precision)) jinja_fail(p->j, "* wants int");
+    spec->precision = is_integral(precision) ? MIN(MAX(int_of(precision), (int64_t)0), (int64_t)MOST_WIDTH) : 0;
+}
+
+/* What stands behind a '%'. */
+static void convert_next(Percent *p, Str *out) {
+    Spec spec = {.fill = {" ", 1}, .precision = -1};
+    Value value = v_undefined(NULL);
+    bool given = read_key(p, &value), zero = read_flags(p, &spec);
+    read_width(p, &spec);
+    read_precision(p, &spec);
+    while (at_one_of(p, "hlL")) p->at++; /* C's sizes, which Python reads past, too */
+    if (p->at >= p->text.len) {
+        jinja_fail(p->j, "incomplete format");
+        return;
+    }
+    char type = p->text.data[p->at++];
+    if (type == '%') {
+        str_append_char(out, '%');
+        return;
+    }
+    if (zero && spec.align != '<' && !strchr("srac", type)) spec.align = '=', spec.fill = (Slice){"0", 1};
+    if (!given) value = next_value(p->j, &p->supply);
+    append_conversion(p->j, out, type, value, &spec);
+    if (out->len > JINJA_MAX_OUTPUT) jinja_fail(p->j, "a text of more than %zu MB", JINJA_MAX_OUTPUT >> 20);
+}
+
+/* Values that were asked for by their order have all been used; what has items may be left over. */
+static bool all_converted(const Percent *p) {
+    const Supply *supply = &p->supply;
+    switch (supply->args.type) {
+    case V_DICT: case V_LIST: case V_RANGE: case V_UNDEFINED: return true;
+    default: return p->named || (supply->single ? supply->next > 0 : supply->next >= supply->args.as.list->n);
+    }
+}
+
+Value format_percent(Jinja *j, Slice format, Value args) {
+    Percent p = {.j = j, .text = format, .supply = {args, 0, args.type != V_TUPLE}};
+    Str out = {0};
+    while (p.at < format.len && jinja_ok(j)) {
+        char c = format.data[p.at++];
+        if (c == '%') convert_next(&p, &out);
+        else str_append_char(&out, c);
+    }
+    if (jinja_ok(j) && !all_converted(&p)) jinja_fail(j, "not all arguments converted during string formatting");
     return v_str(j, &out);
 }
 
