@@ -170,70 +170,117 @@ static bool earns_nothing(const MdpForm *form, int64_t row) {
     return fabs(form->reward[row]) <= (double)(form->begin[row + 1] - form->begin[row] + 1) * UNIT_ROUNDOFF * form->reward_size;
 }
 
+/* Which states become one. */
+typedef struct Joined {
+    const Graph *g;
+    int32_t n;         /* states that are left */
+    int32_t *state_of; /* (states + 1): by old state its new one; the end stays behind them */
+    int32_t *chain;    /* (states): by old state of a part the next one of it, -1 behind the last */
+} Joined;
+
+/* The members of each part, in order. */
+static Status chain_parts(Joined *joined, Arena *scratch) {
+    const Graph *g = joined->g;
+    size_t n = (size_t)g->form->n + 1;
+    int32_t *first = arena_alloc(scratch, n * sizeof *first);
+    joined->chain = arena_alloc(scratch, n * sizeof *joined->chain);
+    if (!first || !joined->chain) return ST_RESOURCE;
+    for (int32_t part = 0; part < g->form->n; part++) first[part] = -1;
+    for (int32_t s = g->form->n - 1; s >= 0; s--) {
+        if (!g->left[s]) continue;
+        joined->chain[s] = first[g->part[s]];
+        first[g->part[s]] = s;
+    }
+    return ST_OK;
+}
+
+/* In the order of the old states; a part counts where its first member stands. */
+static Status number_states(Joined *joined, Arena *arena, Arena *scratch) {
+    const Graph *g = joined->g;
+    size_t n = (size_t)g->form->n + 1;
+    int32_t *of_part = arena_alloc(scratch, n * sizeof *of_part);
+    joined->state_of = arena_alloc(arena, n * sizeof *joined->state_of);
+    if (!of_part || !joined->state_of) return ST_RESOURCE;
+    for (int32_t part = 0; part < g->form->n; part++) of_part[part] = -1;
+    for (int32_t s = 0; s < g->form->n; s++) {
+        int32_t known = g->left[s] ? of_part[g->part[s]] : -1;
+        joined->state_of[s] = known >= 0 ? known : joined->n++;
+        if (g->left[s]) of_part[g->part[s]] = joined->state_of[s];
+    }
+    joined->state_of[g->form->n] = joined->n;
+    return ST_OK;
+}
+
+/* Rows of a form that is being filled. */
+typedef struct NewRows {
+    int64_t *rows, *begin;
+    int32_t *next;
+    double *probability, *reward;
+    bool *ended;
+    int64_t n, n_entries;
+} NewRows;
+
+/* Room for all rows of the old form, and for one more of each state. */
+static Status new_rows_init(NewRows *made, const MdpForm *old) {
+    Arena *arena = old->arena;
+    size_t n = (size_t)old->n + 1, n_rows = (size_t)old->n_rows + n, entries = (size_t)old->begin[old->n_rows] + 1;
+    *made = (NewRows){.rows = arena_zero(arena, (n + 1) * sizeof *made->rows), .begin = arena_zero(arena, (n_rows + 1) * sizeof *made->begin), .next = arena_alloc(arena, entries * sizeof *made->next),
+                      .probability = arena_alloc(arena, entries * sizeof *made->probability), .reward = arena_zero(arena, (n_rows + 1) * sizeof *made->reward), .ended = arena_zero(arena, n)};
+    return made->rows && made->begin && made->next && made->probability && made->reward && made->ended ? ST_OK : ST_RESOURCE;
+}
+
+/* Rows in use lead nowhere else: they are what the part is joined by. */
+static void copy_rows_out(const Joined *joined, int32_t state, NewRows *made) {
+    const MdpForm *old = joined->g->form;
+    for (int64_t r = form_first(old, state); r < form_first(old, state + 1); r++) {
+        if (joined->g->use[r]) continue;
+        made->begin[made->n] = made->n_entries;
+        made->reward[made->n++] = old->reward[r];
+        for (int64_t e = old->begin[r]; e < old->begin[r + 1]; e++) {
+            made->next[made->n_entries] = joined->state_of[old->next[e]];
+            made->probability[made->n_entries++] = old->probability[e];
+        }
+    }
+}
+
+static void fill_new_rows(const Joined *joined, NewRows *made) {
+    const Graph *g = joined->g;
+    int32_t state = 0;
+    for (int32_t s = 0; s < g->form->n; s++) {
+        if (joined->state_of[s] != state) continue; /* joined to an earlier one */
+        made->rows[state] = made->n;
+        made->ended[state] = !form_is_live(g->form, s);
+        for (int32_t member = s; member >= 0 && !made->ended[state]; member = g->left[s] ? joined->chain[member] : -1) copy_rows_out(joined, member, made);
+        if (g->left[s]) made->begin[made->n++] = made->n_entries; /* to stay, for nothing */
+        state++;
+    }
+    made->rows[state] = made->n;
+    made->begin[made->n] = made->n_entries;
+}
+
 /* The form with each end component in use as one state. */
 static Status join_states(const Graph *g, MdpForm *form) {
-    Arena *arena = form->arena;
-    const MdpForm old = *form;
-    int64_t entries = old.begin[old.n_rows];
-    size_t n = (size_t)old.n + 1, n_rows = (size_t)old.n_rows + n;
-    int32_t *state_of = arena_alloc(arena, n * sizeof *state_of), *of_part = malloc(n * sizeof *of_part), *next = arena_alloc(arena, ((size_t)entries + 1) * sizeof *next);
-    int64_t *rows = arena_zero(arena, (n + 1) * sizeof *rows), *begin = arena_zero(arena, (n_rows + 1) * sizeof *begin), *member = malloc(n * sizeof *member), *chain = malloc(n * sizeof *chain);
-    double *p = arena_alloc(arena, ((size_t)entries + 1) * sizeof *p), *reward = arena_zero(arena, (n_rows + 1) * sizeof *reward);
-    bool *ended = arena_zero(arena, n);
-    Status status = state_of && of_part && next && rows && begin && member && chain && p && reward && ended ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
-    if (status != ST_OK) goto out;
-    int32_t count = 0;
-    for (int32_t s = 0; s < old.n; s++) of_part[s] = member[s] = -1;
-    for (int32_t s = old.n - 1; s >= 0; s--) { /* chains of the members of each part, in order */
-        if (!g->left[s]) continue;
-        chain[s] = member[g->part[s]];
-        member[g->part[s]] = s;
+    Joined joined = {.g = g};
+    NewRows made = {0};
+    Arena *scratch = arena_new(0);
+    Status status = scratch ? chain_parts(&joined, scratch) : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK) status = number_states(&joined, form->arena, scratch);
+    if (status == ST_OK) status = new_rows_init(&made, form);
+    if (status == ST_OK) {
+        fill_new_rows(&joined, &made);
+        form->n = joined.n;
+        form->n_rows = made.n;
+        form->rows = made.rows;
+        form->begin = made.begin;
+        form->next = made.next;
+        form->probability = made.probability;
+        form->reward = made.reward;
+        form->ended = made.ended;
+        form->state_of = joined.state_of;
+        form->fan = 0;
+        form->closed = false;
     }
-    for (int32_t s = 0; s < old.n; s++) {
-        if (g->left[s] && of_part[g->part[s]] >= 0) state_of[s] = of_part[g->part[s]];
-        else {
-            state_of[s] = count++;
-            if (g->left[s]) of_part[g->part[s]] = state_of[s];
-        }
-    }
-    state_of[old.n] = count;
-    int64_t row = 0, k = 0;
-    int32_t made = 0;
-    for (int32_t s = 0; s < old.n; s++) {
-        if (state_of[s] != made) continue; /* joined to an earlier one */
-        rows[made] = row;
-        ended[made] = !form_is_live(&old, s);
-        for (int64_t m = s; m >= 0 && !ended[made]; m = g->left[s] ? chain[m] : -1) {
-            for (int64_t r = form_first(&old, m); r < form_first(&old, m + 1); r++) {
-                if (g->use[r]) continue;
-                begin[row] = k;
-                reward[row++] = old.reward[r];
-                for (int64_t e = old.begin[r]; e < old.begin[r + 1]; e++) {
-                    next[k] = state_of[old.next[e]];
-                    p[k++] = old.probability[e];
-                }
-            }
-        }
-        if (g->left[s]) begin[row++] = k; /* to stay, for nothing */
-        made++;
-    }
-    rows[made] = row;
-    begin[row] = k;
-    form->n = count;
-    form->n_rows = row;
-    form->rows = rows;
-    form->begin = begin;
-    form->next = next;
-    form->probability = p;
-    form->reward = reward;
-    form->ended = ended;
-    form->state_of = state_of;
-    form->fan = 0;
-    form->closed = false;
-out:
-    free(of_part);
-    free(member);
-    free(chain);
+    arena_free(scratch);
     return status;
 }
 
