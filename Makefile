@@ -86,13 +86,15 @@ $(BUILD)/libtune.a: $(OBJECTS)
 	ar rcs $@ $^
 $(BUILD)/tune: $(COMMANDS) $(BUILD)/libtune.a
 	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ $(LIBS) -o $@
-$(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(BUILD)/tests/check.o $(BUILD)/libtune.a
+# What tests share, found by name like the tests; of an archive a program takes only what it uses.
+$(BUILD)/tests/shared.a: $(patsubst %.c,$(BUILD)/%.o,$(filter-out tests/test_%.c tests/fuzz_%.c tests/replay.c,$(wildcard tests/*.c)))
+	@rm -f $@
+	ar rcs $@ $^
+$(BUILD)/tests/test_%: $(BUILD)/tests/test_%.o $(BUILD)/tests/shared.a $(BUILD)/libtune.a
 	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
-$(patsubst %.c,$(BUILD)/%,$(wildcard tests/test_synth*.c)): $(BUILD)/tests/%: $(BUILD)/tests/%.o $(BUILD)/tests/synth_world.o $(BUILD)/tests/check.o $(BUILD)/libtune.a
+$(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/replay.o $(BUILD)/tests/shared.a $(BUILD)/libtune.a
 	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
-$(BUILD)/tests/fuzz_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/replay.o $(BUILD)/tests/check.o $(BUILD)/libtune.a
-	$(CC) $(BASE_CFLAGS) $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
-$(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/check.o $(BUILD)/libtune.a
+$(BUILD)/fuzzer_%: $(BUILD)/tests/fuzz_%.o $(BUILD)/tests/shared.a $(BUILD)/libtune.a
 	$(CC) $(BASE_CFLAGS) -fsanitize=fuzzer $(LDFLAGS) $^ -lcmocka $(LIBS) -o $@
 -include $(shell find $(BUILD) -name '*.d' 2>/dev/null)
 

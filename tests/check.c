@@ -138,6 +138,20 @@ void temp_dir_make(char *out, size_t size) {
 
 void temp_dir_remove(const char *path) { check_ok(dir_remove(path)); }
 
+char test_folder[64];
+
+int test_folder_make(void **state) {
+    (void)state;
+    temp_dir_make(test_folder, sizeof test_folder);
+    return 0;
+}
+
+int test_folder_remove(void **state) {
+    (void)state;
+    temp_dir_remove(test_folder);
+    return 0;
+}
+
 const char *temp_file(const char *dir, const char *name) {
     static char paths[8][512];
     static unsigned turn;

@@ -68,6 +68,10 @@ bool shared_path(const char *name, char *out, size_t size);
 /* A new empty folder, and its removal with all that is in it. */
 void temp_dir_make(char *out, size_t size);
 void temp_dir_remove(const char *path);
+/* The same as set-up and tear-down of a test or a group: the folder is test_folder. */
+extern char test_folder[64];
+int test_folder_make(void **state);
+int test_folder_remove(void **state);
 /* "dir/name" for a few paths at a time: the result is valid for the next seven calls. */
 const char *temp_file(const char *dir, const char *name);
 /* Like temp_file, and writes `text` into it. */

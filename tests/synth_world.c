@@ -1,48 +1,15 @@
 /* The world of the tests of synthetic rows (synth_world.h). */
 #include "tests/synth_world.h"
 
-#include <arpa/inet.h>
-#include <netinet/in.h>
-#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
-#include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "tests/check.h"
+#include "tests/local_server.h"
 
 /* ---- the server ---- */
-
-typedef struct Query { char path[128], head[4096]; json_t *body; } Query;
-
-static bool read_query(int fd, Query *query) {
-    static char text[1 << 18];
-    size_t len = 0, body = 0, length = 0;
-    while (len + 1 < sizeof text && (body == 0 || len < body + length)) {
-        ssize_t got = read(fd, text + len, sizeof text - 1 - len);
-        if (got <= 0) return false;
-        len += (size_t)got;
-        text[len] = '\0';
-        char *end = strstr(text, "\r\n\r\n"), *field = strcasestr(text, "content-length:");
-        if (body == 0 && end) {
-            body = (size_t)(end - text) + 4;
-            length = field ? strtoul(field + 15, NULL, 10) : 0;
-        }
-    }
-    snprintf(query->head, sizeof query->head, "%.*s", (int)MIN(body, sizeof query->head - 1), text);
-    query->body = json_loadb(text + body, length, 0, NULL);
-    return sscanf(text, "POST /%127[^/ ]", query->path) == 1 && query->body;
-}
-
-static void reply(int fd, const char *status, const char *fields, const char *body) {
-    Str text = {0};
-    str_printf(&text, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n%s", status, strlen(body), fields, body);
-    if (write(fd, text.data, text.len) < 0) perror("server");
-    str_release(&text);
-}
 
 static unsigned word_hash(const char *text, unsigned hash) {
     for (; *text; text++) hash = (hash ^ (unsigned char)*text) * 16777619u;
@@ -159,15 +126,6 @@ static bool is_fourth(const Query *query) {
     return fourth;
 }
 
-/* How often this path was asked before. */
-static int times_before(const char *path) {
-    static struct { char path[128]; int times; } seen[32];
-    size_t i = 0;
-    while (seen[i].path[0] && strcmp(seen[i].path, path) != 0) i++;
-    snprintf(seen[i].path, sizeof seen[i].path, "%s", path);
-    return seen[i].times++;
-}
-
 /* Whether this very question was answered before on this path: then the client has asked twice. */
 static bool asked_before(const Query *query) {
     static unsigned seen[1 << 14];
@@ -181,10 +139,13 @@ static bool asked_before(const Query *query) {
     return false;
 }
 
-static void serve(int fd, const Query *query) {
-    const char *path = query->path;
+/* The first part of the path says how: /busy/v1/chat/completions. */
+static void serve(int fd, Query *query) {
+    char *path = query->path, byte;
+    if (!query->body) return;
+    memmove(path, path + 1, strlen(path));
+    path[strcspn(path, "/")] = '\0';
     int before = times_before(path);
-    char byte;
     if (strcmp(path, "busy") == 0 && (before == 3 || before == 9)) reply(fd, "429 Too Many Requests", "Retry-After: 1\r\n", "{\"error\": \"slow down\"}");
     else if (strcmp(path, "shaky") == 0 && before % 3 == 0) reply(fd, "500 Internal Server Error", "", "oops");
     else if (strcmp(path, "cut") == 0 && before % 4 == 0) { if (write(fd, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"ch", 44) < 0) return; }
@@ -208,42 +169,13 @@ static void serve(int fd, const Query *query) {
     else answer_well(fd, query);
 }
 
-static void run_server(int listener) {
-    alarm(300);
-    while (true) {
-        int fd = accept(listener, NULL, NULL);
-        Query query = {0};
-        if (fd < 0) continue;
-        if (read_query(fd, &query)) serve(fd, &query);
-        json_decref(query.body);
-        shutdown(fd, SHUT_WR);
-        close(fd);
-    }
-}
-
 int port;
-static pid_t server;
 char dir[256];
-
-static int start_server(void **state) {
-    (void)state;
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof address;
-    if (listener < 0 || bind(listener, (struct sockaddr *)&address, size) != 0 || listen(listener, 64) != 0 || getsockname(listener, (struct sockaddr *)&address, &size) != 0) return 1;
-    port = ntohs(address.sin_port);
-    temp_dir_make(dir, sizeof dir);
-    server = fork();
-    if (server == 0) run_server(listener);
-    close(listener);
-    return server < 0;
-}
 
 int stop_server(void **state) {
     (void)state;
-    kill(server, SIGKILL);
     temp_dir_remove(dir);
-    return waitpid(server, NULL, 0) != server;
+    return !local_server_stop();
 }
 
 /* ---- this side ---- */
@@ -335,9 +267,11 @@ const char *column(const json_t *row, const char *name) { return json_string_val
 const char *text_at(const json_t *row, size_t message) { return json_string_value(json_object_get(json_array_get(json_object_get(row, "messages"), message), "content")); }
 
 int write_seeds(void **state) {
-    if (start_server(state)) return 1;
+    (void)state;
+    temp_dir_make(dir, sizeof dir);
+    port = local_server_start(serve, 300);
     temp_text(dir, "seeds.jsonl", seeds_text);
-    return 0;
+    return port == 0;
 }
 
 /* ---- the local teacher ---- */

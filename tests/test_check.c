@@ -7,30 +7,16 @@
 
 #include "data/check.h"
 
-static char folder[256];
-
-static int set_up(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int clean_up(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 static const ModelConfig model = {.vocab_size = 1000, .eos_token_id = {1}, .n_eos = 1};
 
 /* Rows of ids: `row` writes one; n of them. */
 static Dataset *rows_of(const char *name, size_t n, void (*row)(FILE *file, size_t i)) {
-    FILE *file = fopen(temp_file(folder, name), "w");
+    FILE *file = fopen(temp_file(test_folder, name), "w");
     for (size_t i = 0; i < n; i++) row(file, i);
     fclose(file);
     Dataset *dataset;
-    DataSource source = {.path = temp_file(folder, name)};
-    check_ok(dataset_load(&(DataConfig){.max_length = 500, .scratch = folder}, &source, 1, NULL, &dataset));
+    DataSource source = {.path = temp_file(test_folder, name)};
+    check_ok(dataset_load(&(DataConfig){.max_length = 500, .scratch = test_folder}, &source, 1, NULL, &dataset));
     return dataset;
 }
 
@@ -127,5 +113,5 @@ static void planted_faults_are_found(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(good_rows_raise_no_alarm), cmocka_unit_test(planted_faults_are_found)};
-    return cmocka_run_group_tests(tests, set_up, clean_up);
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -8,20 +8,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char folder[256];
-
-static int make_folder(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 /* ---- a small reader ---- */
 
 typedef struct Scalar { double time, value; int64_t step; char tag[48]; } Scalar;
@@ -126,7 +112,7 @@ static void read_events(const char *path, Read *read) {
 
 static Run *run_of(const char *name, bool resume) {
     char output[400];
-    snprintf(output, sizeof output, "output=%s/%s", folder, name);
+    snprintf(output, sizeof output, "output=%s/%s", test_folder, name);
     const char *overrides[] = {output};
     Recipe *recipe;
     Run *run;
@@ -204,9 +190,9 @@ static void resumed_runs_have_no_step_twice(void **state) {
     check_ok(run_metric(run, "{\"step\": 3, \"loss\": 99, \"seconds\": 30}"));
     char *before = arena_strdup(arena, path_name(event_file(run, arena)));
     run_close(run); /* killed: a record that is cut short, and a temporary that was left behind */
-    const char *old = arena_printf(arena, "%s/resumed/%s", folder, before);
+    const char *old = arena_printf(arena, "%s/resumed/%s", test_folder, before);
     check_ok(file_append(old, "\x10\0\0", 3));
-    check_ok(file_write_all(arena_printf(arena, "%s/resumed/.%s.tmp-1", folder, before), "half", 4));
+    check_ok(file_write_all(arena_printf(arena, "%s/resumed/.%s.tmp-1", test_folder, before), "half", 4));
     read_events(old, &read);
     assert_int_equal(read.n, 3);
     run = run_of("resumed", true);
@@ -239,7 +225,7 @@ static void cut_files_stay_readable(void **state) {
     file_unmap(&file);
     for (size_t n = 0; n <= size; n++) {
         Read read;
-        const char *cut = temp_file(folder, "cut.bytes");
+        const char *cut = temp_file(test_folder, "cut.bytes");
         check_ok(file_write_all(cut, bytes, n));
         read_events(cut, &read);
         assert_true(read.n <= 2 && read.whole <= n && (n < size || read.n == 2));
@@ -255,5 +241,5 @@ int main(void) {
         cmocka_unit_test(resumed_runs_have_no_step_twice),
         cmocka_unit_test(cut_files_stay_readable),
     };
-    return cmocka_run_group_tests_name("events", tests, make_folder, remove_folder);
+    return cmocka_run_group_tests_name("events", tests, test_folder_make, test_folder_remove);
 }

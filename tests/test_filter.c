@@ -13,20 +13,6 @@
 #include "data/rouge.h"
 #include "lib/infer/infer.h"
 
-static char folder[256];
-
-static int set_up(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int clean_up(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 static Slice slice(const char *text) { return (Slice){text, text ? strlen(text) : 0}; }
 
 static FilterRow make_row(const char *instruction, const char *input, const char *completion) {
@@ -294,7 +280,7 @@ static void contaminated_rows_are_found(void **state) {
     Str text = {0}, name = {0};
     str_append(&text, "{\"q\": \"One two three four five six seven eight nine ten eleven twelve thirteen fourteen\"}\n{\"list\": [{\"deep\": \"a question of only eight words is short\"}]}\n{\"q\": \"too short\"}\n");
     for (int i = 0; i < 30; i++) str_printf(&text, "{\"q\": \"Answer the following question with yes or no and nothing else at all please: is %d prime?\"}\n", i);
-    str_printf(&name, "{decontaminate: ['%s']}", temp_text(folder, "eval.jsonl", str_text(&text)));
+    str_printf(&name, "{decontaminate: ['%s']}", temp_text(test_folder, "eval.jsonl", str_text(&text)));
     Arena *arena = arena_new(0);
     Filters *filters = open_only(str_text(&name), arena);
     FilterVerdict verdict = judge(filters, FILTER_BOTH, "x ONE two, three four five six -- seven eight nine ten eleven twelve thirteen!", "y");
@@ -835,5 +821,5 @@ int main(void) {
         cmocka_unit_test(quotas_keep_their_places),
         cmocka_unit_test(selection_is_the_plain_greedy),
     };
-    return cmocka_run_group_tests(tests, set_up, clean_up);
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -11,20 +11,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char folder[256];
-
-static int make_folder(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 static Recipe *recipe_of(const char *const *settings, size_t n) {
     Recipe *recipe;
     check_ok(recipe_read(NULL, settings, n, &recipe));
@@ -38,7 +24,7 @@ static Recipe *small_run(const char *algorithm, const char *env, const char *nam
     char texts[8][400];
     const char *settings[COUNT_OF(texts)];
     size_t n = 0;
-    snprintf(texts[n++], 400, "output=%s/%s", folder, name);
+    snprintf(texts[n++], 400, "output=%s/%s", test_folder, name);
     snprintf(texts[n++], 400, "rl.algorithm=%s", algorithm);
     snprintf(texts[n++], 400, "rl.env=%s", env);
     snprintf(texts[n++], 400, "rl.total_steps=%d", UPDATES * STEPS * COPIES);
@@ -81,8 +67,8 @@ static void facts(const char *run, Str *text) {
 static void check_same(const char *algorithm, const char *name, const char *reference) {
     char a[400], b[400];
     Str got = {0}, want = {0};
-    snprintf(a, sizeof a, "%s/%s", folder, name);
-    snprintf(b, sizeof b, "%s/%s", folder, reference);
+    snprintf(a, sizeof a, "%s/%s", test_folder, name);
+    snprintf(b, sizeof b, "%s/%s", test_folder, reference);
     facts(a, &got);
     facts(b, &want);
     if (strcmp(str_text(&got), str_text(&want)) != 0) fail_msg("%s: metrics of %s differ from those of %s:\n%s\nand\n%s", algorithm, name, reference, str_text(&got), str_text(&want));
@@ -110,7 +96,7 @@ static void check_algorithm(const Algorithm *algorithm, const char *env) {
     check_same(algorithm->name, names[2], names[0]);
     char run[400];
     Evaluation evaluation;
-    snprintf(run, sizeof run, "%s/%s", folder, names[0]);
+    snprintf(run, sizeof run, "%s/%s", test_folder, names[0]);
     if (!algorithm->tabular) check_ok(learn_evaluate(run, &(EvaluationConfig){.episodes = 5, .seed = 3}, &evaluation)); /* a table that has learned too little may walk for ever */
     recipe_free(whole);
     recipe_free(cut);
@@ -174,16 +160,16 @@ static void algorithms_read_keys_that_there_are(void **state) {
 static void a_folder_without_a_policy_is_no_run(void **state) {
     (void)state;
     Evaluation evaluation;
-    check_status(learn_evaluate(folder, &(EvaluationConfig){.episodes = 1}, &evaluation), ST_INPUT);
+    check_status(learn_evaluate(test_folder, &(EvaluationConfig){.episodes = 1}, &evaluation), ST_INPUT);
     check_text("holds no finished run on an environment");
 }
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(every_algorithm_resumes_to_the_same_bytes, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(every_algorithm_resumes_to_the_same_bytes, test_folder_make, test_folder_remove),
         cmocka_unit_test(what_does_not_fit_is_named),
         cmocka_unit_test(algorithms_read_keys_that_there_are),
-        cmocka_unit_test_setup_teardown(a_folder_without_a_policy_is_no_run, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(a_folder_without_a_policy_is_no_run, test_folder_make, test_folder_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -5,20 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-static char folder[256];
-
-static int make_folder(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 /* Speeches (blocks between empty lines) as {"text"} rows. The last ones are held out: other scenes than those trained on. */
 enum { N_TRAIN = 400, N_EVAL = 60, SHORTEST = 40, LONGEST = 400 };
 
@@ -33,7 +19,7 @@ static void write_speeches(const char *name, const char *const *speeches, const 
         str_append(&w.text, "\n");
         str_release(&speech);
     }
-    check_ok(file_write_all(temp_file(folder, name), str_text(&w.text), w.text.len));
+    check_ok(file_write_all(temp_file(test_folder, name), str_text(&w.text), w.text.len));
     jw_release(&w);
 }
 
@@ -60,9 +46,9 @@ static double held_out_loss(const char *model, const char *name, const char *lor
     char texts[8][600];
     const char *overrides[COUNT_OF(texts)];
     snprintf(texts[0], sizeof texts[0], "model.path=%s", model);
-    snprintf(texts[1], sizeof texts[1], "output=%s", temp_file(folder, name));
-    snprintf(texts[2], sizeof texts[2], "data.train=%s", temp_file(folder, "train.jsonl"));
-    snprintf(texts[3], sizeof texts[3], "data.eval=%s", temp_file(folder, "eval.jsonl"));
+    snprintf(texts[1], sizeof texts[1], "output=%s", temp_file(test_folder, name));
+    snprintf(texts[2], sizeof texts[2], "data.train=%s", temp_file(test_folder, "train.jsonl"));
+    snprintf(texts[3], sizeof texts[3], "data.eval=%s", temp_file(test_folder, "eval.jsonl"));
     snprintf(texts[4], sizeof texts[4], "train.learning_rate=%g", learning_rate);
     snprintf(texts[5], sizeof texts[5], "train.max_steps=25");
     snprintf(texts[6], sizeof texts[6], "train.batch_size=16");
@@ -91,5 +77,5 @@ static void stories_model_learns_shakespeare(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {cmocka_unit_test(stories_model_learns_shakespeare)};
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

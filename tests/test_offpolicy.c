@@ -12,20 +12,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-static char folder[256];
-
-static int make_folder(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 /* ---- replay ---- */
 
 /* Two copies with one number to see: copy c in step t sees 10 c + t, does 100 + that, is paid 1 + t. */
@@ -515,7 +501,7 @@ static Recipe *recipe_of(const Case *run, const char *name, const char *more) {
     char output[400];
     size_t n = 0;
     Recipe *recipe;
-    snprintf(output, sizeof output, "output=%s/%s", folder, name);
+    snprintf(output, sizeof output, "output=%s/%s", test_folder, name);
     settings[n++] = output;
     while (n <= COUNT_OF(run->settings) && run->settings[n - 1]) settings[n] = run->settings[n - 1], n++;
     if (more) settings[n++] = more;
@@ -538,8 +524,8 @@ static void learn(const Recipe *recipe, bool resume, bool interrupted) {
 static void check_same_policy(const char *name, const char *reference) {
     char a[600], b[600];
     Str got = {0}, want = {0};
-    snprintf(a, sizeof a, "%s/%s/policy.safetensors", folder, name);
-    snprintf(b, sizeof b, "%s/%s/policy.safetensors", folder, reference);
+    snprintf(a, sizeof a, "%s/%s/policy.safetensors", test_folder, name);
+    snprintf(b, sizeof b, "%s/%s/policy.safetensors", test_folder, reference);
     check_ok(file_read(a, 1 << 24, &got));
     check_ok(file_read(b, 1 << 24, &want));
     if (got.len != want.len || memcmp(got.data, want.data, got.len) != 0) fail_msg("the policy of %s differs from that of %s", name, reference);
@@ -597,7 +583,7 @@ static void check_return_with(const char *recipe_name, int seed, int64_t steps, 
     Recipe *recipe;
     Evaluation evaluation;
     snprintf(path, sizeof path, "recipes/%s.yaml", recipe_name);
-    snprintf(settings[0], sizeof settings[0], "output=%s/%s-%d", folder, recipe_name, seed);
+    snprintf(settings[0], sizeof settings[0], "output=%s/%s-%d", test_folder, recipe_name, seed);
     snprintf(settings[1], sizeof settings[1], "seed=%d", seed);
     snprintf(settings[2], sizeof settings[2], "rl.total_steps=%lld", (long long)steps);
     check_ok(recipe_read(path, overrides, steps > 0 ? more ? 4 : 3 : 2, &recipe));
@@ -656,14 +642,14 @@ int main(void) {
         cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(losses_are_golden),
         cmocka_unit_test(streams_share_their_gradient),
-        cmocka_unit_test_setup_teardown(replay_is_resumed_to_the_same_bytes, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(divergence_is_named, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(replay_is_resumed_to_the_same_bytes, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(divergence_is_named, test_folder_make, test_folder_remove),
         cmocka_unit_test(squashed_log_probability_and_gradient),
         cmocka_unit_test(soft_actor_critic_follows_its_losses),
-        cmocka_unit_test_setup_teardown(dqn_balances_the_pole, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(dqn_swings_the_acrobot, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(dqn_gets_out_of_the_valley, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(sac_raises_the_pendulum, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(dqn_balances_the_pole, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(dqn_swings_the_acrobot, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(dqn_gets_out_of_the_valley, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(sac_raises_the_pendulum, test_folder_make, test_folder_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

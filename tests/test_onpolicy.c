@@ -164,20 +164,6 @@ static void losses_gradients_and_steps_are_the_golden_ones(void **state) {
 
 /* ---- estimates against the exact gradient ---- */
 
-static char folder[256];
-
-static int make_folder(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 /* Episodes of some five steps in three states; each action is the right one somewhere. */
 static const char maze[] =
     "states: [low, middle, high, out]\nactions: [stay, climb]\ngamma: 1\nstart: {low: 0.7, middle: 0.3}\nterminal: [out]\ntransitions:\n"
@@ -269,7 +255,7 @@ static void check_estimator(const Estimator *estimator) {
     Learner *learner;
     Exact exact;
     double mean[WEIGHTS] = {0}, squares[WEIGHTS] = {0}, gradient[WEIGHTS], largest = 0;
-    snprintf(env, sizeof env, "rl.env=%s", temp_text(folder, "maze.yaml", maze));
+    snprintf(env, sizeof env, "rl.env=%s", temp_text(test_folder, "maze.yaml", maze));
     snprintf(seconds, sizeof seconds, "train.learning_rate=%.17g", rate);
     for (int i = 0; estimator->settings[i]; i++) settings[n++] = estimator->settings[i];
     check_ok(recipe_read(NULL, settings, n, &recipe));
@@ -313,7 +299,7 @@ static void estimates_agree_with_the_exact_gradient(void **state) {
 
 static double learned(const char *recipe_path, const char *name, int seed, const char *more) {
     char output[400], number[32];
-    snprintf(output, sizeof output, "output=%s/%s-%d", folder, name, seed);
+    snprintf(output, sizeof output, "output=%s/%s-%d", test_folder, name, seed);
     snprintf(number, sizeof number, "seed=%d", seed);
     const char *settings[] = {output, number, more};
     Recipe *recipe;
@@ -367,7 +353,7 @@ static void recipes_learn_what_they_say(void **state) {
 static void what_diverges_is_said(void **state) {
     (void)state;
     char output[400];
-    snprintf(output, sizeof output, "output=%s/diverged", folder);
+    snprintf(output, sizeof output, "output=%s/diverged", test_folder);
     const char *settings[] = {output, "rl.algorithm=ppo", "rl.env=Pendulum-v1", "rl.total_steps=100000", "train.learning_rate=1e38", "train.max_grad_norm=0"};
     Recipe *recipe;
     LearnResult result;
@@ -422,10 +408,10 @@ int main(void) {
         cmocka_unit_test(losses_gradients_and_steps_are_the_golden_ones),
         cmocka_unit_test(moments_are_those_of_all_rows),
         cmocka_unit_test(rewards_are_scaled_by_their_sums),
-        cmocka_unit_test_setup_teardown(estimates_agree_with_the_exact_gradient, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(what_diverges_is_said, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(cartpole_is_learned, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(recipes_learn_what_they_say, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(estimates_agree_with_the_exact_gradient, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(what_diverges_is_said, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(cartpole_is_learned, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(recipes_learn_what_they_say, test_folder_make, test_folder_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

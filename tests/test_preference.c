@@ -1,6 +1,7 @@
 /* Preference losses in training: known first losses, steps that do not depend on how they are split, exact resume, held-out accuracy, and rows that are wrong. */
 #include "rl/preference.h"
 #include "tests/check.h"
+#include "tests/runs.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -63,40 +64,13 @@ static int remove_folder(void **state) {
 
 /* ---- runs ---- */
 
-enum { MAX_OVERRIDES = 32 };
-/* Overrides, one a line; output and files are below the folder. */
+/* Settings, one a line; output and files are below the folder. */
 static Status run_lines(const char *name, const char *rows, const char *lines, bool resume, TrainResult *result) {
-    const char *overrides[MAX_OVERRIDES];
-    size_t n = 0;
-    Str text = {0};
-    str_printf(&text, "model.path=%s/model\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\nlora.rank=4\nlora.alpha=8\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s", folder, folder, rows, folder,
-               name, lines);
-    for (char *line = strtok(text.data, "\n"); line && n < MAX_OVERRIDES; line = strtok(NULL, "\n")) overrides[n++] = line;
-    Recipe *recipe;
-    check_ok(recipe_read(NULL, overrides, n, &recipe));
+    Recipe *recipe = recipe_of_lines("model.path=%s/model\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\nlora.rank=4\nlora.alpha=8\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s", folder,
+                                     folder, rows, folder, name, lines);
     Status status = preference_run(&(PairRunConfig){.recipe = recipe, .resume = resume}, result);
     recipe_free(recipe);
-    str_release(&text);
     return status;
-}
-
-/* Numbers of one key in metrics.jsonl, in order. */
-static size_t read_metric(const char *name, const char *key, double *values, size_t cap) {
-    char path[400];
-    Lines lines;
-    Slice line;
-    size_t n = 0;
-    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", folder, name);
-    check_ok(lines_open(&lines, path));
-    while (lines_next(&lines, &line)) {
-        json_t *row;
-        check_ok(json_read_text(line.data, line.len, "metrics.jsonl", &row));
-        const json_t *value = json_object_get(row, key);
-        if (value && n < cap) values[n++] = json_number_value(value);
-        json_decref(row);
-    }
-    check_ok(lines_close(&lines));
-    return n;
 }
 
 /* A policy that is the reference: every difference is 0, so the losses are those of TRL's formulas (dpo_trainer.py) there: ln 2, 1, (1 / (2 beta))^2. */
@@ -133,8 +107,8 @@ static void splitting_changes_nothing(void **state) {
             snprintf(name, sizeof name, "split-%s-%d", cases[i].algorithm, s);
             snprintf(lines, sizeof lines, "rl.algorithm=%s\ntrain.max_steps=5\ntrain.learning_rate=5e-3\n%s", cases[i].algorithm, splits[s]);
             check_ok(run_lines(name, cases[i].rows, lines, false, &result));
-            assert_int_equal(read_metric(name, "loss", losses[s], 8), 5);
-            assert_int_equal(read_metric(name, "grad_norm", norms[s], 8), 5);
+            assert_int_equal(metrics_read(temp_file(folder, name), "loss", losses[s], 8), 5);
+            assert_int_equal(metrics_read(temp_file(folder, name), "grad_norm", norms[s], 8), 5);
         }
         check_close_f64(cases[i].algorithm, losses[1], losses[0], 5, 0, 1e-5);
         check_close_f64(cases[i].algorithm, norms[1], norms[0], 5, 0, 1e-4);
@@ -165,8 +139,8 @@ static void memory_is_kept_with_the_same_result(void **state) {
         TrainResult result;
         if (i == 1) snprintf(cut, sizeof cut, "%s\ntrain.max_memory=%.0f", plain, planned(names[0], "total") - 0.8 * planned(names[0], "activations"));
         check_ok(run_lines(names[i], "pairs.jsonl", i ? cut : plain, false, &result));
-        assert_int_equal(read_metric(names[i], "loss", losses[i], 3), 3);
-        assert_int_equal(read_metric(names[i], "grad_norm", norms[i], 3), 3);
+        assert_int_equal(metrics_read(temp_file(folder, names[i]), "loss", losses[i], 3), 3);
+        assert_int_equal(metrics_read(temp_file(folder, names[i]), "grad_norm", norms[i], 3), 3);
     }
     assert_true(planned("memory-whole", "part_tokens") == 0 && planned("memory-cut", "part_tokens") > 0 && planned("memory-cut", "activations") < 0.5 * planned("memory-whole", "activations"));
     check_close_f64("loss", losses[1], losses[0], 3, 0, 1e-5);
@@ -233,7 +207,7 @@ static void learns(void **state) {
         snprintf(name, sizeof name, "learns-%s", cases[i].algorithm);
         snprintf(lines, sizeof lines, "rl.algorithm=%s\ntrain.epochs=%d\ntrain.batch_size=10\ntrain.learning_rate=1e-2\ndata.eval_split=0.3", cases[i].algorithm, cases[i].epochs);
         check_ok(run_lines(name, cases[i].rows, lines, false, &result));
-        assert_int_equal(read_metric(name, "eval_accuracy", accuracy, 4), 1);
+        assert_int_equal(metrics_read(temp_file(folder, name), "eval_accuracy", accuracy, 4), 1);
         if (!(accuracy[0] > cases[i].least)) fail_msg("%s: held-out accuracy %g", cases[i].algorithm, accuracy[0]);
     }
 }
@@ -253,7 +227,7 @@ static void every_algorithm_learns(void **state) {
             snprintf(name, sizeof name, "long-%s-%d", algorithm, seed);
             snprintf(lines, sizeof lines, "rl.algorithm=%s\nseed=%d\ntrain.epochs=10\ntrain.batch_size=10\ntrain.learning_rate=1e-2\ndata.eval_split=0.3", algorithm, seed);
             check_ok(run_lines(name, unpaired ? "kto.jsonl" : "pairs.jsonl", lines, false, &result));
-            assert_int_equal(read_metric(name, "eval_accuracy", accuracy, 4), 1);
+            assert_int_equal(metrics_read(temp_file(folder, name), "eval_accuracy", accuracy, 4), 1);
             learned += accuracy[0] > (unpaired ? 0.75 : 0.9);
             print_message("%s, seed %d: held-out accuracy %.3f\n", algorithm, seed, accuracy[0]);
         }
@@ -275,8 +249,8 @@ static void resumes_exactly(void **state) {
     snprintf(path, sizeof path, "%s/again/checkpoints/step-14", folder);
     if (dir_exists(path)) check_ok(dir_remove(path));
     check_ok(run_lines("again", "pairs.jsonl", lines, true, &result));
-    size_t n = read_metric("whole", "loss", first, 64);
-    assert_int_equal(read_metric("again", "loss", second, 64), n);
+    size_t n = metrics_read(temp_file(folder, "whole"), "loss", first, 64);
+    assert_int_equal(metrics_read(temp_file(folder, "again"), "loss", second, 64), n);
     check_close_f64("loss", second, first, n, 0, 0);
     check_same_file("whole", "again", "adapter/adapter_model.safetensors");
 }
@@ -359,7 +333,7 @@ static void weights_of_sources(void **state) {
     snprintf(lines, sizeof lines, "rl.algorithm=dpo\ntrain.epochs=2\ntrain.batch_size=1\ndata.train=[{path: %s/pairs.jsonl, weight: 2, max_rows: 3}, {path: %s/pairs.jsonl, weight: 0.5, max_rows: 4}]", folder, folder);
     check_ok(run_lines("sources", "pairs.jsonl", lines, false, &result));
     assert_int_equal(result.steps, 16);
-    assert_int_equal(read_metric("sources", "epoch", epochs, 16), 16);
+    assert_int_equal(metrics_read(temp_file(folder, "sources"), "epoch", epochs, 16), 16);
     check_close(epochs[7], 1, 1e-12);
     snprintf(lines, sizeof lines, "rl.algorithm=dpo\ntrain.epochs=1\ndata.eval=[{path: %s/pairs.jsonl, weight: 2}]", folder);
     check_status(run_lines("held-twice", "pairs.jsonl", lines, false, &result), ST_CONFIG);
@@ -372,9 +346,9 @@ static void batches_by_tokens(void **state) {
     TrainResult result;
     double tokens[200], sum = 0, all;
     check_ok(run_lines("by-one", "pairs.jsonl", "rl.algorithm=dpo\ntrain.epochs=1\ntrain.batch_size=200", false, &result));
-    assert_int_equal(read_metric("by-one", "tokens", &all, 1), 1);
+    assert_int_equal(metrics_read(temp_file(folder, "by-one"), "tokens", &all, 1), 1);
     check_ok(run_lines("by-tokens", "pairs.jsonl", "rl.algorithm=dpo\ntrain.epochs=1\ntrain.batch_tokens=50", false, &result));
-    size_t n = read_metric("by-tokens", "tokens", tokens, 200);
+    size_t n = metrics_read(temp_file(folder, "by-tokens"), "tokens", tokens, 200);
     for (size_t i = 0; i < n; i++) {
         assert_true(tokens[i] <= 50);
         sum += tokens[i];

@@ -5,20 +5,6 @@
 #include <math.h>
 #include <string.h>
 
-static char folder[256];
-
-static int make_folder(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 static const char small[] = "output: runs/a\n"
                             "model: {path: base}\n"
                             "lora:\n"
@@ -34,7 +20,7 @@ static const char small[] = "output: runs/a\n"
 
 static Recipe *read_small(const char *const *overrides, size_t n) {
     Recipe *recipe;
-    check_ok(recipe_read(temp_text(folder, "small.yaml", small), overrides, n, &recipe));
+    check_ok(recipe_read(temp_text(test_folder, "small.yaml", small), overrides, n, &recipe));
     return recipe;
 }
 
@@ -102,7 +88,7 @@ static void overrides_take_texts_as_they_stand(void **state) {
     assert_string_equal(recipe->data_now, "# now");
     Str text = {0};
     recipe_write_yaml(recipe, &text);
-    check_ok(recipe_read(temp_text(folder, "again.yaml", str_text(&text)), NULL, 0, &again));
+    check_ok(recipe_read(temp_text(test_folder, "again.yaml", str_text(&text)), NULL, 0, &again));
     assert_string_equal(again->output, recipe->output);
     assert_string_equal(again->data_train->text, recipe->data_train->text);
     str_release(&text);
@@ -165,7 +151,7 @@ static void faults_are_named(void **state) {
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         Recipe *recipe;
-        const char *path = temp_text(folder, "recipe.yaml", faults[i].text);
+        const char *path = temp_text(test_folder, "recipe.yaml", faults[i].text);
         check_status(recipe_read(path, &faults[i].override, faults[i].override ? 1 : 0, &recipe), ST_CONFIG);
         assert_null(recipe);
         check_text(faults[i].message);
@@ -174,7 +160,7 @@ static void faults_are_named(void **state) {
     Recipe *recipe;
     const char *words[] = {"lora.rank"};
     check_status(recipe_read(NULL, words, 1, &recipe), ST_USAGE);
-    check_status(recipe_read(temp_file(folder, "missing.yaml"), NULL, 0, &recipe), ST_CONFIG);
+    check_status(recipe_read(temp_file(test_folder, "missing.yaml"), NULL, 0, &recipe), ST_CONFIG);
 }
 
 static void defaults_that_come_later_are_accepted(void **state) {
@@ -182,7 +168,7 @@ static void defaults_that_come_later_are_accepted(void **state) {
     static const char text[] = "model: {quantize: none, chat_template: null}\nlora: {use_dora: no, init: default}\ndata: {system: null, cache: null}\n"
                                "train: {neftune_alpha: 0.0}\neval: {metrics: loss, generate: null}\n";
     Recipe *recipe;
-    check_ok(recipe_read(temp_text(folder, "later.yaml", text), NULL, 0, &recipe));
+    check_ok(recipe_read(temp_text(test_folder, "later.yaml", text), NULL, 0, &recipe));
     assert_int_equal(recipe->eval_metrics.n, 1);
     recipe_free(recipe);
 }
@@ -195,7 +181,7 @@ static void resolved_recipe_reads_back_the_same(void **state) {
     Str first = {0}, second = {0};
     recipe_write_yaml(recipe, &first);
     check_contains(str_text(&first), "# tune 1\n");
-    check_ok(recipe_read(temp_text(folder, "resolved.yaml", str_text(&first)), NULL, 0, &again));
+    check_ok(recipe_read(temp_text(test_folder, "resolved.yaml", str_text(&first)), NULL, 0, &again));
     again->program = "tune 1";
     recipe_write_yaml(again, &second);
     assert_string_equal(str_text(&first), str_text(&second));
@@ -220,7 +206,7 @@ static void resolved_recipe_reads_back_the_same(void **state) {
 static void a_run_keeps_its_day(void **state) {
     (void)state;
     char output[600];
-    snprintf(output, sizeof output, "output=%s", folder);
+    snprintf(output, sizeof output, "output=%s", test_folder);
     const char *overrides[] = {output}, *day;
     Recipe *recipe;
     Str text = {0};
@@ -230,7 +216,7 @@ static void a_run_keeps_its_day(void **state) {
     Recipe dated = recipe_dated(recipe, "2001-02-03");
     assert_null(recipe->data_now);
     recipe_write_yaml(&dated, &text);
-    temp_text(folder, "recipe.yaml", str_text(&text));
+    temp_text(test_folder, "recipe.yaml", str_text(&text));
     check_ok(recipe_day(recipe, false, &day));
     assert_string_not_equal(day, "2001-02-03");
     check_ok(recipe_day(recipe, true, &day));
@@ -273,5 +259,5 @@ int main(void) {
         cmocka_unit_test(a_run_keeps_its_day),
         cmocka_unit_test(schema_and_help_hold_every_key),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -6,26 +6,12 @@
 #include <stdio.h>
 #include <string.h>
 
-static char folder[256];
-
-static int make_folder(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 /* ---- run directories ---- */
 
-/* A new folder; its path is valid until the next call. */
+/* A new test_folder; its path is valid until the next call. */
 static const char *run_dir_of(const char *name) {
     static char dir[512];
-    snprintf(dir, sizeof dir, "%s", temp_file(folder, name));
+    snprintf(dir, sizeof dir, "%s", temp_file(test_folder, name));
     check_ok(dir_make(dir));
     return dir;
 }
@@ -34,7 +20,7 @@ static void put(const char *dir, const char *name, const char *text) { temp_text
 
 /* The page of `n` runs, and their numbers. */
 static void page_of(const char *const *dirs, size_t n, Str *page, RunNumbers *numbers) {
-    const char *path = temp_file(folder, "page.html");
+    const char *path = temp_file(test_folder, "page.html");
     check_ok(report_write(dirs, n, path, numbers));
     check_ok(file_read(path, 64 << 20, page));
 }
@@ -238,7 +224,7 @@ static void broken_files_are_left_out(void **state) {
 
 static void what_is_no_run(void **state) {
     (void)state;
-    const char *empty = run_dir_of("empty"), *missing = temp_file(folder, "missing"), *page = temp_file(folder, "never.html");
+    const char *empty = run_dir_of("empty"), *missing = temp_file(test_folder, "missing"), *page = temp_file(test_folder, "never.html");
     check_status(report_write(&empty, 1, page, NULL), ST_INPUT);
     check_text("is no run directory");
     check_status(report_write(&missing, 1, page, NULL), ST_INPUT);
@@ -302,5 +288,5 @@ int main(void) {
         cmocka_unit_test(long_runs_make_small_pages),
         cmocka_unit_test(several_runs),
     };
-    return cmocka_run_group_tests_name("report", tests, make_folder, remove_folder);
+    return cmocka_run_group_tests_name("report", tests, test_folder_make, test_folder_remove);
 }

@@ -6,54 +6,15 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <strings.h>
 #include <sys/socket.h>
-#include <sys/wait.h>
 #include <unistd.h>
 
 #include "lib/base/http.h"
 #include "rl/reward.h"
 #include "tests/check.h"
+#include "tests/local_server.h"
 
 /* ---- the server ---- */
-
-typedef struct Query { char path[128], head[4096]; json_t *body; } Query;
-
-static bool read_query(int fd, Query *query) {
-    char text[1 << 16];
-    size_t len = 0, body = 0, length = 0;
-    while (len + 1 < sizeof text && (body == 0 || len < body + length)) {
-        ssize_t got = read(fd, text + len, sizeof text - 1 - len);
-        if (got <= 0) return false;
-        len += (size_t)got;
-        text[len] = '\0';
-        char *end = strstr(text, "\r\n\r\n"), *field = strcasestr(text, "content-length:");
-        if (body == 0 && end) {
-            body = (size_t)(end - text) + 4;
-            length = field ? strtoul(field + 15, NULL, 10) : 0;
-        }
-    }
-    snprintf(query->head, sizeof query->head, "%.*s", (int)MIN(body, sizeof query->head - 1), text);
-    query->body = json_loadb(text + body, length, 0, NULL);
-    bool good = sscanf(text, "POST %127s", query->path) == 1;
-    query->path[strcspn(query->path, "?")] = '\0';
-    return good;
-}
-
-static void reply(int fd, const char *status, const char *fields, const char *body) {
-    char text[8192];
-    snprintf(text, sizeof text, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n%s", status, strlen(body), fields, body);
-    if (write(fd, text, strlen(text)) < 0) return;
-}
-
-/* How often this path was asked before. */
-static int times_before(const char *path) {
-    static struct { char path[128]; int times; } seen[32];
-    size_t i = 0;
-    while (seen[i].path[0] && strcmp(seen[i].path, path) != 0) i++;
-    snprintf(seen[i].path, sizeof seen[i].path, "%s", path);
-    return seen[i].times++;
-}
 
 static void judge(int fd, const Query *query) {
     const char *text = json_string_value(json_object_get(json_array_get(json_object_get(query->body, "messages"), 1), "content"));
@@ -68,7 +29,7 @@ static void judge(int fd, const Query *query) {
     }
 }
 
-static void serve(int fd, const Query *query) {
+static void serve(int fd, Query *query) {
     const char *path = query->path, *text = json_string_value(json_object_get(query->body, "completion"));
     char number[64];
     int before = times_before(path);
@@ -89,39 +50,17 @@ static void serve(int fd, const Query *query) {
     else reply(fd, "200 OK", "", number);
 }
 
-static void run_server(int listener) {
-    alarm(120);
-    while (true) {
-        int fd = accept(listener, NULL, NULL);
-        Query query = {0};
-        if (fd < 0) continue;
-        if (read_query(fd, &query)) serve(fd, &query);
-        json_decref(query.body);
-        shutdown(fd, SHUT_WR);
-        close(fd);
-    }
-}
-
 static int port;
-static pid_t server;
 
 static int start_server(void **state) {
     (void)state;
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
-    struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
-    socklen_t size = sizeof address;
-    if (listener < 0 || bind(listener, (struct sockaddr *)&address, size) != 0 || listen(listener, 64) != 0 || getsockname(listener, (struct sockaddr *)&address, &size) != 0) return 1;
-    port = ntohs(address.sin_port);
-    server = fork();
-    if (server == 0) run_server(listener);
-    close(listener);
-    return server < 0;
+    port = local_server_start(serve, 120);
+    return port == 0;
 }
 
 static int stop_server(void **state) {
     (void)state;
-    kill(server, SIGKILL);
-    return waitpid(server, NULL, 0) != server;
+    return !local_server_stop();
 }
 
 /* ---- this side ---- */

@@ -3,6 +3,7 @@
 #include "rl/reward_training.h"
 #include "rl/scorer.h"
 #include "tests/check.h"
+#include "tests/runs.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -175,37 +176,12 @@ static void adapters_are_as_peft_writes_them(void **state) {
 
 /* ---- runs ---- */
 
-enum { MAX_OVERRIDES = 32 };
+/* Settings, one a line; output and files are below the folder. */
 static Status run_lines(const char *name, const char *rows, const char *lines, bool resume, TrainResult *result) {
-    const char *overrides[MAX_OVERRIDES];
-    size_t n = 0;
-    Str text = {0};
-    str_printf(&text, "model.path=%s/lm\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s", folder, folder, rows, folder, name, lines);
-    for (char *line = strtok(text.data, "\n"); line && n < MAX_OVERRIDES; line = strtok(NULL, "\n")) overrides[n++] = line;
-    Recipe *recipe;
-    check_ok(recipe_read(NULL, overrides, n, &recipe));
+    Recipe *recipe = recipe_of_lines("model.path=%s/lm\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s", folder, folder, rows, folder, name, lines);
     Status status = reward_training_run(&(PairRunConfig){.recipe = recipe, .resume = resume}, result);
     recipe_free(recipe);
-    str_release(&text);
     return status;
-}
-
-static size_t read_metric(const char *name, const char *key, double *values, size_t cap) {
-    char path[400];
-    Lines lines;
-    Slice line;
-    size_t n = 0;
-    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", folder, name);
-    check_ok(lines_open(&lines, path));
-    while (lines_next(&lines, &line)) {
-        json_t *row;
-        check_ok(json_read_text(line.data, line.len, "metrics.jsonl", &row));
-        const json_t *value = json_object_get(row, key);
-        if (value && n < cap) values[n++] = json_number_value(value);
-        json_decref(row);
-    }
-    check_ok(lines_close(&lines));
-    return n;
 }
 
 static const char lora[] = "lora.rank=4\nlora.alpha=8\n";
@@ -221,9 +197,9 @@ static void preferences_are_learned(void **state) {
         snprintf(name, sizeof name, "learned%zu", w);
         snprintf(lines, sizeof lines, "%sdata.eval=%s/held.jsonl\ntrain.epochs=4\ntrain.batch_size=8\ntrain.center_rewards_coefficient=0.01\n", ways[w], folder);
         check_ok(run_lines(name, "pairs.jsonl", lines, false, &result));
-        assert_int_equal(read_metric(name, "eval_accuracy", &accuracy, 1), 1);
-        assert_int_equal(read_metric(name, "eval_brier", &brier, 1), 1);
-        assert_int_equal(read_metric(name, "eval_loss", &loss, 1), 1);
+        assert_int_equal(metrics_read(temp_file(folder, name), "eval_accuracy", &accuracy, 1), 1);
+        assert_int_equal(metrics_read(temp_file(folder, name), "eval_brier", &brier, 1), 1);
+        assert_int_equal(metrics_read(temp_file(folder, name), "eval_loss", &loss, 1), 1);
         assert_true(accuracy >= 0.95 && result.eval_loss < 0.2);
 
         RewardNumbers numbers;
@@ -257,7 +233,7 @@ static void steps_are_learned(void **state) {
     double accuracy;
     snprintf(lines, sizeof lines, "%sdata.eval=%s/held_steps.jsonl\ntrain.epochs=30\ntrain.batch_size=8\ntrain.learning_rate=5e-3\n", lora, folder); /* 0.91 to 0.99 by the seed; with 1e-2 0.81 to 1 */
     check_ok(run_lines("steps", "steps.jsonl", lines, false, &result));
-    assert_int_equal(read_metric("steps", "eval_accuracy", &accuracy, 1), 1);
+    assert_int_equal(metrics_read(temp_file(folder, "steps"), "eval_accuracy", &accuracy, 1), 1);
     if (!(accuracy >= 0.85)) fail_msg("%g of the held-out steps are judged rightly", accuracy); /* a coin: half of them */
     RewardNumbers numbers;
     bool stepwise;
@@ -282,8 +258,8 @@ static void splitting_changes_nothing(void **state) {
             snprintf(name, sizeof name, "split%zu-%d", r, s);
             snprintf(lines, sizeof lines, "%strain.max_steps=5\ntrain.learning_rate=5e-3\n%s", lora, splits[s]);
             check_ok(run_lines(name, rows[r], lines, false, &result));
-            assert_int_equal(read_metric(name, "loss", losses[s], 8), 5);
-            assert_int_equal(read_metric(name, "grad_norm", norms[s], 8), 5);
+            assert_int_equal(metrics_read(temp_file(folder, name), "loss", losses[s], 8), 5);
+            assert_int_equal(metrics_read(temp_file(folder, name), "grad_norm", norms[s], 8), 5);
         }
         check_close_f64(rows[r], losses[1], losses[0], 5, 0, 1e-5);
         check_close_f64(rows[r], norms[1], norms[0], 5, 0, 1e-4);

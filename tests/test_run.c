@@ -12,25 +12,11 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
-static char folder[256];
-
-static int make_folder(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 /* ---- checkpoints of a few tensors ---- */
 
 static Recipe *recipe_for(const char *name) {
     char output[400];
-    snprintf(output, sizeof output, "output=%s/%s", folder, name);
+    snprintf(output, sizeof output, "output=%s/%s", test_folder, name);
     const char *overrides[] = {output};
     Recipe *recipe;
     check_ok(recipe_read(NULL, overrides, 1, &recipe));
@@ -72,7 +58,7 @@ static void check_load(Run *run, int64_t step) {
 
 static int64_t found(const char *name) {
     char dir[400];
-    snprintf(dir, sizeof dir, "%s/%s/checkpoints", folder, name);
+    snprintf(dir, sizeof dir, "%s/%s/checkpoints", test_folder, name);
     int64_t step;
     check_ok(checkpoint_find(dir, &step));
     return step;
@@ -92,7 +78,7 @@ static void saved_found_loaded_and_thinned_out(void **state) {
     check_load(run, 12);
     check_load(run, 10);
     char old[400];
-    snprintf(old, sizeof old, "%s/plain/checkpoints/step-8", folder);
+    snprintf(old, sizeof old, "%s/plain/checkpoints/step-8", test_folder);
     assert_false(dir_exists(old));
     check_ok(save_step(run, 12, 2)); /* once more: nothing changes */
     check_load(run, 12);
@@ -117,7 +103,7 @@ static void damaged_ones_are_never_taken(void **state) {
     check_ok(save_step(run, 9, 5));
     for (size_t f = 0; f < COUNT_OF(files); f++) {
         char path[500];
-        snprintf(path, sizeof path, "%s/damaged/checkpoints/step-9/%s", folder, files[f]);
+        snprintf(path, sizeof path, "%s/damaged/checkpoints/step-9/%s", test_folder, files[f]);
         Str whole = {0};
         check_ok(file_read(path, 1 << 20, &whole));
         size_t stride = whole.len > 1000 ? whole.len / 97 : 1;
@@ -168,7 +154,7 @@ static void full_disks_and_kills_leave_the_last_one(void **state) {
         assert_int_equal(save_with_limit(run, limit, false), 5);
         assert_int_equal(found("full"), 5);
         char left[400];
-        snprintf(left, sizeof left, "%s/full/checkpoints/.tmp-step-6", folder);
+        snprintf(left, sizeof left, "%s/full/checkpoints/.tmp-step-6", test_folder);
         assert_false(dir_exists(left)); /* the space is given back */
         assert_int_equal(save_with_limit(run, limit, true), -SIGXFSZ);
         assert_int_equal(found("full"), 5);
@@ -238,7 +224,7 @@ static void without_a_whole_checkpoint_it_starts_again(void **state) {
     check_ok(run_open(recipe, true, &run)); /* nothing to resume is fine */
     check_ok(run_metric(run, "{\"step\":1}"));
     char damaged[400];
-    snprintf(damaged, sizeof damaged, "%s/fresh/checkpoints/step-1", folder);
+    snprintf(damaged, sizeof damaged, "%s/fresh/checkpoints/step-1", test_folder);
     check_ok(dir_make(damaged));
     run_close(run);
     check_ok(run_open(recipe, true, &run));
@@ -259,8 +245,8 @@ static const char tiny_config[] = "{\"architectures\": [\"LlamaForCausalLM\"], \
 
 static Recipe *training_recipe(const char *name) {
     char model[300], output[300], model_key[320], rows_key[320], output_key[320];
-    snprintf(model, sizeof model, "%s/model", folder);
-    snprintf(output, sizeof output, "%s/%s", folder, name);
+    snprintf(model, sizeof model, "%s/model", test_folder);
+    snprintf(output, sizeof output, "%s/%s", test_folder, name);
     if (!dir_exists(model)) {
         check_ok(model_write_random(model, tiny_config, DT_F32, 3, 0.1));
         Str rows = {0};
@@ -270,11 +256,11 @@ static Recipe *training_recipe(const char *name) {
             for (uint64_t n = 4 + i % 5, t = 0; t < n; t++) str_printf(&rows, ", %d", 3 + (int)rng_below(key, draw++, 60));
             str_append(&rows, "]}\n");
         }
-        temp_text(folder, "rows.jsonl", str_text(&rows));
+        temp_text(test_folder, "rows.jsonl", str_text(&rows));
         str_release(&rows);
     }
     snprintf(model_key, sizeof model_key, "model.path=%s", model);
-    snprintf(rows_key, sizeof rows_key, "data.train=%s/rows.jsonl", folder);
+    snprintf(rows_key, sizeof rows_key, "data.train=%s/rows.jsonl", test_folder);
     snprintf(output_key, sizeof output_key, "output=%s", output);
     const char *overrides[] = {model_key, rows_key, output_key, "model.compute=f32", "lora.rank=4", "lora.dropout=0.1", "train.neftune_alpha=5", "train.batch_size=3", "train.learning_rate=1e-2",
                                "train.gradient_accumulation_steps=2", "data.eval_split=0.2", "train.eval_every=3", "train.save_every=2", "train.early_stopping=3", "train.max_steps=11"};
@@ -285,14 +271,14 @@ static Recipe *training_recipe(const char *name) {
 
 static void read_bytes(const char *name, const char *file, Str *bytes) {
     char path[500];
-    snprintf(path, sizeof path, "%s/%s/%s", folder, name, file);
+    snprintf(path, sizeof path, "%s/%s/%s", test_folder, name, file);
     check_ok(file_read(path, 1 << 24, bytes));
 }
 
 /* metrics.jsonl without the two fields that tell time. */
 static void read_metrics(const char *name, Str *text) {
     char path[500];
-    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", folder, name);
+    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", test_folder, name);
     Lines lines;
     Slice line;
     check_ok(lines_open(&lines, path));
@@ -369,7 +355,7 @@ static void killed_anywhere_and_resumed_it_is_the_same_run(void **state) {
         snprintf(name, sizeof name, "stopped-%d", (int)at);
         assert_int_equal(train_in_child(name, false, at, false), 130);
         char saved[400];
-        snprintf(saved, sizeof saved, "%s/%s/checkpoints", folder, name);
+        snprintf(saved, sizeof saved, "%s/%s/checkpoints", test_folder, name);
         int64_t step;
         check_ok(checkpoint_find(saved, &step));
         assert_int_equal(step, at);
@@ -399,12 +385,12 @@ static Recipe *limited_recipe(const char *name, double limit) {
         for (int t = 1; t < 600 * (1 + i % 4); t++) str_printf(&rows, ", %d", 3 + (i * 31 + t * 7 + t * t % 11) % 60);
         str_append(&rows, "]}\n");
     }
-    temp_text(folder, "rows-long.jsonl", str_text(&rows));
+    temp_text(test_folder, "rows-long.jsonl", str_text(&rows));
     str_release(&rows);
     recipe_free(training_recipe(name)); /* makes the model */
-    texts[n++] = arena_printf(arena, "model.path=%s/model", folder);
-    texts[n++] = arena_printf(arena, "data.train=%s/rows-long.jsonl", folder);
-    texts[n++] = arena_printf(arena, "output=%s/%s", folder, name);
+    texts[n++] = arena_printf(arena, "model.path=%s/model", test_folder);
+    texts[n++] = arena_printf(arena, "data.train=%s/rows-long.jsonl", test_folder);
+    texts[n++] = arena_printf(arena, "output=%s/%s", test_folder, name);
     const char *const more[] = {"model.compute=f32", "lora.rank=4", "lora.dropout=0.1", "train.batch_size=16", "data.max_length=4096", "train.save_every=2", "train.max_steps=4"};
     const char *all[COUNT_OF(texts) + COUNT_OF(more)];
     if (limit > 0) texts[n++] = arena_printf(arena, "train.max_memory=%.0f", limit);
@@ -419,7 +405,7 @@ static Recipe *limited_recipe(const char *name, double limit) {
 static double planned(const char *name, const char *key) {
     char path[500];
     json_t *started;
-    snprintf(path, sizeof path, "%s/%s/started.json", folder, name);
+    snprintf(path, sizeof path, "%s/%s/started.json", test_folder, name);
     check_ok(json_read_file(path, &started));
     double value = json_number_value(json_object_get(json_object_get(started, "memory"), key));
     json_decref(started);
@@ -462,5 +448,5 @@ int main(void) {
         cmocka_unit_test(killed_anywhere_and_resumed_it_is_the_same_run),
         cmocka_unit_test(a_run_in_parts_is_resumed_in_the_same_parts),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

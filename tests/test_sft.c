@@ -1,39 +1,22 @@
 /* Supervised fine-tuning: equal to the reference library step by step, independent of how a step is split, and it learns. */
 #include "sft/sft.h"
 #include "tests/check.h"
+#include "tests/runs.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-static char folder[256];
-
-static int make_folder(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 /* ---- running recipes ---- */
 
-enum { MAX_OVERRIDES = 32 };
 /* A recipe as overrides only; those of `extra` win. */
 static Recipe *recipe_of(const char *text, const char *const *extra, size_t n_extra) {
-    const char *overrides[MAX_OVERRIDES];
-    char *copy = strdup(text);
-    size_t n = 0;
-    for (char *line = strtok(copy, "\n"); line; line = strtok(NULL, "\n")) overrides[n++] = line;
-    for (size_t i = 0; i < n_extra; i++) overrides[n++] = extra[i];
-    Recipe *recipe;
-    check_ok(recipe_read(NULL, overrides, n, &recipe));
-    free(copy);
+    Str lines = {0};
+    str_append(&lines, text);
+    for (size_t i = 0; i < n_extra; i++) str_printf(&lines, "\n%s", extra[i]);
+    Recipe *recipe = recipe_of_lines("%s", str_text(&lines));
+    str_release(&lines);
     return recipe;
 }
 
@@ -42,23 +25,6 @@ static Status run_recipe(const char *text, const char *const *extra, size_t n_ex
     Status status = sft_run(&(SftConfig){.recipe = recipe, .resume = resume}, result);
     recipe_free(recipe);
     return status;
-}
-
-/* Numbers of one key in metrics.jsonl, in order; rows without it are left out. */
-static size_t read_metric(const char *dir, const char *key, double *values, size_t cap) {
-    Lines lines;
-    Slice line;
-    size_t n = 0;
-    check_ok(lines_open(&lines, temp_file(dir, "metrics.jsonl")));
-    while (lines_next(&lines, &line)) {
-        json_t *row;
-        check_ok(json_read_text(line.data, line.len, "metrics.jsonl", &row));
-        const json_t *value = json_object_get(row, key);
-        if (value && n < cap) values[n++] = json_number_value(value);
-        json_decref(row);
-    }
-    check_ok(lines_close(&lines));
-    return n;
 }
 
 /* ---- golden runs ---- */
@@ -115,7 +81,7 @@ static void check_curve(const char *dir, const char *expected_path, size_t n_ste
     assert_int_equal(json_array_size(steps), n_steps);
     for (size_t k = 0; k < COUNT_OF(keys); k++) {
         double got[64], want[64];
-        assert_int_equal(read_metric(dir, keys[k][0], got, 64), n_steps);
+        assert_int_equal(metrics_read(dir, keys[k][0], got, 64), n_steps);
         for (size_t s = 0; s < n_steps; s++) want[s] = json_number_value(json_object_get(json_array_get(steps, s), keys[k][1]));
         check_close_f64(keys[k][0], got, want, n_steps, 0, tolerances[k]);
     }
@@ -128,7 +94,7 @@ static void golden_run(const GoldenRun *run) {
     snprintf(name, sizeof name, "golden/sft/%s/expected.json", run->name);
     shared_path(name, expected, sizeof expected);
     shared_path("golden/models/llama", base, sizeof base);
-    char *out = strdup(temp_file(folder, run->name)), *rows = strdup(temp_file(folder, "golden.jsonl"));
+    char *out = strdup(temp_file(test_folder, run->name)), *rows = strdup(temp_file(test_folder, "golden.jsonl"));
     write_golden_rows(rows);
     char output[600], model[600], train[600], adapter[600];
     snprintf(output, sizeof output, "output=%s", out);
@@ -267,12 +233,12 @@ static void write_rows(const char *path, size_t n, uint64_t seed) {
 /* Settings that name the tiny model of `seed` and 32 rows; the caller frees. */
 static char *tiny_settings(const char *name, uint64_t seed, const char *settings) {
     char model[300], rows[300];
-    snprintf(model, sizeof model, "%s/model-%llu", folder, (unsigned long long)seed);
-    snprintf(rows, sizeof rows, "%s/rows-%llu.jsonl", folder, (unsigned long long)seed);
+    snprintf(model, sizeof model, "%s/model-%llu", test_folder, (unsigned long long)seed);
+    snprintf(rows, sizeof rows, "%s/rows-%llu.jsonl", test_folder, (unsigned long long)seed);
     if (!dir_exists(model)) check_ok(model_write_random(model, tiny_config, DT_F32, seed, 0.1));
     write_rows(rows, 32, seed);
     Str text = {0};
-    str_printf(&text, "model.path=%s\nmodel.compute=f32\ndata.train=%s\noutput=%s/%s\nseed=%llu\n%s", model, rows, folder, name, (unsigned long long)seed, settings);
+    str_printf(&text, "model.path=%s\nmodel.compute=f32\ndata.train=%s\noutput=%s/%s\nseed=%llu\n%s", model, rows, test_folder, name, (unsigned long long)seed, settings);
     return text.data;
 }
 
@@ -298,12 +264,12 @@ static void rows_are_learned(void **state) {
 
 static void compare_runs(const char *a, const char *b, const char *result_file, double tolerance) {
     double loss_a[64], loss_b[64], norm_a[64], norm_b[64];
-    char *dir_a = strdup(temp_file(folder, a)), *dir_b = strdup(temp_file(folder, b));
-    size_t n = read_metric(dir_a, "loss", loss_a, 64);
-    assert_int_equal(read_metric(dir_b, "loss", loss_b, 64), n);
+    char *dir_a = strdup(temp_file(test_folder, a)), *dir_b = strdup(temp_file(test_folder, b));
+    size_t n = metrics_read(dir_a, "loss", loss_a, 64);
+    assert_int_equal(metrics_read(dir_b, "loss", loss_b, 64), n);
     assert_true(n > 3);
-    read_metric(dir_a, "grad_norm", norm_a, 64);
-    read_metric(dir_b, "grad_norm", norm_b, 64);
+    metrics_read(dir_a, "grad_norm", norm_a, 64);
+    metrics_read(dir_b, "grad_norm", norm_b, 64);
     check_close_f64("loss", loss_b, loss_a, n, tolerance, tolerance);
     check_close_f64("grad_norm", norm_b, norm_a, n, tolerance, 10 * tolerance);
     compare_tensors(temp_file(dir_b, result_file), temp_file(dir_a, result_file), tolerance == 0 ? 0 : 1e-4);
@@ -344,7 +310,7 @@ typedef struct PlannedMemory { double total, activations; int64_t part_tokens; c
 static PlannedMemory planned_memory(const char *name) {
     json_t *started;
     PlannedMemory planned = {0};
-    check_ok(json_read_file(temp_file(temp_file(folder, name), "started.json"), &started));
+    check_ok(json_read_file(temp_file(temp_file(test_folder, name), "started.json"), &started));
     const json_t *memory = json_object_get(started, "memory");
     planned.total = json_number_value(json_object_get(memory, "total"));
     planned.activations = json_number_value(json_object_get(memory, "activations"));
@@ -358,7 +324,7 @@ static PlannedMemory planned_memory(const char *name) {
 static void run_limited(const char *name, double bytes, const char *more, bool resume, Status wanted) {
     char rows[300];
     Str text = {0}, settings = {0};
-    snprintf(rows, sizeof rows, "%s/rows-long.jsonl", folder);
+    snprintf(rows, sizeof rows, "%s/rows-long.jsonl", test_folder);
     for (int i = 0; i < 64; i++) {
         str_append(&text, "{\"input_ids\": [");
         for (int t = 0; t < 600 * (1 + i % 4); t++) str_printf(&text, "%s%d", t ? ", " : "", 3 + (i * 31 + t * 7 + t * t % 11) % 93);
@@ -436,19 +402,19 @@ static double step_loss(Step *step, bool fill, TokenLogprobs *p) {
 static void check_objective(const char *name, SftLoss loss, const char *settings) {
     TrainResult result;
     double reported[2];
-    char *text = tiny_settings(name, 31, settings), *rows = strdup(temp_file(folder, "weighted.jsonl"));
-    temp_text(folder, "weighted.jsonl", "{\"input_ids\": [5, 9, 17, 33], \"labels\": [-100, 9, 17, 33], \"weight\": 0.5}\n{\"input_ids\": [40, 41, 7], \"labels\": [-100, -100, 7], \"weight\": 3}\n"
+    char *text = tiny_settings(name, 31, settings), *rows = strdup(temp_file(test_folder, "weighted.jsonl"));
+    temp_text(test_folder, "weighted.jsonl", "{\"input_ids\": [5, 9, 17, 33], \"labels\": [-100, 9, 17, 33], \"weight\": 0.5}\n{\"input_ids\": [40, 41, 7], \"labels\": [-100, -100, 7], \"weight\": 3}\n"
                                         "{\"input_ids\": [6, 95, 2]}\n");
     char train[400];
     snprintf(train, sizeof train, "data.train=%s", rows);
     check_ok(run_recipe(text, (const char *const[]){train}, 1, false, &result));
-    char *dir = strdup(temp_file(folder, name));
-    assert_int_equal(read_metric(dir, "loss", reported, 1), 1);
-    assert_int_equal(read_metric(dir, "grad_norm", reported + 1, 1), 1);
+    char *dir = strdup(temp_file(test_folder, name));
+    assert_int_equal(metrics_read(dir, "loss", reported, 1), 1);
+    assert_int_equal(metrics_read(dir, "grad_norm", reported + 1, 1), 1);
 
     Step step = {.loss = loss, .tape = tape_new(device_reference(), DT_F64, 0)};
     Dataset *dataset;
-    check_ok(model_load(temp_file(folder, "model-31"), &(ModelOptions){.device = device_reference(), .compute = DT_F64, .train_all = true}, &step.model));
+    check_ok(model_load(temp_file(test_folder, "model-31"), &(ModelOptions){.device = device_reference(), .compute = DT_F64, .train_all = true}, &step.model));
     check_ok(dataset_load(&(DataConfig){.max_length = 100, .truncation = "error"}, &(DataSource){.path = rows}, 1, NULL, &dataset));
     check_ok(batch_build(dataset, (const size_t[]){0, 1, 2}, 3, &step.batch));
     int64_t n = step.batch.n_targets;
@@ -505,7 +471,7 @@ static void run_rows(const char *name, const char *rows, const char *settings) {
     char *text = tiny_settings(name, 32, settings), train[400];
     char file[100];
     snprintf(file, sizeof file, "%s.jsonl", name);
-    snprintf(train, sizeof train, "data.train=%s", temp_text(folder, file, rows));
+    snprintf(train, sizeof train, "data.train=%s", temp_text(test_folder, file, rows));
     check_ok(run_recipe(text, (const char *const[]){train}, 1, false, &result));
     free(text);
 }
@@ -549,7 +515,7 @@ static void noise_is_uniform_and_belongs_to_the_row(void **state) {
     enum { TOKENS = 90, WIDTH = 32 };
     char *text = tiny_settings("noise", 33, "");
     Model *model;
-    check_ok(model_load(temp_file(folder, "model-33"), &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
+    check_ok(model_load(temp_file(test_folder, "model-33"), &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
     int32_t ids[TOKENS];
     for (int i = 0; i < TOKENS; i++) ids[i] = 3 + i % 40;
     static float together[TOKENS * WIDTH], alone[TOKENS * WIDTH];
@@ -602,11 +568,11 @@ static void evaluation_early_stopping_and_best_weights(void **state) {
     assert_true(result.steps < 60);
     assert_int_equal(result.best_step, result.steps - 4);
     double losses[64], perplexities[64];
-    char *dir = strdup(temp_file(folder, "stopped"));
-    size_t n = read_metric(dir, "eval_loss", losses, 64);
+    char *dir = strdup(temp_file(test_folder, "stopped"));
+    size_t n = metrics_read(dir, "eval_loss", losses, 64);
     assert_int_equal(n, result.steps / 2);
     assert_true(losses[n - 3] == result.best_eval_loss && losses[n - 1] == result.eval_loss);
-    assert_int_equal(read_metric(dir, "eval_perplexity", perplexities, 64), n);
+    assert_int_equal(metrics_read(dir, "eval_perplexity", perplexities, 64), n);
     check_close(perplexities[0], exp(losses[0]), 1e-12 * perplexities[0]);
     free(dir);
     /* What was written are the weights of the best evaluation: the same run, ended there without a schedule in its way. */
@@ -614,7 +580,7 @@ static void evaluation_early_stopping_and_best_weights(void **state) {
     snprintf(settings, sizeof settings,
              "lora.rank=16\ntrain.learning_rate=2e-2\ntrain.max_steps=60\ntrain.batch_size=28\ntrain.eval_every=2\ntrain.early_stopping=1\ndata.eval_split=0.25\n");
     run_tiny("stopped-sooner", 9, settings, false, ST_OK, &result);
-    compare_tensors(temp_file(folder, "stopped-sooner/adapter/adapter_model.safetensors"), temp_file(folder, "stopped/adapter/adapter_model.safetensors"), 0);
+    compare_tensors(temp_file(test_folder, "stopped-sooner/adapter/adapter_model.safetensors"), temp_file(test_folder, "stopped/adapter/adapter_model.safetensors"), 0);
 }
 
 /* ---- what is refused ---- */
@@ -626,7 +592,7 @@ static void divergence_names_step_tensor_and_rows(void **state) {
     check_text("is not finite in step ");
     check_text("'model.");
     check_text("rows-10.jsonl line ");
-    assert_false(dir_exists(temp_file(folder, "nan/model")));
+    assert_false(dir_exists(temp_file(test_folder, "nan/model")));
 }
 
 static void refusals_leave_nothing_behind(void **state) {
@@ -639,14 +605,14 @@ static void refusals_leave_nothing_behind(void **state) {
     check_text("tokens, more than the 4 of 'data.max_length'");
     run_tiny("refused", 11, "model.adapter=somewhere\n", false, ST_CONFIG, &result);
     char path[300];
-    snprintf(path, sizeof path, "%s/untrained.jsonl", folder);
-    temp_text(folder, "untrained.jsonl", "{\"input_ids\": [4, 5], \"labels\": [-100, 5]}\n{\"input_ids\": [4, 5], \"labels\": [-100, -100]}\n");
+    snprintf(path, sizeof path, "%s/untrained.jsonl", test_folder);
+    temp_text(test_folder, "untrained.jsonl", "{\"input_ids\": [4, 5], \"labels\": [-100, 5]}\n{\"input_ids\": [4, 5], \"labels\": [-100, -100]}\n");
     char settings[400];
     snprintf(settings, sizeof settings, "data.train=%s\ntrain.batch_size=1\ndata.shuffle=false\n", path);
     run_tiny("refused", 11, settings, false, ST_INPUT, &result);
     check_text("no token of the batch of step 2 is trained");
     check_text("untrained.jsonl line 2");
-    assert_false(dir_exists(temp_file(folder, "refused")));
+    assert_false(dir_exists(temp_file(test_folder, "refused")));
 }
 
 static void dry_run_writes_nothing(void **state) {
@@ -655,7 +621,7 @@ static void dry_run_writes_nothing(void **state) {
     Recipe *recipe = recipe_of(text, NULL, 0);
     TrainResult result;
     check_ok(sft_run(&(SftConfig){.recipe = recipe, .dry_run = true}, &result));
-    assert_false(dir_exists(temp_file(folder, "dry")));
+    assert_false(dir_exists(temp_file(test_folder, "dry")));
     recipe_free(recipe);
     free(text);
 }
@@ -681,5 +647,5 @@ int main(void) {
         cmocka_unit_test(refusals_leave_nothing_behind),
         cmocka_unit_test(dry_run_writes_nothing),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -1,39 +1,18 @@
 /* Online DPO: known first losses, steps that do not depend on how they are cut into passes, ties that are skipped, and that it learns. Resume and threads: test_text_rl. */
 #include "rl/text_rl.h"
 #include "tests/check.h"
+#include "tests/runs.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <string.h>
 
-static char folder[256];
-
-static int make_folder(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 static const char prompts[] = "{\"prompt\": \"< 'pirate' =\"}\n{\"prompt\": \"> 'at' =\"}\n{\"prompt\": \"< 'no' =\"}\n{\"prompt\": \"# 'able' =\"}\n{\"prompt\": \"^ 'lip' =\"}\n";
 
 /* Settings, one a line, behind those that all runs have. */
 static Recipe *recipe_of(const char *name, const char *lines) {
-    const char *settings[40];
-    size_t n = 0;
-    Str text = {0};
-    Recipe *recipe;
-    str_printf(&text, "model.path=recipes/demo/model\nmodel.compute=f32\nlora.rank=4\noutput=%s/%s\ndata.train=%s\ntrain.learning_rate=0.003\ntrain.lr_scheduler=constant\n%s", folder, name,
-               temp_text(folder, "prompts.jsonl", prompts), lines);
-    for (char *line = strtok(text.data, "\n"); line && n < COUNT_OF(settings); line = strtok(NULL, "\n")) settings[n++] = line;
-    check_ok(recipe_read(NULL, settings, n, &recipe));
-    str_release(&text);
-    return recipe;
+    return recipe_of_lines("model.path=recipes/demo/model\nmodel.compute=f32\nlora.rank=4\noutput=%s/%s\ndata.train=%s\ntrain.learning_rate=0.003\ntrain.lr_scheduler=constant\n%s", test_folder, name,
+                           temp_text(test_folder, "prompts.jsonl", prompts), lines);
 }
 
 static void run_online(const char *name, const char *lines) {
@@ -46,29 +25,9 @@ static void run_online(const char *name, const char *lines) {
     str_release(&all);
 }
 
-/* Numbers of one key in metrics.jsonl, in order; NaN for null. */
-static size_t read_metric(const char *name, const char *key, double *values, size_t cap) {
-    char path[400];
-    Lines lines;
-    Slice line;
-    size_t n = 0;
-    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", folder, name);
-    check_ok(lines_open(&lines, path));
-    while (lines_next(&lines, &line) && n < cap) {
-        json_t *row;
-        check_ok(json_read_text(line.data, line.len, "metrics.jsonl", &row));
-        const json_t *value = json_object_get(row, key);
-        assert_non_null(value);
-        values[n++] = json_is_number(value) ? json_number_value(value) : (double)NAN;
-        json_decref(row);
-    }
-    check_ok(lines_close(&lines));
-    return n;
-}
-
 static double one_metric(const char *name, const char *key) {
     double value;
-    assert_int_equal(read_metric(name, key, &value, 1), 1);
+    assert_int_equal(metrics_read(temp_file(test_folder, name), key, &value, 1), 1);
     return value;
 }
 
@@ -97,8 +56,8 @@ static void passes_change_nothing(void **state) {
     run_online("passes", lines);
     for (size_t i = 0; i < COUNT_OF(keys) - 1; i++) {
         double whole[5], cut[5];
-        assert_int_equal(read_metric("one-pass", keys[i], whole, 5), 5);
-        assert_int_equal(read_metric("passes", keys[i], cut, 5), 5);
+        assert_int_equal(metrics_read(temp_file(test_folder, "one-pass"), keys[i], whole, 5), 5);
+        assert_int_equal(metrics_read(temp_file(test_folder, "passes"), keys[i], cut, 5), 5);
         check_close_f64(keys[i], cut, whole, 5, 1e-6, 1e-4);
     }
     assert_true(one_metric("passes", keys[5]) <= 1e-5);
@@ -119,8 +78,8 @@ static void rewards_are_learned(void **state) {
     (void)state;
     double rewards[60], margins[60], before = 0, after = 0;
     run_online("learns", "train.max_steps=60\nrl.num_generations=8\ngenerate.temperature=3\ngenerate.max_new_tokens=12");
-    assert_int_equal(read_metric("learns", "reward", rewards, 60), 60);
-    assert_int_equal(read_metric("learns", "margin", margins, 60), 60);
+    assert_int_equal(metrics_read(temp_file(test_folder, "learns"), "reward", rewards, 60), 60);
+    assert_int_equal(metrics_read(temp_file(test_folder, "learns"), "margin", margins, 60), 60);
     for (int i = 0; i < 10; i++) before += rewards[i] / 10, after += rewards[50 + i] / 10;
     if (!(after > before + 0.2)) fail_msg("mean reward %g of the first ten steps, %g of the last", before, after);
 }
@@ -147,5 +106,5 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(first_losses), cmocka_unit_test(passes_change_nothing), cmocka_unit_test(ties_are_skipped), cmocka_unit_test(rewards_are_learned), cmocka_unit_test(wrong_settings),
     };
-    return cmocka_run_group_tests(tests, make_folder, remove_folder);
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

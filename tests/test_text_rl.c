@@ -14,20 +14,6 @@
 #include <string.h>
 
 static const char model_dir[] = "recipes/demo/model";
-static char folder[256];
-
-static int make_folder(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 static const char rows[] = "{\"prompt\": \"< 'pirate' =\", \"answer\": \"etarip\"}\n"
                            "{\"prompt\": \"> 'at' =\", \"answer\": \"at\"}\n"
                            "{\"prompt\": \"< 'no' =\", \"answer\": \"on\"}\n"
@@ -39,9 +25,9 @@ static Recipe *recipe_of(const char *name, const char *const *more, size_t n_mor
     const char *settings[24] = {"rl.algorithm=grpo", "lora.rank=4", "rl.num_generations=4", "rl.prompts_per_step=4", "generate.max_new_tokens=6", "train.learning_rate=0.003",
                                 "train.max_steps=4", "rl.samples_every=1"};
     size_t n = 8;
-    snprintf(texts[0], 400, "output=%s/%s", folder, name);
+    snprintf(texts[0], 400, "output=%s/%s", test_folder, name);
     snprintf(texts[1], 400, "model.path=%s", model_dir);
-    snprintf(texts[2], 400, "data.train=%s", temp_text(folder, "rows.jsonl", rows));
+    snprintf(texts[2], 400, "data.train=%s", temp_text(test_folder, "rows.jsonl", rows));
     snprintf(texts[3], 400, "reward=[{type: length, target: 3}]");
     for (size_t i = 0; i < COUNT_OF(texts); i++) settings[n++] = texts[i];
     for (size_t i = 0; i < n_more; i++) settings[n++] = more[i];
@@ -64,7 +50,7 @@ static void run(const Recipe *recipe, bool resume, bool interrupted) {
 
 static const char *in_run(const char *run_name, const char *file) {
     static char path[600];
-    snprintf(path, sizeof path, "%s/%s/%s", folder, run_name, file);
+    snprintf(path, sizeof path, "%s/%s/%s", test_folder, run_name, file);
     return path;
 }
 
@@ -154,8 +140,8 @@ static void a_reward_program_that_dies_loses_nothing(void **state) {
     static const struct { const char *name, *on, *step; int64_t after; } deaths[] = {{"sampling", "*", "a checkpoint of step 2 is saved in", 2}, {"judging", "*held*", "a checkpoint of step 2 is saved in", 1},
                                                                                      {"the_last", "*held*", "a checkpoint of step 4 is saved in", 3}};
     char path[300], reward[900], data[400];
-    snprintf(path, sizeof path, "%s", temp_file(folder, "death"));
-    snprintf(data, sizeof data, "data.eval=%s", temp_text(folder, "held.jsonl", "{\"prompt\": \"> 'held' =\", \"answer\": \"held\"}\n"));
+    snprintf(path, sizeof path, "%s", temp_file(test_folder, "death"));
+    snprintf(data, sizeof data, "data.eval=%s", temp_text(test_folder, "held.jsonl", "{\"prompt\": \"> 'held' =\", \"answer\": \"held\"}\n"));
     for (size_t i = 0; i < COUNT_OF(deaths); i++) {
         TextRlResult result;
         Str got = {0}, want = {0};
@@ -347,13 +333,13 @@ static void held_out_prompts(void **state) {
     static const char *const keys[] = {"eval_reward", "eval_reward_std", "eval_completion_length", "eval_eos_fraction"};
     for (size_t i = 0; i < COUNT_OF(keys); i++) assert_true(last_metric("held", keys[i]) == last_metric("held-again", keys[i]));
     char dir[600], data[600];
-    snprintf(dir, sizeof dir, "%s/held", folder);
+    snprintf(dir, sizeof dir, "%s/held", test_folder);
     TextEvaluation found;
     check_ok(text_rl_evaluate(dir, NULL, &(RewardOptions){0}, &found));
     assert_int_equal(found.rows, 2);
     assert_true(found.reward == last_metric("held", "eval_reward"));
     arena_free(found.arena);
-    snprintf(data, sizeof data, "%s", temp_text(folder, "others.jsonl", rows));
+    snprintf(data, sizeof data, "%s", temp_text(test_folder, "others.jsonl", rows));
     check_ok(text_rl_evaluate(dir, data, &(RewardOptions){0}, &found));
     assert_int_equal(found.rows, 5);
     arena_free(found.arena);
@@ -364,7 +350,7 @@ static void held_out_prompts(void **state) {
     for (size_t i = 0; i < COUNT_OF(prompts); i++) seen += strstr(samples.data, prompts[i]) != NULL;
     assert_true(seen > 0 && seen <= 3);
     str_release(&samples);
-    snprintf(dir, sizeof dir, "%s/nowhere", folder);
+    snprintf(dir, sizeof dir, "%s/nowhere", test_folder);
     check_status(text_rl_evaluate(dir, NULL, &(RewardOptions){0}, &found), ST_CONFIG);
     arena_free(found.arena);
     recipe_free(recipes[0]);
@@ -554,7 +540,7 @@ static void models_of_other_tokens_are_named(void **state) {
         TextRlResult result;
         char dir[300], line[400];
         const char *settings[] = {faults[i].lines[0], line};
-        snprintf(dir, sizeof dir, "%s/other-%zu", folder, i);
+        snprintf(dir, sizeof dir, "%s/other-%zu", test_folder, i);
         snprintf(line, sizeof line, faults[i].lines[1], dir);
         check_ok(model_write_random(dir, faults[i].config, DT_F32, 1, 0.1));
         if (faults[i].other_tokens) check_ok(file_write_all(temp_file(dir, "tokenizer.json"), tokens.data, tokens.len));
@@ -599,22 +585,22 @@ static void correlations_are_within_groups(void **state) {
 int main(void) {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(every_algorithm_resumes_to_the_same_bytes, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(a_reward_program_that_dies_loses_nothing, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(values_resume_to_the_same_bytes, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(values_are_those_of_rows, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(first_step_is_on_policy, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(constants_change_nothing, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(sampler_and_trainer_agree, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(held_out_prompts, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(equal_rewards_change_nothing, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(flat_groups_are_replaced, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(every_algorithm_resumes_to_the_same_bytes, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(a_reward_program_that_dies_loses_nothing, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(values_resume_to_the_same_bytes, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(values_are_those_of_rows, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(first_step_is_on_policy, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(constants_change_nothing, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(sampler_and_trainer_agree, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(held_out_prompts, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(equal_rewards_change_nothing, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(flat_groups_are_replaced, test_folder_make, test_folder_remove),
         cmocka_unit_test(correlations_are_within_groups),
-        cmocka_unit_test_setup_teardown(branches_are_scored_as_rows, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(rewards_are_learned, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(every_algorithm_learns, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(what_does_not_go_together_is_named, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(models_of_other_tokens_are_named, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(branches_are_scored_as_rows, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(rewards_are_learned, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(every_algorithm_learns, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(what_does_not_go_together_is_named, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(models_of_other_tokens_are_named, test_folder_make, test_folder_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -14,20 +14,6 @@
 
 enum { ACTIONS = 3, STEPS = 3, INNER = 1 + 3 + 9, STATES = INNER + 27, PROMPT = 3 };
 
-static char folder[256];
-
-static int make_folder(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int remove_folder(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 /* ---- the world ---- */
 
 /* Prefixes in the order of a tree: the child of state s by action a is 3 s + 1 + a. */
@@ -67,7 +53,7 @@ static const char *model_dir(const char *name) {
     static char path[400];
     static const char config[] = "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 4, \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 2,"
                                  " \"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"tie_word_embeddings\": false}";
-    snprintf(path, sizeof path, "%s/%s", folder, name);
+    snprintf(path, sizeof path, "%s/%s", test_folder, name);
     check_ok(model_write_random(path, config, DT_F32, 5, 0.3));
     return path;
 }
@@ -238,7 +224,7 @@ static const char *write_rows(void) {
         Walk walk = walk_of(i);
         str_printf(&text, "{\"prompt_ids\": [%d], \"completion_ids\": [%d, %d, %d], \"rewards\": [%.17g, %.17g, %.17g]}\n", PROMPT, walk.ids[0], walk.ids[1], walk.ids[2], walk.rewards[0], walk.rewards[1], walk.rewards[2]);
     }
-    const char *path = temp_text(folder, "rows.jsonl", str_text(&text));
+    const char *path = temp_text(test_folder, "rows.jsonl", str_text(&text));
     str_release(&text);
     return path;
 }
@@ -247,7 +233,7 @@ static Recipe *ilql_recipe(const char *name, const char *dir, const char *const 
     char texts[3][500];
     const char *settings[20] = {"rl.algorithm=ilql", "data.max_length=16", "train.batch_size=27", "data.shuffle=false", "train.lr_scheduler=linear"};
     size_t n = 5;
-    snprintf(texts[0], 500, "output=%s/%s", folder, name);
+    snprintf(texts[0], 500, "output=%s/%s", test_folder, name);
     snprintf(texts[1], 500, "model.path=%s", dir);
     snprintf(texts[2], 500, "data.train=%s", write_rows());
     for (int i = 0; i < 3; i++) settings[n++] = texts[i];
@@ -263,8 +249,8 @@ static void learned_q(const char *name, double q[STATES * ACTIONS], double v[STA
     Model *model;
     IlqlHeads heads;
     Experience e = {0};
-    snprintf(dir, sizeof dir, "%s/%s/model", folder, name);
-    snprintf(path, sizeof path, "%s/%s/ilql_heads.safetensors", folder, name);
+    snprintf(dir, sizeof dir, "%s/%s/model", test_folder, name);
+    snprintf(path, sizeof path, "%s/%s/ilql_heads.safetensors", test_folder, name);
     check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
     check_ok(ilql_heads_load(model, path, &heads));
     TextPass pass = {.tape = tape_new(device_cpu(), DT_F32, 0), .temperature = 1, .max_tokens = 1000};
@@ -331,9 +317,9 @@ static void decoding_follows_the_advantage(void **state) {
     char path[600];
     Model *model;
     IlqlHeads heads;
-    snprintf(path, sizeof path, "%s/decode_run/model", folder);
+    snprintf(path, sizeof path, "%s/decode_run/model", test_folder);
     check_ok(model_load(path, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
-    snprintf(path, sizeof path, "%s/decode_run/ilql_heads.safetensors", folder);
+    snprintf(path, sizeof path, "%s/decode_run/ilql_heads.safetensors", test_folder);
     check_ok(ilql_heads_load(model, path, &heads));
     double best = -HUGE_VAL, got[2] = {0};
     for (int i = 0; i < 27; i++) best = fmax(best, walk_of(i).sum);
@@ -381,7 +367,7 @@ static void ilql_resumes_to_the_same_bytes(void **state) {
         Str texts[2] = {{0}, {0}};
         for (int i = 0; i < 2; i++) {
             char path[600];
-            snprintf(path, sizeof path, "%s/%s/%s", folder, i ? "parts" : "whole", files[k]);
+            snprintf(path, sizeof path, "%s/%s/%s", test_folder, i ? "parts" : "whole", files[k]);
             check_ok(file_read(path, 1 << 24, &texts[i]));
         }
         assert_true(texts[0].len == texts[1].len && memcmp(texts[0].data, texts[1].data, texts[0].len) == 0);
@@ -408,7 +394,7 @@ static void bad_rows_are_named(void **state) {
         IlqlResult result;
         Recipe *recipe;
         snprintf(texts[0], 500, "model.path=%s", dir);
-        snprintf(texts[1], 500, "data.train=%s", temp_text(folder, "faulty.jsonl", faults[i].row));
+        snprintf(texts[1], 500, "data.train=%s", temp_text(test_folder, "faulty.jsonl", faults[i].row));
         const char *settings[] = {texts[0], texts[1], "rl.algorithm=ilql", "output=none"};
         check_ok(recipe_read(NULL, settings, 4, &recipe));
         check_status(ilql_run(&(IlqlRunConfig){.recipe = recipe, .dry_run = true}, &result), ST_INPUT);
@@ -419,12 +405,12 @@ static void bad_rows_are_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test_setup_teardown(reinforce_follows_the_exact_gradient, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(values_by_td_approach_the_exact_ones, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(ilql_learns_the_exact_q, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(decoding_follows_the_advantage, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(ilql_resumes_to_the_same_bytes, make_folder, remove_folder),
-        cmocka_unit_test_setup_teardown(bad_rows_are_named, make_folder, remove_folder),
+        cmocka_unit_test_setup_teardown(reinforce_follows_the_exact_gradient, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(values_by_td_approach_the_exact_ones, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(ilql_learns_the_exact_q, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(decoding_follows_the_advantage, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(ilql_resumes_to_the_same_bytes, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(bad_rows_are_named, test_folder_make, test_folder_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

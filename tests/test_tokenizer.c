@@ -9,20 +9,6 @@
 
 #include "lib/text/text.h"
 
-static char folder[512];
-
-static int folder_make(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int folder_remove(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 /* ---- small tokenizers, written down as tests need them ---- */
 
 /* Characters and merges of "he", "hel", "llo", "hello", "▁h", "▁hello" and of spaces; all ids below 64. */
@@ -34,7 +20,7 @@ static int folder_remove(void **state) {
 
 static Tokenizer *tokenizer_of(const char *json) {
     Tokenizer *tokenizer;
-    check_ok(tokenizer_load(temp_text(folder, "tokenizer.json", json), &tokenizer));
+    check_ok(tokenizer_load(temp_text(test_folder, "tokenizer.json", json), &tokenizer));
     return tokenizer;
 }
 
@@ -52,8 +38,8 @@ static void check_list_as(const char *what, const Ids *ids, const int32_t *want,
 #define check_encode(json, text, ...) check_encode_as("{" json "}", TOKENIZE_PLAIN, text, IDS(__VA_ARGS__))
 
 static void check_refused(const char *json, const char *part) {
-    Tokenizer *tokenizer = (Tokenizer *)&folder;
-    check_status(tokenizer_load(temp_text(folder, "tokenizer.json", json), &tokenizer), ST_INPUT);
+    Tokenizer *tokenizer = (Tokenizer *)&test_folder;
+    check_status(tokenizer_load(temp_text(test_folder, "tokenizer.json", json), &tokenizer), ST_INPUT);
     assert_null(tokenizer);
     check_text(part);
 }
@@ -313,8 +299,8 @@ static void post_processors(void **state) {
     check_encode_as(TEMPLATED, TOKENIZE_SPECIAL, "he", IDS(40, 41, 20, 41));
     check_encode_as(TEMPLATED, TOKENIZE_SPECIAL, "", IDS(40, 41, 41));
     check_encode_as(TEMPLATED, TOKENIZE_PLAIN, "he", IDS(20));
-    temp_text(folder, "tokenizer_config.json", "{\"bos_token\":{\"content\":\"<a>\"},\"eos_token\":\"<b>\",\"pad_token\":null}");
-    temp_text(folder, "special_tokens_map.json", "{\"bos_token\":\"<b>\",\"pad_token\":\"<a>\"}");
+    temp_text(test_folder, "tokenizer_config.json", "{\"bos_token\":{\"content\":\"<a>\"},\"eos_token\":\"<b>\",\"pad_token\":null}");
+    temp_text(test_folder, "special_tokens_map.json", "{\"bos_token\":\"<b>\",\"pad_token\":\"<a>\"}");
     Tokenizer *tokenizer = tokenizer_of(TEMPLATED);
     assert_int_equal(tokenizer_bos(tokenizer), 40);
     assert_int_equal(tokenizer_eos(tokenizer), 41);
@@ -322,12 +308,12 @@ static void post_processors(void **state) {
     assert_true(tokenizer_adds_bos(tokenizer));
     assert_true(tokenizer_adds_eos(tokenizer));
     tokenizer_free(tokenizer);
-    unlink(temp_file(folder, "tokenizer_config.json"));
+    unlink(temp_file(test_folder, "tokenizer_config.json"));
     tokenizer = tokenizer_of(TEMPLATED);
     assert_int_equal(tokenizer_bos(tokenizer), 41);
     assert_false(tokenizer_adds_bos(tokenizer));
     tokenizer_free(tokenizer);
-    unlink(temp_file(folder, "special_tokens_map.json"));
+    unlink(temp_file(test_folder, "special_tokens_map.json"));
 }
 
 /* ---- decoding ---- */
@@ -504,9 +490,9 @@ static void wrong_files_are_refused(void **state) {
     check_refused("{" MODEL("") ",\"post_processor\":{\"type\":\"Other\"}}", "post_processor 'Other'");
     check_refused("{" MODEL("") ",\"post_processor\":{\"type\":\"BertProcessing\",\"sep\":[\"x\",99],\"cls\":[\"a\",1]}}", "id 99");
     check_refused("{" MODEL("") ",\"post_processor\":{\"type\":\"TemplateProcessing\",\"single\":[]}}", "'single'");
-    unlink(temp_file(folder, "tokenizer.json"));
+    unlink(temp_file(test_folder, "tokenizer.json"));
     Tokenizer *tokenizer;
-    check_status(tokenizer_load(folder, &tokenizer), ST_INPUT);
+    check_status(tokenizer_load(test_folder, &tokenizer), ST_INPUT);
     check_contains(status_hint_text(), "merges.txt");
 }
 
@@ -524,8 +510,8 @@ static void deep_nesting_is_refused(void **state) {
 static void load_broken(const uint8_t *bytes, size_t len, void *context) {
     (void)context;
     Tokenizer *tokenizer;
-    check_ok(file_write_all(temp_file(folder, "broken.json"), bytes, len));
-    Status status = tokenizer_load(temp_file(folder, "broken.json"), &tokenizer);
+    check_ok(file_write_all(temp_file(test_folder, "broken.json"), bytes, len));
+    Status status = tokenizer_load(temp_file(test_folder, "broken.json"), &tokenizer);
     if (status != ST_OK) {
         assert_true(status == ST_INPUT && status_text()[0]);
         return;
@@ -812,5 +798,5 @@ int main(void) {
         cmocka_unit_test(malformed_is_refused),
         cmocka_unit_test(threads_share_a_tokenizer),
     };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -7,29 +7,15 @@
 
 #include "lib/text/text.h"
 
-static char folder[512];
-
-static int folder_make(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int folder_remove(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 static Tokenizer *tokenizer_of(const char *json) {
     Tokenizer *tokenizer;
-    check_ok(tokenizer_load(temp_text(folder, "tokenizer.json", json), &tokenizer));
+    check_ok(tokenizer_load(temp_text(test_folder, "tokenizer.json", json), &tokenizer));
     return tokenizer;
 }
 
 static void check_refused(const char *json, const char *part) {
-    Tokenizer *tokenizer = (Tokenizer *)&folder;
-    check_status(tokenizer_load(temp_text(folder, "tokenizer.json", json), &tokenizer), ST_INPUT);
+    Tokenizer *tokenizer = (Tokenizer *)&test_folder;
+    check_status(tokenizer_load(temp_text(test_folder, "tokenizer.json", json), &tokenizer), ST_INPUT);
     assert_null(tokenizer);
     check_text(part);
 }
@@ -183,5 +169,5 @@ int main(void) {
         cmocka_unit_test(word_level_knows_whole_words),
         cmocka_unit_test(hostile_texts),
     };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -7,20 +7,6 @@
 
 #include "lib/text/text.h"
 
-static char folder[512];
-
-static int folder_make(void **state) {
-    (void)state;
-    temp_dir_make(folder, sizeof folder);
-    return 0;
-}
-
-static int folder_remove(void **state) {
-    (void)state;
-    temp_dir_remove(folder);
-    return 0;
-}
-
 static const char *const end_of_text[] = {"<|endoftext|>"};
 
 static BpeTrained train(const char *const *texts, size_t n, size_t vocab_size) {
@@ -214,7 +200,7 @@ static void any_text_comes_back(void **state) {
     const char *texts[] = {"the cat sat on the mat. \xC3\xA9t\xC3\xA9, \xE4\xB8\xAD\xE6\x96\x87 and \xF0\x9F\x99\x82 the end"};
     BpeTrained trained = train(texts, 1, 300);
     Tokenizer *tokenizer;
-    check_ok(tokenizer_load(temp_text(folder, "tokenizer.json", trained.json.data), &tokenizer));
+    check_ok(tokenizer_load(temp_text(test_folder, "tokenizer.json", trained.json.data), &tokenizer));
     uint32_t seed = 5;
     for (int round = 0; round < 3000; round++) {
         Str text = {0}, back = {0};
@@ -297,5 +283,5 @@ int main(void) {
         cmocka_unit_test(wrong_requests),
         cmocka_unit_test(special_tokens_stay_special),
     };
-    return cmocka_run_group_tests(tests, folder_make, folder_remove);
+    return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

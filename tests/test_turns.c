@@ -6,8 +6,8 @@
 #include "rl/text_rl.h"
 #include "rl/turns.h"
 #include "tests/check.h"
+#include "tests/runs.h"
 
-#include <math.h>
 #include <omp.h>
 #include <signal.h>
 #include <stdio.h>
@@ -138,16 +138,8 @@ static int after(void **state) {
 
 /* Settings, one a line, behind those that all runs have. */
 static Recipe *recipe_of(const char *name, const char *how, const char *lines) {
-    const char *settings[40];
-    size_t n = 0;
-    Str text = {0};
-    Recipe *recipe;
-    str_printf(&text, "model.path=recipes/demo/model\nmodel.compute=f32\nlora.rank=4\noutput=%s/%s\nrl.env={command: [%s, --play, '%s', %s], text: true, timeout: 20}\nrl.prompts_per_step=2\nrl.num_generations=3\n"
-                      "generate.max_new_tokens=8\ngenerate.temperature=2\ntrain.learning_rate=0.003\ntrain.max_steps=4\nrl.samples_every=1\n%s", folder, name, self, how, temp_file(folder, "mark"), lines);
-    for (char *line = strtok(text.data, "\n"); line && n < COUNT_OF(settings); line = strtok(NULL, "\n")) settings[n++] = line;
-    check_ok(recipe_read(NULL, settings, n, &recipe));
-    str_release(&text);
-    return recipe;
+    return recipe_of_lines("model.path=recipes/demo/model\nmodel.compute=f32\nlora.rank=4\noutput=%s/%s\nrl.env={command: [%s, --play, '%s', %s], text: true, timeout: 20}\nrl.prompts_per_step=2\nrl.num_generations=3\n"
+                           "generate.max_new_tokens=8\ngenerate.temperature=2\ntrain.learning_rate=0.003\ntrain.max_steps=4\nrl.samples_every=1\n%s", folder, name, self, how, temp_file(folder, "mark"), lines);
 }
 
 /* One call of turns_sample, with all that it needs. */
@@ -276,21 +268,6 @@ static void read_run(const char *name, const char *file, Str *text) {
     check_ok(file_read(path, 1 << 24, text));
 }
 
-static size_t read_metric(const char *name, const char *key, double *values, size_t cap) {
-    Str text = {0};
-    size_t n = 0;
-    read_run(name, "metrics.jsonl", &text);
-    for (char *line = text.data, *next; n < cap && (next = strchr(line, '\n')); line = next + 1) {
-        json_t *json;
-        check_ok(json_read_text(line, (size_t)(next - line), "metrics.jsonl", &json));
-        assert_true(json_is_number(json_object_get(json, key)));
-        values[n++] = json_number_value(json_object_get(json, key));
-        json_decref(json);
-    }
-    str_release(&text);
-    return n;
-}
-
 static void check_same_file(const char *a, const char *b, const char *file) {
     Str got = {0}, want = {0};
     read_run(a, file, &got);
@@ -360,8 +337,8 @@ static void algorithms_resume_to_the_same_bytes(void **state) {
             if (k > 0) check_same_file(names[k], names[0], "samples.jsonl");
             recipe_free(recipes[k]);
         }
-        assert_int_equal(read_metric(names[0], "sampler_logprob_diff", diffs, 4), 4);
-        assert_int_equal(read_metric(names[0], "turns", turns, 4), 4);
+        assert_int_equal(metrics_read(temp_file(folder, names[0]), "sampler_logprob_diff", diffs, 4), 4);
+        assert_int_equal(metrics_read(temp_file(folder, names[0]), "turns", turns, 4), 4);
         for (int s = 0; s < 4; s++) assert_true(diffs[s] <= 1e-5 && turns[s] >= 2 && turns[s] <= 3);
     }
 }
@@ -380,8 +357,8 @@ static void kl_is_of_all_that_was_generated(void **state) {
         recipe = recipe_of(name, "endless", lines);
         run(recipe, false, NULL, ST_OK);
         recipe_free(recipe);
-        assert_int_equal(read_metric(name, "kl_per_completion", kl[masked], 2), 2);
-        assert_int_equal(read_metric(name, "kl_coef", coef[masked], 2), 2);
+        assert_int_equal(metrics_read(temp_file(folder, name), "kl_per_completion", kl[masked], 2), 2);
+        assert_int_equal(metrics_read(temp_file(folder, name), "kl_coef", coef[masked], 2), 2);
     }
     assert_true(kl[0][0] != 0 && coef[0][1] != coef[0][0]);
     check_close(kl[1][0], kl[0][0], 0);
@@ -396,7 +373,7 @@ static void rewards_are_learned(void **state) {
     double rewards[50], before_training = 0, after_training = 0;
     Recipe *recipe = recipe_of("learns", "plays", "rl.algorithm=grpo\ntrain.max_steps=50\nrl.prompts_per_step=4\nrl.num_generations=8\ngenerate.temperature=3");
     run(recipe, false, NULL, ST_OK);
-    assert_int_equal(read_metric("learns", "reward", rewards, 50), 50);
+    assert_int_equal(metrics_read(temp_file(folder, "learns"), "reward", rewards, 50), 50);
     for (int i = 0; i < 10; i++) before_training += rewards[i] / 10, after_training += rewards[40 + i] / 10;
     if (!(after_training > before_training + 0.4)) fail_msg("mean return %g of the first ten steps, %g of the last", before_training, after_training);
     recipe_free(recipe);
