@@ -4,32 +4,18 @@
 #include <stdlib.h>
 #include <string.h>
 
-static Status grow(int32_t **array, size_t count) {
-    int32_t *grown = realloc(*array, count * sizeof *grown);
-    if (!grown) return status_fail(ST_RESOURCE, "out of memory for a batch of %zu tokens", count);
-    *array = grown;
-    return ST_OK;
-}
-
-static Status grow_weights(double **weights, size_t count) {
-    double *grown = realloc(*weights, count * sizeof *grown);
-    if (!grown) return status_fail(ST_RESOURCE, "out of memory for a batch of %zu tokens", count);
-    *weights = grown;
-    return ST_OK;
-}
-
+/* Exactly as much as is needed: the plan of a run's memory counts on it. */
 static Status batch_reserve(Batch *batch, size_t n_tokens, size_t n_segments) {
     if (n_tokens > batch->cap_tokens) {
-        TRY(grow(&batch->ids, n_tokens));
-        TRY(grow(&batch->rows, n_tokens));
-        TRY(grow(&batch->targets, n_tokens));
-        TRY(grow_weights(&batch->weights, n_tokens));
+        static const char what[] = "tokens of a batch";
+        TRY(array_resize(&batch->ids, n_tokens, sizeof *batch->ids, what));
+        TRY(array_resize(&batch->rows, n_tokens, sizeof *batch->rows, what));
+        TRY(array_resize(&batch->targets, n_tokens, sizeof *batch->targets, what));
+        TRY(array_resize(&batch->weights, n_tokens, sizeof *batch->weights, what));
         batch->cap_tokens = n_tokens;
     }
     if (n_segments > batch->cap_segments) {
-        Segment *segments = realloc(batch->segments, n_segments * sizeof *segments);
-        if (!segments) return status_fail(ST_RESOURCE, "out of memory for a batch of %zu rows", n_segments);
-        batch->segments = segments;
+        TRY(array_resize(&batch->segments, n_segments, sizeof *batch->segments, "rows of a batch"));
         batch->cap_segments = n_segments;
     }
     return ST_OK;

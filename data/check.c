@@ -244,14 +244,8 @@ static void each_gram(const Example *example, GramCallback *call, void *context)
 typedef struct Grams { Gram *items; size_t n, cap; uint32_t row; bool full; } Grams;
 static void add_gram(void *context, uint64_t hash) {
     Grams *grams = context;
-    if (grams->n == grams->cap) {
-        size_t cap = grams->cap ? grams->cap * 2 : 4096;
-        Gram *grown = realloc(grams->items, cap * sizeof *grown);
-        grams->full = !grown;
-        if (!grown) return;
-        grams->items = grown;
-        grams->cap = cap;
-    }
+    grams->full = array_grow(&grams->items, &grams->cap, grams->n + 1, sizeof *grams->items, "runs of tokens") != ST_OK;
+    if (grams->full) return;
     grams->items[grams->n++] = (Gram){hash, grams->row, false};
 }
 

@@ -260,20 +260,10 @@ static bool any_memory(const Filters *set, FilterStage stage) {
     return false;
 }
 
-static bool grow(void *pointer, size_t *cap, size_t n, size_t size) {
-    if (n < *cap) return true;
-    size_t wanted = *cap ? *cap * 2 : 256, bytes;
-    void *grown = size_mul(wanted, size, &bytes) ? realloc(*(void **)pointer, bytes) : NULL;
-    if (!grown) return false;
-    *(void **)pointer = grown;
-    *cap = wanted;
-    return true;
-}
-
 static Status add_entry(Filters *set, const FilterRow *row) {
     Str room = {0};
     Slice text = filter_field(row, "prompt", &room);
-    bool good = set->n_entries < UINT32_MAX && grow(&set->entries, &set->cap_entries, set->n_entries, sizeof *set->entries);
+    bool good = set->n_entries < UINT32_MAX && array_grow(&set->entries, &set->cap_entries, set->n_entries + 1, sizeof *set->entries, "rows") == ST_OK;
     const char *kept = good ? arena_strndup(set->arena, text.data ? text.data : "", text.len) : NULL, *id = kept && row->id ? (row->id_stays ? row->id : arena_strdup(set->arena, row->id)) : NULL;
     str_release(&room);
     if (!kept || (row->id && !id)) return no_memory();
@@ -334,7 +324,7 @@ static Status remember(Filters *set, FilterStage stage, const FilterRow *row, si
     for (size_t i = 0; i < set->n; i++) {
         Filter *filter = &set->filters[i];
         if (!remembers(filter, stage)) continue;
-        if (!grow(&filter->entries, &filter->cap_rows, filter->n_rows, sizeof *filter->entries)) return no_memory();
+        TRY(array_grow(&filter->entries, &filter->cap_rows, filter->n_rows + 1, sizeof *filter->entries, "rows"));
         TRY(filter->kind->memory->remember(filter, slot));
         filter->entries[filter->n_rows++] = (uint32_t)set->n_entries - 1;
     }

@@ -30,16 +30,6 @@ typedef struct Grams {
 
 static Status no_memory(void) { return status_errno(ENOMEM, "cannot keep the rows of evaluation"); }
 
-static bool grow(void *pointer, size_t *cap, size_t n, size_t size) {
-    if (n < *cap) return true;
-    size_t wanted = *cap ? *cap * 2 : 256, bytes;
-    void *grown = size_mul(wanted, size, &bytes) ? realloc(*(void **)pointer, bytes) : NULL;
-    if (!grown) return false;
-    *(void **)pointer = grown;
-    *cap = wanted;
-    return true;
-}
-
 /* ---- grams of words ---- */
 
 static const uint64_t base = 0x9e3779b97f4a7c15u;
@@ -49,7 +39,7 @@ static bool hash_words(const char *folded, size_t len, uint64_t **words, size_t 
     Slice word;
     *n = 0;
     for (size_t at = 0; text_word((Slice){folded, len}, &at, &word);) {
-        if (!grow(words, cap, *n, sizeof **words)) return false;
+        if (array_grow(words, cap, *n + 1, sizeof **words, "words") != ST_OK) return false;
         (*words)[(*n)++] = XXH3_64bits(word.data, word.len);
     }
     return true;
@@ -147,7 +137,8 @@ static Status read_row(void *context, const Row *row) {
     reading->whole = 0;
     reading->longest = (Slice){"", 0};
     TRY(each_string(reading, row->json, hash_text));
-    if (grams->n_items >= UINT32_MAX || !make_room(&grams->rows) || !grow(&grams->items, &grams->cap_items, grams->n_items, sizeof *grams->items)) return no_memory();
+    if (grams->n_items >= UINT32_MAX || !make_room(&grams->rows)) return no_memory();
+    TRY(array_grow(&grams->items, &grams->cap_items, grams->n_items + 1, sizeof *grams->items, "rows of evaluation"));
     if (gram_slot(&grams->rows, reading->whole)->n > 0) return ST_OK;
     if (!count_gram(&grams->rows, reading->whole, 0)) return no_memory();
     TRY(each_string(reading, row->json, add_text));

@@ -34,16 +34,6 @@ typedef struct Selection {
 
 static Status no_memory(void) { return status_errno(ENOMEM, "cannot select rows"); }
 
-static bool grow(void *pointer, size_t *cap, size_t n, size_t size) {
-    if (n < *cap) return true;
-    size_t wanted = *cap ? *cap * 2 : 1024, bytes;
-    void *grown = size_mul(wanted, size, &bytes) ? realloc(*(void **)pointer, bytes) : NULL;
-    if (!grown) return false;
-    *(void **)pointer = grown;
-    *cap = wanted;
-    return true;
-}
-
 /* ---- TF-IDF ---- */
 
 static size_t find_slot(const uint64_t *slots, size_t cap, uint64_t hash) {
@@ -80,7 +70,7 @@ static bool term_number(Selection *s, Slice word, uint32_t *number) {
     if (2 * (s->n_terms + 1) > s->cap_slots && !widen(s)) return false;
     size_t at = find_slot(s->slots, s->cap_slots, hash);
     if (!s->slots[at]) {
-        if (s->n_terms >= UINT32_MAX || !grow(&s->documents, &s->cap_terms, s->n_terms, sizeof *s->documents)) return false;
+        if (s->n_terms >= UINT32_MAX || array_grow(&s->documents, &s->cap_terms, s->n_terms + 1, sizeof *s->documents, "words") != ST_OK) return false;
         s->slots[at] = hash;
         s->documents[s->n_terms] = 0;
         s->numbers[at] = (uint32_t)s->n_terms++;
@@ -101,7 +91,7 @@ static bool count_words(Selection *s, Slice text, Str *folded) {
     text_fold(text, folded);
     for (size_t at = 0; text_word((Slice){str_text(folded), folded->len}, &at, &word);) {
         uint32_t number;
-        if (!term_number(s, word, &number) || !grow(&s->terms, &s->cap_all, s->n_all, sizeof *s->terms)) return false;
+        if (!term_number(s, word, &number) || array_grow(&s->terms, &s->cap_all, s->n_all + 1, sizeof *s->terms, "words") != ST_OK) return false;
         s->terms[s->n_all++] = (Term){number, 1};
     }
     if (s->n_all > begin) qsort(s->terms + begin, s->n_all - begin, sizeof *s->terms, by_term);

@@ -255,9 +255,8 @@ static Status pack_epoch(DataPlan *plan) {
     int64_t most = window_rows(plan);
     TRY(check_lengths(plan));
     plan->n_windows = (plan->n_rows + most - 1) / most;
-    int64_t *batches = realloc(plan->window_batches, (size_t)(plan->n_windows + 1) * sizeof *batches);
-    if (!batches) return status_fail(ST_RESOURCE, "out of memory for packing %lld rows", (long long)plan->n_rows);
-    plan->window_batches = batches;
+    TRY(array_resize(&plan->window_batches, (size_t)(plan->n_windows + 1), sizeof *plan->window_batches, "windows of packed rows"));
+    int64_t *batches = plan->window_batches;
     batches[0] = 0;
     for (int64_t w = 0; w < plan->n_windows; w++) {
         TRY(pack_window(plan, w));
@@ -297,12 +296,7 @@ static int64_t window_of(const DataPlan *plan, int64_t batch) {
     return low;
 }
 
-static Status reserve(size_t **examples, size_t n) {
-    size_t *grown = realloc(*examples, n * sizeof *grown);
-    if (!grown) return status_fail(ST_RESOURCE, "out of memory for a batch of %zu rows", n);
-    *examples = grown;
-    return ST_OK;
-}
+static Status reserve(size_t **examples, size_t n) { return array_resize(examples, n, sizeof **examples, "rows of a batch"); }
 
 static Status packed_batch(DataPlan *plan, int64_t batch, size_t **examples, size_t *n) {
     int64_t number = window_of(plan, batch);
@@ -342,9 +336,7 @@ static Status epoch_start(DataPlan *plan, int64_t epoch, int64_t *first_step) {
     while (plan->n_epochs <= epoch) {
         if (plan->n_epochs == plan->cap_epochs) {
             int64_t cap = plan->cap_epochs ? plan->cap_epochs * 2 : 16;
-            int64_t *grown = realloc(plan->first_steps, (size_t)cap * sizeof *grown);
-            if (!grown) return status_fail(ST_RESOURCE, "out of memory for %lld epochs", (long long)cap);
-            plan->first_steps = grown;
+            TRY(array_resize(&plan->first_steps, (size_t)cap, sizeof *plan->first_steps, "epochs"));
             plan->cap_epochs = cap;
         }
         int64_t first = 0;

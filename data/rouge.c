@@ -102,16 +102,8 @@ struct RougeIndex {
 
 static Status no_memory(void) { return status_errno(ENOMEM, "cannot keep the words of all rows"); }
 
-/* Room for one more of *cap things of `size` bytes. */
-static bool grow(void *pointer, size_t *cap, size_t n, size_t size) {
-    if (n < *cap) return true;
-    size_t wanted = *cap ? *cap * 2 : 64, bytes;
-    void *grown = size_mul(wanted, size, &bytes) ? realloc(*(void **)pointer, bytes) : NULL;
-    if (!grown) return false;
-    *(void **)pointer = grown;
-    *cap = wanted;
-    return true;
-}
+/* Room for one more of n things of `size` bytes. */
+static bool grow(void *array, size_t *cap, size_t n, size_t size) { return n < *cap || array_grow(array, cap, n + 1, size, "words of all rows") == ST_OK; }
 
 static uint64_t mix(uint64_t x) {
     x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;

@@ -32,15 +32,10 @@ Status select_quality(const FilterRow *row, const char *name, double measured, d
     return status_fail(ST_INPUT, "'%s' of row '%s' is %g: a quality is 0 or more", name, row->id ? row->id : "?", *quality);
 }
 
-static bool grow(SelectPool *pool) {
-    size_t cap = pool->cap ? pool->cap * 2 : 1024;
-    char **lines = realloc(pool->lines, cap * sizeof *lines);
-    if (lines) pool->lines = lines;
-    SelectRow *rows = lines ? realloc(pool->rows, cap * sizeof *rows) : NULL;
-    if (!rows) return false;
-    pool->rows = rows;
-    pool->cap = cap;
-    return true;
+static Status reserve(SelectPool *pool, size_t n) {
+    size_t cap = pool->cap;
+    TRY(array_grow(&pool->lines, &cap, n, sizeof *pool->lines, "rows to select among"));
+    return array_grow(&pool->rows, &pool->cap, n, sizeof *pool->rows, "rows to select among");
 }
 
 /* What rows are compared by: what is asked, or of a row that asks nothing its text. */
@@ -59,7 +54,7 @@ static char *compared_text(Arena *arena, const FilterRow *row, size_t *len) {
 Status select_pool_add(SelectPool *pool, const FilterRow *row, double quality) {
     Str line = {0};
     size_t len;
-    if (pool->n == pool->cap && !grow(pool)) return status_errno(ENOMEM, "cannot select among more than %zu rows", pool->n);
+    TRY(reserve(pool, pool->n + 1));
     row_write(row->json, &line);
     char *text = compared_text(pool->texts, row, &len), *copy = arena_strndup(pool->texts, str_text(&line), line.len), *type = row->task_type ? arena_strdup(pool->texts, row->task_type) : NULL;
     str_release(&line);

@@ -171,13 +171,7 @@ static void hash_text(const char *bytes, size_t len, char out[33]) {
 }
 
 static Status add_asked(Synth *s, SynthRequest *request) {
-    if (s->n_asked == s->cap_asked) {
-        size_t cap = MAX(64, 2 * s->cap_asked);
-        SynthRequest **more = realloc(s->asked, cap * sizeof *more);
-        if (!more) return status_fail(ST_RESOURCE, "out of memory for %zu requests", cap);
-        s->asked = more;
-        s->cap_asked = cap;
-    }
+    TRY(array_grow(&s->asked, &s->cap_asked, s->n_asked + 1, sizeof *s->asked, "requests"));
     s->asked[s->n_asked++] = request;
     return ST_OK;
 }

@@ -48,14 +48,7 @@ static Status cut_document(Synth *s, size_t seed) {
     const char *text = s->seeds.items[seed].output;
     size_t len = strlen(text), most = (size_t)s->recipe->synth_chunk_size, overlap = (size_t)s->recipe->synth_chunk_overlap;
     for (size_t begin = 0; begin < len;) {
-        if (list->n == list->cap) {
-            size_t cap = MAX(64, 2 * list->cap);
-            Passage *more = arena_alloc(s->arena, cap * sizeof *more);
-            if (!more) return ST_RESOURCE;
-            if (list->n) memcpy(more, list->items, list->n * sizeof *more);
-            list->items = more;
-            list->cap = cap;
-        }
+        TRY(arena_array_grow(s->arena, &list->items, &list->cap, list->n + 1, sizeof *list->items));
         size_t end = passage_end(text, begin, len, most);
         if (end <= begin) end = MIN(len, begin + most); /* no character there is whole: a text that is no UTF-8 does not come here */
         list->items[list->n++] = (Passage){seed, begin, end};

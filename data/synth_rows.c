@@ -407,14 +407,7 @@ Status synth_judge(Synth *s, FilterStage stage, SynthCandidate **candidates, siz
 /* ---- rows ---- */
 
 static Status remember_row(Synth *s, const SynthCandidate *c, const char *prompt) {
-    if (s->n_rows == s->cap_rows) {
-        size_t cap = MAX(64, 2 * s->cap_rows);
-        SynthRow *more = arena_alloc(s->arena, cap * sizeof *more);
-        if (!more) return ST_RESOURCE;
-        if (s->n_rows) memcpy(more, s->rows, s->n_rows * sizeof *more);
-        s->rows = more;
-        s->cap_rows = cap;
-    }
+    TRY(arena_array_grow(s->arena, &s->rows, &s->cap_rows, s->n_rows + 1, sizeof *s->rows));
     SynthRow row = {arena_strdup(s->arena, c->type), arena_strdup(s->arena, c->instruction), arena_strdup(s->arena, c->input), arena_strdup(s->arena, c->output), arena_strdup(s->arena, prompt)};
     if (!row.type || !row.instruction || !row.input || !row.output || !row.prompt) return ST_RESOURCE;
     s->rows[s->n_rows++] = row;

@@ -7,14 +7,6 @@ typedef struct Reading { SynthSeeds *seeds; int needs; } Reading;
 
 static const char *slice_text(Arena *arena, Slice slice) { return slice.len ? arena_strndup(arena, slice.data, slice.len) : ""; }
 
-static void *grown(Arena *arena, void *items, size_t n, size_t *cap, size_t size) {
-    if (n < *cap) return items;
-    *cap = MAX(16, 2 * *cap);
-    void *more = arena_alloc(arena, *cap * size);
-    if (more && n) memcpy(more, items, n * size);
-    return more;
-}
-
 static Status fault(const Row *row, const char *problem, const char *hint) {
     status_fail(ST_INPUT, "'%s' %s %zu: %s", row->file, row->unit, row->line, problem);
     return status_hint(ST_INPUT, "%s", hint);
@@ -47,13 +39,11 @@ static Status add_to_type(SynthSeeds *seeds, const char *name) {
     size_t t = 0;
     while (t < seeds->n_types && strcmp(seeds->types[t].name, name) != 0) t++;
     if (t == seeds->n_types) {
-        seeds->types = grown(seeds->arena, seeds->types, seeds->n_types, &seeds->cap_types, sizeof *seeds->types);
-        if (!seeds->types) return ST_RESOURCE;
+        TRY(arena_array_grow(seeds->arena, &seeds->types, &seeds->cap_types, seeds->n_types + 1, sizeof *seeds->types));
         seeds->types[seeds->n_types++] = (SynthType){.name = name};
     }
     SynthType *type = &seeds->types[t];
-    type->seeds = grown(seeds->arena, type->seeds, type->n, &type->cap, sizeof *type->seeds);
-    if (!type->seeds) return ST_RESOURCE;
+    TRY(arena_array_grow(seeds->arena, &type->seeds, &type->cap, type->n + 1, sizeof *type->seeds));
     type->seeds[type->n++] = seeds->n;
     return ST_OK;
 }
@@ -84,8 +74,7 @@ static Status read_seed(const Row *row, int needs, Arena *arena, SynthSeed *seed
 static Status add_seed(void *context, const Row *row) {
     Reading *reading = context;
     SynthSeeds *seeds = reading->seeds;
-    seeds->items = grown(seeds->arena, seeds->items, seeds->n, &seeds->cap, sizeof *seeds->items);
-    if (!seeds->items) return ST_RESOURCE;
+    TRY(arena_array_grow(seeds->arena, &seeds->items, &seeds->cap, seeds->n + 1, sizeof *seeds->items));
     SynthSeed seed = {0};
     Status status = read_seed(row, reading->needs, seeds->arena, &seed);
     seeds->items[seeds->n] = seed;

@@ -77,14 +77,7 @@ static Status open(Synth *s) { return synth_examples_open(s, 6, 6, 2, false); }
 typedef struct Lists { SynthCandidate **items; size_t n, cap; } Lists;
 
 static bool push(Synth *s, Lists *list, SynthCandidate *c) {
-    if (list->n == list->cap) {
-        size_t cap = MAX(64, 2 * list->cap);
-        SynthCandidate **more = arena_alloc(s->round_arena, cap * sizeof *more);
-        if (!more) return false;
-        if (list->n) memcpy(more, list->items, list->n * sizeof *more);
-        list->items = more;
-        list->cap = cap;
-    }
+    if (arena_array_grow(s->round_arena, &list->items, &list->cap, list->n + 1, sizeof *list->items) != ST_OK) return false;
     list->items[list->n++] = c;
     return true;
 }

@@ -18,19 +18,12 @@ static void *token_array(Experience *e, size_t i, size_t *size) {
     return i == COUNT_OF(reals) + COUNT_OF(flags) ? (void *)&e->ids : NULL;
 }
 
-static Status resize(void *array, size_t n, size_t size) {
-    void **at = array, *grown = realloc(*at, n * size);
-    if (!grown) return status_fail(ST_RESOURCE, "out of memory for what was sampled");
-    *at = grown;
-    return ST_OK;
-}
-
 static Status reserve_tokens(Experience *e, int64_t n) {
     if (n <= e->cap_tokens) return ST_OK;
     int64_t cap = MAX(n, 2 * e->cap_tokens);
     size_t size;
     void *array;
-    for (size_t i = 0; (array = token_array(e, i, &size)); i++) TRY(resize(array, (size_t)cap, size));
+    for (size_t i = 0; (array = token_array(e, i, &size)); i++) TRY(array_resize(array, (size_t)cap, size, "tokens of samples"));
     e->cap_tokens = cap;
     return ST_OK;
 }
@@ -38,12 +31,12 @@ static Status reserve_tokens(Experience *e, int64_t n) {
 static Status reserve_groups(Experience *e, int64_t n_groups) {
     int64_t n = n_groups * e->group_size;
     if (n <= e->cap_sequences) return ST_OK;
-    TRY(resize(&e->prompts, (size_t)n, sizeof *e->prompts)); /* as many as there are sequences: other sizes of groups may come */
-    TRY(resize(&e->begin, (size_t)n + 1, sizeof *e->begin));
-    TRY(resize(&e->ended, (size_t)n, sizeof *e->ended));
-    TRY(resize(&e->rewards, (size_t)n, sizeof *e->rewards));
-    TRY(resize(&e->scores, (size_t)n, sizeof *e->scores));
-    TRY(resize(&e->texts, (size_t)n, sizeof *e->texts));
+    TRY(array_resize(&e->prompts, (size_t)n, sizeof *e->prompts, "samples")); /* as many as there are sequences: other sizes of groups may come */
+    TRY(array_resize(&e->begin, (size_t)n + 1, sizeof *e->begin, "samples"));
+    TRY(array_resize(&e->ended, (size_t)n, sizeof *e->ended, "samples"));
+    TRY(array_resize(&e->rewards, (size_t)n, sizeof *e->rewards, "samples"));
+    TRY(array_resize(&e->scores, (size_t)n, sizeof *e->scores, "samples"));
+    TRY(array_resize(&e->texts, (size_t)n, sizeof *e->texts, "samples"));
     for (int64_t i = e->cap_sequences; i < n; i++) e->texts[i] = (Str){0};
     e->cap_sequences = n;
     return ST_OK;

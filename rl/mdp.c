@@ -63,18 +63,9 @@ static bool in_range(MdpBuilder *builder, const char *what, int64_t value, int64
 
 /* Room for one more of `size` bytes. */
 static bool grow(MdpBuilder *builder, void *items, size_t n, size_t *room, size_t size) {
-    if (n < *room) return true;
-    size_t wanted = *room ? *room * 2 : 64, bytes;
-    void *old, *grown = NULL;
-    memcpy(&old, items, sizeof old);
-    if (size_mul(wanted, size, &bytes)) grown = realloc(old, bytes);
-    if (!grown) {
-        keep_failure(builder, status_errno(ENOMEM, "cannot hold %zu outcomes", wanted));
-        return false;
-    }
-    memcpy(items, &grown, sizeof grown);
-    *room = wanted;
-    return true;
+    Status status = array_grow(items, room, n + 1, size, "outcomes");
+    if (status != ST_OK) keep_failure(builder, status);
+    return status == ST_OK;
 }
 
 void mdp_builder_add(MdpBuilder *builder, int64_t state, int64_t action, int64_t next, double probability, double reward, bool ends) {

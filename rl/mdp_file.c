@@ -128,18 +128,6 @@ static Status need_word(Reader *reader, const char *expected, int32_t *word) {
     return word_of(&reader->words, text_of(reader), word);
 }
 
-static Status room_for_one(void *items, size_t n, size_t *room, size_t size) {
-    if (n < *room) return ST_OK;
-    size_t wanted = *room ? *room * 2 : 64, bytes;
-    void *old, *grown = NULL;
-    memcpy(&old, items, sizeof old);
-    if (size_mul(wanted, size, &bytes)) grown = realloc(old, bytes);
-    if (!grown) return status_errno(ENOMEM, "cannot hold %zu entries", wanted);
-    memcpy(items, &grown, sizeof grown);
-    *room = wanted;
-    return ST_OK;
-}
-
 /* ---- the file's keys: each reads the value that the reader stands on ---- */
 
 static Status read_names(Reader *reader, Names *names, const char *expected) {
@@ -149,7 +137,7 @@ static Status read_names(Reader *reader, Names *names, const char *expected) {
         while (true) {
             TRY(next(reader));
             if (is(reader, YAML_SEQUENCE_END_EVENT)) break;
-            TRY(room_for_one(&names->words, (size_t)names->n, &names->room, sizeof *names->words));
+            TRY(array_grow(&names->words, &names->room, (size_t)names->n + 1, sizeof *names->words, "names"));
             TRY(need_word(reader, "a name", &names->words[names->n]));
             names->n++;
         }
@@ -169,7 +157,7 @@ static Status read_gamma(Reader *reader) {
 }
 
 static Status read_place(Reader *reader, Places *places, const char *expected) {
-    TRY(room_for_one(&places->items, places->n, &places->room, sizeof *places->items));
+    TRY(array_grow(&places->items, &places->room, places->n + 1, sizeof *places->items, "states"));
     Place *place = &places->items[places->n];
     *place = (Place){.line = line_of(reader), .probability = 1};
     TRY(need_word(reader, expected, &place->state));
@@ -211,7 +199,7 @@ static Status read_ends(const Reader *reader, bool *ends) {
 static Status read_transition(Reader *reader) {
     static const char form[] = "[state, action, next state, probability, reward] or the same with done";
     if (!is(reader, YAML_SEQUENCE_START_EVENT)) return fault(reader, form);
-    TRY(room_for_one(&reader->transitions, reader->n_transitions, &reader->room, sizeof *reader->transitions));
+    TRY(array_grow(&reader->transitions, &reader->room, reader->n_transitions + 1, sizeof *reader->transitions, "transitions"));
     Transition *t = &reader->transitions[reader->n_transitions];
     *t = (Transition){.line = line_of(reader)};
     TRY(next(reader));

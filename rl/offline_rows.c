@@ -96,13 +96,7 @@ static Status keep(Reading *reading, const json_t *json, const Encoding *encodin
     OfflineRow row = {.prompt = {.ids = {ids, first, first}}, .ids = ids + first, .trained = trained, .n = n};
     for (int64_t t = 0; t < n; t++) row.n_trained += trained[t] = encoding->labels.data[first + (size_t)t] != LABEL_NONE;
     TRY(read_rewards(json, &row, rewards));
-    if (rows->n == rows->cap) {
-        size_t cap = rows->cap ? 2 * rows->cap : 64;
-        OfflineRow *grown = realloc(rows->items, cap * sizeof *grown);
-        if (!grown) return status_fail(ST_RESOURCE, "out of memory for %zu rows", cap);
-        rows->items = grown;
-        rows->cap = cap;
-    }
+    TRY(array_grow(&rows->items, &rows->cap, rows->n + 1, sizeof *rows->items, "rows"));
     rows->items[rows->n++] = row;
     rows->tokens += (int64_t)end;
     rows->trained_tokens += row.n_trained;

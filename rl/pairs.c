@@ -151,9 +151,7 @@ static Status label_steps(Loader *loader, const json_t *row, const Ids *ends) {
     bool last_only = train_on && strcmp(train_on, "last") == 0;
     if (train_on && !last_only && strcmp(train_on, "auto") != 0) return status_fail(ST_CONFIG, "'data.train_on: %s' has no meaning for rows of steps: expected auto or last", train_on);
     if (ends->n > loader->cap_labels) {
-        double *labels = realloc(loader->labels, ends->n * sizeof *labels);
-        if (!labels) return status_fail(ST_RESOURCE, "out of memory for %zu steps", ends->n);
-        loader->labels = labels;
+        TRY(array_resize(&loader->labels, ends->n, sizeof *loader->labels, "steps of a row"));
         loader->cap_labels = ends->n;
     }
     for (size_t i = 0; i < encoding->ids.n; i++) ids_push(&encoding->labels, LABEL_NONE);
@@ -263,13 +261,7 @@ static Status read_margin(const json_t *row, double *margin) {
 
 static Status push_row(Loader *loader, const PairRow *row) {
     Pairs *pairs = loader->pairs;
-    if (pairs->n == loader->cap_rows) {
-        size_t cap = loader->cap_rows ? 2 * loader->cap_rows : 256;
-        PairRow *rows = realloc(pairs->rows, cap * sizeof *rows);
-        if (!rows) return status_fail(ST_RESOURCE, "out of memory for %zu rows", cap);
-        pairs->rows = rows;
-        loader->cap_rows = cap;
-    }
+    TRY(array_grow(&pairs->rows, &loader->cap_rows, pairs->n + 1, sizeof *pairs->rows, "rows"));
     pairs->rows[pairs->n++] = *row;
     return ST_OK;
 }
@@ -320,10 +312,8 @@ static Status take_row(void *context, const Row *row) {
 
 static Status load_file(Loader *loader, const DataSource *source, const char *path, int64_t left) {
     Pairs *pairs = loader->pairs;
-    PairFile *files = realloc(pairs->files, (loader->n_files + 1) * sizeof *files);
-    if (!files) return status_fail(ST_RESOURCE, "out of memory for names of files");
-    pairs->files = files;
-    files[loader->n_files++] = (PairFile){arena_strdup(pairs->arena, path), "line"};
+    TRY(array_resize(&pairs->files, loader->n_files + 1, sizeof *pairs->files, "names of files"));
+    pairs->files[loader->n_files++] = (PairFile){arena_strdup(pairs->arena, path), "line"};
     return rows_read_as(path, &(RowsConfig){.max_rows = left, .separator = source->separator, .widen = true}, take_row, loader);
 }
 
@@ -463,27 +453,20 @@ int64_t pair_row_tokens(const PairRow *row) { return (int64_t)row->n_prompt + ro
 
 /* ---- batches ---- */
 
-static Status grow(void *array, size_t n, size_t size) {
-    void **at = array;
-    void *grown = realloc(*at, n * size);
-    if (!grown) return status_fail(ST_RESOURCE, "out of memory for a batch of %zu tokens", n);
-    *at = grown;
-    return ST_OK;
-}
-
+/* Exactly as much as is needed: the plan of a run's memory counts on it. */
 static Status reserve(PairBatch *batch, size_t tokens, size_t segments, size_t branches) {
     if (tokens > batch->cap_tokens) {
-        TRY(grow(&batch->ids, tokens, sizeof *batch->ids));
-        TRY(grow(&batch->rows, tokens, sizeof *batch->rows));
-        TRY(grow(&batch->targets, tokens, sizeof *batch->targets));
-        TRY(grow(&batch->branch, tokens, sizeof *batch->branch));
+        TRY(array_resize(&batch->ids, tokens, sizeof *batch->ids, "tokens of a batch"));
+        TRY(array_resize(&batch->rows, tokens, sizeof *batch->rows, "tokens of a batch"));
+        TRY(array_resize(&batch->targets, tokens, sizeof *batch->targets, "tokens of a batch"));
+        TRY(array_resize(&batch->branch, tokens, sizeof *batch->branch, "tokens of a batch"));
         batch->cap_tokens = tokens;
     }
-    if (segments > batch->cap_segments) TRY(grow(&batch->segments, segments, sizeof *batch->segments));
+    if (segments > batch->cap_segments) TRY(array_resize(&batch->segments, segments, sizeof *batch->segments, "segments of a batch"));
     batch->cap_segments = MAX(batch->cap_segments, segments);
     if (branches > batch->cap_branches) {
-        TRY(grow(&batch->counts, branches, sizeof *batch->counts));
-        TRY(grow(&batch->ends, branches, sizeof *batch->ends));
+        TRY(array_resize(&batch->counts, branches, sizeof *batch->counts, "answers of a batch"));
+        TRY(array_resize(&batch->ends, branches, sizeof *batch->ends, "answers of a batch"));
         batch->cap_branches = branches;
     }
     return ST_OK;

@@ -40,9 +40,7 @@ typedef struct Preference {
 
 static Status reserve_values(Preference *p, int64_t n) {
     if (n <= p->cap_values) return ST_OK;
-    double *values = realloc(p->values, (size_t)n * sizeof *values);
-    if (!values) return status_fail(ST_RESOURCE, "out of memory for %lld trained tokens", (long long)n);
-    p->values = values;
+    TRY(array_resize(&p->values, (size_t)n, sizeof *p->values, "trained tokens"));
     p->cap_values = n;
     return ST_OK;
 }

@@ -59,13 +59,7 @@ static Status fit_length(Reading *reading, Ids *ids, bool *kept) {
 }
 
 static Status push(PromptSet *set, const PromptRow *row) {
-    if (set->n == set->cap) {
-        size_t cap = set->cap ? 2 * set->cap : 64;
-        PromptRow *grown = realloc(set->items, cap * sizeof *grown);
-        if (!grown) return status_fail(ST_RESOURCE, "out of memory for %zu prompts", cap);
-        set->items = grown;
-        set->cap = cap;
-    }
+    TRY(array_grow(&set->items, &set->cap, set->n + 1, sizeof *set->items, "prompts"));
     set->items[set->n++] = *row;
     set->longest = MAX(set->longest, (int64_t)row->ids.n);
     return ST_OK;

@@ -22,11 +22,8 @@ typedef struct RewardTraining {
 
 static Status reserve(RewardTraining *t, int64_t n) {
     if (n <= t->cap) return ST_OK;
-    int32_t *rows = realloc(t->rows, (size_t)n * sizeof *rows);
-    if (rows) t->rows = rows;
-    double *scores = realloc(t->scores, (size_t)n * sizeof *scores);
-    if (scores) t->scores = scores;
-    if (!rows || !scores) return status_fail(ST_RESOURCE, "out of memory for %lld scores", (long long)n);
+    TRY(array_resize(&t->rows, (size_t)n, sizeof *t->rows, "scores"));
+    TRY(array_resize(&t->scores, (size_t)n, sizeof *t->scores, "scores"));
     t->cap = n;
     return ST_OK;
 }

@@ -181,17 +181,12 @@ static size_t fit(const ScorerRow *rows, size_t n, size_t *tokens) {
 
 static Status reserve(Scorer *scorer, size_t tokens, size_t n) {
     if (tokens > scorer->cap_tokens) {
-        int32_t *ids = realloc(scorer->ids, tokens * sizeof *ids);
-        if (!ids) return status_fail(ST_RESOURCE, "out of memory for %zu tokens", tokens);
-        scorer->ids = ids;
+        TRY(array_resize(&scorer->ids, tokens, sizeof *scorer->ids, "tokens"));
         scorer->cap_tokens = tokens;
     }
     if (n > scorer->cap_rows) {
-        int32_t *rows = realloc(scorer->rows, n * sizeof *rows);
-        if (rows) scorer->rows = rows;
-        Segment *segments = realloc(scorer->segments, 2 * n * sizeof *segments);
-        if (segments) scorer->segments = segments;
-        if (!rows || !segments) return status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
+        TRY(array_resize(&scorer->rows, n, sizeof *scorer->rows, "rows"));
+        TRY(array_resize(&scorer->segments, 2 * n, sizeof *scorer->segments, "prompts and answers"));
         scorer->cap_rows = n;
     }
     return ST_OK;

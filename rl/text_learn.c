@@ -68,20 +68,11 @@ static Status ask_policy(TextRl *rl) {
 
 /* ---- what tokens are worth ---- */
 
-static Status grow(double **array, int64_t n) {
-    double *grown = realloc(*array, (size_t)n * sizeof *grown);
-    if (!grown) return status_fail(ST_RESOURCE, "out of memory for %lld tokens", (long long)n);
-    *array = grown;
-    return ST_OK;
-}
-
 static Status reserve(TextRl *rl) {
     int64_t n = rl->experience.n_tokens;
     if (n <= rl->cap_tokens) return ST_OK;
-    TRY(grow(&rl->gradients, n));
-    TRY(grow(&rl->entropy_gradients, n));
-    TRY(grow(&rl->value_gradients, n));
-    TRY(grow(&rl->weights, n));
+    double **const arrays[] = {&rl->gradients, &rl->entropy_gradients, &rl->value_gradients, &rl->weights};
+    for (size_t i = 0; i < COUNT_OF(arrays); i++) TRY(array_resize(arrays[i], (size_t)n, sizeof **arrays[i], "tokens of a step"));
     rl->cap_tokens = n;
     return ST_OK;
 }

@@ -28,22 +28,20 @@ int64_t text_pass_fit(const TextPass *pass, const Experience *e, int64_t first, 
 
 /* ---- the batch ---- */
 
-static Status grow(void *array, size_t *cap, size_t n, size_t size) {
-    void **at = array;
+/* Exactly as much as is needed: the plan of a run's memory counts on it. */
+static Status fit(void *array, size_t *cap, size_t n, size_t size) {
     if (n <= *cap) return ST_OK;
-    void *grown = realloc(*at, n * size);
-    if (!grown) return status_fail(ST_RESOURCE, "out of memory for a pass of %zu tokens", n);
-    *at = grown;
+    TRY(array_resize(array, n, size, "tokens of a pass"));
     *cap = n;
     return ST_OK;
 }
 
 static Status reserve(TextPass *pass, const Experience *e, int64_t first, int64_t n) {
     size_t tokens = (size_t)(text_pass_rows(e, first, n) + n), targets = (size_t)(e->begin[first + n] - e->begin[first] + n), rows_cap = pass->cap_targets; /* each may come with its last token */
-    TRY(grow(&pass->ids, &pass->cap_tokens, tokens, sizeof *pass->ids));
-    TRY(grow(&pass->rows, &rows_cap, targets, sizeof *pass->rows));
-    TRY(grow(&pass->targets, &pass->cap_targets, targets, sizeof *pass->targets));
-    return grow(&pass->segments, &pass->cap_segments, (size_t)(2 * n), sizeof *pass->segments);
+    TRY(fit(&pass->ids, &pass->cap_tokens, tokens, sizeof *pass->ids));
+    TRY(fit(&pass->rows, &rows_cap, targets, sizeof *pass->rows));
+    TRY(fit(&pass->targets, &pass->cap_targets, targets, sizeof *pass->targets));
+    return fit(&pass->segments, &pass->cap_segments, (size_t)(2 * n), sizeof *pass->segments);
 }
 
 /* Rows of the batch that a completion takes: its last token predicts nothing, but what is behind it may be asked for. */

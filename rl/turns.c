@@ -106,15 +106,9 @@ static Status text_between(const Play *play, const json_t *observation, Str *tex
 static Status reserve(Episode *episode, size_t n) {
     if (n <= episode->cap) return ST_OK;
     size_t cap = MAX(n, 2 * episode->cap);
-    double *sampled = realloc(episode->sampled, cap * sizeof *sampled);
-    if (sampled) episode->sampled = sampled;
-    double *filtered = realloc(episode->filtered, cap * sizeof *filtered);
-    if (filtered) episode->filtered = filtered;
-    double *earned = realloc(episode->earned, cap * sizeof *earned);
-    if (earned) episode->earned = earned;
-    bool *trained = realloc(episode->trained, cap * sizeof *trained);
-    if (trained) episode->trained = trained;
-    if (!sampled || !filtered || !earned || !trained) return status_fail(ST_RESOURCE, "out of memory for an episode of %zu tokens", n);
+    double **const reals[] = {&episode->sampled, &episode->filtered, &episode->earned};
+    for (size_t i = 0; i < COUNT_OF(reals); i++) TRY(array_resize(reals[i], cap, sizeof **reals[i], "tokens of an episode"));
+    TRY(array_resize(&episode->trained, cap, sizeof *episode->trained, "tokens of an episode"));
     episode->cap = cap;
     return ST_OK;
 }
@@ -327,9 +321,7 @@ static void clear(Turns *turns) {
 Status turns_begin(Turns *turns, size_t n) {
     clear(turns);
     if (n <= turns->cap_rows) return ST_OK;
-    PromptRow *rows = realloc(turns->rows, n * sizeof *rows);
-    if (!rows) return status_fail(ST_RESOURCE, "out of memory for %zu prompts", n);
-    turns->rows = rows;
+    TRY(array_resize(&turns->rows, n, sizeof *turns->rows, "prompts"));
     turns->cap_rows = n;
     return ST_OK;
 }

@@ -208,6 +208,46 @@ static void arena_fails_when_told_to(void **state) {
 
 /* ---- text ---- */
 
+static void arrays_grow(void **state) {
+    (void)state;
+    double *numbers = NULL;
+    size_t cap = 0, moves = 0;
+    for (size_t n = 0; n < 1000; n++) {
+        size_t before = cap;
+        check_ok(array_grow(&numbers, &cap, n + 1, sizeof *numbers, "numbers"));
+        assert_true(cap > n);
+        moves += cap != before;
+        numbers[n] = (double)n;
+    }
+    assert_int_equal(moves, 5); /* 64, 128, ... 1024 */
+    check_ok(array_resize(&numbers, 3, sizeof *numbers, "numbers"));
+    double *before = numbers;
+    cap = 3;
+    check_status(array_grow(&numbers, &cap, SIZE_MAX / 4, sizeof *numbers, "numbers"), ST_RESOURCE); /* too many to count */
+    check_text("out of memory for 4611686018427387903 numbers");
+#ifndef SANITIZED /* which end a program that asks for so much */
+    check_status(array_resize(&numbers, SIZE_MAX / 2 / sizeof *numbers, sizeof *numbers, "numbers"), ST_RESOURCE); /* too many to have */
+#endif
+    assert_true(numbers == before && cap == 3 && numbers[2] == 2);
+    check_ok(array_resize(&numbers, 0, sizeof *numbers, "numbers"));
+    assert_non_null(numbers);
+    free(numbers);
+
+    Arena *arena = arena_new(1 << 16);
+    int32_t *ids = NULL;
+    cap = 0;
+    for (int32_t n = 0; n < 1000; n++) {
+        check_ok(arena_array_grow(arena, &ids, &cap, (size_t)n + 1, sizeof *ids));
+        ids[n] = n;
+    }
+    for (int32_t n = 0; n < 1000; n++) assert_int_equal(ids[n], n);
+    int32_t *kept = ids;
+    check_status(arena_array_grow(arena, &ids, &cap, 1 << 20, sizeof *ids), ST_RESOURCE);
+    check_status(arena_array_grow(arena, &ids, &cap, SIZE_MAX / 2, sizeof *ids), ST_RESOURCE);
+    assert_true(ids == kept && cap == 1024);
+    arena_free(arena);
+}
+
 static void strings_grow(void **state) {
     (void)state;
     Str str = {0};
@@ -1084,6 +1124,7 @@ int main(void) {
         cmocka_unit_test(arena_rewinds_to_a_mark),
         cmocka_unit_test(arena_refuses_past_its_limit),
         cmocka_unit_test(arena_fails_when_told_to),
+        cmocka_unit_test(arrays_grow),
         cmocka_unit_test(strings_grow),
         cmocka_unit_test(doubles_are_short_and_exact),
         cmocka_unit_test(utf8_is_strict),

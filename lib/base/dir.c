@@ -49,13 +49,7 @@ static int compare_names(const void *a, const void *b) { return strcmp(*(char *c
 
 static Status names_add(char ***names, size_t *count, size_t *room, char *name) {
     if (!name) return ST_RESOURCE;
-    if (*count == *room) {
-        size_t wanted = *room > 0 ? *room * 2 : 32;
-        char **grown = realloc(*names, wanted * sizeof **names);
-        if (!grown) return status_errno(ENOMEM, "cannot list a folder of %zu names", *count);
-        *names = grown;
-        *room = wanted;
-    }
+    TRY(array_grow(names, room, *count + 1, sizeof **names, "names of a folder"));
     (*names)[(*count)++] = name;
     return ST_OK;
 }

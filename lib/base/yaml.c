@@ -42,13 +42,9 @@ static Status reader_next(Reader *reader) {
 static bool children_room(Children *children) {
     if (children->n < children->room) return true;
     size_t room = children->room > 0 ? children->room * 2 : 8;
-    Yaml **items = realloc(children->items, room * sizeof *items);
-    if (items) children->items = items;
-    const char **keys = realloc(children->keys, room * sizeof *keys);
-    if (keys) children->keys = keys;
-    int *lines = realloc(children->key_lines, room * sizeof *lines);
-    if (lines) children->key_lines = lines;
-    if (!items || !keys || !lines) return false;
+    if (array_resize(&children->items, room, sizeof *children->items, "entries") != ST_OK || array_resize(&children->keys, room, sizeof *children->keys, "keys") != ST_OK ||
+        array_resize(&children->key_lines, room, sizeof *children->key_lines, "keys") != ST_OK)
+        return false;
     children->room = room;
     return true;
 }

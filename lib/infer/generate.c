@@ -407,20 +407,13 @@ static Status finish(Generator *g, Sequence *s, FinishReason reason) {
     return hand_out(g);
 }
 
-static Status grow(double **values, size_t cap) {
-    double *grown = realloc(*values, cap * sizeof *grown);
-    if (!grown) return status_fail(ST_RESOURCE, "out of memory");
-    *values = grown;
-    return ST_OK;
-}
-
 static Status push_logprobs(Sequence *s) {
     Completion *c = &s->completion;
     if (c->ids.n > s->cap_logprobs) {
         size_t cap = MAX(64, s->cap_logprobs * 2);
-        TRY(grow(&c->logprobs, cap));
-        TRY(grow(&c->tempered, cap));
-        TRY(grow(&c->filtered, cap));
+        TRY(array_resize(&c->logprobs, cap, sizeof *c->logprobs, "log-probabilities"));
+        TRY(array_resize(&c->tempered, cap, sizeof *c->tempered, "log-probabilities"));
+        TRY(array_resize(&c->filtered, cap, sizeof *c->filtered, "log-probabilities"));
         s->cap_logprobs = cap;
     }
     c->logprobs[c->ids.n - 1] = s->next_logprob;

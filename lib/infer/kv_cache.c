@@ -55,9 +55,7 @@ int32_t kv_pages_for(int64_t n_tokens) { return (int32_t)((n_tokens + KV_PAGE_SI
 static Status list_room(KvPageList *list, int32_t n) {
     if (n <= list->cap) return ST_OK;
     int32_t cap = MAX(n, list->cap * 2);
-    int32_t *grown = realloc(list->items, (size_t)cap * sizeof *grown);
-    if (!grown) return status_fail(ST_RESOURCE, "out of memory for the key/value cache");
-    list->items = grown;
+    TRY(array_resize(&list->items, (size_t)cap, sizeof *list->items, "pages of the key/value cache"));
     list->cap = cap;
     return ST_OK;
 }

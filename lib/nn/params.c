@@ -6,16 +6,7 @@
 #include <string.h>
 
 Param *params_add(Params *params, const char *name, Tensor *tensor, ParamRole role) {
-    if (params->n == params->cap) {
-        size_t cap = params->cap ? params->cap * 2 : 64;
-        Param *grown = realloc(params->items, cap * sizeof *grown);
-        if (!grown) {
-            status_fail(ST_RESOURCE, "out of memory for the list of parameters");
-            return NULL;
-        }
-        params->items = grown;
-        params->cap = cap;
-    }
+    if (array_grow(&params->items, &params->cap, params->n + 1, sizeof *params->items, "parameters") != ST_OK) return NULL;
     Param *param = &params->items[params->n++];
     *param = (Param){.name = name, .tensor = tensor, .role = role, .lr_scale = 1, .decay = true};
     return param;

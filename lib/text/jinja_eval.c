@@ -801,15 +801,9 @@ static void run_generation(Jinja *j, const JinjaNode *node) {
     j->scope = scope_new(j, before);
     run_body(j, &node->list);
     j->scope = before;
-    if (j->n_generated == j->cap_generated) {
-        size_t cap = j->cap_generated ? j->cap_generated * 2 : 16;
-        ChatSpan *grown = realloc(j->generated, cap * sizeof *grown);
-        if (!grown) {
-            jinja_fail(j, "out of memory");
-            return;
-        }
-        j->generated = grown;
-        j->cap_generated = cap;
+    if (array_grow(&j->generated, &j->cap_generated, j->n_generated + 1, sizeof *j->generated, "spans of a chat") != ST_OK) {
+        jinja_fail(j, "out of memory");
+        return;
     }
     j->generated[j->n_generated++] = (ChatSpan){begin, j->outer + j->out->len};
 }

@@ -37,13 +37,7 @@ Status jinja_fault(const char *name, const char *source, size_t len, size_t at, 
 
 static Status push(Lexer *x, TokenType type, Slice text, size_t at) {
     TokenList *tokens = x->tokens;
-    if (tokens->n == tokens->cap) {
-        size_t cap = tokens->cap ? tokens->cap * 2 : 256;
-        Token *grown = realloc(tokens->items, cap * sizeof *grown);
-        if (!grown) return status_fail(ST_RESOURCE, "out of memory for a chat template");
-        tokens->items = grown;
-        tokens->cap = cap;
-    }
+    TRY(array_grow(&tokens->items, &tokens->cap, tokens->n + 1, sizeof *tokens->items, "tokens of a chat template"));
     tokens->items[tokens->n++] = (Token){.type = type, .text = text, .at = at};
     return ST_OK;
 }

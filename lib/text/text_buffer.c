@@ -5,18 +5,7 @@
 #include "lib/text/tokenizer_parts.h"
 
 bool array_reserve(void *array, size_t *cap, size_t need, size_t size) {
-    if (need <= *cap) return true;
-    void *old, *data;
-    size_t room = MAX(need, *cap <= SIZE_MAX / 4 ? *cap * 2 : need), bytes;
-    room = MAX(room, (size_t)64);
-    memcpy(&old, array, sizeof old);
-    if (!size_mul(room, size, &bytes) || !(data = realloc(old, bytes))) {
-        status_fail(ST_RESOURCE, "no memory to tokenize: %zu elements of %zu bytes", room, size);
-        return false;
-    }
-    memcpy(array, &data, sizeof data);
-    *cap = room;
-    return true;
+    return need <= *cap || array_grow(array, cap, need, size, "elements of a text to tokenize") == ST_OK;
 }
 
 Origin text_origin(const Text *text, size_t start, size_t end) {
