@@ -79,6 +79,8 @@ typedef struct DataFormat {
     const char *name;
     const char *help;
     bool (*detect)(const json_t *row);
+    /* A format of conversations says how its rows become normalised messages, a new array, and no more; `encode` and `question` are NULL then. */
+    Status (*read_messages)(const json_t *row, const DataConfig *config, json_t **messages);
     /* Fills an empty encoding from one row. ST_INPUT for a row that lacks a field (the caller adds file and line). */
     Status (*encode)(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
     /* The ids that ask for what such a row answers; see row_question. */
@@ -88,6 +90,9 @@ typedef struct DataFormat {
 } DataFormat;
 const DataFormat *data_format_find(const char *name); /* NULL when unknown */
 const DataFormat *data_format_at(size_t i);           /* NULL behind the last */
+/* What the fields say, for every format. */
+Status data_format_encode(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
+Status data_format_question(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
 
 /* rows, tokens, trained_tokens: what is kept; the others count rows. */
 typedef struct DataCounts {

@@ -22,7 +22,7 @@ static Status encode_row(const json_t *row, const DataConfig *config, const Toke
     if (whole) {
         DataConfig last = *config;
         if (!last.train_on || strcmp(last.train_on, "auto") == 0) last.train_on = "last";
-        TRY(whole->encode(row, &last, tokenizer, encoding));
+        TRY(data_format_encode(whole, row, &last, tokenizer, encoding));
     } else {
         TRY(encode_answer(row, prompt, completion, config, tokenizer, encoding));
     }
@@ -33,7 +33,7 @@ static Status encode_row(const json_t *row, const DataConfig *config, const Toke
 
 static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     const DataFormat *whole = conversation_format(row);
-    return whole ? whole->question(row, config, tokenizer, ids) : prompt_question(row, config, tokenizer, ids);
+    return whole ? data_format_question(whole, row, config, tokenizer, ids) : prompt_question(row, config, tokenizer, ids);
 }
 
 const DataFormat data_format_kto = {

@@ -13,18 +13,11 @@ static Status read_messages(const json_t *row, const DataConfig *config, json_t 
     return status;
 }
 
-static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
-    return conversation_encode(read_messages, row, config, tokenizer, encoding);
-}
-
-static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) { return conversation_question(read_messages, row, config, tokenizer, ids); }
-
 const DataFormat data_format_messages = {
     .name = "messages",
     .help = "{\"messages\"}",
     .detect = detect_messages,
-    .encode = encode_row,
-    .question = question,
+    .read_messages = read_messages,
     .needs_tokenizer = true,
     .takes_system = true,
 };

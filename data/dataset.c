@@ -65,7 +65,7 @@ static Status unknown_format(const Row *row) {
     const char *key;
     json_t *value;
     json_object_foreach(row->json, key, value) str_printf(&keys, "%s'%s'", keys.len ? ", " : "", key);
-    for (size_t i = 0; data_format_at(i); i++) str_printf(&known, "%s%s", i ? ", " : "", data_format_at(i)->help);
+    data_formats_list(&known);
     status_fail(ST_INPUT, "cannot tell the format of a row with %s", keys.len ? str_text(&keys) : "no columns");
     status_hint(ST_INPUT, "known are %s", str_text(&known));
     str_release(&keys);
@@ -73,10 +73,19 @@ static Status unknown_format(const Row *row) {
     return ST_INPUT;
 }
 
+static Status no_such_format(const char *name) {
+    Str known = {0};
+    for (size_t i = 0; data_format_at(i); i++) str_printf(&known, "%s%s", i ? ", " : "", data_format_at(i)->name);
+    status_fail(ST_CONFIG, "unknown format '%s'", name);
+    status_hint(ST_CONFIG, "known are %s", str_text(&known));
+    str_release(&known);
+    return ST_CONFIG;
+}
+
 static Status choose_format(Loader *loader, const Row *row) {
     if (loader->wanted_format) {
         loader->format = data_format_find(loader->wanted_format);
-        if (!loader->format) return status_fail(ST_CONFIG, "unknown format '%s'", loader->wanted_format);
+        if (!loader->format) return no_such_format(loader->wanted_format);
     }
     for (size_t i = 0; !loader->format && data_format_at(i); i++)
         if (data_format_at(i)->detect(row->json)) loader->format = data_format_at(i);
@@ -167,7 +176,7 @@ static Status encode_row(const Loader *loader, Slot *slot) {
     encoding->remapped = encoding->no_eos = encoding->conversation = encoding->has_system = slot->cut = false;
     encoding->templates = 0;
     slot->outcome = ROW_KEPT;
-    TRY(slot->format->encode(slot->json, config, loader->tokenizer, encoding));
+    TRY(data_format_encode(slot->format, slot->json, config, loader->tokenizer, encoding));
     if (encoding->ids.n == 0) return status_fail(ST_INPUT, "the row has no tokens");
     if (encoding->ids.n > INT32_MAX) return status_fail(ST_INPUT, "the row has too many tokens");
     TRY(check_ids(config, encoding));

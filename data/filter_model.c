@@ -29,7 +29,7 @@ static Status encode(const Filter *filter, const FilterRow *row, Encoding *encod
     const FilterConfig *config = filter->config;
     DataConfig data = {.chat = config->chat};
     const DataFormat *format = format_of(filter, row);
-    if (format) return format->encode(row->json, &data, config->tokenizer, encoding);
+    if (format) return data_format_encode(format, row->json, &data, config->tokenizer, encoding);
     Str room = {0}, prompt = {0}, completion = {0};
     Slice asked = filter_field(row, "prompt", &room);
     str_append_n(&prompt, asked.data ? asked.data : "", asked.len);

@@ -3,6 +3,8 @@
 
 #include <string.h>
 
+#include "data/conversation.h"
+
 static const DataFormat *const formats[] = {
 #define DATASET(name) &data_format_##name,
 #include "data/datasets.def"
@@ -15,6 +17,14 @@ const DataFormat *data_format_find(const char *name) {
     for (size_t i = 0; i < COUNT_OF(formats); i++)
         if (strcmp(formats[i]->name, name) == 0) return formats[i];
     return NULL;
+}
+
+Status data_format_encode(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    return format->read_messages ? conversation_encode(format->read_messages, row, config, tokenizer, encoding) : format->encode(row, config, tokenizer, encoding);
+}
+
+Status data_format_question(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    return format->read_messages ? conversation_question(format->read_messages, row, config, tokenizer, ids) : format->question(row, config, tokenizer, ids);
 }
 
 void data_formats_list(Str *text) {
@@ -41,7 +51,7 @@ static Status find_format(const json_t *row, const Tokenizer *tokenizer, const D
 Status row_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     const DataFormat *format;
     TRY(find_format(row, tokenizer, &format));
-    return format->question(row, config, tokenizer, ids);
+    return data_format_question(format, row, config, tokenizer, ids);
 }
 
 /* A prompt and its completion as one text, without the EOS that training adds: a token may span the border. */
@@ -58,17 +68,17 @@ Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *t
     const DataFormat *format;
     const char *prompt, *completion = "";
     TRY(find_format(row, tokenizer, &format));
-    if (strcmp(format->name, "text") == 0) return format->question(row, config, tokenizer, ids);
+    if (strcmp(format->name, "text") == 0) return data_format_question(format, row, config, tokenizer, ids);
     if (json_is_string(json_object_get(row, "prompt"))) {
         TRY(row_text(row, "prompt", &prompt));
         if (json_object_get(row, "completion")) TRY(row_text(row, "completion", &completion));
         return whole_text(prompt, completion, tokenizer, ids);
     }
-    if (strcmp(format->name, "prompt") == 0) return format->question(row, config, tokenizer, ids);
+    if (strcmp(format->name, "prompt") == 0) return data_format_question(format, row, config, tokenizer, ids);
     DataConfig all = *config;
     Encoding encoding = {0};
     all.train_on = "all";
-    Status status = format->encode(row, &all, tokenizer, &encoding);
+    Status status = data_format_encode(format, row, &all, tokenizer, &encoding);
     if (status == ST_OK) ids_append(ids, encoding.ids.data, encoding.ids.n);
     ids_release(&encoding.ids);
     ids_release(&encoding.labels);

@@ -46,7 +46,7 @@ static Status encode(const Reading *reading, const json_t *row, Encoding *encodi
         json_decref(ids);
         return status_hint(status_fail(ST_INPUT, "the row holds text, and the model directory has no tokenizer"), "rows with ids need none: {\"prompt_ids\", \"completion_ids\", \"reward\"}");
     }
-    Status status = format->encode(ids ? ids : row, &reading->config, reading->tokenizer, encoding);
+    Status status = data_format_encode(format, ids ? ids : row, &reading->config, reading->tokenizer, encoding);
     json_decref(ids);
     for (size_t i = 0; status == ST_OK && i < encoding->ids.n; i++)
         if (encoding->ids.data[i] < 0 || encoding->ids.data[i] >= reading->config.vocab_size)

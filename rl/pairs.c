@@ -73,7 +73,7 @@ static Status no_tokenizer(void) {
 
 static Status encode_text(const json_t *row, const char *format, const Loader *loader, Encoding *encoding) {
     if (!loader->source->tokenizer) return no_tokenizer();
-    TRY(data_format_find(format)->encode(row, &loader->config, loader->source->tokenizer, encoding));
+    TRY(data_format_encode(data_format_find(format), row, &loader->config, loader->source->tokenizer, encoding));
     return check_vocabulary(loader, &encoding->ids);
 }
 
@@ -400,7 +400,7 @@ Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out) 
     size_t wanted = (size_t)llround(share * (double)pairs->n), kept = 0;
     *held_out = NULL;
     wanted = MIN(MAX(wanted, (size_t)1), pairs->n);
-    if (wanted == pairs->n) return status_fail(ST_CONFIG, "'data.eval_split' leaves none of %zu rows to train on", pairs->n);
+    if (wanted == pairs->n) return status_hint(status_fail(ST_CONFIG, "'data.eval_split' leaves none of %zu rows to train on", pairs->n), "lower data.eval_split, or name a file in data.eval");
     size_t *begins = pairs->table.source_begins, *whole = arena_zero(pairs->arena, 2 * sizeof *whole), source = 0;
     DataSource *once = arena_zero(pairs->arena, sizeof *once);
     Pairs *out = calloc(1, sizeof *out);

@@ -97,7 +97,7 @@ static Status own_tokens(const Judge *judge, const RewardRow *row, Arena *arena,
     DataConfig config = {.chat = scorer->chat, .train_on = "auto", .vocab_size = scorer->model->config.vocab_size};
     Encoding encoding = {0};
     json_t *whole = whole_row(row);
-    Status status = whole ? data_format_find("prompt_completion")->encode(whole, &config, scorer->tokenizer, &encoding) : status_fail(ST_RESOURCE, "out of memory");
+    Status status = whole ? data_format_encode(data_format_find("prompt_completion"), whole, &config, scorer->tokenizer, &encoding) : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK) trim(row, &encoding);
     int32_t *ids = status == ST_OK ? arena_alloc(arena, encoding.ids.n * sizeof *ids) : NULL;
     if (ids) {

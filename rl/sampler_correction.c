@@ -1,7 +1,17 @@
 #include <math.h>
+#include <string.h>
 
 #include "rl/ratio.h"
 #include "rl/sampler_correction.h"
+
+SamplerCorrection sampler_correction_from_text(const char *name) {
+    static const char *const names[] = {[CORRECT_TOKEN_TRUNCATE] = "token_truncate", [CORRECT_TOKEN_MASK] = "token_mask", [CORRECT_SEQUENCE_TRUNCATE] = "sequence_truncate",
+                                        [CORRECT_SEQUENCE_MASK] = "sequence_mask"};
+    size_t i = 0;
+    while (i < COUNT_OF(names) && strcmp(names[i], name) != 0) i++;
+    ASSERT(i < COUNT_OF(names), "no correction of the sampler is called '%s'", name);
+    return (SamplerCorrection)i;
+}
 
 static double corrected(SamplerCorrection how, double low, double high, double difference) {
     double ratio = exp(clamp(difference, -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT));

@@ -57,13 +57,10 @@ static bool needs_old(const TextRl *rl) { return !rl->algorithm->paired && (text
 
 static Status ask_policy(TextRl *rl) {
     Experience *e = &rl->experience;
-    Wanted wanted = {.logprobs = needs_old(rl) ? e->old_logprobs : NULL}, values = {.values = e->values, .final_values = e->final_values};
-    if (rl->value && !rl->value->own) {
-        wanted.values = values.values;
-        wanted.final_values = values.final_values;
-    }
-    if (wanted.logprobs || wanted.values) TRY(look(rl, rl->model, &wanted));
-    return rl->value && rl->value->own ? look(rl, rl->value->model, &values) : ST_OK;
+    bool own = rl->value && rl->value->own, head = rl->value && !own; /* values: of a model of their own, or of a head on the policy */
+    Wanted wanted = {needs_old(rl) ? e->old_logprobs : NULL, head ? e->values : NULL, head ? e->final_values : NULL};
+    if (wanted.logprobs || head) TRY(look(rl, rl->model, &wanted));
+    return own ? look(rl, rl->value->model, &(Wanted){NULL, e->values, e->final_values}) : ST_OK;
 }
 
 /* ---- what tokens are worth ---- */
@@ -95,15 +92,11 @@ static void set_targets(TextRl *rl) {
     returns_td_lambda(&tokens, (Bootstrap){.final_values = e->final_values}, r->rl_gamma, isnan(r->rl_value_lambda) ? r->rl_gae_lambda : r->rl_value_lambda, e->targets);
 }
 
-static SamplerCorrection correction_of(const char *name) {
-    return strcmp(name, "token_truncate") == 0 ? CORRECT_TOKEN_TRUNCATE : strcmp(name, "token_mask") == 0 ? CORRECT_TOKEN_MASK : strcmp(name, "sequence_truncate") == 0 ? CORRECT_SEQUENCE_TRUNCATE : CORRECT_SEQUENCE_MASK;
-}
-
 static void correct_sampler(TextRl *rl, Metrics *metrics) {
     const Experience *e = &rl->experience;
     const Recipe *r = rl->recipe;
     double sum = 0, count = 0;
-    sampler_correction(correction_of(r->rl_sampler_correction), r->rl_correction_low, r->rl_correction_high, e->n, e->begin, e->old_logprobs, e->sampled, e->trained, rl->weights);
+    sampler_correction(sampler_correction_from_text(r->rl_sampler_correction), r->rl_correction_low, r->rl_correction_high, e->n, e->begin, e->old_logprobs, e->sampled, e->trained, rl->weights);
     for (int64_t t = 0; t < e->n_tokens; t++) {
         sum += e->trained[t] ? rl->weights[t] : 0;
         count += e->trained[t];

@@ -57,7 +57,7 @@ static Result encode(const char *format, const char *template, const char *train
     if (!row) fail_msg("%s: %s", row_text, error.text);
     check_ok(chat_open(folder, template ? temp_text(folder, "t.jinja", template) : NULL, NULL, tokenizer, &chat));
     DataConfig config = {.train_on = train_on, .system = system, .chat = chat};
-    result.status = data_format_find(format)->encode(row, &config, tokenizer, &encoding);
+    result.status = data_format_encode(data_format_find(format), row, &config, tokenizer, &encoding);
     if (result.status == ST_OK) {
         Str whole = {0}, trained = {0};
         assert_int_equal(encoding.ids.n, encoding.labels.n);

@@ -286,6 +286,11 @@ static void faults_name_file_and_line(void **state) {
     check_status(dataset_load(&plain, &missing, 1, tokenizer, &dataset), ST_INPUT);
     check_status(dataset_load(&plain, &text, 1, NULL, &dataset), ST_INPUT);
     check_text("need a tokenizer");
+    DataConfig misspelt = plain;
+    misspelt.format = "txet";
+    check_status(dataset_load(&misspelt, &text, 1, tokenizer, &dataset), ST_CONFIG);
+    check_text("unknown format 'txet'");
+    check_contains(status_hint_text(), "known are ids, preference");
 }
 
 static void sources_of_a_recipe(void **state) {

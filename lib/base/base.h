@@ -110,7 +110,7 @@ void arena_fail_at(long n);
 /* Arrays with room for more than is in them. `array` is the address of the array's pointer (NULL at first), `size` that of an item, `what` names the items in the message ("tokens of a batch").
  * ST_RESOURCE, also where n x size does not fit: the array stays as it was. */
 Status array_resize(void *array, size_t n, size_t size, const char *what);              /* of malloc's: exactly n */
-Status array_grow(void *array, size_t *cap, size_t n, size_t size, const char *what);   /* of malloc's: n at least; more than *cap is twice as much or more, so that pushing stays cheap */
+Status array_grow(void *array, size_t *cap, size_t n, size_t size, const char *what);   /* of malloc's: n at least; where it grows, to twice *cap at least, so pushing stays cheap */
 Status arena_array_grow(Arena *arena, void *array, size_t *cap, size_t n, size_t size); /* the same in an arena, where the old array stays behind */
 
 /* ---- strings ---- */
