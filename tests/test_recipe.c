@@ -205,8 +205,9 @@ static void resolved_recipe_reads_back_the_same(void **state) {
 /* Also a run without a `data` section keeps its day, and goes on with it. */
 static void a_run_keeps_its_day(void **state) {
     (void)state;
-    char output[600];
-    snprintf(output, sizeof output, "output=%s", test_folder);
+    char own[64], output[600]; /* other tests leave recipes in test_folder that cannot be read */
+    temp_dir_make(own, sizeof own);
+    snprintf(output, sizeof output, "output=%s", own);
     const char *overrides[] = {output}, *day;
     Recipe *recipe;
     Str text = {0};
@@ -216,13 +217,14 @@ static void a_run_keeps_its_day(void **state) {
     Recipe dated = recipe_dated(recipe, "2001-02-03");
     assert_null(recipe->data_now);
     recipe_write_yaml(&dated, &text);
-    temp_text(test_folder, "recipe.yaml", str_text(&text));
+    temp_text(own, "recipe.yaml", str_text(&text));
     check_ok(recipe_day(recipe, false, &day));
     assert_string_not_equal(day, "2001-02-03");
     check_ok(recipe_day(recipe, true, &day));
     assert_string_equal(day, "2001-02-03");
     str_release(&text);
     recipe_free(recipe);
+    temp_dir_remove(own);
 }
 
 static void schema_and_help_hold_every_key(void **state) {
