@@ -22,7 +22,7 @@ typedef struct Bench {
     int64_t batch, tokens, steps;                 /* steps: timed ones; another one goes before them, which packs weights */
     double scale;                                 /* of drawn and read lengths */
     ModelConfig config;
-    int64_t n_ids; /* ids are drawn below it: the vocabulary's size, or the tokenizer's, which can show them */
+    int64_t n_ids; /* ids are drawn below it: the vocabulary's size, or the tokenizer's, which can show them; 0: the model is not made or read yet */
     CpuSpeed speed;
     double read_gbs;                              /* reading memory around a work that streams, mean of before and behind: it may change within seconds */
     double start, first, last;                    /* clock: work begun, first step done, last step done */

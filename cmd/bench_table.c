@@ -16,11 +16,20 @@ static const char *text_of(const json_t *object, const char *key) {
     return text ? text : "?";
 }
 
+/* "failed: ..." in a cell, of a row that has an error. */
+static bool add_error(Str *line, const json_t *row) {
+    const char *error = json_string_value(json_object_get(row, "error"));
+    if (!error) return false;
+    str_append(line, " | failed: ");
+    for (; *error; error++) str_printf(line, "%s%c", *error == '|' ? "\\" : "", *error);
+    return true;
+}
+
 static void add_row(Str *text, const json_t *row) {
     str_printf(text, "| %s %s | %s", text_of(row, "work"), text_of(row, "shape"), text_of(row, "compute"));
     add_cell(text, row, "batch", 1, "%.0f");
     add_cell(text, row, "tokens", 1, "%.0f");
-    add_cell(text, row, "tokens_per_second", 1, "%.1f");
+    if (!add_error(text, row)) add_cell(text, row, "tokens_per_second", 1, "%.1f");
     add_cell(text, row, "trained_tokens_per_second", 1, "%.1f");
     add_cell(text, row, "gflops", 1, "%.1f");
     add_cell(text, row, "peak_share", 100, "%.0f %%");
@@ -36,7 +45,8 @@ static void add_row(Str *text, const json_t *row) {
 
 static void add_ratio(Str *text, const json_t *row) {
     const json_t *holds = json_object_get(row, "holds");
-    str_printf(text, "| %s | %s | %s", text_of(row, "name"), text_of(row, "peer"), text_of(row, "unit"));
+    str_printf(text, "| %s | %s", text_of(row, "name"), text_of(row, "peer"));
+    if (!add_error(text, row)) str_printf(text, " | %s", text_of(row, "unit"));
     add_cell(text, row, "ours", 1, "%.4g");
     add_cell(text, row, "theirs", 1, "%.4g");
     add_cell(text, row, "ratio", 1, "%.2f");

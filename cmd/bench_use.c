@@ -102,6 +102,7 @@ Status bench_decode(Bench *bench) {
     TRY(bench_load(bench, true, &model));
     Status status = generate(model, NULL, prompts, (size_t)bench->batch, &config, keep_token, keep_nothing, &decode);
     double seconds = bench->last - bench->first;
+    if (status == ST_OK && seconds <= 0) status = status_fail(ST_USAGE, "%lld tokens are too few to time: the first sequence ends before the last one of %lld has begun", (long long)bench->tokens, (long long)bench->batch);
     bench->row.tokens_per_second = (double)(decode.n_timed / bench->batch * bench->batch) / seconds;
     bench->row.gbytes_per_second = bench->streamed / seconds * 1e-9;
     model_free(model);
@@ -205,13 +206,16 @@ static Status read_texts(const char *path, Str *texts) {
     return status == ST_OK ? closed : status;
 }
 
-static Status encode_all(const Tokenizer *tokenizer, const Str *texts, Ids *ids) {
+/* *n_bytes: of all texts. */
+static Status encode_all(const Tokenizer *tokenizer, const Str *texts, Ids *ids, size_t *n_bytes) {
     ids_clear(ids);
+    *n_bytes = 0;
     for (size_t at = 0; at < texts->len;) {
         const char *text = str_text(texts) + at;
         size_t len = strnlen(text, texts->len - at);
         TRY(tokenizer_encode(tokenizer, text, len, TOKENIZE_PLAIN, ids));
         at += len + 1;
+        *n_bytes += len;
     }
     return ST_OK;
 }
@@ -227,16 +231,17 @@ Status bench_tokenizer(Bench *bench) {
     const char *path = bench->tokenizer ? bench->tokenizer : bench->model;
     bench_mark_start(bench);
     status = bench->tokenizer || tokenizer_in(path) ? tokenizer_load(path, &tokenizer) : train_tokenizer(bench, &texts, &tokenizer);
-    double best = 0, n = (double)texts.len;
+    double best = 0;
+    size_t n_bytes = 0;
     for (int64_t i = 0; status == ST_OK && i < MAX(bench->steps, LEAST_PASSES) + 1; i++) {
         double began = clock_seconds();
-        status = encode_all(tokenizer, &texts, &ids);
+        status = encode_all(tokenizer, &texts, &ids, &n_bytes);
         double seconds = clock_seconds() - began;
         if (i == 0) bench->row.first_step = clock_seconds() - bench->start; /* words that come again are known from there on */
-        else best = MAX(best, n / seconds);
+        else best = MAX(best, (double)n_bytes / seconds);
     }
     bench->row.mbytes_per_second = best * 1e-6;
-    bench->row.tokens_per_second = (double)ids.n * best / n;
+    bench->row.tokens_per_second = (double)ids.n * best / (double)n_bytes;
     tokenizer_free(tokenizer);
     ids_release(&ids);
     str_release(&texts);

@@ -50,6 +50,9 @@ static const BenchWork works[] = {
 /* What the command was asked for. */
 typedef struct BenchJob { const char *list, *compute, *checkpointing, *rows, *tokenizer, *output, *table; int64_t batch, tokens, steps; } BenchJob;
 
+/* Rows so far, as JSON; and what went wrong first, with which the command ends when all works have had their turn. */
+typedef struct Results { Str rows; Status status; char text[512], hint[512]; } Results;
+
 /* ---- marks ---- */
 
 static OpCost profiled(double *streamed) {
@@ -89,11 +92,18 @@ void bench_mark_step(Bench *bench, bool is_first) {
 
 /* ---- a process of its own ---- */
 
+static Status fail_again(Status status, const char *text, const char *hint) {
+    if (status == ST_OK) return ST_OK;
+    status_fail(status, "%s", text);
+    return hint[0] ? status_hint(status, "%s", hint) : status;
+}
+
 /* Whatever `run` leaves in the bench is there afterwards: the bench lies in shared memory. The caller has started no thread, so that the child may. */
 static Status in_child(Bench *bench, Status (*run)(Bench *bench)) {
     int code;
     bench->status = ST_RESOURCE;
     snprintf(bench->text, sizeof bench->text, "the work ended too early");
+    bench->hint[0] = '\0';
     pid_t child = fork();
     if (child < 0) return status_fail(ST_RESOURCE, "cannot start a process");
     if (child == 0) {
@@ -106,9 +116,7 @@ static Status in_child(Bench *bench, Status (*run)(Bench *bench)) {
     while (waitpid(child, &code, 0) < 0)
         if (errno != EINTR) return status_fail(ST_RESOURCE, "a work's process is lost"); /* an interrupt reaches it as well, so it ends soon */
     if (WIFSIGNALED(code)) return status_fail(ST_RESOURCE, "the work ended by signal %d", WTERMSIG(code));
-    if (bench->status == ST_OK) return ST_OK;
-    status_fail(bench->status, "%s", bench->text);
-    return bench->hint[0] ? status_hint(bench->status, "%s", bench->hint) : bench->status;
+    return fail_again(bench->status, bench->text, bench->hint);
 }
 
 static Status measure_speed(Bench *bench) { return cpu_measure_speed(&bench->speed); }
@@ -155,18 +163,31 @@ static void add_if_known(JsonWriter *w, const char *key, double value, const cha
     if (unit) str_printf(cells, "  %.4g %s", value, unit);
 }
 
-static void print_row(const Bench *bench, const BenchWork *work, Str *rows) {
+static void begin_row(JsonWriter *w, const Bench *bench, const BenchWork *work) {
+    jw_object(w, NULL);
+    jw_string(w, "work", work->work);
+    jw_string(w, "shape", bench->shape);
+    jw_int(w, "batch", bench->batch);
+    jw_int(w, "tokens", bench->tokens);
+    jw_string(w, "compute", dtype_name(compute_from_text(bench->compute)));
+}
+
+/* The row goes to the others and is printed: itself, or as `cells` of the table. */
+static void end_row(JsonWriter *w, const Bench *bench, const BenchWork *work, const Str *cells, Results *results) {
+    jw_end_object(w);
+    str_printf(&results->rows, "%s%s", results->rows.len ? ",\n  " : "", str_text(&w->text));
+    if (bench->command->json) print_result("%s\n", str_text(&w->text));
+    else print_result("%-9s %-9s %5lld %6lld %s\n", work->work, bench->shape, (long long)bench->batch, (long long)bench->tokens, str_text(cells));
+    jw_release(w);
+}
+
+static void print_row(const Bench *bench, const BenchWork *work, Results *results) {
     const Measured *row = &bench->row;
     double peak = compute_from_text(bench->compute) == DT_BF16 ? bench->speed.gflops_bf16 : bench->speed.gflops_f32;
     JsonWriter w = {0};
     Str cells = {0};
     char memory[32], predicted[32];
-    jw_object(&w, NULL);
-    jw_string(&w, "work", work->work);
-    jw_string(&w, "shape", bench->shape);
-    jw_int(&w, "batch", bench->batch);
-    jw_int(&w, "tokens", bench->tokens);
-    jw_string(&w, "compute", dtype_name(compute_from_text(bench->compute)));
+    begin_row(&w, bench, work);
     add_number(&w, "tokens_per_second", row->tokens_per_second, "%10.1f", &cells);
     add_number(&w, "trained_tokens_per_second", row->trained_per_second, "%10.1f", &cells);
     add_number(&w, "gflops", row->gflops, "%10.1f", &cells);
@@ -184,11 +205,7 @@ static void print_row(const Bench *bench, const BenchWork *work, Str *rows) {
     if (isnan(row->predicted)) jw_null(&w, "predicted_bytes");
     else jw_int(&w, "predicted_bytes", (int64_t)row->predicted);
     if (bench->n_profile > 0) profile_write(&w, "profile", bench->profile, bench->n_profile);
-    jw_end_object(&w);
-    str_printf(rows, "%s%s", rows->len ? ",\n  " : "", str_text(&w.text));
-    if (bench->command->json) print_result("%s\n", str_text(&w.text));
-    else print_result("%-9s %-9s %5lld %6lld %s\n", work->work, bench->shape, (long long)bench->batch, (long long)bench->tokens, str_text(&cells));
-    jw_release(&w);
+    end_row(&w, bench, work, &cells, results);
     str_clear(&cells);
     if (profile_asked() && !bench->command->json && bench->n_profile > 0) {
         profile_describe(&cells, bench->profile, bench->n_profile);
@@ -198,9 +215,42 @@ static void print_row(const Bench *bench, const BenchWork *work, Str *rows) {
     fflush(stdout);
 }
 
-static Status run_work(Bench *bench, const BenchWork *work, const BenchJob *job, Str *rows) {
-    bench->batch = job->batch > 0 ? job->batch : work->batch;
-    bench->tokens = job->tokens > 0 ? job->tokens : work->tokens;
+/* A work that failed has a row as well; the first one's failure is the command's. */
+static void print_failure(const Bench *bench, const BenchWork *work, Status status, Results *results) {
+    JsonWriter w = {0};
+    Str cells = {0};
+    begin_row(&w, bench, work);
+    jw_string(&w, "error", status_text());
+    str_printf(&cells, "    failed: %s", status_text());
+    end_row(&w, bench, work, &cells, results);
+    str_release(&cells);
+    fflush(stdout);
+    if (results->status != ST_OK) return;
+    results->status = status;
+    snprintf(results->text, sizeof results->text, "%s", status_text());
+    snprintf(results->hint, sizeof results->hint, "%s", status_hint_text());
+}
+
+static bool needs_model(const BenchWork *work) { return work->run != bench_tokenizer; }
+
+/* A shape's model is made by the first work that needs it. */
+static Status make_model(Bench *bench) {
+    if (bench->n_ids > 0) return ST_OK;
+    if (config_of(bench->shape)) {
+        bench->model = path_join(bench->command->arena, bench->folder, bench->shape);
+        if (!bench->model) return ST_RESOURCE;
+        show_progress("making a model of shape %s ...", bench->shape);
+        TRY(in_child(bench, write_model));
+    }
+    return count_ids(bench);
+}
+
+static int64_t batch_of(const BenchWork *work, const BenchJob *job) { return job->batch > 0 ? job->batch : work->batch; }
+static int64_t tokens_of(const BenchWork *work, const BenchJob *job) { return job->tokens > 0 ? job->tokens : work->tokens; }
+
+static Status measure_work(Bench *bench, const BenchWork *work, const BenchJob *job) {
+    bench->batch = batch_of(work, job);
+    bench->tokens = tokens_of(work, job);
     bench->scale = work->scales ? (double)bench->tokens / (double)work->tokens : 1;
     bench->steps = job->steps;
     bench->n_done = 0;
@@ -220,7 +270,7 @@ static Status run_work(Bench *bench, const BenchWork *work, const BenchJob *job,
         .product_share = unknown,
     };
     bench->first = bench->last = 0;
-    if (bench->tokens < 2 && work->tokens > 1) return status_fail(ST_USAGE, "--tokens must be 2 or more");
+    if (needs_model(work)) TRY(make_model(bench));
     show_progress("%s %s ...", work->name, bench->shape);
     if (work->prepare) TRY(in_child(bench, work->prepare));
     bool streams = work->run == bench_decode;
@@ -232,14 +282,49 @@ static Status run_work(Bench *bench, const BenchWork *work, const BenchJob *job,
     uint64_t peak = bench->peak;
     if (streams) TRY(in_child(bench, measure_reading));
     bench->peak = peak;
-    end_live_line();
     if (bench->last > bench->first) {
         double seconds = bench->last - bench->first;
         bench->row.product_share = (bench->products_last - bench->products_first) / seconds;
         if (isnan(bench->row.gflops)) bench->row.gflops = bench->timed.flops / seconds * 1e-9;
     }
-    print_row(bench, work, rows);
     return ST_OK;
+}
+
+static Status write_results(const Bench *bench, const char *path, const Str *rows) {
+    const CpuInfo *cpu = cpu_info();
+    FileWriter writer;
+    JsonWriter w = {0};
+    char date[16];
+    time_t now = time(NULL);
+    strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
+    jw_object(&w, NULL);
+    jw_string(&w, "version", tune_version);
+    jw_string(&w, "date", date);
+    jw_string(&w, "cpu", cpu->name);
+    jw_string(&w, "features", cpu->features);
+    jw_int(&w, "threads", cpu->threads);
+    jw_double(&w, "f32_gflops", bench->speed.gflops_f32);
+    jw_double(&w, "bf16_gflops", bench->speed.gflops_bf16);
+    jw_string(&w, "f32_kernel", cpu->gemm_f32);
+    jw_string(&w, "bf16_kernel", cpu->gemm_bf16);
+    jw_double(&w, "read_gbytes_per_second", bench->speed.memory_gbs);
+    Status status = writer_open(&writer, path);
+    if (status == ST_OK) {
+        writer_printf(&writer, "%s, \"rows\": [\n  %s\n]}\n", str_text(&w.text), str_text(rows));
+        status = writer_commit(&writer);
+    }
+    jw_release(&w);
+    return status;
+}
+
+/* Another work's turn comes even when this one fails, and the file has what is there so far. Only an interrupt ends all, and a file that cannot be written. */
+static Status run_work(Bench *bench, const BenchWork *work, const BenchJob *job, Results *results) {
+    Status status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : measure_work(bench, work, job);
+    end_live_line();
+    if (status != ST_OK && interrupt_requested()) return status;
+    if (status == ST_OK) print_row(bench, work, results);
+    else print_failure(bench, work, status, results);
+    return job->output ? write_results(bench, job->output, &results->rows) : ST_OK;
 }
 
 /* ---- which works ---- */
@@ -273,90 +358,84 @@ static Status next_work(const char **at, const BenchWork **work) {
     return ST_OK;
 }
 
-static Status check_works(const char *list, bool *needs_model) {
-    *needs_model = !strcmp(list, "all");
-    if (*needs_model) return ST_OK;
-    const BenchWork *work;
-    for (const char *at = list; *at;) {
-        TRY(next_work(&at, &work));
-        *needs_model |= work->run != bench_tokenizer;
-    }
-    return *list ? ST_OK : status_fail(ST_USAGE, "--work names nothing");
+/* Of several sequences the first one's end ends what is timed, which begins behind the last one's first token. */
+static Status check_work(const BenchWork *work, const BenchJob *job) {
+    int64_t least = work->tokens == 1 ? 1 : work->run == bench_decode && batch_of(work, job) > 1 ? 3 : 2;
+    if (tokens_of(work, job) >= least) return ST_OK;
+    return status_fail(ST_USAGE, "--tokens must be %lld or more for '%s' of %lld at a time", (long long)least, work->name, (long long)batch_of(work, job));
 }
 
-static Status run_works(Bench *bench, const BenchJob *job, Str *rows) {
+static Status check_works(const BenchJob *job) {
     const BenchWork *work;
     if (!strcmp(job->list, "all")) {
-        for (work = works; work < works + COUNT_OF(works); work++)
-            if (!work->small || !config_of(bench->shape) || !strcmp(bench->shape, "S")) TRY(run_work(bench, work, job, rows));
+        for (work = works; work < works + COUNT_OF(works); work++) TRY(check_work(work, job));
         return ST_OK;
     }
     for (const char *at = job->list; *at;) {
         TRY(next_work(&at, &work));
-        TRY(run_work(bench, work, job, rows));
+        TRY(check_work(work, job));
+    }
+    return *job->list ? ST_OK : status_fail(ST_USAGE, "--work names nothing");
+}
+
+static Status check_checkpointing(const char *kind) {
+    static const char *const kinds[] = {"none", "selective", "layer"};
+    for (size_t i = 0; i < COUNT_OF(kinds); i++)
+        if (!strcmp(kind, kinds[i])) return ST_OK;
+    return status_fail(ST_USAGE, "--checkpointing is none, selective or layer, not '%s'", kind);
+}
+
+/* Before anything is measured: a file that could not be written in the end. */
+static Status check_result_path(const char *path) {
+    FileWriter writer;
+    if (!path) return ST_OK;
+    if (dir_exists(path)) return status_fail(ST_USAGE, "-o names a file, '%s' is a folder", path);
+    TRY(writer_open(&writer, path));
+    writer_abandon(&writer);
+    return ST_OK;
+}
+
+static Status run_works(Bench *bench, const BenchJob *job, Results *results) {
+    const BenchWork *work;
+    if (!strcmp(job->list, "all")) {
+        for (work = works; work < works + COUNT_OF(works); work++)
+            if (!work->small || !config_of(bench->shape) || !strcmp(bench->shape, "S")) TRY(run_work(bench, work, job, results));
+        return ST_OK;
+    }
+    for (const char *at = job->list; *at;) {
+        TRY(next_work(&at, &work));
+        TRY(run_work(bench, work, job, results));
     }
     return ST_OK;
 }
 
-static Status run_shape(Bench *bench, const char *shape, const BenchJob *job, bool needs_model, Str *rows) {
+static Status run_shape(Bench *bench, const char *shape, const BenchJob *job, Results *results) {
     bench->shape = bench->model = shape;
-    if (needs_model && config_of(shape)) {
-        bench->model = path_join(bench->command->arena, bench->folder, shape);
-        if (!bench->model) return ST_RESOURCE;
-        show_progress("making a model of shape %s ...", shape);
-        TRY(in_child(bench, write_model));
-    }
-    if (needs_model) TRY(count_ids(bench));
-    Status status = run_works(bench, job, rows);
-    if (config_of(shape)) dir_remove(bench->model); /* the next one may need the room */
+    bench->n_ids = 0;
+    Status status = run_works(bench, job, results);
+    if (bench->model != shape) dir_remove(bench->model); /* the next one may need the room */
     return status;
 }
 
 /* ---- the whole ---- */
 
-static Status write_result(const Bench *bench, const char *path, const Str *rows) {
-    const CpuInfo *cpu = cpu_info();
-    FileWriter writer;
-    JsonWriter w = {0};
-    char date[16];
-    time_t now = time(NULL);
-    strftime(date, sizeof date, "%Y-%m-%d", gmtime(&now));
-    jw_object(&w, NULL);
-    jw_string(&w, "version", tune_version);
-    jw_string(&w, "date", date);
-    jw_string(&w, "cpu", cpu->name);
-    jw_string(&w, "features", cpu->features);
-    jw_int(&w, "threads", cpu->threads);
-    jw_double(&w, "f32_gflops", bench->speed.gflops_f32);
-    jw_double(&w, "bf16_gflops", bench->speed.gflops_bf16);
-    jw_string(&w, "f32_kernel", cpu->gemm_f32);
-    jw_string(&w, "bf16_kernel", cpu->gemm_bf16);
-    jw_double(&w, "read_gbytes_per_second", bench->speed.memory_gbs);
-    Status status = writer_open(&writer, path);
-    if (status == ST_OK) {
-        writer_printf(&writer, "%s, \"rows\": [\n  %s\n]}\n", str_text(&w.text), str_text(rows));
-        status = writer_commit(&writer);
-    }
-    jw_release(&w);
-    return status;
-}
-
-static Status run_shapes(Bench *bench, const BenchJob *job, bool needs_model) {
+static Status run_shapes(Bench *bench, const BenchJob *job) {
     const Command *command = bench->command;
-    Str rows = {0};
+    Results results = {0};
     Status status = in_child(bench, measure_speed);
     if (status == ST_OK && !command->json) print_result("%s", columns);
-    for (size_t i = 0; status == ST_OK && i < command->n_arguments; i++) status = run_shape(bench, command->arguments[i], job, needs_model, &rows);
-    if (status == ST_OK && job->output) status = write_result(bench, job->output, &rows);
-    str_release(&rows);
+    for (size_t i = 0; status == ST_OK && i < command->n_arguments; i++) status = run_shape(bench, command->arguments[i], job, &results);
+    if (status == ST_OK) status = fail_again(results.status, results.text, results.hint);
+    str_release(&results.rows);
     return status;
 }
 
 static Status bench_models(const Command *command, const BenchJob *job) {
-    bool needs_model;
     TRY(check_compute(job->compute));
-    TRY(check_works(job->list, &needs_model));
+    TRY(check_checkpointing(job->checkpointing));
     if (job->batch < 0 || job->tokens < 0 || job->steps < 1) return status_fail(ST_USAGE, "--batch, --tokens and --steps must be positive");
+    TRY(check_works(job));
+    TRY(check_result_path(job->output));
     const char *temporary = getenv("TMPDIR");
     char *folder = arena_printf(command->arena, "%s/tune-bench-XXXXXX", temporary && *temporary ? temporary : "/tmp");
     if (!folder) return ST_RESOURCE;
@@ -366,7 +445,7 @@ static Status bench_models(const Command *command, const BenchJob *job) {
     if (status == ST_OK) {
         *bench = (Bench){.command = command, .folder = folder, .compute = job->compute, .checkpointing = job->checkpointing, .rows = job->rows, .tokenizer = job->tokenizer};
         profile_stop(); /* works have their own */
-        status = run_shapes(bench, job, needs_model);
+        status = run_shapes(bench, job);
         if (status != ST_OK) dir_remove(folder);
         else status = dir_remove(folder);
     }
@@ -408,7 +487,7 @@ Status cmd_bench(int argc, char **argv) {
         {"--checkpointing", OPTION_TEXT, &job.checkpointing, "KIND", "of sft, sft_mix, full, dpo, grpo: none, selective or layer"},
         {"--rows", OPTION_TEXT, &job.rows, "FILE", "lengths of sft_mix and grpo, texts of tokenizer: {question, answer} or messages; of dpo: {prompt, chosen, rejected}. Drawn as GSM8K's and hh-rlhf's unless given"},
         {"--tokenizer", OPTION_TEXT, &job.tokenizer, "DIR", "of the rows; the model's own"},
-        {"-o", OPTION_TEXT, &job.output, "FILE", "the rows and the machine as one JSON object"},
+        {"-o", OPTION_TEXT, &job.output, "FILE", "the rows and the machine as one JSON object, written after every row"},
         {"--table", OPTION_TEXT, &job.table, "FILE", "such a file, or bench-peers.json, as markdown; nothing is measured"},
         {0},
     };
