@@ -64,6 +64,7 @@ Status bench_decode(Bench *bench);
 Status bench_load_model(Bench *bench);
 /* The program started anew, until its first step is done: the best of `steps` runs. */
 Status bench_start(Bench *bench);
+extern const char *program_path; /* as it was started: main's */
 Status bench_make_adapter(Bench *bench); /* for bench_merge */
 Status bench_merge(Bench *bench);
 /* One thread encodes --rows, or made text, again and again. */

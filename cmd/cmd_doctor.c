@@ -90,9 +90,12 @@ static bool virtual_machine(void) {
 
 /* As use_threads decides; empty: as many as there are. */
 static const char *why_so_many(const Command *command, int threads, int cores, int physical, int online) {
-    const char *tasks = getenv("SLURM_CPUS_PER_TASK");
+    const char *tasks = getenv("SLURM_CPUS_PER_TASK"), *said = getenv("OMP_NUM_THREADS"), *limit = getenv("OMP_THREAD_LIMIT");
+    bool is_said = said && *said;
+    int64_t wanted = command->threads > 0 ? command->threads : is_said ? strtoll(said, NULL, 10) : physical;
+    if (limit && *limit && threads == omp_get_thread_limit() && threads < wanted) return "OMP_THREAD_LIMIT says so";
     if (command->threads > 0) return "--threads says so";
-    if (getenv("OMP_NUM_THREADS")) return "OMP_NUM_THREADS says so";
+    if (is_said) return "OMP_NUM_THREADS says so";
     if (tasks && strtoll(tasks, NULL, 10) == threads && threads < physical) return "SLURM_CPUS_PER_TASK says so";
     if (online > 0 && cores < online) return threads == physical && physical < cores ? "affinity or control group allow no more, and some of those share a core" : "affinity or control group allow no more";
     return threads == physical && physical < cores ? "the others share a core with these" : "";

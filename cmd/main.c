@@ -6,8 +6,9 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "cmd/cmd.h"
+#include "cmd/bench.h"
 
+const char *program_path;
 const CommandInfo command_infos[] = {
 #define COMMAND(name, help) {#name, cmd_##name, help},
 #include "cmd/commands.def"
@@ -80,7 +81,8 @@ static void let_threads_sleep(char **argv) {
 }
 
 int main(int argc, char **argv) {
-    if (argc > 2) let_threads_sleep(argv); /* fewer arguments compute nothing */
+    program_path = argv[0];
+    if (argc > 1 && argv[1][0] != '-') let_threads_sleep(argv); /* a command; one without arguments may compute as well */
     catch_signals();
     Status status = run(argc, argv);
     end_live_line();

@@ -109,8 +109,10 @@ static int64_t threads_by_default(void) {
 }
 
 void use_threads(int64_t n) {
-    if (n > 0) omp_set_num_threads((int)n);
-    else if (!getenv("OMP_NUM_THREADS")) omp_set_num_threads((int)MIN((int64_t)omp_get_max_threads(), threads_by_default()));
+    const char *said = getenv("OMP_NUM_THREADS"); /* set but empty it says nothing, to OpenMP neither */
+    if (n == 0 && said && *said) n = omp_get_max_threads();
+    else if (n == 0) n = MIN((int64_t)omp_get_max_threads(), threads_by_default());
+    omp_set_num_threads((int)MIN(n, (int64_t)omp_get_thread_limit()));
 }
 
 Status command_parse(Command *command, int argc, char **argv, const Option *own, bool *done) {
