@@ -124,8 +124,8 @@ fuzz: ## search for input that breaks a reader, SECONDS=60 NAME=json|yaml|... (n
 	build/fuzz-clang/fuzzer_$(NAME) -max_total_time=$(or $(SECONDS),60) -artifact_prefix=tests/fuzz/$(NAME)/ build/fuzz-clang/corpus_$(NAME) tests/fuzz/$(NAME)
 BENCH_DATA := ../shared/data
 BENCH_ROWS := $(if $(wildcard $(BENCH_DATA)/rows/gsm8k/train.jsonl),--rows $(BENCH_DATA)/rows/gsm8k/train.jsonl --tokenizer $(BENCH_DATA)/tokenizers/smollm2-tokenizer)
-bench: all ## training, decoding and more on SHAPES="S Q" into bench.json; sweeps over a world of a million states; filters of 52,002 rows; what grows with rows and lengths
-	./tune bench $(or $(SHAPES),S Q) --work $(or $(WORK),all) $(BENCH_ROWS) -o bench.json
+bench: all ## training, decoding and more on SHAPES="S Q L" into bench.json; sweeps over a world of a million states; filters of 52,002 rows; what grows with rows and lengths
+	./tune bench $(or $(SHAPES),S Q L) --work $(or $(WORK),all) $(BENCH_ROWS) -o bench.json
 	./tune mdp bench
 	./tune bench filter
 	./tune bench synth

@@ -31,7 +31,7 @@ typedef struct Bench {
     double streamed;                              /* of timed.bytes: weights in products, keys and values */
     int64_t n_done;
     Measured row;
-    uint64_t peak;                                /* bytes resident at most */
+    uint64_t peak, resident;                      /* bytes resident at most; before the model was loaded */
     size_t n_profile;
     ProfileRow profile[BENCH_MOST_ROWS];          /* from the first step's end to the last one's */
     Status status;

@@ -109,6 +109,19 @@ static Status time_program(char *const *arguments, double *seconds, uint64_t *pe
     return ST_OK;
 }
 
+/* What the run said that it would need. */
+static double predicted_by(const char *run) {
+    Str path = {0};
+    json_t *started = NULL;
+    str_printf(&path, "%s/started.json", run);
+    if (json_read_file(str_text(&path), &started) != ST_OK) started = NULL;
+    const json_t *total = json_object_get(json_object_get(started, "memory"), "total");
+    double bytes = json_is_number(total) ? json_number_value(total) : (double)NAN;
+    json_decref(started);
+    str_release(&path);
+    return bytes;
+}
+
 /* The best of some runs: memory that the system, or the host of a virtual machine, clears for the first of them says nothing about the program. */
 Status bench_start(Bench *bench) {
     Arena *arena = bench->command->arena;
@@ -126,6 +139,7 @@ Status bench_start(Bench *bench) {
     for (int64_t i = 0; i < bench->steps; i++) {
         double seconds = 0;
         TRY(time_program(arguments, &seconds, &bench->peak));
+        bench->row.predicted = predicted_by(run);
         TRY(dir_remove(run)); /* the next run's, and the next model's, goes there too */
         bench->row.first_step = i > 0 ? fmin(bench->row.first_step, seconds) : seconds;
     }

@@ -8,8 +8,15 @@
 enum { CONTEXT = 128 }; /* tokens before the first new one */
 
 Status bench_load(Bench *bench, bool skip_nan_check, Model **model) {
+    bench->resident = memory_resident();
     bench_mark_start(bench);
     return model_load(bench->model, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(bench->compute), .skip_nan_check = skip_nan_check}, model);
+}
+
+/* The process before the model was loaded, the model, the step that has been laid out on the meta device since cpu_plan_clear, and what it works in. */
+static void predict(Bench *bench, const Model *model, size_t step) {
+    ModelMemory memory = model_memory(model, false);
+    bench->row.predicted = (double)(bench->resident + memory.mapped + memory.weights + memory.packed + step + cpu_planned_bytes());
 }
 
 Status bench_load_model(Bench *bench) {
@@ -18,6 +25,7 @@ Status bench_load_model(Bench *bench) {
     bench->row.seconds = bench->row.first_step = clock_seconds() - bench->start;
     ModelMemory memory = model_memory(model, false);
     bench->row.gbytes_per_second = (double)(memory.mapped + memory.weights) / bench->row.seconds * 1e-9;
+    bench->row.predicted = (double)(bench->resident + memory.mapped + memory.weights); /* packed at first use */
     model_free(model);
     return ST_OK;
 }
@@ -43,9 +51,19 @@ static Status prefill_once(const Bench *bench, const Model *model, Tape *tape, c
     tape_reset(tape);
     tape_record(tape, false);
     ModelBatch batch = {.ids = ids, .layout = {.n_tokens = bench->batch * bench->tokens, .n_segments = (int32_t)bench->batch, .segments = segments}};
-    Tensor *wanted = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &bench->batch, rows);
+    Tensor *wanted = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &bench->batch, rows);
     Tensor *logits = wanted ? model_logits(model, tape, model_forward(model, tape, &batch), wanted).logits : NULL;
     return logits ? ST_OK : tape_status(tape) != ST_OK ? tape_status(tape) : ST_RESOURCE;
+}
+
+static Status predict_prefill(Bench *bench, const Model *model, const int32_t *ids) {
+    cpu_plan_clear();
+    Tape *meta = tape_new(device_meta(), model->compute, 0);
+    if (!meta) return ST_RESOURCE;
+    Status status = prefill_once(bench, model, meta, ids);
+    predict(bench, model, tape_peak_bytes(meta));
+    tape_free(meta);
+    return status;
 }
 
 Status bench_prefill(Bench *bench) {
@@ -54,7 +72,7 @@ Status bench_prefill(Bench *bench) {
     TRY(random_ids(bench, bench->batch * bench->tokens, &ids));
     TRY(bench_load(bench, true, &model));
     Tape *tape = tape_new(device_cpu(), model->compute, 0);
-    Status status = tape ? ST_OK : ST_RESOURCE;
+    Status status = tape ? predict_prefill(bench, model, ids) : ST_RESOURCE;
     for (int64_t i = 0; status == ST_OK && i <= bench->steps; i++) {
         status = prefill_once(bench, model, tape, ids);
         bench_mark_step(bench, i == 0);
@@ -100,6 +118,8 @@ Status bench_decode(Bench *bench) {
     for (int64_t i = 0; i < bench->batch; i++) prompts[i] = (Prompt){ids + i * CONTEXT, CONTEXT, (uint64_t)i};
     GenerateConfig config = {.sample = {.greedy = true, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = bench->tokens, .n = 1, .ignore_eos = true, .max_batch = bench->batch};
     TRY(bench_load(bench, true, &model));
+    cpu_plan_clear();
+    predict(bench, model, generate_bytes(model, (size_t)bench->batch, CONTEXT, &config));
     Status status = generate(model, NULL, prompts, (size_t)bench->batch, &config, keep_token, keep_nothing, &decode);
     double seconds = bench->last - bench->first;
     if (status == ST_OK && seconds <= 0) status = status_fail(ST_USAGE, "%lld tokens are too few to time: the first sequence ends before the last one of %lld has begun", (long long)bench->tokens, (long long)bench->batch);

@@ -28,23 +28,23 @@ typedef struct BenchWork {
     Status (*run)(Bench *bench), (*prepare)(Bench *bench);
     int64_t batch, tokens;               /* unless told */
     bool scales;                         /* tokens are those of the longest row: other numbers of them make all rows longer or shorter */
-    bool small;                          /* of "all" works only on shape S */
+    const char *shapes;                  /* of our shapes those on which "all" has it, NULL = all of them: the large ones take long */
 } BenchWork;
 static const BenchWork works[] = {
     {.name = "sft", .work = "sft", .run = bench_sft, .batch = 4, .tokens = 512},
-    {.name = "sft_mix", .work = "sft_mix", .run = bench_sft_mix, .batch = 8, .tokens = 688, .scales = true},
-    {.name = "full", .work = "full", .run = bench_full, .batch = 4, .tokens = 512, .small = true},
-    {.name = "dpo", .work = "dpo", .run = bench_dpo, .batch = 4, .tokens = 835, .scales = true, .small = true},
-    {.name = "grpo", .work = "grpo", .run = bench_grpo, .batch = 4, .tokens = 64, .small = true},
+    {.name = "sft_mix", .work = "sft_mix", .run = bench_sft_mix, .batch = 8, .tokens = 688, .scales = true, .shapes = "S Q"},
+    {.name = "full", .work = "full", .run = bench_full, .batch = 4, .tokens = 512, .shapes = "S"},
+    {.name = "dpo", .work = "dpo", .run = bench_dpo, .batch = 4, .tokens = 835, .scales = true, .shapes = "S"},
+    {.name = "grpo", .work = "grpo", .run = bench_grpo, .batch = 4, .tokens = 64, .shapes = "S"},
     {.name = "decode", .work = "decode", .run = bench_decode, .batch = 1, .tokens = 64},
     {.name = "decode8", .work = "decode", .run = bench_decode, .batch = 8, .tokens = 64},
-    {.name = "decode32", .work = "decode", .run = bench_decode, .batch = 32, .tokens = 32},
+    {.name = "decode32", .work = "decode", .run = bench_decode, .batch = 32, .tokens = 32, .shapes = "S Q"},
     {.name = "prefill", .work = "prefill", .run = bench_prefill, .batch = 1, .tokens = 512},
-    {.name = "prefill2048", .work = "prefill", .run = bench_prefill, .batch = 1, .tokens = 2048},
-    {.name = "tokenizer", .work = "tokenizer", .run = bench_tokenizer, .batch = 1, .tokens = 1},
-    {.name = "merge", .work = "merge", .run = bench_merge, .prepare = bench_make_adapter, .batch = 1, .tokens = 1},
+    {.name = "prefill2048", .work = "prefill", .run = bench_prefill, .batch = 1, .tokens = 2048, .shapes = "S Q"},
+    {.name = "tokenizer", .work = "tokenizer", .run = bench_tokenizer, .batch = 1, .tokens = 1, .shapes = "S Q"},
+    {.name = "merge", .work = "merge", .run = bench_merge, .prepare = bench_make_adapter, .batch = 1, .tokens = 1, .shapes = "S Q"},
     {.name = "load", .work = "load", .run = bench_load_model, .batch = 1, .tokens = 1},
-    {.name = "start", .work = "start", .run = bench_start, .batch = 4, .tokens = 512},
+    {.name = "start", .work = "start", .run = bench_start, .batch = 4, .tokens = 512, .shapes = "S Q"},
 };
 
 /* What the command was asked for. */
@@ -194,7 +194,7 @@ static void print_row(const Bench *bench, const BenchWork *work, Results *result
     add_number(&w, "peak_share", row->gflops / peak, "%10.2f", &cells);
     add_number(&w, "product_share", row->product_share, "%10.2f", &cells);
     add_number(&w, "gbytes_per_second", row->gbytes_per_second, "%10.2f", &cells);
-    add_number(&w, "read_share", row->gbytes_per_second / bench->read_gbs, "%10.2f", &cells);
+    add_number(&w, "read_share", bench->read_gbs > 0 ? row->gbytes_per_second / bench->read_gbs : (double)NAN, "%10.2f", &cells);
     jw_double(&w, "seconds_to_first_step", row->first_step);
     add_number(&w, NULL, isnan(row->seconds) ? row->first_step : row->seconds, "%10.2f", &cells);
     str_printf(&cells, "  %10s  %10s", format_bytes((double)bench->peak, memory), isnan(row->predicted) ? "-" : format_bytes(row->predicted, predicted));
@@ -399,7 +399,7 @@ static Status run_works(Bench *bench, const BenchJob *job, Results *results) {
     const BenchWork *work;
     if (!strcmp(job->list, "all")) {
         for (work = works; work < works + COUNT_OF(works); work++)
-            if (!work->small || !config_of(bench->shape) || !strcmp(bench->shape, "S")) TRY(run_work(bench, work, job, results));
+            if (!work->shapes || !config_of(bench->shape) || strstr(work->shapes, bench->shape)) TRY(run_work(bench, work, job, results));
         return ST_OK;
     }
     for (const char *at = job->list; *at;) {
@@ -479,7 +479,7 @@ Status cmd_bench(int argc, char **argv) {
                 "    tune bench S --work sft,decode",
     };
     const Option options[] = {
-        {"--work", OPTION_TEXT, &job.list, "LIST", "of sft, sft_mix, full, dpo, grpo, decode, decode8, decode32, prefill, prefill2048, tokenizer, merge, load, start; or all (sft,prefill,decode,load)"},
+        {"--work", OPTION_TEXT, &job.list, "LIST", "of sft, sft_mix, full, dpo, grpo, decode, decode8, decode32, prefill, prefill2048, tokenizer, merge, load, start; or all: of L those that take less than minutes (sft,prefill,decode,load)"},
         {"--batch", OPTION_INT, &job.batch, "N", "sequences at a time; dpo: pairs, grpo: prompts, 8 completions each"},
         {"--tokens", OPTION_INT, &job.tokens, "N", "tokens of a sequence; decode, grpo: new ones; sft_mix, dpo: of the longest row"},
         {"--steps", OPTION_INT, &job.steps, "N", "timed steps, behind one that is not; start: runs, of which the best counts (2)"},
