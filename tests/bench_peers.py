@@ -54,17 +54,26 @@ def memory(target):
     return ("MiB", lambda o: o["peak_rss_bytes"] / 2**20, lambda p: p["peak_rss_mib"], target, False)
 
 
+def at_most(unit, value, limit):
+    """A target that no peer sets: the limit takes the peer's place."""
+    return (f"{unit} at most", value, lambda p: limit, 1, False)
+
+
+def memory_at_most(gib):
+    return at_most("MiB", lambda o: o["peak_rss_bytes"] / 2**20, gib * 1024)
+
+
 def decoded(target):
     return ("tokens/s", lambda o: o["tokens_per_second"], lambda p: p["decode_tokens_per_s"]["median"], target, True)
 
 
-def sft(shape, dtype, steps, target, least_memory=None, more="", work="sft", rows=""):
+def sft(shape, dtype, steps, target, least_memory=None, more="", work="sft", rows="", most_gib=None):
     compute = "f32" if dtype == "f32" else "bf16"
     mode = "mix" if work == "sft_mix" else "fixed"
     name = f"{work} {shape} {dtype}{' compiled' if '--compile' in more else ''}"
     batch = "--batch 8" if mode == "mix" else "--batch 4 --tokens 512"
     return Job(name, "torch transformers" + ("" if work == "full" else " peft"), f"sft.py --shape {shape} --dtype {dtype} --mode {mode} --steps {steps} {more}",
-               f"{TMP}/{shape} --work {work} {batch} --steps {steps} --compute {compute} {rows}", [rate(target), memory(least_memory)], bf16=dtype != "f32")
+               f"{TMP}/{shape} --work {work} {batch} --steps {steps} --compute {compute} {rows}", [rate(target), memory(least_memory)] + ([memory_at_most(most_gib)] if most_gib else []), bf16=dtype != "f32")
 
 
 def tokenizer(name, path):
@@ -110,12 +119,13 @@ JOBS = [
     sft("S", "f32", 3, 1.4, None, "--full", "full"),
     sft("S", "f32", 8, None, None, "", "sft_mix", MIX),
     sft("S", "bf16", 3, 3.6, 2.9),
-    sft("S", "bf16pure", 3, 2.6, 2.9),
+    sft("S", "bf16pure", 3, 2.6, 2.9, most_gib=1.1),
     sft("S", "bf16pure", 3, 1.8, 2.9, "--compile"),
-    sft("Q", "bf16pure", 2, 1.9, 2.5),
+    sft("Q", "bf16pure", 2, 1.9, 2.5, most_gib=2.6),
     sft("Q", "bf16pure", 2, 1.35, 2.5, "--compile"),
     sft("S", "bf16pure", 20, 4, None, "", "sft_mix", MIX),
     sft("S", "bf16pure", 20, 3.2, None, "--compile", "sft_mix", MIX),
+    sft("Q", "bf16pure", 4, None, None, "", "sft_mix", MIX, most_gib=3),
     sft("S", "bf16pure", 3, 2.5, None, "--full", "full"),
     Job("dpo S", "torch trl peft datasets", "dpo.py --shape S --steps 3", f"{TMP}/S --work dpo --batch 4 --steps 3 {PAIRS} {COMPUTE}",
         [("pairs/s", lambda o: o["rows_per_second"], lambda p: p["pairs"] / p["seconds_per_step"]["median"], 6, True), memory(None)], bf16=True),
@@ -128,8 +138,9 @@ JOBS = [
           f"{TMP}/{shape} --work decode --batch {batch} --tokens 64 {COMPUTE}", [decoded(target), memory(None)])
       for shape, batch, target in (("S", 1, None), ("S", 8, 3.5), ("S", 32, 8), ("Q", 1, None), ("Q", 8, 2.2))],
     *[llama(*each) for each in (("S", 1, 1.25), ("S", 8, 3.5), ("S", 32, 8), ("Q", 1, 1.25), ("Q", 8, 2.2))],
-    Job("prefill S llama.cpp", "$LLAMA_BIN $LLAMA_SRC", "llamacpp.py bench --shape S --types bf16", f"{TMP}/S --work prefill --compute bf16",
-        [("tokens/s", lambda o: o["tokens_per_second"], lambda p: p["tokens_per_s"]["S bf16 pp512"]["median"], 5, True)], bf16=True),
+    *[Job(f"prefill S llama.cpp {kind}", "$LLAMA_BIN $LLAMA_SRC", f"llamacpp.py bench --shape S --types {kind}", f"{TMP}/S --work prefill --compute bf16",
+          [("tokens/s", lambda o: o["tokens_per_second"], lambda p, kind=kind: p["tokens_per_s"][f"S {kind} pp512"]["median"], target, True)], bf16=True)
+      for kind, target in (("bf16", 5), ("q8_0", 1.8))],
     ppo("sb3", "torch gymnasium stable_baselines3", "sb3", 50),
     ppo("cleanrl", "torch gymnasium", "cleanrl", 20),
     mdp(200000, "quantecon", (("vi", "value_iteration"), ("mpi", "modified_policy_iteration")), 5),
@@ -141,7 +152,8 @@ JOBS = [
     Job("merge Q", "torch transformers peft", "merge.py --shape Q", f"{TMP}/Q --work merge",
         [("s", lambda o: o["seconds"], lambda p: p["total_s"], 5, False), ("MiB", lambda o: o["peak_rss_bytes"] / 2**20, lambda p: p["peak_rss_mib"], 10, False)]),
     Job("start S", "torch transformers peft", f"sft.py --shape S --dtype {'bf16' if NATIVE_BF16 else 'f32'} --steps 1", f"{TMP}/S --work start --steps 2 {COMPUTE}",
-        [("s to the first step's end", lambda o: o["seconds_to_first_step"], lambda p: p["first_step_s"], 5 if NATIVE_BF16 else None, False)]),
+        [("s to the first step's end", lambda o: o["seconds_to_first_step"], lambda p: p["first_step_s"], 5 if NATIVE_BF16 else None, False),
+         at_most("s", lambda o: o["seconds_to_first_step"], 1.5)]),
 ]
 
 
@@ -186,10 +198,11 @@ def prepare():
         make_texts()
 
 
-def prepare_llama(shape):
-    """The script's own way; its converter takes a minute."""
-    if not os.path.exists(os.path.join(TMP, f"{shape}-bf16.gguf")):
-        subprocess.check_call([sys.executable, os.path.join(PEERS, "llamacpp.py"), "convert", "--shape", shape, "--types", "bf16"], stdout=subprocess.DEVNULL)
+def prepare_llama(shape, kind):
+    """The script's own way, from bf16 to others; its converter takes a minute."""
+    missing = [k for k in dict.fromkeys(("bf16", kind)) if not os.path.exists(os.path.join(TMP, f"{shape}-{k}.gguf"))]
+    if missing:
+        subprocess.check_call([sys.executable, os.path.join(PEERS, "llamacpp.py"), "convert", "--shape", shape, "--types", ",".join(missing)], stdout=subprocess.DEVNULL)
 
 
 def check_same(job, ours, theirs):
@@ -208,7 +221,7 @@ def ask_peer(job, turn):
     key = (turn, preload, *job.peer)
     if key not in answers:
         if job.peer[0] == "llamacpp.py":
-            prepare_llama(job.peer[3])
+            prepare_llama(job.peer[3], job.peer[5])
         answers[key] = run([sys.executable, os.path.join(PEERS, job.peer[0])] + job.peer[1:], {"LD_PRELOAD": preload} if preload else None)
     return answers[key]
 
