@@ -118,10 +118,10 @@ Status checkpoint_load(Run *run, int64_t step, const CheckpointItem *items, size
 
 /* Sums over trained tokens. loss_sum: of the objective, nats; count: what it is divided by. */
 typedef struct LossSums { double loss_sum, count; int64_t tokens, loss_tokens; } LossSums;
-/* What a trainer asks of SFT (and later of reward models and RL): data and losses. All is a function of (seed, step), so that a resumed run does the same. */
 /* Something that a run is made from, beside its recipe: the key that names it and a number that tells whether it is still the same. */
 typedef struct TaskInput { const char *key; uint64_t fingerprint; } TaskInput;
 enum { TASK_MAX_INPUTS = 4 };
+/* What trainer_run asks of a kind of run: its data and its losses. All is a function of (seed, step), so that a resumed run does the same. */
 typedef struct Task {
     void *context;
     TaskInput inputs[TASK_MAX_INPUTS];                                  /* key NULL = unused. A run whose inputs changed is not resumed: ST_CONFIG */
