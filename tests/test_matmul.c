@@ -464,6 +464,19 @@ static void packing_happens_once_and_as_announced(void **state) {
     for_each_backend(run_packed);
 }
 
+/* A narrower set than the processor's computes what a processor without the rest does, whatever library runs. */
+static void bf16_goes_by_the_instruction_set(void **state) {
+    (void)state;
+    for (size_t i = 0; i < COUNT_OF(libraries); i++)
+        for (size_t j = 0; j < COUNT_OF(isas); j++) {
+            if (!configure(libraries[i], isas[j])) continue;
+            bool native = cpu_info()->native_bf16, has = strcmp(isas[j], "avx512_bf16") == 0 || strcmp(isas[j], "amx") == 0;
+            if (HAVE_TILES && native && !has) fail_msg("'%s' multiplies bf16 with '%s'", libraries[i], isas[j]);
+            if (has && strcmp(libraries[i], "own") == 0) assert_true(native);
+        }
+    check_ok(cpu_configure(NULL, NULL));
+}
+
 static void unknown_names_are_refused(void **state) {
     (void)state;
     check_status(cpu_configure("mkl", NULL), ST_USAGE);
@@ -487,7 +500,7 @@ static void speed_is_measured(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(shapes_dtypes_and_transposes), cmocka_unit_test(branches_and_addends), cmocka_unit_test(branches_made_on_the_way), cmocka_unit_test(products_of_one_call), cmocka_unit_test(gradients_of_one_call), cmocka_unit_test(doubles), cmocka_unit_test(bits_are_those_of_any_number_of_threads),
-        cmocka_unit_test(bits_of_a_row_are_those_of_the_row_alone), cmocka_unit_test(packing_happens_once_and_as_announced), cmocka_unit_test(unknown_names_are_refused),
+        cmocka_unit_test(bits_of_a_row_are_those_of_the_row_alone), cmocka_unit_test(packing_happens_once_and_as_announced), cmocka_unit_test(bf16_goes_by_the_instruction_set), cmocka_unit_test(unknown_names_are_refused),
         cmocka_unit_test(speed_is_measured),
     };
     return cmocka_run_group_tests(tests, setup, teardown);

@@ -17,8 +17,8 @@
 /* Operations below which starting threads costs more than it saves. */
 #define PRODUCT_SERIAL 2e6
 
-/* What cpu_configure hands on. gemm: NULL or "auto", "own", "openblas", "onednn"; the set of row functions goes by info->isa, the choice of library by
- * info->features. ST_USAGE when the name is not known or the build does not have it. Drops nothing that is packed already: weights are packed for the
+/* What cpu_configure hands on. gemm: NULL or "auto", "own", "openblas", "onednn"; the set of row functions and whether bf16 is multiplied go by info->isa.
+ * ST_USAGE when the name is not known or the build does not have it. Drops nothing that is packed already: weights are packed for the
  * library that runs at their first product, call tensor_unpack before another is chosen. */
 Status gemm_configure(const char *gemm, const CpuInfo *info);
 void gemm_describe(CpuInfo *info); /* fills in what CpuInfo says about products */

@@ -64,13 +64,19 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
         else status_fail(ST_USAGE, "unknown library for matrix products '%s'", gemm);
         return status_hint(ST_USAGE, "this build has: %sopenblas%s, or auto", own_products[isa].f32 ? "own, " : "", HAVE_ONEDNN ? ", onednn" : "");
     }
+#if HAVE_TILES
+    bool isa_bf16 = own_products[isa].bf16 != NULL; /* the chosen set says it, not the processor: narrower ones compute what a processor without it does */
+    wide_tiles = strcmp(info->isa, "amx") == 0;
+#else
+    bool isa_bf16 = cpu_has("amx_bf16") || cpu_has("avx512_bf16");
     wide_tiles = cpu_has("amx_bf16");
+#endif
     own_f32 = any || own ? own_products[isa].f32 : NULL;
     own_vectors = own_products[isa].vectors;
     own_bf16 = any || own ? own_products[isa].bf16 : NULL;
     native_bf16 = own_bf16 != NULL;
 #if HAVE_ONEDNN
-    native_bf16 = own_bf16 || (with_onednn && (wide_tiles || cpu_has("avx512_bf16")) && onednn_is_fast(DT_BF16));
+    native_bf16 = own_bf16 || (with_onednn && isa_bf16 && onednn_is_fast(DT_BF16));
 #endif
     rows_of_isa = own_products[isa].rows;
     return ST_OK;
