@@ -94,9 +94,21 @@ static void append_choice(void *context, const char *text, size_t len) {
     str_append_n(list, text, len);
 }
 
-static Status refuse_choice(const Key *key, const char *value, const Source *source) {
+enum { MOST_CHOICES = 64 };
+typedef struct Words { Arena *arena; size_t n; const char *items[MOST_CHOICES]; } Words;
+
+static void keep_choice(void *context, const char *text, size_t len) {
+    Words *words = context;
+    const char *word = words->n < MOST_CHOICES ? arena_strndup(words->arena, text, len) : NULL;
+    if (word) words->items[words->n++] = word;
+}
+
+static Status refuse_choice(const Key *key, const char *value, const Source *source, Arena *arena) {
     char where[512];
     Str list = {0};
+    Words words = {.arena = arena};
+    key_choices(key, false, keep_choice, &words);
+    const char *near = text_nearest(value, words.items, words.n);
     key_choices(key, false, append_choice, &list);
     if (key_allows(key, true, value)) {
         status_fail(ST_CONFIG, "'%s' for '%s' %s comes with a later version", value, key->dotted, source_text(source, where));
@@ -105,7 +117,8 @@ static Status refuse_choice(const Key *key, const char *value, const Source *sou
     }
     const char *border = strchr(key->choices, ';');
     bool single = strcspn(key->choices, "|") >= (border ? (size_t)(border - key->choices) : strlen(key->choices));
-    status_hint(ST_CONFIG, single ? "the value that works is %s" : "the values that work are %s", str_text(&list));
+    if (near) status_hint(ST_CONFIG, "did you mean '%s'?", near);
+    else status_hint(ST_CONFIG, single ? "the value that works is %s" : "the values that work are %s", str_text(&list));
     str_release(&list);
     return ST_CONFIG;
 }
@@ -177,7 +190,7 @@ static Status read_list(const Key *key, const Yaml *node, const Source *source, 
     if (!list->items) return ST_RESOURCE;
     for (size_t i = 0; i < list->n; i++) {
         TRY(read_text(key, list_item(node, i), source, &list->items[i]));
-        if (key->choices[0] && !key_allows(key, false, list->items[i])) return refuse_choice(key, list->items[i], source);
+        if (key->choices[0] && !key_allows(key, false, list->items[i])) return refuse_choice(key, list->items[i], source, arena);
     }
     return ST_OK;
 }
@@ -207,7 +220,7 @@ static void set_null(const Key *key, void *field) {
 }
 
 /* Choices of the keys that hold one value: as the text that YAML has, null for none. */
-static Status check_choice(const Key *key, const Yaml *node, const Source *source) {
+static Status check_choice(const Key *key, const Yaml *node, const Source *source, Arena *arena) {
     if (key->choices[0] == '\0' || key->type == KEY_LIST) return ST_OK;
     char number[64];
     const char *text = node->kind == YAML_NULL ? "null" : node->kind == YAML_SCALAR ? node->text : "...";
@@ -218,14 +231,14 @@ static Status check_choice(const Key *key, const Yaml *node, const Source *sourc
         snprintf(number, sizeof number, "%g", real);
         text = number;
     }
-    return key_allows(key, false, text) ? ST_OK : refuse_choice(key, text, source);
+    return key_allows(key, false, text) ? ST_OK : refuse_choice(key, text, source, arena);
 }
 
 static Status read_value(Recipe *recipe, const Key *key, const Yaml *node, const Source *source) {
     void *field = key_field(recipe, key);
     if (key->type == KEY_BOOL && !yaml_as_bool(node, field)) return refuse_type(key, node, source, "true or false");
     if (key->type == KEY_CHOICE && node->kind != YAML_SCALAR) return refuse_type(key, node, source, "a text");
-    TRY(check_choice(key, node, source));
+    TRY(check_choice(key, node, source, recipe->arena));
     if (node->kind == YAML_NULL && nullable(key)) {
         set_null(key, field);
         return ST_OK;
@@ -351,7 +364,49 @@ static Status override_value(const Key *key, const char *name, const char *value
     return (*node)->text ? ST_OK : ST_RESOURCE;
 }
 
-/* "section.key=value", "key=value" or "section=null"; blanks around the value are not part of it. */
+/* map: NULL = an empty one. A copy of it in which `path`, keys with dots between them, leads to `value`; NULL: there is something else than a map on the way. */
+static Status map_with(const Yaml *map, const char *path, Yaml *value, Arena *arena, Yaml **result) {
+    *result = NULL;
+    if (map && map->kind != YAML_MAP && map->kind != YAML_NULL) return ST_OK;
+    size_t len = strcspn(path, "."), n = map && map->kind == YAML_MAP ? map->n : 0, at = 0;
+    const char *name = arena_strndup(arena, path, len);
+    Yaml *copy = arena_zero(arena, sizeof *copy);
+    const char **keys = arena_alloc(arena, (n + 1) * sizeof *keys);
+    Yaml **items = arena_alloc(arena, (n + 1) * sizeof *items);
+    int *lines = arena_zero(arena, (n + 1) * sizeof *lines);
+    if (!name || !copy || !keys || !items || !lines) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++) keys[i] = map->keys[i], items[i] = map->items[i], lines[i] = map->key_lines[i];
+    while (at < n && strcmp(keys[at], name) != 0) at++;
+    if (path[len] == '.') TRY(map_with(at < n ? items[at] : NULL, path + len + 1, value, arena, &value));
+    if (!value) return ST_OK;
+    keys[at] = name, items[at] = value, lines[at] = value->line;
+    *copy = (Yaml){.kind = YAML_MAP, .line = map ? map->line : 0, .n = MAX(n, at + 1), .keys = keys, .key_lines = lines, .items = items};
+    *result = copy;
+    return ST_OK;
+}
+
+/* "rl.env.is_slippery=true": a key below one whose value is a structure of its own. `below`: "is_slippery". */
+static Status override_below(Recipe *recipe, const Key *key, const char *below, Yaml *value) {
+    const Yaml *now = *(const YamlNode *)key_field(recipe, key);
+    Yaml *node;
+    char what[128];
+    TRY(map_with(now, below, value, recipe->arena, &node));
+    if (node) return set_key(recipe, key, node, &(Source){0});
+    status_fail(ST_CONFIG, "cannot set '%s.%s' on the command line: '%s' is %s", key->dotted, below, key->dotted, kind_text(now, what));
+    return status_hint(ST_CONFIG, "give '%s' as a map of keys: %s={key: value, ...}", key->dotted, key->dotted);
+}
+
+/* The key of a structure that `name`, with its dots, leads into; *below: the rest. NULL: none. */
+static const Key *key_around(const char *name, const char **below) {
+    for (size_t i = 0; i < n_recipe_keys; i++) {
+        size_t len = strlen(recipe_keys[i].dotted);
+        *below = name + len + 1;
+        if (recipe_keys[i].type == KEY_NODE && strncmp(recipe_keys[i].dotted, name, len) == 0 && name[len] == '.' && **below) return &recipe_keys[i];
+    }
+    return NULL;
+}
+
+/* "section.key=value", "section.key.key=value", "key=value" or "section=null"; blanks around the value are not part of it. */
 static Status read_override(Recipe *recipe, const char *text) {
     const char *equals = strchr(text, '=');
     if (!equals || equals == text) {
@@ -370,8 +425,14 @@ static Status read_override(Recipe *recipe, const char *text) {
     yaml_forget_lines(node);
     Source source = {0};
     if (!dot) return read_top(recipe, name, node, &source);
+    const char *below;
+    const Key *around = key_around(name, &below);
     *dot = '\0';
     const KeySection *section = section_find(name);
+    if (around) {
+        if (section) *section_flag(recipe, section) = true;
+        return override_below(recipe, around, below, node);
+    }
     const Key *key = key_in(name, dot + 1);
     if (!key) return unknown_key(name, dot + 1, &source);
     *section_flag(recipe, section) = true;
