@@ -65,7 +65,7 @@ static Status set_state(const Command *command, Simulate *job) {
     if (!numbers) return ST_RESOURCE;
     TRY(read_json("--state", job->state, &json));
     bool numbered = is_numbered(env);
-    Status status = env_is_remote(env) ? ST_OK : read_numbers("--state", json, numbered ? env->world->state_names : NULL, env->observation.n, env->state_size, numbers);
+    Status status = env_is_remote(env) ? ST_OK : read_numbers("--state", json, numbered ? env->world->state_names : NULL, numbered ? env->world->mdp.n_states : 0, env->state_size, numbers);
     json_decref(json);
     return status == ST_OK ? env_set_state(env, 0, numbers) : status;
 }

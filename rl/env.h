@@ -59,7 +59,7 @@ Status env_new(const char *spec, int64_t copies, Env **env);
 /* The environment that draws from a Mdp, which is borrowed and outlives it. A state and its observation are the state's number; an episode begins in a state drawn from `start`
  * (n_states probabilities, borrowed; NULL: every live state alike) and terminates on entering a terminal state. ST_INPUT when `start` has a negative number, does not sum to 1 within 1e-9, or starts in no live state. */
 Status env_new_mdp(const Mdp *mdp, const double *start, int64_t max_steps, int64_t copies, Env **env);
-/* The same over a world, with its start and time limit. */
+/* The same over a world, with its start, its time limit and what is seen of its states. */
 Status env_new_world(const NamedMdp *world, int64_t copies, Env **env);
 /* An environment that is a program (argv: its n words), asked in JSON lines on its stdin, answering on its stdout, one line each; a Gymnasium environment in Python is
  * recipes/gym_bridge.py away. A SPACE is {"n": N} or {"low": [...], "high": [...]} with null for no bound; an observation or action is a number where there is an n, else a list.

@@ -4,7 +4,7 @@
 
 #include <math.h>
 
-typedef struct Chain { const Mdp *mdp; const double *start; } Chain;
+typedef struct Chain { const Mdp *mdp; const double *start; int32_t n_observations; } Chain;
 
 /* The first of n outcomes at which the sum of probabilities passes a uniform number; rounding never picks an impossible one. */
 static int64_t draw(EnvDraws *draws, const double *probability, int64_t n) {
@@ -34,8 +34,7 @@ static bool step(const void *context, EnvDraws *draws, const double *action, dou
 }
 
 static void observe(const void *context, const double *state, double *observation) {
-    (void)context;
-    *observation = *state;
+    *observation = (double)((int64_t)*state % ((const Chain *)context)->n_observations);
 }
 
 static bool is_state(const void *context, const double *state) {
@@ -64,17 +63,17 @@ static double *any_live_state(const Mdp *mdp, Arena *arena) {
     return probability;
 }
 
-static Status set_chain(Env *env, const Mdp *mdp, const double *start_probability) {
+static Status set_chain(Env *env, const Mdp *mdp, const double *start_probability, int32_t n_observations) {
     Chain *chain = arena_zero(env->arena, sizeof *chain);
     if (!chain) return ST_RESOURCE;
-    *chain = (Chain){mdp, start_probability ? start_probability : any_live_state(mdp, env->arena)};
+    *chain = (Chain){mdp, start_probability ? start_probability : any_live_state(mdp, env->arena), n_observations};
     env->context = chain;
     return chain->start ? check_start(mdp, chain->start) : ST_RESOURCE;
 }
 
-Status env_new_mdp(const Mdp *mdp, const double *start_probability, int64_t max_steps, int64_t copies, Env **env) {
+static Status new_chain(const Mdp *mdp, const double *start_probability, int32_t n_observations, int64_t max_steps, int64_t copies, Env **env) {
     TRY(env_allocate(&kind, copies, env));
-    Status status = set_chain(*env, mdp, start_probability);
+    Status status = set_chain(*env, mdp, start_probability, n_observations);
     if (status != ST_OK) {
         env_free(*env);
         *env = NULL;
@@ -82,10 +81,14 @@ Status env_new_mdp(const Mdp *mdp, const double *start_probability, int64_t max_
     }
     (*env)->max_steps = max_steps;
     (*env)->action.n = mdp->n_actions;
-    (*env)->observation.n = mdp->n_states;
+    (*env)->observation.n = n_observations;
     return ST_OK;
 }
 
+Status env_new_mdp(const Mdp *mdp, const double *start_probability, int64_t max_steps, int64_t copies, Env **env) {
+    return new_chain(mdp, start_probability, mdp->n_states, max_steps, copies, env);
+}
+
 Status env_new_world(const NamedMdp *world, int64_t copies, Env **env) {
-    return env_new_mdp(&world->mdp, world->start, world->max_steps, copies, env);
+    return new_chain(&world->mdp, world->start, world->n_observations ? world->n_observations : world->mdp.n_states, world->max_steps, copies, env);
 }

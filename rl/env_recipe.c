@@ -114,8 +114,9 @@ Status env_from_recipe(const Yaml *node, int64_t copies, Env **env) {
 
 Status env_number_states(Env **env) {
     Env *sampled = *env, *numbered;
-    if (sampled->observation.n || !sampled->world) return ST_OK;
-    TRY(env_new_world(sampled->world, sampled->copies, &numbered));
+    const NamedMdp *world = sampled->world;
+    if (!world || sampled->observation.n == world->mdp.n_states) return ST_OK;
+    TRY(env_new_mdp(&world->mdp, world->start, world->max_steps, sampled->copies, &numbered));
     env_set_id(numbered, sampled->id);
     numbered->max_steps = sampled->max_steps;
     numbered->world = sampled->world;

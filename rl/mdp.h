@@ -20,6 +20,7 @@ typedef struct NamedMdp {
     const char **action_names; /* NULL: numbers */
     int rows, columns;         /* of a grid whose cell (r, c) is state r * columns + c; 0: none */
     const char *cells;         /* a letter a cell (S start, G goal, H hole, # wall, . nothing), rows * columns; NULL: none */
+    int32_t n_observations;    /* one who acts in it sees state % n_observations; 0: the state itself */
     int64_t max_steps;         /* of an episode, then it is truncated; 0: no limit */
     Arena *arena;              /* holds all of it */
 } NamedMdp;
