@@ -98,8 +98,8 @@ static void multiply(const System *system, const double *x, double *out) {
     for (int64_t s = 0; s < system->form->n; s++) out[s] = -out[s];
 }
 
-static Status bicgstab(const System *system, double target, double *V, int64_t *iterations) {
-    enum { VECTORS = 6, LIMIT = 2000 };
+static Status bicgstab(const System *system, double target, int64_t limit, double *V, int64_t *iterations) {
+    enum { VECTORS = 6 };
     int64_t n = system->form->n;
     double *memory = calloc((size_t)(n + 1) * VECTORS, sizeof *memory);
     if (!memory) return status_fail(ST_RESOURCE, "out of memory");
@@ -107,7 +107,7 @@ static Status bicgstab(const System *system, double target, double *V, int64_t *
     double rho = 1, alpha = 1, omega = 1;
     double most = residual(system, V, false, r);
     memcpy(r0, r, (size_t)n * sizeof *r);
-    for (int i = 0; i < LIMIT && most > target && isfinite(most) && !interrupt_requested(); i++, ++*iterations) {
+    for (int64_t i = 0; i < limit && most > target && isfinite(most) && !interrupt_requested(); i++, ++*iterations) {
         double new_rho = dot(r0, r, n), beta = new_rho / rho * (alpha / omega);
         if (!isfinite(beta) || new_rho == 0) break;
         rho = new_rho;
@@ -150,8 +150,8 @@ static double size_of(const MdpForm *form, const double *V) {
     return size;
 }
 
-/* BiCGSTAB as long as it helps. *off: the largest residual that is left. */
-static Status solve_iterative(const System *system, double target, double *V, double *off, int64_t *count) {
+/* BiCGSTAB as long as it helps, `limit` iterations at a time. *off: the largest residual that is left. */
+static Status solve_iterative(const System *system, double target, int64_t limit, double *V, double *off, int64_t *count) {
     enum { ROUNDS = 4 };
     size_t bytes = ((size_t)system->form->n + 1) * sizeof(double);
     double *r = malloc(bytes), *best = malloc(bytes);
@@ -159,7 +159,7 @@ static Status solve_iterative(const System *system, double target, double *V, do
     if (status == ST_OK) *off = residual(system, V, false, r);
     for (int round = 0; round < ROUNDS && status == ST_OK && *off > target; round++) {
         memcpy(best, V, bytes);
-        status = bicgstab(system, target / 2, V, count); /* its own residual drifts away from the true one: begin again from that */
+        status = bicgstab(system, target / 2, limit, V, count); /* its own residual drifts away from the true one: begin again from that */
         double now = residual(system, V, false, r);
         if (!(now < *off)) {
             memcpy(V, best, bytes);
@@ -172,14 +172,38 @@ static Status solve_iterative(const System *system, double target, double *V, do
     return status;
 }
 
+/* What is off by so little is as good as solved. */
+static double rounding_of(const MdpForm *form, const double *V) { return 64 * UNIT_ROUNDOFF * (form->reward_size + size_of(form, V)); }
+
+enum { ITERATIONS = 2000, DIRECT_AT_LAST = 6000 };
+
+FormJump form_policy_jump(const MdpForm *form, const int64_t *rows, double target, double sweeps, double *V, double *scratch) {
+    System system = {form, rows, form->reward, form->gamma};
+    int64_t count = 0, limit = (int64_t)fmin(fmax(sweeps / 16, 1), ITERATIONS); /* 4 rounds of iterations that are worth two sweeps each: at most half of them */
+    double before = residual(&system, V, false, scratch), off = before, n = (double)form->n;
+    memcpy(scratch, V, ((size_t)form->n + 1) * sizeof *V);
+    Status status = form->n > FORM_DIRECT ? solve_iterative(&system, target, limit, V, &off, &count) : ST_OK;
+    bool solved = off <= fmax(target, rounding_of(form, V));
+    bool affordable = form->n <= DIRECT_AT_LAST && n * n * n < 8 * sweeps * n * (double)form->begin[form->n_rows] / (double)form->n_rows;
+    if (status == ST_OK && !solved && affordable) {
+        status = solve_direct(&system, V);
+        solved = status == ST_OK && isfinite(size_of(form, V));
+        off = solved ? 0 : before;
+    }
+    if (status == ST_OK && solved) return JUMP_SOLVED;
+    if (status == ST_OK && off < 0.1 * before) return JUMP_NEARER;
+    memcpy(V, scratch, ((size_t)form->n + 1) * sizeof *V);
+    return JUMP_NONE;
+}
+
 Status form_policy_values(const MdpForm *form, const int64_t *rows, const double *reward, double gamma, double target, double *V, int64_t *sweeps) {
-    enum { LIMIT = 100000, DIRECT_AT_LAST = 6000 };
+    enum { LIMIT = 100000 };
     System system = {form, rows, reward ? reward : form->reward, gamma};
     int64_t count = 0;
     double off;
     if (form->n > FORM_DIRECT) {
-        TRY(solve_iterative(&system, target, V, &off, &count));
-        bool stuck = off > target && off > 64 * UNIT_ROUNDOFF * (form->reward_size + size_of(form, V));
+        TRY(solve_iterative(&system, target, ITERATIONS, V, &off, &count));
+        bool stuck = off > target && off > rounding_of(form, V);
         if (stuck && form->n <= DIRECT_AT_LAST) TRY(solve_direct(&system, V));
         for (int64_t i = 0; stuck && form->n > DIRECT_AT_LAST && i < LIMIT && off > target && !interrupt_requested(); i++, count++) {
             off = gauss_seidel(&system, V);

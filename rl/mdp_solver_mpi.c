@@ -1,5 +1,5 @@
 /* Modified policy iteration (Puterman and Shin 1978): one sweep over all actions finds the policy, a number of sweeps over that policy's rows alone, which are as many times shorter, bring its
- * values nearer. What is missing at the end is added as in value iteration. */
+ * values nearer. What is missing at the end is added as in value iteration. Where sweeps bring them nearer too slowly, the policy's equations are solved. */
 #include "rl/mdp_form.h"
 
 #include <math.h>
@@ -20,12 +20,30 @@ static double enough_after(const MdpWork *work, double missing, double before) {
     return enough < 10 * work->target ? work->target : enough;
 }
 
+/* How many more improvements it will take when all shrink what is missing as the last one did. */
+static double improvements_left(const MdpWork *work, double missing, double before) {
+    if (!(missing < before)) return (double)(work->limit - work->iterations);
+    return log(fmax(missing / work->target, 1)) / log(before / missing);
+}
+
+/* Whether no row is better than the policy's by more than rounding; then, at the policy's own values, there is nothing left to improve, though sweeps would go on for long to move the last digits. */
+static bool is_settled(const MdpWork *work, const int64_t *rows) {
+    const MdpForm *form = work->form;
+    double margin = fmax(2 * form_rounding(form, work->V), 2 * work->target);
+    int64_t better = 0;
+#pragma omp parallel for schedule(static, 1024) reduction(+ : better) if (form->n > 4096)
+    for (int32_t s = 0; s < form->n; s++)
+        if (form_is_live(form, s)) better += form_best(form, s, work->V, NULL) > form_q(form, rows[s], work->V) + margin;
+    return better == 0;
+}
+
 Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {
     const MdpForm *form = work->form;
+    enum { SLOW = 50 };
     (void)solution;
     double *other = form_vector(form, work->arena), missing = (double)INFINITY, found_before = missing;
     bool counted = work->options->evaluation_sweeps > 0;
-    int64_t sweeps = counted ? work->options->evaluation_sweeps : 20;
+    int64_t sweeps = counted ? work->options->evaluation_sweeps : 20, next_jump = work->iterations + 3, pause = 3;
     FormPolicy policy;
     Narrowing narrowing;
     if (!other) return ST_RESOURCE;
@@ -46,9 +64,16 @@ Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {
             add_missing(form, change, work->V);
             return ST_OK;
         }
-        double found = what_is_missing(form, change), enough = enough_after(work, found, found_before);
+        double found = what_is_missing(form, change), enough = enough_after(work, found, found_before), left = improvements_left(work, found, found_before);
         found_before = found;
         missing = (double)INFINITY;
+        if (!counted && left > SLOW && work->iterations >= next_jump) {
+            FormJump jump = form_policy_jump(form, policy.rows, work->target, (double)sweeps * left, work->V, other);
+            if (jump == JUMP_NONE) pause *= 2;
+            next_jump = work->iterations + pause;
+            if (jump == JUMP_SOLVED && is_settled(work, policy.rows)) return ST_OK;
+            if (jump != JUMP_NONE) continue;
+        }
         for (int64_t i = 0; i < sweeps && (counted || missing > enough); i++) {
             change = form_sweep_policy(form, &policy, work->V, other);
             exchange(work, &other);
