@@ -80,6 +80,8 @@ typedef struct MdpSolution {
     double *V;                 /* (n_states): optimal values, or the policy's; of `horizon`: with all steps to go; of `average`: relative values, the first live state's is 0 */
     double *Q;                 /* (n_states, n_actions); 0 in terminal states */
     int32_t *policy;           /* (n_states): the lowest action within 1e-12 of the best, -1 in terminal states; NULL from mdp_evaluate */
+    bool policy_attains;       /* false: `policy`, though of best actions, earns less than V, going round for nothing. Only with gamma 1, and looked into by mdp_solve */
+    int32_t *attaining;        /* (n_states): actions as good, to rounding and bound, that do earn V; NULL where `policy` does or none was found */
     double bound;              /* max |V - truth| is certainly not above, rounding included; of `average`: |gain - truth|. INFINITY: nothing is certain */
     int64_t iterations;        /* sweeps, improvements of a policy, simplex steps; of `prioritized`: changes of one state's value */
     double gain;               /* of `average`: reward per step */

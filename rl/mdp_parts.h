@@ -10,5 +10,7 @@ Status mdp_check_lines(const NamedMdp *world, const int *lines);
 double mdp_q(const Mdp *mdp, int64_t row, const double *V);
 void mdp_fill_q(const Mdp *mdp, const double *V, double *Q);
 void mdp_greedy(const Mdp *mdp, const double *Q, int32_t *policy);
+/* Whether solution->policy earns V with gamma 1, and if not, a policy in `arena` that does. ST_RESOURCE. */
+Status mdp_attain(const Mdp *mdp, Arena *arena, MdpSolution *solution);
 
 #endif

@@ -190,7 +190,8 @@ Status mdp_solve(const Mdp *mdp, const MdpOptions *options, Arena *arena, MdpSol
     arena_free(scratch);
     if (status != ST_OK) return status;
     if (solver->answer != ANSWER_HORIZON) mdp_greedy(mdp, solution->Q, solution->policy);
-    return ST_OK;
+    solution->policy_attains = true;
+    return solver->answer == ANSWER_VALUES && mdp->gamma == 1 ? mdp_attain(mdp, arena, solution) : ST_OK;
 }
 
 /* ---- a policy ---- */

@@ -1162,6 +1162,50 @@ static void slow_chains_take_few_iterations(void **state) {
     }
 }
 
+static double *deterministic(const Mdp *mdp, const int32_t *actions) {
+    double *policy = arena_zero(arena, (size_t)mdp->n_states * (size_t)mdp->n_actions * sizeof *policy);
+    assert_non_null(policy);
+    for (int32_t s = 0; s < mdp->n_states; s++)
+        if (actions[s] >= 0) policy[s * mdp->n_actions + actions[s]] = 1;
+    return policy;
+}
+
+/* On ice that does not slip the lowest of the best actions is to stay at the wall; with rewards for each step there is no such thing, nor in a world where to stay is best. */
+static void policies_that_go_nowhere_are_told(void **state) {
+    (void)state;
+    static const struct { const char *spec; bool attains; } cases[] = {{"FrozenLake-v1:is_slippery=false,gamma=1", false}, {"FrozenLake-v1:gamma=1", true}, {"CliffWalking-v1:gamma=1", true},
+                                                                       {"Gridworld4x4:gamma=1", true}, {"Gambler:gamma=1", true}, {"FrozenLake8x8-v1:is_slippery=false,gamma=1", false},
+                                                                       {"FrozenLake-v1:is_slippery=false,gamma=0.9", true}};
+    for (size_t c = 0; c < COUNT_OF(cases); c++) {
+        NamedMdp *world;
+        MdpSolution best, earned;
+        check_ok(mdp_open(cases[c].spec, &world));
+        check_ok(mdp_solve(&world->mdp, &(MdpOptions){0}, arena, &best));
+        if (best.policy_attains != cases[c].attains) fail_msg("%s: the policy %s", cases[c].spec, best.policy_attains ? "attains" : "does not attain");
+        assert_true(best.policy_attains == !best.attaining);
+        check_ok(mdp_evaluate(&world->mdp, deterministic(&world->mdp, best.attaining ? best.attaining : best.policy), &(MdpOptions){0}, arena, &earned));
+        check_close_f64(cases[c].spec, earned.V, best.V, (size_t)world->mdp.n_states, 1e-9, 0);
+        if (!best.policy_attains) {
+            check_ok(mdp_evaluate(&world->mdp, deterministic(&world->mdp, best.policy), &(MdpOptions){0}, arena, &earned));
+            double less = 0;
+            for (int32_t s = 0; s < world->mdp.n_states; s++) less = fmax(less, best.V[s] - earned.V[s]);
+            assert_true(less > 1e-3);
+        }
+        named_mdp_free(world);
+    }
+    MdpBuilder *builder = mdp_builder_new(3, 2, 1); /* state 0: stay for nothing, or lose; state 1: win and come to state 0 */
+    mdp_builder_terminal(builder, 2);
+    mdp_builder_add(builder, 0, 0, 0, 1, 0, false);
+    mdp_builder_add(builder, 0, 1, 2, 1, -1, false);
+    mdp_builder_add(builder, 1, 0, 0, 1, 2, false);
+    mdp_builder_add(builder, 1, 1, 2, 1, 0, false);
+    NamedMdp *world = finished(builder);
+    MdpSolution best;
+    check_ok(mdp_solve(&world->mdp, &(MdpOptions){0}, arena, &best));
+    assert_true(best.policy_attains && !best.attaining && best.V[1] == 2);
+    named_mdp_free(world);
+}
+
 static void full_memory_is_a_status(void **state) {
     (void)state;
     NamedMdp *world = small_grid();
@@ -1186,7 +1230,7 @@ int main(void) {
         TEST(lake_q_values_are_the_reference_programs), TEST(taxi_is_solved), TEST(sweeps_are_the_books), TEST(toolbox_examples_are_reproduced), TEST(horizons_go_backwards),
         TEST(reward_per_step_is_bounded_too), TEST(several_rewards_per_step_are_an_error), TEST(wandering_for_nothing_earns_nothing), TEST(missing_values_are_said), TEST(policies_are_checked), TEST(shares_of_time_add_up), TEST(shares_of_large_chains),
         TEST(threads_change_no_bit), TEST(tiles_change_only_rounding), TEST(tiles_of_odd_shapes), TEST(methods_agree_on_large_worlds), TEST(large_systems_are_solved_without_sweeps),
-        TEST(slow_chains_take_few_iterations), TEST(full_memory_is_a_status),
+        TEST(slow_chains_take_few_iterations), TEST(policies_that_go_nowhere_are_told), TEST(full_memory_is_a_status),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
