@@ -200,7 +200,7 @@ static Status bench(const Command *command, const NamedMdp *world, double tolera
 static Status bench_world(const Command *command, const Shape *shape) {
     if (command->n_arguments > 0) {
         NamedMdp *world;
-        MdpQuestion question = {.gamma = shape->gamma};
+        MdpQuestion question = {.gamma = shape->gamma, .tolerance = (double)NAN};
         TRY(mdp_question_open(command->arguments[0], &question, &world));
         Status status = bench(command, world, shape->tolerance);
         named_mdp_free(world);

@@ -27,9 +27,9 @@ static Status say_unreachable(const NamedMdp *world) {
 
 Status mdp_question_open(const char *spec, MdpQuestion *question, NamedMdp **world) {
     if (!isnan(question->gamma) && !(question->gamma >= 0 && question->gamma <= 1)) return status_fail(ST_USAGE, "--gamma is from 0 to 1, not %g", question->gamma);
-    if (question->options.tolerance < 0) return status_fail(ST_USAGE, "--tolerance is above 0, not %g", question->options.tolerance);
-    TRY(mdp_open(spec, world));
-    if (!isnan(question->gamma)) (*world)->mdp.gamma = question->gamma;
+    if (!isnan(question->tolerance) && !(question->tolerance > 0)) return status_fail(ST_USAGE, "--tolerance is above 0, not %g", question->tolerance);
+    if (!isnan(question->tolerance)) question->options.tolerance = question->tolerance;
+    TRY(mdp_open_discounted(spec, question->gamma, world));
     Status status = say_unreachable(*world);
     if (status != ST_OK) named_mdp_free(*world);
     return status;
@@ -105,7 +105,7 @@ static Status evaluate(const Command *command, Evaluation *evaluation, const Nam
 }
 
 Status cmd_mdp_evaluate(int argc, char **argv) {
-    Evaluation evaluation = {.question.gamma = (double)NAN};
+    Evaluation evaluation = {.question = MDP_QUESTION_NONE};
     Command command = {
         .arguments_help = "FILE|ENV --policy FILE|uniform",
         .help = "Values of a policy, from the Bellman expectation equation: exactly for up to 1024 states, by sparse iterations for more, with a certified bound.\n"

@@ -49,6 +49,10 @@ static void print_json(const MdpPicture *picture) {
     jw_end_array(&w);
     jw_array(&w, "policy");
     for (int64_t s = 0; s < n; s++) {
+        if (world->mdp.terminal[s]) {
+            jw_null(&w, NULL);
+            continue;
+        }
         jw_array(&w, NULL);
         for (int64_t i = 0; i < a; i++) jw_double(&w, NULL, picture->policy[s * a + i]);
         jw_end_array(&w);
@@ -85,8 +89,9 @@ static Status find_values(Arena *arena, const Show *show, const NamedMdp *world,
         TRY(mdp_solve(&world->mdp, &options, arena, &solution));
         *policy = arena_zero(arena, (size_t)(n * actions) * sizeof **policy);
         if (!*policy) return ST_RESOURCE;
+        const int32_t *best = solution.attaining ? solution.attaining : solution.policy;
         for (int64_t s = 0; s < n; s++)
-            if (solution.policy[s] >= 0) (*policy)[s * actions + solution.policy[s]] = 1;
+            if (best[s] >= 0) (*policy)[s * actions + best[s]] = 1;
     }
     *V = solution.V;
     return ST_OK;
@@ -115,7 +120,7 @@ static Status show_world(const Command *command, Show *show) {
 }
 
 Status cmd_mdp_show(int argc, char **argv) {
-    Show show = {.question = {.gamma = (double)NAN}};
+    Show show = {.question = MDP_QUESTION_NONE};
     Command command = {
         .arguments_help = "FILE|ENV",
         .help = "Draws a world with the values of its states and what to do there: the best policy, or a given one. Grids are drawn as grids, other worlds as a table.\n"

@@ -30,6 +30,7 @@ static void print_json(const NamedMdp *world, const MdpSolution *solution) {
     for (int64_t s = 0; s < n; s++) write_row(&w, NULL, solution->Q + s * actions, actions);
     jw_end_array(&w);
     write_policy(&w, "policy", solution->policy, n);
+    if (solution->attaining) write_policy(&w, "attaining_policy", solution->attaining, n);
     jw_double(&w, "bound", solution->bound);
     jw_int(&w, "iterations", solution->iterations);
     jw_string(&w, "method", solution->method);
@@ -87,8 +88,33 @@ static void print_plain(const NamedMdp *world, const MdpSolution *solution) {
     print_states(world, solution);
 }
 
-static Status solve(const Command *command, MdpQuestion *question) {
+/* Best actions that lead nowhere: to be known before somebody follows them. */
+static void warn_of_policy(const MdpSolution *solution) {
+    if (solution->policy_attains) return;
+    show_message("tune: warning: with gamma 1 the policy of first best actions does not earn these values: it goes round for nothing; %s",
+                 solution->attaining ? "'attaining_policy' of --json earns them, with actions as good" : "set gamma below 1");
+}
+
+/* Numbers of steps, which are 1 or more when they are given. */
+typedef struct Counts { int64_t horizon, sweeps, iterations; } Counts;
+enum { NOT_GIVEN = INT32_MIN };
+
+static Status read_count(const char *name, int64_t given, int64_t *option) {
+    if (given == NOT_GIVEN) return ST_OK;
+    if (given < 1) return status_fail(ST_USAGE, "%s is 1 or more, not %lld", name, (long long)given);
+    *option = given;
+    return ST_OK;
+}
+
+static Status read_counts(const Counts *counts, MdpOptions *options) {
+    TRY(read_count("--horizon", counts->horizon, &options->horizon));
+    TRY(read_count("--evaluation-sweeps", counts->sweeps, &options->evaluation_sweeps));
+    return read_count("--max-iterations", counts->iterations, &options->max_iterations);
+}
+
+static Status solve(const Command *command, MdpQuestion *question, const Counts *counts) {
     NamedMdp *world;
+    TRY(read_counts(counts, &question->options));
     TRY(mdp_question_open(command->arguments[0], question, &world));
     question->options.world = world;
     MdpSolution solution;
@@ -97,6 +123,7 @@ static Status solve(const Command *command, MdpQuestion *question) {
     char time[32];
     if (status == ST_OK) {
         show_line("%lld iterations in %s\n", (long long)solution.iterations, format_seconds(clock_seconds() - start, time));
+        warn_of_policy(&solution);
         if (command->json) print_json(world, &solution);
         else print_plain(world, &solution);
     }
@@ -110,7 +137,8 @@ static void append_methods(Str *text) {
 }
 
 Status cmd_mdp_solve(int argc, char **argv) {
-    MdpQuestion question = {.gamma = (double)NAN};
+    MdpQuestion question = MDP_QUESTION_NONE;
+    Counts counts = {NOT_GIVEN, NOT_GIVEN, NOT_GIVEN};
     Str help = {0};
     str_append(&help, "Optimal values of a finite MDP and what to do for them: of a file (.yaml, .json) or a built-in world.\n"
                       "    tune mdp solve FrozenLake-v1 --gamma 0.99\n"
@@ -120,15 +148,15 @@ Status cmd_mdp_solve(int argc, char **argv) {
     const Option options[] = {
         {"--method", OPTION_TEXT, &question.options.method, "NAME", "see above (pi for up to 1024 states, mpi for more)"},
         MDP_QUESTION_OPTIONS(question),
-        {"--horizon", OPTION_INT, &question.options.horizon, "N", "only N steps remain"},
-        {"--evaluation-sweeps", OPTION_INT, &question.options.evaluation_sweeps, "N", "of mpi: exactly so many between two improvements (20 at most, fewer where they suffice)"},
-        {"--max-iterations", OPTION_INT, &question.options.max_iterations, "N", "stop after so many, however far that is"},
+        {"--horizon", OPTION_INT, &counts.horizon, "N", "only N steps remain"},
+        {"--evaluation-sweeps", OPTION_INT, &counts.sweeps, "N", "of mpi: exactly so many between two improvements (20 at most, fewer where they suffice)"},
+        {"--max-iterations", OPTION_INT, &counts.iterations, "N", "stop after so many, however far that is"},
         {0},
     };
     bool done;
     Status status = command_parse(&command, argc, argv, options, &done);
     if (status == ST_OK && !done) status = command_needs(&command, 1, 1);
-    if (status == ST_OK && !done) status = solve(&command, &question);
+    if (status == ST_OK && !done) status = solve(&command, &question, &counts);
     str_release(&help);
     arena_free(command.arena);
     return status;

@@ -30,8 +30,11 @@ typedef struct NamedMdp {
  * (`done`, the word of Gymnasium's tables and of this file alone, says that the episode ends with the outcome: Mdp.ends).
  * ST_CONFIG: unknown id or argument, with the nearest. ST_INPUT: a file's fault with its line, or a Mdp that mdp_check refuses. */
 Status mdp_open(const char *spec, NamedMdp **world);
+/* The same with another gamma than the world's own, which a file then need not have; NAN: its own. */
+Status mdp_open_discounted(const char *spec, double gamma, NamedMdp **world);
 /* The file half of it. Unknown keys, states and actions are named with the nearest; faults have the file's line. ST_INPUT, ST_RESOURCE. */
 Status mdp_read_file(const char *path, NamedMdp **world);
+Status mdp_read_file_discounted(const char *path, double gamma, NamedMdp **world); /* gamma as for mdp_open_discounted */
 void named_mdp_free(NamedMdp *world); /* NULL is fine */
 
 /* ---- what makes one sound ---- */

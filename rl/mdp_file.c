@@ -5,6 +5,7 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <xxhash.h>
 #include <yaml.h>
 
@@ -27,7 +28,8 @@ typedef struct Reader {
     yaml_event_t event;
     Words words;
     Names states, actions;
-    double gamma;
+    double gamma;             /* NAN: not known yet */
+    double other_gamma;       /* instead of the file's; NAN: none */
     Transition *transitions;
     size_t n_transitions, room;
     Places starts, terminals;
@@ -52,6 +54,14 @@ static Status next(Reader *reader) {
 
 static bool is(const Reader *reader, yaml_event_type_t type) { return reader->event.type == type; }
 static const char *text_of(const Reader *reader) { return (const char *)reader->event.data.scalar.value; }
+
+/* What YAML takes for nothing. */
+static bool is_null(const Reader *reader) {
+    static const char *const nulls[] = {"", "~", "null", "Null", "NULL"};
+    for (size_t i = 0; i < COUNT_OF(nulls); i++)
+        if (is(reader, YAML_SCALAR_EVENT) && reader->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE && strcmp(text_of(reader), nulls[i]) == 0) return true;
+    return false;
+}
 
 /* The scalar that the reader stands on. */
 static Status need_scalar(const Reader *reader, const char *expected) {
@@ -187,11 +197,13 @@ static Status read_start(Reader *reader) {
 
 /* What the file calls done. */
 static Status read_ends(const Reader *reader, bool *ends) {
-    static const char *const yes[] = {"true", "True", "TRUE", "1"}, *const no[] = {"false", "False", "FALSE", "0"};
+    static const char *const yes[] = {"true", "yes", "on", "1"}, *const no[] = {"false", "no", "off", "0"};
     TRY(need_scalar(reader, "true or false for done, or ]"));
+    *ends = false;
+    if (is_null(reader)) return ST_OK;
     for (size_t i = 0; i < COUNT_OF(yes); i++) {
-        *ends = strcmp(text_of(reader), yes[i]) == 0;
-        if (*ends || strcmp(text_of(reader), no[i]) == 0) return ST_OK;
+        *ends = strcasecmp(text_of(reader), yes[i]) == 0;
+        if (*ends || strcasecmp(text_of(reader), no[i]) == 0) return ST_OK;
     }
     return status_fail(ST_INPUT, "line %d: expected true or false for done, not '%.80s'", line_of(reader), text_of(reader));
 }
@@ -234,7 +246,7 @@ static Status read_transitions(Reader *reader) {
 
 typedef struct Key { const char *name; Status (*read)(Reader *reader); bool needed; } Key;
 static const Key keys[] = {
-    {"states", read_states, true}, {"actions", read_actions, true}, {"gamma", read_gamma, true}, {"start", read_start, false}, {"terminal", read_terminal, false}, {"transitions", read_transitions, true},
+    {"states", read_states, true}, {"actions", read_actions, true}, {"gamma", read_gamma, false}, {"start", read_start, false}, {"terminal", read_terminal, false}, {"transitions", read_transitions, true},
 };
 
 static Status unknown_key(const Reader *reader) {
@@ -248,6 +260,7 @@ static Status unknown_key(const Reader *reader) {
 
 static Status read_document(Reader *reader) {
     int seen[COUNT_OF(keys)] = {0};
+    bool given[COUNT_OF(keys)] = {false};
     TRY(next(reader)); /* start of the stream */
     TRY(next(reader)); /* start of the document */
     if (is(reader, YAML_STREAM_END_EVENT)) return status_fail(ST_INPUT, "line 1: the file is empty");
@@ -263,10 +276,13 @@ static Status read_document(Reader *reader) {
         if (seen[i]) return status_fail(ST_INPUT, "line %d: key '%s' stands already on line %d", line_of(reader), keys[i].name, seen[i]);
         seen[i] = line_of(reader);
         TRY(next(reader));
-        TRY(keys[i].read(reader));
+        given[i] = !is_null(reader);
+        if (given[i]) TRY(keys[i].read(reader));
     }
     for (size_t i = 0; i < COUNT_OF(keys); i++)
-        if (keys[i].needed && !seen[i]) return status_fail(ST_INPUT, "line 1: key '%s' is missing", keys[i].name);
+        if (keys[i].needed && !given[i]) return status_fail(ST_INPUT, "line 1: key '%s' is missing", keys[i].name);
+    if (!isnan(reader->other_gamma)) reader->gamma = reader->other_gamma;
+    if (isnan(reader->gamma)) return status_hint(status_fail(ST_INPUT, "line 1: key 'gamma' is missing"), "gamma: 0.9 in the file, or behind its name: FILE:gamma=0.9");
     TRY(next(reader)); /* end of the document */
     TRY(next(reader));
     return is(reader, YAML_STREAM_END_EVENT) ? ST_OK : status_fail(ST_INPUT, "line %d: a second document starts", line_of(reader));
@@ -387,8 +403,8 @@ static void join_surrogates(Str *text) {
     if (text->data) text->data[to] = '\0';
 }
 
-static Status read_text(const Str *text, NamedMdp **world) {
-    Reader reader = {.words.arena = arena_new(0)};
+static Status read_text(const Str *text, double gamma, NamedMdp **world) {
+    Reader reader = {.gamma = (double)NAN, .other_gamma = gamma, .words.arena = arena_new(0)};
     if (!reader.words.arena) return ST_RESOURCE;
     if (!yaml_parser_initialize(&reader.parser)) {
         arena_free(reader.words.arena);
@@ -411,13 +427,15 @@ static Status read_text(const Str *text, NamedMdp **world) {
     return status;
 }
 
-Status mdp_read_file(const char *path, NamedMdp **world) {
+Status mdp_read_file(const char *path, NamedMdp **world) { return mdp_read_file_discounted(path, (double)NAN, world); }
+
+Status mdp_read_file_discounted(const char *path, double gamma, NamedMdp **world) {
     *world = NULL;
     Str text = {0};
     Status status = file_read(path, MAX_BYTES, &text);
     if (status == ST_OK) {
         if (text_ends_with(path, ".json")) join_surrogates(&text);
-        status = read_text(&text, world);
+        status = read_text(&text, gamma, world);
         if (status != ST_OK) status_prefix(status, "cannot read '%s'", path);
     }
     str_release(&text);

@@ -2,6 +2,7 @@
 #include "rl/env_kinds.h"
 #include "rl/worlds.h"
 
+#include <math.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -86,42 +87,56 @@ static void common_arguments(double gamma, int64_t max_steps, Argument common[MA
     common[GAMMA] = (Argument){.name = "gamma", .value = gamma, .high = 1};
 }
 
-static Status open_file(const char *path, char *text, NamedMdp **world) {
+static Status open_file(const char *path, char *text, double gamma, NamedMdp **world) {
     static const Argument none[MAX_ARGUMENTS];
     Argument common[MAX_ARGUMENTS];
     Arguments values, shared;
-    TRY(mdp_read_file(path, world));
-    common_arguments((*world)->mdp.gamma, (*world)->max_steps, common);
-    Status status = arguments_read(path, text, none, &values, common, &shared);
-    (*world)->mdp.gamma = shared.number[GAMMA];
-    (*world)->max_steps = (int64_t)shared.number[MAX_EPISODE_STEPS];
-    return status;
-}
-
-static Status open_built_in(const World *kind, char *text, NamedMdp **world) {
-    Argument common[MAX_ARGUMENTS];
-    Arguments values, shared;
-    common_arguments(kind->gamma, kind->max_steps, common);
-    TRY(arguments_read(kind->id, text, kind->arguments, &values, common, &shared));
-    TRY(kind->build(&values, shared.number[GAMMA], world));
+    common_arguments((double)NAN, 0, common);
+    TRY(arguments_read(path, text, none, &values, common, &shared));
+    TRY(mdp_read_file_discounted(path, isnan(gamma) ? shared.number[GAMMA] : gamma, world));
     (*world)->max_steps = (int64_t)shared.number[MAX_EPISODE_STEPS];
     return ST_OK;
 }
 
-static Status open_spec(char *spec, NamedMdp **world) {
-    char *text = strchr(spec, ':');
-    if (text) *text++ = '\0';
+static Status open_built_in(const World *kind, char *text, double gamma, NamedMdp **world) {
+    Argument common[MAX_ARGUMENTS];
+    Arguments values, shared;
+    common_arguments(kind->gamma, kind->max_steps, common);
+    TRY(arguments_read(kind->id, text, kind->arguments, &values, common, &shared));
+    TRY(kind->build(&values, isnan(gamma) ? shared.number[GAMMA] : gamma, world));
+    (*world)->max_steps = (int64_t)shared.number[MAX_EPISODE_STEPS];
+    return ST_OK;
+}
+
+/* Cuts the arguments off; NULL: none. A file's name may have colons: the longest one that is there is meant. */
+static char *cut_arguments(char *spec) {
+    char *first = strchr(spec, ':');
+    if (!first || (mdp_is_file_name(spec) && file_exists(spec))) return NULL;
+    for (char *colon = spec + strlen(spec); colon > first; colon--) {
+        if (*colon != ':') continue;
+        *colon = '\0';
+        if (mdp_is_file_name(spec) && file_exists(spec)) return colon + 1;
+        *colon = ':';
+    }
+    *first = '\0';
+    return first + 1;
+}
+
+static Status open_spec(char *spec, double gamma, NamedMdp **world) {
+    char *text = cut_arguments(spec);
     const World *kind = world_find(spec);
-    if (kind) return open_built_in(kind, text, world);
-    if (mdp_is_file_name(spec)) return open_file(spec, text, world);
+    if (kind) return open_built_in(kind, text, gamma, world);
+    if (mdp_is_file_name(spec)) return open_file(spec, text, gamma, world);
     return no_such_world(spec);
 }
 
-Status mdp_open(const char *spec, NamedMdp **world) {
+Status mdp_open(const char *spec, NamedMdp **world) { return mdp_open_discounted(spec, (double)NAN, world); }
+
+Status mdp_open_discounted(const char *spec, double gamma, NamedMdp **world) {
     *world = NULL;
     Str text = {0};
     str_append(&text, spec);
-    Status status = text.len ? open_spec(text.data, world) : status_fail(ST_CONFIG, "the name of the world is empty");
+    Status status = text.len ? open_spec(text.data, gamma, world) : status_fail(ST_CONFIG, "the name of the world is empty");
     str_release(&text);
     if (status == ST_OK) return ST_OK;
     named_mdp_free(*world);

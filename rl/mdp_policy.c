@@ -15,6 +15,10 @@ static Status policy_fault(const char *path, const NamedMdp *world, int64_t stat
 
 static int64_t action_of(const NamedMdp *world, const json_t *entry) {
     if (json_is_integer(entry)) return json_integer_value(entry);
+    if (json_is_real(entry)) { /* 1.0, as programs write it that hold all numbers in double */
+        double number = json_real_value(entry);
+        return number >= 0 && number < world->mdp.n_actions && number == floor(number) ? (int64_t)number : -1;
+    }
     for (int64_t a = 0; world->action_names && json_is_string(entry) && a < world->mdp.n_actions; a++)
         if (!strcmp(world->action_names[a], json_string_value(entry))) return a;
     return -1;
@@ -38,6 +42,7 @@ static Status read_probabilities(const char *path, const NamedMdp *world, int64_
 
 static Status read_entry(const char *path, const NamedMdp *world, int64_t s, const json_t *entry, double *row) {
     int64_t n = world->mdp.n_actions, action = action_of(world, entry);
+    if (world->mdp.terminal[s] && ((action >= 0 && action < n) || (json_is_array(entry) && (int64_t)json_array_size(entry) == n))) return ST_OK; /* nothing is done there */
     if (json_is_null(entry)) return world->mdp.terminal[s] ? ST_OK : policy_fault(path, world, s, "no action, and it is not terminal");
     if (json_is_array(entry)) return read_probabilities(path, world, s, entry, row);
     if (action < 0 || action >= n) return policy_fault(path, world, s, "expected an action, by number from 0 or by name, or a list of probabilities");
