@@ -1,5 +1,6 @@
 /* tune eval: loss and perplexity on rows, the share of tokens guessed right, and of answers that are exactly right. */
 #include <math.h>
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -11,14 +12,14 @@
 #include "rl/text_env.h"
 #include "rl/text_rl.h"
 
-enum { BATCH_TOKENS = 2048, LOGIT_ROWS = 128 };
+enum { BATCH_TOKENS = 2048, LOGIT_ROWS = 128, EPISODES = 100, NOT_GIVEN = INT32_MIN };
 typedef struct Eval {
     const char *adapter, *compute, *data;
     ChatChoice chat;
     DataConfig config;
     bool exact_match;
     bool sample, watch;
-    int64_t episodes, seed;         /* of a run on an environment */
+    int64_t episodes, seed;         /* of a run on an environment; episodes: EPISODES unless given */
     double loss_sum;
     int64_t tokens, right;          /* predicted tokens; those whose likeliest token is the target */
     size_t answers, exact;
@@ -173,13 +174,20 @@ static Status refuse_data(const char *path) {
     return status_hint(status_fail(ST_USAGE, "--data is for runs on prompts, and '%s' is one on an environment", path), "its episodes are drawn: --episodes N --seed N");
 }
 
+static void show_cut(const Evaluation *found) {
+    if (found->cut == 0) return;
+    char limit[64] = "the limit of their steps";
+    if (found->limit > 0) snprintf(limit, sizeof limit, "step %lld, where they were cut", (long long)found->limit);
+    show_line("%lld of %lld episodes did not end before %s", (long long)found->cut, (long long)found->episodes, limit);
+}
+
 static Status eval_episodes(const Command *command, const Eval *job) {
     Evaluation found;
     TRY(check_episodes(job));
     Watch watch = {0};
     EvaluationConfig config = {.episodes = job->episodes, .sample = job->sample, .seed = (uint64_t)job->seed, .on_step = job->watch && !command->json ? watch_step : NULL, .context = &watch};
     TRY(learn_evaluate(command->arguments[0], &config, &found));
-    if (found.cut > 0) show_line("%lld of %lld episodes did not end before the limit of their steps", (long long)found.cut, (long long)found.episodes);
+    show_cut(&found);
     if (command->json) {
         JsonWriter w = {0};
         jw_object(&w, NULL);
@@ -333,17 +341,27 @@ static Status eval_reward(const Command *command, const Eval *job) {
     return status;
 }
 
+/* Options of episodes on what plays none. */
+static Status refuse_episodes(const char *path, const char *option) {
+    status_fail(ST_USAGE, "%s is for runs of tune rl on an environment, and '%s' is none", option, path);
+    return status_hint(ST_USAGE, "give the output directory of such a run, or rows: --data FILE");
+}
+
 static Status run(const Command *command, Eval *job) {
     OpenedModel opened;
     Dataset *dataset = NULL;
     TRY(command_needs(command, 1, 1));
+    if (!file_exists(command->arguments[0]) && !dir_exists(command->arguments[0])) return status_fail(ST_INPUT, "'%s' does not exist", command->arguments[0]);
+    const char *of_episodes = job->episodes != NOT_GIVEN ? "--episodes" : job->watch ? "--watch" : job->sample ? "--sample" : NULL;
+    if (job->episodes == NOT_GIVEN) job->episodes = EPISODES;
     if (is_environment_run(command->arguments[0])) return job->data ? refuse_data(command->arguments[0]) : eval_episodes(command, job);
-    TextKind text;
+    TextKind text = NO_TEXT_RUN;
     bool scores;
     TRY(scorer_fits(job->adapter ? job->adapter : command->arguments[0], &scores));
-    if (scores && job->data) return eval_reward(command, job);
-    TRY(find_text_run(command->arguments[0], &text));
+    if (!scores || !job->data) TRY(find_text_run(command->arguments[0], &text));
     if (text == ON_TURNS) return eval_turns(command, job);
+    if (of_episodes) return refuse_episodes(command->arguments[0], of_episodes);
+    if (scores && job->data) return eval_reward(command, job);
     if (text == ON_PROMPTS) return eval_text(command, job);
     if (!job->data) return status_hint(status_fail(ST_USAGE, "tune eval needs --data FILE"), "rows that were not trained on; a run of tune rl is asked by its own prompts or episodes, tune eval RUN");
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
@@ -366,7 +384,7 @@ static Status run(const Command *command, Eval *job) {
 }
 
 Status cmd_eval(int argc, char **argv) {
-    Eval job = {.episodes = 100, .seed = 1, .config = {.format = "auto", .train_on = "auto", .max_length = 1 << 20, .truncation = "error"}};
+    Eval job = {.episodes = NOT_GIVEN, .seed = 1, .config = {.format = "auto", .train_on = "auto", .max_length = 1 << 20, .truncation = "error"}};
     Command command = {
         .arguments_help = "MODEL --data FILE | RUN [--episodes N | --data FILE]",
         .help = "Mean loss over the tokens that training would train on, perplexity, and the share of tokens whose likeliest guess is right.\n"

@@ -71,7 +71,9 @@ static void summarize(const RecipeCommand *job, const LearnResult *result) {
 static Status show_episode(const Recipe *recipe) {
     Watch watch = {0};
     Evaluation found;
-    return learn_evaluate(recipe->output, &(EvaluationConfig){.episodes = 1, .seed = 1, .on_step = watch_step, .context = &watch}, &found);
+    TRY(learn_evaluate(recipe->output, &(EvaluationConfig){.episodes = 1, .seed = 1, .on_step = watch_step, .context = &watch}, &found));
+    if (found.cut > 0 && found.limit > 0) show_line("the episode was cut after %lld steps: the environment has no limit of its own", (long long)found.limit);
+    return ST_OK;
 }
 
 Status rl_environment(const RecipeCommand *job) {

@@ -250,6 +250,7 @@ void actor_critic_report(const ActorCritic *ac, Learner *learner, const Measures
         learner_metric(learner, "explained_variance", explained_variance(rollout->batch.values, rollout->returns, rollout->batch.valid, rollout->batch.T * rollout->batch.B));
     }
     learner_metric(learner, "entropy", measures->entropy * per_step);
+    learner_metric(learner, "kl", measures->approx_kl * per_step); /* from the policy before the update: here there is no other reference */
     learner_metric(learner, "approx_kl", measures->approx_kl * per_step);
     learner_metric(learner, "clip_fraction", measures->clip_fraction * per_step);
     learner_metric(learner, "grad_norm", measures->grad_norm * per_step);

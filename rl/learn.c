@@ -43,7 +43,7 @@ static Status step(void *context, int64_t number, Metrics *metrics) {
     metric_count(metrics, "env_steps", learner->steps);
     metric_count(metrics, "steps", learner->steps - before);
     metric_set(metrics, "reward", reward);
-    metric_set(metrics, "reward_std", sqrt(fmax(0, square - reward * reward)));
+    metric_set(metrics, "reward_std", isnan(reward) ? not_known : sqrt(fmax(0, square - reward * reward)));
     metric_count(metrics, "episodes", learner->all_episodes);
     metric_set(metrics, "episode_length", mean(episodes->length_sum, episodes->n));
     for (size_t i = 0; i < own.n; i++) metric_set(metrics, own.items[i].name, own.items[i].value);
@@ -179,7 +179,7 @@ static Status fill_policy(Learner *learner, const char *path) {
     return tensors_load(path, policy.items, policy.n);
 }
 
-enum { LONGEST_EPISODE = 10000 };
+enum { LONGEST_EPISODE = 10000, LONGEST_WATCHED = 300 };
 typedef struct Played { int64_t n, cut; double sum, square_sum, length_sum; } Played;
 
 /* Every copy plays its share of the episodes and then no longer counts. */
@@ -215,6 +215,19 @@ static Status play(Learner *learner, const EvaluationConfig *config, Played *pla
 
 enum { EVALUATION_COPIES = 32 };
 
+/* One that is watched plays alone; of a program there are no more copies than the run had. */
+static int64_t copies_for(const Recipe *recipe, const EvaluationConfig *config) {
+    if (config->on_step) return 1;
+    bool program = recipe->rl_env && recipe->rl_env->kind == YAML_MAP && yaml_get(recipe->rl_env, "command");
+    return MIN(config->episodes, program ? MIN(recipe->rl_num_envs, EVALUATION_COPIES) : EVALUATION_COPIES);
+}
+
+/* The best actions of an unfinished policy may go round for ever. Returns the limit that this sets, 0 where the environment has one. */
+static int64_t limit_episodes(Env *env, bool watched) {
+    if (env->max_steps > 0) return 0;
+    return env->max_steps = watched ? LONGEST_WATCHED : LONGEST_EPISODE;
+}
+
 Status learn_evaluate(const char *dir, const EvaluationConfig *config, Evaluation *evaluation) {
     Arena *arena = arena_new(0);
     const char *recipe_path = arena ? path_join(arena, dir, "recipe.yaml") : NULL, *policy_path = arena ? path_join(arena, dir, "policy.safetensors") : NULL;
@@ -225,10 +238,10 @@ Status learn_evaluate(const char *dir, const EvaluationConfig *config, Evaluatio
     if (status == ST_OK && !file_exists(policy_path))
         status = status_hint(status_fail(ST_INPUT, "'%s' holds no finished run on an environment: '%s' is missing", dir, policy_path), "give the output directory of tune rl");
     if (status == ST_OK) status = recipe_read(recipe_path, NULL, 0, &recipe);
-    if (status == ST_OK) status = learner_new(recipe, config->on_step ? 1 : MIN(config->episodes, (int64_t)EVALUATION_COPIES), &learner);
+    if (status == ST_OK) status = learner_new(recipe, copies_for(recipe, config), &learner);
     if (status == ST_OK) status = fill_policy(learner, policy_path);
     if (status == ST_OK) learner->steps = learner->total_steps; /* --sample explores as at the end */
-    if (status == ST_OK && learner->env->max_steps == 0) learner->env->max_steps = LONGEST_EPISODE; /* the best actions of an unfinished policy may go round for ever */
+    int64_t limit = status == ST_OK ? limit_episodes(learner->env, config->on_step) : 0;
     if (status == ST_OK) env_reset(learner->env, config->seed);
     if (status == ST_OK) status = play(learner, config, &played);
     if (status == ST_OK) {
@@ -239,6 +252,7 @@ Status learn_evaluate(const char *dir, const EvaluationConfig *config, Evaluatio
             .std_return = sqrt(fmax(0, played.square_sum / n - average * average)),
             .mean_length = played.length_sum / n,
             .cut = played.cut,
+            .limit = limit,
         };
     }
     learner_free(learner);

@@ -43,8 +43,8 @@ typedef struct EvaluationConfig {
     void (*on_step)(void *context, const Env *env, const double *actions); /* copy 0 after each step; may be NULL */
     void *context;
 } EvaluationConfig;
-typedef struct Evaluation { int64_t episodes; double mean_return, std_return, mean_length; int64_t cut; } Evaluation; /* std: of the population, 0 for one episode; cut: episodes that a limit of steps ended */
-/* Plays episodes with the policy of a run directory, of at most 10000 steps where the environment has no limit; copies play equal numbers of episodes, so short ones count no more than long ones. ST_INPUT: no such run, or no policy in it. */
+typedef struct Evaluation { int64_t episodes; double mean_return, std_return, mean_length; int64_t cut, limit; } Evaluation; /* std: of the population, 0 for one episode; cut: episodes that a limit of steps ended; limit: the one that evaluation set, 0: the environment's own */
+/* Plays episodes with the policy of a run directory, of at most 10000 steps where the environment has no limit (300 where on_step watches); copies play equal numbers of episodes, so short ones count no more than long ones. ST_INPUT: no such run, or no policy in it. */
 Status learn_evaluate(const char *run_dir, const EvaluationConfig *config, Evaluation *evaluation);
 
 #endif
