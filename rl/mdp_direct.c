@@ -177,18 +177,22 @@ static double rounding_of(const MdpForm *form, const double *V) { return 64 * UN
 
 enum { ITERATIONS = 2000, DIRECT_AT_LAST = 6000 };
 
-FormJump form_policy_jump(const MdpForm *form, const int64_t *rows, double target, double sweeps, double *V, double *scratch) {
+FormJump form_policy_jump(const MdpForm *form, const int64_t *rows, double target, double *sweeps, double *V, double *scratch) {
+    enum { ROUNDS = 4, SWEEPS_OF_ONE = 10 }; /* what an iteration of BiCGSTAB takes */
     System system = {form, rows, form->reward, form->gamma};
-    int64_t count = 0, limit = (int64_t)fmin(fmax(sweeps / 16, 1), ITERATIONS); /* 4 rounds of iterations that are worth two sweeps each: at most half of them */
+    int64_t count = 0, limit = (int64_t)fmin(fmax(*sweeps / (ROUNDS * SWEEPS_OF_ONE), 1), ITERATIONS);
     double before = residual(&system, V, false, scratch), off = before, n = (double)form->n;
     memcpy(scratch, V, ((size_t)form->n + 1) * sizeof *V);
     Status status = form->n > FORM_DIRECT ? solve_iterative(&system, target, limit, V, &off, &count) : ST_OK;
     bool solved = off <= fmax(target, rounding_of(form, V));
-    bool affordable = form->n <= DIRECT_AT_LAST && n * n * n < 8 * sweeps * n * (double)form->begin[form->n_rows] / (double)form->n_rows;
+    double entries = n * (double)form->begin[form->n_rows] / (double)form->n_rows, of_direct = n * n * n / (45 * entries); /* LU takes about n^3 / 15 ns, a sweep 3 ns an entry */
+    bool affordable = form->n <= DIRECT_AT_LAST && of_direct < 4 * *sweeps;
+    *sweeps = (double)(SWEEPS_OF_ONE * count);
     if (status == ST_OK && !solved && affordable) {
         status = solve_direct(&system, V);
         solved = status == ST_OK && isfinite(size_of(form, V));
         off = solved ? 0 : before;
+        *sweeps += of_direct;
     }
     if (status == ST_OK && solved) return JUMP_SOLVED;
     if (status == ST_OK && off < 0.1 * before) return JUMP_NEARER;

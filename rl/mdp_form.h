@@ -118,10 +118,10 @@ Status form_check_one_gain(const NamedMdp *world, const MdpForm *form);
  * equation is off by more than `target` or rounding allows no better. *sweeps (may be NULL) counts iterations, 1 for LAPACK. ST_NUMERIC when the equations are singular. */
 enum { FORM_DIRECT = 1024 };
 Status form_policy_values(const MdpForm *form, const int64_t *rows, const double *reward, double gamma, double target, double *V, int64_t *sweeps);
-/* From V towards the policy's values, as near as half the time of so many sweeps of its rows brings it. JUMP_SOLVED: no equation is off by more than `target` or some rounding; JUMP_NEARER: by a
+/* From V towards the policy's values, as near as about the time of *sweeps sweeps of its rows brings it; *sweeps becomes what it took. JUMP_SOLVED: no equation is off by more than `target` or some rounding; JUMP_NEARER: by a
  * tenth of what it was; JUMP_NONE: V is as it was, the policy may have no values. scratch: n + 1. */
 typedef enum FormJump { JUMP_NONE, JUMP_NEARER, JUMP_SOLVED } FormJump;
-FormJump form_policy_jump(const MdpForm *form, const int64_t *rows, double target, double sweeps, double *V, double *scratch);
+FormJump form_policy_jump(const MdpForm *form, const int64_t *rows, double target, double *sweeps, double *V, double *scratch);
 
 /* ---- mdp_certify.c ---- */
 

@@ -44,6 +44,7 @@ Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {
     double *other = form_vector(form, work->arena), missing = (double)INFINITY, found_before = missing;
     bool counted = work->options->evaluation_sweeps > 0;
     int64_t sweeps = counted ? work->options->evaluation_sweeps : 20, next_jump = work->iterations + 3, pause = 3;
+    double in_jumps = 0; /* sweeps that jumps took, at most as many as there were */
     FormPolicy policy;
     Narrowing narrowing;
     if (!other) return ST_RESOURCE;
@@ -67,10 +68,12 @@ Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {
         double found = what_is_missing(form, change), enough = enough_after(work, found, found_before), left = improvements_left(work, found, found_before);
         found_before = found;
         missing = (double)INFINITY;
-        if (!counted && left > SLOW && work->iterations >= next_jump) {
-            FormJump jump = form_policy_jump(form, policy.rows, work->target, (double)sweeps * left, work->V, other);
-            if (jump == JUMP_NONE) pause *= 2;
+        double budget = (double)sweeps * fmin(left, (double)work->iterations) - in_jumps;
+        if (!counted && left > SLOW && budget > 0 && work->iterations >= next_jump) {
+            FormJump jump = form_policy_jump(form, policy.rows, work->target, &budget, work->V, other);
+            if (jump != JUMP_SOLVED) pause *= 2;
             next_jump = work->iterations + pause;
+            in_jumps += budget;
             if (jump == JUMP_SOLVED && is_settled(work, policy.rows)) return ST_OK;
             if (jump != JUMP_NONE) continue;
         }
