@@ -131,7 +131,7 @@ static void faults_are_named(void **state) {
         {"lora:\n  init: pissa\n", NULL, "comes with a later version", ""},
         {"train:\n  neftune_alpha: -5\n", NULL, "wrong value '-5' for 'train.neftune_alpha'", ""},
         {"train:\n  optimizer: lion\n", NULL, "comes with a later version", "adamw, sgd"},
-        {"train:\n  no_decay: [nrom]\n", NULL, "wrong value 'nrom' for 'train.no_decay'", "norm, bias"},
+        {"train:\n  no_decay: [nrom]\n", NULL, "wrong value 'nrom' for 'train.no_decay'", "did you mean 'norm'?"},
         {"train:\n  betas: [0.9]\n", NULL, "'train.betas'", ""},
         {"train:\n  betas: [0.9, 2]\n", NULL, "expected a number from 0 to 1", ""},
         {"eval:\n  metrics: [loss, accuracy]\n", NULL, "comes with a later version", ""},
