@@ -80,13 +80,14 @@ static Status measure_segments(const Command *command, const char *dir) {
 
 /* ---- ever more rows, and steps ---- */
 
-typedef struct Growth { double began, clock[STEPS + 1]; uint64_t resident; } Growth;
+typedef struct Growth { double began, clock[STEPS + 1]; uint64_t resident, peak; } Growth;
 
 static void at_step(void *context, const Progress *progress) {
     Growth *growth = context;
     if (progress->evaluation) return;
     growth->clock[progress->step] = clock_seconds();
     growth->resident = memory_resident();
+    growth->peak = memory_peak();
 }
 
 static Status write_rows(const char *path, int64_t n) {
@@ -121,13 +122,13 @@ static Status measure_rows(const Command *command, const char *folder, const cha
     recipe_free(recipe);
     TRY(status);
     double tokens = (double)PART * ROWS_PER_STEP * ROW_TOKENS, early = (growth.clock[1 + PART] - growth.clock[1]) / tokens, late = (growth.clock[STEPS] - growth.clock[STEPS - PART]) / tokens;
-    char resident[32];
+    char resident[32], peak[32];
     if (command->json)
-        print_result("{\"work\":\"rows\",\"rows\":%lld,\"seconds_to_first_step\":%.3f,\"early_nanoseconds_per_token\":%.1f,\"late_nanoseconds_per_token\":%.1f,\"resident_bytes\":%llu}\n", (long long)n, growth.clock[1] - growth.began,
-                     1e9 * early, 1e9 * late, (unsigned long long)growth.resident);
+        print_result("{\"work\":\"rows\",\"rows\":%lld,\"seconds_to_first_step\":%.3f,\"early_nanoseconds_per_token\":%.1f,\"late_nanoseconds_per_token\":%.1f,\"resident_bytes\":%llu,\"peak_bytes\":%llu}\n", (long long)n, growth.clock[1] - growth.began,
+                     1e9 * early, 1e9 * late, (unsigned long long)growth.resident, (unsigned long long)growth.peak);
     else
-        print_result("%7lld rows: first step after %6.2f s; %6.0f ns a token in the first steps, %6.0f in the last; %s resident\n", (long long)n, growth.clock[1] - growth.began, 1e9 * early, 1e9 * late,
-                     format_bytes((double)growth.resident, resident));
+        print_result("%7lld rows: first step after %6.2f s; %6.0f ns a token in the first steps, %6.0f in the last; %s resident, at most %s so far\n", (long long)n, growth.clock[1] - growth.began, 1e9 * early, 1e9 * late,
+                     format_bytes((double)growth.resident, resident), format_bytes((double)growth.peak, peak));
     return ST_OK;
 }
 

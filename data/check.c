@@ -148,9 +148,10 @@ static void look_at_template(const RecipeRows *rows, const ModelConfig *model, D
 
 /* ---- rows that are much alike: one-permutation minhash of runs of five tokens, compared within bands ---- */
 
-enum { SHINGLE = 5, BINS = 64, BAND = 4, MOST_COMPARED = 50000, ALIKE = 80 };
-typedef struct Sketch { uint32_t bins[BINS]; } Sketch;
-typedef struct BandKey { uint64_t key; uint32_t row; } BandKey;
+/* Sketches keep 16 bits of a bin: two that differ are taken for the same once in 65,536 times. Bands are sorted one by one, so that this many rows take no more than some MiB. */
+enum { SHINGLE = 5, BINS = 64, BAND = 4, MOST_COMPARED = 50000, ALIKE = 80, EMPTY = UINT16_MAX };
+typedef struct Sketch { uint16_t bins[BINS]; } Sketch;
+typedef struct BandKey { uint32_t key, row; } BandKey;
 
 static uint64_t mix(uint64_t x) {
     x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
@@ -165,33 +166,60 @@ static uint64_t hash_ids(const int32_t *ids, int32_t n) {
 }
 
 static void sketch_row(const Example *example, Sketch *sketch) {
-    memset(sketch->bins, 0xff, sizeof sketch->bins);
+    uint32_t least[BINS];
+    memset(least, 0xff, sizeof least);
     for (int32_t i = 0; i + SHINGLE <= example->n || i == 0; i++) {
         uint64_t hash = hash_ids(example->ids + i, MIN(SHINGLE, example->n - i));
-        uint32_t value = (uint32_t)(hash >> 32) & 0xfffffffeu;
-        uint32_t *bin = &sketch->bins[hash % BINS];
+        uint32_t value = (uint32_t)(hash >> 32) & 0xfffffffeu, *bin = &least[hash % BINS];
         *bin = MIN(*bin, value);
     }
+    for (int i = 0; i < BINS; i++) sketch->bins[i] = least[i] == UINT32_MAX ? EMPTY : (uint16_t)(mix(least[i]) % EMPTY);
 }
 
 /* Per cent of the bins that hold the same, among those that hold something in either. */
 static int likeness(const Sketch *a, const Sketch *b) {
     int same = 0, used = 0;
     for (int i = 0; i < BINS; i++) {
-        bool empty = a->bins[i] == UINT32_MAX && b->bins[i] == UINT32_MAX;
+        bool empty = a->bins[i] == EMPTY && b->bins[i] == EMPTY;
         used += !empty;
         same += !empty && a->bins[i] == b->bins[i];
     }
     return used ? 100 * same / used : 0;
 }
 
-static int by_key(const void *a, const void *b) {
-    const BandKey *x = a, *y = b;
-    return x->key != y->key ? (x->key > y->key) - (x->key < y->key) : (x->row > y->row) - (x->row < y->row);
+static bool key_before(const BandKey *a, const BandKey *b) { return a->key != b->key ? a->key < b->key : a->row < b->row; }
+
+static void sift_down(BandKey *keys, size_t at, size_t n) {
+    for (size_t child; (child = 2 * at + 1) < n; at = child) {
+        if (child + 1 < n && key_before(&keys[child], &keys[child + 1])) child++;
+        if (!key_before(&keys[at], &keys[child])) return;
+        BandKey kept = keys[at];
+        keys[at] = keys[child];
+        keys[child] = kept;
+    }
+}
+
+/* In place, by heap: qsort takes a copy. */
+static void sort_keys(BandKey *keys, size_t n) {
+    for (size_t i = n / 2; i-- > 0;) sift_down(keys, i, n);
+    for (size_t end = n; end > 1;) {
+        BandKey last = keys[--end];
+        keys[end] = keys[0];
+        keys[0] = last;
+        sift_down(keys, 0, end);
+    }
+}
+
+static void fill_band(const Sketch *sketches, size_t n, int band, BandKey *keys) {
+    for (size_t i = 0; i < n; i++) {
+        uint64_t key = (uint64_t)band;
+        for (int k = 0; k < BAND; k++) key = mix(key ^ sketches[i].bins[band * BAND + k]) + 1;
+        keys[i] = (BandKey){(uint32_t)(key >> 32), (uint32_t)i};
+    }
 }
 
 /* Marks rows that are alike with one of the few before them in the same band. */
-static void compare_bands(const Dataset *dataset, const Sketch *sketches, const BandKey *keys, size_t n, bool *alike) {
+static void compare_band(const Dataset *dataset, const Sketch *sketches, const BandKey *keys, size_t n, bool *alike) {
     enum { FEW = 8 };
     for (size_t i = 1; i < n; i++)
         for (size_t k = i; k-- > 0 && i - k <= FEW && keys[k].key == keys[i].key;) {
@@ -202,23 +230,21 @@ static void compare_bands(const Dataset *dataset, const Sketch *sketches, const 
 }
 
 static Status find_near_duplicates(const Dataset *dataset, DataCheck *check) {
-    size_t n = MIN(dataset->n, (size_t)MOST_COMPARED), n_keys = n * (BINS / BAND);
+    size_t n = MIN(dataset->n, (size_t)MOST_COMPARED);
     Sketch *sketches = malloc((n + 1) * sizeof *sketches);
-    BandKey *keys = malloc((n_keys + 1) * sizeof *keys);
+    BandKey *keys = malloc((n + 1) * sizeof *keys);
     bool *alike = calloc(n + 1, sizeof *alike);
     bool room = sketches && keys && alike;
     for (size_t i = 0; i < n && room; i++) {
         const Example example = dataset_example(dataset, i);
         sketch_row(&example, &sketches[i]);
-        for (int band = 0; band < BINS / BAND; band++) {
-            uint64_t key = (uint64_t)band;
-            for (int k = 0; k < BAND; k++) key = mix(key ^ sketches[i].bins[band * BAND + k]) + 1;
-            keys[i * (BINS / BAND) + (size_t)band] = (BandKey){key, (uint32_t)i};
-        }
+    }
+    for (int band = 0; band < BINS / BAND && room; band++) {
+        fill_band(sketches, n, band, keys);
+        sort_keys(keys, n);
+        compare_band(dataset, sketches, keys, n, alike);
     }
     if (room) {
-        qsort(keys, n_keys, sizeof *keys, by_key);
-        compare_bands(dataset, sketches, keys, n_keys, alike);
         for (size_t i = 0; i < n; i++) check->near_duplicates += alike[i];
         check->compared = (int64_t)n;
         if (check->near_duplicates) warn(check, "%lld of the first %zu rows are much like an earlier one (4 in 5 runs of five tokens)", (long long)check->near_duplicates, n);
