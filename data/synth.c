@@ -500,9 +500,20 @@ static void show_plan(const Synth *s) {
     if (types && s->config->on_plan) s->config->on_plan(s->config->context, &plan);
 }
 
+/* A run keeps the day that it began, so that a teacher here whose chat template writes the date is asked the same on another day. */
+static Status keep_day(Synth *s) {
+    const char *day;
+    if (s->recipe->data_now) return ST_OK;
+    TRY(recipe_day(s->recipe, s->config->resume, &day));
+    s->dated = recipe_dated(s->recipe, day);
+    s->recipe = &s->dated;
+    return ST_OK;
+}
+
 static Status run(Synth *s, SynthResult *result) {
     TRY(run_check(s->recipe, s->config->resume, &result->already_finished));
     if (result->already_finished) return ST_OK;
+    TRY(keep_day(s));
     TRY(open_all(s));
     if (!s->config->dry_run) TRY(open_run(s));
     show_plan(s);

@@ -114,6 +114,7 @@ typedef struct SynthPreset {
 struct Synth {
     const SynthConfig *config;
     const Recipe *recipe;
+    Recipe dated;              /* the recipe with the day that the run began, where it names none */
     const SynthPreset *preset;
     SynthStage stage_list[SYNTH_MAX_STAGES]; /* the preset's, and the judge's where the filter of that name is on */
     Arena *arena, *round_arena; /* of the run; of a round */
