@@ -9,6 +9,8 @@
 /* LAPACK as Fortran names it; its C header is found in another place on every system. */
 void dgetrf_(const int *m, const int *n, double *a, const int *lda, int *pivots, int *info);
 void dgetrs_(const char *trans, const int *n, const int *columns, const double *a, const int *lda, const int *pivots, double *b, const int *ldb, int *info, size_t trans_len);
+void dgbtrf_(const int *m, const int *n, const int *below, const int *above, double *a, const int *lda, int *pivots, int *info);
+void dgbtrs_(const char *trans, const int *n, const int *below, const int *above, const int *columns, const double *a, const int *lda, const int *pivots, double *b, const int *ldb, int *info, size_t trans_len);
 
 typedef struct System {
     const MdpForm *form;
@@ -34,27 +36,73 @@ static double residual(const System *system, const double *V, bool without_rewar
 
 /* ---- by LU factors, with one step of refinement ---- */
 
+/* A matrix for LAPACK, by columns: all of it, or the band around its diagonal that holds all that is not 0. */
+typedef struct Matrix { double *a; int *pivots; int n, rows, below, above; bool banded; } Matrix;
+
+/* How far from the diagonal entries lie. */
+static void measure_band(const System *system, const int *index, Matrix *matrix) {
+    const MdpForm *form = system->form;
+    for (int32_t s = 0; s < form->n; s++) {
+        if (!form_is_live(form, s)) continue;
+        for (int64_t k = form->begin[system->rows[s]]; k < form->begin[system->rows[s] + 1]; k++) {
+            int32_t next = form->next[k];
+            if (next >= form->n || !form_is_live(form, next)) continue;
+            int right = index ? index[next] - index[s] : next - s;
+            matrix->above = MAX(matrix->above, right);
+            matrix->below = MAX(matrix->below, -right);
+        }
+    }
+    matrix->banded = form->n > FORM_DIRECT && 4 * ((int64_t)matrix->below + matrix->above) < form->n;
+    matrix->rows = matrix->banded ? 2 * matrix->below + matrix->above + 1 : matrix->n;
+}
+
+/* Operations that solve_direct takes; INFINITY where it needs more memory than is reasonable. */
+static double direct_cost(const System *system) {
+    Matrix matrix = {.n = system->form->n};
+    measure_band(system, NULL, &matrix);
+    double n = matrix.n, below = matrix.below;
+    if (n * matrix.rows > (1 << 26)) return (double)INFINITY;
+    return matrix.banded ? 2 * n * below * (below + matrix.above + 1) : n * n * n * 2 / 3;
+}
+
+static double *matrix_at(const Matrix *matrix, int row, int column) {
+    return matrix->a + (matrix->banded ? matrix->below + matrix->above + row - column : row) + (size_t)column * (size_t)matrix->rows;
+}
+
+static void matrix_factor(const Matrix *matrix, int *info) {
+    if (matrix->banded) dgbtrf_(&matrix->n, &matrix->n, &matrix->below, &matrix->above, matrix->a, &matrix->rows, matrix->pivots, info);
+    else dgetrf_(&matrix->n, &matrix->n, matrix->a, &matrix->n, matrix->pivots, info);
+}
+
+static void matrix_solve(const Matrix *matrix, double *x) {
+    int one = 1, info;
+    if (matrix->banded) dgbtrs_("N", &matrix->n, &matrix->below, &matrix->above, &one, matrix->a, &matrix->rows, matrix->pivots, x, &matrix->n, &info, 1);
+    else dgetrs_("N", &matrix->n, &one, matrix->a, &matrix->n, matrix->pivots, x, &matrix->n, &info, 1);
+}
+
 static Status solve_direct(const System *system, double *V) {
     const MdpForm *form = system->form;
-    int n = 0, one = 1, info;
+    int n = 0, info;
     int *index = malloc(((size_t)form->n + 1) * sizeof *index);
     if (!index) return status_fail(ST_RESOURCE, "out of memory");
     for (int32_t s = 0; s < form->n; s++) index[s] = form_is_live(form, s) ? n++ : -1;
     index[form->n] = -1;
-    double *a = calloc((size_t)n * (size_t)n + 1, sizeof *a), *x = malloc(((size_t)n + 1) * sizeof *x), *r = malloc(((size_t)form->n + 1) * sizeof *r);
-    int *pivots = malloc(((size_t)n + 1) * sizeof *pivots);
+    Matrix matrix = {.n = n};
+    measure_band(system, index, &matrix);
+    double *a = matrix.a = calloc((size_t)matrix.rows * (size_t)n + 1, sizeof *a), *x = malloc(((size_t)n + 1) * sizeof *x), *r = malloc(((size_t)form->n + 1) * sizeof *r);
+    int *pivots = matrix.pivots = malloc(((size_t)n + 1) * sizeof *pivots);
     Status status = a && x && r && pivots ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK && n > 0) {
         for (int32_t s = 0; s < form->n; s++) {
             if (index[s] < 0) continue;
             int64_t row = system->rows[s];
-            a[index[s] + (size_t)index[s] * (size_t)n] += 1;
+            *matrix_at(&matrix, index[s], index[s]) += 1;
             for (int64_t k = form->begin[row]; k < form->begin[row + 1]; k++)
-                if (index[form->next[k]] >= 0) a[index[s] + (size_t)index[form->next[k]] * (size_t)n] -= system->gamma * form->probability[k];
+                if (index[form->next[k]] >= 0) *matrix_at(&matrix, index[s], index[form->next[k]]) -= system->gamma * form->probability[k];
         }
         int threads = omp_get_max_threads();
         omp_set_num_threads(1); /* on more threads it rounds otherwise */
-        dgetrf_(&n, &n, a, &n, pivots, &info);
+        matrix_factor(&matrix, &info);
         omp_set_num_threads(threads);
         if (info != 0) status = status_fail(ST_NUMERIC, "the equations of the policy's values are singular");
         memset(V, 0, ((size_t)form->n + 1) * sizeof *V);
@@ -62,7 +110,7 @@ static Status solve_direct(const System *system, double *V) {
             residual(system, V, false, r);
             for (int32_t s = 0; s < form->n; s++)
                 if (index[s] >= 0) x[index[s]] = r[s];
-            dgetrs_("N", &n, &one, a, &n, pivots, x, &n, &info, 1);
+            matrix_solve(&matrix, x);
             for (int32_t s = 0; s < form->n; s++)
                 if (index[s] >= 0) V[s] += x[index[s]];
         }
@@ -175,7 +223,9 @@ static Status solve_iterative(const System *system, double target, int64_t limit
 /* What is off by so little is as good as solved. */
 static double rounding_of(const MdpForm *form, const double *V) { return 64 * UNIT_ROUNDOFF * (form->reward_size + size_of(form, V)); }
 
-enum { ITERATIONS = 2000, DIRECT_AT_LAST = 6000 };
+enum { ITERATIONS = 2000 };
+#define DIRECT_AT_LAST 1.44e11 /* operations: a full matrix of 6000 states, a band in a much larger world */
+#define DIRECT_AT_FIRST 2e8    /* before any iterations: corridors, in which these take as many as there are states */
 
 FormJump form_policy_jump(const MdpForm *form, const int64_t *rows, double target, double *sweeps, double *V, double *scratch) {
     enum { ROUNDS = 4, SWEEPS_OF_ONE = 10 }; /* what an iteration of BiCGSTAB takes */
@@ -183,10 +233,11 @@ FormJump form_policy_jump(const MdpForm *form, const int64_t *rows, double targe
     int64_t count = 0, limit = (int64_t)fmin(fmax(*sweeps / (ROUNDS * SWEEPS_OF_ONE), 1), ITERATIONS);
     double before = residual(&system, V, false, scratch), off = before, n = (double)form->n;
     memcpy(scratch, V, ((size_t)form->n + 1) * sizeof *V);
-    Status status = form->n > FORM_DIRECT ? solve_iterative(&system, target, limit, V, &off, &count) : ST_OK;
+    double direct = direct_cost(&system);
+    Status status = form->n > FORM_DIRECT && direct > DIRECT_AT_FIRST ? solve_iterative(&system, target, limit, V, &off, &count) : ST_OK;
     bool solved = off <= fmax(target, rounding_of(form, V));
-    double entries = n * (double)form->begin[form->n_rows] / (double)form->n_rows, of_direct = n * n * n / (45 * entries); /* LU takes about n^3 / 15 ns, a sweep 3 ns an entry */
-    bool affordable = form->n <= DIRECT_AT_LAST && of_direct < 4 * *sweeps;
+    double entries = n * (double)form->begin[form->n_rows] / (double)form->n_rows, of_direct = direct / (30 * entries); /* it takes about 0.1 ns an operation, a sweep 3 ns an entry */
+    bool affordable = direct <= DIRECT_AT_LAST && of_direct < 4 * *sweeps;
     *sweeps = (double)(SWEEPS_OF_ONE * count);
     if (status == ST_OK && !solved && affordable) {
         status = solve_direct(&system, V);
@@ -204,12 +255,12 @@ Status form_policy_values(const MdpForm *form, const int64_t *rows, const double
     enum { LIMIT = 100000 };
     System system = {form, rows, reward ? reward : form->reward, gamma};
     int64_t count = 0;
-    double off;
-    if (form->n > FORM_DIRECT) {
+    double off, direct = form->n > FORM_DIRECT ? direct_cost(&system) : 0;
+    if (direct > DIRECT_AT_FIRST) {
         TRY(solve_iterative(&system, target, ITERATIONS, V, &off, &count));
         bool stuck = off > target && off > rounding_of(form, V);
-        if (stuck && form->n <= DIRECT_AT_LAST) TRY(solve_direct(&system, V));
-        for (int64_t i = 0; stuck && form->n > DIRECT_AT_LAST && i < LIMIT && off > target && !interrupt_requested(); i++, count++) {
+        if (stuck && direct <= DIRECT_AT_LAST) TRY(solve_direct(&system, V));
+        for (int64_t i = 0; stuck && direct > DIRECT_AT_LAST && i < LIMIT && off > target && !interrupt_requested(); i++, count++) {
             off = gauss_seidel(&system, V);
             if (i % 256 == 0 && off <= 8 * UNIT_ROUNDOFF * size_of(form, V)) break;
         }

@@ -114,7 +114,7 @@ Status form_check_one_gain(const NamedMdp *world, const MdpForm *form);
 
 /* ---- mdp_direct.c ---- */
 
-/* V of the policy that takes rows[i] in state i: V = reward + gamma P V, `reward` by row (NULL: the form's). LAPACK for up to FORM_DIRECT states, else BiCGSTAB and sweeps, begun from V, until no
+/* V of the policy that takes rows[i] in state i: V = reward + gamma P V, `reward` by row (NULL: the form's). LAPACK for up to FORM_DIRECT states and where states lead only to those with numbers near to theirs, else BiCGSTAB and sweeps, begun from V, until no
  * equation is off by more than `target` or rounding allows no better. *sweeps (may be NULL) counts iterations, 1 for LAPACK. ST_NUMERIC when the equations are singular. */
 enum { FORM_DIRECT = 1024 };
 Status form_policy_values(const MdpForm *form, const int64_t *rows, const double *reward, double gamma, double target, double *V, int64_t *sweeps);
