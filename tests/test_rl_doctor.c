@@ -41,7 +41,7 @@ static void each_rule_speaks_where_it_should(void **state) {
     static const struct { const char *metric; double from, to; int n; const char *rule, *text; } cases[] = {
         {"entropy", 1.5, 0.0, 100, "entropy", "entropy has collapsed to 0.0"}, {"entropy", 1.5, 0.4, 100, "", ""}, {"entropy", 0.01, 0, 100, "", ""}, {"entropy", -0.5, -3, 100, "", ""},
         {"zero_std_fraction", 0.75, 0.75, 10, "zero_variance", "in 75 % of the groups"}, {"zero_std_fraction", 0.75, 0.75, 9, "", ""}, {"zero_std_fraction", 0.4, 0.4, 100, "", ""},
-        {"kl", 0, 1, 100, "kl", "nats a token away from its reference"}, {"kl", 0.05, 0.1, 100, "", ""},
+        {"kl", 0, 1, 100, "kl", "nats a token, or an action, away from its reference"}, {"kl", 0.05, 0.1, 100, "", ""},
         {"approx_kl", 0.3, 0.3, 12, "big_steps", "by 0.3 nats"}, {"approx_kl", 0.02, 0.02, 100, "", ""},
         {"clip_fraction", 0.5, 0.5, 12, "clipped", "50 % of the ratios"}, {"clip_fraction", 0.2, 0.2, 100, "", ""},
         {"length_reward_correlation", 0.7, 0.7, 12, "longer", "correlation 0.7 within groups"}, {"length_reward_correlation", -0.9, -0.9, 12, "shorter", "correlation -0.9"},

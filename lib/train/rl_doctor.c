@@ -41,7 +41,7 @@ static const Rule rules[] = {
     {"zero_variance", "zero_std_fraction", "groups_compared", ABOVE, 0.5, 0, 10, 10, "in {share} of the groups all completions earn the same: such groups teach nothing",
      "prompts of another difficulty, more rl.num_generations, or rl.sampling_rounds"},
     /* Nats a token by the estimator of rl.kl. RLHF runs stay below 0.1; at 0.5 a completion of 20 tokens is e^10 times likelier than it was. */
-    {"kl", "kl", "reward", ABOVE, 0.5, 0, 10, 10, "the policy is {now} nats a token away from its reference: text at that distance is often no language any more", "a larger rl.beta, or a smaller train.learning_rate"},
+    {"kl", "kl", "reward", ABOVE, 0.5, 0, 10, 10, "the policy is {now} nats a token, or an action, away from its reference, or from what it was when it acted: text at that distance is often no language any more", "a larger rl.beta, or a smaller train.learning_rate"},
     /* PPO stops its passes at 0.01 to 0.03 where it stops (rl.target_kl; Spinning Up, stable-baselines3). */
     {"big_steps", "approx_kl", "reward", ABOVE, 0.15, 0, 10, 10, "one update moves the policy by {now} nats: what was sampled says little about where it goes",
      "fewer rl.num_iterations, a smaller train.learning_rate, or rl.target_kl"},
