@@ -115,12 +115,30 @@ static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro
 static void split(void *context, int64_t most_tokens) { ((PairRun *)context)->part_tokens = most_tokens; }
 
 /* A pass of the reference, or of an evaluation: with checkpoints it takes other parts of the tape's memory than a step. */
-static Status largest_look(PairRun *run, Tape *tape, size_t n) {
+static Status look(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
     LossSums sums = {0};
     tape_record(tape, false);
-    Status status = run->objective->batch(run, tape, run->train, run->examples, n, false, (double)n, &sums);
+    Status status = run->objective->batch(run, tape, pairs, rows, n, false, (double)n, &sums);
     tape_record(tape, true);
     if (status == ST_OK) tape_reset(tape);
+    return status;
+}
+
+/* The batch of an evaluation that has most tokens. */
+static Status largest_evaluation(PairRun *run, Tape *tape) {
+    const Pairs *pairs = run->eval;
+    size_t *rows = malloc(pairs->n * sizeof *rows), at = 0, most_rows = 0;
+    int64_t most = -1;
+    if (!rows) return status_fail(ST_RESOURCE, "out of memory for %zu rows", pairs->n);
+    for (size_t i = 0; i < pairs->n; i++) rows[i] = i;
+    for (size_t i = 0, n; i < pairs->n; i += n) {
+        int64_t tokens = 0;
+        n = pair_run_fit(run, pairs, rows + i, pairs->n - i);
+        for (size_t k = i; k < i + n; k++) tokens += pair_row_tokens(&pairs->rows[k]);
+        if (tokens > most) most = tokens, at = i, most_rows = n;
+    }
+    Status status = most_rows > 0 ? look(run, tape, pairs, rows + at, most_rows) : ST_OK;
+    free(rows);
     return status;
 }
 
@@ -129,7 +147,8 @@ static Status largest_batch(void *context, Tape *tape) {
     LossSums sums = {0};
     size_t n;
     TRY(data_plan_largest_part(&run->plan, run->total_steps, run->part_tokens, &run->examples, &n));
-    if (run->objective->open || run->eval) TRY(largest_look(run, tape, n));
+    if (run->objective->open) TRY(look(run, tape, run->train, run->examples, n));
+    if (run->eval) TRY(largest_evaluation(run, tape));
     run->step = (StepContext){.training = true};
     Status status = run->objective->batch(run, tape, run->train, run->examples, n, true, (double)n, &sums);
     run->step = (StepContext){0};

@@ -21,7 +21,7 @@ typedef struct Sft {
     SftLoss loss;
     Batch batch;
     size_t *examples, n_examples;
-    int64_t part_tokens;       /* accumulation steps go through their rows in parts of at most so many tokens; 0 = at once */
+    int64_t part_tokens;       /* accumulation steps and evaluations go through their rows in parts of at most so many tokens; 0 = at once */
     RngKey *noise_keys;        /* one for each of them */
     double *values, *means;    /* of one batch's trained tokens; seeds of the gradients afterwards */
     int64_t cap_values;
@@ -168,13 +168,13 @@ static Status draw_noise(Sft *sft, int64_t step) {
     return ST_OK;
 }
 
-/* Rows from `first` on that go through the model together. */
-static size_t part_rows(const Sft *sft, size_t first) {
-    size_t n = 1;
-    int64_t tokens = dataset_length(sft->rows.train, sft->examples[first]);
-    if (sft->part_tokens == 0) return sft->n_examples;
-    while (first + n < sft->n_examples && (tokens += dataset_length(sft->rows.train, sft->examples[first + n])) <= sft->part_tokens) n++;
-    return n;
+/* Rows, from the first of n > 0 on, that go through the model together. */
+static size_t part_rows(const Sft *sft, const Dataset *dataset, const size_t *examples, size_t n) {
+    size_t count = 1;
+    int64_t tokens = dataset_length(dataset, examples[0]);
+    if (sft->part_tokens == 0) return n;
+    while (count < n && (tokens += dataset_length(dataset, examples[count])) <= sft->part_tokens) count++;
+    return count;
 }
 
 static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro, double divisor, LossSums *sums) {
@@ -185,7 +185,7 @@ static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro
     TRY(draw_noise(sft, step));
     StepContext pass = {.training = true, .seed = (uint64_t)sft->recipe->seed, .number = (uint64_t)(step * sft->plan.accumulation + micro)}; /* dropout: another mask in every accumulation step */
     for (size_t first = 0, n; first < sft->n_examples; first += n) {
-        n = part_rows(sft, first);
+        n = part_rows(sft, sft->rows.train, sft->examples + first, sft->n_examples - first);
         TRY(batch_build(sft->rows.train, sft->examples + first, n, &sft->batch));
         if (sft->recipe->train_neftune_alpha != 0) sft->batch.model.noise = (EmbedNoise){sft->recipe->train_neftune_alpha, sft->noise_keys + first};
         sft->batch.model.step = pass;
@@ -212,7 +212,7 @@ static Status largest_evaluation(Sft *sft, Tape *tape) {
     plan_evaluation(sft, &plan);
     tape_record(tape, false);
     Status status = data_plan_epoch(&plan, 0, &n_batches);
-    if (status == ST_OK) status = data_plan_largest(&plan, n_batches, &examples, &n);
+    if (status == ST_OK) status = data_plan_largest_part(&plan, n_batches, sft->part_tokens, &examples, &n);
     if (status == ST_OK) status = batch_build(sft->rows.eval, examples, n, &sft->batch);
     if (status == ST_OK && sft->batch.n_targets > 0) status = forward(sft, tape, false, &p);
     tape_record(tape, true);
@@ -232,6 +232,31 @@ static Status largest_batch(void *context, Tape *tape) {
     return train_batch(sft, tape, 1, &sums);
 }
 
+/* Minus the log-probabilities of all that some held-out rows train; added to *loss one by one, so that it does not depend on the parts that a batch goes in. */
+static Status evaluate_part(Sft *sft, Tape *tape, const size_t *examples, size_t n, double *loss, LossSums *sums) {
+    TokenLogprobs p;
+    TRY(batch_build(sft->rows.eval, examples, n, &sft->batch));
+    if (sft->batch.n_targets == 0) return ST_OK;
+    tape_reset(tape);
+    TRY(reserve_values(sft, sft->batch.n_targets));
+    TRY(forward(sft, tape, false, &p));
+    tensor_read(p.logprob, sft->values);
+    for (int64_t t = 0; t < sft->batch.n_targets; t++) *loss -= sft->values[t];
+    add_batch(&sft->batch, 0, (double)sft->batch.n_targets, sums);
+    return ST_OK;
+}
+
+static Status evaluate_batch(Sft *sft, Tape *tape, const size_t *examples, size_t n, LossSums *sums) {
+    double loss = 0;
+    for (size_t first = 0, count; first < n; first += count) {
+        if (interrupt_requested()) return ST_INTERRUPTED;
+        count = part_rows(sft, sft->rows.eval, examples + first, n - first);
+        TRY(evaluate_part(sft, tape, examples + first, count, &loss, sums));
+    }
+    sums->loss_sum += loss;
+    return ST_OK;
+}
+
 /* Plain cross-entropy, whatever the objective is, so that its exponential is the perplexity. Exact over all tokens of all rows. */
 static Status evaluate(void *context, Tape *tape, LossSums *sums) {
     Sft *sft = context;
@@ -241,20 +266,9 @@ static Status evaluate(void *context, Tape *tape, LossSums *sums) {
     plan_evaluation(sft, &plan);
     Status status = data_plan_epoch(&plan, 0, &n_batches);
     for (int64_t i = 0; i < n_batches && status == ST_OK; i++) {
-        TokenLogprobs p;
-        if (interrupt_requested()) status = ST_INTERRUPTED;
-        if (status == ST_OK) status = data_plan_batch(&plan, 0, i, &examples, &n);
-        if (status == ST_OK) status = batch_build(sft->rows.eval, examples, n, &sft->batch);
-        if (status != ST_OK || sft->batch.n_targets == 0) continue;
-        tape_reset(tape);
-        TRY_GOTO(reserve_values(sft, sft->batch.n_targets), done);
-        TRY_GOTO(forward(sft, tape, false, &p), done);
-        tensor_read(p.logprob, sft->values);
-        double sum = 0;
-        for (int64_t t = 0; t < sft->batch.n_targets; t++) sum -= sft->values[t];
-        add_batch(&sft->batch, sum, (double)sft->batch.n_targets, sums);
+        status = data_plan_batch(&plan, 0, i, &examples, &n);
+        if (status == ST_OK) status = evaluate_batch(sft, tape, examples, n, sums);
     }
-done:
     free(examples);
     data_plan_release(&plan);
     return status;
