@@ -107,6 +107,7 @@ typedef struct Product {
     DType d_dtype;
     int64_t ldd;
     bool read_late; /* as in Matmul */
+    bool round_b, round_more_b; /* to bf16 before they are multiplied, in products of f32 that stand for those of bf16 */
 } Product;
 void product_run(const Product *product);
 enum { PRODUCTS_MOST = 4 }; /* of one call */
@@ -149,6 +150,8 @@ extern const CpuProducts cpu_tile_products_avx512_bf16, cpu_tile_products_amx;
 Operand weight_operand(const Tensor *b, bool transposed, DType dtype, const PackedTiles **packed);
 /* What products of an operand of this dtype run in: bf16 where the processor multiplies it, else f32. */
 DType product_dtype(DType a);
+/* Whether the other operand is rounded to bf16 for it: products of bf16 in f32 take the numbers that native ones do. Such a b is not packed. */
+bool product_rounds(DType a, DType b);
 const CpuRows *cpu_rows(void);
 
 /* Counts the time since `since` (clock_seconds) as spent in products; see cpu_product_seconds. */

@@ -30,7 +30,9 @@ static Product head_product(const Tensor *hidden, const Tensor *head, int64_t be
     int64_t width = tensor_width(hidden);
     Product product = {.dtype = product_dtype(hidden->dtype), .m = rows, .n = tensor_rows(head), .k = width,
                        .a = {(const char *)hidden->data + (size_t)(begin * width) * dtype_size(hidden->dtype), hidden->dtype, width, false}};
-    product.b = weight_operand(head, true, product.dtype, &product.packed);
+    product.round_b = product_rounds(hidden->dtype, head->dtype);
+    if (product.round_b) product.b = (Operand){head->data, head->dtype, width, true};
+    else product.b = weight_operand(head, true, product.dtype, &product.packed);
     return product;
 }
 
@@ -109,7 +111,7 @@ static void chunk_by_head(const Block *block, const Tensor *head, float *sums) {
     const Product *product = block->tiles.product;
     int64_t width = tensor_width(head);
     product_run(&(Product){.dtype = product->dtype, .m = product->m, .n = width, .k = block->chunk_cols, .a = chunk_operand(block, false), .b = head_rows(product, head, block->chunk_begin),
-                           .c = sums, .c_dtype = DT_F32, .ldc = width, .alpha = 1, .beta = block->chunk_begin > 0});
+                           .c = sums, .c_dtype = DT_F32, .ldc = width, .alpha = 1, .beta = block->chunk_begin > 0, .round_b = product->round_b});
 }
 
 static int64_t chunk_most(const Block *block) { return MIN(tiles_of_chunk(&block->tiles) * block->tiles.col_tile, block->n_vocab); }
@@ -171,7 +173,7 @@ static void target_row(const Block *b, const Tensor *head, int64_t row, float *t
     int64_t width = tensor_width(head);
     const void *from = (const char *)head->data + (size_t)(target_of(b->targets, b->begin + row) * width) * dtype_size(head->dtype);
     DType dtype = head->dtype;
-    if (b->tiles.product->dtype == DT_BF16 && dtype != DT_BF16) {
+    if ((b->tiles.product->dtype == DT_BF16 || b->tiles.product->round_b) && dtype != DT_BF16) {
         void *rounded = to + width;
         cpu_rows()->convert(from, dtype, width, rounded, DT_BF16, width, 1, width);
         from = rounded, dtype = DT_BF16;
