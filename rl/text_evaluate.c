@@ -2,29 +2,37 @@
 #include "rl/text_run.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
-enum { EVAL_PROMPTS = 64 }; /* at a time */
+enum { EPISODES = 64 }; /* at a time */
 
 bool text_evaluate_due(const TextRl *rl, int64_t step) {
     int64_t every = rl->recipe->train_eval_every;
     return rl->eval.n > 0 && (step == 0 || step == rl->total_steps || (every > 0 && step % every == 0));
 }
 
-Status text_evaluate(TextRl *rl, RolloutSums *sums) {
+/* As many prompts at a time as a rollout has completions, which is what the plan of the run's memory counts (text_memory.c). */
+static Status ask_all(TextRl *rl, const PromptRow **asked, RolloutSums *sums) {
     GenerateConfig config = text_sampling(rl, 0);
-    size_t most = (size_t)MIN(EVAL_PROMPTS, rl->recipe->rl_prompts_per_step * rl->recipe->rl_num_generations);
-    const PromptRow *asked[EVAL_PROMPTS];
+    size_t most = (size_t)(rl->recipe->rl_prompts_per_step * rl->recipe->rl_num_generations);
     config.sample.greedy = true;
     config.n = 1;
-    *sums = (RolloutSums){0};
+    for (size_t i = 0; i < rl->eval.n; i++) asked[i] = &rl->eval.items[i];
     for (size_t first = 0, n; first < rl->eval.n; first += n) {
         n = MIN(most, rl->eval.n - first);
-        for (size_t i = 0; i < n; i++) asked[i] = &rl->eval.items[first + i];
-        TRY(experience_sample(rl->model, rl->tokenizer, asked, n, first, &config, &rl->round));
+        TRY(experience_sample(rl->model, rl->tokenizer, asked + first, n, first, &config, &rl->round));
         TRY(text_judge(rl, &rl->round, sums));
     }
     return ST_OK;
+}
+
+Status text_evaluate(TextRl *rl, RolloutSums *sums) {
+    const PromptRow **asked = malloc((rl->eval.n + 1) * sizeof *asked);
+    *sums = (RolloutSums){0};
+    Status status = asked ? ask_all(rl, asked, sums) : status_fail(ST_RESOURCE, "out of memory for %zu prompts", rl->eval.n);
+    free(asked);
+    return status;
 }
 
 Status text_evaluate_tell(TextRl *rl, const RolloutSums *sums, Metrics *metrics) {
@@ -131,7 +139,7 @@ static Status play_batch(TextRl *rl, const TextPlay *play, int64_t first, int64_
 
 static Status play_episodes(TextRl *rl, void *context, TextEvaluation *evaluation) {
     const TextPlay *play = context;
-    int64_t most = MIN(MIN(EVAL_PROMPTS, rl->recipe->rl_prompts_per_step * rl->recipe->rl_num_generations), play->episodes);
+    int64_t most = MIN(MIN(EPISODES, rl->recipe->rl_prompts_per_step * rl->recipe->rl_num_generations), play->episodes);
     RolloutSums sums = {0};
     TRY(text_open_turns(rl, most, 1));
     for (int64_t first = 0; first < play->episodes; first += most) TRY(play_batch(rl, play, first, MIN(most, play->episodes - first), &sums, evaluation));

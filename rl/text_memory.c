@@ -12,6 +12,7 @@ typedef struct Largest {
     PromptRow prompt;
     Experience experience;
     double *zeros;             /* one for each row that is asked for */
+    size_t beside;             /* bytes that sampling and judging hold beside training */
 } Largest;
 
 static Status largest_new(const TextRl *rl, Largest *largest) {
@@ -60,9 +61,33 @@ static Status look(const TextRl *rl, TextPass *pass, const Experience *e, int64_
     return status;
 }
 
+static size_t at_once_in_evaluation(const TextRl *rl, const Largest *largest) { return MIN((size_t)largest->experience.n, rl->eval.n); }
+
+/* Of a rollout, or of an evaluation, which asks as many prompts at once as a rollout has completions: they share nothing. */
+static size_t sampling_bytes(const TextRl *rl, const Largest *largest) {
+    GenerateConfig sampling = text_sampling(rl, 0);
+    if (rl->turns.env) sampling.n = 1; /* every episode is asked by itself */
+    int64_t longest = rl->turns.env ? rl->recipe->data_max_length - sampling.max_new_tokens : (int64_t)largest->prompt.ids.n;
+    size_t rollout = generate_bytes(rl->model, (size_t)(largest->experience.n / sampling.n), (size_t)MAX(longest, 1), &sampling);
+    if (rl->eval.n == 0) return rollout;
+    sampling.n = 1;
+    return MAX(rollout, generate_bytes(rl->model, at_once_in_evaluation(rl, largest), (size_t)MAX(rl->eval.longest, 1), &sampling));
+}
+
+/* Reward models keep the activations of their largest pass, as training does. */
+static Status judging_bytes(const TextRl *rl, const Largest *largest, size_t *bytes) {
+    const Experience *e = &largest->experience;
+    size_t evaluation = 0;
+    *bytes = 0;
+    if (!rl->rewards) return ST_OK;
+    TRY(rewards_bytes(rl->rewards, &(RewardShape){largest->prompt.ids.n, (size_t)largest->completion, (size_t)e->n, (size_t)e->group_size}, bytes));
+    if (rl->eval.n > 0) TRY(rewards_bytes(rl->rewards, &(RewardShape){(size_t)rl->eval.longest, (size_t)largest->completion, at_once_in_evaluation(rl, largest), 1}, &evaluation));
+    *bytes = MAX(*bytes, evaluation);
+    return ST_OK;
+}
+
 /* Forward and backward of one pass: the policy's, with a value head on it, then that of a value model of its own. */
-static Status passes(void *context, Tape *meta) {
-    Largest *largest = context;
+static Status passes(Largest *largest, Tape *meta) {
     const TextRl *rl = largest->rl;
     const Experience *e = &largest->experience;
     double *zeros = largest->zeros;
@@ -79,15 +104,16 @@ static Status passes(void *context, Tape *meta) {
     return status;
 }
 
-/* Reward models keep the activations of their largest pass, as training does. */
-static Status add_rewards(const TextRl *rl, const Largest *largest, TrainMemory *memory) {
-    const Experience *e = &largest->experience;
-    size_t bytes;
-    TRY(rewards_bytes(rl->rewards, &(RewardShape){largest->prompt.ids.n, (size_t)largest->completion, (size_t)e->n, (size_t)e->group_size}, &bytes));
-    size_t scratch = MAX(memory->scratch, cpu_planned_bytes()); /* with that of the rewards' passes */
-    memory->rollout += bytes;
-    memory->total += bytes + scratch - memory->scratch;
-    memory->scratch = scratch;
+/* Code and tables of sampling and rewards when they first run, as measured on models that take next to nothing. */
+enum { SAMPLING_FIRST_TIME = 3 << 19 };
+
+/* With what is asked beside it, so that scratch memory is that of all kernels. */
+static Status step(void *context, Tape *meta) {
+    Largest *largest = context;
+    size_t judging;
+    TRY(passes(largest, meta));
+    TRY(judging_bytes(largest->rl, largest, &judging));
+    largest->beside = SAMPLING_FIRST_TIME + sampling_bytes(largest->rl, largest) + judging;
     return ST_OK;
 }
 
@@ -96,21 +122,14 @@ static void split(void *context, int64_t most_tokens) {
     largest->rl->pass.max_tokens = most_tokens > 0 ? MIN(most_tokens, largest->pass_tokens) : largest->pass_tokens;
 }
 
-static size_t sampling_bytes(const TextRl *rl, const Largest *largest) {
-    GenerateConfig sampling = text_sampling(rl, 0);
-    if (rl->turns.env) sampling.n = 1; /* every episode is asked by itself */
-    int64_t longest = rl->turns.env ? rl->recipe->data_max_length - sampling.max_new_tokens : (int64_t)largest->prompt.ids.n;
-    return generate_bytes(rl->model, (size_t)(largest->experience.n / sampling.n), (size_t)MAX(longest, 1), &sampling);
-}
-
 static Status plan_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
-    TrainerConfig config = {.recipe = rl->recipe, .model = rl->model, .tape = rl->pass.tape, .task = {.context = largest, .largest_batch = passes, .split = split}, .beside = sampling_bytes(rl, largest)};
+    TrainerConfig config = {.recipe = rl->recipe, .model = rl->model, .tape = rl->pass.tape, .task = {.context = largest, .largest_batch = step, .split = split}, .beside = &largest->beside};
     TRY(trainer_memory(&config, rl->config->resume ? rl->recipe->output : NULL, memory));
     size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->optimizer, &rl->value->model->params) : 0;
-    memory->rollout = config.beside;
+    memory->rollout = largest->beside;
     memory->optimizer += values; /* which is there already */
     memory->program -= MIN(values, memory->program);
-    return rl->rewards ? add_rewards(rl, largest, memory) : ST_OK;
+    return ST_OK;
 }
 
 Status text_memory(TextRl *rl, TrainMemory *memory) {

@@ -154,7 +154,7 @@ typedef struct TrainerConfig {
     Tape *tape;
     Run *run;
     Task task;
-    size_t beside;         /* bytes that the run takes beside training: sampling; for its memory */
+    const size_t *beside;  /* bytes that the run takes beside training, such as for sampling: looked at after task.largest_batch; NULL = none */
     void (*on_progress)(void *context, const Progress *progress); /* after each step and each evaluation; may be NULL */
     void *progress_context;
     Status (*save_result)(void *context, const char *run_dir);    /* writes adapter/ or model/ into it; context: the task's */
@@ -175,14 +175,18 @@ typedef struct TrainMemory {
     size_t weights, packed, gradients, optimizer, best, activations;
     size_t scratch;     /* what kernels keep for themselves */
     size_t rollout;     /* of sampling: key/value cache, activations of a step, logits; 0 where nothing is sampled */
-    size_t program;     /* what the process holds beside them: code, tokenizer, rows; as measured */
+    size_t program;     /* what the process holds beside them: code, tokenizer, rows; as measured, and what code takes when it first runs */
     Checkpointing checkpointing; /* it holds with this, and with accumulation steps in parts of at most part_tokens; 0 = whole */
     int64_t part_tokens;
     size_t total;       /* of all: the largest resident size to expect */
 } TrainMemory;
 /* With train.max_memory the model's checkpointing and the task's split are set to the cheapest that stays below it: a trained head's logits computed again, norms and activations, parts, whole layers computed
  * again, smaller parts. ST_RESOURCE when none does. Without it they are as the recipe says, but a trained head's logits are computed again
- * where the machine has no room to keep them. A resumed run takes what it began with (started.json in `run_dir`; NULL = a new run): parts round sums otherwise. */
+ * where the machine has no room to keep them. A resumed run takes what it began with (started.json in `run_dir`; NULL = a new run): parts round sums otherwise.
+ *
+ * The same recipe on the same machine is meant to get the same choice: scratch memory is always counted for 8 threads, or for those that there are if they are more, and what the process holds in steps of 2 MiB of
+ * its own memory and 4 MiB of files' pages (or 1/256 of the limit). Not guaranteed: what it holds is measured, so where that lies at a step's edge and a choice just fits, runs may differ; so may runs with more
+ * than 8 threads, where generation keeps a table for each thread, and on another machine or build. Where nothing but the least choice is left, the limit is compared with what this run needs. */
 Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory);
 /* Before a model of `n_weights` numbers is loaded to be trained whole: ST_RESOURCE when weights, gradients and the optimiser's state are more than the machine has left. */
 Status trainer_check_weights(const Recipe *recipe, int64_t n_weights);
