@@ -220,7 +220,7 @@ static Status train(MemoryRun *run, const Recipe *recipe) {
     return sft_run(&(SftConfig){.recipe = recipe, .dry_run = run->dry, .on_plan = keep_plan, .context = run}, &result);
 }
 
-enum { FLOOR = 5 << 18 }; /* bytes of difference; see below */
+enum { FLOOR = 3 << 20 }; /* bytes of difference: 1.4 MiB were seen, by what code a process has touched; without evaluations in the plan it is 20 and more */
 
 static Status train_by(MemoryRun *run) {
     Arena *arena = arena_new(0);
