@@ -76,9 +76,10 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
     own_f32 = any || own ? own_products[isa].f32 : NULL;
     own_vectors = own_products[isa].vectors;
     own_bf16 = any || own ? own_products[isa].bf16 : NULL;
-    native_bf16 = own_bf16 != NULL;
 #if HAVE_ONEDNN
     native_bf16 = own_bf16 || (with_onednn && isa_bf16 && onednn_is_fast(DT_BF16));
+#else
+    native_bf16 = own_bf16 && isa_bf16;
 #endif
     rows_of_isa = own_products[isa].rows;
     return ST_OK;
