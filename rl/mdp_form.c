@@ -21,34 +21,41 @@ static Status redirect_ends(const Mdp *mdp, Arena *arena, MdpForm *form) {
 /* Sizes of one block of rows, which are put together in any order: they are all maxima. */
 typedef struct Sizes { double mass, imbalance, reward_size; int64_t longest; bool closed, even; } Sizes;
 
-static void row_sizes(const Mdp *mdp, MdpForm *form, int64_t row, Sizes *sizes) {
-    int64_t begin = mdp->begin[row], end = mdp->begin[row + 1];
-    double reward = 0, size = 0, sum = 0, mass = 0;
-    for (int64_t k = begin; k < end; k++) {
-        double p = mdp->probability[k];
-        int32_t next = form->next[k];
-        reward += p * mdp->reward[k];
-        size += p * fabs(mdp->reward[k]);
-        sum += p;
-        if (next < form->n && form_is_live(form, next)) mass += p;
-        else sizes->closed = false;
+/* What goes on: less than everything where an outcome ends the episode. */
+static double row_mass(const MdpForm *form, const double *probability, const int32_t *next, int64_t n, bool *closed) {
+    double mass = 0;
+    for (int64_t k = 0; k < n; k++) {
+        if (next[k] < form->n && form_is_live(form, next[k])) mass += probability[k];
+        else *closed = false;
     }
+    return mass;
+}
+
+static void row_sizes(const Mdp *mdp, MdpForm *form, int64_t row, Sizes *sizes) {
+    int64_t begin = mdp->begin[row], n = mdp->begin[row + 1] - begin;
+    const double *p = mdp->probability + begin, *r = mdp->reward + begin;
+    double reward = 0, size = 0, sum = 0;
+    for (int64_t k = 0; k < n; k++) {
+        reward += p[k] * r[k];
+        size += p[k] * fabs(r[k]);
+        sum += p[k];
+    }
+    double mass = form->ended || mdp->ends ? row_mass(form, p, form->next + begin, n, &sizes->closed) : sum;
     form->reward[row] = reward;
     sizes->mass = MAX(sizes->mass, mass);
     sizes->imbalance = MAX(sizes->imbalance, fabs(sum - 1));
     sizes->reward_size = MAX(sizes->reward_size, size);
-    sizes->longest = MAX(sizes->longest, end - begin);
+    sizes->longest = MAX(sizes->longest, n);
 }
 
 static void measure(const Mdp *mdp, MdpForm *form) {
-    enum { BLOCK = 1 << 14 };
-    int64_t blocks = (form->n + BLOCK - 1) / BLOCK;
+    int64_t size = MIN(1 << 14, form->n / 16 + 1), blocks = (form->n + size - 1) / size;
     Sizes all = {.closed = true, .even = true};
     form->fan = (int32_t)MIN(mdp->begin[1], INT32_MAX);
-#pragma omp parallel for schedule(dynamic) if (blocks > 1)
+#pragma omp parallel for schedule(dynamic) if (form_pays_threads(form))
     for (int64_t block = 0; block < blocks; block++) {
         Sizes own = {.closed = true, .even = true};
-        for (int64_t s = block * BLOCK; s < MIN(form->n, (block + 1) * BLOCK); s++) {
+        for (int64_t s = block * size; s < MIN(form->n, (block + 1) * size); s++) {
             bool live = form_is_live(form, s);
             for (int64_t row = s * form->width; row < (s + 1) * form->width; row++) {
                 if (live) row_sizes(mdp, form, row, &own);

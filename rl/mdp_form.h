@@ -58,6 +58,8 @@ double *form_vector(const MdpForm *form, Arena *arena); /* n + 1 zeros; NULL whe
 
 typedef struct Change { double least, most; } Change; /* of new minus old values, over live states; 0, 0 when there are none */
 static inline double change_size(Change change) { return change.most > -change.least ? change.most : -change.least; }
+/* Whether a sweep takes longer than it takes to wake a team of threads and to gather it again. */
+bool form_pays_threads(const MdpForm *form);
 /* How far ahead values are fetched, and into which cache, is tried out on a few parts of a large world (some ms): processors differ. It changes no result. ST_RESOURCE. */
 Status form_choose_reach(MdpForm *form);
 

@@ -3,6 +3,7 @@
 #include "rl/mdp_form.h"
 
 #include <math.h>
+#include <omp.h>
 
 enum { BLOCK = 1024, LINE = 8 /* doubles in a line of a cache */ };
 
@@ -136,14 +137,17 @@ static Change sweep_block(const MdpForm *form, Sweep sweep, Ahead ahead, int64_t
     }
 }
 
+bool form_pays_threads(const MdpForm *form) { return form->begin[form->n_rows] >= 4096 + 1024 * (int64_t)omp_get_max_threads(); }
+
 /* The states from `first` on. */
 static Change sweep_range(const MdpForm *form, Sweep sweep, int64_t first, int64_t end) {
     Ahead ahead = ahead_of(form, sweep.V);
-    int64_t blocks = (end - first + BLOCK - 1) / BLOCK;
+    if (!form_pays_threads(form)) return sweep_block(form, sweep, ahead, first, end);
+    int64_t size = MIN(BLOCK, (end - first) / 64 + 1), blocks = (end - first + size - 1) / size;
     double least = (double)INFINITY, most = -(double)INFINITY;
-#pragma omp parallel for schedule(dynamic, 4) reduction(min : least) reduction(max : most) if (blocks > 4)
+#pragma omp parallel for schedule(dynamic, 4) reduction(min : least) reduction(max : most)
     for (int64_t block = 0; block < blocks; block++) {
-        Change change = sweep_block(form, sweep, ahead, first + block * BLOCK, MIN(end, first + (block + 1) * BLOCK));
+        Change change = sweep_block(form, sweep, ahead, first + block * size, MIN(end, first + (block + 1) * size));
         if (change.least < least) least = change.least;
         if (change.most > most) most = change.most;
     }
@@ -236,9 +240,14 @@ static double doubt_after(const MdpForm *form, Change change) {
 }
 
 static void leave_out(const MdpForm *form, const double *V, const Narrowing *narrowing) {
+    const double *Q = narrowing->Q, doubt = narrowing->doubt;
+    bool *without = narrowing->without; /* a store into what `narrowing` points to might change what it points to */
 #pragma omp parallel for schedule(static, BLOCK) if (form->n > 4 * BLOCK)
-    for (int64_t s = 0; s < form->n; s++)
-        for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) narrowing->without[row] |= narrowing->Q[row] < V[s] - narrowing->doubt;
+    for (int64_t s = 0; s < form->n; s++) {
+        double least = V[s] - doubt;
+        int64_t end = form_first(form, s + 1);
+        for (int64_t row = form_first(form, s); row < end; row++) without[row] |= Q[row] < least;
+    }
 }
 
 /* It costs a little, and is done where much less is in doubt than when it was done last. */
