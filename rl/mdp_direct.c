@@ -236,8 +236,8 @@ FormJump form_policy_jump(const MdpForm *form, const int64_t *rows, double targe
     double direct = direct_cost(&system);
     Status status = form->n > FORM_DIRECT && direct > DIRECT_AT_FIRST ? solve_iterative(&system, target, limit, V, &off, &count) : ST_OK;
     bool solved = off <= fmax(target, rounding_of(form, V));
-    double entries = n * (double)form->begin[form->n_rows] / (double)form->n_rows, of_direct = direct / (30 * entries); /* it takes about 0.1 ns an operation, a sweep 3 ns an entry */
-    bool affordable = direct <= DIRECT_AT_LAST && of_direct < 4 * *sweeps;
+    double entries = n * (double)form->begin[form->n_rows] / (double)form->n_rows, of_direct = direct / (6 * entries); /* it takes about 0.1 ns an operation, a sweep 0.6 ns an entry */
+    bool affordable = direct <= DIRECT_AT_LAST && of_direct < *sweeps;
     *sweeps = (double)(SWEEPS_OF_ONE * count);
     if (status == ST_OK && !solved && affordable) {
         status = solve_direct(&system, V);
