@@ -30,11 +30,17 @@ Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, const ch
     return recipe->data_eval_split > 0 ? dataset_split(rows->train, recipe->data_eval_split, (uint64_t)recipe->seed, &rows->eval) : ST_OK;
 }
 
+void recipe_rows_are_read(RecipeRows *rows) {
+    chat_close(rows->chat);
+    tokenizer_free(rows->tokenizer);
+    rows->chat = NULL;
+    rows->tokenizer = NULL;
+}
+
 void recipe_rows_close(RecipeRows *rows) {
+    recipe_rows_are_read(rows);
     dataset_free(rows->eval);
     dataset_free(rows->train);
-    chat_close(rows->chat);
-    if (rows->tokenizer) tokenizer_free(rows->tokenizer);
     *rows = (RecipeRows){0};
 }
 

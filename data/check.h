@@ -15,13 +15,14 @@
 
 /* A recipe's rows as tokens, and what made them. */
 typedef struct RecipeRows {
-    Tokenizer *tokenizer;     /* NULL: the model has none */
+    Tokenizer *tokenizer;     /* NULL: the model has none, or all is read */
     Chat *chat;
     Dataset *train, *eval;    /* eval NULL: none */
 } RecipeRows;
 /* day: the date for templates that write one, where the recipe has none in data.now; NULL = today. ST_CONFIG, ST_INPUT, ST_RESOURCE as dataset_load; `rows` is to be closed in
  * any case. */
 Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows);
+void recipe_rows_are_read(RecipeRows *rows); /* gives up tokenizer and chat, which are some ten MiB */
 void recipe_rows_close(RecipeRows *rows);
 
 enum { CHECK_BARS = 16, CHECK_SHARES = 8, CHECK_WARNINGS = 24 };

@@ -21,8 +21,6 @@ typedef struct Ilql {
     double tau;
     int64_t target_every;
     Model *model;
-    Tokenizer *tokenizer;
-    Chat *chat;
     IlqlHeads heads;
     OfflineRows rows;
     Experience experience;
@@ -295,6 +293,17 @@ static Status plan_memory(Ilql *il, TrainMemory *memory) {
 
 /* ---- the run ---- */
 
+/* What makes tokens of rows goes before memory is planned. */
+static Status read_rows(Ilql *il) {
+    Tokenizer *tokenizer = NULL;
+    Chat *chat = NULL;
+    Status status = run_chat_open(&il->recipe, il->config->resume, &il->dated, &tokenizer, &chat);
+    if (status == ST_OK) status = offline_rows_read(il->recipe, &il->model->config, chat, tokenizer, &il->rows);
+    chat_close(chat);
+    tokenizer_free(tokenizer);
+    return status;
+}
+
 static Status open_parts(Ilql *il) {
     const Recipe *r = il->recipe;
     TRY(offline_keys_check(r, r->rl_algorithm));
@@ -306,9 +315,8 @@ static Status open_parts(Ilql *il) {
     il->tau = isnan(r->rl_tau) ? 0.005 : r->rl_tau;
     il->target_every = r->rl_target_every > 0 ? r->rl_target_every : 1;
     TRY(trained_model_open(r, &il->model));
-    TRY(run_chat_open(&il->recipe, il->config->resume, &il->dated, &il->tokenizer, &il->chat));
+    TRY(read_rows(il));
     r = il->recipe;
-    TRY(offline_rows_read(r, &il->model->config, il->chat, il->tokenizer, &il->rows));
     TRY(ilql_heads_add(il->model, r->rl_q_width, (uint64_t)r->seed, true, &il->heads));
     int64_t most = MAX(PASS_VALUES / il->model->config.vocab_size, 16);
     il->pass = (TextPass){.tape = tape_new(device_cpu(), il->model->compute, 0), .temperature = 1, .max_tokens = MIN(r->train_batch_tokens > 0 ? r->train_batch_tokens : PASS_TOKENS, most), .finals = true};
@@ -409,8 +417,6 @@ static void release(Ilql *il) {
     experience_release(&il->experience);
     for (size_t i = 0; i < COUNT_OF(arrays); i++) free(arrays[i]);
     offline_rows_free(&il->rows);
-    chat_close(il->chat);
-    tokenizer_free(il->tokenizer);
     if (il->model) model_free(il->model);
     arena_free(il->arena);
 }

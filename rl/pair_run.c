@@ -198,17 +198,27 @@ static Status load_held_out(PairRun *run, const char *key, YamlNode node, const 
     return ST_OK;
 }
 
-static Status load_rows(PairRun *run) {
-    TRY(run_chat_open(&run->recipe, run->config->resume, &run->dated, &run->tokenizer, &run->chat));
+static Status load_pairs(PairRun *run, const Tokenizer *tokenizer, const Chat *chat) {
     const Recipe *recipe = run->recipe;
     const PairObjective *objective = run->objective;
-    PairSource source = {.model = &run->model->config, .tokenizer = run->tokenizer, .chat = run->chat, .unpaired = objective->unpaired, .stepwise = objective->stepwise, .ends = objective->scores,
+    PairSource source = {.model = &run->model->config, .tokenizer = tokenizer, .chat = chat, .unpaired = objective->unpaired, .stepwise = objective->stepwise, .ends = objective->scores,
                          .reader = objective->reader};
     TRY(pairs_load(recipe, "data.train", recipe->data_train, &source, &run->train));
     const Yaml *eval = recipe->data_eval ? recipe->data_eval : recipe->eval_data;
     if (eval) return load_held_out(run, recipe->data_eval ? "data.eval" : "eval.data", eval, &source);
     recipe_warn_eval_every(recipe);
     return recipe->data_eval_split > 0 ? pairs_split(run->train, recipe->data_eval_split, (uint64_t)recipe->seed, &run->eval) : ST_OK;
+}
+
+/* What makes tokens of rows goes before memory is planned: nothing is written or read as text afterwards. */
+static Status load_rows(PairRun *run) {
+    Tokenizer *tokenizer = NULL;
+    Chat *chat = NULL;
+    Status status = run_chat_open(&run->recipe, run->config->resume, &run->dated, &tokenizer, &chat);
+    if (status == ST_OK) status = load_pairs(run, tokenizer, chat);
+    chat_close(chat);
+    tokenizer_free(tokenizer);
+    return status;
 }
 
 static Status plan_steps(PairRun *run) {
@@ -327,8 +337,6 @@ Status pair_run(PairRun *run, TrainResult *result) {
     tape_free(run->tape);
     pairs_free(run->eval);
     pairs_free(run->train);
-    chat_close(run->chat);
-    if (run->tokenizer) tokenizer_free(run->tokenizer);
     if (run->model) model_free(run->model);
     if (dir && !result->already_finished) status = report_run(dir, status);
     run_close(dir);

@@ -49,8 +49,6 @@ struct PairRun {
     void *context;           /* the objective's */
     Recipe dated;            /* the recipe with the day the run began, where the template writes it */
     Model *model;
-    Tokenizer *tokenizer;    /* NULL: none */
-    Chat *chat;
     Pairs *train, *eval;     /* eval NULL: none */
     Tape *tape;
     int64_t total_steps;

@@ -15,6 +15,7 @@ typedef struct Sft {
     Model *model;
     RecipeRows rows;
     DataCheck check;
+    JsonWriter sample;         /* of its first rows, for started.json */
     Tape *tape;
     DataPlan plan;
     int64_t total_steps;
@@ -281,7 +282,7 @@ static Status save_result(void *context, const char *run_dir) {
 
 /* ---- rows ---- */
 
-/* Where the template writes the date, the run's recipe keeps it. */
+/* Where the template writes the date, the run's recipe keeps it. What makes tokens of rows goes before memory is planned. */
 static Status load_data(Sft *sft) {
     const char *day;
     TRY(recipe_day(sft->recipe, sft->config->resume, &day));
@@ -290,7 +291,10 @@ static Status load_data(Sft *sft) {
         sft->dated = recipe_dated(sft->recipe, day);
         sft->recipe = &sft->dated;
     }
-    return data_check(&sft->rows, &sft->model->config, &sft->check);
+    TRY(data_check(&sft->rows, &sft->model->config, &sft->check));
+    TRY(started_sample(sft->rows.train, sft->rows.tokenizer, &sft->sample));
+    recipe_rows_are_read(&sft->rows);
+    return ST_OK;
 }
 
 /* Where rows without a trained token exist, a whole step may consist of them: better found now than after hours. */
@@ -390,7 +394,7 @@ static Status train_in(Sft *sft, Run **run, TrainResult *result) {
     bool dry = config->dry_run || trainer_check_memory(sft->recipe, &plan.memory) != ST_OK;
     if (!dry) TRY(run_open(sft->recipe, config->resume, run));
     if (*run) note_plan(*run, &plan);
-    if (*run) TRY(started_write(*run, config, &plan, sft->rows.train, sft->rows.tokenizer));
+    if (*run) TRY(started_write(*run, config, &plan, &sft->sample));
     if (config->on_plan) config->on_plan(config->context, &plan);
     if (dry) return trainer_check_memory(sft->recipe, &plan.memory);
     trainer.run = *run;
@@ -417,6 +421,7 @@ static Status sft_begin(Sft *sft, Run **run, TrainResult *result) {
 static void sft_release(Sft *sft) {
     data_plan_release(&sft->plan);
     data_check_release(&sft->check);
+    jw_release(&sft->sample);
     batch_release(&sft->batch);
     free(sft->examples);
     free(sft->noise_keys);

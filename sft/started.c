@@ -71,8 +71,15 @@ static Status write_row(JsonWriter *w, const Dataset *train, size_t row, const T
     return status;
 }
 
-static Status write_record(JsonWriter *w, const SftPlan *plan, const Dataset *train, const Tokenizer *tokenizer) {
+Status started_sample(const Dataset *train, const Tokenizer *tokenizer, JsonWriter *sample) {
     Status status = ST_OK;
+    jw_array(sample, NULL);
+    for (size_t row = 0; row < MIN(train->n, (size_t)SAMPLE_ROWS) && status == ST_OK; row++) status = write_row(sample, train, row, tokenizer);
+    jw_end_array(sample);
+    return status;
+}
+
+static void write_record(JsonWriter *w, const SftPlan *plan, const JsonWriter *sample) {
     jw_int(w, "steps", plan->total_steps);
     jw_double(w, "steps_per_epoch", plan->steps_per_epoch);
     jw_int(w, "largest_step_tokens", plan->largest_batch_tokens);
@@ -87,14 +94,12 @@ static Status write_record(JsonWriter *w, const SftPlan *plan, const Dataset *tr
     data_counts_warn(&plan->train, "data.train", write_warning, w);
     data_counts_warn(&plan->eval, "data.eval", write_warning, w);
     jw_end_array(w);
-    jw_array(w, "sample");
-    for (size_t row = 0; row < MIN(train->n, (size_t)SAMPLE_ROWS) && status == ST_OK; row++) status = write_row(w, train, row, tokenizer);
-    jw_end_array(w);
-    return status;
+    jw_raw(w, "sample", str_text(&sample->text));
 }
 
-Status started_write(const Run *run, const SftConfig *config, const SftPlan *plan, const Dataset *train, const Tokenizer *tokenizer) {
+Status started_write(const Run *run, const SftConfig *config, const SftPlan *plan, const JsonWriter *sample) {
     JsonWriter w;
     if (!run_started_begin(run, config->recipe, config->command, &w)) return ST_OK;
-    return run_started_end(run, &w, write_record(&w, plan, train, tokenizer));
+    write_record(&w, plan, sample);
+    return run_started_end(run, &w, ST_OK);
 }

@@ -302,6 +302,8 @@ int64_t near_cache_bytes(void);   /* a processor's second-level cache; 0 when th
 int cores_available(void); /* processors that this process may use: by its affinity (taskset, Slurm) and by the limits of its control groups (containers), 1 or more */
 int cores_physical(const char *folder); /* the same, but one of those that share a core's units (SMT); folder: NULL = the system's, /sys/devices/system/cpu on Linux */
 uint64_t memory_resident(void);   /* of this process now, with the pages of mapped files, bytes; 0 where the system does not tell */
+uint64_t memory_of_files(void);   /* the part of it that is pages of mapped files, the program's own among them; 0 where the system does not tell */
+void memory_give_back(void);      /* what was freed and the C library still keeps goes back to the system, where it can be told to (glibc) */
 uint64_t memory_peak(void);       /* largest resident size of this process so far, bytes */
 
 #endif

@@ -13,6 +13,9 @@
 #include <mach/mach.h>
 #include <sys/sysctl.h>
 #endif
+#ifdef __GLIBC__
+#include <malloc.h>
+#endif
 
 double clock_seconds(void) {
     struct timespec now;
@@ -45,7 +48,15 @@ uint64_t memory_peak(void) {
 #endif
 }
 
+void memory_give_back(void) {
+#ifdef __GLIBC__
+    malloc_trim(0);
+#endif
+}
+
 #ifdef __APPLE__
+
+uint64_t memory_of_files(void) { return 0; }
 
 uint64_t memory_resident(void) {
     mach_task_basic_info_data_t info;
@@ -72,14 +83,18 @@ static uint64_t address_space_used(void) { return 0; }
 
 #else
 
-uint64_t memory_resident(void) {
+/* Sizes of this process from /proc/self/statm: 0 all, 1 what is resident, 2 what of that belongs to files. */
+static uint64_t statm(int which) {
     FILE *file = fopen("/proc/self/statm", "r");
-    unsigned long long pages = 0;
+    unsigned long long pages[3] = {0};
     if (!file) return 0;
-    if (fscanf(file, "%*s %llu", &pages) != 1) pages = 0; /* the whole size comes first */
+    bool read = fscanf(file, "%llu %llu %llu", &pages[0], &pages[1], &pages[2]) == 3;
     fclose(file);
-    return (uint64_t)pages * (uint64_t)sysconf(_SC_PAGESIZE);
+    return read ? (uint64_t)pages[which] * (uint64_t)sysconf(_SC_PAGESIZE) : 0;
 }
+
+uint64_t memory_resident(void) { return statm(1); }
+uint64_t memory_of_files(void) { return statm(2); }
 
 /* The number behind `name` at the start of a line, times `unit`; false when there is none. An empty name: the first number of the file. */
 static bool number_in_file(const char *path, const char *name, uint64_t unit, uint64_t *value) {

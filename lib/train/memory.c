@@ -4,7 +4,6 @@
 #include <omp.h>
 #include <stdio.h>
 #include <string.h>
-#include <unistd.h>
 
 /* What to change in a recipe that needs too much. */
 static Status advise_less(const Recipe *recipe) {
@@ -119,16 +118,6 @@ static size_t in_steps(size_t bytes, size_t step, size_t limit) {
     return (bytes + step - 1) / step * step;
 }
 
-/* Of memory_resident; 0 where the system does not tell. */
-static size_t resident_of_files(void) {
-    FILE *file = fopen("/proc/self/statm", "r");
-    unsigned long long pages = 0;
-    if (!file) return 0;
-    if (fscanf(file, "%*s %*s %llu", &pages) != 1) pages = 0;
-    fclose(file);
-    return (size_t)pages * (size_t)sysconf(_SC_PAGESIZE);
-}
-
 static size_t decided_program(const TrainMemory *memory, size_t files, size_t limit) {
     files = MIN(files - MIN(files, memory->mapped), memory->program);
     return in_steps(memory->program - files, OWN_STEP, limit) + in_steps(files + FILE_HEADROOM, FILE_STEP, limit);
@@ -150,7 +139,7 @@ static Status fit(const TrainerConfig *config, size_t resident, TrainMemory *mem
         {CHECKPOINT_LAYER, 0}, {CHECKPOINT_LAYER, 4096}, {CHECKPOINT_LAYER, 2048}, {CHECKPOINT_LAYER, 1024}, {CHECKPOINT_LAYER, 512}, {CHECKPOINT_LAYER, 1},
     };
     Checkpointing least = config->model->checkpointing;
-    size_t files = resident_of_files(), limit;
+    size_t files = (size_t)memory_of_files(), limit;
     TRY(read_limit(config->recipe, &limit));
     for (size_t i = 0; i < COUNT_OF(choices); i++) {
         if (choices[i].checkpointing < least || (choices[i].part_tokens > 0 && !config->task.split)) continue;
@@ -203,6 +192,7 @@ static Status as_told(const TrainerConfig *config, size_t resident, TrainMemory 
 Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
     Checkpointing checkpointing;
     int64_t part_tokens;
+    memory_give_back(); /* texts of a tokenizer and of rows, that became tokens: 25 MiB with S's */
     size_t resident = (size_t)memory_resident();
     if (!config->recipe->train_max_memory) return as_told(config, resident, memory);
     if (run_dir && read_choice(run_dir, &checkpointing, &part_tokens)) return try_choice(config, resident, checkpointing, part_tokens, memory);
