@@ -172,7 +172,8 @@ static void *arena_full(const Arena *arena, size_t size) {
     return NULL;
 }
 
-void *arena_alloc(Arena *arena, size_t size) {
+/* *is_zero: pages that the system has just given and nobody has written to. */
+static uint8_t *take(Arena *arena, size_t size, bool *is_zero) {
     size_t rounded;
     if (!size_add(MAX(size, 1), ALIGNMENT - 1, &rounded) || failure_is_due()) return arena_full(arena, size);
     rounded -= rounded % ALIGNMENT;
@@ -184,20 +185,30 @@ void *arena_alloc(Arena *arena, size_t size) {
     if (!arena->current || rounded > arena->current->capacity - arena->current->used) {
         if (!arena_grow(arena, rounded)) return arena_full(arena, size);
     }
-    uint8_t *bytes = arena->current->bytes + arena->current->used;
-    arena->current->used += rounded;
-    arena->current->touched = MAX(arena->current->touched, arena->current->used);
+    Block *block = arena->current;
+    uint8_t *bytes = block->bytes + block->used;
+    *is_zero = block->capacity >= HUGE_PAGE && block->used >= block->touched;
+    block->used += rounded;
+    block->touched = MAX(block->touched, block->used);
     arena->peak = MAX(arena->peak, arena_used(arena));
     BYTES_OPEN(bytes, size);
+    return bytes;
+}
+
+void *arena_alloc(Arena *arena, size_t size) {
+    bool is_zero;
+    void *bytes = take(arena, size, &is_zero);
 #ifdef TUNE_POISON
-    memset(bytes, 0xFF, size);
+    if (bytes) memset(bytes, 0xFF, size);
 #endif
     return bytes;
 }
 
+/* New pages are left alone: who writes to them first gets them, in his own part of the machine's memory, and threads do so side by side. */
 void *arena_zero(Arena *arena, size_t size) {
-    void *bytes = arena_alloc(arena, size);
-    return bytes ? memset(bytes, 0, size) : NULL;
+    bool is_zero;
+    void *bytes = take(arena, size, &is_zero);
+    return bytes && !is_zero ? memset(bytes, 0, size) : bytes;
 }
 
 char *arena_strndup(Arena *arena, const char *text, size_t len) {
