@@ -103,6 +103,26 @@ static Status refuse_others(const RecipeCommand *job, const char *const *section
     return ST_OK;
 }
 
+/* Keys of a section that several commands take, but one alone reads (tune rl's algorithms refuse theirs themselves). As above: typed it is a mistake, in a file it is said. */
+static Status refuse_unread(const RecipeCommand *job) {
+    static const struct { const char *key, *command; } one_reads[] = {
+        {"train.loss", "sft"}, {"train.label_smoothing", "sft"}, {"train.neftune_alpha", "sft"}, {"train.center_rewards_coefficient", "reward"},
+    };
+    const Recipe *recipe = job->recipe;
+    if (strcmp(job->name, "sft") != 0 && strcmp(job->name, "reward") != 0) return ST_OK;
+    for (size_t k = 0; k < COUNT_OF(one_reads); k++)
+        for (size_t i = 0; i < n_recipe_keys && strcmp(one_reads[k].command, job->name) != 0; i++) {
+            if (!recipe->given[i] || strcmp(recipe_keys[i].dotted, one_reads[k].key) != 0) continue;
+            if (recipe->lines[i] > 0) {
+                log_message(LOG_WARNING, "'%s' line %d: '%s' does nothing here: tune %s alone reads it", recipe->path, recipe->lines[i], one_reads[k].key, one_reads[k].command);
+                continue;
+            }
+            status_fail(ST_CONFIG, "tune %s does not take '%s'", job->name, one_reads[k].key);
+            return status_hint(ST_CONFIG, "it belongs to tune %s", one_reads[k].command);
+        }
+    return ST_OK;
+}
+
 /* With all that was said: another recipe, or another output, would be another run. */
 static void hint_resume(RecipeCommand *job) {
     Str line = {0};
@@ -119,6 +139,7 @@ static Status run(RecipeCommand *job, const char *const *sections, RecipeCommand
     recipe->program = tune_program;
     job->recipe = recipe;
     Status status = refuse_others(job, sections);
+    if (status == ST_OK) status = refuse_unread(job);
     if (status == ST_OK) {
         use_threads(command->threads ? command->threads : recipe->threads);
         status = work(job);

@@ -6,9 +6,22 @@
 #include "cmd/watch.h"
 #include "rl/learn.h"
 
+static void print_plan(const Learner *learner) {
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_string(&w, "env", learner->env->id);
+    jw_string(&w, "algorithm", learner->algorithm->name);
+    jw_int(&w, "num_envs", learner->env->copies);
+    jw_int(&w, "env_steps", learner->total_steps);
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+}
+
 static void show_plan(void *context, const Learner *learner) {
-    (void)context;
+    const RecipeCommand *job = context;
     const Env *env = learner->env;
+    if (job->dry_run && job->command->json) print_plan(learner);
     Str actions = {0}, observations = {0};
     if (env->action.n) str_printf(&actions, "%lld actions", (long long)env->action.n);
     else str_printf(&actions, "actions of %lld numbers", (long long)env->action.size);
@@ -21,7 +34,7 @@ static void show_plan(void *context, const Learner *learner) {
 }
 
 static void show_update(void *context, const LearnProgress *p) {
-    const Recipe *recipe = context;
+    const Recipe *recipe = ((const RecipeCommand *)context)->recipe;
     char left[32];
     if (recipe->train_live && !isnan(p->reward)) show_curve(p->reward);
     if (isnan(p->reward)) show_progress("step %lld/%lld  %.3g steps/s  %s left", (long long)p->steps, (long long)p->total_steps, p->steps_per_second, format_seconds(p->seconds_left, left));
@@ -88,7 +101,7 @@ Status rl_environment(const RecipeCommand *job) {
         .on_plan = show_plan,
         .on_progress = show_update,
         .on_values = show_values,
-        .context = job->recipe,
+        .context = (void *)(uintptr_t)job,
     };
     Status status = learn_run(&config, &result);
     str_release(&typed);

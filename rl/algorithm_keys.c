@@ -11,7 +11,11 @@
 /* ---- the table: four kinds of algorithms, what all of a kind read, what each reads ---- */
 
 typedef struct Entry { const char *name, *keys; } Entry; /* name NULL: there is none */
-typedef struct Kind { const char *what, *common; Entry (*at)(size_t i); } Kind;
+typedef struct Kind {
+    const char *what, *common;
+    const char *unread; /* keys of other sections that do nothing here */
+    Entry (*at)(size_t i);
+} Kind;
 
 static Entry environment_at(size_t i) {
     const Algorithm *algorithm = algorithm_at(i);
@@ -34,19 +38,19 @@ static Entry offline_at(size_t i) {
 
 #define KEYS_OF_ALL "algorithm env train.log_every train.live train.save_every train.keep_checkpoints "
 
-static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma", environment_at};
+static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma", "model.* lora.* data.* generate.* eval.*", environment_at};
 
 #define KEYS_OF_TEXT \
     KEYS_OF_ALL KEYS_OF_OPTIMIZER "train.epochs train.max_steps train.eval_every train.batch_tokens train.no_decay train.checkpointing train.max_memory " \
     "num_generations prompts_per_step sampling_rounds num_iterations num_minibatches ent_coef " \
     "beta kl kl_in reference loss_aggregation mask_truncated missing_eos_penalty max_logprob_diff samples_every"
 
-static const Kind texts = {"on text", KEYS_OF_TEXT, text_at};
-static const Kind text_environments = {"on environments of text", KEYS_OF_TEXT " gamma", text_at};
-static const Kind pairs = {"on pairs", KEYS_OF_ALL KEYS_OF_OPTIMIZER "beta train.*", pair_at};
-static const Kind offline = {
-    "on rows with rewards", KEYS_OF_ALL KEYS_OF_OPTIMIZER "train.epochs train.max_steps train.batch_size train.gradient_accumulation_steps train.batch_tokens train.no_decay train.checkpointing train.max_memory", offline_at,
-};
+static const Kind texts = {"on text", KEYS_OF_TEXT, "generate.n", text_at};
+static const Kind text_environments = {"on environments of text", KEYS_OF_TEXT " gamma", "generate.n", text_at};
+#define KEYS_OF_ROWS "train.epochs train.max_steps train.batch_size train.gradient_accumulation_steps train.batch_tokens train.no_decay train.checkpointing train.max_memory "
+
+static const Kind pairs = {"on pairs", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS "train.eval_every train.early_stopping beta", "generate.*", pair_at};
+static const Kind offline = {"on rows with rewards", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS, "generate.*", offline_at};
 static const Kind *const kinds[] = {&environments, &texts, &pairs, &offline};
 
 /* ---- the check ---- */
@@ -92,6 +96,12 @@ static Status refuse(const Recipe *recipe, const char *algorithm, const Kind *ki
     return ST_CONFIG;
 }
 
+static void warn_unread(const Recipe *recipe, const char *algorithm, const Kind *kind, const Key *key) {
+    int line = recipe_line(recipe, key->dotted);
+    if (line > 0 && recipe->path) log_message(LOG_WARNING, "'%s' line %d: '%s' does nothing: algorithm '%s' %s does not read it", recipe->path, line, key->dotted, algorithm, kind->what);
+    else log_message(LOG_WARNING, "'%s' does nothing: algorithm '%s' %s does not read it", key->dotted, algorithm, kind->what);
+}
+
 static bool is_checked(const Key *key) { return strcmp(key->section, "rl") == 0 || strcmp(key->section, "policy") == 0 || strcmp(key->section, "train") == 0; }
 
 static Status check(const Recipe *recipe, const char *algorithm, const Kind *kind) {
@@ -104,7 +114,9 @@ static Status check(const Recipe *recipe, const char *algorithm, const Kind *kin
     TRY(recipe_read(NULL, NULL, 0, &defaults));
     for (size_t i = 0; i < n_recipe_keys && status == ST_OK; i++) {
         const Key *key = &recipe_keys[i];
-        if (is_checked(key) && !reads(kind, &entry, key) && !recipe_same(recipe, defaults, key->dotted)) status = refuse(recipe, algorithm, kind, key);
+        if (recipe_same(recipe, defaults, key->dotted)) continue;
+        if (is_checked(key) && !reads(kind, &entry, key)) status = refuse(recipe, algorithm, kind, key);
+        else if (lists(kind->unread, key)) warn_unread(recipe, algorithm, kind, key);
     }
     recipe_free(defaults);
     return status;

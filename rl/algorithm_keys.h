@@ -2,7 +2,8 @@
  *
  *     .keys = KEYS_OF_ROLLOUTS "clip clip_value target_kl",
  *
- * A key of the sections rl, policy and train that none of them reads does nothing, and is refused.
+ * A key of the sections rl, policy and train that the algorithm does not read does nothing, and is refused. Those of other sections may be there for another command, which shares the file: a
+ * warning says which do nothing.
  */
 #ifndef TUNE_ALGORITHM_KEYS_H
 #define TUNE_ALGORITHM_KEYS_H

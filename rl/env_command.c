@@ -115,6 +115,7 @@ static void stop_program(Command *command) {
 
 /* After a failure of child_ask: a new program, with no episode running in it. Gives up after too many failures in a row, with the last one's text. */
 static Status restart(Command *command, int64_t copies) {
+    command->calm_steps = 0;
     do {
         if (++command->failures > RESTARTS) {
             status_prefix(ST_RESOURCE, "environment '%s' failed %d times in a row", command->kind.id, RESTARTS + 1);
@@ -278,7 +279,6 @@ static Status step(Env *env, const double *actions) {
         return read_step(env, command);
     }
     if (status != ST_RESOURCE) return status;
-    command->calm_steps = 0;
     TRY(restart(command, env->copies));
     for (int64_t copy = 0; copy < env->copies; copy++) cut_off(env, copy);
     return ST_OK;

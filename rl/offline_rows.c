@@ -175,6 +175,9 @@ uint64_t offline_rows_fingerprint(const OfflineRows *rows) {
         const OfflineRow *row = &rows->items[i];
         hash = XXH3_64bits_withSeed(row->prompt.ids.data, (row->prompt.ids.n + (size_t)row->n) * sizeof(int32_t), hash);
         hash = XXH3_64bits_withSeed(row->rewards, (size_t)row->n * sizeof *row->rewards, hash);
+        hash = XXH3_64bits_withSeed(row->trained, (size_t)row->n * sizeof *row->trained, hash);
+        int64_t rest[] = {(int64_t)row->prompt.ids.n, row->n, row->cut};
+        hash = XXH3_64bits_withSeed(rest, sizeof rest, hash);
     }
     return hash;
 }

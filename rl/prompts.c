@@ -93,7 +93,7 @@ static Status read_source(Reading *reading, const DataSource *source) {
     for (size_t i = 0; i < n_paths && (left > 0 || source->max_rows == 0); i++) {
         reading->file = paths[i];
         reading->n_read = 0;
-        TRY(rows_read_as(paths[i], &(RowsConfig){.max_rows = left, .separator = source->separator}, read_row, reading));
+        TRY(rows_read_as(paths[i], &(RowsConfig){.max_rows = left, .separator = source->separator}, read_row, reading)); /* not widened: reward programs get the rows */
         left -= reading->n_read;
     }
     return ST_OK;

@@ -6,7 +6,7 @@
 #include <math.h>
 #include <string.h>
 
-enum { MAX_REWARDS = 64, MAX_COLUMNS = 256 };
+enum { MAX_COLUMNS = 256 };
 
 static const RewardKind *const kinds[] = {
 #define REWARD(name) &reward_kind_##name,
@@ -213,7 +213,11 @@ static Status read_list(RewardSet *set, const Yaml *node) {
     size_t n = !list || list->kind == YAML_NULL ? 0 : one ? 1 : list->n;
     if (n == 0 || (!one && list->kind != YAML_LIST))
         return status_hint(refuse_at(set, "'reward'", NULL, list ? list->line : 0, "no reward is given"), "name one, such as reward: [{ type: number }]");
-    if (n > MAX_REWARDS) return refuse_at(set, "'reward'", NULL, list->line, "more than 64 rewards");
+    if (n > MAX_REWARDS) {
+        char problem[40];
+        snprintf(problem, sizeof problem, "more than %d rewards", MAX_REWARDS);
+        return refuse_at(set, "'reward'", NULL, list->line, problem);
+    }
     set->rewards = arena_zero(set->arena, n * sizeof *set->rewards);
     if (!set->rewards) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) TRY(open_one(set, one ? list : list->items[i]));

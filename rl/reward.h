@@ -13,6 +13,8 @@
 #include "data/data.h"
 #include "rl/rl.h"
 
+enum { MAX_REWARDS = 40 }; /* in a list; each is a column of a run's metrics */
+
 typedef struct RewardSet RewardSet;
 /* One completion. All is borrowed. `number`: the data row's, for messages. `columns`: the data row as a JSON object; NULL = it has none. */
 typedef struct RewardRow {

@@ -6,12 +6,13 @@
 #include "lib/train/loop.h"
 #include "rl/preference_losses.h"
 #include "rl/reference.h"
+#include "rl/reward.h"
 #include "rl/text_pass.h"
 #include "rl/text_rl.h"
 #include "rl/text_value.h"
 #include "rl/turns.h"
 
-enum { REWARD_COLUMNS = 40, COLUMN_NAMES = 4 * REWARD_COLUMNS }; /* of one step's metrics, at most; of a run's */
+enum { REWARD_COLUMNS = MAX_REWARDS, COLUMN_NAMES = 4 * REWARD_COLUMNS }; /* of one step's metrics, at most; of a run's */
 
 /* How lengths, rewards and the first parts of the reward go together within groups: sums over pairs of numbers less their group's means. */
 enum { CORRELATED_PARTS = 4, CORRELATED = 2 + CORRELATED_PARTS };

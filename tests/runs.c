@@ -40,3 +40,29 @@ size_t metrics_read(const char *run_dir, const char *key, double *values, size_t
     check_ok(lines_close(&lines));
     return n;
 }
+
+void metrics_text(const char *run_dir, Str *text) {
+    Lines lines;
+    Slice line;
+    check_ok(lines_open(&lines, temp_file(run_dir, "metrics.jsonl")));
+    while (lines_next(&lines, &line)) {
+        json_t *row;
+        check_ok(json_read_text(line.data, line.len, "metrics.jsonl", &row));
+        json_object_del(row, "seconds");
+        json_object_del(row, "tokens_per_second");
+        char *rest = json_dumps(row, JSON_SORT_KEYS);
+        str_printf(text, "%s\n", rest);
+        free(rest);
+        json_decref(row);
+    }
+    check_ok(lines_close(&lines));
+}
+
+void check_same_file(const char *dir, const char *a, const char *b, const char *file) {
+    Mapping bytes[2];
+    check_ok(file_map(temp_file(temp_file(dir, a), file), &bytes[0]));
+    check_ok(file_map(temp_file(temp_file(dir, b), file), &bytes[1]));
+    if (bytes[0].size != bytes[1].size || memcmp(bytes[0].data, bytes[1].data, bytes[0].size) != 0) fail_msg("%s of %s differs from that of %s", file, a, b);
+    file_unmap(&bytes[0]);
+    file_unmap(&bytes[1]);
+}

@@ -14,5 +14,9 @@
 Recipe *recipe_of_lines(const char *format, ...) PRINTF_LIKE(1, 2);
 /* Numbers of one key in run_dir/metrics.jsonl in order, at most `cap` of them; rows without it are left out, null is NaN. Returns how many. */
 size_t metrics_read(const char *run_dir, const char *key, double *values, size_t cap);
+/* run_dir/metrics.jsonl without the times, keys in order: what two runs that do the same have in common. Appended. */
+void metrics_text(const char *run_dir, Str *text);
+/* Fails unless `file` of the runs a and b, both in `dir`, has the same bytes. */
+void check_same_file(const char *dir, const char *a, const char *b, const char *file);
 
 #endif

@@ -14,7 +14,7 @@
 
 enum { PLAY_COPIES = 8, PLAY_WIDE = 300 };
 
-typedef struct Play { const char *how, *file; int copies, lives; int steps[PLAY_COPIES]; } Play;
+typedef struct Play { const char *how, *file; int copies, resets; int steps[PLAY_COPIES]; } Play;
 
 static bool is(const Play *play, const char *how) { return strcmp(play->how, how) == 0; }
 
@@ -54,6 +54,10 @@ static void say_spaces(const Play *play) {
 static void say_reset(Play *play, const json_t *pairs) {
     size_t i;
     json_t *pair;
+    if (is(play, "dies in reset") && ++play->resets > (file_exists(play->file) ? 1 : 40)) { /* at first it lives for long, then for one episode */
+        check_ok(file_write_all(play->file, "", 0));
+        exit(3);
+    }
     printf("{\"observations\": [");
     json_array_foreach(pairs, i, pair) {
         int copy = (int)json_integer_value(json_array_get(pair, 0));
@@ -303,6 +307,19 @@ static void too_many_crashes_are_an_error(void **state) {
         env_free(env);
         check_text(cases[c].text);
     }
+}
+
+/* A calm time ends with the first failure, also where that is in a reset. */
+static void crashes_in_resets_are_an_error(void **state) {
+    (void)state;
+    Env *env = player("dies in reset", 1);
+    Status status = ST_OK;
+    int steps = 0;
+    for (; status == ST_OK && steps < 1000; steps++) status = env_step(env, still, true);
+    check_status(status, ST_RESOURCE);
+    check_text("failed 6 times in a row");
+    assert_true(steps > 150 && warnings == 5);
+    env_free(env);
 }
 
 /* Never longer than the program has for an answer, and not beyond an interrupt. */
@@ -640,7 +657,7 @@ int main(int argc, char **argv) {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, before, after)
     const struct CMUnitTest tests[] = {
         TEST(episodes_go_on), TEST(ended_copies_rest), TEST(discrete_spaces_and_limits), TEST(observations_may_be_wide_and_stderr_loud), TEST(a_goodbye_is_said), TEST(a_crash_is_survived),
-        TEST(too_many_crashes_are_an_error), TEST(pauses_are_bounded), TEST(a_hang_is_noticed), TEST(wrong_answers_are_shown), TEST(what_does_not_start_is_said), TEST(recipes_name_environments),
+        TEST(too_many_crashes_are_an_error), TEST(crashes_in_resets_are_an_error), TEST(pauses_are_bounded), TEST(a_hang_is_noticed), TEST(wrong_answers_are_shown), TEST(what_does_not_start_is_said), TEST(recipes_name_environments),
         TEST(recipes_mistakes_are_named), TEST(a_resumed_run_begins_new_episodes), TEST(running_episodes_are_not_kept),
         TEST(an_environment_that_stays_dead_loses_nothing), TEST(an_interrupt_does_not_wait_for_an_answer), TEST(a_failure_in_the_first_update_is_said), TEST(numbers_that_went_wrong_are_not_saved), TEST(diverging_tables_end_the_run),
     };

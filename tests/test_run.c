@@ -1,6 +1,7 @@
 /* Run directories and checkpoints: taken, refused, damaged, killed, resumed. */
 #include "sft/sft.h"
 #include "tests/check.h"
+#include "tests/runs.h"
 
 #include <fcntl.h>
 #include <signal.h>
@@ -275,36 +276,12 @@ static void read_bytes(const char *name, const char *file, Str *bytes) {
     check_ok(file_read(path, 1 << 24, bytes));
 }
 
-/* metrics.jsonl without the two fields that tell time. */
-static void read_metrics(const char *name, Str *text) {
-    char path[500];
-    snprintf(path, sizeof path, "%s/%s/metrics.jsonl", test_folder, name);
-    Lines lines;
-    Slice line;
-    check_ok(lines_open(&lines, path));
-    while (lines_next(&lines, &line)) {
-        json_t *row;
-        check_ok(json_read_text(line.data, line.len, "metrics", &row));
-        json_object_del(row, "seconds");
-        json_object_del(row, "tokens_per_second");
-        char *dump = json_dumps(row, JSON_COMPACT);
-        str_printf(text, "%s\n", dump);
-        free(dump);
-        json_decref(row);
-    }
-    check_ok(lines_close(&lines));
-}
-
+/* The same weights, and the same numbers but for the times. */
 static void check_same_run(const char *name, const char *reference) {
     Str a = {0}, b = {0};
-    read_bytes(reference, "adapter/adapter_model.safetensors", &a);
-    read_bytes(name, "adapter/adapter_model.safetensors", &b);
-    assert_int_equal(a.len, b.len);
-    assert_memory_equal(a.data, b.data, a.len);
-    str_clear(&a);
-    str_clear(&b);
-    read_metrics(reference, &a);
-    read_metrics(name, &b);
+    check_same_file(test_folder, name, reference, "adapter/adapter_model.safetensors");
+    metrics_text(temp_file(test_folder, reference), &a);
+    metrics_text(temp_file(test_folder, name), &b);
     assert_string_equal(str_text(&b), str_text(&a));
     str_release(&a);
     str_release(&b);

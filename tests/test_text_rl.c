@@ -5,6 +5,7 @@
 #include "rl/text_run.h"
 #include "rl/text_value.h"
 #include "tests/check.h"
+#include "tests/runs.h"
 
 #include <math.h>
 #include <omp.h>
@@ -71,15 +72,6 @@ static double last_metric(const char *run_name, const char *key) {
     return value;
 }
 
-static void check_same_file(const char *algorithm, const char *a, const char *b, const char *file) {
-    Str got = {0}, want = {0};
-    read_file(a, file, &got);
-    read_file(b, file, &want);
-    if (got.len != want.len || memcmp(got.data, want.data, got.len) != 0) fail_msg("%s: %s of %s differs from that of %s", algorithm, file, a, b);
-    str_release(&got);
-    str_release(&want);
-}
-
 static void every_algorithm_resumes_to_the_same_bytes(void **state) {
     (void)state;
     int threads = omp_get_max_threads();
@@ -99,8 +91,8 @@ static void every_algorithm_resumes_to_the_same_bytes(void **state) {
         run(recipes[2], false, false);
         omp_set_num_threads(threads);
         for (int k = 0; k < 3; k++) {
-            if (k > 0) check_same_file(algorithm, names[k], names[0], "adapter/adapter_model.safetensors");
-            if (k > 0) check_same_file(algorithm, names[k], names[0], "samples.jsonl");
+            if (k > 0) check_same_file(test_folder, names[k], names[0], "adapter/adapter_model.safetensors");
+            if (k > 0) check_same_file(test_folder, names[k], names[0], "samples.jsonl");
             recipe_free(recipes[k]);
         }
         assert_true(last_metric(names[0], "grad_norm") > 0);
@@ -110,22 +102,6 @@ static void every_algorithm_resumes_to_the_same_bytes(void **state) {
 /* ---- a reward program that dies ---- */
 
 /* Each metric but the times; one line a step. */
-static void read_metrics(const char *run_name, Str *text) {
-    Str file = {0};
-    read_file(run_name, "metrics.jsonl", &file);
-    for (char *line = strtok(file.data, "\n"); line; line = strtok(NULL, "\n")) {
-        json_t *json;
-        check_ok(json_read_text(line, strlen(line), "metrics.jsonl", &json));
-        json_object_del(json, "seconds");
-        json_object_del(json, "tokens_per_second");
-        char *rest = json_dumps(json, JSON_SORT_KEYS);
-        str_printf(text, "%s\n", rest);
-        free(rest);
-        json_decref(json);
-    }
-    str_release(&file);
-}
-
 static const char *death; /* the file that kills the program */
 static int64_t death_after;
 
@@ -158,11 +134,11 @@ static void a_reward_program_that_dies_loses_nothing(void **state) {
         check_contains(status_hint_text(), deaths[i].step);
         remove(path);
         run(dies, true, false);
-        read_metrics(deaths[i].name, &got);
-        read_metrics(name, &want);
+        metrics_text(temp_file(test_folder, deaths[i].name), &got);
+        metrics_text(temp_file(test_folder, name), &want);
         assert_string_equal(str_text(&got), str_text(&want));
-        check_same_file(deaths[i].name, deaths[i].name, name, "adapter/adapter_model.safetensors");
-        check_same_file(deaths[i].name, deaths[i].name, name, "samples.jsonl");
+        check_same_file(test_folder, deaths[i].name, name, "adapter/adapter_model.safetensors");
+        check_same_file(test_folder, deaths[i].name, name, "samples.jsonl");
         str_release(&got);
         str_release(&want);
         recipe_free(whole);
@@ -188,9 +164,9 @@ static void values_resume_to_the_same_bytes(void **state) {
         run(whole, false, false);
         run(halves, false, true);
         run(halves, true, false);
-        check_same_file(runs[i].name, parts, runs[i].name, "adapter/adapter_model.safetensors");
-        check_same_file(runs[i].name, parts, runs[i].name, runs[i].value);
-        check_same_file(runs[i].name, parts, runs[i].name, "samples.jsonl");
+        check_same_file(test_folder, parts, runs[i].name, "adapter/adapter_model.safetensors");
+        check_same_file(test_folder, parts, runs[i].name, runs[i].value);
+        check_same_file(test_folder, parts, runs[i].name, "samples.jsonl");
         assert_true(last_metric(runs[i].name, "value_loss") > 0);
         assert_true(last_metric(runs[i].name, "explained_variance") < 1);
         recipe_free(whole);
@@ -285,7 +261,7 @@ static void constants_change_nothing(void **state) {
         run(a, false, false);
         run(b, false, false);
         check_close(last_metric(names[1], "reward"), last_metric(names[0], "reward") + 4, 1e-12);
-        check_same_file(algorithms[i], names[1], names[0], "adapter/adapter_model.safetensors");
+        check_same_file(test_folder, names[1], names[0], "adapter/adapter_model.safetensors");
         recipe_free(a);
         recipe_free(b);
     }
@@ -329,7 +305,7 @@ static void held_out_prompts(void **state) {
     run(recipes[0], false, false);
     run(recipes[1], false, true);
     run(recipes[1], true, false);
-    check_same_file("held out", "held-again", "held", "adapter/adapter_model.safetensors");
+    check_same_file(test_folder, "held-again", "held", "adapter/adapter_model.safetensors");
     static const char *const keys[] = {"eval_reward", "eval_reward_std", "eval_completion_length", "eval_eos_fraction"};
     for (size_t i = 0; i < COUNT_OF(keys); i++) assert_true(last_metric("held", keys[i]) == last_metric("held-again", keys[i]));
     char dir[600], data[600];
@@ -376,8 +352,8 @@ static void flat_groups_are_replaced(void **state) {
     run(whole, false, false);
     run(parts, false, true);
     run(parts, true, false);
-    check_same_file("dapo", "parts", "whole", "adapter/adapter_model.safetensors");
-    check_same_file("dapo", "parts", "whole", "samples.jsonl");
+    check_same_file(test_folder, "parts", "whole", "adapter/adapter_model.safetensors");
+    check_same_file(test_folder, "parts", "whole", "samples.jsonl");
     double sampled = last_metric("whole", "groups_sampled"), flat = last_metric("whole", "zero_std_fraction") * sampled;
     assert_true(last_metric("whole", "sampling_rounds") > 1 && last_metric("whole", "sampling_rounds") < 40);
     check_close(last_metric("whole", "groups_replaced"), flat, 1e-9); /* so none is left */

@@ -2,6 +2,7 @@
 #include "lib/train/trained_model.h"
 #include "rl/ilql.h"
 #include "rl/mdp.h"
+#include "rl/offline_rows.h"
 #include "rl/returns.h"
 #include "rl/text_run.h"
 #include "rl/value_losses.h"
@@ -377,6 +378,34 @@ static void ilql_resumes_to_the_same_bytes(void **state) {
 }
 
 /* Rewards that are missing or no numbers, or too many of them, are told with their row. */
+/* What is learned from: a run whose rows tell another thing does not go on. */
+static void other_rows_have_another_fingerprint(void **state) {
+    (void)state;
+    static const char *const rows[] = {
+        "{\"input_ids\": [3, 0, 1, 2], \"labels\": [-100, 0, 1, 2], \"reward\": 1}\n",
+        "{\"input_ids\": [3, 0, 1, 2], \"labels\": [-100, 0, 1, 2], \"reward\": 1, \"truncated\": true}\n",
+        "{\"input_ids\": [3, 0, 1, 2], \"labels\": [-100, 0, -100, 2], \"reward\": 1}\n",
+        "{\"input_ids\": [3, 0, 1, 2], \"labels\": [-100, -100, 1, 2], \"reward\": 1}\n",
+        "{\"input_ids\": [3, 0, 1, 2], \"labels\": [-100, 0, 1, 2], \"reward\": 2}\n",
+        "{\"input_ids\": [3, 0, 2, 2], \"labels\": [-100, 0, 2, 2], \"reward\": 1}\n",
+    };
+    uint64_t seen[COUNT_OF(rows)];
+    for (size_t i = 0; i < COUNT_OF(rows); i++) {
+        char setting[500];
+        const char *settings[] = {setting, "rl.algorithm=ilql"};
+        snprintf(setting, sizeof setting, "data.train=%s", temp_text(test_folder, "fingerprint.jsonl", rows[i]));
+        Recipe *recipe;
+        OfflineRows read;
+        check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
+        check_ok(offline_rows_read(recipe, &(ModelConfig){.vocab_size = 4}, NULL, NULL, &read));
+        seen[i] = offline_rows_fingerprint(&read);
+        for (size_t k = 0; k < i; k++)
+            if (seen[k] == seen[i]) fail_msg("rows %zu and %zu have the same fingerprint", k, i);
+        offline_rows_free(&read);
+        recipe_free(recipe);
+    }
+}
+
 static void bad_rows_are_named(void **state) {
     (void)state;
     static const struct { const char *row, *message; } faults[] = {
@@ -410,6 +439,7 @@ int main(void) {
         cmocka_unit_test_setup_teardown(ilql_learns_the_exact_q, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(decoding_follows_the_advantage, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(ilql_resumes_to_the_same_bytes, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(other_rows_have_another_fingerprint, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(bad_rows_are_named, test_folder_make, test_folder_remove),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -262,21 +262,6 @@ static void interrupt_in_the_middle(void *context, const TextRlProgress *progres
     if (progress->step == 2) interrupt_request();
 }
 
-static void read_run(const char *name, const char *file, Str *text) {
-    char path[400];
-    snprintf(path, sizeof path, "%s/%s/%s", folder, name, file);
-    check_ok(file_read(path, 1 << 24, text));
-}
-
-static void check_same_file(const char *a, const char *b, const char *file) {
-    Str got = {0}, want = {0};
-    read_run(a, file, &got);
-    read_run(b, file, &want);
-    if (got.len != want.len || memcmp(got.data, want.data, got.len) != 0) fail_msg("%s of %s differs from that of %s", file, a, b);
-    str_release(&got);
-    str_release(&want);
-}
-
 /* Two episodes, by hand: turns "a b" and "c d" that end, with 0.5 beside what the environment gave; turns "e" and "f" that are cut off before a state worth 4. What was told (T) is no step. */
 static void values_step_over_what_was_told(void **state) {
     (void)state;
@@ -333,8 +318,8 @@ static void algorithms_resume_to_the_same_bytes(void **state) {
         run(recipes[2], false, NULL, ST_OK);
         omp_set_num_threads(threads);
         for (int k = 0; k < 3; k++) {
-            if (k > 0) check_same_file(names[k], names[0], "adapter/adapter_model.safetensors");
-            if (k > 0) check_same_file(names[k], names[0], "samples.jsonl");
+            if (k > 0) check_same_file(folder, names[k], names[0], "adapter/adapter_model.safetensors");
+            if (k > 0) check_same_file(folder, names[k], names[0], "samples.jsonl");
             recipe_free(recipes[k]);
         }
         assert_int_equal(metrics_read(temp_file(folder, names[0]), "sampler_logprob_diff", diffs, 4), 4);

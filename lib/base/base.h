@@ -149,6 +149,8 @@ const char *format_seconds(double seconds, char out[32]);
 
 /* ---- files ---- */
 
+/* A path may be NULL, as an arena gives it that was full and has said so: ST_RESOURCE, or false. */
+
 typedef struct Mapping { const uint8_t *data; size_t size; } Mapping;
 Status file_map(const char *path, Mapping *mapping); /* read-only; an empty file gives size 0 and data NULL. ST_INPUT when missing */
 void file_unmap(Mapping *mapping);

@@ -64,6 +64,7 @@ static Status start_unpacking(ByteStream *stream) {
 
 Status stream_open(const char *path, ByteStream **result) {
     *result = NULL;
+    if (!path) return ST_RESOURCE;
     if (dir_exists(path)) return status_fail(ST_INPUT, "cannot read '%s': it is a folder", path);
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return status_errno(errno, "cannot open '%s'", path);

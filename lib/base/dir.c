@@ -18,6 +18,7 @@ static int make_one(const char *path) {
 }
 
 Status dir_make(const char *path) {
+    if (!path) return ST_RESOURCE;
     Str copy = {0};
     str_append(&copy, path);
     int error = 0;
@@ -38,6 +39,7 @@ static int remove_entry(const char *path, const struct stat *info, int kind, str
 }
 
 Status dir_remove(const char *path) {
+    if (!path) return ST_RESOURCE;
     struct stat info;
     if (lstat(path, &info) != 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
     if (!S_ISDIR(info.st_mode)) return status_fail(ST_INPUT, "cannot remove '%s': not a folder", path);
@@ -57,6 +59,7 @@ static Status names_add(char ***names, size_t *count, size_t *room, char *name) 
 Status dir_list(const char *path, Arena *arena, char ***names, size_t *count) {
     *names = NULL;
     *count = 0;
+    if (!path) return ST_RESOURCE;
     DIR *dir = opendir(path);
     if (!dir) return status_errno(errno, "cannot open folder '%s'", path);
     Status status = ST_OK;

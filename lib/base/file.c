@@ -13,16 +13,17 @@
 
 bool file_exists(const char *path) {
     struct stat info;
-    return stat(path, &info) == 0 && S_ISREG(info.st_mode);
+    return path && stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
 bool dir_exists(const char *path) {
     struct stat info;
-    return stat(path, &info) == 0 && S_ISDIR(info.st_mode);
+    return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
 Status file_map(const char *path, Mapping *mapping) {
     *mapping = (Mapping){0};
+    if (!path) return ST_RESOURCE;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return status_errno(errno, "cannot open '%s'", path);
     struct stat info;
@@ -55,6 +56,7 @@ void file_unmap(Mapping *mapping) {
 }
 
 Status file_read(const char *path, size_t limit, Str *text) {
+    if (!path) return ST_RESOURCE;
     str_clear(text);
     ByteStream *stream;
     TRY(stream_open(path, &stream));
@@ -96,6 +98,7 @@ static int write_all(int fd, const uint8_t *bytes, size_t size) {
 }
 
 Status file_append(const char *path, const void *bytes, size_t size) {
+    if (!path) return ST_RESOURCE;
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) return status_errno(errno, "cannot open '%s' for writing", path);
     struct stat info;
@@ -108,6 +111,7 @@ Status file_append(const char *path, const void *bytes, size_t size) {
 }
 
 Status file_truncate(const char *path, uint64_t size) {
+    if (!path) return ST_RESOURCE;
     int fd = open(path, O_WRONLY | O_CLOEXEC);
     if (fd < 0) return status_errno(errno, "cannot open '%s' for writing", path);
     struct stat info;
@@ -124,6 +128,7 @@ Status file_truncate(const char *path, uint64_t size) {
 }
 
 Status file_copy(const char *from, const char *to) {
+    if (!from || !to) return ST_RESOURCE;
     int fd = open(from, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return status_errno(errno, "cannot open '%s'", from);
     uint8_t *chunk = malloc(CHUNK);

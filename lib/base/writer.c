@@ -29,6 +29,7 @@ static void writer_failed(FileWriter *writer, int error) {
 
 Status writer_open(FileWriter *writer, const char *path) {
     *writer = (FileWriter){.fd = -1};
+    if (!path) return writer->status = ST_RESOURCE;
     struct stat info;
     if (stat(path, &info) == 0 && !S_ISREG(info.st_mode)) {
         return writer->status = status_fail(ST_INPUT, "cannot write '%s': %s", path, S_ISDIR(info.st_mode) ? "it is a folder" : "not a regular file");
@@ -155,6 +156,7 @@ Status file_write_all(const char *path, const void *bytes, size_t size) {
 }
 
 Status dir_sync(const char *path) {
+    if (!path) return ST_RESOURCE;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return status_errno(errno, "cannot open folder '%s'", path);
     /* Some file systems cannot sync a folder and say EINVAL; they keep their own order. */
@@ -164,6 +166,7 @@ Status dir_sync(const char *path) {
 }
 
 Status dir_rename(const char *from, const char *to) {
+    if (!from || !to) return ST_RESOURCE;
     if (rename(from, to) != 0) return status_errno(errno, "cannot rename '%s' to '%s'", from, to);
     return sync_parent(to);
 }

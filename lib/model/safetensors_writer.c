@@ -12,6 +12,8 @@ struct SafetensorsWriter {
 };
 
 Status safetensors_writer_new(const char *path, SafetensorsWriter **writer) {
+    *writer = NULL;
+    if (!path) return ST_RESOURCE;
     *writer = calloc(1, sizeof **writer);
     if (!*writer) return status_fail(ST_RESOURCE, "out of memory for '%s'", path);
     Status status = writer_open(&(*writer)->file, path);

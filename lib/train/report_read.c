@@ -8,7 +8,7 @@
 
 #include "lib/train/keys.h"
 
-enum { MAX_SERIES = 64, MAX_SAMPLES = 64, MAX_WARNINGS = 100 };
+enum { MAX_SERIES = 256, MAX_SAMPLES = 64, MAX_WARNINGS = 100 };
 #define LOG_TAIL ((size_t)16 << 10)
 #define LARGEST_NUMBER 1e100 /* differences and squares of what is drawn stay finite */
 
@@ -99,6 +99,7 @@ static Status read_metrics(RunRecord *record) {
         json_decref(json);
     }
     size_t broken = record->numbers.broken_lines;
+    if (record->n_series == MAX_SERIES) found_broken(record, "metrics.jsonl has %d numbers a line or more: those behind are not drawn", MAX_SERIES);
     Status closed = lines_close(&lines);
     if (broken > 0) found_broken(record, "%zu %s of metrics.jsonl left out: no JSON object, or a step out of order", broken, broken == 1 ? "line" : "lines");
     return status == ST_OK ? closed : status;

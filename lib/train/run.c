@@ -74,6 +74,13 @@ static Status write_recipe(const Run *run, const Recipe *recipe) {
     return status;
 }
 
+/* Of the open file where the system has such locks: those of a process are gone as soon as it closes the file anywhere else, as the report does that reads it. */
+#ifdef F_OFD_SETLK
+#define SET_LOCK F_OFD_SETLK
+#else
+#define SET_LOCK F_SETLK
+#endif
+
 /* The log is the lock too: a second process on the same directory would mix its steps into this one's. */
 static Status open_log(Run *run) {
     const char *path = run_path(run, "log.txt");
@@ -81,7 +88,7 @@ static Status open_log(Run *run) {
     run->log_fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (run->log_fd < 0) return status_errno(errno, "cannot write '%s'", path);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
-    if (fcntl(run->log_fd, F_SETLK, &lock) == 0 || (errno != EACCES && errno != EAGAIN)) return ST_OK; /* some file systems have no locks */
+    if (fcntl(run->log_fd, SET_LOCK, &lock) == 0 || (errno != EACCES && errno != EAGAIN)) return ST_OK; /* some file systems have no locks */
     status_fail(ST_CONFIG, "another process is training in '%s'", run->dir);
     return status_hint(ST_CONFIG, "wait for it, or stop it and go on with --resume; or choose another output");
 }
