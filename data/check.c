@@ -24,9 +24,10 @@ Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, const ch
     TRY(chat_open(recipe->model_path, recipe->model_chat_template, recipe->data_now, rows->tokenizer, &rows->chat));
     if (!recipe->data_now && day && chat_writes_date(rows->chat)) TRY(chat_set_now(rows->chat, day));
     TRY(load_rows(recipe, model, rows, recipe->data_train, "data.train", false, &rows->train));
-    const Yaml *eval = recipe->data_eval ? recipe->data_eval : recipe->eval_data;
-    if (eval) return load_rows(recipe, model, rows, eval, recipe->data_eval ? "data.eval" : "eval.data", true, &rows->eval);
-    if (recipe->data_eval_split == 0 && recipe->train_eval_every > 0) log_message(LOG_WARNING, "'train.eval_every' does nothing: there is neither 'data.eval' nor 'data.eval_split'");
+    const char *key;
+    const Yaml *eval = recipe_eval_rows(recipe, &key);
+    if (eval) return load_rows(recipe, model, rows, eval, key, true, &rows->eval);
+    recipe_warn_eval_every(recipe);
     return recipe->data_eval_split > 0 ? dataset_split(rows->train, recipe->data_eval_split, (uint64_t)recipe->seed, &rows->eval) : ST_OK;
 }
 

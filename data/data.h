@@ -167,6 +167,8 @@ Example dataset_example(const Dataset *dataset, size_t i);
 int32_t dataset_length(const Dataset *dataset, size_t i); /* tokens */
 int64_t dataset_tokens(const Dataset *dataset, const size_t *examples, size_t n); /* of n of them together */
 uint64_t dataset_fingerprint(const Dataset *dataset);      /* of all rows and their weights, in order */
+/* How many of n rows a share holds out: at least one, and one is left. ST_INPUT when there are not two. */
+Status held_out_count(size_t n, double share, size_t *wanted);
 /* Takes `share` of the rows (by seed) out of `dataset` into a second one, which borrows from it and takes each row once an epoch. */
 Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **held_out);
 /* Rows of a file one after the other: .jsonl, .json (an array of objects, or an object of columns), .csv and .tsv (with a header), .txt (rows {"text"}), each also .gz and .zst, and

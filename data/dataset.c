@@ -709,12 +709,17 @@ static void settle_part(Dataset *part, const size_t *begins, Arena *arena) {
     count_rows(part, arena);
 }
 
+Status held_out_count(size_t n, double share, size_t *wanted) {
+    if (n < 2) return status_hint(status_fail(ST_INPUT, "'data.eval_split' cannot hold out rows: there %s only %zu", n == 1 ? "is" : "are", n), "name a file in data.eval, or leave data.eval_split out");
+    *wanted = MIN(MAX((size_t)(share * (double)n + 0.5), (size_t)1), n - 1);
+    return ST_OK;
+}
+
 Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **held_out) {
     *held_out = NULL;
     ASSERT(!dataset->taken, "rows are held out once, %zu are already", dataset->n_taken);
-    if (dataset->n < 2) return status_fail(ST_INPUT, "cannot hold out rows: there is only %zu", dataset->n);
-    size_t wanted = (size_t)(share * (double)dataset->n + 0.5), n_begins = dataset->n_sources + 1;
-    wanted = MIN(MAX(wanted, (size_t)1), dataset->n - 1);
+    size_t wanted, n_begins = dataset->n_sources + 1;
+    TRY(held_out_count(dataset->n, share, &wanted));
     uint64_t *taken = arena_alloc(dataset->arena, wanted * sizeof *taken);
     size_t *begins = arena_alloc(dataset->arena, n_begins * sizeof *begins), *part_begins = arena_alloc(dataset->arena, n_begins * sizeof *begins);
     DataSource *sources = arena_alloc(dataset->arena, dataset->n_sources * sizeof *sources);

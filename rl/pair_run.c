@@ -204,8 +204,9 @@ static Status load_pairs(PairRun *run, const Tokenizer *tokenizer, const Chat *c
     PairSource source = {.model = &run->model->config, .tokenizer = tokenizer, .chat = chat, .unpaired = objective->unpaired, .stepwise = objective->stepwise, .ends = objective->scores,
                          .reader = objective->reader};
     TRY(pairs_load(recipe, "data.train", recipe->data_train, &source, &run->train));
-    const Yaml *eval = recipe->data_eval ? recipe->data_eval : recipe->eval_data;
-    if (eval) return load_held_out(run, recipe->data_eval ? "data.eval" : "eval.data", eval, &source);
+    const char *key;
+    const Yaml *eval = recipe_eval_rows(recipe, &key);
+    if (eval) return load_held_out(run, key, eval, &source);
     recipe_warn_eval_every(recipe);
     return recipe->data_eval_split > 0 ? pairs_split(run->train, recipe->data_eval_split, (uint64_t)recipe->seed, &run->eval) : ST_OK;
 }

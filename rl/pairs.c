@@ -397,10 +397,9 @@ void pairs_free(Pairs *pairs) {
 }
 
 Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out) {
-    size_t wanted = (size_t)llround(share * (double)pairs->n), kept = 0;
+    size_t wanted, kept = 0;
     *held_out = NULL;
-    wanted = MIN(MAX(wanted, (size_t)1), pairs->n);
-    if (wanted == pairs->n) return status_hint(status_fail(ST_CONFIG, "'data.eval_split' leaves none of %zu rows to train on", pairs->n), "lower data.eval_split, or name a file in data.eval");
+    TRY(held_out_count(pairs->n, share, &wanted));
     size_t *begins = pairs->table.source_begins, *whole = arena_zero(pairs->arena, 2 * sizeof *whole), source = 0;
     DataSource *once = arena_zero(pairs->arena, sizeof *once);
     Pairs *out = calloc(1, sizeof *out);

@@ -52,7 +52,7 @@ typedef struct PairSource {
  * {"prompt_ids", "completion_ids", "label"}; steps: {"prompt", "completions": [...], "labels": [...]} or {"prompt_ids", "completions_ids", "labels"}. Rows with two equal answers are left out and
  * counted. ST_INPUT with file and line: no such row, an empty answer, an id that the model does not know; ST_CONFIG, ST_RESOURCE. */
 Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const PairSource *source, Pairs **pairs);
-/* Takes `share` of the rows (by seed) out of `pairs` into a second set, which borrows from it. */
+/* Takes `share` of the rows (held_out_count, by seed) out of `pairs` into a second set, which borrows from it. */
 Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out);
 void pairs_free(Pairs *pairs);                  /* NULL is fine */
 uint64_t pairs_fingerprint(const Pairs *pairs);

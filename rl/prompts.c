@@ -139,9 +139,9 @@ static void close_sources(Dataset *table, size_t *k, size_t before, size_t kept)
 }
 
 Status prompts_split(PromptSet *set, double share, uint64_t seed, PromptSet *held_out) {
-    size_t wanted = MIN(MAX((size_t)llround(share * (double)set->n), (size_t)1), set->n), kept = 0, source = 0;
+    size_t wanted, kept = 0, source = 0;
     *held_out = (PromptSet){0};
-    if (wanted == set->n) return status_hint(status_fail(ST_CONFIG, "'data.eval_split' leaves none of %zu prompts to train on", set->n), "lower data.eval_split, or name a file in data.eval");
+    TRY(held_out_count(set->n, share, &wanted));
     RngKey key = rng_key(seed, RNG_SHUFFLE, (uint64_t)1 << 52);
     Status status = ST_OK;
     close_sources(&set->table, &source, 0, 0);

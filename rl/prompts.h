@@ -28,7 +28,7 @@ void prompts_free(PromptSet *set);
 const PromptRow *prompts_at(const PromptSet *set, const Recipe *recipe, int64_t place);
 /* Prompts of the first epoch: as many as there are rows unless sources have weights. */
 int64_t prompts_per_epoch(const PromptSet *set);
-/* Takes a share of the rows, at least one, out of `set` into `held_out`, by a keyed permutation. ST_CONFIG: none is left. Its rows' file names stay the set's. */
+/* Takes a share of the rows (held_out_count) out of `set` into `held_out`, by a keyed permutation. Its rows' file names stay the set's. */
 Status prompts_split(PromptSet *set, double share, uint64_t seed, PromptSet *held_out);
 /* A number that other prompts would hardly have: of all ids and rows, in order. */
 uint64_t prompts_fingerprint(const PromptSet *set);

@@ -180,8 +180,9 @@ static Status open_values(TextRl *rl) {
 static Status open_prompts(TextRl *rl) {
     const Recipe *r = rl->recipe;
     TRY(prompts_read(r->data_train, "data.train", r, &rl->model->config, rl->chat, rl->tokenizer, &rl->prompts));
-    const Yaml *eval = r->data_eval ? r->data_eval : r->eval_data;
-    if (eval) return prompts_read(eval, r->data_eval ? "data.eval" : "eval.data", r, &rl->model->config, rl->chat, rl->tokenizer, &rl->eval);
+    const char *key;
+    const Yaml *eval = recipe_eval_rows(r, &key);
+    if (eval) return prompts_read(eval, key, r, &rl->model->config, rl->chat, rl->tokenizer, &rl->eval);
     recipe_warn_eval_every(r);
     return r->data_eval_split > 0 ? prompts_split(&rl->prompts, r->data_eval_split, (uint64_t)r->seed, &rl->eval) : ST_OK;
 }

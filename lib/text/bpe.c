@@ -14,14 +14,14 @@ enum { SHORT_WORD = 48 };
 
 static uint64_t pair_of(int32_t left, int32_t right) { return (uint64_t)(uint32_t)left << 32 | (uint32_t)right; }
 
-static Merge *merge_slot(const Model *model, uint64_t pair) {
+static Merge *merge_slot(const TokenModel *model, uint64_t pair) {
     size_t slot = (pair * 0x9E3779B97F4A7C15u) >> 20 & (model->n_slots - 1);
     while (model->merges[slot].rank >= 0 && model->merges[slot].pair != pair) slot = (slot + 1) & (model->n_slots - 1);
     return &model->merges[slot];
 }
 
 /* Rank of the pair that begins with `symbol`, INT32_MAX when it is none, and the id that it becomes. */
-static void symbol_rank(const Model *model, Symbol *symbols, int32_t at) {
+static void symbol_rank(const TokenModel *model, Symbol *symbols, int32_t at) {
     Symbol *symbol = &symbols[at];
     symbol->rank = INT32_MAX;
     if (symbol->next < 0) return;
@@ -31,7 +31,7 @@ static void symbol_rank(const Model *model, Symbol *symbols, int32_t at) {
     symbol->merged = merge->id;
 }
 
-static void symbol_merge(const Model *model, Symbol *symbols, int32_t at) {
+static void symbol_merge(const TokenModel *model, Symbol *symbols, int32_t at) {
     Symbol *left = &symbols[at], *right = &symbols[left->next];
     left->id = left->merged;
     left->end = right->end;
@@ -42,7 +42,7 @@ static void symbol_merge(const Model *model, Symbol *symbols, int32_t at) {
     if (left->prev >= 0) symbol_rank(model, symbols, left->prev);
 }
 
-static void merge_short(const Model *model, Symbol *symbols) {
+static void merge_short(const TokenModel *model, Symbol *symbols) {
     for (;;) {
         int32_t best = -1, rank = INT32_MAX;
         for (int32_t i = 0; i >= 0; i = symbols[i].next)
@@ -69,7 +69,7 @@ static void heap_push(uint64_t *heap, size_t *n, uint64_t value) {
 }
 
 /* Entries are rank and place; one whose symbol has another rank by now is out of date. A merge adds two and takes one, so 3 n are enough. */
-static Status merge_long(const Model *model, Encoder *encoder, size_t n_symbols) {
+static Status merge_long(const TokenModel *model, Encoder *encoder, size_t n_symbols) {
     Symbol *symbols = encoder->symbols;
     size_t n = 0, room;
     if (!size_mul(n_symbols, 3, &room) || !array_reserve(&encoder->heap, &encoder->heap_cap, room, sizeof *encoder->heap)) return ST_RESOURCE;
@@ -107,7 +107,7 @@ static void unknown_release(Speller *s) {
 
 /* A character without a token: its bytes, else the unknown token, else nothing at all. */
 static Status unknown_put(Speller *s, const char *text, size_t len, uint32_t start, uint32_t end) {
-    const Model *model = &s->tokenizer->model;
+    const TokenModel *model = &s->tokenizer->model;
     bool all = model->byte_fallback;
     for (size_t i = 0; all && i < len; i++) all = model->fallback_ids[(uint8_t)text[i]] >= 0;
     if (all) {
@@ -129,7 +129,7 @@ static Status unknown_put(Speller *s, const char *text, size_t len, uint32_t sta
 
 /* The general way: prefix, character and suffix as one string. */
 static Status spell_char(Speller *s, const char *text, size_t len, uint32_t start, uint32_t end, bool first, bool last) {
-    const Model *model = &s->tokenizer->model;
+    const TokenModel *model = &s->tokenizer->model;
     Str *whole = &s->encoder->scratch;
     str_clear(whole);
     if (!first) str_append_n(whole, model->prefix.data, model->prefix.len);
@@ -143,7 +143,7 @@ static Status spell_char(Speller *s, const char *text, size_t len, uint32_t star
 }
 
 static Status spell(Speller *s, const char *word, size_t len, bool bytes) {
-    const Model *model = &s->tokenizer->model;
+    const TokenModel *model = &s->tokenizer->model;
     size_t most, longest = model->byte_fallback ? 4 + model->prefix.len + model->suffix.len : 1;
     if (len > INT32_MAX / 4 || !size_mul(len, longest, &most) || most > INT32_MAX / 4)
         return status_fail(ST_INPUT, "a word of %zu bytes is too long for the tokenizer", len);
@@ -169,7 +169,7 @@ static Status spell(Speller *s, const char *word, size_t len, bool bytes) {
 /* ---- tokenizing ---- */
 
 static Status word_merge(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, bool bytes, size_t *n) {
-    const Model *model = &tokenizer->model;
+    const TokenModel *model = &tokenizer->model;
     Speller speller = {.tokenizer = tokenizer, .encoder = encoder};
     TRY(spell(&speller, word, len, bytes));
     *n = 0;
@@ -206,7 +206,7 @@ Status bpe_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *wo
 #define MARK "\xE2\x96\x81" /* U+2581, where a word begins in vocabularies made by SentencePiece */
 
 size_t model_cut(const Tokenizer *tokenizer, const char *word, size_t len) {
-    const Model *model = &tokenizer->model;
+    const TokenModel *model = &tokenizer->model;
     if (!model->before_mark) return len;
     for (size_t from = 1; from < len;) {
         const char *hit = memmem(word + from, len - from, MARK, 3);
@@ -222,7 +222,7 @@ size_t model_cut(const Tokenizer *tokenizer, const char *word, size_t len) {
 }
 
 /* Characters before a mark are collected from all tokens. An unknown character is no place to cut: unknown ones may be joined. */
-static Status marks_find(Loader *loader, Model *model) {
+static Status marks_find(Loader *loader, TokenModel *model) {
     const Vocabulary *vocabulary = &loader->tokenizer->vocabulary;
     if (!model->plain || model->ignore_merges || loader->tokenizer->pretokenizer.bytes || vocabulary_find(vocabulary, MARK, 3) < 0) return ST_OK;
     model->before_mark = arena_zero(loader->arena, 0x10000 / 8);
@@ -261,7 +261,7 @@ static Status merge_parts(const Loader *loader, const json_t *item, size_t line,
     return status_fail(ST_INPUT, "wrong merge %zu in '%s': expected \"left right\" or [\"left\", \"right\"]", line, loader->path);
 }
 
-static Status merge_read(Loader *loader, Model *model, const json_t *item, size_t line, Str *whole) {
+static Status merge_read(Loader *loader, TokenModel *model, const json_t *item, size_t line, Str *whole) {
     const Vocabulary *vocabulary = &loader->tokenizer->vocabulary;
     Slice part[2] = {{0}};
     int32_t ids[2], merged;
@@ -282,7 +282,7 @@ static Status merge_read(Loader *loader, Model *model, const json_t *item, size_
     return ST_OK;
 }
 
-static Status merges_read(Loader *loader, Model *model, const json_t *list) {
+static Status merges_read(Loader *loader, TokenModel *model, const json_t *list) {
     size_t i, n = json_array_size(list);
     const json_t *item;
     if (!json_is_array(list)) return status_fail(ST_INPUT, "wrong 'merges' in '%s': expected a list", loader->path);
@@ -299,7 +299,7 @@ done:
     return status;
 }
 
-void byte_tables_fill(const Vocabulary *vocabulary, Model *model) {
+void byte_tables_fill(const Vocabulary *vocabulary, TokenModel *model) {
     for (int byte = 0; byte < 256; byte++) {
         char text[8];
         size_t n = byte_char((uint8_t)byte, text);
@@ -311,7 +311,7 @@ void byte_tables_fill(const Vocabulary *vocabulary, Model *model) {
     }
 }
 
-Status bpe_init(Loader *loader, Model *model, const json_t *node) {
+Status bpe_init(Loader *loader, TokenModel *model, const json_t *node) {
     double dropout = 0;
     TRY(json_get_double(node, loader->path, "dropout", &dropout));
     if (dropout != 0)

@@ -153,14 +153,14 @@ static inline bool is_sequence(Value v) { return v.type == V_LIST || v.type == V
 static inline bool is_integral(Value v) { return v.type == V_INT || v.type == V_BOOL; }
 static inline int64_t int_of(Value v) { return v.type == V_BOOL ? v.as.boolean : v.as.integer; }
 static inline double number_of(Value v) { return v.type == V_FLOAT ? v.as.real : (double)int_of(v); }
-const char *type_name(Value v);                          /* as Python has it */
-bool truth(Jinja *j, Value v);
-bool equal(Value a, Value b);
-int compare(Jinja *j, Value a, Value b, const char *op); /* -1, 0, 1; fails for what has no order */
-bool contains(Jinja *j, Value container, Value item);
-bool hashable(Jinja *j, Value v);                        /* fails for lists and dicts, which are no keys */
+const char *v_type_name(Value v);                          /* as Python has it */
+bool v_truth(Jinja *j, Value v);
+bool v_equal(Value a, Value b);
+int v_compare(Jinja *j, Value a, Value b, const char *op); /* -1, 0, 1; fails for what has no order */
+bool v_contains(Jinja *j, Value container, Value item);
+bool v_hashable(Jinja *j, Value v);                        /* fails for lists and dicts, which are no keys */
 int64_t length_of(Jinja *j, Value v);                    /* fails for what has none */
-Value iterate(Jinja *j, Value v);                        /* its elements as a list; uses up a generator */
+Value v_iterate(Jinja *j, Value v);                        /* its elements as a list; uses up a generator */
 void append_text(Jinja *j, Str *out, Value v);           /* str(v) */
 void append_repr(Jinja *j, Str *out, Value v);           /* repr(v) */
 typedef struct JsonStyle { int64_t indent; const char *space, *item, *key; bool ascii, sort; } JsonStyle; /* indent -1: one line; else `space` as often a level */
@@ -201,7 +201,7 @@ Slice arg_text(Jinja *j, const Args *args, size_t index, const char *name, const
 /* More arguments than `most`, or keywords that are not among `names` ("a|b"), fail as calls in Python do. */
 bool args_check(Jinja *j, const char *what, const Args *args, size_t least, size_t most, const char *names);
 Value slice_of(Jinja *j, Value object, Value start, Value stop, Value step);
-Value binary(Jinja *j, Slice op, Value a, Value b);
+Value v_binary(Jinja *j, Slice op, Value a, Value b);
 Value format_percent(Jinja *j, Slice format, Value args);
 Value string_format(Jinja *j, Value self, const Args *args);
 

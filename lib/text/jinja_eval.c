@@ -116,7 +116,7 @@ static Value bind(Jinja *j, const Builtin *builtin, Value self) {
 /* In the sandbox what would change a value is undefined, and using it says why. */
 static const char *unsafe_name(Jinja *j, Value object, Slice name) {
     Str text = {0};
-    str_printf(&text, "%s.%.*s, which would change what the template was given,", type_name(object), (int)name.len, name.data);
+    str_printf(&text, "%s.%.*s, which would change what the template was given,", v_type_name(object), (int)name.len, name.data);
     return v_str(j, &text).as.string.data;
 }
 
@@ -197,7 +197,7 @@ static int64_t bound(Jinja *j, Value v, int64_t n, int64_t missing, int64_t low,
 
 Value slice_of(Jinja *j, Value object, Value start, Value stop, Value step) {
     if (object.type == V_UNDEFINED) return need_defined(j, object);
-    if (!is_string(object) && !is_sequence(object) && object.type != V_RANGE) return jinja_fail(j, "'%s' object is not subscriptable by a slice", type_name(object));
+    if (!is_string(object) && !is_sequence(object) && object.type != V_RANGE) return jinja_fail(j, "'%s' object is not subscriptable by a slice", v_type_name(object));
     int64_t n = length_of(j, object), by = 1;
     if (step.type != V_NONE) by = is_integral(step) ? int_of(step) : 0;
     if (by == 0) return jinja_fail(j, "slice step cannot be zero");
@@ -209,7 +209,7 @@ Value slice_of(Jinja *j, Value object, Value start, Value stop, Value step) {
     }
     if (!jinja_charge(j, object)) return v_undefined(NULL);
     if (is_string(object) && by == 1) return v_slice(string_part(object.as.string, begin, MAX(begin, end)));
-    Value items = iterate(j, object), result = v_list(j, object.type == V_TUPLE ? V_TUPLE : V_LIST);
+    Value items = v_iterate(j, object), result = v_list(j, object.type == V_TUPLE ? V_TUPLE : V_LIST);
     for (int64_t i = begin; jinja_ok(j) && (by > 0 ? i < end : i > end); i += by) {
         list_push(j, result, items.as.list->items[i]);
         if (by > 0 ? i > INT64_MAX - by : i < INT64_MIN - by) break;
@@ -223,7 +223,7 @@ Value slice_of(Jinja *j, Value object, Value start, Value stop, Value step) {
 Value get_path(Jinja *j, Value object, Value path, const Value *missing) {
     if (is_integral(path)) object = get_item(j, object, path);
     if (is_integral(path)) return object.type == V_UNDEFINED && missing ? *missing : object;
-    if (!is_string(path)) return jinja_fail(j, "an attribute must be a name or a number, not %s", type_name(path));
+    if (!is_string(path)) return jinja_fail(j, "an attribute must be a name or a number, not %s", v_type_name(path));
     Slice rest = path.as.string;
     while (jinja_ok(j)) {
         const char *dot = rest.len ? memchr(rest.data, '.', rest.len) : NULL;
@@ -247,7 +247,7 @@ Value get_path(Jinja *j, Value object, Value path, const Value *missing) {
 static Value unsupported(Jinja *j, Slice op, Value a, Value b) {
     if (a.type == V_UNDEFINED) return need_defined(j, a);
     if (b.type == V_UNDEFINED) return need_defined(j, b);
-    return jinja_fail(j, "unsupported operand type(s) for %.*s: '%s' and '%s'", (int)op.len, op.data, type_name(a), type_name(b));
+    return jinja_fail(j, "unsupported operand type(s) for %.*s: '%s' and '%s'", (int)op.len, op.data, v_type_name(a), v_type_name(b));
 }
 
 static Value overflow(Jinja *j) { return jinja_fail(j, "an integer beyond 64 bits"); }
@@ -336,7 +336,7 @@ static Value real_arithmetic(Jinja *j, Slice op, double a, double b) {
     return v_float(slice_is(op, "%") ? rest : whole == 0 ? copysign(0, a / b) : floor(whole + 0.5));
 }
 
-Value binary(Jinja *j, Slice op, Value a, Value b) {
+Value v_binary(Jinja *j, Slice op, Value a, Value b) {
     if (!jinja_ok(j)) return v_undefined(NULL);
     if (slice_is(op, "+")) return add(j, op, a, b);
     if (slice_is(op, "%") && is_string(a)) return format_percent(j, a.as.string, b);
@@ -350,7 +350,7 @@ Value binary(Jinja *j, Slice op, Value a, Value b) {
 static Value negate(Jinja *j, Slice op, Value v) {
     if (!is_number(v)) {
         need_defined(j, v);
-        return jinja_fail(j, "bad operand type for unary %.*s: '%s'", (int)op.len, op.data, type_name(v));
+        return jinja_fail(j, "bad operand type for unary %.*s: '%s'", (int)op.len, op.data, v_type_name(v));
     }
     if (slice_is(op, "+")) return v.type == V_BOOL ? v_int(int_of(v)) : v;
     if (v.type == V_FLOAT) return v_float(-v.as.real);
@@ -359,14 +359,14 @@ static Value negate(Jinja *j, Slice op, Value v) {
 
 static bool holds(Jinja *j, Slice op, Value a, Value b) {
     if (!jinja_charge(j, b)) return false;
-    if (slice_is(op, "==")) return equal(a, b);
-    if (slice_is(op, "!=")) return !equal(a, b);
-    if (slice_is(op, "in")) return contains(j, b, a);
-    if (slice_is(op, "not")) return !contains(j, b, a);
+    if (slice_is(op, "==")) return v_equal(a, b);
+    if (slice_is(op, "!=")) return !v_equal(a, b);
+    if (slice_is(op, "in")) return v_contains(j, b, a);
+    if (slice_is(op, "not")) return !v_contains(j, b, a);
     if ((a.type == V_FLOAT && isnan(a.as.real)) || (b.type == V_FLOAT && isnan(b.as.real))) return false;
     char text[4];
     snprintf(text, sizeof text, "%.*s", (int)op.len, op.data);
-    int sign = compare(j, a, b, text);
+    int sign = v_compare(j, a, b, text);
     return slice_is(op, "<") ? sign < 0 : slice_is(op, "<=") ? sign <= 0 : slice_is(op, ">") ? sign > 0 : sign >= 0;
 }
 
@@ -414,10 +414,10 @@ static Args eval_arguments(Jinja *j, const NodeList *list) {
         if (node->type == N_KEYWORD) {
             store_keyword(j, &store, node->name, value);
         } else if (node->type == N_SPREAD) {
-            Value items = iterate(j, value);
+            Value items = v_iterate(j, value);
             for (size_t k = 0; jinja_ok(j) && k < items.as.list->n; k++) list_push(j, store.items, items.as.list->items[k]);
         } else if (node->type == N_SPREAD_KEYWORDS) {
-            if (value.type != V_DICT) jinja_fail(j, "argument after ** must be a mapping, not %s", type_name(value));
+            if (value.type != V_DICT) jinja_fail(j, "argument after ** must be a mapping, not %s", v_type_name(value));
             for (size_t k = 0; jinja_ok(j) && k < value.as.dict->n; k++) store_keyword(j, &store, text_of(j, value.as.dict->pairs[k].key), value.as.dict->pairs[k].value);
         } else {
             list_push(j, store.items, value);
@@ -539,7 +539,7 @@ Value call_value(Jinja *j, Value callee, const Args *args) {
         return text;
     }
     case V_UNDEFINED: return need_defined(j, callee);
-    default: return jinja_fail(j, "'%s' object is not callable", type_name(callee));
+    default: return jinja_fail(j, "'%s' object is not callable", v_type_name(callee));
     }
 }
 
@@ -558,7 +558,7 @@ static bool call_of_loop(Jinja *j, const JinjaNode *node, Value *result) {
     }
     Value now = v_list(j, V_TUPLE);
     for (size_t i = 0; i < args.n; i++) list_push(j, now, args.items[i]);
-    *result = v_bool(!loop->has_seen || !equal(loop->seen, now));
+    *result = v_bool(!loop->has_seen || !v_equal(loop->seen, now));
     loop->seen = now;
     loop->has_seen = true;
     return true;
@@ -617,7 +617,7 @@ static Value eval_dict(Jinja *j, const JinjaNode *node) {
     Value dict = v_dict(j);
     for (size_t i = 0; i < node->list.n && jinja_ok(j); i++) {
         Value key = eval(j, node->list.items[i]);
-        if (key.type == V_LIST || key.type == V_DICT) jinja_fail(j, "unhashable type: '%s'", type_name(key));
+        if (key.type == V_LIST || key.type == V_DICT) jinja_fail(j, "unhashable type: '%s'", v_type_name(key));
         dict_set(j, dict, key, eval(j, node->more.items[i]));
     }
     return dict;
@@ -645,20 +645,20 @@ static Value eval_here(Jinja *j, const JinjaNode *node) {
     case N_BINARY: {
         Value a = eval(j, node->a), b = eval(j, node->b);
         j->at = node->at;
-        return binary(j, node->name, a, b);
+        return v_binary(j, node->name, a, b);
     }
     case N_COMPARE: return eval_compare(j, node);
     case N_AND: {
         Value a = eval(j, node->a);
-        return truth(j, a) ? eval(j, node->b) : a;
+        return v_truth(j, a) ? eval(j, node->b) : a;
     }
     case N_OR: {
         Value a = eval(j, node->a);
-        return truth(j, a) ? a : eval(j, node->b);
+        return v_truth(j, a) ? a : eval(j, node->b);
     }
-    case N_NOT: return v_bool(!truth(j, eval(j, node->a)));
+    case N_NOT: return v_bool(!v_truth(j, eval(j, node->a)));
     case N_IF_ELSE: {
-        bool yes = truth(j, eval(j, node->a));
+        bool yes = v_truth(j, eval(j, node->a));
         return yes ? eval(j, node->b) : node->c ? eval(j, node->c) : v_undefined("the missing else of an inline if");
     }
     case N_CONCAT: return eval_concat(j, node);
@@ -690,7 +690,7 @@ static void assign(Jinja *j, const JinjaNode *target, Value value) {
         if (object.type != V_NAMESPACE) jinja_fail(j, "cannot assign attribute on a non-namespace object");
         else dict_set(j, object, v_slice(target->name), value);
     } else {
-        Value items = iterate(j, value);
+        Value items = v_iterate(j, value);
         if (!jinja_ok(j)) return;
         if (items.as.list->n != target->list.n) jinja_fail(j, "%zu values for %zu names", items.as.list->n, target->list.n);
         for (size_t i = 0; i < target->list.n && jinja_ok(j); i++) assign(j, target->list.items[i], items.as.list->items[i]);
@@ -699,14 +699,14 @@ static void assign(Jinja *j, const JinjaNode *target, Value value) {
 
 /* Those elements that the loop's condition lets pass. */
 static Value loop_items(Jinja *j, const JinjaNode *node, Value iterable) {
-    Value all = iterate(j, iterable);
+    Value all = v_iterate(j, iterable);
     if (!node->c || !jinja_ok(j)) return all;
     Value some = v_list(j, V_LIST);
     Scope *before = j->scope;
     for (size_t i = 0; i < all.as.list->n && jinja_ok(j); i++) {
         j->scope = scope_new(j, before);
         assign(j, node->a, all.as.list->items[i]);
-        if (truth(j, eval(j, node->c))) list_push(j, some, all.as.list->items[i]);
+        if (v_truth(j, eval(j, node->c))) list_push(j, some, all.as.list->items[i]);
     }
     j->scope = before;
     return some;
@@ -813,7 +813,7 @@ static void run_statement(Jinja *j, const JinjaNode *node) {
     case N_TEXT: output(j, node->value); break;
     case N_OUTPUT: output(j, eval(j, node->a)); break;
     case N_FOR: run_loop(j, node, eval(j, node->b), 0); break;
-    case N_IF: run_body(j, truth(j, eval(j, node->a)) ? &node->list : &node->more); break;
+    case N_IF: run_body(j, v_truth(j, eval(j, node->a)) ? &node->list : &node->more); break;
     case N_SET: assign(j, node->a, eval(j, node->b)); break;
     case N_SET_BLOCK: assign(j, node->a, block_text(j, &node->list, node->b)); break;
     case N_MACRO: scope_set(j, j->scope, node->name, macro_value(j, node)); break;

@@ -32,8 +32,8 @@ static Value defined(Jinja *j, Value v) {
 FILTER(abs) {
     CHECK("abs", 0, 0, "");
     if (v.type == V_FLOAT) return v_float(fabs(v.as.real));
-    if (!is_number(v)) return jinja_fail(j, "bad operand type for abs(): '%s'", type_name(defined(j, v)));
-    return int_of(v) < 0 ? binary(j, (Slice){"-", 1}, v_int(0), v) : v_int(int_of(v));
+    if (!is_number(v)) return jinja_fail(j, "bad operand type for abs(): '%s'", v_type_name(defined(j, v)));
+    return int_of(v) < 0 ? v_binary(j, (Slice){"-", 1}, v_int(0), v) : v_int(int_of(v));
 }
 
 /* A number as Python's float() and int() read it: white space around, single underscores between digits. */
@@ -88,7 +88,7 @@ FILTER(round) {
     CHECK("round", 0, 2, "precision|method");
     int64_t precision = arg_int(j, args, 0, "precision", 0);
     Slice method = arg_text(j, args, 1, "method", "common");
-    if (!is_number(defined(j, v))) return jinja_fail(j, "type %s doesn't define __round__ method", type_name(v));
+    if (!is_number(defined(j, v))) return jinja_fail(j, "type %s doesn't define __round__ method", v_type_name(v));
     if (precision < -300 || precision > 300) return v;
     double scale = pow(10, (double)precision), value = number_of(v);
     if (slice_is(method, "ceil")) return v_float((ceil(value * scale) + 0.0) / scale); /* no -0: Python's ceil gives an integer */
@@ -110,9 +110,9 @@ FILTER(round) {
 FILTER(sum) {
     CHECK("sum", 0, 2, "attribute|start");
     const Value *path = arg(args, 0, "attribute"), *start = arg(args, 1, "start");
-    Value items = iterate(j, v), total = start ? *start : v_int(0);
+    Value items = v_iterate(j, v), total = start ? *start : v_int(0);
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++)
-        total = binary(j, (Slice){"+", 1}, total, path && path->type != V_NONE ? get_path(j, items.as.list->items[i], *path, NULL) : items.as.list->items[i]);
+        total = v_binary(j, (Slice){"+", 1}, total, path && path->type != V_NONE ? get_path(j, items.as.list->items[i], *path, NULL) : items.as.list->items[i]);
     return total;
 }
 
@@ -121,7 +121,7 @@ FILTER(filesizeformat) {
     bool by_1024 = arg_bool(j, args, 0, "binary", false);
     static const char *const decimal[] = {"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"}, *const binary_units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"};
     Value number = v;
-    if (!is_number(v) && !(is_string(v) && read_number(v.as.string, 10, false, &number))) return jinja_fail(j, "no number of bytes: %s", type_name(defined(j, v)));
+    if (!is_number(v) && !(is_string(v) && read_number(v.as.string, 10, false, &number))) return jinja_fail(j, "no number of bytes: %s", v_type_name(defined(j, v)));
     double bytes = number_of(number), base = by_1024 ? 1024 : 1000, unit = base;
     char text[64];
     if (bytes == 1) return v_text("1 Byte");
@@ -183,10 +183,10 @@ FILTER(indent) {
     const Value *width = arg(args, 0, "width");
     bool first = arg_bool(j, args, 1, "first", false), blank = arg_bool(j, args, 2, "blank", false);
     Str space = {0}, out = {0};
-    if (!is_string(defined(j, v))) jinja_fail(j, "indent needs a text, not %s", type_name(v));
+    if (!is_string(defined(j, v))) jinja_fail(j, "indent needs a text, not %s", v_type_name(v));
     if (width && is_string(*width)) append_text(j, &space, *width);
     else for (int64_t i = MIN(arg_int(j, args, 0, "width", 4), (int64_t)10000); i > 0; i--) str_append_char(&space, ' ');
-    Value newline = v_text("\n"), lines = jinja_ok(j) ? string_method(j, binary(j, (Slice){"+", 1}, v_slice(v.as.string), newline), "splitlines", &no_args) : v;
+    Value newline = v_text("\n"), lines = jinja_ok(j) ? string_method(j, v_binary(j, (Slice){"+", 1}, v_slice(v.as.string), newline), "splitlines", &no_args) : v;
     for (size_t i = 0; jinja_ok(j) && i < lines.as.list->n; i++) {
         Slice line = lines.as.list->items[i].as.string;
         if (i) str_append_char(&out, '\n');
@@ -218,7 +218,7 @@ FILTER(forceescape) { CHECK("forceescape", 0, 0, ""); return escaped(j, v); }
 /* A dict as attributes of a tag; what is none or undefined is left out. */
 FILTER(xmlattr) {
     CHECK("xmlattr", 0, 1, "autospace");
-    if (v.type != V_DICT) return jinja_fail(j, "xmlattr needs a dict, not %s", type_name(defined(j, v)));
+    if (v.type != V_DICT) return jinja_fail(j, "xmlattr needs a dict, not %s", v_type_name(defined(j, v)));
     Str out = {0};
     for (size_t i = 0; jinja_ok(j) && i < v.as.dict->n; i++) {
         Value key = v.as.dict->pairs[i].key, value = v.as.dict->pairs[i].value;
@@ -289,7 +289,7 @@ FILTER(truncate) {
     if (jinja_ok(j) && length < string_length(end)) return jinja_fail(j, "expected length >= %lld, got %lld", (long long)string_length(end), (long long)length);
     if (jinja_ok(j) && leeway < 0) return jinja_fail(j, "expected leeway >= 0, got %lld", (long long)leeway);
     if (!jinja_ok(j) || length_of(j, v) <= length + leeway) return v;
-    if (!is_string(v)) return jinja_fail(j, "truncate needs a text, not %s", type_name(v));
+    if (!is_string(v)) return jinja_fail(j, "truncate needs a text, not %s", v_type_name(v));
     Slice s = v.as.string;
     Slice kept = string_part(s, 0, length - string_length(end));
     if (!arg_bool(j, args, 1, "killwords", false))
@@ -298,7 +298,7 @@ FILTER(truncate) {
                 kept.len = i - 1;
                 break;
             }
-    return binary(j, (Slice){"+", 1}, v_slice(kept), v_slice(end));
+    return v_binary(j, (Slice){"+", 1}, v_slice(kept), v_slice(end));
 }
 
 FILTER(wordcount) {
@@ -349,7 +349,7 @@ FILTER(wordwrap) {
     int64_t width = arg_int(j, args, 0, "width", 79);
     const Value *given = arg(args, 2, "wrapstring");
     Slice between = given && is_string(*given) ? given->as.string : (Slice){"\n", 1};
-    if (!is_string(defined(j, v))) return jinja_fail(j, "wordwrap needs a text, not %s", type_name(v));
+    if (!is_string(defined(j, v))) return jinja_fail(j, "wordwrap needs a text, not %s", v_type_name(v));
     if (width < 1) return jinja_fail(j, "invalid width %lld (must be > 0)", (long long)width);
     Value lines = string_method(j, v, "splitlines", &no_args);
     Str out = {0};
@@ -377,7 +377,7 @@ FILTER(urlencode) {
         append_quoted(&out, text_of(j, v), false);
         return v_str(j, &out);
     }
-    Value pairs = v.type == V_DICT ? v : iterate(j, v);
+    Value pairs = v.type == V_DICT ? v : v_iterate(j, v);
     size_t n = !jinja_ok(j) ? 0 : v.type == V_DICT ? v.as.dict->n : pairs.as.list->n;
     for (size_t i = 0; i < n && jinja_ok(j); i++) {
         Value key = v.type == V_DICT ? v.as.dict->pairs[i].key : get_item(j, pairs.as.list->items[i], v_int(0));
@@ -441,7 +441,7 @@ FILTER(pprint) {
 FILTER(default) {
     CHECK("default", 0, 2, "default_value|boolean");
     const Value *other = arg(args, 0, "default_value");
-    bool missing = v.type == V_UNDEFINED || (arg_bool(j, args, 1, "boolean", false) && !truth(j, v));
+    bool missing = v.type == V_UNDEFINED || (arg_bool(j, args, 1, "boolean", false) && !v_truth(j, v));
     return !missing ? v : other ? *other : v_text("");
 }
 
@@ -451,14 +451,14 @@ FILTER(first) {
         v.as.list->n--;
         return *v.as.list->items++;
     }
-    Value items = iterate(j, v);
+    Value items = v_iterate(j, v);
     return jinja_ok(j) && items.as.list->n ? items.as.list->items[0] : v_undefined("the first item of an empty sequence");
 }
 
 FILTER(last) {
     CHECK("last", 0, 0, "");
     if (v.type == V_GENERATOR) return jinja_fail(j, "'generator' object is not reversible");
-    Value items = iterate(j, v);
+    Value items = v_iterate(j, v);
     return jinja_ok(j) && items.as.list->n ? items.as.list->items[items.as.list->n - 1] : v_undefined("the last item of an empty sequence");
 }
 
@@ -477,7 +477,7 @@ FILTER(attr) {
 
 FILTER(list) {
     CHECK("list", 0, 0, "");
-    Value items = iterate(j, v), list = v_list(j, V_LIST);
+    Value items = v_iterate(j, v), list = v_list(j, V_LIST);
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) list_push(j, list, items.as.list->items[i]);
     return list;
 }
@@ -486,14 +486,14 @@ FILTER(items) {
     CHECK("items", 0, 0, "");
     bool mutates = false;
     if (v.type == V_UNDEFINED) return v_lazy(v_list(j, V_LIST));
-    if (v.type != V_DICT) return jinja_fail(j, "can only get item pairs from a mapping, not %s", type_name(v));
+    if (v.type != V_DICT) return jinja_fail(j, "can only get item pairs from a mapping, not %s", v_type_name(v));
     return v_lazy(filter_list(j, method_find(V_DICT, (Slice){"items", 5}, &mutates)->call(j, v, &no_args), &no_args));
 }
 
 FILTER(join) {
     CHECK("join", 0, 2, "d|attribute");
     const Value *between = arg(args, 0, "d"), *path = arg(args, 1, "attribute");
-    Value items = iterate(j, v);
+    Value items = v_iterate(j, v);
     Str out = {0};
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) {
         if (i && between) append_text(j, &out, *between);
@@ -521,7 +521,7 @@ static Value batches(Jinja *j, Value items, const Value *fill, size_t begin, siz
 FILTER(batch) {
     CHECK("batch", 1, 2, "linecount|fill_with");
     int64_t size = arg_int(j, args, 0, "linecount", 1);
-    Value items = iterate(j, v), result = v_list(j, V_LIST);
+    Value items = v_iterate(j, v), result = v_list(j, V_LIST);
     if (size < 1) return jinja_fail(j, "batch needs a size of at least 1");
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i += (size_t)size)
         list_push(j, result, batches(j, items, arg(args, 1, "fill_with"), i, MIN(items.as.list->n, i + (size_t)size), (size_t)MIN(size, (int64_t)100000)));
@@ -531,7 +531,7 @@ FILTER(batch) {
 FILTER(slice) {
     CHECK("slice", 1, 2, "slices|fill_with");
     int64_t n = arg_int(j, args, 0, "slices", 1);
-    Value items = iterate(j, v), result = v_list(j, V_LIST);
+    Value items = v_iterate(j, v), result = v_list(j, V_LIST);
     if (n < 1 || n > 100000) return jinja_fail(j, "slice needs 1 to 100000 slices");
     if (!jinja_ok(j)) return v_lazy(result);
     size_t each = items.as.list->n / (size_t)n, longer = items.as.list->n % (size_t)n, at = 0;
@@ -551,8 +551,8 @@ static Args rest_of(const Args *args, size_t skip) {
 
 FILTER(map) {
     const Value *path = arg(args, SIZE_MAX, "attribute"), *missing = arg(args, SIZE_MAX, "default");
-    if (!truth(j, v)) return v_lazy(v_list(j, V_LIST)); /* none as well: Jinja2 looks no further */
-    Value items = iterate(j, v), result = v_list(j, V_LIST);
+    if (!v_truth(j, v)) return v_lazy(v_list(j, V_LIST)); /* none as well: Jinja2 looks no further */
+    Value items = v_iterate(j, v), result = v_list(j, V_LIST);
     Args rest = rest_of(args, 1);
     if (!path && (args->n == 0 || !is_string(args->items[0]))) return jinja_fail(j, "map requires a filter argument");
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) {
@@ -568,15 +568,15 @@ FILTER(map) {
 }
 
 static Value choose(Jinja *j, Value v, const Args *args, bool by_attribute, bool wanted) {
-    if (!truth(j, v)) return v_lazy(v_list(j, V_LIST));
-    Value items = iterate(j, v), result = v_list(j, V_LIST);
+    if (!v_truth(j, v)) return v_lazy(v_list(j, V_LIST));
+    Value items = v_iterate(j, v), result = v_list(j, V_LIST);
     size_t at = by_attribute;
     Args rest = rest_of(args, at + 1);
     if (args->n < at) return jinja_fail(j, "missing parameter for attribute name");
     if (args->n > at && !is_string(args->items[at])) return jinja_fail(j, "the name of a test must be a string");
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) {
         Value item = items.as.list->items[i], looked_at = by_attribute ? get_path(j, item, args->items[0], NULL) : item;
-        bool passes = args->n > at ? test_call(j, args->items[at].as.string, looked_at, &rest) : truth(j, looked_at);
+        bool passes = args->n > at ? test_call(j, args->items[at].as.string, looked_at, &rest) : v_truth(j, looked_at);
         if (passes == wanted) list_push(j, result, item);
     }
     return v_lazy(result);
@@ -602,7 +602,7 @@ static Value key_of(Jinja *j, Value item, const Value *path, bool case_sensitive
 }
 
 /* What is equal needs no order: two undefined values, two dicts. */
-static bool before(Jinja *j, Value a, Value b) { return !equal(a, b) && compare(j, a, b, "<") < 0; }
+static bool before(Jinja *j, Value a, Value b) { return !v_equal(a, b) && v_compare(j, a, b, "<") < 0; }
 
 /* Stable, by merging; a comparison may fail, and then the rest does nothing. */
 static void sort_keyed(Jinja *j, Keyed *items, Keyed *scratch, size_t n, bool reverse) {
@@ -618,7 +618,7 @@ static void sort_keyed(Jinja *j, Keyed *items, Keyed *scratch, size_t n, bool re
 }
 
 static Value sorted(Jinja *j, Value v, const Value *path, bool case_sensitive, bool reverse, Value *keys) {
-    Value items = iterate(j, v), result = v_list(j, V_LIST);
+    Value items = v_iterate(j, v), result = v_list(j, V_LIST);
     size_t n = jinja_ok(j) ? items.as.list->n : 0;
     Keyed *keyed = pool_alloc(&j->pool, 2 * (n + 1) * sizeof *keyed);
     if (!keyed) return jinja_fail(j, "the template needs too much memory");
@@ -650,10 +650,10 @@ static Value extreme(Jinja *j, Value v, const Args *args, int sign, const char *
     if (!args_check(j, what, args, 0, 2, "case_sensitive|attribute")) return v_undefined(NULL);
     const Value *path = arg(args, 1, "attribute");
     bool case_sensitive = arg_bool(j, args, 0, "case_sensitive", false);
-    Value items = iterate(j, v), best = v_undefined("an item of an empty sequence"), best_key = best;
+    Value items = v_iterate(j, v), best = v_undefined("an item of an empty sequence"), best_key = best;
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) {
         Value key = key_of(j, items.as.list->items[i], path, case_sensitive);
-        if (i == 0 || compare(j, key, best_key, sign > 0 ? ">" : "<") * sign > 0) best = items.as.list->items[i], best_key = key;
+        if (i == 0 || v_compare(j, key, best_key, sign > 0 ? ">" : "<") * sign > 0) best = items.as.list->items[i], best_key = key;
     }
     return best;
 }
@@ -664,10 +664,10 @@ FILTER(unique) {
     CHECK("unique", 0, 2, "case_sensitive|attribute");
     const Value *path = arg(args, 1, "attribute");
     bool case_sensitive = arg_bool(j, args, 0, "case_sensitive", false);
-    Value items = iterate(j, v), seen = v_list(j, V_LIST), result = v_list(j, V_LIST);
+    Value items = v_iterate(j, v), seen = v_list(j, V_LIST), result = v_list(j, V_LIST);
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) {
         Value key = key_of(j, items.as.list->items[i], path, case_sensitive);
-        if (!jinja_ok(j) || !hashable(j, key) || contains(j, seen, key)) continue;
+        if (!jinja_ok(j) || !v_hashable(j, key) || v_contains(j, seen, key)) continue;
         list_push(j, seen, key);
         list_push(j, result, items.as.list->items[i]);
     }
@@ -679,7 +679,7 @@ FILTER(groupby) {
     CHECK("groupby", 1, 3, "attribute|default|case_sensitive");
     const Value *path = arg(args, 0, "attribute"), *missing = arg(args, 1, "default");
     bool case_sensitive = arg_bool(j, args, 2, "case_sensitive", false);
-    Value items = iterate(j, v), keyed = v_list(j, V_LIST), keys, result = v_list(j, V_LIST), first = v_int(0), second = v_int(1);
+    Value items = v_iterate(j, v), keyed = v_list(j, V_LIST), keys, result = v_list(j, V_LIST), first = v_int(0), second = v_int(1);
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) { /* pairs (key, item), sorted by the key alone */
         Value pair = v_list(j, V_TUPLE), key = get_path(j, items.as.list->items[i], *path, missing);
         if (items.as.list->n > 1) defined(j, key);
@@ -690,7 +690,7 @@ FILTER(groupby) {
     if (!jinja_ok(j)) return result;
     Value ordered = sorted(j, keyed, &first, case_sensitive, false, &keys), group = v_undefined(NULL);
     for (size_t i = 0; jinja_ok(j) && i < ordered.as.list->n; i++) {
-        if (i == 0 || !equal(keys.as.list->items[i], keys.as.list->items[i - 1])) {
+        if (i == 0 || !v_equal(keys.as.list->items[i], keys.as.list->items[i - 1])) {
             Value pair = v_list(j, V_TUPLE);
             group = v_list(j, V_LIST);
             list_push(j, pair, get_item(j, ordered.as.list->items[i], first));

@@ -147,7 +147,7 @@ static void append_conversion(Jinja *j, Str *out, char type, Value value, Spec *
         else if (is_integral(value) && int_of(value) >= 0 && int_of(value) < 0x110000) append_words(out, (Slice){bytes, utf8_encode((uint32_t)int_of(value), bytes)}, spec, '>');
         else jinja_fail(j, "%%c requires int or char");
     } else if (!is_number(value)) {
-        jinja_fail(j, "%%%c format: a number is required, not %s", type, type_name(value));
+        jinja_fail(j, "%%%c format: a number is required, not %s", type, v_type_name(value));
     } else if (strchr("xXo", type) && value.type == V_FLOAT) {
         jinja_fail(j, "%%%c format: an integer is required, not float", type);
     } else if (strchr("diuxXo", type) && value.type == V_FLOAT && !(fabs(value.as.real) < 0x1p63)) {
@@ -322,7 +322,7 @@ static void append_formatted(Jinja *j, Str *out, Value value, Slice text) {
     } else if (is_number(value) && (spec.type == 0 || strchr("eEfFgGn%", spec.type))) {
         append_real(out, number_of(value), &spec);
     } else {
-        jinja_fail(j, "unsupported format '%.*s' for %s", (int)text.len, text.data, type_name(value));
+        jinja_fail(j, "unsupported format '%.*s' for %s", (int)text.len, text.data, v_type_name(value));
     }
 }
 

@@ -16,19 +16,19 @@ const Value *arg(const Args *args, size_t index, const char *name) {
 int64_t arg_int(Jinja *j, const Args *args, size_t index, const char *name, int64_t missing) {
     const Value *value = arg(args, index, name);
     if (!value) return missing;
-    if (!is_integral(*value)) jinja_fail(j, "'%s' must be an integer, not %s", name, type_name(*value));
+    if (!is_integral(*value)) jinja_fail(j, "'%s' must be an integer, not %s", name, v_type_name(*value));
     return is_integral(*value) ? int_of(*value) : missing;
 }
 
 bool arg_bool(Jinja *j, const Args *args, size_t index, const char *name, bool missing) {
     const Value *value = arg(args, index, name);
-    return value ? truth(j, *value) : missing;
+    return value ? v_truth(j, *value) : missing;
 }
 
 Slice arg_text(Jinja *j, const Args *args, size_t index, const char *name, const char *missing) {
     const Value *value = arg(args, index, name);
     if (value && is_string(*value)) return value->as.string;
-    if (value || !missing) jinja_fail(j, value ? "'%s' must be a string, not %s" : "'%s' is missing%s", name, value ? type_name(*value) : "");
+    if (value || !missing) jinja_fail(j, value ? "'%s' must be a string, not %s" : "'%s' is missing%s", name, value ? v_type_name(*value) : "");
     return missing ? (Slice){missing, strlen(missing)} : (Slice){"", 0};
 }
 
@@ -67,9 +67,9 @@ static void add_pairs(Jinja *j, Value dict, Value from) {
         for (size_t i = 0; i < from.as.dict->n; i++) dict_set(j, dict, from.as.dict->pairs[i].key, from.as.dict->pairs[i].value);
         return;
     }
-    Value items = iterate(j, from);
+    Value items = v_iterate(j, from);
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) {
-        Value pair = iterate(j, items.as.list->items[i]);
+        Value pair = v_iterate(j, items.as.list->items[i]);
         if (jinja_ok(j) && pair.as.list->n != 2) jinja_fail(j, "dictionary update sequence element #%zu has length %zu; 2 is required", i, pair.as.list->n);
         if (jinja_ok(j)) dict_set(j, dict, pair.as.list->items[0], pair.as.list->items[1]);
     }

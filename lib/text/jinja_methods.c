@@ -103,7 +103,7 @@ METHOD(isidentifier) {
     CHECK("isidentifier", 0, 0, "");
     uint32_t first = '0';
     if (self.as.string.len) char_next(self.as.string.data, &first);
-    return v_bool((first == '_' || (char_is_word(first) && !char_is_numeric(first))) && truth(j, all_chars(self.as.string, char_is_word)));
+    return v_bool((first == '_' || (char_is_word(first) && !char_is_numeric(first))) && v_truth(j, all_chars(self.as.string, char_is_word)));
 }
 METHOD(islower) { CHECK("islower", 0, 0, ""); return v_bool(test_call(j, (Slice){"lower", 5}, self, args)); }
 METHOD(isupper) { CHECK("isupper", 0, 0, ""); return v_bool(test_call(j, (Slice){"upper", 5}, self, args)); }
@@ -254,10 +254,10 @@ METHOD(rpartition) { CHECK("rpartition", 1, 1, ""); return partition(j, self, ar
 
 METHOD(join) {
     CHECK("join", 1, 1, "");
-    Value items = iterate(j, args->items[0]);
+    Value items = v_iterate(j, args->items[0]);
     Str out = {0};
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) {
-        if (!is_string(items.as.list->items[i])) jinja_fail(j, "sequence item %zu: expected str instance, %s found", i, type_name(items.as.list->items[i]));
+        if (!is_string(items.as.list->items[i])) jinja_fail(j, "sequence item %zu: expected str instance, %s found", i, v_type_name(items.as.list->items[i]));
         if (i) append_text(j, &out, self);
         append_text(j, &out, items.as.list->items[i]);
         if (out.len > JINJA_MAX_OUTPUT) jinja_fail(j, "a text of more than %zu MB", JINJA_MAX_OUTPUT >> 20);
@@ -319,7 +319,7 @@ static Value affixed(Jinja *j, Value self, const Args *args, bool end) {
     else list_push(j, list, one);
     for (size_t i = 0; jinja_ok(j) && i < list.as.list->n; i++) {
         Value part = list.as.list->items[i];
-        if (!is_string(part)) return jinja_fail(j, "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith", type_name(part));
+        if (!is_string(part)) return jinja_fail(j, "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith", v_type_name(part));
         size_t len = part.as.string.len;
         if (s.data && len <= s.len && (len == 0 || memcmp(end ? s.data + s.len - len : s.data, part.as.string.data, len) == 0)) return v_bool(true);
     }
@@ -426,14 +426,14 @@ static Value list_index(Jinja *j, Value self, const Args *args) {
     if (begin < 0) begin = MAX(begin + n, (int64_t)0);
     if (end < 0) end += n;
     for (int64_t i = begin; i < MIN(end, n); i++)
-        if (equal(self.as.list->items[i], args->items[0])) return v_int(i);
+        if (v_equal(self.as.list->items[i], args->items[0])) return v_int(i);
     return jinja_fail(j, "the value is not in the list");
 }
 
 static Value list_count(Jinja *j, Value self, const Args *args) {
     CHECK("count", 1, 1, "");
     int64_t n = 0;
-    for (size_t i = 0; i < self.as.list->n; i++) n += equal(self.as.list->items[i], args->items[0]);
+    for (size_t i = 0; i < self.as.list->n; i++) n += v_equal(self.as.list->items[i], args->items[0]);
     return v_int(n);
 }
 
@@ -465,7 +465,7 @@ static Value dict_items(Jinja *j, Value self, const Args *args) {
 
 static Value dict_keys(Jinja *j, Value self, const Args *args) {
     CHECK("keys", 0, 0, "");
-    Value keys = iterate(j, self);
+    Value keys = v_iterate(j, self);
     if (jinja_ok(j)) keys.type = V_VIEW, keys.view = 'k';
     return keys;
 }
@@ -498,13 +498,13 @@ static Value cycler_reset(Jinja *j, Value self, const Args *args) {
     return v_none();
 }
 
-static Value range_index(Jinja *j, Value self, const Args *args) { return list_index(j, iterate(j, self), args); }
-static Value range_count(Jinja *j, Value self, const Args *args) { return list_count(j, iterate(j, self), args); }
+static Value range_index(Jinja *j, Value self, const Args *args) { return list_index(j, v_iterate(j, self), args); }
+static Value range_count(Jinja *j, Value self, const Args *args) { return list_count(j, v_iterate(j, self), args); }
 
 static Value format_map(Jinja *j, Value self, const Args *args) {
     CHECK("format_map", 1, 1, "");
     Value pairs = args->items[0];
-    if (pairs.type != V_DICT) return jinja_fail(j, "format_map needs a dict, not %s", type_name(pairs));
+    if (pairs.type != V_DICT) return jinja_fail(j, "format_map needs a dict, not %s", v_type_name(pairs));
     size_t n = pairs.as.dict->n;
     Keyword *keywords = pool_alloc(&j->pool, (n + 1) * sizeof *keywords);
     if (!keywords) return jinja_fail(j, "the template needs too much memory");

@@ -28,28 +28,28 @@ TEST(sequence) { return (void)j, (void)args, v_bool(is_string(v) || is_sequence(
 TEST(iterable) { return (void)j, (void)args, v_bool(is_string(v) || is_sequence(v) || v.type == V_DICT || v.type == V_RANGE || v.type == V_UNDEFINED || v.type == V_LOOP || v.type == V_VIEW || v.type == V_GENERATOR); }
 TEST(callable) { return (void)j, (void)args, v_bool(v.type == V_MACRO || v.type == V_BUILTIN || v.type == V_METHOD || v.type == V_JOINER || v.type == V_LOOP || v.type == V_UNDEFINED); }
 TEST(escaped) { return (void)j, (void)args, v_bool(v.safe); }
-TEST(eq) { return v_bool(equal(v, first_arg(j, args))); }
-TEST(ne) { return v_bool(!equal(v, first_arg(j, args))); }
-TEST(lt) { return v_bool(compare(j, v, first_arg(j, args), "<") < 0); }
-TEST(le) { return v_bool(compare(j, v, first_arg(j, args), "<=") <= 0); }
-TEST(gt) { return v_bool(compare(j, v, first_arg(j, args), ">") > 0); }
-TEST(ge) { return v_bool(compare(j, v, first_arg(j, args), ">=") >= 0); }
-TEST(in) { return v_bool(contains(j, first_arg(j, args), v)); }
+TEST(eq) { return v_bool(v_equal(v, first_arg(j, args))); }
+TEST(ne) { return v_bool(!v_equal(v, first_arg(j, args))); }
+TEST(lt) { return v_bool(v_compare(j, v, first_arg(j, args), "<") < 0); }
+TEST(le) { return v_bool(v_compare(j, v, first_arg(j, args), "<=") <= 0); }
+TEST(gt) { return v_bool(v_compare(j, v, first_arg(j, args), ">") > 0); }
+TEST(ge) { return v_bool(v_compare(j, v, first_arg(j, args), ">=") >= 0); }
+TEST(in) { return v_bool(v_contains(j, first_arg(j, args), v)); }
 
 TEST(sameas) {
     Value other = first_arg(j, args);
     if (v.type != other.type) return v_bool(false);
     if (is_sequence(v) || v.type == V_DICT || v.type == V_NAMESPACE) return v_bool(v.as.list == other.as.list);
-    return v_bool(equal(v, other));
+    return v_bool(v_equal(v, other));
 }
 
 TEST(divisibleby) {
-    Value rest = binary(j, (Slice){"%", 1}, v, first_arg(j, args));
+    Value rest = v_binary(j, (Slice){"%", 1}, v, first_arg(j, args));
     return v_bool(is_number(rest) && number_of(rest) == 0);
 }
 
 static Value parity(Jinja *j, Value v, int64_t wanted) {
-    Value rest = binary(j, (Slice){"%", 1}, v, v_int(2));
+    Value rest = v_binary(j, (Slice){"%", 1}, v, v_int(2));
     return v_bool(is_number(rest) && number_of(rest) == (double)wanted);
 }
 TEST(even) { return (void)args, parity(j, v, 0); }
@@ -71,8 +71,8 @@ static Value letters(Jinja *j, Value v, bool lower) {
 }
 TEST(lower) { return (void)args, letters(j, v, true); }
 TEST(upper) { return (void)args, letters(j, v, false); }
-TEST(filter) { return (void)args, hashable(j, v), v_bool(is_string(v) && filter_find(v.as.string) && jinja_ok(j)); }
-TEST(test) { return (void)args, hashable(j, v), v_bool(is_string(v) && test_find(v.as.string) && jinja_ok(j)); }
+TEST(filter) { return (void)args, v_hashable(j, v), v_bool(is_string(v) && filter_find(v.as.string) && jinja_ok(j)); }
+TEST(test) { return (void)args, v_hashable(j, v), v_bool(is_string(v) && test_find(v.as.string) && jinja_ok(j)); }
 
 static const Builtin tests[] = {
     {"defined", test_defined}, {"undefined", test_undefined}, {"none", test_none}, {"boolean", test_boolean}, {"true", test_true}, {"false", test_false}, {"integer", test_integer},

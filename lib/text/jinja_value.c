@@ -72,7 +72,7 @@ void list_push(Jinja *j, Value list, Value item) {
 Value *dict_find(Value dict, Value key) {
     if (dict.type != V_DICT && dict.type != V_NAMESPACE) return NULL;
     for (size_t i = 0; i < dict.as.dict->n; i++)
-        if (equal(dict.as.dict->pairs[i].key, key)) return &dict.as.dict->pairs[i].value;
+        if (v_equal(dict.as.dict->pairs[i].key, key)) return &dict.as.dict->pairs[i].value;
     return NULL;
 }
 
@@ -146,7 +146,7 @@ Value v_from_json(Jinja *j, const json_t *json) { return json ? from_json(j, jso
 
 /* ---- what a value is ---- */
 
-const char *type_name(Value v) {
+const char *v_type_name(Value v) {
     static const char *const names[] = {
         [V_UNDEFINED] = "Undefined", [V_NONE] = "NoneType", [V_BOOL] = "bool", [V_INT] = "int", [V_FLOAT] = "float", [V_STRING] = "str", [V_LIST] = "list", [V_TUPLE] = "tuple", [V_VIEW] = "dict view", [V_GENERATOR] = "generator", [V_DICT] = "dict",
         [V_NAMESPACE] = "Namespace", [V_RANGE] = "range", [V_LOOP] = "LoopContext", [V_CYCLER] = "Cycler", [V_JOINER] = "Joiner", [V_MACRO] = "Macro", [V_BUILTIN] = "function", [V_METHOD] = "method",
@@ -154,7 +154,7 @@ const char *type_name(Value v) {
     return names[v.type];
 }
 
-bool truth(Jinja *j, Value v) {
+bool v_truth(Jinja *j, Value v) {
     (void)j;
     switch (v.type) {
     case V_UNDEFINED: case V_NONE: return false;
@@ -214,7 +214,7 @@ static bool equal_at(Value a, Value b, int depth) {
     }
 }
 
-bool equal(Value a, Value b) { return equal_at(a, b, 0); }
+bool v_equal(Value a, Value b) { return equal_at(a, b, 0); }
 
 static int compare_at(Jinja *j, Value a, Value b, const char *op, int depth) {
     if (is_number(a) && is_number(b)) return compare_numbers(a, b);
@@ -224,43 +224,43 @@ static int compare_at(Jinja *j, Value a, Value b, const char *op, int depth) {
     }
     if (is_sequence(a) && a.type == b.type && depth < VALUE_DEPTH) {
         for (size_t i = 0; i < MIN(a.as.list->n, b.as.list->n); i++)
-            if (!equal(a.as.list->items[i], b.as.list->items[i])) return compare_at(j, a.as.list->items[i], b.as.list->items[i], op, depth + 1);
+            if (!v_equal(a.as.list->items[i], b.as.list->items[i])) return compare_at(j, a.as.list->items[i], b.as.list->items[i], op, depth + 1);
         return a.as.list->n < b.as.list->n ? -1 : a.as.list->n > b.as.list->n;
     }
     if (a.type == V_UNDEFINED || b.type == V_UNDEFINED) {
         Value missing = a.type == V_UNDEFINED ? a : b;
         jinja_fail(j, "'%s' is undefined", missing.as.name ? missing.as.name : "a value");
     } else {
-        jinja_fail(j, "'%s' not supported between instances of '%s' and '%s'", op, type_name(a), type_name(b));
+        jinja_fail(j, "'%s' not supported between instances of '%s' and '%s'", op, v_type_name(a), v_type_name(b));
     }
     return 0;
 }
 
-int compare(Jinja *j, Value a, Value b, const char *op) { return compare_at(j, a, b, op, 0); }
+int v_compare(Jinja *j, Value a, Value b, const char *op) { return compare_at(j, a, b, op, 0); }
 
-bool hashable(Jinja *j, Value v) {
-    if (v.type == V_LIST || v.type == V_DICT) jinja_fail(j, "unhashable type: '%s'", type_name(v));
+bool v_hashable(Jinja *j, Value v) {
+    if (v.type == V_LIST || v.type == V_DICT) jinja_fail(j, "unhashable type: '%s'", v_type_name(v));
     if (v.type == V_TUPLE)
-        for (size_t i = 0; i < v.as.list->n && jinja_ok(j); i++) hashable(j, v.as.list->items[i]);
+        for (size_t i = 0; i < v.as.list->n && jinja_ok(j); i++) v_hashable(j, v.as.list->items[i]);
     return jinja_ok(j);
 }
 
-bool contains(Jinja *j, Value container, Value item) {
+bool v_contains(Jinja *j, Value container, Value item) {
     if (!jinja_charge(j, container)) return false;
     switch (container.type) {
     case V_STRING:
         if (!is_string(item)) {
-            jinja_fail(j, "'in <string>' requires string as left operand, not %s", type_name(item));
+            jinja_fail(j, "'in <string>' requires string as left operand, not %s", v_type_name(item));
             return false;
         }
         return slice_find(container.as.string, item.as.string, 0) != SIZE_MAX;
     case V_LIST: case V_TUPLE: case V_VIEW: case V_GENERATOR: {
-        Value items = iterate(j, container);
+        Value items = v_iterate(j, container);
         for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++)
-            if (equal(items.as.list->items[i], item)) return true;
+            if (v_equal(items.as.list->items[i], item)) return true;
         return false;
     }
-    case V_DICT: return hashable(j, item) && dict_find(container, item) != NULL;
+    case V_DICT: return v_hashable(j, item) && dict_find(container, item) != NULL;
     case V_RANGE: {
         if (!is_number(item) || number_of(item) != floor(number_of(item))) return false;
         if (fabs(number_of(item)) > 0x1p53) return false;
@@ -268,7 +268,7 @@ bool contains(Jinja *j, Value container, Value item) {
         return offset % container.as.range->step == 0 && offset / container.as.range->step >= 0 && offset / container.as.range->step < container.as.range->n;
     }
     case V_UNDEFINED: return false;
-    default: jinja_fail(j, "argument of type '%s' is not iterable", type_name(container)); return false;
+    default: jinja_fail(j, "argument of type '%s' is not iterable", v_type_name(container)); return false;
     }
 }
 
@@ -280,11 +280,11 @@ int64_t length_of(Jinja *j, Value v) {
     case V_DICT: return (int64_t)v.as.dict->n;
     case V_RANGE: return v.as.range->n;
     case V_LOOP: return int_of(get_attribute(j, v, (Slice){"length", 6}));
-    default: jinja_fail(j, "object of type '%s' has no len()", type_name(v)); return 0;
+    default: jinja_fail(j, "object of type '%s' has no len()", v_type_name(v)); return 0;
     }
 }
 
-Value iterate(Jinja *j, Value v) {
+Value v_iterate(Jinja *j, Value v) {
     if (is_sequence(v)) return v;
     Value list = v_list(j, V_LIST);
     if (!jinja_charge(j, v)) return list;
@@ -309,7 +309,7 @@ Value iterate(Jinja *j, Value v) {
     case V_RANGE:
         for (int64_t i = 0; i < v.as.range->n && jinja_ok(j); i++) list_push(j, list, v_int(v.as.range->start + i * v.as.range->step));
         break;
-    default: jinja_fail(j, "'%s' object is not iterable", type_name(v)); break;
+    default: jinja_fail(j, "'%s' object is not iterable", v_type_name(v)); break;
     }
     return jinja_ok(j) ? list : v_undefined(NULL);
 }
@@ -473,7 +473,7 @@ static void append_repr_at(Jinja *j, Str *out, Value v, int depth) {
     case V_LOOP:
         str_printf(out, "<LoopContext %lld/%lld>", (long long)int_of(get_attribute(j, v, (Slice){"index", 5})), (long long)length_of(j, v));
         break;
-    default: str_printf(out, "<%s>", type_name(v)); break;
+    default: str_printf(out, "<%s>", v_type_name(v)); break;
     }
 }
 
@@ -525,7 +525,7 @@ static void append_key(Jinja *j, Str *out, Value key, const JsonStyle *style) {
         append_dumps(j, out, key, style, 0);
         str_append_char(out, '"');
     } else {
-        jinja_fail(j, "keys must be str, int, float, bool or None, not %s", type_name(key));
+        jinja_fail(j, "keys must be str, int, float, bool or None, not %s", v_type_name(key));
     }
 }
 
@@ -584,6 +584,6 @@ void append_dumps(Jinja *j, Str *out, Value v, const JsonStyle *style, int level
         str_append_char(out, ']');
         break;
     case V_DICT: append_object(j, out, v, style, level); break;
-    default: jinja_fail(j, "Object of type %s is not JSON serializable", type_name(v)); break;
+    default: jinja_fail(j, "Object of type %s is not JSON serializable", v_type_name(v)); break;
     }
 }

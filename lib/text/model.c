@@ -15,7 +15,7 @@ Status word_is_token(Encoder *encoder, int32_t id, size_t len, size_t *n) {
     return ST_OK;
 }
 
-Status word_is_unknown(const Model *model, Encoder *encoder, const char *word, size_t len, size_t *n) {
+Status word_is_unknown(const TokenModel *model, Encoder *encoder, const char *word, size_t len, size_t *n) {
     if (model->unk >= 0) return word_is_token(encoder, model->unk, len, n);
     int shown = (int)MIN(len, (size_t)40);
     if (model->unk_missing) return status_fail(ST_INPUT, "'%.*s' is not known, and 'unk_token' '%s' is not in the vocabulary", shown, word, model->unk_missing);
@@ -29,7 +29,7 @@ static Status word_level_tokenize(const Tokenizer *tokenizer, Encoder *encoder, 
 
 /* ---- kinds ---- */
 
-typedef Status ModelInit(Loader *loader, Model *model, const json_t *node);
+typedef Status ModelInit(Loader *loader, TokenModel *model, const json_t *node);
 typedef Status WordTokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, size_t *n);
 static const struct { const char *name; ModelInit *init; WordTokenize *tokenize; } kinds[] = {
     [MODEL_BPE] = {"BPE", bpe_init, bpe_tokenize},
@@ -110,7 +110,7 @@ Status affix_read(Loader *loader, const json_t *node, const char *key, Slice *af
     return affix->data ? ST_OK : ST_RESOURCE;
 }
 
-static Status unk_read(Loader *loader, Model *model, const json_t *node) {
+static Status unk_read(Loader *loader, TokenModel *model, const json_t *node) {
     const char *text = NULL;
     model->unk = -1;
     TRY(json_get_string(node, loader->path, "unk_token", &text));
@@ -127,7 +127,7 @@ static const char *type_guess(const json_t *node) {
     return json_is_array(json_object_get(node, "vocab")) ? "Unigram" : NULL;
 }
 
-Status model_check(Loader *loader, Model *model, const json_t *node) {
+Status model_check(Loader *loader, TokenModel *model, const json_t *node) {
     const char *type = NULL;
     TRY(json_get_string(node, loader->path, "type", &type));
     if (!type) type = type_guess(node);
@@ -140,7 +140,7 @@ Status model_check(Loader *loader, Model *model, const json_t *node) {
     return part_unknown(loader, "model", type);
 }
 
-Status model_init(Loader *loader, Model *model, const json_t *node) {
+Status model_init(Loader *loader, TokenModel *model, const json_t *node) {
     TRY(unk_read(loader, model, node));
     return kinds[model->kind].init ? kinds[model->kind].init(loader, model, node) : ST_OK;
 }

@@ -2,7 +2,7 @@
  *
  * Each section of tokenizer.json becomes a flat array of steps (a Sequence is flattened), compiled once by its `_init` and then only read:
  *
- *     text -> added tokens cut out -> Normalizer -> added tokens of normalised text cut out -> PreTokenizer -> pieces -> Model -> ids
+ *     text -> added tokens cut out -> Normalizer -> added tokens of normalised text cut out -> PreTokenizer -> pieces -> TokenModel -> ids
  *     ids -> PostProcessor adds BOS and the like;      ids -> Decoder -> text
  *
  * What a call needs to write into (buffers, match data, the cache of words) is an Encoder; a Tokenizer itself never changes after loading.
@@ -100,7 +100,7 @@ void spans_push(Spans *spans, size_t start, size_t end);
 
 typedef enum ModelKind { MODEL_BPE, MODEL_UNIGRAM, MODEL_WORD_PIECE, MODEL_WORD_LEVEL } ModelKind;
 typedef struct Merge { uint64_t pair; int32_t rank, id; } Merge; /* rank -1: free */
-typedef struct Model {
+typedef struct TokenModel {
     ModelKind kind;
     bool byte_fallback, fuse_unk, ignore_merges, plain; /* plain: no prefix and no suffix */
     Slice prefix, suffix;
@@ -117,14 +117,14 @@ typedef struct Model {
     uint32_t inner;          /* WordPiece: the node of the trie where pieces inside a word begin */
     size_t max_chars;        /* WordPiece: longer words are unknown */
     uint8_t *before_mark;    /* a bit for each character below U+10000: stands before a mark U+2581 within some token. NULL: words are not cut */
-} Model;
-Status model_check(Loader *loader, Model *model, const json_t *node); /* the type is one that is supported; comes first, because it says most */
-Status model_init(Loader *loader, Model *model, const json_t *node);  /* after the vocabulary and the pre-tokenizer */
-Status bpe_init(Loader *loader, Model *model, const json_t *node);
-Status unigram_init(Loader *loader, Model *model, const json_t *node);
-Status word_piece_init(Loader *loader, Model *model, const json_t *node);
+} TokenModel;
+Status model_check(Loader *loader, TokenModel *model, const json_t *node); /* the type is one that is supported; comes first, because it says most */
+Status model_init(Loader *loader, TokenModel *model, const json_t *node);  /* after the vocabulary and the pre-tokenizer */
+Status bpe_init(Loader *loader, TokenModel *model, const json_t *node);
+Status unigram_init(Loader *loader, TokenModel *model, const json_t *node);
+Status word_piece_init(Loader *loader, TokenModel *model, const json_t *node);
 Status affix_read(Loader *loader, const json_t *node, const char *key, Slice *affix); /* "" when it is missing */
-void byte_tables_fill(const Vocabulary *vocabulary, Model *model);
+void byte_tables_fill(const Vocabulary *vocabulary, TokenModel *model);
 
 typedef struct WordToken { int32_t id; uint32_t start, end; } WordToken; /* bytes within the word */
 typedef struct Symbol { int32_t id, prev, next, rank, merged; uint32_t start, end; } Symbol;
@@ -164,7 +164,7 @@ Status bpe_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *wo
 Status unigram_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, size_t *n);
 Status word_piece_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, size_t *n);
 Status word_is_token(Encoder *encoder, int32_t id, size_t len, size_t *n);
-Status word_is_unknown(const Model *model, Encoder *encoder, const char *word, size_t len, size_t *n);
+Status word_is_unknown(const TokenModel *model, Encoder *encoder, const char *word, size_t len, size_t *n);
 /* Length of the beginning of the word that may be tokenized by itself, because no token reaches over its end: text without pre-tokenizer is
  * cut into words by this, which the cache then knows. */
 size_t model_cut(const Tokenizer *tokenizer, const char *word, size_t len);
@@ -225,7 +225,7 @@ struct Tokenizer {
     AddedTokens added;
     Normalizer normalizer;
     PreTokenizer pretokenizer;
-    Model model;
+    TokenModel model;
     Decoder decoder;
     PostProcessor post;
     Pattern *patterns; /* all of them, to be freed */

@@ -16,7 +16,7 @@ static void path_offer(PathNode *node, double score, size_t start, int32_t id) {
     if (node->at == UINT32_MAX || score > node->score) *node = (PathNode){score, (uint32_t)start, id};
 }
 
-static Status best_path(const Model *model, PathNode *path, const char *word, size_t len) {
+static Status best_path(const TokenModel *model, PathNode *path, const char *word, size_t len) {
     const Trie *trie = &model->trie;
     for (size_t i = 0; i <= len; i++) path[i] = (PathNode){0, UINT32_MAX, UNREACHED};
     for (size_t start = 0, used; start < len; start += used) {
@@ -51,7 +51,7 @@ static void path_turn(PathNode *path, size_t len) {
 
 /* ---- from the path to tokens ---- */
 
-static void unknown_put(const Model *model, WordToken *tokens, size_t *n, const char *word, size_t start, size_t end) {
+static void unknown_put(const TokenModel *model, WordToken *tokens, size_t *n, const char *word, size_t start, size_t end) {
     uint32_t node = trie_walk(&model->trie, 0, word + start, end - start);
     int32_t id = node ? model->trie.ids[node] : -1; /* the text may be that of a token all the same, as "<unk>" is */
     bool all = id < 0 && model->byte_fallback;
@@ -64,7 +64,7 @@ static void unknown_put(const Model *model, WordToken *tokens, size_t *n, const 
 }
 
 Status unigram_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, size_t *n) {
-    const Model *model = &tokenizer->model;
+    const TokenModel *model = &tokenizer->model;
     if (!array_reserve(&encoder->path, &encoder->path_cap, len + 1, sizeof *encoder->path)) return ST_RESOURCE;
     if (!array_reserve(&encoder->tokens, &encoder->tokens_cap, len, sizeof *encoder->tokens)) return ST_RESOURCE;
     PathNode *path = encoder->path;
@@ -87,7 +87,7 @@ Status unigram_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char
 /* ---- loading ---- */
 
 /* "vocab": [["<unk>", 0.0], ["a", -2.5]]; the place in the list is the id. The vocabulary has checked the form. */
-static Status scores_read(Loader *loader, Model *model, const json_t *list) {
+static Status scores_read(Loader *loader, TokenModel *model, const json_t *list) {
     size_t i, n = json_array_size(list);
     const json_t *item;
     double *scores = arena_alloc(loader->arena, (n + 1) * sizeof *scores), lowest = (double)INFINITY;
@@ -109,7 +109,7 @@ static Status scores_read(Loader *loader, Model *model, const json_t *list) {
     return status;
 }
 
-Status unigram_init(Loader *loader, Model *model, const json_t *node) {
+Status unigram_init(Loader *loader, TokenModel *model, const json_t *node) {
     const json_t *list = json_object_get(node, "vocab");
     int64_t unk = -1;
     TRY(json_get_int(node, loader->path, "unk_id", &unk));

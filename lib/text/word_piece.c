@@ -13,7 +13,7 @@ static bool longer_than(const char *word, size_t len, size_t max_chars) {
 }
 
 /* End of the longest token that begins at `start`, which is the word's beginning or inside it; 0 when there is none. */
-static size_t longest_token(const Model *model, const char *word, size_t len, size_t start, int32_t *id) {
+static size_t longest_token(const TokenModel *model, const char *word, size_t len, size_t start, int32_t *id) {
     const Trie *trie = &model->trie;
     uint32_t node = start > 0 ? model->inner : 0;
     size_t end = 0;
@@ -27,7 +27,7 @@ static size_t longest_token(const Model *model, const char *word, size_t len, si
 }
 
 Status word_piece_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, size_t *n) {
-    const Model *model = &tokenizer->model;
+    const TokenModel *model = &tokenizer->model;
     if (longer_than(word, len, model->max_chars)) return word_is_unknown(model, encoder, word, len, n);
     *n = 0;
     for (size_t start = 0, end; start < len; start = end) {
@@ -40,7 +40,7 @@ Status word_piece_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const c
     return ST_OK;
 }
 
-static Status trie_read(Loader *loader, Model *model, json_t *vocab) {
+static Status trie_read(Loader *loader, TokenModel *model, json_t *vocab) {
     size_t n = 0;
     TrieEntry *entries = malloc((json_object_size(vocab) + 1) * sizeof *entries);
     if (!entries) return status_fail(ST_RESOURCE, "no memory for the vocabulary of '%s'", loader->path);
@@ -52,7 +52,7 @@ static Status trie_read(Loader *loader, Model *model, json_t *vocab) {
     return status;
 }
 
-Status word_piece_init(Loader *loader, Model *model, const json_t *node) {
+Status word_piece_init(Loader *loader, TokenModel *model, const json_t *node) {
     int64_t max_chars = 100;
     TRY(json_get_int(node, loader->path, "max_input_chars_per_word", &max_chars));
     if (max_chars < 0) return status_fail(ST_INPUT, "wrong 'max_input_chars_per_word' in '%s': %lld", loader->path, (long long)max_chars);

@@ -86,8 +86,14 @@ Status recipe_check_steps(const Recipe *recipe, int64_t total_steps) {
     return status_hint(ST_CONFIG, "raise it, or give train.max_steps; where rows were left out, tune data check says why");
 }
 
+const Yaml *recipe_eval_rows(const Recipe *recipe, const char **key) {
+    *key = recipe->data_eval ? "data.eval" : "eval.data";
+    return recipe->data_eval ? recipe->data_eval : recipe->eval_data;
+}
+
 void recipe_warn_eval_every(const Recipe *recipe) {
-    if (recipe->train_eval_every == 0 || recipe->data_eval || recipe->eval_data || recipe->data_eval_split > 0) return;
+    const char *key;
+    if (recipe->train_eval_every == 0 || recipe_eval_rows(recipe, &key) || recipe->data_eval_split > 0) return;
     log_message(LOG_WARNING, "'train.eval_every' does nothing: there is neither 'data.eval' nor 'data.eval_split'");
 }
 

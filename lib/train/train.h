@@ -63,6 +63,8 @@ Status recipe_day(const Recipe *recipe, bool resume, const char **day);
 Recipe recipe_dated(const Recipe *recipe, const char *day); /* the same with data.now: day; all else of it is the recipe's own and lives as long */
 /* ST_CONFIG when a run by this recipe has no step to do: too few rows for train.epochs. */
 Status recipe_check_steps(const Recipe *recipe, int64_t total_steps);
+/* The rows that are given for evaluation, with the key that names them: data.eval, or eval.data which is the same. NULL: none are. */
+const Yaml *recipe_eval_rows(const Recipe *recipe, const char **key);
 void recipe_warn_eval_every(const Recipe *recipe);          /* to be asked where rows can be held out: a warning when it asks for evaluations without any */
 DType recipe_compute(const Recipe *recipe);                 /* auto: bf16 only where the processor multiplies it natively */
 Checkpointing checkpointing_from_text(const char *text);    /* none | selective | layer */
