@@ -54,7 +54,7 @@ ISA_avx2 := -mavx2 -mfma -mf16c
 HOST := $(wildcard lib/tensor/cpu/host_*.c)
 TILED := $(wildcard lib/tensor/cpu/tile_*.c)
 KERNELS := $(filter-out $(HOST) $(TILED),$(wildcard lib/tensor/cpu/*.c))
-SOURCES := $(wildcard lib/*/*.c lib/tensor/ref/*.c data/*.c sft/*.c rl/*.c) $(HOST)
+SOURCES := $(wildcard lib/*/*.c lib/tensor/ref/*.c data/*.c data/*/*.c sft/*.c rl/*.c rl/*/*.c) $(HOST)
 OBJECTS := $(SOURCES:%.c=$(BUILD)/%.o) $(foreach isa,$(ISAS),$(KERNELS:%.c=$(BUILD)/%.$(isa).o)) $(if $(filter 1,$(HAVE_TILES)),$(foreach isa,avx512_bf16 amx,$(TILED:%.c=$(BUILD)/%.$(isa).o)))
 COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*.c))
 # What takes long without starting a thread of another kind is left out under the thread sanitizer; see also tests/run.sh.

@@ -8,8 +8,8 @@
 #include <time.h>
 #include <unistd.h>
 
-#include "data/filter.h"
-#include "data/rouge.h"
+#include "data/filter/filter.h"
+#include "data/filter/rouge.h"
 
 enum { TEXTS = 52002, FAMILIES = 9000, WORDS = 20000, SAMPLE = 400, LONGEST = 24 * 80 };
 

@@ -3,8 +3,8 @@
 #include <stdlib.h>
 
 #include "cmd/bench.h"
-#include "rl/preference.h"
-#include "rl/text_rl.h"
+#include "rl/pairs/preference.h"
+#include "rl/text/text_rl.h"
 
 enum { GENERATIONS = 8, PROMPT_LEAST = 64, PROMPT_MOST = 200 }; /* tokens of GSM8K's prompts in a chat template */
 

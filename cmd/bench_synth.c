@@ -8,8 +8,8 @@
 #include <unistd.h>
 
 #include "data/data.h"
-#include "data/synth.h"
-#include "data/teacher.h"
+#include "data/synth/synth.h"
+#include "data/synth/teacher.h"
 
 enum { ROWS = 64, SEEDS = 24, BATCH = 32, WORDS = 49152 };
 static const char config_json[] = "{\"model_type\": \"llama\", \"vocab_size\": 49152, \"hidden_size\": 576, \"intermediate_size\": 1536, \"num_hidden_layers\": 30, \"num_attention_heads\": 9,"

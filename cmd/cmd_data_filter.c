@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "cmd/cmd_data.h"
-#include "data/filter.h"
-#include "data/synth.h"
-#include "rl/reward.h"
+#include "data/filter/filter.h"
+#include "data/synth/synth.h"
+#include "rl/reward/reward.h"
 
 enum { AT_A_TIME = 1024 };
 #define NOT_GIVEN INT64_MIN

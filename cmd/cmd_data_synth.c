@@ -4,8 +4,8 @@
 #include <string.h>
 
 #include "cmd/cmd_data.h"
-#include "data/synth.h"
-#include "rl/reward.h"
+#include "data/synth/synth.h"
+#include "rl/reward/reward.h"
 
 typedef struct Job { const RecipeCommand *command; RewardSet *rewards; Str account; } Job; /* account: what became of the candidates, as of the last round */
 

@@ -6,11 +6,11 @@
 
 #include "cmd/cmd.h"
 #include "cmd/watch.h"
-#include "rl/learn.h"
-#include "rl/reward_training.h"
-#include "rl/scorer.h"
-#include "rl/text_env.h"
-#include "rl/text_rl.h"
+#include "rl/learn/learn.h"
+#include "rl/reward/reward_training.h"
+#include "rl/reward/scorer.h"
+#include "rl/text/text_env.h"
+#include "rl/text/text_rl.h"
 
 enum { BATCH_TOKENS = 2048, LOGIT_ROWS = 128, EPISODES = 100, NOT_GIVEN = INT32_MIN };
 typedef struct Eval {

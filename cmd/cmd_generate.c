@@ -3,7 +3,7 @@
 #include <string.h>
 
 #include "cmd/cmd.h"
-#include "rl/ilql_heads.h"
+#include "rl/offline/ilql_heads.h"
 
 typedef struct Generate {
     const char *adapter, *compute, *prompt, *input, *output;

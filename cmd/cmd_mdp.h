@@ -3,7 +3,7 @@
 #define TUNE_CMD_MDP_H
 
 #include "cmd/cmd.h"
-#include "rl/mdp.h"
+#include "rl/mdp/mdp.h"
 
 #define MDP_COMMAND(name, help) Status cmd_mdp_##name(int argc, char **argv);
 #include "cmd/mdp_commands.def"

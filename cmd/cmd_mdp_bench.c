@@ -3,7 +3,7 @@
 #include <time.h>
 
 #include "cmd/cmd_mdp.h"
-#include "rl/mdp_form.h"
+#include "rl/mdp/mdp_form.h"
 
 typedef struct Shape { int64_t states, actions, successors; double gamma, tolerance; } Shape;
 

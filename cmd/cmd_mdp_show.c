@@ -6,7 +6,7 @@
 #include <unistd.h>
 
 #include "cmd/cmd_mdp.h"
-#include "rl/mdp_show.h"
+#include "rl/mdp/mdp_show.h"
 
 typedef struct Show { const char *policy, *svg, *html; MdpQuestion question; } Show;
 

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rl/env.h"
+#include "rl/env/env.h"
 
 enum { MOST_COPIES = 64, DEFAULT_EPISODES = 100, LONGEST_EPISODE = 10000 };
 #define MOST_TEXT ((size_t)1 << 30)

@@ -1,6 +1,6 @@
 /* tune reward: a reward model from preferences. */
 #include "cmd/pair_command.h"
-#include "rl/reward_training.h"
+#include "rl/reward/reward_training.h"
 
 static Status run(const RecipeCommand *job) { return pair_command(job, reward_training_run); }
 

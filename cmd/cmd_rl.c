@@ -3,8 +3,8 @@
 
 #include "cmd/cmd_rl.h"
 #include "cmd/pair_command.h"
-#include "rl/preference.h"
-#include "rl/text_env.h"
+#include "rl/pairs/preference.h"
+#include "rl/text/text_env.h"
 
 /* The algorithm says what is learned from: rows of preferences, an environment, or prompts with rewards. */
 static Status run(const RecipeCommand *job) {

@@ -3,7 +3,7 @@
 #define TUNE_PAIR_COMMAND_H
 
 #include "cmd/cmd.h"
-#include "rl/pair_run.h"
+#include "rl/pairs/pair_run.h"
 
 typedef Status PairCommandRun(const PairRunConfig *config, TrainResult *result);
 /* Runs the job and shows plan, progress and result. */

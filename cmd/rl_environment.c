@@ -4,7 +4,7 @@
 #include "cmd/cmd_rl.h"
 #include "cmd/train_show.h"
 #include "cmd/watch.h"
-#include "rl/learn.h"
+#include "rl/learn/learn.h"
 
 static void print_plan(const Learner *learner) {
     JsonWriter w = {0};

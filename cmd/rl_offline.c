@@ -1,7 +1,7 @@
 /* tune rl on rows with rewards: what is shown of a run of implicit Q-learning. */
 #include "cmd/cmd_rl.h"
 #include "cmd/train_show.h"
-#include "rl/ilql.h"
+#include "rl/offline/ilql.h"
 
 static void show_plan(void *context, const IlqlPlan *plan) {
     const RecipeCommand *job = context;

@@ -3,7 +3,7 @@
 
 #include "cmd/cmd_rl.h"
 #include "cmd/train_show.h"
-#include "rl/text_rl.h"
+#include "rl/text/text_rl.h"
 
 static void show_plan(void *context, const TextRlPlan *plan) {
     const RecipeCommand *job = context;

@@ -4,7 +4,7 @@
 #include <unistd.h>
 
 #include "cmd/watch.h"
-#include "rl/mdp_show.h"
+#include "rl/mdp/mdp_show.h"
 
 enum { FRAME_MS = 80 };
 

@@ -7,7 +7,7 @@
 #define TUNE_WATCH_H
 
 #include "cmd/cmd.h"
-#include "rl/env.h"
+#include "rl/env/env.h"
 
 typedef struct Watch { int64_t steps; } Watch; /* of the episode so far */
 /* For EvaluationConfig.on_step, with a Watch as its context. Prints to stdout. */

@@ -1,6 +1,6 @@
 /* Tokenised rows that are found again by what they were made of. */
 #include "data/cache.h"
-#include "data/conversation.h"
+#include "data/formats/conversation.h"
 
 #include <errno.h>
 #include <fcntl.h>

@@ -1,6 +1,6 @@
 /* Rows to examples: formats, limits, what is dropped, cut or double. Rows are read one after the other, tokenised in blocks by all threads, and appended in their order. */
 #include "data/cache.h"
-#include "data/formats.h"
+#include "data/formats/formats.h"
 #include "data/store.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* What data.train and data.eval say: files, and how each is read. */
-#include "data/formats.h"
+#include "data/formats/formats.h"
 
 #include <string.h>
 

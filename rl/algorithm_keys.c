@@ -4,9 +4,9 @@
 #include <string.h>
 
 #include "lib/train/keys.h"
-#include "rl/learner.h"
-#include "rl/preference.h"
-#include "rl/text_algorithm.h"
+#include "rl/learn/learner.h"
+#include "rl/pairs/preference.h"
+#include "rl/text/text_algorithm.h"
 
 /* ---- the table: four kinds of algorithms, what all of a kind read, what each reads ---- */
 

@@ -1,5 +1,5 @@
 /* Any MDP file: either a failure that names the file, or a world that mdp_check finds sound. The first byte says whether it is YAML or JSON. */
-#include "rl/mdp.h"
+#include "rl/mdp/mdp.h"
 #include "tests/check.h"
 
 #include <stdio.h>

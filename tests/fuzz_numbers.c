@@ -1,7 +1,7 @@
 /* Any text: no number, or finite ones; the first and the last exist together, and a text without digits has none. */
 #include <math.h>
 
-#include "rl/numbers.h"
+#include "rl/reward/numbers.h"
 #include "tests/check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);

@@ -1,5 +1,5 @@
 /* Any file of preference rows, paired or not (KTO): either a failure with a text, or batches whose ids the model has. The first byte says which, the second how long rows are treated. */
-#include "rl/pairs.h"
+#include "rl/pairs/pairs.h"
 #include "tests/check.h"
 
 #include <stdio.h>

@@ -1,5 +1,5 @@
 /* Any file of prompts: either a failure with a text, or ids that the model has. The first byte says how long rows are treated. */
-#include "rl/prompts.h"
+#include "rl/text/prompts.h"
 #include "tests/check.h"
 
 #include <stdio.h>

@@ -1,7 +1,7 @@
 /* A schema in the first line, a value behind it: the schema is refused with a text, or any value fits or does not; what it says about a value it also says, turned round, within `not`. */
 #include <string.h>
 
-#include "rl/json_schema.h"
+#include "rl/reward/json_schema.h"
 #include "tests/check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);

@@ -3,7 +3,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "data/synth_parts.h"
+#include "data/synth/synth_parts.h"
 #include "tests/check.h"
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);

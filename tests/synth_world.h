@@ -8,7 +8,7 @@
 #ifndef TUNE_SYNTH_WORLD_H
 #define TUNE_SYNTH_WORLD_H
 
-#include "data/synth_parts.h"
+#include "data/synth/synth_parts.h"
 
 extern int port;      /* of the server */
 extern char dir[256]; /* of all that tests write */

@@ -1,5 +1,5 @@
 /* Environments: traces of Gymnasium, time limits, copies, random numbers, arguments; a Mdp as an environment. */
-#include "rl/env.h"
+#include "rl/env/env.h"
 #include "tests/check.h"
 
 #include <math.h>

@@ -8,9 +8,9 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "data/filter.h"
-#include "data/minhash.h"
-#include "data/rouge.h"
+#include "data/filter/filter.h"
+#include "data/filter/minhash.h"
+#include "data/filter/rouge.h"
 #include "lib/infer/infer.h"
 
 static Slice slice(const char *text) { return (Slice){text, text ? strlen(text) : 0}; }

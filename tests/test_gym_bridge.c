@@ -1,5 +1,5 @@
 /* recipes/gym_bridge.py: with a small gymnasium and numpy that this test writes, so that it runs where neither is installed, and with the real ones where they are. Skipped without python3. */
-#include "rl/env.h"
+#include "rl/env/env.h"
 #include "tests/check.h"
 
 #include <math.h>

@@ -8,9 +8,9 @@
 #include <cmocka.h>
 
 #include "rl/advantages.h"
-#include "rl/heads.h"
+#include "rl/learn/heads.h"
 #include "rl/policy_losses.h"
-#include "rl/q_losses.h"
+#include "rl/learn/q_losses.h"
 #include "rl/returns.h"
 #include "rl/value_losses.h"
 #include "tests/check.h"

@@ -1,9 +1,9 @@
 /* Runs on environments: each algorithm of the table, with each kind of action that it chooses, gives the same bytes whether it was interrupted or not and for any number of threads;
  * what does not fit is refused by name. */
 #include "lib/train/keys.h"
-#include "rl/learn.h"
-#include "rl/preference.h"
-#include "rl/text_algorithm.h"
+#include "rl/learn/learn.h"
+#include "rl/pairs/preference.h"
+#include "rl/text/text_algorithm.h"
 #include "tests/check.h"
 
 #include <omp.h>

@@ -1,5 +1,5 @@
 /* Exact solutions: every method and its certified bound against all policies in long double; worlds with published values; what has no values; finite horizons, reward per step. */
-#include "rl/mdp_form.h"
+#include "rl/mdp/mdp_form.h"
 #include "tests/check.h"
 
 #include <float.h>

@@ -1,5 +1,5 @@
 /* Making a Mdp and reading one from a file: rows, names, numbers, and every fault with its line. */
-#include "rl/mdp.h"
+#include "rl/mdp/mdp.h"
 #include "tests/check.h"
 
 #include <stdlib.h>

@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "rl/scorer.h"
+#include "rl/reward/scorer.h"
 #include "sft/merge.h"
 
 static const char tied_config[] =

@@ -1,6 +1,6 @@
 /* Policy gradients: heads, losses and steps against golden values in double; estimates against the exact gradient of V of a small MDP; what is learned. */
-#include "rl/actor_critic.h"
-#include "rl/learn.h"
+#include "rl/learn/actor_critic.h"
+#include "rl/learn/learn.h"
 #include "tests/check.h"
 
 #include <math.h>

@@ -1,7 +1,7 @@
 /* What a plan says against what is then taken: kernels' scratch memory to the byte, the resident size of whole runs within a few percent. */
 #include "lib/model/model.h"
-#include "rl/preference.h"
-#include "rl/text_rl.h"
+#include "rl/pairs/preference.h"
+#include "rl/text/text_rl.h"
 #include "sft/sft.h"
 #include "tests/check.h"
 

@@ -9,7 +9,7 @@
 
 #include "rl/advantages.h"
 #include "rl/policy_losses.h"
-#include "rl/sampler_correction.h"
+#include "rl/text/sampler_correction.h"
 #include "rl/value_losses.h"
 #include "tests/check.h"
 

@@ -1,5 +1,5 @@
 /* Preference losses in training: known first losses, steps that do not depend on how they are split, exact resume, held-out accuracy, and rows that are wrong. */
-#include "rl/preference.h"
+#include "rl/pairs/preference.h"
 #include "tests/check.h"
 #include "tests/runs.h"
 

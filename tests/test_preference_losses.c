@@ -7,14 +7,14 @@
 #include <string.h>
 #include <cmocka.h>
 
-#include "rl/preference_losses.h"
+#include "rl/pairs/preference_losses.h"
 #include "tests/check.h"
 
 enum { MAX = 256 };
 static const double near = 1e-10;
 static const char *const names[] = {
 #define PREFERENCE_LOSS(name, ...) #name,
-#include "rl/preference_losses.def"
+#include "rl/pairs/preference_losses.def"
 #undef PREFERENCE_LOSS
 };
 

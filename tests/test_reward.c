@@ -2,8 +2,8 @@
 #include <math.h>
 #include <string.h>
 
-#include "rl/numbers.h"
-#include "rl/reward.h"
+#include "rl/reward/numbers.h"
+#include "rl/reward/reward.h"
 #include "tests/check.h"
 
 /* One data row and one completion. ids: 0, 1, 2, ... */

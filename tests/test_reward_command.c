@@ -6,7 +6,7 @@
 #include <string.h>
 #include <unistd.h>
 
-#include "rl/reward.h"
+#include "rl/reward/reward.h"
 #include "tests/check.h"
 
 /* ---- the other side ---- */

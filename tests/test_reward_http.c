@@ -10,7 +10,7 @@
 #include <unistd.h>
 
 #include "lib/base/http.h"
-#include "rl/reward.h"
+#include "rl/reward/reward.h"
 #include "tests/check.h"
 #include "tests/local_server.h"
 

@@ -1,7 +1,7 @@
 /* Reward models: scores that transformers and PEFT give too, training on pairs and on steps, what is written and read back, and the reward of `tune rl` that they are. */
-#include "rl/reward.h"
-#include "rl/reward_training.h"
-#include "rl/scorer.h"
+#include "rl/reward/reward.h"
+#include "rl/reward/reward_training.h"
+#include "rl/reward/scorer.h"
 #include "tests/check.h"
 #include "tests/runs.h"
 

@@ -1,7 +1,7 @@
 /* Learning with tables and tiles: updates by hand, the textbook's tables within their noise, exact values and best returns that are reached, exact resume of every variant, keys that do not go together. */
-#include "rl/env_kinds.h"
-#include "rl/learn.h"
-#include "rl/table.h"
+#include "rl/env/env_kinds.h"
+#include "rl/learn/learn.h"
+#include "rl/learn/table.h"
 #include "tests/check.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
 /* Online DPO: known first losses, steps that do not depend on how they are cut into passes, ties that are skipped, and that it learns. Resume and threads: test_text_rl. */
-#include "rl/text_rl.h"
+#include "rl/text/text_rl.h"
 #include "tests/check.h"
 #include "tests/runs.h"
 

@@ -1,9 +1,9 @@
 /* Reinforcement learning on text: passes over branches of one prompt, sampler and trainer, invariants of groups, the same bytes after a resume and for any number of threads. */
 #include "lib/train/trained_model.h"
-#include "rl/text_pass.h"
-#include "rl/text_rl.h"
-#include "rl/text_run.h"
-#include "rl/text_value.h"
+#include "rl/text/text_pass.h"
+#include "rl/text/text_rl.h"
+#include "rl/text/text_run.h"
+#include "rl/text/text_value.h"
 #include "tests/check.h"
 #include "tests/runs.h"
 

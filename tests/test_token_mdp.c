@@ -1,10 +1,10 @@
 /* A language model as an MDP that is small enough to be solved exactly: three tokens, three steps, a state for each prefix. What is learned from text is held against what the MDP core computes. */
 #include "lib/train/trained_model.h"
-#include "rl/ilql.h"
-#include "rl/mdp.h"
-#include "rl/offline_rows.h"
+#include "rl/offline/ilql.h"
+#include "rl/mdp/mdp.h"
+#include "rl/offline/offline_rows.h"
 #include "rl/returns.h"
-#include "rl/text_run.h"
+#include "rl/text/text_run.h"
 #include "rl/value_losses.h"
 #include "tests/check.h"
 

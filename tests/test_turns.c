@@ -1,10 +1,10 @@
 /* Episodes of several turns: which tokens are trained and what they were sampled from, rewards, ends, templates, resume, learning, and programs that misbehave. The program is this test itself, called with --play
  * and how it behaves. */
-#include "data/conversation.h"
+#include "data/formats/conversation.h"
 #include "lib/train/trained_model.h"
 #include "rl/returns.h"
-#include "rl/text_rl.h"
-#include "rl/turns.h"
+#include "rl/text/text_rl.h"
+#include "rl/text/turns.h"
 #include "tests/check.h"
 #include "tests/runs.h"
 

@@ -1,5 +1,5 @@
 /* Built-in worlds: tables of Gymnasium, values of the book, the environments that draw from them; names and arguments. */
-#include "rl/env.h"
+#include "rl/env/env.h"
 #include "tests/check.h"
 
 #include <math.h>

@@ -1,0 +1,251 @@
+/* Comma- or tab-separated values as RFC 4180 has them: a header, quoted cells with any content, "" for a quote in them; lines end with LF, CRLF or CR. Cells are strings, but see cell_value.
+ * Blank lines are no rows. Memory: one row. */
+#include "data/containers/containers.h"
+
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#define CHUNK ((size_t)128 << 10)
+#define CELL_LIMIT ((size_t)1 << 30)
+
+enum { AT_END = -1, AT_FAULT = -2 };
+typedef struct Place { size_t line, column; } Place; /* from 1; columns in characters */
+
+typedef struct Csv {
+    RowReader *reader;
+    ByteStream *stream;
+    char delimiter;
+    bool plain[256];         /* ASCII that means itself everywhere */
+    json_t *header;          /* an array of names */
+    Place place;             /* of the next character */
+    Str cell;
+    Place cell_place;
+    size_t at, len;          /* of `chunk` */
+    char chunk[CHUNK];
+} Csv;
+
+static Status csv_fail(const Csv *csv, Place place, const char *format, ...) PRINTF_LIKE(3, 4);
+static Status csv_fail(const Csv *csv, Place place, const char *format, ...) {
+    char what[512];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    return status_fail(ST_INPUT, "'%s' line %zu, column %zu: %s", csv->reader->path, place.line, place.column, what);
+}
+
+/* ---- characters ---- */
+
+/* Makes `need` bytes available if the file has them; false when reading fails. */
+static bool fill(Csv *csv, size_t need) {
+    if (csv->len - csv->at >= need) return true;
+    csv->len -= csv->at;
+    memmove(csv->chunk, csv->chunk + csv->at, csv->len);
+    csv->at = 0;
+    while (csv->len < need) {
+        ptrdiff_t got = stream_read(csv->stream, csv->chunk + csv->len, CHUNK - csv->len);
+        if (got <= 0) return got == 0;
+        csv->len += (size_t)got;
+    }
+    return true;
+}
+
+static int peek(Csv *csv) {
+    if (csv->at == csv->len && !fill(csv, 1)) return AT_FAULT;
+    return csv->at < csv->len ? (unsigned char)csv->chunk[csv->at] : AT_END;
+}
+
+static Status read_fault(Csv *csv) {
+    char place[48];
+    snprintf(place, sizeof place, " after line %zu", csv->place.line - 1);
+    return stream_fault(csv->stream, place);
+}
+
+/* Steps over one ASCII character. */
+static void take(Csv *csv) {
+    bool line = csv->chunk[csv->at++] == '\n';
+    csv->place = line ? (Place){csv->place.line + 1, 1} : (Place){csv->place.line, csv->place.column + 1};
+}
+
+/* Steps over LF, CRLF or CR. */
+static void take_line_end(Csv *csv) {
+    size_t line = csv->place.line;
+    if (peek(csv) == '\r') take(csv);
+    if (peek(csv) == '\n') take(csv);
+    csv->place = (Place){line + 1, 1};
+}
+
+static Status keep(Csv *csv, size_t n) {
+    if (csv->cell.len + n > CELL_LIMIT) {
+        csv_fail(csv, csv->cell_place, "the cell that begins here is longer than 1 GiB");
+        return status_hint(ST_INPUT, "is a closing quote missing?");
+    }
+    if (!str_reserve(&csv->cell, n)) return status_fail(ST_RESOURCE, "out of memory for the cell of line %zu of '%s'", csv->cell_place.line, csv->reader->path);
+    str_append_n(&csv->cell, csv->chunk + csv->at, n);
+    return ST_OK;
+}
+
+/* Adds a run of plain characters, or one of another kind, to the cell. */
+static Status keep_some(Csv *csv) {
+    size_t n = 0;
+    while (csv->at + n < csv->len && csv->plain[(unsigned char)csv->chunk[csv->at + n]]) n++;
+    if (n == 0 && (unsigned char)csv->chunk[csv->at] < 0x80) {
+        TRY(keep(csv, 1));
+        take(csv);
+        return ST_OK;
+    }
+    size_t width = n;
+    if (n == 0) {
+        uint32_t c;
+        width = 1;
+        if (!fill(csv, 4)) return read_fault(csv);
+        n = utf8_decode(csv->chunk + csv->at, csv->len - csv->at, &c);
+        if (n == 0) {
+            csv_fail(csv, csv->place, "byte 0x%02X is no UTF-8", (unsigned)(unsigned char)csv->chunk[csv->at]);
+            return status_hint(ST_INPUT, "save the file with the encoding UTF-8");
+        }
+    }
+    TRY(keep(csv, n));
+    csv->at += n;
+    csv->place.column += width;
+    return ST_OK;
+}
+
+/* ---- cells and records ---- */
+
+static bool ends_cell(const Csv *csv, int c) { return c == csv->delimiter || c == '\r' || c == '\n' || c == AT_END; }
+static const char *delimiter_name(const Csv *csv) { return csv->delimiter == '\t' ? "a tab" : "','"; }
+
+static Status read_quoted(Csv *csv) {
+    take(csv);
+    for (int c; (c = peek(csv)) != AT_END;) {
+        if (c == AT_FAULT) return read_fault(csv);
+        if (c == '"') {
+            take(csv);
+            c = peek(csv);
+            if (c == AT_FAULT) return read_fault(csv);
+            if (ends_cell(csv, c)) return ST_OK;
+            if (c != '"') {
+                csv_fail(csv, csv->place, "expected %s or the end of the line behind the closing quote", delimiter_name(csv));
+                return status_hint(ST_INPUT, "a quote inside of a quoted cell is written twice: \"\"");
+            }
+        }
+        TRY(keep_some(csv));
+    }
+    return csv_fail(csv, csv->cell_place, "the quote that opens here is never closed");
+}
+
+static Status read_plain(Csv *csv) {
+    for (int c; !ends_cell(csv, c = peek(csv));) {
+        if (c == AT_FAULT) return read_fault(csv);
+        if (c == '"') {
+            csv_fail(csv, csv->place, "stray quote: expected a cell that is quoted as a whole or has no quotes");
+            return status_hint(ST_INPUT, "put the cell in quotes and write each quote in it twice: \"\"");
+        }
+        TRY(keep_some(csv));
+    }
+    return ST_OK;
+}
+
+/* One record; `add` gets each cell. The line end is taken. */
+static Status read_record(Csv *csv, Status (*add)(Csv *csv, json_t *record), json_t *record, size_t *n) {
+    for (*n = 0;; take(csv)) {
+        str_clear(&csv->cell);
+        csv->cell_place = csv->place;
+        TRY(peek(csv) == '"' ? read_quoted(csv) : read_plain(csv));
+        TRY(add(csv, record));
+        ++*n;
+        if (peek(csv) != csv->delimiter) break;
+    }
+    if (peek(csv) == AT_FAULT) return read_fault(csv);
+    return ST_OK;
+}
+
+static Status add_name(Csv *csv, json_t *header) {
+    char unnamed[40];
+    size_t n = json_array_size(header), i;
+    const json_t *other;
+    if (csv->cell.len != strlen(str_text(&csv->cell))) return csv_fail(csv, csv->cell_place, "the name of a column holds a NUL character");
+    json_array_foreach(header, i, other) {
+        if (csv->cell.len > 0 && slice_is((Slice){csv->cell.data, csv->cell.len}, json_string_value(other)))
+            return csv_fail(csv, csv->cell_place, "a second column '%s': expected each name once", str_text(&csv->cell));
+    }
+    snprintf(unnamed, sizeof unnamed, "Unnamed: %zu", n); /* as pandas has it, whose index column comes without a name */
+    json_t *name = json_string_nocheck(csv->cell.len > 0 ? str_text(&csv->cell) : unnamed);
+    if (!name || json_array_append_new(header, name) != 0) return status_fail(ST_RESOURCE, "out of memory for the header of '%s'", csv->reader->path);
+    return ST_OK;
+}
+
+static Status read_header(Csv *csv) {
+    size_t n;
+    if (!fill(csv, 3)) return read_fault(csv);
+    csv->at = (size_t)(without_mark((Slice){csv->chunk, csv->len}).data - csv->chunk);
+    while (peek(csv) == '\r' || peek(csv) == '\n') take_line_end(csv);
+    if (peek(csv) == AT_END) return csv_fail(csv, csv->place, "expected a header with the names of the columns, the file is empty");
+    Place place = csv->place;
+    TRY(read_record(csv, add_name, csv->header, &n));
+    const char *name = json_string_value(json_array_get(csv->header, 0));
+    if (n > 1 || !strpbrk(name, ";\t,")) return ST_OK;
+    csv_fail(csv, place, "the header is one column, '%.100s': expected columns separated by %s", name, delimiter_name(csv));
+    return status_hint(ST_INPUT, "commas separate the columns of .csv, tabs those of .tsv");
+}
+
+static Status add_cell(Csv *csv, json_t *row) {
+    size_t n = json_object_size(row);
+    const char *name = json_string_value(json_array_get(csv->header, n)), *fault;
+    if (!name) return csv_fail(csv, csv->cell_place, "one cell more than the %zu columns of the header", n);
+    json_t *value = cell_value(name, str_text(&csv->cell), csv->cell.len, &fault);
+    if (fault) return csv_fail(csv, csv->cell_place, "the cell of '%s' begins as JSON and is none: %s", name, fault);
+    if (!value || json_object_set_new_nocheck(row, name, value) != 0) return status_fail(ST_RESOURCE, "out of memory for a row of '%s'", csv->reader->path);
+    return ST_OK;
+}
+
+static Status read_row(Csv *csv) {
+    size_t line = csv->place.line, n;
+    json_t *row = json_object();
+    Status status = row ? read_record(csv, add_cell, row, &n) : status_fail(ST_RESOURCE, "out of memory for a row of '%s'", csv->reader->path);
+    if (status == ST_OK && n < json_array_size(csv->header)) {
+        const char *name = json_string_value(json_array_get(csv->header, n));
+        status = csv_fail(csv, csv->place, "the row ends after %zu of %zu cells: expected %s and '%s'", n, json_array_size(csv->header), delimiter_name(csv), name);
+    }
+    if (status == ST_OK) return row_hand_over(csv->reader, row, line);
+    json_decref(row);
+    return status;
+}
+
+static Status read_records(Csv *csv) {
+    TRY(read_header(csv));
+    for (int c; (c = peek(csv)) != AT_END && !row_reader_full(csv->reader);) {
+        if (c == AT_FAULT) return read_fault(csv);
+        if (c == '\r' || c == '\n') {
+            take_line_end(csv);
+        } else {
+            TRY(read_row(csv));
+        }
+    }
+    return ST_OK;
+}
+
+static Status read_csv(RowReader *reader) {
+    Csv *csv = malloc(sizeof *csv);
+    json_t *header = json_array();
+    Status status = csv && header ? ST_OK : status_fail(ST_RESOURCE, "out of memory for '%s'", reader->path);
+    if (status == ST_OK) {
+        memset(csv, 0, offsetof(Csv, chunk));
+        csv->reader = reader;
+        csv->delimiter = strcmp(reader->ending, ".tsv") == 0 ? '\t' : ',';
+        for (int c = 0; c < 0x80; c++) csv->plain[c] = c != '"' && c != '\r' && c != '\n' && c != csv->delimiter;
+        csv->header = header;
+        csv->place = (Place){1, 1};
+        status = stream_open(reader->path, &csv->stream);
+        if (status == ST_OK) status = read_records(csv);
+        stream_close(csv->stream);
+        str_release(&csv->cell);
+    }
+    json_decref(header);
+    free(csv);
+    return status;
+}
+
+const Container container_csv = {.name = "csv", .endings = {".csv", ".tsv"}, .packed = true, .unit = "line", .read = read_csv};

@@ -1,0 +1,182 @@
+/* Apache Parquet: rows put together again from columns, whatever lists, structures and maps they are in (the assembly of Google's Dremel paper, by recursion over the tree of
+ * columns). Memory: the footer, and of the current row group a page and the dictionary of each column. */
+#include "data/containers/containers.h"
+#include "data/containers/parquet.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+typedef struct Assembly {
+    RowReader *reader;
+    PqFile file;
+    PqColumn *columns;       /* one a leaf */
+    size_t row;              /* of the file, from 1 */
+} Assembly;
+
+static Status row_fail(const Assembly *assembly, const PqNode *node, const char *what) {
+    return pq_fail(&assembly->file, node, "row %zu: %s", assembly->row, what);
+}
+
+static Status out_of_memory(const Assembly *assembly) { return status_fail(ST_RESOURCE, "out of memory for row %zu of '%s'", assembly->row, assembly->file.path); }
+
+/* Whether the entries of all leaves below a node say that it is there. */
+static Status look(const Assembly *assembly, const PqNode *node, bool *there) {
+    const PqColumn *columns = &assembly->columns[node->first_leaf];
+    *there = columns[0].def >= node->max_def;
+    for (size_t i = 1; i < node->n_leaves; i++)
+        if ((columns[i].def >= node->max_def) != *there) return row_fail(assembly, node, "its columns do not agree");
+    return ST_OK;
+}
+
+/* Whether the next entries of all leaves below a repeated node are one more item of the same list. */
+static Status look_again(const Assembly *assembly, const PqNode *node, bool *more) {
+    const PqColumn *columns = &assembly->columns[node->first_leaf];
+    *more = !columns[0].ended && columns[0].rep >= node->max_rep;
+    for (size_t i = 0; i < node->n_leaves; i++) {
+        bool another = !columns[i].ended && columns[i].rep >= node->max_rep;
+        if (another != *more || (another && columns[i].rep > node->max_rep)) return row_fail(assembly, node, "its columns do not agree");
+    }
+    return ST_OK;
+}
+
+static Status skip(Assembly *assembly, const PqNode *node) {
+    for (size_t i = 0; i < node->n_leaves; i++) TRY(pq_column_next(&assembly->columns[node->first_leaf + i]));
+    return ST_OK;
+}
+
+static Status read_leaf(Assembly *assembly, const PqNode *node, json_t **value) {
+    PqColumn *column = &assembly->columns[node->first_leaf];
+    Slice bytes;
+    const char *fault;
+    TRY(pq_column_value(column, &bytes));
+    *value = pq_json(node, bytes, &fault);
+    if (*value && node->meaning == PQ_TEXT && node->parent == assembly->file.root) {
+        json_decref(*value);
+        *value = cell_value(node->name, bytes.data, bytes.len, &fault);
+    }
+    if (fault) return row_fail(assembly, node, fault);
+    return *value ? pq_column_next(column) : out_of_memory(assembly);
+}
+
+static Status read_field(Assembly *assembly, const PqNode *node, json_t **value);
+static Status read_inside(Assembly *assembly, const PqNode *node, json_t **value);
+
+static Status read_item(Assembly *assembly, const PqNode *repeated, json_t **item) {
+    return repeated->item_inside ? read_field(assembly, repeated->children[0], item) : read_inside(assembly, repeated, item);
+}
+
+static Status add_item(Assembly *assembly, const PqNode *repeated, json_t *list) {
+    json_t *item = NULL;
+    Status status = read_item(assembly, repeated, &item);
+    if (status != ST_OK) {
+        json_decref(item);
+        return status;
+    }
+    return json_array_append_new(list, item) == 0 ? ST_OK : out_of_memory(assembly);
+}
+
+/* A pair of a map into an object; keys that are no text cannot get here. */
+static Status add_pair(Assembly *assembly, const PqNode *pair, json_t *object) {
+    json_t *key = NULL, *value = NULL;
+    Status status = read_field(assembly, pair->children[0], &key);
+    if (status == ST_OK && pair->n_children == 2) status = read_field(assembly, pair->children[1], &value);
+    const char *name = json_string_value(key);
+    if (status == ST_OK && (!name || strlen(name) != json_string_length(key))) status = row_fail(assembly, pair, "a key that is null or holds a NUL character");
+    if (status == ST_OK && json_object_get(object, name)) status = row_fail(assembly, pair, "a key that is there twice");
+    if (status == ST_OK && json_object_set_nocheck(object, name, value ? value : json_null()) != 0) status = out_of_memory(assembly);
+    json_decref(key);
+    json_decref(value);
+    return status;
+}
+
+/* All items of a repeated node, each added to `whole` by `add`. */
+static Status read_repeated(Assembly *assembly, const PqNode *repeated, Status (*add)(Assembly *assembly, const PqNode *repeated, json_t *whole), json_t *whole) {
+    bool more;
+    if (!whole) return out_of_memory(assembly);
+    TRY(look(assembly, repeated, &more));
+    if (!more) return skip(assembly, repeated);
+    while (more) {
+        TRY(add(assembly, repeated, whole));
+        TRY(look_again(assembly, repeated, &more));
+    }
+    return ST_OK;
+}
+
+static bool is_object(const PqNode *map) {
+    const PqNode *key = map->children[0]->children[0];
+    return key->type == PQ_BYTES && key->repetition != PQ_REPEATED;
+}
+
+static Status read_struct(Assembly *assembly, const PqNode *node, json_t *object) {
+    if (!object) return out_of_memory(assembly);
+    for (size_t i = 0; i < node->n_children; i++) {
+        json_t *value = NULL;
+        Status status = read_field(assembly, node->children[i], &value);
+        if (status == ST_OK && json_object_set_nocheck(object, node->children[i]->name, value) != 0) status = out_of_memory(assembly);
+        json_decref(value);
+        TRY(status);
+    }
+    return json_object_size(object) == node->n_children ? ST_OK : row_fail(assembly, node, "two columns of the same name");
+}
+
+/* The value of a node that is there. On failure *value may be half a value, for the caller to drop. */
+static Status read_inside(Assembly *assembly, const PqNode *node, json_t **value) {
+    if (node->type != PQ_GROUP) return read_leaf(assembly, node, value);
+    if (node->meaning == PQ_LIST || (node->meaning == PQ_MAP && !is_object(node))) return read_repeated(assembly, node->children[0], add_item, *value = json_array());
+    if (node->meaning == PQ_MAP) return read_repeated(assembly, node->children[0], add_pair, *value = json_object());
+    return read_struct(assembly, node, *value = json_object());
+}
+
+static Status read_field(Assembly *assembly, const PqNode *node, json_t **value) {
+    bool there = true;
+    if (node->repetition == PQ_REPEATED) return read_repeated(assembly, node, add_item, *value = json_array());
+    if (node->repetition == PQ_OPTIONAL) TRY(look(assembly, node, &there));
+    if (there) return read_inside(assembly, node, value);
+    *value = json_null();
+    return skip(assembly, node);
+}
+
+/* Every column must stand at the beginning of a row; `more`: is there one? */
+static Status look_for_row(const Assembly *assembly, bool more) {
+    for (size_t i = 0; i < assembly->file.n_leaves; i++) {
+        const PqColumn *column = &assembly->columns[i];
+        if (column->ended == more) return row_fail(assembly, column->node, more ? "the column ends too early" : "the column goes on behind the last row of its group");
+        if (more && column->rep != 0) return row_fail(assembly, column->node, "the row begins in the middle of a list");
+    }
+    return ST_OK;
+}
+
+static Status read_row(Assembly *assembly) {
+    json_t *row = json_object();
+    Status status = look_for_row(assembly, true);
+    if (status == ST_OK) status = read_struct(assembly, assembly->file.root, row);
+    if (status == ST_OK) return row_hand_over(assembly->reader, row, assembly->row);
+    json_decref(row);
+    return status;
+}
+
+static Status read_group(Assembly *assembly, const PqGroup *group) {
+    const PqFile *file = &assembly->file;
+    if (group->n_rows == 0) return ST_OK;
+    for (size_t i = 0; i < file->n_leaves; i++) TRY(pq_column_start(&assembly->columns[i], file, file->leaves[i], &group->chunks[i]));
+    for (int64_t i = 0; i < group->n_rows; i++) {
+        if (row_reader_full(assembly->reader)) return ST_OK;
+        assembly->row++;
+        TRY(read_row(assembly));
+    }
+    return look_for_row(assembly, false);
+}
+
+static Status read_parquet(RowReader *reader) {
+    Assembly assembly = {.reader = reader};
+    TRY(pq_open(&assembly.file, reader->path));
+    assembly.columns = calloc(assembly.file.n_leaves, sizeof *assembly.columns);
+    Status status = assembly.columns ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the columns of '%s'", reader->path);
+    for (size_t i = 0; i < assembly.file.n_groups && status == ST_OK && !row_reader_full(reader); i++) status = read_group(&assembly, &assembly.file.groups[i]);
+    for (size_t i = 0; assembly.columns && i < assembly.file.n_leaves; i++) pq_column_release(&assembly.columns[i]);
+    free(assembly.columns);
+    pq_close(&assembly.file);
+    return status;
+}
+
+const Container container_parquet = {.name = "parquet", .endings = {".parquet"}, .unit = "row", .read = read_parquet};

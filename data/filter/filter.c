@@ -1,0 +1,686 @@
+/* Filters of rows: what is on, verdicts, memory; see filter.h. */
+#include "data/filter/filter_kinds.h"
+
+#include <errno.h>
+#include <math.h>
+#include <omp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+static const FilterKind *const kinds[] = {
+#define FILTER(name) &filter_kind_##name,
+#include "data/filter/filters.def"
+#undef FILTER
+};
+
+typedef struct Entry { const char *id, *text; } Entry; /* a remembered row, as the ledger names it */
+typedef struct HashSet { XXH128_hash_t *slots; size_t n, cap; } HashSet; /* all zero: free */
+
+struct Filters {
+    Arena *arena;
+    FilterConfig config;
+    Filter filters[COUNT_OF(kinds)];
+    size_t n;
+    Entry *entries;
+    size_t n_entries, cap_entries;
+    HashSet tasks;           /* of remembered instances: the instructions, and the whole prompts */
+    FilterCounts counts[FILTER_BOTH + 1];
+    uint64_t fingerprint;
+    Filters *tried;          /* filters with a memory once more, for rows that may yet be dropped; NULL: there are none */
+};
+
+static Status no_memory(void) { return status_errno(ENOMEM, "cannot filter the rows"); }
+
+/* ---- faults ---- */
+
+static Status refuse_at(const char *file, const char *what, const char *name, int line, const char *text) {
+    Str where = {0};
+    if (file && line > 0) str_printf(&where, " in '%s' line %d", file, line);
+    else if (file) str_append(&where, " on the command line");
+    status_fail(ST_CONFIG, "%s '%s'%s: %s", what, name, str_text(&where), text);
+    str_release(&where);
+    return ST_CONFIG;
+}
+
+Status filter_refuse(const Filter *filter, int line, const char *format, ...) {
+    char text[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(text, sizeof text, format, args);
+    va_end(args);
+    return refuse_at(filter->config->file, "filter", filter->kind->name, line, text);
+}
+
+double filter_number(const Filter *filter, size_t option) { return filter->options[option].number; }
+
+/* ---- options ---- */
+
+static bool in_choices(const char *choices, const char *text) {
+    size_t len = strlen(text);
+    for (const char *at = choices; *at; at += strcspn(at, "|"), at += *at == '|')
+        if (strcspn(at, "|") == len && strncmp(at, text, len) == 0) return true;
+    return false;
+}
+
+static Status expected(const Filter *filter, const FilterOption *option, int line) {
+    static const char *const names[] = {[FILTER_NUMBER] = "a number", [FILTER_WHOLE] = "a whole number", [FILTER_TRUTH] = "true or false", [FILTER_TEXT] = "a text", [FILTER_LIST] = "a list of texts"};
+    if (option->choices) return filter_refuse(filter, line, "wrong value for '%s': expected one of %s", option->name, option->choices);
+    if (option->low == option->high) return filter_refuse(filter, line, "wrong value for '%s': expected %s", option->name, names[option->type]);
+    return filter_refuse(filter, line, "wrong value for '%s': expected %s from %g to %g", option->name, names[option->type], option->low, option->high);
+}
+
+static Status read_list(const Filter *filter, const FilterOption *option, const Yaml *node, FilterValue *value) {
+    size_t n = node->kind == YAML_LIST ? node->n : 1;
+    const char **list = arena_alloc(filter->arena, (n + 1) * sizeof *list);
+    if (!list) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++) {
+        const Yaml *item = node->kind == YAML_LIST ? node->items[i] : node;
+        if (item->kind != YAML_SCALAR || !item->text[0]) return expected(filter, option, node->line);
+        if (!(list[i] = arena_strdup(filter->arena, item->text))) return ST_RESOURCE;
+    }
+    value->list = list;
+    value->n = n;
+    return ST_OK;
+}
+
+static Status read_option(const Filter *filter, const FilterOption *option, const Yaml *node, FilterValue *value) {
+    bool truth, good;
+    value->given = true;
+    value->line = node->line;
+    if (option->type == FILTER_LIST) return read_list(filter, option, node, value);
+    if (option->type == FILTER_TEXT) {
+        if (node->kind != YAML_SCALAR || (option->choices && !in_choices(option->choices, node->text))) return expected(filter, option, node->line);
+        return (value->text = arena_strdup(filter->arena, node->text)) ? ST_OK : ST_RESOURCE;
+    }
+    if (option->type == FILTER_TRUTH) {
+        good = yaml_as_bool(node, &truth);
+        if (good) value->number = truth;
+    } else {
+        good = yaml_as_double(node, &value->number) && (option->type == FILTER_NUMBER || value->number == floor(value->number));
+        good = good && (option->low == option->high || (value->number >= option->low && value->number <= option->high));
+    }
+    return good ? ST_OK : expected(filter, option, node->line);
+}
+
+static const FilterOption *option_find(const FilterKind *kind, const char *name) {
+    for (const FilterOption *option = kind->options; option && option->name; option++)
+        if (strcmp(option->name, name) == 0) return option;
+    return NULL;
+}
+
+static Status unknown_option(const Filter *filter, const char *name, int line) {
+    const char *names[FILTER_OPTIONS];
+    size_t n = 0;
+    Str all = {0};
+    for (const FilterOption *option = filter->kind->options; option && option->name; option++) {
+        str_printf(&all, "%s%s", n ? ", " : "", option->name);
+        names[n++] = option->name;
+    }
+    const char *near = text_nearest(name, names, n);
+    filter_refuse(filter, line, "unknown option '%s'", name);
+    if (near) status_hint(ST_CONFIG, "did you mean '%s'?", near);
+    else if (n) status_hint(ST_CONFIG, "it takes %s", str_text(&all));
+    else status_hint(ST_CONFIG, "it takes true or false");
+    str_release(&all);
+    return ST_CONFIG;
+}
+
+/* An entry of a map of filters: *on is what it makes of the filter. */
+static Status read_entry(Filter *filter, const Yaml *node, bool *on) {
+    const FilterOption *options = filter->kind->options;
+    bool truth;
+    if (node->kind == YAML_NULL || (yaml_as_bool(node, &truth) && !node->quoted)) {
+        *on = node->kind != YAML_NULL && truth;
+        return ST_OK;
+    }
+    *on = true;
+    if (node->kind != YAML_MAP) return options ? read_option(filter, &options[0], node, &filter->options[0]) : filter_refuse(filter, node->line, "expected true or false");
+    for (size_t i = 0; i < node->n; i++) {
+        const FilterOption *option = option_find(filter->kind, node->keys[i]);
+        if (!option) return unknown_option(filter, node->keys[i], node->key_lines[i]);
+        if (node->items[i]->kind != YAML_NULL) TRY(read_option(filter, option, node->items[i], &filter->options[option - options]));
+    }
+    return ST_OK;
+}
+
+/* ---- opening ---- */
+
+static Status check_names(const Yaml *map, const char *file) {
+    const char *names[COUNT_OF(kinds)];
+    if (!map || map->kind == YAML_NULL) return ST_OK;
+    for (size_t k = 0; k < COUNT_OF(kinds); k++) names[k] = kinds[k]->name;
+    if (map->kind != YAML_MAP) return status_hint(refuse_at(file, "wrong value for", "filters", map->line, "expected a map"), "such as filters: {rouge_l: 0.7, refusal: false}");
+    for (size_t i = 0; i < map->n; i++) {
+        size_t k = 0;
+        while (k < COUNT_OF(kinds) && strcmp(names[k], map->keys[i]) != 0) k++;
+        if (k < COUNT_OF(kinds)) continue;
+        Str all = {0};
+        for (k = 0; k < COUNT_OF(kinds); k++) str_printf(&all, "%s%s", k ? ", " : "", names[k]);
+        const char *near = text_nearest(map->keys[i], names, COUNT_OF(names));
+        refuse_at(file, "unknown filter", map->keys[i], map->key_lines[i], "there is none of this name");
+        if (near) status_hint(ST_CONFIG, "did you mean '%s'?", near);
+        else status_hint(ST_CONFIG, "there are %s", str_text(&all));
+        str_release(&all);
+        return ST_CONFIG;
+    }
+    return ST_OK;
+}
+
+static void hash_more(uint64_t *hash, const void *bytes, size_t n) { *hash = XXH3_64bits_withSeed(bytes, n, *hash); }
+
+/* What an earlier run's memory and verdicts depend on. */
+static void add_fingerprint(uint64_t *hash, const Filter *filter) {
+    hash_more(hash, filter->kind->name, strlen(filter->kind->name));
+    for (size_t i = 0; filter->kind->options && filter->kind->options[i].name; i++) {
+        const FilterValue *value = &filter->options[i];
+        hash_more(hash, &value->number, sizeof value->number);
+        if (value->text) hash_more(hash, value->text, strlen(value->text));
+        for (size_t k = 0; k < value->n; k++) hash_more(hash, value->list[k], strlen(value->list[k]));
+    }
+}
+
+static Status open_filter(Filters *set, const FilterKind *kind) {
+    Filter *filter = &set->filters[set->n];
+    const Yaml *of_base = set->config.base && !set->config.only ? yaml_get(set->config.base, kind->name) : NULL, *own = set->config.filters ? yaml_get(set->config.filters, kind->name) : NULL;
+    bool on = kind->on && !set->config.only;
+    *filter = (Filter){.kind = kind, .info = {kind->name, kind->stage, 0}, .config = &set->config, .arena = set->arena, .n_workers = omp_get_max_threads()};
+    for (size_t i = 0; kind->options && kind->options[i].name; i++) {
+        ASSERT(i < FILTER_OPTIONS, "'%s' has more than %d options", kind->name, FILTER_OPTIONS);
+        filter->options[i] = (FilterValue){.number = kind->options[i].value, .text = kind->options[i].text};
+    }
+    if (of_base) TRY(read_entry(filter, of_base, &on));
+    if (own) TRY(read_entry(filter, own, &on));
+    if (!on) return ST_OK;
+    set->n++; /* from here on it is closed */
+    add_fingerprint(&set->fingerprint, filter);
+    return kind->open ? kind->open(filter) : ST_OK;
+}
+
+Status filters_open(const FilterConfig *config, Filters **out) {
+    Filters *set = calloc(1, sizeof *set);
+    Status status = set && (set->arena = arena_new(0)) ? ST_OK : no_memory();
+    _Static_assert(COUNT_OF(kinds) <= FILTER_MOST, "FILTER_MOST is too small");
+    *out = set;
+    if (set) set->config = *config;
+    if (status == ST_OK) status = check_names(config->base, NULL);
+    if (status == ST_OK) status = check_names(config->filters, config->file);
+    if (status == ST_OK && config->filters && config->filters->kind == YAML_NULL) set->config.filters = NULL;
+    for (size_t k = 0; status == ST_OK && k < COUNT_OF(kinds); k++) status = open_filter(set, kinds[k]);
+    if (status == ST_OK) return ST_OK;
+    filters_close(set);
+    *out = NULL;
+    return status;
+}
+
+void filters_forget_tried(Filters *set) {
+    filters_close(set->tried);
+    set->tried = NULL;
+}
+
+void filters_close(Filters *set) {
+    if (!set) return;
+    filters_forget_tried(set);
+    for (size_t i = 0; i < set->n; i++) {
+        if (set->filters[i].kind->close) set->filters[i].kind->close(&set->filters[i]);
+        free(set->filters[i].entries);
+    }
+    free(set->entries);
+    free(set->tasks.slots);
+    arena_free(set->arena);
+    free(set);
+}
+
+const FilterInfo *filters_at(const Filters *set, size_t i) { return i < set->n ? &set->filters[i].info : NULL; }
+FilterCounts filters_counts(const Filters *set, FilterStage stage) { return set->counts[stage]; }
+uint64_t filters_fingerprint(const Filters *set) { return set->fingerprint; }
+
+bool filters_has(const Filters *set, const char *name) {
+    for (size_t i = 0; i < set->n; i++)
+        if (strcmp(set->filters[i].info.name, name) == 0) return true;
+    return false;
+}
+
+const char *filters_text(const Filters *set, const char *name, const char *option) {
+    for (size_t i = 0; i < set->n; i++) {
+        const FilterOption *found = strcmp(set->filters[i].info.name, name) == 0 ? option_find(set->filters[i].kind, option) : NULL;
+        if (found) return set->filters[i].options[found - set->filters[i].kind->options].text;
+    }
+    return NULL;
+}
+
+/* ---- memory ---- */
+
+static bool remembers(const Filter *filter, FilterStage stage) { return filter->kind->memory && (filter->info.stage & stage) != 0; }
+
+static bool any_memory(const Filters *set, FilterStage stage) {
+    for (size_t i = 0; i < set->n; i++)
+        if (remembers(&set->filters[i], stage)) return true;
+    return false;
+}
+
+static Status add_entry(Filters *set, const FilterRow *row) {
+    Str room = {0};
+    Slice text = filter_field(row, "prompt", &room);
+    bool good = set->n_entries < UINT32_MAX && array_grow(&set->entries, &set->cap_entries, set->n_entries + 1, sizeof *set->entries, "rows") == ST_OK;
+    const char *kept = good ? arena_strndup(set->arena, text.data ? text.data : "", text.len) : NULL, *id = kept && row->id ? (row->id_stays ? row->id : arena_strdup(set->arena, row->id)) : NULL;
+    str_release(&room);
+    if (!kept || (row->id && !id)) return no_memory();
+    set->entries[set->n_entries++] = (Entry){id, kept};
+    return ST_OK;
+}
+
+static XXH128_hash_t hash_of(Slice text, uint64_t kind) { return XXH3_128bits_withSeed(text.data ? text.data : "", text.len, kind); }
+
+static XXH128_hash_t *find_hash(const HashSet *hashes, XXH128_hash_t hash) {
+    size_t at = (size_t)hash.low64 & (hashes->cap - 1);
+    while ((hashes->slots[at].low64 | hashes->slots[at].high64) && !XXH128_isEqual(hashes->slots[at], hash)) at = (at + 1) & (hashes->cap - 1);
+    return &hashes->slots[at];
+}
+
+static bool has_hash(const HashSet *hashes, XXH128_hash_t hash) { return hashes->cap && XXH128_isEqual(*find_hash(hashes, hash), hash); }
+
+static Status add_hash(HashSet *hashes, XXH128_hash_t hash) {
+    if (2 * (hashes->n + 1) > hashes->cap) {
+        HashSet wider = {.n = hashes->n, .cap = hashes->cap ? hashes->cap * 2 : 1024};
+        if (!(wider.slots = calloc(wider.cap, sizeof *wider.slots))) return no_memory();
+        for (size_t i = 0; i < hashes->cap; i++)
+            if (hashes->slots[i].low64 | hashes->slots[i].high64) *find_hash(&wider, hashes->slots[i]) = hashes->slots[i];
+        free(hashes->slots);
+        *hashes = wider;
+    }
+    XXH128_hash_t *slot = find_hash(hashes, hash);
+    hashes->n += !XXH128_isEqual(*slot, hash);
+    *slot = hash;
+    return ST_OK;
+}
+
+enum { TASK, TASK_PROMPT };
+
+static XXH128_hash_t prompt_hash(const FilterRow *row) {
+    Str room = {0};
+    XXH128_hash_t hash = hash_of(filter_field(row, "prompt", &room), TASK_PROMPT);
+    str_release(&room);
+    return hash;
+}
+
+/* A row was kept of the same task, with another input. */
+static bool of_known_task(const Filters *set, const FilterRow *row) {
+    return row->instance && has_hash(&set->tasks, hash_of(row->instruction, TASK)) && !has_hash(&set->tasks, prompt_hash(row));
+}
+
+static Status remember_task(Filters *set, const FilterRow *row) {
+    if (!row->instance) return ST_OK;
+    TRY(add_hash(&set->tasks, hash_of(row->instruction, TASK)));
+    return add_hash(&set->tasks, prompt_hash(row));
+}
+
+/* The row in `slot` becomes part of every memory of the stage. */
+static Status remember(Filters *set, FilterStage stage, const FilterRow *row, size_t slot) {
+    if (!any_memory(set, stage)) return ST_OK;
+    TRY(add_entry(set, row));
+    TRY(remember_task(set, row));
+    for (size_t i = 0; i < set->n; i++) {
+        Filter *filter = &set->filters[i];
+        if (!remembers(filter, stage)) continue;
+        TRY(array_grow(&filter->entries, &filter->cap_rows, filter->n_rows + 1, sizeof *filter->entries, "rows"));
+        TRY(filter->kind->memory->remember(filter, slot));
+        filter->entries[filter->n_rows++] = (uint32_t)set->n_entries - 1;
+    }
+    return ST_OK;
+}
+
+/* ---- a block of rows ---- */
+
+typedef struct Judged {
+    bool rejected;                        /* by what it is alone, or by a number */
+    FilterMatch matches[COUNT_OF(kinds)]; /* of filters with a memory */
+    size_t measured_by;                   /* filter that a number fell through; n: none */
+} Judged;
+
+typedef struct Block {
+    Filters *set;
+    FilterStage stage;
+    const FilterRow *rows;
+    FilterVerdict *verdicts;
+    size_t n;
+    bool remembers;                       /* rows that are kept */
+    Judged judged[FILTER_BLOCK];
+    size_t begins[COUNT_OF(kinds)];       /* rows that each memory had before the block */
+    Status statuses[FILTER_BLOCK];
+} Block;
+
+static void reject(FilterVerdict *verdict, Filter *filter, const FilterFinding *finding) {
+    verdict->kept = false;
+    verdict->reason = filter->info.name;
+    verdict->what = finding->what;
+    verdict->score = finding->score;
+    verdict->nearest_id = finding->nearest_id;
+    verdict->nearest_text = finding->nearest_text;
+}
+
+/* The first filter that rejects the row by itself. */
+static void judge_alone(Block *block, size_t r) {
+    Filters *set = block->set;
+    FilterVerdict *verdict = &block->verdicts[r];
+    for (size_t i = 0; i < set->n && !block->judged[r].rejected; i++) {
+        Filter *filter = &set->filters[i];
+        FilterFinding finding = {.score = (double)NAN};
+        if (!filter->kind->rejects || !(filter->info.stage & block->stage)) continue;
+        block->judged[r].rejected = filter->kind->rejects(filter, &block->rows[r], &finding);
+        verdict->scores[i] = finding.score;
+        if (block->judged[r].rejected) reject(verdict, filter, &finding);
+    }
+}
+
+static Status prepare(Block *block, size_t r) {
+    Filters *set = block->set;
+    for (size_t i = 0; i < set->n; i++) {
+        Filter *filter = &set->filters[i];
+        if (remembers(filter, block->stage) && filter->kind->memory->prepare) TRY(filter->kind->memory->prepare(filter, &block->rows[r], r));
+    }
+    return ST_OK;
+}
+
+/* Whether the row is too much like a remembered one; its likest so far is in matches. */
+static const char *too_much_alike(const Filter *filter, const FilterMatch *match) { return match->row == SIZE_MAX ? NULL : filter->kind->memory->rejects(filter, match->score); }
+
+/* Up to the first memory that rejects the row: those behind it are not asked any more, unless the row is an instance, of which it is not known yet what counts. */
+static void search_before(Block *block, size_t r, int worker) {
+    Filters *set = block->set;
+    for (size_t i = 0; i < set->n; i++) {
+        const Filter *filter = &set->filters[i];
+        if (!remembers(filter, block->stage)) continue;
+        filter->kind->memory->search(filter, r, worker, 0, &block->judged[r].matches[i]);
+        if (too_much_alike(filter, &block->judged[r].matches[i]) && !block->rows[r].instance) break;
+    }
+}
+
+/* An instance may yet turn out to be of a task that its block brings: then likeness does not count. */
+static bool found_before(const Block *block, size_t r) {
+    if (block->rows[r].instance) return false;
+    for (size_t i = 0; i < block->set->n; i++)
+        if (remembers(&block->set->filters[i], block->stage) && too_much_alike(&block->set->filters[i], &block->judged[r].matches[i])) return true;
+    return false;
+}
+
+/* The numbers of filter i for the rows that are still in. */
+static Status measure(Block *block, size_t i) {
+    Filters *set = block->set;
+    Filter *filter = &set->filters[i];
+    FilterRow rows[FILTER_BLOCK];
+    double values[FILTER_BLOCK];
+    size_t places[FILTER_BLOCK], n = 0;
+    for (size_t r = 0; r < block->n; r++)
+        if (!block->judged[r].rejected && block->judged[r].measured_by == set->n && !found_before(block, r)) places[n] = r, rows[n++] = block->rows[r];
+    if (n == 0) return ST_OK;
+    TRY(filter->kind->measure(filter, rows, n, values));
+    for (size_t k = 0; k < n; k++) {
+        block->verdicts[places[k]].scores[i] = values[k];
+        if (isnan(values[k]) || filter->kind->out_of_range(filter, values[k])) block->judged[places[k]].measured_by = i;
+    }
+    return ST_OK;
+}
+
+static Status measure_all(Block *block) {
+    for (size_t i = 0; i < block->set->n; i++)
+        if (block->set->filters[i].kind->measure && (block->set->filters[i].info.stage & block->stage)) TRY(measure(block, i));
+    return ST_OK;
+}
+
+/* The verdict on a row that is fine by itself; those before it in the block are settled. */
+static void settle(Block *block, size_t r) {
+    Filters *set = block->set;
+    FilterVerdict *verdict = &block->verdicts[r];
+    bool known_task = of_known_task(set, &block->rows[r]);
+    for (size_t i = 0; i < set->n; i++) {
+        Filter *filter = &set->filters[i];
+        FilterMatch *match = &block->judged[r].matches[i];
+        if (!remembers(filter, block->stage) || (known_task && filter->info.stage == FILTER_PROMPT)) continue;
+        filter->kind->memory->search(filter, r, 0, block->begins[i], match);
+        verdict->scores[i] = match->score;
+        const char *what = too_much_alike(filter, match);
+        if (!what) continue;
+        const Entry *entry = &set->entries[filter->entries[match->row]];
+        reject(verdict, filter, &(FilterFinding){match->score, what, entry->id, entry->text});
+        return;
+    }
+    size_t by = block->judged[r].measured_by;
+    if (by == set->n) return;
+    Filter *filter = &set->filters[by];
+    double value = verdict->scores[by];
+    reject(verdict, filter, &(FilterFinding){value, isnan(value) ? "no number could be had for it" : filter->kind->out_of_range(filter, value), NULL, NULL});
+}
+
+static Status take(Block *block, size_t r) {
+    Filters *set = block->set;
+    for (size_t i = 0; i < set->n; i++) {
+        Filter *filter = &set->filters[i];
+        if (remembers(filter, block->stage) && filter->kind->memory->take) TRY(filter->kind->memory->take(filter, &block->rows[r], r));
+    }
+    return ST_OK;
+}
+
+static Status fit(Block *block) {
+    for (size_t i = 0; i < block->set->n; i++) {
+        Filter *filter = &block->set->filters[i];
+        block->begins[i] = filter->n_rows;
+        if (remembers(filter, block->stage) && filter->kind->memory->fit) TRY(filter->kind->memory->fit(filter));
+    }
+    return ST_OK;
+}
+
+/* The first fault of the rows, with its text: threads have their own. */
+typedef struct Fault { size_t row; Status status; char text[600]; } Fault;
+
+static void note_fault(Fault *fault, size_t r, Status status) {
+    if (status == ST_OK || r >= fault->row) return;
+    *fault = (Fault){.row = r, .status = status};
+    snprintf(fault->text, sizeof fault->text, "%s", status_text());
+}
+
+/* Judges rows by themselves and prepares those that are fine, side by side. */
+static Status look_at_rows(Block *block) {
+    Fault fault = {.row = SIZE_MAX};
+    int n = (int)block->n;
+#pragma omp parallel for schedule(dynamic, 4) if (n > 1)
+    for (int r = 0; r < n; r++) judge_alone(block, (size_t)r);
+    for (size_t r = 0; r < block->n; r++)
+        if (!block->judged[r].rejected) TRY(take(block, r));
+#pragma omp parallel for schedule(dynamic, 4) if (n > 1)
+    for (int r = 0; r < n; r++) {
+        Status status = block->judged[r].rejected ? ST_OK : prepare(block, (size_t)r);
+        if (status != ST_OK) {
+#pragma omp critical(filter_fault)
+            note_fault(&fault, (size_t)r, status);
+        }
+    }
+    return fault.status == ST_OK ? ST_OK : status_fail(fault.status, "%s", fault.text);
+}
+
+static void search_rows(Block *block) {
+    int n = (int)block->n, n_workers = block->set->n ? block->set->filters[0].n_workers : 1;
+#pragma omp parallel for schedule(dynamic, 4) num_threads(n_workers) if (n > 1)
+    for (int r = 0; r < n; r++)
+        if (!block->judged[r].rejected) search_before(block, (size_t)r, omp_get_thread_num());
+}
+
+static Status run_block(Block *block) {
+    Filters *set = block->set;
+    for (size_t r = 0; r < block->n; r++) {
+        block->verdicts[r] = (FilterVerdict){.kept = true, .score = (double)NAN};
+        block->judged[r] = (Judged){.measured_by = set->n};
+        for (size_t i = 0; i < FILTER_MOST; i++) block->verdicts[r].scores[i] = (double)NAN;
+        for (size_t i = 0; i < set->n; i++) block->judged[r].matches[i] = (FilterMatch){0, SIZE_MAX};
+    }
+    TRY(look_at_rows(block));
+    TRY(fit(block));
+    search_rows(block);
+    TRY(measure_all(block));
+    for (size_t r = 0; r < block->n; r++) {
+        if (block->judged[r].rejected) continue;
+        settle(block, r);
+        if (block->verdicts[r].kept && block->remembers) TRY(remember(set, block->stage, &block->rows[r], r));
+    }
+    return ST_OK;
+}
+
+static void count(Filters *set, FilterStage stage, const FilterVerdict *verdict) {
+    set->counts[stage].rows++;
+    set->counts[stage].kept += verdict->kept;
+    for (size_t i = 0; i < set->n; i++) set->filters[i].info.rejected += verdict->reason == set->filters[i].info.name;
+}
+
+static Status run(Filters *set, FilterStage stage, const FilterRow *rows, size_t n, bool remembers, FilterVerdict *verdicts) {
+    Block *block = malloc(sizeof *block);
+    Status status = block ? ST_OK : no_memory();
+    for (size_t at = 0; status == ST_OK && at < n; at += FILTER_BLOCK) {
+        *block = (Block){.set = set, .stage = stage, .rows = rows + at, .verdicts = verdicts + at, .n = MIN(n - at, (size_t)FILTER_BLOCK), .remembers = remembers};
+        status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : run_block(block);
+    }
+    free(block);
+    return status;
+}
+
+Status filters_run(Filters *set, FilterStage stage, const FilterRow *rows, size_t n, FilterVerdict *verdicts) {
+    TRY(run(set, stage, rows, n, true, verdicts));
+    for (size_t r = 0; r < n; r++) count(set, stage, &verdicts[r]);
+    return ST_OK;
+}
+
+/* ---- rows that may yet be dropped ---- */
+
+/* The filters that have a memory, with the same options and nothing in it. */
+static Status open_tried(Filters *set) {
+    Filters *tried = calloc(1, sizeof *tried);
+    if (!tried || !(tried->arena = arena_new(0))) {
+        free(tried);
+        return no_memory();
+    }
+    set->tried = tried;
+    for (size_t i = 0; i < set->n; i++) {
+        Filter *filter = &tried->filters[tried->n];
+        if (!set->filters[i].kind->memory) continue;
+        *filter = set->filters[i];
+        filter->arena = tried->arena;
+        filter->state = NULL;
+        filter->entries = NULL;
+        filter->n_rows = filter->cap_rows = 0;
+        tried->n++;
+        if (filter->kind->open) TRY(filter->kind->open(filter));
+    }
+    return ST_OK;
+}
+
+/* What a row is like among those that were tried before it. */
+static void join(const Filters *set, const FilterVerdict *tried, FilterVerdict *verdict) {
+    double scores[FILTER_MOST];
+    memcpy(scores, verdict->scores, sizeof scores);
+    for (size_t i = 0; i < set->tried->n; i++)
+        for (size_t k = 0; k < set->n; k++)
+            if (set->filters[k].kind == set->tried->filters[i].kind) scores[k] = fmax(scores[k], tried->scores[i]); /* of a number and NaN the number */
+    if (!tried->kept) *verdict = *tried;
+    memcpy(verdict->scores, scores, sizeof scores);
+}
+
+Status filters_try(Filters *set, FilterStage stage, const FilterRow *rows, size_t n, FilterVerdict *verdicts) {
+    if (!set->tried) TRY(open_tried(set));
+    TRY(run(set, stage, rows, n, false, verdicts));
+    for (size_t r = 0; r < n; r++) {
+        FilterVerdict among;
+        if (verdicts[r].kept) {
+            TRY(run(set->tried, stage, &rows[r], 1, true, &among));
+            join(set, &among, &verdicts[r]);
+        }
+        count(set, stage, &verdicts[r]);
+    }
+    return ST_OK;
+}
+
+Status filters_remember(Filters *set, FilterStage stage, const FilterRow *rows, size_t n) {
+    for (size_t r = 0; r < n && any_memory(set, stage); r++) {
+        for (size_t i = 0; i < set->n; i++) {
+            Filter *filter = &set->filters[i];
+            if (!remembers(filter, stage)) continue;
+            if (filter->kind->memory->take) TRY(filter->kind->memory->take(filter, &rows[r], 0));
+            if (filter->kind->memory->prepare) TRY(filter->kind->memory->prepare(filter, &rows[r], 0));
+        }
+        TRY(remember(set, stage, &rows[r], 0));
+    }
+    return ST_OK;
+}
+
+typedef struct Remembering { Filters *set; FilterStage stage; Arena *arena; } Remembering;
+
+static Status remember_row(void *context, const Row *row) {
+    const Remembering *job = context;
+    FilterRow read;
+    arena_reset(job->arena);
+    Status status = filter_row_read(row->json, job->arena, &read);
+    if (!read.id) read.id = arena_printf(job->arena, "%s %s %zu", row->file, row->unit, row->line);
+    if (status == ST_OK) status = filters_remember(job->set, job->stage, &read, 1);
+    return status == ST_OK ? ST_OK : status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
+}
+
+Status filters_remember_file(Filters *set, FilterStage stage, const char *path) {
+    Remembering job = {set, stage, arena_new(0)};
+    Status status = job.arena ? rows_read(path, remember_row, &job) : no_memory();
+    arena_free(job.arena);
+    return status;
+}
+
+/* ---- what is written ---- */
+
+void filter_write_rejected(const FilterRow *row, const FilterVerdict *verdict, Str *line) {
+    JsonWriter w = {.text = *line};
+    Str written = {0};
+    row_write(row->json, &written);
+    jw_object(&w, NULL);
+    jw_raw(&w, "row", str_text(&written));
+    jw_string(&w, "reason", verdict->reason);
+    jw_string(&w, "what", verdict->what);
+    jw_double(&w, "score", verdict->score);
+    if (verdict->nearest_text) {
+        jw_object(&w, "nearest");
+        jw_string(&w, "id", verdict->nearest_id && verdict->nearest_id[0] ? verdict->nearest_id : NULL);
+        jw_string(&w, "text", verdict->nearest_text);
+        jw_end_object(&w);
+    } else {
+        jw_null(&w, "nearest");
+    }
+    jw_end_object(&w);
+    str_release(&written);
+    *line = w.text;
+}
+
+void filter_write_scores(const Filters *set, const FilterVerdict *verdict, JsonWriter *w, const char *key) {
+    jw_object(w, key);
+    for (size_t i = 0; i < set->n; i++)
+        if (!isnan(verdict->scores[i])) jw_double(w, set->filters[i].info.name, verdict->scores[i]);
+    jw_end_object(w);
+}
+
+/* ---- the table ---- */
+
+bool filter_help_at(size_t i, FilterHelp *help) {
+    if (i >= COUNT_OF(kinds)) return false;
+    const FilterOption *first = kinds[i]->options;
+    *help = (FilterHelp){kinds[i]->name, kinds[i]->help, kinds[i]->argument, kinds[i]->on, first && first->type == FILTER_TEXT};
+    return true;
+}
+
+static void write_option(const FilterOption *option, bool first, Str *text) {
+    str_printf(text, "      %-14s %s", option->name, option->help);
+    if (option->type == FILTER_TRUTH) str_printf(text, " (%s)", option->value != 0 ? "true" : "false");
+    else if (option->type == FILTER_TEXT) str_printf(text, "%s%s (%s)", option->choices ? "; " : "", option->choices ? option->choices : "", option->text ? option->text : "null");
+    else if (option->type != FILTER_LIST) str_printf(text, " (%g)", option->value);
+    str_printf(text, "%s\n", first ? "; what a value alone sets" : "");
+}
+
+void filters_write_help(Str *text) {
+    for (size_t k = 0; k < COUNT_OF(kinds); k++) {
+        str_printf(text, "  %s%s: %s\n", kinds[k]->name, kinds[k]->on ? " (on)" : "", kinds[k]->help);
+        for (const FilterOption *option = kinds[k]->options; option && option->name; option++) write_option(option, option == kinds[k]->options, text);
+    }
+}

@@ -1,0 +1,90 @@
+/* exact: the same text as a row before, case, white space, the form of quotes and of Unicode characters, and a full stop at the end aside. Texts are compared by 128 bits of hash. */
+#include "data/filter/filter_kinds.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { ON };
+static const FilterOption options[] = {
+    [ON] = {"on", FILTER_TEXT, .text = "prompt", .choices = FILTER_FIELDS, .help = "what must differ"},
+    {0},
+};
+
+typedef struct Known { XXH128_hash_t hash; size_t row; } Known; /* row + 1; 0: free */
+typedef struct Texts {
+    Known *slots;
+    size_t n, cap;
+    XXH128_hash_t block[FILTER_BLOCK];
+    bool empty[FILTER_BLOCK];
+} Texts;
+
+static Status no_memory(void) { return status_errno(ENOMEM, "cannot keep the texts of all rows"); }
+
+static Status open(Filter *filter) {
+    filter->info.stage = filter_on(filter->options[ON].text);
+    return (filter->state = calloc(1, sizeof(Texts))) ? ST_OK : no_memory();
+}
+
+static void close(Filter *filter) {
+    Texts *texts = filter->state;
+    if (texts) free(texts->slots);
+    free(texts);
+}
+
+static Status prepare(Filter *filter, const FilterRow *row, size_t slot) {
+    Texts *texts = filter->state;
+    Str room = {0}, folded = {0};
+    Slice text = filter_field(row, filter->options[ON].text, &room);
+    if (text.data) text_fold(text, &folded);
+    while (folded.len > 0 && strchr(".!? ", folded.data[folded.len - 1])) folded.len--;
+    texts->empty[slot] = folded.len == 0;
+    texts->block[slot] = XXH3_128bits(str_text(&folded), folded.len);
+    str_release(&room);
+    str_release(&folded);
+    return ST_OK;
+}
+
+static Known *find(const Texts *texts, XXH128_hash_t hash) {
+    size_t at = (size_t)hash.low64 & (texts->cap - 1);
+    while (texts->slots[at].row && !XXH128_isEqual(texts->slots[at].hash, hash)) at = (at + 1) & (texts->cap - 1);
+    return &texts->slots[at];
+}
+
+static void search(const Filter *filter, size_t slot, int worker, size_t from, FilterMatch *best) {
+    const Texts *texts = filter->state;
+    (void)worker;
+    if (texts->cap == 0 || texts->empty[slot]) return;
+    const Known *known = find(texts, texts->block[slot]);
+    if (known->row > from && best->row == SIZE_MAX) *best = (FilterMatch){1, known->row - 1};
+}
+
+static const char *alike(const Filter *filter, double score) {
+    (void)filter;
+    return score >= 1 ? "the same as a row before" : NULL;
+}
+
+static Status grow_texts(Texts *texts) {
+    Texts wider = {.cap = texts->cap ? texts->cap * 2 : 1024};
+    if (!(wider.slots = calloc(wider.cap, sizeof *wider.slots))) return no_memory();
+    for (size_t i = 0; i < texts->cap; i++)
+        if (texts->slots[i].row) *find(&wider, texts->slots[i].hash) = texts->slots[i];
+    free(texts->slots);
+    texts->slots = wider.slots;
+    texts->cap = wider.cap;
+    return ST_OK;
+}
+
+static Status remember(Filter *filter, size_t slot) {
+    Texts *texts = filter->state;
+    if (2 * (texts->n + 1) > texts->cap) TRY(grow_texts(texts));
+    Known *known = find(texts, texts->block[slot]);
+    if (known->row) return ST_OK;
+    *known = (Known){texts->block[slot], filter->n_rows + 1};
+    texts->n++;
+    return ST_OK;
+}
+
+static const FilterMemory memory = {.prepare = prepare, .search = search, .rejects = alike, .remember = remember};
+const FilterKind filter_kind_exact = {.name = "exact", .help = "rows that are the same as one before", .argument = "true", .on = true, .stage = FILTER_PROMPT, .options = options, .open = open, .close = close, .memory = &memory};

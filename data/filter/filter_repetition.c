@@ -1,0 +1,71 @@
+/* repetition: what a model writes that got into a loop. Score: 1 - different n-grams / all n-grams of the words; and a character that is repeated without end. */
+#include "data/filter/filter_kinds.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { MOST, NGRAM, RUN, ON };
+static const FilterOption options[] = {
+    [MOST] = {"max", FILTER_NUMBER, .value = 0.5, .low = 0, .high = 1, .help = "largest share of n-grams that stood there before"},
+    [NGRAM] = {"n", FILTER_WHOLE, .value = 3, .low = 1, .high = 64, .help = "words of an n-gram; texts with fewer than 8 of them pass"},
+    [RUN] = {"run", FILTER_WHOLE, .value = 48, .low = 0, .high = 1e9, .help = "most times that a letter, digit or sign comes in a row (rules of dashes and the like aside); 0 = any"},
+    [ON] = {"on", FILTER_TEXT, .text = "completion", .choices = FILTER_FIELDS, .help = "which text"},
+    {0},
+};
+enum { FEWEST = 8 };
+
+static Status open(Filter *filter) {
+    filter->info.stage = filter_on(filter->options[ON].text);
+    return ST_OK;
+}
+
+static int by_value(const void *a, const void *b) {
+    uint64_t x = *(const uint64_t *)a, y = *(const uint64_t *)b;
+    return (x > y) - (x < y);
+}
+
+/* The hashes of n words each; words are hashed into `grams` first, which has room for all of them. */
+static double repeated_share(Slice text, size_t n, uint64_t *grams) {
+    size_t n_words = 0, different = 1;
+    Slice word;
+    for (size_t at = 0; text_spaced_word(text, &at, &word);) grams[n_words++] = XXH3_64bits(word.data, word.len);
+    if (n_words < n + FEWEST - 1) return 0;
+    size_t n_grams = n_words - n + 1;
+    for (size_t i = 0; i < n_grams; i++) {
+        uint64_t hash = 0;
+        for (size_t k = 0; k < n; k++) hash = text_mix(hash ^ grams[i + k]) + 0x9e3779b97f4a7c15u;
+        grams[i] = hash;
+    }
+    qsort(grams, n_grams, sizeof *grams, by_value);
+    for (size_t i = 1; i < n_grams; i++) different += grams[i] != grams[i - 1];
+    return 1 - (double)different / (double)n_grams;
+}
+
+static bool is_rule(char c) { return strchr(" \t\n\r-=_*#.~|+<>", c) != NULL; }
+
+static size_t longest_run(Slice text) {
+    size_t longest = 0, run = 0;
+    for (size_t i = 0; i < text.len; i++) {
+        run = i > 0 && text.data[i] == text.data[i - 1] && text.data[i] && !is_rule(text.data[i]) ? run + 1 : 1;
+        longest = MAX(longest, run);
+    }
+    return longest;
+}
+
+static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+    Str room = {0}, folded = {0};
+    Slice text = filter_field(row, filter->options[ON].text, &room);
+    if (text.data) text_fold(text, &folded);
+    uint64_t *grams = malloc((folded.len + 1) * sizeof *grams);
+    double run = filter_number(filter, RUN);
+    if (text.data && grams) finding->score = repeated_share((Slice){str_text(&folded), folded.len}, (size_t)filter_number(filter, NGRAM), grams);
+    if (finding->score > filter_number(filter, MOST)) finding->what = "it repeats itself";
+    else if (text.data && run > 0 && (double)longest_run(text) > run) finding->what = "one character comes again and again";
+    free(grams);
+    str_release(&room);
+    str_release(&folded);
+    return finding->what != NULL;
+}
+
+const FilterKind filter_kind_repetition = {.name = "repetition", .help = "answers that repeat themselves, as a model in a loop does", .argument = "X", .stage = FILTER_ANSWER, .options = options, .open = open, .rejects = rejects};

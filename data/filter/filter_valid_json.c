@@ -1,0 +1,34 @@
+/* valid_json: answers must be JSON. Fences around it (```json ... ```) are fine unless they are told not to be. */
+#include "data/filter/filter_kinds.h"
+
+#include <ctype.h>
+#include <string.h>
+
+enum { KEYS, FENCED };
+static const FilterOption options[] = {
+    [KEYS] = {"keys", FILTER_LIST, .help = "what the object must have; without any, any JSON object or list will do"},
+    [FENCED] = {"fenced", FILTER_TRUTH, .value = 1, .help = "it may stand between ``` fences"},
+    {0},
+};
+
+/* What stands between fences, if the text begins and ends with them. */
+static Slice without_fences(Slice text) {
+    const char *line = text.len > 6 && memcmp(text.data, "```", 3) == 0 ? memchr(text.data, '\n', text.len) : NULL;
+    if (!line || memcmp(text.data + text.len - 3, "```", 3) != 0 || line + 4 > text.data + text.len) return text;
+    return text_trim((Slice){line + 1, (size_t)(text.data + text.len - 3 - (line + 1))});
+}
+
+static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+    const FilterValue *keys = &filter->options[KEYS];
+    if (!row->completion.data) return false;
+    Slice text = text_trim(row->completion);
+    if (filter_number(filter, FENCED) != 0) text = without_fences(text);
+    json_t *value = json_loadb(text.data, text.len, JSON_REJECT_DUPLICATES, NULL);
+    if (!value) finding->what = "the answer is no JSON";
+    for (size_t i = 0; i < keys->n && !finding->what; i++)
+        if (!json_object_get(value, keys->list[i])) finding->what = "the answer's object lacks a key";
+    json_decref(value);
+    return finding->what != NULL;
+}
+
+const FilterKind filter_kind_valid_json = {.name = "valid_json", .help = "answers that are no JSON, or lack keys", .argument = "[KEY, ...]", .stage = FILTER_ANSWER, .options = options, .rejects = rejects};

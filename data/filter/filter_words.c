@@ -1,0 +1,29 @@
+/* words: self-instruct keeps instructions of 4 to 150 words (its code rejects `len(words) <= 3` and `> 150`). */
+#include "data/filter/filter_kinds.h"
+
+enum { MOST, LEAST, ON };
+static const FilterOption options[] = {
+    [MOST] = {"max", FILTER_WHOLE, .value = 150, .low = 1, .high = 1e9, .help = "most words"},
+    [LEAST] = {"min", FILTER_WHOLE, .value = 4, .low = 0, .high = 1e9, .help = "fewest words"},
+    [ON] = {"on", FILTER_TEXT, .text = "instruction", .choices = FILTER_FIELDS, .help = "whose words count"},
+    {0},
+};
+
+static Status open(Filter *filter) {
+    filter->info.stage = filter_on(filter->options[ON].text);
+    return ST_OK;
+}
+
+static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+    Str room = {0};
+    Slice text = filter_field(row, filter->options[ON].text, &room), word;
+    size_t n = 0;
+    for (size_t at = 0; text.data && text_spaced_word(text, &at, &word);) n++;
+    str_release(&room);
+    if (!text.data) return false;
+    finding->score = (double)n;
+    finding->what = finding->score < filter_number(filter, LEAST) ? "too few words" : finding->score > filter_number(filter, MOST) ? "too many words" : NULL;
+    return finding->what != NULL;
+}
+
+const FilterKind filter_kind_words = {.name = "words", .help = "texts of too many or too few words", .argument = "N", .stage = FILTER_PROMPT, .options = options, .open = open, .rejects = rejects};

@@ -1,0 +1,60 @@
+/* {"input_ids","labels"}: tokens as they are, nothing is added. Labels stand in place (not shifted), -100 = not trained; without labels every token is trained. */
+#include "data/formats/formats.h"
+
+#include <string.h>
+
+static const json_t *row_ids(const json_t *row) {
+    const json_t *ids = json_object_get(row, "input_ids");
+    return ids ? ids : json_object_get(row, "ids");
+}
+
+static bool detect_ids(const json_t *row) { return json_is_array(row_ids(row)); }
+
+static Status read_ids(const json_t *array, const char *key, Ids *ids) {
+    if (!json_is_array(array)) return status_fail(ST_INPUT, "'%s' is no list of token ids", key);
+    for (size_t i = 0; i < json_array_size(array); i++) {
+        const json_t *item = json_array_get(array, i);
+        json_int_t value = json_integer_value(item);
+        if (!json_is_integer(item)) return status_fail(ST_INPUT, "'%s' holds something else than whole numbers at position %zu", key, i);
+        if (value < INT32_MIN || value > INT32_MAX) return status_fail(ST_INPUT, "'%s' holds %lld at position %zu, which is no token id", key, (long long)value, i);
+        ids_push(ids, (int32_t)value);
+    }
+    return ST_OK;
+}
+
+static Status encode_ids(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    (void)tokenizer;
+    if (!row_ids(row)) return status_fail(ST_INPUT, "the row lacks 'input_ids'");
+    TRY(read_ids(row_ids(row), "input_ids", &encoding->ids));
+    const json_t *labels = json_object_get(row, "labels");
+    bool all = config->train_on && strcmp(config->train_on, "all") == 0;
+    if (labels && !json_is_null(labels) && !all) {
+        TRY(read_ids(labels, "labels", &encoding->labels));
+    } else {
+        ids_append(&encoding->labels, encoding->ids.data, encoding->ids.n);
+    }
+    if (encoding->labels.n != encoding->ids.n)
+        return status_fail(ST_INPUT, "'labels' has %zu entries, 'input_ids' has %zu", encoding->labels.n, encoding->ids.n);
+    return ST_OK;
+}
+
+/* Up to the first token that is trained. */
+static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    Encoding encoding = {0};
+    size_t n = 0;
+    bool labelled = json_is_array(json_object_get(row, "labels"));
+    Status status = encode_ids(row, config, tokenizer, &encoding);
+    while (n < encoding.ids.n && !(labelled && encoding.labels.data[n] != LABEL_NONE)) n++;
+    if (status == ST_OK) ids_append(ids, encoding.ids.data, n);
+    ids_release(&encoding.ids);
+    ids_release(&encoding.labels);
+    return status;
+}
+
+const DataFormat data_format_ids = {
+    .name = "ids",
+    .help = "{\"input_ids\",\"labels\"}",
+    .detect = detect_ids,
+    .encode = encode_ids,
+    .question = question,
+};

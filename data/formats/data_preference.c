@@ -1,0 +1,86 @@
+/* {"prompt","chosen","rejected"}: pairs for preference losses; the prompt may be missing where both are whole conversations or texts with the same beginning. Supervised
+ * training takes the chosen answer. */
+#include "data/formats/conversation.h"
+#include "data/formats/formats.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+/* "chosen", or "chosen_messages" as newer files of LLaMA-Factory have it. */
+static const json_t *side(const json_t *row, const char *name, const char *other) {
+    const json_t *value = json_object_get(row, name);
+    return value ? value : json_object_get(row, other);
+}
+
+static bool detect_preference(const json_t *row) { return side(row, "chosen", "chosen_messages") && side(row, "rejected", "rejected_messages"); }
+
+/* {"conversations", "chosen": {"from", "value"}}: the conversation is the prompt, and the answer one message. */
+static Status encode_turn(const json_t *row, const json_t *chosen, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    json_t *turns = NULL, *prompt = NULL, *answer = NULL, *one = json_pack("[O]", chosen);
+    Status status = one ? row_list(row, "conversations", &turns) : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK && !turns) status = status_fail(ST_INPUT, "the row lacks 'conversations', which 'chosen' answers");
+    if (status == ST_OK) status = sharegpt_messages(row, turns, &prompt);
+    if (status == ST_OK) status = sharegpt_messages(NULL, one, &answer);
+    if (status == ST_OK) status = encode_answer(row, prompt, answer, config, tokenizer, encoding);
+    json_decref(turns);
+    json_decref(prompt);
+    json_decref(answer);
+    json_decref(one);
+    return status;
+}
+
+/* Without a prompt: the messages that both begin with are the prompt. */
+static Status encode_whole(const json_t *row, const json_t *chosen, const json_t *rejected, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    size_t same = 0;
+    while (same < json_array_size(chosen) && json_equal(json_array_get(chosen, same), json_array_get(rejected, same))) same++;
+    if (same == json_array_size(chosen)) return status_fail(ST_INPUT, "'chosen' and 'rejected' are the same");
+    json_t *messages;
+    TRY(messages_normalize(chosen, config->system, &messages));
+    size_t added = json_array_size(messages) - json_array_size(chosen);
+    Status status = encode_messages(messages, same + added, row, config, tokenizer, encoding);
+    json_decref(messages);
+    return status;
+}
+
+/* Anthropic's form: two dialogues as text; the answer is what differs, from the last "Assistant:" that both have. */
+static Status encode_dialogue(const char *chosen, const char *rejected, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    static const char mark[] = "\n\nAssistant:";
+    const char *border = NULL;
+    size_t same = 0;
+    while (chosen[same] && chosen[same] == rejected[same]) same++;
+    for (const char *at = chosen; (at = strstr(at, mark)); at++)
+        if ((size_t)(at - chosen) + strlen(mark) <= same) border = at + strlen(mark);
+    if (!border) {
+        status_fail(ST_INPUT, "the row lacks 'prompt', and its texts have no common beginning that ends with \"Assistant:\"");
+        return status_hint(ST_INPUT, "expected {\"prompt\", \"chosen\", \"rejected\"}");
+    }
+    char *prompt = strndup(chosen, (size_t)(border - chosen));
+    if (!prompt) return status_fail(ST_RESOURCE, "out of memory");
+    Status status = encode_pair(tokenizer, config, prompt, border, encoding);
+    free(prompt);
+    return status;
+}
+
+static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    const json_t *prompt = json_object_get(row, "prompt"), *chosen = side(row, "chosen", "chosen_messages"), *rejected = side(row, "rejected", "rejected_messages");
+    const char *text, *other;
+    if (!chosen || !rejected) return status_fail(ST_INPUT, "the row lacks '%s'", chosen ? "rejected" : "chosen");
+    if (json_is_array(chosen) != json_is_array(rejected)) return status_fail(ST_INPUT, "of 'chosen' and 'rejected' one is a list of messages and the other is not");
+    if (json_is_object(chosen)) return encode_turn(row, chosen, config, tokenizer, encoding);
+    if (prompt && !json_is_null(prompt)) return encode_answer(row, prompt, chosen, config, tokenizer, encoding);
+    if (json_is_array(chosen)) return encode_whole(row, chosen, rejected, config, tokenizer, encoding);
+    TRY(row_text(row, "chosen", &text));
+    TRY(row_text(row, "rejected", &other));
+    TRY(train_on_text(config));
+    return encode_dialogue(text, other, config, tokenizer, encoding);
+}
+
+const DataFormat data_format_preference = {
+    .name = "preference",
+    .help = "{\"prompt\",\"chosen\",\"rejected\"}",
+    .detect = detect_preference,
+    .encode = encode_row,
+    .question = prompt_question,
+    .needs_tokenizer = true,
+    .takes_system = true,
+};

@@ -1,0 +1,38 @@
+/* {"prompt"} alone, a text or a list of messages: what models are asked in reinforcement learning. There is nothing in it to imitate. */
+#include "data/formats/conversation.h"
+#include "data/formats/formats.h"
+
+#include <string.h>
+
+static bool detect_prompt(const json_t *row) { return json_object_get(row, "prompt") && !json_object_get(row, "completion"); }
+
+static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    (void)row, (void)config, (void)tokenizer, (void)encoding;
+    status_fail(ST_INPUT, "a prompt without an answer has nothing to train on");
+    return status_hint(ST_INPUT, "tune generate answers prompts; rows to train on are {\"prompt\", \"completion\"} or {\"messages\"}");
+}
+
+Status prompt_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    const json_t *prompt = json_object_get(row, "prompt");
+    const char *text;
+    if (!json_is_array(prompt)) {
+        if (config->system) return status_fail(ST_INPUT, "a system message has no place in a prompt that is a text");
+        TRY(row_text(row, "prompt", &text));
+        return encode_prompt(tokenizer, text, strlen(text), ids);
+    }
+    json_t *messages;
+    TRY(messages_normalize(prompt, config->system, &messages));
+    Status status = encode_question(messages, row, config, tokenizer, ids);
+    json_decref(messages);
+    return status;
+}
+
+const DataFormat data_format_prompt = {
+    .name = "prompt",
+    .help = "{\"prompt\"}",
+    .detect = detect_prompt,
+    .encode = encode_row,
+    .question = prompt_question,
+    .needs_tokenizer = true,
+    .takes_system = true,
+};

@@ -1,0 +1,30 @@
+/* {"text"}: every token is trained but the first, which nothing comes before. */
+#include "data/formats/formats.h"
+
+#include <string.h>
+
+static bool detect_text(const json_t *row) { return json_is_string(json_object_get(row, "text")); }
+
+static Status encode_text(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    const char *text;
+    if (config->train_on && strcmp(config->train_on, "auto") != 0 && strcmp(config->train_on, "all") != 0)
+        return status_fail(ST_CONFIG, "'data.train_on' is %s, but rows of format text are trained whole", config->train_on);
+    TRY(row_text(row, "text", &text));
+    return encode_pair(tokenizer, config, "", text, encoding);
+}
+
+static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    const char *text;
+    (void)config;
+    TRY(row_text(row, "text", &text));
+    return encode_prompt(tokenizer, text, strlen(text), ids);
+}
+
+const DataFormat data_format_text = {
+    .name = "text",
+    .help = "{\"text\"}",
+    .detect = detect_text,
+    .encode = encode_text,
+    .question = question,
+    .needs_tokenizer = true,
+};

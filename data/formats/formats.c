@@ -1,0 +1,181 @@
+/* The table of row formats, and what they share: text to tokens with BOS, EOS and the border between prompt and answer. */
+#include "data/formats/formats.h"
+
+#include <string.h>
+
+#include "data/formats/conversation.h"
+
+static const DataFormat *const formats[] = {
+#define DATASET(name) &data_format_##name,
+#include "data/datasets.def"
+#undef DATASET
+};
+
+const DataFormat *data_format_at(size_t i) { return i < COUNT_OF(formats) ? formats[i] : NULL; }
+
+const DataFormat *data_format_find(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(formats); i++)
+        if (strcmp(formats[i]->name, name) == 0) return formats[i];
+    return NULL;
+}
+
+Status data_format_encode(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    return format->read_messages ? conversation_encode(format->read_messages, row, config, tokenizer, encoding) : format->encode(row, config, tokenizer, encoding);
+}
+
+Status data_format_question(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    return format->read_messages ? conversation_question(format->read_messages, row, config, tokenizer, ids) : format->question(row, config, tokenizer, ids);
+}
+
+void data_formats_list(Str *text) {
+    for (size_t i = 0; i < COUNT_OF(formats); i++) str_printf(text, "%s%s", i ? ", " : "", formats[i]->help);
+}
+
+static Status find_format(const json_t *row, const Tokenizer *tokenizer, const DataFormat **format) {
+    *format = NULL;
+    for (size_t i = 0; i < COUNT_OF(formats) && !*format; i++)
+        if (formats[i]->detect(row)) *format = formats[i];
+    if (*format && (tokenizer || !(*format)->needs_tokenizer)) return ST_OK;
+    if (*format) {
+        status_fail(ST_INPUT, "the row holds text, and the model directory has no tokenizer");
+        return status_hint(ST_INPUT, "rows with ids need none: {\"ids\": [...]}");
+    }
+    Str known = {0};
+    data_formats_list(&known);
+    status_fail(ST_INPUT, "cannot tell what the row is by its columns");
+    status_hint(ST_INPUT, "known are %s", str_text(&known));
+    str_release(&known);
+    return ST_INPUT;
+}
+
+Status row_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    const DataFormat *format;
+    TRY(find_format(row, tokenizer, &format));
+    return data_format_question(format, row, config, tokenizer, ids);
+}
+
+/* A prompt and its completion as one text, without the EOS that training adds: a token may span the border. */
+static Status whole_text(const char *prompt, const char *completion, const Tokenizer *tokenizer, Ids *ids) {
+    Str whole = {0};
+    str_append(&whole, prompt);
+    str_append(&whole, completion);
+    Status status = encode_prompt(tokenizer, str_text(&whole), whole.len, ids);
+    str_release(&whole);
+    return status;
+}
+
+Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    const DataFormat *format;
+    const char *prompt, *completion = "";
+    TRY(find_format(row, tokenizer, &format));
+    if (strcmp(format->name, "text") == 0) return data_format_question(format, row, config, tokenizer, ids);
+    if (json_is_string(json_object_get(row, "prompt"))) {
+        TRY(row_text(row, "prompt", &prompt));
+        if (json_object_get(row, "completion")) TRY(row_text(row, "completion", &completion));
+        return whole_text(prompt, completion, tokenizer, ids);
+    }
+    if (strcmp(format->name, "prompt") == 0) return data_format_question(format, row, config, tokenizer, ids);
+    DataConfig all = *config;
+    Encoding encoding = {0};
+    all.train_on = "all";
+    Status status = data_format_encode(format, row, &all, tokenizer, &encoding);
+    if (status == ST_OK) ids_append(ids, encoding.ids.data, encoding.ids.n);
+    ids_release(&encoding.ids);
+    ids_release(&encoding.labels);
+    return status;
+}
+
+Status row_text(const json_t *row, const char *key, const char **text) {
+    const json_t *value = json_object_get(row, key);
+    if (!value) return status_fail(ST_INPUT, "the row lacks '%s'", key);
+    if (json_is_array(value)) {
+        status_fail(ST_INPUT, "'%s' is a list", key);
+        return status_hint(ST_INPUT, "lists of messages are read in rows of messages, prompt_completion, preference and kto; here it must be a text");
+    }
+    if (!json_is_string(value)) return status_fail(ST_INPUT, "'%s' is no text", key);
+    *text = json_string_value(value);
+    if (strlen(*text) != json_string_length(value)) return status_fail(ST_INPUT, "'%s' holds a NUL character", key);
+    return ST_OK;
+}
+
+Status row_weight(const json_t *row, double *weight) {
+    const json_t *value = json_object_get(row, "weight");
+    *weight = 1;
+    if (!value || json_is_null(value)) return ST_OK;
+    *weight = json_number_value(value);
+    if (json_is_number(value) && *weight >= 0 && *weight <= 1e6) return ST_OK;
+    status_fail(ST_INPUT, "'weight' is no number from 0 to 1e6");
+    return status_hint(ST_INPUT, "it multiplies the losses of the row's tokens; rename the column if it means something else");
+}
+
+Status train_on_text(const DataConfig *config) {
+    if (!config->train_on || strcmp(config->train_on, "auto") == 0 || strcmp(config->train_on, "completion") == 0 || strcmp(config->train_on, "all") == 0) return ST_OK;
+    status_fail(ST_CONFIG, "'data.train_on' is %s, but the row has no messages", config->train_on);
+    return status_hint(ST_CONFIG, "rows of a prompt and an answer take completion or all");
+}
+
+/* Puts BOS before ids[begin..] where the post-processor would and the text does not begin with it. */
+static bool needs_bos(const Tokenizer *tokenizer, const Ids *ids, size_t begin) {
+    int32_t bos = tokenizer_bos(tokenizer);
+    return tokenizer_adds_bos(tokenizer) && bos >= 0 && !(ids->n > begin && ids->data[begin] == bos);
+}
+
+static void insert_bos(const Tokenizer *tokenizer, Ids *ids, size_t begin) {
+    ids_push(ids, 0);
+    memmove(ids->data + begin + 1, ids->data + begin, (ids->n - begin - 1) * sizeof *ids->data);
+    ids->data[begin] = tokenizer_bos(tokenizer);
+}
+
+Status encode_prompt(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids) {
+    size_t begin = ids->n;
+    TRY(tokenizer_encode(tokenizer, text, len, TOKENIZE_PLAIN, ids));
+    if (needs_bos(tokenizer, ids, begin)) insert_bos(tokenizer, ids, begin);
+    return ST_OK;
+}
+
+/* The first token that reaches behind `prompt_len` bytes of the text: a token that straddles the border is predicted from the prompt, so it belongs to the answer. */
+static Status border_by_offsets(const Tokenizer *tokenizer, const Str *whole, size_t prompt_len, size_t *border) {
+    Ids ids = {0}, offsets = {0};
+    Status status = tokenizer_encode_offsets(tokenizer, str_text(whole), whole->len, TOKENIZE_PLAIN, &ids, &offsets);
+    size_t i = 0;
+    while (status == ST_OK && i < ids.n && (size_t)offsets.data[2 * i + 1] <= prompt_len) i++;
+    *border = i + needs_bos(tokenizer, &ids, 0);
+    ids_release(&ids);
+    ids_release(&offsets);
+    return status;
+}
+
+/* Where the answer begins among the ids of the whole text. */
+static Status find_border(const Tokenizer *tokenizer, const char *prompt, const Str *whole, Encoding *encoding, size_t *border) {
+    Ids ids = {0};
+    size_t len = strlen(prompt);
+    Status status = encode_prompt(tokenizer, prompt, len, &ids);
+    bool prefix = ids.n <= encoding->ids.n && (ids.n == 0 || memcmp(ids.data, encoding->ids.data, ids.n * sizeof *ids.data) == 0);
+    *border = ids.n;
+    ids_release(&ids);
+    if (status != ST_OK || prefix) return status;
+    encoding->remapped = true;
+    return border_by_offsets(tokenizer, whole, len, border);
+}
+
+static void append_eos(const Tokenizer *tokenizer, Encoding *encoding) {
+    int32_t eos = tokenizer_eos(tokenizer);
+    const Ids *ids = &encoding->ids;
+    encoding->no_eos = eos < 0;
+    if (eos >= 0 && !(ids->n > 0 && ids->data[ids->n - 1] == eos)) ids_push(&encoding->ids, eos);
+}
+
+Status encode_pair(const Tokenizer *tokenizer, const DataConfig *config, const char *prompt, const char *completion, Encoding *encoding) {
+    Str whole = {0};
+    str_append(&whole, prompt);
+    str_append(&whole, completion);
+    size_t border = 0;
+    bool all = config->train_on && strcmp(config->train_on, "all") == 0;
+    Status status = encode_prompt(tokenizer, str_text(&whole), whole.len, &encoding->ids);
+    if (status == ST_OK && !all) status = find_border(tokenizer, prompt, &whole, encoding, &border);
+    str_release(&whole);
+    if (status != ST_OK) return status;
+    append_eos(tokenizer, encoding);
+    for (size_t i = 0; i < encoding->ids.n; i++) ids_push(&encoding->labels, i >= border ? encoding->ids.data[i] : LABEL_NONE);
+    return ST_OK;
+}

@@ -1,0 +1,36 @@
+/* backtranslation (Li et al. 2023): texts that people wrote are answers, and the teacher writes the instructions that they answer. The seeds are the texts. */
+#include "data/synth/synth_parts.h"
+
+enum { INSTRUCTION };
+
+static const SynthStage stages[] = {
+    {.name = "instruction", .prompt = "backtranslation_instruction", .max_new_tokens = 192, .temperature = 0.7, .top_p = 0.95},
+    {0},
+};
+
+static Status make_round(Synth *s) {
+    size_t n = MIN(synth_round_size(s), s->seeds.n - s->cursor);
+    SynthCandidate **candidates = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *candidates);
+    SynthRequest **requests = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *requests);
+    if (!candidates || !requests) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++) {
+        const SynthSeed *seed = &s->seeds.items[s->cursor + i];
+        if (!(candidates[i] = synth_candidate_of_seed(s, seed))) return ST_RESOURCE;
+        candidates[i]->instruction = candidates[i]->input = "";
+        if (!(requests[i] = synth_request(s, INSTRUCTION, json_pack("{s:s, s:s}", "text", seed->output, "task_type", seed->type)))) return s->status;
+    }
+    s->cursor += n;
+    TRY(synth_ask(s));
+    for (size_t i = 0; i < n; i++) {
+        candidate_request(s, candidates[i], requests[i]);
+        if (!synth_is_answer(s, candidates[i], requests[i])) continue;
+        candidates[i]->instruction = synth_clean(s, requests[i]->text);
+        candidates[i]->output = s->seeds.items[s->cursor - n + i].output;
+        if (!candidates[i]->instruction) return ST_RESOURCE;
+    }
+    s->exhausted = s->cursor == s->seeds.n;
+    TRY(synth_judge(s, FILTER_PROMPT, candidates, n));
+    return synth_keep(s, candidates, n);
+}
+
+const SynthPreset synth_preset_backtranslation = {.name = "backtranslation", .help = "texts are answers, their instructions are written", .stages = stages, .needs = NEEDS_OUTPUT, .keys = "keep_cut", .make_round = make_round};

@@ -1,0 +1,43 @@
+/* few_shot: one to five seeds of one type are shown, the teacher writes a new prompt of the kind, and then answers it. */
+#include "data/synth/synth_parts.h"
+
+enum { PROMPT, ANSWER };
+
+static const SynthStage stages[] = {
+    {.name = "prompt", .prompt = "few_shot_prompt", .max_new_tokens = 192, .temperature = 1, .top_p = 0.95, .base_stop = {"\n\n"}},
+    {.name = "answer", .prompt = "answer", .max_new_tokens = 512, .temperature = 0.7, .top_p = 0.95, .base_stop = {"\n\n"}},
+    {0},
+};
+
+static Status open(Synth *s) { return synth_examples_open(s, 1, 5, 0, true); }
+
+/* A prompt of the next type's kind is asked for; its examples go into the candidate's provenance. */
+static SynthCandidate *ask_for_prompt(Synth *s, SynthRequest **request) {
+    const SynthType *type = &s->seeds.types[synth_next_type(s)];
+    SynthCandidate *c = synth_candidate(s, type->name);
+    if (!c) return NULL;
+    json_t *examples = synth_examples(s, type, c);
+    *request = synth_request(s, PROMPT, json_pack("{s:s, s:o}", "task_type", type->name, "examples", examples));
+    return *request ? c : NULL;
+}
+
+static Status make_round(Synth *s) {
+    size_t n = synth_round_size(s);
+    SynthCandidate **candidates = arena_alloc(s->round_arena, n * sizeof *candidates);
+    SynthRequest **requests = arena_alloc(s->round_arena, n * sizeof *requests);
+    if (!candidates || !requests) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++)
+        if (!(candidates[i] = ask_for_prompt(s, &requests[i]))) return s->status == ST_OK ? ST_RESOURCE : s->status;
+    TRY(synth_ask(s));
+    for (size_t i = 0; i < n; i++) {
+        candidate_request(s, candidates[i], requests[i]);
+        if (synth_is_answer(s, candidates[i], requests[i]) && !(candidates[i]->instruction = synth_clean(s, requests[i]->text))) return ST_RESOURCE;
+    }
+    TRY(synth_judge(s, FILTER_PROMPT, candidates, n));
+    TRY(synth_answer(s, ANSWER, candidates, n));
+    return synth_keep(s, candidates, n);
+}
+
+const SynthPreset synth_preset_few_shot = {
+    .name = "few_shot", .help = "seeds of one type are shown, a new prompt is written and answered", .stages = stages, .needs = NEEDS_INSTRUCTION, .new_prompts = true, .keys = "examples machine_examples labels system keep_cut", .open = open, .make_round = make_round,
+};

@@ -1,0 +1,48 @@
+/* magpie (Xu et al. 2024): the teacher goes on where its chat template begins a user's turn, so that it speaks as its users did, and then answers. Seeds only name the kinds: their system
+ * messages, where they have some, set the stage. */
+#include "data/synth/synth_parts.h"
+
+enum { PROMPT, ANSWER };
+
+static const SynthStage stages[] = {
+    {.name = "prompt", .max_new_tokens = 256, .temperature = 1, .top_p = 1},
+    {.name = "answer", .prompt = "answer", .max_new_tokens = 512, .temperature = 0.7, .top_p = 0.95},
+    {0},
+};
+
+static SynthCandidate *begin(Synth *s, SynthRequest **request) {
+    const SynthType *type = &s->seeds.types[synth_next_type(s)];
+    const SynthSeed *seed = type->n ? &s->seeds.items[type->seeds[synth_draw(s, s->next_number, 0, type->n)]] : NULL;
+    const char *system = seed && seed->system ? seed->system : s->recipe->synth_system;
+    Str text = {0};
+    SynthCandidate *c = synth_candidate(s, type->name);
+    if (!c) return NULL;
+    if (seed && seed->system) candidate_seed(s, c, seed->id);
+    Status status = s->recipe->synth_user_turn ? ST_OK : teacher_user_turn(s->teacher, system, &text);
+    if (s->recipe->synth_user_turn) str_append(&text, s->recipe->synth_user_turn);
+    c->system = system;
+    const char *turn = status == ST_OK ? arena_strdup(s->round_arena, str_text(&text)) : NULL;
+    str_release(&text);
+    if (status != ST_OK && s->status == ST_OK) s->status = status;
+    *request = turn ? synth_request_rendered(s, PROMPT, turn) : NULL;
+    return *request ? c : NULL;
+}
+
+static Status make_round(Synth *s) {
+    size_t n = synth_round_size(s);
+    SynthCandidate **candidates = arena_alloc(s->round_arena, n * sizeof *candidates);
+    SynthRequest **requests = arena_alloc(s->round_arena, n * sizeof *requests);
+    if (!candidates || !requests) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++)
+        if (!(candidates[i] = begin(s, &requests[i]))) return s->status == ST_OK ? ST_RESOURCE : s->status;
+    TRY(synth_ask(s));
+    for (size_t i = 0; i < n; i++) {
+        candidate_request(s, candidates[i], requests[i]);
+        if (synth_is_answer(s, candidates[i], requests[i])) candidates[i]->instruction = requests[i]->text;
+    }
+    TRY(synth_judge(s, FILTER_PROMPT, candidates, n));
+    TRY(synth_answer(s, ANSWER, candidates, n));
+    return synth_keep(s, candidates, n);
+}
+
+const SynthPreset synth_preset_magpie = {.name = "magpie", .help = "the teacher's own chat template begins a user's turn, and it goes on", .stages = stages, .seeds_optional = true, .new_prompts = true, .keys = "user_turn system keep_cut", .make_round = make_round};

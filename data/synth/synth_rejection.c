@@ -1,0 +1,73 @@
+/* rejection: several answers for each given prompt, of which those are kept that a reward of the recipe's section `reward` likes: the best one, or all that reach synth.threshold. */
+#include "data/synth/synth_parts.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { ANSWER };
+
+static const SynthStage stages[] = {
+    {.name = "answer", .prompt = "answer", .max_new_tokens = 512, .temperature = 1, .top_p = 1, .base_stop = {"\n\n"}},
+    {0},
+};
+
+static Status open(Synth *s) {
+    if (s->config->reward) return ST_OK;
+    status_fail(ST_CONFIG, "preset 'rejection' needs a reward");
+    return status_hint(ST_CONFIG, "reward: [{type: exact}] and the like, as for tune rl");
+}
+
+/* The reward of every answer that is still in, with its seed's row as columns. */
+static Status score(Synth *s, SynthCandidate **candidates, size_t n) {
+    FilterRow *rows = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *rows);
+    double *values = arena_alloc(s->round_arena, MAX(n, 1) * sizeof *values);
+    size_t n_rows = 0;
+    if (!rows || !values) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++) {
+        const SynthSeed *seed = candidates[i]->seed;
+        if (candidates[i]->rejected) continue;
+        rows[n_rows++] = (FilterRow){.instruction = {seed->prompt, strlen(seed->prompt)}, .completion = {candidates[i]->output, strlen(candidates[i]->output)}, .json = seed->row.json};
+    }
+    if (n_rows) TRY(s->config->reward(s->config->context, rows, n_rows, values));
+    for (size_t i = 0, at = 0; i < n; i++)
+        if (!candidates[i]->rejected) candidate_score(candidates[i], "reward", values[at++]);
+    return ST_OK;
+}
+
+static double reward_of(const SynthCandidate *c) { return json_number_value(json_object_get(c->scores, "reward")); }
+
+/* Of a prompt's answers. Of equals the first. Where one is kept at most, the prompt is the candidate. */
+static Status choose(Synth *s, SynthCandidate **candidates, size_t n) {
+    size_t best = n;
+    double least = s->recipe->synth_threshold;
+    bool all = strcmp(s->recipe->synth_keep, "all") == 0;
+    if (!all) s->made -= (int64_t)n - 1;
+    for (size_t i = 0; i < n; i++)
+        if (!candidates[i]->rejected && (best == n || reward_of(candidates[i]) > reward_of(candidates[best]))) best = i;
+    for (size_t i = 0; i < n; i++) {
+        if (candidates[i]->rejected) continue;
+        bool low = !isnan(least) && reward_of(candidates[i]) < least;
+        bool same = false;
+        for (size_t j = 0; j < i && all; j++) same |= !candidates[j]->rejected && strcmp(candidates[i]->output, candidates[j]->output) == 0;
+        if (low) TRY(synth_reject(s, candidates[i], "low_reward"));
+        else if (!all && i != best) TRY(synth_reject(s, candidates[i], "not_best"));
+        else if (same) TRY(synth_reject(s, candidates[i], "same_answer"));
+    }
+    return ST_OK;
+}
+
+static Status make_round(Synth *s) {
+    size_t each = s->recipe->synth_n > 0 ? (size_t)s->recipe->synth_n : 4, size = synth_round_size(s);
+    bool all = strcmp(s->recipe->synth_keep, "all") == 0;
+    size_t wanted = all ? size / each : MIN(size, synth_batch(s) / each), n;
+    SynthCandidate **candidates;
+    TRY(synth_given(s, MAX(wanted, 1), each, &candidates, &n));
+    TRY(synth_answer(s, ANSWER, candidates, n));
+    TRY(score(s, candidates, n));
+    for (size_t i = 0; i < n; i += each) TRY(choose(s, candidates + i, each));
+    return synth_keep(s, candidates, n);
+}
+
+const SynthPreset synth_preset_rejection = {
+    .name = "rejection", .help = "several answers for given prompts, kept by a reward", .stages = stages, .needs = NEEDS_INSTRUCTION, .filters = SYNTH_GIVEN_FILTERS, .scores = "reward", .keys = "n keep threshold system keep_cut", .open = open, .make_round = make_round,
+};

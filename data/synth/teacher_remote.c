@@ -1,0 +1,240 @@
+/* A teacher behind OpenAI's protocol: /v1/chat/completions, or /v1/completions for plain texts. An answer is handed over as it comes; a reply that cannot be read is asked for again. */
+#include "data/synth/teacher.h"
+#include "lib/base/http.h"
+
+#include <errno.h>
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { CHOICE_TOKENS = 8 }; /* asked for at least; a choice has not more tokens than bytes */
+static const double first_pause = 0.5;
+
+typedef struct Remote {
+    HttpClient *client[2];   /* of texts, of messages */
+    /* the round of questions */
+    const TeacherPrompt *prompts;
+    size_t n, *places;       /* of what is asked now among the prompts */
+    Str *bodies, *replies;
+    bool *answered;
+    size_t n_answered;
+    Str *faults;             /* by place: what was wrong with the last reply, where it could not be read */
+    bool ever_answered;
+    OnTeacherAnswer *on_answer;
+    void *context;
+    double tokens_per_minute;
+    HttpClient *used;
+} Remote;
+
+static Status on_reply(void *context, size_t i, long code);
+
+static void close(Teacher *teacher) {
+    Remote *remote = teacher->state;
+    if (!remote) return;
+    for (size_t i = 0; i < COUNT_OF(remote->client); i++) http_close(remote->client[i]);
+    free(remote);
+}
+
+static Status find_key(const Teacher *teacher, const char **key) {
+    const char *name = teacher->config.api_key_env;
+    *key = name && teacher->options.secret ? teacher->options.secret(teacher->options.context, name) : NULL;
+    if (!name || (*key && **key)) return ST_OK;
+    status_fail(ST_CONFIG, "the environment variable '%s' with the teacher's key is not set", name);
+    return status_hint(ST_CONFIG, "export %s=..., or change '%s.api_key_env'", name, teacher->config.key);
+}
+
+static Status open(Teacher *teacher) {
+    static const char *const ends[] = {"completions", "chat/completions"};
+    const TeacherConfig *c = &teacher->config;
+    Remote *remote = teacher->state = calloc(1, sizeof *remote);
+    const char *key;
+    if (!remote) return status_errno(ENOMEM, "cannot open the teacher");
+    TRY(find_key(teacher, &key));
+    if (c->ca_file && !file_exists(c->ca_file)) return status_fail(ST_INPUT, "cannot find the certificates '%s' of '%s.ca_file'", c->ca_file, c->key);
+    remote->tokens_per_minute = c->tokens_per_minute;
+    teacher->width = (size_t)c->concurrency;
+    teacher->chats = strcmp(c->api, "chat") == 0 && !c->base;
+    for (size_t i = 0; i < COUNT_OF(remote->client); i++) {
+        Str url = {0};
+        str_printf(&url, "%s%s%s", c->url, text_ends_with(c->url, "/") ? "" : "/", ends[i]);
+        HttpOptions http = {
+            .url = str_text(&url), .key = key, .ca_file = c->ca_file, .concurrency = (size_t)c->concurrency, .retries = (size_t)c->retries, .timeout = c->timeout, .per_second = c->requests_per_second,
+            .first_pause = first_pause, .on_reply = on_reply, .context = remote, .takes_refusals = true,
+        };
+        Status status = http_open(&http, &remote->client[i]);
+        str_release(&url);
+        if (status == ST_CONFIG) return status_prefix(status, "'%s.url'", c->key);
+        TRY(status);
+    }
+    return ST_OK;
+}
+
+/* ---- what is asked ---- */
+
+static void write_body(const Teacher *teacher, const TeacherPrompt *prompt, const TeacherSampling *s, Str *body) {
+    JsonWriter w = {0};
+    bool choice = prompt->n_choices > 0;
+    jw_object(&w, NULL);
+    jw_string(&w, "model", teacher->config.model);
+    if (prompt->messages) {
+        char *messages = json_dumps(prompt->messages, JSON_COMPACT);
+        jw_raw(&w, "messages", messages ? messages : "[]");
+        free(messages);
+    } else jw_string(&w, "prompt", prompt->text);
+    jw_int(&w, "max_tokens", choice ? MAX(CHOICE_TOKENS, (int64_t)teacher_choice_bytes(prompt)) : s->max_new_tokens);
+    jw_double(&w, "temperature", choice || s->sample.greedy ? 0 : s->sample.temperature);
+    jw_double(&w, "top_p", s->sample.top_p);
+    /* OpenAI's own servers refuse the ones that they do not know, so they are named only where they do something. */
+    if (s->sample.top_k > 0) jw_int(&w, "top_k", s->sample.top_k);
+    if (s->sample.min_p > 0) jw_double(&w, "min_p", s->sample.min_p);
+    if (s->sample.repetition_penalty != 1) jw_double(&w, "repetition_penalty", s->sample.repetition_penalty);
+    if (s->sample.presence_penalty != 0) jw_double(&w, "presence_penalty", s->sample.presence_penalty);
+    if (s->sample.frequency_penalty != 0) jw_double(&w, "frequency_penalty", s->sample.frequency_penalty);
+    if (s->stop.n && !choice) {
+        jw_array(&w, "stop");
+        for (size_t i = 0; i < s->stop.n; i++) jw_string(&w, NULL, s->stop.items[i]);
+        jw_end_array(&w);
+    }
+    jw_int(&w, "seed", (int64_t)(rng_u64(rng_key(teacher->options.seed, RNG_SAMPLE, prompt->number), 0) >> 33));
+    jw_end_object(&w);
+    *body = w.text;
+}
+
+/* ---- what is answered ---- */
+
+static bool unreadable(Str *fault, const char *problem, const Str *reply) {
+    str_clear(fault);
+    str_printf(fault, "%s: '%.*s%s'", problem, (int)MIN(reply->len, 200), str_text(reply), reply->len > 200 ? "..." : "");
+    return false;
+}
+
+static size_t question_size(const TeacherPrompt *prompt) {
+    size_t size = prompt->messages ? 0 : strlen(prompt->text), i;
+    const json_t *message;
+    json_array_foreach((json_t *)prompt->messages, i, message) size += json_string_length(json_object_get(message, "content"));
+    return size;
+}
+
+/* What the server counted; where it does not say, four bytes are taken for a token, so that limits hold there too. */
+static int64_t counted(const json_t *usage, const char *name, size_t bytes) {
+    const json_t *count = json_object_get(usage, name);
+    return teacher_count(json_is_number(count) ? json_number_value(count) : (double)((bytes + 3) / 4));
+}
+
+/* The whole of a text with NUL characters, as its JSON has them. */
+static void show_nul(const json_t *text, Str *shown) {
+    const char *at = json_string_value(text), *end = at + json_string_length(text);
+    for (; at < end; at++) {
+        if (*at) str_append_char(shown, *at);
+        else str_append(shown, "\\u0000");
+    }
+}
+
+/* False: this is no answer. shown: where its text is put that cannot stay as it is. */
+static bool read_answer(const TeacherPrompt *prompt, const Str *reply, const json_t *root, TeacherAnswer *answer, Str *shown, Str *fault) {
+    const json_t *choice = json_array_get(json_object_get(root, "choices"), 0), *usage = json_object_get(root, "usage");
+    const json_t *text = prompt->messages ? json_object_get(json_object_get(choice, "message"), "content") : json_object_get(choice, "text");
+    const char *finish = json_string_value(json_object_get(choice, "finish_reason"));
+    if (!root) return unreadable(fault, "no JSON", reply);
+    bool silent = json_is_null(text) && finish; /* as where the server's own filter took the words away */
+    if (!json_is_string(text) && !silent) return unreadable(fault, prompt->messages ? "no choices[0].message.content" : "no choices[0].text", reply);
+    bool nul = json_holds_nul(text);
+    if (nul) show_nul(text, shown);
+    *answer = (TeacherAnswer){
+        .text = nul ? str_text(shown) : json_is_string(text) ? json_string_value(text) : "",
+        .nul = nul,
+        .mean = (double)NAN,
+        .cut = finish && strcmp(finish, "length") == 0,
+        .refused = silent || nul || (finish && strcmp(finish, "content_filter") == 0),
+    };
+    answer->prompt_tokens = counted(usage, "prompt_tokens", question_size(prompt));
+    answer->tokens = counted(usage, "completion_tokens", strlen(answer->text));
+    if (prompt->n_choices && !nul) answer->text = teacher_choice(answer->text, prompt->choices, prompt->n_choices), answer->cut = false;
+    return true;
+}
+
+static Status on_reply(void *context, size_t i, long code) {
+    Remote *remote = context;
+    size_t at = remote->places[i];
+    const TeacherPrompt *prompt = &remote->prompts[at];
+    const Str *reply = &remote->replies[i];
+    TeacherAnswer answer = {.text = str_text(reply), .refused = true, .mean = (double)NAN};
+    Str shown = {0};
+    json_t *root = json_loadb(str_text(reply), reply->len, JSON_ALLOW_NUL, NULL);
+    bool good = code >= 300 || read_answer(prompt, reply, root, &answer, &shown, &remote->faults[at]);
+    Status status = good ? remote->on_answer(remote->context, at, &answer) : ST_OK;
+    if (good) remote->answered[at] = remote->ever_answered = true, remote->n_answered++;
+    if (remote->tokens_per_minute > 0) http_slow_down(remote->used, (double)(answer.prompt_tokens + answer.tokens) * 60 / remote->tokens_per_minute);
+    str_release(&shown);
+    json_decref(root);
+    return status;
+}
+
+/* ---- asking ---- */
+
+/* One pass over what has no answer yet. */
+static Status ask_rest(Teacher *teacher, const TeacherSampling *sampling) {
+    Remote *remote = teacher->state;
+    size_t n = 0, at;
+    for (size_t i = 0; i < remote->n; i++) {
+        if (remote->answered[i]) continue;
+        remote->places[n] = i;
+        str_release(&remote->bodies[n]);
+        str_clear(&remote->replies[n]);
+        write_body(teacher, &remote->prompts[i], sampling, &remote->bodies[n++]);
+    }
+    return http_post_all(remote->used, remote->bodies, n, remote->replies, &at);
+}
+
+/* No answer to some that could be read, again and again: these count as refused. No answer to any is the server's fault; a single question can tell only by those before it. */
+static Status give_up(const Remote *remote, int64_t tries) {
+    bool any = remote->n_answered > 0 || (remote->n == 1 && remote->ever_answered);
+    for (size_t i = 0; i < remote->n; i++) {
+        const char *fault = str_text(&remote->faults[i]);
+        if (remote->answered[i]) continue;
+        if (!any) return status_fail(ST_RESOURCE, "server '%s' answers wrongly (%lld tries): %s", http_name(remote->used), (long long)tries, fault);
+        TRY(remote->on_answer(remote->context, i, &(TeacherAnswer){.text = fault, .refused = true, .mean = (double)NAN}));
+    }
+    return ST_OK;
+}
+
+static Status ask_all(Teacher *teacher, const TeacherSampling *sampling) {
+    Remote *remote = teacher->state;
+    int64_t most = teacher->config.retries;
+    for (int64_t tries = 0; remote->n_answered < remote->n; tries++) {
+        if (tries > most) return give_up(remote, tries);
+        if (tries > 0) http_slow_down(remote->used, MIN(first_pause * pow(2, (double)tries - 1), 30));
+        TRY(ask_rest(teacher, sampling));
+    }
+    return ST_OK;
+}
+
+static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer, void *context) {
+    Remote *remote = teacher->state;
+    remote->used = remote->client[prompts[0].messages != NULL];
+    remote->prompts = prompts;
+    remote->n = n;
+    remote->n_answered = 0;
+    remote->on_answer = on_answer;
+    remote->context = context;
+    remote->places = calloc(n, sizeof *remote->places);
+    remote->bodies = calloc(n, sizeof *remote->bodies);
+    remote->replies = calloc(n, sizeof *remote->replies);
+    remote->answered = calloc(n, sizeof *remote->answered);
+    remote->faults = calloc(n, sizeof *remote->faults);
+    Status status = remote->places && remote->bodies && remote->replies && remote->answered && remote->faults ? ask_all(teacher, sampling) : status_errno(ENOMEM, "cannot ask the teacher");
+    for (size_t i = 0; i < n && remote->bodies && remote->replies; i++) {
+        str_release(&remote->bodies[i]);
+        str_release(&remote->replies[i]);
+    }
+    free(remote->places);
+    free(remote->bodies);
+    free(remote->replies);
+    for (size_t i = 0; i < n && remote->faults; i++) str_release(&remote->faults[i]);
+    free(remote->answered);
+    free(remote->faults);
+    return status;
+}
+
+const TeacherKind teacher_kind_remote = {.open = open, .close = close, .ask = ask};

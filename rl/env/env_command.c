@@ -1,0 +1,333 @@
+/* Environments that are programs: JSON lines, one request and one answer each (env.h, env_new_command). */
+#include "rl/env/env_kinds.h"
+#include "rl/env/restart.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+enum { RESTARTS = 5, CALM = 100 }; /* how often it may fail in a row; this many steps without a failure begin a new row */
+#define MOST_NUMBERS 1e7           /* of an action or an observation */
+
+typedef struct Command {
+    EnvKind kind;             /* with the program's spaces */
+    Arena *arena;
+    const char **argv;        /* n words */
+    size_t n;
+    double timeout;
+    Child *child;
+    int64_t failures, calm_steps;
+    bool warned_of_bounds;
+    Str request, reply;
+    json_t *answer;           /* to the last request */
+} Command;
+
+/* ---- requests and answers ---- */
+
+/* Adds what the program said last to the failure. */
+static Status with_last_words(const Command *command, Status status) {
+    const char *words = command->child ? child_last_words(command->child) : "";
+    size_t len = strlen(words);
+    while (len > 0 && words[len - 1] == '\n') len--;
+    return len ? status_hint(status, "it said at last: %.*s", (int)len, words) : status;
+}
+
+/* An answer that is not what was asked for. `problem` is about the first line in command->reply. */
+static Status garbage(const Command *command, const char *problem) {
+    int shown = (int)MIN(command->reply.len ? command->reply.len - 1 : 0, 200);
+    status_fail(ST_INPUT, "environment '%s' answers wrongly: %s: '%.*s%s'", command->kind.id, problem, shown, str_text(&command->reply), command->reply.len > 201 ? "..." : "");
+    return with_last_words(command, ST_INPUT);
+}
+
+/* Sends command->request and parses the answer. ST_RESOURCE: the program is gone or hangs; ST_INPUT: it answers wrongly, or with {"error": text}. */
+static Status ask(Command *command) {
+    json_decref(command->answer);
+    command->answer = NULL;
+    str_clear(&command->reply);
+    TRY(child_ask(command->child, str_text(&command->request), command->request.len, 1, command->timeout, &command->reply));
+    command->answer = json_loadb(command->reply.data, command->reply.len, JSON_REJECT_DUPLICATES, NULL);
+    if (!json_is_object(command->answer)) return garbage(command, "no JSON object");
+    const char *error = json_string_value(json_object_get(command->answer, "error"));
+    if (!error) return ST_OK;
+    status_fail(ST_INPUT, "environment '%s' reports: %s", command->kind.id, error);
+    return with_last_words(command, ST_INPUT);
+}
+
+/* ---- opening ---- */
+
+static Status read_bound(Command *command, const json_t *list, int64_t size, double none, const double **bound) {
+    double *values = arena_alloc(command->arena, (size_t)size * sizeof *values);
+    if (!values) return ST_RESOURCE;
+    for (int64_t i = 0; i < size; i++) {
+        const json_t *value = json_array_get(list, (size_t)i);
+        if (!json_is_number(value) && !json_is_null(value)) return garbage(command, "a bound is no number and not null");
+        values[i] = json_is_null(value) ? none : json_number_value(value);
+    }
+    *bound = values;
+    return ST_OK;
+}
+
+static Status read_space(Command *command, const char *name, Space *space) {
+    const json_t *json = json_object_get(command->answer, name), *n = json_object_get(json, "n"), *low = json_object_get(json, "low"), *high = json_object_get(json, "high");
+    *space = (Space){.size = 1};
+    if (json_is_integer(n) && json_integer_value(n) >= 1 && json_integer_value(n) <= INT32_MAX) {
+        space->n = json_integer_value(n);
+        return ST_OK;
+    }
+    char problem[100];
+    snprintf(problem, sizeof problem, "'%s' is neither {\"n\": N} nor {\"low\": [...], \"high\": [...]}", name);
+    if (!json_is_array(low) || !json_is_array(high) || json_array_size(low) != json_array_size(high) || json_array_size(low) < 1 || (double)json_array_size(low) > MOST_NUMBERS)
+        return garbage(command, problem);
+    space->size = (int64_t)json_array_size(low);
+    TRY(read_bound(command, low, space->size, -(double)INFINITY, &space->low));
+    TRY(read_bound(command, high, space->size, (double)INFINITY, &space->high));
+    for (int64_t i = 0; i < space->size; i++)
+        if (space->low[i] > space->high[i]) return garbage(command, "a lower bound is above the upper one");
+    return ST_OK;
+}
+
+static bool same_space(const Space *a, const Space *b) { return a->n == b->n && a->size == b->size; }
+
+/* Starts the program and asks for its spaces; after the first time they must be the same. */
+static Status open_program(Command *command, int64_t copies) {
+    Space action, observation;
+    TRY(child_start(command->argv, command->n, NULL, &command->child));
+    str_clear(&command->request);
+    str_printf(&command->request, "{\"open\": {\"copies\": %lld}}\n", (long long)copies);
+    TRY(ask(command));
+    TRY(read_space(command, "action", &action));
+    TRY(read_space(command, "observation", &observation));
+    if (command->kind.action.size && (!same_space(&action, &command->kind.action) || !same_space(&observation, &command->kind.observation)))
+        return garbage(command, "after a restart it has other actions or observations");
+    command->kind.action = action;
+    command->kind.observation = observation;
+    const json_t *id = json_object_get(command->answer, "id"), *steps = json_object_get(command->answer, "max_episode_steps");
+    if (json_is_string(id) && !(command->kind.id = arena_strdup(command->arena, json_string_value(id)))) return ST_RESOURCE;
+    if (json_is_integer(steps) && json_integer_value(steps) > 0) command->kind.max_steps = json_integer_value(steps);
+    return ST_OK;
+}
+
+static void stop_program(Command *command) {
+    child_stop(command->child, NULL, 0);
+    command->child = NULL;
+}
+
+/* After a failure of child_ask: a new program, with no episode running in it. Gives up after too many failures in a row, with the last one's text. */
+static Status restart(Command *command, int64_t copies) {
+    command->calm_steps = 0;
+    do {
+        if (++command->failures > RESTARTS) {
+            status_prefix(ST_RESOURCE, "environment '%s' failed %d times in a row", command->kind.id, RESTARTS + 1);
+            return with_last_words(command, ST_RESOURCE);
+        }
+        double pause = restart_pause(command->failures, command->timeout);
+        log_message(LOG_WARNING, "environment '%s': %s; it is started again in %g s (%lld of %d), its episodes are cut off", command->kind.id, status_text(), pause, (long long)command->failures, RESTARTS);
+        stop_program(command);
+        restart_wait(pause);
+        Status status = open_program(command, copies);
+        if (status != ST_RESOURCE) return status;
+    } while (true);
+}
+
+/* ---- reading rows ---- */
+
+static Status bad_number(const Command *command, const char *what, int64_t copy, const json_t *value) {
+    char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
+    const Space *space = &command->kind.observation;
+    if (space->n) status_fail(ST_INPUT, "environment '%s': %s of copy %lld is %.60s, expected a whole number from 0 to %lld", command->kind.id, what, (long long)copy, text ? text : "nothing", (long long)space->n - 1);
+    else status_fail(ST_INPUT, "environment '%s': %s of copy %lld is %.60s, expected %lld numbers", command->kind.id, what, (long long)copy, text ? text : "nothing", (long long)space->size);
+    free(text);
+    return with_last_words(command, ST_INPUT);
+}
+
+/* Values outside of their bounds happen in honest environments; people are told once. */
+static void check_bounds(Command *command, int64_t copy, const double *row) {
+    const Space *space = &command->kind.observation;
+    for (int64_t i = 0; i < space->size && !command->warned_of_bounds; i++) {
+        double slack = 1e-6 * fmax(1, fabs(row[i]));
+        if (row[i] >= space->low[i] - slack && row[i] <= space->high[i] + slack) continue;
+        log_message(LOG_WARNING, "environment '%s': number %lld of an observation of copy %lld is %g, said to be from %g to %g", command->kind.id, (long long)i, (long long)copy, row[i], space->low[i],
+                    space->high[i]);
+        command->warned_of_bounds = true;
+    }
+}
+
+static Status read_observation(Command *command, const json_t *json, int64_t copy, double *row) {
+    const Space *space = &command->kind.observation;
+    if (space->n) {
+        const json_t *value = json_is_array(json) && json_array_size(json) == 1 ? json_array_get(json, 0) : json;
+        *row = json_number_value(value);
+        bool fits = json_is_number(value) && *row >= 0 && *row < (double)space->n && *row == floor(*row);
+        return fits ? ST_OK : bad_number(command, "the observation", copy, json);
+    }
+    if (json_array_size(json) != (size_t)space->size) return bad_number(command, "the observation", copy, json);
+    for (int64_t i = 0; i < space->size; i++) {
+        const json_t *value = json_array_get(json, (size_t)i);
+        if (!json_is_number(value)) return bad_number(command, "the observation", copy, json);
+        row[i] = json_number_value(value);
+    }
+    check_bounds(command, copy, row);
+    return ST_OK;
+}
+
+static Status get_list(const Command *command, const char *name, int64_t n, const json_t **list) {
+    char problem[80];
+    *list = json_object_get(command->answer, name);
+    if (json_array_size(*list) == (size_t)n) return ST_OK;
+    snprintf(problem, sizeof problem, "'%s' is no list of %lld", name, (long long)n);
+    return garbage(command, problem);
+}
+
+/* ---- episodes ---- */
+
+static bool rests(const Env *env, int64_t copy) { return env->lengths[copy] > 0 && (env->terminated[copy] || env->truncated[copy]); }
+
+static void cut_off(Env *env, int64_t copy) {
+    if (rests(env, copy)) return;
+    env->truncated[copy] = true;
+    env->lengths[copy] = MAX(env->lengths[copy], 1);
+}
+
+/* Seeds of 31 bits, which every program takes; made from the copy's counter, so that a new program goes on with new episodes. */
+static void write_reset(Env *env, Command *command, const bool *which) {
+    bool first = true;
+    str_clear(&command->request);
+    str_append(&command->request, "{\"reset\": [");
+    for (int64_t copy = 0; copy < env->copies; copy++) {
+        if (!which[copy]) continue;
+        uint64_t seed = rng_u64(rng_key(env->seed, RNG_NOISE, (uint64_t)copy), env->counts[copy]++) >> 33;
+        str_printf(&command->request, "%s[%lld, %llu]", first ? "" : ", ", (long long)copy, (unsigned long long)seed);
+        first = false;
+    }
+    str_append(&command->request, "]}\n");
+}
+
+static Status read_reset(Env *env, Command *command, const bool *which) {
+    const json_t *observations;
+    int64_t n = 0;
+    for (int64_t copy = 0; copy < env->copies; copy++) n += which[copy];
+    TRY(get_list(command, "observations", n, &observations));
+    for (int64_t copy = 0, i = 0; copy < env->copies; copy++) {
+        if (!which[copy]) continue;
+        TRY(read_observation(command, json_array_get(observations, (size_t)i++), copy, env->observations + copy * env->observation.size));
+        env->lengths[copy] = 0;
+    }
+    return ST_OK;
+}
+
+/* When the program is lost meanwhile, so are the other copies' episodes. */
+static Status begin(Env *env, const bool *which) {
+    Command *command = env->remote;
+    while (true) {
+        write_reset(env, command, which);
+        Status status = ask(command);
+        if (status == ST_OK) return read_reset(env, command, which);
+        if (status != ST_RESOURCE) return status;
+        TRY(restart(command, env->copies));
+        for (int64_t copy = 0; copy < env->copies; copy++)
+            if (!which[copy]) cut_off(env, copy);
+    }
+}
+
+/* Actions are brought within their bounds. */
+static void write_step(const Env *env, Command *command, const double *actions) {
+    const Space *space = &env->action;
+    str_clear(&command->request);
+    str_append(&command->request, "{\"step\": [");
+    for (int64_t copy = 0; copy < env->copies; copy++) {
+        const double *action = actions + copy * space->size;
+        if (copy) str_append(&command->request, ", ");
+        if (rests(env, copy)) str_append(&command->request, "null");
+        else if (space->n) str_printf(&command->request, "%lld", (long long)*action);
+        for (int64_t i = 0; !space->n && !rests(env, copy) && i < space->size; i++) {
+            str_append(&command->request, i ? ", " : "[");
+            str_append_double(&command->request, fmin(fmax(action[i], space->low[i]), space->high[i]));
+            if (i + 1 == space->size) str_append(&command->request, "]");
+        }
+    }
+    str_append(&command->request, "]}\n");
+}
+
+static Status read_step(Env *env, Command *command) {
+    const json_t *observations, *rewards, *terminated, *truncated;
+    TRY(get_list(command, "observations", env->copies, &observations));
+    TRY(get_list(command, "rewards", env->copies, &rewards));
+    TRY(get_list(command, "terminated", env->copies, &terminated));
+    TRY(get_list(command, "truncated", env->copies, &truncated));
+    for (int64_t copy = 0; copy < env->copies; copy++) {
+        const json_t *reward = json_array_get(rewards, (size_t)copy), *ended = json_array_get(terminated, (size_t)copy), *cut = json_array_get(truncated, (size_t)copy);
+        if (rests(env, copy)) continue;
+        if (!json_is_number(reward)) return garbage(command, "a reward is no number");
+        if (!json_is_boolean(ended) || !json_is_boolean(cut)) return garbage(command, "'terminated' and 'truncated' are not true or false");
+        TRY(read_observation(command, json_array_get(observations, (size_t)copy), copy, env->observations + copy * env->observation.size));
+        env->rewards[copy] = json_number_value(reward);
+        env->terminated[copy] = json_is_true(ended);
+        env->truncated[copy] = json_is_true(cut);
+        env->lengths[copy]++;
+    }
+    return ST_OK;
+}
+
+static Status step(Env *env, const double *actions) {
+    Command *command = env->remote;
+    for (int64_t copy = 0; copy < env->copies; copy++) env->rewards[copy] = 0;
+    write_step(env, command, actions);
+    Status status = ask(command);
+    if (status == ST_OK) {
+        if (++command->calm_steps >= CALM) command->failures = 0;
+        return read_step(env, command);
+    }
+    if (status != ST_RESOURCE) return status;
+    TRY(restart(command, env->copies));
+    for (int64_t copy = 0; copy < env->copies; copy++) cut_off(env, copy);
+    return ST_OK;
+}
+
+static void free_command(Command *command, double patience) {
+    child_stop(command->child, "{\"close\": true}\n", patience);
+    json_decref(command->answer);
+    str_release(&command->request);
+    str_release(&command->reply);
+    arena_free(command->arena);
+}
+
+static void close_remote(Env *env) { free_command(env->remote, 2); }
+
+static Status copy_words(Command *command, const char *const *argv, size_t n) {
+    command->argv = arena_zero(command->arena, n * sizeof *command->argv);
+    if (!command->argv) return ST_RESOURCE;
+    command->n = n;
+    for (size_t i = 0; i < n; i++)
+        if (!(command->argv[i] = arena_strdup(command->arena, argv[i]))) return ST_RESOURCE;
+    command->kind = (EnvKind){.id = command->argv[0], .begin = begin, .step_all = step, .close = close_remote};
+    return ST_OK;
+}
+
+static Status open_command(Command *command, const char *const *argv, size_t n, int64_t copies, Env **env) {
+    TRY(copy_words(command, argv, n));
+    Status status = open_program(command, copies);
+    if (status == ST_RESOURCE) return with_last_words(command, status);
+    TRY(status);
+    TRY(env_allocate(&command->kind, copies, env));
+    (*env)->remote = command;
+    return ST_OK;
+}
+
+Status env_new_command(const char *const *argv, size_t n, int64_t copies, double timeout, Env **env) {
+    *env = NULL;
+    if (n == 0 || !*argv[0]) return status_fail(ST_CONFIG, "the command of the environment is empty");
+    if (!(timeout > 0)) return status_fail(ST_CONFIG, "the time-out of an environment is %g s, expected more than 0", timeout);
+    if (copies < 1) return status_fail(ST_CONFIG, "an environment needs at least one copy, got %lld", (long long)copies);
+    Arena *arena = arena_new(0);
+    Command *command = arena ? arena_zero(arena, sizeof *command) : NULL;
+    if (!command) {
+        arena_free(arena);
+        return ST_RESOURCE;
+    }
+    command->arena = arena;
+    command->timeout = timeout;
+    Status status = open_command(command, argv, n, copies, env);
+    if (status != ST_OK) free_command(command, 0);
+    return status;
+}

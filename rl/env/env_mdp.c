@@ -1,0 +1,94 @@
+/* Any Mdp as an environment: outcomes are drawn from its rows. */
+#include "rl/env/env_kinds.h"
+#include "rl/mdp/mdp.h"
+
+#include <math.h>
+
+typedef struct Chain { const Mdp *mdp; const double *start; int32_t n_observations; } Chain;
+
+/* The first of n outcomes at which the sum of probabilities passes a uniform number; rounding never picks an impossible one. */
+static int64_t draw(EnvDraws *draws, const double *probability, int64_t n) {
+    double left = env_uniform(draws, 0, 1);
+    int64_t possible = 0;
+    for (int64_t i = 0; i < n; i++) {
+        if (!(probability[i] > 0)) continue;
+        possible = i;
+        if (left < probability[i]) break;
+        left -= probability[i];
+    }
+    return possible;
+}
+
+static void start(const void *context, EnvDraws *draws, double *state) {
+    const Chain *chain = context;
+    *state = (double)draw(draws, chain->start, chain->mdp->n_states);
+}
+
+static bool step(const void *context, EnvDraws *draws, const double *action, double *state, double *reward) {
+    const Mdp *mdp = ((const Chain *)context)->mdp;
+    int64_t row = (int64_t)*state * mdp->n_actions + (int64_t)*action, begin = mdp->begin[row];
+    int64_t outcome = begin + draw(draws, mdp->probability + begin, mdp->begin[row + 1] - begin);
+    *state = mdp->next[outcome];
+    *reward = mdp->reward[outcome];
+    return (mdp->ends && mdp->ends[outcome]) || mdp->terminal[mdp->next[outcome]];
+}
+
+static void observe(const void *context, const double *state, double *observation) {
+    *observation = (double)((int64_t)*state % ((const Chain *)context)->n_observations);
+}
+
+static bool is_state(const void *context, const double *state) {
+    const Mdp *mdp = ((const Chain *)context)->mdp;
+    return *state >= 0 && *state < mdp->n_states && *state == floor(*state) && !mdp->terminal[(int64_t)*state];
+}
+
+static const EnvKind kind = {.id = "mdp", .state_size = 1, .action = {.size = 1}, .observation = {.size = 1}, .start = start, .step = step, .observe = observe, .is_state = is_state};
+
+static Status check_start(const Mdp *mdp, const double *probability) {
+    double sum = 0;
+    for (int32_t s = 0; s < mdp->n_states; s++) {
+        if (!(probability[s] >= 0)) return status_fail(ST_INPUT, "probability of beginning in state %d is %g", (int)s, probability[s]);
+        if (probability[s] > 0 && mdp->terminal[s]) return status_fail(ST_INPUT, "an episode would begin in the terminal state %d", (int)s);
+        sum += probability[s];
+    }
+    return fabs(sum - 1) <= 1e-9 ? ST_OK : status_fail(ST_INPUT, "probabilities of the states to begin in sum to %.12g, expected 1", sum);
+}
+
+/* Every live state alike. */
+static double *any_live_state(const Mdp *mdp, Arena *arena) {
+    double *probability = arena_zero(arena, (size_t)mdp->n_states * sizeof *probability), live = 0;
+    if (!probability) return NULL;
+    for (int32_t s = 0; s < mdp->n_states; s++) live += !mdp->terminal[s];
+    for (int32_t s = 0; s < mdp->n_states; s++) probability[s] = mdp->terminal[s] ? 0 : 1 / live;
+    return probability;
+}
+
+static Status set_chain(Env *env, const Mdp *mdp, const double *start_probability, int32_t n_observations) {
+    Chain *chain = arena_zero(env->arena, sizeof *chain);
+    if (!chain) return ST_RESOURCE;
+    *chain = (Chain){mdp, start_probability ? start_probability : any_live_state(mdp, env->arena), n_observations};
+    env->context = chain;
+    return chain->start ? check_start(mdp, chain->start) : ST_RESOURCE;
+}
+
+static Status new_chain(const Mdp *mdp, const double *start_probability, int32_t n_observations, int64_t max_steps, int64_t copies, Env **env) {
+    TRY(env_allocate(&kind, copies, env));
+    Status status = set_chain(*env, mdp, start_probability, n_observations);
+    if (status != ST_OK) {
+        env_free(*env);
+        *env = NULL;
+        return status;
+    }
+    (*env)->max_steps = max_steps;
+    (*env)->action.n = mdp->n_actions;
+    (*env)->observation.n = n_observations;
+    return ST_OK;
+}
+
+Status env_new_mdp(const Mdp *mdp, const double *start_probability, int64_t max_steps, int64_t copies, Env **env) {
+    return new_chain(mdp, start_probability, mdp->n_states, max_steps, copies, env);
+}
+
+Status env_new_world(const NamedMdp *world, int64_t copies, Env **env) {
+    return new_chain(&world->mdp, world->start, world->n_observations ? world->n_observations : world->mdp.n_states, world->max_steps, copies, env);
+}

@@ -1,0 +1,258 @@
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+#include "rl/learn/actor_critic.h"
+
+/* ---- minibatches ---- */
+
+static double *numbers(Arena *arena, int64_t n) { return arena_alloc(arena, (size_t)n * sizeof(double)); }
+
+Status minibatch_init(Minibatch *m, int64_t cap, int64_t obs_size, int64_t action_size, bool values, Arena *arena) {
+    *m = (Minibatch){.cap = cap, .obs_size = obs_size, .action_size = action_size};
+    if (!(m->obs = numbers(arena, cap * obs_size)) || !(m->actions = numbers(arena, cap * action_size)) || !(m->old_logprobs = numbers(arena, cap)) || !(m->advantages = numbers(arena, cap)) ||
+        !(m->returns = numbers(arena, cap)) || !(m->logprobs = numbers(arena, cap)) || !(m->entropies = numbers(arena, cap)) || !(m->dlogprobs = numbers(arena, cap)))
+        return ST_RESOURCE;
+    if (!values) return ST_OK;
+    m->old_values = numbers(arena, cap);
+    m->dvalues = numbers(arena, cap);
+    return m->old_values && m->dvalues ? ST_OK : ST_RESOURCE;
+}
+
+void minibatch_take(Minibatch *m, const Rollout *rollout, const int64_t *rows, int64_t n) {
+    const Trajectory *batch = &rollout->batch;
+    ASSERT(n <= m->cap, "%lld rows, room for %lld", (long long)n, (long long)m->cap);
+    m->n = n;
+    for (int64_t i = 0; i < n; i++) {
+        int64_t row = rows[i];
+        for (int64_t k = 0; k < m->obs_size; k++) m->obs[i * m->obs_size + k] = batch->obs[row * m->obs_size + k];
+        for (int64_t k = 0; k < m->action_size; k++) m->actions[i * m->action_size + k] = rollout->actions[row * m->action_size + k];
+        m->old_logprobs[i] = batch->logprobs[row];
+        m->advantages[i] = rollout->advantages[row];
+        m->returns[i] = rollout->returns[row];
+        if (m->old_values) m->old_values[i] = batch->values[row];
+    }
+}
+
+/* One gradient, and what it is made of. */
+typedef struct Gradient {
+    Policy *policy;
+    Minibatch *m;
+    const Losses *losses;
+    PolicyMetrics of_policy;
+    ValueMetrics of_values;
+    struct { Status status; char text[300], hint[200]; } halves[2]; /* failures are recorded by thread */
+} Gradient;
+
+static void actor_loss(Gradient *g) {
+    Minibatch *m = g->m;
+    policy_evaluate(g->policy, m->actions, m->logprobs, m->entropies);
+    policy_loss(g->losses->policy, &(PolicyLossConfig){.clip = g->losses->clip, .ent_coef = g->losses->ent_coef},
+                &(PolicyBatch){.n_sequences = m->n, .logprobs = m->logprobs, .old_logprobs = g->losses->first_pass ? NULL : m->old_logprobs, .advantages = m->advantages, .entropies = m->entropies},
+                m->dlogprobs, &g->of_policy);
+}
+
+static void critic_loss(Gradient *g) {
+    Minibatch *m = g->m;
+    value_loss(&(ValueBatch){.n = m->n, .values = g->policy->values, .old_values = m->old_values, .targets = m->returns}, g->losses->clip_value, m->dvalues, &g->of_values);
+    for (int64_t i = 0; i < m->n; i++) m->dvalues[i] *= g->losses->vf_coef;
+}
+
+static Status actor_half(Gradient *g) {
+    TRY(policy_forward_actions(g->policy, g->m->obs, true));
+    actor_loss(g);
+    return policy_backward_actions(g->policy, g->m->actions, g->m->dlogprobs, g->of_policy.grad_entropy);
+}
+
+static Status critic_half(Gradient *g) {
+    TRY(policy_forward_values(g->policy, g->m->obs, true));
+    critic_loss(g);
+    return policy_backward_values(g->policy, g->m->dvalues);
+}
+
+static void measure(Gradient *g, int64_t i) {
+    Params part = policy_part(g->policy, i == 1);
+    double norm = params_grad_norm(&part);
+    g->m->grad_squares[i] = norm * norm;
+}
+
+static void half(void *context, int64_t i) {
+    Gradient *g = context;
+    g->halves[i].status = i == 0 ? actor_half(g) : critic_half(g);
+    measure(g, i);
+    if (g->halves[i].status == ST_OK) return;
+    snprintf(g->halves[i].text, sizeof g->halves[i].text, "%s", status_text());
+    snprintf(g->halves[i].hint, sizeof g->halves[i].hint, "%s", status_hint_text());
+}
+
+/* Small networks on few rows: two threads take one each, from the observations to the gradient. Else each kernel has work for all, and tensors of more than SMALL numbers are shared out by
+ * kernels themselves. */
+static bool in_halves(const Policy *policy, const Minibatch *m) {
+    enum { SMALL = 16384 };
+    const Params *params = &policy->params;
+    int64_t most = 0;
+    if (!m->old_values || !policy_has_halves(policy) || profile_running()) return false; /* the profile has one clock */
+    for (size_t i = 0; i < params->n; i++) {
+        const Tensor *tensor = params->items[i].tensor;
+        most = MAX(most, MAX(tensor_count(tensor), m->n * tensor_width(tensor)));
+    }
+    return most <= SMALL;
+}
+
+static Status run_halves(Gradient *g) {
+    g->policy->n = g->m->n;
+    cpu_team_run(2, half, g);
+    for (int i = 0; i < 2; i++)
+        if (g->halves[i].status != ST_OK) {
+            status_fail(g->halves[i].status, "%s", g->halves[i].text);
+            return g->halves[i].hint[0] ? status_hint(g->halves[i].status, "%s", g->halves[i].hint) : g->halves[i].status;
+        }
+    return ST_OK;
+}
+
+static Status run_whole(Gradient *g) {
+    Minibatch *m = g->m;
+    bool values = m->old_values != NULL;
+    TRY(policy_forward(g->policy, m->obs, m->n, values ? POLICY_ACTIONS | POLICY_VALUES : POLICY_ACTIONS, true));
+    actor_loss(g);
+    if (values) critic_loss(g);
+    TRY(policy_backward(g->policy, m->actions, m->dlogprobs, g->of_policy.grad_entropy, values ? m->dvalues : NULL));
+    for (int64_t i = 0; i < 2; i++) measure(g, i);
+    return ST_OK;
+}
+
+Status actor_critic_gradient(Policy *policy, Minibatch *m, const Losses *losses, Measures *measures, double *kl) {
+    Gradient g = {.policy = policy, .m = m, .losses = losses};
+    TRY(in_halves(policy, m) ? run_halves(&g) : run_whole(&g));
+    measures->steps++;
+    measures->loss += g.of_policy.loss + losses->vf_coef * g.of_values.loss;
+    measures->policy_loss += g.of_policy.policy_loss;
+    measures->value_loss += g.of_values.loss;
+    measures->entropy += g.of_policy.entropy;
+    measures->approx_kl += g.of_policy.approx_kl;
+    measures->clip_fraction += g.of_policy.outside;
+    if (kl) *kl = g.of_policy.approx_kl;
+    return ST_OK;
+}
+
+/* ---- the learner ---- */
+
+static Status make(Learner *learner, ActorCritic *ac, bool values) {
+    const Recipe *recipe = learner->recipe;
+    const Env *env = learner->env;
+    PolicyConfig config;
+    double per_update = (double)recipe->rl_num_steps * (double)recipe->rl_num_envs;
+    TRY(policy_config(recipe, values, &config));
+    TRY(recipe_optimizer(recipe, &ac->optimizer));
+    TRY(recipe_schedule(recipe, (int64_t)ceil((double)learner->total_steps / per_update), &ac->schedule));
+    if (recipe->rl_normalize_observations && env->observation.n > 0)
+        return status_hint(status_fail(ST_CONFIG, "'rl.normalize_observations' fits no environment whose observations are numbered states, such as '%s'", env->id), "leave it out");
+    TRY(policy_init(&ac->policy, &config, &env->observation, &env->action, learner->seed, device_cpu(), DT_F32, learner->arena));
+    TRY(optimizer_init(&ac->optimizer, &ac->policy.params, learner->arena));
+    if (recipe->rl_normalize_observations) TRY(moments_init(&ac->observed, env->observation.size, learner->arena));
+    if (recipe->rl_normalize_rewards) TRY(reward_scale_init(&ac->scale, recipe->rl_gamma, env->copies, learner->arena));
+    rollout_init(&ac->rollout, recipe->rl_normalize_observations ? &ac->observed : NULL, recipe->rl_normalize_rewards ? &ac->scale : NULL);
+    return ST_OK;
+}
+
+Status actor_critic_open(Learner *learner, bool values) {
+    learner->self = arena_zero(learner->arena, sizeof(ActorCritic));
+    return learner->self ? make(learner, learner->self, values) : ST_RESOURCE;
+}
+
+void actor_critic_close(Learner *learner) {
+    ActorCritic *ac = learner->self;
+    policy_release(&ac->policy);
+}
+
+Status actor_critic_act(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions) {
+    ActorCritic *ac = learner->self;
+    Policy *policy = &ac->policy;
+    size_t size = (size_t)(n * learner->env->observation.size) * sizeof(double);
+    ArenaMark mark = arena_mark(learner->arena);
+    double *seen = arena_alloc(learner->arena, size), *logprobs = arena_alloc(learner->arena, (size_t)n * sizeof *logprobs);
+    if (!seen || !logprobs) return ST_RESOURCE;
+    if (ac->rollout.observed) moments_normalise(&ac->observed, observations, n, seen);
+    else memcpy(seen, observations, size);
+    TRY(policy_forward(policy, seen, n, POLICY_ACTIONS, false));
+    if (greedy) policy_mode(policy, actions);
+    else policy_sample(policy, key, actions, logprobs);
+    space_clip(&learner->env->action, actions, n);
+    arena_rewind(learner->arena, mark);
+    return ST_OK;
+}
+
+void actor_critic_policy(Learner *learner, Keeper *keeper) {
+    ActorCritic *ac = learner->self;
+    keep_weights(keeper, &ac->policy.params);
+    if (ac->rollout.observed) moments_keep(&ac->observed, keeper, "observation/mean", "observation/variance", "observation/count");
+}
+
+void actor_critic_keep(Learner *learner, Keeper *keeper) {
+    ActorCritic *ac = learner->self;
+    keep_optimizer(keeper, &ac->policy.params);
+    keep_count(keeper, "optimizer_steps", &ac->optimizer_steps);
+    if (ac->rollout.scale) reward_scale_keep(&ac->scale, learner_resumes_episodes(learner), keeper);
+}
+
+Status actor_critic_rows(ActorCritic *ac, Learner *learner, int64_t n, int64_t *n_rows) {
+    const Rollout *rollout = &ac->rollout;
+    int64_t all = rollout->batch.T * rollout->batch.B;
+    if (!ac->rows) {
+        ac->rows = arena_alloc(learner->arena, (size_t)(rollout->T * rollout->batch.B) * sizeof *ac->rows);
+        if (!ac->rows) return ST_RESOURCE;
+        TRY(minibatch_init(&ac->minibatch, n, learner->env->observation.size, learner->env->action.size, ac->policy.has_values, learner->arena));
+    }
+    *n_rows = 0;
+    for (int64_t i = 0; i < all; i++)
+        if (rollout->batch.valid[i]) ac->rows[(*n_rows)++] = i;
+    return ST_OK;
+}
+
+static Status not_finite(const ActorCritic *ac, const Learner *learner) {
+    const Param *weight = params_nonfinite(&ac->policy.params, false), *gradient = params_nonfinite(&ac->policy.params, true), *param = weight ? weight : gradient;
+    status_fail(ST_NUMERIC, "%s '%s' holds a NaN or an infinity in update %lld", weight ? "weight" : "the gradient of", param ? param->name : "?", (long long)learner->updates + 1);
+    return status_hint(ST_NUMERIC, "lower train.learning_rate, or normalise observations and rewards");
+}
+
+/* A step, by the parts of the policy: the thread that made a part's gradient has it, the weights and the averages in its cache. */
+typedef struct Step { ActorCritic *ac; double scale, rate; } Step;
+
+static void step_part(void *context, int64_t i) {
+    const Step *step = context;
+    Params part = policy_part(&step->ac->policy, i == 1);
+    optimizer_step(&step->ac->optimizer, &part, step->scale, step->rate, step->ac->optimizer_steps);
+    params_zero_grad(&part);
+}
+
+Status actor_critic_step(ActorCritic *ac, Learner *learner, Measures *measures) {
+    const Recipe *recipe = learner->recipe;
+    const double *squares = ac->minibatch.grad_squares;
+    double norm = sqrt(squares[0] + squares[1]);
+    if (!isfinite(norm)) return not_finite(ac, learner);
+    Step step = {ac, clip_scale(norm, recipe->train_max_grad_norm), recipe->train_learning_rate * schedule_factor(&ac->schedule, learner->updates)};
+    ac->optimizer_steps++;
+    if (in_halves(&ac->policy, &ac->minibatch)) cpu_team_run(2, step_part, &step);
+    else
+        for (int64_t i = 0; i < 2; i++) step_part(&step, i);
+    measures->grad_norm += norm;
+    measures->learning_rate = step.rate;
+    return ST_OK;
+}
+
+void actor_critic_report(const ActorCritic *ac, Learner *learner, const Measures *measures) {
+    const Rollout *rollout = &ac->rollout;
+    double per_step = 1 / (double)MAX(measures->steps, 1);
+    learner_metric(learner, "loss", measures->loss * per_step);
+    learner_metric(learner, "policy_loss", measures->policy_loss * per_step);
+    if (ac->policy.has_values) {
+        learner_metric(learner, "value_loss", measures->value_loss * per_step);
+        learner_metric(learner, "explained_variance", explained_variance(rollout->batch.values, rollout->returns, rollout->batch.valid, rollout->batch.T * rollout->batch.B));
+    }
+    learner_metric(learner, "entropy", measures->entropy * per_step);
+    learner_metric(learner, "kl", measures->approx_kl * per_step); /* from the policy before the update: here there is no other reference */
+    learner_metric(learner, "approx_kl", measures->approx_kl * per_step);
+    learner_metric(learner, "clip_fraction", measures->clip_fraction * per_step);
+    learner_metric(learner, "grad_norm", measures->grad_norm * per_step);
+    learner_metric(learner, "learning_rate", measures->learning_rate);
+}

@@ -1,0 +1,29 @@
+/* Advantage actor-critic: one step from a few steps of many copies, whose advantages are taken from a learned value. Source: Mnih et al. 2016, arXiv 1602.01783, in its synchronous form. */
+#include "rl/learn/actor_critic.h"
+
+static Status update(Learner *learner) {
+    const Recipe *recipe = learner->recipe;
+    ActorCritic *ac = learner->self;
+    Rollout *rollout = &ac->rollout;
+    Measures measures = {0};
+    Losses losses = {.policy = policy_loss_find("a2c"), .first_pass = true, .ent_coef = recipe->rl_ent_coef, .vf_coef = recipe->rl_vf_coef};
+    int64_t n;
+
+    TRY(rollout_fill(rollout, learner, &ac->policy));
+    returns_gae(&rollout->batch, rollout->behind, recipe->rl_gamma, recipe->rl_gae_lambda, rollout->advantages, rollout->returns);
+    TRY(actor_critic_rows(ac, learner, recipe->rl_num_steps * learner->env->copies, &n));
+    minibatch_take(&ac->minibatch, rollout, ac->rows, n);
+    if (recipe->rl_normalize_advantage) advantages_normalise(ac->minibatch.advantages, NULL, n, NORMALISE_STD, 1e-8);
+    TRY(actor_critic_gradient(&ac->policy, &ac->minibatch, &losses, &measures, NULL));
+    TRY(actor_critic_step(ac, learner, &measures));
+    actor_critic_report(ac, learner, &measures);
+    return ST_OK;
+}
+
+static Status open(Learner *learner) { return actor_critic_open(learner, true); }
+
+const Algorithm algorithm_a2c = {
+    .name = "a2c", .help = "advantage actor-critic, synchronous (arXiv 1602.01783)", .discrete = true, .box = true,
+    .keys = KEYS_OF_ROLLOUTS "gae_lambda",
+    .open = open, .update = update, .act = actor_critic_act, .policy = actor_critic_policy, .keep = actor_critic_keep, .close = actor_critic_close,
+};

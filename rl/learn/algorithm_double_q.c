@@ -1,0 +1,42 @@
+/* Double Q-learning: one table chooses the best action, the other says what it is worth, so that the largest of noisy values is not taken for their truth.
+ * Sources: van Hasselt 2010; Sutton & Barto 6.7. */
+#include "rl/learn/table.h"
+
+typedef struct DoubleQ { Tabular t; Values Q2; } DoubleQ;
+
+/* A coin: Q1(S,A) += alpha [R + gamma Q2(S', argmax_a Q1(S',a)) - Q1(S,A)], or the same with the tables exchanged. */
+static void learn(Learner *learner, const Step *step) {
+    DoubleQ *self = learner->self;
+    Tabular *t = &self->t;
+    bool heads = draw(t) < 0.5;
+    Values *chooses = heads ? &t->Q : &self->Q2, *judges = heads ? &self->Q2 : &t->Q;
+    int64_t best = best_action(chooses, step->S_next, t->q);
+    learn_toward(t, chooses, step->S, step->A, step->R + step->gamma * value_of(judges, step->S_next, best));
+}
+
+static Status open(Learner *learner) {
+    TRY(tabular_open(learner, sizeof(DoubleQ), ACTION_VALUES));
+    DoubleQ *self = learner->self;
+    self->t.Q2 = &self->Q2;
+    return values_new(learner, self->t.A, &self->Q2);
+}
+
+static Status update(Learner *learner) { return tabular_update(learner, learn); }
+
+static void policy(Learner *learner, Keeper *keeper) {
+    const DoubleQ *self = learner->self;
+    tabular_policy(learner, keeper);
+    values_keep(keeper, "Q2", &self->Q2);
+}
+
+static void keep(Learner *learner, Keeper *keeper) {
+    const DoubleQ *self = learner->self;
+    tabular_keep(learner, keeper);
+    values_keep_visits(keeper, "visits2", &self->Q2);
+}
+
+const Algorithm algorithm_double_q = {
+    .name = "double_q", .help = "double Q-learning on tables or tiles (van Hasselt 2010)", .tabular = true, .discrete = true,
+    .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES,
+    .open = open, .update = update, .act = tabular_act, .policy = policy, .keep = keep, .values = tabular_values,
+};

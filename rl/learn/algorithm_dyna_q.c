@@ -1,0 +1,68 @@
+/* Dyna-Q: Q-learning that also learns what each action did the last time, and between steps learns from that again. Meant for worlds without chance. Sources: Sutton 1990; Sutton & Barto 8.2. */
+#include "rl/learn/table.h"
+
+/* Of each (S,A) what followed: R, S', and gamma, 0 where the process ended. `seen` lists those that were tried. */
+typedef struct DynaQ {
+    Tabular t;
+    double *R, *gamma;
+    int32_t *S_next, *seen, *n_seen;
+} DynaQ;
+
+/* Q(S,A) += alpha [R + gamma max_a Q(S',a) - Q(S,A)] */
+static void learn_from(Tabular *t, const int32_t *S, int64_t A, double R, double gamma, const int32_t *S_next) {
+    learn_toward(t, &t->Q, S, A, R + gamma * value_best(t, S_next));
+}
+
+static void remember(DynaQ *self, const Step *step) {
+    int64_t k = step->S[0] * self->t.A + step->A;
+    if (self->S_next[k] < 0) self->seen[self->n_seen[0]++] = (int32_t)k;
+    self->R[k] = step->R;
+    self->gamma[k] = step->gamma;
+    self->S_next[k] = step->S_next[0];
+}
+
+static void plan(DynaQ *self) {
+    int32_t A = (int32_t)self->t.A, k = self->seen[(int32_t)(draw(&self->t) * self->n_seen[0])], S = k / A;
+    learn_from(&self->t, &S, k % A, self->R[k], self->gamma[k], &self->S_next[k]);
+}
+
+static void learn(Learner *learner, const Step *step) {
+    DynaQ *self = learner->self;
+    learn_from(&self->t, step->S, step->A, step->R, step->gamma, step->S_next);
+    remember(self, step);
+    for (int64_t i = 0; i < learner->recipe->rl_planning_steps; i++) plan(self);
+}
+
+static Status open(Learner *learner) {
+    TRY(tabular_open(learner, sizeof(DynaQ), ACTION_VALUES));
+    TRY(need_numbered_states(learner, "dyna_q"));
+    DynaQ *self = learner->self;
+    size_t n = (size_t)(self->t.Q.n * self->t.A);
+    self->R = arena_zero(learner->arena, n * sizeof *self->R);
+    self->gamma = arena_zero(learner->arena, n * sizeof *self->gamma);
+    self->S_next = arena_alloc(learner->arena, n * sizeof *self->S_next);
+    self->seen = arena_zero(learner->arena, n * sizeof *self->seen);
+    self->n_seen = arena_zero(learner->arena, sizeof *self->n_seen);
+    if (!self->R || !self->gamma || !self->S_next || !self->seen || !self->n_seen) return ST_RESOURCE;
+    for (size_t k = 0; k < n; k++) self->S_next[k] = -1;
+    return ST_OK;
+}
+
+static Status update(Learner *learner) { return tabular_update(learner, learn); }
+
+static void keep(Learner *learner, Keeper *keeper) {
+    const DynaQ *self = learner->self;
+    size_t n = (size_t)(self->t.Q.n * self->t.A);
+    tabular_keep(learner, keeper);
+    keep_f64(keeper, "model/R", self->R, (int64_t)n);
+    keep_f64(keeper, "model/gamma", self->gamma, (int64_t)n);
+    keep_bytes(keeper, "model/S_next", self->S_next, n * sizeof *self->S_next);
+    keep_bytes(keeper, "model/seen", self->seen, n * sizeof *self->seen);
+    keep_bytes(keeper, "model/n_seen", self->n_seen, sizeof *self->n_seen);
+}
+
+const Algorithm algorithm_dyna_q = {
+    .name = "dyna_q", .help = "Dyna-Q: Q-learning with rl.planning_steps from a learned model a step (Sutton 1990)", .tabular = true, .discrete = true,
+    .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES "planning_steps",
+    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep, .values = tabular_values,
+};

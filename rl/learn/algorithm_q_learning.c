@@ -1,0 +1,18 @@
+/* Q-learning: learns the best policy's values while it behaves otherwise. Sources: Watkins 1989; Sutton & Barto 6.5. */
+#include "rl/learn/table.h"
+
+/* Q(S,A) += alpha [R + gamma max_a Q(S',a) - Q(S,A)] */
+static void learn(Learner *learner, const Step *step) {
+    Tabular *t = learner->self;
+    learn_toward(t, &t->Q, step->S, step->A, step->R + step->gamma * value_best(t, step->S_next));
+}
+
+static Status open(Learner *learner) { return tabular_open(learner, sizeof(Tabular), ACTION_VALUES); }
+
+static Status update(Learner *learner) { return tabular_update(learner, learn); }
+
+const Algorithm algorithm_q_learning = {
+    .name = "q_learning", .help = "Q-learning on a table or tiles (Watkins 1989)", .tabular = true, .discrete = true,
+    .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES,
+    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = tabular_keep, .values = tabular_values,
+};

@@ -1,0 +1,33 @@
+/* REINFORCE: whole episodes, each action made likelier by the return that followed it, less a learned value where rl.baseline says so. As everywhere in deep learning the factor gamma^t
+ * of the exact gradient is left out, so that late steps count as much as early ones. Source: Williams 1992; Sutton & Barto 13.3 and 13.4.
+ *
+ * Behind a time limit the value counts where there is one; without a baseline nothing is known there, and the limit is an end like any other. */
+#include "rl/learn/actor_critic.h"
+
+static Status update(Learner *learner) {
+    const Recipe *recipe = learner->recipe;
+    ActorCritic *ac = learner->self;
+    Rollout *rollout = &ac->rollout;
+    Measures measures = {0};
+    Losses losses = {.policy = policy_loss_find("reinforce"), .first_pass = true, .ent_coef = recipe->rl_ent_coef, .vf_coef = recipe->rl_vf_coef};
+    int64_t n;
+
+    TRY(rollout_episodes(rollout, learner, &ac->policy));
+    returns_discounted(&rollout->batch, rollout->behind, recipe->rl_gamma, rollout->returns);
+    for (int64_t i = 0; i < rollout->batch.T * rollout->batch.B; i++) rollout->advantages[i] = rollout->returns[i] - (recipe->rl_baseline ? rollout->batch.values[i] : 0);
+    TRY(actor_critic_rows(ac, learner, recipe->rl_num_steps * learner->env->copies, &n));
+    minibatch_take(&ac->minibatch, rollout, ac->rows, n);
+    if (recipe->rl_normalize_advantage) advantages_normalise(ac->minibatch.advantages, NULL, n, NORMALISE_STD, 1e-8);
+    TRY(actor_critic_gradient(&ac->policy, &ac->minibatch, &losses, &measures, NULL));
+    TRY(actor_critic_step(ac, learner, &measures));
+    actor_critic_report(ac, learner, &measures);
+    return ST_OK;
+}
+
+static Status open(Learner *learner) { return actor_critic_open(learner, learner->recipe->rl_baseline); }
+
+const Algorithm algorithm_reinforce = {
+    .name = "reinforce", .help = "REINFORCE on whole episodes, with or without a baseline (Williams 1992)", .discrete = true, .box = true,
+    .keys = KEYS_OF_ROLLOUTS "baseline",
+    .open = open, .update = update, .act = actor_critic_act, .policy = actor_critic_policy, .keep = actor_critic_keep, .close = actor_critic_close,
+};

@@ -1,0 +1,262 @@
+/* The loop around an algorithm: updates, metrics, checkpoints, and the same bytes whether it was interrupted or not. */
+#include "rl/learn/learn.h"
+
+#include "lib/train/report.h"
+
+#include <math.h>
+#include <stdio.h>
+
+static const double not_known = (double)NAN;
+
+typedef struct Learn {
+    const LearnConfig *config;
+    const Recipe *recipe;
+    Learner *learner;
+    Run *run;
+    double last_reward, best_reward;
+    int64_t began_steps;
+} Learn;
+
+/* ---- what the loop asks ---- */
+
+static bool done(void *context) {
+    const Learn *learn = context;
+    return learn->learner->steps >= learn->recipe->rl_total_steps;
+}
+
+static double mean(double sum, int64_t n) { return n > 0 ? sum / (double)n : not_known; }
+
+static Status step(void *context, int64_t number, Metrics *metrics) {
+    Learn *learn = context;
+    Learner *learner = learn->learner;
+    const Episodes *episodes = &learner->episodes;
+    int64_t before = learner->steps;
+    Metrics own = {.n = 0};
+    (void)number;
+    learner->episodes = (Episodes){0};
+    learner->metrics = &own;
+    Status status = learner->algorithm->update(learner);
+    learner->metrics = NULL;
+    TRY(status);
+    learner->updates++;
+    double reward = mean(episodes->return_sum, episodes->n), square = mean(episodes->square_sum, episodes->n);
+    metric_count(metrics, "env_steps", learner->steps);
+    metric_count(metrics, "steps", learner->steps - before);
+    metric_set(metrics, "reward", reward);
+    metric_set(metrics, "reward_std", isnan(reward) ? not_known : sqrt(fmax(0, square - reward * reward)));
+    metric_count(metrics, "episodes", learner->all_episodes);
+    metric_set(metrics, "episode_length", mean(episodes->length_sum, episodes->n));
+    for (size_t i = 0; i < own.n; i++) metric_set(metrics, own.items[i].name, own.items[i].value);
+    if (isnan(reward)) return ST_OK;
+    learn->last_reward = reward;
+    learn->best_reward = fmax(reward, learn->best_reward); /* NaN before the first */
+    return ST_OK;
+}
+
+static void keep(void *context, Keeper *keeper) {
+    Learn *learn = context;
+    learner_keep(learn->learner, keeper);
+    keep_real(keeper, "last_reward", &learn->last_reward);
+    keep_real(keeper, "best_reward", &learn->best_reward);
+}
+
+static void on_step(void *context, int64_t update, const Metrics *metrics, double seconds, double elapsed) {
+    Learn *learn = context;
+    const Learner *learner = learn->learner;
+    double steps = metric_get(metrics, "steps"), left = (double)(learn->recipe->rl_total_steps - learner->steps);
+    if (update == 1 || learn->began_steps < 0) learn->began_steps = learner->steps - (int64_t)steps;
+    if (!learn->config->on_progress) return;
+    learn->config->on_progress(learn->config->context, &(LearnProgress){
+                                                           .update = update,
+                                                           .steps = learner->steps,
+                                                           .total_steps = learn->recipe->rl_total_steps,
+                                                           .episodes = learner->all_episodes,
+                                                           .reward = metric_get(metrics, "reward"),
+                                                           .steps_per_second = steps / fmax(seconds, 1e-9),
+                                                           .seconds_left = elapsed / fmax((double)(learner->steps - learn->began_steps), 1) * fmax(left, 0),
+                                                       });
+}
+
+/* ---- the end ---- */
+
+static Status show_values(Learn *learn) {
+    Learner *learner = learn->learner;
+    if (!learner->algorithm->values || !learn->config->on_values) return ST_OK;
+    size_t n = (size_t)learner->env->observation.n;
+    if (n == 0) return ST_OK;
+    double *learned = arena_zero(learner->arena, 2 * n * sizeof *learned);
+    if (!learned) return ST_RESOURCE;
+    if (learner->algorithm->values(learner, learned, learned + n)) learn->config->on_values(learn->config->context, learner, learned, learned + n);
+    return ST_OK;
+}
+
+static Status finish(void *context, Run *run) {
+    Learn *learn = context;
+    if (learn->learner->all_episodes == 0) run_warn(run, "no episode ended in %lld steps, so no return is known; max_episode_steps of rl.env, or more rl.total_steps, ends them", (long long)learn->learner->steps);
+    Keeper policy = {.arena = learn->learner->arena};
+    learn->learner->algorithm->policy(learn->learner, &policy);
+    TRY(policy.status);
+    TRY(tensors_save(run_path(run, "policy.safetensors"), policy.items, policy.n));
+    return show_values(learn);
+}
+
+static json_t *summary(void *context) {
+    const Learn *learn = context;
+    return json_pack("{s:I, s:I, s:o, s:o}", "env_steps", (json_int_t)learn->learner->steps, "episodes", (json_int_t)learn->learner->all_episodes, "last_reward", json_real_or_null(learn->last_reward),
+                     "best_reward", json_real_or_null(learn->best_reward));
+}
+
+/* ---- the run ---- */
+
+static Status already_finished(const Run *run, LearnResult *result) {
+    json_t *json;
+    TRY(run_summary(run, &json));
+    *result = (LearnResult){.already_finished = true, .last_reward = json_real_of(json, "last_reward"), .best_reward = json_real_of(json, "best_reward"), .seconds = json_real_of(json, "seconds")};
+    Status status = json_get_int(json, "finished.json", "steps", &result->updates);
+    if (status == ST_OK) status = json_get_int(json, "finished.json", "env_steps", &result->steps);
+    if (status == ST_OK) status = json_get_int(json, "finished.json", "episodes", &result->episodes);
+    json_decref(json);
+    return status;
+}
+
+static Status write_started(const Learn *learn) {
+    const Learner *learner = learn->learner;
+    JsonWriter w;
+    if (!run_started_begin(learn->run, learn->recipe, learn->config->command, &w)) return ST_OK;
+    jw_string(&w, "environment", learner->env->id);
+    jw_string(&w, "algorithm", learner->algorithm->name);
+    jw_int(&w, "env_steps", learn->recipe->rl_total_steps);
+    return run_started_end(learn->run, &w, ST_OK);
+}
+
+static Status learn_all(Learn *learn, LearnResult *result) {
+    LoopTask task = {.context = learn, .done = done, .step = step, .fragile = env_is_remote(learn->learner->env), .keep = keep, .on_step = on_step, .finish = finish, .summary = summary};
+    LoopResult done_all;
+    TRY(write_started(learn));
+    TRY(loop_run(learn->recipe, learn->run, &task, &done_all));
+    const Learner *learner = learn->learner;
+    *result = (LearnResult){
+        .updates = learner->updates,
+        .steps = learner->steps,
+        .episodes = learner->all_episodes,
+        .last_reward = learn->last_reward,
+        .best_reward = learn->best_reward,
+        .seconds = done_all.seconds,
+    };
+    return ST_OK;
+}
+
+/* The directory is made only when nothing can be refused any more. */
+static Status learn_begin(Learn *learn, LearnResult *result) {
+    const LearnConfig *config = learn->config;
+    bool finished = false;
+    if (learn->recipe->rl_total_steps < 1) return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "say how many steps of the environment the run may take");
+    TRY(environment_keys_check(learn->recipe, learn->recipe->rl_algorithm));
+    if (!config->dry_run) TRY(run_check(learn->recipe, config->resume, &finished));
+    if (!finished) TRY(learner_new(learn->recipe, learn->recipe->rl_num_envs, &learn->learner));
+    if (!config->dry_run) TRY(run_open(learn->recipe, config->resume, &learn->run));
+    if (finished) return already_finished(learn->run, result);
+    if (config->on_plan) config->on_plan(config->context, learn->learner);
+    return config->dry_run ? ST_OK : learn_all(learn, result);
+}
+
+Status learn_run(const LearnConfig *config, LearnResult *result) {
+    *result = (LearnResult){.last_reward = not_known, .best_reward = not_known};
+    Learn learn = {.config = config, .recipe = config->recipe, .last_reward = not_known, .best_reward = not_known, .began_steps = -1};
+    Status status = learn_begin(&learn, result);
+    if (learn.run && !result->already_finished) status = report_run(learn.run, status);
+    run_close(learn.run);
+    learner_free(learn.learner);
+    return status;
+}
+
+/* ---- evaluation ---- */
+
+static Status fill_policy(Learner *learner, const char *path) {
+    Keeper policy = {.arena = learner->arena};
+    learner->algorithm->policy(learner, &policy);
+    TRY(policy.status);
+    return tensors_load(path, policy.items, policy.n);
+}
+
+enum { LONGEST_EPISODE = 10000, LONGEST_WATCHED = 300 };
+typedef struct Played { int64_t n, cut; double sum, square_sum, length_sum; } Played;
+
+/* Every copy plays its share of the episodes and then no longer counts. */
+static Status play(Learner *learner, const EvaluationConfig *config, Played *played) {
+    Env *env = learner->env;
+    double *actions = arena_zero(learner->arena, (size_t)(env->copies * env->action.size) * sizeof *actions);
+    int64_t *left = arena_zero(learner->arena, (size_t)env->copies * sizeof *left), waiting = config->episodes;
+    if (!actions || !left) return ST_RESOURCE;
+    for (int64_t copy = 0; copy < env->copies; copy++) left[copy] = config->episodes / env->copies + (copy < config->episodes % env->copies);
+    for (uint64_t t = 0; waiting > 0; t++) {
+        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+        RngKey key = rng_key(config->seed, RNG_SAMPLE, t);
+        TRY(learner->algorithm->act(learner, env->observations, env->copies, !config->sample, key, actions));
+        TRY(env_step(env, actions, true));
+        if (config->on_step) config->on_step(config->context, env, actions);
+        for (int64_t copy = 0; copy < env->copies; copy++) {
+            learner->returns[copy] += env->rewards[copy];
+            if (!env->terminated[copy] && !env->truncated[copy]) continue;
+            double total = learner->returns[copy];
+            learner->returns[copy] = 0;
+            if (left[copy] == 0) continue;
+            left[copy]--;
+            waiting--;
+            played->n++;
+            played->cut += env->truncated[copy];
+            played->sum += total;
+            played->square_sum += total * total;
+            played->length_sum += (double)env->final_lengths[copy];
+        }
+    }
+    return ST_OK;
+}
+
+enum { EVALUATION_COPIES = 32 };
+
+/* One that is watched plays alone; of a program there are no more copies than the run had. */
+static int64_t copies_for(const Recipe *recipe, const EvaluationConfig *config) {
+    if (config->on_step) return 1;
+    bool program = recipe->rl_env && recipe->rl_env->kind == YAML_MAP && yaml_get(recipe->rl_env, "command");
+    return MIN(config->episodes, program ? MIN(recipe->rl_num_envs, EVALUATION_COPIES) : EVALUATION_COPIES);
+}
+
+/* The best actions of an unfinished policy may go round for ever. Returns the limit that this sets, 0 where the environment has one. */
+static int64_t limit_episodes(Env *env, bool watched) {
+    if (env->max_steps > 0) return 0;
+    return env->max_steps = watched ? LONGEST_WATCHED : LONGEST_EPISODE;
+}
+
+Status learn_evaluate(const char *dir, const EvaluationConfig *config, Evaluation *evaluation) {
+    Arena *arena = arena_new(0);
+    const char *recipe_path = arena ? path_join(arena, dir, "recipe.yaml") : NULL, *policy_path = arena ? path_join(arena, dir, "policy.safetensors") : NULL;
+    Recipe *recipe = NULL;
+    Learner *learner = NULL;
+    Played played = {0};
+    Status status = recipe_path && policy_path ? ST_OK : ST_RESOURCE;
+    if (status == ST_OK && !file_exists(policy_path))
+        status = status_hint(status_fail(ST_INPUT, "'%s' holds no finished run on an environment: '%s' is missing", dir, policy_path), "give the output directory of tune rl");
+    if (status == ST_OK) status = recipe_read(recipe_path, NULL, 0, &recipe);
+    if (status == ST_OK) status = learner_new(recipe, copies_for(recipe, config), &learner);
+    if (status == ST_OK) status = fill_policy(learner, policy_path);
+    if (status == ST_OK) learner->steps = learner->total_steps; /* --sample explores as at the end */
+    int64_t limit = status == ST_OK ? limit_episodes(learner->env, config->on_step) : 0;
+    if (status == ST_OK) env_reset(learner->env, config->seed);
+    if (status == ST_OK) status = play(learner, config, &played);
+    if (status == ST_OK) {
+        double n = (double)played.n, average = played.sum / n;
+        *evaluation = (Evaluation){
+            .episodes = played.n,
+            .mean_return = average,
+            .std_return = sqrt(fmax(0, played.square_sum / n - average * average)),
+            .mean_length = played.length_sum / n,
+            .cut = played.cut,
+            .limit = limit,
+        };
+    }
+    learner_free(learner);
+    if (recipe) recipe_free(recipe);
+    arena_free(arena);
+    return status;
+}

@@ -1,0 +1,50 @@
+/* Runs that learn from an environment: the loop around an algorithm with its run directory, and the evaluation of what was learned.
+ *
+ *     TRY(learn_run(&(LearnConfig){.recipe = recipe, .resume = false}, &result));        // metrics, checkpoints, output/policy.safetensors
+ *     TRY(learn_evaluate("runs/cartpole", &(EvaluationConfig){.episodes = 100}, &evaluation));
+ */
+#ifndef TUNE_LEARN_H
+#define TUNE_LEARN_H
+
+#include "rl/learn/learner.h"
+
+typedef struct LearnProgress {
+    int64_t update, steps, total_steps; /* steps: of the environment */
+    int64_t episodes;                   /* ended so far */
+    double reward;                      /* mean return of the episodes that ended in this update; NaN: none did */
+    double steps_per_second, seconds_left;
+} LearnProgress;
+
+typedef struct LearnConfig {
+    const Recipe *recipe;
+    const char *command;     /* as typed, for the record; NULL: not known */
+    bool resume, dry_run;
+    void (*on_plan)(void *context, const Learner *learner);           /* before the first step; may be NULL */
+    void (*on_progress)(void *context, const LearnProgress *progress); /* after each update; may be NULL */
+    void (*on_values)(void *context, const Learner *learner, const double *learned, const double *exact); /* at the end, where the algorithm knows values of numbered states; may be NULL */
+    void *context;
+} LearnConfig;
+
+typedef struct LearnResult {
+    int64_t updates, steps, episodes;
+    double last_reward, best_reward; /* mean return of the last (best) update in which episodes ended; NaN: there was none */
+    double seconds;
+    bool already_finished;
+} LearnResult;
+
+/* Learns from the run's checkpoint (or from the start) until rl.total_steps. ST_INTERRUPTED after interrupt_request with a checkpoint saved; ST_NUMERIC when a number of an update, or what was learned, is not finite;
+ * faults as run_open, learner_new and environment_keys_check. */
+Status learn_run(const LearnConfig *config, LearnResult *result);
+
+typedef struct EvaluationConfig {
+    int64_t episodes;     /* from 1 */
+    bool sample;          /* draw actions as while training, instead of the best ones */
+    uint64_t seed;
+    void (*on_step)(void *context, const Env *env, const double *actions); /* copy 0 after each step; may be NULL */
+    void *context;
+} EvaluationConfig;
+typedef struct Evaluation { int64_t episodes; double mean_return, std_return, mean_length; int64_t cut, limit; } Evaluation; /* std: of the population, 0 for one episode; cut: episodes that a limit of steps ended; limit: the one that evaluation set, 0: the environment's own */
+/* Plays episodes with the policy of a run directory, of at most 10000 steps where the environment has no limit (300 where on_step watches); copies play equal numbers of episodes, so short ones count no more than long ones. ST_INPUT: no such run, or no policy in it. */
+Status learn_evaluate(const char *run_dir, const EvaluationConfig *config, Evaluation *evaluation);
+
+#endif

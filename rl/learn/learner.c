@@ -1,0 +1,167 @@
+/* What all algorithms have in common: opening, stepping with account of episodes, numbers for the metrics, the list of what is kept. */
+#include "rl/learn/learner.h"
+
+#include <math.h>
+#include <string.h>
+
+static const Algorithm *const algorithms[] = {
+#define ALGORITHM(name) &algorithm_##name,
+#include "rl/learn/algorithms.def"
+#undef ALGORITHM
+};
+
+const Algorithm *algorithm_at(size_t i) { return i < COUNT_OF(algorithms) ? algorithms[i] : NULL; }
+
+const Algorithm *algorithm_find(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(algorithms); i++)
+        if (strcmp(algorithms[i]->name, name) == 0) return algorithms[i];
+    return NULL;
+}
+
+/* ---- what is kept ---- */
+
+bool learner_resumes_episodes(const Learner *learner) { return !env_is_remote(learner->env); }
+
+static void keep_environment(Learner *learner, Keeper *keeper) {
+    Env *env = learner->env;
+    keep_bytes(keeper, "env/counts", env->counts, (size_t)env->copies * sizeof *env->counts);
+    if (!learner_resumes_episodes(learner)) return;
+    keep_f64(keeper, "env/states", env->states, env->copies * env->state_size);
+    keep_f64(keeper, "env/observations", env->observations, env->copies * env->observation.size);
+    keep_bytes(keeper, "env/lengths", env->lengths, (size_t)env->copies * sizeof *env->lengths);
+    keep_f64(keeper, "env/returns", learner->returns, env->copies);
+}
+
+void learner_keep(Learner *learner, Keeper *keeper) {
+    learner->algorithm->policy(learner, keeper);
+    if (learner->algorithm->keep) learner->algorithm->keep(learner, keeper);
+    keep_environment(learner, keeper);
+    keep_count(keeper, "updates", &learner->updates);
+    keep_count(keeper, "env_steps", &learner->steps);
+    keep_count(keeper, "episodes", &learner->all_episodes);
+}
+
+/* ---- opening ---- */
+
+static Status find_algorithm(const char *name, const Algorithm **algorithm) {
+    *algorithm = algorithm_find(name);
+    if (*algorithm) return ST_OK;
+    Str all = {0};
+    for (size_t i = 0; i < COUNT_OF(algorithms); i++) str_printf(&all, "%s%s", i ? ", " : "", algorithms[i]->name);
+    status_fail(ST_CONFIG, "'rl.algorithm' is '%s', which does not learn from an environment", name);
+    status_hint(ST_CONFIG, "those that do are %s", str_text(&all));
+    str_release(&all);
+    return ST_CONFIG;
+}
+
+static Status check_fit(const Algorithm *algorithm, const Recipe *recipe, const Env *env) {
+    bool discrete = env->action.n > 0;
+    if (discrete ? !algorithm->discrete : !algorithm->box) {
+        status_fail(ST_CONFIG, "algorithm '%s' does not fit environment '%s': its actions are %s", algorithm->name, env->id, discrete ? "discrete" : "real numbers");
+        return status_hint(ST_CONFIG, discrete ? "take ppo, a2c, reinforce or dqn" : "take ppo, a2c, reinforce or sac");
+    }
+    if (algorithm->tabular && env->observation.n == 0 && recipe->rl_tilings == 0) {
+        status_fail(ST_CONFIG, "algorithm '%s' keeps a table of states, and the observations of environment '%s' are real numbers", algorithm->name, env->id);
+        return status_hint(ST_CONFIG, "rl.tilings: 8 cuts them into tiles; or take ppo or dqn");
+    }
+    return ST_OK;
+}
+
+/* A table needs numbers of states; tiles are laid over what is seen. */
+static Status open_environment(Learner *learner, int64_t copies) {
+    TRY(env_from_recipe(learner->recipe->rl_env, copies, &learner->env));
+    if (learner->algorithm->tabular && learner->recipe->rl_tilings == 0) TRY(env_number_states(&learner->env));
+    learner->world = learner->env->world;
+    return ST_OK;
+}
+
+static Status open_learner(Learner *learner, int64_t copies) {
+    TRY(find_algorithm(learner->recipe->rl_algorithm, &learner->algorithm));
+    TRY(open_environment(learner, copies));
+    TRY(check_fit(learner->algorithm, learner->recipe, learner->env));
+    learner->returns = arena_zero(learner->arena, (size_t)copies * sizeof *learner->returns);
+    learner->resting = arena_zero(learner->arena, (size_t)copies * sizeof *learner->resting);
+    if (!learner->returns || !learner->resting) return ST_RESOURCE;
+    TRY(env_reset(learner->env, learner->seed));
+    return learner->algorithm->open(learner);
+}
+
+Status learner_new(const Recipe *recipe, int64_t copies, Learner **out) {
+    *out = NULL;
+    Arena *arena = arena_new(0);
+    Learner *learner = arena ? arena_zero(arena, sizeof *learner) : NULL;
+    if (!learner) {
+        arena_free(arena);
+        return status_fail(ST_RESOURCE, "out of memory for learning");
+    }
+    *learner = (Learner){.recipe = recipe, .arena = arena, .seed = (uint64_t)recipe->seed, .total_steps = MAX(recipe->rl_total_steps, 0)};
+    Status status = open_learner(learner, copies);
+    if (status == ST_OK) *out = learner;
+    else learner_free(learner);
+    return status;
+}
+
+void learner_free(Learner *learner) {
+    if (!learner) return;
+    if (learner->self && learner->algorithm->close) learner->algorithm->close(learner);
+    env_free(learner->env);
+    arena_free(learner->arena);
+}
+
+/* ---- while learning ---- */
+
+/* What a step of one copy means for its episode. */
+static void count_step(Learner *learner, int64_t copy) {
+    const Env *env = learner->env;
+    learner->steps++;
+    learner->returns[copy] += env->rewards[copy];
+    if (!env->terminated[copy] && !env->truncated[copy]) return;
+    double total = learner->returns[copy];
+    learner->episodes.n++;
+    learner->episodes.return_sum += total;
+    learner->episodes.square_sum += total * total;
+    learner->episodes.length_sum += (double)env->final_lengths[copy];
+    learner->all_episodes++;
+    learner->returns[copy] = 0;
+}
+
+Status learner_step(Learner *learner, const double *actions) {
+    TRY(env_step(learner->env, actions, true));
+    for (int64_t copy = 0; copy < learner->env->copies; copy++) count_step(learner, copy);
+    return ST_OK;
+}
+
+Status learner_restart(Learner *learner) {
+    for (int64_t copy = 0; copy < learner->env->copies; copy++) {
+        TRY(env_start(learner->env, copy));
+        learner->returns[copy] = 0;
+        learner->resting[copy] = false;
+    }
+    return ST_OK;
+}
+
+Status learner_play(Learner *learner, const double *actions) {
+    const Env *env = learner->env;
+    TRY(env_step(learner->env, actions, false));
+    for (int64_t copy = 0; copy < env->copies; copy++) {
+        if (learner->resting[copy]) continue;
+        count_step(learner, copy);
+        learner->resting[copy] = env->terminated[copy] || env->truncated[copy];
+    }
+    return ST_OK;
+}
+
+void learner_metric(Learner *learner, const char *name, double value) {
+    if (learner->metrics) metric_set(learner->metrics, name, value);
+}
+
+double learner_progress(const Learner *learner) { return learner->total_steps > 0 ? fmin(1, (double)learner->steps / (double)learner->total_steps) : 1; }
+
+double learner_linear(const Learner *learner, double start, double end, double share) {
+    double way = share > 0 ? fmin(1, learner_progress(learner) / share) : 1;
+    return start + way * (end - start);
+}
+
+RngKey learner_key(const Learner *learner, RngStream stream, uint64_t number) {
+    return rng_key(rng_u64(rng_key(learner->seed, stream, (uint64_t)learner->updates), number), stream, 0);
+}

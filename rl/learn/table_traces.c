@@ -1,0 +1,71 @@
+/* Eligibility traces: how much of each weight has a part in the error of now (Sutton & Barto 12). */
+#include "rl/learn/table.h"
+
+#include <math.h>
+#include <string.h>
+
+/* A trace below the rounding of the newest one changes nothing. */
+#define FORGOTTEN 0x1p-53
+
+Status traces_open(Learner *learner, Traces *traces) {
+    const Tabular *t = learner->self;
+    size_t n, bytes;
+    *traces = (Traces){.n = t->Q.n * t->Q.A};
+    if (!size_mul((size_t)t->copies, (size_t)traces->n, &n) || !size_mul(n, sizeof(double), &bytes))
+        return status_fail(ST_RESOURCE, "traces of %lld copies do not fit into memory", (long long)t->copies);
+    traces->z = arena_zero(learner->arena, bytes);
+    traces->list = arena_zero(learner->arena, n * sizeof *traces->list);
+    traces->listed = arena_zero(learner->arena, (size_t)t->copies * sizeof *traces->listed);
+    traces->old = arena_zero(learner->arena, (size_t)t->copies * sizeof *traces->old);
+    return traces->z && traces->list && traces->listed && traces->old ? ST_OK : ST_RESOURCE;
+}
+
+void traces_keep(const Traces *traces, const Tabular *t, Keeper *keeper) {
+    if (traces->n == 0 || !t->resumes_episodes) return;
+    keep_f64(keeper, "traces/z", traces->z, t->copies * traces->n);
+    keep_bytes(keeper, "traces/list", traces->list, (size_t)(t->copies * traces->n) * sizeof *traces->list);
+    keep_bytes(keeper, "traces/listed", traces->listed, (size_t)t->copies * sizeof *traces->listed);
+    keep_f64(keeper, "traces/old", traces->old, t->copies);
+}
+
+/* z += x, or what stands for it. */
+static void grow(const Traces *traces, const Values *values, const Step *step, int64_t A, bool replacing, double x) {
+    double *z = traces->z + step->copy * traces->n;
+    int32_t *list = traces->list + step->copy * traces->n, *listed = &traces->listed[step->copy];
+    for (int i = 0; i < values->active; i++) {
+        int64_t k = step->S[i] * values->A + A;
+        if (z[k] == 0) list[(*listed)++] = (int32_t)k;
+        z[k] = replacing ? x : z[k] + x;
+    }
+}
+
+/* w += amount z; z *= decay, and what has faded leaves the list. */
+static void learn_and_decay(const Traces *traces, Values *values, int64_t copy, double amount, double decay) {
+    double *z = traces->z + copy * traces->n;
+    int32_t *list = traces->list + copy * traces->n, kept = 0;
+    for (int32_t i = 0; i < traces->listed[copy]; i++) {
+        int32_t k = list[i];
+        values->w[k] += amount * z[k];
+        z[k] *= decay;
+        if (fabs(z[k]) < FORGOTTEN) z[k] = 0;
+        else list[kept++] = k;
+    }
+    traces->listed[copy] = kept;
+}
+
+void traces_learn(Tabular *t, Traces *traces, Values *values, const Step *step, int64_t A, double next) {
+    bool online = strcmp(t->recipe->rl_traces, "true_online") == 0, replacing = strcmp(t->recipe->rl_traces, "replacing") == 0;
+    double alpha = step_size(t, values, step->S, A), decay = step->ended ? 0 : t->gamma * t->recipe->rl_lambda;
+    double value = value_of(values, step->S, A), error = step->R + step->gamma * next - value, late = 0, x = 1;
+    if (online) {
+        bool begins = traces->listed[step->copy] == 0;
+        const double *z = traces->z + step->copy * traces->n;
+        for (int i = 0; i < values->active; i++) x -= alpha * z[step->S[i] * values->A + A];
+        late = begins ? 0 : value - traces->old[step->copy];
+        traces->old[step->copy] = next;
+    }
+    grow(traces, values, step, A, replacing, x);
+    for (int i = 0; i < values->active; i++) values->w[step->S[i] * values->A + A] -= alpha * late;
+    learn_and_decay(traces, values, step->copy, alpha * (error + late), decay);
+    note_error(t, error);
+}

@@ -1,0 +1,213 @@
+/* Making a Mdp: outcomes in any order become sorted rows. */
+#include "rl/mdp/mdp.h"
+
+#include <errno.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rl/mdp/mdp_parts.h"
+
+typedef struct Outcome { int64_t row; double probability, reward; int32_t next; uint32_t line : 31, ends : 1; } Outcome;
+typedef struct StatePlace { int64_t state; double probability; int line; } StatePlace; /* probability: of a start */
+typedef struct StatePlaces { StatePlace *items; size_t n, room; } StatePlaces;
+
+struct MdpBuilder {
+    int64_t n_states, n_actions;
+    double gamma;
+    Outcome *outcomes;
+    size_t n, room;
+    StatePlaces terminals, starts;
+    const char *const *state_names, *const *action_names;
+    int line;
+    Status status;         /* the first failure, with its text */
+    char *text, *hint;
+};
+
+/* Keeps the failure just recorded: other calls may fail before it is asked for. */
+static void keep_failure(MdpBuilder *builder, Status status) {
+    if (builder->line) status_prefix(status, "line %d", builder->line);
+    builder->status = status;
+    builder->text = strdup(status_text());
+    builder->hint = strdup(status_hint_text());
+}
+
+MdpBuilder *mdp_builder_new(int64_t n_states, int64_t n_actions, double gamma) {
+    MdpBuilder *builder = calloc(1, sizeof *builder);
+    if (!builder) {
+        status_errno(ENOMEM, "cannot begin a Mdp");
+        return NULL;
+    }
+    builder->n_states = n_states;
+    builder->n_actions = n_actions;
+    builder->gamma = gamma;
+    if (n_states < 1 || n_states > INT32_MAX) keep_failure(builder, status_fail(ST_INPUT, "%lld states, expected 1 to %d", (long long)n_states, INT32_MAX));
+    else if (n_actions < 1 || n_actions > INT32_MAX) keep_failure(builder, status_fail(ST_INPUT, "%lld actions, expected 1 to %d", (long long)n_actions, INT32_MAX));
+    return builder;
+}
+
+void mdp_builder_free(MdpBuilder *builder) {
+    if (!builder) return;
+    free(builder->outcomes);
+    free(builder->terminals.items);
+    free(builder->starts.items);
+    free(builder->text);
+    free(builder->hint);
+    free(builder);
+}
+
+static bool in_range(MdpBuilder *builder, const char *what, int64_t value, int64_t n) {
+    if (value >= 0 && value < n) return true;
+    keep_failure(builder, status_fail(ST_INPUT, "there is no %s %lld: there are %lld, counted from 0", what, (long long)value, (long long)n));
+    return false;
+}
+
+/* Room for one more of `size` bytes. */
+static bool grow(MdpBuilder *builder, void *items, size_t n, size_t *room, size_t size) {
+    Status status = array_grow(items, room, n + 1, size, "outcomes");
+    if (status != ST_OK) keep_failure(builder, status);
+    return status == ST_OK;
+}
+
+void mdp_builder_add(MdpBuilder *builder, int64_t state, int64_t action, int64_t next, double probability, double reward, bool ends) {
+    if (builder->status != ST_OK) return;
+    if (!in_range(builder, "state", state, builder->n_states) || !in_range(builder, "action", action, builder->n_actions) || !in_range(builder, "state", next, builder->n_states)) return;
+    if (!grow(builder, &builder->outcomes, builder->n, &builder->room, sizeof *builder->outcomes)) return;
+    builder->outcomes[builder->n++] =
+        (Outcome){.row = state * builder->n_actions + action, .probability = probability, .reward = reward, .next = (int32_t)next, .line = (uint32_t)builder->line & INT32_MAX, .ends = ends};
+}
+
+static void add_place(MdpBuilder *builder, StatePlaces *places, int64_t state, double probability) {
+    if (builder->status != ST_OK || !in_range(builder, "state", state, builder->n_states)) return;
+    if (!grow(builder, &places->items, places->n, &places->room, sizeof *places->items)) return;
+    places->items[places->n++] = (StatePlace){state, probability, builder->line};
+}
+
+void mdp_builder_terminal(MdpBuilder *builder, int64_t state) { add_place(builder, &builder->terminals, state, 0); }
+void mdp_builder_start(MdpBuilder *builder, int64_t state, double probability) { add_place(builder, &builder->starts, state, probability); }
+void mdp_builder_line(MdpBuilder *builder, int line) { builder->line = line; }
+
+void mdp_builder_names(MdpBuilder *builder, const char *const *state_names, const char *const *action_names) {
+    builder->state_names = state_names;
+    builder->action_names = action_names;
+}
+
+/* ---- finishing ---- */
+
+static Status copy_names(Arena *arena, const char *const *names, int64_t n, const char ***copies) {
+    *copies = NULL;
+    if (!names) return ST_OK;
+    *copies = arena_alloc(arena, (size_t)n * sizeof **copies);
+    if (!*copies) return ST_RESOURCE;
+    size_t bytes = 0;
+    for (int64_t i = 0; i < n; i++) bytes += strlen(names[i]) + 1;
+    char *text = arena_alloc(arena, bytes);
+    if (!text) return ST_RESOURCE;
+    for (int64_t i = 0; i < n; i++) {
+        size_t len = strlen(names[i]) + 1;
+        (*copies)[i] = memcpy(text, names[i], len);
+        text += len;
+    }
+    return ST_OK;
+}
+
+/* A state of a hostile file is a few bytes of text, here it is an array's element: a state without outcomes must be found before such arrays are made. Every live state has
+ * an outcome for each action, so that what was said bounds how many states there can be; with fewer, one of the first `said + 1` states is not spoken of. */
+static Status check_size(const MdpBuilder *builder, NamedMdp *names, size_t *rows) {
+    size_t said = builder->n + builder->terminals.n;
+    if ((size_t)builder->n_states > said) {
+        bool *spoken = calloc(said + 1, 1);
+        if (!spoken) return status_errno(ENOMEM, "cannot check the states");
+        for (size_t i = 0; i < builder->n; i++)
+            if ((size_t)(builder->outcomes[i].row / builder->n_actions) <= said) spoken[builder->outcomes[i].row / builder->n_actions] = true;
+        for (size_t i = 0; i < builder->terminals.n; i++)
+            if ((size_t)builder->terminals.items[i].state <= said) spoken[builder->terminals.items[i].state] = true;
+        size_t missing = 0;
+        while (spoken[missing]) missing++;
+        free(spoken);
+        Str text = {0};
+        mdp_append_state(&text, names, (int64_t)missing);
+        status_fail(ST_INPUT, "%s has no transitions and is not terminal", str_text(&text));
+        str_release(&text);
+        return ST_INPUT;
+    }
+    size_t bytes;
+    bool fits = size_mul((size_t)builder->n_states, (size_t)builder->n_actions, rows) && size_mul(*rows, sizeof(int64_t), &bytes);
+    if (!fits || bytes > memory_available() / 2)
+        return status_fail(ST_RESOURCE, "%lld states with %lld actions each do not fit into memory", (long long)builder->n_states, (long long)builder->n_actions);
+    return ST_OK;
+}
+
+/* Outcomes into their rows, in the order they were added (counting sort). */
+static void fill_rows(const MdpBuilder *builder, Mdp *mdp, int *lines, size_t rows) {
+    for (size_t i = 0; i < builder->n; i++) mdp->begin[builder->outcomes[i].row + 1]++;
+    for (size_t row = 0; row < rows; row++) mdp->begin[row + 1] += mdp->begin[row];
+    for (size_t i = 0; i < builder->n; i++) {
+        const Outcome *outcome = &builder->outcomes[i];
+        int64_t k = mdp->begin[outcome->row]++;
+        mdp->next[k] = outcome->next;
+        mdp->probability[k] = outcome->probability;
+        mdp->reward[k] = outcome->reward;
+        if (mdp->ends) mdp->ends[k] = outcome->ends;
+        lines[k] = (int)outcome->line;
+    }
+    memmove(mdp->begin + 1, mdp->begin, rows * sizeof *mdp->begin);
+    mdp->begin[0] = 0;
+}
+
+static Status fill_world(const MdpBuilder *builder, NamedMdp *world, int **lines) {
+    Arena *arena = world->arena;
+    Mdp *mdp = &world->mdp;
+    size_t rows;
+    *mdp = (Mdp){.n_states = (int32_t)builder->n_states, .n_actions = (int32_t)builder->n_actions, .gamma = builder->gamma};
+    NamedMdp names = {.mdp = *mdp, .state_names = (const char **)(uintptr_t)builder->state_names};
+    TRY(check_size(builder, &names, &rows));
+    bool some_end = false;
+    for (size_t i = 0; i < builder->n && !some_end; i++) some_end = builder->outcomes[i].ends;
+    mdp->begin = arena_zero(arena, (rows + 1) * sizeof *mdp->begin);
+    mdp->next = arena_alloc(arena, builder->n * sizeof *mdp->next);
+    mdp->probability = arena_alloc(arena, builder->n * sizeof *mdp->probability);
+    mdp->reward = arena_alloc(arena, builder->n * sizeof *mdp->reward);
+    mdp->terminal = arena_zero(arena, (size_t)builder->n_states);
+    if (some_end) mdp->ends = arena_alloc(arena, builder->n);
+    if (builder->starts.n) world->start = arena_zero(arena, (size_t)builder->n_states * sizeof *world->start);
+    *lines = malloc((builder->n + 1) * sizeof **lines);
+    if (!*lines) return status_errno(ENOMEM, "cannot sort %zu outcomes", builder->n);
+    if (!mdp->begin || !mdp->next || !mdp->probability || !mdp->reward || !mdp->terminal || (some_end && !mdp->ends) || (builder->starts.n && !world->start)) return ST_RESOURCE;
+    fill_rows(builder, mdp, *lines, rows);
+    for (size_t i = 0; i < builder->terminals.n; i++) mdp->terminal[builder->terminals.items[i].state] = true;
+    for (size_t i = 0; i < builder->starts.n; i++) world->start[builder->starts.items[i].state] += builder->starts.items[i].probability;
+    TRY(copy_names(arena, builder->state_names, builder->n_states, &world->state_names));
+    return copy_names(arena, builder->action_names, builder->n_actions, &world->action_names);
+}
+
+static Status finish(const MdpBuilder *builder, NamedMdp **world) {
+    if (builder->status != ST_OK) {
+        status_fail(builder->status, "%s", builder->text ? builder->text : "out of memory");
+        return builder->hint && *builder->hint ? status_hint(builder->status, "%s", builder->hint) : builder->status;
+    }
+    Arena *arena = arena_new(0);
+    NamedMdp *made = arena ? arena_zero(arena, sizeof *made) : NULL;
+    if (!made) {
+        arena_free(arena);
+        return ST_RESOURCE;
+    }
+    made->arena = arena;
+    int *lines = NULL;
+    Status status = fill_world(builder, made, &lines);
+    if (status == ST_OK) status = mdp_check_lines(made, lines);
+    free(lines);
+    if (status == ST_OK) *world = made;
+    else named_mdp_free(made);
+    return status;
+}
+
+Status mdp_builder_finish(MdpBuilder *builder, NamedMdp **world) {
+    *world = NULL;
+    Status status = finish(builder, world);
+    mdp_builder_free(builder);
+    return status;
+}
+
+void named_mdp_free(NamedMdp *world) {
+    if (world) arena_free(world->arena);
+}

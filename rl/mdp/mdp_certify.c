@@ -1,0 +1,116 @@
+/* How far values are from the truth, for certain.
+ *
+ * If V is off by at most e in every state's equation, |TV - V| <= e, and h > 0 satisfies  gamma P h <= h - 1  for every row, then |V - V*| <= e max h: V + e h is not raised by T, so it lies
+ * above V*, and V - e h is not lowered by the greedy policy, so it lies below. For gamma < 1, h = 1 / (1 - gamma) does it. For gamma = 1, h is the expected number of steps to the
+ * end: not under every policy (one that walks into a wall has no end) but under those that choose among nearly best rows; the others have room in their gap to the best. e and all
+ * inequalities are computed with what rounding can do added.
+ */
+#include <math.h>
+#include <string.h>
+
+#include "rl/mdp/mdp_form.h"
+
+static double largest(const MdpForm *form, const double *V) {
+    double most = 0;
+    for (int32_t s = 0; s < form->n; s++)
+        if (!(fabs(V[s]) <= most)) most = fabs(V[s]);
+    return most;
+}
+
+/* A sum of k products is off by at most (k + 1) u / (1 - (k + 1) u) times the sum of their sizes (Higham 2002, 3.1), in any order. Two more for gamma and the sum, one each for p, r and gamma
+ * as they were rounded when they were stored, and a few to be safe; the row's imbalance covers both readings of a sum that is not 1. */
+double form_rounding(const MdpForm *form, const double *V) {
+    double k = (double)form->longest + 12;
+    return 1.01 * (k * UNIT_ROUNDOFF + form->imbalance) * (form->reward_size + form->gamma * largest(form, V)) + 1e-300;
+}
+
+/* h(s) - P h for the policy or set of rows must be at least this much above 0. */
+typedef struct Clock { double *h; double drop, longest; } Clock; /* h: steps to the end; drop: the least by which h falls in a step; longest: largest h */
+
+static double row_room(const MdpForm *form, int64_t row, const double *V, double best) { return best - form_q(form, row, V); }
+
+/* Expected steps under the slowest policy among rows within `near` of the best, by policy iteration. False when there is no end to it. */
+static bool slowest(const MdpForm *form, const double *V, double near, int64_t *rows, const double *ones, Clock *clock) {
+    enum { LIMIT = 60 };
+    for (int round = 0; round < LIMIT && !interrupt_requested(); round++) {
+        if (form_policy_values(form, rows, ones, 1, 1e-3, clock->h, NULL) != ST_OK) return false;
+        clock->longest = 0;
+        for (int32_t s = 0; s < form->n; s++) {
+            if (!form_is_live(form, s)) continue;
+            if (!(clock->h[s] >= 0 && clock->h[s] < 1e12)) return false;
+            clock->longest = fmax(clock->longest, clock->h[s]);
+        }
+        double noise = 1.01 * (((double)form->longest + 4) * UNIT_ROUNDOFF + form->imbalance) * clock->longest;
+        int64_t slower = 0;
+        clock->drop = (double)INFINITY;
+        for (int32_t s = 0; s < form->n; s++) {
+            if (!form_is_live(form, s)) continue;
+            double best = form_best(form, s, V, NULL), most = form_expect(form, rows[s], clock->h);
+            for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) {
+                double expected = form_expect(form, row, clock->h);
+                if (row_room(form, row, V, best) > near || !(expected > most + 0.25)) continue;
+                most = expected;
+                rows[s] = row;
+                slower++;
+            }
+            clock->drop = fmin(clock->drop, clock->h[s] - most - noise);
+        }
+        if (slower == 0) return clock->drop > 0.1;
+    }
+    return false;
+}
+
+/* Rows that are not near the best one must have room for what h adds. */
+static bool others_have_room(const MdpForm *form, const double *V, double near, double off, const Clock *clock) {
+    double scale = off / clock->drop, rounding = form_rounding(form, V), noise = 1.01 * ((double)form->longest + 4) * UNIT_ROUNDOFF * clock->longest;
+    for (int32_t s = 0; s < form->n; s++) {
+        if (!form_is_live(form, s)) continue;
+        double best = form_best(form, s, V, NULL);
+        for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) {
+            double room = row_room(form, row, V, best);
+            if (room <= near) continue;
+            if (!(V[s] - form_q(form, row, V) - rounding > scale * (form_expect(form, row, clock->h) - clock->h[s] + noise))) return false;
+        }
+    }
+    return true;
+}
+
+/* `off`: the largest residual with rounding. */
+static double bound_undiscounted(const MdpForm *form, const double *V, double off) {
+    ArenaMark mark = arena_mark(form->arena);
+    Clock clock = {.h = form_vector(form, form->arena)};
+    int64_t *rows = arena_alloc(form->arena, ((size_t)form->n + 1) * sizeof *rows);
+    double *ones = arena_alloc(form->arena, ((size_t)form->n_rows + 1) * sizeof *ones), bound = (double)INFINITY;
+    if (clock.h && rows && ones) {
+        double size = form->reward_size + largest(form, V);
+        for (int64_t row = 0; row < form->n_rows; row++) ones[row] = 1;
+        double near = fmax(2 * off, 1e-9 * size);
+        do {
+            for (int32_t s = 0; s < form->n; s++)
+                if (form_is_live(form, s)) form_best(form, s, V, &rows[s]);
+            memset(clock.h, 0, ((size_t)form->n + 1) * sizeof *clock.h);
+            if (!slowest(form, V, near, rows, ones, &clock)) break; /* with more rows it is no better */
+            if (others_have_room(form, V, near, off, &clock)) bound = off / clock.drop * clock.longest * (1 + 1e-12);
+            near *= 100;
+        } while (isinf(bound) && near < size);
+    }
+    arena_rewind(form->arena, mark);
+    return bound;
+}
+
+double form_bound_of_change(const MdpForm *form, const double *V, double change) {
+    double off = change + form_rounding(form, V);
+    if (!isfinite(off)) return (double)INFINITY;
+    double shrink = form->gamma * (form->mass * (1 + ((double)form->longest + 2) * UNIT_ROUNDOFF)) * (1 + 2 * UNIT_ROUNDOFF);
+    if (form->gamma < 1 && shrink < 1) return off / (1 - shrink) * (1 + 8 * UNIT_ROUNDOFF);
+    return bound_undiscounted(form, V, off);
+}
+
+double form_bound(const MdpForm *form, const double *V, double *Q) {
+    ArenaMark mark = arena_mark(form->arena);
+    double *next = form_vector(form, form->arena);
+    if (!next) return (double)INFINITY;
+    double change = change_size(form_sweep(form, (Sweep){.V = V, .new_V = next, .Q = Q}));
+    arena_rewind(form->arena, mark);
+    return form_bound_of_change(form, V, change);
+}

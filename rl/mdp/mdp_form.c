@@ -1,0 +1,123 @@
+/* From a Mdp to rows of expected rewards. */
+#include "rl/mdp/mdp_form.h"
+
+#include <math.h>
+#include <string.h>
+
+double *form_vector(const MdpForm *form, Arena *arena) { return arena_zero(arena, ((size_t)form->n + 1) * sizeof(double)); }
+
+/* What is borrowed and what becomes new: an outcome that ends the episode leads to state n. */
+static Status redirect_ends(const Mdp *mdp, Arena *arena, MdpForm *form) {
+    form->next = mdp->next;
+    if (!mdp->ends) return ST_OK;
+    int64_t entries = mdp->begin[form->n_rows];
+    int32_t *next = arena_alloc(arena, (size_t)entries * sizeof *next);
+    if (!next) return ST_RESOURCE;
+    for (int64_t k = 0; k < entries; k++) next[k] = mdp->ends[k] ? mdp->n_states : mdp->next[k];
+    form->next = next;
+    return ST_OK;
+}
+
+/* Sizes of one block of rows, which are put together in any order: they are all maxima. */
+typedef struct Sizes { double mass, imbalance, reward_size; int64_t longest; bool closed, even; } Sizes;
+
+/* What goes on: less than everything where an outcome ends the episode. */
+static double row_mass(const MdpForm *form, const double *probability, const int32_t *next, int64_t n, bool *closed) {
+    double mass = 0;
+    for (int64_t k = 0; k < n; k++) {
+        if (next[k] < form->n && form_is_live(form, next[k])) mass += probability[k];
+        else *closed = false;
+    }
+    return mass;
+}
+
+static void row_sizes(const Mdp *mdp, MdpForm *form, int64_t row, Sizes *sizes) {
+    int64_t begin = mdp->begin[row], n = mdp->begin[row + 1] - begin;
+    const double *p = mdp->probability + begin, *r = mdp->reward + begin;
+    double reward = 0, size = 0, sum = 0;
+    for (int64_t k = 0; k < n; k++) {
+        reward += p[k] * r[k];
+        size += p[k] * fabs(r[k]);
+        sum += p[k];
+    }
+    double mass = form->ended || mdp->ends ? row_mass(form, p, form->next + begin, n, &sizes->closed) : sum;
+    form->reward[row] = reward;
+    sizes->mass = MAX(sizes->mass, mass);
+    sizes->imbalance = MAX(sizes->imbalance, fabs(sum - 1));
+    sizes->reward_size = MAX(sizes->reward_size, size);
+    sizes->longest = MAX(sizes->longest, n);
+}
+
+static void measure(const Mdp *mdp, MdpForm *form) {
+    int64_t size = MIN(1 << 14, form->n / 16 + 1), blocks = (form->n + size - 1) / size;
+    Sizes all = {.closed = true, .even = true};
+    form->fan = (int32_t)MIN(mdp->begin[1], INT32_MAX);
+#pragma omp parallel for schedule(dynamic) if (form_pays_threads(form))
+    for (int64_t block = 0; block < blocks; block++) {
+        Sizes own = {.closed = true, .even = true};
+        for (int64_t s = block * size; s < MIN(form->n, (block + 1) * size); s++) {
+            bool live = form_is_live(form, s);
+            for (int64_t row = s * form->width; row < (s + 1) * form->width; row++) {
+                if (live) row_sizes(mdp, form, row, &own);
+                else form->reward[row] = 0;
+                if (mdp->begin[row] != row * form->fan || mdp->begin[row + 1] - mdp->begin[row] != form->fan) own.even = false;
+            }
+        }
+#pragma omp critical(mdp_form_sizes)
+        {
+            all.mass = MAX(all.mass, own.mass);
+            all.imbalance = MAX(all.imbalance, own.imbalance);
+            all.reward_size = MAX(all.reward_size, own.reward_size);
+            all.longest = MAX(all.longest, own.longest);
+            all.closed &= own.closed;
+            all.even &= own.even;
+        }
+    }
+    form->mass = all.mass;
+    form->imbalance = all.imbalance;
+    form->reward_size = all.reward_size;
+    form->longest = all.longest;
+    form->closed = all.closed;
+    if (!all.even) form->fan = 0;
+}
+
+/* In a world that lies in a cache, what counts is how fast rows are added up, and loops of constant length are twice as fast: rows of a few entries are filled up with outcomes that do not happen. */
+static Status even_out(MdpForm *form, Arena *arena) {
+    enum { SMALL = 1 << 15 };
+    int32_t slot = form->longest > 4 ? 8 : (int32_t)form->longest;
+    if (form->fan || form->n >= SMALL || form->longest > 8 || form->longest == 0 || form->n_rows * slot > 2 * form->begin[form->n_rows]) return ST_OK;
+    size_t entries = (size_t)form->n_rows * (size_t)slot;
+    int64_t *begin = arena_alloc(arena, ((size_t)form->n_rows + 1) * sizeof *begin);
+    int32_t *next = arena_alloc(arena, entries * sizeof *next);
+    double *probability = arena_alloc(arena, entries * sizeof *probability);
+    if (!begin || !next || !probability) return ST_RESOURCE;
+    for (int64_t row = 0; row < form->n_rows; row++) {
+        int64_t n = form->begin[row + 1] - form->begin[row];
+        begin[row] = row * slot;
+        for (int64_t k = 0; k < slot; k++) {
+            next[row * slot + k] = k < n ? form->next[form->begin[row] + k] : form->n;
+            probability[row * slot + k] = k < n ? form->probability[form->begin[row] + k] : 0;
+        }
+    }
+    begin[form->n_rows] = (int64_t)entries;
+    form->begin = begin;
+    form->next = next;
+    form->probability = probability;
+    form->fan = slot;
+    return ST_OK;
+}
+
+Status mdp_form_make(const NamedMdp *world, bool needs_values, Arena *arena, MdpForm *form) {
+    const Mdp *mdp = &world->mdp;
+    *form = (MdpForm){.n = mdp->n_states, .n_rows = (int64_t)mdp->n_states * mdp->n_actions, .gamma = mdp->gamma, .width = mdp->n_actions, .begin = mdp->begin, .probability = mdp->probability,
+                      .arena = arena};
+    for (int32_t s = 0; s < mdp->n_states && !form->ended; s++)
+        if (mdp->terminal[s]) form->ended = mdp->terminal;
+    form->reward = arena_alloc(arena, (size_t)form->n_rows * sizeof *form->reward);
+    if (!form->reward) return ST_RESOURCE;
+    TRY(redirect_ends(mdp, arena, form));
+    measure(mdp, form);
+    if (needs_values && mdp->gamma == 1) TRY(form_join(world, form));
+    TRY(even_out(form, arena));
+    return form_choose_reach(form);
+}

@@ -1,0 +1,72 @@
+/* Policies of finite MDPs, by name or from a file. */
+#include "rl/mdp/mdp.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <string.h>
+
+static Status policy_fault(const char *path, const NamedMdp *world, int64_t state, const char *problem) {
+    Str text = {0};
+    mdp_append_state(&text, world, state);
+    status_fail(ST_INPUT, "policy '%s': %s: %s", path, str_text(&text), problem);
+    str_release(&text);
+    return ST_INPUT;
+}
+
+static int64_t action_of(const NamedMdp *world, const json_t *entry) {
+    if (json_is_integer(entry)) return json_integer_value(entry);
+    if (json_is_real(entry)) { /* 1.0, as programs write it that hold all numbers in double */
+        double number = json_real_value(entry);
+        return number >= 0 && number < world->mdp.n_actions && number == floor(number) ? (int64_t)number : -1;
+    }
+    for (int64_t a = 0; world->action_names && json_is_string(entry) && a < world->mdp.n_actions; a++)
+        if (!strcmp(world->action_names[a], json_string_value(entry))) return a;
+    return -1;
+}
+
+static Status read_probabilities(const char *path, const NamedMdp *world, int64_t s, const json_t *entry, double *row) {
+    int64_t n = world->mdp.n_actions;
+    double sum = 0;
+    if ((int64_t)json_array_size(entry) != n) return policy_fault(path, world, s, "expected a probability for every action");
+    for (int64_t a = 0; a < n; a++) {
+        const json_t *value = json_array_get(entry, (size_t)a);
+        row[a] = json_number_value(value);
+        if (!json_is_number(value) || !(row[a] >= 0)) return policy_fault(path, world, s, "a probability is no number from 0 to 1");
+        sum += row[a];
+    }
+    if (fabs(sum - 1) <= 1e-9) return ST_OK;
+    char problem[80];
+    snprintf(problem, sizeof problem, "the policy's probabilities sum to %.12g, expected 1", sum);
+    return policy_fault(path, world, s, problem);
+}
+
+static Status read_entry(const char *path, const NamedMdp *world, int64_t s, const json_t *entry, double *row) {
+    int64_t n = world->mdp.n_actions, action = action_of(world, entry);
+    if (world->mdp.terminal[s] && ((action >= 0 && action < n) || (json_is_array(entry) && (int64_t)json_array_size(entry) == n))) return ST_OK; /* nothing is done there */
+    if (json_is_null(entry)) return world->mdp.terminal[s] ? ST_OK : policy_fault(path, world, s, "no action, and it is not terminal");
+    if (json_is_array(entry)) return read_probabilities(path, world, s, entry, row);
+    if (action < 0 || action >= n) return policy_fault(path, world, s, "expected an action, by number from 0 or by name, or a list of probabilities");
+    row[action] = 1;
+    return ST_OK;
+}
+
+static Status read_file(const char *path, const NamedMdp *world, double *policy) {
+    json_t *root;
+    TRY(json_read_file(path, &root));
+    const json_t *entries = json_is_object(root) ? json_object_get(root, "policy") : root;
+    Status status = ST_OK;
+    if (!json_is_array(entries) || (int64_t)json_array_size(entries) != world->mdp.n_states)
+        status = status_fail(ST_INPUT, "policy '%s': expected a list with an entry for each of %d states", path, (int)world->mdp.n_states);
+    for (int64_t s = 0; s < world->mdp.n_states && status == ST_OK; s++) status = read_entry(path, world, s, json_array_get(entries, (size_t)s), policy + s * world->mdp.n_actions);
+    json_decref(root);
+    return status;
+}
+
+Status mdp_policy_read(const char *spec, const NamedMdp *world, Arena *arena, double **policy) {
+    size_t n = (size_t)world->mdp.n_states * (size_t)world->mdp.n_actions;
+    *policy = arena_zero(arena, n * sizeof **policy);
+    if (!*policy) return ST_RESOURCE;
+    if (strcmp(spec, "uniform") != 0) return read_file(spec, world, *policy);
+    for (size_t i = 0; i < n; i++) (*policy)[i] = 1.0 / world->mdp.n_actions;
+    return ST_OK;
+}

@@ -1,0 +1,272 @@
+/* Solving: the form, a method, the certificate, and the answer spread over the Mdp's states. */
+#include <math.h>
+#include <string.h>
+
+#include "rl/mdp/mdp_form.h"
+
+#define TIE 1e-12 /* actions this near to the best are as good; the lowest is taken */
+#define DEFAULT_TOLERANCE 1e-12
+
+static const MdpSolver solvers[] = {
+#define MDP_SOLVER(name, answer, help) {#name, help, answer, mdp_solver_##name},
+#include "rl/mdp/mdp_solvers.def"
+#undef MDP_SOLVER
+};
+
+const char *mdp_method(size_t i, const char **help) {
+    if (i >= COUNT_OF(solvers)) return NULL;
+    if (help) *help = solvers[i].help;
+    return solvers[i].name;
+}
+
+static Status find_solver(const char *name, const MdpSolver **solver) {
+    const char *names[COUNT_OF(solvers)];
+    for (size_t i = 0; i < COUNT_OF(solvers); i++) {
+        names[i] = solvers[i].name;
+        if (strcmp(name, names[i]) != 0) continue;
+        *solver = &solvers[i];
+        return ST_OK;
+    }
+    const char *nearest = text_nearest(name, names, COUNT_OF(names));
+    Str list = {0};
+    for (size_t i = 0; i < COUNT_OF(names); i++) str_printf(&list, "%s%s", i ? ", " : "", names[i]);
+    status_fail(ST_USAGE, "unknown method '%s'", name);
+    if (nearest) status_hint(ST_USAGE, "did you mean '%s'?", nearest);
+    else status_hint(ST_USAGE, "methods are %s", str_text(&list));
+    str_release(&list);
+    return ST_USAGE;
+}
+
+bool work_is_done(const MdpWork *work, double change) {
+    const MdpForm *form = work->form;
+    if (work->iterations >= work->limit || interrupt_requested() || change <= work->target) return true;
+    if (change > 1e-6 * form->reward_size && work->iterations % 256 != 0) return false; /* far from rounding, most likely */
+    double size = form->reward_size;
+    for (int32_t s = 0; s < form->n; s++)
+        if (fabs(work->V[s]) > size) size = fabs(work->V[s]);
+    return change <= ((double)form->longest + 4) * UNIT_ROUNDOFF * size;
+}
+
+bool changes_are_alike(const MdpForm *form, Change change, double target) {
+    return form->closed && form->gamma < 1 && form->gamma * (change.most - change.least) <= target;
+}
+
+void add_missing(const MdpForm *form, Change change, double *V) {
+    double missing = form->gamma / (1 - form->gamma) * 0.5 * (change.least + change.most);
+    for (int32_t s = 0; s < form->n; s++)
+        if (form_is_live(form, s)) V[s] += missing;
+}
+
+/* ---- the answer ---- */
+
+static void spread(const Mdp *mdp, const MdpForm *form, const double *form_V, double *V) {
+    for (int32_t s = 0; s < mdp->n_states; s++) V[s] = form_V[form->state_of ? form->state_of[s] : s];
+}
+
+double mdp_q(const Mdp *mdp, int64_t row, const double *V) {
+    double reward = 0, value = 0;
+    for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) {
+        reward += mdp->probability[k] * mdp->reward[k];
+        if (!(mdp->ends && mdp->ends[k]) && !mdp->terminal[mdp->next[k]]) value += mdp->probability[k] * V[mdp->next[k]];
+    }
+    return reward + mdp->gamma * value;
+}
+
+void mdp_fill_q(const Mdp *mdp, const double *V, double *Q) {
+#pragma omp parallel for schedule(static, 1024) if (mdp->n_states > 4096)
+    for (int64_t s = 0; s < mdp->n_states; s++)
+        for (int64_t a = 0; a < mdp->n_actions; a++) Q[s * mdp->n_actions + a] = mdp->terminal[s] ? 0 : mdp_q(mdp, s * mdp->n_actions + a, V);
+}
+
+void mdp_greedy(const Mdp *mdp, const double *Q, int32_t *policy) {
+#pragma omp parallel for schedule(static, 1024) if (mdp->n_states > 4096)
+    for (int64_t s = 0; s < mdp->n_states; s++) {
+        const double *q = Q + s * mdp->n_actions;
+        double best = q[0];
+        for (int32_t a = 1; a < mdp->n_actions; a++) best = MAX(best, q[a]);
+        policy[s] = -1;
+        for (int32_t a = 0; a < mdp->n_actions && !mdp->terminal[s] && policy[s] < 0; a++)
+            if (q[a] >= best - TIE) policy[s] = a;
+    }
+}
+
+static Status answer_alloc(const Mdp *mdp, Arena *arena, bool with_policy, MdpSolution *solution) {
+    size_t n = (size_t)mdp->n_states;
+    solution->V = arena_alloc(arena, n * sizeof(double));
+    solution->Q = arena_alloc(arena, n * (size_t)mdp->n_actions * sizeof(double));
+    if (with_policy) solution->policy = arena_alloc(arena, n * sizeof(int32_t));
+    return solution->V && solution->Q && (!with_policy || solution->policy) ? ST_OK : ST_RESOURCE;
+}
+
+/* ---- solving ---- */
+
+/* The largest |TV - V| at which the bound is likely what is wanted. */
+static double first_target(const MdpForm *form, double tolerance) {
+    double shrink = form->gamma * form->mass;
+    return 0.25 * tolerance * (shrink < 1 ? 1 - shrink : 1e-2);
+}
+
+/* A method stops by its own residual; the certificate judges. Where that is not satisfied, and rounding is not the reason, the method goes on to a smaller one. */
+static Status solve_values(const MdpSolver *solver, MdpWork *work, double tolerance, MdpSolution *solution) {
+    enum { ROUNDS = 6 };
+    const MdpForm *form = work->form;
+    if (form->home_row && work->limit > 0 && (solver->solve == mdp_solver_mpi || solver->solve == mdp_solver_pi)) /* these need a policy with values to begin with */
+        TRY(form_policy_values(form, form->home_row, NULL, form->gamma, 1e-3 * form->reward_size, work->V, NULL));
+    solution->bound = (double)INFINITY;
+    for (int round = 0; round < ROUNDS; round++) {
+        work->change = -1;
+        TRY(solver->solve(work, solution));
+        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+        for (int32_t s = 0; s < form->n; s++)
+            if (!isfinite(work->V[s])) return status_fail(ST_NUMERIC, "values grow beyond what a double holds");
+        double before = solution->bound;
+        solution->bound = work->change >= 0 ? form_bound_of_change(form, work->V, work->change) : form_bound(form, work->V, work->Q);
+        if (solution->bound <= tolerance || work->iterations >= work->limit || solution->bound > 0.5 * before) break;
+        work->target *= isfinite(solution->bound) ? 0.5 * tolerance / solution->bound : 1e-3;
+        if (work->target <= 2 * UNIT_ROUNDOFF * form->reward_size) break;
+    }
+    return ST_OK;
+}
+
+/* An answer that the bound describes, but not the one that was asked for. */
+static void warn_of_limit(const MdpWork *work, const MdpSolver *solver, double tolerance, const MdpSolution *solution) {
+    if (work->iterations < work->limit || solution->bound <= tolerance) return;
+    log_message(LOG_WARNING, "method '%s' stopped at its limit of %lld iterations: the bound is %.2g, and %.2g was wanted; %s", solver->name, (long long)work->limit, solution->bound, tolerance,
+                work->options->max_iterations ? "raise --max-iterations" : "take method pi or mpi, or a larger --tolerance");
+}
+
+static Status solve(const MdpSolver *solver, MdpWork *work, MdpForm *form, double tolerance, MdpSolution *solution) {
+    const Mdp *mdp = &work->world->mdp;
+    TRY(mdp_form_make(work->world, solver->answer == ANSWER_VALUES, work->arena, form));
+    work->form = form;
+    work->target = first_target(form, tolerance);
+    work->V = form_vector(form, work->arena);
+    if (!work->V) return ST_RESOURCE;
+    if (solver->answer == ANSWER_VALUES) {
+        if (!form->rows) work->Q = solution->Q;
+        TRY(solve_values(solver, work, tolerance, solution));
+    } else TRY(solver->solve(work, solution));
+    solution->iterations = work->iterations;
+    if (solver->answer == ANSWER_HORIZON) return ST_OK;
+    warn_of_limit(work, solver, tolerance, solution);
+    spread(mdp, form, work->V, solution->V);
+    if (work->Q && isfinite(solution->bound)) return ST_OK; /* the certificate has filled it */
+    Mdp per_step = *mdp;
+    if (solver->answer == ANSWER_AVERAGE) per_step.gamma = 1;
+    mdp_fill_q(&per_step, solution->V, solution->Q);
+    for (int64_t i = 0; solution->gain != 0 && i < (int64_t)mdp->n_states * mdp->n_actions; i++)
+        if (!mdp->terminal[i / mdp->n_actions]) solution->Q[i] -= solution->gain;
+    return ST_OK;
+}
+
+static Status check_options(const MdpOptions *options, const MdpSolver *solver) {
+    if (options->tolerance < 0) return status_fail(ST_USAGE, "a tolerance is above 0, not %g", options->tolerance);
+    if (options->max_iterations < 0 || options->evaluation_sweeps < 0) return status_fail(ST_USAGE, "numbers of iterations are 1 or more");
+    if (solver->answer == ANSWER_HORIZON && options->horizon < 1) return status_hint(status_fail(ST_USAGE, "method 'horizon' needs a number of steps, 1 or more"), "--horizon N");
+    if (solver->answer != ANSWER_HORIZON && options->horizon != 0) return status_fail(ST_USAGE, "method '%s' knows no horizon", solver->name);
+    return ST_OK;
+}
+
+/* The Mdp with the names that messages use. */
+static NamedMdp named(const Mdp *mdp, const NamedMdp *names) {
+    NamedMdp world = names ? *names : (NamedMdp){0};
+    world.mdp = *mdp;
+    return world;
+}
+
+Status mdp_solve(const Mdp *mdp, const MdpOptions *options, Arena *arena, MdpSolution *solution) {
+    const MdpSolver *solver;
+    const char *method = options->method ? options->method : options->horizon ? "horizon" : mdp->n_states <= FORM_DIRECT ? "pi" : "mpi";
+    TRY(find_solver(method, &solver));
+    TRY(check_options(options, solver));
+    *solution = (MdpSolution){.method = solver->name, .bound = (double)INFINITY};
+    TRY(answer_alloc(mdp, arena, true, solution));
+    NamedMdp world = named(mdp, options->world);
+    MdpForm form;
+    Arena *scratch = arena_new(0);
+    if (!scratch) return ST_RESOURCE;
+    MdpWork work = {.world = &world, .options = options, .limit = options->max_iterations ? options->max_iterations : 10000000, .arena = scratch, .answer_arena = arena};
+    Status status = solve(solver, &work, &form, options->tolerance > 0 ? options->tolerance : DEFAULT_TOLERANCE, solution);
+    arena_free(scratch);
+    if (status != ST_OK) return status;
+    if (solver->answer != ANSWER_HORIZON) mdp_greedy(mdp, solution->Q, solution->policy);
+    solution->policy_attains = true;
+    return solver->answer == ANSWER_VALUES && mdp->gamma == 1 ? mdp_attain(mdp, arena, solution) : ST_OK;
+}
+
+/* ---- a policy ---- */
+
+static Status check_policy(const Mdp *mdp, const double *policy, const NamedMdp *world) {
+    for (int64_t s = 0; s < mdp->n_states; s++) {
+        double sum = 0, least = 0;
+        for (int64_t a = 0; a < mdp->n_actions; a++) {
+            sum += policy[s * mdp->n_actions + a];
+            if (!(policy[s * mdp->n_actions + a] >= least)) least = policy[s * mdp->n_actions + a];
+        }
+        if (mdp->terminal[s] || (least >= 0 && fabs(sum - 1) <= 1e-9)) continue;
+        Str text = {0};
+        mdp_append_state(&text, world, s);
+        if (least >= 0) status_fail(ST_INPUT, "%s: the policy's probabilities sum to %.12g, expected 1", str_text(&text), sum);
+        else status_fail(ST_INPUT, "%s: the policy has the probability %g, expected 0 to 1", str_text(&text), least);
+        str_release(&text);
+        return ST_INPUT;
+    }
+    return ST_OK;
+}
+
+Status mdp_under_policy(const Mdp *mdp, const double *policy, const NamedMdp *names, Arena *arena, Mdp *process) {
+    NamedMdp world = named(mdp, names);
+    int64_t entries = 0;
+    TRY(check_policy(mdp, policy, &world));
+    for (int64_t row = 0; row < (int64_t)mdp->n_states * mdp->n_actions; row++)
+        if (!mdp->terminal[row / mdp->n_actions] && policy[row] > 0) entries += mdp->begin[row + 1] - mdp->begin[row];
+    size_t n = (size_t)entries;
+    *process = (Mdp){.n_states = mdp->n_states, .n_actions = 1, .gamma = mdp->gamma, .terminal = mdp->terminal, .begin = arena_zero(arena, ((size_t)mdp->n_states + 1) * sizeof(int64_t)),
+                     .next = arena_alloc(arena, n * sizeof(int32_t)), .probability = arena_alloc(arena, n * sizeof(double)), .reward = arena_alloc(arena, n * sizeof(double)),
+                     .ends = mdp->ends ? arena_alloc(arena, n) : NULL};
+    if (!process->begin || !process->next || !process->probability || !process->reward || (mdp->ends && !process->ends)) return ST_RESOURCE;
+    int64_t k = 0;
+    for (int64_t s = 0; s < mdp->n_states; s++) {
+        process->begin[s] = k;
+        for (int64_t row = s * mdp->n_actions; row < (s + 1) * mdp->n_actions && !mdp->terminal[s]; row++) {
+            if (!(policy[row] > 0)) continue;
+            for (int64_t e = mdp->begin[row]; e < mdp->begin[row + 1]; e++, k++) {
+                process->next[k] = mdp->next[e];
+                process->probability[k] = policy[row] * mdp->probability[e];
+                process->reward[k] = mdp->reward[e];
+                if (mdp->ends) process->ends[k] = mdp->ends[e];
+            }
+        }
+    }
+    process->begin[mdp->n_states] = k;
+    return ST_OK;
+}
+
+static Status evaluate(const Mdp *process, const MdpOptions *options, Arena *scratch, MdpSolution *solution) {
+    NamedMdp world = named(process, options->world);
+    double tolerance = options->tolerance > 0 ? options->tolerance : DEFAULT_TOLERANCE;
+    MdpForm form;
+    TRY(mdp_form_make(&world, true, scratch, &form));
+    double *V = form_vector(&form, scratch);
+    int64_t *rows = arena_alloc(scratch, ((size_t)form.n + 1) * sizeof *rows);
+    if (!V || !rows) return ST_RESOURCE;
+    for (int64_t s = 0; s < form.n; s++) rows[s] = form.home_row ? form.home_row[s] : form_first(&form, s);
+    TRY(form_policy_values(&form, rows, NULL, form.gamma, first_target(&form, tolerance), V, &solution->iterations));
+    if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+    solution->bound = form_bound(&form, V, NULL);
+    spread(process, &form, V, solution->V);
+    return ST_OK;
+}
+
+Status mdp_evaluate(const Mdp *mdp, const double *policy, const MdpOptions *options, Arena *arena, MdpSolution *solution) {
+    *solution = (MdpSolution){.method = mdp->n_states <= FORM_DIRECT ? "direct" : "iterative", .bound = (double)INFINITY};
+    TRY(answer_alloc(mdp, arena, false, solution));
+    Arena *scratch = arena_new(0);
+    if (!scratch) return ST_RESOURCE;
+    Mdp process;
+    Status status = mdp_under_policy(mdp, policy, options->world, scratch, &process);
+    if (status == ST_OK) status = evaluate(&process, options, scratch, solution);
+    arena_free(scratch);
+    if (status == ST_OK) mdp_fill_q(mdp, solution->V, solution->Q);
+    return status;
+}

@@ -1,0 +1,23 @@
+/* Asynchronous value iteration: in place, every sweep in another random order. Any order in which each state comes again and again leads to the same values. */
+#include "rl/mdp/mdp_form.h"
+
+#include <math.h>
+
+Status mdp_solver_async(MdpWork *work, MdpSolution *solution) {
+    const MdpForm *form = work->form;
+    (void)solution;
+    double change;
+    do {
+        RngKey key = rng_key(work->options->seed, RNG_SHUFFLE, (uint64_t)work->iterations);
+        change = 0;
+        for (int32_t i = 0; i < form->n; i++) {
+            int64_t s = (int64_t)rng_permute(key, (uint64_t)form->n, (uint64_t)i);
+            if (!form_is_live(form, s)) continue;
+            double value = form_best(form, s, work->V, NULL);
+            change = fmax(change, fabs(value - work->V[s]));
+            work->V[s] = value;
+        }
+        work->iterations++;
+    } while (!work_is_done(work, change));
+    return ST_OK;
+}

@@ -1,0 +1,53 @@
+/* Relative value iteration (White 1963): the best reward per step lies between the least and the greatest change of a sweep with gamma 1 (Odoni 1969). Where the process is periodic, both do
+ * not meet; it is then slowed down: half of the time nothing happens. */
+#include "rl/mdp/mdp_form.h"
+
+#include <math.h>
+
+static Status check_goes_on(const MdpWork *work) {
+    const Mdp *mdp = &work->world->mdp;
+    for (int64_t row = 0; row < (int64_t)mdp->n_states * mdp->n_actions; row++) {
+        if (mdp->terminal[row / mdp->n_actions]) continue;
+        for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) {
+            if (!(mdp->probability[k] > 0) || (!mdp->terminal[mdp->next[k]] && !(mdp->ends && mdp->ends[k]))) continue;
+            Str text = {0};
+            mdp_append_state(&text, work->world, row / mdp->n_actions);
+            status_fail(ST_INPUT, "reward per step needs a process that goes on for ever, and from %s the episode can end", str_text(&text));
+            str_release(&text);
+            return status_hint(ST_INPUT, "let what follows the end begin anew, or use another method");
+        }
+    }
+    return ST_OK;
+}
+
+Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
+    enum { PATIENCE = 100, STUCK = 100000 };
+    TRY(check_goes_on(work));
+    TRY(form_check_one_gain(work->world, work->form));
+    MdpForm form = *work->form;
+    form.gamma = 1;
+    double *next = form_vector(&form, work->arena), *h = work->V, span, best = (double)INFINITY, slow = 1;
+    double target = work->options->tolerance > 0 ? work->options->tolerance : 1e-12;
+    int32_t base = 0;
+    int64_t since = 0;
+    if (!next) return ST_RESOURCE;
+    while (base + 1 < form.n && !form_is_live(&form, base)) base++;
+    do {
+        Change change = form_sweep(&form, (Sweep){.V = h, .new_V = next});
+        work->iterations++;
+        span = change.most - change.least;
+        solution->gain = 0.5 * (change.most + change.least);
+        solution->bound = 0.5 * span * (1 + 4 * UNIT_ROUNDOFF) + form_rounding(&form, h);
+        since = span < 0.999 * best ? 0 : since + 1;
+        best = fmin(best, span);
+        if (since > PATIENCE && slow == 1) {
+            slow = 0.5;
+            since = 0;
+            best = (double)INFINITY;
+        }
+        double down = h[base] + slow * (next[base] - h[base]);
+        for (int32_t s = 0; s < form.n; s++)
+            if (form_is_live(&form, s)) h[s] += slow * (next[s] - h[s]) - down;
+    } while (0.5 * span > target && span > 2 * form_rounding(&form, h) && since < STUCK && work->iterations < work->limit && !interrupt_requested());
+    return interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : ST_OK;
+}

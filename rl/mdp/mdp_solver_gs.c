@@ -1,0 +1,21 @@
+/* Gauss-Seidel value iteration, in the order of the states and in one thread: each backup sees the newest values. */
+#include "rl/mdp/mdp_form.h"
+
+#include <math.h>
+
+Status mdp_solver_gs(MdpWork *work, MdpSolution *solution) {
+    const MdpForm *form = work->form;
+    (void)solution;
+    double change;
+    do {
+        change = 0;
+        for (int32_t s = 0; s < form->n; s++) {
+            if (!form_is_live(form, s)) continue;
+            double value = form_best(form, s, work->V, NULL);
+            change = fmax(change, fabs(value - work->V[s]));
+            work->V[s] = value;
+        }
+        work->iterations++;
+    } while (!work_is_done(work, change));
+    return ST_OK;
+}

@@ -1,0 +1,88 @@
+/* Linear programming (d'Epenoux 1963): the smallest V that no choice raises, min sum V subject to V(s) >= q(s, a). The constraints that are met with equality are the best policy, whose values
+ * are then computed anew: the simplex method's own are good to about 1e-9. */
+#include "rl/mdp/mdp_form.h"
+
+#if HAVE_GLPK
+#include <glpk.h>
+#include <math.h>
+#include <stdlib.h>
+
+/* One constraint a row: V(s) - gamma sum p V(next) >= r. */
+static Status add_rows(const MdpForm *form, glp_prob *lp) {
+    int *columns = malloc(((size_t)form->longest + 2) * sizeof *columns), *place = calloc((size_t)form->n + 1, sizeof *place);
+    double *values = malloc(((size_t)form->longest + 2) * sizeof *values);
+    Status status = columns && place && values ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    for (int32_t s = 0; s < form->n && status == ST_OK; s++) {
+        if (!form_is_live(form, s)) continue;
+        for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) {
+            int n = 1;
+            columns[1] = s + 1;
+            values[1] = 1;
+            place[s] = 1;
+            for (int64_t k = form->begin[row]; k < form->begin[row + 1]; k++) {
+                int32_t next = form->next[k];
+                if (next >= form->n || !form_is_live(form, next)) continue;
+                if (place[next] == 0) {
+                    place[next] = ++n;
+                    columns[n] = next + 1;
+                    values[n] = 0;
+                }
+                values[place[next]] -= form->gamma * form->probability[k];
+            }
+            for (int i = 1; i <= n; i++) place[columns[i] - 1] = 0;
+            glp_set_mat_row(lp, (int)row + 1, n, columns, values);
+            glp_set_row_bnds(lp, (int)row + 1, GLP_LO, form->reward[row], 0);
+        }
+    }
+    free(columns);
+    free(place);
+    free(values);
+    return status;
+}
+
+static Status solve_lp(MdpWork *work, glp_prob *lp) {
+    const MdpForm *form = work->form;
+    glp_smcp parameters;
+    glp_term_out(GLP_OFF);
+    glp_set_obj_dir(lp, GLP_MIN);
+    glp_add_rows(lp, (int)form->n_rows);
+    glp_add_cols(lp, form->n);
+    for (int32_t s = 0; s < form->n; s++) {
+        glp_set_obj_coef(lp, s + 1, form_is_live(form, s) ? 1 : 0);
+        glp_set_col_bnds(lp, s + 1, form_is_live(form, s) ? GLP_FR : GLP_FX, 0, 0);
+    }
+    TRY(add_rows(form, lp));
+    glp_init_smcp(&parameters);
+    parameters.msg_lev = GLP_MSG_OFF;
+    parameters.meth = GLP_DUALP;
+    parameters.it_lim = (int)MIN(work->limit, INT32_MAX);
+    int fault = glp_simplex(lp, &parameters);
+    work->iterations += glp_get_it_cnt(lp);
+    if (fault != 0 && fault != GLP_EITLIM) return status_fail(ST_NUMERIC, "the linear program could not be solved (GLPK's code %d)", fault);
+    for (int32_t s = 0; s < form->n; s++) work->V[s] = glp_get_col_prim(lp, s + 1);
+    return ST_OK;
+}
+
+Status mdp_solver_lp(MdpWork *work, MdpSolution *solution) {
+    const MdpForm *form = work->form;
+    if (form->n_rows >= INT32_MAX) return status_fail(ST_USAGE, "%lld choices are more than GLPK can take", (long long)form->n_rows);
+    if (work->iterations > 0) return mdp_solver_pi(work, solution); /* the certificate was not satisfied: the basis was not the best one to the last digit */
+    glp_prob *lp = glp_create_prob();
+    Status status = lp ? solve_lp(work, lp) : status_fail(ST_RESOURCE, "out of memory");
+    if (lp) glp_delete_prob(lp);
+    glp_free_env();
+    if (status != ST_OK || work->iterations >= work->limit) return status;
+    int64_t *rows = arena_alloc(work->arena, ((size_t)form->n + 1) * sizeof *rows);
+    if (!rows) return ST_RESOURCE;
+    for (int32_t s = 0; s < form->n; s++) rows[s] = -1;
+    form_improve(form, work->V, 0, rows);
+    return form_policy_values(form, rows, NULL, form->gamma, work->target, work->V, NULL);
+}
+#else
+Status mdp_solver_lp(MdpWork *work, MdpSolution *solution) {
+    (void)work;
+    (void)solution;
+    status_fail(ST_USAGE, "method 'lp' needs GLPK, which this program was built without");
+    return status_hint(ST_USAGE, "install libglpk-dev (glpk-devel, glpk) and build again, or take another method: pi, vi, mpi");
+}
+#endif

@@ -1,0 +1,87 @@
+/* Modified policy iteration (Puterman and Shin 1978): one sweep over all actions finds the policy, a number of sweeps over that policy's rows alone, which are as many times shorter, bring its
+ * values nearer. What is missing at the end is added as in value iteration. Where sweeps bring them nearer too slowly, the policy's equations are solved. */
+#include "rl/mdp/mdp_form.h"
+
+#include <math.h>
+
+static void exchange(MdpWork *work, double **other) {
+    double *old = work->V;
+    work->V = *other;
+    *other = old;
+}
+
+/* How far the changes are from being alike, where that is enough, or from none. */
+static double what_is_missing(const MdpForm *form, Change change) { return form->closed && form->gamma < 1 ? form->gamma * (change.most - change.least) : change_size(change); }
+
+/* Values of a policy that will not last need not be exact: half of what the next improvement is likely to find, when it shrinks as the last one did. `before` is INFINITY at first. Where that comes near to
+ * the target, a few sweeps more of the policy's rows make the next improvement the last. */
+static double enough_after(const MdpWork *work, double missing, double before) {
+    double part = isinf(before) ? 0.3 : 0.5 * missing / before, enough = fmin(fmax(part, 0.005), 0.5) * missing;
+    return enough < 10 * work->target ? work->target : enough;
+}
+
+/* How many more improvements it will take when all shrink what is missing as the last one did. */
+static double improvements_left(const MdpWork *work, double missing, double before) {
+    if (!(missing < before)) return (double)(work->limit - work->iterations);
+    return log(fmax(missing / work->target, 1)) / log(before / missing);
+}
+
+/* Whether no row is better than the policy's by more than rounding; then, at the policy's own values, there is nothing left to improve, though sweeps would go on for long to move the last digits. */
+static bool is_settled(const MdpWork *work, const int64_t *rows) {
+    const MdpForm *form = work->form;
+    double margin = fmax(2 * form_rounding(form, work->V), 2 * work->target);
+    int64_t better = 0;
+#pragma omp parallel for schedule(static, 1024) reduction(+ : better) if (form->n > 4096)
+    for (int32_t s = 0; s < form->n; s++)
+        if (form_is_live(form, s)) better += form_best(form, s, work->V, NULL) > form_q(form, rows[s], work->V) + margin;
+    return better == 0;
+}
+
+Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {
+    const MdpForm *form = work->form;
+    enum { SLOW = 50 };
+    (void)solution;
+    double *other = form_vector(form, work->arena), missing = (double)INFINITY, found_before = missing;
+    bool counted = work->options->evaluation_sweeps > 0;
+    int64_t sweeps = counted ? work->options->evaluation_sweeps : 20, next_jump = work->iterations + 3, pause = 3;
+    double in_jumps = 0; /* sweeps that jumps took, at most as many as there were */
+    FormPolicy policy;
+    Narrowing narrowing;
+    if (!other) return ST_RESOURCE;
+    TRY(form_policy_init(form, work->arena, &policy));
+    TRY(narrowing_init(form, work->Q, work->arena, &narrowing));
+    while (true) {
+        bool begun = work->iterations > 0 || form->home_row, last = missing <= work->target; /* likely: then Q is wanted, too */
+        Sweep sweep = {.V = begun ? work->V : NULL, .new_V = other, .policy = &policy, .Q = last ? work->Q : NULL};
+        Change change = last ? form_sweep(form, sweep) : form_sweep_narrowing(form, sweep, &narrowing);
+        work->iterations++;
+        if (last && change_size(change) <= work->target) {
+            work->change = change_size(change);
+            return ST_OK;
+        }
+        exchange(work, &other);
+        if (work_is_done(work, change_size(change))) return ST_OK;
+        if (changes_are_alike(form, change, work->target)) {
+            add_missing(form, change, work->V);
+            return ST_OK;
+        }
+        double found = what_is_missing(form, change), enough = enough_after(work, found, found_before), left = improvements_left(work, found, found_before);
+        found_before = found;
+        missing = (double)INFINITY;
+        double budget = (double)sweeps * fmin(left, (double)work->iterations) - in_jumps;
+        if (!counted && left > SLOW && budget > 0 && work->iterations >= next_jump) {
+            FormJump jump = form_policy_jump(form, policy.rows, work->target, &budget, work->V, other);
+            if (jump != JUMP_SOLVED) pause *= 2;
+            next_jump = work->iterations + pause;
+            in_jumps += budget;
+            if (jump == JUMP_SOLVED && is_settled(work, policy.rows)) return ST_OK;
+            if (jump != JUMP_NONE) continue;
+        }
+        for (int64_t i = 0; i < sweeps && (counted || missing > enough); i++) {
+            change = form_sweep_policy(form, &policy, work->V, other);
+            exchange(work, &other);
+            missing = what_is_missing(form, change);
+        }
+        if (!counted && form->closed && form->gamma < 1) add_missing(form, change, work->V);
+    }
+}

@@ -1,0 +1,32 @@
+/* Value iteration: V becomes TV. Where no row ends anything, what is missing at the end is known once the changes of all states are alike, and is added: then they need not be small. */
+#include "rl/mdp/mdp_form.h"
+
+/* In a world that is swept by tiles, that alone saves more than leaving out rows. */
+static Status tile(MdpWork *work) {
+    MdpForm *form = arena_alloc(work->arena, sizeof *form);
+    if (!form) return ST_RESOURCE;
+    *form = *work->form;
+    work->form = form;
+    return !form->tiles && form_gains_by_tiles(form, near_cache_bytes()) ? form_tile(form) : ST_OK;
+}
+
+Status mdp_solver_vi(MdpWork *work, MdpSolution *solution) {
+    (void)solution;
+    TRY(tile(work));
+    const MdpForm *form = work->form;
+    double *other = form_vector(form, work->arena);
+    Narrowing narrowing;
+    if (!other) return ST_RESOURCE;
+    TRY(narrowing_init(form, form->tiles ? NULL : work->Q, work->arena, &narrowing));
+    while (true) {
+        Change change = form_sweep_narrowing(form, (Sweep){.V = work->V, .new_V = other}, &narrowing);
+        double *old = work->V;
+        work->V = other;
+        other = old;
+        work->iterations++;
+        if (work_is_done(work, change_size(change))) return ST_OK;
+        if (!changes_are_alike(form, change, work->target)) continue;
+        add_missing(form, change, work->V);
+        return ST_OK;
+    }
+}

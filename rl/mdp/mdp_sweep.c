@@ -1,0 +1,292 @@
+/* Sweeps over all states. A sweep reads every entry once, 12 bytes each, and is bound by that; values are gathered from a vector that stays in cache. States are independent of each other, so
+ * that threads change nothing. */
+#include "rl/mdp/mdp_form.h"
+
+#include <math.h>
+#include <omp.h>
+
+enum { BLOCK = 1024, LINE = 8 /* doubles in a line of a cache */ };
+
+#if defined(__GNUC__)
+#define INLINE static inline __attribute__((always_inline))
+#else
+#define INLINE static inline
+#endif
+
+/* Two sums, so that additions do not wait for each other; `n` is a constant where it matters. */
+INLINE double expect(const int32_t *next, const double *p, int64_t n, const double *V) {
+    double even = 0, odd = 0;
+    int64_t k = 0;
+    for (; k + 3 < n; k += 4) {
+        even += p[k] * V[next[k]];
+        odd += p[k + 1] * V[next[k + 1]];
+        even += p[k + 2] * V[next[k + 2]];
+        odd += p[k + 3] * V[next[k + 3]];
+    }
+    for (; k + 1 < n; k += 2) {
+        even += p[k] * V[next[k]];
+        odd += p[k + 1] * V[next[k + 1]];
+    }
+    if (k < n) even += p[k] * V[next[k]];
+    return even + odd;
+}
+
+/* Entries of a row: where they begin, how many. */
+INLINE int64_t row_begin(const MdpForm *form, int64_t row, int64_t fan) { return fan ? row * fan : form->begin[row]; }
+INLINE int64_t row_length(const MdpForm *form, int64_t row, int64_t fan) { return fan ? fan : form->begin[row + 1] - form->begin[row]; }
+
+INLINE double row_q(const MdpForm *form, int64_t row, int64_t fan, const double *V) {
+    int64_t begin = row_begin(form, row, fan);
+    return form->reward[row] + form->gamma * expect(form->next + begin, form->probability + begin, row_length(form, row, fan), V);
+}
+
+/* In a large world values are gathered from all over a vector that the first caches cannot hold, each from a place that only its entry tells: rows some entries ahead have their values fetched now,
+ * and rows further ahead are fetched themselves, into the second-level cache: asking for them past the caches made sweeps 2.4 times as slow on one processor (Xeon with AMX) and somewhat faster on
+ * another (Zen 3). Nothing but hints. Where values are best asked for differs: a Zen 4 passes over most hints for the first level (26.5 ms a sweep of 32 million entries, 21 with the second), on a
+ * Zen 5 they are the faster ones (12.2 and 15.0). */
+enum { LARGE = 1 << 15 };
+typedef struct Reach { int64_t near, far; bool second; } Reach; /* in entries; whether values go to the second-level cache only */
+static const Reach reaches[] = {{48, 512, false}, {192, 1024, true}};
+
+/* The same in rows from here; near 0: no fetching ahead. */
+typedef Reach Ahead;
+
+static Ahead ahead_of(const MdpForm *form, const double *V) {
+    int64_t entries = form->begin[form->n_rows];
+    if (!V || form->n < LARGE || entries < form->n_rows) return (Ahead){0};
+    Reach reach = reaches[form->reach];
+    return (Ahead){1 + reach.near * form->n_rows / entries, 1 + reach.far * form->n_rows / entries, reach.second};
+}
+
+INLINE void fetch_ahead(const MdpForm *form, Ahead ahead, const bool *without, int64_t row, int64_t fan, const double *V) {
+#if defined(__GNUC__)
+    int64_t near = row + ahead.near, far = row + ahead.far;
+    if (far >= form->n_rows) return;
+    if (!without || !without[near]) {
+        const int32_t *next = form->next + row_begin(form, near, fan);
+        int64_t n = row_length(form, near, fan);
+        if (ahead.second)
+            for (int64_t k = 0; k < n; k++) __builtin_prefetch(V + next[k], 0, 2);
+        else
+            for (int64_t k = 0; k < n; k++) __builtin_prefetch(V + next[k], 0, 3);
+    }
+    if (row % LINE == 0) __builtin_prefetch(form->reward + far, 0, 1);
+    if (without && without[far]) return;
+    int64_t begin = row_begin(form, far, fan);
+    __builtin_prefetch(form->next + begin, 0, 1);
+    __builtin_prefetch(form->probability + begin, 0, 1);
+#else
+    (void)form, (void)ahead, (void)without, (void)row, (void)fan, (void)V;
+#endif
+}
+
+/* A row becomes that of `state`, filled up with outcomes that do not happen; where it is that already, nothing is written. */
+INLINE void take_row(const MdpForm *form, int64_t row, int64_t state, int64_t fan, FormPolicy *policy) {
+    if (policy->rows[state] == row) return;
+    policy->rows[state] = row;
+    if (!policy->next) return;
+    int64_t begin = row_begin(form, row, fan), n = row_length(form, row, fan), slot = fan ? fan : policy->form.fan;
+    policy->form.reward[state] = form->reward[row];
+    for (int64_t k = 0; k < slot; k++) {
+        policy->next[state * slot + k] = k < n ? form->next[begin + k] : form->n;
+        policy->probability[state * slot + k] = k < n ? form->probability[begin + k] : 0;
+    }
+}
+
+/* The form and the sweep are copies, which no store into a vector can change, so that all of them stays in registers. */
+INLINE Change sweep_states(MdpForm form, Sweep sweep, Ahead ahead, int64_t first, int64_t end, int64_t fan) {
+    const double *V = sweep.V;
+    Change change = {(double)INFINITY, -(double)INFINITY};
+    for (int64_t s = first; s < end; s++) {
+        int64_t row = form_first(&form, s), last = form_first(&form, s + 1) - 1, best_row = -1;
+        if (!form_is_live(&form, s)) {
+            for (; sweep.Q && row <= last; row++) sweep.Q[row] = 0;
+            sweep.new_V[s] = 0;
+            continue;
+        }
+        double best = 0;
+        for (; row <= last; row++) {
+            if (ahead.near) fetch_ahead(&form, ahead, sweep.without, row, fan, V);
+            if (sweep.without && sweep.without[row]) continue;
+            double q = V ? row_q(&form, row, fan, V) : form.reward[row];
+            if (sweep.Q) sweep.Q[row] = q;
+            if (best_row < 0 || q > best) {
+                best = q;
+                best_row = row;
+            }
+        }
+        if (sweep.policy) take_row(&form, best_row, s, fan, sweep.policy);
+        double difference = best - (V ? V[s] : 0);
+        change.least = MIN(change.least, difference);
+        change.most = MAX(change.most, difference);
+        sweep.new_V[s] = best;
+    }
+    return change;
+}
+
+/* Rows of a few usual lengths have loops of their own, and so have sweeps that are asked for nothing but values. */
+static Change sweep_block(const MdpForm *form, Sweep sweep, Ahead ahead, int64_t first, int64_t end) {
+    if (!sweep.Q && !sweep.policy && !sweep.without && form->fan == 8) return sweep_states(*form, (Sweep){.V = sweep.V, .new_V = sweep.new_V}, ahead, first, end, 8);
+    switch (form->fan) {
+    case 1: return sweep_states(*form, sweep, ahead, first, end, 1);
+    case 2: return sweep_states(*form, sweep, ahead, first, end, 2);
+    case 3: return sweep_states(*form, sweep, ahead, first, end, 3);
+    case 4: return sweep_states(*form, sweep, ahead, first, end, 4);
+    case 8: return sweep_states(*form, sweep, ahead, first, end, 8);
+    default: return sweep_states(*form, sweep, ahead, first, end, 0);
+    }
+}
+
+bool form_pays_threads(const MdpForm *form) { return form->begin[form->n_rows] >= 4096 + 1024 * (int64_t)omp_get_max_threads(); }
+
+/* The states from `first` on. */
+static Change sweep_range(const MdpForm *form, Sweep sweep, int64_t first, int64_t end) {
+    Ahead ahead = ahead_of(form, sweep.V);
+    if (!form_pays_threads(form)) return sweep_block(form, sweep, ahead, first, end);
+    int64_t size = MIN(BLOCK, (end - first) / 64 + 1), blocks = (end - first + size - 1) / size;
+    double least = (double)INFINITY, most = -(double)INFINITY;
+#pragma omp parallel for schedule(dynamic, 4) reduction(min : least) reduction(max : most)
+    for (int64_t block = 0; block < blocks; block++) {
+        Change change = sweep_block(form, sweep, ahead, first + block * size, MIN(end, first + (block + 1) * size));
+        if (change.least < least) least = change.least;
+        if (change.most > most) most = change.most;
+    }
+    return (Change){least, most};
+}
+
+/* Parts of the world that follow each other are swept in turns, so that none has been in a cache; expected rewards stand for values, which are all in the third-level cache behind the first turn. */
+Status form_choose_reach(MdpForm *form) {
+    enum { ROUNDS = 4, PART = 1 << 20, KINDS = COUNT_OF(reaches) };
+    int64_t entries = form->begin[form->n_rows], states = PART * (int64_t)form->n / MAX(entries, (int64_t)1) + 1;
+    if (form->n < LARGE || form->n_rows <= form->n || states * ROUNDS * KINDS > form->n) return ST_OK;
+    double *scratch = arena_alloc(form->arena, (size_t)states * ROUNDS * KINDS * sizeof *scratch), best[KINDS];
+    if (!scratch) return ST_RESOURCE;
+    for (int64_t part = 0; part < ROUNDS * KINDS; part++) {
+        int kind = form->reach = (int)(part % KINDS);
+        double start = clock_seconds();
+        sweep_range(form, (Sweep){.V = form->reward, .new_V = scratch}, part * states, (part + 1) * states);
+        double seconds = clock_seconds() - start;
+        if (part < 2 * KINDS || seconds < best[kind]) best[kind] = seconds;
+    }
+    form->reach = 0;
+    for (int kind = 1; kind < KINDS; kind++)
+        if (best[kind] < best[form->reach]) form->reach = kind;
+    return ST_OK;
+}
+
+Change form_sweep(const MdpForm *form, Sweep sweep) {
+    Change change = {(double)INFINITY, -(double)INFINITY};
+    if (form->tiles && sweep.V && !sweep.without && !sweep.policy) change = form_sweep_tiles(form, sweep, change);
+    else change = sweep_range(form, sweep, 0, form->n);
+    sweep.new_V[form->n] = 0;
+    return change.least <= change.most ? change : (Change){0, 0};
+}
+
+Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy) {
+    int64_t slot = form->fan ? form->fan : form->longest;
+    size_t n = (size_t)form->n, entries = n * (size_t)slot;
+    *policy = (FormPolicy){.rows = arena_alloc(arena, (n + 1) * sizeof *policy->rows)};
+    if (!policy->rows) return ST_RESOURCE;
+    for (size_t s = 0; s < n; s++) policy->rows[s] = -1;
+    if (slot > INT32_MAX || (double)entries * (double)form->n_rows > 2 * (double)form->begin[form->n_rows] * (double)n) return ST_OK; /* rows are too unequal: read where they are */
+    int64_t *begin = arena_alloc(arena, (n + 1) * sizeof *begin);
+    double *reward = arena_alloc(arena, (n + 1) * sizeof *reward);
+    policy->next = arena_alloc(arena, (entries + 1) * sizeof *policy->next);
+    policy->probability = arena_alloc(arena, (entries + 1) * sizeof *policy->probability);
+    if (!begin || !reward || !policy->next || !policy->probability) return ST_RESOURCE;
+    for (size_t s = 0; s <= n; s++) begin[s] = (int64_t)s * slot;
+    policy->form = *form;
+    policy->form.n_rows = form->n;
+    policy->form.rows = NULL;
+    policy->form.tiles = NULL;
+    policy->form.width = 1;
+    policy->form.begin = begin;
+    policy->form.fan = (int32_t)slot;
+    policy->form.next = policy->next;
+    policy->form.probability = policy->probability;
+    policy->form.reward = reward;
+    return ST_OK;
+}
+
+static Change sweep_in_place(const MdpForm *form, const int64_t *rows, const double *V, double *new_V) {
+    double least = (double)INFINITY, most = -(double)INFINITY;
+#pragma omp parallel for schedule(static, BLOCK) reduction(min : least) reduction(max : most) if (form->n > 4 * BLOCK)
+    for (int64_t s = 0; s < form->n; s++) {
+        new_V[s] = form_is_live(form, s) ? row_q(form, rows[s], 0, V) : 0;
+        if (!form_is_live(form, s)) continue;
+        if (new_V[s] - V[s] < least) least = new_V[s] - V[s];
+        if (new_V[s] - V[s] > most) most = new_V[s] - V[s];
+    }
+    new_V[form->n] = 0;
+    return least <= most ? (Change){least, most} : (Change){0, 0};
+}
+
+Change form_sweep_policy(const MdpForm *form, const FormPolicy *policy, const double *V, double *new_V) {
+    return policy->next ? form_sweep(&policy->form, (Sweep){.V = V, .new_V = new_V}) : sweep_in_place(form, policy->rows, V, new_V);
+}
+
+/* ---- rows that cannot be best any more ---- */
+
+Status narrowing_init(const MdpForm *form, double *Q, Arena *arena, Narrowing *narrowing) {
+    *narrowing = (Narrowing){.Q = Q, .doubt = (double)INFINITY, .used = (double)INFINITY};
+    if (!Q) return ST_OK;
+    narrowing->without = arena_zero(arena, (size_t)form->n_rows + 1);
+    return narrowing->without ? ST_OK : ST_RESOURCE;
+}
+
+static double doubt_after(const MdpForm *form, Change change) {
+    double shrink = form->closed ? form->gamma : form->gamma * form->mass, least = form->closed ? change.least : MIN(change.least, 0), most = form->closed ? change.most : MAX(change.most, 0);
+    return shrink < 1 ? form->gamma * (most - least) / (1 - shrink) : (double)INFINITY;
+}
+
+static void leave_out(const MdpForm *form, const double *V, const Narrowing *narrowing) {
+    const double *Q = narrowing->Q, doubt = narrowing->doubt;
+    bool *without = narrowing->without; /* a store into what `narrowing` points to might change what it points to */
+#pragma omp parallel for schedule(static, BLOCK) if (form->n > 4 * BLOCK)
+    for (int64_t s = 0; s < form->n; s++) {
+        double least = V[s] - doubt;
+        int64_t end = form_first(form, s + 1);
+        for (int64_t row = form_first(form, s); row < end; row++) without[row] |= Q[row] < least;
+    }
+}
+
+/* It costs a little, and is done where much less is in doubt than when it was done last. */
+Change form_sweep_narrowing(const MdpForm *form, Sweep sweep, Narrowing *narrowing) {
+    bool narrow = narrowing->doubt < form->reward_size && narrowing->doubt < 0.25 * narrowing->used;
+    sweep.without = isfinite(narrowing->used) ? narrowing->without : NULL;
+    if (narrow) sweep.Q = narrowing->Q;
+    Change change = form_sweep(form, sweep);
+    narrowing->doubt = narrowing->Q ? doubt_after(form, change) : (double)INFINITY;
+    if (!narrow) return change;
+    narrowing->used = narrowing->doubt;
+    leave_out(form, sweep.new_V, narrowing);
+    return change;
+}
+
+double form_best(const MdpForm *form, int64_t state, const double *V, int64_t *best_row) {
+    int64_t row = form_first(form, state), end = form_first(form, state + 1), best = row;
+    double value = row_q(form, row, 0, V);
+    for (row++; row < end; row++) {
+        double q = row_q(form, row, 0, V);
+        if (q > value) {
+            value = q;
+            best = row;
+        }
+    }
+    if (best_row) *best_row = best;
+    return value;
+}
+
+int64_t form_improve(const MdpForm *form, const double *V, double margin, int64_t *rows) {
+    int64_t changed = 0;
+#pragma omp parallel for schedule(static, BLOCK) reduction(+ : changed) if (form->n > 4 * BLOCK)
+    for (int64_t s = 0; s < form->n; s++) {
+        if (!form_is_live(form, s)) continue;
+        int64_t best;
+        double value = form_best(form, s, V, &best);
+        if (rows[s] >= 0 && !(value > row_q(form, rows[s], 0, V) + margin)) continue;
+        changed += rows[s] != best;
+        rows[s] = best;
+    }
+    return changed;
+}

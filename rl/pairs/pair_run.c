@@ -1,0 +1,345 @@
+/* From a recipe to steps over pairs. */
+#include "rl/pairs/pair_run.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/train/report.h"
+#include "rl/run_chat.h"
+
+/* ---- which rows a step takes ---- */
+
+static Status add_batch(PairRun *run, const size_t *rows, size_t n, int64_t batch) {
+    size_t before = batch ? run->batch_ends[batch - 1] : 0, *grown = realloc(run->rows, (before + n) * sizeof *grown);
+    if (!grown) return status_fail(ST_RESOURCE, "out of memory for a step of %zu rows", before + n);
+    run->rows = grown;
+    memcpy(grown + before, rows, n * sizeof *grown);
+    run->batch_ends[batch] = before + n;
+    return ST_OK;
+}
+
+static Status load_step(PairRun *run, int64_t step) {
+    PlanStep at;
+    if (run->loaded == step) return ST_OK;
+    run->loaded = -1;
+    run->n_batches = 0;
+    TRY(data_plan_step(&run->plan, step, &at));
+    for (; run->n_batches < at.n_batches; run->n_batches++) {
+        size_t n;
+        TRY(data_plan_batch(&run->plan, at.epoch, at.first_batch + run->n_batches, &run->examples, &n));
+        TRY(add_batch(run, run->examples, n, run->n_batches));
+    }
+    run->loaded = step;
+    return ST_OK;
+}
+
+Status pair_run_rows(PairRun *run, int64_t step, size_t *n) {
+    TRY(load_step(run, step));
+    *n = run->batch_ends[run->n_batches - 1];
+    return ST_OK;
+}
+
+/* The first of n > 0 rows that have at most so many tokens, but at least one; 0 tokens: all. */
+static size_t rows_within(const Pairs *pairs, const size_t *rows, size_t n, int64_t most_tokens) {
+    size_t count = 1;
+    int64_t tokens = pair_row_tokens(&pairs->rows[rows[0]]);
+    if (most_tokens <= 0) return n;
+    while (count < n && (tokens += pair_row_tokens(&pairs->rows[rows[count]])) <= most_tokens) count++;
+    return count;
+}
+
+size_t pair_run_fit(const PairRun *run, const Pairs *pairs, const size_t *rows, size_t n) {
+    const Recipe *recipe = run->recipe;
+    size_t count = recipe->train_batch_tokens > 0 ? rows_within(pairs, rows, n, recipe->train_batch_tokens) : MIN(n, (size_t)recipe->train_batch_size);
+    return rows_within(pairs, rows, count, run->part_tokens);
+}
+
+static double epoch_after(void *context, int64_t steps) {
+    PairRun *run = context;
+    PlanStep at;
+    if (data_plan_step(&run->plan, MAX(steps - 1, 0), &at) != ST_OK) return 0;
+    return (double)at.epoch + (double)(steps - at.steps_before) / (double)at.epoch_steps;
+}
+
+static Status micro_rows(PairRun *run, int64_t step, int64_t micro, const size_t **rows, size_t *n) {
+    TRY(load_step(run, step));
+    size_t first = micro ? run->batch_ends[micro - 1] : 0;
+    *rows = run->rows + first;
+    *n = run->batch_ends[micro] - first;
+    return ST_OK;
+}
+
+static void describe_batch(void *context, int64_t step, int64_t micro, Str *text) {
+    enum { SHOWN = 8 };
+    PairRun *run = context;
+    const size_t *rows;
+    size_t n;
+    if (micro_rows(run, step, micro, &rows, &n) != ST_OK) return;
+    for (size_t i = 0; i < MIN(n, (size_t)SHOWN); i++) {
+        if (i > 0) str_append(text, ", ");
+        pairs_where(run->train, rows[i], text);
+    }
+    if (n > SHOWN) str_printf(text, " and %zu more", n - SHOWN);
+}
+
+/* ---- what the trainer asks ---- */
+
+static Status begin_step(void *context, int64_t step, int64_t *micro_batches, double *divisor) {
+    PairRun *run = context;
+    size_t n;
+    TRY(pair_run_rows(run, step, &n));
+    run->numbers = (PairNumbers){0};
+    *micro_batches = run->n_batches;
+    *divisor = (double)n;
+    return run->objective->begin ? run->objective->begin(run, run->tape, run->train, run->rows, n) : ST_OK;
+}
+
+static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro, double divisor, LossSums *sums) {
+    PairRun *run = context;
+    const size_t *rows;
+    size_t n_rows;
+    TRY(micro_rows(run, step, micro, &rows, &n_rows));
+    uint64_t number = (uint64_t)(step * run->recipe->train_gradient_accumulation_steps + micro); /* dropout: another mask in every accumulation step */
+    run->step = (StepContext){.training = true, .seed = (uint64_t)run->recipe->seed, .number = number};
+    Status status = ST_OK;
+    for (size_t first = 0, n; first < n_rows && status == ST_OK; first += n) {
+        n = rows_within(run->train, rows + first, n_rows - first, run->part_tokens);
+        if (first > 0) tape_reset(tape);
+        status = run->objective->batch(run, tape, run->train, rows + first, n, true, divisor, sums);
+        run->step.first_token += run->batch.model.layout.n_tokens;
+    }
+    run->step = (StepContext){0};
+    return status;
+}
+
+static void split(void *context, int64_t most_tokens) { ((PairRun *)context)->part_tokens = most_tokens; }
+
+/* A pass of the reference, or of an evaluation: with checkpoints it takes other parts of the tape's memory than a step. */
+static Status look(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
+    LossSums sums = {0};
+    tape_record(tape, false);
+    Status status = run->objective->batch(run, tape, pairs, rows, n, false, (double)n, &sums);
+    tape_record(tape, true);
+    if (status == ST_OK) tape_reset(tape);
+    return status;
+}
+
+/* The batch of an evaluation that has most tokens. */
+static Status largest_evaluation(PairRun *run, Tape *tape) {
+    const Pairs *pairs = run->eval;
+    size_t *rows = malloc(pairs->n * sizeof *rows), at = 0, most_rows = 0;
+    int64_t most = -1;
+    if (!rows) return status_fail(ST_RESOURCE, "out of memory for %zu rows", pairs->n);
+    for (size_t i = 0; i < pairs->n; i++) rows[i] = i;
+    for (size_t i = 0, n; i < pairs->n; i += n) {
+        int64_t tokens = 0;
+        n = pair_run_fit(run, pairs, rows + i, pairs->n - i);
+        for (size_t k = i; k < i + n; k++) tokens += pair_row_tokens(&pairs->rows[k]);
+        if (tokens > most) most = tokens, at = i, most_rows = n;
+    }
+    Status status = most_rows > 0 ? look(run, tape, pairs, rows + at, most_rows) : ST_OK;
+    free(rows);
+    return status;
+}
+
+static Status largest_batch(void *context, Tape *tape) {
+    PairRun *run = context;
+    LossSums sums = {0};
+    size_t n;
+    TRY(data_plan_largest_part(&run->plan, run->total_steps, run->part_tokens, &run->examples, &n));
+    if (run->objective->open) TRY(look(run, tape, run->train, run->examples, n));
+    if (run->eval) TRY(largest_evaluation(run, tape));
+    run->step = (StepContext){.training = true};
+    Status status = run->objective->batch(run, tape, run->train, run->examples, n, true, (double)n, &sums);
+    run->step = (StepContext){0};
+    return status;
+}
+
+static Status evaluate_rows(PairRun *run, Tape *tape, size_t *rows, LossSums *sums) {
+    const Pairs *pairs = run->eval;
+    for (size_t i = 0; i < pairs->n; i++) rows[i] = i;
+    if (run->objective->begin) TRY(run->objective->begin(run, tape, pairs, rows, pairs->n));
+    for (size_t i = 0, n; i < pairs->n; i += n) {
+        n = pair_run_fit(run, pairs, rows + i, pairs->n - i);
+        if (interrupt_requested()) return ST_INTERRUPTED;
+        tape_reset(tape);
+        TRY(run->objective->batch(run, tape, pairs, rows + i, n, false, (double)pairs->n, sums));
+    }
+    sums->count = (double)pairs->n;
+    return ST_OK;
+}
+
+static Status evaluate(void *context, Tape *tape, LossSums *sums) {
+    PairRun *run = context;
+    size_t *rows = malloc(run->eval->n * sizeof *rows);
+    if (!rows) return status_fail(ST_RESOURCE, "out of memory for %zu rows", run->eval->n);
+    run->numbers = (PairNumbers){0};
+    Status status = evaluate_rows(run, tape, rows, sums);
+    free(rows);
+    return status;
+}
+
+static void write_metrics(void *context, bool evaluation, JsonWriter *w) {
+    const PairRun *run = context;
+    run->objective->write_metrics(run, evaluation ? "eval_" : "", w);
+}
+
+static Status save_result(void *context, const char *run_dir) {
+    PairRun *run = context;
+    return run->objective->save ? run->objective->save(run, run_dir) : trained_model_save(run->recipe, run->model, run_dir);
+}
+
+/* ---- rows ---- */
+
+static Status load_held_out(PairRun *run, const char *key, YamlNode node, const PairSource *source) {
+    TRY(pairs_load(run->recipe, key, node, source, &run->eval));
+    for (size_t i = 0; i < run->eval->table.n_sources; i++)
+        if (run->eval->table.sources[i].weight > 0) return status_fail(ST_CONFIG, "'weight' has no place in '%s': each row is evaluated once", key);
+    return ST_OK;
+}
+
+static Status load_pairs(PairRun *run, const Tokenizer *tokenizer, const Chat *chat) {
+    const Recipe *recipe = run->recipe;
+    const PairObjective *objective = run->objective;
+    PairSource source = {.model = &run->model->config, .tokenizer = tokenizer, .chat = chat, .unpaired = objective->unpaired, .stepwise = objective->stepwise, .ends = objective->scores,
+                         .reader = objective->reader};
+    TRY(pairs_load(recipe, "data.train", recipe->data_train, &source, &run->train));
+    const char *key;
+    const Yaml *eval = recipe_eval_rows(recipe, &key);
+    if (eval) return load_held_out(run, key, eval, &source);
+    recipe_warn_eval_every(recipe);
+    return recipe->data_eval_split > 0 ? pairs_split(run->train, recipe->data_eval_split, (uint64_t)recipe->seed, &run->eval) : ST_OK;
+}
+
+/* What makes tokens of rows goes before memory is planned: nothing is written or read as text afterwards. */
+static Status load_rows(PairRun *run) {
+    Tokenizer *tokenizer = NULL;
+    Chat *chat = NULL;
+    Status status = run_chat_open(&run->recipe, run->config->resume, &run->dated, &tokenizer, &chat);
+    if (status == ST_OK) status = load_pairs(run, tokenizer, chat);
+    chat_close(chat);
+    tokenizer_free(tokenizer);
+    return status;
+}
+
+static Status plan_steps(PairRun *run) {
+    const Recipe *recipe = run->recipe;
+    DataOrder order = {.dataset = &run->train->table, .seed = (uint64_t)recipe->seed, .shuffle = recipe->data_shuffle};
+    data_plan_init(&run->plan, &order, recipe->train_batch_size, recipe->train_batch_tokens, recipe->train_gradient_accumulation_steps);
+    run->batch_ends = malloc((size_t)recipe->train_gradient_accumulation_steps * sizeof *run->batch_ends);
+    if (!run->batch_ends) return status_fail(ST_RESOURCE, "out of memory for the batches of a step");
+    run->loaded = -1;
+    run->total_steps = recipe->train_max_steps;
+    if (run->total_steps < 0) TRY(data_plan_total(&run->plan, recipe->train_epochs, &run->total_steps));
+    return recipe_check_steps(recipe, run->total_steps);
+}
+
+/* ---- the run ---- */
+
+static TrainerConfig trainer_config(PairRun *run) {
+    return (TrainerConfig){
+        .recipe = run->recipe,
+        .model = run->model,
+        .tape = run->tape,
+        .task =
+            {
+                .context = run,
+                .inputs = {{"model.path", params_fingerprint(&run->model->params)}, {"data.train", pairs_fingerprint(run->train)}, {run->eval ? "data.eval" : NULL, run->eval ? pairs_fingerprint(run->eval) : 0}},
+                .total_steps = run->total_steps,
+                .epoch = epoch_after,
+                .begin_step = begin_step,
+                .micro_batch = micro_batch,
+                .largest_batch = largest_batch,
+                .split = run->objective->together ? NULL : split,
+                .evaluate = run->eval ? evaluate : NULL,
+                .describe_batch = describe_batch,
+                .write_metrics = write_metrics,
+            },
+        .on_progress = run->config->on_progress,
+        .progress_context = run->config->context,
+        .save_result = save_result,
+    };
+}
+
+static Status write_started(const PairRun *run, const Run *dir, const PairPlan *plan) {
+    JsonWriter w;
+    if (!run_started_begin(dir, run->recipe, run->config->command, &w)) return ST_OK;
+    jw_int(&w, "steps", plan->total_steps);
+    jw_double(&w, "steps_per_epoch", plan->steps_per_epoch);
+    jw_int(&w, "largest_step_tokens", plan->largest_batch_tokens);
+    jw_int(&w, "parameters", plan->parameters);
+    jw_int(&w, "trained_parameters", plan->trained_parameters);
+    jw_string(&w, "compute", dtype_name(run->model->compute));
+    jw_string(&w, "format", run->objective->stepwise ? "stepwise" : run->objective->unpaired ? "kto" : "preference");
+    train_memory_write(&w, &plan->memory);
+    return run_started_end(dir, &w, ST_OK);
+}
+
+static void note_plan(const PairRun *run, Run *dir, const PairPlan *plan) {
+    const Pairs *pairs = run->train;
+    Str memory = {0};
+    train_memory_describe(&plan->memory, &memory);
+    run_note(dir, "%zu rows, %lld tokens, %lld of them trained; %zu held out", pairs->n, (long long)pairs->tokens, (long long)pairs->trained_tokens, run->eval ? run->eval->n : 0);
+    if (pairs->dropped_long > 0) run_note(dir, "%lld rows left out, %lld cut: longer than data.max_length", (long long)pairs->dropped_long, (long long)pairs->cut);
+    if (pairs->dropped_same > 0) run_note(dir, "%lld rows left out: both answers are the same", (long long)pairs->dropped_same);
+    run_note(dir, "%lld of %lld parameters trained, %lld steps", (long long)plan->trained_parameters, (long long)plan->parameters, (long long)plan->total_steps);
+    run_note(dir, "memory: %s", str_text(&memory));
+    str_release(&memory);
+}
+
+/* The directory is made only when nothing can be refused any more. */
+static Status train_in(PairRun *run, Run **dir, TrainResult *result) {
+    const Params *params = &run->model->params;
+    TrainerConfig trainer = trainer_config(run);
+    PlanStep first;
+    size_t n;
+    TRY(data_plan_step(&run->plan, 0, &first));
+    PairPlan plan = {.total_steps = run->total_steps, .steps_per_epoch = (double)first.epoch_steps, .trained_parameters = params_count(params, true), .parameters = params_count(params, false)};
+    TRY(trainer_memory(&trainer, run->config->resume ? run->recipe->output : NULL, &plan.memory));
+    TRY(data_plan_largest(&run->plan, run->total_steps, &run->examples, &n));
+    plan.largest_batch_tokens = dataset_tokens(&run->train->table, run->examples, n);
+    bool dry = run->config->dry_run || trainer_check_memory(run->recipe, &plan.memory) != ST_OK;
+    if (!dry) {
+        TRY(run_open(run->recipe, run->config->resume, dir));
+        note_plan(run, *dir, &plan);
+        TRY(write_started(run, *dir, &plan));
+    }
+    if (run->config->on_plan) run->config->on_plan(run->config->context, run, &plan);
+    if (dry) return trainer_check_memory(run->recipe, &plan.memory);
+    if (run->objective->open) TRY(run->objective->open(run));
+    trainer.run = *dir;
+    return trainer_run(&trainer, result);
+}
+
+static Status begin(PairRun *run, Run **dir, TrainResult *result) {
+    bool finished = false;
+    if (!run->config->dry_run) TRY(run_check(run->recipe, run->config->resume, &finished));
+    if (finished) {
+        TRY(run_open(run->recipe, run->config->resume, dir));
+        return trainer_run(&(TrainerConfig){.recipe = run->recipe, .run = *dir}, result);
+    }
+    if (!run->model) TRY(run->objective->scores ? trained_model_open_scores(run->recipe, &run->model) : trained_model_open(run->recipe, &run->model));
+    run->tape = tape_new(device_cpu(), run->model->compute, 0);
+    if (!run->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");
+    TRY(load_rows(run));
+    TRY(plan_steps(run));
+    return train_in(run, dir, result);
+}
+
+Status pair_run(PairRun *run, TrainResult *result) {
+    Run *dir = NULL;
+    *result = (TrainResult){.best_step = -1};
+    Status status = begin(run, &dir, result);
+    pair_batch_release(&run->batch);
+    data_plan_release(&run->plan);
+    free(run->rows);
+    free(run->batch_ends);
+    free(run->examples);
+    tape_free(run->tape);
+    pairs_free(run->eval);
+    pairs_free(run->train);
+    if (run->model) model_free(run->model);
+    if (dir && !result->already_finished) status = report_run(dir, status);
+    run_close(dir);
+    return status;
+}

@@ -1,0 +1,351 @@
+/* Preference losses over batches of pairs: sums of log-probabilities from the tape, a loss of preference_losses.h, its gradient back. */
+#include "rl/pairs/preference.h"
+
+#include <math.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rl/pairs/preference_losses.h"
+#include "rl/reference.h"
+
+static const PairAlgorithm algorithms[] = {
+#define PAIR_ALGORITHM(name, loss, beta, keys, help) {#name, loss, keys, help, beta},
+#include "rl/pairs/pair_algorithms.def"
+#undef PAIR_ALGORITHM
+};
+
+const PairAlgorithm *preference_algorithm(const char *name) {
+    for (size_t i = 0; i < COUNT_OF(algorithms); i++)
+        if (strcmp(algorithms[i].name, name) == 0) return &algorithms[i];
+    return NULL;
+}
+
+const PairAlgorithm *preference_algorithm_at(size_t i) { return i < COUNT_OF(algorithms) ? &algorithms[i] : NULL; }
+
+typedef struct Preference {
+    const PairAlgorithm *algorithm;
+    const PreferenceLoss *loss;     /* NULL: KTO */
+    bool compares;                  /* KTO with its baseline */
+    PreferenceConfig config;
+    Reference *reference;           /* while it is needed */
+    double *of_train, *of_eval;     /* 2 a row: the reference's log-probability sums of its answers; NULL: no reference */
+    double baseline;                /* KTO's, of the step in work */
+    Arena *scratch;
+    double *values;                 /* of a batch's targets; gradients afterwards */
+    int64_t cap_values;
+} Preference;
+
+/* ---- log-probabilities of answers ---- */
+
+static Status reserve_values(Preference *p, int64_t n) {
+    if (n <= p->cap_values) return ST_OK;
+    TRY(array_resize(&p->values, (size_t)n, sizeof *p->values, "trained tokens"));
+    p->cap_values = n;
+    return ST_OK;
+}
+
+/* The batch that stands ready through `model`: each branch's sum. `result`: on the tape, for the way back. */
+static Status branch_sums(PairRun *run, Tape *tape, const Model *model, double *sums, Tensor **result) {
+    Preference *p = run->context;
+    PairBatch *batch = &run->batch;
+    TRY(reserve_values(p, batch->n_targets));
+    Tensor *rows = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &batch->n_targets, batch->rows);
+    Tensor *targets = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &batch->n_targets, batch->targets);
+    if (!rows || !targets) return ST_RESOURCE;
+    batch->model.step = run->step;
+    Tensor *hidden = model_forward(model, tape, &batch->model);
+    *result = op_token_logprobs(tape, hidden, model->head, rows, targets, &model->logprob).logprob;
+    TRY(tape_status(tape));
+    memset(sums, 0, (size_t)batch->n_branches * sizeof *sums);
+    if (tape_device(tape) == device_meta()) return ST_OK; /* there nothing is computed that could be read */
+    tensor_read(*result, p->values);
+    for (int64_t k = 0; k < batch->n_targets; k++) sums[batch->branch[k]] += p->values[k];
+    return ST_OK;
+}
+
+/* ---- the reference ---- */
+
+/* Sums of both branches of each row, batch by batch in the order given, so that they don't depend on when they are asked for. */
+static Status sums_of_rows(PairRun *run, Tape *tape, const Model *model, const Pairs *pairs, const size_t *rows, const size_t *other_rows, size_t n, double *sums) {
+    bool recording = tape_recording(tape);
+    Status status = ST_OK;
+    tape_record(tape, false);
+    for (size_t i = 0, count; i < n && status == ST_OK; i += count) {
+        count = pair_run_fit(run, pairs, rows + i, n - i);
+        Tensor *result;
+        PairBatchOptions options = {.other_rows = other_rows ? other_rows + i : NULL};
+        tape_reset(tape);
+        if (interrupt_requested()) status = status_hint(status_fail(ST_INTERRUPTED, "interrupted while log-probabilities were computed"), "--resume goes on");
+        if (status == ST_OK) status = pair_batch_build(pairs, rows + i, count, &options, &run->batch);
+        if (status == ST_OK) status = branch_sums(run, tape, model, sums + 2 * i, &result);
+    }
+    tape_reset(tape);
+    tape_record(tape, recording);
+    return status;
+}
+
+/* Which rows the run's steps take. */
+static Status used_rows(PairRun *run, bool *used) {
+    size_t found = 0, n;
+    for (int64_t step = 0; step < run->total_steps && found < run->train->n; step++) {
+        TRY(pair_run_rows(run, step, &n));
+        for (size_t i = 0; i < n; i++) {
+            found += !used[run->rows[i]];
+            used[run->rows[i]] = true;
+        }
+    }
+    return ST_OK;
+}
+
+static Status reference_sums(PairRun *run, const Pairs *pairs, const bool *used, double *out) {
+    Preference *p = run->context;
+    size_t *rows = malloc(pairs->n * sizeof *rows), n = 0;
+    double *sums = malloc(2 * pairs->n * sizeof *sums);
+    Status status = rows && sums ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu rows", pairs->n);
+    for (size_t i = 0; i < pairs->n && status == ST_OK; i++)
+        if (!used || used[i]) rows[n++] = i;
+    if (status == ST_OK) {
+        const Model *model = reference_begin(p->reference);
+        status = sums_of_rows(run, run->tape, model, pairs, rows, NULL, n, sums);
+        reference_end(p->reference);
+    }
+    for (size_t i = 0; i < n && status == ST_OK; i++) {
+        out[2 * rows[i]] = sums[2 * i];
+        out[2 * rows[i] + 1] = sums[2 * i + 1];
+        if (isfinite(sums[2 * i] + sums[2 * i + 1])) continue;
+        Str where = {0};
+        pairs_where(pairs, rows[i], &where);
+        status = status_fail(ST_NUMERIC, "%s: the reference's log-probability is not finite", str_text(&where));
+        str_release(&where);
+    }
+    free(rows);
+    free(sums);
+    return status;
+}
+
+static Status open_reference(PairRun *run) {
+    Preference *p = run->context;
+    if (p->loss && !preference_loss_has_reference(p->loss)) return ST_OK;
+    TRY(reference_open(run->recipe, run->model, &p->reference));
+    bool *used = calloc(run->train->n, sizeof *used);
+    p->of_train = calloc(2 * run->train->n, sizeof *p->of_train);
+    p->of_eval = run->eval ? calloc(2 * run->eval->n, sizeof *p->of_eval) : NULL;
+    Status status = used && p->of_train && (p->of_eval || !run->eval) ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the reference's log-probabilities");
+    if (status == ST_OK) status = used_rows(run, used);
+    if (status == ST_OK) status = reference_sums(run, run->train, used, p->of_train);
+    if (status == ST_OK && run->eval) status = reference_sums(run, run->eval, NULL, p->of_eval);
+    free(used);
+    if (status != ST_OK || p->compares) return status;
+    reference_free(p->reference);
+    p->reference = NULL;
+    return ST_OK;
+}
+
+/* ---- all rows of a step: KTO's baseline, and what means are over ---- */
+
+/* Each prompt with the answer of the row before it. */
+static Status compare_rows(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
+    Preference *p = run->context;
+    size_t *others = malloc(n * sizeof *others);
+    double *sums = malloc(4 * n * sizeof *sums), *policy = sums, *reference = sums ? sums + 2 * n : NULL;
+    Status status = others && sums ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
+    for (size_t i = 0; i < n && status == ST_OK; i++) others[i] = rows[(i + n - 1) % n];
+    if (status == ST_OK) status = sums_of_rows(run, tape, run->model, pairs, rows, others, n, policy);
+    if (status == ST_OK) {
+        const Model *model = reference_begin(p->reference);
+        status = sums_of_rows(run, tape, model, pairs, rows, others, n, reference);
+        reference_end(p->reference);
+    }
+    for (size_t i = 0; i < n && status == ST_OK; i++) {
+        policy[i] = policy[2 * i + 1];
+        reference[i] = reference[2 * i + 1];
+    }
+    if (status == ST_OK) p->baseline = kto_baseline(policy, reference, (int64_t)n);
+    free(others);
+    free(sums);
+    return status;
+}
+
+static Status begin(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
+    Preference *p = run->context;
+    p->config.total_pairs = (int64_t)n;
+    p->config.total_chosen_tokens = 0;
+    for (size_t i = 0; i < n; i++) p->config.total_chosen_tokens += pairs->rows[rows[i]].sides[PAIR_CHOSEN].n_trained;
+    return p->compares ? compare_rows(run, tape, pairs, rows, n) : ST_OK;
+}
+
+/* ---- losses ---- */
+
+/* A batch's numbers by pair, or by answer. */
+typedef struct Columns { double *chosen, *rejected, *ref_chosen, *ref_rejected, *weights, *grad_chosen, *grad_rejected; int64_t *chosen_tokens, *rejected_tokens; bool *desirable; } Columns;
+
+static Status new_columns(Arena *arena, size_t n, Columns *c) {
+    double *numbers = arena_alloc(arena, 7 * n * sizeof *numbers);
+    int64_t *lengths = arena_alloc(arena, 2 * n * sizeof *lengths);
+    bool *desirable = arena_alloc(arena, n * sizeof *desirable);
+    if (!numbers || !lengths || !desirable) return ST_RESOURCE;
+    *c = (Columns){numbers, numbers + n, numbers + 2 * n, numbers + 3 * n, numbers + 4 * n, numbers + 5 * n, numbers + 6 * n, lengths, lengths + n, desirable};
+    return ST_OK;
+}
+
+static void fill_columns(const PairRun *run, const Pairs *pairs, const size_t *rows, size_t n, const double *sums, Columns *c) {
+    const Preference *p = run->context;
+    const double *reference = pairs == run->eval ? p->of_eval : p->of_train;
+    for (size_t i = 0; i < n; i++) {
+        c->chosen[i] = sums[2 * i];
+        c->rejected[i] = sums[2 * i + 1];
+        c->ref_chosen[i] = reference ? reference[2 * rows[i]] : 0;
+        c->ref_rejected[i] = reference ? reference[2 * rows[i] + 1] : 0;
+        c->weights[i] = pairs->rows[rows[i]].weight;
+        c->chosen_tokens[i] = run->batch.counts[2 * i];
+        c->rejected_tokens[i] = run->batch.counts[2 * i + 1];
+        c->desirable[i] = pairs->rows[rows[i]].desirable;
+    }
+}
+
+static Status pair_losses(PairRun *run, int64_t n, const Columns *c, double *loss) {
+    Preference *p = run->context;
+    PreferenceBatch batch = {n, c->chosen, c->rejected, c->ref_chosen, c->ref_rejected, c->chosen_tokens, c->rejected_tokens, c->weights};
+    PreferenceMetrics m;
+    TRY(preference_loss(p->loss, &p->config, &batch, p->scratch, c->grad_chosen, c->grad_rejected, &m));
+    double pairs = (double)n;
+    PairNumbers *sum = &run->numbers;
+    sum->pairs += pairs, sum->chosen += pairs, sum->rejected += pairs;
+    sum->rewards_chosen += pairs * m.rewards_chosen, sum->rewards_rejected += pairs * m.rewards_rejected;
+    sum->margin += pairs * m.margin, sum->accuracy += pairs * m.accuracy;
+    sum->logps_chosen += pairs * m.logps_chosen, sum->logps_rejected += pairs * m.logps_rejected;
+    *loss = m.loss;
+    return ST_OK;
+}
+
+/* Single answers. One counts as judged right when its log-ratio is on its label's side of the baseline, which is where the loss turns. */
+static void kto_losses(PairRun *run, int64_t n, const Columns *c, double *loss) {
+    const Preference *p = run->context;
+    KtoConfig config = {p->config.beta, run->recipe->rl_desirable_weight, run->recipe->rl_undesirable_weight, p->config.total_pairs};
+    KtoBatch batch = {n, c->chosen, c->ref_chosen, c->desirable, c->weights, p->compares ? p->baseline : 0};
+    KtoMetrics m;
+    kto_loss(&config, &batch, c->grad_chosen, &m);
+    memset(c->grad_rejected, 0, (size_t)n * sizeof *c->grad_rejected);
+    double chosen = (double)m.n_chosen, rejected = (double)m.n_rejected;
+    PairNumbers *sum = &run->numbers;
+    sum->pairs += (double)n, sum->chosen += chosen, sum->rejected += rejected;
+    sum->rewards_chosen += chosen * m.rewards_chosen, sum->rewards_rejected += rejected * m.rewards_rejected;
+    sum->logps_chosen += chosen * m.logps_chosen, sum->logps_rejected += rejected * m.logps_rejected;
+    for (int64_t i = 0; i < n; i++) sum->accuracy += (c->chosen[i] - c->ref_chosen[i] > batch.baseline) == c->desirable[i];
+    *loss = m.loss;
+}
+
+static Status loss_of_sums(PairRun *run, const Pairs *pairs, const size_t *rows, size_t n, const double *sums, Columns *c, double *loss) {
+    Preference *p = run->context;
+    TRY(new_columns(p->scratch, n, c));
+    fill_columns(run, pairs, rows, n, sums, c);
+    if (p->loss) return pair_losses(run, (int64_t)n, c, loss);
+    kto_losses(run, (int64_t)n, c, loss);
+    return ST_OK;
+}
+
+static Status batch_loss(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n, bool training, double total, LossSums *sums) {
+    Preference *p = run->context;
+    Tensor *result;
+    Columns columns;
+    double loss;
+    TRY(pair_batch_build(pairs, rows, n, &(PairBatchOptions){0}, &run->batch));
+    arena_reset(p->scratch);
+    double *branch = arena_alloc(p->scratch, 2 * n * sizeof *branch);
+    if (!branch) return ST_RESOURCE;
+    TRY(branch_sums(run, tape, run->model, branch, &result));
+    TRY(loss_of_sums(run, pairs, rows, n, branch, &columns, &loss));
+    sums->loss_sum += loss * total;
+    sums->count += (double)n;
+    sums->tokens += run->batch.model.layout.n_tokens;
+    sums->loss_tokens += run->batch.n_targets;
+    if (!training) return ST_OK;
+    for (int64_t k = 0; k < run->batch.n_targets; k++) {
+        int32_t b = run->batch.branch[k];
+        p->values[k] = b % 2 ? columns.grad_rejected[b / 2] : columns.grad_chosen[b / 2];
+    }
+    tensor_seed_grad(tape, result, p->values);
+    return tape_backward(tape);
+}
+
+static void write_number(JsonWriter *w, const char *prefix, const char *name, double sum, double count) {
+    char key[64];
+    snprintf(key, sizeof key, "%s%s", prefix, name);
+    if (count > 0) jw_double(w, key, sum / count);
+    else jw_null(w, key);
+}
+
+static void write_metrics(const PairRun *run, const char *prefix, JsonWriter *w) {
+    const PairNumbers *m = &run->numbers;
+    const Preference *p = run->context;
+    double margin = p->loss ? m->margin : m->rewards_chosen / fmax(m->chosen, 1) - m->rewards_rejected / fmax(m->rejected, 1);
+    bool both = m->chosen > 0 && m->rejected > 0;
+    write_number(w, prefix, "rewards_chosen", m->rewards_chosen, m->chosen);
+    write_number(w, prefix, "rewards_rejected", m->rewards_rejected, m->rejected);
+    write_number(w, prefix, "margin", margin, p->loss ? m->pairs : both);
+    write_number(w, prefix, "accuracy", m->accuracy, m->pairs);
+    write_number(w, prefix, "logps_chosen", m->logps_chosen, m->chosen);
+    write_number(w, prefix, "logps_rejected", m->logps_rejected, m->rejected);
+    if (p->compares) write_number(w, prefix, "kl", p->baseline, 1);
+}
+
+/* ---- the run ---- */
+
+static Status no_such_loss(const Recipe *recipe, const PairAlgorithm *algorithm, const char *known) {
+    status_fail(ST_CONFIG, "algorithm '%s' has no loss '%s'", algorithm->name, recipe->rl_loss_type);
+    return status_hint(ST_CONFIG, "'rl.loss_type' may be %s", known);
+}
+
+static Status choose_loss(const Recipe *recipe, const PairAlgorithm *algorithm, const PreferenceLoss **loss) {
+    const char *type = recipe->rl_loss_type ? recipe->rl_loss_type : algorithm->loss;
+    bool dpo = strcmp(algorithm->loss, "sigmoid") == 0, cpo = strcmp(algorithm->name, "cpo") == 0;
+    if (strcmp(algorithm->name, "kto") == 0) {
+        *loss = NULL;
+        return strcmp(type, "kto") == 0 || strcmp(type, "apo_zero_unpaired") == 0 ? ST_OK : no_such_loss(recipe, algorithm, "kto or apo_zero_unpaired");
+    }
+    if (cpo && strcmp(type, "sigmoid") == 0) type = "cpo";
+    else if (cpo && strcmp(type, "hinge") == 0) type = "cpo_hinge";
+    else if (cpo && strcmp(type, "ipo") == 0) type = "cpo_ipo";
+    *loss = preference_loss_find(type);
+    if (dpo && (!*loss || !preference_loss_has_reference(*loss)))
+        return no_such_loss(recipe, algorithm, "sigmoid, sigmoid_norm, hinge, ipo, robust, exo_pair, nca_pair, bco_pair, sppo_hard, apo_zero, apo_down, discopop, aot or aot_unpaired");
+    if (cpo && (!*loss || strncmp(type, "cpo", 3) != 0)) return no_such_loss(recipe, algorithm, "sigmoid, hinge or ipo");
+    if (!dpo && !cpo && strcmp(type, algorithm->loss) != 0) return no_such_loss(recipe, algorithm, algorithm->loss);
+    if ((*loss)->matching != AS_PAIRED && recipe->train_gradient_accumulation_steps > 1)
+        return status_hint(status_fail(ST_CONFIG, "loss '%s' compares all pairs of a step: 'train.gradient_accumulation_steps' must be 1", type), "make train.batch_size larger instead");
+    return ST_OK;
+}
+
+Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm, PreferenceConfig *config, const PreferenceLoss **loss) {
+    TRY(choose_loss(recipe, algorithm, loss));
+    *config = (PreferenceConfig){
+        .beta = recipe->rl_beta > 0 ? recipe->rl_beta : algorithm->beta,
+        .label_smoothing = recipe->rl_label_smoothing,
+        .simpo_gamma = recipe->rl_simpo_gamma,
+        .nll_given = !isnan(recipe->rl_cpo_alpha),
+        .nll_weight = isnan(recipe->rl_cpo_alpha) ? 0 : recipe->rl_cpo_alpha,
+    };
+    return ST_OK;
+}
+
+Status preference_run(const PairRunConfig *config, TrainResult *result) {
+    Preference p = {.algorithm = preference_algorithm(config->recipe->rl_algorithm)};
+    char reader[64];
+    ASSERT(p.algorithm, "'%s' does not learn from pairs", config->recipe->rl_algorithm);
+    TRY(pair_keys_check(config->recipe, p.algorithm->name));
+    TRY(preference_configure(config->recipe, p.algorithm, &p.config, &p.loss));
+    p.compares = !p.loss && strcmp(config->recipe->rl_loss_type ? config->recipe->rl_loss_type : "kto", "kto") == 0;
+    snprintf(reader, sizeof reader, "algorithm '%s'", p.algorithm->name);
+    PairObjective objective = {.reader = reader, .unpaired = !p.loss, .together = p.loss && p.loss->matching != AS_PAIRED, .open = open_reference, .begin = begin, .batch = batch_loss, .write_metrics = write_metrics};
+    p.scratch = arena_new(0);
+    if (!p.scratch) return status_fail(ST_RESOURCE, "out of memory");
+    PairRun run = {.config = config, .recipe = config->recipe, .objective = &objective, .context = &p};
+    Status status = pair_run(&run, result);
+    reference_free(p.reference);
+    arena_free(p.scratch);
+    free(p.values);
+    free(p.of_train);
+    free(p.of_eval);
+    return status;
+}

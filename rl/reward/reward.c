@@ -1,0 +1,344 @@
+/* The recipe's list of rewards: reading it, scoring rows, adding up. */
+#include "rl/advantages.h"
+#include "rl/reward/reward_kinds.h"
+
+#include <errno.h>
+#include <math.h>
+#include <string.h>
+
+enum { MAX_COLUMNS = 256 };
+
+static const RewardKind *const kinds[] = {
+#define REWARD(name) &reward_kind_##name,
+#include "rl/reward/rewards.def"
+#undef REWARD
+};
+
+struct RewardSet {
+    Arena *arena, *step;        /* step: of the rows that are scored now */
+    const char *file;
+    RewardOptions context;
+    Reward *rewards;
+    size_t n;
+    double low, high;           /* of the sums */
+    bool whiten;
+    size_t n_rows;
+    RewardColumn columns[MAX_COLUMNS];
+    size_t n_columns;
+    RewardScores scores;
+};
+
+/* ---- faults ---- */
+
+static Status refuse_at(const RewardSet *set, const char *what, const char *name, int line, const char *text) {
+    Str where = {0};
+    if (set->file && line > 0) str_printf(&where, " in '%s' line %d", set->file, line);
+    else if (set->file) str_append(&where, " on the command line");
+    status_fail(ST_CONFIG, "%s%s%s%s%s: %s", what, name ? " '" : "", name ? name : "", name ? "'" : "", str_text(&where), text);
+    str_release(&where);
+    return ST_CONFIG;
+}
+
+Status reward_refuse(const Reward *reward, const Yaml *node, const char *format, ...) {
+    Str text = {0};
+    char buffer[1024];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(buffer, sizeof buffer, format, args);
+    va_end(args);
+    str_append(&text, buffer);
+    refuse_at(reward->set, "reward", reward->name, node ? node->line : reward->line, str_text(&text));
+    str_release(&text);
+    return ST_CONFIG;
+}
+
+Status reward_at_row(Status status, const Reward *reward, const RewardRow *row) {
+    return status == ST_OK ? ST_OK : status_prefix(status, "reward '%s', row %lld", reward->name, (long long)row->number);
+}
+
+/* ---- options ---- */
+
+static bool in_choices(const char *choices, const char *text) {
+    size_t len = strlen(text);
+    for (const char *at = choices; *at; at += strcspn(at, "|"), at += *at == '|')
+        if (strcspn(at, "|") == len && strncmp(at, text, len) == 0) return true;
+    return false;
+}
+
+static bool good_number(const RewardOption *option, const Yaml *node, double *number) {
+    bool truth;
+    if (option->kind == REWARD_BOOL) {
+        if (!yaml_as_bool(node, &truth)) return false;
+        *number = truth;
+        return true;
+    }
+    if (!yaml_as_double(node, number) || (option->kind == REWARD_WHOLE && *number != floor(*number))) return false;
+    return option->low == option->high || (*number >= option->low && *number <= option->high);
+}
+
+static Status option_expected(const Reward *reward, const RewardOption *option, const Yaml *node) {
+    const char *kind = option->kind == REWARD_BOOL ? "true or false" : option->kind == REWARD_WHOLE ? "a whole number" : option->kind == REWARD_NUMBER ? "a number" : "a text";
+    if (option->choices) return reward_refuse(reward, node, "wrong value for '%s': expected one of %s", option->name, option->choices);
+    if (option->low == option->high) return reward_refuse(reward, node, "wrong value for '%s': expected %s", option->name, kind);
+    return reward_refuse(reward, node, "wrong value for '%s': expected %s from %g to %g", option->name, kind, option->low, option->high);
+}
+
+static Status read_option(const Reward *reward, const RewardOption *option, const Yaml *node, RewardValue *value) {
+    value->node = node;
+    if (option->kind == REWARD_NODE) return ST_OK;
+    if (option->kind != REWARD_TEXT) return good_number(option, node, &value->number) ? ST_OK : option_expected(reward, option, node);
+    if (node->kind != YAML_SCALAR || (option->choices && !in_choices(option->choices, node->text))) return option_expected(reward, option, node);
+    value->text = node->text;
+    return ST_OK;
+}
+
+static Status unknown_option(const Reward *reward, const Yaml *entry, size_t at) {
+    const char *names[MAX_REWARD_OPTIONS + 4] = {"type", "name", "weight", "clip"};
+    size_t n = 4;
+    for (const RewardOption *option = reward->kind->options; option->name; option++) names[n++] = option->name;
+    Yaml here = {.line = entry->key_lines[at]};
+    reward_refuse(reward, &here, "unknown option '%s'", entry->keys[at]);
+    const char *near = text_nearest(entry->keys[at], names, n);
+    if (near) return status_hint(ST_CONFIG, "did you mean '%s'?", near);
+    Str all = {0};
+    for (size_t i = 1; i < n; i++) str_printf(&all, "%s%s", i > 1 ? ", " : "", names[i]);
+    status_hint(ST_CONFIG, "it takes %s", str_text(&all));
+    str_release(&all);
+    return ST_CONFIG;
+}
+
+static bool read_range(const Yaml *node, double *low, double *high) {
+    if (node->kind != YAML_LIST || node->n != 2) return false;
+    for (size_t i = 0; i < 2; i++)
+        if (node->items[i]->kind != YAML_NULL && !yaml_as_double(node->items[i], i ? high : low)) return false;
+    return *low <= *high;
+}
+
+static const RewardOption *option_find(const RewardKind *kind, const char *name) {
+    for (const RewardOption *option = kind->options; option->name; option++)
+        if (strcmp(option->name, name) == 0) return option;
+    return NULL;
+}
+
+static Status read_entry(Reward *reward, const Yaml *entry, size_t at) {
+    const char *key = entry->keys[at];
+    const Yaml *node = entry->items[at];
+    const RewardOption *option = option_find(reward->kind, key);
+    if (option && node->kind == YAML_NULL && !option->required) return ST_OK;
+    if (option) return read_option(reward, option, node, &reward->options[option - reward->kind->options]);
+    if (strcmp(key, "type") == 0) return ST_OK;
+    if (strcmp(key, "weight") == 0) return yaml_as_double(node, &reward->weight) ? ST_OK : reward_refuse(reward, node, "wrong value for 'weight': expected a number");
+    if (strcmp(key, "clip") == 0) return read_range(node, &reward->low, &reward->high) ? ST_OK : reward_refuse(reward, node, "wrong value for 'clip': expected [low, high]; null is no bound");
+    if (strcmp(key, "name") != 0) return unknown_option(reward, entry, at);
+    if (node->kind != YAML_SCALAR || !node->text[0]) return reward_refuse(reward, node, "wrong value for 'name': expected a text");
+    reward->name = node->text;
+    return ST_OK;
+}
+
+static Status read_options(Reward *reward, const Yaml *entry) {
+    const RewardOption *options = reward->kind->options;
+    for (size_t i = 0; options[i].name; i++) {
+        ASSERT(i < MAX_REWARD_OPTIONS, "'%s' has more than %d options", reward->kind->name, MAX_REWARD_OPTIONS);
+        reward->options[i] = (RewardValue){options[i].value, options[i].text, NULL};
+    }
+    for (size_t i = 0; i < entry->n; i++) TRY(read_entry(reward, entry, i));
+    for (size_t i = 0; options[i].name; i++)
+        if (options[i].required && !reward->options[i].node) return reward_refuse(reward, NULL, "option '%s' is missing", options[i].name);
+    return ST_OK;
+}
+
+/* ---- opening ---- */
+
+static Status find_kind(const RewardSet *set, const Yaml *entry, const RewardKind **kind) {
+    const Yaml *type = yaml_get(entry, "type");
+    const char *names[COUNT_OF(kinds)];
+    Str all = {0};
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        names[i] = kinds[i]->name;
+        if (type && type->kind == YAML_SCALAR && strcmp(type->text, names[i]) == 0) *kind = kinds[i];
+        str_printf(&all, "%s%s", i ? ", " : "", names[i]);
+    }
+    if (!*kind) {
+        bool named = type && type->kind == YAML_SCALAR;
+        const char *near = named ? text_nearest(type->text, names, COUNT_OF(kinds)) : NULL;
+        if (named) refuse_at(set, "unknown reward", type->text, type->line, "there is no such type");
+        else refuse_at(set, "a reward", NULL, entry->line, "it has no 'type'");
+        if (near) status_hint(ST_CONFIG, "did you mean '%s'?", near);
+        else status_hint(ST_CONFIG, "the types are %s", str_text(&all));
+    }
+    str_release(&all);
+    return *kind ? ST_OK : ST_CONFIG;
+}
+
+/* The type's name, and for the second of its kind NAME_2. A name that the recipe gives twice is refused. */
+static Status settle_name(Reward *reward) {
+    const char *base = reward->name;
+    for (int i = 2; reward_before(reward, reward->name); i++) {
+        if (base != reward->kind->name) return reward_refuse(reward, NULL, "another reward has this name");
+        if (!(reward->name = arena_printf(reward->arena, "%s_%d", base, i))) return ST_RESOURCE;
+    }
+    return ST_OK;
+}
+
+static Status open_one(RewardSet *set, const Yaml *entry) {
+    if (entry->kind != YAML_MAP) return refuse_at(set, "a reward", NULL, entry->line, "expected a map such as { type: number, weight: 1.0 }");
+    const RewardKind *kind = NULL;
+    TRY(find_kind(set, entry, &kind));
+    Reward *reward = &set->rewards[set->n];
+    *reward = (Reward){.kind = kind, .name = kind->name, .file = set->file, .line = entry->line, .weight = 1, .low = -(double)INFINITY, .high = (double)INFINITY, .index = set->n, .set = set, .arena = set->arena, .context = &set->context};
+    TRY(read_options(reward, entry));
+    TRY(settle_name(reward));
+    set->n++; /* from here on it is closed */
+    return kind->open ? kind->open(reward) : ST_OK;
+}
+
+static Status read_whole(RewardSet *set, const Yaml *map, const Yaml **list) {
+    for (size_t i = 0; i < map->n; i++) {
+        const char *key = map->keys[i];
+        const Yaml *node = map->items[i];
+        bool good = true;
+        if (strcmp(key, "rewards") == 0) *list = node;
+        else if (strcmp(key, "clip") == 0) good = read_range(node, &set->low, &set->high);
+        else if (strcmp(key, "whiten") == 0) good = yaml_as_bool(node, &set->whiten);
+        else return status_hint(refuse_at(set, "unknown key", key, map->key_lines[i], "not one of a sum of rewards"), "it takes rewards, clip, whiten; one reward alone has a 'type'");
+        if (!good) return refuse_at(set, "wrong value for", key, node->line, strcmp(key, "clip") == 0 ? "expected [low, high]; null is no bound" : "expected true or false");
+    }
+    return ST_OK;
+}
+
+static Status read_list(RewardSet *set, const Yaml *node) {
+    const Yaml *list = node;
+    if (node && node->kind == YAML_MAP && !yaml_get(node, "type")) TRY(read_whole(set, node, &list));
+    bool one = list && list->kind == YAML_MAP;
+    size_t n = !list || list->kind == YAML_NULL ? 0 : one ? 1 : list->n;
+    if (n == 0 || (!one && list->kind != YAML_LIST))
+        return status_hint(refuse_at(set, "'reward'", NULL, list ? list->line : 0, "no reward is given"), "name one, such as reward: [{ type: number }]");
+    if (n > MAX_REWARDS) {
+        char problem[40];
+        snprintf(problem, sizeof problem, "more than %d rewards", MAX_REWARDS);
+        return refuse_at(set, "'reward'", NULL, list->line, problem);
+    }
+    set->rewards = arena_zero(set->arena, n * sizeof *set->rewards);
+    if (!set->rewards) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++) TRY(open_one(set, one ? list : list->items[i]));
+    return ST_OK;
+}
+
+Status rewards_open(YamlNode list, const char *file, const RewardOptions *options, RewardSet **out) {
+    *out = NULL;
+    Arena *arena = arena_new(0);
+    RewardSet *set = arena ? arena_zero(arena, sizeof *set) : NULL;
+    if (!set || !(set->step = arena_new(0))) {
+        arena_free(arena);
+        return status_errno(ENOMEM, "cannot prepare the rewards");
+    }
+    set->arena = arena;
+    set->file = file;
+    set->context = *options;
+    set->low = -(double)INFINITY, set->high = (double)INFINITY;
+    Status status = read_list(set, list);
+    if (status == ST_OK) *out = set;
+    else rewards_close(set);
+    return status;
+}
+
+Status rewards_attach(RewardSet *set, const RewardPolicy *policy) {
+    for (size_t i = 0; i < set->n; i++)
+        if (set->rewards[i].kind->attach) TRY(set->rewards[i].kind->attach(&set->rewards[i], policy));
+    return ST_OK;
+}
+
+Status rewards_bytes(const RewardSet *set, const RewardShape *shape, size_t *bytes) {
+    *bytes = 0;
+    for (size_t i = 0; i < set->n; i++) {
+        size_t own = 0;
+        if (set->rewards[i].kind->bytes) TRY(set->rewards[i].kind->bytes(&set->rewards[i], shape, &own));
+        *bytes += own;
+    }
+    return ST_OK;
+}
+
+void rewards_close(RewardSet *set) {
+    if (!set) return;
+    for (size_t i = 0; i < set->n; i++)
+        if (set->rewards[i].kind->close) set->rewards[i].kind->close(&set->rewards[i]);
+    arena_free(set->step);
+    arena_free(set->arena);
+}
+
+size_t rewards_count(const RewardSet *set) { return set->n; }
+
+const Reward *reward_before(const Reward *reward, const char *name) {
+    for (size_t i = 0; i < reward->index; i++)
+        if (strcmp(reward->set->rewards[i].name, name) == 0) return &reward->set->rewards[i];
+    return NULL;
+}
+
+/* ---- scoring ---- */
+
+Status reward_extra(Reward *reward, const char *key, size_t i, double value) {
+    RewardSet *set = reward->set;
+    size_t prefix = strlen(reward->name), at = set->n;
+    for (; at < set->n_columns; at++) {
+        const char *name = set->columns[at].name;
+        if (strncmp(name, reward->name, prefix) == 0 && name[prefix] == '/' && strcmp(name + prefix + 1, key) == 0) break;
+    }
+    if (at == set->n_columns) {
+        if (at == MAX_COLUMNS) return status_fail(ST_INPUT, "more than %d different numbers of rewards", MAX_COLUMNS);
+        double *values = arena_alloc(set->step, set->n_rows * sizeof *values);
+        const char *name = arena_printf(set->step, "%s/%s", reward->name, key);
+        if (!values || !name) return ST_RESOURCE;
+        for (size_t k = 0; k < set->n_rows; k++) values[k] = (double)NAN;
+        set->columns[set->n_columns++] = (RewardColumn){name, values, 0};
+    }
+    ((double *)(uintptr_t)set->columns[at].values)[i] = value;
+    return ST_OK;
+}
+
+static Status score_one(Reward *reward, const RewardRow *rows, size_t n) {
+    if (reward->kind->score_all) TRY(reward->kind->score_all(reward, rows, n, reward->values));
+    for (size_t i = 0; i < n; i++) {
+        double *value = &reward->values[i];
+        if (reward->kind->score) TRY(reward_at_row(reward->kind->score(reward, &rows[i], value), reward, &rows[i]));
+        if (!isfinite(*value)) return reward_at_row(status_fail(ST_INPUT, "its value is %g", *value), reward, &rows[i]);
+        *value = MIN(MAX(*value, reward->low), reward->high);
+    }
+    return ST_OK;
+}
+
+/* To variance 1 (by n - 1, with 1e-8 added, as PPO on text whitens rewards); the mean stays. */
+static void whiten(double *sums, size_t n) {
+    if (n == 0) return;
+    double mean = 0;
+    for (size_t i = 0; i < n; i++) mean += (sums[i] - sums[0]) / (double)n;
+    mean += sums[0];
+    advantages_normalise(sums, NULL, (int64_t)n, NORMALISE_VARIANCE, 1e-8);
+    for (size_t i = 0; i < n; i++) sums[i] += mean;
+}
+
+Status rewards_score(RewardSet *set, const RewardRow *rows, size_t n, const RewardScores **scores) {
+    *scores = NULL;
+    arena_reset(set->step);
+    set->n_rows = n;
+    set->n_columns = set->n;
+    double *sums = arena_zero(set->step, n * sizeof *sums);
+    if (!sums) return ST_RESOURCE;
+    for (size_t k = 0; k < set->n; k++) {
+        Reward *reward = &set->rewards[k];
+        reward->values = arena_zero(set->step, n * sizeof *reward->values);
+        if (!reward->values) return ST_RESOURCE;
+        set->columns[k] = (RewardColumn){reward->name, reward->values, reward->weight};
+    }
+    for (size_t k = 0; k < set->n; k++) {
+        TRY(score_one(&set->rewards[k], rows, n));
+        for (size_t i = 0; i < n; i++) sums[i] += set->rewards[k].weight * set->rewards[k].values[i];
+    }
+    for (size_t i = 0; i < n; i++) {
+        if (!isfinite(sums[i])) return status_fail(ST_INPUT, "row %lld: the sum of its rewards is %g", (long long)rows[i].number, sums[i]);
+        sums[i] = MIN(MAX(sums[i], set->low), set->high);
+    }
+    if (set->whiten) whiten(sums, n);
+    set->scores = (RewardScores){n, set->n_columns, sums, set->columns};
+    *scores = &set->scores;
+    return ST_OK;
+}

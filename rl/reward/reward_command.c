@@ -1,0 +1,262 @@
+/* command: a program that stays alive and answers one JSON row per line with one line: a number, or an object with the number "reward" and perhaps others. Several workers share the rows;
+ * each row has its time. A program that ends is started again and asked the row once more. The same row is not asked twice. */
+#include "rl/reward/reward_kinds.h"
+
+#include <stdlib.h>
+#include <string.h>
+#include <xxhash.h>
+
+enum { COMMAND, TIMEOUT, WORKERS, SANDBOX, MEMORY, CPU, CACHE, FAILED, MAX_WORKERS = 64, MOST_CACHED = 1 << 20 };
+static const RewardOption options[] = {
+    [COMMAND] = {.name = "command", .kind = REWARD_NODE, .required = true},
+    [TIMEOUT] = {.name = "timeout", .kind = REWARD_NUMBER, .value = 10, .low = 0.001, .high = 86400}, /* seconds a row */
+    [WORKERS] = {.name = "workers", .kind = REWARD_WHOLE, .value = 1, .low = 1, .high = MAX_WORKERS},
+    [SANDBOX] = {.name = "sandbox", .kind = REWARD_BOOL},                                             /* no network, and the two limits: */
+    [MEMORY] = {.name = "memory", .kind = REWARD_WHOLE, .value = 1024, .low = 16, .high = 1 << 24},   /* MiB of address space of each process */
+    [CPU] = {.name = "cpu", .kind = REWARD_WHOLE, .value = 600, .low = 1, .high = 1e9},               /* seconds of processor time of each process; a worker that has used them up is started anew */
+    [CACHE] = {.name = "cache", .kind = REWARD_BOOL, .value = 1},
+    [FAILED] = {.name = "failed", .kind = REWARD_NUMBER},                                             /* the reward of a row on which the program ends or hangs; not given: the run stops */
+    {0},
+};
+
+/* A row that was asked: by the hash of what is sent. `answer` is NULL until it is known, `failed` when there will be none. */
+typedef struct Known { XXH128_hash_t hash; const char *answer; bool used, pending, failed; } Known;
+typedef struct Job { size_t row; Str line; Known *known; } Job;
+typedef struct Worker { Child *child; size_t job; int tries; } Worker; /* job: the one that is asked now */
+typedef struct Command {
+    const char **argv;
+    size_t n_argv, n_workers;
+    ChildLimits limits;
+    bool limited;
+    Worker workers[MAX_WORKERS];
+    Arena *answers;      /* of what is known */
+    Known *known;
+    size_t n_known, room, n_failed, n_restarts;
+} Command;
+
+/* ---- opening ---- */
+
+static void close(Reward *reward) {
+    Command *command = reward->state;
+    if (!command) return;
+    for (size_t i = 0; i < command->n_workers; i++) child_stop(command->workers[i].child, NULL, 0.5);
+    if (command->n_restarts > 1) log_message(LOG_WARNING, "reward '%s': its program ended by itself and was started again %zu times in all", reward->name, command->n_restarts);
+    arena_free(command->answers);
+}
+
+static Status start(Command *command, Worker *worker) {
+    worker->child = NULL;
+    return child_start(command->argv, command->n_argv, command->limited ? &command->limits : NULL, &worker->child);
+}
+
+static Status open(Reward *reward) {
+    const RewardValue *o = reward->options;
+    const Yaml *words = o[COMMAND].node;
+    Command *command = reward->state = arena_zero(reward->arena, sizeof *command);
+    if (!command || !(command->answers = arena_new(0))) return ST_RESOURCE;
+    bool good = words->kind == YAML_LIST && words->n > 0;
+    for (size_t i = 0; good && i < words->n; i++) good = words->items[i]->kind == YAML_SCALAR;
+    if (!good) return status_hint(reward_refuse(reward, words, "'command' is no list of words"), "such as command: [python3, recipes/reward_python_tests.py]");
+    command->argv = arena_alloc(reward->arena, words->n * sizeof *command->argv);
+    if (!command->argv) return ST_RESOURCE;
+    for (size_t i = 0; i < words->n; i++) command->argv[i] = words->items[i]->text;
+    command->n_argv = words->n;
+    command->n_workers = (size_t)o[WORKERS].number;
+    command->limited = o[SANDBOX].number != 0;
+    command->limits = (ChildLimits){true, (uint64_t)o[MEMORY].number << 20, (uint64_t)o[CPU].number};
+    for (int i = MEMORY; i <= CPU; i++)
+        if (o[i].node && !command->limited) return reward_refuse(reward, o[i].node, "'%s' goes with 'sandbox: true'", options[i].name);
+    Status status = start(command, &command->workers[0]); /* a misspelt program is told before the first rollout */
+    return status == ST_OK ? ST_OK : status_prefix(status, "reward '%s'", reward->name);
+}
+
+/* ---- what is sent, and what is known ---- */
+
+static void forget(Command *command) {
+    arena_reset(command->answers);
+    command->n_known = command->room = 0;
+}
+
+/* The table never fills beyond half: room for all rows of a batch is made before pointers into it are handed out. */
+static Status make_room(Command *command, size_t more) {
+    if (2 * (command->n_known + more) <= command->room) return ST_OK;
+    size_t room = 1024;
+    while (room < 4 * (command->n_known + more)) room *= 2;
+    Known *grown = arena_zero(command->answers, room * sizeof *grown), *old = command->known;
+    if (!grown) return ST_RESOURCE;
+    for (size_t i = 0; i < command->room; i++) {
+        size_t at = old[i].hash.low64 & (room - 1);
+        while (old[i].used && grown[at].used) at = (at + 1) & (room - 1);
+        if (old[i].used) grown[at] = old[i];
+    }
+    command->known = grown;
+    command->room = room;
+    return ST_OK;
+}
+
+static Known *look_up(Command *command, const Str *line, size_t different) {
+    XXH128_hash_t hash = XXH3_128bits_withSeed(line->data, line->len, different);
+    size_t at = hash.low64 & (command->room - 1);
+    while (command->known[at].used && !XXH128_isEqual(command->known[at].hash, hash)) at = (at + 1) & (command->room - 1);
+    Known *known = &command->known[at];
+    if (!known->used) {
+        command->n_known++;
+        *known = (Known){.hash = hash, .used = true};
+    }
+    return known;
+}
+
+/* ---- answers ---- */
+
+static Status read_answer(Reward *reward, const char *answer, size_t row, double *value) {
+    const Command *command = reward->state;
+    Str who = {0};
+    str_printf(&who, "program '%s'", command->argv[0]);
+    Status status = reward_read_answer(reward, who.data, answer, row, value);
+    str_release(&who);
+    return status;
+}
+
+/* Shows what the program said on stderr. */
+static Status with_last_words(Status status, const Worker *worker) {
+    const char *words = worker->child ? child_last_words(worker->child) : "";
+    size_t len = strlen(words);
+    while (len > 0 && words[len - 1] == '\n') len--;
+    return len ? status_hint(status, "it said at last: %.*s", (int)len, words) : status;
+}
+
+/* Rows on which it ends are asked once more, and all of them may be: told the first, second, fourth... time. */
+static void warn_of_restart(const Reward *reward, int64_t row, const Worker *worker) {
+    Command *command = reward->state;
+    const char *words = child_last_words(worker->child);
+    size_t len = strlen(words), begin, n = ++command->n_restarts;
+    if ((n & (n - 1)) != 0) return;
+    while (len > 0 && words[len - 1] == '\n') len--;
+    for (begin = len; begin > 0 && words[begin - 1] != '\n';) begin--;
+    log_message(LOG_WARNING, "reward '%s', row %lld: %s; it is started again (restart %zu) and asked once more%s%.*s", reward->name, (long long)row, status_text(), n, len ? "; it said at last: " : "",
+                (int)(len - begin), words + begin);
+}
+
+/* ---- asking ---- */
+
+typedef struct Asking { Reward *reward; Command *command; const RewardRow *rows; Job *jobs; size_t n_jobs, next; } Asking;
+
+static Status give_job(Asking *asking, Worker *worker) {
+    const Job *job = &asking->jobs[worker->job];
+    if (!worker->child) TRY(start(asking->command, worker));
+    if (child_unasked(worker->child)) return with_last_words(status_fail(ST_INPUT, "program '%s' answers with more than one line a row", asking->command->argv[0]), worker);
+    child_begin(worker->child, job->line.data, job->line.len, 1, asking->reward->options[TIMEOUT].number);
+    return ST_OK;
+}
+
+/* It ended, or gave no answer in time. A program that ended gets the row once more; with the option `failed` the row then has that reward. */
+static Status worker_failed(Asking *asking, Worker *worker, Status status) {
+    Job *job = &asking->jobs[worker->job];
+    status = with_last_words(status, worker);
+    if (child_has_ended(worker->child) && worker->tries++ == 0) {
+        warn_of_restart(asking->reward, asking->rows[job->row].number, worker);
+        child_stop(worker->child, NULL, 0);
+        TRY(start(asking->command, worker));
+        return give_job(asking, worker);
+    }
+    if (!asking->reward->options[FAILED].node) return status;
+    if (asking->command->n_failed++ == 0) log_message(LOG_WARNING, "reward '%s', row %lld: %s; it counts as 'failed', and so will others", asking->reward->name, (long long)asking->rows[job->row].number, status_text());
+    child_stop(worker->child, NULL, 0);
+    worker->child = NULL;
+    job->known->failed = true;
+    return ST_OK;
+}
+
+/* One answer, or one failure, and the next row to the worker that is free. */
+static Status ask_on(Asking *asking, Worker *worker, Status status, const Str *reply) {
+    Command *command = asking->command;
+    Job *job = &asking->jobs[worker->job];
+    if (status == ST_INTERRUPTED) return status;
+    if (status != ST_OK) {
+        TRY(worker_failed(asking, worker, status));
+        if (!job->known->failed) return ST_OK;
+    } else {
+        double value = 0;
+        status = read_answer(asking->reward, reply->data, job->row, &value); /* while the row is known that it belongs to */
+        if (status != ST_OK) return with_last_words(status, worker);
+        if (!(job->known->answer = arena_strndup(command->answers, reply->data, reply->len))) return ST_RESOURCE;
+    }
+    worker->tries = 0;
+    if (asking->next == asking->n_jobs) return ST_OK;
+    worker->job = asking->next++;
+    return give_job(asking, worker);
+}
+
+static Status ask_all(Asking *asking) {
+    Command *command = asking->command;
+    Status status = ST_OK;
+    Worker *worker = NULL;
+    Str reply = {0};
+    for (size_t i = 0; i < command->n_workers && asking->next < asking->n_jobs; i++) {
+        worker = &command->workers[i];
+        worker->job = asking->next++;
+        worker->tries = 0;
+        TRY_GOTO(give_job(asking, worker), out);
+    }
+    while (true) {
+        Child *children[MAX_WORKERS];
+        size_t which;
+        for (size_t i = 0; i < command->n_workers; i++) children[i] = command->workers[i].child;
+        str_clear(&reply);
+        Status answered = children_next(children, command->n_workers, &which, &reply);
+        if (which == command->n_workers) break;
+        worker = &command->workers[which];
+        TRY_GOTO(ask_on(asking, worker, answered, &reply), out);
+    }
+out:
+    str_release(&reply);
+    if (status == ST_OK) return ST_OK;
+    for (size_t i = 0; i < command->n_workers; i++) { /* what the others are at is of no use any more */
+        child_stop(command->workers[i].child, NULL, 0);
+        command->workers[i].child = NULL;
+    }
+    return reward_at_row(status, asking->reward, &asking->rows[asking->jobs[worker->job].row]);
+}
+
+/* One job for each row whose answer is not known and not asked for already. */
+static void list_jobs(Asking *asking, const RewardRow *rows, size_t n, bool cache, Known **known) {
+    for (size_t i = 0; i < n; i++) {
+        Str line = {0};
+        reward_write_row(&rows[i], &line);
+        str_append_char(&line, '\n');
+        known[i] = look_up(asking->command, &line, cache ? 0 : i);
+        if (known[i]->answer || known[i]->pending) {
+            str_release(&line);
+        } else {
+            known[i]->pending = true;
+            known[i]->failed = false;
+            asking->jobs[asking->n_jobs++] = (Job){i, line, known[i]};
+        }
+    }
+}
+
+static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double *values) {
+    Command *command = reward->state;
+    Asking asking = {.reward = reward, .command = command, .rows = rows, .jobs = calloc(MAX(n, 1), sizeof *asking.jobs)};
+    Known **known = calloc(MAX(n, 1), sizeof *known);
+    bool cache = reward->options[CACHE].number != 0;
+    if (!cache || command->n_known > MOST_CACHED) forget(command);
+    Status status = asking.jobs && known ? make_room(command, n) : status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
+    if (status == ST_OK) {
+        list_jobs(&asking, rows, n, cache, known);
+        status = ask_all(&asking);
+    }
+    for (size_t i = 0; i < asking.n_jobs; i++) {
+        asking.jobs[i].known->pending = false;
+        str_release(&asking.jobs[i].line);
+    }
+    for (size_t i = 0; i < n && status == ST_OK; i++) {
+        values[i] = reward->options[FAILED].number;
+        if (!known[i]->failed) status = reward_at_row(read_answer(reward, known[i]->answer, i, &values[i]), reward, &rows[i]);
+    }
+    free(asking.jobs);
+    free(known);
+    return status;
+}
+
+const RewardKind reward_kind_command = {"command", options, .open = open, .close = close, .score_all = score_all};

@@ -1,0 +1,47 @@
+/* exact: 1 when the completion is the answer (or one of a list of answers), else 0. White space at both ends does not count. */
+#include "rl/reward/reward_kinds.h"
+
+#include <ctype.h>
+#include <string.h>
+
+enum { FIELD, IGNORE_CASE, AFTER, FIRST_LINE };
+static const RewardOption options[] = {
+    [FIELD] = {.name = "field", .kind = REWARD_TEXT, .text = "answer"},
+    [IGNORE_CASE] = {.name = "ignore_case", .kind = REWARD_BOOL},
+    [AFTER] = {.name = "after", .kind = REWARD_TEXT},           /* of both texts only what follows this mark for the last time, where they have it */
+    [FIRST_LINE] = {.name = "first_line", .kind = REWARD_BOOL}, /* of the completion only the first line that is not empty */
+    {0},
+};
+
+static Slice after_mark(const Reward *reward, Slice text) {
+    const char *mark = reward->options[AFTER].text, *at = mark ? slice_find_last(text, mark, false) : NULL;
+    if (!at) return slice_trim(text);
+    at += strlen(mark);
+    return slice_trim((Slice){at, (size_t)(text.data + text.len - at)});
+}
+
+static bool same(Slice a, Slice b, bool ignore_case) {
+    if (a.len != b.len) return false;
+    for (size_t i = 0; i < a.len; i++)
+        if (a.data[i] != b.data[i] && (!ignore_case || tolower((unsigned char)a.data[i]) != tolower((unsigned char)b.data[i]))) return false;
+    return true;
+}
+
+static Status score(Reward *reward, const RewardRow *row, double *value) {
+    const char *field = reward->options[FIELD].text;
+    const json_t *column;
+    TRY(reward_column(row, field, &column));
+    Slice got = after_mark(reward, row->completion), wanted;
+    const char *newline = got.len && reward->options[FIRST_LINE].number != 0 ? memchr(got.data, '\n', got.len) : NULL;
+    if (newline) got = slice_trim((Slice){got.data, (size_t)(newline - got.data)});
+    Str room = {0};
+    Status status = ST_OK;
+    for (size_t i = 0; i < reward_answers(column) && status == ST_OK; i++) {
+        status = reward_answer_text(reward_answer(column, i), field, &room, &wanted);
+        if (status == ST_OK && same(got, after_mark(reward, wanted), reward->options[IGNORE_CASE].number != 0)) *value = 1;
+    }
+    str_release(&room);
+    return status;
+}
+
+const RewardKind reward_kind_exact = {"exact", options, .score = score};

@@ -1,0 +1,86 @@
+/* json: 1 when the completion is JSON (and fits the schema), else 0; `parses` for JSON that does not fit. The schema is written in the recipe, is a file, or stands in the data row's column `field`. */
+#include "rl/reward/json_schema.h"
+#include "rl/reward/reward_kinds.h"
+
+#include <string.h>
+
+enum { SCHEMA, FIELD, EXTRACT, PARSES };
+static const RewardOption options[] = {
+    [SCHEMA] = {.name = "schema", .kind = REWARD_NODE},
+    [FIELD] = {.name = "field", .kind = REWARD_TEXT},
+    [EXTRACT] = {.name = "extract", .kind = REWARD_TEXT, .text = "whole", .choices = "whole|fence"}, /* fence: what stands in the last ``` block */
+    [PARSES] = {.name = "parses", .kind = REWARD_NUMBER},
+    {0},
+};
+
+static void close(Reward *reward) { json_decref(reward->state); }
+
+static json_t *json_of(const Yaml *node) {
+    int64_t whole;
+    double number;
+    bool truth;
+    if (node->kind == YAML_NULL) return json_null();
+    if (node->kind == YAML_SCALAR) return yaml_as_int(node, &whole) ? json_integer(whole) : yaml_as_double(node, &number) ? json_real(number) : yaml_as_bool(node, &truth) ? json_boolean(truth) : json_string(node->text);
+    json_t *value = node->kind == YAML_LIST ? json_array() : json_object();
+    for (size_t i = 0; i < node->n; i++) {
+        if (node->kind == YAML_LIST) json_array_append_new(value, json_of(node->items[i]));
+        else json_object_set_new(value, node->keys[i], json_of(node->items[i]));
+    }
+    return value;
+}
+
+static Status open(Reward *reward) {
+    const Yaml *node = reward->options[SCHEMA].node;
+    json_t *schema = NULL;
+    if (reward->options[PARSES].node && !node && !reward->options[FIELD].text) return reward_refuse(reward, reward->options[PARSES].node, "'parses' needs a 'schema'");
+    if (!node) return ST_OK;
+    if (reward->options[FIELD].text) return reward_refuse(reward, reward->options[FIELD].node, "it takes either 'schema' or 'field'");
+    if (node->kind == YAML_SCALAR && json_read_file(node->text, &schema) != ST_OK) {
+        Str why = {0};
+        str_append(&why, status_text());
+        reward_refuse(reward, node, "%s", str_text(&why));
+        str_release(&why);
+        return ST_CONFIG;
+    }
+    reward->state = schema ? schema : json_of(node);
+    if (schema_check(reward->state, "the schema") == ST_OK) return ST_OK;
+    Str why = {0}, hint = {0};
+    str_append(&why, status_text());
+    str_append(&hint, status_hint_text());
+    reward_refuse(reward, node, "%s", str_text(&why));
+    if (hint.len) status_hint(ST_CONFIG, "%s", hint.data);
+    str_release(&why);
+    str_release(&hint);
+    return ST_CONFIG;
+}
+
+/* Behind the line that opens the last block of three backticks, up to the next three. */
+static Slice last_fence(Slice text) {
+    static const char mark[] = "```";
+    const char *close_at = slice_find_last(text, mark, false);
+    if (!close_at) return (Slice){0};
+    Slice before = {text.data, (size_t)(close_at - text.data)};
+    const char *open_at = slice_find_last(before, mark, false), *line = open_at ? memchr(open_at, '\n', (size_t)(close_at - open_at)) : NULL;
+    return line ? (Slice){line + 1, (size_t)(close_at - line - 1)} : (Slice){0};
+}
+
+static Status schema_of_row(const Reward *reward, const RewardRow *row, const json_t **schema) {
+    const char *field = reward->options[FIELD].text;
+    *schema = reward->state;
+    if (!field) return ST_OK;
+    TRY(reward_column(row, field, schema));
+    Status status = schema_check(*schema, "the row's schema");
+    return status == ST_OK ? ST_OK : ST_INPUT;
+}
+
+static Status score(Reward *reward, const RewardRow *row, double *value) {
+    const json_t *schema;
+    TRY(schema_of_row(reward, row, &schema));
+    Slice text = strcmp(reward->options[EXTRACT].text, "fence") == 0 ? last_fence(row->completion) : slice_trim(row->completion);
+    json_t *parsed = text.len ? json_loadb(text.data, text.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
+    if (parsed) *value = !schema || schema_fits(schema, parsed) ? 1 : reward->options[PARSES].number;
+    json_decref(parsed);
+    return ST_OK;
+}
+
+const RewardKind reward_kind_json = {"json", options, .open = open, .close = close, .score = score};

@@ -1,0 +1,142 @@
+/* model: a reward model in this process (scorer.h). It is given the very ids that were sampled, so it must have the policy's tokenizer and, where prompts are conversations, its chat template; with `retokenize`
+ * the prompt and the answer's text are rendered and cut by its own instead, and data.system is not seen. An answer's score is that of its last token, ended or not. */
+#include "data/formats/conversation.h"
+#include "rl/reward/reward_kinds.h"
+#include "rl/reward/scorer.h"
+
+#include <string.h>
+
+enum { MODEL, RETOKENIZE, COMPUTE };
+static const RewardOption options[] = {
+    [MODEL] = {.name = "model", .kind = REWARD_TEXT, .required = true},
+    [RETOKENIZE] = {.name = "retokenize", .kind = REWARD_BOOL},
+    [COMPUTE] = {.name = "compute", .kind = REWARD_TEXT, .choices = "auto|f32|bf16"}, /* not given: the policy's */
+    {0},
+};
+
+typedef struct Judge {
+    Scorer *scorer;
+    bool other_template;  /* than the policy's: conversations would be read as it never saw them */
+} Judge;
+
+static void close(Reward *reward) {
+    Judge *judge = reward->state;
+    if (judge) scorer_close(judge->scorer);
+}
+
+static Status differs(const Reward *reward, const char *what) {
+    status_fail(ST_INPUT, "reward '%s': %s of the reward model '%s' is not the policy's", reward->name, what, reward->options[MODEL].text);
+    return status_hint(ST_INPUT, "retokenize: true gives it the text instead of the sampled ids");
+}
+
+/* Both on the policy's day: the reward model's run may have begun on another one, and its template is the same one still. */
+static Status same_rendering(const Chat *policy, const Chat *scorer, bool *same) {
+    Str x = {0}, y = {0};
+    *same = chat_has_template(policy) == chat_has_template(scorer);
+    if (!*same || !chat_has_template(policy)) return ST_OK;
+    Chat today = *scorer;
+    today.now = policy->now;
+    Status status = chat_probe(policy, &x);
+    if (status == ST_OK) status = chat_probe(&today, &y);
+    *same = strcmp(str_text(&x), str_text(&y)) == 0;
+    str_release(&x);
+    str_release(&y);
+    return status;
+}
+
+static Status check_tokens(const Reward *reward, Judge *judge, const RewardPolicy *policy) {
+    const Scorer *scorer = judge->scorer;
+    if (policy->model->config.vocab_size > scorer->model->config.vocab_size) return differs(reward, "the vocabulary");
+    if (!policy->tokenizer || !scorer->tokenizer) return !policy->tokenizer == !scorer->tokenizer ? ST_OK : differs(reward, "the tokenizer");
+    if (!tokenizers_agree(policy->tokenizer, scorer->tokenizer)) return differs(reward, "the tokenizer");
+    bool same;
+    TRY(same_rendering(policy->chat, scorer->chat, &same));
+    judge->other_template = !same;
+    return ST_OK;
+}
+
+static Status attach(Reward *reward, const RewardPolicy *policy) {
+    Judge *judge = reward->state = arena_zero(reward->arena, sizeof *judge);
+    if (!judge) return ST_RESOURCE;
+    const ScorerOptions how = {.base = policy->model, .compute = reward->options[COMPUTE].text};
+    Status status = scorer_open(reward->options[MODEL].text, &how, &judge->scorer);
+    if (status != ST_OK) return status_prefix(status, "reward '%s'", reward->name);
+    if (reward->options[RETOKENIZE].number == 0) return check_tokens(reward, judge, policy);
+    return judge->scorer->tokenizer ? ST_OK : status_fail(ST_INPUT, "reward '%s': 'retokenize' needs a tokenizer, and '%s' has none", reward->name, judge->scorer->dir);
+}
+
+static Status bytes(const Reward *reward, const RewardShape *shape, size_t *need) {
+    const Judge *judge = reward->state;
+    return scorer_bytes(judge->scorer, &(ScorerShape){shape->n_prompt, shape->n_completion, shape->n, shape->group}, need);
+}
+
+/* ---- the reward model's own tokens ---- */
+
+/* The row with its answer, as a row of training would be; a new object. */
+static json_t *whole_row(const RewardRow *row) {
+    json_t *whole = row->columns ? json_copy((json_t *)(uintptr_t)row->columns) : json_object(), *prompt = json_object_get(whole, "messages");
+    json_t *text = json_stringn(row->completion.data, row->completion.len);
+    if (!prompt) prompt = json_object_get(whole, "prompt");
+    if (prompt) json_object_set(whole, "prompt", prompt);
+    else json_object_set_new(whole, "prompt", json_stringn(row->prompt.data, row->prompt.len));
+    json_object_set_new(whole, "completion", json_is_array(prompt) ? json_pack("[{s:s, s:O}]", "role", "assistant", "content", text) : json_incref(text));
+    json_decref(text);
+    return whole;
+}
+
+/* Without what a template writes behind the turn, and without the end token of an answer that was cut. */
+static void trim(const RewardRow *row, Encoding *encoding) {
+    size_t end = encoding->ids.n;
+    while (end > 1 && encoding->labels.data[end - 1] == LABEL_NONE) end--;
+    if (end > 1 && strcmp(row->finish_reason, "length") == 0) end--;
+    encoding->ids.n = end;
+}
+
+static Status own_tokens(const Judge *judge, const RewardRow *row, Arena *arena, ScorerRow *to) {
+    const Scorer *scorer = judge->scorer;
+    DataConfig config = {.chat = scorer->chat, .train_on = "auto", .vocab_size = scorer->model->config.vocab_size};
+    Encoding encoding = {0};
+    json_t *whole = whole_row(row);
+    Status status = whole ? data_format_encode(data_format_find("prompt_completion"), whole, &config, scorer->tokenizer, &encoding) : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK) trim(row, &encoding);
+    int32_t *ids = status == ST_OK ? arena_alloc(arena, encoding.ids.n * sizeof *ids) : NULL;
+    if (ids) {
+        memcpy(ids, encoding.ids.data, encoding.ids.n * sizeof *ids);
+        *to = (ScorerRow){.answer = ids, .n_answer = encoding.ids.n};
+    } else if (status == ST_OK) {
+        status = ST_RESOURCE;
+    }
+    ids_release(&encoding.ids);
+    ids_release(&encoding.labels);
+    json_decref(whole);
+    return status;
+}
+
+/* ---- scores ---- */
+
+static bool is_conversation(const RewardRow *row) { return json_is_array(json_object_get(row->columns, "prompt")) || json_object_get(row->columns, "messages"); }
+
+static Status prepare(const Reward *reward, const RewardRow *row, Arena *arena, ScorerRow *to) {
+    const Judge *judge = reward->state;
+    if (reward->options[RETOKENIZE].number != 0) return own_tokens(judge, row, arena, to);
+    if (judge->other_template && is_conversation(row)) return differs(reward, "the chat template");
+    *to = (ScorerRow){row->prompt_ids, row->completion_ids, row->n_prompt_ids, row->n_completion_ids};
+    return ST_OK;
+}
+
+static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double *values) {
+    Judge *judge = reward->state;
+    if (!judge) return status_fail(ST_CONFIG, "reward '%s' needs a policy whose answers it judges", reward->name);
+    Arena *arena = arena_new(0);
+    ScorerRow *prepared = arena ? arena_alloc(arena, MAX(n, (size_t)1) * sizeof *prepared) : NULL;
+    Status status = prepared ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
+    for (size_t i = 0; i < n && status == ST_OK; i++) status = reward_at_row(prepare(reward, &rows[i], arena, &prepared[i]), reward, &rows[i]);
+    if (status == ST_OK) {
+        status = scorer_score(judge->scorer, prepared, n, values);
+        if (status != ST_OK) status = status_prefix(status, "reward '%s'", reward->name);
+    }
+    arena_free(arena);
+    return status;
+}
+
+const RewardKind reward_kind_model = {"model", options, .attach = attach, .bytes = bytes, .close = close, .score_all = score_all};

@@ -1,0 +1,77 @@
+/* number: 1 when the completion's number is the answer's, else 0. Of both texts it is the last number in the last \boxed{...}, else the first one behind the last "####" (as GSM8K ends its
+ * answers), else the last one at all. */
+#include "rl/reward/numbers.h"
+#include "rl/reward/reward_kinds.h"
+
+#include <math.h>
+#include <string.h>
+
+enum { FIELD, FROM, TOLERANCE, RELATIVE, THOUSANDS, DECIMAL, PERCENT };
+static const RewardOption options[] = {
+    [FIELD] = {.name = "field", .kind = REWARD_TEXT, .text = "answer"},
+    [FROM] = {.name = "from", .kind = REWARD_TEXT, .text = "auto", .choices = "auto|last|boxed|hashes"},
+    [TOLERANCE] = {.name = "tolerance", .kind = REWARD_NUMBER, .value = 1e-6, .low = 0, .high = 1e300},
+    [RELATIVE] = {.name = "relative_tolerance", .kind = REWARD_NUMBER, .value = 0, .low = 0, .high = 1e300},
+    [THOUSANDS] = {.name = "thousands", .kind = REWARD_TEXT, .text = ","},
+    [DECIMAL] = {.name = "decimal", .kind = REWARD_TEXT, .text = "."},
+    [PERCENT] = {.name = "percent", .kind = REWARD_TEXT, .text = "number", .choices = "number|share"},
+    {0},
+};
+
+static Status open(Reward *reward) {
+    const char *thousands = reward->options[THOUSANDS].text, *decimal = reward->options[DECIMAL].text;
+    if (strlen(thousands) > 1) return reward_refuse(reward, reward->options[THOUSANDS].node, "'thousands' is one character, or \"\" for none");
+    if (strlen(decimal) != 1 || strcmp(decimal, thousands) == 0) return reward_refuse(reward, reward->options[DECIMAL].node, "'decimal' is one character, another than 'thousands'");
+    return ST_OK;
+}
+
+static bool behind_hashes(Slice text, const NumberStyle *style, double *value) {
+    const char *hashes = slice_find_last(text, "####", false);
+    if (!hashes) return false;
+    hashes += strlen("####");
+    size_t left = (size_t)(text.data + text.len - hashes);
+    const char *newline = memchr(hashes, '\n', left);
+    return numbers_first((Slice){hashes, newline ? (size_t)(newline - hashes) : left}, style, value);
+}
+
+/* Where the text marks its answer, only the marked place counts. */
+static bool find(const Reward *reward, Slice text, double *value) {
+    const NumberStyle style = {reward->options[THOUSANDS].text[0], reward->options[DECIMAL].text[0], strcmp(reward->options[PERCENT].text, "share") == 0};
+    const char *from = reward->options[FROM].text;
+    bool any = strcmp(from, "auto") == 0;
+    Slice boxed;
+    if ((any || strcmp(from, "boxed") == 0) && slice_boxed(text, &boxed)) return numbers_last(boxed, &style, value);
+    if ((any && slice_find_last(text, "####", false)) || strcmp(from, "hashes") == 0) return behind_hashes(text, &style, value);
+    return (any || strcmp(from, "last") == 0) && numbers_last(text, &style, value);
+}
+
+/* The answer's own form does not matter: a number, or a text that marks it in any way. */
+static Status wanted_number(const Reward *reward, const json_t *answer, double *wanted) {
+    const char *field = reward->options[FIELD].text;
+    if (json_is_number(answer)) {
+        *wanted = json_number_value(answer);
+        return ST_OK;
+    }
+    Str room = {0};
+    Slice text;
+    Status status = reward_answer_text(answer, field, &room, &text);
+    Reward any = *reward;
+    any.options[FROM].text = "auto";
+    if (status == ST_OK && !find(&any, text, wanted)) status = status_fail(ST_INPUT, "column '%s' holds no number: '%.*s'", field, (int)MIN(text.len, 200), text.data);
+    str_release(&room);
+    return status;
+}
+
+static Status score(Reward *reward, const RewardRow *row, double *value) {
+    const json_t *column;
+    double got = 0, wanted;
+    bool found = find(reward, row->completion, &got);
+    TRY(reward_column(row, reward->options[FIELD].text, &column));
+    for (size_t i = 0; i < reward_answers(column); i++) {
+        TRY(wanted_number(reward, reward_answer(column, i), &wanted));
+        if (found && fabs(got - wanted) <= reward->options[TOLERANCE].number + reward->options[RELATIVE].number * fabs(wanted)) *value = 1;
+    }
+    return ST_OK;
+}
+
+const RewardKind reward_kind_number = {"number", options, .open = open, .score = score};

@@ -1,0 +1,180 @@
+/* Rows to prompts. */
+#include "rl/text/prompts.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include <xxhash.h>
+
+typedef struct Reading {
+    PromptSet *set;
+    const DataConfig *config;
+    const Tokenizer *tokenizer;
+    const ModelConfig *model;
+    const char *file, *format; /* format: of the source */
+    int64_t n_read;            /* rows of the file in work */
+} Reading;
+
+/* A pair has a prompt too, but whoever hands pairs to a policy gradient has most likely taken the wrong algorithm. */
+static Status check_kind(const Reading *reading, const json_t *row) {
+    static const char *const keys[][2] = {{"chosen", "rejected"}, {"chosen_messages", "rejected_messages"}, {"chosen_ids", "rejected_ids"}};
+    const char *format = reading->format ? reading->format : reading->config->format;
+    bool pair = false;
+    for (size_t i = 0; i < COUNT_OF(keys); i++) pair |= json_object_get(row, keys[i][0]) && json_object_get(row, keys[i][1]);
+    if (!pair || (format && (strcmp(format, "prompt") == 0 || strcmp(format, "preference") == 0))) return ST_OK;
+    status_fail(ST_INPUT, "the row is a preference pair, and the algorithm learns from prompts whose answers a reward judges");
+    return status_hint(ST_INPUT, "rl.algorithm: dpo learns from pairs; with data.format: prompt their prompts alone are taken");
+}
+
+static Status check_ids(const Ids *ids, const ModelConfig *model) {
+    if (ids->n == 0) return status_fail(ST_INPUT, "the prompt has no tokens");
+    for (size_t i = 0; i < ids->n; i++)
+        if (ids->data[i] < 0 || ids->data[i] >= model->vocab_size) {
+            status_fail(ST_INPUT, "unknown token id %d, the model's vocabulary has %lld", ids->data[i], (long long)model->vocab_size);
+            return status_hint(ST_INPUT, "the row was made with another tokenizer");
+        }
+    return ST_OK;
+}
+
+/* false in *kept: the row is left out. */
+static Status fit_length(Reading *reading, Ids *ids, bool *kept) {
+    const DataConfig *config = reading->config;
+    int64_t extra = (int64_t)ids->n - config->max_length;
+    *kept = true;
+    if (extra <= 0) return ST_OK;
+    if (strcmp(config->truncation, "error") == 0) {
+        status_fail(ST_INPUT, "the prompt has %zu tokens, more than data.max_length %lld", ids->n, (long long)config->max_length);
+        return status_hint(ST_INPUT, "raise data.max_length, or choose data.truncation");
+    }
+    if (strcmp(config->truncation, "drop") == 0) {
+        reading->set->dropped++;
+        *kept = false;
+        return ST_OK;
+    }
+    if (strcmp(config->truncation, "keep_end") == 0) memmove(ids->data, ids->data + extra, (size_t)config->max_length * sizeof *ids->data);
+    ids->n = (size_t)config->max_length;
+    reading->set->cut++;
+    return ST_OK;
+}
+
+static Status push(PromptSet *set, const PromptRow *row) {
+    TRY(array_grow(&set->items, &set->cap, set->n + 1, sizeof *set->items, "prompts"));
+    set->items[set->n++] = *row;
+    set->longest = MAX(set->longest, (int64_t)row->ids.n);
+    return ST_OK;
+}
+
+static Status read_row(void *context, const Row *row) {
+    Reading *reading = context;
+    PromptRow made = {.file = reading->file, .unit = row->unit, .line = row->line};
+    bool kept = false;
+    reading->n_read++;
+    Status status = check_kind(reading, row->json);
+    if (status == ST_OK) status = row_question(row->json, reading->config, reading->tokenizer, &made.ids);
+    if (status == ST_OK) status = check_ids(&made.ids, reading->model);
+    if (status == ST_OK) status = fit_length(reading, &made.ids, &kept);
+    if (status == ST_OK && kept) {
+        made.json = json_incref(row->json);
+        status = push(reading->set, &made);
+        if (status == ST_OK) return ST_OK;
+        json_decref(made.json);
+    }
+    ids_release(&made.ids);
+    return status == ST_OK ? ST_OK : status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
+}
+
+static Status read_source(Reading *reading, const DataSource *source) {
+    const char **paths;
+    size_t n_paths;
+    int64_t left = source->max_rows;
+    TRY(rows_expand(source->path, reading->set->arena, &paths, &n_paths));
+    reading->format = source->format;
+    for (size_t i = 0; i < n_paths && (left > 0 || source->max_rows == 0); i++) {
+        reading->file = paths[i];
+        reading->n_read = 0;
+        TRY(rows_read_as(paths[i], &(RowsConfig){.max_rows = left, .separator = source->separator}, read_row, reading)); /* not widened: reward programs get the rows */
+        left -= reading->n_read;
+    }
+    return ST_OK;
+}
+
+static Status read_sources(Reading *reading, YamlNode node, const char *key) {
+    PromptSet *set = reading->set;
+    Dataset *table = &set->table;
+    TRY(data_sources(node, key, set->arena, &table->sources, &table->n_sources));
+    table->source_begins = arena_zero(set->arena, (table->n_sources + 1) * sizeof *table->source_begins);
+    if (!table->source_begins) return ST_RESOURCE;
+    for (size_t i = 0; i < table->n_sources; i++) {
+        if (table->sources[i].columns) return status_hint(status_fail(ST_CONFIG, "'%s': prompts are read under their own names, without dataset_info.json", key), "name the file itself");
+        TRY(read_source(reading, &table->sources[i]));
+        table->source_begins[i + 1] = set->n;
+    }
+    table->n = set->n;
+    return ST_OK;
+}
+
+Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const ModelConfig *model, const Chat *chat, const Tokenizer *tokenizer, PromptSet *set) {
+    *set = (PromptSet){.arena = arena_new(0)};
+    if (!set->arena) return status_fail(ST_RESOURCE, "out of memory for prompts");
+    DataConfig config = data_config(recipe, model, chat);
+    Reading reading = {.set = set, .config = &config, .tokenizer = tokenizer, .model = model};
+    TRY(read_sources(&reading, node, key));
+    if (set->n > 0) return ST_OK;
+    status_fail(ST_INPUT, "'%s' holds no prompts", key);
+    return set->dropped ? status_hint(ST_INPUT, "%lld were longer than data.max_length", (long long)set->dropped) : ST_INPUT;
+}
+
+const PromptRow *prompts_at(const PromptSet *set, const Recipe *recipe, int64_t place) {
+    DataOrder order = {&set->table, (uint64_t)recipe->seed, recipe->data_shuffle};
+    return &set->items[data_order_place(&order, place)];
+}
+
+int64_t prompts_per_epoch(const PromptSet *set) { return data_order_count(&(DataOrder){.dataset = &set->table}, 0); }
+
+
+/* Sources whose rows ended before item `before` now end before item `kept`. */
+static void close_sources(Dataset *table, size_t *k, size_t before, size_t kept) {
+    while (*k < table->n_sources && table->source_begins[*k + 1] == before) table->source_begins[++*k] = kept;
+}
+
+Status prompts_split(PromptSet *set, double share, uint64_t seed, PromptSet *held_out) {
+    size_t wanted, kept = 0, source = 0;
+    *held_out = (PromptSet){0};
+    TRY(held_out_count(set->n, share, &wanted));
+    RngKey key = rng_key(seed, RNG_SHUFFLE, (uint64_t)1 << 52);
+    Status status = ST_OK;
+    close_sources(&set->table, &source, 0, 0);
+    for (size_t i = 0; i < set->n; i++) {
+        bool taken = status == ST_OK && rng_permute(key, set->n, i) < wanted;
+        if (taken) status = push(held_out, &set->items[i]);
+        if (!taken || status != ST_OK) set->items[kept++] = set->items[i];
+        close_sources(&set->table, &source, i + 1, kept);
+    }
+    set->n = set->table.n = kept;
+    set->longest = 0;
+    for (size_t i = 0; i < kept; i++) set->longest = MAX(set->longest, (int64_t)set->items[i].ids.n);
+    return status;
+}
+
+void prompts_free(PromptSet *set) {
+    for (size_t i = 0; i < set->n; i++) {
+        ids_release(&set->items[i].ids);
+        json_decref(set->items[i].json);
+    }
+    free(set->items);
+    arena_free(set->arena);
+    *set = (PromptSet){0};
+}
+
+uint64_t prompts_fingerprint(const PromptSet *set) {
+    uint64_t hash = set->n;
+    for (size_t i = 0; i < set->n; i++) {
+        const PromptRow *row = &set->items[i];
+        char *text = json_dumps(row->json, JSON_COMPACT | JSON_SORT_KEYS);
+        hash = XXH3_64bits_withSeed(row->ids.data, row->ids.n * sizeof *row->ids.data, hash);
+        if (text) hash = XXH3_64bits_withSeed(text, strlen(text), hash);
+        free(text);
+    }
+    return hash;
+}

@@ -1,0 +1,323 @@
+/* Learning from a batch of rollouts: what each token is worth, and the passes that follow the gradient. */
+#include "rl/text/text_run.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "rl/kl.h"
+#include "rl/returns.h"
+#include "rl/text/sampler_correction.h"
+#include "rl/value_losses.h"
+
+bool text_kl_in_reward(const TextRl *rl) {
+    const char *where = rl->recipe->rl_kl_in;
+    if (rl->algorithm->paired) return false;
+    return where ? strcmp(where, "reward") == 0 : rl->algorithm->kl_in_reward;
+}
+
+bool text_rewards_tokens(const TextRl *rl) { return rl->algorithm->token_rewards || rl->algorithm->values == VALUES_NEEDED || rl->recipe->rl_value_model; }
+
+int64_t text_steps_per_rollout(const TextRl *rl) { return rl->recipe->rl_num_iterations * rl->recipe->rl_num_minibatches; }
+
+static bool corrects_sampler(const TextRl *rl) { return strcmp(rl->recipe->rl_sampler_correction, "none") != 0; }
+
+static bool adapts_kl(const TextRl *rl) { return rl->reference && !isnan(rl->recipe->rl_adaptive_kl); }
+
+/* ---- passes that learn nothing: log-probs and values under the policy as it is, or under the reference ---- */
+
+typedef struct Wanted { double *logprobs, *values, *final_values; } Wanted;
+
+static double *at(double *array, int64_t i) { return array ? array + i : NULL; }
+
+static Status look(TextRl *rl, const Model *model, const Wanted *wanted) {
+    Experience *e = &rl->experience;
+    Status status = ST_OK;
+    tape_record(rl->pass.tape, false);
+    for (int64_t i = 0, n; i < e->n && status == ST_OK; i += n) {
+        int64_t begin = e->begin[i];
+        TextResults results = {.logprobs = at(wanted->logprobs, begin), .values = at(wanted->values, begin), .final_values = at(wanted->final_values, begin)};
+        n = text_pass_fit(&rl->pass, e, i, e->n);
+        status = interrupt_requested() ? ST_INTERRUPTED : text_pass_forward(&rl->pass, model, e, i, n, &results);
+    }
+    tape_record(rl->pass.tape, true);
+    return status;
+}
+
+static Status ask_reference(TextRl *rl) {
+    if (!rl->reference) return ST_OK;
+    const Model *model = reference_begin(rl->reference);
+    Status status = look(rl, model, &(Wanted){.logprobs = rl->experience.ref_logprobs});
+    reference_end(rl->reference);
+    return status;
+}
+
+/* With one optimiser step a rollout the policy that learns is the one that sampled: every ratio is exactly 1, and nothing is computed twice. */
+static bool needs_old(const TextRl *rl) { return !rl->algorithm->paired && (text_steps_per_rollout(rl) > 1 || (rl->reference && text_kl_in_reward(rl)) || adapts_kl(rl) || corrects_sampler(rl)); }
+
+static Status ask_policy(TextRl *rl) {
+    Experience *e = &rl->experience;
+    bool own = rl->value && rl->value->own, head = rl->value && !own; /* values: of a model of their own, or of a head on the policy */
+    Wanted wanted = {needs_old(rl) ? e->old_logprobs : NULL, head ? e->values : NULL, head ? e->final_values : NULL};
+    if (wanted.logprobs || head) TRY(look(rl, rl->model, &wanted));
+    return own ? look(rl, rl->value->model, &(Wanted){NULL, e->values, e->final_values}) : ST_OK;
+}
+
+/* ---- what tokens are worth ---- */
+
+static Status reserve(TextRl *rl) {
+    int64_t n = rl->experience.n_tokens;
+    if (n <= rl->cap_tokens) return ST_OK;
+    double **const arrays[] = {&rl->gradients, &rl->entropy_gradients, &rl->value_gradients, &rl->weights};
+    for (size_t i = 0; i < COUNT_OF(arrays); i++) TRY(array_resize(arrays[i], (size_t)n, sizeof **arrays[i], "tokens of a step"));
+    rl->cap_tokens = n;
+    return ST_OK;
+}
+
+/* The rewards of tokens, or of completions, with the KL taken off where it belongs there. */
+static void take_off_kl(TextRl *rl) {
+    Experience *e = &rl->experience;
+    bool per_token = text_rewards_tokens(rl), off = rl->reference && text_kl_in_reward(rl);
+    KlKind kind = kl_from_text(rl->recipe->rl_kl);
+    if (off && per_token) kl_rewards(kind, rl->beta, e->old_logprobs, e->ref_logprobs, NULL, e->n, e->begin, e->token_rewards);
+    else if (off) kl_scores(kind, rl->beta, e->old_logprobs, e->ref_logprobs, e->n, e->begin, e->rewards);
+    else if (per_token) memset(e->token_rewards, 0, (size_t)e->n_tokens * sizeof *e->token_rewards);
+    if (per_token) text_add_rewards(e);
+}
+
+static void set_targets(TextRl *rl) {
+    Experience *e = &rl->experience;
+    const Recipe *r = rl->recipe;
+    Trajectory tokens = text_trajectory(e, true);
+    returns_td_lambda(&tokens, (Bootstrap){.final_values = e->final_values}, r->rl_gamma, isnan(r->rl_value_lambda) ? r->rl_gae_lambda : r->rl_value_lambda, e->targets);
+}
+
+static void correct_sampler(TextRl *rl, Metrics *metrics) {
+    const Experience *e = &rl->experience;
+    const Recipe *r = rl->recipe;
+    double sum = 0, count = 0;
+    sampler_correction(sampler_correction_from_text(r->rl_sampler_correction), r->rl_correction_low, r->rl_correction_high, e->n, e->begin, e->old_logprobs, e->sampled, e->trained, rl->weights);
+    for (int64_t t = 0; t < e->n_tokens; t++) {
+        sum += e->trained[t] ? rl->weights[t] : 0;
+        count += e->trained[t];
+    }
+    metric_set(metrics, "sampler_weight", count > 0 ? sum / count : (double)NAN);
+}
+
+/* Beta for the next step, by how far this one's completions are from the reference. */
+static void adapt_kl(TextRl *rl, Metrics *metrics) {
+    const Experience *e = &rl->experience;
+    double sum = 0;
+    for (int64_t t = 0; t < e->n_tokens; t++) sum += e->old_logprobs[t] - e->ref_logprobs[t];
+    metric_set(metrics, "kl_per_completion", sum / (double)e->n);
+    metric_set(metrics, "kl_coef", rl->beta);
+    rl->beta = kl_adapt(rl->beta, sum / (double)e->n, rl->recipe->rl_adaptive_kl, (double)e->n, (double)rl->recipe->rl_kl_horizon);
+}
+
+/* What the environment said is no deed of the policy, so no KL is counted for it. */
+static void forget_told(Experience *e) {
+    for (int64_t t = 0; t < e->n_tokens; t++)
+        if (!e->trained[t]) e->ref_logprobs[t] = e->old_logprobs[t];
+}
+
+/* rl.mask_truncated. They were generated all the same: their rewards count in their group, and their KL in rewards and for rl.adaptive_kl. */
+static void mask_truncated(Experience *e) {
+    for (int64_t i = 0; i < e->n; i++)
+        for (int64_t t = e->begin[i]; t < e->begin[i + 1]; t++) e->trained[t] &= e->ended[i];
+}
+
+/* Advantages from the rewards with the KL taken off; what was given stays in rewards, for samples.jsonl. */
+static Status set_advantages(TextRl *rl) {
+    Experience *e = &rl->experience;
+    if (e->n == 0) return ST_OK; /* no pair was found */
+    size_t bytes = (size_t)e->n * sizeof *e->rewards;
+    double *given = malloc(bytes);
+    if (!given) return status_fail(ST_RESOURCE, "out of memory for %lld rewards", (long long)e->n);
+    memcpy(given, e->rewards, bytes);
+    take_off_kl(rl);
+    if (rl->algorithm->paired) text_pairs_advantages(e);
+    else rl->algorithm->advantages(&(TextWeighing){rl->recipe, rl->scale, rl->value != NULL}, e);
+    memcpy(e->rewards, given, bytes);
+    free(given);
+    return ST_OK;
+}
+
+static Status weigh(TextRl *rl, Metrics *metrics) {
+    TRY(ask_reference(rl));
+    TRY(ask_policy(rl));
+    if (rl->turns.env && rl->reference) forget_told(&rl->experience);
+    if (rl->recipe->rl_mask_truncated) mask_truncated(&rl->experience);
+    TRY(set_advantages(rl));
+    if (rl->value) set_targets(rl);
+    if (corrects_sampler(rl)) correct_sampler(rl, metrics);
+    return ST_OK;
+}
+
+/* ---- learning ---- */
+
+/* Sums over the tokens of a step's passes. */
+typedef struct Sums { double loss, kl, entropy, clip_low, clip_high, approx_kl, grad_norm, diff, value_loss, value_clipped, value_grad_norm; int64_t tokens, updates; } Sums;
+
+static void add(Sums *sums, const PolicyMetrics *m) {
+    double n = (double)m->tokens;
+    sums->loss += m->loss;
+    sums->kl += m->kl * n;
+    sums->entropy += m->entropy * n;
+    sums->clip_low += m->clip_low * n;
+    sums->clip_high += m->clip_high * n;
+    sums->approx_kl += m->approx_kl * n;
+    sums->tokens += m->tokens;
+}
+
+/* How far the trainer's numbers are from the sampler's, before anything was learned. */
+static Status compare(TextRl *rl, const double *logprobs, int64_t begin, int64_t end, Sums *sums) {
+    const Experience *e = &rl->experience;
+    for (int64_t t = begin; t < end; t++)
+        if (e->trained[t]) sums->diff = fmax(sums->diff, fabs(logprobs[t] - e->sampled[t])); /* the others may not have been sampled */
+    if (isnan(rl->recipe->rl_max_logprob_diff) || sums->diff <= rl->recipe->rl_max_logprob_diff) return ST_OK;
+    status_fail(ST_NUMERIC, "the sampler's and the trainer's log-probabilities differ by %.3g, more than rl.max_logprob_diff %.3g", sums->diff, rl->recipe->rl_max_logprob_diff);
+    return status_hint(ST_NUMERIC, "model.compute: f32 brings them together");
+}
+
+static Status not_finite(const TextRl *rl, const char *what) {
+    return status_hint(status_fail(ST_NUMERIC, "the %s is not finite in optimiser step %lld", what, (long long)rl->updates + 1), "lower train.learning_rate");
+}
+
+/* The value loss of tokens begin .. end - 1 by new_values, times vf_coef; its gradients into rl->value_gradients. total: trained tokens of the optimiser step. */
+static Status learn_values(TextRl *rl, int64_t begin, int64_t end, int64_t total, Sums *sums) {
+    Experience *e = &rl->experience;
+    ValueBatch batch = {.n = end - begin, .values = e->new_values + begin, .old_values = text_steps_per_rollout(rl) > 1 ? e->values + begin : NULL, .targets = e->targets + begin, .trained = e->trained + begin, .total = total};
+    ValueMetrics metrics;
+    value_loss(&batch, rl->recipe->rl_clip_value, rl->value_gradients + begin, &metrics);
+    if (!isfinite(metrics.loss)) return not_finite(rl, "value loss");
+    for (int64_t t = begin; t < end; t++) rl->value_gradients[t] *= rl->recipe->rl_vf_coef;
+    sums->value_loss += metrics.loss;
+    for (int64_t t = begin; t < end; t++) sums->value_clipped += e->trained[t] ? metrics.clip_fraction : 0;
+    return ST_OK;
+}
+
+/* A value model's own pass over the same sequences. */
+static Status learn_value_model(TextRl *rl, int64_t first, int64_t n, int64_t total, Sums *sums) {
+    Experience *e = &rl->experience;
+    int64_t begin = e->begin[first], end = e->begin[first + n];
+    TRY(text_pass_forward(&rl->pass, rl->value->model, e, first, n, &(TextResults){.values = e->new_values + begin}));
+    TRY(learn_values(rl, begin, end, total, sums));
+    return text_pass_backward(&rl->pass, &(TextGradients){.values = rl->value_gradients + begin});
+}
+
+static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig *loss, bool fresh, Sums *sums) {
+    Experience *e = &rl->experience;
+    int64_t begin = e->begin[first], end = e->begin[first + n];
+    bool head = rl->value && !rl->value->own;
+    TextResults results = {.logprobs = e->logprobs + begin, .entropies = e->entropies + begin, .values = head ? e->new_values + begin : NULL, .entropies_trained = rl->recipe->rl_ent_coef != 0};
+    TRY(text_pass_forward(&rl->pass, rl->model, e, first, n, &results));
+    if (fresh) TRY(compare(rl, e->logprobs, begin, end, sums));
+    PolicyBatch batch = {
+        .n_sequences = n,
+        .begin = e->begin + first,
+        .logprobs = e->logprobs,
+        .old_logprobs = text_steps_per_rollout(rl) > 1 ? e->old_logprobs : NULL,
+        .ref_logprobs = rl->reference ? e->ref_logprobs : NULL,
+        .advantages = e->advantages,
+        .weights = corrects_sampler(rl) ? rl->weights : NULL,
+        .entropies = e->entropies,
+        .trained = e->trained,
+    };
+    PolicyMetrics metrics;
+    if (rl->algorithm->paired) TRY(text_pairs_loss(rl, first, n, loss, rl->gradients, &metrics));
+    else policy_loss(rl->policy_loss, loss, &batch, rl->gradients, &metrics);
+    if (!isfinite(metrics.loss)) return not_finite(rl, "loss");
+    add(sums, &metrics);
+    if (head) TRY(learn_values(rl, begin, end, loss->total_tokens, sums));
+    for (int64_t t = begin; t < end; t++) rl->entropy_gradients[t] = e->trained[t] ? metrics.grad_entropy : 0;
+    TextGradients gradients = {rl->gradients + begin, rl->recipe->rl_ent_coef != 0 ? rl->entropy_gradients + begin : NULL, head ? rl->value_gradients + begin : NULL};
+    TRY(text_pass_backward(&rl->pass, &gradients));
+    return rl->value && rl->value->own ? learn_value_model(rl, first, n, loss->total_tokens, sums) : ST_OK;
+}
+
+static Status update_weights(TextRl *rl, Sums *sums) {
+    Params *params = &rl->model->params;
+    double norm = params_grad_norm(params), lr = rl->recipe->train_learning_rate * schedule_factor(&rl->schedule, rl->updates);
+    if (!isfinite(norm)) return not_finite(rl, "gradient");
+    optimizer_step(&rl->optimizer, params, clip_scale(norm, rl->recipe->train_max_grad_norm), lr, rl->updates + 1);
+    params_zero_grad(params);
+    sums->grad_norm += norm;
+    if (rl->value) sums->value_grad_norm += text_value_update(rl->value, rl->recipe, &rl->optimizer, lr, rl->updates + 1);
+    if (!isfinite(sums->value_grad_norm)) return not_finite(rl, "gradient of the values");
+    sums->updates++;
+    rl->updates++;
+    return ST_OK;
+}
+
+/* rl.target_kl: whether the policy of this minibatch has moved too far already; what was computed for it is thrown away. */
+static bool moved_too_far(TextRl *rl, const Sums *sums, const Sums *before) {
+    double tokens = (double)(sums->tokens - before->tokens);
+    if (isnan(rl->recipe->rl_target_kl) || sums->approx_kl - before->approx_kl <= 1.5 * rl->recipe->rl_target_kl * tokens) return false;
+    params_zero_grad(&rl->model->params);
+    if (rl->value && rl->value->own) params_zero_grad(&rl->value->model->params);
+    return true;
+}
+
+/* One optimiser step on the sequences first .. end - 1. Whole groups, so that prompts are shared. */
+static Status learn_minibatch(TextRl *rl, int64_t first, int64_t end, bool fresh, Sums *sums, bool *stop) {
+    const Experience *e = &rl->experience;
+    PolicyLossConfig loss = rl->loss;
+    Sums before = *sums;
+    loss.beta = text_kl_in_reward(rl) ? 0 : rl->beta;
+    loss.total_sequences = end - first;
+    for (int64_t t = e->begin[first]; t < e->begin[end]; t++) loss.total_tokens += e->trained[t];
+    if (loss.total_tokens == 0) return ST_OK;
+    if (rl->algorithm->paired) text_pairs_begin(rl, first, end);
+    for (int64_t i = first, n; i < end; i += n) {
+        if (sums->updates == 0 && interrupt_requested()) { /* later the step is finished first: half of it could not be done again */
+            params_zero_grad(&rl->model->params);
+            return ST_INTERRUPTED;
+        }
+        n = text_pass_fit(&rl->pass, e, i, end);
+        if (rl->algorithm->paired) n = MAX(n - n % 2, 2);
+        TRY(learn_from(rl, i, n, &loss, fresh, sums));
+    }
+    *stop = moved_too_far(rl, sums, &before);
+    return *stop ? ST_OK : update_weights(rl, sums);
+}
+
+static Status learn(TextRl *rl, Sums *sums) {
+    const Experience *e = &rl->experience;
+    int64_t parts = MIN(rl->recipe->rl_num_minibatches, e->n_groups);
+    bool stop = false;
+    for (int64_t pass = 0; pass < rl->recipe->rl_num_iterations; pass++)
+        for (int64_t part = 0; part < parts && !stop; part++) {
+            int64_t first = part * e->n_groups / parts * e->group_size, end = (part + 1) * e->n_groups / parts * e->group_size;
+            TRY(learn_minibatch(rl, first, end, pass == 0 && part == 0, sums, &stop));
+        }
+    return ST_OK;
+}
+
+static void report(const TextRl *rl, const Sums *sums, Metrics *metrics) {
+    double n = fmax(1, (double)sums->tokens), updates = fmax(1, (double)sums->updates);
+    metric_set(metrics, "loss", sums->loss / updates);
+    metric_set(metrics, "grad_norm", sums->grad_norm / updates);
+    metric_set(metrics, "learning_rate", rl->recipe->train_learning_rate * schedule_factor(&rl->schedule, MAX(rl->updates - 1, 0)));
+    metric_set(metrics, "kl", rl->reference ? sums->kl / n : (double)NAN);
+    metric_set(metrics, "entropy", sums->entropy / n);
+    metric_set(metrics, "clip_fraction", (sums->clip_low + sums->clip_high) / n);
+    metric_set(metrics, "approx_kl", sums->approx_kl / n);
+    metric_set(metrics, "sampler_logprob_diff", sums->diff);
+    if (!rl->value) return;
+    const Experience *e = &rl->experience;
+    metric_set(metrics, "value_loss", sums->value_loss / updates);
+    metric_set(metrics, "value_clip_fraction", sums->value_clipped / n);
+    metric_set(metrics, "explained_variance", explained_variance(e->values, e->targets, e->trained, e->n_tokens));
+    if (rl->value->own) metric_set(metrics, "value_grad_norm", sums->value_grad_norm / updates);
+}
+
+Status text_learn(TextRl *rl, Metrics *metrics) {
+    Sums sums = {0};
+    TRY(reserve(rl));
+    TRY(weigh(rl, metrics));
+    TRY(learn(rl, &sums));
+    report(rl, &sums, metrics);
+    if (rl->algorithm->paired) text_pairs_report(rl, metrics);
+    if (adapts_kl(rl)) adapt_kl(rl, metrics);
+    return ST_OK;
+}

@@ -1,0 +1,141 @@
+/* Memory of a run on text, before its first step: a pass of the largest kind on the device that computes nothing, and what sampling holds beside it. */
+#include <stdlib.h>
+#include <string.h>
+
+#include "rl/text/text_run.h"
+
+/* A batch of rollouts with the longest prompt and the longest completions everywhere. */
+typedef struct Largest {
+    TextRl *rl;
+    int64_t pass_tokens;       /* the recipe's, or the usual ones */
+    int64_t completion;        /* tokens */
+    PromptRow prompt;
+    Experience experience;
+    double *zeros;             /* one for each row that is asked for */
+    size_t beside;             /* bytes that sampling and judging hold beside training */
+} Largest;
+
+static Status largest_new(const TextRl *rl, Largest *largest) {
+    const Recipe *r = rl->recipe;
+    int64_t prompt = rl->turns.env ? 1 : rl->prompts.longest, completion = rl->turns.env ? r->data_max_length - 1 : r->generate_max_new_tokens;
+    Experience *e = &largest->experience;
+    *e = (Experience){.n_groups = r->rl_prompts_per_step, .group_size = r->rl_num_generations, .n = r->rl_prompts_per_step * r->rl_num_generations};
+    e->n_tokens = e->n * completion + largest->pass_tokens;
+    largest->completion = completion;
+    e->prompts = malloc((size_t)e->n_groups * sizeof *e->prompts);
+    e->begin = malloc(((size_t)e->n + 1) * sizeof *e->begin);
+    e->ended = calloc((size_t)e->n, sizeof *e->ended);
+    e->ids = calloc((size_t)e->n_tokens, sizeof *e->ids);
+    largest->zeros = calloc((size_t)(e->n_tokens + e->n), sizeof *largest->zeros);
+    largest->prompt.ids = (Ids){calloc((size_t)prompt, sizeof(int32_t)), (size_t)prompt, (size_t)prompt};
+    if (!e->prompts || !e->begin || !e->ended || !e->ids || !largest->zeros || !largest->prompt.ids.data) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
+    for (int64_t g = 0; g < e->n_groups; g++) e->prompts[g] = &largest->prompt;
+    return ST_OK;
+}
+
+static void largest_release(Largest *largest) {
+    Experience *e = &largest->experience;
+    free(e->prompts);
+    free(e->begin);
+    free(e->ended);
+    free(e->ids);
+    free(largest->zeros);
+    ids_release(&largest->prompt.ids);
+}
+
+/* How many sequences a pass takes. Where more are left it has as many tokens as it may have, for shorter ones would fill it: its last one is lengthened. */
+static int64_t fill(const TextPass *pass, Largest *largest) {
+    Experience *e = &largest->experience;
+    for (int64_t i = 0; i <= e->n; i++) e->begin[i] = i * largest->completion;
+    int64_t n = text_pass_fit(pass, e, 0, e->n), room = pass->max_tokens - text_pass_rows(e, 0, n);
+    for (int64_t i = n; n < e->n && room > 0 && i <= e->n; i++) e->begin[i] += room;
+    return n;
+}
+
+/* A pass of the reference, or of the policy before it learns: with checkpoints it takes other parts of the tape's memory than one that goes back. */
+static Status look(const TextRl *rl, TextPass *pass, const Experience *e, int64_t n, double *zeros) {
+    if (!rl->reference && !rl->value && text_steps_per_rollout(rl) == 1) return ST_OK;
+    tape_record(pass->tape, false);
+    Status status = text_pass_forward(pass, rl->model, e, 0, n, &(TextResults){.logprobs = zeros});
+    tape_record(pass->tape, true);
+    return status;
+}
+
+static size_t at_once_in_evaluation(const TextRl *rl, const Largest *largest) { return MIN((size_t)largest->experience.n, rl->eval.n); }
+
+/* Of a rollout, or of an evaluation, which asks as many prompts at once as a rollout has completions: they share nothing. */
+static size_t sampling_bytes(const TextRl *rl, const Largest *largest) {
+    GenerateConfig sampling = text_sampling(rl, 0);
+    if (rl->turns.env) sampling.n = 1; /* every episode is asked by itself */
+    int64_t longest = rl->turns.env ? rl->recipe->data_max_length - sampling.max_new_tokens : (int64_t)largest->prompt.ids.n;
+    size_t rollout = generate_bytes(rl->model, (size_t)(largest->experience.n / sampling.n), (size_t)MAX(longest, 1), &sampling);
+    if (rl->eval.n == 0) return rollout;
+    sampling.n = 1;
+    return MAX(rollout, generate_bytes(rl->model, at_once_in_evaluation(rl, largest), (size_t)MAX(rl->eval.longest, 1), &sampling));
+}
+
+/* Reward models keep the activations of their largest pass, as training does. */
+static Status judging_bytes(const TextRl *rl, const Largest *largest, size_t *bytes) {
+    const Experience *e = &largest->experience;
+    size_t evaluation = 0;
+    *bytes = 0;
+    if (!rl->rewards) return ST_OK;
+    TRY(rewards_bytes(rl->rewards, &(RewardShape){largest->prompt.ids.n, (size_t)largest->completion, (size_t)e->n, (size_t)e->group_size}, bytes));
+    if (rl->eval.n > 0) TRY(rewards_bytes(rl->rewards, &(RewardShape){(size_t)rl->eval.longest, (size_t)largest->completion, at_once_in_evaluation(rl, largest), 1}, &evaluation));
+    *bytes = MAX(*bytes, evaluation);
+    return ST_OK;
+}
+
+/* Forward and backward of one pass: the policy's, with a value head on it, then that of a value model of its own. */
+static Status passes(Largest *largest, Tape *meta) {
+    const TextRl *rl = largest->rl;
+    const Experience *e = &largest->experience;
+    double *zeros = largest->zeros;
+    bool own = rl->value && rl->value->own, head = rl->value && !own;
+    TextPass pass = {.tape = meta, .temperature = rl->pass.temperature, .max_tokens = rl->pass.max_tokens, .value_head = rl->pass.value_head};
+    int64_t n = fill(&pass, largest);
+    TextResults results = {.logprobs = zeros, .entropies = zeros, .values = head ? zeros : NULL, .final_values = head ? zeros : NULL, .entropies_trained = rl->loss.ent_coef != 0};
+    Status status = look(rl, &pass, e, n, zeros);
+    if (status == ST_OK) status = text_pass_forward(&pass, rl->model, e, 0, n, &results);
+    if (status == ST_OK) status = text_pass_backward(&pass, &(TextGradients){.logprobs = zeros, .entropies = rl->loss.ent_coef != 0 ? zeros : NULL, .values = head ? zeros : NULL});
+    if (status == ST_OK && own) status = text_pass_forward(&pass, rl->value->model, e, 0, n, &(TextResults){.values = zeros, .final_values = zeros});
+    if (status == ST_OK && own) status = text_pass_backward(&pass, &(TextGradients){.values = zeros});
+    text_pass_release(&pass);
+    return status;
+}
+
+/* Code and tables of sampling and rewards when they first run, as measured on models that take next to nothing. */
+enum { SAMPLING_FIRST_TIME = 3 << 19 };
+
+/* With what is asked beside it, so that scratch memory is that of all kernels. */
+static Status step(void *context, Tape *meta) {
+    Largest *largest = context;
+    size_t judging;
+    TRY(passes(largest, meta));
+    TRY(judging_bytes(largest->rl, largest, &judging));
+    largest->beside = SAMPLING_FIRST_TIME + sampling_bytes(largest->rl, largest) + judging;
+    return ST_OK;
+}
+
+static void split(void *context, int64_t most_tokens) {
+    Largest *largest = context;
+    largest->rl->pass.max_tokens = most_tokens > 0 ? MIN(most_tokens, largest->pass_tokens) : largest->pass_tokens;
+}
+
+static Status plan_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
+    TrainerConfig config = {.recipe = rl->recipe, .model = rl->model, .tape = rl->pass.tape, .task = {.context = largest, .largest_batch = step, .split = split}, .beside = &largest->beside};
+    TRY(trainer_memory(&config, rl->config->resume ? rl->recipe->output : NULL, memory));
+    size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->optimizer, &rl->value->model->params) : 0;
+    memory->rollout = largest->beside;
+    memory->optimizer += values; /* which is there already */
+    memory->program -= MIN(values, memory->program);
+    return ST_OK;
+}
+
+Status text_memory(TextRl *rl, TrainMemory *memory) {
+    Largest largest = {.rl = rl, .pass_tokens = rl->pass.max_tokens};
+    Status status = largest_new(rl, &largest);
+    if (status == ST_OK) status = plan_memory(rl, &largest, memory);
+    largest_release(&largest);
+    return status;
+}

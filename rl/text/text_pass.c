@@ -1,0 +1,130 @@
+/* Sequences to one flat batch, through the model, and back. */
+#include "rl/text/text_pass.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+static int64_t length_of(const Experience *e, int64_t i) { return e->begin[i + 1] - e->begin[i]; }
+
+static int64_t prompt_of(const Experience *e, int64_t i) { return i / e->group_size; }
+
+/* Rows of the batch that sequence i takes: its prompt where it is the first of its group here, and all of its tokens but the last. */
+static int64_t rows_of(const Experience *e, int64_t i, int64_t first) {
+    bool opens = i == first || prompt_of(e, i) != prompt_of(e, i - 1);
+    return (opens ? (int64_t)e->prompts[prompt_of(e, i)]->ids.n : 0) + length_of(e, i) - 1;
+}
+
+int64_t text_pass_rows(const Experience *e, int64_t first, int64_t n) {
+    int64_t rows = 0;
+    for (int64_t i = first; i < first + n; i++) rows += rows_of(e, i, first);
+    return rows;
+}
+
+int64_t text_pass_fit(const TextPass *pass, const Experience *e, int64_t first, int64_t end) {
+    int64_t n = 1, tokens = rows_of(e, first, first);
+    while (first + n < end && tokens + rows_of(e, first + n, first) <= pass->max_tokens) tokens += rows_of(e, first + n++, first);
+    return n;
+}
+
+/* ---- the batch ---- */
+
+/* Exactly as much as is needed: the plan of a run's memory counts on it. */
+static Status fit(void *array, size_t *cap, size_t n, size_t size) {
+    if (n <= *cap) return ST_OK;
+    TRY(array_resize(array, n, size, "tokens of a pass"));
+    *cap = n;
+    return ST_OK;
+}
+
+static Status reserve(TextPass *pass, const Experience *e, int64_t first, int64_t n) {
+    size_t tokens = (size_t)(text_pass_rows(e, first, n) + n), targets = (size_t)(e->begin[first + n] - e->begin[first] + n), rows_cap = pass->cap_targets; /* each may come with its last token */
+    TRY(fit(&pass->ids, &pass->cap_tokens, tokens, sizeof *pass->ids));
+    TRY(fit(&pass->rows, &rows_cap, targets, sizeof *pass->rows));
+    TRY(fit(&pass->targets, &pass->cap_targets, targets, sizeof *pass->targets));
+    return fit(&pass->segments, &pass->cap_segments, (size_t)(2 * n), sizeof *pass->segments);
+}
+
+/* Rows of the batch that a completion takes: its last token predicts nothing, but what is behind it may be asked for. */
+static int64_t completion_rows(const Experience *e, int64_t i, bool finals) { return length_of(e, i) - (finals && !e->ended[i] ? 0 : 1); }
+
+static void build(TextPass *pass, const Experience *e, int64_t first, int64_t n, bool finals) {
+    int64_t at = 0, final = e->begin[first + n] - e->begin[first];
+    int32_t n_segments = 0, prompt_segment = -1;
+    pass->n_targets = pass->n_finals = 0;
+    for (int64_t i = first; i < first + n; i++) {
+        const Ids *prompt = &e->prompts[prompt_of(e, i)]->ids;
+        if (i == first || prompt_of(e, i) != prompt_of(e, i - 1)) {
+            memcpy(pass->ids + at, prompt->data, prompt->n * sizeof *prompt->data);
+            prompt_segment = n_segments;
+            pass->segments[n_segments++] = (Segment){.begin = at, .end = at + (int64_t)prompt->n, .parent = -1};
+            at += (int64_t)prompt->n;
+        }
+        const int32_t *ids = e->ids + e->begin[i];
+        int64_t length = length_of(e, i), last_of_prompt = pass->segments[prompt_segment].end - 1;
+        for (int64_t t = 0; t < length; t++) {
+            pass->rows[pass->n_targets] = (int32_t)(t == 0 ? last_of_prompt : at + t - 1);
+            pass->targets[pass->n_targets++] = ids[t];
+        }
+        int64_t rows = completion_rows(e, i, finals);
+        if (rows == length) pass->rows[final + pass->n_finals++] = (int32_t)(at + length - 1);
+        if (rows == 0) continue;
+        memcpy(pass->ids + at, ids, (size_t)rows * sizeof *ids);
+        pass->segments[n_segments++] = (Segment){.begin = at, .end = at + rows, .parent = prompt_segment};
+        at += rows;
+    }
+    pass->batch = (ModelBatch){.ids = pass->ids, .layout = {.n_tokens = at, .n_segments = n_segments, .segments = pass->segments}};
+}
+
+/* ---- forward and backward ---- */
+
+static void read(const Tensor *tensor, double *out) {
+    if (tensor && out) tensor_read(tensor, out);
+}
+
+static Tensor *step_view(Tape *tape, int64_t n, int32_t *values) { return tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &n, values); }
+
+static void read_values(const TextPass *pass, const Experience *e, int64_t first, int64_t n, const TextResults *results) {
+    if (!pass->values) return;
+    for (int64_t t = 0; t < pass->n_targets; t++) results->values[t] = tensor_get(pass->values, t);
+    int64_t final = pass->n_targets;
+    for (int64_t i = first; results->final_values && i < first + n; i++)
+        if (!e->ended[i]) results->final_values[e->begin[i + 1] - 1 - e->begin[first]] = tensor_get(pass->values, final++);
+}
+
+Status text_pass_forward(TextPass *pass, const Model *model, const Experience *e, int64_t first, int64_t n, const TextResults *results) {
+    Tape *tape = pass->tape;
+    TRY(reserve(pass, e, first, n));
+    build(pass, e, first, n, pass->finals || results->final_values != NULL);
+    tape_reset(tape);
+    Tensor *rows = step_view(tape, pass->n_targets, pass->rows), *targets = step_view(tape, pass->n_targets, pass->targets);
+    pass->places = step_view(tape, pass->n_targets + pass->n_finals, pass->rows);
+    if (!rows || !targets || !pass->places) return ST_RESOURCE;
+    Tensor *hidden = pass->hidden = model_forward(model, tape, &pass->batch);
+    LogprobArgs args = model->logprob;
+    args.temperature = pass->temperature;
+    args.entropy = results->entropies != NULL;
+    args.only_logprob = !results->entropies_trained;
+    pass->logprobs = results->logprobs ? op_token_logprobs(tape, hidden, model->head, rows, targets, &args) : (TokenLogprobs){0};
+    pass->values = results->values ? op_row_scores(tape, hidden, pass->value_head, pass->places) : NULL;
+    TRY(tape_status(tape));
+    if (tape_device(tape) == device_meta()) return ST_OK; /* there nothing is computed that could be read */
+    read(pass->logprobs.logprob, results->logprobs);
+    read(pass->logprobs.entropy, results->entropies);
+    read_values(pass, e, first, n, results);
+    return ST_OK;
+}
+
+Status text_pass_backward(TextPass *pass, const TextGradients *gradients) {
+    if (gradients->logprobs) tensor_seed_grad(pass->tape, pass->logprobs.logprob, gradients->logprobs);
+    if (gradients->entropies) tensor_seed_grad(pass->tape, pass->logprobs.entropy, gradients->entropies);
+    if (gradients->values) tensor_seed_grad(pass->tape, pass->values, gradients->values);
+    return tape_backward(pass->tape);
+}
+
+void text_pass_release(TextPass *pass) {
+    free(pass->ids);
+    free(pass->rows);
+    free(pass->targets);
+    free(pass->segments);
+    *pass = (TextPass){0};
+}

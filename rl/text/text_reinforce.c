@@ -1,0 +1,18 @@
+/* REINFORCE: a completion's reward less the mean of all rewards of the batch, times the gradient of its log-probability; with values: each token's return less its value. Sources: Williams 1992; Sutton and
+ * Barto, section 13.4. */
+#include "rl/text/text_algorithm.h"
+
+static void advantages(const TextWeighing *weighing, Experience *e) {
+    if (weighing->values) {
+        text_advantages_by_values(weighing, 1, e);
+        return;
+    }
+    advantages_group(e->rewards, e->n, e->n, weighing->scale, e->scores);
+    advantages_spread(e->scores, e->n, e->begin, e->advantages);
+}
+
+const TextAlgorithm text_reinforce = {
+    .name = "reinforce", .help = "rewards less their mean or a learned value, times the gradient of the log-probability (Williams 1992)", .loss = "reinforce", .least_group = 1, .scale = SCALE_NONE,
+    .values = VALUES_POSSIBLE, .advantages = advantages,
+    .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_VALUES "scale_rewards gamma",
+};

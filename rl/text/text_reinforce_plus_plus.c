@@ -1,0 +1,15 @@
+/* REINFORCE++: returns of tokens, with the KL taken off at each and the reward at the last, normalised over the whole batch. Source: arXiv 2501.03262. */
+#include "rl/returns.h"
+#include "rl/text/text_algorithm.h"
+
+static void advantages(const TextWeighing *weighing, Experience *e) {
+    Trajectory tokens = text_trajectory(e, false);
+    returns_discounted(&tokens, (Bootstrap){0}, weighing->recipe->rl_gamma, e->advantages);
+    advantages_normalise(e->advantages, e->trained, e->n_tokens, NORMALISE_POPULATION, 1e-8);
+}
+
+const TextAlgorithm text_reinforce_plus_plus = {
+    .name = "reinforce++", .help = "returns of tokens less KL, normalised over the batch (arXiv 2501.03262)", .loss = "reinforce_plus_plus", .least_group = 1, .token_rewards = true, .kl_in_reward = true,
+    .scale = SCALE_BATCH, .advantages = advantages,
+    .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_CLIP "gamma",
+};

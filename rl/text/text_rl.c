@@ -1,0 +1,381 @@
+/* Opening a run of reinforcement learning on text, its steps, its end. */
+#include "rl/text/text_run.h"
+
+#include <math.h>
+#include <stdlib.h>
+#include <string.h>
+
+#include "lib/train/report.h"
+#include "lib/train/trained_model.h"
+#include "rl/kl.h"
+#include "rl/run_chat.h"
+
+enum { PASS_TOKENS = 1024, LARGE_PASS_TOKENS = 2048 };
+
+static const double not_known = (double)NAN;
+
+/* ---- what the loop asks ---- */
+
+static bool done(void *context) {
+    const TextRl *rl = context;
+    return rl->updates >= rl->total_steps * text_steps_per_rollout(rl);
+}
+
+static Status evaluate_first(TextRl *rl) {
+    RolloutSums sums;
+    TRY(text_evaluate(rl, &sums));
+    rl->first_eval = rl->best_eval = sums.rewards / sums.completions;
+    return ST_OK;
+}
+
+static Status judge(void *context, int64_t number, Metrics *metrics) {
+    TextRl *rl = context;
+    RolloutSums sums;
+    if (!text_evaluate_due(rl, number + 1)) return ST_OK;
+    TRY(text_evaluate(rl, &sums));
+    TRY(text_evaluate_tell(rl, &sums, metrics));
+    rl->last_eval = sums.rewards / sums.completions;
+    rl->best_eval = fmax(rl->best_eval, rl->last_eval);
+    return ST_OK;
+}
+
+static Status gather(void *context, int64_t number, Metrics *metrics) {
+    TextRl *rl = context;
+    rl->next_place = rl->place;
+    if (number == 0 && text_evaluate_due(rl, 0)) TRY(evaluate_first(rl));
+    return text_roll_out(rl, number, &rl->next_place, metrics);
+}
+
+static Status step(void *context, int64_t number, Metrics *metrics) {
+    TextRl *rl = context;
+    TRY(text_learn(rl, metrics));
+    rl->place = rl->next_place;
+    rl->updates = (number + 1) * text_steps_per_rollout(rl); /* minibatches without a trained token take part in the count */
+    if (!rl->turns.env) metric_set(metrics, "epoch", (double)rl->place / (double)prompts_per_epoch(&rl->prompts));
+    rl->last_reward = metric_get(metrics, "reward");
+    if (number == 0) rl->first_reward = rl->last_reward;
+    return text_samples_write(rl, number);
+}
+
+static void keep(void *context, Keeper *keeper) {
+    TextRl *rl = context;
+    keep_weights(keeper, &rl->model->params);
+    keep_optimizer(keeper, &rl->model->params);
+    if (rl->value) text_value_keep(rl->value, keeper);
+    if (rl->reference) keep_real(keeper, "beta", &rl->beta);
+    keep_count(keeper, "updates", &rl->updates);
+    keep_count(keeper, "prompts", &rl->place);
+    keep_real(keeper, "first_reward", &rl->first_reward);
+    keep_real(keeper, "last_reward", &rl->last_reward);
+    keep_real(keeper, "first_eval_reward", &rl->first_eval);
+    keep_real(keeper, "last_eval_reward", &rl->last_eval);
+    keep_real(keeper, "best_eval_reward", &rl->best_eval);
+}
+
+static void on_step(void *context, int64_t number, const Metrics *metrics, double seconds, double elapsed) {
+    const TextRl *rl = context;
+    if (!rl->config->on_progress) return;
+    double each = elapsed / fmax(1, (double)(number - rl->began_step));
+    rl->config->on_progress(rl->config->context, &(TextRlProgress){
+                                                     .step = number,
+                                                     .total_steps = rl->total_steps,
+                                                     .reward = metric_get(metrics, "reward"),
+                                                     .eval_reward = metric_get(metrics, "eval_reward"),
+                                                     .completion_length = metric_get(metrics, "completion_length"),
+                                                     .tokens_per_second = metric_get(metrics, "tokens") / fmax(seconds, 1e-9),
+                                                     .seconds_left = each * (double)(rl->total_steps - number),
+                                                 });
+}
+
+static Status finish(void *context, Run *run) {
+    const TextRl *rl = context;
+    if (rl->value) TRY(text_value_save(rl->value, rl->recipe, run_dir(run)));
+    return trained_model_save(rl->recipe, rl->model, run_dir(run));
+}
+
+static json_t *summary(void *context) {
+    const TextRl *rl = context;
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "first_reward", json_real_or_null(rl->first_reward), "last_reward", json_real_or_null(rl->last_reward), "first_eval_reward", json_real_or_null(rl->first_eval), "last_eval_reward",
+                     json_real_or_null(rl->last_eval), "best_eval_reward", json_real_or_null(rl->best_eval));
+}
+
+/* ---- opening ---- */
+
+/* Switches that would do nothing, or what the mathematics does not allow. */
+static Status check_switches(const TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    if (r->rl_beta == 0 && !isnan(r->rl_adaptive_kl)) return status_hint(status_fail(ST_CONFIG, "'rl.adaptive_kl' steers rl.beta, which is 0"), "give the beta to begin with, such as rl.beta=0.05");
+    if (r->rl_kl_corrected && (r->rl_beta == 0 || text_kl_in_reward(rl))) return status_hint(status_fail(ST_CONFIG, "'rl.kl_corrected' is about a KL in the loss, and there is none"), "give rl.beta and rl.kl_in: loss, or leave it out");
+    if (r->rl_mask_truncated && rl->algorithm->paired)
+        return status_hint(status_fail(ST_CONFIG, "'rl.mask_truncated' would leave pairs with one side, and algorithm '%s' learns from both", rl->algorithm->name), "give rl.missing_eos_penalty instead");
+    if (r->rl_correction_low > r->rl_correction_high) return status_hint(status_fail(ST_CONFIG, "'rl.correction_low' is above 'rl.correction_high'"), "the weight is kept between them: 0 and 3 are usual");
+    return ST_OK;
+}
+
+static Status choose_loss(TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    rl->scale = r->rl_scale_rewards ? group_scale_from_text(r->rl_scale_rewards) : rl->algorithm->scale;
+    rl->policy_loss = rl->algorithm->paired ? NULL : policy_loss_find(rl->algorithm->loss);
+    rl->loss = (PolicyLossConfig){
+        .clip = r->rl_clip,
+        .clip_high = isnan(r->rl_clip_high) ? rl->algorithm->clip_high : r->rl_clip_high,
+        .dual_clip = r->rl_dual_clip,
+        .ratio_cap = r->rl_ratio_cap,
+        .kl = kl_from_text(r->rl_kl),
+        .kl_corrected = r->rl_kl_corrected,
+        .ent_coef = r->rl_ent_coef,
+        .aggregation = aggregation_from_text(r->rl_loss_aggregation),
+        .max_length = r->generate_max_new_tokens,
+    };
+    return check_switches(rl);
+}
+
+static Status choose_algorithm(TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    rl->algorithm = text_algorithm_find(r->rl_algorithm);
+    if (!rl->algorithm) {
+        status_fail(ST_CONFIG, "'rl.algorithm: %s' needs an environment", r->rl_algorithm);
+        return status_hint(ST_CONFIG, "give rl.env, or an algorithm for text such as grpo, rloo, reinforce++");
+    }
+    TRY(text_keys_check(r, r->rl_algorithm));
+    if (r->rl_num_generations < rl->algorithm->least_group) {
+        status_fail(ST_CONFIG, "algorithm '%s' compares completions of the same prompt, and rl.num_generations is %lld", r->rl_algorithm, (long long)r->rl_num_generations);
+        return status_hint(ST_CONFIG, "take at least %lld", (long long)rl->algorithm->least_group);
+    }
+    if (r->generate_temperature <= 0 || r->generate_greedy) return status_hint(status_fail(ST_CONFIG, "a policy gradient samples, and generate asks for greedy answers"), "set generate.temperature above 0");
+    if (r->has_lora && r->lora_dropout > 0)
+        return status_hint(status_fail(ST_CONFIG, "'lora.dropout' would make the trainer's log-probabilities differ from the sampler's"), "leave it at 0 for rl");
+    if (!r->reward && !r->rl_env) return status_hint(status_fail(ST_CONFIG, "'reward' is missing"), "say what is good: reward: [{type: exact}]");
+    rl->sampling_rounds = r->rl_sampling_rounds > 0 ? r->rl_sampling_rounds : MAX(rl->algorithm->sampling_rounds, 1);
+    if (rl->sampling_rounds > 1 && !rl->algorithm->compares) {
+        status_fail(ST_CONFIG, "'rl.sampling_rounds' replaces groups whose rewards are all equal, and algorithm '%s' learns from these too", r->rl_algorithm);
+        return status_hint(ST_CONFIG, "leave it out, or take an algorithm that compares the completions of a prompt, such as dapo");
+    }
+    return choose_loss(rl);
+}
+
+static Status check_lengths(const TextRl *rl) {
+    const ModelConfig *config = &rl->model->config;
+    int64_t prompt = MAX(rl->prompts.longest, rl->eval.longest), whole = prompt + rl->recipe->generate_max_new_tokens;
+    if (whole <= config->max_position_embeddings) return ST_OK;
+    if (prompt >= config->max_position_embeddings) {
+        status_fail(ST_CONFIG, "the longest prompt has %lld tokens, and the model knows contexts of %lld", (long long)prompt, (long long)config->max_position_embeddings);
+        return status_hint(ST_CONFIG, "lower data.max_length");
+    }
+    if (!config->learned_positions) {
+        log_message(LOG_WARNING, "the longest prompt with its completion has %lld tokens, and the model knows contexts of up to %lld: what it says behind them may make no sense", (long long)whole,
+                    (long long)config->max_position_embeddings);
+        return ST_OK;
+    }
+    status_fail(ST_CONFIG, "the longest prompt with its completion has %lld tokens, more than the %lld that the model has positions for", (long long)whole, (long long)config->max_position_embeddings);
+    return status_hint(ST_CONFIG, "lower generate.max_new_tokens or data.max_length");
+}
+
+static Status open_values(TextRl *rl) {
+    const char *which = rl->recipe->rl_value_model;
+    if (!which && rl->algorithm->values == VALUES_NEEDED) which = "head";
+    return which ? text_value_open(rl->recipe, which, rl->model, &rl->value) : ST_OK;
+}
+
+static Status open_prompts(TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    TRY(prompts_read(r->data_train, "data.train", r, &rl->model->config, rl->chat, rl->tokenizer, &rl->prompts));
+    const char *key;
+    const Yaml *eval = recipe_eval_rows(r, &key);
+    if (eval) return prompts_read(eval, key, r, &rl->model->config, rl->chat, rl->tokenizer, &rl->eval);
+    recipe_warn_eval_every(r);
+    return r->data_eval_split > 0 ? prompts_split(&rl->prompts, r->data_eval_split, (uint64_t)r->seed, &rl->eval) : ST_OK;
+}
+
+Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
+    const Recipe *r = rl->recipe;
+    RewardOptions options = *rewards;
+    options.max_new_tokens = r->generate_max_new_tokens;
+    if (r->reward) TRY(rewards_open(r->reward, r->path, &options, &rl->rewards));
+    TRY(run_chat_open(&rl->recipe, rl->config && rl->config->resume, &rl->dated, &rl->tokenizer, &rl->chat));
+    if (rl->rewards) TRY(rewards_attach(rl->rewards, &(RewardPolicy){rl->model, rl->tokenizer, rl->chat}));
+    rl->stop_id = rl->chat ? chat_end_of_turn(rl->chat) : -1;
+    rl->rows = arena_zero(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations) * sizeof *rl->rows);
+    return rl->rows ? ST_OK : ST_RESOURCE;
+}
+
+Status text_open_turns(TextRl *rl, int64_t copies, double gamma) {
+    if (!rl->tokenizer) return status_fail(ST_INPUT, "an environment of texts needs a tokenizer, and the model directory has none");
+    TRY(text_env_open(rl->recipe->rl_env, copies, &rl->turns.env));
+    rl->turns.recipe = rl->recipe;
+    rl->turns.gamma = gamma;
+    rl->turns.model = rl->model;
+    rl->turns.tokenizer = rl->tokenizer;
+    rl->turns.chat = rl->chat;
+    return ST_OK;
+}
+
+/* Episodes with an environment instead of prompts. */
+static Status open_turns(TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    if (r->data_train || r->data_eval || r->eval_data || r->data_eval_split > 0)
+        return status_hint(status_fail(ST_CONFIG, "'data.train' and 'rl.env' both say what is asked"), "leave out the data of a run on an environment, or rl.env");
+    if (r->train_max_steps < 1) return status_hint(status_fail(ST_CONFIG, "'train.max_steps' is missing: an environment has no epochs"), "say how many steps the run has");
+    return text_open_turns(rl, r->rl_prompts_per_step * r->rl_num_generations, text_rewards_tokens(rl) ? 1 : r->rl_gamma); /* else it would count twice */
+}
+
+/* Tokens of a pass. One of a thousand is as fast as larger ones and holds a fraction of their activations; but each pass computes a prompt anew, so a group of up to twice as many has one. */
+static int64_t pass_tokens(const TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    int64_t group = rl->prompts.longest + r->rl_num_generations * (r->generate_max_new_tokens - 1);
+    return r->train_batch_tokens > 0 ? r->train_batch_tokens : MIN(MAX(group, PASS_TOKENS), LARGE_PASS_TOKENS);
+}
+
+static Status open_parts(TextRl *rl) {
+    const Recipe *r = rl->recipe;
+    TRY(choose_algorithm(rl));
+    if (rl->algorithm->paired) TRY(text_pairs_open(rl));
+    TRY(trained_model_open(r, &rl->model));
+    TRY(text_open_policy(rl, &rl->config->rewards));
+    if (r->rl_env) TRY(open_turns(rl));
+    else TRY(open_prompts(rl));
+    TRY(check_lengths(rl));
+    rl->beta = r->rl_beta;
+    TRY(open_values(rl));
+    if (r->rl_beta > 0 || rl->algorithm->paired) TRY(reference_open(r, rl->model, &rl->reference));
+    rl->pass = (TextPass){.tape = tape_new(device_cpu(), rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = pass_tokens(rl)};
+    if (rl->value) rl->pass.value_head = rl->value->head;
+    rl->pair_scratch = arena_new(0);
+    rl->asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->asked);
+    if (!rl->pass.tape || !rl->pair_scratch || !rl->asked) return status_fail(ST_RESOURCE, "out of memory for the run");
+    int64_t per_epoch = (prompts_per_epoch(&rl->prompts) + r->rl_prompts_per_step - 1) / r->rl_prompts_per_step;
+    rl->total_steps = r->train_max_steps > 0 ? r->train_max_steps : (int64_t)ceil(r->train_epochs * (double)per_epoch);
+    TRY(recipe_check_steps(r, rl->total_steps));
+    TRY(recipe_optimizer(r, &rl->optimizer));
+    return recipe_schedule(r, rl->total_steps * text_steps_per_rollout(rl), &rl->schedule);
+}
+
+/* ---- the run ---- */
+
+static Status write_started(const TextRl *rl, const TrainMemory *memory) {
+    JsonWriter w;
+    if (!run_started_begin(rl->run, rl->recipe, rl->config->command, &w)) return ST_OK;
+    jw_string(&w, "algorithm", rl->algorithm->name);
+    jw_int(&w, "steps", rl->total_steps);
+    jw_int(&w, "prompts", (int64_t)rl->prompts.n);
+    jw_int(&w, "parameters", params_count(&rl->model->params, false));
+    jw_int(&w, "trained_parameters", params_count(&rl->model->params, true));
+    train_memory_write(&w, memory);
+    return run_started_end(rl->run, &w, ST_OK);
+}
+
+static Status already_finished(const Run *run, TextRlResult *result) {
+    json_t *json;
+    TRY(run_summary(run, &json));
+    *result = (TextRlResult){.already_finished = true, .first_reward = json_real_of(json, "first_reward"), .last_reward = json_real_of(json, "last_reward"), .first_eval = json_real_of(json, "first_eval_reward"), .last_eval = json_real_of(json, "last_eval_reward"), .seconds = json_real_of(json, "seconds")};
+    Status status = json_get_int(json, "finished.json", "steps", &result->steps);
+    json_decref(json);
+    return status;
+}
+
+static void tell_plan(const TextRl *rl, const TrainMemory *memory) {
+    const TextRlConfig *config = rl->config;
+    const Params *params = &rl->model->params;
+    if (!config->on_plan) return;
+    config->on_plan(config->context, &(TextRlPlan){
+                                         .algorithm = rl->algorithm,
+                                         .prompts = rl->prompts.n,
+                                         .rewards = rl->rewards ? rewards_count(rl->rewards) : 0,
+                                         .longest_prompt = rl->prompts.longest,
+                                         .total_steps = rl->total_steps,
+                                         .parameters = params_count(params, false),
+                                         .trained_parameters = params_count(params, true),
+                                         .dropped = rl->prompts.dropped,
+                                         .cut = rl->prompts.cut,
+                                         .eval_prompts = rl->eval.n,
+                                         .compute = rl->model->compute,
+                                         .memory = *memory,
+                                         .env = rl->turns.env ? text_env_id(rl->turns.env) : NULL,
+                                     });
+}
+
+static LoopTask loop_task(TextRl *rl) {
+    bool own = rl->value && rl->value->own;
+    return (LoopTask){
+        .context = rl,
+        .inputs = {{"model.path", params_fingerprint(&rl->model->params)},
+                   {"data.train", prompts_fingerprint(&rl->prompts)},
+                   {rl->eval.n > 0 ? "data.eval" : NULL, prompts_fingerprint(&rl->eval)},
+                   {own ? "rl.value_model" : NULL, own ? params_fingerprint(&rl->value->model->params) : 0}},
+        .done = done,
+        .gather = gather,
+        .step = step,
+        .judge = judge,
+        .keep = keep,
+        .rate = "tokens",
+        .on_step = on_step,
+        .finish = finish,
+        .summary = summary,
+    };
+}
+
+static Status learn_all(TextRl *rl, TextRlResult *result) {
+    LoopTask task = loop_task(rl);
+    LoopResult all;
+    TRY(loop_run(rl->recipe, rl->run, &task, &all));
+    *result = (TextRlResult){.steps = all.steps, .first_reward = rl->first_reward, .last_reward = rl->last_reward, .first_eval = rl->first_eval, .last_eval = rl->last_eval, .seconds = all.seconds};
+    return ST_OK;
+}
+
+/* The directory is made only when nothing can be refused any more. */
+static Status begin(TextRl *rl, TextRlResult *result) {
+    const TextRlConfig *config = rl->config;
+    bool finished = false;
+    if (!config->dry_run) TRY(run_check(rl->recipe, config->resume, &finished));
+    if (finished) {
+        TRY(run_open(rl->recipe, config->resume, &rl->run));
+        return already_finished(rl->run, result);
+    }
+    TRY(open_parts(rl));
+    TrainMemory memory;
+    TRY(text_memory(rl, &memory));
+    tell_plan(rl, &memory);
+    TRY(trainer_check_memory(rl->recipe, &memory));
+    if (config->dry_run) return ST_OK;
+    TRY(run_open(rl->recipe, config->resume, &rl->run));
+    TRY(optimizer_init(&rl->optimizer, &rl->model->params, rl->arena));
+    TRY(write_started(rl, &memory));
+    rl->began_step = MAX(run_step(rl->run), 0);
+    TRY(text_samples_cut(rl, rl->began_step));
+    return learn_all(rl, result);
+}
+
+void text_release(TextRl *rl) {
+    Tape *tape = rl->pass.tape;
+    text_pass_release(&rl->pass);
+    tape_free(tape);
+    experience_release(&rl->experience);
+    experience_release(&rl->round);
+    free(rl->gradients);
+    arena_free(rl->pair_scratch);
+    free(rl->entropy_gradients);
+    free(rl->value_gradients);
+    free(rl->weights);
+    reference_free(rl->reference);
+    text_value_free(rl->value);
+    rewards_close(rl->rewards);
+    text_env_close(rl->turns.env);
+    turns_release(&rl->turns);
+    prompts_free(&rl->eval);
+    prompts_free(&rl->prompts);
+    chat_close(rl->chat);
+    tokenizer_free(rl->tokenizer);
+    if (rl->model) model_free(rl->model);
+    arena_free(rl->arena);
+}
+
+Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
+    *result = (TextRlResult){.first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known};
+    TextRl rl = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known, .best_eval = not_known, .stop_id = -1};
+    if (!rl.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
+    Status status = begin(&rl, result);
+    if (rl.run && !result->already_finished) status = report_run(rl.run, status);
+    text_release(&rl); /* rewards say at their end what went wrong, which the run's log is to have */
+    run_close(rl.run);
+    return status;
+}

@@ -1,0 +1,13 @@
+/* RLOO: a completion's reward less the mean of the others of its group; the ratio is that of the whole completion. Source: arXiv 2402.14740. */
+#include "rl/text/text_algorithm.h"
+
+static void advantages(const TextWeighing *weighing, Experience *e) {
+    (void)weighing;
+    advantages_leave_one_out(e->rewards, e->n, e->group_size, e->scores);
+    advantages_spread(e->scores, e->n, e->begin, e->advantages);
+}
+
+const TextAlgorithm text_rloo = {
+    .name = "rloo", .help = "rewards less the mean of the group's others (arXiv 2402.14740)", .loss = "rloo", .least_group = 2, .compares = true, .scale = SCALE_NONE, .advantages = advantages,
+    .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_CLIP,
+};

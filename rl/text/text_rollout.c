@@ -1,0 +1,182 @@
+/* Rollouts: prompts, completions, rewards. With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) groups whose rewards are all equal, which teach nothing, are replaced by those of further prompts; as many
+ * are asked as are missing, so that no group that teaches something is thrown away. */
+#include "rl/text/text_run.h"
+
+#include <math.h>
+#include <string.h>
+
+GenerateConfig text_sampling(const TextRl *rl, int64_t step) {
+    const Recipe *r = rl->recipe;
+    return (GenerateConfig){
+        .sample = {.temperature = r->generate_temperature, .top_k = r->generate_top_k, .top_p = r->generate_top_p, .min_p = r->generate_min_p, .repetition_penalty = r->generate_repetition_penalty, .typical_p = 1},
+        .max_new_tokens = r->generate_max_new_tokens,
+        .n = r->rl_num_generations,
+        .seed = rng_u64(rng_key((uint64_t)r->seed, RNG_SAMPLE, (uint64_t)step), 0),
+        .n_stop = r->generate_stop.n,
+        .stop = r->generate_stop.items,
+        .n_stop_ids = rl->stop_id >= 0,
+        .stop_ids = &rl->stop_id,
+    };
+}
+
+/* ---- rewards ---- */
+
+Slice text_prompt(const PromptRow *row) {
+    const char *text = json_string_value(json_object_get(row->json, "prompt"));
+    return (Slice){text ? text : "", text ? strlen(text) : 0};
+}
+
+/* "PREFIX/NAME", the same text for as long as the run lasts. */
+static Status name_column(TextRl *rl, const char *prefix, const char *name, const char **named) {
+    size_t len = strlen(prefix);
+    for (size_t i = 0; i < rl->n_column_names; i++) {
+        *named = rl->column_names[i];
+        if (strncmp(*named, prefix, len) == 0 && (*named)[len] == '/' && strcmp(*named + len + 1, name) == 0) return ST_OK;
+    }
+    if (!rl->column_names) rl->column_names = arena_alloc(rl->arena, COLUMN_NAMES * sizeof *rl->column_names);
+    if (!rl->column_names) return ST_RESOURCE;
+    if (rl->n_column_names == COLUMN_NAMES) return status_hint(status_fail(ST_INPUT, "rewards have more than %d different numbers, '%s' is one more", COLUMN_NAMES, name), "tell the same numbers of every row");
+    *named = rl->column_names[rl->n_column_names] = arena_printf(rl->arena, "%s/%s", prefix, name);
+    if (!*named) return ST_RESOURCE;
+    rl->n_column_names++;
+    return ST_OK;
+}
+
+static const char *column_name(const RewardSum *column) { return strchr(column->name, '/') + 1; }
+
+/* Where a reward's sum stands, or is to stand: the recipe's in its order, the other numbers behind them by name. */
+static Status find_column(TextRl *rl, RolloutSums *sums, const char *name, bool listed, RewardSum **column) {
+    size_t at = listed ? 0 : MIN(rewards_count(rl->rewards), sums->n_columns);
+    while (at < sums->n_columns && (listed ? strcmp(column_name(&sums->columns[at]), name) != 0 : strcmp(column_name(&sums->columns[at]), name) < 0)) at++;
+    *column = &sums->columns[at];
+    if (at < sums->n_columns && strcmp(column_name(*column), name) == 0) return ST_OK;
+    if (sums->n_columns == REWARD_COLUMNS) return status_fail(ST_INPUT, "rewards have more than %d different numbers in one step, '%s' is one more", REWARD_COLUMNS, name);
+    RewardSum new = {0};
+    TRY(name_column(rl, "reward", name, &new.name));
+    memmove(*column + 1, *column, (sums->n_columns - at) * sizeof **column);
+    **column = new;
+    sums->n_columns++;
+    return ST_OK;
+}
+
+static Status add_columns(TextRl *rl, const RewardScores *scores, RolloutSums *sums) {
+    for (size_t k = 0; k < scores->n_columns; k++) {
+        const RewardColumn *scored = &scores->columns[k];
+        RewardSum *column;
+        TRY(find_column(rl, sums, scored->name, k < rewards_count(rl->rewards), &column));
+        for (size_t i = 0; i < scores->n_rows; i++) {
+            if (isnan(scored->values[i])) continue;
+            column->sum += scored->values[i];
+            column->known++;
+        }
+    }
+    return ST_OK;
+}
+
+double reward_sum_mean(const RewardSum *column) { return column->known > 0 ? column->sum / (double)column->known : (double)NAN; }
+
+Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, Metrics *metrics) {
+    int64_t unknown = 0;
+    for (size_t k = 0; sums->n_columns > 1 && k < sums->n_columns; k++) {
+        const char *name;
+        TRY(name_column(rl, prefix, column_name(&sums->columns[k]), &name));
+        metric_set(metrics, name, reward_sum_mean(&sums->columns[k]));
+        unknown += (int64_t)sums->completions - sums->columns[k].known;
+    }
+    if (unknown > 0) metric_count(metrics, missing, unknown);
+    return ST_OK;
+}
+
+static void add_round(RolloutSums *sums, const Experience *e) {
+    for (int64_t i = 0; i < e->n; i++) {
+        sums->rewards += e->rewards[i];
+        sums->squares += e->rewards[i] * e->rewards[i];
+        sums->ended += e->ended[i];
+        sums->tokens += (double)experience_trained(e, i);
+    }
+    for (int64_t g = 0; g < e->n_groups; g++) sums->flat += group_is_flat(e->rewards + g * e->group_size, e->group_size);
+    sums->completions += (double)e->n;
+    sums->groups += e->n_groups;
+    sums->rounds++;
+}
+
+Status text_judge(TextRl *rl, Experience *e, RolloutSums *sums) {
+    for (int64_t i = 0; i < e->n; i++) {
+        const PromptRow *prompt = e->prompts[i / e->group_size];
+        rl->rows[i] = (RewardRow){
+            .number = (int64_t)prompt->line,
+            .prompt = text_prompt(prompt),
+            .completion = {str_text(&e->texts[i]), e->texts[i].len},
+            .prompt_ids = prompt->ids.data,
+            .n_prompt_ids = prompt->ids.n,
+            .completion_ids = e->ids + e->begin[i],
+            .n_completion_ids = (size_t)(e->begin[i + 1] - e->begin[i]),
+            .finish_reason = e->ended[i] ? "stop" : "length",
+            .columns = prompt->json,
+        };
+    }
+    const RewardScores *scores = NULL;
+    if (rl->rewards) TRY(rewards_score(rl->rewards, rl->rows, (size_t)e->n, &scores));
+    for (int64_t i = 0; i < e->n; i++) {
+        double earned = rl->turns.env ? e->rewards[i] : 0; /* in the environment */
+        e->rewards[i] = earned + (scores ? scores->sums[i] : 0) - (e->ended[i] ? 0 : rl->recipe->rl_missing_eos_penalty);
+    }
+    add_round(sums, e);
+    TRY(text_correlations_add(rl, e, scores, &sums->correlations));
+    return scores ? add_columns(rl, scores, sums) : ST_OK;
+}
+
+/* ---- metrics ---- */
+
+static Status describe(TextRl *rl, Metrics *metrics) {
+    const RolloutSums *sums = &rl->sampled;
+    double n = sums->completions, mean = sums->rewards / n;
+    TRY(text_columns_tell(rl, sums, "reward", "reward_numbers_missing", metrics));
+    metric_set(metrics, "reward", mean);
+    metric_set(metrics, "reward_std", sqrt(fmax(0, sums->squares / n - mean * mean)));
+    metric_set(metrics, "zero_std_fraction", (double)sums->flat / (double)sums->groups);
+    if (rl->algorithm->compares) metric_count(metrics, "groups_compared", sums->groups - sums->flat);
+    metric_set(metrics, "completion_length", sums->tokens / n);
+    metric_set(metrics, "eos_fraction", sums->ended / n);
+    text_correlations_tell(rl, &sums->correlations, metrics);
+    metric_count(metrics, "tokens", (int64_t)sums->tokens);
+    if (rl->turns.env) metric_set(metrics, "turns", rl->turns.played / n);
+    if (rl->sampling_rounds == 1) return ST_OK;
+    metric_count(metrics, "sampling_rounds", sums->rounds);
+    metric_count(metrics, "groups_sampled", sums->groups);
+    metric_count(metrics, "groups_replaced", sums->groups - rl->experience.n_groups);
+    return ST_OK;
+}
+
+/* ---- rounds ---- */
+
+/* Samples and judges `n` prompts from *place on. `asked` of them were asked in this step before: what a completion is follows from the step and its prompt's number in it alone. */
+static Status one_round(TextRl *rl, const GenerateConfig *config, int64_t n, int64_t asked, int64_t *place) {
+    if (rl->turns.env) {
+        *place += n;
+        TRY(turns_sample(&rl->turns, n, (uint64_t)asked, config, &rl->round));
+        return text_judge(rl, &rl->round, &rl->sampled);
+    }
+    for (int64_t i = 0; i < n; i++) rl->asked[i] = prompts_at(&rl->prompts, rl->recipe, (*place)++);
+    TRY(experience_sample(rl->model, rl->tokenizer, rl->asked, (size_t)n, (uint64_t)asked, config, &rl->round));
+    return text_judge(rl, &rl->round, &rl->sampled);
+}
+
+Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics) {
+    GenerateConfig config = text_sampling(rl, step);
+    Experience *e = &rl->experience, *round = &rl->round;
+    int64_t wanted = rl->recipe->rl_prompts_per_step;
+    rl->sampled = (RolloutSums){0};
+    if (rl->turns.env) TRY(turns_begin(&rl->turns, (size_t)(wanted * rl->sampling_rounds)));
+    experience_clear(e, rl->algorithm->paired ? 2 : config.n);
+    while (e->n_groups < wanted && rl->sampled.rounds < rl->sampling_rounds) {
+        bool last = rl->sampled.rounds + 1 == rl->sampling_rounds;
+        TRY(one_round(rl, &config, wanted - e->n_groups, rl->sampled.groups, place));
+        for (int64_t g = 0; g < round->n_groups; g++) {
+            bool flat = group_is_flat(round->rewards + g * round->group_size, round->group_size);
+            if (rl->algorithm->paired && !flat) TRY(text_pairs_append(rl, g));
+            if (!rl->algorithm->paired && (last || !flat)) TRY(experience_append(e, round, g));
+        }
+    }
+    return describe(rl, metrics);
+}

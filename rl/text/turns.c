@@ -1,0 +1,333 @@
+/* Playing episodes of text. */
+#include "rl/text/turns.h"
+
+#include <stdlib.h>
+#include <string.h>
+
+#include "data/formats/conversation.h"
+
+/* One copy of the environment, from its first observation on. Arrays are of what stands behind the prompt. */
+typedef struct Episode {
+    Ids ids;                    /* the prompt, and all that was said */
+    size_t n_prompt, cap;
+    double *sampled, *filtered, *earned;
+    bool *trained;
+    Str text, action;           /* all that was said; of the turn in work */
+    double reward, discount;    /* discount: of the next turn's */
+    bool running, ended;
+} Episode;
+
+typedef struct Play {
+    Turns *turns;
+    const GenerateConfig *config;
+    DataConfig data;
+    Episode *episodes;
+    int64_t n;
+    size_t *speakers;           /* episodes of the prompts of a call of generate */
+    Prompt *prompts;
+    Slice *actions;
+} Play;
+
+/* ---- what the environment says, as tokens ---- */
+
+/* Messages of an observation: a new list. `row`: where tools may be, borrowed. */
+static Status messages_of(const Play *play, const json_t *observation, const char *system, json_t **messages, const json_t **row) {
+    json_t *list;
+    *row = json_is_object(observation) && json_object_get(observation, "messages") ? observation : NULL;
+    if (*row) list = json_incref(json_object_get(*row, "messages"));
+    else if (json_is_string(observation)) list = json_pack("[{s:s, s:O}]", "role", "user", "content", observation);
+    else list = json_is_array(observation) ? json_incref((json_t *)(uintptr_t)observation) : json_pack("[O]", observation);
+    if (!list) return status_fail(ST_RESOURCE, "out of memory");
+    Status status = messages_normalize(list, system, messages);
+    json_decref(list);
+    return status == ST_OK || status == ST_RESOURCE ? status : status_prefix(status, "environment '%s'", text_env_id(play->turns->env));
+}
+
+static bool uses_template(const Play *play) { return play->turns->chat && chat_has_template(play->turns->chat); }
+
+/* An observation without a template is a text as it is. */
+static Status plain_text(const Play *play, const json_t *observation, const char **text) {
+    *text = json_string_value(observation);
+    if (*text) return ST_OK;
+    status_fail(ST_INPUT, "environment '%s' speaks in messages, and the model has no chat template", text_env_id(play->turns->env));
+    return status_hint(ST_INPUT, "choose model.chat_template, or let it answer with texts");
+}
+
+static Status first_ids(const Play *play, const json_t *observation, Ids *ids) {
+    const Turns *turns = play->turns;
+    const json_t *row;
+    const char *text;
+    json_t *messages;
+    if (!uses_template(play)) {
+        TRY(plain_text(play, observation, &text));
+        return encode_prompt(turns->tokenizer, text, strlen(text), ids);
+    }
+    TRY(messages_of(play, observation, turns->recipe->data_system, &messages, &row));
+    Status status = encode_question(messages, row, &play->data, turns->tokenizer, ids);
+    json_decref(messages);
+    return status;
+}
+
+/* What the template writes behind an answer's end-of-turn token, before the next answer: rendered behind an answer that is known, and taken from its end on. */
+static Status render_between(const Play *play, json_t *messages, const json_t *row, Str *text) {
+    static const char answer[] = "Zq7answer";
+    const Chat *chat = play->turns->chat;
+    json_t *whole = json_pack("[{s:s, s:s}, {s:s, s:s}]", "role", "user", "content", "a", "role", "assistant", "content", answer);
+    ChatRendering rendering = {0};
+    if (!whole) return status_fail(ST_RESOURCE, "out of memory");
+    json_array_extend(whole, messages);
+    Status status = messages_render(chat, whole, json_array_size(whole), row, true, &rendering);
+    const char *at = status == ST_OK ? strstr(str_text(&rendering.text), answer) : NULL, *end = at && chat_end_text(chat) ? strstr(at, chat_end_text(chat)) : NULL;
+    if (at) at = end ? end + strlen(chat_end_text(chat)) : at + strlen(answer);
+    if (at) str_append(text, at);
+    else if (status == ST_OK) status = status_fail(ST_INPUT, "the chat template leaves out the answer before the last message");
+    chat_rendering_release(&rendering);
+    json_decref(whole);
+    return status;
+}
+
+static Status text_between(const Play *play, const json_t *observation, Str *text) {
+    const json_t *row;
+    const char *plain;
+    json_t *messages;
+    if (!uses_template(play)) {
+        TRY(plain_text(play, observation, &plain));
+        str_append(text, plain);
+        return ST_OK;
+    }
+    TRY(messages_of(play, observation, NULL, &messages, &row));
+    Status status = render_between(play, messages, row, text);
+    json_decref(messages);
+    return status;
+}
+
+/* ---- episodes ---- */
+
+static Status reserve(Episode *episode, size_t n) {
+    if (n <= episode->cap) return ST_OK;
+    size_t cap = MAX(n, 2 * episode->cap);
+    double **const reals[] = {&episode->sampled, &episode->filtered, &episode->earned};
+    for (size_t i = 0; i < COUNT_OF(reals); i++) TRY(array_resize(reals[i], cap, sizeof **reals[i], "tokens of an episode"));
+    TRY(array_resize(&episode->trained, cap, sizeof *episode->trained, "tokens of an episode"));
+    episode->cap = cap;
+    return ST_OK;
+}
+
+/* sampled NULL: it was told, not sampled. */
+static Status add_token(Episode *episode, int32_t id, const double *sampled, const double *filtered) {
+    size_t t = episode->ids.n - episode->n_prompt;
+    TRY(reserve(episode, t + 1));
+    ids_push(&episode->ids, id);
+    episode->sampled[t] = sampled ? *sampled : 0;
+    episode->filtered[t] = filtered ? *filtered : 0;
+    episode->earned[t] = 0;
+    episode->trained[t] = sampled != NULL;
+    return ST_OK;
+}
+
+static void release(Episode *episode) {
+    ids_release(&episode->ids);
+    str_release(&episode->text);
+    str_release(&episode->action);
+    free(episode->sampled);
+    free(episode->filtered);
+    free(episode->earned);
+    free(episode->trained);
+}
+
+/* The model's positions are fewer than data.max_length. */
+static bool positions_bind(const Play *play) { return play->data.positions > 0 && play->data.positions < play->turns->recipe->data_max_length; }
+
+static int64_t longest_episode(const Play *play) { return positions_bind(play) ? play->data.positions : play->turns->recipe->data_max_length; }
+
+/* Whether another turn fits behind n tokens. */
+static bool has_room(const Play *play, size_t n) { return (int64_t)n + play->config->max_new_tokens <= longest_episode(play); }
+
+static Status too_long(const Play *play, size_t n) {
+    bool positions = positions_bind(play);
+    status_fail(ST_INPUT, "environment '%s' begins with %zu tokens, which with generate.max_new_tokens %lld are more than %s %lld", text_env_id(play->turns->env), n, (long long)play->config->max_new_tokens,
+                positions ? "the model's positions," : "data.max_length", (long long)longest_episode(play));
+    return status_hint(ST_INPUT, positions ? "lower generate.max_new_tokens, or take a model with more positions" : "raise data.max_length: it is an episode's, with all of its turns");
+}
+
+/* The row of a group's first observation: what samples.jsonl and rewards see as the prompt. */
+static Status keep_prompt(Play *play, const json_t *observation, Ids *ids, const PromptRow **kept) {
+    Turns *turns = play->turns;
+    Str text = {0};
+    ASSERT(turns->n_rows < turns->cap_rows, "room for %zu prompts", turns->cap_rows);
+    Status status = tokenizer_decode(turns->tokenizer, ids->data, ids->n, false, &text);
+    json_t *json = status == ST_OK ? json_pack("{s:s, s:O}", "prompt", str_text(&text), "observation", observation) : NULL;
+    str_release(&text);
+    TRY(status);
+    if (!json) return status_fail(ST_RESOURCE, "out of memory");
+    PromptRow *row = &turns->rows[turns->n_rows++];
+    *row = (PromptRow){.ids = *ids, .json = json, .file = text_env_id(turns->env), .unit = "episode", .line = turns->n_rows};
+    *kept = row;
+    return ST_OK;
+}
+
+static Status begin_group(Play *play, int64_t group) {
+    const json_t *observation = text_env_turn(play->turns->env, group * play->config->n)->observation;
+    const PromptRow *row = NULL;
+    Ids ids = {0};
+    for (int64_t k = 1; k < play->config->n; k++) {
+        if (json_equal(observation, text_env_turn(play->turns->env, group * play->config->n + k)->observation)) continue;
+        status_fail(ST_INPUT, "environment '%s' begins the same seed with different observations", text_env_id(play->turns->env));
+        return status_hint(ST_INPUT, "what an episode is must follow from the seed of its reset alone: groups of episodes are compared");
+    }
+    Status status = first_ids(play, observation, &ids);
+    if (status == ST_OK && !has_room(play, ids.n)) status = too_long(play, ids.n);
+    if (status == ST_OK) status = keep_prompt(play, observation, &ids, &row);
+    if (status != ST_OK) {
+        ids_release(&ids);
+        return status;
+    }
+    for (int64_t k = 0; k < play->config->n; k++) {
+        Episode *episode = &play->episodes[group * play->config->n + k];
+        *episode = (Episode){.n_prompt = row->ids.n, .discount = 1, .running = true};
+        for (size_t t = 0; t < row->ids.n; t++) ids_push(&episode->ids, row->ids.data[t]);
+    }
+    return ST_OK;
+}
+
+/* ---- a turn ---- */
+
+static Status take(void *context, const Completion *c) {
+    Play *play = context;
+    Episode *episode = &play->episodes[play->speakers[c->prompt] + (size_t)c->sample];
+    for (size_t t = 0; t < c->ids.n; t++) TRY(add_token(episode, c->ids.data[t], &c->tempered[t], &c->filtered[t]));
+    str_clear(&episode->action);
+    str_append_n(&episode->action, str_text(&c->text), c->text.len);
+    str_append_n(&episode->text, str_text(&c->text), c->text.len);
+    play->turns->played++;
+    return ST_OK;
+}
+
+/* All running episodes say something. In the first turn a group has one prompt, which is read once. */
+static Status speak(Play *play, int64_t turn, uint64_t number) {
+    size_t n = 0;
+    GenerateConfig config = *play->config;
+    config.seed = rng_u64(rng_key(play->config->seed, RNG_SAMPLE, (uint64_t)turn), 1);
+    config.n = turn == 0 ? play->config->n : 1;
+    for (int64_t i = 0; i < play->n; i += config.n) {
+        const Ids *ids = &play->episodes[i].ids;
+        if (!play->episodes[i].running) continue;
+        play->speakers[n] = (size_t)i;
+        play->prompts[n++] = (Prompt){ids->data, ids->n, number * (uint64_t)play->config->n + (uint64_t)i};
+    }
+    return n ? generate(play->turns->model, play->turns->tokenizer, play->prompts, n, &config, NULL, take, play) : ST_OK;
+}
+
+/* The next observation behind what was said. An answer that was cut off, or ended by a stop text, gets the end of turn that the template has there. */
+static Status hear(Play *play, Episode *episode, const json_t *observation) {
+    const Turns *turns = play->turns;
+    int32_t end = uses_template(play) ? chat_end_of_turn(turns->chat) : -1;
+    bool closes = end >= 0 && episode->ids.data[episode->ids.n - 1] != end;
+    Str text = {0};
+    Ids ids = {0};
+    Status status = text_between(play, observation, &text);
+    if (status == ST_OK) status = tokenizer_encode(turns->tokenizer, str_text(&text), text.len, TOKENIZE_PLAIN, &ids);
+    episode->running = has_room(play, episode->ids.n + ids.n + closes);
+    if (status == ST_OK && episode->running) {
+        if (closes) status = add_token(episode, end, NULL, NULL);
+        for (size_t t = 0; t < ids.n && status == ST_OK; t++) status = add_token(episode, ids.data[t], NULL, NULL);
+        str_append_n(&episode->text, str_text(&text), text.len);
+    }
+    ids_release(&ids);
+    str_release(&text);
+    return status;
+}
+
+static Status take_turn(Play *play, int64_t turn, uint64_t number, bool *any) {
+    TextEnv *env = play->turns->env;
+    bool last = turn + 1 == text_env_max_turns(env);
+    TRY(speak(play, turn, number));
+    for (int64_t i = 0; i < play->n; i++) play->actions[i] = play->episodes[i].running ? (Slice){str_text(&play->episodes[i].action), play->episodes[i].action.len} : (Slice){0};
+    TRY(text_env_step(env, play->actions, play->n));
+    *any = false;
+    for (int64_t i = 0; i < play->n; i++) {
+        Episode *episode = &play->episodes[i];
+        const TextTurn *answer = text_env_turn(env, i);
+        if (!episode->running) continue;
+        episode->reward += episode->discount * answer->reward;
+        episode->earned[episode->ids.n - episode->n_prompt - 1] = episode->discount * answer->reward; /* at the turn's last token */
+        episode->discount *= play->turns->gamma;
+        episode->ended = answer->terminated;
+        episode->running = !answer->terminated && !answer->truncated && !last;
+        if (episode->running) TRY(hear(play, episode, answer->observation));
+        *any |= episode->running;
+    }
+    return ST_OK;
+}
+
+/* ---- all of them ---- */
+
+static Status begin(Play *play, int64_t n_groups, uint64_t number) {
+    uint64_t *seeds = malloc((size_t)play->n * sizeof *seeds);
+    if (!seeds) return status_fail(ST_RESOURCE, "out of memory for %lld episodes", (long long)play->n);
+    RngKey key = rng_key(play->config->seed, RNG_NOISE, 0);
+    for (int64_t i = 0; i < play->n; i++) seeds[i] = rng_u64(key, number + (uint64_t)(i / play->config->n)) >> 33;
+    Status status = text_env_reset(play->turns->env, seeds, play->n);
+    free(seeds);
+    for (int64_t g = 0; g < n_groups && status == ST_OK; g++) status = begin_group(play, g);
+    return status;
+}
+
+static Status collect(const Play *play, size_t first_row, Experience *e) {
+    experience_clear(e, play->config->n);
+    for (int64_t i = 0; i < play->n; i++) {
+        const Episode *episode = &play->episodes[i];
+        if (i % play->config->n == 0) TRY(experience_open_group(e, &play->turns->rows[first_row + (size_t)(i / play->config->n)]));
+        TRY(experience_add(e, &(Sequence){.ids = episode->ids.data + episode->n_prompt, .sampled = episode->sampled, .filtered = episode->filtered, .trained = episode->trained, .earned = episode->earned,
+                                          .n = episode->ids.n - episode->n_prompt, .text = {str_text(&episode->text), episode->text.len}, .ended = episode->ended, .reward = episode->reward}));
+    }
+    return ST_OK;
+}
+
+static Status play_all(Play *play, int64_t n_groups, uint64_t number, Experience *e) {
+    size_t first_row = play->turns->n_rows;
+    bool any = true;
+    TRY(begin(play, n_groups, number));
+    for (int64_t turn = 0; any; turn++) TRY(take_turn(play, turn, number, &any));
+    return collect(play, first_row, e);
+}
+
+Status turns_sample(Turns *turns, int64_t n_groups, uint64_t number, const GenerateConfig *config, Experience *e) {
+    size_t n = (size_t)(n_groups * config->n);
+    Play play = {.turns = turns, .config = config, .data = data_config(turns->recipe, &turns->model->config, turns->chat), .n = (int64_t)n};
+    play.episodes = calloc(n, sizeof *play.episodes);
+    play.speakers = malloc(n * sizeof *play.speakers);
+    play.prompts = malloc(n * sizeof *play.prompts);
+    play.actions = malloc(n * sizeof *play.actions);
+    Status status = play.episodes && play.speakers && play.prompts && play.actions ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu episodes", n);
+    if (status == ST_OK) status = play_all(&play, n_groups, number, e);
+    for (size_t i = 0; i < n && play.episodes; i++) release(&play.episodes[i]);
+    free(play.episodes);
+    free(play.speakers);
+    free(play.prompts);
+    free(play.actions);
+    return status;
+}
+
+static void clear(Turns *turns) {
+    for (size_t i = 0; i < turns->n_rows; i++) {
+        ids_release(&turns->rows[i].ids);
+        json_decref(turns->rows[i].json);
+    }
+    turns->n_rows = 0;
+    turns->played = 0;
+}
+
+Status turns_begin(Turns *turns, size_t n) {
+    clear(turns);
+    if (n <= turns->cap_rows) return ST_OK;
+    TRY(array_resize(&turns->rows, n, sizeof *turns->rows, "prompts"));
+    turns->cap_rows = n;
+    return ST_OK;
+}
+
+void turns_release(Turns *turns) {
+    clear(turns);
+    free(turns->rows);
+    *turns = (Turns){0};
+}
