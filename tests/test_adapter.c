@@ -322,6 +322,28 @@ static void wrong_targets_are_named(void **state) {
     }
 }
 
+/* PEFT takes every module whose path ends with a name: what it means here is written. */
+static void saved_modules_are_named_as_peft_reads_them(void **state) {
+    (void)state;
+    static const struct { const char *name, *written; } cases[] = {{"norm", "\"model.norm\""}, {"lm_head", "\"lm_head\""}, {"input_layernorm", "\"input_layernorm\""}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char dir[512];
+        Run run;
+        Str text = {0};
+        tiny_open(&run, dir, device_cpu(), DT_F32);
+        check_ok(model_attach_lora(run.model, &(LoraConfig){.rank = 2, .alpha = 4, .n_saved = 1, .saved = (const char *[]){cases[i].name}}, 1));
+        check_ok(adapter_save(run.model, temp_file(dir, "adapter"), "base"));
+        check_ok(file_read(temp_file(dir, "adapter/adapter_config.json"), 1 << 16, &text));
+        const char *list = strstr(str_text(&text), "\"modules_to_save\"");
+        assert_non_null(list);
+        check_contains(list, cases[i].written);
+        assert_true(strstr(list, cases[i].written) < strchr(list, ']'));
+        str_release(&text);
+        run_close(&run);
+        temp_dir_remove(dir);
+    }
+}
+
 static void broken_adapters_are_refused(void **state) {
     (void)state;
     char dir[512], adapter[600];
@@ -402,6 +424,7 @@ int main(void) {
         cmocka_unit_test(a_new_adapter_changes_nothing_until_it_is_trained),
         cmocka_unit_test(dropout_follows_its_key_and_has_the_right_gradient),
         cmocka_unit_test(wrong_targets_are_named),
+        cmocka_unit_test(saved_modules_are_named_as_peft_reads_them),
         cmocka_unit_test(broken_adapters_are_refused),
         cmocka_unit_test(settings_that_choose_layers_are_understood),
     };

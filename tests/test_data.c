@@ -146,15 +146,18 @@ static void ids_stay_as_they_are(void **state) {
     (void)state;
     Dataset *dataset;
     check_ok(load("ids.jsonl", "{\"input_ids\": [5, 6, 7], \"labels\": [5, -100, 7]}\n{\"input_ids\": [5, 6]}\n{\"input_ids\": [9, 9], \"labels\": [-100, -100]}\n"
-                           "{\"input_ids\": [1, 2, 3, 4, 5], \"labels\": [3, 4, 5, -100, 2]}\n",
+                           "{\"input_ids\": [1, 2, 3, 4, 5], \"labels\": [3, 4, 5, -100, 2]}\n"
+                           "{\"input_ids\": [0, 0, 5, 6, 7, 0], \"attention_mask\": [0, 0, 1, 1, 1, 0], \"labels\": [-100, -100, -100, 6, 7, -100]}\n",
                   &plain, &dataset));
     check_ids("ids", dataset_example(dataset, 0).ids, 3, ((int32_t[]){5, 6, 7}), 3);
     check_labels(dataset, 0, (int32_t[]){LABEL_NONE, LABEL_NONE, 7}, 3); /* nothing predicts the first */
     check_labels(dataset, 1, (int32_t[]){LABEL_NONE, 6}, 2);
     check_labels(dataset, 3, (int32_t[]){LABEL_NONE, 4, 5, LABEL_NONE, 2}, 5); /* not the ids themselves */
+    check_ids("without padding", dataset_example(dataset, 4).ids, (size_t)dataset_example(dataset, 4).n, ((int32_t[]){5, 6, 7}), 3);
+    check_labels(dataset, 4, (int32_t[]){LABEL_NONE, 6, 7}, 3);
     assert_int_equal(dataset->counts.untrained, 1);
     check_contains(dataset->counts.untrained_rows, "ids.jsonl line 3");
-    assert_int_equal(dataset->counts.trained_tokens, 5);
+    assert_int_equal(dataset->counts.trained_tokens, 7);
     dataset_free(dataset);
 }
 
@@ -270,6 +273,9 @@ static void faults_name_file_and_line(void **state) {
         {"x.jsonl", "{\"input_ids\": []}\n", "the row has no tokens"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1]}\n", "'labels' has 1 entries, 'input_ids' has 2"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, -5]}\n", "label -5"},
+        {"x.jsonl", "{\"input_ids\": [1, 2], \"attention_mask\": [1]}\n", "'attention_mask' is no list of as many numbers"},
+        {"x.jsonl", "{\"input_ids\": [1, 2, 3], \"attention_mask\": [1, 0, 1]}\n", "'attention_mask' is not 1 in one piece and 0 around it, at position 1"},
+        {"x.jsonl", "{\"input_ids\": [1, 2], \"attention_mask\": [0, 0]}\n", "the row has no tokens"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, -100]}\n", "no token of the 1 rows"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": \"2\"}\n", "line 1: 'weight' is no number from 0 to 1e6"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": -1}\n", "line 1: 'weight' is no number from 0 to 1e6"},

@@ -589,6 +589,31 @@ static void real_configs_are_read_or_refused_by_name(void **state) {
     arena_free(arena);
 }
 
+/* As transformers: a Mistral with layer_types is a Ministral, whose other layers see all. */
+static void windows_are_those_of_layer_types(void **state) {
+    (void)state;
+    static const char text[] = "{\"model_type\": \"mistral\", \"vocab_size\": 31, \"hidden_size\": 16, \"intermediate_size\": 24, \"num_hidden_layers\": 3, \"num_attention_heads\": 2,"
+                               " \"sliding_window\": 7%s}";
+    static const struct { const char *more; int64_t windows[3]; const char *fault; } cases[] = {
+        {"", {7, 7, 7}, NULL}, {", \"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"]", {0, 7, 0}, NULL},
+        {", \"layer_types\": [\"full_attention\"]", {0}, "1 layer_types for 3 layers"}, {", \"layer_types\": [\"full_attention\", \"linear_attention\", \"full_attention\"]", {0}, "layer_types[1]"},
+        {", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}, \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}", {0}, "two values of 'rope_type'"},
+    };
+    Arena *arena = arena_new(0);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char whole[1024];
+        json_t *json;
+        ModelConfig config;
+        snprintf(whole, sizeof whole, text, cases[i].more);
+        check_ok(json_read_text(whole, strlen(whole), "config.json", &json));
+        check_status(model_config_parse(json, "config.json", arena, &config), cases[i].fault ? ST_INPUT : ST_OK);
+        if (cases[i].fault) check_text(cases[i].fault);
+        else assert_memory_equal(config.layer_window, cases[i].windows, sizeof cases[i].windows);
+        json_decref(json);
+    }
+    arena_free(arena);
+}
+
 /* ---- rotary frequencies: as transformers' modeling_rope_utils gives them ---- */
 
 static void rope_scalings_give_the_published_frequencies(void **state) {
@@ -634,6 +659,7 @@ int main(void) {
         cmocka_unit_test(a_nan_in_the_weights_is_named),
         cmocka_unit_test(wrong_tokens_stop_the_step),
         cmocka_unit_test(real_configs_are_read_or_refused_by_name),
+        cmocka_unit_test(windows_are_those_of_layer_types),
         cmocka_unit_test(rope_scalings_give_the_published_frequencies),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -121,6 +121,27 @@ static void a_truncated_episode_is_worth_its_last_state(void **state) {
     }
 }
 
+/* TD(1) learns what Monte Carlo learns, also where each state has a step size of its own: the mean of its returns. A state that is rarely seen does not move the others by its large step. */
+static void step_sizes_of_traces_are_each_states_own(void **state) {
+    (void)state;
+    static const char *const methods[] = {"mc", "td rl.lambda=1", "td rl.lambda=1 rl.traces=true_online"};
+    static const char world[] = "states: 3\nactions: 1\ngamma: 1\nstart: 0\nterminal: 2\ntransitions: [[0,0,2,0.95,0],[0,0,1,0.05,0],[1,0,2,0.5,1],[1,0,2,0.5,-1]]\n";
+    double found[3][2];
+    char folder[256];
+    temp_dir_make(folder, sizeof folder);
+    for (size_t m = 0; m < COUNT_OF(methods); m++) {
+        Recipe *recipe = recipe_of("rl.algorithm=%s rl.env=%s rl.num_envs=1 rl.total_steps=20000 rl.policy=uniform rl.alpha=1 rl.alpha_schedule=visits", methods[m], temp_text(folder, "rare.yaml", world));
+        Learner *learner = learner_of(recipe);
+        while (learner->steps < learner->total_steps) check_ok(learner->algorithm->update(learner));
+        memcpy(found[m], weights(learner), sizeof found[m]);
+        learner_free(learner);
+        recipe_free(recipe);
+    }
+    assert_true(fabs(found[0][0]) < 0.01 && found[0][0] != 0);
+    for (int m = 1; m < 3; m++) check_close_f64(methods[m], found[m], found[0], 2, 1e-12, 0);
+    temp_dir_remove(folder);
+}
+
 /* ---- the textbook's random walks: root mean square errors against the true values, averaged over runs ---- */
 
 static double walk_error(const double *V, int64_t places, double left) {
@@ -648,6 +669,7 @@ int main(void) {
         cmocka_unit_test(walks_have_the_errors_of_the_book),
         cmocka_unit_test(cliff_is_walked_along_by_q_learning_and_kept_away_from_by_sarsa),
         cmocka_unit_test(exploring_at_the_cliff_costs_what_the_book_says),
+        cmocka_unit_test(step_sizes_of_traces_are_each_states_own),
         cmocka_unit_test(optimal_returns_are_reached),
         cmocka_unit_test(sarsa_crosses_the_wind_in_15_steps),
         cmocka_unit_test(double_q_is_not_fooled_by_the_largest_of_noisy_values),

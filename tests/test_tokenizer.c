@@ -251,6 +251,7 @@ static void added_tokens(void **state) {
     check_encode(MODEL("") ADDED(PLAIN(40, "<a>", ",\"lstrip\":true")), "a  <a> b", 1, 40, 16, 2);
     check_encode(MODEL("") ADDED(PLAIN(40, "<a>", ",\"rstrip\":true")), "a <a>  b", 1, 16, 40, 2);
     check_encode(MODEL("") ADDED(PLAIN(40, "hel", ",\"single_word\":true")), "hel hello hel!", 40, 16, 23, 16, 40, 11);
+    check_encode(MODEL("") ADDED(PLAIN(40, "z", ",\"single_word\":true")), "hezhe z", 20, 20, 16, 40); /* within a word it is no token of the model's either */
     check_encode(MODEL("") ADDED("{\"id\":40,\"content\":\"HE\",\"normalized\":true}") NORM("{\"type\":\"Lowercase\"}"), "aHeA", 1, 40, 1);
     check_encode(MODEL("") ADDED(PLAIN(40, "HE", "")) NORM("{\"type\":\"Lowercase\"}"), "heHE", 20, 40);
     check_encode(MODEL("") ADDED(SPECIAL(20, "he", "")), "hello", 20, 22); /* one that is in the vocabulary already */

@@ -253,7 +253,7 @@ static Status not_prefix(const Str *part, const Str *whole, size_t at, size_t n_
     str_append_json(&alone, part->data + from, MIN(part->len - from, (size_t)(BEFORE + AFTER)));
     str_append_json(&within, whole->data + from, MIN(whole->len - from, (size_t)(BEFORE + AFTER)));
     status_fail(ST_INPUT, "the chat template is not prefix-preserving: %zu messages alone give %s where the whole conversation has %s", n_messages, str_text(&alone), str_text(&within));
-    status_hint(ST_INPUT, "use data.train_on: last, or a template that marks the answers with {%% generation %%} (model.chat_template)");
+    status_hint(ST_INPUT, "data.train_on: last asks less of a template, all nothing; or take one that marks the answers with {%% generation %%} (model.chat_template)");
     str_release(&alone);
     str_release(&within);
     return ST_INPUT;

@@ -1,4 +1,5 @@
-/* {"input_ids","labels"}: tokens as they are, nothing is added. Labels stand in place (not shifted), -100 = not trained; without labels every token is trained. */
+/* {"input_ids","labels"}: tokens as they are, nothing is added. Labels stand in place (not shifted), -100 = not trained; without labels every token is trained. What "attention_mask" gives 0 is
+ * padding, which is left out: here no batch is padded. */
 #include "data/formats/formats.h"
 
 #include <string.h>
@@ -22,6 +23,27 @@ static Status read_ids(const json_t *array, const char *key, Ids *ids) {
     return ST_OK;
 }
 
+/* Tokens first..end-1 are the row, zeros before and behind them its padding. */
+static Status find_padding(const json_t *mask, size_t n, size_t *first, size_t *end) {
+    *first = 0;
+    *end = n;
+    if (!mask || json_is_null(mask)) return ST_OK;
+    if (!json_is_array(mask) || json_array_size(mask) != n) return status_fail(ST_INPUT, "'attention_mask' is no list of as many numbers as 'input_ids', %zu", n);
+    while (*first < n && json_integer_value(json_array_get(mask, *first)) == 0) ++*first;
+    while (*end > *first && json_integer_value(json_array_get(mask, *end - 1)) == 0) --*end;
+    for (size_t i = 0; i < n; i++) {
+        const json_t *item = json_array_get(mask, i);
+        bool seen = i >= *first && i < *end;
+        if (!json_is_integer(item) || json_integer_value(item) != seen) return status_fail(ST_INPUT, "'attention_mask' is not 1 in one piece and 0 around it, at position %zu", i);
+    }
+    return ST_OK;
+}
+
+static void cut_ids(Ids *ids, size_t first, size_t end) {
+    memmove(ids->data, ids->data + first, (end - first) * sizeof *ids->data);
+    ids->n = end - first;
+}
+
 static Status encode_ids(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
     (void)tokenizer;
     if (!row_ids(row)) return status_fail(ST_INPUT, "the row lacks 'input_ids'");
@@ -35,6 +57,11 @@ static Status encode_ids(const json_t *row, const DataConfig *config, const Toke
     }
     if (encoding->labels.n != encoding->ids.n)
         return status_fail(ST_INPUT, "'labels' has %zu entries, 'input_ids' has %zu", encoding->labels.n, encoding->ids.n);
+    size_t first, end;
+    TRY(find_padding(json_object_get(row, "attention_mask"), encoding->ids.n, &first, &end));
+    if (end - first == encoding->ids.n) return ST_OK;
+    cut_ids(&encoding->ids, first, end);
+    cut_ids(&encoding->labels, first, end);
     return ST_OK;
 }
 

@@ -212,7 +212,8 @@ void child_begin(Child *child, const char *text, size_t len, size_t n_lines, dou
 Status children_next(Child *const *children, size_t n, size_t *which, Str *reply);
 bool child_has_ended(const Child *child); /* as a failure has shown */
 size_t child_unasked(const Child *child); /* bytes that it said beyond what it was asked for */
-const char *child_last_words(const Child *child); /* the end of what it wrote to stderr; borrowed until the next call */
+Slice child_last_line(const Child *child); /* the last line that it wrote to stderr, where programs say why they end; empty: none, also without a child. Borrowed until the next call */
+Status child_add_last_line(const Child *child, Status status); /* the same as a hint to the failure `status`, which it returns */
 /* Sends `farewell` (NULL: none), closes its input, gives it `patience` seconds to end, ends it and what it started, frees. Records no failure. NULL is fine. */
 void child_stop(Child *child, const char *farewell, double patience);
 

@@ -227,7 +227,19 @@ static void hear_complaints(Child *child) {
     child->err.len = LAST_WORDS;
 }
 
-const char *child_last_words(const Child *child) { return str_text(&child->err); }
+Slice child_last_line(const Child *child) {
+    const char *words = child ? str_text(&child->err) : "";
+    size_t end = strlen(words);
+    while (end > 0 && strchr("\r\n \t", words[end - 1])) end--;
+    size_t begin = end;
+    while (begin > 0 && words[begin - 1] != '\n') begin--;
+    return (Slice){words + begin, end - begin};
+}
+
+Status child_add_last_line(const Child *child, Status status) {
+    Slice line = child_last_line(child);
+    return line.len ? status_hint(status, "it said at last: %.*s", (int)MIN(line.len, (size_t)1000), line.data) : status;
+}
 
 static void nap(double seconds) {
     struct timespec time = {(time_t)seconds, (long)((seconds - (double)(time_t)seconds) * 1e9)};

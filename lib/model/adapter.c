@@ -456,6 +456,29 @@ static void write_targets(JsonWriter *w, const Model *model) {
     }
 }
 
+static bool ends_with(const char *text, const char *end) {
+    size_t n = strlen(text), m = strlen(end);
+    return n >= m && strcmp(text + n - m, end) == 0;
+}
+
+/* PEFT takes every module whose path ends with a name's letters: "norm" would be each input_layernorm as well. Such a name is written as the paths that it stands for here. */
+static void write_saved(JsonWriter *w, const Model *model) {
+    const LoraConfig *lora = &model->lora;
+    if (lora->n_saved == 0) {
+        jw_null(w, "modules_to_save");
+        return;
+    }
+    jw_array(w, "modules_to_save");
+    for (size_t t = 0; t < lora->n_saved; t++) {
+        bool plain = true;
+        for (size_t i = 0; i < model->n_modules; i++) plain &= ends_with(model->modules[i].path, lora->saved[t]) == module_matches(model->modules[i].path, &lora->saved[t], 1);
+        if (plain) jw_string(w, NULL, lora->saved[t]);
+        for (size_t i = 0; i < model->n_modules && !plain; i++)
+            if (module_matches(model->modules[i].path, &lora->saved[t], 1)) jw_string(w, NULL, model->modules[i].path);
+    }
+    jw_end_array(w);
+}
+
 /* The keys that every version of PEFT since 0.7 knows: old ones refuse a key that they don't. */
 static Status write_config(const Model *model, const char *path, const char *base) {
     const LoraConfig *lora = &model->lora;
@@ -474,8 +497,7 @@ static Status write_config(const Model *model, const char *path, const char *bas
     jw_null(&w, "layers_to_transform");
     write_number(&w, "lora_alpha", lora->alpha);
     jw_double(&w, "lora_dropout", lora->dropout);
-    if (lora->n_saved) write_names(&w, "modules_to_save", lora->saved, lora->n_saved);
-    else jw_null(&w, "modules_to_save");
+    write_saved(&w, model);
     jw_string(&w, "peft_type", "LORA");
     jw_int(&w, "r", lora->rank);
     jw_object(&w, "rank_pattern");

@@ -100,6 +100,12 @@ static RopeType rope_type(ConfigReader *reader, const char *name) {
 /* The object with rope_type and its numbers; v5 may have one per layer type, which is fine while they say the same. */
 static const json_t *rope_object(ConfigReader *reader) {
     const json_t *rope = look(reader, "rope_parameters"), *scaling = look(reader, "rope_scaling");
+    const char *name;
+    json_t *number;
+    json_object_foreach((json_t *)(uintptr_t)scaling, name, number) {
+        const json_t *other = json_object_get(rope, name);
+        if (other && !json_equal(other, number)) CONFIG_FAIL(reader, "'%s' has two values of '%s', in rope_parameters and in rope_scaling", reader->path, name);
+    }
     if (!rope) rope = scaling;
     if (!rope) return NULL;
     if (!json_is_object(rope)) {
@@ -190,13 +196,19 @@ void config_read_decoder(ConfigReader *reader, int64_t max_position_embeddings) 
     config->tie_word_embeddings = config_flag(reader, "tie_word_embeddings", false);
     config->layer_window = new_windows(reader);
     read_rope(reader);
+    config_read_dropout(reader, 0);
 }
 
-void config_read_windows(ConfigReader *reader) {
+void config_read_dropout(ConfigReader *reader, double fallback) {
+    static const char *const pdrops[] = {"resid_pdrop", "embd_pdrop", "attn_pdrop"}, *const others[] = {"attention_dropout", "hidden_dropout"};
+    double most = 0;
+    for (size_t i = 0; i < COUNT_OF(pdrops); i++) most = fmax(most, config_real(reader, pdrops[i], fallback));
+    for (size_t i = 0; i < COUNT_OF(others); i++) most = fmax(most, config_real(reader, others[i], 0));
+    reader->config->dropout = most;
+}
+
+void config_set_windows(ConfigReader *reader, int64_t window, int64_t from) {
     ModelConfig *config = reader->config;
-    bool use = config_flag(reader, "use_sliding_window", false);
-    int64_t window = config_size(reader, "sliding_window", use && !json_object_get(reader->json, "sliding_window") ? 4096 : -1);
-    int64_t below = json_is_integer(json_object_get(reader->json, "max_window_layers")) ? json_integer_value(json_object_get(reader->json, "max_window_layers")) : 28;
     const json_t *types = look(reader, "layer_types");
     if (reader->status != ST_OK) return;
     if (types && json_array_size(types) != (size_t)config->num_hidden_layers) {
@@ -204,7 +216,7 @@ void config_read_windows(ConfigReader *reader) {
         return;
     }
     for (int64_t i = 0; i < config->num_hidden_layers; i++) {
-        bool slides = i >= below;
+        bool slides = i >= from;
         if (types) {
             const char *type = json_string_value(json_array_get(types, (size_t)i));
             slides = type && strcmp(type, "sliding_attention") == 0;
@@ -213,8 +225,15 @@ void config_read_windows(ConfigReader *reader) {
                 return;
             }
         }
-        config->layer_window[i] = use && window > 0 && slides ? window : 0;
+        config->layer_window[i] = window > 0 && slides ? window : 0;
     }
+}
+
+void config_read_windows(ConfigReader *reader) {
+    bool use = config_flag(reader, "use_sliding_window", false);
+    int64_t window = config_size(reader, "sliding_window", use && !json_object_get(reader->json, "sliding_window") ? 4096 : -1);
+    int64_t from = json_is_integer(json_object_get(reader->json, "max_window_layers")) ? json_integer_value(json_object_get(reader->json, "max_window_layers")) : 28;
+    config_set_windows(reader, use ? window : 0, from);
 }
 
 /* ---- the file ---- */

@@ -36,7 +36,11 @@ void config_refuse(ConfigReader *reader, const char *key);
 void config_ignore(ConfigReader *reader, const char *key);
 /* Sizes, RMS norms, gated MLP and rotary positions under the keys that llama gave them; no biases, full attention. */
 void config_read_decoder(ConfigReader *reader, int64_t max_position_embeddings);
-/* layer_window from use_sliding_window, sliding_window, max_window_layers and layer_types, as qwen2 and qwen3 have them. */
+/* dropout: the largest of the known kinds; `fallback`: of resid_pdrop, embd_pdrop and attn_pdrop when they are missing. */
+void config_read_dropout(ConfigReader *reader, double fallback);
+/* layer_window: `window` (0 or less: none) on the layers that layer_types names, or on those from `from` on where it is missing. */
+void config_set_windows(ConfigReader *reader, int64_t window, int64_t from);
+/* The same from use_sliding_window, sliding_window, max_window_layers and layer_types, as qwen2 and qwen3 have them. */
 void config_read_windows(ConfigReader *reader);
 
 /* llama's names, which most families share. */

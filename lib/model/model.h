@@ -116,6 +116,7 @@ struct ModelConfig {
     int64_t *layer_window;        /* per layer; 0 = full attention */
     double attention_scale;       /* 0 = 1 / sqrt(head_dim) */
     double attn_softcap, final_softcap;
+    double dropout;               /* the largest that the file asks for while training; none is applied */
     int64_t bos_token_id;         /* -1 when there is none */
     size_t n_eos;
     int64_t eos_token_id[8];      /* config.json and generation_config.json together */

@@ -135,7 +135,7 @@ static Status spell_char(Speller *s, const char *text, size_t len, uint32_t star
     if (!first) str_append_n(whole, model->prefix.data, model->prefix.len);
     str_append_n(whole, text, len);
     if (last) str_append_n(whole, model->suffix.data, model->suffix.len);
-    int32_t id = vocabulary_find(&s->tokenizer->vocabulary, str_text(whole), whole->len);
+    int32_t id = vocabulary_find_own(&s->tokenizer->vocabulary, str_text(whole), whole->len);
     if (id < 0) return unknown_put(s, str_text(whole), whole->len, start, end);
     unknown_release(s);
     symbol_put(s, id, start, end);
@@ -185,14 +185,14 @@ static Status word_merge(const Tokenizer *tokenizer, Encoder *encoder, const cha
 }
 
 static int32_t word_find(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, bool bytes) {
-    if (!bytes) return vocabulary_find(&tokenizer->vocabulary, word, len);
+    if (!bytes) return vocabulary_find_own(&tokenizer->vocabulary, word, len);
     Str *spelled = &encoder->scratch;
     str_clear(spelled);
     for (size_t i = 0; i < len; i++) {
         char out[4];
         str_append_n(spelled, out, byte_char((uint8_t)word[i], out));
     }
-    return vocabulary_find(&tokenizer->vocabulary, str_text(spelled), spelled->len);
+    return vocabulary_find_own(&tokenizer->vocabulary, str_text(spelled), spelled->len);
 }
 
 Status bpe_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, size_t *n) {
@@ -215,7 +215,7 @@ size_t model_cut(const Tokenizer *tokenizer, const char *word, size_t len) {
         uint32_t c;
         size_t used = char_last(word, at, &c);
         bool reached_over = c > 0xFFFF || model->before_mark[c / 8] >> c % 8 & 1;
-        if (!reached_over && (c < 128 ? model->ascii_ids[c] : vocabulary_find(&tokenizer->vocabulary, hit - used, used)) >= 0) return at;
+        if (!reached_over && (c < 128 ? model->ascii_ids[c] : vocabulary_find_own(&tokenizer->vocabulary, hit - used, used)) >= 0) return at;
         from = at + 1;
     }
     return len;
@@ -224,7 +224,7 @@ size_t model_cut(const Tokenizer *tokenizer, const char *word, size_t len) {
 /* Characters before a mark are collected from all tokens. An unknown character is no place to cut: unknown ones may be joined. */
 static Status marks_find(Loader *loader, TokenModel *model) {
     const Vocabulary *vocabulary = &loader->tokenizer->vocabulary;
-    if (!model->plain || model->ignore_merges || loader->tokenizer->pretokenizer.bytes || vocabulary_find(vocabulary, MARK, 3) < 0) return ST_OK;
+    if (!model->plain || model->ignore_merges || loader->tokenizer->pretokenizer.bytes || vocabulary_find_own(vocabulary, MARK, 3) < 0) return ST_OK;
     model->before_mark = arena_zero(loader->arena, 0x10000 / 8);
     if (!model->before_mark) return ST_RESOURCE;
     for (int32_t id = 0; id < vocabulary->size; id++) {
@@ -267,7 +267,7 @@ static Status merge_read(Loader *loader, TokenModel *model, const json_t *item, 
     int32_t ids[2], merged;
     TRY(merge_parts(loader, item, line, &part[0], &part[1]));
     for (int i = 0; i < 2; i++) {
-        ids[i] = vocabulary_find(vocabulary, part[i].data, part[i].len);
+        ids[i] = vocabulary_find_own(vocabulary, part[i].data, part[i].len);
         if (ids[i] >= 0) continue;
         return status_fail(ST_INPUT, "merge %zu in '%s' has a part that is not in the vocabulary: '%.*s'", line, loader->path, (int)part[i].len, part[i].data);
     }
@@ -275,7 +275,7 @@ static Status merge_read(Loader *loader, TokenModel *model, const json_t *item, 
     str_clear(whole);
     str_append_n(whole, part[0].data, part[0].len);
     str_append_n(whole, part[1].data + skip, part[1].len - skip);
-    merged = vocabulary_find(vocabulary, str_text(whole), whole->len);
+    merged = vocabulary_find_own(vocabulary, str_text(whole), whole->len);
     if (merged < 0) return status_fail(ST_INPUT, "merge %zu in '%s' gives a token that is not in the vocabulary: '%s'", line, loader->path, str_text(whole));
     uint64_t pair = pair_of(ids[0], ids[1]);
     *merge_slot(model, pair) = (Merge){pair, (int32_t)line, merged}; /* of two equal merges the later one counts */
@@ -303,11 +303,11 @@ void byte_tables_fill(const Vocabulary *vocabulary, TokenModel *model) {
     for (int byte = 0; byte < 256; byte++) {
         char text[8];
         size_t n = byte_char((uint8_t)byte, text);
-        model->byte_ids[byte] = vocabulary_find(vocabulary, text, n);
+        model->byte_ids[byte] = vocabulary_find_own(vocabulary, text, n);
         snprintf(text, sizeof text, "<0x%02X>", (unsigned)byte);
-        model->fallback_ids[byte] = vocabulary_find(vocabulary, text, 6);
+        model->fallback_ids[byte] = vocabulary_find_own(vocabulary, text, 6);
         char c = (char)byte;
-        if (byte < 128) model->ascii_ids[byte] = vocabulary_find(vocabulary, &c, 1);
+        if (byte < 128) model->ascii_ids[byte] = vocabulary_find_own(vocabulary, &c, 1);
     }
 }
 

@@ -23,7 +23,7 @@ Status word_is_unknown(const TokenModel *model, Encoder *encoder, const char *wo
 }
 
 static Status word_level_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, size_t *n) {
-    int32_t id = vocabulary_find(&tokenizer->vocabulary, word, len);
+    int32_t id = vocabulary_find_own(&tokenizer->vocabulary, word, len);
     return id >= 0 ? word_is_token(encoder, id, len, n) : word_is_unknown(&tokenizer->model, encoder, word, len, n);
 }
 

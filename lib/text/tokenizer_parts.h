@@ -65,10 +65,12 @@ Status pattern_from_json(Loader *loader, const json_t *node, Pattern **pattern);
 
 /* ---- vocabulary ---- */
 
-/* Strings of the model and of added tokens to ids and back. `slots` is an open hash table of ids (-1: free). */
-typedef struct Vocabulary { Slice *tokens; int32_t *slots; size_t n_slots; int32_t size; } Vocabulary;
+/* Strings of the model and of added tokens to ids and back. `slots` is an open hash table of ids (-1: free); `added` has a bit for each id that only an added token has. */
+typedef struct Vocabulary { Slice *tokens; int32_t *slots; size_t n_slots; int32_t size; uint8_t *added; } Vocabulary;
 Status vocabulary_init(Loader *loader, Vocabulary *vocabulary, const json_t *model, const json_t *added);
 int32_t vocabulary_find(const Vocabulary *vocabulary, const char *text, size_t len); /* -1 when missing */
+/* The same among the model's own tokens: an added one is cut out of the text before, or not meant there (single_word). */
+int32_t vocabulary_find_own(const Vocabulary *vocabulary, const char *text, size_t len);
 uint64_t bytes_hash(const char *bytes, size_t len);
 
 /* ---- tries ---- */

@@ -29,6 +29,11 @@ static size_t slot_of(const Vocabulary *v, const char *text, size_t len) {
 
 int32_t vocabulary_find(const Vocabulary *v, const char *text, size_t len) { return v->slots[slot_of(v, text, len)]; }
 
+int32_t vocabulary_find_own(const Vocabulary *v, const char *text, size_t len) {
+    int32_t id = vocabulary_find(v, text, len);
+    return id >= 0 && v->added[id / 8] >> id % 8 & 1 ? -1 : id;
+}
+
 static Status id_check(const Loader *loader, const char *token, const json_t *id) {
     if (!json_is_integer(id)) return status_fail(ST_INPUT, "wrong id of token '%s' in '%s': not an integer", token, loader->path);
     json_int_t value = json_integer_value(id);
@@ -62,8 +67,9 @@ static Status tables_new(Loader *loader, Vocabulary *v, size_t n, size_t bytes, 
     while (v->n_slots < 2 * n) v->n_slots *= 2;
     v->tokens = arena_zero(loader->arena, ((size_t)v->size + 1) * sizeof *v->tokens);
     v->slots = arena_alloc(loader->arena, v->n_slots * sizeof *v->slots);
+    v->added = arena_zero(loader->arena, (size_t)v->size / 8 + 1);
     *store = arena_alloc(loader->arena, bytes + 1);
-    if (!v->tokens || !v->slots || !*store) return ST_RESOURCE;
+    if (!v->tokens || !v->slots || !v->added || !*store) return ST_RESOURCE;
     memset(v->slots, 0xFF, v->n_slots * sizeof *v->slots);
     return ST_OK;
 }
@@ -149,6 +155,7 @@ Status vocabulary_init(Loader *loader, Vocabulary *v, const json_t *model, const
     TRY(list ? list_put(loader, v, tokens, &store) : map_put(loader, v, tokens, &store));
     json_array_foreach(added, i, item) {
         TRY(added_read(loader, item, &token, &id));
+        if (vocabulary_find(v, token, strlen(token)) < 0) v->added[id / 8] |= (uint8_t)(1u << id % 8);
         TRY(token_put(loader, v, &store, token, strlen(token), id));
     }
     return ST_OK;

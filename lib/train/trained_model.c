@@ -82,6 +82,8 @@ static Status open_model(const Recipe *recipe, bool scores, Model **model) {
     if (recipe->model_adapter && !recipe->has_lora)
         return status_hint(status_fail(ST_CONFIG, "'model.adapter' needs a 'lora' section"), "merge the adapter first to train every weight");
     Status status = load(recipe, scores, model);
+    if (status == ST_OK && (*model)->config.dropout > 0)
+        log_message(LOG_WARNING, "'%s' asks for a dropout of %g while it is trained, which is not applied%s", recipe->model_path, (*model)->config.dropout, recipe->has_lora ? "; lora.dropout is" : "");
     if (status == ST_OK || !*model) return status;
     model_free(*model);
     *model = NULL;

@@ -25,19 +25,11 @@ typedef struct Command {
 
 /* ---- requests and answers ---- */
 
-/* Adds what the program said last to the failure. */
-static Status with_last_words(const Command *command, Status status) {
-    const char *words = command->child ? child_last_words(command->child) : "";
-    size_t len = strlen(words);
-    while (len > 0 && words[len - 1] == '\n') len--;
-    return len ? status_hint(status, "it said at last: %.*s", (int)len, words) : status;
-}
-
 /* An answer that is not what was asked for. `problem` is about the first line in command->reply. */
 static Status garbage(const Command *command, const char *problem) {
     int shown = (int)MIN(command->reply.len ? command->reply.len - 1 : 0, 200);
     status_fail(ST_INPUT, "environment '%s' answers wrongly: %s: '%.*s%s'", command->kind.id, problem, shown, str_text(&command->reply), command->reply.len > 201 ? "..." : "");
-    return with_last_words(command, ST_INPUT);
+    return child_add_last_line(command->child, ST_INPUT);
 }
 
 /* Sends command->request and parses the answer. ST_RESOURCE: the program is gone or hangs; ST_INPUT: it answers wrongly, or with {"error": text}. */
@@ -50,8 +42,7 @@ static Status ask(Command *command) {
     if (!json_is_object(command->answer)) return garbage(command, "no JSON object");
     const char *error = json_string_value(json_object_get(command->answer, "error"));
     if (!error) return ST_OK;
-    status_fail(ST_INPUT, "environment '%s' reports: %s", command->kind.id, error);
-    return with_last_words(command, ST_INPUT);
+    return status_fail(ST_INPUT, "environment '%s' reports: %s", command->kind.id, error);
 }
 
 /* ---- opening ---- */
@@ -119,7 +110,7 @@ static Status restart(Command *command, int64_t copies) {
     do {
         if (++command->failures > RESTARTS) {
             status_prefix(ST_RESOURCE, "environment '%s' failed %d times in a row", command->kind.id, RESTARTS + 1);
-            return with_last_words(command, ST_RESOURCE);
+            return child_add_last_line(command->child, ST_RESOURCE);
         }
         double pause = restart_pause(command->failures, command->timeout);
         log_message(LOG_WARNING, "environment '%s': %s; it is started again in %g s (%lld of %d), its episodes are cut off", command->kind.id, status_text(), pause, (long long)command->failures, RESTARTS);
@@ -138,7 +129,7 @@ static Status bad_number(const Command *command, const char *what, int64_t copy,
     if (space->n) status_fail(ST_INPUT, "environment '%s': %s of copy %lld is %.60s, expected a whole number from 0 to %lld", command->kind.id, what, (long long)copy, text ? text : "nothing", (long long)space->n - 1);
     else status_fail(ST_INPUT, "environment '%s': %s of copy %lld is %.60s, expected %lld numbers", command->kind.id, what, (long long)copy, text ? text : "nothing", (long long)space->size);
     free(text);
-    return with_last_words(command, ST_INPUT);
+    return child_add_last_line(command->child, ST_INPUT);
 }
 
 /* Values outside of their bounds happen in honest environments; people are told once. */
@@ -307,7 +298,7 @@ static Status copy_words(Command *command, const char *const *argv, size_t n) {
 static Status open_command(Command *command, const char *const *argv, size_t n, int64_t copies, Env **env) {
     TRY(copy_words(command, argv, n));
     Status status = open_program(command, copies);
-    if (status == ST_RESOURCE) return with_last_words(command, status);
+    if (status == ST_RESOURCE) return child_add_last_line(command->child, status);
     TRY(status);
     TRY(env_allocate(&command->kind, copies, env));
     (*env)->remote = command;

@@ -1,10 +1,11 @@
-/* Eligibility traces: how much of each weight has a part in the error of now (Sutton & Barto 12). */
+/* Eligibility traces: how much of each weight has a part in the error of now (Sutton & Barto 12). The step size is in them, each state's own of the time when it was visited (van Seijen and others
+ * 2016 have it so): where it falls with the visits, a state that is rarely visited would else move the others by its large one. */
 #include "rl/learn/table.h"
 
 #include <math.h>
 #include <string.h>
 
-/* A trace below the rounding of the newest one changes nothing. */
+/* Of the newest one: what is below its rounding changes nothing. */
 #define FORGOTTEN 0x1p-53
 
 Status traces_open(Learner *learner, Traces *traces) {
@@ -39,15 +40,15 @@ static void grow(const Traces *traces, const Values *values, const Step *step, i
     }
 }
 
-/* w += amount z; z *= decay, and what has faded leaves the list. */
-static void learn_and_decay(const Traces *traces, Values *values, int64_t copy, double amount, double decay) {
+/* w += error z; z *= decay, and what has faded leaves the list. */
+static void learn_and_decay(const Traces *traces, Values *values, int64_t copy, double error, double decay, double faded) {
     double *z = traces->z + copy * traces->n;
     int32_t *list = traces->list + copy * traces->n, kept = 0;
     for (int32_t i = 0; i < traces->listed[copy]; i++) {
         int32_t k = list[i];
-        values->w[k] += amount * z[k];
+        values->w[k] += error * z[k];
         z[k] *= decay;
-        if (fabs(z[k]) < FORGOTTEN) z[k] = 0;
+        if (fabs(z[k]) <= faded) z[k] = 0;
         else list[kept++] = k;
     }
     traces->listed[copy] = kept;
@@ -60,12 +61,12 @@ void traces_learn(Tabular *t, Traces *traces, Values *values, const Step *step, 
     if (online) {
         bool begins = traces->listed[step->copy] == 0;
         const double *z = traces->z + step->copy * traces->n;
-        for (int i = 0; i < values->active; i++) x -= alpha * z[step->S[i] * values->A + A];
+        for (int i = 0; i < values->active; i++) x -= z[step->S[i] * values->A + A];
         late = begins ? 0 : value - traces->old[step->copy];
         traces->old[step->copy] = next;
     }
-    grow(traces, values, step, A, replacing, x);
+    grow(traces, values, step, A, replacing, alpha * x);
     for (int i = 0; i < values->active; i++) values->w[step->S[i] * values->A + A] -= alpha * late;
-    learn_and_decay(traces, values, step->copy, alpha * (error + late), decay);
+    learn_and_decay(traces, values, step->copy, error + late, decay, FORGOTTEN * alpha);
     note_error(t, error);
 }

@@ -6,6 +6,7 @@
 #include <glpk.h>
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* One constraint a row: V(s) - gamma sum p V(next) >= r. */
 static Status add_rows(const MdpForm *form, glp_prob *lp) {
@@ -40,7 +41,7 @@ static Status add_rows(const MdpForm *form, glp_prob *lp) {
     return status;
 }
 
-static Status solve_lp(MdpWork *work, glp_prob *lp) {
+static Status solve_lp(MdpWork *work, glp_prob *lp, int *fault) {
     const MdpForm *form = work->form;
     glp_smcp parameters;
     glp_term_out(GLP_OFF);
@@ -56,27 +57,36 @@ static Status solve_lp(MdpWork *work, glp_prob *lp) {
     parameters.msg_lev = GLP_MSG_OFF;
     parameters.meth = GLP_DUALP;
     parameters.it_lim = (int)MIN(work->limit, INT32_MAX);
-    int fault = glp_simplex(lp, &parameters);
+    glp_scale_prob(lp, GLP_SF_AUTO);
+    *fault = glp_simplex(lp, &parameters);
     work->iterations += glp_get_it_cnt(lp);
-    if (fault != 0 && fault != GLP_EITLIM) return status_fail(ST_NUMERIC, "the linear program could not be solved (GLPK's code %d)", fault);
-    for (int32_t s = 0; s < form->n; s++) work->V[s] = glp_get_col_prim(lp, s + 1);
+    for (int32_t s = 0; s < form->n && (*fault == 0 || *fault == GLP_EITLIM); s++) work->V[s] = glp_get_col_prim(lp, s + 1);
     return ST_OK;
+}
+
+/* GLPK's simplex ends with an error on some grids with gamma 1, whatever the scaling and the first basis: policy iteration is the simplex method with many pivots at a time (Ye 2011), and begins anew. */
+static Status without_glpk(MdpWork *work, int fault, MdpSolution *solution) {
+    int64_t before = work->iterations;
+    log_message(LOG_WARNING, "GLPK could not solve the linear program (its code %d): policy iteration does", fault);
+    memset(work->V, 0, ((size_t)work->form->n + 1) * sizeof *work->V);
+    work->iterations = 0;
+    Status status = mdp_solver_pi(work, solution);
+    work->iterations += before;
+    return status;
 }
 
 Status mdp_solver_lp(MdpWork *work, MdpSolution *solution) {
     const MdpForm *form = work->form;
     if (form->n_rows >= INT32_MAX) return status_fail(ST_USAGE, "%lld choices are more than GLPK can take", (long long)form->n_rows);
-    if (work->iterations > 0) return mdp_solver_pi(work, solution); /* the certificate was not satisfied: the basis was not the best one to the last digit */
+    if (work->iterations > 0) return mdp_solver_pi(work, solution); /* the certificate was not satisfied */
+    int fault = 0;
     glp_prob *lp = glp_create_prob();
-    Status status = lp ? solve_lp(work, lp) : status_fail(ST_RESOURCE, "out of memory");
+    Status status = lp ? solve_lp(work, lp, &fault) : status_fail(ST_RESOURCE, "out of memory");
     if (lp) glp_delete_prob(lp);
     glp_free_env();
     if (status != ST_OK || work->iterations >= work->limit) return status;
-    int64_t *rows = arena_alloc(work->arena, ((size_t)form->n + 1) * sizeof *rows);
-    if (!rows) return ST_RESOURCE;
-    for (int32_t s = 0; s < form->n; s++) rows[s] = -1;
-    form_improve(form, work->V, 0, rows);
-    return form_policy_values(form, rows, NULL, form->gamma, work->target, work->V, NULL);
+    if (fault != 0) return without_glpk(work, fault, solution);
+    return mdp_solver_pi(work, solution); /* GLPK's values are good to some nine digits: those of the policy that they make, and of better ones where that is not the best to the last digit */
 }
 #else
 Status mdp_solver_lp(MdpWork *work, MdpSolution *solution) {

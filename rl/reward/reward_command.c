@@ -117,24 +117,14 @@ static Status read_answer(Reward *reward, const char *answer, size_t row, double
     return status;
 }
 
-/* Shows what the program said on stderr. */
-static Status with_last_words(Status status, const Worker *worker) {
-    const char *words = worker->child ? child_last_words(worker->child) : "";
-    size_t len = strlen(words);
-    while (len > 0 && words[len - 1] == '\n') len--;
-    return len ? status_hint(status, "it said at last: %.*s", (int)len, words) : status;
-}
-
 /* Rows on which it ends are asked once more, and all of them may be: told the first, second, fourth... time. */
 static void warn_of_restart(const Reward *reward, int64_t row, const Worker *worker) {
     Command *command = reward->state;
-    const char *words = child_last_words(worker->child);
-    size_t len = strlen(words), begin, n = ++command->n_restarts;
+    Slice line = child_last_line(worker->child);
+    size_t n = ++command->n_restarts;
     if ((n & (n - 1)) != 0) return;
-    while (len > 0 && words[len - 1] == '\n') len--;
-    for (begin = len; begin > 0 && words[begin - 1] != '\n';) begin--;
-    log_message(LOG_WARNING, "reward '%s', row %lld: %s; it is started again (restart %zu) and asked once more%s%.*s", reward->name, (long long)row, status_text(), n, len ? "; it said at last: " : "",
-                (int)(len - begin), words + begin);
+    log_message(LOG_WARNING, "reward '%s', row %lld: %s; it is started again (restart %zu) and asked once more%s%.*s", reward->name, (long long)row, status_text(), n, line.len ? "; it said at last: " : "",
+                (int)line.len, line.data);
 }
 
 /* ---- asking ---- */
@@ -144,7 +134,7 @@ typedef struct Asking { Reward *reward; Command *command; const RewardRow *rows;
 static Status give_job(Asking *asking, Worker *worker) {
     const Job *job = &asking->jobs[worker->job];
     if (!worker->child) TRY(start(asking->command, worker));
-    if (child_unasked(worker->child)) return with_last_words(status_fail(ST_INPUT, "program '%s' answers with more than one line a row", asking->command->argv[0]), worker);
+    if (child_unasked(worker->child)) return child_add_last_line(worker->child, status_fail(ST_INPUT, "program '%s' answers with more than one line a row", asking->command->argv[0]));
     child_begin(worker->child, job->line.data, job->line.len, 1, asking->reward->options[TIMEOUT].number);
     return ST_OK;
 }
@@ -152,7 +142,7 @@ static Status give_job(Asking *asking, Worker *worker) {
 /* It ended, or gave no answer in time. A program that ended gets the row once more; with the option `failed` the row then has that reward. */
 static Status worker_failed(Asking *asking, Worker *worker, Status status) {
     Job *job = &asking->jobs[worker->job];
-    status = with_last_words(status, worker);
+    status = child_add_last_line(worker->child, status);
     if (child_has_ended(worker->child) && worker->tries++ == 0) {
         warn_of_restart(asking->reward, asking->rows[job->row].number, worker);
         child_stop(worker->child, NULL, 0);
@@ -178,7 +168,7 @@ static Status ask_on(Asking *asking, Worker *worker, Status status, const Str *r
     } else {
         double value = 0;
         status = read_answer(asking->reward, reply->data, job->row, &value); /* while the row is known that it belongs to */
-        if (status != ST_OK) return with_last_words(status, worker);
+        if (status != ST_OK) return child_add_last_line(worker->child, status);
         if (!(job->known->answer = arena_strndup(command->answers, reply->data, reply->len))) return ST_RESOURCE;
     }
     worker->tries = 0;

@@ -26,20 +26,13 @@ struct TextEnv {
 
 /* ---- requests and answers ---- */
 
-static Status with_last_words(const TextEnv *env, Status status) {
-    const char *words = env->child ? child_last_words(env->child) : "";
-    size_t len = strlen(words);
-    while (len > 0 && words[len - 1] == '\n') len--;
-    return len ? status_hint(status, "it said at last: %.*s", (int)len, words) : status;
-}
-
 /* An answer that is not what was asked for. copy < 0: the whole of it. */
 static Status wrong(const TextEnv *env, int64_t copy, const char *problem) {
     int shown = (int)MIN(env->reply.len ? env->reply.len - 1 : 0, (size_t)SHOWN);
     char of_copy[40] = "";
     if (copy >= 0) snprintf(of_copy, sizeof of_copy, "copy %lld: ", (long long)copy);
     status_fail(ST_INPUT, "environment '%s' answers wrongly: %s%s: '%.*s%s'", env->id, of_copy, problem, shown, str_text(&env->reply), env->reply.len > SHOWN + 1 ? "..." : "");
-    return with_last_words(env, ST_INPUT);
+    return child_add_last_line(env->child, ST_INPUT);
 }
 
 /* Sends env->request. ST_RESOURCE: the program is gone or hangs. */
@@ -52,8 +45,7 @@ static Status ask(TextEnv *env) {
     if (!json_is_object(env->answer)) return wrong(env, -1, "no JSON object");
     const char *error = json_string_value(json_object_get(env->answer, "error"));
     if (!error) return ST_OK;
-    status_fail(ST_INPUT, "environment '%s' reports: %s", env->id, error);
-    return with_last_words(env, ST_INPUT);
+    return status_fail(ST_INPUT, "environment '%s' reports: %s", env->id, error);
 }
 
 static bool says_text(const TextEnv *env, const char *name) {
@@ -81,7 +73,7 @@ static Status restart(TextEnv *env) {
     do {
         if (++env->failures > RESTARTS) {
             status_prefix(ST_RESOURCE, "environment '%s' failed %d times in a row", env->id, RESTARTS + 1);
-            return with_last_words(env, ST_RESOURCE);
+            return child_add_last_line(env->child, ST_RESOURCE);
         }
         double pause = restart_pause(env->failures, env->timeout);
         log_message(LOG_WARNING, "environment '%s': %s; it is started again in %g s (%lld of %d), its episodes are cut off", env->id, status_text(), pause, (long long)env->failures, RESTARTS);
@@ -242,7 +234,7 @@ static Status open_env(TextEnv *env, const Yaml *node) {
     env->turns = arena_zero(env->arena, (size_t)env->copies * sizeof *env->turns);
     if (!env->turns) return ST_RESOURCE;
     Status status = open_program(env);
-    return status == ST_RESOURCE ? with_last_words(env, status) : status;
+    return status == ST_RESOURCE ? child_add_last_line(env->child, status) : status;
 }
 
 Status text_env_open(const Yaml *node, int64_t copies, TextEnv **result) {
