@@ -143,7 +143,7 @@ install: all ## install below PREFIX (/usr/local)
 	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/tune
 	install -m 755 tune $(DESTDIR)$(PREFIX)/bin/tune
 	cp -R recipes $(DESTDIR)$(PREFIX)/share/tune/
-layers: ## check that files include only their own folder or a lower one, and cite only documents that are here
+layers: ## check that files include only their own folder or a lower one, cite only documents that are here, and have no overlong lines
 	@sh tests/lint.sh layers
 headers: ## check that each header compiles alone
 	@CC="$(CC)" sh tests/lint.sh headers $(CPPFLAGS) -std=c11 $(WARNINGS) -Werror

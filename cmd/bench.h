@@ -9,9 +9,11 @@
 
 enum { BENCH_LORA_RANK = 16, BENCH_MOST_ROWS = 64 };
 
-/* row: what is printed; a NaN is a value that the work has not. rows_per_second: pairs, completions. seconds: of the whole work, where that is what counts. */
+/* row: what is printed; a NaN is a value that the work has not. rows_per_second: pairs, completions. seconds: of the whole work, where that is what
+ * counts. */
 typedef struct Measured {
-    double tokens_per_second, trained_per_second, rows_per_second, mbytes_per_second, gflops, gbytes_per_second, predicted, first_step, seconds, product_share;
+    double tokens_per_second, trained_per_second, rows_per_second, mbytes_per_second, gflops, gbytes_per_second, predicted, first_step, seconds,
+        product_share;
 } Measured;
 typedef struct BenchRow { int64_t prompt, answer, rejected; } BenchRow; /* tokens; rejected: of pairs */
 typedef struct BenchRows { BenchRow *items; size_t n; } BenchRows;
@@ -24,7 +26,8 @@ typedef struct Bench {
     ModelConfig config;
     int64_t n_ids; /* ids are drawn below it: the vocabulary's size, or the tokenizer's, which can show them; 0: the model is not made or read yet */
     CpuSpeed speed;
-    double read_gbs;                              /* reading memory around a work that streams, mean of before and behind: it may change within seconds */
+    /* Reading memory around a work that streams, mean of before and behind: it may change within seconds */
+    double read_gbs;
     double start, first, last;                    /* clock: work begun, first step done, last step done */
     double products_first, products_last;         /* seconds spent in products up to then */
     OpCost before, timed;                         /* work up to the first step's end, work since then */
@@ -42,7 +45,8 @@ void bench_mark_start(Bench *bench);
 void bench_mark_step(Bench *bench, bool is_first);
 Status bench_load(Bench *bench, bool skip_nan_check, Model **model);
 
-/* Lengths of rows: those of --rows in file order, as far as they are of that kind, else drawn from the quantiles of GSM8K (prompts and answers in a chat template) and hh-rlhf (pairs). */
+/* Lengths of rows: those of --rows in file order, as far as they are of that kind, else drawn from the quantiles of GSM8K (prompts and answers in a
+ * chat template) and hh-rlhf (pairs). */
 typedef enum BenchKind { BENCH_CHAT, BENCH_PAIRS } BenchKind;
 Status bench_rows(const Bench *bench, BenchKind kind, size_t n, BenchRows *rows);
 /* Writes rows.jsonl in the bench's folder, `n` objects filled by `fill`. */

@@ -1,4 +1,5 @@
-/* tune bench filter: 52,002 made instructions, as many as Alpaca has: ROUGE-L of each to all before, by the index and by the plain table; and all filters of texts over them. */
+/* tune bench filter: 52,002 made instructions, as many as Alpaca has: ROUGE-L of each to all before, by the index and by the plain table; and all
+ * filters of texts over them. */
 #include "cmd/bench.h"
 
 #include <math.h>
@@ -61,7 +62,9 @@ static Status search_all(RougeIndex *index, RougeWorker *worker, const Slice *te
 
 static void print_rouge(const Command *command, double pairs, double seconds, double plain) {
     if (command->json) {
-        print_result("{\"work\": \"rouge_l\", \"texts\": %d, \"pairs\": %.0f, \"cpu_seconds\": %.3f, \"pairs_per_second\": %.4g, \"plain_pairs_per_second\": %.4g}\n", TEXTS, pairs, seconds, pairs / seconds, plain);
+        print_result(
+            "{\"work\": \"rouge_l\", \"texts\": %d, \"pairs\": %.0f, \"cpu_seconds\": %.3f, \"pairs_per_second\": %.4g, \"plain_pairs_per_second\": %.4g}\n",
+            TEXTS, pairs, seconds, pairs / seconds, plain);
         return;
     }
     print_result("ROUGE-L of %d instructions, each to those kept before: %.0f million pairs in %.1f s of one thread\n", TEXTS, pairs * 1e-6, seconds);
@@ -100,15 +103,19 @@ static Status write_evaluation(const char *path) {
 
 /* All filters of texts but valid_json, which nothing here would pass. */
 static Status measure_filters(const Command *command, const Slice *texts, const char *evaluation) {
-    const char *on = arena_printf(command->arena, "{empty: true, length: true, words: true, punctuation_start: true, ascii_start: true, blacklist: true, script: Latin, colon_end: true, equal: true, refusal: true, "
-                                                  "repetition: true, format: 'w[0-9]', decontaminate: ['%s'], exact: true, rouge_l: 0.7, minhash: 0.8}", evaluation);
+    const char *on = arena_printf(
+        command->arena,
+        "{empty: true, length: true, words: true, punctuation_start: true, ascii_start: true, blacklist: true, script: Latin, colon_end: true, equal: true, refusal: true, "
+        "repetition: true, format: 'w[0-9]', decontaminate: ['%s'], exact: true, rouge_l: 0.7, minhash: 0.8}",
+        evaluation);
     FilterRow *rows = arena_zero(command->arena, TEXTS * sizeof *rows);
     FilterVerdict *verdicts = arena_zero(command->arena, TEXTS * sizeof *verdicts);
     Yaml *map;
     Filters *filters;
     if (!on || !rows || !verdicts) return ST_RESOURCE;
     TRY(write_evaluation(evaluation));
-    for (size_t i = 0; i < TEXTS; i++) rows[i] = (FilterRow){.instruction = texts[i], .completion = texts[(i * 7 + 1) % TEXTS], .judge = (double)NAN, .reward = (double)NAN};
+    for (size_t i = 0; i < TEXTS; i++)
+        rows[i] = (FilterRow){.instruction = texts[i], .completion = texts[(i * 7 + 1) % TEXTS], .judge = (double)NAN, .reward = (double)NAN};
     TRY(yaml_read_text(on, strlen(on), "bench", command->arena, &map));
     TRY(filters_open(&(FilterConfig){.filters = map, .only = true}, &filters));
     double began = clock_seconds(), cpu = cpu_seconds();
@@ -118,8 +125,12 @@ static Status measure_filters(const Command *command, const Slice *texts, const 
     int64_t kept = filters_counts(filters, FILTER_BOTH).kept;
     filters_close(filters);
     TRY(status);
-    if (command->json) print_result("{\"work\": \"filters\", \"rows\": %d, \"kept\": %lld, \"seconds\": %.3f, \"cpu_seconds\": %.3f}\n", TEXTS, (long long)kept, seconds, cpu);
-    else print_result("All filters of texts over %d rows with answers: %.1f s, %.1f s of processor time; %lld kept\n", TEXTS, seconds, cpu, (long long)kept);
+    if (command->json)
+        print_result("{\"work\": \"filters\", \"rows\": %d, \"kept\": %lld, \"seconds\": %.3f, \"cpu_seconds\": %.3f}\n", TEXTS, (long long)kept,
+                     seconds, cpu);
+    else
+        print_result("All filters of texts over %d rows with answers: %.1f s, %.1f s of processor time; %lld kept\n", TEXTS, seconds, cpu,
+                     (long long)kept);
     return ST_OK;
 }
 

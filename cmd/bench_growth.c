@@ -1,5 +1,6 @@
-/* tune bench growth: what grows with the length of a row, with the number of rows and with the number of steps. Time per token outside attention and memory per token should stay what they are; attention takes
- * its share of the operations; a data set costs no memory for its rows. A tiny model, so that attention and data weigh as much as they can. */
+/* tune bench growth: what grows with the length of a row, with the number of rows and with the number of steps. Time per token outside attention and
+ * memory per token should stay what they are; attention takes its share of the operations; a data set costs no memory for its rows. A tiny model, so
+ * that attention and data weigh as much as they can. */
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -32,7 +33,8 @@ static Status train_segment(const Model *model, Tape *tape, const int32_t *ids, 
     Segment segment = {.begin = 0, .end = n, .parent = -1};
     ModelBatch batch = {.ids = ids, .layout = {.n_tokens = n, .n_segments = 1, .segments = &segment}};
     tape_reset(tape);
-    Tensor *at = tensor_view(tape_arena(tape), device_cpu(), DT_I32, 1, &n, rows), *wanted = tensor_view(tape_arena(tape), device_cpu(), DT_I32, 1, &n, targets);
+    Tensor *at = tensor_view(tape_arena(tape), device_cpu(), DT_I32, 1, &n, rows),
+           *wanted = tensor_view(tape_arena(tape), device_cpu(), DT_I32, 1, &n, targets);
     if (!at || !wanted) return ST_RESOURCE;
     TokenLogprobs p = op_token_logprobs(tape, model_forward(model, tape, &batch), model->head, at, wanted, &model->logprob);
     TRY(tape_status(tape));
@@ -60,11 +62,14 @@ static Status measure_segment(const Command *command, const Model *model, int64_
     tape_free(tape);
     TRY(status);
     if (command->json)
-        print_result("{\"work\":\"segment\",\"tokens\":%lld,\"attention_seconds\":%.6f,\"other_seconds\":%.6f,\"other_nanoseconds_per_token\":%.1f,\"attention_gflops\":%.2f,\"attention_share_of_operations\":%.4f,"
-                     "\"bytes_per_token\":%.1f}\n", (long long)n, attention, rest, 1e9 * rest / tokens, 1e-9 * attention_flops / attention, attention_flops / all_flops, bytes / tokens);
+        print_result(
+            "{\"work\":\"segment\",\"tokens\":%lld,\"attention_seconds\":%.6f,\"other_seconds\":%.6f,\"other_nanoseconds_per_token\":%.1f,\"attention_gflops\":%.2f,\"attention_share_of_operations\":%.4f,"
+            "\"bytes_per_token\":%.1f}\n",
+            (long long)n, attention, rest, 1e9 * rest / tokens, 1e-9 * attention_flops / attention, attention_flops / all_flops, bytes / tokens);
     else
-        print_result("segment of %6lld tokens: %8.0f ns a token outside attention; attention %6.1f GF/s, %4.1f %% of operations; %6.0f bytes a token\n", (long long)n, 1e9 * rest / tokens, 1e-9 * attention_flops / attention,
-                     100 * attention_flops / all_flops, bytes / tokens);
+        print_result(
+            "segment of %6lld tokens: %8.0f ns a token outside attention; attention %6.1f GF/s, %4.1f %% of operations; %6.0f bytes a token\n",
+            (long long)n, 1e9 * rest / tokens, 1e-9 * attention_flops / attention, 100 * attention_flops / all_flops, bytes / tokens);
     return ST_OK;
 }
 
@@ -73,7 +78,8 @@ static Status measure_segments(const Command *command, const char *dir) {
     Model *model;
     TRY(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32, .train_all = true}, &model));
     Status status = ST_OK;
-    for (size_t i = 0; i < COUNT_OF(lengths) && status == ST_OK; i++) status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : measure_segment(command, model, lengths[i]);
+    for (size_t i = 0; i < COUNT_OF(lengths) && status == ST_OK; i++)
+        status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : measure_segment(command, model, lengths[i]);
     model_free(model);
     return status;
 }
@@ -109,8 +115,13 @@ static Status write_rows(const char *path, int64_t n) {
 static Status measure_rows(const Command *command, const char *folder, const char *model, int64_t n) {
     const char *rows = path_join(command->arena, folder, "rows.jsonl"), *output = path_join(command->arena, folder, "run");
     if (!rows || !output) return ST_RESOURCE;
-    const char *settings[] = {arena_printf(command->arena, "model.path=%s", model), arena_printf(command->arena, "data.train=%s", rows), arena_printf(command->arena, "output=%s", output), "model.compute=f32", "lora.rank=8",
-                              arena_printf(command->arena, "train.max_steps=%d", STEPS), arena_printf(command->arena, "train.batch_size=%d", ROWS_PER_STEP)};
+    const char *settings[] = {arena_printf(command->arena, "model.path=%s", model),
+                              arena_printf(command->arena, "data.train=%s", rows),
+                              arena_printf(command->arena, "output=%s", output),
+                              "model.compute=f32",
+                              "lora.rank=8",
+                              arena_printf(command->arena, "train.max_steps=%d", STEPS),
+                              arena_printf(command->arena, "train.batch_size=%d", ROWS_PER_STEP)};
     Growth growth = {0};
     Recipe *recipe;
     TrainResult result;
@@ -121,14 +132,18 @@ static Status measure_rows(const Command *command, const char *folder, const cha
     Status status = sft_run(&(SftConfig){.recipe = recipe, .on_progress = at_step, .context = &growth}, &result);
     recipe_free(recipe);
     TRY(status);
-    double tokens = (double)PART * ROWS_PER_STEP * ROW_TOKENS, early = (growth.clock[1 + PART] - growth.clock[1]) / tokens, late = (growth.clock[STEPS] - growth.clock[STEPS - PART]) / tokens;
+    double tokens = (double)PART * ROWS_PER_STEP * ROW_TOKENS, early = (growth.clock[1 + PART] - growth.clock[1]) / tokens,
+           late = (growth.clock[STEPS] - growth.clock[STEPS - PART]) / tokens;
     char resident[32], peak[32];
     if (command->json)
-        print_result("{\"work\":\"rows\",\"rows\":%lld,\"seconds_to_first_step\":%.3f,\"early_nanoseconds_per_token\":%.1f,\"late_nanoseconds_per_token\":%.1f,\"resident_bytes\":%llu,\"peak_bytes\":%llu}\n", (long long)n, growth.clock[1] - growth.began,
-                     1e9 * early, 1e9 * late, (unsigned long long)growth.resident, (unsigned long long)growth.peak);
+        print_result(
+            "{\"work\":\"rows\",\"rows\":%lld,\"seconds_to_first_step\":%.3f,\"early_nanoseconds_per_token\":%.1f,\"late_nanoseconds_per_token\":%.1f,\"resident_bytes\":%llu,\"peak_bytes\":%llu}\n",
+            (long long)n, growth.clock[1] - growth.began, 1e9 * early, 1e9 * late, (unsigned long long)growth.resident,
+            (unsigned long long)growth.peak);
     else
-        print_result("%7lld rows: first step after %6.2f s; %6.0f ns a token in the first steps, %6.0f in the last; %s resident, at most %s so far\n", (long long)n, growth.clock[1] - growth.began, 1e9 * early, 1e9 * late,
-                     format_bytes((double)growth.resident, resident), format_bytes((double)growth.peak, peak));
+        print_result("%7lld rows: first step after %6.2f s; %6.0f ns a token in the first steps, %6.0f in the last; %s resident, at most %s so far\n",
+                     (long long)n, growth.clock[1] - growth.began, 1e9 * early, 1e9 * late, format_bytes((double)growth.resident, resident),
+                     format_bytes((double)growth.peak, peak));
     return ST_OK;
 }
 

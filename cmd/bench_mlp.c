@@ -1,4 +1,5 @@
-/* tune bench mlp: what acting with and training of tiny networks takes: a policy of two hidden layers of 64 with tanh, as learners of CartPole have it. */
+/* tune bench mlp: what acting with and training of tiny networks takes: a policy of two hidden layers of 64 with tanh, as learners of CartPole have
+ * it. */
 #include "cmd/bench.h"
 
 #include "lib/nn/nn.h"
@@ -44,15 +45,19 @@ static double seconds_of(Tiny *tiny, void (*work)(Tiny *)) {
 
 static void print_case(const Command *command, const CpuSpeed *speed, const char *work, int64_t rows, double seconds, double operations) {
     double gflops = operations / seconds * 1e-9;
-    if (command->json) print_result("{\"work\":\"%s\",\"rows\":%lld,\"microseconds\":%.3f,\"gflops\":%.2f,\"peak_share\":%.3f}\n", work, (long long)rows, 1e6 * seconds, gflops, gflops / speed->gflops_f32);
+    if (command->json)
+        print_result("{\"work\":\"%s\",\"rows\":%lld,\"microseconds\":%.3f,\"gflops\":%.2f,\"peak_share\":%.3f}\n", work, (long long)rows,
+                     1e6 * seconds, gflops, gflops / speed->gflops_f32);
     else print_result("%-8s %6lld %12.2f %10.1f %9.0f%%\n", work, (long long)rows, 1e6 * seconds, gflops, 100 * gflops / speed->gflops_f32);
 }
 
 static Status run_cases(const Command *command, Tiny *tiny) {
-    static const struct { const char *name; void (*work)(Tiny *); int64_t rows; } cases[] = {
-        {"act", act, 4}, {"act", act, 8}, {"act", act, 64}, {"act", act, 128}, {"act", act, 2048}, {"update", update, 64}, {"update", update, 128}, {"update", update, 2048}};
+    static const struct { const char *name; void (*work)(Tiny *); int64_t rows;
+    } cases[] = {{"act", act, 4},    {"act", act, 8},        {"act", act, 64},        {"act", act, 128},
+                 {"act", act, 2048}, {"update", update, 64}, {"update", update, 128}, {"update", update, 2048}};
     static const int64_t hidden[] = {HIDDEN, HIDDEN};
-    const MlpConfig config = {.in = INPUTS, .out = OUTPUTS, .n_hidden = 2, .hidden = hidden, .activation = ACT_TANH, .hidden_gain = 1.4, .out_gain = 0.01};
+    const MlpConfig config = {
+        .in = INPUTS, .out = OUTPUTS, .n_hidden = 2, .hidden = hidden, .activation = ACT_TANH, .hidden_gain = 1.4, .out_gain = 0.01};
     tiny->optimizer = (OptimizerConfig){.name = "adamw", .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-5};
     TRY(mlp_init(&tiny->mlp, &config, "policy", true, 1, 0, DT_F32, device_cpu(), command->arena, &tiny->params));
     TRY(optimizer_init(&tiny->optimizer, &tiny->params, command->arena));

@@ -1,15 +1,22 @@
-/* tune bench ppo: environment steps a second of PPO on CartPole, rollouts and updates together, with the settings that other programs are measured with. */
+/* tune bench ppo: environment steps a second of PPO on CartPole, rollouts and updates together, with the settings that other programs are measured
+ * with. */
 #include "cmd/bench.h"
 
 #include "rl/learn/learner.h"
 
 typedef struct PpoCase { const char *name, *settings[16]; } PpoCase;
-#define SHARED "output=none", "rl.algorithm=ppo", "rl.env=CartPole-v1", "rl.gamma=0.99", "train.lr_scheduler=constant", "train.eps=1e-5", "train.max_grad_norm=0.5"
+#define SHARED                                                                                                                 \
+    "output=none", "rl.algorithm=ppo", "rl.env=CartPole-v1", "rl.gamma=0.99", "train.lr_scheduler=constant", "train.eps=1e-5", \
+        "train.max_grad_norm=0.5"
 static const PpoCase cases[] = {
     /* stable-baselines3's defaults: batches of 64 out of 16384 steps, 10 passes */
-    {"sb3", {SHARED, "rl.total_steps=131072", "rl.num_envs=8", "rl.num_steps=2048", "rl.num_iterations=10", "rl.num_minibatches=256", "rl.clip_value=0", "rl.vf_coef=1"}},
+    {"sb3",
+     {SHARED, "rl.total_steps=131072", "rl.num_envs=8", "rl.num_steps=2048", "rl.num_iterations=10", "rl.num_minibatches=256", "rl.clip_value=0",
+      "rl.vf_coef=1"}},
     /* cleanrl's: batches of 128 out of 512 steps, 4 passes */
-    {"cleanrl", {SHARED, "rl.total_steps=131072", "rl.num_envs=4", "rl.num_steps=128", "rl.num_iterations=4", "rl.num_minibatches=4", "rl.clip_value=0.2", "rl.ent_coef=0.01", "rl.vf_coef=0.5"}},
+    {"cleanrl",
+     {SHARED, "rl.total_steps=131072", "rl.num_envs=4", "rl.num_steps=128", "rl.num_iterations=4", "rl.num_minibatches=4", "rl.clip_value=0.2",
+      "rl.ent_coef=0.01", "rl.vf_coef=0.5"}},
 };
 #undef SHARED
 
@@ -39,10 +46,12 @@ static Status run_case(const Command *command, const PpoCase *settings) {
     Status status = learner_new(recipe, recipe->rl_num_envs, &learner);
     if (status == ST_OK) status = learn(learner, &seconds, &best);
     if (status == ST_OK && command->json)
-        print_result("{\"work\":\"ppo\",\"settings\":\"%s\",\"env_steps\":%lld,\"seconds\":%.3f,\"steps_per_second\":%.0f,\"best_steps_per_second\":%.0f}\n", settings->name, (long long)learner->steps,
-                     seconds, (double)learner->steps / seconds, best);
+        print_result(
+            "{\"work\":\"ppo\",\"settings\":\"%s\",\"env_steps\":%lld,\"seconds\":%.3f,\"steps_per_second\":%.0f,\"best_steps_per_second\":%.0f}\n",
+            settings->name, (long long)learner->steps, seconds, (double)learner->steps / seconds, best);
     else if (status == ST_OK)
-        print_result("%-8s %10lld %10.3f %10.0f %10.0f\n", settings->name, (long long)learner->steps, seconds, (double)learner->steps / seconds, best);
+        print_result("%-8s %10lld %10.3f %10.0f %10.0f\n", settings->name, (long long)learner->steps, seconds, (double)learner->steps / seconds,
+                     best);
     learner_free(learner);
     recipe_free(recipe);
     return status;

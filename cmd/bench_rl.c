@@ -1,4 +1,5 @@
-/* tune bench dpo and grpo: steps of preference training and of a policy gradient on a language model, with the settings of TRL's trainers that they are compared with. */
+/* tune bench dpo and grpo: steps of preference training and of a policy gradient on a language model, with the settings of TRL's trainers that they
+ * are compared with. */
 #include <math.h>
 #include <stdlib.h>
 
@@ -34,11 +35,14 @@ static void keep_pair_step(void *context, const Progress *progress) {
     bench->n_done = progress->step;
 }
 
-/* Tokens as they are computed: the prompt once for both answers. The reference's forward pass over the timed rows counts, in work and in time: what was done before the first step's end beyond a step. */
+/* Tokens as they are computed: the prompt once for both answers. The reference's forward pass over the timed rows counts, in work and in time: what
+ * was done before the first step's end beyond a step. */
 static void count_pairs(const DpoBench *dpo) {
     Bench *bench = dpo->bench;
-    double tokens = 0, trained = 0, steps = (double)(bench->n_done - 1), step = (bench->last - bench->first) / steps, share = steps / (double)bench->n_done;
-    double seconds = steps * step + fmax(0, bench->first - dpo->planned - step) * share, flops = bench->timed.flops + fmax(0, bench->before.flops - bench->timed.flops / steps) * share;
+    double tokens = 0, trained = 0, steps = (double)(bench->n_done - 1), step = (bench->last - bench->first) / steps,
+           share = steps / (double)bench->n_done;
+    double seconds = steps * step + fmax(0, bench->first - dpo->planned - step) * share,
+           flops = bench->timed.flops + fmax(0, bench->before.flops - bench->timed.flops / steps) * share;
     for (int64_t i = bench->batch; i < bench->batch * bench->n_done; i++) {
         const BenchRow *row = &dpo->rows.items[i];
         tokens += (double)(row->prompt + row->answer + row->rejected);
@@ -54,14 +58,16 @@ Status bench_dpo(Bench *bench) {
     Arena *arena = bench->command->arena;
     DpoBench dpo = {.bench = bench};
     size_t n = (size_t)(bench->batch * (bench->steps + 1));
-    const char *more[] = {"rl.algorithm=dpo", arena_printf(arena, "train.batch_size=%lld", (long long)bench->batch), arena_printf(arena, "lora.rank=%d", BENCH_LORA_RANK)};
+    const char *more[] = {"rl.algorithm=dpo", arena_printf(arena, "train.batch_size=%lld", (long long)bench->batch),
+                          arena_printf(arena, "lora.rank=%d", BENCH_LORA_RANK)};
     Recipe *recipe;
     TrainResult result;
     TRY(bench_rows(bench, BENCH_PAIRS, n, &dpo.rows));
     TRY(bench_write_rows(bench, n, fill_pair, &dpo.rows));
     TRY(bench_recipe(bench, more, COUNT_OF(more), &recipe));
     bench_mark_start(bench);
-    Status status = preference_run(&(PairRunConfig){.recipe = recipe, .on_plan = keep_pair_plan, .on_progress = keep_pair_step, .context = &dpo}, &result);
+    Status status =
+        preference_run(&(PairRunConfig){.recipe = recipe, .on_plan = keep_pair_plan, .on_progress = keep_pair_step, .context = &dpo}, &result);
     if (status == ST_OK) count_pairs(&dpo);
     recipe_free(recipe);
     return status;
@@ -69,7 +75,9 @@ Status bench_dpo(Bench *bench) {
 
 /* ---- grpo ---- */
 
-static void fill_prompt(JsonWriter *w, const Bench *bench, const void *context, size_t i) { bench_write_ids(w, bench, "ids", 16 + i, ((const BenchRows *)context)->items[i].prompt); }
+static void fill_prompt(JsonWriter *w, const Bench *bench, const void *context, size_t i) {
+    bench_write_ids(w, bench, "ids", 16 + i, ((const BenchRows *)context)->items[i].prompt);
+}
 
 /* The first prompts of a usual length. */
 static Status choose_prompts(const Bench *bench, size_t n, BenchRows *prompts) {
@@ -77,12 +85,14 @@ static Status choose_prompts(const Bench *bench, size_t n, BenchRows *prompts) {
     TRY(bench_rows(bench, BENCH_CHAT, 4 * n, &rows));
     *prompts = (BenchRows){rows.items, 0};
     for (size_t i = 0; i < rows.n && prompts->n < n; i++)
-        if ((double)rows.items[i].prompt >= PROMPT_LEAST * bench->scale && (double)rows.items[i].prompt <= PROMPT_MOST * bench->scale) prompts->items[prompts->n++] = rows.items[i];
+        if ((double)rows.items[i].prompt >= PROMPT_LEAST * bench->scale && (double)rows.items[i].prompt <= PROMPT_MOST * bench->scale)
+            prompts->items[prompts->n++] = rows.items[i];
     for (size_t had = prompts->n; had > 0 && prompts->n < n; prompts->n++) prompts->items[prompts->n] = prompts->items[prompts->n - had];
     return prompts->n == n ? ST_OK : status_fail(ST_INPUT, "no row has a prompt of %d to %d tokens", PROMPT_LEAST, PROMPT_MOST);
 }
 
-typedef struct GrpoBench { Bench *bench; double made; } GrpoBench; /* made: tokens of completions in the timed steps; a model that knows an end may stop early */
+/* made: tokens of completions in the timed steps; a model that knows an end may stop early */
+typedef struct GrpoBench { Bench *bench; double made; } GrpoBench;
 
 static void keep_text_plan(void *context, const TextRlPlan *plan) {
     ((GrpoBench *)context)->bench->row.predicted = (double)plan->memory.total;
@@ -107,8 +117,12 @@ static void count_completions(const GrpoBench *grpo) {
 Status bench_grpo(Bench *bench) {
     Arena *arena = bench->command->arena;
     const char *more[] = {
-        "rl.algorithm=grpo", arena_printf(arena, "rl.prompts_per_step=%lld", (long long)bench->batch), arena_printf(arena, "rl.num_generations=%d", GENERATIONS),
-        arena_printf(arena, "generate.max_new_tokens=%lld", (long long)bench->tokens), "reward=[{type: repetition, unit: tokens, ngram: 1}]", arena_printf(arena, "lora.rank=%d", BENCH_LORA_RANK),
+        "rl.algorithm=grpo",
+        arena_printf(arena, "rl.prompts_per_step=%lld", (long long)bench->batch),
+        arena_printf(arena, "rl.num_generations=%d", GENERATIONS),
+        arena_printf(arena, "generate.max_new_tokens=%lld", (long long)bench->tokens),
+        "reward=[{type: repetition, unit: tokens, ngram: 1}]",
+        arena_printf(arena, "lora.rank=%d", BENCH_LORA_RANK),
     };
     GrpoBench grpo = {.bench = bench};
     size_t n = (size_t)(bench->batch * (bench->steps + 1));
@@ -119,7 +133,8 @@ Status bench_grpo(Bench *bench) {
     TRY(bench_write_rows(bench, n, fill_prompt, &prompts));
     TRY(bench_recipe(bench, more, COUNT_OF(more), &recipe));
     bench_mark_start(bench);
-    Status status = text_rl_run(&(TextRlConfig){.recipe = recipe, .on_plan = keep_text_plan, .on_progress = keep_text_step, .context = &grpo}, &result);
+    Status status =
+        text_rl_run(&(TextRlConfig){.recipe = recipe, .on_plan = keep_text_plan, .on_progress = keep_text_step, .context = &grpo}, &result);
     if (status == ST_OK) count_completions(&grpo);
     recipe_free(recipe);
     return status;

@@ -5,7 +5,8 @@
 
 #include "cmd/bench.h"
 
-/* Every 16th part of the sorted lengths, in tokens of SmolLM2's tokenizer: GSM8K train (7473 rows) as chat prompt `<|im_start|>user\n..<|im_end|>\n<|im_start|>assistant\n` and answer
+/* Every 16th part of the sorted lengths, in tokens of SmolLM2's tokenizer: GSM8K train (7473 rows) as chat prompt
+ * `<|im_start|>user\n..<|im_end|>\n<|im_start|>assistant\n` and answer
  * `..<|im_end|>\n`; hh-rlhf harmless test, pairs whose prompts are the same up to the last "Assistant:". */
 enum { QUANTILES = 17 };
 static const int16_t gsm8k_prompt[QUANTILES] = {21, 43, 47, 51, 54, 56, 59, 62, 65, 69, 72, 76, 80, 86, 95, 107, 232};
@@ -38,7 +39,9 @@ static Status count_tokens(const Tokenizer *tokenizer, const char *before, const
     return status;
 }
 
-static const char *content_of(const json_t *row, size_t i) { return json_string_value(json_object_get(json_array_get(json_object_get(row, "messages"), i), "content")); }
+static const char *content_of(const json_t *row, size_t i) {
+    return json_string_value(json_object_get(json_array_get(json_object_get(row, "messages"), i), "content"));
+}
 
 /* {"question", "answer"} or two messages; {"prompt", "chosen", "rejected"}. */
 static Status read_row(const Tokenizer *tokenizer, const json_t *row, BenchKind kind, const char *path, BenchRow *result) {
@@ -47,7 +50,8 @@ static Status read_row(const Tokenizer *tokenizer, const json_t *row, BenchKind 
     prompt = messages ? content_of(row, 0) : json_string_value(json_object_get(row, pair ? "prompt" : "question"));
     answer = messages ? content_of(row, 1) : json_string_value(json_object_get(row, pair ? "chosen" : "answer"));
     if (pair) rejected = json_string_value(json_object_get(row, "rejected"));
-    if (!prompt || !answer || (pair && !rejected)) return status_fail(ST_INPUT, "a row of '%s' has no texts '%s'", path, pair ? "prompt', 'chosen' and 'rejected" : "question' and 'answer");
+    if (!prompt || !answer || (pair && !rejected))
+        return status_fail(ST_INPUT, "a row of '%s' has no texts '%s'", path, pair ? "prompt', 'chosen' and 'rejected" : "question' and 'answer");
     TRY(count_tokens(tokenizer, pair ? "" : "<|im_start|>user\n", prompt, pair ? "" : "<|im_end|>\n<|im_start|>assistant\n", &result->prompt));
     TRY(count_tokens(tokenizer, "", answer, pair ? "" : "<|im_end|>\n", &result->answer));
     return pair ? count_tokens(tokenizer, "", rejected, "", &result->rejected) : ST_OK;
@@ -118,10 +122,16 @@ Status bench_recipe(const Bench *bench, const char *const *more, size_t n_more, 
     enum { MOST = 24 };
     Arena *arena = bench->command->arena;
     const char *output = path_join(arena, bench->folder, "run"), *settings[MOST] = {
-        arena_printf(arena, "model.path=%s", bench->model), arena_printf(arena, "model.compute=%s", bench->compute), arena_printf(arena, "data.train=%s/rows.jsonl", bench->folder),
-        arena_printf(arena, "output=%s", output), arena_printf(arena, "train.max_steps=%lld", (long long)bench->steps + 1), "data.shuffle=false", "data.max_length=1000000", "train.learning_rate=1e-5",
-        arena_printf(arena, "train.checkpointing=%s", bench->checkpointing),
-    };
+                                                                     arena_printf(arena, "model.path=%s", bench->model),
+                                                                     arena_printf(arena, "model.compute=%s", bench->compute),
+                                                                     arena_printf(arena, "data.train=%s/rows.jsonl", bench->folder),
+                                                                     arena_printf(arena, "output=%s", output),
+                                                                     arena_printf(arena, "train.max_steps=%lld", (long long)bench->steps + 1),
+                                                                     "data.shuffle=false",
+                                                                     "data.max_length=1000000",
+                                                                     "train.learning_rate=1e-5",
+                                                                     arena_printf(arena, "train.checkpointing=%s", bench->checkpointing),
+                                                                 };
     size_t n = 9;
     ASSERT(n + n_more <= MOST, "%zu settings", n_more);
     for (size_t i = 0; i < n_more; i++) settings[n++] = more[i];

@@ -18,7 +18,8 @@ static void fill_row(JsonWriter *w, const Bench *bench, const void *context, siz
     bench_write_ids(w, bench, "input_ids", 16 + i, n);
     jw_array(w, "labels");
     for (int64_t k = 0; k < n; k++)
-        jw_int(w, NULL, k < rows->items[i].prompt ? LABEL_NONE : (int64_t)rng_below(rng_key(1, RNG_TEST, 16 + i), (uint64_t)k, (uint64_t)bench->n_ids));
+        jw_int(w, NULL,
+               k < rows->items[i].prompt ? LABEL_NONE : (int64_t)rng_below(rng_key(1, RNG_TEST, 16 + i), (uint64_t)k, (uint64_t)bench->n_ids));
     jw_end_array(w);
 }
 
@@ -58,7 +59,8 @@ static Status train(Bench *bench, bool lora, bool mixed) {
     BenchRows rows;
     Recipe *recipe;
     TrainResult result;
-    const char *more[] = {"data.format=ids", arena_printf(arena, "train.batch_size=%lld", (long long)bench->batch), lora ? arena_printf(arena, "lora.rank=%d", BENCH_LORA_RANK) : "lora=null"};
+    const char *more[] = {"data.format=ids", arena_printf(arena, "train.batch_size=%lld", (long long)bench->batch),
+                          lora ? arena_printf(arena, "lora.rank=%d", BENCH_LORA_RANK) : "lora=null"};
     TRY(make_rows(bench, mixed, &rows));
     TRY(bench_recipe(bench, more, COUNT_OF(more), &recipe));
     bench_mark_start(bench);
@@ -105,7 +107,8 @@ static Status time_program(char *const *arguments, double *seconds, uint64_t *pe
     while (wait4(child, &code, 0, &usage) < 0)
         if (errno != EINTR) return status_fail(ST_RESOURCE, "the program, started again, is lost"); /* an interrupt reaches it as well */
     *peak = MAX(*peak, (uint64_t)usage.ru_maxrss * 1024);
-    if (!WIFEXITED(code) || WEXITSTATUS(code) != 0 || isnan(*seconds)) return status_fail(ST_RESOURCE, "the program, started again, did not end its first step");
+    if (!WIFEXITED(code) || WEXITSTATUS(code) != 0 || isnan(*seconds))
+        return status_fail(ST_RESOURCE, "the program, started again, did not end its first step");
     return ST_OK;
 }
 
@@ -130,9 +133,20 @@ Status bench_start(Bench *bench) {
     const char *run = arena_printf(arena, "%s/start", bench->folder);
     if (!run) return ST_RESOURCE;
     char *arguments[] = {
-        "tune", "sft", arena_printf(arena, "model.path=%s", bench->model), arena_printf(arena, "model.compute=%s", bench->compute), arena_printf(arena, "data.train=%s/rows.jsonl", bench->folder),
-        "data.format=ids", "data.shuffle=false", "data.max_length=1000000", arena_printf(arena, "lora.rank=%d", BENCH_LORA_RANK), arena_printf(arena, "output=%s", run),
-        "train.max_steps=1", arena_printf(arena, "train.batch_size=%lld", (long long)bench->batch), arena_printf(arena, "--threads=%lld", (long long)bench->command->threads), NULL,
+        "tune",
+        "sft",
+        arena_printf(arena, "model.path=%s", bench->model),
+        arena_printf(arena, "model.compute=%s", bench->compute),
+        arena_printf(arena, "data.train=%s/rows.jsonl", bench->folder),
+        "data.format=ids",
+        "data.shuffle=false",
+        "data.max_length=1000000",
+        arena_printf(arena, "lora.rank=%d", BENCH_LORA_RANK),
+        arena_printf(arena, "output=%s", run),
+        "train.max_steps=1",
+        arena_printf(arena, "train.batch_size=%lld", (long long)bench->batch),
+        arena_printf(arena, "--threads=%lld", (long long)bench->command->threads),
+        NULL,
     };
     for (size_t i = 0; i + 1 < COUNT_OF(arguments); i++)
         if (!arguments[i]) return ST_RESOURCE;

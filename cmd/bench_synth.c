@@ -1,4 +1,5 @@
-/* tune bench synth: a run of tune data synth with a model here, then all that it asked, stage by stage, as tune generate does it: the very same tokens, so the ratio of times is what synthesis costs beside. */
+/* tune bench synth: a run of tune data synth with a model here, then all that it asked, stage by stage, as tune generate does it: the very same
+ * tokens, so the ratio of times is what synthesis costs beside. */
 #include "cmd/bench.h"
 
 #include <stdio.h>
@@ -12,8 +13,9 @@
 #include "data/synth/teacher.h"
 
 enum { ROWS = 64, SEEDS = 24, BATCH = 32, WORDS = 49152 };
-static const char config_json[] = "{\"model_type\": \"llama\", \"vocab_size\": 49152, \"hidden_size\": 576, \"intermediate_size\": 1536, \"num_hidden_layers\": 30, \"num_attention_heads\": 9,"
-                                  " \"num_key_value_heads\": 3, \"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-5, \"rope_theta\": 100000, \"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\"}";
+static const char config_json[] =
+    "{\"model_type\": \"llama\", \"vocab_size\": 49152, \"hidden_size\": 576, \"intermediate_size\": 1536, \"num_hidden_layers\": 30, \"num_attention_heads\": 9,"
+    " \"num_key_value_heads\": 3, \"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-5, \"rope_theta\": 100000, \"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\"}";
 
 typedef struct SynthBench {
     const Command *command;
@@ -32,8 +34,10 @@ static double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 static Status write_tokenizer(const char *dir, Arena *arena) {
     FileWriter w;
     TRY(writer_open(&w, path_join(arena, dir, "tokenizer.json")));
-    writer_printf(&w, "{\"version\": \"1.0\", \"added_tokens\": [], \"normalizer\": null, \"pre_tokenizer\": {\"type\": \"Whitespace\"}, \"post_processor\": null, \"decoder\": null,"
-                      " \"model\": {\"type\": \"WordLevel\", \"unk_token\": \"w0\", \"vocab\": {");
+    writer_printf(
+        &w,
+        "{\"version\": \"1.0\", \"added_tokens\": [], \"normalizer\": null, \"pre_tokenizer\": {\"type\": \"Whitespace\"}, \"post_processor\": null, \"decoder\": null,"
+        " \"model\": {\"type\": \"WordLevel\", \"unk_token\": \"w0\", \"vocab\": {");
     for (int i = 0; i < WORDS; i++) writer_printf(&w, "%s\"w%d\": %d", i ? ", " : "", i, i);
     writer_printf(&w, "}}}\n");
     return writer_commit(&w);
@@ -44,7 +48,8 @@ static Status write_seeds(const char *path) {
     TRY(writer_open(&w, path));
     for (uint64_t i = 0; i < SEEDS; i++) {
         writer_printf(&w, "{\"task_type\": \"%s\", \"instruction\": \"", i % 2 ? "first" : "second");
-        for (uint64_t k = 0; k < 12 + rng_below(rng_key(3, RNG_TEST, i), 0, 30); k++) writer_printf(&w, "%sw%llu", k ? " " : "", (unsigned long long)rng_below(rng_key(3, RNG_TEST, i), 1 + k, WORDS));
+        for (uint64_t k = 0; k < 12 + rng_below(rng_key(3, RNG_TEST, i), 0, 30); k++)
+            writer_printf(&w, "%sw%llu", k ? " " : "", (unsigned long long)rng_below(rng_key(3, RNG_TEST, i), 1 + k, WORDS));
         writer_printf(&w, "\", \"output\": \"w%llu\"}\n", (unsigned long long)i);
     }
     return writer_commit(&w);
@@ -68,9 +73,17 @@ static Status make_recipe(const SynthBench *b, Recipe **recipe) {
     Arena *arena = b->command->arena;
     const char *prompt_stop = b->made ? ", stop: ['77']" : "", *answer_stop = b->made ? ", stop: ['770', '551', '338', '116', '429', '204']" : "";
     const char *items[] = {
-        arena_printf(arena, "output=%s/run", b->folder), arena_printf(arena, "synth.seeds=%s/seeds.jsonl", b->folder), "synth.preset=few_shot", arena_printf(arena, "synth.num_rows=%d", ROWS),
-        arena_printf(arena, "synth.teacher={model: '%s', max_batch: %d}", b->model, BATCH), "synth.min_acceptance=0", "synth.keep_cut=true",
-        arena_printf(arena, "synth.sampling={prompt: {temperature: 1, top_p: 1, max_new_tokens: 128%s}, answer: {temperature: 1, top_p: 1, max_new_tokens: 256%s}}", prompt_stop, answer_stop),
+        arena_printf(arena, "output=%s/run", b->folder),
+        arena_printf(arena, "synth.seeds=%s/seeds.jsonl", b->folder),
+        "synth.preset=few_shot",
+        arena_printf(arena, "synth.num_rows=%d", ROWS),
+        arena_printf(arena, "synth.teacher={model: '%s', max_batch: %d}", b->model, BATCH),
+        "synth.min_acceptance=0",
+        "synth.keep_cut=true",
+        arena_printf(
+            arena,
+            "synth.sampling={prompt: {temperature: 1, top_p: 1, max_new_tokens: 128%s}, answer: {temperature: 1, top_p: 1, max_new_tokens: 256%s}}",
+            prompt_stop, answer_stop),
         "synth.filters={words: true, repetition: true, equal: true, script: Latin, minhash: 0.8, ascii_start: true, punctuation_start: true, blacklist: true}",
     };
     for (size_t i = 0; i < COUNT_OF(items); i++)
@@ -115,7 +128,8 @@ static Status encode_question(const Generator *g, const json_t *line, Ids *ids) 
     const char *text = json_string_value(json_object_get(line, "prompt"));
     if (text) return encode_prompt(g->tokenizer, text, strlen(text), ids);
     json_t *row = json_pack("{s:O}", "messages", json_object_get(line, "messages"));
-    Status status = row ? row_question(row, &(DataConfig){.chat = g->chat}, g->tokenizer, ids) : status_fail(ST_RESOURCE, "out of memory for a question");
+    Status status =
+        row ? row_question(row, &(DataConfig){.chat = g->chat}, g->tokenizer, ids) : status_fail(ST_RESOURCE, "out of memory for a question");
     json_decref(row);
     return status;
 }
@@ -134,7 +148,15 @@ static Status generate_stage(SynthBench *b, const Generator *g, const json_t *li
         n++;
     }
     int32_t end = chat_end_of_turn(g->chat);
-    GenerateConfig config = {.sample = sampling->sample, .max_new_tokens = sampling->max_new_tokens, .n = 1, .seed = 42, .n_stop = sampling->stop.n, .stop = sampling->stop.items, .n_stop_ids = end >= 0, .stop_ids = &end, .max_batch = BATCH};
+    GenerateConfig config = {.sample = sampling->sample,
+                             .max_new_tokens = sampling->max_new_tokens,
+                             .n = 1,
+                             .seed = 42,
+                             .n_stop = sampling->stop.n,
+                             .stop = sampling->stop.items,
+                             .n_stop_ids = end >= 0,
+                             .stop_ids = &end,
+                             .max_batch = BATCH};
     double began = clock_seconds();
     if (status == ST_OK && n > 0) status = generate(g->model, g->tokenizer, prompts, n, &config, NULL, count_tokens, &b->generated);
     b->generate_seconds += clock_seconds() - began;
@@ -188,14 +210,18 @@ static Status generate_all(SynthBench *b) {
 static void print(const SynthBench *b) {
     double rate = (double)b->tokens / b->seconds, generate_rate = (double)b->generated / b->generate_seconds;
     if (b->command->json) {
-        print_result("{\"work\": \"synth\", \"rows\": %lld, \"candidates\": %lld, \"tokens\": %lld, \"generated_tokens\": %lld, \"tokens_per_second\": %.1f, \"generate_tokens_per_second\": %.1f, \"ratio\": %.4f,"
-                     " \"cpu_seconds\": %.2f, \"generate_cpu_seconds\": %.2f, \"filter_share\": %.6f}\n",
-                     (long long)b->rows, (long long)b->candidates, (long long)b->tokens, (long long)b->generated, rate, generate_rate, rate / generate_rate, b->cpu_seconds, b->generate_cpu_seconds, b->filter_seconds / b->seconds);
+        print_result(
+            "{\"work\": \"synth\", \"rows\": %lld, \"candidates\": %lld, \"tokens\": %lld, \"generated_tokens\": %lld, \"tokens_per_second\": %.1f, \"generate_tokens_per_second\": %.1f, \"ratio\": %.4f,"
+            " \"cpu_seconds\": %.2f, \"generate_cpu_seconds\": %.2f, \"filter_share\": %.6f}\n",
+            (long long)b->rows, (long long)b->candidates, (long long)b->tokens, (long long)b->generated, rate, generate_rate, rate / generate_rate,
+            b->cpu_seconds, b->generate_cpu_seconds, b->filter_seconds / b->seconds);
         return;
     }
-    print_result("Synthesis, few_shot, batch %d: %lld rows of %lld candidates, %lld tokens: %.0f a second; the same questions by generation alone %.0f a second: ratio %.3f\n", BATCH, (long long)b->rows,
-                 (long long)b->candidates, (long long)b->tokens, rate, generate_rate, rate / generate_rate);
-    print_result("  processor time %.1f s beside %.1f s: ratio %.3f; filters take %.3f %% of the time\n", b->cpu_seconds, b->generate_cpu_seconds, b->generate_cpu_seconds / b->cpu_seconds, 100 * b->filter_seconds / b->seconds);
+    print_result(
+        "Synthesis, few_shot, batch %d: %lld rows of %lld candidates, %lld tokens: %.0f a second; the same questions by generation alone %.0f a second: ratio %.3f\n",
+        BATCH, (long long)b->rows, (long long)b->candidates, (long long)b->tokens, rate, generate_rate, rate / generate_rate);
+    print_result("  processor time %.1f s beside %.1f s: ratio %.3f; filters take %.3f %% of the time\n", b->cpu_seconds, b->generate_cpu_seconds,
+                 b->generate_cpu_seconds / b->cpu_seconds, 100 * b->filter_seconds / b->seconds);
 }
 
 static Status measure(SynthBench *b) {
@@ -213,7 +239,8 @@ Status bench_synth(const Command *command) {
     const char *temporary = getenv("TMPDIR");
     char *folder = arena_printf(command->arena, "%s/tune-bench-XXXXXX", temporary && *temporary ? temporary : "/tmp");
     if (!folder || !mkdtemp(folder)) return status_fail(ST_RESOURCE, "cannot make a folder like '%s'", folder ? folder : "");
-    SynthBench b = {.command = command, .folder = folder, .made = command->n_arguments < 2, .model = command->n_arguments < 2 ? NULL : command->arguments[1]};
+    SynthBench b = {
+        .command = command, .folder = folder, .made = command->n_arguments < 2, .model = command->n_arguments < 2 ? NULL : command->arguments[1]};
     Status status = command->n_arguments > 2 ? status_fail(ST_USAGE, "bench synth takes one model") : measure(&b);
     if (status != ST_OK) dir_remove(folder);
     else status = dir_remove(folder);

@@ -59,11 +59,15 @@ static void describe(const json_t *root, Str *text) {
     const json_t *rows = json_object_get(root, "rows"), *row;
     size_t i;
     bool peers = json_object_get(root, "peers") != NULL;
-    str_printf(text, "%s, %s, %d threads; products f32 %.0f GF/s, bf16 %.0f GF/s; memory read %.1f GB/s.\n\n", text_of(root, "date"), text_of(root, "cpu"),
-               (int)json_integer_value(json_object_get(root, "threads")), json_number_value(json_object_get(root, "f32_gflops")), json_number_value(json_object_get(root, "bf16_gflops")),
+    str_printf(text, "%s, %s, %d threads; products f32 %.0f GF/s, bf16 %.0f GF/s; memory read %.1f GB/s.\n\n", text_of(root, "date"),
+               text_of(root, "cpu"), (int)json_integer_value(json_object_get(root, "threads")),
+               json_number_value(json_object_get(root, "f32_gflops")), json_number_value(json_object_get(root, "bf16_gflops")),
                json_number_value(json_object_get(root, "read_gbytes_per_second")));
     if (peers) str_append(text, "| work | peer | unit | tune | peer's | ratio | target | holds |\n|---|---|---|---|---|---|---|---|\n");
-    else str_append(text, "| work | compute | batch | tokens | tokens/s | trained/s | GF/s | of peak | in products | GB/s | of read | MB/s | first step or all, s | MiB | predicted |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
+    else
+        str_append(
+            text,
+            "| work | compute | batch | tokens | tokens/s | trained/s | GF/s | of peak | in products | GB/s | of read | MB/s | first step or all, s | MiB | predicted |\n|---|---|---|---|---|---|---|---|---|---|---|---|---|---|---|\n");
     json_array_foreach(rows, i, row) {
         if (peers) add_ratio(text, row);
         else add_row(text, row);

@@ -10,10 +10,12 @@ enum { CONTEXT = 128 }; /* tokens before the first new one */
 Status bench_load(Bench *bench, bool skip_nan_check, Model **model) {
     bench->resident = memory_resident();
     bench_mark_start(bench);
-    return model_load(bench->model, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(bench->compute), .skip_nan_check = skip_nan_check}, model);
+    return model_load(bench->model,
+                      &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(bench->compute), .skip_nan_check = skip_nan_check}, model);
 }
 
-/* The process before the model was loaded, the model, the step that has been laid out on the meta device since cpu_plan_clear, and what it works in. */
+/* The process before the model was loaded, the model, the step that has been laid out on the meta device since cpu_plan_clear, and what it works in.
+ */
 static void predict(Bench *bench, const Model *model, size_t step) {
     ModelMemory memory = model_memory(model, false);
     bench->row.predicted = (double)(bench->resident + memory.mapped + memory.weights + memory.packed + step + cpu_planned_bytes());
@@ -116,13 +118,19 @@ Status bench_decode(Bench *bench) {
     if (!prompts || !decode.made) return ST_RESOURCE;
     TRY(random_ids(bench, bench->batch * CONTEXT, &ids));
     for (int64_t i = 0; i < bench->batch; i++) prompts[i] = (Prompt){ids + i * CONTEXT, CONTEXT, (uint64_t)i};
-    GenerateConfig config = {.sample = {.greedy = true, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = bench->tokens, .n = 1, .ignore_eos = true, .max_batch = bench->batch};
+    GenerateConfig config = {.sample = {.greedy = true, .top_p = 1, .typical_p = 1, .repetition_penalty = 1},
+                             .max_new_tokens = bench->tokens,
+                             .n = 1,
+                             .ignore_eos = true,
+                             .max_batch = bench->batch};
     TRY(bench_load(bench, true, &model));
     cpu_plan_clear();
     predict(bench, model, generate_bytes(model, (size_t)bench->batch, CONTEXT, &config));
     Status status = generate(model, NULL, prompts, (size_t)bench->batch, &config, keep_token, keep_nothing, &decode);
     double seconds = bench->last - bench->first;
-    if (status == ST_OK && seconds <= 0) status = status_fail(ST_USAGE, "%lld tokens are too few to time: the first sequence ends before the last one of %lld has begun", (long long)bench->tokens, (long long)bench->batch);
+    if (status == ST_OK && seconds <= 0)
+        status = status_fail(ST_USAGE, "%lld tokens are too few to time: the first sequence ends before the last one of %lld has begun",
+                             (long long)bench->tokens, (long long)bench->batch);
     bench->row.tokens_per_second = (double)(decode.n_timed / bench->batch * bench->batch) / seconds;
     bench->row.gbytes_per_second = bench->streamed / seconds * 1e-9;
     model_free(model);
@@ -143,7 +151,8 @@ Status bench_make_adapter(Bench *bench) {
     for (size_t i = 0; status == ST_OK && i < model->params.n; i++) {
         Param *param = &model->params.items[i];
         if (!param->trained) continue;
-        for (int64_t k = 0; k < tensor_count(param->tensor); k++) tensor_set(param->tensor, k, 0.02 * rng_uniform(rng_key(1, RNG_TEST, i), (uint64_t)k) - 0.01);
+        for (int64_t k = 0; k < tensor_count(param->tensor); k++)
+            tensor_set(param->tensor, k, 0.02 * rng_uniform(rng_key(1, RNG_TEST, i), (uint64_t)k) - 0.01);
     }
     if (status == ST_OK) status = adapter_save(model, dir, bench->model);
     model_free(model);
@@ -215,7 +224,8 @@ static Status read_texts(const char *path, Str *texts) {
         json_t *row;
         status = json_read_text(line.data, line.len, path, &row);
         if (status != ST_OK) break;
-        const char *question = json_string_value(json_object_get(row, "question")), *answer = json_string_value(json_object_get(row, "answer")), *text = json_string_value(json_object_get(row, "text"));
+        const char *question = json_string_value(json_object_get(row, "question")), *answer = json_string_value(json_object_get(row, "answer")),
+                   *text = json_string_value(json_object_get(row, "text"));
         if (question && answer) str_printf(texts, "%s\n%s", question, answer);
         else if (text) str_append(texts, text);
         else status = status_fail(ST_INPUT, "a row of '%s' has neither 'question' and 'answer' nor 'text'", path);

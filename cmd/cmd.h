@@ -1,4 +1,5 @@
-/* The program: one file cmd_<name>.c and one line in commands.def per subcommand. A command's options are a table in its file, from which --help is made.
+/* The program: one file cmd_<name>.c and one line in commands.def per subcommand. A command's options are a table in its file, from which --help is
+ * made.
  *
  *     Command command = {.arguments_help = "MODEL", .help = "Says what is in it."};
  *     const char *adapter = NULL;
@@ -38,7 +39,8 @@ typedef struct Command {
     bool json;                    /* --json is accepted by every command; those that print no result ignore it */
     Arena *arena;                 /* lives until the command ends */
 } Command;
-/* Fills option values and positionals. --help prints the command's help and ends the program's work with *done = true. ST_USAGE names an unknown option and the nearest one. */
+/* Fills option values and positionals. --help prints the command's help and ends the program's work with *done = true. ST_USAGE names an unknown
+ * option and the nearest one. */
 Status command_parse(Command *command, int argc, char **argv, const Option *options, bool *done);
 void use_threads(int64_t n); /* 0 = one for each core that the process may use, or what OMP_NUM_THREADS says */
 /* ST_USAGE unless there are `least` to `most` positional arguments. */
@@ -53,8 +55,9 @@ typedef struct RecipeCommand {
     bool watch;               /* of tune rl */
 } RecipeCommand;
 typedef Status RecipeCommandRun(const RecipeCommand *job);
-/* Parses, reads the recipe, sets the threads and runs `work`. about: a paragraph with an example; sections: those whose keys --help lists, "" is the top level, "reward" its key of that name, NULL behind the last. Keys of
- * others are ST_CONFIG where they are typed, and in a file where they say how to learn by rewards and rows are to be trained on. */
+/* Parses, reads the recipe, sets the threads and runs `work`. about: a paragraph with an example; sections: those whose keys --help lists, "" is the
+ * top level, "reward" its key of that name, NULL behind the last. Keys of others are ST_CONFIG where they are typed, and in a file where they say how
+ * to learn by rewards and rows are to be trained on. */
 Status recipe_command(int argc, char **argv, const char *name, const char *about, const char *const *sections, RecipeCommandRun *work);
 /* What was typed, so that a shell reads it as the same again; other options are left out, and of urls user, password and query are stars. */
 void recipe_command_line(const RecipeCommand *job, Str *text);
@@ -82,12 +85,14 @@ void show_progress(const char *format, ...) PRINTF_LIKE(1, 2);  /* replaces the 
 void show_line(const char *format, ...) PRINTF_LIKE(1, 2);      /* takes the live line's place, prints a whole line */
 void show_message(const char *format, ...) PRINTF_LIKE(1, 2);   /* the same, --quiet or not: warnings */
 void show_curve(double value);                                  /* one more value of a curve that stands above the live line; on a terminal only */
-void show_table(const char *text);                              /* lines, each with its end, above the live line, as it is drawn next; on a terminal only */
+/* lines, each with its end, above the live line, as it is drawn next; on a terminal only */
+void show_table(const char *text);
 void end_live_line(void);                                       /* what stands there stays, the next line begins below it */
 bool speaks_utf8(void);                                         /* the locale of the terminal */
 void set_quiet(bool on);
 
-/* --profile. The clock starts when options are read; main prints the table on stderr, or with --json a last line {"profile": [...]} on stdout, unless the command has stopped the profile. */
+/* --profile. The clock starts when options are read; main prints the table on stderr, or with --json a last line {"profile": [...]} on stdout, unless
+ * the command has stopped the profile. */
 void profile_ask(bool json);
 bool profile_asked(void);
 void profile_write(JsonWriter *w, const char *key, const ProfileRow *rows, size_t n);
@@ -96,7 +101,8 @@ void profile_end(void);
 
 /* A curve of any number of values in a few characters. {0} is empty. */
 enum { CURVE_BINS = 512 };
-typedef struct Curve { double bins[CURVE_BINS]; size_t n, values_per_bin, in_last; } Curve; /* means of values_per_bin values each, of the last one in_last */
+/* Means of values_per_bin values each, of the last one in_last */
+typedef struct Curve { double bins[CURVE_BINS]; size_t n, values_per_bin, in_last; } Curve;
 void curve_add(Curve *curve, double value); /* NaN and infinities are left out */
 /* `rows` lines that end with '\n', each at most `columns` wide, with the greatest and the least value beside them; nothing when there is no room. */
 void curve_write(const Curve *curve, int columns, int rows, bool utf8, Str *out);
@@ -110,7 +116,8 @@ typedef struct OpenedModel {
 /* How conversations are rendered: what most commands take as --chat-template, --now and --system. */
 typedef struct ChatChoice { const char *chat_template, *now, *system; } ChatChoice;
 Status check_compute(const char *compute); /* ST_USAGE unless NULL, auto, f32 or bf16 */
-Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened); /* choice NULL: the model's own template */
+/* Choice NULL: the model's own template */
+Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened);
 Status open_chat(const char *dir, const ChatChoice *choice, OpenedModel *opened);
 void close_model(OpenedModel *opened);
 
@@ -120,30 +127,32 @@ void close_model(OpenedModel *opened);
         "--now", OPTION_TEXT, &(choice).now, "DATE", "for templates that write the date, YYYY-MM-DD [HH:MM:SS]; today"                             \
     }
 /* How tokens are chosen, as generate and chat take it; stop: a TextList. */
-#define SAMPLING_OPTIONS(config, stop)                                                                                                                       \
-    {"--max-new-tokens", OPTION_INT, &(config).max_new_tokens, "N", "longest answer in tokens"},                                                            \
-        {"--temperature", OPTION_REAL, &(config).sample.temperature, "X", "1 = as the model has it, 0 = greedy"},                                           \
-        {"--greedy", OPTION_FLAG, &(config).sample.greedy, NULL, "always the likeliest token"},                                                             \
-        {"--top-k", OPTION_INT, &(config).sample.top_k, "N", "keep the N likeliest tokens; 0 = all"},                                                       \
-        {"--top-p", OPTION_REAL, &(config).sample.top_p, "X", "keep the smallest set with this probability"},                                               \
-        {"--min-p", OPTION_REAL, &(config).sample.min_p, "X", "drop tokens below this share of the likeliest one"},                                         \
-        {"--repetition-penalty", OPTION_REAL, &(config).sample.repetition_penalty, "X", "above 1: tokens seen before become less likely"}, {                 \
-        "--stop", OPTION_LIST, &(stop), "TEXT", "text that ends an answer; may be given several times"                                                      \
+#define SAMPLING_OPTIONS(config, stop)                                                                                                       \
+    {"--max-new-tokens", OPTION_INT, &(config).max_new_tokens, "N", "longest answer in tokens"},                                             \
+        {"--temperature", OPTION_REAL, &(config).sample.temperature, "X", "1 = as the model has it, 0 = greedy"},                            \
+        {"--greedy", OPTION_FLAG, &(config).sample.greedy, NULL, "always the likeliest token"},                                              \
+        {"--top-k", OPTION_INT, &(config).sample.top_k, "N", "keep the N likeliest tokens; 0 = all"},                                        \
+        {"--top-p", OPTION_REAL, &(config).sample.top_p, "X", "keep the smallest set with this probability"},                                \
+        {"--min-p", OPTION_REAL, &(config).sample.min_p, "X", "drop tokens below this share of the likeliest one"},                          \
+        {"--repetition-penalty", OPTION_REAL, &(config).sample.repetition_penalty, "X", "above 1: tokens seen before become less likely"}, { \
+        "--stop", OPTION_LIST, &(stop), "TEXT", "text that ends an answer; may be given several times"                                       \
     }
 Status check_sampling(const GenerateConfig *config); /* ST_USAGE for what is out of range */
-/* Rows of a file as token ids: questions (row_question of data.h) or whole rows (row_whole). config: of its fields `system` counts; NULL = none. ST_INPUT with file and line:
- * also ids and lengths that the model does not know. */
+/* Rows of a file as token ids: questions (row_question of data.h) or whole rows (row_whole). config: of its fields `system` counts; NULL = none.
+ * ST_INPUT with file and line: also ids and lengths that the model does not know. */
 typedef struct TokenRow { json_t *json; Ids ids; } TokenRow;
 typedef struct TokenRows { TokenRow *items; size_t n, cap; } TokenRows;
 Status token_rows_read(const char *file, const OpenedModel *opened, const DataConfig *config, bool questions, TokenRows *rows);
 void token_rows_release(TokenRows *rows);
 
-/* ST_CONFIG when a file that is to be written is one of the inputs, under whatever name: a file, or one that makes up the model or adapter in a directory. NULLs among them are passed over. */
+/* ST_CONFIG when a file that is to be written is one of the inputs, under whatever name: a file, or one that makes up the model or adapter in a
+ * directory. NULLs among them are passed over. */
 Status check_output(const char *output, const char *const *inputs, size_t n);
 /* Lines of results: to stdout when path is NULL, else to a file that appears whole. */
 typedef struct ResultFile { bool to_file; FileWriter writer; size_t n; } ResultFile; /* n: lines */
 Status result_open(ResultFile *result, const char *path);
 void result_line(ResultFile *result, const Str *line);
-Status result_close(ResultFile *result, Status status); /* gives up the file when status is a failure, but keeps the lines of an interrupted run as FILE.partial; returns it, or the write's */
+/* Gives up the file when status is a failure, but keeps the lines of an interrupted run as FILE.partial; returns it, or the write's */
+Status result_close(ResultFile *result, Status status);
 
 #endif

@@ -14,13 +14,16 @@
 /* Shapes of SmolLM2-135M, Qwen2.5-0.5B and Llama-3.2-1B, from their config.json. */
 typedef struct BenchShape { const char *name, *config; } BenchShape;
 static const BenchShape shapes[] = {
-    {"S", "{\"model_type\": \"llama\", \"vocab_size\": 49152, \"hidden_size\": 576, \"intermediate_size\": 1536, \"num_hidden_layers\": 30, \"num_attention_heads\": 9,"
-          " \"num_key_value_heads\": 3, \"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-5, \"rope_theta\": 100000, \"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\"}"},
-    {"Q", "{\"model_type\": \"qwen2\", \"vocab_size\": 151936, \"hidden_size\": 896, \"intermediate_size\": 4864, \"num_hidden_layers\": 24, \"num_attention_heads\": 14,"
-          " \"num_key_value_heads\": 2, \"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-6, \"rope_theta\": 1000000, \"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\"}"},
-    {"L", "{\"model_type\": \"llama\", \"vocab_size\": 128256, \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": 16, \"num_attention_heads\": 32,"
-          " \"num_key_value_heads\": 8, \"head_dim\": 64, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500000, \"tie_word_embeddings\": true,"
-          " \"torch_dtype\": \"bfloat16\"}"},
+    {"S",
+     "{\"model_type\": \"llama\", \"vocab_size\": 49152, \"hidden_size\": 576, \"intermediate_size\": 1536, \"num_hidden_layers\": 30, \"num_attention_heads\": 9,"
+     " \"num_key_value_heads\": 3, \"max_position_embeddings\": 8192, \"rms_norm_eps\": 1e-5, \"rope_theta\": 100000, \"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\"}"},
+    {"Q",
+     "{\"model_type\": \"qwen2\", \"vocab_size\": 151936, \"hidden_size\": 896, \"intermediate_size\": 4864, \"num_hidden_layers\": 24, \"num_attention_heads\": 14,"
+     " \"num_key_value_heads\": 2, \"max_position_embeddings\": 32768, \"rms_norm_eps\": 1e-6, \"rope_theta\": 1000000, \"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\"}"},
+    {"L",
+     "{\"model_type\": \"llama\", \"vocab_size\": 128256, \"hidden_size\": 2048, \"intermediate_size\": 8192, \"num_hidden_layers\": 16, \"num_attention_heads\": 32,"
+     " \"num_key_value_heads\": 8, \"head_dim\": 64, \"max_position_embeddings\": 131072, \"rms_norm_eps\": 1e-5, \"rope_theta\": 500000, \"tie_word_embeddings\": true,"
+     " \"torch_dtype\": \"bfloat16\"}"},
 };
 
 typedef struct BenchWork {
@@ -63,7 +66,8 @@ static OpCost profiled(double *streamed) {
     for (size_t i = 0; i < n; i++) {
         sum.flops += rows[i].cost.flops;
         sum.bytes += rows[i].cost.bytes;
-        if (!strcmp(rows[i].name, "linear") || !strcmp(rows[i].name, "token_logits") || !strcmp(rows[i].name, "attention")) *streamed += rows[i].cost.bytes;
+        if (!strcmp(rows[i].name, "linear") || !strcmp(rows[i].name, "token_logits") || !strcmp(rows[i].name, "attention"))
+            *streamed += rows[i].cost.bytes;
     }
     return sum;
 }
@@ -98,7 +102,8 @@ static Status fail_again(Status status, const char *text, const char *hint) {
     return hint[0] ? status_hint(status, "%s", hint) : status;
 }
 
-/* Whatever `run` leaves in the bench is there afterwards: the bench lies in shared memory. The caller has started no thread, so that the child may. */
+/* Whatever `run` leaves in the bench is there afterwards: the bench lies in shared memory. The caller has started no thread, so that the child may.
+ */
 static Status in_child(Bench *bench, Status (*run)(Bench *bench)) {
     int code;
     bench->status = ST_RESOURCE;
@@ -149,7 +154,8 @@ static Status write_model(Bench *bench) { return model_write_random(bench->model
 
 /* ---- the table ---- */
 
-static const char columns[] = "work      shape     batch tokens   tokens/s trained/s      GF/s   of peak  in prod.      GB/s   of read   seconds      memory   predicted\n";
+static const char columns[] =
+    "work      shape     batch tokens   tokens/s trained/s      GF/s   of peak  in prod.      GB/s   of read   seconds      memory   predicted\n";
 
 static void add_number(JsonWriter *w, const char *key, double value, const char *format, Str *cells) {
     if (key) jw_double(w, key, value);
@@ -197,7 +203,8 @@ static void print_row(const Bench *bench, const BenchWork *work, Results *result
     add_number(&w, "read_share", bench->read_gbs > 0 ? row->gbytes_per_second / bench->read_gbs : (double)NAN, "%10.2f", &cells);
     jw_double(&w, "seconds_to_first_step", row->first_step);
     add_number(&w, NULL, isnan(row->seconds) ? row->first_step : row->seconds, "%10.2f", &cells);
-    str_printf(&cells, "  %10s  %10s", format_bytes((double)bench->peak, memory), isnan(row->predicted) ? "-" : format_bytes(row->predicted, predicted));
+    str_printf(&cells, "  %10s  %10s", format_bytes((double)bench->peak, memory),
+               isnan(row->predicted) ? "-" : format_bytes(row->predicted, predicted));
     add_if_known(&w, "rows_per_second", row->rows_per_second, "rows/s", &cells);
     add_if_known(&w, "mbytes_per_second", row->mbytes_per_second, "MB/s", &cells);
     add_if_known(&w, "seconds", row->seconds, NULL, &cells);
@@ -317,7 +324,8 @@ static Status write_results(const Bench *bench, const char *path, const Str *row
     return status;
 }
 
-/* Another work's turn comes even when this one fails, and the file has what is there so far. Only an interrupt ends all, and a file that cannot be written. */
+/* Another work's turn comes even when this one fails, and the file has what is there so far. Only an interrupt ends all, and a file that cannot be
+ * written. */
 static Status run_work(Bench *bench, const BenchWork *work, const BenchJob *job, Results *results) {
     Status status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : measure_work(bench, work, job);
     end_live_line();
@@ -362,7 +370,8 @@ static Status next_work(const char **at, const BenchWork **work) {
 static Status check_work(const BenchWork *work, const BenchJob *job) {
     int64_t least = work->tokens == 1 ? 1 : work->run == bench_decode && batch_of(work, job) > 1 ? 3 : 2;
     if (tokens_of(work, job) >= least) return ST_OK;
-    return status_fail(ST_USAGE, "--tokens must be %lld or more for '%s' of %lld at a time", (long long)least, work->name, (long long)batch_of(work, job));
+    return status_fail(ST_USAGE, "--tokens must be %lld or more for '%s' of %lld at a time", (long long)least, work->name,
+                       (long long)batch_of(work, job));
 }
 
 static Status check_works(const BenchJob *job) {
@@ -443,7 +452,12 @@ static Status bench_models(const Command *command, const BenchJob *job) {
     if (bench == MAP_FAILED) return status_fail(ST_RESOURCE, "no memory to share with the works' processes");
     Status status = mkdtemp(folder) ? ST_OK : status_fail(ST_RESOURCE, "cannot make a folder like '%s'", folder);
     if (status == ST_OK) {
-        *bench = (Bench){.command = command, .folder = folder, .compute = job->compute, .checkpointing = job->checkpointing, .rows = job->rows, .tokenizer = job->tokenizer};
+        *bench = (Bench){.command = command,
+                         .folder = folder,
+                         .compute = job->compute,
+                         .checkpointing = job->checkpointing,
+                         .rows = job->rows,
+                         .tokenizer = job->tokenizer};
         profile_stop(); /* works have their own */
         status = run_shapes(bench, job);
         if (status != ST_OK) dir_remove(folder);
@@ -468,24 +482,27 @@ Status cmd_bench(int argc, char **argv) {
     BenchJob job = {.list = "sft,prefill,decode,load", .compute = "auto", .checkpointing = "none", .steps = 2};
     Command command = {
         .arguments_help = "MODEL ... | S | Q | L | mlp | ppo | filter | synth [MODEL] | growth",
-        .help = "Measures training and use of a model, or of random weights in the shape of SmolLM2-135M (S), Qwen2.5-0.5B (Q) or Llama-3.2-1B (L);\n"
-                "growth: time and memory by the length of a row, the number of rows and of steps;\n"
-                "mlp: acting with and updates of a policy of two hidden layers of 64;\n"
-                "ppo: steps a second of PPO on CartPole, with stable-baselines3's and cleanrl's settings.\n"
-                "filter: ROUGE-L and all filters of texts over 52,002 instructions.\n"
-                "synth: tokens a second of tune data synth, beside generation alone of the same answers; share of the filters.\n"
-                "GF/s are of products alone, as the shapes of all ops say (--profile shows them op by op); their share is of the best that this machine's products reach. GB/s: weights, keys and values\n"
-                "that decoding reads, and its share of what memory gives. Each work has a process of its own. --json: one object per work and line.\n"
-                "    tune bench S --work sft,decode",
+        .help =
+            "Measures training and use of a model, or of random weights in the shape of SmolLM2-135M (S), Qwen2.5-0.5B (Q) or Llama-3.2-1B (L);\n"
+            "growth: time and memory by the length of a row, the number of rows and of steps;\n"
+            "mlp: acting with and updates of a policy of two hidden layers of 64;\n"
+            "ppo: steps a second of PPO on CartPole, with stable-baselines3's and cleanrl's settings.\n"
+            "filter: ROUGE-L and all filters of texts over 52,002 instructions.\n"
+            "synth: tokens a second of tune data synth, beside generation alone of the same answers; share of the filters.\n"
+            "GF/s are of products alone, as the shapes of all ops say (--profile shows them op by op); their share is of the best that this machine's products reach. GB/s: weights, keys and values\n"
+            "that decoding reads, and its share of what memory gives. Each work has a process of its own. --json: one object per work and line.\n"
+            "    tune bench S --work sft,decode",
     };
     const Option options[] = {
-        {"--work", OPTION_TEXT, &job.list, "LIST", "of sft, sft_mix, full, dpo, grpo, decode, decode8, decode32, prefill, prefill2048, tokenizer, merge, load, start; or all: of L those that take less than minutes (sft,prefill,decode,load)"},
+        {"--work", OPTION_TEXT, &job.list, "LIST",
+         "of sft, sft_mix, full, dpo, grpo, decode, decode8, decode32, prefill, prefill2048, tokenizer, merge, load, start; or all: of L those that take less than minutes (sft,prefill,decode,load)"},
         {"--batch", OPTION_INT, &job.batch, "N", "sequences at a time; dpo: pairs, grpo: prompts, 8 completions each"},
         {"--tokens", OPTION_INT, &job.tokens, "N", "tokens of a sequence; decode, grpo: new ones; sft_mix, dpo: of the longest row"},
         {"--steps", OPTION_INT, &job.steps, "N", "timed steps, behind one that is not; start: runs, of which the best counts (2)"},
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
         {"--checkpointing", OPTION_TEXT, &job.checkpointing, "KIND", "of sft, sft_mix, full, dpo, grpo: none, selective or layer"},
-        {"--rows", OPTION_TEXT, &job.rows, "FILE", "lengths of sft_mix and grpo, texts of tokenizer: {question, answer} or messages; of dpo: {prompt, chosen, rejected}. Drawn as GSM8K's and hh-rlhf's unless given"},
+        {"--rows", OPTION_TEXT, &job.rows, "FILE",
+         "lengths of sft_mix and grpo, texts of tokenizer: {question, answer} or messages; of dpo: {prompt, chosen, rejected}. Drawn as GSM8K's and hh-rlhf's unless given"},
         {"--tokenizer", OPTION_TEXT, &job.tokenizer, "DIR", "of the rows; the model's own"},
         {"-o", OPTION_TEXT, &job.output, "FILE", "the rows and the machine as one JSON object, written after every row"},
         {"--table", OPTION_TEXT, &job.table, "FILE", "such a file, or bench-peers.json, as markdown; nothing is measured"},

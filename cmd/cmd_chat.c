@@ -59,7 +59,9 @@ static Status fitting_ids(Talk *talk, Ids *ids) {
         forgotten += 2;
         TRY(question_ids(talk, ids));
     }
-    if (forgotten) show_line("(the oldest %zu messages are forgotten: the conversation is longer than %lld tokens, see --context)", forgotten, (long long)session_room(talk->config.session));
+    if (forgotten)
+        show_line("(the oldest %zu messages are forgotten: the conversation is longer than %lld tokens, see --context)", forgotten,
+                  (long long)session_room(talk->config.session));
     if ((int64_t)ids->n <= room) return ST_OK;
     status_fail(ST_INPUT, "the message has %zu tokens, and there is room for %lld", ids->n, (long long)room);
     return status_hint(ST_INPUT, "raise --context, or lower --max-new-tokens");
@@ -78,7 +80,8 @@ static Status answer(Talk *talk) {
     Status status = fitting_ids(talk, &ids);
     size_t turn = json_array_size(talk->messages);
     if (status == ST_OK)
-        status = generate(talk->opened.model, talk->opened.tokenizer, &(Prompt){ids.data, ids.n, turn}, 1, &talk->config, show_piece, take_answer, talk);
+        status =
+            generate(talk->opened.model, talk->opened.tokenizer, &(Prompt){ids.data, ids.n, turn}, 1, &talk->config, show_piece, take_answer, talk);
     ids_release(&ids);
     print_text("\n", 1);
     fflush(stdout);
@@ -131,7 +134,8 @@ static Status take_row(void *context, const Row *row) {
     set_system(talk, NULL);
     for (size_t i = 0; i < json_array_size(messages); i++) {
         json_t *message = json_array_get(messages, i);
-        if (i == 0 && !strcmp(json_string_value(json_object_get(message, "role")), "system")) set_system(talk, json_string_value(json_object_get(message, "content")));
+        if (i == 0 && !strcmp(json_string_value(json_object_get(message, "role")), "system"))
+            set_system(talk, json_string_value(json_object_get(message, "content")));
         else json_array_append(talk->messages, message);
     }
     return ST_OK;
@@ -144,8 +148,9 @@ static Status load(Talk *talk, const char *path) {
 }
 
 static void show_commands(void) {
-    show_line("/system TEXT   set the system message, and begin anew\n/reset         begin anew\n/save FILE     write the conversation, a row as training takes it\n"
-              "/load FILE     go on with a saved one\n/retry         another answer to the last question\nCtrl-C stops an answer, Ctrl-D leaves; a line that ends with \\ goes on");
+    show_line(
+        "/system TEXT   set the system message, and begin anew\n/reset         begin anew\n/save FILE     write the conversation, a row as training takes it\n"
+        "/load FILE     go on with a saved one\n/retry         another answer to the last question\nCtrl-C stops an answer, Ctrl-D leaves; a line that ends with \\ goes on");
 }
 
 static Status retry(Talk *talk) {
@@ -234,7 +239,8 @@ static Status run(const Command *command, Talk *talk) {
     TRY(command_needs(command, 1, 1));
     TRY(check_sampling(&talk->config));
     if (talk->context < 2 || talk->context > 1 << 24) return status_fail(ST_USAGE, "--context is 2 or more, not %lld", (long long)talk->context);
-    if (talk->config.max_new_tokens >= talk->context) return status_fail(ST_USAGE, "--max-new-tokens must be below --context, which is %lld", (long long)talk->context);
+    if (talk->config.max_new_tokens >= talk->context)
+        return status_fail(ST_USAGE, "--max-new-tokens must be below --context, which is %lld", (long long)talk->context);
     TRY(open_model(command->arguments[0], talk->adapter, talk->compute, &talk->chat, &talk->opened));
     const ModelConfig *config = &talk->opened.model->config;
     int32_t end_of_turn = chat_end_of_turn(talk->opened.chat);
@@ -253,7 +259,9 @@ static Status run(const Command *command, Talk *talk) {
         status = status_hint(ST_INPUT, "name one: --chat-template chatml, llama3, alpaca, plain or a file; tune generate needs none");
     }
     if (status == ST_OK) status = session_new(talk->opened.model, talk->context, &talk->config.session);
-    if (status == ST_OK && talk->terminal) show_line("%s%s%s: /help for commands, Ctrl-C stops an answer, Ctrl-D leaves", command->arguments[0], talk->adapter ? " with " : "", talk->adapter ? talk->adapter : "");
+    if (status == ST_OK && talk->terminal)
+        show_line("%s%s%s: /help for commands, Ctrl-C stops an answer, Ctrl-D leaves", command->arguments[0], talk->adapter ? " with " : "",
+                  talk->adapter ? talk->adapter : "");
     if (status == ST_OK) status = converse(talk);
     session_free(talk->config.session);
     json_decref(talk->messages);
@@ -264,12 +272,15 @@ static Status run(const Command *command, Talk *talk) {
 }
 
 Status cmd_chat(int argc, char **argv) {
-    Talk talk = {.seed = 42, .context = 8192, .config = {.max_new_tokens = 512, .n = 1, .sample = {.temperature = 0.7, .top_p = 0.95, .typical_p = 1, .repetition_penalty = 1}}};
+    Talk talk = {.seed = 42,
+                 .context = 8192,
+                 .config = {.max_new_tokens = 512, .n = 1, .sample = {.temperature = 0.7, .top_p = 0.95, .typical_p = 1, .repetition_penalty = 1}}};
     Command command = {
         .arguments_help = "MODEL",
-        .help = "Talks to a model by its chat template. Answers come at temperature 0.7 and top-p 0.95 unless told otherwise, at most 512 tokens each.\n"
-                "/system TEXT, /reset, /save FILE, /load FILE and /retry steer it; Ctrl-C stops an answer, Ctrl-D leaves. Without a terminal each line of stdin is a question.\n"
-                "    tune chat models/smollm2 --adapter runs/sft/adapter --system 'You are brief.'",
+        .help =
+            "Talks to a model by its chat template. Answers come at temperature 0.7 and top-p 0.95 unless told otherwise, at most 512 tokens each.\n"
+            "/system TEXT, /reset, /save FILE, /load FILE and /retry steer it; Ctrl-C stops an answer, Ctrl-D leaves. Without a terminal each line of stdin is a question.\n"
+            "    tune chat models/smollm2 --adapter runs/sft/adapter --system 'You are brief.'",
     };
     const Option options[] = {
         {"--adapter", OPTION_TEXT, &talk.adapter, "DIR", "PEFT adapter to use"},

@@ -32,7 +32,8 @@ static Status each_token(const RecipeRows *rows, size_t row, TokenCallback *call
         else status = stream_push(&stream, example.ids[t], &text);
         if (rows->tokenizer && status == ST_OK && t + 1 == example.n) status = stream_finish(&stream, &text);
         if (status == ST_OK)
-            call(context, example.ids[t], example_label(&example, t) != LABEL_NONE, rows->tokenizer && tokenizer_is_special(rows->tokenizer, example.ids[t]), str_text(&text), text.len);
+            call(context, example.ids[t], example_label(&example, t) != LABEL_NONE,
+                 rows->tokenizer && tokenizer_is_special(rows->tokenizer, example.ids[t]), str_text(&text), text.len);
     }
     if (rows->tokenizer) stream_release(&stream);
     str_release(&text);
@@ -110,11 +111,13 @@ static void print_line(void *context, const char *text) {
 static Status print_screen(const Check *check) {
     const DataCounts *train = &check->rows.train->counts;
     data_files_say(check->rows.train, print_line, NULL);
-    print_result("rows %lld, tokens %lld, trained %lld (%.1f %%)\n", (long long)train->rows, (long long)train->tokens, (long long)train->trained_tokens,
-                 train->tokens ? 100 * (double)train->trained_tokens / (double)train->tokens : 0);
-    print_result("dropped %lld, cut %lld, duplicates %lld, near-duplicates %lld\n", (long long)(train->dropped_long + train->dropped_untrained), (long long)train->cut, (long long)train->duplicates,
-                 (long long)check->found.near_duplicates);
-    if (check->rows.eval) print_result("held out: %lld rows, %lld trained tokens\n", (long long)check->rows.eval->counts.rows, (long long)check->rows.eval->counts.trained_tokens);
+    print_result("rows %lld, tokens %lld, trained %lld (%.1f %%)\n", (long long)train->rows, (long long)train->tokens,
+                 (long long)train->trained_tokens, train->tokens ? 100 * (double)train->trained_tokens / (double)train->tokens : 0);
+    print_result("dropped %lld, cut %lld, duplicates %lld, near-duplicates %lld\n", (long long)(train->dropped_long + train->dropped_untrained),
+                 (long long)train->cut, (long long)train->duplicates, (long long)check->found.near_duplicates);
+    if (check->rows.eval)
+        print_result("held out: %lld rows, %lld trained tokens\n", (long long)check->rows.eval->counts.rows,
+                     (long long)check->rows.eval->counts.trained_tokens);
     print_lengths(check);
     for (size_t i = 0; i < check->found.n_warnings; i++) print_result("warning: %s\n", check->found.warnings[i]);
     if (check->found.n_warnings == 0) print_result("nothing odd\n");
@@ -222,11 +225,14 @@ static void page_token(void *context, int32_t id, bool trained, bool special, co
 
 static void page_bars(const DataCheck *found, Str *out) {
     int n = last_bar(found) + 1;
-    str_printf(out, "<svg viewBox=\"0 0 640 %d\" role=\"img\" aria-label=\"rows by their number of tokens\" style=\"width:100%%;max-width:40rem\">", n * 24);
+    str_printf(out, "<svg viewBox=\"0 0 640 %d\" role=\"img\" aria-label=\"rows by their number of tokens\" style=\"width:100%%;max-width:40rem\">",
+               n * 24);
     for (int i = 0; i < n; i++) {
         double width = 460.0 * (double)found->bars[i] / (double)largest_bar(found);
-        str_printf(out, "<text x=\"70\" y=\"%d\" text-anchor=\"end\">%lld+</text><rect class=\"bar\" x=\"80\" y=\"%d\" width=\"%.1f\" height=\"18\" rx=\"2\"/><text x=\"%.1f\" y=\"%d\">%lld</text>", i * 24 + 17,
-                   (long long)(found->bar_width * i), i * 24 + 3, width, 86 + width, i * 24 + 17, (long long)found->bars[i]);
+        str_printf(
+            out,
+            "<text x=\"70\" y=\"%d\" text-anchor=\"end\">%lld+</text><rect class=\"bar\" x=\"80\" y=\"%d\" width=\"%.1f\" height=\"18\" rx=\"2\"/><text x=\"%.1f\" y=\"%d\">%lld</text>",
+            i * 24 + 17, (long long)(found->bar_width * i), i * 24 + 3, width, 86 + width, i * 24 + 17, (long long)found->bars[i]);
     }
     str_append(out, "</svg>");
 }
@@ -237,7 +243,10 @@ static Status write_page(const Check *check) {
     const DataCounts *train = &check->rows.train->counts;
     Str out = {0};
     Status status = ST_OK;
-    str_printf(&out, "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>rows of a recipe</title>%s<h1>What will be trained</h1><table>", page_style);
+    str_printf(
+        &out,
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>rows of a recipe</title>%s<h1>What will be trained</h1><table>",
+        page_style);
     page_number(&out, "rows", train->rows);
     page_number(&out, "tokens", train->tokens);
     page_number(&out, "trained tokens", train->trained_tokens);
@@ -308,10 +317,11 @@ Status cmd_data_check(int argc, char **argv) {
     Check check = {.n_rows = 3};
     Command command = {
         .arguments_help = "RECIPE [KEY=VALUE ...]",
-        .help = "Shows what training would see: rows, tokens, lengths, what is dropped, cut or double, the first rows with every trained token marked, and what looks wrong: an end that is\n"
-                "never trained, BOS twice, a template that the tokenizer does not know, rows much alike, evaluation rows that training has as well. Exit code 4 when nothing, or the wrong\n"
-                "thing, would be learned. The model's weights are not needed.\n"
-                "    tune data check recipes/demo/sft.yaml --rows 5",
+        .help =
+            "Shows what training would see: rows, tokens, lengths, what is dropped, cut or double, the first rows with every trained token marked, and what looks wrong: an end that is\n"
+            "never trained, BOS twice, a template that the tokenizer does not know, rows much alike, evaluation rows that training has as well. Exit code 4 when nothing, or the wrong\n"
+            "thing, would be learned. The model's weights are not needed.\n"
+            "    tune data check recipes/demo/sft.yaml --rows 5",
     };
     const Option options[] = {
         {"--rows", OPTION_INT, &check.n_rows, "N", "rows to show (3)"},

@@ -79,12 +79,17 @@ static Status add_option(FilterJob *job, const FilterHelp *help, const char *tex
 static Status read_recipe(FilterJob *job) {
     TRY(recipe_read(job->recipe_file, NULL, 0, &job->recipe));
     const Yaml *filters = job->recipe->synth_filters;
-    if (!job->recipe->has_synth) return status_hint(status_fail(ST_CONFIG, "'%s' has no section 'synth'", job->recipe_file), "such as synth: {preset: few_shot, filters: {rouge_l: 0.7}}");
+    if (!job->recipe->has_synth)
+        return status_hint(status_fail(ST_CONFIG, "'%s' has no section 'synth'", job->recipe_file),
+                           "such as synth: {preset: few_shot, filters: {rouge_l: 0.7}}");
     TRY(synth_preset_filters(job->recipe, job->command->arena, &job->base));
-    if (filters && filters->kind != YAML_MAP) return status_fail(ST_CONFIG, "wrong value for 'synth.filters' in '%s' line %d: expected a map", job->recipe_file, filters->line);
-    for (size_t i = 0; filters && i < filters->n; i++) TRY(set_entry(job->command->arena, job->map, filters->keys[i], filters->key_lines[i], filters->items[i]));
+    if (filters && filters->kind != YAML_MAP)
+        return status_fail(ST_CONFIG, "wrong value for 'synth.filters' in '%s' line %d: expected a map", job->recipe_file, filters->line);
+    for (size_t i = 0; filters && i < filters->n; i++)
+        TRY(set_entry(job->command->arena, job->map, filters->keys[i], filters->key_lines[i], filters->items[i]));
     if (!job->recipe->reward) return ST_OK;
-    return rewards_open(job->recipe->reward, job->recipe_file, &(RewardOptions){.max_new_tokens = job->recipe->generate_max_new_tokens, .secret = secret_from_environment}, &job->rewards);
+    return rewards_open(job->recipe->reward, job->recipe_file,
+                        &(RewardOptions){.max_new_tokens = job->recipe->generate_max_new_tokens, .secret = secret_from_environment}, &job->rewards);
 }
 
 static Status reward_rows(void *context, const FilterRow *rows, size_t n, double *values) {
@@ -92,7 +97,12 @@ static Status reward_rows(void *context, const FilterRow *rows, size_t n, double
     const RewardScores *scores;
     RewardRow *asked = calloc(n + 1, sizeof *asked);
     if (!asked) return status_fail(ST_RESOURCE, "out of memory for the rewards of %zu rows", n);
-    for (size_t i = 0; i < n; i++) asked[i] = (RewardRow){.number = (int64_t)i + 1, .prompt = rows[i].instruction, .completion = rows[i].completion, .finish_reason = "stop", .columns = rows[i].json};
+    for (size_t i = 0; i < n; i++)
+        asked[i] = (RewardRow){.number = (int64_t)i + 1,
+                               .prompt = rows[i].instruction,
+                               .completion = rows[i].completion,
+                               .finish_reason = "stop",
+                               .columns = rows[i].json};
     Status status = rewards_score(job->rewards, asked, n, &scores);
     for (size_t i = 0; status == ST_OK && i < n; i++) values[i] = scores->sums[i];
     free(asked);
@@ -110,7 +120,13 @@ static Status open_filters(FilterJob *job) {
     for (size_t i = 0; filter_help_at(i, &help); i++)
         if (job->values[i]) TRY(add_option(job, &help, job->values[i]));
     if (job->model) TRY(open_model(job->model, job->adapter, job->compute, &job->chat, &job->opened));
-    FilterConfig config = {.base = job->base, .filters = job->map, .only = job->only, .file = job->recipe_file, .model = job->opened.model, .tokenizer = job->opened.tokenizer, .chat = job->opened.chat};
+    FilterConfig config = {.base = job->base,
+                           .filters = job->map,
+                           .only = job->only,
+                           .file = job->recipe_file,
+                           .model = job->opened.model,
+                           .tokenizer = job->opened.tokenizer,
+                           .chat = job->opened.chat};
     if (job->rewards) config.reward = (FilterScorer){reward_rows, job};
     Status status = filters_open(&config, &job->filters);
     if (status == ST_CONFIG && !job->recipe_file) return ST_USAGE;
@@ -197,7 +213,9 @@ static Status write_chosen(void *context, const char *text, bool chosen) {
     FilterJob *job = context;
     Str line = {.data = (char *)(uintptr_t)text, .len = strlen(text)};
     if (chosen && (job->output || !job->command->json)) result_line(&job->kept, &line);
-    else if (!chosen && job->rejected) writer_printf(&job->ledger, "{\"row\": %s, \"reason\": \"select\", \"what\": \"beyond the budget\", \"score\": null, \"nearest\": null}\n", text);
+    else if (!chosen && job->rejected)
+        writer_printf(&job->ledger, "{\"row\": %s, \"reason\": \"select\", \"what\": \"beyond the budget\", \"score\": null, \"nearest\": null}\n",
+                      text);
     return ST_OK;
 }
 
@@ -205,7 +223,8 @@ static Status choose_rows(FilterJob *job) {
     SelectQuota *quotas = arena_alloc(job->command->arena, (job->quotas.n + 1) * sizeof *quotas);
     if (!quotas) return ST_RESOURCE;
     TRY(read_quotas(job, quotas));
-    return select_pool_choose(job->pool, &(SelectConfig){.n = job->select, .share = job->share, .quotas = quotas, .n_quotas = job->quotas.n}, write_chosen, job, &job->selected);
+    return select_pool_choose(job->pool, &(SelectConfig){.n = job->select, .share = job->share, .quotas = quotas, .n_quotas = job->quotas.n},
+                              write_chosen, job, &job->selected);
 }
 
 /* ---- results ---- */
@@ -234,7 +253,8 @@ static void print_line(const FilterJob *job, const char *name, int64_t n, int64_
 
 static void print_table(const FilterJob *job) {
     FilterCounts counts = filters_counts(job->filters, FILTER_BOTH);
-    for (size_t i = 0; filters_at(job->filters, i); i++) print_line(job, filters_at(job->filters, i)->name, filters_at(job->filters, i)->rejected, counts.rows);
+    for (size_t i = 0; filters_at(job->filters, i); i++)
+        print_line(job, filters_at(job->filters, i)->name, filters_at(job->filters, i)->rejected, counts.rows);
     if (job->select) print_line(job, "select", counts.kept - job->selected, counts.rows);
     print_line(job, "kept", job->select ? job->selected : counts.kept, counts.rows);
     print_line(job, "rows", counts.rows, counts.rows);
@@ -244,7 +264,8 @@ static Status filter_files(FilterJob *job) {
     Status status = ST_OK;
     for (size_t i = 0; status == ST_OK && i < job->command->n_arguments; i++) status = read_file(job, job->command->arguments[i]);
     if (status == ST_OK) status = flush(job);
-    if (status == ST_OK && filters_counts(job->filters, FILTER_BOTH).rows == 0) status = status_fail(ST_INPUT, "'%s' has no rows", job->command->arguments[0]);
+    if (status == ST_OK && filters_counts(job->filters, FILTER_BOTH).rows == 0)
+        status = status_fail(ST_INPUT, "'%s' has no rows", job->command->arguments[0]);
     if (status == ST_OK && job->select) status = choose_rows(job);
     for (size_t r = 0; r < job->n; r++) json_decref(job->held[r]);
     return status;
@@ -252,7 +273,8 @@ static Status filter_files(FilterJob *job) {
 
 static Status check_options(const FilterJob *job) {
     if (job->select != NOT_GIVEN && job->select < 1) return status_fail(ST_USAGE, "--select is 1 or more, not %lld", (long long)job->select);
-    if (job->select == NOT_GIVEN && (job->quality || job->share || job->quotas.n)) return status_fail(ST_USAGE, "--quality, --share and --quota go with --select");
+    if (job->select == NOT_GIVEN && (job->quality || job->share || job->quotas.n))
+        return status_fail(ST_USAGE, "--quality, --share and --quota go with --select");
     if (!job->model && (job->adapter || job->compute)) return status_fail(ST_USAGE, "--adapter and --compute go with --model");
     if (job->output && job->rejected && strcmp(job->output, job->rejected) == 0) return status_fail(ST_USAGE, "-o and --rejected name the same file");
     return ST_OK;
@@ -319,20 +341,24 @@ Status cmd_data_filter(int argc, char **argv) {
     if (!job) return status_fail(ST_RESOURCE, "out of memory");
     Str help = {0};
     Command command = {.arguments_help = "FILE ..."};
-    str_append(&help, "Writes the rows that pass every filter, as JSON lines in their order, and counts the others by reason. On by default: empty, length, refusal, exact, rouge_l; an option sets a filter's\n"
-                      "number or list, or takes `true`, `false` or `{option: value, ...}`. Rows are of any format that holds text; likeness is to --seeds and to the rows kept before.\n"
-                      "    tune data filter rows.jsonl -o clean.jsonl --rejected rejected.jsonl --minhash 0.8 --words '{min: 4, max: 150}' --refusal false\n"
-                      "    tune data filter rows.jsonl -o train.jsonl --decontaminate test.jsonl --select 5000 --quality judge\n\nfilters and their options:\n");
+    str_append(
+        &help,
+        "Writes the rows that pass every filter, as JSON lines in their order, and counts the others by reason. On by default: empty, length, refusal, exact, rouge_l; an option sets a filter's\n"
+        "number or list, or takes `true`, `false` or `{option: value, ...}`. Rows are of any format that holds text; likeness is to --seeds and to the rows kept before.\n"
+        "    tune data filter rows.jsonl -o clean.jsonl --rejected rejected.jsonl --minhash 0.8 --words '{min: 4, max: 150}' --refusal false\n"
+        "    tune data filter rows.jsonl -o train.jsonl --decontaminate test.jsonl --select 5000 --quality judge\n\nfilters and their options:\n");
     filters_write_help(&help);
     help.data[--help.len] = '\0';
     command.help = str_text(&help);
     const Option own[] = {
         {"-o", OPTION_TEXT, &job->output, "FILE", "rows go here instead of stdout"},
         {"--rejected", OPTION_TEXT, &job->rejected, "FILE", "the other rows, each with reason, score and nearest row"},
-        {"--recipe", OPTION_TEXT, &job->recipe_file, "FILE", "take the filters of a recipe as tune data synth runs them, its preset's and synth.filters, and its rewards for the filter reward; options go over it"},
+        {"--recipe", OPTION_TEXT, &job->recipe_file, "FILE",
+         "take the filters of a recipe as tune data synth runs them, its preset's and synth.filters, and its rewards for the filter reward; options go over it"},
         {"--seeds", OPTION_LIST, &job->seeds, "FILE", "rows that others must differ from; may be given several times"},
         {"--only", OPTION_FLAG, &job->only, NULL, "no filters but those that are named"},
-        {"--select", OPTION_INT, &job->select, "N", "of the rows that pass the N best and most different ones: greedily the largest quality x (1 - cosine to the nearest chosen one)"},
+        {"--select", OPTION_INT, &job->select, "N",
+         "of the rows that pass the N best and most different ones: greedily the largest quality x (1 - cosine to the nearest chosen one)"},
         {"--quality", OPTION_TEXT, &job->quality, "NAME", "column or filter whose number is the quality; all the same without"},
         {"--share", OPTION_TEXT, &job->share, "HOW", "how N is shared by task_type: even, proportional or none (even)"},
         {"--quota", OPTION_LIST, &job->quotas, "TYPE=N", "rows of one task_type; may be given several times"},

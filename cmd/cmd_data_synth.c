@@ -7,14 +7,16 @@
 #include "data/synth/synth.h"
 #include "rl/reward/reward.h"
 
-typedef struct Job { const RecipeCommand *command; RewardSet *rewards; Str account; } Job; /* account: what became of the candidates, as of the last round */
+/* account: what became of the candidates, as of the last round */
+typedef struct Job { const RecipeCommand *command; RewardSet *rewards; Str account; } Job;
 
 /* ---- what people see ---- */
 
 static void show_plan(void *context, const SynthPlan *plan) {
     (void)context;
     Str text = {0};
-    for (size_t i = 0; i < MIN(plan->n_types, 8); i++) str_printf(&text, "%s%s %lld", i ? ", " : "", plan->types[i].name, (long long)plan->types[i].kept);
+    for (size_t i = 0; i < MIN(plan->n_types, 8); i++)
+        str_printf(&text, "%s%s %lld", i ? ", " : "", plan->types[i].name, (long long)plan->types[i].kept);
     if (plan->n_types > 8) str_printf(&text, " and %zu more types", plan->n_types - 8);
     show_line("preset: %s: %s", plan->preset, plan->help);
     show_line("seeds: %zu (%s)", plan->seeds, str_text(&text));
@@ -32,7 +34,8 @@ enum { TYPES_SHOWN = 8, REASONS_SHOWN = 6 };
 static void add_counts(Str *text, const char *title, const SynthCount *counts, size_t n, size_t most) {
     str_printf(text, "  %-24s %8s %8s %7s\n", title, "made", "kept", "share");
     for (size_t i = 0; i < MIN(n, most); i++)
-        str_printf(text, "  %-24.24s %8lld %8lld %5.0f %%\n", counts[i].name, (long long)counts[i].made, (long long)counts[i].kept, 100 * (double)counts[i].kept / (double)MAX(counts[i].made, 1));
+        str_printf(text, "  %-24.24s %8lld %8lld %5.0f %%\n", counts[i].name, (long long)counts[i].made, (long long)counts[i].kept,
+                   100 * (double)counts[i].kept / (double)MAX(counts[i].made, 1));
     if (n > most) str_printf(text, "  and %zu more\n", n - most);
 }
 
@@ -42,7 +45,8 @@ static void draw_table(const SynthProgress *p) {
     add_counts(&text, "task type", p->types, p->n_types, TYPES_SHOWN);
     add_counts(&text, "stage", p->stages, p->n_stages, TYPES_SHOWN);
     if (p->n_reasons) str_append(&text, "  rejected:");
-    for (size_t i = 0; i < MIN(p->n_reasons, (size_t)REASONS_SHOWN); i++) str_printf(&text, "%s %s %lld", i ? "," : "", p->reasons[i].name, (long long)p->reasons[i].made);
+    for (size_t i = 0; i < MIN(p->n_reasons, (size_t)REASONS_SHOWN); i++)
+        str_printf(&text, "%s %s %lld", i ? "," : "", p->reasons[i].name, (long long)p->reasons[i].made);
     if (p->n_reasons > REASONS_SHOWN) str_append(&text, ", ...");
     if (p->n_reasons) str_append(&text, "\n");
     show_table(str_text(&text));
@@ -53,8 +57,10 @@ static void draw_table(const SynthProgress *p) {
 static void note_account(const SynthProgress *p, Str *text) {
     str_clear(text);
     for (size_t i = 0; i < p->n_stages; i++)
-        str_printf(text, "%s%s %lld of %lld (%.0f %%)", i ? ", " : "stages: ", p->stages[i].name, (long long)p->stages[i].kept, (long long)p->stages[i].made, 100 * (double)p->stages[i].kept / (double)MAX(p->stages[i].made, 1));
-    for (size_t i = 0; i < p->n_reasons; i++) str_printf(text, "%s%s %lld", i ? ", " : "; rejected: ", p->reasons[i].name, (long long)p->reasons[i].made);
+        str_printf(text, "%s%s %lld of %lld (%.0f %%)", i ? ", " : "stages: ", p->stages[i].name, (long long)p->stages[i].kept,
+                   (long long)p->stages[i].made, 100 * (double)p->stages[i].kept / (double)MAX(p->stages[i].made, 1));
+    for (size_t i = 0; i < p->n_reasons; i++)
+        str_printf(text, "%s%s %lld", i ? ", " : "; rejected: ", p->reasons[i].name, (long long)p->reasons[i].made);
 }
 
 static void show_state(void *context, const SynthProgress *p) {
@@ -136,8 +142,10 @@ static void summarize(const RecipeCommand *job, const SynthResult *r) {
         show_line("'%s' is a finished run: nothing to do", job->recipe->output);
         return;
     }
-    show_line("%lld rows kept, %lld candidates rejected, %lld requests in %s", (long long)r->rows, (long long)r->rejected, (long long)r->requests, format_seconds(r->seconds, seconds));
-    if (r->exhausted && r->rows < r->wanted) show_message("tune: warning: %lld of %lld rows: the seeds gave no more to ask", (long long)r->rows, (long long)r->wanted);
+    show_line("%lld rows kept, %lld candidates rejected, %lld requests in %s", (long long)r->rows, (long long)r->rejected, (long long)r->requests,
+              format_seconds(r->seconds, seconds));
+    if (r->exhausted && r->rows < r->wanted)
+        show_message("tune: warning: %lld of %lld rows: the seeds gave no more to ask", (long long)r->rows, (long long)r->wanted);
     if (r->selected >= 0) show_line("%lld of them chosen", (long long)r->selected);
     show_line("wrote %s/rows.jsonl, %srejected.jsonl, dataset_card.md, report.html", job->recipe->output, r->selected >= 0 ? "selected.jsonl, " : "");
     show_line("next: tune data check data.train=%s/%s.jsonl model.path=DIR", job->recipe->output, r->selected >= 0 ? "selected" : "rows");
@@ -151,7 +159,11 @@ static Status reward_rows(void *context, const FilterRow *rows, size_t n, double
     RewardRow *all = calloc(MAX(n, 1), sizeof *all);
     if (!all) return status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
     for (size_t i = 0; i < n; i++)
-        all[i] = (RewardRow){.number = (int64_t)i + 1, .prompt = rows[i].instruction, .completion = rows[i].completion, .finish_reason = "stop", .columns = rows[i].json};
+        all[i] = (RewardRow){.number = (int64_t)i + 1,
+                             .prompt = rows[i].instruction,
+                             .completion = rows[i].completion,
+                             .finish_reason = "stop",
+                             .columns = rows[i].json};
     Status status = rewards_score(job->rewards, all, n, &scores);
     for (size_t i = 0; i < n && status == ST_OK; i++) values[i] = scores->sums[i];
     free(all);
@@ -165,13 +177,22 @@ static Status make(const RecipeCommand *command) {
     SynthResult result;
     Str typed = {0};
     SynthConfig config = {
-        .recipe = recipe, .resume = command->resume, .dry_run = command->dry_run, .folders = folders, .secret = secret_from_environment, .on_plan = show_plan, .on_progress = show_state, .context = &job,
+        .recipe = recipe,
+        .resume = command->resume,
+        .dry_run = command->dry_run,
+        .folders = folders,
+        .secret = secret_from_environment,
+        .on_plan = show_plan,
+        .on_progress = show_state,
+        .context = &job,
     };
     TRY(recipe_folders(command->command->arena, folders, &config.n_folders));
     if (recipe->synth_system && strcmp(recipe->synth_format, "messages") != 0)
-        show_message("tune: warning: answers are given under 'synth.system', but rows of format '%s' have no place for it: 'messages' has", recipe->synth_format);
+        show_message("tune: warning: answers are given under 'synth.system', but rows of format '%s' have no place for it: 'messages' has",
+                     recipe->synth_format);
     if (recipe->reward) {
-        TRY(rewards_open(recipe->reward, recipe->path, &(RewardOptions){.max_new_tokens = recipe->generate_max_new_tokens, .secret = secret_from_environment}, &job.rewards));
+        TRY(rewards_open(recipe->reward, recipe->path,
+                         &(RewardOptions){.max_new_tokens = recipe->generate_max_new_tokens, .secret = secret_from_environment}, &job.rewards));
         config.reward = reward_rows;
     }
     recipe_command_line(command, &typed);
@@ -190,10 +211,12 @@ static Status make(const RecipeCommand *command) {
 Status cmd_data_synth(int argc, char **argv) {
     static const char *const sections[] = {"", "reward", "synth", "generate", NULL};
     Str about = {0}, filters = {0};
-    str_append(&about, "Makes rows to train on: a teacher (a model on this machine, or any server that speaks OpenAI's protocol) is shown seeds, writes new prompts and answers them, and filters\n"
-                       "keep what is worth training on. The run directory holds rows.jsonl, rejected.jsonl with a reason for each, requests.jsonl with every answer (nothing is asked twice),\n"
-                       "dataset_card.md and report.html.\n"
-                       "    tune data synth recipes/synth_few_shot.yaml synth.seeds=seeds.jsonl synth.teacher='{model: DIR}' output=runs/synth\n\npresets:\n");
+    str_append(
+        &about,
+        "Makes rows to train on: a teacher (a model on this machine, or any server that speaks OpenAI's protocol) is shown seeds, writes new prompts and answers them, and filters\n"
+        "keep what is worth training on. The run directory holds rows.jsonl, rejected.jsonl with a reason for each, requests.jsonl with every answer (nothing is asked twice),\n"
+        "dataset_card.md and report.html.\n"
+        "    tune data synth recipes/synth_few_shot.yaml synth.seeds=seeds.jsonl synth.teacher='{model: DIR}' output=runs/synth\n\npresets:\n");
     synth_presets_help(&about);
     str_append(&about, "\nfilters:\n");
     filters_write_help(&filters);

@@ -19,7 +19,17 @@ enum { MOST_CHECKS = 256 };
 
 typedef struct Library { const char *name, *version; } Library;
 enum { MOST_ADVICE = 8 };
-typedef struct Doctor { const CpuInfo *cpu; CpuSpeed speed; int n_checks; GradCheck checks[MOST_CHECKS]; Library libraries[6]; char pcre2[64]; char threads[64], why[96]; size_t n_advice; char advice[MOST_ADVICE][200]; } Doctor;
+typedef struct Doctor {
+    const CpuInfo *cpu;
+    CpuSpeed speed;
+    int n_checks;
+    GradCheck checks[MOST_CHECKS];
+    Library libraries[6];
+    char pcre2[64];
+    char threads[64], why[96];
+    size_t n_advice;
+    char advice[MOST_ADVICE][200];
+} Doctor;
 
 static const char *compiler(void) {
 #if defined(__clang__)
@@ -44,8 +54,8 @@ static bool gradients_fine(const Doctor *doctor) {
 static void find_versions(Doctor *doctor) {
     pcre2_config(PCRE2_CONFIG_VERSION, doctor->pcre2);
     const Library libraries[COUNT_OF(doctor->libraries)] = {
-        {"yaml", yaml_get_version_string()}, {"jansson", JANSSON_VERSION}, {"pcre2", doctor->pcre2}, {"utf8proc", utf8proc_version()}, {"zlib", zlibVersion()},
-        {"zstd", ZSTD_versionString()}};
+        {"yaml", yaml_get_version_string()}, {"jansson", JANSSON_VERSION}, {"pcre2", doctor->pcre2},
+        {"utf8proc", utf8proc_version()},    {"zlib", zlibVersion()},      {"zstd", ZSTD_versionString()}};
     memcpy(doctor->libraries, libraries, sizeof libraries);
 }
 
@@ -97,7 +107,9 @@ static const char *why_so_many(const Command *command, int threads, int cores, i
     if (command->threads > 0) return "--threads says so";
     if (is_said) return "OMP_NUM_THREADS says so";
     if (tasks && strtoll(tasks, NULL, 10) == threads && threads < physical) return "SLURM_CPUS_PER_TASK says so";
-    if (online > 0 && cores < online) return threads == physical && physical < cores ? "affinity or control group allow no more, and some of those share a core" : "affinity or control group allow no more";
+    if (online > 0 && cores < online)
+        return threads == physical && physical < cores ? "affinity or control group allow no more, and some of those share a core"
+                                                       : "affinity or control group allow no more";
     return threads == physical && physical < cores ? "the others share a core with these" : "";
 }
 
@@ -105,15 +117,20 @@ static const char *why_so_many(const Command *command, int threads, int cores, i
 static void look_at_settings(Doctor *doctor, const Command *command) {
     char line[256];
     int threads = omp_get_max_threads(), cores = cores_available(), physical = cores_physical(NULL);
-    int nodes = count_in_list(line_of("/sys/devices/system/node/online", line)), online = count_in_list(line_of("/sys/devices/system/cpu/online", line));
+    int nodes = count_in_list(line_of("/sys/devices/system/node/online", line)),
+        online = count_in_list(line_of("/sys/devices/system/cpu/online", line));
     size_t n = (size_t)snprintf(doctor->threads, sizeof doctor->threads, "%d", threads);
     if (online > 0) snprintf(doctor->threads + n, sizeof doctor->threads - n, " of %d processors", online);
     snprintf(doctor->why, sizeof doctor->why, "%s", why_so_many(command, threads, cores, physical, online));
-    if (threads > physical && physical < cores) advise(doctor, "these processors have %d cores: products may be as fast with --threads %d", physical, physical);
+    if (threads > physical && physical < cores)
+        advise(doctor, "these processors have %d cores: products may be as fast with --threads %d", physical, physical);
     if (nodes > 1) advise(doctor, "memory is in %d nodes: numactl --cpunodebind=0 --membind=0 keeps a run in one of them", nodes);
-    else if (strstr(doctor->cpu->name, "EPYC") && !virtual_machine()) advise(doctor, "all memory is one node (NPS1): NPS4 in the firmware's settings brings it nearer to the cores, for runs that are bound to one node");
+    else if (strstr(doctor->cpu->name, "EPYC") && !virtual_machine())
+        advise(doctor,
+               "all memory is one node (NPS1): NPS4 in the firmware's settings brings it nearer to the cores, for runs that are bound to one node");
     line_of("/sys/devices/system/cpu/cpu0/cpufreq/scaling_governor", line);
-    if (line[0] && strcmp(line, "performance") != 0) advise(doctor, "the frequency governor is '%.40s': cpupower frequency-set -g performance may be faster", line);
+    if (line[0] && strcmp(line, "performance") != 0)
+        advise(doctor, "the frequency governor is '%.40s': cpupower frequency-set -g performance may be faster", line);
     if (strstr(line_of("/sys/kernel/mm/transparent_hugepage/enabled", line), "[never]"))
         advise(doctor, "huge pages are off: 'madvise' in /sys/kernel/mm/transparent_hugepage/enabled speeds up large tables");
     if (threads > cores) advise(doctor, "%d threads on %d processors wait for each other: take --threads %d", threads, cores, cores);
@@ -164,17 +181,20 @@ static void print_json(const Doctor *doctor) {
 static void print_plain(const Doctor *doctor) {
     const CpuInfo *cpu = doctor->cpu;
     char bytes[32];
-    print_result("tune       %s, %s, %s oneDNN, %s GLPK\nlibraries ", tune_version, compiler(), cpu->has_onednn ? "with" : "without", HAVE_GLPK ? "with" : "without");
-    for (size_t i = 0; i < COUNT_OF(doctor->libraries); i++) print_result(" %s %s%s", doctor->libraries[i].name, doctor->libraries[i].version, i + 1 < COUNT_OF(doctor->libraries) ? "," : "\n");
+    print_result("tune       %s, %s, %s oneDNN, %s GLPK\nlibraries ", tune_version, compiler(), cpu->has_onednn ? "with" : "without",
+                 HAVE_GLPK ? "with" : "without");
+    for (size_t i = 0; i < COUNT_OF(doctor->libraries); i++)
+        print_result(" %s %s%s", doctor->libraries[i].name, doctor->libraries[i].version, i + 1 < COUNT_OF(doctor->libraries) ? "," : "\n");
     print_result("processor  %s (%s), kernels for %s\n", cpu->name, cpu->features, cpu->isa);
     print_result("threads    %s%s%s\n", doctor->threads, doctor->why[0] ? ": " : "", doctor->why);
     print_result("products   f32  %7.1f GF/s  %s\n", doctor->speed.gflops_f32, cpu->gemm_f32);
-    print_result("           bf16 %7.1f GF/s  %s; compute: auto is %s here\n", doctor->speed.gflops_bf16, cpu->gemm_bf16, cpu->native_bf16 ? "bf16" : "f32");
+    print_result("           bf16 %7.1f GF/s  %s; compute: auto is %s here\n", doctor->speed.gflops_bf16, cpu->gemm_bf16,
+                 cpu->native_bf16 ? "bf16" : "f32");
     print_result("memory     %s to use, read at %.1f GB/s\n", format_bytes((double)memory_available(), bytes), doctor->speed.memory_gbs);
     for (size_t i = 0; i < doctor->n_advice; i++) print_result("%-10s %s\n", i == 0 ? "to try" : "", doctor->advice[i]);
     if (!gradients_fine(doctor)) return;
-    print_result("gradients  ok: %d checks of %d ops against differences in double, worst error %.1e (%s)\n", doctor->n_checks, n_op_infos, worst_check(doctor)->max_error,
-                 worst_check(doctor)->op);
+    print_result("gradients  ok: %d checks of %d ops against differences in double, worst error %.1e (%s)\n", doctor->n_checks, n_op_infos,
+                 worst_check(doctor)->max_error, worst_check(doctor)->op);
 }
 
 static Status examine(const Command *command) {
@@ -193,15 +213,16 @@ static Status examine(const Command *command) {
     if (gradients_fine(&doctor)) return ST_OK;
     const GradCheck *worst = worst_check(&doctor);
     if (!worst) return status_fail(ST_NUMERIC, "the gradient check could not run");
-    return status_fail(ST_NUMERIC, "wrong gradient of op '%s' (example %d, input %d, element %lld): %.9g, expected %.9g", worst->op, worst->variant, worst->input,
-                       (long long)worst->element, worst->got, worst->expected);
+    return status_fail(ST_NUMERIC, "wrong gradient of op '%s' (example %d, input %d, element %lld): %.9g, expected %.9g", worst->op, worst->variant,
+                       worst->input, (long long)worst->element, worst->got, worst->expected);
 }
 
 Status cmd_doctor(int argc, char **argv) {
     Command command = {
         .arguments_help = "",
-        .help = "Says how the program was built, what the processor can do, how fast products and memory are, and whether the gradients of all ops are right.\n"
-                "    tune doctor --json",
+        .help =
+            "Says how the program was built, what the processor can do, how fast products and memory are, and whether the gradients of all ops are right.\n"
+            "    tune doctor --json",
     };
     bool done;
     Status status = command_parse(&command, argc, argv, NULL, &done);

@@ -119,7 +119,8 @@ static Status eval_answers(Eval *job, Arena *arena) {
         }
     }
     /* One token more than any answer has: an answer that goes on is not equal. */
-    GenerateConfig config = {.sample = {.greedy = true, .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = longest + 1, .n = 1};
+    GenerateConfig config = {
+        .sample = {.greedy = true, .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = longest + 1, .n = 1};
     return generate(job->opened->model, job->opened->tokenizer, prompts, job->dataset->n, &config, NULL, compare, job);
 }
 
@@ -171,7 +172,8 @@ static Status check_episodes(const Eval *job) {
 }
 
 static Status refuse_data(const char *path) {
-    return status_hint(status_fail(ST_USAGE, "--data is for runs on prompts, and '%s' is one on an environment", path), "its episodes are drawn: --episodes N --seed N");
+    return status_hint(status_fail(ST_USAGE, "--data is for runs on prompts, and '%s' is one on an environment", path),
+                       "its episodes are drawn: --episodes N --seed N");
 }
 
 static void show_cut(const Evaluation *found) {
@@ -185,7 +187,11 @@ static Status eval_episodes(const Command *command, const Eval *job) {
     Evaluation found;
     TRY(check_episodes(job));
     Watch watch = {0};
-    EvaluationConfig config = {.episodes = job->episodes, .sample = job->sample, .seed = (uint64_t)job->seed, .on_step = job->watch && !command->json ? watch_step : NULL, .context = &watch};
+    EvaluationConfig config = {.episodes = job->episodes,
+                               .sample = job->sample,
+                               .seed = (uint64_t)job->seed,
+                               .on_step = job->watch && !command->json ? watch_step : NULL,
+                               .context = &watch};
     TRY(learn_evaluate(command->arguments[0], &config, &found));
     show_cut(&found);
     if (command->json) {
@@ -200,7 +206,8 @@ static Status eval_episodes(const Command *command, const Eval *job) {
         jw_release(&w);
         return ST_OK;
     }
-    print_result("episodes  %lld (%s actions)\nreturn    %.4f +- %.4f\nlength    %.2f\n", (long long)found.episodes, job->sample ? "sampled" : "best", found.mean_return, found.std_return, found.mean_length);
+    print_result("episodes  %lld (%s actions)\nreturn    %.4f +- %.4f\nlength    %.2f\n", (long long)found.episodes, job->sample ? "sampled" : "best",
+                 found.mean_return, found.std_return, found.mean_length);
     return ST_OK;
 }
 
@@ -219,7 +226,8 @@ static Status find_text_run(const char *path, TextKind *kind) {
     if (recipe && recipe->rl_env && text_env_is_meant(recipe->rl_env)) *kind = ON_TURNS;
     else if (recipe && recipe->reward && !recipe->rl_env) *kind = ON_PROMPTS;
     if (recipe && recipe->rl_env && *kind != ON_TURNS) {
-        status = status_hint(status_fail(ST_INPUT, "'%s' is a run on an environment that has no policy yet", path), "finish it: tune rl RECIPE --resume");
+        status =
+            status_hint(status_fail(ST_INPUT, "'%s' is a run on an environment that has no policy yet", path), "finish it: tune rl RECIPE --resume");
     }
     if (recipe) recipe_free(recipe);
     arena_free(arena);
@@ -241,8 +249,8 @@ static void show_text(const Command *command, const TextEvaluation *found) {
         jw_release(&w);
         return;
     }
-    print_result("rows        %zu (greedy answers)\nreward      %.6g +- %.4g\nlength      %.1f tokens, %.1f %% ended by themselves\n", found->rows, found->reward, found->reward_std, found->completion_length,
-                 100 * found->eos_fraction);
+    print_result("rows        %zu (greedy answers)\nreward      %.6g +- %.4g\nlength      %.1f tokens, %.1f %% ended by themselves\n", found->rows,
+                 found->reward, found->reward_std, found->completion_length, 100 * found->eos_fraction);
     for (size_t k = 0; k < found->n_columns; k++) print_result("%-28s %.6g\n", found->names[k], found->columns[k]);
 }
 
@@ -276,8 +284,10 @@ static void show_turns(const Command *command, const Eval *job, const TextEvalua
         jw_release(&w);
         return;
     }
-    print_result("episodes  %zu (%s answers)\nreturn    %.4f +- %.4f\nlength    %.2f turns, %.1f tokens\nsuccess   %.1f %% ended by the environment with a return above 0\n", found->rows, job->sample ? "sampled" : "greedy",
-                 found->reward, found->reward_std, found->turns, found->completion_length, 100 * found->success);
+    print_result(
+        "episodes  %zu (%s answers)\nreturn    %.4f +- %.4f\nlength    %.2f turns, %.1f tokens\nsuccess   %.1f %% ended by the environment with a return above 0\n",
+        found->rows, job->sample ? "sampled" : "greedy", found->reward, found->reward_std, found->turns, found->completion_length,
+        100 * found->success);
     for (size_t k = 0; k < found->n_columns; k++) print_result("%-28s %.6g\n", found->names[k], found->columns[k]);
 }
 
@@ -286,7 +296,14 @@ static Status eval_turns(const Command *command, Eval *job) {
     if (job->data) return refuse_data(command->arguments[0]);
     TRY(check_episodes(job));
     job->watch &= !command->json;
-    Status status = text_rl_play(command->arguments[0], &(TextPlay){.episodes = job->episodes, .sample = job->sample, .seed = (uint64_t)job->seed, .rewards = {.secret = secret_from_environment}, .on_episode = show_episode, .context = job}, &found);
+    Status status = text_rl_play(command->arguments[0],
+                                 &(TextPlay){.episodes = job->episodes,
+                                             .sample = job->sample,
+                                             .seed = (uint64_t)job->seed,
+                                             .rewards = {.secret = secret_from_environment},
+                                             .on_episode = show_episode,
+                                             .context = job},
+                                 &found);
     end_live_line();
     if (status == ST_OK) show_turns(command, job, &found);
     arena_free(found.arena);
@@ -301,7 +318,8 @@ static void show_rows(void *context, size_t done, size_t n) {
 }
 
 static void report_reward(const Command *command, const RewardNumbers *m, bool stepwise) {
-    double chosen = m->rewards_chosen / m->chosen, rejected = m->rewards_rejected / m->rejected, error = calibration_error(&m->calibration), brier = calibration_brier(&m->calibration);
+    double chosen = m->rewards_chosen / m->chosen, rejected = m->rewards_rejected / m->rejected, error = calibration_error(&m->calibration),
+           brier = calibration_brier(&m->calibration);
     if (command->json) {
         JsonWriter w = {0};
         jw_object(&w, NULL);
@@ -330,10 +348,19 @@ static Status eval_reward(const Command *command, const Eval *job) {
     bool stepwise;
     TRY(check_compute(job->compute));
     if (job->exact_match) return status_fail(ST_USAGE, "--exact-match is for language models: a reward model answers nothing");
-    ScorerOptions how = {.base_dir = job->adapter ? command->arguments[0] : NULL, .compute = job->compute, .chat_template = job->chat.chat_template, .now = job->chat.now};
+    ScorerOptions how = {.base_dir = job->adapter ? command->arguments[0] : NULL,
+                         .compute = job->compute,
+                         .chat_template = job->chat.chat_template,
+                         .now = job->chat.now};
     TRY(scorer_open(job->adapter ? job->adapter : command->arguments[0], &how, &scorer));
-    RewardEvaluation config = {.model = scorer->model, .tokenizer = scorer->tokenizer, .chat = scorer->chat, .data = job->data, .max_length = job->config.max_length, .truncation = job->config.truncation,
-                               .system = job->chat.system, .on_progress = show_rows};
+    RewardEvaluation config = {.model = scorer->model,
+                               .tokenizer = scorer->tokenizer,
+                               .chat = scorer->chat,
+                               .data = job->data,
+                               .max_length = job->config.max_length,
+                               .truncation = job->config.truncation,
+                               .system = job->chat.system,
+                               .on_progress = show_rows};
     Status status = reward_evaluate(&config, &numbers, &stepwise);
     end_live_line();
     if (status == ST_OK) report_reward(command, &numbers, stepwise);
@@ -351,7 +378,8 @@ static Status run(const Command *command, Eval *job) {
     OpenedModel opened;
     Dataset *dataset = NULL;
     TRY(command_needs(command, 1, 1));
-    if (!file_exists(command->arguments[0]) && !dir_exists(command->arguments[0])) return status_fail(ST_INPUT, "'%s' does not exist", command->arguments[0]);
+    if (!file_exists(command->arguments[0]) && !dir_exists(command->arguments[0]))
+        return status_fail(ST_INPUT, "'%s' does not exist", command->arguments[0]);
     const char *of_episodes = job->episodes != NOT_GIVEN ? "--episodes" : job->watch ? "--watch" : job->sample ? "--sample" : NULL;
     if (job->episodes == NOT_GIVEN) job->episodes = EPISODES;
     if (is_environment_run(command->arguments[0])) return job->data ? refuse_data(command->arguments[0]) : eval_episodes(command, job);
@@ -363,7 +391,9 @@ static Status run(const Command *command, Eval *job) {
     if (of_episodes) return refuse_episodes(command->arguments[0], of_episodes);
     if (scores && job->data) return eval_reward(command, job);
     if (text == ON_PROMPTS) return eval_text(command, job);
-    if (!job->data) return status_hint(status_fail(ST_USAGE, "tune eval needs --data FILE"), "rows that were not trained on; a run of tune rl is asked by its own prompts or episodes, tune eval RUN");
+    if (!job->data)
+        return status_hint(status_fail(ST_USAGE, "tune eval needs --data FILE"),
+                           "rows that were not trained on; a run of tune rl is asked by its own prompts or episodes, tune eval RUN");
     TRY(open_model(command->arguments[0], job->adapter, job->compute, &job->chat, &opened));
     job->opened = &opened;
     job->config.scratch = getenv("TMPDIR");
@@ -400,7 +430,8 @@ Status cmd_eval(int argc, char **argv) {
         {"--data", OPTION_TEXT, &job.data, "FILE", "rows, as for training: .jsonl, .json, .csv, .parquet, .txt"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
-        {"--format", OPTION_TEXT, &job.config.format, "NAME", "auto, messages, sharegpt, alpaca, prompt_completion, text, preference, kto, stepwise or ids"},
+        {"--format", OPTION_TEXT, &job.config.format, "NAME",
+         "auto, messages, sharegpt, alpaca, prompt_completion, text, preference, kto, stepwise or ids"},
         {"--train-on", OPTION_TEXT, &job.config.train_on, "WHAT", "auto, completion, assistant, last or all"},
         CHAT_OPTIONS(job.chat),
         {"--max-length", OPTION_INT, &job.config.max_length, "N", "longest row in tokens"},

@@ -99,8 +99,10 @@ static Status run_prompts(Generate *job, const OpenedModel *opened, const TokenR
     job->beyond = context_count(&opened->model->config);
     Str text = {0};
     TRY(result_open(&job->result, job->output));
-    Status status = generate(opened->model, opened->tokenizer, prompts, rows->n, &job->config, job->plain && job->config.n == 1 ? stream_text : NULL, print_completion, job);
-    if (context_describe(&job->beyond, "prompt with its completion is", "prompts with their completions are", &text)) show_message("tune: warning: %s", str_text(&text));
+    Status status = generate(opened->model, opened->tokenizer, prompts, rows->n, &job->config, job->plain && job->config.n == 1 ? stream_text : NULL,
+                             print_completion, job);
+    if (context_describe(&job->beyond, "prompt with its completion is", "prompts with their completions are", &text))
+        show_message("tune: warning: %s", str_text(&text));
     str_release(&text);
     return result_close(&job->result, status);
 }
@@ -138,7 +140,9 @@ static Status run(const Command *command, Generate *job) {
         job->config.advise = ilql_advise;
         job->config.advise_context = &advice;
     }
-    if (status == ST_OK) status = job->prompt ? prompt_row(job, opened.tokenizer, &rows) : token_rows_read(job->input, &opened, &(DataConfig){.system = job->chat.system}, true, &rows);
+    if (status == ST_OK)
+        status = job->prompt ? prompt_row(job, opened.tokenizer, &rows)
+                             : token_rows_read(job->input, &opened, &(DataConfig){.system = job->chat.system}, true, &rows);
     if (status == ST_OK) status = run_prompts(job, &opened, &rows, command->arena);
     if (job->input) token_rows_release(&rows);
     else if (rows.n) json_decref(rows.items[0].json), ids_release(&rows.items[0].ids);
@@ -147,14 +151,17 @@ static Status run(const Command *command, Generate *job) {
 }
 
 Status cmd_generate(int argc, char **argv) {
-    Generate job = {.seed = 42, .ilql = (double)NAN, .config = {.max_new_tokens = 128, .n = 1, .sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}}};
+    Generate job = {.seed = 42,
+                    .ilql = (double)NAN,
+                    .config = {.max_new_tokens = 128, .n = 1, .sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}}};
     Command command = {
         .arguments_help = "MODEL (--prompt TEXT | --input ROWS.jsonl)",
-        .help = "Continues prompts: text on stdout, or with --input, -o or --json one row per completion:\n"
-                "{\"prompt\", \"completion\", \"completion_ids\", \"logprobs\", \"finish_reason\": \"stop\"|\"length\"}. Rows are {\"prompt\": ...}, {\"messages\": [...]}, {\"ids\": [...]}\n"
-                "or whole training rows, of which the answer is left out. 128 new tokens at temperature 1 unless told otherwise.\n"
-                "A row's result depends on the seed and its number, not on what else is generated.\n"
-                "    tune generate models/smollm2 --prompt 'The capital of France is' --greedy --max-new-tokens 8",
+        .help =
+            "Continues prompts: text on stdout, or with --input, -o or --json one row per completion:\n"
+            "{\"prompt\", \"completion\", \"completion_ids\", \"logprobs\", \"finish_reason\": \"stop\"|\"length\"}. Rows are {\"prompt\": ...}, {\"messages\": [...]}, {\"ids\": [...]}\n"
+            "or whole training rows, of which the answer is left out. 128 new tokens at temperature 1 unless told otherwise.\n"
+            "A row's result depends on the seed and its number, not on what else is generated.\n"
+            "    tune generate models/smollm2 --prompt 'The capital of France is' --greedy --max-new-tokens 8",
     };
     const Option options[] = {
         {"--prompt", OPTION_TEXT, &job.prompt, "TEXT", "one prompt"},
@@ -167,7 +174,8 @@ Status cmd_generate(int argc, char **argv) {
         SAMPLING_OPTIONS(job.config, job.stop),
         {"--ignore-eos", OPTION_FLAG, &job.config.ignore_eos, NULL, "go on behind the end-of-text token"},
         {"--max-batch", OPTION_INT, &job.config.max_batch, "N", "sequences at a time; 0 = as memory allows, at most 32"},
-        {"--ilql", OPTION_REAL, &job.ilql, "BETA", "adds beta x advantage to the logits, by the Q and V heads that tune rl with ilql left beside the adapter"},
+        {"--ilql", OPTION_REAL, &job.ilql, "BETA",
+         "adds beta x advantage to the logits, by the Q and V heads that tune rl with ilql left beside the adapter"},
         {"--seed", OPTION_INT, &job.seed, "N", "of the random choices (42)"},
         {0},
     };

@@ -23,7 +23,9 @@ static Status count_targets(const TokenRows *rows, int64_t vocab, int64_t *n_tar
         *n_targets += (int64_t)ids->n - 1;
         *longest = MAX(*longest, ids->n);
         for (size_t i = 0; i < ids->n; i++)
-            if (ids->data[i] < 0 || ids->data[i] >= vocab) return status_fail(ST_INPUT, "row %zu has the unknown token id %d, the model's vocabulary has %lld", r + 1, ids->data[i], (long long)vocab);
+            if (ids->data[i] < 0 || ids->data[i] >= vocab)
+                return status_fail(ST_INPUT, "row %zu has the unknown token id %d, the model's vocabulary has %lld", r + 1, ids->data[i],
+                                   (long long)vocab);
     }
     if (*n_targets > 0) return ST_OK;
     status_fail(ST_INPUT, "the rows predict no token");
@@ -62,8 +64,9 @@ static Status add_gradients(const Command *command, const Model *model, const To
     size_t longest;
     TRY(count_targets(rows, model->config.vocab_size, &n_all, &longest));
     Arena *arena = command->arena;
-    GradBatch room = {arena_alloc(arena, longest * sizeof *room.ids), arena_alloc(arena, longest * sizeof *room.positions), arena_alloc(arena, longest * sizeof *room.targets),
-                      arena_alloc(arena, longest * sizeof *room.segments), arena_alloc(arena, longest * sizeof *room.weights)};
+    GradBatch room = {arena_alloc(arena, longest * sizeof *room.ids), arena_alloc(arena, longest * sizeof *room.positions),
+                      arena_alloc(arena, longest * sizeof *room.targets), arena_alloc(arena, longest * sizeof *room.segments),
+                      arena_alloc(arena, longest * sizeof *room.weights)};
     Tape *tape = tape_new(model->device, model->compute, 0);
     Status status = tape && room.ids && room.positions && room.targets && room.segments && room.weights ? ST_OK : ST_RESOURCE;
     for (size_t first = 0, end; status == ST_OK && first < rows->n; first = end) {
@@ -119,9 +122,10 @@ Status cmd_grad(int argc, char **argv) {
     Grad job = {0};
     Command command = {
         .arguments_help = "MODEL ROWS.jsonl -o OUT.safetensors",
-        .help = "Writes the gradient of the mean loss over all predicted tokens of the rows, F32: of every parameter under the checkpoint's names, or of the adapter's tensors.\n"
-                "A tied head has no entry of its own. Rows are as for tune score.\n"
-                "    tune grad models/smollm2 rows.jsonl -o gradient.safetensors",
+        .help =
+            "Writes the gradient of the mean loss over all predicted tokens of the rows, F32: of every parameter under the checkpoint's names, or of the adapter's tensors.\n"
+            "A tied head has no entry of its own. Rows are as for tune score.\n"
+            "    tune grad models/smollm2 rows.jsonl -o gradient.safetensors",
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "FILE", "where the gradients go"},

@@ -31,7 +31,8 @@ static Status init(const Command *command, const Init *job) {
     TRY(parse_dtype(job->dtype, &dtype));
     TRY(check_scale(job->scale, dtype));
     if (!job->output) return status_fail(ST_USAGE, "tune init needs -o DIR");
-    if (file_exists(job->output) || dir_exists(job->output)) return status_hint(status_fail(ST_CONFIG, "'%s' is there already", job->output), "name a new directory, or remove this one first");
+    if (file_exists(job->output) || dir_exists(job->output))
+        return status_hint(status_fail(ST_CONFIG, "'%s' is there already", job->output), "name a new directory, or remove this one first");
     const char *path = dir_exists(command->arguments[0]) ? path_join(command->arena, command->arguments[0], "config.json") : command->arguments[0];
     if (!path) return ST_RESOURCE;
     Status status = file_read(path, 1 << 20, &config);
@@ -47,8 +48,9 @@ Status cmd_init(int argc, char **argv) {
     Init job = {.dtype = "f32", .seed = 42, .scale = 0.02};
     Command command = {
         .arguments_help = "CONFIG -o DIR",
-        .help = "Writes a Hugging Face directory with random weights in the shape of CONFIG: a config.json, or a directory with one, whose tokenizer is carried over.\n"
-                "    tune init recipes/demo/model -o runs/fresh",
+        .help =
+            "Writes a Hugging Face directory with random weights in the shape of CONFIG: a config.json, or a directory with one, whose tokenizer is carried over.\n"
+            "    tune init recipes/demo/model -o runs/fresh",
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "DIR", "the new model's directory"},

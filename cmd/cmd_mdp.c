@@ -12,7 +12,8 @@ static const MdpCommand commands[] = {
 };
 
 static void print_usage(void) {
-    print_result("usage: tune mdp COMMAND FILE|ENV ...\n\nFinite Markov decision processes, exactly: of a file (states, actions, gamma, transitions) or built in, as FrozenLake-v1.\n\n");
+    print_result(
+        "usage: tune mdp COMMAND FILE|ENV ...\n\nFinite Markov decision processes, exactly: of a file (states, actions, gamma, transitions) or built in, as FrozenLake-v1.\n\n");
     for (const MdpCommand *c = commands; c->name; c++) print_result("  %-10s %s\n", c->name, c->help);
     print_result("\ntune mdp COMMAND --help explains a command.\n");
 }

@@ -10,7 +10,8 @@
 #undef MDP_COMMAND
 
 /* What solve and evaluate take alike. */
-typedef struct MdpQuestion { double gamma, tolerance; MdpOptions options; } MdpQuestion; /* NAN: as the world has it, as is usual; mdp_question_open moves the tolerance into the options */
+/* NAN: as the world has it, as is usual; mdp_question_open moves the tolerance into the options */
+typedef struct MdpQuestion { double gamma, tolerance; MdpOptions options; } MdpQuestion;
 #define MDP_QUESTION_NONE {.gamma = (double)NAN, .tolerance = (double)NAN}
 #define MDP_QUESTION_OPTIONS(question)                                                                                                      \
     {"--gamma", OPTION_REAL, &(question).gamma, "G", "discount, 0 to 1, instead of the world's own"}, {                                    \

@@ -11,8 +11,13 @@ typedef struct Shape { int64_t states, actions, successors; double gamma, tolera
 static Status make_world(const Shape *shape, Arena *arena, Mdp *mdp) {
     int64_t rows = shape->states * shape->actions;
     size_t entries = (size_t)(rows * shape->successors);
-    *mdp = (Mdp){.n_states = (int32_t)shape->states, .n_actions = (int32_t)shape->actions, .gamma = shape->gamma, .begin = arena_alloc(arena, ((size_t)rows + 1) * sizeof(int64_t)),
-                 .next = arena_alloc(arena, entries * sizeof(int32_t)), .probability = arena_alloc(arena, entries * sizeof(double)), .reward = arena_alloc(arena, entries * sizeof(double)),
+    *mdp = (Mdp){.n_states = (int32_t)shape->states,
+                 .n_actions = (int32_t)shape->actions,
+                 .gamma = shape->gamma,
+                 .begin = arena_alloc(arena, ((size_t)rows + 1) * sizeof(int64_t)),
+                 .next = arena_alloc(arena, entries * sizeof(int32_t)),
+                 .probability = arena_alloc(arena, entries * sizeof(double)),
+                 .reward = arena_alloc(arena, entries * sizeof(double)),
                  .terminal = arena_zero(arena, (size_t)shape->states)};
     if (!mdp->begin || !mdp->next || !mdp->probability || !mdp->reward || !mdp->terminal) return ST_RESOURCE;
     RngKey key = rng_key(1, RNG_TEST, 0);
@@ -63,7 +68,8 @@ static void print_row(const Command *command, const Measured *m) {
 
 enum { ENTRY_BYTES = 12, ROW_BYTES = 8, STATE_BYTES = 16 };
 
-/* What any sweep must read and write, each byte once: entries, expected rewards, both vectors. What one fetches again, values above all, does not count. */
+/* What any sweep must read and write, each byte once: entries, expected rewards, both vectors. What one fetches again, values above all, does not
+ * count. */
 static double sweep_bytes(const Mdp *mdp) {
     double rows = (double)mdp->n_states * mdp->n_actions;
     return (double)mdp->begin[(int64_t)rows] * ENTRY_BYTES + rows * ROW_BYTES + (double)mdp->n_states * STATE_BYTES;
@@ -152,12 +158,17 @@ static Status bench_sweeps(const Command *command, const NamedMdp *world, Arena 
     }
     if (!(sum > 0)) return status_fail(ST_NUMERIC, "probabilities sum to %g", sum);
     double entries = (double)mdp->begin[form.n_rows], bytes = sweep_bytes(mdp), nan = (double)NAN;
-    struct { const char *work; double bytes; const Timer *timer; } rows[] = {{"read 1", entries * sizeof(double), &one_stream}, {"read 2", entries * ENTRY_BYTES, &read}, {"sweep", bytes, &sweep}};
+    struct {
+        const char *work;
+        double bytes;
+        const Timer *timer;
+    } rows[] = {{"read 1", entries * sizeof(double), &one_stream}, {"read 2", entries * ENTRY_BYTES, &read}, {"sweep", bytes, &sweep}};
     double one = rows[0].bytes / one_stream.best / 1e9, two = rows[1].bytes / read.best / 1e9;
     for (size_t i = 0; i < COUNT_OF(rows); i++) {
         double gbs = rows[i].bytes / rows[i].timer->best / 1e9;
         bool counts = bytes >= IN_MEMORY;
-        print_row(command, &(Measured){rows[i].work, rows[i].timer->best, rows[i].timer->cpu_best, 1, gbs, counts ? gbs / two : nan, counts ? gbs / one : nan, nan, nan});
+        print_row(command, &(Measured){rows[i].work, rows[i].timer->best, rows[i].timer->cpu_best, 1, gbs, counts ? gbs / two : nan,
+                                       counts ? gbs / one : nan, nan, nan});
     }
     return ST_OK;
 }
@@ -176,7 +187,8 @@ static Status bench_method(const Command *command, const NamedMdp *world, const 
         timer_stop(&timer);
     }
     if (status == ST_OK)
-        print_row(command, &(Measured){method, timer.best, timer.cpu_best, solution.iterations, (double)NAN, (double)NAN, (double)NAN, solution.bound, solution.V[0]});
+        print_row(command, &(Measured){method, timer.best, timer.cpu_best, solution.iterations, (double)NAN, (double)NAN, (double)NAN, solution.bound,
+                                       solution.V[0]});
     arena_free(arena);
     return status;
 }
@@ -185,9 +197,12 @@ static Status bench(const Command *command, const NamedMdp *world, double tolera
     static const char *const methods[] = {"vi", "mpi"};
     const Mdp *mdp = &world->mdp;
     if (!command->json) {
-        print_result("%d states x %d actions, %lld entries, gamma %g\n", (int)mdp->n_states, (int)mdp->n_actions, (long long)mdp->begin[(int64_t)mdp->n_states * mdp->n_actions], mdp->gamma);
-        print_result("a sweep counts %d bytes an entry, %d a row and %d a state, each once: %.4g MB\n", ENTRY_BYTES, ROW_BYTES, STATE_BYTES, sweep_bytes(mdp) / 1e6);
-        print_result("%-8s %10s %10s %10s %9s %10s %10s %10s %14s\n", "work", "seconds", "cpu", "iterations", "GB/s", "of read 2", "of read 1", "bound", "V of state 0");
+        print_result("%d states x %d actions, %lld entries, gamma %g\n", (int)mdp->n_states, (int)mdp->n_actions,
+                     (long long)mdp->begin[(int64_t)mdp->n_states * mdp->n_actions], mdp->gamma);
+        print_result("a sweep counts %d bytes an entry, %d a row and %d a state, each once: %.4g MB\n", ENTRY_BYTES, ROW_BYTES, STATE_BYTES,
+                     sweep_bytes(mdp) / 1e6);
+        print_result("%-8s %10s %10s %10s %9s %10s %10s %10s %14s\n", "work", "seconds", "cpu", "iterations", "GB/s", "of read 2", "of read 1",
+                     "bound", "V of state 0");
     }
     Arena *arena = arena_new(0);
     Status status = arena ? bench_sweeps(command, world, arena) : ST_RESOURCE;
@@ -210,7 +225,8 @@ static Status bench_world(const Command *command, const Shape *shape) {
     Shape random = *shape;
     if (isnan(random.gamma)) random.gamma = 0.95;
     if (!(random.gamma >= 0 && random.gamma < 1)) return status_fail(ST_USAGE, "--gamma is from 0 to below 1 here, not %g", random.gamma);
-    if (shape->states < 1 || shape->states > INT32_MAX || shape->actions < 1 || shape->actions > 10000 || shape->successors < 1 || shape->successors > 10000)
+    if (shape->states < 1 || shape->states > INT32_MAX || shape->actions < 1 || shape->actions > 10000 || shape->successors < 1 ||
+        shape->successors > 10000)
         return status_fail(ST_USAGE, "--states, --actions and --successors are 1 or more, the last two at most 10000");
     TRY(make_world(&random, command->arena, &world.mdp));
     return bench(command, &world, shape->tolerance);
@@ -220,9 +236,10 @@ Status cmd_mdp_bench(int argc, char **argv) {
     Shape shape = {.states = 1000000, .actions = 4, .successors = 8, .gamma = (double)NAN, .tolerance = 1e-6};
     Command command = {
         .arguments_help = "[FILE|ENV]",
-        .help = "Measures sweeps of value iteration over a world, beside reading the same memory in turns, and solutions of it to a certified bound; the best of several each.\n"
-                "'read 1' reads the probabilities, one stream a thread; 'read 2' all of the entries, two streams a thread, which memory gives more to. No share is told of what lies in a cache.\n"
-                "Without FILE or ENV the world is random: rows of equal length that lead anywhere.\n    tune mdp bench --states 200000",
+        .help =
+            "Measures sweeps of value iteration over a world, beside reading the same memory in turns, and solutions of it to a certified bound; the best of several each.\n"
+            "'read 1' reads the probabilities, one stream a thread; 'read 2' all of the entries, two streams a thread, which memory gives more to. No share is told of what lies in a cache.\n"
+            "Without FILE or ENV the world is random: rows of equal length that lead anywhere.\n    tune mdp bench --states 200000",
     };
     const Option options[] = {
         {"--states", OPTION_INT, &shape.states, "N", "states of the random world (1000000)"},

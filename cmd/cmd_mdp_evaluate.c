@@ -19,15 +19,19 @@ static Status say_unreachable(const NamedMdp *world) {
         if (count > 1) str_append(&text, ", ");
         mdp_append_state(&text, world, s);
     }
-    if (count > 0) show_line("note: %lld of %lld states cannot be reached from the start: %s%s\n", (long long)count, (long long)n, str_text(&text), count > 5 ? ", ..." : "");
+    if (count > 0)
+        show_line("note: %lld of %lld states cannot be reached from the start: %s%s\n", (long long)count, (long long)n, str_text(&text),
+                  count > 5 ? ", ..." : "");
     str_release(&text);
     arena_free(arena);
     return status;
 }
 
 Status mdp_question_open(const char *spec, MdpQuestion *question, NamedMdp **world) {
-    if (!isnan(question->gamma) && !(question->gamma >= 0 && question->gamma <= 1)) return status_fail(ST_USAGE, "--gamma is from 0 to 1, not %g", question->gamma);
-    if (!isnan(question->tolerance) && !(question->tolerance > 0)) return status_fail(ST_USAGE, "--tolerance is above 0, not %g", question->tolerance);
+    if (!isnan(question->gamma) && !(question->gamma >= 0 && question->gamma <= 1))
+        return status_fail(ST_USAGE, "--gamma is from 0 to 1, not %g", question->gamma);
+    if (!isnan(question->tolerance) && !(question->tolerance > 0))
+        return status_fail(ST_USAGE, "--tolerance is above 0, not %g", question->tolerance);
     if (!isnan(question->tolerance)) question->options.tolerance = question->tolerance;
     TRY(mdp_open_discounted(spec, question->gamma, world));
     Status status = say_unreachable(*world);
@@ -63,7 +67,8 @@ static void print_json(const NamedMdp *world, const MdpSolution *solution, const
 
 static void print_plain(const NamedMdp *world, const MdpSolution *solution, const double *share) {
     const Mdp *mdp = &world->mdp;
-    print_result("%d states, %d actions, gamma %.12g; %s solution of the Bellman equation\n", (int)mdp->n_states, (int)mdp->n_actions, mdp->gamma, solution->method);
+    print_result("%d states, %d actions, gamma %.12g; %s solution of the Bellman equation\n", (int)mdp->n_states, (int)mdp->n_actions, mdp->gamma,
+                 solution->method);
     if (isfinite(solution->bound)) print_result("values at most %.2g from the truth, rounding included\n", solution->bound);
     else print_result("no bound on the distance to the truth was found\n");
     if (world->start) {
@@ -108,21 +113,24 @@ Status cmd_mdp_evaluate(int argc, char **argv) {
     Evaluation evaluation = {.question = MDP_QUESTION_NONE};
     Command command = {
         .arguments_help = "FILE|ENV --policy FILE|uniform",
-        .help = "Values of a policy, from the Bellman expectation equation: exactly for up to 1024 states, by sparse iterations for more, with a certified bound.\n"
-                "A policy file is JSON with an entry for each state: an action, by number or name, or a list of probabilities; or what solve --json wrote.\n"
-                "    tune mdp evaluate CliffWalking-v1 --policy uniform --gamma 0.9",
+        .help =
+            "Values of a policy, from the Bellman expectation equation: exactly for up to 1024 states, by sparse iterations for more, with a certified bound.\n"
+            "A policy file is JSON with an entry for each state: an action, by number or name, or a list of probabilities; or what solve --json wrote.\n"
+            "    tune mdp evaluate CliffWalking-v1 --policy uniform --gamma 0.9",
     };
     const Option options[] = {
         {"--policy", OPTION_TEXT, &evaluation.policy, "FILE|uniform", "what is done in each state"},
         MDP_QUESTION_OPTIONS(evaluation.question),
-        {"--stationary", OPTION_FLAG, &evaluation.stationary, NULL, "also the share of time spent in each state in the long run, an ended episode beginning anew"},
+        {"--stationary", OPTION_FLAG, &evaluation.stationary, NULL,
+         "also the share of time spent in each state in the long run, an ended episode beginning anew"},
         {0},
     };
     bool done;
     NamedMdp *world = NULL;
     Status status = command_parse(&command, argc, argv, options, &done);
     if (status == ST_OK && !done) status = command_needs(&command, 1, 1);
-    if (status == ST_OK && !done && !evaluation.policy) status = status_hint(status_fail(ST_USAGE, "tune mdp evaluate needs --policy"), "--policy uniform, or a JSON file");
+    if (status == ST_OK && !done && !evaluation.policy)
+        status = status_hint(status_fail(ST_USAGE, "tune mdp evaluate needs --policy"), "--policy uniform, or a JSON file");
     if (status == ST_OK && !done) status = mdp_question_open(command.arguments[0], &evaluation.question, &world);
     if (status == ST_OK && !done) {
         status = evaluate(&command, &evaluation, world);

@@ -123,9 +123,10 @@ Status cmd_mdp_show(int argc, char **argv) {
     Show show = {.question = MDP_QUESTION_NONE};
     Command command = {
         .arguments_help = "FILE|ENV",
-        .help = "Draws a world with the values of its states and what to do there: the best policy, or a given one. Grids are drawn as grids, other worlds as a table.\n"
-                "    tune mdp show FrozenLake-v1\n"
-                "    tune mdp show Gridworld5x5 --policy uniform --html grid.html",
+        .help =
+            "Draws a world with the values of its states and what to do there: the best policy, or a given one. Grids are drawn as grids, other worlds as a table.\n"
+            "    tune mdp show FrozenLake-v1\n"
+            "    tune mdp show Gridworld5x5 --policy uniform --html grid.html",
     };
     const Option options[] = {
         {"--policy", OPTION_TEXT, &show.policy, "FILE|uniform", "show this policy and its values instead of the best"},

@@ -31,7 +31,8 @@ static bool is_numbered(const Env *env) { return env->world && env->observation.
 /* ---- reading JSON ---- */
 
 static Status read_json(const char *what, const char *text, json_t **root) {
-    if (text[0] == '[' || text[0] == '{' || text[0] == '"' || text[0] == '-' || (text[0] >= '0' && text[0] <= '9' && !file_exists(text))) return json_read_text(text, strlen(text), what, root);
+    if (text[0] == '[' || text[0] == '{' || text[0] == '"' || text[0] == '-' || (text[0] >= '0' && text[0] <= '9' && !file_exists(text)))
+        return json_read_text(text, strlen(text), what, root);
     return json_read_file(text, root);
 }
 
@@ -65,7 +66,9 @@ static Status set_state(const Command *command, Simulate *job) {
     if (!numbers) return ST_RESOURCE;
     TRY(read_json("--state", job->state, &json));
     bool numbered = is_numbered(env);
-    Status status = env_is_remote(env) ? ST_OK : read_numbers("--state", json, numbered ? env->world->state_names : NULL, numbered ? env->world->mdp.n_states : 0, env->state_size, numbers);
+    Status status = env_is_remote(env) ? ST_OK
+                                       : read_numbers("--state", json, numbered ? env->world->state_names : NULL,
+                                                      numbered ? env->world->mdp.n_states : 0, env->state_size, numbers);
     json_decref(json);
     return status == ST_OK ? env_set_state(env, 0, numbers) : status;
 }
@@ -83,7 +86,8 @@ static Status read_actions(const Command *command, const Simulate *job, double *
         char what[64];
         snprintf(what, sizeof what, "action %zu", t);
         action = json_array_get(json, t);
-        status = read_numbers(what, action, env->world ? env->world->action_names : NULL, env->action.n, env->action.size, *actions + t * (size_t)env->action.size);
+        status = read_numbers(what, action, env->world ? env->world->action_names : NULL, env->action.n, env->action.size,
+                              *actions + t * (size_t)env->action.size);
     }
     json_decref(json);
     return status;
@@ -152,7 +156,8 @@ static void print_trace_json(const Env *env, const Trace *trace) {
     for (size_t t = 0; t <= n; t++) write_row(&w, trace->states + t * (size_t)env->state_size, env->state_size, is_numbered(env));
     jw_end_array(&w);
     jw_array(&w, "observations");
-    for (size_t t = 0; t <= n; t++) write_row(&w, trace->observations + t * (size_t)env->observation.size, env->observation.size, env->observation.n > 0);
+    for (size_t t = 0; t <= n; t++)
+        write_row(&w, trace->observations + t * (size_t)env->observation.size, env->observation.size, env->observation.n > 0);
     jw_end_array(&w);
     write_doubles(&w, "rewards", trace->rewards, n);
     write_flags(&w, "terminated", trace->terminated, n);
@@ -166,7 +171,8 @@ static void append_state(Str *text, const Env *env, const Trace *trace, size_t t
     bool hidden = env->state_size == 0;
     const double *row = hidden ? trace->observations + t * (size_t)env->observation.size : trace->states + t * (size_t)env->state_size;
     if (is_numbered(env)) mdp_append_state(text, env->world, (int64_t)*row);
-    for (int64_t i = 0; !is_numbered(env) && i < (hidden ? env->observation.size : env->state_size); i++) str_printf(text, "%s%.6g", i ? " " : "", row[i]);
+    for (int64_t i = 0; !is_numbered(env) && i < (hidden ? env->observation.size : env->state_size); i++)
+        str_printf(text, "%s%.6g", i ? " " : "", row[i]);
 }
 
 static void append_action(Str *text, const Env *env, const double *action) {
@@ -183,7 +189,8 @@ static void print_trace(const Env *env, const Trace *trace) {
         if (t < trace->n) {
             str_append(&text, "  ");
             append_action(&text, env, trace->actions + t * (size_t)env->action.size);
-            str_printf(&text, "  reward %g%s%s", trace->rewards[t], trace->terminated[t] ? "  terminated" : "", trace->truncated[t] ? "  truncated" : "");
+            str_printf(&text, "  reward %g%s%s", trace->rewards[t], trace->terminated[t] ? "  terminated" : "",
+                       trace->truncated[t] ? "  truncated" : "");
             sum += trace->rewards[t];
         }
         str_append_char(&text, '\n');
@@ -255,7 +262,8 @@ static bool episodes_allocate(Arena *arena, const Env *env, Episodes *episodes) 
 static Status play(const Command *command, Simulate *job, Episodes *episodes) {
     Env *env = job->env;
     int64_t copies = env->copies, playing = copies;
-    double gamma = env->world ? env->world->mdp.gamma : 1, *actions = arena_zero(command->arena, (size_t)(copies * env->action.size) * sizeof *actions);
+    double gamma = env->world ? env->world->mdp.gamma : 1,
+           *actions = arena_zero(command->arena, (size_t)(copies * env->action.size) * sizeof *actions);
     double *factor = arena_zero(command->arena, (size_t)copies * sizeof *factor);
     int64_t *episode = arena_zero(command->arena, (size_t)copies * sizeof *episode);
     if (!actions || !factor || !episode) return ST_RESOURCE;
@@ -327,7 +335,8 @@ static void print_episodes_json(const Env *env, const Episodes *episodes) {
 }
 
 static void print_episodes(const Env *env, const Episodes *episodes) {
-    print_result("%lld episodes, %lld steps: %lld terminated, %lld truncated\n", (long long)episodes->n, (long long)episodes->steps, (long long)episodes->terminated, (long long)episodes->truncated);
+    print_result("%lld episodes, %lld steps: %lld terminated, %lld truncated\n", (long long)episodes->n, (long long)episodes->steps,
+                 (long long)episodes->terminated, (long long)episodes->truncated);
     print_result("return %.6g, standard deviation %.4g", episodes->mean, episodes->deviation);
     if (env->world && env->world->mdp.gamma < 1) print_result("; discounted by %g: %.6g", env->world->mdp.gamma, episodes->mean_discounted);
     print_result("\nlength %.4g\n", episodes->mean_length);
@@ -378,7 +387,8 @@ static Status simulate_episodes(const Command *command, Simulate *job) {
 
 static Status simulate(const Command *command, Simulate *job) {
     TRY(command_needs(command, 1, 1));
-    if (job->episodes < 1 || job->episodes > 100000000) return status_fail(ST_USAGE, "--episodes is 1 to 100 million, not %lld", (long long)job->episodes);
+    if (job->episodes < 1 || job->episodes > 100000000)
+        return status_fail(ST_USAGE, "--episodes is 1 to 100 million, not %lld", (long long)job->episodes);
     if (job->max_steps == 0 || job->max_steps < -1) return status_fail(ST_USAGE, "--max-steps is 1 or more, not %lld", (long long)job->max_steps);
     if (job->actions && job->policy) return status_fail(ST_USAGE, "--actions and --policy do not go together");
     Status status = job->actions ? simulate_trace(command, job) : simulate_episodes(command, job);
@@ -390,17 +400,19 @@ Status cmd_mdp_simulate(int argc, char **argv) {
     Simulate job = {.episodes = DEFAULT_EPISODES, .max_steps = -1};
     Command command = {
         .arguments_help = "FILE|ENV",
-        .help = "Plays episodes under a policy and says how they went; or does given actions one by one and prints what came of each. ENV is what a recipe has under rl.env: CartPole-v1,\n"
-                "FrozenLake-v1:map_name=8x8, an MDP file, '{command: [python3, recipes/gym_bridge.py, LunarLander-v3]}'.\n"
-                "    tune mdp simulate FrozenLake-v1 --episodes 1000 --policy policy.json\n"
-                "    tune mdp simulate CartPole-v1 --state '[0.01, 0.02, 0.03, 0.04]' --actions '[1, 0, 1]' --json",
+        .help =
+            "Plays episodes under a policy and says how they went; or does given actions one by one and prints what came of each. ENV is what a recipe has under rl.env: CartPole-v1,\n"
+            "FrozenLake-v1:map_name=8x8, an MDP file, '{command: [python3, recipes/gym_bridge.py, LunarLander-v3]}'.\n"
+            "    tune mdp simulate FrozenLake-v1 --episodes 1000 --policy policy.json\n"
+            "    tune mdp simulate CartPole-v1 --state '[0.01, 0.02, 0.03, 0.04]' --actions '[1, 0, 1]' --json",
     };
     const Option options[] = {
         {"--actions", OPTION_TEXT, &job.actions, "FILE|JSON", "a list of actions: numbers, lists of numbers, or names"},
         {"--state", OPTION_TEXT, &job.state, "JSON", "begin the actions in this state: a number, a list, or a name"},
         {"--episodes", OPTION_INT, &job.episodes, "N", "how many (100)"},
         {"--policy", OPTION_TEXT, &job.policy, "FILE|uniform", "an entry a state: an action, or a list of probabilities (uniform)"},
-        {"--max-steps", OPTION_INT, &job.max_steps, "N", "cut episodes off there, where the environment does not before (10000 where it has no limit)"},
+        {"--max-steps", OPTION_INT, &job.max_steps, "N",
+         "cut episodes off there, where the environment does not before (10000 where it has no limit)"},
         {"--seed", OPTION_INT, &job.seed, "S", "of all that is random (0)"},
         {0},
     };

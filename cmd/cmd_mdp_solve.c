@@ -140,16 +140,19 @@ Status cmd_mdp_solve(int argc, char **argv) {
     MdpQuestion question = MDP_QUESTION_NONE;
     Counts counts = {NOT_GIVEN, NOT_GIVEN, NOT_GIVEN};
     Str help = {0};
-    str_append(&help, "Optimal values of a finite MDP and what to do for them: of a file (.yaml, .json) or a built-in world.\n"
-                      "    tune mdp solve FrozenLake-v1 --gamma 0.99\n"
-                      "The bound holds for certain: no value is further from the truth, rounding included. With gamma 1 values exist only where episodes end, which is checked.\nmethods:");
+    str_append(
+        &help,
+        "Optimal values of a finite MDP and what to do for them: of a file (.yaml, .json) or a built-in world.\n"
+        "    tune mdp solve FrozenLake-v1 --gamma 0.99\n"
+        "The bound holds for certain: no value is further from the truth, rounding included. With gamma 1 values exist only where episodes end, which is checked.\nmethods:");
     append_methods(&help);
     Command command = {.arguments_help = "FILE|ENV", .help = str_text(&help)};
     const Option options[] = {
         {"--method", OPTION_TEXT, &question.options.method, "NAME", "see above (pi for up to 1024 states, mpi for more)"},
         MDP_QUESTION_OPTIONS(question),
         {"--horizon", OPTION_INT, &counts.horizon, "N", "only N steps remain"},
-        {"--evaluation-sweeps", OPTION_INT, &counts.sweeps, "N", "of mpi: exactly so many between two improvements (20 at most, fewer where they suffice)"},
+        {"--evaluation-sweeps", OPTION_INT, &counts.sweeps, "N",
+         "of mpi: exactly so many between two improvements (20 at most, fewer where they suffice)"},
         {"--max-iterations", OPTION_INT, &counts.iterations, "N", "stop after so many, however far that is"},
         {0},
     };

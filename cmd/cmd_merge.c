@@ -74,15 +74,21 @@ static Status merge(const Command *command, const MergeCommand *options) {
     size_t n = command->n_arguments - 1;
     MergeAdapter *adapters = arena_alloc(command->arena, n * sizeof *adapters);
     if (!adapters) return ST_RESOURCE;
-    MergeConfig config = {.base = command->arguments[0], .adapters = adapters, .n_adapters = n, .output = options->output, .force = options->force, .prove = command->json,
-                          .compute = compute_from_text(options->compute), .on_tensor = show_tensor};
+    MergeConfig config = {.base = command->arguments[0],
+                          .adapters = adapters,
+                          .n_adapters = n,
+                          .output = options->output,
+                          .force = options->force,
+                          .prove = command->json,
+                          .compute = compute_from_text(options->compute),
+                          .on_tensor = show_tensor};
     TRY(parse_dtype(options->dtype, &config));
     for (size_t i = 0; i < n; i++) TRY(parse_adapter(command->arena, command->arguments[i + 1], &adapters[i]));
     MergeResult *result;
     TRY(merge_run(&config, &result));
     if (command->json) print_proof(result);
-    show_line("wrote %s: %zu tensors, %zu of them merged, largest rounding error %.2g%s%s", options->output, result->n, result->n_changed, result->worst ? result->worst->error : 0,
-              result->worst ? " in " : "", result->worst ? result->worst->name : "");
+    show_line("wrote %s: %zu tensors, %zu of them merged, largest rounding error %.2g%s%s", options->output, result->n, result->n_changed,
+              result->worst ? result->worst->error : 0, result->worst ? " in " : "", result->worst ? result->worst->name : "");
     merge_free(result);
     return ST_OK;
 }
@@ -91,10 +97,11 @@ Status cmd_merge(int argc, char **argv) {
     MergeCommand job = {.compute = "auto"};
     Command command = {
         .arguments_help = "BASE ADAPTER[:WEIGHT] ... -o DIR",
-        .help = "Adds PEFT adapters to the model in BASE and writes the sum as a Hugging Face directory, with tokenizer, template and settings carried over.\n"
-                "Adapters of reward models make a model for sequence classification with one label.\n"
-                "--json proves it: the largest rounding error of each tensor, and how far the merged model is from base and adapters side by side on 64 fixed tokens.\n"
-                "    tune merge models/smollm2 runs/demo/adapter -o models/merged --dtype bf16",
+        .help =
+            "Adds PEFT adapters to the model in BASE and writes the sum as a Hugging Face directory, with tokenizer, template and settings carried over.\n"
+            "Adapters of reward models make a model for sequence classification with one label.\n"
+            "--json proves it: the largest rounding error of each tensor, and how far the merged model is from base and adapters side by side on 64 fixed tokens.\n"
+            "    tune merge models/smollm2 runs/demo/adapter -o models/merged --dtype bf16",
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "DIR", "the merged model's directory"},

@@ -7,7 +7,8 @@
 
 #include "cmd/cmd.h"
 
-typedef struct Found { Arena *arena; const char *roots[RECIPE_FOLDERS]; size_t n_roots; char **names; size_t n; } Found; /* names: paths below a root, without .yaml, sorted */
+/* names: paths below a root, without .yaml, sorted */
+typedef struct Found { Arena *arena; const char *roots[RECIPE_FOLDERS]; size_t n_roots; char **names; size_t n; } Found;
 
 /* The path of this program; empty when the system does not say. */
 static void own_path(char *path, size_t size) {
@@ -126,7 +127,8 @@ static Status give(const Found *found, const char *name, const char *to) {
     Str text = {0};
     Status status = read_recipe(found, name, &text);
     if (status == ST_OK && !to) print_text(str_text(&text), text.len);
-    if (status == ST_OK && to && file_exists(to)) status = status_hint(status_fail(ST_CONFIG, "'%s' is there already", to), "name another file, or remove this one first");
+    if (status == ST_OK && to && file_exists(to))
+        status = status_hint(status_fail(ST_CONFIG, "'%s' is there already", to), "name another file, or remove this one first");
     else if (status == ST_OK && to) status = file_write_all(to, str_text(&text), text.len);
     str_release(&text);
     if (status == ST_OK && to) show_line("wrote %s", to);

@@ -48,8 +48,9 @@ Status cmd_report(int argc, char **argv) {
     const char *output = NULL;
     Command command = {
         .arguments_help = "RUN [RUN ...]",
-        .help = "Makes the page of a run from its directory: curves, settings, data and mask, samples, speed and memory. Several runs are laid over each other, with the settings in which\n"
-                "they differ. Works while a run trains, too.\n    tune report runs/a runs/b -o comparison.html",
+        .help =
+            "Makes the page of a run from its directory: curves, settings, data and mask, samples, speed and memory. Several runs are laid over each other, with the settings in which\n"
+            "they differ. Works while a run trains, too.\n    tune report runs/a runs/b -o comparison.html",
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &output, "FILE", "where to; default: RUN/report.html, of several runs ./report.html"},

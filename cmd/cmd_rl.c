@@ -10,17 +10,20 @@
 static Status run(const RecipeCommand *job) {
     const Recipe *recipe = job->recipe;
     bool offline = strcmp(recipe->rl_algorithm, "ilql") == 0;
-    if (!offline && !preference_algorithm(recipe->rl_algorithm)) return recipe->rl_env && !text_env_is_meant(recipe->rl_env) ? rl_environment(job) : rl_text(job);
+    if (!offline && !preference_algorithm(recipe->rl_algorithm))
+        return recipe->rl_env && !text_env_is_meant(recipe->rl_env) ? rl_environment(job) : rl_text(job);
     if (!recipe->rl_env) return offline ? rl_offline(job) : pair_command(job, preference_run);
-    status_fail(ST_CONFIG, "algorithm '%s' learns from rows of %s, not from an environment", recipe->rl_algorithm, offline ? "text with rewards" : "preferences");
+    status_fail(ST_CONFIG, "algorithm '%s' learns from rows of %s, not from an environment", recipe->rl_algorithm,
+                offline ? "text with rewards" : "preferences");
     return status_hint(ST_CONFIG, "name rows in data.train and leave out rl.env");
 }
 
 Status cmd_rl(int argc, char **argv) {
     static const char *const sections[] = {"", "rl", "policy", "reward", "model", "lora", "data", "generate", "train", "eval", NULL};
-    return recipe_command(argc, argv, "rl",
-                          "Learns a policy by reward, on an environment (rl.env) or a language model's on prompts, from preferences, or offline from rows with rewards (ilql). The result is a run directory with the policy, or with the adapter.\n"
-                          "    tune rl recipes/rl_cartpole_ppo.yaml output=runs/cartpole\n"
-                          "    tune rl recipes/rl_dpo.yaml model.path=DIR data.train=pairs.jsonl output=runs/dpo",
-                          sections, run);
+    return recipe_command(
+        argc, argv, "rl",
+        "Learns a policy by reward, on an environment (rl.env) or a language model's on prompts, from preferences, or offline from rows with rewards (ilql). The result is a run directory with the policy, or with the adapter.\n"
+        "    tune rl recipes/rl_cartpole_ppo.yaml output=runs/cartpole\n"
+        "    tune rl recipes/rl_dpo.yaml model.path=DIR data.train=pairs.jsonl output=runs/dpo",
+        sections, run);
 }

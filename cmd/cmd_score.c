@@ -82,9 +82,10 @@ Status cmd_score(int argc, char **argv) {
     Score job = {0};
     Command command = {
         .arguments_help = "MODEL ROWS.jsonl",
-        .help = "Per row {\"ids\": [...], \"logprobs\": [null, -1.23, ...], \"sum\": ...} in nats: the log-probability of each token given those before it.\n"
-                "Rows are {\"ids\": [...]}, {\"text\": ...}, {\"prompt\": ..., \"completion\": ...}, {\"messages\": [...]} or what training takes. BOS is added where the tokenizer adds it, EOS only by\n"
-                "a chat template.",
+        .help =
+            "Per row {\"ids\": [...], \"logprobs\": [null, -1.23, ...], \"sum\": ...} in nats: the log-probability of each token given those before it.\n"
+            "Rows are {\"ids\": [...]}, {\"text\": ...}, {\"prompt\": ..., \"completion\": ...}, {\"messages\": [...]} or what training takes. BOS is added where the tokenizer adds it, EOS only by\n"
+            "a chat template.",
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},

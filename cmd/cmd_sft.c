@@ -27,8 +27,8 @@ static void show_plan(void *context, const SftPlan *plan) {
         .memory = &plan->memory,
     };
     print_training_plan(job, &shown);
-    show_line("data: %lld rows (%s), %lld tokens, %lld of them trained%s", (long long)plan->train.rows, plan->format, (long long)plan->train.tokens, (long long)plan->train.trained_tokens,
-              plan->train_rows->cached ? ", from data.cache" : "");
+    show_line("data: %lld rows (%s), %lld tokens, %lld of them trained%s", (long long)plan->train.rows, plan->format, (long long)plan->train.tokens,
+              (long long)plan->train.trained_tokens, plan->train_rows->cached ? ", from data.cache" : "");
     if (plan->train_rows->n_files > 1) data_files_say(plan->train_rows, show_file, NULL);
     data_counts_warn(&plan->train, "data.train", warn, NULL);
     if (plan->eval.rows) show_line("held out: %lld rows, %lld trained tokens", (long long)plan->eval.rows, (long long)plan->eval.trained_tokens);
@@ -40,7 +40,8 @@ static void show_plan(void *context, const SftPlan *plan) {
     if (plan->check->wrong) warn(NULL, "these rows teach nothing, or the wrong thing");
     str_release(&summary);
     show_training_model(job->recipe, &shown, "");
-    show_line("plan: %lld steps, %.4g an epoch, largest step %lld tokens", (long long)plan->total_steps, plan->steps_per_epoch, (long long)plan->largest_batch_tokens);
+    show_line("plan: %lld steps, %.4g an epoch, largest step %lld tokens", (long long)plan->total_steps, plan->steps_per_epoch,
+              (long long)plan->largest_batch_tokens);
 }
 
 static void show_step(void *context, const Progress *p) { show_training_step(((const RecipeCommand *)context)->recipe, p); }
@@ -50,11 +51,19 @@ static Status train(const RecipeCommand *job) {
     TrainResult result = {0};
     Str typed = {0};
     recipe_command_line(job, &typed);
-    SftConfig config = {.recipe = job->recipe, .command = str_text(&typed), .resume = job->resume, .dry_run = job->dry_run, .on_plan = show_plan, .on_progress = show_step, .context = (void *)(uintptr_t)job};
+    SftConfig config = {.recipe = job->recipe,
+                        .command = str_text(&typed),
+                        .resume = job->resume,
+                        .dry_run = job->dry_run,
+                        .on_plan = show_plan,
+                        .on_progress = show_step,
+                        .context = (void *)(uintptr_t)job};
     Status status = sft_run(&config, &result);
     if (status == ST_OK && !job->dry_run) {
         show_training_result(job->command, recipe, &result);
-        if (recipe->has_lora && !result.already_finished) show_line("next: tune generate %s --adapter %s/adapter, or tune merge %s %s/adapter -o MERGED", recipe->model_path, recipe->output, recipe->model_path, recipe->output);
+        if (recipe->has_lora && !result.already_finished)
+            show_line("next: tune generate %s --adapter %s/adapter, or tune merge %s %s/adapter -o MERGED", recipe->model_path, recipe->output,
+                      recipe->model_path, recipe->output);
     }
     str_release(&typed);
     return status;
@@ -62,8 +71,9 @@ static Status train(const RecipeCommand *job) {
 
 Status cmd_sft(int argc, char **argv) {
     static const char *const sections[] = {"", "model", "lora", "data", "train", "eval", "generate", NULL};
-    return recipe_command(argc, argv, "sft",
-                          "Trains a LoRA adapter (or, without a lora section, the whole model) on rows and writes it into the recipe's output directory.\n"
-                          "    tune sft recipes/demo/sft.yaml lora.rank=8 output=runs/try",
-                          sections, train);
+    return recipe_command(
+        argc, argv, "sft",
+        "Trains a LoRA adapter (or, without a lora section, the whole model) on rows and writes it into the recipe's output directory.\n"
+        "    tune sft recipes/demo/sft.yaml lora.rank=8 output=runs/try",
+        sections, train);
 }

@@ -32,7 +32,8 @@ static Status decode_ids(const Tokenize *job, const json_t *json, Str *result) {
     Status status = json_is_array(json) ? ST_OK : status_fail(ST_INPUT, "no JSON array of token ids");
     for (size_t i = 0; status == ST_OK && i < json_array_size(json); i++) {
         const json_t *id = json_array_get(json, i);
-        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX) status = status_fail(ST_INPUT, "element %zu is no token id", i);
+        if (!json_is_integer(id) || json_integer_value(id) < 0 || json_integer_value(id) > INT32_MAX)
+            status = status_fail(ST_INPUT, "element %zu is no token id", i);
         else ids_push(&ids, (int32_t)json_integer_value(id));
     }
     if (status == ST_OK) status = tokenizer_decode(job->tokenizer, ids.data, ids.n, job->no_special, &text);
@@ -60,7 +61,8 @@ static Status line_run(const Tokenize *job, Line *line) {
     return status;
 }
 
-/* All threads work on the lines, and results go out in order. What went wrong is known to the thread that saw it only, so the first line that failed is run again here. */
+/* All threads work on the lines, and results go out in order. What went wrong is known to the thread that saw it only, so the first line that failed
+ * is run again here. */
 static Status batch_run(const Tokenize *job, Line *lines, size_t n) {
 #pragma omp parallel for schedule(dynamic, 16)
     for (size_t i = 0; i < n; i++) lines[i].status = interrupt_requested() ? ST_INTERRUPTED : line_run(job, &lines[i]);
@@ -170,10 +172,11 @@ Status cmd_tokenize(int argc, char **argv) {
     Tokenize job = {0};
     Command command = {
         .arguments_help = "MODEL [FILE]",
-        .help = "Prints one JSON array of token ids per text: a .jsonl file has one {\"text\": ...} per row, any other file and stdin one text per line.\n"
-                "MODEL is a directory with a tokenizer (tokenizer.json, or vocab.json with merges.txt), or that file.\n"
-                "With --chat: the text that the chat template makes of each row {\"messages\", \"tools\", \"documents\", \"add_generation_prompt\", ...}, as a JSON string.\n"
-                "    echo 'Hello world' | tune tokenize models/smollm2",
+        .help =
+            "Prints one JSON array of token ids per text: a .jsonl file has one {\"text\": ...} per row, any other file and stdin one text per line.\n"
+            "MODEL is a directory with a tokenizer (tokenizer.json, or vocab.json with merges.txt), or that file.\n"
+            "With --chat: the text that the chat template makes of each row {\"messages\", \"tools\", \"documents\", \"add_generation_prompt\", ...}, as a JSON string.\n"
+            "    echo 'Hello world' | tune tokenize models/smollm2",
     };
     const Option options[] = {
         {"--decode", OPTION_FLAG, &job.decode, NULL, "the other way: one JSON array per line in, text out (a JSON string for .jsonl)"},

@@ -45,7 +45,8 @@ static Status file_add(BpeTrainer *trainer, const char *path) {
 
 /* The tokenizer and, where there are special tokens, which of them ends a text. */
 static Status result_write(const Command *command, const Train *job, const BpeTrained *trained) {
-    const char *file = path_join(command->arena, job->output, "tokenizer.json"), *settings = path_join(command->arena, job->output, "tokenizer_config.json");
+    const char *file = path_join(command->arena, job->output, "tokenizer.json"),
+               *settings = path_join(command->arena, job->output, "tokenizer_config.json");
     if (!file || !settings) return ST_RESOURCE;
     TRY(dir_make(job->output));
     TRY(file_write_all(file, str_text(&trained->json), trained->json.len));
@@ -69,10 +70,14 @@ static Status train(const Command *command, const Train *job, BpeTrainer *traine
     }
     show_progress("merging");
     TRY(bpe_trainer_finish(trainer, &trained));
-    Status status = trained.n_words > 0 ? result_write(command, job, &trained) : status_fail(ST_INPUT, "there is no text in '%s'%s", command->arguments[1], command->n_arguments > 2 ? " and the other files" : "");
+    Status status = trained.n_words > 0 ? result_write(command, job, &trained)
+                                        : status_fail(ST_INPUT, "there is no text in '%s'%s", command->arguments[1],
+                                                      command->n_arguments > 2 ? " and the other files" : "");
     if (status == ST_OK && trained.vocab_size < (size_t)job->vocab_size)
         show_message("warning: the texts have no more pairs to merge: %zu tokens, not %lld", trained.vocab_size, (long long)job->vocab_size);
-    if (status == ST_OK) show_line("wrote %s: %zu tokens from %zu different words in %.1f s", job->output, trained.vocab_size, trained.n_words, clock_seconds() - start);
+    if (status == ST_OK)
+        show_line("wrote %s: %zu tokens from %zu different words in %.1f s", job->output, trained.vocab_size, trained.n_words,
+                  clock_seconds() - start);
     str_release(&trained.json);
     return status;
 }
@@ -86,13 +91,15 @@ static bool is_special(const Train *job, const char *token) {
 static Status start(const Command *command, const Train *job) {
     BpeTrainer *trainer;
     if (command->n_arguments == 0 || strcmp(command->arguments[0], "train") != 0)
-        return status_hint(status_fail(ST_USAGE, "tune tokenizer trains: its first argument is 'train'"), "tune tokenizer train FILE... --vocab-size N -o DIR");
+        return status_hint(status_fail(ST_USAGE, "tune tokenizer trains: its first argument is 'train'"),
+                           "tune tokenizer train FILE... --vocab-size N -o DIR");
     TRY(command_needs(command, 2, COUNT_OF(command->arguments)));
     if (!job->output) return status_fail(ST_USAGE, "tune tokenizer train needs -o DIR");
     if (job->vocab_size <= 0) return status_fail(ST_USAGE, "tune tokenizer train needs --vocab-size N, larger than 0");
     const char *file = path_join(command->arena, job->output, "tokenizer.json");
     if (!file) return ST_RESOURCE;
-    if (file_exists(file)) return status_hint(status_fail(ST_CONFIG, "'%s' is there already", file), "name another directory with -o, or remove the file first");
+    if (file_exists(file))
+        return status_hint(status_fail(ST_CONFIG, "'%s' is there already", file), "name another directory with -o, or remove the file first");
     if (job->eos && !is_special(job, job->eos)) return status_fail(ST_USAGE, "--eos '%s' is none of the special tokens", job->eos);
     TRY(bpe_trainer_new((size_t)job->vocab_size, job->special.items, job->special.n, &trainer));
     Status status = job->bos ? bpe_trainer_bos(trainer, job->bos) : ST_OK;
@@ -105,14 +112,16 @@ Status cmd_tokenizer(int argc, char **argv) {
     Train job = {0};
     Command command = {
         .arguments_help = "train FILE... --vocab-size N -o DIR",
-        .help = "Trains byte-level BPE on texts and writes tokenizer.json. A .jsonl file has a document {\"text\": ...} per row, any other file is one; both may be .gz.\n"
-                "The same texts give the same file, in whatever order they come.\n"
-                "    tune tokenizer train corpus.txt --vocab-size 8192 --special '<|endoftext|>' -o my-tokenizer",
+        .help =
+            "Trains byte-level BPE on texts and writes tokenizer.json. A .jsonl file has a document {\"text\": ...} per row, any other file is one; both may be .gz.\n"
+            "The same texts give the same file, in whatever order they come.\n"
+            "    tune tokenizer train corpus.txt --vocab-size 8192 --special '<|endoftext|>' -o my-tokenizer",
     };
     const Option options[] = {
         {"--vocab-size", OPTION_INT, &job.vocab_size, "N", "tokens in all: special ones, 256 bytes, and merges"},
         {"-o", OPTION_TEXT, &job.output, "DIR", "where tokenizer.json and tokenizer_config.json go"},
-        {"--special", OPTION_LIST, &job.special, "TOKEN", "a special token, found in the texts too; may be given several times, the first one is the end-of-text token"},
+        {"--special", OPTION_LIST, &job.special, "TOKEN",
+         "a special token, found in the texts too; may be given several times, the first one is the end-of-text token"},
         {"--bos", OPTION_TEXT, &job.bos, "TOKEN", "the special token that goes before every text"},
         {"--eos", OPTION_TEXT, &job.eos, "TOKEN", "the special token that ends a text, if it is not the first"},
         {0},

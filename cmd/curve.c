@@ -29,7 +29,8 @@ void curve_add(Curve *curve, double value) {
 
 /* ---- dots ---- */
 
-typedef struct Dots { int across, down, dots_across, dots_down; bool utf8; bool on[MAX_DOTS_DOWN][MAX_DOTS_ACROSS]; } Dots; /* across, down: characters */
+/* across, down: characters */
+typedef struct Dots { int across, down, dots_across, dots_down; bool utf8; bool on[MAX_DOTS_DOWN][MAX_DOTS_ACROSS]; } Dots;
 
 /* The mean of the bins that a column of dots stands for, or the line between two bins. */
 static double value_at(const Curve *curve, int column, int columns) {

@@ -68,13 +68,15 @@ static Status run(int argc, char **argv) {
     return unknown_command(name);
 }
 
-/* How threads of OpenMP wait for each other has to be said before the program starts, so it starts itself once more; what the user has set stays. Spinning as long as they do by
- * themselves, a thread keeps the one it waits for from running on a machine that does anything else besides: small training steps took 20 times as long. Put to sleep at once, it wakes too
- * late: in a virtual machine 50 us, more than a decoded token's products take. About 0.1 ms of spinning costs half of neither. */
+/* How threads of OpenMP wait for each other has to be said before the program starts, so it starts itself once more; what the user has set stays.
+ * Spinning as long as they do by themselves, a thread keeps the one it waits for from running on a machine that does anything else besides: small
+ * training steps took 20 times as long. Put to sleep at once, it wakes too late: in a virtual machine 50 us, more than a decoded token's products
+ * take. About 0.1 ms of spinning costs half of neither. */
 static void let_threads_sleep(char **argv) {
 #ifdef __linux__
     if (getenv("OMP_WAIT_POLICY") || getenv("GOMP_SPINCOUNT") || getenv("KMP_BLOCKTIME")) return;
-    if (setenv("GOMP_SPINCOUNT", "2000", 1) == 0 && setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv("/proc/self/exe", argv); /* comes back only if it can't: then they spin */
+    /* Comes back only if it can't: then they spin */
+    if (setenv("GOMP_SPINCOUNT", "2000", 1) == 0 && setenv("OMP_WAIT_POLICY", "passive", 1) == 0) execv("/proc/self/exe", argv);
 #else
     (void)argv;
 #endif

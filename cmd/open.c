@@ -9,7 +9,8 @@ Status check_compute(const char *compute) {
 }
 
 Status open_chat(const char *dir, const ChatChoice *choice, OpenedModel *opened) {
-    if (opened->tokenizer) return chat_open(dir, choice ? choice->chat_template : NULL, choice ? choice->now : NULL, opened->tokenizer, &opened->chat);
+    if (opened->tokenizer)
+        return chat_open(dir, choice ? choice->chat_template : NULL, choice ? choice->now : NULL, opened->tokenizer, &opened->chat);
     if (!choice || !choice->chat_template) return ST_OK;
     return status_fail(ST_INPUT, "a chat template needs a tokenizer, and '%s' has none", dir);
 }
@@ -17,7 +18,8 @@ Status open_chat(const char *dir, const ChatChoice *choice, OpenedModel *opened)
 Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened) {
     *opened = (OpenedModel){0};
     TRY(check_compute(compute));
-    Status status = model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(compute ? compute : "auto")}, &opened->model);
+    Status status =
+        model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(compute ? compute : "auto")}, &opened->model);
     if (status == ST_OK && adapter) status = adapter_load(opened->model, adapter, false);
     if (status == ST_OK) status = tokenizer_load_if_any(dir, &opened->tokenizer);
     if (status == ST_OK) status = open_chat(dir, choice, opened);

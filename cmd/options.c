@@ -101,7 +101,8 @@ static void to_stderr(void *context, LogLevel level, const char *text) {
     show_message("%s%s", level == LOG_WARNING ? "tune: warning: " : "", text);
 }
 
-/* A limit of processor time stops all threads when it is used up, so that more of them only wait for each other. Two threads of a core share the units that multiply, which one keeps busy. */
+/* A limit of processor time stops all threads when it is used up, so that more of them only wait for each other. Two threads of a core share the
+ * units that multiply, which one keeps busy. */
 static int64_t threads_by_default(void) {
     const char *tasks = getenv("SLURM_CPUS_PER_TASK");
     int64_t n = cores_physical(NULL), granted = tasks ? strtoll(tasks, NULL, 10) : 0;
@@ -143,8 +144,10 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
             command->arguments[command->n_arguments++] = text;
         }
     }
-    if (command->threads < 0 || command->threads > 1024) return status_fail(ST_USAGE, "--threads must be from 0 to 1024, not %lld", (long long)command->threads);
-    if (command->log < LOG_WARNING || command->log > LOG_TENSOR) return status_fail(ST_USAGE, "--log must be from %d to %d, not %lld", LOG_WARNING, LOG_TENSOR, (long long)command->log);
+    if (command->threads < 0 || command->threads > 1024)
+        return status_fail(ST_USAGE, "--threads must be from 0 to 1024, not %lld", (long long)command->threads);
+    if (command->log < LOG_WARNING || command->log > LOG_TENSOR)
+        return status_fail(ST_USAGE, "--log must be from %d to %d, not %lld", LOG_WARNING, LOG_TENSOR, (long long)command->log);
     use_threads(command->threads);
     log_set_sink(to_stderr, NULL, (LogLevel)command->log);
     set_quiet(command->quiet);
@@ -160,7 +163,8 @@ Status command_needs(const Command *command, size_t least, size_t most) {
 }
 
 Status check_sampling(const GenerateConfig *c) {
-    if (c->max_new_tokens < 1 || c->max_new_tokens > 1 << 20) return status_fail(ST_USAGE, "--max-new-tokens is 1 or more, not %lld", (long long)c->max_new_tokens);
+    if (c->max_new_tokens < 1 || c->max_new_tokens > 1 << 20)
+        return status_fail(ST_USAGE, "--max-new-tokens is 1 or more, not %lld", (long long)c->max_new_tokens);
     if (!(c->sample.temperature >= 0)) return status_fail(ST_USAGE, "--temperature is 0 or more, not %g", c->sample.temperature);
     if (!(c->sample.top_p > 0 && c->sample.top_p <= 1)) return status_fail(ST_USAGE, "--top-p is above 0 and at most 1, not %g", c->sample.top_p);
     if (!(c->sample.min_p >= 0 && c->sample.min_p <= 1)) return status_fail(ST_USAGE, "--min-p is 0 to 1, not %g", c->sample.min_p);

@@ -19,13 +19,20 @@ static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
         .memory = &plan->memory,
     };
     print_training_plan(job, &shown);
-    show_line("data: %zu %s, %lld tokens, %lld of them trained", pairs->n, run->objective->stepwise ? "answers in steps" : run->objective->unpaired ? "answers" : "pairs", (long long)pairs->tokens, (long long)pairs->trained_tokens);
-    if (pairs->dropped_long > 0) show_message("tune: warning: data.train: %lld rows are longer than data.max_length and left out", (long long)pairs->dropped_long);
+    show_line("data: %zu %s, %lld tokens, %lld of them trained", pairs->n,
+              run->objective->stepwise   ? "answers in steps"
+              : run->objective->unpaired ? "answers"
+                                         : "pairs",
+              (long long)pairs->tokens, (long long)pairs->trained_tokens);
+    if (pairs->dropped_long > 0)
+        show_message("tune: warning: data.train: %lld rows are longer than data.max_length and left out", (long long)pairs->dropped_long);
     if (pairs->cut > 0) show_message("tune: warning: data.train: %lld rows are longer than data.max_length and cut", (long long)pairs->cut);
-    if (pairs->dropped_same > 0) show_message("tune: warning: data.train: %lld rows are left out: both answers are the same", (long long)pairs->dropped_same);
+    if (pairs->dropped_same > 0)
+        show_message("tune: warning: data.train: %lld rows are left out: both answers are the same", (long long)pairs->dropped_same);
     if (run->eval) show_line("held out: %zu rows", run->eval->n);
     show_training_model(job->recipe, &shown, "");
-    show_line("plan: %lld steps, %.4g an epoch, largest batch %lld tokens", (long long)plan->total_steps, plan->steps_per_epoch, (long long)plan->largest_batch_tokens);
+    show_line("plan: %lld steps, %.4g an epoch, largest batch %lld tokens", (long long)plan->total_steps, plan->steps_per_epoch,
+              (long long)plan->largest_batch_tokens);
 }
 
 static void show_step(void *context, const Progress *p) { show_training_step(((const RecipeCommand *)context)->recipe, p); }
@@ -34,7 +41,13 @@ Status pair_command(const RecipeCommand *job, PairCommandRun *run) {
     TrainResult result = {0};
     Str typed = {0};
     recipe_command_line(job, &typed);
-    PairRunConfig config = {.recipe = job->recipe, .command = str_text(&typed), .resume = job->resume, .dry_run = job->dry_run, .on_plan = show_plan, .on_progress = show_step, .context = (void *)(uintptr_t)job};
+    PairRunConfig config = {.recipe = job->recipe,
+                            .command = str_text(&typed),
+                            .resume = job->resume,
+                            .dry_run = job->dry_run,
+                            .on_plan = show_plan,
+                            .on_progress = show_step,
+                            .context = (void *)(uintptr_t)job};
     Status status = run(&config, &result);
     if (status == ST_OK && !job->dry_run) show_training_result(job->command, job->recipe, &result);
     str_release(&typed);

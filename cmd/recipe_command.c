@@ -87,7 +87,8 @@ static const char *who_takes(const char *section) {
     return strcmp(section, "synth") == 0 ? "data synth" : takes(by_rewards, section) || strcmp(section, "generate") == 0 ? "rl" : "sft";
 }
 
-/* What is typed and read over in silence is a mistake; in a file it may be another command's, which shares it. But a recipe that says how to learn by rewards means another run than training on its rows. */
+/* What is typed and read over in silence is a mistake; in a file it may be another command's, which shares it. But a recipe that says how to learn by
+ * rewards means another run than training on its rows. */
 static Status refuse_others(const RecipeCommand *job, const char *const *sections) {
     const Recipe *recipe = job->recipe;
     for (size_t i = 0; i < n_recipe_keys; i++) {
@@ -96,14 +97,16 @@ static Status refuse_others(const RecipeCommand *job, const char *const *section
         if (!recipe->given[i] || !section_present(recipe, key->section) || takes(sections, section)) continue;
         if (section == key->dotted && !recipe->reward) continue;
         if (recipe->lines[i] > 0 && !(takes(sections, "train") && takes(by_rewards, section))) continue;
-        if (recipe->lines[i] > 0) status_fail(ST_CONFIG, "'%s' line %d: tune %s does not take '%s'", recipe->path, recipe->lines[i], job->name, key->dotted);
+        if (recipe->lines[i] > 0)
+            status_fail(ST_CONFIG, "'%s' line %d: tune %s does not take '%s'", recipe->path, recipe->lines[i], job->name, key->dotted);
         else status_fail(ST_CONFIG, "tune %s does not take '%s'", job->name, key->dotted);
         return status_hint(ST_CONFIG, "it belongs to tune %s; or leave '%s' out: %s=null", who_takes(section), section, section);
     }
     return ST_OK;
 }
 
-/* Keys of a section that several commands take, but one alone reads (tune rl's algorithms refuse theirs themselves). As above: typed it is a mistake, in a file it is said. */
+/* Keys of a section that several commands take, but one alone reads (tune rl's algorithms refuse theirs themselves). As above: typed it is a mistake,
+ * in a file it is said. */
 static Status refuse_unread(const RecipeCommand *job) {
     static const struct { const char *key, *command; } one_reads[] = {
         {"train.loss", "sft"}, {"train.label_smoothing", "sft"}, {"train.neftune_alpha", "sft"}, {"train.center_rewards_coefficient", "reward"},
@@ -114,7 +117,8 @@ static Status refuse_unread(const RecipeCommand *job) {
         for (size_t i = 0; i < n_recipe_keys && strcmp(one_reads[k].command, job->name) != 0; i++) {
             if (!recipe->given[i] || strcmp(recipe_keys[i].dotted, one_reads[k].key) != 0) continue;
             if (recipe->lines[i] > 0) {
-                log_message(LOG_WARNING, "'%s' line %d: '%s' does nothing here: tune %s alone reads it", recipe->path, recipe->lines[i], one_reads[k].key, one_reads[k].command);
+                log_message(LOG_WARNING, "'%s' line %d: '%s' does nothing here: tune %s alone reads it", recipe->path, recipe->lines[i],
+                            one_reads[k].key, one_reads[k].command);
                 continue;
             }
             status_fail(ST_CONFIG, "tune %s does not take '%s'", job->name, one_reads[k].key);
@@ -161,7 +165,8 @@ Status recipe_command(int argc, char **argv, const char *name, const char *about
         {"--resume", OPTION_FLAG, &job.resume, NULL, "go on from the newest checkpoint, to the same bytes as an undisturbed run"},
         {"--dry-run", OPTION_FLAG, &job.dry_run, NULL, "everything but training: what is read, what it takes"},
         {"--schema", OPTION_FLAG, &schema, NULL, "print the JSON schema of recipes"},
-        {strcmp(name, "rl") == 0 ? "--watch" : NULL, OPTION_FLAG, &job.watch, NULL, "in the end show an episode of what was learned, step by step (environments)"},
+        {strcmp(name, "rl") == 0 ? "--watch" : NULL, OPTION_FLAG, &job.watch, NULL,
+         "in the end show an episode of what was learned, step by step (environments)"},
         {0},
     };
     job.command = &command;

@@ -37,10 +37,12 @@ static void show_update(void *context, const LearnProgress *p) {
     const Recipe *recipe = ((const RecipeCommand *)context)->recipe;
     char left[32];
     if (recipe->train_live && !isnan(p->reward)) show_curve(p->reward);
-    if (isnan(p->reward)) show_progress("step %lld/%lld  %.3g steps/s  %s left", (long long)p->steps, (long long)p->total_steps, p->steps_per_second, format_seconds(p->seconds_left, left));
-    else
-        show_progress("step %lld/%lld  return %.4g  %lld episodes  %.3g steps/s  %s left", (long long)p->steps, (long long)p->total_steps, p->reward, (long long)p->episodes, p->steps_per_second,
+    if (isnan(p->reward))
+        show_progress("step %lld/%lld  %.3g steps/s  %s left", (long long)p->steps, (long long)p->total_steps, p->steps_per_second,
                       format_seconds(p->seconds_left, left));
+    else
+        show_progress("step %lld/%lld  return %.4g  %lld episodes  %.3g steps/s  %s left", (long long)p->steps, (long long)p->total_steps, p->reward,
+                      (long long)p->episodes, p->steps_per_second, format_seconds(p->seconds_left, left));
 }
 
 static void show_values(void *context, const Learner *learner, const double *learned, const double *exact) {
@@ -75,8 +77,9 @@ static void summarize(const RecipeCommand *job, const LearnResult *result) {
     jw_double(&w, "seconds", result->seconds);
     if (!show_run_end(job->command, recipe, &w, result->already_finished)) return;
     if (result->episodes == 0) show_line("%lld steps in %s, no episode ended", (long long)result->steps, format_seconds(result->seconds, seconds));
-    else show_line("%lld steps, %lld episodes in %s: return %.4g, best %.4g (means of an update's episodes)", (long long)result->steps, (long long)result->episodes, format_seconds(result->seconds, seconds),
-                   result->last_reward, result->best_reward);
+    else
+        show_line("%lld steps, %lld episodes in %s: return %.4g, best %.4g (means of an update's episodes)", (long long)result->steps,
+                  (long long)result->episodes, format_seconds(result->seconds, seconds), result->last_reward, result->best_reward);
     show_line("wrote %s/policy.safetensors", recipe->output);
     show_line("next: tune eval %s --episodes 100", recipe->output);
 }
@@ -85,7 +88,8 @@ static Status show_episode(const Recipe *recipe) {
     Watch watch = {0};
     Evaluation found;
     TRY(learn_evaluate(recipe->output, &(EvaluationConfig){.episodes = 1, .seed = 1, .on_step = watch_step, .context = &watch}, &found));
-    if (found.cut > 0 && found.limit > 0) show_line("the episode was cut after %lld steps: the environment has no limit of its own", (long long)found.limit);
+    if (found.cut > 0 && found.limit > 0)
+        show_line("the episode was cut after %lld steps: the environment has no limit of its own", (long long)found.limit);
     return ST_OK;
 }
 

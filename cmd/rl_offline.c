@@ -18,7 +18,8 @@ static void show_plan(void *context, const IlqlPlan *plan) {
         .memory = &plan->memory,
     };
     print_training_plan(job, &shown);
-    show_line("data: %zu rows, %lld tokens, %lld of them trained; mean reward %.4g", plan->rows, (long long)plan->tokens, (long long)plan->trained_tokens, plan->mean_reward);
+    show_line("data: %zu rows, %lld tokens, %lld of them trained; mean reward %.4g", plan->rows, (long long)plan->tokens,
+              (long long)plan->trained_tokens, plan->mean_reward);
     if (plan->dropped) show_message("tune: warning: data.train: %lld rows were longer than data.max_length and left out", (long long)plan->dropped);
     show_training_model(recipe, &shown, " and Q and V heads");
     show_line("plan: %lld steps", (long long)plan->total_steps);
@@ -28,7 +29,8 @@ static void show_step(void *context, const IlqlProgress *p) {
     const Recipe *recipe = ((const RecipeCommand *)context)->recipe;
     char left[32];
     if (recipe->train_live) show_curve(p->loss);
-    show_progress("step %lld/%lld  loss %.4g  advantage %.4g  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps, p->loss, p->advantage, p->tokens_per_second, format_seconds(p->seconds_left, left));
+    show_progress("step %lld/%lld  loss %.4g  advantage %.4g  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps, p->loss,
+                  p->advantage, p->tokens_per_second, format_seconds(p->seconds_left, left));
 }
 
 static void summarize(const RecipeCommand *job, const IlqlResult *result) {
@@ -41,7 +43,8 @@ static void summarize(const RecipeCommand *job, const IlqlResult *result) {
     jw_double(&w, "last_loss", result->last_loss);
     jw_double(&w, "seconds", result->seconds);
     if (!show_run_end(job->command, recipe, &w, result->already_finished)) return;
-    show_line("%lld steps in %s: loss %.4g -> %.4g", (long long)result->steps, format_seconds(result->seconds, seconds), result->first_loss, result->last_loss);
+    show_line("%lld steps in %s: loss %.4g -> %.4g", (long long)result->steps, format_seconds(result->seconds, seconds), result->first_loss,
+              result->last_loss);
     show_line("wrote %s/%s and %s/ilql_heads.safetensors", recipe->output, trained_part(recipe), recipe->output);
     if (recipe->has_lora) show_line("next: tune generate %s --adapter %s/adapter --ilql 4 --prompt ...", recipe->model_path, recipe->output);
     else show_line("next: tune generate %s/model --ilql 4 --prompt ...", recipe->output);

@@ -22,11 +22,15 @@ static void show_plan(void *context, const TextRlPlan *plan) {
     };
     print_training_plan(job, &shown);
     show_line("algorithm: %s: %s", plan->algorithm->name, plan->algorithm->help);
-    if (plan->env) show_line("environment: %s; groups of %lld episodes, %lld groups a step", plan->env, (long long)recipe->rl_num_generations, (long long)recipe->rl_prompts_per_step);
-    else show_line("prompts: %zu, the longest %lld tokens; %lld completions of each, %lld prompts a step", plan->prompts, (long long)plan->longest_prompt, (long long)recipe->rl_num_generations,
-              (long long)recipe->rl_prompts_per_step);
+    if (plan->env)
+        show_line("environment: %s; groups of %lld episodes, %lld groups a step", plan->env, (long long)recipe->rl_num_generations,
+                  (long long)recipe->rl_prompts_per_step);
+    else
+        show_line("prompts: %zu, the longest %lld tokens; %lld completions of each, %lld prompts a step", plan->prompts,
+                  (long long)plan->longest_prompt, (long long)recipe->rl_num_generations, (long long)recipe->rl_prompts_per_step);
     if (plan->eval_prompts) show_line("held-out prompts: %zu, answered greedily", plan->eval_prompts);
-    if (plan->dropped) show_message("tune: warning: data.train: %lld prompts were longer than data.max_length and left out", (long long)plan->dropped);
+    if (plan->dropped)
+        show_message("tune: warning: data.train: %lld prompts were longer than data.max_length and left out", (long long)plan->dropped);
     if (plan->cut) show_message("tune: warning: data.train: %lld prompts were cut to data.max_length", (long long)plan->cut);
     show_training_model(recipe, &shown, "");
     show_line("plan: %lld steps", (long long)plan->total_steps);
@@ -36,8 +40,8 @@ static void show_step(void *context, const TextRlProgress *p) {
     const Recipe *recipe = ((const RecipeCommand *)context)->recipe;
     char left[32];
     if (recipe->train_live) show_curve(p->reward);
-    show_progress("step %lld/%lld  reward %.4g  length %.1f  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps, p->reward, p->completion_length, p->tokens_per_second,
-                  format_seconds(p->seconds_left, left));
+    show_progress("step %lld/%lld  reward %.4g  length %.1f  %.0f tokens/s  %s left", (long long)p->step, (long long)p->total_steps, p->reward,
+                  p->completion_length, p->tokens_per_second, format_seconds(p->seconds_left, left));
     if (isnan(p->eval_reward)) return;
     end_live_line();
     show_line("step %lld: held-out reward %.4g", (long long)p->step, p->eval_reward);
@@ -56,7 +60,8 @@ static void summarize(const RecipeCommand *job, const TextRlResult *result) {
     jw_double(&w, "seconds", result->seconds);
     if (!show_run_end(job->command, recipe, &w, result->already_finished)) return;
     if (!isnan(result->last_eval)) show_line("held-out reward %.4g -> %.4g (greedy answers)", result->first_eval, result->last_eval);
-    show_line("%lld steps in %s: reward %.4g -> %.4g", (long long)result->steps, format_seconds(result->seconds, seconds), result->first_reward, result->last_reward);
+    show_line("%lld steps in %s: reward %.4g -> %.4g", (long long)result->steps, format_seconds(result->seconds, seconds), result->first_reward,
+              result->last_reward);
     show_line("wrote %s/%s", recipe->output, trained_part(recipe));
 }
 

@@ -16,7 +16,8 @@ static Status check_ids(const Ids *ids, const ModelConfig *model) {
             return status_hint(ST_INPUT, "the row was made with another tokenizer");
         }
     if (model->learned_positions && (int64_t)ids->n > model->max_position_embeddings)
-        return status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", ids->n, (long long)model->max_position_embeddings);
+        return status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", ids->n,
+                           (long long)model->max_position_embeddings);
     return ST_OK;
 }
 
@@ -36,7 +37,8 @@ static Status read_row(void *context, const Row *row) {
     const Reading *reading = context;
     const OpenedModel *opened = reading->opened;
     TokenRow made = {.json = json_incref(row->json)};
-    Status status = reading->questions ? row_question(row->json, reading->config, opened->tokenizer, &made.ids) : row_whole(row->json, reading->config, opened->tokenizer, &made.ids);
+    Status status = reading->questions ? row_question(row->json, reading->config, opened->tokenizer, &made.ids)
+                                       : row_whole(row->json, reading->config, opened->tokenizer, &made.ids);
     if (status == ST_OK) status = check_ids(&made.ids, &opened->model->config);
     if (status != ST_OK) status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
     if (status == ST_OK) status = push_row(reading->rows, &made);
@@ -80,8 +82,22 @@ static bool same_file(const struct stat *file, const char *path) {
 
 /* What commands left beside a model may be replaced. */
 static bool belongs_to_model(const char *name) {
-    static const char *const files[] = {"config.json", "generation_config.json", "model.safetensors", "model.safetensors.index.json", "adapter_config.json", "adapter_model.safetensors", "tokenizer.json",
-                                        "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "vocab.txt", "merges.txt", "tokenizer.model", "chat_template.jinja", "chat_template.json"};
+    static const char *const files[] = {"config.json",
+                                        "generation_config.json",
+                                        "model.safetensors",
+                                        "model.safetensors.index.json",
+                                        "adapter_config.json",
+                                        "adapter_model.safetensors",
+                                        "tokenizer.json",
+                                        "tokenizer_config.json",
+                                        "special_tokens_map.json",
+                                        "added_tokens.json",
+                                        "vocab.json",
+                                        "vocab.txt",
+                                        "merges.txt",
+                                        "tokenizer.model",
+                                        "chat_template.jinja",
+                                        "chat_template.json"};
     for (size_t i = 0; i < COUNT_OF(files); i++)
         if (strcmp(name, files[i]) == 0) return true;
     return text_starts_with(name, "model-") && strstr(name, "-of-"); /* a shard */
@@ -140,6 +156,7 @@ Status result_close(ResultFile *result, Status status) {
     char path[4096];
     snprintf(path, sizeof path, "%s.partial", result->writer.path);
     TRY(writer_commit_partial(&result->writer));
-    show_message("tune: warning: interrupted: the %zu %s done so far %s in '%s'", result->n, result->n == 1 ? "row" : "rows", result->n == 1 ? "is" : "are", path);
+    show_message("tune: warning: interrupted: the %zu %s done so far %s in '%s'", result->n, result->n == 1 ? "row" : "rows",
+                 result->n == 1 ? "is" : "are", path);
     return status;
 }

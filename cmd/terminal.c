@@ -55,7 +55,8 @@ static bool moves_cursor(void) {
 
 /* ---- the live block ---- */
 
-/* Goes back to its first line and clears what is below. A terminal that became narrower has wrapped the lines in its own way: then they stay, and a new block begins. */
+/* Goes back to its first line and clears what is below. A terminal that became narrower has wrapped the lines in its own way: then they stay, and a
+ * new block begins. */
 static void erase_block(void) {
     int columns, rows;
     if (!live) return;
@@ -82,7 +83,8 @@ static void draw_block(void) {
     Str text = {0};
     erase_block();
     terminal_size(&columns, &rows);
-    if (curve && curve->n > 1 && moves_cursor() && columns >= 40 && rows >= 2 * CURVE_ROWS) curve_write(curve, columns - 1, CURVE_ROWS, speaks_utf8(), &text);
+    if (curve && curve->n > 1 && moves_cursor() && columns >= 40 && rows >= 2 * CURVE_ROWS)
+        curve_write(curve, columns - 1, CURVE_ROWS, speaks_utf8(), &text);
     size_t room = (size_t)MAX(columns - 1, 1), len = strlen(progress), table_rows = 0;
     for (size_t i = 0; i < table.len; i++) table_rows += table.data[i] == '\n';
     if (moves_cursor() && table_rows + 2 < (size_t)rows) append_table(&text, room);

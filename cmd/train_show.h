@@ -7,16 +7,22 @@
 
 enum { NOT_PLANNED = -1 }; /* a number that a kind of run does not know before it begins */
 /* tokens, trained_tokens, largest_batch_tokens: may be NOT_PLANNED. */
-typedef struct TrainPlan { int64_t rows, tokens, trained_tokens, eval_rows, steps, largest_batch_tokens, parameters, trained_parameters; DType compute; const TrainMemory *memory; } TrainPlan;
+typedef struct TrainPlan {
+    int64_t rows, tokens, trained_tokens, eval_rows, steps, largest_batch_tokens, parameters, trained_parameters;
+    DType compute;
+    const TrainMemory *memory;
+} TrainPlan;
 /* With --json a dry run's plan as an object. */
 void print_training_plan(const RecipeCommand *job, const TrainPlan *plan);
-/* Two lines: the model, with how much of it is trained and by what (with: what is trained beside that, " and ..." or ""); and the planned memory by its parts. */
+/* Two lines: the model, with how much of it is trained and by what (with: what is trained beside that, " and ..." or ""); and the planned memory by
+ * its parts. */
 void show_training_model(const Recipe *recipe, const TrainPlan *plan, const char *with);
 /* context: the recipe. A held-out loss, or the live line with its curve. */
 void show_training_step(void *context, const Progress *progress);
 /* What a run leaves in its output: "adapter" or "model". */
 const char *trained_part(const Recipe *recipe);
-/* How every run ends on the screen: with --json the result, an object in `w` that is ended and released here. false when the run was finished before, which is said then: there is nothing to add. */
+/* How every run ends on the screen: with --json the result, an object in `w` that is ended and released here. false when the run was finished before,
+ * which is said then: there is nothing to add. */
 bool show_run_end(const Command *command, const Recipe *recipe, JsonWriter *w, bool already_finished);
 /* With --json the result as an object; in words what came of it and where it is. */
 void show_training_result(const Command *command, const Recipe *recipe, const TrainResult *result);

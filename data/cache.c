@@ -123,8 +123,9 @@ static void add_settings(Hasher *hasher, const DataConfig *config) {
 static void add_columns(Hasher *hasher, const ColumnMap *map) {
     add_number(hasher, map ? 1 + map->sharegpt + 2 * map->ranking : 0);
     if (!map) return;
-    const char *const names[] = {map->prompt, map->query, map->response, map->history, map->messages, map->system, map->tools, map->chosen, map->rejected, map->kto_tag,
-                                 map->role_tag, map->content_tag, map->user_tag, map->assistant_tag, map->observation_tag, map->function_tag, map->system_tag};
+    const char *const names[] = {map->prompt,   map->query,         map->response,        map->history,      map->messages,  map->system,
+                                 map->tools,    map->chosen,        map->rejected,        map->kto_tag,      map->role_tag,  map->content_tag,
+                                 map->user_tag, map->assistant_tag, map->observation_tag, map->function_tag, map->system_tag};
     for (size_t i = 0; i < COUNT_OF(names); i++) add_text(hasher, names[i]);
 }
 
@@ -143,7 +144,8 @@ static Status add_sources(Hasher *hasher, const DataSource *sources, size_t n_so
     return ST_OK;
 }
 
-Status cache_key(const DataConfig *config, const DataSource *sources, size_t n_sources, const DataFile *files, size_t n_files, StoreKey *key, FileStamp *stamps) {
+Status cache_key(const DataConfig *config, const DataSource *sources, size_t n_sources, const DataFile *files, size_t n_files, StoreKey *key,
+                 FileStamp *stamps) {
     Hasher hasher = {XXH3_createState(), malloc(CHUNK)};
     Status status = ST_OK;
     if (!hasher.state || !hasher.chunk) {
@@ -168,7 +170,8 @@ Status cache_unchanged(const DataFile *files, size_t n_files, const FileStamp *s
         struct stat info;
         if (stat(files[i].path, &info) != 0) return status_errno(errno, "cannot read '%s'", files[i].path);
         FileStamp now = stamp_of(&info);
-        if (now.device != stamps[i].device || now.inode != stamps[i].inode || now.size != stamps[i].size || now.seconds != stamps[i].seconds || now.nanoseconds != stamps[i].nanoseconds)
+        if (now.device != stamps[i].device || now.inode != stamps[i].inode || now.size != stamps[i].size || now.seconds != stamps[i].seconds ||
+            now.nanoseconds != stamps[i].nanoseconds)
             return status_hint(status_fail(ST_INPUT, "'%s' changed while it was read", files[i].path), "start again when nobody writes to it");
     }
     return ST_OK;

@@ -8,7 +8,8 @@
 
 /* ---- a recipe's rows ---- */
 
-static Status load_rows(const Recipe *recipe, const ModelConfig *model, const RecipeRows *rows, const Yaml *node, const char *key, bool once, Dataset **dataset) {
+static Status load_rows(const Recipe *recipe, const ModelConfig *model, const RecipeRows *rows, const Yaml *node, const char *key, bool once,
+                        Dataset **dataset) {
     DataSource *sources;
     size_t n;
     TRY(data_sources(node, key, recipe->arena, &sources, &n));
@@ -110,14 +111,18 @@ static void look_at_ends(const RecipeRows *rows, const ModelConfig *model, DataC
         check->doubled_bos += bos >= 0 && example.n > 1 && example.ids[0] == bos && example.ids[1] == bos;
     }
     int64_t n = (int64_t)rows->train->n;
-    bool chat = rows->train->counts.conversations > 0, knows_end = model->n_eos > 0 || (rows->tokenizer && tokenizer_eos(rows->tokenizer) >= 0) || chat_end_of_turn(rows->chat) >= 0;
+    bool chat = rows->train->counts.conversations > 0,
+         knows_end = model->n_eos > 0 || (rows->tokenizer && tokenizer_eos(rows->tokenizer) >= 0) || chat_end_of_turn(rows->chat) >= 0;
     if (check->ended == 0 && knows_end) {
-        warn(check, "no end token is ever trained: the model will not learn to stop%s", chat ? "; the chat template writes none behind an answer" : "");
+        warn(check, "no end token is ever trained: the model will not learn to stop%s",
+             chat ? "; the chat template writes none behind an answer" : "");
         check->wrong = check->wrong || chat;
     } else if (check->ended < n && knows_end) {
         warn(check, "%lld of %lld rows train no end token: they teach to go on", (long long)(n - check->ended), (long long)n);
     }
-    if (check->doubled_bos) warn(check, "%lld of %lld rows begin with BOS twice: the text brings one and the tokenizer adds one", (long long)check->doubled_bos, (long long)n);
+    if (check->doubled_bos)
+        warn(check, "%lld of %lld rows begin with BOS twice: the text brings one and the tokenizer adds one", (long long)check->doubled_bos,
+             (long long)n);
     check->wrong = check->wrong || (check->doubled_bos == n && n > 0);
 }
 
@@ -146,16 +151,22 @@ static void look_at_template(const RecipeRows *rows, const ModelConfig *model, D
     bool stops = end == tokenizer_eos(rows->tokenizer);
     for (size_t i = 0; i < model->n_eos; i++) stops = stops || model->eos_token_id[i] == end;
     if (end >= 0 && !stops)
-        warn(check, "the template ends an answer with %s, which is neither the tokenizer's EOS nor in generation_config.json: other programs will not stop there", chat_end_text(rows->chat));
+        warn(
+            check,
+            "the template ends an answer with %s, which is neither the tokenizer's EOS nor in generation_config.json: other programs will not stop there",
+            chat_end_text(rows->chat));
     if (counts->with_system > 0 && counts->with_system < counts->conversations)
-        warn(check, "%lld of %lld conversations have no system message, the others do: see data.system", (long long)(counts->conversations - counts->with_system), (long long)counts->conversations);
+        warn(check, "%lld of %lld conversations have no system message, the others do: see data.system",
+             (long long)(counts->conversations - counts->with_system), (long long)counts->conversations);
     if (counts->trained_tokens > 0 && counts->templates * 10 > counts->trained_tokens * 3)
-        warn(check, "%.0f %% of the trained tokens are the template's, not the answers' own", 100 * (double)counts->templates / (double)counts->trained_tokens);
+        warn(check, "%.0f %% of the trained tokens are the template's, not the answers' own",
+             100 * (double)counts->templates / (double)counts->trained_tokens);
 }
 
 /* ---- rows that are much alike: one-permutation minhash of runs of five tokens, compared within bands ---- */
 
-/* Sketches keep 16 bits of a bin: two that differ are taken for the same once in 65,536 times. Bands are sorted one by one, so that this many rows take no more than some MiB. */
+/* Sketches keep 16 bits of a bin: two that differ are taken for the same once in 65,536 times. Bands are sorted one by one, so that this many rows
+ * take no more than some MiB. */
 enum { SHINGLE = 5, BINS = 64, BAND = 4, MOST_COMPARED = 50000, ALIKE = 80, EMPTY = UINT16_MAX };
 typedef struct Sketch { uint16_t bins[BINS]; } Sketch;
 typedef struct BandKey { uint32_t key, row; } BandKey;
@@ -254,7 +265,8 @@ static Status find_near_duplicates(const Dataset *dataset, DataCheck *check) {
     if (room) {
         for (size_t i = 0; i < n; i++) check->near_duplicates += alike[i];
         check->compared = (int64_t)n;
-        if (check->near_duplicates) warn(check, "%lld of the first %zu rows are much like an earlier one (4 in 5 runs of five tokens)", (long long)check->near_duplicates, n);
+        if (check->near_duplicates)
+            warn(check, "%lld of the first %zu rows are much like an earlier one (4 in 5 runs of five tokens)", (long long)check->near_duplicates, n);
     }
     free(sketches);
     free(keys);
@@ -330,7 +342,8 @@ static Status find_overlap(const RecipeRows *rows, DataCheck *check) {
         for (size_t i = 0; i < grams.n; i++) hit[grams.items[i].row] = hit[grams.items[i].row] || grams.items[i].seen;
         for (size_t i = 0; i < rows->eval->n; i++) check->overlapping_eval += hit[i];
         if (check->overlapping_eval)
-            warn(check, "%lld of %zu rows of evaluation share 13 tokens in a row with training: their loss says less than it seems", (long long)check->overlapping_eval, rows->eval->n);
+            warn(check, "%lld of %zu rows of evaluation share 13 tokens in a row with training: their loss says less than it seems",
+                 (long long)check->overlapping_eval, rows->eval->n);
     }
     free(hit);
     free(grams.items);
@@ -354,7 +367,8 @@ Status data_check(const RecipeRows *rows, const ModelConfig *model, DataCheck *c
 
 void data_check_summary(const RecipeRows *rows, const DataCheck *check, Str *text) {
     const DataCounts *counts = &rows->train->counts;
-    str_printf(text, "%lld rows, %.0f %% of %lld tokens trained, ", (long long)counts->rows, counts->tokens ? 100 * (double)counts->trained_tokens / (double)counts->tokens : 0, (long long)counts->tokens);
+    str_printf(text, "%lld rows, %.0f %% of %lld tokens trained, ", (long long)counts->rows,
+               counts->tokens ? 100 * (double)counts->trained_tokens / (double)counts->tokens : 0, (long long)counts->tokens);
     if (check->n_warnings == 0) str_append(text, "nothing odd");
     else str_printf(text, "%zu %s", check->n_warnings, check->n_warnings == 1 ? "warning" : "warnings");
 }

@@ -19,8 +19,8 @@ typedef struct RecipeRows {
     Chat *chat;
     Dataset *train, *eval;    /* eval NULL: none */
 } RecipeRows;
-/* day: the date for templates that write one, where the recipe has none in data.now; NULL = today. ST_CONFIG, ST_INPUT, ST_RESOURCE as dataset_load; `rows` is to be closed in
- * any case. */
+/* day: the date for templates that write one, where the recipe has none in data.now; NULL = today. ST_CONFIG, ST_INPUT, ST_RESOURCE as dataset_load;
+ * `rows` is to be closed in any case. */
 Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows);
 void recipe_rows_are_read(RecipeRows *rows); /* gives up tokenizer and chat, which are some ten MiB */
 void recipe_rows_close(RecipeRows *rows);

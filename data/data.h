@@ -16,14 +16,16 @@
 enum { LABEL_NONE = -100 }; /* a position that carries no loss, as in HF */
 
 /* A row as the file has it, in one of the known forms. Strings are borrowed from `json`. */
-typedef struct Row { json_t *json; const char *file; const char *unit; size_t line; } Row; /* line from 1, unit "line"; of a .json array or columns, or .parquet: the row's number, "row"; of a row of several lines: its first */
+/* Line from 1, unit "line"; of a .json array or columns, or .parquet: the row's number, "row"; of a row of several lines: its first */
+typedef struct Row { json_t *json; const char *file; const char *unit; size_t line; } Row;
 
 /* Tokens begin..end-1 of a row are trained. */
 typedef struct TokenRun { int32_t begin, end; } TokenRun;
 /* One sequence to train on. Borrowed from its Dataset. */
 typedef struct Example {
     const int32_t *ids;       /* n */
-    const int32_t *targets;   /* n: what token t should have been predicted as, where it is trained (in place, not shifted); mostly the ids themselves */
+    /* n: what token t should have been predicted as, where it is trained (in place, not shifted); mostly the ids themselves */
+    const int32_t *targets;
     const TokenRun *runs;     /* in order; never the first token, which nothing predicts */
     int32_t n, n_runs, trained;
     uint32_t file, line;      /* see dataset_where */
@@ -34,7 +36,8 @@ int32_t example_label(const Example *example, int32_t t); /* LABEL_NONE where it
 
 /* A model's chat template as its rows need it. */
 typedef struct Chat Chat;
-/* override: NULL, a file, or the name of a shipped template; now: fixed date for templates that ask for it, NULL = today. A model without a template is fine until a row needs one. */
+/* override: NULL, a file, or the name of a shipped template; now: fixed date for templates that ask for it, NULL = today. A model without a template
+ * is fine until a row needs one. */
 Status chat_open(const char *model_dir, const char *override, const char *now, const Tokenizer *tokenizer, Chat **chat);
 void chat_close(Chat *chat);                   /* NULL is fine */
 bool chat_has_template(const Chat *chat);
@@ -105,7 +108,8 @@ typedef struct DataCounts {
     int64_t remapped, no_eos;  /* see Encoding */
     int64_t weighted;          /* with a weight that is not 1 */
     ContextCount beyond;       /* kept, but longer than the model's context */
-    const char *dropped_untrained_rows, *untrained_rows; /* where the first of them are: "FILE line N, ..."; in the dataset's memory, NULL when there are none */
+    /* Where the first of them are: "FILE line N, ..."; in the dataset's memory, NULL when there are none */
+    const char *dropped_untrained_rows, *untrained_rows;
     int64_t conversations, with_system; /* rows of messages, and those of them with a system message */
     int64_t templates;         /* tokens: see Encoding */
 } DataCounts;
@@ -122,7 +126,8 @@ typedef struct DataSource {
     const char *format;       /* NULL: the config's */
     const char *separator;    /* see RowsConfig */
     int64_t max_rows;         /* over all its files; 0: all */
-    double weight;            /* how often an epoch takes each of its rows: 2: twice, 0.5: half of them, the others in the next epoch; 0 stands for 1 */
+    /* How often an epoch takes each of its rows: 2: twice, 0.5: half of them, the others in the next epoch; 0 stands for 1 */
+    double weight;
 } DataSource;
 typedef struct DataFile {
     const char *path, *unit, *format; /* unit of row numbers, format: NULL until a row was read */
@@ -155,12 +160,14 @@ typedef struct Dataset {
     size_t n_taken;
     bool held_out;            /* these rows are the dataset; else all others are */
     Arena *arena;             /* NULL: all of it is borrowed from the dataset that was split */
-    OtherRows other;          /* instead of a store: n, longest, counts.tokens and sources are the owner's to set, DataOrder and DataPlan to use; nothing is to be freed */
+    /* Instead of a store: n, longest, counts.tokens and sources are the owner's to set, DataOrder and DataPlan to use; nothing is to be freed */
+    OtherRows other;
 } Dataset;
 /* Reads a key such as data.train: a scalar, a list of scalars, or a list of maps. ST_CONFIG. */
 Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource **sources, size_t *n);
-/* Reads and tokenises all rows, or finds them tokenised. ST_INPUT with file and line: no JSON, a missing field, an unknown id, an empty result. ST_RESOURCE: the disk is full.
- * The same bytes for any number of threads; of several bad rows the first is named. Prints nothing: counts tell what was dropped or cut. Strings of sources are borrowed. */
+/* Reads and tokenises all rows, or finds them tokenised. ST_INPUT with file and line: no JSON, a missing field, an unknown id, an empty result.
+ * ST_RESOURCE: the disk is full. The same bytes for any number of threads; of several bad rows the first is named. Prints nothing: counts tell what
+ * was dropped or cut. Strings of sources are borrowed. */
 Status dataset_load(const DataConfig *config, const DataSource *sources, size_t n_sources, const Tokenizer *tokenizer, Dataset **dataset);
 void dataset_free(Dataset *dataset);
 Example dataset_example(const Dataset *dataset, size_t i);
@@ -171,32 +178,37 @@ uint64_t dataset_fingerprint(const Dataset *dataset);      /* of all rows and th
 Status held_out_count(size_t n, double share, size_t *wanted);
 /* Takes `share` of the rows (by seed) out of `dataset` into a second one, which borrows from it and takes each row once an epoch. */
 Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **held_out);
-/* Rows of a file one after the other: .jsonl, .json (an array of objects, or an object of columns), .csv and .tsv (with a header), .txt (rows {"text"}), each also .gz and .zst, and
- * .parquet. Memory does not grow with the file, but for .json columns and a .txt that is one document. Stops at the first error; ST_INPUT names the file and the place in it. `read` keeps
- * the json only during the call. */
+/* Rows of a file one after the other: .jsonl, .json (an array of objects, or an object of columns), .csv and .tsv (with a header), .txt (rows
+ * {"text"}), each also .gz and .zst, and .parquet. Memory does not grow with the file, but for .json columns and a .txt that is one document. Stops
+ * at the first error; ST_INPUT names the file and the place in it. `read` keeps the json only during the call. */
 typedef Status RowCallback(void *context, const Row *row);
 typedef struct RowsConfig {
     int64_t max_rows;        /* 0: all */
-    const char *separator;   /* .txt: what stands between documents; NULL: the file is one document. Line ends around a document are not part of it, blank documents are none */
+    /* .txt: what stands between documents; NULL: the file is one document. Line ends around a document are not part of it, blank documents are none
+     */
+    const char *separator;
     bool widen;              /* JSON: numbers of columns that nobody uses may be any (json_load_row); not where rows are written again or handed on */
 } RowsConfig;
 Status rows_read(const char *path, RowCallback *read, void *context);
 Status rows_read_some(const char *path, int64_t max_rows, RowCallback *read, void *context);
 Status rows_read_as(const char *path, const RowsConfig *config, RowCallback *read, void *context);
-/* The files that a path with * ? [...] means, sorted by bytes; a path that exists, or has none of these characters, means itself. ST_INPUT when no file matches. */
+/* The files that a path with * ? [...] means, sorted by bytes; a path that exists, or has none of these characters, means itself. ST_INPUT when no
+ * file matches. */
 Status rows_expand(const char *pattern, Arena *arena, const char ***paths, size_t *n);
-/* For those who use a model on rows. A row as a question: its prompt, or its conversation up to the answer, with the generation prompt; of a whole training row what comes
- * before the (last) trained part. A row as a whole: all of its tokens, a prompt and its completion as one text; BOS where the tokenizer adds it, EOS only where the chat
- * template writes it. Rows are told by their columns. ST_INPUT. */
+/* For those who use a model on rows. A row as a question: its prompt, or its conversation up to the answer, with the generation prompt; of a whole
+ * training row what comes before the (last) trained part. A row as a whole: all of its tokens, a prompt and its completion as one text; BOS where the
+ * tokenizer adds it, EOS only where the chat template writes it. Rows are told by their columns. ST_INPUT. */
 Status row_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
 Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
 /* Text of an Alpaca row's prompt: Stanford's wording. */
 void alpaca_prompt(const char *instruction, const char *input, Str *text);
 /* ids of `text` with BOS where the post-processor adds it and the text does not begin with it; EOS never. */
 Status encode_prompt(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids);
-/* A prompt and what is to be answered, as one row with EOS at its end: trained from the border on, or everywhere with train_on: all. The ids are those of the whole text. */
+/* A prompt and what is to be answered, as one row with EOS at its end: trained from the border on, or everywhere with train_on: all. The ids are
+ * those of the whole text. */
 Status encode_pair(const Tokenizer *tokenizer, const DataConfig *config, const char *prompt, const char *completion, Encoding *encoding);
-/* The row's `weight`, which each of its tokens' losses is multiplied by; 1 without one, 0: the row is not trained. ST_INPUT for what is no such number. */
+/* The row's `weight`, which each of its tokens' losses is multiplied by; 1 without one, 0: the row is not trained. ST_INPUT for what is no such
+ * number. */
 Status row_weight(const json_t *row, double *weight);
 /* What the formats are and which columns tell them, for messages. */
 void data_formats_list(Str *text);
@@ -211,15 +223,16 @@ void data_files_say(const Dataset *dataset, void (*say)(void *context, const cha
 void dataset_where(const Dataset *dataset, size_t example, Str *text);
 
 /* Which examples an epoch takes, and in which order: a function of (seed, epoch, index) alone, the same on any machine. With shuffle off: file order.
- * A source of weight w gives the rows w n epoch .. w n (epoch + 1) of an endless stream that goes through its n rows again and again (in a new order each time when shuffled). */
+ * A source of weight w gives the rows w n epoch .. w n (epoch + 1) of an endless stream that goes through its n rows again and again (in a new order
+ * each time when shuffled). */
 typedef struct DataOrder { const Dataset *dataset; uint64_t seed; bool shuffle; } DataOrder;
 int64_t data_order_count(const DataOrder *order, int64_t epoch);                  /* examples of the epoch */
 size_t data_order_at(const DataOrder *order, int64_t epoch, int64_t index);       /* example number */
 size_t data_order_place(const DataOrder *order, int64_t place);                   /* the same of all epochs one behind the other, place from 0 */
 
-/* The run's optimiser steps: `accumulation` batches each, the last one of an epoch has what is left. A batch has `batch_size` rows, or is filled with at most `batch_tokens`
- * tokens: shuffled rows are packed best-fit, window by window of the epoch's order; rows in file order are taken as they come. Memory does not grow with the rows, but for
- * a few bytes for each window. */
+/* The run's optimiser steps: `accumulation` batches each, the last one of an epoch has what is left. A batch has `batch_size` rows, or is filled with
+ * at most `batch_tokens` tokens: shuffled rows are packed best-fit, window by window of the epoch's order; rows in file order are taken as they come.
+ * Memory does not grow with the rows, but for a few bytes for each window. */
 typedef struct DataPlan {
     DataOrder order;
     int64_t batch_size, batch_tokens, accumulation; /* batch_tokens 0: by rows */
@@ -228,7 +241,8 @@ typedef struct DataPlan {
     struct PackedWindow *window;                    /* the one used last */
     int64_t *first_steps, n_epochs, cap_epochs;     /* first_steps[e]: steps before epoch e, for those that were needed so far */
 } DataPlan;
-typedef struct PlanStep { int64_t epoch, first_batch, n_batches; int64_t steps_before, epoch_steps; } PlanStep; /* steps_before, epoch_steps: of the epoch */
+/* steps_before, epoch_steps: of the epoch */
+typedef struct PlanStep { int64_t epoch, first_batch, n_batches; int64_t steps_before, epoch_steps; } PlanStep;
 void data_plan_init(DataPlan *plan, const DataOrder *order, int64_t batch_size, int64_t batch_tokens, int64_t accumulation);
 void data_plan_release(DataPlan *plan);
 /* These fail with ST_INPUT, file and line for a row longer than batch_tokens. */
@@ -239,8 +253,8 @@ Status data_plan_epoch(DataPlan *plan, int64_t epoch, int64_t *n_batches);
 Status data_plan_batch(DataPlan *plan, int64_t epoch, int64_t batch, size_t **examples, size_t *n);
 /* Examples of the batch with the most tokens among the first `steps` steps; with very many rows a bound: the longest rows together. */
 Status data_plan_largest(DataPlan *plan, int64_t steps, size_t **examples, size_t *n);
-/* The largest that goes through the model at once where batches are cut into parts of at most `most_tokens` tokens (0: they are not): the largest batch if it has no more, else the longest row
- * that is a part by itself, or rows, the longest first, that fill a part. */
+/* The largest that goes through the model at once where batches are cut into parts of at most `most_tokens` tokens (0: they are not): the largest
+ * batch if it has no more, else the longest row that is a part by itself, or rows, the longest first, that fill a part. */
 Status data_plan_largest_part(DataPlan *plan, int64_t steps, int64_t most_tokens, size_t **examples, size_t *n);
 
 /* A flat batch without padding: one segment per example. */

@@ -1,4 +1,5 @@
-/* Rows to examples: formats, limits, what is dropped, cut or double. Rows are read one after the other, tokenised in blocks by all threads, and appended in their order. */
+/* Rows to examples: formats, limits, what is dropped, cut or double. Rows are read one after the other, tokenised in blocks by all threads, and
+ * appended in their order. */
 #include "data/cache.h"
 #include "data/formats/formats.h"
 #include "data/store.h"
@@ -95,7 +96,8 @@ static Status choose_format(Loader *loader, const Row *row) {
         status_fail(ST_INPUT, "rows of format %s need a tokenizer, and the model has none", loader->format->name);
         return status_hint(ST_INPUT, "rows of format ids need none");
     }
-    if (loader->config->system && !loader->format->takes_system) return status_fail(ST_CONFIG, "'data.system' has no place in rows of format %s", loader->format->name);
+    if (loader->config->system && !loader->format->takes_system)
+        return status_fail(ST_CONFIG, "'data.system' has no place in rows of format %s", loader->format->name);
     return ST_OK;
 }
 
@@ -103,9 +105,11 @@ static Status check_ids(const DataConfig *config, const Encoding *encoding) {
     for (size_t i = 0; i < encoding->ids.n; i++) {
         int32_t id = encoding->ids.data[i], label = encoding->labels.data[i];
         if (id < 0 || (config->vocab_size > 0 && id >= config->vocab_size))
-            return status_fail(ST_INPUT, "token id %d at position %zu is outside of the model's vocabulary of %lld", (int)id, i, (long long)config->vocab_size);
+            return status_fail(ST_INPUT, "token id %d at position %zu is outside of the model's vocabulary of %lld", (int)id, i,
+                               (long long)config->vocab_size);
         if (label != LABEL_NONE && (label < 0 || (config->vocab_size > 0 && label >= config->vocab_size)))
-            return status_fail(ST_INPUT, "label %d at position %zu is neither %d nor in the model's vocabulary of %lld", (int)label, i, LABEL_NONE, (long long)config->vocab_size);
+            return status_fail(ST_INPUT, "label %d at position %zu is neither %d nor in the model's vocabulary of %lld", (int)label, i, LABEL_NONE,
+                               (long long)config->vocab_size);
     }
     return ST_OK;
 }
@@ -183,7 +187,8 @@ static Status encode_row(const Loader *loader, Slot *slot) {
     TRY(weigh_row(slot->json, encoding));
     TRY(truncate_row(config, slot, &begin, &end));
     if (config->positions > 0 && end - begin > (size_t)config->positions) {
-        status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", end - begin, (long long)config->positions);
+        status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", end - begin,
+                    (long long)config->positions);
         return status_hint(ST_INPUT, "lower data.max_length to that, with data.truncation: drop, keep_start or keep_end");
     }
     if (end > begin) pack_row(slot, begin, end);
@@ -221,7 +226,8 @@ static Status keep_slot(Loader *loader, Slot *slot) {
     counts->cut += slot->cut;
     counts->dropped_long += slot->outcome == ROW_TOO_LONG;
     counts->dropped_untrained += slot->outcome == ROW_UNTRAINED;
-    if (slot->outcome == ROW_UNTRAINED && loader->dataset->n_lost < PLACES_SHOWN) loader->dataset->lost[loader->dataset->n_lost++] = (struct RowPlace){slot->file, (uint32_t)slot->line};
+    if (slot->outcome == ROW_UNTRAINED && loader->dataset->n_lost < PLACES_SHOWN)
+        loader->dataset->lost[loader->dataset->n_lost++] = (struct RowPlace){slot->file, (uint32_t)slot->line};
     if (slot->outcome != ROW_KEPT) return ST_OK;
     counts->remapped += slot->encoding.remapped;
     counts->no_eos += slot->encoding.no_eos;
@@ -326,9 +332,11 @@ static Status read_files(Loader *loader) {
 /* ---- what is known about the whole ---- */
 
 /* What the table of rows does not tell. */
-static const struct { const char *name; size_t offset; } count_fields[] = {
+static const struct { const char *name; size_t offset;
+} count_fields[] = {
 #define FIELD(name) {#name, offsetof(DataCounts, name)}
-    FIELD(dropped_long), FIELD(cut), FIELD(dropped_untrained), FIELD(remapped), FIELD(no_eos), FIELD(weighted), FIELD(conversations), FIELD(with_system), FIELD(templates),
+    FIELD(dropped_long), FIELD(cut),           FIELD(dropped_untrained), FIELD(remapped),  FIELD(no_eos),
+    FIELD(weighted),     FIELD(conversations), FIELD(with_system),       FIELD(templates),
 #undef FIELD
 };
 
@@ -369,7 +377,8 @@ static Status read_about_file(const json_t *about, DataFile *file, Arena *arena)
 static Status read_lost(const json_t *list, Dataset *dataset) {
     for (size_t i = 0; i + 1 < json_array_size(list) && dataset->n_lost < PLACES_SHOWN; i += 2) {
         json_int_t file = json_integer_value(json_array_get(list, i)), line = json_integer_value(json_array_get(list, i + 1));
-        if (file < 0 || (size_t)file >= dataset->n_files || line < 0 || line > UINT32_MAX || !dataset->files[file].unit) return status_fail(ST_INPUT, "tokenised rows: row %zu that was lost is nowhere", i / 2 + 1);
+        if (file < 0 || (size_t)file >= dataset->n_files || line < 0 || line > UINT32_MAX || !dataset->files[file].unit)
+            return status_fail(ST_INPUT, "tokenised rows: row %zu that was lost is nowhere", i / 2 + 1);
         dataset->lost[dataset->n_lost++] = (struct RowPlace){(uint32_t)file, (uint32_t)line};
     }
     return ST_OK;
@@ -380,16 +389,20 @@ static Status read_about(Dataset *dataset) {
     json_t *about;
     TRY(json_read_text(text.data, text.len, "tokenised rows", &about));
     const json_t *files = json_object_get(about, "files");
-    Status status = json_array_size(files) == dataset->n_files ? ST_OK : status_fail(ST_INPUT, "tokenised rows: %zu files instead of %zu", json_array_size(files), dataset->n_files);
+    Status status = json_array_size(files) == dataset->n_files
+                        ? ST_OK
+                        : status_fail(ST_INPUT, "tokenised rows: %zu files instead of %zu", json_array_size(files), dataset->n_files);
     for (size_t i = 0; status == ST_OK && i < COUNT_OF(count_fields); i++)
         status = json_get_int(about, "tokenised rows", count_fields[i].name, count_at(&dataset->counts, i));
-    for (size_t i = 0; status == ST_OK && i < dataset->n_files; i++) status = read_about_file(json_array_get(files, i), &dataset->files[i], dataset->arena);
+    for (size_t i = 0; status == ST_OK && i < dataset->n_files; i++)
+        status = read_about_file(json_array_get(files, i), &dataset->files[i], dataset->arena);
     if (status == ST_OK) status = read_lost(json_object_get(about, "lost"), dataset);
     json_decref(about);
     return status;
 }
 
-/* Equal rows have equal hashes, and others hardly ever: with ten million rows once in 370 000 datasets. The table has a fixed size; each pass takes its share of the hashes. */
+/* Equal rows have equal hashes, and others hardly ever: with ten million rows once in 370 000 datasets. The table has a fixed size; each pass takes
+ * its share of the hashes. */
 static Status count_duplicates(const Store *store, int64_t *duplicates) {
     enum { SLOTS = 1 << 22 };
     size_t n = store_count(store), size = 16, passes = n / (SLOTS / 2) + 1;
@@ -419,8 +432,8 @@ static Status check_not_empty(const Dataset *dataset) {
     const char *path = dataset->sources[0].path;
     if (dataset->n > 0) return status_fail(ST_INPUT, "no token of the %zu rows in '%s' is trained", dataset->n, path);
     if (counts->dropped_long + counts->dropped_untrained == 0) return status_fail(ST_INPUT, "'%s' holds no rows", path);
-    status_fail(ST_INPUT, "no row of '%s' is left: %lld are longer than max_length, %lld lost all that is trained when they were cut", path, (long long)counts->dropped_long,
-                (long long)counts->dropped_untrained);
+    status_fail(ST_INPUT, "no row of '%s' is left: %lld are longer than max_length, %lld lost all that is trained when they were cut", path,
+                (long long)counts->dropped_long, (long long)counts->dropped_untrained);
     return status_hint(ST_INPUT, "raise data.max_length");
 }
 
@@ -498,7 +511,8 @@ static Status check_files(const Dataset *dataset) {
         if (at < file || (i < n && at >= dataset->n_files)) return status_fail(ST_INPUT, "tokenised rows: their files do not come in order");
         for (; file < at; file++, in_file = 0) {
             expected = dataset->files[file].rows;
-            if (in_file != expected) return status_fail(ST_INPUT, "tokenised rows: %lld of file %zu instead of %lld", (long long)in_file, file + 1, (long long)expected);
+            if (in_file != expected)
+                return status_fail(ST_INPUT, "tokenised rows: %lld of file %zu instead of %lld", (long long)in_file, file + 1, (long long)expected);
         }
         in_file++;
     }
@@ -673,7 +687,9 @@ Example dataset_example(const Dataset *dataset, size_t i) {
     };
 }
 
-int32_t dataset_length(const Dataset *dataset, size_t i) { return dataset->other.length ? dataset->other.length(dataset->other.rows, i) : row_at(dataset, i)->n; }
+int32_t dataset_length(const Dataset *dataset, size_t i) {
+    return dataset->other.length ? dataset->other.length(dataset->other.rows, i) : row_at(dataset, i)->n;
+}
 
 int64_t dataset_tokens(const Dataset *dataset, const size_t *examples, size_t n) {
     int64_t tokens = 0;
@@ -710,7 +726,9 @@ static void settle_part(Dataset *part, const size_t *begins, Arena *arena) {
 }
 
 Status held_out_count(size_t n, double share, size_t *wanted) {
-    if (n < 2) return status_hint(status_fail(ST_INPUT, "'data.eval_split' cannot hold out rows: there %s only %zu", n == 1 ? "is" : "are", n), "name a file in data.eval, or leave data.eval_split out");
+    if (n < 2)
+        return status_hint(status_fail(ST_INPUT, "'data.eval_split' cannot hold out rows: there %s only %zu", n == 1 ? "is" : "are", n),
+                           "name a file in data.eval, or leave data.eval_split out");
     *wanted = MIN(MAX((size_t)(share * (double)n + 0.5), (size_t)1), n - 1);
     return ST_OK;
 }
@@ -736,8 +754,19 @@ Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **he
         sources[s] = dataset->sources[s];
         sources[s].weight = 1;
     }
-    *part = (Dataset){.n = wanted, .format = dataset->format, .sources = sources, .source_begins = part_begins, .n_sources = dataset->n_sources, .files = dataset->files,
-                      .n_files = dataset->n_files, .cached = dataset->cached, .context = dataset->context, .store = dataset->store, .taken = taken, .n_taken = wanted, .held_out = true};
+    *part = (Dataset){.n = wanted,
+                      .format = dataset->format,
+                      .sources = sources,
+                      .source_begins = part_begins,
+                      .n_sources = dataset->n_sources,
+                      .files = dataset->files,
+                      .n_files = dataset->n_files,
+                      .cached = dataset->cached,
+                      .context = dataset->context,
+                      .store = dataset->store,
+                      .taken = taken,
+                      .n_taken = wanted,
+                      .held_out = true};
     dataset->taken = taken;
     dataset->n -= wanted;
     settle_part(dataset, begins, dataset->arena);
@@ -766,7 +795,8 @@ void data_files_say(const Dataset *dataset, void (*say)(void *context, const cha
         if (i >= SHOWN) rest += file->rows;
         if (i >= SHOWN) continue;
         Str text = {0};
-        str_printf(&text, "%s: %s: %lld %s", file->path, file->format ? file->format : "empty", (long long)file->rows, file->rows == 1 ? "row" : "rows");
+        str_printf(&text, "%s: %s: %lld %s", file->path, file->format ? file->format : "empty", (long long)file->rows,
+                   file->rows == 1 ? "row" : "rows");
         say(context, str_text(&text));
         str_release(&text);
     }

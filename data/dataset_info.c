@@ -1,5 +1,5 @@
-/* LLaMA-Factory's dataset_info.json: "FOLDER/dataset_info.json#NAME" as a path means the entry NAME, whose columns and tags are mapped onto our forms of rows.
- * Source: that project's data/README.md. */
+/* LLaMA-Factory's dataset_info.json: "FOLDER/dataset_info.json#NAME" as a path means the entry NAME, whose columns and tags are mapped onto our forms
+ * of rows. Source: that project's data/README.md. */
 #include "data/formats/formats.h"
 
 #include <string.h>
@@ -14,15 +14,29 @@ static Status copy_name(const json_t *object, const char *key, const char *missi
 static Status read_map(const json_t *entry, Arena *arena, ColumnMap *map) {
     const json_t *columns = json_object_get(entry, "columns"), *tags = json_object_get(entry, "tags");
     const char *formatting = json_string_value(json_object_get(entry, "formatting"));
-    if (formatting && strcmp(formatting, "alpaca") != 0 && strcmp(formatting, "sharegpt") != 0) return status_fail(ST_INPUT, "'formatting' is '%s', where alpaca and sharegpt are known", formatting);
+    if (formatting && strcmp(formatting, "alpaca") != 0 && strcmp(formatting, "sharegpt") != 0)
+        return status_fail(ST_INPUT, "'formatting' is '%s', where alpaca and sharegpt are known", formatting);
     map->sharegpt = formatting && strcmp(formatting, "sharegpt") == 0;
     map->ranking = json_is_true(json_object_get(entry, "ranking"));
-    const struct { const json_t *object; const char *key, *missing, **out; } names[] = {
-        {columns, "prompt", "instruction", &map->prompt}, {columns, "query", "input", &map->query}, {columns, "response", "output", &map->response}, {columns, "history", NULL, &map->history},
-        {columns, "messages", "conversations", &map->messages}, {columns, "system", NULL, &map->system}, {columns, "tools", NULL, &map->tools}, {columns, "chosen", "chosen", &map->chosen},
-        {columns, "rejected", "rejected", &map->rejected}, {columns, "kto_tag", NULL, &map->kto_tag}, {tags, "role_tag", "from", &map->role_tag}, {tags, "content_tag", "value", &map->content_tag},
-        {tags, "user_tag", "human", &map->user_tag}, {tags, "assistant_tag", "gpt", &map->assistant_tag}, {tags, "observation_tag", "observation", &map->observation_tag},
-        {tags, "function_tag", "function_call", &map->function_tag}, {tags, "system_tag", "system", &map->system_tag},
+    const struct { const json_t *object; const char *key, *missing, **out;
+    } names[] = {
+        {columns, "prompt", "instruction", &map->prompt},
+        {columns, "query", "input", &map->query},
+        {columns, "response", "output", &map->response},
+        {columns, "history", NULL, &map->history},
+        {columns, "messages", "conversations", &map->messages},
+        {columns, "system", NULL, &map->system},
+        {columns, "tools", NULL, &map->tools},
+        {columns, "chosen", "chosen", &map->chosen},
+        {columns, "rejected", "rejected", &map->rejected},
+        {columns, "kto_tag", NULL, &map->kto_tag},
+        {tags, "role_tag", "from", &map->role_tag},
+        {tags, "content_tag", "value", &map->content_tag},
+        {tags, "user_tag", "human", &map->user_tag},
+        {tags, "assistant_tag", "gpt", &map->assistant_tag},
+        {tags, "observation_tag", "observation", &map->observation_tag},
+        {tags, "function_tag", "function_call", &map->function_tag},
+        {tags, "system_tag", "system", &map->system_tag},
     };
     for (size_t i = 0; i < COUNT_OF(names); i++) TRY(copy_name(names[i].object, names[i].key, names[i].missing, arena, names[i].out));
     static const char *const media[] = {"images", "videos", "audios"};
@@ -36,7 +50,9 @@ static Status read_entry(const json_t *entry, const char *folder, Arena *arena, 
     const char *file = json_string_value(json_object_get(entry, "file_name"));
     ColumnMap *map = arena_zero(arena, sizeof *map);
     for (size_t i = 0; i < COUNT_OF(elsewhere) && !file; i++)
-        if (json_object_get(entry, elsewhere[i])) return status_hint(status_fail(ST_INPUT, "the entry has only '%s', and nothing is downloaded", elsewhere[i]), "download it, and name the file as 'file_name'");
+        if (json_object_get(entry, elsewhere[i]))
+            return status_hint(status_fail(ST_INPUT, "the entry has only '%s', and nothing is downloaded", elsewhere[i]),
+                               "download it, and name the file as 'file_name'");
     if (!file) return status_fail(ST_INPUT, "the entry lacks 'file_name'");
     if (!map) return ST_RESOURCE;
     TRY(read_map(entry, arena, map));
@@ -80,8 +96,10 @@ static void take(json_t *to, const char *name, const json_t *row, const char *co
 
 /* A message under the names that data_sharegpt.c knows; one that is none stays as it is, to be refused there. */
 static json_t *message_apply(const ColumnMap *map, json_t *message) {
-    const struct { const char *tag, *from; } roles[] = {
-        {map->user_tag, "human"}, {map->assistant_tag, "gpt"}, {map->observation_tag, "observation"}, {map->function_tag, "function_call"}, {map->system_tag, "system"},
+    const struct { const char *tag, *from;
+    } roles[] = {
+        {map->user_tag, "human"},    {map->assistant_tag, "gpt"}, {map->observation_tag, "observation"}, {map->function_tag, "function_call"},
+        {map->system_tag, "system"},
     };
     const char *role = json_string_value(json_object_get(message, map->role_tag));
     json_t *mapped = json_object();

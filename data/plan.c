@@ -58,7 +58,8 @@ static size_t stream_row(const DataOrder *order, size_t s, int64_t at) {
 
 size_t data_order_at(const DataOrder *order, int64_t epoch, int64_t index) {
     const Dataset *dataset = order->dataset;
-    if (order->shuffle) index = (int64_t)rng_permute(rng_key(order->seed, RNG_SHUFFLE, (uint64_t)epoch), (uint64_t)data_order_count(order, epoch), (uint64_t)index);
+    if (order->shuffle)
+        index = (int64_t)rng_permute(rng_key(order->seed, RNG_SHUFFLE, (uint64_t)epoch), (uint64_t)data_order_count(order, epoch), (uint64_t)index);
     if (all_once(dataset)) return (size_t)index;
     for (size_t s = 0; s < dataset->n_sources; s++) {
         int64_t start = stream_start(dataset, s, epoch), count = stream_start(dataset, s, epoch + 1) - start;
@@ -147,7 +148,8 @@ static int longer_item(const void *a, const void *b) {
     return (x->place > y->place) - (x->place < y->place);
 }
 
-/* From the longest row to the shortest, each into the batch that it leaves the least room in; the earlier one of two. Batches without room for the shortest are closed. */
+/* From the longest row to the shortest, each into the batch that it leaves the least room in; the earlier one of two. Batches without room for the
+ * shortest are closed. */
 static void pack_best(PackedWindow *window, int64_t n, int64_t capacity) {
     int64_t n_open = 0;
     qsort(window->items, (size_t)n, sizeof *window->items, longer_item);
@@ -246,9 +248,12 @@ static Status check_lengths(const DataPlan *plan) {
     while (dataset_length(dataset, i) <= plan->batch_tokens) i++;
     Str where = {0};
     dataset_where(dataset, i, &where);
-    status_fail(ST_INPUT, "%s: the row has %d tokens, more than the %lld of 'train.batch_tokens'", str_text(&where), (int)dataset_length(dataset, i), (long long)plan->batch_tokens);
+    status_fail(ST_INPUT, "%s: the row has %d tokens, more than the %lld of 'train.batch_tokens'", str_text(&where), (int)dataset_length(dataset, i),
+                (long long)plan->batch_tokens);
     str_release(&where);
-    return status_hint(ST_INPUT, "raise train.batch_tokens to at least %lld, or lower data.max_length with data.truncation: drop, keep_start or keep_end", (long long)dataset->longest);
+    return status_hint(ST_INPUT,
+                       "raise train.batch_tokens to at least %lld, or lower data.max_length with data.truncation: drop, keep_start or keep_end",
+                       (long long)dataset->longest);
 }
 
 static Status pack_epoch(DataPlan *plan) {
@@ -418,7 +423,8 @@ static int64_t most_often(const Dataset *dataset) {
     return (int64_t)most;
 }
 
-/* The rows of each length are counted, then lengths are walked through from above until the batch is full: that many rows are of `least` tokens or more. */
+/* The rows of each length are counted, then lengths are walked through from above until the batch is full: that many rows are of `least` tokens or
+ * more. */
 static size_t longest_rows(const DataPlan *plan, const int64_t *of_length, int32_t *least) {
     int64_t rows = 0, tokens = 0;
     for (*least = (int32_t)plan->order.dataset->longest; *least > 0; --*least)
@@ -431,7 +437,8 @@ static size_t longest_rows(const DataPlan *plan, const int64_t *of_length, int32
     return (size_t)rows;
 }
 
-/* No batch of rows can have more tokens than the longest rows together, each as often as an epoch takes it; one filled by tokens has no more than its limit. */
+/* No batch of rows can have more tokens than the longest rows together, each as often as an epoch takes it; one filled by tokens has no more than its
+ * limit. */
 static Status bound_largest(const DataPlan *plan, size_t **examples, size_t *n) {
     const Dataset *dataset = plan->order.dataset;
     int64_t *of_length = calloc((size_t)dataset->longest + 1, sizeof *of_length), often = most_often(dataset);
@@ -461,7 +468,8 @@ Status data_plan_largest(DataPlan *plan, int64_t steps, size_t **examples, size_
 /* Rows are taken from the longest on, as long as they fit. */
 static Status fill_part(const DataPlan *plan, int64_t most_tokens, size_t **examples, size_t *n) {
     const Dataset *dataset = plan->order.dataset;
-    int64_t *of_length = calloc((size_t)dataset->longest + 1, sizeof *of_length), left = MAX(most_tokens, dataset->longest), often = most_often(dataset);
+    int64_t *of_length = calloc((size_t)dataset->longest + 1, sizeof *of_length), left = MAX(most_tokens, dataset->longest),
+            often = most_often(dataset);
     if (!of_length) return status_fail(ST_RESOURCE, "out of memory for rows of %lld tokens", (long long)dataset->longest);
     for (size_t i = 0; i < dataset->n; i++) of_length[dataset_length(dataset, i)] += often;
     int64_t wanted = 0;

@@ -4,13 +4,15 @@
 #include <string.h>
 
 static Status source_text(const Yaml *node, const char *key, const char **text) {
-    if (node->kind != YAML_SCALAR || node->text[0] == '\0') return status_fail(ST_CONFIG, "wrong value for '%s': expected a file, or a list of files", key);
+    if (node->kind != YAML_SCALAR || node->text[0] == '\0')
+        return status_fail(ST_CONFIG, "wrong value for '%s': expected a file, or a list of files", key);
     *text = node->text;
     return ST_OK;
 }
 
 static Status source_rows(const Yaml *node, const char *key, const char *name, int64_t *value) {
-    if (!yaml_as_int(node, value) || *value < 1) return status_fail(ST_CONFIG, "wrong value for '%s' of '%s': expected a whole number of at least 1", name, key);
+    if (!yaml_as_int(node, value) || *value < 1)
+        return status_fail(ST_CONFIG, "wrong value for '%s' of '%s': expected a whole number of at least 1", name, key);
     return ST_OK;
 }
 
@@ -50,7 +52,8 @@ static Status source_map(const Yaml *node, const char *key, DataSource *source) 
 Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource **sources, size_t *n) {
     bool list = node && node->kind == YAML_LIST;
     *n = list ? node->n : 1;
-    if (!node || node->kind == YAML_NULL || *n == 0) return status_hint(status_fail(ST_CONFIG, "'%s' is missing", key), "name a file of rows: %s: rows.jsonl", key);
+    if (!node || node->kind == YAML_NULL || *n == 0)
+        return status_hint(status_fail(ST_CONFIG, "'%s' is missing", key), "name a file of rows: %s: rows.jsonl", key);
     *sources = arena_zero(arena, *n * sizeof **sources);
     if (!*sources) return ST_RESOURCE;
     for (size_t i = 0; i < *n; i++) {

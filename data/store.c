@@ -62,8 +62,8 @@ static FILE *open_nameless(const char *folder) {
     return file;
 }
 
-/* A name that no other process has, on no machine that shares the folder. The lock says that its writer is alive (see cache.c, which removes what dead ones left); who came in between
- * before it was taken leaves a file without a name. */
+/* A name that no other process has, on no machine that shares the folder. The lock says that its writer is alive (see cache.c, which removes what
+ * dead ones left); who came in between before it was taken leaves a file without a name. */
 static FILE *open_named(const char *folder, const char *name, char **temporary) {
     Str path = {0};
     struct stat info;

@@ -1,4 +1,5 @@
-/* Tokenised rows in one file that is mapped, so memory does not grow with their number: written once, from the first row to the last, then read in any order.
+/* Tokenised rows in one file that is mapped, so memory does not grow with their number: written once, from the first row to the last, then read in
+ * any order.
  *
  *     StoreWriter *writer;
  *     TRY(store_create(folder, NULL, NULL, &writer));             // a file without a name: it is gone with the process
@@ -6,8 +7,9 @@
  *     TRY(store_finish(writer, about, strlen(about), &store));
  *     const StoreRow *first = store_row(store, 0);
  *
- * The file: magic, key; each row's words (int32: n ids, n targets when they are not the ids, n_runs pairs begin, end of what is trained); one StoreRow for each row; a text about
- * the whole; a foot with the sizes, and XXH3-128 over all bytes before it. Numbers are little-endian. A cache is made of such files with names, see cache.h.
+ * The file: magic, key; each row's words (int32: n ids, n targets when they are not the ids, n_runs pairs begin, end of what is trained); one
+ * StoreRow for each row; a text about the whole; a foot with the sizes, and XXH3-128 over all bytes before it. Numbers are little-endian. A cache is
+ * made of such files with names, see cache.h.
  */
 #ifndef TUNE_STORE_H
 #define TUNE_STORE_H
@@ -27,7 +29,8 @@ typedef struct StoreKey { uint64_t low, high; } StoreKey;
 typedef struct Store Store;
 typedef struct StoreWriter StoreWriter;
 
-/* A new file in `folder`; name NULL: one without a name, and without a checksum. ST_RESOURCE: the disk is full. ST_INPUT: the folder cannot be written to. */
+/* A new file in `folder`; name NULL: one without a name, and without a checksum. ST_RESOURCE: the disk is full. ST_INPUT: the folder cannot be
+ * written to. */
 Status store_create(const char *folder, const char *name, const StoreKey *key, StoreWriter **writer);
 /* Sets row->offset; the other fields are the caller's. A failure sticks. */
 Status store_append(StoreWriter *writer, StoreRow *row, const int32_t *words);
@@ -35,12 +38,14 @@ Status store_append(StoreWriter *writer, StoreRow *row, const int32_t *words);
 Status store_finish(StoreWriter *writer, const char *about, size_t about_len, Store **store);
 void store_abandon(StoreWriter *writer); /* nothing is left on the disk; NULL is fine */
 
-/* Maps a file that store_finish named. Everything is checked: key, checksum, and each row's words (ids and targets below `vocab_size` when that is above 0). ST_INPUT says what is wrong. */
+/* Maps a file that store_finish named. Everything is checked: key, checksum, and each row's words (ids and targets below `vocab_size` when that is
+ * above 0). ST_INPUT says what is wrong. */
 Status store_open(const char *path, const StoreKey *key, int64_t vocab_size, Store **store);
 void store_close(Store *store); /* NULL is fine */
 size_t store_count(const Store *store);
 Slice store_about(const Store *store);
-/* Valid until store_close. Pages that were looked at are given back from time to time: they count as this process's memory although the system may take them at any time. */
+/* Valid until store_close. Pages that were looked at are given back from time to time: they count as this process's memory although the system may
+ * take them at any time. */
 const StoreRow *store_row(const Store *store, size_t i);
 const int32_t *store_words(const Store *store, const StoreRow *row);
 size_t store_words_count(const StoreRow *row);

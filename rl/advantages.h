@@ -9,7 +9,8 @@
 #include "rl/rl.h"
 
 typedef enum Normalisation {
-    NORMALISE_STD,        /* (x - mean) / (std + epsilon), std by n - 1: stable-baselines3 and cleanrl over a minibatch (epsilon 1e-8), RLOO's option (1e-4) */
+    /* (x - mean) / (std + epsilon), std by n - 1: stable-baselines3 and cleanrl over a minibatch (epsilon 1e-8), RLOO's option (1e-4) */
+    NORMALISE_STD,
     NORMALISE_VARIANCE,   /* (x - mean) / sqrt(variance + epsilon), by n - 1: "whitening" of PPO on text and of REINFORCE++ (1e-8) */
     NORMALISE_POPULATION, /* (x - mean) / sqrt(max(variance, epsilon)), by n: OpenRLHF over all experiences (1e-8) */
 } Normalisation;

@@ -38,18 +38,22 @@ static Entry offline_at(size_t i) {
 
 #define KEYS_OF_ALL "algorithm env train.log_every train.live train.save_every train.keep_checkpoints "
 
-static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma", "model.* lora.* data.* generate.* eval.*", environment_at};
+static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma", "model.* lora.* data.* generate.* eval.*",
+                                  environment_at};
 
-#define KEYS_OF_TEXT \
-    KEYS_OF_ALL KEYS_OF_OPTIMIZER "train.epochs train.max_steps train.eval_every train.batch_tokens train.no_decay train.checkpointing train.max_memory " \
-    "num_generations prompts_per_step sampling_rounds num_iterations num_minibatches ent_coef " \
-    "beta kl kl_in reference loss_aggregation mask_truncated missing_eos_penalty max_logprob_diff samples_every"
+#define KEYS_OF_TEXT                                                                                                            \
+    KEYS_OF_ALL KEYS_OF_OPTIMIZER                                                                                               \
+        "train.epochs train.max_steps train.eval_every train.batch_tokens train.no_decay train.checkpointing train.max_memory " \
+        "num_generations prompts_per_step sampling_rounds num_iterations num_minibatches ent_coef "                             \
+        "beta kl kl_in reference loss_aggregation mask_truncated missing_eos_penalty max_logprob_diff samples_every"
 
 static const Kind texts = {"on text", KEYS_OF_TEXT, "generate.n", text_at};
 static const Kind text_environments = {"on environments of text", KEYS_OF_TEXT " gamma", "generate.n", text_at};
-#define KEYS_OF_ROWS "train.epochs train.max_steps train.batch_size train.gradient_accumulation_steps train.batch_tokens train.no_decay train.checkpointing train.max_memory "
+#define KEYS_OF_ROWS \
+    "train.epochs train.max_steps train.batch_size train.gradient_accumulation_steps train.batch_tokens train.no_decay train.checkpointing train.max_memory "
 
-static const Kind pairs = {"on pairs", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS "train.eval_every train.early_stopping beta", "generate.*", pair_at};
+static const Kind pairs = {"on pairs", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS "train.eval_every train.early_stopping beta", "generate.*",
+                           pair_at};
 static const Kind offline = {"on rows with rewards", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS, "generate.*", offline_at};
 static const Kind *const kinds[] = {&environments, &texts, &pairs, &offline};
 
@@ -88,7 +92,8 @@ static Status refuse(const Recipe *recipe, const char *algorithm, const Kind *ki
     Str who = {0};
     int line = recipe_line(recipe, key->dotted);
     say_who(key, &who);
-    if (line > 0 && recipe->path) status_fail(ST_CONFIG, "'%s' line %d: algorithm '%s' %s does not take '%s'", recipe->path, line, algorithm, kind->what, key->dotted);
+    if (line > 0 && recipe->path)
+        status_fail(ST_CONFIG, "'%s' line %d: algorithm '%s' %s does not take '%s'", recipe->path, line, algorithm, kind->what, key->dotted);
     else status_fail(ST_CONFIG, "algorithm '%s' %s does not take '%s'", algorithm, kind->what, key->dotted);
     if (who.len > 0) status_hint(ST_CONFIG, "it belongs to %s; leave it out", str_text(&who));
     else status_hint(ST_CONFIG, "leave it out: it belongs to other kinds of training");
@@ -98,11 +103,15 @@ static Status refuse(const Recipe *recipe, const char *algorithm, const Kind *ki
 
 static void warn_unread(const Recipe *recipe, const char *algorithm, const Kind *kind, const Key *key) {
     int line = recipe_line(recipe, key->dotted);
-    if (line > 0 && recipe->path) log_message(LOG_WARNING, "'%s' line %d: '%s' does nothing: algorithm '%s' %s does not read it", recipe->path, line, key->dotted, algorithm, kind->what);
+    if (line > 0 && recipe->path)
+        log_message(LOG_WARNING, "'%s' line %d: '%s' does nothing: algorithm '%s' %s does not read it", recipe->path, line, key->dotted, algorithm,
+                    kind->what);
     else log_message(LOG_WARNING, "'%s' does nothing: algorithm '%s' %s does not read it", key->dotted, algorithm, kind->what);
 }
 
-static bool is_checked(const Key *key) { return strcmp(key->section, "rl") == 0 || strcmp(key->section, "policy") == 0 || strcmp(key->section, "train") == 0; }
+static bool is_checked(const Key *key) {
+    return strcmp(key->section, "rl") == 0 || strcmp(key->section, "policy") == 0 || strcmp(key->section, "train") == 0;
+}
 
 static Status check(const Recipe *recipe, const char *algorithm, const Kind *kind) {
     Entry entry;

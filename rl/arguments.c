@@ -25,7 +25,8 @@ static Status read_value(const char *id, const Argument *argument, const char *t
     if (!(argument->is_bool ? read_bool(text, number) : read_number(text, number)) || (argument->is_whole && *number != floor(*number)))
         return status_fail(ST_CONFIG, "argument '%s' of '%s' is '%s', expected %s", argument->name, id, text, wanted);
     if (argument->high > argument->low && (*number < argument->low || *number > argument->high))
-        return status_fail(ST_CONFIG, "argument '%s' of '%s' is %s, expected %s from %.17g to %.17g", argument->name, id, text, wanted, argument->low, argument->high);
+        return status_fail(ST_CONFIG, "argument '%s' of '%s' is %s, expected %s from %.17g to %.17g", argument->name, id, text, wanted, argument->low,
+                           argument->high);
     return ST_OK;
 }
 

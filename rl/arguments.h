@@ -1,4 +1,5 @@
-/* Arguments behind an id: "FrozenLake-v1:map_name=8x8,is_slippery=false". What an environment or a world takes is a table, from which texts are read, checked and explained.
+/* Arguments behind an id: "FrozenLake-v1:map_name=8x8,is_slippery=false". What an environment or a world takes is a table, from which texts are read,
+ * checked and explained.
  *
  *     static const Argument takes[MAX_ARGUMENTS] = {{.name = "p_heads", .value = 0.4, .high = 1}};
  *     Arguments values;
@@ -20,10 +21,11 @@ typedef struct Argument {
     double low, high;
     const char *text; /* the default of a text; NULL: not given */
 } Argument;
-typedef struct Arguments { double number[MAX_ARGUMENTS]; const char *text[MAX_ARGUMENTS]; } Arguments; /* in the table's order; texts are borrowed from what was read */
+/* In the table's order; texts are borrowed from what was read */
+typedef struct Arguments { double number[MAX_ARGUMENTS]; const char *text[MAX_ARGUMENTS]; } Arguments;
 
-/* `text`: "key=value,key=value", taken apart in place; NULL: all defaults. `own` and `common` are tables of MAX_ARGUMENTS. ST_CONFIG: a name that neither has (with the nearest), a value that does not
- * fit (with what does). */
+/* `text`: "key=value,key=value", taken apart in place; NULL: all defaults. `own` and `common` are tables of MAX_ARGUMENTS. ST_CONFIG: a name that
+ * neither has (with the nearest), a value that does not fit (with what does). */
 Status arguments_read(const char *id, char *text, const Argument *own, Arguments *own_values, const Argument *common, Arguments *common_values);
 
 #endif

@@ -24,7 +24,8 @@ void kl_rewards(KlKind kind, double coef, const double *logprobs, const double *
     }
 }
 
-void kl_scores(KlKind kind, double coef, const double *logprobs, const double *ref_logprobs, int64_t n_sequences, const int64_t *begin, double *scores) {
+void kl_scores(KlKind kind, double coef, const double *logprobs, const double *ref_logprobs, int64_t n_sequences, const int64_t *begin,
+               double *scores) {
     for (int64_t i = 0; i < n_sequences; i++)
         for (int64_t t = begin[i]; t < begin[i + 1]; t++) scores[i] -= coef * kl_estimate(kind, logprobs[t], ref_logprobs[t]).value;
 }

@@ -26,7 +26,8 @@ void kl_rewards(KlKind kind, double coef, const double *logprobs, const double *
                 double *rewards);
 /* The same for rewards that are one number a sequence: scores[i] -= coef x the sum of kl over its tokens. RLOO and GRPO take it so, before
  * completions are compared. */
-void kl_scores(KlKind kind, double coef, const double *logprobs, const double *ref_logprobs, int64_t n_sequences, const int64_t *begin, double *scores);
+void kl_scores(KlKind kind, double coef, const double *logprobs, const double *ref_logprobs, int64_t n_sequences, const int64_t *begin,
+               double *scores);
 /* The coefficient after n_samples more at this mean KL per sequence: coef x (1 + clip(kl / target - 1, +-0.2) n_samples / horizon). Source: arXiv
  * 1909.08593, section 2.2. */
 double kl_adapt(double coef, double kl, double target, double n_samples, double horizon);

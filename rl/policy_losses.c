@@ -138,8 +138,8 @@ static void count_ratio(const PolicyLoss *loss, const PolicyLossConfig *config, 
 }
 
 /* weight x surrogate + beta x KL of token t, whose share of the loss is added to the metrics. */
-static Surrogate token_loss(const PolicyLoss *loss, const PolicyLossConfig *config, const PolicyBatch *batch, int64_t t, double log_ratio, double share,
-                            PolicyMetrics *metrics) {
+static Surrogate token_loss(const PolicyLoss *loss, const PolicyLossConfig *config, const PolicyBatch *batch, int64_t t, double log_ratio,
+                            double share, PolicyMetrics *metrics) {
     double weight = batch->weights ? batch->weights[t] : 1;
     Surrogate term = loss->surrogate(config, batch->logprobs[t], log_ratio, batch->advantages[t]);
     term = (Surrogate){weight * term.value, weight * term.by_logprob, weight * term.by_log_ratio};
@@ -157,8 +157,8 @@ static Surrogate token_loss(const PolicyLoss *loss, const PolicyLossConfig *conf
 }
 
 /* One sequence with n trained tokens: their ratios, losses and gradients. Returns how many ratios there were. */
-static int64_t sequence_loss(const PolicyLoss *loss, const PolicyLossConfig *config, const PolicyBatch *batch, int64_t begin, int64_t end, int64_t n, double share,
-                             double *grad, PolicyMetrics *metrics) {
+static int64_t sequence_loss(const PolicyLoss *loss, const PolicyLossConfig *config, const PolicyBatch *batch, int64_t begin, int64_t end, int64_t n,
+                             double share, double *grad, PolicyMetrics *metrics) {
     bool per_token = loss->ratio_of == RATIO_OF_TOKEN;
     LogRatio ratio = per_token ? (LogRatio){0} : sequence_log_ratio(batch, begin, end, loss->ratio_of, n);
     double by_sequence = 0, advantage = 0; /* d loss / d log-ratio of the sequence; the advantage of its tokens */

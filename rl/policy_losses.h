@@ -10,7 +10,8 @@
 
 #include "rl/kl.h"
 
-/* Whose probability is compared with what it was: each token's, the whole sequence's (product of its tokens'), or the geometric mean of its tokens'. */
+/* Whose probability is compared with what it was: each token's, the whole sequence's (product of its tokens'), or the geometric mean of its tokens'.
+ */
 typedef enum RatioOf { RATIO_OF_TOKEN, RATIO_OF_SEQUENCE, RATIO_GEOMETRIC } RatioOf;
 /* What becomes of the tokens' losses. SEQUENCE_MEAN: mean over sequences of the mean over their tokens; SEQUENCE_SUM: mean over sequences of the sum;
  * CONSTANT: sum / (sequences x max_length). */
@@ -30,7 +31,8 @@ typedef struct PolicyLossConfig {
     double ent_coef;        /* weight of the mean entropy, which is subtracted; needs entropies unless 0 */
     Aggregation aggregation;
     int64_t max_length;     /* of a sequence, for CONSTANT */
-    int64_t total_tokens, total_sequences; /* of the whole optimiser step when it is cut into several calls, whose losses then add up; 0: of this batch */
+    /* Of the whole optimiser step when it is cut into several calls, whose losses then add up; 0: of this batch */
+    int64_t total_tokens, total_sequences;
 } PolicyLossConfig;
 
 typedef struct PolicyLoss {
@@ -60,8 +62,8 @@ typedef struct PolicyMetrics {
     double policy_loss;
     double grad_entropy;        /* d loss / d entropy, the same for every trained token */
     double kl, entropy;         /* plain means; 0 when not known */
-    double clip_low, clip_high; /* share with a negative advantage below 1 - clip, with a positive one above 1 + clip_high (cispo: above its cap); their
-                                   sum is what lost its gradient. 0 for losses without a clip, as the next */
+    double clip_low, clip_high; /* share with a negative advantage below 1 - clip, with a positive one above 1 + clip_high (cispo: above its cap);
+                                   their sum is what lost its gradient. 0 for losses without a clip, as the next */
     double outside;             /* share with a ratio outside, whatever the advantage: stable-baselines3's and cleanrl's clip fraction */
     double approx_kl;           /* of the new policy from the old: mean of ratio - 1 - log ratio, per token */
     double ratio_min, ratio_max;

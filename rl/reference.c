@@ -22,7 +22,8 @@ static Status open_other(const Recipe *recipe, Reference *reference) {
     TRY(model_load(adapter ? recipe->model_path : dir, &options, &reference->other));
     if (adapter) TRY(adapter_load(reference->other, dir, false));
     if (reference->other->config.vocab_size == model->config.vocab_size) return ST_OK;
-    status_fail(ST_INPUT, "the reference '%s' has %lld tokens in its vocabulary, the policy %lld", dir, (long long)reference->other->config.vocab_size, (long long)model->config.vocab_size);
+    status_fail(ST_INPUT, "the reference '%s' has %lld tokens in its vocabulary, the policy %lld", dir,
+                (long long)reference->other->config.vocab_size, (long long)model->config.vocab_size);
     return status_hint(ST_INPUT, "they need the same tokenizer");
 }
 

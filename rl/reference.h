@@ -1,4 +1,5 @@
-/* The policy that a KL penalty or a preference loss compares with. It shares the base weights: where it is the policy as it began, only the trained tensors are kept twice.
+/* The policy that a KL penalty or a preference loss compares with. It shares the base weights: where it is the policy as it began, only the trained
+ * tensors are kept twice.
  *
  *     TRY(reference_open(recipe, model, &reference));
  *     const Model *other = reference_begin(reference);   // until reference_end `model` itself must not be used
@@ -11,8 +12,9 @@
 #include "lib/train/trained_model.h"
 
 typedef struct Reference Reference;
-/* By rl.reference: null = `model` as it is now; base = without its adapter; else a directory with a model, or with an adapter on model.path. `model` is borrowed and has just been opened: a resumed run opens its
- * reference before it loads the checkpoint. ST_CONFIG; ST_INPUT: no such directory, another vocabulary; ST_RESOURCE. */
+/* By rl.reference: null = `model` as it is now; base = without its adapter; else a directory with a model, or with an adapter on model.path. `model`
+ * is borrowed and has just been opened: a resumed run opens its reference before it loads the checkpoint. ST_CONFIG; ST_INPUT: no such directory,
+ * another vocabulary; ST_RESOURCE. */
 Status reference_open(const Recipe *recipe, Model *model, Reference **reference);
 void reference_free(Reference *reference); /* NULL is fine */
 /* The model to run, without recording. */

@@ -82,8 +82,8 @@ void returns_gae(const Trajectory *trajectory, Bootstrap behind, double gamma, d
     }
 }
 
-void returns_vtrace(const Trajectory *trajectory, Bootstrap behind, const double *target_logprobs, double gamma, double lambda, double rho_bar, double c_bar,
-                    double *targets, double *advantages) {
+void returns_vtrace(const Trajectory *trajectory, Bootstrap behind, const double *target_logprobs, double gamma, double lambda, double rho_bar,
+                    double c_bar, double *targets, double *advantages) {
     int64_t B = trajectory->B;
     for (int64_t b = 0; b < B; b++) {
         double next_value = last_value(behind, b), next_target = next_value;

@@ -18,7 +18,8 @@
 #include "rl/rl.h"
 
 typedef struct Bootstrap {
-    const double *final_values; /* (T, B): V of the final observation, read where a step is truncated; NULL: 0, a time limit is then an end like any other */
+    /* (T, B): V of the final observation, read where a step is truncated; NULL: 0, a time limit is then an end like any other */
+    const double *final_values;
     const double *last_values;  /* (B): V of the observation behind the last row, for copies whose episode goes on; NULL: 0 */
 } Bootstrap;
 
@@ -34,7 +35,7 @@ void returns_gae(const Trajectory *trajectory, Bootstrap behind, double gamma, d
 /* V-trace. The trajectory's logprobs are the behaviour's, `target_logprobs` (T, B) those of the policy that learns; with w = exp(target - behaviour),
  * rho = min(rho_bar, w), c = lambda min(c_bar, w): v_t = V_t + rho_t (r_t + gamma V_{t+1} - V_t) + gamma c_t (v_{t+1} - V_{t+1}), targets of the
  * value; advantages = rho_t (r_t + gamma v_{t+1} - V_t) for the policy gradient. log w is kept within +-20. Source: arXiv 1802.01561, section 4.1. */
-void returns_vtrace(const Trajectory *trajectory, Bootstrap behind, const double *target_logprobs, double gamma, double lambda, double rho_bar, double c_bar,
-                    double *targets, double *advantages);
+void returns_vtrace(const Trajectory *trajectory, Bootstrap behind, const double *target_logprobs, double gamma, double lambda, double rho_bar,
+                    double c_bar, double *targets, double *advantages);
 
 #endif

@@ -1,5 +1,5 @@
-/* Reinforcement learning on one abstraction: a gridworld, CartPole and a language model are the same kind of thing. This header fixes the shapes that all of it shares;
- * solvers, environments and algorithms come with their own files.
+/* Reinforcement learning on one abstraction: a gridworld, CartPole and a language model are the same kind of thing. This header fixes the shapes that
+ * all of it shares; solvers, environments and algorithms come with their own files.
  *
  *     V(s) = max_a sum_{s'} P(s'|s,a) (R(s,a,s') + gamma V(s'))            // an Mdp is solved exactly
  *     for (t = 0; t < batch.T; t++) ... batch.rewards[t * batch.B + b]     // anything else is sampled into a Trajectory
@@ -9,7 +9,8 @@
 
 #include "data/data.h"
 
-/* A finite Markov decision process <S, A, P, R, gamma>, sparse: the outcomes of (s, a) are entries begin[s * n_actions + a] .. begin[s * n_actions + a + 1] - 1. */
+/* A finite Markov decision process <S, A, P, R, gamma>, sparse: the outcomes of (s, a) are entries begin[s * n_actions + a] .. begin[s * n_actions +
+ * a + 1] - 1. */
 typedef struct Mdp {
     int32_t n_states, n_actions;
     double gamma;
@@ -21,8 +22,8 @@ typedef struct Mdp {
     bool *terminal;         /* per state: value 0, no way on */
 } Mdp;
 
-/* What was seen and done: T steps of B copies of an environment, or of B completions of at most T tokens. All arrays (T, B); row t of copy b is entry t * B + b.
- * `terminated` (the process ended: no value behind it) and `truncated` (we stopped looking: the value behind it counts) are kept apart. */
+/* What was seen and done: T steps of B copies of an environment, or of B completions of at most T tokens. All arrays (T, B); row t of copy b is entry
+ * t * B + b. `terminated` (the process ended: no value behind it) and `truncated` (we stopped looking: the value behind it counts) are kept apart. */
 typedef struct Trajectory {
     int64_t T, B;
     double *obs;            /* (T, B, obs_size); NULL for text, whose observation is the tokens so far */

@@ -30,7 +30,9 @@ typedef struct Merge {
 
 static size_t head_module(const Merge *merge) { return merge->base->n_modules - 1; }
 
-static Tensor *module_tensor(const Model *model, size_t module, bool bias) { return bias ? *model->modules[module].bias : *model->modules[module].weight; }
+static Tensor *module_tensor(const Model *model, size_t module, bool bias) {
+    return bias ? *model->modules[module].bias : *model->modules[module].weight;
+}
 
 /* ---- what an adapter changes ---- */
 
@@ -80,7 +82,9 @@ static Status add_job(Merge *merge, Job job) {
     return to->result->name ? ST_OK : ST_RESOURCE;
 }
 
-static const char *weight_name(const Merge *merge, size_t module) { return arena_printf(merge->arena, "%s.weight", merge->base->modules[module].path); }
+static const char *weight_name(const Merge *merge, size_t module) {
+    return arena_printf(merge->arena, "%s.weight", merge->base->modules[module].path);
+}
 
 /* Tensors that the model has no use for (old buffers, a second copy of a tied head) are left out, as save_pretrained does. */
 static Status add_stored(Merge *merge, const StoredTensor *stored, size_t file) {
@@ -101,7 +105,9 @@ static Status add_stored(Merge *merge, const StoredTensor *stored, size_t file) 
 /* The score of a reward model on a language model, which has none: behind all other tensors. */
 static Status add_new_score(Merge *merge) {
     const MergeConfig *config = merge->config;
-    Job job = {.module = head_module(merge), .file = merge->base->files->n_files - 1, .dtype = config->convert ? config->dtype : merge->base->config.stored_dtype};
+    Job job = {.module = head_module(merge),
+               .file = merge->base->files->n_files - 1,
+               .dtype = config->convert ? config->dtype : merge->base->config.stored_dtype};
     job.name = weight_name(merge, job.module);
     return job.name ? add_job(merge, job) : ST_RESOURCE;
 }
@@ -123,7 +129,8 @@ static Status list_jobs(Merge *merge) {
 
 /* ---- the sum ---- */
 
-/* rows first .. first + n - 1 of B A (of its transpose for weights that are stored (in, out)), times `scale`, added to `delta`. left: those rows' factors, scratch. */
+/* rows first .. first + n - 1 of B A (of its transpose for weights that are stored (in, out)), times `scale`, added to `delta`. left: those rows'
+ * factors, scratch. */
 static void add_lora(const LoraBranch *lora, bool in_out, double scale, int64_t first, int64_t n, float *left, Tensor *delta) {
     int64_t rank = lora->a->shape[0], in = lora->a->shape[1];
     Tensor factors = {.dtype = DT_F32, .n_dims = 2, .shape = {n, rank}, .data = left, .device = lora->a->device};
@@ -134,7 +141,8 @@ static void add_lora(const LoraBranch *lora, bool in_out, double scale, int64_t 
     } else {
         memcpy(left, (const float *)lora->b->data + first * rank, (size_t)(n * rank) * sizeof *left);
     }
-    lora->a->device->matmul(&(Matmul){.a = &factors, .b = in_out ? lora->b : lora->a, .c = delta, .transpose_b = in_out, .alpha = scale * lora->scale, .beta = 1});
+    lora->a->device->matmul(
+        &(Matmul){.a = &factors, .b = in_out ? lora->b : lora->a, .c = delta, .transpose_b = in_out, .alpha = scale * lora->scale, .beta = 1});
 }
 
 static void add_saved(const Tensor *saved, const float *base, double weight, int64_t first, int64_t count, float *delta) {
@@ -155,7 +163,11 @@ static Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t
     *block = (Block){.cols = cols, .n = n};
     block->base = arena_alloc(arena, (size_t)(n * cols) * sizeof(float));
     block->left = arena_alloc(arena, (size_t)(n * rank) * sizeof(float));
-    block->delta = (Tensor){.dtype = DT_F32, .n_dims = 2, .shape = {n, cols}, .data = arena_alloc(arena, (size_t)(n * cols) * sizeof(float)), .device = merge->base->device};
+    block->delta = (Tensor){.dtype = DT_F32,
+                            .n_dims = 2,
+                            .shape = {n, cols},
+                            .data = arena_alloc(arena, (size_t)(n * cols) * sizeof(float)),
+                            .device = merge->base->device};
     return block->base && block->left && block->delta.data ? ST_OK : ST_RESOURCE;
 }
 
@@ -170,7 +182,8 @@ static void block_fill(const Merge *merge, size_t module, bool bias, int64_t fir
     memset(delta, 0, (size_t)count * sizeof *delta);
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < n; i++)
-        convert_elements((const uint8_t *)tensor->data + (size_t)(at + i * block->cols) * element, tensor->dtype, block->base + i * block->cols, DT_F32, (size_t)block->cols);
+        convert_elements((const uint8_t *)tensor->data + (size_t)(at + i * block->cols) * element, tensor->dtype, block->base + i * block->cols,
+                         DT_F32, (size_t)block->cols);
     for (size_t k = 0; k < merge->config->n_adapters; k++) {
         double weight = merge->config->adapters[k].weight;
         const LoraBranch *lora = bias ? NULL : module_lora(merge->adapted[k], module);
@@ -313,7 +326,8 @@ static Status write_directory(Merge *merge) {
     if (files->n_files > 1 || strcmp(path_name(files->files[0]), "model.safetensors") != 0) TRY(write_index(merge));
     TRY(model_copy_files(merge->config->base, merge->made));
     DType dtype = merge->config->convert ? merge->config->dtype : merge->base->config.stored_dtype;
-    return model_copy_config(merge->config->base, merge->made, dtype, (merge->base->head && merge->base->head != merge->base->embed) || merge->untie, merge->base->score ? merge->base->config.family->class_name : NULL);
+    return model_copy_config(merge->config->base, merge->made, dtype, (merge->base->head && merge->base->head != merge->base->embed) || merge->untie,
+                             merge->base->score ? merge->base->config.family->class_name : NULL);
 }
 
 /* ---- the proof ---- */
@@ -340,7 +354,8 @@ static Status attach_branches(const Merge *merge, size_t module) {
         double scale = lora->scale * merge->config->adapters[k].weight;
         memcpy((float *)all->a->data + at * linear->in, lora->a->data, tensor_bytes(lora->a));
         for (int64_t o = 0; o < linear->out; o++)
-            for (int64_t r = 0; r < own; r++) ((float *)all->b->data)[o * rank + at + r] = (float)(scale * (double)((const float *)lora->b->data)[o * own + r]);
+            for (int64_t r = 0; r < own; r++)
+                ((float *)all->b->data)[o * rank + at + r] = (float)(scale * (double)((const float *)lora->b->data)[o * own + r]);
         at += own;
     }
     all->scale = 1;
@@ -360,7 +375,8 @@ static Status attach_saved(const Merge *merge, size_t module, bool bias) {
     Status status = arena ? block_new(merge, arena, module, tensor_rows(tensor), tensor_width(tensor), &block) : ST_RESOURCE;
     for (int64_t first = 0, step = status == ST_OK ? block.n : 1; status == ST_OK && first < tensor_rows(tensor); first += step) {
         block_fill(merge, module, bias, first, MIN(step, tensor_rows(tensor) - first), &block);
-        for (int64_t i = 0; i < block.n * block.cols; i++) ((float *)sum->data)[first * block.cols + i] = block.base[i] + ((const float *)block.delta.data)[i];
+        for (int64_t i = 0; i < block.n * block.cols; i++)
+            ((float *)sum->data)[first * block.cols + i] = block.base[i] + ((const float *)block.delta.data)[i];
     }
     arena_free(arena);
     sum->in_out = tensor->in_out;
@@ -368,7 +384,9 @@ static Status attach_saved(const Merge *merge, size_t module, bool bias) {
     return status;
 }
 
-static Tensor *look(const Model *model, Tape *tape, Tensor *hidden, Tensor *rows) { return model->score ? op_row_scores(tape, hidden, model->score, rows) : model_logits(model, tape, hidden, rows).logits; }
+static Tensor *look(const Model *model, Tape *tape, Tensor *hidden, Tensor *rows) {
+    return model->score ? op_row_scores(tape, hidden, model->score, rows) : model_logits(model, tape, hidden, rows).logits;
+}
 
 /* Next-token logits of the probe, or scores: (PROBE_SIZE, V or 1), free them. */
 static Status probe(const Model *model, float **seen) {
@@ -427,7 +445,9 @@ static Status prove(Merge *merge) {
     }
     Model *merged = NULL;
     float *before = NULL, *after = NULL;
-    Status status = model_load(merge->made, &(ModelOptions){.device = device_cpu(), .compute = merge->config->compute, .scores = merge->scores, .skip_nan_check = true}, &merged);
+    Status status = model_load(
+        merge->made, &(ModelOptions){.device = device_cpu(), .compute = merge->config->compute, .scores = merge->scores, .skip_nan_check = true},
+        &merged);
     if (status == ST_OK) status = probe(merge->base, &before);
     if (status == ST_OK) status = probe(merged, &after);
     if (status == ST_OK && merge->scores) compare_scores(before, after, merge->result);
@@ -495,7 +515,8 @@ static Status load_all(Merge *merge) {
     merge->adapted = arena_zero(merge->arena, (config->n_adapters + 1) * sizeof *merge->adapted);
     if (!merge->adapted) return ST_RESOURCE;
     TRY(model_load(config->base, &options, &merge->base));
-    if (merge->scores && !merge->base->config.scores) memset(merge->base->score->data, 0, tensor_bytes(merge->base->score)); /* it has none: the adapters' are all that there is */
+    /* It has none: the adapters' are all that there is */
+    if (merge->scores && !merge->base->config.scores) memset(merge->base->score->data, 0, tensor_bytes(merge->base->score));
     options.skip_nan_check = true; /* once is enough */
     for (size_t i = 0; i < config->n_adapters; i++) {
         TRY(model_load(config->base, &options, &merge->adapted[i]));

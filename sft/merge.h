@@ -32,15 +32,17 @@ typedef struct MergeResult {
     size_t n_changed;            /* those that an adapter changed */
     const MergedTensor *worst;   /* of the largest error */
     bool scores;                 /* a reward model came out */
-    double kl, top1_agreement;   /* with `prove`, of language models: mean KL(unmerged || merged) in nats, and the share of positions where both find the same token likeliest */
+    /* With `prove`, of language models: mean KL(unmerged || merged) in nats, and the share of positions where both find the same token likeliest */
+    double kl, top1_agreement;
     double score_error;          /* of reward models: how far the scores of unmerged and merged model are apart at most */
     Arena *arena;
 } MergeResult;
-/* Works tensor by tensor: beyond the mapped files it holds blocks of one tensor at a time. The delta of a LoRA layer is weight x scale x B A, of a module that was trained whole
- * (modules_to_save) weight x (trained - base). An embedding or head trained whole over a base that ties them makes them two: lm_head.weight is written and config.json says so.
- * Adapters of reward models (modules_to_save: [score]) make a ...ForSequenceClassification with one label; a base without a score counts as one of zeros.
- * Files are divided into shards as the base's. The directory is made aside as OUTPUT.partial and appears whole.
- * ST_INPUT: a broken base or adapter, an adapter of another model; ST_CONFIG: the output is taken; ST_NUMERIC: a value beyond the dtype's range; ST_RESOURCE; ST_INTERRUPTED. */
+/* Works tensor by tensor: beyond the mapped files it holds blocks of one tensor at a time. The delta of a LoRA layer is weight x scale x B A, of a
+ * module that was trained whole (modules_to_save) weight x (trained - base). An embedding or head trained whole over a base that ties them makes them
+ * two: lm_head.weight is written and config.json says so. Adapters of reward models (modules_to_save: [score]) make a ...ForSequenceClassification
+ * with one label; a base without a score counts as one of zeros. Files are divided into shards as the base's. The directory is made aside as
+ * OUTPUT.partial and appears whole. ST_INPUT: a broken base or adapter, an adapter of another model; ST_CONFIG: the output is taken; ST_NUMERIC: a
+ * value beyond the dtype's range; ST_RESOURCE; ST_INTERRUPTED. */
 Status merge_run(const MergeConfig *config, MergeResult **result);
 void merge_free(MergeResult *result);
 

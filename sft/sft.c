@@ -184,7 +184,8 @@ static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro
     TRY(data_plan_step(&sft->plan, step, &at));
     TRY(data_plan_batch(&sft->plan, at.epoch, at.first_batch + micro, &sft->examples, &sft->n_examples));
     TRY(draw_noise(sft, step));
-    StepContext pass = {.training = true, .seed = (uint64_t)sft->recipe->seed, .number = (uint64_t)(step * sft->plan.accumulation + micro)}; /* dropout: another mask in every accumulation step */
+    /* dropout: another mask in every accumulation step */
+    StepContext pass = {.training = true, .seed = (uint64_t)sft->recipe->seed, .number = (uint64_t)(step * sft->plan.accumulation + micro)};
     for (size_t first = 0, n; first < sft->n_examples; first += n) {
         n = part_rows(sft, sft->rows.train, sft->examples + first, sft->n_examples - first);
         TRY(batch_build(sft->rows.train, sft->examples + first, n, &sft->batch));
@@ -233,7 +234,8 @@ static Status largest_batch(void *context, Tape *tape) {
     return train_batch(sft, tape, 1, &sums);
 }
 
-/* Minus the log-probabilities of all that some held-out rows train; added to *loss one by one, so that it does not depend on the parts that a batch goes in. */
+/* Minus the log-probabilities of all that some held-out rows train; added to *loss one by one, so that it does not depend on the parts that a batch
+ * goes in. */
 static Status evaluate_part(Sft *sft, Tape *tape, const size_t *examples, size_t n, double *loss, LossSums *sums) {
     TokenLogprobs p;
     TRY(batch_build(sft->rows.eval, examples, n, &sft->batch));
@@ -327,7 +329,9 @@ static TrainerConfig trainer_config(Sft *sft, Run *run) {
         .task =
             {
                 .context = sft,
-                .inputs = {{"model.path", params_fingerprint(&sft->model->params)}, {"data.train", dataset_fingerprint(sft->rows.train)}, {sft->rows.eval ? "data.eval" : NULL, sft->rows.eval ? dataset_fingerprint(sft->rows.eval) : 0}},
+                .inputs = {{"model.path", params_fingerprint(&sft->model->params)},
+                           {"data.train", dataset_fingerprint(sft->rows.train)},
+                           {sft->rows.eval ? "data.eval" : NULL, sft->rows.eval ? dataset_fingerprint(sft->rows.eval) : 0}},
                 .total_steps = sft->total_steps,
                 .epoch = epoch_after,
                 .begin_step = begin_step,
@@ -352,10 +356,10 @@ static void note_plan(Run *run, const SftPlan *plan) {
     data_files_say(plan->train_rows, note_row, run);
     data_counts_warn(&plan->train, "data.train", note_row, run);
     data_counts_warn(&plan->eval, "data.eval", note_row, run);
-    run_note(run, "%lld rows of format %s, %lld tokens, %lld of them trained", (long long)plan->train.rows, plan->format, (long long)plan->train.tokens,
-             (long long)plan->train.trained_tokens);
-    run_note(run, "%lld of %lld parameters trained, %lld steps, %s", (long long)plan->trained_parameters, (long long)plan->parameters, (long long)plan->total_steps,
-             dtype_name(plan->compute));
+    run_note(run, "%lld rows of format %s, %lld tokens, %lld of them trained", (long long)plan->train.rows, plan->format,
+             (long long)plan->train.tokens, (long long)plan->train.trained_tokens);
+    run_note(run, "%lld of %lld parameters trained, %lld steps, %s", (long long)plan->trained_parameters, (long long)plan->parameters,
+             (long long)plan->total_steps, dtype_name(plan->compute));
     run_note(run, "memory: %s", str_text(&memory));
     str_release(&memory);
 }

@@ -3,8 +3,9 @@
  *     TrainResult result;
  *     TRY(sft_run(&(SftConfig){.recipe = recipe}, &result));   // output/adapter/ or output/model/, metrics.jsonl, checkpoints/
  *
- * Losses are sums over trained tokens, each times its row's weight, divided by the sum of these weights (1 unless a row says otherwise: the number of tokens) over the whole
- * optimiser step, so they do not depend on how a step is split. Evaluation is plain cross-entropy over all labelled tokens: no weights, no noise.
+ * Losses are sums over trained tokens, each times its row's weight, divided by the sum of these weights (1 unless a row says otherwise: the number of
+ * tokens) over the whole optimiser step, so they do not depend on how a step is split. Evaluation is plain cross-entropy over all labelled tokens: no
+ * weights, no noise.
  */
 #ifndef TUNE_SFT_H
 #define TUNE_SFT_H
@@ -33,14 +34,16 @@ typedef struct SftConfig {
     void (*on_progress)(void *context, const Progress *progress); /* may be NULL */
     void *context;
 } SftConfig;
-/* Fails: ST_CONFIG (recipe, target modules, output taken), ST_INPUT (model, rows), ST_RESOURCE (memory, disk), ST_NUMERIC, ST_INTERRUPTED (checkpoint saved). */
+/* Fails: ST_CONFIG (recipe, target modules, output taken), ST_INPUT (model, rows), ST_RESOURCE (memory, disk), ST_NUMERIC, ST_INTERRUPTED (checkpoint
+ * saved). */
 Status sft_run(const SftConfig *config, TrainResult *result);
 
 /* ---- objectives ---- */
 
 typedef struct SftLoss { bool dft; double label_smoothing; } SftLoss;
-/* Objective of one trained token from its log-probability and the mean log-probability over the vocabulary, and its derivatives by both. Source: TRL's losses nll and dft (sft_trainer.py).
- * nll: -(1 - s) logprob - s mean. dft: -p logprob with the probability p held constant; it takes no label smoothing. */
+/* Objective of one trained token from its log-probability and the mean log-probability over the vocabulary, and its derivatives by both. Source:
+ * TRL's losses nll and dft (sft_trainer.py). nll: -(1 - s) logprob - s mean. dft: -p logprob with the probability p held constant; it takes no label
+ * smoothing. */
 double sft_token_loss(const SftLoss *loss, double logprob, double mean, double *d_logprob, double *d_mean);
 
 #endif

@@ -6,10 +6,19 @@
 enum { SAMPLE_ROWS = 4, SAMPLE_TOKENS = 400 };
 
 static void write_counts(JsonWriter *w, const char *key, const DataCounts *counts) {
-    const struct { const char *name; int64_t n; } fields[] = {
-        {"rows", counts->rows}, {"tokens", counts->tokens}, {"trained_tokens", counts->trained_tokens}, {"dropped_long", counts->dropped_long}, {"cut", counts->cut},
-        {"dropped_untrained", counts->dropped_untrained}, {"untrained", counts->untrained}, {"duplicates", counts->duplicates}, {"remapped", counts->remapped},
-        {"no_eos", counts->no_eos}, {"weighted", counts->weighted},
+    const struct { const char *name; int64_t n;
+    } fields[] = {
+        {"rows", counts->rows},
+        {"tokens", counts->tokens},
+        {"trained_tokens", counts->trained_tokens},
+        {"dropped_long", counts->dropped_long},
+        {"cut", counts->cut},
+        {"dropped_untrained", counts->dropped_untrained},
+        {"untrained", counts->untrained},
+        {"duplicates", counts->duplicates},
+        {"remapped", counts->remapped},
+        {"no_eos", counts->no_eos},
+        {"weighted", counts->weighted},
     };
     jw_object(w, key);
     for (size_t i = 0; i < COUNT_OF(fields); i++) jw_int(w, fields[i].name, fields[i].n);

@@ -18,11 +18,13 @@ static double excess(double got, double want, double absolute, double relative) 
 }
 
 static void report(const char *file, int line, const char *what, size_t index, double got, double want, double absolute, double relative) {
-    print_error("%s[%zu]: got %.17g, want %.17g, difference %.3g, allowed %.3g + %.3g * |want|\n", what, index, got, want, fabs(got - want), absolute, relative);
+    print_error("%s[%zu]: got %.17g, want %.17g, difference %.3g, allowed %.3g + %.3g * |want|\n", what, index, got, want, fabs(got - want), absolute,
+                relative);
     _fail(file, line);
 }
 
-void check_close_f64_at(const char *file, int line, const char *what, const double *got, const double *want, size_t n, double absolute, double relative) {
+void check_close_f64_at(const char *file, int line, const char *what, const double *got, const double *want, size_t n, double absolute,
+                        double relative) {
     size_t worst = 0;
     double most = 0;
     for (size_t i = 0; i < n; i++) {
@@ -34,7 +36,8 @@ void check_close_f64_at(const char *file, int line, const char *what, const doub
     if (most > 1) report(file, line, what, worst, got[worst], want[worst], absolute, relative);
 }
 
-void check_close_f32_at(const char *file, int line, const char *what, const float *got, const float *want, size_t n, double absolute, double relative) {
+void check_close_f32_at(const char *file, int line, const char *what, const float *got, const float *want, size_t n, double absolute,
+                        double relative) {
     size_t worst = 0;
     double most = 0;
     for (size_t i = 0; i < n; i++) {
@@ -63,7 +66,8 @@ void check_ids_at(const char *file, int line, const char *what, const int32_t *g
 
 void check_status_at(const char *file, int line, const char *call, Status got, Status wanted) {
     if (got == wanted) return;
-    print_error("%s: got '%s', want '%s'%s%s\n", call, status_meaning(got), status_meaning(wanted), got == ST_OK ? "" : ": ", got == ST_OK ? "" : status_text());
+    print_error("%s: got '%s', want '%s'%s%s\n", call, status_meaning(got), status_meaning(wanted), got == ST_OK ? "" : ": ",
+                got == ST_OK ? "" : status_text());
     _fail(file, line);
 }
 

@@ -44,8 +44,10 @@
 #define check_text(part) check_contains_at(__FILE__, __LINE__, status_text(), part)
 #define check_contains(text, part) check_contains_at(__FILE__, __LINE__, text, part)
 
-void check_close_f64_at(const char *file, int line, const char *what, const double *got, const double *want, size_t n, double absolute, double relative);
-void check_close_f32_at(const char *file, int line, const char *what, const float *got, const float *want, size_t n, double absolute, double relative);
+void check_close_f64_at(const char *file, int line, const char *what, const double *got, const double *want, size_t n, double absolute,
+                        double relative);
+void check_close_f32_at(const char *file, int line, const char *what, const float *got, const float *want, size_t n, double absolute,
+                        double relative);
 void check_near_at(const char *file, int line, const char *what, double got, double want, double tolerance);
 void check_ids_at(const char *file, int line, const char *what, const int32_t *got, size_t n_got, const int32_t *want, size_t n_want);
 void check_status_at(const char *file, int line, const char *call, Status got, Status wanted);
@@ -53,7 +55,8 @@ void check_contains_at(const char *file, int line, const char *text, const char 
 
 /* ---- golden values: JSON of ../shared/golden ---- */
 
-json_t *golden_open(const char *name);                                         /* golden/NAME for the caller's json_decref; NULL, with the reason printed, when it is not there */
+/* golden/NAME for the caller's json_decref; NULL, with the reason printed, when it is not there */
+json_t *golden_open(const char *name);
 const json_t *golden_at(const json_t *object, const char *key);                /* a missing key fails the test */
 double golden_value(const json_t *object, const char *key);                     /* the same of a number */
 double golden_number(const json_t *object, const char *key, double otherwise); /* otherwise: missing or null */

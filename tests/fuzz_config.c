@@ -23,7 +23,8 @@ static void write_config(const char *name, const uint8_t *bytes, size_t len, cha
 
 static void check_model(const ModelConfig *config) {
     ASSERT(config->hidden_size > 0 && config->vocab_size > 0 && config->num_hidden_layers > 0, "width %lld", (long long)config->hidden_size);
-    ASSERT(config->num_attention_heads > 0 && config->num_key_value_heads > 0 && config->head_dim > 0, "heads %lld", (long long)config->num_attention_heads);
+    ASSERT(config->num_attention_heads > 0 && config->num_key_value_heads > 0 && config->head_dim > 0, "heads %lld",
+           (long long)config->num_attention_heads);
     ASSERT(config->num_attention_heads % config->num_key_value_heads == 0, "%lld heads", (long long)config->num_attention_heads);
 }
 

@@ -10,13 +10,17 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 static Status check_row(void *context, const Row *row) {
     size_t *columns = context;
     if (*columns == 0) *columns = json_object_size(row->json);
-    ASSERT(json_object_size(row->json) == *columns && row->line > 1, "%zu columns in line %zu, %zu before", json_object_size(row->json), row->line, *columns);
+    ASSERT(json_object_size(row->json) == *columns && row->line > 1, "%zu columns in line %zu, %zu before", json_object_size(row->json), row->line,
+           *columns);
     return ST_OK;
 }
 
 int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     char path[64];
-    snprintf(path, sizeof path, "/tmp/fuzz_csv.%ld.%s", (long)getpid(), len > 0 && bytes[0] == 't' ? "tsv" : len > 0 && bytes[0] == 'z' ? "csv.gz" : "csv");
+    snprintf(path, sizeof path, "/tmp/fuzz_csv.%ld.%s", (long)getpid(),
+             len > 0 && bytes[0] == 't'   ? "tsv"
+             : len > 0 && bytes[0] == 'z' ? "csv.gz"
+                                          : "csv");
     FILE *file = fopen(path, "wb");
     ASSERT(file, "cannot write '%s'", path);
     if (len > 1) fwrite(bytes + 1, 1, len - 1, file);

@@ -1,5 +1,5 @@
-/* Any text as the name of an environment or as rl.env of a recipe: either a failure that is named, or an environment that can be stepped. Any lines as the answers of a program that is one: the same.
- * The first byte says which: '!' answers, '{' or '[' a recipe, else a name. */
+/* Any text as the name of an environment or as rl.env of a recipe: either a failure that is named, or an environment that can be stepped. Any lines
+ * as the answers of a program that is one: the same. The first byte says which: '!' answers, '{' or '[' a recipe, else a name. */
 #include "rl/env/env.h"
 #include "tests/check.h"
 
@@ -21,7 +21,8 @@ static void play(Env *env) {
     for (int t = 0; t < 3 && status == ST_OK; t++) {
         status = env_step(env, actions, t < 2);
         for (int64_t c = 0; c < env->copies && status == ST_OK && env->observation.n; c++)
-            ASSERT(env->observations[c] >= 0 && env->observations[c] < (double)env->observation.n, "observation %g of %lld", env->observations[c], (long long)env->observation.n);
+            ASSERT(env->observations[c] >= 0 && env->observations[c] < (double)env->observation.n, "observation %g of %lld", env->observations[c],
+                   (long long)env->observation.n);
     }
     if (status != ST_OK) check_failure(status);
     free(actions);
@@ -47,7 +48,8 @@ static void recipe(const char *text) {
     Arena *arena = arena_new(0);
     Yaml *node;
     Env *env;
-    bool runs = yaml_read_text(text, strlen(text), "fuzz", arena, &node) == ST_OK && !(node->kind == YAML_MAP && yaml_get(node, "command")); /* no program is started that chance names */
+    /* No program is started that chance names */
+    bool runs = yaml_read_text(text, strlen(text), "fuzz", arena, &node) == ST_OK && !(node->kind == YAML_MAP && yaml_get(node, "command"));
     Status status = runs ? env_from_recipe(node, 2, &env) : ST_OK;
     if (runs && status == ST_OK) play(env);
     else if (runs) check_failure(status);

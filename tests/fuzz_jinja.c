@@ -1,4 +1,5 @@
-/* Any template: either a failure with a place, or a rendering of valid UTF-8 whose marked parts lie within it, one behind the other, and which is the same the second time. */
+/* Any template: either a failure with a place, or a rendering of valid UTF-8 whose marked parts lie within it, one behind the other, and which is the
+ * same the second time. */
 #include "lib/text/chat.h"
 #include "tests/check.h"
 
@@ -27,7 +28,8 @@ static void check_rendering(const ChatRendering *rendering) {
     }
     for (size_t i = 0; i < rendering->n_generated; i++) {
         ChatSpan span = rendering->generated[i];
-        ASSERT(span.begin <= span.end && span.end <= rendering->text.len, "part %zu is %zu..%zu of %zu bytes", i, span.begin, span.end, rendering->text.len);
+        ASSERT(span.begin <= span.end && span.end <= rendering->text.len, "part %zu is %zu..%zu of %zu bytes", i, span.begin, span.end,
+               rendering->text.len);
     }
 }
 
@@ -44,7 +46,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     if (status == ST_OK) {
         check_rendering(&first);
         status = chat_template_render(chat, variables(), &options, &second);
-        ASSERT(status == ST_OK && second.text.len == first.text.len && memcmp(str_text(&first.text), str_text(&second.text), first.text.len) == 0, "two renderings differ");
+        ASSERT(status == ST_OK && second.text.len == first.text.len && memcmp(str_text(&first.text), str_text(&second.text), first.text.len) == 0,
+               "two renderings differ");
         chat_rendering_release(&second);
     } else {
         ASSERT(status == ST_INPUT && strstr(status_text(), "chat template 'fuzz' line "), "status %d: %s", (int)status, status_text());

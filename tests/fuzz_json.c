@@ -15,7 +15,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     }
     int64_t whole = 0;
     const char *text = NULL;
-    if (json_get_int(root, "fuzz", "a", &whole) == ST_OK && json_get_string(root, "fuzz", "b", &text) == ST_OK && text) ASSERT(strlen(text) < len, "b");
+    if (json_get_int(root, "fuzz", "a", &whole) == ST_OK && json_get_string(root, "fuzz", "b", &text) == ST_OK && text)
+        ASSERT(strlen(text) < len, "b");
     char *dump = json_dumps(root, JSON_ENCODE_ANY | JSON_COMPACT);
     ASSERT(dump, "cannot write what was read: %zu bytes", len);
     status = json_read_text(dump, strlen(dump), "dump", &again);

@@ -1,4 +1,5 @@
-/* Any file of preference rows, paired or not (KTO): either a failure with a text, or batches whose ids the model has. The first byte says which, the second how long rows are treated. */
+/* Any file of preference rows, paired or not (KTO): either a failure with a text, or batches whose ids the model has. The first byte says which, the
+ * second how long rows are treated. */
 #include "rl/pairs/pairs.h"
 #include "tests/check.h"
 
@@ -46,7 +47,8 @@ static void check_batch(const Pairs *pairs, bool unpaired) {
         for (int64_t t = 0; t < batch.model.layout.n_tokens; t++) ASSERT(batch.ids[t] >= 0 && batch.ids[t] < VOCAB, "id %d", (int)batch.ids[t]);
         for (int64_t k = 0; k < batch.n_targets; k++) {
             ASSERT(batch.targets[k] >= 0 && batch.targets[k] < VOCAB, "target %d", (int)batch.targets[k]);
-            ASSERT(batch.rows[k] >= 0 && batch.rows[k] < batch.model.layout.n_tokens, "row %d of %lld", (int)batch.rows[k], (long long)batch.model.layout.n_tokens);
+            ASSERT(batch.rows[k] >= 0 && batch.rows[k] < batch.model.layout.n_tokens, "row %d of %lld", (int)batch.rows[k],
+                   (long long)batch.model.layout.n_tokens);
         }
         ASSERT(dataset_length(&pairs->table, i) <= 128, "row %zu has %d tokens", i, (int)dataset_length(&pairs->table, i));
     }

@@ -10,7 +10,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len);
 static Status check_row(void *context, const Row *row) {
     size_t *columns = context;
     if (*columns == 0) *columns = json_object_size(row->json);
-    ASSERT(json_object_size(row->json) == *columns && *columns > 0, "%zu columns in row %zu, %zu before", json_object_size(row->json), row->line, *columns);
+    ASSERT(json_object_size(row->json) == *columns && *columns > 0, "%zu columns in row %zu, %zu before", json_object_size(row->json), row->line,
+           *columns);
     return ST_OK;
 }
 

@@ -39,7 +39,8 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
         }
         report_page(runs, (size_t)n, &page);
         ASSERT(strlen(str_text(&page)) == page.len, "a zero byte on the page");
-        ASSERT(count_of(str_text(&page), "<script") == 1 && count_of(str_text(&page), "</script") == 1 && count_of(str_text(&page), "<style") == 1, "text became markup");
+        ASSERT(count_of(str_text(&page), "<script") == 1 && count_of(str_text(&page), "</script") == 1 && count_of(str_text(&page), "<style") == 1,
+               "text became markup");
         ASSERT(utf8_whole_prefix(str_text(&page), page.len) == page.len, "half a character at the end");
         for (int i = 0; i < n; i++) record_release(&runs[i]);
         str_release(&page);

@@ -40,7 +40,8 @@ static void read_seeds(const char *path) {
     SynthSeeds seeds;
     Status status = seeds_read(path, NEEDS_INSTRUCTION, false, arena, &seeds);
     ASSERT(status == ST_OK || (status == ST_INPUT && status_text()[0]), "status %d", (int)status);
-    for (size_t i = 0; i < seeds.n && status == ST_OK; i++) ASSERT(seeds.items[i].instruction[0] && seeds.items[i].id && seeds.items[i].type && strlen(seeds.items[i].prompt) > 0, "seed %zu", i);
+    for (size_t i = 0; i < seeds.n && status == ST_OK; i++)
+        ASSERT(seeds.items[i].instruction[0] && seeds.items[i].id && seeds.items[i].type && strlen(seeds.items[i].prompt) > 0, "seed %zu", i);
     seeds_release(&seeds);
     arena_free(arena);
 }

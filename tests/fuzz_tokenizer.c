@@ -17,7 +17,8 @@ static void use(const Tokenizer *tokenizer) {
     if (tokenizer_encode_offsets(tokenizer, sample, strlen(sample), TOKENIZE_SPECIAL, &ids, &offsets) != ST_OK) goto done;
     ASSERT(offsets.n == 2 * ids.n, "%zu offsets of %zu ids", offsets.n, ids.n);
     for (size_t i = 0; i < ids.n; i++)
-        ASSERT(offsets.data[2 * i] <= offsets.data[2 * i + 1] && (size_t)offsets.data[2 * i + 1] <= strlen(sample), "id %zu: %d to %d", i, offsets.data[2 * i], offsets.data[2 * i + 1]);
+        ASSERT(offsets.data[2 * i] <= offsets.data[2 * i + 1] && (size_t)offsets.data[2 * i + 1] <= strlen(sample), "id %zu: %d to %d", i,
+               offsets.data[2 * i], offsets.data[2 * i + 1]);
     Status status = tokenizer_decode(tokenizer, ids.data, ids.n, false, &whole);
     stream_init(&stream, tokenizer, false);
     for (size_t i = 0; i < ids.n && status == ST_OK; i++) status = stream_push(&stream, ids.data[i], &sum);

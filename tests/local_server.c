@@ -34,7 +34,8 @@ static bool read_query(int fd, Query *query) {
 
 void reply(int fd, const char *status, const char *fields, const char *body) {
     Str text = {0};
-    str_printf(&text, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n%s", status, strlen(body), fields, body);
+    str_printf(&text, "HTTP/1.1 %s\r\nContent-Type: application/json\r\nContent-Length: %zu\r\nConnection: close\r\n%s\r\n%s", status, strlen(body),
+               fields, body);
     if (write(fd, text.data, text.len) < 0) perror("server");
     str_release(&text);
 }
@@ -67,7 +68,9 @@ int local_server_start(ServeQuery *serve, unsigned seconds) {
     int listener = socket(AF_INET, SOCK_STREAM, 0);
     struct sockaddr_in address = {.sin_family = AF_INET, .sin_addr.s_addr = htonl(INADDR_LOOPBACK)};
     socklen_t size = sizeof address;
-    if (listener < 0 || bind(listener, (struct sockaddr *)&address, size) != 0 || listen(listener, 64) != 0 || getsockname(listener, (struct sockaddr *)&address, &size) != 0) return 0;
+    if (listener < 0 || bind(listener, (struct sockaddr *)&address, size) != 0 || listen(listener, 64) != 0 ||
+        getsockname(listener, (struct sockaddr *)&address, &size) != 0)
+        return 0;
     server = fork();
     if (server == 0) run_server(listener, serve, seconds);
     close(listener);

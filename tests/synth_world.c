@@ -33,34 +33,45 @@ static void speak(const char *question, json_int_t seed, Str *out) {
         str_printf(out, "Here they are:\n");
         for (unsigned i = 0; i < 8; i++) {
             char x[8], y[8], z[8];
-            str_printf(out, i % 4 == 1 ? "%u. **Task:** %s %s %s for the %s of %s:\n" : "%u. %s %s %s for the %s of %s:\n", 9 + i, invented(hash + i * 7919, x), invented(hash * 3 + i * 104729, y), i == 3 ? "image" : "words", invented(hash * 5 + i * 1299709, z), c);
+            str_printf(out, i % 4 == 1 ? "%u. **Task:** %s %s %s for the %s of %s:\n" : "%u. %s %s %s for the %s of %s:\n", 9 + i,
+                       invented(hash + i * 7919, x), invented(hash * 3 + i * 104729, y), i == 3 ? "image" : "words",
+                       invented(hash * 5 + i * 1299709, z), c);
         }
-    } else if (has(question, "Answer with one of these alone: good, bad")) str_append(out, (const char *[]){"**Good.**", "bad", "The label is bad, I think.", "It may be good or bad."}[hash % 4]);
+    } else if (has(question, "Answer with one of these alone: good, bad"))
+        str_append(out, (const char *[]){"**Good.**", "bad", "The label is bad, I think.", "It may be good or bad."}[hash % 4]);
     else if (has(question, "Is this a classification task?")) str_append(out, hash % 3 == 0 ? "Yes, it is." : " no");
     else if (has(question, "You do each task on an example")) {
         if (hash % 8 == 0) str_append(out, "**Output:** done");
         else if (hash % 8 == 1) str_printf(out, "Example 1\nInput: %s\nOutput: %s\nExample 2\nInput: %s\nOutput: %s", a, b, a, c);
         else str_printf(out, "**Example 1**\n**Input:** %s %s\n**Output**: %s\nExample 2\nInput: none\nOutput: %s and\nmore", a, b, c, d);
-    } else if (has(question, "For each classification task")) str_printf(out, "**Class label:** good\n**Input:** %s\nClass label: bad\nInput: %s %s\n", a, b, c);
+    } else if (has(question, "For each classification task"))
+        str_printf(out, "**Class label:** good\n**Input:** %s\nClass label: bad\nInput: %s %s\n", a, b, c);
     else if (has(question, "Go on with number")) {
         for (unsigned i = 0; i < 4; i++) {
             char x[8], y[8];
             invented(hash + i * 7919, x), invented(hash * 3 + i * 104729, y);
             if (i == 2) str_printf(out, "###\n%u. Instruction: Name a %s.\n%u. Output: %s\n", 4 + i, x, 4 + i, y);
-            else str_printf(out, "###\n%u. **Instruction:** %s the words of %s and %s\n%u. Input:\n%s\n**%u. Output:**\n%s %s\n", 4 + i, x, y, a, 4 + i, i ? "<noinput>" : b, 4 + i, c, d);
+            else
+                str_printf(out, "###\n%u. **Instruction:** %s the words of %s and %s\n%u. Input:\n%s\n**%u. Output:**\n%s %s\n", 4 + i, x, y, a,
+                           4 + i, i ? "<noinput>" : b, 4 + i, c, d);
         }
     } else if (has(question, "request alone, without an answer")) str_printf(out, "Think of %s and %s, then say %s.", a, b, c);
     else if (has(question, "What was the request?")) str_printf(out, "\"Tell me about %s, %s and %s.\"", a, b, c);
-    else if (has(question, "Write 2 questions")) str_printf(out, "**Question 1:** What is %s in %s?\nAnswer: It is %s.\n\nQuestion: Where does %s go?\nAnswer: To %s,\nand back.\n", a, b, c, d, e);
+    else if (has(question, "Write 2 questions"))
+        str_printf(out, "**Question 1:** What is %s in %s?\nAnswer: It is %s.\n\nQuestion: Where does %s go?\nAnswer: To %s,\nand back.\n", a, b, c,
+                   d, e);
     else if (has(question, "Give points for the answer")) str_printf(out, "Accuracy 3/3, but dull.\nScore: %u/10", 1 + hash % 10);
     else if (has(question, "<user>")) str_printf(out, "What do %s and %s have in common with %s?", a, b, c);
-    else if (has(question, "Write a request or a question.")) str_printf(out, " 3. Instruction: Tell %s about the %s and %s of %s %s.\n", a, b, c, d, e);
+    else if (has(question, "Write a request or a question."))
+        str_printf(out, " 3. Instruction: Tell %s about the %s and %s of %s %s.\n", a, b, c, d, e);
     else str_printf(out, "The %s of %s is %s %s.", a, b, c, d);
 }
 
 /* What a teacher says that has understood nothing: pieces of every form, anywhere. */
 static void babble(const char *question, json_int_t seed, Str *out) {
-    static const char *const pieces[] = {"###", "\n", "1. Instruction:", "Input:", "Output:", "Class label:", "**Question 2:**", "Answer:", "9.", "\n10)", " ", "Yes", "Score: 11/10", "<noinput>", "\xc3\xa9", "word ", "Example 1\n", ":"};
+    static const char *const pieces[] = {"###",      "\n",    "1. Instruction:", "Input:", "Output:", "Class label:", "**Question 2:**",
+                                         "Answer:",  "9.",    "\n10)",           " ",      "Yes",     "Score: 11/10", "<noinput>",
+                                         "\xc3\xa9", "word ", "Example 1\n",     ":"};
     unsigned hash = word_hash(question, (unsigned)seed);
     for (unsigned i = 0; i < hash % 40; i++) str_append(out, pieces[(hash >> (i % 7)) * (i + 3) % COUNT_OF(pieces)]);
 }
@@ -69,7 +80,8 @@ static void babble(const char *question, json_int_t seed, Str *out) {
 static void question_of(const Query *query, Str *text) {
     const json_t *messages = json_object_get(query->body, "messages"), *message;
     size_t i;
-    json_array_foreach((json_t *)messages, i, message) str_printf(text, "%s%s", i ? "\n" : "", json_string_value(json_object_get(message, "content")));
+    json_array_foreach((json_t *)messages, i, message)
+        str_printf(text, "%s%s", i ? "\n" : "", json_string_value(json_object_get(message, "content")));
     if (!messages && json_object_get(query->body, "prompt")) str_append(text, json_string_value(json_object_get(query->body, "prompt")));
 }
 
@@ -110,7 +122,9 @@ static void answer_stubbornly(int fd, const Query *query) {
     static int times;
     Str question = {0};
     question_of(query, &question);
-    const char *said = strcmp(str_text(&question), "Name the stubborn") != 0 ? "Name the stubborn" : ++times % 3 == 0 ? "Mules are stubborn." : "I'm sorry, but I can't help with that.";
+    const char *said = strcmp(str_text(&question), "Name the stubborn") != 0 ? "Name the stubborn"
+                       : ++times % 3 == 0                                    ? "Mules are stubborn."
+                                                                             : "I'm sorry, but I can't help with that.";
     char body[256];
     snprintf(body, sizeof body, "{\"choices\": [{\"message\": {\"content\": \"%s\"}, \"finish_reason\": \"stop\"}]}", said);
     reply(fd, "200 OK", "", body);
@@ -146,23 +160,31 @@ static void serve(int fd, Query *query) {
     memmove(path, path + 1, strlen(path));
     path[strcspn(path, "/")] = '\0';
     int before = times_before(path);
-    if (strcmp(path, "busy") == 0 && (before == 3 || before == 9)) reply(fd, "429 Too Many Requests", "Retry-After: 1\r\n", "{\"error\": \"slow down\"}");
+    if (strcmp(path, "busy") == 0 && (before == 3 || before == 9))
+        reply(fd, "429 Too Many Requests", "Retry-After: 1\r\n", "{\"error\": \"slow down\"}");
     else if (strcmp(path, "shaky") == 0 && before % 3 == 0) reply(fd, "500 Internal Server Error", "", "oops");
     else if (strcmp(path, "cut") == 0 && before % 4 == 0) { if (write(fd, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"ch", 44) < 0) return; }
     else if (strcmp(path, "slow") == 0 && before % 16 == 2) { if (read(fd, &byte, 1) < 0) return; } /* until the client hangs up */
     else if (strcmp(path, "garbled") == 0 && before % 3 == 1) reply(fd, "200 OK", "", "{\"choices\": [{\"message\"");
     else if (strcmp(path, "encoding") == 0 && before % 3 == 1) reply(fd, "200 OK", "Content-Encoding: gzip\r\n", "not packed at all");
-    else if (strcmp(path, "nul") == 0 && before % 3 == 1) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Tell it all now.\\u0000 And more.\"}, \"finish_reason\": \"stop\"}]}");
+    else if (strcmp(path, "nul") == 0 && before % 3 == 1)
+        reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Tell it all now.\\u0000 And more.\"}, \"finish_reason\": \"stop\"}]}");
     else if (strcmp(path, "some") == 0 && is_fourth(query)) reply(fd, "200 OK", "", "oh no");
-    else if (strcmp(path, "huge") == 0) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Again the same words.\"}, \"finish_reason\": \"stop\"}], \"usage\": {\"prompt_tokens\": 9223372036854775807, \"completion_tokens\": -5}}");
-    else if (strcmp(path, "hashes") == 0) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"###\"}, \"finish_reason\": \"stop\"}]}");
-    else if (strcmp(path, "cutjudge") == 0) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Score: 9\"}, \"finish_reason\": \"length\"}]}");
+    else if (strcmp(path, "huge") == 0)
+        reply(
+            fd, "200 OK", "",
+            "{\"choices\": [{\"message\": {\"content\": \"Again the same words.\"}, \"finish_reason\": \"stop\"}], \"usage\": {\"prompt_tokens\": 9223372036854775807, \"completion_tokens\": -5}}");
+    else if (strcmp(path, "hashes") == 0)
+        reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"###\"}, \"finish_reason\": \"stop\"}]}");
+    else if (strcmp(path, "cutjudge") == 0)
+        reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Score: 9\"}, \"finish_reason\": \"length\"}]}");
     else if (strcmp(path, "schema") == 0 && before % 3 == 1) reply(fd, "200 OK", "", "{\"result\": {\"text\": \"hm\"}}");
     else if (strcmp(path, "refusing") == 0 && before % 4 == 3) reply(fd, "400 Bad Request", "", "{\"error\": \"not this one\"}");
     else if (strcmp(path, "down") == 0) reply(fd, "503 Service Unavailable", "", "overloaded");
     else if (strcmp(path, "dies") == 0 && before >= 20 && before < 40) reply(fd, "503 Service Unavailable", "", "overloaded");
     else if (strcmp(path, "nonsense") == 0) reply(fd, "200 OK", "", "[1, 2]");
-    else if (strcmp(path, "echo") == 0) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Always the very same words again.\"}, \"finish_reason\": \"stop\"}]}");
+    else if (strcmp(path, "echo") == 0)
+        reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Always the very same words again.\"}, \"finish_reason\": \"stop\"}]}");
     else if (strcmp(path, "stubborn") == 0) answer_stubbornly(fd, query);
     else if (strcmp(path, "key") == 0 && !strstr(query->head, "Authorization: Bearer s3cret\r\n")) reply(fd, "401 Unauthorized", "", "who are you?");
     else if (strcmp(path, "once") == 0 && asked_before(query)) reply(fd, "403 Forbidden", "", "asked twice");
@@ -264,7 +286,9 @@ void check_same(const char *one, const char *other, const char *name) {
 }
 
 const char *column(const json_t *row, const char *name) { return json_string_value(json_object_get(row, name)); }
-const char *text_at(const json_t *row, size_t message) { return json_string_value(json_object_get(json_array_get(json_object_get(row, "messages"), message), "content")); }
+const char *text_at(const json_t *row, size_t message) {
+    return json_string_value(json_object_get(json_array_get(json_object_get(row, "messages"), message), "content"));
+}
 
 int write_seeds(void **state) {
     (void)state;
@@ -276,7 +300,8 @@ int write_seeds(void **state) {
 
 /* ---- the local teacher ---- */
 
-/* The tiny model knows a notation, "< 'word' =" for the word backwards and "^ 'word' =" for capitals: words are its seeds, and its new prompts are words backwards. */
+/* The tiny model knows a notation, "< 'word' =" for the word backwards and "^ 'word' =" for capitals: words are its seeds, and its new prompts are
+ * words backwards. */
 Overrides local(const char *output) {
     Overrides o = {0};
     Str words = {0}, seeds = {0};

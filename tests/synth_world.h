@@ -1,5 +1,5 @@
-/* What the tests of synthetic rows share: seeds, recipes, what runs wrote, and teachers: one behind a url, a process of the test on 127.0.0.1 that misbehaves as the path says, and the
- * demo's tiny model here.
+/* What the tests of synthetic rows share: seeds, recipes, what runs wrote, and teachers: one behind a url, a process of the test on 127.0.0.1 that
+ * misbehaves as the path says, and the demo's tiny model here.
  *
  *     Overrides o = remote("few_shot", "good", "", "rows");     // the teacher behind /good/v1, output in the directory "rows"
  *     set(&o, "synth.num_rows=%d", 8);

@@ -63,7 +63,9 @@ static double run_backward(Run *run, double n_total) {
     double seed[256], loss = 0;
     for (int64_t i = 0; i < n; i++) rows[i] = (int32_t)i;
     Tensor *hidden = model_forward(run->model, run->tape, &run->batch);
-    Tensor *logprob = op_token_logprobs(run->tape, hidden, run->model->head, ids_tensor(run->tape, rows, n), ids_tensor(run->tape, run->ids + 1, n), &run->model->logprob).logprob;
+    Tensor *logprob = op_token_logprobs(run->tape, hidden, run->model->head, ids_tensor(run->tape, rows, n), ids_tensor(run->tape, run->ids + 1, n),
+                                        &run->model->logprob)
+                          .logprob;
     check_ok(tape_status(run->tape));
     for (int64_t i = 0; i < n; i++) {
         loss -= tensor_get(logprob, i) / n_total;
@@ -118,7 +120,8 @@ static void check_gradients(const char *name, const Model *model, const Safetens
     assert_int_equal(n, grads->n);
 }
 
-static void check_golden(const char *name, const char *adapter, const char *base, const Device *device, DType compute, double logits, double gradients) {
+static void check_golden(const char *name, const char *adapter, const char *base, const Device *device, DType compute, double logits,
+                         double gradients) {
     Run run;
     run_open(&run, base, device, compute);
     check_ok(adapter_load(run.model, adapter, true));
@@ -325,7 +328,9 @@ static void wrong_targets_are_named(void **state) {
 /* PEFT takes every module whose path ends with a name: what it means here is written. */
 static void saved_modules_are_named_as_peft_reads_them(void **state) {
     (void)state;
-    static const struct { const char *name, *written; } cases[] = {{"norm", "\"model.norm\""}, {"lm_head", "\"lm_head\""}, {"input_layernorm", "\"input_layernorm\""}};
+    static const struct {
+        const char *name, *written;
+    } cases[] = {{"norm", "\"model.norm\""}, {"lm_head", "\"lm_head\""}, {"input_layernorm", "\"input_layernorm\""}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char dir[512];
         Run run;
@@ -354,7 +359,8 @@ static void broken_adapters_are_refused(void **state) {
     check_ok(model_attach_lora(run.model, &config, 1));
     check_ok(adapter_save(run.model, adapter, "base"));
     run_close(&run);
-    static const struct { const char *config, *words; } cases[] = {
+    static const struct { const char *config, *words;
+    } cases[] = {
         {"{}", "peft_type ''"},
         {"{\"peft_type\": \"IA3\"}", "peft_type 'IA3'"},
         {"{\"peft_type\": \"LORA\", \"bias\": \"all\"}", "trained biases"},
@@ -363,7 +369,8 @@ static void broken_adapters_are_refused(void **state) {
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"rank_pattern\": {\"q_proj\": 9}}", "shape (2,24), expected (9,24)"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"rank_pattern\": {\"(\": 9}}", "not a regular expression"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"(\"}", "not a regular expression"},
-        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"all-linear\", \"modules_to_save\": [\"lm_head\"]}", "weights of 'lm_head' are missing"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"all-linear\", \"modules_to_save\": [\"lm_head\"]}",
+         "weights of 'lm_head' are missing"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"init_lora_weights\": \"pissa_niter_4\"}", "'pissa_niter_4'"},
         {"{\"peft_type\": \"LORA\", \"r\": \"2\"}", "wrong type of 'r'"},
     };

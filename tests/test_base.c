@@ -271,8 +271,18 @@ static void strings_grow(void **state) {
 
 static void doubles_are_short_and_exact(void **state) {
     (void)state;
-    static const struct { double value; const char *text; } cases[] = {{0.1, "0.1"}, {1, "1"}, {-0.0, "-0"}, {2e-4, "0.0002"}, {1e300, "1e+300"}, {5e-324, "5e-324"},
-                                                                       {1.0 / 3, "0.3333333333333333"}, {DBL_MAX, "1.7976931348623157e+308"}, {0.1 + 0.2, "0.30000000000000004"}};
+    static const struct {
+        double value;
+        const char *text;
+    } cases[] = {{0.1, "0.1"},
+                 {1, "1"},
+                 {-0.0, "-0"},
+                 {2e-4, "0.0002"},
+                 {1e300, "1e+300"},
+                 {5e-324, "5e-324"},
+                 {1.0 / 3, "0.3333333333333333"},
+                 {DBL_MAX, "1.7976931348623157e+308"},
+                 {0.1 + 0.2, "0.30000000000000004"}};
     Str str = {0};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         str_clear(&str);
@@ -304,7 +314,9 @@ static void utf8_is_strict(void **state) {
         }
         if (utf8_whole_prefix(bytes, len) != len) fail_msg("U+%04X whole", (unsigned)c);
     }
-    static const char *const wrong[] = {"\x80", "\xC0\x80", "\xC1\xBF", "\xE0\x80\x80", "\xE0\x9F\xBF", "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF", "\xC3(", "\xE2\x82("};
+    static const char *const wrong[] = {"\x80",         "\xC0\x80",         "\xC1\xBF",         "\xE0\x80\x80",     "\xE0\x9F\xBF",
+                                        "\xED\xA0\x80", "\xF0\x80\x80\x80", "\xF4\x90\x80\x80", "\xF5\x80\x80\x80", "\xFF",
+                                        "\xC3(",        "\xE2\x82("};
     uint32_t c;
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         assert_int_equal(utf8_decode(wrong[i], strlen(wrong[i]), &c), 0);
@@ -344,7 +356,23 @@ static void messages_find_words(void **state) {
     assert_string_equal(format_bytes(1023, out), "1023 B");
     assert_string_equal(format_bytes(1.4 * 1024 * 1024 * 1024, out), "1.4 GiB");
     assert_string_equal(format_bytes(1048575, out), "1.0 MiB");
-    static const struct { const char *text; size_t bytes; } sizes[] = {{"1", 1}, {"4GiB", (size_t)4 << 30}, {"1500 MB", 1500000000}, {"2.5G", (size_t)5 << 29}, {"10k", 10240}, {"3 tb", 3000000000000}, {"0.5B", 0}, {"0", 0}, {"-1GB", 0}, {"4 GiB!", 0}, {"GiB", 0}, {"", 0}, {"1e30", 0}, {"nan", 0}};
+    static const struct {
+        const char *text;
+        size_t bytes;
+    } sizes[] = {{"1", 1},
+                 {"4GiB", (size_t)4 << 30},
+                 {"1500 MB", 1500000000},
+                 {"2.5G", (size_t)5 << 29},
+                 {"10k", 10240},
+                 {"3 tb", 3000000000000},
+                 {"0.5B", 0},
+                 {"0", 0},
+                 {"-1GB", 0},
+                 {"4 GiB!", 0},
+                 {"GiB", 0},
+                 {"", 0},
+                 {"1e30", 0},
+                 {"nan", 0}};
     for (size_t i = 0; i < COUNT_OF(sizes); i++) {
         size_t bytes = 0;
         bool is_size = bytes_from_text(sizes[i].text, &bytes);
@@ -696,9 +724,17 @@ static void permutations_are_bijections(void **state) {
 
 static void json_errors_say_where(void **state) {
     (void)state;
-    static const struct { const char *text, *part; } wrong[] = {
-        {"{\"a\": 1,\n \"b\" 2}", "'f.json': line 2"}, {"{\"a\": 1, \"a\": 2}", "duplicate"}, {"{\"a\": 1} x", "end of file"}, {"", "line 1"},
-        {"{\"a\": \"\xff\"}", "byte 0xff"}, {"[NaN]", "line 1"}, {"[1e999]", "overflow"}, {"[99999999999999999999]", "too big"}, {"{\"a\": tru}", "line 1"}, {"[1", "line 1"}};
+    static const struct { const char *text, *part;
+    } wrong[] = {{"{\"a\": 1,\n \"b\" 2}", "'f.json': line 2"},
+                 {"{\"a\": 1, \"a\": 2}", "duplicate"},
+                 {"{\"a\": 1} x", "end of file"},
+                 {"", "line 1"},
+                 {"{\"a\": \"\xff\"}", "byte 0xff"},
+                 {"[NaN]", "line 1"},
+                 {"[1e999]", "overflow"},
+                 {"[99999999999999999999]", "too big"},
+                 {"{\"a\": tru}", "line 1"},
+                 {"[1", "line 1"}};
     json_t *root;
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
         check_status(json_read_text(wrong[i].text, strlen(wrong[i].text), "f.json", &root), ST_INPUT);
@@ -723,7 +759,11 @@ static void json_files_may_hold_huge_integers(void **state) {
     int64_t whole;
     double number;
     const char *string;
-    check_ok(json_read_file(temp_text(dir, "huge.json", "{\"m\": 1000000000000000019884624838656, \"n\": -12345678901234567890, \"i\": 7, \"s\": \"a\\\\\\\" 99999999999999999999\", \"r\": 1.25e2}"), &root));
+    check_ok(json_read_file(
+        temp_text(
+            dir, "huge.json",
+            "{\"m\": 1000000000000000019884624838656, \"n\": -12345678901234567890, \"i\": 7, \"s\": \"a\\\\\\\" 99999999999999999999\", \"r\": 1.25e2}"),
+        &root));
     check_ok(json_get_double(root, "huge.json", "m", &number));
     check_close(number, 1e30, 0);
     check_ok(json_get_double(root, "huge.json", "n", &number));
@@ -741,7 +781,8 @@ static void json_files_may_hold_huge_integers(void **state) {
 
 static void rows_may_hold_what_nobody_uses(void **state) {
     (void)state;
-    static const char text[] = "{\"big\": 18446744073709551615, \"less\": -99999999999999999999, \"far\": [1e999, -1E+400], \"nul\": {\"a\": [\"x\\u0000y\"]}, \"i\": -7, \"most\": 9223372036854775807, \"s\": \"18446744073709551615 1e999\"}";
+    static const char text[] =
+        "{\"big\": 18446744073709551615, \"less\": -99999999999999999999, \"far\": [1e999, -1E+400], \"nul\": {\"a\": [\"x\\u0000y\"]}, \"i\": -7, \"most\": 9223372036854775807, \"s\": \"18446744073709551615 1e999\"}";
     json_error_t error;
     json_t *row = json_load_row(text, strlen(text), true, &error);
     assert_non_null(row);
@@ -815,7 +856,9 @@ static void json_is_written(void **state) {
     (void)state;
     JsonWriter w = {0};
     write_sample(&w);
-    assert_string_equal(str_text(&w.text), "{\"a\": \"x\\\"\", \"list\": [-9223372036854775808, 0.1, 2.0, null, {}], \"none\": [], \"yes\": true, \"no\": null, \"raw\": [1]}");
+    assert_string_equal(
+        str_text(&w.text),
+        "{\"a\": \"x\\\"\", \"list\": [-9223372036854775808, 0.1, 2.0, null, {}], \"none\": [], \"yes\": true, \"no\": null, \"raw\": [1]}");
     jw_release(&w);
     w = (JsonWriter){.pretty = true};
     write_sample(&w);
@@ -870,11 +913,14 @@ static void yaml_becomes_a_tree(void **state) {
 
 static void yaml_scalars_have_types(void **state) {
     (void)state;
-    static const struct { const char *text; bool is_int, is_double; int is_bool; double value; } cases[] = {
-        {"1", true, true, 0, 1}, {"-7", true, true, 0, -7}, {"+7", true, true, 0, 7}, {"2e-4", false, true, 0, 2e-4}, {".5", false, true, 0, 0.5},
-        {"1.", false, true, 0, 1}, {"1e400", false, false, 0, 0}, {"99999999999999999999", false, true, 0, 1e20}, {"1x", false, false, 0, 0}, {"-", false, false, 0, 0},
-        {".", false, false, 0, 0}, {"0x10", false, false, 0, 0}, {"nan", false, false, 0, 0}, {".inf", false, false, 0, 0}, {"true", false, false, 1, 0}, {"Off", false, false, 2, 0},
-        {"YES", false, false, 1, 0}, {"no", false, false, 2, 0}, {"on", false, false, 1, 0}, {"False", false, false, 2, 0}, {"truely", false, false, 0, 0}, {"1 2", false, false, 0, 0}};
+    static const struct { const char *text; bool is_int, is_double; int is_bool; double value;
+    } cases[] = {
+        {"1", true, true, 0, 1},        {"-7", true, true, 0, -7},    {"+7", true, true, 0, 7},      {"2e-4", false, true, 0, 2e-4},
+        {".5", false, true, 0, 0.5},    {"1.", false, true, 0, 1},    {"1e400", false, false, 0, 0}, {"99999999999999999999", false, true, 0, 1e20},
+        {"1x", false, false, 0, 0},     {"-", false, false, 0, 0},    {".", false, false, 0, 0},     {"0x10", false, false, 0, 0},
+        {"nan", false, false, 0, 0},    {".inf", false, false, 0, 0}, {"true", false, false, 1, 0},  {"Off", false, false, 2, 0},
+        {"YES", false, false, 1, 0},    {"no", false, false, 2, 0},   {"on", false, false, 1, 0},    {"False", false, false, 2, 0},
+        {"truely", false, false, 0, 0}, {"1 2", false, false, 0, 0}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Yaml node = {.kind = YAML_SCALAR, .text = cases[i].text};
         int64_t whole = 0;
@@ -890,10 +936,20 @@ static void yaml_scalars_have_types(void **state) {
 
 static void yaml_errors_say_where(void **state) {
     (void)state;
-    static const struct { const char *text, *part; } wrong[] = {
-        {"a: 1\nb: [1, 2\nc: 3\n", "'r.yaml': line 3"}, {"a: 1\nb: 2\na: 3\n", "line 3: key 'a' stands already on line 1"}, {"a: &x 1\n", "line 1: anchors"},
-        {"a: 1\nb: *x\n", "line 2: aliases"}, {"a: !!str 1\n", "line 1: tags"}, {"a: 1\n---\nb: 2\n", "second document"}, {"a: 1\n? [x]\n: 2\n", "line 2: a key must be"},
-        {"a: \"x\\0y\"\n", "NUL"}, {"a:\n\t- 1\n", "line 2"}, {"a: b: c\n", "line 1"}, {"a: 1\nb: \xff\xff\n", "'r.yaml': line"}, {"'unclosed", "line"}, {"*x : 1\n", "aliases"}};
+    static const struct { const char *text, *part;
+    } wrong[] = {{"a: 1\nb: [1, 2\nc: 3\n", "'r.yaml': line 3"},
+                 {"a: 1\nb: 2\na: 3\n", "line 3: key 'a' stands already on line 1"},
+                 {"a: &x 1\n", "line 1: anchors"},
+                 {"a: 1\nb: *x\n", "line 2: aliases"},
+                 {"a: !!str 1\n", "line 1: tags"},
+                 {"a: 1\n---\nb: 2\n", "second document"},
+                 {"a: 1\n? [x]\n: 2\n", "line 2: a key must be"},
+                 {"a: \"x\\0y\"\n", "NUL"},
+                 {"a:\n\t- 1\n", "line 2"},
+                 {"a: b: c\n", "line 1"},
+                 {"a: 1\nb: \xff\xff\n", "'r.yaml': line"},
+                 {"'unclosed", "line"},
+                 {"*x : 1\n", "aliases"}};
     Arena *arena = arena_new(0);
     Yaml *root;
     for (size_t i = 0; i < COUNT_OF(wrong); i++) {
@@ -926,7 +982,9 @@ static void yaml_errors_say_where(void **state) {
 
 static void yaml_is_written_so_that_it_reads_back(void **state) {
     (void)state;
-    static const char *const texts[] = {"plain", "with space", "12", "1e5", "true", "null", "", "~", "a: b", "# no", "it's", "\"q\"", "line\nbreak", "é", "- x", "[1]", "path/to/x.y", "../up", ".5", "no", "y", "\x7f", "\xC2\x85", "\xEF\xBB\xBFx", "tab\t", "<<", "a#b", "@x"};
+    static const char *const texts[] = {"plain",    "with space",    "12",    "1e5", "true", "null",        "",      "~",  "a: b", "# no", "it's",
+                                        "\"q\"",    "line\nbreak",   "é",     "- x", "[1]",  "path/to/x.y", "../up", ".5", "no",   "y",    "\x7f",
+                                        "\xC2\x85", "\xEF\xBB\xBFx", "tab\t", "<<",  "a#b",  "@x"};
     Arena *arena = arena_new(0);
     for (size_t i = 0; i < COUNT_OF(texts); i++) {
         Str str = {0};

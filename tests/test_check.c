@@ -95,7 +95,8 @@ static void good_rows_raise_no_alarm(void **state) {
 
 static void planted_faults_are_found(void **state) {
     (void)state;
-    Dataset *good = rows_of("good.jsonl", 200, good_row), *endless = rows_of("endless.jsonl", 50, endless_row), *alike = rows_of("alike.jsonl", 90, alike_row), *eval = rows_of("eval.jsonl", 40, eval_row);
+    Dataset *good = rows_of("good.jsonl", 200, good_row), *endless = rows_of("endless.jsonl", 50, endless_row),
+            *alike = rows_of("alike.jsonl", 90, alike_row), *eval = rows_of("eval.jsonl", 40, eval_row);
     DataCheck check = look(endless, NULL);
     assert_true(warned(&check, "no end token is ever trained"));
     data_check_release(&check);
@@ -127,7 +128,9 @@ static void many_rows_are_compared_in_little_memory(void **state) {
         uint64_t before = memory_resident();
         Status status = data_check(&(RecipeRows){.train = train}, &model, &check);
         bool fine = status == ST_OK && check.compared == 50000 && check.near_duplicates == 0 && memory_peak() < before + (20 << 20);
-        if (!fine) printf("%lld rows compared, %lld alike, %.1f MiB\n", (long long)check.compared, (long long)check.near_duplicates, ((double)memory_peak() - (double)before) / (1 << 20));
+        if (!fine)
+            printf("%lld rows compared, %lld alike, %.1f MiB\n", (long long)check.compared, (long long)check.near_duplicates,
+                   ((double)memory_peak() - (double)before) / (1 << 20));
         fflush(stdout);
         _exit(fine ? 0 : 1);
     }
@@ -137,6 +140,7 @@ static void many_rows_are_compared_in_little_memory(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(good_rows_raise_no_alarm), cmocka_unit_test(planted_faults_are_found), cmocka_unit_test(many_rows_are_compared_in_little_memory)};
+    const struct CMUnitTest tests[] = {cmocka_unit_test(good_rows_raise_no_alarm), cmocka_unit_test(planted_faults_are_found),
+                                       cmocka_unit_test(many_rows_are_compared_in_little_memory)};
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

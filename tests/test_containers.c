@@ -128,14 +128,17 @@ static void csv(void **state) {
     (void)state;
     static const Case cases[] = {
         {"a.csv", "p,c\n1,2\n,\n", "2 {\"p\":\"1\",\"c\":\"2\"}\n3 {\"p\":\"\",\"c\":\"\"}\n", NULL},
-        {"a.csv", "\xef\xbb\xbf\"p\",c\r\n\"1\r\n, \"\"x\"\"\",2\r\n\r\n3,\"\"", "2 {\"p\":\"1\\r\\n, \\\"x\\\"\",\"c\":\"2\"}\n5 {\"p\":\"3\",\"c\":\"\"}\n", NULL},
+        {"a.csv", "\xef\xbb\xbf\"p\",c\r\n\"1\r\n, \"\"x\"\"\",2\r\n\r\n3,\"\"",
+         "2 {\"p\":\"1\\r\\n, \\\"x\\\"\",\"c\":\"2\"}\n5 {\"p\":\"3\",\"c\":\"\"}\n", NULL},
         {"a.csv", "p,c\r1,2\r3,4", "2 {\"p\":\"1\",\"c\":\"2\"}\n3 {\"p\":\"3\",\"c\":\"4\"}\n", NULL},
         {"a.csv", "p\n\"\"\n\nx\n", "2 {\"p\":\"\"}\n4 {\"p\":\"x\"}\n", NULL},
         {"a.csv", ",p\n0,\xc3\xa9 \xf0\x9f\x98\x80\n", "2 {\"Unnamed: 0\":\"0\",\"p\":\"\xc3\xa9 \xf0\x9f\x98\x80\"}\n", NULL},
         {"a.csv", "p,c\n", "", NULL},
         {"a.tsv", "p\tc\n1,5\t\"2\t3\"\n", "2 {\"p\":\"1,5\",\"c\":\"2\\t3\"}\n", NULL},
-        {"a.csv", "messages,n\n\"[{\"\"role\"\": \"\"user\"\", \"\"content\"\": \"\"a\\nb\"\"}]\",[1]\n", "2 {\"messages\":[{\"role\":\"user\",\"content\":\"a\\nb\"}],\"n\":\"[1]\"}\n", NULL},
-        {"a.csv", "label,weight\nTrue,2\n0,\ngood,1 2\n", "2 {\"label\":true,\"weight\":2}\n3 {\"label\":false,\"weight\":null}\n4 {\"label\":\"good\",\"weight\":\"1 2\"}\n", NULL},
+        {"a.csv", "messages,n\n\"[{\"\"role\"\": \"\"user\"\", \"\"content\"\": \"\"a\\nb\"\"}]\",[1]\n",
+         "2 {\"messages\":[{\"role\":\"user\",\"content\":\"a\\nb\"}],\"n\":\"[1]\"}\n", NULL},
+        {"a.csv", "label,weight\nTrue,2\n0,\ngood,1 2\n",
+         "2 {\"label\":true,\"weight\":2}\n3 {\"label\":false,\"weight\":null}\n4 {\"label\":\"good\",\"weight\":\"1 2\"}\n", NULL},
         {"a.csv", "input_ids\n\"[3, 4]\"\nnone\n", "2 {\"input_ids\":[3,4]}\n3 {\"input_ids\":\"none\"}\n", NULL},
     };
     check_cases(cases, COUNT_OF(cases));
@@ -170,7 +173,8 @@ static void csv_of_any_length(void **state) {
         str_append(&text, "\xe2\x82\xac\"\"\xf0\x9f\x98\x80\"\"\r\n\xc3\xa9\",y\r\nz,\"\"\"\"\r\n");
         check_ok(dump(write_bytes("long.csv", text.data, text.len), &(RowsConfig){0}, &rows));
         assert_memory_equal(rows.data + 8, wanted.data, wanted.len);
-        assert_string_equal(rows.data + 8 + wanted.len, "\xe2\x82\xac\\\"\xf0\x9f\x98\x80\\\"\\r\\n\xc3\xa9\",\"b\":\"y\"}\n4 {\"a\":\"z\",\"b\":\"\\\"\"}\n");
+        assert_string_equal(rows.data + 8 + wanted.len,
+                            "\xe2\x82\xac\\\"\xf0\x9f\x98\x80\\\"\\r\\n\xc3\xa9\",\"b\":\"y\"}\n4 {\"a\":\"z\",\"b\":\"\\\"\"}\n");
     }
     str_release(&text);
     str_release(&rows);
@@ -183,7 +187,8 @@ static void txt(void **state) {
         {"a.txt", "one\ntwo\n", "1 {\"text\":\"one\\ntwo\\n\"}\n", NULL},
         {"a.txt", "\xef\xbb\xbfx", "1 {\"text\":\"x\"}\n", NULL},
         {"a.txt", " \n\n", "", NULL},
-        {"a.txt", "one\n<end>\ntwo\nlines\n<end><end>\n\nthree\n", "1 {\"text\":\"one\"}\n3 {\"text\":\"two\\nlines\"}\n7 {\"text\":\"three\"}\n", "<end>"},
+        {"a.txt", "one\n<end>\ntwo\nlines\n<end><end>\n\nthree\n", "1 {\"text\":\"one\"}\n3 {\"text\":\"two\\nlines\"}\n7 {\"text\":\"three\"}\n",
+         "<end>"},
         {"a.txt", "one\r\ntwo\n\n three", "1 {\"text\":\"one\"}\n2 {\"text\":\"two\"}\n4 {\"text\":\" three\"}\n", "\n"},
     };
     check_cases(cases, COUNT_OF(cases));
@@ -254,9 +259,10 @@ static const char *fixture(const char *name) {
 
 static void parquet(void **state) {
     (void)state;
-    static const char chat[] = "1 {\"messages\":[{\"role\":\"user\",\"content\":\"H\xc3\xa9llo\",\"weight\":null},{\"role\":\"assistant\",\"content\":\"\",\"weight\":0.5}],\"source\":\"a\"}\n"
-                               "2 {\"messages\":[],\"source\":\"a\"}\n3 {\"messages\":null,\"source\":\"b\"}\n"
-                               "4 {\"messages\":[{\"role\":\"user\",\"content\":null,\"weight\":1.0}],\"source\":null}\n";
+    static const char chat[] =
+        "1 {\"messages\":[{\"role\":\"user\",\"content\":\"H\xc3\xa9llo\",\"weight\":null},{\"role\":\"assistant\",\"content\":\"\",\"weight\":0.5}],\"source\":\"a\"}\n"
+        "2 {\"messages\":[],\"source\":\"a\"}\n3 {\"messages\":null,\"source\":\"b\"}\n"
+        "4 {\"messages\":[{\"role\":\"user\",\"content\":null,\"weight\":1.0}],\"source\":null}\n";
     static const char types[] =
         "1 {\"b\":true,\"i32\":1,\"u64\":0,\"f\":1.5,\"h\":1.5,\"d\":0.5,\"day\":\"1969-12-31\",\"ts\":\"1970-01-01T00:00:00Z\",\"t\":\"00:00:00\",\"dec\":\"1.05\","
         "\"raw\":\"text\",\"map\":{\"k\":1},\"nest\":[[1,2],[]]}\n"
@@ -386,8 +392,16 @@ static int tear_down(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(packed_files_are_whole_or_refused), cmocka_unit_test(csv), cmocka_unit_test(csv_of_any_length), cmocka_unit_test(txt), cmocka_unit_test(txt_of_any_length),
-        cmocka_unit_test(json), cmocka_unit_test(parquet), cmocka_unit_test(parquet_of_others), cmocka_unit_test(parquet_faults), cmocka_unit_test(names_and_patterns),
+        cmocka_unit_test(packed_files_are_whole_or_refused),
+        cmocka_unit_test(csv),
+        cmocka_unit_test(csv_of_any_length),
+        cmocka_unit_test(txt),
+        cmocka_unit_test(txt_of_any_length),
+        cmocka_unit_test(json),
+        cmocka_unit_test(parquet),
+        cmocka_unit_test(parquet_of_others),
+        cmocka_unit_test(parquet_faults),
+        cmocka_unit_test(names_and_patterns),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

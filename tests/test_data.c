@@ -14,14 +14,20 @@ enum { BOS = 0, EOS = 1, AB = 2, FIRST_CHAR = 3 };
 /* One token per printable character, '\n', and "ab"; BOS is put before every text. */
 static void write_tokenizer(void) {
     Str json = {0};
-    str_append(&json, "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"normalizer\": null, \"pre_tokenizer\": null, \"decoder\": null, \"added_tokens\": [");
+    str_append(
+        &json,
+        "{\"version\": \"1.0\", \"truncation\": null, \"padding\": null, \"normalizer\": null, \"pre_tokenizer\": null, \"decoder\": null, \"added_tokens\": [");
     for (int i = 0; i < 2; i++)
-        str_printf(&json, "%s{\"id\": %d, \"content\": \"%s\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}", i ? ", " : "", i,
-                   i ? "</s>" : "<s>");
-    str_append(&json, "], \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", "
-                      "\"type_id\": 0}}], \"pair\": [{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"B\", \"type_id\": 1}}], \"special_tokens\": {\"<s>\": "
-                      "{\"id\": \"<s>\", \"ids\": [0], \"tokens\": [\"<s>\"]}}}, \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
-                      "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false, \"vocab\": {\"<s>\": 0, \"</s>\": 1, \"ab\": 2");
+        str_printf(
+            &json,
+            "%s{\"id\": %d, \"content\": \"%s\", \"single_word\": false, \"lstrip\": false, \"rstrip\": false, \"normalized\": false, \"special\": true}",
+            i ? ", " : "", i, i ? "</s>" : "<s>");
+    str_append(
+        &json,
+        "], \"post_processor\": {\"type\": \"TemplateProcessing\", \"single\": [{\"SpecialToken\": {\"id\": \"<s>\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"A\", "
+        "\"type_id\": 0}}], \"pair\": [{\"Sequence\": {\"id\": \"A\", \"type_id\": 0}}, {\"Sequence\": {\"id\": \"B\", \"type_id\": 1}}], \"special_tokens\": {\"<s>\": "
+        "{\"id\": \"<s>\", \"ids\": [0], \"tokens\": [\"<s>\"]}}}, \"model\": {\"type\": \"BPE\", \"dropout\": null, \"unk_token\": null, "
+        "\"continuing_subword_prefix\": null, \"end_of_word_suffix\": null, \"fuse_unk\": false, \"byte_fallback\": false, \"vocab\": {\"<s>\": 0, \"</s>\": 1, \"ab\": 2");
     for (int c = 31, id = FIRST_CHAR; c < 127; c++, id++) {
         char text[1] = {(char)(c == 31 ? '\n' : c)};
         str_append(&json, ", ");
@@ -119,12 +125,15 @@ static void alpaca_is_worded_as_by_its_authors(void **state) {
     (void)state;
     Str text = {0};
     alpaca_prompt("Add.", "1 2", &text);
-    assert_string_equal(str_text(&text), "Below is an instruction that describes a task, paired with an input that provides further context. Write a response that appropriately completes "
-                                         "the request.\n\n### Instruction:\nAdd.\n\n### Input:\n1 2\n\n### Response:");
+    assert_string_equal(
+        str_text(&text),
+        "Below is an instruction that describes a task, paired with an input that provides further context. Write a response that appropriately completes "
+        "the request.\n\n### Instruction:\nAdd.\n\n### Input:\n1 2\n\n### Response:");
     str_clear(&text);
     alpaca_prompt("Add.", "", &text);
-    assert_string_equal(str_text(&text),
-                        "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n### Instruction:\nAdd.\n\n### Response:");
+    assert_string_equal(
+        str_text(&text),
+        "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n### Instruction:\nAdd.\n\n### Response:");
     Dataset *dataset;
     check_ok(load("alpaca.json", "[{\"instruction\": \"Add.\", \"input\": null, \"output\": \"3\"}]", &plain, &dataset));
     Example example = dataset_example(dataset, 0);
@@ -145,9 +154,10 @@ static void check_labels(const Dataset *dataset, size_t i, const int32_t *expect
 static void ids_stay_as_they_are(void **state) {
     (void)state;
     Dataset *dataset;
-    check_ok(load("ids.jsonl", "{\"input_ids\": [5, 6, 7], \"labels\": [5, -100, 7]}\n{\"input_ids\": [5, 6]}\n{\"input_ids\": [9, 9], \"labels\": [-100, -100]}\n"
-                           "{\"input_ids\": [1, 2, 3, 4, 5], \"labels\": [3, 4, 5, -100, 2]}\n"
-                           "{\"input_ids\": [0, 0, 5, 6, 7, 0], \"attention_mask\": [0, 0, 1, 1, 1, 0], \"labels\": [-100, -100, -100, 6, 7, -100]}\n",
+    check_ok(load("ids.jsonl",
+                  "{\"input_ids\": [5, 6, 7], \"labels\": [5, -100, 7]}\n{\"input_ids\": [5, 6]}\n{\"input_ids\": [9, 9], \"labels\": [-100, -100]}\n"
+                  "{\"input_ids\": [1, 2, 3, 4, 5], \"labels\": [3, 4, 5, -100, 2]}\n"
+                  "{\"input_ids\": [0, 0, 5, 6, 7, 0], \"attention_mask\": [0, 0, 1, 1, 1, 0], \"labels\": [-100, -100, -100, 6, 7, -100]}\n",
                   &plain, &dataset));
     check_ids("ids", dataset_example(dataset, 0).ids, 3, ((int32_t[]){5, 6, 7}), 3);
     check_labels(dataset, 0, (int32_t[]){LABEL_NONE, LABEL_NONE, 7}, 3); /* nothing predicts the first */
@@ -165,7 +175,9 @@ static void weights_of_rows_belong_to_their_targets(void **state) {
     (void)state;
     Dataset *dataset;
     Batch batch = {0};
-    check_ok(load("weights.jsonl", "{\"input_ids\": [5, 6, 7], \"weight\": 2.5}\n{\"input_ids\": [5, 6], \"weight\": null}\n{\"input_ids\": [8, 9], \"weight\": 0}\n", &plain, &dataset));
+    check_ok(load("weights.jsonl",
+                  "{\"input_ids\": [5, 6, 7], \"weight\": 2.5}\n{\"input_ids\": [5, 6], \"weight\": null}\n{\"input_ids\": [8, 9], \"weight\": 0}\n",
+                  &plain, &dataset));
     assert_int_equal(dataset->counts.weighted, 2);
     assert_int_equal(dataset->counts.untrained, 1);
     check_ok(batch_build(dataset, (const size_t[]){1, 2, 0}, 3, &batch));
@@ -250,7 +262,8 @@ static void all_kinds_of_files_are_read(void **state) {
 
 static void faults_name_file_and_line(void **state) {
     (void)state;
-    static const struct { const char *name, *text, *message; } faults[] = {
+    static const struct { const char *name, *text, *message;
+    } faults[] = {
         {"x.jsonl", "{\"text\": \"a\"}\n{\"text\": \n", "x.jsonl line 2"},
         {"x.jsonl", "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n", "x.jsonl' line 2: the row lacks 'text'"},
         {"x.jsonl", "{\"text\": \"a\"}\n{\"text\": 5}\n", "line 2: 'text' is no text"},
@@ -274,7 +287,8 @@ static void faults_name_file_and_line(void **state) {
         {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1]}\n", "'labels' has 1 entries, 'input_ids' has 2"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, -5]}\n", "label -5"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"attention_mask\": [1]}\n", "'attention_mask' is no list of as many numbers"},
-        {"x.jsonl", "{\"input_ids\": [1, 2, 3], \"attention_mask\": [1, 0, 1]}\n", "'attention_mask' is not 1 in one piece and 0 around it, at position 1"},
+        {"x.jsonl", "{\"input_ids\": [1, 2, 3], \"attention_mask\": [1, 0, 1]}\n",
+         "'attention_mask' is not 1 in one piece and 0 around it, at position 1"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"attention_mask\": [0, 0]}\n", "the row has no tokens"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, -100]}\n", "no token of the 1 rows"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": \"2\"}\n", "line 1: 'weight' is no number from 0 to 1e6"},
@@ -452,7 +466,10 @@ static void the_largest_batch_is_found(void **state) {
 static void batches_lie_flat(void **state) {
     (void)state;
     Dataset *dataset;
-    check_ok(load("flat.jsonl", "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, 7]}\n{\"input_ids\": [8]}\n{\"input_ids\": [9, 10, 11], \"labels\": [9, -100, 11]}\n", &plain, &dataset));
+    check_ok(
+        load("flat.jsonl",
+             "{\"input_ids\": [5, 6, 7], \"labels\": [-100, 6, 7]}\n{\"input_ids\": [8]}\n{\"input_ids\": [9, 10, 11], \"labels\": [9, -100, 11]}\n",
+             &plain, &dataset));
     Batch batch = {0};
     for (int round = 0; round < 2; round++) { /* the second one in the same memory */
         check_ok(batch_build(dataset, (size_t[]){2, 1, 0}, 3, &batch));
@@ -513,8 +530,10 @@ static void odd_rows_are_told(void **state) {
     data_counts_warn(&(DataCounts){.rows = 5}, "data.train", hear, &said);
     assert_string_equal(str_text(&said.text), "");
     data_counts_warn(&(DataCounts){.dropped_long = 1, .cut = 2, .duplicates = 3}, "data.train", hear, &said);
-    assert_string_equal(str_text(&said.text), "data.train: 1 row dropped: longer than data.max_length\ndata.train: 2 rows cut to data.max_length\ndata.train: 3 rows the same as an "
-                                              "earlier one\n");
+    assert_string_equal(
+        str_text(&said.text),
+        "data.train: 1 row dropped: longer than data.max_length\ndata.train: 2 rows cut to data.max_length\ndata.train: 3 rows the same as an "
+        "earlier one\n");
     str_release(&said.text);
 }
 

@@ -47,7 +47,8 @@ static void cart_pole_follows_its_golden_traces(void **state) {
             check_ok(env_step(env, &action, false));
             check_row("state", env->states, json_array_get(states, t), 1e-12);
             const json_t *observations = json_object_get(episode, "observations");
-            if (observations) check_row("observation", env->observations, json_array_get(observations, t), 1e-7); /* float32 of states that differ by a rounding */
+            /* float32 of states that differ by a rounding */
+            if (observations) check_row("observation", env->observations, json_array_get(observations, t), 1e-7);
             check_close(env->rewards[0], number(json_object_get(episode, "rewards"), t), 0);
             const json_t *ended = json_object_get(episode, "terminated");
             bool last = json_is_array(ended) ? json_is_true(json_array_get(ended, t)) : t + 1 == json_array_size(states) && json_is_true(ended);
@@ -86,8 +87,13 @@ static void other_traces_are_gymnasiums(void **state) {
 
 static void time_limits_truncate(void **state) {
     (void)state;
-    static const struct { const char *spec; int64_t limit; } cases[] = {
-        {"MountainCar-v0", 200}, {"Pendulum-v1", 200}, {"Acrobot-v1", 500}, {"MountainCarContinuous-v0", 999}, {"Pendulum-v1:max_episode_steps=7,g=9.81", 7},
+    static const struct { const char *spec; int64_t limit;
+    } cases[] = {
+        {"MountainCar-v0", 200},
+        {"Pendulum-v1", 200},
+        {"Acrobot-v1", 500},
+        {"MountainCarContinuous-v0", 999},
+        {"Pendulum-v1:max_episode_steps=7,g=9.81", 7},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         Env *env = made(cases[c].spec, 1);
@@ -248,7 +254,8 @@ static void a_mdp_is_sampled(void **state) {
     int32_t next[] = {0, 1, 0, 1, 2, 0};
     double probability[] = {0.25, 0.75, 1, 0.25, 0.75, 1}, reward[] = {-1, -1, -2, -1, 5, -2};
     bool terminal[] = {false, false, true};
-    const Mdp mdp = {.n_states = 3, .n_actions = 2, .gamma = 1, .begin = begin, .next = next, .probability = probability, .reward = reward, .terminal = terminal};
+    const Mdp mdp = {
+        .n_states = 3, .n_actions = 2, .gamma = 1, .begin = begin, .next = next, .probability = probability, .reward = reward, .terminal = terminal};
     const double start[] = {1, 0, 0};
     Env *env;
     enum { COPIES = 4000 };
@@ -280,9 +287,16 @@ static void a_mdp_is_sampled(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(cart_pole_follows_its_golden_traces), cmocka_unit_test(other_traces_are_gymnasiums), cmocka_unit_test(time_limits_truncate),
-        cmocka_unit_test(copies_do_not_depend_on_each_other), cmocka_unit_test(the_last_observation_of_an_episode_is_kept), cmocka_unit_test(blackjack_settles),
-        cmocka_unit_test(chances_are_the_books), cmocka_unit_test(wind_blows), cmocka_unit_test(mistakes_are_named), cmocka_unit_test(a_mdp_is_sampled),
+        cmocka_unit_test(cart_pole_follows_its_golden_traces),
+        cmocka_unit_test(other_traces_are_gymnasiums),
+        cmocka_unit_test(time_limits_truncate),
+        cmocka_unit_test(copies_do_not_depend_on_each_other),
+        cmocka_unit_test(the_last_observation_of_an_episode_is_kept),
+        cmocka_unit_test(blackjack_settles),
+        cmocka_unit_test(chances_are_the_books),
+        cmocka_unit_test(wind_blows),
+        cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(a_mdp_is_sampled),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

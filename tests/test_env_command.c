@@ -115,13 +115,16 @@ static bool misbehave(const Play *play) {
         exit(3);
     }
     if (is(play, "hangs") && late) sleep(100);
-    const char *wrong = is(play, "chats")    ? "step done!"
-                        : is(play, "short")  ? "{\"observations\": [[0, 1]], \"rewards\": [0], \"terminated\": [false], \"truncated\": [false]}"
-                        : is(play, "string") ? "{\"observations\": [[0, \"x\"], [0, 0]], \"rewards\": [0, 0], \"terminated\": [false, false], \"truncated\": [false, false]}"
-                        : is(play, "number") ? "{\"observations\": [[0, 0], [0, 0]], \"rewards\": [0, 0], \"terminated\": [0, 0], \"truncated\": [false, false]}"
-                        : is(play, "error")  ? "{\"error\": \"the cart is gone\"}"
-                        : is(play, "beyond") ? "{\"observations\": [[0, 9], [0, 0]], \"rewards\": [0, 0], \"terminated\": [false, false], \"truncated\": [false, false]}"
-                                             : NULL;
+    const char *wrong =
+        is(play, "chats")   ? "step done!"
+        : is(play, "short") ? "{\"observations\": [[0, 1]], \"rewards\": [0], \"terminated\": [false], \"truncated\": [false]}"
+        : is(play, "string")
+            ? "{\"observations\": [[0, \"x\"], [0, 0]], \"rewards\": [0, 0], \"terminated\": [false, false], \"truncated\": [false, false]}"
+        : is(play, "number") ? "{\"observations\": [[0, 0], [0, 0]], \"rewards\": [0, 0], \"terminated\": [0, 0], \"truncated\": [false, false]}"
+        : is(play, "error")  ? "{\"error\": \"the cart is gone\"}"
+        : is(play, "beyond")
+            ? "{\"observations\": [[0, 9], [0, 0]], \"rewards\": [0, 0], \"terminated\": [false, false], \"truncated\": [false, false]}"
+            : NULL;
     if (wrong && late) printf("%s\n", wrong);
     return wrong && late;
 }
@@ -204,7 +207,8 @@ static const double still[2 * PLAY_COPIES];
 static void episodes_go_on(void **state) {
     (void)state;
     Env *env = player("plays", 2);
-    assert_true(env->action.size == 2 && env->action.low[0] == -1 && env->action.high[1] == (double)INFINITY && env->observation.size == 2 && env_is_remote(env));
+    assert_true(env->action.size == 2 && env->action.low[0] == -1 && env->action.high[1] == (double)INFINITY && env->observation.size == 2 &&
+                env_is_remote(env));
     int ended[2] = {0};
     for (int t = 1; t <= 20; t++) {
         check_ok(env_step(env, still, true));
@@ -230,7 +234,8 @@ static void ended_copies_rest(void **state) {
     (void)state;
     Env *env = player("plays", 2);
     for (int t = 0; t < 8; t++) check_ok(env_step(env, still, false));
-    assert_true(env->terminated[0] && env->terminated[1] && env->lengths[0] == 4 && env->lengths[1] == 5 && env->rewards[1] == 0 && env->observations[0] == 4);
+    assert_true(env->terminated[0] && env->terminated[1] && env->lengths[0] == 4 && env->lengths[1] == 5 && env->rewards[1] == 0 &&
+                env->observations[0] == 4);
     check_ok(env_start(env, 1));
     check_ok(env_step(env, still, false));
     assert_true(env->lengths[0] == 4 && env->lengths[1] == 1 && !env->terminated[1]);
@@ -278,7 +283,8 @@ static void a_crash_is_survived(void **state) {
     (void)state;
     Env *env = player("dies once", 2);
     for (int t = 0; t < 3; t++) check_ok(env_step(env, still, true));
-    assert_true(env->truncated[0] && env->truncated[1] && !env->terminated[0] && env->lengths[0] == 0 && env->final_observations[0] == 2 && env->rewards[0] == 0);
+    assert_true(env->truncated[0] && env->truncated[1] && !env->terminated[0] && env->lengths[0] == 0 && env->final_observations[0] == 2 &&
+                env->rewards[0] == 0);
     assert_int_equal(warnings, 1);
     check_contains(last_warning, "ended with exit code 3");
     check_contains(last_warning, "1 of 5");
@@ -349,9 +355,13 @@ static void a_hang_is_noticed(void **state) {
 
 static void wrong_answers_are_shown(void **state) {
     (void)state;
-    static const struct { const char *how, *text; } cases[] = {
-        {"chats", "no JSON object: 'step done!'"}, {"short", "'observations' is no list of 2"}, {"string", "the observation of copy 0 is [0,\"x\"], expected 2 numbers"},
-        {"number", "not true or false"}, {"error", "reports: the cart is gone"},
+    static const struct { const char *how, *text;
+    } cases[] = {
+        {"chats", "no JSON object: 'step done!'"},
+        {"short", "'observations' is no list of 2"},
+        {"string", "the observation of copy 0 is [0,\"x\"], expected 2 numbers"},
+        {"number", "not true or false"},
+        {"error", "reports: the cart is gone"},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         Env *env = player(cases[c].how, 2);
@@ -401,10 +411,15 @@ static Status from_text(const char *text, Env **env) {
 
 static void recipes_name_environments(void **state) {
     (void)state;
-    static const struct { const char *text; int64_t n, max_steps, states; } cases[] = {
-        {"CartPole-v1", 0, 500, 0}, {"FrozenLake-v1:map_name=8x8,is_slippery=false", 64, 100, 64}, {"{id: FrozenLake-v1, map_name: 8x8, is_slippery: false}", 64, 100, 64},
-        {"{id: FrozenLake-v1, desc: [SFF, FHG], max_episode_steps: 9}", 6, 9, 6}, {"{id: 'FrozenLake-v1:map_name=8x8', reward_schedule: [1, -1, -0.1]}", 64, 100, 64},
-        {"Blackjack-v1", 0, 0, 291}, {"{id: Pendulum-v1, g: 9.81}", 0, 200, 0},
+    static const struct { const char *text; int64_t n, max_steps, states;
+    } cases[] = {
+        {"CartPole-v1", 0, 500, 0},
+        {"FrozenLake-v1:map_name=8x8,is_slippery=false", 64, 100, 64},
+        {"{id: FrozenLake-v1, map_name: 8x8, is_slippery: false}", 64, 100, 64},
+        {"{id: FrozenLake-v1, desc: [SFF, FHG], max_episode_steps: 9}", 6, 9, 6},
+        {"{id: 'FrozenLake-v1:map_name=8x8', reward_schedule: [1, -1, -0.1]}", 64, 100, 64},
+        {"Blackjack-v1", 0, 0, 291},
+        {"{id: Pendulum-v1, g: 9.81}", 0, 200, 0},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         Env *env;
@@ -479,8 +494,8 @@ static void interrupt_after_four_steps(void *context, const LearnProgress *progr
     if (progress->steps == 4) interrupt_request();
 }
 
-/* TD(1) on states that give 1.25, 2.25, 3.25. Interrupted after S0 -> S1 -> S2: V(S0) = 0.625 + 1.125, V(S1) = 1.125. The restarted program begins at S0 again: V(S0) moves by half of 1.25 + V(S1) - V(S0), and
- * what was visited in the episode that is lost does not. */
+/* TD(1) on states that give 1.25, 2.25, 3.25. Interrupted after S0 -> S1 -> S2: V(S0) = 0.625 + 1.125, V(S1) = 1.125. The restarted program begins at
+ * S0 again: V(S0) moves by half of 1.25 + V(S1) - V(S0), and what was visited in the episode that is lost does not. */
 static void a_resumed_run_begins_new_episodes(void **state) {
     (void)state;
     Recipe *recipe = run_on_player("td", "rl.algorithm=td rl.num_envs=1 rl.num_steps=1 rl.lambda=1 rl.alpha=0.5", 3);
@@ -506,10 +521,16 @@ static void a_resumed_run_begins_new_episodes(void **state) {
 static void running_episodes_are_not_kept(void **state) {
     (void)state;
     static const char *const runs[] = {
-        "rl.algorithm=sarsa rl.lambda=0.5", "rl.algorithm=sarsa rl.n_step=2", "rl.algorithm=td rl.n_step=2", "rl.algorithm=mc", "rl.algorithm=off_policy_mc", "rl.algorithm=dqn rl.n_step=3",
+        "rl.algorithm=sarsa rl.lambda=0.5",
+        "rl.algorithm=sarsa rl.n_step=2",
+        "rl.algorithm=td rl.n_step=2",
+        "rl.algorithm=mc",
+        "rl.algorithm=off_policy_mc",
+        "rl.algorithm=dqn rl.n_step=3",
         "rl.algorithm=ppo rl.normalize_rewards=true",
     };
-    static const char *const episodes[] = {"traces/", "memory/", "actions", "replay/window", "return/sums", "env/states", "env/observations", "env/lengths", "env/returns"};
+    static const char *const episodes[] = {"traces/",    "memory/",          "actions",     "replay/window", "return/sums",
+                                           "env/states", "env/observations", "env/lengths", "env/returns"};
     for (size_t i = 0; i < COUNT_OF(runs); i++) {
         Recipe *recipe = run_on_player("none", runs[i], 10);
         Learner *learner;
@@ -546,11 +567,13 @@ static void check_summaries_agree(const char *what, const char *a, const char *b
     json_decref(runs[1]);
 }
 
-/* A program that is gone for good in the middle of update 3 costs this update alone: what is saved and gone on from is what an interrupt behind update 2 would have saved. */
+/* A program that is gone for good in the middle of update 3 costs this update alone: what is saved and gone on from is what an interrupt behind
+ * update 2 would have saved. */
 static void an_environment_that_stays_dead_loses_nothing(void **state) {
     (void)state;
     static const char *const runs[] = {
-        "rl.algorithm=q_learning rl.num_envs=2 rl.num_steps=1", "rl.algorithm=dqn rl.num_envs=2 rl.num_steps=1 rl.learning_starts=0 train.batch_size=2 rl.train_every=1",
+        "rl.algorithm=q_learning rl.num_envs=2 rl.num_steps=1",
+        "rl.algorithm=dqn rl.num_envs=2 rl.num_steps=1 rl.learning_starts=0 train.batch_size=2 rl.train_every=1",
         "rl.algorithm=ppo rl.num_envs=2 rl.num_steps=1 rl.num_minibatches=1 rl.normalize_observations=false",
     };
     for (size_t i = 0; i < COUNT_OF(runs); i++) {
@@ -584,7 +607,8 @@ static void interrupt_soon_after_four_steps(void *context, const LearnProgress *
     if (progress->steps == 4) interrupt_after(1000);
 }
 
-/* Interrupted while the program is at its third step: neither waited for nor started again, and what is saved is what an interrupt behind update 2 would have saved. */
+/* Interrupted while the program is at its third step: neither waited for nor started again, and what is saved is what an interrupt behind update 2
+ * would have saved. */
 static void an_interrupt_does_not_wait_for_an_answer(void **state) {
     (void)state;
     static const char settings[] = "rl.algorithm=ppo rl.num_envs=2 rl.num_steps=1 rl.num_minibatches=1 rl.normalize_observations=true";
@@ -613,7 +637,11 @@ static void an_interrupt_does_not_wait_for_an_answer(void **state) {
 /* In the first update there is nothing yet that could be saved. */
 static void a_failure_in_the_first_update_is_said(void **state) {
     (void)state;
-    static const struct { const char *how; Status status; const char *text; } cases[] = {{"chats", ST_INPUT, "answers wrongly"}, {"dies", ST_RESOURCE, "failed 6 times in a row"}};
+    static const struct {
+        const char *how;
+        Status status;
+        const char *text;
+    } cases[] = {{"chats", ST_INPUT, "answers wrongly"}, {"dies", ST_RESOURCE, "failed 6 times in a row"}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         LearnResult result;
         Recipe *recipe = run_on(cases[i].how, cases[i].how, "rl.algorithm=a2c rl.num_envs=2 rl.num_steps=50", 1000);
@@ -656,10 +684,27 @@ int main(int argc, char **argv) {
     log_set_sink(on_message, NULL, LOG_WARNING);
 #define TEST(name) cmocka_unit_test_setup_teardown(name, before, after)
     const struct CMUnitTest tests[] = {
-        TEST(episodes_go_on), TEST(ended_copies_rest), TEST(discrete_spaces_and_limits), TEST(observations_may_be_wide_and_stderr_loud), TEST(a_goodbye_is_said), TEST(a_crash_is_survived),
-        TEST(too_many_crashes_are_an_error), TEST(crashes_in_resets_are_an_error), TEST(pauses_are_bounded), TEST(a_hang_is_noticed), TEST(wrong_answers_are_shown), TEST(what_does_not_start_is_said), TEST(recipes_name_environments),
-        TEST(recipes_mistakes_are_named), TEST(a_resumed_run_begins_new_episodes), TEST(running_episodes_are_not_kept),
-        TEST(an_environment_that_stays_dead_loses_nothing), TEST(an_interrupt_does_not_wait_for_an_answer), TEST(a_failure_in_the_first_update_is_said), TEST(numbers_that_went_wrong_are_not_saved), TEST(diverging_tables_end_the_run),
+        TEST(episodes_go_on),
+        TEST(ended_copies_rest),
+        TEST(discrete_spaces_and_limits),
+        TEST(observations_may_be_wide_and_stderr_loud),
+        TEST(a_goodbye_is_said),
+        TEST(a_crash_is_survived),
+        TEST(too_many_crashes_are_an_error),
+        TEST(crashes_in_resets_are_an_error),
+        TEST(pauses_are_bounded),
+        TEST(a_hang_is_noticed),
+        TEST(wrong_answers_are_shown),
+        TEST(what_does_not_start_is_said),
+        TEST(recipes_name_environments),
+        TEST(recipes_mistakes_are_named),
+        TEST(a_resumed_run_begins_new_episodes),
+        TEST(running_episodes_are_not_kept),
+        TEST(an_environment_that_stays_dead_loses_nothing),
+        TEST(an_interrupt_does_not_wait_for_an_answer),
+        TEST(a_failure_in_the_first_update_is_said),
+        TEST(numbers_that_went_wrong_are_not_saved),
+        TEST(diverging_tables_end_the_run),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -164,7 +164,8 @@ static void numbers_of_a_line_are_scalars(void **state) {
     Arena *arena = arena_new(0);
     Run *run = run_of("scalars", false);
     Read read;
-    check_ok(run_metric(run, "{\"step\": 1, \"loss\": 2.5, \"grad_norm\": null, \"learning_rate\": 2e-4, \"tokens\": 300, \"odd\": \"text\", \"seconds\": 1.5}"));
+    check_ok(run_metric(
+        run, "{\"step\": 1, \"loss\": 2.5, \"grad_norm\": null, \"learning_rate\": 2e-4, \"tokens\": 300, \"odd\": \"text\", \"seconds\": 1.5}"));
     check_ok(run_metric(run, "{\"step\": 20000000000, \"eval_loss\": -1e-30, \"seconds\": 4.0}"));
     read_events(event_file(run, arena), &read);
     assert_int_equal(read.versions, 1);

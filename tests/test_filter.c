@@ -1,5 +1,6 @@
-/* Filters of rows: each rule by hand; ROUGE-L against the package's own values and the plain table; MinHash's estimate against true similarities; memory, stages, and the same verdicts however
- * rows are cut into calls and whatever the number of threads; selection against the plain greedy choice. */
+/* Filters of rows: each rule by hand; ROUGE-L against the package's own values and the plain table; MinHash's estimate against true similarities;
+ * memory, stages, and the same verdicts however rows are cut into calls and whatever the number of threads; selection against the plain greedy
+ * choice. */
 #include "tests/check.h"
 
 #include <math.h>
@@ -16,7 +17,8 @@
 static Slice slice(const char *text) { return (Slice){text, text ? strlen(text) : 0}; }
 
 static FilterRow make_row(const char *instruction, const char *input, const char *completion) {
-    return (FilterRow){.instruction = slice(instruction), .input = slice(input), .completion = slice(completion), .judge = (double)NAN, .reward = (double)NAN};
+    return (FilterRow){
+        .instruction = slice(instruction), .input = slice(input), .completion = slice(completion), .judge = (double)NAN, .reward = (double)NAN};
 }
 
 static Yaml *yaml(const char *text, Arena *arena) {
@@ -138,7 +140,8 @@ static void make_sets(uint32_t *a, uint32_t *b, size_t n, size_t common, uint64_
     }
 }
 
-/* The mean of 400 estimates of 128 minima has a deviation of 0.05/20; single ones of sqrt(J (1 - J) / 128): 4.5 of these is never passed in 400 draws of a fair estimate but with chance 0.003. */
+/* The mean of 400 estimates of 128 minima has a deviation of 0.05/20; single ones of sqrt(J (1 - J) / 128): 4.5 of these is never passed in 400 draws
+ * of a fair estimate but with chance 0.003. */
 static void minhash_estimates_jaccard(void **state) {
     (void)state;
     enum { PAIRS = 400, K = 128, N = 150 };
@@ -211,7 +214,10 @@ static void rules_by_hand(void **state) {
         {"words: {min: 4}", "\xE5\x86\x99\xE4\xB8\x80\xE9\xA6\x96\xE8\xAF\x97", "", "a", NULL}, /* four Han characters */
         {"punctuation_start: true", "\"Quote\" this", "", "a", "it starts with punctuation"},
         {"punctuation_start: true", "Quote \"this\"", "", "a", NULL},
-        {"ascii_start: true", "\xC3\x89" "crire", "", "a", "it starts with a character that is not ASCII"},
+        {"ascii_start: true",
+         "\xC3\x89"
+         "crire",
+         "", "a", "it starts with a character that is not ASCII"},
         {"ascii_start: true", "E\xC3\xA9", "", "a", NULL},
         {"blacklist: true", "Describe this Image.", "", "a", "it has 'image'"},
         {"blacklist: true", "Use your imagination and a mapping", "", "a", NULL},
@@ -235,7 +241,9 @@ static void rules_by_hand(void **state) {
         {"equal: true", "Say nothing", "", "", NULL},
         {"refusal: true", "x", "", "As an AI language model, I like it", "the answer is a refusal, or about being a model"},
         {"refusal: true", "x", "", "I\xE2\x80\x99m sorry, but no", "the answer is a refusal, or about being a model"},
-        {"refusal: true", "x", "", "She said that it was late, and the road was long and the night was dark, and the wolves were out. After a while she added: I'm sorry, but no.", NULL},
+        {"refusal: true", "x", "",
+         "She said that it was late, and the road was long and the night was dark, and the wolves were out. After a while she added: I'm sorry, but no.",
+         NULL},
         {"refusal: [no comment]", "x", "", "There is NO comment.", "the answer is a refusal, or about being a model"},
         {"repetition: true", "x", "", "go on and go on and go on and go on and go on and go on and go on", "it repeats itself"},
         {"repetition: true", "x", "", "one two three four five six seven eight nine ten eleven twelve", NULL},
@@ -260,7 +268,8 @@ static void rules_by_hand(void **state) {
         FilterVerdict verdict;
         check_ok(filters_run(filters, FILTER_BOTH, &row, 1, &verdict));
         if (verdict.kept != !c->what || (c->what && strcmp(verdict.what, c->what) != 0))
-            fail_msg("case %zu, %s on '%s' / '%s': %s, expected %s", i, c->filters, c->instruction ? c->instruction : "", c->completion ? c->completion : "", verdict.kept ? "kept" : verdict.what, c->what ? c->what : "kept");
+            fail_msg("case %zu, %s on '%s' / '%s': %s, expected %s", i, c->filters, c->instruction ? c->instruction : "",
+                     c->completion ? c->completion : "", verdict.kept ? "kept" : verdict.what, c->what ? c->what : "kept");
         assert_true(verdict.kept || strncmp(verdict.reason, c->filters, strlen(verdict.reason)) == 0);
         filters_close(filters);
     }
@@ -278,8 +287,11 @@ static FilterVerdict judge(Filters *filters, FilterStage stage, const char *inst
 static void contaminated_rows_are_found(void **state) {
     (void)state;
     Str text = {0}, name = {0};
-    str_append(&text, "{\"q\": \"One two three four five six seven eight nine ten eleven twelve thirteen fourteen\"}\n{\"list\": [{\"deep\": \"a question of only eight words is short\"}]}\n{\"q\": \"too short\"}\n");
-    for (int i = 0; i < 30; i++) str_printf(&text, "{\"q\": \"Answer the following question with yes or no and nothing else at all please: is %d prime?\"}\n", i);
+    str_append(
+        &text,
+        "{\"q\": \"One two three four five six seven eight nine ten eleven twelve thirteen fourteen\"}\n{\"list\": [{\"deep\": \"a question of only eight words is short\"}]}\n{\"q\": \"too short\"}\n");
+    for (int i = 0; i < 30; i++)
+        str_printf(&text, "{\"q\": \"Answer the following question with yes or no and nothing else at all please: is %d prime?\"}\n", i);
     str_printf(&name, "{decontaminate: ['%s']}", temp_text(test_folder, "eval.jsonl", str_text(&text)));
     Arena *arena = arena_new(0);
     Filters *filters = open_only(str_text(&name), arena);
@@ -330,14 +342,16 @@ static void duplicates_are_found(void **state) {
 
     filters = open_only("{minhash: {threshold: 0.7, on: row}}", arena);
     assert_true(judge(filters, FILTER_BOTH, "What is the capital of France, and how many people live there today?", "Paris").kept);
-    assert_true(judge(filters, FILTER_PROMPT, "What is the capital of France, and how many people live there today?", "Paris").kept); /* looks at answers: not of this stage */
+    /* Looks at answers: not of this stage */
+    assert_true(judge(filters, FILTER_PROMPT, "What is the capital of France, and how many people live there today?", "Paris").kept);
     assert_false(judge(filters, FILTER_BOTH, "What is the capital of France, and how many people live there now?", "Paris").kept);
     assert_true(judge(filters, FILTER_BOTH, "What is the capital of Peru, and how high does it lie?", "Lima").kept);
     filters_close(filters);
     arena_free(arena);
 }
 
-static const char everything[] = "{empty: true, words: true, punctuation_start: true, blacklist: true, refusal: true, repetition: true, exact: true, rouge_l: 0.6, minhash: {threshold: 0.6}, judge: 3}";
+static const char everything[] =
+    "{empty: true, words: true, punctuation_start: true, blacklist: true, refusal: true, repetition: true, exact: true, rouge_l: 0.6, minhash: {threshold: 0.6}, judge: 3}";
 enum { MANY = 900 };
 static FilterRow many[MANY];
 static char many_texts[MANY][200];
@@ -349,7 +363,8 @@ static void make_many(void) {
         size_t family = rng_below(key, 0, 120), at = 0;
         for (size_t w = 0; w < 12; w++) {
             bool own = rng_below(key, 10 + w, 100) < 25;
-            at += (size_t)sprintf(many_texts[i] + at, "%s%s%d", w ? " " : "", rng_below(key, 40, 90) == w ? "image " : "t", (int)(own ? rng_below(key, 60 + w, 500) : rng_below(rng_key(9, RNG_TEST, 5000 + family), w, 500)));
+            at += (size_t)sprintf(many_texts[i] + at, "%s%s%d", w ? " " : "", rng_below(key, 40, 90) == w ? "image " : "t",
+                                  (int)(own ? rng_below(key, 60 + w, 500) : rng_below(rng_key(9, RNG_TEST, 5000 + family), w, 500)));
         }
         if (i % 37 == 5) many_texts[i][0] = '?';
         many[i] = make_row(many_texts[i], "", i % 41 == 3 ? "As an AI, I cannot" : "fine");
@@ -442,11 +457,13 @@ static void stages_have_their_own_filters(void **state) {
 /* Rows that are tried are like each other until they are forgotten; what is remembered by hand stays. */
 static void tried_rows_are_forgotten(void **state) {
     (void)state;
-    static const char *const maps[] = {"{exact: true}", "{rouge_l: 0.7}", "{minhash: 0.8}", "{words: {min: 2}, exact: true, rouge_l: {threshold: 0.7, on: instruction}, minhash: 0.8}"};
+    static const char *const maps[] = {"{exact: true}", "{rouge_l: 0.7}", "{minhash: 0.8}",
+                                       "{words: {min: 2}, exact: true, rouge_l: {threshold: 0.7, on: instruction}, minhash: 0.8}"};
     Arena *arena = arena_new(0);
     for (size_t i = 0; i < COUNT_OF(maps); i++) {
         Filters *filters = open_only(maps[i], arena);
-        FilterRow rows[] = {make_row("Name three primary colours of light", NULL, NULL), make_row("Name three primary colours of light", NULL, NULL), make_row("Why do cats purr at night?", NULL, NULL)};
+        FilterRow rows[] = {make_row("Name three primary colours of light", NULL, NULL), make_row("Name three primary colours of light", NULL, NULL),
+                            make_row("Why do cats purr at night?", NULL, NULL)};
         FilterVerdict verdicts[3];
         rows[0].id = "first";
         for (int again = 0; again < 2; again++) {
@@ -486,7 +503,8 @@ static void judges_are_asked_last(void **state) {
     Filters *filters;
     Judge counter = {0};
     FilterVerdict verdict;
-    check_ok(filters_open(&(FilterConfig){.filters = yaml("{exact: true, judge: {min: 7, rubric: truth}}", arena), .only = true, .judge = {ask, &counter}}, &filters));
+    check_ok(filters_open(
+        &(FilterConfig){.filters = yaml("{exact: true, judge: {min: 7, rubric: truth}}", arena), .only = true, .judge = {ask, &counter}}, &filters));
     assert_string_equal(filters_text(filters, "judge", "rubric"), "truth");
     assert_null(filters_text(filters, "judge", "rubrik"));
     verdict = judge(filters, FILTER_BOTH, "one", "6");
@@ -536,7 +554,9 @@ static void difficulty_is_a_ratio_of_losses(void **state) {
     FilterVerdict verdict;
     Filters *filters;
     check_ok(filter_row_read(json, arena, &row));
-    check_ok(filters_open(&(FilterConfig){.filters = yaml("{logprob: {min: -100}, ifd: {max: 100}}", arena), .only = true, .model = model, .tokenizer = tokenizer}, &filters));
+    check_ok(filters_open(
+        &(FilterConfig){.filters = yaml("{logprob: {min: -100}, ifd: {max: 100}}", arena), .only = true, .model = model, .tokenizer = tokenizer},
+        &filters));
     check_ok(filters_run(filters, FILTER_BOTH, &row, 1, &verdict));
 
     Encoding whole = {0};
@@ -616,9 +636,13 @@ static void recipes_go_over_presets(void **state) {
     filters_close(others);
     filters_close(filters);
 
-    check_ok(filters_open(&(FilterConfig){.base = yaml("{rouge_l: {threshold: 0.9, on: instruction}, words: 4, refusal: false, exact: false}", arena), .filters = yaml("{rouge_l: 0.5, words: false, equal: true}", arena)}, &filters));
-    assert_true(filters_has(filters, "rouge_l") && filters_has(filters, "equal") && !filters_has(filters, "words") && filters_has(filters, "empty") && !filters_has(filters, "refusal"));
-    FilterRow rows[] = {make_row("Translate this into French", "good day", "a"), make_row("Translate this into French", "a whole other text of many words", "b")};
+    check_ok(filters_open(&(FilterConfig){.base = yaml("{rouge_l: {threshold: 0.9, on: instruction}, words: 4, refusal: false, exact: false}", arena),
+                                          .filters = yaml("{rouge_l: 0.5, words: false, equal: true}", arena)},
+                          &filters));
+    assert_true(filters_has(filters, "rouge_l") && filters_has(filters, "equal") && !filters_has(filters, "words") && filters_has(filters, "empty") &&
+                !filters_has(filters, "refusal"));
+    FilterRow rows[] = {make_row("Translate this into French", "good day", "a"),
+                        make_row("Translate this into French", "a whole other text of many words", "b")};
     FilterVerdict verdicts[2];
     check_ok(filters_run(filters, FILTER_BOTH, rows, 2, verdicts));
     assert_false(verdicts[1].kept); /* `on` is still the preset's */
@@ -630,7 +654,8 @@ static void recipes_go_over_presets(void **state) {
 
 static void rows_of_all_formats(void **state) {
     (void)state;
-    static const struct { const char *json, *instruction, *input, *completion; } cases[] = {
+    static const struct { const char *json, *instruction, *input, *completion;
+    } cases[] = {
         {"{\"instruction\": \"a\", \"input\": \"b\", \"output\": \"c\"}", "a", "b", "c"},
         {"{\"instruction\": \"a\", \"input\": null}", "a", NULL, NULL},
         {"{\"instruction\": \"a\", \"instances\": [{\"input\": \"b\", \"output\": \"c\"}, {}]}", "a", "b", "c"},
@@ -643,7 +668,8 @@ static void rows_of_all_formats(void **state) {
         {"{\"question\": \"a\", \"answer\": \"c\"}", "a", NULL, "c"},
         {"{\"text\": \"c\"}", NULL, NULL, "c"},
         {"{\"messages\": [{\"role\": \"system\", \"content\": \"s\"}, {\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"c\"}, {\"role\": \"user\", \"content\": \"b\"}, "
-         "{\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"d\"}]}]}", "a\n\nb", NULL, "c\n\nd"},
+         "{\"role\": \"assistant\", \"content\": [{\"type\": \"text\", \"text\": \"d\"}]}]}",
+         "a\n\nb", NULL, "c\n\nd"},
         {"{\"conversations\": [{\"from\": \"human\", \"value\": \"a\"}, {\"from\": \"gpt\", \"value\": \"c\"}]}", "a", NULL, "c"},
     };
     Arena *arena = arena_new(0);
@@ -655,7 +681,8 @@ static void rows_of_all_formats(void **state) {
         const Slice got[] = {row.instruction, row.input, row.completion};
         const char *const want[] = {cases[i].instruction, cases[i].input, cases[i].completion};
         for (size_t k = 0; k < 3; k++)
-            if (!got[k].data != !want[k] || (want[k] && !slice_is(got[k], want[k]))) fail_msg("text %zu of %s: '%.*s'", k, cases[i].json, (int)got[k].len, got[k].data ? got[k].data : "");
+            if (!got[k].data != !want[k] || (want[k] && !slice_is(got[k], want[k])))
+                fail_msg("text %zu of %s: '%.*s'", k, cases[i].json, (int)got[k].len, got[k].data ? got[k].data : "");
         json_decref(json);
     }
     const char *scored = "{\"prompt\": \"a\", \"judge\": 8, \"provenance\": {\"filters\": {\"rouge_l\": 0.25, \"judge\": 3}}}";
@@ -687,7 +714,8 @@ static void rows_of_all_formats(void **state) {
 static void ledger_lines_are_whole(void **state) {
     (void)state;
     Arena *arena = arena_new(0);
-    const char *text = "{\"id\": 7, \"instruction\": \"Name three colours\", \"output\": \"red\", \"scores\": {\"judge\": 6.7}, \"z\": [0.1, 1e300, true, null, \"\\n\"]}";
+    const char *text =
+        "{\"id\": 7, \"instruction\": \"Name three colours\", \"output\": \"red\", \"scores\": {\"judge\": 6.7}, \"z\": [0.1, 1e300, true, null, \"\\n\"]}";
     json_t *json;
     FilterRow row;
     FilterVerdict verdict;
@@ -702,9 +730,10 @@ static void ledger_lines_are_whole(void **state) {
     assert_string_equal(str_text(&scores.text), "{\"rouge_l\": 0.0, \"judge\": 6.7}");
     check_ok(filters_run(filters, FILTER_BOTH, &row, 1, &verdict));
     filter_write_rejected(&row, &verdict, &line);
-    assert_string_equal(str_text(&line),
-                        "{\"row\": {\"id\": 7, \"instruction\": \"Name three colours\", \"output\": \"red\", \"scores\": {\"judge\": 6.7}, \"z\": [0.1, 1e+300, true, null, \"\\n\"]}, "
-                        "\"reason\": \"rouge_l\", \"what\": \"too much like a seed or a row before\", \"score\": 1.0, \"nearest\": {\"id\": \"7\", \"text\": \"Name three colours\"}}");
+    assert_string_equal(
+        str_text(&line),
+        "{\"row\": {\"id\": 7, \"instruction\": \"Name three colours\", \"output\": \"red\", \"scores\": {\"judge\": 6.7}, \"z\": [0.1, 1e+300, true, null, \"\\n\"]}, "
+        "\"reason\": \"rouge_l\", \"what\": \"too much like a seed or a row before\", \"score\": 1.0, \"nearest\": {\"id\": \"7\", \"text\": \"Name three colours\"}}");
     filters_close(filters);
     json_decref(json);
     jw_release(&scores);
@@ -717,7 +746,8 @@ static void ledger_lines_are_whole(void **state) {
 static void budgets_take_the_best_and_most_different(void **state) {
     (void)state;
     const SelectRow rows[] = {
-        {slice("red green blue"), "a", 1}, {slice("red green blue"), "a", 1}, {slice("one two three"), "a", 0.9}, {slice("red green four"), "a", 1}, {slice("five six"), "b", 0.1}, {slice("seven eight"), "b", 0.05},
+        {slice("red green blue"), "a", 1}, {slice("red green blue"), "a", 1}, {slice("one two three"), "a", 0.9},
+        {slice("red green four"), "a", 1}, {slice("five six"), "b", 0.1},     {slice("seven eight"), "b", 0.05},
     };
     size_t chosen[6], n;
     check_ok(rows_select(&(SelectConfig){.n = 3, .share = "none"}, rows, 6, chosen, &n));
@@ -729,7 +759,8 @@ static void budgets_take_the_best_and_most_different(void **state) {
     assert_true(n == 3 && chosen[0] == 0 && chosen[1] == 2 && chosen[2] == 4);
     check_ok(rows_select(&(SelectConfig){.n = 6, .quotas = &(SelectQuota){"a", 1}, .n_quotas = 1}, rows, 6, chosen, &n));
     assert_true(n == 3 && chosen[0] == 0 && chosen[1] == 4 && chosen[2] == 5);
-    check_ok(rows_select(&(SelectConfig){.n = 5, .share = "none", .quotas = (SelectQuota[]){{"a", 1}, {"b", 0}}, .n_quotas = 2}, rows, 6, chosen, &n));
+    check_ok(
+        rows_select(&(SelectConfig){.n = 5, .share = "none", .quotas = (SelectQuota[]){{"a", 1}, {"b", 0}}, .n_quotas = 2}, rows, 6, chosen, &n));
     assert_true(n == 1 && chosen[0] == 0);
     check_status(rows_select(&(SelectConfig){.n = 5, .quotas = (SelectQuota[]){{"a", 1}, {"a", 2}}, .n_quotas = 2}, rows, 6, chosen, &n), ST_USAGE);
     check_text("the task type 'a' has two quotas");
@@ -742,7 +773,8 @@ static void budgets_take_the_best_and_most_different(void **state) {
 /* Types without a quota share what is left of the budget, and no more. */
 static void quotas_keep_their_places(void **state) {
     (void)state;
-    const SelectRow rows[] = {{slice("red green"), "b", 9}, {slice("blue white"), "b", 8}, {slice("sun moon"), "c", 7}, {slice("hot cold"), "c", 6}, {slice("one two"), "a", 2}, {slice("up down"), "a", 1}};
+    const SelectRow rows[] = {{slice("red green"), "b", 9}, {slice("blue white"), "b", 8}, {slice("sun moon"), "c", 7},
+                              {slice("hot cold"), "c", 6},  {slice("one two"), "a", 2},    {slice("up down"), "a", 1}};
     size_t chosen[4], n;
     check_ok(rows_select(&(SelectConfig){.n = 4, .share = "none", .quotas = &(SelectQuota){"a", 2}, .n_quotas = 1}, rows, 6, chosen, &n));
     assert_true(n == 4 && chosen[0] == 0 && chosen[1] == 1 && chosen[2] == 4 && chosen[3] == 5);
@@ -760,10 +792,12 @@ static double cosine(const char *a, const char *b, size_t n, const SelectRow *ro
         if (in[0] + in[1] == 0) continue;
         for (size_t r = 0; r < n; r++) {
             bool has = false;
-            for (const char *at = rows[r].text.data; (at = strstr(at, word)) && !has; at++) has = (at == rows[r].text.data || at[-1] == ' ') && (at[len] == ' ' || !at[len]);
+            for (const char *at = rows[r].text.data; (at = strstr(at, word)) && !has; at++)
+                has = (at == rows[r].text.data || at[-1] == ' ') && (at[len] == ' ' || !at[len]);
             documents += has;
         }
-        double idf = 1 + log((1 + (double)n) / (1 + (double)documents)), x = in[0] ? (1 + log((double)in[0])) * idf : 0, y = in[1] ? (1 + log((double)in[1])) * idf : 0;
+        double idf = 1 + log((1 + (double)n) / (1 + (double)documents)), x = in[0] ? (1 + log((double)in[0])) * idf : 0,
+               y = in[1] ? (1 + log((double)in[1])) * idf : 0;
         dot += x * y;
         length_a += x * x;
         length_b += y * y;
@@ -792,7 +826,9 @@ static void selection_is_the_plain_greedy(void **state) {
         double gain = rows[chosen[c]].quality * (1 - likeness[chosen[c]]);
         assert_false(taken[chosen[c]]);
         for (size_t i = 0; i < ROWS; i++)
-            if (!taken[i] && rows[i].quality * (1 - likeness[i]) > gain + 1e-6) fail_msg("choice %zu: row %zu has more to give (%.9g) than row %zu (%.9g)", c, i, rows[i].quality * (1 - likeness[i]), chosen[c], gain);
+            if (!taken[i] && rows[i].quality * (1 - likeness[i]) > gain + 1e-6)
+                fail_msg("choice %zu: row %zu has more to give (%.9g) than row %zu (%.9g)", c, i, rows[i].quality * (1 - likeness[i]), chosen[c],
+                         gain);
         taken[chosen[c]] = true;
         for (size_t i = 0; i < ROWS; i++) likeness[i] = MAX(likeness[i], cosine(rows[i].text.data, rows[chosen[c]].text.data, ROWS, rows));
     }

@@ -48,7 +48,16 @@ static int clean_up(void **state) {
 
 /* ---- a run's results, kept ---- */
 
-typedef struct Done { size_t prompt; int64_t sample; int32_t ids[MAX_IDS]; double logprobs[MAX_IDS]; size_t n; char text[4096]; size_t text_len; FinishReason finish; } Done;
+typedef struct Done {
+    size_t prompt;
+    int64_t sample;
+    int32_t ids[MAX_IDS];
+    double logprobs[MAX_IDS];
+    size_t n;
+    char text[4096];
+    size_t text_len;
+    FinishReason finish;
+} Done;
 typedef struct Results { Done done[MAX_DONE]; size_t n; Str streamed[MAX_DONE]; size_t n_tokens, stop_at; int64_t samples; } Results;
 
 static Status keep(void *context, const Completion *c) {
@@ -83,8 +92,8 @@ static void free_results(Results *results) {
     free(results);
 }
 
-/* How far a row's values may be from those it has among other rows. Our own products and oneDNN's have the same bits; OpenBLAS takes other paths for other numbers of rows, which was
- * measured to make up to 1.0e-5 here and 1.3e-5 on SmolLM2-135M. */
+/* How far a row's values may be from those it has among other rows. Our own products and oneDNN's have the same bits; OpenBLAS takes other paths for
+ * other numbers of rows, which was measured to make up to 1.0e-5 here and 1.3e-5 on SmolLM2-135M. */
 static double batch_tolerance(void) { return text_starts_with(cpu_info()->gemm_f32, "openblas") ? 5e-5 : 0; }
 
 static void check_same(const char *what, const Done *a, const Done *b, double tolerance) {
@@ -122,7 +131,8 @@ static bool page_holds(const KvCache *cache, int32_t page, double value) {
     int64_t width = tensor_width(cache->pages.k[0]);
     for (int layer = 0; layer < cache->pages.n_layers; layer++)
         for (int64_t i = 0; i < KV_PAGE_SIZE * width; i++)
-            if (tensor_get(cache->pages.k[layer], page * KV_PAGE_SIZE * width + i) != value + layer || tensor_get(cache->pages.v[layer], page * KV_PAGE_SIZE * width + i) != -value - layer)
+            if (tensor_get(cache->pages.k[layer], page * KV_PAGE_SIZE * width + i) != value + layer ||
+                tensor_get(cache->pages.v[layer], page * KV_PAGE_SIZE * width + i) != -value - layer)
                 return false;
     return true;
 }
@@ -162,7 +172,8 @@ static void shared_pages_are_copied_on_write(void **state) {
 static void generate_and_score_agree(void **state) {
     (void)state;
     for (int way = 0; way < 2; way++) {
-        Results *results = run(tiny, NULL, prompts, 8, (GenerateConfig){.sample = way ? plain : greedy, .max_new_tokens = 70, .n = 2, .seed = 5, .ignore_eos = true});
+        Results *results = run(tiny, NULL, prompts, 8,
+                               (GenerateConfig){.sample = way ? plain : greedy, .max_new_tokens = 70, .n = 2, .seed = 5, .ignore_eos = true});
         double largest = 0;
         for (size_t i = 0; i < results->n; i++) {
             assert_int_equal(results->done[i].prompt, i / 2);
@@ -206,8 +217,9 @@ static void a_row_alone_is_a_row_among_others(void **state) {
 static void batches_of_1_to_64_give_the_same_bits(void **state) {
     (void)state;
     if (batch_tolerance() > 0) skip(); /* another way for other numbers of rows: bits, and now and then a token, may differ */
-    static const char config_text[] = "{\"model_type\": \"llama\", \"hidden_size\": 288, \"intermediate_size\": 544, \"num_hidden_layers\": 2, \"num_attention_heads\": 9, \"num_key_value_heads\": 3,"
-                                      " \"max_position_embeddings\": 2048, \"rms_norm_eps\": 1e-5, \"vocab_size\": 1100, \"eos_token_id\": 1, \"tie_word_embeddings\": true}";
+    static const char config_text[] =
+        "{\"model_type\": \"llama\", \"hidden_size\": 288, \"intermediate_size\": 544, \"num_hidden_layers\": 2, \"num_attention_heads\": 9, \"num_key_value_heads\": 3,"
+        " \"max_position_embeddings\": 2048, \"rms_norm_eps\": 1e-5, \"vocab_size\": 1100, \"eos_token_id\": 1, \"tie_word_embeddings\": true}";
     char dir[256];
     temp_dir_make(dir, sizeof dir);
     check_ok(model_write_random(dir, config_text, DT_F32, 4, 0.1));
@@ -223,7 +235,8 @@ static void batches_of_1_to_64_give_the_same_bits(void **state) {
         }
         for (size_t i = 0; i < all->n; i++) {
             double difference = score_difference(model, &prompts[1 + all->done[i].prompt], &all->done[i]);
-            if (!(difference <= batch_tolerance())) fail_msg("%s: generate and score differ by %g, allowed %g", dtype_name(model->compute), difference, batch_tolerance());
+            if (!(difference <= batch_tolerance()))
+                fail_msg("%s: generate and score differ by %g, allowed %g", dtype_name(model->compute), difference, batch_tolerance());
         }
         free_results(all);
         model_free(model);
@@ -335,7 +348,8 @@ static void stop_texts_cut_exactly(void **state) {
         if (!zeros) assert_string_equal(str_text(&cut->streamed[i % 2]), done->text); /* nothing of the stop text was shown */
         Str decoded = {0};
         check_ok(tokenizer_decode(tokenizer, done->ids, done->n, true, &decoded));
-        assert_true(decoded.len > done->text_len && !memcmp(decoded.data + done->text_len, stop, MIN(strlen(stop), decoded.len - done->text_len))); /* the ids keep what was generated */
+        /* The ids keep what was generated */
+        assert_true(decoded.len > done->text_len && !memcmp(decoded.data + done->text_len, stop, MIN(strlen(stop), decoded.len - done->text_len)));
         str_release(&decoded);
         free_results(cut);
         config.n_stop = 0;

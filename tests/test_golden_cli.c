@@ -1,4 +1,5 @@
-/* The program itself, as a user runs it, against the reference libraries' values: score, eval, grad, generate and merge on the models and adapters of ../shared/golden. */
+/* The program itself, as a user runs it, against the reference libraries' values: score, eval, grad, generate and merge on the models and adapters of
+ * ../shared/golden. */
 #include "tests/check.h"
 
 #include <math.h>
@@ -136,7 +137,8 @@ static void check_logprobs(const Safetensors *expected) {
         const json_t *logprobs = json_object_get(row, "logprobs");
         assert_int_equal(json_array_size(logprobs), stored_count(want) + 1);
         assert_true(json_is_null(json_array_get(logprobs, 0)));
-        for (int64_t i = 0; i < stored_count(want); i++) check_close(json_number_value(json_array_get(logprobs, (size_t)i + 1)), stored_get(want, i), 5e-5);
+        for (int64_t i = 0; i < stored_count(want); i++)
+            check_close(json_number_value(json_array_get(logprobs, (size_t)i + 1)), stored_get(want, i), 5e-5);
         json_decref(row);
     }
     assert_false(lines_next(&lines, &line));
@@ -153,7 +155,8 @@ static void check_eval(const char *model, const char *folder) {
 
 static void check_greedy(const char *model, const Safetensors *expected) {
     const StoredTensor *tokens = safetensors_find(expected, "greedy.tokens"), *logprobs = safetensors_find(expected, "greedy.logprobs");
-    tune("generate %s --input %s --compute f32 --greedy --ignore-eos --max-new-tokens %d", model, temp_file(dir, "prompt.jsonl"), (int)stored_count(tokens));
+    tune("generate %s --input %s --compute f32 --greedy --ignore-eos --max-new-tokens %d", model, temp_file(dir, "prompt.jsonl"),
+         (int)stored_count(tokens));
     json_t *row = json_file(temp_file(dir, "out.json"));
     for (size_t i = 0; i < (size_t)stored_count(tokens); i++) {
         assert_int_equal(json_integer_value(json_array_get(json_object_get(row, "completion_ids"), i)), (int)stored_get(tokens, (int64_t)i));
@@ -202,8 +205,8 @@ static void adapters_are_as_peft_has_them(void **state) {
     }
 }
 
-/* A really trained chat model, made by ../shared/data/models/get_smollm2_instruct.py: TUNE_SMOLLM2 is its folder. Twelve steps on conversations, and the loss of others before and
- * after. The reference computed in float32: it is some 6e-6 away in loss, 2e-5 in gradient norm. */
+/* A really trained chat model, made by ../shared/data/models/get_smollm2_instruct.py: TUNE_SMOLLM2 is its folder. Twelve steps on conversations, and
+ * the loss of others before and after. The reference computed in float32: it is some 6e-6 away in loss, 2e-5 in gradient norm. */
 static void a_real_chat_model_learns_as_the_reference_library_has_it(void **state) {
     (void)state;
     const char *model = getenv("TUNE_SMOLLM2");
@@ -219,7 +222,8 @@ static void a_real_chat_model_learns_as_the_reference_library_has_it(void **stat
     size_t i;
     FILE *file = fopen(temp_file(dir, "chats.jsonl"), "w");
     json_array_foreach(json_object_get(expected, "chats"), i, chat)
-        fprintf(file, "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}], \"add_generation_prompt\": true}\n", json_string_value(json_object_get(chat, "user")));
+        fprintf(file, "{\"messages\": [{\"role\": \"user\", \"content\": \"%s\"}], \"add_generation_prompt\": true}\n",
+                json_string_value(json_object_get(chat, "user")));
     fclose(file);
     tune("tokenize %s --chat %s", model, temp_file(dir, "chats.jsonl"));
     Lines lines;
@@ -236,8 +240,10 @@ static void a_real_chat_model_learns_as_the_reference_library_has_it(void **stat
     tune("eval %s --data %s --compute f32 --json", model, rows);
     json_t *before = json_file(temp_file(dir, "out.json"));
     check_close(number(before, "loss"), number(expected, "eval_loss_before"), 1e-4);
-    tune("sft output=%s model.path=%s model.compute=f32 model.adapter=%s/initial data.train=%s/sft.jsonl data.shuffle=false train.batch_size=4 train.learning_rate=0.001"
-         " train.warmup_steps=2 train.max_steps=12 lora.rank=8", temp_file(dir, "run"), model, golden, golden);
+    tune(
+        "sft output=%s model.path=%s model.compute=f32 model.adapter=%s/initial data.train=%s/sft.jsonl data.shuffle=false train.batch_size=4 train.learning_rate=0.001"
+        " train.warmup_steps=2 train.max_steps=12 lora.rank=8",
+        temp_file(dir, "run"), model, golden, golden);
     check_ok(lines_open(&lines, temp_file(dir, "run/metrics.jsonl")));
     json_array_foreach(json_object_get(sft, "steps"), i, step) {
         json_t *ours;
@@ -258,7 +264,8 @@ static void a_real_chat_model_learns_as_the_reference_library_has_it(void **stat
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(models_are_as_the_reference_library_has_them), cmocka_unit_test(adapters_are_as_peft_has_them),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(models_are_as_the_reference_library_has_them),
+                                       cmocka_unit_test(adapters_are_as_peft_has_them),
                                        cmocka_unit_test(a_real_chat_model_learns_as_the_reference_library_has_it)};
     return cmocka_run_group_tests(tests, set_up, clean_up);
 }

@@ -1,4 +1,5 @@
-/* recipes/gym_bridge.py: with a small gymnasium and numpy that this test writes, so that it runs where neither is installed, and with the real ones where they are. Skipped without python3. */
+/* recipes/gym_bridge.py: with a small gymnasium and numpy that this test writes, so that it runs where neither is installed, and with the real ones
+ * where they are. Skipped without python3. */
 #include "rl/env/env.h"
 #include "tests/check.h"
 
@@ -107,7 +108,8 @@ static Env *begin(const char *id, const char *argument, int64_t copies) {
     return env;
 }
 
-/* Actions of the space begin at 1, observations are what was done; arguments reach the environment; what it prints does not get between the answers. */
+/* Actions of the space begin at 1, observations are what was done; arguments reach the environment; what it prints does not get between the answers.
+ */
 static void episodes_are_played(void **state) {
     (void)state;
     static const double actions[] = {0, 2};
@@ -195,7 +197,8 @@ static void the_real_one_is_bridged(void **state) {
         double action = way[t];
         check_ok(env_step(env, &action, true));
         check_ok(env_step(ours, &action, true));
-        assert_true(env->observations[0] == ours->observations[0] && env->rewards[0] == ours->rewards[0] && env->terminated[0] == ours->terminated[0]);
+        assert_true(env->observations[0] == ours->observations[0] && env->rewards[0] == ours->rewards[0] &&
+                    env->terminated[0] == ours->terminated[0]);
     }
     env_free(env);
     env_free(ours);
@@ -209,6 +212,7 @@ int main(void) {
     signal(SIGPIPE, SIG_IGN);
     log_set_sink(on_message, NULL, LOG_WARNING);
 #define TEST(name) cmocka_unit_test_setup_teardown(name, before, after)
-    const struct CMUnitTest tests[] = {TEST(episodes_are_played), TEST(composed_spaces_are_numbers), TEST(what_fails_is_said), TEST(a_crash_and_a_hang_cost_their_episodes), TEST(the_real_one_is_bridged)};
+    const struct CMUnitTest tests[] = {TEST(episodes_are_played), TEST(composed_spaces_are_numbers), TEST(what_fails_is_said),
+                                       TEST(a_crash_and_a_hang_cost_their_episodes), TEST(the_real_one_is_bridged)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -43,7 +43,8 @@ static void network(const json_t *weights, const double *obs, double *logits, do
 }
 
 typedef struct Steps {
-    double obs[MAX], actions[MAX], old_logprobs[MAX], advantages[MAX], returns[MAX], old_values[MAX], logits[MAX], values[MAX], logprobs[MAX], entropies[MAX];
+    double obs[MAX], actions[MAX], old_logprobs[MAX], advantages[MAX], returns[MAX], old_values[MAX], logits[MAX], values[MAX], logprobs[MAX],
+        entropies[MAX];
 } Steps;
 
 static void read_batch(const json_t *root, Steps *batch) {

@@ -1,5 +1,6 @@
-/* The fast kernels against the plain loops of the reference device, on every instruction set that this processor has, with one thread and with two; the
- * reference against values that a script of the plain formulas gave in double; and attention's promise that a token's bits do not depend on how it is computed. */
+/* The fast kernels against the plain loops of the reference device, on every instruction set that this processor has, with one thread and with two;
+ * the reference against values that a script of the plain formulas gave in double; and attention's promise that a token's bits do not depend on how
+ * it is computed. */
 #include "tests/check.h"
 
 #include <math.h>
@@ -11,8 +12,8 @@
 
 /* ---- running a body everywhere ---- */
 
-/* What a test body gets. Everything it draws is the same in every run, so `hash` of all results must be, too, for any number of threads. The slow reference
- * is asked once only: with more than one thread `plain` is the fast device as well. */
+/* What a test body gets. Everything it draws is the same in every run, so `hash` of all results must be, too, for any number of threads. The slow
+ * reference is asked once only: with more than one thread `plain` is the fast device as well. */
 typedef struct Run {
     Arena *arena;
     const Device *fast, *plain;
@@ -92,7 +93,9 @@ static void same_bits(const char *what, const Tensor *got, int64_t got_row, cons
 /* ---- elementwise, rows, updates ---- */
 
 static const struct { int64_t rows, width; } shapes[] = {{1, 1}, {3, 7}, {1, 513}, {37, 64}, {131, 192}, {67, 1030}};
-static const struct { DType in, out; } mixes[] = {{DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_F32, DT_BF16}, {DT_BF16, DT_F32}, {DT_F16, DT_F32}, {DT_F64, DT_F64}};
+static const struct {
+    DType in, out;
+} mixes[] = {{DT_F32, DT_F32}, {DT_BF16, DT_BF16}, {DT_F32, DT_BF16}, {DT_BF16, DT_F32}, {DT_F16, DT_F32}, {DT_F64, DT_F64}};
 
 typedef struct Case { int64_t rows, width; DType in, out; } Case;
 
@@ -119,7 +122,8 @@ static void elementwise_case(Run *run, Case c) {
     }
     for (int64_t r = 0; r < c.rows; r += 5) {
         int64_t n = MIN((int64_t)5, c.rows - r);
-        run->fast->add_uniform(r, n, 0.6, rng_key(12, RNG_NOISE, (uint64_t)r), got), run->plain->add_uniform(r, n, 0.6, rng_key(12, RNG_NOISE, (uint64_t)r), want);
+        run->fast->add_uniform(r, n, 0.6, rng_key(12, RNG_NOISE, (uint64_t)r), got),
+            run->plain->add_uniform(r, n, 0.6, rng_key(12, RNG_NOISE, (uint64_t)r), want);
     }
     compare(run, "add_uniform", got, want, 1e-6);
     run->fast->bias_add(got, bias), run->plain->bias_add(want, bias);
@@ -136,7 +140,8 @@ static void elementwise_body(Run *run) { each_case(run, elementwise_case); }
 
 static void rows_case(Run *run, Case c) {
     int64_t n = c.rows + 5;
-    Tensor *table = drawn(run, c.in, c.rows, c.width, 1), *rows = ids(run, n, c.rows), *got = fresh(run, c.out, n, c.width), *want = fresh(run, c.out, n, c.width);
+    Tensor *table = drawn(run, c.in, c.rows, c.width, 1), *rows = ids(run, n, c.rows), *got = fresh(run, c.out, n, c.width),
+           *want = fresh(run, c.out, n, c.width);
     run->fast->gather_rows(table, rows, got), run->plain->gather_rows(table, rows, want);
     compare(run, "gather_rows", got, want, 0);
     Tensor *scale = drawn(run, DT_F32, 1, tensor_rows(got), 2);
@@ -154,22 +159,26 @@ static void rows_body(Run *run) { each_case(run, rows_case); }
 static void norm_case(Run *run, Case c) {
     DType exact = c.out == DT_F64 ? DT_F64 : DT_F32;
     int64_t parts = c.width % 4 == 0 ? 4 : 1, width = c.width / parts, rows = c.rows * parts; /* per-head norms */
-    Tensor *x = drawn(run, c.in, c.rows, c.width, 3), *weight = drawn(run, c.in, 1, width, 2), *bias = drawn(run, c.in, 1, width, 1), *dy = drawn(run, c.out, c.rows, c.width, 1);
+    Tensor *x = drawn(run, c.in, c.rows, c.width, 3), *weight = drawn(run, c.in, 1, width, 2), *bias = drawn(run, c.in, 1, width, 1),
+           *dy = drawn(run, c.out, c.rows, c.width, 1);
     Tensor *y = fresh(run, c.out, c.rows, c.width), *y_want = twin(run, y), *mean = fresh(run, exact, rows, 1), *mean_want = twin(run, mean);
     Tensor *rstd = fresh(run, exact, rows, 1), *rstd_want = twin(run, rstd), *dx = fresh(run, c.out, c.rows, c.width), *dx_want = twin(run, dx);
-    Tensor *dweight = drawn(run, exact, 1, width, 1), *dweight_want = twin(run, dweight), *dbias = drawn(run, exact, 1, width, 1), *dbias_want = twin(run, dbias);
+    Tensor *dweight = drawn(run, exact, 1, width, 1), *dweight_want = twin(run, dweight), *dbias = drawn(run, exact, 1, width, 1),
+           *dbias_want = twin(run, dbias);
     double sums = 2e-6 * sqrt((double)rows) + 2e-5;
     run->fast->rms_norm(x, weight, 1e-5, y, rstd), run->plain->rms_norm(x, weight, 1e-5, y_want, rstd_want);
     compare(run, "rms_norm", y, y_want, 5e-6);
     compare(run, "rms_norm's rstd", rstd, rstd_want, 5e-6);
     for (double beta = 0; beta <= 1; beta++) {
-        run->fast->rms_norm_backward(x, weight, rstd, dy, beta, dx, dweight), run->plain->rms_norm_backward(x, weight, rstd, dy, beta, dx_want, dweight_want);
+        run->fast->rms_norm_backward(x, weight, rstd, dy, beta, dx, dweight),
+            run->plain->rms_norm_backward(x, weight, rstd, dy, beta, dx_want, dweight_want);
         compare(run, "rms_norm's dx", dx, dx_want, 2e-5);
         compare(run, "rms_norm's dweight", dweight, dweight_want, sums);
     }
     Tensor *inverse = drawn(run, exact, 1, width, 3);
     for (double beta = 0; beta <= 1; beta++) {
-        run->fast->rms_norm_backward_result(x, weight, inverse, rstd, dy, beta, dx, dweight), run->plain->rms_norm_backward_result(x, weight, inverse, rstd, dy, beta, dx_want, dweight_want);
+        run->fast->rms_norm_backward_result(x, weight, inverse, rstd, dy, beta, dx, dweight),
+            run->plain->rms_norm_backward_result(x, weight, inverse, rstd, dy, beta, dx_want, dweight_want);
         compare(run, "rms_norm's dx from its result", dx, dx_want, 2e-5);
         compare(run, "rms_norm's dweight from its result", dweight, dweight_want, 3 * sums);
     }
@@ -193,7 +202,8 @@ static void activation_case(Run *run, Case c) {
     Tensor *x = drawn(run, c.in, c.rows, c.width, 6), *up = drawn(run, c.in, c.rows, c.width, 2), *dy = drawn(run, c.out, c.rows, c.width, 1);
     for (int kind = ACT_SILU; kind <= ACT_TANH; kind++)
         for (int gated = 0; gated < 2; gated++) {
-            Tensor *got = fresh(run, c.out, c.rows, c.width), *want = twin(run, got), *dx = twin(run, got), *dx_want = twin(run, got), *dup = twin(run, got), *dup_want = twin(run, got), *again = twin(run, got);
+            Tensor *got = fresh(run, c.out, c.rows, c.width), *want = twin(run, got), *dx = twin(run, got), *dx_want = twin(run, got),
+                   *dup = twin(run, got), *dup_want = twin(run, got), *again = twin(run, got);
             Tensor *factor = gated ? up : NULL;
             const double beta[] = {0, 0};
             run->fast->activation((Activation)kind, x, factor, got), run->plain->activation((Activation)kind, x, factor, want);
@@ -212,12 +222,15 @@ static void activation_case(Run *run, Case c) {
 static void activation_body(Run *run) { each_case(run, activation_case); }
 
 static void rope_body(Run *run) {
-    static const struct { int64_t tokens, heads, dim, half; } sizes[] = {{1, 1, 2, 1}, {5, 3, 10, 3}, {70, 9, 64, 32}, {33, 2, 128, 64}, {7, 3, 6, 3}};
+    static const struct {
+        int64_t tokens, heads, dim, half;
+    } sizes[] = {{1, 1, 2, 1}, {5, 3, 10, 3}, {70, 9, 64, 32}, {33, 2, 128, 64}, {7, 3, 6, 3}};
     for (size_t s = 0; s < COUNT_OF(sizes); s++)
         for (size_t m = 0; m < COUNT_OF(mixes); m++) {
             int64_t n = sizes[s].tokens, width = sizes[s].heads * sizes[s].dim, dim = sizes[s].dim;
             DType exact = mixes[m].out == DT_F64 ? DT_F64 : DT_F32;
-            Tensor *x = drawn(run, mixes[m].in, n, width, 2), *cosine = drawn(run, exact, n, sizes[s].half, 1), *sine = drawn(run, exact, n, sizes[s].half, 1);
+            Tensor *x = drawn(run, mixes[m].in, n, width, 2), *cosine = drawn(run, exact, n, sizes[s].half, 1),
+                   *sine = drawn(run, exact, n, sizes[s].half, 1);
             Tensor *y = fresh(run, mixes[m].out, n, width), *want;
             for (int turn = 0; turn < 2; turn++) {
                 want = twin(run, y);
@@ -226,7 +239,8 @@ static void rope_body(Run *run) {
             }
             Tensor *in_place = twin(run, x), *in_place_want = twin(run, x);
             if (x->dtype == DT_F16) continue;
-            run->fast->rope(in_place, cosine, sine, dim, false, 0, in_place), run->plain->rope(in_place_want, cosine, sine, dim, false, 0, in_place_want);
+            run->fast->rope(in_place, cosine, sine, dim, false, 0, in_place),
+                run->plain->rope(in_place_want, cosine, sine, dim, false, 0, in_place_want);
             compare(run, "rope in place", in_place, in_place_want, 2e-6);
         }
 }
@@ -240,12 +254,14 @@ static void update_case(Run *run, Case c) {
         for (int64_t e = 0; i == 2 && e < c.rows * c.width; e++) tensor_set(got[i], e, fabs(tensor_get(got[i], e)));
         want[i] = twin(run, got[i]);
     }
-    run->fast->adamw(got[0], grad, got[1], got[2], 0.5, 0.01, 0.9, 0.999, 1e-8, 0.1, 3), run->plain->adamw(want[0], grad, want[1], want[2], 0.5, 0.01, 0.9, 0.999, 1e-8, 0.1, 3);
+    run->fast->adamw(got[0], grad, got[1], got[2], 0.5, 0.01, 0.9, 0.999, 1e-8, 0.1, 3),
+        run->plain->adamw(want[0], grad, want[1], want[2], 0.5, 0.01, 0.9, 0.999, 1e-8, 0.1, 3);
     compare(run, "adamw's param", got[0], want[0], 1e-4); /* a step of 0.01 is divided by roots that may be small */
     compare(run, "adamw's m", got[1], want[1], 1e-6);
     compare(run, "adamw's v", got[2], want[2], 1e-6);
     for (int momentum = 0; momentum < 2; momentum++) {
-        run->fast->sgd(got[0], grad, momentum ? got[1] : NULL, 0.5, 0.1, 0.9, 0.1, 1), run->plain->sgd(want[0], grad, momentum ? want[1] : NULL, 0.5, 0.1, 0.9, 0.1, 1);
+        run->fast->sgd(got[0], grad, momentum ? got[1] : NULL, 0.5, 0.1, 0.9, 0.1, 1),
+            run->plain->sgd(want[0], grad, momentum ? want[1] : NULL, 0.5, 0.1, 0.9, 0.1, 1);
         compare(run, "sgd's param", got[0], want[0], 1e-4);
         compare(run, "sgd's velocity", got[1], want[1], 1e-5);
     }
@@ -286,7 +302,8 @@ static void choice_body(Run *run) {
                 run->fast->draw(x, row, temperature, u, &got, &a), run->plain->draw(x, row, temperature, u, &want, &b);
                 if (draw < 3 || draw >= 6) assert_int_equal(got, want); /* behind the last sum rounding decides */
                 assert_true(got >= 0 && got < width && tensor_get(x, row * width + got) > -HUGE_VAL);
-                if (!(fabs(a - b) <= 1e-13 * fabs(b) + 1e-13)) fail_msg("log-sum-exp of %lld at %g: %.17g, exact %.17g", (long long)width, temperature, a, b);
+                if (!(fabs(a - b) <= 1e-13 * fabs(b) + 1e-13))
+                    fail_msg("log-sum-exp of %lld at %g: %.17g, exact %.17g", (long long)width, temperature, a, b);
             }
         }
     }
@@ -294,7 +311,8 @@ static void choice_body(Run *run) {
 
 /* One NaN in a row spoils that row and no other. */
 static void poison_body(Run *run) {
-    Tensor *x = drawn(run, DT_F32, 9, 70, 1), *weight = drawn(run, DT_F32, 1, 70, 1), *y = fresh(run, DT_F32, 9, 70), *rstd = fresh(run, DT_F32, 9, 1);
+    Tensor *x = drawn(run, DT_F32, 9, 70, 1), *weight = drawn(run, DT_F32, 1, 70, 1), *y = fresh(run, DT_F32, 9, 70),
+           *rstd = fresh(run, DT_F32, 9, 1);
     tensor_set(x, 4 * 70 + 69, (double)NAN);
     run->fast->rms_norm(x, weight, 1e-5, y, rstd);
     for (int64_t i = 0; i < 9 * 70; i++) assert_int_equal(isnan(tensor_get(y, i)) != 0, i / 70 == 4);
@@ -351,13 +369,18 @@ static Layout layout_of(Run *run, const AttentionCase *c) {
 }
 
 static AttentionArgs args_of(const AttentionCase *c, const Layout *layout) {
-    return (AttentionArgs){.layout = layout, .n_heads = c->n_heads, .n_kv_heads = c->n_kv_heads, .head_dim = c->head_dim, .scale = 2 / sqrt((double)c->head_dim),
-                           .window = c->window, .softcap = c->softcap};
+    return (AttentionArgs){.layout = layout,
+                           .n_heads = c->n_heads,
+                           .n_kv_heads = c->n_kv_heads,
+                           .head_dim = c->head_dim,
+                           .scale = 2 / sqrt((double)c->head_dim),
+                           .window = c->window,
+                           .softcap = c->softcap};
 }
 
-/* Attention's results and gradients. Products of bf16 tiles round weights and gradients of scores to bf16, so that every term of a sum is off by up to 1/512 of itself. Where
- * terms cancel, a value may be off by much of itself; but all differences together stay below 1/256 of all values together (seen: 1/320, of which 1/900 is the result's own
- * rounding). */
+/* Attention's results and gradients. Products of bf16 tiles round weights and gradients of scores to bf16, so that every term of a sum is off by up
+ * to 1/512 of itself. Where terms cancel, a value may be off by much of itself; but all differences together stay below 1/256 of all values together
+ * (seen: 1/320, of which 1/900 is the result's own rounding). */
 static void compare_attention(Run *run, const char *what, const Tensor *got, const Tensor *want, double tolerance) {
     bool tiles = got->dtype == DT_BF16 && (strcmp(cpu_info()->isa, "amx") == 0 || strcmp(cpu_info()->isa, "avx512_bf16") == 0);
     compare(run, what, got, want, tiles ? 1.0 / 32 : tolerance);
@@ -374,7 +397,8 @@ static void attention_case(Run *run, const AttentionCase *c, DType dtype) {
     Layout layout = layout_of(run, c);
     AttentionArgs args = args_of(c, &layout);
     int64_t n = layout.n_tokens, q_width = c->n_heads * c->head_dim, kv_width = c->n_kv_heads * c->head_dim;
-    Tensor *q = drawn(run, dtype, n, q_width, 2), *k = drawn(run, dtype, n, kv_width, 2), *v = drawn(run, dtype, n, kv_width, 2), *dy = drawn(run, dtype, n, q_width, 1);
+    Tensor *q = drawn(run, dtype, n, q_width, 2), *k = drawn(run, dtype, n, kv_width, 2), *v = drawn(run, dtype, n, kv_width, 2),
+           *dy = drawn(run, dtype, n, q_width, 1);
     Tensor *y = fresh(run, dtype, n, q_width), *y_want = twin(run, y), *norms = fresh(run, DT_F32, n, c->n_heads), *norms_want = twin(run, norms);
     run->fast->attention(&args, q, k, v, y, norms), run->plain->attention(&args, q, k, v, y_want, norms_want);
     compare_attention(run, "attention", y, y_want, 5e-6);
@@ -408,7 +432,8 @@ static Tensor *cut(Run *run, const Tensor *whole, int64_t from, int64_t n) {
 /* A prompt shared by two answers gives the bits of two whole rows. */
 static void parents_case(Run *run, DType dtype, int64_t window) {
     enum { PROMPT = 83, FIRST = 70, SECOND = 5 };
-    const AttentionCase shared = {3, {PROMPT, FIRST, SECOND}, {-1, 0, 0}, 6, 2, 64, window, 0}, whole = {2, {PROMPT + FIRST, PROMPT + SECOND}, {-1, -1}, 6, 2, 64, window, 0};
+    const AttentionCase shared = {3, {PROMPT, FIRST, SECOND}, {-1, 0, 0}, 6, 2, 64, window, 0},
+                        whole = {2, {PROMPT + FIRST, PROMPT + SECOND}, {-1, -1}, 6, 2, 64, window, 0};
     Layout shared_layout = layout_of(run, &shared), whole_layout = layout_of(run, &whole);
     AttentionArgs shared_args = args_of(&shared, &shared_layout), whole_args = args_of(&whole, &whole_layout);
     Tensor *in[3], *in_whole[3], *y = fresh(run, dtype, shared_layout.n_tokens, 6 * 64), *y_whole = fresh(run, dtype, whole_layout.n_tokens, 6 * 64);
@@ -429,16 +454,20 @@ static void parents_case(Run *run, DType dtype, int64_t window) {
 
 enum { LENGTH = 150, SEQUENCES = 2, MOST_PAGES = 80 };
 
-/* Many sequences of all lengths at once, each one token further, and a few tokens of another, out of a cache that holds the whole rows whose results are `want`. */
-static void cached_together(Run *run, const AttentionArgs *whole, KvPages *cache, int32_t pages[SEQUENCES][MOST_PAGES], const Tensor *in[3], const Tensor *want, const Tensor *want_norms) {
-    static const int32_t at[] = {149, 0, 1, 14, 15, 16, 17, 30, 31, 32, 33, 47, 48, 62, 63, 64, 65, 100, 127, 128, 129, 148}, past_of_many = 90, n_many = 5;
+/* Many sequences of all lengths at once, each one token further, and a few tokens of another, out of a cache that holds the whole rows whose results
+ * are `want`. */
+static void cached_together(Run *run, const AttentionArgs *whole, KvPages *cache, int32_t pages[SEQUENCES][MOST_PAGES], const Tensor *in[3],
+                            const Tensor *want, const Tensor *want_norms) {
+    static const int32_t at[] = {149, 0, 1, 14, 15, 16, 17, 30, 31, 32, 33, 47, 48, 62, 63, 64, 65, 100, 127, 128, 129, 148}, past_of_many = 90,
+                         n_many = 5;
     enum { TOKENS = COUNT_OF(at), BEFORE = 3 };
     Segment segments[TOKENS + 1];
     Tensor *q = shaped(run, want->dtype, TOKENS + n_many, tensor_width(in[0])), *y = fresh(run, want->dtype, TOKENS + n_many, tensor_width(in[0]));
     Tensor *norms = fresh(run, DT_F32, TOKENS + n_many, whole->n_heads);
     size_t row = (size_t)tensor_width(q) * dtype_size(q->dtype);
     for (int32_t s = 0, row_at = 0; s <= TOKENS; s++) { /* the longer one is in the middle */
-        int32_t t = s - (s > BEFORE), n = s == BEFORE ? n_many : 1, past = s == BEFORE ? past_of_many : at[t], sequence = s == BEFORE ? 0 : t % SEQUENCES;
+        int32_t t = s - (s > BEFORE), n = s == BEFORE ? n_many : 1, past = s == BEFORE ? past_of_many : at[t],
+                sequence = s == BEFORE ? 0 : t % SEQUENCES;
         segments[s] = (Segment){.begin = row_at, .end = row_at + n, .parent = -1, .past = past, .pages = pages[sequence]};
         memcpy((char *)q->data + (size_t)row_at * row, (const char *)in[0]->data + (size_t)(sequence * LENGTH + past) * row, (size_t)n * row);
         row_at += n;
@@ -456,20 +485,24 @@ static void cached_together(Run *run, const AttentionArgs *whole, KvPages *cache
 }
 
 /* Two sequences out of scrambled pages, a few tokens or one at a time, give the bits of whole rows; so does the reference within rounding. */
-static void cache_case(Run *run, DType dtype, int64_t window, double softcap, int32_t page_size, int64_t n_heads, int64_t n_kv_heads, int64_t head_dim) {
+static void cache_case(Run *run, DType dtype, int64_t window, double softcap, int32_t page_size, int64_t n_heads, int64_t n_kv_heads,
+                       int64_t head_dim) {
     const AttentionCase whole = {2, {LENGTH, LENGTH}, {-1, -1}, n_heads, n_kv_heads, head_dim, window, softcap};
     int64_t q_width = n_heads * head_dim, kv_width = n_kv_heads * head_dim;
     Layout whole_layout = layout_of(run, &whole);
     AttentionArgs whole_args = args_of(&whole, &whole_layout);
-    Tensor *q = drawn(run, dtype, 2 * LENGTH, q_width, 2), *k = drawn(run, dtype, 2 * LENGTH, kv_width, 2), *v = drawn(run, dtype, 2 * LENGTH, kv_width, 2);
-    for (int64_t i = (LENGTH + 70) * kv_width; i < (LENGTH + 100) * kv_width; i++) tensor_set(k, i, 6 * tensor_get(k, i)); /* far larger scores than before */
+    Tensor *q = drawn(run, dtype, 2 * LENGTH, q_width, 2), *k = drawn(run, dtype, 2 * LENGTH, kv_width, 2),
+           *v = drawn(run, dtype, 2 * LENGTH, kv_width, 2);
+    /* Far larger scores than before */
+    for (int64_t i = (LENGTH + 70) * kv_width; i < (LENGTH + 100) * kv_width; i++) tensor_set(k, i, 6 * tensor_get(k, i));
     Tensor *want = fresh(run, dtype, 2 * LENGTH, q_width), *want_norms = fresh(run, DT_F32, 2 * LENGTH, n_heads);
     run->fast->attention(&whole_args, q, k, v, want, want_norms);
 
     int32_t per_sequence = (LENGTH + page_size - 1) / page_size, pages[SEQUENCES][MOST_PAGES];
     KvPages cache = {.n_layers = 2, .page_size = page_size, .n_pages = SEQUENCES * per_sequence};
     for (int32_t i = 0; i < cache.n_pages; i++) /* odd pages: every second one where it would be in order, those between elsewhere */
-        pages[i / per_sequence][i % per_sequence] = page_size % 2 ? i ^ (i % 2 * 2) : (int32_t)rng_permute(rng_key(3, RNG_TEST, 1), (uint64_t)cache.n_pages, (uint64_t)i);
+        pages[i / per_sequence][i % per_sequence] =
+            page_size % 2 ? i ^ (i % 2 * 2) : (int32_t)rng_permute(rng_key(3, RNG_TEST, 1), (uint64_t)cache.n_pages, (uint64_t)i);
     int64_t page_rows = (int64_t)cache.n_pages * page_size;
     Tensor *k_pages[2] = {NULL, fresh(run, dtype, page_rows, kv_width)}, *v_pages[2] = {NULL, fresh(run, dtype, page_rows, kv_width)};
     cache.k = k_pages, cache.v = v_pages;
@@ -521,7 +554,8 @@ static void rows_alone_body(Run *run) {
         for (int64_t width = 52; width <= 860; width += 101) {
             enum { ROWS = 11 };
             DType dtype = b ? DT_BF16 : DT_F32;
-            Tensor *x = drawn(run, dtype, ROWS, width, 4), *up = drawn(run, dtype, ROWS, width, 4), *weight = drawn(run, DT_F32, 1, width, 1), *bias = drawn(run, DT_F32, 1, width, 1);
+            Tensor *x = drawn(run, dtype, ROWS, width, 4), *up = drawn(run, dtype, ROWS, width, 4), *weight = drawn(run, DT_F32, 1, width, 1),
+                   *bias = drawn(run, DT_F32, 1, width, 1);
             Tensor *whole[8], *rstd = fresh(run, DT_F32, ROWS, 1), *mean = fresh(run, DT_F32, ROWS, 1);
             for (int i = 0; i < 8; i++) whole[i] = fresh(run, dtype, ROWS, width);
             run->fast->rms_norm(x, weight, 1e-5, whole[0], rstd);
@@ -570,7 +604,8 @@ static void functions_are_accurate(void **state) {
     double worst[3] = {0};
     for (double x = -86.6; x < 88.7; x += 0.00137) worst[0] = fmax(worst[0], relative_error((double)fast_exp((float)x), exp((double)(float)x)));
     for (double x = -12; x < 12; x += 0.00037) worst[1] = fmax(worst[1], relative_error((double)fast_tanh((float)x), tanh((double)(float)x)));
-    for (double x = -5; x < 9; x += 0.00037) worst[2] = fmax(worst[2], relative_error((double)fast_normal_cdf((float)x), 0.5 * erfc(-(double)(float)x * sqrt(0.5))));
+    for (double x = -5; x < 9; x += 0.00037)
+        worst[2] = fmax(worst[2], relative_error((double)fast_normal_cdf((float)x), 0.5 * erfc(-(double)(float)x * sqrt(0.5))));
     check_close(worst[0], 0, 2e-7);
     check_close(worst[1], 0, 4e-7);
     check_close(worst[2], 0, 2e-6);
@@ -598,7 +633,8 @@ static void reference_gives_golden_values(void **state) {
     (void)state;
     const Device *plain = device_reference();
     Run run = {arena_new(0), plain, plain, 0, 0};
-    Tensor *x = given(&run, 4, (const double[]){1, 2, 3, 4}), *ones = given(&run, 4, (const double[]){1, 1, 1, 1}), *y = fresh(&run, DT_F64, 1, 4), *rstd = fresh(&run, DT_F64, 1, 1);
+    Tensor *x = given(&run, 4, (const double[]){1, 2, 3, 4}), *ones = given(&run, 4, (const double[]){1, 1, 1, 1}), *y = fresh(&run, DT_F64, 1, 4),
+           *rstd = fresh(&run, DT_F64, 1, 1);
     plain->rms_norm(x, ones, 1e-6, y, rstd);
     check_golden(&run, "rms_norm", y, (const double[]){.36514835, .73029669, 1.09544504, 1.46059339}, 5e-9);
     Tensor *dy = given(&run, 4, (const double[]){.1, -.2, .3, .4});
@@ -610,8 +646,13 @@ static void reference_gives_golden_values(void **state) {
     plain->rope(y, cosine, sine, 4, true, 0, y);
     check_golden(&run, "rope turned back", y, (const double[]){1, 2, 3, 4}, 1e-12);
 
-    static const struct { Activation kind; double x, y; } points[] = {
-        {ACT_SILU, 1.5, 1.2263617143}, {ACT_SILU, -1, -.2689414214}, {ACT_GELU_TANH, 1.5, 1.3995715770}, {ACT_GELU_ERF, 1.5, 1.3997891981}, {ACT_RELU, -2, 0}, {ACT_RELU, 2, 2}};
+    static const struct { Activation kind; double x, y;
+    } points[] = {{ACT_SILU, 1.5, 1.2263617143},
+                  {ACT_SILU, -1, -.2689414214},
+                  {ACT_GELU_TANH, 1.5, 1.3995715770},
+                  {ACT_GELU_ERF, 1.5, 1.3997891981},
+                  {ACT_RELU, -2, 0},
+                  {ACT_RELU, 2, 2}};
     for (size_t i = 0; i < COUNT_OF(points); i++) {
         Tensor *at = given(&run, 1, &points[i].x), *value = fresh(&run, DT_F64, 1, 1);
         plain->activation(points[i].kind, at, NULL, value);
@@ -627,16 +668,19 @@ static void reference_gives_golden_values(void **state) {
 
     /* Cross-entropy of logits 2, 1, .5 and target 0: a head of three rows and one hidden value of 1. */
     const int64_t one = 1, shape[] = {3, 1};
-    Tensor *head = tensor_new(run.arena, plain, DT_F64, 2, shape), *target = tensor_new(run.arena, plain, DT_I32, 1, &one), *hidden = given(&run, 1, (const double[]){1});
+    Tensor *head = tensor_new(run.arena, plain, DT_F64, 2, shape), *target = tensor_new(run.arena, plain, DT_I32, 1, &one),
+           *hidden = given(&run, 1, (const double[]){1});
     tensor_write(head, (const double[]){2, 1, .5});
     *(int32_t *)target->data = 0;
-    Tensor *logprob = fresh(&run, DT_F64, 1, 1), *entropy = fresh(&run, DT_F64, 1, 1), *norm = fresh(&run, DT_F64, 1, 1), *dhead = tensor_new(run.arena, plain, DT_F64, 2, shape);
+    Tensor *logprob = fresh(&run, DT_F64, 1, 1), *entropy = fresh(&run, DT_F64, 1, 1), *norm = fresh(&run, DT_F64, 1, 1),
+           *dhead = tensor_new(run.arena, plain, DT_F64, 2, shape);
     const LogprobArgs args = {.temperature = 1};
     const LogprobResults results = {.logprob = logprob, .entropy = entropy, .logsumexp = norm};
     plain->token_logprobs(&args, hidden, head, target, &results);
     check_golden(&run, "logprob", logprob, (const double[]){-.4643687841}, 6e-11);
     check_golden(&run, "entropy", entropy, (const double[]){.9059592565}, 6e-11);
-    plain->token_logprobs_backward(&args, hidden, head, target, &results, &(TokenLogprobs){.logprob = given(&run, 1, (const double[]){-1})}, NULL, 0, dhead);
+    plain->token_logprobs_backward(&args, hidden, head, target, &results, &(TokenLogprobs){.logprob = given(&run, 1, (const double[]){-1})}, NULL, 0,
+                                   dhead);
     check_golden(&run, "dlogits", dhead, (const double[]){-.3714682808, .2312238976, .1402443832}, 6e-11); /* they sum to zero */
     arena_free(run.arena);
 }

@@ -1,5 +1,5 @@
-/* Runs on environments: each algorithm of the table, with each kind of action that it chooses, gives the same bytes whether it was interrupted or not and for any number of threads;
- * what does not fit is refused by name. */
+/* Runs on environments: each algorithm of the table, with each kind of action that it chooses, gives the same bytes whether it was interrupted or not
+ * and for any number of threads; what does not fit is refused by name. */
 #include "lib/train/keys.h"
 #include "rl/learn/learn.h"
 #include "rl/pairs/preference.h"
@@ -42,7 +42,8 @@ static void interrupt_in_the_middle(void *context, const LearnProgress *progress
 
 static void learn(const Recipe *recipe, bool resume, bool interrupted) {
     LearnResult result;
-    Status status = learn_run(&(LearnConfig){.recipe = recipe, .resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
+    Status status =
+        learn_run(&(LearnConfig){.recipe = recipe, .resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, interrupted ? ST_INTERRUPTED : ST_OK);
 }
@@ -71,12 +72,14 @@ static void check_same(const char *algorithm, const char *name, const char *refe
     snprintf(b, sizeof b, "%s/%s", test_folder, reference);
     facts(a, &got);
     facts(b, &want);
-    if (strcmp(str_text(&got), str_text(&want)) != 0) fail_msg("%s: metrics of %s differ from those of %s:\n%s\nand\n%s", algorithm, name, reference, str_text(&got), str_text(&want));
+    if (strcmp(str_text(&got), str_text(&want)) != 0)
+        fail_msg("%s: metrics of %s differ from those of %s:\n%s\nand\n%s", algorithm, name, reference, str_text(&got), str_text(&want));
     str_clear(&got);
     str_clear(&want);
     read_whole(a, "policy.safetensors", &got);
     read_whole(b, "policy.safetensors", &want);
-    if (got.len != want.len || memcmp(got.data, want.data, got.len) != 0) fail_msg("%s: the policy of %s differs from that of %s", algorithm, name, reference);
+    if (got.len != want.len || memcmp(got.data, want.data, got.len) != 0)
+        fail_msg("%s: the policy of %s differs from that of %s", algorithm, name, reference);
     str_release(&got);
     str_release(&want);
 }
@@ -85,7 +88,8 @@ static void check_algorithm(const Algorithm *algorithm, const char *env) {
     char names[3][128];
     int threads = omp_get_max_threads();
     for (int i = 0; i < 3; i++) snprintf(names[i], sizeof names[i], "%s-%.20s-%d", algorithm->name, env, i);
-    Recipe *whole = small_run(algorithm->name, env, names[0]), *cut = small_run(algorithm->name, env, names[1]), *threaded = small_run(algorithm->name, env, names[2]);
+    Recipe *whole = small_run(algorithm->name, env, names[0]), *cut = small_run(algorithm->name, env, names[1]),
+           *threaded = small_run(algorithm->name, env, names[2]);
     learn(whole, false, false);
     learn(cut, false, true);
     learn(cut, true, false);
@@ -97,7 +101,8 @@ static void check_algorithm(const Algorithm *algorithm, const char *env) {
     char run[400];
     Evaluation evaluation;
     snprintf(run, sizeof run, "%s/%s", test_folder, names[0]);
-    if (!algorithm->tabular) check_ok(learn_evaluate(run, &(EvaluationConfig){.episodes = 5, .seed = 3}, &evaluation)); /* a table that has learned too little may walk for ever */
+    /* a table that has learned too little may walk for ever */
+    if (!algorithm->tabular) check_ok(learn_evaluate(run, &(EvaluationConfig){.episodes = 5, .seed = 3}, &evaluation));
     recipe_free(whole);
     recipe_free(cut);
     recipe_free(threaded);
@@ -115,19 +120,29 @@ static void every_algorithm_resumes_to_the_same_bytes(void **state) {
 
 static void what_does_not_fit_is_named(void **state) {
     (void)state;
-    static const struct { const char *settings[4]; const char *message; } faults[] = {
-        {{"rl.algorithm=q_learning", "rl.env=CartPole-v1", "rl.total_steps=10", "rl.gamma=1"}, "algorithm 'q_learning' keeps a table of states, and the observations of environment 'CartPole-v1' are real numbers"},
-        {{"rl.algorithm=q_learning", "rl.env=Pendulum-v1", "rl.total_steps=10", "rl.gamma=1"}, "algorithm 'q_learning' does not fit environment 'Pendulum-v1': its actions are real numbers"},
+    static const struct { const char *settings[4]; const char *message;
+    } faults[] = {
+        {{"rl.algorithm=q_learning", "rl.env=CartPole-v1", "rl.total_steps=10", "rl.gamma=1"},
+         "algorithm 'q_learning' keeps a table of states, and the observations of environment 'CartPole-v1' are real numbers"},
+        {{"rl.algorithm=q_learning", "rl.env=Pendulum-v1", "rl.total_steps=10", "rl.gamma=1"},
+         "algorithm 'q_learning' does not fit environment 'Pendulum-v1': its actions are real numbers"},
         {{"rl.algorithm=q_learning", "rl.env=CartPole-v0", "rl.total_steps=10", "rl.gamma=1"}, "unknown environment 'CartPole-v0'"},
         {{"rl.algorithm=q_learning", "rl.env=WindyGridworld", "output=x", "rl.gamma=1"}, "'rl.total_steps' is missing"},
         {{"rl.algorithm=q_learning", "rl.total_steps=10", "output=x", "rl.gamma=1"}, "'rl.env' is missing"},
-        {{"rl.algorithm=grpo", "rl.env=CartPole-v1", "rl.total_steps=10", "rl.gamma=1"}, "'rl.algorithm' is 'grpo', which does not learn from an environment"},
-        {{"rl.algorithm=q_learning", "rl.env=Taxi-v3", "rl.total_steps=10", "rl.lambda=0.5"}, "algorithm 'q_learning' on environments does not take 'rl.lambda'"},
-        {{"rl.algorithm=expected_sarsa", "rl.env=Taxi-v3", "rl.total_steps=10", "rl.n_step=2"}, "algorithm 'expected_sarsa' on environments does not take 'rl.n_step'"},
-        {{"rl.algorithm=sarsa", "rl.env=Taxi-v3", "rl.total_steps=10", "rl.policy=uniform"}, "algorithm 'sarsa' on environments does not take 'rl.policy'"},
-        {{"rl.algorithm=off_policy_mc", "rl.env=Taxi-v3", "rl.total_steps=10", "rl.alpha=0.2"}, "algorithm 'off_policy_mc' on environments does not take 'rl.alpha'"},
-        {{"rl.algorithm=td", "rl.env=Taxi-v3", "rl.total_steps=10", "policy.hidden=[8]"}, "algorithm 'td' on environments does not take 'policy.hidden'"},
-        {{"rl.algorithm=sac", "rl.env=Pendulum-v1", "rl.total_steps=10", "rl.epsilon_end=0.1"}, "algorithm 'sac' on environments does not take 'rl.epsilon_end'"},
+        {{"rl.algorithm=grpo", "rl.env=CartPole-v1", "rl.total_steps=10", "rl.gamma=1"},
+         "'rl.algorithm' is 'grpo', which does not learn from an environment"},
+        {{"rl.algorithm=q_learning", "rl.env=Taxi-v3", "rl.total_steps=10", "rl.lambda=0.5"},
+         "algorithm 'q_learning' on environments does not take 'rl.lambda'"},
+        {{"rl.algorithm=expected_sarsa", "rl.env=Taxi-v3", "rl.total_steps=10", "rl.n_step=2"},
+         "algorithm 'expected_sarsa' on environments does not take 'rl.n_step'"},
+        {{"rl.algorithm=sarsa", "rl.env=Taxi-v3", "rl.total_steps=10", "rl.policy=uniform"},
+         "algorithm 'sarsa' on environments does not take 'rl.policy'"},
+        {{"rl.algorithm=off_policy_mc", "rl.env=Taxi-v3", "rl.total_steps=10", "rl.alpha=0.2"},
+         "algorithm 'off_policy_mc' on environments does not take 'rl.alpha'"},
+        {{"rl.algorithm=td", "rl.env=Taxi-v3", "rl.total_steps=10", "policy.hidden=[8]"},
+         "algorithm 'td' on environments does not take 'policy.hidden'"},
+        {{"rl.algorithm=sac", "rl.env=Pendulum-v1", "rl.total_steps=10", "rl.epsilon_end=0.1"},
+         "algorithm 'sac' on environments does not take 'rl.epsilon_end'"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         LearnResult result;

@@ -65,7 +65,8 @@ static double held_out_loss(const char *model, const char *name, const char *lor
 static void stories_model_learns_shakespeare(void **state) {
     (void)state;
     char model[512], text[512];
-    if (!shared_path("data/models/stories260K-hf", model, sizeof model) || !shared_path("data/rows/tinyshakespeare/input.txt", text, sizeof text)) skip();
+    if (!shared_path("data/models/stories260K-hf", model, sizeof model) || !shared_path("data/rows/tinyshakespeare/input.txt", text, sizeof text))
+        skip();
     make_rows(text);
     double before = held_out_loss(model, "before", "=null", 0);
     double full = held_out_loss(model, "full", "=null", 2e-3), lora = held_out_loss(model, "lora", ".rank=16", 1e-2);

@@ -42,10 +42,12 @@ static Tensor *random_targets(int64_t rows, int64_t n_vocab) {
 typedef struct Results { LogprobResults found; Tensor *dhidden, *dhead, *by_logprob, *by_weights, *logits, *norms; } Results;
 
 /* A gradient of the head that nothing was added to yet is written, whatever its memory holds. */
-static void check_written(const Device *device, DType dtype, const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, Tensor *const grads[3], const Results *r) {
+static void check_written(const Device *device, DType dtype, const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets,
+                          Tensor *const grads[3], const Results *r) {
     Tensor *written = tensor_of(device, dtype, head->shape[0], head->shape[1]);
     memset(written->data, 0xff, tensor_bytes(written));
-    device->token_logprobs_backward(args, hidden, head, targets, &r->found, &(TokenLogprobs){grads[0], args->entropy ? grads[1] : NULL, args->mean ? grads[2] : NULL}, NULL, 0, written);
+    device->token_logprobs_backward(args, hidden, head, targets, &r->found,
+                                    &(TokenLogprobs){grads[0], args->entropy ? grads[1] : NULL, args->mean ? grads[2] : NULL}, NULL, 0, written);
     for (int64_t i = 0; i < tensor_count(written); i++) {
         double added = tensor_get(r->dhead, i) - 0.25;
         if (isfinite(added)) check_close(tensor_get(written, i), added, 1e-6 * (1 + fabs(added)));
@@ -56,7 +58,8 @@ static void check_written(const Device *device, DType dtype, const LogprobArgs *
 static double head_before(const Tensor *dlogprob) { return 0.25 * fabs(tensor_get(dlogprob, 0)); }
 
 /* The head's gradient by log-probabilities alone, added to what is there: kept < 0: the general way, else by weights, those of as many rows kept. */
-static Tensor *head_gradient(const Device *device, DType dtype, const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, Tensor *dlogprob, LogprobResults found, int64_t kept) {
+static Tensor *head_gradient(const Device *device, DType dtype, const LogprobArgs *args, const Tensor *hidden, const Tensor *head,
+                             const Tensor *targets, Tensor *dlogprob, LogprobResults found, int64_t kept) {
     Tensor *dhead = tensor_of(device, dtype, head->shape[0], head->shape[1]);
     device->fill(dhead, head_before(dlogprob));
     if (kept >= 0) {
@@ -68,17 +71,23 @@ static Tensor *head_gradient(const Device *device, DType dtype, const LogprobArg
     return dhead;
 }
 
-static Results run(const Device *device, DType dtype, DType hidden_grad, const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets,
-                   Tensor *const grads[3]) {
+static Results run(const Device *device, DType dtype, DType hidden_grad, const LogprobArgs *args, const Tensor *hidden, const Tensor *head,
+                   const Tensor *targets, Tensor *const grads[3]) {
     int64_t rows = hidden->shape[0];
-    Results r = {.found = {.logprob = tensor_of(device, dtype, rows, 0), .entropy = args->entropy ? tensor_of(device, dtype, rows, 0) : NULL, .mean = args->mean ? tensor_of(device, dtype, rows, 0) : NULL,
-                           .logsumexp = tensor_of(device, dtype, rows, 0), .slope = tensor_of(device, dtype, rows, hidden->shape[1])},
-                 .dhidden = tensor_of(device, hidden_grad, rows, hidden->shape[1]), .dhead = tensor_of(device, dtype, head->shape[0], head->shape[1]),
-                 .logits = tensor_of(device, dtype, rows, head->shape[0]), .norms = tensor_of(device, DT_F64, rows, 0)};
+    Results r = {.found = {.logprob = tensor_of(device, dtype, rows, 0),
+                           .entropy = args->entropy ? tensor_of(device, dtype, rows, 0) : NULL,
+                           .mean = args->mean ? tensor_of(device, dtype, rows, 0) : NULL,
+                           .logsumexp = tensor_of(device, dtype, rows, 0),
+                           .slope = tensor_of(device, dtype, rows, hidden->shape[1])},
+                 .dhidden = tensor_of(device, hidden_grad, rows, hidden->shape[1]),
+                 .dhead = tensor_of(device, dtype, head->shape[0], head->shape[1]),
+                 .logits = tensor_of(device, dtype, rows, head->shape[0]),
+                 .norms = tensor_of(device, DT_F64, rows, 0)};
     memset(r.dhidden->data, 0xff, tensor_bytes(r.dhidden));
     device->fill(r.dhead, 0.25); /* is added to */
     device->token_logprobs(args, hidden, head, targets, &r.found);
-    device->token_logprobs_backward(args, hidden, head, targets, &r.found, &(TokenLogprobs){grads[0], args->entropy ? grads[1] : NULL, args->mean ? grads[2] : NULL}, r.dhidden, 1, r.dhead);
+    device->token_logprobs_backward(args, hidden, head, targets, &r.found,
+                                    &(TokenLogprobs){grads[0], args->entropy ? grads[1] : NULL, args->mean ? grads[2] : NULL}, r.dhidden, 1, r.dhead);
     check_written(device, dtype, args, hidden, head, targets, grads, &r);
     if (args->softcap == 0) {
         r.by_logprob = head_gradient(device, dtype, args, hidden, head, targets, grads[0], r.found, -1);
@@ -113,17 +122,24 @@ static void check_tensor(const char *what, const Tensor *got, const Tensor *want
 /* f32: 5e-6 on log-probabilities is what the program promises; gradients are sums of up to `rows` of them. bf16 rounds dz and results to 2^-9. */
 static void check_case(int64_t rows, int64_t n_vocab, int64_t width, DType dtype, DType head_dtype, int variant) {
     ArenaMark mark = arena_mark(arena);
-    LogprobArgs args = {.softcap = variant & 1 ? 5 : 0, .temperature = variant & 1 ? 0.7 : variant & 8 ? 1.7 : 1, .entropy = variant & 2, .mean = variant & 2};
-    Tensor *hidden = random_tensor(dtype, rows, width, 2 / sqrt((double)width), 1), *head = random_tensor(head_dtype, n_vocab, width, 1, 2), *targets = random_targets(rows, n_vocab);
+    LogprobArgs args = {.softcap = variant & 1 ? 5 : 0,
+                        .temperature = variant & 1   ? 0.7
+                                       : variant & 8 ? 1.7
+                                                     : 1,
+                        .entropy = variant & 2,
+                        .mean = variant & 2};
+    Tensor *hidden = random_tensor(dtype, rows, width, 2 / sqrt((double)width), 1), *head = random_tensor(head_dtype, n_vocab, width, 1, 2),
+           *targets = random_targets(rows, n_vocab);
     head->constant = variant & 4;
     Tensor *grads[3] = {random_tensor(DT_F32, rows, 0, 1, 3), random_tensor(DT_F32, rows, 0, 1, 4), random_tensor(DT_F32, rows, 0, 1, 5)};
-    Results got = run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads), want = run(device_reference(), DT_F64, DT_F64, &args, hidden, head, targets, grads);
+    Results got = run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads),
+            want = run(device_reference(), DT_F64, DT_F64, &args, hidden, head, targets, grads);
     bool rounded = dtype == DT_BF16 && (cpu_info()->native_bf16 || head_dtype == DT_F32);
     double logit = rounded && head_dtype == DT_F32 ? 5e-2 : 5e-6; /* the head's values of about 1 in bf16 move logits by 2^-9 each, measured 0.012 */
     char what[160];
-#define CHECK(field, absolute, relative)                                                                                                                 \
-    snprintf(what, sizeof what, #field " %s %s %lldx%lldx%lld variant %d", cpu_info()->gemm_f32, cpu_info()->isa, (long long)rows, (long long)n_vocab, \
-             (long long)width, variant);                                                                                                                 \
+#define CHECK(field, absolute, relative)                                                                                           \
+    snprintf(what, sizeof what, #field " %s %s %lldx%lldx%lld variant %d", cpu_info()->gemm_f32, cpu_info()->isa, (long long)rows, \
+             (long long)n_vocab, (long long)width, variant);                                                                       \
     check_tensor(what, got.field, want.field, absolute, relative)
     CHECK(found.logprob, logit, 0);
     CHECK(found.entropy, 2 * logit, 0);
@@ -203,7 +219,8 @@ static void no_rows_leave_zeros(void **state) {
     (void)state;
     const Device *devices[] = {device_cpu(), device_reference()};
     LogprobArgs args = {.temperature = 1};
-    Tensor *head = random_tensor(DT_F32, 50, 8, 1, 2), *dhead = tensor_of(device_cpu(), DT_F32, 50, 8), *none = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){0, 8}), *empty = tensor_new(arena, device_cpu(), DT_F32, 1, (int64_t[]){0});
+    Tensor *head = random_tensor(DT_F32, 50, 8, 1, 2), *dhead = tensor_of(device_cpu(), DT_F32, 50, 8),
+           *none = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){0, 8}), *empty = tensor_new(arena, device_cpu(), DT_F32, 1, (int64_t[]){0});
     Tensor *targets = tensor_new(arena, device_cpu(), DT_I32, 1, (int64_t[]){0});
     const LogprobResults found = {.logprob = empty, .logsumexp = empty};
     const TokenLogprobs grads = {.logprob = empty};
@@ -262,7 +279,8 @@ static void extremes(void **state) {
     check_close(tensor_get(r.found.slope, 0), 0, 1e-6);
     check_close(tensor_get(r.found.slope, 1), 1, 1e-6);
     assert_true(isnan(tensor_get(r.found.slope, 2)));
-    for (int p = 0; p < 3; p++) tensor_set(hidden, p, 59.9 - p), ((int32_t *)targets->data)[p] = 500 + p; /* targets as far from the likeliest token as goes without a second try */
+    /* Targets as far from the likeliest token as goes without a second try */
+    for (int p = 0; p < 3; p++) tensor_set(hidden, p, 59.9 - p), ((int32_t *)targets->data)[p] = 500 + p;
     r = run(device_cpu(), DT_F32, DT_F32, &args, hidden, head, targets, grads);
     for (int p = 0; p < 3; p++) {
         check_close(tensor_get(r.found.logprob, p), p - 59.9, 1e-4);
@@ -277,14 +295,17 @@ static void run_blocks(void) {
         ArenaMark mark = arena_mark(arena);
         DType dtype = variant ? DT_BF16 : DT_F32;
         LogprobArgs args = {.temperature = 1};
-        Tensor *hidden = random_tensor(dtype, ROWS, WIDTH, 0.5, 1), *head = random_tensor(dtype, VOCAB, WIDTH, 1, 2), *targets = random_targets(ROWS, VOCAB), *grads[3] = {random_tensor(DT_F32, ROWS, 0, 1, 3)};
+        Tensor *hidden = random_tensor(dtype, ROWS, WIDTH, 0.5, 1), *head = random_tensor(dtype, VOCAB, WIDTH, 1, 2),
+               *targets = random_targets(ROWS, VOCAB), *grads[3] = {random_tensor(DT_F32, ROWS, 0, 1, 3)};
         for (int64_t c = 0; c < WIDTH; c++) tensor_set(hidden, 5 * WIDTH + c, c ? 0 : 100), tensor_set(head, c, c ? 0 : -1);
         ((int32_t *)targets->data)[5] = 0;
         Results all = run(device_cpu(), DT_F32, dtype, &args, hidden, head, targets, grads);
         for (int64_t begin = 0; begin < ROWS; begin += 2048) {
             int64_t n = MIN((int64_t)2048, ROWS - begin);
-            Tensor *x = tensor_view(arena, device_cpu(), dtype, 2, (int64_t[]){n, WIDTH}, (char *)hidden->data + (size_t)(begin * WIDTH) * dtype_size(dtype));
-            Tensor *t = tensor_view(arena, device_cpu(), DT_I32, 1, &n, (int32_t *)targets->data + begin), *g[3] = {tensor_view(arena, device_cpu(), DT_F32, 1, &n, (float *)grads[0]->data + begin)};
+            Tensor *x =
+                tensor_view(arena, device_cpu(), dtype, 2, (int64_t[]){n, WIDTH}, (char *)hidden->data + (size_t)(begin * WIDTH) * dtype_size(dtype));
+            Tensor *t = tensor_view(arena, device_cpu(), DT_I32, 1, &n, (int32_t *)targets->data + begin),
+                   *g[3] = {tensor_view(arena, device_cpu(), DT_F32, 1, &n, (float *)grads[0]->data + begin)};
             Results part = run(device_cpu(), DT_F32, dtype, &args, x, head, t, g);
             assert_memory_equal(part.found.logprob->data, (float *)all.found.logprob->data + begin, (size_t)n * sizeof(float));
             assert_memory_equal(part.found.slope->data, (float *)all.found.slope->data + begin * WIDTH, (size_t)(n * WIDTH) * sizeof(float));
@@ -293,13 +314,15 @@ static void run_blocks(void) {
         for (int64_t p = 0; p < ROWS; p += 7)
             for (int64_t c = 0; c < WIDTH; c++) { /* what comes back for a gradient of 1 */
                 double g = tensor_get(grads[0], p);
-                if (fabs(g) > 0.1) check_close(tensor_get(all.found.slope, p * WIDTH + c), tensor_get(all.dhidden, p * WIDTH + c) / g, variant ? 0.05 : 2e-5);
+                if (fabs(g) > 0.1)
+                    check_close(tensor_get(all.found.slope, p * WIDTH + c), tensor_get(all.dhidden, p * WIDTH + c) / g, variant ? 0.05 : 2e-5);
             }
         arena_rewind(arena, mark);
     }
 }
 
-/* More rows than a block, of which all, some or none keep their weights; and rows whose target is so unlikely that a head's gradient does not go by weights. */
+/* More rows than a block, of which all, some or none keep their weights; and rows whose target is so unlikely that a head's gradient does not go by
+ * weights. */
 static void run_kept(void) {
     enum { ROWS = 4200, VOCAB = 300, WIDTH = 16 };
     static const double distances[] = {0, 38, 58}; /* of the target from all others, in nats */
@@ -309,7 +332,8 @@ static void run_kept(void) {
         double distance = distances[variant / 2];
         int64_t rows = distance > 0 ? 40 : ROWS;
         LogprobArgs args = {.temperature = 0.8};
-        Tensor *hidden = random_tensor(dtype, rows, WIDTH, 0.2, 1), *head = random_tensor(DT_F32, VOCAB, WIDTH, 1, 2), *targets = random_targets(rows, VOCAB), *grads[3] = {random_tensor(DT_F32, rows, 0, distance > 0 ? 1e-9 : 1, 3)};
+        Tensor *hidden = random_tensor(dtype, rows, WIDTH, 0.2, 1), *head = random_tensor(DT_F32, VOCAB, WIDTH, 1, 2),
+               *targets = random_targets(rows, VOCAB), *grads[3] = {random_tensor(DT_F32, rows, 0, distance > 0 ? 1e-9 : 1, 3)};
         if (distance > 0) {
             for (int64_t v = 0; v < VOCAB; v++) tensor_set(head, v * WIDTH, v == 0 ? -1 : 1);
             for (int64_t p = 0; p < rows; p++) tensor_set(hidden, p * WIDTH, 0.5 * distance * args.temperature), ((int32_t *)targets->data)[p] = 0;
@@ -320,7 +344,9 @@ static void run_kept(void) {
             double want = tensor_get(all.by_logprob, i);
             error += pow(tensor_get(all.by_weights, i) - want, 2), size += pow(want - before, 2);
         }
-        if (!(error <= 0.01 * 0.01 * size)) fail_msg("%s %s: variant %d: the head's gradient by weights is off by %g of its size", cpu_info()->gemm_f32, cpu_info()->isa, variant, sqrt(error / size));
+        if (!(error <= 0.01 * 0.01 * size))
+            fail_msg("%s %s: variant %d: the head's gradient by weights is off by %g of its size", cpu_info()->gemm_f32, cpu_info()->isa, variant,
+                     sqrt(error / size));
         arena_rewind(arena, mark);
     }
 }
@@ -342,7 +368,8 @@ static void run_certain(void) {
         ArenaMark mark = arena_mark(arena);
         enum { VOCAB = 700, WIDTH = 64 };
         LogprobArgs args = {.temperature = 1};
-        Tensor *hidden = random_tensor(DT_BF16, 1, WIDTH, 0.1, 1), *head = random_tensor(heads[h], VOCAB, WIDTH, 1, 2), *targets = random_targets(1, VOCAB), *grads[3] = {random_tensor(DT_F32, 1, 0, 1, 3)};
+        Tensor *hidden = random_tensor(DT_BF16, 1, WIDTH, 0.1, 1), *head = random_tensor(heads[h], VOCAB, WIDTH, 1, 2),
+               *targets = random_targets(1, VOCAB), *grads[3] = {random_tensor(DT_F32, 1, 0, 1, 3)};
         int32_t target = *(int32_t *)targets->data;
         for (int64_t c = 0; c < WIDTH; c++) tensor_set(hidden, c, 0.25 * tensor_get(head, target * WIDTH + c));
         tensor_set(grads[0], 0, 1);
@@ -354,8 +381,12 @@ static void run_certain(void) {
             error += pow(tensor_get(got.found.slope, c) - want, 2), size += want * want;
             head_error += pow(tensor_get(got.by_weights, target * WIDTH + c) - 0.25 - head_want, 2), head_size += head_want * head_want;
         }
-        if (!(head_error <= 0.01 * 0.01 * head_size)) fail_msg("%s %s: the gradient of the target's row is off by %g of its size", cpu_info()->gemm_f32, cpu_info()->isa, sqrt(head_error / head_size));
-        if (!(error <= 0.02 * 0.02 * size)) fail_msg("%s %s: a head in %s gives a slope that is off by %g of its size", cpu_info()->gemm_f32, cpu_info()->isa, dtype_name(heads[h]), sqrt(error / size));
+        if (!(head_error <= 0.01 * 0.01 * head_size))
+            fail_msg("%s %s: the gradient of the target's row is off by %g of its size", cpu_info()->gemm_f32, cpu_info()->isa,
+                     sqrt(head_error / head_size));
+        if (!(error <= 0.02 * 0.02 * size))
+            fail_msg("%s %s: a head in %s gives a slope that is off by %g of its size", cpu_info()->gemm_f32, cpu_info()->isa, dtype_name(heads[h]),
+                     sqrt(error / size));
         arena_rewind(arena, mark);
     }
 }
@@ -367,8 +398,14 @@ static void certain_tokens_keep_their_gradients(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(values_and_gradients_agree_with_the_reference), cmocka_unit_test(bits_are_those_of_any_number_of_threads), cmocka_unit_test(a_row_does_not_see_the_others), cmocka_unit_test(extremes), cmocka_unit_test(no_rows_leave_zeros),
-        cmocka_unit_test(blocks_do_not_see_each_other), cmocka_unit_test(weights_are_kept_by_blocks), cmocka_unit_test(certain_tokens_keep_their_gradients),
+        cmocka_unit_test(values_and_gradients_agree_with_the_reference),
+        cmocka_unit_test(bits_are_those_of_any_number_of_threads),
+        cmocka_unit_test(a_row_does_not_see_the_others),
+        cmocka_unit_test(extremes),
+        cmocka_unit_test(no_rows_leave_zeros),
+        cmocka_unit_test(blocks_do_not_see_each_other),
+        cmocka_unit_test(weights_are_kept_by_blocks),
+        cmocka_unit_test(certain_tokens_keep_their_gradients),
     };
     return cmocka_run_group_tests(tests, setup, teardown);
 }

@@ -1,4 +1,5 @@
-/* Exact solutions: every method and its certified bound against all policies in long double; worlds with published values; what has no values; finite horizons, reward per step. */
+/* Exact solutions: every method and its certified bound against all policies in long double; worlds with published values; what has no values; finite
+ * horizons, reward per step. */
 #include "rl/mdp/mdp_form.h"
 #include "tests/check.h"
 
@@ -205,8 +206,10 @@ static double largest(const long double *V, int n) {
 static void check_bound(const char *what, uint64_t seed, const MdpSolution *solution, const long double *truth, int n, double wanted) {
     long double off = 0;
     for (int s = 0; s < n; s++) off = fmaxl(off, fabsl((long double)solution->V[s] - truth[s]));
-    if (off > (long double)solution->bound) fail_msg("%s, world %llu: off by %.3Lg, certified %.3g", what, (unsigned long long)seed, off, solution->bound);
-    if (solution->bound > wanted) fail_msg("%s, world %llu: certified %.3g only, off by %.3Lg, wanted %.3g", what, (unsigned long long)seed, solution->bound, off, wanted);
+    if (off > (long double)solution->bound)
+        fail_msg("%s, world %llu: off by %.3Lg, certified %.3g", what, (unsigned long long)seed, off, solution->bound);
+    if (solution->bound > wanted)
+        fail_msg("%s, world %llu: certified %.3g only, off by %.3Lg, wanted %.3g", what, (unsigned long long)seed, solution->bound, off, wanted);
 }
 
 static void bounds_hold_for_every_method(void **state) {
@@ -260,7 +263,9 @@ static void undiscounted_values_are_found_or_refused(void **state) {
         for (size_t i = 0; (method = value_method(i)) && existence != CANCELS; i++) {
             MdpSolution solution;
             Status status = mdp_solve(&world->mdp, &(MdpOptions){.method = method}, arena, &solution);
-            if (status != (existence == EXISTS ? ST_OK : ST_INPUT)) fail_msg("%s, world %llu: existence %d, status %d: %s", method, (unsigned long long)seed, (int)existence, (int)status, status == ST_OK ? "" : status_text());
+            if (status != (existence == EXISTS ? ST_OK : ST_INPUT))
+                fail_msg("%s, world %llu: existence %d, status %d: %s", method, (unsigned long long)seed, (int)existence, (int)status,
+                         status == ST_OK ? "" : status_text());
             if (status == ST_OK) check_bound(method, seed, &solution, truth, world->mdp.n_states, 1e-9 * largest(truth, world->mdp.n_states));
             else check_text("values do not exist");
         }
@@ -321,7 +326,8 @@ static void bounds_hold_for_policies(void **state) {
         if (!cancels) check_status(status, exists ? ST_OK : ST_INPUT);
         if (!cancels && exists) {
             assert_string_equal(solution.method, "direct");
-            check_bound("direct", seed, &solution, truth, mdp->n_states, 1e-12 + (gamma < 1 ? 2e-14 / (1 - gamma) : 1e-9) * largest(truth, mdp->n_states));
+            check_bound("direct", seed, &solution, truth, mdp->n_states,
+                        1e-12 + (gamma < 1 ? 2e-14 / (1 - gamma) : 1e-9) * largest(truth, mdp->n_states));
         }
         if (gamma == 1) counts[exists]++;
         named_mdp_free(world);
@@ -329,7 +335,8 @@ static void bounds_hold_for_policies(void **state) {
     assert_true(counts[0] > 8 && counts[1] > 8);
 }
 
-/* Small worlds one behind the other, more states than are solved directly: a tenth of what happens in one leads on to the next, so the truth is found from the last one on. */
+/* Small worlds one behind the other, more states than are solved directly: a tenth of what happens in one leads on to the next, so the truth is found
+ * from the last one on. */
 static NamedMdp *row_of_worlds(uint64_t seed, double gamma, int *first, int *n_worlds) {
     enum { ROOM = FORM_DIRECT + MAX_STATES };
     NamedMdp *worlds[ROOM];
@@ -347,7 +354,8 @@ static NamedMdp *row_of_worlds(uint64_t seed, double gamma, int *first, int *n_w
             for (int64_t a = 0; a < MAX_ACTIONS && !mdp->terminal[s]; a++) {
                 int64_t row = s * mdp->n_actions + a % mdp->n_actions;
                 for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++)
-                    mdp_builder_add(builder, first[i] + s, a, first[i] + mdp->next[k], stays * mdp->probability[k], mdp->reward[k], mdp->ends && mdp->ends[k]);
+                    mdp_builder_add(builder, first[i] + s, a, first[i] + mdp->next[k], stays * mdp->probability[k], mdp->reward[k],
+                                    mdp->ends && mdp->ends[k]);
                 if (stays < 1) mdp_builder_add(builder, first[i] + s, a, first[i + 1], 0.1, 0, false);
             }
         }
@@ -376,7 +384,8 @@ static void bounds_hold_for_policies_by_iteration(void **state) {
             MdpSolution solution;
             check_ok(mdp_evaluate(mdp, policy, &(MdpOptions){.tolerance = tolerances[i]}, arena, &solution));
             assert_string_equal(solution.method, "iterative");
-            check_bound("iterative", seed, &solution, truth, mdp->n_states, fmax(tolerances[i], 1e-12 + 2e-14 / (1 - gamma) * largest(truth, mdp->n_states)));
+            check_bound("iterative", seed, &solution, truth, mdp->n_states,
+                        fmax(tolerances[i], 1e-12 + 2e-14 / (1 - gamma) * largest(truth, mdp->n_states)));
         }
         named_mdp_free(world);
     }
@@ -399,7 +408,8 @@ static void bounds_hold_for_horizons(void **state) {
                     long double q = 0;
                     for (int64_t row = s * mdp->n_actions + a, k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) {
                         bool over = mdp->terminal[mdp->next[k]] || (mdp->ends && mdp->ends[k]);
-                        q += (long double)mdp->probability[k] * ((long double)mdp->reward[k] + (over ? 0 : (long double)mdp->gamma * after_it[mdp->next[k]]));
+                        q += (long double)mdp->probability[k] *
+                             ((long double)mdp->reward[k] + (over ? 0 : (long double)mdp->gamma * after_it[mdp->next[k]]));
                     }
                     V[s] = a == 0 ? q : fmaxl(V[s], q);
                 }
@@ -557,10 +567,13 @@ static void lakes_and_cliffs_are_as_published(void **state) {
     check_lake("FrozenLake-v1:is_slippery=false", json_object_get(lake, "4x4_deterministic"));
     NamedMdp *world = opened("CliffWalking-v1", 0.99);
     MdpSolution solution = solved(world, "vi");
-    for (int32_t s = 0; s < 37; s++) check_close(solution.V[s], json_number_value(json_array_get(json_object_get(cliff, "V*_gamma_0.99"), (size_t)s)), 1e-9); /* the rest is never entered */
+    for (int32_t s = 0; s < 37; s++)
+        check_close(solution.V[s], json_number_value(json_array_get(json_object_get(cliff, "V*_gamma_0.99"), (size_t)s)),
+                    1e-9); /* the rest is never entered */
     world->mdp.gamma = 1;
     solution = solved(world, "gs");
-    for (int32_t s = 0; s < 37; s++) check_close(solution.V[s], json_number_value(json_array_get(json_object_get(cliff, "V*_gamma_1"), (size_t)s)), 1e-9);
+    for (int32_t s = 0; s < 37; s++)
+        check_close(solution.V[s], json_number_value(json_array_get(json_object_get(cliff, "V*_gamma_1"), (size_t)s)), 1e-9);
     named_mdp_free(world);
     json_decref(root);
 }
@@ -581,11 +594,13 @@ static void lake_q_values_are_the_reference_programs(void **state) {
 static void taxi_is_solved(void **state) {
     (void)state;
     json_t *root = expected("golden/rl/taxi.json");
-    const json_t *next = json_object_get(root, "next_state"), *reward = json_object_get(root, "reward"), *done = json_object_get(root, "done"), *starts = json_object_get(root, "initial_states");
+    const json_t *next = json_object_get(root, "next_state"), *reward = json_object_get(root, "reward"), *done = json_object_get(root, "done"),
+                 *starts = json_object_get(root, "initial_states");
     MdpBuilder *builder = mdp_builder_new(500, 6, 1);
     for (size_t s = 0; s < 500; s++)
         for (size_t a = 0; a < 6; a++)
-            mdp_builder_add(builder, (int64_t)s, (int64_t)a, json_integer_value(json_array_get(json_array_get(next, s), a)), 1, json_number_value(json_array_get(json_array_get(reward, s), a)),
+            mdp_builder_add(builder, (int64_t)s, (int64_t)a, json_integer_value(json_array_get(json_array_get(next, s), a)), 1,
+                            json_number_value(json_array_get(json_array_get(reward, s), a)),
                             json_integer_value(json_array_get(json_array_get(done, s), a)));
     NamedMdp *world = finished(builder);
     static const double gammas[] = {1, 0.99, 0.9}, means[] = {7.93, 6.327464, -1.263323};
@@ -621,8 +636,12 @@ static NamedMdp *small_grid(void) {
 
 static void sweeps_are_the_books(void **state) {
     (void)state;
-    static const double random_walk[] = {0, -14, -20, -22, -14, -18, -20, -20, -20, -20, -18, -14, -22, -20, -14, 0}, best[] = {0, -1, -2, -3, -1, -2, -3, -2, -2, -3, -2, -1, -3, -2, -1, 0};
-    static const struct { int64_t k; double V[5]; } sweeps[] = {{1, {-1, -1, -1, -1, -1}}, {2, {-1.75, -2, -2, -2, -2}}, {3, {-2.4375, -2.9375, -3, -2.875, -3}}};
+    static const double random_walk[] = {0, -14, -20, -22, -14, -18, -20, -20, -20, -20, -18, -14, -22, -20, -14, 0},
+                        best[] = {0, -1, -2, -3, -1, -2, -3, -2, -2, -3, -2, -1, -3, -2, -1, 0};
+    static const struct {
+        int64_t k;
+        double V[5];
+    } sweeps[] = {{1, {-1, -1, -1, -1, -1}}, {2, {-1.75, -2, -2, -2, -2}}, {3, {-2.4375, -2.9375, -3, -2.875, -3}}};
     static const double in_place[] = {0, -1, -1.25, -1.3125, -1, -1.5, -1.6875, -1.75};
     NamedMdp *world = small_grid();
     MdpSolution solution;
@@ -687,20 +706,24 @@ static void toolbox_examples_are_reproduced(void **state) {
         assert_int_equal(solved(other, method).policy[1], 0);
     }
     check_close_f64("vi, 4 sweeps", after(world, "vi", 4).V, ((const double[]){5.05197, 8.29197, 12.29197}), 3, 1e-12, 0);
-    check_close_f64("gs, 34 sweeps", after(world, "gs", 34).V, ((const double[]){25.5833879767579, 28.830654635546928, 32.83065463554693}), 3, 1e-9, 0);
+    check_close_f64("gs, 34 sweeps", after(world, "gs", 34).V, ((const double[]){25.5833879767579, 28.830654635546928, 32.83065463554693}), 3, 1e-9,
+                    0);
     MdpSolution stopped;
     check_ok(mdp_solve(&world->mdp, &(MdpOptions){.method = "mpi", .max_iterations = 3, .evaluation_sweeps = 10}, arena, &stopped));
     check_close_f64("mpi, 3 improvements", stopped.V, ((const double[]){21.81408652334702, 25.054086523347017, 29.054086523347017}), 3, 1e-9, 0);
     assert_true(stopped.bound >= 26.244 - 21.81408652334702); /* and it is said how far that is from the truth */
-    /* Its relative values have V(last) = reward per step, which it takes for the least change of a sweep; ours have V(first) = 0 and the middle between least and greatest. */
+    /* Its relative values have V(last) = reward per step, which it takes for the least change of a sweep; ours have V(first) = 0 and the middle
+     * between least and greatest. */
     MdpSolution average = after(other, "average", 29);
     double least = average.gain - average.bound;
-    check_close_f64("small average, 29 sweeps", ((const double[]){average.V[0] - average.V[1] + least, least}), ((const double[]){10, 3.885235246411831}), 2, 1e-9, 0);
+    check_close_f64("small average, 29 sweeps", ((const double[]){average.V[0] - average.V[1] + least, least}),
+                    ((const double[]){10, 3.885235246411831}), 2, 1e-9, 0);
     check_close_f64("small vi, 26 sweeps", after(other, "vi", 26).V, ((const double[]){40.048625392716815, 33.65371175967546}), 2, 1e-9, 0);
     world->mdp.gamma = 0.96;
     check_close_f64("vi, 4 sweeps, gamma .96", after(world, "vi", 4).V, ((const double[]){5.93215488, 9.38815488, 13.38815488}), 3, 1e-12, 0);
     check_close_f64("gamma .96", solved(world, NULL).V, ((const double[]){74.6496, 78.1056, 82.1056}), 3, 1e-10, 0);
-    check_close_f64("gs, 64 sweeps, gamma .96", after(world, "gs", 64).V, ((const double[]){69.98910821400665, 73.46560194552877, 77.46560194552877}), 3, 1e-9, 0);
+    check_close_f64("gs, 64 sweeps, gamma .96", after(world, "gs", 64).V, ((const double[]){69.98910821400665, 73.46560194552877, 77.46560194552877}),
+                    3, 1e-9, 0);
     world->mdp.gamma = 0.99;
     check_close_f64("gamma .99", solved(world, NULL).V, ((const double[]){317.5524, 321.1164, 325.1164}), 3, 1e-10, 0);
     named_mdp_free(world);
@@ -724,8 +747,8 @@ static void horizons_go_backwards(void **state) {
     named_mdp_free(world);
 }
 
-/* Where the best reward per step depends on where it begins there is no one number. States 0 and 1 lead to each other and earn `first`, 2 and 3 the same with `second`; 4 may go to either pair, and 0 to 4 where
- * there is a way back. */
+/* Where the best reward per step depends on where it begins there is no one number. States 0 and 1 lead to each other and earn `first`, 2 and 3 the
+ * same with `second`; 4 may go to either pair, and 0 to 4 where there is a way back. */
 static NamedMdp *two_pairs(double first, double second, bool way_back) {
     MdpBuilder *builder = mdp_builder_new(5, 2, 1);
     for (int a = 0; a < 2; a++) {
@@ -785,7 +808,8 @@ static void reward_per_step_is_bounded_too(void **state) {
 
 /* ---- gamma 1 ---- */
 
-/* Two rooms between which one may walk for nothing; one door costs 5 behind a gift of 3, another gives 2. Value iteration from anywhere would believe in the gift alone. */
+/* Two rooms between which one may walk for nothing; one door costs 5 behind a gift of 3, another gives 2. Value iteration from anywhere would believe
+ * in the gift alone. */
 static void wandering_for_nothing_earns_nothing(void **state) {
     (void)state;
     MdpBuilder *builder = mdp_builder_new(4, 2, 1);
@@ -879,7 +903,8 @@ static void shares_of_time_add_up(void **state) {
 }
 
 /* A world of one action with these outcomes; `width` of them a state. */
-static NamedMdp *chain_world(int64_t n, int width, void (*outcome)(int64_t s, int i, int64_t *next, double *probability), int64_t start, int64_t terminal) {
+static NamedMdp *chain_world(int64_t n, int width, void (*outcome)(int64_t s, int i, int64_t *next, double *probability), int64_t start,
+                             int64_t terminal) {
     MdpBuilder *builder = mdp_builder_new(n, 1, 0.9);
     for (int64_t s = 0; s < n; s++)
         for (int i = 0; i < width && s != terminal; i++) {
@@ -903,12 +928,14 @@ static void drift(int64_t s, int i, int64_t *next, double *p) { /* 3000 states, 
     *p = i ? 0.2 : 0.8;
 }
 
-static void two_ends(int64_t s, int i, int64_t *next, double *p) { /* left and right alike, until one of the ends is reached, where it stays, or goes to and fro: 0; 1999 and 2000 */
+/* Left and right alike, until one of the ends is reached, where it stays, or goes to and fro: 0; 1999 and 2000 */
+static void two_ends(int64_t s, int i, int64_t *next, double *p) {
     *next = s == 0 ? 0 : s == 1999 ? 2000 : s == 2000 ? 1999 : i ? s + 1 : s - 1;
     *p = s == 0 || s >= 1999 ? i == 0 : 0.5;
 }
 
-static void apart(int64_t s, int i, int64_t *next, double *p) { /* two crowds of 200, one step in 10^12 from the first to the other, one in 3 10^12 back */
+/* Two crowds of 200, one step in 10^12 from the first to the other, one in 3 10^12 back */
+static void apart(int64_t s, int i, int64_t *next, double *p) {
     int64_t half = s / 200, away = half ? 333 : 1000;
     *next = i == 9 ? s + (half ? -200 : 200) : half * 200 + (s * 7 + i * 31) % 200;
     *p = i == 9 ? 1e-15 * (double)away : (1 - 1e-15 * (double)away) / 9;
@@ -969,8 +996,14 @@ static void shares_of_large_chains(void **state) {
 /* A large random world without ends, and one with them. */
 static Mdp large_world(int32_t n, int32_t actions, int32_t fan, double gamma, bool ends) {
     size_t entries = (size_t)n * (size_t)actions * (size_t)fan;
-    Mdp mdp = {.n_states = n, .n_actions = actions, .gamma = gamma, .begin = arena_alloc(arena, ((size_t)n * (size_t)actions + 1) * sizeof(int64_t)), .next = arena_alloc(arena, entries * sizeof(int32_t)),
-               .probability = arena_alloc(arena, entries * sizeof(double)), .reward = arena_alloc(arena, entries * sizeof(double)), .terminal = arena_zero(arena, (size_t)n)};
+    Mdp mdp = {.n_states = n,
+               .n_actions = actions,
+               .gamma = gamma,
+               .begin = arena_alloc(arena, ((size_t)n * (size_t)actions + 1) * sizeof(int64_t)),
+               .next = arena_alloc(arena, entries * sizeof(int32_t)),
+               .probability = arena_alloc(arena, entries * sizeof(double)),
+               .reward = arena_alloc(arena, entries * sizeof(double)),
+               .terminal = arena_zero(arena, (size_t)n)};
     RngKey key = rng_key(7, RNG_TEST, 0);
     for (int64_t row = 0; row <= (int64_t)n * actions; row++) mdp.begin[row] = row * fan;
     for (size_t k = 0; k < entries; k++) {
@@ -1002,8 +1035,8 @@ static void threads_change_no_bit(void **state) {
     omp_set_num_threads(threads);
 }
 
-/* Where values fit into no near cache, entries are swept in another order: what comes of it is the same but for rounding, with rows of unequal length, ends, and any number of threads; a world whose
- * states lead to their neighbours is left as it is. */
+/* Where values fit into no near cache, entries are swept in another order: what comes of it is the same but for rounding, with rows of unequal
+ * length, ends, and any number of threads; a world whose states lead to their neighbours is left as it is. */
 static void tiles_change_only_rounding(void **state) {
     (void)state;
     enum { N = 300000, ACTIONS = 2, FAN = 3 };
@@ -1028,11 +1061,13 @@ static void tiles_change_only_rounding(void **state) {
         assert_true(form_gains_by_tiles(&plain, 2 << 20) && !form_gains_by_tiles(&plain, 1 << 20) && !form_gains_by_tiles(&plain, 0));
         check_ok(form_tile(&tiled));
         assert_non_null(tiled.tiles);
-        double *V = form_vector(&plain, arena), *one = form_vector(&plain, arena), *many = form_vector(&plain, arena), *apart = form_vector(&plain, arena);
+        double *V = form_vector(&plain, arena), *one = form_vector(&plain, arena), *many = form_vector(&plain, arena),
+               *apart = form_vector(&plain, arena);
         double *Q = arena_alloc(arena, sizeof(double) * ACTIONS * N), *apart_Q = arena_alloc(arena, sizeof(double) * ACTIONS * N);
         for (int64_t s = 0; s < N; s++) V[s] = rng_uniform(rng_key(8, RNG_TEST, 0), (uint64_t)s);
         if (ends) V[0] = 0;
-        Change expected = form_sweep(&plain, (Sweep){.V = V, .new_V = apart, .Q = apart_Q}), change = form_sweep(&tiled, (Sweep){.V = V, .new_V = one, .Q = Q});
+        Change expected = form_sweep(&plain, (Sweep){.V = V, .new_V = apart, .Q = apart_Q}),
+               change = form_sweep(&tiled, (Sweep){.V = V, .new_V = one, .Q = Q});
         assert_true(fabs(change.least - expected.least) < 1e-14 && fabs(change.most - expected.most) < 1e-14);
         double off = 0;
         for (int64_t row = 0; row < ACTIONS * N; row++) off = fmax(off, fabs(Q[row] - apart_Q[row]));
@@ -1057,10 +1092,12 @@ static void tiles_change_only_rounding(void **state) {
     }
 }
 
-/* A form that no world of equal rows gives: the state in the middle has `widest` actions, one none, the others 1 or 3; rows have 0 to 4 entries, among them the first and the last value and the end;
- * and for many rows after each other all but a few lead to the same few values, so that tiles have long gaps. */
+/* A form that no world of equal rows gives: the state in the middle has `widest` actions, one none, the others 1 or 3; rows have 0 to 4 entries,
+ * among them the first and the last value and the end; and for many rows after each other all but a few lead to the same few values, so that tiles
+ * have long gaps. */
 static MdpForm odd_form(int32_t n, int64_t widest) {
-    int64_t most = 3 * (int64_t)n + widest, row = 0, k = 0, *rows = arena_alloc(arena, ((size_t)n + 1) * sizeof *rows), *begin = arena_alloc(arena, ((size_t)most + 1) * sizeof *begin);
+    int64_t most = 3 * (int64_t)n + widest, row = 0, k = 0, *rows = arena_alloc(arena, ((size_t)n + 1) * sizeof *rows),
+            *begin = arena_alloc(arena, ((size_t)most + 1) * sizeof *begin);
     int32_t *next = arena_alloc(arena, 4 * (size_t)most * sizeof *next);
     double *probability = arena_alloc(arena, 4 * (size_t)most * sizeof *probability), *reward = arena_alloc(arena, (size_t)most * sizeof *reward);
     bool *ended = arena_zero(arena, (size_t)n);
@@ -1073,7 +1110,10 @@ static MdpForm odd_form(int32_t n, int64_t widest) {
             begin[row] = k;
             for (int64_t i = row % 5; i > 0; i--, k++) {
                 uint64_t at = (uint64_t)(5 * row + i);
-                next[k] = alike ? 100000 + (int32_t)rng_below(key, at, 16) : row % 97 == 0 ? 0 : row % 89 == 0 ? n - (int32_t)(i % 2) : (int32_t)rng_below(key, at, (uint64_t)n);
+                next[k] = alike           ? 100000 + (int32_t)rng_below(key, at, 16)
+                          : row % 97 == 0 ? 0
+                          : row % 89 == 0 ? n - (int32_t)(i % 2)
+                                          : (int32_t)rng_below(key, at, (uint64_t)n);
                 probability[k] = 0.2 * rng_uniform(key, at + 3);
             }
             reward[row] = rng_uniform(key, (uint64_t)row);
@@ -1081,7 +1121,16 @@ static MdpForm odd_form(int32_t n, int64_t widest) {
     }
     rows[n] = row;
     begin[row] = k;
-    return (MdpForm){.n = n, .n_rows = row, .gamma = 0.9, .ended = ended, .rows = rows, .begin = begin, .next = next, .probability = probability, .reward = reward, .arena = arena};
+    return (MdpForm){.n = n,
+                     .n_rows = row,
+                     .gamma = 0.9,
+                     .ended = ended,
+                     .rows = rows,
+                     .begin = begin,
+                     .next = next,
+                     .probability = probability,
+                     .reward = reward,
+                     .arena = arena};
 }
 
 static void tiles_of_odd_shapes(void **state) {
@@ -1116,7 +1165,8 @@ static void tiles_of_odd_shapes(void **state) {
     omp_set_num_threads(before);
 }
 
-/* Worlds above the size from which entries are fetched ahead, with rows of equal and of unequal length: modified policy iteration, which copies rows, against sweeps state by state. */
+/* Worlds above the size from which entries are fetched ahead, with rows of equal and of unequal length: modified policy iteration, which copies rows,
+ * against sweeps state by state. */
 static void methods_agree_on_large_worlds(void **state) {
     (void)state;
     enum { N = 40000 };
@@ -1171,7 +1221,8 @@ static void large_systems_are_solved_without_sweeps(void **state) {
 /* The default method for so many states, on what mixes so slowly that sweeps alone would take a quarter of a million. V is a straight line. */
 static void slow_chains_take_few_iterations(void **state) {
     (void)state;
-    static const char *const specs[] = {"RandomWalk:states=1100", "RandomWalk:states=3000", "RandomWalk:states=3000,gamma=0.999999", "RandomWalk:states=20000"};
+    static const char *const specs[] = {"RandomWalk:states=1100", "RandomWalk:states=3000", "RandomWalk:states=3000,gamma=0.999999",
+                                        "RandomWalk:states=20000"};
     for (size_t c = 0; c < COUNT_OF(specs); c++) {
         NamedMdp *world;
         MdpSolution fast, exact;
@@ -1213,20 +1264,30 @@ static double *deterministic(const Mdp *mdp, const int32_t *actions) {
     return policy;
 }
 
-/* On ice that does not slip the lowest of the best actions is to stay at the wall; with rewards for each step there is no such thing, nor in a world where to stay is best. */
+/* On ice that does not slip the lowest of the best actions is to stay at the wall; with rewards for each step there is no such thing, nor in a world
+ * where to stay is best. */
 static void policies_that_go_nowhere_are_told(void **state) {
     (void)state;
-    static const struct { const char *spec; bool attains; } cases[] = {{"FrozenLake-v1:is_slippery=false,gamma=1", false}, {"FrozenLake-v1:gamma=1", true}, {"CliffWalking-v1:gamma=1", true},
-                                                                       {"Gridworld4x4:gamma=1", true}, {"Gambler:gamma=1", true}, {"FrozenLake8x8-v1:is_slippery=false,gamma=1", false},
-                                                                       {"FrozenLake-v1:is_slippery=false,gamma=0.9", true}};
+    static const struct {
+        const char *spec;
+        bool attains;
+    } cases[] = {{"FrozenLake-v1:is_slippery=false,gamma=1", false},
+                 {"FrozenLake-v1:gamma=1", true},
+                 {"CliffWalking-v1:gamma=1", true},
+                 {"Gridworld4x4:gamma=1", true},
+                 {"Gambler:gamma=1", true},
+                 {"FrozenLake8x8-v1:is_slippery=false,gamma=1", false},
+                 {"FrozenLake-v1:is_slippery=false,gamma=0.9", true}};
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         NamedMdp *world;
         MdpSolution best, earned;
         check_ok(mdp_open(cases[c].spec, &world));
         check_ok(mdp_solve(&world->mdp, &(MdpOptions){0}, arena, &best));
-        if (best.policy_attains != cases[c].attains) fail_msg("%s: the policy %s", cases[c].spec, best.policy_attains ? "attains" : "does not attain");
+        if (best.policy_attains != cases[c].attains)
+            fail_msg("%s: the policy %s", cases[c].spec, best.policy_attains ? "attains" : "does not attain");
         assert_true(best.policy_attains == !best.attaining);
-        check_ok(mdp_evaluate(&world->mdp, deterministic(&world->mdp, best.attaining ? best.attaining : best.policy), &(MdpOptions){0}, arena, &earned));
+        check_ok(
+            mdp_evaluate(&world->mdp, deterministic(&world->mdp, best.attaining ? best.attaining : best.policy), &(MdpOptions){0}, arena, &earned));
         check_close_f64(cases[c].spec, earned.V, best.V, (size_t)world->mdp.n_states, 1e-9, 0);
         if (!best.policy_attains) {
             check_ok(mdp_evaluate(&world->mdp, deterministic(&world->mdp, best.policy), &(MdpOptions){0}, arena, &earned));
@@ -1268,12 +1329,36 @@ static void full_memory_is_a_status(void **state) {
 int main(void) {
     const struct CMUnitTest tests[] = {
 #define TEST(name) cmocka_unit_test_setup_teardown(name, setup, teardown)
-        TEST(bounds_hold_for_every_method), TEST(bounds_hold_when_stopped_early), TEST(undiscounted_values_are_found_or_refused), TEST(bounds_hold_for_policies), TEST(bounds_hold_for_policies_by_iteration),
-        TEST(bounds_hold_for_horizons), TEST(bounds_hold_for_rewards_per_step), TEST(lakes_and_cliffs_are_as_published),
-        TEST(lake_q_values_are_the_reference_programs), TEST(taxi_is_solved), TEST(sweeps_are_the_books), TEST(toolbox_examples_are_reproduced), TEST(horizons_go_backwards),
-        TEST(reward_per_step_is_bounded_too), TEST(several_rewards_per_step_are_an_error), TEST(wandering_for_nothing_earns_nothing), TEST(missing_values_are_said), TEST(policies_are_checked), TEST(shares_of_time_add_up), TEST(shares_of_large_chains),
-        TEST(threads_change_no_bit), TEST(tiles_change_only_rounding), TEST(tiles_of_odd_shapes), TEST(methods_agree_on_large_worlds), TEST(large_systems_are_solved_without_sweeps),
-        TEST(slow_chains_take_few_iterations), TEST(slow_chains_in_any_order), TEST(policies_that_go_nowhere_are_told), TEST(linear_programs_are_exact_to_rounding), TEST(full_memory_is_a_status),
+        TEST(bounds_hold_for_every_method),
+        TEST(bounds_hold_when_stopped_early),
+        TEST(undiscounted_values_are_found_or_refused),
+        TEST(bounds_hold_for_policies),
+        TEST(bounds_hold_for_policies_by_iteration),
+        TEST(bounds_hold_for_horizons),
+        TEST(bounds_hold_for_rewards_per_step),
+        TEST(lakes_and_cliffs_are_as_published),
+        TEST(lake_q_values_are_the_reference_programs),
+        TEST(taxi_is_solved),
+        TEST(sweeps_are_the_books),
+        TEST(toolbox_examples_are_reproduced),
+        TEST(horizons_go_backwards),
+        TEST(reward_per_step_is_bounded_too),
+        TEST(several_rewards_per_step_are_an_error),
+        TEST(wandering_for_nothing_earns_nothing),
+        TEST(missing_values_are_said),
+        TEST(policies_are_checked),
+        TEST(shares_of_time_add_up),
+        TEST(shares_of_large_chains),
+        TEST(threads_change_no_bit),
+        TEST(tiles_change_only_rounding),
+        TEST(tiles_of_odd_shapes),
+        TEST(methods_agree_on_large_worlds),
+        TEST(large_systems_are_solved_without_sweeps),
+        TEST(slow_chains_take_few_iterations),
+        TEST(slow_chains_in_any_order),
+        TEST(policies_that_go_nowhere_are_told),
+        TEST(linear_programs_are_exact_to_rounding),
+        TEST(full_memory_is_a_status),
 #undef TEST
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

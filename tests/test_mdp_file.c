@@ -53,16 +53,19 @@ static void yaml_and_json_say_the_same(void **state) {
     NamedMdp *world = read_as("robot.yaml", robot);
     check_robot(world);
     named_mdp_free(world);
-    world = read_as("robot.json",
-                    "{\"states\":[\"full\",\"low\",\"empty\"],\"actions\":[\"search\",\"wait\"],\"gamma\":9e-1,\"start\":{\"full\":0.5,\"low\":0.5},\"terminal\":[2],\"transitions\":[[0,0,0,0.6666666666666666,2],"
-                    "[0,0,1,0.3333333333333333,2.0],\n\t[0,1,\"full\",1,0.5],[\"low\",\"wait\",1,1.0,0.5,false],[1,0,2,0.25,-3,true],[1,0,1,0.75,2,0]]}");
+    world = read_as(
+        "robot.json",
+        "{\"states\":[\"full\",\"low\",\"empty\"],\"actions\":[\"search\",\"wait\"],\"gamma\":9e-1,\"start\":{\"full\":0.5,\"low\":0.5},\"terminal\":[2],\"transitions\":[[0,0,0,0.6666666666666666,2],"
+        "[0,0,1,0.3333333333333333,2.0],\n\t[0,1,\"full\",1,0.5],[\"low\",\"wait\",1,1.0,0.5,false],[1,0,2,0.25,-3,true],[1,0,1,0.75,2,0]]}");
     check_robot(world);
     named_mdp_free(world);
 }
 
 static void names_may_be_numbers_or_any_character(void **state) {
     (void)state;
-    NamedMdp *world = read_as("names.json", "{\"states\":[\"\\ud83d\\ude00\",\"a\\\\ud83d\",\"1\"],\"actions\":1,\"gamma\":0,\"transitions\":[[\"\\ud83d\\ude00\",0,\"1\",1,0],[\"1\",0,0,1,7],[\"a\\\\ud83d\",0,2,1,0]]}");
+    NamedMdp *world = read_as(
+        "names.json",
+        "{\"states\":[\"\\ud83d\\ude00\",\"a\\\\ud83d\",\"1\"],\"actions\":1,\"gamma\":0,\"transitions\":[[\"\\ud83d\\ude00\",0,\"1\",1,0],[\"1\",0,0,1,7],[\"a\\\\ud83d\",0,2,1,0]]}");
     assert_string_equal(world->state_names[0], "\xf0\x9f\x98\x80");
     assert_string_equal(world->state_names[1], "a\\ud83d");
     assert_int_equal(world->mdp.next[0], 2); /* the name "1" comes before the number 1 */
@@ -73,7 +76,8 @@ static void names_may_be_numbers_or_any_character(void **state) {
 
 static void faults_have_their_line(void **state) {
     (void)state;
-    static const struct { const char *text, *part, *hint; } cases[] = {
+    static const struct { const char *text, *part, *hint;
+    } cases[] = {
         {"", "line 1: the file is empty", NULL},
         {"states: 2\nactions: 1\ngamma: 0.9\n", "key 'transitions' is missing", NULL},
         {"states: 1\nactons: 1\n", "line 2: unknown key 'actons'", "'actions'"},
@@ -86,8 +90,10 @@ static void faults_have_their_line(void **state) {
         {"states: 99999999999\n", "line 1: expected how many states", NULL},
         {"states: []\n", "line 1: expected how many states", NULL},
         {"states: [a, a]\nactions: 1\ngamma: 0\ntransitions: []\n", "line 1: two states are named 'a'", NULL},
-        {"states: 1\nactions: 1\ngamma: 0\ntransitions:\n- [0, 0, 0, 0.5, 1]\n- [0, 0, 0, 0.4, 1]\n", "line 5: state 0, action 0: the probabilities sum to 0.9, expected 1", NULL},
-        {"states: [x]\nactions: [go]\ngamma: 0\ntransitions:\n- [x, go, x, 1, 1]\n- [x, go, 0, 1, 1]\n", "line 5: state 'x', action 'go': the probabilities sum to 2, expected 1", NULL},
+        {"states: 1\nactions: 1\ngamma: 0\ntransitions:\n- [0, 0, 0, 0.5, 1]\n- [0, 0, 0, 0.4, 1]\n",
+         "line 5: state 0, action 0: the probabilities sum to 0.9, expected 1", NULL},
+        {"states: [x]\nactions: [go]\ngamma: 0\ntransitions:\n- [x, go, x, 1, 1]\n- [x, go, 0, 1, 1]\n",
+         "line 5: state 'x', action 'go': the probabilities sum to 2, expected 1", NULL},
         {"states: 1\nactions: 2\ngamma: 0\ntransitions: [[0, 0, 0, 1, 1]]\n", "state 0, action 1: no transitions", "leads back"},
         {"states: 2000000000\nactions: 1\ngamma: 0\ntransitions: [[0, 0, 0, 1, 1]]\n", "state 1 has no transitions", NULL},
         {"states: 3\nactions: 2000000000\ngamma: 0\nterminal: [0, 1, 2]\ntransitions: []\n", "do not fit into memory", NULL},
@@ -190,8 +196,9 @@ static void full_memory_is_a_status(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(yaml_and_json_say_the_same), cmocka_unit_test(names_may_be_numbers_or_any_character), cmocka_unit_test(faults_have_their_line),
-        cmocka_unit_test(builder_sorts_and_keeps_the_first_fault), cmocka_unit_test(broken_files_are_refused), cmocka_unit_test(full_memory_is_a_status),
+        cmocka_unit_test(yaml_and_json_say_the_same), cmocka_unit_test(names_may_be_numbers_or_any_character),
+        cmocka_unit_test(faults_have_their_line),     cmocka_unit_test(builder_sorts_and_keeps_the_first_fault),
+        cmocka_unit_test(broken_files_are_refused),   cmocka_unit_test(full_memory_is_a_status),
     };
     temp_dir_make(folder, sizeof folder);
     int failed = cmocka_run_group_tests(tests, NULL, NULL);

@@ -28,12 +28,14 @@ static void make_adapter(const Place *place, const char *name, const char *saved
     Model *model;
     const char *targets[] = {"q_proj"}, *saves[] = {saved};
     LoraConfig lora = {.rank = rank, .alpha = 3, .n_targets = 1, .targets = targets, .n_saved = saved ? 1 : 0, .saved = saves, .lr_ratio = 1};
-    check_ok(model_load(temp_file(place->dir, "base"), &(ModelOptions){.device = device_cpu(), .compute = DT_F32, .scores = saved && !strcmp(saved, "score")}, &model));
+    check_ok(model_load(temp_file(place->dir, "base"),
+                        &(ModelOptions){.device = device_cpu(), .compute = DT_F32, .scores = saved && !strcmp(saved, "score")}, &model));
     check_ok(model_attach_lora(model, &lora, (uint64_t)rank));
     for (size_t i = 0; i < model->params.n; i++) {
         const Param *param = &model->params.items[i];
         if (param->role != PARAM_BASE)
-            for (int64_t k = 0; k < tensor_count(param->tensor); k++) tensor_set(param->tensor, k, 0.2 * rng_normal(rng_key((uint64_t)rank, RNG_TEST, i), (uint64_t)k));
+            for (int64_t k = 0; k < tensor_count(param->tensor); k++)
+                tensor_set(param->tensor, k, 0.2 * rng_normal(rng_key((uint64_t)rank, RNG_TEST, i), (uint64_t)k));
     }
     check_ok(adapter_save(model, temp_file(place->dir, name), "base"));
     model_free(model);
@@ -154,7 +156,8 @@ static void sharded_output(void **state) {
     check_ok(model_attach_lora(model, &(LoraConfig){.rank = 2, .alpha = 2, .lr_ratio = 1}, 1)); /* B is zero: nothing changes */
     check_ok(adapter_save(model, temp_file(place->dir, "adapter"), root));
     model_free(model);
-    check_ok(merge(root, &(MergeAdapter){temp_file(place->dir, "adapter"), 1}, 1, temp_file(place->dir, "out/"), (MergeConfig){.prove = true}, &result));
+    check_ok(
+        merge(root, &(MergeAdapter){temp_file(place->dir, "adapter"), 1}, 1, temp_file(place->dir, "out/"), (MergeConfig){.prove = true}, &result));
     assert_true(result->kl == 0 && result->worst->error == 0);
     merge_free(result);
     assert_true(file_exists(temp_file(place->dir, "out/model.safetensors.index.json")));
@@ -184,15 +187,16 @@ static void tied_heads(void **state) {
         snprintf(out, sizeof out, "out%d", i);
         snprintf(name, sizeof name, "adapter%d", i);
         make_adapter(place, name, trained[i], 3);
-        check_ok(merge(temp_file(place->dir, "base"), &(MergeAdapter){temp_file(place->dir, name), 1}, 1, temp_file(place->dir, out), (MergeConfig){.convert = true, .dtype = DT_F32, .prove = true},
-                       &result));
+        check_ok(merge(temp_file(place->dir, "base"), &(MergeAdapter){temp_file(place->dir, name), 1}, 1, temp_file(place->dir, out),
+                       (MergeConfig){.convert = true, .dtype = DT_F32, .prove = true}, &result));
         assert_true(result->kl < 1e-9 && result->top1_agreement > 0.98);
         merge_free(result);
         snprintf(path, sizeof path, "%s/adapter_model.safetensors", name);
         check_ok(safetensors_open(temp_file(place->dir, "base"), &base));
         check_ok(safetensors_open(temp_file(place->dir, path), &adapter));
         check_ok(safetensors_open(temp_file(place->dir, out), &merged));
-        const char *changed = i == 0 ? "lm_head.weight" : "model.embed_tokens.weight", *kept = i == 0 ? "model.embed_tokens.weight" : "lm_head.weight";
+        const char *changed = i == 0 ? "lm_head.weight" : "model.embed_tokens.weight",
+                   *kept = i == 0 ? "model.embed_tokens.weight" : "lm_head.weight";
         assert_true(same_tensor(merged, kept, base, "model.embed_tokens.weight"));
         assert_true(same_tensor(merged, changed, adapter, i == 0 ? "base_model.model.lm_head.weight" : "base_model.model.model.embed_tokens.weight"));
         Arena *arena = arena_new(0);
@@ -217,11 +221,13 @@ static void scores_of(const char *dir, const char *base, double scores[2]) {
     scorer_close(scorer);
 }
 
-/* On a language model and on a classifier; half an adapter is half its branches and, where the base has no score, half a score. 1e-5: both compute in f32, scores are a few units. */
+/* On a language model and on a classifier; half an adapter is half its branches and, where the base has no score, half a score. 1e-5: both compute in
+ * f32, scores are a few units. */
 static void reward_models(void **state) {
     (void)state;
     const Place *place = make_place();
-    const char *base = strdup(temp_file(place->dir, "base")), *judge = strdup(temp_file(place->dir, "judge")), *merged = strdup(temp_file(place->dir, "merged")), *again = strdup(temp_file(place->dir, "again"));
+    const char *base = strdup(temp_file(place->dir, "base")), *judge = strdup(temp_file(place->dir, "judge")),
+               *merged = strdup(temp_file(place->dir, "merged")), *again = strdup(temp_file(place->dir, "again"));
     MergeResult *result;
     double before[2], after[2];
     make_base(place);
@@ -244,7 +250,9 @@ static void reward_models(void **state) {
     merge_free(result);
     check_ok(safetensors_open(merged, &files));
     check_ok(safetensors_open(temp_file(judge, "adapter_model.safetensors"), &trained));
-    for (int64_t k = 0; k < 24; k++) check_close(stored_get(safetensors_find(files, "score.weight"), k), 0.5 * stored_get(safetensors_find(trained, "base_model.model.score.weight"), k), 1e-8);
+    for (int64_t k = 0; k < 24; k++)
+        check_close(stored_get(safetensors_find(files, "score.weight"), k),
+                    0.5 * stored_get(safetensors_find(trained, "base_model.model.score.weight"), k), 1e-8);
     assert_null(safetensors_find(files, "lm_head.weight"));
     safetensors_close(files);
     safetensors_close(trained);
@@ -260,7 +268,8 @@ static void rounded_once(void **state) {
     make_adapter(place, "adapter", NULL, 4);
     MergeAdapter adapter = {temp_file(place->dir, "adapter"), 0.5};
     check_ok(merge(temp_file(place->dir, "base"), &adapter, 1, temp_file(place->dir, "narrow"), (MergeConfig){.prove = true}, &narrow));
-    check_ok(merge(temp_file(place->dir, "base"), &adapter, 1, temp_file(place->dir, "wide"), (MergeConfig){.convert = true, .dtype = DT_F32}, &wide));
+    check_ok(
+        merge(temp_file(place->dir, "base"), &adapter, 1, temp_file(place->dir, "wide"), (MergeConfig){.convert = true, .dtype = DT_F32}, &wide));
     double distance = largest_distance(temp_file(place->dir, "narrow"), temp_file(place->dir, "wide"));
     assert_true(distance > 1e-5 && distance < 1.0 / 256);
     check_close(narrow->worst->error, distance, 1e-6);
@@ -300,7 +309,9 @@ static void out_of_range(void **state) {
     make_base(place);
     make_adapter(place, "adapter", NULL, 2);
     MergeAdapter adapter = {temp_file(place->dir, "adapter"), 1e9};
-    check_status(merge(temp_file(place->dir, "base"), &adapter, 1, temp_file(place->dir, "out"), (MergeConfig){.convert = true, .dtype = DT_F16}, &result), ST_NUMERIC);
+    check_status(
+        merge(temp_file(place->dir, "base"), &adapter, 1, temp_file(place->dir, "out"), (MergeConfig){.convert = true, .dtype = DT_F16}, &result),
+        ST_NUMERIC);
     check_text("q_proj");
     assert_false(dir_exists(temp_file(place->dir, "out")));
     assert_false(dir_exists(temp_file(place->dir, "out.partial")));
@@ -309,8 +320,9 @@ static void out_of_range(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(golden_models), cmocka_unit_test(refused_kinds), cmocka_unit_test(weighted_sum), cmocka_unit_test(sharded_output),
-        cmocka_unit_test(tied_heads), cmocka_unit_test(reward_models), cmocka_unit_test(rounded_once), cmocka_unit_test(taken_output), cmocka_unit_test(out_of_range),
+        cmocka_unit_test(golden_models),  cmocka_unit_test(refused_kinds), cmocka_unit_test(weighted_sum),
+        cmocka_unit_test(sharded_output), cmocka_unit_test(tied_heads),    cmocka_unit_test(reward_models),
+        cmocka_unit_test(rounded_once),   cmocka_unit_test(taken_output),  cmocka_unit_test(out_of_range),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -22,7 +22,8 @@ static size_t flatten(const json_t *value, double *out, size_t n) {
 
 enum { MOST = 8192 };
 
-static Tensor *golden_tensor(Arena *arena, const json_t *from, const char *name, DType dtype, const Device *device, int n_dims, const int64_t *shape) {
+static Tensor *golden_tensor(Arena *arena, const json_t *from, const char *name, DType dtype, const Device *device, int n_dims,
+                             const int64_t *shape) {
     double values[MOST];
     Tensor *tensor = tensor_new(arena, device, dtype, n_dims, shape);
     assert_non_null(tensor);
@@ -81,8 +82,9 @@ static void golden_network(void **state) {
 typedef struct Shape { int64_t rows, in, out; int n_hidden; int64_t hidden[3]; bool activate_last; } Shape;
 /* Blocks of rows, ranges of outputs and vectors that come out even, and such that don't; more rows than go back at once. */
 static const Shape shapes[] = {
-    {1, 1, 1, 0, {0}, false}, {3, 4, 2, 2, {64, 64}, false}, {64, 4, 1, 2, {64, 64}, false}, {33, 6, 3, 1, {37}, true}, {70, 17, 33, 3, {5, 129, 31}, false},
-    {129, 3, 5, 2, {120, 84}, true}, {515, 8, 4, 2, {16, 40}, false}, {40, 376, 17, 2, {256, 70}, false},
+    {1, 1, 1, 0, {0}, false},        {3, 4, 2, 2, {64, 64}, false},        {64, 4, 1, 2, {64, 64}, false},
+    {33, 6, 3, 1, {37}, true},       {70, 17, 33, 3, {5, 129, 31}, false}, {129, 3, 5, 2, {120, 84}, true},
+    {515, 8, 4, 2, {16, 40}, false}, {40, 376, 17, 2, {256, 70}, false},
 };
 
 static Tensor *drawn(Arena *arena, const Device *device, DType dtype, uint64_t number, int64_t rows, int64_t width) {
@@ -96,12 +98,18 @@ static Tensor *drawn(Arena *arena, const Device *device, DType dtype, uint64_t n
 static size_t network_run(const Shape *shape, Activation activation, const Device *device, DType dtype, Arena *arena, double **results) {
     Params params = {0};
     Mlp mlp;
-    MlpConfig config = {.in = shape->in, .out = shape->out, .n_hidden = shape->n_hidden, .hidden = shape->hidden, .activation = activation, .activate_last = shape->activate_last,
+    MlpConfig config = {.in = shape->in,
+                        .out = shape->out,
+                        .n_hidden = shape->n_hidden,
+                        .hidden = shape->hidden,
+                        .activation = activation,
+                        .activate_last = shape->activate_last,
                         .init = MLP_UNIFORM};
     check_ok(mlp_init(&mlp, &config, "net", true, 5, 0, dtype, device, arena, &params));
     if (dtype == DT_F64) /* the same numbers as the f32 network */
         for (size_t i = 0; i < params.n; i++)
-            for (int64_t j = 0; j < tensor_count(params.items[i].tensor); j++) tensor_set(params.items[i].tensor, j, (double)(float)tensor_get(params.items[i].tensor, j));
+            for (int64_t j = 0; j < tensor_count(params.items[i].tensor); j++)
+                tensor_set(params.items[i].tensor, j, (double)(float)tensor_get(params.items[i].tensor, j));
     Tape *tape = tape_new(device, dtype, 0);
     Tensor *x = drawn(arena, device, dtype, 0, shape->rows, shape->in), *seed = drawn(arena, device, dtype, 1, shape->rows, shape->out);
     x->needs_grad = true;
@@ -179,7 +187,8 @@ static void tanh_is_exact_to_two_units(void **state) {
     for (uint32_t bits = 0; bits < 0x41800000u; bits += 4099) { /* 0 to 16, all magnitudes */
         float x = float_of_bits(bits), got = exact_tanh(x), want = tanhf(x), unit = nextafterf(want, 2) - want;
         double truth = tanh((double)x), error = fabs((double)got - truth);
-        if (!(error <= 2 * (double)(want < 1 ? unit : unit / 2)) || got > 1 || exact_tanh(-x) != -got) fail_msg("tanh of %.9g is %.9g, not %.12g", (double)x, (double)got, truth);
+        if (!(error <= 2 * (double)(want < 1 ? unit : unit / 2)) || got > 1 || exact_tanh(-x) != -got)
+            fail_msg("tanh of %.9g is %.9g, not %.12g", (double)x, (double)got, truth);
     }
     assert_true(exact_tanh(INFINITY) == 1 && exact_tanh(-INFINITY) == -1 && isnan(exact_tanh(NAN)));
 }
@@ -193,7 +202,8 @@ static void check_orthogonal(const Tensor *weight, double gain, double tolerance
     for (int64_t i = 0; i < n; i++)
         for (int64_t j = 0; j <= i; j++) {
             double dot = 0;
-            for (int64_t c = 0; c < width; c++) dot += rows <= cols ? values[i * cols + c] * values[j * cols + c] : values[c * cols + i] * values[c * cols + j];
+            for (int64_t c = 0; c < width; c++)
+                dot += rows <= cols ? values[i * cols + c] * values[j * cols + c] : values[c * cols + i] * values[c * cols + j];
             check_close(dot, i == j ? gain * gain : 0, tolerance);
         }
 }
@@ -201,7 +211,8 @@ static void check_orthogonal(const Tensor *weight, double gain, double tolerance
 static const int64_t hidden_widths[] = {64, 48};
 
 static MlpConfig config_of(MlpInit init) {
-    return (MlpConfig){.in = 5, .out = 3, .n_hidden = 2, .hidden = hidden_widths, .activation = ACT_TANH, .init = init, .hidden_gain = sqrt(2), .out_gain = 0.01};
+    return (MlpConfig){
+        .in = 5, .out = 3, .n_hidden = 2, .hidden = hidden_widths, .activation = ACT_TANH, .init = init, .hidden_gain = sqrt(2), .out_gain = 0.01};
 }
 
 static void orthogonal_values(void **state) {
@@ -212,7 +223,8 @@ static void orthogonal_values(void **state) {
     MlpConfig config = config_of(MLP_ORTHOGONAL);
     check_ok(mlp_init(&mlp, &config, "actor", true, 1, 0, DT_F64, device_reference(), arena, &params));
     check_ok(mlp_init(&other, &config, "critic", true, 1, 1, DT_F64, device_reference(), arena, &params));
-    static const char *const names[] = {"actor.0.weight", "actor.0.bias", "actor.2.weight", "actor.2.bias", "actor.4.weight", "actor.4.bias", "critic.0.weight"};
+    static const char *const names[] = {"actor.0.weight", "actor.0.bias", "actor.2.weight", "actor.2.bias",
+                                        "actor.4.weight", "actor.4.bias", "critic.0.weight"};
     for (size_t i = 0; i < COUNT_OF(names); i++) assert_string_equal(params.items[i].name, names[i]);
     assert_int_equal(params_count(&params, true), 2 * (5 * 64 + 64 + 64 * 48 + 48 + 48 * 3 + 3));
     for (int k = 0; k < 3; k++) {
@@ -283,7 +295,8 @@ static void targets_follow(void **state) {
     mlp_blend(&mlp, 0.25, &target);
     check_close(tensor_get(target.args.weights[1], 7), 0.75 * before + 0.25 * from, 1e-8);
     mlp_blend(&mlp, 1, &target);
-    for (size_t i = 0; i < params.n; i++) assert_memory_equal(params.items[i].tensor->data, targets.items[i].tensor->data, tensor_bytes(params.items[i].tensor));
+    for (size_t i = 0; i < params.n; i++)
+        assert_memory_equal(params.items[i].tensor->data, targets.items[i].tensor->data, tensor_bytes(params.items[i].tensor));
     params_release(&params);
     params_release(&targets);
     arena_free(arena);

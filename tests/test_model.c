@@ -11,7 +11,8 @@
 
 typedef struct Precision { const Device *device; DType compute; double logits, logprobs, loss, grads; } Precision;
 
-/* golden/README.md: five times what float32 differs in the reference library. In double the limit is that the expected arrays are stored as float32. */
+/* golden/README.md: five times what float32 differs in the reference library. In double the limit is that the expected arrays are stored as float32.
+ */
 static Precision in_f32(void) { return (Precision){device_cpu(), DT_F32, 5e-5, 5e-5, 1e-5, 2e-5}; }
 static Precision in_f64(void) { return (Precision){device_reference(), DT_F64, 1e-6, 1e-9, 1e-10, 1e-7}; }
 
@@ -228,7 +229,8 @@ static void a_config_of_transformers_4_reads_the_same(void **state) {
 static void a_really_trained_model_gives_its_logits(void **state) {
     (void)state;
     char dir[512], path[512];
-    if (!shared_path("data/models/stories260K-hf", dir, sizeof dir) || !shared_path("golden/stories260K/expected.safetensors", path, sizeof path)) skip();
+    if (!shared_path("data/models/stories260K-hf", dir, sizeof dir) || !shared_path("golden/stories260K/expected.safetensors", path, sizeof path))
+        skip();
     Safetensors *expected;
     check_ok(safetensors_open(path, &expected));
     const StoredTensor *ids = safetensors_find(expected, "input_ids");
@@ -316,13 +318,16 @@ static void gradients_agree_with_finite_differences(void **state) {
 }
 
 /* Gradients of the mean over `n_targets` chosen rows, one after the other in a list that the caller frees. */
-static double *gradients_of(const char *dir, const ModelBatch *batch, const int32_t *rows, const int32_t *targets, const double *weights, int64_t n_targets, Checkpointing checkpointing, size_t *count) {
+static double *gradients_of(const char *dir, const ModelBatch *batch, const int32_t *rows, const int32_t *targets, const double *weights,
+                            int64_t n_targets, Checkpointing checkpointing, size_t *count) {
     Model *model;
     check_ok(model_load(dir, &(ModelOptions){.device = device_reference(), .compute = DT_F64, .train_all = true}, &model));
     model->checkpointing = checkpointing;
     Tape *tape = tape_new(device_reference(), DT_F64, 0);
     Tensor *hidden = model_forward(model, tape, batch);
-    Tensor *logprob = op_token_logprobs(tape, hidden, model->head, ids_tensor(tape, rows, n_targets), ids_tensor(tape, targets, n_targets), &model->logprob).logprob;
+    Tensor *logprob =
+        op_token_logprobs(tape, hidden, model->head, ids_tensor(tape, rows, n_targets), ids_tensor(tape, targets, n_targets), &model->logprob)
+            .logprob;
     tensor_seed_grad(tape, logprob, weights);
     check_ok(tape_backward(tape));
     *count = (size_t)params_count(&model->params, true);
@@ -465,14 +470,16 @@ static void wrong_models_are_refused_by_name(void **state) {
     temp_dir_make(dir, sizeof dir);
     load_fails(temp_file(dir, "nowhere"), ST_INPUT, "no model directory");
     load_fails(dir, ST_INPUT, "config.json");
-    static const struct { const char *config, *words; } cases[] = {
+    static const struct { const char *config, *words;
+    } cases[] = {
         {"[]", "is not a JSON object"},
         {"{\"vocab_size\": 4}", "lacks 'model_type'"},
         {"{\"model_type\": \"gemma2\"}", "model_type 'gemma2'"},
         {"{\"model_type\": \"llama\"}", "lacks 'vocab_size'"},
         {"{\"model_type\": \"llama\", \"vocab_size\": -3}", "wrong 'vocab_size'"},
         {"{\"model_type\": \"llama\", \"vocab_size\": 99999999999999999}", "wrong 'vocab_size'"},
-#define SIZES "{\"model_type\": \"llama\", \"vocab_size\": 37, \"hidden_size\": 24, \"intermediate_size\": 20, \"num_hidden_layers\": 2, \"num_attention_heads\": 4"
+#define SIZES \
+    "{\"model_type\": \"llama\", \"vocab_size\": 37, \"hidden_size\": 24, \"intermediate_size\": 20, \"num_hidden_layers\": 2, \"num_attention_heads\": 4"
         {SIZES ", \"hidden_act\": \"mish\"}", "hidden_act 'mish'"},
         {SIZES ", \"num_key_value_heads\": 3}", "no multiple of 3"},
         {SIZES ", \"head_dim\": 7}", "head_dim 7"},
@@ -486,7 +493,8 @@ static void wrong_models_are_refused_by_name(void **state) {
         {SIZES ", \"rope_theta\": \"x\"}", "'rope_theta'"},
         {SIZES ", \"architectures\": [\"LlamaForSequenceClassification\"]}", "'LlamaForSequenceClassification'"},
         {SIZES ", \"eos_token_id\": \"x\"}", "'eos_token_id'"},
-        {"{\"model_type\": \"gpt2\", \"n_embd\": 12, \"n_layer\": 2, \"n_head\": 3, \"scale_attn_by_inverse_layer_idx\": true}", "'scale_attn_by_inverse_layer_idx'"},
+        {"{\"model_type\": \"gpt2\", \"n_embd\": 12, \"n_layer\": 2, \"n_head\": 3, \"scale_attn_by_inverse_layer_idx\": true}",
+         "'scale_attn_by_inverse_layer_idx'"},
         {"{\"model_type\": \"gpt2\", \"n_embd\": 13, \"n_layer\": 2, \"n_head\": 3}", "no multiple of 3 heads"},
         {SIZES "}", "no model.safetensors"},
     };
@@ -592,12 +600,18 @@ static void real_configs_are_read_or_refused_by_name(void **state) {
 /* As transformers: a Mistral with layer_types is a Ministral, whose other layers see all. */
 static void windows_are_those_of_layer_types(void **state) {
     (void)state;
-    static const char text[] = "{\"model_type\": \"mistral\", \"vocab_size\": 31, \"hidden_size\": 16, \"intermediate_size\": 24, \"num_hidden_layers\": 3, \"num_attention_heads\": 2,"
-                               " \"sliding_window\": 7%s}";
-    static const struct { const char *more; int64_t windows[3]; const char *fault; } cases[] = {
-        {"", {7, 7, 7}, NULL}, {", \"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"]", {0, 7, 0}, NULL},
-        {", \"layer_types\": [\"full_attention\"]", {0}, "1 layer_types for 3 layers"}, {", \"layer_types\": [\"full_attention\", \"linear_attention\", \"full_attention\"]", {0}, "layer_types[1]"},
-        {", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}, \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}", {0}, "two values of 'rope_type'"},
+    static const char text[] =
+        "{\"model_type\": \"mistral\", \"vocab_size\": 31, \"hidden_size\": 16, \"intermediate_size\": 24, \"num_hidden_layers\": 3, \"num_attention_heads\": 2,"
+        " \"sliding_window\": 7%s}";
+    static const struct { const char *more; int64_t windows[3]; const char *fault;
+    } cases[] = {
+        {"", {7, 7, 7}, NULL},
+        {", \"layer_types\": [\"full_attention\", \"sliding_attention\", \"full_attention\"]", {0, 7, 0}, NULL},
+        {", \"layer_types\": [\"full_attention\"]", {0}, "1 layer_types for 3 layers"},
+        {", \"layer_types\": [\"full_attention\", \"linear_attention\", \"full_attention\"]", {0}, "layer_types[1]"},
+        {", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}, \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}",
+         {0},
+         "two values of 'rope_type'"},
     };
     Arena *arena = arena_new(0);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -619,13 +633,20 @@ static void windows_are_those_of_layer_types(void **state) {
 static void rope_scalings_give_the_published_frequencies(void **state) {
     (void)state;
     double f[64], factor;
-    RopeConfig llama3 = {.type = ROPE_LLAMA3, .rope_theta = 5e5, .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 8192};
+    RopeConfig llama3 = {
+        .type = ROPE_LLAMA3, .rope_theta = 5e5, .factor = 8, .low_freq_factor = 1, .high_freq_factor = 4, .original_max_position_embeddings = 8192};
     rope_frequencies(&llama3, 128, 131072, 0, f, &factor);
     const double llama3_at[][2] = {{29, 2.1665707635e-3}, {30, 1.3718935678e-3}, {31, 8.5675141292e-4}, {34, 1.7850781277e-4}, {63, 3.0689259889e-7}};
     for (size_t i = 0; i < COUNT_OF(llama3_at); i++) check_close_f64("llama3", &f[(int)llama3_at[i][0]], &llama3_at[i][1], 1, 0, 1e-10);
     check_close(factor, 1, 0);
 
-    RopeConfig yarn = {.type = ROPE_YARN, .rope_theta = 1e6, .factor = 4, .original_max_position_embeddings = 32768, .beta_fast = 32, .beta_slow = 1, .truncate = true};
+    RopeConfig yarn = {.type = ROPE_YARN,
+                       .rope_theta = 1e6,
+                       .factor = 4,
+                       .original_max_position_embeddings = 32768,
+                       .beta_fast = 32,
+                       .beta_slow = 1,
+                       .truncate = true};
     rope_frequencies(&yarn, 128, 131072, 0, f, &factor);
     const double yarn_at[][2] = {{24, 5.3753214908e-3}, {31, 8.0295972755e-4}, {40, 4.4456985251e-5}};
     for (size_t i = 0; i < COUNT_OF(yarn_at); i++) check_close_f64("yarn", &f[(int)yarn_at[i][0]], &yarn_at[i][1], 1, 0, 1e-10);

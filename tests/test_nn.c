@@ -63,7 +63,8 @@ static void schedules_equal_transformers(void **state) {
 
 static void schedules_stay_in_range(void **state) {
     (void)state;
-    static const char *const names[] = {"constant", "linear", "cosine", "cosine_with_min_lr", "cosine_with_restarts", "polynomial", "inverse_sqrt", "wsd"};
+    static const char *const names[] = {"constant",   "linear",       "cosine", "cosine_with_min_lr", "cosine_with_restarts",
+                                        "polynomial", "inverse_sqrt", "wsd"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
         for (int64_t warmup = 0; warmup <= 5; warmup += 5) {
             ScheduleConfig config = {.name = names[i], .warmup_steps = warmup, .total_steps = 5, .min_lr_ratio = 0.25};
@@ -147,7 +148,10 @@ static void optimisers_equal_torch(void **state) {
     (void)state;
     json_t *golden = read_golden("golden/optim/optimizers.json");
     if (!golden) skip();
-    static const struct { const char *name; OptimizerConfig config; } cases[] = {{"adamw", {.name = "adamw"}}, {"sgd", {.name = "sgd"}}, {"sgd_momentum", {.name = "sgd"}}};
+    static const struct {
+        const char *name;
+        OptimizerConfig config;
+    } cases[] = {{"adamw", {.name = "adamw"}}, {"sgd", {.name = "sgd"}}, {"sgd_momentum", {.name = "sgd"}}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         check_steps(golden, cases[i].name, &cases[i].config, device_reference(), DT_F64, 1e-12);
         check_steps(golden, cases[i].name, &cases[i].config, device_cpu(), DT_F32, 2e-6);
@@ -287,7 +291,8 @@ static void patterns_mean_what_they_mean_to_peft(void **state) {
     assert_false(module_matches("model.layers.3.other.up_proj", names, 2));
     assert_false(module_matches("proj", names, 2));
 
-    static const char *const rank_keys[] = {"layers.1.self_attn.v_proj", "(q|v)_proj", "v_proj"}, *const alpha_keys[] = {"k_proj", "model.layers.2.self_attn.q_proj"};
+    static const char *const rank_keys[] = {"layers.1.self_attn.v_proj", "(q|v)_proj", "v_proj"}, *const alpha_keys[] = {
+                                                                                                      "k_proj", "model.layers.2.self_attn.q_proj"};
     int64_t ranks[] = {6, 2, 3};
     double alphas[] = {12, 3};
     LoraConfig config = {.rank = 4, .alpha = 8, .n_rank_pattern = 3, .rank_keys = (const char **)rank_keys, .rank_values = ranks,

@@ -1,5 +1,5 @@
-/* Learning from memory: what the replay holds, golden losses of DQN, gradients by differences, the same bytes after a resume and for any number of threads, and that it learns.
- * TEST_LONG=1 (make test-long) learns with five seeds each. */
+/* Learning from memory: what the replay holds, golden losses of DQN, gradients by differences, the same bytes after a resume and for any number of
+ * threads, and that it learns. TEST_LONG=1 (make test-long) learns with five seeds each. */
 #include "rl/learn/heads.h"
 #include "rl/learn/learn.h"
 #include "rl/learn/q_network.h"
@@ -26,7 +26,12 @@ static void step(Replay *replay, Play *play, int t, int ends, bool terminated) {
         play->truncated[c] = ends == c && !terminated;
         play->final[c] = play->seen[c] + 1;
     }
-    play->env = (Env){.copies = 2, .observations = play->seen, .final_observations = play->final, .rewards = play->rewards, .terminated = play->terminated, .truncated = play->truncated};
+    play->env = (Env){.copies = 2,
+                      .observations = play->seen,
+                      .final_observations = play->final,
+                      .rewards = play->rewards,
+                      .terminated = play->terminated,
+                      .truncated = play->truncated};
     replay_begin_step(replay, play->seen, play->actions);
     for (int c = 0; c < 2; c++) play->seen[c] = ends == c ? -1 : play->seen[c] + 1; /* -1: the next episode's first, which nothing may lead to */
     replay_end_step(replay, &play->env);
@@ -43,7 +48,8 @@ static void n_steps_end_where_episodes_end(void **state) {
     Arena *arena = arena_new(0);
     Replay r;
     Play play;
-    check_ok(replay_init(&r, &(ReplayConfig){.capacity = 100, .copies = 2, .observation_size = 1, .action_size = 1, .n_step = 3, .gamma = 0.5}, arena));
+    check_ok(
+        replay_init(&r, &(ReplayConfig){.capacity = 100, .copies = 2, .observation_size = 1, .action_size = 1, .n_step = 3, .gamma = 0.5}, arena));
     for (int t = 0; t < 3; t++) step(&r, &play, t, -1, false);
     assert_int_equal(r.size, 2);
     check_row(&r, 0, 0, 1 + 0.5 * 2 + 0.25 * 3, 3, 0.125);
@@ -83,7 +89,8 @@ enum { DRAWS = 4000 };
 static void draws_follow_priorities(void **state) {
     (void)state;
     Arena *arena = arena_new(0);
-    ReplayConfig config = {.capacity = 6, .copies = 2, .observation_size = 1, .action_size = 1, .n_step = 1, .gamma = 1, .prioritised = true, .alpha = 0.5};
+    ReplayConfig config = {
+        .capacity = 6, .copies = 2, .observation_size = 1, .action_size = 1, .n_step = 1, .gamma = 1, .prioritised = true, .alpha = 0.5};
     Replay r;
     ReplayBatch batch;
     Play play;
@@ -199,7 +206,10 @@ static void check_golden_case(const json_t *golden, const json_t *wanted, DType 
     check_ok(q_loss_init(&loss, (int64_t)n, 3, arena));
     loss.double_q = json_is_true(golden_at(hyper, "double"));
     loss.huber = golden_is(hyper, "loss", "mse") ? 0 : 1;
-    check_ok(q_learn(&loss, &online, &target, tape, &(ReplayBatch){.n = (int64_t)n, .observations = obs, .actions = actions, .rewards = rewards, .next_observations = next, .discounts = discounts}));
+    check_ok(q_learn(
+        &loss, &online, &target, tape,
+        &(ReplayBatch){
+            .n = (int64_t)n, .observations = obs, .actions = actions, .rewards = rewards, .next_observations = next, .discounts = discounts}));
     check_close(loss.loss, golden_value(wanted, "loss"), tolerance * 10);
     for (int k = 0; k < 3; k++) {
         check_layer(golden_at(wanted, "grads"), layers[k], "weight", online.q.args.weights[k]->grad, tolerance);
@@ -252,7 +262,8 @@ static void streams_share_their_gradient(void **state) {
     static const double obs[] = {0.3, -0.7, 1.1, 0.2}, dq[] = {0.5, -1, 0.25, 2, 0, -0.125};
     Arena *arena = arena_new(0);
     Tape *tape = tape_new(device_reference(), DT_F64, 0);
-    QNetworkConfig config = {.shape = {.n_hidden = 2, .hidden = {5, 4}, .activation = ACT_TANH}, .observation = {.size = 2}, .n_actions = 3, .dueling = true};
+    QNetworkConfig config = {
+        .shape = {.n_hidden = 2, .hidden = {5, 4}, .activation = ACT_TANH}, .observation = {.size = 2}, .n_actions = 3, .dueling = true};
     QNetwork network;
     double q[6];
     check_ok(q_network_init(&network, &config, true, 3, device_reference(), DT_F64, arena));
@@ -362,7 +373,8 @@ static void net_run(const Net *net, const double *x, double *y) {
 /* All that one gradient step of SAC is computed from. */
 typedef struct SacCase {
     Net actor, Q[2], target[2];
-    double alpha, seen[SAC_BATCH * SAC_SEEN], next[SAC_BATCH * SAC_SEEN], actions[SAC_BATCH], rewards[SAC_BATCH], discounts[SAC_BATCH], noise[2][SAC_BATCH];
+    double alpha, seen[SAC_BATCH * SAC_SEEN], next[SAC_BATCH * SAC_SEEN], actions[SAC_BATCH], rewards[SAC_BATCH], discounts[SAC_BATCH],
+        noise[2][SAC_BATCH];
 } SacCase;
 
 static double act_of(const SacCase *c, const double *seen, double noise, double *action) {
@@ -387,7 +399,8 @@ static double critic_loss(const SacCase *c, int j) {
     for (int i = 0; i < SAC_BATCH; i++) {
         const double *next = c->next + i * SAC_SEEN;
         double action, logprob = act_of(c, next, c->noise[0][i], &action);
-        double y = c->rewards[i] + c->discounts[i] * (fmin(q_of(&c->target[0], next, action), q_of(&c->target[1], next, action)) - c->alpha * logprob);
+        double y =
+            c->rewards[i] + c->discounts[i] * (fmin(q_of(&c->target[0], next, action), q_of(&c->target[1], next, action)) - c->alpha * logprob);
         double error = q_of(&c->Q[j], c->seen + i * SAC_SEEN, c->actions[i]) - y;
         sum += error * error / 2;
     }
@@ -430,7 +443,8 @@ static void draw_case(const Learner *learner, const Keeper *keeper, SacCase *c) 
     }
 }
 
-/* Plain gradient descent moved the weights by rate x gradient. Noise: float32 weights of about 1 are known to 1e-7, over the rate 2e-6; the gradients themselves are sums in float32. */
+/* Plain gradient descent moved the weights by rate x gradient. Noise: float32 weights of about 1 are known to 1e-7, over the rate 2e-6; the gradients
+ * themselves are sums in float32. */
 static void check_gradient(const char *name, Net *net, const Net *after, double (*loss)(const SacCase *c, int j), SacCase *c, int j) {
     for (int i = 0; i < net->n; i++) {
         double value = net->w[i], h = 1e-5, sides[2], got = (value - after->w[i]) / SAC_RATE;
@@ -454,8 +468,23 @@ static double actor_loss_alone(const SacCase *c, int j) {
 static void soft_actor_critic_follows_its_losses(void **state) {
     (void)state;
     const char *settings[] = {
-        "rl.algorithm=sac", "rl.env=Pendulum-v1", "rl.total_steps=40", "rl.num_steps=40", "rl.num_envs=1", "rl.gamma=0.9", "rl.n_step=2", "rl.learning_starts=40", "rl.target_every=2", "rl.target_entropy=-0.5",
-        "policy.hidden=[5, 4]", "train.batch_size=16", "train.optimizer=sgd", "train.learning_rate=0.05", "train.lr_scheduler=constant", "train.max_grad_norm=0", "seed=3",
+        "rl.algorithm=sac",
+        "rl.env=Pendulum-v1",
+        "rl.total_steps=40",
+        "rl.num_steps=40",
+        "rl.num_envs=1",
+        "rl.gamma=0.9",
+        "rl.n_step=2",
+        "rl.learning_starts=40",
+        "rl.target_every=2",
+        "rl.target_entropy=-0.5",
+        "policy.hidden=[5, 4]",
+        "train.batch_size=16",
+        "train.optimizer=sgd",
+        "train.learning_rate=0.05",
+        "train.lr_scheduler=constant",
+        "train.max_grad_norm=0",
+        "seed=3",
     };
     Recipe *recipe;
     Learner *learner;
@@ -481,7 +510,8 @@ static void soft_actor_critic_follows_its_losses(void **state) {
         Net after = net_of(&keeper, j ? "critic2" : "critic1", SAC_SEEN + 1, 1);
         check_gradient(j ? "the second critic" : "the first critic", &c.Q[j], &after, critic_loss, &c, j);
     }
-    for (int j = 0; j < 2; j++) c.Q[j] = net_of(&keeper, j ? "critic2" : "critic1", SAC_SEEN + 1, 1); /* the actor follows the critics as they are now */
+    /* The actor follows the critics as they are now */
+    for (int j = 0; j < 2; j++) c.Q[j] = net_of(&keeper, j ? "critic2" : "critic1", SAC_SEEN + 1, 1);
     Net after = net_of(&keeper, "actor", SAC_SEEN, 2);
     check_gradient("the actor", &c.actor, &after, actor_loss_alone, &c, 0);
     actor_loss(&c, &mean_logprob, &first);
@@ -516,7 +546,8 @@ static void interrupt_in_the_middle(void *context, const LearnProgress *progress
 
 static void learn(const Recipe *recipe, bool resume, bool interrupted) {
     LearnResult result;
-    Status status = learn_run(&(LearnConfig){.recipe = recipe, .resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
+    Status status =
+        learn_run(&(LearnConfig){.recipe = recipe, .resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, interrupted ? ST_INTERRUPTED : ST_OK);
 }
@@ -534,11 +565,19 @@ static void check_same_policy(const char *name, const char *reference) {
 }
 
 static const Case small_runs[] = {
-    {"sac", {"rl.algorithm=sac", "rl.env=Pendulum-v1", "rl.total_steps=900", "rl.num_steps=50", "rl.num_envs=3", "rl.gamma=0.99", "rl.learning_starts=100", "rl.n_step=2", "policy.hidden=[16, 16]"}},
-    {"dqn", {"rl.algorithm=dqn", "rl.env=CartPole-v1", "rl.total_steps=900", "rl.num_steps=50", "rl.num_envs=3", "rl.gamma=0.99", "rl.learning_starts=100", "rl.target_every=20", "policy.hidden=[16, 16]"}},
-    {"rainbow", {"rl.algorithm=dqn", "rl.env=CartPole-v1", "rl.total_steps=900", "rl.num_steps=50", "rl.num_envs=3", "rl.gamma=0.99", "rl.learning_starts=100", "rl.target_every=1", "rl.tau=0.01",
-                 "rl.n_step=3", "rl.dueling=true", "rl.prioritized=true", "rl.buffer_size=300", "rl.train_every=2", "policy.hidden=[16, 16]"}},
-    {"numbered", {"rl.algorithm=dqn", "rl.env=FrozenLake-v1", "rl.total_steps=900", "rl.num_steps=50", "rl.num_envs=3", "rl.gamma=0.99", "rl.learning_starts=100", "policy.hidden=[16]"}},
+    {"sac",
+     {"rl.algorithm=sac", "rl.env=Pendulum-v1", "rl.total_steps=900", "rl.num_steps=50", "rl.num_envs=3", "rl.gamma=0.99", "rl.learning_starts=100",
+      "rl.n_step=2", "policy.hidden=[16, 16]"}},
+    {"dqn",
+     {"rl.algorithm=dqn", "rl.env=CartPole-v1", "rl.total_steps=900", "rl.num_steps=50", "rl.num_envs=3", "rl.gamma=0.99", "rl.learning_starts=100",
+      "rl.target_every=20", "policy.hidden=[16, 16]"}},
+    {"rainbow",
+     {"rl.algorithm=dqn", "rl.env=CartPole-v1", "rl.total_steps=900", "rl.num_steps=50", "rl.num_envs=3", "rl.gamma=0.99", "rl.learning_starts=100",
+      "rl.target_every=1", "rl.tau=0.01", "rl.n_step=3", "rl.dueling=true", "rl.prioritized=true", "rl.buffer_size=300", "rl.train_every=2",
+      "policy.hidden=[16, 16]"}},
+    {"numbered",
+     {"rl.algorithm=dqn", "rl.env=FrozenLake-v1", "rl.total_steps=900", "rl.num_steps=50", "rl.num_envs=3", "rl.gamma=0.99", "rl.learning_starts=100",
+      "policy.hidden=[16]"}},
 };
 
 static void replay_is_resumed_to_the_same_bytes(void **state) {
@@ -576,7 +615,8 @@ static void divergence_is_named(void **state) {
 
 static bool is_long(void) { return getenv("TEST_LONG") != NULL; }
 
-/* The greedy policy's mean return over 100 episodes, after learning with this seed; steps 0: as many as the recipe says. `more`: one more setting, or NULL. */
+/* The greedy policy's mean return over 100 episodes, after learning with this seed; steps 0: as many as the recipe says. `more`: one more setting, or
+ * NULL. */
 static void check_return_with(const char *recipe_name, int seed, int64_t steps, const char *more, double at_least) {
     char path[300], settings[3][400];
     const char *overrides[] = {settings[0], settings[1], settings[2], more};
@@ -591,10 +631,13 @@ static void check_return_with(const char *recipe_name, int seed, int64_t steps, 
     recipe_free(recipe);
     check_ok(learn_evaluate(settings[0] + strlen("output="), &(EvaluationConfig){.episodes = 100, .seed = 1}, &evaluation));
     printf("%s, seed %d: %.1f +- %.1f\n", recipe_name, seed, evaluation.mean_return, evaluation.std_return);
-    if (!(evaluation.mean_return >= at_least)) fail_msg("%s with seed %d: mean return %.2f, wanted %.2f", recipe_name, seed, evaluation.mean_return, at_least);
+    if (!(evaluation.mean_return >= at_least))
+        fail_msg("%s with seed %d: mean return %.2f, wanted %.2f", recipe_name, seed, evaluation.mean_return, at_least);
 }
 
-static void check_return(const char *recipe_name, int seed, int64_t steps, double at_least) { check_return_with(recipe_name, seed, steps, NULL, at_least); }
+static void check_return(const char *recipe_name, int seed, int64_t steps, double at_least) {
+    check_return_with(recipe_name, seed, steps, NULL, at_least);
+}
 
 /* A policy that acts at random holds the pole for 22 steps. */
 static void dqn_balances_the_pole(void **state) {
@@ -606,17 +649,21 @@ static void dqn_balances_the_pole(void **state) {
     for (int seed = 1; is_long() && seed <= 5; seed++) check_return("rl_cartpole_dqn", seed, 0, 475);
 }
 
-/* Who never gets up has -500, as have four of five greedy policies of an untrained network. The short run looks further ahead, so that the first swings that succeed are known sooner. */
+/* Who never gets up has -500, as have four of five greedy policies of an untrained network. The short run looks further ahead, so that the first
+ * swings that succeed are known sooner. */
 static void dqn_swings_the_acrobot(void **state) {
     (void)state;
 #ifdef SANITIZED
     skip();
 #endif
-    if (!is_long()) check_return_with("rl_acrobot_dqn", 1, 20000, "rl.n_step=8", -200);                 /* seen with seeds 1 to 5 on AVX2 and AVX-512: -87 to -110 */
-    for (int seed = 1; is_long() && seed <= 5; seed++) check_return("rl_acrobot_dqn", seed, 0, -100); /* seen: -81 to -88 on AVX2, -85 to -93 on AVX-512 */
+    /* Seen with seeds 1 to 5 on AVX2 and AVX-512: -87 to -110 */
+    if (!is_long()) check_return_with("rl_acrobot_dqn", 1, 20000, "rl.n_step=8", -200);
+    /* seen: -81 to -88 on AVX2, -85 to -93 on AVX-512 */
+    for (int seed = 1; is_long() && seed <= 5; seed++) check_return("rl_acrobot_dqn", seed, 0, -100);
 }
 
-/* Who never gets out has -200. There is no short run: after 40000 steps, six seconds and more, three of six have still -200, with other settings (n_step 16, smaller networks) even more. */
+/* Who never gets out has -200. There is no short run: after 40000 steps, six seconds and more, three of six have still -200, with other settings
+ * (n_step 16, smaller networks) even more. */
 static void dqn_gets_out_of_the_valley(void **state) {
     (void)state;
     if (!is_long()) skip();
@@ -629,8 +676,10 @@ static void sac_raises_the_pendulum(void **state) {
 #ifdef SANITIZED
     skip();
 #endif
-    if (!is_long()) check_return("rl_pendulum_sac", 1, 5000, -500);                                    /* seen with seeds 1 to 5 on AVX2 and AVX-512: -152 to -157, one -266; before it learns -1239 to -1661 */
-    for (int seed = 1; is_long() && seed <= 5; seed++) check_return("rl_pendulum_sac", seed, 0, -200); /* seen: -147 to -150 on AVX2, -148 to -168 on AVX-512 */
+    /* Seen with seeds 1 to 5 on AVX2 and AVX-512: -152 to -157, one -266; before it learns -1239 to -1661 */
+    if (!is_long()) check_return("rl_pendulum_sac", 1, 5000, -500);
+    /* seen: -147 to -150 on AVX2, -148 to -168 on AVX-512 */
+    for (int seed = 1; is_long() && seed <= 5; seed++) check_return("rl_pendulum_sac", seed, 0, -200);
 }
 
 int main(void) {

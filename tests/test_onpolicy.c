@@ -1,4 +1,5 @@
-/* Policy gradients: heads, losses and steps against golden values in double; estimates against the exact gradient of V of a small MDP; what is learned. */
+/* Policy gradients: heads, losses and steps against golden values in double; estimates against the exact gradient of V of a small MDP; what is
+ * learned. */
 #include "rl/learn/actor_critic.h"
 #include "rl/learn/learn.h"
 #include "tests/check.h"
@@ -35,7 +36,8 @@ static bool golden_begin(Golden *golden, DType dtype) {
     Space observation = {.size = OBS}, action = {.n = ACTIONS, .size = 1};
     PolicyConfig config = {.n_hidden = 2, .hidden = {WIDTH, WIDTH}, .activation = ACT_TANH, .shared = true, .values = true, .orthogonal = true};
     golden->optimizer = (OptimizerConfig){.name = "adamw", .beta1 = 0.9, .beta2 = 0.999, .eps = 1e-5};
-    check_ok(policy_init(&golden->policy, &config, &observation, &action, 1, dtype == DT_F64 ? device_reference() : device_cpu(), dtype, golden->arena));
+    check_ok(
+        policy_init(&golden->policy, &config, &observation, &action, 1, dtype == DT_F64 ? device_reference() : device_cpu(), dtype, golden->arena));
     fill(golden_at(golden->root, "weights"), &golden->policy);
     return true;
 }
@@ -46,7 +48,9 @@ static void golden_end(Golden *golden) {
     json_decref(golden->root);
 }
 
-static void take(const Golden *golden, const char *key, double *out, size_t n) { assert_int_equal(golden_numbers(golden_at(golden->root, key), out, n), n); }
+static void take(const Golden *golden, const char *key, double *out, size_t n) {
+    assert_int_equal(golden_numbers(golden_at(golden->root, key), out, n), n);
+}
 
 static void outputs(DType dtype) {
     Golden golden;
@@ -84,13 +88,18 @@ static void fill_minibatch(Golden *golden, const json_t *wanted, Minibatch *m, L
     take(golden, "old_values", old_values, ROWS);
     take(golden, "values", values, ROWS);
     for (int i = 0; i < ROWS && (a2c || reinforce); i++) advantages[i] = returns[i] - (a2c ? values[i] : 0);
-    Rollout rollout = {.batch = {.obs = obs, .logprobs = logprobs, .values = old_values}, .actions = actions, .advantages = advantages, .returns = returns};
+    Rollout rollout = {
+        .batch = {.obs = obs, .logprobs = logprobs, .values = old_values}, .actions = actions, .advantages = advantages, .returns = returns};
     check_ok(minibatch_init(m, ROWS, OBS, 1, !reinforce, golden->arena));
     minibatch_take(m, &rollout, order, n);
     if (golden_number(hyper, "normalize_advantages", 0) != 0) advantages_normalise(m->advantages, NULL, m->n, NORMALISE_STD, 1e-8);
     *losses = (Losses){
-        .policy = policy_loss_find(json_string_value(golden_at(wanted, "name"))), .first_pass = a2c || reinforce, .clip = golden_number(hyper, "clip", 0),
-        .clip_value = golden_number(hyper, "value_clip", 0), .ent_coef = golden_number(hyper, "ent_coef", 0), .vf_coef = golden_number(hyper, "vf_coef", 0),
+        .policy = policy_loss_find(json_string_value(golden_at(wanted, "name"))),
+        .first_pass = a2c || reinforce,
+        .clip = golden_number(hyper, "clip", 0),
+        .clip_value = golden_number(hyper, "value_clip", 0),
+        .ent_coef = golden_number(hyper, "ent_coef", 0),
+        .vf_coef = golden_number(hyper, "vf_coef", 0),
     };
     if (a2c || golden_number(hyper, "half_in_value_loss", 1) == 0) losses->vf_coef *= 2; /* ours has the half */
 }
@@ -173,9 +182,11 @@ static const char maze[] =
 enum { STATES = 4, CHOICES = 2, WEIGHTS = STATES * CHOICES, CRITIC = STATES };
 static const double weights[WEIGHTS] = {0.3, -0.2, 0.5, 0, -0.4, 0.6, 0.1, 0}; /* (action, state) of a linear policy */
 
-typedef struct Exact { double V[STATES], gradient[WEIGHTS], length; } Exact; /* gradient of the expected return of an episode, of `length` steps in the mean */
+/* Gradient of the expected return of an episode, of `length` steps in the mean */
+typedef struct Exact { double V[STATES], gradient[WEIGHTS], length; } Exact;
 
-/* By iteration until nothing moves. Episodes are cut after max_steps (0: never), with the value of where they stand added: V stays what it is, and what is visited changes. */
+/* By iteration until nothing moves. Episodes are cut after max_steps (0: never), with the value of where they stand added: V stays what it is, and
+ * what is visited changes. */
 static void solve(const NamedMdp *world, int64_t max_steps, Exact *exact) {
     const Mdp *mdp = &world->mdp;
     double pi[STATES][CHOICES], Q[STATES][CHOICES], at[STATES], visits[STATES] = {0};
@@ -189,7 +200,8 @@ static void solve(const NamedMdp *world, int64_t max_steps, Exact *exact) {
             double value = 0;
             for (int a = 0; a < CHOICES; a++) {
                 Q[s][a] = 0;
-                for (int64_t i = mdp->begin[s * CHOICES + a]; i < mdp->begin[s * CHOICES + a + 1]; i++) Q[s][a] += mdp->probability[i] * (mdp->reward[i] + exact->V[mdp->next[i]]);
+                for (int64_t i = mdp->begin[s * CHOICES + a]; i < mdp->begin[s * CHOICES + a + 1]; i++)
+                    Q[s][a] += mdp->probability[i] * (mdp->reward[i] + exact->V[mdp->next[i]]);
                 value += pi[s][a] * Q[s][a];
             }
             exact->V[s] = value;
@@ -202,7 +214,8 @@ static void solve(const NamedMdp *world, int64_t max_steps, Exact *exact) {
             visits[s] += at[s];
             exact->length += at[s];
             for (int a = 0; a < CHOICES; a++)
-                for (int64_t i = mdp->begin[s * CHOICES + a]; i < mdp->begin[s * CHOICES + a + 1]; i++) after[mdp->next[i]] += at[s] * pi[s][a] * mdp->probability[i];
+                for (int64_t i = mdp->begin[s * CHOICES + a]; i < mdp->begin[s * CHOICES + a + 1]; i++)
+                    after[mdp->next[i]] += at[s] * pi[s][a] * mdp->probability[i];
         }
         memcpy(at, after, sizeof at);
     }
@@ -248,8 +261,18 @@ static void check_estimator(const Estimator *estimator) {
     enum { SAMPLES = 800, BURN_IN = 20 };
     const double rate = 0x1p-6;
     char env[400], seconds[64];
-    const char *settings[24] = {env, "rl.total_steps=1000000", "rl.gamma=1", "rl.num_envs=8", "policy.hidden=[]", "rl.vf_coef=0", "rl.normalize_advantage=false",
-                                "train.optimizer=sgd", "train.lr_scheduler=constant", "train.max_grad_norm=0", "output=x", seconds};
+    const char *settings[24] = {env,
+                                "rl.total_steps=1000000",
+                                "rl.gamma=1",
+                                "rl.num_envs=8",
+                                "policy.hidden=[]",
+                                "rl.vf_coef=0",
+                                "rl.normalize_advantage=false",
+                                "train.optimizer=sgd",
+                                "train.lr_scheduler=constant",
+                                "train.max_grad_norm=0",
+                                "output=x",
+                                seconds};
     size_t n = 12;
     Recipe *recipe;
     Learner *learner;
@@ -285,7 +308,11 @@ static void estimates_agree_with_the_exact_gradient(void **state) {
     (void)state;
     static const Estimator estimators[] = {
         {.name = "reinforce", .settings = {"rl.algorithm=reinforce", "rl.baseline=false", "rl.num_steps=1000"}, .episodes = true, .updates = 10},
-        {.name = "reinforce with a baseline", .settings = {"rl.algorithm=reinforce", "rl.num_steps=1000"}, .episodes = true, .value_shift = 1, .updates = 10},
+        {.name = "reinforce with a baseline",
+         .settings = {"rl.algorithm=reinforce", "rl.num_steps=1000"},
+         .episodes = true,
+         .value_shift = 1,
+         .updates = 10},
         {.name = "reinforce, cut off", .settings = {"rl.algorithm=reinforce", "rl.num_steps=1000"}, .episodes = true, .max_steps = 3, .updates = 10},
         {.name = "a2c, five steps", .settings = {"rl.algorithm=a2c", "rl.gae_lambda=1", "rl.num_steps=5"}, .updates = 10},
         {.name = "gae", .settings = {"rl.algorithm=a2c", "rl.gae_lambda=0.8", "rl.num_steps=50"}, .updates = 1},
@@ -314,7 +341,8 @@ static double learned(const char *recipe_path, const char *name, int seed, const
 
 static bool is_long(void) { return getenv("TEST_LONG") != NULL; }
 
-/* All of five seeds with TEST_LONG=1 (make test-long); else one of three by less than half of the steps: a single one may be unlucky with a compiler's rounding, as seed 1 was with clang on AVX-512. */
+/* All of five seeds with TEST_LONG=1 (make test-long); else one of three by less than half of the steps: a single one may be unlucky with a
+ * compiler's rounding, as seed 1 was with clang on AVX-512. */
 static void cartpole_is_learned(void **state) {
     (void)state;
     double best = 0;
@@ -344,7 +372,8 @@ static void recipes_learn_what_they_say(void **state) {
         for (int seed = 1; seed <= (is_long() ? 5 : 1); seed++) {
             char path[128];
             snprintf(path, sizeof path, "recipes/%s.yaml", recipes[i].recipe);
-            double reward = learned(path, recipes[i].recipe, seed, is_long() ? NULL : recipes[i].soon), wanted = is_long() ? recipes[i].reward : recipes[i].reward_soon;
+            double reward = learned(path, recipes[i].recipe, seed, is_long() ? NULL : recipes[i].soon),
+                   wanted = is_long() ? recipes[i].reward : recipes[i].reward_soon;
             printf("%s, seed %d: %.1f\n", recipes[i].recipe, seed, reward);
             if (!(reward >= wanted)) fail_msg("%s, seed %d: mean return %g, less than %g", path, seed, reward, wanted);
         }
@@ -354,7 +383,8 @@ static void what_diverges_is_said(void **state) {
     (void)state;
     char output[400];
     snprintf(output, sizeof output, "output=%s/diverged", test_folder);
-    const char *settings[] = {output, "rl.algorithm=ppo", "rl.env=Pendulum-v1", "rl.total_steps=100000", "train.learning_rate=1e38", "train.max_grad_norm=0"};
+    const char *settings[] = {
+        output, "rl.algorithm=ppo", "rl.env=Pendulum-v1", "rl.total_steps=100000", "train.learning_rate=1e38", "train.max_grad_norm=0"};
     Recipe *recipe;
     LearnResult result;
     check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));

@@ -1,5 +1,5 @@
-/* Every op of ops.def: its gradient in double, the fast device against the reference, and what the tape promises (checkpointed layers, known memory, sticky failures).
- * The loops run over the table, so a new op is tested as soon as it has its line. */
+/* Every op of ops.def: its gradient in double, the fast device against the reference, and what the tape promises (checkpointed layers, known memory,
+ * sticky failures). The loops run over the table, so a new op is tested as soon as it has its line. */
 #include "lib/tensor/tensor.h"
 
 #include <math.h>
@@ -19,8 +19,8 @@ static void gradients_match_differences(void **state) {
     for (int i = 0; i < n; i++) {
         if (checks[i].max_error < 1e-6) continue;
         failed++;
-        print_error("op %s, example %d: gradient of input %d element %lld is %.12g, differences say %.12g (error %.3g, allowed 1e-6)\n", checks[i].op, checks[i].variant,
-                    checks[i].input, (long long)checks[i].element, checks[i].got, checks[i].expected, checks[i].max_error);
+        print_error("op %s, example %d: gradient of input %d element %lld is %.12g, differences say %.12g (error %.3g, allowed 1e-6)\n", checks[i].op,
+                    checks[i].variant, checks[i].input, (long long)checks[i].element, checks[i].got, checks[i].expected, checks[i].max_error);
     }
     assert_int_equal(failed, 0);
 }
@@ -54,7 +54,8 @@ static void run_example(const OpInfo *op, const Device *device, DType dtype, int
     for (int o = 0; o < example.n_outputs; o++) {
         double seeds[MAX_VALUES];
         append(values, example.outputs[o]);
-        for (int64_t i = 0; i < tensor_count(example.outputs[o]); i++) seeds[i] = (double)bf16_to_float(float_to_bf16((float)rng_normal(rng_key(3, RNG_TEST, (uint64_t)o), (uint64_t)i)));
+        for (int64_t i = 0; i < tensor_count(example.outputs[o]); i++)
+            seeds[i] = (double)bf16_to_float(float_to_bf16((float)rng_normal(rng_key(3, RNG_TEST, (uint64_t)o), (uint64_t)i)));
         tensor_seed_grad(tape, example.outputs[o], seeds);
     }
     assert_int_equal(tape_backward(tape), ST_OK);
@@ -78,8 +79,8 @@ static void devices_agree(DType dtype, double tolerance) {
             for (int j = 0; j < fast.n; j++) {
                 double allowed = tolerance * fmax(1, fabs(plain.items[j]));
                 if (!(fabs(fast.items[j] - plain.items[j]) <= allowed))
-                    fail_msg("op %s, example %d, %s: value %d is %.9g, the reference has %.9g, allowed difference %.3g", op_infos[i].name, variant, dtype_name(dtype), j, fast.items[j],
-                             plain.items[j], allowed);
+                    fail_msg("op %s, example %d, %s: value %d is %.9g, the reference has %.9g, allowed difference %.3g", op_infos[i].name, variant,
+                             dtype_name(dtype), j, fast.items[j], plain.items[j], allowed);
             }
         }
 }
@@ -100,7 +101,8 @@ static void blank_gradients_are_written(void **state) {
                 assert_int_equal(zeros.n, blank.n);
                 for (int j = 0; j < zeros.n; j++)
                     if (zeros.items[j] != blank.items[j])
-                        fail_msg("op %s, example %d, %s: value %d is %.9g, and %.9g where the gradient was blank", op_infos[i].name, variant, dtype_name(dtypes[d]), j, zeros.items[j], blank.items[j]);
+                        fail_msg("op %s, example %d, %s: value %d is %.9g, and %.9g where the gradient was blank", op_infos[i].name, variant,
+                                 dtype_name(dtypes[d]), j, zeros.items[j], blank.items[j]);
             }
 }
 
@@ -179,8 +181,10 @@ static void checkpointed_layers_give_the_same_bits_in_less_memory(void **state) 
         run_net(kind, &values[kind], &peaks[kind]);
         assert_int_equal(values[0].n, values[kind].n);
         for (int i = 0; i < values[0].n; i++)
-            if (values[0].items[i] != values[kind].items[i]) fail_msg("value %d: %.9g plainly, %.9g with checkpoints of kind %d", i, values[0].items[i], values[kind].items[i], kind);
-        if (kind > CHECKPOINT_HEAD && peaks[kind] >= peaks[kind - 1]) fail_msg("kind %d takes %zu bytes, the one before %zu", kind, peaks[kind], peaks[kind - 1]); /* there is no head here */
+            if (values[0].items[i] != values[kind].items[i])
+                fail_msg("value %d: %.9g plainly, %.9g with checkpoints of kind %d", i, values[0].items[i], values[kind].items[i], kind);
+        if (kind > CHECKPOINT_HEAD && peaks[kind] >= peaks[kind - 1])
+            fail_msg("kind %d takes %zu bytes, the one before %zu", kind, peaks[kind], peaks[kind - 1]); /* there is no head here */
     }
 }
 
@@ -238,9 +242,10 @@ static void layers_at_once_have_the_same_bits(void **state) {
                 branches[i].a = trained(arena, device_cpu(), 30 + (uint64_t)i, 2, (int64_t[]){8, 64});
                 branches[i].b = trained(arena, device_cpu(), 40 + (uint64_t)i, 2, (int64_t[]){i ? 32 : 96, 8});
             }
-            LinearArgs layers[LINEARS_MOST] = {{trained(arena, device_cpu(), 20, 2, (int64_t[]){96, 64}), trained(arena, device_cpu(), 21, 1, (int64_t[]){96}), &branches[0]},
-                                               {trained(arena, device_cpu(), 22, 2, (int64_t[]){32, 64}), NULL, &branches[1]},
-                                               {trained(arena, device_cpu(), 23, 2, (int64_t[]){64, 48}), trained(arena, device_cpu(), 24, 1, (int64_t[]){48}), NULL}};
+            LinearArgs layers[LINEARS_MOST] = {
+                {trained(arena, device_cpu(), 20, 2, (int64_t[]){96, 64}), trained(arena, device_cpu(), 21, 1, (int64_t[]){96}), &branches[0]},
+                {trained(arena, device_cpu(), 22, 2, (int64_t[]){32, 64}), NULL, &branches[1]},
+                {trained(arena, device_cpu(), 23, 2, (int64_t[]){64, 48}), trained(arena, device_cpu(), 24, 1, (int64_t[]){48}), NULL}};
             layers[2].weight->in_out = true;
             op_linears(tape, x, layers, LINEARS_MOST, at_once);
             for (int i = 0; i < LINEARS_MOST; i++) {
@@ -264,22 +269,27 @@ static int run_layers(Arena *arena, int kind, DType dtype, bool at_once, double 
     static const int64_t rows[] = {1, 40, 130, 700}, ins[] = {96, 100, 576}, widths[] = {288, 32, 80, 1200, 7};
     int64_t n_rows = rows[kind % 4], in = ins[kind % 3];
     Tape *tape = tape_new(device_cpu(), dtype, 0);
-    Tensor *x = trained(arena, device_cpu(), 60, 2, (int64_t[]){n_rows, in}), *norm = trained(arena, device_cpu(), 61, 1, &in), *y[LINEARS_MOST], *seen[LAYER_TENSORS] = {x};
+    Tensor *x = trained(arena, device_cpu(), 60, 2, (int64_t[]){n_rows, in}), *norm = trained(arena, device_cpu(), 61, 1, &in), *y[LINEARS_MOST],
+           *seen[LAYER_TENSORS] = {x};
     LinearArgs layers[LINEARS_MOST];
     LoraBranch branches[LINEARS_MOST];
     int n = 1, n_layers = 2 + kind % 2;
     for (int i = 0; i < n_layers; i++) {
         int64_t out = widths[(kind + 2 * i) % 5];
         bool in_out = (kind / 2 + i) % 3 == 2, lora = (kind + i) % 3 == 0;
-        Tensor *weight = trained(arena, device_cpu(), 70 + (uint64_t)i, 2, in_out ? (int64_t[]){in, out} : (int64_t[]){out, in}), *bias = i ? NULL : trained(arena, device_cpu(), 80, 1, &out);
+        Tensor *weight = trained(arena, device_cpu(), 70 + (uint64_t)i, 2, in_out ? (int64_t[]){in, out} : (int64_t[]){out, in}),
+               *bias = i ? NULL : trained(arena, device_cpu(), 80, 1, &out);
         weight->in_out = in_out;
         weight->needs_grad = kind % 4 != 3 || i == 1;
         if (kind % 2) make_blank(weight->grad);
         if (weight->needs_grad) seen[n++] = weight;
         if (bias) seen[n++] = bias;
         if (lora) {
-            branches[i] = (LoraBranch){.a = trained(arena, device_cpu(), 90 + (uint64_t)i, 2, (int64_t[]){8, in}), .b = trained(arena, device_cpu(), 95 + (uint64_t)i, 2, (int64_t[]){out, 8}), .scale = 2,
-                                       .dropout = kind % 4 == 1 ? 0.2 : 0, .key = rng_key(1, RNG_DROPOUT, (uint64_t)i)};
+            branches[i] = (LoraBranch){.a = trained(arena, device_cpu(), 90 + (uint64_t)i, 2, (int64_t[]){8, in}),
+                                       .b = trained(arena, device_cpu(), 95 + (uint64_t)i, 2, (int64_t[]){out, 8}),
+                                       .scale = 2,
+                                       .dropout = kind % 4 == 1 ? 0.2 : 0,
+                                       .key = rng_key(1, RNG_DROPOUT, (uint64_t)i)};
             seen[n++] = branches[i].a, seen[n++] = branches[i].b;
         }
         layers[i] = (LinearArgs){weight, bias, lora ? &branches[i] : NULL};
@@ -290,7 +300,8 @@ static int run_layers(Arena *arena, int kind, DType dtype, bool at_once, double 
         for (int i = 0; i < n_layers; i++) y[i] = op_linear(tape, input, layers[i].weight, layers[i].bias, layers[i].lora, NULL);
     for (int i = 0; i < n_layers; i++) {
         double *seeds = arena_alloc(arena, (size_t)tensor_count(y[i]) * sizeof *seeds);
-        for (int64_t j = 0; j < tensor_count(y[i]); j++) seeds[j] = (double)bf16_to_float(float_to_bf16((float)rng_normal(rng_key(9, RNG_TEST, (uint64_t)i), (uint64_t)j)));
+        for (int64_t j = 0; j < tensor_count(y[i]); j++)
+            seeds[j] = (double)bf16_to_float(float_to_bf16((float)rng_normal(rng_key(9, RNG_TEST, (uint64_t)i), (uint64_t)j)));
         if (kind % 5 != i) tensor_seed_grad(tape, y[i], seeds); /* else nothing comes back to it */
     }
     assert_int_equal(tape_backward(tape), ST_OK);
@@ -325,7 +336,8 @@ static void layers_at_once_have_the_same_gradients(void **state) {
     omp_set_num_threads(threads);
 }
 
-/* A residual stream stays in one place; not where somebody else goes back to its values, the norm's weight has a zero, x is no op's result, or nothing is recorded. */
+/* A residual stream stays in one place; not where somebody else goes back to its values, the norm's weight has a zero, x is no op's result, or
+ * nothing is recorded. */
 static void residual_streams_stay_in_place(void **state) {
     (void)state;
     enum { FROZEN, TRAINED, READ_TWICE, ZERO, LEAF, UNRECORDED, KINDS };
@@ -358,8 +370,12 @@ static void activations_pass(void **state) {
         for (int passing = 0; passing < 2; passing++) {
             Arena *arena = arena_new(0);
             Tape *tape = tape_new(device_cpu(), dtype, 0);
-            Tensor *seen[6] = {NULL, trained(arena, device_cpu(), 1, 2, (int64_t[]){ROWS, IN}), trained(arena, device_cpu(), 2, 2, (int64_t[]){ROWS, IN}), trained(arena, device_cpu(), 3, 2, (int64_t[]){OUT, IN}),
-                               trained(arena, device_cpu(), 4, 2, (int64_t[]){8, IN}), trained(arena, device_cpu(), 5, 2, (int64_t[]){OUT, 8})};
+            Tensor *seen[6] = {NULL,
+                               trained(arena, device_cpu(), 1, 2, (int64_t[]){ROWS, IN}),
+                               trained(arena, device_cpu(), 2, 2, (int64_t[]){ROWS, IN}),
+                               trained(arena, device_cpu(), 3, 2, (int64_t[]){OUT, IN}),
+                               trained(arena, device_cpu(), 4, 2, (int64_t[]){8, IN}),
+                               trained(arena, device_cpu(), 5, 2, (int64_t[]){OUT, 8})};
             seen[3]->needs_grad = trained_weight;
             LoraBranch lora = {.scale = 2, .a = seen[4], .b = seen[5], .dropout = dropout ? 0.3 : 0, .key = rng_key(3, RNG_DROPOUT, 0)};
             Tensor *norm = trained(arena, device_cpu(), 6, 1, (int64_t[]){IN}); /* which makes them the dtype of products */

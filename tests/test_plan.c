@@ -58,22 +58,38 @@ static void some_rows(const Kernels *k) { linear(k, 200, 576, 1500); }
 static void long_sum(const Kernels *k) { linear(k, 130, 5000, 96); }
 
 static void weight_gradient(const Kernels *k) {
-    Tensor *x = tensor_of(k, k->dtype, 700, 330), *dy = tensor_of(k, k->dtype, 700, 250), *dw = tensor_of(k, DT_F32, 250, 330), *thin = tensor_of(k, k->dtype, 700, 16);
+    Tensor *x = tensor_of(k, k->dtype, 700, 330), *dy = tensor_of(k, k->dtype, 700, 250), *dw = tensor_of(k, DT_F32, 250, 330),
+           *thin = tensor_of(k, k->dtype, 700, 16);
     k->device->matmul(&(Matmul){.a = dy, .b = x, .c = dw, .transpose_a = true, .alpha = 1, .beta = 1});
     k->device->matmul(&(Matmul){.a = thin, .b = x, .c = tensor_of(k, DT_F32, 16, 330), .transpose_a = true, .alpha = 1, .beta = 1});
 }
 
 static void weight_gradients(const Kernels *k) {
     Tensor *x = tensor_of(k, k->dtype, 700, 330);
-    Matmul narrow = {.a = tensor_of(k, k->dtype, 700, 100), .b = x, .c = tensor_of(k, DT_F32, 100, 330), .transpose_a = true, .alpha = 1, .beta = 1}, wide = narrow;
+    Matmul narrow = {.a = tensor_of(k, k->dtype, 700, 100), .b = x, .c = tensor_of(k, DT_F32, 100, 330), .transpose_a = true, .alpha = 1, .beta = 1},
+           wide = narrow;
     wide.a = tensor_of(k, k->dtype, 700, 900), wide.c = tensor_of(k, DT_F32, 900, 330), wide.next = &narrow;
     k->device->matmul(&wide);
 }
 
 static void low_rank(const Kernels *k) {
-    Tensor *x = tensor_of(k, k->dtype, 300, 576), *low = tensor_of(k, k->dtype, 300, 16), *residual = tensor_of(k, DT_F32, 300, 400), *bias = tensor_of(k, DT_F32, 400, 0);
-    Matmul args = {.a = x, .b = weight_of(k, 400, 576), .c = tensor_of(k, DT_F32, 300, 400), .transpose_b = true, .alpha = 1, .beta = 1, .more_a = low, .more_b = tensor_of(k, DT_F32, 400, 16),
-                   .transpose_more_b = true, .more_alpha = 2, .down = tensor_of(k, DT_F32, 16, 576), .transpose_down = true, .down_alpha = 1, .low = low, .addend = residual};
+    Tensor *x = tensor_of(k, k->dtype, 300, 576), *low = tensor_of(k, k->dtype, 300, 16), *residual = tensor_of(k, DT_F32, 300, 400),
+           *bias = tensor_of(k, DT_F32, 400, 0);
+    Matmul args = {.a = x,
+                   .b = weight_of(k, 400, 576),
+                   .c = tensor_of(k, DT_F32, 300, 400),
+                   .transpose_b = true,
+                   .alpha = 1,
+                   .beta = 1,
+                   .more_a = low,
+                   .more_b = tensor_of(k, DT_F32, 400, 16),
+                   .transpose_more_b = true,
+                   .more_alpha = 2,
+                   .down = tensor_of(k, DT_F32, 16, 576),
+                   .transpose_down = true,
+                   .down_alpha = 1,
+                   .low = low,
+                   .addend = residual};
     k->device->matmul(&args);
     args.addend = bias;
     k->device->matmul(&args);
@@ -104,7 +120,8 @@ static void branches(const Kernels *k) { attend(k, 3, 200, true); }
 static void head(const Kernels *k, int64_t rows, bool going_back, int64_t kept) {
     enum { VOCAB = 5000, WIDTH = 200 };
     const Device *device = k->device;
-    Tensor *hidden = tensor_of(k, k->dtype, rows, WIDTH), *weight = weight_of(k, VOCAB, WIDTH), *targets = tensor_of(k, DT_I32, rows, 0), *logprob = tensor_of(k, DT_F32, rows, 0);
+    Tensor *hidden = tensor_of(k, k->dtype, rows, WIDTH), *weight = weight_of(k, VOCAB, WIDTH), *targets = tensor_of(k, DT_I32, rows, 0),
+           *logprob = tensor_of(k, DT_F32, rows, 0);
     Tensor *norms = tensor_of(k, DT_F32, rows, 0);
     LogprobArgs args = {.temperature = 1};
     if (!going_back) {
@@ -112,10 +129,14 @@ static void head(const Kernels *k, int64_t rows, bool going_back, int64_t kept) 
         return;
     }
     bool by_weights = !k->frozen && kept >= 0;
-    LogprobResults results = {.logprob = logprob, .logsumexp = norms, .slope = k->frozen || by_weights ? tensor_of(k, DT_F32, rows, WIDTH) : NULL,
-                              .reference = by_weights ? tensor_of(k, DT_F32, rows, 0) : NULL, .weights = by_weights && kept > 0 ? tensor_of(k, k->dtype, kept, VOCAB) : NULL};
+    LogprobResults results = {.logprob = logprob,
+                              .logsumexp = norms,
+                              .slope = k->frozen || by_weights ? tensor_of(k, DT_F32, rows, WIDTH) : NULL,
+                              .reference = by_weights ? tensor_of(k, DT_F32, rows, 0) : NULL,
+                              .weights = by_weights && kept > 0 ? tensor_of(k, k->dtype, kept, VOCAB) : NULL};
     device->token_logprobs(&args, hidden, weight, targets, &results);
-    device->token_logprobs_backward(&args, hidden, weight, targets, &results, &(TokenLogprobs){.logprob = logprob}, by_weights ? NULL : tensor_of(k, k->dtype, rows, WIDTH), 1,
+    device->token_logprobs_backward(&args, hidden, weight, targets, &results, &(TokenLogprobs){.logprob = logprob},
+                                    by_weights ? NULL : tensor_of(k, k->dtype, rows, WIDTH), 1,
                                     k->frozen ? NULL : tensor_of(k, DT_F32, VOCAB, WIDTH));
 }
 
@@ -125,8 +146,19 @@ static void weights_kept(const Kernels *k) { head(k, 300, true, 300); }
 static void logits(const Kernels *k) { head(k, 7, false, -1); }
 
 typedef struct ScratchCase { const char *name; void (*run)(const Kernels *k); } ScratchCase;
-static const ScratchCase scratch_cases[] = {{"one row", one_row}, {"some rows", some_rows}, {"long sum", long_sum}, {"weight gradient", weight_gradient}, {"weight gradients", weight_gradients}, {"low rank", low_rank}, {"shared input", shared_input}, {"segments alone", segments_alone},
-                                            {"branches", branches}, {"logprobs", logprobs}, {"weights again", weights_again}, {"weights kept", weights_kept}, {"logits", logits}};
+static const ScratchCase scratch_cases[] = {{"one row", one_row},
+                                            {"some rows", some_rows},
+                                            {"long sum", long_sum},
+                                            {"weight gradient", weight_gradient},
+                                            {"weight gradients", weight_gradients},
+                                            {"low rank", low_rank},
+                                            {"shared input", shared_input},
+                                            {"segments alone", segments_alone},
+                                            {"branches", branches},
+                                            {"logprobs", logprobs},
+                                            {"weights again", weights_again},
+                                            {"weights kept", weights_kept},
+                                            {"logits", logits}};
 
 typedef struct ScratchRun { const char *library, *isa; const ScratchCase *test; DType dtype; bool frozen; int threads; } ScratchRun;
 
@@ -142,8 +174,8 @@ static bool scratch_is_as_planned(void *context) {
     run->test->run(&kernels);
     size_t taken = cpu_scratch_bytes() - before;
     if (taken > 0 && (run->threads == 1 ? planned == taken : planned >= taken && planned <= (size_t)run->threads * taken)) return true;
-    printf("%s %s: %s, %s, %s weights, %d threads: planned %zu bytes of scratch memory, %zu were taken\n", run->library, run->isa, run->test->name, dtype_name(run->dtype), run->frozen ? "frozen" : "trained",
-           run->threads, planned, taken);
+    printf("%s %s: %s, %s, %s weights, %d threads: planned %zu bytes of scratch memory, %zu were taken\n", run->library, run->isa, run->test->name,
+           dtype_name(run->dtype), run->frozen ? "frozen" : "trained", run->threads, planned, taken);
     return false;
 }
 
@@ -154,7 +186,12 @@ static void scratch_memory_is_known_before(void **state) {
         for (size_t i = 0; i < COUNT_OF(isas); i++)
             for (size_t c = 0; c < COUNT_OF(scratch_cases); c++)
                 for (int variant = 0; variant < 5; variant++) { /* the last one, frozen bf16, with two threads */
-                    ScratchRun run = {libraries[l], isas[i], &scratch_cases[c], (variant & 1) || variant == 4 ? DT_BF16 : DT_F32, (variant & 2) || variant == 4, variant < 4 ? 1 : 2};
+                    ScratchRun run = {libraries[l],
+                                      isas[i],
+                                      &scratch_cases[c],
+                                      (variant & 1) || variant == 4 ? DT_BF16 : DT_F32,
+                                      (variant & 2) || variant == 4,
+                                      variant < 4 ? 1 : 2};
                     fine &= in_child(scratch_is_as_planned, &run);
                 }
     assert_true(fine);
@@ -163,8 +200,9 @@ static void scratch_memory_is_known_before(void **state) {
 /* ---- whole runs ---- */
 
 enum { ROWS = 16, ROW_TOKENS = 256, VOCAB = 3000 };
-static const char config[] = "{\"model_type\": \"llama\", \"vocab_size\": 3000, \"hidden_size\": 256, \"intermediate_size\": 704, \"num_hidden_layers\": 6, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"
-                             " \"max_position_embeddings\": 2048, \"rms_norm_eps\": 1e-5, \"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\"}";
+static const char config[] =
+    "{\"model_type\": \"llama\", \"vocab_size\": 3000, \"hidden_size\": 256, \"intermediate_size\": 704, \"num_hidden_layers\": 6, \"num_attention_heads\": 4, \"num_key_value_heads\": 2,"
+    " \"max_position_embeddings\": 2048, \"rms_norm_eps\": 1e-5, \"tie_word_embeddings\": true, \"torch_dtype\": \"bfloat16\"}";
 
 static void write_ids(Str *text, const char *key, int64_t row, int64_t n) {
     str_printf(text, "\"%s\": [", key);
@@ -203,7 +241,11 @@ static void write_rows(const char *folder, const char *kind, int64_t n) {
 }
 
 /* rows: ids, pairs (DPO) or prompts (GRPO). eval: a file, or a setting; judge: a reward model. */
-typedef struct MemoryRun { const char *folder, *model, *rows, *eval, *judge, *checkpointing, *compute, *more; bool lora, dry; TrainMemory plan; } MemoryRun;
+typedef struct MemoryRun {
+    const char *folder, *model, *rows, *eval, *judge, *checkpointing, *compute, *more;
+    bool lora, dry;
+    TrainMemory plan;
+} MemoryRun;
 
 static void keep_plan(void *context, const SftPlan *plan) { ((MemoryRun *)context)->plan = plan->memory; }
 static void keep_text_plan(void *context, const TextRlPlan *plan) { ((MemoryRun *)context)->plan = plan->memory; }
@@ -215,12 +257,15 @@ static void keep_pair_plan(void *context, const PairRun *run, const PairPlan *pl
 static Status train(MemoryRun *run, const Recipe *recipe) {
     TrainResult result;
     TextRlResult learned;
-    if (strncmp(run->rows, "prompts", 7) == 0) return text_rl_run(&(TextRlConfig){.recipe = recipe, .dry_run = run->dry, .on_plan = keep_text_plan, .context = run}, &learned);
-    if (strncmp(run->rows, "pairs", 5) == 0) return preference_run(&(PairRunConfig){.recipe = recipe, .dry_run = run->dry, .on_plan = keep_pair_plan, .context = run}, &result);
+    if (strncmp(run->rows, "prompts", 7) == 0)
+        return text_rl_run(&(TextRlConfig){.recipe = recipe, .dry_run = run->dry, .on_plan = keep_text_plan, .context = run}, &learned);
+    if (strncmp(run->rows, "pairs", 5) == 0)
+        return preference_run(&(PairRunConfig){.recipe = recipe, .dry_run = run->dry, .on_plan = keep_pair_plan, .context = run}, &result);
     return sft_run(&(SftConfig){.recipe = recipe, .dry_run = run->dry, .on_plan = keep_plan, .context = run}, &result);
 }
 
-enum { FLOOR = 3 << 20 }; /* bytes of difference: 1.4 MiB were seen, by what code a process has touched; without evaluations in the plan it is 20 and more */
+/* Bytes of difference: 1.4 MiB were seen, by what code a process has touched; without evaluations in the plan it is 20 and more */
+enum { FLOOR = 3 << 20 };
 
 static Status train_by(MemoryRun *run) {
     Arena *arena = arena_new(0);
@@ -243,7 +288,8 @@ static Status train_by(MemoryRun *run) {
         settings[n++] = "rl.prompts_per_step=2";
         settings[n++] = "rl.num_generations=8";
         settings[n++] = "generate.max_new_tokens=32";
-        settings[n++] = run->judge ? arena_printf(arena, "reward=[{type: model, model: %s/%s}]", run->folder, run->judge) : "reward=[{type: length, target: 20}]";
+        settings[n++] =
+            run->judge ? arena_printf(arena, "reward=[{type: model, model: %s/%s}]", run->folder, run->judge) : "reward=[{type: length, target: 20}]";
     } else {
         settings[n++] = "train.batch_size=4";
     }
@@ -262,15 +308,19 @@ static bool memory_is_as_planned(void *context) {
     double measured = (double)memory_peak(), planned = (double)run->plan.total, difference = measured - planned;
     bool fine = status == ST_OK && fabs(difference) <= fmax(0.05 * measured, FLOOR);
     if (!fine)
-        printf("%s, evaluations %s, checkpointing %s, %s, %s: planned %.1f MiB, measured %.1f %s\n", run->rows, run->eval ? run->eval : "none", run->checkpointing, run->compute,
-               run->lora ? "adapter" : "all weights", planned / (1 << 20), measured / (1 << 20), status == ST_OK ? "" : status_text());
+        printf("%s, evaluations %s, checkpointing %s, %s, %s: planned %.1f MiB, measured %.1f %s\n", run->rows, run->eval ? run->eval : "none",
+               run->checkpointing, run->compute, run->lora ? "adapter" : "all weights", planned / (1 << 20), measured / (1 << 20),
+               status == ST_OK ? "" : status_text());
     return fine;
 }
 
-#define SMALL(architecture) "{\"model_type\": \"llama\", \"architectures\": [\"" architecture "\"], \"vocab_size\": 3000, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 1," \
-                             " \"num_attention_heads\": 3, \"num_key_value_heads\": 1, \"max_position_embeddings\": 2048, \"rms_norm_eps\": 1e-5, \"tie_word_embeddings\": true, \"num_labels\": 1}"
+#define SMALL(architecture)                                                                                \
+    "{\"model_type\": \"llama\", \"architectures\": [\"" architecture                                      \
+    "\"], \"vocab_size\": 3000, \"hidden_size\": 48, \"intermediate_size\": 80, \"num_hidden_layers\": 1," \
+    " \"num_attention_heads\": 3, \"num_key_value_heads\": 1, \"max_position_embeddings\": 2048, \"rms_norm_eps\": 1e-5, \"tie_word_embeddings\": true, \"num_labels\": 1}"
 static bool write_model(void *folder) {
-    return model_write_random(temp_file(folder, "model"), config, DT_BF16, 1, 0.02) == ST_OK && model_write_random(temp_file(folder, "small"), SMALL("LlamaForCausalLM"), DT_BF16, 1, 0.02) == ST_OK &&
+    return model_write_random(temp_file(folder, "model"), config, DT_BF16, 1, 0.02) == ST_OK &&
+           model_write_random(temp_file(folder, "small"), SMALL("LlamaForCausalLM"), DT_BF16, 1, 0.02) == ST_OK &&
            model_write_random(temp_file(folder, "judge"), SMALL("LlamaForSequenceClassification"), DT_F32, 1, 0.02) == ST_OK;
 }
 
@@ -288,7 +338,13 @@ static void resident_size_is_known_before(void **state) {
     for (size_t c = 0; c < COUNT_OF(computes); c++)
         for (size_t k = 0; k < COUNT_OF(kinds); k++)
             for (int variant = 0; variant < 4; variant++) {
-                MemoryRun run = {.folder = folder, .model = "model", .rows = variant == 2 ? "pairs" : "ids", .checkpointing = kinds[k], .compute = computes[c], .lora = variant > 0, .eval = variant == 3 ? "data.eval_split=0.5" : NULL};
+                MemoryRun run = {.folder = folder,
+                                 .model = "model",
+                                 .rows = variant == 2 ? "pairs" : "ids",
+                                 .checkpointing = kinds[k],
+                                 .compute = computes[c],
+                                 .lora = variant > 0,
+                                 .eval = variant == 3 ? "data.eval_split=0.5" : NULL};
                 fine &= in_child(memory_is_as_planned, &run);
             }
     temp_dir_remove(folder);
@@ -301,7 +357,8 @@ static void evaluations_are_in_the_plan(void **state) {
 #ifdef SANITIZED
     skip();
 #endif
-    static const MemoryRun runs[] = {{.rows = "ids", .eval = "ids-long"}, {.rows = "pairs", .eval = "pairs-long"}, {.rows = "prompts", .eval = "prompts-long"}};
+    static const MemoryRun runs[] = {
+        {.rows = "ids", .eval = "ids-long"}, {.rows = "pairs", .eval = "pairs-long"}, {.rows = "prompts", .eval = "prompts-long"}};
     char folder[512];
     bool fine = true;
     temp_dir_make(folder, sizeof folder);
@@ -323,7 +380,8 @@ static void small_processes_are_known_before(void **state) {
 #ifdef SANITIZED
     skip();
 #endif
-    static const MemoryRun runs[] = {{.rows = "ids", .lora = true}, {.rows = "ids"}, {.rows = "pairs", .lora = true}, {.rows = "prompts", .lora = true}};
+    static const MemoryRun runs[] = {
+        {.rows = "ids", .lora = true}, {.rows = "ids"}, {.rows = "pairs", .lora = true}, {.rows = "prompts", .lora = true}};
     char folder[512];
     bool fine = true;
     temp_dir_make(folder, sizeof folder);
@@ -363,7 +421,9 @@ static bool choice_is_that_of_other_threads(void *context) {
     omp_set_num_threads(1);
     if (!plan_by(run, limit)) return false;
     bool same = run->plan.checkpointing == other.plan.checkpointing && run->plan.part_tokens == other.plan.part_tokens;
-    if (!same) printf("checkpointing %d and %d, parts of %lld and %lld tokens\n", run->plan.checkpointing, other.plan.checkpointing, (long long)run->plan.part_tokens, (long long)other.plan.part_tokens);
+    if (!same)
+        printf("checkpointing %d and %d, parts of %lld and %lld tokens\n", run->plan.checkpointing, other.plan.checkpointing,
+               (long long)run->plan.part_tokens, (long long)other.plan.part_tokens);
     return same;
 }
 
@@ -396,10 +456,12 @@ static void a_limit_is_kept(void **state) {
     assert_true(in_child(write_model, folder));
     write_rows(folder, "", 32);
     write_rows(folder, "-long", 1000);
-    MemoryRun run = {.folder = folder, .model = "model", .rows = "ids-long", .checkpointing = "none", .compute = "f32", .lora = true}, judged = run, evaluated = run;
+    MemoryRun run = {.folder = folder, .model = "model", .rows = "ids-long", .checkpointing = "none", .compute = "f32", .lora = true}, judged = run,
+              evaluated = run;
     judged.rows = "prompts", judged.judge = "judge", judged.model = "small";
     evaluated.rows = "ids", evaluated.eval = "ids-long";
-    bool same = in_child(choice_is_that_of_other_threads, &run), below = in_child(reward_model_is_below_the_limit, &judged), parts = in_child(long_evaluation_is_below_the_limit, &evaluated);
+    bool same = in_child(choice_is_that_of_other_threads, &run), below = in_child(reward_model_is_below_the_limit, &judged),
+         parts = in_child(long_evaluation_is_below_the_limit, &evaluated);
     temp_dir_remove(folder);
     assert_true(same);
     assert_true(below);
@@ -407,7 +469,8 @@ static void a_limit_is_kept(void **state) {
 }
 
 int main(void) {
-    const struct CMUnitTest tests[] = {cmocka_unit_test(scratch_memory_is_known_before), cmocka_unit_test(resident_size_is_known_before), cmocka_unit_test(evaluations_are_in_the_plan), cmocka_unit_test(small_processes_are_known_before),
+    const struct CMUnitTest tests[] = {cmocka_unit_test(scratch_memory_is_known_before), cmocka_unit_test(resident_size_is_known_before),
+                                       cmocka_unit_test(evaluations_are_in_the_plan), cmocka_unit_test(small_processes_are_known_before),
                                        cmocka_unit_test(a_limit_is_kept)};
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

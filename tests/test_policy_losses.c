@@ -40,7 +40,8 @@ static void sample_random(Sample *sample, uint64_t seed) {
     sample_init(sample);
     PolicyBatch *batch = &sample->batch;
     batch->n_sequences = 6;
-    batch->ref_logprobs = sample->ref_logprobs, batch->weights = sample->weights, batch->entropies = sample->entropies, batch->trained = sample->trained;
+    batch->ref_logprobs = sample->ref_logprobs, batch->weights = sample->weights, batch->entropies = sample->entropies,
+    batch->trained = sample->trained;
     for (int64_t i = 0; i < 6; i++) sample->begin[i + 1] = sample->begin[i] + 1 + (int64_t)rng_below(rng_key(seed, RNG_TEST, 9), (uint64_t)i, 6);
     sample->n = sample->begin[6];
     for (int64_t t = 0; t < sample->n; t++) {
@@ -231,7 +232,8 @@ static void losses_by_hand(void **state) {
 
 /* ---- properties ---- */
 
-/* Every loss with everything switched on, against central differences. But cispo and vespo: their weights have no gradient by definition, see the golden ones. */
+/* Every loss with everything switched on, against central differences. But cispo and vespo: their weights have no gradient by definition, see the
+ * golden ones. */
 static void gradients_equal_differences(void **state) {
     (void)state;
     const double h = 1e-6;
@@ -273,7 +275,8 @@ static void first_pass_is_reinforce(void **state) {
     sample_random(&sample, 3);
     sample.batch.ref_logprobs = NULL;
     for (int64_t i = 0; i < 6; i++) /* one advantage a sequence, which losses of whole sequences are made for */
-        for (int64_t t = sample.begin[i]; t < sample.begin[i + 1]; t++) sample.advantages[t] = sample.advantages[sample.begin[i]], sample.weights[t] = 1;
+        for (int64_t t = sample.begin[i]; t < sample.begin[i + 1]; t++)
+            sample.advantages[t] = sample.advantages[sample.begin[i]], sample.weights[t] = 1;
     for (size_t l = 0; l < COUNT_OF(names); l++) {
         const PolicyLoss *loss = policy_loss_find(names[l]);
         bool product = strcmp(names[l], "rloo") == 0; /* every token moves the whole product: no mean over tokens */

@@ -1,4 +1,5 @@
-/* Preference losses in training: known first losses, steps that do not depend on how they are split, exact resume, held-out accuracy, and rows that are wrong. */
+/* Preference losses in training: known first losses, steps that do not depend on how they are split, exact resume, held-out accuracy, and rows that
+ * are wrong. */
 #include "rl/pairs/preference.h"
 #include "tests/check.h"
 #include "tests/runs.h"
@@ -66,14 +67,16 @@ static int remove_folder(void **state) {
 
 /* Settings, one a line; output and files are below the folder. */
 static Status run_lines(const char *name, const char *rows, const char *lines, bool resume, TrainResult *result) {
-    Recipe *recipe = recipe_of_lines("model.path=%s/model\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\nlora.rank=4\nlora.alpha=8\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s", folder,
-                                     folder, rows, folder, name, lines);
+    Recipe *recipe = recipe_of_lines(
+        "model.path=%s/model\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\nlora.rank=4\nlora.alpha=8\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s",
+        folder, folder, rows, folder, name, lines);
     Status status = preference_run(&(PairRunConfig){.recipe = recipe, .resume = resume}, result);
     recipe_free(recipe);
     return status;
 }
 
-/* A policy that is the reference: every difference is 0, so the losses are those of TRL's formulas (dpo_trainer.py) there: ln 2, 1, (1 / (2 beta))^2. */
+/* A policy that is the reference: every difference is 0, so the losses are those of TRL's formulas (dpo_trainer.py) there: ln 2, 1, (1 / (2 beta))^2.
+ */
 static void first_losses(void **state) {
     (void)state;
     static const struct { const char *lines, *rows; double loss; } cases[] = {
@@ -90,14 +93,18 @@ static void first_losses(void **state) {
         snprintf(name, sizeof name, "first%zu", i);
         snprintf(lines, sizeof lines, "%s\ntrain.max_steps=1\ntrain.batch_size=200", cases[i].lines);
         check_ok(run_lines(name, cases[i].rows, lines, false, &result));
-        check_close(result.first_loss, cases[i].loss, 1e-6 * (1 + cases[i].loss)); /* OpenBLAS alone: a row's bits depend on its place in the batch, and the reference is computed in other batches */
+        /* OpenBLAS alone: a row's bits depend on its place in the batch, and the reference is computed in other batches */
+        check_close(result.first_loss, cases[i].loss, 1e-6 * (1 + cases[i].loss));
     }
 }
 
 /* 1e-5 relative: f32 sums in another order. */
 static void splitting_changes_nothing(void **state) {
     (void)state;
-    static const struct { const char *algorithm, *rows; } cases[] = {{"dpo", "pairs.jsonl"}, {"ipo", "pairs.jsonl"}, {"orpo", "pairs.jsonl"}, {"simpo", "pairs.jsonl"}, {"cpo", "pairs.jsonl"}, {"kto", "kto.jsonl"}};
+    static const struct {
+        const char *algorithm, *rows;
+    } cases[] = {{"dpo", "pairs.jsonl"},   {"ipo", "pairs.jsonl"}, {"orpo", "pairs.jsonl"},
+                 {"simpo", "pairs.jsonl"}, {"cpo", "pairs.jsonl"}, {"kto", "kto.jsonl"}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         static const char *const splits[] = {"train.batch_size=12", "train.batch_size=3\ntrain.gradient_accumulation_steps=4"};
         double losses[2][8], norms[2][8];
@@ -137,16 +144,20 @@ static void memory_is_kept_with_the_same_result(void **state) {
     double losses[2][3], norms[2][3];
     for (int i = 0; i < 2; i++) {
         TrainResult result;
-        if (i == 1) snprintf(cut, sizeof cut, "%s\ntrain.max_memory=%.0f", plain, planned(names[0], "total") - 0.8 * planned(names[0], "activations"));
+        if (i == 1)
+            snprintf(cut, sizeof cut, "%s\ntrain.max_memory=%.0f", plain, planned(names[0], "total") - 0.8 * planned(names[0], "activations"));
         check_ok(run_lines(names[i], "pairs.jsonl", i ? cut : plain, false, &result));
         assert_int_equal(metrics_read(temp_file(folder, names[i]), "loss", losses[i], 3), 3);
         assert_int_equal(metrics_read(temp_file(folder, names[i]), "grad_norm", norms[i], 3), 3);
     }
-    assert_true(planned("memory-whole", "part_tokens") == 0 && planned("memory-cut", "part_tokens") > 0 && planned("memory-cut", "activations") < 0.5 * planned("memory-whole", "activations"));
+    assert_true(planned("memory-whole", "part_tokens") == 0 && planned("memory-cut", "part_tokens") > 0 &&
+                planned("memory-cut", "activations") < 0.5 * planned("memory-whole", "activations"));
     check_close_f64("loss", losses[1], losses[0], 3, 0, 1e-5);
     check_close_f64("norm", norms[1], norms[0], 3, 0, 1e-4);
     TrainResult result;
-    check_status(run_lines("together", "pairs.jsonl", "rl.algorithm=dpo\nrl.loss_type=aot\ntrain.max_steps=1\ntrain.batch_size=200\ntrain.max_memory=1000", false, &result), ST_RESOURCE);
+    check_status(run_lines("together", "pairs.jsonl",
+                           "rl.algorithm=dpo\nrl.loss_type=aot\ntrain.max_steps=1\ntrain.batch_size=200\ntrain.max_memory=1000", false, &result),
+                 ST_RESOURCE);
     assert_non_null(strstr(status_hint_text(), "smaller batches"));
 }
 
@@ -188,13 +199,18 @@ static void prompts_are_shared(void **state) {
 /* Single answers (KTO) are judged against a baseline instead of each other, and 60 held-out ones are few: clearly above chance is what is asked. */
 static void learns(void **state) {
     (void)state;
-    static const struct { const char *algorithm, *rows; int epochs; double least; } cases[] = {{"dpo", "pairs.jsonl", 8, 0.95}, {"simpo", "pairs.jsonl", 8, 0.95}, {"kto", "kto.jsonl", 10, 0.8}};
+    static const struct {
+        const char *algorithm, *rows;
+        int epochs;
+        double least;
+    } cases[] = {{"dpo", "pairs.jsonl", 8, 0.95}, {"simpo", "pairs.jsonl", 8, 0.95}, {"kto", "kto.jsonl", 10, 0.8}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         TrainResult result;
         char name[32], lines[300];
         double accuracy[4];
         snprintf(name, sizeof name, "learns-%s", cases[i].algorithm);
-        snprintf(lines, sizeof lines, "rl.algorithm=%s\ntrain.epochs=%d\ntrain.batch_size=10\ntrain.learning_rate=1e-2\ndata.eval_split=0.3", cases[i].algorithm, cases[i].epochs);
+        snprintf(lines, sizeof lines, "rl.algorithm=%s\ntrain.epochs=%d\ntrain.batch_size=10\ntrain.learning_rate=1e-2\ndata.eval_split=0.3",
+                 cases[i].algorithm, cases[i].epochs);
         check_ok(run_lines(name, cases[i].rows, lines, false, &result));
         assert_int_equal(metrics_read(temp_file(folder, name), "eval_accuracy", accuracy, 4), 1);
         if (!(accuracy[0] > cases[i].least)) fail_msg("%s: held-out accuracy %g", cases[i].algorithm, accuracy[0]);
@@ -214,7 +230,9 @@ static void every_algorithm_learns(void **state) {
             char name[48], lines[300];
             double accuracy[4];
             snprintf(name, sizeof name, "long-%s-%d", algorithm, seed);
-            snprintf(lines, sizeof lines, "rl.algorithm=%s\nseed=%d\ntrain.epochs=10\ntrain.batch_size=10\ntrain.learning_rate=1e-2\ndata.eval_split=0.3", algorithm, seed);
+            snprintf(lines, sizeof lines,
+                     "rl.algorithm=%s\nseed=%d\ntrain.epochs=10\ntrain.batch_size=10\ntrain.learning_rate=1e-2\ndata.eval_split=0.3", algorithm,
+                     seed);
             check_ok(run_lines(name, unpaired ? "kto.jsonl" : "pairs.jsonl", lines, false, &result));
             assert_int_equal(metrics_read(temp_file(folder, name), "eval_accuracy", accuracy, 4), 1);
             learned += accuracy[0] > (unpaired ? 0.75 : 0.9);
@@ -227,7 +245,8 @@ static void every_algorithm_learns(void **state) {
 /* Metrics but for times, and the adapter, byte by byte. */
 static void resumes_exactly(void **state) {
     (void)state;
-    const char *lines = "rl.algorithm=dpo\ntrain.epochs=1\ntrain.batch_size=10\ntrain.learning_rate=5e-3\nlora.dropout=0.1\ntrain.save_every=7\ntrain.keep_checkpoints=9";
+    const char *lines =
+        "rl.algorithm=dpo\ntrain.epochs=1\ntrain.batch_size=10\ntrain.learning_rate=5e-3\nlora.dropout=0.1\ntrain.save_every=7\ntrain.keep_checkpoints=9";
     TrainResult result;
     char path[400];
     double first[64], second[64];
@@ -272,14 +291,17 @@ static void wrong_rows(void **state) {
     const char *good = "{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [12]}";
     refuses(good, "rl.algorithm=dpo\nrl.loss_type=orpo", ST_CONFIG, "has no loss 'orpo'");
     refuses(good, "rl.algorithm=dpo\nrl.loss_type=aot\ntrain.gradient_accumulation_steps=2", ST_CONFIG, "compares all pairs");
-    refuses("{\"prompt_ids\": [9, 9, 9], \"chosen_ids\": [10], \"rejected_ids\": [12]}", "rl.algorithm=dpo\ntrain.batch_tokens=4", ST_INPUT, "more than the 4 of 'train.batch_tokens'");
+    refuses("{\"prompt_ids\": [9, 9, 9], \"chosen_ids\": [10], \"rejected_ids\": [12]}", "rl.algorithm=dpo\ntrain.batch_tokens=4", ST_INPUT,
+            "more than the 4 of 'train.batch_tokens'");
 }
 
 /* Every loss of the issue by its name in a recipe. A policy that is the reference gives a loss without NaN. */
 static void all_losses(void **state) {
     (void)state;
-    static const char *const types[] = {"dpo:sigmoid", "dpo:sigmoid_norm", "dpo:hinge", "dpo:ipo", "dpo:robust", "dpo:exo_pair", "dpo:nca_pair", "dpo:bco_pair", "dpo:sppo_hard", "dpo:apo_zero", "dpo:apo_down", "dpo:discopop",
-                                        "dpo:aot", "dpo:aot_unpaired", "ipo:ipo", "orpo:orpo", "simpo:simpo", "cpo:sigmoid", "cpo:hinge", "cpo:ipo", "kto:kto", "kto:apo_zero_unpaired"};
+    static const char *const types[] = {
+        "dpo:sigmoid",   "dpo:sigmoid_norm", "dpo:hinge",    "dpo:ipo",      "dpo:robust", "dpo:exo_pair",         "dpo:nca_pair", "dpo:bco_pair",
+        "dpo:sppo_hard", "dpo:apo_zero",     "dpo:apo_down", "dpo:discopop", "dpo:aot",    "dpo:aot_unpaired",     "ipo:ipo",      "orpo:orpo",
+        "simpo:simpo",   "cpo:sigmoid",      "cpo:hinge",    "cpo:ipo",      "kto:kto",    "kto:apo_zero_unpaired"};
     for (size_t i = 0; i < COUNT_OF(types); i++) {
         char algorithm[32], lines[200], name[64];
         TrainResult result;
@@ -287,7 +309,8 @@ static void all_losses(void **state) {
         char *type = strchr(algorithm, ':');
         *type++ = '\0';
         snprintf(name, sizeof name, "all-%s-%s", algorithm, type);
-        snprintf(lines, sizeof lines, "rl.algorithm=%s\nrl.loss_type=%s\ntrain.max_steps=2\ntrain.batch_size=4%s", algorithm, type, strcmp(algorithm, "dpo") == 0 ? "\nrl.label_smoothing=0.1" : "");
+        snprintf(lines, sizeof lines, "rl.algorithm=%s\nrl.loss_type=%s\ntrain.max_steps=2\ntrain.batch_size=4%s", algorithm, type,
+                 strcmp(algorithm, "dpo") == 0 ? "\nrl.label_smoothing=0.1" : "");
         check_ok(run_lines(name, strcmp(algorithm, "kto") == 0 ? "kto.jsonl" : "pairs.jsonl", lines, false, &result));
         assert_true(isfinite(result.last_loss));
     }
@@ -296,7 +319,8 @@ static void all_losses(void **state) {
 /* `weight` multiplies a row's loss, whatever the loss is. */
 static void weights_of_rows(void **state) {
     (void)state;
-    static const char *const kinds[][2] = {{"dpo", "\"chosen_ids\": [12, 13], \"rejected_ids\": [14]"}, {"kto", "\"completion_ids\": [12, 13], \"label\": true"}};
+    static const char *const kinds[][2] = {{"dpo", "\"chosen_ids\": [12, 13], \"rejected_ids\": [14]"},
+                                           {"kto", "\"completion_ids\": [12, 13], \"label\": true"}};
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         double losses[2];
         for (int w = 0; w < 2; w++) {
@@ -319,7 +343,10 @@ static void weights_of_sources(void **state) {
     TrainResult result;
     char lines[900];
     double epochs[16];
-    snprintf(lines, sizeof lines, "rl.algorithm=dpo\ntrain.epochs=2\ntrain.batch_size=1\ndata.train=[{path: %s/pairs.jsonl, weight: 2, max_rows: 3}, {path: %s/pairs.jsonl, weight: 0.5, max_rows: 4}]", folder, folder);
+    snprintf(
+        lines, sizeof lines,
+        "rl.algorithm=dpo\ntrain.epochs=2\ntrain.batch_size=1\ndata.train=[{path: %s/pairs.jsonl, weight: 2, max_rows: 3}, {path: %s/pairs.jsonl, weight: 0.5, max_rows: 4}]",
+        folder, folder);
     check_ok(run_lines("sources", "pairs.jsonl", lines, false, &result));
     assert_int_equal(result.steps, 16);
     assert_int_equal(metrics_read(temp_file(folder, "sources"), "epoch", epochs, 16), 16);
@@ -349,7 +376,8 @@ static void batches_by_tokens(void **state) {
 /* What teaches nothing is left out and counted. */
 static void same_answers(void **state) {
     (void)state;
-    const char *rows = "{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [10]}\n{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [11]}\n";
+    const char *rows =
+        "{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [10]}\n{\"prompt_ids\": [9], \"chosen_ids\": [10], \"rejected_ids\": [11]}\n";
     const Yaml file = {.kind = YAML_SCALAR, .text = temp_file(folder, "same.jsonl")};
     const ModelConfig model = {.vocab_size = 64};
     Recipe *recipe;
@@ -373,7 +401,8 @@ static void interrupted_reference(void **state) {
     (void)state;
     TrainResult result;
     Recipe *recipe;
-    const char *overrides[] = {"model.compute=f32", "lora.rank=4", "seed=4", "rl.algorithm=dpo", "train.epochs=1", "train.batch_size=50", NULL, NULL, NULL};
+    const char *overrides[] = {
+        "model.compute=f32", "lora.rank=4", "seed=4", "rl.algorithm=dpo", "train.epochs=1", "train.batch_size=50", NULL, NULL, NULL};
     char lines[3][400];
     snprintf(lines[0], sizeof lines[0], "model.path=%s/model", folder);
     snprintf(lines[1], sizeof lines[1], "data.train=%s/pairs.jsonl", folder);
@@ -389,8 +418,20 @@ static void interrupted_reference(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_losses), cmocka_unit_test(splitting_changes_nothing), cmocka_unit_test(memory_is_kept_with_the_same_result), cmocka_unit_test(prompts_are_shared), cmocka_unit_test(learns), cmocka_unit_test(every_algorithm_learns), cmocka_unit_test(resumes_exactly), cmocka_unit_test(wrong_rows), cmocka_unit_test(all_losses),
-        cmocka_unit_test(weights_of_rows), cmocka_unit_test(weights_of_sources), cmocka_unit_test(batches_by_tokens), cmocka_unit_test(same_answers), cmocka_unit_test(interrupted_reference),
+        cmocka_unit_test(first_losses),
+        cmocka_unit_test(splitting_changes_nothing),
+        cmocka_unit_test(memory_is_kept_with_the_same_result),
+        cmocka_unit_test(prompts_are_shared),
+        cmocka_unit_test(learns),
+        cmocka_unit_test(every_algorithm_learns),
+        cmocka_unit_test(resumes_exactly),
+        cmocka_unit_test(wrong_rows),
+        cmocka_unit_test(all_losses),
+        cmocka_unit_test(weights_of_rows),
+        cmocka_unit_test(weights_of_sources),
+        cmocka_unit_test(batches_by_tokens),
+        cmocka_unit_test(same_answers),
+        cmocka_unit_test(interrupted_reference),
     };
     return cmocka_run_group_tests(tests, make_folder, remove_folder);
 }

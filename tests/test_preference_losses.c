@@ -195,10 +195,14 @@ static void losses_by_hand(void **state) {
     (void)state;
     const double chosen = -10, rejected = -14, ref_chosen = -11, ref_rejected = -13;
     const int64_t chosen_tokens = 5, rejected_tokens = 8;
-    const struct { const char *name; double smoothing, loss; } cases[] = {
-        {"sigmoid", 0, 0.5981388694}, {"hinge", 0, 0.8}, {"ipo", 0, 21.855625}, {"sigmoid", 0.1, 0.6181388694}, {"robust", 0.1, 0.5731388694},
-            {"exo_pair", 0.1, 0.4063042510},
-        {"sppo_hard", 0, 32}, {"nca_pair", 0, 1.3387933201}, {"bco_pair", 0, 1.2887933201}, {"apo_zero", 0, 0.9500416250}, {"apo_down", 0, 0.9751451902},
+    const struct { const char *name; double smoothing, loss;
+    } cases[] = {
+        {"sigmoid", 0, 0.5981388694},  {"hinge", 0, 0.8},
+        {"ipo", 0, 21.855625},         {"sigmoid", 0.1, 0.6181388694},
+        {"robust", 0.1, 0.5731388694}, {"exo_pair", 0.1, 0.4063042510},
+        {"sppo_hard", 0, 32},          {"nca_pair", 0, 1.3387933201},
+        {"bco_pair", 0, 1.2887933201}, {"apo_zero", 0, 0.9500416250},
+        {"apo_down", 0, 0.9751451902},
     };
     double grad_chosen, grad_rejected;
     PreferenceMetrics metrics;
@@ -221,7 +225,8 @@ static void losses_by_hand(void **state) {
              &(KtoBatch){.n = 1, .logprobs = &chosen, .ref_logprobs = &ref_chosen, .desirable = &desirable[0], .baseline = 0.3}, &grad_chosen, &kto);
     check_close(kto.loss, 0.4825071423, near);
     kto_loss(&(KtoConfig){.beta = 0.1, .desirable_weight = 1, .undesirable_weight = 1},
-             &(KtoBatch){.n = 1, .logprobs = &rejected, .ref_logprobs = &ref_rejected, .desirable = &desirable[1], .baseline = 0.3}, &grad_chosen, &kto);
+             &(KtoBatch){.n = 1, .logprobs = &rejected, .ref_logprobs = &ref_rejected, .desirable = &desirable[1], .baseline = 0.3}, &grad_chosen,
+             &kto);
     check_close(kto.loss, 0.4675456936, near);
     const double good = 1.2, bad = 0.4, margin = 0.5;
     RewardMetrics reward;

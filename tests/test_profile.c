@@ -1,14 +1,24 @@
-/* The profile: how often each op of a small model runs and what work its shapes say that is, to the last operation; that rows add up to the wall time; that nothing else changes. */
+/* The profile: how often each op of a small model runs and what work its shapes say that is, to the last operation; that rows add up to the wall
+ * time; that nothing else changes. */
 #include "tests/check.h"
 
 #include <string.h>
 
 #include "lib/model/model.h"
 
-static const char config[] = "{\"model_type\": \"llama\", \"vocab_size\": 19, \"hidden_size\": 8, \"intermediate_size\": 12, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
-                             " \"num_key_value_heads\": 2, \"max_position_embeddings\": 32, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000, \"tie_word_embeddings\": true}";
+static const char config[] =
+    "{\"model_type\": \"llama\", \"vocab_size\": 19, \"hidden_size\": 8, \"intermediate_size\": 12, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+    " \"num_key_value_heads\": 2, \"max_position_embeddings\": 32, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000, \"tie_word_embeddings\": true}";
 /* Weights of a layer's products; pairs of a token and one that it sees in segments of 5 and 3 tokens. */
-enum { TOKENS = 8, WIDTH = 8, VOCAB = 19, TARGETS = 6, LAYERS = 2, LAYER_WEIGHTS = 8 * (8 + 4 + 4) + 8 * 8 + 3 * 8 * 12, PAIRS = 5 * 6 / 2 + 3 * 4 / 2 };
+enum {
+    TOKENS = 8,
+    WIDTH = 8,
+    VOCAB = 19,
+    TARGETS = 6,
+    LAYERS = 2,
+    LAYER_WEIGHTS = 8 * (8 + 4 + 4) + 8 * 8 + 3 * 8 * 12,
+    PAIRS = 5 * 6 / 2 + 3 * 4 / 2
+};
 static const int32_t ids[TOKENS] = {1, 2, 3, 4, 5, 6, 7, 8};
 static const Segment segments[] = {{0, 5, -1, 0, NULL}, {5, 8, -1, 0, NULL}};
 
@@ -40,7 +50,8 @@ static double train_once(const Place *place, bool checkpoint) {
     int64_t n = TARGETS;
     params_zero_grad(&place->model->params);
     tape_checkpoint(tape, checkpoint ? CHECKPOINT_LAYER : CHECKPOINT_NONE);
-    Tensor *which = tensor_view(tape_arena(tape), device_cpu(), DT_I32, 1, &n, rows), *wanted = tensor_view(tape_arena(tape), device_cpu(), DT_I32, 1, &n, targets);
+    Tensor *which = tensor_view(tape_arena(tape), device_cpu(), DT_I32, 1, &n, rows),
+           *wanted = tensor_view(tape_arena(tape), device_cpu(), DT_I32, 1, &n, targets);
     TokenLogprobs p = op_token_logprobs(tape, model_forward(place->model, tape, &batch), place->model->head, which, wanted, &place->model->logprob);
     tensor_seed_grad(tape, p.logprob, ones);
     check_ok(tape_backward(tape));
@@ -59,7 +70,8 @@ static ProfileRow row_of(const char *name, bool backward) {
 static void check_row(const char *name, bool backward, int64_t calls, double flops) {
     ProfileRow row = row_of(name, backward);
     if (row.calls != calls || row.cost.flops != flops)
-        fail_msg("%s %s: %lld calls and %.17g operations, expected %lld and %.17g", name, backward ? "backward" : "forward", (long long)row.calls, row.cost.flops, (long long)calls, flops);
+        fail_msg("%s %s: %lld calls and %.17g operations, expected %lld and %.17g", name, backward ? "backward" : "forward", (long long)row.calls,
+                 row.cost.flops, (long long)calls, flops);
 }
 
 static void calls_and_operations_are_exact(void **state) {
@@ -82,7 +94,8 @@ static void calls_and_operations_are_exact(void **state) {
     check_row("token_logprobs", true, 1, head); /* probabilities are kept */
     check_row("gradient norm", false, 1, 0);
     check_close(row_of("token_logprobs", false).cost.bytes, 4.0 * (VOCAB * WIDTH + 2 * TARGETS * WIDTH + TARGETS + TARGETS * VOCAB), 0);
-    check_close(row_of("rms_norm", true).cost.bytes, 4.0 * (2 * LAYERS + 1) * (3 * TOKENS * WIDTH + 2 * WIDTH), 0); /* gradients of the result and the input, and the result; the weight and its gradient */
+    /* Gradients of the result and the input, and the result; the weight and its gradient */
+    check_close(row_of("rms_norm", true).cost.bytes, 4.0 * (2 * LAYERS + 1) * (3 * TOKENS * WIDTH + 2 * WIDTH), 0);
     check_close(row_of("activation", true).cost.bytes, 4.0 * LAYERS * TOKENS * 12 * 6, 0); /* what was made of it comes again */
 }
 
@@ -90,7 +103,8 @@ static void checkpointed_layers_run_again(void **state) {
     double linear = 2.0 * TOKENS * LAYERS * LAYER_WEIGHTS;
     profile_start();
     train_once(*state, true);
-    check_row("linear", false, 2 * 4 * LAYERS, 2 * linear - 2.0 * TOKENS * LAYERS * 12 * WIDTH); /* what ends a layer is the next one's input, and there still */
+    /* What ends a layer is the next one's input, and there still */
+    check_row("linear", false, 2 * 4 * LAYERS, 2 * linear - 2.0 * TOKENS * LAYERS * 12 * WIDTH);
     check_row("linear", true, 4 * LAYERS, 2 * linear);
     check_row("layer", false, LAYERS, 0);
     check_row("layer", true, LAYERS, 0);
@@ -166,8 +180,9 @@ static void the_meta_device_does_no_work(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(calls_and_operations_are_exact),    cmocka_unit_test(checkpointed_layers_run_again),        cmocka_unit_test(a_frozen_weight_takes_no_gradient),
-        cmocka_unit_test(attention_counts_what_is_seen),     cmocka_unit_test(rows_add_up_and_nothing_else_changes), cmocka_unit_test(the_meta_device_does_no_work),
+        cmocka_unit_test(calls_and_operations_are_exact),       cmocka_unit_test(checkpointed_layers_run_again),
+        cmocka_unit_test(a_frozen_weight_takes_no_gradient),    cmocka_unit_test(attention_counts_what_is_seen),
+        cmocka_unit_test(rows_add_up_and_nothing_else_changes), cmocka_unit_test(the_meta_device_does_no_work),
     };
     return cmocka_run_group_tests(tests, set_up, tear_down);
 }

@@ -50,7 +50,8 @@ static void values_defaults_and_lines(void **state) {
 
 static void overrides_win(void **state) {
     (void)state;
-    const char *overrides[] = {"lora.rank=16", "data.train=x.jsonl", "lora.target_modules=all-linear", "train.betas=[0.8, 0.9]", "seed=7", "train.max_steps=3"};
+    const char *overrides[] = {"lora.rank=16", "data.train=x.jsonl", "lora.target_modules=all-linear", "train.betas=[0.8, 0.9]",
+                               "seed=7",       "train.max_steps=3"};
     Recipe *recipe = read_small(overrides, COUNT_OF(overrides));
     assert_int_equal(recipe->lora_rank, 16);
     assert_int_equal(recipe_line(recipe, "lora.rank"), 0);
@@ -71,8 +72,17 @@ static void overrides_win(void **state) {
 
 static void overrides_take_texts_as_they_stand(void **state) {
     (void)state;
-    const char *overrides[] = {"output= runs/my run #2/x \r", "data.train=a #1.jsonl", "data.system=You: answer", "model.path=*model", "model.adapter=null", "data.cache='~'",
-                               "generate.stop=a: b", "rl.env=- a\n- b", "data.eval=[a.jsonl, b.jsonl]", "model.chat_template=\"a\\tb\"", "data.now=# now"};
+    const char *overrides[] = {"output= runs/my run #2/x \r",
+                               "data.train=a #1.jsonl",
+                               "data.system=You: answer",
+                               "model.path=*model",
+                               "model.adapter=null",
+                               "data.cache='~'",
+                               "generate.stop=a: b",
+                               "rl.env=- a\n- b",
+                               "data.eval=[a.jsonl, b.jsonl]",
+                               "model.chat_template=\"a\\tb\"",
+                               "data.now=# now"};
     Recipe *recipe = read_small(overrides, COUNT_OF(overrides)), *again;
     assert_string_equal(recipe->output, "runs/my run #2/x");
     assert_string_equal(recipe->data_train->text, "a #1.jsonl");
@@ -165,8 +175,9 @@ static void faults_are_named(void **state) {
 
 static void defaults_that_come_later_are_accepted(void **state) {
     (void)state;
-    static const char text[] = "model: {quantize: none, chat_template: null}\nlora: {use_dora: no, init: default}\ndata: {system: null, cache: null}\n"
-                               "train: {neftune_alpha: 0.0}\neval: {metrics: loss, generate: null}\n";
+    static const char text[] =
+        "model: {quantize: none, chat_template: null}\nlora: {use_dora: no, init: default}\ndata: {system: null, cache: null}\n"
+        "train: {neftune_alpha: 0.0}\neval: {metrics: loss, generate: null}\n";
     Recipe *recipe;
     check_ok(recipe_read(temp_text(test_folder, "later.yaml", text), NULL, 0, &recipe));
     assert_int_equal(recipe->eval_metrics.n, 1);
@@ -237,8 +248,8 @@ static void schema_and_help_hold_every_key(void **state) {
     json_t *properties = json_object_get(root, "properties");
     assert_non_null(json_object_get(properties, "seed"));
 #define TOP_KEY(name, ...) check_contains(str_text(&help), "  " #name " ");
-#define KEY(section, name, ...)                                                                                                                          \
-    check_contains(str_text(&help), #section "." #name);                                                                                                 \
+#define KEY(section, name, ...)                          \
+    check_contains(str_text(&help), #section "." #name); \
     assert_non_null(json_object_get(json_object_get(json_object_get(properties, #section), "properties"), #name));
 #include "lib/train/config.def"
 #undef KEY

@@ -29,7 +29,8 @@ static void page_of(const char *const *dirs, size_t n, Str *page, RunNumbers *nu
 
 static bool is_tag_end(char c) { return c == '>' || c == ' ' || c == '/' || c == '\n'; }
 
-/* Every element is closed in order, attributes are quoted, no stray '<' or '&' stands in text: the page is XML, so nothing of it can be read in two ways. */
+/* Every element is closed in order, attributes are quoted, no stray '<' or '&' stands in text: the page is XML, so nothing of it can be read in two
+ * ways. */
 static void check_page(const char *text) {
     enum { DEPTH = 64, NAME = 24 };
     char open[DEPTH][NAME];
@@ -77,30 +78,50 @@ static size_t count_of(const char *text, const char *part) {
 
 /* ---- */
 
-static const char started[] = "{\"program\": \"tune 1\", \"command\": \"tune sft x.yaml\", \"steps\": 3, \"parameters\": 1000, \"trained_parameters\": 10, \"compute\": \"f32\", \"format\": \"text\","
-                              "\"memory\": {\"total\": 1048576, \"mapped\": 2048, \"weights\": 1000000, \"activations\": 48576},"
-                              "\"train\": {\"rows\": 2, \"tokens\": 7, \"trained_tokens\": 3, \"dropped_long\": 1, \"cut\": 0, \"duplicates\": 0},"
-                              "\"warnings\": [\"data.train: 1 row dropped\"],"
-                              "\"sample\": [{\"where\": \"rows.jsonl line 1\", \"length\": 5, \"ids\": [1, 2, 3], \"trained\": [0, 1, 1], \"special\": [1, 0, 0], \"tokens\": [\"<s>\", \"a\\n\", \"\"]}]}";
+static const char started[] =
+    "{\"program\": \"tune 1\", \"command\": \"tune sft x.yaml\", \"steps\": 3, \"parameters\": 1000, \"trained_parameters\": 10, \"compute\": \"f32\", \"format\": \"text\","
+    "\"memory\": {\"total\": 1048576, \"mapped\": 2048, \"weights\": 1000000, \"activations\": 48576},"
+    "\"train\": {\"rows\": 2, \"tokens\": 7, \"trained_tokens\": 3, \"dropped_long\": 1, \"cut\": 0, \"duplicates\": 0},"
+    "\"warnings\": [\"data.train: 1 row dropped\"],"
+    "\"sample\": [{\"where\": \"rows.jsonl line 1\", \"length\": 5, \"ids\": [1, 2, 3], \"trained\": [0, 1, 1], \"special\": [1, 0, 0], \"tokens\": [\"<s>\", \"a\\n\", \"\"]}]}";
 
 static void a_whole_run(void **state) {
     (void)state;
     const char *dir = run_dir_of("whole");
     Str page = {0};
     RunNumbers numbers;
-    put(dir, "recipe.yaml", "seed: 42\noutput: runs/x\n\nlora:\n  rank: 4\n  target_modules: [all-linear]\n\ndata:\n  train:\n    - path: rows.jsonl\n      max_rows: 5\ntrain:\n  learning_rate: 0.0002\n");
+    put(dir, "recipe.yaml",
+        "seed: 42\noutput: runs/x\n\nlora:\n  rank: 4\n  target_modules: [all-linear]\n\ndata:\n  train:\n    - path: rows.jsonl\n      max_rows: 5\ntrain:\n  learning_rate: 0.0002\n");
     put(dir, "started.json", started);
-    put(dir, "metrics.jsonl", "{\"step\": 1, \"loss\": 3.5, \"grad_norm\": 2, \"learning_rate\": 1e-4, \"tokens_per_second\": 50, \"epoch\": 0.5, \"seconds\": 1}\n"
-                              "{\"step\": 2, \"loss\": 2.5, \"grad_norm\": 1, \"learning_rate\": 5e-5, \"tokens_per_second\": 70, \"epoch\": 1, \"seconds\": 2}\n"
-                              "{\"step\": 3, \"loss\": 1.5, \"grad_norm\": 1, \"learning_rate\": 0, \"tokens_per_second\": 60, \"epoch\": 1.5, \"seconds\": 3}\n"
-                              "{\"step\": 3, \"eval_loss\": 1.25, \"reward_margin\": 0.5, \"seconds\": 3.5}\n");
-    put(dir, "finished.json", "{\"steps\": 3, \"first_loss\": 3.5, \"last_loss\": 1.5, \"eval_loss\": 1.25, \"best_eval_loss\": 1.25, \"seconds\": 4.5, \"peak_rss_bytes\": 3145728}");
-    put(dir, "samples.jsonl", "{\"step\": 2, \"prompt\": \"Say\\nit\", \"completion\": \"it\"}\n{\"step\": 3, \"prompt\": [{\"role\": \"user\"}], \"completion\": \"two\"}\n");
+    put(dir, "metrics.jsonl",
+        "{\"step\": 1, \"loss\": 3.5, \"grad_norm\": 2, \"learning_rate\": 1e-4, \"tokens_per_second\": 50, \"epoch\": 0.5, \"seconds\": 1}\n"
+        "{\"step\": 2, \"loss\": 2.5, \"grad_norm\": 1, \"learning_rate\": 5e-5, \"tokens_per_second\": 70, \"epoch\": 1, \"seconds\": 2}\n"
+        "{\"step\": 3, \"loss\": 1.5, \"grad_norm\": 1, \"learning_rate\": 0, \"tokens_per_second\": 60, \"epoch\": 1.5, \"seconds\": 3}\n"
+        "{\"step\": 3, \"eval_loss\": 1.25, \"reward_margin\": 0.5, \"seconds\": 3.5}\n");
+    put(dir, "finished.json",
+        "{\"steps\": 3, \"first_loss\": 3.5, \"last_loss\": 1.5, \"eval_loss\": 1.25, \"best_eval_loss\": 1.25, \"seconds\": 4.5, \"peak_rss_bytes\": 3145728}");
+    put(dir, "samples.jsonl",
+        "{\"step\": 2, \"prompt\": \"Say\\nit\", \"completion\": \"it\"}\n{\"step\": 3, \"prompt\": [{\"role\": \"user\"}], \"completion\": \"two\"}\n");
     put(dir, "log.txt", "2026-01-01 began\n");
     page_of(&dir, 1, &page, &numbers);
     check_page(str_text(&page));
-    static const char *const parts[] = {"<title>whole</title>", "tune sft x.yaml", "finished", "3.0 MiB", "Learning rate", "reward margin", "held out", "rows.jsonl line 1", "a\xE2\x86\xB5",
-                                        "\xE2\x80\xA6 2 more", "class=\"on\"", "class=\"sp\"", "[{path: rows.jsonl, max_rows: 5}]", "Say\nit", "Step 3", "began", "data.train: 1 row dropped"};
+    static const char *const parts[] = {"<title>whole</title>",
+                                        "tune sft x.yaml",
+                                        "finished",
+                                        "3.0 MiB",
+                                        "Learning rate",
+                                        "reward margin",
+                                        "held out",
+                                        "rows.jsonl line 1",
+                                        "a\xE2\x86\xB5",
+                                        "\xE2\x80\xA6 2 more",
+                                        "class=\"on\"",
+                                        "class=\"sp\"",
+                                        "[{path: rows.jsonl, max_rows: 5}]",
+                                        "Say\nit",
+                                        "Step 3",
+                                        "began",
+                                        "data.train: 1 row dropped"};
     for (size_t i = 0; i < COUNT_OF(parts); i++)
         if (!strstr(str_text(&page), parts[i])) fail_msg("'%s' is not on the page", parts[i]);
     assert_int_equal(count_of(str_text(&page), "<figure"), 5); /* losses, learning rate, gradient norm, speed, margin */
@@ -123,15 +144,23 @@ static void samples_with_rewards(void **state) {
     str_clear(&text);
     static const double rewards[] = {0.5, -1, 2, 0.5};
     for (int i = 0; i < 4; i++)
-        str_printf(&text, "{\"step\": 3, \"prompt\": \"<p>\", \"completion\": \"said <%d>\", \"reward\": %g, \"advantage\": %g, \"finish_reason\": \"%s\"}\n", i, rewards[i], rewards[i] / 2, i == 1 ? "length" : "stop");
+        str_printf(
+            &text,
+            "{\"step\": 3, \"prompt\": \"<p>\", \"completion\": \"said <%d>\", \"reward\": %g, \"advantage\": %g, \"finish_reason\": \"%s\"}\n", i,
+            rewards[i], rewards[i] / 2, i == 1 ? "length" : "stop");
     for (int i = 0; i < 3; i++) str_printf(&text, "{\"step\": 4, \"prompt\": \"<p>\", \"completion\": \"\", \"reward\": %s}\n", i < 2 ? "1" : "null");
     for (int i = 0; i < 2; i++) str_append(&text, "{\"step\": 5, \"prompt\": \"q\", \"completion\": [1, \"<\"], \"reward\": 0.25}\n");
     put(dir, "samples.jsonl", str_text(&text));
     page_of(&dir, 1, &page, NULL);
     check_page(str_text(&page));
     static const char *const parts[] = {
-        "only 25 % of the completions come to an end of their own: the others are cut at generate.max_new_tokens (since step 10); what helps", "reward, last step", "best \xC2\xB7 reward 2 \xC2\xB7 advantage 1</div>said &lt;2&gt;",
-        "worst \xC2\xB7 reward -1 \xC2\xB7 advantage -0.5 \xC2\xB7 cut off</div>said &lt;1&gt;", "2 more in between", "2 completions, which all earn the same", "(empty)",
+        "only 25 % of the completions come to an end of their own: the others are cut at generate.max_new_tokens (since step 10); what helps",
+        "reward, last step",
+        "best \xC2\xB7 reward 2 \xC2\xB7 advantage 1</div>said &lt;2&gt;",
+        "worst \xC2\xB7 reward -1 \xC2\xB7 advantage -0.5 \xC2\xB7 cut off</div>said &lt;1&gt;",
+        "2 more in between",
+        "2 completions, which all earn the same",
+        "(empty)",
     };
     for (size_t i = 0; i < COUNT_OF(parts); i++)
         if (!strstr(str_text(&page), parts[i])) fail_msg("'%s' is not on the page", parts[i]);
@@ -149,8 +178,10 @@ static void hostile_text_is_escaped(void **state) {
     const char *dir = run_dir_of("<b>&amp;'run");
     char text[2048];
     Str page = {0};
-    snprintf(text, sizeof text, "{\"program\": \"%s\", \"command\": \"%s\", \"format\": \"%s\", \"compute\": \"%s\", \"warnings\": [\"%s\"], \"train\": {\"rows\": 1},"
-             "\"sample\": [{\"where\": \"%s\", \"ids\": [5], \"trained\": [1], \"tokens\": [\"%s\"]}]}", evil, evil, evil, evil, evil, evil, evil);
+    snprintf(text, sizeof text,
+             "{\"program\": \"%s\", \"command\": \"%s\", \"format\": \"%s\", \"compute\": \"%s\", \"warnings\": [\"%s\"], \"train\": {\"rows\": 1},"
+             "\"sample\": [{\"where\": \"%s\", \"ids\": [5], \"trained\": [1], \"tokens\": [\"%s\"]}]}",
+             evil, evil, evil, evil, evil, evil, evil);
     put(dir, "started.json", text);
     snprintf(text, sizeof text, "{\"step\": 1, \"loss\": 1, \"%s\": 2}\n", evil);
     put(dir, "metrics.jsonl", text);
@@ -196,7 +227,8 @@ static void odd_metrics(void **state) {
         page_of(&dir, 1, &page, &numbers);
         check_page(str_text(&page));
         if (numbers.broken_lines != cases[i].broken || numbers.steps != cases[i].steps || count_of(str_text(&page), "<figure") != cases[i].figures)
-            fail_msg("case %zu: %zu broken lines, %lld steps, %zu figures", i, numbers.broken_lines, (long long)numbers.steps, count_of(str_text(&page), "<figure"));
+            fail_msg("case %zu: %zu broken lines, %lld steps, %zu figures", i, numbers.broken_lines, (long long)numbers.steps,
+                     count_of(str_text(&page), "<figure"));
         assert_null(strstr(str_text(&page), "nan"));
         assert_null(strstr(str_text(&page), "inf"));
         str_release(&page);
@@ -214,9 +246,11 @@ static void broken_files_are_left_out(void **state) {
     put(dir, "samples.jsonl", "{\"prompt\": 1}\nhalf");
     page_of(&dir, 1, &page, NULL);
     check_page(str_text(&page));
-    static const char *const warnings[] = {"settings are left out", "started.json is left out", "finished.json is left out", "1 line of samples.jsonl left out"};
+    static const char *const warnings[] = {"settings are left out", "started.json is left out", "finished.json is left out",
+                                           "1 line of samples.jsonl left out"};
     for (size_t i = 0; i < COUNT_OF(warnings); i++) check_contains(str_text(&page), warnings[i]);
-    put(dir, "started.json", "{\"memory\": [], \"train\": {\"rows\": \"x\"}, \"warnings\": {}, \"sample\": [1, {}, {\"ids\": [\"a\", 1], \"tokens\": [3], \"trained\": {}}], \"steps\": -4}");
+    put(dir, "started.json",
+        "{\"memory\": [], \"train\": {\"rows\": \"x\"}, \"warnings\": {}, \"sample\": [1, {}, {\"ids\": [\"a\", 1], \"tokens\": [3], \"trained\": {}}], \"steps\": -4}");
     page_of(&dir, 1, &page, NULL);
     check_page(str_text(&page));
     str_release(&page);
@@ -235,7 +269,8 @@ static void what_is_no_run(void **state) {
 static void write_long_run(const char *dir, int64_t steps, double factor) {
     Str metrics = {0};
     for (int64_t step = 1; step <= steps; step++)
-        str_printf(&metrics, "{\"step\": %lld, \"loss\": %.9g, \"grad_norm\": %.9g}\n", (long long)step, factor * (2 + sin((double)step)), step == steps / 2 ? 1e6 : 1 + cos((double)step) / 2);
+        str_printf(&metrics, "{\"step\": %lld, \"loss\": %.9g, \"grad_norm\": %.9g}\n", (long long)step, factor * (2 + sin((double)step)),
+                   step == steps / 2 ? 1e6 : 1 + cos((double)step) / 2);
     put(dir, "metrics.jsonl", str_text(&metrics));
     str_release(&metrics);
 }

@@ -102,7 +102,8 @@ static void gae_and_vtrace_equal_golden(void **state) {
     json_decref(root);
 }
 
-/* Worked out in double by a script of the recursion in arXiv 1506.02438: an episode that ends in the middle, and a completion with its reward at the end. */
+/* Worked out in double by a script of the recursion in arXiv 1506.02438: an episode that ends in the middle, and a completion with its reward at the
+ * end. */
 static void gae_by_hand(void **state) {
     (void)state;
     Sample sample;

@@ -29,7 +29,12 @@ static Status score_case(const char *yaml, const Case *at, double *sum) {
     json_t *columns = NULL;
     if (at->columns) check_ok(json_read_text(at->columns, strlen(at->columns), "columns", &columns));
     for (size_t i = 0; i < COUNT_OF(ids); i++) ids[i] = (int32_t)i;
-    RewardRow row = {.number = 7, .completion = {at->completion, strlen(at->completion)}, .completion_ids = ids, .n_completion_ids = at->n_ids, .finish_reason = at->finish_reason, .columns = columns};
+    RewardRow row = {.number = 7,
+                     .completion = {at->completion, strlen(at->completion)},
+                     .completion_ids = ids,
+                     .n_completion_ids = at->n_ids,
+                     .finish_reason = at->finish_reason,
+                     .columns = columns};
     const RewardScores *scores;
     Status status = rewards_score(opened.set, &row, 1, &scores);
     if (status == ST_OK) *sum = scores->sums[0];
@@ -67,11 +72,50 @@ static void faulty(const char *yaml, const char *columns, const char *text, cons
 
 static void numbers_are_read_as_people_write_them(void **state) {
     (void)state;
-    static const struct { const char *text; double value; } cases[] = {
-        {"72", 72}, {"It is 72.", 72}, {"1,234,567.5 m", 1234567.5}, {"-3", -3}, {"\xE2\x88\x92" "3", -3}, {"-$1,200.50", -1200.5}, {"$\\$40$", 40}, {"3/4", 0.75}, {"2 1/2", 2.5}, {"50%", 50}, {"50 \\%", 50},
-        {"\\frac{1}{8}", 0.125}, {"-\\dfrac{3}{4}", -0.75}, {"\\frac12", 0.5}, {"1\\frac{1}{2}", 1.5}, {"6.02e23", 6.02e23}, {"1.5 \\times 10^{3}", 1500}, {"2*10^-2", 0.02}, {"4 \xC3\x97 10^2 J", 400},
-        {".5", 0.5}, {"3-5", 5}, {"(x)-5", 5}, {"x = -5", -5}, {"5kg", 5}, {"from 1 to 10, then 12", 12}, {"1,23", 23}, {"1,2345", 2345}, {"12,345,67", 67}, {"3/4/2026", 2026}, {"7/0", 0},
-        {"9 of H2O", 9}, {"8 and v2", 8}, {"3rd", 3}, {"12:30", 30}, {"+4", 4}, {"2E5", 2e5}, {"-.25", -0.25}, {"\xE2\x82\xAC 9", 9}, {"1.2.3", 3}, {"2 3/2", 1.5},
+    static const struct { const char *text; double value;
+    } cases[] = {
+        {"72", 72},
+        {"It is 72.", 72},
+        {"1,234,567.5 m", 1234567.5},
+        {"-3", -3},
+        {"\xE2\x88\x92"
+         "3",
+         -3},
+        {"-$1,200.50", -1200.5},
+        {"$\\$40$", 40},
+        {"3/4", 0.75},
+        {"2 1/2", 2.5},
+        {"50%", 50},
+        {"50 \\%", 50},
+        {"\\frac{1}{8}", 0.125},
+        {"-\\dfrac{3}{4}", -0.75},
+        {"\\frac12", 0.5},
+        {"1\\frac{1}{2}", 1.5},
+        {"6.02e23", 6.02e23},
+        {"1.5 \\times 10^{3}", 1500},
+        {"2*10^-2", 0.02},
+        {"4 \xC3\x97 10^2 J", 400},
+        {".5", 0.5},
+        {"3-5", 5},
+        {"(x)-5", 5},
+        {"x = -5", -5},
+        {"5kg", 5},
+        {"from 1 to 10, then 12", 12},
+        {"1,23", 23},
+        {"1,2345", 2345},
+        {"12,345,67", 67},
+        {"3/4/2026", 2026},
+        {"7/0", 0},
+        {"9 of H2O", 9},
+        {"8 and v2", 8},
+        {"3rd", 3},
+        {"12:30", 30},
+        {"+4", 4},
+        {"2E5", 2e5},
+        {"-.25", -0.25},
+        {"\xE2\x82\xAC 9", 9},
+        {"1.2.3", 3},
+        {"2 3/2", 1.5},
     };
     const NumberStyle style = {',', '.', false};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -152,9 +196,25 @@ static void texts_are_compared(void **state) {
 
 static void choices_are_found(void **state) {
     (void)state;
-    static const struct { const char *text; double value; } cases[] = {
-        {"B", 1}, {"(B)", 1}, {"B.", 1}, {"The answer is B", 1}, {"The answer is (B), because A is wrong", 1}, {"**Answer: B**", 1}, {"\\boxed{B}", 1}, {"\\boxed{\\text{B}}", 1}, {"A or B? I say (B) over C", 1},
-        {"A", 0}, {"b", 0}, {"BAD", 0}, {"", 0}, {"The Answer is C not B", 0}, {"B's", 0}, {"A bee: B", 1}, {"the answer\nB", 1},
+    static const struct { const char *text; double value;
+    } cases[] = {
+        {"B", 1},
+        {"(B)", 1},
+        {"B.", 1},
+        {"The answer is B", 1},
+        {"The answer is (B), because A is wrong", 1},
+        {"**Answer: B**", 1},
+        {"\\boxed{B}", 1},
+        {"\\boxed{\\text{B}}", 1},
+        {"A or B? I say (B) over C", 1},
+        {"A", 0},
+        {"b", 0},
+        {"BAD", 0},
+        {"", 0},
+        {"The Answer is C not B", 0},
+        {"B's", 0},
+        {"A bee: B", 1},
+        {"the answer\nB", 1},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         print_message("'%s'\n", cases[i].text);
@@ -170,9 +230,17 @@ static void choices_are_found(void **state) {
 
 static void formats_are_whole_and_in_order(void **state) {
     (void)state;
-    static const struct { const char *text; double whole, part; } cases[] = {
-        {"<think>a</think><answer>b</answer>", 1, 1}, {" <think>\na\n</think>\n\n<answer> b </answer>\n", 1, 1}, {"<think>a</think>so<answer>b</answer>", 0, 1}, {"x<think>a</think><answer>b</answer>", 0, 1},
-        {"<think>a</think><answer>b</answer>.", 0, 1}, {"<think>a<think></think><answer>b</answer>", 0, 0.75}, {"<answer>b</answer><think>a</think>", 0, 0.5}, {"<think></think><answer>b</answer>", 0, 1}, {"", 0, 0},
+    static const struct { const char *text; double whole, part;
+    } cases[] = {
+        {"<think>a</think><answer>b</answer>", 1, 1},
+        {" <think>\na\n</think>\n\n<answer> b </answer>\n", 1, 1},
+        {"<think>a</think>so<answer>b</answer>", 0, 1},
+        {"x<think>a</think><answer>b</answer>", 0, 1},
+        {"<think>a</think><answer>b</answer>.", 0, 1},
+        {"<think>a<think></think><answer>b</answer>", 0, 0.75},
+        {"<answer>b</answer><think>a</think>", 0, 0.5},
+        {"<think></think><answer>b</answer>", 0, 1},
+        {"", 0, 0},
         {"<think>a</think>", 0, 0.5},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -192,12 +260,27 @@ static void formats_are_whole_and_in_order(void **state) {
 
 static void json_fits_its_schema(void **state) {
     (void)state;
-    static const char person[] = "[{type: json, parses: 0.25, schema: {type: object, required: [name, age], additionalProperties: false, properties: {name: {type: string, minLength: 1, pattern: '^[A-Z]'}, age: {type: integer, minimum: 0, "
-                                 "exclusiveMaximum: 150}, tags: {type: array, items: {enum: [a, b]}, maxItems: 2, uniqueItems: true}}}}]";
-    static const struct { const char *text; double value; } cases[] = {
-        {"{\"name\": \"Ada\", \"age\": 36}", 1}, {" {\"name\": \"Ada\", \"age\": 36.0, \"tags\": [\"a\", \"b\"]}\n", 1}, {"{\"name\": \"ada\", \"age\": 36}", 0.25}, {"{\"name\": \"\", \"age\": 36}", 0.25}, {"{\"name\": \"Ada\"}", 0.25},
-        {"{\"name\": \"Ada\", \"age\": 150}", 0.25}, {"{\"name\": \"Ada\", \"age\": 3.5}", 0.25}, {"{\"name\": \"Ada\", \"age\": 3, \"x\": 1}", 0.25}, {"{\"name\": \"Ada\", \"age\": 3, \"tags\": [\"a\", \"a\"]}", 0.25},
-        {"{\"name\": \"Ada\", \"age\": 3, \"tags\": [\"c\"]}", 0.25}, {"[]", 0.25}, {"{\"name\": \"Ada\", \"age\": 36", 0}, {"Ada", 0}, {"", 0}, {"{\"name\": \"Ada\", \"age\": 3, \"age\": 3}", 0}, {"{\"name\": \"Ada\", \"age\": 3} ok", 0},
+    static const char person[] =
+        "[{type: json, parses: 0.25, schema: {type: object, required: [name, age], additionalProperties: false, properties: {name: {type: string, minLength: 1, pattern: '^[A-Z]'}, age: {type: integer, minimum: 0, "
+        "exclusiveMaximum: 150}, tags: {type: array, items: {enum: [a, b]}, maxItems: 2, uniqueItems: true}}}}]";
+    static const struct { const char *text; double value;
+    } cases[] = {
+        {"{\"name\": \"Ada\", \"age\": 36}", 1},
+        {" {\"name\": \"Ada\", \"age\": 36.0, \"tags\": [\"a\", \"b\"]}\n", 1},
+        {"{\"name\": \"ada\", \"age\": 36}", 0.25},
+        {"{\"name\": \"\", \"age\": 36}", 0.25},
+        {"{\"name\": \"Ada\"}", 0.25},
+        {"{\"name\": \"Ada\", \"age\": 150}", 0.25},
+        {"{\"name\": \"Ada\", \"age\": 3.5}", 0.25},
+        {"{\"name\": \"Ada\", \"age\": 3, \"x\": 1}", 0.25},
+        {"{\"name\": \"Ada\", \"age\": 3, \"tags\": [\"a\", \"a\"]}", 0.25},
+        {"{\"name\": \"Ada\", \"age\": 3, \"tags\": [\"c\"]}", 0.25},
+        {"[]", 0.25},
+        {"{\"name\": \"Ada\", \"age\": 36", 0},
+        {"Ada", 0},
+        {"", 0},
+        {"{\"name\": \"Ada\", \"age\": 3, \"age\": 3}", 0},
+        {"{\"name\": \"Ada\", \"age\": 3} ok", 0},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         print_message("%s\n", cases[i].text);
@@ -211,7 +294,8 @@ static void json_fits_its_schema(void **state) {
     gives("[{type: json, schema: {not: {const: 1}, type: [integer, string]}}]", NULL, "1.0", 0);
     gives("[{type: json, schema: {allOf: [{minimum: 1}, {maximum: 5}], type: integer}}]", NULL, "3", 1);
     gives("[{type: json, field: schema}]", "{\"schema\": {\"type\": \"array\", \"minItems\": 2}}", "[1]", 0);
-    faulty("[{type: json, field: schema}]", "{\"schema\": {\"typ\": \"array\"}}", "keyword 'typ' in the row's schema is not supported", "did you mean 'type'?");
+    faulty("[{type: json, field: schema}]", "{\"schema\": {\"typ\": \"array\"}}", "keyword 'typ' in the row's schema is not supported",
+           "did you mean 'type'?");
     refused("reward: {}\n", "no", "rewards, clip, whiten");
     refused("[{type: json, schema: {$ref: x}}]", "keyword '$ref' in the schema is not supported", "supported are");
     refused("[{type: json, schema: {type: strin}}]", "keyword 'type' in the schema is wrong", "");
@@ -244,11 +328,14 @@ static void lengths_are_shaped(void **state) {
 static void cosine_scales_by_length(void **state) {
     (void)state;
     static const char right[] = "[{type: number, weight: 0}, {type: cosine, right_by: number, exceed: -10}]";
-    static const struct { const char *text, *reason; size_t n; double value; } cases[] = {
-        {"5", "stop", 0, 1}, {"5", "stop", 100, 0.5}, {"5", "stop", 50, 0.75}, {"5", "stop", 400, 0.5}, {"4", "stop", 0, -1}, {"4", "stop", 100, -0.5}, {"4", "stop", 50, -0.75}, {"5", "length", 100, -10},
-        {"5", "stop", 25, 0.5 + 0.25 * (1 + 0.70710678118654752)},
+    static const struct { const char *text, *reason; size_t n; double value;
+    } cases[] = {
+        {"5", "stop", 0, 1},      {"5", "stop", 100, 0.5},   {"5", "stop", 50, 0.75},
+        {"5", "stop", 400, 0.5},  {"4", "stop", 0, -1},      {"4", "stop", 100, -0.5},
+        {"4", "stop", 50, -0.75}, {"5", "length", 100, -10}, {"5", "stop", 25, 0.5 + 0.25 * (1 + 0.70710678118654752)},
     };
-    for (size_t i = 0; i < COUNT_OF(cases); i++) check_close(value_of(right, (Case){"{\"answer\": 5}", cases[i].text, cases[i].reason, cases[i].n}), cases[i].value, 1e-12);
+    for (size_t i = 0; i < COUNT_OF(cases); i++)
+        check_close(value_of(right, (Case){"{\"answer\": 5}", cases[i].text, cases[i].reason, cases[i].n}), cases[i].value, 1e-12);
     refused("[{type: cosine, right_by: number}, {type: number}]", "names no reward that stands before this one: 'number'", "");
 }
 
@@ -266,7 +353,8 @@ static void repetitions_cost(void **state) {
 static void sums_are_weighted_clipped_and_whitened(void **state) {
     (void)state;
     static const char *const texts[] = {"5", "4", "<b>5", "4 4 4 4"};
-    static const char plain[] = "[{type: number, weight: 2}, {type: exact, weight: 0.5}, {type: repetition, ngram: 1, weight: 4, clip: [-0.5, null]}, {type: number, name: again, weight: -1}, {type: exact}]";
+    static const char plain[] =
+        "[{type: number, weight: 2}, {type: exact, weight: 0.5}, {type: repetition, ngram: 1, weight: 4, clip: [-0.5, null]}, {type: number, name: again, weight: -1}, {type: exact}]";
     Opened opened;
     check_ok(open_text(plain, &opened));
     json_t *columns = json_pack("{s:s}", "answer", "5");

@@ -53,7 +53,14 @@ static int answer(const char *how, const char *file) {
 
 static const char *self;
 enum { ROWS = 40 };
-typedef struct Scored { Arena *arena; RewardSet *set; json_t *columns; RewardRow rows[ROWS]; char texts[ROWS][8]; const RewardScores *scores; } Scored;
+typedef struct Scored {
+    Arena *arena;
+    RewardSet *set;
+    json_t *columns;
+    RewardRow rows[ROWS];
+    char texts[ROWS][8];
+    const RewardScores *scores;
+} Scored;
 
 static Status open_with(const char *yaml, Scored *batch) {
     static const int32_t ids[] = {1, 2, 3};
@@ -62,8 +69,15 @@ static Status open_with(const char *yaml, Scored *batch) {
     for (int i = 0; i < ROWS; i++) {
         snprintf(batch->texts[i], sizeof batch->texts[i], "%.*s", 1 + i % 7, "abcdefg");
         batch->texts[i][0] = (char)('A' + i % 20);
-        batch->rows[i] = (RewardRow){.number = i, .prompt = {"p", 1}, .completion = {batch->texts[i], strlen(batch->texts[i])}, .prompt_ids = ids, .n_prompt_ids = 1, .completion_ids = ids, .n_completion_ids = 3,
-                                     .finish_reason = "stop", .columns = batch->columns};
+        batch->rows[i] = (RewardRow){.number = i,
+                                     .prompt = {"p", 1},
+                                     .completion = {batch->texts[i], strlen(batch->texts[i])},
+                                     .prompt_ids = ids,
+                                     .n_prompt_ids = 1,
+                                     .completion_ids = ids,
+                                     .n_completion_ids = 3,
+                                     .finish_reason = "stop",
+                                     .columns = batch->columns};
     }
     check_ok(yaml_read_text(yaml, strlen(yaml), "recipe.yaml", batch->arena, &list));
     return rewards_open(list, "recipe.yaml", &(RewardOptions){0}, &batch->set);
@@ -186,10 +200,20 @@ static void restarts_are_counted(void **state) {
 
 static void what_goes_wrong_is_said_with_the_row(void **state) {
     (void)state;
-    static const struct { const char *how, *text; Status status; } cases[] = {
-        {"die", "ended with exit code 3", ST_RESOURCE}, {"signal", "was ended by signal 9", ST_RESOURCE}, {"hang", "gave no answer within 3 s", ST_RESOURCE}, {"say:well done", "no JSON: 'well done'", ST_INPUT},
-        {"say:NaN", "no JSON: 'NaN'", ST_INPUT}, {"say:{\"score\": 1}", "'reward' is missing: '{\"score\": 1}'", ST_INPUT}, {"say:null", "the reward is no number: 'null'", ST_INPUT}, {"say:1e999", "no JSON: '1e999'", ST_INPUT},
-        {"say:{\"reward\": null}", "the reward is no number", ST_INPUT}, {"say:{\"error\": \"no tests\"}", "it reports an error: '{\"error\": \"no tests\"}'", ST_INPUT}, {"say:", "no JSON: ''", ST_INPUT}, {"say:true", "the reward is no number", ST_INPUT},
+    static const struct { const char *how, *text; Status status;
+    } cases[] = {
+        {"die", "ended with exit code 3", ST_RESOURCE},
+        {"signal", "was ended by signal 9", ST_RESOURCE},
+        {"hang", "gave no answer within 3 s", ST_RESOURCE},
+        {"say:well done", "no JSON: 'well done'", ST_INPUT},
+        {"say:NaN", "no JSON: 'NaN'", ST_INPUT},
+        {"say:{\"score\": 1}", "'reward' is missing: '{\"score\": 1}'", ST_INPUT},
+        {"say:null", "the reward is no number: 'null'", ST_INPUT},
+        {"say:1e999", "no JSON: '1e999'", ST_INPUT},
+        {"say:{\"reward\": null}", "the reward is no number", ST_INPUT},
+        {"say:{\"error\": \"no tests\"}", "it reports an error: '{\"error\": \"no tests\"}'", ST_INPUT},
+        {"say:", "no JSON: ''", ST_INPUT},
+        {"say:true", "the reward is no number", ST_INPUT},
         {"say:[1]", "the reward is no number", ST_INPUT},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -247,10 +271,15 @@ static void an_interrupt_does_not_wait_for_an_answer(void **state) {
 
 static void recipes_that_make_no_sense_are_refused(void **state) {
     (void)state;
-    static const struct { const char *yaml, *text; Status status; } cases[] = {
-        {"{type: command}", "option 'command' is missing", ST_CONFIG}, {"{type: command, command: prog}", "no list of words", ST_CONFIG}, {"{type: command, command: []}", "no list of words", ST_CONFIG},
-        {"{type: command, command: [no-such-program-here]}", "cannot start program 'no-such-program-here'", ST_INPUT}, {"{type: command, command: [cat], workers: 65}", "'workers'", ST_CONFIG},
-        {"{type: command, command: [cat], memory: 100}", "'memory' goes with 'sandbox: true'", ST_CONFIG}, {"{type: command, command: [cat], timeout: 0}", "'timeout'", ST_CONFIG},
+    static const struct { const char *yaml, *text; Status status;
+    } cases[] = {
+        {"{type: command}", "option 'command' is missing", ST_CONFIG},
+        {"{type: command, command: prog}", "no list of words", ST_CONFIG},
+        {"{type: command, command: []}", "no list of words", ST_CONFIG},
+        {"{type: command, command: [no-such-program-here]}", "cannot start program 'no-such-program-here'", ST_INPUT},
+        {"{type: command, command: [cat], workers: 65}", "'workers'", ST_CONFIG},
+        {"{type: command, command: [cat], memory: 100}", "'memory' goes with 'sandbox: true'", ST_CONFIG},
+        {"{type: command, command: [cat], timeout: 0}", "'timeout'", ST_CONFIG},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Scored batch;
@@ -264,8 +293,10 @@ static void recipes_that_make_no_sense_are_refused(void **state) {
 static void a_sandbox_has_limits_and_no_network(void **state) {
     (void)state;
     Scored batch;
-    Status status = open_with("{type: command, command: [sh, -c, 'while read -r row; do echo \"{\\\"reward\\\": $(ulimit -v), \\\"cpu\\\": $(ulimit -t), \\\"routes\\\": $(grep -vc Iface /proc/net/route)}\"; done'], sandbox: true, "
-                              "memory: 512, cpu: 77}", &batch);
+    Status status = open_with(
+        "{type: command, command: [sh, -c, 'while read -r row; do echo \"{\\\"reward\\\": $(ulimit -v), \\\"cpu\\\": $(ulimit -t), \\\"routes\\\": $(grep -vc Iface /proc/net/route)}\"; done'], sandbox: true, "
+        "memory: 512, cpu: 77}",
+        &batch);
     if (status == ST_RESOURCE && strstr(status_text(), "without network")) {
         print_message("skipped: %s\n", status_text());
         assert_non_null(strstr(status_hint_text(), "without `sandbox`"));
@@ -286,12 +317,19 @@ static void a_sandbox_has_limits_and_no_network(void **state) {
 
 /* ---- the shipped example ---- */
 
-static const char *const attempts[] = {NULL, "    return None\n", "    import sys\n    sys.exit(0)\n", "    import os\n    os._exit(0)\n", "    while True:\n        pass\n", "this is no Python", "    return bytearray(1 << 36)\n"};
+static const char *const attempts[] = {NULL,
+                                       "    return None\n",
+                                       "    import sys\n    sys.exit(0)\n",
+                                       "    import os\n    os._exit(0)\n",
+                                       "    while True:\n        pass\n",
+                                       "this is no Python",
+                                       "    return bytearray(1 << 36)\n"};
 
 static void python_tests_judge_code(void **state) {
     (void)state;
     char path[512];
-    if (!shared_path("data/rows/humaneval/HumanEval.jsonl.gz", path, sizeof path) || system("python3 -c 'import resource' >/dev/null 2>&1") != 0) skip();
+    if (!shared_path("data/rows/humaneval/HumanEval.jsonl.gz", path, sizeof path) || system("python3 -c 'import resource' >/dev/null 2>&1") != 0)
+        skip();
     Scored batch;
     check_ok(open_with("{type: command, command: [python3, recipes/reward_python_tests.py, --seconds, '2'], workers: 2, timeout: 60}", &batch));
     Lines lines;
@@ -304,8 +342,13 @@ static void python_tests_judge_code(void **state) {
         if (problem % 8 != 0) continue;
         check_ok(json_read_text(line.data, line.len, path, &columns));
         for (size_t i = 0; i < n; i++) {
-            const char *prompt = json_string_value(json_object_get(columns, "prompt")), *text = attempts[i] ? attempts[i] : json_string_value(json_object_get(columns, "canonical_solution"));
-            rows[i] = (RewardRow){.number = problem, .prompt = {prompt, strlen(prompt)}, .completion = {text, strlen(text)}, .finish_reason = "stop", .columns = columns};
+            const char *prompt = json_string_value(json_object_get(columns, "prompt")),
+                       *text = attempts[i] ? attempts[i] : json_string_value(json_object_get(columns, "canonical_solution"));
+            rows[i] = (RewardRow){.number = problem,
+                                  .prompt = {prompt, strlen(prompt)},
+                                  .completion = {text, strlen(text)},
+                                  .finish_reason = "stop",
+                                  .columns = columns};
         }
         check_ok(rewards_score(batch.set, rows, n, &batch.scores));
         for (size_t i = 0; i < n; i++) check_close(batch.scores->sums[i], i == 0, 0);

@@ -1,4 +1,5 @@
-/* Rewards by servers. The server is a process of this test on 127.0.0.1 that misbehaves as the path of the url says; it ends with the test, or after two minutes. */
+/* Rewards by servers. The server is a process of this test on 127.0.0.1 that misbehaves as the path of the url says; it ends with the test, or after
+ * two minutes. */
 #include <arpa/inet.h>
 #include <math.h>
 #include <netinet/in.h>
@@ -19,12 +20,14 @@
 static void judge(int fd, const Query *query) {
     const char *text = json_string_value(json_object_get(json_array_get(json_object_get(query->body, "messages"), 1), "content"));
     char body[512];
-    bool good = text && strcmp(json_string_value(json_object_get(query->body, "model")), "judge-1") == 0 && json_integer_value(json_object_get(query->body, "max_tokens")) == 9;
+    bool good = text && strcmp(json_string_value(json_object_get(query->body, "model")), "judge-1") == 0 &&
+                json_integer_value(json_object_get(query->body, "max_tokens")) == 9;
     const char *completion = text ? strstr(text, "A: ") : NULL;
     if (!good || !completion) reply(fd, "400 Bad Request", "", "{\"error\": \"what?\"}");
     else if (strchr(completion, '!')) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"I can't say.\"}}]}");
     else {
-        snprintf(body, sizeof body, "{\"choices\": [{\"message\": {\"role\": \"assistant\", \"content\": \"%.90s\\nRating: %zu/5? No: %zu\"}}]}", "Clear, 2 mistakes.", strlen(completion), strlen(completion) - 3);
+        snprintf(body, sizeof body, "{\"choices\": [{\"message\": {\"role\": \"assistant\", \"content\": \"%.90s\\nRating: %zu/5? No: %zu\"}}]}",
+                 "Clear, 2 mistakes.", strlen(completion), strlen(completion) - 3);
         reply(fd, "200 OK", "", body);
     }
 }
@@ -66,7 +69,14 @@ static int stop_server(void **state) {
 /* ---- this side ---- */
 
 enum { ROWS = 12 };
-typedef struct Scored { Arena *arena; RewardSet *set; json_t *columns; RewardRow rows[ROWS]; char texts[ROWS][ROWS + 1]; const RewardScores *scores; } Scored;
+typedef struct Scored {
+    Arena *arena;
+    RewardSet *set;
+    json_t *columns;
+    RewardRow rows[ROWS];
+    char texts[ROWS][ROWS + 1];
+    const RewardScores *scores;
+} Scored;
 
 static const char *secret(void *context, const char *name) {
     (void)context;
@@ -80,7 +90,8 @@ static Status open_path(const char *path, const char *more, Scored *batch) {
     *batch = (Scored){.arena = arena_new(0), .columns = json_pack("{s:s}", "answer", "right")};
     for (int i = 0; i < ROWS; i++) {
         memset(batch->texts[i], 'a', (size_t)i + 1);
-        batch->rows[i] = (RewardRow){.number = i, .prompt = {"q", 1}, .completion = {batch->texts[i], (size_t)i + 1}, .finish_reason = "stop", .columns = batch->columns};
+        batch->rows[i] = (RewardRow){
+            .number = i, .prompt = {"q", 1}, .completion = {batch->texts[i], (size_t)i + 1}, .finish_reason = "stop", .columns = batch->columns};
     }
     check_ok(yaml_read_text(yaml, strlen(yaml), "recipe.yaml", batch->arena, &list));
     return rewards_open(list, "recipe.yaml", &(RewardOptions){.secret = secret}, &batch->set);
@@ -100,9 +111,17 @@ static void check_lengths(const Scored *batch, const char *what) {
 
 static void servers_in_trouble_are_asked_again(void **state) {
     (void)state;
-    static const struct { const char *path, *more; } cases[] = {
-        {"/plain", ""}, {"/plain", "concurrency: 1"}, {"/plain", "concurrency: 30, per_second: 1000"}, {"/busy", "concurrency: 3"}, {"/shaky", "retries: 20"}, {"/cut", "retries: 20"}, {"/silent", "retries: 20"},
-        {"/key", "api_key_env: JUDGE_KEY"}, {"/nokey", ""},
+    static const struct { const char *path, *more;
+    } cases[] = {
+        {"/plain", ""},
+        {"/plain", "concurrency: 1"},
+        {"/plain", "concurrency: 30, per_second: 1000"},
+        {"/busy", "concurrency: 3"},
+        {"/shaky", "retries: 20"},
+        {"/cut", "retries: 20"},
+        {"/silent", "retries: 20"},
+        {"/key", "api_key_env: JUDGE_KEY"},
+        {"/nokey", ""},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Scored batch;
@@ -117,9 +136,13 @@ static void servers_in_trouble_are_asked_again(void **state) {
 
 static void what_goes_wrong_is_said_with_the_row(void **state) {
     (void)state;
-    static const struct { const char *path, *more, *text, *hint; Status status; } cases[] = {
-        {"/down", "retries: 1", "answers at last with status 503 (2 tries): 'overloaded'", "", ST_RESOURCE}, {"/never", "retries: 0, timeout: 0.2", "does not answer: ", "", ST_RESOURCE},
-        {"/garbage", "", "the server answers wrongly: no JSON: 'well done'", "", ST_INPUT}, {"/moved", "", "status 302 (1 tries): 'elsewhere'", "", ST_RESOURCE}, {"/wait", "", "asks to wait 86400 s", "", ST_RESOURCE},
+    static const struct { const char *path, *more, *text, *hint; Status status;
+    } cases[] = {
+        {"/down", "retries: 1", "answers at last with status 503 (2 tries): 'overloaded'", "", ST_RESOURCE},
+        {"/never", "retries: 0, timeout: 0.2", "does not answer: ", "", ST_RESOURCE},
+        {"/garbage", "", "the server answers wrongly: no JSON: 'well done'", "", ST_INPUT},
+        {"/moved", "", "status 302 (1 tries): 'elsewhere'", "", ST_RESOURCE},
+        {"/wait", "", "asks to wait 86400 s", "", ST_RESOURCE},
         {"/key", "", "status 401", "key may be wrong", ST_RESOURCE},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -176,7 +199,8 @@ static void nobody_listens(void **state) {
 
 static void a_judge_is_asked_with_the_rubric(void **state) {
     (void)state;
-    static const char rubric[] = "model: judge-1, system: Be fair., rubric: '{ {prompt} {answer} {unknown} A: {completion}', max_tokens: 9, range: [0, 20]";
+    static const char rubric[] =
+        "model: judge-1, system: Be fair., rubric: '{ {prompt} {answer} {unknown} A: {completion}', max_tokens: 9, range: [0, 20]";
     Scored batch;
     check_ok(open_path("/v1", rubric, &batch));
     check_ok(rewards_score(batch.set, batch.rows, ROWS, &batch.scores));
@@ -200,9 +224,13 @@ static void a_judge_is_asked_with_the_rubric(void **state) {
 
 static void recipes_that_make_no_sense_are_refused(void **state) {
     (void)state;
-    static const struct { const char *more, *text; } cases[] = {
-        {"rubric: x", "'rubric' goes with 'model'"}, {"model: m, range: [1, 0]", "wrong value for 'range'"}, {"api_key_env: NO_SUCH_KEY", "environment variable 'NO_SUCH_KEY' with the server's key is not set"},
-        {"concurrency: 0", "'concurrency'"}, {"api_key: x", "unknown option 'api_key'"},
+    static const struct { const char *more, *text;
+    } cases[] = {
+        {"rubric: x", "'rubric' goes with 'model'"},
+        {"model: m, range: [1, 0]", "wrong value for 'range'"},
+        {"api_key_env: NO_SUCH_KEY", "environment variable 'NO_SUCH_KEY' with the server's key is not set"},
+        {"concurrency: 0", "'concurrency'"},
+        {"api_key: x", "unknown option 'api_key'"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Scored batch;

@@ -1,4 +1,5 @@
-/* Reward models: scores that transformers and PEFT give too, training on pairs and on steps, what is written and read back, and the reward of `tune rl` that they are. */
+/* Reward models: scores that transformers and PEFT give too, training on pairs and on steps, what is written and read back, and the reward of `tune
+ * rl` that they are. */
 #include "rl/reward/reward.h"
 #include "rl/reward/reward_training.h"
 #include "rl/reward/scorer.h"
@@ -10,8 +11,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#define SHAPE                                                                                                                                                                                             \
-    "\"vocab_size\": 64, \"hidden_size\": 32, \"intermediate_size\": 48, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128,"             \
+#define SHAPE \
+    "\"vocab_size\": 64, \"hidden_size\": 32, \"intermediate_size\": 48, \"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128," \
     " \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"tie_word_embeddings\": true, \"hidden_act\": \"silu\", \"bos_token_id\": 1, \"eos_token_id\": 2, \"initializer_range\": 0.1}"
 #define CLASSIFIER(labels) "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForSequenceClassification\"], " labels SHAPE
 static const char language_model[] = "{\"model_type\": \"llama\", \"architectures\": [\"LlamaForCausalLM\"], \"pad_token_id\": 2, " SHAPE;
@@ -79,10 +80,12 @@ static void write_adapter(void) {
     Model *model;
     snprintf(base, sizeof base, "%s/lm", folder);
     check_ok(model_load(base, &(ModelOptions){.device = device_cpu(), .compute = DT_F32, .scores = true, .seed = 7}, &model));
-    check_ok(model_attach_lora(model, &(LoraConfig){.rank = 3, .alpha = 6, .n_targets = 2, .targets = targets, .n_saved = 1, .saved = saved, .lr_ratio = 1}, 9));
+    check_ok(model_attach_lora(
+        model, &(LoraConfig){.rank = 3, .alpha = 6, .n_targets = 2, .targets = targets, .n_saved = 1, .saved = saved, .lr_ratio = 1}, 9));
     for (size_t i = 0; i < model->params.n; i++) {
         Tensor *tensor = model->params.items[i].tensor;
-        for (int64_t k = 0; model->params.items[i].role == PARAM_LORA_B && k < tensor_count(tensor); k++) tensor_set(tensor, k, 0.2 * rng_normal(rng_key(1, RNG_TEST, i), (uint64_t)k));
+        for (int64_t k = 0; model->params.items[i].role == PARAM_LORA_B && k < tensor_count(tensor); k++)
+            tensor_set(tensor, k, 0.2 * rng_normal(rng_key(1, RNG_TEST, i), (uint64_t)k));
     }
     check_ok(adapter_save(model, temp_file(folder, "adapter"), base));
     model_free(model);
@@ -125,7 +128,8 @@ static void scores_of(const char *name, double scores[SEQUENCES]) {
     scorer_close(scorer);
 }
 
-/* transformers 5.23 (AutoModelForSequenceClassification) and PEFT 0.21 on these files, f32, on the first 6, 4 and 2 tokens of the sequence. 1e-5: both round in f32, scores are a few units. */
+/* transformers 5.23 (AutoModelForSequenceClassification) and PEFT 0.21 on these files, f32, on the first 6, 4 and 2 tokens of the sequence. 1e-5:
+ * both round in f32, scores are a few units. */
 static void transformers_and_peft_agree(void **state) {
     (void)state;
     static const struct { const char *name; double scores[SEQUENCES]; } cases[] = {
@@ -180,7 +184,9 @@ static void adapters_are_as_peft_writes_them(void **state) {
 
 /* Settings, one a line; output and files are below the folder. */
 static Status run_lines(const char *name, const char *rows, const char *lines, bool resume, TrainResult *result) {
-    Recipe *recipe = recipe_of_lines("model.path=%s/lm\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s", folder, folder, rows, folder, name, lines);
+    Recipe *recipe = recipe_of_lines(
+        "model.path=%s/lm\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s", folder,
+        folder, rows, folder, name, lines);
     Status status = reward_training_run(&(PairRunConfig){.recipe = recipe, .resume = resume}, result);
     recipe_free(recipe);
     return status;
@@ -197,7 +203,8 @@ static void preferences_are_learned(void **state) {
         TrainResult result;
         double accuracy, loss, brier;
         snprintf(name, sizeof name, "learned%zu", w);
-        snprintf(lines, sizeof lines, "%sdata.eval=%s/held.jsonl\ntrain.epochs=4\ntrain.batch_size=8\ntrain.center_rewards_coefficient=0.01\n", ways[w], folder);
+        snprintf(lines, sizeof lines, "%sdata.eval=%s/held.jsonl\ntrain.epochs=4\ntrain.batch_size=8\ntrain.center_rewards_coefficient=0.01\n",
+                 ways[w], folder);
         check_ok(run_lines(name, "pairs.jsonl", lines, false, &result));
         assert_int_equal(metrics_read(temp_file(folder, name), "eval_accuracy", &accuracy, 1), 1);
         assert_int_equal(metrics_read(temp_file(folder, name), "eval_brier", &brier, 1), 1);
@@ -208,7 +215,8 @@ static void preferences_are_learned(void **state) {
         bool stepwise;
         Scorer *scorer = open_scorer(name, NULL);
         snprintf(data, sizeof data, "%s/held.jsonl", folder);
-        check_ok(reward_evaluate(&(RewardEvaluation){.model = scorer->model, .data = data, .max_length = 100, .truncation = "error"}, &numbers, &stepwise));
+        check_ok(reward_evaluate(&(RewardEvaluation){.model = scorer->model, .data = data, .max_length = 100, .truncation = "error"}, &numbers,
+                                 &stepwise));
         assert_false(stepwise);
         check_close(numbers.accuracy / numbers.n, accuracy, 0);
         check_close(calibration_brier(&numbers.calibration), brier, 1e-6);
@@ -233,7 +241,8 @@ static void steps_are_learned(void **state) {
     TrainResult result;
     char lines[400], data[300];
     double accuracy;
-    snprintf(lines, sizeof lines, "%sdata.eval=%s/held_steps.jsonl\ntrain.epochs=30\ntrain.batch_size=8\ntrain.learning_rate=5e-3\n", lora, folder); /* 0.91 to 0.99 by the seed; with 1e-2 0.81 to 1 */
+    /* 0.91 to 0.99 by the seed; with 1e-2 0.81 to 1 */
+    snprintf(lines, sizeof lines, "%sdata.eval=%s/held_steps.jsonl\ntrain.epochs=30\ntrain.batch_size=8\ntrain.learning_rate=5e-3\n", lora, folder);
     check_ok(run_lines("steps", "steps.jsonl", lines, false, &result));
     assert_int_equal(metrics_read(temp_file(folder, "steps"), "eval_accuracy", &accuracy, 1), 1);
     if (!(accuracy >= 0.85)) fail_msg("%g of the held-out steps are judged rightly", accuracy); /* a coin: half of them */
@@ -241,7 +250,8 @@ static void steps_are_learned(void **state) {
     bool stepwise;
     Scorer *scorer = open_scorer("steps", NULL);
     snprintf(data, sizeof data, "%s/held_steps.jsonl", folder);
-    check_ok(reward_evaluate(&(RewardEvaluation){.model = scorer->model, .data = data, .max_length = 100, .truncation = "error"}, &numbers, &stepwise));
+    check_ok(
+        reward_evaluate(&(RewardEvaluation){.model = scorer->model, .data = data, .max_length = 100, .truncation = "error"}, &numbers, &stepwise));
     assert_true(stepwise);
     check_close(numbers.accuracy / numbers.n, accuracy, 0);
     check_close(numbers.loss, result.eval_loss, 1e-5);
@@ -251,7 +261,8 @@ static void steps_are_learned(void **state) {
 /* 1e-5 relative: f32 sums in another order. */
 static void splitting_changes_nothing(void **state) {
     (void)state;
-    static const char *const rows[] = {"pairs.jsonl", "steps.jsonl"}, *const splits[] = {"train.batch_size=12", "train.batch_size=3\ntrain.gradient_accumulation_steps=4"};
+    static const char *const rows[] = {"pairs.jsonl", "steps.jsonl"}, *const splits[] = {"train.batch_size=12",
+                                                                                         "train.batch_size=3\ntrain.gradient_accumulation_steps=4"};
     for (size_t r = 0; r < COUNT_OF(rows); r++) {
         double losses[2][8], norms[2][8];
         for (int s = 0; s < 2; s++) {
@@ -278,8 +289,18 @@ static Status run_interrupted(const char *name) {
     snprintf(path[0], sizeof path[0], "model.path=%s/lm", folder);
     snprintf(path[1], sizeof path[1], "data.train=%s/pairs.jsonl", folder);
     snprintf(path[2], sizeof path[2], "output=%s/%s", folder, name);
-    const char *overrides[] = {path[0], path[1], path[2], "model.compute=f32", "seed=4", "train.weight_decay=0", "train.lr_scheduler=constant", "lora.rank=4", "lora.alpha=8", "train.max_steps=8",
-                               "train.batch_size=8", "lora.dropout=0.2"};
+    const char *overrides[] = {path[0],
+                               path[1],
+                               path[2],
+                               "model.compute=f32",
+                               "seed=4",
+                               "train.weight_decay=0",
+                               "train.lr_scheduler=constant",
+                               "lora.rank=4",
+                               "lora.alpha=8",
+                               "train.max_steps=8",
+                               "train.batch_size=8",
+                               "lora.dropout=0.2"};
     Recipe *recipe;
     TrainResult result;
     check_ok(recipe_read(NULL, overrides, COUNT_OF(overrides), &recipe));
@@ -354,10 +375,18 @@ static void it_is_a_reward(void **state) {
     size_t small, large;
     check_ok(rewards_bytes(set, &(RewardShape){.n_prompt = 2, .n_completion = 4, .n = 2, .group = 1}, &small));
     check_ok(rewards_bytes(set, &(RewardShape){.n_prompt = 2, .n_completion = 4, .n = 20, .group = 1}, &large));
-    assert_true(small > 4096 && large > 4 * small && large < 12 * small); /* activations, by tokens: nothing else is missing of a model that shares the policy's weights */
+    /* activations, by tokens: nothing else is missing of a model that shares the policy's weights */
+    assert_true(small > 4096 && large > 4 * small && large < 12 * small);
     RewardRow rows[2];
     for (int i = 0; i < 2; i++)
-        rows[i] = (RewardRow){.number = i + 1, .prompt_ids = sequence, .n_prompt_ids = 2, .completion_ids = sequence + 2, .n_completion_ids = i ? 2 : 4, .prompt = {"", 0}, .completion = {"", 0}, .finish_reason = "stop"};
+        rows[i] = (RewardRow){.number = i + 1,
+                              .prompt_ids = sequence,
+                              .n_prompt_ids = 2,
+                              .completion_ids = sequence + 2,
+                              .n_completion_ids = i ? 2 : 4,
+                              .prompt = {"", 0},
+                              .completion = {"", 0},
+                              .finish_reason = "stop"};
     check_ok(rewards_score(set, rows, 2, &scores));
     check_close(scores->sums[0], 2 * -0.504053533, 2e-5);
     check_close(scores->sums[1], 2 * 0.25, 0);
@@ -399,7 +428,10 @@ static void directories_that_are_wrong(void **state) {
     check_text("no reward model");
     check_status(scorer_open(temp_file(folder, "lm"), &(ScorerOptions){0}, &scorer), ST_INPUT);
     check_text("is a language model, not a reward model");
-    check_ok(model_write_random(temp_file(folder, "three"), CLASSIFIER("\"id2label\": {\"0\": \"a\", \"1\": \"b\", \"2\": \"c\"}, "), DT_F32, 3, 0.3) == ST_INPUT ? ST_OK : ST_INPUT);
+    check_ok(model_write_random(temp_file(folder, "three"), CLASSIFIER("\"id2label\": {\"0\": \"a\", \"1\": \"b\", \"2\": \"c\"}, "), DT_F32, 3,
+                                0.3) == ST_INPUT
+                 ? ST_OK
+                 : ST_INPUT);
     check_text("has 3 labels: a reward model has one");
     Model *model;
     char adapter[300];

@@ -6,7 +6,8 @@
 #include <stdio.h>
 #include <string.h>
 
-/* `n` lines with a metric that goes from `from` to `to` in a straight line, and a reward that rises. Names the rules that spoke while it went, and keeps the last thing that was said. */
+/* `n` lines with a metric that goes from `from` to `to` in a straight line, and a reward that rises. Names the rules that spoke while it went, and
+ * keeps the last thing that was said. */
 typedef struct Stream { RlDoctor *doctor; Str said; Finding last; int times; } Stream;
 
 static void feed(Stream *stream, const char *metric, double from, double to, int n) {
@@ -38,26 +39,47 @@ static void end(Stream *stream) {
 
 static void each_rule_speaks_where_it_should(void **state) {
     (void)state;
-    static const struct { const char *metric; double from, to; int n; const char *rule, *text; } cases[] = {
-        {"entropy", 1.5, 0.0, 100, "entropy", "entropy has collapsed to 0.0"}, {"entropy", 1.5, 0.4, 100, "", ""}, {"entropy", 0.01, 0, 100, "", ""}, {"entropy", -0.5, -3, 100, "", ""},
-        {"zero_std_fraction", 0.75, 0.75, 10, "zero_variance", "in 75 % of the groups"}, {"zero_std_fraction", 0.75, 0.75, 9, "", ""}, {"zero_std_fraction", 0.4, 0.4, 100, "", ""},
-        {"kl", 0, 1, 100, "kl", "nats a token, or an action, away from its reference"}, {"kl", 0.05, 0.1, 100, "", ""},
-        {"approx_kl", 0.3, 0.3, 12, "big_steps", "by 0.3 nats"}, {"approx_kl", 0.02, 0.02, 100, "", ""},
-        {"clip_fraction", 0.5, 0.5, 12, "clipped", "50 % of the ratios"}, {"clip_fraction", 0.2, 0.2, 100, "", ""},
-        {"length_reward_correlation", 0.7, 0.7, 12, "longer", "correlation 0.7 within groups"}, {"length_reward_correlation", -0.9, -0.9, 12, "shorter", "correlation -0.9"},
+    static const struct { const char *metric; double from, to; int n; const char *rule, *text;
+    } cases[] = {
+        {"entropy", 1.5, 0.0, 100, "entropy", "entropy has collapsed to 0.0"},
+        {"entropy", 1.5, 0.4, 100, "", ""},
+        {"entropy", 0.01, 0, 100, "", ""},
+        {"entropy", -0.5, -3, 100, "", ""},
+        {"zero_std_fraction", 0.75, 0.75, 10, "zero_variance", "in 75 % of the groups"},
+        {"zero_std_fraction", 0.75, 0.75, 9, "", ""},
+        {"zero_std_fraction", 0.4, 0.4, 100, "", ""},
+        {"kl", 0, 1, 100, "kl", "nats a token, or an action, away from its reference"},
+        {"kl", 0.05, 0.1, 100, "", ""},
+        {"approx_kl", 0.3, 0.3, 12, "big_steps", "by 0.3 nats"},
+        {"approx_kl", 0.02, 0.02, 100, "", ""},
+        {"clip_fraction", 0.5, 0.5, 12, "clipped", "50 % of the ratios"},
+        {"clip_fraction", 0.2, 0.2, 100, "", ""},
+        {"length_reward_correlation", 0.7, 0.7, 12, "longer", "correlation 0.7 within groups"},
+        {"length_reward_correlation", -0.9, -0.9, 12, "shorter", "correlation -0.9"},
         {"length_reward_correlation", 0.3, -0.5, 100, "", ""},
-        {"eos_fraction", 0.25, 0.25, 12, "truncated", "only 25 % of the completions"}, {"eos_fraction", 0.3, 0.95, 20, "truncated", "only 4"}, {"eos_fraction", 0.9, 0.9, 100, "", ""},
-        {"explained_variance", -0.2, -0.2, 50, "values", "have not explained anything"}, {"explained_variance", 0.9, -3, 200, "", ""}, {"explained_variance", -2, 0.9, 39, "", ""},
-        {"reward_correlation/number:length", -0.7, -0.7, 12, "rewards_disagree", "the rewards number and length pull"}, {"reward_correlation/number:length", -0.2, 0.9, 100, "", ""},
-        {"reward", 0, 0, 100, "reward_stuck", "the reward has not risen: 0, at the beginning 0"}, {"reward", 5, 1, 120, "reward_stuck", "has not risen"}, {"reward", 0, 1, 300, "", ""},
-        {"sampler_logprob_diff", 0.001, 0.5, 100, "sampler_diff", "drift apart"}, {"sampler_logprob_diff", 1e-7, 1e-3, 100, "", ""}, {"sampler_logprob_diff", 0.05, 0.06, 100, "", ""},
-        {"reward_std", 0, 0, 100, "", ""}, {"nobody_knows", -1e30, 1e30, 100, "", ""},
+        {"eos_fraction", 0.25, 0.25, 12, "truncated", "only 25 % of the completions"},
+        {"eos_fraction", 0.3, 0.95, 20, "truncated", "only 4"},
+        {"eos_fraction", 0.9, 0.9, 100, "", ""},
+        {"explained_variance", -0.2, -0.2, 50, "values", "have not explained anything"},
+        {"explained_variance", 0.9, -3, 200, "", ""},
+        {"explained_variance", -2, 0.9, 39, "", ""},
+        {"reward_correlation/number:length", -0.7, -0.7, 12, "rewards_disagree", "the rewards number and length pull"},
+        {"reward_correlation/number:length", -0.2, 0.9, 100, "", ""},
+        {"reward", 0, 0, 100, "reward_stuck", "the reward has not risen: 0, at the beginning 0"},
+        {"reward", 5, 1, 120, "reward_stuck", "has not risen"},
+        {"reward", 0, 1, 300, "", ""},
+        {"sampler_logprob_diff", 0.001, 0.5, 100, "sampler_diff", "drift apart"},
+        {"sampler_logprob_diff", 1e-7, 1e-3, 100, "", ""},
+        {"sampler_logprob_diff", 0.05, 0.06, 100, "", ""},
+        {"reward_std", 0, 0, 100, "", ""},
+        {"nobody_knows", -1e30, 1e30, 100, "", ""},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Stream stream = begin(true);
         feed(&stream, cases[i].metric, cases[i].from, cases[i].to, cases[i].n);
         if (!text_starts_with(str_text(&stream.said), cases[i].rule) || (stream.said.len > 0 && !cases[i].rule[0]))
-            fail_msg("case %zu, %s from %g to %g: said '%s', expected '%s'", i, cases[i].metric, cases[i].from, cases[i].to, str_text(&stream.said), cases[i].rule);
+            fail_msg("case %zu, %s from %g to %g: said '%s', expected '%s'", i, cases[i].metric, cases[i].from, cases[i].to, str_text(&stream.said),
+                     cases[i].rule);
         if (cases[i].rule[0]) {
             check_contains(stream.last.text, cases[i].text);
             assert_true(stream.last.hint[0] != '\0' && !strchr(stream.last.text, '{'));
@@ -69,7 +91,12 @@ static void each_rule_speaks_where_it_should(void **state) {
 /* Policies on environments may be surer of what they do, and entropy of real-valued actions passes below 0. */
 static void entropy_means_less_on_environments(void **state) {
     (void)state;
-    static const struct { bool text; double from, to; bool said; } cases[] = {{true, 1.5, 0.0, true}, {false, 1.5, 0.0, true}, {true, 1, -0.02, true}, {true, 1, 0.02, true}, {false, 1, 0.02, false}, {false, 1.4, -4, false}};
+    static const struct {
+        bool text;
+        double from, to;
+        bool said;
+    } cases[] = {{true, 1.5, 0.0, true}, {false, 1.5, 0.0, true}, {true, 1, -0.02, true},
+                 {true, 1, 0.02, true},  {false, 1, 0.02, false}, {false, 1.4, -4, false}};
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         Stream stream = begin(cases[i].text);
         feed(&stream, "entropy", cases[i].from, cases[i].to, 300);
@@ -87,7 +114,8 @@ static void noise_is_allowed_for(void **state) {
         rl_doctor_add(doctor, 0, "epsilon", 0.5, &finding);
         for (int i = 1; i <= 200; i++) rl_doctor_add(doctor, i, "reward", sin(7.0 * i) + (rises ? 2 * i / 200.0 : 0), &finding);
         bool found = rl_doctor_finding(doctor, 0, &finding);
-        if (rises ? found && finding.holds : !found || !finding.holds) fail_msg("a reward that %s", rises ? "rises is called stuck" : "wavers is not called stuck");
+        if (rises ? found && finding.holds : !found || !finding.holds)
+            fail_msg("a reward that %s", rises ? "rises is called stuck" : "wavers is not called stuck");
         rl_doctor_free(doctor);
     }
 }
@@ -139,7 +167,8 @@ static void lines_are_the_stream(void **state) {
         double reward = sin(i), entropy = 2 * exp(-i / 20.0);
         rl_doctor_add(live, i, "reward", reward, &a);
         rl_doctor_add(live, i, "entropy", i % 3 ? entropy : (double)NAN, &a);
-        json_t *line = i % 3 ? json_pack("{s:i, s:f, s:f}", "step", i, "reward", reward, "entropy", entropy) : json_pack("{s:i, s:f, s:n}", "step", i, "reward", reward, "entropy");
+        json_t *line = i % 3 ? json_pack("{s:i, s:f, s:f}", "step", i, "reward", reward, "entropy", entropy)
+                             : json_pack("{s:i, s:f, s:n}", "step", i, "reward", reward, "entropy");
         rl_doctor_read(read, line);
         json_decref(line);
     }
@@ -163,7 +192,10 @@ static void anything_may_come(void **state) {
     char name[600];
     static const double odd[] = {1e308, -1e308, 0, 5e-324};
     for (int i = 0; i < 400; i++) {
-        snprintf(name, sizeof name, "reward_correlation/%.*s%d", i, "\xE2\x82\xAC{now}:{{::%s%n\xFF\xFE\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC", i);
+        snprintf(
+            name, sizeof name, "reward_correlation/%.*s%d", i,
+            "\xE2\x82\xAC{now}:{{::%s%n\xFF\xFE\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC\xE2\x82\xAC",
+            i);
         for (int k = 0; k < 12; k++) {
             rl_doctor_add(doctor, INT64_MAX, "reward", odd[k % 4], &finding);
             rl_doctor_add(doctor, INT64_MIN, name, -1, &finding);
@@ -179,8 +211,14 @@ static void anything_may_come(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(each_rule_speaks_where_it_should), cmocka_unit_test(entropy_means_less_on_environments), cmocka_unit_test(noise_is_allowed_for), cmocka_unit_test(it_is_said_rarely), cmocka_unit_test(what_was_found_is_kept),
-        cmocka_unit_test(without_a_reward_nothing_is_judged), cmocka_unit_test(lines_are_the_stream), cmocka_unit_test(anything_may_come),
+        cmocka_unit_test(each_rule_speaks_where_it_should),
+        cmocka_unit_test(entropy_means_less_on_environments),
+        cmocka_unit_test(noise_is_allowed_for),
+        cmocka_unit_test(it_is_said_rarely),
+        cmocka_unit_test(what_was_found_is_kept),
+        cmocka_unit_test(without_a_reward_nothing_is_judged),
+        cmocka_unit_test(lines_are_the_stream),
+        cmocka_unit_test(anything_may_come),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

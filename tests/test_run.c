@@ -240,9 +240,10 @@ static void without_a_whole_checkpoint_it_starts_again(void **state) {
 
 /* ---- training that is cut short ---- */
 
-static const char tiny_config[] = "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 64, \"hidden_size\": 16, \"intermediate_size\": 32, "
-                                  "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, "
-                                  "\"rope_theta\": 10000.0, \"hidden_act\": \"silu\", \"tie_word_embeddings\": false, \"bos_token_id\": 1, \"eos_token_id\": 2}";
+static const char tiny_config[] =
+    "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 64, \"hidden_size\": 16, \"intermediate_size\": 32, "
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 2, \"num_key_value_heads\": 1, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, "
+    "\"rope_theta\": 10000.0, \"hidden_act\": \"silu\", \"tie_word_embeddings\": false, \"bos_token_id\": 1, \"eos_token_id\": 2}";
 
 static Recipe *training_recipe(const char *name) {
     char model[300], output[300], model_key[320], rows_key[320], output_key[320];
@@ -263,8 +264,21 @@ static Recipe *training_recipe(const char *name) {
     snprintf(model_key, sizeof model_key, "model.path=%s", model);
     snprintf(rows_key, sizeof rows_key, "data.train=%s/rows.jsonl", test_folder);
     snprintf(output_key, sizeof output_key, "output=%s", output);
-    const char *overrides[] = {model_key, rows_key, output_key, "model.compute=f32", "lora.rank=4", "lora.dropout=0.1", "train.neftune_alpha=5", "train.batch_size=3", "train.learning_rate=1e-2",
-                               "train.gradient_accumulation_steps=2", "data.eval_split=0.2", "train.eval_every=3", "train.save_every=2", "train.early_stopping=3", "train.max_steps=11"};
+    const char *overrides[] = {model_key,
+                               rows_key,
+                               output_key,
+                               "model.compute=f32",
+                               "lora.rank=4",
+                               "lora.dropout=0.1",
+                               "train.neftune_alpha=5",
+                               "train.batch_size=3",
+                               "train.learning_rate=1e-2",
+                               "train.gradient_accumulation_steps=2",
+                               "data.eval_split=0.2",
+                               "train.eval_every=3",
+                               "train.save_every=2",
+                               "train.early_stopping=3",
+                               "train.max_steps=11"};
     Recipe *recipe;
     check_ok(recipe_read(NULL, overrides, COUNT_OF(overrides), &recipe));
     return recipe;
@@ -296,7 +310,8 @@ static void stop_at(void *context, const Progress *progress) {
     interrupt_request();
 }
 
-/* Trains in a process of its own, which ends after step stop.step; the exit code, or minus the signal. ballast: bytes that the process holds beside its training. */
+/* Trains in a process of its own, which ends after step stop.step; the exit code, or minus the signal. ballast: bytes that the process holds beside
+ * its training. */
 static int run_in_child(Recipe *recipe, bool resume, Stop stop, size_t ballast) {
     pid_t child = fork();
     if (child == 0) {
@@ -313,7 +328,9 @@ static int run_in_child(Recipe *recipe, bool resume, Stop stop, size_t ballast) 
     return WIFSIGNALED(result) ? -WTERMSIG(result) : WEXITSTATUS(result);
 }
 
-static int train_in_child(const char *name, bool resume, int64_t at, bool kill) { return run_in_child(training_recipe(name), resume, (Stop){at, kill}, 0); }
+static int train_in_child(const char *name, bool resume, int64_t at, bool kill) {
+    return run_in_child(training_recipe(name), resume, (Stop){at, kill}, 0);
+}
 
 static void killed_anywhere_and_resumed_it_is_the_same_run(void **state) {
     (void)state;
@@ -350,7 +367,8 @@ static void killed_anywhere_and_resumed_it_is_the_same_run(void **state) {
 
 /* ---- train.max_memory ---- */
 
-/* Steps of 16 rows, 1 to 4 times 600 tokens each: their activations are far more than anything that differs from process to process. limit 0: none. */
+/* Steps of 16 rows, 1 to 4 times 600 tokens each: their activations are far more than anything that differs from process to process. limit 0: none.
+ */
 static Recipe *limited_recipe(const char *name, double limit) {
     const char *texts[8];
     size_t n = 0;
@@ -368,7 +386,8 @@ static Recipe *limited_recipe(const char *name, double limit) {
     texts[n++] = arena_printf(arena, "model.path=%s/model", test_folder);
     texts[n++] = arena_printf(arena, "data.train=%s/rows-long.jsonl", test_folder);
     texts[n++] = arena_printf(arena, "output=%s/%s", test_folder, name);
-    const char *const more[] = {"model.compute=f32", "lora.rank=4", "lora.dropout=0.1", "train.batch_size=16", "data.max_length=4096", "train.save_every=2", "train.max_steps=4"};
+    const char *const more[] = {"model.compute=f32",    "lora.rank=4",        "lora.dropout=0.1", "train.batch_size=16",
+                                "data.max_length=4096", "train.save_every=2", "train.max_steps=4"};
     const char *all[COUNT_OF(texts) + COUNT_OF(more)];
     if (limit > 0) texts[n++] = arena_printf(arena, "train.max_memory=%.0f", limit);
     memcpy(all, texts, n * sizeof *texts);
@@ -389,7 +408,8 @@ static double planned(const char *name, const char *key) {
     return value;
 }
 
-/* The parts of a batch are those that the run began with, also where the process that goes on with it has less room than the first one: other parts would round otherwise. */
+/* The parts of a batch are those that the run began with, also where the process that goes on with it has less room than the first one: other parts
+ * would round otherwise. */
 static void a_run_in_parts_is_resumed_in_the_same_parts(void **state) {
     (void)state;
 #ifdef SANITIZED
@@ -399,7 +419,8 @@ static void a_run_in_parts_is_resumed_in_the_same_parts(void **state) {
     double activations = planned("free", "activations"), limit = planned("free", "total") - 0.7 * activations;
     assert_true(activations > 0.5 * planned("free", "total"));
     assert_int_equal(run_in_child(limited_recipe("parts", limit), false, (Stop){0}, 0), 0);
-    size_t ballast = (size_t)(limit - planned("parts", "total") + 0.25 * planned("parts", "activations")); /* all that was left, and well more than processes differ by */
+    /* All that was left, and well more than processes differ by */
+    size_t ballast = (size_t)(limit - planned("parts", "total") + 0.25 * planned("parts", "activations"));
     assert_int_equal(run_in_child(limited_recipe("smaller", limit), false, (Stop){1, true}, ballast), -SIGKILL);
     double parts = planned("parts", "part_tokens");
     assert_true(parts > 0 && planned("smaller", "part_tokens") != parts); /* of its own accord it takes others */

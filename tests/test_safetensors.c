@@ -112,19 +112,22 @@ static void malformed_files_are_refused(void **state) {
     char dir[512];
     temp_dir_make(dir, sizeof dir);
     Safetensors *set;
-    check_ok(safetensors_open(make_file(dir, ONE("F32", "[2]", "[0,8]") "   ", strlen(ONE("F32", "[2]", "[0,8]") "   "), 8), &set)); /* padded with spaces: fine */
+    /* Padded with spaces: fine */
+    check_ok(safetensors_open(make_file(dir, ONE("F32", "[2]", "[0,8]") "   ", strlen(ONE("F32", "[2]", "[0,8]") "   "), 8), &set));
     safetensors_close(set);
     check_ok(safetensors_open(make_file(dir, "{}", 2, 0), &set));
     assert_int_equal(set->n, 0);
     safetensors_close(set);
 
-    static const struct { const char *header; size_t data; const char *words; } cases[] = {
+    static const struct { const char *header; size_t data; const char *words;
+    } cases[] = {
         {"", 0, "does not start with '{'"},
         {" {}", 0, "does not start with '{'"},
         {"[]", 0, "does not start with '{'"},
         {"{\"a\":", 0, "cannot parse JSON"},
         {"{} x", 0, "cannot parse JSON"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4, "duplicate"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]}}", 4,
+         "duplicate"},
         {"{\"a\":3}", 0, "no dtype"},
         {"{\"a\":{}}", 0, "no dtype"},
         {"{\"a\":{\"dtype\":\"F32\"}}", 0, "no shape"},
@@ -145,8 +148,10 @@ static void malformed_files_are_refused(void **state) {
         {ONE("F32", "[2]", "[0,9223372036854775807]"), 8, "ends at byte"},
         {ONE("F32", "[2]", "[0,8,16]"), 8, "no data_offsets"},
         {ONE("F32", "[2]", "\"x\""), 8, "no data_offsets"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[2,6]}}", 6, "overlap"},
-        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}", 12, "before it belong to no tensor"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[2,6]}}", 6,
+         "overlap"},
+        {"{\"a\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[0,4]},\"b\":{\"dtype\":\"F32\",\"shape\":[1],\"data_offsets\":[8,12]}}", 12,
+         "before it belong to no tensor"},
         {"{\"__metadata__\":3}", 0, "__metadata__"},
         {"{\"__metadata__\":{\"k\":1}}", 0, "metadata 'k' is no string"},
     };

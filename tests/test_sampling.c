@@ -44,17 +44,25 @@ static void filters_equal_transformers(void **state) {
         size_t n_history = read_numbers(json_is_object(given) ? json_object_get(given, name) : given, history_numbers);
         for (size_t i = 0; i < n_history; i++) history[i] = (int32_t)history_numbers[i];
         SampleConfig config = {
-            .temperature = number(row, "temperature", 1), .top_k = (int64_t)number(row, "top_k", 0), .top_p = number(row, "top_p", 1), .min_p = number(row, "min_p", 0),
-            .typical_p = number(row, "typical_p", 1), .epsilon_cutoff = number(row, "epsilon_cutoff", 0), .eta_cutoff = number(row, "eta_cutoff", 0),
-            .repetition_penalty = number(row, "repetition_penalty", 1), .presence_penalty = number(row, "presence_penalty", 0),
-            .frequency_penalty = number(row, "frequency_penalty", 0), .no_repeat_ngram_size = (int64_t)number(row, "no_repeat_ngram_size", 0),
+            .temperature = number(row, "temperature", 1),
+            .top_k = (int64_t)number(row, "top_k", 0),
+            .top_p = number(row, "top_p", 1),
+            .min_p = number(row, "min_p", 0),
+            .typical_p = number(row, "typical_p", 1),
+            .epsilon_cutoff = number(row, "epsilon_cutoff", 0),
+            .eta_cutoff = number(row, "eta_cutoff", 0),
+            .repetition_penalty = number(row, "repetition_penalty", 1),
+            .presence_penalty = number(row, "presence_penalty", 0),
+            .frequency_penalty = number(row, "frequency_penalty", 0),
+            .no_repeat_ngram_size = (int64_t)number(row, "no_repeat_ngram_size", 0),
         };
         sample_distribution(&config, logits, (int64_t)vocab, history, n_history, (size_t)number(row, "prompt_length", 0), &scratch);
         if (json_object_get(row, "probs")) {
             read_numbers(json_object_get(row, "probs"), expected);
         } else {
             const json_t *ids = json_object_get(row, "token_ids"), *probs = json_object_get(row, "token_probs");
-            for (size_t i = 0; i < json_array_size(ids); i++) expected[json_integer_value(json_array_get(ids, i))] = json_number_value(json_array_get(probs, i));
+            for (size_t i = 0; i < json_array_size(ids); i++)
+                expected[json_integer_value(json_array_get(ids, i))] = json_number_value(json_array_get(probs, i));
         }
         for (size_t v = 0; v < vocab; v++)
             if (!(fabs(logits[v] - expected[v]) <= 1e-12) || (logits[v] > 0) != (expected[v] > 0))

@@ -97,7 +97,8 @@ static void gradients_reach_head_and_model(void **state) {
     check_ok(model_write_random(s.dir, tiny_config, DT_F32, 3, 0.3));
     check_ok(model_load(s.dir, &(ModelOptions){.device = device_reference(), .compute = DT_F64, .train_all = true}, &s.model));
     s.tape = tape_new(device_reference(), DT_F64, 0);
-    check_ok(scalar_head_add(s.model, &(ScalarHeadConfig){.name = "score", .role = PARAM_BASE, .deviation = 0.3, .seed = 1, .trained = true}, &weight));
+    check_ok(
+        scalar_head_add(s.model, &(ScalarHeadConfig){.name = "score", .role = PARAM_BASE, .deviation = 0.3, .seed = 1, .trained = true}, &weight));
     static const int32_t rows[] = {8, 2};
     static const double seed[] = {1, -0.5};
     Tensor *hidden = forward(&s, &whole, 1, TOKENS), *values = op_row_scores(s.tape, hidden, weight, rows_tensor(s.tape, rows, 2));

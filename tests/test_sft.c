@@ -114,17 +114,19 @@ static void golden_run(const GoldenRun *run) {
     check_curve(out, expected, run->n_steps);
     snprintf(name, sizeof name, "golden/sft/%s/%s", run->name, full ? "final.safetensors" : "final/adapter_model.safetensors");
     shared_path(name, final, sizeof final);
-    compare_tensors(temp_file(out, run->result), final, 3e-4); /* steps of up to 0.01, and Adam's go by a gradient's sign where that is mere rounding: measured 1.04e-4 on AVX-512 */
+    /* Steps of up to 0.01, and Adam's go by a gradient's sign where that is mere rounding: measured 1.04e-4 on AVX-512 */
+    compare_tensors(temp_file(out, run->result), final, 3e-4);
     free(out);
     free(rows);
 }
 
-#define GOLDEN_SETTINGS                                                                                                                                  \
+#define GOLDEN_SETTINGS \
     "model.compute=f32\ndata.shuffle=false\ntrain.batch_size=2\ntrain.gradient_accumulation_steps=2\ntrain.weight_decay=0.01\ntrain.lr_scheduler=cosine\n"
 
 static void lora_curve_equals_the_reference(void **state) {
     (void)state;
-    golden_run(&(GoldenRun){"lora", GOLDEN_SETTINGS "lora.lr_ratio=1\ntrain.learning_rate=0.01\ntrain.warmup_steps=3\ntrain.max_steps=20\n", "adapter/adapter_model.safetensors", 20});
+    golden_run(&(GoldenRun){"lora", GOLDEN_SETTINGS "lora.lr_ratio=1\ntrain.learning_rate=0.01\ntrain.warmup_steps=3\ntrain.max_steps=20\n",
+                            "adapter/adapter_model.safetensors", 20});
 }
 
 static void lora_plus_curve_equals_the_reference(void **state) {
@@ -135,7 +137,8 @@ static void lora_plus_curve_equals_the_reference(void **state) {
 
 static void full_curve_equals_the_reference(void **state) {
     (void)state;
-    golden_run(&(GoldenRun){"full", GOLDEN_SETTINGS "train.learning_rate=0.001\ntrain.warmup_steps=2\ntrain.max_steps=10\n", "model/model.safetensors", 10});
+    golden_run(
+        &(GoldenRun){"full", GOLDEN_SETTINGS "train.learning_rate=0.001\ntrain.warmup_steps=2\ntrain.max_steps=10\n", "model/model.safetensors", 10});
 }
 
 /* ---- the objective ---- */
@@ -205,9 +208,10 @@ static void objectives_by_hand(void **state) {
 
 /* ---- a tiny model of our own ---- */
 
-static const char tiny_config[] = "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 96, \"hidden_size\": 32, \"intermediate_size\": 64, "
-                                  "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-5, "
-                                  "\"rope_theta\": 10000.0, \"hidden_act\": \"silu\", \"tie_word_embeddings\": false, \"bos_token_id\": 1, \"eos_token_id\": 2}";
+static const char tiny_config[] =
+    "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 96, \"hidden_size\": 32, \"intermediate_size\": 64, "
+    "\"num_hidden_layers\": 2, \"num_attention_heads\": 4, \"num_key_value_heads\": 2, \"max_position_embeddings\": 128, \"rms_norm_eps\": 1e-5, "
+    "\"rope_theta\": 10000.0, \"hidden_act\": \"silu\", \"tie_word_embeddings\": false, \"bos_token_id\": 1, \"eos_token_id\": 2}";
 
 /* Rows of random ids; the same `seed` gives the same rows. */
 static void write_rows(const char *path, size_t n, uint64_t seed) {
@@ -238,7 +242,8 @@ static char *tiny_settings(const char *name, uint64_t seed, const char *settings
     if (!dir_exists(model)) check_ok(model_write_random(model, tiny_config, DT_F32, seed, 0.1));
     write_rows(rows, 32, seed);
     Str text = {0};
-    str_printf(&text, "model.path=%s\nmodel.compute=f32\ndata.train=%s\noutput=%s/%s\nseed=%llu\n%s", model, rows, test_folder, name, (unsigned long long)seed, settings);
+    str_printf(&text, "model.path=%s\nmodel.compute=f32\ndata.train=%s\noutput=%s/%s\nseed=%llu\n%s", model, rows, test_folder, name,
+               (unsigned long long)seed, settings);
     return text.data;
 }
 
@@ -254,8 +259,10 @@ static void rows_are_learned(void **state) {
         char name[32];
         snprintf(name, sizeof name, "learned-%llu", (unsigned long long)seed);
         TrainResult result;
-        run_tiny(name, seed, "lora.rank=16\nlora.modules_to_save=[lm_head, embed_tokens]\ntrain.learning_rate=1e-2\ntrain.epochs=100\ntrain.batch_size=16\ntrain.warmup_steps=0.1\n", false,
-                 ST_OK, &result);
+        run_tiny(
+            name, seed,
+            "lora.rank=16\nlora.modules_to_save=[lm_head, embed_tokens]\ntrain.learning_rate=1e-2\ntrain.epochs=100\ntrain.batch_size=16\ntrain.warmup_steps=0.1\n",
+            false, ST_OK, &result);
         assert_int_equal(result.steps, 200);
         assert_true(result.first_loss > 4); /* ln 96 = 4.56 */
         if (!(result.last_loss < 0.02)) fail_msg("seed %llu: the loss is still %g", (unsigned long long)seed, result.last_loss);
@@ -331,7 +338,8 @@ static void run_limited(const char *name, double bytes, const char *more, bool r
         str_append(&text, "]}\n");
     }
     check_ok(file_write_all(rows, str_text(&text), text.len));
-    str_printf(&settings, SHORT_RUN "lora.dropout=0.1\ntrain.neftune_alpha=1\ntrain.batch_size=16\ndata.max_length=4096\ndata.train=%s\n%s", rows, more);
+    str_printf(&settings, SHORT_RUN "lora.dropout=0.1\ntrain.neftune_alpha=1\ntrain.batch_size=16\ndata.max_length=4096\ndata.train=%s\n%s", rows,
+               more);
     if (bytes > 0) str_printf(&settings, "train.max_memory=%.0f\n", bytes);
     TrainResult result;
     run_tiny(name, 9, str_text(&settings), resume, wanted, &result);
@@ -384,7 +392,8 @@ static double step_loss(Step *step, bool fill, TokenLogprobs *p) {
     LogprobArgs args = step->model->logprob;
     args.mean = true;
     tape_reset(step->tape);
-    Tensor *rows = tensor_view(tape_arena(step->tape), device_reference(), DT_I32, 1, &n, batch->rows), *targets = tensor_view(tape_arena(step->tape), device_reference(), DT_I32, 1, &n, batch->targets);
+    Tensor *rows = tensor_view(tape_arena(step->tape), device_reference(), DT_I32, 1, &n, batch->rows),
+           *targets = tensor_view(tape_arena(step->tape), device_reference(), DT_I32, 1, &n, batch->targets);
     *p = op_token_logprobs(step->tape, model_forward(step->model, step->tape, &batch->model), step->model->head, rows, targets, &args);
     check_ok(tape_status(step->tape));
     double loss = 0, weights = 0, s = step->loss.label_smoothing;
@@ -397,14 +406,16 @@ static double step_loss(Step *step, bool fill, TokenLogprobs *p) {
     return loss / weights;
 }
 
-/* The slope of the loss along its own gradient is the gradient's length: what a step of training reports is compared with central differences of the loss in double.
- * 1e-5: the run computes in f32. */
+/* The slope of the loss along its own gradient is the gradient's length: what a step of training reports is compared with central differences of the
+ * loss in double. 1e-5: the run computes in f32. */
 static void check_objective(const char *name, SftLoss loss, const char *settings) {
     TrainResult result;
     double reported[2];
     char *text = tiny_settings(name, 31, settings), *rows = strdup(temp_file(test_folder, "weighted.jsonl"));
-    temp_text(test_folder, "weighted.jsonl", "{\"input_ids\": [5, 9, 17, 33], \"labels\": [-100, 9, 17, 33], \"weight\": 0.5}\n{\"input_ids\": [40, 41, 7], \"labels\": [-100, -100, 7], \"weight\": 3}\n"
-                                        "{\"input_ids\": [6, 95, 2]}\n");
+    temp_text(
+        test_folder, "weighted.jsonl",
+        "{\"input_ids\": [5, 9, 17, 33], \"labels\": [-100, 9, 17, 33], \"weight\": 0.5}\n{\"input_ids\": [40, 41, 7], \"labels\": [-100, -100, 7], \"weight\": 3}\n"
+        "{\"input_ids\": [6, 95, 2]}\n");
     char train[400];
     snprintf(train, sizeof train, "data.train=%s", rows);
     check_ok(run_recipe(text, (const char *const[]){train}, 1, false, &result));
@@ -414,7 +425,8 @@ static void check_objective(const char *name, SftLoss loss, const char *settings
 
     Step step = {.loss = loss, .tape = tape_new(device_reference(), DT_F64, 0)};
     Dataset *dataset;
-    check_ok(model_load(temp_file(test_folder, "model-31"), &(ModelOptions){.device = device_reference(), .compute = DT_F64, .train_all = true}, &step.model));
+    check_ok(model_load(temp_file(test_folder, "model-31"), &(ModelOptions){.device = device_reference(), .compute = DT_F64, .train_all = true},
+                        &step.model));
     check_ok(dataset_load(&(DataConfig){.max_length = 100, .truncation = "error"}, &(DataSource){.path = rows}, 1, NULL, &dataset));
     check_ok(batch_build(dataset, (const size_t[]){0, 1, 2}, 3, &step.batch));
     int64_t n = step.batch.n_targets;
@@ -495,7 +507,8 @@ static void a_weight_counts_like_copies_of_the_row(void **state) {
 /* ---- noise on the embeddings ---- */
 
 /* What NEFTune adds to the embeddings of `ids`, cut into segments of `lengths`. */
-static void read_noise(const Model *model, double alpha, const RngKey *keys, const int32_t *ids, const int64_t *lengths, int32_t n_segments, float *noise) {
+static void read_noise(const Model *model, double alpha, const RngKey *keys, const int32_t *ids, const int64_t *lengths, int32_t n_segments,
+                       float *noise) {
     Segment segments[4];
     int64_t at = 0, count;
     for (int32_t i = 0; i < n_segments; i++, at += lengths[i - 1]) segments[i] = (Segment){.begin = at, .end = at + lengths[i], .parent = -1};
@@ -562,8 +575,10 @@ static void evaluation_early_stopping_and_best_weights(void **state) {
     (void)state;
     TrainResult result;
     /* Random rows cannot be generalised: the evaluation gets worse while training goes on. */
-    run_tiny("stopped", 9, "lora.rank=16\ntrain.learning_rate=2e-2\ntrain.max_steps=60\ntrain.batch_size=28\ntrain.eval_every=2\ntrain.early_stopping=2\ndata.eval_split=0.25\n", false,
-             ST_OK, &result);
+    run_tiny(
+        "stopped", 9,
+        "lora.rank=16\ntrain.learning_rate=2e-2\ntrain.max_steps=60\ntrain.batch_size=28\ntrain.eval_every=2\ntrain.early_stopping=2\ndata.eval_split=0.25\n",
+        false, ST_OK, &result);
     assert_true(result.early_stopped);
     assert_true(result.steps < 60);
     assert_int_equal(result.best_step, result.steps - 4);
@@ -577,10 +592,12 @@ static void evaluation_early_stopping_and_best_weights(void **state) {
     free(dir);
     /* What was written are the weights of the best evaluation: the same run, ended there without a schedule in its way. */
     char settings[256];
-    snprintf(settings, sizeof settings,
-             "lora.rank=16\ntrain.learning_rate=2e-2\ntrain.max_steps=60\ntrain.batch_size=28\ntrain.eval_every=2\ntrain.early_stopping=1\ndata.eval_split=0.25\n");
+    snprintf(
+        settings, sizeof settings,
+        "lora.rank=16\ntrain.learning_rate=2e-2\ntrain.max_steps=60\ntrain.batch_size=28\ntrain.eval_every=2\ntrain.early_stopping=1\ndata.eval_split=0.25\n");
     run_tiny("stopped-sooner", 9, settings, false, ST_OK, &result);
-    compare_tensors(temp_file(test_folder, "stopped-sooner/adapter/adapter_model.safetensors"), temp_file(test_folder, "stopped/adapter/adapter_model.safetensors"), 0);
+    compare_tensors(temp_file(test_folder, "stopped-sooner/adapter/adapter_model.safetensors"),
+                    temp_file(test_folder, "stopped/adapter/adapter_model.safetensors"), 0);
 }
 
 /* ---- what is refused ---- */
@@ -588,7 +605,8 @@ static void evaluation_early_stopping_and_best_weights(void **state) {
 static void divergence_names_step_tensor_and_rows(void **state) {
     (void)state;
     TrainResult result;
-    run_tiny("nan", 10, "train.learning_rate=1e30\ntrain.max_grad_norm=0\ntrain.optimizer=sgd\ntrain.max_steps=20\ntrain.batch_size=2\n", false, ST_NUMERIC, &result);
+    run_tiny("nan", 10, "train.learning_rate=1e30\ntrain.max_grad_norm=0\ntrain.optimizer=sgd\ntrain.max_steps=20\ntrain.batch_size=2\n", false,
+             ST_NUMERIC, &result);
     check_text("is not finite in step ");
     check_text("'model.");
     check_text("rows-10.jsonl line ");

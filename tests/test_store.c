@@ -170,7 +170,9 @@ static const char *write_rows(const char *name, size_t n, size_t first, size_t s
     return path_join(paths, folder, name);
 }
 
-static void load_file(const DataConfig *config, const char *path, Dataset **dataset) { check_ok(dataset_load(config, &(DataSource){.path = path}, 1, NULL, dataset)); }
+static void load_file(const DataConfig *config, const char *path, Dataset **dataset) {
+    check_ok(dataset_load(config, &(DataSource){.path = path}, 1, NULL, dataset));
+}
 
 static uint64_t hash_of(const Dataset *dataset) {
     uint64_t hash = dataset->n;
@@ -209,7 +211,8 @@ static void threads_do_not_matter(void **state) {
 static void the_first_bad_row_is_named(void **state) {
     (void)state;
     Str text = {0};
-    for (int i = 1; i <= 3000; i++) str_append(&text, i == 700 || i == 701 || i == 2500 ? "{\"input_ids\": [9999]}\n" : i == 720 ? "{oops\n" : "{\"input_ids\": [1, 2]}\n");
+    for (int i = 1; i <= 3000; i++)
+        str_append(&text, i == 700 || i == 701 || i == 2500 ? "{\"input_ids\": [9999]}\n" : i == 720 ? "{oops\n" : "{\"input_ids\": [1, 2]}\n");
     const char *path = temp_text(folder, "bad.jsonl", str_text(&text));
     str_release(&text);
     for (int round = 0; round < 5; round++) {
@@ -304,7 +307,8 @@ static void rows_are_found_again(void **state) {
     assert_true(was_cached(&config, path, &again));
     assert_true(first == again);
     assert_int_equal(count_files(dir), 1);
-    temp_text(folder, "cached.jsonl", "{\"input_ids\": [1, 2, 3, 4]}\n{\"input_ids\": [1, 2, 3, 5]}\n{\"input_ids\": [7, 9]}\n"); /* same size, same time */
+    /* Same size, same time */
+    temp_text(folder, "cached.jsonl", "{\"input_ids\": [1, 2, 3, 4]}\n{\"input_ids\": [1, 2, 3, 5]}\n{\"input_ids\": [7, 9]}\n");
     assert_int_equal(utimensat(AT_FDCWD, path, times, 0), 0);
     assert_false(was_cached(&config, path, &again));
     assert_true(first != again);
@@ -315,7 +319,8 @@ static void rows_are_found_again(void **state) {
 
 static void other_settings_are_other_rows(void **state) {
     (void)state;
-    const char *dir = new_folder("settings"), *path = arena_strdup(paths, temp_text(folder, "cached.jsonl", cached_rows)), *tokenizer = new_folder("tokenizer");
+    const char *dir = new_folder("settings"), *path = arena_strdup(paths, temp_text(folder, "cached.jsonl", cached_rows)),
+               *tokenizer = new_folder("tokenizer");
     uint64_t hash;
     temp_text(tokenizer, "tokenizer.json", "1");
     temp_text(tokenizer, "model.safetensors", "1");
@@ -403,7 +408,8 @@ static void lost_rows_are_told_again(void **state) {
     const char *dir = new_folder("lost");
     DataConfig config = {.max_length = 3, .truncation = "keep_start", .vocab_size = 5000, .cache = dir};
     Str text = {0};
-    for (int i = 0; i < 12; i++) str_append(&text, i == 1 ? "{\"input_ids\": [1, 2]}\n" : "{\"input_ids\": [1, 2, 3, 4], \"labels\": [-100, -100, -100, 4]}\n");
+    for (int i = 0; i < 12; i++)
+        str_append(&text, i == 1 ? "{\"input_ids\": [1, 2]}\n" : "{\"input_ids\": [1, 2, 3, 4], \"labels\": [-100, -100, -100, 4]}\n");
     const char *path = arena_strdup(paths, temp_text(folder, "lost.jsonl", str_text(&text)));
     str_release(&text);
     for (int round = 0; round < 2; round++) {
@@ -428,7 +434,9 @@ static void count_taken(const DataOrder *order, int64_t from, int64_t to, int *t
 
 static void weights_mix_sources(void **state) {
     (void)state;
-    DataSource sources[] = {{.path = write_rows("one.jsonl", 30, 0, 3)}, {.path = write_rows("half.jsonl", 41, 100, 3), .weight = 0.5}, {.path = write_rows("twice.jsonl", 7, 200, 3), .weight = 2},
+    DataSource sources[] = {{.path = write_rows("one.jsonl", 30, 0, 3)},
+                            {.path = write_rows("half.jsonl", 41, 100, 3), .weight = 0.5},
+                            {.path = write_rows("twice.jsonl", 7, 200, 3), .weight = 2},
                             {.path = write_rows("more.jsonl", 10, 300, 3), .weight = 1.25}};
     Dataset *dataset;
     int taken[88];
@@ -586,10 +594,15 @@ static Status row_to_text(void *context, const Row *row) {
 /* The rows that are given with the project, cut by the demo's tokenizer. */
 static void rows_of_the_project_are_packed_well(void **state) {
     (void)state;
-    static const struct { const char *path; int64_t batch_tokens; } files[] = {
-        {"data/rows/gsm8k/train.jsonl", 4096},        {"data/rows/gsm8k/train.jsonl", 16384},          {"data/rows/self-instruct/seed_tasks.jsonl", 2048},
-        {"data/rows/demo/alpaca_en_demo.json", 4096}, {"data/rows/demo/v1_sft_demo.jsonl", 4096},      {"data/rows/hh-rlhf/test.jsonl.gz", 8192},
-        {"data/rows/demo/kto_en_demo.json", 4096},    {"data/rows/humaneval/HumanEval.jsonl.gz", 8192}};
+    static const struct { const char *path; int64_t batch_tokens;
+    } files[] = {{"data/rows/gsm8k/train.jsonl", 4096},
+                 {"data/rows/gsm8k/train.jsonl", 16384},
+                 {"data/rows/self-instruct/seed_tasks.jsonl", 2048},
+                 {"data/rows/demo/alpaca_en_demo.json", 4096},
+                 {"data/rows/demo/v1_sft_demo.jsonl", 4096},
+                 {"data/rows/hh-rlhf/test.jsonl.gz", 8192},
+                 {"data/rows/demo/kto_en_demo.json", 4096},
+                 {"data/rows/humaneval/HumanEval.jsonl.gz", 8192}};
     Tokenizer *tokenizer;
     check_ok(tokenizer_load("recipes/demo/model", &tokenizer));
     for (size_t i = 0; i < COUNT_OF(files); i++) {
@@ -606,7 +619,8 @@ static void rows_of_the_project_are_packed_well(void **state) {
         Packing packing = pack(dataset, files[i].batch_tokens, true, 0);
         double wasted = waste(&packing, files[i].batch_tokens);
         int64_t fewest = (packing.tokens + files[i].batch_tokens - 1) / files[i].batch_tokens; /* few batches waste more: the last one is not full */
-        printf("%s: %zu rows, %lld batches of %lld tokens, %.2f %% wasted\n", files[i].path, dataset->n, (long long)packing.batches, (long long)files[i].batch_tokens, 100 * wasted);
+        printf("%s: %zu rows, %lld batches of %lld tokens, %.2f %% wasted\n", files[i].path, dataset->n, (long long)packing.batches,
+               (long long)files[i].batch_tokens, 100 * wasted);
         assert_true(wasted < 0.02 || packing.batches == fewest);
         dataset_free(dataset);
     }
@@ -677,7 +691,8 @@ static void compare_packing(const Device *device, DType compute, double toleranc
         largest = fmax(largest, fabs(alone.values[i]));
         worst = fmax(worst, fabs(alone.values[i] - packed.values[i]));
     }
-    printf("packed and alone in %s: gradients differ by %.1e of the largest, losses by %.1e\n", dtype_name(compute), worst / largest, fabs(alone.loss / packed.loss - 1));
+    printf("packed and alone in %s: gradients differ by %.1e of the largest, losses by %.1e\n", dtype_name(compute), worst / largest,
+           fabs(alone.loss / packed.loss - 1));
     assert_true(largest > 0 && worst <= tolerance * largest);
     check_close(packed.loss, alone.loss, tolerance * alone.loss);
     free(alone.values);

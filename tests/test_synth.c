@@ -53,11 +53,34 @@ static void few_shot_asks_for_a_prompt_and_answers_it(void **state) {
 static void a_heading_is_dropped(void **state) {
     (void)state;
     static const char *const cases[][2] = {
-        {" 1. Say hello. ", "Say hello."}, {"12) Say", "Say"}, {"- Say", "Say"}, {"* 2. Instruction: Say", "Say"}, {"\xe2\x80\xa2 Say", "Say"}, {"INSTRUCTION:Say", "Say"},
-        {"3.5 is a number", "3.5 is a number"}, {"2024 was a year", "2024 was a year"}, {"-1 is less", "-1 is less"}, {"1.", ""}, {"", ""}, {"Instructional text", "Instructional text"},
-        {"10:30 is when we meet", "10:30 is when we meet"}, {"10: Say", "Say"}, {"4)5 is odd", "4)5 is odd"},
-        {"**Instruction:** Say", "Say"}, {"**Task 5:** Say **it** now", "Say **it** now"}, {"Task 5: Say", "Say"}, {"**Say hello.**", "Say hello."}, {"9. **Task**: Say", "Say"}, {"**Instruction: Say**", "Say"},
-        {"Request #2: **Say**", "Say"}, {"Tasks are many", "Tasks are many"}, {"**A** and **B**", "**A** and **B**"}, {"2 ** 3 is what?", "2 ** 3 is what?"}, {"****", ""}, {"**", ""}, {"Task:", ""},
+        {" 1. Say hello. ", "Say hello."},
+        {"12) Say", "Say"},
+        {"- Say", "Say"},
+        {"* 2. Instruction: Say", "Say"},
+        {"\xe2\x80\xa2 Say", "Say"},
+        {"INSTRUCTION:Say", "Say"},
+        {"3.5 is a number", "3.5 is a number"},
+        {"2024 was a year", "2024 was a year"},
+        {"-1 is less", "-1 is less"},
+        {"1.", ""},
+        {"", ""},
+        {"Instructional text", "Instructional text"},
+        {"10:30 is when we meet", "10:30 is when we meet"},
+        {"10: Say", "Say"},
+        {"4)5 is odd", "4)5 is odd"},
+        {"**Instruction:** Say", "Say"},
+        {"**Task 5:** Say **it** now", "Say **it** now"},
+        {"Task 5: Say", "Say"},
+        {"**Say hello.**", "Say hello."},
+        {"9. **Task**: Say", "Say"},
+        {"**Instruction: Say**", "Say"},
+        {"Request #2: **Say**", "Say"},
+        {"Tasks are many", "Tasks are many"},
+        {"**A** and **B**", "**A** and **B**"},
+        {"2 ** 3 is what?", "2 ** 3 is what?"},
+        {"****", ""},
+        {"**", ""},
+        {"Task:", ""},
     };
     Synth s = {.round_arena = arena_new(0)};
     for (size_t i = 0; i < COUNT_OF(cases); i++) assert_string_equal(synth_clean(&s, cases[i][0]), cases[i][1]);
@@ -67,9 +90,13 @@ static void a_heading_is_dropped(void **state) {
 /* A field keeps its lists and what is bold within it. */
 static void a_field_is_without_its_decoration(void **state) {
     (void)state;
-    static const char *const cases[][2] = {{"** Past **", "Past"}, {"** Past", "Past"}, {"Past **", "Past"}, {"* a\n* b", "* a\n* b"}, {"**a** b", "**a** b"}, {"1. a\n2. b", "1. a\n2. b"}, {" ", ""}, {"", ""}};
-    static const struct { const char *line, *text; } names[] = {
-        {"Output: x", " x"}, {"**Output:** x", "** x"}, {"2. **output**: x", " x"}, {"### Output 3:x", "x"}, {"- Output:", ""}, {"Outputs: x", NULL}, {"the Output: x", NULL}, {"Output", NULL}, {"", NULL},
+    static const char *const cases[][2] = {{"** Past **", "Past"}, {"** Past", "Past"},          {"Past **", "Past"}, {"* a\n* b", "* a\n* b"},
+                                           {"**a** b", "**a** b"}, {"1. a\n2. b", "1. a\n2. b"}, {" ", ""},           {"", ""}};
+    static const struct { const char *line, *text;
+    } names[] = {
+        {"Output: x", " x"},     {"**Output:** x", "** x"}, {"2. **output**: x", " x"},
+        {"### Output 3:x", "x"}, {"- Output:", ""},         {"Outputs: x", NULL},
+        {"the Output: x", NULL}, {"Output", NULL},          {"", NULL},
     };
     Synth s = {.round_arena = arena_new(0)};
     for (size_t i = 0; i < COUNT_OF(cases); i++) assert_string_equal(synth_field(&s, cases[i][0], cases[i][0] + strlen(cases[i][0])), cases[i][1]);
@@ -83,10 +110,27 @@ static void a_field_is_without_its_decoration(void **state) {
 
 static void a_score_is_what_a_judge_means(void **state) {
     (void)state;
-    static const struct { const char *text; double score; } cases[] = {
-        {"Score: 2 / 10", 2}, {"Score: 3 out of 10", 3}, {"Score: 8 (out of 10)", 8}, {"Score: 8\n(accuracy 3, clarity 2)", 8}, {"Accuracy 3/3, but dull.\nScore: 4/10", 4}, {"SCORE: **7**/10", 7},
-        {"The score (1-10): 6", 6}, {"Score (out of 10): 5", 5}, {"8/10", 8}, {"8 out of 10", 8}, {"first 3, then 9", 9}, {"7 of 2024", 7}, {"Score: 7.5", 7.5}, {"Score: 4. It lost points, so the score is low", 4},
-        {"Score: 11/10", (double)NAN}, {"Score: 0 / 10", (double)NAN}, {"Score:", (double)NAN}, {"", (double)NAN}, {"out of 10", (double)NAN},
+    static const struct { const char *text; double score;
+    } cases[] = {
+        {"Score: 2 / 10", 2},
+        {"Score: 3 out of 10", 3},
+        {"Score: 8 (out of 10)", 8},
+        {"Score: 8\n(accuracy 3, clarity 2)", 8},
+        {"Accuracy 3/3, but dull.\nScore: 4/10", 4},
+        {"SCORE: **7**/10", 7},
+        {"The score (1-10): 6", 6},
+        {"Score (out of 10): 5", 5},
+        {"8/10", 8},
+        {"8 out of 10", 8},
+        {"first 3, then 9", 9},
+        {"7 of 2024", 7},
+        {"Score: 7.5", 7.5},
+        {"Score: 4. It lost points, so the score is low", 4},
+        {"Score: 11/10", (double)NAN},
+        {"Score: 0 / 10", (double)NAN},
+        {"Score:", (double)NAN},
+        {"", (double)NAN},
+        {"out of 10", (double)NAN},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         double score = synth_score(cases[i].text);
@@ -97,9 +141,26 @@ static void a_score_is_what_a_judge_means(void **state) {
 static void a_reply_names_one_label(void **state) {
     (void)state;
     static const char *const labels[] = {"good", "not good", "not", " 1", " 10", "+1", "\xd0\xb4\xd0\xb0", "\xe6\xad\xa3"};
-    static const struct { const char *reply, *label; } cases[] = {
-        {"good", "good"}, {" **Good**.", "good"}, {"Not good at all", "not good"}, {"not bad", "not"}, {"1", " 1"}, {"10", " 10"}, {"10/10", " 10"}, {"+1", "+1"}, {"goodness", ""}, {"", ""}, {"hm", ""},
-        {"Label: good", "good"}, {"It is good. Yes, good.", "good"}, {"It is good, or not", ""}, {"It is not good.", "not good"}, {"\xd0\xb4\xd0\xb0", "\xd0\xb4\xd0\xb0"}, {"\xe3\x80\x8c\xe6\xad\xa3\xe3\x80\x8d", "\xe6\xad\xa3"}, {"the 100", ""},
+    static const struct { const char *reply, *label;
+    } cases[] = {
+        {"good", "good"},
+        {" **Good**.", "good"},
+        {"Not good at all", "not good"},
+        {"not bad", "not"},
+        {"1", " 1"},
+        {"10", " 10"},
+        {"10/10", " 10"},
+        {"+1", "+1"},
+        {"goodness", ""},
+        {"", ""},
+        {"hm", ""},
+        {"Label: good", "good"},
+        {"It is good. Yes, good.", "good"},
+        {"It is good, or not", ""},
+        {"It is not good.", "not good"},
+        {"\xd0\xb4\xd0\xb0", "\xd0\xb4\xd0\xb0"},
+        {"\xe3\x80\x8c\xe6\xad\xa3\xe3\x80\x8d", "\xe6\xad\xa3"},
+        {"the 100", ""},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         const char *chosen = teacher_choice(cases[i].reply, labels, COUNT_OF(labels));
@@ -112,7 +173,8 @@ static const char sentiments[] =
     "{\"prompt\": \"The waiter ran.\", \"task_type\": \"review\", \"of\": [\"good\", \"bad\"]}\n{\"prompt\": \"We will be back.\", \"task_type\": \"review\", \"of\": [\"good\", \"bad\"]}\n"
     "{\"prompt\": \"Never again.\", \"task_type\": \"review\", \"of\": [\"good\", \"bad\"]}\n{\"prompt\": \"It was lunch.\", \"task_type\": \"review\", \"of\": [\"good\", \"bad\"]}\n";
 
-/* What a server says becomes the label it names, or the row is rejected; by the seeds' column or by task type. The user's words are the prompt alone. */
+/* What a server says becomes the label it names, or the row is rejected; by the seeds' column or by task type. The user's words are the prompt alone.
+ */
 static int by_text(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
 
 /* The lines of a file in alphabetical order. */
@@ -165,11 +227,16 @@ static void a_servers_words_become_a_label(void **state) {
 
 static void labels_that_make_no_sense_are_refused(void **state) {
     (void)state;
-    static const struct { const char *preset, *key, *text; Status status; } cases[] = {
-        {"answer", "synth.labels={reviews: [good, bad]}", "no seed has the task type 'reviews'", ST_CONFIG}, {"answer", "synth.labels={review: [good]}", "expected a list of two or more different labels for 'review'", ST_CONFIG},
-        {"answer", "synth.labels={review: [good, good]}", "expected a list of two or more different labels", ST_CONFIG}, {"answer", "synth.labels=[good, bad]", "expected a map of task types, or the name of a column", ST_CONFIG},
-        {"answer", "synth.labels=off", "seed 'seed_1' has no list of two or more different texts in 'off'", ST_INPUT}, {"few_shot", "synth.labels=of", "prompts that are made have no column", ST_CONFIG},
-        {"evol", "synth.labels=of", "preset 'evol' does not take 'synth.labels'", ST_CONFIG}, {"answer", "synth.check_labels=true", "preset 'answer' does not take 'synth.check_labels'", ST_CONFIG},
+    static const struct { const char *preset, *key, *text; Status status;
+    } cases[] = {
+        {"answer", "synth.labels={reviews: [good, bad]}", "no seed has the task type 'reviews'", ST_CONFIG},
+        {"answer", "synth.labels={review: [good]}", "expected a list of two or more different labels for 'review'", ST_CONFIG},
+        {"answer", "synth.labels={review: [good, good]}", "expected a list of two or more different labels", ST_CONFIG},
+        {"answer", "synth.labels=[good, bad]", "expected a map of task types, or the name of a column", ST_CONFIG},
+        {"answer", "synth.labels=off", "seed 'seed_1' has no list of two or more different texts in 'off'", ST_INPUT},
+        {"few_shot", "synth.labels=of", "prompts that are made have no column", ST_CONFIG},
+        {"evol", "synth.labels=of", "preset 'evol' does not take 'synth.labels'", ST_CONFIG},
+        {"answer", "synth.check_labels=true", "preset 'answer' does not take 'synth.check_labels'", ST_CONFIG},
         {"answer", "synth.choose_by=guess", "wrong value 'guess' for 'synth.choose_by'", ST_CONFIG},
     };
     temp_text(dir, "sentiments.jsonl", sentiments);
@@ -229,9 +296,12 @@ static void servers_in_trouble_give_the_same_rows(void **state) {
 
 static void what_stays_down_keeps_what_was_made(void **state) {
     (void)state;
-    static const struct { const char *path, *more, *text; Status status; } cases[] = {
-        {"down", "retries: 1", "status 503 (2 tries)", ST_RESOURCE}, {"nonsense", "retries: 1", "answers wrongly (2 tries): no choices[0].message.content: '[1, 2]'", ST_RESOURCE},
-        {"key", "", "status 401", ST_RESOURCE}, {"key", "api_key_env: NO_SUCH_KEY", "environment variable 'NO_SUCH_KEY' with the teacher's key is not set", ST_CONFIG},
+    static const struct { const char *path, *more, *text; Status status;
+    } cases[] = {
+        {"down", "retries: 1", "status 503 (2 tries)", ST_RESOURCE},
+        {"nonsense", "retries: 1", "answers wrongly (2 tries): no choices[0].message.content: '[1, 2]'", ST_RESOURCE},
+        {"key", "", "status 401", ST_RESOURCE},
+        {"key", "api_key_env: NO_SUCH_KEY", "environment variable 'NO_SUCH_KEY' with the teacher's key is not set", ST_CONFIG},
     };
     SynthResult result;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -268,7 +338,11 @@ static void what_stays_down_keeps_what_was_made(void **state) {
 
 static void a_limit_ends_the_run_and_a_higher_one_goes_on(void **state) {
     (void)state;
-    static const struct { const char *limit, *higher; } cases[] = {{"synth.max_requests=13", "synth.max_requests=null"}, {"synth.max_tokens=1500", "synth.max_tokens=1000000"}, {"synth.max_cost=0.004", "synth.max_cost=9"}};
+    static const struct {
+        const char *limit, *higher;
+    } cases[] = {{"synth.max_requests=13", "synth.max_requests=null"},
+                 {"synth.max_tokens=1500", "synth.max_tokens=1000000"},
+                 {"synth.max_cost=0.004", "synth.max_cost=9"}};
     SynthResult result;
     Overrides well = remote("few_shot", "well", "", "limit-well");
     set(&well, "synth.num_rows=12");
@@ -295,7 +369,12 @@ static void a_limit_ends_the_run_and_a_higher_one_goes_on(void **state) {
 /* Requests are begun no faster than allowed, by their number and by the tokens (110 each) of those before: the rows are the same. */
 static void rates_are_kept(void **state) {
     (void)state;
-    static const struct { const char *limit; double seconds; size_t free; } cases[] = {{"requests_per_second: 40", 1.0 / 40, 1}, {"tokens_per_minute: 165000, concurrency: 2", 110 * 60.0 / 165000, 2}}; /* free: those that wait for none */
+    static const struct {
+        const char *limit;
+        double seconds;
+        size_t free;
+    } cases[] = {{"requests_per_second: 40", 1.0 / 40, 1},
+                 {"tokens_per_minute: 165000, concurrency: 2", 110 * 60.0 / 165000, 2}}; /* free: those that wait for none */
     SynthResult result;
     Overrides o = remote("few_shot", "well", "", "rate-none");
     set(&o, "synth.num_rows=10");
@@ -426,14 +505,16 @@ static void tokens_that_a_server_claims_stay_numbers(void **state) {
 
 static void seeds_that_are_none_are_named(void **state) {
     (void)state;
-    static const struct { const char *text, *more, *message; } cases[] = {
+    static const struct { const char *text, *more, *message;
+    } cases[] = {
         {"{\"instruction\": \"Say.\", \"instances\": []}\n{\"output\": \"x\"}\n", "", "line 2"},
         {"{\"instruction\": \"\", \"instances\": [{\"input\": \"\", \"output\": \"x\"}]}\n", "", "line 1: the seed has no instruction"},
         {"{\"instruction\": \"Say.\", \"output\": \"x\", \"task_type\": 3}\n", "", "line 1: 'task_type' is no text"},
         {"{\"instruction\": \"Say.\", \"output\": \"x\", \"is_classification\": \"no\"}\n", "", "line 1: 'is_classification' is neither"},
         {"{\"instruction\"\n", "", "line 1"},
         {"\n", "", "holds no seeds"},
-        {"{\"instruction\": \"A.\", \"output\": \"x\", \"task_type\": \"t\"}\n{\"instruction\": \"B.\", \"output\": \"x\", \"task_type\": \"u\"}\n", "synth.examples=2", "task type 't' has 1 seed, and synth.examples asks for 2"},
+        {"{\"instruction\": \"A.\", \"output\": \"x\", \"task_type\": \"t\"}\n{\"instruction\": \"B.\", \"output\": \"x\", \"task_type\": \"u\"}\n",
+         "synth.examples=2", "task type 't' has 1 seed, and synth.examples asks for 2"},
     };
     SynthResult result;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -448,14 +529,24 @@ static void seeds_that_are_none_are_named(void **state) {
 
 static void recipes_that_make_no_sense_are_refused(void **state) {
     (void)state;
-    static const struct { const char *key, *text; } cases[] = {
-        {"synth.teacher=null", "'synth.teacher' is missing"}, {"synth.teacher={url: 'http://x/v1'}", "lacks 'model'"}, {"synth.teacher={modle: x}", "unknown key 'modle' of 'synth.teacher'"},
-        {"synth.teacher={model: x, concurrency: 3}", "has 'concurrency', which goes with 'url'"}, {"synth.teacher={url: 'ftp://x', model: m}", "'synth.teacher.url': a server's url begins with http"},
-        {"synth.teacher={model: x, temperature: hot}", "wrong value for 'synth.teacher.temperature'"}, {"synth.teacher={url: 'http://x', model: m, replay: x}", "a log to replay and a server"},
-        {"synth.prompts={promt: x}", "unknown stage 'promt'"}, {"synth.sampling={answer: {top_p: 3}}", "wrong value for 'synth.sampling.answer.top_p'"}, {"synth.examples=[3, 2]", "'synth.examples'"},
-        {"synth.teacher={url: 'https://me:pa@ss@h/v1', model: m}", "has a user or a password in its 'url'"}, {"synth.judge={url: 'http://h/v1?key=s3', model: m}", "has a 'url' with '?' or '#'"},
-        {"synth.judge={url: 'http://h/v1', model: m}", "'synth.judge' would be asked nothing by preset 'few_shot'"}, {"synth.tasks_per_request=5", "preset 'few_shot' does not take 'synth.tasks_per_request'"},
-        {"synth.seeds=null", "'synth.seeds' is missing"}, {"synth.max_cost=1", "'synth.max_cost' needs prices"},
+    static const struct { const char *key, *text;
+    } cases[] = {
+        {"synth.teacher=null", "'synth.teacher' is missing"},
+        {"synth.teacher={url: 'http://x/v1'}", "lacks 'model'"},
+        {"synth.teacher={modle: x}", "unknown key 'modle' of 'synth.teacher'"},
+        {"synth.teacher={model: x, concurrency: 3}", "has 'concurrency', which goes with 'url'"},
+        {"synth.teacher={url: 'ftp://x', model: m}", "'synth.teacher.url': a server's url begins with http"},
+        {"synth.teacher={model: x, temperature: hot}", "wrong value for 'synth.teacher.temperature'"},
+        {"synth.teacher={url: 'http://x', model: m, replay: x}", "a log to replay and a server"},
+        {"synth.prompts={promt: x}", "unknown stage 'promt'"},
+        {"synth.sampling={answer: {top_p: 3}}", "wrong value for 'synth.sampling.answer.top_p'"},
+        {"synth.examples=[3, 2]", "'synth.examples'"},
+        {"synth.teacher={url: 'https://me:pa@ss@h/v1', model: m}", "has a user or a password in its 'url'"},
+        {"synth.judge={url: 'http://h/v1?key=s3', model: m}", "has a 'url' with '?' or '#'"},
+        {"synth.judge={url: 'http://h/v1', model: m}", "'synth.judge' would be asked nothing by preset 'few_shot'"},
+        {"synth.tasks_per_request=5", "preset 'few_shot' does not take 'synth.tasks_per_request'"},
+        {"synth.seeds=null", "'synth.seeds' is missing"},
+        {"synth.max_cost=1", "'synth.max_cost' needs prices"},
     };
     SynthResult result;
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -513,7 +604,10 @@ static const char tls_server_py[] =
 /* A certificate for `host` that nobody has signed but itself. */
 static bool make_certificate(const char *folder, const char *name, const char *host) {
     Str command = {0};
-    str_printf(&command, "cd '%s' && openssl req -x509 -newkey rsa:2048 -nodes -keyout %s.key -out %s.pem -days 2 -subj /CN=tune-test -addext subjectAltName=%s >/dev/null 2>&1", folder, name, name, host);
+    str_printf(
+        &command,
+        "cd '%s' && openssl req -x509 -newkey rsa:2048 -nodes -keyout %s.key -out %s.pem -days 2 -subj /CN=tune-test -addext subjectAltName=%s >/dev/null 2>&1",
+        folder, name, name, host);
     bool good = system(command.data) == 0;
     str_release(&command);
     return good;
@@ -544,7 +638,8 @@ static bool folder_has(const char *folder, const char *text) {
     return code == 0;
 }
 
-/* Nothing goes to a server whose certificate is not trusted, or is another host's: not the key, not a question. With ca_file it is one like any other. The key is nowhere on the disk. */
+/* Nothing goes to a server whose certificate is not trusted, or is another host's: not the key, not a question. With ca_file it is one like any
+ * other. The key is nowhere on the disk. */
 static void a_server_behind_tls_shows_who_it_is(void **state) {
     (void)state;
     static const struct { const char *certificate, *ca_file, *text; } cases[] = {
@@ -570,7 +665,9 @@ static void a_server_behind_tls_shows_who_it_is(void **state) {
         snprintf(output, sizeof output, "tls-%zu", i);
         pid_t child = tls_start(folder, cases[i].certificate, &tls_port);
         Overrides o = remote("answer", "well", "", output);
-        if (cases[i].ca_file) set(&o, "synth.teacher={url: 'https://127.0.0.1:%d/v1', model: m, api_key_env: TEACHER_KEY, retries: 1, ca_file: '%s'}", tls_port, temp_file(folder, cases[i].ca_file));
+        if (cases[i].ca_file)
+            set(&o, "synth.teacher={url: 'https://127.0.0.1:%d/v1', model: m, api_key_env: TEACHER_KEY, retries: 1, ca_file: '%s'}", tls_port,
+                temp_file(folder, cases[i].ca_file));
         else set(&o, "synth.teacher={url: 'https://127.0.0.1:%d/v1', model: m, api_key_env: TEACHER_KEY, retries: 1}", tls_port);
         set(&o, "synth.num_rows=5");
         Status status = run(&o, false, &result);

@@ -44,7 +44,8 @@ static void choices_are_compared_as_wholes(void **state) {
     (void)state;
     static const char question[] = "< 'pirate' =", numbers_question[] = "# 'violin' =";
     static const char *const words[] = {"etarip", "pirate", "x"}, *const numbers[] = {"1", "10", "6", "5"};
-    const TeacherPrompt prompts[] = {{.number = 1, .text = question, .n_choices = COUNT_OF(words), .choices = words}, {.number = 2, .text = numbers_question, .n_choices = COUNT_OF(numbers), .choices = numbers}};
+    const TeacherPrompt prompts[] = {{.number = 1, .text = question, .n_choices = COUNT_OF(words), .choices = words},
+                                     {.number = 2, .text = numbers_question, .n_choices = COUNT_OF(numbers), .choices = numbers}};
     const TeacherSampling sampling = teacher_sampling();
     TeacherConfig config = {.model = "recipes/demo/model", .compute = "f32", .key = "teacher"};
     Teacher *teacher;
@@ -88,7 +89,9 @@ static void a_judge_here_scores_by_its_mean(void **state) {
         Overrides o = remote("answer", "well", "", replayed ? "means-again" : "means");
         set(&o, "synth.filters={judge: 1}");
         set(&o, "synth.prompts={judge: %s}", temp_text(dir, "judge.jinja", "# '{{ answer[:8] }}' ="));
-        if (replayed) set(&o, "synth.teacher={replay: %s/requests.jsonl}", temp_file(dir, "means")), set(&o, "synth.judge={replay: %s/requests.jsonl}", temp_file(dir, "means-judge"));
+        if (replayed)
+            set(&o, "synth.teacher={replay: %s/requests.jsonl}", temp_file(dir, "means")),
+                set(&o, "synth.judge={replay: %s/requests.jsonl}", temp_file(dir, "means-judge"));
         else set(&o, "synth.judge={model: recipes/demo/model}");
         check_ok(run(&o, false, &result));
         assert_int_equal(result.rows, 5);
@@ -135,11 +138,13 @@ static void a_question_that_does_not_fit_is_too_long(void **state) {
             set(&o, "synth.preset=%s", presets[i]);
             set(&o, "synth.seeds=%s", temp_file(dir, "seeds.jsonl"));
             set(&o, "synth.prompts=null");
-            set(&o, "synth.teacher={model: recipes/demo/model, chat_template: %s, max_new_tokens: 100000}", temp_text(dir, "chat.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}"));
+            set(&o, "synth.teacher={model: recipes/demo/model, chat_template: %s, max_new_tokens: 100000}",
+                temp_text(dir, "chat.jinja", "{% for m in messages %}{{ m.content }}{% endfor %}"));
             if (i < 2) set(&o, "synth.examples=1");
             set(&o, "synth.acceptance_after=8");
             Status status = run(&o, false, &result);
-            bool good = status == ST_INPUT && has(status_text(), "rejected: too_long ") && has(status_hint_text(), "the teacher refused: 'the question has ");
+            bool good =
+                status == ST_INPUT && has(status_text(), "rejected: too_long ") && has(status_hint_text(), "the teacher refused: 'the question has ");
             if (!good) print_error("%s: %s; %s\n", presets[i], status_text(), status_hint_text());
             _exit(!good);
         }
@@ -178,7 +183,8 @@ static void a_killed_run_goes_on_to_the_same_bytes(void **state) {
         assert_int_equal(waitpid(child, &code, 0), child);
         if (lives < 3) assert_true(WIFSIGNALED(code));
         else assert_int_equal(code, 0);
-        if (lives == 1) check_ok(file_append(temp_file(temp_file(dir, "killed"), "requests.jsonl"), "{\"key\":\"torn", 12)); /* as a crash of the machine leaves it */
+        /* As a crash of the machine leaves it */
+        if (lives == 1) check_ok(file_append(temp_file(temp_file(dir, "killed"), "requests.jsonl"), "{\"key\":\"torn", 12));
     }
     check_same("whole", "killed", "rows.jsonl");
     check_same("whole", "killed", "rejected.jsonl");

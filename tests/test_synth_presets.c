@@ -27,7 +27,8 @@ static void check_self_instruct(const json_t *row) {
     assert_true(column(row, "instruction")[0] != '\0' && column(row, "output")[0] != '\0');
     assert_null(strstr(column(row, "instruction"), "image"));
     assert_null(strchr(column(row, "instruction"), ':')); /* cut off at the end */
-    assert_true(strcmp(column(row, "task_type"), "classification") == 0 ? has("good bad", column(row, "output")) : !has("good bad", column(row, "output")));
+    assert_true(strcmp(column(row, "task_type"), "classification") == 0 ? has("good bad", column(row, "output"))
+                                                                        : !has("good bad", column(row, "output")));
     assert_int_equal(json_array_size(json_object_get(json_object_get(row, "provenance"), "seed_ids")), 6);
 }
 static void check_alpaca(const json_t *row) {
@@ -44,7 +45,8 @@ static void check_magpie(const json_t *row) { assert_true(text_starts_with(colum
 static void check_backtranslation(const json_t *row) { assert_true(column(row, "output")[0] && has(column(row, "instruction"), "Tell me about")); }
 static void check_qa(const json_t *row) {
     assert_true(column(row, "passage")[0] != '\0' && strlen(column(row, "passage")) <= 16);
-    assert_true(has(column(row, "instruction"), "What is") ? text_starts_with(column(row, "output"), "It is") : text_ends_with(column(row, "output"), ",\nand back."));
+    assert_true(has(column(row, "instruction"), "What is") ? text_starts_with(column(row, "output"), "It is")
+                                                           : text_ends_with(column(row, "output"), ",\nand back."));
 }
 static void check_answer(const json_t *row) { assert_true(text_starts_with(column(row, "output"), "The ")); }
 static void check_preference(const json_t *row) {
@@ -54,7 +56,9 @@ static void check_preference(const json_t *row) {
     assert_null(column(row, "instruction"));
     assert_non_null(column(row, "prompt"));
 }
-static void check_rejection(const json_t *row) { assert_true(json_number_value(json_object_get(json_object_get(json_object_get(row, "provenance"), "scores"), "reward")) >= 1); }
+static void check_rejection(const json_t *row) {
+    assert_true(json_number_value(json_object_get(json_object_get(json_object_get(row, "provenance"), "scores"), "reward")) >= 1);
+}
 
 /* Each preset gives its rows, and the same ones when it is stopped in the middle. */
 static void presets_make_their_rows(void **state) {
@@ -71,7 +75,10 @@ static void presets_make_their_rows(void **state) {
         {"rejection", {"synth.num_rows=30", "synth.threshold=1"}, -1, check_rejection},
     };
     Str more = {0};
-    str_printf(&more, "%s{\"id\": \"c1\", \"task_type\": \"facts\", \"instruction\": \"Name a colour.\", \"output\": \"Green is one. There are many more of them, such as red. Others are blue.\"}\n", seeds_text);
+    str_printf(
+        &more,
+        "%s{\"id\": \"c1\", \"task_type\": \"facts\", \"instruction\": \"Name a colour.\", \"output\": \"Green is one. There are many more of them, such as red. Others are blue.\"}\n",
+        seeds_text);
     temp_text(dir, "seeds.jsonl", more.data);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         SynthResult result;
@@ -117,7 +124,8 @@ static void note_filters(void *context, const SynthPlan *plan) {
 
 static void whatever_a_teacher_says_is_taken(void **state) {
     (void)state;
-    static const char *const names[] = {"self-instruct", "alpaca", "few_shot", "evol", "magpie", "backtranslation", "qa", "answer", "preference", "rejection"};
+    static const char *const names[] = {"self-instruct",   "alpaca", "few_shot", "evol",       "magpie",
+                                        "backtranslation", "qa",     "answer",   "preference", "rejection"};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         SynthResult result;
         char output[64];
@@ -140,7 +148,8 @@ static void whatever_a_teacher_says_is_taken(void **state) {
 static void no_preset_keeps_empty_answers(void **state) {
     (void)state;
     for (size_t i = 0; i < 10; i++) {
-        static const char *const names[] = {"self-instruct", "alpaca", "few_shot", "evol", "magpie", "backtranslation", "qa", "answer", "preference", "rejection"};
+        static const char *const names[] = {"self-instruct",   "alpaca", "few_shot", "evol",       "magpie",
+                                            "backtranslation", "qa",     "answer",   "preference", "rejection"};
         static const char *const usual[] = {"empty", "length", "refusal", "exact"};
         bool found[COUNT_OF(usual)] = {false};
         Overrides o = remote(names[i], "well", "", "plan");
@@ -184,7 +193,8 @@ static void only_kept_prompts_are_remembered(void **state) {
 /* What a row is too much like is named by its line, where one was written of it. */
 static void neighbours_are_named_by_their_line(void **state) {
     (void)state;
-    static const char *const filters[] = {"{exact: true, rouge_l: false}", "{exact: false, rouge_l: 0.7}", "{exact: {on: completion}, rouge_l: false}"}; /* the last is asked of whole rows */
+    static const char *const filters[] = {"{exact: true, rouge_l: false}", "{exact: false, rouge_l: 0.7}",
+                                          "{exact: {on: completion}, rouge_l: false}"}; /* the last is asked of whole rows */
     for (size_t i = 0; i < COUNT_OF(filters); i++) {
         SynthResult result;
         char output[32];
@@ -275,7 +285,8 @@ static Status solution_reward(void *context, const FilterRow *rows, size_t n, do
 static void rewards_see_the_seeds_columns(void **state) {
     (void)state;
     static const char *const names[] = {"answer", "rejection"};
-    temp_text(dir, "sums.jsonl", "{\"instruction\": \"What is 2 + 2?\", \"output\": \"4\"}\n{\"instruction\": \"What is 2 + 3?\", \"output\": \"5\"}\n");
+    temp_text(dir, "sums.jsonl",
+              "{\"instruction\": \"What is 2 + 2?\", \"output\": \"4\"}\n{\"instruction\": \"What is 2 + 3?\", \"output\": \"5\"}\n");
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         SynthResult result;
         char output[64];
@@ -380,11 +391,16 @@ static void the_best_rows_are_chosen(void **state) {
 
 static void budgets_that_cannot_be_met_are_refused(void **state) {
     (void)state;
-    static const struct { const char *keys[3], *text; Status status; } cases[] = {
-        {{"synth.select=500"}, "'synth.select' is 500, and 'synth.num_rows' makes 100", ST_CONFIG}, {{"synth.select_quality=length"}, "'synth.select_quality' goes with 'synth.select'", ST_CONFIG},
-        {{"synth.select_quotas={facts: 1}"}, "'synth.select_quotas' goes with 'synth.select'", ST_CONFIG}, {{"synth.select=2", "synth.select_quality=judge"}, "neither a filter that is on nor a score of preset 'few_shot'", ST_CONFIG},
-        {{"synth.select=2", "synth.select_quotas={fact: 1}"}, "names 'fact', and no seed has this task type", ST_CONFIG}, {{"synth.select=2", "synth.select_quotas={facts: 3}"}, "asks for 3 rows, and 'synth.select' for 2", ST_CONFIG},
-        {{"synth.select=2", "synth.select_quotas={facts: 1.5}"}, "gives 'facts' no whole number", ST_CONFIG}, {{"synth.select=2", "synth.select_share=evn"}, "wrong value 'evn' for 'synth.select_share'", ST_CONFIG},
+    static const struct { const char *keys[3], *text; Status status;
+    } cases[] = {
+        {{"synth.select=500"}, "'synth.select' is 500, and 'synth.num_rows' makes 100", ST_CONFIG},
+        {{"synth.select_quality=length"}, "'synth.select_quality' goes with 'synth.select'", ST_CONFIG},
+        {{"synth.select_quotas={facts: 1}"}, "'synth.select_quotas' goes with 'synth.select'", ST_CONFIG},
+        {{"synth.select=2", "synth.select_quality=judge"}, "neither a filter that is on nor a score of preset 'few_shot'", ST_CONFIG},
+        {{"synth.select=2", "synth.select_quotas={fact: 1}"}, "names 'fact', and no seed has this task type", ST_CONFIG},
+        {{"synth.select=2", "synth.select_quotas={facts: 3}"}, "asks for 3 rows, and 'synth.select' for 2", ST_CONFIG},
+        {{"synth.select=2", "synth.select_quotas={facts: 1.5}"}, "gives 'facts' no whole number", ST_CONFIG},
+        {{"synth.select=2", "synth.select_share=evn"}, "wrong value 'evn' for 'synth.select_share'", ST_CONFIG},
         {{"synth.select=2", "synth.select_quality=refusal"}, "row 'rows.jsonl line 1' has no number 'refusal'", ST_INPUT},
     };
     SynthResult result;
@@ -402,7 +418,8 @@ static void budgets_that_cannot_be_met_are_refused(void **state) {
 
 static void a_rubric_is_what_the_judge_reads(void **state) {
     (void)state;
-    static const char *const rubrics[] = {"", ", rubric: 'politeness 0-6, rhyme 0-4'"}, *const asked[] = {"by this: accuracy 0-3", "by this: politeness 0-6, rhyme 0-4. Say"};
+    static const char *const rubrics[] = {"", ", rubric: 'politeness 0-6, rhyme 0-4'"}, *const asked[] = {"by this: accuracy 0-3",
+                                                                                                          "by this: politeness 0-6, rhyme 0-4. Say"};
     for (size_t i = 0; i < COUNT_OF(rubrics); i++) {
         SynthResult result;
         char output[32];

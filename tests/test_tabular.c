@@ -1,4 +1,5 @@
-/* Learning with tables and tiles: updates by hand, the textbook's tables within their noise, exact values and best returns that are reached, exact resume of every variant, keys that do not go together. */
+/* Learning with tables and tiles: updates by hand, the textbook's tables within their noise, exact values and best returns that are reached, exact
+ * resume of every variant, keys that do not go together. */
 #include "rl/env/env_kinds.h"
 #include "rl/learn/learn.h"
 #include "rl/learn/table.h"
@@ -74,24 +75,30 @@ static const EnvKind walk_kind = {.id = "walk", .state_size = 1, .start = walk_s
 
 static void each_method_learns_what_the_book_says_of_one_walk(void **state) {
     (void)state;
-    static const struct { const char *settings; double one[5], discounted[5]; } methods[] = {
+    static const struct { const char *settings; double one[5], discounted[5];
+    } methods[] = {
         {"rl.algorithm=td", {.5, .5, .5, .5, .55}, {.5, .494145, .4859595, .490095, .55}},
         {"rl.algorithm=mc rl.policy=uniform", {.5, .55, .6355, .595, .55}, {.5, .5229, .547595721, .5481441, .55}},
         {"rl.algorithm=mc rl.policy=uniform rl.visits=first", {.5, .55, .55, .55, .55}, {.5, .5229, .5031441, .509049, .55}},
         {"rl.algorithm=td rl.n_step=3", {.5, .5, .55, .55, .55}, {.5, .48645, .5068756753, .5269159845, .55}},
         {"rl.algorithm=td rl.lambda=0.8", {.5, .5256, .5655872, .556384, .55}, {.5, .5076210895, .5125951744, .5278573745, .55}},
         {"rl.algorithm=td rl.lambda=0.8 rl.traces=replacing", {.5, .5256, .532, .54, .55}, {.5, .5074885433, .5014981013, .5191097883, .55}},
-        {"rl.algorithm=td rl.lambda=0.8 rl.traces=true_online", {.5, .5256, .561048832, .5547456, .55}, {.5, .5070426759, .5101790812, .5264648309, .55}},
+        {"rl.algorithm=td rl.lambda=0.8 rl.traces=true_online",
+         {.5, .5256, .561048832, .5547456, .55},
+         {.5, .5070426759, .5101790812, .5264648309, .55}},
         /* There is one action, so Sarsa sees the same values. */
         {"rl.algorithm=sarsa", {.5, .5, .5, .5, .55}, {.5, .494145, .4859595, .490095, .55}},
         {"rl.algorithm=expected_sarsa", {.5, .5, .5, .5, .55}, {.5, .494145, .4859595, .490095, .55}},
         {"rl.algorithm=q_learning", {.5, .5, .5, .5, .55}, {.5, .494145, .4859595, .490095, .55}},
         {"rl.algorithm=sarsa rl.n_step=3", {.5, .5, .55, .55, .55}, {.5, .48645, .5068756753, .5269159845, .55}},
-        {"rl.algorithm=sarsa rl.lambda=0.8 rl.traces=true_online", {.5, .5256, .561048832, .5547456, .55}, {.5, .5070426759, .5101790812, .5264648309, .55}},
+        {"rl.algorithm=sarsa rl.lambda=0.8 rl.traces=true_online",
+         {.5, .5256, .561048832, .5547456, .55},
+         {.5, .5070426759, .5101790812, .5264648309, .55}},
     };
     for (size_t m = 0; m < COUNT_OF(methods); m++)
         for (int discounts = 0; discounts < 2; discounts++) {
-            Recipe *recipe = recipe_of("%s rl.env=RandomWalk rl.alpha=0.1 rl.initial_value=0.5 rl.num_envs=1 rl.num_steps=1 rl.gamma=%s", methods[m].settings, discounts ? "0.9" : "1");
+            Recipe *recipe = recipe_of("%s rl.env=RandomWalk rl.alpha=0.1 rl.initial_value=0.5 rl.num_envs=1 rl.num_steps=1 rl.gamma=%s",
+                                       methods[m].settings, discounts ? "0.9" : "1");
             Learner *learner = learner_of(recipe);
             learner->env->kind = &walk_kind;
             env_reset(learner->env, 0);
@@ -105,8 +112,15 @@ static void each_method_learns_what_the_book_says_of_one_walk(void **state) {
 /* Off the right end the walk terminates, and nothing follows; cut off by a time limit it would have gone on, so the last state's value counts. */
 static void a_truncated_episode_is_worth_its_last_state(void **state) {
     (void)state;
-    static const char *const methods[] = {"rl.algorithm=td", "rl.algorithm=td rl.n_step=1000", "rl.algorithm=mc rl.policy=uniform", "rl.algorithm=td rl.lambda=1",
-                                          "rl.algorithm=q_learning", "rl.algorithm=sarsa", "rl.algorithm=expected_sarsa", "rl.algorithm=sarsa rl.n_step=2", "rl.algorithm=mc"};
+    static const char *const methods[] = {"rl.algorithm=td",
+                                          "rl.algorithm=td rl.n_step=1000",
+                                          "rl.algorithm=mc rl.policy=uniform",
+                                          "rl.algorithm=td rl.lambda=1",
+                                          "rl.algorithm=q_learning",
+                                          "rl.algorithm=sarsa",
+                                          "rl.algorithm=expected_sarsa",
+                                          "rl.algorithm=sarsa rl.n_step=2",
+                                          "rl.algorithm=mc"};
     for (size_t m = 0; m < COUNT_OF(methods); m++) {
         Recipe *recipe = recipe_of("%s rl.env=RandomWalk rl.alpha=1 rl.initial_value=0.5 rl.num_envs=1 rl.num_steps=1 rl.gamma=0.5", methods[m]);
         Learner *learner = learner_of(recipe);
@@ -121,16 +135,20 @@ static void a_truncated_episode_is_worth_its_last_state(void **state) {
     }
 }
 
-/* TD(1) learns what Monte Carlo learns, also where each state has a step size of its own: the mean of its returns. A state that is rarely seen does not move the others by its large step. */
+/* TD(1) learns what Monte Carlo learns, also where each state has a step size of its own: the mean of its returns. A state that is rarely seen does
+ * not move the others by its large step. */
 static void step_sizes_of_traces_are_each_states_own(void **state) {
     (void)state;
     static const char *const methods[] = {"mc", "td rl.lambda=1", "td rl.lambda=1 rl.traces=true_online"};
-    static const char world[] = "states: 3\nactions: 1\ngamma: 1\nstart: 0\nterminal: 2\ntransitions: [[0,0,2,0.95,0],[0,0,1,0.05,0],[1,0,2,0.5,1],[1,0,2,0.5,-1]]\n";
+    static const char world[] =
+        "states: 3\nactions: 1\ngamma: 1\nstart: 0\nterminal: 2\ntransitions: [[0,0,2,0.95,0],[0,0,1,0.05,0],[1,0,2,0.5,1],[1,0,2,0.5,-1]]\n";
     double found[3][2];
     char folder[256];
     temp_dir_make(folder, sizeof folder);
     for (size_t m = 0; m < COUNT_OF(methods); m++) {
-        Recipe *recipe = recipe_of("rl.algorithm=%s rl.env=%s rl.num_envs=1 rl.total_steps=20000 rl.policy=uniform rl.alpha=1 rl.alpha_schedule=visits", methods[m], temp_text(folder, "rare.yaml", world));
+        Recipe *recipe =
+            recipe_of("rl.algorithm=%s rl.env=%s rl.num_envs=1 rl.total_steps=20000 rl.policy=uniform rl.alpha=1 rl.alpha_schedule=visits",
+                      methods[m], temp_text(folder, "rare.yaml", world));
         Learner *learner = learner_of(recipe);
         while (learner->steps < learner->total_steps) check_ok(learner->algorithm->update(learner));
         memcpy(found[m], weights(learner), sizeof found[m]);
@@ -162,8 +180,8 @@ static void begin_again(Learner *learner, int64_t run) {
     env_reset(learner->env, learner->seed);
 }
 
-/* The mean over runs of the error after `episodes`; with `all` of the mean error after each of them. It must be `wanted` within four standard errors, as the runs themselves have them, and
- * what the book's own figure is uncertain by. */
+/* The mean over runs of the error after `episodes`; with `all` of the mean error after each of them. It must be `wanted` within four standard errors,
+ * as the runs themselves have them, and what the book's own figure is uncertain by. */
 static void check_walk_error(const char *settings, int64_t places, double left, int64_t episodes, bool all, double wanted, double uncertain) {
     Recipe *recipe = recipe_of("%s rl.env=RandomWalk:states=%lld,left=%g rl.num_envs=1 rl.num_steps=1", settings, (long long)places, left);
     Learner *learner = learner_of(recipe);
@@ -193,11 +211,19 @@ static void walks_have_the_errors_of_the_book(void **state) {
         {"rl.algorithm=mc rl.policy=uniform rl.alpha=.01", 100, .0971}, {"rl.algorithm=mc rl.policy=uniform rl.alpha=.02", 100, .0823},
         {"rl.algorithm=mc rl.policy=uniform rl.alpha=.03", 100, .0937}, {"rl.algorithm=mc rl.policy=uniform rl.alpha=.04", 100, .1072},
     };
-    static const struct { const char *settings; double error; } nineteen[] = {
-        {"rl.algorithm=td rl.alpha=.8", .345}, {"rl.algorithm=td rl.alpha=.6 rl.n_step=2", .275}, {"rl.algorithm=td rl.alpha=.4 rl.n_step=4", .264},
-        {"rl.algorithm=td rl.alpha=.25 rl.n_step=8", .278}, {"rl.algorithm=td rl.alpha=.15 rl.n_step=16", .310}, {"rl.algorithm=td rl.alpha=.7 rl.lambda=.4", .2725},
-        {"rl.algorithm=td rl.alpha=.3 rl.lambda=.8", .259}, {"rl.algorithm=td rl.alpha=.2 rl.lambda=.9", .288}, {"rl.algorithm=td rl.alpha=.025 rl.lambda=1", .509},
-        {"rl.algorithm=td rl.alpha=.375 rl.lambda=.8 rl.traces=true_online", .251}, {"rl.algorithm=td rl.alpha=.275 rl.lambda=.9 rl.traces=true_online", .275},
+    static const struct { const char *settings; double error;
+    } nineteen[] = {
+        {"rl.algorithm=td rl.alpha=.8", .345},
+        {"rl.algorithm=td rl.alpha=.6 rl.n_step=2", .275},
+        {"rl.algorithm=td rl.alpha=.4 rl.n_step=4", .264},
+        {"rl.algorithm=td rl.alpha=.25 rl.n_step=8", .278},
+        {"rl.algorithm=td rl.alpha=.15 rl.n_step=16", .310},
+        {"rl.algorithm=td rl.alpha=.7 rl.lambda=.4", .2725},
+        {"rl.algorithm=td rl.alpha=.3 rl.lambda=.8", .259},
+        {"rl.algorithm=td rl.alpha=.2 rl.lambda=.9", .288},
+        {"rl.algorithm=td rl.alpha=.025 rl.lambda=1", .509},
+        {"rl.algorithm=td rl.alpha=.375 rl.lambda=.8 rl.traces=true_online", .251},
+        {"rl.algorithm=td rl.alpha=.275 rl.lambda=.9 rl.traces=true_online", .275},
     };
     char settings[256];
     for (size_t i = 0; i < COUNT_OF(five); i++) {
@@ -288,18 +314,24 @@ static void cliff_is_walked_along_by_q_learning_and_kept_away_from_by_sarsa(void
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         Recipe *recipe;
         bool edge;
-        Learner *learner = learned(&recipe, seed, "rl.algorithm=q_learning rl.env=CliffWalking-v1 rl.total_steps=100000 rl.num_envs=1 rl.alpha=0.5 rl.epsilon_start=0.1 rl.epsilon_end=0.1");
+        Learner *learner = learned(
+            &recipe, seed,
+            "rl.algorithm=q_learning rl.env=CliffWalking-v1 rl.total_steps=100000 rl.num_envs=1 rl.alpha=0.5 rl.epsilon_start=0.1 rl.epsilon_end=0.1");
         check_close(greedy_episode(learner, 25, 34, &edge), -13, 0);
         assert_true(edge);
         forget(learner, recipe);
-        learner = learned(&recipe, seed, "rl.algorithm=sarsa rl.env=CliffWalking-v1 rl.total_steps=300000 rl.num_envs=1 rl.alpha=0.5 rl.alpha_schedule=harmonic rl.alpha_visits=50 rl.epsilon_start=0.1 rl.epsilon_end=0.1");
+        learner = learned(
+            &recipe, seed,
+            "rl.algorithm=sarsa rl.env=CliffWalking-v1 rl.total_steps=300000 rl.num_envs=1 rl.alpha=0.5 rl.alpha_schedule=harmonic rl.alpha_visits=50 rl.epsilon_start=0.1 rl.epsilon_end=0.1");
         double total = greedy_episode(learner, 25, 34, &edge);
-        if (edge || total < -17 || total > -15) fail_msg("seed %llu: Sarsa's path returns %g%s", (unsigned long long)seed, total, edge ? " along the edge" : "");
+        if (edge || total < -17 || total > -15)
+            fail_msg("seed %llu: Sarsa's path returns %g%s", (unsigned long long)seed, total, edge ? " along the edge" : "");
         forget(learner, recipe);
     }
 }
 
-/* Mean return of the last 100 of 500 episodes while exploring, over runs: what is learned off policy walks along the edge and falls, what is learned on policy does not. */
+/* Mean return of the last 100 of 500 episodes while exploring, over runs: what is learned off policy walks along the edge and falls, what is learned
+ * on policy does not. */
 static double online_return(const char *settings, int64_t runs) {
     Recipe *recipe = recipe_of("%s rl.env=CliffWalking-v1 rl.num_envs=1 rl.num_steps=1 rl.epsilon_start=0.1 rl.epsilon_end=0.1", settings);
     double sum = 0;
@@ -319,31 +351,40 @@ static double online_return(const char *settings, int64_t runs) {
 /* Returns of one run's 100 episodes have a standard deviation of about 5 in the mean, 12 for Q-learning. */
 static void exploring_at_the_cliff_costs_what_the_book_says(void **state) {
     (void)state;
-    static const struct { const char *settings; double low, high; } methods[] = {
-        {"rl.algorithm=sarsa rl.alpha=0.1", -22.9, -22.9}, {"rl.algorithm=sarsa rl.alpha=0.5", -26.8, -26.8},   {"rl.algorithm=expected_sarsa rl.alpha=0.5", -20.7, -20.7},
-        {"rl.algorithm=expected_sarsa rl.alpha=1", -21, -21}, {"rl.algorithm=q_learning rl.alpha=0.5", -51, -49}, {"rl.algorithm=double_q rl.alpha=0.5", -24.8, -24.8},
+    static const struct { const char *settings; double low, high;
+    } methods[] = {
+        {"rl.algorithm=sarsa rl.alpha=0.1", -22.9, -22.9},          {"rl.algorithm=sarsa rl.alpha=0.5", -26.8, -26.8},
+        {"rl.algorithm=expected_sarsa rl.alpha=0.5", -20.7, -20.7}, {"rl.algorithm=expected_sarsa rl.alpha=1", -21, -21},
+        {"rl.algorithm=q_learning rl.alpha=0.5", -51, -49},         {"rl.algorithm=double_q rl.alpha=0.5", -24.8, -24.8},
     };
     int64_t runs = long_tests() ? 400 : 40;
     for (size_t i = 0; i < COUNT_OF(methods); i++) {
         double got = online_return(methods[i].settings, runs), noise = 4 * (i == 4 ? 12 : 5) / sqrt((double)runs);
-        if (got < methods[i].low - noise || got > methods[i].high + noise) fail_msg("%s: %.2f, expected %.1f to %.1f, noise %.2f", methods[i].settings, got, methods[i].low, methods[i].high, noise);
+        if (got < methods[i].low - noise || got > methods[i].high + noise)
+            fail_msg("%s: %.2f, expected %.1f to %.1f, noise %.2f", methods[i].settings, got, methods[i].low, methods[i].high, noise);
     }
 }
 
 static void optimal_returns_are_reached(void **state) {
     (void)state;
-    static const struct { const char *settings; double gamma; int sweeps; } tasks[] = {
-        {"rl.algorithm=q_learning rl.env=FrozenLake-v1 rl.gamma=0.99 rl.total_steps=3000000 rl.alpha=0.5 rl.alpha_schedule=harmonic rl.alpha_visits=100 rl.epsilon_start=1 rl.epsilon_end=1", 0.99, 2000},
+    static const struct { const char *settings; double gamma; int sweeps;
+    } tasks[] = {
+        {"rl.algorithm=q_learning rl.env=FrozenLake-v1 rl.gamma=0.99 rl.total_steps=3000000 rl.alpha=0.5 rl.alpha_schedule=harmonic rl.alpha_visits=100 rl.epsilon_start=1 rl.epsilon_end=1",
+         0.99, 2000},
         {"rl.algorithm=q_learning rl.env=Taxi-v3 rl.gamma=0.99 rl.total_steps=1000000 rl.alpha=0.5 rl.initial_value=20", 0.99, 500},
-        {"rl.algorithm=expected_sarsa rl.env=Taxi-v3 rl.gamma=0.99 rl.total_steps=1000000 rl.alpha=0.5 rl.initial_value=20 rl.epsilon_start=0.1 rl.epsilon_end=0", 0.99, 500},
-        {"rl.algorithm=double_q rl.env=FrozenLake-v1 rl.gamma=0.99 rl.total_steps=4000000 rl.alpha=0.5 rl.alpha_schedule=harmonic rl.alpha_visits=100 rl.epsilon_start=1 rl.epsilon_end=1", 0.99, 2000},
+        {"rl.algorithm=expected_sarsa rl.env=Taxi-v3 rl.gamma=0.99 rl.total_steps=1000000 rl.alpha=0.5 rl.initial_value=20 rl.epsilon_start=0.1 rl.epsilon_end=0",
+         0.99, 500},
+        {"rl.algorithm=double_q rl.env=FrozenLake-v1 rl.gamma=0.99 rl.total_steps=4000000 rl.alpha=0.5 rl.alpha_schedule=harmonic rl.alpha_visits=100 rl.epsilon_start=1 rl.epsilon_end=1",
+         0.99, 2000},
     };
     for (size_t i = 0; i < COUNT_OF(tasks); i++)
         for (uint64_t seed = 1; seed <= seeds(); seed++) {
             Recipe *recipe;
             Learner *learner = learned(&recipe, seed, tasks[i].settings);
-            double best = start_value(learner, true, tasks[i].gamma, tasks[i].sweeps), got = start_value(learner, false, tasks[i].gamma, tasks[i].sweeps);
-            if (!(got >= best - 0.02 * fabs(best))) fail_msg("seed %llu, %s: %.4f, the best is %.4f", (unsigned long long)seed, tasks[i].settings, got, best);
+            double best = start_value(learner, true, tasks[i].gamma, tasks[i].sweeps),
+                   got = start_value(learner, false, tasks[i].gamma, tasks[i].sweeps);
+            if (!(got >= best - 0.02 * fabs(best)))
+                fail_msg("seed %llu, %s: %.4f, the best is %.4f", (unsigned long long)seed, tasks[i].settings, got, best);
             forget(learner, recipe);
         }
 }
@@ -353,13 +394,16 @@ static void sarsa_crosses_the_wind_in_15_steps(void **state) {
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         Recipe *recipe;
         bool passes;
-        Learner *learner = learned(&recipe, seed, "rl.algorithm=sarsa rl.env=WindyGridworld rl.total_steps=200000 rl.num_envs=1 rl.alpha=0.5 rl.alpha_schedule=linear rl.epsilon_start=0.2 rl.epsilon_end=0.01 rl.epsilon_fraction=1");
+        Learner *learner = learned(
+            &recipe, seed,
+            "rl.algorithm=sarsa rl.env=WindyGridworld rl.total_steps=200000 rl.num_envs=1 rl.alpha=0.5 rl.alpha_schedule=linear rl.epsilon_start=0.2 rl.epsilon_end=0.01 rl.epsilon_fraction=1");
         check_close(greedy_episode(learner, 0, 0, &passes), -15, 0);
         forget(learner, recipe);
     }
 }
 
-/* ---- maximisation bias: from A to the right is worth 0, to the left (by way of B) -0.1 on average, but some of B's ten actions look good by chance (Sutton & Barto, example 6.7) ---- */
+/* ---- maximisation bias: from A to the right is worth 0, to the left (by way of B) -0.1 on average, but some of B's ten actions look good by chance
+ * (Sutton & Barto, example 6.7) ---- */
 
 enum { A, B, BIAS_ACTIONS = 10 }; /* in A the lower half of the actions goes left */
 static void bias_start(const void *context, EnvDraws *draws, double *state) {
@@ -381,7 +425,9 @@ static const EnvKind bias_kind = {.id = "bias", .state_size = 1, .start = bias_s
 static double share_left(const char *algorithm, int64_t runs) {
     int64_t left = 0, all = 0;
     for (int64_t run = 0; run < runs; run++) {
-        Recipe *recipe = recipe_of("seed=%lld rl.algorithm=%s rl.env=RandomWalk:states=5 rl.num_envs=1 rl.num_steps=1 rl.alpha=0.1 rl.epsilon_start=0.1 rl.epsilon_end=0.1", (long long)run + 1, algorithm);
+        Recipe *recipe = recipe_of(
+            "seed=%lld rl.algorithm=%s rl.env=RandomWalk:states=5 rl.num_envs=1 rl.num_steps=1 rl.alpha=0.1 rl.epsilon_start=0.1 rl.epsilon_end=0.1",
+            (long long)run + 1, algorithm);
         Learner *learner = learner_of(recipe);
         learner->env->kind = &bias_kind;
         learner->env->action.n = BIAS_ACTIONS;
@@ -425,17 +471,24 @@ static const char chain[] = "{states: 5, actions: 2, gamma: 0.9, start: 0, termi
                             "[0,0,1,0.5,1], [0,0,4,0.5,1], [0,1,1,1,0.2], [1,0,2,0.5,1], [1,0,4,0.5,1], [1,1,2,1,0.2],"
                             "[2,0,3,0.5,1], [2,0,4,0.5,1], [2,1,3,1,0.2], [3,0,4,1,1], [3,1,4,1,0.2]]}";
 
-/* Returns vary by 1 or less and each state is seen 20000 times or more: a mean is good to 0.01, with weights to 0.03; what fades by harmonic steps to 0.03. */
+/* Returns vary by 1 or less and each state is seen 20000 times or more: a mean is good to 0.01, with weights to 0.03; what fades by harmonic steps to
+ * 0.03. */
 static void given_policies_get_their_exact_values(void **state) {
     (void)state;
     static const char *const methods[] = {
-        "off_policy_mc rl.epsilon_start=1 rl.epsilon_end=1", "off_policy_mc rl.importance=ordinary rl.epsilon_start=1 rl.epsilon_end=1", "mc rl.alpha_schedule=visits rl.visits=first",
-        "mc rl.alpha_schedule=visits", "td rl.alpha_schedule=harmonic", "td rl.lambda=0.5 rl.alpha_schedule=harmonic", "td rl.n_step=3 rl.alpha_schedule=harmonic",
+        "off_policy_mc rl.epsilon_start=1 rl.epsilon_end=1",
+        "off_policy_mc rl.importance=ordinary rl.epsilon_start=1 rl.epsilon_end=1",
+        "mc rl.alpha_schedule=visits rl.visits=first",
+        "mc rl.alpha_schedule=visits",
+        "td rl.alpha_schedule=harmonic",
+        "td rl.lambda=0.5 rl.alpha_schedule=harmonic",
+        "td rl.n_step=3 rl.alpha_schedule=harmonic",
     };
     static const double pi[] = {0.9, 0.1, 0.2, 0.8, 0.7, 0.3, 0.4, 0.6, 0.5, 0.5};
     char folder[256], settings[800];
     temp_dir_make(folder, sizeof folder);
-    const char *world = temp_text(folder, "chain.yaml", chain), *policy = temp_text(folder, "policy.json", "[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6], null]");
+    const char *world = temp_text(folder, "chain.yaml", chain),
+               *policy = temp_text(folder, "policy.json", "[[0.9, 0.1], [0.2, 0.8], [0.7, 0.3], [0.4, 0.6], null]");
     for (size_t i = 0; i < COUNT_OF(methods); i++) {
         Recipe *recipe;
         snprintf(settings, sizeof settings, "rl.env=%s rl.gamma=0.9 rl.total_steps=500000 rl.policy=%s rl.algorithm=%s", world, policy, methods[i]);
@@ -451,14 +504,16 @@ static void given_policies_get_their_exact_values(void **state) {
     temp_dir_remove(folder);
 }
 
-/* Close to basic strategy: what is lost against the best possible return, which the table of the game gives exactly (-0.0431 with `sab`). Measured: 0.001 to 0.004, with the long run 0.0006. */
+/* Close to basic strategy: what is lost against the best possible return, which the table of the game gives exactly (-0.0431 with `sab`). Measured:
+ * 0.001 to 0.004, with the long run 0.0006. */
 static void blackjack_is_played_near_basic_strategy(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= seeds(); seed++) {
         Recipe *recipe;
         char settings[200];
         snprintf(settings, sizeof settings, "rl.algorithm=mc rl.env=Blackjack-v1 rl.alpha_schedule=visits rl.max_episode=30 %s",
-                 long_tests() ? "rl.total_steps=10000000 rl.epsilon_start=0.1 rl.epsilon_end=0.1" : "rl.total_steps=3000000 rl.epsilon_start=0.2 rl.epsilon_end=0.2");
+                 long_tests() ? "rl.total_steps=10000000 rl.epsilon_start=0.1 rl.epsilon_end=0.1"
+                              : "rl.total_steps=3000000 rl.epsilon_start=0.2 rl.epsilon_end=0.2");
         Learner *learner = learned(&recipe, seed, settings);
         double best = start_value(learner, true, 1, 50), got = start_value(learner, false, 1, 50);
         if (!(got > best - (long_tests() ? 0.002 : 0.008))) fail_msg("seed %llu: return %.5f, the best is %.5f", (unsigned long long)seed, got, best);
@@ -466,12 +521,15 @@ static void blackjack_is_played_near_basic_strategy(void **state) {
     }
 }
 
-/* Off policy control learns from random behaviour what is best. Values that begin too high would be gone for ever: the greedy policy then walks in circles, of which no episode tells the return. */
+/* Off policy control learns from random behaviour what is best. Values that begin too high would be gone for ever: the greedy policy then walks in
+ * circles, of which no episode tells the return. */
 static void off_policy_control_finds_the_best_way(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= SEEDS; seed++) {
         Recipe *recipe;
-        Learner *learner = learned(&recipe, seed, "rl.algorithm=off_policy_mc rl.env=Gridworld4x4 rl.total_steps=500000 rl.epsilon_start=1 rl.epsilon_end=1 rl.initial_value=-100");
+        Learner *learner =
+            learned(&recipe, seed,
+                    "rl.algorithm=off_policy_mc rl.env=Gridworld4x4 rl.total_steps=500000 rl.epsilon_start=1 rl.epsilon_end=1 rl.initial_value=-100");
         check_close(start_value(learner, false, 1, 100), start_value(learner, true, 1, 100), 1e-9);
         forget(learner, recipe);
     }
@@ -485,21 +543,27 @@ static void planning_finds_the_way_in_fewer_steps(void **state) {
         bool passes;
         for (int plans = 0; plans < 2; plans++) {
             char settings[256];
-            snprintf(settings, sizeof settings, "rl.algorithm=dyna_q rl.env=CliffWalking-v1 rl.total_steps=1500 rl.num_envs=1 rl.num_steps=100 rl.alpha=0.5 rl.epsilon_start=0.1 rl.epsilon_end=0.1 rl.planning_steps=%d",
-                     plans ? 50 : 0);
+            snprintf(
+                settings, sizeof settings,
+                "rl.algorithm=dyna_q rl.env=CliffWalking-v1 rl.total_steps=1500 rl.num_envs=1 rl.num_steps=100 rl.alpha=0.5 rl.epsilon_start=0.1 rl.epsilon_end=0.1 rl.planning_steps=%d",
+                plans ? 50 : 0);
             Learner *learner = learned(&recipe, seed, settings);
             totals[plans] = greedy_episode(learner, 0, 0, &passes);
             forget(learner, recipe);
         }
-        if (totals[1] != -13 || totals[0] >= -13) fail_msg("seed %llu: with planning the way returns %g, without %g", (unsigned long long)seed, totals[1], totals[0]);
+        if (totals[1] != -13 || totals[0] >= -13)
+            fail_msg("seed %llu: with planning the way returns %g, without %g", (unsigned long long)seed, totals[1], totals[0]);
     }
 }
 
-/* The gambler's values under heads 0.4 are known: 0.16, 0.4 and 0.64 at a quarter, half and three quarters. With 50 stakes to choose from Q-learning takes the luckiest for the best and ends near 1. */
+/* The gambler's values under heads 0.4 are known: 0.16, 0.4 and 0.64 at a quarter, half and three quarters. With 50 stakes to choose from Q-learning
+ * takes the luckiest for the best and ends near 1. */
 static void the_gambler_learns_his_chances(void **state) {
     (void)state;
     Recipe *recipe;
-    Learner *learner = learned(&recipe, 1, "rl.algorithm=double_q rl.env=Gambler rl.total_steps=6000000 rl.alpha=1 rl.alpha_schedule=harmonic rl.alpha_visits=10 rl.epsilon_start=1 rl.epsilon_end=1");
+    Learner *learner = learned(
+        &recipe, 1,
+        "rl.algorithm=double_q rl.env=Gambler rl.total_steps=6000000 rl.alpha=1 rl.alpha_schedule=harmonic rl.alpha_visits=10 rl.epsilon_start=1 rl.epsilon_end=1");
     static const int capitals[] = {25, 50, 75};
     static const double chances[] = {.16, .4, .64};
     for (int i = 0; i < 3; i++) {
@@ -558,8 +622,10 @@ static void the_car_gets_up_the_mountain(void **state) {
     (void)state;
     for (uint64_t seed = 1; seed <= seeds(); seed++) {
         Recipe *recipe;
-        Learner *learner = learned(&recipe, seed, "rl.algorithm=sarsa rl.env=MountainCar-v0 rl.tilings=8 rl.lambda=0.9 rl.traces=replacing rl.total_steps=300000 rl.num_envs=1 rl.alpha=0.5 "
-                                                  "rl.alpha_schedule=linear rl.epsilon_start=0 rl.epsilon_end=0");
+        Learner *learner = learned(
+            &recipe, seed,
+            "rl.algorithm=sarsa rl.env=MountainCar-v0 rl.tilings=8 rl.lambda=0.9 rl.traces=replacing rl.total_steps=300000 rl.num_envs=1 rl.alpha=0.5 "
+            "rl.alpha_schedule=linear rl.epsilon_start=0 rl.epsilon_end=0");
         double got = greedy_mean(learner, 100);
         if (!(got > -115)) fail_msg("seed %llu: mean return %.1f", (unsigned long long)seed, got);
         forget(learner, recipe);
@@ -585,11 +651,23 @@ static void run_updates(Learner *learner, int64_t n) {
 static void every_variant_resumes_to_the_same_bytes(void **state) {
     (void)state;
     static const char *const variants[] = {
-        "td rl.env=RandomWalk", "td rl.n_step=3 rl.env=RandomWalk", "td rl.lambda=0.8 rl.env=RandomWalk", "td rl.lambda=0.8 rl.traces=true_online rl.env=RandomWalk rl.alpha_schedule=linear",
-        "td rl.env=MountainCar-v0 rl.tilings=4 rl.lambda=1", "mc rl.env=FrozenLake-v1 rl.visits=first rl.epsilon_schedule=harmonic", "mc rl.env=CliffWalking-v1 rl.policy=uniform rl.max_episode=50",
-        "sarsa rl.env=CliffWalking-v1", "sarsa rl.env=CliffWalking-v1 rl.n_step=4", "sarsa rl.env=CliffWalking-v1 rl.lambda=0.9 rl.traces=replacing",
-        "sarsa rl.env=MountainCar-v0 rl.tilings=8 rl.lambda=0.9", "expected_sarsa rl.env=Taxi-v3 rl.epsilon_schedule=exponential", "q_learning rl.env=Taxi-v3 rl.alpha_schedule=harmonic",
-        "double_q rl.env=CliffWalking-v1 rl.alpha_schedule=visits", "dyna_q rl.env=CliffWalking-v1", "off_policy_mc rl.env=FrozenLake-v1 rl.policy=uniform", "off_policy_mc rl.env=FrozenLake-v1 rl.importance=ordinary",
+        "td rl.env=RandomWalk",
+        "td rl.n_step=3 rl.env=RandomWalk",
+        "td rl.lambda=0.8 rl.env=RandomWalk",
+        "td rl.lambda=0.8 rl.traces=true_online rl.env=RandomWalk rl.alpha_schedule=linear",
+        "td rl.env=MountainCar-v0 rl.tilings=4 rl.lambda=1",
+        "mc rl.env=FrozenLake-v1 rl.visits=first rl.epsilon_schedule=harmonic",
+        "mc rl.env=CliffWalking-v1 rl.policy=uniform rl.max_episode=50",
+        "sarsa rl.env=CliffWalking-v1",
+        "sarsa rl.env=CliffWalking-v1 rl.n_step=4",
+        "sarsa rl.env=CliffWalking-v1 rl.lambda=0.9 rl.traces=replacing",
+        "sarsa rl.env=MountainCar-v0 rl.tilings=8 rl.lambda=0.9",
+        "expected_sarsa rl.env=Taxi-v3 rl.epsilon_schedule=exponential",
+        "q_learning rl.env=Taxi-v3 rl.alpha_schedule=harmonic",
+        "double_q rl.env=CliffWalking-v1 rl.alpha_schedule=visits",
+        "dyna_q rl.env=CliffWalking-v1",
+        "off_policy_mc rl.env=FrozenLake-v1 rl.policy=uniform",
+        "off_policy_mc rl.env=FrozenLake-v1 rl.importance=ordinary",
     };
     char folder[256];
     temp_dir_make(folder, sizeof folder);
@@ -628,23 +706,27 @@ static void what_does_not_go_together_is_named(void **state) {
     (void)state;
     char folder[256];
     temp_dir_make(folder, sizeof folder);
-    const struct { const char *settings, *policy; Status status; const char *message; } faults[] = {
+    const struct { const char *settings, *policy; Status status; const char *message;
+    } faults[] = {
         {"sarsa rl.lambda=0.5 rl.n_step=2 rl.env=Taxi-v3", NULL, ST_CONFIG, "'rl.n_step' and 'rl.lambda' do not go together"},
         {"td rl.traces=replacing rl.env=Taxi-v3", NULL, ST_CONFIG, "'rl.traces' does nothing without 'rl.lambda'"},
         {"sarsa rl.tilings=8 rl.env=Taxi-v3", NULL, ST_CONFIG, "'rl.tilings' cut real numbers, and the states of environment 'Taxi-v3' are numbered"},
         {"sarsa rl.tilings=8 rl.env=CartPole-v1", NULL, ST_CONFIG, "has no bounds to lay tiles between"},
-        {"sarsa rl.tilings=8 rl.tiles=[4,4,4] rl.env=MountainCar-v0", NULL, ST_CONFIG, "'rl.tiles' has 3 numbers, and an observation of environment 'MountainCar-v0' has 2"},
+        {"sarsa rl.tilings=8 rl.tiles=[4,4,4] rl.env=MountainCar-v0", NULL, ST_CONFIG,
+         "'rl.tiles' has 3 numbers, and an observation of environment 'MountainCar-v0' has 2"},
         {"sarsa rl.tilings=8 rl.tiles=[4.5] rl.env=MountainCar-v0", NULL, ST_CONFIG, "'rl.tiles' is 4.5, expected whole numbers"},
         {"sarsa rl.tilings=8 rl.tile_low=[1] rl.tile_high=[1] rl.env=MountainCar-v0", NULL, ST_CONFIG, "would lie between 1 and 1"},
         {"sarsa rl.tilings=8 rl.tiles=[1000000] rl.env=MountainCar-v0", NULL, ST_CONFIG, "weights, more than"},
-        {"sarsa rl.tilings=8 rl.alpha_schedule=visits rl.env=MountainCar-v0", NULL, ST_CONFIG, "'rl.alpha_schedule' counts visits of numbered states"},
+        {"sarsa rl.tilings=8 rl.alpha_schedule=visits rl.env=MountainCar-v0", NULL, ST_CONFIG,
+         "'rl.alpha_schedule' counts visits of numbered states"},
         {"dyna_q rl.tilings=8 rl.env=MountainCar-v0", NULL, ST_CONFIG, "'dyna_q' goes by the number of a state"},
         {"sarsa rl.env=MountainCar-v0", NULL, ST_CONFIG, "the observations of environment 'MountainCar-v0' are real numbers"},
         {"off_policy_mc rl.epsilon_end=0 rl.env=Taxi-v3", NULL, ST_CONFIG, "must be above 0"},
         {"q_learning rl.epsilon_schedule=exponential rl.epsilon_end=0 rl.env=Taxi-v3", NULL, ST_CONFIG, "never comes to 0"},
         {"td rl.env=RandomWalk", "[0, 0]", ST_INPUT, "expected a list with an entry for each of 7 states"},
         {"td rl.env=RandomWalk", "{}", ST_INPUT, "expected a list with an entry for each of 7 states"},
-        {"td rl.env=RandomWalk", "[0, 0, 0, 1, 0, 0, 0]", ST_INPUT, "state 3: expected an action, by number from 0 or by name, or a list of probabilities"},
+        {"td rl.env=RandomWalk", "[0, 0, 0, 1, 0, 0, 0]", ST_INPUT,
+         "state 3: expected an action, by number from 0 or by name, or a list of probabilities"},
         {"td rl.env=RandomWalk", "[0, 0, 0, [0.5], 0, 0, 0]", ST_INPUT, "state 3: the policy's probabilities sum to 0.5, expected 1"},
         {"td rl.env=RandomWalk", "[0, 0, 0, [1, 0], 0, 0, 0]", ST_INPUT, "state 3: expected a probability for every action"},
         {"td rl.env=RandomWalk", "[0, 0, 0, [-1], 0, 0, 0]", ST_INPUT, "state 3: a probability is no number from 0 to 1"},

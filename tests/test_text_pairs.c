@@ -1,4 +1,5 @@
-/* Online DPO: known first losses, steps that do not depend on how they are cut into passes, ties that are skipped, and that it learns. Resume and threads: test_text_rl. */
+/* Online DPO: known first losses, steps that do not depend on how they are cut into passes, ties that are skipped, and that it learns. Resume and
+ * threads: test_text_rl. */
 #include "rl/text/text_rl.h"
 #include "tests/check.h"
 #include "tests/runs.h"
@@ -7,18 +8,23 @@
 #include <stdio.h>
 #include <string.h>
 
-static const char prompts[] = "{\"prompt\": \"< 'pirate' =\"}\n{\"prompt\": \"> 'at' =\"}\n{\"prompt\": \"< 'no' =\"}\n{\"prompt\": \"# 'able' =\"}\n{\"prompt\": \"^ 'lip' =\"}\n";
+static const char prompts[] =
+    "{\"prompt\": \"< 'pirate' =\"}\n{\"prompt\": \"> 'at' =\"}\n{\"prompt\": \"< 'no' =\"}\n{\"prompt\": \"# 'able' =\"}\n{\"prompt\": \"^ 'lip' =\"}\n";
 
 /* Settings, one a line, behind those that all runs have. */
 static Recipe *recipe_of(const char *name, const char *lines) {
-    return recipe_of_lines("model.path=recipes/demo/model\nmodel.compute=f32\nlora.rank=4\noutput=%s/%s\ndata.train=%s\ntrain.learning_rate=0.003\ntrain.lr_scheduler=constant\n%s", test_folder, name,
-                           temp_text(test_folder, "prompts.jsonl", prompts), lines);
+    return recipe_of_lines(
+        "model.path=recipes/demo/model\nmodel.compute=f32\nlora.rank=4\noutput=%s/%s\ndata.train=%s\ntrain.learning_rate=0.003\ntrain.lr_scheduler=constant\n%s",
+        test_folder, name, temp_text(test_folder, "prompts.jsonl", prompts), lines);
 }
 
 static void run_online(const char *name, const char *lines) {
     TextRlResult result;
     Str all = {0};
-    str_printf(&all, "rl.algorithm=online_dpo\nrl.prompts_per_step=4\nrl.num_generations=4\ngenerate.max_new_tokens=8\nrl.samples_every=1\nreward=[{type: regex, pattern: 'o'}]\n%s", lines);
+    str_printf(
+        &all,
+        "rl.algorithm=online_dpo\nrl.prompts_per_step=4\nrl.num_generations=4\ngenerate.max_new_tokens=8\nrl.samples_every=1\nreward=[{type: regex, pattern: 'o'}]\n%s",
+        lines);
     Recipe *recipe = recipe_of(name, str_text(&all));
     check_ok(text_rl_run(&(TextRlConfig){.recipe = recipe}, &result));
     recipe_free(recipe);
@@ -38,7 +44,8 @@ static void first_losses(void **state) {
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         char name[32], lines[200];
         snprintf(name, sizeof name, "first-%s", cases[i].type);
-        snprintf(lines, sizeof lines, "rl.loss_type=%s\ntrain.max_steps=1\ngenerate.temperature=3\nreward=[{type: length, target: 3}]", cases[i].type);
+        snprintf(lines, sizeof lines, "rl.loss_type=%s\ntrain.max_steps=1\ngenerate.temperature=3\nreward=[{type: length, target: 3}]",
+                 cases[i].type);
         run_online(name, lines);
         assert_true(one_metric(name, "pairs") > 0 && one_metric(name, "grad_norm") > 0);
         check_close(one_metric(name, "loss"), cases[i].loss, 1e-5); /* OpenBLAS alone: the reference is computed in other batches */
@@ -104,7 +111,8 @@ static void wrong_settings(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(first_losses), cmocka_unit_test(passes_change_nothing), cmocka_unit_test(ties_are_skipped), cmocka_unit_test(rewards_are_learned), cmocka_unit_test(wrong_settings),
+        cmocka_unit_test(first_losses),        cmocka_unit_test(passes_change_nothing), cmocka_unit_test(ties_are_skipped),
+        cmocka_unit_test(rewards_are_learned), cmocka_unit_test(wrong_settings),
     };
     return cmocka_run_group_tests(tests, test_folder_make, test_folder_remove);
 }

@@ -1,4 +1,5 @@
-/* Reinforcement learning on text: passes over branches of one prompt, sampler and trainer, invariants of groups, the same bytes after a resume and for any number of threads. */
+/* Reinforcement learning on text: passes over branches of one prompt, sampler and trainer, invariants of groups, the same bytes after a resume and
+ * for any number of threads. */
 #include "lib/train/trained_model.h"
 #include "rl/text/text_pass.h"
 #include "rl/text/text_rl.h"
@@ -23,8 +24,9 @@ static const char rows[] = "{\"prompt\": \"< 'pirate' =\", \"answer\": \"etarip\
 
 static Recipe *recipe_of(const char *name, const char *const *more, size_t n_more) {
     char texts[4][400];
-    const char *settings[24] = {"rl.algorithm=grpo", "lora.rank=4", "rl.num_generations=4", "rl.prompts_per_step=4", "generate.max_new_tokens=6", "train.learning_rate=0.003",
-                                "train.max_steps=4", "rl.samples_every=1"};
+    const char *settings[24] = {
+        "rl.algorithm=grpo",         "lora.rank=4",       "rl.num_generations=4", "rl.prompts_per_step=4", "generate.max_new_tokens=6",
+        "train.learning_rate=0.003", "train.max_steps=4", "rl.samples_every=1"};
     size_t n = 8;
     snprintf(texts[0], 400, "output=%s/%s", test_folder, name);
     snprintf(texts[1], 400, "model.path=%s", model_dir);
@@ -44,7 +46,8 @@ static void interrupt_in_the_middle(void *context, const TextRlProgress *progres
 
 static void run(const Recipe *recipe, bool resume, bool interrupted) {
     TextRlResult result;
-    Status status = text_rl_run(&(TextRlConfig){.recipe = recipe, .resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
+    Status status =
+        text_rl_run(&(TextRlConfig){.recipe = recipe, .resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, interrupted ? ST_INTERRUPTED : ST_OK);
 }
@@ -113,8 +116,12 @@ static void die_after(void *context, const TextRlProgress *progress) {
 /* Whether it dies over samples or over held-out prompts: gone on with, the run is what it would have been. */
 static void a_reward_program_that_dies_loses_nothing(void **state) {
     (void)state;
-    static const struct { const char *name, *on, *step; int64_t after; } deaths[] = {{"sampling", "*", "a checkpoint of step 2 is saved in", 2}, {"judging", "*held*", "a checkpoint of step 2 is saved in", 1},
-                                                                                     {"the_last", "*held*", "a checkpoint of step 4 is saved in", 3}};
+    static const struct {
+        const char *name, *on, *step;
+        int64_t after;
+    } deaths[] = {{"sampling", "*", "a checkpoint of step 2 is saved in", 2},
+                  {"judging", "*held*", "a checkpoint of step 2 is saved in", 1},
+                  {"the_last", "*held*", "a checkpoint of step 4 is saved in", 3}};
     char path[300], reward[900], data[400];
     snprintf(path, sizeof path, "%s", temp_file(test_folder, "death"));
     snprintf(data, sizeof data, "data.eval=%s", temp_text(test_folder, "held.jsonl", "{\"prompt\": \"> 'held' =\", \"answer\": \"held\"}\n"));
@@ -122,8 +129,10 @@ static void a_reward_program_that_dies_loses_nothing(void **state) {
         TextRlResult result;
         Str got = {0}, want = {0};
         char name[32];
-        snprintf(reward, sizeof reward,
-                 "reward=[{type: length, target: 3}, {type: command, cache: false, command: [sh, -c, 'while read -r line; do case \"$line\" in %s) [ -e %s ] && exit 3;; esac; echo 1; done']}]", deaths[i].on, path);
+        snprintf(
+            reward, sizeof reward,
+            "reward=[{type: length, target: 3}, {type: command, cache: false, command: [sh, -c, 'while read -r line; do case \"$line\" in %s) [ -e %s ] && exit 3;; esac; echo 1; done']}]",
+            deaths[i].on, path);
         snprintf(name, sizeof name, "whole_%s", deaths[i].name);
         const char *more[] = {reward, data, "train.eval_every=1"};
         Recipe *whole = recipe_of(name, more, 3), *dies = recipe_of(deaths[i].name, more, 3);
@@ -149,9 +158,12 @@ static void a_reward_program_that_dies_loses_nothing(void **state) {
 /* What values are learned by, how the KL is steered: all of it is in the checkpoint. */
 static void values_resume_to_the_same_bytes(void **state) {
     (void)state;
-    static const struct { const char *name, *settings[4], *value; } runs[] = {
+    static const struct { const char *name, *settings[4], *value;
+    } runs[] = {
         {"head", {"rl.algorithm=ppo", "rl.value_learning_rate=0.01", "rl.adaptive_kl=0.1", "rl.kl_horizon=100"}, "value_head.safetensors"},
-        {"own", {"rl.algorithm=ppo", "rl.value_model=base", "rl.value_lambda=1", "rl.sampler_correction=sequence_mask"}, "value/adapter_model.safetensors"},
+        {"own",
+         {"rl.algorithm=ppo", "rl.value_model=base", "rl.value_lambda=1", "rl.sampler_correction=sequence_mask"},
+         "value/adapter_model.safetensors"},
         {"own_head", {"rl.algorithm=ppo", "rl.value_model=base", "rl.target_kl=0.0001", "rl.dual_clip=3"}, "value/value_head.safetensors"},
         {"reinforce", {"rl.algorithm=reinforce", "rl.value_model=head", "rl.kl_in=reward", "rl.kl=k1"}, "value_head.safetensors"},
     };
@@ -191,7 +203,8 @@ static void values_are_those_of_rows(void **state) {
     check_ok(tokenizer_load(model_dir, &tokenizer));
     check_ok(prompts_read(recipe->data_train, "data.train", recipe, &model->config, NULL, tokenizer, &prompts));
     const PromptRow *asked[] = {&prompts.items[0], &prompts.items[3]};
-    GenerateConfig config = {.sample = {.temperature = 2, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = 5, .n = 4, .seed = 3};
+    GenerateConfig config = {
+        .sample = {.temperature = 2, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = 5, .n = 4, .seed = 3};
     Experience e = {0};
     check_ok(experience_sample(model, tokenizer, asked, 2, 0, &config, &e));
     TextPass pass = {.tape = tape_new(device_cpu(), DT_F32, 0), .temperature = 1, .max_tokens = 1000, .value_head = value->head};
@@ -256,7 +269,8 @@ static void constants_change_nothing(void **state) {
         snprintf(names[0], 32, "plain%zu", i);
         snprintf(names[1], 32, "raised%zu", i);
         const char *plain[] = {algorithms[i], "reward=[{type: regex, pattern: 'o'}]", "generate.temperature=2", "rl.samples_every=0"};
-        const char *raised[] = {algorithms[i], "reward=[{type: regex, pattern: 'o'}, {type: regex, pattern: '^', weight: 4}]", "generate.temperature=2", "rl.samples_every=0"};
+        const char *raised[] = {algorithms[i], "reward=[{type: regex, pattern: 'o'}, {type: regex, pattern: '^', weight: 4}]",
+                                "generate.temperature=2", "rl.samples_every=0"};
         Recipe *a = recipe_of(names[0], plain, 4), *b = recipe_of(names[1], raised, 4);
         run(a, false, false);
         run(b, false, false);
@@ -274,13 +288,17 @@ static bool products_are_our_own(bool bf16) {
     return own && (!bf16 || !strcmp(info->gemm_bf16, info->isa));
 }
 
-/* To the bit at temperature 1, however many completions are sampled and learned from at once; other temperatures divide in float here and in double there. Library products may round a row by what is beside it. */
+/* To the bit at temperature 1, however many completions are sampled and learned from at once; other temperatures divide in float here and in double
+ * there. Library products may round a row by what is beside it. */
 static void sampler_and_trainer_agree(void **state) {
     (void)state;
     static const char *const settings[][3] = {
-        {"generate.temperature=1", "seed=1", "rl.num_generations=4"}, {"generate.temperature=1", "train.batch_tokens=40", "rl.num_generations=4"},
-        {"generate.temperature=1", "train.batch_tokens=100", "rl.num_generations=2"}, {"generate.temperature=1", "train.batch_tokens=1000", "rl.num_generations=13"},
-        {"generate.temperature=0.7", "seed=2", "rl.num_generations=4"}, {"generate.temperature=1.3", "train.batch_tokens=40", "rl.num_generations=4"},
+        {"generate.temperature=1", "seed=1", "rl.num_generations=4"},
+        {"generate.temperature=1", "train.batch_tokens=40", "rl.num_generations=4"},
+        {"generate.temperature=1", "train.batch_tokens=100", "rl.num_generations=2"},
+        {"generate.temperature=1", "train.batch_tokens=1000", "rl.num_generations=13"},
+        {"generate.temperature=0.7", "seed=2", "rl.num_generations=4"},
+        {"generate.temperature=1.3", "train.batch_tokens=40", "rl.num_generations=4"},
     };
     static const char *const computes[] = {"model.compute=f32", "model.compute=bf16"};
     for (size_t c = 0; c < (cpu_info()->native_bf16 ? COUNT_OF(computes) : 1); c++)
@@ -292,7 +310,8 @@ static void sampler_and_trainer_agree(void **state) {
             run(recipe, false, false);
             bool exact = products_are_our_own(c == 1) && strcmp(settings[i][0], "generate.temperature=1") == 0;
             double most = last_metric(name, "sampler_logprob_diff");
-            if (!(most <= (exact ? 0 : 1e-5))) fail_msg("%s, %s, %s, %s: differ by %g", computes[c], settings[i][0], settings[i][1], settings[i][2], most);
+            if (!(most <= (exact ? 0 : 1e-5)))
+                fail_msg("%s, %s, %s, %s: differ by %g", computes[c], settings[i][0], settings[i][1], settings[i][2], most);
             recipe_free(recipe);
         }
 }
@@ -344,10 +363,12 @@ static void equal_rewards_change_nothing(void **state) {
     recipe_free(recipe);
 }
 
-/* Groups whose rewards are all equal give way to further prompts, as long as the rounds last; all that was sampled is counted, and the stream of prompts goes on where a checkpoint left it. */
+/* Groups whose rewards are all equal give way to further prompts, as long as the rounds last; all that was sampled is counted, and the stream of
+ * prompts goes on where a checkpoint left it. */
 static void flat_groups_are_replaced(void **state) {
     (void)state;
-    static const char *const settings[] = {"rl.algorithm=dapo", "reward=[{type: regex, pattern: '[xyz]'}]", "rl.sampling_rounds=40", "generate.temperature=2"};
+    static const char *const settings[] = {"rl.algorithm=dapo", "reward=[{type: regex, pattern: '[xyz]'}]", "rl.sampling_rounds=40",
+                                           "generate.temperature=2"};
     Recipe *whole = recipe_of("whole", settings, COUNT_OF(settings)), *parts = recipe_of("parts", settings, COUNT_OF(settings));
     run(whole, false, false);
     run(parts, false, true);
@@ -365,7 +386,8 @@ static void flat_groups_are_replaced(void **state) {
     static const char *const never[] = {"rl.algorithm=dapo", "reward=[{type: regex, pattern: 'never found'}]", "rl.sampling_rounds=3"};
     Recipe *recipe = recipe_of("never", never, COUNT_OF(never));
     run(recipe, false, false);
-    assert_true(last_metric("never", "sampling_rounds") == 3 && last_metric("never", "groups_sampled") == 12 && last_metric("never", "groups_replaced") == 8);
+    assert_true(last_metric("never", "sampling_rounds") == 3 && last_metric("never", "groups_sampled") == 12 &&
+                last_metric("never", "groups_replaced") == 8);
     assert_true(last_metric("never", "grad_norm") == 0);
     recipe_free(recipe);
 }
@@ -381,7 +403,8 @@ static void branches_are_scored_as_rows(void **state) {
     check_ok(tokenizer_load(model_dir, &tokenizer));
     check_ok(prompts_read(recipe->data_train, "data.train", recipe, &model->config, NULL, tokenizer, &prompts));
     const PromptRow *asked[] = {&prompts.items[0], &prompts.items[3]};
-    GenerateConfig config = {.sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = 7, .n = 3, .seed = 5};
+    GenerateConfig config = {
+        .sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = 7, .n = 3, .seed = 5};
     Experience e = {0};
     check_ok(experience_sample(model, tokenizer, asked, 2, 0, &config, &e));
     assert_int_equal(e.n, 6);
@@ -396,7 +419,8 @@ static void branches_are_scored_as_rows(void **state) {
         memcpy(ids, prompt->data, prompt->n * sizeof *ids);
         memcpy(ids + prompt->n, e.ids + e.begin[i], length * sizeof *ids);
         check_ok(score_rows(model, &(ScoreRow){ids, n, logprobs}, 1, NULL, NULL));
-        check_close_f64("branch", e.logprobs + e.begin[i], logprobs + prompt->n, length, 1e-6, 0); /* a row's bits may differ with the rows beside it */
+        /* a row's bits may differ with the rows beside it */
+        check_close_f64("branch", e.logprobs + e.begin[i], logprobs + prompt->n, length, 1e-6, 0);
         check_close_f64("sampled", e.sampled + e.begin[i], logprobs + prompt->n, length, 1e-6, 0);
     }
     Tape *tape = pass.tape;
@@ -429,11 +453,18 @@ static double mean_reward(const char *run_name, int first, int end) {
 /* A letter that earns comes up more and more. */
 static void rewards_are_learned(void **state) {
     (void)state;
-    static const char *const how[][2] = {{"rl.algorithm=grpo", "rl.beta=0"}, {"rl.algorithm=ppo", "rl.value_learning_rate=0.02"}, {"rl.algorithm=ppo", "rl.value_model=base"}};
+    static const char *const how[][2] = {
+        {"rl.algorithm=grpo", "rl.beta=0"}, {"rl.algorithm=ppo", "rl.value_learning_rate=0.02"}, {"rl.algorithm=ppo", "rl.value_model=base"}};
     for (size_t i = 0; i < COUNT_OF(how); i++) {
         char name[32];
         snprintf(name, sizeof name, "learns%zu", i);
-        const char *settings[] = {how[i][0], how[i][1], "reward=[{type: regex, pattern: 'o'}]", "train.max_steps=60", "rl.num_generations=8", "generate.temperature=3", "generate.max_new_tokens=12"};
+        const char *settings[] = {how[i][0],
+                                  how[i][1],
+                                  "reward=[{type: regex, pattern: 'o'}]",
+                                  "train.max_steps=60",
+                                  "rl.num_generations=8",
+                                  "generate.temperature=3",
+                                  "generate.max_new_tokens=12"};
         Recipe *recipe = recipe_of(name, settings, COUNT_OF(settings));
         run(recipe, false, false);
         double before = mean_reward(name, 0, 10), after = mean_reward(name, 50, 60);
@@ -454,7 +485,13 @@ static void every_algorithm_learns(void **state) {
             snprintf(name, sizeof name, "%zu-seed%d", i, seed);
             snprintf(texts[0], sizeof texts[0], "rl.algorithm=%s", algorithm);
             snprintf(texts[1], sizeof texts[1], "seed=%d", seed);
-            const char *settings[] = {texts[0], texts[1], "reward=[{type: regex, pattern: 'o'}]", "train.max_steps=60", "rl.num_generations=8", "generate.temperature=3", "generate.max_new_tokens=12"};
+            const char *settings[] = {texts[0],
+                                      texts[1],
+                                      "reward=[{type: regex, pattern: 'o'}]",
+                                      "train.max_steps=60",
+                                      "rl.num_generations=8",
+                                      "generate.temperature=3",
+                                      "generate.max_new_tokens=12"};
             Recipe *recipe = recipe_of(name, settings, COUNT_OF(settings));
             run(recipe, false, false);
             double before = mean_reward(name, 0, 10), after = mean_reward(name, 50, 60);
@@ -495,19 +532,31 @@ static void what_does_not_go_together_is_named(void **state) {
     }
 }
 
-#define SHAPE(family, architecture, vocab_size) "{\"model_type\": \"" family "\", \"architectures\": [\"" architecture "\"], \"vocab_size\": " vocab_size ", \"hidden_size\": 16, \"intermediate_size\": 16, " \
+#define SHAPE(family, architecture, vocab_size) \
+    "{\"model_type\": \"" family "\", \"architectures\": [\"" architecture "\"], \"vocab_size\": " vocab_size \
+    ", \"hidden_size\": 16, \"intermediate_size\": 16, " \
     "\"num_hidden_layers\": 1, \"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"hidden_act\": \"silu\", " \
     "\"tie_word_embeddings\": true, \"num_labels\": 1, \"id2label\": {\"0\": \"LABEL_0\"}, \"bos_token_id\": 0, \"eos_token_id\": 1}"
 
 /* Value models and reward models that read other tokens than the policy writes. */
 static void models_of_other_tokens_are_named(void **state) {
     (void)state;
-    static const struct { const char *config; bool other_tokens; const char *lines[2], *message; } faults[] = {
+    static const struct { const char *config; bool other_tokens; const char *lines[2], *message;
+    } faults[] = {
         {SHAPE("qwen2", "Qwen2ForCausalLM", "258"), false, {"rl.algorithm=ppo", "rl.value_model=%s"}, "is of family 'qwen2', the policy of 'llama'"},
-        {SHAPE("llama", "LlamaForCausalLM", "300"), false, {"rl.algorithm=ppo", "rl.value_model=%s"}, "is of vocabulary '300 tokens', the policy of '258 tokens'"},
+        {SHAPE("llama", "LlamaForCausalLM", "300"),
+         false,
+         {"rl.algorithm=ppo", "rl.value_model=%s"},
+         "is of vocabulary '300 tokens', the policy of '258 tokens'"},
         {SHAPE("llama", "LlamaForCausalLM", "258"), true, {"rl.algorithm=ppo", "rl.value_model=%s"}, "has another tokenizer than the policy"},
-        {SHAPE("llama", "LlamaForSequenceClassification", "258"), true, {"rl.algorithm=grpo", "reward=[{type: model, model: %s}]"}, "the tokenizer of the reward model"},
-        {SHAPE("llama", "LlamaForSequenceClassification", "200"), false, {"rl.algorithm=grpo", "reward=[{type: model, model: %s}]"}, "the vocabulary of the reward model"},
+        {SHAPE("llama", "LlamaForSequenceClassification", "258"),
+         true,
+         {"rl.algorithm=grpo", "reward=[{type: model, model: %s}]"},
+         "the tokenizer of the reward model"},
+        {SHAPE("llama", "LlamaForSequenceClassification", "200"),
+         false,
+         {"rl.algorithm=grpo", "reward=[{type: model, model: %s}]"},
+         "the vocabulary of the reward model"},
     };
     Str tokens = {0};
     check_ok(file_read(temp_file(model_dir, "tokenizer.json"), 1 << 20, &tokens));
@@ -529,7 +578,8 @@ static void models_of_other_tokens_are_named(void **state) {
     str_release(&tokens);
 }
 
-/* Two groups of three. Lengths 1 2 3 and 4 6 8, beside a token that was told, with rewards 1 2 3 and 3 5 4: within groups 4 / sqrt(10 x 4). Two rewards, the second of which counts downward and is unknown in the second group: -1. */
+/* Two groups of three. Lengths 1 2 3 and 4 6 8, beside a token that was told, with rewards 1 2 3 and 3 5 4: within groups 4 / sqrt(10 x 4). Two
+ * rewards, the second of which counts downward and is unknown in the second group: -1. */
 static void correlations_are_within_groups(void **state) {
     (void)state;
     static int64_t begin[] = {0, 1, 4, 7, 11, 17, 25};

@@ -1,4 +1,5 @@
-/* A language model as an MDP that is small enough to be solved exactly: three tokens, three steps, a state for each prefix. What is learned from text is held against what the MDP core computes. */
+/* A language model as an MDP that is small enough to be solved exactly: three tokens, three steps, a state for each prefix. What is learned from text
+ * is held against what the MDP core computes. */
 #include "lib/train/trained_model.h"
 #include "rl/offline/ilql.h"
 #include "rl/mdp/mdp.h"
@@ -52,8 +53,9 @@ static Walk walk_of(int i) {
 /* A model whose tokens are the three actions and the prompt. */
 static const char *model_dir(const char *name) {
     static char path[400];
-    static const char config[] = "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 4, \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 2,"
-                                 " \"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"tie_word_embeddings\": false}";
+    static const char config[] =
+        "{\"architectures\": [\"LlamaForCausalLM\"], \"model_type\": \"llama\", \"vocab_size\": 4, \"hidden_size\": 32, \"intermediate_size\": 64, \"num_hidden_layers\": 2,"
+        " \"num_attention_heads\": 2, \"num_key_value_heads\": 2, \"max_position_embeddings\": 64, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000.0, \"tie_word_embeddings\": false}";
     snprintf(path, sizeof path, "%s/%s", test_folder, name);
     check_ok(model_write_random(path, config, DT_F32, 5, 0.3));
     return path;
@@ -90,8 +92,8 @@ static double expected_reward(TextPass *pass, const Model *model, Experience *e)
     return sum;
 }
 
-/* The gradient that REINFORCE follows, in the mean over all completions by their probabilities, is the derivative of the expected reward. A constant baseline does not move it where the completions' probabilities
- * sum to 1. */
+/* The gradient that REINFORCE follows, in the mean over all completions by their probabilities, is the derivative of the expected reward. A constant
+ * baseline does not move it where the completions' probabilities sum to 1. */
 static void reinforce_follows_the_exact_gradient(void **state) {
     (void)state;
     Model *model;
@@ -135,7 +137,8 @@ static void reinforce_follows_the_exact_gradient(void **state) {
 
 /* ---- V by TD ---- */
 
-/* The model's own policy over the three actions in every state, and V of it by the MDP core; probabilities of the fourth token are left out on both sides. */
+/* The model's own policy over the three actions in every state, and V of it by the MDP core; probabilities of the fourth token are left out on both
+ * sides. */
 static void policy_of(TextPass *pass, const Model *model, Experience *e, double policy[STATES * ACTIONS]) {
     enumerate(e);
     tape_record(pass->tape, false);
@@ -177,7 +180,8 @@ static void values_by_td_approach_the_exact_ones(void **state) {
     check_ok(recipe_read(NULL, settings, 3, &recipe));
     check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
     check_ok(text_value_open(recipe, "base", model, &value));
-    TextPass pass = {.tape = tape_new(device_cpu(), DT_F32, 0), .temperature = 20, .max_tokens = 1000, .value_head = value->head}; /* warm: every state is visited often */
+    /* warm: every state is visited often */
+    TextPass pass = {.tape = tape_new(device_cpu(), DT_F32, 0), .temperature = 20, .max_tokens = 1000, .value_head = value->head};
     policy_of(&pass, model, &all, policy);
     check_ok(mdp_evaluate(&world->mdp, policy, &(MdpOptions){.world = world}, arena, &exact));
     OptimizerConfig optimizer;
@@ -223,7 +227,8 @@ static const char *write_rows(void) {
     Str text = {0};
     for (int i = 0; i < 27; i++) {
         Walk walk = walk_of(i);
-        str_printf(&text, "{\"prompt_ids\": [%d], \"completion_ids\": [%d, %d, %d], \"rewards\": [%.17g, %.17g, %.17g]}\n", PROMPT, walk.ids[0], walk.ids[1], walk.ids[2], walk.rewards[0], walk.rewards[1], walk.rewards[2]);
+        str_printf(&text, "{\"prompt_ids\": [%d], \"completion_ids\": [%d, %d, %d], \"rewards\": [%.17g, %.17g, %.17g]}\n", PROMPT, walk.ids[0],
+                   walk.ids[1], walk.ids[2], walk.rewards[0], walk.rewards[1], walk.rewards[2]);
     }
     const char *path = temp_text(test_folder, "rows.jsonl", str_text(&text));
     str_release(&text);
@@ -258,7 +263,8 @@ static void learned_q(const char *name, double q[STATES * ACTIONS], double v[STA
     tape_record(pass.tape, false);
     enumerate(&e);
     check_ok(text_pass_forward(&pass, model, &e, 0, e.n, &(TextResults){.logprobs = e.logprobs}));
-    Tensor *heads_q[2] = {ilql_head_forward(pass.tape, &heads.q[0], pass.hidden, pass.places), ilql_head_forward(pass.tape, &heads.q[1], pass.hidden, pass.places)};
+    Tensor *heads_q[2] = {ilql_head_forward(pass.tape, &heads.q[0], pass.hidden, pass.places),
+                          ilql_head_forward(pass.tape, &heads.q[1], pass.hidden, pass.places)};
     Tensor *heads_v = ilql_head_forward(pass.tape, &heads.v, pass.hidden, pass.places);
     check_ok(tape_status(pass.tape));
     for (int64_t t = 0; t < e.n_tokens; t++) {
@@ -280,7 +286,8 @@ static void check_q(const char *name, const double *exact_q, const double *exact
     if (!(worst < tolerance && worst_v < tolerance)) fail_msg("%s: Q is up to %g, V up to %g from the exact ones", name, worst, worst_v);
 }
 
-/* With the expectile 0.5 V is the mean over the rows' actions, so Q is that of the policy that made the rows; towards 1 it comes to Q of the best policy. */
+/* With the expectile 0.5 V is the mean over the rows' actions, so Q is that of the policy that made the rows; towards 1 it comes to Q of the best
+ * policy. */
 static void ilql_learns_the_exact_q(void **state) {
     (void)state;
     static const char *const common[] = {"rl.cql_alpha=0", "rl.gamma=0.9", "rl.tau=0.05", "train.max_steps=700", "train.learning_rate=0.003"};
@@ -327,7 +334,11 @@ static void decoding_follows_the_advantage(void **state) {
     const PromptRow *asked[] = {&prompt};
     for (int k = 0; k < 2; k++) {
         IlqlAdvice advice = {&heads, k ? 100 : 0};
-        GenerateConfig config = {.sample = {.greedy = true, .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = STEPS, .n = 40, .advise = ilql_advise, .advise_context = &advice};
+        GenerateConfig config = {.sample = {.greedy = true, .temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1},
+                                 .max_new_tokens = STEPS,
+                                 .n = 40,
+                                 .advise = ilql_advise,
+                                 .advise_context = &advice};
         config.sample.greedy = k == 1;
         Experience e = {0};
         check_ok(experience_sample(model, NULL, asked, 1, 0, &config, &e));
@@ -408,10 +419,12 @@ static void other_rows_have_another_fingerprint(void **state) {
 
 static void bad_rows_are_named(void **state) {
     (void)state;
-    static const struct { const char *row, *message; } faults[] = {
+    static const struct { const char *row, *message;
+    } faults[] = {
         {"{\"prompt_ids\": [3], \"completion_ids\": [0, 1]}", "line 1: the row has no reward"},
         {"{\"prompt_ids\": [3], \"completion_ids\": [0, 1], \"reward\": \"good\"}", "'reward' holds what is no number"},
-        {"{\"prompt_ids\": [3], \"completion_ids\": [0, 1], \"rewards\": [1, 2, 3]}", "'rewards' has 3 numbers, the row has 2 trained tokens in 1 turns"},
+        {"{\"prompt_ids\": [3], \"completion_ids\": [0, 1], \"rewards\": [1, 2, 3]}",
+         "'rewards' has 3 numbers, the row has 2 trained tokens in 1 turns"},
         {"{\"prompt_ids\": [3], \"completion_ids\": [], \"reward\": 1}", "no token of the row can be trained"},
         {"{\"prompt_ids\": [3], \"completion_ids\": [9], \"reward\": 1}", "token id 9 is outside of the model's vocabulary"},
         {"{\"prompt_ids\": [3], \"completion_ids\": [0], \"reward\": 1, \"truncated\": 1}", "'truncated' is neither true nor false"},

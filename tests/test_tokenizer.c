@@ -12,7 +12,8 @@
 /* ---- small tokenizers, written down as tests need them ---- */
 
 /* Characters and merges of "he", "hel", "llo", "hello", "▁h", "▁hello" and of spaces; all ids below 64. */
-#define CHARS "\"a\":1,\"b\":2,\"c\":3,\"d\":4,\"e\":5,\"h\":6,\"l\":7,\"o\":8,\"1\":9,\"2\":10,\"!\":11,\"\xE2\x96\x81\":12,\"\xC4\xA0\":13,\"\xC3\x83\":14,\"\xC2\xA9\":15,\" \":16"
+#define CHARS \
+    "\"a\":1,\"b\":2,\"c\":3,\"d\":4,\"e\":5,\"h\":6,\"l\":7,\"o\":8,\"1\":9,\"2\":10,\"!\":11,\"\xE2\x96\x81\":12,\"\xC4\xA0\":13,\"\xC3\x83\":14,\"\xC2\xA9\":15,\" \":16"
 #define WORDS "\"he\":20,\"ll\":21,\"llo\":22,\"hello\":23,\"\xE2\x96\x81h\":24,\"\xC4\xA0hello\":25,\"ab\":26,\"12\":27,\"aa\":28,\"aaaa\":29"
 #define MERGES "\"h e\",\"l l\",\"ll o\",\"he llo\",\"\xC4\xA0 hello\",[\"a\",\"b\"],[\"1\",\"2\"],[\"a\",\"a\"],[\"aa\",\"aa\"]"
 #define MODEL(more) "\"model\":{\"type\":\"BPE\",\"vocab\":{\"<unk>\":0," CHARS "," WORDS "},\"merges\":[" MERGES "]" more "}"
@@ -57,7 +58,9 @@ static void merges_go_by_rank(void **state) {
 
 /* Long words take another way than short ones; both must agree with the definition, which this is. */
 static size_t merge_plainly(const char *word, int32_t *ids) {
-    static const struct { int32_t left, right, id; } merges[] = {{6, 5, 20}, {7, 7, 21}, {21, 8, 22}, {20, 22, 23}, {13, 23, 25}, {1, 2, 26}, {9, 10, 27}, {1, 1, 28}, {28, 28, 29}};
+    static const struct {
+        int32_t left, right, id;
+    } merges[] = {{6, 5, 20}, {7, 7, 21}, {21, 8, 22}, {20, 22, 23}, {13, 23, 25}, {1, 2, 26}, {9, 10, 27}, {1, 1, 28}, {28, 28, 29}};
     static const char letters[] = "?abcdehlo12";
     size_t n = 0;
     for (; word[n]; n++) ids[n] = (int32_t)(strchr(letters, word[n]) - letters);
@@ -105,11 +108,15 @@ static void unknown_characters(void **state) {
     tokenizer_free(tokenizer);
 }
 
-#define BYTE_MODEL "\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"fuse_unk\":true,\"unk_token\":\"<unk>\",\"vocab\":{\"<unk>\":0,\"a\":1,\"b\":2,\"ab\":3,\"\xE2\x96\x81\":4," \
-    "\"<0xC3>\":5,\"<0xA9>\":6,\"\xE2\x96\x81" "ab\":7,\"<0xE2>\":8,\"<0x82>\":9,\"<0xAC>\":10},\"merges\":[\"a b\",\"\xE2\x96\x81 ab\"]}"
-#define LLAMA_DECODER ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},\"content\":\" \"},{\"type\":\"ByteFallback\"}," \
+#define BYTE_MODEL \
+    "\"model\":{\"type\":\"BPE\",\"byte_fallback\":true,\"fuse_unk\":true,\"unk_token\":\"<unk>\",\"vocab\":{\"<unk>\":0,\"a\":1,\"b\":2,\"ab\":3,\"\xE2\x96\x81\":4," \
+    "\"<0xC3>\":5,\"<0xA9>\":6,\"\xE2\x96\x81" \
+    "ab\":7,\"<0xE2>\":8,\"<0x82>\":9,\"<0xAC>\":10},\"merges\":[\"a b\",\"\xE2\x96\x81 ab\"]}"
+#define LLAMA_DECODER \
+    ",\"decoder\":{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Replace\",\"pattern\":{\"String\":\"\xE2\x96\x81\"},\"content\":\" \"},{\"type\":\"ByteFallback\"}," \
     "{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\" \",\"start\":1,\"stop\":0}]}"
-#define LLAMA_NORMALIZER ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}]}"
+#define LLAMA_NORMALIZER \
+    ",\"normalizer\":{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Prepend\",\"prepend\":\"\xE2\x96\x81\"},{\"type\":\"Replace\",\"pattern\":{\"String\":\" \"},\"content\":\"\xE2\x96\x81\"}]}"
 
 static void bytes_stand_in_for_characters(void **state) {
     (void)state;
@@ -190,7 +197,8 @@ static void norms(void **state) {
     check_encode(MODEL("") NORM("{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"[x-z]+\"},\"content\":\"ll\"}"), "hexyzo", 23);
     check_encode(MODEL("") NORM("{\"type\":\"Replace\",\"pattern\":{\"String\":\"xy\"},\"content\":\"\"}"), "axyxyb", 26);
     check_encode(MODEL("") NORM("{\"type\":\"NFKC\"}"), "\xEF\xBC\x91\xE2\x91\xA1", 27);                              /* wide 1, circled 2 */
-    check_encode(MODEL("") NORM("{\"type\":\"NFD\"}") PRE(BYTE_LEVEL(",\"add_prefix_space\":false")), "\xC3\xA0", 1);      /* the accent has no token */
+    /* The accent has no token */
+    check_encode(MODEL("") NORM("{\"type\":\"NFD\"}") PRE(BYTE_LEVEL(",\"add_prefix_space\":false")), "\xC3\xA0", 1);
     check_encode(MODEL("") NORM("{\"type\":\"NFC\"}") PRE(BYTE_LEVEL(",\"add_prefix_space\":false")), "e\xCC\x81", 14, 15);
     check_encode(MODEL("") NORM("{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"NFD\"},{\"type\":\"StripAccents\"}]}"), "h\xC3\xA9", 20);
     check_encode(MODEL("") NORM("{\"type\":\"ByteLevel\"}"), " hello", 25);
@@ -251,7 +259,8 @@ static void added_tokens(void **state) {
     check_encode(MODEL("") ADDED(PLAIN(40, "<a>", ",\"lstrip\":true")), "a  <a> b", 1, 40, 16, 2);
     check_encode(MODEL("") ADDED(PLAIN(40, "<a>", ",\"rstrip\":true")), "a <a>  b", 1, 16, 40, 2);
     check_encode(MODEL("") ADDED(PLAIN(40, "hel", ",\"single_word\":true")), "hel hello hel!", 40, 16, 23, 16, 40, 11);
-    check_encode(MODEL("") ADDED(PLAIN(40, "z", ",\"single_word\":true")), "hezhe z", 20, 20, 16, 40); /* within a word it is no token of the model's either */
+    /* Within a word it is no token of the model's either */
+    check_encode(MODEL("") ADDED(PLAIN(40, "z", ",\"single_word\":true")), "hezhe z", 20, 20, 16, 40);
     check_encode(MODEL("") ADDED("{\"id\":40,\"content\":\"HE\",\"normalized\":true}") NORM("{\"type\":\"Lowercase\"}"), "aHeA", 1, 40, 1);
     check_encode(MODEL("") ADDED(PLAIN(40, "HE", "")) NORM("{\"type\":\"Lowercase\"}"), "heHE", 20, 40);
     check_encode(MODEL("") ADDED(SPECIAL(20, "he", "")), "hello", 20, 22); /* one that is in the vocabulary already */
@@ -282,7 +291,8 @@ static void offsets_are_bytes_of_the_text(void **state) {
     tokenizer_free(tokenizer);
     ids_clear(&ids);
     ids_clear(&offsets);
-    tokenizer = tokenizer_of("{" MODEL("") NORM("{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Strip\"},{\"type\":\"NFKC\"},{\"type\":\"Prepend\",\"prepend\":\"b\"}]}") "}");
+    tokenizer = tokenizer_of("{" MODEL("") NORM(
+        "{\"type\":\"Sequence\",\"normalizers\":[{\"type\":\"Strip\"},{\"type\":\"NFKC\"},{\"type\":\"Prepend\",\"prepend\":\"b\"}]}") "}");
     text = "  \xEF\xBC\x91" "2 ab ";
     check_ok(tokenizer_encode_offsets(tokenizer, text, strlen(text), TOKENIZE_PLAIN, &ids, &offsets));
     check_list("ids", &ids, 2, 27, 16, 26);
@@ -294,9 +304,12 @@ static void offsets_are_bytes_of_the_text(void **state) {
 
 static void post_processors(void **state) {
     (void)state;
-#define TEMPLATE "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"B\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}," \
+#define TEMPLATE                                                                                                                                \
+    "{\"type\":\"TemplateProcessing\",\"single\":[{\"SpecialToken\":{\"id\":\"B\",\"type_id\":0}},{\"Sequence\":{\"id\":\"A\",\"type_id\":0}}," \
     "{\"SpecialToken\":{\"id\":\"E\",\"type_id\":0}}],\"pair\":[],\"special_tokens\":{\"B\":{\"id\":\"B\",\"ids\":[40,41],\"tokens\":[\"<a>\",\"<b>\"]},\"E\":{\"id\":\"E\",\"ids\":[41],\"tokens\":[\"<b>\"]}}}"
-#define TEMPLATED "{" MODEL("") ADDED(SPECIAL(40, "<a>", "") "," SPECIAL(41, "<b>", "")) ",\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"}," TEMPLATE "]}}"
+#define TEMPLATED                                           \
+    "{" MODEL("") ADDED(SPECIAL(40, "<a>", "") "," SPECIAL( \
+        41, "<b>", "")) ",\"post_processor\":{\"type\":\"Sequence\",\"processors\":[{\"type\":\"ByteLevel\"}," TEMPLATE "]}}"
     check_encode_as(TEMPLATED, TOKENIZE_SPECIAL, "he", IDS(40, 41, 20, 41));
     check_encode_as(TEMPLATED, TOKENIZE_SPECIAL, "", IDS(40, 41, 41));
     check_encode_as(TEMPLATED, TOKENIZE_PLAIN, "he", IDS(20));
@@ -342,19 +355,23 @@ static void decoders(void **state) {
     check_decode(MODEL("") DECODER("{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"always\"}"), "h h", 24, 24);
     check_decode(MODEL("") DECODER("{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"never\"}"), " h h", 24, 24);
     check_decode(MODEL("") DECODER("{\"type\":\"BPEDecoder\",\"suffix\":\"o\"}"), "hell hell", 23, 23);
-    check_decode(MODEL("") DECODER("{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\"a\",\"start\":1,\"stop\":2},"
-        "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"l+\"},\"content\":\"L\"}]}"), "aaaaheLobaaheL", 29, 1, 23, 2, 28, 20, 7, 21, 1);
+    check_decode(MODEL("")
+                     DECODER("{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"Strip\",\"content\":\"a\",\"start\":1,\"stop\":2},"
+                             "{\"type\":\"Replace\",\"pattern\":{\"Regex\":\"l+\"},\"content\":\"L\"}]}"),
+                 "aaaaheLobaaheL", 29, 1, 23, 2, 28, 20, 7, 21, 1);
 }
 
 /* "he", "##llo", ".", "n't", "<pad>", "|" */
-#define PIECES(decoder) "\"model\":{\"type\":\"WordPiece\",\"unk_token\":\".\",\"continuing_subword_prefix\":\"##\",\"vocab\":{\"he\":0,\"##llo\":1,\".\":2,\"n't\":3,\"<pad>\":4,\"|\":5}}," \
+#define PIECES(decoder) \
+    "\"model\":{\"type\":\"WordPiece\",\"unk_token\":\".\",\"continuing_subword_prefix\":\"##\",\"vocab\":{\"he\":0,\"##llo\":1,\".\":2,\"n't\":3,\"<pad>\":4,\"|\":5}}," \
     "\"decoder\":{" decoder "}"
 static void word_piece_and_ctc_decoders(void **state) {
     (void)state;
     check_decode(PIECES("\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":true"), "hello. hen't", 0, 1, 2, 0, 3);
     check_decode(PIECES("\"type\":\"WordPiece\",\"prefix\":\"##\",\"cleanup\":false"), "hello . he n't", 0, 1, 2, 0, 3);
     check_decode(PIECES("\"type\":\"WordPiece\""), "##llo he", 1, 0); /* the first token keeps its prefix */
-    check_decode(PIECES("\"type\":\"CTC\",\"pad_token\":\"<pad>\",\"word_delimiter_token\":\"|\",\"cleanup\":true"), "hehe .", 0, 0, 4, 0, 4, 4, 5, 2, 2);
+    check_decode(PIECES("\"type\":\"CTC\",\"pad_token\":\"<pad>\",\"word_delimiter_token\":\"|\",\"cleanup\":true"), "hehe .", 0, 0, 4, 0, 4, 4, 5, 2,
+                 2);
     check_decode(PIECES("\"type\":\"CTC\",\"cleanup\":false"), "he|n't", 0, 0, 5, 3);
 }
 
@@ -386,7 +403,8 @@ static void check_streams(const Tokenizer *tokenizer, const char *name, int roun
         int32_t ids[24];
         size_t n = (seed = seed * 1664525 + 1013904223) / 65536 % COUNT_OF(ids), got = 0;
         while (got < n) {
-            int32_t size = tokenizer_vocab_size(tokenizer), id = (int32_t)((seed = seed * 1664525 + 1013904223) / 256 % (uint32_t)(round % 2 ? size : MIN(size, 260)));
+            int32_t size = tokenizer_vocab_size(tokenizer),
+                    id = (int32_t)((seed = seed * 1664525 + 1013904223) / 256 % (uint32_t)(round % 2 ? size : MIN(size, 260)));
             if (tokenizer_token(tokenizer, id)) ids[got++] = id;
         }
         bool skip = round % 3 == 0;
@@ -404,7 +422,8 @@ static void check_streams(const Tokenizer *tokenizer, const char *name, int roun
             }
         }
         check_ok(stream_finish(&stream, &sum));
-        if (strcmp(str_text(&whole), str_text(&sum)) != 0) fail_msg("%s: round %d: stream '%s', at once '%s'", name, round, str_text(&sum), str_text(&whole));
+        if (strcmp(str_text(&whole), str_text(&sum)) != 0)
+            fail_msg("%s: round %d: stream '%s', at once '%s'", name, round, str_text(&sum), str_text(&whole));
         stream_release(&stream);
         str_release(&whole);
         str_release(&sum);
@@ -421,8 +440,9 @@ static void streams_equal_decoding_at_once(void **state) {
         "{" MODEL("") DECODER("{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\"}") "}",
         "{" PIECES("\"type\":\"WordPiece\"") "}",
         "{" PIECES("\"type\":\"CTC\"") "}",
-        "{" MODEL("") DECODER("{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteLevel\"},{\"type\":\"Strip\",\"content\":\"a\",\"start\":2,\"stop\":2},"
-            "{\"type\":\"Replace\",\"pattern\":{\"String\":\"hel\"},\"content\":\"\"}]}") "}",
+        "{" MODEL("")
+            DECODER("{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"ByteLevel\"},{\"type\":\"Strip\",\"content\":\"a\",\"start\":2,\"stop\":2},"
+                    "{\"type\":\"Replace\",\"pattern\":{\"String\":\"hel\"},\"content\":\"\"}]}") "}",
     };
     for (size_t i = 0; i < COUNT_OF(tokenizers); i++) {
         Tokenizer *tokenizer = tokenizer_of(tokenizers[i]);
@@ -520,7 +540,8 @@ static void load_broken(const uint8_t *bytes, size_t len, void *context) {
     Ids ids = {0};
     Str text = {0};
     const char *sample = "hello he<a> 12\xC3\xA9 \xE2\x96\x81!";
-    if (tokenizer_encode(tokenizer, sample, strlen(sample), TOKENIZE_SPECIAL, &ids) == ST_OK) check_ok(tokenizer_decode(tokenizer, ids.data, ids.n, false, &text));
+    if (tokenizer_encode(tokenizer, sample, strlen(sample), TOKENIZE_SPECIAL, &ids) == ST_OK)
+        check_ok(tokenizer_decode(tokenizer, ids.data, ids.n, false, &text));
     ids_release(&ids);
     str_release(&text);
     tokenizer_free(tokenizer);
@@ -529,7 +550,8 @@ static void load_broken(const uint8_t *bytes, size_t len, void *context) {
 static void broken_files_do_no_harm(void **state) {
     (void)state;
     static const char *const seeds[] = {TEMPLATED, "{" BYTE_MODEL LLAMA_NORMALIZER LLAMA_DECODER "}",
-                                        "{" MODEL("") PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"}," BYTE_LEVEL("") "]}") DECODER("{\"type\":\"ByteLevel\"}") "}"};
+                                        "{" MODEL("") PRE("{\"type\":\"Sequence\",\"pretokenizers\":[{\"type\":\"Digits\"}," BYTE_LEVEL("") "]}")
+                                            DECODER("{\"type\":\"ByteLevel\"}") "}"};
     for (size_t i = 0; i < COUNT_OF(seeds); i++) check_mutations(seeds[i], strlen(seeds[i]), 700, load_broken, NULL);
 }
 
@@ -549,7 +571,9 @@ static void older_files(void **state) {
     assert_true(tokenizer_is_special(tokenizer, 0));
     tokenizer_free(tokenizer);
     ids_clear(&ids);
-    temp_text(dir, "tokenizer_config.json", "{\"tokenizer_class\":\"Qwen2Tokenizer\",\"eos_token\":\"<e>\",\"bos_token\":null,\"added_tokens_decoder\":{\"50\":{\"content\":\"<e>\",\"special\":true}}}");
+    temp_text(
+        dir, "tokenizer_config.json",
+        "{\"tokenizer_class\":\"Qwen2Tokenizer\",\"eos_token\":\"<e>\",\"bos_token\":null,\"added_tokens_decoder\":{\"50\":{\"content\":\"<e>\",\"special\":true}}}");
     check_ok(tokenizer_load(temp_file(dir, "vocab.json"), &tokenizer));
     check_ok(tokenizer_encode(tokenizer, "12 hello<e>e\xCC\x81", 14, TOKENIZE_PLAIN, &ids)); /* digits one by one, and NFC */
     check_list("qwen2", &ids, 9, 10, 25, 50, 14, 15);
@@ -581,7 +605,8 @@ static void characters(void **state) {
     Ids ids = {0};
     Str text = {0};
     check_ok(tokenizer_load(dir, &tokenizer));
-    check_ok(tokenizer_encode(tokenizer, "01,\xE2\x82\xAC?SE", 9, TOKENIZE_SPECIAL, &ids)); /* what is not listed is unknown; special tokens are found in texts */
+    /* What is not listed is unknown; special tokens are found in texts */
+    check_ok(tokenizer_encode(tokenizer, "01,\xE2\x82\xAC?SE", 9, TOKENIZE_SPECIAL, &ids));
     check_list("characters", &ids, 4, 5, 6, 7, 3, 0, 1);
     check_ok(tokenizer_decode(tokenizer, ids.data, 4, false, &text));
     assert_string_equal(str_text(&text), "01,\xE2\x82\xAC");
@@ -684,7 +709,8 @@ static void real_qwen2(void **state) {
 static void real_stories(void **state) {
     (void)state;
     char path[512], model[512];
-    if (!shared_path("golden/stories260K/expected.json", path, sizeof path) || !shared_path("data/models/stories260K-hf", model, sizeof model)) skip();
+    if (!shared_path("golden/stories260K/expected.json", path, sizeof path) || !shared_path("data/models/stories260K-hf", model, sizeof model))
+        skip();
     json_t *root, *item;
     size_t i, k;
     Tokenizer *tokenizer;

@@ -97,7 +97,8 @@ static void broken_unigrams_are_refused(void **state) {
 
 /* ---- WordPiece ---- */
 
-#define PIECES(more) "\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\",\"continuing_subword_prefix\":\"##\",\"max_input_chars_per_word\":8,\"vocab\":{\"[UNK]\":0,\"un\":1,\"##aff\":2,\"##able\":3," \
+#define PIECES(more) \
+    "\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[UNK]\",\"continuing_subword_prefix\":\"##\",\"max_input_chars_per_word\":8,\"vocab\":{\"[UNK]\":0,\"un\":1,\"##aff\":2,\"##able\":3," \
     "\"##a\":4,\"a\":5,\"##\":6,\"\xC3\xA9\":7,\"##\xC3\xA9\":8,\"#\":9,\"u\":10}" more "}"
 
 static void word_piece_takes_the_longest(void **state) {
@@ -111,13 +112,15 @@ static void word_piece_takes_the_longest(void **state) {
     check_encode(PIECES(""), "aaaaaaaaa", 0);                  /* nine characters */
     check_encode(PIECES(""), "\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9\xC3\xA9", 7, 8, 8, 8, 8, 8, 8, 8); /* eight, though 16 bytes */
     check_encode(PIECES("") ",\"pre_tokenizer\":{\"type\":\"WhitespaceSplit\"}", "un a una", 1, 5, 1, 4);
-    check_encode("\"model\":{\"continuing_subword_prefix\":\"##\",\"unk_token\":\"x\",\"vocab\":{\"a\":1,\"##b\":2}}", "ab", 1, 2); /* a file that does not say its type */
+    /* a file that does not say its type */
+    check_encode("\"model\":{\"continuing_subword_prefix\":\"##\",\"unk_token\":\"x\",\"vocab\":{\"a\":1,\"##b\":2}}", "ab", 1, 2);
     check_encode("\"model\":{\"type\":\"WordPiece\",\"continuing_subword_prefix\":\"\",\"vocab\":{\"a\":1,\"ab\":2}}", "aab", 1, 2);
 }
 
 static void word_piece_failures(void **state) {
     (void)state;
-    check_encode_fails("{\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[X]\",\"continuing_subword_prefix\":\"##\",\"vocab\":{\"a\":1}}}", "ab", "'[X]' is not in the vocabulary");
+    check_encode_fails("{\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"[X]\",\"continuing_subword_prefix\":\"##\",\"vocab\":{\"a\":1}}}", "ab",
+                       "'[X]' is not in the vocabulary");
     check_encode_fails("{\"model\":{\"type\":\"WordPiece\",\"continuing_subword_prefix\":\"##\",\"vocab\":{\"a\":1}}}", "ab", "no 'unk_token'");
     check_refused("{\"model\":{\"type\":\"WordPiece\",\"vocab\":[]}}", "'vocab'");
     check_refused("{\"model\":{\"type\":\"WordPiece\",\"max_input_chars_per_word\":-1,\"vocab\":{}}}", "'max_input_chars_per_word'");
@@ -128,7 +131,8 @@ static void word_piece_failures(void **state) {
 
 static void word_level_knows_whole_words(void **state) {
     (void)state;
-#define WORDS "\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"<unk>\":0,\"hello\":1,\"a\":2},\"unk_token\":\"<unk>\"},\"pre_tokenizer\":{\"type\":\"Whitespace\"}"
+#define WORDS \
+    "\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"<unk>\":0,\"hello\":1,\"a\":2},\"unk_token\":\"<unk>\"},\"pre_tokenizer\":{\"type\":\"Whitespace\"}"
     check_encode(WORDS, "hello a hell", 1, 2, 0);
     check_encode_fails("{\"model\":{\"type\":\"WordLevel\",\"vocab\":{\"a\":2}}}", "b", "no 'unk_token'");
 }
@@ -138,7 +142,9 @@ static void hostile_texts(void **state) {
     (void)state;
     static const char *const tokenizers[] = {
         "{" UNIGRAM(ABC ",[\" \",-1],[\"aaaa\",-3]", UNK) "}",
-        "{" UNIGRAM(ABC ",[\"\xE2\x96\x81\",-1],[\"\xE2\x96\x81" "a\",-3]", UNK) ",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"always\"}}",
+        "{" UNIGRAM(ABC ",[\"\xE2\x96\x81\",-1],[\"\xE2\x96\x81"
+                        "a\",-3]",
+                    UNK) ",\"pre_tokenizer\":{\"type\":\"Metaspace\",\"replacement\":\"\xE2\x96\x81\",\"prepend_scheme\":\"always\"}}",
         "{" PIECES("") "}",
         "{\"model\":{\"type\":\"WordPiece\",\"unk_token\":\"u\",\"continuing_subword_prefix\":\"##\",\"max_input_chars_per_word\":100000000,\"vocab\":{\"u\":0,\"a\":1,\"##a\":2,\"##aaa\":3}}}",
         "{" WORDS "}",

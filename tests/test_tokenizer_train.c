@@ -41,7 +41,8 @@ static void check_merges(const char *text, size_t vocab_size, const char *const 
 static void frequent_pairs_come_first(void **state) {
     (void)state;
     /* The example of the paper, with its counts; among equals the last of the alphabet: "st" before "es". */
-    check_merges("low low low low low lower lower newest newest newest newest newest newest widest widest widest", 257 + 3, MERGES("s t", "e st", "o w"));
+    check_merges("low low low low low lower lower newest newest newest newest newest newest widest widest widest", 257 + 3,
+                 MERGES("s t", "e st", "o w"));
     check_merges("ab ab", 257 + 3, MERGES("a b", "\xC4\xA0 ab"));  /* no pair is left after two */
     check_merges("aaaa", 257 + 9, MERGES("a a", "aa aa"));
     check_merges("aaaaa", 257 + 9, MERGES("a a", "aa aa", "aaaa a"));
@@ -72,7 +73,8 @@ static void plain_best(const PlainWord *words, size_t n, char best[2][32]) {
             const char *left = words[w].symbols[i], *right = words[w].symbols[i + 1];
             size_t count = 0;
             for (size_t v = 0; v < n; v++)
-                for (size_t k = 0; k + 1 < words[v].n; k++) count += strcmp(words[v].symbols[k], left) == 0 && strcmp(words[v].symbols[k + 1], right) == 0;
+                for (size_t k = 0; k + 1 < words[v].n; k++)
+                    count += strcmp(words[v].symbols[k], left) == 0 && strcmp(words[v].symbols[k + 1], right) == 0;
             int order = most ? strcmp(left, best[0]) : 1;
             if (order == 0) order = strcmp(right, best[1]);
             if (count < most || (count == most && order <= 0)) continue;
@@ -117,7 +119,8 @@ static void merges_equal_the_plain_way(void **state) {
             char want[80];
             snprintf(want, sizeof want, "%s%s %s", best[0][0] == ' ' ? "\xC4\xA0" : "", best[0] + (best[0][0] == ' '), best[1]);
             const char *got = json_string_value(json_array_get(merges, n));
-            if (!got || strcmp(got, want) != 0) fail_msg("round %d, merge %zu of '%s': got '%s', want '%s'", round, n, text, got ? got : "none", want);
+            if (!got || strcmp(got, want) != 0)
+                fail_msg("round %d, merge %zu of '%s': got '%s', want '%s'", round, n, text, got ? got : "none", want);
             plain_merge(words, n_words, best);
             bool known = false; /* a token may come from two pairs */
             char joined[80];
@@ -214,7 +217,8 @@ static void any_text_comes_back(void **state) {
         }
         check_ok(tokenizer_encode(tokenizer, str_text(&text), text.len, TOKENIZE_SPECIAL, &ids));
         check_ok(tokenizer_decode(tokenizer, ids.data, ids.n, false, &back));
-        if (text.len != back.len || memcmp(str_text(&text), str_text(&back), text.len) != 0) fail_msg("'%s' came back as '%s'", str_text(&text), str_text(&back));
+        if (text.len != back.len || memcmp(str_text(&text), str_text(&back), text.len) != 0)
+            fail_msg("'%s' came back as '%s'", str_text(&text), str_text(&back));
         str_release(&text);
         str_release(&back);
         ids_release(&ids);

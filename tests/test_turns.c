@@ -1,5 +1,5 @@
-/* Episodes of several turns: which tokens are trained and what they were sampled from, rewards, ends, templates, resume, learning, and programs that misbehave. The program is this test itself, called with --play
- * and how it behaves. */
+/* Episodes of several turns: which tokens are trained and what they were sampled from, rewards, ends, templates, resume, learning, and programs that
+ * misbehave. The program is this test itself, called with --play and how it behaves. */
 #include "data/formats/conversation.h"
 #include "lib/train/trained_model.h"
 #include "rl/returns.h"
@@ -25,7 +25,9 @@ static bool is(const Play *play, const char *how) { return strcmp(play->how, how
 static void say_observation(const Play *play, int copy) {
     static const char *const words[] = {"'no'", "'pirate'", "'at'", "'lip'"};
     const char *word = words[(play->seeds[copy] + play->turns[copy] + (is(play, "moody") ? copy : 0)) % 4];
-    if (is(play, "messages")) printf("%s{\"role\": \"%s\", \"content\": \"< %s =\"}%s", play->turns[copy] ? "" : "[{\"role\": \"system\", \"content\": \"be short\"}, ", play->turns[copy] % 2 ? "tool" : "user", word, play->turns[copy] ? "" : "]");
+    if (is(play, "messages"))
+        printf("%s{\"role\": \"%s\", \"content\": \"< %s =\"}%s", play->turns[copy] ? "" : "[{\"role\": \"system\", \"content\": \"be short\"}, ",
+               play->turns[copy] % 2 ? "tool" : "user", word, play->turns[copy] ? "" : "]");
     else printf("\"%s< %s =\"", play->turns[copy] ? "\\n" : "", word);
 }
 
@@ -61,7 +63,8 @@ static void say_step(Play *play, const json_t *actions) {
     }
     for (int flag = 0; flag < 2; flag++) {
         printf("], \"%s\": [", flag ? "truncated" : "terminated");
-        for (int c = 0; c < play->copies; c++) printf("%s%s", c ? ", " : "", !flag && !is(play, "endless") && play->turns[c] >= LONGEST - (int)(play->seeds[c] % 2) ? "true" : "false");
+        for (int c = 0; c < play->copies; c++)
+            printf("%s%s", c ? ", " : "", !flag && !is(play, "endless") && play->turns[c] >= LONGEST - (int)(play->seeds[c] % 2) ? "true" : "false");
     }
     printf("]}\n");
 }
@@ -100,7 +103,8 @@ static int play(const char *how, const char *file) {
         if ((part = json_object_get(request, "open"))) {
             play.copies = (int)json_integer_value(json_object_get(part, "copies"));
             ASSERT(play.copies <= COPIES, "%d copies", play.copies);
-            printf(is(&play, "cart") ? "{\"action\": {\"n\": 2}, \"observation\": {\"n\": 4}}\n" : "{\"id\": \"Words\", \"action\": \"text\", \"observation\": \"text\"}\n");
+            printf(is(&play, "cart") ? "{\"action\": {\"n\": 2}, \"observation\": {\"n\": 4}}\n"
+                                     : "{\"id\": \"Words\", \"action\": \"text\", \"observation\": \"text\"}\n");
         }
         if ((part = json_object_get(request, "reset"))) say_reset(&play, part);
         if ((part = json_object_get(request, "step")) && !misbehaves(&play)) say_step(&play, part);
@@ -138,12 +142,22 @@ static int after(void **state) {
 
 /* Settings, one a line, behind those that all runs have. */
 static Recipe *recipe_of(const char *name, const char *how, const char *lines) {
-    return recipe_of_lines("model.path=recipes/demo/model\nmodel.compute=f32\nlora.rank=4\noutput=%s/%s\nrl.env={command: [%s, --play, '%s', %s], text: true, timeout: 20}\nrl.prompts_per_step=2\nrl.num_generations=3\n"
-                           "generate.max_new_tokens=8\ngenerate.temperature=2\ntrain.learning_rate=0.003\ntrain.max_steps=4\nrl.samples_every=1\n%s", folder, name, self, how, temp_file(folder, "mark"), lines);
+    return recipe_of_lines(
+        "model.path=recipes/demo/model\nmodel.compute=f32\nlora.rank=4\noutput=%s/%s\nrl.env={command: [%s, --play, '%s', %s], text: true, timeout: 20}\nrl.prompts_per_step=2\nrl.num_generations=3\n"
+        "generate.max_new_tokens=8\ngenerate.temperature=2\ntrain.learning_rate=0.003\ntrain.max_steps=4\nrl.samples_every=1\n%s",
+        folder, name, self, how, temp_file(folder, "mark"), lines);
 }
 
 /* One call of turns_sample, with all that it needs. */
-typedef struct Table { Recipe *recipe; Model *model; Tokenizer *tokenizer; Chat *chat; Turns turns; Experience experience; GenerateConfig config; } Table;
+typedef struct Table {
+    Recipe *recipe;
+    Model *model;
+    Tokenizer *tokenizer;
+    Chat *chat;
+    Turns turns;
+    Experience experience;
+    GenerateConfig config;
+} Table;
 
 static Status sit_down(Table *table, const char *how, const char *lines, const char *template) {
     *table = (Table){.recipe = recipe_of("table", how, lines)};
@@ -151,7 +165,10 @@ static Status sit_down(Table *table, const char *how, const char *lines, const c
     check_ok(trained_model_open(r, &table->model));
     check_ok(tokenizer_load(r->model_path, &table->tokenizer));
     check_ok(chat_open(r->model_path, template, NULL, table->tokenizer, &table->chat));
-    table->config = (GenerateConfig){.sample = {.temperature = r->generate_temperature, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = r->generate_max_new_tokens, .n = r->rl_num_generations, .seed = 5};
+    table->config = (GenerateConfig){.sample = {.temperature = r->generate_temperature, .top_p = 1, .typical_p = 1, .repetition_penalty = 1},
+                                     .max_new_tokens = r->generate_max_new_tokens,
+                                     .n = r->rl_num_generations,
+                                     .seed = 5};
     table->turns = (Turns){.recipe = r, .model = table->model, .tokenizer = table->tokenizer, .chat = table->chat, .gamma = r->rl_gamma};
     TRY(text_env_open(r->rl_env, r->rl_prompts_per_step * r->rl_num_generations, &table->turns.env));
     TRY(turns_begin(&table->turns, (size_t)r->rl_prompts_per_step));
@@ -168,7 +185,8 @@ static void stand_up(Table *table) {
     recipe_free(table->recipe);
 }
 
-/* Rows as they stand, scored by themselves: what is trained has the log-probabilities that it was sampled with. 2e-5: logits at temperature 2, other batches. */
+/* Rows as they stand, scored by themselves: what is trained has the log-probabilities that it was sampled with. 2e-5: logits at temperature 2, other
+ * batches. */
 static void check_sampled(const Table *table) {
     const Experience *e = &table->experience;
     for (int64_t i = 0; i < e->n; i++) {
@@ -237,7 +255,9 @@ static void limits_truncate(void **state) {
 static void templates_are_kept(void **state) {
     (void)state;
     Table table;
-    check_ok(sit_down(&table, "messages", "generate.max_new_tokens=5\ngenerate.temperature=1\nrl.prompts_per_step=1\nrl.num_generations=2\ndata.system=unused", "chatml"));
+    check_ok(sit_down(&table, "messages",
+                      "generate.max_new_tokens=5\ngenerate.temperature=1\nrl.prompts_per_step=1\nrl.num_generations=2\ndata.system=unused",
+                      "chatml"));
     const Experience *e = &table.experience;
     check_sampled(&table);
     const char *prompt = json_string_value(json_object_get(e->prompts[0]->json, "prompt"));
@@ -262,7 +282,8 @@ static void interrupt_in_the_middle(void *context, const TextRlProgress *progres
     if (progress->step == 2) interrupt_request();
 }
 
-/* Two episodes, by hand: turns "a b" and "c d" that end, with 0.5 beside what the environment gave; turns "e" and "f" that are cut off before a state worth 4. What was told (T) is no step. */
+/* Two episodes, by hand: turns "a b" and "c d" that end, with 0.5 beside what the environment gave; turns "e" and "f" that are cut off before a state
+ * worth 4. What was told (T) is no step. */
 static void values_step_over_what_was_told(void **state) {
     (void)state;
     enum { a, b, T1, T2, c, d, e, T3, f, N };
@@ -306,7 +327,8 @@ static void algorithms_resume_to_the_same_bytes(void **state) {
         char lines[200], names[3][40];
         double diffs[4], turns[4];
         Recipe *recipes[3];
-        snprintf(lines, sizeof lines, "rl.algorithm=%s\nrl.num_iterations=2\nrl.num_minibatches=2\nrl.beta=0.05\nrl.kl_in=%s", algorithms[i], i % 2 ? "reward" : "loss");
+        snprintf(lines, sizeof lines, "rl.algorithm=%s\nrl.num_iterations=2\nrl.num_minibatches=2\nrl.beta=0.05\nrl.kl_in=%s", algorithms[i],
+                 i % 2 ? "reward" : "loss");
         for (int k = 0; k < 3; k++) {
             snprintf(names[k], sizeof names[k], "%zu-%d", i, k);
             recipes[k] = recipe_of(names[k], "plays", lines);
@@ -328,7 +350,8 @@ static void algorithms_resume_to_the_same_bytes(void **state) {
     }
 }
 
-/* Episodes that are cut off and not trained are as far from the reference as when they are: the adaptive KL sees all that was generated, and nothing of what was told. */
+/* Episodes that are cut off and not trained are as far from the reference as when they are: the adaptive KL sees all that was generated, and nothing
+ * of what was told. */
 static void kl_is_of_all_that_was_generated(void **state) {
     (void)state;
     double kl[2][2], coef[2][2];
@@ -338,7 +361,10 @@ static void kl_is_of_all_that_was_generated(void **state) {
     recipe_free(recipe);
     for (int masked = 0; masked < 2; masked++) {
         const char *name = masked ? "masked" : "trained";
-        snprintf(lines, sizeof lines, "rl.algorithm=grpo\ngenerate.max_new_tokens=4\ndata.max_length=34\ntrain.max_steps=2\nrl.beta=0.05\nrl.adaptive_kl=0.1\nrl.kl_horizon=10\nrl.reference=%s/reference/adapter\nrl.mask_truncated=%s", folder, masked ? "true" : "false");
+        snprintf(
+            lines, sizeof lines,
+            "rl.algorithm=grpo\ngenerate.max_new_tokens=4\ndata.max_length=34\ntrain.max_steps=2\nrl.beta=0.05\nrl.adaptive_kl=0.1\nrl.kl_horizon=10\nrl.reference=%s/reference/adapter\nrl.mask_truncated=%s",
+            folder, masked ? "true" : "false");
         recipe = recipe_of(name, "endless", lines);
         run(recipe, false, NULL, ST_OK);
         recipe_free(recipe);
@@ -356,7 +382,8 @@ static void rewards_are_learned(void **state) {
     skip(); /* minutes there; the other tests play the same turns */
 #endif
     double rewards[50], before_training = 0, after_training = 0;
-    Recipe *recipe = recipe_of("learns", "plays", "rl.algorithm=grpo\ntrain.max_steps=50\nrl.prompts_per_step=4\nrl.num_generations=8\ngenerate.temperature=3");
+    Recipe *recipe =
+        recipe_of("learns", "plays", "rl.algorithm=grpo\ntrain.max_steps=50\nrl.prompts_per_step=4\nrl.num_generations=8\ngenerate.temperature=3");
     run(recipe, false, NULL, ST_OK);
     assert_int_equal(metrics_read(temp_file(folder, "learns"), "reward", rewards, 50), 50);
     for (int i = 0; i < 10; i++) before_training += rewards[i] / 10, after_training += rewards[40 + i] / 10;
@@ -444,8 +471,18 @@ int main(int argc, char **argv) {
     log_set_sink(on_message, NULL, LOG_WARNING);
 #define TEST(name) cmocka_unit_test_setup_teardown(name, before, after)
     const struct CMUnitTest tests[] = {
-        TEST(turns_are_played), TEST(limits_truncate), TEST(templates_are_kept), TEST(values_step_over_what_was_told), TEST(algorithms_resume_to_the_same_bytes), TEST(kl_is_of_all_that_was_generated), TEST(rewards_are_learned), TEST(crashes),
-        TEST(a_hang_is_noticed), TEST(an_interrupt_does_not_wait_for_an_answer), TEST(wrong_answers_are_shown), TEST(wrong_recipes),
+        TEST(turns_are_played),
+        TEST(limits_truncate),
+        TEST(templates_are_kept),
+        TEST(values_step_over_what_was_told),
+        TEST(algorithms_resume_to_the_same_bytes),
+        TEST(kl_is_of_all_that_was_generated),
+        TEST(rewards_are_learned),
+        TEST(crashes),
+        TEST(a_hang_is_noticed),
+        TEST(an_interrupt_does_not_wait_for_an_answer),
+        TEST(wrong_answers_are_shown),
+        TEST(wrong_recipes),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

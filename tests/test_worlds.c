@@ -167,17 +167,30 @@ static double value_at_start(const char *spec) {
     return mean;
 }
 
-/* Exact solutions of the textbook's and Gymnasium's tables by a script of its own; the windy gridworld's way has 15 steps, with king's moves 7 (Sutton & Barto, exercise 6.9).
- * Blackjack: an exact computation in fractions over single cards. Rain and fickle passengers: value iteration over the outcomes that Gymnasium 1.4.0's own step takes from every state, for every
- * draw that it can make. */
+/* Exact solutions of the textbook's and Gymnasium's tables by a script of its own; the windy gridworld's way has 15 steps, with king's moves 7
+ * (Sutton & Barto, exercise 6.9). Blackjack: an exact computation in fractions over single cards. Rain and fickle passengers: value iteration over
+ * the outcomes that Gymnasium 1.4.0's own step takes from every state, for every draw that it can make. */
 static void values_from_the_start(void **state) {
     (void)state;
-    static const struct { const char *spec; double value, tolerance; } cases[] = {
-        {"Taxi-v4:gamma=1", 7.93, 1e-9}, {"Taxi-v4:fickle_passenger=true", 6.818137528855251, 1e-12}, {"Taxi-v3:is_rainy=true,fickle_passenger=true", 2.9070551031279677, 1e-12},
-        {"Taxi-v4:is_rainy=true,fickle_passenger=true,gamma=1", 4.581049662879712, 1e-11}, {"Taxi-v3:is_rainy=true", 2.24762932360474, 1e-12}, {"Taxi-v3", 6.327464, 1e-6}, {"Taxi-v4:gamma=0.9", -1.263323, 1e-6}, {"FrozenLake-v1:gamma=1", 14.0 / 17, 1e-9},
-        {"CliffWalking-v1", -13, 1e-12}, {"WindyGridworld", -15, 1e-12}, {"WindyGridworld:king_moves=true", -7, 1e-12}, {"RandomWalk", 0.5, 1e-9},
-        {"RandomWalk:states=19,left=-1", 0, 1e-9}, {"Blackjack-v1", -0.043113105413477015, 1e-12}, {"Blackjack-v1:sab=false", -0.04655597706669755, 1e-12},
-        {"Blackjack-v1:sab=false,natural=true", -0.02572918278931986, 1e-12}, {"FrozenLake-v1:is_slippery=false,reward_schedule=10/-1/-0.5,gamma=1", 7.5, 1e-12},
+    static const struct { const char *spec; double value, tolerance;
+    } cases[] = {
+        {"Taxi-v4:gamma=1", 7.93, 1e-9},
+        {"Taxi-v4:fickle_passenger=true", 6.818137528855251, 1e-12},
+        {"Taxi-v3:is_rainy=true,fickle_passenger=true", 2.9070551031279677, 1e-12},
+        {"Taxi-v4:is_rainy=true,fickle_passenger=true,gamma=1", 4.581049662879712, 1e-11},
+        {"Taxi-v3:is_rainy=true", 2.24762932360474, 1e-12},
+        {"Taxi-v3", 6.327464, 1e-6},
+        {"Taxi-v4:gamma=0.9", -1.263323, 1e-6},
+        {"FrozenLake-v1:gamma=1", 14.0 / 17, 1e-9},
+        {"CliffWalking-v1", -13, 1e-12},
+        {"WindyGridworld", -15, 1e-12},
+        {"WindyGridworld:king_moves=true", -7, 1e-12},
+        {"RandomWalk", 0.5, 1e-9},
+        {"RandomWalk:states=19,left=-1", 0, 1e-9},
+        {"Blackjack-v1", -0.043113105413477015, 1e-12},
+        {"Blackjack-v1:sab=false", -0.04655597706669755, 1e-12},
+        {"Blackjack-v1:sab=false,natural=true", -0.02572918278931986, 1e-12},
+        {"FrozenLake-v1:is_slippery=false,reward_schedule=10/-1/-0.5,gamma=1", 7.5, 1e-12},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         double value = value_at_start(cases[c].spec);
@@ -188,19 +201,30 @@ static void values_from_the_start(void **state) {
 /* Sutton & Barto, figures 3.2 and 3.5 with more digits, solved by a script of its own. */
 static void the_books_gridworld(void **state) {
     (void)state;
-    static const double random[25] = {3.3090, 8.7893, 4.4276, 5.3224, 1.4922, 1.5216, 2.9923, 2.2501, 1.9076, .5474, .0508, .7382, .6731, .3582, -.4031,
-                                      -.9736, -.4355, -.3549, -.5856, -1.1831, -1.8577, -1.3452, -1.2293, -1.4229, -1.9752};
-    static const double best[25] = {21.9775, 24.4194, 21.9775, 19.4194, 17.4775, 19.7797, 21.9775, 19.7797, 17.8018, 16.0216, 17.8018, 19.7797, 17.8018, 16.0216, 14.4194,
-                                    16.0216, 17.8018, 16.0216, 14.4194, 12.9775, 14.4194, 16.0216, 14.4194, 12.9775, 11.6797};
+    static const double random[25] = {3.3090, 8.7893, 4.4276, 5.3224, 1.4922, 1.5216, 2.9923,  2.2501,  1.9076,  .5474,   .0508,   .7382,  .6731,
+                                      .3582,  -.4031, -.9736, -.4355, -.3549, -.5856, -1.1831, -1.8577, -1.3452, -1.2293, -1.4229, -1.9752};
+    static const double best[25] = {21.9775, 24.4194, 21.9775, 19.4194, 17.4775, 19.7797, 21.9775, 19.7797, 17.8018,
+                                    16.0216, 17.8018, 19.7797, 17.8018, 16.0216, 14.4194, 16.0216, 17.8018, 16.0216,
+                                    14.4194, 12.9775, 14.4194, 16.0216, 14.4194, 12.9775, 11.6797};
     check_values("Gridworld5x5", true, random, 25, 5.01e-5);
     check_values("Gridworld5x5", false, best, 25, 5.01e-5);
 }
 
 static void the_gambler_and_the_walker(void **state) {
     (void)state;
-    static const struct { const char *spec; int capital; double value; } cases[] = {
-        {"Gambler", 1, .002066}, {"Gambler", 25, .16}, {"Gambler", 37, .246489}, {"Gambler", 50, .4}, {"Gambler", 51, .403098}, {"Gambler", 75, .64}, {"Gambler", 99, .964333},
-        {"Gambler:p_heads=0.25", 25, .0625}, {"Gambler:p_heads=0.25", 99, .837972}, {"Gambler:p_heads=0.55", 1, 2.0 / 11}, {"Gambler:p_heads=0.55", 10, .865569},
+    static const struct { const char *spec; int capital; double value;
+    } cases[] = {
+        {"Gambler", 1, .002066},
+        {"Gambler", 25, .16},
+        {"Gambler", 37, .246489},
+        {"Gambler", 50, .4},
+        {"Gambler", 51, .403098},
+        {"Gambler", 75, .64},
+        {"Gambler", 99, .964333},
+        {"Gambler:p_heads=0.25", 25, .0625},
+        {"Gambler:p_heads=0.25", 99, .837972},
+        {"Gambler:p_heads=0.55", 1, 2.0 / 11},
+        {"Gambler:p_heads=0.55", 10, .865569},
     };
     for (size_t c = 0; c < COUNT_OF(cases); c++) {
         NamedMdp *world = opened(cases[c].spec);
@@ -214,11 +238,14 @@ static void the_gambler_and_the_walker(void **state) {
     check_values("RandomWalk:states=19,left=-1", true, walk, 21, 1e-9);
 }
 
-/* Values of an own program (numpy, requests and returns up to 80); moves as in the book's figure 4.2: none where places are even, five from a full first place to an empty second one, four the other way. */
+/* Values of an own program (numpy, requests and returns up to 80); moves as in the book's figure 4.2: none where places are even, five from a full
+ * first place to an empty second one, four the other way. */
 static void the_car_rental(void **state) {
     (void)state;
-    static const struct { int first, second, moves; double value; } cases[] = {
-        {0, 0, 0, 421.41406339650723}, {20, 20, 0, 636.9896068043631}, {10, 10, 0, 574.9483239852416}, {0, 20, -4, 567.7685087963114}, {20, 0, 5, 554.947706036137},
+    static const struct { int first, second, moves; double value;
+    } cases[] = {
+        {0, 0, 0, 421.41406339650723},  {20, 20, 0, 636.9896068043631}, {10, 10, 0, 574.9483239852416},
+        {0, 20, -4, 567.7685087963114}, {20, 0, 5, 554.947706036137},
     };
     NamedMdp *world = opened("CarRental");
     double *V = values_of(world, false);
@@ -284,7 +311,8 @@ static void the_lakes_time_limit_counts(void **state) {
     named_mdp_free(world);
 }
 
-/* The blackjack that is sampled card by card and the one in the table are the same game: mean return of sticking from 17 on. 40000 episodes: four standard errors are 0.02. */
+/* The blackjack that is sampled card by card and the one in the table are the same game: mean return of sticking from 17 on. 40000 episodes: four
+ * standard errors are 0.02. */
 static void both_blackjacks_are_one(void **state) {
     (void)state;
     enum { COPIES = 40000 };
@@ -314,7 +342,8 @@ static void both_blackjacks_are_one(void **state) {
 static void looks_are_there(void **state) {
     (void)state;
     NamedMdp *world = opened("FrozenLake-v1:map_name=8x8,max_episode_steps=7");
-    assert_true(world->rows == 8 && world->columns == 8 && world->cells[63] == 'G' && world->max_steps == 7 && strcmp(world->action_names[3], "up") == 0);
+    assert_true(world->rows == 8 && world->columns == 8 && world->cells[63] == 'G' && world->max_steps == 7 &&
+                strcmp(world->action_names[3], "up") == 0);
     named_mdp_free(world);
     world = opened("FrozenLake8x8-v1");
     assert_true(world->rows == 8 && world->max_steps == 200);
@@ -365,9 +394,18 @@ static void mistakes_are_named(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gymnasiums_values_are_met), cmocka_unit_test(gymnasiums_tables_are_met), cmocka_unit_test(taxis_table_is_gymnasiums), cmocka_unit_test(values_from_the_start),
-        cmocka_unit_test(the_books_gridworld), cmocka_unit_test(the_gambler_and_the_walker), cmocka_unit_test(the_car_rental), cmocka_unit_test(traces_are_gymnasiums),
-        cmocka_unit_test(the_lakes_time_limit_counts), cmocka_unit_test(both_blackjacks_are_one), cmocka_unit_test(looks_are_there), cmocka_unit_test(mistakes_are_named),
+        cmocka_unit_test(gymnasiums_values_are_met),
+        cmocka_unit_test(gymnasiums_tables_are_met),
+        cmocka_unit_test(taxis_table_is_gymnasiums),
+        cmocka_unit_test(values_from_the_start),
+        cmocka_unit_test(the_books_gridworld),
+        cmocka_unit_test(the_gambler_and_the_walker),
+        cmocka_unit_test(the_car_rental),
+        cmocka_unit_test(traces_are_gymnasiums),
+        cmocka_unit_test(the_lakes_time_limit_counts),
+        cmocka_unit_test(both_blackjacks_are_one),
+        cmocka_unit_test(looks_are_there),
+        cmocka_unit_test(mistakes_are_named),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

@@ -1,5 +1,5 @@
-/* Comma- or tab-separated values as RFC 4180 has them: a header, quoted cells with any content, "" for a quote in them; lines end with LF, CRLF or CR. Cells are strings, but see cell_value.
- * Blank lines are no rows. Memory: one row. */
+/* Comma- or tab-separated values as RFC 4180 has them: a header, quoted cells with any content, "" for a quote in them; lines end with LF, CRLF or
+ * CR. Cells are strings, but see cell_value. Blank lines are no rows. Memory: one row. */
 #include "data/containers/containers.h"
 
 #include <stdio.h>
@@ -81,7 +81,8 @@ static Status keep(Csv *csv, size_t n) {
         csv_fail(csv, csv->cell_place, "the cell that begins here is longer than 1 GiB");
         return status_hint(ST_INPUT, "is a closing quote missing?");
     }
-    if (!str_reserve(&csv->cell, n)) return status_fail(ST_RESOURCE, "out of memory for the cell of line %zu of '%s'", csv->cell_place.line, csv->reader->path);
+    if (!str_reserve(&csv->cell, n))
+        return status_fail(ST_RESOURCE, "out of memory for the cell of line %zu of '%s'", csv->cell_place.line, csv->reader->path);
     str_append_n(&csv->cell, csv->chunk + csv->at, n);
     return ST_OK;
 }
@@ -197,7 +198,8 @@ static Status add_cell(Csv *csv, json_t *row) {
     if (!name) return csv_fail(csv, csv->cell_place, "one cell more than the %zu columns of the header", n);
     json_t *value = cell_value(name, str_text(&csv->cell), csv->cell.len, &fault);
     if (fault) return csv_fail(csv, csv->cell_place, "the cell of '%s' begins as JSON and is none: %s", name, fault);
-    if (!value || json_object_set_new_nocheck(row, name, value) != 0) return status_fail(ST_RESOURCE, "out of memory for a row of '%s'", csv->reader->path);
+    if (!value || json_object_set_new_nocheck(row, name, value) != 0)
+        return status_fail(ST_RESOURCE, "out of memory for a row of '%s'", csv->reader->path);
     return ST_OK;
 }
 
@@ -207,7 +209,8 @@ static Status read_row(Csv *csv) {
     Status status = row ? read_record(csv, add_cell, row, &n) : status_fail(ST_RESOURCE, "out of memory for a row of '%s'", csv->reader->path);
     if (status == ST_OK && n < json_array_size(csv->header)) {
         const char *name = json_string_value(json_array_get(csv->header, n));
-        status = csv_fail(csv, csv->place, "the row ends after %zu of %zu cells: expected %s and '%s'", n, json_array_size(csv->header), delimiter_name(csv), name);
+        status = csv_fail(csv, csv->place, "the row ends after %zu of %zu cells: expected %s and '%s'", n, json_array_size(csv->header),
+                          delimiter_name(csv), name);
     }
     if (status == ST_OK) return row_hand_over(csv->reader, row, line);
     json_decref(row);

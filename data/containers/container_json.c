@@ -1,5 +1,5 @@
-/* A JSON document: an array of rows, read element by element (memory: one row), or an object of columns, read whole. Files named .json that hold one row a line are
- * read as lines. */
+/* A JSON document: an array of rows, read element by element (memory: one row), or an object of columns, read whole. Files named .json that hold one
+ * row a line are read as lines. */
 #include "data/containers/containers.h"
 
 #include <string.h>
@@ -50,7 +50,9 @@ static int scanner_skip_blanks(Scanner *scanner) {
 static Status scanner_fail(Scanner *scanner, int c, const char *expected) {
     if (c == -2) return stream_fault(scanner->stream, "");
     const char *path = scanner->reader->path;
-    if (c == -1) return status_fail(ST_INPUT, "cannot parse JSON of '%s': line %zu, column %zu: the file ends where %s was expected", path, scanner->line, scanner->column, expected);
+    if (c == -1)
+        return status_fail(ST_INPUT, "cannot parse JSON of '%s': line %zu, column %zu: the file ends where %s was expected", path, scanner->line,
+                           scanner->column, expected);
     return status_fail(ST_INPUT, "cannot parse JSON of '%s': line %zu, column %zu: expected %s", path, scanner->line, scanner->column, expected);
 }
 
@@ -86,7 +88,11 @@ static Status scan_element(Scanner *scanner) {
         scanner->element.data[scanner->element.len++] = (char)c;
         scanner_take(scanner);
     }
-    return c >= 0 ? ST_OK : scanner_fail(scanner, c, scanner->in_string ? "the end of a string" : scanner->depth > 0 ? "the end of a row" : "',' or ']'");
+    return c >= 0 ? ST_OK
+                  : scanner_fail(scanner, c,
+                                 scanner->in_string   ? "the end of a string"
+                                 : scanner->depth > 0 ? "the end of a row"
+                                                      : "',' or ']'");
 }
 
 static Status hand_element(Scanner *scanner) {
@@ -131,7 +137,8 @@ static Status columns_length(const char *path, json_t *columns, size_t *n) {
             return status_hint(ST_INPUT, "a file with one row a line is named .jsonl");
         }
         if (first && json_array_size(column) != *n)
-            return status_fail(ST_INPUT, "columns of '%s' differ in length: '%s' has %zu rows, '%s' has %zu", path, first, *n, name, json_array_size(column));
+            return status_fail(ST_INPUT, "columns of '%s' differ in length: '%s' has %zu rows, '%s' has %zu", path, first, *n, name,
+                               json_array_size(column));
         first = name;
         *n = json_array_size(column);
     }
@@ -158,7 +165,8 @@ static Status read_whole(RowReader *reader) {
     Status status = json_read_text(whole.data, whole.len, reader->path, &root);
     str_release(&text);
     if (status != ST_OK) return status;
-    status = json_is_object(root) ? read_columns(reader, root) : status_fail(ST_INPUT, "'%s' is neither an array of rows nor an object of columns", reader->path);
+    status = json_is_object(root) ? read_columns(reader, root)
+                                  : status_fail(ST_INPUT, "'%s' is neither an array of rows nor an object of columns", reader->path);
     json_decref(root);
     return status;
 }

@@ -1,5 +1,5 @@
-/* Apache Parquet: rows put together again from columns, whatever lists, structures and maps they are in (the assembly of Google's Dremel paper, by recursion over the tree of
- * columns). Memory: the footer, and of the current row group a page and the dictionary of each column. */
+/* Apache Parquet: rows put together again from columns, whatever lists, structures and maps they are in (the assembly of Google's Dremel paper, by
+ * recursion over the tree of columns). Memory: the footer, and of the current row group a page and the dictionary of each column. */
 #include "data/containers/containers.h"
 #include "data/containers/parquet.h"
 
@@ -17,7 +17,9 @@ static Status row_fail(const Assembly *assembly, const PqNode *node, const char 
     return pq_fail(&assembly->file, node, "row %zu: %s", assembly->row, what);
 }
 
-static Status out_of_memory(const Assembly *assembly) { return status_fail(ST_RESOURCE, "out of memory for row %zu of '%s'", assembly->row, assembly->file.path); }
+static Status out_of_memory(const Assembly *assembly) {
+    return status_fail(ST_RESOURCE, "out of memory for row %zu of '%s'", assembly->row, assembly->file.path);
+}
 
 /* Whether the entries of all leaves below a node say that it is there. */
 static Status look(const Assembly *assembly, const PqNode *node, bool *there) {
@@ -81,7 +83,8 @@ static Status add_pair(Assembly *assembly, const PqNode *pair, json_t *object) {
     Status status = read_field(assembly, pair->children[0], &key);
     if (status == ST_OK && pair->n_children == 2) status = read_field(assembly, pair->children[1], &value);
     const char *name = json_string_value(key);
-    if (status == ST_OK && (!name || strlen(name) != json_string_length(key))) status = row_fail(assembly, pair, "a key that is null or holds a NUL character");
+    if (status == ST_OK && (!name || strlen(name) != json_string_length(key)))
+        status = row_fail(assembly, pair, "a key that is null or holds a NUL character");
     if (status == ST_OK && json_object_get(object, name)) status = row_fail(assembly, pair, "a key that is there twice");
     if (status == ST_OK && json_object_set_nocheck(object, name, value ? value : json_null()) != 0) status = out_of_memory(assembly);
     json_decref(key);
@@ -90,7 +93,8 @@ static Status add_pair(Assembly *assembly, const PqNode *pair, json_t *object) {
 }
 
 /* All items of a repeated node, each added to `whole` by `add`. */
-static Status read_repeated(Assembly *assembly, const PqNode *repeated, Status (*add)(Assembly *assembly, const PqNode *repeated, json_t *whole), json_t *whole) {
+static Status read_repeated(Assembly *assembly, const PqNode *repeated, Status (*add)(Assembly *assembly, const PqNode *repeated, json_t *whole),
+                            json_t *whole) {
     bool more;
     if (!whole) return out_of_memory(assembly);
     TRY(look(assembly, repeated, &more));
@@ -122,7 +126,8 @@ static Status read_struct(Assembly *assembly, const PqNode *node, json_t *object
 /* The value of a node that is there. On failure *value may be half a value, for the caller to drop. */
 static Status read_inside(Assembly *assembly, const PqNode *node, json_t **value) {
     if (node->type != PQ_GROUP) return read_leaf(assembly, node, value);
-    if (node->meaning == PQ_LIST || (node->meaning == PQ_MAP && !is_object(node))) return read_repeated(assembly, node->children[0], add_item, *value = json_array());
+    if (node->meaning == PQ_LIST || (node->meaning == PQ_MAP && !is_object(node)))
+        return read_repeated(assembly, node->children[0], add_item, *value = json_array());
     if (node->meaning == PQ_MAP) return read_repeated(assembly, node->children[0], add_pair, *value = json_object());
     return read_struct(assembly, node, *value = json_object());
 }
@@ -140,7 +145,8 @@ static Status read_field(Assembly *assembly, const PqNode *node, json_t **value)
 static Status look_for_row(const Assembly *assembly, bool more) {
     for (size_t i = 0; i < assembly->file.n_leaves; i++) {
         const PqColumn *column = &assembly->columns[i];
-        if (column->ended == more) return row_fail(assembly, column->node, more ? "the column ends too early" : "the column goes on behind the last row of its group");
+        if (column->ended == more)
+            return row_fail(assembly, column->node, more ? "the column ends too early" : "the column goes on behind the last row of its group");
         if (more && column->rep != 0) return row_fail(assembly, column->node, "the row begins in the middle of a list");
     }
     return ST_OK;
@@ -172,7 +178,8 @@ static Status read_parquet(RowReader *reader) {
     TRY(pq_open(&assembly.file, reader->path));
     assembly.columns = calloc(assembly.file.n_leaves, sizeof *assembly.columns);
     Status status = assembly.columns ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the columns of '%s'", reader->path);
-    for (size_t i = 0; i < assembly.file.n_groups && status == ST_OK && !row_reader_full(reader); i++) status = read_group(&assembly, &assembly.file.groups[i]);
+    for (size_t i = 0; i < assembly.file.n_groups && status == ST_OK && !row_reader_full(reader); i++)
+        status = read_group(&assembly, &assembly.file.groups[i]);
     for (size_t i = 0; assembly.columns && i < assembly.file.n_leaves; i++) pq_column_release(&assembly.columns[i]);
     free(assembly.columns);
     pq_close(&assembly.file);

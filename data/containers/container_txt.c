@@ -1,4 +1,5 @@
-/* Plain text: one document, or documents with a separator between them. A row is {"text"}, its number the line where it begins. Memory: one document. */
+/* Plain text: one document, or documents with a separator between them. A row is {"text"}, its number the line where it begins. Memory: one document.
+ */
 #include "data/containers/containers.h"
 
 #include <string.h>
@@ -63,7 +64,8 @@ static Status read_documents(Documents *documents, ByteStream *stream, Str *text
     size_t overlap = separator ? strlen(separator) - 1 : 0;
     bool first = true;
     while (!row_reader_full(documents->reader)) {
-        if (text->len > DOCUMENT_LIMIT) return status_fail(ST_INPUT, "cannot read '%s': the document of line %zu is longer than 4 GiB", path, documents->line);
+        if (text->len > DOCUMENT_LIMIT)
+            return status_fail(ST_INPUT, "cannot read '%s': the document of line %zu is longer than 4 GiB", path, documents->line);
         if (!str_reserve(text, CHUNK)) return status_fail(ST_RESOURCE, "out of memory for the document of line %zu of '%s'", documents->line, path);
         ptrdiff_t got = stream_read(stream, text->data + text->len, CHUNK);
         if (got < 0) return stream_fault(stream, "");

@@ -35,9 +35,9 @@ typedef struct Container {
 bool row_reader_full(const RowReader *reader);
 /* Calls the reader's callback with row `number`; takes `row` (drops its reference). NULL: out of memory. */
 Status row_hand_over(RowReader *reader, json_t *row, size_t number);
-/* A text as a JSON value: a string, but for columns that mean something else in every format. `weight` is a number where it looks like one, and null when empty; `label` a boolean where
- * it says true, false, 1 or 0; in columns that hold lists (messages, conversations, ids ...) a text that begins as JSON is parsed: when it is none, *fault is jansson's sentence and the
- * value NULL. The text must be UTF-8. */
+/* A text as a JSON value: a string, but for columns that mean something else in every format. `weight` is a number where it looks like one, and null
+ * when empty; `label` a boolean where it says true, false, 1 or 0; in columns that hold lists (messages, conversations, ids ...) a text that begins
+ * as JSON is parsed: when it is none, *fault is jansson's sentence and the value NULL. The text must be UTF-8. */
 json_t *cell_value(const char *column, const char *text, size_t len, const char **fault);
 /* The text without a byte order mark. */
 Slice without_mark(Slice text);

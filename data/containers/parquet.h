@@ -1,4 +1,5 @@
-/* Apache Parquet, as much of it as reading needs: footer, columns, values. All sizes and counts of a file are checked before they are used; failures name the file, the column and the page.
+/* Apache Parquet, as much of it as reading needs: footer, columns, values. All sizes and counts of a file are checked before they are used; failures
+ * name the file, the column and the page.
  *
  *     PqFile file;
  *     TRY(pq_open(&file, "rows.parquet"));
@@ -20,9 +21,23 @@
 
 /* ---- footer ---- */
 
-typedef enum PqType { PQ_BOOLEAN, PQ_INT32, PQ_INT64, PQ_INT96, PQ_FLOAT, PQ_DOUBLE, PQ_BYTES, PQ_FIXED, PQ_GROUP } PqType; /* numbers as in parquet.thrift; PQ_GROUP: no leaf */
+/* Numbers as in parquet.thrift; PQ_GROUP: no leaf */
+typedef enum PqType { PQ_BOOLEAN, PQ_INT32, PQ_INT64, PQ_INT96, PQ_FLOAT, PQ_DOUBLE, PQ_BYTES, PQ_FIXED, PQ_GROUP } PqType;
 typedef enum PqRepetition { PQ_REQUIRED, PQ_OPTIONAL, PQ_REPEATED } PqRepetition;
-typedef enum PqMeaning { PQ_PLAIN, PQ_TEXT, PQ_JSON, PQ_LIST, PQ_MAP, PQ_DECIMAL, PQ_DATE, PQ_TIME, PQ_TIMESTAMP, PQ_UNSIGNED, PQ_UUID, PQ_FLOAT16 } PqMeaning;
+typedef enum PqMeaning {
+    PQ_PLAIN,
+    PQ_TEXT,
+    PQ_JSON,
+    PQ_LIST,
+    PQ_MAP,
+    PQ_DECIMAL,
+    PQ_DATE,
+    PQ_TIME,
+    PQ_TIMESTAMP,
+    PQ_UNSIGNED,
+    PQ_UUID,
+    PQ_FLOAT16
+} PqMeaning;
 
 typedef struct PqNode PqNode;
 struct PqNode {
@@ -94,7 +109,8 @@ typedef struct PqBuffer { uint8_t *data; size_t cap; } PqBuffer;
 Status pq_unpack(int codec, const uint8_t *bytes, size_t len, size_t size, PqBuffer *buffer, const char **fault);
 const char *pq_codec_name(int codec);
 
-/* The entries of a column in one row group, one after the other: levels, and a value where def is the node's max_def. Memory: one page and the dictionary. */
+/* The entries of a column in one row group, one after the other: levels, and a value where def is the node's max_def. Memory: one page and the
+ * dictionary. */
 typedef struct PqColumn {
     const PqFile *file;
     const PqNode *node;
@@ -120,15 +136,18 @@ typedef struct PqColumn {
     Slice *word_slices;
     size_t n_words;
 } PqColumn;
-Status pq_column_start(PqColumn *column, const PqFile *file, const PqNode *node, const PqChunk *chunk); /* {0} before the first one; then the same file's next chunk, in the same memory */
+/* {0} before the first one; then the same file's next chunk, in the same memory */
+Status pq_column_start(PqColumn *column, const PqFile *file, const PqNode *node, const PqChunk *chunk);
 Status pq_column_next(PqColumn *column);
-/* The current entry's value as its bytes, little endian as in PLAIN (a boolean: one byte); to be called once. Valid until the next call for this column. */
+/* The current entry's value as its bytes, little endian as in PLAIN (a boolean: one byte); to be called once. Valid until the next call for this
+ * column. */
 Status pq_column_value(PqColumn *column, Slice *value);
 void pq_column_release(PqColumn *column);
 
 /* ---- values ---- */
 
-/* A value as JSON: times and dates as in ISO 8601, decimals as exact text, bytes that are no text in base64, NaN and infinities as null. NULL: *fault says why. */
+/* A value as JSON: times and dates as in ISO 8601, decimals as exact text, bytes that are no text in base64, NaN and infinities as null. NULL: *fault
+ * says why. */
 json_t *pq_json(const PqNode *node, Slice value, const char **fault);
 
 #endif

@@ -1,4 +1,5 @@
-/* Whole numbers as Parquet packs them: runs of bits, and differences in blocks. Both are read one number at a time, so a run may be as long as a file claims. */
+/* Whole numbers as Parquet packs them: runs of bits, and differences in blocks. Both are read one number at a time, so a run may be as long as a file
+ * claims. */
 #include "data/containers/parquet.h"
 
 #include <string.h>
@@ -66,7 +67,9 @@ static uint64_t unzigzag(uint64_t raw) { return (raw >> 1) ^ (0 - (raw & 1)); }
 bool pq_deltas_start(PqDeltas *deltas, const uint8_t *at, const uint8_t *end) {
     uint64_t block, first;
     *deltas = (PqDeltas){.end = end, .first = true};
-    if (!read_varint(&at, end, &block) || !read_varint(&at, end, &deltas->n_minis) || !read_varint(&at, end, &deltas->left) || !read_varint(&at, end, &first)) return false;
+    if (!read_varint(&at, end, &block) || !read_varint(&at, end, &deltas->n_minis) || !read_varint(&at, end, &deltas->left) ||
+        !read_varint(&at, end, &first))
+        return false;
     if (deltas->n_minis == 0 || block == 0 || block > INT32_MAX || block % deltas->n_minis != 0 || block / deltas->n_minis % 8 != 0) return false;
     deltas->per_mini = block / deltas->n_minis;
     deltas->mini = deltas->n_minis;

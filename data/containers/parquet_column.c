@@ -5,7 +5,17 @@
 #include <string.h>
 #include <zlib.h>
 
-enum { PLAIN = 0, PLAIN_DICTIONARY = 2, RLE = 3, BIT_PACKED = 4, DELTA_BINARY_PACKED = 5, DELTA_LENGTH_BYTE_ARRAY = 6, DELTA_BYTE_ARRAY = 7, RLE_DICTIONARY = 8, BYTE_STREAM_SPLIT = 9 };
+enum {
+    PLAIN = 0,
+    PLAIN_DICTIONARY = 2,
+    RLE = 3,
+    BIT_PACKED = 4,
+    DELTA_BINARY_PACKED = 5,
+    DELTA_LENGTH_BYTE_ARRAY = 6,
+    DELTA_BYTE_ARRAY = 7,
+    RLE_DICTIONARY = 8,
+    BYTE_STREAM_SPLIT = 9
+};
 enum { UNCOMPRESSED = 0 };
 /* Of one column in one row: a run of bits can claim any number of entries, and many of them the same long word. */
 #define ROW_LIMIT ((int64_t)1 << 24)
@@ -96,7 +106,8 @@ static Status start_page(PqColumn *column, const PqPage *page, const uint8_t *by
 
 /* Of the second version: levels lie before what is packed, and have no lengths of their own. */
 static Status start_page_v2(PqColumn *column, const PqPage *page, const uint8_t *bytes) {
-    if (page->rep_size < 0 || page->def_size < 0 || page->rep_size > MIN(page->packed_size, page->size) || page->def_size > MIN(page->packed_size, page->size) - page->rep_size)
+    if (page->rep_size < 0 || page->def_size < 0 || page->rep_size > MIN(page->packed_size, page->size) ||
+        page->def_size > MIN(page->packed_size, page->size) - page->rep_size)
         return page_fail(column, "its levels are longer than the page");
     const uint8_t *defs = bytes + page->rep_size, *values = defs + page->def_size, *at;
     size_t levels = (size_t)(page->rep_size + page->def_size), len = (size_t)page->packed_size - levels, size = (size_t)page->size - levels;
@@ -114,8 +125,8 @@ static Status start_page_v2(PqColumn *column, const PqPage *page, const uint8_t 
 
 static Status take_data_page(PqColumn *column, const PqPage *page, const uint8_t *bytes) {
     if (page->n_values < 0 || page->n_values > column->chunk_left) {
-        return pq_fail(column->file, column->node, "page at byte %llu: %lld values, where the column has %lld left", (unsigned long long)column->page_at, (long long)page->n_values,
-                       (long long)column->chunk_left);
+        return pq_fail(column->file, column->node, "page at byte %llu: %lld values, where the column has %lld left",
+                       (unsigned long long)column->page_at, (long long)page->n_values, (long long)column->chunk_left);
     }
     column->chunk_left -= page->n_values;
     column->page_left = column->page_values = page->n_values;
@@ -129,7 +140,9 @@ static Status next_page(PqColumn *column) {
     size_t header;
     file_forget(&column->file->mapping, column->page_at, column->at);
     column->page_at = column->at;
-    if (column->at >= end) return pq_fail(column->file, column->node, "its pages end at byte %llu, %lld values too early", (unsigned long long)end, (long long)column->chunk_left);
+    if (column->at >= end)
+        return pq_fail(column->file, column->node, "its pages end at byte %llu, %lld values too early", (unsigned long long)end,
+                       (long long)column->chunk_left);
     if (!pq_page_read(data + column->at, end - column->at, &page, &header)) return page_fail(column, "its header is damaged");
     column->at += header;
     if ((uint64_t)page.packed_size > end - column->at) return page_fail(column, "it is longer than its column");
@@ -281,7 +294,8 @@ static Status start_booleans(PqColumn *column) {
 
 /* Starts deltas at the page's values and moves behind them. */
 static Status start_deltas(PqColumn *column, PqDeltas *deltas) {
-    if (!pq_deltas_start(deltas, column->values, column->values_end) || deltas->left > (uint64_t)column->page_values) return page_fail(column, "its values are damaged");
+    if (!pq_deltas_start(deltas, column->values, column->values_end) || deltas->left > (uint64_t)column->page_values)
+        return page_fail(column, "its values are damaged");
     const uint8_t *end = pq_deltas_skip(*deltas);
     if (!end) return page_fail(column, "its values end too early");
     column->values = end;
@@ -318,7 +332,9 @@ static Status start_encoding(PqColumn *column) {
         column->n_split = (uint64_t)(column->values_end - column->values) / column->node->width;
         column->split_at = 0;
         return ST_OK;
-    default: return pq_fail(column->file, column->node, "page at byte %llu: values in encoding %d are not supported", (unsigned long long)column->page_at, column->encoding);
+    default:
+        return pq_fail(column->file, column->node, "page at byte %llu: values in encoding %d are not supported", (unsigned long long)column->page_at,
+                       column->encoding);
     }
 }
 

@@ -186,7 +186,11 @@ bool pq_page_read(const uint8_t *at, size_t len, PqPage *page, size_t *header_si
 
 /* ---- the footer as it is stored ---- */
 
-typedef struct Element { int64_t type, width, repetition, n_children, converted, scale, logical, unit, bits; bool is_signed, utc; Slice name; } Element;
+typedef struct Element {
+    int64_t type, width, repetition, n_children, converted, scale, logical, unit, bits;
+    bool is_signed, utc;
+    Slice name;
+} Element;
 typedef struct Chunk { int64_t type, codec, n_values, size, data_at, dictionary_at; bool elsewhere, encrypted, described; } Chunk;
 
 static void read_unit(Thrift *thrift, Field outer, Element *element) {
@@ -389,7 +393,8 @@ static bool holds_item(const PqNode *list, const PqNode *repeated) {
 }
 
 static Status set_type(const PqFile *file, PqNode *node, const Element *element) {
-    static const uint8_t widths[] = {[PQ_BOOLEAN] = 1, [PQ_INT32] = 4, [PQ_INT64] = 8, [PQ_INT96] = 12, [PQ_FLOAT] = 4, [PQ_DOUBLE] = 8, [PQ_FIXED] = 0};
+    static const uint8_t widths[] = {
+        [PQ_BOOLEAN] = 1, [PQ_INT32] = 4, [PQ_INT64] = 8, [PQ_INT96] = 12, [PQ_FLOAT] = 4, [PQ_DOUBLE] = 8, [PQ_FIXED] = 0};
     if (element->n_children > 0) {
         node->type = PQ_GROUP;
         return ST_OK;
@@ -469,9 +474,10 @@ static Status keep_chunk(const Footer *footer, const PqNode *node, const Chunk *
     if (stored->n_values == 0) return ST_OK; /* without rows there may be no pages, and places that mean nothing */
     bool dictionary_first = stored->dictionary_at > 0 && stored->dictionary_at < stored->data_at;
     int64_t begin = dictionary_first ? stored->dictionary_at : stored->data_at;
-    if (begin < 4 || stored->size < 0 || (uint64_t)begin > footer->begin || (uint64_t)stored->size > footer->begin - (uint64_t)begin || stored->n_values < 0)
-        return pq_fail(file, node, "the footer puts it at byte %lld, %lld bytes long, and pages end at byte %llu", (long long)begin, (long long)stored->size,
-                       (unsigned long long)footer->begin);
+    if (begin < 4 || stored->size < 0 || (uint64_t)begin > footer->begin || (uint64_t)stored->size > footer->begin - (uint64_t)begin ||
+        stored->n_values < 0)
+        return pq_fail(file, node, "the footer puts it at byte %lld, %lld bytes long, and pages end at byte %llu", (long long)begin,
+                       (long long)stored->size, (unsigned long long)footer->begin);
     if (stored->codec < 0 || stored->codec > INT32_MAX) return pq_fail(file, node, "the footer is damaged: codec %lld", (long long)stored->codec);
     *chunk = (PqChunk){.n_values = stored->n_values, .begin = (uint64_t)begin, .size = (uint64_t)stored->size, .codec = (int)stored->codec};
     return ST_OK;
@@ -551,7 +557,8 @@ static Status read_footer(Footer *footer) {
 static Status find_footer(PqFile *file, Footer *footer) {
     const uint8_t *data = file->mapping.data;
     size_t size = file->mapping.size;
-    if (size < 4 || (memcmp(data, "PAR1", 4) != 0 && memcmp(data, "PARE", 4) != 0)) return pq_fail(file, NULL, "it is no Parquet file: expected 'PAR1' at its beginning");
+    if (size < 4 || (memcmp(data, "PAR1", 4) != 0 && memcmp(data, "PARE", 4) != 0))
+        return pq_fail(file, NULL, "it is no Parquet file: expected 'PAR1' at its beginning");
     if (size >= 12 && memcmp(data + size - 4, "PARE", 4) == 0) return pq_fail(file, NULL, "it is encrypted");
     if (size < 12 || memcmp(data + size - 4, "PAR1", 4) != 0) {
         pq_fail(file, NULL, "expected 'PAR1' in the last 4 of its %zu bytes", size);

@@ -98,7 +98,9 @@ static void append_base64(Str *text, Slice bytes) {
 
 static double half_to_double(uint16_t half) {
     int exponent = half >> 10 & 31, fraction = half & 1023;
-    double size = exponent == 0 ? ldexp(fraction, -24) : exponent == 31 ? (fraction ? (double)NAN : (double)INFINITY) : ldexp(1024 + fraction, exponent - 25);
+    double size = exponent == 0    ? ldexp(fraction, -24)
+                  : exponent == 31 ? (fraction ? (double)NAN : (double)INFINITY)
+                                   : ldexp(1024 + fraction, exponent - 25);
     return half & 0x8000 ? -size : size;
 }
 

@@ -6,7 +6,8 @@
 #include <zlib.h>
 #include <zstd.h>
 
-static const char *const codecs[] = {"uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw"}; /* by number, as in parquet.thrift */
+/* By number, as in parquet.thrift */
+static const char *const codecs[] = {"uncompressed", "snappy", "gzip", "lzo", "brotli", "lz4", "zstd", "lz4_raw"};
 enum { UNCOMPRESSED, SNAPPY, GZIP, ZSTD = 6 };
 
 const char *pq_codec_name(int codec) { return codec >= 0 && (size_t)codec < COUNT_OF(codecs) ? codecs[codec] : "an unknown one"; }

@@ -113,7 +113,9 @@ static Status unknown_kind(const char *path) {
 Status rows_read_as(const char *path, const RowsConfig *config, RowCallback *read, void *context) {
     for (size_t i = 0; i < COUNT_OF(containers); i++) {
         const char *ending = ending_of(containers[i], path);
-        if (ending) return containers[i]->read(&(RowReader){.path = path, .ending = ending, .unit = containers[i]->unit, .config = *config, .read = read, .context = context});
+        if (ending)
+            return containers[i]->read(
+                &(RowReader){.path = path, .ending = ending, .unit = containers[i]->unit, .config = *config, .read = read, .context = context});
     }
     return unknown_kind(path);
 }

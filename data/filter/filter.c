@@ -65,10 +65,15 @@ static bool in_choices(const char *choices, const char *text) {
 }
 
 static Status expected(const Filter *filter, const FilterOption *option, int line) {
-    static const char *const names[] = {[FILTER_NUMBER] = "a number", [FILTER_WHOLE] = "a whole number", [FILTER_TRUTH] = "true or false", [FILTER_TEXT] = "a text", [FILTER_LIST] = "a list of texts"};
+    static const char *const names[] = {[FILTER_NUMBER] = "a number",
+                                        [FILTER_WHOLE] = "a whole number",
+                                        [FILTER_TRUTH] = "true or false",
+                                        [FILTER_TEXT] = "a text",
+                                        [FILTER_LIST] = "a list of texts"};
     if (option->choices) return filter_refuse(filter, line, "wrong value for '%s': expected one of %s", option->name, option->choices);
     if (option->low == option->high) return filter_refuse(filter, line, "wrong value for '%s': expected %s", option->name, names[option->type]);
-    return filter_refuse(filter, line, "wrong value for '%s': expected %s from %g to %g", option->name, names[option->type], option->low, option->high);
+    return filter_refuse(filter, line, "wrong value for '%s': expected %s from %g to %g", option->name, names[option->type], option->low,
+                         option->high);
 }
 
 static Status read_list(const Filter *filter, const FilterOption *option, const Yaml *node, FilterValue *value) {
@@ -136,7 +141,8 @@ static Status read_entry(Filter *filter, const Yaml *node, bool *on) {
         return ST_OK;
     }
     *on = true;
-    if (node->kind != YAML_MAP) return options ? read_option(filter, &options[0], node, &filter->options[0]) : filter_refuse(filter, node->line, "expected true or false");
+    if (node->kind != YAML_MAP)
+        return options ? read_option(filter, &options[0], node, &filter->options[0]) : filter_refuse(filter, node->line, "expected true or false");
     for (size_t i = 0; i < node->n; i++) {
         const FilterOption *option = option_find(filter->kind, node->keys[i]);
         if (!option) return unknown_option(filter, node->keys[i], node->key_lines[i]);
@@ -151,7 +157,9 @@ static Status check_names(const Yaml *map, const char *file) {
     const char *names[COUNT_OF(kinds)];
     if (!map || map->kind == YAML_NULL) return ST_OK;
     for (size_t k = 0; k < COUNT_OF(kinds); k++) names[k] = kinds[k]->name;
-    if (map->kind != YAML_MAP) return status_hint(refuse_at(file, "wrong value for", "filters", map->line, "expected a map"), "such as filters: {rouge_l: 0.7, refusal: false}");
+    if (map->kind != YAML_MAP)
+        return status_hint(refuse_at(file, "wrong value for", "filters", map->line, "expected a map"),
+                           "such as filters: {rouge_l: 0.7, refusal: false}");
     for (size_t i = 0; i < map->n; i++) {
         size_t k = 0;
         while (k < COUNT_OF(kinds) && strcmp(names[k], map->keys[i]) != 0) k++;
@@ -183,9 +191,11 @@ static void add_fingerprint(uint64_t *hash, const Filter *filter) {
 
 static Status open_filter(Filters *set, const FilterKind *kind) {
     Filter *filter = &set->filters[set->n];
-    const Yaml *of_base = set->config.base && !set->config.only ? yaml_get(set->config.base, kind->name) : NULL, *own = set->config.filters ? yaml_get(set->config.filters, kind->name) : NULL;
+    const Yaml *of_base = set->config.base && !set->config.only ? yaml_get(set->config.base, kind->name) : NULL,
+               *own = set->config.filters ? yaml_get(set->config.filters, kind->name) : NULL;
     bool on = kind->on && !set->config.only;
-    *filter = (Filter){.kind = kind, .info = {kind->name, kind->stage, 0}, .config = &set->config, .arena = set->arena, .n_workers = omp_get_max_threads()};
+    *filter =
+        (Filter){.kind = kind, .info = {kind->name, kind->stage, 0}, .config = &set->config, .arena = set->arena, .n_workers = omp_get_max_threads()};
     for (size_t i = 0; kind->options && kind->options[i].name; i++) {
         ASSERT(i < FILTER_OPTIONS, "'%s' has more than %d options", kind->name, FILTER_OPTIONS);
         filter->options[i] = (FilterValue){.number = kind->options[i].value, .text = kind->options[i].text};
@@ -263,8 +273,10 @@ static bool any_memory(const Filters *set, FilterStage stage) {
 static Status add_entry(Filters *set, const FilterRow *row) {
     Str room = {0};
     Slice text = filter_field(row, "prompt", &room);
-    bool good = set->n_entries < UINT32_MAX && array_grow(&set->entries, &set->cap_entries, set->n_entries + 1, sizeof *set->entries, "rows") == ST_OK;
-    const char *kept = good ? arena_strndup(set->arena, text.data ? text.data : "", text.len) : NULL, *id = kept && row->id ? (row->id_stays ? row->id : arena_strdup(set->arena, row->id)) : NULL;
+    bool good =
+        set->n_entries < UINT32_MAX && array_grow(&set->entries, &set->cap_entries, set->n_entries + 1, sizeof *set->entries, "rows") == ST_OK;
+    const char *kept = good ? arena_strndup(set->arena, text.data ? text.data : "", text.len) : NULL,
+               *id = kept && row->id ? (row->id_stays ? row->id : arena_strdup(set->arena, row->id)) : NULL;
     str_release(&room);
     if (!kept || (row->id && !id)) return no_memory();
     set->entries[set->n_entries++] = (Entry){id, kept};
@@ -384,9 +396,12 @@ static Status prepare(Block *block, size_t r) {
 }
 
 /* Whether the row is too much like a remembered one; its likest so far is in matches. */
-static const char *too_much_alike(const Filter *filter, const FilterMatch *match) { return match->row == SIZE_MAX ? NULL : filter->kind->memory->rejects(filter, match->score); }
+static const char *too_much_alike(const Filter *filter, const FilterMatch *match) {
+    return match->row == SIZE_MAX ? NULL : filter->kind->memory->rejects(filter, match->score);
+}
 
-/* Up to the first memory that rejects the row: those behind it are not asked any more, unless the row is an instance, of which it is not known yet what counts. */
+/* Up to the first memory that rejects the row: those behind it are not asked any more, unless the row is an instance, of which it is not known yet
+ * what counts. */
 static void search_before(Block *block, size_t r, int worker) {
     Filters *set = block->set;
     for (size_t i = 0; i < set->n; i++) {
@@ -413,7 +428,8 @@ static Status measure(Block *block, size_t i) {
     double values[FILTER_BLOCK];
     size_t places[FILTER_BLOCK], n = 0;
     for (size_t r = 0; r < block->n; r++)
-        if (!block->judged[r].rejected && block->judged[r].measured_by == set->n && !found_before(block, r)) places[n] = r, rows[n++] = block->rows[r];
+        if (!block->judged[r].rejected && block->judged[r].measured_by == set->n && !found_before(block, r))
+            places[n] = r, rows[n++] = block->rows[r];
     if (n == 0) return ST_OK;
     TRY(filter->kind->measure(filter, rows, n, values));
     for (size_t k = 0; k < n; k++) {
@@ -450,7 +466,8 @@ static void settle(Block *block, size_t r) {
     if (by == set->n) return;
     Filter *filter = &set->filters[by];
     double value = verdict->scores[by];
-    reject(verdict, filter, &(FilterFinding){value, isnan(value) ? "no number could be had for it" : filter->kind->out_of_range(filter, value), NULL, NULL});
+    reject(verdict, filter,
+           &(FilterFinding){value, isnan(value) ? "no number could be had for it" : filter->kind->out_of_range(filter, value), NULL, NULL});
 }
 
 static Status take(Block *block, size_t r) {
@@ -536,7 +553,8 @@ static Status run(Filters *set, FilterStage stage, const FilterRow *rows, size_t
     Block *block = malloc(sizeof *block);
     Status status = block ? ST_OK : no_memory();
     for (size_t at = 0; status == ST_OK && at < n; at += FILTER_BLOCK) {
-        *block = (Block){.set = set, .stage = stage, .rows = rows + at, .verdicts = verdicts + at, .n = MIN(n - at, (size_t)FILTER_BLOCK), .remembers = remembers};
+        *block = (Block){
+            .set = set, .stage = stage, .rows = rows + at, .verdicts = verdicts + at, .n = MIN(n - at, (size_t)FILTER_BLOCK), .remembers = remembers};
         status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : run_block(block);
     }
     free(block);
@@ -579,7 +597,8 @@ static void join(const Filters *set, const FilterVerdict *tried, FilterVerdict *
     memcpy(scores, verdict->scores, sizeof scores);
     for (size_t i = 0; i < set->tried->n; i++)
         for (size_t k = 0; k < set->n; k++)
-            if (set->filters[k].kind == set->tried->filters[i].kind) scores[k] = fmax(scores[k], tried->scores[i]); /* of a number and NaN the number */
+            if (set->filters[k].kind == set->tried->filters[i].kind)
+                scores[k] = fmax(scores[k], tried->scores[i]); /* of a number and NaN the number */
     if (!tried->kept) *verdict = *tried;
     memcpy(verdict->scores, scores, sizeof scores);
 }
@@ -673,7 +692,8 @@ bool filter_help_at(size_t i, FilterHelp *help) {
 static void write_option(const FilterOption *option, bool first, Str *text) {
     str_printf(text, "      %-14s %s", option->name, option->help);
     if (option->type == FILTER_TRUTH) str_printf(text, " (%s)", option->value != 0 ? "true" : "false");
-    else if (option->type == FILTER_TEXT) str_printf(text, "%s%s (%s)", option->choices ? "; " : "", option->choices ? option->choices : "", option->text ? option->text : "null");
+    else if (option->type == FILTER_TEXT)
+        str_printf(text, "%s%s (%s)", option->choices ? "; " : "", option->choices ? option->choices : "", option->text ? option->text : "null");
     else if (option->type != FILTER_LIST) str_printf(text, " (%g)", option->value);
     str_printf(text, "%s\n", first ? "; what a value alone sets" : "");
 }
@@ -681,6 +701,7 @@ static void write_option(const FilterOption *option, bool first, Str *text) {
 void filters_write_help(Str *text) {
     for (size_t k = 0; k < COUNT_OF(kinds); k++) {
         str_printf(text, "  %s%s: %s\n", kinds[k]->name, kinds[k]->on ? " (on)" : "", kinds[k]->help);
-        for (const FilterOption *option = kinds[k]->options; option && option->name; option++) write_option(option, option == kinds[k]->options, text);
+        for (const FilterOption *option = kinds[k]->options; option && option->name; option++)
+            write_option(option, option == kinds[k]->options, text);
     }
 }

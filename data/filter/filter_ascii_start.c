@@ -9,4 +9,8 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     return true;
 }
 
-const FilterKind filter_kind_ascii_start = {.name = "ascii_start", .help = "instructions that start with a character that is not ASCII", .argument = "true", .stage = FILTER_PROMPT, .rejects = rejects};
+const FilterKind filter_kind_ascii_start = {.name = "ascii_start",
+                                            .help = "instructions that start with a character that is not ASCII",
+                                            .argument = "true",
+                                            .stage = FILTER_PROMPT,
+                                            .rejects = rejects};

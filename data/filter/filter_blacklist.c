@@ -1,4 +1,5 @@
-/* blacklist: instructions with words for what a model of text cannot do. The lists are self-instruct's and Alpaca's (stanford_alpaca, generate_instruction.py); as there, whole words in any case. */
+/* blacklist: instructions with words for what a model of text cannot do. The lists are self-instruct's and Alpaca's (stanford_alpaca,
+ * generate_instruction.py); as there, whole words in any case. */
 #include "data/filter/filter_kinds.h"
 
 #include <string.h>
@@ -7,12 +8,14 @@ enum { WORDS, STARTS, PRESET, ON };
 static const FilterOption options[] = {
     [WORDS] = {"words", FILTER_LIST, .help = "words or phrases, instead of the preset's"},
     [STARTS] = {"starts", FILTER_LIST, .help = "what an instruction must not start with, instead of the preset's"},
-    [PRESET] = {"preset", FILTER_TEXT, .text = "self-instruct", .choices = "self-instruct|alpaca", .help = "lists that are meant where none are given"},
+    [PRESET] = {"preset", FILTER_TEXT, .text = "self-instruct", .choices = "self-instruct|alpaca",
+                .help = "lists that are meant where none are given"},
     [ON] = {"on", FILTER_TEXT, .text = "instruction", .choices = FILTER_FIELDS, .help = "where they are looked for"},
     {0},
 };
 
-static const char *const self_instruct[] = {"image", "images", "graph", "graphs", "picture", "pictures", "file", "files", "map", "maps", "draw", "plot", "go to"};
+static const char *const self_instruct[] = {"image", "images", "graph", "graphs", "picture", "pictures", "file",
+                                            "files", "map",    "maps",  "draw",   "plot",    "go to"};
 static const char *const alpaca[] = {"video", "audio", "music", "flowchart", "diagram"}; /* these as well */
 static const char *const program_start[] = {"Write a program"};
 
@@ -54,7 +57,8 @@ static bool is_letter(char c) { return (c >= 'a' && c <= 'z') || (c >= '0' && c 
 static bool has_phrase(const Str *text, const Str *phrase) {
     for (const char *at = text->data; at && phrase->len && (at = strstr(at, phrase->data)); at++) {
         const char *end = at + phrase->len;
-        bool open = at > text->data && is_letter(at[-1]) && is_letter(*at) && (uint8_t)*at < 128, cut = is_letter(end[-1]) && (uint8_t)end[-1] < 128 && is_letter(*end);
+        bool open = at > text->data && is_letter(at[-1]) && is_letter(*at) && (uint8_t)*at < 128,
+             cut = is_letter(end[-1]) && (uint8_t)end[-1] < 128 && is_letter(*end);
         if (!open && !cut) return true;
     }
     return false;
@@ -67,7 +71,8 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     if (text.data) text_fold(text, &folded);
     for (size_t i = 0; i < phrases->n && !finding->what; i++) {
         const Phrase *phrase = &phrases->items[i];
-        bool found = i < phrases->n_words ? has_phrase(&folded, &phrase->folded) : phrase->folded.len > 0 && text_starts_with(str_text(&folded), phrase->folded.data);
+        bool found = i < phrases->n_words ? has_phrase(&folded, &phrase->folded)
+                                          : phrase->folded.len > 0 && text_starts_with(str_text(&folded), phrase->folded.data);
         if (found) finding->what = phrase->what;
     }
     str_release(&room);
@@ -75,4 +80,11 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     return finding->what != NULL;
 }
 
-const FilterKind filter_kind_blacklist = {.name = "blacklist", .help = "instructions with words for what a model of text cannot do (image, file, draw, ...)", .argument = "[WORD, ...]", .stage = FILTER_PROMPT, .options = options, .open = open, .close = close, .rejects = rejects};
+const FilterKind filter_kind_blacklist = {.name = "blacklist",
+                                          .help = "instructions with words for what a model of text cannot do (image, file, draw, ...)",
+                                          .argument = "[WORD, ...]",
+                                          .stage = FILTER_PROMPT,
+                                          .options = options,
+                                          .open = open,
+                                          .close = close,
+                                          .rejects = rejects};

@@ -12,4 +12,8 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     return finding->what != NULL;
 }
 
-const FilterKind filter_kind_colon_end = {.name = "colon_end", .help = "inputs and answers that end with a colon: something is missing", .argument = "true", .stage = FILTER_BOTH, .rejects = rejects};
+const FilterKind filter_kind_colon_end = {.name = "colon_end",
+                                          .help = "inputs and answers that end with a colon: something is missing",
+                                          .argument = "true",
+                                          .stage = FILTER_BOTH,
+                                          .rejects = rejects};

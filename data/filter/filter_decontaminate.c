@@ -1,5 +1,6 @@
-/* decontaminate: rows that share n words in a row with a text of evaluation (13, as GPT-3's authors took: arXiv 2005.14165, appendix C), whatever column it stands in; case and punctuation aside. A
- * text of evaluation with fewer words counts as a whole, unless it is very short. What many of its rows share is wording of the task, and tells nothing. */
+/* decontaminate: rows that share n words in a row with a text of evaluation (13, as GPT-3's authors took: arXiv 2005.14165, appendix C), whatever
+ * column it stands in; case and punctuation aside. A text of evaluation with fewer words counts as a whole, unless it is very short. What many of its
+ * rows share is wording of the task, and tells nothing. */
 #include "data/filter/filter_kinds.h"
 
 #include <errno.h>
@@ -142,7 +143,8 @@ static Status read_row(void *context, const Row *row) {
     if (gram_slot(&grams->rows, reading->whole)->n > 0) return ST_OK;
     if (!count_gram(&grams->rows, reading->whole, 0)) return no_memory();
     TRY(each_string(reading, row->json, add_text));
-    Item item = {arena_printf(arena, "%s %s %zu", row->file, row->unit, row->line), arena_strndup(arena, reading->longest.data, reading->longest.len)};
+    Item item = {arena_printf(arena, "%s %s %zu", row->file, row->unit, row->line),
+                 arena_strndup(arena, reading->longest.data, reading->longest.len)};
     if (!item.id || !item.text) return ST_RESOURCE;
     grams->items[grams->n_items++] = item;
     return ST_OK;
@@ -153,7 +155,8 @@ static Status open(Filter *filter) {
     Grams *grams = filter->state = calloc(1, sizeof *grams);
     Reading reading = {.filter = filter, .grams = grams};
     Status status = grams ? ST_OK : no_memory();
-    if (status == ST_OK && files->n == 0) status = status_hint(filter_refuse(filter, 0, "it needs files of evaluation"), "such as decontaminate: [test.jsonl]");
+    if (status == ST_OK && files->n == 0)
+        status = status_hint(filter_refuse(filter, 0, "it needs files of evaluation"), "such as decontaminate: [test.jsonl]");
     for (size_t f = 0; status == ST_OK && f < files->n; f++) {
         const char **paths;
         size_t n;
@@ -207,4 +210,11 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     return search.first != NULL;
 }
 
-const FilterKind filter_kind_decontaminate = {.name = "decontaminate", .help = "rows that share 13 words in a row with files of evaluation", .argument = "[FILE, ...]", .stage = FILTER_BOTH, .options = options, .open = open, .close = close, .rejects = rejects};
+const FilterKind filter_kind_decontaminate = {.name = "decontaminate",
+                                              .help = "rows that share 13 words in a row with files of evaluation",
+                                              .argument = "[FILE, ...]",
+                                              .stage = FILTER_BOTH,
+                                              .options = options,
+                                              .open = open,
+                                              .close = close,
+                                              .rejects = rejects};

@@ -15,11 +15,13 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     if (!row->completion.data) return false;
     text_fold(row->completion, &answer);
     if (same(row->input, &answer, &room)) finding->what = "the answer is the input";
-    else if (same(row->instruction, &answer, &room) || same(filter_field(row, "prompt", &joined), &answer, &room)) finding->what = "the answer is the prompt";
+    else if (same(row->instruction, &answer, &room) || same(filter_field(row, "prompt", &joined), &answer, &room))
+        finding->what = "the answer is the prompt";
     str_release(&answer);
     str_release(&room);
     str_release(&joined);
     return finding->what != NULL;
 }
 
-const FilterKind filter_kind_equal = {.name = "equal", .help = "answers that only repeat the prompt or its input", .argument = "true", .stage = FILTER_ANSWER, .rejects = rejects};
+const FilterKind filter_kind_equal = {
+    .name = "equal", .help = "answers that only repeat the prompt or its input", .argument = "true", .stage = FILTER_ANSWER, .rejects = rejects};

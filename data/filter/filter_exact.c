@@ -1,4 +1,5 @@
-/* exact: the same text as a row before, case, white space, the form of quotes and of Unicode characters, and a full stop at the end aside. Texts are compared by 128 bits of hash. */
+/* exact: the same text as a row before, case, white space, the form of quotes and of Unicode characters, and a full stop at the end aside. Texts are
+ * compared by 128 bits of hash. */
 #include "data/filter/filter_kinds.h"
 
 #include <errno.h>
@@ -87,4 +88,12 @@ static Status remember(Filter *filter, size_t slot) {
 }
 
 static const FilterMemory memory = {.prepare = prepare, .search = search, .rejects = alike, .remember = remember};
-const FilterKind filter_kind_exact = {.name = "exact", .help = "rows that are the same as one before", .argument = "true", .on = true, .stage = FILTER_PROMPT, .options = options, .open = open, .close = close, .memory = &memory};
+const FilterKind filter_kind_exact = {.name = "exact",
+                                      .help = "rows that are the same as one before",
+                                      .argument = "true",
+                                      .on = true,
+                                      .stage = FILTER_PROMPT,
+                                      .options = options,
+                                      .open = open,
+                                      .close = close,
+                                      .memory = &memory};

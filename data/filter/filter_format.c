@@ -16,7 +16,8 @@ typedef struct Patterns { pcre2_code *patterns[2]; } Patterns;
 static Status open(Filter *filter) {
     Patterns *patterns = filter->state = arena_zero(filter->arena, sizeof *patterns);
     if (!patterns) return ST_RESOURCE;
-    if (!filter->options[COMPLETION].text && !filter->options[PROMPT].text) return status_hint(filter_refuse(filter, 0, "it needs an expression"), "such as format: '^\\d+$'");
+    if (!filter->options[COMPLETION].text && !filter->options[PROMPT].text)
+        return status_hint(filter_refuse(filter, 0, "it needs an expression"), "such as format: '^\\d+$'");
     filter->info.stage = !filter->options[COMPLETION].text ? FILTER_PROMPT : filter->options[PROMPT].text ? FILTER_BOTH : FILTER_ANSWER;
     for (size_t i = 0; i < 2; i++) {
         const FilterValue *option = &filter->options[i];
@@ -27,7 +28,8 @@ static Status open(Filter *filter) {
         if (!patterns->patterns[i]) {
             PCRE2_UCHAR reason[256];
             pcre2_get_error_message(code, reason, sizeof reason);
-            return filter_refuse(filter, option->line, "cannot read the expression '%s' at byte %zu: %s", option->text, (size_t)at, (const char *)reason);
+            return filter_refuse(filter, option->line, "cannot read the expression '%s' at byte %zu: %s", option->text, (size_t)at,
+                                 (const char *)reason);
         }
         pcre2_jit_compile(patterns->patterns[i], PCRE2_JIT_COMPLETE);
     }
@@ -50,10 +52,19 @@ static bool matches(const pcre2_code *pattern, Slice text) {
 static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     const Patterns *patterns = filter->state;
     Str room = {0};
-    if (patterns->patterns[PROMPT] && !matches(patterns->patterns[PROMPT], filter_field(row, "prompt", &room))) finding->what = "the prompt does not have the form that is asked for";
-    else if (patterns->patterns[COMPLETION] && row->completion.data && !matches(patterns->patterns[COMPLETION], row->completion)) finding->what = "the answer does not have the form that is asked for";
+    if (patterns->patterns[PROMPT] && !matches(patterns->patterns[PROMPT], filter_field(row, "prompt", &room)))
+        finding->what = "the prompt does not have the form that is asked for";
+    else if (patterns->patterns[COMPLETION] && row->completion.data && !matches(patterns->patterns[COMPLETION], row->completion))
+        finding->what = "the answer does not have the form that is asked for";
     str_release(&room);
     return finding->what != NULL;
 }
 
-const FilterKind filter_kind_format = {.name = "format", .help = "answers (or prompts) that do not match a regular expression", .argument = "REGEX", .stage = FILTER_BOTH, .options = options, .open = open, .close = close, .rejects = rejects};
+const FilterKind filter_kind_format = {.name = "format",
+                                       .help = "answers (or prompts) that do not match a regular expression",
+                                       .argument = "REGEX",
+                                       .stage = FILTER_BOTH,
+                                       .options = options,
+                                       .open = open,
+                                       .close = close,
+                                       .rejects = rejects};

@@ -1,5 +1,6 @@
-/* ifd: instruction-following difficulty (arXiv 2308.12032, equation 4): the answer's mean loss behind its prompt over its mean loss by itself. Near or above 1 the prompt is of no help to the
- * answer: they do not belong together. Near 0 there is nothing to learn. With `of: perplexity` the ratio of perplexities (arXiv 2402.00530). */
+/* ifd: instruction-following difficulty (arXiv 2308.12032, equation 4): the answer's mean loss behind its prompt over its mean loss by itself. Near
+ * or above 1 the prompt is of no help to the answer: they do not belong together. Near 0 there is nothing to learn. With `of: perplexity` the ratio
+ * of perplexities (arXiv 2402.00530). */
 #include "data/filter/filter_kinds.h"
 
 #include <math.h>
@@ -23,7 +24,16 @@ static Status measure(Filter *filter, const FilterRow *rows, size_t n, double *v
 }
 
 static const char *out_of_range(const Filter *filter, double value) {
-    return value > filter_number(filter, HIGH) ? "the prompt is of no help to the answer" : value < filter_number(filter, LOW) ? "the prompt gives the answer away" : NULL;
+    return value > filter_number(filter, HIGH)  ? "the prompt is of no help to the answer"
+           : value < filter_number(filter, LOW) ? "the prompt gives the answer away"
+                                                : NULL;
 }
 
-const FilterKind filter_kind_ifd = {.name = "ifd", .help = "answers that their prompt is no help to, under a model (instruction-following difficulty)", .argument = "X", .stage = FILTER_ANSWER, .options = options, .open = filter_model_open, .measure = measure, .out_of_range = out_of_range};
+const FilterKind filter_kind_ifd = {.name = "ifd",
+                                    .help = "answers that their prompt is no help to, under a model (instruction-following difficulty)",
+                                    .argument = "X",
+                                    .stage = FILTER_ANSWER,
+                                    .options = options,
+                                    .open = filter_model_open,
+                                    .measure = measure,
+                                    .out_of_range = out_of_range};

@@ -6,7 +6,8 @@
 enum { LEAST, RUBRIC };
 static const FilterOption options[] = {
     [LEAST] = {"min", FILTER_NUMBER, .value = 7, .low = 1, .high = 10, .help = "least score that is kept"},
-    [RUBRIC] = {"rubric", FILTER_TEXT, .text = "accuracy 0-3, relevance 0-2, clarity 0-2, usefulness 0-3", .help = "what the judge is to look at"}, /* synthetic-data-kit's points */
+    [RUBRIC] = {"rubric", FILTER_TEXT, .text = "accuracy 0-3, relevance 0-2, clarity 0-2, usefulness 0-3",
+                .help = "what the judge is to look at"}, /* synthetic-data-kit's points */
     {0},
 };
 
@@ -15,11 +16,21 @@ static Status measure(Filter *filter, const FilterRow *rows, size_t n, double *v
     if (judge->score) return judge->score(judge->context, rows, n, values);
     for (size_t i = 0; i < n; i++) {
         values[i] = rows[i].judge;
-        if (isnan(values[i])) return status_hint(status_fail(ST_INPUT, "filter 'judge': row '%s' has no number 'judge'", rows[i].id ? rows[i].id : "?"), "it stands in a column 'judge', in 'scores' or in 'provenance'");
+        if (isnan(values[i]))
+            return status_hint(status_fail(ST_INPUT, "filter 'judge': row '%s' has no number 'judge'", rows[i].id ? rows[i].id : "?"),
+                               "it stands in a column 'judge', in 'scores' or in 'provenance'");
     }
     return ST_OK;
 }
 
-static const char *out_of_range(const Filter *filter, double value) { return value < filter_number(filter, LEAST) ? "the judge's score is too low" : NULL; }
+static const char *out_of_range(const Filter *filter, double value) {
+    return value < filter_number(filter, LEAST) ? "the judge's score is too low" : NULL;
+}
 
-const FilterKind filter_kind_judge = {.name = "judge", .help = "answers that a judge scores too low, from 1 to 10", .argument = "N", .stage = FILTER_ANSWER, .options = options, .measure = measure, .out_of_range = out_of_range};
+const FilterKind filter_kind_judge = {.name = "judge",
+                                      .help = "answers that a judge scores too low, from 1 to 10",
+                                      .argument = "N",
+                                      .stage = FILTER_ANSWER,
+                                      .options = options,
+                                      .measure = measure,
+                                      .out_of_range = out_of_range};

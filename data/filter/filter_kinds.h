@@ -3,7 +3,8 @@
  *     enum { MAX };
  *     static const FilterOption options[] = {[MAX] = {"max", FILTER_WHOLE, .value = 150, .low = 1, .high = 1e9, .help = "most words"}, {0}};
  *     static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) { ... filter->options[MAX].number ... }
- *     const FilterKind filter_kind_words = {.name = "words", .help = "...", .argument = "N", .stage = FILTER_PROMPT, .options = options, .rejects = rejects};
+ *     const FilterKind filter_kind_words = {.name = "words", .help = "...", .argument = "N", .stage = FILTER_PROMPT, .options = options, .rejects =
+ * rejects};
  *
  * The first option is what `name: VALUE` sets. */
 #ifndef TUNE_FILTER_KINDS_H
@@ -23,7 +24,8 @@ typedef struct FilterOption {
     double low, high;
     const char *choices, *help;
 } FilterOption;
-typedef struct FilterValue { double number; const char *text; const char **list; size_t n; bool given; int line; } FilterValue; /* in the table's order; given: by the recipe or its preset */
+/* In the table's order; given: by the recipe or its preset */
+typedef struct FilterValue { double number; const char *text; const char **list; size_t n; bool given; int line; } FilterValue;
 
 typedef struct FilterKind FilterKind;
 typedef struct Filter {
@@ -40,12 +42,14 @@ typedef struct Filter {
 
 typedef struct FilterFinding { double score; const char *what, *nearest_id, *nearest_text; } FilterFinding; /* score NaN, others NULL until set */
 typedef struct FilterMatch { double score; size_t row; } FilterMatch; /* row: remembered rows are numbered in their order; SIZE_MAX: none */
-/* Rows are taken into slots, FILTER_BLOCK of them; those of a block are searched for side by side among what was remembered before, then one after the other among what the block has added. */
+/* Rows are taken into slots, FILTER_BLOCK of them; those of a block are searched for side by side among what was remembered before, then one after
+ * the other among what the block has added. */
 typedef struct FilterMemory {
     Status (*take)(Filter *filter, const FilterRow *row, size_t slot);    /* NULL: nothing to do one after the other */
     Status (*prepare)(Filter *filter, const FilterRow *row, size_t slot); /* several threads at once, after all are taken; may be NULL */
     Status (*fit)(Filter *filter);                                        /* before searches: room for them; may be NULL */
-    void (*search)(const Filter *filter, size_t slot, int worker, size_t from, FilterMatch *best); /* the likest remembered row from number `from` on, of equals the first, if it is likelier than `best` */
+    /* The likest remembered row from number `from` on, of equals the first, if it is likelier than `best` */
+    void (*search)(const Filter *filter, size_t slot, int worker, size_t from, FilterMatch *best);
     const char *(*rejects)(const Filter *filter, double score);           /* what is wrong with a row as like as that; NULL: nothing */
     Status (*remember)(Filter *filter, size_t slot);                      /* ST_RESOURCE */
 } FilterMemory;
@@ -91,7 +95,8 @@ uint64_t text_mix(uint64_t x); /* a well mixed bijection of 64 bits */
 
 /* ---- numbers of a model: filter_model.c ---- */
 
-/* Of each row's answer: mean negative log-probability (nats a token) behind its prompt, and by itself, both over the same tokens. alone NULL: not wanted. NaN: the row has no answer, or with `alone` no prompt. */
+/* Of each row's answer: mean negative log-probability (nats a token) behind its prompt, and by itself, both over the same tokens. alone NULL: not
+ * wanted. NaN: the row has no answer, or with `alone` no prompt. */
 Status filter_model_losses(Filter *filter, const FilterRow *rows, size_t n, double *behind, double *alone);
 Status filter_model_open(Filter *filter); /* ST_CONFIG without a model */
 

@@ -23,4 +23,10 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     return wrong || check(filter, row->completion, MIN_COMPLETION, "the answer is too short", "the answer is too long", finding);
 }
 
-const FilterKind filter_kind_length = {.name = "length", .help = "prompts and answers of too many or too few characters", .argument = "N", .on = true, .stage = FILTER_BOTH, .options = options, .rejects = rejects};
+const FilterKind filter_kind_length = {.name = "length",
+                                       .help = "prompts and answers of too many or too few characters",
+                                       .argument = "N",
+                                       .on = true,
+                                       .stage = FILTER_BOTH,
+                                       .options = options,
+                                       .rejects = rejects};

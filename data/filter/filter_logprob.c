@@ -1,4 +1,5 @@
-/* logprob: a band for the mean log-probability of an answer's tokens under a model: below it is noise or another language, above it the model knows it by heart. */
+/* logprob: a band for the mean log-probability of an answer's tokens under a model: below it is noise or another language, above it the model knows
+ * it by heart. */
 #include "data/filter/filter_kinds.h"
 
 enum { LOW, HIGH };
@@ -15,7 +16,16 @@ static Status measure(Filter *filter, const FilterRow *rows, size_t n, double *v
 }
 
 static const char *out_of_range(const Filter *filter, double value) {
-    return value < filter_number(filter, LOW) ? "the model finds the answer too unlikely" : value > filter_number(filter, HIGH) ? "the model finds the answer too likely" : NULL;
+    return value < filter_number(filter, LOW)    ? "the model finds the answer too unlikely"
+           : value > filter_number(filter, HIGH) ? "the model finds the answer too likely"
+                                                 : NULL;
 }
 
-const FilterKind filter_kind_logprob = {.name = "logprob", .help = "answers outside of a band of mean log-probability under a model", .argument = "X", .stage = FILTER_ANSWER, .options = options, .open = filter_model_open, .measure = measure, .out_of_range = out_of_range};
+const FilterKind filter_kind_logprob = {.name = "logprob",
+                                        .help = "answers outside of a band of mean log-probability under a model",
+                                        .argument = "X",
+                                        .stage = FILTER_ANSWER,
+                                        .options = options,
+                                        .open = filter_model_open,
+                                        .measure = measure,
+                                        .out_of_range = out_of_range};

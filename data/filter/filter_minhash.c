@@ -1,4 +1,5 @@
-/* minhash: near-duplicates by the Jaccard similarity of their shingles, estimated (minhash.h). Shingles are runs of characters (as they are after folding: any script) or of words. */
+/* minhash: near-duplicates by the Jaccard similarity of their shingles, estimated (minhash.h). Shingles are runs of characters (as they are after
+ * folding: any script) or of words. */
 #include "data/filter/filter_kinds.h"
 #include "data/filter/minhash.h"
 
@@ -12,7 +13,8 @@ static const FilterOption options[] = {
     [THRESHOLD] = {"threshold", FILTER_NUMBER, .value = 0.8, .low = 0.1, .high = 1, .help = "similarity from which on a row is rejected"},
     [NGRAM] = {"n", FILTER_WHOLE, .value = 5, .low = 1, .high = 64, .help = "characters or words of a shingle"},
     [UNIT] = {"unit", FILTER_TEXT, .text = "characters", .choices = "characters|words", .help = "what n counts"},
-    [PERMUTATIONS] = {"permutations", FILTER_WHOLE, .value = 128, .low = 16, .high = 4096, .help = "minima of a signature: the estimate's deviation is sqrt(J (1 - J) / permutations)"},
+    [PERMUTATIONS] = {"permutations", FILTER_WHOLE, .value = 128, .low = 16, .high = 4096,
+                      .help = "minima of a signature: the estimate's deviation is sqrt(J (1 - J) / permutations)"},
     [ON] = {"on", FILTER_TEXT, .text = "prompt", .choices = FILTER_FIELDS, .help = "what is compared"},
     {0},
 };
@@ -80,7 +82,8 @@ static Status prepare(Filter *filter, const FilterRow *row, size_t slot) {
     size_t n = (size_t)filter_number(filter, NGRAM), count = 0;
     if (text.data) text_fold(text, &folded);
     uint32_t *shingles = malloc((folded.len + 1) * sizeof *shingles);
-    if (shingles && folded.len > 0) count = strcmp(filter->options[UNIT].text, "words") == 0 ? word_shingles(&folded, n, shingles) : character_shingles(&folded, n, shingles);
+    if (shingles && folded.len > 0)
+        count = strcmp(filter->options[UNIT].text, "words") == 0 ? word_shingles(&folded, n, shingles) : character_shingles(&folded, n, shingles);
     if (shingles) minhash_sketch(sketches->minhash, shingles, count, sketches->block + slot * sketches->k);
     sketches->empty[slot] = count == 0;
     str_release(&room);
@@ -95,7 +98,9 @@ static void search(const Filter *filter, size_t slot, int worker, size_t from, F
     if (!sketches->empty[slot]) minhash_best(sketches->minhash, sketches->block + slot * sketches->k, from, &best->score, &best->row);
 }
 
-static const char *alike(const Filter *filter, double score) { return score >= filter_number(filter, THRESHOLD) ? "nearly the same as a row before" : NULL; }
+static const char *alike(const Filter *filter, double score) {
+    return score >= filter_number(filter, THRESHOLD) ? "nearly the same as a row before" : NULL;
+}
 
 static Status remember(Filter *filter, size_t slot) {
     Sketches *sketches = filter->state;
@@ -103,4 +108,11 @@ static Status remember(Filter *filter, size_t slot) {
 }
 
 static const FilterMemory memory = {.prepare = prepare, .search = search, .rejects = alike, .remember = remember};
-const FilterKind filter_kind_minhash = {.name = "minhash", .help = "near-duplicates of a seed or a row before, by MinHash", .argument = "J", .stage = FILTER_PROMPT, .options = options, .open = open, .close = close, .memory = &memory};
+const FilterKind filter_kind_minhash = {.name = "minhash",
+                                        .help = "near-duplicates of a seed or a row before, by MinHash",
+                                        .argument = "J",
+                                        .stage = FILTER_PROMPT,
+                                        .options = options,
+                                        .open = open,
+                                        .close = close,
+                                        .memory = &memory};

@@ -16,7 +16,8 @@ Status filter_model_open(Filter *filter) {
 /* The format whose encoding is the row as training would see it; NULL: its texts are taken as they are. */
 static const DataFormat *format_of(const Filter *filter, const FilterRow *row) {
     static const char *const formats[] = {"messages", "sharegpt", "prompt_completion", "alpaca", "text"};
-    bool has_template = filter->config->chat && chat_has_template(filter->config->chat), has_messages = json_is_array(json_object_get(row->json, "prompt"));
+    bool has_template = filter->config->chat && chat_has_template(filter->config->chat),
+         has_messages = json_is_array(json_object_get(row->json, "prompt"));
     for (size_t i = 0; row->json && !json_object_get(row->json, "instances") && i < COUNT_OF(formats); i++) {
         const DataFormat *format = data_format_find(formats[i]);
         if (format->detect(row->json)) return has_template || (i >= 2 && !has_messages) ? format : NULL;

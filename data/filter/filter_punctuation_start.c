@@ -11,4 +11,5 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     return true;
 }
 
-const FilterKind filter_kind_punctuation_start = {.name = "punctuation_start", .help = "instructions that start with punctuation", .argument = "true", .stage = FILTER_PROMPT, .rejects = rejects};
+const FilterKind filter_kind_punctuation_start = {
+    .name = "punctuation_start", .help = "instructions that start with punctuation", .argument = "true", .stage = FILTER_PROMPT, .rejects = rejects};

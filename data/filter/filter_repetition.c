@@ -1,4 +1,5 @@
-/* repetition: what a model writes that got into a loop. Score: 1 - different n-grams / all n-grams of the words; and a character that is repeated without end. */
+/* repetition: what a model writes that got into a loop. Score: 1 - different n-grams / all n-grams of the words; and a character that is repeated
+ * without end. */
 #include "data/filter/filter_kinds.h"
 
 #include <stdlib.h>
@@ -9,7 +10,8 @@ enum { MOST, NGRAM, RUN, ON };
 static const FilterOption options[] = {
     [MOST] = {"max", FILTER_NUMBER, .value = 0.5, .low = 0, .high = 1, .help = "largest share of n-grams that stood there before"},
     [NGRAM] = {"n", FILTER_WHOLE, .value = 3, .low = 1, .high = 64, .help = "words of an n-gram; texts with fewer than 8 of them pass"},
-    [RUN] = {"run", FILTER_WHOLE, .value = 48, .low = 0, .high = 1e9, .help = "most times that a letter, digit or sign comes in a row (rules of dashes and the like aside); 0 = any"},
+    [RUN] = {"run", FILTER_WHOLE, .value = 48, .low = 0, .high = 1e9,
+             .help = "most times that a letter, digit or sign comes in a row (rules of dashes and the like aside); 0 = any"},
     [ON] = {"on", FILTER_TEXT, .text = "completion", .choices = FILTER_FIELDS, .help = "which text"},
     {0},
 };
@@ -68,4 +70,10 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     return finding->what != NULL;
 }
 
-const FilterKind filter_kind_repetition = {.name = "repetition", .help = "answers that repeat themselves, as a model in a loop does", .argument = "X", .stage = FILTER_ANSWER, .options = options, .open = open, .rejects = rejects};
+const FilterKind filter_kind_repetition = {.name = "repetition",
+                                           .help = "answers that repeat themselves, as a model in a loop does",
+                                           .argument = "X",
+                                           .stage = FILTER_ANSWER,
+                                           .options = options,
+                                           .open = open,
+                                           .rejects = rejects};

@@ -14,11 +14,19 @@ static Status measure(Filter *filter, const FilterRow *rows, size_t n, double *v
     if (reward->score) return reward->score(reward->context, rows, n, values);
     for (size_t i = 0; i < n; i++) {
         values[i] = rows[i].reward;
-        if (isnan(values[i])) return status_hint(status_fail(ST_INPUT, "filter 'reward': row '%s' has no number 'reward'", rows[i].id ? rows[i].id : "?"), "it stands in a column 'reward', in 'scores' or in 'provenance'");
+        if (isnan(values[i]))
+            return status_hint(status_fail(ST_INPUT, "filter 'reward': row '%s' has no number 'reward'", rows[i].id ? rows[i].id : "?"),
+                               "it stands in a column 'reward', in 'scores' or in 'provenance'");
     }
     return ST_OK;
 }
 
 static const char *out_of_range(const Filter *filter, double value) { return value < filter_number(filter, LEAST) ? "the reward is too low" : NULL; }
 
-const FilterKind filter_kind_reward = {.name = "reward", .help = "answers with too low a reward", .argument = "X", .stage = FILTER_ANSWER, .options = options, .measure = measure, .out_of_range = out_of_range};
+const FilterKind filter_kind_reward = {.name = "reward",
+                                       .help = "answers with too low a reward",
+                                       .argument = "X",
+                                       .stage = FILTER_ANSWER,
+                                       .options = options,
+                                       .measure = measure,
+                                       .out_of_range = out_of_range};

@@ -1,4 +1,5 @@
-/* rouge_l: rows whose prompt is too much like a seed or a row that was kept, by ROUGE-L's F: self-instruct's and Alpaca's filter, exactly (rouge.h). Texts without a-z and 0-9 are like none. */
+/* rouge_l: rows whose prompt is too much like a seed or a row that was kept, by ROUGE-L's F: self-instruct's and Alpaca's filter, exactly (rouge.h).
+ * Texts without a-z and 0-9 are like none. */
 #include "data/filter/filter_kinds.h"
 #include "data/filter/rouge.h"
 
@@ -59,7 +60,9 @@ static void search(const Filter *filter, size_t slot, int worker, size_t from, F
     *match = (FilterMatch){best.f, best.text};
 }
 
-static const char *alike(const Filter *filter, double score) { return score > filter_number(filter, THRESHOLD) ? "too much like a seed or a row before" : NULL; }
+static const char *alike(const Filter *filter, double score) {
+    return score > filter_number(filter, THRESHOLD) ? "too much like a seed or a row before" : NULL;
+}
 
 static Status remember(Filter *filter, size_t slot) {
     Rouge *rouge = filter->state;
@@ -67,4 +70,12 @@ static Status remember(Filter *filter, size_t slot) {
 }
 
 static const FilterMemory memory = {.take = take, .fit = fit, .search = search, .rejects = alike, .remember = remember};
-const FilterKind filter_kind_rouge_l = {.name = "rouge_l", .help = "rows too much like a seed or a row before, by ROUGE-L", .argument = "F", .on = true, .stage = FILTER_PROMPT, .options = options, .open = open, .close = close, .memory = &memory};
+const FilterKind filter_kind_rouge_l = {.name = "rouge_l",
+                                        .help = "rows too much like a seed or a row before, by ROUGE-L",
+                                        .argument = "F",
+                                        .on = true,
+                                        .stage = FILTER_PROMPT,
+                                        .options = options,
+                                        .open = open,
+                                        .close = close,
+                                        .memory = &memory};

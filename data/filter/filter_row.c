@@ -109,11 +109,14 @@ static Status read_texts(const json_t *json, Arena *arena, FilterRow *row) {
     }
     if (json_object_get(json, "text")) return column(json, "text", &row->completion);
     status_fail(ST_INPUT, "the row has no texts that filters know");
-    return status_hint(ST_INPUT, "known are messages, conversations, instruction (with input, output), prompt (with completion or chosen), question and answer, text");
+    return status_hint(
+        ST_INPUT,
+        "known are messages, conversations, instruction (with input, output), prompt (with completion or chosen), question and answer, text");
 }
 
 double row_number(const json_t *row, const char *key) {
-    const json_t *provenance = json_object_get(row, "provenance"), *places[] = {row, json_object_get(row, "scores"), json_object_get(provenance, "scores"), json_object_get(provenance, "filters")};
+    const json_t *provenance = json_object_get(row, "provenance"),
+                 *places[] = {row, json_object_get(row, "scores"), json_object_get(provenance, "scores"), json_object_get(provenance, "filters")};
     for (size_t i = 0; i < COUNT_OF(places); i++) {
         const json_t *value = json_object_get(places[i], key);
         if (json_is_number(value)) return json_number_value(value);
@@ -121,7 +124,8 @@ double row_number(const json_t *row, const char *key) {
     return (double)NAN;
 }
 
-/* self-instruct judges the likeness of tasks, which are one line, before they have inputs; in the user's turn an input follows behind a blank line. */
+/* self-instruct judges the likeness of tasks, which are one line, before they have inputs; in the user's turn an input follows behind a blank line.
+ */
 static void split_task(const json_t *json, FilterRow *row) {
     const char *preset = json_string_value(json_object_get(json_object_get(json, "provenance"), "preset"));
     if (!preset || strcmp(preset, "self-instruct") != 0) return;

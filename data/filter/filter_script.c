@@ -1,4 +1,5 @@
-/* script: the share of letters that are of one script, such as Latin, Cyrillic, Han or Arabic, by Unicode's property of that name: a cheap sign of the language. Texts without letters pass. */
+/* script: the share of letters that are of one script, such as Latin, Cyrillic, Han or Arabic, by Unicode's property of that name: a cheap sign of
+ * the language. Texts without letters pass. */
 #include "data/filter/filter_kinds.h"
 
 #include <ctype.h>
@@ -41,7 +42,9 @@ static Status open(Filter *filter) {
     patterns->script = compile(str_text(&pattern));
     str_release(&pattern);
     if (!patterns->letters) return status_fail(ST_RESOURCE, "out of memory for the filter 'script'");
-    return patterns->script ? ST_OK : status_hint(filter_refuse(filter, script->line, "'%s' is no name of a script", script->text), "such as Latin, Cyrillic, Greek, Han, Hiragana, Hangul, Arabic, Hebrew, Devanagari, Thai");
+    return patterns->script ? ST_OK
+                            : status_hint(filter_refuse(filter, script->line, "'%s' is no name of a script", script->text),
+                                          "such as Latin, Cyrillic, Greek, Han, Hiragana, Hangul, Arabic, Hebrew, Devanagari, Thai");
 }
 
 static void close(Filter *filter) {
@@ -76,4 +79,11 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     return true;
 }
 
-const FilterKind filter_kind_script = {.name = "script", .help = "texts in which too few letters are of a script", .argument = "SCRIPT", .stage = FILTER_PROMPT, .options = options, .open = open, .close = close, .rejects = rejects};
+const FilterKind filter_kind_script = {.name = "script",
+                                       .help = "texts in which too few letters are of a script",
+                                       .argument = "SCRIPT",
+                                       .stage = FILTER_PROMPT,
+                                       .options = options,
+                                       .open = open,
+                                       .close = close,
+                                       .rejects = rejects};

@@ -1,4 +1,5 @@
-/* The best and most different rows within a budget: greedy, with gains that are worked out again only where they may still be the largest (Minoux 1978: a gain never grows). */
+/* The best and most different rows within a budget: greedy, with gains that are worked out again only where they may still be the largest (Minoux
+ * 1978: a gain never grows). */
 #include "data/filter/filter_kinds.h"
 
 #include <errno.h>
@@ -70,7 +71,8 @@ static bool term_number(Selection *s, Slice word, uint32_t *number) {
     if (2 * (s->n_terms + 1) > s->cap_slots && !widen(s)) return false;
     size_t at = find_slot(s->slots, s->cap_slots, hash);
     if (!s->slots[at]) {
-        if (s->n_terms >= UINT32_MAX || array_grow(&s->documents, &s->cap_terms, s->n_terms + 1, sizeof *s->documents, "words") != ST_OK) return false;
+        if (s->n_terms >= UINT32_MAX || array_grow(&s->documents, &s->cap_terms, s->n_terms + 1, sizeof *s->documents, "words") != ST_OK)
+            return false;
         s->slots[at] = hash;
         s->documents[s->n_terms] = 0;
         s->numbers[at] = (uint32_t)s->n_terms++;
@@ -134,7 +136,8 @@ static double likest(Selection *s, size_t row, const size_t *chosen, size_t from
     for (size_t i = s->begins[row]; i < s->begins[row + 1]; i++) s->dense[s->terms[i].term] = s->terms[i].weight;
     for (size_t k = from; k < to; k++) {
         double sum = 0;
-        for (size_t i = s->begins[chosen[k]]; i < s->begins[chosen[k] + 1]; i++) sum += (double)s->terms[i].weight * (double)s->dense[s->terms[i].term];
+        for (size_t i = s->begins[chosen[k]]; i < s->begins[chosen[k] + 1]; i++)
+            sum += (double)s->terms[i].weight * (double)s->dense[s->terms[i].term];
         largest = MAX(largest, sum);
     }
     for (size_t i = s->begins[row]; i < s->begins[row + 1]; i++) s->dense[s->terms[i].term] = 0;
@@ -193,7 +196,9 @@ static Status share_rooms(Selection *s, const SelectConfig *config) {
     for (size_t q = 0; q < config->n_quotas; q++) {
         size_t known = s->n_types, type = type_number(s, config->quotas[q].task_type);
         if (s->n_types > known) return status_fail(ST_USAGE, "no row has the task type '%s'", config->quotas[q].task_type);
-        if (config->quotas[q].rows < 0 || (size_t)config->quotas[q].rows > left) return status_fail(ST_USAGE, "the quota of '%s' is more than what is left of %lld rows", config->quotas[q].task_type, (long long)config->n);
+        if (config->quotas[q].rows < 0 || (size_t)config->quotas[q].rows > left)
+            return status_fail(ST_USAGE, "the quota of '%s' is more than what is left of %lld rows", config->quotas[q].task_type,
+                               (long long)config->n);
         if (s->types[type].fixed) return status_fail(ST_USAGE, "the task type '%s' has two quotas", config->quotas[q].task_type);
         s->types[type].fixed = true;
         s->types[type].room = (size_t)config->quotas[q].rows;
@@ -250,7 +255,8 @@ static void choose(Selection *s, size_t n, size_t *chosen, size_t *n_chosen) {
 static Status check(const SelectConfig *config, const SelectRow *rows, size_t n) {
     const char *share = config->share;
     if (config->n < 1) return status_fail(ST_USAGE, "the number of rows to select is %lld, not 1 or more", (long long)config->n);
-    if (share && strcmp(share, "even") != 0 && strcmp(share, "proportional") != 0 && strcmp(share, "none") != 0) return status_fail(ST_USAGE, "rows are shared 'even', 'proportional' or 'none', not '%s'", share);
+    if (share && strcmp(share, "even") != 0 && strcmp(share, "proportional") != 0 && strcmp(share, "none") != 0)
+        return status_fail(ST_USAGE, "rows are shared 'even', 'proportional' or 'none', not '%s'", share);
     for (size_t r = 0; r < n; r++)
         if (!(rows[r].quality >= 0)) return status_fail(ST_USAGE, "the quality of row %zu is %g, not 0 or more", r + 1, rows[r].quality);
     return ST_OK;

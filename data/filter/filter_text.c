@@ -54,8 +54,8 @@ static bool is_wordy(uint32_t c) {
 
 /* Han, Hiragana, Katakana, Thai, Lao, Khmer, Myanmar: scripts that put no space between words. */
 static bool is_alone(uint32_t c) {
-    return (c >= 0x3040 && c <= 0x30FF) || (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0xF900 && c <= 0xFAFF) || (c >= 0x20000 && c <= 0x323AF) ||
-           (c >= 0x0E00 && c <= 0x0EFF) || (c >= 0x1780 && c <= 0x17FF) || (c >= 0x1000 && c <= 0x109F);
+    return (c >= 0x3040 && c <= 0x30FF) || (c >= 0x3400 && c <= 0x4DBF) || (c >= 0x4E00 && c <= 0x9FFF) || (c >= 0xF900 && c <= 0xFAFF) ||
+           (c >= 0x20000 && c <= 0x323AF) || (c >= 0x0E00 && c <= 0x0EFF) || (c >= 0x1780 && c <= 0x17FF) || (c >= 0x1000 && c <= 0x109F);
 }
 
 /* A run of characters for which `belongs` is `wanted`, or one that stands alone. */
@@ -143,7 +143,8 @@ void text_fold(Slice text, Str *out) {
         fold_ascii(text, out);
         return;
     }
-    utf8proc_ssize_t len = utf8proc_map((const utf8proc_uint8_t *)text.data, (utf8proc_ssize_t)text.len, &mapped, UTF8PROC_STABLE | UTF8PROC_COMPAT | UTF8PROC_COMPOSE | UTF8PROC_CASEFOLD);
+    utf8proc_ssize_t len = utf8proc_map((const utf8proc_uint8_t *)text.data, (utf8proc_ssize_t)text.len, &mapped,
+                                        UTF8PROC_STABLE | UTF8PROC_COMPAT | UTF8PROC_COMPOSE | UTF8PROC_CASEFOLD);
     if (len >= 0) text = (Slice){(const char *)mapped, (size_t)len};
     for (size_t i = 0; i < text.len;) {
         uint32_t c;

@@ -31,4 +31,9 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     return finding->what != NULL;
 }
 
-const FilterKind filter_kind_valid_json = {.name = "valid_json", .help = "answers that are no JSON, or lack keys", .argument = "[KEY, ...]", .stage = FILTER_ANSWER, .options = options, .rejects = rejects};
+const FilterKind filter_kind_valid_json = {.name = "valid_json",
+                                           .help = "answers that are no JSON, or lack keys",
+                                           .argument = "[KEY, ...]",
+                                           .stage = FILTER_ANSWER,
+                                           .options = options,
+                                           .rejects = rejects};

@@ -22,8 +22,16 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     str_release(&room);
     if (!text.data) return false;
     finding->score = (double)n;
-    finding->what = finding->score < filter_number(filter, LEAST) ? "too few words" : finding->score > filter_number(filter, MOST) ? "too many words" : NULL;
+    finding->what = finding->score < filter_number(filter, LEAST)  ? "too few words"
+                    : finding->score > filter_number(filter, MOST) ? "too many words"
+                                                                   : NULL;
     return finding->what != NULL;
 }
 
-const FilterKind filter_kind_words = {.name = "words", .help = "texts of too many or too few words", .argument = "N", .stage = FILTER_PROMPT, .options = options, .open = open, .rejects = rejects};
+const FilterKind filter_kind_words = {.name = "words",
+                                      .help = "texts of too many or too few words",
+                                      .argument = "N",
+                                      .stage = FILTER_PROMPT,
+                                      .options = options,
+                                      .open = open,
+                                      .rejects = rejects};

@@ -1,8 +1,9 @@
 /* MinHash (Broder 1997) with locality-sensitive hashing by bands: near-duplicates among very many texts, without comparing all of them.
  *
- * A text is a set of shingles; the share of `permutations` minima that two signatures have in common estimates the Jaccard similarity J of the sets without bias, with standard deviation
- * sqrt(J (1 - J) / permutations): 0.044 at most for 128. Two texts are compared when all minima of one of `bands` bands of `rows` minima agree, which happens with probability
- * 1 - (1 - J^rows)^bands; rows is the largest number for which that is at least 0.98 at J = threshold. */
+ * A text is a set of shingles; the share of `permutations` minima that two signatures have in common estimates the Jaccard similarity J of the sets
+ * without bias, with standard deviation sqrt(J (1 - J) / permutations): 0.044 at most for 128. Two texts are compared when all minima of one of
+ * `bands` bands of `rows` minima agree, which happens with probability 1 - (1 - J^rows)^bands; rows is the largest number for which that is at least
+ * 0.98 at J = threshold. */
 #ifndef TUNE_MINHASH_H
 #define TUNE_MINHASH_H
 
@@ -18,7 +19,8 @@ void minhash_sketch(const MinHash *minhash, const uint32_t *shingles, size_t n, 
 double minhash_similarity(const MinHash *minhash, const uint32_t *a, const uint32_t *b);
 /* Signatures are numbered as they are added; they are copied. ST_RESOURCE. */
 Status minhash_add(MinHash *minhash, const uint32_t *signature);
-/* Among those from number `from` on that share a band: the largest similarity, of equals the first, if it is larger than *similarity, or as large and before *best (SIZE_MAX: none). */
+/* Among those from number `from` on that share a band: the largest similarity, of equals the first, if it is larger than *similarity, or as large and
+ * before *best (SIZE_MAX: none). */
 void minhash_best(const MinHash *minhash, const uint32_t *signature, size_t from, double *similarity, size_t *best);
 
 #endif

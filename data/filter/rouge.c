@@ -8,7 +8,8 @@
 
 /* ---- words ---- */
 
-/* The letter or digit that a character is in lower case; 0: it stands between words. Of all others only KELVIN SIGN and I WITH DOT ABOVE have an ASCII letter as (the first of) their lower case. */
+/* The letter or digit that a character is in lower case; 0: it stands between words. Of all others only KELVIN SIGN and I WITH DOT ABOVE have an
+ * ASCII letter as (the first of) their lower case. */
 static char word_letter(const char *text, size_t len, size_t *used) {
     uint8_t c = (uint8_t)text[0];
     *used = 1;
@@ -77,8 +78,8 @@ Status rouge_l(Slice a, Slice b, double *f) {
 }
 
 /* ---- the index ----
- * The second time a word stands in a text counts as another word (a "mark": word and how many-th), so that words in common are counted by how many marks are. For each mark there is the list
- * of texts that have it. */
+ * The second time a word stands in a text counts as another word (a "mark": word and how many-th), so that words in common are counted by how many
+ * marks are. For each mark there is the list of texts that have it. */
 
 typedef struct List { uint32_t *texts; uint32_t n, cap; } List;
 typedef struct Slot { uint64_t key; uint32_t value; } Slot; /* value: number + 1; 0: free */
@@ -103,7 +104,9 @@ struct RougeIndex {
 static Status no_memory(void) { return status_errno(ENOMEM, "cannot keep the words of all rows"); }
 
 /* Room for one more of n things of `size` bytes. */
-static bool grow(void *array, size_t *cap, size_t n, size_t size) { return n < *cap || array_grow(array, cap, n + 1, size, "words of all rows") == ST_OK; }
+static bool grow(void *array, size_t *cap, size_t n, size_t size) {
+    return n < *cap || array_grow(array, cap, n + 1, size, "words of all rows") == ST_OK;
+}
 
 static uint64_t mix(uint64_t x) {
     x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
@@ -136,7 +139,9 @@ static size_t word_number(RougeIndex *index, const Str *word) {
     for (Slot *slot; (slot = &index->words.slots[at])->value; at = (at + 1) & (index->words.cap - 1))
         if (slot->key == key && strcmp(index->letters.data + index->letters_begin[slot->value - 1], word->data) == 0) return slot->value - 1;
     size_t cap = index->cap_words;
-    if (n >= INT32_MAX || !grow(&index->letters_begin, &cap, n, sizeof *index->letters_begin) || !grow(&index->times, &index->cap_words, n, sizeof *index->times)) return SIZE_MAX;
+    if (n >= INT32_MAX || !grow(&index->letters_begin, &cap, n, sizeof *index->letters_begin) ||
+        !grow(&index->times, &index->cap_words, n, sizeof *index->times))
+        return SIZE_MAX;
     index->letters_begin[n] = index->letters.len;
     str_append_n(&index->letters, word->data, word->len + 1);
     index->times[n] = 0;
@@ -157,7 +162,9 @@ static uint32_t mark_find(const RougeIndex *index, int32_t word, uint32_t time) 
 static uint32_t mark_number(RougeIndex *index, int32_t word, uint32_t time) {
     uint32_t found = mark_find(index, word, time);
     if (found != UINT32_MAX) return found;
-    if (index->n_marks >= UINT32_MAX - 1 || !table_double(&index->marks) || !grow(&index->lists, &index->cap_marks, index->n_marks, sizeof *index->lists)) return UINT32_MAX;
+    if (index->n_marks >= UINT32_MAX - 1 || !table_double(&index->marks) ||
+        !grow(&index->lists, &index->cap_marks, index->n_marks, sizeof *index->lists))
+        return UINT32_MAX;
     uint64_t key = mix((uint64_t)(uint32_t)word << 32 | time);
     size_t at = key & (index->marks.cap - 1);
     while (index->marks.slots[at].value) at = (at + 1) & (index->marks.cap - 1);
@@ -228,7 +235,9 @@ static bool list_push(List *list, uint32_t text) {
 
 static bool add_word(RougeIndex *index, int32_t word) {
     size_t cap = index->cap_all;
-    if (!grow(&index->all, &cap, index->n_all, sizeof *index->all) || !grow(&index->all_marks, &index->cap_all, index->n_all, sizeof *index->all_marks)) return false;
+    if (!grow(&index->all, &cap, index->n_all, sizeof *index->all) ||
+        !grow(&index->all_marks, &index->cap_all, index->n_all, sizeof *index->all_marks))
+        return false;
     uint32_t mark = mark_number(index, word, index->times[word]++);
     if (mark == UINT32_MAX || !list_push(&index->lists[mark], (uint32_t)index->n_texts)) return false;
     index->all_marks[index->n_all] = mark;
@@ -291,7 +300,8 @@ Status rouge_worker_fit(RougeWorker *worker, const RougeIndex *index, const Roug
     }
     if (room && index->n_texts + more > worker->cap_texts) {
         worker->cap_texts = (index->n_texts + more) * 2;
-        room = zeroed(&worker->common, worker->cap_texts, sizeof *worker->common) && zeroed(&worker->touched, worker->cap_texts, sizeof *worker->touched);
+        room = zeroed(&worker->common, worker->cap_texts, sizeof *worker->common) &&
+               zeroed(&worker->touched, worker->cap_texts, sizeof *worker->touched);
     }
     if (room && n_bits > worker->cap_bits) {
         worker->cap_bits = n_bits;
@@ -331,7 +341,8 @@ static size_t lcs_many(RougeWorker *worker, size_t n, const int32_t *other, size
             rest[k] = more | (rest[k] - hit);
         }
     }
-    for (size_t k = 0; k < w; k++) lcs += (size_t)__builtin_popcountll(~rest[k] & (k + 1 < w || n % 64 == 0 ? ~(uint64_t)0 : ~(uint64_t)0 >> (64 - n % 64)));
+    for (size_t k = 0; k < w; k++)
+        lcs += (size_t)__builtin_popcountll(~rest[k] & (k + 1 < w || n % 64 == 0 ? ~(uint64_t)0 : ~(uint64_t)0 >> (64 - n % 64)));
     return lcs;
 }
 
@@ -365,8 +376,11 @@ static size_t list_marks(const RougeIndex *index, RougeWorker *worker, const int
     return n_marks;
 }
 
-/* Whether a text of m words that has at most `common` words in common can be better than the best. The margin is far above rounding; equal ones are looked at. */
-static bool may_be_better(const RougeBest *best, size_t common, size_t n, size_t m) { return 2 * (double)common >= best->f * (double)(n + m) * (1 - 1e-12); }
+/* Whether a text of m words that has at most `common` words in common can be better than the best. The margin is far above rounding; equal ones are
+ * looked at. */
+static bool may_be_better(const RougeBest *best, size_t common, size_t n, size_t m) {
+    return 2 * (double)common >= best->f * (double)(n + m) * (1 - 1e-12);
+}
 
 static void try_text(const RougeIndex *index, RougeWorker *worker, size_t n, size_t text, RougeBest *best) {
     const int32_t *other = index->all + index->begins[text];
@@ -386,8 +400,8 @@ static size_t count_mark(RougeWorker *worker, const List *list, size_t leader) {
     return leader;
 }
 
-/* Goes through the text's marks, rarest first, until no text that has none of them can be better; then through the texts that have one. The leader is compared on the way: a good match found
- * early ends it early. */
+/* Goes through the text's marks, rarest first, until no text that has none of them can be better; then through the texts that have one. The leader is
+ * compared on the way: a good match found early ends it early. */
 static void search_all(const RougeIndex *index, RougeWorker *worker, const int32_t *words, size_t n, RougeBest *best) {
     size_t n_marks = list_marks(index, worker, words, n), done = 0, leader = ROUGE_NONE, tried = ROUGE_NONE;
     worker->n_touched = 0;
@@ -419,7 +433,8 @@ void rouge_index_best(const RougeIndex *index, RougeWorker *worker, const RougeT
     const int32_t *words = text->words.data;
     size_t n = text->words.n;
     if (n == 0) return;
-    ASSERT(n <= worker->longest && index->n_texts <= worker->cap_texts && index->n_words <= worker->cap_words, "no room: %zu words, %zu texts", n, index->n_texts);
+    ASSERT(n <= worker->longest && index->n_texts <= worker->cap_texts && index->n_words <= worker->cap_words, "no room: %zu words, %zu texts", n,
+           index->n_texts);
     lay_out(worker, words, n);
     bool few = from > 0 || index->n_texts <= FEW || n > MOST_COUNTED;
     if (few) search_some(index, worker, n, from, best);

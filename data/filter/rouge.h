@@ -1,5 +1,6 @@
-/* ROUGE-L as the rouge-score package computes it (RougeScorer(["rougeL"], use_stemmer=False), version 0.1.2): words are runs of a-z and 0-9 of the text in lower case; with l the longest common
- * subsequence of words, p = l / words of one, r = l / words of the other, F = 2 p r / (p + r), 0 where either has no words.
+/* ROUGE-L as the rouge-score package computes it (RougeScorer(["rougeL"], use_stemmer=False), version 0.1.2): words are runs of a-z and 0-9 of the
+ * text in lower case; with l the longest common subsequence of words, p = l / words of one, r = l / words of the other, F = 2 p r / (p + r), 0 where
+ * either has no words.
  *
  *     RougeIndex *index;
  *     TRY(rouge_index_new(&index));
@@ -34,13 +35,15 @@ size_t rouge_index_size(const RougeIndex *index);
 typedef struct RougeWorker RougeWorker;
 Status rouge_worker_new(RougeWorker **worker);
 void rouge_worker_free(RougeWorker *worker); /* NULL is fine */
-/* Makes room for searches of this text while up to `more` texts are added to the index; after rouge_index_words of all that will be searched, before searches run side by side. ST_RESOURCE. */
+/* Makes room for searches of this text while up to `more` texts are added to the index; after rouge_index_words of all that will be searched, before
+ * searches run side by side. ST_RESOURCE. */
 Status rouge_worker_fit(RougeWorker *worker, const RougeIndex *index, const RougeText *text, size_t more);
 
 #define ROUGE_NONE SIZE_MAX
 typedef struct RougeBest { double f; size_t text; } RougeBest; /* {0, ROUGE_NONE}: any */
-/* The text from number `from` on with the largest F, of equals the first, if it is larger than best->f, or as large and before best->text. Exact: LCS by bit-parallel addition (Hyyro 2004), and only
- * of texts whose F could be large enough by their length and the words in common: 2 common / (n + m) is an upper bound. */
+/* The text from number `from` on with the largest F, of equals the first, if it is larger than best->f, or as large and before best->text. Exact: LCS
+ * by bit-parallel addition (Hyyro 2004), and only of texts whose F could be large enough by their length and the words in common: 2 common / (n + m)
+ * is an upper bound. */
 void rouge_index_best(const RougeIndex *index, RougeWorker *worker, const RougeText *text, size_t from, RougeBest *best);
 
 #endif

@@ -28,7 +28,9 @@ Status select_quality(const FilterRow *row, const char *name, double measured, d
     *quality = name ? row_number(row->json, name) : 1;
     if (isnan(*quality)) *quality = measured;
     if (*quality >= 0) return ST_OK;
-    if (isnan(*quality)) return status_hint(status_fail(ST_INPUT, "row '%s' has no number '%s'", row->id ? row->id : "?", name), "a quality is a column, or a filter that gives scores");
+    if (isnan(*quality))
+        return status_hint(status_fail(ST_INPUT, "row '%s' has no number '%s'", row->id ? row->id : "?", name),
+                           "a quality is a column, or a filter that gives scores");
     return status_fail(ST_INPUT, "'%s' of row '%s' is %g: a quality is 0 or more", name, row->id ? row->id : "?", *quality);
 }
 
@@ -56,7 +58,8 @@ Status select_pool_add(SelectPool *pool, const FilterRow *row, double quality) {
     size_t len;
     TRY(reserve(pool, pool->n + 1));
     row_write(row->json, &line);
-    char *text = compared_text(pool->texts, row, &len), *copy = arena_strndup(pool->texts, str_text(&line), line.len), *type = row->task_type ? arena_strdup(pool->texts, row->task_type) : NULL;
+    char *text = compared_text(pool->texts, row, &len), *copy = arena_strndup(pool->texts, str_text(&line), line.len),
+         *type = row->task_type ? arena_strdup(pool->texts, row->task_type) : NULL;
     str_release(&line);
     if (!text || !copy || (row->task_type && !type)) return ST_RESOURCE;
     pool->lines[pool->n] = copy;

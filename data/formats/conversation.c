@@ -13,7 +13,8 @@ static bool is_role(const json_t *message, const char *role) { return role_of(me
 static Status join_parts(const json_t *parts, size_t number, json_t **content) {
     Str text = {0};
     for (size_t i = 0; i < json_array_size(parts); i++) {
-        const json_t *part = json_array_get(parts, i), *words = json_is_string(part) ? part : json_object_get(part, json_object_get(part, "text") ? "text" : "value");
+        const json_t *part = json_array_get(parts, i),
+                     *words = json_is_string(part) ? part : json_object_get(part, json_object_get(part, "text") ? "text" : "value");
         const char *type = json_string_value(json_object_get(part, "type"));
         if (!json_is_string(words) || (type && strcmp(type, "text") != 0)) {
             str_release(&text);
@@ -33,7 +34,8 @@ static void open_arguments(json_t *message) {
     if (!json_is_array(calls)) return;
     copy = json_deep_copy(calls);
     json_array_foreach(copy, i, call) {
-        json_t *function = json_object_get(call, "function") ? json_object_get(call, "function") : call, *arguments = json_object_get(function, "arguments");
+        json_t *function = json_object_get(call, "function") ? json_object_get(call, "function") : call,
+               *arguments = json_object_get(function, "arguments");
         if (!json_is_string(arguments)) continue;
         json_t *object = json_loadb(json_string_value(arguments), json_string_length(arguments), JSON_REJECT_DUPLICATES, NULL);
         if (json_is_object(object)) json_object_set(function, "arguments", object);
@@ -42,7 +44,8 @@ static void open_arguments(json_t *message) {
     json_object_set_new(message, "tool_calls", copy);
 }
 
-/* Reasoning goes by three names in data; templates read the first, those of gpt-oss the second. As transformers does: the first that is not null fills them. */
+/* Reasoning goes by three names in data; templates read the first, those of gpt-oss the second. As transformers does: the first that is not null
+ * fills them. */
 static void fill_reasoning(json_t *message) {
     static const char *const names[] = {"reasoning_content", "thinking", "reasoning"};
     json_t *reasoning = NULL;
@@ -60,7 +63,8 @@ static Status normalize_message(const json_t *given, size_t number, json_t **mes
     const json_t *content = json_object_get(given, "content"), *calls = json_object_get(given, "tool_calls");
     bool called = json_array_size(calls) > 0;
     if (!json_is_string(content) && !json_is_array(content) && !(called && (!content || json_is_null(content))))
-        return status_fail(ST_INPUT, "'content' of message %zu (%s) is %s", number, role_of(given), content && !json_is_null(content) ? "no text" : "missing");
+        return status_fail(ST_INPUT, "'content' of message %zu (%s) is %s", number, role_of(given),
+                           content && !json_is_null(content) ? "no text" : "missing");
     if (json_holds_nul(given)) return status_fail(ST_INPUT, "message %zu (%s) holds a NUL character", number, role_of(given));
     *message = json_copy((json_t *)(uintptr_t)given);
     if (!*message) return status_fail(ST_RESOURCE, "out of memory");
@@ -75,7 +79,8 @@ static Status normalize_message(const json_t *given, size_t number, json_t **mes
 
 Status messages_normalize(const json_t *messages, const char *system, json_t **normal) {
     if (!json_is_array(messages)) return status_fail(ST_INPUT, "the messages are no list");
-    if (json_array_size(messages) == 0) return status_hint(status_fail(ST_INPUT, "the conversation is empty"), "expected a list of {\"role\": ..., \"content\": ...}");
+    if (json_array_size(messages) == 0)
+        return status_hint(status_fail(ST_INPUT, "the conversation is empty"), "expected a list of {\"role\": ..., \"content\": ...}");
     json_t *list = json_array();
     Status status = list ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
     bool has_system = is_role(json_array_get(messages, 0), "system") || is_role(json_array_get(messages, 0), "developer");
@@ -226,7 +231,8 @@ typedef struct Spans { Span *items; size_t n; } Spans;
 
 /* `train: false`, `weight: 0` or `loss_weight: 0`: context. */
 static Status message_trained(const json_t *message, size_t number, bool *trained) {
-    const json_t *train = json_object_get(message, "train"), *weight = json_object_get(message, json_object_get(message, "weight") ? "weight" : "loss_weight");
+    const json_t *train = json_object_get(message, "train"),
+                 *weight = json_object_get(message, json_object_get(message, "weight") ? "weight" : "loss_weight");
     *trained = true;
     if (train && !json_is_null(train)) {
         if (!json_is_boolean(train)) return status_fail(ST_INPUT, "'train' of message %zu is neither true nor false", number);
@@ -252,8 +258,11 @@ static Status not_prefix(const Str *part, const Str *whole, size_t at, size_t n_
     Str alone = {0}, within = {0};
     str_append_json(&alone, part->data + from, MIN(part->len - from, (size_t)(BEFORE + AFTER)));
     str_append_json(&within, whole->data + from, MIN(whole->len - from, (size_t)(BEFORE + AFTER)));
-    status_fail(ST_INPUT, "the chat template is not prefix-preserving: %zu messages alone give %s where the whole conversation has %s", n_messages, str_text(&alone), str_text(&within));
-    status_hint(ST_INPUT, "data.train_on: last asks less of a template, all nothing; or take one that marks the answers with {%% generation %%} (model.chat_template)");
+    status_fail(ST_INPUT, "the chat template is not prefix-preserving: %zu messages alone give %s where the whole conversation has %s", n_messages,
+                str_text(&alone), str_text(&within));
+    status_hint(
+        ST_INPUT,
+        "data.train_on: last asks less of a template, all nothing; or take one that marks the answers with {%% generation %%} (model.chat_template)");
     str_release(&alone);
     str_release(&within);
     return ST_INPUT;
@@ -302,11 +311,13 @@ static Status marked_spans(const json_t *messages, const ChatRendering *whole, c
         n_trained += trained[i];
     }
     if (whole->n_generated != n_assistants && n_trained != n_assistants) {
-        status_fail(ST_INPUT, "the chat template marks %zu parts as generated, but the conversation has %zu assistant messages", whole->n_generated, n_assistants);
+        status_fail(ST_INPUT, "the chat template marks %zu parts as generated, but the conversation has %zu assistant messages", whole->n_generated,
+                    n_assistants);
         return status_hint(ST_INPUT, "without one mark a message, only all of them can be trained: data.train_on: assistant");
     }
     if (whole->n_generated != n_assistants) {
-        for (size_t i = 0; i < whole->n_generated; i++) spans->items[spans->n++] = (Span){whole->generated[i].begin, whole->generated[i].end, SIZE_MAX};
+        for (size_t i = 0; i < whole->n_generated; i++)
+            spans->items[spans->n++] = (Span){whole->generated[i].begin, whole->generated[i].end, SIZE_MAX};
         return ST_OK;
     }
     for (size_t i = 0; i < json_array_size(messages); i++) {
@@ -327,7 +338,9 @@ static Status choose_messages(const json_t *messages, size_t n_context, const Da
         last = i;
         if (i >= n_context) TRY(message_trained(json_array_get(messages, i), i + 1, &trained[i]));
     }
-    if (last == n || last < n_context) return status_hint(status_fail(ST_INPUT, "no message of the conversation is the assistant's, so there is nothing to train"), "data.train_on: all trains everything");
+    if (last == n || last < n_context)
+        return status_hint(status_fail(ST_INPUT, "no message of the conversation is the assistant's, so there is nothing to train"),
+                           "data.train_on: all trains everything");
     if (last + 1 < n && (is_role(json_array_get(messages, n - 1), "user") || is_role(json_array_get(messages, n - 1), "human"))) {
         status_fail(ST_INPUT, "the conversation ends with message %zu of the user, which nothing answers", n);
         return status_hint(ST_INPUT, "expected an assistant's message at the end");
@@ -336,7 +349,8 @@ static Status choose_messages(const json_t *messages, size_t n_context, const Da
     return ST_OK;
 }
 
-static Status find_spans(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const ChatRendering *whole, Spans *spans) {
+static Status find_spans(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const ChatRendering *whole,
+                         Spans *spans) {
     size_t n = json_array_size(messages);
     bool *trained = calloc(n, sizeof *trained);
     spans->items = calloc(n + whole->n_generated, sizeof *spans->items);
@@ -378,7 +392,8 @@ static void mark_span(const Str *text, const Span *span, const json_t *messages,
     }
 }
 
-Status encode_messages(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+Status encode_messages(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
+                       Encoding *encoding) {
     ChatRendering whole = {0};
     Spans spans = {0};
     Ids offsets = {0};
@@ -388,7 +403,8 @@ Status encode_messages(const json_t *messages, size_t n_context, const json_t *r
     encoding->has_system = is_role(json_array_get(messages, 0), "system") || is_role(json_array_get(messages, 0), "developer");
     Status status = messages_render(config->chat, messages, json_array_size(messages), row, false, &whole);
     if (status == ST_OK && !all) status = find_spans(messages, n_context, row, config, &whole, &spans);
-    if (status == ST_OK) status = tokenizer_encode_offsets(tokenizer, str_text(&whole.text), whole.text.len, TOKENIZE_PLAIN, &encoding->ids, &offsets);
+    if (status == ST_OK)
+        status = tokenizer_encode_offsets(tokenizer, str_text(&whole.text), whole.text.len, TOKENIZE_PLAIN, &encoding->ids, &offsets);
     for (size_t i = 0; i < encoding->ids.n && status == ST_OK; i++) ids_push(&encoding->labels, all ? encoding->ids.data[i] : LABEL_NONE);
     for (size_t i = 0; i < spans.n && status == ST_OK; i++) mark_span(&whole.text, &spans.items[i], messages, &offsets, encoding);
     chat_rendering_release(&whole);

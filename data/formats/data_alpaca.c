@@ -1,5 +1,6 @@
-/* {"instruction","input","output"} in the words of Stanford's Alpaca (github.com/tatsu-lab/stanford_alpaca, train.py): the output follows "### Response:" directly. A
- * `system` text takes the place of the opening sentence; `history`, a list of [instruction, response], stands before as rounds of the same form. */
+/* {"instruction","input","output"} in the words of Stanford's Alpaca (github.com/tatsu-lab/stanford_alpaca, train.py): the output follows "###
+ * Response:" directly. A `system` text takes the place of the opening sentence; `history`, a list of [instruction, response], stands before as rounds
+ * of the same form. */
 #include "data/formats/formats.h"
 
 static void append_round(const char *instruction, const char *input, Str *text) {

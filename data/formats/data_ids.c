@@ -1,5 +1,5 @@
-/* {"input_ids","labels"}: tokens as they are, nothing is added. Labels stand in place (not shifted), -100 = not trained; without labels every token is trained. What "attention_mask" gives 0 is
- * padding, which is left out: here no batch is padded. */
+/* {"input_ids","labels"}: tokens as they are, nothing is added. Labels stand in place (not shifted), -100 = not trained; without labels every token
+ * is trained. What "attention_mask" gives 0 is padding, which is left out: here no batch is padded. */
 #include "data/formats/formats.h"
 
 #include <string.h>
@@ -17,7 +17,8 @@ static Status read_ids(const json_t *array, const char *key, Ids *ids) {
         const json_t *item = json_array_get(array, i);
         json_int_t value = json_integer_value(item);
         if (!json_is_integer(item)) return status_fail(ST_INPUT, "'%s' holds something else than whole numbers at position %zu", key, i);
-        if (value < INT32_MIN || value > INT32_MAX) return status_fail(ST_INPUT, "'%s' holds %lld at position %zu, which is no token id", key, (long long)value, i);
+        if (value < INT32_MIN || value > INT32_MAX)
+            return status_fail(ST_INPUT, "'%s' holds %lld at position %zu, which is no token id", key, (long long)value, i);
         ids_push(ids, (int32_t)value);
     }
     return ST_OK;
@@ -28,13 +29,15 @@ static Status find_padding(const json_t *mask, size_t n, size_t *first, size_t *
     *first = 0;
     *end = n;
     if (!mask || json_is_null(mask)) return ST_OK;
-    if (!json_is_array(mask) || json_array_size(mask) != n) return status_fail(ST_INPUT, "'attention_mask' is no list of as many numbers as 'input_ids', %zu", n);
+    if (!json_is_array(mask) || json_array_size(mask) != n)
+        return status_fail(ST_INPUT, "'attention_mask' is no list of as many numbers as 'input_ids', %zu", n);
     while (*first < n && json_integer_value(json_array_get(mask, *first)) == 0) ++*first;
     while (*end > *first && json_integer_value(json_array_get(mask, *end - 1)) == 0) --*end;
     for (size_t i = 0; i < n; i++) {
         const json_t *item = json_array_get(mask, i);
         bool seen = i >= *first && i < *end;
-        if (!json_is_integer(item) || json_integer_value(item) != seen) return status_fail(ST_INPUT, "'attention_mask' is not 1 in one piece and 0 around it, at position %zu", i);
+        if (!json_is_integer(item) || json_integer_value(item) != seen)
+            return status_fail(ST_INPUT, "'attention_mask' is not 1 in one piece and 0 around it, at position %zu", i);
     }
     return ST_OK;
 }

@@ -1,4 +1,5 @@
-/* {"prompt","completion","label"}: answers that were liked or not. Supervised training takes those that were; the others are kept as context without loss, and counted. */
+/* {"prompt","completion","label"}: answers that were liked or not. Supervised training takes those that were; the others are kept as context without
+ * loss, and counted. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 

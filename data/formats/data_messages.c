@@ -1,4 +1,5 @@
-/* {"messages": [{"role", "content"}, ...]}: OpenAI's form, rendered by the model's chat template. `tools`, `documents` and `chat_template_kwargs` beside it go to the template. */
+/* {"messages": [{"role", "content"}, ...]}: OpenAI's form, rendered by the model's chat template. `tools`, `documents` and `chat_template_kwargs`
+ * beside it go to the template. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 

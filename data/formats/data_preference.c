@@ -1,5 +1,5 @@
-/* {"prompt","chosen","rejected"}: pairs for preference losses; the prompt may be missing where both are whole conversations or texts with the same beginning. Supervised
- * training takes the chosen answer. */
+/* {"prompt","chosen","rejected"}: pairs for preference losses; the prompt may be missing where both are whole conversations or texts with the same
+ * beginning. Supervised training takes the chosen answer. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 
@@ -30,7 +30,8 @@ static Status encode_turn(const json_t *row, const json_t *chosen, const DataCon
 }
 
 /* Without a prompt: the messages that both begin with are the prompt. */
-static Status encode_whole(const json_t *row, const json_t *chosen, const json_t *rejected, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+static Status encode_whole(const json_t *row, const json_t *chosen, const json_t *rejected, const DataConfig *config, const Tokenizer *tokenizer,
+                           Encoding *encoding) {
     size_t same = 0;
     while (same < json_array_size(chosen) && json_equal(json_array_get(chosen, same), json_array_get(rejected, same))) same++;
     if (same == json_array_size(chosen)) return status_fail(ST_INPUT, "'chosen' and 'rejected' are the same");
@@ -62,10 +63,12 @@ static Status encode_dialogue(const char *chosen, const char *rejected, const Da
 }
 
 static Status encode_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
-    const json_t *prompt = json_object_get(row, "prompt"), *chosen = side(row, "chosen", "chosen_messages"), *rejected = side(row, "rejected", "rejected_messages");
+    const json_t *prompt = json_object_get(row, "prompt"), *chosen = side(row, "chosen", "chosen_messages"),
+                 *rejected = side(row, "rejected", "rejected_messages");
     const char *text, *other;
     if (!chosen || !rejected) return status_fail(ST_INPUT, "the row lacks '%s'", chosen ? "rejected" : "chosen");
-    if (json_is_array(chosen) != json_is_array(rejected)) return status_fail(ST_INPUT, "of 'chosen' and 'rejected' one is a list of messages and the other is not");
+    if (json_is_array(chosen) != json_is_array(rejected))
+        return status_fail(ST_INPUT, "of 'chosen' and 'rejected' one is a list of messages and the other is not");
     if (json_is_object(chosen)) return encode_turn(row, chosen, config, tokenizer, encoding);
     if (prompt && !json_is_null(prompt)) return encode_answer(row, prompt, chosen, config, tokenizer, encoding);
     if (json_is_array(chosen)) return encode_whole(row, chosen, rejected, config, tokenizer, encoding);

@@ -4,13 +4,17 @@
 
 #include <string.h>
 
-static bool detect_pair(const json_t *row) { return json_object_get(row, "prompt") && json_object_get(row, "completion") && !json_object_get(row, "label"); }
+static bool detect_pair(const json_t *row) {
+    return json_object_get(row, "prompt") && json_object_get(row, "completion") && !json_object_get(row, "label");
+}
 
-static Status encode_lists(const json_t *row, const json_t *prompt, const json_t *completion, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+static Status encode_lists(const json_t *row, const json_t *prompt, const json_t *completion, const DataConfig *config, const Tokenizer *tokenizer,
+                           Encoding *encoding) {
     json_t *before = NULL, *both = NULL, *whole = json_array();
     Status status = whole ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK) status = messages_normalize(prompt, config->system, &before);
-    if (status == ST_OK && (json_array_extend(whole, before) || json_array_extend(whole, (json_t *)(uintptr_t)completion))) status = status_fail(ST_INPUT, "'completion' is no list of messages");
+    if (status == ST_OK && (json_array_extend(whole, before) || json_array_extend(whole, (json_t *)(uintptr_t)completion)))
+        status = status_fail(ST_INPUT, "'completion' is no list of messages");
     if (status == ST_OK) status = messages_normalize(whole, NULL, &both);
     if (status == ST_OK) status = encode_messages(both, json_array_size(before), row, config, tokenizer, encoding);
     json_decref(before);
@@ -19,7 +23,8 @@ static Status encode_lists(const json_t *row, const json_t *prompt, const json_t
     return status;
 }
 
-Status encode_answer(const json_t *row, const json_t *prompt, const json_t *completion, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+Status encode_answer(const json_t *row, const json_t *prompt, const json_t *completion, const DataConfig *config, const Tokenizer *tokenizer,
+                     Encoding *encoding) {
     if (json_is_array(prompt)) return encode_lists(row, prompt, completion, config, tokenizer, encoding);
     if (!json_is_string(prompt)) return status_fail(ST_INPUT, "'prompt' is neither a text nor a list of messages");
     if (!json_is_string(completion)) return status_fail(ST_INPUT, "the answer to 'prompt' is no text, as 'prompt' is");

@@ -1,13 +1,15 @@
-/* {"conversations": [{"from", "value"}, ...], "system", "tools"}: ShareGPT's form with the role names that are about. A function_call becomes an assistant's tool call, an
- * observation a tool's answer, as in LLaMA-Factory. */
+/* {"conversations": [{"from", "value"}, ...], "system", "tools"}: ShareGPT's form with the role names that are about. A function_call becomes an
+ * assistant's tool call, an observation a tool's answer, as in LLaMA-Factory. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 
 #include <string.h>
 
-static const struct { const char *from, *role; } roles[] = {
-    {"human", "user"}, {"user", "user"}, {"gpt", "assistant"}, {"assistant", "assistant"}, {"chatgpt", "assistant"}, {"bing", "assistant"}, {"bard", "assistant"},
-    {"model", "assistant"}, {"system", "system"}, {"function_call", "function_call"}, {"observation", "tool"}, {"tool", "tool"}, {"function_response", "tool"},
+static const struct { const char *from, *role;
+} roles[] = {
+    {"human", "user"},       {"user", "user"},      {"gpt", "assistant"},          {"assistant", "assistant"}, {"chatgpt", "assistant"},
+    {"bing", "assistant"},   {"bard", "assistant"}, {"model", "assistant"},        {"system", "system"},       {"function_call", "function_call"},
+    {"observation", "tool"}, {"tool", "tool"},      {"function_response", "tool"},
 };
 
 static bool detect_sharegpt(const json_t *row) { return json_object_get(row, "conversations") || json_object_get(row, "conversation"); }

@@ -1,11 +1,13 @@
-/* {"prompt","completions":[...],"labels":[...]}: an answer in steps, each of them right or wrong, for reward models of the process. Supervised training takes the answers all of whose steps are
- * right; the others are kept as context without loss, and counted. */
+/* {"prompt","completions":[...],"labels":[...]}: an answer in steps, each of them right or wrong, for reward models of the process. Supervised
+ * training takes the answers all of whose steps are right; the others are kept as context without loss, and counted. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 
 #include <string.h>
 
-static bool detect_stepwise(const json_t *row) { return json_object_get(row, "prompt") && json_is_array(json_object_get(row, "completions")) && json_is_array(json_object_get(row, "labels")); }
+static bool detect_stepwise(const json_t *row) {
+    return json_object_get(row, "prompt") && json_is_array(json_object_get(row, "completions")) && json_is_array(json_object_get(row, "labels"));
+}
 
 Status stepwise_label(const json_t *row, size_t i, double *label) {
     const json_t *value = json_array_get(json_object_get(row, "labels"), i);
@@ -18,7 +20,8 @@ Status stepwise_label(const json_t *row, size_t i, double *label) {
 Status stepwise_count(const json_t *row, const char *steps, size_t *n) {
     const json_t *list = json_object_get(row, steps), *labels = json_object_get(row, "labels");
     *n = json_array_size(list);
-    if (!json_is_array(list) || !json_is_array(labels)) return status_fail(ST_INPUT, "the row lacks '%s', a list", json_is_array(list) ? "labels" : steps);
+    if (!json_is_array(list) || !json_is_array(labels))
+        return status_fail(ST_INPUT, "the row lacks '%s', a list", json_is_array(list) ? "labels" : steps);
     if (*n == 0) return status_fail(ST_INPUT, "'%s' is empty", steps);
     return json_array_size(labels) == *n ? ST_OK : status_fail(ST_INPUT, "%zu steps in '%s' and %zu labels", *n, steps, json_array_size(labels));
 }
@@ -28,7 +31,8 @@ static const char *separator_of(const DataConfig *config) { return config->step_
 static Status step_text(const json_t *row, size_t i, const char **text) {
     *text = json_string_value(json_array_get(json_object_get(row, "completions"), i));
     if (!*text) return status_fail(ST_INPUT, "step %zu of 'completions' is no text", i + 1);
-    if (json_holds_nul(json_array_get(json_object_get(row, "completions"), i))) return status_fail(ST_INPUT, "step %zu of 'completions' holds a NUL character", i + 1);
+    if (json_holds_nul(json_array_get(json_object_get(row, "completions"), i)))
+        return status_fail(ST_INPUT, "step %zu of 'completions' holds a NUL character", i + 1);
     return **text ? ST_OK : status_fail(ST_INPUT, "step %zu of 'completions' is empty", i + 1);
 }
 
@@ -61,8 +65,10 @@ static Status encode_row(const json_t *row, const DataConfig *config, const Toke
         worst = MIN(worst, label);
     }
     json_t *prompt = json_object_get(row, "prompt"), *answer = NULL;
-    if (status == ST_OK) answer = json_is_array(prompt) ? json_pack("[{s:s, s:s}]", "role", "assistant", "content", str_text(&text)) : json_string(str_text(&text));
-    if (status == ST_OK) status = answer ? encode_answer(row, prompt, answer, config, tokenizer, encoding) : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK)
+        answer = json_is_array(prompt) ? json_pack("[{s:s, s:s}]", "role", "assistant", "content", str_text(&text)) : json_string(str_text(&text));
+    if (status == ST_OK)
+        status = answer ? encode_answer(row, prompt, answer, config, tokenizer, encoding) : status_fail(ST_RESOURCE, "out of memory");
     json_decref(answer);
     str_release(&text);
     for (size_t i = 0; worst < 0.5 && i < encoding->labels.n; i++) encoding->labels.data[i] = LABEL_NONE;

@@ -20,11 +20,13 @@ const DataFormat *data_format_find(const char *name) {
 }
 
 Status data_format_encode(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
-    return format->read_messages ? conversation_encode(format->read_messages, row, config, tokenizer, encoding) : format->encode(row, config, tokenizer, encoding);
+    return format->read_messages ? conversation_encode(format->read_messages, row, config, tokenizer, encoding)
+                                 : format->encode(row, config, tokenizer, encoding);
 }
 
 Status data_format_question(const DataFormat *format, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
-    return format->read_messages ? conversation_question(format->read_messages, row, config, tokenizer, ids) : format->question(row, config, tokenizer, ids);
+    return format->read_messages ? conversation_question(format->read_messages, row, config, tokenizer, ids)
+                                 : format->question(row, config, tokenizer, ids);
 }
 
 void data_formats_list(Str *text) {
@@ -109,7 +111,9 @@ Status row_weight(const json_t *row, double *weight) {
 }
 
 Status train_on_text(const DataConfig *config) {
-    if (!config->train_on || strcmp(config->train_on, "auto") == 0 || strcmp(config->train_on, "completion") == 0 || strcmp(config->train_on, "all") == 0) return ST_OK;
+    if (!config->train_on || strcmp(config->train_on, "auto") == 0 || strcmp(config->train_on, "completion") == 0 ||
+        strcmp(config->train_on, "all") == 0)
+        return ST_OK;
     status_fail(ST_CONFIG, "'data.train_on' is %s, but the row has no messages", config->train_on);
     return status_hint(ST_CONFIG, "rows of a prompt and an answer take completion or all");
 }
@@ -133,7 +137,8 @@ Status encode_prompt(const Tokenizer *tokenizer, const char *text, size_t len, I
     return ST_OK;
 }
 
-/* The first token that reaches behind `prompt_len` bytes of the text: a token that straddles the border is predicted from the prompt, so it belongs to the answer. */
+/* The first token that reaches behind `prompt_len` bytes of the text: a token that straddles the border is predicted from the prompt, so it belongs
+ * to the answer. */
 static Status border_by_offsets(const Tokenizer *tokenizer, const Str *whole, size_t prompt_len, size_t *border) {
     Ids ids = {0}, offsets = {0};
     Status status = tokenizer_encode_offsets(tokenizer, str_text(whole), whole->len, TOKENIZE_PLAIN, &ids, &offsets);

@@ -11,9 +11,11 @@
 /* ST_CONFIG unless data.train_on means something for a prompt and an answer that are texts: auto, completion or all. */
 Status train_on_text(const DataConfig *config);
 /* A prompt and its answer, both texts or both lists of messages. */
-Status encode_answer(const json_t *row, const json_t *prompt, const json_t *completion, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding);
+Status encode_answer(const json_t *row, const json_t *prompt, const json_t *completion, const DataConfig *config, const Tokenizer *tokenizer,
+                     Encoding *encoding);
 
-/* Tokens of a stepwise row: its prompt, then each step and config->step_separator behind it. ends: where each step's last token is. ST_INPUT for what is no such row. */
+/* Tokens of a stepwise row: its prompt, then each step and config->step_separator behind it. ends: where each step's last token is. ST_INPUT for what
+ * is no such row. */
 Status stepwise_tokens(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids, Ids *ends);
 /* Steps in the list `steps`, as many as there are labels. ST_INPUT: none, or another number of labels. */
 Status stepwise_count(const json_t *row, const char *steps, size_t *n);

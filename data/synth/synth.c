@@ -34,7 +34,8 @@ Status synth_preset_filters(const Recipe *recipe, Arena *arena, const Yaml **fil
 
 /* ---- keys that the preset does not read are refused ---- */
 
-static const char keys_of_all[] = "preset teacher judge seeds num_rows format filters select select_quality select_share select_quotas choose_by batch prompts sampling max_requests max_tokens max_cost min_acceptance acceptance_after";
+static const char keys_of_all[] =
+    "preset teacher judge seeds num_rows format filters select select_quality select_share select_quotas choose_by batch prompts sampling max_requests max_tokens max_cost min_acceptance acceptance_after";
 
 bool synth_lists(const char *names, const char *name) {
     for (const char *at = names; at && *at; at += strcspn(at, " "), at += strspn(at, " "))
@@ -134,7 +135,8 @@ static Status stage_sampling(const Synth *s, const SynthStage *stage, bool chats
     if (recipe_given(r, "generate.greedy")) sampling->sample.greedy = r->generate_greedy;
     TRY(teacher_config_sampling(teacher, s->arena, sampling));
     if (!r->synth_sampling) return ST_OK;
-    return teacher_sampling_read(yaml_get(r->synth_sampling, stage->name), arena_printf(s->arena, "synth.sampling.%s", stage->name), r->path, s->arena, sampling);
+    return teacher_sampling_read(yaml_get(r->synth_sampling, stage->name), arena_printf(s->arena, "synth.sampling.%s", stage->name), r->path,
+                                 s->arena, sampling);
 }
 
 static Status open_stage(Synth *s, int i) {
@@ -160,7 +162,9 @@ static Status open_stages(Synth *s) {
     for (const SynthStage *stage = s->preset->stages; stage->name; stage++)
         if (!stage->checks_labels || s->recipe->synth_check_labels) s->stage_list[s->n_stages++] = *stage;
     if (filters_has(s->filters, "judge") && stage_find(s, "judge") < 0) s->stage_list[s->n_stages++] = judge;
-    if (s->judge && stage_find(s, "judge") < 0) return status_hint(status_fail(ST_CONFIG, "'synth.judge' would be asked nothing by preset '%s'", s->preset->name), "turn the filter on: synth.filters: {judge: 7}");
+    if (s->judge && stage_find(s, "judge") < 0)
+        return status_hint(status_fail(ST_CONFIG, "'synth.judge' would be asked nothing by preset '%s'", s->preset->name),
+                           "turn the filter on: synth.filters: {judge: 7}");
     ASSERT(s->n_stages < SYNTH_MAX_STAGES, "%d stages", s->n_stages);
     TRY(check_stage_names(s, s->recipe->synth_prompts, "synth.prompts"));
     TRY(check_stage_names(s, s->recipe->synth_sampling, "synth.sampling"));
@@ -172,7 +176,11 @@ static Status open_stages(Synth *s) {
 
 static Status open_teachers(Synth *s) {
     const Recipe *r = s->recipe;
-    TeacherOptions options = {.seed = (uint64_t)r->seed, .now = r->data_now, .secret = s->config->secret, .context = s->config->context, .reads_choices = strcmp(r->synth_choose_by, "text") == 0};
+    TeacherOptions options = {.seed = (uint64_t)r->seed,
+                              .now = r->data_now,
+                              .secret = s->config->secret,
+                              .context = s->config->context,
+                              .reads_choices = strcmp(r->synth_choose_by, "text") == 0};
     TRY(teacher_open(&s->teacher_config, &options, &s->teacher));
     return s->judge_config.node ? teacher_open(&s->judge_config, &options, &s->judge) : ST_OK;
 }
@@ -200,14 +208,17 @@ static Status count_types(Synth *s) {
     return ST_OK;
 }
 
-static bool priced(const TeacherConfig *config) { return config->node && (yaml_get(config->node, "price_in") || yaml_get(config->node, "price_out")); }
+static bool priced(const TeacherConfig *config) {
+    return config->node && (yaml_get(config->node, "price_in") || yaml_get(config->node, "price_out"));
+}
 
 /* Without prices nothing ever costs anything, and the limit would hold nothing. */
 static Status check_prices(const Synth *s) {
     bool asks_server = s->judge_config.url && !priced(&s->judge_config);
     if (isnan(s->recipe->synth_max_cost)) return ST_OK;
     if (!asks_server && (priced(&s->teacher_config) || (!s->teacher_config.url && priced(&s->judge_config)))) return ST_OK;
-    status_fail(ST_CONFIG, "'synth.max_cost' needs prices, and '%s' has neither 'price_in' nor 'price_out'", asks_server ? "synth.judge" : "synth.teacher");
+    status_fail(ST_CONFIG, "'synth.max_cost' needs prices, and '%s' has neither 'price_in' nor 'price_out'",
+                asks_server ? "synth.judge" : "synth.teacher");
     return status_hint(ST_CONFIG, "they are money for a million tokens; a price of 0 can be given too");
 }
 
@@ -340,11 +351,29 @@ void synth_progress(const Synth *s, size_t asked, bool round_over, SynthProgress
     bool known = s->n_rows >= 4 && s->fresh_tokens > 0 && s->replayed == 0;
     for (int i = 0; i < s->n_stages; i++) stages[i] = s->stages[i].count;
     *p = (SynthProgress){
-        .preset = s->preset->name, .rows = (int64_t)s->n_rows, .wanted = s->recipe->synth_num_rows, .round = s->round, .asked = (int64_t)asked, .requests = s->requests, .replayed = s->replayed,
-        .types = s->types, .n_types = s->seeds.n_types, .stages = stages, .n_stages = (size_t)s->n_stages, .reasons = s->reasons, .n_reasons = s->n_reasons, .tokens = s->tokens,
-        .prompt_tokens = s->prompt_tokens, .tokens_per_second = s->teacher_seconds > 0 ? (double)s->fresh_tokens / s->teacher_seconds : 0, .seconds = seconds,
-        .seconds_left = known ? seconds * left / kept : (double)NAN, .cost = s->cost, .cost_left = s->n_rows >= 4 ? s->cost * left / kept : (double)NAN,
-        .candidates = s->made, .candidates_total = s->n_rows >= 4 ? (int64_t)ceil((double)s->made * (double)s->recipe->synth_num_rows / kept) : -1, .round_over = round_over,
+        .preset = s->preset->name,
+        .rows = (int64_t)s->n_rows,
+        .wanted = s->recipe->synth_num_rows,
+        .round = s->round,
+        .asked = (int64_t)asked,
+        .requests = s->requests,
+        .replayed = s->replayed,
+        .types = s->types,
+        .n_types = s->seeds.n_types,
+        .stages = stages,
+        .n_stages = (size_t)s->n_stages,
+        .reasons = s->reasons,
+        .n_reasons = s->n_reasons,
+        .tokens = s->tokens,
+        .prompt_tokens = s->prompt_tokens,
+        .tokens_per_second = s->teacher_seconds > 0 ? (double)s->fresh_tokens / s->teacher_seconds : 0,
+        .seconds = seconds,
+        .seconds_left = known ? seconds * left / kept : (double)NAN,
+        .cost = s->cost,
+        .cost_left = s->n_rows >= 4 ? s->cost * left / kept : (double)NAN,
+        .candidates = s->made,
+        .candidates_total = s->n_rows >= 4 ? (int64_t)ceil((double)s->made * (double)s->recipe->synth_num_rows / kept) : -1,
+        .round_over = round_over,
     };
 }
 
@@ -390,10 +419,12 @@ static Status advise(const Synth *s, const char *advice) {
 static Status check_acceptance(const Synth *s) {
     const Recipe *r = s->recipe;
     int64_t tries = s->made + s->fruitless;
-    if ((int64_t)s->n_rows >= r->synth_num_rows || tries < r->synth_acceptance_after || (double)s->n_rows >= r->synth_min_acceptance * (double)tries) return ST_OK;
+    if ((int64_t)s->n_rows >= r->synth_num_rows || tries < r->synth_acceptance_after || (double)s->n_rows >= r->synth_min_acceptance * (double)tries)
+        return ST_OK;
     Str reasons = {0};
     say_reasons(s, &reasons);
-    status_fail(ST_INPUT, "only %zu of %lld candidates were kept, which is below 'synth.min_acceptance' %g; rejected: %s", s->n_rows, (long long)tries, r->synth_min_acceptance, str_text(&reasons));
+    status_fail(ST_INPUT, "only %zu of %lld candidates were kept, which is below 'synth.min_acceptance' %g; rejected: %s", s->n_rows,
+                (long long)tries, r->synth_min_acceptance, str_text(&reasons));
     str_release(&reasons);
     return advise(s, "; change prompts, filters or teacher, or lower the limit and go on with --resume");
 }
@@ -468,9 +499,19 @@ static Status finish(Synth *s, SynthResult *result) {
 
 static void tell(const Synth *s, SynthResult *result) {
     *result = (SynthResult){
-        .rows = (int64_t)s->n_rows, .wanted = s->recipe->synth_num_rows, .rejected = s->rejected, .requests = s->requests, .replayed = s->replayed, .tokens = s->tokens,
-        .prompt_tokens = s->prompt_tokens, .cost = s->cost, .seconds = clock_seconds() - s->started, .teacher_seconds = s->teacher_seconds, .filter_seconds = s->filter_seconds,
-        .exhausted = s->exhausted, .selected = -1,
+        .rows = (int64_t)s->n_rows,
+        .wanted = s->recipe->synth_num_rows,
+        .rejected = s->rejected,
+        .requests = s->requests,
+        .replayed = s->replayed,
+        .tokens = s->tokens,
+        .prompt_tokens = s->prompt_tokens,
+        .cost = s->cost,
+        .seconds = clock_seconds() - s->started,
+        .teacher_seconds = s->teacher_seconds,
+        .filter_seconds = s->filter_seconds,
+        .exhausted = s->exhausted,
+        .selected = -1,
     };
 }
 
@@ -492,10 +533,16 @@ static Status run_rounds(Synth *s, SynthResult *result) {
 }
 
 static void show_plan(const Synth *s) {
-    SynthPlan plan = {.preset = s->preset->name, .help = s->preset->help, .teacher = s->teacher_config.replay ? s->teacher_config.replay : s->teacher_config.model, .seeds = s->seeds.n,
-                      .n_types = s->seeds.n_types, .filters = s->filters, .answered = s->journal ? journal_count(s->journal) : 0};
+    SynthPlan plan = {.preset = s->preset->name,
+                      .help = s->preset->help,
+                      .teacher = s->teacher_config.replay ? s->teacher_config.replay : s->teacher_config.model,
+                      .seeds = s->seeds.n,
+                      .n_types = s->seeds.n_types,
+                      .filters = s->filters,
+                      .answered = s->journal ? journal_count(s->journal) : 0};
     SynthCount *types = arena_zero(s->arena, s->seeds.n_types * sizeof *types);
-    for (size_t t = 0; t < s->seeds.n_types && types; t++) types[t] = (SynthCount){.name = s->seeds.types[t].name, .kept = (int64_t)s->seeds.types[t].n};
+    for (size_t t = 0; t < s->seeds.n_types && types; t++)
+        types[t] = (SynthCount){.name = s->seeds.types[t].name, .kept = (int64_t)s->seeds.types[t].n};
     plan.types = types;
     if (types && s->config->on_plan) s->config->on_plan(s->config->context, &plan);
 }

@@ -1,11 +1,12 @@
-/* Synthetic rows: seeds and a teacher in, a run directory with rows.jsonl out. What is asked, in which order, is the preset's (synth_<name>.c); who answers is teacher.h's; what is kept is
- * filter.h's.
+/* Synthetic rows: seeds and a teacher in, a run directory with rows.jsonl out. What is asked, in which order, is the preset's (synth_<name>.c); who
+ * answers is teacher.h's; what is kept is filter.h's.
  *
  *     SynthResult result;
- *     TRY(synth_run(&(SynthConfig){.recipe = recipe, .folders = folders, .n_folders = n}, &result));   // rows.jsonl, rejected.jsonl, requests.jsonl, dataset_card.md, report.html
+ *     TRY(synth_run(&(SynthConfig){.recipe = recipe, .folders = folders, .n_folders = n}, &result));   // rows.jsonl, rejected.jsonl, requests.jsonl,
+ * dataset_card.md, report.html
  *
- * The whole is a function of the recipe, the seeds and the answers: rounds of requests are numbered, and the numbers key all that is drawn. So a run that was killed is run again from its
- * beginning with the answers of its log, asks only what is not in it, and writes the same bytes. */
+ * The whole is a function of the recipe, the seeds and the answers: rounds of requests are numbered, and the numbers key all that is drawn. So a run
+ * that was killed is run again from its beginning with the answers of its log, asks only what is not in it, and writes the same bytes. */
 #ifndef TUNE_SYNTH_H
 #define TUNE_SYNTH_H
 
@@ -57,8 +58,9 @@ typedef struct SynthConfig {
     void (*on_progress)(void *context, const SynthProgress *progress);
     void *context;
 } SynthConfig;
-/* ST_CONFIG: keys that do not fit, too few seeds of a type, a missing prompt; ST_INPUT: seeds, a teacher that cannot be opened, fewer kept than synth.min_acceptance; ST_RESOURCE: a server that
- * stays down, a limit that is reached, a full disk; ST_INTERRUPTED. What was answered is in the log by then. */
+/* ST_CONFIG: keys that do not fit, too few seeds of a type, a missing prompt; ST_INPUT: seeds, a teacher that cannot be opened, fewer kept than
+ * synth.min_acceptance; ST_RESOURCE: a server that stays down, a limit that is reached, a full disk; ST_INTERRUPTED. What was answered is in the log
+ * by then. */
 Status synth_run(const SynthConfig *config, SynthResult *result);
 /* What the recipe's preset changes of the filters that are on by default, as FilterConfig.base has it: in the arena; NULL: nothing. */
 Status synth_preset_filters(const Recipe *recipe, Arena *arena, const Yaml **filters);

@@ -40,7 +40,8 @@ static const char *part_text(Synth *s, const Parts *parts, int i) {
     return text && i == 1 && (strcasecmp(text, "<noinput>") == 0 || strcasecmp(text, "none") == 0) ? "" : text;
 }
 
-static Status add_block(Synth *s, const SynthRequest *request, const SynthCandidate *origin, const char *block, const char *end, bool cut, SynthCandidate **candidates, size_t *n) {
+static Status add_block(Synth *s, const SynthRequest *request, const SynthCandidate *origin, const char *block, const char *end, bool cut,
+                        SynthCandidate **candidates, size_t *n) {
     const char *type = s->seeds.types[0].name;
     Parts parts;
     SynthCandidate *c = candidates[(*n)++] = synth_candidate(s, type);
@@ -76,7 +77,8 @@ static Status take_blocks(Synth *s, const SynthRequest *request, const SynthCand
 static Status make_round(Synth *s) {
     int64_t each = s->recipe->synth_tasks_per_request > 0 ? s->recipe->synth_tasks_per_request : 20;
     size_t n = (synth_round_size(s) + (size_t)each - 1) / (size_t)each, n_candidates = 0;
-    SynthCandidate *origins = arena_zero(s->round_arena, n * sizeof *origins), **candidates = arena_alloc(s->round_arena, n * MOST_TASKS * sizeof *candidates);
+    SynthCandidate *origins = arena_zero(s->round_arena, n * sizeof *origins),
+                   **candidates = arena_alloc(s->round_arena, n * MOST_TASKS * sizeof *candidates);
     SynthRequest **requests = arena_alloc(s->round_arena, n * sizeof *requests);
     if (!origins || !candidates || !requests) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) {
@@ -101,7 +103,8 @@ const SynthPreset synth_preset_alpaca = {
     .stages = stages,
     .needs = NEEDS_INSTRUCTION | NEEDS_OUTPUT,
     .new_prompts = true,
-    .filters = "{empty: true, length: true, refusal: true, exact: true, words: {min: 4, max: 150}, blacklist: {preset: alpaca}, punctuation_start: true, ascii_start: true, rouge_l: {threshold: 0.7, on: instruction}}",
+    .filters =
+        "{empty: true, length: true, refusal: true, exact: true, words: {min: 4, max: 150}, blacklist: {preset: alpaca}, punctuation_start: true, ascii_start: true, rouge_l: {threshold: 0.7, on: instruction}}",
     .keys = "examples machine_examples tasks_per_request",
     .open = open,
     .make_round = make_round,

@@ -23,4 +23,11 @@ static Status make_round(Synth *s) {
     return synth_keep(s, candidates, n);
 }
 
-const SynthPreset synth_preset_answer = {.name = "answer", .help = "answers for given prompts, synth.n of each", .stages = stages, .needs = NEEDS_INSTRUCTION, .filters = SYNTH_GIVEN_FILTERS, .given_prompts = true, .keys = "n labels system keep_cut", .make_round = make_round};
+const SynthPreset synth_preset_answer = {.name = "answer",
+                                         .help = "answers for given prompts, synth.n of each",
+                                         .stages = stages,
+                                         .needs = NEEDS_INSTRUCTION,
+                                         .filters = SYNTH_GIVEN_FILTERS,
+                                         .given_prompts = true,
+                                         .keys = "n labels system keep_cut",
+                                         .make_round = make_round};

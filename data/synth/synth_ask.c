@@ -11,7 +11,9 @@
 
 /* ---- what is drawn ---- */
 
-uint64_t synth_draw(const Synth *s, uint64_t number, uint64_t index, uint64_t n) { return rng_below(rng_key((uint64_t)s->recipe->seed, RNG_NOISE, number), index, n); }
+uint64_t synth_draw(const Synth *s, uint64_t number, uint64_t index, uint64_t n) {
+    return rng_below(rng_key((uint64_t)s->recipe->seed, RNG_NOISE, number), index, n);
+}
 
 void synth_choose(const Synth *s, uint64_t number, uint64_t first_draw, size_t n, size_t k, size_t *chosen) {
     uint64_t order = rng_u64(rng_key((uint64_t)s->recipe->seed, RNG_NOISE, number), first_draw);
@@ -20,7 +22,8 @@ void synth_choose(const Synth *s, uint64_t number, uint64_t first_draw, size_t n
 
 size_t synth_batch(const Synth *s) { return s->recipe->synth_batch > 0 ? (size_t)s->recipe->synth_batch : s->machine_examples > 0 ? 64 : 256; }
 
-/* As many as will likely be enough, by what was kept so far (at first most are expected to be): a few more than on average, since a further round of a few would leave the teacher's batch all but empty. */
+/* As many as will likely be enough, by what was kept so far (at first most are expected to be): a few more than on average, since a further round of
+ * a few would leave the teacher's batch all but empty. */
 size_t synth_round_size(const Synth *s) {
     double batch = (double)synth_batch(s), left = (double)(s->recipe->synth_num_rows - (int64_t)s->n_rows);
     double rate = ((double)s->n_rows + 8) / ((double)s->made + 9), mean = left / rate;
@@ -77,7 +80,8 @@ const char *synth_behind_name(const char *line, const char *name) {
 static size_t heading(const char *text) {
     static const char *const bullets[] = {"- ", "* ", "\xe2\x80\xa2"}, *const names[] = {"instruction", "task", "request"};
     size_t digits = strspn(text, "0123456789");
-    if (digits > 0 && digits < 4 && text[digits] && strchr(").:", text[digits]) && !isdigit((unsigned char)text[digits + 1])) return digits + 1; /* 3.5 and 10:30 are none */
+    /* 3.5 and 10:30 are none */
+    if (digits > 0 && digits < 4 && text[digits] && strchr(").:", text[digits]) && !isdigit((unsigned char)text[digits + 1])) return digits + 1;
     for (size_t i = 0; i < COUNT_OF(bullets); i++)
         if (text_starts_with(text, bullets[i])) return strlen(bullets[i]);
     for (size_t i = 0; i < COUNT_OF(names) && digits == 0; i++) {
@@ -117,17 +121,21 @@ static bool whole(double value) { return value >= 1 && value <= 64 && value == f
 Status synth_examples_open(Synth *s, size_t low, size_t high, size_t machine, bool by_type) {
     const RealList *list = &s->recipe->synth_examples;
     if (list->n > 2 || (list->n && !(whole(list->items[0]) && whole(list->items[list->n - 1]) && list->items[0] <= list->items[list->n - 1])))
-        return status_hint(status_fail(ST_CONFIG, "wrong value for 'synth.examples': expected a whole number from 1 to 64, or two of them"), "[1, 5] shows one to five seeds");
+        return status_hint(status_fail(ST_CONFIG, "wrong value for 'synth.examples': expected a whole number from 1 to 64, or two of them"),
+                           "[1, 5] shows one to five seeds");
     s->examples_low = list->n ? (size_t)list->items[0] : low;
     s->examples_high = list->n ? (size_t)list->items[list->n - 1] : high;
     s->machine_examples = s->recipe->synth_machine_examples >= 0 ? (size_t)s->recipe->synth_machine_examples : machine;
     const char *path = s->recipe->synth_seeds, *advice = "add seeds, or lower synth.examples";
     if (!by_type && s->seeds.n < s->examples_low)
-        return status_hint(status_fail(ST_INPUT, "'%s' holds %zu seeds, and synth.examples asks for %zu at a time", path, s->seeds.n, s->examples_low), "%s", advice);
+        return status_hint(
+            status_fail(ST_INPUT, "'%s' holds %zu seeds, and synth.examples asks for %zu at a time", path, s->seeds.n, s->examples_low), "%s",
+            advice);
     for (size_t t = 0; t < s->seeds.n_types && by_type; t++)
         if (s->seeds.types[t].n < s->examples_low)
-            return status_hint(status_fail(ST_INPUT, "'%s': task type '%s' has %zu seed%s, and synth.examples asks for %zu at a time", path, s->seeds.types[t].name, s->seeds.types[t].n,
-                                           s->seeds.types[t].n == 1 ? "" : "s", s->examples_low), "%s", advice);
+            return status_hint(status_fail(ST_INPUT, "'%s': task type '%s' has %zu seed%s, and synth.examples asks for %zu at a time", path,
+                                           s->seeds.types[t].name, s->seeds.types[t].n, s->seeds.types[t].n == 1 ? "" : "s", s->examples_low),
+                               "%s", advice);
     return ST_OK;
 }
 
@@ -211,7 +219,8 @@ static Status finish_request(Synth *s, SynthRequest *request) {
     return add_asked(s, request);
 }
 
-/* A template may write a whole conversation: each turn begins with its role's mark, which templates have as {{ turn.system }}, {{ turn.user }} and {{ turn.assistant }}. */
+/* A template may write a whole conversation: each turn begins with its role's mark, which templates have as {{ turn.system }}, {{ turn.user }} and {{
+ * turn.assistant }}. */
 enum { TURN_MARK = '\x01' };
 static const struct { const char *role, *mark; } turns[] = {{"system", "\x01s"}, {"user", "\x01u"}, {"assistant", "\x01a"}};
 
@@ -240,11 +249,13 @@ static bool add_turns(json_t *messages, const Str *text) {
     return true;
 }
 
-/* The rendered template, as a conversation or, for a teacher that continues texts, as the text. The conversation is kept alive by the round's request until it is asked. */
+/* The rendered template, as a conversation or, for a teacher that continues texts, as the text. The conversation is kept alive by the round's request
+ * until it is asked. */
 static Status fill_request(Synth *s, SynthRequest *request, const char *system, const Str *text) {
     if (!teacher_chats(request->teacher)) {
         if (memchr(str_text(text), TURN_MARK, text->len))
-            return status_fail(ST_CONFIG, "the prompt of stage '%s' writes turns of a conversation, and the teacher continues texts", s->stage_list[request->stage].name);
+            return status_fail(ST_CONFIG, "the prompt of stage '%s' writes turns of a conversation, and the teacher continues texts",
+                               s->stage_list[request->stage].name);
         request->text_asked = arena_strndup(s->round_arena, str_text(text), text->len);
         return request->text_asked ? ST_OK : ST_RESOURCE;
     }
@@ -260,7 +271,8 @@ static SynthRequest *request_under(Synth *s, int stage, const char *system, json
     ChatRendering rendering = {0};
     SynthRequest *request = new_request(s, stage);
     if (variables) json_object_set_new(variables, "turn", turn_marks());
-    Status status = request && variables ? chat_template_render(s->stages[stage].template, variables, &(ChatOptions){0}, &rendering) : status_fail(ST_RESOURCE, "out of memory for a request");
+    Status status = request && variables ? chat_template_render(s->stages[stage].template, variables, &(ChatOptions){0}, &rendering)
+                                         : status_fail(ST_RESOURCE, "out of memory for a request");
     if (status == ST_OK) status = fill_request(s, request, system, &rendering.text);
     if (status == ST_OK) status = finish_request(s, request);
     chat_rendering_release(&rendering);
@@ -282,7 +294,9 @@ static SynthRequest *choose_under(Synth *s, int stage, const char *system, json_
     return request;
 }
 
-SynthRequest *synth_request_choice(Synth *s, int stage, json_t *variables, const char *const *choices, size_t n) { return choose_under(s, stage, NULL, variables, choices, n); }
+SynthRequest *synth_request_choice(Synth *s, int stage, json_t *variables, const char *const *choices, size_t n) {
+    return choose_under(s, stage, NULL, variables, choices, n);
+}
 
 SynthRequest *synth_request_rendered(Synth *s, int stage, const char *text) {
     SynthRequest *request = new_request(s, stage);
@@ -359,14 +373,17 @@ static Status on_answer(void *context, size_t i, const TeacherAnswer *answer) {
 /* ---- limits ---- */
 
 static Status refuse_limit(const Synth *s, const char *key, double limit, const char *unit) {
-    status_fail(ST_RESOURCE, "'synth.%s' is reached: %.10g%s, with %zu of %lld rows", key, limit, unit, s->n_rows, (long long)s->recipe->synth_num_rows);
+    status_fail(ST_RESOURCE, "'synth.%s' is reached: %.10g%s, with %zu of %lld rows", key, limit, unit, s->n_rows,
+                (long long)s->recipe->synth_num_rows);
     return status_hint(ST_RESOURCE, "what was made is in '%s'; raise the limit and go on with --resume", s->recipe->output);
 }
 
 static Status check_limits(const Synth *s) {
     const Recipe *r = s->recipe;
-    if (r->synth_max_requests >= 0 && s->requests >= r->synth_max_requests) return refuse_limit(s, "max_requests", (double)r->synth_max_requests, " requests");
-    if (r->synth_max_tokens >= 0 && s->tokens + s->prompt_tokens >= r->synth_max_tokens) return refuse_limit(s, "max_tokens", (double)r->synth_max_tokens, " tokens");
+    if (r->synth_max_requests >= 0 && s->requests >= r->synth_max_requests)
+        return refuse_limit(s, "max_requests", (double)r->synth_max_requests, " requests");
+    if (r->synth_max_tokens >= 0 && s->tokens + s->prompt_tokens >= r->synth_max_tokens)
+        return refuse_limit(s, "max_tokens", (double)r->synth_max_tokens, " tokens");
     if (!isnan(r->synth_max_cost) && s->cost >= r->synth_max_cost) return refuse_limit(s, "max_cost", r->synth_max_cost, "");
     return ST_OK;
 }
@@ -396,7 +413,9 @@ static Status ask_some(Synth *s, SynthRequest **requests, size_t n) {
     return status;
 }
 
-static bool same_kind(const SynthRequest *a, const SynthRequest *b) { return a->stage == b->stage && a->teacher == b->teacher && !a->messages == !b->messages && !a->n_choices == !b->n_choices; }
+static bool same_kind(const SynthRequest *a, const SynthRequest *b) {
+    return a->stage == b->stage && a->teacher == b->teacher && !a->messages == !b->messages && !a->n_choices == !b->n_choices;
+}
 
 /* Those that the log does not answer, in groups that can be asked together. */
 static Status ask_new(Synth *s) {
@@ -433,7 +452,8 @@ Status synth_ask(Synth *s) {
 
 enum { SHOWN = 3 };
 
-/* For teachers that continue texts: answered seeds of the type, to show how answers look. The one that asks this very prompt would give its answer away. */
+/* For teachers that continue texts: answered seeds of the type, to show how answers look. The one that asks this very prompt would give its answer
+ * away. */
 static json_t *shown_examples(const Synth *s, const char *type, const char *prompt) {
     json_t *list = json_array();
     size_t t = 0, chosen[SHOWN + 1];
@@ -452,8 +472,9 @@ static SynthRequest *ask_for_answer(Synth *s, int stage, const SynthCandidate *c
     char *prompt = synth_prompt_of(s->round_arena, c->instruction, c->input);
     const char *system = c->system ? c->system : s->recipe->synth_system;
     SynthLabels labels = synth_labels(s, c);
-    json_t *variables = json_pack("{s:s, s:s, s:s, s:s, s:o, s:o}", "prompt", prompt ? prompt : "", "instruction", c->instruction, "input", c->input, "task_type", c->type, "examples",
-                                  shown_examples(s, c->type, prompt ? prompt : ""), "labels", synth_labels_json(&labels));
+    json_t *variables =
+        json_pack("{s:s, s:s, s:s, s:s, s:o, s:o}", "prompt", prompt ? prompt : "", "instruction", c->instruction, "input", c->input, "task_type",
+                  c->type, "examples", shown_examples(s, c->type, prompt ? prompt : ""), "labels", synth_labels_json(&labels));
     return choose_under(s, stage, system, variables, labels.items, labels.n);
 }
 
@@ -525,7 +546,8 @@ static double score_of_reply(const SynthRequest *request) {
 
 /* Of a judge that compares the ten scores, else in words. */
 static SynthRequest *ask_for_score(Synth *s, int stage, const char *prompt, const char *answer) {
-    static const char *const scores[] = {"1", "2", "3", "4", "5", "6", "7", "8", "9", "10"}, *const spaced[] = {" 1", " 2", " 3", " 4", " 5", " 6", " 7", " 8", " 9", " 10"};
+    static const char *const scores[] = {"1", "2", "3", "4", "5", "6", "7", "8", "9", "10"}, *const spaced[] = {" 1", " 2", " 3", " 4", " 5",
+                                                                                                                " 6", " 7", " 8", " 9", " 10"};
     const Teacher *judge = teacher_of(s, stage);
     bool compares = teacher_compares(judge);
     const char *rubric = filters_text(s->filters, "judge", "rubric");
@@ -557,8 +579,10 @@ Status synth_filter_scores(void *context, const FilterRow *rows, size_t n, doubl
     SynthRequest **requests = arena_zero(s->round_arena, MAX(n, 1) * sizeof *requests);
     if (!requests) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) {
-        char *instruction = arena_strndup(s->round_arena, rows[i].instruction.data, rows[i].instruction.len), *input = arena_strndup(s->round_arena, rows[i].input.len ? rows[i].input.data : "", rows[i].input.len);
-        char *answer = arena_strndup(s->round_arena, rows[i].completion.data, rows[i].completion.len), *prompt = instruction && input ? synth_prompt_of(s->round_arena, instruction, input) : NULL;
+        char *instruction = arena_strndup(s->round_arena, rows[i].instruction.data, rows[i].instruction.len),
+             *input = arena_strndup(s->round_arena, rows[i].input.len ? rows[i].input.data : "", rows[i].input.len);
+        char *answer = arena_strndup(s->round_arena, rows[i].completion.data, rows[i].completion.len),
+             *prompt = instruction && input ? synth_prompt_of(s->round_arena, instruction, input) : NULL;
         if (!prompt || !answer) return ST_RESOURCE;
         requests[i] = ask_for_score(s, stage, prompt, answer);
     }

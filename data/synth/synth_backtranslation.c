@@ -1,4 +1,5 @@
-/* backtranslation (Li et al. 2023): texts that people wrote are answers, and the teacher writes the instructions that they answer. The seeds are the texts. */
+/* backtranslation (Li et al. 2023): texts that people wrote are answers, and the teacher writes the instructions that they answer. The seeds are the
+ * texts. */
 #include "data/synth/synth_parts.h"
 
 enum { INSTRUCTION };
@@ -33,4 +34,9 @@ static Status make_round(Synth *s) {
     return synth_keep(s, candidates, n);
 }
 
-const SynthPreset synth_preset_backtranslation = {.name = "backtranslation", .help = "texts are answers, their instructions are written", .stages = stages, .needs = NEEDS_OUTPUT, .keys = "keep_cut", .make_round = make_round};
+const SynthPreset synth_preset_backtranslation = {.name = "backtranslation",
+                                                  .help = "texts are answers, their instructions are written",
+                                                  .stages = stages,
+                                                  .needs = NEEDS_OUTPUT,
+                                                  .keys = "keep_cut",
+                                                  .make_round = make_round};

@@ -1,4 +1,5 @@
-/* evol (Xu et al. 2023): each prompt is made harder, or changed to one of its neighbours, again and again; every generation that passes is answered. */
+/* evol (Xu et al. 2023): each prompt is made harder, or changed to one of its neighbours, again and again; every generation that passes is answered.
+ */
 #include "data/synth/synth_parts.h"
 
 #include <string.h>

@@ -39,5 +39,12 @@ static Status make_round(Synth *s) {
 }
 
 const SynthPreset synth_preset_few_shot = {
-    .name = "few_shot", .help = "seeds of one type are shown, a new prompt is written and answered", .stages = stages, .needs = NEEDS_INSTRUCTION, .new_prompts = true, .keys = "examples machine_examples labels system keep_cut", .open = open, .make_round = make_round,
+    .name = "few_shot",
+    .help = "seeds of one type are shown, a new prompt is written and answered",
+    .stages = stages,
+    .needs = NEEDS_INSTRUCTION,
+    .new_prompts = true,
+    .keys = "examples machine_examples labels system keep_cut",
+    .open = open,
+    .make_round = make_round,
 };

@@ -26,7 +26,8 @@ static size_t place_of(const Journal *journal, const char *key) {
     size_t place = 5381;
     for (size_t i = 0; i < JOURNAL_KEY; i++) place = place * 33 + (unsigned char)key[i];
     place &= journal->n_slots - 1;
-    while (journal->slots[place].line && memcmp(key_of(journal->slots[place].line), key, JOURNAL_KEY) != 0) place = (place + 1) & (journal->n_slots - 1);
+    while (journal->slots[place].line && memcmp(key_of(journal->slots[place].line), key, JOURNAL_KEY) != 0)
+        place = (place + 1) & (journal->n_slots - 1);
     return place;
 }
 
@@ -62,7 +63,8 @@ static size_t whole_lines(const Mapping *file) {
 static Status map(Journal *journal, bool read_only) {
     TRY(file_map(journal->path, &journal->file));
     journal->size = whole_lines(&journal->file);
-    return journal->size == journal->file.size || read_only ? ST_OK : file_truncate(journal->path, journal->size); /* what is cut off is not looked at */
+    /* What is cut off is not looked at */
+    return journal->size == journal->file.size || read_only ? ST_OK : file_truncate(journal->path, journal->size);
 }
 
 Status journal_open(const char *path, bool read_only, Journal **out) {

@@ -1,4 +1,5 @@
-/* The log of requests: one line of JSON for each answer, appended as it comes, so that nothing is asked twice. A line that was cut short by a crash is taken off.
+/* The log of requests: one line of JSON for each answer, appended as it comes, so that nothing is asked twice. A line that was cut short by a crash
+ * is taken off.
  *
  *     Journal *journal;
  *     TRY(journal_open("runs/x/requests.jsonl", false, &journal));
@@ -17,7 +18,8 @@ typedef struct Journal Journal;
 Status journal_open(const char *path, bool read_only, Journal **journal);
 void journal_close(Journal *journal); /* NULL is fine */
 size_t journal_count(const Journal *journal); /* answers in it when it was opened */
-/* The line with this key as JSON, for the caller's json_decref; *line is NULL when there is none. Answers that were added since it was opened are not found. */
+/* The line with this key as JSON, for the caller's json_decref; *line is NULL when there is none. Answers that were added since it was opened are not
+ * found. */
 Status journal_find(const Journal *journal, const char *key, json_t **line);
 Status journal_first(const Journal *journal, json_t **line); /* the same of its first line; NULL when it is empty */
 /* Appends {"key": key, fields}; `fields`: a JSON object's text. ST_RESOURCE: a full disk, with nothing written. */

@@ -33,7 +33,9 @@ static Status refuse(const Synth *s, const char *problem) {
     int line = recipe_line(s->recipe, "synth.labels");
     if (line > 0 && s->recipe->path) status_fail(ST_CONFIG, "wrong value for 'synth.labels' in '%s' line %d: %s", s->recipe->path, line, problem);
     else status_fail(ST_CONFIG, "wrong value for 'synth.labels': %s", problem);
-    return status_hint(ST_CONFIG, "{sentiment: [good, bad]} names the labels of a task type; with preset answer, a text names the seeds' column that lists those of each row");
+    return status_hint(
+        ST_CONFIG,
+        "{sentiment: [good, bad]} names the labels of a task type; with preset answer, a text names the seeds' column that lists those of each row");
 }
 
 static Status read_types(Synth *s, const Yaml *map) {
@@ -43,14 +45,17 @@ static Status read_types(Synth *s, const Yaml *map) {
         size_t t = 0;
         while (t < s->seeds.n_types && strcmp(s->seeds.types[t].name, map->keys[i]) != 0) t++;
         if (t == s->seeds.n_types) return refuse(s, arena_printf(s->arena, "no seed has the task type '%s'", map->keys[i]));
-        if (!read_labels(map->items[i], s->arena, &s->labels[t])) return refuse(s, arena_printf(s->arena, "expected a list of two or more different labels for '%s'", map->keys[i]));
+        if (!read_labels(map->items[i], s->arena, &s->labels[t]))
+            return refuse(s, arena_printf(s->arena, "expected a list of two or more different labels for '%s'", map->keys[i]));
     }
     return ST_OK;
 }
 
 static bool read_column(const json_t *list, Arena *arena, SynthLabels *labels) {
     for (size_t i = 0; i < json_array_size(list); i++)
-        if (!add_label(arena, labels, json_array_size(list), arena_strdup(arena, json_is_string(json_array_get(list, i)) ? json_string_value(json_array_get(list, i)) : ""))) return false;
+        if (!add_label(arena, labels, json_array_size(list),
+                       arena_strdup(arena, json_is_string(json_array_get(list, i)) ? json_string_value(json_array_get(list, i)) : "")))
+            return false;
     return labels->n >= 2;
 }
 
@@ -108,7 +113,9 @@ static SynthLabels labels_of_task(Synth *s, SynthCandidate **rows, size_t n) {
 
 static Status ask_for_label(Synth *s, int stage, const SynthCandidate *c, const SynthLabels *labels, SynthRequest **request) {
     SynthLabels choices = fitting(s, labels);
-    *request = synth_request_choice(s, stage, json_pack("{s:s, s:s, s:o}", "task", c->instruction, "input", c->input, "labels", synth_labels_json(labels)), choices.items, choices.n);
+    *request =
+        synth_request_choice(s, stage, json_pack("{s:s, s:s, s:o}", "task", c->instruction, "input", c->input, "labels", synth_labels_json(labels)),
+                             choices.items, choices.n);
     return *request ? ST_OK : s->status;
 }
 
@@ -118,13 +125,17 @@ Status synth_check_labels(Synth *s, int stage, const char *type, SynthCandidate 
     for (size_t first = 0, end; first < n; first = end) {
         for (end = first + 1; end < n && rows[end]->instruction == rows[first]->instruction;) end++;
         SynthLabels labels = labels_of_task(s, rows + first, end - first);
-        for (size_t i = first; i < end && labels.n > 1 && strcmp(rows[i]->type, type) == 0; i++) TRY(ask_for_label(s, stage, rows[i], &labels, &requests[i]));
+        for (size_t i = first; i < end && labels.n > 1 && strcmp(rows[i]->type, type) == 0; i++)
+            TRY(ask_for_label(s, stage, rows[i], &labels, &requests[i]));
     }
     TRY(synth_ask(s));
     for (size_t i = 0; i < n; i++) {
         if (!requests[i]) continue;
         candidate_request(s, rows[i], requests[i]);
-        const char *reason = requests[i]->refused ? synth_refusal(requests[i]) : !requests[i]->text[0] ? "no_label" : strcmp(synth_chosen_label(requests[i]), rows[i]->output) != 0 ? "other_label" : NULL;
+        const char *reason = requests[i]->refused                                            ? synth_refusal(requests[i])
+                             : !requests[i]->text[0]                                         ? "no_label"
+                             : strcmp(synth_chosen_label(requests[i]), rows[i]->output) != 0 ? "other_label"
+                                                                                             : NULL;
         if (reason) TRY(synth_reject(s, rows[i], reason));
         else s->stages[stage].count.kept++;
     }

@@ -1,5 +1,5 @@
-/* magpie (Xu et al. 2024): the teacher goes on where its chat template begins a user's turn, so that it speaks as its users did, and then answers. Seeds only name the kinds: their system
- * messages, where they have some, set the stage. */
+/* magpie (Xu et al. 2024): the teacher goes on where its chat template begins a user's turn, so that it speaks as its users did, and then answers.
+ * Seeds only name the kinds: their system messages, where they have some, set the stage. */
 #include "data/synth/synth_parts.h"
 
 enum { PROMPT, ANSWER };
@@ -45,4 +45,10 @@ static Status make_round(Synth *s) {
     return synth_keep(s, candidates, n);
 }
 
-const SynthPreset synth_preset_magpie = {.name = "magpie", .help = "the teacher's own chat template begins a user's turn, and it goes on", .stages = stages, .seeds_optional = true, .new_prompts = true, .keys = "user_turn system keep_cut", .make_round = make_round};
+const SynthPreset synth_preset_magpie = {.name = "magpie",
+                                         .help = "the teacher's own chat template begins a user's turn, and it goes on",
+                                         .stages = stages,
+                                         .seeds_optional = true,
+                                         .new_prompts = true,
+                                         .keys = "user_turn system keep_cut",
+                                         .make_round = make_round};

@@ -81,11 +81,14 @@ static bool next_word(const char **at, char out[32]) {
     return n > 0;
 }
 
-/* The first word that is no form of politeness, and the first behind it that may be its object. No parser: good enough to see whether all rows ask for the same. */
+/* The first word that is no form of politeness, and the first behind it that may be its object. No parser: good enough to see whether all rows ask
+ * for the same. */
 static char *verb_and_noun(const char *instruction) {
     static const char *const polite[] = {"please", "can", "could", "would", "you", "i", "want", "need", "to", "kindly", "help", "me", "us", NULL};
-    static const char *const between[] = {"a", "an", "the", "this", "these", "those", "that", "following", "given", "of", "for", "me", "us", "to", "in", "on", "my", "your", "some", "all", "one", "two", "three", "new",
-                                          "short", "good", "best", "simple", "and", "is", "are", "i", "you", "it", "with", "from", "by", "at", "as", "do", "does", NULL};
+    static const char *const between[] = {"a",     "an",   "the",   "this", "these", "those",  "that", "following", "given", "of",  "for",
+                                          "me",    "us",   "to",    "in",   "on",    "my",     "your", "some",      "all",   "one", "two",
+                                          "three", "new",  "short", "good", "best",  "simple", "and",  "is",        "are",   "i",   "you",
+                                          "it",    "with", "from",  "by",   "at",    "as",     "do",   "does",      NULL};
     char verb[32], noun[32];
     bool found = false;
     while ((found = next_word(&instruction, verb)) && is_one_of(verb, polite)) {}
@@ -135,7 +138,8 @@ static Status read_likeness(void *context, const Row *row) {
 static void add_bar(Str *out, const char *name, double n, double most) {
     str_append(out, "<tr><td class=\"k\">");
     html_text(out, name);
-    str_printf(out, "</td><td style=\"width:100%%\"><div class=\"bar c0\"><i style=\"width:%.2f%%\"></i></div></td><td class=\"n\">%.10g</td></tr>\n", most > 0 ? 100 * n / most : 0, n);
+    str_printf(out, "</td><td style=\"width:100%%\"><div class=\"bar c0\"><i style=\"width:%.2f%%\"></i></div></td><td class=\"n\">%.10g</td></tr>\n",
+               most > 0 ? 100 * n / most : 0, n);
 }
 
 static void add_histogram(Str *out, const char *title, const char *unit, const Histogram *h) {
@@ -171,12 +175,14 @@ static void add_counts(Str *out, const char *title, const json_t *counts) {
 static void add_shares(Str *out, const char *title, const json_t *counts, const char *made_name) {
     const char *name;
     json_t *value;
-    str_printf(out, "<div><h3>%s</h3><table><tr><th></th><th class=\"n\">%s</th><th class=\"n\">kept</th><th class=\"n\">share</th></tr>", title, made_name);
+    str_printf(out, "<div><h3>%s</h3><table><tr><th></th><th class=\"n\">%s</th><th class=\"n\">kept</th><th class=\"n\">share</th></tr>", title,
+               made_name);
     json_object_foreach((json_t *)counts, name, value) {
         double made = json_number_value(json_object_get(value, "made")), kept = json_number_value(json_object_get(value, "kept"));
         str_append(out, "<tr><td>");
         html_text(out, name);
-        str_printf(out, "</td><td class=\"n\">%.10g</td><td class=\"n\">%.10g</td><td class=\"n\">%.3g %%</td></tr>\n", made, kept, made > 0 ? 100 * kept / made : 0);
+        str_printf(out, "</td><td class=\"n\">%.10g</td><td class=\"n\">%.10g</td><td class=\"n\">%.3g %%</td></tr>\n", made, kept,
+                   made > 0 ? 100 * kept / made : 0);
     }
     str_append(out, "</table></div>\n");
 }
@@ -193,9 +199,10 @@ static double number(const Page *page, const char *key) { return json_number_val
 
 static void add_tiles(const Page *page, Str *out) {
     char seconds[32];
-    const struct { const char *name; double value; const char *unit; } tiles[] = {
-        {"rows", number(page, "rows"), ""}, {"candidates", number(page, "candidates"), ""}, {"kept", 100 * number(page, "acceptance"), " %"}, {"requests", number(page, "requests"), ""},
-        {"tokens answered", number(page, "tokens"), ""}, {"cost", number(page, "cost"), ""},
+    const struct { const char *name; double value; const char *unit;
+    } tiles[] = {
+        {"rows", number(page, "rows"), ""},         {"candidates", number(page, "candidates"), ""},  {"kept", 100 * number(page, "acceptance"), " %"},
+        {"requests", number(page, "requests"), ""}, {"tokens answered", number(page, "tokens"), ""}, {"cost", number(page, "cost"), ""},
     };
     str_append(out, "<div class=\"tiles\">");
     for (size_t i = 0; i < COUNT_OF(tiles); i++) {
@@ -211,7 +218,10 @@ static void add_tiles(const Page *page, Str *out) {
 
 static void add_pairs(const Page *page, Str *out) {
     if (page->n_common == 0) return;
-    str_printf(out, "<div><h3>What is asked for</h3><p class=\"soft\">%zu different pairs of a verb and a noun among %zu instructions; the commonest:</p><table>", page->n_different, page->n_pairs);
+    str_printf(
+        out,
+        "<div><h3>What is asked for</h3><p class=\"soft\">%zu different pairs of a verb and a noun among %zu instructions; the commonest:</p><table>",
+        page->n_different, page->n_pairs);
     for (size_t i = 0; i < page->n_common; i++) add_bar(out, page->common[i].text, (double)page->common[i].n, (double)page->common[0].n);
     str_append(out, "</table></div>\n");
 }
@@ -276,7 +286,8 @@ static Status add_rejected(const Page *page, Str *out) {
     if (s->rejected == 0) return ST_OK;
     Ledger ledger = {page, out, calloc(MAX(s->n_reasons, 1), sizeof *ledger.shown)};
     str_append(out, "<h2>What was rejected</h2>\n<table>");
-    Status status = ledger.shown ? rows_read(run_path(s->run, "rejected.jsonl"), show_rejected, &ledger) : status_fail(ST_RESOURCE, "out of memory for the report");
+    Status status = ledger.shown ? rows_read(run_path(s->run, "rejected.jsonl"), show_rejected, &ledger)
+                                 : status_fail(ST_RESOURCE, "out of memory for the report");
     str_append(out, "</table>\n");
     free(ledger.shown);
     return status;
@@ -285,7 +296,9 @@ static Status add_rejected(const Page *page, Str *out) {
 static Status write_page(const Page *page) {
     const Synth *s = page->s;
     Str out = {0};
-    str_append(&out, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>");
+    str_append(
+        &out,
+        "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"><title>");
     html_text(&out, s->recipe->output);
     str_printf(&out, "</title><style>\n%s</style></head>\n<body><main>\n<h1>", report_style);
     html_text(&out, s->recipe->output);
@@ -321,37 +334,51 @@ static void card_table(Str *out, const char *head, const json_t *counts) {
     json_t *value;
     str_append(out, head);
     json_object_foreach((json_t *)counts, name, value) {
-        if (json_is_object(value)) str_printf(out, "| %s | %lld | %lld |\n", name, (long long)json_integer_value(json_object_get(value, "made")), (long long)json_integer_value(json_object_get(value, "kept")));
+        if (json_is_object(value))
+            str_printf(out, "| %s | %lld | %lld |\n", name, (long long)json_integer_value(json_object_get(value, "made")),
+                       (long long)json_integer_value(json_object_get(value, "kept")));
         else str_printf(out, "| %s | %lld |\n", name, (long long)json_integer_value(value));
     }
     str_append(out, "\n");
 }
 
 static void card_teacher(Str *out, const char *what, const TeacherConfig *c) {
-    str_printf(out, "- %s: `%s`%s%s\n", what, c->replay ? c->replay : c->model, c->url ? ", a server" : c->replay ? ", a log that was replayed" : "", c->base ? ", continuing texts" : "");
+    str_printf(out, "- %s: `%s`%s%s\n", what, c->replay ? c->replay : c->model,
+               c->url      ? ", a server"
+               : c->replay ? ", a log that was replayed"
+                           : "",
+               c->base ? ", continuing texts" : "");
     if (c->adapter) str_printf(out, "- adapter of the %s: `%s`\n", what, c->adapter);
 }
 
 static Status write_card(const Page *page) {
     const Synth *s = page->s;
     Str out = {0};
-    str_printf(&out, "# %s\n\nSynthetic rows, made by `tune data synth` with the preset `%s`: %s. Not checked by people.\n\n", path_name(s->recipe->output), s->preset->name, s->preset->help);
+    str_printf(&out, "# %s\n\nSynthetic rows, made by `tune data synth` with the preset `%s`: %s. Not checked by people.\n\n",
+               path_name(s->recipe->output), s->preset->name, s->preset->help);
     if (s->config->command) str_printf(&out, "    %s\n\n", s->config->command);
-    str_printf(&out, "- rows: %zu of %lld asked for, in `rows.jsonl` (format `%s`)\n", s->n_rows, (long long)s->recipe->synth_num_rows, s->recipe->synth_format);
-    if (json_object_get(page->summary, "selected")) str_printf(&out, "- chosen of them: %lld, in `selected.jsonl`: the best and most different ones\n", (long long)number(page, "selected"));
-    str_printf(&out, "- candidates: %lld, of which %.3g %% were kept; the others are in `rejected.jsonl`, each with its reason\n", (long long)s->made, 100 * number(page, "acceptance"));
+    str_printf(&out, "- rows: %zu of %lld asked for, in `rows.jsonl` (format `%s`)\n", s->n_rows, (long long)s->recipe->synth_num_rows,
+               s->recipe->synth_format);
+    if (json_object_get(page->summary, "selected"))
+        str_printf(&out, "- chosen of them: %lld, in `selected.jsonl`: the best and most different ones\n", (long long)number(page, "selected"));
+    str_printf(&out, "- candidates: %lld, of which %.3g %% were kept; the others are in `rejected.jsonl`, each with its reason\n", (long long)s->made,
+               100 * number(page, "acceptance"));
     if (s->recipe->synth_seeds) str_printf(&out, "- seeds: %zu, from `%s`\n", s->seeds.n, s->recipe->synth_seeds);
     card_teacher(&out, "teacher", &s->teacher_config);
     if (s->judge) card_teacher(&out, "judge", &s->judge_config);
-    str_printf(&out, "- requests: %lld, with %lld tokens asked and %lld answered; all in `requests.jsonl`\n", (long long)s->requests, (long long)s->prompt_tokens, (long long)s->tokens);
+    str_printf(&out, "- requests: %lld, with %lld tokens asked and %lld answered; all in `requests.jsonl`\n", (long long)s->requests,
+               (long long)s->prompt_tokens, (long long)s->tokens);
     str_printf(&out, "- seed of all random choices: %lld; each row's `provenance` says what it was made from\n\n", (long long)s->recipe->seed);
-    if (s->exhausted && (int64_t)s->n_rows < s->recipe->synth_num_rows) str_append(&out, "The seeds gave no more to ask, so there are fewer rows than were asked for.\n\n");
+    if (s->exhausted && (int64_t)s->n_rows < s->recipe->synth_num_rows)
+        str_append(&out, "The seeds gave no more to ask, so there are fewer rows than were asked for.\n\n");
     card_table(&out, "| task type | candidates | kept |\n|---|---|---|\n", json_object_get(page->summary, "task_types"));
     card_table(&out, "| stage | answers | went on |\n|---|---|---|\n", json_object_get(page->summary, "stages"));
     if (s->n_reasons) card_table(&out, "| rejected for | rows |\n|---|---|\n", json_object_get(page->summary, "rejected"));
-    str_printf(&out, "Prompts have %.3g words on average, answers %.3g. %zu different pairs of a verb and a noun are asked for in %zu instructions", page->prompts.sum / (double)MAX(page->prompts.n, 1),
-               page->answers.sum / (double)MAX(page->answers.n, 1), page->n_different, page->n_pairs);
-    for (size_t i = 0; i < MIN(page->n_common, 5); i++) str_printf(&out, "%s%s (%lld)", i ? ", " : ": ", page->common[i].text, (long long)page->common[i].n);
+    str_printf(&out, "Prompts have %.3g words on average, answers %.3g. %zu different pairs of a verb and a noun are asked for in %zu instructions",
+               page->prompts.sum / (double)MAX(page->prompts.n, 1), page->answers.sum / (double)MAX(page->answers.n, 1), page->n_different,
+               page->n_pairs);
+    for (size_t i = 0; i < MIN(page->n_common, 5); i++)
+        str_printf(&out, "%s%s (%lld)", i ? ", " : ": ", page->common[i].text, (long long)page->common[i].n);
     str_append(&out, ".\n");
     Status status = file_write_all(run_path(s->run, "dataset_card.md"), str_text(&out), out.len);
     str_release(&out);

@@ -1,4 +1,5 @@
-/* What the files of synthesis share, and what a preset is made of. A preset's round is plain code: it adds requests, asks them all at once, and makes candidates of the answers.
+/* What the files of synthesis share, and what a preset is made of. A preset's round is plain code: it adds requests, asks them all at once, and makes
+ * candidates of the answers.
  *
  *     SynthRequest *request = synth_request(s, PROMPT, json_pack(...));       // the stage's template, rendered
  *     TRY(synth_ask(s));                                                      // all requests since the last time
@@ -28,7 +29,8 @@ typedef struct SynthSeed {
 typedef struct SynthType { const char *name; size_t *seeds, n, cap; } SynthType; /* indices of its seeds */
 typedef struct SynthSeeds { SynthSeed *items; size_t n, cap; SynthType *types; size_t n_types, cap_types; Arena *arena; } SynthSeeds;
 typedef enum SynthNeeds { NEEDS_INSTRUCTION = 1, NEEDS_OUTPUT = 2 } SynthNeeds;
-/* Reads synth.seeds. optional: without a path there is one type, "general", without seeds. ST_INPUT with file and line: a row that is no seed, or lacks what is needed. */
+/* Reads synth.seeds. optional: without a path there is one type, "general", without seeds. ST_INPUT with file and line: a row that is no seed, or
+ * lacks what is needed. */
 Status seeds_read(const char *path, int needs, bool optional, Arena *arena, SynthSeeds *seeds);
 void seeds_release(SynthSeeds *seeds);
 
@@ -68,7 +70,8 @@ typedef struct SynthRequest {
 
 /* ---- candidates: rows on their way ---- */
 
-typedef struct SynthPrompt { FilterRow row; char *id; bool remembered; } SynthPrompt; /* id: "rows.jsonl line 7", until a row is written of it ""; remembered: a row was kept of it, so that others must differ */
+/* id: "rows.jsonl line 7", until a row is written of it ""; remembered: a row was kept of it, so that others must differ */
+typedef struct SynthPrompt { FilterRow row; char *id; bool remembered; } SynthPrompt;
 typedef struct SynthCandidate {
     const char *type;
     const char *instruction, *input, *output, *system; /* "" and NULL as of seeds; in the round's arena or longer */
@@ -161,7 +164,8 @@ SynthRequest *synth_request(Synth *s, int stage, json_t *variables);
 SynthRequest *synth_request_choice(Synth *s, int stage, json_t *variables, const char *const *choices, size_t n);
 SynthRequest *synth_request_rendered(Synth *s, int stage, const char *text); /* as the chat template wrote it */
 Status synth_ask(Synth *s);
-/* How many seeds, and rows that were kept, are shown: by synth.examples and synth.machine_examples, else these. ST_INPUT: a type has fewer seeds; by_type false: all types together have. */
+/* How many seeds, and rows that were kept, are shown: by synth.examples and synth.machine_examples, else these. ST_INPUT: a type has fewer seeds;
+ * by_type false: all types together have. */
 Status synth_examples_open(Synth *s, size_t low, size_t high, size_t machine, bool by_type);
 /* A list of them for a template, of `type` (NULL: of all), shuffled, as the number of the coming request draws them; they are noted in `c`. */
 json_t *synth_examples(Synth *s, const SynthType *type, SynthCandidate *c);
@@ -184,11 +188,13 @@ const char *synth_refusal(const SynthRequest *request);
 bool synth_is_answer(Synth *s, SynthCandidate *c, const SynthRequest *request);
 /* Filters of a stage over those that are still in. What prompts are like is forgotten with the round, unless a row is kept of them. */
 Status synth_judge(Synth *s, FilterStage stage, SynthCandidate **candidates, size_t n);
-/* Of the next n_seeds seeds those whose prompts pass their filters, `each` candidates of every one in a row; of further seeds when none does. s->exhausted: no seed is left. */
+/* Of the next n_seeds seeds those whose prompts pass their filters, `each` candidates of every one in a row; of further seeds when none does.
+ * s->exhausted: no seed is left. */
 Status synth_given(Synth *s, size_t n_seeds, size_t each, SynthCandidate ***candidates, size_t *n);
 /* The filters of whole rows, then rows.jsonl, until num_rows are there; further ones go to rejected.jsonl as "beyond_num_rows". */
 Status synth_keep(Synth *s, SynthCandidate **candidates, size_t n);
-/* Sends each remaining candidate's prompt as the user's turn and takes the reply as its output; where synth.labels has some for it, the one that was chosen. */
+/* Sends each remaining candidate's prompt as the user's turn and takes the reply as its output; where synth.labels has some for it, the one that was
+ * chosen. */
 Status synth_answer(Synth *s, int stage, SynthCandidate **candidates, size_t n);
 
 /* ---- synth.select (synth_select.c) ---- */
@@ -200,27 +206,33 @@ Status synth_select_write(const Synth *s, int64_t *n); /* selected.jsonl; *n: it
 /* ---- labels (synth_labels.c) ---- */
 
 Status synth_labels_open(Synth *s);                /* synth.labels. ST_CONFIG, ST_INPUT: a row without a list */
-SynthLabels synth_labels(const Synth *s, const SynthCandidate *c); /* those of its prompt as the teacher is to write them, in the round's arena or longer */
+/* Those of its prompt as the teacher is to write them, in the round's arena or longer */
+SynthLabels synth_labels(const Synth *s, const SynthCandidate *c);
 json_t *synth_labels_json(const SynthLabels *labels); /* for templates */
 const char *synth_chosen_label(const SynthRequest *request); /* "": none */
-/* Rows of this type, those of one task in a row, are asked for their labels again, among those that the task has; others than before, or none, reject them. */
+/* Rows of this type, those of one task in a row, are asked for their labels again, among those that the task has; others than before, or none, reject
+ * them. */
 Status synth_check_labels(Synth *s, int stage, const char *type, SynthCandidate **rows, size_t n);
 
 /* ---- scores ---- */
 
-/* What a judge's reply says from 1 to 10: the first number behind the last "score", else the last number; "8/10" and "8 out of 10" are 8. NaN: nothing, or out of range. */
+/* What a judge's reply says from 1 to 10: the first number behind the last "score", else the last number; "8/10" and "8 out of 10" are 8. NaN:
+ * nothing, or out of range. */
 double synth_score(const char *text);
-/* Scores from 1 to 10 of answers by the judge, NaN where there is none; of those that are still in. A judge that compares gives the mean of the ten, others say a number (synth_score). The requests are noted in the candidates. */
+/* Scores from 1 to 10 of answers by the judge, NaN where there is none; of those that are still in. A judge that compares gives the mean of the ten,
+ * others say a number (synth_score). The requests are noted in the candidates. */
 Status synth_scores(Synth *s, int stage, SynthCandidate **candidates, size_t n, double *scores);
 Status synth_filter_scores(void *context, const FilterRow *rows, size_t n, double *values); /* a FilterScore; context: the Synth */
-Status synth_filter_rewards(void *context, const FilterRow *rows, size_t n, double *values); /* the same; those that the preset has asked for already are taken as they are */
+/* The same; those that the preset has asked for already are taken as they are */
+Status synth_filter_rewards(void *context, const FilterRow *rows, size_t n, double *values);
 
 /* ---- text ---- */
 
 const char *synth_text(Synth *s, const char *text, size_t len); /* a copy in the round's arena, without white space around it */
 /* The same without the ** that chat models put around a field, or leave at one end of it where the field's name stood between them. */
 const char *synth_field(Synth *s, const char *begin, const char *end);
-/* The text behind "NAME:" at the beginning of a line, whatever the letters' case, with numbers, stars and the like around the name ("3. **Output:**"); NULL: another line. */
+/* The text behind "NAME:" at the beginning of a line, whatever the letters' case, with numbers, stars and the like around the name ("3.
+ * **Output:**"); NULL: another line. */
 const char *synth_behind_name(const char *line, const char *name);
 /* A new prompt: a field without leading numbers, bullets, "Instruction:", "**Task 5:**". */
 const char *synth_clean(Synth *s, const char *text);

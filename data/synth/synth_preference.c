@@ -1,4 +1,5 @@
-/* preference: two answers for each given prompt, both scored by a judge (synth.judge, else the teacher itself); the better one is chosen, the other one rejected. */
+/* preference: two answers for each given prompt, both scored by a judge (synth.judge, else the teacher itself); the better one is chosen, the other
+ * one rejected. */
 #include "data/synth/synth_parts.h"
 
 #include <math.h>
@@ -12,7 +13,10 @@ static const SynthStage stages[] = {
     {0},
 };
 
-static Status open(Synth *s) { return s->recipe->synth_n <= 2 ? ST_OK : status_fail(ST_CONFIG, "preset 'preference' takes two answers, not synth.n %lld", (long long)s->recipe->synth_n); }
+static Status open(Synth *s) {
+    return s->recipe->synth_n <= 2 ? ST_OK
+                                   : status_fail(ST_CONFIG, "preset 'preference' takes two answers, not synth.n %lld", (long long)s->recipe->synth_n);
+}
 
 /* A prompt or an answer, as the rows' format has it. system: NULL: none. */
 static json_t *side(const Synth *s, const char *system, const char *role, const char *text) {
@@ -32,7 +36,10 @@ static Status make_pair(Synth *s, SynthCandidate *a, SynthCandidate *b, const do
     if (!both) return ST_OK;
     s->made--; /* they are one candidate from here on */
     for (size_t i = 0; i < b->n_requests; i++) candidate_request(s, a, b->requests[i]);
-    const char *reason = strcmp(a->output, b->output) == 0 ? "same_answer" : !known ? "no_score" : fabs(scores[0] - scores[1]) <= margin ? "no_difference" : NULL;
+    const char *reason = strcmp(a->output, b->output) == 0       ? "same_answer"
+                         : !known                                ? "no_score"
+                         : fabs(scores[0] - scores[1]) <= margin ? "no_difference"
+                                                                 : NULL;
     b->rejected = "joined";
     if (reason) return synth_reject(s, a, reason);
     bool first = scores[0] > scores[1];
@@ -60,4 +67,12 @@ static Status make_round(Synth *s) {
     return synth_keep(s, candidates, n);
 }
 
-const SynthPreset synth_preset_preference = {.name = "preference", .help = "two answers for given prompts, of which a judge prefers one", .stages = stages, .needs = NEEDS_INSTRUCTION, .filters = SYNTH_GIVEN_FILTERS, .scores = "chosen rejected", .keys = "n margin system keep_cut", .open = open, .make_round = make_round};
+const SynthPreset synth_preset_preference = {.name = "preference",
+                                             .help = "two answers for given prompts, of which a judge prefers one",
+                                             .stages = stages,
+                                             .needs = NEEDS_INSTRUCTION,
+                                             .filters = SYNTH_GIVEN_FILTERS,
+                                             .scores = "chosen rejected",
+                                             .keys = "n margin system keep_cut",
+                                             .open = open,
+                                             .make_round = make_round};

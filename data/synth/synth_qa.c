@@ -1,4 +1,5 @@
-/* qa: documents are cut into passages, and the teacher writes questions that each passage answers. The seeds are the documents; a row keeps its passage. */
+/* qa: documents are cut into passages, and the teacher writes questions that each passage answers. The seeds are the documents; a row keeps its
+ * passage. */
 #include "data/synth/synth_parts.h"
 
 #include <ctype.h>
@@ -19,10 +20,13 @@ typedef struct Passages { Passage *items; size_t n, cap; } Passages;
 static Status open(Synth *s) {
     s->state = arena_zero(s->arena, sizeof(Passages));
     if (!s->state) return ST_RESOURCE;
-    return s->recipe->synth_chunk_overlap < s->recipe->synth_chunk_size ? ST_OK : status_fail(ST_CONFIG, "'synth.chunk_overlap' is not less than 'synth.chunk_size'");
+    return s->recipe->synth_chunk_overlap < s->recipe->synth_chunk_size
+               ? ST_OK
+               : status_fail(ST_CONFIG, "'synth.chunk_overlap' is not less than 'synth.chunk_size'");
 }
 
-/* The end of a passage that is at most `most` bytes long: behind a blank line, else behind a sentence, else a word, in its second half; never within a character. */
+/* The end of a passage that is at most `most` bytes long: behind a blank line, else behind a sentence, else a word, in its second half; never within
+ * a character. */
 static size_t passage_end(const char *text, size_t begin, size_t len, size_t most) {
     size_t end = begin + most, line = 0, sentence = 0, word = 0;
     if (end >= len) return len;
@@ -59,8 +63,8 @@ static Status cut_document(Synth *s, size_t seed) {
 
 /* ---- pairs ---- */
 
-static Status add_pair(Synth *s, const Passage *passage, const SynthRequest *request, const char *text, const char *question, const char *question_end, const char *answer, const char *answer_end,
-                       SynthCandidate **candidates, size_t *n) {
+static Status add_pair(Synth *s, const Passage *passage, const SynthRequest *request, const char *text, const char *question,
+                       const char *question_end, const char *answer, const char *answer_end, SynthCandidate **candidates, size_t *n) {
     SynthCandidate *c = candidates[(*n)++] = synth_candidate_of_seed(s, &s->seeds.items[passage->seed]);
     if (!c) return ST_RESOURCE;
     c->input = "";
@@ -77,7 +81,8 @@ static Status take_pairs(Synth *s, const Passage *passage, const SynthRequest *r
     for (const char *line = request->text; *n < MOST_PAIRS; line = strchr(line, '\n') ? strchr(line, '\n') + 1 : line + strlen(line)) {
         const char *q = synth_behind_name(line, "question"), *a = synth_behind_name(line, "answer");
         bool last = *line == '\0';
-        if ((q || last) && answer && !(last && request->cut)) TRY(add_pair(s, passage, request, text, question, question_end, answer, line, candidates, n));
+        if ((q || last) && answer && !(last && request->cut))
+            TRY(add_pair(s, passage, request, text, question, question_end, answer, line, candidates, n));
         if (last) break;
         if (q) question = q, question_end = answer = NULL;
         if (a && question && !answer) question_end = line, answer = a;
@@ -119,4 +124,10 @@ static Status make_round(Synth *s) {
     return synth_keep(s, candidates, n_candidates);
 }
 
-const SynthPreset synth_preset_qa = {.name = "qa", .help = "documents are cut into passages, questions and answers are written for each", .stages = stages, .needs = NEEDS_OUTPUT, .keys = "chunk_size chunk_overlap pairs", .open = open, .make_round = make_round};
+const SynthPreset synth_preset_qa = {.name = "qa",
+                                     .help = "documents are cut into passages, questions and answers are written for each",
+                                     .stages = stages,
+                                     .needs = NEEDS_OUTPUT,
+                                     .keys = "chunk_size chunk_overlap pairs",
+                                     .open = open,
+                                     .make_round = make_round};

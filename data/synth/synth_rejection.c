@@ -1,4 +1,5 @@
-/* rejection: several answers for each given prompt, of which those are kept that a reward of the recipe's section `reward` likes: the best one, or all that reach synth.threshold. */
+/* rejection: several answers for each given prompt, of which those are kept that a reward of the recipe's section `reward` likes: the best one, or
+ * all that reach synth.threshold. */
 #include "data/synth/synth_parts.h"
 
 #include <math.h>
@@ -26,7 +27,9 @@ static Status score(Synth *s, SynthCandidate **candidates, size_t n) {
     for (size_t i = 0; i < n; i++) {
         const SynthSeed *seed = candidates[i]->seed;
         if (candidates[i]->rejected) continue;
-        rows[n_rows++] = (FilterRow){.instruction = {seed->prompt, strlen(seed->prompt)}, .completion = {candidates[i]->output, strlen(candidates[i]->output)}, .json = seed->row.json};
+        rows[n_rows++] = (FilterRow){.instruction = {seed->prompt, strlen(seed->prompt)},
+                                     .completion = {candidates[i]->output, strlen(candidates[i]->output)},
+                                     .json = seed->row.json};
     }
     if (n_rows) TRY(s->config->reward(s->config->context, rows, n_rows, values));
     for (size_t i = 0, at = 0; i < n; i++)
@@ -69,5 +72,13 @@ static Status make_round(Synth *s) {
 }
 
 const SynthPreset synth_preset_rejection = {
-    .name = "rejection", .help = "several answers for given prompts, kept by a reward", .stages = stages, .needs = NEEDS_INSTRUCTION, .filters = SYNTH_GIVEN_FILTERS, .scores = "reward", .keys = "n keep threshold system keep_cut", .open = open, .make_round = make_round,
+    .name = "rejection",
+    .help = "several answers for given prompts, kept by a reward",
+    .stages = stages,
+    .needs = NEEDS_INSTRUCTION,
+    .filters = SYNTH_GIVEN_FILTERS,
+    .scores = "reward",
+    .keys = "n keep threshold system keep_cut",
+    .open = open,
+    .make_round = make_round,
 };

@@ -75,7 +75,8 @@ Status synth_given(Synth *s, size_t n_seeds, size_t each, SynthCandidate ***cand
     *n = 0;
     do {
         n_seeds = MIN(n_seeds, s->seeds.n - s->cursor);
-        SynthCandidate **firsts = arena_alloc(s->round_arena, MAX(n_seeds, 1) * sizeof *firsts), **all = *candidates = arena_alloc(s->round_arena, MAX(n_seeds, 1) * each * sizeof *all);
+        SynthCandidate **firsts = arena_alloc(s->round_arena, MAX(n_seeds, 1) * sizeof *firsts),
+                       **all = *candidates = arena_alloc(s->round_arena, MAX(n_seeds, 1) * each * sizeof *all);
         if (!firsts || !all) return ST_RESOURCE;
         for (size_t i = 0; i < n_seeds; i++)
             if (!(firsts[i] = given_candidate(s, &s->seeds.items[s->cursor + i]))) return ST_RESOURCE;
@@ -200,11 +201,13 @@ static void write_provenance(const Synth *s, const SynthCandidate *c, JsonWriter
     if (s->judge) jw_string(w, "judge", teacher_name(&s->judge_config));
     jw_object(w, "template_hash");
     for (size_t i = 0; i < c->n_requests; i++)
-        if (first_of_stage(c, i) && !c->requests[i]->rendered) jw_string(w, s->stage_list[c->requests[i]->stage].name, s->stages[c->requests[i]->stage].hash);
+        if (first_of_stage(c, i) && !c->requests[i]->rendered)
+            jw_string(w, s->stage_list[c->requests[i]->stage].name, s->stages[c->requests[i]->stage].hash);
     jw_end_object(w);
     jw_object(w, "sampling");
     for (size_t i = 0; i < c->n_requests; i++)
-        if (first_of_stage(c, i) && !c->requests[i]->n_choices) teacher_sampling_write(&s->stages[c->requests[i]->stage].sampling, w, s->stage_list[c->requests[i]->stage].name);
+        if (first_of_stage(c, i) && !c->requests[i]->n_choices)
+            teacher_sampling_write(&s->stages[c->requests[i]->stage].sampling, w, s->stage_list[c->requests[i]->stage].name);
     jw_end_object(w);
     jw_object(w, "random_key");
     jw_int(w, "seed", s->recipe->seed);
@@ -267,8 +270,12 @@ static double score_of(const SynthCandidate *c, const char *name) {
 }
 
 static FilterRow filter_row(const SynthCandidate *c, FilterStage stage) {
-    return (FilterRow){.instruction = field(c->instruction, true), .input = field(c->input, c->input[0]), .completion = field(c->output, stage == FILTER_ANSWER || c->output[0]), .task_type = c->type,
-                       .judge = score_of(c, "judge"), .reward = score_of(c, "reward")};
+    return (FilterRow){.instruction = field(c->instruction, true),
+                       .input = field(c->input, c->input[0]),
+                       .completion = field(c->output, stage == FILTER_ANSWER || c->output[0]),
+                       .task_type = c->type,
+                       .judge = score_of(c, "judge"),
+                       .reward = score_of(c, "reward")};
 }
 
 static Status write_rejected(Synth *s, SynthCandidate *c, const FilterVerdict *verdict) {
@@ -298,7 +305,9 @@ Status synth_reject(Synth *s, SynthCandidate *c, const char *reason) {
     return status;
 }
 
-const char *synth_refusal(const SynthRequest *request) { return request->too_long ? "too_long" : request->nul ? "nul" : request->refused ? "refused_by_server" : NULL; }
+const char *synth_refusal(const SynthRequest *request) {
+    return request->too_long ? "too_long" : request->nul ? "nul" : request->refused ? "refused_by_server" : NULL;
+}
 
 bool synth_is_answer(Synth *s, SynthCandidate *c, const SynthRequest *request) {
     const char *reason = request->refused ? synth_refusal(request) : request->cut && !s->recipe->synth_keep_cut ? "cut" : NULL;
@@ -408,7 +417,8 @@ Status synth_judge(Synth *s, FilterStage stage, SynthCandidate **candidates, siz
 
 static Status remember_row(Synth *s, const SynthCandidate *c, const char *prompt) {
     TRY(arena_array_grow(s->arena, &s->rows, &s->cap_rows, s->n_rows + 1, sizeof *s->rows));
-    SynthRow row = {arena_strdup(s->arena, c->type), arena_strdup(s->arena, c->instruction), arena_strdup(s->arena, c->input), arena_strdup(s->arena, c->output), arena_strdup(s->arena, prompt)};
+    SynthRow row = {arena_strdup(s->arena, c->type), arena_strdup(s->arena, c->instruction), arena_strdup(s->arena, c->input),
+                    arena_strdup(s->arena, c->output), arena_strdup(s->arena, prompt)};
     if (!row.type || !row.instruction || !row.input || !row.output || !row.prompt) return ST_RESOURCE;
     s->rows[s->n_rows++] = row;
     return ST_OK;

@@ -15,10 +15,14 @@ static Status fault(const Row *row, const char *problem, const char *hint) {
 /* Tasks are of the type that they say; else classification is one, and all others are another. */
 static Status type_of(const Row *row, SynthSeed *seed, Arena *arena) {
     const json_t *type = json_object_get(row->json, "task_type"), *classification = json_object_get(row->json, "is_classification");
-    if (type && !json_is_null(type) && (!json_is_string(type) || json_string_length(type) == 0)) return fault(row, "'task_type' is no text", "it names the kind of task, such as rewriting");
-    if (classification && !json_is_boolean(classification)) return fault(row, "'is_classification' is neither true nor false", "leave it out when it is not known");
+    if (type && !json_is_null(type) && (!json_is_string(type) || json_string_length(type) == 0))
+        return fault(row, "'task_type' is no text", "it names the kind of task, such as rewriting");
+    if (classification && !json_is_boolean(classification))
+        return fault(row, "'is_classification' is neither true nor false", "leave it out when it is not known");
     seed->classification = json_is_true(classification) || (json_is_string(type) && strcmp(json_string_value(type), "classification") == 0);
-    seed->type = json_is_string(type) ? arena_strdup(arena, json_string_value(type)) : classification ? (seed->classification ? "classification" : "generation") : "general";
+    seed->type = json_is_string(type) ? arena_strdup(arena, json_string_value(type))
+                 : classification     ? (seed->classification ? "classification" : "generation")
+                                      : "general";
     return seed->type ? ST_OK : ST_RESOURCE;
 }
 
@@ -66,8 +70,10 @@ static Status read_seed(const Row *row, int needs, Arena *arena, SynthSeed *seed
     seed->row.id = seed->id;
     seed->row.task_type = seed->type;
     if ((needs & NEEDS_INSTRUCTION) && !seed->instruction[0])
-        return fault(row, "the seed has no instruction", "a seed is {\"instruction\": ..., \"instances\": [{\"input\", \"output\"}], \"task_type\": ...} or {\"messages\": [...]}");
-    if ((needs & NEEDS_OUTPUT) && !seed->output[0]) return fault(row, "the seed has no text to start from", "its answer, or {\"text\": ...}, is what this preset works on");
+        return fault(row, "the seed has no instruction",
+                     "a seed is {\"instruction\": ..., \"instances\": [{\"input\", \"output\"}], \"task_type\": ...} or {\"messages\": [...]}");
+    if ((needs & NEEDS_OUTPUT) && !seed->output[0])
+        return fault(row, "the seed has no text to start from", "its answer, or {\"text\": ...}, is what this preset works on");
     return ST_OK;
 }
 

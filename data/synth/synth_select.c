@@ -1,4 +1,5 @@
-/* synth.select: of the rows that were made, the best and most different ones go to selected.jsonl, by the same choice as tune data filter --select. */
+/* synth.select: of the rows that were made, the best and most different ones go to selected.jsonl, by the same choice as tune data filter --select.
+ */
 #include "data/synth/synth_parts.h"
 
 #include <math.h>
@@ -22,11 +23,16 @@ static Status check_quotas(const Synth *s) {
     const NumberMap *quotas = &s->recipe->synth_select_quotas;
     double sum = 0;
     for (size_t i = 0; i < quotas->n; i++) {
-        if (!(quotas->values[i] >= 0) || quotas->values[i] != floor(quotas->values[i])) return refuse(s, "synth.select_quotas", arena_printf(s->arena, "gives '%s' no whole number of rows", quotas->keys[i]), NULL);
-        if (!is_type(s, quotas->keys[i])) return refuse(s, "synth.select_quotas", arena_printf(s->arena, "names '%s', and no seed has this task type", quotas->keys[i]), NULL);
+        if (!(quotas->values[i] >= 0) || quotas->values[i] != floor(quotas->values[i]))
+            return refuse(s, "synth.select_quotas", arena_printf(s->arena, "gives '%s' no whole number of rows", quotas->keys[i]), NULL);
+        if (!is_type(s, quotas->keys[i]))
+            return refuse(s, "synth.select_quotas", arena_printf(s->arena, "names '%s', and no seed has this task type", quotas->keys[i]), NULL);
         sum += quotas->values[i];
     }
-    return sum <= (double)s->recipe->synth_select ? ST_OK : refuse(s, "synth.select_quotas", arena_printf(s->arena, "asks for %g rows, and 'synth.select' for %lld", sum, (long long)s->recipe->synth_select), NULL);
+    return sum <= (double)s->recipe->synth_select
+               ? ST_OK
+               : refuse(s, "synth.select_quotas",
+                        arena_printf(s->arena, "asks for %g rows, and 'synth.select' for %lld", sum, (long long)s->recipe->synth_select), NULL);
 }
 
 Status synth_select_open(Synth *s) {
@@ -36,9 +42,15 @@ Status synth_select_open(Synth *s) {
         if (quality) return refuse(s, "synth.select_quality", "goes with 'synth.select'", NULL);
         return r->synth_select_quotas.n ? refuse(s, "synth.select_quotas", "goes with 'synth.select'", NULL) : ST_OK;
     }
-    if (r->synth_select > r->synth_num_rows) return refuse(s, "synth.select", arena_printf(s->arena, "is %lld, and 'synth.num_rows' makes %lld", (long long)r->synth_select, (long long)r->synth_num_rows), "rows are chosen from those that are made: make more");
-    if (quality && !filters_has(s->filters, quality) && !synth_lists(s->preset->scores, quality) && !(r->synth_labels && strcmp(quality, "label_margin") == 0))
-        return refuse(s, "synth.select_quality", arena_printf(s->arena, "is '%s', which is neither a filter that is on nor a score of preset '%s'", quality, s->preset->name), "turn the filter on, such as synth.filters: {judge: 1}");
+    if (r->synth_select > r->synth_num_rows)
+        return refuse(s, "synth.select",
+                      arena_printf(s->arena, "is %lld, and 'synth.num_rows' makes %lld", (long long)r->synth_select, (long long)r->synth_num_rows),
+                      "rows are chosen from those that are made: make more");
+    if (quality && !filters_has(s->filters, quality) && !synth_lists(s->preset->scores, quality) &&
+        !(r->synth_labels && strcmp(quality, "label_margin") == 0))
+        return refuse(s, "synth.select_quality",
+                      arena_printf(s->arena, "is '%s', which is neither a filter that is on nor a score of preset '%s'", quality, s->preset->name),
+                      "turn the filter on, such as synth.filters: {judge: 1}");
     return check_quotas(s);
 }
 

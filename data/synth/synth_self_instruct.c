@@ -1,5 +1,5 @@
-/* self-instruct (Wang et al. 2022): 6 seeds and 2 machine-made tasks are shown, the list goes on; each task is asked whether it is a classification; then come its instances, the input first, or
- * for classification each label first and an input for it. */
+/* self-instruct (Wang et al. 2022): 6 seeds and 2 machine-made tasks are shown, the list goes on; each task is asked whether it is a classification;
+ * then come its instances, the input first, or for classification each label first and an input for it. */
 #include "data/synth/synth_parts.h"
 
 #include <ctype.h>
@@ -64,10 +64,26 @@ static void split_list(Synth *s, const char *text, bool goes_on, TaskList *list)
 /* ---- self-instruct: one request and its tasks ---- */
 
 static const SynthStage stages[] = {
-    [TASKS] = {.name = "tasks", .prompt = "self_instruct_tasks", .max_new_tokens = 1024, .temperature = 0.7, .top_p = 0.5, .presence_penalty = 2, .base_stop = {"\n\n", "\n16", "16.", "16 ."}},
+    [TASKS] = {.name = "tasks",
+               .prompt = "self_instruct_tasks",
+               .max_new_tokens = 1024,
+               .temperature = 0.7,
+               .top_p = 0.5,
+               .presence_penalty = 2,
+               .base_stop = {"\n\n", "\n16", "16.", "16 ."}},
     [CLASSIFY] = {.name = "classify", .prompt = "self_instruct_classify", .max_new_tokens = 3, .temperature = 0},
-    [INPUT_FIRST] = {.name = "input_first", .prompt = "self_instruct_input_first", .max_new_tokens = 350, .temperature = 0, .presence_penalty = 1.5, .base_stop = {"Example 6", "Task:"}},
-    [OUTPUT_FIRST] = {.name = "output_first", .prompt = "self_instruct_output_first", .max_new_tokens = 300, .temperature = 0, .presence_penalty = 1.5, .base_stop = {"Example 6", "Task:"}},
+    [INPUT_FIRST] = {.name = "input_first",
+                     .prompt = "self_instruct_input_first",
+                     .max_new_tokens = 350,
+                     .temperature = 0,
+                     .presence_penalty = 1.5,
+                     .base_stop = {"Example 6", "Task:"}},
+    [OUTPUT_FIRST] = {.name = "output_first",
+                      .prompt = "self_instruct_output_first",
+                      .max_new_tokens = 300,
+                      .temperature = 0,
+                      .presence_penalty = 1.5,
+                      .base_stop = {"Example 6", "Task:"}},
     [LABEL] = {.name = "label", .prompt = "self_instruct_label", .max_new_tokens = 16, .temperature = 0, .checks_labels = true},
     {0},
 };
@@ -151,7 +167,8 @@ static Status classify(Synth *s, const Lists *tasks) {
     SynthRequest **requests = arena_zero(s->round_arena, MAX(tasks->n, 1) * sizeof *requests);
     if (!requests) return ST_RESOURCE;
     for (size_t i = 0; i < tasks->n; i++)
-        if (!tasks->items[i]->rejected) requests[i] = synth_request_choice(s, CLASSIFY, json_pack("{s:s}", "task", tasks->items[i]->instruction), chats ? words : choices, 2);
+        if (!tasks->items[i]->rejected)
+            requests[i] = synth_request_choice(s, CLASSIFY, json_pack("{s:s}", "task", tasks->items[i]->instruction), chats ? words : choices, 2);
     TRY(synth_ask(s));
     for (size_t i = 0; i < tasks->n; i++) {
         if (!requests[i]) continue;
@@ -209,7 +226,9 @@ static void split_input_first(Synth *s, const char *text, Instances *found) {
         Mark output = find_name(at, "output");
         if (!output.line) return;
         Mark input = find_name(at, "input"), more = find_name(next_line(output.text), "input");
-        const char *next = find_example(next_line(output.text)), *stop = next && (!more.line || next < more.line) ? next : more.line ? more.line : end;
+        const char *next = find_example(next_line(output.text)), *stop = next && (!more.line || next < more.line) ? next
+                                                                         : more.line                              ? more.line
+                                                                                                                  : end;
         bool has_input = input.line && input.line < output.line;
         found->items[found->n++] = (Instance){has_input ? field_text(s, input.text, output.line) : "", field_text(s, output.text, stop)};
         at = stop < end ? stop : NULL;
@@ -222,7 +241,8 @@ static void split_output_first(Synth *s, const char *text, Instances *found) {
     const char *end = text + strlen(text);
     for (Mark at = find_name(text, name); at.line && found->n < MOST_TASKS;) {
         Mark next = find_name(next_line(at.text), name);
-        const char *line = strchr(at.text, '\n'), *stop = next.line ? next.line : end, *label_end = line && line < stop ? line : stop, *input = label_end;
+        const char *line = strchr(at.text, '\n'), *stop = next.line ? next.line : end, *label_end = line && line < stop ? line : stop,
+                   *input = label_end;
         while (input < stop && isspace((unsigned char)*input)) input++;
         const char *behind = synth_behind_name(input, "input");
         if (behind && behind <= stop) input = behind;
@@ -231,7 +251,8 @@ static void split_output_first(Synth *s, const char *text, Instances *found) {
     }
 }
 
-/* Of one input only its one output is believed: the same input with different outputs drops all of the task's; the same pair twice is one. Returns false when the outputs contradict. */
+/* Of one input only its one output is believed: the same input with different outputs drops all of the task's; the same pair twice is one. Returns
+ * false when the outputs contradict. */
 static bool unite(Instances *found) {
     size_t n = 0;
     for (size_t i = 0; i < found->n; i++) {
@@ -278,7 +299,9 @@ static Status ask_for_instances(Synth *s, const Lists *tasks, Lists *rows) {
     for (size_t i = 0; i < tasks->n; i++) {
         const SynthCandidate *task = tasks->items[i];
         bool output_first = strcmp(task->type, "classification") == 0;
-        if (!task->rejected) requests[i] = synth_request(s, output_first ? OUTPUT_FIRST : INPUT_FIRST, json_pack("{s:s, s:I}", "task", task->instruction, "n", (json_int_t)s->recipe->synth_max_instances));
+        if (!task->rejected)
+            requests[i] = synth_request(s, output_first ? OUTPUT_FIRST : INPUT_FIRST,
+                                        json_pack("{s:s, s:I}", "task", task->instruction, "n", (json_int_t)s->recipe->synth_max_instances));
     }
     TRY(synth_ask(s));
     for (size_t i = 0; i < tasks->n; i++) {
@@ -305,7 +328,8 @@ const SynthPreset synth_preset_self_instruct = {
     .stages = stages,
     .needs = NEEDS_INSTRUCTION,
     .new_prompts = true,
-    .filters = "{empty: true, length: true, refusal: true, exact: true, words: {min: 4, max: 150}, blacklist: {preset: self-instruct}, punctuation_start: true, ascii_start: true, colon_end: true, equal: true, rouge_l: {threshold: 0.7, on: instruction}}",
+    .filters =
+        "{empty: true, length: true, refusal: true, exact: true, words: {min: 4, max: 150}, blacklist: {preset: self-instruct}, punctuation_start: true, ascii_start: true, colon_end: true, equal: true, rouge_l: {threshold: 0.7, on: instruction}}",
     .keys = "examples machine_examples max_instances tasks_per_request check_labels keep_cut",
     .types = "classification generation",
     .open = open,

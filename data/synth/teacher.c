@@ -87,10 +87,12 @@ static bool read_option(const Yaml *node, const MapOption *option, Arena *arena,
     return false;
 }
 
-Status map_options_read(const Yaml *map, const char *key, const char *file, const MapOption *options, const MapOption *others, Arena *arena, void *out) {
+Status map_options_read(const Yaml *map, const char *key, const char *file, const MapOption *options, const MapOption *others, Arena *arena,
+                        void *out) {
     char place[512];
     if (!map || map->kind == YAML_NULL) return ST_OK;
-    if (map->kind != YAML_MAP) return status_fail(ST_CONFIG, "wrong value for '%s' %s: expected a map of keys", key, place_text(file, map->line, place));
+    if (map->kind != YAML_MAP)
+        return status_fail(ST_CONFIG, "wrong value for '%s' %s: expected a map of keys", key, place_text(file, map->line, place));
     for (size_t i = 0; i < map->n; i++) {
         const MapOption *option = option_find(options, map->keys[i]);
         if (!option && option_find(others, map->keys[i])) continue;
@@ -118,7 +120,9 @@ static const MapOption sampling_options[] = {
     {0},
 };
 
-TeacherSampling teacher_sampling(void) { return (TeacherSampling){.sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = 256}; }
+TeacherSampling teacher_sampling(void) {
+    return (TeacherSampling){.sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}, .max_new_tokens = 256};
+}
 
 Status teacher_sampling_read(const Yaml *map, const char *key, const char *file, Arena *arena, TeacherSampling *sampling) {
     return map_options_read(map, key, file, sampling_options, NULL, arena, sampling);
@@ -189,17 +193,24 @@ static Status check_url(const TeacherConfig *config) {
     const char *host = strstr(config->url, "://"), *at;
     host = host ? host + 3 : config->url;
     at = strchr(host, '@');
-    if (at && at < host + strcspn(host, "/?#")) return refuse(config, "has a user or a password in its 'url', which the run directory would keep", "leave it out of the url; api_key_env: VARIABLE names an environment variable with the key");
-    if (host[strcspn(host, "?#")]) return refuse(config, "has a 'url' with '?' or '#', and paths are added to its end", "end it with the version, as https://host/v1; api_key_env: VARIABLE names an environment variable with the key");
+    if (at && at < host + strcspn(host, "/?#"))
+        return refuse(config, "has a user or a password in its 'url', which the run directory would keep",
+                      "leave it out of the url; api_key_env: VARIABLE names an environment variable with the key");
+    if (host[strcspn(host, "?#")])
+        return refuse(config, "has a 'url' with '?' or '#', and paths are added to its end",
+                      "end it with the version, as https://host/v1; api_key_env: VARIABLE names an environment variable with the key");
     return ST_OK;
 }
 
 Status teacher_config(const Yaml *node, const char *key, const char *file, Arena *arena, TeacherConfig *config) {
-    static const char *const of_servers[] = {"api", "api_key_env", "ca_file", "concurrency", "retries", "timeout", "requests_per_second", "tokens_per_minute", NULL};
+    static const char *const of_servers[] = {"api",     "api_key_env",         "ca_file",           "concurrency", "retries",
+                                             "timeout", "requests_per_second", "tokens_per_minute", NULL};
     static const char *const of_models[] = {"adapter", "chat_template", "compute", "max_batch", NULL};
     *config = (TeacherConfig){.api = "chat", .concurrency = 8, .retries = 5, .timeout = 120, .node = node, .key = key, .file = file};
     TeacherSampling sampling = teacher_sampling();
-    if (!node || node->kind == YAML_NULL) return status_hint(status_fail(ST_CONFIG, "'%s' is missing", key), "%s: {model: DIR}, or {url: http://host:port/v1, model: NAME, api_key_env: VARIABLE}", key);
+    if (!node || node->kind == YAML_NULL)
+        return status_hint(status_fail(ST_CONFIG, "'%s' is missing", key),
+                           "%s: {model: DIR}, or {url: http://host:port/v1, model: NAME, api_key_env: VARIABLE}", key);
     TRY(map_options_read(node, key, file, teacher_options, sampling_options, arena, config));
     TRY(map_options_read(node, key, file, sampling_options, teacher_options, arena, &sampling));
     if (config->replay && config->url) return refuse(config, "names a log to replay and a server", "keep one");
@@ -235,7 +246,8 @@ void teacher_close(Teacher *teacher) {
     free(teacher);
 }
 
-Status teacher_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer, void *context) {
+Status teacher_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
+                   void *context) {
     return n == 0 ? ST_OK : teacher->kind->ask(teacher, prompts, n, sampling, on_answer, context);
 }
 
@@ -246,7 +258,8 @@ size_t teacher_width(const Teacher *teacher) { return teacher->width; }
 Status teacher_user_turn(const Teacher *teacher, const char *system, Str *text) {
     if (teacher->kind->user_turn) return teacher->kind->user_turn(teacher, system, text);
     status_fail(ST_INPUT, "the teacher's chat template is not known here");
-    return status_hint(ST_INPUT, "a model on this machine has it; of a server, say in synth.user_turn what its template writes before a user's words");
+    return status_hint(ST_INPUT,
+                       "a model on this machine has it; of a server, say in synth.user_turn what its template writes before a user's words");
 }
 
 /* ---- a choice in words ---- */
@@ -260,7 +273,8 @@ size_t teacher_choice_bytes(const TeacherPrompt *prompt) {
 /* Letters beyond ASCII count as such. */
 static bool in_word(char c) { return isalnum((unsigned char)c) || (unsigned char)c >= 0x80; }
 
-/* Whether the choice, without spaces before it, stands at `text`; a letter or digit beside its own would make it another word. Scripts beyond ASCII may have no such ends. */
+/* Whether the choice, without spaces before it, stands at `text`; a letter or digit beside its own would make it another word. Scripts beyond ASCII
+ * may have no such ends. */
 static bool stands_at(const char *begin, const char *text, const char *choice, size_t *len) {
     const char *at = text;
     while (isspace((unsigned char)*choice)) choice++;

@@ -16,7 +16,8 @@
 /* How answers are drawn: the keys of the recipe's section `generate`, and the penalties. */
 typedef struct TeacherSampling { SampleConfig sample; int64_t max_new_tokens; TextList stop; } TeacherSampling;
 TeacherSampling teacher_sampling(void);                                             /* the model's own distribution, 256 tokens at most */
-/* Sets those that the map has. ST_CONFIG: an unknown key (with the line and the nearest name), a value that does not fit. `key`: the map's place in the recipe; file: for messages, NULL: none. */
+/* Sets those that the map has. ST_CONFIG: an unknown key (with the line and the nearest name), a value that does not fit. `key`: the map's place in
+ * the recipe; file: for messages, NULL: none. */
 Status teacher_sampling_read(const Yaml *map, const char *key, const char *file, Arena *arena, TeacherSampling *sampling);
 void teacher_sampling_write(const TeacherSampling *sampling, JsonWriter *w, const char *key); /* as a JSON object */
 
@@ -36,8 +37,15 @@ typedef struct TeacherConfig {
 Status teacher_config(const Yaml *node, const char *key, const char *file, Arena *arena, TeacherConfig *config);
 Status teacher_config_sampling(const TeacherConfig *config, Arena *arena, TeacherSampling *sampling); /* the sampling beside its keys */
 
-/* secret: the value of an environment variable, NULL when it is not set. now: the day for templates that write one, NULL: today. reads_choices: also a model here answers in words where it could compare. */
-typedef struct TeacherOptions { uint64_t seed; const char *now; const char *(*secret)(void *context, const char *name); void *context; bool reads_choices; } TeacherOptions;
+/* secret: the value of an environment variable, NULL when it is not set. now: the day for templates that write one, NULL: today. reads_choices: also
+ * a model here answers in words where it could compare. */
+typedef struct TeacherOptions {
+    uint64_t seed;
+    const char *now;
+    const char *(*secret)(void *context, const char *name);
+    void *context;
+    bool reads_choices;
+} TeacherOptions;
 
 /* One question: messages, or a text to be continued. All is borrowed. */
 typedef struct TeacherPrompt {
@@ -64,14 +72,17 @@ typedef struct Teacher Teacher;
 /* ST_INPUT: a model that cannot be opened, a ca_file that is not there; ST_CONFIG: the key is not set, a url that is none. */
 Status teacher_open(const TeacherConfig *config, const TeacherOptions *options, Teacher **teacher);
 void teacher_close(Teacher *teacher); /* NULL is fine */
-/* Asks all. ST_RESOURCE: a server that stays down, or gives no answer that can be read to any; what came before was handed over. ST_INPUT: a prompt that is too long for the model, a request that the log lacks. ST_INTERRUPTED. */
-Status teacher_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer, void *context);
+/* Asks all. ST_RESOURCE: a server that stays down, or gives no answer that can be read to any; what came before was handed over. ST_INPUT: a prompt
+ * that is too long for the model, a request that the log lacks. ST_INTERRUPTED. */
+Status teacher_ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
+                   void *context);
 bool teacher_chats(const Teacher *teacher);        /* it takes messages; else texts */
 bool teacher_compares(const Teacher *teacher);     /* it chooses by log-probabilities; else what it says is read */
 /* The choice that a reply begins with, whatever case and punctuation, the longest of several; else the only one that it names. "": none. */
 const char *teacher_choice(const char *reply, const char *const *choices, size_t n);
 size_t teacher_width(const Teacher *teacher);      /* questions at a time */
-/* What the chat template writes before a user's first words, with this system message (NULL: none); whoever continues it speaks as the user. ST_INPUT: there is no template here. */
+/* What the chat template writes before a user's first words, with this system message (NULL: none); whoever continues it speaks as the user.
+ * ST_INPUT: there is no template here. */
 Status teacher_user_turn(const Teacher *teacher, const char *system, Str *text);
 
 /* ---- the kinds: teacher_local.c, teacher_remote.c, teacher_replay.c ---- */
@@ -79,7 +90,8 @@ Status teacher_user_turn(const Teacher *teacher, const char *system, Str *text);
 typedef struct TeacherKind {
     Status (*open)(Teacher *teacher);
     void (*close)(Teacher *teacher);
-    Status (*ask)(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer, void *context);
+    Status (*ask)(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
+                  void *context);
     Status (*user_turn)(const Teacher *teacher, const char *system, Str *text); /* NULL: it has no template */
 } TeacherKind;
 extern const TeacherKind teacher_kind_local, teacher_kind_remote, teacher_kind_replay;
@@ -101,8 +113,11 @@ Status teacher_answer_read(const json_t *line, TeacherAnswer *answer);
 /* ---- options of a map, by table ---- */
 
 typedef enum MapType { MAP_TEXT, MAP_INT, MAP_REAL, MAP_BOOL, MAP_TEXTS } MapType;
-typedef struct MapOption { const char *name; MapType type; size_t offset; double low, high; const char *choices; } MapOption; /* low, high: of numbers; choices: of a text, "a|b"; NULL: any */
-/* Fills fields of `out` at their offsets. Keys that are in neither table are ST_CONFIG; those of `others` alone are passed over. Tables end before the first entry without a name. */
-Status map_options_read(const Yaml *map, const char *key, const char *file, const MapOption *options, const MapOption *others, Arena *arena, void *out);
+/* low, high: of numbers; choices: of a text, "a|b"; NULL: any */
+typedef struct MapOption { const char *name; MapType type; size_t offset; double low, high; const char *choices; } MapOption;
+/* Fills fields of `out` at their offsets. Keys that are in neither table are ST_CONFIG; those of `others` alone are passed over. Tables end before
+ * the first entry without a name. */
+Status map_options_read(const Yaml *map, const char *key, const char *file, const MapOption *options, const MapOption *others, Arena *arena,
+                        void *out);
 
 #endif

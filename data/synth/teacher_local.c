@@ -60,7 +60,8 @@ static Status encode_all(const Local *local, const TeacherPrompt *prompts, size_
             asked->places[asked->n++] = i;
             continue;
         }
-        snprintf(why, sizeof why, "the question has %zu tokens, its answer up to %lld, and the teacher takes %lld", ids->n, (long long)room, (long long)most);
+        snprintf(why, sizeof why, "the question has %zu tokens, its answer up to %lld, and the teacher takes %lld", ids->n, (long long)room,
+                 (long long)most);
         ids_clear(ids);
         TRY(asked->on_answer(asked->context, i, &(TeacherAnswer){.text = why, .refused = true, .too_long = true, .mean = (double)NAN}));
     }
@@ -72,7 +73,11 @@ static Status encode_all(const Local *local, const TeacherPrompt *prompts, size_
 static Status hand_over(void *context, const Completion *c) {
     const Asked *asked = context;
     const TeacherPrompt *prompt = &asked->prompts[c->prompt];
-    TeacherAnswer answer = {.text = str_text(&c->text), .cut = c->finish == FINISH_LENGTH, .prompt_tokens = (int64_t)asked->ids[c->prompt].n, .tokens = (int64_t)c->ids.n, .mean = (double)NAN};
+    TeacherAnswer answer = {.text = str_text(&c->text),
+                            .cut = c->finish == FINISH_LENGTH,
+                            .prompt_tokens = (int64_t)asked->ids[c->prompt].n,
+                            .tokens = (int64_t)c->ids.n,
+                            .mean = (double)NAN};
     if (prompt->n_choices) answer.text = teacher_choice(answer.text, prompt->choices, prompt->n_choices), answer.cut = false;
     return asked->on_answer(asked->context, asked->places[c->prompt], &answer);
 }
@@ -84,8 +89,15 @@ static Status generate_answers(const Teacher *teacher, const TeacherSampling *sa
     for (size_t i = 0; i < asked->n; i++) all[i] = (Prompt){asked->ids[i].data, asked->ids[i].n, asked->prompts[i].number};
     int32_t end_of_turn = chat_end_of_turn(local->chat);
     GenerateConfig config = {
-        .sample = sampling->sample, .max_new_tokens = sampling->max_new_tokens, .n = 1, .seed = teacher->options.seed, .n_stop = sampling->stop.n, .stop = sampling->stop.items,
-        .n_stop_ids = end_of_turn >= 0, .stop_ids = &end_of_turn, .max_batch = teacher->config.max_batch,
+        .sample = sampling->sample,
+        .max_new_tokens = sampling->max_new_tokens,
+        .n = 1,
+        .seed = teacher->options.seed,
+        .n_stop = sampling->stop.n,
+        .stop = sampling->stop.items,
+        .n_stop_ids = end_of_turn >= 0,
+        .stop_ids = &end_of_turn,
+        .max_batch = teacher->config.max_batch,
     };
     Status status = generate(local->model, local->tokenizer, all, asked->n, &config, NULL, hand_over, asked);
     free(all);
@@ -97,7 +109,8 @@ static Status generate_answers(const Teacher *teacher, const TeacherSampling *sa
 /* What may follow each of the questions: tokens of every choice, and the log-probability of each token. The first question's are the first ones. */
 typedef struct Choices { Ids *ids; ScoreRow *rows; double *sums; ScoreStem *stems; size_t n; } Choices;
 
-/* Where one choice begins another, as 1 does 10, the event that an answer begins with it holds the other one: then each counts with the end of the answer behind it. */
+/* Where one choice begins another, as 1 does 10, the event that an answer begins with it holds the other one: then each counts with the end of the
+ * answer behind it. */
 static bool any_begins_another(const Ids *ids, size_t n) {
     for (size_t i = 0; i < n; i++)
         for (size_t j = 0; j < n; j++)
@@ -116,7 +129,8 @@ static Status append_end(const Teacher *teacher, Ids *ids) {
 
 static Status encode_choices(const Teacher *teacher, const TeacherPrompt *prompt, Ids *ids) {
     const Local *local = teacher->state;
-    for (size_t c = 0; c < prompt->n_choices; c++) TRY(tokenizer_encode(local->tokenizer, prompt->choices[c], strlen(prompt->choices[c]), TOKENIZE_LITERAL, &ids[c]));
+    for (size_t c = 0; c < prompt->n_choices; c++)
+        TRY(tokenizer_encode(local->tokenizer, prompt->choices[c], strlen(prompt->choices[c]), TOKENIZE_LITERAL, &ids[c]));
     bool with_end = any_begins_another(ids, prompt->n_choices);
     for (size_t c = 0; c < prompt->n_choices && with_end; c++) TRY(append_end(teacher, &ids[c]));
     return ST_OK;
@@ -213,7 +227,8 @@ static TeacherSampling sampling_of_choice(const Teacher *teacher, const TeacherP
     return sampling;
 }
 
-static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer, void *context) {
+static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
+                  void *context) {
     const Local *local = teacher->state;
     Asked asked = {calloc(n, sizeof *asked.prompts), calloc(n, sizeof *asked.ids), calloc(n, sizeof *asked.places), 0, on_answer, context};
     bool choices = prompts[0].n_choices > 0;

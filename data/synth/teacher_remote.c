@@ -1,4 +1,5 @@
-/* A teacher behind OpenAI's protocol: /v1/chat/completions, or /v1/completions for plain texts. An answer is handed over as it comes; a reply that cannot be read is asked for again. */
+/* A teacher behind OpenAI's protocol: /v1/chat/completions, or /v1/completions for plain texts. An answer is handed over as it comes; a reply that
+ * cannot be read is asked for again. */
 #include "data/synth/teacher.h"
 #include "lib/base/http.h"
 
@@ -59,8 +60,17 @@ static Status open(Teacher *teacher) {
         Str url = {0};
         str_printf(&url, "%s%s%s", c->url, text_ends_with(c->url, "/") ? "" : "/", ends[i]);
         HttpOptions http = {
-            .url = str_text(&url), .key = key, .ca_file = c->ca_file, .concurrency = (size_t)c->concurrency, .retries = (size_t)c->retries, .timeout = c->timeout, .per_second = c->requests_per_second,
-            .first_pause = first_pause, .on_reply = on_reply, .context = remote, .takes_refusals = true,
+            .url = str_text(&url),
+            .key = key,
+            .ca_file = c->ca_file,
+            .concurrency = (size_t)c->concurrency,
+            .retries = (size_t)c->retries,
+            .timeout = c->timeout,
+            .per_second = c->requests_per_second,
+            .first_pause = first_pause,
+            .on_reply = on_reply,
+            .context = remote,
+            .takes_refusals = true,
         };
         Status status = http_open(&http, &remote->client[i]);
         str_release(&url);
@@ -187,7 +197,8 @@ static Status ask_rest(Teacher *teacher, const TeacherSampling *sampling) {
     return http_post_all(remote->used, remote->bodies, n, remote->replies, &at);
 }
 
-/* No answer to some that could be read, again and again: these count as refused. No answer to any is the server's fault; a single question can tell only by those before it. */
+/* No answer to some that could be read, again and again: these count as refused. No answer to any is the server's fault; a single question can tell
+ * only by those before it. */
 static Status give_up(const Remote *remote, int64_t tries) {
     bool any = remote->n_answered > 0 || (remote->n == 1 && remote->ever_answered);
     for (size_t i = 0; i < remote->n; i++) {
@@ -210,7 +221,8 @@ static Status ask_all(Teacher *teacher, const TeacherSampling *sampling) {
     return ST_OK;
 }
 
-static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer, void *context) {
+static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
+                  void *context) {
     Remote *remote = teacher->state;
     remote->used = remote->client[prompts[0].messages != NULL];
     remote->prompts = prompts;
@@ -223,7 +235,9 @@ static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, cons
     remote->replies = calloc(n, sizeof *remote->replies);
     remote->answered = calloc(n, sizeof *remote->answered);
     remote->faults = calloc(n, sizeof *remote->faults);
-    Status status = remote->places && remote->bodies && remote->replies && remote->answered && remote->faults ? ask_all(teacher, sampling) : status_errno(ENOMEM, "cannot ask the teacher");
+    Status status = remote->places && remote->bodies && remote->replies && remote->answered && remote->faults
+                        ? ask_all(teacher, sampling)
+                        : status_errno(ENOMEM, "cannot ask the teacher");
     for (size_t i = 0; i < n && remote->bodies && remote->replies; i++) {
         str_release(&remote->bodies[i]);
         str_release(&remote->replies[i]);

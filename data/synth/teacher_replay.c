@@ -40,14 +40,20 @@ Status teacher_answer_read(const json_t *line, TeacherAnswer *answer) {
 
 void teacher_answer_write(const TeacherAnswer *answer, JsonWriter *w) {
     jw_string(w, "answer", answer->text);
-    jw_string(w, "finish_reason", answer->too_long ? "too_long" : answer->nul ? "nul" : answer->refused ? "refused" : answer->cut ? "length" : "stop");
+    jw_string(w, "finish_reason",
+              answer->too_long  ? "too_long"
+              : answer->nul     ? "nul"
+              : answer->refused ? "refused"
+              : answer->cut     ? "length"
+                                : "stop");
     if (answer->margin != 0) jw_double(w, "margin", answer->margin);
     if (!isnan(answer->mean)) jw_double(w, "mean", answer->mean);
     jw_int(w, "prompt_tokens", answer->prompt_tokens);
     jw_int(w, "tokens", answer->tokens);
 }
 
-static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer, void *context) {
+static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, const TeacherSampling *sampling, OnTeacherAnswer *on_answer,
+                  void *context) {
     (void)sampling;
     for (size_t i = 0; i < n; i++) {
         json_t *line;
@@ -55,7 +61,8 @@ static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, cons
         TRY(journal_find(teacher->state, prompts[i].key, &line));
         if (!line) {
             status_fail(ST_INPUT, "request %llu is not in '%s'", (unsigned long long)prompts[i].number, teacher->config.replay);
-            return status_hint(ST_INPUT, "a log answers what the same recipe asks: seeds, prompts, sampling and seed must be those of the run that wrote it");
+            return status_hint(ST_INPUT,
+                               "a log answers what the same recipe asks: seeds, prompts, sampling and seed must be those of the run that wrote it");
         }
         Status status = teacher_answer_read(line, &answer);
         if (status == ST_OK) status = on_answer(context, i, &answer);

@@ -80,8 +80,8 @@ NORETURN void assert_failed(const char *file, int line, const char *condition, c
 bool size_mul(size_t a, size_t b, size_t *result) WARN_UNUSED;
 bool size_add(size_t a, size_t b, size_t *result) WARN_UNUSED;
 
-/* Memory given by the system alone, and given back to it whole. Aligned to huge pages, which need fewer translations while a training step streams over them. `size`: a multiple of HUGE_PAGE.
- * NULL when it can't be had. */
+/* Memory given by the system alone, and given back to it whole. Aligned to huge pages, which need fewer translations while a training step streams
+ * over them. `size`: a multiple of HUGE_PAGE. NULL when it can't be had. */
 #define HUGE_PAGE ((size_t)2 << 20)
 void *pages_map(size_t size);
 void pages_unmap(void *pages, size_t size);
@@ -91,7 +91,8 @@ typedef struct Arena Arena;
 /* `limit`: bytes the arena may hold at most, 0 = no limit. NULL when even the first block can't be had. */
 Arena *arena_new(size_t limit);
 void arena_free(Arena *arena); /* NULL is fine */
-/* `size` bytes aligned to 64, not cleared (filled with 0xFF bytes - NaN - when built with TUNE_POISON). NULL when full: the failure is recorded as ST_RESOURCE. */
+/* `size` bytes aligned to 64, not cleared (filled with 0xFF bytes - NaN - when built with TUNE_POISON). NULL when full: the failure is recorded as
+ * ST_RESOURCE. */
 void *arena_alloc(Arena *arena, size_t size);
 void *arena_zero(Arena *arena, size_t size); /* the same, cleared */
 char *arena_strdup(Arena *arena, const char *text);
@@ -103,14 +104,16 @@ ArenaMark arena_mark(const Arena *arena);       /* what is allocated after it ..
 void arena_rewind(Arena *arena, ArenaMark mark);/* ... is forgotten here */
 size_t arena_used(const Arena *arena);          /* bytes in use */
 size_t arena_peak(const Arena *arena);          /* the most that was ever in use, bytes */
-size_t arena_resident(const Arena *arena);      /* what it holds of the machine's memory once all that it handed out was written to: whole pages of every block, bytes */
+/* What it holds of the machine's memory once all that it handed out was written to: whole pages of every block, bytes */
+size_t arena_resident(const Arena *arena);
 /* For tests: the n-th allocation from now (counting from 1) over all arenas fails; 0 = none. */
 void arena_fail_at(long n);
 
-/* Arrays with room for more than is in them. `array` is the address of the array's pointer (NULL at first), `size` that of an item, `what` names the items in the message ("tokens of a batch").
- * ST_RESOURCE, also where n x size does not fit: the array stays as it was. */
+/* Arrays with room for more than is in them. `array` is the address of the array's pointer (NULL at first), `size` that of an item, `what` names the
+ * items in the message ("tokens of a batch"). ST_RESOURCE, also where n x size does not fit: the array stays as it was. */
 Status array_resize(void *array, size_t n, size_t size, const char *what);              /* of malloc's: exactly n */
-Status array_grow(void *array, size_t *cap, size_t n, size_t size, const char *what);   /* of malloc's: n at least; where it grows, to twice *cap at least, so pushing stays cheap */
+/* Of malloc's: n at least; where it grows, to twice *cap at least, so pushing stays cheap */
+Status array_grow(void *array, size_t *cap, size_t n, size_t size, const char *what);
 Status arena_array_grow(Arena *arena, void *array, size_t *cap, size_t n, size_t size); /* the same in an arena, where the old array stays behind */
 
 /* ---- strings ---- */
@@ -168,14 +171,24 @@ Status stream_fault(const ByteStream *stream, const char *place);
 void stream_close(ByteStream *stream);
 
 /* Lines of a text file, packed or not, of any length; '\n' and a '\r' before it are taken off. */
-typedef struct Lines { ByteStream *stream; char *path; Str buffer; size_t start, number; bool ended; Status status; } Lines; /* number: line of the slice returned last, from 1 */
+/* number: line of the slice returned last, from 1 */
+typedef struct Lines { ByteStream *stream; char *path; Str buffer; size_t start, number; bool ended; Status status; } Lines;
 Status lines_open(Lines *lines, const char *path);
 bool lines_next(Lines *lines, Slice *line); /* false at the end or on an error; the slice is valid until the next call */
 Status lines_close(Lines *lines);           /* gives the read error, if there was one */
 
 /* A file that appears whole or not at all: written beside its name as .NAME.tmp-PID, synced, renamed. A full disk is ST_RESOURCE
  * (a program with a file size limit ignores SIGXFSZ to see it). */
-typedef struct FileWriter { int fd; char *path, *temporary; uint8_t *buffer; size_t used; uint64_t written; uint32_t crc; int error; Status status; } FileWriter; /* crc: zlib's crc32 of all bytes */
+typedef struct FileWriter {
+    int fd;
+    char *path, *temporary;
+    uint8_t *buffer;
+    size_t used;
+    uint64_t written;
+    uint32_t crc;
+    int error;
+    Status status;
+} FileWriter; /* crc: zlib's crc32 of all bytes */
 Status writer_open(FileWriter *writer, const char *path);
 void writer_write(FileWriter *writer, const void *bytes, size_t size); /* failures stick and show in commit */
 void writer_printf(FileWriter *writer, const char *format, ...) PRINTF_LIKE(2, 3);
@@ -200,21 +213,24 @@ const char *path_name(const char *path);         /* behind the last slash */
 typedef struct Child Child;
 /* What a program that is not trusted may do: no network (Linux; 256 processes at most, then), its address space, its processor time. 0 = no limit. */
 typedef struct ChildLimits { bool no_network; uint64_t memory_bytes, cpu_seconds; } ChildLimits;
-/* Starts argv[0], looked for along PATH, with n - 1 arguments in a process group of its own. limits: NULL = as this one. ST_INPUT: it can't be started; ST_RESOURCE, also where the system
- * does not let it leave the network. The caller calls child_stop. */
+/* Starts argv[0], looked for along PATH, with n - 1 arguments in a process group of its own. limits: NULL = as this one. ST_INPUT: it can't be
+ * started; ST_RESOURCE, also where the system does not let it leave the network. The caller calls child_stop. */
 Status child_start(const char *const *argv, size_t n, const ChildLimits *limits, Child **child);
-/* Sends `text` and appends its next `n_lines` lines (1 or more), with their ends, to `reply`; at most `seconds` in all. ST_RESOURCE: it ended (with its exit code or signal) or did not answer in time;
- * ST_INTERRUPTED. After a failure it is of no more use. */
+/* Sends `text` and appends its next `n_lines` lines (1 or more), with their ends, to `reply`; at most `seconds` in all. ST_RESOURCE: it ended (with
+ * its exit code or signal) or did not answer in time; ST_INTERRUPTED. After a failure it is of no more use. */
 Status child_ask(Child *child, const char *text, size_t len, size_t n_lines, double seconds, Str *reply);
-/* The same in two steps, for up to 64 programs at once: `text` stays where it is until the answer. children_next waits until one of those that were begun has answered or failed: its index, its
- * answer and its status; *which = n when none was begun. ST_INTERRUPTED: nothing has answered yet, and all of them are of no more use. A child that is NULL is passed over. */
+/* The same in two steps, for up to 64 programs at once: `text` stays where it is until the answer. children_next waits until one of those that were
+ * begun has answered or failed: its index, its answer and its status; *which = n when none was begun. ST_INTERRUPTED: nothing has answered yet, and
+ * all of them are of no more use. A child that is NULL is passed over. */
 void child_begin(Child *child, const char *text, size_t len, size_t n_lines, double seconds);
 Status children_next(Child *const *children, size_t n, size_t *which, Str *reply);
 bool child_has_ended(const Child *child); /* as a failure has shown */
 size_t child_unasked(const Child *child); /* bytes that it said beyond what it was asked for */
-Slice child_last_line(const Child *child); /* the last line that it wrote to stderr, where programs say why they end; empty: none, also without a child. Borrowed until the next call */
+/* The last line that it wrote to stderr, where programs say why they end; empty: none, also without a child. Borrowed until the next call */
+Slice child_last_line(const Child *child);
 Status child_add_last_line(const Child *child, Status status); /* the same as a hint to the failure `status`, which it returns */
-/* Sends `farewell` (NULL: none), closes its input, gives it `patience` seconds to end, ends it and what it started, frees. Records no failure. NULL is fine. */
+/* Sends `farewell` (NULL: none), closes its input, gives it `patience` seconds to end, ends it and what it started, frees. Records no failure. NULL
+ * is fine. */
 void child_stop(Child *child, const char *farewell, double patience);
 
 /* ---- random numbers by counter: Philox4x32-10 (Salmon et al. 2011, Random123). The same everywhere, any order, any thread ---- */
@@ -232,11 +248,12 @@ uint64_t rng_permute(RngKey key, uint64_t n, uint64_t index);
 
 /* ---- JSON (jansson) ---- */
 
-/* Parses strict UTF-8 JSON without duplicate keys. The caller calls json_decref. Errors name file, line and column. In a file integers beyond 64 bits are reals: transformers writes 10^30 as
- * model_max_length where there is none. */
+/* Parses strict UTF-8 JSON without duplicate keys. The caller calls json_decref. Errors name file, line and column. In a file integers beyond 64 bits
+ * are reals: transformers writes 10^30 as model_max_length where there is none. */
 Status json_read_file(const char *path, json_t **root);
 Status json_read_text(const char *text, size_t len, const char *where, json_t **root); /* where: for messages, e.g. "rows.jsonl line 3" */
-/* A row of data, whose columns are not all used: strings may hold NUL, which whoever uses one asks for; with `widen` integers beyond 64 bits are reals, numbers beyond doubles are strings of them. */
+/* A row of data, whose columns are not all used: strings may hold NUL, which whoever uses one asks for; with `widen` integers beyond 64 bits are
+ * reals, numbers beyond doubles are strings of them. */
 json_t *json_load_row(const char *text, size_t len, bool widen, json_error_t *error);
 bool json_holds_nul(const json_t *value); /* in any string of it */
 /* Members of an object; a wrong type is ST_INPUT naming `where` and the key. A missing or null key leaves *value as it is. */
@@ -277,7 +294,8 @@ struct Yaml {
     int *key_lines;
     Yaml **items;            /* n children */
 };
-/* All nodes are in `arena`. Limits: 1 MiB of text, depth 32, 100000 nodes; anchors and aliases are refused; a duplicate key is an error. ST_CONFIG with file and line. */
+/* All nodes are in `arena`. Limits: 1 MiB of text, depth 32, 100000 nodes; anchors and aliases are refused; a duplicate key is an error. ST_CONFIG
+ * with file and line. */
 Status yaml_read_file(const char *path, Arena *arena, Yaml **root);
 Status yaml_read_text(const char *text, size_t len, const char *where, Arena *arena, Yaml **root);
 void yaml_forget_lines(Yaml *node); /* of a text that stands in no file: all lines are 0 */
@@ -302,8 +320,10 @@ bool interrupt_requested(void);   /* long loops look at it between steps */
 double clock_seconds(void);       /* monotonic */
 uint64_t memory_available(void);  /* bytes that this process may still take: the machine's and the control group's limit */
 int64_t near_cache_bytes(void);   /* a processor's second-level cache; 0 when the system does not say */
-int cores_available(void); /* processors that this process may use: by its affinity (taskset, Slurm) and by the limits of its control groups (containers), 1 or more */
-int cores_physical(const char *folder); /* the same, but one of those that share a core's units (SMT); folder: NULL = the system's, /sys/devices/system/cpu on Linux */
+/* Processors that this process may use: by its affinity (taskset, Slurm) and by the limits of its control groups (containers), 1 or more */
+int cores_available(void);
+/* The same, but one of those that share a core's units (SMT); folder: NULL = the system's, /sys/devices/system/cpu on Linux */
+int cores_physical(const char *folder);
 uint64_t memory_resident(void);   /* of this process now, with the pages of mapped files, bytes; 0 where the system does not tell */
 uint64_t memory_of_files(void);   /* the part of it that is pages of mapped files, the program's own among them; 0 where the system does not tell */
 void memory_give_back(void);      /* what was freed and the C library still keeps goes back to the system, where it can be told to (glibc) */

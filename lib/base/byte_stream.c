@@ -1,5 +1,5 @@
-/* Bytes of a file, unpacked on the way: gzip (RFC 1952, any number of members) and zstd (RFC 8878, any number of frames). Unlike zlib's gzread, what follows the
- * last member is looked at too: a file that was cut at a member's edge or had something else appended does not pass for a whole one. */
+/* Bytes of a file, unpacked on the way: gzip (RFC 1952, any number of members) and zstd (RFC 8878, any number of frames). Unlike zlib's gzread, what
+ * follows the last member is looked at too: a file that was cut at a member's edge or had something else appended does not pass for a whole one. */
 #include "lib/base/base.h"
 
 #include <errno.h>
@@ -46,7 +46,9 @@ static void refill(ByteStream *stream) {
     }
 }
 
-static bool has_magic(const ByteStream *stream, const void *magic, size_t len) { return stream->len - stream->at >= len && memcmp(stream->chunk + stream->at, magic, len) == 0; }
+static bool has_magic(const ByteStream *stream, const void *magic, size_t len) {
+    return stream->len - stream->at >= len && memcmp(stream->chunk + stream->at, magic, len) == 0;
+}
 static bool gzip_begins(const ByteStream *stream) { return has_magic(stream, "\x1f\x8b", 2); }
 static bool zstd_begins(const ByteStream *stream) { return has_magic(stream, "\x28\xb5\x2f\xfd", 4); }
 
@@ -56,7 +58,8 @@ static Status start_unpacking(ByteStream *stream) {
     if (stream->packing == PLAIN && stream->error == 0 && (named_gzip || named_zstd))
         return status_fail(ST_INPUT, "cannot unpack '%s': expected %s data as its name says, %s", stream->path, named_gzip ? "gzip" : "zstd",
                            stream->len > 0 ? "it begins otherwise" : "it is empty");
-    if (stream->packing == GZIP && inflateInit2(&stream->zlib, MAX_WBITS + 16) != Z_OK) return status_errno(ENOMEM, "cannot unpack '%s'", stream->path);
+    if (stream->packing == GZIP && inflateInit2(&stream->zlib, MAX_WBITS + 16) != Z_OK)
+        return status_errno(ENOMEM, "cannot unpack '%s'", stream->path);
     if (stream->packing == ZSTD && !(stream->zstd = ZSTD_createDCtx())) return status_errno(ENOMEM, "cannot unpack '%s'", stream->path);
     stream->inside = stream->packing != PLAIN;
     return ST_OK;

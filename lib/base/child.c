@@ -56,7 +56,8 @@ static bool make_pipe(int *ours, int *theirs, bool we_write) {
     return true;
 }
 
-/* A group of its own: an interrupt from the keyboard is for us, and what it starts can be ended with it. Signals that we ignore are as usual there. */
+/* A group of its own: an interrupt from the keyboard is for us, and what it starts can be ended with it. Signals that we ignore are as usual there.
+ */
 static int spawn(Child *child, char *const *argv, int theirs[PIPES]) {
     posix_spawn_file_actions_t actions;
     posix_spawnattr_t attributes;
@@ -160,9 +161,12 @@ static Status fork_limited(Child *child, char *const *argv, int theirs[PIPES], c
     if (error) return status_errno(error, "cannot start program '%s'", argv[0]);
     if (got != sizeof fault) return ST_OK;
     while (waitpid(child->pid, NULL, 0) < 0 && errno == EINTR) continue;
-    if (fault.at != AT_NETWORK) return status_errno(fault.error, fault.at == AT_LIMITS ? "cannot limit program '%s'" : "cannot start program '%s'", argv[0]);
+    if (fault.at != AT_NETWORK)
+        return status_errno(fault.error, fault.at == AT_LIMITS ? "cannot limit program '%s'" : "cannot start program '%s'", argv[0]);
     status_fail(ST_RESOURCE, "cannot start program '%s' without network: %s", argv[0], strerror(fault.error));
-    return status_hint(ST_RESOURCE, "this system lets no process leave the network (user namespaces are off, or it is a container); without `sandbox` the program runs unconfined");
+    return status_hint(
+        ST_RESOURCE,
+        "this system lets no process leave the network (user namespaces are off, or it is a container); without `sandbox` the program runs unconfined");
 }
 
 static void free_child(Child *child) {
@@ -336,10 +340,12 @@ Status children_next(Child *const *children, size_t n, size_t *which, Str *reply
             *which = i;
             if (settled(child, reply, &status)) return status;
             until = until == 0 ? child->until : MIN(until, child->until);
-            for (int k = 0; k < PIPES; k++) polled[i][k] = (struct pollfd){.fd = k == IN && child->sent == child->len ? -1 : child->fds[k], .events = k == IN ? POLLOUT : POLLIN};
+            for (int k = 0; k < PIPES; k++)
+                polled[i][k] = (struct pollfd){.fd = k == IN && child->sent == child->len ? -1 : child->fds[k], .events = k == IN ? POLLOUT : POLLIN};
         }
         if (*which == n) return ST_OK;
-        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted while waiting for program '%s'", str_text(&children[*which]->name));
+        if (interrupt_requested())
+            return status_fail(ST_INTERRUPTED, "interrupted while waiting for program '%s'", str_text(&children[*which]->name));
         double left = MAX(until - clock_seconds(), 0);
         if (poll(&polled[0][0], (nfds_t)(n * PIPES), (int)MIN(left * 1000 + 1, LOOK_EVERY)) < 0) {
             if (errno != EINTR) return status_errno(errno, "cannot wait for program '%s'", str_text(&children[*which]->name));

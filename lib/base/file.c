@@ -45,7 +45,8 @@ Status file_map(const char *path, Mapping *mapping) {
 }
 
 void file_forget(const Mapping *mapping, size_t begin, size_t end) {
-    size_t page = (size_t)sysconf(_SC_PAGESIZE), first = begin / page * page, last = end / page * page; /* a page that is still needed is just read again */
+    /* a page that is still needed is just read again */
+    size_t page = (size_t)sysconf(_SC_PAGESIZE), first = begin / page * page, last = end / page * page;
     ASSERT(begin <= end && end <= mapping->size, "%zu to %zu of %zu", begin, end, mapping->size);
     if (last > first) madvise((void *)(uintptr_t)(mapping->data + first), last - first, MADV_DONTNEED);
 }
@@ -119,7 +120,8 @@ Status file_truncate(const char *path, uint64_t size) {
     if (fstat(fd, &info) != 0) {
         status = status_errno(errno, "cannot read '%s'", path);
     } else if ((uint64_t)info.st_size < size) {
-        status = status_fail(ST_INPUT, "cannot cut '%s' to %llu bytes: it has only %llu", path, (unsigned long long)size, (unsigned long long)info.st_size);
+        status = status_fail(ST_INPUT, "cannot cut '%s' to %llu bytes: it has only %llu", path, (unsigned long long)size,
+                             (unsigned long long)info.st_size);
     } else if (ftruncate(fd, (off_t)size) != 0 || fsync(fd) != 0) {
         status = status_errno(errno, "cannot cut '%s'", path);
     }

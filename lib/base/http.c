@@ -131,7 +131,13 @@ const char *http_name(const HttpClient *client) { return client->shown; }
 
 /* ---- asking ---- */
 
-typedef struct Round { HttpClient *client; const Str *bodies; Request *requests; size_t n, n_done, by_slot[MOST_CONNECTIONS]; bool busy[MOST_CONNECTIONS]; } Round;
+typedef struct Round {
+    HttpClient *client;
+    const Str *bodies;
+    Request *requests;
+    size_t n, n_done, by_slot[MOST_CONNECTIONS];
+    bool busy[MOST_CONNECTIONS];
+} Round;
 
 static void start(Round *round, size_t i, size_t slot) {
     Request *request = &round->requests[i];
@@ -204,8 +210,11 @@ static Status give_up(const Round *round, const Request *request, CURLcode resul
         status_fail(ST_RESOURCE, "server '%s' cannot be trusted: %s", shown, why[0] ? why : curl_easy_strerror(result));
         return status_hint(ST_RESOURCE, "nothing was sent to it; where its certificate is one of your own, 'ca_file' names the PEM file to trust");
     }
-    if (result != CURLE_OK) status_fail(ST_RESOURCE, "server '%s' does not answer: %s (%zu tries)", shown, why[0] ? why : curl_easy_strerror(result), request->tries);
-    else status_fail(ST_RESOURCE, "server '%s' answers%s with status %ld (%zu tries): '%.*s'", shown, many, code, request->tries, (int)MIN(request->reply->len, 300), str_text(request->reply));
+    if (result != CURLE_OK)
+        status_fail(ST_RESOURCE, "server '%s' does not answer: %s (%zu tries)", shown, why[0] ? why : curl_easy_strerror(result), request->tries);
+    else
+        status_fail(ST_RESOURCE, "server '%s' answers%s with status %ld (%zu tries): '%.*s'", shown, many, code, request->tries,
+                    (int)MIN(request->reply->len, 300), str_text(request->reply));
     if (code == 401 || code == 403) return status_hint(ST_RESOURCE, "the environment variable with its key may be wrong");
     return code == 404 ? status_hint(ST_RESOURCE, "the url may be wrong") : ST_RESOURCE;
 }
@@ -225,7 +234,8 @@ static Status finished(Round *round, size_t i, CURLcode result) {
         round->n_done++;
         return client->options.on_reply ? client->options.on_reply(client->options.context, i, code) : ST_OK;
     }
-    if (request->too_long || !worth_another_try(result, code) || request->tries > client->options.retries) return give_up(round, request, result, code);
+    if (request->too_long || !worth_another_try(result, code) || request->tries > client->options.retries)
+        return give_up(round, request, result, code);
     double pause = MIN(client->options.first_pause * pow(2, (double)MIN(request->tries, 60) - 1), longest_pause);
     if ((double)after > longest_wait) return status_fail(ST_RESOURCE, "server '%s' asks to wait %lld s", client->shown, (long long)after);
     request->ready = clock_seconds() + (after > 0 ? (double)after : pause);

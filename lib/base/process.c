@@ -27,7 +27,8 @@ int64_t near_cache_bytes(void) {
 #if defined(__APPLE__)
     int64_t bytes = 0;
     size_t size = sizeof bytes;
-    if (sysctlbyname("hw.perflevel0.l2cachesize", &bytes, &size, NULL, 0) == 0 || sysctlbyname("hw.l2cachesize", &bytes, &size, NULL, 0) == 0) return bytes;
+    if (sysctlbyname("hw.perflevel0.l2cachesize", &bytes, &size, NULL, 0) == 0 || sysctlbyname("hw.l2cachesize", &bytes, &size, NULL, 0) == 0)
+        return bytes;
     return 0;
 #elif defined(_SC_LEVEL2_CACHE_SIZE)
     static _Atomic int64_t known = -1; /* virtual machines take microseconds to tell */

@@ -34,7 +34,8 @@ static Status reader_next(Reader *reader) {
     if (yaml_parser_parse(&reader->parser, &reader->event)) return ST_OK;
     const yaml_parser_t *parser = &reader->parser;
     if (parser->error == YAML_MEMORY_ERROR) return status_errno(ENOMEM, "cannot parse '%s'", reader->where);
-    if (parser->error != YAML_READER_ERROR) return yaml_fault(reader, (int)parser->problem_mark.line + 1, parser->problem ? parser->problem : "not YAML");
+    if (parser->error != YAML_READER_ERROR)
+        return yaml_fault(reader, (int)parser->problem_mark.line + 1, parser->problem ? parser->problem : "not YAML");
     /* Before any token there is no mark: the offset counts bytes, the lines up to it are those already scanned. */
     return yaml_fault(reader, (int)parser->mark.line + 1, parser->problem ? parser->problem : "not UTF-8");
 }
@@ -42,7 +43,8 @@ static Status reader_next(Reader *reader) {
 static bool children_room(Children *children) {
     if (children->n < children->room) return true;
     size_t room = children->room > 0 ? children->room * 2 : 8;
-    if (array_resize(&children->items, room, sizeof *children->items, "entries") != ST_OK || array_resize(&children->keys, room, sizeof *children->keys, "keys") != ST_OK ||
+    if (array_resize(&children->items, room, sizeof *children->items, "entries") != ST_OK ||
+        array_resize(&children->keys, room, sizeof *children->keys, "keys") != ST_OK ||
         array_resize(&children->key_lines, room, sizeof *children->key_lines, "keys") != ST_OK)
         return false;
     children->room = room;
@@ -190,7 +192,8 @@ static Status read_document(Reader *reader, Yaml **root) {
 Status yaml_read_text(const char *text, size_t len, const char *where, Arena *arena, Yaml **root) {
     *root = NULL;
     if (len > MAX_BYTES) return status_fail(ST_CONFIG, "cannot parse '%s': longer than 1 MiB", where);
-    if (len >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) { /* editors of Windows put it there; libyaml counts it as a column, so that what follows is indented less */
+    /* Editors of Windows put it there; libyaml counts it as a column, so that what follows is indented less */
+    if (len >= 3 && memcmp(text, "\xEF\xBB\xBF", 3) == 0) {
         text += 3;
         len -= 3;
     }
@@ -273,7 +276,8 @@ static bool plain_is_safe(const char *text) {
     double number;
     bool truth;
     if (text_is_null(text) || text_as_int(text, &whole) || text_as_double(text, &number) || text_as_bool(text, &truth)) return false;
-    if (!isalpha((unsigned char)text[0]) && text[0] != '_' && text[0] != '/' && !text_starts_with(text, "./") && !text_starts_with(text, "../")) return false;
+    if (!isalpha((unsigned char)text[0]) && text[0] != '_' && text[0] != '/' && !text_starts_with(text, "./") && !text_starts_with(text, "../"))
+        return false;
     return text[strspn(text, inner)] == '\0' && strcmp(text, "y") != 0 && strcmp(text, "n") != 0 && strcmp(text, "Y") != 0 && strcmp(text, "N") != 0;
 }
 

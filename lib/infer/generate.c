@@ -1,5 +1,6 @@
-/* Generation by continuous batching: each step runs the newest token of every sequence and, as room allows, parts of waiting prompts, through the model at once. A prompt is
- * computed once for all its samples, which share its cache pages. What a sequence gets is a function of its prompt, the seed, its number and the position alone. */
+/* Generation by continuous batching: each step runs the newest token of every sequence and, as room allows, parts of waiting prompts, through the
+ * model at once. A prompt is computed once for all its samples, which share its cache pages. What a sequence gets is a function of its prompt, the
+ * seed, its number and the position alone. */
 #include <math.h>
 #include <omp.h>
 #include <stdlib.h>
@@ -75,7 +76,8 @@ Status session_new(const Model *model, int64_t max_tokens, Session **result) {
     *result = NULL;
     if (!session) return status_fail(ST_RESOURCE, "out of memory");
     session->max_tokens = max_tokens;
-    Status status = kv_cache_new(model, kv_pages_for(max_tokens) + 1, &session->cache); /* one more: the last page of a prompt is copied when its answer begins */
+    /* One more: the last page of a prompt is copied when its answer begins */
+    Status status = kv_cache_new(model, kv_pages_for(max_tokens) + 1, &session->cache);
     if (status == ST_OK) *result = session;
     else session_free(session);
     return status;
@@ -127,10 +129,11 @@ static Status check_prompts(const Generator *g) {
         if (prompt->n == 0) return status_fail(ST_INPUT, "prompt %zu is empty", i + 1);
         for (size_t t = 0; t < prompt->n; t++)
             if (prompt->ids[t] < 0 || prompt->ids[t] >= config->vocab_size)
-                return status_fail(ST_INPUT, "prompt %zu has the unknown token id %d, the model's vocabulary has %lld", i + 1, prompt->ids[t], (long long)config->vocab_size);
+                return status_fail(ST_INPUT, "prompt %zu has the unknown token id %d, the model's vocabulary has %lld", i + 1, prompt->ids[t],
+                                   (long long)config->vocab_size);
         if (config->learned_positions && (int64_t)prompt->n + g->config->max_new_tokens - 1 > config->max_position_embeddings) {
-            status_fail(ST_INPUT, "prompt %zu of %zu tokens and %lld new ones are more than the model's %lld positions", i + 1, prompt->n, (long long)g->config->max_new_tokens,
-                        (long long)config->max_position_embeddings);
+            status_fail(ST_INPUT, "prompt %zu of %zu tokens and %lld new ones are more than the model's %lld positions", i + 1, prompt->n,
+                        (long long)g->config->max_new_tokens, (long long)config->max_position_embeddings);
             return status_hint(ST_INPUT, "make the prompt shorter or lower max_new_tokens");
         }
     }
@@ -138,7 +141,9 @@ static Status check_prompts(const Generator *g) {
     return ST_OK;
 }
 
-static int64_t slots_for(const GenerateConfig *config, size_t n_prompts) { return MIN(config->max_batch > 0 ? config->max_batch : DEFAULT_BATCH, (int64_t)n_prompts * config->n); }
+static int64_t slots_for(const GenerateConfig *config, size_t n_prompts) {
+    return MIN(config->max_batch > 0 ? config->max_batch : DEFAULT_BATCH, (int64_t)n_prompts * config->n);
+}
 
 /* One step of the largest kind on the device that computes nothing: prompts on their way in, and a row of logits for each sequence. */
 static size_t step_bytes(const Model *model, size_t n_prompts, size_t longest, int64_t n_slots) {
@@ -147,7 +152,8 @@ static size_t step_bytes(const Model *model, size_t n_prompts, size_t longest, i
     size_t n_segments = MIN((STEP_TOKENS + longest - 1) / longest, n_prompts), bytes = 0;
     int64_t n_tokens = (int64_t)(n_segments * longest) + n_slots, n_rows = n_slots + (int64_t)n_segments;
     Segment *segments = arena ? arena_zero(arena, (n_segments + (size_t)n_slots) * sizeof *segments) : NULL;
-    int32_t *ids = arena ? arena_zero(arena, (size_t)n_tokens * sizeof *ids) : NULL, *rows = arena ? arena_zero(arena, (size_t)n_rows * sizeof *rows) : NULL;
+    int32_t *ids = arena ? arena_zero(arena, (size_t)n_tokens * sizeof *ids) : NULL,
+            *rows = arena ? arena_zero(arena, (size_t)n_rows * sizeof *rows) : NULL;
     if (meta && segments && ids && rows) {
         int64_t at = 0;
         for (size_t i = 0; i < n_segments + (size_t)n_slots; i++) {
@@ -155,7 +161,9 @@ static size_t step_bytes(const Model *model, size_t n_prompts, size_t longest, i
             at = segments[i].end;
         }
         tape_record(meta, false);
-        Tensor *hidden = model_forward(model, meta, &(ModelBatch){.ids = ids, .layout = {.n_tokens = n_tokens, .n_segments = (int32_t)(n_segments + (size_t)n_slots), .segments = segments}});
+        Tensor *hidden = model_forward(
+            model, meta,
+            &(ModelBatch){.ids = ids, .layout = {.n_tokens = n_tokens, .n_segments = (int32_t)(n_segments + (size_t)n_slots), .segments = segments}});
         Tensor *which = hidden ? tensor_view(tape_arena(meta), device_meta(), DT_I32, 1, &n_rows, rows) : NULL;
         if (which) (void)model_logits(model, meta, hidden, which);
         bytes = tape_peak_bytes(meta);
@@ -170,13 +178,16 @@ static int64_t group_pages(const GenerateConfig *config, size_t n) {
     return kv_pages_for((int64_t)n) + config->n * (kv_pages_for((int64_t)n + config->max_new_tokens) - (int64_t)n / KV_PAGE_SIZE);
 }
 
-/* Slots with the longest sequence each, and the last prompt on its way in, which may not have slots yet: less than that when all prompts together, `shared` pages, hold less. */
+/* Slots with the longest sequence each, and the last prompt on its way in, which may not have slots yet: less than that when all prompts together,
+ * `shared` pages, hold less. */
 static int64_t cache_pages(int64_t n_slots, int64_t per_sequence, int64_t shared) { return MIN((n_slots + 1) * per_sequence, shared); }
 
 size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, const GenerateConfig *config) {
-    int64_t n_slots = slots_for(config, n_prompts), n_pages = cache_pages(n_slots, kv_pages_for((int64_t)longest + config->max_new_tokens), (int64_t)n_prompts * group_pages(config, longest));
+    int64_t n_slots = slots_for(config, n_prompts), n_pages = cache_pages(n_slots, kv_pages_for((int64_t)longest + config->max_new_tokens),
+                                                                          (int64_t)n_prompts * group_pages(config, longest));
     size_t choosers = (size_t)MIN((int64_t)omp_get_max_threads(), n_slots), vocab = (size_t)model->config.vocab_size;
-    return (size_t)n_pages * kv_page_bytes(model) + step_bytes(model, n_prompts, longest, n_slots) + choosers * vocab * (2 * sizeof(double) + sizeof(int32_t));
+    return (size_t)n_pages * kv_page_bytes(model) + step_bytes(model, n_prompts, longest, n_slots) +
+           choosers * vocab * (2 * sizeof(double) + sizeof(int32_t));
 }
 
 static Status make_cache(Generator *g) {
@@ -186,7 +197,8 @@ static Status make_cache(Generator *g) {
         g->n_slots = 1;
         g->cache = session->cache;
         if (longest_sequence(g) - 1 <= session->max_tokens) return ST_OK;
-        return status_fail(ST_INPUT, "prompt and answer are %lld tokens, more than the %lld of the session", (long long)longest_sequence(g) - 1, (long long)session->max_tokens);
+        return status_fail(ST_INPUT, "prompt and answer are %lld tokens, more than the %lld of the session", (long long)longest_sequence(g) - 1,
+                           (long long)session->max_tokens);
     }
     size_t page = kv_page_bytes(g->model), budget = (size_t)(memory_available() / 2);
     int64_t per_sequence = kv_pages_for(longest_sequence(g)), shared = 0;
@@ -196,7 +208,8 @@ static Status make_cache(Generator *g) {
     int64_t n_pages = cache_pages(g->n_slots, per_sequence, shared);
     if ((size_t)n_pages * page > budget || n_pages > INT32_MAX) {
         char need[32], have[32];
-        status_fail(ST_RESOURCE, "the key/value cache needs %s, %s are left", format_bytes((double)n_pages * (double)page, need), format_bytes((double)budget, have));
+        status_fail(ST_RESOURCE, "the key/value cache needs %s, %s are left", format_bytes((double)n_pages * (double)page, need),
+                    format_bytes((double)budget, have));
         return status_hint(ST_RESOURCE, "lower max_new_tokens or shorten the prompts");
     }
     return kv_cache_new(g->model, (int32_t)n_pages, &g->cache);
@@ -223,7 +236,8 @@ static Status set_up(Generator *g) {
     g->ids = arena_alloc(g->arena, n_tokens * sizeof *g->ids);
     g->segments = arena_alloc(g->arena, n_rows * sizeof *g->segments);
     g->rows = arena_alloc(g->arena, n_rows * sizeof *g->rows);
-    bool whole = (g->kept_advice || !g->config->advise) && g->slots && g->queue && g->waiting && g->kept.logits && g->kept.logsumexp && g->choosers && g->ids && g->segments && g->rows;
+    bool whole = (g->kept_advice || !g->config->advise) && g->slots && g->queue && g->waiting && g->kept.logits && g->kept.logsumexp && g->choosers &&
+                 g->ids && g->segments && g->rows;
     for (int i = 0; whole && i < g->n_threads; i++) {
         Chooser *c = &g->choosers[i];
         c->logits = arena_alloc(g->arena, vocab * sizeof *c->logits);
@@ -460,7 +474,9 @@ static Status begin_sample(Generator *g, Prefill *p, Sequence *s) {
     return kv_pages_share(g->cache, &p->pages, n, &s->pages);
 }
 
-static void row_keep(const Tensor *from, int64_t row, Tensor *to) { memcpy(to->data, (const char *)from->data + (size_t)row * tensor_bytes(to), tensor_bytes(to)); }
+static void row_keep(const Tensor *from, int64_t row, Tensor *to) {
+    memcpy(to->data, (const char *)from->data + (size_t)row * tensor_bytes(to), tensor_bytes(to));
+}
 
 /* The step's memory goes with the step. */
 static void keep_logits(Generator *g, const Logits *step, Prefill *p) {
@@ -578,10 +594,19 @@ static Status run_step(Generator *g) {
     return use_logits(g, &logits);
 }
 
-Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config, OnToken *on_token, OnDone *on_done, void *context) {
+Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config,
+                OnToken *on_token, OnDone *on_done, void *context) {
     if (n_prompts == 0) return ST_OK;
-    ASSERT(config->n > 0 && config->n < 1 << 20 && config->max_new_tokens > 0, "%lld samples of %lld tokens", (long long)config->n, (long long)config->max_new_tokens);
-    Generator g = {.model = model, .tokenizer = tokenizer, .prompts = prompts, .n_prompts = n_prompts, .config = config, .on_token = on_token, .on_done = on_done, .context = context};
+    ASSERT(config->n > 0 && config->n < 1 << 20 && config->max_new_tokens > 0, "%lld samples of %lld tokens", (long long)config->n,
+           (long long)config->max_new_tokens);
+    Generator g = {.model = model,
+                   .tokenizer = tokenizer,
+                   .prompts = prompts,
+                   .n_prompts = n_prompts,
+                   .config = config,
+                   .on_token = on_token,
+                   .on_done = on_done,
+                   .context = context};
     Status status = set_up(&g);
     while (status == ST_OK && (g.n_active > 0 || g.n_queue > 0 || g.next_prompt < n_prompts)) {
         admit_prompts(&g);

@@ -22,10 +22,13 @@ typedef struct SampleConfig {
     int64_t no_repeat_ngram_size; /* 0 = off */
 } SampleConfig;
 typedef struct SampleScratch { int32_t *ids; double *keys; } SampleScratch; /* V entries each */
-/* Turns `logits` (V) into the final distribution in place (probabilities, zeros where filtered). history: prompt and completion; the completion begins at prompt_length. */
-void sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length, const SampleScratch *scratch);
+/* Turns `logits` (V) into the final distribution in place (probabilities, zeros where filtered). history: prompt and completion; the completion
+ * begins at prompt_length. */
+void sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
+                         const SampleScratch *scratch);
 /* The likeliest token after the penalties, the lowest id of equal ones; changes logits. */
-int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length, const SampleScratch *scratch);
+int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
+                      const SampleScratch *scratch);
 bool sample_is_greedy(const SampleConfig *config);
 bool sample_is_plain(const SampleConfig *config); /* neither penalties nor filters: by the logits at the temperature alone */
 /* The token that a uniform draw u in [0,1) picks: the first whose cumulated probability exceeds u. */
@@ -34,13 +37,16 @@ int32_t sample_pick(const double *probabilities, int64_t vocab, double u);
 /* ---- generation ---- */
 
 typedef enum FinishReason { FINISH_STOP, FINISH_LENGTH } FinishReason;
-typedef struct Prompt { const int32_t *ids; size_t n; uint64_t number; } Prompt; /* number: its row, which keys the random numbers: (seed, number, sample, position) */
+/* number: its row, which keys the random numbers: (seed, number, sample, position) */
+typedef struct Prompt { const int32_t *ids; size_t n; uint64_t number; } Prompt;
 typedef struct Completion {
     size_t prompt;             /* index into prompts */
     int64_t sample;            /* 0..n-1 */
     Ids ids;                   /* EOS kept */
     double *logprobs;          /* of the chosen tokens under the plain distribution (temperature 1, no filter); ids.n entries */
-    double *tempered;          /* under the distribution at config.sample.temperature, before penalties and filters: what a policy gradient at that temperature calls the policy. Greedy: as logprobs */
+    /* Under the distribution at config.sample.temperature, before penalties and filters: what a policy gradient at that temperature calls the policy.
+     * Greedy: as logprobs */
+    double *tempered;
     double *filtered;          /* under the distribution that they were drawn from, after all of these; 0 when greedy */
     Str text;                  /* decoded, cut before a stop text; empty without a tokenizer */
     FinishReason finish;
@@ -51,7 +57,8 @@ Status session_new(const Model *model, int64_t max_tokens, Session **session); /
 void session_free(Session *session);                                          /* NULL is fine */
 int64_t session_room(const Session *session);                                 /* its max_tokens */
 
-/* What is added to the logits of a step's rows before tokens are chosen by them, in the step's memory: (P, V) f32; NULL after a failure, which is on the tape. Log-probabilities that are recorded stay the model's own. */
+/* What is added to the logits of a step's rows before tokens are chosen by them, in the step's memory: (P, V) f32; NULL after a failure, which is on
+ * the tape. Log-probabilities that are recorded stay the model's own. */
 typedef Tensor *Advise(void *context, Tape *tape, Tensor *hidden, const Tensor *rows);
 
 typedef struct GenerateConfig {
@@ -69,24 +76,27 @@ typedef struct GenerateConfig {
     void *advise_context;
     Session *session;          /* of the one prompt with its one completion, or NULL; it keeps both, also when the call is interrupted */
 } GenerateConfig;
-/* Runs all prompts; a prompt is prefilled once for its n completions, whose cache pages are shared and copied on write. Results do not depend on what else is in the batch.
- * on_token (may be NULL) sees each token as it comes, with the text that became printable; on_done gets each completion in order of prompts and samples; it may keep nothing of it.
- * Either can end it by returning a status. ST_INPUT: empty prompt, unknown id, longer than the model's positions; ST_RESOURCE; ST_INTERRUPTED. */
+/* Runs all prompts; a prompt is prefilled once for its n completions, whose cache pages are shared and copied on write. Results do not depend on what
+ * else is in the batch. on_token (may be NULL) sees each token as it comes, with the text that became printable; on_done gets each completion in
+ * order of prompts and samples; it may keep nothing of it. Either can end it by returning a status. ST_INPUT: empty prompt, unknown id, longer than
+ * the model's positions; ST_RESOURCE; ST_INTERRUPTED. */
 typedef Status OnToken(void *context, size_t prompt, int64_t sample, int32_t id, double logprob, const char *text);
 typedef Status OnDone(void *context, const Completion *completion);
-Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config, OnToken *on_token, OnDone *on_done, void *context);
+Status generate(const Model *model, const Tokenizer *tokenizer, const Prompt *prompts, size_t n_prompts, const GenerateConfig *config,
+                OnToken *on_token, OnDone *on_done, void *context);
 
 /* Bytes that generate holds at most for n_prompts prompts of `longest` tokens: cache, activations, logits. */
 size_t generate_bytes(const Model *model, size_t n_prompts, size_t longest, const GenerateConfig *config);
 
 /* ---- scoring ---- */
 
-/* Log-probability of each token given those before it. rows: ids; logprobs[i]: n entries, [0] is NaN. logits (may be NULL): called with each row's (n, V) f32. Rows are packed
- * into flat batches; a row's values do not depend on the others. */
+/* Log-probability of each token given those before it. rows: ids; logprobs[i]: n entries, [0] is NaN. logits (may be NULL): called with each row's
+ * (n, V) f32. Rows are packed into flat batches; a row's values do not depend on the others. */
 typedef struct ScoreRow { const int32_t *ids; size_t n; double *logprobs; } ScoreRow;
 typedef Status OnLogits(void *context, size_t row, const float *logits, int64_t n, int64_t vocab);
 Status score_rows(const Model *model, ScoreRow *rows, size_t n_rows, OnLogits *on_logits, void *context);
-/* The same of several ways to go on from one text: its tokens are computed once for all of its branches, and logprobs[0] of a branch is the one behind them. */
+/* The same of several ways to go on from one text: its tokens are computed once for all of its branches, and logprobs[0] of a branch is the one
+ * behind them. */
 typedef struct ScoreStem { const int32_t *ids; size_t n; const ScoreRow *branches; size_t n_branches; } ScoreStem;
 Status score_branches(const Model *model, const ScoreStem *stems, size_t n_stems);
 

@@ -1,5 +1,5 @@
-/* From logits to a token. Order as in transformers: presence and frequency, repetition, repeated n-grams, temperature, top-k, top-p, min-p, typical, epsilon, eta.
- * Formulas: numerics of each filter as in transformers' logits processors; filtered tokens have logit -infinity. */
+/* From logits to a token. Order as in transformers: presence and frequency, repetition, repeated n-grams, temperature, top-k, top-p, min-p, typical,
+ * epsilon, eta. Formulas: numerics of each filter as in transformers' logits processors; filtered tokens have logit -infinity. */
 #include "lib/infer/infer.h"
 
 #include <math.h>
@@ -44,7 +44,8 @@ static double log_sum(const double *logits, int64_t n) {
     return top + log(sum);
 }
 
-/* ---- the likeliest first, without sorting the rest: a heap of token ids; of equal ones the higher id first, as a stable ascending sort read backwards ---- */
+/* ---- the likeliest first, without sorting the rest: a heap of token ids; of equal ones the higher id first, as a stable ascending sort read
+ * backwards ---- */
 
 typedef struct Likeliest { const double *keys; int32_t *ids; int64_t n; } Likeliest;
 
@@ -144,7 +145,8 @@ static void keep_eta(double epsilon, double *logits, int64_t vocab) {
     keep_above(fmin(epsilon, sqrt(epsilon) * exp(-entropy_of(logits, vocab, total))), logits, vocab);
 }
 
-void sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length, const SampleScratch *scratch) {
+void sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
+                         const SampleScratch *scratch) {
     ASSERT(prompt_length <= n_history, "a prompt of %zu tokens in a history of %zu", prompt_length, n_history);
     penalize_counts(config, logits, history + prompt_length, n_history - prompt_length, scratch->ids, vocab);
     penalize_repetition(config->repetition_penalty, logits, history, n_history, scratch->ids, vocab);
@@ -162,7 +164,8 @@ void sample_distribution(const SampleConfig *config, double *logits, int64_t voc
     for (int64_t v = 0; v < vocab; v++) logits[v] /= sum;
 }
 
-int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length, const SampleScratch *scratch) {
+int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
+                      const SampleScratch *scratch) {
     penalize_counts(config, logits, history + prompt_length, n_history - prompt_length, scratch->ids, vocab);
     penalize_repetition(config->repetition_penalty, logits, history, n_history, scratch->ids, vocab);
     ban_repeated_ngrams(config->no_repeat_ngram_size, logits, history, n_history);
@@ -175,8 +178,10 @@ int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab,
 bool sample_is_greedy(const SampleConfig *config) { return config->greedy || config->temperature == 0; }
 
 bool sample_is_plain(const SampleConfig *config) {
-    bool penalties = config->repetition_penalty != 1 || config->presence_penalty != 0 || config->frequency_penalty != 0 || config->no_repeat_ngram_size > 0;
-    bool filters = config->top_k > 0 || config->top_p < 1 || config->min_p > 0 || config->typical_p < 1 || config->epsilon_cutoff > 0 || config->eta_cutoff > 0;
+    bool penalties =
+        config->repetition_penalty != 1 || config->presence_penalty != 0 || config->frequency_penalty != 0 || config->no_repeat_ngram_size > 0;
+    bool filters =
+        config->top_k > 0 || config->top_p < 1 || config->min_p > 0 || config->typical_p < 1 || config->epsilon_cutoff > 0 || config->eta_cutoff > 0;
     return !penalties && (sample_is_greedy(config) || !filters);
 }
 

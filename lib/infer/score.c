@@ -71,7 +71,8 @@ static Status score_batch(Scorer *s, size_t first, size_t end) {
     TRY(tape_status(s->tape));
     for (size_t r = first; r < end; r++) {
         const Piece *piece = &s->pieces[r];
-        for (size_t i = 0; i < piece->row.n && piece->wanted; i++) piece->row.logprobs[i] = i || piece->branch ? tensor_get(p.logprob, at++) : (double)NAN;
+        for (size_t i = 0; i < piece->row.n && piece->wanted; i++)
+            piece->row.logprobs[i] = i || piece->branch ? tensor_get(p.logprob, at++) : (double)NAN;
     }
     return s->on_logits ? call_logits(s, hidden, first, end) : ST_OK;
 }

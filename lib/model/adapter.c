@@ -94,7 +94,9 @@ static Status check_patterns(const Model *model, const LoraConfig *config, const
         for (size_t i = 0; i < model->n_linears && !found; i++)
             found = lora_targets(config, model->linears[i]->path) && pattern_matches(str_text(&pattern), model->linears[i]->path);
         str_release(&pattern);
-        if (!found) return status_hint(status_fail(ST_CONFIG, "'%s' of %s matches no module that gets an adapter", keys[k], what), "it is a module's name or path, or a regular expression for one");
+        if (!found)
+            return status_hint(status_fail(ST_CONFIG, "'%s' of %s matches no module that gets an adapter", keys[k], what),
+                               "it is a module's name or path, or a regular expression for one");
     }
     return ST_OK;
 }
@@ -122,7 +124,8 @@ Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed) 
     TRY(check_patterns(model, config, config->alpha_keys, config->n_alpha_pattern, "alpha_pattern"));
     DType dtype = model->compute == DT_F64 ? DT_F64 : DT_F32;
     for (size_t i = 0; i < model->n_linears; i++)
-        if (lora_targets(config, model->linears[i]->path)) TRY(lora_attach(model->linears[i], config, seed, dtype, model->device, model->arena, &model->params));
+        if (lora_targets(config, model->linears[i]->path))
+            TRY(lora_attach(model->linears[i], config, seed, dtype, model->device, model->arena, &model->params));
     TRY(save_named_modules(model, config));
     model->lora = *config;
     return ST_OK;
@@ -132,8 +135,8 @@ Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed) 
 
 /* Keys of other adapter kinds: refused unless null, false, zero or empty. */
 static const char *const unsupported[] = {
-    "use_dora", "lora_bias", "layer_replication", "trainable_token_indices", "target_parameters", "use_qalora", "alora_invocation_tokens", "use_bdlora", "arrow_config",
-    "megatron_config", "monteclora_config", "kasa_config", "velora_config",
+    "use_dora",   "lora_bias",    "layer_replication", "trainable_token_indices", "target_parameters", "use_qalora",    "alora_invocation_tokens",
+    "use_bdlora", "arrow_config", "megatron_config",   "monteclora_config",       "kasa_config",       "velora_config",
 };
 
 static bool is_off(const json_t *value) {
@@ -204,9 +207,35 @@ static Status check_kind(const json_t *json, const char *path) {
 
 /* Keys that say nothing about the mathematics, or only how training began. */
 static const char *const harmless[] = {
-    "peft_type", "task_type", "auto_mapping", "peft_version", "base_model_name_or_path", "revision", "inference_mode", "r", "lora_alpha", "lora_dropout", "target_modules",
-    "exclude_modules", "modules_to_save", "bias", "fan_in_fan_out", "init_lora_weights", "layers_to_transform", "layers_pattern", "rank_pattern", "alpha_pattern", "use_rslora",
-    "loftq_config", "eva_config", "corda_config", "lora_ga_config", "megatron_core", "runtime_config", "qalora_group_size", "ensure_weight_tying",
+    "peft_type",
+    "task_type",
+    "auto_mapping",
+    "peft_version",
+    "base_model_name_or_path",
+    "revision",
+    "inference_mode",
+    "r",
+    "lora_alpha",
+    "lora_dropout",
+    "target_modules",
+    "exclude_modules",
+    "modules_to_save",
+    "bias",
+    "fan_in_fan_out",
+    "init_lora_weights",
+    "layers_to_transform",
+    "layers_pattern",
+    "rank_pattern",
+    "alpha_pattern",
+    "use_rslora",
+    "loftq_config",
+    "eva_config",
+    "corda_config",
+    "lora_ga_config",
+    "megatron_core",
+    "runtime_config",
+    "qalora_group_size",
+    "ensure_weight_tying",
 };
 
 /* A key of a later PEFT may matter or not: it is not passed over in silence. */
@@ -216,7 +245,8 @@ static void warn_unknown(const json_t *json, const char *path) {
     json_object_foreach((json_t *)json, key, value) {
         bool known = is_off(value);
         for (size_t i = 0; i < COUNT_OF(harmless) && !known; i++) known = strcmp(key, harmless[i]) == 0;
-        if (!known) log_message(LOG_WARNING, "'%s' in '%s' is not known here: if it changes what the adapter computes, results will differ", key, path);
+        if (!known)
+            log_message(LOG_WARNING, "'%s' in '%s' is not known here: if it changes what the adapter computes, results will differ", key, path);
     }
 }
 
@@ -250,12 +280,14 @@ Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config) {
         status_fail(ST_INPUT, "no adapter directory '%s'", dir);
         return status_hint(ST_INPUT, "an adapter is a directory with adapter_config.json and adapter_model.safetensors");
     }
-    const char *path = path_join(arena, dir, "adapter_config.json"), *model = path_join(arena, dir, "config.json"), *made = path_join(arena, dir, "adapter");
+    const char *path = path_join(arena, dir, "adapter_config.json"), *model = path_join(arena, dir, "config.json"),
+               *made = path_join(arena, dir, "adapter");
     if (!path || !model || !made) return ST_RESOURCE;
     if (!file_exists(path)) {
         status_fail(ST_INPUT, "'%s' is no adapter: it lacks adapter_config.json", dir);
         if (dir_exists(made)) return status_hint(ST_INPUT, "it is a run: its adapter is '%s'", made);
-        return file_exists(model) ? status_hint(ST_INPUT, "it is a model") : status_hint(ST_INPUT, "an adapter is a directory with adapter_config.json and adapter_model.safetensors");
+        return file_exists(model) ? status_hint(ST_INPUT, "it is a model")
+                                  : status_hint(ST_INPUT, "an adapter is a directory with adapter_config.json and adapter_model.safetensors");
     }
     json_t *json;
     TRY(json_read_file(path, &json));
@@ -303,7 +335,9 @@ static Status load_branch(AdapterReader *reader, Linear *linear, const LoraConfi
     Model *model = reader->model;
     const StoredTensor *a = find_tensor(reader, linear->path, "lora_A.weight"), *b = find_tensor(reader, linear->path, "lora_B.weight");
     if (!a && !b) return ST_OK;
-    if (!a || !b) return status_fail(ST_INPUT, "tensor '%s%s.%s' is missing in '%s'", PEFT_PREFIX, linear->path, a ? "lora_B.weight" : "lora_A.weight", (a ? a : b)->file);
+    if (!a || !b)
+        return status_fail(ST_INPUT, "tensor '%s%s.%s' is missing in '%s'", PEFT_PREFIX, linear->path, a ? "lora_B.weight" : "lora_A.weight",
+                           (a ? a : b)->file);
     TRY(lora_add_branch(linear, config, model->compute == DT_F64 ? DT_F64 : DT_F32, model->device, model->arena, &model->params));
     TRY(fill(reader, a, &model->params.items[model->params.n - 2]));
     return fill(reader, b, &model->params.items[model->params.n - 1]);
@@ -360,7 +394,8 @@ static Status read_settings(const char *path, Arena *arena, AdapterSettings *set
     TRY(json_read_file(path, &json));
     Status status = json_get_string(json, path, "base_model_name_or_path", &base);
     if (status == ST_OK) status = json_get_bool(json, path, "ensure_weight_tying", &settings->tied);
-    settings->partial = !is_off(json_object_get(json, "layers_to_transform")) || !is_off(json_object_get(json, "exclude_modules")) || is_off(json_object_get(json, "target_modules"));
+    settings->partial = !is_off(json_object_get(json, "layers_to_transform")) || !is_off(json_object_get(json, "exclude_modules")) ||
+                        is_off(json_object_get(json, "target_modules"));
     settings->base = arena_strdup(arena, base);
     json_decref(json);
     return status == ST_OK && !settings->base ? ST_RESOURCE : status;
@@ -379,7 +414,9 @@ Status adapter_base(const char *dir, Arena *arena, const char **base) {
 static Status check_tying(const AdapterReader *reader, const LoraConfig *config, const char *path) {
     const Model *model = reader->model;
     if (!reader->settings->tied || model->head != model->embed) return ST_OK;
-    if (!module_matches(model->modules[0].path, config->saved, config->n_saved) && !module_matches(model->modules[model->n_modules - 1].path, config->saved, config->n_saved)) return ST_OK;
+    if (!module_matches(model->modules[0].path, config->saved, config->n_saved) &&
+        !module_matches(model->modules[model->n_modules - 1].path, config->saved, config->n_saved))
+        return ST_OK;
     return status_fail(ST_INPUT, "'ensure_weight_tying' in '%s' is not supported for an embedding or head that was trained whole", path);
 }
 
@@ -461,7 +498,8 @@ static bool ends_with(const char *text, const char *end) {
     return n >= m && strcmp(text + n - m, end) == 0;
 }
 
-/* PEFT takes every module whose path ends with a name's letters: "norm" would be each input_layernorm as well. Such a name is written as the paths that it stands for here. */
+/* PEFT takes every module whose path ends with a name's letters: "norm" would be each input_layernorm as well. Such a name is written as the paths
+ * that it stands for here. */
 static void write_saved(JsonWriter *w, const Model *model) {
     const LoraConfig *lora = &model->lora;
     if (lora->n_saved == 0) {
@@ -471,7 +509,8 @@ static void write_saved(JsonWriter *w, const Model *model) {
     jw_array(w, "modules_to_save");
     for (size_t t = 0; t < lora->n_saved; t++) {
         bool plain = true;
-        for (size_t i = 0; i < model->n_modules; i++) plain &= ends_with(model->modules[i].path, lora->saved[t]) == module_matches(model->modules[i].path, &lora->saved[t], 1);
+        for (size_t i = 0; i < model->n_modules; i++)
+            plain &= ends_with(model->modules[i].path, lora->saved[t]) == module_matches(model->modules[i].path, &lora->saved[t], 1);
         if (plain) jw_string(w, NULL, lora->saved[t]);
         for (size_t i = 0; i < model->n_modules && !plain; i++)
             if (module_matches(model->modules[i].path, &lora->saved[t], 1)) jw_string(w, NULL, model->modules[i].path);

@@ -1,4 +1,5 @@
-/* config.json of both generations of transformers (4: rope_theta, rope_scaling, torch_dtype; 5: rope_parameters, dtype): the checked way to its keys, and what the families share. */
+/* config.json of both generations of transformers (4: rope_theta, rope_scaling, torch_dtype; 5: rope_parameters, dtype): the checked way to its keys,
+ * and what the families share. */
 #include "lib/model/family.h"
 
 #include <math.h>
@@ -6,18 +7,88 @@
 
 /* Keys that make no difference to what the decoder computes. */
 static const char *const harmless[] = {
-    "_attn_implementation", "_attn_implementation_autoset", "_name_or_path", "architectures", "attention_dropout", "attn_pdrop", "auto_map", "bos_token_id", "chunk_size_feed_forward",
-    "decoder_start_token_id", "dtype", "embd_pdrop", "eos_token_id", "finetuning_task", "forced_bos_token_id", "forced_eos_token_id", "gradient_checkpointing", "hidden_dropout",
-    "id2label", "initializer_range", "is_llama_config", "label2id", "max_length", "max_window_layers", "min_length", "model_type", "name_or_path", "num_labels", "output_attentions",
-    "output_hidden_states", "output_past", "pad_token_id", "prefix", "pretraining_tp", "problem_type", "resid_pdrop", "return_dict", "sep_token_id", "summary_activation",
-    "summary_first_dropout", "summary_proj_to_labels", "summary_type", "summary_use_proj", "task_specific_params", "tokenizer_class", "torch_dtype", "torchscript", "transformers.js_config",
-    "transformers_version", "unk_token_id", "unsloth_fixed", "unsloth_version", "use_bfloat16", "use_cache",
+    "_attn_implementation",
+    "_attn_implementation_autoset",
+    "_name_or_path",
+    "architectures",
+    "attention_dropout",
+    "attn_pdrop",
+    "auto_map",
+    "bos_token_id",
+    "chunk_size_feed_forward",
+    "decoder_start_token_id",
+    "dtype",
+    "embd_pdrop",
+    "eos_token_id",
+    "finetuning_task",
+    "forced_bos_token_id",
+    "forced_eos_token_id",
+    "gradient_checkpointing",
+    "hidden_dropout",
+    "id2label",
+    "initializer_range",
+    "is_llama_config",
+    "label2id",
+    "max_length",
+    "max_window_layers",
+    "min_length",
+    "model_type",
+    "name_or_path",
+    "num_labels",
+    "output_attentions",
+    "output_hidden_states",
+    "output_past",
+    "pad_token_id",
+    "prefix",
+    "pretraining_tp",
+    "problem_type",
+    "resid_pdrop",
+    "return_dict",
+    "sep_token_id",
+    "summary_activation",
+    "summary_first_dropout",
+    "summary_proj_to_labels",
+    "summary_type",
+    "summary_use_proj",
+    "task_specific_params",
+    "tokenizer_class",
+    "torch_dtype",
+    "torchscript",
+    "transformers.js_config",
+    "transformers_version",
+    "unk_token_id",
+    "unsloth_fixed",
+    "unsloth_version",
+    "use_bfloat16",
+    "use_cache",
 };
 /* Features of other models under names that appear in configs of these families: refused unless off. */
 static const char *const refused[] = {
-    "quantization_config", "compression_config", "attn_logit_softcapping", "final_logit_softcapping", "num_experts", "num_local_experts", "n_routed_experts", "rope_interleaved",
-    "rope_interleave", "use_qk_norm", "qk_layernorm", "clip_qkv", "alibi", "query_pre_attn_scalar", "no_rope_layers", "no_rope_layer_interval", "embedding_multiplier",
-    "residual_multiplier", "attention_multiplier", "logits_scaling", "is_encoder_decoder", "add_cross_attention", "pruned_heads", "layer_replication", "use_mrope",
+    "quantization_config",
+    "compression_config",
+    "attn_logit_softcapping",
+    "final_logit_softcapping",
+    "num_experts",
+    "num_local_experts",
+    "n_routed_experts",
+    "rope_interleaved",
+    "rope_interleave",
+    "use_qk_norm",
+    "qk_layernorm",
+    "clip_qkv",
+    "alibi",
+    "query_pre_attn_scalar",
+    "no_rope_layers",
+    "no_rope_layer_interval",
+    "embedding_multiplier",
+    "residual_multiplier",
+    "attention_multiplier",
+    "logits_scaling",
+    "is_encoder_decoder",
+    "add_cross_attention",
+    "pruned_heads",
+    "layer_replication",
+    "use_mrope",
 };
 
 static const json_t *look(ConfigReader *reader, const char *key) {
@@ -77,8 +148,8 @@ Activation config_activation(ConfigReader *reader, const char *key, const char *
 
 void config_refuse(ConfigReader *reader, const char *key) {
     const json_t *value = look(reader, key);
-    bool off = !value || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) || (json_is_object(value) && json_object_size(value) == 0) ||
-               (json_is_array(value) && json_array_size(value) == 0);
+    bool off = !value || json_is_false(value) || (json_is_number(value) && json_number_value(value) == 0) ||
+               (json_is_object(value) && json_object_size(value) == 0) || (json_is_array(value) && json_array_size(value) == 0);
     if (!off) CONFIG_FAIL(reader, "'%s' sets '%s', which is not supported for model_type '%s'", reader->path, key, reader->config->model_type);
 }
 
@@ -104,7 +175,8 @@ static const json_t *rope_object(ConfigReader *reader) {
     json_t *number;
     json_object_foreach((json_t *)(uintptr_t)scaling, name, number) {
         const json_t *other = json_object_get(rope, name);
-        if (other && !json_equal(other, number)) CONFIG_FAIL(reader, "'%s' has two values of '%s', in rope_parameters and in rope_scaling", reader->path, name);
+        if (other && !json_equal(other, number))
+            CONFIG_FAIL(reader, "'%s' has two values of '%s', in rope_parameters and in rope_scaling", reader->path, name);
     }
     if (!rope) rope = scaling;
     if (!rope) return NULL;
@@ -117,7 +189,8 @@ static const json_t *rope_object(ConfigReader *reader) {
     const json_t *nested = NULL;
     json_object_foreach((json_t *)rope, key, value) {
         if (!json_is_object(value)) continue;
-        if (nested && !json_equal(nested, value)) CONFIG_FAIL(reader, "'%s' has different rope_parameters for its layers, which is not supported", reader->path);
+        if (nested && !json_equal(nested, value))
+            CONFIG_FAIL(reader, "'%s' has different rope_parameters for its layers, which is not supported", reader->path);
         nested = value;
     }
     return nested ? nested : rope;
@@ -126,8 +199,13 @@ static const json_t *rope_object(ConfigReader *reader) {
 static void read_rope(ConfigReader *reader) {
     RopeConfig *rope = &reader->config->rope;
     int64_t original = look(reader, "original_max_position_embeddings") ? config_size(reader, "original_max_position_embeddings", 0) : 0;
-    if (config_real(reader, "partial_rotary_factor", 1) != 1) CONFIG_FAIL(reader, "'%s' sets 'partial_rotary_factor', which is not supported", reader->path);
-    *rope = (RopeConfig){.type = ROPE_DEFAULT, .rope_theta = config_real(reader, "rope_theta", 10000), .truncate = true, .beta_fast = 32, .beta_slow = 1,
+    if (config_real(reader, "partial_rotary_factor", 1) != 1)
+        CONFIG_FAIL(reader, "'%s' sets 'partial_rotary_factor', which is not supported", reader->path);
+    *rope = (RopeConfig){.type = ROPE_DEFAULT,
+                         .rope_theta = config_real(reader, "rope_theta", 10000),
+                         .truncate = true,
+                         .beta_fast = 32,
+                         .beta_slow = 1,
                          .original_max_position_embeddings = original};
     const json_t *object = rope_object(reader);
     if (!object || reader->status != ST_OK) return;
@@ -157,11 +235,13 @@ static void read_rope(ConfigReader *reader) {
     }
     if (partial != 1) CONFIG_FAIL(&inner, "'%s' sets 'partial_rotary_factor', which is not supported", reader->path);
     rope->type = rope_type(&inner, type);
-    if (rope->type == ROPE_YARN && rope->factor == 0) rope->factor = (double)reader->config->max_position_embeddings / (double)rope->original_max_position_embeddings;
+    if (rope->type == ROPE_YARN && rope->factor == 0)
+        rope->factor = (double)reader->config->max_position_embeddings / (double)rope->original_max_position_embeddings;
     if (rope->type != ROPE_DEFAULT && !(rope->factor > 0)) CONFIG_FAIL(&inner, "'%s' lacks 'factor' for rope_type '%s'", reader->path, type);
     if (rope->type == ROPE_LLAMA3 && !(rope->high_freq_factor > rope->low_freq_factor && rope->low_freq_factor > 0))
         CONFIG_FAIL(&inner, "'%s' has low_freq_factor %g and high_freq_factor %g", reader->path, rope->low_freq_factor, rope->high_freq_factor);
-    if (!(rope->rope_theta > 0) || !(rope->beta_fast > 0) || !(rope->beta_slow > 0)) CONFIG_FAIL(&inner, "'%s' has a rope parameter that is not above zero", reader->path);
+    if (!(rope->rope_theta > 0) || !(rope->beta_fast > 0) || !(rope->beta_slow > 0))
+        CONFIG_FAIL(&inner, "'%s' has a rope parameter that is not above zero", reader->path);
     fail(reader, inner.status);
 }
 
@@ -221,7 +301,8 @@ void config_set_windows(ConfigReader *reader, int64_t window, int64_t from) {
             const char *type = json_string_value(json_array_get(types, (size_t)i));
             slides = type && strcmp(type, "sliding_attention") == 0;
             if (!type || (!slides && strcmp(type, "full_attention") != 0)) {
-                CONFIG_FAIL(reader, "layer_types[%lld] in '%s' is '%s', which is not supported", (long long)i, reader->path, type ? type : "not a string");
+                CONFIG_FAIL(reader, "layer_types[%lld] in '%s' is '%s', which is not supported", (long long)i, reader->path,
+                            type ? type : "not a string");
                 return;
             }
         }
@@ -232,7 +313,9 @@ void config_set_windows(ConfigReader *reader, int64_t window, int64_t from) {
 void config_read_windows(ConfigReader *reader) {
     bool use = config_flag(reader, "use_sliding_window", false);
     int64_t window = config_size(reader, "sliding_window", use && !json_object_get(reader->json, "sliding_window") ? 4096 : -1);
-    int64_t from = json_is_integer(json_object_get(reader->json, "max_window_layers")) ? json_integer_value(json_object_get(reader->json, "max_window_layers")) : 28;
+    int64_t from = json_is_integer(json_object_get(reader->json, "max_window_layers"))
+                       ? json_integer_value(json_object_get(reader->json, "max_window_layers"))
+                       : 28;
     config_set_windows(reader, use ? window : 0, from);
 }
 
@@ -262,15 +345,19 @@ static void check_sizes(ConfigReader *reader) {
     if (reader->status != ST_OK) return;
     if (c->head_dim <= 0) {
         if (c->hidden_size % c->num_attention_heads != 0)
-            CONFIG_FAIL(reader, "hidden size %lld in '%s' is no multiple of %lld heads", (long long)c->hidden_size, reader->path, (long long)c->num_attention_heads);
+            CONFIG_FAIL(reader, "hidden size %lld in '%s' is no multiple of %lld heads", (long long)c->hidden_size, reader->path,
+                        (long long)c->num_attention_heads);
         c->head_dim = c->hidden_size / c->num_attention_heads;
     }
     if (c->num_attention_heads % c->num_key_value_heads != 0)
-        CONFIG_FAIL(reader, "%lld heads in '%s' are no multiple of %lld key/value heads", (long long)c->num_attention_heads, reader->path, (long long)c->num_key_value_heads);
+        CONFIG_FAIL(reader, "%lld heads in '%s' are no multiple of %lld key/value heads", (long long)c->num_attention_heads, reader->path,
+                    (long long)c->num_key_value_heads);
     if (c->rope.type != ROPE_NONE && (c->head_dim < 2 || c->head_dim % 2 != 0))
         CONFIG_FAIL(reader, "head_dim %lld in '%s' is odd", (long long)c->head_dim, reader->path);
-    if (c->num_attention_heads > INT32_MAX / c->head_dim) CONFIG_FAIL(reader, "%lld heads of %lld in '%s'", (long long)c->num_attention_heads, (long long)c->head_dim, reader->path);
-    if (!(c->initializer_range >= 0 && c->initializer_range < 1e3)) CONFIG_FAIL(reader, "initializer_range %g in '%s'", c->initializer_range, reader->path);
+    if (c->num_attention_heads > INT32_MAX / c->head_dim)
+        CONFIG_FAIL(reader, "%lld heads of %lld in '%s'", (long long)c->num_attention_heads, (long long)c->head_dim, reader->path);
+    if (!(c->initializer_range >= 0 && c->initializer_range < 1e3))
+        CONFIG_FAIL(reader, "initializer_range %g in '%s'", c->initializer_range, reader->path);
     if (!(c->norm_eps >= 0)) CONFIG_FAIL(reader, "norm epsilon %g in '%s'", c->norm_eps, reader->path);
     if (!c->layer_window) c->layer_window = new_windows(reader);
 }
@@ -285,7 +372,8 @@ static Status add_eos(ModelConfig *config, const json_t *json, const char *path)
         bool known = false;
         for (size_t k = 0; k < config->n_eos; k++) known |= config->eos_token_id[k] == id;
         if (known || id < 0) continue;
-        if (config->n_eos == COUNT_OF(config->eos_token_id)) return status_fail(ST_INPUT, "more than %zu end-of-sequence tokens in '%s'", config->n_eos, path);
+        if (config->n_eos == COUNT_OF(config->eos_token_id))
+            return status_fail(ST_INPUT, "more than %zu end-of-sequence tokens in '%s'", config->n_eos, path);
         config->eos_token_id[config->n_eos++] = id;
     }
     return ST_OK;
@@ -379,7 +467,8 @@ static Status read_generation_config(const char *dir, Arena *arena, ModelConfig 
 
 /* What people name instead of a model. */
 static Status no_config(const char *dir, Arena *arena) {
-    const char *adapter = path_join(arena, dir, "adapter_config.json"), *trained = path_join(arena, dir, "model"), *made = path_join(arena, dir, "adapter");
+    const char *adapter = path_join(arena, dir, "adapter_config.json"), *trained = path_join(arena, dir, "model"),
+               *made = path_join(arena, dir, "adapter");
     if (!adapter || !trained || !made) return ST_RESOURCE;
     status_fail(ST_INPUT, "'%s' is no model: it lacks config.json", dir);
     if (file_exists(adapter)) return status_hint(ST_INPUT, "it is an adapter: name the model that it was trained on, and this one as the adapter");
@@ -403,7 +492,9 @@ Status model_config_read(const char *dir, Arena *arena, ModelConfig *config) {
     return status == ST_OK ? read_generation_config(dir, arena, config) : status;
 }
 
-ContextCount context_count(const ModelConfig *config) { return (ContextCount){.positions = config->learned_positions ? 0 : config->max_position_embeddings}; }
+ContextCount context_count(const ModelConfig *config) {
+    return (ContextCount){.positions = config->learned_positions ? 0 : config->max_position_embeddings};
+}
 
 void context_add(ContextCount *count, int64_t tokens) {
     if (count->positions <= 0 || tokens <= count->positions) return;
@@ -413,7 +504,7 @@ void context_add(ContextCount *count, int64_t tokens) {
 
 bool context_describe(const ContextCount *count, const char *one, const char *many, Str *text) {
     if (count->n == 0) return false;
-    str_printf(text, "%lld %s longer than the model's %lld positions (max_position_embeddings); the longest has %lld tokens", (long long)count->n, count->n == 1 ? one : many, (long long)count->positions,
-               (long long)count->longest);
+    str_printf(text, "%lld %s longer than the model's %lld positions (max_position_embeddings); the longest has %lld tokens", (long long)count->n,
+               count->n == 1 ? one : many, (long long)count->positions, (long long)count->longest);
     return true;
 }

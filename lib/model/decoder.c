@@ -1,4 +1,5 @@
-/* The forward pass of every family: embedding, layers of attention and MLP around a residual stream, final norm. What differs comes from ModelConfig. */
+/* The forward pass of every family: embedding, layers of attention and MLP around a residual stream, final norm. What differs comes from ModelConfig.
+ */
 #include "lib/model/model.h"
 
 #include <math.h>
@@ -81,7 +82,8 @@ static Tensor *ids_tensor(const Model *model, Tape *tape, const ModelBatch *batc
     if (!ids) return tape_fail(tape, ST_RESOURCE, "out of memory for %lld token ids", (long long)n);
     for (int64_t i = 0; i < n; i++) {
         if (batch->ids[i] < 0 || batch->ids[i] >= model->config.vocab_size)
-            return tape_fail(tape, ST_INPUT, "unknown token id %d, the model's vocabulary has %lld", (int)batch->ids[i], (long long)model->config.vocab_size);
+            return tape_fail(tape, ST_INPUT, "unknown token id %d, the model's vocabulary has %lld", (int)batch->ids[i],
+                             (long long)model->config.vocab_size);
         ((int32_t *)ids->data)[i] = batch->ids[i];
     }
     return ids;
@@ -104,7 +106,8 @@ static Tensor *embed(const Model *model, Tape *tape, const ModelBatch *batch) {
     if (!positions) return tape_fail(tape, ST_RESOURCE, "out of memory for positions");
     for (int64_t i = 0; i < batch->layout.n_tokens; i++)
         if (((const int32_t *)positions->data)[i] >= model->config.max_position_embeddings)
-            return tape_fail(tape, ST_INPUT, "a sequence has more than the %lld tokens that the model has positions for", (long long)model->config.max_position_embeddings);
+            return tape_fail(tape, ST_INPUT, "a sequence has more than the %lld tokens that the model has positions for",
+                             (long long)model->config.max_position_embeddings);
     return op_add(tape, x, op_embedding(tape, positions, model->position_embed));
 }
 
@@ -136,7 +139,9 @@ Logits model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor
     if (!result.logits || !result.logsumexp || !chosen) return (Logits){0};
     model->device->gather_rows(hidden, rows, chosen);
     model->device->token_logits(&model->logprob, chosen, model->head, result.logits, result.logsumexp);
-    profile_call(model->device, "token_logits", false, (OpCost){2 * (double)n * (double)tensor_count(model->head), (double)(tensor_bytes(model->head) + tensor_bytes(chosen) + tensor_bytes(result.logits))});
+    profile_call(model->device, "token_logits", false,
+                 (OpCost){2 * (double)n * (double)tensor_count(model->head),
+                          (double)(tensor_bytes(model->head) + tensor_bytes(chosen) + tensor_bytes(result.logits))});
     return result;
 }
 

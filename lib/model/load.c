@@ -1,4 +1,5 @@
-/* From a directory to a model in memory: the list of modules that config.json asks for, and the checkpoint's tensors put where the decoder looks for them. */
+/* From a directory to a model in memory: the list of modules that config.json asks for, and the checkpoint's tensors put where the decoder looks for
+ * them. */
 #include "lib/model/parts.h"
 #include "lib/model/scalar_head.h"
 
@@ -105,7 +106,8 @@ static void describe_shape(Str *text, int n_dims, const int64_t *shape) {
 
 Status stored_check(const StoredTensor *stored, int n_dims, const int64_t *shape) {
     if (!stored->known || stored->dtype == DT_I32)
-        return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': dtype %s is not supported for weights", stored->name, stored->file, stored->dtype_text);
+        return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': dtype %s is not supported for weights", stored->name, stored->file,
+                           stored->dtype_text);
     bool same = stored->n_dims == n_dims;
     for (int i = 0; same && i < n_dims; i++) same = stored->shape[i] == shape[i];
     if (same) return ST_OK;
@@ -166,20 +168,22 @@ static Status check_streamed(const Model *model, const Tensor *weight, const Sto
     return ST_OK;
 }
 
-/* Products read this weight as it is stored, every time. A mapped file has small pages, whose translations cost a decoded token a third of its time; memory of our own has huge ones. */
+/* Products read this weight as it is stored, every time. A mapped file has small pages, whose translations cost a decoded token a third of its time;
+ * memory of our own has huge ones. */
 static bool read_in_place(const Model *model, const StoredTensor *stored, const int64_t *shape) {
     const Device *device = model->device == device_meta() ? device_cpu() : model->device; /* a plan is one for the processor */
     return device->packed_bytes(shape[0], shape[1], stored->dtype, model->compute, true) == 0;
 }
 
-/* Matrices that are packed for products stay where the file is mapped; what is read in place, trained, small, misaligned or of a dtype without kernels becomes a copy. */
+/* Matrices that are packed for products stay where the file is mapped; what is read in place, trained, small, misaligned or of a dtype without
+ * kernels becomes a copy. */
 static Status place(Loader *loader, const StoredTensor *stored, int n_dims, const int64_t *shape, Tensor **tensor) {
     Model *model = loader->model;
     TRY(stored_check(stored, n_dims, shape));
     loader->used[stored - model->files->tensors] = true;
     DType wide = model->compute == DT_F64 ? DT_F64 : DT_F32;
-    bool copied = loader->options->train_all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) || (uintptr_t)stored->data % dtype_size(stored->dtype) != 0 ||
-                  (!loader->options->streamed && read_in_place(model, stored, shape));
+    bool copied = loader->options->train_all || n_dims == 1 || (stored->dtype == DT_F64 && wide != DT_F64) ||
+                  (uintptr_t)stored->data % dtype_size(stored->dtype) != 0 || (!loader->options->streamed && read_in_place(model, stored, shape));
     if (copied) {
         DType dtype = loader->options->train_all || n_dims == 1 || stored->dtype == DT_F64 ? wide : stored->dtype;
         TRY(stored_copy(stored, model->arena, model->device, dtype, n_dims, shape, tensor));
@@ -213,7 +217,8 @@ static Status load_module(Loader *loader, const Module *module) {
     return place(loader, bias, 1, &module->bias_width, module->bias);
 }
 
-/* A tied head is the embedding. Checkpoints may hold both, or the head's alone; two that differ are not tied, whatever config.json says, as in transformers. */
+/* A tied head is the embedding. Checkpoints may hold both, or the head's alone; two that differ are not tied, whatever config.json says, as in
+ * transformers. */
 static bool head_is_tied(Loader *loader, const Module *embed, const Module *head) {
     Model *model = loader->model;
     if (!model->config.tie_word_embeddings) return false;
@@ -252,14 +257,22 @@ static Status load_score(Loader *loader, const Module *score, const Module *head
     const StoredTensor *unused = find_stored(model, head->path, "weight");
     if (unused) loader->used[unused - model->files->tensors] = true;
     if (model->config.scores) return load_module(loader, score);
-    return scalar_head_add(model, &(ScalarHeadConfig){.name = score->path, .role = PARAM_BASE, .deviation = model->config.initializer_range, .seed = loader->options->seed,
-                                                      .trained = loader->options->train_all}, &model->score);
+    return scalar_head_add(model,
+                           &(ScalarHeadConfig){.name = score->path,
+                                               .role = PARAM_BASE,
+                                               .deviation = model->config.initializer_range,
+                                               .seed = loader->options->seed,
+                                               .trained = loader->options->train_all},
+                           &model->score);
 }
 
 static Status load_tensors(Loader *loader) {
     Model *model = loader->model;
     const Module *embed = &model->modules[0], *last = &model->modules[model->n_modules - 1];
-    const Module words = {.path = part_path(model, PART_HEAD, -1), .weight = &model->head, .shape = {model->config.vocab_size, model->config.hidden_size}}, *score = loader->options->scores ? last : NULL;
+    const Module words = {.path = part_path(model, PART_HEAD, -1),
+                          .weight = &model->head,
+                          .shape = {model->config.vocab_size, model->config.hidden_size}},
+                 *score = loader->options->scores ? last : NULL;
     const Module *head = score ? &words : last;
     bool tied = head_is_tied(loader, embed, head);
     for (size_t i = 0; i < model->n_modules; i++) {
@@ -280,7 +293,8 @@ static Status load_tensors(Loader *loader) {
 }
 
 static Status not_a_language_model(const Model *model) {
-    status_fail(ST_INPUT, "'%s' is a reward model (%s): it has a score instead of a head over the vocabulary", model->dir, model->config.architecture);
+    status_fail(ST_INPUT, "'%s' is a reward model (%s): it has a score instead of a head over the vocabulary", model->dir,
+                model->config.architecture);
     return status_hint(ST_INPUT, "it judges answers: name it in the reward of a recipe for tune rl, as { type: model, model: DIR }");
 }
 
@@ -350,7 +364,8 @@ ModelMemory model_memory(const Model *model, bool backward) {
     for (size_t i = 0; i <= model->n_linears; i++) {
         const Tensor *weight = i < model->n_linears ? model->linears[i]->weight : model->head;
         bool both = backward && i < model->n_linears; /* going back the head's rows are read as they are stored */
-        if (weight && weight->constant) memory.packed += model->device->packed_bytes(weight->shape[0], weight->shape[1], weight->dtype, model->compute, both);
+        if (weight && weight->constant)
+            memory.packed += model->device->packed_bytes(weight->shape[0], weight->shape[1], weight->dtype, model->compute, both);
     }
     return memory;
 }

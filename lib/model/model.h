@@ -1,4 +1,5 @@
-/* Language models from Hugging Face directories: safetensors, config.json of both generations, one decoder with a family file per model type, PEFT adapters.
+/* Language models from Hugging Face directories: safetensors, config.json of both generations, one decoder with a family file per model type, PEFT
+ * adapters.
  *
  *     Model *model;
  *     TRY(model_load("model-dir", &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &model));
@@ -35,8 +36,8 @@ typedef struct Safetensors {
     Arena *arena;
     json_t *metadata;      /* of the first file; may be NULL */
 } Safetensors;
-/* A file, or a directory with model.safetensors or model.safetensors.index.json. ST_INPUT: missing, truncated, header too long or no JSON, holes or overlaps,
- * sizes that disagree with shapes, a tensor that the index promises and no shard has. */
+/* A file, or a directory with model.safetensors or model.safetensors.index.json. ST_INPUT: missing, truncated, header too long or no JSON, holes or
+ * overlaps, sizes that disagree with shapes, a tensor that the index promises and no shard has. */
 Status safetensors_open(const char *path, Safetensors **set);
 /* A file's bytes in memory, which stay the caller's and have to outlive the set. path: for messages. */
 Status safetensors_parse(const void *bytes, size_t size, const char *path, Safetensors **set);
@@ -101,7 +102,8 @@ struct ModelConfig {
     const char *architecture;     /* "" when the file names none */
     bool scores;                  /* ...ForSequenceClassification with one label: a reward model, which has no head over the vocabulary */
     double initializer_range;     /* standard deviation of new weights */
-    int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim, max_position_embeddings;
+    int64_t vocab_size, hidden_size, intermediate_size, num_hidden_layers, num_attention_heads, num_key_value_heads, head_dim,
+        max_position_embeddings;
     NormKind norm;
     double norm_eps;
     RopeConfig rope;
@@ -122,7 +124,8 @@ struct ModelConfig {
     int64_t eos_token_id[8];      /* config.json and generation_config.json together */
     DType stored_dtype;           /* "dtype" / "torch_dtype"; of a loaded model: what the embedding is stored in */
 };
-/* config.json and generation_config.json of a directory. ST_INPUT: no such directory, a model_type or field that is not handled: named. Unknown keys are a warning. */
+/* config.json and generation_config.json of a directory. ST_INPUT: no such directory, a model_type or field that is not handled: named. Unknown keys
+ * are a warning. */
 Status model_config_read(const char *dir, Arena *arena, ModelConfig *config);
 Status model_config_parse(const json_t *json, const char *path, Arena *arena, ModelConfig *config); /* path: for messages */
 
@@ -169,23 +172,28 @@ typedef struct ModelOptions {
     DType compute;                /* f32 or bf16 (f64 on the reference device) */
     bool train_all;               /* full fine-tuning: every weight becomes a trained f32 copy */
     bool skip_nan_check;          /* weights are looked through for NaN and infinities unless set */
-    bool streamed;                /* for who reads each weight once: they stay in the mapped file, and what was looked through is given back (model_forget) */
-    bool scores;                  /* a reward model: with `score` instead of the head over the vocabulary. A checkpoint without one gets a new one, drawn by `seed` with initializer_range */
+    /* For who reads each weight once: they stay in the mapped file, and what was looked through is given back (model_forget) */
+    bool streamed;
+    /* a reward model: with `score` instead of the head over the vocabulary. A checkpoint without one gets a new one, drawn by `seed` with
+     * initializer_range */
+    bool scores;
     uint64_t seed;
 } ModelOptions;
-/* Weights stay mapped as stored, or are copied where products read them in place; norms and biases become f32 copies. ST_INPUT naming file and tensor: a weight that is missing, left over, of another shape than
- * config.json says, or holds a NaN or an infinity; a reward model where a language model is wanted. */
+/* Weights stay mapped as stored, or are copied where products read them in place; norms and biases become f32 copies. ST_INPUT naming file and
+ * tensor: a weight that is missing, left over, of another shape than config.json says, or holds a NaN or an infinity; a reward model where a language
+ * model is wanted. */
 Status model_load(const char *dir, const ModelOptions *options, Model **model);
 void model_free(Model *model);
-void model_forget(const Model *model, const void *data, size_t bytes); /* of a weight: if it is in the mapped file, it was read for now, and the system may take the memory back */
-/* A second model on the very same frozen weights, to carry another adapter: nothing is copied, its parameters are only what is attached to it. `model`, of which no weight may be trained or replaced
- * (model_can_twin), must outlive it. ST_RESOURCE. */
+/* Of a weight: if it is in the mapped file, it was read for now, and the system may take the memory back */
+void model_forget(const Model *model, const void *data, size_t bytes);
+/* A second model on the very same frozen weights, to carry another adapter: nothing is copied, its parameters are only what is attached to it.
+ * `model`, of which no weight may be trained or replaced (model_can_twin), must outlive it. ST_RESOURCE. */
 Status model_twin(const Model *model, Model **twin);
 Status model_twin_scores(const Model *model, uint64_t seed, Model **twin); /* with a score, as ModelOptions.scores and seed make it */
 bool model_can_twin(const Model *model);
 
-/* Uniform noise on the embeddings of each segment: of at most alpha / sqrt(tokens of the segment x hidden_size), drawn by keys[segment]. alpha 0: none.
- * Source: NEFTune, arXiv 2310.05914, algorithm 1. */
+/* Uniform noise on the embeddings of each segment: of at most alpha / sqrt(tokens of the segment x hidden_size), drawn by keys[segment]. alpha 0:
+ * none. Source: NEFTune, arXiv 2310.05914, algorithm 1. */
 typedef struct EmbedNoise { double alpha; const RngKey *keys; } EmbedNoise;
 /* A flat batch of tokens. ids: N. What the layout points to must stay valid until the step ends. */
 typedef struct ModelBatch {
@@ -194,33 +202,39 @@ typedef struct ModelBatch {
     StepContext step;
     EmbedNoise noise;
 } ModelBatch;
-/* Sequences beyond the context that a model was made for (max_position_embeddings). Learned positions end there, which is an error; others are computed all the same, and warned of. */
+/* Sequences beyond the context that a model was made for (max_position_embeddings). Learned positions end there, which is an error; others are
+ * computed all the same, and warned of. */
 typedef struct ContextCount { int64_t positions, n, longest; } ContextCount; /* positions 0: none is beyond; longest: tokens, of those */
 ContextCount context_count(const ModelConfig *config);
 void context_add(ContextCount *count, int64_t tokens);
-bool context_describe(const ContextCount *count, const char *one, const char *many, Str *text); /* appends "12 rows are longer than ..."; false: none is */
+/* Appends "12 rows are longer than ..."; false: none is */
+bool context_describe(const ContextCount *count, const char *one, const char *many, Str *text);
 
-/* Hidden states after the final norm: (N, C) compute dtype. ST_INPUT on the tape for an id outside the vocabulary or a position beyond learned positions. */
+/* Hidden states after the final norm: (N, C) compute dtype. ST_INPUT on the tape for an id outside the vocabulary or a position beyond learned
+ * positions. */
 Tensor *model_forward(const Model *model, Tape *tape, const ModelBatch *batch);
 /* The residual stream (N, C) after the first `n_layers` layers, before the final norm. */
 Tensor *model_residual(const Model *model, Tape *tape, const ModelBatch *batch, int64_t n_layers);
-/* Logits of chosen rows: (P, V) f32 (f64 when compute is f64) after soft-cap, and f64 (P) log-sum-exp of each row, NaN when one of its logits is not finite. For
- * sampling and for `score --logits`. rows: i32 (P). Not recorded. Both NULL after a failure, which is on the tape. */
+/* Logits of chosen rows: (P, V) f32 (f64 when compute is f64) after soft-cap, and f64 (P) log-sum-exp of each row, NaN when one of its logits is not
+ * finite. For sampling and for `score --logits`. rows: i32 (P). Not recorded. Both NULL after a failure, which is on the tape. */
 typedef struct Logits { Tensor *logits, *logsumexp; } Logits;
 Logits model_logits(const Model *model, Tape *tape, Tensor *hidden, const Tensor *rows);
 /* log p of token `id` by row `row`: to the bit what op_token_logprobs computes. */
 double logits_logprob(const Logits *logits, int64_t row, int32_t id);
 
-/* Angles for positions 0..: fills inv_freq (head_dim / 2) and the factor on cos and sin. seq_len: for dynamic scaling. Source: transformers' modeling_rope_utils. */
-void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_position_embeddings, int64_t seq_len, double *inv_freq, double *attention_factor);
+/* Angles for positions 0..: fills inv_freq (head_dim / 2) and the factor on cos and sin. seq_len: for dynamic scaling. Source: transformers'
+ * modeling_rope_utils. */
+void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_position_embeddings, int64_t seq_len, double *inv_freq,
+                      double *attention_factor);
 
 /* cos and sin of every token's angles, times the scaling's factor: (N, head_dim / 2) each. */
 Status rope_tables(const ModelConfig *config, const Layout *layout, Arena *arena, const Device *device, DType dtype, Tensor **cosine, Tensor **sine);
 
-/* New LoRA branches on the targets, and whole copies of modules_to_save. The names in `config` have to outlive the model. ST_CONFIG naming a target that matches nothing, with the names there are. */
+/* New LoRA branches on the targets, and whole copies of modules_to_save. The names in `config` have to outlive the model. ST_CONFIG naming a target
+ * that matches nothing, with the names there are. */
 Status model_attach_lora(Model *model, const LoraConfig *config, uint64_t seed);
-/* Reads a PEFT directory (adapter_config.json, adapter_model.safetensors) into the model. trained: its tensors are trained further. ST_INPUT: missing, another model's shapes, an adapter kind that
- * is not handled (DoRA, embedding LoRA, ...: named), tensors left over. */
+/* Reads a PEFT directory (adapter_config.json, adapter_model.safetensors) into the model. trained: its tensors are trained further. ST_INPUT:
+ * missing, another model's shapes, an adapter kind that is not handled (DoRA, embedding LoRA, ...: named), tensors left over. */
 Status adapter_load(Model *model, const char *dir, bool trained);
 Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config);
 /* What adapter_config.json names as its base, "" when it names none. */
@@ -231,11 +245,12 @@ Status adapter_save(const Model *model, const char *dir, const char *base);
 Status model_save(const Model *model, const char *dir, DType dtype);
 /* Copies generation_config.json, tokenizer and template files. */
 Status model_copy_files(const char *from, const char *to);
-/* Writes config.json of `from` into `to` with another dtype, under the key (dtype or torch_dtype) that it has. untie: the head has weights of its own now. class_name: the model became this
- * family's ...ForSequenceClassification with one label; NULL = it stays what it is. A padding token that is an end token too is left out then: transformers would score the token before it. */
+/* Writes config.json of `from` into `to` with another dtype, under the key (dtype or torch_dtype) that it has. untie: the head has weights of its own
+ * now. class_name: the model became this family's ...ForSequenceClassification with one label; NULL = it stays what it is. A padding token that is an
+ * end token too is left out then: transformers would score the token before it. */
 Status model_copy_config(const char *from, const char *to, DType dtype, bool untie, const char *class_name);
-/* Random weights in the shape of a config, written as a HF directory: for benchmarks and the demo's start. scale: standard deviation of matrices, which are
- * drawn uniformly; norm weights are 1, biases 0. config_json: the text of config.json. */
+/* Random weights in the shape of a config, written as a HF directory: for benchmarks and the demo's start. scale: standard deviation of matrices,
+ * which are drawn uniformly; norm weights are 1, biases 0. config_json: the text of config.json. */
 Status model_write_random(const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale);
 
 /* What a run takes in memory, from shapes alone. */

@@ -1,4 +1,5 @@
-/* Mistral: llama with a sliding window on every layer, or on those that layer_types names (transformers reads such a config as Ministral). Checked against transformers' MistralForCausalLM. */
+/* Mistral: llama with a sliding window on every layer, or on those that layer_types names (transformers reads such a config as Ministral). Checked
+ * against transformers' MistralForCausalLM. */
 #include "lib/model/family.h"
 
 static void read_config(ConfigReader *reader, ModelConfig *config) {

@@ -1,4 +1,5 @@
-/* Qwen3: no biases unless asked for, RMS norms over each query and key head before the rotation, a head size of its own. Checked against transformers' Qwen3ForCausalLM. */
+/* Qwen3: no biases unless asked for, RMS norms over each query and key head before the rotation, a head size of its own. Checked against
+ * transformers' Qwen3ForCausalLM. */
 #include "lib/model/family.h"
 
 static void read_config(ConfigReader *reader, ModelConfig *config) {

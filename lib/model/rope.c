@@ -23,7 +23,8 @@ static double yarn_mscale(double factor, double mscale) { return factor <= 1 ? 1
 
 static double yarn_attention_factor(const RopeConfig *rope) {
     if (rope->attention_factor > 0) return rope->attention_factor;
-    if (rope->mscale != 0 && rope->mscale_all_dim != 0) return yarn_mscale(rope->factor, rope->mscale) / yarn_mscale(rope->factor, rope->mscale_all_dim);
+    if (rope->mscale != 0 && rope->mscale_all_dim != 0)
+        return yarn_mscale(rope->factor, rope->mscale) / yarn_mscale(rope->factor, rope->mscale_all_dim);
     return yarn_mscale(rope->factor, 1);
 }
 
@@ -42,9 +43,11 @@ static void yarn_frequencies(const RopeConfig *rope, int64_t head_dim, double *i
     }
 }
 
-void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_position_embeddings, int64_t seq_len, double *inv_freq, double *attention_factor) {
+void rope_frequencies(const RopeConfig *rope, int64_t head_dim, int64_t max_position_embeddings, int64_t seq_len, double *inv_freq,
+                      double *attention_factor) {
     double theta = rope->rope_theta, d = (double)head_dim, limit = (double)max_position_embeddings;
-    if (rope->type == ROPE_DYNAMIC && seq_len > max_position_embeddings) theta *= pow(rope->factor * (double)seq_len / limit - (rope->factor - 1), d / (d - 2));
+    if (rope->type == ROPE_DYNAMIC && seq_len > max_position_embeddings)
+        theta *= pow(rope->factor * (double)seq_len / limit - (rope->factor - 1), d / (d - 2));
     for (int64_t i = 0; i < head_dim / 2; i++) {
         inv_freq[i] = pow(theta, -2 * (double)i / d);
         if (rope->type == ROPE_LINEAR) inv_freq[i] /= rope->factor;

@@ -1,4 +1,5 @@
-/* Reading safetensors (github.com/huggingface/safetensors, "Format"): files are mapped, headers are checked as hostile before any tensor is handed out. */
+/* Reading safetensors (github.com/huggingface/safetensors, "Format"): files are mapped, headers are checked as hostile before any tensor is handed
+ * out. */
 #include "lib/model/model.h"
 
 #include <math.h>
@@ -9,12 +10,16 @@ static const size_t HEADER_LIMIT = 100 * 1000 * 1000;
 
 typedef struct StoredType { const char *name; size_t size; bool known; DType dtype; } StoredType;
 static const StoredType stored_types[] = {
-    {"F32", 4, true, DT_F32}, {"BF16", 2, true, DT_BF16}, {"F16", 2, true, DT_F16}, {"F64", 8, true, DT_F64}, {"I32", 4, true, DT_I32}, {"I64", 8, false, DT_F32},
-    {"U64", 8, false, DT_F32}, {"U32", 4, false, DT_F32}, {"I16", 2, false, DT_F32}, {"U16", 2, false, DT_F32}, {"I8", 1, false, DT_F32}, {"U8", 1, false, DT_F32},
-    {"BOOL", 1, false, DT_F32}, {"F8_E5M2", 1, false, DT_F32}, {"F8_E4M3", 1, false, DT_F32}, {"F8_E8M0", 1, false, DT_F32}, {"C64", 8, false, DT_F32},
+    {"F32", 4, true, DT_F32},   {"BF16", 2, true, DT_BF16},    {"F16", 2, true, DT_F16},      {"F64", 8, true, DT_F64},
+    {"I32", 4, true, DT_I32},   {"I64", 8, false, DT_F32},     {"U64", 8, false, DT_F32},     {"U32", 4, false, DT_F32},
+    {"I16", 2, false, DT_F32},  {"U16", 2, false, DT_F32},     {"I8", 1, false, DT_F32},      {"U8", 1, false, DT_F32},
+    {"BOOL", 1, false, DT_F32}, {"F8_E5M2", 1, false, DT_F32}, {"F8_E4M3", 1, false, DT_F32}, {"F8_E8M0", 1, false, DT_F32},
+    {"C64", 8, false, DT_F32},
 };
 
-static Status broken(const char *path, const char *name, const char *what) { return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': %s", name, path, what); }
+static Status broken(const char *path, const char *name, const char *what) {
+    return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': %s", name, path, what);
+}
 
 static Status parse_shape(const json_t *shape, const char *path, size_t element, StoredTensor *tensor) {
     size_t n = json_array_size(shape), bytes = element;
@@ -34,7 +39,8 @@ static Status parse_shape(const json_t *shape, const char *path, size_t element,
     return ST_OK;
 }
 
-static Status parse_tensor(const char *path, const char *name, const json_t *entry, const uint8_t *data, size_t data_size, Arena *arena, StoredTensor *tensor) {
+static Status parse_tensor(const char *path, const char *name, const json_t *entry, const uint8_t *data, size_t data_size, Arena *arena,
+                           StoredTensor *tensor) {
     *tensor = (StoredTensor){.name = arena_strdup(arena, name), .file = path};
     if (!tensor->name) return ST_RESOURCE;
     const char *dtype = json_string_value(json_object_get(entry, "dtype"));
@@ -52,9 +58,11 @@ static Status parse_tensor(const char *path, const char *name, const json_t *ent
     if (json_array_size(offsets) != 2 || !json_is_integer(from) || !json_is_integer(to)) return broken(path, name, "no data_offsets");
     json_int_t begin = json_integer_value(from), end = json_integer_value(to);
     if (begin < 0 || end < begin) return broken(path, name, "its data_offsets run backwards");
-    if ((uint64_t)end > data_size) return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': ends at byte %lld of %zu", name, path, (long long)end, data_size);
+    if ((uint64_t)end > data_size)
+        return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': ends at byte %lld of %zu", name, path, (long long)end, data_size);
     if ((uint64_t)(end - begin) != tensor->bytes)
-        return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': %lld bytes, its shape needs %zu", name, path, (long long)(end - begin), tensor->bytes);
+        return status_fail(ST_INPUT, "cannot read tensor '%s' in '%s': %lld bytes, its shape needs %zu", name, path, (long long)(end - begin),
+                           tensor->bytes);
     tensor->data = data + begin;
     return ST_OK;
 }
@@ -118,7 +126,8 @@ static Status parse_file(Safetensors *set, const char *path, const Mapping *mapp
     }
     uint64_t length = 0;
     for (int i = 0; i < 8; i++) length |= (uint64_t)mapping->data[i] << (8 * i);
-    if (length > HEADER_LIMIT) return status_fail(ST_INPUT, "cannot read '%s': a header of %llu bytes, at most %zu", path, (unsigned long long)length, HEADER_LIMIT);
+    if (length > HEADER_LIMIT)
+        return status_fail(ST_INPUT, "cannot read '%s': a header of %llu bytes, at most %zu", path, (unsigned long long)length, HEADER_LIMIT);
     if (length > mapping->size - 8) {
         status_fail(ST_INPUT, "cannot read '%s': its header has %llu bytes, the file only %zu", path, (unsigned long long)length, mapping->size);
         return status_hint(ST_INPUT, "the file may be cut off");
@@ -133,7 +142,9 @@ static Status parse_file(Safetensors *set, const char *path, const Mapping *mapp
     return status;
 }
 
-static int by_name(const void *left, const void *right) { return strcmp((*(StoredTensor *const *)left)->name, (*(StoredTensor *const *)right)->name); }
+static int by_name(const void *left, const void *right) {
+    return strcmp((*(StoredTensor *const *)left)->name, (*(StoredTensor *const *)right)->name);
+}
 
 static Status build_index(Safetensors *set) {
     set->by_name = arena_alloc(set->arena, (set->n + 1) * sizeof *set->by_name);
@@ -142,7 +153,8 @@ static Status build_index(Safetensors *set) {
     qsort(set->by_name, set->n, sizeof *set->by_name, by_name);
     for (size_t i = 1; i < set->n; i++)
         if (strcmp(set->by_name[i - 1]->name, set->by_name[i]->name) == 0)
-            return status_fail(ST_INPUT, "tensor '%s' is in '%s' and in '%s'", set->by_name[i]->name, set->by_name[i - 1]->file, set->by_name[i]->file);
+            return status_fail(ST_INPUT, "tensor '%s' is in '%s' and in '%s'", set->by_name[i]->name, set->by_name[i - 1]->file,
+                               set->by_name[i]->file);
     return ST_OK;
 }
 
@@ -171,7 +183,8 @@ static Status list_shards(Safetensors *set, const json_t *map, const char *path)
     json_object_foreach((json_t *)map, name, value) {
         const char *file = json_string_value(value);
         if (!file || !*file) return status_fail(ST_INPUT, "no file for tensor '%s' in '%s'", name, path);
-        if (strchr(file, '/') || strchr(file, '\\')) return status_fail(ST_INPUT, "tensor '%s' in '%s' is said to be in '%s', outside the directory", name, path, file);
+        if (strchr(file, '/') || strchr(file, '\\'))
+            return status_fail(ST_INPUT, "tensor '%s' in '%s' is said to be in '%s', outside the directory", name, path, file);
         if (n && strcmp(set->files[n - 1], file) == 0) continue;
         if (!(set->files[n++] = arena_strdup(set->arena, file))) return ST_RESOURCE;
     }

@@ -71,7 +71,8 @@ static void write_header(SafetensorsWriter *writer) {
 void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size) {
     if (!writer->started) write_header(writer);
     writer->written += size;
-    ASSERT(writer->written <= writer->declared, "%llu bytes written, %llu declared", (unsigned long long)writer->written, (unsigned long long)writer->declared);
+    ASSERT(writer->written <= writer->declared, "%llu bytes written, %llu declared", (unsigned long long)writer->written,
+           (unsigned long long)writer->declared);
     writer_write(&writer->file, bytes, size);
 }
 
@@ -98,7 +99,8 @@ static void writer_free(SafetensorsWriter *writer) {
 
 Status safetensors_commit(SafetensorsWriter *writer) {
     if (!writer->started) write_header(writer);
-    ASSERT(writer->written == writer->declared, "%llu bytes written, %llu declared", (unsigned long long)writer->written, (unsigned long long)writer->declared);
+    ASSERT(writer->written == writer->declared, "%llu bytes written, %llu declared", (unsigned long long)writer->written,
+           (unsigned long long)writer->declared);
     Status status = writer_commit(&writer->file);
     writer_free(writer);
     return status;

@@ -10,8 +10,16 @@ static const size_t SHARD_BYTES = 5ull * 1000 * 1000 * 1000;
 
 Status model_copy_files(const char *from, const char *to) {
     static const char *const names[] = {
-        "generation_config.json", "tokenizer.json", "tokenizer_config.json", "special_tokens_map.json", "added_tokens.json", "vocab.json", "merges.txt", "tokenizer.model",
-        "chat_template.jinja", "chat_template.json",
+        "generation_config.json",
+        "tokenizer.json",
+        "tokenizer_config.json",
+        "special_tokens_map.json",
+        "added_tokens.json",
+        "vocab.json",
+        "merges.txt",
+        "tokenizer.model",
+        "chat_template.jinja",
+        "chat_template.json",
     };
     Arena *arena = arena_new(0);
     if (!arena) return ST_RESOURCE;
@@ -57,7 +65,9 @@ static void write_json(JsonWriter *w, const char *key, const json_t *value) {
     }
 }
 
-static const char *torch_name(DType dtype) { return dtype == DT_BF16 ? "bfloat16" : dtype == DT_F16 ? "float16" : dtype == DT_F64 ? "float64" : "float32"; }
+static const char *torch_name(DType dtype) {
+    return dtype == DT_BF16 ? "bfloat16" : dtype == DT_F16 ? "float16" : dtype == DT_F64 ? "float64" : "float32";
+}
 
 /* What transformers' classes for one label have in their config. */
 static void become_classifier(json_t *json, const char *class_name) {
@@ -65,7 +75,8 @@ static void become_classifier(json_t *json, const char *class_name) {
     snprintf(name, sizeof name, "%sForSequenceClassification", class_name);
     const json_t *pad = json_object_get(json, "pad_token_id"), *eos = json_object_get(json, "eos_token_id");
     bool ends = pad && json_is_integer(pad) && json_equal(pad, eos);
-    for (size_t i = 0; pad && json_is_array(eos) && i < json_array_size(eos); i++) ends |= json_is_integer(pad) && json_equal(pad, json_array_get(eos, i)) != 0;
+    for (size_t i = 0; pad && json_is_array(eos) && i < json_array_size(eos); i++)
+        ends |= json_is_integer(pad) && json_equal(pad, json_array_get(eos, i)) != 0;
     if (ends) json_object_set_new(json, "pad_token_id", json_null());
     json_object_set_new(json, "architectures", json_pack("[s]", name));
     json_object_set_new(json, "id2label", json_pack("{s:s}", "0", "LABEL_0"));
@@ -86,7 +97,8 @@ Status model_copy_config(const char *from, const char *to, DType dtype, bool unt
     }
     TRY_GOTO(json_read_file(source, &json), done);
     if (json_object_get(json, "dtype")) json_object_set_new(json, "dtype", json_string(torch_name(dtype)));
-    if (json_object_get(json, "torch_dtype") || !json_object_get(json, "dtype")) json_object_set_new(json, "torch_dtype", json_string(torch_name(dtype)));
+    if (json_object_get(json, "torch_dtype") || !json_object_get(json, "dtype"))
+        json_object_set_new(json, "torch_dtype", json_string(torch_name(dtype)));
     if (untie) json_object_set_new(json, "tie_word_embeddings", json_false());
     if (class_name) become_classifier(json, class_name);
     write_json(&writer, NULL, json);
@@ -101,7 +113,8 @@ done:
 
 /* ---- weights ---- */
 
-typedef struct Shards { const Model *model; DType dtype; size_t n; size_t *first; size_t total; } Shards; /* shard s: parameters first[s] .. first[s + 1] - 1 */
+/* Shard s: parameters first[s] .. first[s + 1] - 1 */
+typedef struct Shards { const Model *model; DType dtype; size_t n; size_t *first; size_t total; } Shards;
 
 static size_t saved_bytes(const Param *param, DType dtype) { return (size_t)tensor_count(param->tensor) * dtype_size(dtype); }
 
@@ -151,7 +164,8 @@ static Status write_index(const Shards *shards, const char *path, Arena *arena) 
     jw_object(&writer, "weight_map");
     for (size_t s = 0; s < shards->n; s++)
         for (size_t i = shards->first[s]; i < shards->first[s + 1]; i++)
-            if (shards->model->params.items[i].role == PARAM_BASE) jw_string(&writer, shards->model->params.items[i].name, shard_name(shards, s, arena));
+            if (shards->model->params.items[i].role == PARAM_BASE)
+                jw_string(&writer, shards->model->params.items[i].name, shard_name(shards, s, arena));
     jw_end_object(&writer);
     jw_end_object(&writer);
     Status status = file_write_all(path, writer.text.data, writer.text.len);
@@ -166,7 +180,8 @@ static Status write_directory(const Model *model, const char *dir, DType dtype, 
     for (size_t s = 0; s < shards.n; s++) TRY(write_shard(&shards, s, path_join(arena, dir, shard_name(&shards, s, arena))));
     if (shards.n > 1) TRY(write_index(&shards, path_join(arena, dir, "model.safetensors.index.json"), arena));
     TRY(model_copy_files(model->dir, dir));
-    return model_copy_config(model->dir, dir, dtype, model->head && model->head != model->embed, model->score ? model->config.family->class_name : NULL);
+    return model_copy_config(model->dir, dir, dtype, model->head && model->head != model->embed,
+                             model->score ? model->config.family->class_name : NULL);
 }
 
 Status dir_replace(const char *made, const char *dir, Arena *arena) {

@@ -9,7 +9,8 @@ static uint64_t stream_of(const char *name) {
 }
 
 Status scalar_head_add(Model *model, const ScalarHeadConfig *config, Tensor **weight) {
-    Tensor *tensor = tensor_new(model->arena, model->device, model->compute == DT_F64 ? DT_F64 : DT_F32, 2, (int64_t[]){1, model->config.hidden_size});
+    Tensor *tensor =
+        tensor_new(model->arena, model->device, model->compute == DT_F64 ? DT_F64 : DT_F32, 2, (int64_t[]){1, model->config.hidden_size});
     char *name = arena_printf(model->arena, "%s.weight", config->name);
     if (!tensor || !name) return status_prefix(ST_RESOURCE, "head '%s'", config->name);
     tensor->name = name;

@@ -20,7 +20,14 @@ bool model_can_twin(const Model *model) {
 
 static Status make_twin(const Model *model, bool scores, Model **result) {
     Model *twin = *result = calloc(1, sizeof *twin);
-    if (twin) *twin = (Model){.config = model->config, .dir = model->dir, .device = model->device, .compute = model->compute, .logprob = model->logprob, .checkpointing = model->checkpointing, .arena = arena_new(0)};
+    if (twin)
+        *twin = (Model){.config = model->config,
+                        .dir = model->dir,
+                        .device = model->device,
+                        .compute = model->compute,
+                        .logprob = model->logprob,
+                        .checkpointing = model->checkpointing,
+                        .arena = arena_new(0)};
     Status status = twin && twin->arena ? model_build(twin, scores) : status_fail(ST_RESOURCE, "out of memory for a second adapter");
     if (status != ST_OK) {
         if (twin && twin->arena) model_free(twin);
@@ -43,7 +50,8 @@ Status model_twin(const Model *model, Model **twin) {
 
 Status model_twin_scores(const Model *model, uint64_t seed, Model **twin) {
     TRY(make_twin(model, true, twin));
-    Status status = scalar_head_add(*twin, &(ScalarHeadConfig){.name = "score", .role = PARAM_BASE, .deviation = model->config.initializer_range, .seed = seed}, &(*twin)->score);
+    Status status = scalar_head_add(
+        *twin, &(ScalarHeadConfig){.name = "score", .role = PARAM_BASE, .deviation = model->config.initializer_range, .seed = seed}, &(*twin)->score);
     if (status == ST_OK) return ST_OK;
     model_free(*twin);
     *twin = NULL;

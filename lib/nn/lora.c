@@ -68,7 +68,8 @@ void lora_rank_and_scale(const LoraConfig *config, const char *path, int64_t *ra
     *scale = config->use_rslora ? *alpha / sqrt((double)*rank) : *alpha / (double)*rank;
 }
 
-static Param *add_matrix(Params *params, Arena *arena, const char *path, const char *kind, const Device *device, DType dtype, int64_t rows, int64_t cols, ParamRole role) {
+static Param *add_matrix(Params *params, Arena *arena, const char *path, const char *kind, const Device *device, DType dtype, int64_t rows,
+                         int64_t cols, ParamRole role) {
     Tensor *tensor = tensor_new(arena, device, dtype, 2, (int64_t[]){rows, cols});
     char *name = arena_printf(arena, "%s.%s.weight", path, kind);
     if (!tensor || !name) return NULL;

@@ -7,7 +7,8 @@
 enum { MLP_STREAMS = 2 * MLP_MAX_LAYERS };
 
 /* Rows of q, (n, width) with n <= width, are made orthonormal in order. Twice, since once loses digits where rows are nearly parallel. Each row keeps
- * its direction's sign, so that rows of a normal matrix come out uniformly distributed (as the Q of a QR factorisation whose R has a positive diagonal). */
+ * its direction's sign, so that rows of a normal matrix come out uniformly distributed (as the Q of a QR factorisation whose R has a positive
+ * diagonal). */
 static void orthonormalise(double *q, int64_t n, int64_t width) {
     for (int64_t i = 0; i < n; i++) {
         double *row = q + i * width;
@@ -46,7 +47,8 @@ static void fill_uniform(Tensor *tensor, double bound, RngKey key) {
 }
 
 static Status config_check(const MlpConfig *config, const char *prefix) {
-    ASSERT(config->activation == ACT_TANH || config->activation == ACT_RELU, "activation %d between the layers of a network", (int)config->activation);
+    ASSERT(config->activation == ACT_TANH || config->activation == ACT_RELU, "activation %d between the layers of a network",
+           (int)config->activation);
     if (config->n_hidden < 0 || config->n_hidden >= MLP_MAX_LAYERS) {
         status_fail(ST_CONFIG, "network '%s' of %d hidden layers is too deep", prefix, config->n_hidden);
         return status_hint(ST_CONFIG, "at most %d hidden layers", MLP_MAX_LAYERS - 1);
@@ -59,8 +61,8 @@ static Status config_check(const MlpConfig *config, const char *prefix) {
 }
 
 /* One parameter in the arena, with its name. */
-static Status tensor_add(Tensor **tensor, const char *prefix, int layer, const char *kind, bool trained, int n_dims, const int64_t *shape, DType dtype, const Device *device,
-                         Arena *arena, Params *params) {
+static Status tensor_add(Tensor **tensor, const char *prefix, int layer, const char *kind, bool trained, int n_dims, const int64_t *shape,
+                         DType dtype, const Device *device, Arena *arena, Params *params) {
     const char *name = arena_printf(arena, "%s.%d.%s", prefix, 2 * layer, kind);
     *tensor = tensor_new(arena, device, dtype, n_dims, shape);
     Param *param = name && *tensor ? params_add(params, name, *tensor, PARAM_BASE) : NULL;
@@ -69,14 +71,18 @@ static Status tensor_add(Tensor **tensor, const char *prefix, int layer, const c
     return trained ? params_train(param, arena) : ST_OK;
 }
 
-Status mlp_init(Mlp *mlp, const MlpConfig *config, const char *prefix, bool trained, uint64_t seed, uint64_t number, DType dtype, const Device *device, Arena *arena, Params *params) {
+Status mlp_init(Mlp *mlp, const MlpConfig *config, const char *prefix, bool trained, uint64_t seed, uint64_t number, DType dtype,
+                const Device *device, Arena *arena, Params *params) {
     TRY(config_check(config, prefix));
-    *mlp = (Mlp){.in = config->in, .out = config->out, .args = {.n_layers = config->n_hidden + 1, .activation = config->activation, .activate_last = config->activate_last}};
+    *mlp = (Mlp){.in = config->in,
+                 .out = config->out,
+                 .args = {.n_layers = config->n_hidden + 1, .activation = config->activation, .activate_last = config->activate_last}};
     int64_t in = config->in;
     for (int k = 0; k <= config->n_hidden; k++) {
         int64_t out = k < config->n_hidden ? config->hidden[k] : config->out;
         Tensor **weight = &mlp->args.weights[k], **bias = &mlp->args.biases[k];
-        RngKey key = rng_key(seed, RNG_INIT, number * MLP_STREAMS + 2 * (uint64_t)k), bias_key = rng_key(seed, RNG_INIT, number * MLP_STREAMS + 2 * (uint64_t)k + 1);
+        RngKey key = rng_key(seed, RNG_INIT, number * MLP_STREAMS + 2 * (uint64_t)k),
+               bias_key = rng_key(seed, RNG_INIT, number * MLP_STREAMS + 2 * (uint64_t)k + 1);
         TRY(tensor_add(weight, prefix, k, "weight", trained, 2, (int64_t[]){out, in}, dtype, device, arena, params));
         TRY(tensor_add(bias, prefix, k, "bias", trained, 1, &out, dtype, device, arena, params));
         if (config->init == MLP_ORTHOGONAL) {

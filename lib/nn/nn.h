@@ -39,7 +39,8 @@ Param *params_find(const Params *params, const char *name); /* NULL when there i
 void params_release(Params *params); /* the list, not the tensors */
 /* A number that other weights would hardly have: of all names, shapes and a few values of each tensor. */
 uint64_t params_fingerprint(const Params *params);
-/* Marks a parameter as trained: needs_grad, and a zeroed gradient of its own dtype in `arena`. The tensor must be f32 (f64 on the reference device). */
+/* Marks a parameter as trained: needs_grad, and a zeroed gradient of its own dtype in `arena`. The tensor must be f32 (f64 on the reference device).
+ */
 Status params_train(Param *param, Arena *arena);
 void params_zero_grad(const Params *params); /* no memory is touched: see Tensor.blank */
 Tensor *param_grad(const Param *param);      /* of a trained parameter, to be read or written: zeros where nothing was added */
@@ -90,7 +91,8 @@ Tensor *linear_forward(const Linear *linear, Tape *tape, Tensor *x, Tensor *resi
 void linears_forward(const Linear *const *linears, int n, Tape *tape, Tensor *x, const StepContext *step, Tensor **y);
 /* Rank and scale that `config` gives the module at `path`. */
 void lora_rank_and_scale(const LoraConfig *config, const char *path, int64_t *rank, double *scale, double *alpha);
-/* Adds a branch of uninitialised matrices to `linear`, and the two parameters to the end of `params`, A first. dtype: f32 (f64 on the reference device). */
+/* Adds a branch of uninitialised matrices to `linear`, and the two parameters to the end of `params`, A first. dtype: f32 (f64 on the reference
+ * device). */
 Status lora_add_branch(Linear *linear, const LoraConfig *config, DType dtype, const Device *device, Arena *arena, Params *params);
 /* The same with A random by (seed, linear->index) and B zero, both trained. Which other layers have a branch makes no difference to A. */
 Status lora_attach(Linear *linear, const LoraConfig *config, uint64_t seed, DType dtype, const Device *device, Arena *arena, Params *params);
@@ -118,10 +120,12 @@ typedef struct MlpConfig {
     double hidden_gain, out_gain; /* of MLP_ORTHOGONAL, for all layers but the last, and for the last: sqrt(2) and 0.01 of a policy, 1 of a value */
 } MlpConfig;
 typedef struct Mlp { MlpArgs args; int64_t in, out; } Mlp;
-/* Makes the layers in `arena` and appends them to `params` as "<prefix>.0.weight" (out, in), "<prefix>.0.bias" (out), "<prefix>.2.weight", ...: torch's names of
- * a Sequential with an activation between. dtype: f32 (f64 on the reference device). Values are drawn by (seed, number): give each network of a run its own
- * number. trained: with gradients; a target network has none and belongs into a list of its own. ST_CONFIG for widths below 1 or too many layers. */
-Status mlp_init(Mlp *mlp, const MlpConfig *config, const char *prefix, bool trained, uint64_t seed, uint64_t number, DType dtype, const Device *device, Arena *arena, Params *params);
+/* Makes the layers in `arena` and appends them to `params` as "<prefix>.0.weight" (out, in), "<prefix>.0.bias" (out), "<prefix>.2.weight", ...:
+ * torch's names of a Sequential with an activation between. dtype: f32 (f64 on the reference device). Values are drawn by (seed, number): give each
+ * network of a run its own number. trained: with gradients; a target network has none and belongs into a list of its own. ST_CONFIG for widths below
+ * 1 or too many layers. */
+Status mlp_init(Mlp *mlp, const MlpConfig *config, const char *prefix, bool trained, uint64_t seed, uint64_t number, DType dtype,
+                const Device *device, Arena *arena, Params *params);
 /* x: (N, in) -> (N, out); NULL after a failure, which sticks to the tape. */
 Tensor *mlp_forward(const Mlp *mlp, Tape *tape, Tensor *x);
 /* to = (1 - tau) to + tau from, both of one shape: tau = 1 copies, small ones drag a target network behind. */
@@ -150,7 +154,8 @@ size_t optimizer_bytes(const OptimizerConfig *config, const Params *params); /* 
 /* One update of every trained parameter. lr: learning rate of this step; the parameter's lr_scale multiplies it. */
 void optimizer_step(const OptimizerConfig *config, Params *params, double grad_scale, double lr, int64_t step);
 
-/* ---- learning-rate schedules: one line in schedules.def and one function each. Formulas of transformers' optimization.py; its values: golden/optim/schedules.json ---- */
+/* ---- learning-rate schedules: one line in schedules.def and one function each. Formulas of transformers' optimization.py; its values:
+ * golden/optim/schedules.json ---- */
 
 typedef struct ScheduleConfig {
     const char *name;

@@ -15,7 +15,9 @@ static bool warming_up(const ScheduleConfig *c, int64_t k, double *factor) {
 }
 
 /* 0 at the end of the warmup, 1 at the last step. */
-static double progress_at(const ScheduleConfig *c, int64_t k) { return (double)(k - c->warmup_steps) / at_least_one(c->total_steps - c->warmup_steps); }
+static double progress_at(const ScheduleConfig *c, int64_t k) {
+    return (double)(k - c->warmup_steps) / at_least_one(c->total_steps - c->warmup_steps);
+}
 
 static double cycles_or(const ScheduleConfig *c, double cycles) { return c->num_cycles > 0 ? c->num_cycles : cycles; }
 
@@ -104,6 +106,7 @@ Status schedule_check(const ScheduleConfig *config) {
         return nearest ? status_hint(ST_CONFIG, "did you mean '%s'?", nearest) : ST_CONFIG;
     }
     if (config->warmup_steps < 0 || config->total_steps < 0)
-        return status_fail(ST_CONFIG, "schedule '%s' over %lld steps with a warmup of %lld", config->name, (long long)config->total_steps, (long long)config->warmup_steps);
+        return status_fail(ST_CONFIG, "schedule '%s' over %lld steps with a warmup of %lld", config->name, (long long)config->total_steps,
+                           (long long)config->warmup_steps);
     return ST_OK;
 }

@@ -43,7 +43,9 @@ void example_output(OpExample *example, Tensor *output) {
 }
 
 /* The scalar that is differentiated: a fixed random weighting of all outputs. */
-static double output_weight(const OpExample *example, int output, int64_t i) { return rng_normal(rng_key(example->seed, RNG_TEST, 100 + (uint64_t)output), (uint64_t)i); }
+static double output_weight(const OpExample *example, int output, int64_t i) {
+    return rng_normal(rng_key(example->seed, RNG_TEST, 100 + (uint64_t)output), (uint64_t)i);
+}
 
 static double example_loss(const OpExample *example) {
     double loss = 0;

@@ -10,7 +10,8 @@
 #include "lib/tensor/kernels.def"
 #undef KERNEL
 
-/* Kernels that keep much memory for themselves: the processor's say how much, and end there. Doubles are the reference device's, which keeps nothing. */
+/* Kernels that keep much memory for themselves: the processor's say how much, and end there. Doubles are the reference device's, which keeps nothing.
+ */
 #define PLANNED(name, arguments, input, values) \
     static void plan_##name arguments {         \
         if ((input)->dtype == DT_F64) return;   \
@@ -19,14 +20,20 @@
         cpu_plan(false);                        \
     }
 PLANNED(matmul, (const Matmul *args), args->a, (args))
-PLANNED(attention, (const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp), q, (args, q, k, v, y, logsumexp))
-PLANNED(attention_backward, (const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y, const Tensor *logsumexp, const Tensor *dy, const double beta[3], Tensor *dq,
-                             Tensor *dk, Tensor *dv), q, (args, q, k, v, y, logsumexp, dy, beta, dq, dk, dv))
-PLANNED(token_logprobs, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results), hidden, (args, hidden, head, targets, results))
-PLANNED(token_logits, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, Tensor *logits, Tensor *logsumexp), hidden, (args, hidden, head, logits, logsumexp))
-PLANNED(token_logprobs_backward, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results, const TokenLogprobs *grads,
-                                  Tensor *dhidden, double head_beta, Tensor *dhead), hidden,
-        (args, hidden, head, targets, results, grads, dhidden, head_beta, dhead))
+PLANNED(attention, (const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp), q,
+        (args, q, k, v, y, logsumexp))
+PLANNED(attention_backward,
+        (const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y, const Tensor *logsumexp, const Tensor *dy,
+         const double beta[3], Tensor *dq, Tensor *dk, Tensor *dv),
+        q, (args, q, k, v, y, logsumexp, dy, beta, dq, dk, dv))
+PLANNED(token_logprobs, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results),
+        hidden, (args, hidden, head, targets, results))
+PLANNED(token_logits, (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, Tensor *logits, Tensor *logsumexp), hidden,
+        (args, hidden, head, logits, logsumexp))
+PLANNED(token_logprobs_backward,
+        (const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results,
+         const TokenLogprobs *grads, Tensor *dhidden, double head_beta, Tensor *dhead),
+        hidden, (args, hidden, head, targets, results, grads, dhidden, head_beta, dhead))
 
 static size_t meta_packed_bytes(int64_t rows, int64_t cols, DType stored, DType compute, bool backward) { return 0; }
 static void meta_packed_free(void *packed) {}

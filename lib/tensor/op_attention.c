@@ -1,4 +1,5 @@
-/* attention: softmax attention by segments, with the cache's pages when there are some. Going back, the scores are computed again from the kept log-sum-exp. */
+/* attention: softmax attention by segments, with the cache's pages when there are some. Going back, the scores are computed again from the kept
+ * log-sum-exp. */
 #include "lib/tensor/tensor.h"
 
 #include <math.h>
@@ -8,14 +9,15 @@ static void attention_backward(Tape *tape, Node *node) {
     Tensor *d[3];
     for (int i = 0; i < 3; i++) d[i] = tape_grad(tape, node->inputs[i], &beta[i]);
     if (!d[0] && !d[1] && !d[2]) return;
-    tape_device(tape)->attention_backward(node->attributes, node->inputs[0], node->inputs[1], node->inputs[2], node->outputs[0], node->saved[0], node->outputs[0]->grad, beta,
-                                          d[0], d[1], d[2]);
+    tape_device(tape)->attention_backward(node->attributes, node->inputs[0], node->inputs[1], node->inputs[2], node->outputs[0], node->saved[0],
+                                          node->outputs[0]->grad, beta, d[0], d[1], d[2]);
 }
 
 Tensor *op_attention(Tape *tape, Tensor *q, Tensor *k, Tensor *v, const AttentionArgs *args) {
     if (!q || !k || !v) return NULL;
-    ASSERT(tensor_width(q) == args->n_heads * args->head_dim && tensor_width(k) == args->n_kv_heads * args->head_dim, "attention of widths %lld and %lld with %lld heads of %lld",
-           (long long)tensor_width(q), (long long)tensor_width(k), (long long)args->n_heads, (long long)args->head_dim);
+    ASSERT(tensor_width(q) == args->n_heads * args->head_dim && tensor_width(k) == args->n_kv_heads * args->head_dim,
+           "attention of widths %lld and %lld with %lld heads of %lld", (long long)tensor_width(q), (long long)tensor_width(k),
+           (long long)args->n_heads, (long long)args->head_dim);
     const Device *device = tape_device(tape);
     bool cached = args->layout->cache != NULL, keep = tape_needs_backward(tape) && !cached, there, have_sums = true;
     Tensor *logsumexp = keep ? tape_result(tape, tape_residual(tape), 2, (int64_t[]){tensor_rows(q), args->n_heads}, &have_sums) : NULL;
@@ -34,23 +36,27 @@ static double seen_pairs(const AttentionArgs *args) {
     double pairs = 0;
     for (int32_t s = 0; s < args->layout->n_segments; s++) {
         const Segment *segment = &args->layout->segments[s];
-        double first = (double)layout_offset(args->layout, s) + 1, n = (double)(segment->end - segment->begin), last = first + n - 1, window = (double)args->window;
+        double first = (double)layout_offset(args->layout, s) + 1, n = (double)(segment->end - segment->begin), last = first + n - 1,
+               window = (double)args->window;
         double cut = args->window && last > window ? fmin(n, last - window) : 0; /* tokens that see a whole window only */
         pairs += (n - cut) * (first + last - cut) / 2 + cut * window;
     }
     return pairs;
 }
 
-/* Forward q k^T and p v; going back the first again, and what both give to their factors. Keys and values of earlier tokens are read from the cache, once a segment. */
+/* Forward q k^T and p v; going back the first again, and what both give to their factors. Keys and values of earlier tokens are read from the cache,
+ * once a segment. */
 OpCost op_attention_cost(const Node *node, bool backward) {
     const AttentionArgs *args = node->attributes;
-    double queries = (double)(args->n_heads * args->head_dim), keys = (double)(args->n_kv_heads * args->head_dim), elements = 2 * (double)args->layout->n_tokens * (queries + keys);
+    double queries = (double)(args->n_heads * args->head_dim), keys = (double)(args->n_kv_heads * args->head_dim),
+           elements = 2 * (double)args->layout->n_tokens * (queries + keys);
     if (backward) elements *= 2;
     for (int32_t s = 0; s < args->layout->n_segments; s++) elements += 2 * (double)args->layout->segments[s].past * keys;
     return (OpCost){(backward ? 10 : 4) * seen_pairs(args) * queries, elements * (double)dtype_size(node->outputs[0]->dtype)};
 }
 
-/* 0: one sequence; 1: two sequences, grouped heads; 2: a prompt with two continuations; 3: a window; 4: soft-capped scores; 5: a grandchild and a window. */
+/* 0: one sequence; 1: two sequences, grouped heads; 2: a prompt with two continuations; 3: a window; 4: soft-capped scores; 5: a grandchild and a
+ * window. */
 const int op_attention_variants = 6;
 
 void op_attention_example(OpExample *example) {
@@ -66,8 +72,13 @@ void op_attention_example(OpExample *example) {
     Layout *layout = arena_zero(example->arena, sizeof *layout);
     if (!layout) return;
     *layout = (Layout){.n_tokens = n, .n_segments = cases[c].n, .segments = cases[c].segments};
-    AttentionArgs args = {.layout = layout, .n_heads = 2, .n_kv_heads = cases[c].n_kv_heads, .head_dim = head_dim, .scale = 1 / sqrt((double)head_dim),
-                          .window = cases[c].window, .softcap = cases[c].softcap};
+    AttentionArgs args = {.layout = layout,
+                          .n_heads = 2,
+                          .n_kv_heads = cases[c].n_kv_heads,
+                          .head_dim = head_dim,
+                          .scale = 1 / sqrt((double)head_dim),
+                          .window = cases[c].window,
+                          .softcap = cases[c].softcap};
     Tensor *q = example_input(example, true, true, 2, (int64_t[]){n, args.n_heads * head_dim});
     Tensor *k = example_input(example, true, true, 2, (int64_t[]){n, args.n_kv_heads * head_dim});
     Tensor *v = example_input(example, true, true, 2, (int64_t[]){n, args.n_kv_heads * head_dim});

@@ -7,14 +7,16 @@ static void layer_norm_backward(Tape *tape, Node *node) {
     Tensor *dweight = tape_grad(tape, node->inputs[1], &weight_beta), *dbias = tape_grad(tape, node->inputs[2], &bias_beta);
     if (dweight && weight_beta == 0) tape_device(tape)->fill(dweight, 0);
     if (dbias && bias_beta == 0) tape_device(tape)->fill(dbias, 0);
-    tape_device(tape)->layer_norm_backward(node->inputs[0], node->inputs[1], node->saved[0], node->saved[1], node->outputs[0]->grad, beta, dx, dweight, dbias);
+    tape_device(tape)->layer_norm_backward(node->inputs[0], node->inputs[1], node->saved[0], node->saved[1], node->outputs[0]->grad, beta, dx,
+                                           dweight, dbias);
 }
 
 Tensor *op_layer_norm(Tape *tape, Tensor *x, Tensor *weight, Tensor *bias, double eps) {
     if (!x || !weight || !bias) return NULL;
     if (tensor_width(x) != tensor_width(weight)) {
         char have[96];
-        return tape_fail(tape, ST_INPUT, "cannot normalise %s by '%s' of width %lld", tensor_describe(x, have), weight->name ? weight->name : "?", (long long)tensor_width(weight));
+        return tape_fail(tape, ST_INPUT, "cannot normalise %s by '%s' of width %lld", tensor_describe(x, have), weight->name ? weight->name : "?",
+                         (long long)tensor_width(weight));
     }
     Tensor *y = tape_tensor_like(tape, tape_compute(tape), x);
     int64_t rows = tensor_rows(x);

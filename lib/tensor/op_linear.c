@@ -1,5 +1,5 @@
-/* linear: x W^T + bias, the low-rank branch beside it: scale * B (A dropout(x)), and the residual stream that the sum is added to. LoRA's source: arXiv 2106.09685. Several layers of one input are a
- * single node, so that their products are calls that share what they make of it.
+/* linear: x W^T + bias, the low-rank branch beside it: scale * B (A dropout(x)), and the residual stream that the sum is added to. LoRA's source:
+ * arXiv 2106.09685. Several layers of one input are a single node, so that their products are calls that share what they make of it.
  *
  * Backward, with h = A x~ kept from the forward pass and dh = scale * B^T dy:
  *     dB = scale * dy h^T      dA = dh x~^T      dx = W^T dy + (A^T dh through the dropout mask)
@@ -23,11 +23,13 @@ static int n_layers(const Node *node) {
 static Layer layer_of(const Node *node, int i) {
     Tensor *const *inputs = node->inputs + LAYERS + i * PER_LAYER;
     const LoraBranch *branches = node->attributes;
-    return (Layer){inputs[WEIGHT], inputs[BIAS], inputs[LORA_A], inputs[LORA_B], node->saved[i], node->outputs[i], inputs[LORA_A] ? &branches[i] : NULL};
+    return (Layer){
+        inputs[WEIGHT], inputs[BIAS], inputs[LORA_A], inputs[LORA_B], node->saved[i], node->outputs[i], inputs[LORA_A] ? &branches[i] : NULL};
 }
 
 static void product(Tape *tape, const Tensor *a, bool transpose_a, const Tensor *b, bool transpose_b, double alpha, double beta, Tensor *c) {
-    tape_device(tape)->matmul(&(Matmul){.a = a, .b = b, .c = c, .transpose_a = transpose_a, .transpose_b = transpose_b, .alpha = alpha, .beta = beta});
+    tape_device(tape)->matmul(
+        &(Matmul){.a = a, .b = b, .c = c, .transpose_a = transpose_a, .transpose_b = transpose_b, .alpha = alpha, .beta = beta});
 }
 
 /* Scratch memory that the layers of a node use one after the other: x, or its gradient, through a dropout mask. */
@@ -81,7 +83,14 @@ static void weights_backward(Tape *tape, const Node *node, const Tensor *const *
         Tensor *x = node->inputs[X], *dweight = dy[i] ? tape_grad(tape, layer.weight, &beta) : NULL;
         if (!dweight) continue;
         bool in_out = layer.weight->in_out;
-        products[i] = (Matmul){.a = in_out ? x : dy[i], .b = in_out ? dy[i] : x, .c = dweight, .transpose_a = true, .alpha = 1, .beta = beta, .read_late = true, .next = first};
+        products[i] = (Matmul){.a = in_out ? x : dy[i],
+                               .b = in_out ? dy[i] : x,
+                               .c = dweight,
+                               .transpose_a = true,
+                               .alpha = 1,
+                               .beta = beta,
+                               .read_late = true,
+                               .next = first};
         first = &products[i];
     }
     if (first) tape_device(tape)->matmul(first);
@@ -134,8 +143,8 @@ static void linear_backward(Tape *tape, Node *node) {
     if (dresidual) tape_device(tape)->accumulate(node->outputs[0]->grad, 1, beta, dresidual);
 }
 
-/* A checkpointed layer keeps a product whose sums are at least as long as its rows: `in` operations an element. Longer rows (gate, up), and short products in the wider dtype of the residual stream,
- * take more memory for what they cost. */
+/* A checkpointed layer keeps a product whose sums are at least as long as its rows: `in` operations an element. Longer rows (gate, up), and short
+ * products in the wider dtype of the residual stream, take more memory for what they cost. */
 static Tensor *result_of(Tape *tape, const Tensor *x, int64_t in, int64_t out, const Tensor *residual, bool *there) {
     const int64_t rows = tensor_rows(x);
     DType dtype = residual ? tape_residual(tape) : tape_compute(tape);
@@ -154,7 +163,13 @@ static Matmul product_of(const Call *call, bool have_h) {
     const LinearArgs *layer = &call->layer;
     const LoraBranch *lora = layer->lora;
     const Tensor *addend = call->residual ? call->residual : layer->bias;
-    Matmul args = {.a = call->x, .b = layer->weight, .c = call->y, .transpose_b = !layer->weight->in_out, .alpha = 1, .beta = addend ? 1 : 0, .addend = addend && addend->data != call->y->data ? addend : NULL};
+    Matmul args = {.a = call->x,
+                   .b = layer->weight,
+                   .c = call->y,
+                   .transpose_b = !layer->weight->in_out,
+                   .alpha = 1,
+                   .beta = addend ? 1 : 0,
+                   .addend = addend && addend->data != call->y->data ? addend : NULL};
     if (lora) args.more_a = call->h, args.more_b = lora->b, args.transpose_more_b = true, args.more_alpha = lora->scale;
     if (lora && !have_h) args.down = lora->a, args.transpose_down = true, args.down_alpha = 1, args.low = call->h;
     return args;
@@ -167,10 +182,12 @@ static bool call_begin(Tape *tape, Tensor *x, LinearArgs layer, Tensor *residual
     int64_t in = weight->shape[weight->in_out ? 0 : 1], out = weight->shape[weight->in_out ? 1 : 0];
     if (tensor_width(x) != in) {
         char have[96], want[96];
-        tape_fail(tape, ST_INPUT, "cannot multiply %s with weight '%s' %s", tensor_describe(x, have), weight->name ? weight->name : "?", tensor_describe(weight, want));
+        tape_fail(tape, ST_INPUT, "cannot multiply %s with weight '%s' %s", tensor_describe(x, have), weight->name ? weight->name : "?",
+                  tensor_describe(weight, want));
         return false;
     }
-    ASSERT(!residual || (tensor_width(residual) == out && tensor_rows(residual) == tensor_rows(x)), "a residual of width %lld beside %lld outputs", residual ? (long long)tensor_width(residual) : 0, (long long)out);
+    ASSERT(!residual || (tensor_width(residual) == out && tensor_rows(residual) == tensor_rows(x)), "a residual of width %lld beside %lld outputs",
+           residual ? (long long)tensor_width(residual) : 0, (long long)out);
     bool have_h = true;
     *call = (Call){.x = x, .residual = residual, .layer = layer};
     call->h = lora ? tape_result(tape, tape_compute(tape), 2, (int64_t[]){tensor_rows(x), lora->a->shape[0]}, &have_h) : NULL;
@@ -198,7 +215,9 @@ static bool calls_end(Tape *tape, Call *calls, int n) {
     for (int i = n; i-- > 0;) {
         Call *call = &calls[i];
         const LinearArgs *layer = &call->layer;
-        memcpy(inputs + LAYERS + i * PER_LAYER, (Tensor *[PER_LAYER]){layer->weight, layer->bias, layer->lora ? layer->lora->a : NULL, layer->lora ? layer->lora->b : NULL}, PER_LAYER * sizeof *inputs);
+        memcpy(inputs + LAYERS + i * PER_LAYER,
+               (Tensor *[PER_LAYER]){layer->weight, layer->bias, layer->lora ? layer->lora->a : NULL, layer->lora ? layer->lora->b : NULL},
+               PER_LAYER * sizeof *inputs);
         if (layer->lora) branches[i] = *layer->lora;
         outputs[i] = call->y;
         if (call->have_y) continue;
@@ -243,10 +262,13 @@ void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor *
 static OpCost layer_cost(const Node *node, const Layer *layer, bool backward) {
     const Tensor *x = node->inputs[X], *residual = backward ? NULL : node->inputs[RESIDUAL], *a = layer->a, *b = layer->b;
     double rows = (double)tensor_rows(x), in = (double)tensor_width(x), out = (double)tensor_width(layer->y), rank = a ? (double)a->shape[0] : 0;
-    Node alone = {.inputs = {node->inputs[X], residual ? node->inputs[RESIDUAL] : NULL, layer->weight, layer->bias, layer->a, layer->b}, .outputs = {layer->y}};
+    Node alone = {.inputs = {node->inputs[X], residual ? node->inputs[RESIDUAL] : NULL, layer->weight, layer->bias, layer->a, layer->b},
+                  .outputs = {layer->y}};
     double full = 2 * rows * in * out, by_a = 2 * rows * in * rank, by_b = 2 * rows * out * rank, bytes = node_bytes(&alone, backward);
     if (!backward) return (OpCost){full + by_a + by_b, bytes};
-    return (OpCost){x->needs_grad * (full + by_a) + layer->weight->needs_grad * full + by_b + (a && a->needs_grad ? by_a : 0) + (b && b->needs_grad ? by_b : 0), bytes};
+    return (OpCost){x->needs_grad * (full + by_a) + layer->weight->needs_grad * full + by_b + (a && a->needs_grad ? by_a : 0) +
+                        (b && b->needs_grad ? by_b : 0),
+                    bytes};
 }
 
 /* Of several layers the sum of what each would cost. */
@@ -260,17 +282,19 @@ OpCost op_linear_cost(const Node *node, bool backward) {
     return sum;
 }
 
-/* 0: frozen, 1: trained with bias, 2: frozen with LoRA, 3: LoRA with dropout, 4: (in, out) layout trained, 5: (in, out) layout frozen with LoRA, 6: trained, with a residual,
- * 7: LoRA with a residual that is the input too, 8: three at once, trained, trained in (in, out) layout, LoRA; of an activation that is not kept, 9: gated, LoRA with dropout, 10: plain, trained,
- * 11: LoRA of a frozen one, 12: three at once. */
+/* 0: frozen, 1: trained with bias, 2: frozen with LoRA, 3: LoRA with dropout, 4: (in, out) layout trained, 5: (in, out) layout frozen with LoRA, 6:
+ * trained, with a residual, 7: LoRA with a residual that is the input too, 8: three at once, trained, trained in (in, out) layout, LoRA; of an
+ * activation that is not kept, 9: gated, LoRA with dropout, 10: plain, trained, 11: LoRA of a frozen one, 12: three at once. */
 const int op_linear_variants = 13;
 
 static void linears_example(OpExample *example, Tensor *x) {
     Tensor *y[LINEARS_MOST];
-    LinearArgs layers[LINEARS_MOST] = {{.weight = example_input(example, false, true, 2, (int64_t[]){6, 7}), .bias = example_input(example, false, true, 1, (int64_t[]){6})},
-                                       {.weight = example_input(example, false, true, 2, (int64_t[]){7, 4})},
-                                       {.weight = example_input(example, false, false, 2, (int64_t[]){3, 7})}};
-    LoraBranch lora = {.scale = 1.5, .a = example_input(example, false, true, 2, (int64_t[]){2, 7}), .b = example_input(example, false, true, 2, (int64_t[]){3, 2})};
+    LinearArgs layers[LINEARS_MOST] = {
+        {.weight = example_input(example, false, true, 2, (int64_t[]){6, 7}), .bias = example_input(example, false, true, 1, (int64_t[]){6})},
+        {.weight = example_input(example, false, true, 2, (int64_t[]){7, 4})},
+        {.weight = example_input(example, false, false, 2, (int64_t[]){3, 7})}};
+    LoraBranch lora = {
+        .scale = 1.5, .a = example_input(example, false, true, 2, (int64_t[]){2, 7}), .b = example_input(example, false, true, 2, (int64_t[]){3, 2})};
     if (!layers[1].weight || !lora.a || !lora.b) return;
     layers[1].weight->in_out = true;
     layers[2].lora = &lora;
@@ -283,7 +307,8 @@ void op_linear_example(OpExample *example) {
     bool passing = variant >= 9;
     bool trained = variant == 1 || variant == 4 || variant == 6 || variant == 10, in_out = variant == 4 || variant == 5;
     int64_t in = 7, out = variant == 7 ? in : 6;
-    Tensor *x = example_input(example, true, variant != 11, 2, (int64_t[]){5, in}), *up = variant == 9 || variant == 12 ? example_input(example, true, true, 2, (int64_t[]){5, in}) : NULL;
+    Tensor *x = example_input(example, true, variant != 11, 2, (int64_t[]){5, in}),
+           *up = variant == 9 || variant == 12 ? example_input(example, true, true, 2, (int64_t[]){5, in}) : NULL;
     if (passing) x = op_activation_passing(example->tape, ACT_SILU, x, up);
     if (variant == 8 || variant == 12) {
         linears_example(example, x);
@@ -291,8 +316,12 @@ void op_linear_example(OpExample *example) {
     }
     Tensor *weight = example_input(example, false, trained, 2, in_out ? (int64_t[]){in, out} : (int64_t[]){out, in});
     if (weight) weight->in_out = in_out;
-    Tensor *bias = trained ? example_input(example, false, true, 1, (int64_t[]){out}) : NULL, *residual = variant == 6 ? example_input(example, false, true, 2, (int64_t[]){5, out}) : variant == 7 ? x : NULL;
-    LoraBranch lora = {.scale = 1.5, .dropout = variant == 3 || variant == 9 ? 0.4 : 0, .key = rng_key(example->seed, RNG_DROPOUT, 1), .first_draw = 21};
+    Tensor *bias = trained ? example_input(example, false, true, 1, (int64_t[]){out}) : NULL,
+           *residual = variant == 6   ? example_input(example, false, true, 2, (int64_t[]){5, out})
+                       : variant == 7 ? x
+                                      : NULL;
+    LoraBranch lora = {
+        .scale = 1.5, .dropout = variant == 3 || variant == 9 ? 0.4 : 0, .key = rng_key(example->seed, RNG_DROPOUT, 1), .first_draw = 21};
     bool branch = variant == 2 || variant == 3 || variant == 5 || variant == 7 || variant == 9 || variant == 11;
     if (branch) {
         lora.a = example_input(example, false, true, 2, (int64_t[]){3, in});

@@ -39,7 +39,8 @@ static bool fits(Tape *tape, const Tensor *x, const MlpArgs *args) {
         const Tensor *weight = args->weights[k];
         if (weight->shape[1] != width || tensor_count(args->biases[k]) != weight->shape[0]) {
             char have[96];
-            tape_fail(tape, ST_INPUT, "cannot multiply %lld values a row with weight '%s' %s", (long long)width, weight->name ? weight->name : "?", tensor_describe(weight, have));
+            tape_fail(tape, ST_INPUT, "cannot multiply %lld values a row with weight '%s' %s", (long long)width, weight->name ? weight->name : "?",
+                      tensor_describe(weight, have));
             return false;
         }
         width = weight->shape[0];

@@ -31,7 +31,8 @@ Tensor *op_rms_norm(Tape *tape, Tensor *x, Tensor *weight, double eps) {
     int64_t width = tensor_width(weight);
     if (tensor_width(x) % width != 0) {
         char have[96];
-        return tape_fail(tape, ST_INPUT, "cannot normalise %s by '%s' of width %lld", tensor_describe(x, have), weight->name ? weight->name : "?", (long long)width);
+        return tape_fail(tape, ST_INPUT, "cannot normalise %s by '%s' of width %lld", tensor_describe(x, have), weight->name ? weight->name : "?",
+                         (long long)width);
     }
     Tensor *y = tape_tensor_like(tape, tape_compute(tape), x);
     Tensor *rstd = tape_tensor(tape, tape_residual(tape), 1, (int64_t[]){tensor_count(x) / width});
@@ -51,8 +52,8 @@ OpCost op_rms_norm_cost(const Node *node, bool backward) {
     return (OpCost){.bytes = node_bytes(node, backward) + instead};
 }
 
-/* 0: whole rows, 1: per head, weight frozen, 2: whole rows, weight frozen, 3: the same with a zero, 4: as 2, and the residual stream goes on in x's place, 5: which is a norm's result, 6: and
- * the input of the product too. */
+/* 0: whole rows, 1: per head, weight frozen, 2: whole rows, weight frozen, 3: the same with a zero, 4: as 2, and the residual stream goes on in x's
+ * place, 5: which is a norm's result, 6: and the input of the product too. */
 const int op_rms_norm_variants = 7;
 
 void op_rms_norm_example(OpExample *example) {
@@ -64,7 +65,8 @@ void op_rms_norm_example(OpExample *example) {
         example_output(example, op_rms_norm(example->tape, x, weight, 1e-5));
         return;
     }
-    Tensor *square = example_input(example, false, true, 2, (int64_t[]){12, 12}), *stream = example->variant == 5 ? op_rms_norm(example->tape, x, weight, 1e-5) : op_add(example->tape, x, x);
+    Tensor *square = example_input(example, false, true, 2, (int64_t[]){12, 12}),
+           *stream = example->variant == 5 ? op_rms_norm(example->tape, x, weight, 1e-5) : op_add(example->tape, x, x);
     Tensor *y = op_rms_norm(example->tape, stream, weight, 1e-5);
     example_output(example, op_linear(example->tape, example->variant == 6 ? stream : y, square, NULL, NULL, stream));
     if (example->variant == 6) example_output(example, y);

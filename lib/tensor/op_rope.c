@@ -1,4 +1,5 @@
-/* rope: turns pairs (i, i + R) of every head by the token's angles, in place unless what made x goes back by its values. A rotation's gradient is the rotation back, in place again. */
+/* rope: turns pairs (i, i + R) of every head by the token's angles, in place unless what made x goes back by its values. A rotation's gradient is the
+ * rotation back, in place again. */
 #include "lib/tensor/tensor.h"
 
 typedef struct RopeArgs { const Tensor *cosine, *sine; int64_t head_dim; } RopeArgs;
@@ -17,9 +18,10 @@ static void rope_backward(Tape *tape, Node *node) {
 
 Tensor *op_rope(Tape *tape, Tensor *x, const Tensor *cosine, const Tensor *sine, int64_t head_dim) {
     if (!x || !cosine || !sine) return NULL;
-    ASSERT(tensor_width(x) % head_dim == 0 && 2 * tensor_width(cosine) <= head_dim, "rope of width %lld, head_dim %lld, %lld angles", (long long)tensor_width(x),
-           (long long)head_dim, (long long)tensor_width(cosine));
-    Tensor *y = x->read_back ? tape_tensor_like(tape, x->dtype, x) : tensor_view(tape_arena(tape), tape_device(tape), x->dtype, x->n_dims, x->shape, x->data);
+    ASSERT(tensor_width(x) % head_dim == 0 && 2 * tensor_width(cosine) <= head_dim, "rope of width %lld, head_dim %lld, %lld angles",
+           (long long)tensor_width(x), (long long)head_dim, (long long)tensor_width(cosine));
+    Tensor *y =
+        x->read_back ? tape_tensor_like(tape, x->dtype, x) : tensor_view(tape_arena(tape), tape_device(tape), x->dtype, x->n_dims, x->shape, x->data);
     if (!y) return tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
     if (!x->recalled) tape_device(tape)->rope(x, cosine, sine, head_dim, false, 0, y);
     tape_push(tape, "rope", rope_backward, &x, 1, &y, 1, &(RopeArgs){cosine, sine, head_dim}, sizeof(RopeArgs));

@@ -22,11 +22,13 @@ Tensor *op_row_scores(Tape *tape, Tensor *hidden, Tensor *weight, const Tensor *
     if (!hidden || !weight || !rows) return NULL;
     if (tensor_width(hidden) != tensor_width(weight)) {
         char have[96], want[96];
-        return tape_fail(tape, ST_INPUT, "cannot multiply %s with weight '%s' %s", tensor_describe(hidden, have), weight->name ? weight->name : "?", tensor_describe(weight, want));
+        return tape_fail(tape, ST_INPUT, "cannot multiply %s with weight '%s' %s", tensor_describe(hidden, have), weight->name ? weight->name : "?",
+                         tensor_describe(weight, want));
     }
     int64_t n = tensor_count(rows);
     DType dtype = tape_residual(tape);
-    Tensor *y = tape_tensor(tape, dtype, 2, (int64_t[]){n, tensor_rows(weight)}), *selected = tape_tensor(tape, dtype, 2, (int64_t[]){n, tensor_width(hidden)});
+    Tensor *y = tape_tensor(tape, dtype, 2, (int64_t[]){n, tensor_rows(weight)}),
+           *selected = tape_tensor(tape, dtype, 2, (int64_t[]){n, tensor_width(hidden)});
     if (!y || !selected) return NULL;
     tape_device(tape)->gather_rows(hidden, rows, selected);
     tape_device(tape)->matmul(&(Matmul){.a = selected, .b = weight, .c = y, .transpose_b = true, .alpha = 1});
@@ -37,7 +39,8 @@ Tensor *op_row_scores(Tape *tape, Tensor *hidden, Tensor *weight, const Tensor *
 
 OpCost op_row_scores_cost(const Node *node, bool backward) {
     const Tensor *hidden = node->inputs[HIDDEN], *weight = node->inputs[WEIGHT], *y = node->outputs[0];
-    double product = 2 * (double)tensor_rows(y) * (double)tensor_count(weight), selected = (double)(tensor_rows(y) * tensor_width(hidden)) * (double)dtype_size(hidden->dtype);
+    double product = 2 * (double)tensor_rows(y) * (double)tensor_count(weight),
+           selected = (double)(tensor_rows(y) * tensor_width(hidden)) * (double)dtype_size(hidden->dtype);
     double wanted = hidden->needs_grad + weight->needs_grad, bytes = (double)(tensor_bytes(weight) + tensor_bytes(y)) + selected;
     if (!backward) return (OpCost){product, bytes};
     return (OpCost){wanted * product, bytes + hidden->needs_grad * selected + weight->needs_grad * (double)tensor_bytes(weight)};

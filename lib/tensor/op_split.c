@@ -1,5 +1,5 @@
-/* split: cuts the columns of a fused projection (q, k and v side by side) into three tensors. Columns come in units of one width, so that with every unit
- * seen as a row of its own each part is a choice of rows. */
+/* split: cuts the columns of a fused projection (q, k and v side by side) into three tensors. Columns come in units of one width, so that with every
+ * unit seen as a row of its own each part is a choice of rows. */
 #include "lib/tensor/tensor.h"
 
 typedef struct Columns { Tensor *rows[3]; int64_t unit; } Columns;
@@ -27,7 +27,8 @@ Split op_split(Tape *tape, Tensor *x, int64_t unit, const int64_t units[3]) {
     Split result = {0};
     if (!x) return result;
     int64_t n = tensor_rows(x), total = units[0] + units[1] + units[2];
-    ASSERT(tensor_width(x) == total * unit, "split of width %lld into %lld units of %lld", (long long)tensor_width(x), (long long)total, (long long)unit);
+    ASSERT(tensor_width(x) == total * unit, "split of width %lld into %lld units of %lld", (long long)tensor_width(x), (long long)total,
+           (long long)unit);
     Columns columns = {.unit = unit};
     Tensor *x_units = as_units(tape, x, unit), *parts[3];
     for (int64_t i = 0, first = 0; i < 3; first += units[i++]) {

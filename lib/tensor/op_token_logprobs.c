@@ -1,8 +1,9 @@
 /* token_logprobs: the one door to log-probabilities. Only the rows that are asked for reach the head, and their logits exist tile by tile.
  *
- * Backward, with p the probabilities of a row: dhidden = dlogprob (W_target - sum_v p_v W_v) / temperature. What dlogprob is multiplied by is known in the forward pass, and made there while
- * the logits are at hand. dW is a product of p and hidden over all rows, which needs dlogprob first: for a trained head p of some thousand rows is kept where the tape keeps everything, else
- * its logits are computed again; as they are for gradients of entropy and mean. */
+ * Backward, with p the probabilities of a row: dhidden = dlogprob (W_target - sum_v p_v W_v) / temperature. What dlogprob is multiplied by is known
+ * in the forward pass, and made there while the logits are at hand. dW is a product of p and hidden over all rows, which needs dlogprob first: for a
+ * trained head p of some thousand rows is kept where the tape keeps everything, else its logits are computed again; as they are for gradients of
+ * entropy and mean. */
 #include "lib/tensor/tensor.h"
 
 enum { HIDDEN, HEAD };
@@ -37,7 +38,8 @@ static void token_logprobs_backward(Tape *tape, Node *node) {
     ASSERT(!results->slope || (!grads.entropy && !grads.mean), "gradients of an entropy or mean that was to be read only");
     if (results->slope) device->scale_rows(results->slope, grads.logprob, dselected);
     if (dhead || !results->slope)
-        device->token_logprobs_backward(&saved->args, saved->selected, node->inputs[HEAD], saved->targets, results, &grads, results->slope ? NULL : dselected, head_beta, dhead);
+        device->token_logprobs_backward(&saved->args, saved->selected, node->inputs[HEAD], saved->targets, results, &grads,
+                                        results->slope ? NULL : dselected, head_beta, dhead);
     if (!dhidden) return;
     if (beta == 0) device->fill(dhidden, 0);
     device->scatter_add_rows(dselected, saved->rows, dhidden);
@@ -48,7 +50,9 @@ TokenLogprobs op_token_logprobs(Tape *tape, Tensor *hidden, Tensor *head, const 
     int64_t n = tensor_count(rows), selected_shape[2] = {n, tensor_width(hidden)};
     DType dtype = tape_residual(tape);
     Tensor *selected = tape_tensor(tape, hidden->dtype, 2, selected_shape);
-    LogprobResults results = {.logprob = tape_tensor(tape, dtype, 1, &n), .entropy = args->entropy ? tape_tensor(tape, dtype, 1, &n) : NULL, .mean = args->mean ? tape_tensor(tape, dtype, 1, &n) : NULL,
+    LogprobResults results = {.logprob = tape_tensor(tape, dtype, 1, &n),
+                              .entropy = args->entropy ? tape_tensor(tape, dtype, 1, &n) : NULL,
+                              .mean = args->mean ? tape_tensor(tape, dtype, 1, &n) : NULL,
                               .logsumexp = tape_tensor(tape, dtype, 1, &n)};
     if (tape_recording(tape) && by_slope(args, hidden, head)) {
         int64_t kept = head->needs_grad ? rows_kept(tape, hidden, n) : 0;
@@ -60,7 +64,8 @@ TokenLogprobs op_token_logprobs(Tape *tape, Tensor *hidden, Tensor *head, const 
     tape_device(tape)->gather_rows(hidden, rows, selected);
     tape_device(tape)->token_logprobs(args, selected, head, targets, &results);
     Tensor *outputs[3] = {results.logprob, results.entropy, results.mean};
-    tape_push(tape, "token_logprobs", token_logprobs_backward, (Tensor *[]){hidden, head}, 2, outputs, 3, &(Saved){*args, rows, targets, selected, results}, sizeof(Saved));
+    tape_push(tape, "token_logprobs", token_logprobs_backward, (Tensor *[]){hidden, head}, 2, outputs, 3,
+              &(Saved){*args, rows, targets, selected, results}, sizeof(Saved));
     return (TokenLogprobs){results.logprob, results.entropy, results.mean};
 }
 
@@ -69,24 +74,30 @@ OpCost op_token_logprobs_cost(const Node *node, bool backward) {
     const LogprobResults *results = &((const Saved *)node->attributes)->results;
     int64_t n = tensor_count(node->outputs[LOGPROB]);
     double product = 2 * (double)n * (double)tensor_count(head), selected = (double)(n * tensor_width(hidden)) * (double)dtype_size(hidden->dtype);
-    double bytes = (double)tensor_bytes(head) + selected + (double)tensor_bytes(node->outputs[LOGPROB]), dhead = head->needs_grad ? (double)tensor_bytes(head) : 0;
-    double kept = results->weights ? (double)tensor_bytes(results->weights) : 0, again = results->weights ? 1 - (double)tensor_rows(results->weights) / (double)n : 1;
+    double bytes = (double)tensor_bytes(head) + selected + (double)tensor_bytes(node->outputs[LOGPROB]),
+           dhead = head->needs_grad ? (double)tensor_bytes(head) : 0;
+    double kept = results->weights ? (double)tensor_bytes(results->weights) : 0,
+           again = results->weights ? 1 - (double)tensor_rows(results->weights) / (double)n : 1;
     if (results->slope) {
         double slope = (double)(n * tensor_width(hidden)) * (double)dtype_size(node->outputs[LOGPROB]->dtype);
         if (!backward) return (OpCost){2 * product, bytes + slope + kept};
-        return head->needs_grad ? (OpCost){(1 + again) * product, again * bytes + slope + 2 * selected + kept + dhead} : (OpCost){0, slope + selected};
+        return head->needs_grad ? (OpCost){(1 + again) * product, again * bytes + slope + 2 * selected + kept + dhead}
+                                : (OpCost){0, slope + selected};
     }
     if (!backward) return (OpCost){product, bytes};
     return (OpCost){(1 + hidden->needs_grad + head->needs_grad) * product, bytes + hidden->needs_grad * selected + dhead};
 }
 
-/* 0: plain, head frozen; 1: head trained; 2: soft-cap, temperature and a trained head; 3: entropy and mean with all of these; 4: soft-cap and temperature, head frozen; 5: the same with
- * entropy and mean; 6: temperature and a trained head. */
+/* 0: plain, head frozen; 1: head trained; 2: soft-cap, temperature and a trained head; 3: entropy and mean with all of these; 4: soft-cap and
+ * temperature, head frozen; 5: the same with entropy and mean; 6: temperature and a trained head. */
 const int op_token_logprobs_variants = 7;
 
 void op_token_logprobs_example(OpExample *example) {
     int variant = example->variant;
-    LogprobArgs args = {.softcap = variant >= 2 && variant < 6 ? 2 : 0, .temperature = variant >= 2 ? 0.7 : 1, .entropy = variant == 3 || variant == 5, .mean = variant == 3 || variant == 5};
+    LogprobArgs args = {.softcap = variant >= 2 && variant < 6 ? 2 : 0,
+                        .temperature = variant >= 2 ? 0.7 : 1,
+                        .entropy = variant == 3 || variant == 5,
+                        .mean = variant == 3 || variant == 5};
     Tensor *hidden = example_input(example, true, true, 2, (int64_t[]){6, 5});
     Tensor *head = example_input(example, false, (variant >= 1 && variant <= 3) || variant == 6, 2, (int64_t[]){11, 5});
     Tensor *rows = example_ids(example, 4, (int32_t[]){0, 2, 3, 5}), *targets = example_ids(example, 4, (int32_t[]){10, 0, 7, 7});

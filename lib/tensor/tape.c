@@ -39,7 +39,14 @@ struct Tape {
 Tape *tape_new(const Device *device, DType compute, size_t limit) {
     Tape *tape = calloc(1, sizeof *tape);
     if (!tape) return NULL;
-    *tape = (Tape){.device = device, .compute = compute, .limit = limit, .record = true, .book = arena_new(0), .data = arena_new(limit), .kept = arena_new(limit), .grads = arena_new(limit)};
+    *tape = (Tape){.device = device,
+                   .compute = compute,
+                   .limit = limit,
+                   .record = true,
+                   .book = arena_new(0),
+                   .data = arena_new(limit),
+                   .kept = arena_new(limit),
+                   .grads = arena_new(limit)};
     if (!tape->book || !tape->data || !tape->kept || !tape->grads) {
         tape_free(tape);
         return NULL;
@@ -88,7 +95,9 @@ Status tape_status(const Tape *tape) { return tape->status; }
 bool tape_recording(const Tape *tape) { return tape->record; }
 bool tape_needs_backward(const Tape *tape) { return tape->record || tape->keeping == KEEP_COUNT || tape->keeping == KEEP_ALL; }
 
-size_t tape_peak_bytes(const Tape *tape) { return arena_resident(tape->book) + arena_resident(tape->data) + arena_resident(tape->kept) + arena_resident(tape->grads); }
+size_t tape_peak_bytes(const Tape *tape) {
+    return arena_resident(tape->book) + arena_resident(tape->data) + arena_resident(tape->kept) + arena_resident(tape->grads);
+}
 
 Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) {
     if (tape->status != ST_OK) return NULL;
@@ -137,7 +146,9 @@ Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like) { return l
 Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape) { return tape_tensor(tape, dtype, n_dims, shape); }
 
 Tensor *tape_succeed(Tape *tape, const Tensor *spent) {
-    if (!spent->spent || spent->read_back || spent->readers != 1 || spent->dtype != tape_residual(tape) || !tape->record || tape->keeping != KEEP_NOTHING || tape->status != ST_OK) return NULL;
+    if (!spent->spent || spent->read_back || spent->readers != 1 || spent->dtype != tape_residual(tape) || !tape->record ||
+        tape->keeping != KEEP_NOTHING || tape->status != ST_OK)
+        return NULL;
     Tensor *tensor = tensor_view(tape->book, tape->device, spent->dtype, spent->n_dims, spent->shape, spent->data);
     return tensor ? tensor : out_of_memory(tape);
 }
@@ -159,7 +170,8 @@ static void profile_node(const Tape *tape, const Node *node, bool backward) {
     profile_call(tape->device, node->op, backward, cost);
 }
 
-Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Tensor *const *inputs, int n_inputs, Tensor *const *outputs, int n_outputs, const void *attributes, size_t size) {
+Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Tensor *const *inputs, int n_inputs, Tensor *const *outputs,
+                int n_outputs, const void *attributes, size_t size) {
     ASSERT(n_inputs <= NODE_MAX_INPUTS && n_outputs <= NODE_MAX_OUTPUTS, "op '%s' has %d inputs and %d outputs", op, n_inputs, n_outputs);
     ArenaMark began = tape->op_mark;
     tape->op_mark = arena_mark(tape->data);
@@ -360,8 +372,8 @@ static void keep_last(Tape *tape, const Tensor *result, Tensor *y) {
     for (int i = 0; i <= last; i++) tape->results[i] = i == last && tape->results[i] == result ? y : NULL;
 }
 
-/* Runs the layer without recording it. `keeping` KEEP_ALL: its result is in `kept`, as the last of what was kept there or as a copy; else it is a copy, in place of x if that is the last
- * layer's. */
+/* Runs the layer without recording it. `keeping` KEEP_ALL: its result is in `kept`, as the last of what was kept there or as a copy; else it is a
+ * copy, in place of x if that is the last layer's. */
 static Tensor *run_unrecorded(Tape *tape, LayerFn *layer, Tensor *x, void *context, Keeping keeping) {
     bool record = tape->record;
     Arena *arena = keeping == KEEP_NOTHING ? tape->data : tape->kept;
@@ -377,7 +389,8 @@ static Tensor *run_unrecorded(Tape *tape, LayerFn *layer, Tensor *x, void *conte
     tape->record = record;
     tape->n_results = tape->next_result;
     if (!result) return NULL;
-    ASSERT(tensor_count(result) == tensor_count(x), "layer of %lld elements returned %lld", (long long)tensor_count(x), (long long)tensor_count(result));
+    ASSERT(tensor_count(result) == tensor_count(x), "layer of %lld elements returned %lld", (long long)tensor_count(x),
+           (long long)tensor_count(result));
     if (keeping == KEEP_COUNT) keep_last(tape, result, y);
     bool is_kept = keeping == KEEP_ALL && tape->n_results > 0 && tape->results[tape->n_results - 1] == result;
     if (is_kept) y = result;

@@ -9,7 +9,8 @@
  *
  * Tensors are dense and row-major. A tensor lives on a device; ops reach its memory only through that device's kernels (kernels.def), so a new
  * device is one more folder and no op changes. There are three: `cpu` (fast), `reference` (plain loops in double over any dtype: what the fast
- * kernels are tested against and what the gradient check runs on) and `meta` (computes nothing: the same run on it tells the memory that it takes, cpu_planned_bytes included).
+ * kernels are tested against and what the gradient check runs on) and `meta` (computes nothing: the same run on it tells the memory that it takes,
+ * cpu_planned_bytes included).
  *
  * Names of sizes: N tokens of a flat batch, C width, H heads, KV key/value heads, D head size, F feed-forward width, V vocabulary.
  */
@@ -49,7 +50,8 @@ struct Tensor {
     bool spent;        /* a result whose reader goes back without its values (op_rms_norm) */
     bool read_back;    /* a result whose own op goes back by its values: nothing may be done to them in place */
     bool recalled;     /* a result that was kept for the backward pass, with all that was done to it in place */
-    const Making *making; /* values are not kept but made where op_linear reads them (op_activation_passing), and `data` is NULL before and after; NULL: they are there */
+    /* Values are not kept but made where op_linear reads them (op_activation_passing), and `data` is NULL before and after; NULL: they are there */
+    const Making *making;
     void *packed;      /* owned by the device; tensor_unpack frees it */
 };
 
@@ -103,7 +105,8 @@ int64_t layout_offset(const Layout *layout, int32_t segment);
 
 /* ---- arguments of the larger ops ---- */
 
-/* The trained low-rank branch of a linear layer: y += scale * B (A dropout(x)). a: (rank, in), b: (out, rank), both f32 (f64 in the gradient check). */
+/* The trained low-rank branch of a linear layer: y += scale * B (A dropout(x)). a: (rank, in), b: (out, rank), both f32 (f64 in the gradient check).
+ */
 typedef struct LoraBranch {
     Tensor *a, *b;
     double scale;   /* alpha / rank, or alpha / sqrt(rank) */
@@ -148,24 +151,27 @@ typedef struct LogprobArgs {
 } LogprobArgs;
 /* Each (P), f32 (f64 on the reference device); those not asked for are NULL. All carry gradients unless args say otherwise. */
 typedef struct TokenLogprobs { Tensor *logprob, *entropy, *mean; } TokenLogprobs;
-/* What the kernel finds of P rows of hidden states, (P) where nothing is said; all but logprob and logsumexp may be NULL. The last three are for going back by logprob alone. */
+/* What the kernel finds of P rows of hidden states, (P) where nothing is said; all but logprob and logsumexp may be NULL. The last three are for
+ * going back by logprob alone. */
 typedef struct LogprobResults {
     Tensor *logprob, *entropy, *mean;
     Tensor *logsumexp; /* of logits after soft-cap and temperature */
     Tensor *slope;     /* (P, C): gradient of each logprob by its row, so that the gradient of the hidden states takes no more products */
-    Tensor *reference; /* beside slope, without soft-cap: what the device must remember of a row to make the gradient of a trained head of weights as they are in `weights` */
-    /* Beside reference: (K, V) in hidden's dtype, arranged as the device likes. Probabilities of the first K rows, each row up to a factor: their logits are not computed again. K is P or
-     * a multiple of LOGPROB_BLOCK. */
+    /* Beside slope, without soft-cap: what the device must remember of a row to make the gradient of a trained head of weights as they are in
+     * `weights` */
+    Tensor *reference;
+    /* Beside reference: (K, V) in hidden's dtype, arranged as the device likes. Probabilities of the first K rows, each row up to a factor: their
+     * logits are not computed again. K is P or a multiple of LOGPROB_BLOCK. */
     Tensor *weights;
 } LogprobResults;
 enum { LOGPROB_BLOCK = 2048 }; /* rows */
 
-/* C = alpha * op(A) op(B) + beta * C, all 2-D. The dtype of A decides the product: f32 x f32, bf16 x bf16 with f32 sums, or f64; B is converted to it.
- * C may be f32 or bf16 (f64 with f64). The bits of a row of C depend on that row of A only as far as the library underneath allows it, never on the number of threads.
- * What else may be added at once, NULL = nothing: a low-rank branch, more_alpha * more_a op(more_b); and `addend`, (m, n) or (n) for all rows, which takes C's place in beta * C
- * (beta 1 with a vector). A device that has no such product adds one after the other, with C's rounding between them.
- * With `down`, more_a is a result too, `low` = down_alpha * A op(down), and A is read once for both.
- * `next` is another product for the same call, which needs no result of this one: threads then go from one to the other without waiting for each other. */
+/* C = alpha * op(A) op(B) + beta * C, all 2-D. The dtype of A decides the product: f32 x f32, bf16 x bf16 with f32 sums, or f64; B is converted to
+ * it. C may be f32 or bf16 (f64 with f64). The bits of a row of C depend on that row of A only as far as the library underneath allows it, never on
+ * the number of threads. What else may be added at once, NULL = nothing: a low-rank branch, more_alpha * more_a op(more_b); and `addend`, (m, n) or
+ * (n) for all rows, which takes C's place in beta * C (beta 1 with a vector). A device that has no such product adds one after the other, with C's
+ * rounding between them. With `down`, more_a is a result too, `low` = down_alpha * A op(down), and A is read once for both. `next` is another product
+ * for the same call, which needs no result of this one: threads then go from one to the other without waiting for each other. */
 typedef struct Matmul {
     const Tensor *a, *b;
     Tensor *c;
@@ -190,7 +196,8 @@ struct Device {
 #define KERNEL(name, arguments) void(*name) arguments;
 #include "lib/tensor/kernels.def"
 #undef KERNEL
-    /* Bytes of a packed copy of a constant (rows, cols) weight, for the forward and, if `backward`, for the backward product too; 0 = none is made. */
+    /* Bytes of a packed copy of a constant (rows, cols) weight, for the forward and, if `backward`, for the backward product too; 0 = none is made.
+     */
     size_t (*packed_bytes)(int64_t rows, int64_t cols, DType stored, DType compute, bool backward);
     void (*packed_free)(void *packed);
     DType (*product_dtype)(DType a); /* what products of this dtype run in: bf16 may be widened */
@@ -198,14 +205,15 @@ struct Device {
 const Device *device_cpu(void);
 const Device *device_reference(void);
 const Device *device_meta(void);
-/* Runs task(context, i) for i = 0..n-1 on this thread and on those of the team, which watch for work for a moment before they sleep: a job for them starts in
- * less than a microsecond where a parallel region takes ten. As many threads as OpenMP has. A task must not start a parallel region, so what it asks of kernels is
- * small; a job that it starts, as kernels of networks do, is done by its thread alone. */
+/* Runs task(context, i) for i = 0..n-1 on this thread and on those of the team, which watch for work for a moment before they sleep: a job for them
+ * starts in less than a microsecond where a parallel region takes ten. As many threads as OpenMP has. A task must not start a parallel region, so
+ * what it asks of kernels is small; a job that it starts, as kernels of networks do, is done by its thread alone. */
 typedef void CpuTask(void *context, int64_t i);
 void cpu_team_run(int64_t n, CpuTask *task, void *context);
 
 /* How the processor's device works. Call before its first use; NULL or "auto" chooses by the processor.
- * gemm: own | openblas | onednn. isa: base | avx2 | avx512 | avx512_bf16 | amx. ST_USAGE for a name that is not known or that this build or processor can't do. */
+ * gemm: own | openblas | onednn. isa: base | avx2 | avx512 | avx512_bf16 | amx. ST_USAGE for a name that is not known or that this build or processor
+ * can't do. */
 Status cpu_configure(const char *gemm, const char *isa);
 typedef struct CpuInfo {
     const char *isa;             /* which set of kernels runs */
@@ -218,7 +226,8 @@ typedef struct CpuInfo {
 } CpuInfo;
 const CpuInfo *cpu_info(void);
 size_t cpu_scratch_bytes(void);  /* what kernels keep for themselves so far, all threads, bytes */
-/* What they will keep beyond that for what has run on the meta device since cpu_plan_clear, bytes; without the few kilobytes of those that are not products or attention. */
+/* What they will keep beyond that for what has run on the meta device since cpu_plan_clear, bytes; without the few kilobytes of those that are not
+ * products or attention. */
 size_t cpu_planned_bytes(void);
 void cpu_plan_clear(void);
 void cpu_plan(bool on);          /* for the meta device: on, kernels of products and attention only note what they would keep */
@@ -235,15 +244,16 @@ Status cpu_measure_reading(double *gbs);   /* CpuSpeed.memory_gbs by itself, in 
 /* ---- the tape ---- */
 
 typedef struct Tape Tape;
-/* compute: dtype of activations between ops (f32, bf16; f64 on the reference device). The residual stream, norms, softmax and losses are f32 (f64) always.
- * limit: bytes of activations and gradients at most, 0 = no limit. NULL when memory can't be had. */
+/* compute: dtype of activations between ops (f32, bf16; f64 on the reference device). The residual stream, norms, softmax and losses are f32 (f64)
+ * always. limit: bytes of activations and gradients at most, 0 = no limit. NULL when memory can't be had. */
 Tape *tape_new(const Device *device, DType compute, size_t limit);
 void tape_free(Tape *tape);
 void tape_reset(Tape *tape);                  /* forgets the step; memory stays for the next */
 void tape_record(Tape *tape, bool record);    /* off: nothing can be run backward, and layers give their memory back at once */
-/* What op_layer keeps of a layer for the backward pass: what its ops read going back, so neither a residual stream under norms (tape_succeed) nor what a linear layer makes of an activation; its input
- * and what is dear for its bytes, attention and products whose sums are at least as long as their rows, so that norms, gate and up, and attention's last product unless it is longer than it is wide,
- * are computed again; its input alone. Of a trained head probabilities are kept with CHECKPOINT_NONE only. The bits are the same. */
+/* What op_layer keeps of a layer for the backward pass: what its ops read going back, so neither a residual stream under norms (tape_succeed) nor
+ * what a linear layer makes of an activation; its input and what is dear for its bytes, attention and products whose sums are at least as long as
+ * their rows, so that norms, gate and up, and attention's last product unless it is longer than it is wide, are computed again; its input alone. Of a
+ * trained head probabilities are kept with CHECKPOINT_NONE only. The bits are the same. */
 typedef enum Checkpointing { CHECKPOINT_NONE, CHECKPOINT_HEAD, CHECKPOINT_SELECTIVE, CHECKPOINT_LAYER } Checkpointing;
 void tape_checkpoint(Tape *tape, Checkpointing kind);
 Checkpointing tape_checkpointing(const Tape *tape);
@@ -253,17 +263,18 @@ DType tape_compute(const Tape *tape);
 DType tape_residual(const Tape *tape);        /* f32, or f64 when compute is f64 */
 /* The first failure of any op since the reset sticks; ops after it return NULL and do nothing. */
 Status tape_status(const Tape *tape);
-size_t tape_peak_bytes(const Tape *tape);     /* what it holds of memory for the largest use so far, activations and their gradients, in whole pages */
+/* What it holds of memory for the largest use so far, activations and their gradients, in whole pages */
+size_t tape_peak_bytes(const Tape *tape);
 
 /* Gradient of the loss by `tensor`, given from outside: `values` holds one double per element. Added to what is there. */
 void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values);
-/* Walks back from the last op; gradients of trained tensors (needs_grad, made outside the tape) are added into their ->grad, which the caller made, or written there if it is blank.
- * The step's memory is given up on the way, ops' results first: read what you need of them before. */
+/* Walks back from the last op; gradients of trained tensors (needs_grad, made outside the tape) are added into their ->grad, which the caller made,
+ * or written there if it is blank. The step's memory is given up on the way, ops' results first: read what you need of them before. */
 Status tape_backward(Tape *tape);
 
-/* One layer of a model as a unit: y = layer(tape, x, context). Plainly run when recording; see tape_record and tape_checkpoint for the rest. Not recorded, y takes the place of an x that
- * is a layer's result itself: what other layers come after is read before.
- * `context` must stay valid until the step ends. */
+/* One layer of a model as a unit: y = layer(tape, x, context). Plainly run when recording; see tape_record and tape_checkpoint for the rest. Not
+ * recorded, y takes the place of an x that is a layer's result itself: what other layers come after is read before. `context` must stay valid until
+ * the step ends. */
 typedef Tensor *LayerFn(Tape *tape, Tensor *x, void *context);
 Tensor *op_layer(Tape *tape, LayerFn *layer, Tensor *x, void *context);
 
@@ -282,26 +293,28 @@ struct Node {
 /* A new tensor in the step's memory, NULL after a failure. */
 Tensor *tape_tensor(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
 Tensor *tape_tensor_like(Tape *tape, DType dtype, const Tensor *like);
-/* The same for a result that is dear to compute, which a checkpointed layer may have kept: then *there is true, and the values are not to be computed again. In each run of a layer
- * the calls must come in the same order. */
+/* The same for a result that is dear to compute, which a checkpointed layer may have kept: then *there is true, and the values are not to be computed
+ * again. In each run of a layer the calls must come in the same order. */
 Tensor *tape_result(Tape *tape, DType dtype, int n_dims, const int64_t *shape, bool *there);
-/* A tensor in the place of a spent one, whose values it begins with: the next sum of a residual stream. NULL where they are still wanted: by another reader, by the op that made them, or by a
- * checkpointed layer that will run again. */
+/* A tensor in the place of a spent one, whose values it begins with: the next sum of a residual stream. NULL where they are still wanted: by another
+ * reader, by the op that made them, or by a checkpointed layer that will run again. */
 Tensor *tape_succeed(Tape *tape, const Tensor *spent);
 /* Shape fault in an op's arguments that a user's data can cause. Returns NULL. */
 Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) PRINTF_LIKE(3, 4);
-/* The end of an op: records it if the tape records and an input needs a gradient; marks the outputs. `size` bytes of attributes are copied; 0: there are none. Returns the node to fill `saved`,
- * or NULL when nothing is recorded. */
-Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Tensor *const *inputs, int n_inputs, Tensor *const *outputs, int n_outputs, const void *attributes, size_t size);
+/* The end of an op: records it if the tape records and an input needs a gradient; marks the outputs. `size` bytes of attributes are copied; 0: there
+ * are none. Returns the node to fill `saved`, or NULL when nothing is recorded. */
+Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Tensor *const *inputs, int n_inputs, Tensor *const *outputs,
+                int n_outputs, const void *attributes, size_t size);
 void *tape_copy(Tape *tape, const void *bytes, size_t size);
 bool tape_recording(const Tape *tape);
 bool tape_needs_backward(const Tape *tape); /* this run of the op, or what it leaves in a checkpointed layer, will be gone back over */
-/* The gradient of `tensor` to write or add to: *beta is 0 when it is fresh (write), 1 when something is there already (add). NULL when no gradient is wanted.
- * Kernels of the backward pass take `beta` and do y = result + beta * y. */
+/* The gradient of `tensor` to write or add to: *beta is 0 when it is fresh (write), 1 when something is there already (add). NULL when no gradient is
+ * wanted. Kernels of the backward pass take `beta` and do y = result + beta * y. */
 Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta);
 /* Hands the gradient buffer of `from`, which is done with it, to `to` if that has none yet and is of the same form; false when it can't. */
 bool tape_grad_move(Tape *tape, Tensor *from, Tensor *to);
-/* Memory for values that are there for a moment, out of that which gradients of activations take in turn; false after a failure. tape_take_back: the values' end, and that of a gradient in the same memory. */
+/* Memory for values that are there for a moment, out of that which gradients of activations take in turn; false after a failure. tape_take_back: the
+ * values' end, and that of a gradient in the same memory. */
 bool tape_lend(Tape *tape, Tensor *tensor);
 void tape_take_back(Tape *tape, Tensor *tensor);
 /* Scratch during one op's forward or backward: freed when the op's backward ends; in the forward pass it lives with the step. */
@@ -309,20 +322,21 @@ Tensor *tape_scratch(Tape *tape, DType dtype, int n_dims, const int64_t *shape);
 
 /* ---- where the time goes ---- */
 
-/* The work of a call: operations of its products (a multiplication and an addition are two; what is not a product has none), and the bytes of all that it reads and writes, each
- * element once, as it is stored. What kernels do beyond that is theirs. */
+/* The work of a call: operations of its products (a multiplication and an addition are two; what is not a product has none), and the bytes of all
+ * that it reads and writes, each element once, as it is stored. What kernels do beyond that is theirs. */
 typedef struct OpCost { double flops, bytes; } OpCost;
 /* Bytes of a node's tensors: inputs and outputs; going back inputs, gradients of outputs and those gradients of inputs that are wanted. */
 double node_bytes(const Node *node, bool backward);
 
-/* One clock for the process, cut into laps: at its end a piece of work takes the time since the last cut, so that all rows together are the wall time. The tape cuts around every op.
- * Off, a cut is one test. Only for the thread that runs the tapes. */
+/* One clock for the process, cut into laps: at its end a piece of work takes the time since the last cut, so that all rows together are the wall
+ * time. The tape cuts around every op. Off, a cut is one test. Only for the thread that runs the tapes. */
 typedef struct ProfileRow { const char *name; bool backward; int64_t calls; double seconds; OpCost cost; } ProfileRow;
 void profile_start(void);                 /* from zero */
 void profile_stop(void);                  /* rows stay */
 bool profile_running(void);
 void profile_lap(const char *name);       /* a literal; NULL: nobody's, the row "other" */
-void profile_call(const Device *device, const char *name, bool backward, OpCost cost); /* the same for a call of known work; on the meta device it is nobody's */
+/* The same for a call of known work; on the meta device it is nobody's */
+void profile_call(const Device *device, const char *name, bool backward, OpCost cost);
 void profile_part(const Device *device, const char *name, bool backward); /* the same before the call is over: something else comes in between */
 size_t profile_rows(const ProfileRow **rows); /* "other", up to now, first; the rest as they came */
 
@@ -332,15 +346,17 @@ size_t profile_rows(const ProfileRow **rows); /* "other", up to now, first; the 
 #include "lib/tensor/ops.def"
 #undef OP
 
-/* op_linear for each of up to LINEARS_MOST layers of one input, without residuals, as one node: their products are one call of the device. y[i]: NULL after a failure. */
+/* op_linear for each of up to LINEARS_MOST layers of one input, without residuals, as one node: their products are one call of the device. y[i]: NULL
+ * after a failure. */
 enum { LINEARS_MOST = 3 };
 typedef struct LinearArgs { Tensor *weight, *bias; const LoraBranch *lora; } LinearArgs;
 void op_linears(Tape *tape, Tensor *x, const LinearArgs *layers, int n, Tensor **y);
 
-/* op_activation for one op_linear or op_linears, the only reader: the step keeps no values of it. They are made when the product runs, and once more when its gradient goes back through the activation. */
+/* op_activation for one op_linear or op_linears, the only reader: the step keeps no values of it. They are made when the product runs, and once more
+ * when its gradient goes back through the activation. */
 Tensor *op_activation_passing(Tape *tape, Activation kind, Tensor *x, Tensor *up);
-/* For that reader; all do nothing where y is an ordinary tensor. making_run: y's values are there. making_backward: passes y's gradient, which is complete, on to x and up; y's values take its place.
- * making_end: the values are gone again. */
+/* For that reader; all do nothing where y is an ordinary tensor. making_run: y's values are there. making_backward: passes y's gradient, which is
+ * complete, on to x and up; y's values take its place. making_end: the values are gone again. */
 void making_run(Tape *tape, Tensor *y);
 void making_backward(Tape *tape, Tensor *y);
 void making_end(Tape *tape, Tensor *y);
@@ -380,8 +396,8 @@ typedef struct OpInfo {
 extern const OpInfo op_infos[];
 extern const int n_op_infos;
 typedef struct GradCheck { const char *op; int variant; double max_error; int input; int64_t element; double expected, got; } GradCheck;
-/* Central differences in double on the reference device for every op of the table. `worst` gets one entry per (op, variant), at most `cap`; returns their number.
- * An error is relative to max(1, |gradient|); below 1e-6 is fine. */
+/* Central differences in double on the reference device for every op of the table. `worst` gets one entry per (op, variant), at most `cap`; returns
+ * their number. An error is relative to max(1, |gradient|); below 1e-6 is fine. */
 int gradcheck_ops(GradCheck *worst, int cap);
 
 /* ---- inline parts ---- */

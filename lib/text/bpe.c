@@ -86,7 +86,8 @@ static Status merge_long(const TokenModel *model, Encoder *encoder, size_t n_sym
         symbol_merge(model, symbols, at);
         int32_t around[2] = {at, symbols[at].prev};
         for (int k = 0; k < 2; k++)
-            if (around[k] >= 0 && symbols[around[k]].rank != INT32_MAX) heap_push(heap, &n, (uint64_t)symbols[around[k]].rank << 32 | (uint32_t)around[k]);
+            if (around[k] >= 0 && symbols[around[k]].rank != INT32_MAX)
+                heap_push(heap, &n, (uint64_t)symbols[around[k]].rank << 32 | (uint32_t)around[k]);
     }
     return ST_OK;
 }
@@ -111,10 +112,13 @@ static Status unknown_put(Speller *s, const char *text, size_t len, uint32_t sta
     bool all = model->byte_fallback;
     for (size_t i = 0; all && i < len; i++) all = model->fallback_ids[(uint8_t)text[i]] >= 0;
     if (all) {
-        for (size_t i = 0; i < len; i++) symbol_put(s, model->fallback_ids[(uint8_t)text[i]], MIN(start + (uint32_t)i, end), i + 1 == len ? end : MIN(start + (uint32_t)i + 1, end));
+        for (size_t i = 0; i < len; i++)
+            symbol_put(s, model->fallback_ids[(uint8_t)text[i]], MIN(start + (uint32_t)i, end),
+                       i + 1 == len ? end : MIN(start + (uint32_t)i + 1, end));
         return ST_OK;
     }
-    if (model->unk_missing) return status_fail(ST_INPUT, "unknown text and no token for it: 'unk_token' '%s' is not in the vocabulary", model->unk_missing);
+    if (model->unk_missing)
+        return status_fail(ST_INPUT, "unknown text and no token for it: 'unk_token' '%s' is not in the vocabulary", model->unk_missing);
     if (model->unk < 0) return ST_OK;
     if (s->unknown && model->fuse_unk) {
         s->unknown_end = end;
@@ -269,14 +273,16 @@ static Status merge_read(Loader *loader, TokenModel *model, const json_t *item, 
     for (int i = 0; i < 2; i++) {
         ids[i] = vocabulary_find_own(vocabulary, part[i].data, part[i].len);
         if (ids[i] >= 0) continue;
-        return status_fail(ST_INPUT, "merge %zu in '%s' has a part that is not in the vocabulary: '%.*s'", line, loader->path, (int)part[i].len, part[i].data);
+        return status_fail(ST_INPUT, "merge %zu in '%s' has a part that is not in the vocabulary: '%.*s'", line, loader->path, (int)part[i].len,
+                           part[i].data);
     }
     size_t skip = MIN(model->prefix.len, part[1].len);
     str_clear(whole);
     str_append_n(whole, part[0].data, part[0].len);
     str_append_n(whole, part[1].data + skip, part[1].len - skip);
     merged = vocabulary_find_own(vocabulary, str_text(whole), whole->len);
-    if (merged < 0) return status_fail(ST_INPUT, "merge %zu in '%s' gives a token that is not in the vocabulary: '%s'", line, loader->path, str_text(whole));
+    if (merged < 0)
+        return status_fail(ST_INPUT, "merge %zu in '%s' gives a token that is not in the vocabulary: '%s'", line, loader->path, str_text(whole));
     uint64_t pair = pair_of(ids[0], ids[1]);
     *merge_slot(model, pair) = (Merge){pair, (int32_t)line, merged}; /* of two equal merges the later one counts */
     return ST_OK;
@@ -315,7 +321,8 @@ Status bpe_init(Loader *loader, TokenModel *model, const json_t *node) {
     double dropout = 0;
     TRY(json_get_double(node, loader->path, "dropout", &dropout));
     if (dropout != 0)
-        return status_hint(status_fail(ST_INPUT, "cannot use the 'dropout' of the model in '%s': ids would be random", loader->path), "set \"dropout\": null");
+        return status_hint(status_fail(ST_INPUT, "cannot use the 'dropout' of the model in '%s': ids would be random", loader->path),
+                           "set \"dropout\": null");
     TRY(affix_read(loader, node, "continuing_subword_prefix", &model->prefix));
     TRY(affix_read(loader, node, "end_of_word_suffix", &model->suffix));
     model->plain = model->prefix.len == 0 && model->suffix.len == 0;

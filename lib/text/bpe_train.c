@@ -1,8 +1,8 @@
 /* Training of byte-level BPE (Sennrich et al. 2016, arXiv 1508.07909): the most frequent pair of neighbours becomes a token, again and again.
  *
- * Texts are cut by the same pre-tokenizer that will cut them later, and different words are kept once with their counts. All words together are one array of
- * linked symbols. A pair knows its count and its places; a merge visits only those and changes the counts of the pairs around them. The heap may
- * hold counts that have fallen since: such an entry goes back with its new count when it comes up. */
+ * Texts are cut by the same pre-tokenizer that will cut them later, and different words are kept once with their counts. All words together are one
+ * array of linked symbols. A pair knows its count and its places; a merge visits only those and changes the counts of the pairs around them. The heap
+ * may hold counts that have fallen since: such an entry goes back with its new count when it comes up. */
 #include <stdlib.h>
 #include <string.h>
 
@@ -36,7 +36,8 @@ struct BpeTrainer {
     int32_t *token_slots; /* hash table of tokens' indices */
     Rule *rules;
     uint32_t *sites, *touched;
-    size_t n_words, n_word_slots, n_bytes, bytes_cap, n_symbols, symbols_cap, n_pairs, pairs_cap, n_pair_slots, n_places, places_cap, n_heap, heap_cap;
+    size_t n_words, n_word_slots, n_bytes, bytes_cap, n_symbols, symbols_cap, n_pairs, pairs_cap, n_pair_slots, n_places, places_cap, n_heap,
+        heap_cap;
     size_t n_tokens, tokens_cap, n_token_bytes, token_bytes_cap, n_token_slots, n_rules, rules_cap, sites_cap, n_touched, touched_cap;
 };
 
@@ -119,7 +120,8 @@ static int32_t *token_slot(const BpeTrainer *t, const char *bytes, size_t len) {
     size_t slot = bytes_hash(bytes, len) & (t->n_token_slots - 1);
     for (;; slot = (slot + 1) & (t->n_token_slots - 1)) {
         int32_t index = t->token_slots[slot];
-        if (index < 0 || (t->tokens[index].len == len && memcmp(t->token_bytes + t->tokens[index].start, bytes, len) == 0)) return &t->token_slots[slot];
+        if (index < 0 || (t->tokens[index].len == len && memcmp(t->token_bytes + t->tokens[index].start, bytes, len) == 0))
+            return &t->token_slots[slot];
     }
 }
 
@@ -196,7 +198,9 @@ static Status pair_appears(BpeTrainer *t, int32_t left, int32_t right, uint32_t 
     return ST_OK;
 }
 
-static void pair_vanishes(BpeTrainer *t, int32_t left, int32_t right, int64_t count) { t->pairs[t->pair_slots[pair_slot(t, left, right)] - 1].count -= count; }
+static void pair_vanishes(BpeTrainer *t, int32_t left, int32_t right, int64_t count) {
+    t->pairs[t->pair_slots[pair_slot(t, left, right)] - 1].count -= count;
+}
 
 /* ---- the heap: the largest count first, then the pair whose bytes come last in the alphabet ---- */
 
@@ -255,7 +259,8 @@ static Status symbols_init(BpeTrainer *t) {
     for (size_t w = 0; w < t->n_word_slots; w++) {
         const Word *word = &t->words[w];
         for (size_t i = 0; word->count > 0 && i < word->len; i++, n++)
-            t->symbols[n] = (Linked){of_byte[(uint8_t)t->bytes[word->start + i]], i > 0 ? (int32_t)n - 1 : -1, i + 1 < word->len ? (int32_t)n + 1 : -1, (uint32_t)w};
+            t->symbols[n] = (Linked){of_byte[(uint8_t)t->bytes[word->start + i]], i > 0 ? (int32_t)n - 1 : -1,
+                                     i + 1 < word->len ? (int32_t)n + 1 : -1, (uint32_t)w};
     }
     t->n_symbols = n;
     for (size_t i = 0; i < n; i++)
@@ -501,7 +506,8 @@ Status bpe_trainer_new(size_t vocab_size, const char *const *special, size_t n_s
     *trainer = NULL;
     TRY(special_check(special, n_special));
     if (vocab_size < N_BYTES + n_special)
-        return status_fail(ST_USAGE, "a vocabulary of %zu is too small: %d bytes and %zu special tokens need %zu", vocab_size, N_BYTES, n_special, N_BYTES + n_special);
+        return status_fail(ST_USAGE, "a vocabulary of %zu is too small: %d bytes and %zu special tokens need %zu", vocab_size, N_BYTES, n_special,
+                           N_BYTES + n_special);
     if (vocab_size > MAX_TOKEN_ID) return status_fail(ST_USAGE, "a vocabulary of %zu is too large: at most %d", vocab_size, MAX_TOKEN_ID);
     BpeTrainer *t = calloc(1, sizeof *t);
     if (!t) return status_fail(ST_RESOURCE, "no memory for training");
@@ -529,7 +535,8 @@ void bpe_trainer_free(BpeTrainer *t) {
     if (!t) return;
     encoder_free(t->encoder);
     tokenizer_free(t->cutter);
-    void *const parts[] = {t->words, t->bytes, t->symbols, t->pairs, t->pair_slots, t->places, t->heap, t->tokens, t->token_bytes, t->token_slots, t->rules, t->sites, t->touched};
+    void *const parts[] = {t->words,  t->bytes,       t->symbols,     t->pairs, t->pair_slots, t->places, t->heap,
+                           t->tokens, t->token_bytes, t->token_slots, t->rules, t->sites,      t->touched};
     for (size_t i = 0; i < COUNT_OF(parts); i++) free(parts[i]);
     free(t);
 }

@@ -37,7 +37,8 @@ bool char_is_other(uint32_t c) {
 
 bool char_is_word(uint32_t c) {
     if (c < 128) return (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z') || c == '_';
-    if ((c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189)) return true;
+    if ((c >= 0x24B6 && c <= 0x24E9) || (c >= 0x1F130 && c <= 0x1F149) || (c >= 0x1F150 && c <= 0x1F169) || (c >= 0x1F170 && c <= 0x1F189))
+        return true;
     utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
     return (category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_NL) || category == UTF8PROC_CATEGORY_PC || c == 0x200C || c == 0x200D;
 }
@@ -97,7 +98,9 @@ void str_append_lossy(Str *str, const char *bytes, size_t len) {
 }
 
 /* Printable Latin-1 stands for itself; the 68 other bytes follow from U+0100 on, in their order. */
-static bool stands_for_itself(uint32_t byte) { return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF); }
+static bool stands_for_itself(uint32_t byte) {
+    return (byte >= 0x21 && byte <= 0x7E) || (byte >= 0xA1 && byte <= 0xAC) || (byte >= 0xAE && byte <= 0xFF);
+}
 
 size_t byte_char(uint8_t byte, char out[4]) {
     if (stands_for_itself(byte)) return utf8_encode(byte, out);

@@ -1,5 +1,5 @@
-/* The normalizer "Precompiled": the table that SentencePiece keeps in its models. In the file it is base64 of a double-array trie (Darts) with its size
- * in front, and of the new texts, each ended by a zero byte; the trie's values are places in those. */
+/* The normalizer "Precompiled": the table that SentencePiece keeps in its models. In the file it is base64 of a double-array trie (Darts) with its
+ * size in front, and of the new texts, each ended by a zero byte; the trie's values are places in those. */
 #include <string.h>
 #include <utf8proc.h>
 
@@ -97,10 +97,12 @@ Status charsmap_new(Loader *loader, const json_t *node, Charsmap **charsmap) {
     if (!map || !bytes) return ST_RESOURCE;
     if (!base64_read(text, bytes, &n)) return status_fail(ST_INPUT, "wrong 'precompiled_charsmap' in '%s': not base64", loader->path);
     size = n >= 4 ? little_endian(bytes) : 0;
-    if (size < 4 || size % 4 != 0 || size > n - 4) return status_fail(ST_INPUT, "wrong 'precompiled_charsmap' in '%s': its trie is said to have %zu bytes of %zu", loader->path, size, n);
+    if (size < 4 || size % 4 != 0 || size > n - 4)
+        return status_fail(ST_INPUT, "wrong 'precompiled_charsmap' in '%s': its trie is said to have %zu bytes of %zu", loader->path, size, n);
     map->texts = (const char *)bytes + 4 + size; /* the byte behind them is zero */
     map->n_texts = n - 4 - size;
-    if (!utf8_valid(map->texts, map->n_texts, &bad)) return status_fail(ST_INPUT, "wrong 'precompiled_charsmap' in '%s': its texts are not UTF-8", loader->path);
+    if (!utf8_valid(map->texts, map->n_texts, &bad))
+        return status_fail(ST_INPUT, "wrong 'precompiled_charsmap' in '%s': its texts are not UTF-8", loader->path);
     uint32_t *units = arena_alloc(loader->arena, size);
     if (!units) return ST_RESOURCE;
     for (size_t i = 0; i < size / 4; i++) units[i] = little_endian(bytes + 4 + 4 * i);

@@ -6,8 +6,9 @@
  *     TRY(chat_template_render(chat, variables, &(ChatOptions){0}, &rendering));   // {"messages": [...], "add_generation_prompt": true}
  *     chat_rendering_release(&rendering); chat_template_free(chat);
  *
- * Templates are run as transformers runs them: trim_blocks, lstrip_blocks, loop controls, {% generation %}, raise_exception, strftime_now, its tojson, an immutable
- * sandbox; `tools` and `documents` are none unless given, special tokens come from tokenizer_config.json. What expressions mean is what Jinja2 documents.
+ * Templates are run as transformers runs them: trim_blocks, lstrip_blocks, loop controls, {% generation %}, raise_exception, strftime_now, its
+ * tojson, an immutable sandbox; `tools` and `documents` are none unless given, special tokens come from tokenizer_config.json. What expressions mean
+ * is what Jinja2 documents.
  */
 #ifndef TUNE_CHAT_H
 #define TUNE_CHAT_H
@@ -23,18 +24,20 @@ typedef struct ChatRendering {
 } ChatRendering;           /* {0} is empty */
 typedef struct ChatOptions { const char *now; } ChatOptions; /* date for strftime_now, YYYY-MM-DD [HH:MM:SS]; NULL = the clock */
 
-/* The template of a model directory: chat_template.jinja, else chat_template of tokenizer_config.json, a text or a list of named ones ("default"; "tool_use" where tools
- * are given), and additional_chat_templates. override: NULL, the name of a shipped one (chatml, llama3, alpaca, plain) or of one of the model's, or a file.
- * *chat is NULL, and that is no failure, when the model has none and override is NULL. ST_INPUT with line and column for what is no template. */
+/* The template of a model directory: chat_template.jinja, else chat_template of tokenizer_config.json, a text or a list of named ones ("default";
+ * "tool_use" where tools are given), and additional_chat_templates. override: NULL, the name of a shipped one (chatml, llama3, alpaca, plain) or of
+ * one of the model's, or a file. *chat is NULL, and that is no failure, when the model has none and override is NULL. ST_INPUT with line and column
+ * for what is no template. */
 Status chat_template_load(const char *model_dir, const char *override, ChatTemplate **chat);
 /* A template alone, without special tokens. name: for messages. */
 Status chat_template_parse(const char *name, const char *text, size_t len, ChatTemplate **chat);
-/* variables: an object. ST_INPUT with template, line and column: what the template refuses (raise_exception) or can't do, and what runs too long, too deep or writes too much.
- * Any number of threads may render at once. */
+/* variables: an object. ST_INPUT with template, line and column: what the template refuses (raise_exception) or can't do, and what runs too long, too
+ * deep or writes too much. Any number of threads may render at once. */
 Status chat_template_render(const ChatTemplate *chat, const json_t *variables, const ChatOptions *options, ChatRendering *rendering);
 void chat_rendering_release(ChatRendering *rendering);
 bool chat_template_marks_generation(const ChatTemplate *chat);
-Slice chat_template_source(const ChatTemplate *chat, bool with_tools); /* the template's text; the same for both when there is one for rows with tools too */
+/* The template's text; the same for both when there is one for rows with tools too */
+Slice chat_template_source(const ChatTemplate *chat, bool with_tools);
 void chat_template_free(ChatTemplate *chat); /* NULL is fine */
 
 #endif

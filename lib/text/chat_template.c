@@ -27,7 +27,8 @@ struct ChatTemplate {
 
 /* ---- shipped ones; the answers are marked, so that exactly they are trained ---- */
 
-static const struct { const char *name, *source; } shipped[] = {
+static const struct { const char *name, *source;
+} shipped[] = {
     {"chatml",
      "{% for message in messages %}<|im_start|>{{ message.role }}\n"
      "{% if message.role == 'assistant' %}{% generation %}{{ message.content }}<|im_end|>{% endgeneration %}{% else %}{{ message.content }}<|im_end|>{% endif %}{{ '\\n' }}{% endfor %}"
@@ -138,13 +139,16 @@ static Status read_config(ChatTemplate *chat, const char *dir, const char *name,
 /* chat_template of tokenizer_config.json: a text, or [{"name", "template"}]. */
 static Status add_config_templates(ChatTemplate *chat, const char *path, const json_t *value) {
     if (!value || json_is_null(value)) return ST_OK;
-    if (json_is_string(value)) return find_program(chat, "default") ? ST_OK : add_program(chat, "default", path, json_string_value(value), json_string_length(value));
+    if (json_is_string(value))
+        return find_program(chat, "default") ? ST_OK : add_program(chat, "default", path, json_string_value(value), json_string_length(value));
     if (!json_is_array(value)) return status_fail(ST_INPUT, "'chat_template' of '%s' is neither a text nor a list of named ones", path);
     for (size_t i = 0; i < json_array_size(value); i++) {
         const json_t *item = json_array_get(value, i), *name = json_object_get(item, "name"), *text = json_object_get(item, "template");
-        if (!json_is_string(name) || !json_is_string(text)) return status_fail(ST_INPUT, "template %zu of '%s' lacks 'name' or 'template'", i + 1, path);
+        if (!json_is_string(name) || !json_is_string(text))
+            return status_fail(ST_INPUT, "template %zu of '%s' lacks 'name' or 'template'", i + 1, path);
         if (find_program(chat, json_string_value(name))) continue; /* a file of that name goes first */
-        TRY(add_program(chat, json_string_value(name), arena_printf(chat->arena, "%s: %s", path, json_string_value(name)), json_string_value(text), json_string_length(text)));
+        TRY(add_program(chat, json_string_value(name), arena_printf(chat->arena, "%s: %s", path, json_string_value(name)), json_string_value(text),
+                        json_string_length(text)));
     }
     return ST_OK;
 }
@@ -158,7 +162,8 @@ static Status add_more(ChatTemplate *chat, const char *dir) {
     Status status = dir_list(folder, chat->arena, &names, &n);
     for (size_t i = 0; i < n && status == ST_OK; i++)
         if (text_ends_with(names[i], ".jinja"))
-            status = add_file(chat, arena_strndup(chat->arena, names[i], strlen(names[i]) - strlen(".jinja")), path_join(chat->arena, folder, names[i]));
+            status =
+                add_file(chat, arena_strndup(chat->arena, names[i], strlen(names[i]) - strlen(".jinja")), path_join(chat->arena, folder, names[i]));
     return status;
 }
 
@@ -250,7 +255,12 @@ Status chat_template_render(const ChatTemplate *chat, const json_t *variables, c
     Arena *arena = arena_new(JINJA_MAX_MEMORY);
     if (!arena) return status_fail(ST_RESOURCE, "out of memory for a chat template");
     *rendering = (ChatRendering){0};
-    Jinja j = {.name = program->label, .source = program->source, .source_len = program->len, .pool = {.arena = arena}, .out = &rendering->text, .now = options->now};
+    Jinja j = {.name = program->label,
+               .source = program->source,
+               .source_len = program->len,
+               .pool = {.arena = arena},
+               .out = &rendering->text,
+               .now = options->now};
     jinja_set(&j, (Slice){"tools", 5}, v_none());
     jinja_set(&j, (Slice){"documents", 9}, v_none());
     jinja_set(&j, (Slice){"add_generation_prompt", 21}, v_bool(false));

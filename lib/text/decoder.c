@@ -8,18 +8,31 @@
 
 #include "lib/text/tokenizer_parts.h"
 
-typedef enum DecodeKind { DECODE_BYTE_LEVEL, DECODE_BYTE_FALLBACK, DECODE_FUSE, DECODE_STRIP, DECODE_REPLACE, DECODE_METASPACE, DECODE_BPE, DECODE_WORD_PIECE, DECODE_CTC } DecodeKind;
+typedef enum DecodeKind {
+    DECODE_BYTE_LEVEL,
+    DECODE_BYTE_FALLBACK,
+    DECODE_FUSE,
+    DECODE_STRIP,
+    DECODE_REPLACE,
+    DECODE_METASPACE,
+    DECODE_BPE,
+    DECODE_WORD_PIECE,
+    DECODE_CTC
+} DecodeKind;
 struct DecodeStep {
     DecodeKind kind;
     Pattern *pattern;    /* DECODE_REPLACE */
-    Slice content;       /* DECODE_REPLACE: the new text; DECODE_STRIP, DECODE_METASPACE: the character; DECODE_BPE: the suffix; DECODE_WORD_PIECE: the prefix; DECODE_CTC: the padding */
+    /* DECODE_REPLACE: the new text; DECODE_STRIP, DECODE_METASPACE: the character; DECODE_BPE: the suffix; DECODE_WORD_PIECE: the prefix; DECODE_CTC:
+     * the padding */
+    Slice content;
     Slice space;         /* DECODE_CTC: what stands for a space */
     size_t start, stop;  /* DECODE_STRIP: so many at most */
     bool prepended;      /* DECODE_METASPACE: the first token's marks are no spaces */
     bool cleanup;        /* DECODE_WORD_PIECE, DECODE_CTC: English is put together */
 };
 
-/* Progress of one step: bytes that wait, the token before (DECODE_CTC), how many tokens went by, and how many characters were stripped from the token in hand. */
+/* Progress of one step: bytes that wait, the token before (DECODE_CTC), how many tokens went by, and how many characters were stripped from the token
+ * in hand. */
 typedef struct StepState { Str held, last; size_t index, stripped; bool stripping; } StepState;
 struct DecodeState {
     const Tokenizer *tokenizer;
@@ -67,7 +80,9 @@ static void byte_level(DecodeState *state, size_t at, Part part) {
     step->held.len -= whole;
 }
 
-static int hex_value(char c) { return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1; }
+static int hex_value(char c) {
+    return c >= '0' && c <= '9' ? c - '0' : c >= 'a' && c <= 'f' ? c - 'a' + 10 : c >= 'A' && c <= 'F' ? c - 'A' + 10 : -1;
+}
 
 /* A run of byte tokens is a text only as a whole: one wrong byte spoils all of it. */
 static void bytes_release(DecodeState *state, size_t at) {
@@ -215,8 +230,8 @@ static void text_replace(Str *text, Slice from, const char *to) {
 }
 
 static void english_cleanup(Str *text) {
-    static const char *const pairs[][2] = {{" .", "."}, {" ?", "?"}, {" !", "!"}, {" ,", ","}, {" ' ", "'"}, {" n't", "n't"}, {" 'm", "'m"}, {" do not", " don't"},
-                                           {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
+    static const char *const pairs[][2] = {{" .", "."},   {" ?", "?"},           {" !", "!"},   {" ,", ","},     {" ' ", "'"},   {" n't", "n't"},
+                                           {" 'm", "'m"}, {" do not", " don't"}, {" 's", "'s"}, {" 've", "'ve"}, {" 're", "'re"}};
     for (size_t i = 0; i < COUNT_OF(pairs); i++) text_replace(text, (Slice){pairs[i][0], strlen(pairs[i][0])}, pairs[i][1]);
 }
 

@@ -1,5 +1,5 @@
-/* Jinja as chat templates use it; for the files of this folder only. What an expression means is what Jinja2 and Python's own types say, in the environment that
- * transformers sets up: trim_blocks, lstrip_blocks, loop controls, {% generation %}, an immutable sandbox.
+/* Jinja as chat templates use it; for the files of this folder only. What an expression means is what Jinja2 and Python's own types say, in the
+ * environment that transformers sets up: trim_blocks, lstrip_blocks, loop controls, {% generation %}, an immutable sandbox.
  *
  *     jinja_lex.c     template text -> tokens, white space control
  *     jinja_parse.c   tokens -> tree of Nodes
@@ -27,25 +27,88 @@ void *pool_alloc(Pool *pool, size_t size); /* cleared, aligned to 16; NULL when 
 /* ---- tokens ---- */
 
 typedef enum TokenType {
-    TOKEN_END, TOKEN_DATA, TOKEN_BLOCK_BEGIN, TOKEN_BLOCK_END, TOKEN_VARIABLE_BEGIN, TOKEN_VARIABLE_END, TOKEN_NAME, TOKEN_STRING, TOKEN_INTEGER, TOKEN_FLOAT, TOKEN_OPERATOR,
+    TOKEN_END,
+    TOKEN_DATA,
+    TOKEN_BLOCK_BEGIN,
+    TOKEN_BLOCK_END,
+    TOKEN_VARIABLE_BEGIN,
+    TOKEN_VARIABLE_END,
+    TOKEN_NAME,
+    TOKEN_STRING,
+    TOKEN_INTEGER,
+    TOKEN_FLOAT,
+    TOKEN_OPERATOR,
 } TokenType;
-typedef struct Token { TokenType type; Slice text; int64_t integer; double real; size_t at; } Token; /* text: data, name, string's value, operator; at: byte in the source */
+/* text: data, name, string's value, operator; at: byte in the source */
+typedef struct Token { TokenType type; Slice text; int64_t integer; double real; size_t at; } Token;
 typedef struct TokenList { Token *items; size_t n, cap; } TokenList;
 
 /* ---- the tree ---- */
 
 typedef enum NodeType {
     /* expressions */
-    N_CONSTANT, N_NAME, N_ATTRIBUTE, N_ITEM, N_SLICE, N_CALL, N_FILTER, N_TEST, N_UNARY, N_BINARY, N_COMPARE, N_AND, N_OR, N_NOT, N_IF_ELSE, N_CONCAT, N_LIST, N_TUPLE, N_DICT,
-    N_KEYWORD, N_SPREAD, N_SPREAD_KEYWORDS,
+    N_CONSTANT,
+    N_NAME,
+    N_ATTRIBUTE,
+    N_ITEM,
+    N_SLICE,
+    N_CALL,
+    N_FILTER,
+    N_TEST,
+    N_UNARY,
+    N_BINARY,
+    N_COMPARE,
+    N_AND,
+    N_OR,
+    N_NOT,
+    N_IF_ELSE,
+    N_CONCAT,
+    N_LIST,
+    N_TUPLE,
+    N_DICT,
+    N_KEYWORD,
+    N_SPREAD,
+    N_SPREAD_KEYWORDS,
     /* statements */
-    N_TEXT, N_OUTPUT, N_FOR, N_IF, N_SET, N_SET_BLOCK, N_MACRO, N_CALL_BLOCK, N_FILTER_BLOCK, N_WITH, N_GENERATION, N_BREAK, N_CONTINUE,
+    N_TEXT,
+    N_OUTPUT,
+    N_FOR,
+    N_IF,
+    N_SET,
+    N_SET_BLOCK,
+    N_MACRO,
+    N_CALL_BLOCK,
+    N_FILTER_BLOCK,
+    N_WITH,
+    N_GENERATION,
+    N_BREAK,
+    N_CONTINUE,
 } NodeType;
 typedef struct JinjaNode JinjaNode;
 typedef struct Value Value;
 typedef struct NodeList { JinjaNode **items; size_t n, cap; } NodeList;
 
-typedef enum ValueType { V_UNDEFINED, V_NONE, V_BOOL, V_INT, V_FLOAT, V_STRING, V_LIST, V_TUPLE, V_VIEW, V_GENERATOR, V_DICT, V_NAMESPACE, V_RANGE, V_LOOP, V_CYCLER, V_JOINER, V_MACRO, V_BUILTIN, V_METHOD } ValueType;
+typedef enum ValueType {
+    V_UNDEFINED,
+    V_NONE,
+    V_BOOL,
+    V_INT,
+    V_FLOAT,
+    V_STRING,
+    V_LIST,
+    V_TUPLE,
+    V_VIEW,
+    V_GENERATOR,
+    V_DICT,
+    V_NAMESPACE,
+    V_RANGE,
+    V_LOOP,
+    V_CYCLER,
+    V_JOINER,
+    V_MACRO,
+    V_BUILTIN,
+    V_METHOD
+} ValueType;
 typedef struct List { Value *items; size_t n, cap; } List;
 typedef struct Pair Pair;
 typedef struct Dict { Pair *pairs; size_t n, cap; } Dict; /* in order of insertion */
@@ -163,7 +226,8 @@ int64_t length_of(Jinja *j, Value v);                    /* fails for what has n
 Value v_iterate(Jinja *j, Value v);                        /* its elements as a list; uses up a generator */
 void append_text(Jinja *j, Str *out, Value v);           /* str(v) */
 void append_repr(Jinja *j, Str *out, Value v);           /* repr(v) */
-typedef struct JsonStyle { int64_t indent; const char *space, *item, *key; bool ascii, sort; } JsonStyle; /* indent -1: one line; else `space` as often a level */
+/* Indent -1: one line; else `space` as often a level */
+typedef struct JsonStyle { int64_t indent; const char *space, *item, *key; bool ascii, sort; } JsonStyle;
 void append_dumps(Jinja *j, Str *out, Value v, const JsonStyle *style, int level);
 void append_float(Str *out, double value);               /* repr(float) */
 Slice text_of(Jinja *j, Value v);                        /* str(v) */

@@ -22,7 +22,11 @@ struct Macro { const JinjaNode *node; Scope *scope; };
 
 bool jinja_charge(Jinja *j, Value v) {
     bool listed = is_sequence(v) || v.type == V_VIEW || v.type == V_GENERATOR;
-    j->steps += 1 + (is_string(v) ? v.as.string.len / 256 : listed ? v.as.list->n / 16 : v.type == V_DICT || v.type == V_NAMESPACE ? v.as.dict->n / 16 : v.type == V_RANGE ? (size_t)v.as.range->n / 16 : 0);
+    j->steps += 1 + (is_string(v)                                ? v.as.string.len / 256
+                     : listed                                    ? v.as.list->n / 16
+                     : v.type == V_DICT || v.type == V_NAMESPACE ? v.as.dict->n / 16
+                     : v.type == V_RANGE                         ? (size_t)v.as.range->n / 16
+                                                                 : 0);
     if (j->steps > JINJA_MAX_STEPS) jinja_fail(j, "more than %d steps: the template does not come to an end", JINJA_MAX_STEPS);
     return jinja_ok(j);
 }
@@ -183,7 +187,8 @@ Value get_item(Jinja *j, Value object, Value key) {
         int64_t n = string_length(object.as.string), index = int_of(key) < 0 ? int_of(key) + n : int_of(key);
         return index < 0 || index >= n ? v_undefined("a character behind the end") : v_slice(string_part(object.as.string, index, index + 1));
     }
-    return is_string(key) ? (object.type == V_DICT ? method_or_undefined(j, object, key.as.string) : get_attribute(j, object, key.as.string)) : v_undefined("an item that is not there");
+    return is_string(key) ? (object.type == V_DICT ? method_or_undefined(j, object, key.as.string) : get_attribute(j, object, key.as.string))
+                          : v_undefined("an item that is not there");
 }
 
 /* A slice's bound, as Python takes it. */
@@ -197,11 +202,13 @@ static int64_t bound(Jinja *j, Value v, int64_t n, int64_t missing, int64_t low,
 
 Value slice_of(Jinja *j, Value object, Value start, Value stop, Value step) {
     if (object.type == V_UNDEFINED) return need_defined(j, object);
-    if (!is_string(object) && !is_sequence(object) && object.type != V_RANGE) return jinja_fail(j, "'%s' object is not subscriptable by a slice", v_type_name(object));
+    if (!is_string(object) && !is_sequence(object) && object.type != V_RANGE)
+        return jinja_fail(j, "'%s' object is not subscriptable by a slice", v_type_name(object));
     int64_t n = length_of(j, object), by = 1;
     if (step.type != V_NONE) by = is_integral(step) ? int_of(step) : 0;
     if (by == 0) return jinja_fail(j, "slice step cannot be zero");
-    int64_t begin = bound(j, start, n, by > 0 ? 0 : n - 1, by > 0 ? 0 : -1, by > 0 ? n : n - 1), end = bound(j, stop, n, by > 0 ? n : -1, by > 0 ? 0 : -1, by > 0 ? n : n - 1);
+    int64_t begin = bound(j, start, n, by > 0 ? 0 : n - 1, by > 0 ? 0 : -1, by > 0 ? n : n - 1),
+            end = bound(j, stop, n, by > 0 ? n : -1, by > 0 ? 0 : -1, by > 0 ? n : n - 1);
     if (object.type == V_RANGE) {
         int64_t first = object.as.range->start, each = object.as.range->step, step_of;
         if (__builtin_mul_overflow(each, by, &step_of)) return jinja_fail(j, "an integer beyond 64 bits");
@@ -282,7 +289,8 @@ static Value repeat(Jinja *j, Value sequence, int64_t times) {
     if (times < 0) times = 0;
     if (is_string(sequence)) {
         Str text = {0};
-        if (sequence.as.string.len && (size_t)times > JINJA_MAX_OUTPUT / sequence.as.string.len) return jinja_fail(j, "a text of more than %zu MB", JINJA_MAX_OUTPUT >> 20);
+        if (sequence.as.string.len && (size_t)times > JINJA_MAX_OUTPUT / sequence.as.string.len)
+            return jinja_fail(j, "a text of more than %zu MB", JINJA_MAX_OUTPUT >> 20);
         for (int64_t i = 0; i < times && sequence.as.string.len; i++) str_append_n(&text, sequence.as.string.data, sequence.as.string.len);
         return v_str(j, &text);
     }
@@ -418,7 +426,8 @@ static Args eval_arguments(Jinja *j, const NodeList *list) {
             for (size_t k = 0; jinja_ok(j) && k < items.as.list->n; k++) list_push(j, store.items, items.as.list->items[k]);
         } else if (node->type == N_SPREAD_KEYWORDS) {
             if (value.type != V_DICT) jinja_fail(j, "argument after ** must be a mapping, not %s", v_type_name(value));
-            for (size_t k = 0; jinja_ok(j) && k < value.as.dict->n; k++) store_keyword(j, &store, text_of(j, value.as.dict->pairs[k].key), value.as.dict->pairs[k].value);
+            for (size_t k = 0; jinja_ok(j) && k < value.as.dict->n; k++)
+                store_keyword(j, &store, text_of(j, value.as.dict->pairs[k].key), value.as.dict->pairs[k].value);
         } else {
             list_push(j, store.items, value);
         }
@@ -465,7 +474,8 @@ static void bind_rest(Jinja *j, const JinjaNode *node, Scope *scope, const Args 
         else dict_set(j, kwargs, v_slice(name), args->keywords[i].value);
     }
     if (!jinja_ok(j)) return;
-    if (varargs.as.list->n && !(asks & MACRO_VARARGS)) jinja_fail(j, "macro '%.*s' takes not more than %zu argument(s)", (int)node->name.len, node->name.data, node->list.n);
+    if (varargs.as.list->n && !(asks & MACRO_VARARGS))
+        jinja_fail(j, "macro '%.*s' takes not more than %zu argument(s)", (int)node->name.len, node->name.data, node->list.n);
     if (kwargs.as.dict->n && !(asks & MACRO_KWARGS)) {
         Slice name = kwargs.as.dict->pairs[0].key.as.string;
         jinja_fail(j, "macro '%.*s' takes no keyword argument '%.*s'", (int)node->name.len, node->name.data, (int)name.len, name.data);
@@ -639,7 +649,8 @@ static Value eval_here(Jinja *j, const JinjaNode *node) {
         Value value = eval(j, node->a);
         Args args = eval_arguments(j, &node->list);
         j->at = node->at;
-        return v_bool(jinja_ok(j) && (node->value.as.builtin ? node->value.as.builtin->call(j, value, &args).as.boolean : test_call(j, node->name, value, &args)) != node->flag);
+        return v_bool(jinja_ok(j) && (node->value.as.builtin ? node->value.as.builtin->call(j, value, &args).as.boolean
+                                                             : test_call(j, node->name, value, &args)) != node->flag);
     }
     case N_UNARY: return negate(j, node->name, eval(j, node->a));
     case N_BINARY: {

@@ -51,7 +51,8 @@ static bool read_number(Slice s, int base, bool integer, Value *out) {
     char *end, *digits = text + (*text == '+' || *text == '-');
     if (strchr(" \t\n\r\f\v", *digits) || *digits == '+' || *digits == '-') return false;
     if (integer) {
-        if (digits[0] == '0' && ((base == 2 && (digits[1] | 32) == 'b') || (base == 8 && (digits[1] | 32) == 'o'))) memmove(digits, digits + 2, strlen(digits + 2) + 1);
+        if (digits[0] == '0' && ((base == 2 && (digits[1] | 32) == 'b') || (base == 8 && (digits[1] | 32) == 'o')))
+            memmove(digits, digits + 2, strlen(digits + 2) + 1);
         *out = v_int(strtoll(text, &end, base));
     } else {
         if ((digits[0] == '0' && (digits[1] | 32) == 'x') || strchr(text, '(')) return false;
@@ -70,7 +71,8 @@ FILTER(int) {
     if (v.type == V_FLOAT) return isfinite(v.as.real) && fabs(v.as.real) < 9.2e18 ? v_int((int64_t)v.as.real) : result;
     if (!is_string(v)) return result;
     if (base >= 2 && base <= 36 && read_number(v.as.string, (int)base, true, &number)) return number;
-    if (read_number(v.as.string, 10, false, &number) && isfinite(number.as.real) && fabs(number.as.real) < 9.2e18) return v_int((int64_t)number.as.real);
+    if (read_number(v.as.string, 10, false, &number) && isfinite(number.as.real) && fabs(number.as.real) < 9.2e18)
+        return v_int((int64_t)number.as.real);
     return result;
 }
 
@@ -112,16 +114,19 @@ FILTER(sum) {
     const Value *path = arg(args, 0, "attribute"), *start = arg(args, 1, "start");
     Value items = v_iterate(j, v), total = start ? *start : v_int(0);
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++)
-        total = v_binary(j, (Slice){"+", 1}, total, path && path->type != V_NONE ? get_path(j, items.as.list->items[i], *path, NULL) : items.as.list->items[i]);
+        total = v_binary(j, (Slice){"+", 1}, total,
+                         path && path->type != V_NONE ? get_path(j, items.as.list->items[i], *path, NULL) : items.as.list->items[i]);
     return total;
 }
 
 FILTER(filesizeformat) {
     CHECK("filesizeformat", 0, 1, "binary");
     bool by_1024 = arg_bool(j, args, 0, "binary", false);
-    static const char *const decimal[] = {"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"}, *const binary_units[] = {"KiB", "MiB", "GiB", "TiB", "PiB", "EiB", "ZiB", "YiB"};
+    static const char *const decimal[] = {"kB", "MB", "GB", "TB", "PB", "EB", "ZB", "YB"}, *const binary_units[] = {"KiB", "MiB", "GiB", "TiB",
+                                                                                                                    "PiB", "EiB", "ZiB", "YiB"};
     Value number = v;
-    if (!is_number(v) && !(is_string(v) && read_number(v.as.string, 10, false, &number))) return jinja_fail(j, "no number of bytes: %s", v_type_name(defined(j, v)));
+    if (!is_number(v) && !(is_string(v) && read_number(v.as.string, 10, false, &number)))
+        return jinja_fail(j, "no number of bytes: %s", v_type_name(defined(j, v)));
     double bytes = number_of(number), base = by_1024 ? 1024 : 1000, unit = base;
     char text[64];
     if (bytes == 1) return v_text("1 Byte");
@@ -156,7 +161,8 @@ FILTER(trim) {
 FILTER(replace) {
     CHECK("replace", 2, 3, "old|new|count");
     const Value *count = arg(args, 2, "count");
-    Value given[3] = {v_slice(text_of(j, *arg(args, 0, "old"))), v_slice(text_of(j, *arg(args, 1, "new"))), count && count->type != V_NONE ? *count : v_int(-1)};
+    Value given[3] = {v_slice(text_of(j, *arg(args, 0, "old"))), v_slice(text_of(j, *arg(args, 1, "new"))),
+                      count && count->type != V_NONE ? *count : v_int(-1)};
     return string_method(j, v, "replace", &(Args){given, 3, NULL, 0});
 }
 
@@ -186,7 +192,8 @@ FILTER(indent) {
     if (!is_string(defined(j, v))) jinja_fail(j, "indent needs a text, not %s", v_type_name(v));
     if (width && is_string(*width)) append_text(j, &space, *width);
     else for (int64_t i = MIN(arg_int(j, args, 0, "width", 4), (int64_t)10000); i > 0; i--) str_append_char(&space, ' ');
-    Value newline = v_text("\n"), lines = jinja_ok(j) ? string_method(j, v_binary(j, (Slice){"+", 1}, v_slice(v.as.string), newline), "splitlines", &no_args) : v;
+    Value newline = v_text("\n"),
+          lines = jinja_ok(j) ? string_method(j, v_binary(j, (Slice){"+", 1}, v_slice(v.as.string), newline), "splitlines", &no_args) : v;
     for (size_t i = 0; jinja_ok(j) && i < lines.as.list->n; i++) {
         Slice line = lines.as.list->items[i].as.string;
         if (i) str_append_char(&out, '\n');
@@ -225,7 +232,8 @@ FILTER(xmlattr) {
         if (value.type == V_NONE || value.type == V_UNDEFINED) continue;
         Slice name = text_of(j, key);
         for (size_t k = 0; k < name.len; k++)
-            if (strchr(" \t\n\r\f\v/>=", name.data[k])) jinja_fail(j, "invalid character in the name of an attribute: '%.*s'", (int)name.len, name.data);
+            if (strchr(" \t\n\r\f\v/>=", name.data[k]))
+                jinja_fail(j, "invalid character in the name of an attribute: '%.*s'", (int)name.len, name.data);
         if (out.len > 0 || arg_bool(j, args, 0, "autospace", true)) str_append_char(&out, ' ');
         append_text(j, &out, filter_escape(j, key, &no_args));
         str_append(&out, "=\"");
@@ -243,7 +251,10 @@ FILTER(safe) {
 
 /* The entities that escape writes, some by name, and those by number. */
 static void unescape(Str *text) {
-    static const struct { const char *name; const char *plain; } entities[] = {{"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}, {"&quot;", "\""}, {"&apos;", "'"}, {"&nbsp;", "\xC2\xA0"}};
+    static const struct {
+        const char *name;
+        const char *plain;
+    } entities[] = {{"&amp;", "&"}, {"&lt;", "<"}, {"&gt;", ">"}, {"&quot;", "\""}, {"&apos;", "'"}, {"&nbsp;", "\xC2\xA0"}};
     Str out = {0};
     for (size_t at = 0; at < text->len;) {
         const char *here = str_text(text) + at;
@@ -286,7 +297,8 @@ FILTER(truncate) {
     CHECK("truncate", 0, 4, "length|killwords|end|leeway");
     int64_t length = arg_int(j, args, 0, "length", 255), leeway = arg_int(j, args, 3, "leeway", 5);
     Slice end = arg_text(j, args, 2, "end", "...");
-    if (jinja_ok(j) && length < string_length(end)) return jinja_fail(j, "expected length >= %lld, got %lld", (long long)string_length(end), (long long)length);
+    if (jinja_ok(j) && length < string_length(end))
+        return jinja_fail(j, "expected length >= %lld, got %lld", (long long)string_length(end), (long long)length);
     if (jinja_ok(j) && leeway < 0) return jinja_fail(j, "expected leeway >= 0, got %lld", (long long)leeway);
     if (!jinja_ok(j) || length_of(j, v) <= length + leeway) return v;
     if (!is_string(v)) return jinja_fail(j, "truncate needs a text, not %s", v_type_name(v));
@@ -390,13 +402,22 @@ FILTER(urlencode) {
     return v_str(j, &out);
 }
 
-FILTER(format) { return args->n_keywords ? format_percent(j, text_of(j, v), global_find((Slice){"dict", 4})->call(j, v_none(), &(Args){NULL, 0, args->keywords, args->n_keywords}))
-                                         : format_percent(j, text_of(j, v), (Value){.type = V_TUPLE, .as.list = &(List){(Value *)(uintptr_t)args->items, args->n, args->n}}); }
+FILTER(format) {
+    return args->n_keywords
+               ? format_percent(j, text_of(j, v),
+                                global_find((Slice){"dict", 4})->call(j, v_none(), &(Args){NULL, 0, args->keywords, args->n_keywords}))
+               : format_percent(j, text_of(j, v), (Value){.type = V_TUPLE, .as.list = &(List){(Value *)(uintptr_t)args->items, args->n, args->n}});
+}
 
 FILTER(tojson) {
     CHECK("tojson", 0, 4, "ensure_ascii|indent|separators|sort_keys");
     const Value *indent = arg(args, 1, "indent"), *separators = arg(args, 2, "separators");
-    JsonStyle style = {.indent = -1, .space = " ", .item = ", ", .key = ": ", .ascii = arg_bool(j, args, 0, "ensure_ascii", false), .sort = arg_bool(j, args, 3, "sort_keys", false)};
+    JsonStyle style = {.indent = -1,
+                       .space = " ",
+                       .item = ", ",
+                       .key = ": ",
+                       .ascii = arg_bool(j, args, 0, "ensure_ascii", false),
+                       .sort = arg_bool(j, args, 3, "sort_keys", false)};
     if (indent && indent->type != V_NONE) {
         bool text = is_string(*indent);
         style.indent = text ? 1 : MAX(MIN(arg_int(j, args, 1, "indent", 0), (int64_t)100), (int64_t)0);
@@ -425,7 +446,8 @@ static Value by_keys(Jinja *j, Value v, int depth) {
         return list;
     }
     Value keys = sorted(j, v, NULL, true, false, NULL), dict = v_dict(j);
-    for (size_t i = 0; jinja_ok(j) && i < keys.as.list->n; i++) dict_set(j, dict, keys.as.list->items[i], by_keys(j, *dict_find(v, keys.as.list->items[i]), depth + 1));
+    for (size_t i = 0; jinja_ok(j) && i < keys.as.list->n; i++)
+        dict_set(j, dict, keys.as.list->items[i], by_keys(j, *dict_find(v, keys.as.list->items[i]), depth + 1));
     return dict;
 }
 
@@ -524,7 +546,8 @@ FILTER(batch) {
     Value items = v_iterate(j, v), result = v_list(j, V_LIST);
     if (size < 1) return jinja_fail(j, "batch needs a size of at least 1");
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i += (size_t)size)
-        list_push(j, result, batches(j, items, arg(args, 1, "fill_with"), i, MIN(items.as.list->n, i + (size_t)size), (size_t)MIN(size, (int64_t)100000)));
+        list_push(j, result,
+                  batches(j, items, arg(args, 1, "fill_with"), i, MIN(items.as.list->n, i + (size_t)size), (size_t)MIN(size, (int64_t)100000)));
     return v_lazy(result);
 }
 
@@ -595,9 +618,12 @@ static Value folded(Jinja *j, Value v, bool case_sensitive) { return is_string(v
 /* The key of an item: itself, an attribute, or several as a tuple ("a,b"). */
 static Value key_of(Jinja *j, Value item, const Value *path, bool case_sensitive) {
     if (!path || path->type == V_NONE) return folded(j, item, case_sensitive);
-    if (!is_string(*path) || !memchr(path->as.string.data, ',', path->as.string.len)) return folded(j, get_path(j, item, *path, NULL), case_sensitive);
-    Value parts = string_method(j, *path, "split", &(Args){&(Value){.type = V_STRING, .as.string = {",", 1}}, 1, NULL, 0}), tuple = v_list(j, V_TUPLE);
-    for (size_t i = 0; jinja_ok(j) && i < parts.as.list->n; i++) list_push(j, tuple, folded(j, get_path(j, item, parts.as.list->items[i], NULL), case_sensitive));
+    if (!is_string(*path) || !memchr(path->as.string.data, ',', path->as.string.len))
+        return folded(j, get_path(j, item, *path, NULL), case_sensitive);
+    Value parts = string_method(j, *path, "split", &(Args){&(Value){.type = V_STRING, .as.string = {",", 1}}, 1, NULL, 0}),
+          tuple = v_list(j, V_TUPLE);
+    for (size_t i = 0; jinja_ok(j) && i < parts.as.list->n; i++)
+        list_push(j, tuple, folded(j, get_path(j, item, parts.as.list->items[i], NULL), case_sensitive));
     return tuple;
 }
 
@@ -622,7 +648,8 @@ static Value sorted(Jinja *j, Value v, const Value *path, bool case_sensitive, b
     size_t n = jinja_ok(j) ? items.as.list->n : 0;
     Keyed *keyed = pool_alloc(&j->pool, 2 * (n + 1) * sizeof *keyed);
     if (!keyed) return jinja_fail(j, "the template needs too much memory");
-    for (size_t i = 0; i < n && jinja_ok(j); i++) keyed[i] = (Keyed){key_of(j, items.as.list->items[i], path, case_sensitive), items.as.list->items[i]};
+    for (size_t i = 0; i < n && jinja_ok(j); i++)
+        keyed[i] = (Keyed){key_of(j, items.as.list->items[i], path, case_sensitive), items.as.list->items[i]};
     sort_keyed(j, keyed, keyed + n, n, reverse);
     if (keys) *keys = v_list(j, V_LIST);
     for (size_t i = 0; i < n && jinja_ok(j); i++) {
@@ -643,7 +670,8 @@ FILTER(dictsort) {
     Value column = v_int(slice_is(by, "value")), pairs;
     if (!slice_is(by, "key") && !slice_is(by, "value")) return jinja_fail(j, "you can only sort by either \"key\" or \"value\"");
     pairs = filter_items(j, defined(j, v), &no_args);
-    return jinja_ok(j) ? sorted(j, pairs, &column, arg_bool(j, args, 0, "case_sensitive", false), arg_bool(j, args, 2, "reverse", false), NULL) : pairs;
+    return jinja_ok(j) ? sorted(j, pairs, &column, arg_bool(j, args, 0, "case_sensitive", false), arg_bool(j, args, 2, "reverse", false), NULL)
+                       : pairs;
 }
 
 static Value extreme(Jinja *j, Value v, const Args *args, int sign, const char *what) {
@@ -704,14 +732,58 @@ FILTER(groupby) {
 }
 
 static const Builtin filters[] = {
-    {"abs", filter_abs}, {"attr", filter_attr}, {"batch", filter_batch}, {"capitalize", filter_capitalize}, {"center", filter_center}, {"count", filter_length}, {"d", filter_default},
-    {"default", filter_default}, {"dictsort", filter_dictsort}, {"e", filter_escape}, {"escape", filter_escape}, {"filesizeformat", filter_filesizeformat}, {"first", filter_first},
-    {"float", filter_float}, {"forceescape", filter_forceescape}, {"format", filter_format}, {"groupby", filter_groupby}, {"indent", filter_indent}, {"int", filter_int}, {"items", filter_items},
-    {"join", filter_join}, {"last", filter_last}, {"length", filter_length}, {"list", filter_list}, {"lower", filter_lower}, {"map", filter_map}, {"max", filter_max}, {"min", filter_min},
-    {"pprint", filter_pprint}, {"reject", filter_reject}, {"rejectattr", filter_rejectattr}, {"replace", filter_replace}, {"reverse", filter_reverse}, {"round", filter_round}, {"safe", filter_safe},
-    {"select", filter_select}, {"selectattr", filter_selectattr}, {"slice", filter_slice}, {"sort", filter_sort}, {"string", filter_string}, {"striptags", filter_striptags}, {"sum", filter_sum},
-    {"title", filter_title}, {"tojson", filter_tojson}, {"trim", filter_trim}, {"truncate", filter_truncate}, {"unique", filter_unique}, {"upper", filter_upper}, {"urlencode", filter_urlencode},
-    {"wordcount", filter_wordcount}, {"wordwrap", filter_wordwrap}, {"xmlattr", filter_xmlattr},
+    {"abs", filter_abs},
+    {"attr", filter_attr},
+    {"batch", filter_batch},
+    {"capitalize", filter_capitalize},
+    {"center", filter_center},
+    {"count", filter_length},
+    {"d", filter_default},
+    {"default", filter_default},
+    {"dictsort", filter_dictsort},
+    {"e", filter_escape},
+    {"escape", filter_escape},
+    {"filesizeformat", filter_filesizeformat},
+    {"first", filter_first},
+    {"float", filter_float},
+    {"forceescape", filter_forceescape},
+    {"format", filter_format},
+    {"groupby", filter_groupby},
+    {"indent", filter_indent},
+    {"int", filter_int},
+    {"items", filter_items},
+    {"join", filter_join},
+    {"last", filter_last},
+    {"length", filter_length},
+    {"list", filter_list},
+    {"lower", filter_lower},
+    {"map", filter_map},
+    {"max", filter_max},
+    {"min", filter_min},
+    {"pprint", filter_pprint},
+    {"reject", filter_reject},
+    {"rejectattr", filter_rejectattr},
+    {"replace", filter_replace},
+    {"reverse", filter_reverse},
+    {"round", filter_round},
+    {"safe", filter_safe},
+    {"select", filter_select},
+    {"selectattr", filter_selectattr},
+    {"slice", filter_slice},
+    {"sort", filter_sort},
+    {"string", filter_string},
+    {"striptags", filter_striptags},
+    {"sum", filter_sum},
+    {"title", filter_title},
+    {"tojson", filter_tojson},
+    {"trim", filter_trim},
+    {"truncate", filter_truncate},
+    {"unique", filter_unique},
+    {"upper", filter_upper},
+    {"urlencode", filter_urlencode},
+    {"wordcount", filter_wordcount},
+    {"wordwrap", filter_wordwrap},
+    {"xmlattr", filter_xmlattr},
 };
 
 const Builtin *filter_find(Slice name) {

@@ -87,7 +87,10 @@ static void append_real(Str *out, double value, const Spec *spec) {
     if (signbit(value)) str_append_char(&prefix, '-');
     else if (spec->sign == '+' || spec->sign == ' ') str_append_char(&prefix, spec->sign);
     value = fabs(value);
-    if (!isfinite(value)) str_append(&digits, isnan(value) ? (type == 'F' || type == 'E' || type == 'G' ? "NAN" : "nan") : type == 'F' || type == 'E' || type == 'G' ? "INF" : "inf");
+    if (!isfinite(value))
+        str_append(&digits, isnan(value)                                ? (type == 'F' || type == 'E' || type == 'G' ? "NAN" : "nan")
+                            : type == 'F' || type == 'E' || type == 'G' ? "INF"
+                                                                        : "inf");
     else if (type == 0 && spec->precision < 0) append_float(&digits, value);
     else if (type == '%') str_printf(&digits, "%.*f%%", precision, value * 100);
     else if (type == 'e') str_printf(&digits, "%.*e", precision, value);
@@ -144,7 +147,8 @@ static void append_conversion(Jinja *j, Str *out, char type, Value value, Spec *
     } else if (type == 'c') {
         char bytes[4];
         if (is_string(value) && string_length(value.as.string) == 1) append_words(out, value.as.string, spec, '>');
-        else if (is_integral(value) && int_of(value) >= 0 && int_of(value) < 0x110000) append_words(out, (Slice){bytes, utf8_encode((uint32_t)int_of(value), bytes)}, spec, '>');
+        else if (is_integral(value) && int_of(value) >= 0 && int_of(value) < 0x110000)
+            append_words(out, (Slice){bytes, utf8_encode((uint32_t)int_of(value), bytes)}, spec, '>');
         else jinja_fail(j, "%%c requires int or char");
     } else if (!is_number(value)) {
         jinja_fail(j, "%%%c format: a number is required, not %s", type, v_type_name(value));
@@ -397,9 +401,16 @@ Value string_format(Jinja *j, Value self, const Args *args) {
             field.len -= 2;
         }
         Value value = field_value(j, field, args, &next);
-        if (memchr(spec.data, '{', spec.len)) spec = string_format(j, v_slice(spec), &(Args){args->items + MIN(next, args->n), args->n - MIN(next, args->n), args->keywords, args->n_keywords}).as.string;
+        if (memchr(spec.data, '{', spec.len))
+            spec = string_format(j, v_slice(spec),
+                                 &(Args){args->items + MIN(next, args->n), args->n - MIN(next, args->n), args->keywords, args->n_keywords})
+                       .as.string;
         if (!jinja_ok(j)) break;
-        append_formatted(j, &out, conversion == 'r' || conversion == 'a' ? repr_value(j, value, conversion == 'a') : conversion == 's' ? v_slice(text_of(j, value)) : value, spec);
+        append_formatted(j, &out,
+                         conversion == 'r' || conversion == 'a' ? repr_value(j, value, conversion == 'a')
+                         : conversion == 's'                    ? v_slice(text_of(j, value))
+                                                                : value,
+                         spec);
         at = end + 1;
         if (out.len > JINJA_MAX_OUTPUT) jinja_fail(j, "a text of more than %zu MB", JINJA_MAX_OUTPUT >> 20);
     }

@@ -46,7 +46,8 @@ bool args_check(Jinja *j, const char *what, const Args *args, size_t least, size
     if (args->n + args->n_keywords < least) jinja_fail(j, "%s takes at least %zu argument(s), %zu given", what, least, args->n + args->n_keywords);
     if (args->n > most) jinja_fail(j, "%s takes at most %zu argument(s), %zu given", what, most, args->n);
     for (size_t i = 0; i < args->n_keywords; i++)
-        if (!named(names, args->keywords[i].name)) jinja_fail(j, "%s takes no keyword argument '%.*s'", what, (int)args->keywords[i].name.len, args->keywords[i].name.data);
+        if (!named(names, args->keywords[i].name))
+            jinja_fail(j, "%s takes no keyword argument '%.*s'", what, (int)args->keywords[i].name.len, args->keywords[i].name.data);
     return jinja_ok(j);
 }
 
@@ -55,7 +56,8 @@ bool args_check(Jinja *j, const char *what, const Args *args, size_t least, size
 static Value global_range(Jinja *j, Value self, const Args *args) {
     (void)self;
     if (!args_check(j, "range()", args, 1, 3, "")) return v_undefined(NULL);
-    int64_t start = args->n > 1 ? arg_int(j, args, 0, "start", 0) : 0, stop = arg_int(j, args, args->n > 1, "stop", 0), step = arg_int(j, args, 2, "step", 1);
+    int64_t start = args->n > 1 ? arg_int(j, args, 0, "start", 0) : 0, stop = arg_int(j, args, args->n > 1, "stop", 0),
+            step = arg_int(j, args, 2, "step", 1);
     if (step == 0) return jinja_fail(j, "range() arg 3 must not be zero");
     enum { MOST = 100000 }; /* the sandbox's own limit */
     Value range = v_range(j, start, stop, step);
@@ -70,7 +72,8 @@ static void add_pairs(Jinja *j, Value dict, Value from) {
     Value items = v_iterate(j, from);
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) {
         Value pair = v_iterate(j, items.as.list->items[i]);
-        if (jinja_ok(j) && pair.as.list->n != 2) jinja_fail(j, "dictionary update sequence element #%zu has length %zu; 2 is required", i, pair.as.list->n);
+        if (jinja_ok(j) && pair.as.list->n != 2)
+            jinja_fail(j, "dictionary update sequence element #%zu has length %zu; 2 is required", i, pair.as.list->n);
         if (jinja_ok(j)) dict_set(j, dict, pair.as.list->items[0], pair.as.list->items[1]);
     }
 }
@@ -122,8 +125,8 @@ static bool read_time(const char *text, struct tm *out) {
     if (sscanf(text, "%d-%d-%d%n", &t.tm_year, &t.tm_mon, &t.tm_mday, &n) != 3) return false;
     const char *rest = text + n;
     if (*rest && (sscanf(rest, "%*1[ T]%d:%d:%d%n", &t.tm_hour, &t.tm_min, &t.tm_sec, &n) != 3 || rest[n])) return false;
-    if (t.tm_year < 1 || t.tm_year > 9999 || t.tm_mon < 1 || t.tm_mon > 12 || t.tm_mday < 1 || t.tm_mday > 31 || t.tm_hour < 0 || t.tm_hour > 23 || t.tm_min < 0 || t.tm_min > 59 || t.tm_sec < 0 ||
-        t.tm_sec > 60)
+    if (t.tm_year < 1 || t.tm_year > 9999 || t.tm_mon < 1 || t.tm_mon > 12 || t.tm_mday < 1 || t.tm_mday > 31 || t.tm_hour < 0 || t.tm_hour > 23 ||
+        t.tm_min < 0 || t.tm_min > 59 || t.tm_sec < 0 || t.tm_sec > 60)
         return false;
     t.tm_year -= 1900;
     t.tm_mon -= 1;
@@ -147,7 +150,12 @@ static Value global_strftime_now(Jinja *j, Value self, const Args *args) {
 }
 
 static const Builtin globals[] = {
-    {"range", global_range}, {"dict", global_dict}, {"namespace", global_namespace}, {"cycler", global_cycler}, {"joiner", global_joiner}, {"raise_exception", global_raise_exception},
+    {"range", global_range},
+    {"dict", global_dict},
+    {"namespace", global_namespace},
+    {"cycler", global_cycler},
+    {"joiner", global_joiner},
+    {"raise_exception", global_raise_exception},
     {"strftime_now", global_strftime_now},
 };
 

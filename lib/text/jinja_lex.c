@@ -87,7 +87,8 @@ static Status push_data(Lexer *x, size_t tag, char sign, bool block) {
 
 /* ---- inside of tags ---- */
 
-static const char *const operators[] = {"**", "//", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%", "~", "(", ")", "[", "]", "{", "}", "<", ">", "=", ".", ",", ":", "|", ";"};
+static const char *const operators[] = {"**", "//", "==", "!=", "<=", ">=", "+", "-", "*", "/", "%", "~", "(",
+                                        ")",  "[",  "]",  "{",  "}",  "<",  ">", "=", ".", ",", ":", "|", ";"};
 
 static bool digit_in(char c, int base) {
     if (base == 16) return (c >= '0' && c <= '9') || (c >= 'a' && c <= 'f') || (c >= 'A' && c <= 'F');

@@ -21,8 +21,15 @@ typedef enum Casing { CASE_LOWER, CASE_UPPER, CASE_TITLE, CASE_CAPITAL, CASE_SWA
 
 /* The full mappings that one character to several have are few; of them German sharp s and the ligatures are about. */
 static void append_upper(Str *out, uint32_t c, bool title) {
-    static const struct { uint32_t c; const char *upper, *title; } special[] = {
-        {0xDF, "SS", "Ss"}, {0xFB00, "FF", "Ff"}, {0xFB01, "FI", "Fi"}, {0xFB02, "FL", "Fl"}, {0xFB03, "FFI", "Ffi"}, {0xFB04, "FFL", "Ffl"}, {0x149, "\xCA\xBCN", "\xCA\xBCN"},
+    static const struct { uint32_t c; const char *upper, *title;
+    } special[] = {
+        {0xDF, "SS", "Ss"},
+        {0xFB00, "FF", "Ff"},
+        {0xFB01, "FI", "Fi"},
+        {0xFB02, "FL", "Fl"},
+        {0xFB03, "FFI", "Ffi"},
+        {0xFB04, "FFL", "Ffl"},
+        {0x149, "\xCA\xBCN", "\xCA\xBCN"},
     };
     for (size_t i = 0; i < COUNT_OF(special); i++)
         if (special[i].c == c) {
@@ -46,8 +53,10 @@ static Value change_case(Jinja *j, Slice s, Casing casing) {
         uint32_t c, next = 0;
         size_t n = char_next(s.data + at, &c);
         if (at + n < s.len) char_next(s.data + at + n, &next);
-        bool letter = cased(c), final = inside && !(at + n < s.len && cased(next)), is_lower = utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LL;
-        bool up = casing == CASE_UPPER || (casing == CASE_SWAP && is_lower), title = (casing == CASE_TITLE && !inside) || (casing == CASE_CAPITAL && at == 0);
+        bool letter = cased(c), final = inside && !(at + n < s.len && cased(next)),
+             is_lower = utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_LL;
+        bool up = casing == CASE_UPPER || (casing == CASE_SWAP && is_lower),
+             title = (casing == CASE_TITLE && !inside) || (casing == CASE_CAPITAL && at == 0);
         if (up || title) append_upper(&out, c, title);
         else append_lower(&out, c, final);
         inside = letter;
@@ -65,7 +74,8 @@ METHOD(swapcase) { CHECK("swapcase", 0, 0, ""); return change_case(j, self.as.st
 METHOD(casefold) {
     CHECK("casefold", 0, 0, "");
     utf8proc_uint8_t *folded = NULL;
-    utf8proc_ssize_t n = utf8proc_map((const utf8proc_uint8_t *)self.as.string.data, (utf8proc_ssize_t)self.as.string.len, &folded, UTF8PROC_CASEFOLD);
+    utf8proc_ssize_t n =
+        utf8proc_map((const utf8proc_uint8_t *)self.as.string.data, (utf8proc_ssize_t)self.as.string.len, &folded, UTF8PROC_CASEFOLD);
     Value value = n >= 0 ? v_string(j, (const char *)folded, (size_t)n) : self;
     free(folded);
     return value;
@@ -88,7 +98,10 @@ static bool is_alpha(uint32_t c) {
     return category >= UTF8PROC_CATEGORY_LU && category <= UTF8PROC_CATEGORY_LO;
 }
 static bool is_decimal(uint32_t c) { return utf8proc_category((utf8proc_int32_t)c) == UTF8PROC_CATEGORY_ND; }
-static bool is_digit(uint32_t c) { return is_decimal(c) || c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0x2070 && c <= 0x2079) || (c >= 0x2080 && c <= 0x2089) || (c >= 0x2460 && c <= 0x2468); }
+static bool is_digit(uint32_t c) {
+    return is_decimal(c) || c == 0xB2 || c == 0xB3 || c == 0xB9 || (c >= 0x2070 && c <= 0x2079) || (c >= 0x2080 && c <= 0x2089) ||
+           (c >= 0x2460 && c <= 0x2468);
+}
 static bool is_alnum(uint32_t c) { return is_alpha(c) || char_is_numeric(c); }
 static bool is_ascii(uint32_t c) { return c < 128; }
 METHOD(isalpha) { CHECK("isalpha", 0, 0, ""); return all_chars(self.as.string, is_alpha); }
@@ -257,7 +270,8 @@ METHOD(join) {
     Value items = v_iterate(j, args->items[0]);
     Str out = {0};
     for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++) {
-        if (!is_string(items.as.list->items[i])) jinja_fail(j, "sequence item %zu: expected str instance, %s found", i, v_type_name(items.as.list->items[i]));
+        if (!is_string(items.as.list->items[i]))
+            jinja_fail(j, "sequence item %zu: expected str instance, %s found", i, v_type_name(items.as.list->items[i]));
         if (i) append_text(j, &out, self);
         append_text(j, &out, items.as.list->items[i]);
         if (out.len > JINJA_MAX_OUTPUT) jinja_fail(j, "a text of more than %zu MB", JINJA_MAX_OUTPUT >> 20);
@@ -319,7 +333,8 @@ static Value affixed(Jinja *j, Value self, const Args *args, bool end) {
     else list_push(j, list, one);
     for (size_t i = 0; jinja_ok(j) && i < list.as.list->n; i++) {
         Value part = list.as.list->items[i];
-        if (!is_string(part)) return jinja_fail(j, "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith", v_type_name(part));
+        if (!is_string(part))
+            return jinja_fail(j, "%s first arg must be str or a tuple of str, not %s", end ? "endswith" : "startswith", v_type_name(part));
         size_t len = part.as.string.len;
         if (s.data && len <= s.len && (len == 0 || memcmp(end ? s.data + s.len - len : s.data, part.as.string.data, len) == 0)) return v_bool(true);
     }
@@ -520,13 +535,50 @@ static Value float_is_integer(Jinja *j, Value self, const Args *args) {
 /* ---- tables ---- */
 
 static const Builtin string_methods[] = {
-    {"lower", str_lower}, {"upper", str_upper}, {"title", str_title}, {"capitalize", str_capitalize}, {"swapcase", str_swapcase}, {"casefold", str_casefold}, {"isalpha", str_isalpha},
-    {"isdigit", str_isdigit}, {"isdecimal", str_isdecimal}, {"isnumeric", str_isnumeric}, {"isalnum", str_isalnum}, {"isspace", str_isspace}, {"isprintable", str_isprintable},
-    {"isascii", str_isascii}, {"islower", str_islower}, {"isupper", str_isupper}, {"istitle", str_istitle}, {"strip", str_strip}, {"lstrip", str_lstrip}, {"rstrip", str_rstrip}, {"split", str_split},
-    {"rsplit", str_rsplit}, {"splitlines", str_splitlines}, {"partition", str_partition}, {"rpartition", str_rpartition}, {"join", str_join}, {"find", str_find}, {"rfind", str_rfind},
-    {"index", str_index}, {"rindex", str_rindex}, {"count", str_count}, {"startswith", str_startswith}, {"endswith", str_endswith}, {"removeprefix", str_removeprefix},
-    {"removesuffix", str_removesuffix}, {"replace", str_replace}, {"center", str_center}, {"ljust", str_ljust}, {"rjust", str_rjust}, {"zfill", str_zfill}, {"expandtabs", str_expandtabs},
-    {"format", string_format}, {"format_map", format_map}, {"isidentifier", str_isidentifier},
+    {"lower", str_lower},
+    {"upper", str_upper},
+    {"title", str_title},
+    {"capitalize", str_capitalize},
+    {"swapcase", str_swapcase},
+    {"casefold", str_casefold},
+    {"isalpha", str_isalpha},
+    {"isdigit", str_isdigit},
+    {"isdecimal", str_isdecimal},
+    {"isnumeric", str_isnumeric},
+    {"isalnum", str_isalnum},
+    {"isspace", str_isspace},
+    {"isprintable", str_isprintable},
+    {"isascii", str_isascii},
+    {"islower", str_islower},
+    {"isupper", str_isupper},
+    {"istitle", str_istitle},
+    {"strip", str_strip},
+    {"lstrip", str_lstrip},
+    {"rstrip", str_rstrip},
+    {"split", str_split},
+    {"rsplit", str_rsplit},
+    {"splitlines", str_splitlines},
+    {"partition", str_partition},
+    {"rpartition", str_rpartition},
+    {"join", str_join},
+    {"find", str_find},
+    {"rfind", str_rfind},
+    {"index", str_index},
+    {"rindex", str_rindex},
+    {"count", str_count},
+    {"startswith", str_startswith},
+    {"endswith", str_endswith},
+    {"removeprefix", str_removeprefix},
+    {"removesuffix", str_removesuffix},
+    {"replace", str_replace},
+    {"center", str_center},
+    {"ljust", str_ljust},
+    {"rjust", str_rjust},
+    {"zfill", str_zfill},
+    {"expandtabs", str_expandtabs},
+    {"format", string_format},
+    {"format_map", format_map},
+    {"isidentifier", str_isidentifier},
 };
 static const Builtin list_methods[] = {{"index", list_index}, {"count", list_count}, {"copy", list_copy}};
 static const Builtin tuple_methods[] = {{"index", list_index}, {"count", list_count}};

@@ -1,5 +1,5 @@
 /* Tokens to a tree, by recursive descent with Jinja2's precedence:
- *     x if c else y < or < and < not < comparisons, in < + - < ~ < * / // % < ** < unary - + < . [] () < | is                                              */
+ *     x if c else y < or < and < not < comparisons, in < + - < ~ < * / // % < ** < unary - + < . [] () < | is */
 #include <stdlib.h>
 #include <string.h>
 
@@ -20,14 +20,19 @@ static const Token *peek_second(const Parser *p) { return &p->tokens->items[MIN(
 static const Token *take(Parser *p) { return p->next + 1 < p->tokens->n ? &p->tokens->items[p->next++] : peek(p); }
 
 static void *fault_at(Parser *p, size_t at, const char *what, Slice detail) {
-    if (p->status == ST_OK) p->status = jinja_fault(p->name, p->source, p->len, at, "%s%s%.*s%s", what, detail.len ? " '" : "", (int)detail.len, detail.data ? detail.data : "", detail.len ? "'" : "");
+    if (p->status == ST_OK)
+        p->status = jinja_fault(p->name, p->source, p->len, at, "%s%s%.*s%s", what, detail.len ? " '" : "", (int)detail.len,
+                                detail.data ? detail.data : "", detail.len ? "'" : "");
     return NULL;
 }
 
 static void *unexpected(Parser *p, const char *expected) {
     const Token *token = peek(p);
     char what[100];
-    snprintf(what, sizeof what, "expected %s, got %s", expected, token->type == TOKEN_END ? "the end of the template" : token->type == TOKEN_DATA ? "text" : "");
+    snprintf(what, sizeof what, "expected %s, got %s", expected,
+             token->type == TOKEN_END    ? "the end of the template"
+             : token->type == TOKEN_DATA ? "text"
+                                         : "");
     return fault_at(p, token->at, what, token->type == TOKEN_END || token->type == TOKEN_DATA ? (Slice){0} : token->text);
 }
 
@@ -108,8 +113,8 @@ static bool deeper(Parser *p) {
 /* What ends a tuple without brackets. */
 static bool tuple_ends(const Parser *p) {
     const Token *token = peek(p);
-    return token->type == TOKEN_BLOCK_END || token->type == TOKEN_VARIABLE_END || token->type == TOKEN_END || is_op(token, ")") || is_op(token, "]") || is_op(token, "}") || is_name(token, "in") ||
-           is_name(token, "recursive") || is_op(token, "=");
+    return token->type == TOKEN_BLOCK_END || token->type == TOKEN_VARIABLE_END || token->type == TOKEN_END || is_op(token, ")") ||
+           is_op(token, "]") || is_op(token, "}") || is_name(token, "in") || is_name(token, "recursive") || is_op(token, "=");
 }
 
 /* One expression, or several with commas as a tuple. simple: only names and attributes, as targets are. */
@@ -288,9 +293,10 @@ static JinjaNode *parse_test(Parser *p, JinjaNode *value) {
     node->name = dotted_name(p);
     node->value = (Value){.type = V_BUILTIN, .as.builtin = test_find(node->name)};
     const Token *token = peek(p);
-    bool argument = token->type == TOKEN_STRING || token->type == TOKEN_INTEGER || token->type == TOKEN_FLOAT || is_op(token, "[") || is_op(token, "{") ||
-                    (token->type == TOKEN_NAME && !is_name(token, "else") && !is_name(token, "or") && !is_name(token, "and") && !is_name(token, "if") && !is_name(token, "is") && !is_name(token, "in") &&
-                     !is_name(token, "not") && !is_name(token, "recursive"));
+    bool argument =
+        token->type == TOKEN_STRING || token->type == TOKEN_INTEGER || token->type == TOKEN_FLOAT || is_op(token, "[") || is_op(token, "{") ||
+        (token->type == TOKEN_NAME && !is_name(token, "else") && !is_name(token, "or") && !is_name(token, "and") && !is_name(token, "if") &&
+         !is_name(token, "is") && !is_name(token, "in") && !is_name(token, "not") && !is_name(token, "recursive"));
     if (accept_op(p, "(")) {
         parse_arguments(p, &node->list);
     } else if (argument) {
@@ -579,7 +585,8 @@ static bool list_mentions(const NodeList *list, const char *name) {
 static bool mentions(const JinjaNode *node, const char *name) {
     if (!node) return false;
     if (node->type == N_NAME && slice_is(node->name, name)) return true;
-    return mentions(node->a, name) || mentions(node->b, name) || mentions(node->c, name) || list_mentions(&node->list, name) || list_mentions(&node->more, name);
+    return mentions(node->a, name) || mentions(node->b, name) || mentions(node->c, name) || list_mentions(&node->list, name) ||
+           list_mentions(&node->more, name);
 }
 
 /* What the body asks for besides the parameters. */
@@ -685,9 +692,13 @@ static JinjaNode *parse_jump(Parser *p, const Token *token) {
 }
 
 static JinjaNode *parse_statement(Parser *p) {
-    static const struct { const char *name; JinjaNode *(*parse)(Parser *, size_t); } statements[] = {
-        {"for", parse_for}, {"if", parse_if}, {"set", parse_set}, {"macro", parse_macro}, {"call", parse_call_block}, {"filter", parse_filter_block}, {"with", parse_with},
-        {"generation", parse_generation}, {"block", parse_block}, {"print", parse_print},
+    static const struct { const char *name; JinjaNode *(*parse)(Parser *, size_t);
+    } statements[] = {
+        {"for", parse_for},         {"if", parse_if},
+        {"set", parse_set},         {"macro", parse_macro},
+        {"call", parse_call_block}, {"filter", parse_filter_block},
+        {"with", parse_with},       {"generation", parse_generation},
+        {"block", parse_block},     {"print", parse_print},
     };
     const Token *token = take(p);
     for (size_t i = 0; i < COUNT_OF(statements); i++)

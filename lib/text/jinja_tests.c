@@ -24,9 +24,18 @@ TEST(float) { return (void)j, (void)args, v_bool(v.type == V_FLOAT); }
 TEST(number) { return (void)j, (void)args, v_bool(is_number(v)); }
 TEST(string) { return (void)j, (void)args, v_bool(is_string(v)); }
 TEST(mapping) { return (void)j, (void)args, v_bool(v.type == V_DICT); }
-TEST(sequence) { return (void)j, (void)args, v_bool(is_string(v) || is_sequence(v) || v.type == V_DICT || v.type == V_RANGE || v.type == V_UNDEFINED); }
-TEST(iterable) { return (void)j, (void)args, v_bool(is_string(v) || is_sequence(v) || v.type == V_DICT || v.type == V_RANGE || v.type == V_UNDEFINED || v.type == V_LOOP || v.type == V_VIEW || v.type == V_GENERATOR); }
-TEST(callable) { return (void)j, (void)args, v_bool(v.type == V_MACRO || v.type == V_BUILTIN || v.type == V_METHOD || v.type == V_JOINER || v.type == V_LOOP || v.type == V_UNDEFINED); }
+TEST(sequence) {
+    return (void)j, (void)args, v_bool(is_string(v) || is_sequence(v) || v.type == V_DICT || v.type == V_RANGE || v.type == V_UNDEFINED);
+}
+TEST(iterable) {
+    return (void)j, (void)args,
+           v_bool(is_string(v) || is_sequence(v) || v.type == V_DICT || v.type == V_RANGE || v.type == V_UNDEFINED || v.type == V_LOOP ||
+                  v.type == V_VIEW || v.type == V_GENERATOR);
+}
+TEST(callable) {
+    return (void)j, (void)args,
+           v_bool(v.type == V_MACRO || v.type == V_BUILTIN || v.type == V_METHOD || v.type == V_JOINER || v.type == V_LOOP || v.type == V_UNDEFINED);
+}
 TEST(escaped) { return (void)j, (void)args, v_bool(v.safe); }
 TEST(eq) { return v_bool(v_equal(v, first_arg(j, args))); }
 TEST(ne) { return v_bool(!v_equal(v, first_arg(j, args))); }
@@ -75,11 +84,45 @@ TEST(filter) { return (void)args, v_hashable(j, v), v_bool(is_string(v) && filte
 TEST(test) { return (void)args, v_hashable(j, v), v_bool(is_string(v) && test_find(v.as.string) && jinja_ok(j)); }
 
 static const Builtin tests[] = {
-    {"defined", test_defined}, {"undefined", test_undefined}, {"none", test_none}, {"boolean", test_boolean}, {"true", test_true}, {"false", test_false}, {"integer", test_integer},
-    {"float", test_float}, {"number", test_number}, {"string", test_string}, {"mapping", test_mapping}, {"sequence", test_sequence}, {"iterable", test_iterable}, {"callable", test_callable},
-    {"escaped", test_escaped}, {"eq", test_eq}, {"==", test_eq}, {"equalto", test_eq}, {"ne", test_ne}, {"!=", test_ne}, {"lt", test_lt}, {"<", test_lt}, {"lessthan", test_lt}, {"le", test_le},
-    {"<=", test_le}, {"gt", test_gt}, {">", test_gt}, {"greaterthan", test_gt}, {"ge", test_ge}, {">=", test_ge}, {"in", test_in}, {"sameas", test_sameas}, {"divisibleby", test_divisibleby},
-    {"even", test_even}, {"odd", test_odd}, {"lower", test_lower}, {"upper", test_upper}, {"filter", test_filter}, {"test", test_test},
+    {"defined", test_defined},
+    {"undefined", test_undefined},
+    {"none", test_none},
+    {"boolean", test_boolean},
+    {"true", test_true},
+    {"false", test_false},
+    {"integer", test_integer},
+    {"float", test_float},
+    {"number", test_number},
+    {"string", test_string},
+    {"mapping", test_mapping},
+    {"sequence", test_sequence},
+    {"iterable", test_iterable},
+    {"callable", test_callable},
+    {"escaped", test_escaped},
+    {"eq", test_eq},
+    {"==", test_eq},
+    {"equalto", test_eq},
+    {"ne", test_ne},
+    {"!=", test_ne},
+    {"lt", test_lt},
+    {"<", test_lt},
+    {"lessthan", test_lt},
+    {"le", test_le},
+    {"<=", test_le},
+    {"gt", test_gt},
+    {">", test_gt},
+    {"greaterthan", test_gt},
+    {"ge", test_ge},
+    {">=", test_ge},
+    {"in", test_in},
+    {"sameas", test_sameas},
+    {"divisibleby", test_divisibleby},
+    {"even", test_even},
+    {"odd", test_odd},
+    {"lower", test_lower},
+    {"upper", test_upper},
+    {"filter", test_filter},
+    {"test", test_test},
 };
 
 const Builtin *test_find(Slice name) {

@@ -129,7 +129,8 @@ static Value from_json(Jinja *j, const json_t *json, int depth) {
 Value v_range(Jinja *j, int64_t start, int64_t stop, int64_t step) {
     Value value = {.type = V_RANGE, .as.range = need(j, sizeof *value.as.range)};
     if (!value.as.range) return v_undefined(NULL);
-    uint64_t span = step > 0 ? (uint64_t)stop - (uint64_t)start : (uint64_t)start - (uint64_t)stop, by = step > 0 ? (uint64_t)step : 0 - (uint64_t)step;
+    uint64_t span = step > 0 ? (uint64_t)stop - (uint64_t)start : (uint64_t)start - (uint64_t)stop,
+             by = step > 0 ? (uint64_t)step : 0 - (uint64_t)step;
     value.as.range->start = start;
     value.as.range->stop = stop;
     value.as.range->step = step;
@@ -148,8 +149,10 @@ Value v_from_json(Jinja *j, const json_t *json) { return json ? from_json(j, jso
 
 const char *v_type_name(Value v) {
     static const char *const names[] = {
-        [V_UNDEFINED] = "Undefined", [V_NONE] = "NoneType", [V_BOOL] = "bool", [V_INT] = "int", [V_FLOAT] = "float", [V_STRING] = "str", [V_LIST] = "list", [V_TUPLE] = "tuple", [V_VIEW] = "dict view", [V_GENERATOR] = "generator", [V_DICT] = "dict",
-        [V_NAMESPACE] = "Namespace", [V_RANGE] = "range", [V_LOOP] = "LoopContext", [V_CYCLER] = "Cycler", [V_JOINER] = "Joiner", [V_MACRO] = "Macro", [V_BUILTIN] = "function", [V_METHOD] = "method",
+        [V_UNDEFINED] = "Undefined", [V_NONE] = "NoneType",       [V_BOOL] = "bool",        [V_INT] = "int",          [V_FLOAT] = "float",
+        [V_STRING] = "str",          [V_LIST] = "list",           [V_TUPLE] = "tuple",      [V_VIEW] = "dict view",   [V_GENERATOR] = "generator",
+        [V_DICT] = "dict",           [V_NAMESPACE] = "Namespace", [V_RANGE] = "range",      [V_LOOP] = "LoopContext", [V_CYCLER] = "Cycler",
+        [V_JOINER] = "Joiner",       [V_MACRO] = "Macro",         [V_BUILTIN] = "function", [V_METHOD] = "method",
     };
     return names[v.type];
 }
@@ -209,7 +212,9 @@ static bool equal_at(Value a, Value b, int depth) {
             if (!other || !equal_at(a.as.dict->pairs[i].value, *other, depth + 1)) return false;
         }
         return true;
-    case V_RANGE: return a.as.range->n == b.as.range->n && (a.as.range->n == 0 || (a.as.range->start == b.as.range->start && (a.as.range->n == 1 || a.as.range->step == b.as.range->step)));
+    case V_RANGE:
+        return a.as.range->n == b.as.range->n &&
+               (a.as.range->n == 0 || (a.as.range->start == b.as.range->start && (a.as.range->n == 1 || a.as.range->step == b.as.range->step)));
     default: return a.as.macro == b.as.macro;
     }
 }
@@ -265,7 +270,8 @@ bool v_contains(Jinja *j, Value container, Value item) {
         if (!is_number(item) || number_of(item) != floor(number_of(item))) return false;
         if (fabs(number_of(item)) > 0x1p53) return false;
         int64_t offset = (int64_t)number_of(item) - container.as.range->start;
-        return offset % container.as.range->step == 0 && offset / container.as.range->step >= 0 && offset / container.as.range->step < container.as.range->n;
+        return offset % container.as.range->step == 0 && offset / container.as.range->step >= 0 &&
+               offset / container.as.range->step < container.as.range->n;
     }
     case V_UNDEFINED: return false;
     default: jinja_fail(j, "argument of type '%s' is not iterable", v_type_name(container)); return false;
@@ -348,8 +354,9 @@ bool python_space(uint32_t c) {
 bool python_printable(uint32_t c) {
     if (c < 0x7F) return c >= ' ';
     utf8proc_category_t category = utf8proc_category((utf8proc_int32_t)c);
-    return category != UTF8PROC_CATEGORY_CC && category != UTF8PROC_CATEGORY_CF && category != UTF8PROC_CATEGORY_CS && category != UTF8PROC_CATEGORY_CO && category != UTF8PROC_CATEGORY_CN &&
-           category != UTF8PROC_CATEGORY_ZL && category != UTF8PROC_CATEGORY_ZP && category != UTF8PROC_CATEGORY_ZS;
+    return category != UTF8PROC_CATEGORY_CC && category != UTF8PROC_CATEGORY_CF && category != UTF8PROC_CATEGORY_CS &&
+           category != UTF8PROC_CATEGORY_CO && category != UTF8PROC_CATEGORY_CN && category != UTF8PROC_CATEGORY_ZL &&
+           category != UTF8PROC_CATEGORY_ZP && category != UTF8PROC_CATEGORY_ZS;
 }
 
 static bool stripped(uint32_t c, const Slice *chars) {

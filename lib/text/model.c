@@ -18,7 +18,8 @@ Status word_is_token(Encoder *encoder, int32_t id, size_t len, size_t *n) {
 Status word_is_unknown(const TokenModel *model, Encoder *encoder, const char *word, size_t len, size_t *n) {
     if (model->unk >= 0) return word_is_token(encoder, model->unk, len, n);
     int shown = (int)MIN(len, (size_t)40);
-    if (model->unk_missing) return status_fail(ST_INPUT, "'%.*s' is not known, and 'unk_token' '%s' is not in the vocabulary", shown, word, model->unk_missing);
+    if (model->unk_missing)
+        return status_fail(ST_INPUT, "'%.*s' is not known, and 'unk_token' '%s' is not in the vocabulary", shown, word, model->unk_missing);
     return status_fail(ST_INPUT, "'%.*s' is not in the vocabulary, which has no 'unk_token'", shown, word);
 }
 

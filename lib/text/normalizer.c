@@ -5,7 +5,17 @@
 
 #include "lib/text/tokenizer_parts.h"
 
-typedef enum NormKind { NORM_FORM, NORM_LOWERCASE, NORM_STRIP, NORM_PREPEND, NORM_REPLACE, NORM_MAP, NORM_IDEOGRAPHS, NORM_CHARSMAP, NORM_BYTES } NormKind;
+typedef enum NormKind {
+    NORM_FORM,
+    NORM_LOWERCASE,
+    NORM_STRIP,
+    NORM_PREPEND,
+    NORM_REPLACE,
+    NORM_MAP,
+    NORM_IDEOGRAPHS,
+    NORM_CHARSMAP,
+    NORM_BYTES
+} NormKind;
 typedef uint32_t CharMap(uint32_t c); /* what a character becomes, or DROPPED */
 enum { DROPPED = 0x7FFFFFFF, STEPS_OF_BERT = 5 };
 struct NormStep {
@@ -91,8 +101,8 @@ static uint32_t map_bert_clean(uint32_t c) {
 /* The rules of SentencePiece's nmt_nfkc that are no compositions: controls vanish, odd spaces become plain ones. */
 static uint32_t map_nmt(uint32_t c) {
     if ((c >= 0x01 && c <= 0x08) || c == 0x0B || (c >= 0x0E && c <= 0x1F) || c == 0x7F || c == 0x8F || c == 0x9F) return DROPPED;
-    if (c == '\t' || c == '\n' || c == '\f' || c == '\r' || c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 || c == 0x2581 || c == 0xFEFF ||
-        c == REPLACEMENT_CHARACTER)
+    if (c == '\t' || c == '\n' || c == '\f' || c == '\r' || c == 0x1680 || (c >= 0x200B && c <= 0x200F) || c == 0x2028 || c == 0x2029 ||
+        c == 0x2581 || c == 0xFEFF || c == REPLACEMENT_CHARACTER)
         return ' ';
     return c;
 }
@@ -187,13 +197,15 @@ static Status form_cluster(const NormStep *step, Encoder *encoder, const Text *t
     for (size_t i = start; i < end;) {
         uint32_t c;
         i += char_next(text->data + i, &c);
-        if (!array_reserve(&encoder->code_points, &encoder->code_points_cap, n + LONGEST_DECOMPOSITION, sizeof *encoder->code_points)) return ST_RESOURCE;
+        if (!array_reserve(&encoder->code_points, &encoder->code_points_cap, n + LONGEST_DECOMPOSITION, sizeof *encoder->code_points))
+            return ST_RESOURCE;
         utf8proc_ssize_t got = utf8proc_decompose_char((utf8proc_int32_t)c, encoder->code_points + n, LONGEST_DECOMPOSITION, options, &last_boundary);
         ASSERT(got >= 0 && got <= LONGEST_DECOMPOSITION, "U+%04X becomes %td characters", (unsigned)c, (ptrdiff_t)got);
         n += (size_t)got;
     }
     TRY(marks_order(encoder, encoder->code_points, n));
-    if (step->compose) n = (size_t)utf8proc_normalize_utf32(encoder->code_points, (utf8proc_ssize_t)n, (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
+    if (step->compose)
+        n = (size_t)utf8proc_normalize_utf32(encoder->code_points, (utf8proc_ssize_t)n, (utf8proc_option_t)(UTF8PROC_STABLE | UTF8PROC_COMPOSE));
     uint32_t base;
     size_t used = char_next(text->data + start, &base);
     bool kept = n > 0 && (uint32_t)encoder->code_points[0] == base && start + used < end; /* then it and its marks have origins of their own */

@@ -31,8 +31,9 @@ static void put_set(Rewriter *r, const char *set, bool negated) {
 /* Since 10.40 a bare script name means "is used with that script" in PCRE2; Oniguruma means the script itself. */
 static const char *script_prefix(const char *name, size_t len) {
 #if PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40
-    static const char *const scripts[] = {"Han", "Hiragana", "Katakana", "Hangul", "Latin", "Cyrillic", "Greek", "Arabic", "Hebrew", "Devanagari", "Thai",
-                                          "Bengali", "Tamil", "Telugu", "Armenian", "Georgian", "Ethiopic", "Khmer", "Lao", "Myanmar", "Tibetan"};
+    static const char *const scripts[] = {"Han",      "Hiragana", "Katakana",   "Hangul", "Latin",   "Cyrillic", "Greek",
+                                          "Arabic",   "Hebrew",   "Devanagari", "Thai",   "Bengali", "Tamil",    "Telugu",
+                                          "Armenian", "Georgian", "Ethiopic",   "Khmer",  "Lao",     "Myanmar",  "Tibetan"};
     for (size_t i = 0; i < COUNT_OF(scripts); i++)
         if (slice_is((Slice){name, len}, scripts[i])) return "sc:";
 #else
@@ -173,7 +174,8 @@ static Status compile(Loader *loader, Pattern *pattern, const char *regex) {
     PCRE2_SIZE at;
     pcre2_compile_context *context = pcre2_compile_context_create(NULL);
     if (context) pcre2_set_newline(context, PCRE2_NEWLINE_LF);
-    pattern->code = pcre2_compile((PCRE2_SPTR)str_text(&r.out), r.out.len, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error, &at, context);
+    pattern->code = pcre2_compile((PCRE2_SPTR)str_text(&r.out), r.out.len, PCRE2_UTF | PCRE2_UCP | PCRE2_MULTILINE | PCRE2_NEVER_BACKSLASH_C, &error,
+                                  &at, context);
     pcre2_compile_context_free(context);
     if (!pattern->code) {
         char message[256];
@@ -236,7 +238,8 @@ void matcher_release(Matcher *matcher) {
 }
 
 static bool literal_find(Slice literal, const char *text, size_t len, size_t from, size_t *start, size_t *end) {
-    const char *hit = literal.len == 1 ? memchr(text + from, literal.data[0], len - from) : memmem(text + from, len - from, literal.data, literal.len);
+    const char *hit =
+        literal.len == 1 ? memchr(text + from, literal.data[0], len - from) : memmem(text + from, len - from, literal.data, literal.len);
     if (!hit) return false;
     *start = (size_t)(hit - text);
     *end = *start + literal.len;
@@ -252,7 +255,8 @@ Status pattern_find(const Pattern *pattern, Matcher *matcher, const char *text, 
     PCRE2_SPTR subject = (PCRE2_SPTR)text;
     int code = PCRE2_ERROR_JIT_STACKLIMIT;
     if (pattern->jit) code = pcre2_jit_match(pattern->code, subject, len, from, 0, matcher->data, matcher->context);
-    if (code == PCRE2_ERROR_JIT_STACKLIMIT) code = pcre2_match(pattern->code, subject, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, matcher->data, matcher->context);
+    if (code == PCRE2_ERROR_JIT_STACKLIMIT)
+        code = pcre2_match(pattern->code, subject, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, matcher->data, matcher->context);
     *found = code >= 0;
     if (*found) {
         const PCRE2_SIZE *ends = pcre2_get_ovector_pointer(matcher->data);

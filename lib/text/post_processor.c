@@ -6,7 +6,8 @@
 static Status id_push(const Loader *loader, const char *token, json_int_t id, Ids *ids) {
     const Vocabulary *vocabulary = &loader->tokenizer->vocabulary;
     if (id < 0 || id >= vocabulary->size || !vocabulary->tokens[id].data)
-        return status_fail(ST_INPUT, "post_processor of '%s' adds token '%s' with id %lld, which is not in the vocabulary", loader->path, token, (long long)id);
+        return status_fail(ST_INPUT, "post_processor of '%s' adds token '%s' with id %lld, which is not in the vocabulary", loader->path, token,
+                           (long long)id);
     ids_push(ids, (int32_t)id);
     return ST_OK;
 }
@@ -15,7 +16,8 @@ static Status id_push(const Loader *loader, const char *token, json_int_t id, Id
 static Status special_push(Loader *loader, const json_t *specials, const char *name, Ids *ids) {
     const json_t *list = json_object_get(json_object_get(specials, name), "ids"), *id;
     size_t i;
-    if (!json_is_array(list)) return status_fail(ST_INPUT, "post_processor of '%s' uses '%s', which is not in its 'special_tokens'", loader->path, name);
+    if (!json_is_array(list))
+        return status_fail(ST_INPUT, "post_processor of '%s' uses '%s', which is not in its 'special_tokens'", loader->path, name);
     json_array_foreach(list, i, id) {
         if (!json_is_integer(id)) return status_fail(ST_INPUT, "wrong ids of '%s' in the post_processor of '%s'", name, loader->path);
         TRY(id_push(loader, name, json_integer_value(id), ids));
@@ -24,7 +26,8 @@ static Status special_push(Loader *loader, const json_t *specials, const char *n
 }
 
 static Status template_wrong(const Loader *loader) {
-    return status_fail(ST_INPUT, "wrong 'single' template in the post_processor of '%s': expected special tokens and the sequence A once", loader->path);
+    return status_fail(ST_INPUT, "wrong 'single' template in the post_processor of '%s': expected special tokens and the sequence A once",
+                       loader->path);
 }
 
 /* `before` and `after` get what stands on either side of the sequence A. */

@@ -44,7 +44,8 @@ static Status encode_around(Encoding *e, const AddedSet *set, const Text *text, 
     AddedMatch match;
     while (added_find(set, text->data, text->len, from, done, e->literal, &match)) {
         if (done < match.start) TRY(part(e, text_part(text, done, match.start)));
-        if (match.start < match.end) emit(e, match.token->id, text_origin(text, match.start, match.end)); /* else one before it has taken all its spaces */
+        /* Else one before it has taken all its spaces */
+        if (match.start < match.end) emit(e, match.token->id, text_origin(text, match.start, match.end));
         done = match.end;
         from = match.resume;
     }
@@ -62,7 +63,8 @@ static void emit_added(Encoding *e, const Ids *ids) {
 
 static Status encode(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids, Ids *offsets) {
     size_t bad;
-    if (!utf8_valid(text, len, &bad)) return status_fail(ST_INPUT, "cannot tokenize: byte %zu of the text is not UTF-8 (0x%02X)", bad, (unsigned)(uint8_t)text[bad]);
+    if (!utf8_valid(text, len, &bad))
+        return status_fail(ST_INPUT, "cannot tokenize: byte %zu of the text is not UTF-8 (0x%02X)", bad, (unsigned)(uint8_t)text[bad]);
     if (len > INT32_MAX / 8) return status_fail(ST_INPUT, "cannot tokenize a text of %zu bytes at once: at most %d", len, INT32_MAX / 8);
     Encoding e = {tokenizer, encoder_take(tokenizer), flags & TOKENIZE_LITERAL, ids, offsets};
     if (!e.encoder) return ST_RESOURCE;
@@ -94,7 +96,9 @@ int32_t tokenizer_id(const Tokenizer *tokenizer, const char *token) { return voc
 const char *tokenizer_token(const Tokenizer *tokenizer, int32_t id) {
     return id >= 0 && id < tokenizer->vocabulary.size ? tokenizer->vocabulary.tokens[id].data : NULL;
 }
-bool tokenizer_is_special(const Tokenizer *tokenizer, int32_t id) { return id >= 0 && id < tokenizer->vocabulary.size && tokenizer->added.special[id]; }
+bool tokenizer_is_special(const Tokenizer *tokenizer, int32_t id) {
+    return id >= 0 && id < tokenizer->vocabulary.size && tokenizer->added.special[id];
+}
 int32_t tokenizer_bos(const Tokenizer *tokenizer) { return tokenizer->bos; }
 int32_t tokenizer_eos(const Tokenizer *tokenizer) { return tokenizer->eos; }
 int32_t tokenizer_pad(const Tokenizer *tokenizer) { return tokenizer->pad; }
@@ -159,7 +163,8 @@ Status section_flatten(Loader *loader, const char *section, const json_t *node, 
 static Status sections_load(Loader *loader, const json_t *root) {
     Tokenizer *t = loader->tokenizer;
     const json_t *model = json_object_get(root, "model"), *added = json_object_get(root, "added_tokens");
-    if (!json_is_object(model)) return status_hint(status_fail(ST_INPUT, "'%s' is no tokenizer: it has no 'model'", loader->path), "give a tokenizer.json, or its folder");
+    if (!json_is_object(model))
+        return status_hint(status_fail(ST_INPUT, "'%s' is no tokenizer: it has no 'model'", loader->path), "give a tokenizer.json, or its folder");
     static const char *const ignored[] = {"truncation", "padding"};
     for (size_t i = 0; i < COUNT_OF(ignored); i++)
         if (json_is_object(json_object_get(root, ignored[i]))) log_message(LOG_WARNING, "'%s' in '%s' is ignored", ignored[i], loader->path);

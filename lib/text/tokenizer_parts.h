@@ -65,7 +65,8 @@ Status pattern_from_json(Loader *loader, const json_t *node, Pattern **pattern);
 
 /* ---- vocabulary ---- */
 
-/* Strings of the model and of added tokens to ids and back. `slots` is an open hash table of ids (-1: free); `added` has a bit for each id that only an added token has. */
+/* Strings of the model and of added tokens to ids and back. `slots` is an open hash table of ids (-1: free); `added` has a bit for each id that only
+ * an added token has. */
 typedef struct Vocabulary { Slice *tokens; int32_t *slots; size_t n_slots; int32_t size; uint8_t *added; } Vocabulary;
 Status vocabulary_init(Loader *loader, Vocabulary *vocabulary, const json_t *model, const json_t *added);
 int32_t vocabulary_find(const Vocabulary *vocabulary, const char *text, size_t len); /* -1 when missing */
@@ -187,7 +188,8 @@ Status normalizer_run(const Normalizer *normalizer, Encoder *encoder, Text *text
 /* ---- pre-tokenizer ---- */
 
 typedef struct PreStep PreStep;
-typedef struct PreTokenizer { PreStep *steps; size_t n; bool bytes, needs_origins; } PreTokenizer; /* bytes: pieces are raw bytes of a byte-level model */
+/* bytes: pieces are raw bytes of a byte-level model */
+typedef struct PreTokenizer { PreStep *steps; size_t n; bool bytes, needs_origins; } PreTokenizer;
 Status pretokenizer_init(Loader *loader, PreTokenizer *pretokenizer, const json_t *node);
 /* Cuts `text` (which may be replaced by a changed one) into spans, none of them empty; they are the encoder's until its next use. */
 Status pretokenizer_run(const PreTokenizer *pretokenizer, Encoder *encoder, Text *text, const Spans **spans);
@@ -237,9 +239,11 @@ struct Tokenizer {
 
 /* `name`: for messages. */
 Status tokenizer_from_json(const json_t *root, const char *name, Tokenizer **tokenizer);
-/* A directory of vocab.json and merges.txt, or of settings that list characters, as the tokenizer.json that it stands for. The caller calls json_decref. */
+/* A directory of vocab.json and merges.txt, or of settings that list characters, as the tokenizer.json that it stands for. The caller calls
+ * json_decref. */
 Status tokenizer_json_from_files(const char *dir, json_t **root);
-/* DIR/tokenizer_config.json, with the special tokens that a tokenizer of characters has but does not name; NULL when there is none. The caller calls json_decref. */
+/* DIR/tokenizer_config.json, with the special tokens that a tokenizer of characters has but does not name; NULL when there is none. The caller calls
+ * json_decref. */
 Status tokenizer_config_read(const char *dir, json_t **config);
 bool char_config(const json_t *config); /* is it that of a tokenizer of characters? */
 void char_config_complete(json_t *config);

@@ -39,7 +39,9 @@ Status trie_init(Loader *loader, Trie *trie, TrieEntry *entries, size_t n) {
     size_t n_nodes = 1;
     qsort(entries, n, sizeof *entries, entry_order);
     for (size_t i = 0; i < n; i++) n_nodes += entries[i].token.len - (i > 0 ? common_length(entries[i - 1].token, entries[i].token) : 0);
-    if (n_nodes > MAX_NODES) return status_fail(ST_INPUT, "the vocabulary of '%s' is too large: its tokens have %zu different beginnings, at most %d can be used", loader->path, n_nodes, MAX_NODES);
+    if (n_nodes > MAX_NODES)
+        return status_fail(ST_INPUT, "the vocabulary of '%s' is too large: its tokens have %zu different beginnings, at most %d can be used",
+                           loader->path, n_nodes, MAX_NODES);
     for (trie->n_slots = 16; trie->n_slots < 2 * n_nodes;) trie->n_slots *= 2;
     trie->edges = arena_zero(loader->arena, trie->n_slots * sizeof *trie->edges);
     trie->ids = arena_alloc(loader->arena, n_nodes * sizeof *trie->ids);

@@ -114,7 +114,8 @@ Status unigram_init(Loader *loader, TokenModel *model, const json_t *node) {
     int64_t unk = -1;
     TRY(json_get_int(node, loader->path, "unk_id", &unk));
     if (unk < -1 || unk >= (int64_t)json_array_size(list))
-        return status_fail(ST_INPUT, "wrong 'unk_id' in '%s': %lld, but the vocabulary has %zu tokens", loader->path, (long long)unk, json_array_size(list));
+        return status_fail(ST_INPUT, "wrong 'unk_id' in '%s': %lld, but the vocabulary has %zu tokens", loader->path, (long long)unk,
+                           json_array_size(list));
     model->unk = (int32_t)unk;
     TRY(part_bool(loader, node, "byte_fallback", false, &model->byte_fallback));
     byte_tables_fill(&loader->tokenizer->vocabulary, model);

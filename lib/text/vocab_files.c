@@ -62,7 +62,8 @@ static bool listed(const json_t *list, const char *content) {
 }
 
 static void token_add(json_t *list, const char *content, json_int_t id, bool special) {
-    if (!listed(list, content)) json_array_append_new(list, json_pack("{s:I,s:s,s:b,s:b}", "id", id, "content", content, "special", special, "normalized", !special));
+    if (!listed(list, content))
+        json_array_append_new(list, json_pack("{s:I,s:s,s:b,s:b}", "id", id, "content", content, "special", special, "normalized", !special));
 }
 
 /* "added_tokens_decoder": {"151643": {"content": ..}} of newer settings. */
@@ -119,16 +120,17 @@ static Status added_read(const char *dir, const json_t *config, const json_t *ma
 /* The parts that differ between GPT-2 and Qwen2. */
 static json_t *sections_pack(bool qwen2, bool prefix_space, json_t *model, json_t *added) {
     if (!qwen2)
-        return json_pack("{s:o,s:o,s:{s:s,s:b,s:b},s:{s:s}}", "model", model, "added_tokens", added, "pre_tokenizer", "type", "ByteLevel", "add_prefix_space",
-                         prefix_space, "use_regex", true, "decoder", "type", "ByteLevel");
-    return json_pack("{s:o,s:o,s:{s:s},s:{s:s,s:[{s:s,s:{s:s},s:s},{s:s,s:b,s:b}]},s:{s:s}}", "model", model, "added_tokens", added, "normalizer", "type", "NFC",
-                     "pre_tokenizer", "type", "Sequence", "pretokenizers", "type", "Split", "pattern", "Regex", QWEN2_PATTERN, "behavior", "Isolated", "type",
-                     "ByteLevel", "add_prefix_space", prefix_space, "use_regex", false, "decoder", "type", "ByteLevel");
+        return json_pack("{s:o,s:o,s:{s:s,s:b,s:b},s:{s:s}}", "model", model, "added_tokens", added, "pre_tokenizer", "type", "ByteLevel",
+                         "add_prefix_space", prefix_space, "use_regex", true, "decoder", "type", "ByteLevel");
+    return json_pack("{s:o,s:o,s:{s:s},s:{s:s,s:[{s:s,s:{s:s},s:s},{s:s,s:b,s:b}]},s:{s:s}}", "model", model, "added_tokens", added, "normalizer",
+                     "type", "NFC", "pre_tokenizer", "type", "Sequence", "pretokenizers", "type", "Split", "pattern", "Regex", QWEN2_PATTERN,
+                     "behavior", "Isolated", "type", "ByteLevel", "add_prefix_space", prefix_space, "use_regex", false, "decoder", "type",
+                     "ByteLevel");
 }
 
 static json_t *bos_template(const char *bos, json_int_t id) {
-    return json_pack("{s:s,s:[{s:{s:s,s:i}},{s:{s:s,s:i}}],s:{s:{s:[I]}}}", "type", "TemplateProcessing", "single", "SpecialToken", "id", bos, "type_id", 0, "Sequence",
-                     "id", "A", "type_id", 0, "special_tokens", bos, "ids", id);
+    return json_pack("{s:s,s:[{s:{s:s,s:i}},{s:{s:s,s:i}}],s:{s:{s:[I]}}}", "type", "TemplateProcessing", "single", "SpecialToken", "id", bos,
+                     "type_id", 0, "Sequence", "id", "A", "type_id", 0, "special_tokens", bos, "ids", id);
 }
 
 static Status assemble(const char *dir, const json_t *config, const json_t *map, json_t *vocab, json_t **root) {
@@ -165,7 +167,8 @@ Status tokenizer_json_from_files(const char *dir, json_t **root) {
     json_t *settings = config ? json_incref(config) : json_object();
     if (status == ST_OK && vocab) status = assemble(dir, settings, map, vocab, root);
     else if (status == ST_OK && char_config(settings)) status = tokenizer_json_from_chars(dir, settings, root);
-    else if (status == ST_OK) status = status_hint(status_fail(ST_INPUT, "no tokenizer in '%s'", dir), "expected tokenizer.json, or vocab.json and merges.txt");
+    else if (status == ST_OK)
+        status = status_hint(status_fail(ST_INPUT, "no tokenizer in '%s'", dir), "expected tokenizer.json, or vocab.json and merges.txt");
     json_decref(settings);
     json_decref(config);
     json_decref(map);

@@ -143,8 +143,10 @@ Status vocabulary_init(Loader *loader, Vocabulary *v, const json_t *model, const
     size_t i;
     int32_t id;
     if (list ? !json_is_array(tokens) : !json_is_object(tokens))
-        return status_fail(ST_INPUT, "wrong 'vocab' in '%s': expected %s", loader->path, list ? "a list of tokens and scores" : "an object of tokens and ids");
-    if (added && !json_is_null(added) && !json_is_array(added)) return status_fail(ST_INPUT, "wrong 'added_tokens' in '%s': expected a list", loader->path);
+        return status_fail(ST_INPUT, "wrong 'vocab' in '%s': expected %s", loader->path,
+                           list ? "a list of tokens and scores" : "an object of tokens and ids");
+    if (added && !json_is_null(added) && !json_is_array(added))
+        return status_fail(ST_INPUT, "wrong 'added_tokens' in '%s': expected a list", loader->path);
     TRY(list ? list_measure(loader, v, tokens, &sizes) : map_measure(loader, v, tokens, &sizes));
     json_array_foreach(added, i, item) {
         TRY(added_read(loader, item, &token, &id));

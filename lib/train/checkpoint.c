@@ -1,4 +1,5 @@
-/* Checkpoints that are whole or not there: written into .tmp-step-N, synced, renamed to step-N; taken only when every byte is as the manifest says. */
+/* Checkpoints that are whole or not there: written into .tmp-step-N, synced, renamed to step-N; taken only when every byte is as the manifest says.
+ */
 #include "lib/train/run.h"
 
 #include <errno.h>
@@ -30,7 +31,8 @@ static const char *step_path(Arena *arena, const char *dir, const char *prefix, 
 Status tensors_save(const char *path, const CheckpointItem *items, size_t n) {
     SafetensorsWriter *writer;
     TRY(safetensors_writer_new(path, &writer));
-    for (size_t i = 0; i < n; i++) safetensors_declare(writer, items[i].name, items[i].tensor->dtype, items[i].tensor->n_dims, items[i].tensor->shape);
+    for (size_t i = 0; i < n; i++)
+        safetensors_declare(writer, items[i].name, items[i].tensor->dtype, items[i].tensor->n_dims, items[i].tensor->shape);
     for (size_t i = 0; i < n; i++) safetensors_write(writer, items[i].tensor->data, tensor_bytes(items[i].tensor));
     return safetensors_commit(writer);
 }
@@ -68,7 +70,8 @@ static Status write_manifest(const Run *run, Arena *arena, const char *dir, int6
     uint64_t metrics_bytes;
     TRY(file_sync_size(run->metrics_path, &metrics_bytes));
     json_t *files = json_object();
-    json_t *manifest = json_pack("{s:i, s:I, s:I, s:o}", "version", 1, "step", (json_int_t)step, "metrics_bytes", (json_int_t)metrics_bytes, "files", files);
+    json_t *manifest =
+        json_pack("{s:i, s:I, s:I, s:o}", "version", 1, "step", (json_int_t)step, "metrics_bytes", (json_int_t)metrics_bytes, "files", files);
     Status status = manifest ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a checkpoint");
     for (size_t i = 0; i < COUNT_OF(file_names) && status == ST_OK; i++) {
         uint64_t size = 0;
@@ -134,7 +137,8 @@ static Status save(Run *run, Arena *arena, int64_t step, const CheckpointItem *i
     TRY(dir_make(dir));
     TRY(dir_remove(aside));
     Status status = write_all(run, arena, aside, step, items, n, state);
-    if (status == ST_OK && dir_exists(final)) status = checkpoint_verify(dir, step, &metrics_bytes) == ST_OK ? dir_remove(aside) : remove_step(arena, dir, step);
+    if (status == ST_OK && dir_exists(final))
+        status = checkpoint_verify(dir, step, &metrics_bytes) == ST_OK ? dir_remove(aside) : remove_step(arena, dir, step);
     if (status == ST_OK && !dir_exists(final)) status = dir_rename(aside, final);
     if (status == ST_OK) return remove_old(run, arena, keep);
     Str text = {0}, hint = {0};
@@ -168,7 +172,8 @@ static Status verify_file(const json_t *files, const char *path, const char *nam
     TRY(json_get_int(entry, path, "bytes", &bytes));
     TRY(json_get_int(entry, path, "crc32", &sum));
     TRY(file_checksum(path, &size, &crc));
-    if (bytes < 0 || (uint64_t)bytes != size) return status_fail(ST_INPUT, "'%s' has %llu bytes, expected %lld", path, (unsigned long long)size, (long long)bytes);
+    if (bytes < 0 || (uint64_t)bytes != size)
+        return status_fail(ST_INPUT, "'%s' has %llu bytes, expected %lld", path, (unsigned long long)size, (long long)bytes);
     return sum == (int64_t)crc ? ST_OK : status_fail(ST_INPUT, "'%s' is damaged: its checksum differs", path);
 }
 
@@ -181,11 +186,13 @@ static Status verify(Arena *arena, const char *dir, int64_t step, uint64_t *metr
     Status status = json_get_int(manifest, path, "version", &version);
     if (status == ST_OK) status = json_get_int(manifest, path, "step", &stated);
     if (status == ST_OK) status = json_get_int(manifest, path, "metrics_bytes", &metrics);
-    if (status == ST_OK && (version != 1 || stated != step || metrics < 0)) status = status_fail(ST_INPUT, "'%s' is not the manifest of step %lld", path, (long long)step);
+    if (status == ST_OK && (version != 1 || stated != step || metrics < 0))
+        status = status_fail(ST_INPUT, "'%s' is not the manifest of step %lld", path, (long long)step);
     const json_t *files = json_object_get(manifest, "files");
     for (size_t i = 0; i < COUNT_OF(file_names) && status == ST_OK; i++) {
         const char *file = step_path(arena, dir, "", step, file_names[i]);
-        status = json_is_object(json_object_get(files, file_names[i])) ? verify_file(files, file, file_names[i]) : status_fail(ST_INPUT, "'%s' lacks '%s'", path, file_names[i]);
+        status = json_is_object(json_object_get(files, file_names[i])) ? verify_file(files, file, file_names[i])
+                                                                       : status_fail(ST_INPUT, "'%s' lacks '%s'", path, file_names[i]);
     }
     json_decref(manifest);
     *metrics_bytes = (uint64_t)MAX(metrics, 0);

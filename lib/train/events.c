@@ -1,7 +1,8 @@
-/* TensorBoard's event file, written by hand: records in TFRecord frames, each a protocol buffer `Event` (tensorflow/core/util/event.proto, summary.proto).
+/* TensorBoard's event file, written by hand: records in TFRecord frames, each a protocol buffer `Event` (tensorflow/core/util/event.proto,
+ * summary.proto).
  *
- * It is made from metrics.jsonl alone: when a run goes on, the file is written anew from what the metrics were cut back to. So no step is there twice, whenever the run was killed, and
- * nothing of the file itself is ever read. */
+ * It is made from metrics.jsonl alone: when a run goes on, the file is written anew from what the metrics were cut back to. So no step is there
+ * twice, whenever the run was killed, and nothing of the file itself is ever read. */
 #include "lib/train/events.h"
 
 #include <errno.h>
@@ -126,7 +127,8 @@ static void append_metrics(Str *out, const json_t *metrics, double began) {
 
 /* ---- the file ---- */
 
-static bool is_event_file(const char *name) { return strstr(name, ".tfevents.") != NULL; } /* TensorBoard's own rule: temporaries of a killed process too */
+/* TensorBoard's own rule: temporaries of a killed process too */
+static bool is_event_file(const char *name) { return strstr(name, ".tfevents.") != NULL; }
 
 /* The second that the newest event file is named after; 0 = none is there. */
 static int64_t newest_time(char **names, size_t n) {
@@ -202,7 +204,8 @@ Status events_open(Events *events, Arena *arena, const char *dir, const char *me
     TRY(seconds_so_far(metrics_path, &seconds));
     int64_t newest = newest_time(names, n);
     events->began = (double)now.tv_sec + 1e-9 * (double)now.tv_nsec - seconds;
-    events->path = arena_printf(arena, "%s/events.out.tfevents.%010lld.%s.%d", dir, (long long)MAX((int64_t)now.tv_sec, newest + 1), host, (int)getpid());
+    events->path =
+        arena_printf(arena, "%s/events.out.tfevents.%010lld.%s.%d", dir, (long long)MAX((int64_t)now.tv_sec, newest + 1), host, (int)getpid());
     if (!events->path) return ST_RESOURCE;
     TRY(write_file(events, metrics_path, newest > 0, events->began + seconds));
     for (size_t i = 0; i < n; i++)

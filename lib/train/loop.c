@@ -119,7 +119,8 @@ static double elapsed(const Loop *loop) { return loop->seconds_before + (clock_s
 static json_t *metrics_to_json(const Metrics *metrics) {
     json_t *list = json_array();
     for (size_t i = 0; i < metrics->n; i++)
-        json_array_append_new(list, json_pack("[s, o, b]", metrics->items[i].name, json_real_or_null(metrics->items[i].value), (int)metrics->items[i].whole));
+        json_array_append_new(
+            list, json_pack("[s, o, b]", metrics->items[i].name, json_real_or_null(metrics->items[i].value), (int)metrics->items[i].whole));
     return list;
 }
 
@@ -136,7 +137,8 @@ static Status metrics_from_json(const json_t *list, Arena *arena, Metrics *metri
 
 static json_t *state_to_json(const Loop *loop) {
     const Keeper *keeper = &loop->keeper;
-    json_t *json = json_pack("{s:I, s:f, s:o}", "step", (json_int_t)loop->step, "seconds", elapsed(loop), "inputs", run_inputs_to_json(loop->task->inputs));
+    json_t *json =
+        json_pack("{s:I, s:f, s:o}", "step", (json_int_t)loop->step, "seconds", elapsed(loop), "inputs", run_inputs_to_json(loop->task->inputs));
     if (!json) return NULL;
     for (size_t i = 0; i < keeper->n_counts; i++) json_object_set_new(json, keeper->counts[i].name, json_integer(*keeper->counts[i].value));
     for (size_t i = 0; i < keeper->n_reals; i++) json_object_set_new(json, keeper->reals[i].name, json_real_or_null(*keeper->reals[i].value));
@@ -211,7 +213,8 @@ static Status check_kept(const Loop *loop) {
 
 /* ---- a whole step in memory ---- */
 
-enum { COPY_SMALL = 1 << 20, COPY_SHARE = 50 }; /* bytes that are copied after every step; more when the last copy took no more than this part of the time since */
+/* Bytes that are copied after every step; more when the last copy took no more than this part of the time since */
+enum { COPY_SMALL = 1 << 20, COPY_SHARE = 50 };
 
 static void copy_tensors(const Keeper *keeper, unsigned char *bytes, bool back) {
     for (size_t i = 0; i < keeper->n; i++) {
@@ -254,7 +257,8 @@ static Status take_copy(Loop *loop) {
 
 /* ---- failures of the task ---- */
 
-/* What is kept is as it was before the step that failed, or comes back from the copy. Numbers that went wrong are never saved, and nothing is where nothing was learned. */
+/* What is kept is as it was before the step that failed, or comes back from the copy. Numbers that went wrong are never saved, and nothing is where
+ * nothing was learned. */
 static Status save_whole_step(Loop *loop, bool untouched) {
     if (!untouched && loop->task->fragile && loop->copy.bytes && loop->copy.step > loop->saved_step) { /* there is none before the first step's end */
         TRY(take_copy(loop));
@@ -275,7 +279,8 @@ static Status failed(Loop *loop, Status status, bool untouched) {
     Status saved = save_whole_step(loop, untouched);
     if (saved != ST_OK) run_warn(loop->run, "no checkpoint: %s", status_text());
     str_printf(&hint, "%s", hint.len ? "; " : "");
-    if (loop->saved_step > 0) str_printf(&hint, "a checkpoint of step %lld is saved in '%s': continue with --resume", (long long)loop->saved_step, run_dir(loop->run));
+    if (loop->saved_step > 0)
+        str_printf(&hint, "a checkpoint of step %lld is saved in '%s': continue with --resume", (long long)loop->saved_step, run_dir(loop->run));
     else str_printf(&hint, "nothing was saved before this; --resume begins anew in '%s'", run_dir(loop->run));
     run_note(loop->run, "%s; %s", str_text(&text), str_text(&hint));
     status_fail(status, "%s", str_text(&text));
@@ -402,7 +407,8 @@ static Status steps(Loop *loop) {
 static Status finish(Loop *loop) {
     TRY(check_kept(loop));
     TRY(loop->task->finish(loop->task->context, loop->run));
-    json_t *summary = json_pack("{s:I, s:f, s:I, s:o}", "steps", (json_int_t)loop->step, "seconds", elapsed(loop), "peak_rss_bytes", (json_int_t)memory_peak(), "warnings", last_words(loop));
+    json_t *summary = json_pack("{s:I, s:f, s:I, s:o}", "steps", (json_int_t)loop->step, "seconds", elapsed(loop), "peak_rss_bytes",
+                                (json_int_t)memory_peak(), "warnings", last_words(loop));
     json_t *more = summary && loop->task->summary ? loop->task->summary(loop->task->context) : NULL;
     if (more) json_object_update(summary, more);
     json_decref(more);

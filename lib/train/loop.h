@@ -1,5 +1,5 @@
-/* The loop of runs that make their own data as they go (reinforcement learning): steps, metrics, checkpoints with exact resume, the end. What a run is, is said by one list of all that the next step
- * depends on: it is written into checkpoints, read back and compared in form.
+/* The loop of runs that make their own data as they go (reinforcement learning): steps, metrics, checkpoints with exact resume, the end. What a run
+ * is, is said by one list of all that the next step depends on: it is written into checkpoints, read back and compared in form.
  *
  *     static void keep(void *context, Keeper *keeper) {
  *         keep_f64(keeper, "Q", table->Q, table->n);
@@ -46,20 +46,30 @@ typedef struct LoopTask {
     void *context;
     TaskInput inputs[TASK_MAX_INPUTS];                          /* as in Task */
     bool (*done)(void *context);                                /* asked before each step */
-    /* A step (from 0) is three calls; the first and the last may be NULL. Any of them may give up with ST_INTERRUPTED when it sees interrupt_requested. What is done again after a resume begins with the call that failed. */
-    Status (*gather)(void *context, int64_t step, Metrics *metrics); /* what is learned from: samples, their rewards. Leaves what is kept as it was; when it fails, that is saved */
-    Status (*step)(void *context, int64_t step, Metrics *metrics);   /* learns. With ST_INTERRUPTED what is kept is as it was, unless it is fragile; after other failures it is lost, but see there */
-    Status (*judge)(void *context, int64_t step, Metrics *metrics);  /* evaluates. Changes numbers that are kept only when it succeeds; when it fails, what was learned is saved, with the metrics so far */
-    bool fragile;                                               /* `step` itself may fail for another program's fault, or be interrupted while it waits for that: a copy of what is kept, of the newest step or one shortly before, is held for that and saved then */
+    /* A step (from 0) is three calls; the first and the last may be NULL. Any of them may give up with ST_INTERRUPTED when it sees
+     * interrupt_requested. What is done again after a resume begins with the call that failed. */
+    /* What is learned from: samples, their rewards. Leaves what is kept as it was; when it fails, that is saved */
+    Status (*gather)(void *context, int64_t step, Metrics *metrics);
+    /* learns. With ST_INTERRUPTED what is kept is as it was, unless it is fragile; after other failures it is lost, but see there */
+    Status (*step)(void *context, int64_t step, Metrics *metrics);
+    /* evaluates. Changes numbers that are kept only when it succeeds; when it fails, what was learned is saved, with the metrics so far */
+    Status (*judge)(void *context, int64_t step, Metrics *metrics);
+    /* `step` itself may fail for another program's fault, or be interrupted while it waits for that: a copy of what is kept, of the newest step or
+     * one shortly before, is held for that and saved then */
+    bool fragile;
     void (*keep)(void *context, Keeper *keeper);
-    const char *rate;                                           /* "tokens": the metric that says how many were done in the step; the file also gets "tokens_per_second", which like "seconds" no two runs share. NULL: none */
-    void (*on_step)(void *context, int64_t step, const Metrics *metrics, double seconds, double elapsed); /* step from 1; seconds: of this one; elapsed: of this process; may be NULL */
+    /* "tokens": the metric that says how many were done in the step; the file also gets "tokens_per_second", which like "seconds" no two runs share.
+     * NULL: none */
+    const char *rate;
+    /* Step from 1; seconds: of this one; elapsed: of this process; may be NULL */
+    void (*on_step)(void *context, int64_t step, const Metrics *metrics, double seconds, double elapsed);
     Status (*finish)(void *context, Run *run);                  /* writes the result; after the last step */
     json_t *(*summary)(void *context);                          /* what finished.json says beside steps, seconds, memory; NULL: nothing */
 } LoopTask;
 typedef struct LoopResult { int64_t steps; double seconds; } LoopResult;
-/* From the run's checkpoint (or the start) until `done`. The run is not finished. ST_INTERRUPTED after interrupt_request with a checkpoint saved; ST_NUMERIC naming what was kept and is not finite any more, or a metric
- * that is infinite: nothing is saved then. Other failures of the task: the newest whole step is saved, and the hint says which. */
+/* From the run's checkpoint (or the start) until `done`. The run is not finished. ST_INTERRUPTED after interrupt_request with a checkpoint saved;
+ * ST_NUMERIC naming what was kept and is not finite any more, or a metric that is infinite: nothing is saved then. Other failures of the task: the
+ * newest whole step is saved, and the hint says which. */
 Status loop_run(const Recipe *recipe, Run *run, const LoopTask *task, LoopResult *result);
 
 #endif

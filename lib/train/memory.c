@@ -17,7 +17,8 @@ static Status advise_less(const Recipe *recipe) {
         str_append(&advice, "data.max_length");
     }
     str_append(&advice, " smaller");
-    if (recipe->train_gradient_accumulation_steps >= 1 && recipe->train_batch_size > 1) str_append(&advice, " (train.gradient_accumulation_steps makes up for it)");
+    if (recipe->train_gradient_accumulation_steps >= 1 && recipe->train_batch_size > 1)
+        str_append(&advice, " (train.gradient_accumulation_steps makes up for it)");
     if (strcmp(recipe->train_checkpointing, "none") == 0) str_append(&advice, ", or set train.checkpointing: layer");
     if (!recipe->has_lora) str_append(&advice, ", or train a LoRA adapter");
     status_hint(ST_RESOURCE, "%s", str_text(&advice));
@@ -25,7 +26,8 @@ static Status advise_less(const Recipe *recipe) {
     return ST_RESOURCE;
 }
 
-/* One accumulation step on the device that computes nothing: it allocates what the real one will. What cannot even be laid out does not fit either. */
+/* One accumulation step on the device that computes nothing: it allocates what the real one will. What cannot even be laid out does not fit either.
+ */
 static Status activation_bytes(const TrainerConfig *config, size_t *bytes) {
     cpu_plan_clear();
     Tape *meta = tape_new(device_meta(), tape_compute(config->tape), 0);
@@ -36,7 +38,8 @@ static Status activation_bytes(const TrainerConfig *config, size_t *bytes) {
     tape_free(meta);
     if (status != ST_RESOURCE) return status;
     char need[32], have[32];
-    status_fail(status, "training needs more than %s of memory for a step, the machine has %s left", format_bytes((double)*bytes, need), format_bytes((double)memory_available(), have));
+    status_fail(status, "training needs more than %s of memory for a step, the machine has %s left", format_bytes((double)*bytes, need),
+                format_bytes((double)memory_available(), have));
     return advise_less(config->recipe);
 }
 
@@ -49,7 +52,8 @@ static size_t trained_bytes(const Params *params) {
     return bytes;
 }
 
-/* Pages of code that runs for the first time, stacks of threads, what malloc keeps: 1.5 to 1.9 MiB measured on models that take next to nothing, none where kernels' plans are a bound; this is within 5 % of either. */
+/* Pages of code that runs for the first time, stacks of threads, what malloc keeps: 1.5 to 1.9 MiB measured on models that take next to nothing, none
+ * where kernels' plans are a bound; this is within 5 % of either. */
 enum { FIRST_TIME = 1 << 20 };
 
 /* resident: of the process, before the first plan is laid out, which leaves something on the heap. */
@@ -70,13 +74,15 @@ static Status measure(const TrainerConfig *config, size_t resident, TrainMemory 
     memory->program = (resident > loaded ? resident - loaded : 0) + FIRST_TIME;
     TRY(activation_bytes(config, &memory->activations));
     memory->scratch = cpu_planned_bytes();
-    memory->total = loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->program + beside(config);
+    memory->total =
+        loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->program + beside(config);
     return ST_OK;
 }
 
 /* ---- train.max_memory ---- */
 
-static const char *const checkpointing_names[] = {[CHECKPOINT_NONE] = "none", [CHECKPOINT_HEAD] = "head", [CHECKPOINT_SELECTIVE] = "selective", [CHECKPOINT_LAYER] = "layer"};
+static const char *const checkpointing_names[] = {
+    [CHECKPOINT_NONE] = "none", [CHECKPOINT_HEAD] = "head", [CHECKPOINT_SELECTIVE] = "selective", [CHECKPOINT_LAYER] = "layer"};
 
 Checkpointing checkpointing_from_text(const char *text) {
     Checkpointing kind = CHECKPOINT_NONE;
@@ -104,13 +110,15 @@ static Status too_little(const TrainerConfig *config, const TrainMemory *memory)
     const Recipe *recipe = config->recipe;
     bool cut = config->task.split != NULL;
     char least[32];
-    status_fail(ST_RESOURCE, "'train.max_memory: %s' is too little: with layers computed again%s training needs %s", recipe->train_max_memory, cut ? " and batches in the smallest parts" : "",
-                format_bytes((double)memory->total, least));
-    return status_hint(ST_RESOURCE, "give it as much, or %s%s", cut ? "shorten the longest rows (data.max_length)" : "take smaller batches", recipe->has_lora ? "" : ", or train a LoRA adapter");
+    status_fail(ST_RESOURCE, "'train.max_memory: %s' is too little: with layers computed again%s training needs %s", recipe->train_max_memory,
+                cut ? " and batches in the smallest parts" : "", format_bytes((double)memory->total, least));
+    return status_hint(ST_RESOURCE, "give it as much, or %s%s", cut ? "shorten the longest rows (data.max_length)" : "take smaller batches",
+                       recipe->has_lora ? "" : ", or train a LoRA adapter");
 }
 
-/* A choice must not depend on what differs from run to run, since parts round sums otherwise. It counts scratch memory for a fixed number of threads, as long as there are no more of them, and what the process holds
- * in steps. Of that, pages of files (the program's own code) differ by some 0.6 MiB from run to run, by where the system has put them; the rest by a few KiB, and by some 0.1 MiB for a thread. */
+/* A choice must not depend on what differs from run to run, since parts round sums otherwise. It counts scratch memory for a fixed number of threads,
+ * as long as there are no more of them, and what the process holds in steps. Of that, pages of files (the program's own code) differ by some 0.6 MiB
+ * from run to run, by where the system has put them; the rest by a few KiB, and by some 0.1 MiB for a thread. */
 enum { DECIDED_THREADS = 8, OWN_STEP = 2 << 20, FILE_STEP = 4 << 20, FILE_HEADROOM = 2 << 20, STEPS_IN_LIMIT = 256 };
 
 static size_t in_steps(size_t bytes, size_t step, size_t limit) {
@@ -123,7 +131,8 @@ static size_t decided_program(const TrainMemory *memory, size_t files, size_t li
     return in_steps(memory->program - files, OWN_STEP, limit) + in_steps(files + FILE_HEADROOM, FILE_STEP, limit);
 }
 
-static Status decide(const TrainerConfig *config, size_t resident, size_t files, size_t limit, Checkpointing checkpointing, int64_t part_tokens, TrainMemory *memory) {
+static Status decide(const TrainerConfig *config, size_t resident, size_t files, size_t limit, Checkpointing checkpointing, int64_t part_tokens,
+                     TrainMemory *memory) {
     int threads = omp_get_max_threads();
     omp_set_num_threads(MAX(threads, DECIDED_THREADS)); /* none is started: on the meta device one is asked for all */
     Status status = try_choice(config, resident, checkpointing, part_tokens, memory);
@@ -134,9 +143,12 @@ static Status decide(const TrainerConfig *config, size_t resident, size_t files,
 
 /* From the cheapest on. Parts of a thousand tokens cost next to nothing, a layer computed again does, parts of few tokens too. */
 static Status fit(const TrainerConfig *config, size_t resident, TrainMemory *memory) {
-    static const struct { Checkpointing checkpointing; int64_t part_tokens; } choices[] = {
-        {CHECKPOINT_NONE, 0}, {CHECKPOINT_HEAD, 0}, {CHECKPOINT_SELECTIVE, 0}, {CHECKPOINT_SELECTIVE, 4096}, {CHECKPOINT_SELECTIVE, 2048}, {CHECKPOINT_SELECTIVE, 1024}, {CHECKPOINT_SELECTIVE, 512},
-        {CHECKPOINT_LAYER, 0}, {CHECKPOINT_LAYER, 4096}, {CHECKPOINT_LAYER, 2048}, {CHECKPOINT_LAYER, 1024}, {CHECKPOINT_LAYER, 512}, {CHECKPOINT_LAYER, 1},
+    static const struct { Checkpointing checkpointing; int64_t part_tokens;
+    } choices[] = {
+        {CHECKPOINT_NONE, 0},         {CHECKPOINT_HEAD, 0},         {CHECKPOINT_SELECTIVE, 0},   {CHECKPOINT_SELECTIVE, 4096},
+        {CHECKPOINT_SELECTIVE, 2048}, {CHECKPOINT_SELECTIVE, 1024}, {CHECKPOINT_SELECTIVE, 512}, {CHECKPOINT_LAYER, 0},
+        {CHECKPOINT_LAYER, 4096},     {CHECKPOINT_LAYER, 2048},     {CHECKPOINT_LAYER, 1024},    {CHECKPOINT_LAYER, 512},
+        {CHECKPOINT_LAYER, 1},
     };
     Checkpointing least = config->model->checkpointing;
     size_t files = (size_t)memory_of_files(), limit;
@@ -202,12 +214,13 @@ Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMem
 Status trainer_check_weights(const Recipe *recipe, int64_t n_weights) {
     OptimizerConfig optimizer;
     TRY(recipe_optimizer(recipe, &optimizer));
-    double copies = 2 + optimizer_find(optimizer.name)->states(&optimizer) + (recipe->train_early_stopping > 0), need = copies * (double)n_weights * (double)sizeof(float);
+    double copies = 2 + optimizer_find(optimizer.name)->states(&optimizer) + (recipe->train_early_stopping > 0),
+           need = copies * (double)n_weights * (double)sizeof(float);
     uint64_t left = memory_available();
     if (need <= (double)left) return ST_OK;
     char needed[32], have[32];
-    status_fail(ST_RESOURCE, "training every weight of '%s' needs %s of memory before the first step, the machine has %s left", recipe->model_path, format_bytes(need, needed),
-                format_bytes((double)left, have));
+    status_fail(ST_RESOURCE, "training every weight of '%s' needs %s of memory before the first step, the machine has %s left", recipe->model_path,
+                format_bytes(need, needed), format_bytes((double)left, have));
     return status_hint(ST_RESOURCE, "train a LoRA adapter: a lora section, such as lora.rank=16");
 }
 
@@ -216,14 +229,17 @@ Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory) {
     uint64_t left = memory_available();
     if (still <= left) return ST_OK;
     char need[32], have[32];
-    status_fail(ST_RESOURCE, "training needs %s of memory more, the machine has %s left", format_bytes((double)still, need), format_bytes((double)left, have));
+    status_fail(ST_RESOURCE, "training needs %s of memory more, the machine has %s left", format_bytes((double)still, need),
+                format_bytes((double)left, have));
     return advise_less(recipe);
 }
 
 void train_memory_describe(const TrainMemory *memory, Str *text) {
-    const struct { const char *name; size_t bytes; } parts[] = {
-        {"mapped weights", memory->mapped}, {"weights", memory->weights}, {"packed weights", memory->packed}, {"gradients", memory->gradients},
-        {"optimizer", memory->optimizer}, {"best weights", memory->best}, {"activations", memory->activations}, {"scratch", memory->scratch}, {"sampling", memory->rollout}, {"program", memory->program},
+    const struct { const char *name; size_t bytes;
+    } parts[] = {
+        {"mapped weights", memory->mapped}, {"weights", memory->weights},   {"packed weights", memory->packed},   {"gradients", memory->gradients},
+        {"optimizer", memory->optimizer},   {"best weights", memory->best}, {"activations", memory->activations}, {"scratch", memory->scratch},
+        {"sampling", memory->rollout},      {"program", memory->program},
     };
     char bytes[32];
     str_printf(text, "%s", format_bytes((double)memory->total, bytes));

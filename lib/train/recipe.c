@@ -133,7 +133,8 @@ static const char *kind_text(const Yaml *node, char out[128]) {
 
 static Status refuse_type(const Key *key, const Yaml *node, const Source *source, const char *expected) {
     char where[512], what[128];
-    return status_fail(ST_CONFIG, "wrong value %s for '%s' %s: expected %s", kind_text(node, what), key->dotted, source_text(source, where), expected);
+    return status_fail(ST_CONFIG, "wrong value %s for '%s' %s: expected %s", kind_text(node, what), key->dotted, source_text(source, where),
+                       expected);
 }
 
 /* "a whole number from 1 to 65536", "a number of at least 0". */
@@ -294,7 +295,9 @@ static Status unknown_key(const char *section, const char *name, const Source *s
     const char *near = dotted ? NULL : nearest_key(section, name, str_text(&written));
     status_fail(ST_CONFIG, "unknown key '%s' %s", str_text(&written), source_text(source, where));
     str_release(&written);
-    if (dotted) return status_hint(ST_CONFIG, "in a file '%s' stands below '%.*s:'; with a dot it is written on the command line", strchr(name, '.') + 1, (int)strcspn(name, "."), name);
+    if (dotted)
+        return status_hint(ST_CONFIG, "in a file '%s' stands below '%.*s:'; with a dot it is written on the command line", strchr(name, '.') + 1,
+                           (int)strcspn(name, "."), name);
     return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : status_hint(ST_CONFIG, "--help of the command lists the keys");
 }
 
@@ -349,8 +352,8 @@ static bool may_be_text(const Key *key) {
     return key->type == KEY_TEXT || key->type == KEY_LIST;
 }
 
-/* The value is YAML. But of a text it would cut what follows " #", make a map of "a: b" and an alias of "*.jsonl", and nobody writes YAML there: it is taken as it stands unless it is quoted, or null, or a list or map of
- * a key that takes one. */
+/* The value is YAML. But of a text it would cut what follows " #", make a map of "a: b" and an alias of "*.jsonl", and nobody writes YAML there: it
+ * is taken as it stands unless it is quoted, or null, or a list or map of a key that takes one. */
 static Status override_value(const Key *key, const char *name, const char *value, Arena *arena, Yaml **node) {
     bool quoted = *value == '\'' || *value == '"', nested = key && key->type != KEY_TEXT && (*value == '[' || *value == '{');
     Status status = yaml_read_text(value, strlen(value), name, arena, node);
@@ -364,7 +367,8 @@ static Status override_value(const Key *key, const char *name, const char *value
     return (*node)->text ? ST_OK : ST_RESOURCE;
 }
 
-/* map: NULL = an empty one. A copy of it in which `path`, keys with dots between them, leads to `value`; NULL: there is something else than a map on the way. */
+/* map: NULL = an empty one. A copy of it in which `path`, keys with dots between them, leads to `value`; NULL: there is something else than a map on
+ * the way. */
 static Status map_with(const Yaml *map, const char *path, Yaml *value, Arena *arena, Yaml **result) {
     *result = NULL;
     if (map && map->kind != YAML_MAP && map->kind != YAML_NULL) return ST_OK;
@@ -452,9 +456,11 @@ static Status check_together(const Recipe *recipe) {
     if ((recipe->data_eval || recipe->eval_data) && recipe->data_eval_split > 0)
         return status_hint(status_fail(ST_CONFIG, "evaluation rows and 'data.eval_split' are both given"), "keep one");
     if (recipe->train_loss && strcmp(recipe->train_loss, "dft") == 0 && recipe->train_label_smoothing > 0)
-        return status_hint(status_fail(ST_CONFIG, "'train.loss' dft takes no 'train.label_smoothing'"), "leave one of them out; train.loss: nll takes it");
+        return status_hint(status_fail(ST_CONFIG, "'train.loss' dft takes no 'train.label_smoothing'"),
+                           "leave one of them out; train.loss: nll takes it");
     if (recipe->has_lora && recipe->lora_alpha == 0)
-        return status_hint(status_fail(ST_CONFIG, "'lora.alpha' is 0: the adapter would have no effect and learn nothing"), "twice the rank is usual");
+        return status_hint(status_fail(ST_CONFIG, "'lora.alpha' is 0: the adapter would have no effect and learn nothing"),
+                           "twice the rank is usual");
     if (recipe->train_betas.n != 2 || recipe->train_betas.items[0] >= 1 || recipe->train_betas.items[1] >= 1)
         return refuse_betas(recipe);
     if (recipe->train_early_stopping > 0 && !recipe->data_eval && !recipe->eval_data && recipe->data_eval_split <= 0)

@@ -14,7 +14,8 @@ static Status fill_rank_pattern(const Recipe *recipe, LoraConfig *config) {
     for (size_t i = 0; i < map->n; i++) {
         double rank = map->values[i];
         if (rank < 1 || rank > 65536 || rank != floor(rank))
-            return status_fail(ST_CONFIG, "wrong rank %g for '%s' in 'lora.rank_pattern': expected a whole number from 1 to 65536", rank, map->keys[i]);
+            return status_fail(ST_CONFIG, "wrong rank %g for '%s' in 'lora.rank_pattern': expected a whole number from 1 to 65536", rank,
+                               map->keys[i]);
         config->rank_values[i] = (int64_t)rank;
     }
     return ST_OK;
@@ -76,7 +77,8 @@ Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig
     };
     TRY(warmup_steps(recipe->train_warmup_steps, total_steps, &config->warmup_steps));
     if (config->warmup_steps > 0 && config->warmup_steps >= total_steps)
-        log_message(LOG_WARNING, "'train.warmup_steps' takes all %lld steps of the run: 'train.learning_rate' is never reached", (long long)total_steps);
+        log_message(LOG_WARNING, "'train.warmup_steps' takes all %lld steps of the run: 'train.learning_rate' is never reached",
+                    (long long)total_steps);
     return schedule_check(config);
 }
 

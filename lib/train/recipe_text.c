@@ -133,9 +133,23 @@ void recipe_write_yaml(const Recipe *recipe, Str *text) {
 /* ---- where two recipes differ ---- */
 
 static bool changes_nothing(const Key *key) {
-    static const char *const names[] = {"output", "threads", "train.log_every", "train.live", "train.save_every", "train.keep_checkpoints", "data.cache",
-                                        "synth.teacher", "synth.max_requests", "synth.max_tokens", "synth.max_cost", "synth.min_acceptance", "synth.acceptance_after",
-                                        "synth.select", "synth.select_quality", "synth.select_share", "synth.select_quotas"};
+    static const char *const names[] = {"output",
+                                        "threads",
+                                        "train.log_every",
+                                        "train.live",
+                                        "train.save_every",
+                                        "train.keep_checkpoints",
+                                        "data.cache",
+                                        "synth.teacher",
+                                        "synth.max_requests",
+                                        "synth.max_tokens",
+                                        "synth.max_cost",
+                                        "synth.min_acceptance",
+                                        "synth.acceptance_after",
+                                        "synth.select",
+                                        "synth.select_quality",
+                                        "synth.select_share",
+                                        "synth.select_quotas"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (strcmp(key->dotted, names[i]) == 0) return true;
     return strcmp(key->section, "generate") == 0;

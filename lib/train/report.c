@@ -61,7 +61,9 @@ static void cell_count(Str *html, double value) {
 }
 
 static void head_of(Str *html, const char *title) {
-    str_append(html, "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\"><head><meta charset=\"utf-8\"/><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/>");
+    str_append(
+        html,
+        "<!DOCTYPE html>\n<html lang=\"en\" xmlns=\"http://www.w3.org/1999/xhtml\"><head><meta charset=\"utf-8\"/><meta name=\"viewport\" content=\"width=device-width,initial-scale=1\"/>");
     html_element(html, "title", title);
     str_printf(html, "<style>\n%s</style></head>\n<body><main>\n", report_style);
 }
@@ -141,7 +143,8 @@ static void work_tiles(const RunRecord *run, Str *html) {
     if (numbers->tokens_per_second > 0) {
         str_clear(&value);
         append_count(&value, numbers->tokens_per_second);
-        tile(html, "tokens a second", &value, "%s%s", isnan(numbers->seconds) ? "median" : "median, for ", isnan(numbers->seconds) ? "" : format_seconds(numbers->seconds, words));
+        tile(html, "tokens a second", &value, "%s%s", isnan(numbers->seconds) ? "median" : "median, for ",
+             isnan(numbers->seconds) ? "" : format_seconds(numbers->seconds, words));
     }
     double parameters = json_real_of(run->started, "parameters"), trained = json_real_of(run->started, "trained_parameters");
     if (parameters > 0) {
@@ -219,7 +222,8 @@ static void draw_curve(const RunRecord *runs, size_t n, const Curve *curve, Str 
     for (size_t i = 0; i < n && lines; i++) {
         const Series *series = record_series(&runs[i], curve->key);
         if (series)
-            lines[chart.n_lines++] = (ChartLine){series, runs[i].name, (int)(i % CHART_COLOURS), text_starts_with(curve->key, "eval_"), !curve->plain};
+            lines[chart.n_lines++] =
+                (ChartLine){series, runs[i].name, (int)(i % CHART_COLOURS), text_starts_with(curve->key, "eval_"), !curve->plain};
     }
     chart_write(&chart, html);
     free(lines);
@@ -274,10 +278,19 @@ static void write_curves(const RunRecord *runs, size_t n, Str *html) {
 
 /* ---- data ---- */
 
-static const struct { const char *key, *text; bool always; } data_rows[] = {
-    {"rows", "rows", true}, {"tokens", "tokens", true}, {"trained_tokens", "trained tokens", true}, {"dropped_long", "dropped: too long", true}, {"cut", "cut to data.max_length", true},
-    {"dropped_untrained", "dropped: nothing trained was left", false}, {"untrained", "without a trained token", false}, {"duplicates", "the same as an earlier row", true},
-    {"remapped", "prompt ends inside a token", false}, {"no_eos", "without an end", false}, {"weighted", "with a weight of their own", false},
+static const struct { const char *key, *text; bool always;
+} data_rows[] = {
+    {"rows", "rows", true},
+    {"tokens", "tokens", true},
+    {"trained_tokens", "trained tokens", true},
+    {"dropped_long", "dropped: too long", true},
+    {"cut", "cut to data.max_length", true},
+    {"dropped_untrained", "dropped: nothing trained was left", false},
+    {"untrained", "without a trained token", false},
+    {"duplicates", "the same as an earlier row", true},
+    {"remapped", "prompt ends inside a token", false},
+    {"no_eos", "without an end", false},
+    {"weighted", "with a weight of their own", false},
 };
 
 static void write_counts(const json_t *started, Str *html) {
@@ -300,7 +313,8 @@ static void write_counts(const json_t *started, Str *html) {
 static void write_share(const json_t *train, Str *html) {
     double tokens = json_real_of(train, "tokens"), trained = json_real_of(train, "trained_tokens");
     if (!(tokens > 0) || !(trained >= 0 && trained <= tokens)) return;
-    str_printf(html, "<p>%.3g %% of the tokens carry loss, the others are context.</p><div class=\"bar c0\"><i style=\"width:%.2f%%\"></i></div>\n", 100 * trained / tokens, 100 * trained / tokens);
+    str_printf(html, "<p>%.3g %% of the tokens carry loss, the others are context.</p><div class=\"bar c0\"><i style=\"width:%.2f%%\"></i></div>\n",
+               100 * trained / tokens, 100 * trained / tokens);
 }
 
 /* White space and what cannot be seen, made visible. */
@@ -321,7 +335,12 @@ static void write_token(const json_t *row, size_t i, Str *html) {
     const json_t *token = json_array_get(json_object_get(row, "tokens"), i), *id = json_array_get(json_object_get(row, "ids"), i);
     bool on = json_integer_value(json_array_get(json_object_get(row, "trained"), i)) != 0;
     bool special = json_integer_value(json_array_get(json_object_get(row, "special"), i)) != 0;
-    str_printf(html, "<i%s title=\"%lld\">", on && special ? " class=\"on sp\"" : on ? " class=\"on\"" : special ? " class=\"sp\"" : "", (long long)json_integer_value(id));
+    str_printf(html, "<i%s title=\"%lld\">",
+               on && special ? " class=\"on sp\""
+               : on          ? " class=\"on\""
+               : special     ? " class=\"sp\""
+                             : "",
+               (long long)json_integer_value(id));
     if (json_is_string(token)) write_token_text(json_string_value(token), html);
     else str_printf(html, "%lld ", (long long)json_integer_value(id));
     str_append(html, "</i>");
@@ -330,8 +349,10 @@ static void write_token(const json_t *row, size_t i, Str *html) {
 static void write_mask(const json_t *started, Str *html) {
     const json_t *sample = json_object_get(started, "sample");
     if (json_array_size(sample) == 0) return;
-    str_append(html, "<h3>What is trained in the first rows</h3><div class=\"legend\"><span><span class=\"tokens\"><i class=\"on\">trained</i></span></span>"
-                     "<span><span class=\"tokens\"><i>context</i></span></span><span><span class=\"tokens\"><i class=\"sp\">special token</i></span></span></div>\n");
+    str_append(
+        html,
+        "<h3>What is trained in the first rows</h3><div class=\"legend\"><span><span class=\"tokens\"><i class=\"on\">trained</i></span></span>"
+        "<span><span class=\"tokens\"><i>context</i></span></span><span><span class=\"tokens\"><i class=\"sp\">special token</i></span></span></div>\n");
     for (size_t r = 0; r < json_array_size(sample); r++) {
         const json_t *row = json_array_get(sample, r), *ids = json_object_get(row, "ids");
         double length = json_real_of(row, "length");
@@ -339,7 +360,8 @@ static void write_mask(const json_t *started, Str *html) {
         html_text(html, text_in(row, "where") ? text_in(row, "where") : "a row");
         str_append(html, "</h3><div class=\"tokens\">");
         for (size_t i = 0; i < json_array_size(ids); i++) write_token(row, i, html);
-        if (length > (double)json_array_size(ids)) str_printf(html, "<span class=\"soft\"> \xE2\x80\xA6 %.0f more</span>", length - (double)json_array_size(ids));
+        if (length > (double)json_array_size(ids))
+            str_printf(html, "<span class=\"soft\"> \xE2\x80\xA6 %.0f more</span>", length - (double)json_array_size(ids));
         str_append(html, "</div>\n");
     }
 }
@@ -362,17 +384,23 @@ static void write_data(const RunRecord *run, Str *html) {
 /* ---- memory, settings, log ---- */
 
 static void write_memory(const RunRecord *run, Str *html) {
-    static const struct { const char *key, *text; } parts[] = {{"activations", "activations"}, {"mapped", "mapped weights"}, {"weights", "weights"}, {"packed", "packed weights"},
-                                                              {"gradients", "gradients"}, {"optimizer", "optimiser"}, {"best", "best weights"}, {"program", "program and rows"}, {"sampling", "sampling"}};
+    static const struct {
+        const char *key, *text;
+    } parts[] = {{"activations", "activations"}, {"mapped", "mapped weights"},    {"weights", "weights"},
+                 {"packed", "packed weights"},   {"gradients", "gradients"},      {"optimizer", "optimiser"},
+                 {"best", "best weights"},       {"program", "program and rows"}, {"sampling", "sampling"}};
     const json_t *memory = json_object_get(run->started, "memory");
     double total = json_real_of(memory, "total"), sum = 0;
     char words[32];
     for (size_t i = 0; i < COUNT_OF(parts); i++) sum += fmax(json_real_of(memory, parts[i].key), 0);
     if (!(total > 0) || !(sum > 0)) return;
     str_append(html, "<h2>Memory</h2>\n");
-    html_element(html, "p", run->numbers.peak_rss_bytes >= 0 ? "Planned from shapes alone before the first step, and measured at the end." : "Planned from shapes alone before the first step.");
+    html_element(html, "p",
+                 run->numbers.peak_rss_bytes >= 0 ? "Planned from shapes alone before the first step, and measured at the end."
+                                                  : "Planned from shapes alone before the first step.");
     str_append(html, "<div class=\"bar\">");
-    for (size_t i = 0; i < COUNT_OF(parts); i++) str_printf(html, "<i class=\"c%zu\" style=\"width:%.2f%%\"></i>", i % CHART_COLOURS, 100 * fmax(json_real_of(memory, parts[i].key), 0) / sum);
+    for (size_t i = 0; i < COUNT_OF(parts); i++)
+        str_printf(html, "<i class=\"c%zu\" style=\"width:%.2f%%\"></i>", i % CHART_COLOURS, 100 * fmax(json_real_of(memory, parts[i].key), 0) / sum);
     str_append(html, "</div><div class=\"legend\">");
     for (size_t i = 0; i < COUNT_OF(parts); i++) {
         double bytes = json_real_of(memory, parts[i].key);
@@ -459,8 +487,10 @@ static void write_single(const RunRecord *run, Str *html) {
 /* ---- several runs ---- */
 
 static void write_results(const RunRecord *runs, size_t n, Str *html) {
-    str_append(html, "<div class=\"scroll\"><table class=\"results\"><tr><th>run</th><th class=\"n\">steps</th><th class=\"n\">first loss</th><th class=\"n\">last loss</th>"
-                     "<th class=\"n\">held out</th><th class=\"n\">best held out</th><th class=\"n\">tokens/s</th><th class=\"n\">time</th><th class=\"n\">peak memory</th><th>state</th></tr>");
+    str_append(
+        html,
+        "<div class=\"scroll\"><table class=\"results\"><tr><th>run</th><th class=\"n\">steps</th><th class=\"n\">first loss</th><th class=\"n\">last loss</th>"
+        "<th class=\"n\">held out</th><th class=\"n\">best held out</th><th class=\"n\">tokens/s</th><th class=\"n\">time</th><th class=\"n\">peak memory</th><th>state</th></tr>");
     for (size_t i = 0; i < n; i++) {
         const RunNumbers *numbers = &runs[i].numbers;
         char words[32];

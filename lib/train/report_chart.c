@@ -1,5 +1,6 @@
-/* Curves as SVG. The drawing is stretched to the page's width; what must not be stretched with it - text, the thickness of lines - is HTML beside it or marked as such.
- * A long run is drawn by the least and the greatest value of each column, so that the page stays small and no spike is lost; over it lies the mean of a window. */
+/* Curves as SVG. The drawing is stretched to the page's width; what must not be stretched with it - text, the thickness of lines - is HTML beside it
+ * or marked as such. A long run is drawn by the least and the greatest value of each column, so that the page stays small and no spike is lost; over
+ * it lies the mean of a window. */
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -173,7 +174,8 @@ static void draw_means(Str *out, const Frame *frame, const Series *series, size_
     size_t n = MIN(series->n, (size_t)MEANS), from = 0, to = 0, counted = 0;
     double sum = 0;
     for (size_t k = 0; k < n; k++) {
-        size_t at = n == 1 ? 0 : k * (series->n - 1) / (n - 1), low = at > window / 2 ? at - window / 2 : 0, high = MIN(at + window / 2 + 1, series->n);
+        size_t at = n == 1 ? 0 : k * (series->n - 1) / (n - 1), low = at > window / 2 ? at - window / 2 : 0,
+               high = MIN(at + window / 2 + 1, series->n);
         for (; to < high; to++)
             if (!isnan(series->points[to].y)) sum += series->points[to].y, counted++;
         for (; from < low; from++)
@@ -277,8 +279,8 @@ void chart_write(const Chart *chart, Str *html) {
     Frame frame;
     size_t above;
     if (!frame_of(chart, &frame, &above)) return;
-    str_printf(html, "<figure class=\"chart%s\" data-x0=\"%.17g\" data-x1=\"%.17g\" data-y0=\"%.17g\" data-y1=\"%.17g\"><figcaption><b>", chart->wide ? " wide" : "", frame.x.low,
-               frame.x.high, frame.y.low, frame.y.high);
+    str_printf(html, "<figure class=\"chart%s\" data-x0=\"%.17g\" data-x1=\"%.17g\" data-y0=\"%.17g\" data-y1=\"%.17g\"><figcaption><b>",
+               chart->wide ? " wide" : "", frame.x.low, frame.x.high, frame.y.low, frame.y.high);
     html_text(html, chart->title);
     str_append(html, "</b> <span>");
     html_text(html, chart->unit);

@@ -15,7 +15,9 @@ static const char *entity_of(uint32_t c) {
 }
 
 /* Characters that neither HTML nor XML takes as text. */
-static bool is_forbidden(uint32_t c) { return (c < 0x20 && c != '\t' && c != '\n' && c != '\r') || (c >= 0x7F && c < 0xA0) || (c & 0xFFFE) == 0xFFFE; }
+static bool is_forbidden(uint32_t c) {
+    return (c < 0x20 && c != '\t' && c != '\n' && c != '\r') || (c >= 0x7F && c < 0xA0) || (c & 0xFFFE) == 0xFFFE;
+}
 
 void html_text_n(Str *out, const char *text, size_t len) {
     for (size_t at = 0; at < len;) {
@@ -95,7 +97,8 @@ const char report_style[] =
     "@media(max-width:480px){.xs .odd{display:none}}\n"
     "@media print{body{background:#fff}.chart,.tile{break-inside:avoid}}\n";
 
-/* The page is whole without it: it only shows values below the pointer. It reads them from the drawing; no '<' or '&' stands in it, so that the page is XML as well. */
+/* The page is whole without it: it only shows values below the pointer. It reads them from the drawing; no '<' or '&' stands in it, so that the page
+ * is XML as well. */
 const char report_script[] =
     "document.querySelectorAll('.chart').forEach(function(chart){\n"
     "  var area=chart.querySelector('.area'),d=chart.dataset,x0=+d.x0,x1=+d.x1,y0=+d.y0,y1=+d.y1,tip=null,cursor=null;\n"

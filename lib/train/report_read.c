@@ -101,7 +101,8 @@ static Status read_metrics(RunRecord *record) {
     size_t broken = record->numbers.broken_lines;
     if (record->n_series == MAX_SERIES) found_broken(record, "metrics.jsonl has %d numbers a line or more: those behind are not drawn", MAX_SERIES);
     Status closed = lines_close(&lines);
-    if (broken > 0) found_broken(record, "%zu %s of metrics.jsonl left out: no JSON object, or a step out of order", broken, broken == 1 ? "line" : "lines");
+    if (broken > 0)
+        found_broken(record, "%zu %s of metrics.jsonl left out: no JSON object, or a step out of order", broken, broken == 1 ? "line" : "lines");
     return status == ST_OK ? closed : status;
 }
 
@@ -272,7 +273,8 @@ static void add_findings(RunRecord *record) {
         Str text = {0};
         str_printf(&text, "%s (", finding.text);
         if (finding.holds) str_printf(&text, "since step %lld", (long long)finding.first_step);
-        else if (finding.first_step < finding.last_step) str_printf(&text, "from step %lld to %lld", (long long)finding.first_step, (long long)finding.last_step);
+        else if (finding.first_step < finding.last_step)
+            str_printf(&text, "from step %lld to %lld", (long long)finding.first_step, (long long)finding.last_step);
         else str_printf(&text, "in step %lld", (long long)finding.first_step);
         str_printf(&text, "); what helps: %s", finding.hint);
         add_warning(record, str_text(&text));
@@ -294,8 +296,10 @@ static void collect_warnings(RunRecord *record) {
     }
     if (numbers->eval_loss > 1.05 * numbers->best_eval_loss && numbers->best_eval_loss > 0) {
         str_clear(&text);
-        str_printf(&text, "the held-out loss rose again, from %.4f to %.4f: the model learns its rows by heart; fewer epochs or train.early_stopping keep the best", numbers->best_eval_loss,
-                   numbers->eval_loss);
+        str_printf(
+            &text,
+            "the held-out loss rose again, from %.4f to %.4f: the model learns its rows by heart; fewer epochs or train.early_stopping keep the best",
+            numbers->best_eval_loss, numbers->eval_loss);
         add_warning(record, str_text(&text));
     }
     str_release(&text);

@@ -21,7 +21,9 @@ typedef enum Look {
 typedef struct Rule {
     const char *name;
     const char *metric;   /* with a '/' at its end: every metric that begins so */
-    const char *beside;   /* a metric, or one of A|B, that must have been seen: other kinds of training, and of data, have numbers of the same names that mean other things */
+    /* a metric, or one of A|B, that must have been seen: other kinds of training, and of data, have numbers of the same names that mean other things
+     */
+    const char *beside;
     Look look;
     double limit, floor;
     int window, least;    /* least: known values before it is judged */
@@ -32,38 +34,59 @@ typedef struct Rule {
 /* Each limit lies well outside of what runs show that learn: recipes/rl_*.yaml on environments, and the peers' defaults that are named. */
 static const Rule rules[] = {
     /* A fine-tuned model keeps some tenths of a nat a token; with a twentieth of what it had it repeats itself word by word. */
-    {"entropy", "entropy", "eos_fraction", FALLEN, 0.05, 0.05, 10, 20, "entropy has collapsed to {now} nats, from {first} at the beginning: the policy says nearly the same every time and finds nothing new",
+    {"entropy", "entropy", "eos_fraction", FALLEN, 0.05, 0.05, 10, 20,
+     "entropy has collapsed to {now} nats, from {first} at the beginning: the policy says nearly the same every time and finds nothing new",
      "a larger rl.ent_coef or rl.clip_high, or a smaller train.learning_rate, keeps it open"},
-    /* On environments policies may end surer than that: Acrobot is solved at 7 %, Pendulum at 4 % of the first entropy, which there passes below 0 in the end. */
-    {"entropy", "entropy", "episode_length", FALLEN, 0.02, 0.05, 10, 20, "entropy has collapsed to {now} nats, from {first} at the beginning: the policy does nearly the same every time and finds nothing new",
+    /* On environments policies may end surer than that: Acrobot is solved at 7 %, Pendulum at 4 % of the first entropy, which there passes below 0 in
+       the end. */
+    {"entropy", "entropy", "episode_length", FALLEN, 0.02, 0.05, 10, 20,
+     "entropy has collapsed to {now} nats, from {first} at the beginning: the policy does nearly the same every time and finds nothing new",
      "a larger rl.ent_coef or a smaller train.learning_rate keeps it open"},
     /* Half of a batch without a difference is half of the work for nothing; dynamic sampling (arXiv 2503.14476) replaces such groups. */
-    {"zero_variance", "zero_std_fraction", "groups_compared", ABOVE, 0.5, 0, 10, 10, "in {share} of the groups all completions earn the same: such groups teach nothing",
+    {"zero_variance", "zero_std_fraction", "groups_compared", ABOVE, 0.5, 0, 10, 10,
+     "in {share} of the groups all completions earn the same: such groups teach nothing",
      "prompts of another difficulty, more rl.num_generations, or rl.sampling_rounds"},
     /* Nats a token by the estimator of rl.kl. RLHF runs stay below 0.1; at 0.5 a completion of 20 tokens is e^10 times likelier than it was. */
-    {"kl", "kl", "reward", ABOVE, 0.5, 0, 10, 10, "the policy is {now} nats a token, or an action, away from its reference, or from what it was when it acted: text at that distance is often no language any more", "a larger rl.beta, or a smaller train.learning_rate"},
+    {"kl", "kl", "reward", ABOVE, 0.5, 0, 10, 10,
+     "the policy is {now} nats a token, or an action, away from its reference, or from what it was when it acted: text at that distance is often no language any more",
+     "a larger rl.beta, or a smaller train.learning_rate"},
     /* PPO stops its passes at 0.01 to 0.03 where it stops (rl.target_kl; Spinning Up, stable-baselines3). */
-    {"big_steps", "approx_kl", "reward", ABOVE, 0.15, 0, 10, 10, "one update moves the policy by {now} nats: what was sampled says little about where it goes",
+    {"big_steps", "approx_kl", "reward", ABOVE, 0.15, 0, 10, 10,
+     "one update moves the policy by {now} nats: what was sampled says little about where it goes",
      "fewer rl.num_iterations, a smaller train.learning_rate, or rl.target_kl"},
-    {"clipped", "clip_fraction", "reward", ABOVE, 0.4, 0, 10, 10, "{share} of the ratios are clipped: most of what was sampled no longer has a say", "fewer rl.num_iterations, or a smaller train.learning_rate"},
+    {"clipped", "clip_fraction", "reward", ABOVE, 0.4, 0, 10, 10, "{share} of the ratios are clipped: most of what was sampled no longer has a say",
+     "fewer rl.num_iterations, or a smaller train.learning_rate"},
     /* Correlations of some dozens of completions are off by 0.2; 0.6 is half of the variance over ten steps. */
-    {"longer", "length_reward_correlation", "reward", ABOVE, 0.6, 0, 10, 10, "longer completions earn more (correlation {now} within groups): length itself may be what is learned",
+    {"longer", "length_reward_correlation", "reward", ABOVE, 0.6, 0, 10, 10,
+     "longer completions earn more (correlation {now} within groups): length itself may be what is learned",
      "read the samples; a reward of type length, or another one, holds it down"},
     /* Completions that are cut off earn nothing in many tasks, so short ones may honestly be better: only what is nearly a rule is told. */
-    {"shorter", "length_reward_correlation", "reward", BELOW, -0.8, 0, 10, 10, "shorter completions earn more (correlation {now} within groups): saying little may be what is learned",
+    {"shorter", "length_reward_correlation", "reward", BELOW, -0.8, 0, 10, 10,
+     "shorter completions earn more (correlation {now} within groups): saying little may be what is learned",
      "read the samples; more generate.max_new_tokens, if they are cut off"},
-    {"truncated", "eos_fraction", "reward", BELOW, 0.5, 0, 10, 10, "only {share} of the completions come to an end of their own: the others are cut at generate.max_new_tokens",
+    {"truncated", "eos_fraction", "reward", BELOW, 0.5, 0, 10, 10,
+     "only {share} of the completions come to an end of their own: the others are cut at generate.max_new_tokens",
      "more generate.max_new_tokens, rl.missing_eos_penalty, or rl.mask_truncated"},
-    /* 0 is what the mean of the returns would reach. Values that have learned may fall below it again where all episodes are alike (CartPole at 500 steps), so it counts whether they ever were above.
-     * An update on an environment may be a few dozen steps: A2C's values on CartPole are better than the mean from the 130th on. */
-    {"values", "explained_variance", "eos_fraction", NEVER, 0.05, 0, 20, 40, "the values have not explained anything of the returns so far (explained variance {now})", "a larger rl.vf_coef, or another train.learning_rate"},
-    {"values", "explained_variance", "episode_length", NEVER, 0.05, 0, 20, 200, "the values have not explained anything of the returns so far (explained variance {now})",
+    /* 0 is what the mean of the returns would reach. Values that have learned may fall below it again where all episodes are alike (CartPole at 500
+     * steps), so it counts whether they ever were above. An update on an environment may be a few dozen steps: A2C's values on CartPole are better
+     * than the mean from the 130th on. */
+    {"values", "explained_variance", "eos_fraction", NEVER, 0.05, 0, 20, 40,
+     "the values have not explained anything of the returns so far (explained variance {now})",
+     "a larger rl.vf_coef, or another train.learning_rate"},
+    {"values", "explained_variance", "episode_length", NEVER, 0.05, 0, 20, 200,
+     "the values have not explained anything of the returns so far (explained variance {now})",
      "a larger rl.vf_coef, another train.learning_rate, or rl.normalize_rewards"},
-    {"rewards_disagree", "reward_correlation/", "reward", BELOW, -0.5, 0, 10, 10, "the rewards {pair} pull in different directions (correlation {now} within groups)", "weigh them so that the one that matters wins, or leave one out"},
-    /* Twenty steps' mean against the first twenty's: two standard errors are passed by chance in one run of forty. Where a given policy is judged (td), nothing could rise. */
-    {"reward_stuck", "reward", "entropy|epsilon", STUCK, 2, 0, 20, 100, "the reward has not risen: {now}, at the beginning {first}", "look at the samples or episodes: is anything ever rewarded? More exploration, or a larger train.learning_rate"},
+    {"rewards_disagree", "reward_correlation/", "reward", BELOW, -0.5, 0, 10, 10,
+     "the rewards {pair} pull in different directions (correlation {now} within groups)",
+     "weigh them so that the one that matters wins, or leave one out"},
+    /* Twenty steps' mean against the first twenty's: two standard errors are passed by chance in one run of forty. Where a given policy is judged
+       (td), nothing could rise. */
+    {"reward_stuck", "reward", "entropy|epsilon", STUCK, 2, 0, 20, 100, "the reward has not risen: {now}, at the beginning {first}",
+     "look at the samples or episodes: is anything ever rewarded? More exploration, or a larger train.learning_rate"},
     /* Float32 differs by 1e-6, bf16 by some hundredths, and neither grows by itself. */
-    {"sampler_diff", "sampler_logprob_diff", "reward", GROWN, 10, 0.02, 10, 20, "the sampler's and the trainer's log-probabilities drift apart: {now}, at the beginning {first}", "model.compute: f32; rl.max_logprob_diff ends such a run"},
+    {"sampler_diff", "sampler_logprob_diff", "reward", GROWN, 10, 0.02, 10, 20,
+     "the sampler's and the trainer's log-probabilities drift apart: {now}, at the beginning {first}",
+     "model.compute: f32; rl.max_logprob_diff ends such a run"},
 };
 
 /* ---- one rule on one metric ---- */
@@ -162,7 +185,8 @@ static void write_words(const Watch *watch, char *text, size_t size) {
 }
 
 static void write_finding(const Watch *watch, Finding *finding) {
-    *finding = (Finding){.rule = watch->rule->name, .hint = watch->rule->hint, .first_step = watch->first_step, .last_step = watch->last_step, .holds = watch->holds};
+    *finding = (Finding){
+        .rule = watch->rule->name, .hint = watch->rule->hint, .first_step = watch->first_step, .last_step = watch->last_step, .holds = watch->holds};
     write_words(watch, finding->text, sizeof finding->text);
 }
 

@@ -1,5 +1,6 @@
-/* The doctor of reinforcement learning: looks at the numbers of a run as they come and says in plain words what usually goes wrong before the curves show it. It knows metrics by their names alone, so runs on
- * text and on environments, while they train and afterwards from metrics.jsonl, are looked at in the same way. Its rules are one table (rl_doctor.c).
+/* The doctor of reinforcement learning: looks at the numbers of a run as they come and says in plain words what usually goes wrong before the curves
+ * show it. It knows metrics by their names alone, so runs on text and on environments, while they train and afterwards from metrics.jsonl, are looked
+ * at in the same way. Its rules are one table (rl_doctor.c).
  *
  *     RlDoctor *doctor = rl_doctor_new();
  *     for each line, for each number:
@@ -23,8 +24,8 @@ typedef struct Finding {
 
 RlDoctor *rl_doctor_new(void); /* NULL: out of memory */
 void rl_doctor_free(RlDoctor *doctor); /* NULL is fine */
-/* One number of a step's line, in the order of the file; NaN: not known there. Runs without a metric `reward` are not judged: the numbers of other kinds of training mean other things.
- * true: `finding` is to be said now: for the first time, or again after three times as many lines. */
+/* One number of a step's line, in the order of the file; NaN: not known there. Runs without a metric `reward` are not judged: the numbers of other
+ * kinds of training mean other things. true: `finding` is to be said now: for the first time, or again after three times as many lines. */
 bool rl_doctor_add(RlDoctor *doctor, int64_t step, const char *metric, double value, Finding *finding);
 /* Number i of all that was found, in the order of the table; false behind the last. */
 bool rl_doctor_finding(const RlDoctor *doctor, size_t i, Finding *finding);

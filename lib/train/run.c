@@ -74,7 +74,8 @@ static Status write_recipe(const Run *run, const Recipe *recipe) {
     return status;
 }
 
-/* Of the open file where the system has such locks: those of a process are gone as soon as it closes the file anywhere else, as the report does that reads it. */
+/* Of the open file where the system has such locks: those of a process are gone as soon as it closes the file anywhere else, as the report does that
+ * reads it. */
 #ifdef F_OFD_SETLK
 #define SET_LOCK F_OFD_SETLK
 #else
@@ -150,7 +151,8 @@ static Status examine(Run *run, const Recipe *recipe, bool resume) {
     if (file_exists(run->dir) && !dir_exists(run->dir))
         return status_hint(status_fail(ST_CONFIG, "output '%s' is a file", run->dir), "a run is a folder: choose another output");
     if (holds_model(run))
-        return status_hint(status_fail(ST_CONFIG, "output '%s' is the directory of a model or an adapter", run->dir), "choose another output: a run has a folder of its own");
+        return status_hint(status_fail(ST_CONFIG, "output '%s' is the directory of a model or an adapter", run->dir),
+                           "choose another output: a run has a folder of its own");
     run->resumed = holds_run(run);
     if (!run->resumed) return ST_OK;
     if (!resume) return refuse_taken(run);
@@ -241,7 +243,8 @@ Status run_check_inputs(const Run *run, const TaskInput inputs[TASK_MAX_INPUTS],
     for (int i = 0; i < TASK_MAX_INPUTS; i++) {
         const char *text = inputs[i].key ? json_string_value(json_object_get(json, inputs[i].key)) : NULL;
         if (!inputs[i].key || (text && strtoull(text, NULL, 16) == inputs[i].fingerprint)) continue;
-        status_fail(ST_CONFIG, "cannot resume '%s': what '%s' names is not what it was at the checkpoint of step %lld", run->dir, inputs[i].key, (long long)run->step);
+        status_fail(ST_CONFIG, "cannot resume '%s': what '%s' names is not what it was at the checkpoint of step %lld", run->dir, inputs[i].key,
+                    (long long)run->step);
         return status_hint(ST_CONFIG, "bring the old files back, or choose another output");
     }
     return ST_OK;

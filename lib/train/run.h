@@ -14,7 +14,8 @@ struct Run {
     Events events;
 };
 
-/* What a run is made from, for its checkpoints: an object from keys to fingerprints, NULL without memory; and whether `state` of one has the same. ST_CONFIG naming the key whose fingerprint is another one now. */
+/* What a run is made from, for its checkpoints: an object from keys to fingerprints, NULL without memory; and whether `state` of one has the same.
+ * ST_CONFIG naming the key whose fingerprint is another one now. */
 json_t *run_inputs_to_json(const TaskInput inputs[TASK_MAX_INPUTS]);
 Status run_check_inputs(const Run *run, const TaskInput inputs[TASK_MAX_INPUTS], const json_t *state);
 /* Checks every byte of checkpoint `step` below `dir`. ST_INPUT naming what is wrong. metrics_bytes: length of metrics.jsonl when it was made. */

@@ -1,4 +1,5 @@
-/* What every kind of training shares: the recipe and its key table, the run directory, metrics, checkpoints with exact resume, and the accumulate-clip-step core.
+/* What every kind of training shares: the recipe and its key table, the run directory, metrics, checkpoints with exact resume, and the
+ * accumulate-clip-step core.
  *
  *     Recipe *recipe;
  *     TRY(recipe_read("recipe.yaml", overrides, n_overrides, &recipe));        // misspelt key: error with line and nearest name
@@ -40,8 +41,8 @@ typedef struct Recipe {
     bool *given;               /* per key, in config.def's order: the recipe or the command line set it */
     int *lines;                /* per key: its line in the file; 0 = not from the file */
 } Recipe;
-/* overrides: "key=value" texts, values are YAML, but a text is taken as it stands unless it is quoted or null. path NULL: overrides only. ST_CONFIG with file, line and the nearest name or the allowed values.
- * A whole number whose default is null is -1 when null; a number NaN, a text NULL. */
+/* overrides: "key=value" texts, values are YAML, but a text is taken as it stands unless it is quoted or null. path NULL: overrides only. ST_CONFIG
+ * with file, line and the nearest name or the allowed values. A whole number whose default is null is -1 when null; a number NaN, a text NULL. */
 Status recipe_read(const char *path, const char *const *overrides, size_t n_overrides, Recipe **recipe);
 void recipe_free(Recipe *recipe);
 bool recipe_given(const Recipe *recipe, const char *dotted_key);
@@ -50,22 +51,24 @@ int recipe_line(const Recipe *recipe, const char *dotted_key); /* for messages; 
 void recipe_write_yaml(const Recipe *recipe, Str *text);    /* resolved: every key with its value */
 void recipe_write_schema(Str *text);                        /* JSON schema of a recipe */
 void recipe_write_help(const char *section, Str *text);     /* keys, defaults, one line each; section NULL = all, "" = the top level */
-/* The first key whose value differs between two recipes, leaving out those that don't change what is trained (output, threads, log_every, save_every, keep_checkpoints, data.cache),
- * and both values as text; NULL when they train the same. The values are in `a`'s arena. */
+/* The first key whose value differs between two recipes, leaving out those that don't change what is trained (output, threads, log_every, save_every,
+ * keep_checkpoints, data.cache), and both values as text; NULL when they train the same. The values are in `a`'s arena. */
 const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b);
 /* Parts that libraries take. */
 Status recipe_lora(const Recipe *recipe, LoraConfig *config);
 Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config);
 Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config);
-/* The day that the run in recipe->output began, YYYY-MM-DD: today, or with `resume` data.now of the recipe that the run keeps there. Rows must not change when a run is taken up on another day, so where a chat
- * template writes the date and data.now is null, the run goes by this one and keeps it: see recipe_dated. *day lives as long as the recipe. ST_CONFIG, ST_INPUT: the kept recipe cannot be read; ST_RESOURCE. */
+/* The day that the run in recipe->output began, YYYY-MM-DD: today, or with `resume` data.now of the recipe that the run keeps there. Rows must not
+ * change when a run is taken up on another day, so where a chat template writes the date and data.now is null, the run goes by this one and keeps it:
+ * see recipe_dated. *day lives as long as the recipe. ST_CONFIG, ST_INPUT: the kept recipe cannot be read; ST_RESOURCE. */
 Status recipe_day(const Recipe *recipe, bool resume, const char **day);
 Recipe recipe_dated(const Recipe *recipe, const char *day); /* the same with data.now: day; all else of it is the recipe's own and lives as long */
 /* ST_CONFIG when a run by this recipe has no step to do: too few rows for train.epochs. */
 Status recipe_check_steps(const Recipe *recipe, int64_t total_steps);
 /* The rows that are given for evaluation, with the key that names them: data.eval, or eval.data which is the same. NULL: none are. */
 const Yaml *recipe_eval_rows(const Recipe *recipe, const char **key);
-void recipe_warn_eval_every(const Recipe *recipe);          /* to be asked where rows can be held out: a warning when it asks for evaluations without any */
+/* To be asked where rows can be held out: a warning when it asks for evaluations without any */
+void recipe_warn_eval_every(const Recipe *recipe);
 DType recipe_compute(const Recipe *recipe);                 /* auto: bf16 only where the processor multiplies it natively */
 Checkpointing checkpointing_from_text(const char *text);    /* none | selective | layer */
 DType compute_from_text(const char *text);                  /* auto | f32 | bf16 */
@@ -73,9 +76,9 @@ DType compute_from_text(const char *text);                  /* auto | f32 | bf16
 /* ---- the run directory ---- */
 
 typedef struct Run Run;
-/* Makes output/ or takes it up again. Without `resume` a directory that holds a run is ST_CONFIG; with it a recipe that would train something else is too.
- * A run that is finished is left as it is: see run_finished. Else the newest whole checkpoint is chosen (run_step), what is newer or damaged is removed, and metrics.jsonl is cut
- * back to the checkpoint. A second process on the same directory is ST_CONFIG. */
+/* Makes output/ or takes it up again. Without `resume` a directory that holds a run is ST_CONFIG; with it a recipe that would train something else is
+ * too. A run that is finished is left as it is: see run_finished. Else the newest whole checkpoint is chosen (run_step), what is newer or damaged is
+ * removed, and metrics.jsonl is cut back to the checkpoint. A second process on the same directory is ST_CONFIG. */
 Status run_open(const Recipe *recipe, bool resume, Run **run);
 /* What run_open would refuse, without touching anything: to be asked before a model is loaded. */
 Status run_check(const Recipe *recipe, bool resume, bool *finished);
@@ -88,14 +91,16 @@ int64_t run_step(const Run *run);     /* of the checkpoint to start from; -1 = n
 /* The last act: output/finished.json with the run's summary (borrowed). */
 Status run_mark_finished(Run *run, const json_t *summary);
 Status run_summary(const Run *run, json_t **summary); /* of a finished run; the caller decrefs */
-/* output/started.json: what is known before the first step. Its object begins with the program and the command (as typed; NULL: not known); the caller adds to `w` and ends it:
+/* output/started.json: what is known before the first step. Its object begins with the program and the command (as typed; NULL: not known); the
+ * caller adds to `w` and ends it:
  *
  *     JsonWriter w;
  *     if (!run_started_begin(run, recipe, command, &w)) return ST_OK;
  *     jw_int(&w, "steps", steps);
  *     return run_started_end(run, &w, ST_OK);
  *
- * false: the run has one already, since a resumed run keeps what it began with. With a failure as `status` nothing is written, and it is returned; else the write's: ST_RESOURCE. */
+ * false: the run has one already, since a resumed run keeps what it began with. With a failure as `status` nothing is written, and it is returned;
+ * else the write's: ST_RESOURCE. */
 bool run_started_begin(const Run *run, const Recipe *recipe, const char *command, JsonWriter *w);
 Status run_started_end(const Run *run, JsonWriter *w, Status status);
 Status run_metric(Run *run, const char *json_line);   /* appended to metrics.jsonl, whole line or nothing, and to the event file */
@@ -103,10 +108,12 @@ void run_log(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* output/log
 void run_warn(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* the same as LOG_WARNING */
 void run_note(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* output/log.txt alone: for what the caller shows by itself */
 
-/* A checkpoint: named tensors and a JSON object of counters, in checkpoints/step-N/: tensors.safetensors, state.json and, written last, manifest.json with the size and
- * CRC-32 of both and the length of metrics.jsonl. Written aside, synced, renamed: a damaged or half-written one is never taken, the newest whole one is. */
+/* A checkpoint: named tensors and a JSON object of counters, in checkpoints/step-N/: tensors.safetensors, state.json and, written last, manifest.json
+ * with the size and CRC-32 of both and the length of metrics.jsonl. Written aside, synced, renamed: a damaged or half-written one is never taken, the
+ * newest whole one is. */
 typedef struct CheckpointItem { const char *name; Tensor *tensor; } CheckpointItem;
-/* The same list as one safetensors file: written whole or not at all; read by name, ST_INPUT when a tensor is missing, of another form, or more than was asked for is there. */
+/* The same list as one safetensors file: written whole or not at all; read by name, ST_INPUT when a tensor is missing, of another form, or more than
+ * was asked for is there. */
 Status tensors_save(const char *path, const CheckpointItem *items, size_t n);
 Status tensors_load(const char *path, const CheckpointItem *items, size_t n);
 /* Older ones beyond `keep` are removed afterwards. ST_RESOURCE on a full disk; the checkpoints that were there stay. */
@@ -130,17 +137,20 @@ typedef struct Task {
     int64_t total_steps;                                                /* optimiser steps of the whole run */
     /* Epoch reached after `steps` steps, e.g. 1.5. */
     double (*epoch)(void *context, int64_t steps);
-    /* Number of accumulation steps of `step` (from 0), and what its loss is divided by: the weights of trained tokens over all of them. ST_INPUT when that is 0. */
+    /* Number of accumulation steps of `step` (from 0), and what its loss is divided by: the weights of trained tokens over all of them. ST_INPUT when
+     * that is 0. */
     Status (*begin_step)(void *context, int64_t step, int64_t *micro_batches, double *divisor);
     /* Forward and backward of one accumulation step: adds d(loss_sum / divisor) to the gradients and to `sums`. The tape has been reset. */
     Status (*micro_batch)(void *context, Tape *tape, int64_t step, int64_t micro, double divisor, LossSums *sums);
     /* The same for the largest accumulation step of the run, to learn its memory: on the meta device, where nothing is computed. */
     Status (*largest_batch)(void *context, Tape *tape);
-    /* From now on accumulation steps go through their rows in parts of at most this many tokens (at least a row), with the gradients of all of it; 0 = at once. NULL: they can't. */
+    /* From now on accumulation steps go through their rows in parts of at most this many tokens (at least a row), with the gradients of all of it; 0
+     * = at once. NULL: they can't. */
     void (*split)(void *context, int64_t most_tokens);
     Status (*evaluate)(void *context, Tape *tape, LossSums *sums);      /* NULL: no evaluation data */
     void (*describe_batch)(void *context, int64_t step, int64_t micro, Str *text); /* the rows of an accumulation step, for messages */
-    /* Further numbers of the step (or of the evaluation) that just ended, into the object that goes to metrics.jsonl; NULL: none. Where there are some, the evaluation's loss has no perplexity. */
+    /* Further numbers of the step (or of the evaluation) that just ended, into the object that goes to metrics.jsonl; NULL: none. Where there are
+     * some, the evaluation's loss has no perplexity. */
     void (*write_metrics)(void *context, bool evaluation, JsonWriter *w);
 } Task;
 typedef struct Progress {
@@ -182,23 +192,28 @@ typedef struct TrainMemory {
     int64_t part_tokens;
     size_t total;       /* of all: the largest resident size to expect */
 } TrainMemory;
-/* With train.max_memory the model's checkpointing and the task's split are set to the cheapest that stays below it: a trained head's logits computed again, norms and activations, parts, whole layers computed
- * again, smaller parts. ST_RESOURCE when none does. Without it they are as the recipe says, but a trained head's logits are computed again
- * where the machine has no room to keep them. A resumed run takes what it began with (started.json in `run_dir`; NULL = a new run): parts round sums otherwise.
+/* With train.max_memory the model's checkpointing and the task's split are set to the cheapest that stays below it: a trained head's logits computed
+ * again, norms and activations, parts, whole layers computed again, smaller parts. ST_RESOURCE when none does. Without it they are as the recipe
+ * says, but a trained head's logits are computed again where the machine has no room to keep them. A resumed run takes what it began with
+ * (started.json in `run_dir`; NULL = a new run): parts round sums otherwise.
  *
- * The same recipe on the same machine is meant to get the same choice: scratch memory is always counted for 8 threads, or for those that there are if they are more, and what the process holds in steps of 2 MiB of
- * its own memory and 4 MiB of files' pages (or 1/256 of the limit). Not guaranteed: what it holds is measured, so where that lies at a step's edge and a choice just fits, runs may differ; so may runs with more
- * than 8 threads, where generation keeps a table for each thread, and on another machine or build. Where nothing but the least choice is left, the limit is compared with what this run needs. */
+ * The same recipe on the same machine is meant to get the same choice: scratch memory is always counted for 8 threads, or for those that there are if
+ * they are more, and what the process holds in steps of 2 MiB of its own memory and 4 MiB of files' pages (or 1/256 of the limit). Not guaranteed:
+ * what it holds is measured, so where that lies at a step's edge and a choice just fits, runs may differ; so may runs with more than 8 threads, where
+ * generation keeps a table for each thread, and on another machine or build. Where nothing but the least choice is left, the limit is compared with
+ * what this run needs. */
 Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory);
-/* Before a model of `n_weights` numbers is loaded to be trained whole: ST_RESOURCE when weights, gradients and the optimiser's state are more than the machine has left. */
+/* Before a model of `n_weights` numbers is loaded to be trained whole: ST_RESOURCE when weights, gradients and the optimiser's state are more than
+ * the machine has left. */
 Status trainer_check_weights(const Recipe *recipe, int64_t n_weights);
 /* ST_RESOURCE with what to change when `memory` is more than the machine has left. */
 Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory);
 void train_memory_describe(const TrainMemory *memory, Str *text); /* one line for people */
 void train_memory_write(JsonWriter *w, const TrainMemory *memory); /* as "memory": {...}, for started.json */
 
-/* Trains from the run's checkpoint (or step 0) to the end, then writes the result. With early_stopping the weights of the best evaluation are what is written, else the last ones.
- * Gradients are zero when it is called. ST_INTERRUPTED after interrupt_request with a checkpoint saved; ST_NUMERIC naming step, tensor and rows. */
+/* Trains from the run's checkpoint (or step 0) to the end, then writes the result. With early_stopping the weights of the best evaluation are what is
+ * written, else the last ones. Gradients are zero when it is called. ST_INTERRUPTED after interrupt_request with a checkpoint saved; ST_NUMERIC
+ * naming step, tensor and rows. */
 Status trainer_run(const TrainerConfig *config, TrainResult *result);
 
 #endif

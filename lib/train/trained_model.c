@@ -16,14 +16,16 @@ static Status save_score(Model *model, LoraConfig *lora) {
 }
 
 static Status start_adapter(const Recipe *recipe, Model *model) {
-    static const char *const fixed[] = {"lora.rank", "lora.alpha", "lora.target_modules", "lora.modules_to_save", "lora.rank_pattern", "lora.alpha_pattern", "lora.use_rslora"};
+    static const char *const fixed[] = {"lora.rank",         "lora.alpha",         "lora.target_modules", "lora.modules_to_save",
+                                        "lora.rank_pattern", "lora.alpha_pattern", "lora.use_rslora"};
     LoraConfig config;
     TRY(recipe_lora(recipe, &config));
     TRY(save_score(model, &config));
     if (!recipe->model_adapter) return model_attach_lora(model, &config, (uint64_t)recipe->seed);
     TRY(adapter_load(model, recipe->model_adapter, true));
     for (size_t i = 0; i < COUNT_OF(fixed); i++)
-        if (recipe_given(recipe, fixed[i])) log_message(LOG_WARNING, "'%s' is not used: the adapter in '%s' keeps its own", fixed[i], recipe->model_adapter);
+        if (recipe_given(recipe, fixed[i]))
+            log_message(LOG_WARNING, "'%s' is not used: the adapter in '%s' keeps its own", fixed[i], recipe->model_adapter);
     for (size_t i = 0; i < model->n_linears; i++)
         if (model->linears[i]->lora) model->linears[i]->lora->dropout = config.dropout;
     for (size_t i = 0; i < model->params.n; i++)
@@ -66,7 +68,8 @@ static Status check_room(const Recipe *recipe) {
 }
 
 static Status load(const Recipe *recipe, bool scores, Model **result) {
-    ModelOptions options = {.device = device_cpu(), .compute = recipe_compute(recipe), .train_all = !recipe->has_lora, .scores = scores, .seed = (uint64_t)recipe->seed};
+    ModelOptions options = {
+        .device = device_cpu(), .compute = recipe_compute(recipe), .train_all = !recipe->has_lora, .scores = scores, .seed = (uint64_t)recipe->seed};
     TRY(check_room(recipe));
     TRY(model_load(recipe->model_path, &options, result));
     Model *model = *result;
@@ -83,7 +86,8 @@ static Status open_model(const Recipe *recipe, bool scores, Model **model) {
         return status_hint(status_fail(ST_CONFIG, "'model.adapter' needs a 'lora' section"), "merge the adapter first to train every weight");
     Status status = load(recipe, scores, model);
     if (status == ST_OK && (*model)->config.dropout > 0)
-        log_message(LOG_WARNING, "'%s' asks for a dropout of %g while it is trained, which is not applied%s", recipe->model_path, (*model)->config.dropout, recipe->has_lora ? "; lora.dropout is" : "");
+        log_message(LOG_WARNING, "'%s' asks for a dropout of %g while it is trained, which is not applied%s", recipe->model_path,
+                    (*model)->config.dropout, recipe->has_lora ? "; lora.dropout is" : "");
     if (status == ST_OK || !*model) return status;
     model_free(*model);
     *model = NULL;

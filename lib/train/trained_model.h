@@ -10,12 +10,14 @@
 
 #include "lib/train/train.h"
 
-/* model.path with the recipe's lora section (a new adapter, or model.adapter trained further) or, without one, with every weight trained. ST_CONFIG, ST_INPUT, ST_RESOURCE when all weights are
- * trained and more memory is needed than there is. The caller calls model_free. */
+/* model.path with the recipe's lora section (a new adapter, or model.adapter trained further) or, without one, with every weight trained. ST_CONFIG,
+ * ST_INPUT, ST_RESOURCE when all weights are trained and more memory is needed than there is. The caller calls model_free. */
 Status trained_model_open(const Recipe *recipe, Model **model);
-/* The same as a reward model: with a score instead of the head over the vocabulary (ModelOptions.scores), trained whole and stored with the adapter. */
+/* The same as a reward model: with a score instead of the head over the vocabulary (ModelOptions.scores), trained whole and stored with the adapter.
+ */
 Status trained_model_open_scores(const Recipe *recipe, Model **model);
-/* A second adapter on the weights of `model`, which is one of the recipe's lora section (see model_twin): a new one, or model.adapter trained further. ST_CONFIG, ST_INPUT, ST_RESOURCE. */
+/* A second adapter on the weights of `model`, which is one of the recipe's lora section (see model_twin): a new one, or model.adapter trained
+ * further. ST_CONFIG, ST_INPUT, ST_RESOURCE. */
 Status trained_model_twin(const Recipe *recipe, const Model *model, Model **twin);
 /* Writes the adapter as PEFT, or the model as Hugging Face's directory, below `run_dir`, in place of what is there. ST_RESOURCE. */
 Status trained_model_save(const Recipe *recipe, const Model *model, const char *run_dir);

@@ -76,10 +76,11 @@ static Status collect_items(Trainer *trainer) {
 }
 
 static json_t *state_to_json(const State *state) {
-    return json_pack("{s:I, s:I, s:I, s:o, s:o, s:f, s:o, s:o, s:I, s:I, s:b, s:b}", "step", (json_int_t)state->step, "tokens", (json_int_t)state->tokens, "loss_tokens",
-                     (json_int_t)state->loss_tokens, "first_loss", json_real_or_null(state->first_loss), "last_loss", json_real_or_null(state->last_loss), "seconds", state->seconds,
-                     "eval_loss", json_real_or_null(state->eval_loss), "best_eval_loss", json_real_or_null(state->best_eval_loss), "best_step", (json_int_t)state->best_step,
-                     "without_improvement", (json_int_t)state->without_improvement, "evaluation_due", (int)state->evaluation_due, "stopped", (int)state->stopped);
+    return json_pack("{s:I, s:I, s:I, s:o, s:o, s:f, s:o, s:o, s:I, s:I, s:b, s:b}", "step", (json_int_t)state->step, "tokens",
+                     (json_int_t)state->tokens, "loss_tokens", (json_int_t)state->loss_tokens, "first_loss", json_real_or_null(state->first_loss),
+                     "last_loss", json_real_or_null(state->last_loss), "seconds", state->seconds, "eval_loss", json_real_or_null(state->eval_loss),
+                     "best_eval_loss", json_real_or_null(state->best_eval_loss), "best_step", (json_int_t)state->best_step, "without_improvement",
+                     (json_int_t)state->without_improvement, "evaluation_due", (int)state->evaluation_due, "stopped", (int)state->stopped);
 }
 
 static Status state_from_json(const json_t *json, State *state) {
@@ -106,8 +107,12 @@ static Status save_checkpoint(Trainer *trainer) {
     trainer->state.seconds = elapsed(trainer);
     json_t *json = state_to_json(&trainer->state);
     if (!json) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
-    Status status = json_object_set_new(json, "inputs", run_inputs_to_json(trainer->config->task.inputs)) == 0 ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a checkpoint");
-    if (status == ST_OK) status = checkpoint_save(trainer->config->run, trainer->state.step, trainer->items, trainer->n_items, json, trainer->recipe->train_keep_checkpoints);
+    Status status = json_object_set_new(json, "inputs", run_inputs_to_json(trainer->config->task.inputs)) == 0
+                        ? ST_OK
+                        : status_fail(ST_RESOURCE, "out of memory for a checkpoint");
+    if (status == ST_OK)
+        status = checkpoint_save(trainer->config->run, trainer->state.step, trainer->items, trainer->n_items, json,
+                                 trainer->recipe->train_keep_checkpoints);
     json_decref(json);
     if (status == ST_OK) trainer->saved_step = trainer->state.step;
     return status;
@@ -278,7 +283,8 @@ static void judge(Trainer *trainer) {
     state->without_improvement++;
     if (patience == 0 || state->without_improvement < patience || last_step(trainer)) return;
     state->stopped = true;
-    run_log(trainer->config->run, "stopped early: %lld evaluations without improvement since step %lld", (long long)state->without_improvement, (long long)state->best_step);
+    run_log(trainer->config->run, "stopped early: %lld evaluations without improvement since step %lld", (long long)state->without_improvement,
+            (long long)state->best_step);
 }
 
 static bool wants_metric(const Recipe *recipe, const char *name) {
@@ -355,10 +361,11 @@ static Status train(Trainer *trainer) {
 }
 
 static json_t *summary_json(const TrainResult *result) {
-    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:I, s:f, s:I, s:I, s:b, s:I}", "steps", (json_int_t)result->steps, "first_loss", json_real_or_null(result->first_loss), "last_loss",
-                     json_real_or_null(result->last_loss), "eval_loss", json_real_or_null(result->eval_loss), "best_eval_loss", json_real_or_null(result->best_eval_loss), "best_step",
-                     (json_int_t)result->best_step, "seconds", result->seconds, "tokens", (json_int_t)result->tokens, "loss_tokens", (json_int_t)result->loss_tokens,
-                     "early_stopped", (int)result->early_stopped, "peak_rss_bytes", (json_int_t)memory_peak());
+    return json_pack("{s:I, s:o, s:o, s:o, s:o, s:I, s:f, s:I, s:I, s:b, s:I}", "steps", (json_int_t)result->steps, "first_loss",
+                     json_real_or_null(result->first_loss), "last_loss", json_real_or_null(result->last_loss), "eval_loss",
+                     json_real_or_null(result->eval_loss), "best_eval_loss", json_real_or_null(result->best_eval_loss), "best_step",
+                     (json_int_t)result->best_step, "seconds", result->seconds, "tokens", (json_int_t)result->tokens, "loss_tokens",
+                     (json_int_t)result->loss_tokens, "early_stopped", (int)result->early_stopped, "peak_rss_bytes", (json_int_t)memory_peak());
 }
 
 static TrainResult result_of(const Trainer *trainer) {

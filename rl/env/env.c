@@ -14,7 +14,9 @@ static const EnvKind *const kinds[] = {
 };
 
 /* The key is made here, not where the step begins: most steps draw nothing. */
-double env_uniform(EnvDraws *draws, double low, double high) { return low + (high - low) * rng_uniform(rng_key(draws->seed, RNG_NOISE, draws->copy), draws->next++); }
+double env_uniform(EnvDraws *draws, double low, double high) {
+    return low + (high - low) * rng_uniform(rng_key(draws->seed, RNG_NOISE, draws->copy), draws->next++);
+}
 
 int64_t env_below(EnvDraws *draws, int64_t n) { return (int64_t)rng_below(rng_key(draws->seed, RNG_NOISE, draws->copy), draws->next++, (uint64_t)n); }
 
@@ -45,8 +47,9 @@ Status env_allocate(const EnvKind *kind, int64_t copies, Env **out) {
     env->observation = kind->observation;
     if (!(env->observations = rows(arena, copies, env->observation.size, sizeof(double))) ||
         !(env->final_observations = rows(arena, copies, env->observation.size, sizeof(double))) ||
-        !(env->rewards = rows(arena, copies, 1, sizeof(double))) || !(env->terminated = rows(arena, copies, 1, sizeof(bool))) || !(env->truncated = rows(arena, copies, 1, sizeof(bool))) ||
-        !(env->lengths = rows(arena, copies, 1, sizeof(int64_t))) || !(env->final_lengths = rows(arena, copies, 1, sizeof(int64_t))) || !(env->states = rows(arena, copies, env->state_size, sizeof(double))) ||
+        !(env->rewards = rows(arena, copies, 1, sizeof(double))) || !(env->terminated = rows(arena, copies, 1, sizeof(bool))) ||
+        !(env->truncated = rows(arena, copies, 1, sizeof(bool))) || !(env->lengths = rows(arena, copies, 1, sizeof(int64_t))) ||
+        !(env->final_lengths = rows(arena, copies, 1, sizeof(int64_t))) || !(env->states = rows(arena, copies, env->state_size, sizeof(double))) ||
         !(env->counts = rows(arena, copies, 1, sizeof(uint64_t))) || !(env->begins = rows(arena, copies, 1, sizeof(bool)))) {
         arena_free(arena);
         return ST_RESOURCE;
@@ -198,7 +201,8 @@ Status env_reset(Env *env, uint64_t seed) {
 static Status bad_action(const Env *env, int64_t i, double action) {
     long long copy = (long long)(i / env->action.size);
     if (!isfinite(action)) return status_fail(ST_INPUT, "action of copy %lld is not a finite number, in environment '%s'", copy, env->id);
-    return status_fail(ST_INPUT, "action %g of copy %lld is not a whole number from 0 to %lld, in environment '%s'", action, copy, (long long)env->action.n - 1, env->id);
+    return status_fail(ST_INPUT, "action %g of copy %lld is not a whole number from 0 to %lld, in environment '%s'", action, copy,
+                       (long long)env->action.n - 1, env->id);
 }
 
 static Status check_actions(const Env *env, const double *actions) {

@@ -1,5 +1,5 @@
-/* Environments as they are sampled: many copies in one array, one call a step. `terminated` (the process ended: no value behind it) and `truncated` (the time limit: the
- * value behind it counts) are kept apart. Ids, dynamics, rewards and time limits are Gymnasium's, in double throughout.
+/* Environments as they are sampled: many copies in one array, one call a step. `terminated` (the process ended: no value behind it) and `truncated`
+ * (the time limit: the value behind it counts) are kept apart. Ids, dynamics, rewards and time limits are Gymnasium's, in double throughout.
  *
  *     TRY(env_new("CartPole-v1", 8, &env));
  *     env_reset(env, seed);
@@ -10,15 +10,16 @@
  *     }
  *     env_free(env);
  *
- * Random numbers are a function of (seed, copy, how often that copy was started or stepped since env_reset), so a copy's episodes depend neither on threads nor on the
- * number of copies beside it.
+ * Random numbers are a function of (seed, copy, how often that copy was started or stepped since env_reset), so a copy's episodes depend neither on
+ * threads nor on the number of copies beside it.
  */
 #ifndef TUNE_ENV_H
 #define TUNE_ENV_H
 
 #include "rl/mdp/mdp.h"
 
-/* What an action or an observation is. Discrete: one whole number 0..n-1. Box: `size` numbers, each within its bounds (infinite where there are none). */
+/* What an action or an observation is. Discrete: one whole number 0..n-1. Box: `size` numbers, each within its bounds (infinite where there are
+ * none). */
 typedef struct Space {
     int64_t n;              /* 0: a box */
     int64_t size;           /* numbers; 1 when discrete */
@@ -53,43 +54,55 @@ typedef struct Env {
     Arena *arena;
 } Env;
 
-/* `spec`: ID or ID:key=value,key=value of envs.def or else worlds.def, or an MDP file. Every id takes max_episode_steps=N (0: none); others are in the files. The environment is not started yet.
- * ST_CONFIG: an unknown id (with the nearest one), an unknown argument or a bad value (named); ST_RESOURCE. The caller calls env_free. */
+/* `spec`: ID or ID:key=value,key=value of envs.def or else worlds.def, or an MDP file. Every id takes max_episode_steps=N (0: none); others are in
+ * the files. The environment is not started yet. ST_CONFIG: an unknown id (with the nearest one), an unknown argument or a bad value (named);
+ * ST_RESOURCE. The caller calls env_free. */
 Status env_new(const char *spec, int64_t copies, Env **env);
-/* The environment that draws from a Mdp, which is borrowed and outlives it. A state and its observation are the state's number; an episode begins in a state drawn from `start`
- * (n_states probabilities, borrowed; NULL: every live state alike) and terminates on entering a terminal state. ST_INPUT when `start` has a negative number, does not sum to 1 within 1e-9, or starts in no live state. */
+/* The environment that draws from a Mdp, which is borrowed and outlives it. A state and its observation are the state's number; an episode begins in
+ * a state drawn from `start` (n_states probabilities, borrowed; NULL: every live state alike) and terminates on entering a terminal state. ST_INPUT
+ * when `start` has a negative number, does not sum to 1 within 1e-9, or starts in no live state. */
 Status env_new_mdp(const Mdp *mdp, const double *start, int64_t max_steps, int64_t copies, Env **env);
 /* The same over a world, with its start, its time limit and what is seen of its states. */
 Status env_new_world(const NamedMdp *world, int64_t copies, Env **env);
-/* An environment that is a program (argv: its n words), asked in JSON lines on its stdin, answering on its stdout, one line each; a Gymnasium environment in Python is
- * recipes/gym_bridge.py away. A SPACE is {"n": N} or {"low": [...], "high": [...]} with null for no bound; an observation or action is a number where there is an n, else a list.
- *     {"open": {"copies": 2}}                 -> {"action": SPACE, "observation": SPACE, "id": "Name-v0", "max_episode_steps": 500}      the last two may be missing
- *     {"reset": [[0, 71], [1, 8005]]}         -> {"observations": [[0.1, 0.2], [0, 0]]}                        pairs of copy and seed of the episode that begins
- *     {"step": [1, null]}                     -> {"observations": [[0.3, 0.2], null], "rewards": [1, 0], "terminated": [false, false], "truncated": [false, false]}
+/* An environment that is a program (argv: its n words), asked in JSON lines on its stdin, answering on its stdout, one line each; a Gymnasium
+ * environment in Python is recipes/gym_bridge.py away. A SPACE is {"n": N} or {"low": [...], "high": [...]} with null for no bound; an observation or
+ * action is a number where there is an n, else a list.
+ *     {"open": {"copies": 2}}                 -> {"action": SPACE, "observation": SPACE, "id": "Name-v0", "max_episode_steps": 500}      the last two
+ * may be missing
+ *     {"reset": [[0, 71], [1, 8005]]}         -> {"observations": [[0.1, 0.2], [0, 0]]}                        pairs of copy and seed of the episode
+ * that begins
+ *     {"step": [1, null]}                     -> {"observations": [[0.3, 0.2], null], "rewards": [1, 0], "terminated": [false, false], "truncated":
+ * [false, false]}
  *     {"close": true}                         no answer; it ends, at the latest when its stdin does
- * null: a copy whose episode has ended rests. {"error": "text"} instead of an answer ends the work. Real actions are brought within their bounds first.
- * `timeout`: seconds for each answer. A program that ends or does not answer is started again, with a warning and after a pause that grows with each failure; its running episodes are truncated. After six failures in a row (100 steps
- * end a row): ST_RESOURCE with what it wrote to stderr. ST_INPUT: it can't be started, or an answer is wrong; the text shows it. States can't be read or set (state_size 0).
- * The program that calls this ignores SIGPIPE. */
+ * null: a copy whose episode has ended rests. {"error": "text"} instead of an answer ends the work. Real actions are brought within their bounds
+ * first. `timeout`: seconds for each answer. A program that ends or does not answer is started again, with a warning and after a pause that grows
+ * with each failure; its running episodes are truncated. After six failures in a row (100 steps end a row): ST_RESOURCE with what it wrote to stderr.
+ * ST_INPUT: it can't be started, or an answer is wrong; the text shows it. States can't be read or set (state_size 0). The program that calls this
+ * ignores SIGPIPE. */
 Status env_new_command(const char *const *argv, size_t n, int64_t copies, double timeout, Env **env);
 bool env_is_remote(const Env *env); /* lives in another program: has no state to read, keep or set */
-/* What a recipe's rl.env says: a name or file with arguments, {id: ..., key: value, ...}, {command: [prog, arg, ...], timeout: 30, max_episode_steps: N}. The finite MDP behind
- * it is env->world, also where observations are not the numbers of its states (Blackjack-v1). ST_CONFIG with the line for what makes no sense; else as env_new, mdp_open and env_new_command. */
+/* What a recipe's rl.env says: a name or file with arguments, {id: ..., key: value, ...}, {command: [prog, arg, ...], timeout: 30, max_episode_steps:
+ * N}. The finite MDP behind it is env->world, also where observations are not the numbers of its states (Blackjack-v1). ST_CONFIG with the line for
+ * what makes no sense; else as env_new, mdp_open and env_new_command. */
 Status env_from_recipe(const Yaml *node, int64_t copies, Env **env);
-/* Where the environment has a world whose states it does not show by their numbers: the same game with those, in its place, not started. Else nothing. ST_INPUT, ST_RESOURCE: it stays as it was. */
+/* Where the environment has a world whose states it does not show by their numbers: the same game with those, in its place, not started. Else
+ * nothing. ST_INPUT, ST_RESOURCE: it stays as it was. */
 Status env_number_states(Env **env);
 void env_free(Env *env); /* NULL is fine */
 
-/* Starts an episode in every copy. The same seed gives the same episodes for the same actions. Fails only where another program is asked, which the next env_step says too. */
+/* Starts an episode in every copy. The same seed gives the same episodes for the same actions. Fails only where another program is asked, which the
+ * next env_step says too. */
 Status env_reset(Env *env, uint64_t seed);
 /* Starts the next episode of one copy. */
 Status env_start(Env *env, int64_t copy);
-/* One step of every copy. `actions`: (copies, action.size), checked before anything moves: ST_INPUT names the copy and what is allowed. Numbers outside of a box's bounds are the kind's
- * to clip, NaN and infinities are refused. With `auto_reset` a copy whose episode ended begins the next one at once: `observations` is its first, `final_observations` the last
- * of the old one. Without it the copy rests: reward 0, flags and state as they are in every further step, until env_start, env_reset or env_set_state. */
+/* One step of every copy. `actions`: (copies, action.size), checked before anything moves: ST_INPUT names the copy and what is allowed. Numbers
+ * outside of a box's bounds are the kind's to clip, NaN and infinities are refused. With `auto_reset` a copy whose episode ended begins the next one
+ * at once: `observations` is its first, `final_observations` the last of the old one. Without it the copy rests: reward 0, flags and state as they
+ * are in every further step, until env_start, env_reset or env_set_state. */
 Status env_step(Env *env, const double *actions, bool auto_reset);
 
-/* The whole internal state of a copy, state_size numbers, is env->states + copy * state_size. Setting it begins an episode there (length 0). ST_INPUT for numbers that are no state. */
+/* The whole internal state of a copy, state_size numbers, is env->states + copy * state_size. Setting it begins an episode there (length 0). ST_INPUT
+ * for numbers that are no state. */
 Status env_set_state(Env *env, int64_t copy, const double *state);
 
 #endif

@@ -1,4 +1,5 @@
-/* Two links, torque on the joint between them (Sutton 1996; equations of the book), one Runge-Kutta step of 0.2 s. State: angle 1 (0: hanging), angle 2 (relative), their velocities. */
+/* Two links, torque on the joint between them (Sutton 1996; equations of the book), one Runge-Kutta step of 0.2 s. State: angle 1 (0: hanging), angle
+ * 2 (relative), their velocities. */
 #include "rl/env/env_kinds.h"
 
 #include <math.h>
@@ -71,7 +72,15 @@ static bool is_state(const void *context, const double *state) {
 }
 
 const EnvKind env_kind_acrobot = {
-    .id = "Acrobot-v1", .max_steps = 500, .state_size = 4, .action = {.n = 3, .size = 1},
-    .observation = {.size = 6, .low = (const double[]){-1, -1, -1, -1, -FASTEST_1, -FASTEST_2}, .high = (const double[]){1, 1, 1, 1, FASTEST_1, FASTEST_2}},
-    .start = start, .step = step, .observe = observe, .is_state = is_state,
+    .id = "Acrobot-v1",
+    .max_steps = 500,
+    .state_size = 4,
+    .action = {.n = 3, .size = 1},
+    .observation = {.size = 6,
+                    .low = (const double[]){-1, -1, -1, -1, -FASTEST_1, -FASTEST_2},
+                    .high = (const double[]){1, 1, 1, 1, FASTEST_1, FASTEST_2}},
+    .start = start,
+    .step = step,
+    .observe = observe,
+    .is_state = is_state,
 };

@@ -1,4 +1,5 @@
-/* Blackjack from an endless deck (Sutton & Barto 2018, example 5.1). Action 1 hits, 0 sticks. Observation: the player's sum, the dealer's open card, whether an ace counts 11. */
+/* Blackjack from an endless deck (Sutton & Barto 2018, example 5.1). Action 1 hits, 0 sticks. Observation: the player's sum, the dealer's open card,
+ * whether an ace counts 11. */
 #include "rl/env/env_kinds.h"
 
 #include <math.h>
@@ -70,6 +71,13 @@ static bool is_state(const void *context, const double *state) {
 }
 
 const EnvKind env_kind_blackjack = {
-    .id = "Blackjack-v1", .state_size = STATE, .action = {.n = 2, .size = 1}, .observation = {.size = 3, .low = (const double[]){0, 0, 0}, .high = (const double[]){31, 10, 1}},
-    .arguments = {[NATURAL] = {.name = "natural", .is_bool = true}, [SAB] = {.name = "sab", .value = 1, .is_bool = true}}, .start = start, .step = step, .observe = observe, .is_state = is_state,
+    .id = "Blackjack-v1",
+    .state_size = STATE,
+    .action = {.n = 2, .size = 1},
+    .observation = {.size = 3, .low = (const double[]){0, 0, 0}, .high = (const double[]){31, 10, 1}},
+    .arguments = {[NATURAL] = {.name = "natural", .is_bool = true}, [SAB] = {.name = "sab", .value = 1, .is_bool = true}},
+    .start = start,
+    .step = step,
+    .observe = observe,
+    .is_state = is_state,
 };

@@ -1,4 +1,5 @@
-/* A pole on a cart (Barto, Sutton, Anderson 1983), explicit Euler: positions move with the old velocities. State: x m, its velocity, angle rad, its velocity. */
+/* A pole on a cart (Barto, Sutton, Anderson 1983), explicit Euler: positions move with the old velocities. State: x m, its velocity, angle rad, its
+ * velocity. */
 #include "rl/env/env_kinds.h"
 
 #include <math.h>
@@ -35,7 +36,15 @@ static void observe(const void *context, const double *state, double *observatio
 }
 
 const EnvKind env_kind_cart_pole = {
-    .id = "CartPole-v1", .max_steps = 500, .state_size = 4, .action = {.n = 2, .size = 1},
-    .observation = {.size = 4, .low = (const double[]){-2 * FAR, -(double)INFINITY, -2 * ANGLE, -(double)INFINITY}, .high = (const double[]){2 * FAR, (double)INFINITY, 2 * ANGLE, (double)INFINITY}},
-    .arguments = {{.name = "sutton_barto_reward", .value = 0, .is_bool = true}}, .start = start, .step = step, .observe = observe,
+    .id = "CartPole-v1",
+    .max_steps = 500,
+    .state_size = 4,
+    .action = {.n = 2, .size = 1},
+    .observation = {.size = 4,
+                    .low = (const double[]){-2 * FAR, -(double)INFINITY, -2 * ANGLE, -(double)INFINITY},
+                    .high = (const double[]){2 * FAR, (double)INFINITY, 2 * ANGLE, (double)INFINITY}},
+    .arguments = {{.name = "sutton_barto_reward", .value = 0, .is_bool = true}},
+    .start = start,
+    .step = step,
+    .observe = observe,
 };

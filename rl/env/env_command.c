@@ -28,7 +28,8 @@ typedef struct Command {
 /* An answer that is not what was asked for. `problem` is about the first line in command->reply. */
 static Status garbage(const Command *command, const char *problem) {
     int shown = (int)MIN(command->reply.len ? command->reply.len - 1 : 0, 200);
-    status_fail(ST_INPUT, "environment '%s' answers wrongly: %s: '%.*s%s'", command->kind.id, problem, shown, str_text(&command->reply), command->reply.len > 201 ? "..." : "");
+    status_fail(ST_INPUT, "environment '%s' answers wrongly: %s: '%.*s%s'", command->kind.id, problem, shown, str_text(&command->reply),
+                command->reply.len > 201 ? "..." : "");
     return child_add_last_line(command->child, ST_INPUT);
 }
 
@@ -60,7 +61,8 @@ static Status read_bound(Command *command, const json_t *list, int64_t size, dou
 }
 
 static Status read_space(Command *command, const char *name, Space *space) {
-    const json_t *json = json_object_get(command->answer, name), *n = json_object_get(json, "n"), *low = json_object_get(json, "low"), *high = json_object_get(json, "high");
+    const json_t *json = json_object_get(command->answer, name), *n = json_object_get(json, "n"), *low = json_object_get(json, "low"),
+                 *high = json_object_get(json, "high");
     *space = (Space){.size = 1};
     if (json_is_integer(n) && json_integer_value(n) >= 1 && json_integer_value(n) <= INT32_MAX) {
         space->n = json_integer_value(n);
@@ -68,7 +70,8 @@ static Status read_space(Command *command, const char *name, Space *space) {
     }
     char problem[100];
     snprintf(problem, sizeof problem, "'%s' is neither {\"n\": N} nor {\"low\": [...], \"high\": [...]}", name);
-    if (!json_is_array(low) || !json_is_array(high) || json_array_size(low) != json_array_size(high) || json_array_size(low) < 1 || (double)json_array_size(low) > MOST_NUMBERS)
+    if (!json_is_array(low) || !json_is_array(high) || json_array_size(low) != json_array_size(high) || json_array_size(low) < 1 ||
+        (double)json_array_size(low) > MOST_NUMBERS)
         return garbage(command, problem);
     space->size = (int64_t)json_array_size(low);
     TRY(read_bound(command, low, space->size, -(double)INFINITY, &space->low));
@@ -113,7 +116,8 @@ static Status restart(Command *command, int64_t copies) {
             return child_add_last_line(command->child, ST_RESOURCE);
         }
         double pause = restart_pause(command->failures, command->timeout);
-        log_message(LOG_WARNING, "environment '%s': %s; it is started again in %g s (%lld of %d), its episodes are cut off", command->kind.id, status_text(), pause, (long long)command->failures, RESTARTS);
+        log_message(LOG_WARNING, "environment '%s': %s; it is started again in %g s (%lld of %d), its episodes are cut off", command->kind.id,
+                    status_text(), pause, (long long)command->failures, RESTARTS);
         stop_program(command);
         restart_wait(pause);
         Status status = open_program(command, copies);
@@ -126,8 +130,12 @@ static Status restart(Command *command, int64_t copies) {
 static Status bad_number(const Command *command, const char *what, int64_t copy, const json_t *value) {
     char *text = json_dumps(value, JSON_ENCODE_ANY | JSON_COMPACT);
     const Space *space = &command->kind.observation;
-    if (space->n) status_fail(ST_INPUT, "environment '%s': %s of copy %lld is %.60s, expected a whole number from 0 to %lld", command->kind.id, what, (long long)copy, text ? text : "nothing", (long long)space->n - 1);
-    else status_fail(ST_INPUT, "environment '%s': %s of copy %lld is %.60s, expected %lld numbers", command->kind.id, what, (long long)copy, text ? text : "nothing", (long long)space->size);
+    if (space->n)
+        status_fail(ST_INPUT, "environment '%s': %s of copy %lld is %.60s, expected a whole number from 0 to %lld", command->kind.id, what,
+                    (long long)copy, text ? text : "nothing", (long long)space->n - 1);
+    else
+        status_fail(ST_INPUT, "environment '%s': %s of copy %lld is %.60s, expected %lld numbers", command->kind.id, what, (long long)copy,
+                    text ? text : "nothing", (long long)space->size);
     free(text);
     return child_add_last_line(command->child, ST_INPUT);
 }
@@ -138,8 +146,8 @@ static void check_bounds(Command *command, int64_t copy, const double *row) {
     for (int64_t i = 0; i < space->size && !command->warned_of_bounds; i++) {
         double slack = 1e-6 * fmax(1, fabs(row[i]));
         if (row[i] >= space->low[i] - slack && row[i] <= space->high[i] + slack) continue;
-        log_message(LOG_WARNING, "environment '%s': number %lld of an observation of copy %lld is %g, said to be from %g to %g", command->kind.id, (long long)i, (long long)copy, row[i], space->low[i],
-                    space->high[i]);
+        log_message(LOG_WARNING, "environment '%s': number %lld of an observation of copy %lld is %g, said to be from %g to %g", command->kind.id,
+                    (long long)i, (long long)copy, row[i], space->low[i], space->high[i]);
         command->warned_of_bounds = true;
     }
 }
@@ -247,7 +255,8 @@ static Status read_step(Env *env, Command *command) {
     TRY(get_list(command, "terminated", env->copies, &terminated));
     TRY(get_list(command, "truncated", env->copies, &truncated));
     for (int64_t copy = 0; copy < env->copies; copy++) {
-        const json_t *reward = json_array_get(rewards, (size_t)copy), *ended = json_array_get(terminated, (size_t)copy), *cut = json_array_get(truncated, (size_t)copy);
+        const json_t *reward = json_array_get(rewards, (size_t)copy), *ended = json_array_get(terminated, (size_t)copy),
+                     *cut = json_array_get(truncated, (size_t)copy);
         if (rests(env, copy)) continue;
         if (!json_is_number(reward)) return garbage(command, "a reward is no number");
         if (!json_is_boolean(ended) || !json_is_boolean(cut)) return garbage(command, "'terminated' and 'truncated' are not true or false");

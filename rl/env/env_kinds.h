@@ -20,8 +20,8 @@ struct EnvKind {
     bool (*step)(const void *context, EnvDraws *draws, const double *action, double *state, double *reward); /* true: terminated */
     void (*observe)(const void *context, const double *state, double *observation);
     bool (*is_state)(const void *context, const double *state); /* of finite numbers; NULL: all are */
-    /* Instead of the above, all copies at once, for what lives in another program. begin: starts episodes of the copies in `which`; copies whose episodes are lost meanwhile are flagged as truncated.
-     * step_all: one step of all copies that do not rest, with flags and lengths. */
+    /* Instead of the above, all copies at once, for what lives in another program. begin: starts episodes of the copies in `which`; copies whose
+     * episodes are lost meanwhile are flagged as truncated. step_all: one step of all copies that do not rest, with flags and lengths. */
     Status (*begin)(Env *env, const bool *which);
     Status (*step_all)(Env *env, const double *actions);
     void (*close)(Env *env);

@@ -42,7 +42,14 @@ static bool is_state(const void *context, const double *state) {
     return *state >= 0 && *state < mdp->n_states && *state == floor(*state) && !mdp->terminal[(int64_t)*state];
 }
 
-static const EnvKind kind = {.id = "mdp", .state_size = 1, .action = {.size = 1}, .observation = {.size = 1}, .start = start, .step = step, .observe = observe, .is_state = is_state};
+static const EnvKind kind = {.id = "mdp",
+                             .state_size = 1,
+                             .action = {.size = 1},
+                             .observation = {.size = 1},
+                             .start = start,
+                             .step = step,
+                             .observe = observe,
+                             .is_state = is_state};
 
 static Status check_start(const Mdp *mdp, const double *probability) {
     double sum = 0;

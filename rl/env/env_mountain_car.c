@@ -28,6 +28,13 @@ static void observe(const void *context, const double *state, double *observatio
 }
 
 const EnvKind env_kind_mountain_car = {
-    .id = "MountainCar-v0", .max_steps = 200, .state_size = 2, .action = {.n = 3, .size = 1},
-    .observation = {.size = 2, .low = (const double[]){-1.2, -0.07}, .high = (const double[]){0.6, 0.07}}, .arguments = {{.name = "goal_velocity", .value = 0}}, .start = start, .step = step, .observe = observe,
+    .id = "MountainCar-v0",
+    .max_steps = 200,
+    .state_size = 2,
+    .action = {.n = 3, .size = 1},
+    .observation = {.size = 2, .low = (const double[]){-1.2, -0.07}, .high = (const double[]){0.6, 0.07}},
+    .arguments = {{.name = "goal_velocity", .value = 0}},
+    .start = start,
+    .step = step,
+    .observe = observe,
 };

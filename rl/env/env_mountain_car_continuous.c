@@ -1,4 +1,5 @@
-/* The mountain car with a force from [-1, 1]. State: position, velocity. Gymnasium rounds the state to float32 after each step; here it stays double. */
+/* The mountain car with a force from [-1, 1]. State: position, velocity. Gymnasium rounds the state to float32 after each step; here it stays double.
+ */
 #include "rl/env/env_kinds.h"
 
 #include <math.h>
@@ -30,6 +31,13 @@ static void observe(const void *context, const double *state, double *observatio
 }
 
 const EnvKind env_kind_mountain_car_continuous = {
-    .id = "MountainCarContinuous-v0", .max_steps = 999, .state_size = 2, .action = {.size = 1, .low = (const double[]){-1}, .high = (const double[]){1}},
-    .observation = {.size = 2, .low = (const double[]){-1.2, -0.07}, .high = (const double[]){0.6, 0.07}}, .arguments = {{.name = "goal_velocity", .value = 0}}, .start = start, .step = step, .observe = observe,
+    .id = "MountainCarContinuous-v0",
+    .max_steps = 999,
+    .state_size = 2,
+    .action = {.size = 1, .low = (const double[]){-1}, .high = (const double[]){1}},
+    .observation = {.size = 2, .low = (const double[]){-1.2, -0.07}, .high = (const double[]){0.6, 0.07}},
+    .arguments = {{.name = "goal_velocity", .value = 0}},
+    .start = start,
+    .step = step,
+    .observe = observe,
 };

@@ -33,6 +33,13 @@ static void observe(const void *context, const double *state, double *observatio
 }
 
 const EnvKind env_kind_pendulum = {
-    .id = "Pendulum-v1", .max_steps = 200, .state_size = 2, .action = {.size = 1, .low = (const double[]){-2}, .high = (const double[]){2}},
-    .observation = {.size = 3, .low = (const double[]){-1, -1, -8}, .high = (const double[]){1, 1, 8}}, .arguments = {{.name = "g", .value = 10}}, .start = start, .step = step, .observe = observe,
+    .id = "Pendulum-v1",
+    .max_steps = 200,
+    .state_size = 2,
+    .action = {.size = 1, .low = (const double[]){-2}, .high = (const double[]){2}},
+    .observation = {.size = 3, .low = (const double[]){-1, -1, -8}, .high = (const double[]){1, 1, 8}},
+    .arguments = {{.name = "g", .value = 10}},
+    .start = start,
+    .step = step,
+    .observe = observe,
 };

@@ -61,7 +61,8 @@ static Status open_id(const Yaml *node, int64_t copies, Env **env) {
 static Status read_command(const Yaml *command, const char ***argv) {
     bool good = command->kind == YAML_LIST && command->n > 0;
     for (size_t i = 0; good && i < command->n; i++) good = command->items[i]->kind == YAML_SCALAR;
-    if (!good) return status_hint(fault(command, "has a 'command' that is no list of words"), "command: [python3, recipes/gym_bridge.py, LunarLander-v3]");
+    if (!good)
+        return status_hint(fault(command, "has a 'command' that is no list of words"), "command: [python3, recipes/gym_bridge.py, LunarLander-v3]");
     *argv = calloc(command->n, sizeof **argv);
     if (!*argv) return status_fail(ST_RESOURCE, "out of memory");
     for (size_t i = 0; i < command->n; i++) (*argv)[i] = command->items[i]->text;
@@ -83,7 +84,8 @@ static Status read_options(const Yaml *node, double *timeout, int64_t *max_steps
             str_printf(&what, "has an unknown key '%s'", node->keys[i]);
             Status status = fault(value, str_text(&what));
             str_release(&what);
-            return near ? status_hint(status, "did you mean '%s'?", near) : status_hint(status, "beside a command it takes timeout and max_episode_steps");
+            return near ? status_hint(status, "did you mean '%s'?", near)
+                        : status_hint(status, "beside a command it takes timeout and max_episode_steps");
         }
     }
     return ST_OK;
@@ -104,7 +106,8 @@ static Status open_command(const Yaml *node, int64_t copies, Env **env) {
 
 Status env_from_recipe(const Yaml *node, int64_t copies, Env **env) {
     *env = NULL;
-    if (!node || node->kind == YAML_NULL) return status_hint(status_fail(ST_CONFIG, "'rl.env' is missing"), "name an environment, such as CartPole-v1");
+    if (!node || node->kind == YAML_NULL)
+        return status_hint(status_fail(ST_CONFIG, "'rl.env' is missing"), "name an environment, such as CartPole-v1");
     if (node->kind == YAML_SCALAR) return open_spec(node->text, copies, env);
     if (node->kind == YAML_MAP && yaml_get(node, "command")) return open_command(node, copies, env);
     if (node->kind == YAML_MAP && yaml_get(node, "id")) return open_id(node, copies, env);

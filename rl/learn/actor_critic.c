@@ -10,8 +10,9 @@ static double *numbers(Arena *arena, int64_t n) { return arena_alloc(arena, (siz
 
 Status minibatch_init(Minibatch *m, int64_t cap, int64_t obs_size, int64_t action_size, bool values, Arena *arena) {
     *m = (Minibatch){.cap = cap, .obs_size = obs_size, .action_size = action_size};
-    if (!(m->obs = numbers(arena, cap * obs_size)) || !(m->actions = numbers(arena, cap * action_size)) || !(m->old_logprobs = numbers(arena, cap)) || !(m->advantages = numbers(arena, cap)) ||
-        !(m->returns = numbers(arena, cap)) || !(m->logprobs = numbers(arena, cap)) || !(m->entropies = numbers(arena, cap)) || !(m->dlogprobs = numbers(arena, cap)))
+    if (!(m->obs = numbers(arena, cap * obs_size)) || !(m->actions = numbers(arena, cap * action_size)) || !(m->old_logprobs = numbers(arena, cap)) ||
+        !(m->advantages = numbers(arena, cap)) || !(m->returns = numbers(arena, cap)) || !(m->logprobs = numbers(arena, cap)) ||
+        !(m->entropies = numbers(arena, cap)) || !(m->dlogprobs = numbers(arena, cap)))
         return ST_RESOURCE;
     if (!values) return ST_OK;
     m->old_values = numbers(arena, cap);
@@ -48,13 +49,18 @@ static void actor_loss(Gradient *g) {
     Minibatch *m = g->m;
     policy_evaluate(g->policy, m->actions, m->logprobs, m->entropies);
     policy_loss(g->losses->policy, &(PolicyLossConfig){.clip = g->losses->clip, .ent_coef = g->losses->ent_coef},
-                &(PolicyBatch){.n_sequences = m->n, .logprobs = m->logprobs, .old_logprobs = g->losses->first_pass ? NULL : m->old_logprobs, .advantages = m->advantages, .entropies = m->entropies},
+                &(PolicyBatch){.n_sequences = m->n,
+                               .logprobs = m->logprobs,
+                               .old_logprobs = g->losses->first_pass ? NULL : m->old_logprobs,
+                               .advantages = m->advantages,
+                               .entropies = m->entropies},
                 m->dlogprobs, &g->of_policy);
 }
 
 static void critic_loss(Gradient *g) {
     Minibatch *m = g->m;
-    value_loss(&(ValueBatch){.n = m->n, .values = g->policy->values, .old_values = m->old_values, .targets = m->returns}, g->losses->clip_value, m->dvalues, &g->of_values);
+    value_loss(&(ValueBatch){.n = m->n, .values = g->policy->values, .old_values = m->old_values, .targets = m->returns}, g->losses->clip_value,
+               m->dvalues, &g->of_values);
     for (int64_t i = 0; i < m->n; i++) m->dvalues[i] *= g->losses->vf_coef;
 }
 
@@ -85,8 +91,8 @@ static void half(void *context, int64_t i) {
     snprintf(g->halves[i].hint, sizeof g->halves[i].hint, "%s", status_hint_text());
 }
 
-/* Small networks on few rows: two threads take one each, from the observations to the gradient. Else each kernel has work for all, and tensors of more than SMALL numbers are shared out by
- * kernels themselves. */
+/* Small networks on few rows: two threads take one each, from the observations to the gradient. Else each kernel has work for all, and tensors of
+ * more than SMALL numbers are shared out by kernels themselves. */
 static bool in_halves(const Policy *policy, const Minibatch *m) {
     enum { SMALL = 16384 };
     const Params *params = &policy->params;
@@ -146,7 +152,9 @@ static Status make(Learner *learner, ActorCritic *ac, bool values) {
     TRY(recipe_optimizer(recipe, &ac->optimizer));
     TRY(recipe_schedule(recipe, (int64_t)ceil((double)learner->total_steps / per_update), &ac->schedule));
     if (recipe->rl_normalize_observations && env->observation.n > 0)
-        return status_hint(status_fail(ST_CONFIG, "'rl.normalize_observations' fits no environment whose observations are numbered states, such as '%s'", env->id), "leave it out");
+        return status_hint(
+            status_fail(ST_CONFIG, "'rl.normalize_observations' fits no environment whose observations are numbered states, such as '%s'", env->id),
+            "leave it out");
     TRY(policy_init(&ac->policy, &config, &env->observation, &env->action, learner->seed, device_cpu(), DT_F32, learner->arena));
     TRY(optimizer_init(&ac->optimizer, &ac->policy.params, learner->arena));
     if (recipe->rl_normalize_observations) TRY(moments_init(&ac->observed, env->observation.size, learner->arena));
@@ -210,8 +218,10 @@ Status actor_critic_rows(ActorCritic *ac, Learner *learner, int64_t n, int64_t *
 }
 
 static Status not_finite(const ActorCritic *ac, const Learner *learner) {
-    const Param *weight = params_nonfinite(&ac->policy.params, false), *gradient = params_nonfinite(&ac->policy.params, true), *param = weight ? weight : gradient;
-    status_fail(ST_NUMERIC, "%s '%s' holds a NaN or an infinity in update %lld", weight ? "weight" : "the gradient of", param ? param->name : "?", (long long)learner->updates + 1);
+    const Param *weight = params_nonfinite(&ac->policy.params, false), *gradient = params_nonfinite(&ac->policy.params, true),
+                *param = weight ? weight : gradient;
+    status_fail(ST_NUMERIC, "%s '%s' holds a NaN or an infinity in update %lld", weight ? "weight" : "the gradient of", param ? param->name : "?",
+                (long long)learner->updates + 1);
     return status_hint(ST_NUMERIC, "lower train.learning_rate, or normalise observations and rewards");
 }
 
@@ -247,7 +257,8 @@ void actor_critic_report(const ActorCritic *ac, Learner *learner, const Measures
     learner_metric(learner, "policy_loss", measures->policy_loss * per_step);
     if (ac->policy.has_values) {
         learner_metric(learner, "value_loss", measures->value_loss * per_step);
-        learner_metric(learner, "explained_variance", explained_variance(rollout->batch.values, rollout->returns, rollout->batch.valid, rollout->batch.T * rollout->batch.B));
+        learner_metric(learner, "explained_variance",
+                       explained_variance(rollout->batch.values, rollout->returns, rollout->batch.valid, rollout->batch.T * rollout->batch.B));
     }
     learner_metric(learner, "entropy", measures->entropy * per_step);
     learner_metric(learner, "kl", measures->approx_kl * per_step); /* from the policy before the update: here there is no other reference */

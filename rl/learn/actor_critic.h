@@ -1,4 +1,5 @@
-/* What learning from one's own experience has in common: a policy with values, a rollout, and the way from a minibatch of it over losses and gradients to an optimiser step.
+/* What learning from one's own experience has in common: a policy with values, a rollout, and the way from a minibatch of it over losses and
+ * gradients to an optimiser step.
  *
  *     TRY(rollout_fill(&ac->rollout, learner, &ac->policy));
  *     ... advantages and returns ...
@@ -19,7 +20,8 @@ typedef struct Minibatch {
     int64_t n, cap, obs_size, action_size;
     double *obs, *actions, *old_logprobs, *old_values, *advantages, *returns; /* old_values NULL: no values are learned */
     double *logprobs, *entropies, *dlogprobs, *dvalues;                       /* scratch of actor_critic_gradient */
-    double grad_squares[2];                                                   /* of actor_critic_gradient: sum of squares of the gradients of policy_part(.., false) and (.., true) */
+    /* Of actor_critic_gradient: sum of squares of the gradients of policy_part(.., false) and (.., true) */
+    double grad_squares[2];
 } Minibatch;
 Status minibatch_init(Minibatch *minibatch, int64_t cap, int64_t obs_size, int64_t action_size, bool values, Arena *arena);
 void minibatch_take(Minibatch *minibatch, const Rollout *rollout, const int64_t *rows, int64_t n);
@@ -31,9 +33,13 @@ typedef struct Losses {
     double clip, clip_value, ent_coef, vf_coef;
 } Losses;
 /* Sums over `steps` optimiser steps, for the metrics. */
-typedef struct Measures { int64_t steps; double loss, policy_loss, value_loss, entropy, approx_kl, clip_fraction, grad_norm, learning_rate; } Measures;
+typedef struct Measures {
+    int64_t steps;
+    double loss, policy_loss, value_loss, entropy, approx_kl, clip_fraction, grad_norm, learning_rate;
+} Measures;
 
-/* Adds the gradient of the mean over the minibatch to the policy's parameters, and its losses to `measures`. kl: how far the policy has moved from the old one (approx_kl); may be NULL. */
+/* Adds the gradient of the mean over the minibatch to the policy's parameters, and its losses to `measures`. kl: how far the policy has moved from
+ * the old one (approx_kl); may be NULL. */
 Status actor_critic_gradient(Policy *policy, Minibatch *minibatch, const Losses *losses, Measures *measures, double *kl);
 
 typedef struct ActorCritic {
@@ -57,7 +63,8 @@ void actor_critic_close(Learner *learner);
 
 /* Room for minibatches of up to n rows of the rollout, and its valid rows in order in ac->rows; n_rows: their number. */
 Status actor_critic_rows(ActorCritic *ac, Learner *learner, int64_t n, int64_t *n_rows);
-/* Behind actor_critic_gradient of ac->minibatch: clips the gradients to train.max_grad_norm, steps the optimiser, clears the gradients. ST_NUMERIC naming the parameter when a gradient is not finite. */
+/* Behind actor_critic_gradient of ac->minibatch: clips the gradients to train.max_grad_norm, steps the optimiser, clears the gradients. ST_NUMERIC
+ * naming the parameter when a gradient is not finite. */
 Status actor_critic_step(ActorCritic *ac, Learner *learner, Measures *measures);
 /* Means of the measures, and how well values predicted the returns, as metrics. */
 void actor_critic_report(const ActorCritic *ac, Learner *learner, const Measures *measures);

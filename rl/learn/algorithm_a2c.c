@@ -1,4 +1,5 @@
-/* Advantage actor-critic: one step from a few steps of many copies, whose advantages are taken from a learned value. Source: Mnih et al. 2016, arXiv 1602.01783, in its synchronous form. */
+/* Advantage actor-critic: one step from a few steps of many copies, whose advantages are taken from a learned value. Source: Mnih et al. 2016, arXiv
+ * 1602.01783, in its synchronous form. */
 #include "rl/learn/actor_critic.h"
 
 static Status update(Learner *learner) {

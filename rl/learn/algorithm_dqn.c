@@ -1,5 +1,5 @@
-/* Deep Q-networks: Q-learning with a network on transitions drawn from memory, against a target copy that lags behind. Source: Mnih et al. 2015, Nature 518, algorithm 1; double: arXiv 1509.06461;
- * dueling: arXiv 1511.06581; prioritised: arXiv 1511.05952; several steps: arXiv 1710.02298. */
+/* Deep Q-networks: Q-learning with a network on transitions drawn from memory, against a target copy that lags behind. Source: Mnih et al. 2015,
+ * Nature 518, algorithm 1; double: arXiv 1509.06461; dueling: arXiv 1511.06581; prioritised: arXiv 1511.05952; several steps: arXiv 1710.02298. */
 #include <math.h>
 
 #include "rl/learn/heads.h"
@@ -96,8 +96,14 @@ static Status make(Learner *learner, Dqn *dqn) {
     Arena *arena = learner->arena;
     QNetworkConfig network = {.observation = env->observation, .n_actions = env->action.n, .dueling = recipe->rl_dueling};
     ReplayConfig replay = {
-        .capacity = MIN(recipe->rl_buffer_size, MAX(learner->total_steps, 1)), .copies = env->copies, .observation_size = env->observation.size, .action_size = 1,
-        .n_step = recipe->rl_n_step, .gamma = recipe->rl_gamma, .prioritised = recipe->rl_prioritized, .alpha = recipe->rl_priority_alpha,
+        .capacity = MIN(recipe->rl_buffer_size, MAX(learner->total_steps, 1)),
+        .copies = env->copies,
+        .observation_size = env->observation.size,
+        .action_size = 1,
+        .n_step = recipe->rl_n_step,
+        .gamma = recipe->rl_gamma,
+        .prioritised = recipe->rl_prioritized,
+        .alpha = recipe->rl_priority_alpha,
     };
     TRY(policy_config(recipe, false, &network.shape));
     TRY(stepper_init(&dqn->stepper, learner));

@@ -1,4 +1,5 @@
-/* Dyna-Q: Q-learning that also learns what each action did the last time, and between steps learns from that again. Meant for worlds without chance. Sources: Sutton 1990; Sutton & Barto 8.2. */
+/* Dyna-Q: Q-learning that also learns what each action did the last time, and between steps learns from that again. Meant for worlds without chance.
+ * Sources: Sutton 1990; Sutton & Barto 8.2. */
 #include "rl/learn/table.h"
 
 /* Of each (S,A) what followed: R, S', and gamma, 0 where the process ended. `seen` lists those that were tried. */
@@ -62,7 +63,15 @@ static void keep(Learner *learner, Keeper *keeper) {
 }
 
 const Algorithm algorithm_dyna_q = {
-    .name = "dyna_q", .help = "Dyna-Q: Q-learning with rl.planning_steps from a learned model a step (Sutton 1990)", .tabular = true, .discrete = true,
+    .name = "dyna_q",
+    .help = "Dyna-Q: Q-learning with rl.planning_steps from a learned model a step (Sutton 1990)",
+    .tabular = true,
+    .discrete = true,
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES "planning_steps",
-    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep, .values = tabular_values,
+    .open = open,
+    .update = update,
+    .act = tabular_act,
+    .policy = tabular_policy,
+    .keep = keep,
+    .values = tabular_values,
 };

@@ -1,9 +1,11 @@
-/* Monte Carlo: what an episode returned is what its states were worth. Judges a given policy (rl.policy), or improves its own, epsilon-soft one. Source: Sutton & Barto 5.1, 5.4. */
+/* Monte Carlo: what an episode returned is what its states were worth. Judges a given policy (rl.policy), or improves its own, epsilon-soft one.
+ * Source: Sutton & Barto 5.1, 5.4. */
 #include "rl/learn/table.h"
 
 #include <string.h>
 
-typedef struct MonteCarlo { Tabular t; Memory memory; int32_t *first; } MonteCarlo; /* first: (n, A), of each entry the time of its first visit in this episode */
+/* first: (n, A), of each entry the time of its first visit in this episode */
+typedef struct MonteCarlo { Tabular t; Memory memory; int32_t *first; } MonteCarlo;
 
 static int64_t entry_at(const MonteCarlo *mc, int64_t copy, int64_t time) {
     int64_t A = mc->t.Q.A;
@@ -14,7 +16,8 @@ static void mark_first_visits(MonteCarlo *mc, int64_t copy) {
     for (int64_t time = mc->memory.T[copy] - 1; time >= 0; time--) mc->first[entry_at(mc, copy, time)] = (int32_t)time;
 }
 
-/* When the episode is over, for its steps in order: value(S,A) += alpha [G - value(S,A)], with `visits: first` only where (S,A) was not seen before. */
+/* When the episode is over, for its steps in order: value(S,A) += alpha [G - value(S,A)], with `visits: first` only where (S,A) was not seen before.
+ */
 static void learn(Learner *learner, const Step *step) {
     MonteCarlo *mc = learner->self;
     Tabular *t = &mc->t;
@@ -52,7 +55,15 @@ static void keep(Learner *learner, Keeper *keeper) {
 }
 
 const Algorithm algorithm_mc = {
-    .name = "mc", .help = "Monte Carlo, first or every visit (rl.visits): values of a given policy (rl.policy), or control", .tabular = true, .discrete = true,
+    .name = "mc",
+    .help = "Monte Carlo, first or every visit (rl.visits): values of a given policy (rl.policy), or control",
+    .tabular = true,
+    .discrete = true,
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES "policy visits max_episode",
-    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep, .values = tabular_values,
+    .open = open,
+    .update = update,
+    .act = tabular_act,
+    .policy = tabular_policy,
+    .keep = keep,
+    .values = tabular_values,
 };

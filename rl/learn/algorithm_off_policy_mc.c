@@ -1,5 +1,5 @@
-/* Off-policy Monte Carlo: episodes of an epsilon-soft policy b teach the values of another, the given one (rl.policy) or the greedy one; returns are weighed by importance, how much likelier the
- * other would have made them. Source: Sutton & Barto 5.5 to 5.7. */
+/* Off-policy Monte Carlo: episodes of an epsilon-soft policy b teach the values of another, the given one (rl.policy) or the greedy one; returns are
+ * weighed by importance, how much likelier the other would have made them. Source: Sutton & Barto 5.5 to 5.7. */
 #include "rl/learn/table.h"
 
 #include <string.h>
@@ -7,7 +7,9 @@
 typedef struct OffPolicy { Tabular t; Memory memory; double *C; bool weighted; } OffPolicy; /* C: (n, A), the sum of weights so far */
 
 /* pi(A|S) of the policy that is learned about. */
-static double target_probability(Tabular *t, const int32_t *S, int64_t A) { return t->judged ? t->judged[S[0] * t->A + A] : best_action(&t->Q, S, t->q) == A; }
+static double target_probability(Tabular *t, const int32_t *S, int64_t A) {
+    return t->judged ? t->judged[S[0] * t->A + A] : best_action(&t->Q, S, t->q) == A;
+}
 
 static double target_value(Tabular *t, const int32_t *S) {
     double sum = 0;
@@ -25,7 +27,8 @@ static void take_in(OffPolicy *self, const int32_t *S, int64_t A, double G, doub
     *Q += self->weighted ? W / *C * (G - *Q) : (W * G - *Q) / *C;
 }
 
-/* When the episode is over, backward: take in G with weight W; W *= pi(A|S) / b(A|S). Returns of weight 0 say nothing to the weighted mean, and lower the ordinary one. */
+/* When the episode is over, backward: take in G with weight W; W *= pi(A|S) / b(A|S). Returns of weight 0 say nothing to the weighted mean, and lower
+ * the ordinary one. */
 static void learn(Learner *learner, const Step *step) {
     OffPolicy *self = learner->self;
     Memory *m = &self->memory;
@@ -45,7 +48,8 @@ static void learn(Learner *learner, const Step *step) {
 
 static Status check_coverage(const Recipe *recipe) {
     if (recipe->rl_epsilon_end > 0 && recipe->rl_epsilon_start > 0) return ST_OK;
-    status_fail(ST_CONFIG, "'off_policy_mc' learns nothing about actions that are never tried: 'rl.epsilon_start' and 'rl.epsilon_end' must be above 0");
+    status_fail(ST_CONFIG,
+                "'off_policy_mc' learns nothing about actions that are never tried: 'rl.epsilon_start' and 'rl.epsilon_end' must be above 0");
     return status_hint(ST_CONFIG, "1 tries all alike");
 }
 
@@ -72,7 +76,15 @@ static void keep(Learner *learner, Keeper *keeper) {
 }
 
 const Algorithm algorithm_off_policy_mc = {
-    .name = "off_policy_mc", .help = "Monte Carlo by importance sampling (rl.importance): values of a given policy (rl.policy), or control", .tabular = true, .discrete = true,
+    .name = "off_policy_mc",
+    .help = "Monte Carlo by importance sampling (rl.importance): values of a given policy (rl.policy), or control",
+    .tabular = true,
+    .discrete = true,
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING "policy importance max_episode",
-    .open = open, .update = update, .act = tabular_act, .policy = tabular_policy, .keep = keep, .values = tabular_values,
+    .open = open,
+    .update = update,
+    .act = tabular_act,
+    .policy = tabular_policy,
+    .keep = keep,
+    .values = tabular_values,
 };

@@ -1,5 +1,6 @@
-/* Proximal policy optimisation: several passes over a batch of experience, with no gain from moving an action's probability further than the clip. Source: Schulman et al. 2017,
- * arXiv 1707.06347; details as in Huang et al., "The 37 implementation details of PPO" (advantages normalised in each minibatch, values clipped, one norm for all gradients). */
+/* Proximal policy optimisation: several passes over a batch of experience, with no gain from moving an action's probability further than the clip.
+ * Source: Schulman et al. 2017, arXiv 1707.06347; details as in Huang et al., "The 37 implementation details of PPO" (advantages normalised in each
+ * minibatch, values clipped, one norm for all gradients). */
 #include <math.h>
 
 #include "rl/learn/actor_critic.h"
@@ -18,7 +19,11 @@ static Status update(Learner *learner) {
     ActorCritic *ac = learner->self;
     Rollout *rollout = &ac->rollout;
     Measures measures = {0};
-    Losses losses = {.policy = policy_loss_find("ppo"), .clip = recipe->rl_clip, .clip_value = recipe->rl_clip_value, .ent_coef = recipe->rl_ent_coef, .vf_coef = recipe->rl_vf_coef};
+    Losses losses = {.policy = policy_loss_find("ppo"),
+                     .clip = recipe->rl_clip,
+                     .clip_value = recipe->rl_clip_value,
+                     .ent_coef = recipe->rl_ent_coef,
+                     .vf_coef = recipe->rl_vf_coef};
     int64_t n, parts = MIN(recipe->rl_num_minibatches, recipe->rl_num_steps * learner->env->copies);
     double kl = 0, most = recipe->rl_target_kl >= 0 ? 1.5 * recipe->rl_target_kl : (double)INFINITY;
 

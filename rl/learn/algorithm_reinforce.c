@@ -1,5 +1,6 @@
-/* REINFORCE: whole episodes, each action made likelier by the return that followed it, less a learned value where rl.baseline says so. As everywhere in deep learning the factor gamma^t
- * of the exact gradient is left out, so that late steps count as much as early ones. Source: Williams 1992; Sutton & Barto 13.3 and 13.4.
+/* REINFORCE: whole episodes, each action made likelier by the return that followed it, less a learned value where rl.baseline says so. As everywhere
+ * in deep learning the factor gamma^t of the exact gradient is left out, so that late steps count as much as early ones. Source: Williams 1992;
+ * Sutton & Barto 13.3 and 13.4.
  *
  * Behind a time limit the value counts where there is one; without a baseline nothing is known there, and the limit is an end like any other. */
 #include "rl/learn/actor_critic.h"
@@ -14,7 +15,8 @@ static Status update(Learner *learner) {
 
     TRY(rollout_episodes(rollout, learner, &ac->policy));
     returns_discounted(&rollout->batch, rollout->behind, recipe->rl_gamma, rollout->returns);
-    for (int64_t i = 0; i < rollout->batch.T * rollout->batch.B; i++) rollout->advantages[i] = rollout->returns[i] - (recipe->rl_baseline ? rollout->batch.values[i] : 0);
+    for (int64_t i = 0; i < rollout->batch.T * rollout->batch.B; i++)
+        rollout->advantages[i] = rollout->returns[i] - (recipe->rl_baseline ? rollout->batch.values[i] : 0);
     TRY(actor_critic_rows(ac, learner, recipe->rl_num_steps * learner->env->copies, &n));
     minibatch_take(&ac->minibatch, rollout, ac->rows, n);
     if (recipe->rl_normalize_advantage) advantages_normalise(ac->minibatch.advantages, NULL, n, NORMALISE_STD, 1e-8);

@@ -1,5 +1,6 @@
-/* Soft actor-critic: two critics learn from memory what actions and their entropy are worth, the actor follows the lower of them, and the price of entropy finds itself. Source: Haarnoja et al.,
- * arXiv 1812.05905, algorithm 1. Actions are learned in (-1, 1) and stretched to the environment's bounds. */
+/* Soft actor-critic: two critics learn from memory what actions and their entropy are worth, the actor follows the lower of them, and the price of
+ * entropy finds itself. Source: Haarnoja et al., arXiv 1812.05905, algorithm 1. Actions are learned in (-1, 1) and stretched to the environment's
+ * bounds. */
 #include <math.h>
 #include <string.h>
 
@@ -36,7 +37,8 @@ static double alpha_of(const Sac *sac, const Recipe *recipe) { return sac->log_a
 
 static Status check_finite(const double *values, int64_t n, const char *what) {
     for (int64_t i = 0; i < n; i++)
-        if (!isfinite(values[i])) return status_hint(status_fail(ST_NUMERIC, "%s is not finite: the network has diverged", what), "lower train.learning_rate");
+        if (!isfinite(values[i]))
+            return status_hint(status_fail(ST_NUMERIC, "%s is not finite: the network has diverged", what), "lower train.learning_rate");
     return ST_OK;
 }
 
@@ -54,7 +56,8 @@ static Status pi_sample(Sac *sac, const Tensor *result, int64_t n, double *outpu
     TRY(tape_status(sac->tape));
     tensor_read(result, output);
     TRY(check_finite(output, n * 2 * size, "the policy's output"));
-    for (int64_t i = 0; i < n; i++) logprobs[i] = squashed_sample(output + i * 2 * size, output + i * 2 * size + size, noise + i * size, size, actions + i * size);
+    for (int64_t i = 0; i < n; i++)
+        logprobs[i] = squashed_sample(output + i * 2 * size, output + i * 2 * size + size, noise + i * size, size, actions + i * size);
     return ST_OK;
 }
 
@@ -90,8 +93,10 @@ static Status make_targets(Learner *learner, RngKey key) {
     observation_write(space, b->next_observations, sac->n, sac->pairs);
     write_actions(sac, sac->actions, sac->pairs);
     tape_reset(sac->tape);
-    TRY(read_q(sac, (Tensor *[]){mlp_forward(&sac->critics.target[0], sac->tape, sac->pairs), mlp_forward(&sac->critics.target[1], sac->tape, sac->pairs)}));
-    for (int64_t i = 0; i < sac->n; i++) sac->targets[i] = b->rewards[i] + b->discounts[i] * (fmin(sac->q[0][i], sac->q[1][i]) - alpha * sac->logprobs[i]);
+    TRY(read_q(
+        sac, (Tensor *[]){mlp_forward(&sac->critics.target[0], sac->tape, sac->pairs), mlp_forward(&sac->critics.target[1], sac->tape, sac->pairs)}));
+    for (int64_t i = 0; i < sac->n; i++)
+        sac->targets[i] = b->rewards[i] + b->discounts[i] * (fmin(sac->q[0][i], sac->q[1][i]) - alpha * sac->logprobs[i]);
     return ST_OK;
 }
 
@@ -134,7 +139,8 @@ static Status value_gradient(Learner *learner) {
     for (int j = 0; j < 2; j++) tensor_seed_grad(sac->tape, results[j], sac->dq[j]);
     TRY(tape_backward(sac->tape));
     for (int64_t i = 0; i < sac->n; i++)
-        for (int64_t k = 0; k < sac->size; k++) sac->daction[i * sac->size + k] = tensor_get(sac->pairs->grad, i * (sac->width + sac->size) + sac->width + k);
+        for (int64_t k = 0; k < sac->size; k++)
+            sac->daction[i * sac->size + k] = tensor_get(sac->pairs->grad, i * (sac->width + sac->size) + sac->width + k);
     return ST_OK;
 }
 
@@ -150,8 +156,8 @@ static Status learn_actor(Learner *learner, RngKey key, double *mean_logprob) {
     *mean_logprob = 0;
     for (int64_t i = 0; i < n; i++) {
         for (int64_t k = 0; k < size; k++) sac->daction[i * size + k] *= -share;
-        squashed_grad(sac->output + i * 2 * size, sac->output + i * 2 * size + size, sac->noise + i * size, size, alpha * share, sac->daction + i * size, sac->doutput + i * 2 * size,
-                      sac->doutput + i * 2 * size + size);
+        squashed_grad(sac->output + i * 2 * size, sac->output + i * 2 * size + size, sac->noise + i * size, size, alpha * share,
+                      sac->daction + i * size, sac->doutput + i * 2 * size, sac->doutput + i * 2 * size + size);
         *mean_logprob += share * sac->logprobs[i];
         sac->sums.pi_loss += share * (alpha * sac->logprobs[i] - fmin(sac->q[0][i], sac->q[1][i]));
     }
@@ -200,7 +206,8 @@ static void stretch(const Space *space, const double *chosen, int64_t n, double 
 static Status choose(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *chosen) {
     Sac *sac = learner->self;
     ArenaMark mark = arena_mark(learner->arena);
-    double *output = arena_alloc(learner->arena, (size_t)(n * 2 * sac->size) * sizeof *output), *noise = arena_zero(learner->arena, (size_t)(n * sac->size) * sizeof *noise);
+    double *output = arena_alloc(learner->arena, (size_t)(n * 2 * sac->size) * sizeof *output),
+           *noise = arena_zero(learner->arena, (size_t)(n * sac->size) * sizeof *noise);
     double *logprobs = arena_alloc(learner->arena, (size_t)n * sizeof *logprobs);
     if (!output || !noise || !logprobs) return ST_RESOURCE;
     for (int64_t i = 0; !greedy && i < n * sac->size; i++) noise[i] = rng_normal(key, (uint64_t)i);
@@ -278,7 +285,8 @@ static Status make_networks(Learner *learner, Sac *sac) {
     for (int j = 0; j < 2; j++) {
         Critics *critics = &sac->critics;
         TRY(mlp_init(&critics->Q[j], &config, names[j], true, learner->seed, NUMBER_CRITIC + (uint64_t)j, DT_F32, device, arena, &critics->params));
-        TRY(mlp_init(&critics->target[j], &config, names[j], false, learner->seed, NUMBER_CRITIC + (uint64_t)j, DT_F32, device, arena, &critics->target_params));
+        TRY(mlp_init(&critics->target[j], &config, names[j], false, learner->seed, NUMBER_CRITIC + (uint64_t)j, DT_F32, device, arena,
+                     &critics->target_params));
         TRY(make_path(&critics->Q[j], arena, &critics->path[j]));
     }
     TRY(optimizer_init(&sac->stepper.optimizer, &sac->pi_params, arena));
@@ -309,8 +317,9 @@ static Status make_scratch(Sac *sac, int64_t copies, Arena *arena) {
     sac->tape = tape_new(device_cpu(), DT_F32, 0);
     for (int j = 0; j < 2; j++)
         if (!(sac->q[j] = numbers(arena, n)) || !(sac->dq[j] = numbers(arena, n))) return ST_RESOURCE;
-    return sac->tape && (sac->output = numbers(arena, n * 2 * size)) && (sac->doutput = numbers(arena, n * 2 * size)) && (sac->noise = numbers(arena, n * size)) &&
-                   (sac->actions = numbers(arena, n * size)) && (sac->daction = numbers(arena, n * size)) && (sac->logprobs = numbers(arena, n)) && (sac->targets = numbers(arena, n)) &&
+    return sac->tape && (sac->output = numbers(arena, n * 2 * size)) && (sac->doutput = numbers(arena, n * 2 * size)) &&
+                   (sac->noise = numbers(arena, n * size)) && (sac->actions = numbers(arena, n * size)) &&
+                   (sac->daction = numbers(arena, n * size)) && (sac->logprobs = numbers(arena, n)) && (sac->targets = numbers(arena, n)) &&
                    (sac->chosen = numbers(arena, copies * size)) && (sac->stretched = numbers(arena, copies * size))
                ? ST_OK
                : ST_RESOURCE;
@@ -319,7 +328,8 @@ static Status make_scratch(Sac *sac, int64_t copies, Arena *arena) {
 static Status check_bounds(const Env *env) {
     for (int64_t k = 0; k < env->action.size; k++)
         if (!isfinite(env->action.low[k]) || !isfinite(env->action.high[k]))
-            return status_hint(status_fail(ST_CONFIG, "algorithm 'sac' needs bounds of actions, and environment '%s' has none", env->id), "take ppo or a2c");
+            return status_hint(status_fail(ST_CONFIG, "algorithm 'sac' needs bounds of actions, and environment '%s' has none", env->id),
+                               "take ppo or a2c");
     return ST_OK;
 }
 
@@ -333,8 +343,12 @@ static Status make(Learner *learner, Sac *sac) {
     sac->tau = isnan(recipe->rl_tau) ? 0.005 : recipe->rl_tau;
     sac->target_every = recipe->rl_target_every > 0 ? recipe->rl_target_every : 1;
     ReplayConfig replay = {
-        .capacity = MIN(recipe->rl_buffer_size, MAX(learner->total_steps, 1)), .copies = env->copies, .observation_size = env->observation.size, .action_size = sac->size,
-        .n_step = recipe->rl_n_step, .gamma = recipe->rl_gamma,
+        .capacity = MIN(recipe->rl_buffer_size, MAX(learner->total_steps, 1)),
+        .copies = env->copies,
+        .observation_size = env->observation.size,
+        .action_size = sac->size,
+        .n_step = recipe->rl_n_step,
+        .gamma = recipe->rl_gamma,
     };
     TRY(stepper_init(&sac->stepper, learner));
     TRY(replay_init(&sac->D, &replay, learner->arena));

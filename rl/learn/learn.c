@@ -66,15 +66,16 @@ static void on_step(void *context, int64_t update, const Metrics *metrics, doubl
     double steps = metric_get(metrics, "steps"), left = (double)(learn->recipe->rl_total_steps - learner->steps);
     if (update == 1 || learn->began_steps < 0) learn->began_steps = learner->steps - (int64_t)steps;
     if (!learn->config->on_progress) return;
-    learn->config->on_progress(learn->config->context, &(LearnProgress){
-                                                           .update = update,
-                                                           .steps = learner->steps,
-                                                           .total_steps = learn->recipe->rl_total_steps,
-                                                           .episodes = learner->all_episodes,
-                                                           .reward = metric_get(metrics, "reward"),
-                                                           .steps_per_second = steps / fmax(seconds, 1e-9),
-                                                           .seconds_left = elapsed / fmax((double)(learner->steps - learn->began_steps), 1) * fmax(left, 0),
-                                                       });
+    learn->config->on_progress(learn->config->context,
+                               &(LearnProgress){
+                                   .update = update,
+                                   .steps = learner->steps,
+                                   .total_steps = learn->recipe->rl_total_steps,
+                                   .episodes = learner->all_episodes,
+                                   .reward = metric_get(metrics, "reward"),
+                                   .steps_per_second = steps / fmax(seconds, 1e-9),
+                                   .seconds_left = elapsed / fmax((double)(learner->steps - learn->began_steps), 1) * fmax(left, 0),
+                               });
 }
 
 /* ---- the end ---- */
@@ -92,7 +93,9 @@ static Status show_values(Learn *learn) {
 
 static Status finish(void *context, Run *run) {
     Learn *learn = context;
-    if (learn->learner->all_episodes == 0) run_warn(run, "no episode ended in %lld steps, so no return is known; max_episode_steps of rl.env, or more rl.total_steps, ends them", (long long)learn->learner->steps);
+    if (learn->learner->all_episodes == 0)
+        run_warn(run, "no episode ended in %lld steps, so no return is known; max_episode_steps of rl.env, or more rl.total_steps, ends them",
+                 (long long)learn->learner->steps);
     Keeper policy = {.arena = learn->learner->arena};
     learn->learner->algorithm->policy(learn->learner, &policy);
     TRY(policy.status);
@@ -102,8 +105,8 @@ static Status finish(void *context, Run *run) {
 
 static json_t *summary(void *context) {
     const Learn *learn = context;
-    return json_pack("{s:I, s:I, s:o, s:o}", "env_steps", (json_int_t)learn->learner->steps, "episodes", (json_int_t)learn->learner->all_episodes, "last_reward", json_real_or_null(learn->last_reward),
-                     "best_reward", json_real_or_null(learn->best_reward));
+    return json_pack("{s:I, s:I, s:o, s:o}", "env_steps", (json_int_t)learn->learner->steps, "episodes", (json_int_t)learn->learner->all_episodes,
+                     "last_reward", json_real_or_null(learn->last_reward), "best_reward", json_real_or_null(learn->best_reward));
 }
 
 /* ---- the run ---- */
@@ -111,7 +114,10 @@ static json_t *summary(void *context) {
 static Status already_finished(const Run *run, LearnResult *result) {
     json_t *json;
     TRY(run_summary(run, &json));
-    *result = (LearnResult){.already_finished = true, .last_reward = json_real_of(json, "last_reward"), .best_reward = json_real_of(json, "best_reward"), .seconds = json_real_of(json, "seconds")};
+    *result = (LearnResult){.already_finished = true,
+                            .last_reward = json_real_of(json, "last_reward"),
+                            .best_reward = json_real_of(json, "best_reward"),
+                            .seconds = json_real_of(json, "seconds")};
     Status status = json_get_int(json, "finished.json", "steps", &result->updates);
     if (status == ST_OK) status = json_get_int(json, "finished.json", "env_steps", &result->steps);
     if (status == ST_OK) status = json_get_int(json, "finished.json", "episodes", &result->episodes);
@@ -130,7 +136,14 @@ static Status write_started(const Learn *learn) {
 }
 
 static Status learn_all(Learn *learn, LearnResult *result) {
-    LoopTask task = {.context = learn, .done = done, .step = step, .fragile = env_is_remote(learn->learner->env), .keep = keep, .on_step = on_step, .finish = finish, .summary = summary};
+    LoopTask task = {.context = learn,
+                     .done = done,
+                     .step = step,
+                     .fragile = env_is_remote(learn->learner->env),
+                     .keep = keep,
+                     .on_step = on_step,
+                     .finish = finish,
+                     .summary = summary};
     LoopResult done_all;
     TRY(write_started(learn));
     TRY(loop_run(learn->recipe, learn->run, &task, &done_all));
@@ -150,7 +163,8 @@ static Status learn_all(Learn *learn, LearnResult *result) {
 static Status learn_begin(Learn *learn, LearnResult *result) {
     const LearnConfig *config = learn->config;
     bool finished = false;
-    if (learn->recipe->rl_total_steps < 1) return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "say how many steps of the environment the run may take");
+    if (learn->recipe->rl_total_steps < 1)
+        return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "say how many steps of the environment the run may take");
     TRY(environment_keys_check(learn->recipe, learn->recipe->rl_algorithm));
     if (!config->dry_run) TRY(run_check(learn->recipe, config->resume, &finished));
     if (!finished) TRY(learner_new(learn->recipe, learn->recipe->rl_num_envs, &learn->learner));
@@ -230,13 +244,15 @@ static int64_t limit_episodes(Env *env, bool watched) {
 
 Status learn_evaluate(const char *dir, const EvaluationConfig *config, Evaluation *evaluation) {
     Arena *arena = arena_new(0);
-    const char *recipe_path = arena ? path_join(arena, dir, "recipe.yaml") : NULL, *policy_path = arena ? path_join(arena, dir, "policy.safetensors") : NULL;
+    const char *recipe_path = arena ? path_join(arena, dir, "recipe.yaml") : NULL,
+               *policy_path = arena ? path_join(arena, dir, "policy.safetensors") : NULL;
     Recipe *recipe = NULL;
     Learner *learner = NULL;
     Played played = {0};
     Status status = recipe_path && policy_path ? ST_OK : ST_RESOURCE;
     if (status == ST_OK && !file_exists(policy_path))
-        status = status_hint(status_fail(ST_INPUT, "'%s' holds no finished run on an environment: '%s' is missing", dir, policy_path), "give the output directory of tune rl");
+        status = status_hint(status_fail(ST_INPUT, "'%s' holds no finished run on an environment: '%s' is missing", dir, policy_path),
+                             "give the output directory of tune rl");
     if (status == ST_OK) status = recipe_read(recipe_path, NULL, 0, &recipe);
     if (status == ST_OK) status = learner_new(recipe, copies_for(recipe, config), &learner);
     if (status == ST_OK) status = fill_policy(learner, policy_path);

@@ -21,7 +21,8 @@ typedef struct LearnConfig {
     bool resume, dry_run;
     void (*on_plan)(void *context, const Learner *learner);           /* before the first step; may be NULL */
     void (*on_progress)(void *context, const LearnProgress *progress); /* after each update; may be NULL */
-    void (*on_values)(void *context, const Learner *learner, const double *learned, const double *exact); /* at the end, where the algorithm knows values of numbered states; may be NULL */
+    /* At the end, where the algorithm knows values of numbered states; may be NULL */
+    void (*on_values)(void *context, const Learner *learner, const double *learned, const double *exact);
     void *context;
 } LearnConfig;
 
@@ -32,8 +33,8 @@ typedef struct LearnResult {
     bool already_finished;
 } LearnResult;
 
-/* Learns from the run's checkpoint (or from the start) until rl.total_steps. ST_INTERRUPTED after interrupt_request with a checkpoint saved; ST_NUMERIC when a number of an update, or what was learned, is not finite;
- * faults as run_open, learner_new and environment_keys_check. */
+/* Learns from the run's checkpoint (or from the start) until rl.total_steps. ST_INTERRUPTED after interrupt_request with a checkpoint saved;
+ * ST_NUMERIC when a number of an update, or what was learned, is not finite; faults as run_open, learner_new and environment_keys_check. */
 Status learn_run(const LearnConfig *config, LearnResult *result);
 
 typedef struct EvaluationConfig {
@@ -43,8 +44,11 @@ typedef struct EvaluationConfig {
     void (*on_step)(void *context, const Env *env, const double *actions); /* copy 0 after each step; may be NULL */
     void *context;
 } EvaluationConfig;
-typedef struct Evaluation { int64_t episodes; double mean_return, std_return, mean_length; int64_t cut, limit; } Evaluation; /* std: of the population, 0 for one episode; cut: episodes that a limit of steps ended; limit: the one that evaluation set, 0: the environment's own */
-/* Plays episodes with the policy of a run directory, of at most 10000 steps where the environment has no limit (300 where on_step watches); copies play equal numbers of episodes, so short ones count no more than long ones. ST_INPUT: no such run, or no policy in it. */
+/* std: of the population, 0 for one episode; cut: episodes that a limit of steps ended; limit: the one that evaluation set, 0: the environment's own
+ */
+typedef struct Evaluation { int64_t episodes; double mean_return, std_return, mean_length; int64_t cut, limit; } Evaluation;
+/* Plays episodes with the policy of a run directory, of at most 10000 steps where the environment has no limit (300 where on_step watches); copies
+ * play equal numbers of episodes, so short ones count no more than long ones. ST_INPUT: no such run, or no policy in it. */
 Status learn_evaluate(const char *run_dir, const EvaluationConfig *config, Evaluation *evaluation);
 
 #endif

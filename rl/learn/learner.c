@@ -57,11 +57,13 @@ static Status find_algorithm(const char *name, const Algorithm **algorithm) {
 static Status check_fit(const Algorithm *algorithm, const Recipe *recipe, const Env *env) {
     bool discrete = env->action.n > 0;
     if (discrete ? !algorithm->discrete : !algorithm->box) {
-        status_fail(ST_CONFIG, "algorithm '%s' does not fit environment '%s': its actions are %s", algorithm->name, env->id, discrete ? "discrete" : "real numbers");
+        status_fail(ST_CONFIG, "algorithm '%s' does not fit environment '%s': its actions are %s", algorithm->name, env->id,
+                    discrete ? "discrete" : "real numbers");
         return status_hint(ST_CONFIG, discrete ? "take ppo, a2c, reinforce or dqn" : "take ppo, a2c, reinforce or sac");
     }
     if (algorithm->tabular && env->observation.n == 0 && recipe->rl_tilings == 0) {
-        status_fail(ST_CONFIG, "algorithm '%s' keeps a table of states, and the observations of environment '%s' are real numbers", algorithm->name, env->id);
+        status_fail(ST_CONFIG, "algorithm '%s' keeps a table of states, and the observations of environment '%s' are real numbers", algorithm->name,
+                    env->id);
         return status_hint(ST_CONFIG, "rl.tilings: 8 cuts them into tiles; or take ppo or dqn");
     }
     return ST_OK;
@@ -155,7 +157,9 @@ void learner_metric(Learner *learner, const char *name, double value) {
     if (learner->metrics) metric_set(learner->metrics, name, value);
 }
 
-double learner_progress(const Learner *learner) { return learner->total_steps > 0 ? fmin(1, (double)learner->steps / (double)learner->total_steps) : 1; }
+double learner_progress(const Learner *learner) {
+    return learner->total_steps > 0 ? fmin(1, (double)learner->steps / (double)learner->total_steps) : 1;
+}
 
 double learner_linear(const Learner *learner, double start, double end, double share) {
     double way = share > 0 ? fmin(1, learner_progress(learner) / share) : 1;

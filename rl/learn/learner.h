@@ -1,4 +1,5 @@
-/* What learns from an environment. An algorithm is a table of functions; the loop (learn.h) calls `update` until rl.total_steps are done, and keeps metrics, checkpoints and evaluations.
+/* What learns from an environment. An algorithm is a table of functions; the loop (learn.h) calls `update` until rl.total_steps are done, and keeps
+ * metrics, checkpoints and evaluations.
  *
  *     static Status update(Learner *learner) {                          // one update of, say, Q-learning
  *         for (int64_t t = 0; t < learner->recipe->rl_num_steps; t++) {
@@ -31,13 +32,15 @@ typedef struct Algorithm {
     Status (*open)(Learner *learner);
     /* Some environment steps and what is learned from them; the same bits for any number of threads. */
     Status (*update)(Learner *learner);
-    /* Actions (n, action.size) for n observations; greedy: the best ones, else as while training, drawn from `key`. Changes nothing of what is learned. */
+    /* Actions (n, action.size) for n observations; greedy: the best ones, else as while training, drawn from `key`. Changes nothing of what is
+     * learned. */
     Status (*act)(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions);
     /* What acts: the policy as it is written to policy.safetensors. */
     void (*policy)(Learner *learner, Keeper *keeper);
     /* All else that the next update depends on, beside the policy: optimiser, replay, traces. NULL: nothing. */
     void (*keep)(Learner *learner, Keeper *keeper);
-    /* Values of all states, where the states are numbers, and the exact ones to compare with where the world is known: each n_states; learned is NaN where no episode comes to. false: there are none. NULL: never. */
+    /* Values of all states, where the states are numbers, and the exact ones to compare with where the world is known: each n_states; learned is NaN
+     * where no episode comes to. false: there are none. NULL: never. */
     bool (*values)(Learner *learner, double *learned, double *exact);
     void (*close)(Learner *learner); /* what is not in the arena; NULL: nothing */
 } Algorithm;
@@ -69,13 +72,14 @@ struct Learner {
     Metrics *metrics;       /* of this update; NULL: nobody asks */
 };
 
-/* Opens the recipe's environment and algorithm, untrained, with the environment's copies in their first episodes. ST_CONFIG: unknown algorithm, or one that does not fit the environment's actions or
- * observations (both named). The caller calls learner_free. */
+/* Opens the recipe's environment and algorithm, untrained, with the environment's copies in their first episodes. ST_CONFIG: unknown algorithm, or
+ * one that does not fit the environment's actions or observations (both named). The caller calls learner_free. */
 Status learner_new(const Recipe *recipe, int64_t copies, Learner **learner);
 void learner_free(Learner *learner); /* NULL is fine */
 /* env_step with copies that begin again, and account of steps and returns. The rewards are the environment's own. */
 Status learner_step(Learner *learner, const double *actions);
-/* Whole episodes, one of each copy: learner_restart begins them, with learner_play a copy whose episode has ended rests (its actions are not looked at, and are no steps). */
+/* Whole episodes, one of each copy: learner_restart begins them, with learner_play a copy whose episode has ended rests (its actions are not looked
+ * at, and are no steps). */
 Status learner_restart(Learner *learner);
 Status learner_play(Learner *learner, const double *actions);
 /* A number of this update for metrics.jsonl; as metric_set. */
@@ -86,7 +90,8 @@ double learner_progress(const Learner *learner);
 double learner_linear(const Learner *learner, double start, double end, double share);
 /* Draws of this update: number i is the same whatever else was drawn. `stream`: RNG_SAMPLE, RNG_EXPLORE, RNG_SHUFFLE... */
 RngKey learner_key(const Learner *learner, RngStream stream, uint64_t number);
-/* Whether a resumed run goes on in the middle of episodes. false: they begin anew in the program that it starts, and what belongs to the old ones must not be kept. */
+/* Whether a resumed run goes on in the middle of episodes. false: they begin anew in the program that it starts, and what belongs to the old ones
+ * must not be kept. */
 bool learner_resumes_episodes(const Learner *learner);
 /* All that a checkpoint holds. */
 void learner_keep(Learner *learner, Keeper *keeper);

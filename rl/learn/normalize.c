@@ -8,7 +8,8 @@
 static double bounded(double x) { return x < -FAR ? -FAR : x > FAR ? FAR : x; }
 
 Status moments_init(Moments *moments, int64_t width, Arena *arena) {
-    *moments = (Moments){width, arena_zero(arena, (size_t)width * sizeof(double)), arena_alloc(arena, (size_t)width * sizeof(double)), arena_alloc(arena, sizeof(double))};
+    *moments = (Moments){width, arena_zero(arena, (size_t)width * sizeof(double)), arena_alloc(arena, (size_t)width * sizeof(double)),
+                         arena_alloc(arena, sizeof(double))};
     if (!moments->mean || !moments->variance || !moments->count) return ST_RESOURCE;
     for (int64_t i = 0; i < width; i++) moments->variance[i] = 1;
     *moments->count = 1e-4;

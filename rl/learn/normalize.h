@@ -1,4 +1,5 @@
-/* Running statistics that bring observations and rewards to a size that networks learn from. They are part of what was learned: saved with the policy, and fixed when it is only played.
+/* Running statistics that bring observations and rewards to a size that networks learn from. They are part of what was learned: saved with the
+ * policy, and fixed when it is only played.
  *
  *     moments_add(&moments, env->observations, NULL, env->copies);
  *     moments_normalise(&moments, env->observations, env->copies, normalised);

@@ -40,10 +40,12 @@ Status policy_config(const Recipe *recipe, bool values, PolicyConfig *config) {
         .values = values,
         .log_std = recipe->policy_log_std_init,
     };
-    if (hidden->n >= MLP_MAX_LAYERS) return status_fail(ST_CONFIG, "'policy.hidden' has %zu layers, at most %d are possible", hidden->n, MLP_MAX_LAYERS - 1);
+    if (hidden->n >= MLP_MAX_LAYERS)
+        return status_fail(ST_CONFIG, "'policy.hidden' has %zu layers, at most %d are possible", hidden->n, MLP_MAX_LAYERS - 1);
     for (int i = 0; i < config->n_hidden; i++) {
         config->hidden[i] = (int64_t)hidden->items[i];
-        if ((double)config->hidden[i] != hidden->items[i]) return status_fail(ST_CONFIG, "width %g in 'policy.hidden' is no whole number", hidden->items[i]);
+        if ((double)config->hidden[i] != hidden->items[i])
+            return status_fail(ST_CONFIG, "width %g in 'policy.hidden' is no whole number", hidden->items[i]);
     }
     return ST_OK;
 }
@@ -74,9 +76,14 @@ static Status make_log_std(Policy *policy, const Making *making) {
     return params_train(param, making->arena);
 }
 
-Status policy_init(Policy *policy, const PolicyConfig *config, const Space *observation, const Space *action, uint64_t seed, const Device *device, DType dtype, Arena *arena) {
+Status policy_init(Policy *policy, const PolicyConfig *config, const Space *observation, const Space *action, uint64_t seed, const Device *device,
+                   DType dtype, Arena *arena) {
     Making making = {config, seed, device, dtype, arena};
-    *policy = (Policy){.observation = *observation, .action = *action, .gaussian = action->n == 0, .has_values = config->values, .shared = config->shared && config->n_hidden > 0};
+    *policy = (Policy){.observation = *observation,
+                       .action = *action,
+                       .gaussian = action->n == 0,
+                       .has_values = config->values,
+                       .shared = config->shared && config->n_hidden > 0};
     policy->tape = tape_new(device, dtype, 0);
     policy->value_tape = policy->shared ? policy->tape : tape_new(device, dtype, 0);
     if (!policy->tape || !policy->value_tape) return status_fail(ST_RESOURCE, "out of memory for a policy");
@@ -90,7 +97,8 @@ Status policy_init(Policy *policy, const PolicyConfig *config, const Space *obse
 
 Params policy_part(const Policy *policy, bool critic) {
     size_t first = policy->first_of_critic;
-    return critic ? (Params){.items = policy->params.items + first, .n = policy->params.n - first} : (Params){.items = policy->params.items, .n = first};
+    return critic ? (Params){.items = policy->params.items + first, .n = policy->params.n - first}
+                  : (Params){.items = policy->params.items, .n = first};
 }
 
 void policy_release(Policy *policy) {
@@ -142,9 +150,13 @@ static Status say_values(Policy *policy, Tensor *x) {
 
 bool policy_has_halves(const Policy *policy) { return policy->has_values && !policy->shared; }
 
-Status policy_forward_actions(Policy *policy, const double *observations, bool learn) { return say_actions(policy, begin_pass(policy, policy->tape, observations, learn)); }
+Status policy_forward_actions(Policy *policy, const double *observations, bool learn) {
+    return say_actions(policy, begin_pass(policy, policy->tape, observations, learn));
+}
 
-Status policy_forward_values(Policy *policy, const double *observations, bool learn) { return say_values(policy, begin_pass(policy, policy->value_tape, observations, learn)); }
+Status policy_forward_values(Policy *policy, const double *observations, bool learn) {
+    return say_values(policy, begin_pass(policy, policy->value_tape, observations, learn));
+}
 
 Status policy_forward(Policy *policy, const double *observations, int64_t n, int what, bool learn) {
     policy->n = n;

@@ -7,7 +7,8 @@
 void observation_write(const Space *space, const double *observations, int64_t n, Tensor *x) {
     int64_t width = space_width(space), stride = tensor_width(x);
     for (int64_t i = 0; i < n; i++)
-        for (int64_t k = 0; k < width; k++) tensor_set(x, i * stride + k, space->n > 0 ? (k == (int64_t)observations[i]) : observations[i * width + k]);
+        for (int64_t k = 0; k < width; k++)
+            tensor_set(x, i * stride + k, space->n > 0 ? (k == (int64_t)observations[i]) : observations[i * width + k]);
 }
 
 MlpConfig network_config(const PolicyConfig *shape, int64_t in, int64_t out) {
@@ -74,7 +75,8 @@ Status q_network_forward(QNetwork *network, Tape *tape, const double *observatio
     tensor_read(network->q_output, q);
     if (config->dueling) join_streams(network->v_output, q, n, config->n_actions);
     for (int64_t i = 0; i < n * config->n_actions; i++)
-        if (!isfinite(q[i])) return status_hint(status_fail(ST_NUMERIC, "an action's value is not finite: the network has diverged"), "lower train.learning_rate");
+        if (!isfinite(q[i]))
+            return status_hint(status_fail(ST_NUMERIC, "an action's value is not finite: the network has diverged"), "lower train.learning_rate");
     return ST_OK;
 }
 
@@ -84,7 +86,8 @@ Status q_network_backward(QNetwork *network, Tape *tape, const double *dq) {
         tensor_seed_grad(tape, network->q_output, dq);
         return tape_backward(tape);
     }
-    double *dvalue = arena_zero(tape_arena(tape), (size_t)n * sizeof *dvalue), *dadvantage = arena_alloc(tape_arena(tape), (size_t)(n * n_actions) * sizeof *dadvantage);
+    double *dvalue = arena_zero(tape_arena(tape), (size_t)n * sizeof *dvalue),
+           *dadvantage = arena_alloc(tape_arena(tape), (size_t)(n * n_actions) * sizeof *dadvantage);
     if (!dvalue || !dadvantage) return ST_RESOURCE;
     for (int64_t i = 0; i < n; i++) {
         for (int64_t a = 0; a < n_actions; a++) dvalue[i] += dq[i * n_actions + a];
@@ -109,8 +112,9 @@ static double *numbers(Arena *arena, int64_t n) { return arena_alloc(arena, (siz
 
 Status q_loss_init(QLoss *l, int64_t n, int64_t n_actions, Arena *arena) {
     *l = (QLoss){.huber = 0};
-    return (l->q = numbers(arena, n * n_actions)) && (l->next_q = numbers(arena, n * n_actions)) && (l->choose_q = numbers(arena, n * n_actions)) && (l->dq = numbers(arena, n * n_actions)) &&
-                   (l->chosen = numbers(arena, n)) && (l->targets = numbers(arena, n)) && (l->grad = numbers(arena, n)) && (l->errors = numbers(arena, n))
+    return (l->q = numbers(arena, n * n_actions)) && (l->next_q = numbers(arena, n * n_actions)) && (l->choose_q = numbers(arena, n * n_actions)) &&
+                   (l->dq = numbers(arena, n * n_actions)) && (l->chosen = numbers(arena, n)) && (l->targets = numbers(arena, n)) &&
+                   (l->grad = numbers(arena, n)) && (l->errors = numbers(arena, n))
                ? ST_OK
                : ST_RESOURCE;
 }
@@ -143,13 +147,16 @@ Status stepper_init(Stepper *stepper, const Learner *learner) {
     return recipe_schedule(recipe, (int64_t)ceil((double)learner->total_steps / per_update), &stepper->schedule);
 }
 
-double stepper_rate(const Stepper *stepper, const Learner *learner) { return learner->recipe->train_learning_rate * schedule_factor(&stepper->schedule, learner->updates); }
+double stepper_rate(const Stepper *stepper, const Learner *learner) {
+    return learner->recipe->train_learning_rate * schedule_factor(&stepper->schedule, learner->updates);
+}
 
 Status stepper_step(const Stepper *stepper, const Learner *learner, Params *params, int64_t step, double *norm) {
     *norm = params_grad_norm(params);
     if (!isfinite(*norm)) {
         const Param *param = params_nonfinite(params, true);
-        status_fail(ST_NUMERIC, "the gradient of '%s' holds a NaN or an infinity in update %lld", param ? param->name : "?", (long long)learner->updates + 1);
+        status_fail(ST_NUMERIC, "the gradient of '%s' holds a NaN or an infinity in update %lld", param ? param->name : "?",
+                    (long long)learner->updates + 1);
         return status_hint(ST_NUMERIC, "lower train.learning_rate, or the rewards");
     }
     optimizer_step(&stepper->optimizer, params, clip_scale(*norm, learner->recipe->train_max_grad_norm), stepper_rate(stepper, learner), step);

@@ -24,7 +24,8 @@ static bool add_bytes(size_t *sum, int64_t rows, size_t each) {
 bool replay_bytes(const ReplayConfig *c, size_t *bytes) {
     size_t obs_bytes = (size_t)c->observation_size * sizeof(float), action_bytes = (size_t)c->action_size * sizeof(float), window;
     *bytes = 0;
-    return add_bytes(bytes, c->capacity, 2 * obs_bytes + action_bytes + 2 * sizeof(double)) && size_mul((size_t)c->n_step, obs_bytes + action_bytes + sizeof(double), &window) &&
+    return add_bytes(bytes, c->capacity, 2 * obs_bytes + action_bytes + 2 * sizeof(double)) &&
+           size_mul((size_t)c->n_step, obs_bytes + action_bytes + sizeof(double), &window) &&
            add_bytes(bytes, c->copies, window + 2 * sizeof(int64_t)) &&
            (!c->prioritised || (c->capacity <= INT64_MAX / 4 && add_bytes(bytes, 2 * leaves_for(c->capacity), sizeof(double))));
 }
@@ -33,7 +34,8 @@ static Status check_memory(const ReplayConfig *config) {
     size_t bytes;
     uint64_t available = memory_available();
     if (replay_bytes(config, &bytes) && bytes <= available) return ST_OK;
-    status_fail(ST_RESOURCE, "'rl.buffer_size' %lld does not fit: %.1f GB are left, and one transition takes about %zu bytes", (long long)config->capacity, (double)available / 1e9,
+    status_fail(ST_RESOURCE, "'rl.buffer_size' %lld does not fit: %.1f GB are left, and one transition takes about %zu bytes",
+                (long long)config->capacity, (double)available / 1e9,
                 (size_t)(2 * config->observation_size + config->action_size) * sizeof(float) + (config->prioritised ? 4 : 2) * sizeof(double));
     return status_hint(ST_RESOURCE, "lower rl.buffer_size");
 }
@@ -47,11 +49,13 @@ Status replay_init(Replay *r, const ReplayConfig *config, Arena *arena) {
     ASSERT(config->capacity > 0 && config->n_step > 0 && config->copies > 0, "replay of nothing");
     *r = (Replay){.config = *config, .largest = 1};
     TRY(check_memory(config));
-    int64_t capacity = config->capacity, copies = config->copies, window = copies * config->n_step, obs_size = config->observation_size, action_size = config->action_size;
-    if (!(r->observations = floats(arena, capacity * obs_size)) || !(r->next_observations = floats(arena, capacity * obs_size)) || !(r->actions = floats(arena, capacity * action_size)) ||
-        !(r->rewards = doubles(arena, capacity)) || !(r->discounts = doubles(arena, capacity)) || !(r->window_observations = floats(arena, window * obs_size)) ||
-        !(r->window_actions = floats(arena, window * action_size)) || !(r->window_rewards = doubles(arena, window)) || !(r->window_begin = counts(arena, copies)) ||
-        !(r->window_length = counts(arena, copies)))
+    int64_t capacity = config->capacity, copies = config->copies, window = copies * config->n_step, obs_size = config->observation_size,
+            action_size = config->action_size;
+    if (!(r->observations = floats(arena, capacity * obs_size)) || !(r->next_observations = floats(arena, capacity * obs_size)) ||
+        !(r->actions = floats(arena, capacity * action_size)) || !(r->rewards = doubles(arena, capacity)) ||
+        !(r->discounts = doubles(arena, capacity)) || !(r->window_observations = floats(arena, window * obs_size)) ||
+        !(r->window_actions = floats(arena, window * action_size)) || !(r->window_rewards = doubles(arena, window)) ||
+        !(r->window_begin = counts(arena, copies)) || !(r->window_length = counts(arena, copies)))
         return ST_RESOURCE;
     if (!config->prioritised) return ST_OK;
     r->leaves = leaves_for(capacity);
@@ -63,8 +67,11 @@ Status replay_check(const Replay *r) {
     const ReplayConfig *c = &r->config;
     bool fine = r->size >= 0 && r->size <= c->capacity && r->next >= 0 && r->next < c->capacity && (r->size == c->capacity || r->next == r->size);
     for (int64_t copy = 0; copy < c->copies; copy++)
-        fine = fine && r->window_begin[copy] >= 0 && r->window_begin[copy] < c->n_step && r->window_length[copy] >= 0 && r->window_length[copy] < c->n_step;
-    return fine ? ST_OK : status_fail(ST_INPUT, "the checkpoint's replay is damaged: %lld transitions, room for %lld", (long long)r->size, (long long)c->capacity);
+        fine = fine && r->window_begin[copy] >= 0 && r->window_begin[copy] < c->n_step && r->window_length[copy] >= 0 &&
+               r->window_length[copy] < c->n_step;
+    return fine ? ST_OK
+                : status_fail(ST_INPUT, "the checkpoint's replay is damaged: %lld transitions, room for %lld", (long long)r->size,
+                              (long long)c->capacity);
 }
 
 static void keep_windows(Replay *r, Keeper *keeper) {
@@ -165,8 +172,10 @@ void replay_end_step(Replay *r, const Env *env) {
 
 Status replay_batch_init(ReplayBatch *b, int64_t n, const ReplayConfig *c, Arena *arena) {
     *b = (ReplayBatch){.n = n};
-    return (b->rows = counts(arena, n)) && (b->observations = doubles(arena, n * c->observation_size)) && (b->actions = doubles(arena, n * c->action_size)) && (b->rewards = doubles(arena, n)) &&
-                   (b->next_observations = doubles(arena, n * c->observation_size)) && (b->discounts = doubles(arena, n)) && (b->weights = doubles(arena, n))
+    return (b->rows = counts(arena, n)) && (b->observations = doubles(arena, n * c->observation_size)) &&
+                   (b->actions = doubles(arena, n * c->action_size)) && (b->rewards = doubles(arena, n)) &&
+                   (b->next_observations = doubles(arena, n * c->observation_size)) && (b->discounts = doubles(arena, n)) &&
+                   (b->weights = doubles(arena, n))
                ? ST_OK
                : ST_RESOURCE;
 }

@@ -1,5 +1,6 @@
-/* Experience replay: the transitions of the last steps, drawn evenly or by how wrong the values of them were. What is stored is what a target needs: with n steps the discounted sum of the rewards, the
- * observation behind them, and the factor on the value there: gamma^m of m steps seen, 0 behind a terminated step. A truncated episode's last observation is its final one, whose value counts.
+/* Experience replay: the transitions of the last steps, drawn evenly or by how wrong the values of them were. What is stored is what a target needs:
+ * with n steps the discounted sum of the rewards, the observation behind them, and the factor on the value there: gamma^m of m steps seen, 0 behind a
+ * terminated step. A truncated episode's last observation is its final one, whose value counts.
  *
  *     replay_begin_step(&replay, env->observations, actions);        // S, A
  *     TRY(learner_step(learner, actions));

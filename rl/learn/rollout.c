@@ -8,12 +8,15 @@ static Status allocate(Rollout *rollout, const Learner *learner, bool values) {
     Trajectory *batch = &rollout->batch;
     const Env *env = learner->env;
     Arena *arena = learner->arena;
-    size_t n, T = (size_t)learner->recipe->rl_num_steps, B = (size_t)env->copies, obs_size = (size_t)env->observation.size, size = (size_t)env->action.size;
-    if (!size_mul(T, B, &n) || n > SIZE_MAX / sizeof(double) / (obs_size + size)) return status_fail(ST_RESOURCE, "%zu steps of %zu copies do not fit into memory", T, B);
+    size_t n, T = (size_t)learner->recipe->rl_num_steps, B = (size_t)env->copies, obs_size = (size_t)env->observation.size,
+              size = (size_t)env->action.size;
+    if (!size_mul(T, B, &n) || n > SIZE_MAX / sizeof(double) / (obs_size + size))
+        return status_fail(ST_RESOURCE, "%zu steps of %zu copies do not fit into memory", T, B);
     *batch = (Trajectory){.T = (int64_t)T, .B = (int64_t)B, .obs_size = (int64_t)obs_size};
     rollout->T = batch->T;
-    if (!(batch->obs = arena_alloc(arena, n * obs_size * sizeof(double))) || !(batch->logprobs = arena_alloc(arena, n * sizeof(double))) || !(batch->rewards = arena_alloc(arena, n * sizeof(double))) ||
-        !(batch->terminated = arena_alloc(arena, n)) || !(batch->truncated = arena_alloc(arena, n)) || !(batch->valid = arena_alloc(arena, n)) ||
+    if (!(batch->obs = arena_alloc(arena, n * obs_size * sizeof(double))) || !(batch->logprobs = arena_alloc(arena, n * sizeof(double))) ||
+        !(batch->rewards = arena_alloc(arena, n * sizeof(double))) || !(batch->terminated = arena_alloc(arena, n)) ||
+        !(batch->truncated = arena_alloc(arena, n)) || !(batch->valid = arena_alloc(arena, n)) ||
         !(rollout->actions = arena_alloc(arena, n * size * sizeof(double))) || !(rollout->advantages = arena_alloc(arena, n * sizeof(double))) ||
         !(rollout->returns = arena_alloc(arena, n * sizeof(double))) || !(rollout->seen = arena_alloc(arena, B * obs_size * sizeof(double))) ||
         !(rollout->allowed = arena_alloc(arena, B * size * sizeof(double))))
@@ -54,7 +57,8 @@ static Status choose(Rollout *rollout, Learner *learner, Policy *policy, int64_t
     return ST_OK;
 }
 
-/* Keeps what the step of row t gave. Final observations are gone with the next step: their values are estimated now, if the time limit was what ended the episode. */
+/* Keeps what the step of row t gave. Final observations are gone with the next step: their values are estimated now, if the time limit was what ended
+ * the episode. */
 static Status record(Rollout *rollout, Learner *learner, Policy *policy, int64_t t) {
     Trajectory *batch = &rollout->batch;
     const Env *env = learner->env;

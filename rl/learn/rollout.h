@@ -24,9 +24,11 @@ typedef struct Rollout {
 
 /* observed, scale: borrowed. Memory for rl.num_steps rows is taken with the first fill: a run that is only played needs none. */
 void rollout_init(Rollout *rollout, Moments *observed, RewardScale *scale);
-/* rl.num_steps steps of every copy, episodes following each other. Values are estimated for all rows at once behind the last step. ST_NUMERIC when the policy has diverged; faults of learner_step. */
+/* rl.num_steps steps of every copy, episodes following each other. Values are estimated for all rows at once behind the last step. ST_NUMERIC when
+ * the policy has diverged; faults of learner_step. */
 Status rollout_fill(Rollout *rollout, Learner *learner, Policy *policy);
-/* One whole episode of every copy, of at most rl.num_steps steps: rows behind its end are not `valid`, and batch.T is the longest. One that is longer counts as truncated. */
+/* One whole episode of every copy, of at most rl.num_steps steps: rows behind its end are not `valid`, and batch.T is the longest. One that is longer
+ * counts as truncated. */
 Status rollout_episodes(Rollout *rollout, Learner *learner, Policy *policy);
 
 #endif

@@ -20,7 +20,8 @@ double squashed_sample(const double *mean, const double *log_std, const double *
     return logprob;
 }
 
-void squashed_grad(const double *mean, const double *log_std, const double *noise, int64_t n, double dlogprob, const double *daction, double *dmean, double *dlog_std) {
+void squashed_grad(const double *mean, const double *log_std, const double *noise, int64_t n, double dlogprob, const double *daction, double *dmean,
+                   double *dlog_std) {
     for (int64_t k = 0; k < n; k++) {
         double s = bounded(log_std[k]), reach = exp(s) * noise[k], u = mean[k] + reach, a = tanh(u);
         double du = dlogprob * 2 * a + daction[k] * exp(log_slope(u));

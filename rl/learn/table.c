@@ -146,7 +146,9 @@ int64_t next_action(Tabular *t, const Step *step) {
 
 static int32_t *row(int32_t *S, const Tabular *t, int64_t copy) { return S + copy * t->features.active; }
 
-static void observe(const Tabular *t, const double *observations, int64_t copy, int32_t *S) { features_of(&t->features, observations + copy * t->features.size, S); }
+static void observe(const Tabular *t, const double *observations, int64_t copy, int32_t *S) {
+    features_of(&t->features, observations + copy * t->features.size, S);
+}
 
 static void choose_missing(Tabular *t) {
     for (int64_t copy = 0; copy < t->copies; copy++) {
@@ -164,7 +166,14 @@ static void learn_from_copy(Learner *learner, int64_t copy, void (*learn)(Learne
     int32_t *S = row(t->S, t, copy), *S_next = row(t->S_next, t, copy);
     observe(t, ended ? env->final_observations : env->observations, copy, S_next);
     Step step = {
-        .copy = copy, .S = S, .A = (int64_t)t->actions[copy], .R = env->rewards[copy], .S_next = S_next, .gamma = env->terminated[copy] ? 0 : t->gamma, .ended = ended, .b = t->b[copy],
+        .copy = copy,
+        .S = S,
+        .A = (int64_t)t->actions[copy],
+        .R = env->rewards[copy],
+        .S_next = S_next,
+        .gamma = env->terminated[copy] ? 0 : t->gamma,
+        .ended = ended,
+        .b = t->b[copy],
     };
     t->actions[copy] = -1;
     learn(learner, &step);
@@ -207,7 +216,8 @@ Status tabular_act(Learner *learner, const double *observations, int64_t n, bool
 /* ---- opening ---- */
 
 static Schedule schedule_named(const char *name) {
-    static const char *const names[] = {[CONSTANT] = "constant", [LINEAR] = "linear", [EXPONENTIAL] = "exponential", [VISITS] = "visits", [HARMONIC] = "harmonic"};
+    static const char *const names[] = {
+        [CONSTANT] = "constant", [LINEAR] = "linear", [EXPONENTIAL] = "exponential", [VISITS] = "visits", [HARMONIC] = "harmonic"};
     size_t i = 0;
     while (i + 1 < COUNT_OF(names) && strcmp(names[i], name) != 0) i++;
     return (Schedule)i;
@@ -217,9 +227,11 @@ static Status check_schedules(const Tabular *t) {
     const Recipe *recipe = t->recipe;
     bool counts = t->alpha_schedule >= VISITS || t->epsilon_schedule >= VISITS;
     if (counts && t->features.active > 1)
-        return status_fail(ST_CONFIG, "'%s' counts visits of numbered states, and tiles have none", t->alpha_schedule >= VISITS ? "rl.alpha_schedule" : "rl.epsilon_schedule");
+        return status_fail(ST_CONFIG, "'%s' counts visits of numbered states, and tiles have none",
+                           t->alpha_schedule >= VISITS ? "rl.alpha_schedule" : "rl.epsilon_schedule");
     if (t->epsilon_schedule == EXPONENTIAL && !(recipe->rl_epsilon_start > 0 && recipe->rl_epsilon_end > 0))
-        return status_fail(ST_CONFIG, "'rl.epsilon_schedule: exponential' never comes to 0: 'rl.epsilon_start' and 'rl.epsilon_end' must be above it");
+        return status_fail(ST_CONFIG,
+                           "'rl.epsilon_schedule: exponential' never comes to 0: 'rl.epsilon_start' and 'rl.epsilon_end' must be above it");
     return ST_OK;
 }
 
@@ -236,14 +248,16 @@ Status values_new(Learner *learner, int64_t A, Values *values) {
     return ST_OK;
 }
 
-/* A file has an entry for each numbered state, uniform fits everything. Where nothing is known of the world, its states and actions have no names, and any may be the last. */
+/* A file has an entry for each numbered state, uniform fits everything. Where nothing is known of the world, its states and actions have no names,
+ * and any may be the last. */
 Status policy_open(Learner *learner, double **pi) {
     const Tabular *t = learner->self;
     const char *name = t->recipe->rl_policy ? t->recipe->rl_policy : "uniform";
     if (learner->world && t->features.tiles[0] == 0) return mdp_policy_read(name, learner->world, learner->arena, pi);
     if (t->features.tiles[0] > 0 && strcmp(name, "uniform") != 0)
         return status_fail(ST_CONFIG, "'rl.policy' is a file with an entry for each state, and tiles have no numbered states");
-    NamedMdp unknown = {.mdp = {.n_states = (int32_t)t->features.n, .n_actions = (int32_t)t->A, .terminal = arena_alloc(learner->arena, (size_t)t->features.n)}};
+    NamedMdp unknown = {
+        .mdp = {.n_states = (int32_t)t->features.n, .n_actions = (int32_t)t->A, .terminal = arena_alloc(learner->arena, (size_t)t->features.n)}};
     if (!unknown.mdp.terminal) return ST_RESOURCE;
     memset(unknown.mdp.terminal, true, (size_t)t->features.n);
     return mdp_policy_read(name, &unknown, learner->arena, pi);
@@ -259,8 +273,10 @@ Status need_numbered_states(const Learner *learner, const char *what) {
 Status steps_open(Learner *learner, Memory *memory, Traces *traces) {
     const Recipe *recipe = learner->recipe;
     if (recipe->rl_n_step > 1 && recipe->rl_lambda > 0)
-        return status_hint(status_fail(ST_CONFIG, "'rl.n_step' and 'rl.lambda' do not go together"), "n steps are looked ahead, or all steps with traces that fade by lambda: leave one out");
-    if (strcmp(recipe->rl_traces, "accumulating") != 0 && !(recipe->rl_lambda > 0)) return status_hint(status_fail(ST_CONFIG, "'rl.traces' does nothing without 'rl.lambda'"), "0.8 to 0.95 are usual");
+        return status_hint(status_fail(ST_CONFIG, "'rl.n_step' and 'rl.lambda' do not go together"),
+                           "n steps are looked ahead, or all steps with traces that fade by lambda: leave one out");
+    if (strcmp(recipe->rl_traces, "accumulating") != 0 && !(recipe->rl_lambda > 0))
+        return status_hint(status_fail(ST_CONFIG, "'rl.traces' does nothing without 'rl.lambda'"), "0.8 to 0.95 are usual");
     if (recipe->rl_lambda > 0) return traces_open(learner, traces);
     return recipe->rl_n_step > 1 ? memory_open(learner, recipe->rl_n_step, memory) : ST_OK;
 }
@@ -333,11 +349,13 @@ bool tabular_values(Learner *learner, double *learned, double *exact) {
     bool *reachable = arena_zero(learner->arena, (size_t)mdp.n_states);
     mdp.gamma = t->gamma;
     if (!reachable || mdp_reachable(world, reachable) != ST_OK) return false;
-    Status status = t->judged ? mdp_evaluate(&mdp, t->judged, &(MdpOptions){.world = world}, learner->arena, &solution) : mdp_solve(&mdp, &(MdpOptions){.world = world}, learner->arena, &solution);
+    Status status = t->judged ? mdp_evaluate(&mdp, t->judged, &(MdpOptions){.world = world}, learner->arena, &solution)
+                              : mdp_solve(&mdp, &(MdpOptions){.world = world}, learner->arena, &solution);
     for (int32_t s = 0; s < mdp.n_states && status == ST_OK; s++) {
         exact[s] = solution.V[s];
         learned[s] = reachable[s] && !mdp.terminal[s] ? learned_value(t, s) : (double)NAN;
     }
-    if (status != ST_OK) log_message(LOG_WARNING, "no exact values to compare with: %s%s%s", status_text(), status_hint_text()[0] ? "; " : "", status_hint_text());
+    if (status != ST_OK)
+        log_message(LOG_WARNING, "no exact values to compare with: %s%s%s", status_text(), status_hint_text()[0] ? "; " : "", status_hint_text());
     return status == ST_OK;
 }

@@ -1,5 +1,6 @@
-/* What the methods of the textbook share that learn values step by step (Sutton & Barto, "Reinforcement Learning", 2nd edition): tables and tiles, epsilon-soft behaviour, step sizes, what is remembered
- * of an episode, eligibility traces, and the loop that hands over one step S, A, R, S' after the other.
+/* What the methods of the textbook share that learn values step by step (Sutton & Barto, "Reinforcement Learning", 2nd edition): tables and tiles,
+ * epsilon-soft behaviour, step sizes, what is remembered of an episode, eligibility traces, and the loop that hands over one step S, A, R, S' after
+ * the other.
  *
  *     static void learn(Learner *learner, const Step *step) {                                    // the whole of Q-learning
  *         Tabular *t = learner->self;
@@ -7,8 +8,9 @@
  *     }
  *     static Status update(Learner *learner) { return tabular_update(learner, learn); }
  *
- * A state is its features: the row of a table, or one tile of each tiling; q(s,a) is the sum of their weights. Copies of the environment step together and learn one after the other into the same table;
- * with one copy everything happens in the textbook's order. All random choices of an update are drawn in order from one key, so a resumed run makes the same ones.
+ * A state is its features: the row of a table, or one tile of each tiling; q(s,a) is the sum of their weights. Copies of the environment step
+ * together and learn one after the other into the same table; with one copy everything happens in the textbook's order. All random choices of an
+ * update are drawn in order from one key, so a resumed run makes the same ones.
  */
 #ifndef TUNE_TABLE_H
 #define TUNE_TABLE_H
@@ -23,10 +25,12 @@ typedef struct Features {
     int64_t n;
     int active;                              /* 1: rows of a table */
     int size;                                /* numbers in an observation */
-    int64_t tiles[TILE_DIMENSIONS];                /* of one tiling in each dimension, with the one that its shift adds; all 0: the observation is the number of the row */
+    /* Of one tiling in each dimension, with the one that its shift adds; all 0: the observation is the number of the row */
+    int64_t tiles[TILE_DIMENSIONS];
     double low[TILE_DIMENSIONS], scale[TILE_DIMENSIONS]; /* of each dimension: tiles per unit above `low` */
 } Features;
-/* From the observation's space and rl.tilings, rl.tiles, rl.tile_low, rl.tile_high. ST_CONFIG: tilings of numbered states, no bounds, too many tiles. */
+/* From the observation's space and rl.tilings, rl.tiles, rl.tile_low, rl.tile_high. ST_CONFIG: tilings of numbered states, no bounds, too many tiles.
+ */
 Status features_open(const Recipe *recipe, const Env *env, Features *features);
 /* observation: (size); S: (active). */
 void features_of(const Features *features, const double *observation, int32_t *S);
@@ -47,7 +51,8 @@ typedef struct Step {
     const int32_t *S, *S_next; /* features */
     int64_t A;
     double R;
-    double gamma; /* rl.gamma; 0 when the process terminated: nothing follows. A truncated episode would have gone on, so the value of its last state counts. */
+    /* rl.gamma; 0 when the process terminated: nothing follows. A truncated episode would have gone on, so the value of its last state counts. */
+    double gamma;
     bool ended;   /* terminated or truncated: the copy's next step belongs to another episode */
     double b;     /* probability with which A was chosen */
 } Step;
@@ -85,7 +90,8 @@ Status tabular_update(Learner *learner, void (*learn)(Learner *learner, const St
 Status tabular_act(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions);
 void tabular_policy(Learner *learner, Keeper *keeper);
 void tabular_keep(Learner *learner, Keeper *keeper);
-bool tabular_values(Learner *learner, double *learned, double *exact); /* NaN where no episode comes to; the exact ones are the given policy's, or the best */
+/* NaN where no episode comes to; the exact ones are the given policy's, or the best */
+bool tabular_values(Learner *learner, double *learned, double *exact);
 
 /* One more table like Q. */
 Status values_new(Learner *learner, int64_t A, Values *values);
@@ -124,7 +130,8 @@ void memory_keep(const Memory *memory, const Tabular *t, Keeper *keeper);
 void memory_add(Memory *memory, const Step *step);
 size_t memory_at(const Memory *memory, int64_t copy, int64_t time);        /* the entry of A, R and b */
 const int32_t *memory_state(const Memory *memory, int64_t copy, int64_t time);
-/* Learns from the return of n steps that began n steps ago, and where the episode ended from all that are left. What follows S' is worth values(S', A_next), when anything follows. */
+/* Learns from the return of n steps that began n steps ago, and where the episode ended from all that are left. What follows S' is worth values(S',
+ * A_next), when anything follows. */
 void memory_learn_n_step(Tabular *t, Memory *memory, Values *values, int64_t n, const Step *step, int64_t A_next);
 /* Puts the returns G of each remembered step in the place of the rewards. `next`: the value of what follows the last one, `step`. */
 void memory_returns(const Tabular *t, Memory *memory, const Step *step, double next);
@@ -140,8 +147,9 @@ typedef struct Traces {
 } Traces;
 Status traces_open(Learner *learner, Traces *traces);
 void traces_keep(const Traces *traces, const Tabular *t, Keeper *keeper);
-/* One step of TD(lambda) or Sarsa(lambda): values(S,A) and all before it move by the error R + gamma next - value(S,A), next: the value of what follows (S' or S',A'). rl.traces says how the
- * trace grows: accumulating, replacing, or true online (van Seijen & Sutton 2014; Sutton & Barto 12.5). */
+/* One step of TD(lambda) or Sarsa(lambda): values(S,A) and all before it move by the error R + gamma next - value(S,A), next: the value of what
+ * follows (S' or S',A'). rl.traces says how the trace grows: accumulating, replacing, or true online (van Seijen & Sutton 2014; Sutton & Barto 12.5).
+ */
 void traces_learn(Tabular *t, Traces *traces, Values *values, const Step *step, int64_t A, double next);
 
 /* Steps ahead or traces, as the recipe wants. ST_CONFIG for both at once, and for rl.traces without rl.lambda. */

@@ -1,4 +1,5 @@
-/* States as rows of a table, or as tiles: several grids over the observations, each shifted by a part of a tile, so that neighbours share most of theirs (Sutton & Barto 9.5.4). */
+/* States as rows of a table, or as tiles: several grids over the observations, each shifted by a part of a tile, so that neighbours share most of
+ * theirs (Sutton & Barto 9.5.4). */
 #include "rl/learn/table.h"
 
 #include <math.h>
@@ -6,20 +7,27 @@
 enum { MOST_FEATURES = 1 << 26 };
 
 static Status fail_length(const char *key, size_t n, const Env *env) {
-    return status_fail(ST_CONFIG, "'%s' has %zu numbers, and an observation of environment '%s' has %lld", key, n, env->id, (long long)env->observation.size);
+    return status_fail(ST_CONFIG, "'%s' has %zu numbers, and an observation of environment '%s' has %lld", key, n, env->id,
+                       (long long)env->observation.size);
 }
 
 static double at(const RealList *list, int i, double otherwise) { return list->n == 0 ? otherwise : list->items[list->n == 1 ? 0 : (size_t)i]; }
 
 static Status tile(const Recipe *recipe, const Env *env, Features *f) {
     const Space *space = &env->observation;
-    const struct { const char *key; const RealList *list; } lists[] = {{"rl.tiles", &recipe->rl_tiles}, {"rl.tile_low", &recipe->rl_tile_low}, {"rl.tile_high", &recipe->rl_tile_high}};
+    const struct {
+        const char *key;
+        const RealList *list;
+    } lists[] = {{"rl.tiles", &recipe->rl_tiles}, {"rl.tile_low", &recipe->rl_tile_low}, {"rl.tile_high", &recipe->rl_tile_high}};
     for (size_t i = 0; i < COUNT_OF(lists); i++)
         if (lists[i].list->n > 1 && lists[i].list->n != (size_t)space->size) return fail_length(lists[i].key, lists[i].list->n, env);
-    if (space->size > TILE_DIMENSIONS) return status_fail(ST_CONFIG, "tiles have at most %d dimensions, and an observation of environment '%s' has %lld", TILE_DIMENSIONS, env->id, (long long)space->size);
+    if (space->size > TILE_DIMENSIONS)
+        return status_fail(ST_CONFIG, "tiles have at most %d dimensions, and an observation of environment '%s' has %lld", TILE_DIMENSIONS, env->id,
+                           (long long)space->size);
     double n = f->active;
     for (int i = 0; i < f->size; i++) {
-        double tiles = at(&recipe->rl_tiles, i, 8), low = at(&recipe->rl_tile_low, i, space->low[i]), high = at(&recipe->rl_tile_high, i, space->high[i]);
+        double tiles = at(&recipe->rl_tiles, i, 8), low = at(&recipe->rl_tile_low, i, space->low[i]),
+               high = at(&recipe->rl_tile_high, i, space->high[i]);
         if (tiles != floor(tiles)) return status_fail(ST_CONFIG, "'rl.tiles' is %g, expected whole numbers", tiles);
         if (!isfinite(low) || !isfinite(high)) {
             status_fail(ST_CONFIG, "number %d of the observations of environment '%s' has no bounds to lay tiles between", i, env->id);
@@ -31,7 +39,9 @@ static Status tile(const Recipe *recipe, const Env *env, Features *f) {
         f->tiles[i] = (int64_t)tiles + (f->active > 1);
         n *= (double)f->tiles[i];
     }
-    if (n * (double)env->action.n > MOST_FEATURES) return status_fail(ST_CONFIG, "%lld tilings of environment '%s' make %.3g weights, more than %d", (long long)f->active, env->id, n * (double)env->action.n, MOST_FEATURES);
+    if (n * (double)env->action.n > MOST_FEATURES)
+        return status_fail(ST_CONFIG, "%lld tilings of environment '%s' make %.3g weights, more than %d", (long long)f->active, env->id,
+                           n * (double)env->action.n, MOST_FEATURES);
     f->n = (int64_t)n;
     return ST_OK;
 }
@@ -39,7 +49,8 @@ static Status tile(const Recipe *recipe, const Env *env, Features *f) {
 Status features_open(const Recipe *recipe, const Env *env, Features *f) {
     bool numbered = env->observation.n > 0;
     int tilings = (int)recipe->rl_tilings;
-    if (numbered && tilings > 0) return status_fail(ST_CONFIG, "'rl.tilings' cut real numbers, and the states of environment '%s' are numbered", env->id);
+    if (numbered && tilings > 0)
+        return status_fail(ST_CONFIG, "'rl.tilings' cut real numbers, and the states of environment '%s' are numbered", env->id);
     *f = (Features){.n = env->observation.n, .active = MAX(tilings, 1), .size = (int)env->observation.size};
     return numbered ? ST_OK : tile(recipe, env, f);
 }

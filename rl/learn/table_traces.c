@@ -1,5 +1,6 @@
-/* Eligibility traces: how much of each weight has a part in the error of now (Sutton & Barto 12). The step size is in them, each state's own of the time when it was visited (van Seijen and others
- * 2016 have it so): where it falls with the visits, a state that is rarely visited would else move the others by its large one. */
+/* Eligibility traces: how much of each weight has a part in the error of now (Sutton & Barto 12). The step size is in them, each state's own of the
+ * time when it was visited (van Seijen and others 2016 have it so): where it falls with the visits, a state that is rarely visited would else move
+ * the others by its large one. */
 #include "rl/learn/table.h"
 
 #include <math.h>

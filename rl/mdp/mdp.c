@@ -40,8 +40,10 @@ MdpBuilder *mdp_builder_new(int64_t n_states, int64_t n_actions, double gamma) {
     builder->n_states = n_states;
     builder->n_actions = n_actions;
     builder->gamma = gamma;
-    if (n_states < 1 || n_states > INT32_MAX) keep_failure(builder, status_fail(ST_INPUT, "%lld states, expected 1 to %d", (long long)n_states, INT32_MAX));
-    else if (n_actions < 1 || n_actions > INT32_MAX) keep_failure(builder, status_fail(ST_INPUT, "%lld actions, expected 1 to %d", (long long)n_actions, INT32_MAX));
+    if (n_states < 1 || n_states > INT32_MAX)
+        keep_failure(builder, status_fail(ST_INPUT, "%lld states, expected 1 to %d", (long long)n_states, INT32_MAX));
+    else if (n_actions < 1 || n_actions > INT32_MAX)
+        keep_failure(builder, status_fail(ST_INPUT, "%lld actions, expected 1 to %d", (long long)n_actions, INT32_MAX));
     return builder;
 }
 
@@ -70,10 +72,16 @@ static bool grow(MdpBuilder *builder, void *items, size_t n, size_t *room, size_
 
 void mdp_builder_add(MdpBuilder *builder, int64_t state, int64_t action, int64_t next, double probability, double reward, bool ends) {
     if (builder->status != ST_OK) return;
-    if (!in_range(builder, "state", state, builder->n_states) || !in_range(builder, "action", action, builder->n_actions) || !in_range(builder, "state", next, builder->n_states)) return;
+    if (!in_range(builder, "state", state, builder->n_states) || !in_range(builder, "action", action, builder->n_actions) ||
+        !in_range(builder, "state", next, builder->n_states))
+        return;
     if (!grow(builder, &builder->outcomes, builder->n, &builder->room, sizeof *builder->outcomes)) return;
-    builder->outcomes[builder->n++] =
-        (Outcome){.row = state * builder->n_actions + action, .probability = probability, .reward = reward, .next = (int32_t)next, .line = (uint32_t)builder->line & INT32_MAX, .ends = ends};
+    builder->outcomes[builder->n++] = (Outcome){.row = state * builder->n_actions + action,
+                                                .probability = probability,
+                                                .reward = reward,
+                                                .next = (int32_t)next,
+                                                .line = (uint32_t)builder->line & INT32_MAX,
+                                                .ends = ends};
 }
 
 static void add_place(MdpBuilder *builder, StatePlaces *places, int64_t state, double probability) {
@@ -110,8 +118,9 @@ static Status copy_names(Arena *arena, const char *const *names, int64_t n, cons
     return ST_OK;
 }
 
-/* A state of a hostile file is a few bytes of text, here it is an array's element: a state without outcomes must be found before such arrays are made. Every live state has
- * an outcome for each action, so that what was said bounds how many states there can be; with fewer, one of the first `said + 1` states is not spoken of. */
+/* A state of a hostile file is a few bytes of text, here it is an array's element: a state without outcomes must be found before such arrays are
+ * made. Every live state has an outcome for each action, so that what was said bounds how many states there can be; with fewer, one of the first
+ * `said + 1` states is not spoken of. */
 static Status check_size(const MdpBuilder *builder, NamedMdp *names, size_t *rows) {
     size_t said = builder->n + builder->terminals.n;
     if ((size_t)builder->n_states > said) {
@@ -133,7 +142,8 @@ static Status check_size(const MdpBuilder *builder, NamedMdp *names, size_t *row
     size_t bytes;
     bool fits = size_mul((size_t)builder->n_states, (size_t)builder->n_actions, rows) && size_mul(*rows, sizeof(int64_t), &bytes);
     if (!fits || bytes > memory_available() / 2)
-        return status_fail(ST_RESOURCE, "%lld states with %lld actions each do not fit into memory", (long long)builder->n_states, (long long)builder->n_actions);
+        return status_fail(ST_RESOURCE, "%lld states with %lld actions each do not fit into memory", (long long)builder->n_states,
+                           (long long)builder->n_actions);
     return ST_OK;
 }
 
@@ -172,7 +182,9 @@ static Status fill_world(const MdpBuilder *builder, NamedMdp *world, int **lines
     if (builder->starts.n) world->start = arena_zero(arena, (size_t)builder->n_states * sizeof *world->start);
     *lines = malloc((builder->n + 1) * sizeof **lines);
     if (!*lines) return status_errno(ENOMEM, "cannot sort %zu outcomes", builder->n);
-    if (!mdp->begin || !mdp->next || !mdp->probability || !mdp->reward || !mdp->terminal || (some_end && !mdp->ends) || (builder->starts.n && !world->start)) return ST_RESOURCE;
+    if (!mdp->begin || !mdp->next || !mdp->probability || !mdp->reward || !mdp->terminal || (some_end && !mdp->ends) ||
+        (builder->starts.n && !world->start))
+        return ST_RESOURCE;
     fill_rows(builder, mdp, *lines, rows);
     for (size_t i = 0; i < builder->terminals.n; i++) mdp->terminal[builder->terminals.items[i].state] = true;
     for (size_t i = 0; i < builder->starts.n; i++) world->start[builder->starts.items[i].state] += builder->starts.items[i].probability;

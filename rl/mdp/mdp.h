@@ -26,7 +26,8 @@ typedef struct NamedMdp {
 } NamedMdp;
 
 /* A built-in world by id, with arguments as in env.h ("ID" or "ID:key=value,..."), or a file, told by its name's end .yaml, .yml or .json, or a '/':
- * {states: N or [names], actions: N or [names], gamma: G, start: s or {s: p}, terminal: [s, ...], transitions: [[s, a, s2, p, r], [s, a, s2, p, r, done], ...]}, by number or name
+ * {states: N or [names], actions: N or [names], gamma: G, start: s or {s: p}, terminal: [s, ...], transitions: [[s, a, s2, p, r], [s, a, s2, p, r,
+ * done], ...]}, by number or name
  * (`done`, the word of Gymnasium's tables and of this file alone, says that the episode ends with the outcome: Mdp.ends).
  * ST_CONFIG: unknown id or argument, with the nearest. ST_INPUT: a file's fault with its line, or a Mdp that mdp_check refuses. */
 Status mdp_open(const char *spec, NamedMdp **world);
@@ -39,8 +40,8 @@ void named_mdp_free(NamedMdp *world); /* NULL is fine */
 
 /* ---- what makes one sound ---- */
 
-/* Probabilities of every live (s, a) within [0, 1] and with the sum 1 (to 1e-9), rewards finite, states that exist, gamma in [0, 1], a sound `start`. ST_INPUT names state, action and what is
- * wrong. Whether values exist when gamma is 1 is for mdp_solve and mdp_evaluate to say. */
+/* Probabilities of every live (s, a) within [0, 1] and with the sum 1 (to 1e-9), rewards finite, states that exist, gamma in [0, 1], a sound `start`.
+ * ST_INPUT names state, action and what is wrong. Whether values exist when gamma is 1 is for mdp_solve and mdp_evaluate to say. */
 Status mdp_check(const NamedMdp *world);
 /* Marks in `reachable` (n_states) what can happen from the states of `start` (from any live state when it is NULL) under any policy. ST_RESOURCE. */
 Status mdp_reachable(const NamedMdp *world, bool *reachable);
@@ -53,8 +54,8 @@ void mdp_append_action(Str *text, const NamedMdp *world, int64_t action);
 typedef struct MdpBuilder MdpBuilder;
 /* n_states and n_actions from 1. NULL when memory can't be had (recorded). */
 MdpBuilder *mdp_builder_new(int64_t n_states, int64_t n_actions, double gamma);
-/* One outcome of (state, action), in any order; outcomes of the same (s, a) that lead to the same place with the same reward are kept apart. ends: the episode ends with it, whatever state `next`
- * is. The first failure sticks and is what mdp_builder_finish returns. */
+/* One outcome of (state, action), in any order; outcomes of the same (s, a) that lead to the same place with the same reward are kept apart. ends:
+ * the episode ends with it, whatever state `next` is. The first failure sticks and is what mdp_builder_finish returns. */
 void mdp_builder_add(MdpBuilder *builder, int64_t state, int64_t action, int64_t next, double probability, double reward, bool ends);
 void mdp_builder_terminal(MdpBuilder *builder, int64_t state);
 /* Names of all states or all actions (NULL: numbers), borrowed until mdp_builder_finish copies them; messages use them. */
@@ -73,19 +74,23 @@ typedef struct MdpOptions {
     double tolerance;          /* largest certified bound wanted; 0: 1e-12. Rounding may not allow it: the bound says what was reached */
     int64_t max_iterations;    /* 0: 10 million. Reaching it is no failure: the bound says what was reached */
     int64_t horizon;           /* steps; only for the method horizon */
-    int64_t evaluation_sweeps; /* of mpi, exactly so many between two improvements; 0: 20 at most, fewer where they suffice, and what is missing added */
+    /* Of mpi, exactly so many between two improvements; 0: 20 at most, fewer where they suffice, and what is missing added */
+    int64_t evaluation_sweeps;
     uint64_t seed;             /* of async's order */
     const NamedMdp *world;     /* whose names messages use; NULL: numbers */
 } MdpOptions;
 
 typedef struct MdpSolution {
     const char *method;
-    double *V;                 /* (n_states): optimal values, or the policy's; of `horizon`: with all steps to go; of `average`: relative values, the first live state's is 0 */
+    /* (n_states): optimal values, or the policy's; of `horizon`: with all steps to go; of `average`: relative values, the first live state's is 0 */
+    double *V;
     double *Q;                 /* (n_states, n_actions); 0 in terminal states */
     int32_t *policy;           /* (n_states): the lowest action within 1e-12 of the best, -1 in terminal states; NULL from mdp_evaluate */
-    bool policy_attains;       /* false: `policy`, though of best actions, earns less than V, going round for nothing. Only with gamma 1, and looked into by mdp_solve */
+    /* false: `policy`, though of best actions, earns less than V, going round for nothing. Only with gamma 1, and looked into by mdp_solve */
+    bool policy_attains;
     int32_t *attaining;        /* (n_states): actions as good, to rounding and bound, that do earn V; NULL where `policy` does or none was found */
-    double bound;              /* max |V - truth| is certainly not above, rounding included; of `average`: |gain - truth|. INFINITY: nothing is certain */
+    /* Max |V - truth| is certainly not above, rounding included; of `average`: |gain - truth|. INFINITY: nothing is certain */
+    double bound;
     int64_t iterations;        /* sweeps, improvements of a policy, simplex steps; of `prioritized`: changes of one state's value */
     double gain;               /* of `average`: reward per step */
     int64_t horizon;           /* of `horizon`: N */
@@ -93,21 +98,22 @@ typedef struct MdpSolution {
     int32_t *step_policy;      /* (N, n_states) */
 } MdpSolution;
 
-/* Optimal values. "Truth" is the Mdp as it is stored, and any whose numbers round to it. gamma < 1: V* is the fixed point of the Bellman equation. gamma = 1: V* is the best expected sum of
- * rewards of policies under which the episode ends, or nothing more is earned from some time on; ST_INPUT names states when there is no such policy or no best one. All arrays are in `arena`.
- * ST_USAGE: an unknown method, a horizon that is missing. */
+/* Optimal values. "Truth" is the Mdp as it is stored, and any whose numbers round to it. gamma < 1: V* is the fixed point of the Bellman equation.
+ * gamma = 1: V* is the best expected sum of rewards of policies under which the episode ends, or nothing more is earned from some time on; ST_INPUT
+ * names states when there is no such policy or no best one. All arrays are in `arena`. ST_USAGE: an unknown method, a horizon that is missing. */
 Status mdp_solve(const Mdp *mdp, const MdpOptions *options, Arena *arena, MdpSolution *solution);
-/* V and Q of a policy, probabilities (n_states, n_actions) that sum to 1 in every live state. LAPACK for up to 1024 states, sparse iterations for more. gamma = 1: ST_INPUT names states from which
- * the rewards do not end. */
+/* V and Q of a policy, probabilities (n_states, n_actions) that sum to 1 in every live state. LAPACK for up to 1024 states, sparse iterations for
+ * more. gamma = 1: ST_INPUT names states from which the rewards do not end. */
 Status mdp_evaluate(const Mdp *mdp, const double *policy, const MdpOptions *options, Arena *arena, MdpSolution *solution);
-/* A policy (n_states, n_actions): "uniform", or a JSON file with an entry a state: an action (number or name), a list of probabilities, null in terminal states; or what solve --json wrote.
- * ST_INPUT names the state. */
+/* A policy (n_states, n_actions): "uniform", or a JSON file with an entry a state: an action (number or name), a list of probabilities, null in
+ * terminal states; or what solve --json wrote. ST_INPUT names the state. */
 Status mdp_policy_read(const char *spec, const NamedMdp *world, Arena *arena, double **policy);
 /* The Markov reward process under a policy: a Mdp with one action. ST_INPUT names a state whose probabilities are not sound. */
 Status mdp_under_policy(const Mdp *mdp, const double *policy, const NamedMdp *names, Arena *arena, Mdp *process);
-/* Long-run share of time in each state (n_states) under a policy, begun from world->start, or evenly from all live states when that is NULL; an episode that ends begins anew there.
- * A limit of averages, so a periodic chain has one; where the run may end up in one of several places it cannot leave, each is weighed by how likely that is. Exact to rounding up to some thousand
- * states, and in larger worlds of which one sees little from each place (corridors, grids); in others 1e-8 in the sum, as far as the process mixes, else ST_NUMERIC. */
+/* Long-run share of time in each state (n_states) under a policy, begun from world->start, or evenly from all live states when that is NULL; an
+ * episode that ends begins anew there. A limit of averages, so a periodic chain has one; where the run may end up in one of several places it cannot
+ * leave, each is weighed by how likely that is. Exact to rounding up to some thousand states, and in larger worlds of which one sees little from each
+ * place (corridors, grids); in others 1e-8 in the sum, as far as the process mixes, else ST_NUMERIC. */
 Status mdp_stationary(const NamedMdp *world, const double *policy, double *share);
 /* The i-th method's name and its line of help; NULL behind the last. */
 const char *mdp_method(size_t i, const char **help);

@@ -1,5 +1,6 @@
-/* With gamma 1 a policy of best actions may earn less than the best: to wait costs nothing, so waiting is as good as going on, and one who always waits never arrives. A policy earns V when from
- * every state it comes, with some probability, nearer to where the rest is earned: an end, or a place worth nothing where one may stay for nothing. */
+/* With gamma 1 a policy of best actions may earn less than the best: to wait costs nothing, so waiting is as good as going on, and one who always
+ * waits never arrives. A policy earns V when from every state it comes, with some probability, nearer to where the rest is earned: an end, or a place
+ * worth nothing where one may stay for nothing. */
 #include "rl/mdp/mdp_parts.h"
 
 #include <math.h>
@@ -105,7 +106,9 @@ static Status find_way(Way *way, const double *V, double tolerance, Arena *scrat
 static void allow(const Mdp *mdp, const MdpSolution *solution, double near, bool *allowed) {
     for (int32_t s = 0; s < mdp->n_states; s++) {
         const double *q = solution->Q + (int64_t)s * mdp->n_actions;
-        for (int32_t a = 0; a < mdp->n_actions; a++) allowed[(int64_t)s * mdp->n_actions + a] = !mdp->terminal[s] && (near < 0 ? a == solution->policy[s] : q[a] >= q[solution->policy[s]] - near);
+        for (int32_t a = 0; a < mdp->n_actions; a++)
+            allowed[(int64_t)s * mdp->n_actions + a] =
+                !mdp->terminal[s] && (near < 0 ? a == solution->policy[s] : q[a] >= q[solution->policy[s]] - near);
     }
 }
 

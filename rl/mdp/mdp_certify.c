@@ -1,9 +1,10 @@
 /* How far values are from the truth, for certain.
  *
- * If V is off by at most e in every state's equation, |TV - V| <= e, and h > 0 satisfies  gamma P h <= h - 1  for every row, then |V - V*| <= e max h: V + e h is not raised by T, so it lies
- * above V*, and V - e h is not lowered by the greedy policy, so it lies below. For gamma < 1, h = 1 / (1 - gamma) does it. For gamma = 1, h is the expected number of steps to the
- * end: not under every policy (one that walks into a wall has no end) but under those that choose among nearly best rows; the others have room in their gap to the best. e and all
- * inequalities are computed with what rounding can do added.
+ * If V is off by at most e in every state's equation, |TV - V| <= e, and h > 0 satisfies  gamma P h <= h - 1  for every row, then |V - V*| <= e max
+ * h: V + e h is not raised by T, so it lies above V*, and V - e h is not lowered by the greedy policy, so it lies below. For gamma < 1, h = 1 / (1 -
+ * gamma) does it. For gamma = 1, h is the expected number of steps to the end: not under every policy (one that walks into a wall has no end) but
+ * under those that choose among nearly best rows; the others have room in their gap to the best. e and all inequalities are computed with what
+ * rounding can do added.
  */
 #include <math.h>
 #include <string.h>
@@ -17,15 +18,17 @@ static double largest(const MdpForm *form, const double *V) {
     return most;
 }
 
-/* A sum of k products is off by at most (k + 1) u / (1 - (k + 1) u) times the sum of their sizes (Higham 2002, 3.1), in any order. Two more for gamma and the sum, one each for p, r and gamma
- * as they were rounded when they were stored, and a few to be safe; the row's imbalance covers both readings of a sum that is not 1. */
+/* A sum of k products is off by at most (k + 1) u / (1 - (k + 1) u) times the sum of their sizes (Higham 2002, 3.1), in any order. Two more for gamma
+ * and the sum, one each for p, r and gamma as they were rounded when they were stored, and a few to be safe; the row's imbalance covers both readings
+ * of a sum that is not 1. */
 double form_rounding(const MdpForm *form, const double *V) {
     double k = (double)form->longest + 12;
     return 1.01 * (k * UNIT_ROUNDOFF + form->imbalance) * (form->reward_size + form->gamma * largest(form, V)) + 1e-300;
 }
 
 /* h(s) - P h for the policy or set of rows must be at least this much above 0. */
-typedef struct Clock { double *h; double drop, longest; } Clock; /* h: steps to the end; drop: the least by which h falls in a step; longest: largest h */
+/* h: steps to the end; drop: the least by which h falls in a step; longest: largest h */
+typedef struct Clock { double *h; double drop, longest; } Clock;
 
 static double row_room(const MdpForm *form, int64_t row, const double *V, double best) { return best - form_q(form, row, V); }
 

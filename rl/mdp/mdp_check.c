@@ -37,7 +37,8 @@ static Status check_row(const NamedMdp *world, int64_t row, const int *lines) {
         double p = mdp->probability[k];
         if (!(p >= 0 && p <= 1 + SUM_TOLERANCE)) str_printf(&problem, "a probability is %.17g, expected 0 to 1", p);
         else if (!isfinite(mdp->reward[k])) str_printf(&problem, "a reward is %g, expected a finite number", mdp->reward[k]);
-        else if (mdp->next[k] < 0 || mdp->next[k] >= mdp->n_states) str_printf(&problem, "leads to state %d, there are %d", (int)mdp->next[k], (int)mdp->n_states);
+        else if (mdp->next[k] < 0 || mdp->next[k] >= mdp->n_states)
+            str_printf(&problem, "leads to state %d, there are %d", (int)mdp->next[k], (int)mdp->n_states);
         if (problem.len && lines) line = lines[k];
         sum += p;
     }
@@ -47,7 +48,8 @@ static Status check_row(const NamedMdp *world, int64_t row, const int *lines) {
     if (!problem.len) return ST_OK;
     Status status = row_fault(world, row, line, str_text(&problem));
     str_release(&problem);
-    if (live && begin == end) return status_hint(status, "every action of a state that is not terminal needs transitions; one that does nothing leads back to its state");
+    if (live && begin == end)
+        return status_hint(status, "every action of a state that is not terminal needs transitions; one that does nothing leads back to its state");
     return status;
 }
 
@@ -55,7 +57,8 @@ static Status check_start(const NamedMdp *world) {
     if (!world->start) return ST_OK;
     double sum = 0;
     for (int64_t s = 0; s < world->mdp.n_states; s++) {
-        if (!(world->start[s] >= 0 && world->start[s] <= 1 + SUM_TOLERANCE)) return status_fail(ST_INPUT, "the probability to start in state %lld is %.17g, expected 0 to 1", (long long)s, world->start[s]);
+        if (!(world->start[s] >= 0 && world->start[s] <= 1 + SUM_TOLERANCE))
+            return status_fail(ST_INPUT, "the probability to start in state %lld is %.17g, expected 0 to 1", (long long)s, world->start[s]);
         sum += world->start[s];
     }
     return fabs(sum - 1) <= SUM_TOLERANCE ? ST_OK : status_fail(ST_INPUT, "the probabilities to start sum to %.12g, expected 1", sum);

@@ -1,5 +1,5 @@
-/* MDP files: YAML, and JSON, which is YAML's flow style. Read as a stream of events into plain numbers, so that a million transitions are no tree of nodes; states and actions may
- * be spoken of before they are listed, and are looked up at the end. */
+/* MDP files: YAML, and JSON, which is YAML's flow style. Read as a stream of events into plain numbers, so that a million transitions are no tree of
+ * nodes; states and actions may be spoken of before they are listed, and are looked up at the end. */
 #include <ctype.h>
 #include <errno.h>
 #include <math.h>
@@ -59,14 +59,16 @@ static const char *text_of(const Reader *reader) { return (const char *)reader->
 static bool is_null(const Reader *reader) {
     static const char *const nulls[] = {"", "~", "null", "Null", "NULL"};
     for (size_t i = 0; i < COUNT_OF(nulls); i++)
-        if (is(reader, YAML_SCALAR_EVENT) && reader->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE && strcmp(text_of(reader), nulls[i]) == 0) return true;
+        if (is(reader, YAML_SCALAR_EVENT) && reader->event.data.scalar.style == YAML_PLAIN_SCALAR_STYLE && strcmp(text_of(reader), nulls[i]) == 0)
+            return true;
     return false;
 }
 
 /* The scalar that the reader stands on. */
 static Status need_scalar(const Reader *reader, const char *expected) {
     if (!is(reader, YAML_SCALAR_EVENT)) return fault(reader, expected);
-    if (memchr(text_of(reader), 0, reader->event.data.scalar.length)) return status_fail(ST_INPUT, "line %d: a text holds a NUL character", line_of(reader));
+    if (memchr(text_of(reader), 0, reader->event.data.scalar.length))
+        return status_fail(ST_INPUT, "line %d: a text holds a NUL character", line_of(reader));
     return ST_OK;
 }
 
@@ -163,7 +165,8 @@ static Status read_actions(Reader *reader) { return read_names(reader, &reader->
 
 static Status read_gamma(Reader *reader) {
     TRY(need_number(reader, "a number from 0 to 1", &reader->gamma));
-    return reader->gamma >= 0 && reader->gamma <= 1 ? ST_OK : status_fail(ST_INPUT, "line %d: gamma is %g, expected 0 to 1", line_of(reader), reader->gamma);
+    return reader->gamma >= 0 && reader->gamma <= 1 ? ST_OK
+                                                    : status_fail(ST_INPUT, "line %d: gamma is %g, expected 0 to 1", line_of(reader), reader->gamma);
 }
 
 static Status read_place(Reader *reader, Places *places, const char *expected) {
@@ -222,7 +225,8 @@ static Status read_transition(Reader *reader) {
     TRY(need_word(reader, form, &t->next));
     TRY(next(reader));
     TRY(need_number(reader, "a probability in [state, action, next state, probability, reward]", &t->probability));
-    if (!(t->probability >= 0 && t->probability <= 1)) return status_fail(ST_INPUT, "line %d: a probability is %g, expected 0 to 1", line_of(reader), t->probability);
+    if (!(t->probability >= 0 && t->probability <= 1))
+        return status_fail(ST_INPUT, "line %d: a probability is %g, expected 0 to 1", line_of(reader), t->probability);
     TRY(next(reader));
     TRY(need_number(reader, "a reward in [state, action, next state, probability, reward]", &t->reward));
     TRY(next(reader));
@@ -246,7 +250,8 @@ static Status read_transitions(Reader *reader) {
 
 typedef struct Key { const char *name; Status (*read)(Reader *reader); bool needed; } Key;
 static const Key keys[] = {
-    {"states", read_states, true}, {"actions", read_actions, true}, {"gamma", read_gamma, false}, {"start", read_start, false}, {"terminal", read_terminal, false}, {"transitions", read_transitions, true},
+    {"states", read_states, true}, {"actions", read_actions, true},    {"gamma", read_gamma, false},
+    {"start", read_start, false},  {"terminal", read_terminal, false}, {"transitions", read_transitions, true},
 };
 
 static Status unknown_key(const Reader *reader) {
@@ -282,7 +287,8 @@ static Status read_document(Reader *reader) {
     for (size_t i = 0; i < COUNT_OF(keys); i++)
         if (keys[i].needed && !given[i]) return status_fail(ST_INPUT, "line 1: key '%s' is missing", keys[i].name);
     if (!isnan(reader->other_gamma)) reader->gamma = reader->other_gamma;
-    if (isnan(reader->gamma)) return status_hint(status_fail(ST_INPUT, "line 1: key 'gamma' is missing"), "gamma: 0.9 in the file, or behind its name: FILE:gamma=0.9");
+    if (isnan(reader->gamma))
+        return status_hint(status_fail(ST_INPUT, "line 1: key 'gamma' is missing"), "gamma: 0.9 in the file, or behind its name: FILE:gamma=0.9");
     TRY(next(reader)); /* end of the document */
     TRY(next(reader));
     return is(reader, YAML_STREAM_END_EVENT) ? ST_OK : status_fail(ST_INPUT, "line %d: a second document starts", line_of(reader));
@@ -322,7 +328,8 @@ static const char **names_list(const Reader *reader, const Names *names, Arena *
 static Status not_found(const Reader *reader, const Names *names, const char *what, int32_t word, int line) {
     const char *text = reader->words.items[word];
     int64_t number;
-    if (!names->named || parse_whole(text, &number)) return status_fail(ST_INPUT, "line %d: there is no %s '%.80s': there are %lld, counted from 0", line, what, text, (long long)names->n);
+    if (!names->named || parse_whole(text, &number))
+        return status_fail(ST_INPUT, "line %d: there is no %s '%.80s': there are %lld, counted from 0", line, what, text, (long long)names->n);
     const char **list = names_list(reader, names, reader->words.arena), *nearest = list ? text_nearest(text, list, (size_t)names->n) : NULL;
     status_fail(ST_INPUT, "line %d: there is no %s '%.80s'", line, what, text);
     return nearest ? status_hint(ST_INPUT, "did you mean '%s'?", nearest) : ST_INPUT;
@@ -386,7 +393,8 @@ static void join_surrogates(Str *text) {
         uint32_t high, low;
         const char *at = text->data + i;
         size_t left = text->len - i;
-        if (*at == '\\' && left >= 12 && at[1] == 'u' && at[6] == '\\' && at[7] == 'u' && hex4(at + 2, &high) && hex4(at + 8, &low) && high >> 10 == 0x36 && low >> 10 == 0x37) {
+        if (*at == '\\' && left >= 12 && at[1] == 'u' && at[6] == '\\' && at[7] == 'u' && hex4(at + 2, &high) && hex4(at + 8, &low) &&
+            high >> 10 == 0x36 && low >> 10 == 0x37) {
             char bytes[4];
             size_t n = utf8_encode(0x10000 + ((high & 0x3ff) << 10) + (low & 0x3ff), bytes);
             memcpy(text->data + to, bytes, n);

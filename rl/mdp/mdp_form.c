@@ -81,7 +81,8 @@ static void measure(const Mdp *mdp, MdpForm *form) {
     if (!all.even) form->fan = 0;
 }
 
-/* In a world that lies in a cache, what counts is how fast rows are added up, and loops of constant length are twice as fast: rows of a few entries are filled up with outcomes that do not happen. */
+/* In a world that lies in a cache, what counts is how fast rows are added up, and loops of constant length are twice as fast: rows of a few entries
+ * are filled up with outcomes that do not happen. */
 static Status even_out(MdpForm *form, Arena *arena) {
     enum { SMALL = 1 << 15 };
     int32_t slot = form->longest > 4 ? 8 : (int32_t)form->longest;
@@ -109,7 +110,12 @@ static Status even_out(MdpForm *form, Arena *arena) {
 
 Status mdp_form_make(const NamedMdp *world, bool needs_values, Arena *arena, MdpForm *form) {
     const Mdp *mdp = &world->mdp;
-    *form = (MdpForm){.n = mdp->n_states, .n_rows = (int64_t)mdp->n_states * mdp->n_actions, .gamma = mdp->gamma, .width = mdp->n_actions, .begin = mdp->begin, .probability = mdp->probability,
+    *form = (MdpForm){.n = mdp->n_states,
+                      .n_rows = (int64_t)mdp->n_states * mdp->n_actions,
+                      .gamma = mdp->gamma,
+                      .width = mdp->n_actions,
+                      .begin = mdp->begin,
+                      .probability = mdp->probability,
                       .arena = arena};
     for (int32_t s = 0; s < mdp->n_states && !form->ended; s++)
         if (mdp->terminal[s]) form->ended = mdp->terminal;

@@ -1,9 +1,10 @@
-/* The form of a Mdp that solvers work on: every choice of a state is a row with its expected reward, and entries (next state, probability) to where it goes on. What ends an episode leads
- * to one place more, whose value is always 0, so no loop asks whether something ended.
+/* The form of a Mdp that solvers work on: every choice of a state is a row with its expected reward, and entries (next state, probability) to where
+ * it goes on. What ends an episode leads to one place more, whose value is always 0, so no loop asks whether something ended.
  *
  *     q(row) = reward[row] + gamma sum_k probability[k] V[next[k]]        V(s) = max of q over the rows of s
  *
- * When gamma is 1 values exist only under conditions, which mdp_form_make checks; states between which one may wander for nothing then are one state (see mdp_graph.c).
+ * When gamma is 1 values exist only under conditions, which mdp_form_make checks; states between which one may wander for nothing then are one state
+ * (see mdp_graph.c).
  */
 #ifndef TUNE_MDP_FORM_H
 #define TUNE_MDP_FORM_H
@@ -40,8 +41,8 @@ typedef struct MdpForm {
     Arena *arena;              /* borrowed */
 } MdpForm;
 
-/* `arena` holds all that is not borrowed from mdp. ST_INPUT when gamma is 1 and values do not exist, with states that show it; ST_RESOURCE. needs_values false: gamma 1 is not looked into
- * (finite horizon, average reward). */
+/* `arena` holds all that is not borrowed from mdp. ST_INPUT when gamma is 1 and values do not exist, with states that show it; ST_RESOURCE.
+ * needs_values false: gamma 1 is not looked into (finite horizon, average reward). */
 Status mdp_form_make(const NamedMdp *world, bool needs_values, Arena *arena, MdpForm *form);
 
 static inline int64_t form_first(const MdpForm *form, int64_t state) { return form->rows ? form->rows[state] : state * form->width; }
@@ -60,10 +61,12 @@ typedef struct Change { double least, most; } Change; /* of new minus old values
 static inline double change_size(Change change) { return change.most > -change.least ? change.most : -change.least; }
 /* Whether a sweep takes longer than it takes to wake a team of threads and to gather it again. */
 bool form_pays_threads(const MdpForm *form);
-/* How far ahead values are fetched, and into which cache, is tried out on a few parts of a large world (some ms): processors differ. It changes no result. ST_RESOURCE. */
+/* How far ahead values are fetched, and into which cache, is tried out on a few parts of a large world (some ms): processors differ. It changes no
+ * result. ST_RESOURCE. */
 Status form_choose_reach(MdpForm *form);
 
-/* A policy: its rows, copied behind each other where they are about equally long, which are swept in half the time that the same rows take where they are. */
+/* A policy: its rows, copied behind each other where they are about equally long, which are swept in half the time that the same rows take where they
+ * are. */
 typedef struct FormPolicy {
     int64_t *rows;             /* (n): the row taken in each live state */
     MdpForm form;              /* the copies */
@@ -83,8 +86,9 @@ typedef struct Sweep {
 Change form_sweep(const MdpForm *form, Sweep sweep);
 Change form_sweep_policy(const MdpForm *form, const FormPolicy *policy, const double *V, double *new_V);
 
-/* Sweeps that leave out rows which cannot be best by the true values: after a sweep from any V, those which are below the best of their state by more than its changes leave in doubt (MacQueen
- * 1967). What is left out is not looked at again, so the last sweep before an answer is to be an ordinary one. */
+/* Sweeps that leave out rows which cannot be best by the true values: after a sweep from any V, those which are below the best of their state by more
+ * than its changes leave in doubt (MacQueen 1967). What is left out is not looked at again, so the last sweep before an answer is to be an ordinary
+ * one. */
 typedef struct Narrowing {
     double *Q;                 /* (n_rows), borrowed: scratch */
     bool *without;             /* (n_rows) */
@@ -95,7 +99,8 @@ Change form_sweep_narrowing(const MdpForm *form, Sweep sweep, Narrowing *narrowi
 
 /* ---- mdp_tiles.c ---- */
 
-/* Whether to: the values fit into no near cache, entries lead all over them, a second-level cache of that many bytes holds what a tile touches, and memory for as many bytes as the entries have is at hand. */
+/* Whether to: the values fit into no near cache, entries lead all over them, a second-level cache of that many bytes holds what a tile touches, and
+ * memory for as many bytes as the entries have is at hand. */
 bool form_gains_by_tiles(const MdpForm *form, int64_t cache_bytes);
 /* Makes form->tiles, unless a state has more rows than a tile. ST_RESOURCE. */
 Status form_tile(MdpForm *form);
@@ -104,32 +109,39 @@ Change form_sweep_tiles(const MdpForm *form, Sweep sweep, Change none);
 
 /* The best value of one state; *best, unless NULL, is its first row. */
 double form_best(const MdpForm *form, int64_t state, const double *V, int64_t *best);
-/* rows[i] becomes the first best row of state i where that is better than rows[i] by more than `margin`; says how many changed. rows[i] < 0: none yet. */
+/* rows[i] becomes the first best row of state i where that is better than rows[i] by more than `margin`; says how many changed. rows[i] < 0: none
+ * yet. */
 int64_t form_improve(const MdpForm *form, const double *V, double margin, int64_t *rows);
 
 /* ---- mdp_graph.c ---- */
 
-/* Joins the states of every set within which one may wander for ever for nothing, with "stay there: 0" as one more row, and checks that values exist. `world` is for messages. */
+/* Joins the states of every set within which one may wander for ever for nothing, with "stay there: 0" as one more row, and checks that values exist.
+ * `world` is for messages. */
 Status form_join(const NamedMdp *world, MdpForm *form);
-/* Of processes that go on for ever: whether the best reward per step is one number, whatever the state. ST_INPUT, naming states of two parts that earn differently, when it surely is not. */
+/* Of processes that go on for ever: whether the best reward per step is one number, whatever the state. ST_INPUT, naming states of two parts that
+ * earn differently, when it surely is not. */
 Status form_check_one_gain(const NamedMdp *world, const MdpForm *form);
 
 /* ---- mdp_direct.c ---- */
 
-/* V of the policy that takes rows[i] in state i: V = reward + gamma P V, `reward` by row (NULL: the form's). LAPACK for up to FORM_DIRECT states and where states lead only to those with numbers near to theirs, else BiCGSTAB and sweeps, begun from V, until no
- * equation is off by more than `target` or rounding allows no better. *sweeps (may be NULL) counts iterations, 1 for LAPACK. ST_NUMERIC when the equations are singular. */
+/* V of the policy that takes rows[i] in state i: V = reward + gamma P V, `reward` by row (NULL: the form's). LAPACK for up to FORM_DIRECT states and
+ * where states lead only to those with numbers near to theirs, else BiCGSTAB and sweeps, begun from V, until no equation is off by more than `target`
+ * or rounding allows no better. *sweeps (may be NULL) counts iterations, 1 for LAPACK. ST_NUMERIC when the equations are singular. */
 enum { FORM_DIRECT = 1024 };
 Status form_policy_values(const MdpForm *form, const int64_t *rows, const double *reward, double gamma, double target, double *V, int64_t *sweeps);
-/* From V towards the policy's values, as near as about the time of *sweeps sweeps of its rows brings it; *sweeps becomes what it took. JUMP_SOLVED: no equation is off by more than `target` or some rounding; JUMP_NEARER: by a
- * tenth of what it was; JUMP_NONE: V is as it was, the policy may have no values. scratch: n + 1. */
+/* From V towards the policy's values, as near as about the time of *sweeps sweeps of its rows brings it; *sweeps becomes what it took. JUMP_SOLVED:
+ * no equation is off by more than `target` or some rounding; JUMP_NEARER: by a tenth of what it was; JUMP_NONE: V is as it was, the policy may have
+ * no values. scratch: n + 1. */
 typedef enum FormJump { JUMP_NONE, JUMP_NEARER, JUMP_SOLVED } FormJump;
 FormJump form_policy_jump(const MdpForm *form, const int64_t *rows, double target, double *sweeps, double *V, double *scratch);
 
 /* ---- mdp_certify.c ---- */
 
-/* The most that one q of `form_sweep` from V is off by rounding of the computation, of the probabilities and rewards themselves, and of sums of rows that are not quite 1. */
+/* The most that one q of `form_sweep` from V is off by rounding of the computation, of the probabilities and rewards themselves, and of sums of rows
+ * that are not quite 1. */
 double form_rounding(const MdpForm *form, const double *V);
-/* A number that max |V - V*| is certainly not above; INFINITY when none is found. V* is the form's optimal value; with one row a state, the policy's. Q as for form_sweep. */
+/* A number that max |V - V*| is certainly not above; INFINITY when none is found. V* is the form's optimal value; with one row a state, the policy's.
+ * Q as for form_sweep. */
 double form_bound(const MdpForm *form, const double *V, double *Q);
 /* The same for a V whose largest change in a sweep is known. */
 double form_bound_of_change(const MdpForm *form, const double *V, double change);
@@ -150,7 +162,8 @@ typedef struct MdpWork {
 } MdpWork;
 /* True when `change` is small enough or cannot become smaller for rounding, or the limit is reached, or the user wants to stop. */
 bool work_is_done(const MdpWork *work, double change);
-/* Where no row ends anything, V* - V lies between gamma / (1 - gamma) times the least and the greatest change that led to V (MacQueen 1966). True when both are that near to each other. */
+/* Where no row ends anything, V* - V lies between gamma / (1 - gamma) times the least and the greatest change that led to V (MacQueen 1966). True
+ * when both are that near to each other. */
 bool changes_are_alike(const MdpForm *form, Change change, double target);
 /* Adds the middle of both to V, the result of the sweep that changed so. */
 void add_missing(const MdpForm *form, Change change, double *V);

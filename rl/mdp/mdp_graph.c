@@ -1,7 +1,9 @@
-/* With gamma = 1 the Bellman equation alone does not say what the values are, and they may be infinite. What can happen decides, whatever the probabilities:
+/* With gamma = 1 the Bellman equation alone does not say what the values are, and they may be infinite. What can happen decides, whatever the
+ * probabilities:
  *
- *   - End components (de Alfaro 1997): sets of states within which some choices of rows stay for ever. Where such rows earn nothing, one may wander at will, so that all states of the set have one
- *     value, the best of what any of them can leave for and of staying: 0. They become one state. Without that, V = V' + constant solves the equation as well and value iteration may stop there.
+ *   - End components (de Alfaro 1997): sets of states within which some choices of rows stay for ever. Where such rows earn nothing, one may wander
+ * at will, so that all states of the set have one value, the best of what any of them can leave for and of staying: 0. They become one state. Without
+ * that, V = V' + constant solves the equation as well and value iteration may stop there.
  *   - A policy must exist under which every episode ends (or stays for nothing); else nothing but endless costs is to be had.
  *   - In end components that are left, going round must cost something on average; else rewards add up without end.
  *
@@ -49,8 +51,15 @@ static bool may_end(const MdpForm *form, int64_t row) {
 
 static Status graph_init(Graph *g, const MdpForm *form) {
     size_t n = (size_t)form->n + 1, rows = (size_t)form->n_rows + 1, entries = (size_t)form->begin[form->n_rows] + 1;
-    *g = (Graph){.form = form, .home = malloc(rows * sizeof *g->home), .into = calloc(n + 1, sizeof *g->into), .from = malloc(entries * sizeof *g->from), .use = malloc(rows),
-                 .part = malloc(n * sizeof *g->part), .left = malloc(n * sizeof *g->left), .stack = malloc(n * sizeof *g->stack), .numbers = malloc(3 * n * sizeof *g->numbers)};
+    *g = (Graph){.form = form,
+                 .home = malloc(rows * sizeof *g->home),
+                 .into = calloc(n + 1, sizeof *g->into),
+                 .from = malloc(entries * sizeof *g->from),
+                 .use = malloc(rows),
+                 .part = malloc(n * sizeof *g->part),
+                 .left = malloc(n * sizeof *g->left),
+                 .stack = malloc(n * sizeof *g->stack),
+                 .numbers = malloc(3 * n * sizeof *g->numbers)};
     if (!g->home || !g->into || !g->from || !g->use || !g->part || !g->left || !g->stack || !g->numbers) {
         graph_release(g);
         return status_fail(ST_RESOURCE, "out of memory for the graph of %d states", (int)form->n);
@@ -155,7 +164,8 @@ static void find_end_components(Graph *g) {
         for (int64_t row = 0; row < form->n_rows; row++) {
             if (!g->use[row]) continue;
             bool leaves = false;
-            for (int64_t k = form->begin[row]; k < form->begin[row + 1] && !leaves; k++) leaves = goes_on(form, k) && g->part[form->next[k]] != g->part[g->home[row]];
+            for (int64_t k = form->begin[row]; k < form->begin[row + 1] && !leaves; k++)
+                leaves = goes_on(form, k) && g->part[form->next[k]] != g->part[g->home[row]];
             if (!leaves) continue;
             drop_row(g, row);
             changed = true;
@@ -224,8 +234,12 @@ typedef struct NewRows {
 static Status new_rows_init(NewRows *made, const MdpForm *old) {
     Arena *arena = old->arena;
     size_t n = (size_t)old->n + 1, n_rows = (size_t)old->n_rows + n, entries = (size_t)old->begin[old->n_rows] + 1;
-    *made = (NewRows){.rows = arena_zero(arena, (n + 1) * sizeof *made->rows), .begin = arena_zero(arena, (n_rows + 1) * sizeof *made->begin), .next = arena_alloc(arena, entries * sizeof *made->next),
-                      .probability = arena_alloc(arena, entries * sizeof *made->probability), .reward = arena_zero(arena, (n_rows + 1) * sizeof *made->reward), .ended = arena_zero(arena, n)};
+    *made = (NewRows){.rows = arena_zero(arena, (n + 1) * sizeof *made->rows),
+                      .begin = arena_zero(arena, (n_rows + 1) * sizeof *made->begin),
+                      .next = arena_alloc(arena, entries * sizeof *made->next),
+                      .probability = arena_alloc(arena, entries * sizeof *made->probability),
+                      .reward = arena_zero(arena, (n_rows + 1) * sizeof *made->reward),
+                      .ended = arena_zero(arena, n)};
     return made->rows && made->begin && made->next && made->probability && made->reward && made->ended ? ST_OK : ST_RESOURCE;
 }
 
@@ -250,7 +264,8 @@ static void fill_new_rows(const Joined *joined, NewRows *made) {
         if (joined->state_of[s] != state) continue; /* joined to an earlier one */
         made->rows[state] = made->n;
         made->ended[state] = !form_is_live(g->form, s);
-        for (int32_t member = s; member >= 0 && !made->ended[state]; member = g->left[s] ? joined->chain[member] : -1) copy_rows_out(joined, member, made);
+        for (int32_t member = s; member >= 0 && !made->ended[state]; member = g->left[s] ? joined->chain[member] : -1)
+            copy_rows_out(joined, member, made);
         if (g->left[s]) made->begin[made->n++] = made->n_entries; /* to stay, for nothing */
         state++;
     }
@@ -395,7 +410,8 @@ static Status check_component(const Graph *g, const NamedMdp *world, const int32
     int sign = !gains ? -1 : !costs ? 1 : sign_of_gain(g, members, n, h, new_h);
     if (sign < 0) return ST_OK;
     for (int32_t i = 0; i < n; i++) marked[members[i]] = true;
-    return no_values(world, form, marked, sign > 0 ? "rewards can be had without end in" : "rewards and costs can go round without end, summing to nothing, in");
+    return no_values(world, form, marked,
+                     sign > 0 ? "rewards can be had without end in" : "rewards and costs can go round without end, summing to nothing, in");
 }
 
 /* The end components one by one, and room to work on each. */
@@ -415,7 +431,8 @@ static void components_release(Components *c) {
 static Status components_init(const Graph *g, Components *c) {
     const MdpForm *form = g->form;
     size_t n = (size_t)form->n + 1;
-    *c = (Components){.end = calloc(n + 1, sizeof *c->end), .members = malloc(n * sizeof *c->members), .h = calloc(2 * n, sizeof *c->h), .marked = calloc(n, 1)};
+    *c = (Components){
+        .end = calloc(n + 1, sizeof *c->end), .members = malloc(n * sizeof *c->members), .h = calloc(2 * n, sizeof *c->h), .marked = calloc(n, 1)};
     if (!c->end || !c->members || !c->h || !c->marked) return status_fail(ST_RESOURCE, "out of memory");
     c->new_h = c->h + n;
     for (int32_t s = 0; s < form->n; s++)
@@ -472,7 +489,8 @@ static Gain find_gain(const Graph *g, const Components *c, int32_t first, int32_
     return gain;
 }
 
-static Status not_the_same(const Components *c, const NamedMdp *world, const MdpForm *form, int32_t best_part, double most, int32_t part, double least) {
+static Status not_the_same(const Components *c, const NamedMdp *world, const MdpForm *form, int32_t best_part, double most, int32_t part,
+                           double least) {
     Str text = {0};
     str_printf(&text, "the best reward per step is not the same everywhere: %.6g in the long run around ", most);
     for (int k = 0; k < 2; k++) {
@@ -484,10 +502,13 @@ static Status not_the_same(const Components *c, const NamedMdp *world, const Mdp
     }
     status_fail(ST_INPUT, "%s, from where there is no way to the first", str_text(&text));
     str_release(&text);
-    return status_hint(ST_INPUT, "method 'average' finds one number for all states: solve each part as a world of its own, or take a gamma below 1 and another method");
+    return status_hint(
+        ST_INPUT,
+        "method 'average' finds one number for all states: solve each part as a world of its own, or take a gamma below 1 and another method");
 }
 
-/* Every state leads to a part that no choice leaves. Where all of these earn as much as the best end component, that can be had from everywhere; where one earns less, from there it cannot. */
+/* Every state leads to a part that no choice leaves. Where all of these earn as much as the best end component, that can be had from everywhere;
+ * where one earns less, from there it cannot. */
 static Status compare_gains(Graph *g, const NamedMdp *world, const bool *closed) {
     const MdpForm *form = g->form;
     const double room = 1e-7 * form->reward_size;
@@ -502,7 +523,8 @@ static Status compare_gains(Graph *g, const NamedMdp *world, const bool *closed)
         if (gain.low > best) best = gain.low, best_part = part;
         if (closed[c.members[first]] && gain.high < worst) worst = gain.high, worst_low = gain.low, worst_part = part;
     }
-    if (status == ST_OK && worst_part >= 0 && worst + room < best) status = not_the_same(&c, world, form, best_part, best, worst_part, 0.5 * (worst_low + worst));
+    if (status == ST_OK && worst_part >= 0 && worst + room < best)
+        status = not_the_same(&c, world, form, best_part, best, worst_part, 0.5 * (worst_low + worst));
     components_release(&c);
     return status;
 }

@@ -42,7 +42,8 @@ static Status read_probabilities(const char *path, const NamedMdp *world, int64_
 
 static Status read_entry(const char *path, const NamedMdp *world, int64_t s, const json_t *entry, double *row) {
     int64_t n = world->mdp.n_actions, action = action_of(world, entry);
-    if (world->mdp.terminal[s] && ((action >= 0 && action < n) || (json_is_array(entry) && (int64_t)json_array_size(entry) == n))) return ST_OK; /* nothing is done there */
+    /* Nothing is done there */
+    if (world->mdp.terminal[s] && ((action >= 0 && action < n) || (json_is_array(entry) && (int64_t)json_array_size(entry) == n))) return ST_OK;
     if (json_is_null(entry)) return world->mdp.terminal[s] ? ST_OK : policy_fault(path, world, s, "no action, and it is not terminal");
     if (json_is_array(entry)) return read_probabilities(path, world, s, entry, row);
     if (action < 0 || action >= n) return policy_fault(path, world, s, "expected an action, by number from 0 or by name, or a list of probabilities");
@@ -57,7 +58,8 @@ static Status read_file(const char *path, const NamedMdp *world, double *policy)
     Status status = ST_OK;
     if (!json_is_array(entries) || (int64_t)json_array_size(entries) != world->mdp.n_states)
         status = status_fail(ST_INPUT, "policy '%s': expected a list with an entry for each of %d states", path, (int)world->mdp.n_states);
-    for (int64_t s = 0; s < world->mdp.n_states && status == ST_OK; s++) status = read_entry(path, world, s, json_array_get(entries, (size_t)s), policy + s * world->mdp.n_actions);
+    for (int64_t s = 0; s < world->mdp.n_states && status == ST_OK; s++)
+        status = read_entry(path, world, s, json_array_get(entries, (size_t)s), policy + s * world->mdp.n_actions);
     json_decref(root);
     return status;
 }

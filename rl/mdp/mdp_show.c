@@ -53,7 +53,9 @@ ShowRange show_range(const MdpPicture *picture) {
     return range;
 }
 
-double show_share(ShowRange range, double value) { return range.high > range.low ? fmin(fmax((value - range.low) / (range.high - range.low), 0), 1) : 0.5; }
+double show_share(ShowRange range, double value) {
+    return range.high > range.low ? fmin(fmax((value - range.low) / (range.high - range.low), 0), 1) : 0.5;
+}
 
 void show_value(double value, char out[16]) {
     double size = fabs(value);

@@ -29,8 +29,8 @@ static void append_fill(const MdpPicture *picture, ShowRange range, int64_t stat
 static void append_arrow(const ShowWay *way, double probability, double x, double y, const char *colour, Str *svg) {
     double length = 8 + 10 * probability, norm = hypot(way->right, way->down), dx = way->right / norm, dy = way->down / norm;
     double tip_x = x + dx * length, tip_y = y + dy * length, back_x = tip_x - 6 * dx, back_y = tip_y - 6 * dy;
-    str_printf(svg, "<path d=\"M%.1f %.1fL%.1f %.1fM%.1f %.1fL%.1f %.1fL%.1f %.1f\" stroke=\"%s\" stroke-width=\"2\" fill=\"none\"/>\n", x, y, tip_x, tip_y, back_x - 4 * dy, back_y + 4 * dx, tip_x, tip_y,
-               back_x + 4 * dy, back_y - 4 * dx, colour);
+    str_printf(svg, "<path d=\"M%.1f %.1fL%.1f %.1fM%.1f %.1fL%.1f %.1fL%.1f %.1f\" stroke=\"%s\" stroke-width=\"2\" fill=\"none\"/>\n", x, y, tip_x,
+               tip_y, back_x - 4 * dy, back_y + 4 * dx, tip_x, tip_y, back_x + 4 * dy, back_y - 4 * dx, colour);
 }
 
 static void append_policy(const MdpPicture *picture, int64_t state, double x, double y, const char *colour, Str *svg) {
@@ -76,7 +76,10 @@ static void append_svg(const MdpPicture *picture, Str *svg) {
     const NamedMdp *world = picture->world;
     int width = world->columns * CELL, height = world->rows * CELL;
     ShowRange range = show_range(picture);
-    str_printf(svg, "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"13\" text-anchor=\"middle\">\n<title>", width, height, width, height);
+    str_printf(
+        svg,
+        "<svg xmlns=\"http://www.w3.org/2000/svg\" viewBox=\"0 0 %d %d\" width=\"%d\" height=\"%d\" font-family=\"sans-serif\" font-size=\"13\" text-anchor=\"middle\">\n<title>",
+        width, height, width, height);
     append_escaped(svg, picture->title);
     str_append(svg, "</title>\n");
     for (int64_t s = 0; s < world->mdp.n_states; s++) append_cell(picture, range, s, svg);
@@ -84,8 +87,12 @@ static void append_svg(const MdpPicture *picture, Str *svg) {
 }
 
 Status mdp_show_svg(const MdpPicture *picture, Str *svg) {
-    if (!mdp_is_grid(picture->world)) return status_hint(status_fail(ST_INPUT, "'%s' is no grid that could be drawn", picture->title), "--html makes a page with a table of any world");
-    if (picture->world->mdp.n_states > MOST_CELLS) return status_fail(ST_INPUT, "'%s' has %d cells, more than the %d that are drawn", picture->title, (int)picture->world->mdp.n_states, MOST_CELLS);
+    if (!mdp_is_grid(picture->world))
+        return status_hint(status_fail(ST_INPUT, "'%s' is no grid that could be drawn", picture->title),
+                           "--html makes a page with a table of any world");
+    if (picture->world->mdp.n_states > MOST_CELLS)
+        return status_fail(ST_INPUT, "'%s' has %d cells, more than the %d that are drawn", picture->title, (int)picture->world->mdp.n_states,
+                           MOST_CELLS);
     append_svg(picture, svg);
     return ST_OK;
 }
@@ -111,10 +118,13 @@ static void append_table(const MdpPicture *picture, Str *html) {
 
 void mdp_show_html(const MdpPicture *picture, Str *html) {
     const Mdp *mdp = &picture->world->mdp;
-    str_append(html, "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>");
+    str_append(html,
+               "<!doctype html>\n<html lang=\"en\"><head><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>");
     append_escaped(html, picture->title);
-    str_append(html, "</title><style>:root{color-scheme:light dark}body{font:15px/1.4 sans-serif;margin:2em auto;max-width:60em;padding:0 1em}svg{max-width:100%;height:auto}"
-                     "table{border-collapse:collapse;margin-top:1.5em}th,td{padding:.15em .9em .15em 0;text-align:left;border-bottom:1px solid #8884}.n{font-variant-numeric:tabular-nums;text-align:right}</style></head><body>\n<h1>");
+    str_append(
+        html,
+        "</title><style>:root{color-scheme:light dark}body{font:15px/1.4 sans-serif;margin:2em auto;max-width:60em;padding:0 1em}svg{max-width:100%;height:auto}"
+        "table{border-collapse:collapse;margin-top:1.5em}th,td{padding:.15em .9em .15em 0;text-align:left;border-bottom:1px solid #8884}.n{font-variant-numeric:tabular-nums;text-align:right}</style></head><body>\n<h1>");
     append_escaped(html, picture->title);
     str_printf(html, "</h1>\n<p>%d states, %d actions, discount %g.</p>\n", (int)mdp->n_states, (int)mdp->n_actions, mdp->gamma);
     if (mdp_is_grid(picture->world) && mdp->n_states <= MOST_CELLS) append_svg(picture, html);

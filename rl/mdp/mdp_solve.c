@@ -106,11 +106,13 @@ static double first_target(const MdpForm *form, double tolerance) {
     return 0.25 * tolerance * (shrink < 1 ? 1 - shrink : 1e-2);
 }
 
-/* A method stops by its own residual; the certificate judges. Where that is not satisfied, and rounding is not the reason, the method goes on to a smaller one. */
+/* A method stops by its own residual; the certificate judges. Where that is not satisfied, and rounding is not the reason, the method goes on to a
+ * smaller one. */
 static Status solve_values(const MdpSolver *solver, MdpWork *work, double tolerance, MdpSolution *solution) {
     enum { ROUNDS = 6 };
     const MdpForm *form = work->form;
-    if (form->home_row && work->limit > 0 && (solver->solve == mdp_solver_mpi || solver->solve == mdp_solver_pi)) /* these need a policy with values to begin with */
+    if (form->home_row && work->limit > 0 &&
+        (solver->solve == mdp_solver_mpi || solver->solve == mdp_solver_pi)) /* these need a policy with values to begin with */
         TRY(form_policy_values(form, form->home_row, NULL, form->gamma, 1e-3 * form->reward_size, work->V, NULL));
     solution->bound = (double)INFINITY;
     for (int round = 0; round < ROUNDS; round++) {
@@ -131,7 +133,8 @@ static Status solve_values(const MdpSolver *solver, MdpWork *work, double tolera
 /* An answer that the bound describes, but not the one that was asked for. */
 static void warn_of_limit(const MdpWork *work, const MdpSolver *solver, double tolerance, const MdpSolution *solution) {
     if (work->iterations < work->limit || solution->bound <= tolerance) return;
-    log_message(LOG_WARNING, "method '%s' stopped at its limit of %lld iterations: the bound is %.2g, and %.2g was wanted; %s", solver->name, (long long)work->limit, solution->bound, tolerance,
+    log_message(LOG_WARNING, "method '%s' stopped at its limit of %lld iterations: the bound is %.2g, and %.2g was wanted; %s", solver->name,
+                (long long)work->limit, solution->bound, tolerance,
                 work->options->max_iterations ? "raise --max-iterations" : "take method pi or mpi, or a larger --tolerance");
 }
 
@@ -162,7 +165,8 @@ static Status solve(const MdpSolver *solver, MdpWork *work, MdpForm *form, doubl
 static Status check_options(const MdpOptions *options, const MdpSolver *solver) {
     if (options->tolerance < 0) return status_fail(ST_USAGE, "a tolerance is above 0, not %g", options->tolerance);
     if (options->max_iterations < 0 || options->evaluation_sweeps < 0) return status_fail(ST_USAGE, "numbers of iterations are 1 or more");
-    if (solver->answer == ANSWER_HORIZON && options->horizon < 1) return status_hint(status_fail(ST_USAGE, "method 'horizon' needs a number of steps, 1 or more"), "--horizon N");
+    if (solver->answer == ANSWER_HORIZON && options->horizon < 1)
+        return status_hint(status_fail(ST_USAGE, "method 'horizon' needs a number of steps, 1 or more"), "--horizon N");
     if (solver->answer != ANSWER_HORIZON && options->horizon != 0) return status_fail(ST_USAGE, "method '%s' knows no horizon", solver->name);
     return ST_OK;
 }
@@ -185,7 +189,11 @@ Status mdp_solve(const Mdp *mdp, const MdpOptions *options, Arena *arena, MdpSol
     MdpForm form;
     Arena *scratch = arena_new(0);
     if (!scratch) return ST_RESOURCE;
-    MdpWork work = {.world = &world, .options = options, .limit = options->max_iterations ? options->max_iterations : 10000000, .arena = scratch, .answer_arena = arena};
+    MdpWork work = {.world = &world,
+                    .options = options,
+                    .limit = options->max_iterations ? options->max_iterations : 10000000,
+                    .arena = scratch,
+                    .answer_arena = arena};
     Status status = solve(solver, &work, &form, options->tolerance > 0 ? options->tolerance : DEFAULT_TOLERANCE, solution);
     arena_free(scratch);
     if (status != ST_OK) return status;
@@ -221,8 +229,14 @@ Status mdp_under_policy(const Mdp *mdp, const double *policy, const NamedMdp *na
     for (int64_t row = 0; row < (int64_t)mdp->n_states * mdp->n_actions; row++)
         if (!mdp->terminal[row / mdp->n_actions] && policy[row] > 0) entries += mdp->begin[row + 1] - mdp->begin[row];
     size_t n = (size_t)entries;
-    *process = (Mdp){.n_states = mdp->n_states, .n_actions = 1, .gamma = mdp->gamma, .terminal = mdp->terminal, .begin = arena_zero(arena, ((size_t)mdp->n_states + 1) * sizeof(int64_t)),
-                     .next = arena_alloc(arena, n * sizeof(int32_t)), .probability = arena_alloc(arena, n * sizeof(double)), .reward = arena_alloc(arena, n * sizeof(double)),
+    *process = (Mdp){.n_states = mdp->n_states,
+                     .n_actions = 1,
+                     .gamma = mdp->gamma,
+                     .terminal = mdp->terminal,
+                     .begin = arena_zero(arena, ((size_t)mdp->n_states + 1) * sizeof(int64_t)),
+                     .next = arena_alloc(arena, n * sizeof(int32_t)),
+                     .probability = arena_alloc(arena, n * sizeof(double)),
+                     .reward = arena_alloc(arena, n * sizeof(double)),
                      .ends = mdp->ends ? arena_alloc(arena, n) : NULL};
     if (!process->begin || !process->next || !process->probability || !process->reward || (mdp->ends && !process->ends)) return ST_RESOURCE;
     int64_t k = 0;

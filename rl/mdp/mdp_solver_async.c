@@ -1,4 +1,5 @@
-/* Asynchronous value iteration: in place, every sweep in another random order. Any order in which each state comes again and again leads to the same values. */
+/* Asynchronous value iteration: in place, every sweep in another random order. Any order in which each state comes again and again leads to the same
+ * values. */
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>

@@ -1,5 +1,5 @@
-/* Relative value iteration (White 1963): the best reward per step lies between the least and the greatest change of a sweep with gamma 1 (Odoni 1969). Where the process is periodic, both do
- * not meet; it is then slowed down: half of the time nothing happens. */
+/* Relative value iteration (White 1963): the best reward per step lies between the least and the greatest change of a sweep with gamma 1 (Odoni
+ * 1969). Where the process is periodic, both do not meet; it is then slowed down: half of the time nothing happens. */
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>

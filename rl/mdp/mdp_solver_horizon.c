@@ -8,7 +8,8 @@ Status mdp_solver_horizon(MdpWork *work, MdpSolution *solution) {
     const Mdp *mdp = &work->world->mdp;
     const MdpForm *form = work->form;
     size_t n = (size_t)mdp->n_states, steps = (size_t)work->options->horizon, size;
-    if (!size_mul(n * sizeof(double), steps + 1, &size) || size > memory_available() / 2) return status_fail(ST_RESOURCE, "values of %zu steps of %zu states do not fit into memory", steps, n);
+    if (!size_mul(n * sizeof(double), steps + 1, &size) || size > memory_available() / 2)
+        return status_fail(ST_RESOURCE, "values of %zu steps of %zu states do not fit into memory", steps, n);
     solution->step_V = arena_zero(work->answer_arena, size);
     solution->step_policy = arena_alloc(work->answer_arena, steps * n * sizeof(int32_t));
     if (!solution->step_V || !solution->step_policy) return ST_RESOURCE;

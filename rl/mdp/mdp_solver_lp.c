@@ -1,5 +1,5 @@
-/* Linear programming (d'Epenoux 1963): the smallest V that no choice raises, min sum V subject to V(s) >= q(s, a). The constraints that are met with equality are the best policy, whose values
- * are then computed anew: the simplex method's own are good to about 1e-9. */
+/* Linear programming (d'Epenoux 1963): the smallest V that no choice raises, min sum V subject to V(s) >= q(s, a). The constraints that are met with
+ * equality are the best policy, whose values are then computed anew: the simplex method's own are good to about 1e-9. */
 #include "rl/mdp/mdp_form.h"
 
 #if HAVE_GLPK
@@ -64,7 +64,8 @@ static Status solve_lp(MdpWork *work, glp_prob *lp, int *fault) {
     return ST_OK;
 }
 
-/* GLPK's simplex ends with an error on some grids with gamma 1, whatever the scaling and the first basis: policy iteration is the simplex method with many pivots at a time (Ye 2011), and begins anew. */
+/* GLPK's simplex ends with an error on some grids with gamma 1, whatever the scaling and the first basis: policy iteration is the simplex method with
+ * many pivots at a time (Ye 2011), and begins anew. */
 static Status without_glpk(MdpWork *work, int fault, MdpSolution *solution) {
     int64_t before = work->iterations;
     log_message(LOG_WARNING, "GLPK could not solve the linear program (its code %d): policy iteration does", fault);
@@ -86,7 +87,9 @@ Status mdp_solver_lp(MdpWork *work, MdpSolution *solution) {
     glp_free_env();
     if (status != ST_OK || work->iterations >= work->limit) return status;
     if (fault != 0) return without_glpk(work, fault, solution);
-    return mdp_solver_pi(work, solution); /* GLPK's values are good to some nine digits: those of the policy that they make, and of better ones where that is not the best to the last digit */
+    /* GLPK's values are good to some nine digits: those of the policy that they make, and of better ones where that is not the best to the last digit
+     */
+    return mdp_solver_pi(work, solution);
 }
 #else
 Status mdp_solver_lp(MdpWork *work, MdpSolution *solution) {

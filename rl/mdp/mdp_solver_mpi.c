@@ -1,5 +1,6 @@
-/* Modified policy iteration (Puterman and Shin 1978): one sweep over all actions finds the policy, a number of sweeps over that policy's rows alone, which are as many times shorter, bring its
- * values nearer. What is missing at the end is added as in value iteration. Where sweeps bring them nearer too slowly, the policy's equations are solved. */
+/* Modified policy iteration (Puterman and Shin 1978): one sweep over all actions finds the policy, a number of sweeps over that policy's rows alone,
+ * which are as many times shorter, bring its values nearer. What is missing at the end is added as in value iteration. Where sweeps bring them nearer
+ * too slowly, the policy's equations are solved. */
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
@@ -11,10 +12,12 @@ static void exchange(MdpWork *work, double **other) {
 }
 
 /* How far the changes are from being alike, where that is enough, or from none. */
-static double what_is_missing(const MdpForm *form, Change change) { return form->closed && form->gamma < 1 ? form->gamma * (change.most - change.least) : change_size(change); }
+static double what_is_missing(const MdpForm *form, Change change) {
+    return form->closed && form->gamma < 1 ? form->gamma * (change.most - change.least) : change_size(change);
+}
 
-/* Values of a policy that will not last need not be exact: half of what the next improvement is likely to find, when it shrinks as the last one did. `before` is INFINITY at first. Where that comes near to
- * the target, a few sweeps more of the policy's rows make the next improvement the last. */
+/* Values of a policy that will not last need not be exact: half of what the next improvement is likely to find, when it shrinks as the last one did.
+ * `before` is INFINITY at first. Where that comes near to the target, a few sweeps more of the policy's rows make the next improvement the last. */
 static double enough_after(const MdpWork *work, double missing, double before) {
     double part = isinf(before) ? 0.3 : 0.5 * missing / before, enough = fmin(fmax(part, 0.005), 0.5) * missing;
     return enough < 10 * work->target ? work->target : enough;
@@ -26,7 +29,8 @@ static double improvements_left(const MdpWork *work, double missing, double befo
     return log(fmax(missing / work->target, 1)) / log(before / missing);
 }
 
-/* Whether no row is better than the policy's by more than rounding; then, at the policy's own values, there is nothing left to improve, though sweeps would go on for long to move the last digits. */
+/* Whether no row is better than the policy's by more than rounding; then, at the policy's own values, there is nothing left to improve, though sweeps
+ * would go on for long to move the last digits. */
 static bool is_settled(const MdpWork *work, const int64_t *rows) {
     const MdpForm *form = work->form;
     double margin = fmax(2 * form_rounding(form, work->V), 2 * work->target);
@@ -65,7 +69,8 @@ Status mdp_solver_mpi(MdpWork *work, MdpSolution *solution) {
             add_missing(form, change, work->V);
             return ST_OK;
         }
-        double found = what_is_missing(form, change), enough = enough_after(work, found, found_before), left = improvements_left(work, found, found_before);
+        double found = what_is_missing(form, change), enough = enough_after(work, found, found_before),
+               left = improvements_left(work, found, found_before);
         found_before = found;
         missing = (double)INFINITY;
         double budget = (double)sweeps * fmin(left, (double)work->iterations) - in_jumps;

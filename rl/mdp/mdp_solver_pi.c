@@ -1,5 +1,5 @@
-/* Policy iteration (Howard 1960): the values of a policy, then in each state the best action by those values, where it is better by more than rounding; else two actions that are
- * as good could take turns for ever. */
+/* Policy iteration (Howard 1960): the values of a policy, then in each state the best action by those values, where it is better by more than
+ * rounding; else two actions that are as good could take turns for ever. */
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>

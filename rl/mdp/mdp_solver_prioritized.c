@@ -1,4 +1,5 @@
-/* Prioritised sweeping (Moore and Atkeson 1993) with a known Mdp: a heap holds every state by how far off its value is; the first is set right, and those that lead to it are looked at anew. */
+/* Prioritised sweeping (Moore and Atkeson 1993) with a known Mdp: a heap holds every state by how far off its value is; the first is set right, and
+ * those that lead to it are looked at anew. */
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
@@ -51,13 +52,16 @@ static Status find_sources(const MdpForm *form, Arena *arena, int64_t **into, in
     return ST_OK;
 }
 
-static double off_of(const MdpWork *work, int32_t s) { return form_is_live(work->form, s) ? fabs(form_best(work->form, s, work->V, NULL) - work->V[s]) : 0; }
+static double off_of(const MdpWork *work, int32_t s) {
+    return form_is_live(work->form, s) ? fabs(form_best(work->form, s, work->V, NULL) - work->V[s]) : 0;
+}
 
 Status mdp_solver_prioritized(MdpWork *work, MdpSolution *solution) {
     const MdpForm *form = work->form;
     (void)solution;
     size_t n = (size_t)form->n + 1;
-    Queue queue = {arena_alloc(work->arena, n * sizeof *queue.heap), arena_alloc(work->arena, n * sizeof *queue.place), arena_alloc(work->arena, n * sizeof *queue.off), 0};
+    Queue queue = {arena_alloc(work->arena, n * sizeof *queue.heap), arena_alloc(work->arena, n * sizeof *queue.place),
+                   arena_alloc(work->arena, n * sizeof *queue.off), 0};
     int64_t *into;
     int32_t *from;
     TRY(find_sources(form, work->arena, &into, &from));

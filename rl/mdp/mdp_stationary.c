@@ -1,11 +1,11 @@
 /* Where a policy spends its time in the long run.
  *
- * The process is a chain with one node more, between episodes: what ends leads there, and from there to the start, in no time. In the long run the chain is in one of the closed classes that it
- * can reach; a class has shares of its own, whatever its period, and weighs as much as it is likely to be entered. That likelihood is a share of time, too: of the chain in which every class
- * is one node that leads back to the beginning.
+ * The process is a chain with one node more, between episodes: what ends leads there, and from there to the start, in no time. In the long run the
+ * chain is in one of the closed classes that it can reach; a class has shares of its own, whatever its period, and weighs as much as it is likely to
+ * be entered. That likelihood is a share of time, too: of the chain in which every class is one node that leads back to the beginning.
  *
- * Shares of one class come from elimination without subtraction (Grassmann, Taksar and Heyman 1985), which is accurate in every digit however slow the chain is, within a band around the diagonal;
- * where the band is too wide, from steps of the chain, as long as they come to rest. */
+ * Shares of one class come from elimination without subtraction (Grassmann, Taksar and Heyman 1985), which is accurate in every digit however slow
+ * the chain is, within a band around the diagonal; where the band is too wide, from steps of the chain, as long as they come to rest. */
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
@@ -24,7 +24,9 @@ typedef struct Chain {
 } Chain;
 
 static Status chain_alloc(int64_t n, int64_t entries, Arena *arena, Chain *chain) {
-    *chain = (Chain){.n = n, .begin = arena_zero(arena, ((size_t)n + 2) * sizeof(int64_t)), .next = arena_alloc(arena, ((size_t)entries + 1) * sizeof(int32_t)),
+    *chain = (Chain){.n = n,
+                     .begin = arena_zero(arena, ((size_t)n + 2) * sizeof(int64_t)),
+                     .next = arena_alloc(arena, ((size_t)entries + 1) * sizeof(int32_t)),
                      .probability = arena_alloc(arena, ((size_t)entries + 1) * sizeof(double))};
     return chain->begin && chain->next && chain->probability ? ST_OK : ST_RESOURCE;
 }
@@ -59,7 +61,8 @@ static Status chain_of_process(const Mdp *process, const double *start, Arena *a
 static Status find_parts(const Chain *chain, int64_t root, Arena *arena, int32_t *part, int32_t *count) {
     size_t n = (size_t)chain->n;
     ArenaMark mark = arena_mark(arena);
-    int64_t *order = arena_alloc(arena, n * sizeof *order), *low = arena_alloc(arena, n * sizeof *low), *cursor = arena_alloc(arena, n * sizeof *cursor), visited = 0;
+    int64_t *order = arena_alloc(arena, n * sizeof *order), *low = arena_alloc(arena, n * sizeof *low),
+            *cursor = arena_alloc(arena, n * sizeof *cursor), visited = 0;
     int32_t *path = arena_alloc(arena, n * sizeof *path), *waiting = arena_alloc(arena, n * sizeof *waiting), n_path = 0, n_waiting = 0;
     if (!order || !low || !cursor || !path || !waiting) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) order[i] = part[i] = -1;
@@ -104,8 +107,8 @@ static Status transpose(const Chain *chain, Arena *arena, Chain *into) {
 
 /* ---- by elimination ---- */
 
-/* The node with most neighbours first; then breadth first from one end to the other, so that neighbours get places near each other. *band: largest distance of two neighbours, the first node
- * left out. */
+/* The node with most neighbours first; then breadth first from one end to the other, so that neighbours get places near each other. *band: largest
+ * distance of two neighbours, the first node left out. */
 typedef struct Places { int32_t *at, *of; int64_t band; } Places; /* at[place] = node, of[node] = place */
 
 static void place_neighbours(const Chain *chain, int32_t node, Places *places, int64_t *placed) {
@@ -132,7 +135,9 @@ static Status find_places(const Chain *chain, const Chain *into, Arena *arena, P
     if (!places->at || !places->of) return ST_RESOURCE;
     int32_t hub = 0;
     for (int32_t i = 1; i < chain->n; i++)
-        if (chain->begin[i + 1] - chain->begin[i] + into->begin[i + 1] - into->begin[i] > chain->begin[hub + 1] - chain->begin[hub] + into->begin[hub + 1] - into->begin[hub]) hub = i;
+        if (chain->begin[i + 1] - chain->begin[i] + into->begin[i + 1] - into->begin[i] >
+            chain->begin[hub + 1] - chain->begin[hub] + into->begin[hub + 1] - into->begin[hub])
+            hub = i;
     int64_t placed = 1;
     for (size_t i = 0; i < n; i++) places->of[i] = -1;
     places->of[hub] = 0;
@@ -157,8 +162,10 @@ static Status find_places(const Chain *chain, const Chain *into, Arena *arena, P
 static Status by_elimination(const Chain *chain, const Places *places, Arena *arena, double *share) {
     int64_t n = chain->n, band = places->band, width = 2 * band + 1;
     size_t size;
-    if (!size_mul((size_t)n * sizeof(double), (size_t)width, &size) || size > memory_available() / 2) return status_fail(ST_RESOURCE, "no memory for the elimination of %lld states", (long long)n);
-    double *P = arena_zero(arena, size), *first_row = arena_zero(arena, (size_t)n * sizeof(double)), *first_column = arena_zero(arena, (size_t)n * sizeof(double)), *x = arena_alloc(arena, (size_t)n * sizeof(double));
+    if (!size_mul((size_t)n * sizeof(double), (size_t)width, &size) || size > memory_available() / 2)
+        return status_fail(ST_RESOURCE, "no memory for the elimination of %lld states", (long long)n);
+    double *P = arena_zero(arena, size), *first_row = arena_zero(arena, (size_t)n * sizeof(double)),
+           *first_column = arena_zero(arena, (size_t)n * sizeof(double)), *x = arena_alloc(arena, (size_t)n * sizeof(double));
     if (!P || !first_row || !first_column || !x) return ST_RESOURCE;
 #define AT(i, j) P[(i) * width + (j) - (i) + band]
     for (int64_t i = 0; i < n; i++)
@@ -197,7 +204,8 @@ static Status by_elimination(const Chain *chain, const Places *places, Arena *ar
 
 /* ---- by steps ---- */
 
-/* Half of the time nothing happens: that way a periodic chain comes to rest too, at the same shares. The sum of all |changes|, by blocks, so that threads change nothing. */
+/* Half of the time nothing happens: that way a periodic chain comes to rest too, at the same shares. The sum of all |changes|, by blocks, so that
+ * threads change nothing. */
 static double step(const Chain *into, const double *x, double *y, double *block_sums) {
     enum { BLOCK = 4096 };
     int64_t blocks = (into->n + BLOCK - 1) / BLOCK;
@@ -216,15 +224,18 @@ static double step(const Chain *into, const double *x, double *y, double *block_
     return sum;
 }
 
-/* Until steps change nothing but by rounding. *off: what is missing then, by the rate at which changes became smaller, INFINITY when it would take too long. Classes that hardly ever exchange
- * anything show as changes that are small and stay as they are. */
+/* Until steps change nothing but by rounding. *off: what is missing then, by the rate at which changes became smaller, INFINITY when it would take
+ * too long. Classes that hardly ever exchange anything show as changes that are small and stay as they are. */
 static Status by_steps(const Chain *into, Arena *arena, double *share, double *off) {
     enum { ROUND = 32, PATIENCE = 4 };
-    double *other = arena_alloc(arena, (size_t)into->n * sizeof *other), *block_sums = arena_alloc(arena, (size_t)into->n * sizeof *block_sums), sum = 0, *x = share, *y = other;
+    double *other = arena_alloc(arena, (size_t)into->n * sizeof *other), *block_sums = arena_alloc(arena, (size_t)into->n * sizeof *block_sums),
+           sum = 0, *x = share, *y = other;
     if (!other || !block_sums) return ST_RESOURCE;
-    for (int64_t i = 0; i < into->n; i++) sum += x[i] = 1 + fmod(0.61803398875 * (double)i, 1); /* all alike may be the answer already, and would say nothing about the rate */
+    /* All alike may be the answer already, and would say nothing about the rate */
+    for (int64_t i = 0; i < into->n; i++) sum += x[i] = 1 + fmod(0.61803398875 * (double)i, 1);
     for (int64_t i = 0; i < into->n; i++) x[i] /= sum;
-    double entries = (double)into->begin[into->n], rounding = (entries / (double)into->n + 4) * UNIT_ROUNDOFF, limit = 0.1 * MANY_OPERATIONS / entries, before = (double)INFINITY;
+    double entries = (double)into->begin[into->n], rounding = (entries / (double)into->n + 4) * UNIT_ROUNDOFF,
+           limit = 0.1 * MANY_OPERATIONS / entries, before = (double)INFINITY;
     int slow = 0;
     *off = (double)INFINITY;
     for (int64_t i = 1; slow < PATIENCE; i++) {
@@ -315,7 +326,8 @@ static Status class_weights(const Chain *chain, int64_t root, const Parts *parts
             joined.begin[made + 1] = joined.begin[made];
             if (parts->closed[i]) chain_add(&joined, made, number[root], 1);
             else
-                for (int64_t k = chain->begin[node]; k < chain->begin[node + 1]; k++) chain_add(&joined, made, number[chain->next[k]], chain->probability[k]);
+                for (int64_t k = chain->begin[node]; k < chain->begin[node + 1]; k++)
+                    chain_add(&joined, made, number[chain->next[k]], chain->probability[k]);
         }
     double *share = arena_alloc(arena, (size_t)n * sizeof *share), sum = 0;
     if (!share) return ST_RESOURCE;

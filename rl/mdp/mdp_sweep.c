@@ -1,5 +1,5 @@
-/* Sweeps over all states. A sweep reads every entry once, 12 bytes each, and is bound by that; values are gathered from a vector that stays in cache. States are independent of each other, so
- * that threads change nothing. */
+/* Sweeps over all states. A sweep reads every entry once, 12 bytes each, and is bound by that; values are gathered from a vector that stays in cache.
+ * States are independent of each other, so that threads change nothing. */
 #include "rl/mdp/mdp_form.h"
 
 #include <math.h>
@@ -40,9 +40,10 @@ INLINE double row_q(const MdpForm *form, int64_t row, int64_t fan, const double 
     return form->reward[row] + form->gamma * expect(form->next + begin, form->probability + begin, row_length(form, row, fan), V);
 }
 
-/* In a large world values are gathered from all over a vector that the first caches cannot hold, each from a place that only its entry tells: rows some entries ahead have their values fetched now,
- * and rows further ahead are fetched themselves, into the second-level cache: asking for them past the caches made sweeps 2.4 times as slow on one processor (Xeon with AMX) and somewhat faster on
- * another (Zen 3). Nothing but hints. Where values are best asked for differs: a Zen 4 passes over most hints for the first level (26.5 ms a sweep of 32 million entries, 21 with the second), on a
+/* In a large world values are gathered from all over a vector that the first caches cannot hold, each from a place that only its entry tells: rows
+ * some entries ahead have their values fetched now, and rows further ahead are fetched themselves, into the second-level cache: asking for them past
+ * the caches made sweeps 2.4 times as slow on one processor (Xeon with AMX) and somewhat faster on another (Zen 3). Nothing but hints. Where values
+ * are best asked for differs: a Zen 4 passes over most hints for the first level (26.5 ms a sweep of 32 million entries, 21 with the second), on a
  * Zen 5 they are the faster ones (12.2 and 15.0). */
 enum { LARGE = 1 << 15 };
 typedef struct Reach { int64_t near, far; bool second; } Reach; /* in entries; whether values go to the second-level cache only */
@@ -126,7 +127,8 @@ INLINE Change sweep_states(MdpForm form, Sweep sweep, Ahead ahead, int64_t first
 
 /* Rows of a few usual lengths have loops of their own, and so have sweeps that are asked for nothing but values. */
 static Change sweep_block(const MdpForm *form, Sweep sweep, Ahead ahead, int64_t first, int64_t end) {
-    if (!sweep.Q && !sweep.policy && !sweep.without && form->fan == 8) return sweep_states(*form, (Sweep){.V = sweep.V, .new_V = sweep.new_V}, ahead, first, end, 8);
+    if (!sweep.Q && !sweep.policy && !sweep.without && form->fan == 8)
+        return sweep_states(*form, (Sweep){.V = sweep.V, .new_V = sweep.new_V}, ahead, first, end, 8);
     switch (form->fan) {
     case 1: return sweep_states(*form, sweep, ahead, first, end, 1);
     case 2: return sweep_states(*form, sweep, ahead, first, end, 2);
@@ -154,7 +156,8 @@ static Change sweep_range(const MdpForm *form, Sweep sweep, int64_t first, int64
     return (Change){least, most};
 }
 
-/* Parts of the world that follow each other are swept in turns, so that none has been in a cache; expected rewards stand for values, which are all in the third-level cache behind the first turn. */
+/* Parts of the world that follow each other are swept in turns, so that none has been in a cache; expected rewards stand for values, which are all in
+ * the third-level cache behind the first turn. */
 Status form_choose_reach(MdpForm *form) {
     enum { ROUNDS = 4, PART = 1 << 20, KINDS = COUNT_OF(reaches) };
     int64_t entries = form->begin[form->n_rows], states = PART * (int64_t)form->n / MAX(entries, (int64_t)1) + 1;
@@ -188,7 +191,8 @@ Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy) {
     *policy = (FormPolicy){.rows = arena_alloc(arena, (n + 1) * sizeof *policy->rows)};
     if (!policy->rows) return ST_RESOURCE;
     for (size_t s = 0; s < n; s++) policy->rows[s] = -1;
-    if (slot > INT32_MAX || (double)entries * (double)form->n_rows > 2 * (double)form->begin[form->n_rows] * (double)n) return ST_OK; /* rows are too unequal: read where they are */
+    /* Rows are too unequal: read where they are */
+    if (slot > INT32_MAX || (double)entries * (double)form->n_rows > 2 * (double)form->begin[form->n_rows] * (double)n) return ST_OK;
     int64_t *begin = arena_alloc(arena, (n + 1) * sizeof *begin);
     double *reward = arena_alloc(arena, (n + 1) * sizeof *reward);
     policy->next = arena_alloc(arena, (entries + 1) * sizeof *policy->next);
@@ -235,7 +239,8 @@ Status narrowing_init(const MdpForm *form, double *Q, Arena *arena, Narrowing *n
 }
 
 static double doubt_after(const MdpForm *form, Change change) {
-    double shrink = form->closed ? form->gamma : form->gamma * form->mass, least = form->closed ? change.least : MIN(change.least, 0), most = form->closed ? change.most : MAX(change.most, 0);
+    double shrink = form->closed ? form->gamma : form->gamma * form->mass, least = form->closed ? change.least : MIN(change.least, 0),
+           most = form->closed ? change.most : MAX(change.most, 0);
     return shrink < 1 ? form->gamma * (most - least) / (1 - shrink) : (double)INFINITY;
 }
 

@@ -1,7 +1,9 @@
-/* Sweeps over worlds whose values no cache near a processor holds. Gathered state by state, each value then costs the way of a whole line of 64 bytes: on a processor with AVX-512, 2.8 ns an entry, three
- * times what reading the entry takes. Here entries are sorted once, by the block of rows that they belong to and then by the block of values that they look up: both blocks stay in the second-level
- * cache while a tile of entries streams past, and the next block of values is fetched meanwhile. In a tile entries are in the order of their rows, so sums are passed through once a tile. A row is summed
- * in the order of its tiles, whoever computes it and however many rows a block has, so that threads change no bit. (Blocked sparse products: Nishtala, Vuduc, Demmel and Yelick 2007.) */
+/* Sweeps over worlds whose values no cache near a processor holds. Gathered state by state, each value then costs the way of a whole line of 64
+ * bytes: on a processor with AVX-512, 2.8 ns an entry, three times what reading the entry takes. Here entries are sorted once, by the block of rows
+ * that they belong to and then by the block of values that they look up: both blocks stay in the second-level cache while a tile of entries streams
+ * past, and the next block of values is fetched meanwhile. In a tile entries are in the order of their rows, so sums are passed through once a tile.
+ * A row is summed in the order of its tiles, whoever computes it and however many rows a block has, so that threads change no bit. (Blocked sparse
+ * products: Nishtala, Vuduc, Demmel and Yelick 2007.) */
 #include <omp.h>
 #include <string.h>
 
@@ -38,13 +40,16 @@ static bool is_scattered(const MdpForm *form) {
     enum { EVERY = 61 };
     int64_t far = 0, seen = 0;
     for (int64_t s = 0; s < form->n; s += EVERY)
-        for (int64_t k = form->begin[form_first(form, s)]; k < form->begin[form_first(form, s + 1)]; k++, seen++) far += form->next[k] - s > COLUMNS || s - form->next[k] > COLUMNS;
+        for (int64_t k = form->begin[form_first(form, s)]; k < form->begin[form_first(form, s + 1)]; k++, seen++)
+            far += form->next[k] - s > COLUMNS || s - form->next[k] > COLUMNS;
     return 4 * far > seen;
 }
 
-/* States are dealt to blocks, about as many rows to each but for what the widest state adds, and about as many blocks to each lane. False when a state alone has no room. */
+/* States are dealt to blocks, about as many rows to each but for what the widest state adds, and about as many blocks to each lane. False when a
+ * state alone has no room. */
 static bool cut(const MdpForm *form, FormTiles *tiles) {
-    int64_t wanted = MIN(MAX(form->n_rows / (8 * (int64_t)tiles->n_lanes), (int64_t)LEAST_ROWS), (int64_t)MOST_ROWS), blocks = (form->n_rows + wanted - 1) / wanted, widest = 0;
+    int64_t wanted = MIN(MAX(form->n_rows / (8 * (int64_t)tiles->n_lanes), (int64_t)LEAST_ROWS), (int64_t)MOST_ROWS),
+            blocks = (form->n_rows + wanted - 1) / wanted, widest = 0;
     blocks = (blocks + tiles->n_lanes - 1) / tiles->n_lanes * tiles->n_lanes;
     for (int64_t s = 0; s < form->n; s++) widest = MAX(widest, form_first(form, s + 1) - form_first(form, s));
     int64_t most_rows = MIN(form->n_rows / blocks + widest, (int64_t)MOST_ROWS);
@@ -76,13 +81,14 @@ static void sort_block(const MdpForm *form, FormTiles *tiles, int64_t block, int
         }
 }
 
-/* Where the cache is too small, gathering state by state is faster, with values asked for into it (mdp_sweep.c): by 19 to 67 % at 5 x 10^5 to 4 x 10^6 states on a Zen 4 with 1 MiB. A size
- * that is not known counts as small. */
+/* Where the cache is too small, gathering state by state is faster, with values asked for into it (mdp_sweep.c): by 19 to 67 % at 5 x 10^5 to 4 x
+ * 10^6 states on a Zen 4 with 1 MiB. A size that is not known counts as small. */
 bool form_gains_by_tiles(const MdpForm *form, int64_t cache_bytes) {
     enum { MOST_VALUES = 4 }; /* that come from memory for an entry, of the 8 of a line that come for it alone otherwise */
     const int64_t touched = (int64_t)(sizeof(double) * (MOST_ROWS + 2 * COLUMNS)); /* sums, values, and those of the next tile */
     double entries = (double)form->begin[form->n_rows], fetched = (double)form->n * (double)form->n_rows / MOST_ROWS;
-    return cache_bytes > touched && form->n >= MANY_STATES && fetched <= MOST_VALUES * entries && is_scattered(form) && entries * (sizeof(Place) + sizeof(double)) <= 0.5 * (double)memory_available();
+    return cache_bytes > touched && form->n >= MANY_STATES && fetched <= MOST_VALUES * entries && is_scattered(form) &&
+           entries * (sizeof(Place) + sizeof(double)) <= 0.5 * (double)memory_available();
 }
 
 Status form_tile(MdpForm *form) {
@@ -117,8 +123,8 @@ Status form_tile(MdpForm *form) {
 #define OWN_FUNCTION
 #endif
 
-/* A line of a stream that is read from its begin to its end. The first lines of a page are asked for a page earlier: then its address is translated by the time, and the processor, which begins anew to
- * fetch ahead on each page, has begun there. */
+/* A line of a stream that is read from its begin to its end. The first lines of a page are asked for a page earlier: then its address is translated
+ * by the time, and the processor, which begins anew to fetch ahead on each page, has begun there. */
 static inline void fetch_stream(const void *line) {
     FETCH(line);
     if ((uintptr_t)line % PAGE < OPENED) FETCH_SECOND((const char *)line + PAGE);
@@ -127,7 +133,8 @@ static inline void fetch_stream(const void *line) {
 static inline void add_entry(Place place, double p, const double *V, double *sums) { sums[place >> 16] += p * V[place & UINT16_MAX]; }
 
 /* Adds up one tile of n entries; `later`: the `lines` of the next tile's values, fetched meanwhile. */
-OWN_FUNCTION static void add_tile(const Place *restrict place, const double *restrict p, int64_t n, const double *restrict V, const double *later, int64_t lines, double *restrict sums) {
+OWN_FUNCTION static void add_tile(const Place *restrict place, const double *restrict p, int64_t n, const double *restrict V, const double *later,
+                                  int64_t lines, double *restrict sums) {
     enum { STRIDE = 8 };
     int64_t k = 0, fetched = 0, each = MIN(lines, 1 + lines * STRIDE / MAX(n, (int64_t)1));
     for (; k + STRIDE <= n; k += STRIDE) {
@@ -166,8 +173,8 @@ static void sweep_block(const MdpForm *form, Sweep sweep, int64_t block, double 
     memset(sums, 0, (size_t)(form_first(form, end) - first_row) * sizeof *sums);
     for (int64_t column = 0; column < tiles->n_columns; column++) {
         int64_t later = column + 1 < tiles->n_columns ? (column + 1) * COLUMNS : 0; /* the next block of rows begins with the first values */
-        add_tile(tiles->place + begin[column], tiles->probability + begin[column], begin[column + 1] - begin[column], sweep.V + column * COLUMNS, sweep.V + later,
-                 MIN((int64_t)COLUMNS, form->n + 1 - later) / LINE, sums);
+        add_tile(tiles->place + begin[column], tiles->probability + begin[column], begin[column + 1] - begin[column], sweep.V + column * COLUMNS,
+                 sweep.V + later, MIN((int64_t)COLUMNS, form->n + 1 - later) / LINE, sums);
     }
     for (int64_t s = first; s < end; s++) {
         int64_t row = form_first(form, s), n = form_first(form, s + 1) - row;

@@ -1,5 +1,6 @@
-/* Blackjack from an endless deck as an exact table, with the rules of env_blackjack.c (Sutton & Barto 2018, example 5.1). A hand that is 21 with two cards is a state of its own, since it beats
- * other 21s. States: 10 x hand + the dealer's open card - 1, hands being hard 4..21, soft 12..21, natural; last: the end. Action 1 hits, 0 sticks. */
+/* Blackjack from an endless deck as an exact table, with the rules of env_blackjack.c (Sutton & Barto 2018, example 5.1). A hand that is 21 with two
+ * cards is a state of its own, since it beats other 21s. States: 10 x hand + the dealer's open card - 1, hands being hard 4..21, soft 12..21,
+ * natural; last: the end. Action 1 hits, 0 sticks. */
 #include "rl/mdp/worlds.h"
 
 enum { HARD = 0, SOFT = 18, NATURAL_HAND = 28, HANDS, CARDS = 10, END = HANDS * CARDS };
@@ -87,7 +88,11 @@ static Status add_names(NamedMdp *world) {
     if (!names) return ST_RESOURCE;
     for (int s = 0; s < END; s++) {
         int hand = s / CARDS;
-        names[s] = arena_printf(world->arena, "%s %d : %d", hand == NATURAL_HAND ? "natural" : is_soft(hand) ? "soft" : "hard", sum_of(hand), s % CARDS + 1);
+        names[s] = arena_printf(world->arena, "%s %d : %d",
+                                hand == NATURAL_HAND ? "natural"
+                                : is_soft(hand)      ? "soft"
+                                                     : "hard",
+                                sum_of(hand), s % CARDS + 1);
         if (!names[s]) return ST_RESOURCE;
     }
     names[END] = "end";

@@ -1,7 +1,8 @@
-/* Jack's car rental of Sutton & Barto (2018, example 4.2): two places with at most 20 cars each; a night moves up to 5 of them, 2 a car; a day rents what is asked for (Poisson, 3 and 4), 10 a
- * car, and takes back what is returned (Poisson, 3 and 2), which can be rented the day after. Nothing is cut off: the tails are summed. Action a moves a - 5 cars from the first
- * place to the second; moves of cars that are not there are paid and not made. State: cars at the first place x 21 + cars at the second, in the evening.
- * The reward of an outcome is the mean over all days that lead there. */
+/* Jack's car rental of Sutton & Barto (2018, example 4.2): two places with at most 20 cars each; a night moves up to 5 of them, 2 a car; a day rents
+ * what is asked for (Poisson, 3 and 4), 10 a car, and takes back what is returned (Poisson, 3 and 2), which can be rented the day after. Nothing is
+ * cut off: the tails are summed. Action a moves a - 5 cars from the first place to the second; moves of cars that are not there are paid and not
+ * made. State: cars at the first place x 21 + cars at the second, in the evening. The reward of an outcome is the mean over all days that lead there.
+ */
 #include "rl/mdp/worlds.h"
 
 #include <math.h>

@@ -1,5 +1,6 @@
-/* CliffWalking of Gymnasium (Sutton & Barto 2018, example 6.6): 4 rows, 12 columns, from (3,0) to (3,11). Between them is a cliff: reward -100 and back to the start.
- * Actions: up, right, down, left; where it is slippery, each of the way and those beside it with 1/3. Cells that nobody comes to have Gymnasium's outcomes too. */
+/* CliffWalking of Gymnasium (Sutton & Barto 2018, example 6.6): 4 rows, 12 columns, from (3,0) to (3,11). Between them is a cliff: reward -100 and
+ * back to the start. Actions: up, right, down, left; where it is slippery, each of the way and those beside it with 1/3. Cells that nobody comes to
+ * have Gymnasium's outcomes too. */
 #include "rl/mdp/worlds.h"
 
 enum { ROWS = 4, COLUMNS = 12, START = 3 * COLUMNS, GOAL = ROWS * COLUMNS - 1 };
@@ -25,4 +26,5 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
 }
 
 const World world_cliff_walking = {.id = "CliffWalking-v1", .gamma = 1, .arguments = {{.name = "is_slippery", .is_bool = true}}, .build = build};
-const World world_cliff_walking_slippery = {.id = "CliffWalkingSlippery-v1", .gamma = 1, .arguments = {{.name = "is_slippery", .value = 1, .is_bool = true}}, .build = build};
+const World world_cliff_walking_slippery = {
+    .id = "CliffWalkingSlippery-v1", .gamma = 1, .arguments = {{.name = "is_slippery", .value = 1, .is_bool = true}}, .build = build};

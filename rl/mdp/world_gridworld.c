@@ -1,5 +1,5 @@
-/* The two gridworlds of Sutton & Barto (2018). Example 3.5: 5x5, every move from A = (0,1) leads to (4,1) with reward 10, every one from B = (0,3) to (2,3) with 5, running into the border
- * costs 1. Example 4.1: 4x4, two corners are the end, every move costs 1. Actions: up, right, down, left. */
+/* The two gridworlds of Sutton & Barto (2018). Example 3.5: 5x5, every move from A = (0,1) leads to (4,1) with reward 10, every one from B = (0,3) to
+ * (2,3) with 5, running into the border costs 1. Example 4.1: 4x4, two corners are the end, every move costs 1. Actions: up, right, down, left. */
 #include "rl/mdp/worlds.h"
 
 enum { A = 1, A_TO = 21, B = 3, B_TO = 13 };
@@ -28,7 +28,8 @@ static Status build_4x4(const Arguments *arguments, double gamma, NamedMdp **wor
     MdpBuilder *builder = mdp_builder_new((int64_t)SIDE * SIDE, 4, gamma);
     if (!builder) return ST_RESOURCE;
     for (int32_t cell = 1; cell < LAST; cell++)
-        for (int way = 0; way < 4; way++) mdp_builder_add(builder, cell, way, grid_clamped(SIDE, SIDE, cell, row_of_way[way], column_of_way[way]), 1, -1, false);
+        for (int way = 0; way < 4; way++)
+            mdp_builder_add(builder, cell, way, grid_clamped(SIDE, SIDE, cell, row_of_way[way], column_of_way[way]), 1, -1, false);
     mdp_builder_terminal(builder, 0);
     mdp_builder_terminal(builder, LAST);
     TRY(world_finish(builder, &(WorldLook){four_ways, SIDE, SIDE, "G..............G", -1}, world));

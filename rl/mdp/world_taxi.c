@@ -1,6 +1,7 @@
-/* Taxi of Gymnasium (Dietterich 2000): fetch a passenger at one of four stands and bring them to another. Actions: south, north, east, west, pick up, drop off.
- * State: ((row x 5 + column) x 5 + passenger) x 4 + destination; passenger 4 sits in the taxi. All 500 states have Gymnasium's outcomes, also those that nobody comes to.
- * With fickle passengers there are 500 more, which look the same: in those the passenger will want to go elsewhere, to any other stand, as soon as the taxi has moved them for the first time. */
+/* Taxi of Gymnasium (Dietterich 2000): fetch a passenger at one of four stands and bring them to another. Actions: south, north, east, west, pick up,
+ * drop off. State: ((row x 5 + column) x 5 + passenger) x 4 + destination; passenger 4 sits in the taxi. All 500 states have Gymnasium's outcomes,
+ * also those that nobody comes to. With fickle passengers there are 500 more, which look the same: in those the passenger will want to go elsewhere,
+ * to any other stand, as soon as the taxi has moved them for the first time. */
 #include "rl/mdp/worlds.h"
 
 enum { SIDE = 5, STANDS = 4, IN_TAXI = 4, RIDES = SIDE * SIDE * (STANDS + 1) * STANDS, ACTIONS = 6 };
@@ -82,7 +83,8 @@ static Status add_names(NamedMdp *world) {
     for (int s = 0; s < world->mdp.n_states; s++) {
         static const char *const places[] = {"R", "G", "Y", "B", "taxi"};
         Ride ride = ride_of(s);
-        names[s] = arena_printf(world->arena, "(%d,%d) %s>%s%s", ride.row, ride.column, places[ride.passenger], places[ride.destination], ride.fickle ? " fickle" : "");
+        names[s] = arena_printf(world->arena, "(%d,%d) %s>%s%s", ride.row, ride.column, places[ride.passenger], places[ride.destination],
+                                ride.fickle ? " fickle" : "");
         if (!names[s]) return ST_RESOURCE;
     }
     return ST_OK;
@@ -94,7 +96,8 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
     int states = may_be_fickle ? 2 * RIDES : RIDES;
     MdpBuilder *builder = mdp_builder_new(states, ACTIONS, gamma);
     if (!builder) return ST_RESOURCE;
-    double straight = arguments->number[IS_RAINY] > 0 ? arguments->number[RAINY_PROBABILITY] : 1, fickle = may_be_fickle ? arguments->number[FICKLE_PROBABILITY] : 0;
+    double straight = arguments->number[IS_RAINY] > 0 ? arguments->number[RAINY_PROBABILITY] : 1,
+           fickle = may_be_fickle ? arguments->number[FICKLE_PROBABILITY] : 0;
     for (int s = 0; s < states; s++) {
         for (int way = SOUTH; way <= WEST; way++) add_move(builder, ride_of(s), way, straight);
         add_pick_up(builder, ride_of(s));
@@ -109,11 +112,14 @@ static Status build(const Arguments *arguments, double gamma, NamedMdp **world) 
     return add_names(*world);
 }
 
-#define TAXI(world_id) {                                                                                                                     \
-    .id = world_id, .gamma = 0.99, .max_steps = 200, .build = build,                                                                         \
-    .arguments = {[IS_RAINY] = {.name = "is_rainy", .is_bool = true}, [RAINY_PROBABILITY] = {.name = "rainy_probability", .value = 0.8, .high = 1},  \
-                  [FICKLE_PASSENGER] = {.name = "fickle_passenger", .is_bool = true}, [FICKLE_PROBABILITY] = {.name = "fickle_probability", .value = 0.3, .high = 1}}, \
-}
+#define TAXI(world_id)                                                                                 \
+    {                                                                                                  \
+        .id = world_id, .gamma = 0.99, .max_steps = 200, .build = build,                               \
+        .arguments = {[IS_RAINY] = {.name = "is_rainy", .is_bool = true},                              \
+                      [RAINY_PROBABILITY] = {.name = "rainy_probability", .value = 0.8, .high = 1},    \
+                      [FICKLE_PASSENGER] = {.name = "fickle_passenger", .is_bool = true},              \
+                      [FICKLE_PROBABILITY] = {.name = "fickle_probability", .value = 0.3, .high = 1}}, \
+    }
 
 const World world_taxi_v3 = TAXI("Taxi-v3");
 const World world_taxi_v4 = TAXI("Taxi-v4");

@@ -63,7 +63,8 @@ typedef struct Heads { Tensor *q[2], *target[2], *v; } Heads;
 
 static Status run_heads(const IlqlHeads *heads, TextPass *pass, Heads *out) {
     Tape *tape = pass->tape;
-    Tensor *states = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &pass->n_targets, pass->rows); /* those that an action was taken in */
+    /* Those that an action was taken in */
+    Tensor *states = tensor_view(tape_arena(tape), tape_device(tape), DT_I32, 1, &pass->n_targets, pass->rows);
     if (!states) return ST_RESOURCE;
     out->v = ilql_head_forward(tape, &heads->v, pass->hidden, pass->places);
     for (int k = 0; k < 2; k++) out->q[k] = ilql_head_forward(tape, &heads->q[k], pass->hidden, states);
@@ -97,7 +98,13 @@ static Status learn(Ilql *il, int64_t first, int64_t n, int64_t total, IlqlMetri
     TRY(reserve(il, il->pass.n_targets + il->pass.n_finals));
     read_heads(il, &heads, first, n);
     IlqlBatch batch = {
-        .tokens = {.T = il->pass.n_targets, .B = 1, .actions = e->ids + begin, .values = e->values + begin, .rewards = e->token_rewards + begin, .terminated = e->terminated + begin, .truncated = e->truncated + begin,
+        .tokens = {.T = il->pass.n_targets,
+                   .B = 1,
+                   .actions = e->ids + begin,
+                   .values = e->values + begin,
+                   .rewards = e->token_rewards + begin,
+                   .terminated = e->terminated + begin,
+                   .truncated = e->truncated + begin,
                    .valid = e->trained + begin},
         .final_values = e->final_values + begin,
         .target_q = il->target_q,
@@ -122,7 +129,8 @@ static Status learn(Ilql *il, int64_t first, int64_t n, int64_t total, IlqlMetri
 static Status take_rows(Ilql *il, int64_t step) {
     DataOrder order = {&il->rows.table, (uint64_t)il->recipe->seed, il->recipe->data_shuffle};
     experience_clear(&il->experience, 1);
-    for (int64_t i = 0; i < il->rows_per_step; i++) TRY(offline_rows_add(&il->rows, data_order_place(&order, step * il->rows_per_step + i), &il->experience));
+    for (int64_t i = 0; i < il->rows_per_step; i++)
+        TRY(offline_rows_add(&il->rows, data_order_place(&order, step * il->rows_per_step + i), &il->experience));
     return ST_OK;
 }
 
@@ -130,7 +138,9 @@ static Status not_finite(const Ilql *il, const char *what) {
     return status_hint(status_fail(ST_NUMERIC, "the %s is not finite in step %lld", what, (long long)il->done + 1), "lower train.learning_rate");
 }
 
-static double loss_of(const IlqlConfig *config, const IlqlMetrics *m) { return m->q_loss + m->v_loss + config->cql * m->cql_loss + config->awac * m->awac_loss; }
+static double loss_of(const IlqlConfig *config, const IlqlMetrics *m) {
+    return m->q_loss + m->v_loss + config->cql * m->cql_loss + config->awac * m->awac_loss;
+}
 
 static void report(const Ilql *il, const IlqlMetrics *m, double norm, double rate, Metrics *metrics) {
     double n = fmax(1, (double)m->tokens);
@@ -234,7 +244,8 @@ static Status gather_longest(const Ilql *il, Experience *e) {
     size_t n = il->rows.n;
     RowLength *lengths = malloc(n * sizeof *lengths);
     if (!lengths) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
-    for (size_t i = 0; i < n; i++) lengths[i] = (RowLength){i, (int64_t)il->rows.items[i].prompt.ids.n + il->rows.items[i].n - 1}; /* as text_pass_rows counts */
+    /* As text_pass_rows counts */
+    for (size_t i = 0; i < n; i++) lengths[i] = (RowLength){i, (int64_t)il->rows.items[i].prompt.ids.n + il->rows.items[i].n - 1};
     qsort(lengths, n, sizeof *lengths, longer_first);
     experience_clear(e, 1);
     Status status = ST_OK;
@@ -270,7 +281,8 @@ static Status largest_pass(void *context, Tape *meta) {
     int64_t n = text_pass_fit(&pass, e, 0, e->n);
     Heads heads;
     Status status = text_pass_forward(&pass, il->model, e, 0, n, &(TextResults){.logprobs = e->logprobs});
-    if (status == ST_OK && !tape_tensor(meta, DT_F64, 2, (int64_t[]){pass.n_targets + pass.n_finals, 2 * il->model->config.vocab_size + 4})) status = tape_status(meta); /* as reserve makes them */
+    if (status == ST_OK && !tape_tensor(meta, DT_F64, 2, (int64_t[]){pass.n_targets + pass.n_finals, 2 * il->model->config.vocab_size + 4}))
+        status = tape_status(meta); /* as reserve makes them */
     if (status == ST_OK) status = run_heads(&il->heads, &pass, &heads);
     if (status == ST_OK) status = seed_heads(meta, &heads);
     if (status == ST_OK) status = text_pass_backward(&pass, &(TextGradients){.logprobs = e->logprobs});
@@ -285,7 +297,10 @@ static void split(void *context, int64_t most_tokens) {
 
 static Status plan_memory(Ilql *il, TrainMemory *memory) {
     Largest largest = {.il = il, .pass_tokens = il->pass.max_tokens};
-    TrainerConfig config = {.recipe = il->recipe, .model = il->model, .tape = il->pass.tape, .task = {.context = &largest, .largest_batch = largest_pass, .split = split}};
+    TrainerConfig config = {.recipe = il->recipe,
+                            .model = il->model,
+                            .tape = il->pass.tape,
+                            .task = {.context = &largest, .largest_batch = largest_pass, .split = split}};
     Status status = trainer_memory(&config, il->config->resume ? il->recipe->output : NULL, memory);
     experience_release(&largest.experience);
     return status;
@@ -308,10 +323,14 @@ static Status open_parts(Ilql *il) {
     const Recipe *r = il->recipe;
     TRY(offline_keys_check(r, r->rl_algorithm));
     if (r->data_eval || r->eval_data || r->data_eval_split > 0)
-        return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' does not look at held-out rows"), "leave out data.eval and data.eval_split, and ask its answers: tune generate --ilql");
-    if (r->reward) return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' learns from the rewards in its rows, not from 'reward'"), "leave out reward; rows have \"reward\" or \"rewards\"");
+        return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' does not look at held-out rows"),
+                           "leave out data.eval and data.eval_split, and ask its answers: tune generate --ilql");
+    if (r->reward)
+        return status_hint(status_fail(ST_CONFIG, "algorithm 'ilql' learns from the rewards in its rows, not from 'reward'"),
+                           "leave out reward; rows have \"reward\" or \"rewards\"");
     if (r->has_lora && r->lora_dropout > 0) return status_hint(status_fail(ST_CONFIG, "'lora.dropout' has no place in rl"), "leave it at 0");
-    il->loss = (IlqlConfig){.gamma = r->rl_gamma, .expectile = r->rl_expectile, .cql = r->rl_cql_alpha, .awac = r->rl_awac_coef, .awac_beta = r->rl_awac_beta};
+    il->loss = (IlqlConfig){
+        .gamma = r->rl_gamma, .expectile = r->rl_expectile, .cql = r->rl_cql_alpha, .awac = r->rl_awac_coef, .awac_beta = r->rl_awac_beta};
     il->tau = isnan(r->rl_tau) ? 0.005 : r->rl_tau;
     il->target_every = r->rl_target_every > 0 ? r->rl_target_every : 1;
     TRY(trained_model_open(r, &il->model));
@@ -319,7 +338,10 @@ static Status open_parts(Ilql *il) {
     r = il->recipe;
     TRY(ilql_heads_add(il->model, r->rl_q_width, (uint64_t)r->seed, true, &il->heads));
     int64_t most = MAX(PASS_VALUES / il->model->config.vocab_size, 16);
-    il->pass = (TextPass){.tape = tape_new(device_cpu(), il->model->compute, 0), .temperature = 1, .max_tokens = MIN(r->train_batch_tokens > 0 ? r->train_batch_tokens : PASS_TOKENS, most), .finals = true};
+    il->pass = (TextPass){.tape = tape_new(device_cpu(), il->model->compute, 0),
+                          .temperature = 1,
+                          .max_tokens = MIN(r->train_batch_tokens > 0 ? r->train_batch_tokens : PASS_TOKENS, most),
+                          .finals = true};
     if (!il->pass.tape) return status_fail(ST_RESOURCE, "out of memory for the run");
     il->rows_per_step = r->train_batch_size * r->train_gradient_accumulation_steps;
     il->steps_per_epoch = ((int64_t)il->rows.n + il->rows_per_step - 1) / il->rows_per_step;
@@ -344,7 +366,10 @@ static Status write_started(const Ilql *il, const TrainMemory *memory) {
 static Status already_finished(const Run *run, IlqlResult *result) {
     json_t *json;
     TRY(run_summary(run, &json));
-    *result = (IlqlResult){.already_finished = true, .first_loss = json_real_of(json, "first_loss"), .last_loss = json_real_of(json, "last_loss"), .seconds = json_real_of(json, "seconds")};
+    *result = (IlqlResult){.already_finished = true,
+                           .first_loss = json_real_of(json, "first_loss"),
+                           .last_loss = json_real_of(json, "last_loss"),
+                           .seconds = json_real_of(json, "seconds")};
     Status status = json_get_int(json, "finished.json", "steps", &result->steps);
     json_decref(json);
     return status;
@@ -423,7 +448,8 @@ static void release(Ilql *il) {
 
 Status ilql_run(const IlqlRunConfig *config, IlqlResult *result) {
     *result = (IlqlResult){0};
-    Ilql il = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .began_step = -1, .first_loss = (double)NAN, .last_loss = (double)NAN};
+    Ilql il = {
+        .config = config, .recipe = config->recipe, .arena = arena_new(0), .began_step = -1, .first_loss = (double)NAN, .last_loss = (double)NAN};
     if (!il.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
     Status status = begin(&il, result);
     if (il.run && !result->already_finished) status = report_run(il.run, status);

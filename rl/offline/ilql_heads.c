@@ -88,8 +88,11 @@ Status ilql_heads_load(Model *model, const char *path, IlqlHeads *heads) {
     int64_t width = first && first->n_dims == 2 ? first->shape[0] : 0, hidden = width > 0 ? first->shape[1] : 0;
     safetensors_close(file);
     if (width > 0 && hidden != model->config.hidden_size)
-        return status_hint(status_fail(ST_INPUT, "the heads in '%s' are for hidden states of %lld numbers, the model has %lld", path, (long long)hidden, (long long)model->config.hidden_size), "name the heads of this model");
-    if (width < 1 || width > 1 << 24) return status_hint(status_fail(ST_INPUT, "'%s' holds no heads: it lacks 'q1.0.weight'", path), "rl.algorithm: ilql writes them");
+        return status_hint(status_fail(ST_INPUT, "the heads in '%s' are for hidden states of %lld numbers, the model has %lld", path,
+                                       (long long)hidden, (long long)model->config.hidden_size),
+                           "name the heads of this model");
+    if (width < 1 || width > 1 << 24)
+        return status_hint(status_fail(ST_INPUT, "'%s' holds no heads: it lacks 'q1.0.weight'", path), "rl.algorithm: ilql writes them");
     TRY(ilql_heads_add(model, width, 0, false, heads));
     list(heads, items);
     return tensors_load(path, items, 2 * HEADS);
@@ -97,7 +100,8 @@ Status ilql_heads_load(Model *model, const char *path, IlqlHeads *heads) {
 
 Tensor *ilql_advise(void *context, Tape *tape, Tensor *hidden, const Tensor *rows) {
     const IlqlAdvice *advice = context;
-    Tensor *q[2] = {ilql_head_forward(tape, &advice->heads->target[0], hidden, rows), ilql_head_forward(tape, &advice->heads->target[1], hidden, rows)};
+    Tensor *q[2] = {ilql_head_forward(tape, &advice->heads->target[0], hidden, rows),
+                    ilql_head_forward(tape, &advice->heads->target[1], hidden, rows)};
     Tensor *v = ilql_head_forward(tape, &advice->heads->v, hidden, rows);
     if (tape_status(tape) != ST_OK) return NULL;
     int64_t n = tensor_rows(q[0]), vocab = tensor_width(q[0]);

@@ -22,7 +22,8 @@ void ilql_targets(const IlqlConfig *config, const IlqlBatch *batch, double *targ
     returns_td_lambda(&batch->tokens, (Bootstrap){.final_values = batch->final_values}, config->gamma, 0, targets);
 }
 
-void ilql_q_loss(const IlqlConfig *config, const IlqlBatch *batch, const double *q, int64_t n_actions, const double *targets, double *grad, IlqlMetrics *metrics) {
+void ilql_q_loss(const IlqlConfig *config, const IlqlBatch *batch, const double *q, int64_t n_actions, const double *targets, double *grad,
+                 IlqlMetrics *metrics) {
     const Trajectory *tokens = &batch->tokens;
     double share = share_of(batch), scale = share * (double)count(batch); /* of what is a mean over this batch */
     metrics->cql_loss += scale * conservative_loss(tokens->T, n_actions, q, tokens->actions, tokens->valid, grad);
@@ -53,7 +54,10 @@ void ilql_v_loss(const IlqlConfig *config, const IlqlBatch *batch, double *grad,
 void ilql_policy_loss(const IlqlConfig *config, const IlqlBatch *batch, double *grad, IlqlMetrics *metrics) {
     double share = share_of(batch);
     for (int64_t t = 0; t < batch->tokens.T; t++) {
-        double weight = !is_trained(batch, t) ? 0 : share * exp(clamp(config->awac_beta * (batch->target_q[t] - batch->tokens.values[t]), -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT));
+        double weight =
+            !is_trained(batch, t)
+                ? 0
+                : share * exp(clamp(config->awac_beta * (batch->target_q[t] - batch->tokens.values[t]), -LOG_RATIO_LIMIT, LOG_RATIO_LIMIT));
         metrics->awac_loss -= weight * batch->logprobs[t];
         grad[t] = -config->awac * weight;
     }

@@ -1,8 +1,9 @@
-/* The losses of implicit Q-learning on tokens, as plain functions in double. Source: Snell et al. 2022, arXiv 2206.11871, section 4; with the terms and defaults of its reference implementations.
+/* The losses of implicit Q-learning on tokens, as plain functions in double. Source: Snell et al. 2022, arXiv 2206.11871, section 4; with the terms
+ * and defaults of its reference implementations.
  *
- *     Q heads:  mean (Q_k(s, a) - (r + gamma V(s')))^2 for each, Bellman targets by the shared returns; + cql x the cross-entropy of Q_k, which keeps tokens that the rows lack from being overrated
- *     V head:   expectile of the smaller target Q
- *     policy:   awac x mean exp(awac_beta (Q - V)) (-log p): with awac_beta 0 plain likelihood
+ *     Q heads:  mean (Q_k(s, a) - (r + gamma V(s')))^2 for each, Bellman targets by the shared returns; + cql x the cross-entropy of Q_k, which keeps
+ * tokens that the rows lack from being overrated V head:   expectile of the smaller target Q policy:   awac x mean exp(awac_beta (Q - V)) (-log p):
+ * with awac_beta 0 plain likelihood
  */
 #ifndef TUNE_ILQL_LOSS_H
 #define TUNE_ILQL_LOSS_H
@@ -17,12 +18,14 @@ typedef struct IlqlBatch {
     const double *logprobs;        /* under the policy */
     int64_t total;                 /* trained tokens of the whole optimiser step when it is cut into several calls; 0: of this batch */
 } IlqlBatch;
-typedef struct IlqlMetrics { double q_loss, v_loss, cql_loss, awac_loss, q, v, advantage; int64_t tokens; } IlqlMetrics; /* losses: shares of the step's means; q, v, advantage: sums over trained tokens */
+/* losses: shares of the step's means; q, v, advantage: sums over trained tokens */
+typedef struct IlqlMetrics { double q_loss, v_loss, cql_loss, awac_loss, q, v, advantage; int64_t tokens; } IlqlMetrics;
 
 /* Bellman targets r + gamma V(s'): (T), written. */
 void ilql_targets(const IlqlConfig *config, const IlqlBatch *batch, double *targets);
 /* One head's losses; q: (T, n_actions), grad: the same, written. */
-void ilql_q_loss(const IlqlConfig *config, const IlqlBatch *batch, const double *q, int64_t n_actions, const double *targets, double *grad, IlqlMetrics *metrics);
+void ilql_q_loss(const IlqlConfig *config, const IlqlBatch *batch, const double *q, int64_t n_actions, const double *targets, double *grad,
+                 IlqlMetrics *metrics);
 /* The V head's; grad: (T), written. */
 void ilql_v_loss(const IlqlConfig *config, const IlqlBatch *batch, double *grad, IlqlMetrics *metrics);
 /* The policy's; grad: (T) by log-probability, written. Weights are constants, their logarithms kept within +-20. */

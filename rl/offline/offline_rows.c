@@ -44,13 +44,15 @@ static Status encode(const Reading *reading, const json_t *row, Encoding *encodi
     if (!format) return status_hint(status_fail(ST_INPUT, "the row is in no known form"), "{\"prompt\", \"completion\", \"reward\"} is the simplest");
     if (format->needs_tokenizer && !reading->tokenizer) {
         json_decref(ids);
-        return status_hint(status_fail(ST_INPUT, "the row holds text, and the model directory has no tokenizer"), "rows with ids need none: {\"prompt_ids\", \"completion_ids\", \"reward\"}");
+        return status_hint(status_fail(ST_INPUT, "the row holds text, and the model directory has no tokenizer"),
+                           "rows with ids need none: {\"prompt_ids\", \"completion_ids\", \"reward\"}");
     }
     Status status = data_format_encode(format, ids ? ids : row, &reading->config, reading->tokenizer, encoding);
     json_decref(ids);
     for (size_t i = 0; status == ST_OK && i < encoding->ids.n; i++)
         if (encoding->ids.data[i] < 0 || encoding->ids.data[i] >= reading->config.vocab_size)
-            status = status_fail(ST_INPUT, "token id %d is outside of the model's vocabulary of %lld", (int)encoding->ids.data[i], (long long)reading->config.vocab_size);
+            status = status_fail(ST_INPUT, "token id %d is outside of the model's vocabulary of %lld", (int)encoding->ids.data[i],
+                                 (long long)reading->config.vocab_size);
     return status;
 }
 
@@ -65,7 +67,8 @@ static Status read_list(const json_t *list, const OfflineRow *row, double *rewar
     int64_t n = (int64_t)json_array_size(list), turns = 0, at = 0;
     for (int64_t t = 0; t < row->n; t++) turns += ends_turn(row, t);
     if (n != row->n_trained && n != turns)
-        return status_fail(ST_INPUT, "'rewards' has %lld numbers, the row has %lld trained tokens in %lld turns", (long long)n, (long long)row->n_trained, (long long)turns);
+        return status_fail(ST_INPUT, "'rewards' has %lld numbers, the row has %lld trained tokens in %lld turns", (long long)n,
+                           (long long)row->n_trained, (long long)turns);
     for (int64_t t = 0; t < row->n; t++)
         if (n == row->n_trained ? row->trained[t] : ends_turn(row, t)) TRY(take_number(json_array_get(list, (size_t)at++), "rewards", &rewards[t]));
     return ST_OK;
@@ -77,7 +80,9 @@ static Status read_rewards(const json_t *json, OfflineRow *row, double *rewards)
     row->cut = json_is_true(cut);
     if (cut && !json_is_boolean(cut)) return status_fail(ST_INPUT, "'truncated' is neither true nor false");
     if (json_is_array(list)) return read_list(list, row, rewards);
-    if (!one || json_is_null(one)) return status_hint(status_fail(ST_INPUT, "the row has no reward"), "offline learning takes rows with \"reward\": number, or \"rewards\": [...]");
+    if (!one || json_is_null(one))
+        return status_hint(status_fail(ST_INPUT, "the row has no reward"),
+                           "offline learning takes rows with \"reward\": number, or \"rewards\": [...]");
     return take_number(one, "reward", &rewards[row->n - 1]);
 }
 
@@ -134,7 +139,9 @@ static Status read_source(Reading *reading, const DataSource *source) {
     const char **paths;
     size_t n_paths;
     int64_t left = source->max_rows;
-    if (source->columns) return status_hint(status_fail(ST_CONFIG, "'data.train': rows with rewards are read under their own names, without dataset_info.json"), "name the file itself");
+    if (source->columns)
+        return status_hint(status_fail(ST_CONFIG, "'data.train': rows with rewards are read under their own names, without dataset_info.json"),
+                           "name the file itself");
     TRY(rows_expand(source->path, reading->rows->arena, &paths, &n_paths));
     reading->format = source->format;
     for (size_t i = 0; i < n_paths && (left > 0 || source->max_rows == 0); i++) {

@@ -26,7 +26,8 @@ typedef struct OfflineRows {
     Dataset table;           /* for DataOrder */
     Arena *arena;
 } OfflineRows;
-/* All rows of data.train. ST_INPUT with file and line: no reward, or as many as there are neither tokens nor turns; nothing trained; too long (data.truncation: error or drop). The caller calls offline_rows_free in any case. */
+/* All rows of data.train. ST_INPUT with file and line: no reward, or as many as there are neither tokens nor turns; nothing trained; too long
+ * (data.truncation: error or drop). The caller calls offline_rows_free in any case. */
 Status offline_rows_read(const Recipe *recipe, const ModelConfig *model, const Chat *chat, const Tokenizer *tokenizer, OfflineRows *rows);
 void offline_rows_free(OfflineRows *rows);
 uint64_t offline_rows_fingerprint(const OfflineRows *rows);

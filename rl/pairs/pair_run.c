@@ -50,7 +50,8 @@ static size_t rows_within(const Pairs *pairs, const size_t *rows, size_t n, int6
 
 size_t pair_run_fit(const PairRun *run, const Pairs *pairs, const size_t *rows, size_t n) {
     const Recipe *recipe = run->recipe;
-    size_t count = recipe->train_batch_tokens > 0 ? rows_within(pairs, rows, n, recipe->train_batch_tokens) : MIN(n, (size_t)recipe->train_batch_size);
+    size_t count =
+        recipe->train_batch_tokens > 0 ? rows_within(pairs, rows, n, recipe->train_batch_tokens) : MIN(n, (size_t)recipe->train_batch_size);
     return rows_within(pairs, rows, count, run->part_tokens);
 }
 
@@ -99,7 +100,8 @@ static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro
     const size_t *rows;
     size_t n_rows;
     TRY(micro_rows(run, step, micro, &rows, &n_rows));
-    uint64_t number = (uint64_t)(step * run->recipe->train_gradient_accumulation_steps + micro); /* dropout: another mask in every accumulation step */
+    /* dropout: another mask in every accumulation step */
+    uint64_t number = (uint64_t)(step * run->recipe->train_gradient_accumulation_steps + micro);
     run->step = (StepContext){.training = true, .seed = (uint64_t)run->recipe->seed, .number = number};
     Status status = ST_OK;
     for (size_t first = 0, n; first < n_rows && status == ST_OK; first += n) {
@@ -201,7 +203,12 @@ static Status load_held_out(PairRun *run, const char *key, YamlNode node, const 
 static Status load_pairs(PairRun *run, const Tokenizer *tokenizer, const Chat *chat) {
     const Recipe *recipe = run->recipe;
     const PairObjective *objective = run->objective;
-    PairSource source = {.model = &run->model->config, .tokenizer = tokenizer, .chat = chat, .unpaired = objective->unpaired, .stepwise = objective->stepwise, .ends = objective->scores,
+    PairSource source = {.model = &run->model->config,
+                         .tokenizer = tokenizer,
+                         .chat = chat,
+                         .unpaired = objective->unpaired,
+                         .stepwise = objective->stepwise,
+                         .ends = objective->scores,
                          .reader = objective->reader};
     TRY(pairs_load(recipe, "data.train", recipe->data_train, &source, &run->train));
     const char *key;
@@ -244,7 +251,9 @@ static TrainerConfig trainer_config(PairRun *run) {
         .task =
             {
                 .context = run,
-                .inputs = {{"model.path", params_fingerprint(&run->model->params)}, {"data.train", pairs_fingerprint(run->train)}, {run->eval ? "data.eval" : NULL, run->eval ? pairs_fingerprint(run->eval) : 0}},
+                .inputs = {{"model.path", params_fingerprint(&run->model->params)},
+                           {"data.train", pairs_fingerprint(run->train)},
+                           {run->eval ? "data.eval" : NULL, run->eval ? pairs_fingerprint(run->eval) : 0}},
                 .total_steps = run->total_steps,
                 .epoch = epoch_after,
                 .begin_step = begin_step,
@@ -279,10 +288,13 @@ static void note_plan(const PairRun *run, Run *dir, const PairPlan *plan) {
     const Pairs *pairs = run->train;
     Str memory = {0};
     train_memory_describe(&plan->memory, &memory);
-    run_note(dir, "%zu rows, %lld tokens, %lld of them trained; %zu held out", pairs->n, (long long)pairs->tokens, (long long)pairs->trained_tokens, run->eval ? run->eval->n : 0);
-    if (pairs->dropped_long > 0) run_note(dir, "%lld rows left out, %lld cut: longer than data.max_length", (long long)pairs->dropped_long, (long long)pairs->cut);
+    run_note(dir, "%zu rows, %lld tokens, %lld of them trained; %zu held out", pairs->n, (long long)pairs->tokens, (long long)pairs->trained_tokens,
+             run->eval ? run->eval->n : 0);
+    if (pairs->dropped_long > 0)
+        run_note(dir, "%lld rows left out, %lld cut: longer than data.max_length", (long long)pairs->dropped_long, (long long)pairs->cut);
     if (pairs->dropped_same > 0) run_note(dir, "%lld rows left out: both answers are the same", (long long)pairs->dropped_same);
-    run_note(dir, "%lld of %lld parameters trained, %lld steps", (long long)plan->trained_parameters, (long long)plan->parameters, (long long)plan->total_steps);
+    run_note(dir, "%lld of %lld parameters trained, %lld steps", (long long)plan->trained_parameters, (long long)plan->parameters,
+             (long long)plan->total_steps);
     run_note(dir, "memory: %s", str_text(&memory));
     str_release(&memory);
 }
@@ -294,7 +306,10 @@ static Status train_in(PairRun *run, Run **dir, TrainResult *result) {
     PlanStep first;
     size_t n;
     TRY(data_plan_step(&run->plan, 0, &first));
-    PairPlan plan = {.total_steps = run->total_steps, .steps_per_epoch = (double)first.epoch_steps, .trained_parameters = params_count(params, true), .parameters = params_count(params, false)};
+    PairPlan plan = {.total_steps = run->total_steps,
+                     .steps_per_epoch = (double)first.epoch_steps,
+                     .trained_parameters = params_count(params, true),
+                     .parameters = params_count(params, false)};
     TRY(trainer_memory(&trainer, run->config->resume ? run->recipe->output : NULL, &plan.memory));
     TRY(data_plan_largest(&run->plan, run->total_steps, &run->examples, &n));
     plan.largest_batch_tokens = dataset_tokens(&run->train->table, run->examples, n);

@@ -1,7 +1,8 @@
-/* A run over rows of preferences: what `tune rl` with a preference loss and `tune reward` have in common. The recipe's rows, order and steps, evaluation, run directory; an objective says what is done with a
- * batch of rows.
+/* A run over rows of preferences: what `tune rl` with a preference loss and `tune reward` have in common. The recipe's rows, order and steps,
+ * evaluation, run directory; an objective says what is done with a batch of rows.
  *
- * A step takes train.gradient_accumulation_steps batches of the epoch's order, of train.batch_size rows or at most train.batch_tokens tokens (DataPlan); all is a function of (seed, step).
+ * A step takes train.gradient_accumulation_steps batches of the epoch's order, of train.batch_size rows or at most train.batch_tokens tokens
+ * (DataPlan); all is a function of (seed, step).
  */
 #ifndef TUNE_PAIR_RUN_H
 #define TUNE_PAIR_RUN_H
@@ -23,7 +24,8 @@ typedef struct PairObjective {
     Status (*open)(PairRun *run);    /* model, rows and steps are there: what is computed once; may be NULL */
     /* All rows of a step, or of an evaluation, before the first of their batches; may be NULL. */
     Status (*begin)(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n);
-    /* Losses of a batch's rows, of which the step has `total`: adds to run->numbers and `sums`; with `training` their gradients by the whole step's mean. On the meta device nothing is computed. */
+    /* Losses of a batch's rows, of which the step has `total`: adds to run->numbers and `sums`; with `training` their gradients by the whole step's
+     * mean. On the meta device nothing is computed. */
     Status (*batch)(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n, bool training, double total, LossSums *sums);
     void (*write_metrics)(const PairRun *run, const char *prefix, JsonWriter *w);
     Status (*save)(PairRun *run, const char *run_dir);
@@ -60,7 +62,8 @@ struct PairRun {
     StepContext step;        /* of the part in work; all zero outside of training */
     PairNumbers numbers;
 };
-/* The run's model is opened here unless `run->model` is there already; everything of the run is released in the end, but the objective's context. ST_CONFIG, ST_INPUT, ST_RESOURCE, ST_NUMERIC, ST_INTERRUPTED. */
+/* The run's model is opened here unless `run->model` is there already; everything of the run is released in the end, but the objective's context.
+ * ST_CONFIG, ST_INPUT, ST_RESOURCE, ST_NUMERIC, ST_INTERRUPTED. */
 Status pair_run(PairRun *run, TrainResult *result);
 /* The n rows of a step, into run->rows; valid until the next call. */
 Status pair_run_rows(PairRun *run, int64_t step, size_t *n);

@@ -1,4 +1,5 @@
-/* Preference rows to token pairs, and pairs to flat batches. Each side is encoded as a whole row, as supervised training would; what both begin with is the prompt. */
+/* Preference rows to token pairs, and pairs to flat batches. Each side is encoded as a whole row, as supervised training would; what both begin with
+ * is the prompt. */
 #include "rl/pairs/pairs.h"
 
 #include <math.h>
@@ -28,13 +29,17 @@ static Status push_ids(const json_t *array, const char *key, const DataConfig *c
         const json_t *item = json_array_get(array, i);
         json_int_t id = json_integer_value(item);
         if (!json_is_integer(item)) return status_fail(ST_INPUT, "'%s' holds something else than whole numbers at position %zu", key, i);
-        if (id < 0 || id >= config->vocab_size) return status_fail(ST_INPUT, "token id %lld at position %zu of '%s' is outside of the model's vocabulary of %lld", (long long)id, i, key, (long long)config->vocab_size);
+        if (id < 0 || id >= config->vocab_size)
+            return status_fail(ST_INPUT, "token id %lld at position %zu of '%s' is outside of the model's vocabulary of %lld", (long long)id, i, key,
+                               (long long)config->vocab_size);
         ids_push(ids, (int32_t)id);
     }
     return ST_OK;
 }
 
-static Status read_id_list(const json_t *row, const char *key, const DataConfig *config, Ids *ids) { return push_ids(json_object_get(row, key), key, config, ids); }
+static Status read_id_list(const json_t *row, const char *key, const DataConfig *config, Ids *ids) {
+    return push_ids(json_object_get(row, key), key, config, ids);
+}
 
 /* Nothing is added to ids. */
 static Status encode_ids(const json_t *row, const char *key, const DataConfig *config, Encoding *encoding) {
@@ -60,7 +65,8 @@ static Status check_filled(const json_t *row, const char *key) {
 static Status check_vocabulary(const Loader *loader, const Ids *ids) {
     for (size_t i = 0; i < ids->n; i++)
         if (ids->data[i] >= loader->config.vocab_size) {
-            status_fail(ST_INPUT, "the tokenizer makes id %d, outside of the model's vocabulary of %lld", (int)ids->data[i], (long long)loader->config.vocab_size);
+            status_fail(ST_INPUT, "the tokenizer makes id %d, outside of the model's vocabulary of %lld", (int)ids->data[i],
+                        (long long)loader->config.vocab_size);
             return status_hint(ST_INPUT, "the tokenizer belongs to another model");
         }
     return ST_OK;
@@ -91,7 +97,11 @@ static json_t *swapped(const json_t *row) {
 }
 
 static Status not_for(const Loader *loader, const char *wanted) {
-    status_fail(ST_INPUT, "the row has no %s, which %s learns from", loader->source->stepwise ? "steps with labels" : loader->source->unpaired ? "completion with a label" : "chosen and rejected answer", loader->source->reader);
+    status_fail(ST_INPUT, "the row has no %s, which %s learns from",
+                loader->source->stepwise   ? "steps with labels"
+                : loader->source->unpaired ? "completion with a label"
+                                           : "chosen and rejected answer",
+                loader->source->reader);
     return status_hint(ST_INPUT, "expected %s", wanted);
 }
 
@@ -102,7 +112,8 @@ static Status encode_pair_row(Loader *loader, const json_t *row) {
     }
     bool newer = json_object_get(row, "chosen_messages") != NULL;
     const char *chosen = newer ? "chosen_messages" : "chosen", *rejected = newer ? "rejected_messages" : "rejected";
-    if (!json_object_get(row, chosen) && !json_object_get(row, rejected)) return not_for(loader, "{\"prompt\", \"chosen\", \"rejected\"}, or {\"prompt_ids\", \"chosen_ids\", \"rejected_ids\"}");
+    if (!json_object_get(row, chosen) && !json_object_get(row, rejected))
+        return not_for(loader, "{\"prompt\", \"chosen\", \"rejected\"}, or {\"prompt_ids\", \"chosen_ids\", \"rejected_ids\"}");
     TRY(check_filled(row, chosen));
     TRY(check_filled(row, rejected));
     TRY(encode_text(row, "preference", loader, &loader->sides[PAIR_CHOSEN]));
@@ -149,7 +160,8 @@ static Status label_steps(Loader *loader, const json_t *row, const Ids *ends) {
     Encoding *encoding = &loader->sides[0];
     const char *train_on = loader->config.train_on;
     bool last_only = train_on && strcmp(train_on, "last") == 0;
-    if (train_on && !last_only && strcmp(train_on, "auto") != 0) return status_fail(ST_CONFIG, "'data.train_on: %s' has no meaning for rows of steps: expected auto or last", train_on);
+    if (train_on && !last_only && strcmp(train_on, "auto") != 0)
+        return status_fail(ST_CONFIG, "'data.train_on: %s' has no meaning for rows of steps: expected auto or last", train_on);
     if (ends->n > loader->cap_labels) {
         TRY(array_resize(&loader->labels, ends->n, sizeof *loader->labels, "steps of a row"));
         loader->cap_labels = ends->n;
@@ -168,7 +180,8 @@ static Status label_steps(Loader *loader, const json_t *row, const Ids *ends) {
 static Status encode_steps(Loader *loader, const json_t *row) {
     bool ids = json_object_get(row, "prompt_ids") != NULL;
     if (!json_object_get(row, "labels") || !json_object_get(row, ids ? "completions_ids" : "completions"))
-        return not_for(loader, "{\"prompt\", \"completions\": [...], \"labels\": [true, false, ...]}, or {\"prompt_ids\", \"completions_ids\", \"labels\"}");
+        return not_for(loader,
+                       "{\"prompt\", \"completions\": [...], \"labels\": [true, false, ...]}, or {\"prompt_ids\", \"completions_ids\", \"labels\"}");
     Ids ends = {0};
     Status status = ids ? step_ids(loader, row, &loader->sides[0].ids, &ends) : loader->source->tokenizer ? ST_OK : no_tokenizer();
     if (!ids && status == ST_OK) status = stepwise_tokens(row, &loader->config, loader->source->tokenizer, &loader->sides[0].ids, &ends);
@@ -240,7 +253,8 @@ static Status cut_row(Loader *loader, size_t prompt, Cut *cut) {
         *cut = (Cut){.drop = strcmp(how, "drop") == 0 || starts_late, .cut = true, .begin = begin, .most = begin + limit};
     }
     if (!cut->drop && loader->config.positions > 0 && cut->most - cut->begin > (size_t)loader->config.positions) {
-        status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", cut->most - cut->begin, (long long)loader->config.positions);
+        status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", cut->most - cut->begin,
+                    (long long)loader->config.positions);
         return status_hint(ST_INPUT, "lower data.max_length to that, with data.truncation: drop, keep_start or keep_end");
     }
     return ST_OK;
@@ -283,7 +297,8 @@ static Status keep_row(Loader *loader, PairRow *row) {
     if (!ids) return ST_RESOURCE;
     memcpy(ids, loader->sides[0].ids.data + cut.begin, (size_t)row->n_prompt * sizeof *ids);
     row->prompt = ids;
-    for (int s = 0; s < (loader->source->unpaired ? 1 : 2); s++) TRY(keep_side(loader, &loader->sides[s], prompt, MIN(answer_end(loader, &loader->sides[s]), cut.most), &row->sides[s]));
+    for (int s = 0; s < (loader->source->unpaired ? 1 : 2); s++)
+        TRY(keep_side(loader, &loader->sides[s], prompt, MIN(answer_end(loader, &loader->sides[s]), cut.most), &row->sides[s]));
     return push_row(loader, row);
 }
 
@@ -320,7 +335,9 @@ static Status load_file(Loader *loader, const DataSource *source, const char *pa
 static Status load_source(Loader *loader, const DataSource *source, const char *key) {
     const char **paths;
     size_t n;
-    if (source->columns) return status_hint(status_fail(ST_CONFIG, "'%s': rows of pairs are read under their own names, without dataset_info.json", key), "name the file itself");
+    if (source->columns)
+        return status_hint(status_fail(ST_CONFIG, "'%s': rows of pairs are read under their own names, without dataset_info.json", key),
+                           "name the file itself");
     TRY(rows_expand(source->path, loader->pairs->arena, &paths, &n));
     int64_t left = source->max_rows;
     for (size_t i = 0; i < n && (left > 0 || source->max_rows == 0); i++) {
@@ -366,7 +383,8 @@ static Status load_all(Loader *loader, const char *key, YamlNode node) {
     TRY(load_sources(loader, key, node));
     count(loader->pairs);
     if (pairs->n > 0) return ST_OK;
-    status_fail(ST_INPUT, "no rows are left of '%s': %lld are longer than data.max_length, in %lld both answers are the same", key, (long long)pairs->dropped_long, (long long)pairs->dropped_same);
+    status_fail(ST_INPUT, "no rows are left of '%s': %lld are longer than data.max_length, in %lld both answers are the same", key,
+                (long long)pairs->dropped_long, (long long)pairs->dropped_same);
     return status_hint(ST_INPUT, "look at the files, or raise data.max_length");
 }
 
@@ -472,7 +490,8 @@ static Status reserve(PairBatch *batch, size_t tokens, size_t segments, size_t b
 }
 
 /* One answer behind its prompt, whose last row is `prompt_end` - 1. */
-static void add_branch(PairBatch *batch, const PairSide *side, int32_t parent, int64_t prompt_begin, int64_t prompt_end, bool ends, int64_t *at, int32_t *n_segments) {
+static void add_branch(PairBatch *batch, const PairSide *side, int32_t parent, int64_t prompt_begin, int64_t prompt_end, bool ends, int64_t *at,
+                       int32_t *n_segments) {
     int64_t branch = batch->n_branches++, length = side->n - !ends;
     batch->counts[branch] = 0;
     for (int32_t t = 0; t < side->n; t++) {

@@ -1,4 +1,5 @@
-/* Rows of preferences as tokens: a prompt with a chosen and a rejected answer, or with one answer alone: that was wanted or not (KTO), or whose steps are right or wrong.
+/* Rows of preferences as tokens: a prompt with a chosen and a rejected answer, or with one answer alone: that was wanted or not (KTO), or whose steps
+ * are right or wrong.
  *
  *     Pairs *pairs;
  *     TRY(pairs_load(recipe, "data.train", recipe->data_train, &source, &pairs));
@@ -35,7 +36,8 @@ typedef struct Pairs {
     int64_t tokens, trained_tokens, longest; /* tokens: prompts counted once */
     int64_t dropped_long, cut;
     int64_t dropped_same;       /* both answers were the same tokens */
-    Dataset table;              /* for DataOrder and DataPlan: the rows' lengths, places and sources. The second half of a split takes each row once */
+    /* For DataOrder and DataPlan: the rows' lengths, places and sources. The second half of a split takes each row once */
+    Dataset table;
     Arena *arena;               /* NULL: rows and tokens are another's */
 } Pairs;
 /* Who reads the rows. */
@@ -45,12 +47,16 @@ typedef struct PairSource {
     const Chat *chat;
     bool unpaired;              /* rows of one answer: of KTO, or */
     bool stepwise;              /* rows of steps: a token is trained when it ends a step */
-    bool ends;                  /* answers end with their last trained token: what the chat template writes behind a turn is left out, so that a score is of the token that ends the turn */
+    /* Answers end with their last trained token: what the chat template writes behind a turn is left out, so that a score is of the token that ends
+     * the turn */
+    bool ends;
     const char *reader;         /* for messages: "algorithm dpo" */
 } PairSource;
-/* Preference rows: {"prompt", "chosen", "rejected"} as texts or messages, the prompt explicit or implicit, or {"prompt_ids", "chosen_ids", "rejected_ids"}; KTO: {"prompt", "completion", "label"} or
- * {"prompt_ids", "completion_ids", "label"}; steps: {"prompt", "completions": [...], "labels": [...]} or {"prompt_ids", "completions_ids", "labels"}. Rows with two equal answers are left out and
- * counted. ST_INPUT with file and line: no such row, an empty answer, an id that the model does not know; ST_CONFIG, ST_RESOURCE. */
+/* Preference rows: {"prompt", "chosen", "rejected"} as texts or messages, the prompt explicit or implicit, or {"prompt_ids", "chosen_ids",
+ * "rejected_ids"}; KTO: {"prompt", "completion", "label"} or
+ * {"prompt_ids", "completion_ids", "label"}; steps: {"prompt", "completions": [...], "labels": [...]} or {"prompt_ids", "completions_ids", "labels"}.
+ * Rows with two equal answers are left out and counted. ST_INPUT with file and line: no such row, an empty answer, an id that the model does not
+ * know; ST_CONFIG, ST_RESOURCE. */
 Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const PairSource *source, Pairs **pairs);
 /* Takes `share` of the rows (held_out_count, by seed) out of `pairs` into a second set, which borrows from it. */
 Status pairs_split(Pairs *pairs, double share, uint64_t seed, Pairs **held_out);
@@ -60,7 +66,8 @@ void pairs_where(const Pairs *pairs, size_t row, Str *text); /* "FILE line N" */
 
 typedef struct PairBatchOptions {
     bool ends;       /* for scores at the last token: answers are whole. Else their last token, which predicts nothing, is left out */
-    const size_t *other_rows; /* n: the second branch is the first answer of this row, instead of the second answer (KTO's comparison). NULL = no such */
+    /* n: the second branch is the first answer of this row, instead of the second answer (KTO's comparison). NULL = no such */
+    const size_t *other_rows;
 } PairBatchOptions;
 /* n rows in one flat batch without padding. Branch 2 i + s is side s of rows[i]. */
 typedef struct PairBatch {

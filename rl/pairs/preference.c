@@ -67,7 +67,8 @@ static Status branch_sums(PairRun *run, Tape *tape, const Model *model, double *
 /* ---- the reference ---- */
 
 /* Sums of both branches of each row, batch by batch in the order given, so that they don't depend on when they are asked for. */
-static Status sums_of_rows(PairRun *run, Tape *tape, const Model *model, const Pairs *pairs, const size_t *rows, const size_t *other_rows, size_t n, double *sums) {
+static Status sums_of_rows(PairRun *run, Tape *tape, const Model *model, const Pairs *pairs, const size_t *rows, const size_t *other_rows, size_t n,
+                           double *sums) {
     bool recording = tape_recording(tape);
     Status status = ST_OK;
     tape_record(tape, false);
@@ -76,7 +77,8 @@ static Status sums_of_rows(PairRun *run, Tape *tape, const Model *model, const P
         Tensor *result;
         PairBatchOptions options = {.other_rows = other_rows ? other_rows + i : NULL};
         tape_reset(tape);
-        if (interrupt_requested()) status = status_hint(status_fail(ST_INTERRUPTED, "interrupted while log-probabilities were computed"), "--resume goes on");
+        if (interrupt_requested())
+            status = status_hint(status_fail(ST_INTERRUPTED, "interrupted while log-probabilities were computed"), "--resume goes on");
         if (status == ST_OK) status = pair_batch_build(pairs, rows + i, count, &options, &run->batch);
         if (status == ST_OK) status = branch_sums(run, tape, model, sums + 2 * i, &result);
     }
@@ -131,7 +133,8 @@ static Status open_reference(PairRun *run) {
     bool *used = calloc(run->train->n, sizeof *used);
     p->of_train = calloc(2 * run->train->n, sizeof *p->of_train);
     p->of_eval = run->eval ? calloc(2 * run->eval->n, sizeof *p->of_eval) : NULL;
-    Status status = used && p->of_train && (p->of_eval || !run->eval) ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the reference's log-probabilities");
+    Status status =
+        used && p->of_train && (p->of_eval || !run->eval) ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the reference's log-probabilities");
     if (status == ST_OK) status = used_rows(run, used);
     if (status == ST_OK) status = reference_sums(run, run->train, used, p->of_train);
     if (status == ST_OK && run->eval) status = reference_sums(run, run->eval, NULL, p->of_eval);
@@ -178,14 +181,19 @@ static Status begin(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *
 /* ---- losses ---- */
 
 /* A batch's numbers by pair, or by answer. */
-typedef struct Columns { double *chosen, *rejected, *ref_chosen, *ref_rejected, *weights, *grad_chosen, *grad_rejected; int64_t *chosen_tokens, *rejected_tokens; bool *desirable; } Columns;
+typedef struct Columns {
+    double *chosen, *rejected, *ref_chosen, *ref_rejected, *weights, *grad_chosen, *grad_rejected;
+    int64_t *chosen_tokens, *rejected_tokens;
+    bool *desirable;
+} Columns;
 
 static Status new_columns(Arena *arena, size_t n, Columns *c) {
     double *numbers = arena_alloc(arena, 7 * n * sizeof *numbers);
     int64_t *lengths = arena_alloc(arena, 2 * n * sizeof *lengths);
     bool *desirable = arena_alloc(arena, n * sizeof *desirable);
     if (!numbers || !lengths || !desirable) return ST_RESOURCE;
-    *c = (Columns){numbers, numbers + n, numbers + 2 * n, numbers + 3 * n, numbers + 4 * n, numbers + 5 * n, numbers + 6 * n, lengths, lengths + n, desirable};
+    *c = (Columns){numbers,         numbers + n,     numbers + 2 * n, numbers + 3 * n, numbers + 4 * n,
+                   numbers + 5 * n, numbers + 6 * n, lengths,         lengths + n,     desirable};
     return ST_OK;
 }
 
@@ -302,18 +310,22 @@ static Status choose_loss(const Recipe *recipe, const PairAlgorithm *algorithm, 
     bool dpo = strcmp(algorithm->loss, "sigmoid") == 0, cpo = strcmp(algorithm->name, "cpo") == 0;
     if (strcmp(algorithm->name, "kto") == 0) {
         *loss = NULL;
-        return strcmp(type, "kto") == 0 || strcmp(type, "apo_zero_unpaired") == 0 ? ST_OK : no_such_loss(recipe, algorithm, "kto or apo_zero_unpaired");
+        return strcmp(type, "kto") == 0 || strcmp(type, "apo_zero_unpaired") == 0 ? ST_OK
+                                                                                  : no_such_loss(recipe, algorithm, "kto or apo_zero_unpaired");
     }
     if (cpo && strcmp(type, "sigmoid") == 0) type = "cpo";
     else if (cpo && strcmp(type, "hinge") == 0) type = "cpo_hinge";
     else if (cpo && strcmp(type, "ipo") == 0) type = "cpo_ipo";
     *loss = preference_loss_find(type);
     if (dpo && (!*loss || !preference_loss_has_reference(*loss)))
-        return no_such_loss(recipe, algorithm, "sigmoid, sigmoid_norm, hinge, ipo, robust, exo_pair, nca_pair, bco_pair, sppo_hard, apo_zero, apo_down, discopop, aot or aot_unpaired");
+        return no_such_loss(
+            recipe, algorithm,
+            "sigmoid, sigmoid_norm, hinge, ipo, robust, exo_pair, nca_pair, bco_pair, sppo_hard, apo_zero, apo_down, discopop, aot or aot_unpaired");
     if (cpo && (!*loss || strncmp(type, "cpo", 3) != 0)) return no_such_loss(recipe, algorithm, "sigmoid, hinge or ipo");
     if (!dpo && !cpo && strcmp(type, algorithm->loss) != 0) return no_such_loss(recipe, algorithm, algorithm->loss);
     if ((*loss)->matching != AS_PAIRED && recipe->train_gradient_accumulation_steps > 1)
-        return status_hint(status_fail(ST_CONFIG, "loss '%s' compares all pairs of a step: 'train.gradient_accumulation_steps' must be 1", type), "make train.batch_size larger instead");
+        return status_hint(status_fail(ST_CONFIG, "loss '%s' compares all pairs of a step: 'train.gradient_accumulation_steps' must be 1", type),
+                           "make train.batch_size larger instead");
     return ST_OK;
 }
 
@@ -337,7 +349,13 @@ Status preference_run(const PairRunConfig *config, TrainResult *result) {
     TRY(preference_configure(config->recipe, p.algorithm, &p.config, &p.loss));
     p.compares = !p.loss && strcmp(config->recipe->rl_loss_type ? config->recipe->rl_loss_type : "kto", "kto") == 0;
     snprintf(reader, sizeof reader, "algorithm '%s'", p.algorithm->name);
-    PairObjective objective = {.reader = reader, .unpaired = !p.loss, .together = p.loss && p.loss->matching != AS_PAIRED, .open = open_reference, .begin = begin, .batch = batch_loss, .write_metrics = write_metrics};
+    PairObjective objective = {.reader = reader,
+                               .unpaired = !p.loss,
+                               .together = p.loss && p.loss->matching != AS_PAIRED,
+                               .open = open_reference,
+                               .begin = begin,
+                               .batch = batch_loss,
+                               .write_metrics = write_metrics};
     p.scratch = arena_new(0);
     if (!p.scratch) return status_fail(ST_RESOURCE, "out of memory");
     PairRun run = {.config = config, .recipe = config->recipe, .objective = &objective, .context = &p};

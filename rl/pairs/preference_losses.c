@@ -69,7 +69,8 @@ static double sigmoid_slope(double x) {
 /* Chosen ones up, rejected ones down. */
 static PairLoss pair_apo_zero(const PreferenceConfig *config, double chosen, double rejected) {
     double beta = config->beta;
-    return (PairLoss){sigmoid(-beta * chosen) + sigmoid(beta * rejected), -beta * sigmoid_slope(beta * chosen), beta * sigmoid_slope(beta * rejected)};
+    return (PairLoss){sigmoid(-beta * chosen) + sigmoid(beta * rejected), -beta * sigmoid_slope(beta * chosen),
+                      beta * sigmoid_slope(beta * rejected)};
 }
 
 /* Both down, rejected ones more. */
@@ -180,8 +181,8 @@ static double match_scores(const PreferenceLoss *loss, const PreferenceConfig *c
 }
 
 /* The policy's margin of each rank against the reference's margin of the same rank. */
-static double match_margins(const PreferenceLoss *loss, const PreferenceConfig *config, const PreferenceBatch *batch, Ranked *policy, Ranked *reference,
-                            const double *shares, double *grad_chosen, double *grad_rejected) {
+static double match_margins(const PreferenceLoss *loss, const PreferenceConfig *config, const PreferenceBatch *batch, Ranked *policy,
+                            Ranked *reference, const double *shares, double *grad_chosen, double *grad_rejected) {
     double sum = 0;
     for (int64_t i = 0; i < batch->n; i++) {
         policy[i] = (Ranked){batch->chosen[i] - batch->rejected[i], i};
@@ -199,7 +200,8 @@ static double match_margins(const PreferenceLoss *loss, const PreferenceConfig *
 }
 
 /* Adds the chosen completions' mean negative log-likelihood per token. */
-static void add_likelihood(const PreferenceConfig *config, const PreferenceBatch *batch, double weight, double *grad_chosen, PreferenceMetrics *metrics) {
+static void add_likelihood(const PreferenceConfig *config, const PreferenceBatch *batch, double weight, double *grad_chosen,
+                           PreferenceMetrics *metrics) {
     int64_t tokens = 0;
     for (int64_t i = 0; i < batch->n; i++) tokens += batch->chosen_tokens[i];
     double per_token = 1 / (double)MAX(config->total_chosen_tokens ? config->total_chosen_tokens : tokens, 1);

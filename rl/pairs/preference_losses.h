@@ -15,14 +15,16 @@ typedef enum Divergence { REVERSE_KL, FORWARD_KL, JENSEN_SHANNON } Divergence;
 
 typedef struct PreferenceConfig {
     double beta;                /* the loss's temperature, over 0 */
-    double label_smoothing;     /* share of labels that may be the wrong way round, below 0.5: sigmoid, robust, aot, simpo, cpo; exo_pair, where 0 stands for 1e-3 */
+    /* Share of labels that may be the wrong way round, below 0.5: sigmoid, robust, aot, simpo, cpo; exo_pair, where 0 stands for 1e-3 */
+    double label_smoothing;
     double simpo_gamma;         /* margin in the scores' unit after beta (simpo) */
     double alpha;               /* simpo: AlphaPO's transformation of the mean log-probability; 0: none */
     double discopop_tau;        /* 0: 0.05 */
     Divergence divergence;      /* of losses with a reference */
     bool nll_given;             /* nll_weight holds; else the loss's own (1 for orpo and cpo) */
     double nll_weight;          /* of the mean negative log-likelihood of the batch's chosen tokens: CPO's alpha, RPO when added to sigmoid */
-    int64_t total_pairs, total_chosen_tokens; /* of the whole optimiser step when it is cut into several calls, whose losses then add up; 0: of this batch */
+    /* Of the whole optimiser step when it is cut into several calls, whose losses then add up; 0: of this batch */
+    int64_t total_pairs, total_chosen_tokens;
 } PreferenceConfig;
 
 typedef enum PairScores { RATIO_SUM, RATIO_MEAN, LOGPROB_SUM, LOGPROB_MEAN } PairScores;

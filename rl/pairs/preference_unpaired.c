@@ -15,7 +15,8 @@ void kto_loss(const KtoConfig *config, const KtoBatch *batch, double *grad, KtoM
     for (int64_t i = 0; i < batch->n; i++) {
         double ratio = batch->logprobs[i] - batch->ref_logprobs[i], sign = batch->desirable[i] ? 1 : -1;
         double u = beta * sign * (ratio - batch->baseline);
-        double weight = share * (batch->weights ? batch->weights[i] : 1) * (batch->desirable[i] ? config->desirable_weight : config->undesirable_weight);
+        double weight =
+            share * (batch->weights ? batch->weights[i] : 1) * (batch->desirable[i] ? config->desirable_weight : config->undesirable_weight);
         metrics->loss += weight * sigmoid(-u);
         grad[i] = -weight * sigmoid(u) * sigmoid(-u) * beta * sign;
         *(batch->desirable[i] ? &metrics->n_chosen : &metrics->n_rejected) += 1;

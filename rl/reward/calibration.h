@@ -14,7 +14,8 @@ typedef struct Calibration { double n[CALIBRATION_BINS], confidence[CALIBRATION_
 void calibration_add(Calibration *calibration, double p, double truth);
 /* Mean of (p - truth)^2; 0.25 is what always saying one half gives. NaN without statements. Source: Brier 1950. */
 double calibration_brier(const Calibration *calibration);
-/* Expected calibration error: mean distance between confidence and share right, of ten bins by confidence. NaN without statements. Source: arXiv 1706.04599, equation 3. */
+/* Expected calibration error: mean distance between confidence and share right, of ten bins by confidence. NaN without statements. Source: arXiv
+ * 1706.04599, equation 3. */
 double calibration_error(const Calibration *calibration);
 
 #endif

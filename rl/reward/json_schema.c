@@ -7,17 +7,47 @@
 
 /* What the value of a keyword must be. */
 typedef enum Takes { A_SCHEMA, SCHEMAS, SCHEMA_MAP, COUNT, NUMBER, TRUTH, NAMES, TYPES, VALUES, VALUE, PATTERN, IGNORED } Takes;
-static const struct { const char *name; Takes takes; } keywords[] = {
-    {"type", TYPES}, {"enum", VALUES}, {"const", VALUE}, {"properties", SCHEMA_MAP}, {"required", NAMES}, {"additionalProperties", A_SCHEMA}, {"minProperties", COUNT}, {"maxProperties", COUNT},
-    {"items", A_SCHEMA}, {"minItems", COUNT}, {"maxItems", COUNT}, {"uniqueItems", TRUTH}, {"minimum", NUMBER}, {"maximum", NUMBER}, {"exclusiveMinimum", NUMBER}, {"exclusiveMaximum", NUMBER},
-    {"multipleOf", NUMBER}, {"minLength", COUNT}, {"maxLength", COUNT}, {"pattern", PATTERN}, {"allOf", SCHEMAS}, {"anyOf", SCHEMAS}, {"oneOf", SCHEMAS}, {"not", A_SCHEMA},
-    {"title", IGNORED}, {"description", IGNORED}, {"default", IGNORED}, {"examples", IGNORED}, {"$comment", IGNORED}, {"$schema", IGNORED}, {"$id", IGNORED},
+static const struct { const char *name; Takes takes;
+} keywords[] = {
+    {"type", TYPES},
+    {"enum", VALUES},
+    {"const", VALUE},
+    {"properties", SCHEMA_MAP},
+    {"required", NAMES},
+    {"additionalProperties", A_SCHEMA},
+    {"minProperties", COUNT},
+    {"maxProperties", COUNT},
+    {"items", A_SCHEMA},
+    {"minItems", COUNT},
+    {"maxItems", COUNT},
+    {"uniqueItems", TRUTH},
+    {"minimum", NUMBER},
+    {"maximum", NUMBER},
+    {"exclusiveMinimum", NUMBER},
+    {"exclusiveMaximum", NUMBER},
+    {"multipleOf", NUMBER},
+    {"minLength", COUNT},
+    {"maxLength", COUNT},
+    {"pattern", PATTERN},
+    {"allOf", SCHEMAS},
+    {"anyOf", SCHEMAS},
+    {"oneOf", SCHEMAS},
+    {"not", A_SCHEMA},
+    {"title", IGNORED},
+    {"description", IGNORED},
+    {"default", IGNORED},
+    {"examples", IGNORED},
+    {"$comment", IGNORED},
+    {"$schema", IGNORED},
+    {"$id", IGNORED},
 };
 static const char *const types[] = {"null", "boolean", "object", "array", "number", "string", "integer"};
 
 /* ---- is the schema one of ours ---- */
 
-static Status wrong(const char *where, const char *name, const char *expected) { return status_fail(ST_CONFIG, "keyword '%s' in %s is wrong: expected %s", name, where, expected); }
+static Status wrong(const char *where, const char *name, const char *expected) {
+    return status_fail(ST_CONFIG, "keyword '%s' in %s is wrong: expected %s", name, where, expected);
+}
 
 static bool is_type(const json_t *node) {
     for (size_t i = 0; i < COUNT_OF(types); i++)
@@ -68,10 +98,14 @@ static Status check_keyword(const char *name, Takes takes, const json_t *node, c
     case SCHEMAS: return check_schemas(node, name, where);
     case SCHEMA_MAP: return check_map(node, name, where);
     case COUNT: return json_is_integer(node) && json_integer_value(node) >= 0 ? ST_OK : wrong(where, name, "a whole number of at least 0");
-    case NUMBER: return json_is_number(node) && (strcmp(name, "multipleOf") != 0 || json_number_value(node) > 0) ? ST_OK : wrong(where, name, "a number (multipleOf: above 0)");
+    case NUMBER:
+        return json_is_number(node) && (strcmp(name, "multipleOf") != 0 || json_number_value(node) > 0)
+                   ? ST_OK
+                   : wrong(where, name, "a number (multipleOf: above 0)");
     case TRUTH: return json_is_boolean(node) ? ST_OK : wrong(where, name, "true or false");
     case NAMES: return all_are(node, false, is_text) ? ST_OK : wrong(where, name, "a list of names");
-    case TYPES: return all_are(node, true, is_type) ? ST_OK : wrong(where, name, "null, boolean, object, array, number, string, integer, or a list of these");
+    case TYPES:
+        return all_are(node, true, is_type) ? ST_OK : wrong(where, name, "null, boolean, object, array, number, string, integer, or a list of these");
     case VALUES: return json_is_array(node) ? ST_OK : wrong(where, name, "a list of values");
     case PATTERN: return check_pattern(node, where);
     case VALUE:
@@ -85,7 +119,8 @@ static Status unsupported(const char *name, const char *where) {
     for (size_t i = 0; i < COUNT_OF(keywords); i++) names[i] = keywords[i].name;
     const char *near = text_nearest(name, names, COUNT_OF(keywords));
     status_fail(ST_CONFIG, "keyword '%s' in %s is not supported", name, where);
-    return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : status_hint(ST_CONFIG, "supported are types, enum, const, properties, items, bounds, lengths, pattern, allOf, anyOf, oneOf, not");
+    return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near)
+                : status_hint(ST_CONFIG, "supported are types, enum, const, properties, items, bounds, lengths, pattern, allOf, anyOf, oneOf, not");
 }
 
 Status schema_check(const json_t *schema, const char *where) {
@@ -112,7 +147,9 @@ static bool within(const json_t *schema, const char *at_least, const char *at_mo
     return !(low && n < (size_t)json_integer_value(low)) && !(high && n > (size_t)json_integer_value(high));
 }
 
-static bool is_whole(const json_t *value) { return json_is_integer(value) || (json_is_real(value) && json_real_value(value) == floor(json_real_value(value))); }
+static bool is_whole(const json_t *value) {
+    return json_is_integer(value) || (json_is_real(value) && json_real_value(value) == floor(json_real_value(value)));
+}
 
 static bool has_type(const json_t *value, const char *type) {
     if (strcmp(type, "integer") == 0) return is_whole(value);
@@ -155,8 +192,11 @@ static bool fits_type(const json_t *schema, const json_t *value) {
 }
 
 static bool fits_number(const json_t *schema, double value) {
-    const json_t *low = keyword(schema, "minimum"), *high = keyword(schema, "maximum"), *above = keyword(schema, "exclusiveMinimum"), *below = keyword(schema, "exclusiveMaximum"), *step = keyword(schema, "multipleOf");
-    if ((low && value < json_number_value(low)) || (high && value > json_number_value(high)) || (above && value <= json_number_value(above)) || (below && value >= json_number_value(below))) return false;
+    const json_t *low = keyword(schema, "minimum"), *high = keyword(schema, "maximum"), *above = keyword(schema, "exclusiveMinimum"),
+                 *below = keyword(schema, "exclusiveMaximum"), *step = keyword(schema, "multipleOf");
+    if ((low && value < json_number_value(low)) || (high && value > json_number_value(high)) || (above && value <= json_number_value(above)) ||
+        (below && value >= json_number_value(below)))
+        return false;
     double times = step ? value / json_number_value(step) : 0;
     return fabs(times - round(times)) <= 1e-9 * MAX(1, fabs(times)); /* 0.3 is 3 x 0.1, though not in doubles */
 }
@@ -191,14 +231,16 @@ static bool all_different(const json_t *list) {
 
 static bool fits_list(const json_t *schema, const json_t *value) {
     const json_t *items = keyword(schema, "items");
-    if (!within(schema, "minItems", "maxItems", json_array_size(value)) || (json_is_true(keyword(schema, "uniqueItems")) && !all_different(value))) return false;
+    if (!within(schema, "minItems", "maxItems", json_array_size(value)) || (json_is_true(keyword(schema, "uniqueItems")) && !all_different(value)))
+        return false;
     for (size_t i = 0; i < json_array_size(value) && items; i++)
         if (!schema_fits(items, json_array_get(value, i))) return false;
     return true;
 }
 
 static bool fits_object(const json_t *schema, const json_t *value) {
-    const json_t *properties = keyword(schema, "properties"), *required = keyword(schema, "required"), *others = keyword(schema, "additionalProperties");
+    const json_t *properties = keyword(schema, "properties"), *required = keyword(schema, "required"),
+                 *others = keyword(schema, "additionalProperties");
     const char *key;
     json_t *member;
     if (!within(schema, "minProperties", "maxProperties", json_object_size(value))) return false;
@@ -225,5 +267,6 @@ bool schema_fits(const json_t *schema, const json_t *value) {
     if (json_is_array(value) && !fits_list(schema, value)) return false;
     if (json_is_object(value) && !fits_object(schema, value)) return false;
     const json_t *all = keyword(schema, "allOf"), *any = keyword(schema, "anyOf"), *one = keyword(schema, "oneOf"), *not = keyword(schema, "not");
-    return (!all || how_many_fit(all, value) == json_array_size(all)) && (!any || how_many_fit(any, value) > 0) && (!one || how_many_fit(one, value) == 1) && (!not || !schema_fits(not, value));
+    return (!all || how_many_fit(all, value) == json_array_size(all)) && (!any || how_many_fit(any, value) > 0) &&
+           (!one || how_many_fit(one, value) == 1) && (!not || !schema_fits(not, value));
 }

@@ -3,8 +3,9 @@
  *     TRY(schema_check(schema, "the schema"));         // names the keyword that is not supported
  *     if (!schema_fits(schema, value)) ...
  *
- * type, enum, const; properties, required, additionalProperties, minProperties, maxProperties; items, minItems, maxItems, uniqueItems; minimum, maximum, exclusiveMinimum, exclusiveMaximum,
- * multipleOf; minLength, maxLength, pattern; allOf, anyOf, oneOf, not; true and false as schemas. Titles, descriptions, defaults, examples and comments say nothing. */
+ * type, enum, const; properties, required, additionalProperties, minProperties, maxProperties; items, minItems, maxItems, uniqueItems; minimum,
+ * maximum, exclusiveMinimum, exclusiveMaximum, multipleOf; minLength, maxLength, pattern; allOf, anyOf, oneOf, not; true and false as schemas.
+ * Titles, descriptions, defaults, examples and comments say nothing. */
 #ifndef TUNE_JSON_SCHEMA_H
 #define TUNE_JSON_SCHEMA_H
 

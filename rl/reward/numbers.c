@@ -27,7 +27,8 @@ static size_t take_whole(Cursor *cursor, Str *out) {
     size_t n = 0;
     for (; is_digit(peek(cursor, 0)); n++) str_append_char(out, *cursor->at++);
     if (n == 0 || n > 3 || !cursor->style->thousands) return n;
-    while (peek(cursor, 0) == cursor->style->thousands && is_digit(peek(cursor, 1)) && is_digit(peek(cursor, 2)) && is_digit(peek(cursor, 3)) && !is_digit(peek(cursor, 4))) {
+    while (peek(cursor, 0) == cursor->style->thousands && is_digit(peek(cursor, 1)) && is_digit(peek(cursor, 2)) && is_digit(peek(cursor, 3)) &&
+           !is_digit(peek(cursor, 4))) {
         str_append_n(out, cursor->at + 1, 3);
         cursor->at += 4;
         n += 3;
@@ -126,7 +127,8 @@ static void take_power(Cursor *cursor, double *value) {
 static bool take_minus(Cursor *cursor) { return take(cursor, "-") || take(cursor, "\xE2\x88\x92"); }
 
 static void take_currency(Cursor *cursor) {
-    if (take(cursor, "\\$") || take(cursor, "$") || take(cursor, "\xE2\x82\xAC") || take(cursor, "\xC2\xA3") || take(cursor, "\xC2\xA5")) take_spaces(cursor);
+    if (take(cursor, "\\$") || take(cursor, "$") || take(cursor, "\xE2\x82\xAC") || take(cursor, "\xC2\xA3") || take(cursor, "\xC2\xA5"))
+        take_spaces(cursor);
 }
 
 /* A number that begins here; the cursor stays where it is when none does. `before`: the character in front, '\0' = none. */

@@ -77,7 +77,10 @@ static bool good_number(const RewardOption *option, const Yaml *node, double *nu
 }
 
 static Status option_expected(const Reward *reward, const RewardOption *option, const Yaml *node) {
-    const char *kind = option->kind == REWARD_BOOL ? "true or false" : option->kind == REWARD_WHOLE ? "a whole number" : option->kind == REWARD_NUMBER ? "a number" : "a text";
+    const char *kind = option->kind == REWARD_BOOL     ? "true or false"
+                       : option->kind == REWARD_WHOLE  ? "a whole number"
+                       : option->kind == REWARD_NUMBER ? "a number"
+                                                       : "a text";
     if (option->choices) return reward_refuse(reward, node, "wrong value for '%s': expected one of %s", option->name, option->choices);
     if (option->low == option->high) return reward_refuse(reward, node, "wrong value for '%s': expected %s", option->name, kind);
     return reward_refuse(reward, node, "wrong value for '%s': expected %s from %g to %g", option->name, kind, option->low, option->high);
@@ -127,8 +130,12 @@ static Status read_entry(Reward *reward, const Yaml *entry, size_t at) {
     if (option && node->kind == YAML_NULL && !option->required) return ST_OK;
     if (option) return read_option(reward, option, node, &reward->options[option - reward->kind->options]);
     if (strcmp(key, "type") == 0) return ST_OK;
-    if (strcmp(key, "weight") == 0) return yaml_as_double(node, &reward->weight) ? ST_OK : reward_refuse(reward, node, "wrong value for 'weight': expected a number");
-    if (strcmp(key, "clip") == 0) return read_range(node, &reward->low, &reward->high) ? ST_OK : reward_refuse(reward, node, "wrong value for 'clip': expected [low, high]; null is no bound");
+    if (strcmp(key, "weight") == 0)
+        return yaml_as_double(node, &reward->weight) ? ST_OK : reward_refuse(reward, node, "wrong value for 'weight': expected a number");
+    if (strcmp(key, "clip") == 0)
+        return read_range(node, &reward->low, &reward->high)
+                   ? ST_OK
+                   : reward_refuse(reward, node, "wrong value for 'clip': expected [low, high]; null is no bound");
     if (strcmp(key, "name") != 0) return unknown_option(reward, entry, at);
     if (node->kind != YAML_SCALAR || !node->text[0]) return reward_refuse(reward, node, "wrong value for 'name': expected a text");
     reward->name = node->text;
@@ -185,7 +192,17 @@ static Status open_one(RewardSet *set, const Yaml *entry) {
     const RewardKind *kind = NULL;
     TRY(find_kind(set, entry, &kind));
     Reward *reward = &set->rewards[set->n];
-    *reward = (Reward){.kind = kind, .name = kind->name, .file = set->file, .line = entry->line, .weight = 1, .low = -(double)INFINITY, .high = (double)INFINITY, .index = set->n, .set = set, .arena = set->arena, .context = &set->context};
+    *reward = (Reward){.kind = kind,
+                       .name = kind->name,
+                       .file = set->file,
+                       .line = entry->line,
+                       .weight = 1,
+                       .low = -(double)INFINITY,
+                       .high = (double)INFINITY,
+                       .index = set->n,
+                       .set = set,
+                       .arena = set->arena,
+                       .context = &set->context};
     TRY(read_options(reward, entry));
     TRY(settle_name(reward));
     set->n++; /* from here on it is closed */
@@ -200,8 +217,12 @@ static Status read_whole(RewardSet *set, const Yaml *map, const Yaml **list) {
         if (strcmp(key, "rewards") == 0) *list = node;
         else if (strcmp(key, "clip") == 0) good = read_range(node, &set->low, &set->high);
         else if (strcmp(key, "whiten") == 0) good = yaml_as_bool(node, &set->whiten);
-        else return status_hint(refuse_at(set, "unknown key", key, map->key_lines[i], "not one of a sum of rewards"), "it takes rewards, clip, whiten; one reward alone has a 'type'");
-        if (!good) return refuse_at(set, "wrong value for", key, node->line, strcmp(key, "clip") == 0 ? "expected [low, high]; null is no bound" : "expected true or false");
+        else
+            return status_hint(refuse_at(set, "unknown key", key, map->key_lines[i], "not one of a sum of rewards"),
+                               "it takes rewards, clip, whiten; one reward alone has a 'type'");
+        if (!good)
+            return refuse_at(set, "wrong value for", key, node->line,
+                             strcmp(key, "clip") == 0 ? "expected [low, high]; null is no bound" : "expected true or false");
     }
     return ST_OK;
 }
@@ -212,7 +233,8 @@ static Status read_list(RewardSet *set, const Yaml *node) {
     bool one = list && list->kind == YAML_MAP;
     size_t n = !list || list->kind == YAML_NULL ? 0 : one ? 1 : list->n;
     if (n == 0 || (!one && list->kind != YAML_LIST))
-        return status_hint(refuse_at(set, "'reward'", NULL, list ? list->line : 0, "no reward is given"), "name one, such as reward: [{ type: number }]");
+        return status_hint(refuse_at(set, "'reward'", NULL, list ? list->line : 0, "no reward is given"),
+                           "name one, such as reward: [{ type: number }]");
     if (n > MAX_REWARDS) {
         char problem[40];
         snprintf(problem, sizeof problem, "more than %d rewards", MAX_REWARDS);

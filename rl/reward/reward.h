@@ -1,9 +1,8 @@
 /* Rewards of completions: what the recipe lists below `reward`, each with a weight, and their weighted sum.
  *
  *     RewardSet *set;
- *     TRY(rewards_open(recipe->reward, recipe->path, &(RewardOptions){.max_new_tokens = 256}, &set)); // unknown type: error with the line and the nearest name
- *     const RewardScores *scores;
- *     TRY(rewards_score(set, rows, n, &scores));                  // every fault names the reward and the row
+ *     TRY(rewards_open(recipe->reward, recipe->path, &(RewardOptions){.max_new_tokens = 256}, &set)); // unknown type: error with the line and the
+ * nearest name const RewardScores *scores; TRY(rewards_score(set, rows, n, &scores));                  // every fault names the reward and the row
  *     ... scores->sums[i], scores->columns[k].name, scores->columns[k].values[i] ...
  *     rewards_close(set);
  */
@@ -26,20 +25,22 @@ typedef struct RewardRow {
     const json_t *columns;
 } RewardRow;
 
-/* max_new_tokens: the longest completion, for rewards of the length; 0 = not known. secret: the value of the environment variable `name`, NULL when it is not set; libraries do not
- * look at the environment themselves. */
+/* max_new_tokens: the longest completion, for rewards of the length; 0 = not known. secret: the value of the environment variable `name`, NULL when
+ * it is not set; libraries do not look at the environment themselves. */
 typedef struct RewardOptions {
     int64_t max_new_tokens;
     const char *(*secret)(void *context, const char *name);
     void *context;
 } RewardOptions;
 
-/* `list`: the value of `reward`: a list of maps, one map, or {rewards: [...], clip: [low, high], whiten: true} to clip and scale the sums. `file`: the recipe's path for messages, NULL = none.
- * The recipe must outlive the set. ST_CONFIG: an unknown type or option (with the line and the nearest name), a value that does not fit, an empty list. */
+/* `list`: the value of `reward`: a list of maps, one map, or {rewards: [...], clip: [low, high], whiten: true} to clip and scale the sums. `file`:
+ * the recipe's path for messages, NULL = none. The recipe must outlive the set. ST_CONFIG: an unknown type or option (with the line and the nearest
+ * name), a value that does not fit, an empty list. */
 Status rewards_open(YamlNode list, const char *file, const RewardOptions *options, RewardSet **set);
 /* Whose answers are judged; all is borrowed and must outlive the set. tokenizer, chat: NULL = it has none. */
 typedef struct RewardPolicy { const Model *model; const Tokenizer *tokenizer; const Chat *chat; } RewardPolicy;
-/* For rewards that depend on it (models, which may share its weights): once, before the first rewards_score. ST_INPUT: a model that is missing, or cuts text into other tokens. */
+/* For rewards that depend on it (models, which may share its weights): once, before the first rewards_score. ST_INPUT: a model that is missing, or
+ * cuts text into other tokens. */
 Status rewards_attach(RewardSet *set, const RewardPolicy *policy);
 /* n completions of so many tokens, `group` of them of each prompt. */
 typedef struct RewardShape { size_t n_prompt, n_completion, n, group; } RewardShape;
@@ -47,12 +48,13 @@ typedef struct RewardShape { size_t n_prompt, n_completion, n, group; } RewardSh
 Status rewards_bytes(const RewardSet *set, const RewardShape *shape, size_t *bytes);
 void rewards_close(RewardSet *set); /* ends programs that were started; NULL is fine */
 
-/* One number per row: of one reward, before its weight; or, where a program answers with several numbers, one of the others, under NAME/KEY, NaN in rows without it. */
+/* One number per row: of one reward, before its weight; or, where a program answers with several numbers, one of the others, under NAME/KEY, NaN in
+ * rows without it. */
 typedef struct RewardColumn { const char *name; const double *values; double weight; } RewardColumn; /* weight: in the sum; 0 of those others */
 /* sums: weight x reward, added up in the recipe's order, then clipped, then (`whiten`) scaled to variance 1 around their mean, which stays. */
 typedef struct RewardScores { size_t n_rows, n_columns; const double *sums; const RewardColumn *columns; } RewardScores;
-/* Valid until the next call. The recipe's rewards are the first columns, in its order. ST_INPUT: a column is missing or of another kind, a program or server answers
- * wrongly; ST_RESOURCE: it died, hangs or does not answer. The text names the reward and the row. */
+/* Valid until the next call. The recipe's rewards are the first columns, in its order. ST_INPUT: a column is missing or of another kind, a program or
+ * server answers wrongly; ST_RESOURCE: it died, hangs or does not answer. The text names the reward and the row. */
 Status rewards_score(RewardSet *set, const RewardRow *rows, size_t n, const RewardScores **scores);
 size_t rewards_count(const RewardSet *set); /* entries of the recipe's list */
 

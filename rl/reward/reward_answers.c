@@ -14,7 +14,10 @@ static Status missing_column(const RewardRow *row, const char *field) {
     if (near) return status_hint(ST_INPUT, "did you mean '%s'?", near);
     Str all = {0};
     for (size_t i = 0; i < n; i++) str_printf(&all, "%s%s", i ? ", " : "", names[i]);
-    status_hint(ST_INPUT, n ? "the option 'field' names the column with the answer; the row has %s" : "the option 'field' names the column with the answer; the row has none%s", str_text(&all));
+    status_hint(ST_INPUT,
+                n ? "the option 'field' names the column with the answer; the row has %s"
+                  : "the option 'field' names the column with the answer; the row has none%s",
+                str_text(&all));
     str_release(&all);
     return ST_INPUT;
 }

@@ -1,5 +1,5 @@
-/* choice: 1 when the completion chooses the answer's letter, else 0. Its choice is the letter in the last \boxed{...}, else behind the last "answer" ("the answer is (B)"), else the last letter that stands
- * alone in brackets, else the last that stands alone. */
+/* choice: 1 when the completion chooses the answer's letter, else 0. Its choice is the letter in the last \boxed{...}, else behind the last "answer"
+ * ("the answer is (B)"), else the last letter that stands alone in brackets, else the last that stands alone. */
 #include "rl/reward/reward_kinds.h"
 
 #include <ctype.h>
@@ -15,7 +15,8 @@ static const RewardOption options[] = {
 static Status open(Reward *reward) {
     const char *letters = reward->options[LETTERS].text;
     for (const char *at = letters; *at; at++)
-        if (!isupper((unsigned char)*at) || strchr(at + 1, *at)) return reward_refuse(reward, reward->options[LETTERS].node, "'letters' are different capital letters, such as ABCD");
+        if (!isupper((unsigned char)*at) || strchr(at + 1, *at))
+            return reward_refuse(reward, reward->options[LETTERS].node, "'letters' are different capital letters, such as ABCD");
     return *letters ? ST_OK : reward_refuse(reward, reward->options[LETTERS].node, "'letters' is empty");
 }
 
@@ -29,7 +30,9 @@ static bool alone(const char *letters, Slice text, size_t at) {
     return strchr(letters, text.data[at]) && text.data[at] && !(at > 0 && is_word(text, at - 1)) && !(at + 1 < text.len && is_word(text, at + 1));
 }
 
-static bool bracketed(Slice text, size_t at) { return at > 0 && at + 1 < text.len && strchr("([{*", text.data[at - 1]) && strchr(")]}*", text.data[at + 1]); }
+static bool bracketed(Slice text, size_t at) {
+    return at > 0 && at + 1 < text.len && strchr("([{*", text.data[at - 1]) && strchr(")]}*", text.data[at + 1]);
+}
 
 static char first_alone(const char *letters, Slice text) {
     for (size_t at = 0; at < text.len; at++)
@@ -62,7 +65,8 @@ static Status wanted_letter(const Reward *reward, const json_t *answer, char *le
     const char *letters = reward->options[LETTERS].text, *field = reward->options[FIELD].text;
     if (json_is_integer(answer)) {
         json_int_t index = json_integer_value(answer);
-        if (index < 0 || (size_t)index >= strlen(letters)) return status_fail(ST_INPUT, "column '%s' is %lld, but there are %zu letters, counted from 0", field, (long long)index, strlen(letters));
+        if (index < 0 || (size_t)index >= strlen(letters))
+            return status_fail(ST_INPUT, "column '%s' is %lld, but there are %zu letters, counted from 0", field, (long long)index, strlen(letters));
         *letter = letters[index];
         return ST_OK;
     }

@@ -1,5 +1,6 @@
-/* command: a program that stays alive and answers one JSON row per line with one line: a number, or an object with the number "reward" and perhaps others. Several workers share the rows;
- * each row has its time. A program that ends is started again and asked the row once more. The same row is not asked twice. */
+/* command: a program that stays alive and answers one JSON row per line with one line: a number, or an object with the number "reward" and perhaps
+ * others. Several workers share the rows; each row has its time. A program that ends is started again and asked the row once more. The same row is
+ * not asked twice. */
 #include "rl/reward/reward_kinds.h"
 
 #include <stdlib.h>
@@ -11,11 +12,12 @@ static const RewardOption options[] = {
     [COMMAND] = {.name = "command", .kind = REWARD_NODE, .required = true},
     [TIMEOUT] = {.name = "timeout", .kind = REWARD_NUMBER, .value = 10, .low = 0.001, .high = 86400}, /* seconds a row */
     [WORKERS] = {.name = "workers", .kind = REWARD_WHOLE, .value = 1, .low = 1, .high = MAX_WORKERS},
-    [SANDBOX] = {.name = "sandbox", .kind = REWARD_BOOL},                                             /* no network, and the two limits: */
-    [MEMORY] = {.name = "memory", .kind = REWARD_WHOLE, .value = 1024, .low = 16, .high = 1 << 24},   /* MiB of address space of each process */
-    [CPU] = {.name = "cpu", .kind = REWARD_WHOLE, .value = 600, .low = 1, .high = 1e9},               /* seconds of processor time of each process; a worker that has used them up is started anew */
+    [SANDBOX] = {.name = "sandbox", .kind = REWARD_BOOL},                                           /* no network, and the two limits: */
+    [MEMORY] = {.name = "memory", .kind = REWARD_WHOLE, .value = 1024, .low = 16, .high = 1 << 24}, /* MiB of address space of each process */
+    /* Seconds of processor time of each process; a worker that has used them up is started anew */
+    [CPU] = {.name = "cpu", .kind = REWARD_WHOLE, .value = 600, .low = 1, .high = 1e9},
     [CACHE] = {.name = "cache", .kind = REWARD_BOOL, .value = 1},
-    [FAILED] = {.name = "failed", .kind = REWARD_NUMBER},                                             /* the reward of a row on which the program ends or hangs; not given: the run stops */
+    [FAILED] = {.name = "failed", .kind = REWARD_NUMBER}, /* the reward of a row on which the program ends or hangs; not given: the run stops */
     {0},
 };
 
@@ -40,7 +42,9 @@ static void close(Reward *reward) {
     Command *command = reward->state;
     if (!command) return;
     for (size_t i = 0; i < command->n_workers; i++) child_stop(command->workers[i].child, NULL, 0.5);
-    if (command->n_restarts > 1) log_message(LOG_WARNING, "reward '%s': its program ended by itself and was started again %zu times in all", reward->name, command->n_restarts);
+    if (command->n_restarts > 1)
+        log_message(LOG_WARNING, "reward '%s': its program ended by itself and was started again %zu times in all", reward->name,
+                    command->n_restarts);
     arena_free(command->answers);
 }
 
@@ -56,7 +60,9 @@ static Status open(Reward *reward) {
     if (!command || !(command->answers = arena_new(0))) return ST_RESOURCE;
     bool good = words->kind == YAML_LIST && words->n > 0;
     for (size_t i = 0; good && i < words->n; i++) good = words->items[i]->kind == YAML_SCALAR;
-    if (!good) return status_hint(reward_refuse(reward, words, "'command' is no list of words"), "such as command: [python3, recipes/reward_python_tests.py]");
+    if (!good)
+        return status_hint(reward_refuse(reward, words, "'command' is no list of words"),
+                           "such as command: [python3, recipes/reward_python_tests.py]");
     command->argv = arena_alloc(reward->arena, words->n * sizeof *command->argv);
     if (!command->argv) return ST_RESOURCE;
     for (size_t i = 0; i < words->n; i++) command->argv[i] = words->items[i]->text;
@@ -123,8 +129,8 @@ static void warn_of_restart(const Reward *reward, int64_t row, const Worker *wor
     Slice line = child_last_line(worker->child);
     size_t n = ++command->n_restarts;
     if ((n & (n - 1)) != 0) return;
-    log_message(LOG_WARNING, "reward '%s', row %lld: %s; it is started again (restart %zu) and asked once more%s%.*s", reward->name, (long long)row, status_text(), n, line.len ? "; it said at last: " : "",
-                (int)line.len, line.data);
+    log_message(LOG_WARNING, "reward '%s', row %lld: %s; it is started again (restart %zu) and asked once more%s%.*s", reward->name, (long long)row,
+                status_text(), n, line.len ? "; it said at last: " : "", (int)line.len, line.data);
 }
 
 /* ---- asking ---- */
@@ -134,7 +140,9 @@ typedef struct Asking { Reward *reward; Command *command; const RewardRow *rows;
 static Status give_job(Asking *asking, Worker *worker) {
     const Job *job = &asking->jobs[worker->job];
     if (!worker->child) TRY(start(asking->command, worker));
-    if (child_unasked(worker->child)) return child_add_last_line(worker->child, status_fail(ST_INPUT, "program '%s' answers with more than one line a row", asking->command->argv[0]));
+    if (child_unasked(worker->child))
+        return child_add_last_line(worker->child,
+                                   status_fail(ST_INPUT, "program '%s' answers with more than one line a row", asking->command->argv[0]));
     child_begin(worker->child, job->line.data, job->line.len, 1, asking->reward->options[TIMEOUT].number);
     return ST_OK;
 }
@@ -150,7 +158,9 @@ static Status worker_failed(Asking *asking, Worker *worker, Status status) {
         return give_job(asking, worker);
     }
     if (!asking->reward->options[FAILED].node) return status;
-    if (asking->command->n_failed++ == 0) log_message(LOG_WARNING, "reward '%s', row %lld: %s; it counts as 'failed', and so will others", asking->reward->name, (long long)asking->rows[job->row].number, status_text());
+    if (asking->command->n_failed++ == 0)
+        log_message(LOG_WARNING, "reward '%s', row %lld: %s; it counts as 'failed', and so will others", asking->reward->name,
+                    (long long)asking->rows[job->row].number, status_text());
     child_stop(worker->child, NULL, 0);
     worker->child = NULL;
     job->known->failed = true;

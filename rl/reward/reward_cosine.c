@@ -1,5 +1,5 @@
-/* cosine: a right answer is worth more when it is short, a wrong one costs less when it is long; between length 0 and max_length the value follows half a cosine
- * (arXiv 2502.03373, section 4.2). What is right says another reward of the list, above `threshold`. */
+/* cosine: a right answer is worth more when it is short, a wrong one costs less when it is long; between length 0 and max_length the value follows
+ * half a cosine (arXiv 2502.03373, section 4.2). What is right says another reward of the list, above `threshold`. */
 #include "rl/reward/reward_kinds.h"
 
 #include <math.h>
@@ -22,7 +22,8 @@ static const RewardOption options[] = {
 static Status open(Reward *reward) {
     RewardValue *o = reward->options;
     reward->state = (void *)(uintptr_t)reward_before(reward, o[RIGHT_BY].text);
-    if (!reward->state) return reward_refuse(reward, o[RIGHT_BY].node, "'right_by' names no reward that stands before this one: '%s'", o[RIGHT_BY].text);
+    if (!reward->state)
+        return reward_refuse(reward, o[RIGHT_BY].node, "'right_by' names no reward that stands before this one: '%s'", o[RIGHT_BY].text);
     if (!o[MAX_LENGTH].node) o[MAX_LENGTH].number = (double)reward->context->max_new_tokens;
     return o[MAX_LENGTH].number > 0 ? ST_OK : reward_refuse(reward, NULL, "option 'max_length' is missing");
 }

@@ -1,5 +1,6 @@
-/* format: 1 when the completion has the template's form, else 0. "..." in the template stands for text; everything else must occur exactly once and in this order, white space
- * between tags is free: "<think>...</think><answer>...</answer>". With `partial` the share of the tags that occur exactly once and in order. */
+/* format: 1 when the completion has the template's form, else 0. "..." in the template stands for text; everything else must occur exactly once and
+ * in this order, white space between tags is free: "<think>...</think><answer>...</answer>". With `partial` the share of the tags that occur exactly
+ * once and in order. */
 #include "rl/reward/reward_kinds.h"
 
 #include <ctype.h>
@@ -79,7 +80,8 @@ static bool fits(const Form *form, Slice text, bool allow_empty) {
     for (size_t i = 0; i < form->n; i++) {
         const Piece *piece = &form->pieces[i];
         const char *found = find(at, end, piece->text);
-        if (!found || !gap_fits(piece->hole_before, allow_empty, at, found) || times(text, piece->text) != times_in_form(form, piece->text)) return false;
+        if (!found || !gap_fits(piece->hole_before, allow_empty, at, found) || times(text, piece->text) != times_in_form(form, piece->text))
+            return false;
         at = found + strlen(piece->text);
     }
     return gap_fits(form->open_end, allow_empty, at, end);

@@ -1,5 +1,6 @@
-/* http: a server that is asked for each row. Without `model` it takes the row as JSON and answers as a reward program does (a number, or an object with "reward"). With `model` it is an
- * OpenAI-compatible judge: it gets the rubric with {prompt}, {completion} and the data row's columns filled in, and the last number of its answer, brought from `range` to 0..1, is the reward. */
+/* http: a server that is asked for each row. Without `model` it takes the row as JSON and answers as a reward program does (a number, or an object
+ * with "reward"). With `model` it is an OpenAI-compatible judge: it gets the rubric with {prompt}, {completion} and the data row's columns filled in,
+ * and the last number of its answer, brought from `range` to 0..1, is the reward. */
 #include "lib/base/http.h"
 #include "rl/reward/numbers.h"
 #include "rl/reward/reward_kinds.h"
@@ -9,8 +10,9 @@
 #include <string.h>
 
 enum { URL, MODEL, RUBRIC, SYSTEM, RANGE, MAX_TOKENS, KEY_ENV, CONCURRENCY, RETRIES, TIMEOUT, PER_SECOND, FAILED };
-static const char usual_rubric[] = "Rate the answer to the question on a scale from 0 (useless) to 10 (perfect): is it right, helpful and clear? End with the rating as a number on a line of its own.\n\n"
-                                   "Question:\n{prompt}\n\nAnswer:\n{completion}";
+static const char usual_rubric[] =
+    "Rate the answer to the question on a scale from 0 (useless) to 10 (perfect): is it right, helpful and clear? End with the rating as a number on a line of its own.\n\n"
+    "Question:\n{prompt}\n\nAnswer:\n{completion}";
 static const RewardOption options[] = {
     [URL] = {.name = "url", .kind = REWARD_TEXT, .required = true}, /* of a judge: up to /v1 */
     [MODEL] = {.name = "model", .kind = REWARD_TEXT},
@@ -38,7 +40,8 @@ static Status read_range(Reward *reward, Server *server) {
     const Yaml *range = reward->options[RANGE].node;
     server->low = 0, server->high = 10;
     if (!range) return ST_OK;
-    bool good = range->kind == YAML_LIST && range->n == 2 && yaml_as_double(range->items[0], &server->low) && yaml_as_double(range->items[1], &server->high) && server->low < server->high;
+    bool good = range->kind == YAML_LIST && range->n == 2 && yaml_as_double(range->items[0], &server->low) &&
+                yaml_as_double(range->items[1], &server->high) && server->low < server->high;
     return good ? ST_OK : reward_refuse(reward, range, "wrong value for 'range': expected [lowest, highest]");
 }
 
@@ -46,7 +49,9 @@ static Status find_key(const Reward *reward, const char **key) {
     const char *name = reward->options[KEY_ENV].text;
     const RewardOptions *context = reward->context;
     *key = name && context->secret ? context->secret(context->context, name) : NULL;
-    return !name || (*key && **key) ? ST_OK : reward_refuse(reward, reward->options[KEY_ENV].node, "the environment variable '%s' with the server's key is not set", name);
+    return !name || (*key && **key)
+               ? ST_OK
+               : reward_refuse(reward, reward->options[KEY_ENV].node, "the environment variable '%s' with the server's key is not set", name);
 }
 
 static Status open(Reward *reward) {
@@ -59,8 +64,15 @@ static Status open(Reward *reward) {
         if (o[of_judges[i]].node) return reward_refuse(reward, o[of_judges[i]].node, "'%s' goes with 'model'", options[of_judges[i]].name);
     TRY(read_range(reward, server));
     TRY(find_key(reward, &key));
-    if (o[MODEL].text && !text_ends_with(url, "/chat/completions") && !(url = arena_printf(reward->arena, "%s%schat/completions", url, text_ends_with(url, "/") ? "" : "/"))) return ST_RESOURCE;
-    HttpOptions http = {.url = url, .key = key, .concurrency = (size_t)o[CONCURRENCY].number, .retries = (size_t)o[RETRIES].number, .timeout = o[TIMEOUT].number, .per_second = o[PER_SECOND].number};
+    if (o[MODEL].text && !text_ends_with(url, "/chat/completions") &&
+        !(url = arena_printf(reward->arena, "%s%schat/completions", url, text_ends_with(url, "/") ? "" : "/")))
+        return ST_RESOURCE;
+    HttpOptions http = {.url = url,
+                        .key = key,
+                        .concurrency = (size_t)o[CONCURRENCY].number,
+                        .retries = (size_t)o[RETRIES].number,
+                        .timeout = o[TIMEOUT].number,
+                        .per_second = o[PER_SECOND].number};
     Status status = http_open(&http, &server->client);
     if (status != ST_CONFIG) return status;
     char why[256];
@@ -128,7 +140,8 @@ static Status write_question(const Reward *reward, const RewardRow *row, Str *bo
 /* ---- what is answered ---- */
 
 static Status wrong_judgement(const Reward *reward, const char *problem, const char *text, size_t len) {
-    return status_fail(ST_INPUT, "judge '%s' answers wrongly: %s: '%.*s%s'", reward->options[MODEL].text, problem, (int)MIN(len, 300), text, len > 300 ? "..." : "");
+    return status_fail(ST_INPUT, "judge '%s' answers wrongly: %s: '%.*s%s'", reward->options[MODEL].text, problem, (int)MIN(len, 300), text,
+                       len > 300 ? "..." : "");
 }
 
 static Status read_judgement(const Reward *reward, const Str *reply, double *value) {
@@ -140,7 +153,8 @@ static Status read_judgement(const Reward *reward, const Str *reply, double *val
     Slice text = {json_string_value(content), json_string_length(content)};
     Status status = ST_OK;
     if (!json_is_string(content)) status = wrong_judgement(reward, "no choices[0].message.content", str_text(reply), reply->len);
-    else if (numbers_last(text, &style, &rating) && rating >= server->low && rating <= server->high) *value = (rating - server->low) / (server->high - server->low);
+    else if (numbers_last(text, &style, &rating) && rating >= server->low && rating <= server->high)
+        *value = (rating - server->low) / (server->high - server->low);
     else if (reward->options[FAILED].node) *value = reward->options[FAILED].number;
     else status = wrong_judgement(reward, "its last number is no rating within 'range'", text.data, text.len);
     json_decref(root);

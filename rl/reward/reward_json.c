@@ -1,4 +1,5 @@
-/* json: 1 when the completion is JSON (and fits the schema), else 0; `parses` for JSON that does not fit. The schema is written in the recipe, is a file, or stands in the data row's column `field`. */
+/* json: 1 when the completion is JSON (and fits the schema), else 0; `parses` for JSON that does not fit. The schema is written in the recipe, is a
+ * file, or stands in the data row's column `field`. */
 #include "rl/reward/json_schema.h"
 #include "rl/reward/reward_kinds.h"
 
@@ -20,7 +21,11 @@ static json_t *json_of(const Yaml *node) {
     double number;
     bool truth;
     if (node->kind == YAML_NULL) return json_null();
-    if (node->kind == YAML_SCALAR) return yaml_as_int(node, &whole) ? json_integer(whole) : yaml_as_double(node, &number) ? json_real(number) : yaml_as_bool(node, &truth) ? json_boolean(truth) : json_string(node->text);
+    if (node->kind == YAML_SCALAR)
+        return yaml_as_int(node, &whole)       ? json_integer(whole)
+               : yaml_as_double(node, &number) ? json_real(number)
+               : yaml_as_bool(node, &truth)    ? json_boolean(truth)
+                                               : json_string(node->text);
     json_t *value = node->kind == YAML_LIST ? json_array() : json_object();
     for (size_t i = 0; i < node->n; i++) {
         if (node->kind == YAML_LIST) json_array_append_new(value, json_of(node->items[i]));
@@ -32,7 +37,8 @@ static json_t *json_of(const Yaml *node) {
 static Status open(Reward *reward) {
     const Yaml *node = reward->options[SCHEMA].node;
     json_t *schema = NULL;
-    if (reward->options[PARSES].node && !node && !reward->options[FIELD].text) return reward_refuse(reward, reward->options[PARSES].node, "'parses' needs a 'schema'");
+    if (reward->options[PARSES].node && !node && !reward->options[FIELD].text)
+        return reward_refuse(reward, reward->options[PARSES].node, "'parses' needs a 'schema'");
     if (!node) return ST_OK;
     if (reward->options[FIELD].text) return reward_refuse(reward, reward->options[FIELD].node, "it takes either 'schema' or 'field'");
     if (node->kind == YAML_SCALAR && json_read_file(node->text, &schema) != ST_OK) {

@@ -71,9 +71,11 @@ const json_t *reward_answer(const json_t *value, size_t i);
 /* An answer as text: a string is borrowed, an integer or a real number written to `room`. ST_INPUT when it is something else. */
 Status reward_answer_text(const json_t *answer, const char *field, Str *room, Slice *text);
 
-/* What a program or server is sent: {"prompt", "prompt_ids", "completion", "completion_ids", "finish_reason", ...columns of the data row} in one line, added to `text`. */
+/* What a program or server is sent: {"prompt", "prompt_ids", "completion", "completion_ids", "finish_reason", ...columns of the data row} in one
+ * line, added to `text`. */
 void reward_write_row(const RewardRow *row, Str *text);
-/* What it answers: a number, or an object with the number "reward"; its other numbers become extra columns of row `row`. ST_INPUT with `who` ("program 'x'") and the answer when it is not that. */
+/* What it answers: a number, or an object with the number "reward"; its other numbers become extra columns of row `row`. ST_INPUT with `who`
+ * ("program 'x'") and the answer when it is not that. */
 Status reward_read_answer(Reward *reward, const char *who, const char *answer, size_t row, double *value);
 
 Slice slice_trim(Slice text); /* without white space at both ends */

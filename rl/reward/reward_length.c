@@ -1,5 +1,6 @@
-/* length: with `target` 1 at that length and linearly less on both sides, 0 from twice the target on; with `buffer` DAPO's soft overlong punishment: 0 up to max_length - buffer, then linearly down
- * to -penalty at max_length (arXiv 2503.14476, equation 13; below that, without `cap`, as verl has it). */
+/* length: with `target` 1 at that length and linearly less on both sides, 0 from twice the target on; with `buffer` DAPO's soft overlong punishment:
+ * 0 up to max_length - buffer, then linearly down to -penalty at max_length (arXiv 2503.14476, equation 13; below that, without `cap`, as verl has
+ * it). */
 #include "rl/reward/reward_kinds.h"
 
 #include <ctype.h>
@@ -24,7 +25,9 @@ static Status open(Reward *reward) {
     if (target->node) return ST_OK;
     if (!max->node && strcmp(reward->options[UNIT].text, "tokens") == 0) max->number = (double)reward->context->max_new_tokens;
     if (max->number <= 0) return reward_refuse(reward, buffer->node, "option 'max_length' is missing");
-    return buffer->number <= max->number ? ST_OK : reward_refuse(reward, buffer->node, "'buffer' is %g, more than the longest completion of %g", buffer->number, max->number);
+    return buffer->number <= max->number
+               ? ST_OK
+               : reward_refuse(reward, buffer->node, "'buffer' is %g, more than the longest completion of %g", buffer->number, max->number);
 }
 
 static size_t count_words(Slice text) {
@@ -42,7 +45,9 @@ static size_t count_characters(Slice text) {
 static Status score(Reward *reward, const RewardRow *row, double *value) {
     const RewardValue *o = reward->options;
     const char *unit = o[UNIT].text;
-    double length = (double)(strcmp(unit, "words") == 0 ? count_words(row->completion) : strcmp(unit, "tokens") == 0 ? row->n_completion_ids : count_characters(row->completion));
+    double length = (double)(strcmp(unit, "words") == 0    ? count_words(row->completion)
+                             : strcmp(unit, "tokens") == 0 ? row->n_completion_ids
+                                                           : count_characters(row->completion));
     if (o[TARGET].node) {
         *value = MAX(0, 1 - fabs(length - o[TARGET].number) / o[TARGET].number);
         return ST_OK;

@@ -1,5 +1,6 @@
-/* model: a reward model in this process (scorer.h). It is given the very ids that were sampled, so it must have the policy's tokenizer and, where prompts are conversations, its chat template; with `retokenize`
- * the prompt and the answer's text are rendered and cut by its own instead, and data.system is not seen. An answer's score is that of its last token, ended or not. */
+/* model: a reward model in this process (scorer.h). It is given the very ids that were sampled, so it must have the policy's tokenizer and, where
+ * prompts are conversations, its chat template; with `retokenize` the prompt and the answer's text are rendered and cut by its own instead, and
+ * data.system is not seen. An answer's score is that of its last token, ended or not. */
 #include "data/formats/conversation.h"
 #include "rl/reward/reward_kinds.h"
 #include "rl/reward/scorer.h"
@@ -62,7 +63,9 @@ static Status attach(Reward *reward, const RewardPolicy *policy) {
     Status status = scorer_open(reward->options[MODEL].text, &how, &judge->scorer);
     if (status != ST_OK) return status_prefix(status, "reward '%s'", reward->name);
     if (reward->options[RETOKENIZE].number == 0) return check_tokens(reward, judge, policy);
-    return judge->scorer->tokenizer ? ST_OK : status_fail(ST_INPUT, "reward '%s': 'retokenize' needs a tokenizer, and '%s' has none", reward->name, judge->scorer->dir);
+    return judge->scorer->tokenizer
+               ? ST_OK
+               : status_fail(ST_INPUT, "reward '%s': 'retokenize' needs a tokenizer, and '%s' has none", reward->name, judge->scorer->dir);
 }
 
 static Status bytes(const Reward *reward, const RewardShape *shape, size_t *need) {
@@ -79,7 +82,8 @@ static json_t *whole_row(const RewardRow *row) {
     if (!prompt) prompt = json_object_get(whole, "prompt");
     if (prompt) json_object_set(whole, "prompt", prompt);
     else json_object_set_new(whole, "prompt", json_stringn(row->prompt.data, row->prompt.len));
-    json_object_set_new(whole, "completion", json_is_array(prompt) ? json_pack("[{s:s, s:O}]", "role", "assistant", "content", text) : json_incref(text));
+    json_object_set_new(whole, "completion",
+                        json_is_array(prompt) ? json_pack("[{s:s, s:O}]", "role", "assistant", "content", text) : json_incref(text));
     json_decref(text);
     return whole;
 }
@@ -97,7 +101,8 @@ static Status own_tokens(const Judge *judge, const RewardRow *row, Arena *arena,
     DataConfig config = {.chat = scorer->chat, .train_on = "auto", .vocab_size = scorer->model->config.vocab_size};
     Encoding encoding = {0};
     json_t *whole = whole_row(row);
-    Status status = whole ? data_format_encode(data_format_find("prompt_completion"), whole, &config, scorer->tokenizer, &encoding) : status_fail(ST_RESOURCE, "out of memory");
+    Status status = whole ? data_format_encode(data_format_find("prompt_completion"), whole, &config, scorer->tokenizer, &encoding)
+                          : status_fail(ST_RESOURCE, "out of memory");
     if (status == ST_OK) trim(row, &encoding);
     int32_t *ids = status == ST_OK ? arena_alloc(arena, encoding.ids.n * sizeof *ids) : NULL;
     if (ids) {
@@ -114,7 +119,9 @@ static Status own_tokens(const Judge *judge, const RewardRow *row, Arena *arena,
 
 /* ---- scores ---- */
 
-static bool is_conversation(const RewardRow *row) { return json_is_array(json_object_get(row->columns, "prompt")) || json_object_get(row->columns, "messages"); }
+static bool is_conversation(const RewardRow *row) {
+    return json_is_array(json_object_get(row->columns, "prompt")) || json_object_get(row->columns, "messages");
+}
 
 static Status prepare(const Reward *reward, const RewardRow *row, Arena *arena, ScorerRow *to) {
     const Judge *judge = reward->state;

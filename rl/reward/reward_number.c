@@ -1,5 +1,5 @@
-/* number: 1 when the completion's number is the answer's, else 0. Of both texts it is the last number in the last \boxed{...}, else the first one behind the last "####" (as GSM8K ends its
- * answers), else the last one at all. */
+/* number: 1 when the completion's number is the answer's, else 0. Of both texts it is the last number in the last \boxed{...}, else the first one
+ * behind the last "####" (as GSM8K ends its answers), else the last one at all. */
 #include "rl/reward/numbers.h"
 #include "rl/reward/reward_kinds.h"
 
@@ -21,7 +21,8 @@ static const RewardOption options[] = {
 static Status open(Reward *reward) {
     const char *thousands = reward->options[THOUSANDS].text, *decimal = reward->options[DECIMAL].text;
     if (strlen(thousands) > 1) return reward_refuse(reward, reward->options[THOUSANDS].node, "'thousands' is one character, or \"\" for none");
-    if (strlen(decimal) != 1 || strcmp(decimal, thousands) == 0) return reward_refuse(reward, reward->options[DECIMAL].node, "'decimal' is one character, another than 'thousands'");
+    if (strlen(decimal) != 1 || strcmp(decimal, thousands) == 0)
+        return reward_refuse(reward, reward->options[DECIMAL].node, "'decimal' is one character, another than 'thousands'");
     return ST_OK;
 }
 
@@ -36,7 +37,8 @@ static bool behind_hashes(Slice text, const NumberStyle *style, double *value) {
 
 /* Where the text marks its answer, only the marked place counts. */
 static bool find(const Reward *reward, Slice text, double *value) {
-    const NumberStyle style = {reward->options[THOUSANDS].text[0], reward->options[DECIMAL].text[0], strcmp(reward->options[PERCENT].text, "share") == 0};
+    const NumberStyle style = {reward->options[THOUSANDS].text[0], reward->options[DECIMAL].text[0],
+                               strcmp(reward->options[PERCENT].text, "share") == 0};
     const char *from = reward->options[FROM].text;
     bool any = strcmp(from, "auto") == 0;
     Slice boxed;
@@ -57,7 +59,8 @@ static Status wanted_number(const Reward *reward, const json_t *answer, double *
     Status status = reward_answer_text(answer, field, &room, &text);
     Reward any = *reward;
     any.options[FROM].text = "auto";
-    if (status == ST_OK && !find(&any, text, wanted)) status = status_fail(ST_INPUT, "column '%s' holds no number: '%.*s'", field, (int)MIN(text.len, 200), text.data);
+    if (status == ST_OK && !find(&any, text, wanted))
+        status = status_fail(ST_INPUT, "column '%s' holds no number: '%.*s'", field, (int)MIN(text.len, 200), text.data);
     str_release(&room);
     return status;
 }

@@ -1,4 +1,5 @@
-/* regex: 1 when the pattern (PCRE2, Unicode) is found in the completion, else 0. With `field` the text of its last match (of `group`) must be the answer. */
+/* regex: 1 when the pattern (PCRE2, Unicode) is found in the completion, else 0. With `field` the text of its last match (of `group`) must be the
+ * answer. */
 #define PCRE2_CODE_UNIT_WIDTH 8
 #include "rl/reward/reward_kinds.h"
 
@@ -47,7 +48,8 @@ static Status open(Reward *reward) {
     pcre2_pattern_info(regex->code, PCRE2_INFO_CAPTURECOUNT, &groups);
     double group = reward->options[GROUP].number;
     regex->group = group < 0 ? MIN(groups, 1u) : (uint32_t)group;
-    return regex->group <= groups ? ST_OK : reward_refuse(reward, reward->options[GROUP].node, "the pattern has %u groups, not %u", groups, regex->group);
+    return regex->group <= groups ? ST_OK
+                                  : reward_refuse(reward, reward->options[GROUP].node, "the pattern has %u groups, not %u", groups, regex->group);
 }
 
 /* Looks from `from` on. What takes too many steps is no match; that is said once. */
@@ -55,7 +57,9 @@ static bool find(const Reward *reward, Regex *regex, Slice text, size_t from) {
     int n = pcre2_match(regex->code, (PCRE2_SPTR)(text.len ? text.data : ""), text.len, from, 0, regex->match, regex->limits);
     if (n < 0 && n != PCRE2_ERROR_NOMATCH && !regex->warned) {
         regex->warned = true;
-        log_message(LOG_WARNING, "reward '%s': the pattern takes too many steps on some completions, or they are not UTF-8; these count as not matching", reward->name);
+        log_message(LOG_WARNING,
+                    "reward '%s': the pattern takes too many steps on some completions, or they are not UTF-8; these count as not matching",
+                    reward->name);
     }
     return n > 0;
 }

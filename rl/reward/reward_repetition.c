@@ -1,4 +1,5 @@
-/* repetition: -penalty x (1 - different n-grams / all n-grams) of the completion's words (in lower case) or token ids; 0 where it is shorter than n (arXiv 2502.03373, section 4.3). */
+/* repetition: -penalty x (1 - different n-grams / all n-grams) of the completion's words (in lower case) or token ids; 0 where it is shorter than n
+ * (arXiv 2502.03373, section 4.3). */
 #include "rl/reward/reward_kinds.h"
 
 #include <ctype.h>
@@ -62,7 +63,8 @@ static Status score(Reward *reward, const RewardRow *row, double *value) {
     Gram *grams = malloc(MAX(most, 1) * sizeof *grams);
     char *room = tokens ? malloc(MAX(most, 1) * 8) : NULL;
     if (units && grams && (room || !tokens)) {
-        size_t n = tokens ? split_ids(row, room, units) : split_words(row->completion, units), count = n >= size ? n - size + 1 : 0, different = count > 0;
+        size_t n = tokens ? split_ids(row, room, units) : split_words(row->completion, units), count = n >= size ? n - size + 1 : 0,
+               different = count > 0;
         for (size_t i = 0; i < count; i++) grams[i] = (Gram){units + i, size};
         qsort(grams, count, sizeof *grams, compare_grams);
         for (size_t i = 1; i < count; i++) different += compare_grams(&grams[i], &grams[i - 1]) != 0;

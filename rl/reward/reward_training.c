@@ -67,7 +67,8 @@ static Status forward(RewardTraining *t, const Model *model, Tape *tape, PairBat
 /* ---- losses ---- */
 
 static Status pair_losses(RewardTraining *t, const Pairs *pairs, const size_t *rows, size_t n, double total, double *loss) {
-    double *columns = arena_alloc(t->scratch, 6 * n * sizeof *columns), *chosen = columns, *rejected = columns + n, *margins = columns + 2 * n, *weights = columns + 3 * n;
+    double *columns = arena_alloc(t->scratch, 6 * n * sizeof *columns), *chosen = columns, *rejected = columns + n, *margins = columns + 2 * n,
+           *weights = columns + 3 * n;
     if (!columns) return ST_RESOURCE;
     RewardNumbers *sum = &t->numbers;
     for (size_t i = 0; i < n; i++) {
@@ -76,7 +77,13 @@ static Status pair_losses(RewardTraining *t, const Pairs *pairs, const size_t *r
         sum->rewards_chosen += chosen[i], sum->rewards_rejected += rejected[i];
         calibration_add(&sum->calibration, sigmoid(chosen[i] - rejected[i]), 1);
     }
-    RewardBatch batch = {.n = (int64_t)n, .chosen = chosen, .rejected = rejected, .margins = margins, .weights = weights, .centering = t->centering, .total = (int64_t)total};
+    RewardBatch batch = {.n = (int64_t)n,
+                         .chosen = chosen,
+                         .rejected = rejected,
+                         .margins = margins,
+                         .weights = weights,
+                         .centering = t->centering,
+                         .total = (int64_t)total};
     RewardMetrics metrics;
     reward_model_loss(&batch, columns + 4 * n, columns + 5 * n, &metrics);
     for (size_t i = 0; i < n; i++) t->scores[2 * i] = columns[4 * n + i], t->scores[2 * i + 1] = columns[5 * n + i];
@@ -110,8 +117,8 @@ static void step_losses(RewardTraining *t, const Pairs *pairs, const size_t *row
 }
 
 /* Scores and losses of a batch's rows; t->scores holds the gradients then. loss: their share of the whole's mean. */
-static Status score_batch(RewardTraining *t, const Model *model, Tape *tape, PairBatch *batch, const StepContext *step, const Pairs *pairs, const size_t *rows, size_t n, double total, Tensor **result,
-                          double *loss) {
+static Status score_batch(RewardTraining *t, const Model *model, Tape *tape, PairBatch *batch, const StepContext *step, const Pairs *pairs,
+                          const size_t *rows, size_t n, double total, Tensor **result, double *loss) {
     int64_t n_scores;
     TRY(pair_batch_build(pairs, rows, n, &(PairBatchOptions){.ends = true}, batch));
     batch->model.step = *step;
@@ -174,7 +181,8 @@ static void write_metrics(const PairRun *run, const char *prefix, JsonWriter *w)
 /* ---- which kind of rows ---- */
 
 static Status look(void *context, const Row *row) {
-    *(bool *)context = data_format_find("stepwise")->detect(row->json) || (json_object_get(row->json, "completions_ids") && json_object_get(row->json, "labels"));
+    *(bool *)context =
+        data_format_find("stepwise")->detect(row->json) || (json_object_get(row->json, "completions_ids") && json_object_get(row->json, "labels"));
     return ST_OK;
 }
 
@@ -208,8 +216,16 @@ static void release(RewardTraining *t) {
 Status reward_training_run(const PairRunConfig *config, TrainResult *result) {
     RewardTraining t = {.centering = config->recipe->train_center_rewards_coefficient};
     TRY(kind_of_rows(config->recipe, &t.stepwise));
-    if (t.stepwise && t.centering > 0) return status_fail(ST_CONFIG, "'train.center_rewards_coefficient' is for pairs: the score of a step means a probability, which has no place to move to");
-    PairObjective objective = {.reader = "a reward model", .unpaired = t.stepwise, .stepwise = t.stepwise, .scores = true, .begin = begin, .batch = batch_loss, .write_metrics = write_metrics};
+    if (t.stepwise && t.centering > 0)
+        return status_fail(ST_CONFIG,
+                           "'train.center_rewards_coefficient' is for pairs: the score of a step means a probability, which has no place to move to");
+    PairObjective objective = {.reader = "a reward model",
+                               .unpaired = t.stepwise,
+                               .stepwise = t.stepwise,
+                               .scores = true,
+                               .begin = begin,
+                               .batch = batch_loss,
+                               .write_metrics = write_metrics};
     t.scratch = arena_new(0);
     if (!t.scratch) return status_fail(ST_RESOURCE, "out of memory");
     PairRun run = {.config = config, .recipe = config->recipe, .objective = &objective, .context = &t};
@@ -233,7 +249,9 @@ static Status evaluate_pairs(const RewardEvaluation *config, RewardTraining *t, 
         Tensor *result;
         double loss = 0;
         tape_reset(tape);
-        status = interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : score_batch(t, config->model, tape, &batch, &(StepContext){0}, pairs, rows + i, n, (double)pairs->n, &result, &loss);
+        status = interrupt_requested()
+                     ? status_fail(ST_INTERRUPTED, "interrupted")
+                     : score_batch(t, config->model, tape, &batch, &(StepContext){0}, pairs, rows + i, n, (double)pairs->n, &result, &loss);
         t->numbers.loss += loss;
         if (config->on_progress) config->on_progress(config->context, i + n, pairs->n);
     }
@@ -245,7 +263,13 @@ static Status evaluate_pairs(const RewardEvaluation *config, RewardTraining *t, 
 static Status evaluate(const RewardEvaluation *config, const Recipe *recipe, RewardTraining *t) {
     Tape *tape = tape_new(config->model->device, config->model->compute, 0);
     Pairs *pairs = NULL;
-    PairSource source = {.model = &config->model->config, .tokenizer = config->tokenizer, .chat = config->chat, .unpaired = t->stepwise, .stepwise = t->stepwise, .ends = true, .reader = "a reward model"};
+    PairSource source = {.model = &config->model->config,
+                         .tokenizer = config->tokenizer,
+                         .chat = config->chat,
+                         .unpaired = t->stepwise,
+                         .stepwise = t->stepwise,
+                         .ends = true,
+                         .reader = "a reward model"};
     Status status = tape && t->scratch ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the tape");
     if (tape) tape_record(tape, false);
     if (status == ST_OK) status = pairs_load(recipe, "--data", recipe->data_train, &source, &pairs);
@@ -259,7 +283,8 @@ Status reward_evaluate(const RewardEvaluation *config, RewardNumbers *numbers, b
     Arena *arena = arena_new(0);
     RewardTraining t = {.scratch = arena_new(0)};
     Recipe *recipe = NULL;
-    const char *overrides[] = {arena ? arena_printf(arena, "data.max_length=%lld", (long long)config->max_length) : NULL, arena ? arena_printf(arena, "data.truncation=%s", config->truncation) : NULL};
+    const char *overrides[] = {arena ? arena_printf(arena, "data.max_length=%lld", (long long)config->max_length) : NULL,
+                               arena ? arena_printf(arena, "data.truncation=%s", config->truncation) : NULL};
     Yaml data = {.kind = YAML_SCALAR, .text = config->data};
     Status status = overrides[0] && overrides[1] ? recipe_read(NULL, overrides, COUNT_OF(overrides), &recipe) : ST_RESOURCE;
     if (status == ST_OK) {

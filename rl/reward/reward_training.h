@@ -2,9 +2,10 @@
  *
  *     TRY(reward_training_run(&(PairRunConfig){.recipe = recipe}, &result));
  *
- * A model with a score (ModelOptions.scores) is read at the last token of an answer: the token that ends the turn, or EOS. Two answers share their prompt's tokens, forward and backward. Pairs are learned
- * by Bradley and Terry's model with the column `margin` and centering (reward_model_loss); steps by the cross-entropy of sigmoid(score) at each step's last token, a mean over all steps of the optimiser
- * step. TRL's PRMTrainer has a head of two labels there: the difference of its logits is our score, so that a model of the process judges a whole answer as one of outcomes does.
+ * A model with a score (ModelOptions.scores) is read at the last token of an answer: the token that ends the turn, or EOS. Two answers share their
+ * prompt's tokens, forward and backward. Pairs are learned by Bradley and Terry's model with the column `margin` and centering (reward_model_loss);
+ * steps by the cross-entropy of sigmoid(score) at each step's last token, a mean over all steps of the optimiser step. TRL's PRMTrainer has a head of
+ * two labels there: the difference of its logits is our score, so that a model of the process judges a whole answer as one of outcomes does.
  */
 #ifndef TUNE_REWARD_TRAINING_H
 #define TUNE_REWARD_TRAINING_H
@@ -12,8 +13,8 @@
 #include "rl/reward/calibration.h"
 #include "rl/pairs/pair_run.h"
 
-/* What a reward model is found to be on rows. Of pairs: accuracy = share with the chosen answer ahead, calibration of sigmoid(chosen - rejected). Of steps (chosen: the right ones, labels from 0.5 on):
- * share told right, calibration of sigmoid(score). */
+/* What a reward model is found to be on rows. Of pairs: accuracy = share with the chosen answer ahead, calibration of sigmoid(chosen - rejected). Of
+ * steps (chosen: the right ones, labels from 0.5 on): share told right, calibration of sigmoid(score). */
 typedef struct RewardNumbers {
     double n;                         /* pairs, or steps */
     double loss, accuracy;            /* sums */
@@ -22,8 +23,8 @@ typedef struct RewardNumbers {
     Calibration calibration;
 } RewardNumbers;
 
-/* By the recipe's data.format, or by the first row of data.train. output/adapter/ (PEFT, task SEQ_CLS) or output/model/ (...ForSequenceClassification), metrics.jsonl, checkpoints/. ST_CONFIG: a format without
- * preferences; else as pair_run. */
+/* By the recipe's data.format, or by the first row of data.train. output/adapter/ (PEFT, task SEQ_CLS) or output/model/
+ * (...ForSequenceClassification), metrics.jsonl, checkpoints/. ST_CONFIG: a format without preferences; else as pair_run. */
 Status reward_training_run(const PairRunConfig *config, TrainResult *result);
 
 /* The numbers of a reward model on a file of pairs or steps. */

@@ -44,7 +44,8 @@ static Status garbage(const char *who, const char *answer, const char *problem) 
 }
 
 Status reward_read_answer(Reward *reward, const char *who, const char *answer, size_t row, double *value) {
-    json_t *root = json_loads(answer, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL), *number = json_is_object(root) ? json_object_get(root, "reward") : root, *other;
+    json_t *root = json_loads(answer, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL),
+           *number = json_is_object(root) ? json_object_get(root, "reward") : root, *other;
     const char *key, *error = json_string_value(json_object_get(root, "error"));
     Status status = ST_OK;
     if (!root) status = garbage(who, answer, "no JSON");

@@ -71,7 +71,8 @@ static Status find_part(Arena *arena, const char *dir, Found *found) {
 }
 
 static Status find(Arena *arena, const char *dir, const ScorerOptions *options, Found *found) {
-    if (!dir_exists(dir)) return status_hint(status_fail(ST_INPUT, "no reward model '%s'", dir), "name a run of tune reward, or a model or adapter with a score");
+    if (!dir_exists(dir))
+        return status_hint(status_fail(ST_INPUT, "no reward model '%s'", dir), "name a run of tune reward, or a model or adapter with a score");
     TRY(find_part(arena, dir, found));
     TRY(read_rendering(arena, dir, found));
     if (options->chat_template) found->template = options->chat_template;
@@ -253,7 +254,8 @@ static Status pass_bytes(Scorer *scorer, const ScorerRow *rows, size_t n, size_t
 
 Status scorer_bytes(Scorer *scorer, const ScorerShape *shape, size_t *bytes) {
     size_t n_prompts = (shape->n + shape->group - 1) / shape->group;
-    int32_t *prompts = calloc(n_prompts, MAX(shape->n_prompt, (size_t)1) * sizeof *prompts), *answer = calloc(MAX(shape->n_answer, (size_t)1), sizeof *answer);
+    int32_t *prompts = calloc(n_prompts, MAX(shape->n_prompt, (size_t)1) * sizeof *prompts),
+            *answer = calloc(MAX(shape->n_answer, (size_t)1), sizeof *answer);
     ScorerRow *rows = calloc(shape->n, sizeof *rows);
     Status status = prompts && answer && rows ? ST_OK : status_fail(ST_RESOURCE, "out of memory for the plan of a step");
     for (size_t i = 0; i < shape->n && status == ST_OK; i++) {

@@ -13,7 +13,9 @@
 /* A prompt and what answers it; both are borrowed, one of them may be empty. */
 typedef struct ScorerRow { const int32_t *prompt, *answer; size_t n_prompt, n_answer; } ScorerRow;
 typedef struct ScorerOptions {
-    const Model *base;       /* a model that is loaded already: when the adapter is one on the same directory, its weights are shared, and it must outlive the scorer. NULL = none */
+    /* a model that is loaded already: when the adapter is one on the same directory, its weights are shared, and it must outlive the scorer. NULL =
+     * none */
+    const Model *base;
     const char *base_dir;    /* the adapter's base, instead of what adapter_config.json says; NULL = that */
     const char *compute;     /* auto, f32 or bf16; NULL = the base's, or auto */
     const char *chat_template; /* instead of the run's or the model's own; NULL = that */
@@ -31,13 +33,14 @@ typedef struct Scorer {
     Segment *segments;
     size_t cap_tokens, cap_rows;
 } Scorer;
-/* dir: a run of tune reward, its adapter/ or model/ (which are read with the run's chat template and day, too), or such a directory of PEFT or transformers. ST_INPUT: no such directory, no score, a base that is not on this machine; ST_RESOURCE. */
+/* dir: a run of tune reward, its adapter/ or model/ (which are read with the run's chat template and day, too), or such a directory of PEFT or
+ * transformers. ST_INPUT: no such directory, no score, a base that is not on this machine; ST_RESOURCE. */
 Status scorer_open(const char *dir, const ScorerOptions *options, Scorer **scorer);
 /* Whether this is such a directory, in *is; false for what is no model, adapter or run. ST_INPUT for one that cannot be read. */
 Status scorer_fits(const char *dir, bool *is);
 void scorer_close(Scorer *scorer); /* NULL is fine */
-/* The score of each row. Rows with the same prompt that follow each other share it; a row's score does not depend on the others. ST_INPUT: a row without tokens, or an id that the model does not know;
- * ST_INTERRUPTED. */
+/* The score of each row. Rows with the same prompt that follow each other share it; a row's score does not depend on the others. ST_INPUT: a row
+ * without tokens, or an id that the model does not know; ST_INTERRUPTED. */
 Status scorer_score(Scorer *scorer, const ScorerRow *rows, size_t n, double *scores);
 /* n rows of so many tokens, `group` of them behind each prompt. */
 typedef struct ScorerShape { size_t n_prompt, n_answer, n, group; } ScorerShape;

@@ -7,8 +7,8 @@
 
 /* Every array that a token has a place in, and the size of a place; NULL behind the last. */
 static void *token_array(Experience *e, size_t i, size_t *size) {
-    double **const reals[] = {&e->sampled, &e->filtered, &e->old_logprobs, &e->ref_logprobs, &e->logprobs, &e->entropies, &e->earned, &e->token_rewards, &e->advantages,
-                              &e->values, &e->final_values, &e->targets, &e->new_values};
+    double **const reals[] = {&e->sampled,       &e->filtered,   &e->old_logprobs, &e->ref_logprobs, &e->logprobs, &e->entropies, &e->earned,
+                              &e->token_rewards, &e->advantages, &e->values,       &e->final_values, &e->targets,  &e->new_values};
     bool **const flags[] = {&e->trained, &e->terminated, &e->truncated};
     *size = sizeof(double);
     if (i < COUNT_OF(reals)) return (void *)reals[i];
@@ -70,7 +70,13 @@ Status experience_add(Experience *e, const Sequence *s) {
 }
 
 static Status take(void *context, const Completion *c) {
-    return experience_add(context, &(Sequence){.ids = c->ids.data, .sampled = c->tempered, .filtered = c->filtered, .n = c->ids.n, .text = {str_text(&c->text), c->text.len}, .ended = c->finish == FINISH_STOP, .reward = (double)NAN});
+    return experience_add(context, &(Sequence){.ids = c->ids.data,
+                                               .sampled = c->tempered,
+                                               .filtered = c->filtered,
+                                               .n = c->ids.n,
+                                               .text = {str_text(&c->text), c->text.len},
+                                               .ended = c->finish == FINISH_STOP,
+                                               .reward = (double)NAN});
 }
 
 void experience_clear(Experience *e, int64_t group_size) {
@@ -78,7 +84,8 @@ void experience_clear(Experience *e, int64_t group_size) {
     e->n_groups = e->n = e->n_tokens = 0;
 }
 
-Status experience_sample(const Model *model, const Tokenizer *tokenizer, const PromptRow *const *prompts, size_t n_prompts, uint64_t number, const GenerateConfig *config, Experience *e) {
+Status experience_sample(const Model *model, const Tokenizer *tokenizer, const PromptRow *const *prompts, size_t n_prompts, uint64_t number,
+                         const GenerateConfig *config, Experience *e) {
     experience_clear(e, config->n);
     TRY(reserve_groups(e, (int64_t)n_prompts));
     Prompt *asked = malloc(n_prompts * sizeof *asked);
@@ -95,8 +102,15 @@ Status experience_sample(const Model *model, const Tokenizer *tokenizer, const P
 
 static Status append_sequence(Experience *e, const Experience *from, int64_t i) {
     int64_t begin = from->begin[i];
-    return experience_add(e, &(Sequence){.ids = from->ids + begin, .sampled = from->sampled + begin, .filtered = from->filtered + begin, .trained = from->trained + begin, .earned = from->earned + begin, .n = (size_t)(from->begin[i + 1] - begin),
-                                         .text = {str_text(&from->texts[i]), from->texts[i].len}, .ended = from->ended[i], .reward = from->rewards[i]});
+    return experience_add(e, &(Sequence){.ids = from->ids + begin,
+                                         .sampled = from->sampled + begin,
+                                         .filtered = from->filtered + begin,
+                                         .trained = from->trained + begin,
+                                         .earned = from->earned + begin,
+                                         .n = (size_t)(from->begin[i + 1] - begin),
+                                         .text = {str_text(&from->texts[i]), from->texts[i].len},
+                                         .ended = from->ended[i],
+                                         .reward = from->rewards[i]});
 }
 
 Status experience_append_members(Experience *e, const Experience *from, int64_t group, const int64_t *members) {

@@ -1,4 +1,5 @@
-/* What a policy on text did in one step: groups of completions of the same prompt, as flat arrays over their tokens. Everything that is known of a token has the token's place in its array.
+/* What a policy on text did in one step: groups of completions of the same prompt, as flat arrays over their tokens. Everything that is known of a
+ * token has the token's place in its array.
  *
  *     TRY(experience_sample(model, tokenizer, prompts, n, 0, &config, &round));
  *     experience_clear(&batch, config.n);
@@ -28,9 +29,12 @@ typedef struct Experience {
     double *old_logprobs;          /* as the trainer had it before the first update */
     double *ref_logprobs;          /* under the reference */
     double *logprobs, *entropies;  /* as the policy has it now */
-    double *earned;                /* in an environment, for the turn that ends with the token; 0 elsewhere. What it earned, and more, is in the sequence's reward */
+    /* In an environment, for the turn that ends with the token; 0 elsewhere. What it earned, and more, is in the sequence's reward */
+    double *earned;
     double *token_rewards, *advantages;
-    double *values, *final_values; /* V of the state before the token, as it was before the first update; of the state behind it, where a sequence was cut. Only where values are learned */
+    /* V of the state before the token, as it was before the first update; of the state behind it, where a sequence was cut. Only where values are
+     * learned */
+    double *values, *final_values;
     double *targets;               /* what values are to become */
     double *new_values;            /* as they are now */
     bool *trained;
@@ -38,9 +42,10 @@ typedef struct Experience {
     int64_t cap_sequences, cap_tokens;
 } Experience;
 
-/* Completions of every prompt, sampled from `model` as it is now. Sequences and random numbers are a function of config->seed and the prompts' numbers alone, which are counted from `number`. The experience is
- * emptied first and keeps its memory; {0} is an empty one. Faults as generate. */
-Status experience_sample(const Model *model, const Tokenizer *tokenizer, const PromptRow *const *prompts, size_t n_prompts, uint64_t number, const GenerateConfig *config, Experience *experience);
+/* Completions of every prompt, sampled from `model` as it is now. Sequences and random numbers are a function of config->seed and the prompts'
+ * numbers alone, which are counted from `number`. The experience is emptied first and keeps its memory; {0} is an empty one. Faults as generate. */
+Status experience_sample(const Model *model, const Tokenizer *tokenizer, const PromptRow *const *prompts, size_t n_prompts, uint64_t number,
+                         const GenerateConfig *config, Experience *experience);
 /* Empties it for groups of this size. */
 void experience_clear(Experience *experience, int64_t group_size);
 /* For who samples in another way: a group of this prompt (borrowed), whose sequences are to be added. ST_RESOURCE. */

@@ -93,7 +93,8 @@ static Status read_source(Reading *reading, const DataSource *source) {
     for (size_t i = 0; i < n_paths && (left > 0 || source->max_rows == 0); i++) {
         reading->file = paths[i];
         reading->n_read = 0;
-        TRY(rows_read_as(paths[i], &(RowsConfig){.max_rows = left, .separator = source->separator}, read_row, reading)); /* not widened: reward programs get the rows */
+        /* Not widened: reward programs get the rows */
+        TRY(rows_read_as(paths[i], &(RowsConfig){.max_rows = left, .separator = source->separator}, read_row, reading));
         left -= reading->n_read;
     }
     return ST_OK;
@@ -106,7 +107,9 @@ static Status read_sources(Reading *reading, YamlNode node, const char *key) {
     table->source_begins = arena_zero(set->arena, (table->n_sources + 1) * sizeof *table->source_begins);
     if (!table->source_begins) return ST_RESOURCE;
     for (size_t i = 0; i < table->n_sources; i++) {
-        if (table->sources[i].columns) return status_hint(status_fail(ST_CONFIG, "'%s': prompts are read under their own names, without dataset_info.json", key), "name the file itself");
+        if (table->sources[i].columns)
+            return status_hint(status_fail(ST_CONFIG, "'%s': prompts are read under their own names, without dataset_info.json", key),
+                               "name the file itself");
         TRY(read_source(reading, &table->sources[i]));
         table->source_begins[i + 1] = set->n;
     }
@@ -114,7 +117,8 @@ static Status read_sources(Reading *reading, YamlNode node, const char *key) {
     return ST_OK;
 }
 
-Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const ModelConfig *model, const Chat *chat, const Tokenizer *tokenizer, PromptSet *set) {
+Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const ModelConfig *model, const Chat *chat, const Tokenizer *tokenizer,
+                    PromptSet *set) {
     *set = (PromptSet){.arena = arena_new(0)};
     if (!set->arena) return status_fail(ST_RESOURCE, "out of memory for prompts");
     DataConfig config = data_config(recipe, model, chat);

@@ -20,9 +20,11 @@ typedef struct PromptSet {
     Arena *arena;          /* file names, sources */
 } PromptSet;
 
-/* All rows of data.train (or of `node`, named `key`) as questions, see row_question. Rows longer than data.max_length are treated as data.truncation says. ST_INPUT with file and line, also for a preference
- * pair unless data.format says that its prompt is meant; ST_CONFIG; the caller calls prompts_free in any case. */
-Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const ModelConfig *model, const Chat *chat, const Tokenizer *tokenizer, PromptSet *set);
+/* All rows of data.train (or of `node`, named `key`) as questions, see row_question. Rows longer than data.max_length are treated as data.truncation
+ * says. ST_INPUT with file and line, also for a preference pair unless data.format says that its prompt is meant; ST_CONFIG; the caller calls
+ * prompts_free in any case. */
+Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const ModelConfig *model, const Chat *chat, const Tokenizer *tokenizer,
+                    PromptSet *set);
 void prompts_free(PromptSet *set);
 /* Prompt `place` of an endless stream: epoch after epoch, each with its sources' weights, in a new order each time by data.shuffle and seed. */
 const PromptRow *prompts_at(const PromptSet *set, const Recipe *recipe, int64_t place);

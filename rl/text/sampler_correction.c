@@ -5,7 +5,9 @@
 #include "rl/text/sampler_correction.h"
 
 SamplerCorrection sampler_correction_from_text(const char *name) {
-    static const char *const names[] = {[CORRECT_TOKEN_TRUNCATE] = "token_truncate", [CORRECT_TOKEN_MASK] = "token_mask", [CORRECT_SEQUENCE_TRUNCATE] = "sequence_truncate",
+    static const char *const names[] = {[CORRECT_TOKEN_TRUNCATE] = "token_truncate",
+                                        [CORRECT_TOKEN_MASK] = "token_mask",
+                                        [CORRECT_SEQUENCE_TRUNCATE] = "sequence_truncate",
                                         [CORRECT_SEQUENCE_MASK] = "sequence_mask"};
     size_t i = 0;
     while (i < COUNT_OF(names) && strcmp(names[i], name) != 0) i++;

@@ -36,7 +36,13 @@ void text_add_rewards(Experience *e) {
 }
 
 Trajectory text_trajectory(const Experience *e, bool values) {
-    return (Trajectory){.T = e->n_tokens, .B = 1, .rewards = e->token_rewards, .values = values ? e->values : NULL, .terminated = e->terminated, .truncated = e->truncated, .valid = e->trained};
+    return (Trajectory){.T = e->n_tokens,
+                        .B = 1,
+                        .rewards = e->token_rewards,
+                        .values = values ? e->values : NULL,
+                        .terminated = e->terminated,
+                        .truncated = e->truncated,
+                        .valid = e->trained};
 }
 
 void text_advantages_by_values(const TextWeighing *weighing, double lambda, Experience *e) {

@@ -1,4 +1,5 @@
-/* Policy gradients on text: each states where its advantages come from and which loss it takes. One file text_<name>.c and one line of text_algorithms.def each. */
+/* Policy gradients on text: each states where its advantages come from and which loss it takes. One file text_<name>.c and one line of
+ * text_algorithms.def each. */
 #ifndef TUNE_TEXT_ALGORITHM_H
 #define TUNE_TEXT_ALGORITHM_H
 
@@ -27,8 +28,11 @@ typedef struct TextAlgorithm {
     int64_t least_group;     /* completions that a prompt must have */
     bool compares;           /* only differences of rewards within a group count: a group whose rewards are all equal teaches nothing */
     int64_t sampling_rounds; /* unless rl.sampling_rounds is given; 0: 1 */
-    bool paired;             /* learns from the best and the worst completion of each group by a preference loss (text_pairs.c); loss and advantages are NULL */
-    bool token_rewards;      /* advantages are made of experience->token_rewards, else of experience->rewards; so are those of any algorithm that has values. A KL in the reward is taken off either */
+    /* Learns from the best and the worst completion of each group by a preference loss (text_pairs.c); loss and advantages are NULL */
+    bool paired;
+    /* Advantages are made of experience->token_rewards, else of experience->rewards; so are those of any algorithm that has values. A KL in the
+     * reward is taken off either */
+    bool token_rewards;
     bool kl_in_reward;       /* unless rl.kl_in is given */
     TextValues values;       /* whether values of tokens are learned */
     double clip_high;        /* unless rl.clip_high is given; 0: as rl.clip */
@@ -47,8 +51,9 @@ const TextAlgorithm *text_algorithm_at(size_t i);           /* NULL behind the l
 void text_advantages_of_groups(const TextWeighing *weighing, Experience *experience);
 /* Adds rewards to token_rewards: what the environment gave at the end of each turn, the rest of a sequence's reward at its last token. */
 void text_add_rewards(Experience *experience);
-/* All tokens one behind the other, with an end at each sequence's last one; values only where there are some. What is not trained is no step of it: what an environment told lies between two of the policy's
- * tokens as a part of the state, so a turn's last token is followed by the next turn's first. */
+/* All tokens one behind the other, with an end at each sequence's last one; values only where there are some. What is not trained is no step of it:
+ * what an environment told lies between two of the policy's tokens as a part of the state, so a turn's last token is followed by the next turn's
+ * first. */
 Trajectory text_trajectory(const Experience *experience, bool values);
 /* Generalised advantages of token_rewards and values: behind a completion that was cut there is its final value, behind one that ended nothing. */
 void text_advantages_by_values(const TextWeighing *weighing, double lambda, Experience *experience);

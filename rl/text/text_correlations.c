@@ -1,4 +1,5 @@
-/* What goes together in a step's completions: length and reward, the parts of the reward. Numbers are compared within the group of a prompt, as advantages are, so that prompts which are hard and long do not count. */
+/* What goes together in a step's completions: length and reward, the parts of the reward. Numbers are compared within the group of a prompt, as
+ * advantages are, so that prompts which are hard and long do not count. */
 #include "rl/text/text_run.h"
 
 #include <math.h>
@@ -43,7 +44,8 @@ static Status name_pairs(TextRl *rl, const RewardScores *scores, int n) {
     if (n == 0 || rl->pair_names[0][1]) return ST_OK;
     for (int i = 0; i < n; i++)
         for (int k = i + 1; k < n; k++)
-            if (!(rl->pair_names[i][k] = arena_printf(rl->arena, "reward_correlation/%s:%s", scores->columns[i].name, scores->columns[k].name))) return ST_RESOURCE;
+            if (!(rl->pair_names[i][k] = arena_printf(rl->arena, "reward_correlation/%s:%s", scores->columns[i].name, scores->columns[k].name)))
+                return ST_RESOURCE;
     return ST_OK;
 }
 

@@ -3,6 +3,14 @@
 #include "rl/text/text_algorithm.h"
 
 const TextAlgorithm text_dapo = {
-    .name = "dapo", .help = "GRPO, clip-higher, token-level loss, dynamic sampling (arXiv 2503.14476)", .loss = "dapo", .least_group = 2, .compares = true, .clip_high = 0.28, .sampling_rounds = 10, .scale = SCALE_GROUP, .advantages = text_advantages_of_groups,
+    .name = "dapo",
+    .help = "GRPO, clip-higher, token-level loss, dynamic sampling (arXiv 2503.14476)",
+    .loss = "dapo",
+    .least_group = 2,
+    .compares = true,
+    .clip_high = 0.28,
+    .sampling_rounds = 10,
+    .scale = SCALE_GROUP,
+    .advantages = text_advantages_of_groups,
     .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_CLIP "scale_rewards",
 };

@@ -7,7 +7,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-enum { RESTARTS = 5, CALM = 100, MAX_TURNS = 8, SHOWN = 200 }; /* how often it may fail in a row; this many answers without a failure begin a new row */
+/* How often it may fail in a row; this many answers without a failure begin a new row */
+enum { RESTARTS = 5, CALM = 100, MAX_TURNS = 8, SHOWN = 200 };
 static const double timeout_usual = 60;
 
 struct TextEnv {
@@ -31,7 +32,8 @@ static Status wrong(const TextEnv *env, int64_t copy, const char *problem) {
     int shown = (int)MIN(env->reply.len ? env->reply.len - 1 : 0, (size_t)SHOWN);
     char of_copy[40] = "";
     if (copy >= 0) snprintf(of_copy, sizeof of_copy, "copy %lld: ", (long long)copy);
-    status_fail(ST_INPUT, "environment '%s' answers wrongly: %s%s: '%.*s%s'", env->id, of_copy, problem, shown, str_text(&env->reply), env->reply.len > SHOWN + 1 ? "..." : "");
+    status_fail(ST_INPUT, "environment '%s' answers wrongly: %s%s: '%.*s%s'", env->id, of_copy, problem, shown, str_text(&env->reply),
+                env->reply.len > SHOWN + 1 ? "..." : "");
     return child_add_last_line(env->child, ST_INPUT);
 }
 
@@ -60,7 +62,8 @@ static Status open_program(TextEnv *env) {
     TRY(ask(env));
     if (!says_text(env, "action") || !says_text(env, "observation")) {
         wrong(env, -1, "its actions and observations are no texts");
-        return status_hint(ST_INPUT, "expected {\"action\": \"text\", \"observation\": \"text\"}; an environment of numbers is asked without text: true");
+        return status_hint(ST_INPUT,
+                           "expected {\"action\": \"text\", \"observation\": \"text\"}; an environment of numbers is asked without text: true");
     }
     const json_t *id = json_object_get(env->answer, "id");
     if (json_is_string(id) && !(env->id = arena_strdup(env->arena, json_string_value(id)))) return ST_RESOURCE;
@@ -76,7 +79,8 @@ static Status restart(TextEnv *env) {
             return child_add_last_line(env->child, ST_RESOURCE);
         }
         double pause = restart_pause(env->failures, env->timeout);
-        log_message(LOG_WARNING, "environment '%s': %s; it is started again in %g s (%lld of %d), its episodes are cut off", env->id, status_text(), pause, (long long)env->failures, RESTARTS);
+        log_message(LOG_WARNING, "environment '%s': %s; it is started again in %g s (%lld of %d), its episodes are cut off", env->id, status_text(),
+                    pause, (long long)env->failures, RESTARTS);
         child_stop(env->child, NULL, 0);
         env->child = NULL;
         restart_wait(pause);
@@ -94,7 +98,8 @@ static Status get_list(const TextEnv *env, const char *name, int64_t n, const js
 }
 
 static Status read_observation(TextEnv *env, const json_t *json, int64_t copy) {
-    bool good = json_is_string(json) || (json_is_array(json) && json_array_size(json) > 0) || (json_is_object(json) && (json_object_get(json, "content") || json_object_get(json, "messages")));
+    bool good = json_is_string(json) || (json_is_array(json) && json_array_size(json) > 0) ||
+                (json_is_object(json) && (json_object_get(json, "content") || json_object_get(json, "messages")));
     if (!good) return wrong(env, copy, "its observation is no text, no message and no list of messages");
     env->turns[copy].observation = json;
     return ST_OK;
@@ -117,7 +122,8 @@ Status text_env_reset(TextEnv *env, const uint64_t *seeds, int64_t n) {
     while (true) {
         str_clear(&env->request);
         str_append(&env->request, "{\"reset\": [");
-        for (int64_t copy = 0; copy < n; copy++) str_printf(&env->request, "%s[%lld, %llu]", copy ? ", " : "", (long long)copy, (unsigned long long)seeds[copy]);
+        for (int64_t copy = 0; copy < n; copy++)
+            str_printf(&env->request, "%s[%lld, %llu]", copy ? ", " : "", (long long)copy, (unsigned long long)seeds[copy]);
         str_append(&env->request, "]}\n");
         Status status = ask(env);
         if (status == ST_OK) return read_reset(env, n);
@@ -159,7 +165,9 @@ static Status read_step(TextEnv *env, const Slice *actions, int64_t n) {
     TRY(get_list(env, "truncated", env->copies, &truncated));
     for (int64_t copy = 0; copy < n; copy++) {
         size_t i = (size_t)copy;
-        if (actions[copy].data) TRY(read_copy(env, copy, json_array_get(observations, i), json_array_get(rewards, i), json_array_get(terminated, i), json_array_get(truncated, i)));
+        if (actions[copy].data)
+            TRY(read_copy(env, copy, json_array_get(observations, i), json_array_get(rewards, i), json_array_get(terminated, i),
+                          json_array_get(truncated, i)));
     }
     return ST_OK;
 }
@@ -197,7 +205,9 @@ static Status fault(const Yaml *node, const char *what) {
 static Status read_command(TextEnv *env, const Yaml *command) {
     bool good = command && command->kind == YAML_LIST && command->n > 0;
     for (size_t i = 0; good && i < command->n; i++) good = command->items[i]->kind == YAML_SCALAR && command->items[i]->text[0];
-    if (!good) return status_hint(fault(command ? command : &(Yaml){0}, "has no 'command' that is a list of words"), "command: [python3, recipes/guess_number_env.py]");
+    if (!good)
+        return status_hint(fault(command ? command : &(Yaml){0}, "has no 'command' that is a list of words"),
+                           "command: [python3, recipes/guess_number_env.py]");
     env->argv = arena_zero(env->arena, command->n * sizeof *env->argv);
     if (!env->argv) return ST_RESOURCE;
     for (; env->n < command->n; env->n++)
@@ -222,7 +232,8 @@ static Status read_options(TextEnv *env, const Yaml *node) {
             str_printf(&what, "has an unknown key '%s'", key);
             fault(value, str_text(&what));
             str_release(&what);
-            return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : status_hint(ST_CONFIG, "beside command and text it takes timeout and max_turns");
+            return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near)
+                        : status_hint(ST_CONFIG, "beside command and text it takes timeout and max_turns");
         }
     }
     return ST_OK;

@@ -1,13 +1,16 @@
-/* An environment of texts that is a program: it is told what the policy said and answers with what comes next. The requests are those of env_new_command (env.h), with texts for actions and observations:
+/* An environment of texts that is a program: it is told what the policy said and answers with what comes next. The requests are those of
+ * env_new_command (env.h), with texts for actions and observations:
  *
  *     {"open": {"copies": 2}}               -> {"action": "text", "observation": "text"}, and "id" if it has a name
  *     {"reset": [[0, 71], [1, 71]]}         -> {"observations": [OBS, OBS]}          pairs of copy and seed; the same seed begins the same episode
  *     {"step": ["I guess 50", null]}        -> {"observations", "rewards", "terminated", "truncated"}, lists over the copies; null: this copy rests
  *     {"close": true}                       no answer
  *
- * OBS is a text, a message {"role", "content"}, a list of messages, or {"messages": [...], "tools": [...]}; null where an episode has ended. {"error": text} is an answer that ends the run.
+ * OBS is a text, a message {"role", "content"}, a list of messages, or {"messages": [...], "tools": [...]}; null where an episode has ended.
+ * {"error": text} is an answer that ends the run.
  *
- * When the program dies or hangs it is started again after a pause that grows: episodes that were running are cut off (truncated), a few times in a row. A wrong answer ends the run and is shown.
+ * When the program dies or hangs it is started again after a pause that grows: episodes that were running are cut off (truncated), a few times in a
+ * row. A wrong answer ends the run and is shown.
  */
 #ifndef TUNE_TEXT_ENV_H
 #define TUNE_TEXT_ENV_H
@@ -17,7 +20,8 @@
 typedef struct TextEnv TextEnv;
 /* Whether rl.env asks for one: {command: [...], text: true}. */
 bool text_env_is_meant(const Yaml *node);
-/* {command: [program, argument...], text: true, timeout: 60, max_turns: 8}. ST_CONFIG; ST_INPUT: no such program, or it answers wrongly; ST_RESOURCE. */
+/* {command: [program, argument...], text: true, timeout: 60, max_turns: 8}. ST_CONFIG; ST_INPUT: no such program, or it answers wrongly; ST_RESOURCE.
+ */
 Status text_env_open(const Yaml *node, int64_t copies, TextEnv **env);
 void text_env_close(TextEnv *env);             /* NULL is fine */
 const char *text_env_id(const TextEnv *env);
@@ -27,7 +31,8 @@ typedef struct TextTurn { const json_t *observation; double reward; bool termina
 const TextTurn *text_env_turn(const TextEnv *env, int64_t copy);
 /* Begins episodes in copies 0 .. n - 1 by their seeds (31 bits); the other copies rest. ST_INPUT, ST_RESOURCE. */
 Status text_env_reset(TextEnv *env, const uint64_t *seeds, int64_t n);
-/* actions[copy]: what was said, NULL where the copy rests; n as above. ST_INPUT names the copy and shows the answer; ST_RESOURCE after too many failures. */
+/* actions[copy]: what was said, NULL where the copy rests; n as above. ST_INPUT names the copy and shows the answer; ST_RESOURCE after too many
+ * failures. */
 Status text_env_step(TextEnv *env, const Slice *actions, int64_t n);
 
 #endif

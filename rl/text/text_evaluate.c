@@ -65,7 +65,8 @@ static Status describe(const TextRl *rl, const RolloutSums *sums, TextEvaluation
 }
 
 static Status read_recipe(const char *dir, const char *data, Arena *arena, Recipe **recipe) {
-    const char *path = path_join(arena, dir, "recipe.yaml"), *changes[] = {"data.eval_split=0", "eval.data=null", data ? arena_printf(arena, "data.eval=%s", data) : ""};
+    const char *path = path_join(arena, dir, "recipe.yaml"),
+               *changes[] = {"data.eval_split=0", "eval.data=null", data ? arena_printf(arena, "data.eval=%s", data) : ""};
     return path && changes[2] ? recipe_read(path, changes, data ? COUNT_OF(changes) : 0, recipe) : ST_RESOURCE;
 }
 
@@ -74,7 +75,8 @@ static Status open_trained(const Recipe *recipe, const char *dir, Arena *arena, 
     const char *adapter = path_join(arena, dir, "adapter"), *whole = path_join(arena, dir, "model");
     if (!adapter || !whole) return ST_RESOURCE;
     bool lora = dir_exists(adapter);
-    if (!lora && !dir_exists(whole)) return status_hint(status_fail(ST_INPUT, "'%s' holds neither an adapter nor a model", dir), "finish the run: tune rl RECIPE --resume");
+    if (!lora && !dir_exists(whole))
+        return status_hint(status_fail(ST_INPUT, "'%s' holds neither an adapter nor a model", dir), "finish the run: tune rl RECIPE --resume");
     ModelOptions options = {.device = device_cpu(), .compute = recipe_compute(recipe)};
     TRY(model_load(lora ? recipe->model_path : whole, &options, model));
     return lora ? adapter_load(*model, adapter, false) : ST_OK;
@@ -91,7 +93,8 @@ static Status open_eval(TextRl *rl) {
 }
 
 /* Opens the run, does `judge`, closes it. */
-static Status evaluate_run(const char *dir, const char *data, const RewardOptions *rewards, Status (*judge)(TextRl *rl, void *context, TextEvaluation *evaluation), void *context, TextEvaluation *evaluation) {
+static Status evaluate_run(const char *dir, const char *data, const RewardOptions *rewards,
+                           Status (*judge)(TextRl *rl, void *context, TextEvaluation *evaluation), void *context, TextEvaluation *evaluation) {
     *evaluation = (TextEvaluation){.arena = arena_new(0)};
     TextRl rl = {.arena = arena_new(0), .stop_id = -1};
     Recipe *recipe = NULL;
@@ -113,7 +116,9 @@ static Status ask_prompts(TextRl *rl, void *context, TextEvaluation *evaluation)
     return describe(rl, &sums, evaluation);
 }
 
-Status text_rl_evaluate(const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation) { return evaluate_run(dir, data, rewards, ask_prompts, NULL, evaluation); }
+Status text_rl_evaluate(const char *dir, const char *data, const RewardOptions *rewards, TextEvaluation *evaluation) {
+    return evaluate_run(dir, data, rewards, ask_prompts, NULL, evaluation);
+}
 
 /* ---- episodes ---- */
 
@@ -143,7 +148,8 @@ static Status play_episodes(TextRl *rl, void *context, TextEvaluation *evaluatio
     int64_t most = MIN(MIN(EPISODES, rl->recipe->rl_prompts_per_step * rl->recipe->rl_num_generations), play->episodes);
     RolloutSums sums = {0};
     TRY(text_open_turns(rl, most, 1));
-    for (int64_t first = 0; first < play->episodes; first += most) TRY(play_batch(rl, play, first, MIN(most, play->episodes - first), &sums, evaluation));
+    for (int64_t first = 0; first < play->episodes; first += most)
+        TRY(play_batch(rl, play, first, MIN(most, play->episodes - first), &sums, evaluation));
     TRY(describe(rl, &sums, evaluation));
     evaluation->rows = (size_t)play->episodes;
     evaluation->turns /= (double)play->episodes;
@@ -151,4 +157,6 @@ static Status play_episodes(TextRl *rl, void *context, TextEvaluation *evaluatio
     return ST_OK;
 }
 
-Status text_rl_play(const char *dir, const TextPlay *play, TextEvaluation *evaluation) { return evaluate_run(dir, NULL, &play->rewards, play_episodes, (void *)(uintptr_t)play, evaluation); }
+Status text_rl_play(const char *dir, const TextPlay *play, TextEvaluation *evaluation) {
+    return evaluate_run(dir, NULL, &play->rewards, play_episodes, (void *)(uintptr_t)play, evaluation);
+}

@@ -16,7 +16,9 @@ bool text_kl_in_reward(const TextRl *rl) {
     return where ? strcmp(where, "reward") == 0 : rl->algorithm->kl_in_reward;
 }
 
-bool text_rewards_tokens(const TextRl *rl) { return rl->algorithm->token_rewards || rl->algorithm->values == VALUES_NEEDED || rl->recipe->rl_value_model; }
+bool text_rewards_tokens(const TextRl *rl) {
+    return rl->algorithm->token_rewards || rl->algorithm->values == VALUES_NEEDED || rl->recipe->rl_value_model;
+}
 
 int64_t text_steps_per_rollout(const TextRl *rl) { return rl->recipe->rl_num_iterations * rl->recipe->rl_num_minibatches; }
 
@@ -36,7 +38,8 @@ static Status look(TextRl *rl, const Model *model, const Wanted *wanted) {
     tape_record(rl->pass.tape, false);
     for (int64_t i = 0, n; i < e->n && status == ST_OK; i += n) {
         int64_t begin = e->begin[i];
-        TextResults results = {.logprobs = at(wanted->logprobs, begin), .values = at(wanted->values, begin), .final_values = at(wanted->final_values, begin)};
+        TextResults results = {
+            .logprobs = at(wanted->logprobs, begin), .values = at(wanted->values, begin), .final_values = at(wanted->final_values, begin)};
         n = text_pass_fit(&rl->pass, e, i, e->n);
         status = interrupt_requested() ? ST_INTERRUPTED : text_pass_forward(&rl->pass, model, e, i, n, &results);
     }
@@ -53,7 +56,10 @@ static Status ask_reference(TextRl *rl) {
 }
 
 /* With one optimiser step a rollout the policy that learns is the one that sampled: every ratio is exactly 1, and nothing is computed twice. */
-static bool needs_old(const TextRl *rl) { return !rl->algorithm->paired && (text_steps_per_rollout(rl) > 1 || (rl->reference && text_kl_in_reward(rl)) || adapts_kl(rl) || corrects_sampler(rl)); }
+static bool needs_old(const TextRl *rl) {
+    return !rl->algorithm->paired &&
+           (text_steps_per_rollout(rl) > 1 || (rl->reference && text_kl_in_reward(rl)) || adapts_kl(rl) || corrects_sampler(rl));
+}
 
 static Status ask_policy(TextRl *rl) {
     Experience *e = &rl->experience;
@@ -89,14 +95,16 @@ static void set_targets(TextRl *rl) {
     Experience *e = &rl->experience;
     const Recipe *r = rl->recipe;
     Trajectory tokens = text_trajectory(e, true);
-    returns_td_lambda(&tokens, (Bootstrap){.final_values = e->final_values}, r->rl_gamma, isnan(r->rl_value_lambda) ? r->rl_gae_lambda : r->rl_value_lambda, e->targets);
+    returns_td_lambda(&tokens, (Bootstrap){.final_values = e->final_values}, r->rl_gamma,
+                      isnan(r->rl_value_lambda) ? r->rl_gae_lambda : r->rl_value_lambda, e->targets);
 }
 
 static void correct_sampler(TextRl *rl, Metrics *metrics) {
     const Experience *e = &rl->experience;
     const Recipe *r = rl->recipe;
     double sum = 0, count = 0;
-    sampler_correction(sampler_correction_from_text(r->rl_sampler_correction), r->rl_correction_low, r->rl_correction_high, e->n, e->begin, e->old_logprobs, e->sampled, e->trained, rl->weights);
+    sampler_correction(sampler_correction_from_text(r->rl_sampler_correction), r->rl_correction_low, r->rl_correction_high, e->n, e->begin,
+                       e->old_logprobs, e->sampled, e->trained, rl->weights);
     for (int64_t t = 0; t < e->n_tokens; t++) {
         sum += e->trained[t] ? rl->weights[t] : 0;
         count += e->trained[t];
@@ -156,7 +164,10 @@ static Status weigh(TextRl *rl, Metrics *metrics) {
 /* ---- learning ---- */
 
 /* Sums over the tokens of a step's passes. */
-typedef struct Sums { double loss, kl, entropy, clip_low, clip_high, approx_kl, grad_norm, diff, value_loss, value_clipped, value_grad_norm; int64_t tokens, updates; } Sums;
+typedef struct Sums {
+    double loss, kl, entropy, clip_low, clip_high, approx_kl, grad_norm, diff, value_loss, value_clipped, value_grad_norm;
+    int64_t tokens, updates;
+} Sums;
 
 static void add(Sums *sums, const PolicyMetrics *m) {
     double n = (double)m->tokens;
@@ -175,18 +186,26 @@ static Status compare(TextRl *rl, const double *logprobs, int64_t begin, int64_t
     for (int64_t t = begin; t < end; t++)
         if (e->trained[t]) sums->diff = fmax(sums->diff, fabs(logprobs[t] - e->sampled[t])); /* the others may not have been sampled */
     if (isnan(rl->recipe->rl_max_logprob_diff) || sums->diff <= rl->recipe->rl_max_logprob_diff) return ST_OK;
-    status_fail(ST_NUMERIC, "the sampler's and the trainer's log-probabilities differ by %.3g, more than rl.max_logprob_diff %.3g", sums->diff, rl->recipe->rl_max_logprob_diff);
+    status_fail(ST_NUMERIC, "the sampler's and the trainer's log-probabilities differ by %.3g, more than rl.max_logprob_diff %.3g", sums->diff,
+                rl->recipe->rl_max_logprob_diff);
     return status_hint(ST_NUMERIC, "model.compute: f32 brings them together");
 }
 
 static Status not_finite(const TextRl *rl, const char *what) {
-    return status_hint(status_fail(ST_NUMERIC, "the %s is not finite in optimiser step %lld", what, (long long)rl->updates + 1), "lower train.learning_rate");
+    return status_hint(status_fail(ST_NUMERIC, "the %s is not finite in optimiser step %lld", what, (long long)rl->updates + 1),
+                       "lower train.learning_rate");
 }
 
-/* The value loss of tokens begin .. end - 1 by new_values, times vf_coef; its gradients into rl->value_gradients. total: trained tokens of the optimiser step. */
+/* The value loss of tokens begin .. end - 1 by new_values, times vf_coef; its gradients into rl->value_gradients. total: trained tokens of the
+ * optimiser step. */
 static Status learn_values(TextRl *rl, int64_t begin, int64_t end, int64_t total, Sums *sums) {
     Experience *e = &rl->experience;
-    ValueBatch batch = {.n = end - begin, .values = e->new_values + begin, .old_values = text_steps_per_rollout(rl) > 1 ? e->values + begin : NULL, .targets = e->targets + begin, .trained = e->trained + begin, .total = total};
+    ValueBatch batch = {.n = end - begin,
+                        .values = e->new_values + begin,
+                        .old_values = text_steps_per_rollout(rl) > 1 ? e->values + begin : NULL,
+                        .targets = e->targets + begin,
+                        .trained = e->trained + begin,
+                        .total = total};
     ValueMetrics metrics;
     value_loss(&batch, rl->recipe->rl_clip_value, rl->value_gradients + begin, &metrics);
     if (!isfinite(metrics.loss)) return not_finite(rl, "value loss");
@@ -209,7 +228,10 @@ static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig 
     Experience *e = &rl->experience;
     int64_t begin = e->begin[first], end = e->begin[first + n];
     bool head = rl->value && !rl->value->own;
-    TextResults results = {.logprobs = e->logprobs + begin, .entropies = e->entropies + begin, .values = head ? e->new_values + begin : NULL, .entropies_trained = rl->recipe->rl_ent_coef != 0};
+    TextResults results = {.logprobs = e->logprobs + begin,
+                           .entropies = e->entropies + begin,
+                           .values = head ? e->new_values + begin : NULL,
+                           .entropies_trained = rl->recipe->rl_ent_coef != 0};
     TRY(text_pass_forward(&rl->pass, rl->model, e, first, n, &results));
     if (fresh) TRY(compare(rl, e->logprobs, begin, end, sums));
     PolicyBatch batch = {
@@ -230,7 +252,8 @@ static Status learn_from(TextRl *rl, int64_t first, int64_t n, PolicyLossConfig 
     add(sums, &metrics);
     if (head) TRY(learn_values(rl, begin, end, loss->total_tokens, sums));
     for (int64_t t = begin; t < end; t++) rl->entropy_gradients[t] = e->trained[t] ? metrics.grad_entropy : 0;
-    TextGradients gradients = {rl->gradients + begin, rl->recipe->rl_ent_coef != 0 ? rl->entropy_gradients + begin : NULL, head ? rl->value_gradients + begin : NULL};
+    TextGradients gradients = {rl->gradients + begin, rl->recipe->rl_ent_coef != 0 ? rl->entropy_gradients + begin : NULL,
+                               head ? rl->value_gradients + begin : NULL};
     TRY(text_pass_backward(&rl->pass, &gradients));
     return rl->value && rl->value->own ? learn_value_model(rl, first, n, loss->total_tokens, sums) : ST_OK;
 }

@@ -1,4 +1,5 @@
-/* Memory of a run on text, before its first step: a pass of the largest kind on the device that computes nothing, and what sampling holds beside it. */
+/* Memory of a run on text, before its first step: a pass of the largest kind on the device that computes nothing, and what sampling holds beside it.
+ */
 #include <stdlib.h>
 #include <string.h>
 
@@ -28,7 +29,8 @@ static Status largest_new(const TextRl *rl, Largest *largest) {
     e->ids = calloc((size_t)e->n_tokens, sizeof *e->ids);
     largest->zeros = calloc((size_t)(e->n_tokens + e->n), sizeof *largest->zeros);
     largest->prompt.ids = (Ids){calloc((size_t)prompt, sizeof(int32_t)), (size_t)prompt, (size_t)prompt};
-    if (!e->prompts || !e->begin || !e->ended || !e->ids || !largest->zeros || !largest->prompt.ids.data) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
+    if (!e->prompts || !e->begin || !e->ended || !e->ids || !largest->zeros || !largest->prompt.ids.data)
+        return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
     for (int64_t g = 0; g < e->n_groups; g++) e->prompts[g] = &largest->prompt;
     return ST_OK;
 }
@@ -43,7 +45,8 @@ static void largest_release(Largest *largest) {
     ids_release(&largest->prompt.ids);
 }
 
-/* How many sequences a pass takes. Where more are left it has as many tokens as it may have, for shorter ones would fill it: its last one is lengthened. */
+/* How many sequences a pass takes. Where more are left it has as many tokens as it may have, for shorter ones would fill it: its last one is
+ * lengthened. */
 static int64_t fill(const TextPass *pass, Largest *largest) {
     Experience *e = &largest->experience;
     for (int64_t i = 0; i <= e->n; i++) e->begin[i] = i * largest->completion;
@@ -81,7 +84,9 @@ static Status judging_bytes(const TextRl *rl, const Largest *largest, size_t *by
     *bytes = 0;
     if (!rl->rewards) return ST_OK;
     TRY(rewards_bytes(rl->rewards, &(RewardShape){largest->prompt.ids.n, (size_t)largest->completion, (size_t)e->n, (size_t)e->group_size}, bytes));
-    if (rl->eval.n > 0) TRY(rewards_bytes(rl->rewards, &(RewardShape){(size_t)rl->eval.longest, (size_t)largest->completion, at_once_in_evaluation(rl, largest), 1}, &evaluation));
+    if (rl->eval.n > 0)
+        TRY(rewards_bytes(rl->rewards, &(RewardShape){(size_t)rl->eval.longest, (size_t)largest->completion, at_once_in_evaluation(rl, largest), 1},
+                          &evaluation));
     *bytes = MAX(*bytes, evaluation);
     return ST_OK;
 }
@@ -94,10 +99,16 @@ static Status passes(Largest *largest, Tape *meta) {
     bool own = rl->value && rl->value->own, head = rl->value && !own;
     TextPass pass = {.tape = meta, .temperature = rl->pass.temperature, .max_tokens = rl->pass.max_tokens, .value_head = rl->pass.value_head};
     int64_t n = fill(&pass, largest);
-    TextResults results = {.logprobs = zeros, .entropies = zeros, .values = head ? zeros : NULL, .final_values = head ? zeros : NULL, .entropies_trained = rl->loss.ent_coef != 0};
+    TextResults results = {.logprobs = zeros,
+                           .entropies = zeros,
+                           .values = head ? zeros : NULL,
+                           .final_values = head ? zeros : NULL,
+                           .entropies_trained = rl->loss.ent_coef != 0};
     Status status = look(rl, &pass, e, n, zeros);
     if (status == ST_OK) status = text_pass_forward(&pass, rl->model, e, 0, n, &results);
-    if (status == ST_OK) status = text_pass_backward(&pass, &(TextGradients){.logprobs = zeros, .entropies = rl->loss.ent_coef != 0 ? zeros : NULL, .values = head ? zeros : NULL});
+    if (status == ST_OK)
+        status = text_pass_backward(
+            &pass, &(TextGradients){.logprobs = zeros, .entropies = rl->loss.ent_coef != 0 ? zeros : NULL, .values = head ? zeros : NULL});
     if (status == ST_OK && own) status = text_pass_forward(&pass, rl->value->model, e, 0, n, &(TextResults){.values = zeros, .final_values = zeros});
     if (status == ST_OK && own) status = text_pass_backward(&pass, &(TextGradients){.values = zeros});
     text_pass_release(&pass);
@@ -123,7 +134,11 @@ static void split(void *context, int64_t most_tokens) {
 }
 
 static Status plan_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
-    TrainerConfig config = {.recipe = rl->recipe, .model = rl->model, .tape = rl->pass.tape, .task = {.context = largest, .largest_batch = step, .split = split}, .beside = &largest->beside};
+    TrainerConfig config = {.recipe = rl->recipe,
+                            .model = rl->model,
+                            .tape = rl->pass.tape,
+                            .task = {.context = largest, .largest_batch = step, .split = split},
+                            .beside = &largest->beside};
     TRY(trainer_memory(&config, rl->config->resume ? rl->recipe->output : NULL, memory));
     size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->optimizer, &rl->value->model->params) : 0;
     memory->rollout = largest->beside;

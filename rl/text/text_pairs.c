@@ -1,4 +1,5 @@
-/* Online DPO: a prompt's best and worst completion, as the reward ranks them, are a pair of a preference loss. Groups whose rewards are all equal have none. Source: arXiv 2402.04792. */
+/* Online DPO: a prompt's best and worst completion, as the reward ranks them, are a pair of a preference loss. Groups whose rewards are all equal
+ * have none. Source: arXiv 2402.04792. */
 #include <math.h>
 #include <string.h>
 
@@ -7,7 +8,12 @@
 #include "rl/text/text_run.h"
 
 const TextAlgorithm text_online_dpo = {
-    .name = "online_dpo", .help = "the best and the worst completion of each prompt are a pair of DPO (arXiv 2402.04792)", .least_group = 2, .compares = true, .paired = true, .scale = SCALE_NONE,
+    .name = "online_dpo",
+    .help = "the best and the worst completion of each prompt are a pair of DPO (arXiv 2402.04792)",
+    .least_group = 2,
+    .compares = true,
+    .paired = true,
+    .scale = SCALE_NONE,
     .keys = "loss_type label_smoothing cpo_alpha",
 };
 

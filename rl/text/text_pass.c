@@ -37,7 +37,8 @@ static Status fit(void *array, size_t *cap, size_t n, size_t size) {
 }
 
 static Status reserve(TextPass *pass, const Experience *e, int64_t first, int64_t n) {
-    size_t tokens = (size_t)(text_pass_rows(e, first, n) + n), targets = (size_t)(e->begin[first + n] - e->begin[first] + n), rows_cap = pass->cap_targets; /* each may come with its last token */
+    size_t tokens = (size_t)(text_pass_rows(e, first, n) + n), targets = (size_t)(e->begin[first + n] - e->begin[first] + n),
+           rows_cap = pass->cap_targets; /* each may come with its last token */
     TRY(fit(&pass->ids, &pass->cap_tokens, tokens, sizeof *pass->ids));
     TRY(fit(&pass->rows, &rows_cap, targets, sizeof *pass->rows));
     TRY(fit(&pass->targets, &pass->cap_targets, targets, sizeof *pass->targets));

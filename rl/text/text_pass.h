@@ -1,5 +1,5 @@
-/* Forward and backward passes over what was sampled. Completions of one prompt lie behind it as branches of one tree, so the prompt is computed once for the group; nothing is computed for padding, nor for
- * a completion's last token, which predicts nothing.
+/* Forward and backward passes over what was sampled. Completions of one prompt lie behind it as branches of one tree, so the prompt is computed once
+ * for the group; nothing is computed for padding, nor for a completion's last token, which predicts nothing.
  *
  *     for (int64_t i = first; i < end; i += n) {
  *         n = text_pass_fit(&pass, experience, i, end);
@@ -27,10 +27,13 @@ typedef struct TextPass {
     int64_t n_targets, n_finals; /* rows that predict tokens, and those behind the last tokens of sequences that were cut */
     TokenLogprobs logprobs;
     Tensor *values;
-    Tensor *hidden, *places;   /* hidden states, and the rows of n_targets + n_finals states: for other heads, between text_pass_forward and text_pass_backward */
+    /* Hidden states, and the rows of n_targets + n_finals states: for other heads, between text_pass_forward and text_pass_backward */
+    Tensor *hidden, *places;
 } TextPass;
-/* Per token of the sequences, in their order; NULL where not wanted. values: of the state before the token; final_values: of the state behind it, written at the last tokens of sequences that were cut. */
-typedef struct TextResults { double *logprobs, *entropies, *values, *final_values; bool entropies_trained; } TextResults; /* else there are no TextGradients of them */
+/* Per token of the sequences, in their order; NULL where not wanted. values: of the state before the token; final_values: of the state behind it,
+ * written at the last tokens of sequences that were cut. */
+/* Else there are no TextGradients of them */
+typedef struct TextResults { double *logprobs, *entropies, *values, *final_values; bool entropies_trained; } TextResults;
 typedef struct TextGradients { const double *logprobs, *entropies, *values; } TextGradients; /* NULL: none */
 
 /* How many of the sequences first .. end - 1 go into one pass, at least 1. */

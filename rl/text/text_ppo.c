@@ -1,11 +1,18 @@
-/* PPO on text: each token is an action, its advantage GAE on learned values of tokens, with the KL taken off at each token and the reward at the last; whitened over the batch. Sources: arXiv 1707.06347,
- * arXiv 1909.08593. */
+/* PPO on text: each token is an action, its advantage GAE on learned values of tokens, with the KL taken off at each token and the reward at the
+ * last; whitened over the batch. Sources: arXiv 1707.06347, arXiv 1909.08593. */
 #include "rl/text/text_algorithm.h"
 
 static void advantages(const TextWeighing *weighing, Experience *e) { text_advantages_by_values(weighing, weighing->recipe->rl_gae_lambda, e); }
 
 const TextAlgorithm text_ppo = {
-    .name = "ppo", .help = "clipped ratios of tokens, GAE on learned values, KL in the reward (arXiv 1707.06347, 1909.08593)", .loss = "ppo", .least_group = 1, .token_rewards = true, .kl_in_reward = true,
-    .values = VALUES_NEEDED, .scale = SCALE_NONE, .advantages = advantages,
+    .name = "ppo",
+    .help = "clipped ratios of tokens, GAE on learned values, KL in the reward (arXiv 1707.06347, 1909.08593)",
+    .loss = "ppo",
+    .least_group = 1,
+    .token_rewards = true,
+    .kl_in_reward = true,
+    .values = VALUES_NEEDED,
+    .scale = SCALE_NONE,
+    .advantages = advantages,
     .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_CLIP KEYS_OF_VALUES "gamma gae_lambda",
 };

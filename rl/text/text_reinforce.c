@@ -1,5 +1,5 @@
-/* REINFORCE: a completion's reward less the mean of all rewards of the batch, times the gradient of its log-probability; with values: each token's return less its value. Sources: Williams 1992; Sutton and
- * Barto, section 13.4. */
+/* REINFORCE: a completion's reward less the mean of all rewards of the batch, times the gradient of its log-probability; with values: each token's
+ * return less its value. Sources: Williams 1992; Sutton and Barto, section 13.4. */
 #include "rl/text/text_algorithm.h"
 
 static void advantages(const TextWeighing *weighing, Experience *e) {
@@ -12,7 +12,12 @@ static void advantages(const TextWeighing *weighing, Experience *e) {
 }
 
 const TextAlgorithm text_reinforce = {
-    .name = "reinforce", .help = "rewards less their mean or a learned value, times the gradient of the log-probability (Williams 1992)", .loss = "reinforce", .least_group = 1, .scale = SCALE_NONE,
-    .values = VALUES_POSSIBLE, .advantages = advantages,
+    .name = "reinforce",
+    .help = "rewards less their mean or a learned value, times the gradient of the log-probability (Williams 1992)",
+    .loss = "reinforce",
+    .least_group = 1,
+    .scale = SCALE_NONE,
+    .values = VALUES_POSSIBLE,
+    .advantages = advantages,
     .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_VALUES "scale_rewards gamma",
 };

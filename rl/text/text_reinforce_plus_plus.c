@@ -1,4 +1,5 @@
-/* REINFORCE++: returns of tokens, with the KL taken off at each and the reward at the last, normalised over the whole batch. Source: arXiv 2501.03262. */
+/* REINFORCE++: returns of tokens, with the KL taken off at each and the reward at the last, normalised over the whole batch. Source: arXiv
+ * 2501.03262. */
 #include "rl/returns.h"
 #include "rl/text/text_algorithm.h"
 
@@ -9,7 +10,13 @@ static void advantages(const TextWeighing *weighing, Experience *e) {
 }
 
 const TextAlgorithm text_reinforce_plus_plus = {
-    .name = "reinforce++", .help = "returns of tokens less KL, normalised over the batch (arXiv 2501.03262)", .loss = "reinforce_plus_plus", .least_group = 1, .token_rewards = true, .kl_in_reward = true,
-    .scale = SCALE_BATCH, .advantages = advantages,
+    .name = "reinforce++",
+    .help = "returns of tokens less KL, normalised over the batch (arXiv 2501.03262)",
+    .loss = "reinforce_plus_plus",
+    .least_group = 1,
+    .token_rewards = true,
+    .kl_in_reward = true,
+    .scale = SCALE_BATCH,
+    .advantages = advantages,
     .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_CLIP "gamma",
 };

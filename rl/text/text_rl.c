@@ -95,7 +95,8 @@ static Status finish(void *context, Run *run) {
 
 static json_t *summary(void *context) {
     const TextRl *rl = context;
-    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "first_reward", json_real_or_null(rl->first_reward), "last_reward", json_real_or_null(rl->last_reward), "first_eval_reward", json_real_or_null(rl->first_eval), "last_eval_reward",
+    return json_pack("{s:o, s:o, s:o, s:o, s:o}", "first_reward", json_real_or_null(rl->first_reward), "last_reward",
+                     json_real_or_null(rl->last_reward), "first_eval_reward", json_real_or_null(rl->first_eval), "last_eval_reward",
                      json_real_or_null(rl->last_eval), "best_eval_reward", json_real_or_null(rl->best_eval));
 }
 
@@ -104,11 +105,19 @@ static json_t *summary(void *context) {
 /* Switches that would do nothing, or what the mathematics does not allow. */
 static Status check_switches(const TextRl *rl) {
     const Recipe *r = rl->recipe;
-    if (r->rl_beta == 0 && !isnan(r->rl_adaptive_kl)) return status_hint(status_fail(ST_CONFIG, "'rl.adaptive_kl' steers rl.beta, which is 0"), "give the beta to begin with, such as rl.beta=0.05");
-    if (r->rl_kl_corrected && (r->rl_beta == 0 || text_kl_in_reward(rl))) return status_hint(status_fail(ST_CONFIG, "'rl.kl_corrected' is about a KL in the loss, and there is none"), "give rl.beta and rl.kl_in: loss, or leave it out");
+    if (r->rl_beta == 0 && !isnan(r->rl_adaptive_kl))
+        return status_hint(status_fail(ST_CONFIG, "'rl.adaptive_kl' steers rl.beta, which is 0"),
+                           "give the beta to begin with, such as rl.beta=0.05");
+    if (r->rl_kl_corrected && (r->rl_beta == 0 || text_kl_in_reward(rl)))
+        return status_hint(status_fail(ST_CONFIG, "'rl.kl_corrected' is about a KL in the loss, and there is none"),
+                           "give rl.beta and rl.kl_in: loss, or leave it out");
     if (r->rl_mask_truncated && rl->algorithm->paired)
-        return status_hint(status_fail(ST_CONFIG, "'rl.mask_truncated' would leave pairs with one side, and algorithm '%s' learns from both", rl->algorithm->name), "give rl.missing_eos_penalty instead");
-    if (r->rl_correction_low > r->rl_correction_high) return status_hint(status_fail(ST_CONFIG, "'rl.correction_low' is above 'rl.correction_high'"), "the weight is kept between them: 0 and 3 are usual");
+        return status_hint(
+            status_fail(ST_CONFIG, "'rl.mask_truncated' would leave pairs with one side, and algorithm '%s' learns from both", rl->algorithm->name),
+            "give rl.missing_eos_penalty instead");
+    if (r->rl_correction_low > r->rl_correction_high)
+        return status_hint(status_fail(ST_CONFIG, "'rl.correction_low' is above 'rl.correction_high'"),
+                           "the weight is kept between them: 0 and 3 are usual");
     return ST_OK;
 }
 
@@ -139,16 +148,21 @@ static Status choose_algorithm(TextRl *rl) {
     }
     TRY(text_keys_check(r, r->rl_algorithm));
     if (r->rl_num_generations < rl->algorithm->least_group) {
-        status_fail(ST_CONFIG, "algorithm '%s' compares completions of the same prompt, and rl.num_generations is %lld", r->rl_algorithm, (long long)r->rl_num_generations);
+        status_fail(ST_CONFIG, "algorithm '%s' compares completions of the same prompt, and rl.num_generations is %lld", r->rl_algorithm,
+                    (long long)r->rl_num_generations);
         return status_hint(ST_CONFIG, "take at least %lld", (long long)rl->algorithm->least_group);
     }
-    if (r->generate_temperature <= 0 || r->generate_greedy) return status_hint(status_fail(ST_CONFIG, "a policy gradient samples, and generate asks for greedy answers"), "set generate.temperature above 0");
+    if (r->generate_temperature <= 0 || r->generate_greedy)
+        return status_hint(status_fail(ST_CONFIG, "a policy gradient samples, and generate asks for greedy answers"),
+                           "set generate.temperature above 0");
     if (r->has_lora && r->lora_dropout > 0)
-        return status_hint(status_fail(ST_CONFIG, "'lora.dropout' would make the trainer's log-probabilities differ from the sampler's"), "leave it at 0 for rl");
+        return status_hint(status_fail(ST_CONFIG, "'lora.dropout' would make the trainer's log-probabilities differ from the sampler's"),
+                           "leave it at 0 for rl");
     if (!r->reward && !r->rl_env) return status_hint(status_fail(ST_CONFIG, "'reward' is missing"), "say what is good: reward: [{type: exact}]");
     rl->sampling_rounds = r->rl_sampling_rounds > 0 ? r->rl_sampling_rounds : MAX(rl->algorithm->sampling_rounds, 1);
     if (rl->sampling_rounds > 1 && !rl->algorithm->compares) {
-        status_fail(ST_CONFIG, "'rl.sampling_rounds' replaces groups whose rewards are all equal, and algorithm '%s' learns from these too", r->rl_algorithm);
+        status_fail(ST_CONFIG, "'rl.sampling_rounds' replaces groups whose rewards are all equal, and algorithm '%s' learns from these too",
+                    r->rl_algorithm);
         return status_hint(ST_CONFIG, "leave it out, or take an algorithm that compares the completions of a prompt, such as dapo");
     }
     return choose_loss(rl);
@@ -159,15 +173,19 @@ static Status check_lengths(const TextRl *rl) {
     int64_t prompt = MAX(rl->prompts.longest, rl->eval.longest), whole = prompt + rl->recipe->generate_max_new_tokens;
     if (whole <= config->max_position_embeddings) return ST_OK;
     if (prompt >= config->max_position_embeddings) {
-        status_fail(ST_CONFIG, "the longest prompt has %lld tokens, and the model knows contexts of %lld", (long long)prompt, (long long)config->max_position_embeddings);
+        status_fail(ST_CONFIG, "the longest prompt has %lld tokens, and the model knows contexts of %lld", (long long)prompt,
+                    (long long)config->max_position_embeddings);
         return status_hint(ST_CONFIG, "lower data.max_length");
     }
     if (!config->learned_positions) {
-        log_message(LOG_WARNING, "the longest prompt with its completion has %lld tokens, and the model knows contexts of up to %lld: what it says behind them may make no sense", (long long)whole,
-                    (long long)config->max_position_embeddings);
+        log_message(
+            LOG_WARNING,
+            "the longest prompt with its completion has %lld tokens, and the model knows contexts of up to %lld: what it says behind them may make no sense",
+            (long long)whole, (long long)config->max_position_embeddings);
         return ST_OK;
     }
-    status_fail(ST_CONFIG, "the longest prompt with its completion has %lld tokens, more than the %lld that the model has positions for", (long long)whole, (long long)config->max_position_embeddings);
+    status_fail(ST_CONFIG, "the longest prompt with its completion has %lld tokens, more than the %lld that the model has positions for",
+                (long long)whole, (long long)config->max_position_embeddings);
     return status_hint(ST_CONFIG, "lower generate.max_new_tokens or data.max_length");
 }
 
@@ -214,12 +232,16 @@ Status text_open_turns(TextRl *rl, int64_t copies, double gamma) {
 static Status open_turns(TextRl *rl) {
     const Recipe *r = rl->recipe;
     if (r->data_train || r->data_eval || r->eval_data || r->data_eval_split > 0)
-        return status_hint(status_fail(ST_CONFIG, "'data.train' and 'rl.env' both say what is asked"), "leave out the data of a run on an environment, or rl.env");
-    if (r->train_max_steps < 1) return status_hint(status_fail(ST_CONFIG, "'train.max_steps' is missing: an environment has no epochs"), "say how many steps the run has");
-    return text_open_turns(rl, r->rl_prompts_per_step * r->rl_num_generations, text_rewards_tokens(rl) ? 1 : r->rl_gamma); /* else it would count twice */
+        return status_hint(status_fail(ST_CONFIG, "'data.train' and 'rl.env' both say what is asked"),
+                           "leave out the data of a run on an environment, or rl.env");
+    if (r->train_max_steps < 1)
+        return status_hint(status_fail(ST_CONFIG, "'train.max_steps' is missing: an environment has no epochs"), "say how many steps the run has");
+    /* Else it would count twice */
+    return text_open_turns(rl, r->rl_prompts_per_step * r->rl_num_generations, text_rewards_tokens(rl) ? 1 : r->rl_gamma);
 }
 
-/* Tokens of a pass. One of a thousand is as fast as larger ones and holds a fraction of their activations; but each pass computes a prompt anew, so a group of up to twice as many has one. */
+/* Tokens of a pass. One of a thousand is as fast as larger ones and holds a fraction of their activations; but each pass computes a prompt anew, so a
+ * group of up to twice as many has one. */
 static int64_t pass_tokens(const TextRl *rl) {
     const Recipe *r = rl->recipe;
     int64_t group = rl->prompts.longest + r->rl_num_generations * (r->generate_max_new_tokens - 1);
@@ -238,7 +260,8 @@ static Status open_parts(TextRl *rl) {
     rl->beta = r->rl_beta;
     TRY(open_values(rl));
     if (r->rl_beta > 0 || rl->algorithm->paired) TRY(reference_open(r, rl->model, &rl->reference));
-    rl->pass = (TextPass){.tape = tape_new(device_cpu(), rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = pass_tokens(rl)};
+    rl->pass =
+        (TextPass){.tape = tape_new(device_cpu(), rl->model->compute, 0), .temperature = r->generate_temperature, .max_tokens = pass_tokens(rl)};
     if (rl->value) rl->pass.value_head = rl->value->head;
     rl->pair_scratch = arena_new(0);
     rl->asked = arena_zero(rl->arena, (size_t)r->rl_prompts_per_step * sizeof *rl->asked);
@@ -267,7 +290,12 @@ static Status write_started(const TextRl *rl, const TrainMemory *memory) {
 static Status already_finished(const Run *run, TextRlResult *result) {
     json_t *json;
     TRY(run_summary(run, &json));
-    *result = (TextRlResult){.already_finished = true, .first_reward = json_real_of(json, "first_reward"), .last_reward = json_real_of(json, "last_reward"), .first_eval = json_real_of(json, "first_eval_reward"), .last_eval = json_real_of(json, "last_eval_reward"), .seconds = json_real_of(json, "seconds")};
+    *result = (TextRlResult){.already_finished = true,
+                             .first_reward = json_real_of(json, "first_reward"),
+                             .last_reward = json_real_of(json, "last_reward"),
+                             .first_eval = json_real_of(json, "first_eval_reward"),
+                             .last_eval = json_real_of(json, "last_eval_reward"),
+                             .seconds = json_real_of(json, "seconds")};
     Status status = json_get_int(json, "finished.json", "steps", &result->steps);
     json_decref(json);
     return status;
@@ -318,7 +346,12 @@ static Status learn_all(TextRl *rl, TextRlResult *result) {
     LoopTask task = loop_task(rl);
     LoopResult all;
     TRY(loop_run(rl->recipe, rl->run, &task, &all));
-    *result = (TextRlResult){.steps = all.steps, .first_reward = rl->first_reward, .last_reward = rl->last_reward, .first_eval = rl->first_eval, .last_eval = rl->last_eval, .seconds = all.seconds};
+    *result = (TextRlResult){.steps = all.steps,
+                             .first_reward = rl->first_reward,
+                             .last_reward = rl->last_reward,
+                             .first_eval = rl->first_eval,
+                             .last_eval = rl->last_eval,
+                             .seconds = all.seconds};
     return ST_OK;
 }
 
@@ -371,7 +404,15 @@ void text_release(TextRl *rl) {
 
 Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
     *result = (TextRlResult){.first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known};
-    TextRl rl = {.config = config, .recipe = config->recipe, .arena = arena_new(0), .first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known, .best_eval = not_known, .stop_id = -1};
+    TextRl rl = {.config = config,
+                 .recipe = config->recipe,
+                 .arena = arena_new(0),
+                 .first_reward = not_known,
+                 .last_reward = not_known,
+                 .first_eval = not_known,
+                 .last_eval = not_known,
+                 .best_eval = not_known,
+                 .stop_id = -1};
     if (!rl.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
     Status status = begin(&rl, result);
     if (rl.run && !result->already_finished) status = report_run(rl.run, status);

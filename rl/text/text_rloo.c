@@ -8,6 +8,12 @@ static void advantages(const TextWeighing *weighing, Experience *e) {
 }
 
 const TextAlgorithm text_rloo = {
-    .name = "rloo", .help = "rewards less the mean of the group's others (arXiv 2402.14740)", .loss = "rloo", .least_group = 2, .compares = true, .scale = SCALE_NONE, .advantages = advantages,
+    .name = "rloo",
+    .help = "rewards less the mean of the group's others (arXiv 2402.14740)",
+    .loss = "rloo",
+    .least_group = 2,
+    .compares = true,
+    .scale = SCALE_NONE,
+    .advantages = advantages,
     .keys = KEYS_OF_POLICY_GRADIENTS KEYS_OF_CLIP,
 };

@@ -1,5 +1,6 @@
-/* Rollouts: prompts, completions, rewards. With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) groups whose rewards are all equal, which teach nothing, are replaced by those of further prompts; as many
- * are asked as are missing, so that no group that teaches something is thrown away. */
+/* Rollouts: prompts, completions, rewards. With dynamic sampling (DAPO, arXiv 2503.14476, section 3.2) groups whose rewards are all equal, which
+ * teach nothing, are replaced by those of further prompts; as many are asked as are missing, so that no group that teaches something is thrown away.
+ */
 #include "rl/text/text_run.h"
 
 #include <math.h>
@@ -8,7 +9,12 @@
 GenerateConfig text_sampling(const TextRl *rl, int64_t step) {
     const Recipe *r = rl->recipe;
     return (GenerateConfig){
-        .sample = {.temperature = r->generate_temperature, .top_k = r->generate_top_k, .top_p = r->generate_top_p, .min_p = r->generate_min_p, .repetition_penalty = r->generate_repetition_penalty, .typical_p = 1},
+        .sample = {.temperature = r->generate_temperature,
+                   .top_k = r->generate_top_k,
+                   .top_p = r->generate_top_p,
+                   .min_p = r->generate_min_p,
+                   .repetition_penalty = r->generate_repetition_penalty,
+                   .typical_p = 1},
         .max_new_tokens = r->generate_max_new_tokens,
         .n = r->rl_num_generations,
         .seed = rng_u64(rng_key((uint64_t)r->seed, RNG_SAMPLE, (uint64_t)step), 0),
@@ -35,7 +41,9 @@ static Status name_column(TextRl *rl, const char *prefix, const char *name, cons
     }
     if (!rl->column_names) rl->column_names = arena_alloc(rl->arena, COLUMN_NAMES * sizeof *rl->column_names);
     if (!rl->column_names) return ST_RESOURCE;
-    if (rl->n_column_names == COLUMN_NAMES) return status_hint(status_fail(ST_INPUT, "rewards have more than %d different numbers, '%s' is one more", COLUMN_NAMES, name), "tell the same numbers of every row");
+    if (rl->n_column_names == COLUMN_NAMES)
+        return status_hint(status_fail(ST_INPUT, "rewards have more than %d different numbers, '%s' is one more", COLUMN_NAMES, name),
+                           "tell the same numbers of every row");
     *named = rl->column_names[rl->n_column_names] = arena_printf(rl->arena, "%s/%s", prefix, name);
     if (!*named) return ST_RESOURCE;
     rl->n_column_names++;
@@ -47,10 +55,12 @@ static const char *column_name(const RewardSum *column) { return strchr(column->
 /* Where a reward's sum stands, or is to stand: the recipe's in its order, the other numbers behind them by name. */
 static Status find_column(TextRl *rl, RolloutSums *sums, const char *name, bool listed, RewardSum **column) {
     size_t at = listed ? 0 : MIN(rewards_count(rl->rewards), sums->n_columns);
-    while (at < sums->n_columns && (listed ? strcmp(column_name(&sums->columns[at]), name) != 0 : strcmp(column_name(&sums->columns[at]), name) < 0)) at++;
+    while (at < sums->n_columns && (listed ? strcmp(column_name(&sums->columns[at]), name) != 0 : strcmp(column_name(&sums->columns[at]), name) < 0))
+        at++;
     *column = &sums->columns[at];
     if (at < sums->n_columns && strcmp(column_name(*column), name) == 0) return ST_OK;
-    if (sums->n_columns == REWARD_COLUMNS) return status_fail(ST_INPUT, "rewards have more than %d different numbers in one step, '%s' is one more", REWARD_COLUMNS, name);
+    if (sums->n_columns == REWARD_COLUMNS)
+        return status_fail(ST_INPUT, "rewards have more than %d different numbers in one step, '%s' is one more", REWARD_COLUMNS, name);
     RewardSum new = {0};
     TRY(name_column(rl, "reward", name, &new.name));
     memmove(*column + 1, *column, (sums->n_columns - at) * sizeof **column);
@@ -150,7 +160,8 @@ static Status describe(TextRl *rl, Metrics *metrics) {
 
 /* ---- rounds ---- */
 
-/* Samples and judges `n` prompts from *place on. `asked` of them were asked in this step before: what a completion is follows from the step and its prompt's number in it alone. */
+/* Samples and judges `n` prompts from *place on. `asked` of them were asked in this step before: what a completion is follows from the step and its
+ * prompt's number in it alone. */
 static Status one_round(TextRl *rl, const GenerateConfig *config, int64_t n, int64_t asked, int64_t *place) {
     if (rl->turns.env) {
         *place += n;

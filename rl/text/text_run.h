@@ -1,5 +1,6 @@
-/* A run of reinforcement learning on text, as its parts see it. A step is: text_roll_out (text_rollout.c) asks prompts, samples and rewards; text_learn (text_learn.c) weighs what was done and follows the gradient;
- * text_evaluate (text_evaluate.c) asks the held-out prompts; text_samples_write (text_samples.c) keeps some of it to be read. text_rl.c opens the run and hands its steps to the loop. */
+/* A run of reinforcement learning on text, as its parts see it. A step is: text_roll_out (text_rollout.c) asks prompts, samples and rewards;
+ * text_learn (text_learn.c) weighs what was done and follows the gradient; text_evaluate (text_evaluate.c) asks the held-out prompts;
+ * text_samples_write (text_samples.c) keeps some of it to be read. text_rl.c opens the run and hands its steps to the loop. */
 #ifndef TUNE_TEXT_RUN_H
 #define TUNE_TEXT_RUN_H
 
@@ -26,7 +27,8 @@ typedef struct RolloutSums {
     double rewards, squares, ended, tokens, completions;
     int64_t groups, flat;                                    /* flat: whose rewards are all equal */
     int64_t rounds;
-    RewardSum columns[REWARD_COLUMNS];                       /* the recipe's rewards, then what programs tell beside them, by name: whatever the order in which it came */
+    /* The recipe's rewards, then what programs tell beside them, by name: whatever the order in which it came */
+    RewardSum columns[REWARD_COLUMNS];
     size_t n_columns;
     Correlations correlations;
 } RolloutSums;
@@ -50,7 +52,8 @@ typedef struct TextRl {
     RewardSet *rewards;        /* NULL: the environment's alone */
     const char **column_names; /* (COLUMN_NAMES): of metrics of rewards, as they came to be known */
     size_t n_column_names;
-    const char *pair_names[CORRELATED_PARTS][CORRELATED_PARTS]; /* of the metrics of two rewards; NULL before the first step, and where there are fewer */
+    /* Of the metrics of two rewards; NULL before the first step, and where there are fewer */
+    const char *pair_names[CORRELATED_PARTS][CORRELATED_PARTS];
     Reference *reference;      /* NULL: no KL */
     TextValue *value;          /* NULL: no values are learned */
     TextPass pass;
@@ -84,18 +87,21 @@ typedef struct TextRl {
 
 /* What sampling and judging need beside the model: tokenizer, rewards. The caller calls text_release in any case. */
 Status text_open_policy(TextRl *rl, const RewardOptions *rewards);
-/* The environment of texts that the recipe names, behind text_open_policy. gamma: discount of a turn's rewards. Faults of text_env_open; ST_INPUT: no tokenizer. */
+/* The environment of texts that the recipe names, behind text_open_policy. gamma: discount of a turn's rewards. Faults of text_env_open; ST_INPUT: no
+ * tokenizer. */
 Status text_open_turns(TextRl *rl, int64_t copies, double gamma);
 void text_release(TextRl *rl);
 
 /* ---- text_memory.c ---- */
 
-/* What the run will take, when all is open: passes of train.batch_tokens with the longest prompt and completions, and sampling's cache. ST_RESOURCE. */
+/* What the run will take, when all is open: passes of train.batch_tokens with the longest prompt and completions, and sampling's cache. ST_RESOURCE.
+ */
 Status text_memory(TextRl *rl, TrainMemory *memory);
 
 /* ---- text_rollout.c ---- */
 
-/* Completions and rewards of `step` (from 0): rl->experience, and the metrics of all that was sampled. *place: of the next prompt, read and written. ST_INTERRUPTED; faults of sampling and rewards. */
+/* Completions and rewards of `step` (from 0): rl->experience, and the metrics of all that was sampled. *place: of the next prompt, read and written.
+ * ST_INTERRUPTED; faults of sampling and rewards. */
 Status text_roll_out(TextRl *rl, int64_t step, int64_t *place, Metrics *metrics);
 /* How completions are sampled in `step`. */
 GenerateConfig text_sampling(const TextRl *rl, int64_t step);
@@ -103,7 +109,8 @@ GenerateConfig text_sampling(const TextRl *rl, int64_t step);
 Status text_judge(TextRl *rl, Experience *experience, RolloutSums *sums);
 /* Mean of a reward over the completions that have it. */
 double reward_sum_mean(const RewardSum *column);
-/* The sums of several rewards as metrics PREFIX/NAME, and how many numbers are missing in completions beside others that have them. ST_INPUT: programs tell ever new numbers. */
+/* The sums of several rewards as metrics PREFIX/NAME, and how many numbers are missing in completions beside others that have them. ST_INPUT:
+ * programs tell ever new numbers. */
 Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, Metrics *metrics);
 /* The text of a prompt, as its row has it; empty for ids. */
 Slice text_prompt(const PromptRow *row);

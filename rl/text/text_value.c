@@ -38,7 +38,8 @@ static Status check_family(const char *dir, const Model *policy, Arena *arena) {
     TRY(model_config_read(dir, arena, &config));
     if (strcmp(config.model_type, policy->config.model_type) != 0) return another(dir, "family", config.model_type, policy->config.model_type);
     if (config.vocab_size != policy->config.vocab_size)
-        return another(dir, "vocabulary", arena_printf(arena, "%lld tokens", (long long)config.vocab_size), arena_printf(arena, "%lld tokens", (long long)policy->config.vocab_size));
+        return another(dir, "vocabulary", arena_printf(arena, "%lld tokens", (long long)config.vocab_size),
+                       arena_printf(arena, "%lld tokens", (long long)policy->config.vocab_size));
     return check_tokenizer(dir, policy->dir, arena);
 }
 
@@ -65,7 +66,8 @@ static Status open_head(const Recipe *recipe, const char *which, TextValue *valu
     const char *path = value->own ? path_join(value->arena, which, head_file) : text_ends_with(which, ".safetensors") ? which : NULL;
     double rate = isnan(recipe->rl_value_learning_rate) ? recipe->train_learning_rate : recipe->rl_value_learning_rate;
     TRY(scalar_head_add(value->model, &(ScalarHeadConfig){.name = head_name, .role = PARAM_BESIDE, .trained = true}, &value->head));
-    if (!value->own && recipe->train_learning_rate > 0) params_find(&value->model->params, value->head->name)->lr_scale = rate / recipe->train_learning_rate;
+    if (!value->own && recipe->train_learning_rate > 0)
+        params_find(&value->model->params, value->head->name)->lr_scale = rate / recipe->train_learning_rate;
     return path && (!value->own || file_exists(path)) ? load_head(value, path) : ST_OK;
 }
 
@@ -106,7 +108,9 @@ void text_value_free(TextValue *value) {
 double text_value_update(const TextValue *value, const Recipe *recipe, const OptimizerConfig *optimizer, double learning_rate, int64_t step) {
     if (!value->own) return 0;
     Params *params = &value->model->params;
-    double norm = params_grad_norm(params), scale = isnan(recipe->rl_value_learning_rate) || recipe->train_learning_rate <= 0 ? 1 : recipe->rl_value_learning_rate / recipe->train_learning_rate;
+    double norm = params_grad_norm(params), scale = isnan(recipe->rl_value_learning_rate) || recipe->train_learning_rate <= 0
+                                                        ? 1
+                                                        : recipe->rl_value_learning_rate / recipe->train_learning_rate;
     optimizer_step(optimizer, params, clip_scale(norm, recipe->train_max_grad_norm), scale * learning_rate, step);
     params_zero_grad(params);
     return norm;
@@ -135,7 +139,9 @@ Status text_value_save(const TextValue *value, const Recipe *recipe, const char 
     Status status = dir ? ST_OK : ST_RESOURCE;
     if (status == ST_OK && value->own) {
         status = dir_remove(dir); /* of a process that was killed after this point */
-        if (status == ST_OK) status = recipe->has_lora ? adapter_save(value->model, dir, value->model->dir) : model_save(value->model, dir, value->model->config.stored_dtype);
+        if (status == ST_OK)
+            status = recipe->has_lora ? adapter_save(value->model, dir, value->model->dir)
+                                      : model_save(value->model, dir, value->model->config.stored_dtype);
     }
     const char *path = status == ST_OK ? path_join(arena, value->own ? dir : run_dir, head_file) : NULL;
     CheckpointItem item = {"v_head.summary.weight", value->head};

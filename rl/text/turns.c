@@ -68,7 +68,8 @@ static Status first_ids(const Play *play, const json_t *observation, Ids *ids) {
     return status;
 }
 
-/* What the template writes behind an answer's end-of-turn token, before the next answer: rendered behind an answer that is known, and taken from its end on. */
+/* What the template writes behind an answer's end-of-turn token, before the next answer: rendered behind an answer that is known, and taken from its
+ * end on. */
 static Status render_between(const Play *play, json_t *messages, const json_t *row, Str *text) {
     static const char answer[] = "Zq7answer";
     const Chat *chat = play->turns->chat;
@@ -77,7 +78,8 @@ static Status render_between(const Play *play, json_t *messages, const json_t *r
     if (!whole) return status_fail(ST_RESOURCE, "out of memory");
     json_array_extend(whole, messages);
     Status status = messages_render(chat, whole, json_array_size(whole), row, true, &rendering);
-    const char *at = status == ST_OK ? strstr(str_text(&rendering.text), answer) : NULL, *end = at && chat_end_text(chat) ? strstr(at, chat_end_text(chat)) : NULL;
+    const char *at = status == ST_OK ? strstr(str_text(&rendering.text), answer) : NULL,
+               *end = at && chat_end_text(chat) ? strstr(at, chat_end_text(chat)) : NULL;
     if (at) at = end ? end + strlen(chat_end_text(chat)) : at + strlen(answer);
     if (at) str_append(text, at);
     else if (status == ST_OK) status = status_fail(ST_INPUT, "the chat template leaves out the answer before the last message");
@@ -145,9 +147,11 @@ static bool has_room(const Play *play, size_t n) { return (int64_t)n + play->con
 
 static Status too_long(const Play *play, size_t n) {
     bool positions = positions_bind(play);
-    status_fail(ST_INPUT, "environment '%s' begins with %zu tokens, which with generate.max_new_tokens %lld are more than %s %lld", text_env_id(play->turns->env), n, (long long)play->config->max_new_tokens,
-                positions ? "the model's positions," : "data.max_length", (long long)longest_episode(play));
-    return status_hint(ST_INPUT, positions ? "lower generate.max_new_tokens, or take a model with more positions" : "raise data.max_length: it is an episode's, with all of its turns");
+    status_fail(ST_INPUT, "environment '%s' begins with %zu tokens, which with generate.max_new_tokens %lld are more than %s %lld",
+                text_env_id(play->turns->env), n, (long long)play->config->max_new_tokens, positions ? "the model's positions," : "data.max_length",
+                (long long)longest_episode(play));
+    return status_hint(ST_INPUT, positions ? "lower generate.max_new_tokens, or take a model with more positions"
+                                           : "raise data.max_length: it is an episode's, with all of its turns");
 }
 
 /* The row of a group's first observation: what samples.jsonl and rewards see as the prompt. */
@@ -218,7 +222,8 @@ static Status speak(Play *play, int64_t turn, uint64_t number) {
     return n ? generate(play->turns->model, play->turns->tokenizer, play->prompts, n, &config, NULL, take, play) : ST_OK;
 }
 
-/* The next observation behind what was said. An answer that was cut off, or ended by a stop text, gets the end of turn that the template has there. */
+/* The next observation behind what was said. An answer that was cut off, or ended by a stop text, gets the end of turn that the template has there.
+ */
 static Status hear(Play *play, Episode *episode, const json_t *observation) {
     const Turns *turns = play->turns;
     int32_t end = uses_template(play) ? chat_end_of_turn(turns->chat) : -1;
@@ -242,7 +247,8 @@ static Status take_turn(Play *play, int64_t turn, uint64_t number, bool *any) {
     TextEnv *env = play->turns->env;
     bool last = turn + 1 == text_env_max_turns(env);
     TRY(speak(play, turn, number));
-    for (int64_t i = 0; i < play->n; i++) play->actions[i] = play->episodes[i].running ? (Slice){str_text(&play->episodes[i].action), play->episodes[i].action.len} : (Slice){0};
+    for (int64_t i = 0; i < play->n; i++)
+        play->actions[i] = play->episodes[i].running ? (Slice){str_text(&play->episodes[i].action), play->episodes[i].action.len} : (Slice){0};
     TRY(text_env_step(env, play->actions, play->n));
     *any = false;
     for (int64_t i = 0; i < play->n; i++) {
@@ -278,8 +284,15 @@ static Status collect(const Play *play, size_t first_row, Experience *e) {
     for (int64_t i = 0; i < play->n; i++) {
         const Episode *episode = &play->episodes[i];
         if (i % play->config->n == 0) TRY(experience_open_group(e, &play->turns->rows[first_row + (size_t)(i / play->config->n)]));
-        TRY(experience_add(e, &(Sequence){.ids = episode->ids.data + episode->n_prompt, .sampled = episode->sampled, .filtered = episode->filtered, .trained = episode->trained, .earned = episode->earned,
-                                          .n = episode->ids.n - episode->n_prompt, .text = {str_text(&episode->text), episode->text.len}, .ended = episode->ended, .reward = episode->reward}));
+        TRY(experience_add(e, &(Sequence){.ids = episode->ids.data + episode->n_prompt,
+                                          .sampled = episode->sampled,
+                                          .filtered = episode->filtered,
+                                          .trained = episode->trained,
+                                          .earned = episode->earned,
+                                          .n = episode->ids.n - episode->n_prompt,
+                                          .text = {str_text(&episode->text), episode->text.len},
+                                          .ended = episode->ended,
+                                          .reward = episode->reward}));
     }
     return ST_OK;
 }
@@ -299,7 +312,8 @@ Status turns_sample(Turns *turns, int64_t n_groups, uint64_t number, const Gener
     play.speakers = malloc(n * sizeof *play.speakers);
     play.prompts = malloc(n * sizeof *play.prompts);
     play.actions = malloc(n * sizeof *play.actions);
-    Status status = play.episodes && play.speakers && play.prompts && play.actions ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu episodes", n);
+    Status status =
+        play.episodes && play.speakers && play.prompts && play.actions ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu episodes", n);
     if (status == ST_OK) status = play_all(&play, n_groups, number, e);
     for (size_t i = 0; i < n && play.episodes; i++) release(&play.episodes[i]);
     free(play.episodes);

@@ -1,7 +1,9 @@
-/* Episodes of several turns: an environment of texts (text_env.h) begins and answers, the policy speaks in between. What the policy said is trained, what it was told is not.
+/* Episodes of several turns: an environment of texts (text_env.h) begins and answers, the policy speaks in between. What the policy said is trained,
+ * what it was told is not.
  *
- * Tokens are never made anew: the policy's turns stay the ids that were sampled, and what the environment says is put behind them, through the chat template where the model has one (as the template would have
- * rendered it there), so sampler and trainer see the same context. Groups of episodes begin with the same seed, hence the same prompt, and are compared as completions of it are.
+ * Tokens are never made anew: the policy's turns stay the ids that were sampled, and what the environment says is put behind them, through the chat
+ * template where the model has one (as the template would have rendered it there), so sampler and trainer see the same context. Groups of episodes
+ * begin with the same seed, hence the same prompt, and are compared as completions of it are.
  *
  * All running episodes speak in one batch. Each turn's context is read anew: the cache of generate() lasts for one call.
  */
@@ -25,9 +27,10 @@ typedef struct Turns {
 /* A new step begins: its predecessor's experience is not used any more. Room for `n` prompts. ST_RESOURCE. */
 Status turns_begin(Turns *turns, size_t n);
 void turns_release(Turns *turns);    /* not the environment */
-/* config->n episodes of each of n_groups first observations, whose seeds follow from config->seed and their numbers from `number` on. Sequences have the rewards' discounted sums, and are `ended` where the
- * environment terminated them: not by its truncation, the number of turns, or data.max_length. ST_INPUT: the environment answers wrongly, begins one seed in two ways, or with more than data.max_length
- * tokens; faults of sampling. */
+/* config->n episodes of each of n_groups first observations, whose seeds follow from config->seed and their numbers from `number` on. Sequences have
+ * the rewards' discounted sums, and are `ended` where the environment terminated them: not by its truncation, the number of turns, or
+ * data.max_length. ST_INPUT: the environment answers wrongly, begins one seed in two ways, or with more than data.max_length tokens; faults of
+ * sampling. */
 Status turns_sample(Turns *turns, int64_t n_groups, uint64_t number, const GenerateConfig *config, Experience *experience);
 
 #endif

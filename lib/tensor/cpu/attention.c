@@ -36,7 +36,8 @@ static float row_largest(const AttentionShape *shape, Columns seen, float before
 
 /* Scores of rows row..row+n-1 become weights relative to the running maximum; the running sums are brought to the new maximum. */
 static void softmax_rows(const AttentionShape *shape, const Work *work, int64_t row, int64_t n, int64_t position, int64_t start, int64_t n_keys) {
-    float base[CHUNK_ROWS], old[CHUNK_ROWS], *restrict scores = work->scores, *restrict largest = work->largest + row, *restrict total = work->total + row;
+    float base[CHUNK_ROWS],
+        old[CHUNK_ROWS], *restrict scores = work->scores, *restrict largest = work->largest + row, *restrict total = work->total + row;
     for (int64_t r = 0; r < n; r++) {
         int64_t at = position + (row + r) / shape->group;
         base[r] = row_largest(shape, columns_seen(shape, at, at, start, n_keys), largest[r], scores + r * KEY_TILE);
@@ -61,7 +62,8 @@ static void softmax_rows(const AttentionShape *shape, const Work *work, int64_t 
 }
 
 /* Takes one tile of keys and values into the sums of all rows of a task. */
-static void tile_attend(const AttentionShape *shape, const Work *work, int64_t rows, int64_t position, int64_t start, int64_t n_keys, const float *values) {
+static void tile_attend(const AttentionShape *shape, const Work *work, int64_t rows, int64_t position, int64_t start, int64_t n_keys,
+                        const float *values) {
     int64_t group = shape->group;
     for (int64_t row = 0; row < rows; row += CHUNK_ROWS) {
         int64_t n = MIN((int64_t)CHUNK_ROWS, rows - row);
@@ -69,12 +71,13 @@ static void tile_attend(const AttentionShape *shape, const Work *work, int64_t r
         if (seen.begin >= seen.end) continue;
         scores_compute(shape, n, seen, work->q + row * shape->padded, work->keys_transposed, work->scores);
         softmax_rows(shape, work, row, n, position, start, n_keys);
-        tile_product(n, shape->padded, seen.end - seen.begin, (Strided){work->scores + seen.begin, KEY_TILE, 1}, values + seen.begin * shape->padded, shape->padded,
-                     work->sum + row * shape->padded, shape->padded, true);
+        tile_product(n, shape->padded, seen.end - seen.begin, (Strided){work->scores + seen.begin, KEY_TILE, 1}, values + seen.begin * shape->padded,
+                     shape->padded, work->sum + row * shape->padded, shape->padded, true);
     }
 }
 
-static void task_finish(const AttentionShape *shape, const Work *work, int64_t first, int64_t n_tokens, int64_t kv_head, Tensor *y, Tensor *logsumexp) {
+static void task_finish(const AttentionShape *shape, const Work *work, int64_t first, int64_t n_tokens, int64_t kv_head, Tensor *y,
+                        Tensor *logsumexp) {
     for (int64_t i = 0, r = 0; i < n_tokens; i++)
         for (int64_t h = kv_head * shape->group; h < (kv_head + 1) * shape->group; h++, r++) {
             float *sum = work->sum + r * shape->padded, inverse = 1.0f / work->total[r];

@@ -1,7 +1,9 @@
-/* What attention's forward and backward pass share: where keys lie, tiles of keys, rows of queries. Included by attention*.c and tile_attention*.c only.
+/* What attention's forward and backward pass share: where keys lie, tiles of keys, rows of queries. Included by attention*.c and tile_attention*.c
+ * only.
  *
- * Keys are worked off in tiles cut at multiples of KEY_TILE of their position in the sequence, whichever segment or page they lie in, and every query row is
- * computed by itself in fixed order. So a token's result has the same bits in a whole row, behind a shared parent, and token by token out of the cache.
+ * Keys are worked off in tiles cut at multiples of KEY_TILE of their position in the sequence, whichever segment or page they lie in, and every query
+ * row is computed by itself in fixed order. So a token's result has the same bits in a whole row, behind a shared parent, and token by token out of
+ * the cache.
  */
 #ifndef TUNE_ATTENTION_H
 #define TUNE_ATTENTION_H
@@ -26,7 +28,12 @@ typedef struct AttentionShape {
 
 static inline AttentionShape attention_shape(const AttentionArgs *args) {
     int64_t group = args->n_heads / args->n_kv_heads;
-    return (AttentionShape){args, args->head_dim, (args->head_dim + 15) / 16 * 16, group, MAX((int64_t)1, TASK_ROWS / group), args->n_heads * args->head_dim,
+    return (AttentionShape){args,
+                            args->head_dim,
+                            (args->head_dim + 15) / 16 * 16,
+                            group,
+                            MAX((int64_t)1, TASK_ROWS / group),
+                            args->n_heads * args->head_dim,
                             args->n_kv_heads * args->head_dim};
 }
 
@@ -83,8 +90,8 @@ static inline int64_t key_run(const Layout *layout, int32_t segment, int64_t pos
 }
 
 /* Keys or values at positions start+from..start+to-1 of a sequence, of one head, as (KEY_TILE, padded) floats; the rest of the tile is zero. */
-static inline void tile_load(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to,
-                             float *tile) {
+static inline void tile_load(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t start, int64_t from,
+                             int64_t to, float *tile) {
     int64_t padded = shape->padded;
     memset(tile, 0, (size_t)(from * padded) * sizeof *tile);
     memset(tile + to * padded, 0, (size_t)((KEY_TILE - to) * padded) * sizeof *tile);
@@ -97,8 +104,10 @@ static inline void tile_load(const AttentionShape *shape, const Tensor *tensor, 
     }
 }
 
-/* Query rows of tokens first.. of a batch, for the heads of one group: (n_tokens x group, padded) floats times `scale`, zero behind the head's values. */
-static inline void rows_load(const AttentionShape *shape, const Tensor *tensor, int64_t first, int64_t n_tokens, int64_t kv_head, float scale, float *rows) {
+/* Query rows of tokens first.. of a batch, for the heads of one group: (n_tokens x group, padded) floats times `scale`, zero behind the head's
+ * values. */
+static inline void rows_load(const AttentionShape *shape, const Tensor *tensor, int64_t first, int64_t n_tokens, int64_t kv_head, float scale,
+                             float *rows) {
     for (int64_t i = 0; i < n_tokens; i++)
         for (int64_t h = 0; h < shape->group; h++, rows += shape->padded) {
             int64_t at = (first + i) * shape->q_width + (kv_head * shape->group + h) * shape->dim;

@@ -1,6 +1,6 @@
-/* Softmax attention, backward, in passes that compute the weights again tile by tile. Rows by themselves are one pass over keys each, if there are enough of them for all threads; else one
- * pass over queries gives dq, and one over keys dk and dv. That is two products more, but every gradient is summed by one thread. Either way sums go in the same order: the bits are the same.
- * Source: FlashAttention-2, arXiv 2307.08691, algorithm 2. */
+/* Softmax attention, backward, in passes that compute the weights again tile by tile. Rows by themselves are one pass over keys each, if there are
+ * enough of them for all threads; else one pass over queries gives dq, and one over keys dk and dv. That is two products more, but every gradient is
+ * summed by one thread. Either way sums go in the same order: the bits are the same. Source: FlashAttention-2, arXiv 2307.08691, algorithm 2. */
 #include "lib/tensor/cpu/attention.h"
 
 #include <omp.h>
@@ -30,7 +30,10 @@ static size_t rows_floats(const AttentionShape *shape, int64_t tokens) { return 
 
 static Rows rows_at(const AttentionShape *shape, int64_t tokens, float *memory) {
     int64_t most = tokens * shape->group;
-    return (Rows){.q = memory, .dy = memory + most * shape->padded, .norms = memory + 2 * most * shape->padded, .means = memory + (2 * shape->padded + 1) * most};
+    return (Rows){.q = memory,
+                  .dy = memory + most * shape->padded,
+                  .norms = memory + 2 * most * shape->padded,
+                  .means = memory + (2 * shape->padded + 1) * most};
 }
 
 static void rows_fill(const Pass *pass, Rows *rows, int64_t first, int64_t n_tokens, int64_t position, int64_t kv_head) {
@@ -80,8 +83,8 @@ static void gradient_row(const AttentionShape *shape, Columns seen, float norm, 
 }
 
 /* Weights and gradients of the scores of rows from..from+n-1 against a tile: (n, KEY_TILE) each. False when they see nothing of it. */
-static bool chunk_gradients(const AttentionShape *shape, const Rows *rows, int64_t from, int64_t n, const Tile *tile, float *weights, float *gradients,
-                            Columns *seen) {
+static bool chunk_gradients(const AttentionShape *shape, const Rows *rows, int64_t from, int64_t n, const Tile *tile, float *weights,
+                            float *gradients, Columns *seen) {
     int64_t group = shape->group;
     *seen = columns_seen(shape, rows->position + from / group, rows->position + (from + n - 1) / group, tile->start, tile->n);
     if (seen->begin >= seen->end) return false;
@@ -110,7 +113,8 @@ static void queries_run(const Pass *pass, AttentionTask task, int64_t kv_head, f
     const AttentionArgs *args = shape->args;
     const Segment *segment = &args->layout->segments[task.segment];
     int64_t padded = shape->padded, first = segment->begin + task.first, n_tokens = MIN(shape->tokens, segment->end - first);
-    size_t rows_size = rows_floats(shape, shape->tokens), sum_size = (size_t)(shape->tokens * shape->group * padded), tile_size = (size_t)(3 * KEY_TILE * padded);
+    size_t rows_size = rows_floats(shape, shape->tokens), sum_size = (size_t)(shape->tokens * shape->group * padded),
+           tile_size = (size_t)(3 * KEY_TILE * padded);
     float *memory = cpu_scratch(CPU_LOCAL, (rows_size + sum_size + tile_size + 2 * CHUNK_ROWS * KEY_TILE) * sizeof(float));
     if (cpu_planning()) return;
     float *sum = memory + rows_size, *weights = sum + sum_size + tile_size, *gradients = weights + CHUNK_ROWS * KEY_TILE;
@@ -137,9 +141,10 @@ static bool descends(const Layout *layout, int32_t segment, int32_t ancestor) {
     return segment == ancestor;
 }
 
-/* Adds what the tokens of one segment say about a tile of keys to dk and dv, and what the tile says about them to dq, (rows of the segment, padded), unless it is NULL. */
-static void keys_collect(const Pass *pass, int32_t segment, int64_t kv_head, const Tile *tile, Rows *rows, int64_t block_tokens, float *weights, float *gradients,
-                         float *dk, float *dv, float *dq) {
+/* Adds what the tokens of one segment say about a tile of keys to dk and dv, and what the tile says about them to dq, (rows of the segment, padded),
+ * unless it is NULL. */
+static void keys_collect(const Pass *pass, int32_t segment, int64_t kv_head, const Tile *tile, Rows *rows, int64_t block_tokens, float *weights,
+                         float *gradients, float *dk, float *dv, float *dq) {
     const AttentionShape *shape = &pass->shape;
     const AttentionArgs *args = shape->args;
     const Segment *seeing = &args->layout->segments[segment];
@@ -155,12 +160,15 @@ static void keys_collect(const Pass *pass, int32_t segment, int64_t kv_head, con
             int64_t n_keys = seen.end - seen.begin, key = seen.begin * padded;
             tile_product(n_keys, padded, n, (Strided){weights + seen.begin, 1, KEY_TILE}, rows->dy + from * padded, padded, dv + key, padded, true);
             tile_product(n_keys, padded, n, (Strided){gradients + seen.begin, 1, KEY_TILE}, rows->q + from * padded, padded, dk + key, padded, true);
-            if (dq) tile_product(n, padded, n_keys, (Strided){gradients + seen.begin, KEY_TILE, 1}, tile->keys + key, padded, dq + (token * shape->group + from) * padded, padded, true);
+            if (dq)
+                tile_product(n, padded, n_keys, (Strided){gradients + seen.begin, KEY_TILE, 1}, tile->keys + key, padded,
+                             dq + (token * shape->group + from) * padded, padded, true);
         }
     }
 }
 
-/* dk and dv of one tile of a segment's own keys: its own queries and those of the segments below it, in order. sums: what it adds to dq of a segment by itself, else NULL. */
+/* dk and dv of one tile of a segment's own keys: its own queries and those of the segments below it, in order. sums: what it adds to dq of a segment
+ * by itself, else NULL. */
 static void keys_run(const Pass *pass, AttentionTask task, int64_t kv_head, const double beta[3], Tensor *dk, Tensor *dv, float *sums) {
     const AttentionShape *shape = &pass->shape;
     const Layout *layout = shape->args->layout;
@@ -170,7 +178,8 @@ static void keys_run(const Pass *pass, AttentionTask task, int64_t kv_head, cons
     size_t rows_size = rows_floats(shape, block_tokens), tile_size = (size_t)(KEY_TILE * padded);
     float *memory = cpu_scratch(CPU_LOCAL, (rows_size + 5 * tile_size + 2 * CHUNK_ROWS * KEY_TILE) * sizeof(float));
     if (cpu_planning()) return;
-    float *dkeys = memory + rows_size + 3 * tile_size, *dvalues = dkeys + tile_size, *weights = dvalues + tile_size, *gradients = weights + CHUNK_ROWS * KEY_TILE;
+    float *dkeys = memory + rows_size + 3 * tile_size, *dvalues = dkeys + tile_size, *weights = dvalues + tile_size,
+          *gradients = weights + CHUNK_ROWS * KEY_TILE;
     Rows rows = rows_at(shape, block_tokens, memory);
     Tile tile = tile_at(shape, memory + rows_size);
     tile_fill(pass, &tile, task.segment, kv_head, layout_offset(layout, task.segment) + task.first, 0, n_keys);
@@ -221,8 +230,8 @@ static void means_compute(const AttentionShape *shape, const Tensor *y, const Te
     }
 }
 
-void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y, const Tensor *logsumexp,
-                                const Tensor *dy, const double beta[3], Tensor *dq, Tensor *dk, Tensor *dv) {
+void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y,
+                                const Tensor *logsumexp, const Tensor *dy, const double beta[3], Tensor *dq, Tensor *dk, Tensor *dv) {
     if (!CPU_READS(q, k, v, y, logsumexp, dy) || !CPU_WRITES(dq, dk, dv)) {
         device_reference()->attention_backward(args, q, k, v, y, logsumexp, dy, beta, dq, dk, dv);
         return;
@@ -234,7 +243,8 @@ void ISA_FN(attention_backward)(const AttentionArgs *args, const Tensor *q, cons
     pass.means = means;
     if (dq && dk && dv && segments_do(args)) {
 #pragma omp parallel for schedule(dynamic) if (attention_products(&pass.shape) > SERIAL_PRODUCTS && !cpu_planning())
-        for (int64_t i = 0; i < layout->n_segments * args->n_kv_heads; i++) segment_run(&pass, (int32_t)(i / args->n_kv_heads), i % args->n_kv_heads, beta, dq, dk, dv);
+        for (int64_t i = 0; i < layout->n_segments * args->n_kv_heads; i++)
+            segment_run(&pass, (int32_t)(i / args->n_kv_heads), i % args->n_kv_heads, beta, dq, dk, dv);
         return;
     }
     if (dq) {

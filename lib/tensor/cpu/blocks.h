@@ -35,7 +35,9 @@ static inline void run_round(const float *values, int64_t n, float beta, uint16_
     for (; n > 0; n -= LANES_16, values += LANES_16, bits += LANES_16) {
         __mmask16 there = n >= LANES_16 ? 0xffff : (__mmask16)((1u << n) - 1);
         __m512 sums = _mm512_maskz_loadu_ps(there, values);
-        if (beta != 0) sums = _mm512_fmadd_ps(_mm512_set1_ps(beta), (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, bits)), 16), sums);
+        if (beta != 0)
+            sums = _mm512_fmadd_ps(_mm512_set1_ps(beta), (__m512)_mm512_slli_epi32(_mm512_cvtepu16_epi32(_mm256_maskz_loadu_epi16(there, bits)), 16),
+                                   sums);
         _mm256_mask_storeu_epi16(bits, there, (__m256i)_mm512_cvtneps_pbh(sums));
     }
 }
@@ -85,10 +87,12 @@ static inline void run_copy(Tensor *y, int64_t at, const Tensor *x, int64_t from
     float buffer[RUN];
     if (x->dtype == y->dtype) memcpy((char *)y->data + (size_t)at * size, (const char *)x->data + (size_t)from * size, (size_t)n * size);
     else
-        for (int64_t i = 0; i < n; i += RUN) run_write(y, at + i, MIN((int64_t)RUN, n - i), run_read(x, from + i, MIN((int64_t)RUN, n - i), buffer), 0);
+        for (int64_t i = 0; i < n; i += RUN)
+            run_write(y, at + i, MIN((int64_t)RUN, n - i), run_read(x, from + i, MIN((int64_t)RUN, n - i), buffer), 0);
 }
 
-/* Asks for n elements from `at` on, of a tensor that may be NULL: what lies in memory then comes while the elements before it are worked on. Behind the end is as good as none. */
+/* Asks for n elements from `at` on, of a tensor that may be NULL: what lies in memory then comes while the elements before it are worked on. Behind
+ * the end is as good as none. */
 static inline void run_ahead(const Tensor *tensor, int64_t at, int64_t n) {
     enum { CACHE_LINE = 64 };
     if (!tensor) return;
@@ -115,7 +119,9 @@ static inline RowSums row_sums_begin(int64_t rows, int64_t width, int64_t n_sums
     return sums;
 }
 
-static inline float *row_sums_of(const RowSums *sums, int64_t block, int64_t which) { return sums->memory + (block * sums->n_sums + which) * sums->width; }
+static inline float *row_sums_of(const RowSums *sums, int64_t block, int64_t which) {
+    return sums->memory + (block * sums->n_sums + which) * sums->width;
+}
 
 /* out += sum number `which`. */
 static inline void row_sums_add(const RowSums *sums, int64_t which, Tensor *out) {

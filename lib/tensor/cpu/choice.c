@@ -1,4 +1,5 @@
-/* Choosing in a row: the largest element, or one drawn by softmax. A vocabulary's row takes tens of microseconds, so a thread takes a row of its own. */
+/* Choosing in a row: the largest element, or one drawn by softmax. A vocabulary's row takes tens of microseconds, so a thread takes a row of its own.
+ */
 #include "lib/tensor/cpu/blocks.h"
 
 /* Elements whose sum is one step of the search for the drawn one. */

@@ -1,15 +1,15 @@
 /* The processor's device: fast kernels for f32 and bf16.
  *
- * Every .c file of this folder but host_*.c and tile_*.c is compiled once per instruction set with -DISA=base|avx2|avx512|avx512_bf16, so a kernel is written once, in C that the
- * compiler vectorises:
+ * Every .c file of this folder but host_*.c and tile_*.c is compiled once per instruction set with -DISA=base|avx2|avx512|avx512_bf16, so a kernel is
+ * written once, in C that the compiler vectorises:
  *
  *     void ISA_FN(fill)(Tensor *y, double value) { ... }     // becomes cpu_fill_avx2 when compiled with -DISA=avx2
  *
  * host_*.c are compiled once: they choose the set when the program runs, and talk to the libraries of matrix products.
  * tile_*.c are compiled for those that multiply bf16, -DISA=avx512_bf16|amx (tiles.h), if the compiler knows them.
  *
- * Threads: OpenMP over blocks whose size depends on the problem alone; sums over blocks are added in block order. So results are the same bits for any
- * number of threads.
+ * Threads: OpenMP over blocks whose size depends on the problem alone; sums over blocks are added in block order. So results are the same bits for
+ * any number of threads.
  */
 #ifndef TUNE_CPU_H
 #define TUNE_CPU_H
@@ -50,20 +50,22 @@ void cpu_tile_kernels_amx(Device *device);
 #undef KERNEL
 #endif
 
-/* Scratch memory of the calling OpenMP thread, aligned to 64 bytes, kept for the next kernel; not cleared. Each slot is one piece, valid until the thread
- * asks for the same slot again. CPU_SHARED, CPU_TASKS and, for products, CPU_TURNED are for what a kernel allocates before its parallel loop, CPU_LOCAL for what its iterations need;
- * the others are for products (host_gemm*.c, *_product.c), and for attention_backward.c. */
+/* Scratch memory of the calling OpenMP thread, aligned to 64 bytes, kept for the next kernel; not cleared. Each slot is one piece, valid until the
+ * thread asks for the same slot again. CPU_SHARED, CPU_TASKS and, for products, CPU_TURNED are for what a kernel allocates before its parallel loop,
+ * CPU_LOCAL for what its iterations need; the others are for products (host_gemm*.c, *_product.c), and for attention_backward.c. */
 enum { CPU_SHARED, CPU_TASKS, CPU_LOCAL, CPU_TILE_A, CPU_TILE_B, CPU_TILE_C, CPU_TURNED, CPU_LIBRARY, CPU_SLOTS };
 void *cpu_scratch(int slot, size_t bytes);
-/* While a step is planned (cpu_plan) cpu_scratch only notes what is asked for, and hands out an address that must not be used; but for CPU_TASKS, lists that are small. The kernels that the
- * meta device calls then end before they touch a tensor's elements: what each thread takes in a parallel loop, one asks for before it. */
+/* While a step is planned (cpu_plan) cpu_scratch only notes what is asked for, and hands out an address that must not be used; but for CPU_TASKS,
+ * lists that are small. The kernels that the meta device calls then end before they touch a tensor's elements: what each thread takes in a parallel
+ * loop, one asks for before it. */
 bool cpu_planning(void);
 
 int cpu_team_member(void); /* number of the calling thread in the team, 0 for all others */
 
 bool cpu_has(const char *feature); /* one of the words of CpuInfo.features */
 
-/* True if the fast kernels do these dtypes: f32 and bf16, and f16 where it is only read. The rest is left to the reference kernels. NULL tensors are fine. */
+/* True if the fast kernels do these dtypes: f32 and bf16, and f16 where it is only read. The rest is left to the reference kernels. NULL tensors are
+ * fine. */
 bool cpu_fast(const Tensor *const *tensors, size_t n, bool written);
 #define CPU_READS(...) cpu_fast((const Tensor *const[]){__VA_ARGS__}, sizeof((const Tensor *const[]){__VA_ARGS__}) / sizeof(Tensor *), false)
 #define CPU_WRITES(...) cpu_fast((const Tensor *const[]){__VA_ARGS__}, sizeof((const Tensor *const[]){__VA_ARGS__}) / sizeof(Tensor *), true)

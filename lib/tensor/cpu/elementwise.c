@@ -3,7 +3,9 @@
 
 /* For every block of `size` of the `count` elements, in parallel if there are more than a few: body sees begin..begin + size - 1. */
 #define PRAGMA(text) _Pragma(#text)
-#define PARALLEL_BLOCKS_OF(size) PRAGMA(omp parallel for schedule(static) if (count > CPU_SERIAL / CPU_BLOCK * size)) for (int64_t begin = 0; begin < count; begin += size)
+#define PARALLEL_BLOCKS_OF(size) \
+    PRAGMA(omp parallel for schedule(static) if (count > CPU_SERIAL / CPU_BLOCK * size)) \
+    for (int64_t begin = 0; begin < count; begin += size)
 #define PARALLEL_BLOCKS PARALLEL_BLOCKS_OF(CPU_BLOCK)
 
 void ISA_FN(copy)(const Tensor *x, Tensor *y) {
@@ -106,7 +108,8 @@ void ISA_FN(bias_backward)(const Tensor *dy, Tensor *dbias) {
     row_sums_add(&sums, 0, dbias);
 }
 
-/* rng_block for 16 indices at once, which the compiler turns into vectors: called one by one it would take longer than the products of a LoRA layer. */
+/* rng_block for 16 indices at once, which the compiler turns into vectors: called one by one it would take longer than the products of a LoRA layer.
+ */
 enum { DRAW_BLOCKS = 16, DRAWS = 4 * DRAW_BLOCKS };
 
 static void draw_blocks(RngKey key, uint64_t index, uint32_t *restrict draws) {
@@ -292,7 +295,8 @@ void ISA_FN(activation)(Activation kind, const Tensor *x, const Tensor *up, Tens
     }
 }
 
-void ISA_FN(activation_backward)(Activation kind, const Tensor *x, const Tensor *up, const Tensor *dy, const double beta[2], Tensor *dx, Tensor *dup, Tensor *y) {
+void ISA_FN(activation_backward)(Activation kind, const Tensor *x, const Tensor *up, const Tensor *dy, const double beta[2], Tensor *dx, Tensor *dup,
+                                 Tensor *y) {
     int64_t count = tensor_count(x);
     if (!CPU_READS(x, up, dy) || !CPU_WRITES(dx, dup, y)) {
         device_reference()->activation_backward(kind, x, up, dy, beta, dx, dup, y);

@@ -1,13 +1,13 @@
-/* Matrix products behind one door, as far as the rest of the device needs to know it: our own in f32 with AVX2 or AVX-512 (vector_product.c) and in bf16 with AVX512_BF16 or AMX (tile_product.c); else
- * those of oneDNN or OpenBLAS (host_gemm*.c).
+/* Matrix products behind one door, as far as the rest of the device needs to know it: our own in f32 with AVX2 or AVX-512 (vector_product.c) and in
+ * bf16 with AVX512_BF16 or AMX (tile_product.c); else those of oneDNN or OpenBLAS (host_gemm*.c).
  *
- * A product is cut into tiles of its result by its shape alone; a tile is one call of a library, made by one thread. So results are the same bits for any
- * number of threads. What is not in the product's dtype is converted tile by tile; a constant weight is converted or packed once.
+ * A product is cut into tiles of its result by its shape alone; a tile is one call of a library, made by one thread. So results are the same bits for
+ * any number of threads. What is not in the product's dtype is converted tile by tile; a constant weight is converted or packed once.
  *
- * Do the bits of a row depend on the rows beside it? With our own never. With oneDNN never, as tests/test_matmul.c checks for 1 to 300 rows; for that rows are padded: with
- * AVX2 its kernels take rows by sixes or fours and add up what is left over in another order; its bf16 product cuts long inner dimensions by the number of
- * rows (measured), so there a tile always has all its rows. OpenBLAS rounds some columns otherwise for rows 6 to 11 of each 12 (measured on Zen,
- * 0.3.21), and no padding helps: a row's last bits depend on its place.
+ * Do the bits of a row depend on the rows beside it? With our own never. With oneDNN never, as tests/test_matmul.c checks for 1 to 300 rows; for that
+ * rows are padded: with AVX2 its kernels take rows by sixes or fours and add up what is left over in another order; its bf16 product cuts long inner
+ * dimensions by the number of rows (measured), so there a tile always has all its rows. OpenBLAS rounds some columns otherwise for rows 6 to 11 of
+ * each 12 (measured on Zen, 0.3.21), and no padding helps: a row's last bits depend on its place.
  */
 #ifndef TUNE_GEMM_H
 #define TUNE_GEMM_H
@@ -17,8 +17,8 @@
 /* Operations below which starting threads costs more than it saves. */
 #define PRODUCT_SERIAL 2e6
 
-/* What cpu_configure hands on. gemm: NULL or "auto", "own", "openblas", "onednn"; the set of row functions and whether bf16 is multiplied go by info->isa.
- * ST_USAGE when the name is not known or the build does not have it. Drops nothing that is packed already: weights are packed for the
+/* What cpu_configure hands on. gemm: NULL or "auto", "own", "openblas", "onednn"; the set of row functions and whether bf16 is multiplied go by
+ * info->isa. ST_USAGE when the name is not known or the build does not have it. Drops nothing that is packed already: weights are packed for the
  * library that runs at their first product, call tensor_unpack before another is chosen. */
 Status gemm_configure(const char *gemm, const CpuInfo *info);
 void gemm_describe(CpuInfo *info); /* fills in what CpuInfo says about products */
@@ -81,7 +81,9 @@ const char *onednn_version(void);
 /* ---- whole products of memory that need not be tensors ---- */
 
 typedef struct Operand { const void *data; DType dtype; int64_t ld; bool transposed; } Operand;
-static inline bool operands_same(const Operand *a, const Operand *b) { return a->data == b->data && a->dtype == b->dtype && a->ld == b->ld && a->transposed == b->transposed; }
+static inline bool operands_same(const Operand *a, const Operand *b) {
+    return a->data == b->data && a->dtype == b->dtype && a->ld == b->ld && a->transposed == b->transposed;
+}
 /* The constant weight's packed copy, as host_gemm.c keeps it; NULL = none. */
 typedef struct PackedTiles PackedTiles;
 
@@ -114,7 +116,8 @@ enum { PRODUCTS_MOST = 4 }; /* of one call */
 /* Up to PRODUCTS_MOST that need no results of each other. */
 void products_run(const Product *products, int n);
 
-/* The same tile by tile, for callers that use up each tile at once. Prepare outside of a parallel region; in it, a thread begins a column of tiles before it runs tiles of it. */
+/* The same tile by tile, for callers that use up each tile at once. Prepare outside of a parallel region; in it, a thread begins a column of tiles
+ * before it runs tiles of it. */
 typedef struct ProductTiles {
     const Product *product;
     int64_t row_tile, col_tile, row_tiles, col_tiles;

@@ -24,7 +24,8 @@ static CpuInfo info;
 
 static void feature_add(bool present, const char *name) {
     size_t used = strlen(info.features);
-    if (present && used + strlen(name) + 2 <= sizeof info.features) snprintf(info.features + used, sizeof info.features - used, "%s%s", used ? " " : "", name);
+    if (present && used + strlen(name) + 2 <= sizeof info.features)
+        snprintf(info.features + used, sizeof info.features - used, "%s%s", used ? " " : "", name);
 }
 
 bool cpu_has(const char *feature) {
@@ -69,7 +70,8 @@ static bool tiles_granted(void) {
 }
 
 static bool isa_possible(const char *isa) {
-    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") && __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
+    bool avx512 = __builtin_cpu_supports("avx512f") && __builtin_cpu_supports("avx512bw") && __builtin_cpu_supports("avx512vl") &&
+                  __builtin_cpu_supports("avx512dq") && __builtin_cpu_supports("fma");
     if (strcmp(isa, "amx") == 0) return avx512 && cpu_has("amx_bf16") && cpu_has("avx512_bf16") && tiles_granted();
     if (strcmp(isa, "avx512_bf16") == 0) return avx512 && cpu_has("avx512_bf16");
     if (strcmp(isa, "avx512") == 0) return avx512;
@@ -139,7 +141,10 @@ static Status isa_configure(const char *wanted) {
         if (!any) return status_fail(ST_USAGE, "this processor cannot run the instruction set '%s'", wanted);
     }
     status_fail(ST_USAGE, "unknown instruction set '%s'", wanted);
-    return status_hint(ST_USAGE, "this build has: base%s, or auto", COUNT_OF(isas) > 3 ? ", avx2, avx512, avx512_bf16, amx" : COUNT_OF(isas) > 1 ? ", avx2, avx512" : "");
+    return status_hint(ST_USAGE, "this build has: base%s, or auto",
+                       COUNT_OF(isas) > 3   ? ", avx2, avx512, avx512_bf16, amx"
+                       : COUNT_OF(isas) > 1 ? ", avx2, avx512"
+                                            : "");
 }
 
 Status cpu_configure(const char *gemm, const char *isa) {
@@ -225,6 +230,7 @@ void cpu_plan_clear(void) { memset(planned, 0, sizeof planned); }
 size_t cpu_planned_bytes(void) {
     size_t bytes = 0;
     for (int slot = 0; slot < CPU_SLOTS; slot++)
-        for (int thread = 0; thread < (slot == CPU_SHARED || slot == CPU_TURNED ? 1 : omp_get_max_threads()); thread++) bytes += planned[slot] - MIN(planned[slot], scratch[thread][slot].bytes);
+        for (int thread = 0; thread < (slot == CPU_SHARED || slot == CPU_TURNED ? 1 : omp_get_max_threads()); thread++)
+            bytes += planned[slot] - MIN(planned[slot], scratch[thread][slot].bytes);
     return bytes;
 }

@@ -23,8 +23,8 @@ bool product_rounds(DType a, DType b) { return a == DT_BF16 && b != DT_BF16 && p
 
 /* ---- choice ---- */
 
-/* What our own products don't do goes to oneDNN on x86: measured, it is as fast as OpenBLAS on large products and two to eight times as fast on few rows, with AVX2 as with AVX-512 and
- * AMX. Its arm64 build without Arm's own library has plain loops only. */
+/* What our own products don't do goes to oneDNN on x86: measured, it is as fast as OpenBLAS on large products and two to eight times as fast on few
+ * rows, with AVX2 as with AVX-512 and AMX. Its arm64 build without Arm's own library has plain loops only. */
 static bool onednn_preferred(void) {
 #if HAVE_ONEDNN && defined(__x86_64__)
     return true;
@@ -33,8 +33,8 @@ static bool onednn_preferred(void) {
 #endif
 }
 
-/* Our own products by instruction set: in f32 where there are fused multiply-adds, with which they are faster than the libraries' (on arm64 not measured: there a row's bits that don't depend on the
- * rows beside it, and weights that are not copied, decide); in bf16 where it is multiplied. */
+/* Our own products by instruction set: in f32 where there are fused multiply-adds, with which they are faster than the libraries' (on arm64 not
+ * measured: there a row's bits that don't depend on the rows beside it, and weights that are not copied, decide); in bf16 where it is multiplied. */
 static const struct { const char *isa, *vectors; const CpuProducts *f32, *bf16; const CpuRows *rows; } own_products[] = {
 #if defined(__aarch64__)
     {"base", "neon", &cpu_products_base, NULL, &cpu_rows_base},
@@ -67,7 +67,8 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
         return status_hint(ST_USAGE, "this build has: %sopenblas%s, or auto", own_products[isa].f32 ? "own, " : "", HAVE_ONEDNN ? ", onednn" : "");
     }
 #if HAVE_TILES
-    bool isa_bf16 = own_products[isa].bf16 != NULL; /* the chosen set says it, not the processor: narrower ones compute what a processor without it does */
+    /* The chosen set says it, not the processor: narrower ones compute what a processor without it does */
+    bool isa_bf16 = own_products[isa].bf16 != NULL;
     wide_tiles = strcmp(info->isa, "amx") == 0;
 #else
     bool isa_bf16 = cpu_has("amx_bf16") || cpu_has("avx512_bf16");
@@ -88,7 +89,8 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
 void gemm_describe(CpuInfo *info) {
     static char openblas[64];
     const char *config = openblas_get_config(), *version = strchr(config, ' ');
-    snprintf(openblas, sizeof openblas, "openblas %.*s (%s)", version ? (int)strcspn(version + 1, " ") : 0, version ? version + 1 : "", openblas_get_corename());
+    snprintf(openblas, sizeof openblas, "openblas %.*s (%s)", version ? (int)strcspn(version + 1, " ") : 0, version ? version + 1 : "",
+             openblas_get_corename());
     info->has_onednn = HAVE_ONEDNN;
     info->gemm_f32 = openblas;
 #if HAVE_ONEDNN
@@ -125,8 +127,16 @@ void product_thread_begin(void) { omp_set_num_threads(1); }
 
 /* The library's shape of one tile of m rows and n columns. */
 static TileShape tile_shape(const Product *product, int64_t m, int64_t n) {
-    TileShape shape = {.dtype = product->dtype, .transpose_a = product->a.transposed, .transpose_b = product->b.transposed, .packed = product->packed != NULL,
-                       .m = rows_padded_for(product->dtype, m), .n = n, .k = product->k, .lda = product->a.ld, .ldb = product->b.ld, .ldc = n};
+    TileShape shape = {.dtype = product->dtype,
+                       .transpose_a = product->a.transposed,
+                       .transpose_b = product->b.transposed,
+                       .packed = product->packed != NULL,
+                       .m = rows_padded_for(product->dtype, m),
+                       .n = n,
+                       .k = product->k,
+                       .lda = product->a.ld,
+                       .ldb = product->b.ld,
+                       .ldc = n};
     if (product->a.dtype != product->dtype || shape.m != m) shape.lda = shape.transpose_a ? shape.m : shape.k;
     if (shape.packed) shape.transpose_b = false, shape.ldb = 0;
     else if (product->b.dtype != product->dtype || product->round_b) shape.ldb = shape.transpose_b ? shape.k : shape.n;
@@ -172,7 +182,8 @@ ProductTiles product_tiles(const Product *product) {
         for (int j = 0; j < 2; j++) {
             if ((i == 0 && tiles.row_tiles < 2) || (j == 0 && tiles.col_tiles < 2)) continue;
             TileShape *shape = &tiles.shapes[i][j];
-            *shape = tile_shape(product, i ? product_rows(&tiles, tiles.row_tiles - 1) : tiles.row_tile, j ? product_cols(&tiles, tiles.col_tiles - 1) : tiles.col_tile);
+            *shape = tile_shape(product, i ? product_rows(&tiles, tiles.row_tiles - 1) : tiles.row_tile,
+                                j ? product_cols(&tiles, tiles.col_tiles - 1) : tiles.col_tile);
             tiles.prepared[i][j] = tile_prepare(shape);
         }
     return tiles;
@@ -187,7 +198,8 @@ static const void *operand_at(const Operand *operand, int64_t at, bool lines) {
 }
 
 /* A block (rows, cols) in `dtype` with `padded` rows or columns in all, as memory has them: lines `ld` apart. */
-static void *block_convert(int slot, const Operand *operand, const void *from, DType dtype, int64_t rows, int64_t cols, int64_t padded_rows, int64_t padded_cols) {
+static void *block_convert(int slot, const Operand *operand, const void *from, DType dtype, int64_t rows, int64_t cols, int64_t padded_rows,
+                           int64_t padded_cols) {
     size_t bytes = (size_t)(padded_rows * padded_cols) * dtype_size(dtype);
     void *block = cpu_scratch(slot, bytes);
     if (cpu_planning()) return block;
@@ -225,8 +237,8 @@ static void tile_run(const TileShape *shape, const void *prepared, const void *a
 #endif
     (void)prepared;
     if (cpu_planning()) return;
-    cblas_sgemm(CblasRowMajor, shape->transpose_a ? CblasTrans : CblasNoTrans, shape->transpose_b ? CblasTrans : CblasNoTrans, (blasint)shape->m, (blasint)shape->n,
-                (blasint)shape->k, 1, a, (blasint)shape->lda, b, (blasint)shape->ldb, 0, c, (blasint)shape->ldc);
+    cblas_sgemm(CblasRowMajor, shape->transpose_a ? CblasTrans : CblasNoTrans, shape->transpose_b ? CblasTrans : CblasNoTrans, (blasint)shape->m,
+                (blasint)shape->n, (blasint)shape->k, 1, a, (blasint)shape->lda, b, (blasint)shape->ldb, 0, c, (blasint)shape->ldc);
 }
 
 void product_column(const ProductTiles *tiles, int64_t col_tile) {
@@ -243,7 +255,8 @@ void product_column(const ProductTiles *tiles, int64_t col_tile) {
     int64_t lines = b->transposed ? cols : product->k, length = b->transposed ? product->k : cols;
     column.n = cols;
     column.round_b = false;
-    column.b = (Operand){block_convert(CPU_LIBRARY, b, operand_at(b, col, b->transposed), DT_BF16, lines, length, lines, length), DT_BF16, length, b->transposed};
+    column.b = (Operand){block_convert(CPU_LIBRARY, b, operand_at(b, col, b->transposed), DT_BF16, lines, length, lines, length), DT_BF16, length,
+                         b->transposed};
     own->column(&column, 0, cols);
 }
 
@@ -265,7 +278,8 @@ float *product_tile(const ProductTiles *tiles, int64_t row_tile, int64_t col_til
         return c;
     }
     const void *a = tile_a(product, shape, row_tile * tiles->row_tile, product_rows(tiles, row_tile));
-    const void *b = product->packed ? product->packed->data + (size_t)col_tile * product->packed->tile_bytes : tile_b(product, shape, col_tile * tiles->col_tile);
+    const void *b =
+        product->packed ? product->packed->data + (size_t)col_tile * product->packed->tile_bytes : tile_b(product, shape, col_tile * tiles->col_tile);
     tile_run(shape, tiles->prepared[last_row][last_col], a, b, c);
     return c;
 }
@@ -286,7 +300,8 @@ static void operand_round(Operand *operand, int64_t rows, int64_t cols, uint16_t
     if (!cpu_planning()) {
 #pragma omp parallel for schedule(static) if (lines * length > PRODUCT_SERIAL / 16)
         for (int64_t i = 0; i < lines; i += LINES)
-            rows_of_isa->convert(operand_at(operand, i, true), operand->dtype, operand->ld, to + i * length, DT_BF16, length, MIN((int64_t)LINES, lines - i), length);
+            rows_of_isa->convert(operand_at(operand, i, true), operand->dtype, operand->ld, to + i * length, DT_BF16, length,
+                                 MIN((int64_t)LINES, lines - i), length);
     }
     *operand = (Operand){to, DT_BF16, length, operand->transposed};
 }
@@ -388,7 +403,8 @@ static void weight_pack(PackedWeight *weight, const Tensor *b, bool transposed, 
 #pragma omp for schedule(dynamic)
         for (int64_t i = 0; i < count; i++) {
             TileShape shape = tile_shape(&product, 1, MIN(tile, n - i * tile));
-            onednn_pack(dtype, row_tile_of(dtype), shape.n, k, tile_b(&product, &shape, i * tile), shape.ldb, transposed, tiles->data + (size_t)i * tiles->tile_bytes);
+            onednn_pack(dtype, row_tile_of(dtype), shape.n, k, tile_b(&product, &shape, i * tile), shape.ldb, transposed,
+                        tiles->data + (size_t)i * tiles->tile_bytes);
         }
     }
 }
@@ -400,8 +416,8 @@ static void weight_convert(PackedWeight *weight, const Tensor *b) {
     weight->plain = weight_memory(weight, (size_t)(rows * cols) * sizeof(float));
 #pragma omp parallel for schedule(static)
     for (int64_t i = 0; i < (rows + ROWS - 1) / ROWS; i++)
-        rows_of_isa->convert((const char *)b->data + (size_t)(i * ROWS * cols) * dtype_size(b->dtype), b->dtype, cols, weight->plain + i * ROWS * cols, DT_F32, cols,
-                             MIN((int64_t)ROWS, rows - i * ROWS), cols);
+        rows_of_isa->convert((const char *)b->data + (size_t)(i * ROWS * cols) * dtype_size(b->dtype), b->dtype, cols,
+                             weight->plain + i * ROWS * cols, DT_F32, cols, MIN((int64_t)ROWS, rows - i * ROWS), cols);
 }
 
 /* What weight_operand will give, with the scratch memory that packing takes. */
@@ -474,9 +490,9 @@ static void matmul_f64(const Matmul *args, int64_t m, int64_t n, int64_t k) {
 #pragma omp parallel num_threads(1)
     {
         product_thread_begin();
-        cblas_dgemm(CblasRowMajor, args->transpose_a ? CblasTrans : CblasNoTrans, args->transpose_b ? CblasTrans : CblasNoTrans, (blasint)m, (blasint)n, (blasint)k,
-                    args->alpha, args->a->data, (blasint)MAX(args->a->shape[1], (int64_t)1), args->b->data, (blasint)MAX(args->b->shape[1], (int64_t)1), args->beta,
-                    args->c->data, (blasint)n);
+        cblas_dgemm(CblasRowMajor, args->transpose_a ? CblasTrans : CblasNoTrans, args->transpose_b ? CblasTrans : CblasNoTrans, (blasint)m,
+                    (blasint)n, (blasint)k, args->alpha, args->a->data, (blasint)MAX(args->a->shape[1], (int64_t)1), args->b->data,
+                    (blasint)MAX(args->b->shape[1], (int64_t)1), args->beta, args->c->data, (blasint)n);
     }
 }
 
@@ -487,7 +503,12 @@ double cpu_product_seconds(void) { return seconds_in_products; }
 
 /* The branch's first product by itself. */
 static void matmul_low(const Matmul *args) {
-    cpu_matmul(&(Matmul){.a = args->a, .b = args->down, .c = args->low, .transpose_a = args->transpose_a, .transpose_b = args->transpose_down, .alpha = args->down_alpha});
+    cpu_matmul(&(Matmul){.a = args->a,
+                         .b = args->down,
+                         .c = args->low,
+                         .transpose_a = args->transpose_a,
+                         .transpose_b = args->transpose_down,
+                         .alpha = args->down_alpha});
 }
 
 /* For products that know neither a second one nor another addend. */
@@ -500,7 +521,9 @@ static void matmul_in_steps(const Matmul *args) {
     if (addend && !vector) device->copy(addend, args->c);
     cpu_matmul(&first);
     if (vector) device->bias_add(args->c, addend);
-    if (args->more_a) cpu_matmul(&(Matmul){.a = args->more_a, .b = args->more_b, .c = args->c, .transpose_b = args->transpose_more_b, .alpha = args->more_alpha, .beta = 1});
+    if (args->more_a)
+        cpu_matmul(&(Matmul){
+            .a = args->more_a, .b = args->more_b, .c = args->c, .transpose_b = args->transpose_more_b, .alpha = args->more_alpha, .beta = 1});
 }
 
 static void take_down(const Matmul *args, Product *product) {
@@ -524,8 +547,8 @@ static bool product_make(const Matmul *args, Product *product) {
     const Tensor *a = args->a, *b = args->b, *c = args->c;
     int64_t m = c->shape[0], n = c->shape[1], k = a->shape[args->transpose_a ? 0 : 1];
     ASSERT(a->shape[args->transpose_a ? 1 : 0] == m && b->shape[args->transpose_b ? 0 : 1] == n && b->shape[args->transpose_b ? 1 : 0] == k,
-           "product of (%lld,%lld)%s and (%lld,%lld)%s into (%lld,%lld)", (long long)a->shape[0], (long long)a->shape[1], args->transpose_a ? "^T" : "",
-           (long long)b->shape[0], (long long)b->shape[1], args->transpose_b ? "^T" : "", (long long)m, (long long)n);
+           "product of (%lld,%lld)%s and (%lld,%lld)%s into (%lld,%lld)", (long long)a->shape[0], (long long)a->shape[1],
+           args->transpose_a ? "^T" : "", (long long)b->shape[0], (long long)b->shape[1], args->transpose_b ? "^T" : "", (long long)m, (long long)n);
     if (m == 0 || n == 0) return false;
     ASSERT(!args->addend || args->addend->n_dims == 2 || args->beta == 1, "a vector times %g is added to a product", args->beta);
     if ((args->more_a || args->addend) && !at_once(args, &(Product){.dtype = product_dtype(a->dtype), .k = k})) {
@@ -542,10 +565,20 @@ static bool product_make(const Matmul *args, Product *product) {
         device_reference()->matmul(&alone);
         return false;
     }
-    *product = (Product){.dtype = product_dtype(a->dtype), .m = m, .n = n, .k = k, .a = {a->data, a->dtype, a->shape[1], args->transpose_a}, .c = c->data,
-                       .c_dtype = c->dtype, .ldc = n, .alpha = (float)args->alpha, .beta = (float)args->beta, .read_late = args->read_late};
+    *product = (Product){.dtype = product_dtype(a->dtype),
+                         .m = m,
+                         .n = n,
+                         .k = k,
+                         .a = {a->data, a->dtype, a->shape[1], args->transpose_a},
+                         .c = c->data,
+                         .c_dtype = c->dtype,
+                         .ldc = n,
+                         .alpha = (float)args->alpha,
+                         .beta = (float)args->beta,
+                         .read_late = args->read_late};
     product->round_b = product_rounds(a->dtype, b->dtype);
-    if (args->transpose_a || product->round_b) product->b = (Operand){b->data, b->dtype, b->shape[1], args->transpose_b}; /* no library promises the former with a packed b */
+    /* No library promises the former with a packed b */
+    if (args->transpose_a || product->round_b) product->b = (Operand){b->data, b->dtype, b->shape[1], args->transpose_b};
     else product->b = weight_operand(b, args->transpose_b, product->dtype, &product->packed);
     if (args->more_a) {
         product->more_a = (Operand){args->more_a->data, args->more_a->dtype, args->more_a->shape[1], false};

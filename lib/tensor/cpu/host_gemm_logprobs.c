@@ -1,18 +1,20 @@
 /* Log-probabilities of tokens: products with the vocabulary's head, used up tile by tile.
  *
- * Forward, for a block of rows: each tile of logits gives the sums that log-sum-exp, entropy and mean need over its columns, and the tiles of a row are joined in order.
+ * Forward, for a block of rows: each tile of logits gives the sums that log-sum-exp, entropy and mean need over its columns, and the tiles of a row
+ * are joined in order.
  *
  * The slopes of the log-probabilities are the target's row of the head less the mean of all rows by probability:
  *     slope = (W_target - sum_v e^(z_v - r) W_v / e^(logsumexp - r)) / temperature
- * with any r that keeps the weights e^(z_v - r) in the range of floats; it is the target's logit, known before all others. So they take one product more, of a chunk of weights at a time.
- * Where that range is too small for a row, its block of rows goes the general way.
+ * with any r that keeps the weights e^(z_v - r) in the range of floats; it is the target's logit, known before all others. So they take one product
+ * more, of a chunk of weights at a time. Where that range is too small for a row, its block of rows goes the general way.
  *
- * The same weights give the gradient of a trained head when dlogprob is known. Per row scaled by c = e^(r - logsumexp), weights less 1/c at the target are minus what logits get:
- *     dW = -sum over rows of (weights_v - [v = target] / c) (c dlogprob hidden / temperature)
- * so weights that are kept need one product more, others their logits again. At the target the difference is expm1(logprob) / c, which keeps its digits where the token is all but certain.
+ * The same weights give the gradient of a trained head when dlogprob is known. Per row scaled by c = e^(r - logsumexp), weights less 1/c at the
+ * target are minus what logits get: dW = -sum over rows of (weights_v - [v = target] / c) (c dlogprob hidden / temperature) so weights that are kept
+ * need one product more, others their logits again. At the target the difference is expm1(logprob) / c, which keeps its digits where the token is all
+ * but certain.
  *
- * Backward in general, for a block of rows and a chunk of the vocabulary: the gradients of the plain products are computed again into scratch memory, and two products add their part to
- * dhidden and dhead, in the order of blocks and chunks. */
+ * Backward in general, for a block of rows and a chunk of the vocabulary: the gradients of the plain products are computed again into scratch memory,
+ * and two products add their part to dhidden and dhead, in the order of blocks and chunks. */
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
 
@@ -20,7 +22,8 @@
 #include <omp.h>
 #include <string.h>
 
-/* Columns of a chunk come in whole tiles, so its size goes by the vocabulary alone. In bf16 half as many: their weights fit the second-level caches. */
+/* Columns of a chunk come in whole tiles, so its size goes by the vocabulary alone. In bf16 half as many: their weights fit the second-level caches.
+ */
 enum { CHUNK_COLS = 2048, CHUNK_COLS_BF16 = 1024, BLOCK_ROWS = LOGPROB_BLOCK };
 
 static int32_t target_of(const Tensor *targets, int64_t p) { return ((const int32_t *)targets->data)[p]; }
@@ -44,16 +47,20 @@ static Operand head_rows(const Product *product, const Tensor *head, int64_t fir
     return rows;
 }
 
-static int64_t tiles_of_chunk(const ProductTiles *tiles) { return MAX((int64_t)1, (tiles->product->dtype == DT_BF16 ? CHUNK_COLS_BF16 : CHUNK_COLS) / tiles->col_tile); }
+static int64_t tiles_of_chunk(const ProductTiles *tiles) {
+    return MAX((int64_t)1, (tiles->product->dtype == DT_BF16 ? CHUNK_COLS_BF16 : CHUNK_COLS) / tiles->col_tile);
+}
 static int64_t chunks_of(const ProductTiles *tiles) { return (tiles->col_tiles + tiles_of_chunk(tiles) - 1) / tiles_of_chunk(tiles); }
 
 /* Uses up the tiles of columns from..to-1, each by one thread; where there are fewer columns than threads, several share a column's rows. */
-static void tiles_take(const ProductTiles *tiles, int64_t from, int64_t to, void (*take)(const void *context, int64_t row_tile, int64_t col), const void *context) {
+static void tiles_take(const ProductTiles *tiles, int64_t from, int64_t to, void (*take)(const void *context, int64_t row_tile, int64_t col),
+                       const void *context) {
     if (cpu_planning()) {
         product_plan(tiles);
         return;
     }
-    int64_t cols = to - from, slices = MIN((omp_get_max_threads() + cols - 1) / cols, tiles->row_tiles), rows = (tiles->row_tiles + slices - 1) / slices;
+    int64_t cols = to - from, slices = MIN((omp_get_max_threads() + cols - 1) / cols, tiles->row_tiles),
+            rows = (tiles->row_tiles + slices - 1) / slices;
 #pragma omp parallel
     {
         product_thread_begin();
@@ -78,7 +85,9 @@ typedef struct Block {
     float *reference; /* r above, a value a row: nearly the target's logit; NaN where the block goes the general way */
     const LogprobResults *results; /* of the way back */
     const TokenLogprobs *grads;
-    char *chunk; /* what logits become, weights or gradients, in the products' dtype: columns from chunk_begin on, lines chunk_cols apart. NULL: they are used up */
+    /* What logits become, weights or gradients, in the products' dtype: columns from chunk_begin on, lines chunk_cols apart. NULL: they are used up
+     */
+    char *chunk;
     int64_t chunk_begin, chunk_cols;
 } Block;
 
@@ -104,14 +113,26 @@ static void chunk_write(const Block *block, int64_t row, int64_t col, float scal
 }
 
 /* The chunk as a factor of the next product. */
-static Operand chunk_operand(const Block *block, bool transposed) { return (Operand){block->chunk, block->tiles.product->dtype, block->chunk_cols, transposed}; }
+static Operand chunk_operand(const Block *block, bool transposed) {
+    return (Operand){block->chunk, block->tiles.product->dtype, block->chunk_cols, transposed};
+}
 
 /* sums (rows, width) = chunk * head, or + for chunks behind the first. */
 static void chunk_by_head(const Block *block, const Tensor *head, float *sums) {
     const Product *product = block->tiles.product;
     int64_t width = tensor_width(head);
-    product_run(&(Product){.dtype = product->dtype, .m = product->m, .n = width, .k = block->chunk_cols, .a = chunk_operand(block, false), .b = head_rows(product, head, block->chunk_begin),
-                           .c = sums, .c_dtype = DT_F32, .ldc = width, .alpha = 1, .beta = block->chunk_begin > 0, .round_b = product->round_b});
+    product_run(&(Product){.dtype = product->dtype,
+                           .m = product->m,
+                           .n = width,
+                           .k = block->chunk_cols,
+                           .a = chunk_operand(block, false),
+                           .b = head_rows(product, head, block->chunk_begin),
+                           .c = sums,
+                           .c_dtype = DT_F32,
+                           .ldc = width,
+                           .alpha = 1,
+                           .beta = block->chunk_begin > 0,
+                           .round_b = product->round_b});
 }
 
 static int64_t chunk_most(const Block *block) { return MIN(tiles_of_chunk(&block->tiles) * block->tiles.col_tile, block->n_vocab); }
@@ -164,8 +185,8 @@ static const LogitRow *sums_of(const Block *b, int64_t row) { return &b->sums[ro
 
 /* ---- slopes ---- */
 
-/* Beyond this distance of the largest logit from the target's, sums of weights might leave the range of floats; and rows of hidden states scaled by as little, for a head's gradient, that
- * of bf16 products, which take the smallest numbers for zeros. */
+/* Beyond this distance of the largest logit from the target's, sums of weights might leave the range of floats; and rows of hidden states scaled by
+ * as little, for a head's gradient, that of bf16 products, which take the smallest numbers for zeros. */
 static const double FARTHEST = 60, FARTHEST_TRAINED = 40;
 
 /* The head's row of a target as products see it: what is taken off it must be able to cancel it. Room: one row more. */
@@ -195,7 +216,8 @@ static void references_find(const Block *b, const Tensor *hidden, const Tensor *
     for (int64_t row = 0; row < rows; row++) {
         float *x = lines_new(width), *w = x + width, sum = 0;
         int64_t p = b->begin + row;
-        cpu_rows()->convert((const char *)hidden->data + (size_t)(p * width) * dtype_size(hidden->dtype), hidden->dtype, width, x, DT_F32, width, 1, width);
+        cpu_rows()->convert((const char *)hidden->data + (size_t)(p * width) * dtype_size(hidden->dtype), hidden->dtype, width, x, DT_F32, width, 1,
+                            width);
         target_row(b, head, row, w);
         for (int64_t i = 0; i < width; i++) sum += x[i] * w[i];
         b->reference[row] = sum / (float)b->args->temperature;
@@ -229,7 +251,8 @@ static void weights_start(Block *block, int64_t chunk, char *kept, void *room) {
     if (kept) block->chunk = kept + (size_t)(product->m * block->chunk_begin) * dtype_size(product->dtype);
 }
 
-/* All of the block with slopes. sums: rows x width floats, then room for the weights of a chunk. False: the logits of a row are too far from the target's. */
+/* All of the block with slopes. sums: rows x width floats, then room for the weights of a chunk. False: the logits of a row are too far from the
+ * target's. */
 static bool slopes_take(Block *b, const Tensor *hidden, const Tensor *head, float *sums, const LogprobResults *results) {
     const Product *product = b->tiles.product;
     char *kept = weights_kept(results, product, b->begin);
@@ -257,17 +280,21 @@ static Tensor rows_of(const Tensor *tensor, int64_t begin, int64_t n) {
 }
 
 /* Of a block of rows, by the general way back. */
-static void slopes_again(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results, int64_t begin, int64_t n) {
+static void slopes_again(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results,
+                         int64_t begin, int64_t n) {
     float ones[BLOCK_ROWS];
     for (int64_t i = 0; i < n; i++) ones[i] = 1;
     Tensor dlogprob = {.dtype = DT_F32, .n_dims = 1, .shape = {n}, .data = ones, .device = device_cpu()};
-    Tensor x = rows_of(hidden, begin, n), t = rows_of(targets, begin, n), norm = rows_of(results->logsumexp, begin, n), slope = rows_of(results->slope, begin, n);
+    Tensor x = rows_of(hidden, begin, n), t = rows_of(targets, begin, n), norm = rows_of(results->logsumexp, begin, n),
+           slope = rows_of(results->slope, begin, n);
     cpu_token_logprobs_backward(args, &x, head, &t, &(LogprobResults){.logsumexp = &norm}, &(TokenLogprobs){.logprob = &dlogprob}, &slope, 0, NULL);
 }
 
 /* ---- the kernels ---- */
 
-static bool fast(const Tensor *hidden, const Tensor *head, const Tensor *out) { return CPU_READS(hidden, head) && CPU_WRITES(hidden, out) && tensor_count(head) > 0; }
+static bool fast(const Tensor *hidden, const Tensor *head, const Tensor *out) {
+    return CPU_READS(hidden, head) && CPU_WRITES(hidden, out) && tensor_count(head) > 0;
+}
 
 /* The block of rows that begins at b->begin, whose sums are then in b; false as slopes_take. results: NULL without slopes. */
 static bool block_take(Block *b, const Product *product, const Tensor *hidden, const Tensor *head, const LogprobResults *results) {
@@ -330,7 +357,8 @@ void cpu_token_logits(const LogprobArgs *args, const Tensor *hidden, const Tenso
         Product product = head_product(hidden, head, b.begin, MIN((int64_t)BLOCK_ROWS, n_rows - b.begin));
         block_take(&b, &product, hidden, head, NULL);
         if (cpu_planning()) continue;
-        for (int64_t row = 0; row < product.m; row++) tensor_set(logsumexp, b.begin + row, isfinite(sums_of(&b, row)->total) ? norm_of(sums_of(&b, row)) : (double)NAN);
+        for (int64_t row = 0; row < product.m; row++)
+            tensor_set(logsumexp, b.begin + row, isfinite(sums_of(&b, row)->total) ? norm_of(sums_of(&b, row)) : (double)NAN);
     }
     product_time_add(began);
 }
@@ -349,9 +377,12 @@ static void tile_gradient(const void *context, int64_t row_tile, int64_t col) {
     for (int64_t i = 0; i < rows; i++) {
         int64_t p = b->begin + row_tile * tiles->row_tile + i, target = target_of(b->targets, p) - col * tiles->col_tile;
         float dmean = value_or_zero(grads->mean, p);
-        LogitGrad grad = {.logsumexp = (float)tensor_get(b->results->logsumexp, p), .entropy = value_or_zero(grads->entropy ? b->results->entropy : NULL, p),
-                          .dlogprob = value_or_zero(grads->logprob, p), .dentropy = value_or_zero(grads->entropy, p),
-                          .dmean = dmean / (float)b->n_vocab, .dmean_sum = dmean};
+        LogitGrad grad = {.logsumexp = (float)tensor_get(b->results->logsumexp, p),
+                          .entropy = value_or_zero(grads->entropy ? b->results->entropy : NULL, p),
+                          .dlogprob = value_or_zero(grads->logprob, p),
+                          .dentropy = value_or_zero(grads->entropy, p),
+                          .dmean = dmean / (float)b->n_vocab,
+                          .dmean_sum = dmean};
         cpu_rows()->gradient(b->args, &grad, z + i * n, n, target >= 0 && target < n ? target : -1);
         chunk_write(b, row_tile * tiles->row_tile + i, col, 1, z + i * n, n);
     }
@@ -376,16 +407,26 @@ static void chunk_by_rows(const Block *block, Operand rows, const HeadGradient *
     const Product *product = block->tiles.product;
     Tensor *dhead = gradient->dhead;
     int64_t width = tensor_width(dhead);
-    product_run(&(Product){.dtype = product->dtype, .m = block->chunk_cols, .n = width, .k = product->m, .a = chunk_operand(block, true), .b = rows,
-                           .c = (char *)dhead->data + (size_t)(block->chunk_begin * width) * dtype_size(dhead->dtype), .c_dtype = dhead->dtype, .ldc = width, .alpha = 1,
-                           .beta = block->begin > 0 ? 1 : (float)gradient->beta, .read_late = block->begin + product->m == gradient->n_rows});
+    product_run(&(Product){.dtype = product->dtype,
+                           .m = block->chunk_cols,
+                           .n = width,
+                           .k = product->m,
+                           .a = chunk_operand(block, true),
+                           .b = rows,
+                           .c = (char *)dhead->data + (size_t)(block->chunk_begin * width) * dtype_size(dhead->dtype),
+                           .c_dtype = dhead->dtype,
+                           .ldc = width,
+                           .alpha = 1,
+                           .beta = block->begin > 0 ? 1 : (float)gradient->beta,
+                           .read_late = block->begin + product->m == gradient->n_rows});
 }
 
 /* In general. */
 static void block_back(Block *b, const Tensor *head, Tensor *dhidden, const HeadGradient *gradient) {
     const Product *product = b->tiles.product;
     int64_t rows = product->m, width = tensor_width(head);
-    float *sums = cpu_scratch(CPU_SHARED, (size_t)rows * ((size_t)width * sizeof(float) + (size_t)chunk_most(b) * dtype_size(product->dtype))); /* dhidden of the block, then gradients */
+    /* Dhidden of the block, then gradients */
+    float *sums = cpu_scratch(CPU_SHARED, (size_t)rows * ((size_t)width * sizeof(float) + (size_t)chunk_most(b) * dtype_size(product->dtype)));
     for (int64_t chunk = 0; chunk < chunks_of(&b->tiles); chunk++) {
         chunk_start(b, chunk, sums + rows * width);
         chunk_take(b, tile_gradient);
@@ -393,7 +434,8 @@ static void block_back(Block *b, const Tensor *head, Tensor *dhidden, const Head
         if (gradient->dhead) chunk_by_rows(b, product->a, gradient);
     }
     if (dhidden && !cpu_planning())
-        cpu_rows()->convert(sums, DT_F32, width, (char *)dhidden->data + (size_t)(b->begin * width) * dtype_size(dhidden->dtype), dhidden->dtype, width, rows, width);
+        cpu_rows()->convert(sums, DT_F32, width, (char *)dhidden->data + (size_t)(b->begin * width) * dtype_size(dhidden->dtype), dhidden->dtype,
+                            width, rows, width);
 }
 
 /* What the sum of a row's weights is divided by to be 1. */
@@ -405,8 +447,10 @@ static void rows_scale(const Block *b, const Tensor *hidden, char *to) {
     int64_t width = tensor_width(hidden);
 #pragma omp parallel for schedule(static)
     for (int64_t row = 0; row < b->tiles.product->m; row++) {
-        float *line = lines_new(width), scale = (float)(-weight_scale(b, row) * (double)value_or_zero(b->grads->logprob, b->begin + row) / b->args->temperature);
-        cpu_rows()->convert((const char *)hidden->data + (size_t)((b->begin + row) * width) * dtype_size(hidden->dtype), hidden->dtype, width, line, DT_F32, width, 1, width);
+        float *line = lines_new(width),
+              scale = (float)(-weight_scale(b, row) * (double)value_or_zero(b->grads->logprob, b->begin + row) / b->args->temperature);
+        cpu_rows()->convert((const char *)hidden->data + (size_t)((b->begin + row) * width) * dtype_size(hidden->dtype), hidden->dtype, width, line,
+                            DT_F32, width, 1, width);
         for (int64_t i = 0; i < width; i++) line[i] *= scale;
         cpu_rows()->convert(line, DT_F32, width, to + (size_t)(row * width) * dtype_size(dtype), dtype, width, 1, width);
     }
@@ -440,8 +484,8 @@ static void block_back_weighted(Block *b, const Tensor *hidden, const HeadGradie
     }
 }
 
-void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results, const TokenLogprobs *grads,
-                                 Tensor *dhidden, double head_beta, Tensor *dhead) {
+void cpu_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets,
+                                 const LogprobResults *results, const TokenLogprobs *grads, Tensor *dhidden, double head_beta, Tensor *dhead) {
     int64_t n_rows = tensor_rows(hidden);
     if (n_rows > 0 && (!fast(hidden, head, dhidden) || !CPU_WRITES(dhead) || !in_floats(results->reference))) {
         device_reference()->token_logprobs_backward(args, hidden, head, targets, results, grads, dhidden, head_beta, dhead);

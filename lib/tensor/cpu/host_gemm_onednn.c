@@ -1,7 +1,7 @@
 /* oneDNN's matrix product by its C interface, versions 2 and 3.
  *
- * Primitives are made and run as for one thread: product_thread_begin tells the OpenMP runtime so, and oneDNN asks it. Their scratch memory is ours, one
- * piece a thread, so that threads may run the same primitive at once. */
+ * Primitives are made and run as for one thread: product_thread_begin tells the OpenMP runtime so, and oneDNN asks it. Their scratch memory is ours,
+ * one piece a thread, so that threads may run the same primitive at once. */
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
 
@@ -91,7 +91,8 @@ static bool tile_create(OnednnTile *tile, const dnnl_memory_desc_t *packed) {
     if (made) CHECK(dnnl_primitive_desc_query(desc, dnnl_query_impl_info_str, 0, (void *)&way));
     made = made && !(shape->packed && text_starts_with(way, "ref"));
     if (made) {
-        DescView b_view = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0), scratchpad = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
+        DescView b_view = dnnl_primitive_desc_query_md(desc, dnnl_query_weights_md, 0),
+                 scratchpad = dnnl_primitive_desc_query_md(desc, dnnl_query_scratchpad_md, 0);
         CHECK(dnnl_primitive_create(&tile->primitive, desc));
         desc_copy(&tile->a, DESC(a));
         desc_copy(&tile->b, b_view);
@@ -109,12 +110,13 @@ static bool tile_create(OnednnTile *tile, const dnnl_memory_desc_t *packed) {
 }
 
 static bool shape_equal(const TileShape *x, const TileShape *y) {
-    return x->dtype == y->dtype && x->transpose_a == y->transpose_a && x->transpose_b == y->transpose_b && x->packed == y->packed && x->m == y->m && x->n == y->n &&
-           x->k == y->k && x->lda == y->lda && x->ldb == y->ldb && x->ldc == y->ldc;
+    return x->dtype == y->dtype && x->transpose_a == y->transpose_a && x->transpose_b == y->transpose_b && x->packed == y->packed && x->m == y->m &&
+           x->n == y->n && x->k == y->k && x->lda == y->lda && x->ldb == y->ldb && x->ldc == y->ldc;
 }
 
 static size_t shape_bucket(const TileShape *shape) {
-    uint64_t parts[] = {(uint64_t)shape->m, (uint64_t)shape->n, (uint64_t)shape->k, (uint64_t)shape->lda, (uint64_t)shape->ldb, (uint64_t)shape->ldc}, hash = 0;
+    uint64_t parts[] = {(uint64_t)shape->m, (uint64_t)shape->n, (uint64_t)shape->k, (uint64_t)shape->lda, (uint64_t)shape->ldb, (uint64_t)shape->ldc},
+             hash = 0;
     for (size_t i = 0; i < COUNT_OF(parts); i++) hash = (hash ^ parts[i]) * 0x9e3779b97f4a7c15u;
     return (size_t)(hash >> 56) % BUCKETS;
 }

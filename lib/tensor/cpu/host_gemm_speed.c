@@ -36,7 +36,8 @@ static double best_gflops(DType dtype, char *memory) {
     return best;
 }
 
-/* A block of words, 64 bytes from one half and 64 from the other: processors read two streams faster than one, and faster still when they are asked a little ahead. */
+/* A block of words, 64 bytes from one half and 64 from the other: processors read two streams faster than one, and faster still when they are asked a
+ * little ahead. */
 static uint64_t block_read(const uint64_t *words, size_t n) {
     enum { LINE = 8, AHEAD = 64 };
     uint64_t lanes[2 * LINE] = {0}, sum = 0;
@@ -82,7 +83,9 @@ Status cpu_measure_speed(CpuSpeed *speed) {
     Arena *arena;
     char *memory = memory_new(&arena);
     if (memory)
-        *speed = (CpuSpeed){.gflops_f32 = best_gflops(DT_F32, memory), .gflops_bf16 = best_gflops(DT_BF16, memory), .memory_gbs = read_gbs((const uint64_t *)(void *)memory, MEMORY_BYTES / 8)};
+        *speed = (CpuSpeed){.gflops_f32 = best_gflops(DT_F32, memory),
+                            .gflops_bf16 = best_gflops(DT_BF16, memory),
+                            .memory_gbs = read_gbs((const uint64_t *)(void *)memory, MEMORY_BYTES / 8)};
     arena_free(arena);
     return memory ? ST_OK : ST_RESOURCE;
 }

@@ -1,10 +1,12 @@
 /* The team: threads that wait awake for a moment, for work of a few microseconds.
  *
- * One word, the ticket, holds everything that threads agree on: the number of the job, how many tasks it has and how many are taken. A task is taken by
- * raising the ticket, so a thread that comes late finds nothing left and the caller never waits for one that is still asleep, only for taken tasks.
+ * One word, the ticket, holds everything that threads agree on: the number of the job, how many tasks it has and how many are taken. A task is taken
+ * by raising the ticket, so a thread that comes late finds nothing left and the caller never waits for one that is still asleep, only for taken
+ * tasks.
  *
- * Where other programs want the processor too, a thread may be put aside with a task in its hands, for milliseconds. Then the caller works alone for a number
- * of jobs, twice as many each time that happens again before the team has earned back what was lost by waiting: a job saves no more than the caller's own part. */
+ * Where other programs want the processor too, a thread may be put aside with a task in its hands, for milliseconds. Then the caller works alone for
+ * a number of jobs, twice as many each time that happens again before the team has earned back what was lost by waiting: a job saves no more than the
+ * caller's own part. */
 #include "lib/tensor/cpu/cpu.h"
 
 #include <math.h>

@@ -1,10 +1,9 @@
 /* Multilayer perceptrons: all layers of a block of rows at a time.
  *
- * Values of a block are kept transposed, (width, rows): vectors go along the rows, so that weights are read one by one as they lie in memory, whatever their
- * shape, and a layer of one or two outputs wastes nothing.
- *     forward    Z = W H + b           backward    dH = W^T dZ
- * The gradient of a weight, dZ H^T, needs H with rows as rows: H is turned over on the way back. It is summed by ranges of outputs over all rows in order.
- * Blocks and ranges depend on the problem alone, so results do not depend on the number of threads. */
+ * Values of a block are kept transposed, (width, rows): vectors go along the rows, so that weights are read one by one as they lie in memory,
+ * whatever their shape, and a layer of one or two outputs wastes nothing. forward    Z = W H + b           backward    dH = W^T dZ The gradient of a
+ * weight, dZ H^T, needs H with rows as rows: H is turned over on the way back. It is summed by ranges of outputs over all rows in order. Blocks and
+ * ranges depend on the problem alone, so results do not depend on the number of threads. */
 #include "lib/tensor/cpu/blocks.h"
 #include "lib/tensor/cpu/vec.h"
 
@@ -105,7 +104,9 @@ static void forward_block(void *context, int64_t block) {
 }
 
 /* bf16 observations are read; everything else of a network is f32. */
-static bool fast(const MlpArgs *args, const Tensor *x, const Tensor *y) { return CPU_READS(x) && y->dtype == DT_F32 && args->weights[0]->dtype == DT_F32; }
+static bool fast(const MlpArgs *args, const Tensor *x, const Tensor *y) {
+    return CPU_READS(x) && y->dtype == DT_F32 && args->weights[0]->dtype == DT_F32;
+}
 
 static void blocks_run(int64_t work, int64_t n, CpuTask *task, void *context) {
     if (work > TEAM_WORK) cpu_team_run(n, task, context);
@@ -122,7 +123,8 @@ void ISA_FN(mlp)(const MlpArgs *args, const Tensor *x, Tensor *saved, Tensor *y)
     blocks_run(work_of(args, rows), blocks_of(rows, ROWS), forward_block, &(Forward){args, x, saved, y});
 }
 
-/* One pass of the way back: `rows` rows from `begin` on. deltas: dZ of each layer, (width, n) a block; inputs: what each layer got, (n, padded width) a block. */
+/* One pass of the way back: `rows` rows from `begin` on. deltas: dZ of each layer, (width, n) a block; inputs: what each layer got, (n, padded width)
+ * a block. */
 typedef struct Backward {
     const MlpArgs *args;
     const MlpGrads *grads;

@@ -27,14 +27,15 @@ void ISA_FN(rms_norm)(const Tensor *x, const Tensor *weight, double eps, Tensor 
 }
 
 /* One row: dx = rstd (g - x_hat mean(g x_hat)) with g = dy weight; dweight += dy x_hat. */
-static void rms_norm_backward_row(const Tensor *x, const Tensor *weight, float rstd, const Tensor *dy, float beta, Tensor *dx, float *dweight, int64_t start,
-                                  int64_t width) {
+static void rms_norm_backward_row(const Tensor *x, const Tensor *weight, float rstd, const Tensor *dy, float beta, Tensor *dx, float *dweight,
+                                  int64_t start, int64_t width) {
     float buffer_x[RUN], buffer_weight[RUN], buffer_d[RUN], result[RUN], sum = 0;
     for (RUNS(at, n, 0, width)) {
         run_ahead(x, start + width + at, n);
         run_ahead(dy, start + width + at, n);
         if (beta != 0) run_ahead(dx, start + width + at, n);
-        const float *in = run_read(x, start + at, n, buffer_x), *w = run_read(weight, at, n, buffer_weight), *d = run_read(dy, start + at, n, buffer_d);
+        const float *in = run_read(x, start + at, n, buffer_x), *w = run_read(weight, at, n, buffer_weight),
+                    *d = run_read(dy, start + at, n, buffer_d);
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < n; i++) sum += d[i] * w[i] * in[i];
         if (dweight)
@@ -43,13 +44,15 @@ static void rms_norm_backward_row(const Tensor *x, const Tensor *weight, float r
     if (!dx) return;
     float factor = sum * rstd * rstd / (float)width;
     for (RUNS(at, n, 0, width)) {
-        const float *in = run_read(x, start + at, n, buffer_x), *w = run_read(weight, at, n, buffer_weight), *d = run_read(dy, start + at, n, buffer_d);
+        const float *in = run_read(x, start + at, n, buffer_x), *w = run_read(weight, at, n, buffer_weight),
+                    *d = run_read(dy, start + at, n, buffer_d);
         for (int64_t i = 0; i < n; i++) result[i] = rstd * (d[i] * w[i] - in[i] * factor);
         run_write(dx, start + at, n, result, beta);
     }
 }
 
-void ISA_FN(rms_norm_backward)(const Tensor *x, const Tensor *weight, const Tensor *rstd, const Tensor *dy, double beta, Tensor *dx, Tensor *dweight) {
+void ISA_FN(rms_norm_backward)(const Tensor *x, const Tensor *weight, const Tensor *rstd, const Tensor *dy, double beta, Tensor *dx,
+                               Tensor *dweight) {
     if (!CPU_READS(x, weight, rstd, dy) || !CPU_WRITES(dx, dweight)) {
         device_reference()->rms_norm_backward(x, weight, rstd, dy, beta, dx, dweight);
         return;
@@ -67,8 +70,8 @@ void ISA_FN(rms_norm_backward)(const Tensor *x, const Tensor *weight, const Tens
 }
 
 /* One row: g = dy weight and x_hat = y / weight, so that the mean of their product is that of dy y. */
-static void rms_norm_backward_result_row(const Tensor *y, const Tensor *weight, const Tensor *inverse, float rstd, const Tensor *dy, float beta, Tensor *dx, float *dweight, int64_t start,
-                                         int64_t width) {
+static void rms_norm_backward_result_row(const Tensor *y, const Tensor *weight, const Tensor *inverse, float rstd, const Tensor *dy, float beta,
+                                         Tensor *dx, float *dweight, int64_t start, int64_t width) {
     float buffer_y[RUN], buffer_weight[RUN], buffer_inverse[RUN], buffer_d[RUN], result[RUN], sum = 0;
     for (RUNS(at, n, 0, width)) {
         run_ahead(y, start + width + at, n);
@@ -91,7 +94,8 @@ static void rms_norm_backward_result_row(const Tensor *y, const Tensor *weight, 
     }
 }
 
-void ISA_FN(rms_norm_backward_result)(const Tensor *y, const Tensor *weight, const Tensor *inverse, const Tensor *rstd, const Tensor *dy, double beta, Tensor *dx, Tensor *dweight) {
+void ISA_FN(rms_norm_backward_result)(const Tensor *y, const Tensor *weight, const Tensor *inverse, const Tensor *rstd, const Tensor *dy, double beta,
+                                      Tensor *dx, Tensor *dweight) {
     if (!CPU_READS(y, weight, inverse, rstd, dy) || !CPU_WRITES(dx, dweight)) {
         device_reference()->rms_norm_backward_result(y, weight, inverse, rstd, dy, beta, dx, dweight);
         return;
@@ -103,7 +107,8 @@ void ISA_FN(rms_norm_backward_result)(const Tensor *y, const Tensor *weight, con
         for (int64_t r = block * sums.block_rows; r < MIN(rows, (block + 1) * sums.block_rows); r++) {
             float scale;
             floats_from(rstd, r, 1, &scale);
-            rms_norm_backward_result_row(y, weight, inverse, scale, dy, (float)beta, dx, dweight ? row_sums_of(&sums, block, 0) : NULL, r * width, width);
+            rms_norm_backward_result_row(y, weight, inverse, scale, dy, (float)beta, dx, dweight ? row_sums_of(&sums, block, 0) : NULL, r * width,
+                                         width);
         }
     if (dweight) row_sums_add(&sums, 0, dweight);
 }
@@ -144,14 +149,15 @@ void ISA_FN(layer_norm)(const Tensor *x, const Tensor *weight, const Tensor *bia
 }
 
 /* One row: dx = rstd (g - mean(g) - x_hat mean(g x_hat)) with g = dy weight; dweight += dy x_hat, dbias += dy. */
-static void layer_norm_backward_row(const Tensor *x, const Tensor *weight, float mean, float rstd, const Tensor *dy, float beta, Tensor *dx, float *dweight,
-                                    float *dbias, int64_t start, int64_t width) {
+static void layer_norm_backward_row(const Tensor *x, const Tensor *weight, float mean, float rstd, const Tensor *dy, float beta, Tensor *dx,
+                                    float *dweight, float *dbias, int64_t start, int64_t width) {
     float buffer_x[RUN], buffer_weight[RUN], buffer_d[RUN], result[RUN], sum = 0, sum_x = 0;
     for (RUNS(at, n, 0, width)) {
         run_ahead(x, start + width + at, n);
         run_ahead(dy, start + width + at, n);
         if (beta != 0) run_ahead(dx, start + width + at, n);
-        const float *in = run_read(x, start + at, n, buffer_x), *w = run_read(weight, at, n, buffer_weight), *d = run_read(dy, start + at, n, buffer_d);
+        const float *in = run_read(x, start + at, n, buffer_x), *w = run_read(weight, at, n, buffer_weight),
+                    *d = run_read(dy, start + at, n, buffer_d);
 #pragma omp simd reduction(+ : sum, sum_x)
         for (int64_t i = 0; i < n; i++) {
             float g = d[i] * w[i];
@@ -166,14 +172,15 @@ static void layer_norm_backward_row(const Tensor *x, const Tensor *weight, float
     if (!dx) return;
     float mean_g = sum / (float)width, factor = sum_x * rstd * rstd / (float)width;
     for (RUNS(at, n, 0, width)) {
-        const float *in = run_read(x, start + at, n, buffer_x), *w = run_read(weight, at, n, buffer_weight), *d = run_read(dy, start + at, n, buffer_d);
+        const float *in = run_read(x, start + at, n, buffer_x), *w = run_read(weight, at, n, buffer_weight),
+                    *d = run_read(dy, start + at, n, buffer_d);
         for (int64_t i = 0; i < n; i++) result[i] = rstd * (d[i] * w[i] - mean_g - (in[i] - mean) * factor);
         run_write(dx, start + at, n, result, beta);
     }
 }
 
-void ISA_FN(layer_norm_backward)(const Tensor *x, const Tensor *weight, const Tensor *mean, const Tensor *rstd, const Tensor *dy, double beta, Tensor *dx,
-                                 Tensor *dweight, Tensor *dbias) {
+void ISA_FN(layer_norm_backward)(const Tensor *x, const Tensor *weight, const Tensor *mean, const Tensor *rstd, const Tensor *dy, double beta,
+                                 Tensor *dx, Tensor *dweight, Tensor *dbias) {
     if (!CPU_READS(x, weight, mean, rstd, dy) || !CPU_WRITES(dx, dweight, dbias)) {
         device_reference()->layer_norm_backward(x, weight, mean, rstd, dy, beta, dx, dweight, dbias);
         return;
@@ -186,7 +193,8 @@ void ISA_FN(layer_norm_backward)(const Tensor *x, const Tensor *weight, const Te
             float average, scale;
             floats_from(mean, r, 1, &average);
             floats_from(rstd, r, 1, &scale);
-            layer_norm_backward_row(x, weight, average, scale, dy, (float)beta, dx, row_sums_of(&sums, block, 0), row_sums_of(&sums, block, 1), r * width, width);
+            layer_norm_backward_row(x, weight, average, scale, dy, (float)beta, dx, row_sums_of(&sums, block, 0), row_sums_of(&sums, block, 1),
+                                    r * width, width);
         }
     if (dweight) row_sums_add(&sums, 0, dweight);
     if (dbias) row_sums_add(&sums, 1, dbias);

@@ -62,10 +62,12 @@ static void sum(LogitRow *row, float *z, int64_t n, bool all) {
     }
 }
 
-/* With p the probabilities and H the entropy: dz = dlogprob (onehot - p) - dentropy p (log p + H) + dmean (1/V - p), then through temperature and soft-cap. */
+/* With p the probabilities and H the entropy: dz = dlogprob (onehot - p) - dentropy p (log p + H) + dmean (1/V - p), then through temperature and
+ * soft-cap. */
 static void gradient(const LogprobArgs *args, const LogitGrad *grad, float *z, int64_t n, int64_t target) {
     float cap = (float)args->softcap, inverse_cap = cap != 0 ? 1 / cap : 0, inverse_temperature = (float)(1 / args->temperature);
-    float by_p = grad->dlogprob + grad->dmean_sum, by_entropy = grad->dentropy, entropy = grad->entropy, logsumexp = grad->logsumexp, constant = grad->dmean;
+    float by_p = grad->dlogprob + grad->dmean_sum, by_entropy = grad->dentropy, entropy = grad->entropy, logsumexp = grad->logsumexp,
+          constant = grad->dmean;
     float target_slope = 0;
     if (target >= 0) {
         float t = cap != 0 ? fast_tanh(z[target] * inverse_cap) : 0;

@@ -1,5 +1,5 @@
-/* Softmax attention of bf16, forward, in tiles. Scores and sums are f32; weights are rounded to bf16 for the product with the values, their total is of what
- * they were before. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1. */
+/* Softmax attention of bf16, forward, in tiles. Scores and sums are f32; weights are rounded to bf16 for the product with the values, their total is
+ * of what they were before. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1. */
 #include "lib/tensor/cpu/tile_attention_forward.h"
 
 #include <omp.h>
@@ -39,7 +39,8 @@ static Work work_new(const AttentionShape *shape) {
     return work;
 }
 
-static void queries_begin(const AttentionShape *shape, Work *work, const Tensor *q, int64_t first, int64_t n_tokens, int64_t position, int64_t kv_head) {
+static void queries_begin(const AttentionShape *shape, Work *work, const Tensor *q, int64_t first, int64_t n_tokens, int64_t position,
+                          int64_t kv_head) {
     int64_t chunks = shape->padded / TILE_K;
     work->rows = n_tokens * shape->group;
     work->groups = blocks_of(work->rows, LANES);
@@ -61,14 +62,16 @@ static void values_begin(const AttentionShape *shape, const Work *work, const Te
         for (int64_t c = 0; c < shape->padded; c += TILE_K) {
             __m512i upper = values_32(even, c, shape->dim), lower = values_32(odd, c, shape->dim);
             int64_t line = p % TILE_ROWS * 64;
-            pairs_interleave(&upper, &lower, (char *)tile_at(work->pair_values, c / TILE_ROWS, p / TILE_ROWS) + line, (char *)tile_at(work->pair_values, c / TILE_ROWS + 1, p / TILE_ROWS) + line);
+            pairs_interleave(&upper, &lower, (char *)tile_at(work->pair_values, c / TILE_ROWS, p / TILE_ROWS) + line,
+                             (char *)tile_at(work->pair_values, c / TILE_ROWS + 1, p / TILE_ROWS) + line);
         }
     }
     tiles_transpose(shape->padded / TILE_ROWS, KEY_CHUNKS, work->pair_values, work->values);
 }
 
 /* Keys and values of a tile. */
-static void keys_begin(const AttentionShape *shape, Work *work, const Tensor *k, const Tensor *v, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to) {
+static void keys_begin(const AttentionShape *shape, Work *work, const Tensor *k, const Tensor *v, int32_t segment, int64_t kv_head, int64_t start,
+                       int64_t from, int64_t to) {
     int64_t rows[KEY_TILE];
     rows_find(shape, segment, start, from, to, rows);
     for (int64_t i = 0; i < KEY_ROWS; i++) work->key_rows[i] = keys_find(shape, k, rows + i * TILE_ROWS, kv_head, work->keys, i);
@@ -107,7 +110,9 @@ static void scores_block(const bool two, int64_t depth, const KeyRows keys[2], T
     for (int64_t j = 0; j < 2; j++) {
         TileLines rows = {keys[j].at, keys[j].line, keys[j].column};
         char *first = tile_at(q, 0, 0), *sums = tile_at(scores, 0, j);
-        if (two) tiles_sum_wide(depth * TILE_K, rows, first, (char *)tile_at(q, 1, 0) - first, q.column, sums, (char *)tile_at(scores, 1, j) - sums, 64, false, NULL);
+        if (two)
+            tiles_sum_wide(depth * TILE_K, rows, first, (char *)tile_at(q, 1, 0) - first, q.column, sums, (char *)tile_at(scores, 1, j) - sums, 64,
+                           false, NULL);
         else tiles_sum(depth * TILE_K, rows, first, q.column, sums, 64, false, NULL);
     }
 }
@@ -130,7 +135,8 @@ static void tile_attend(const AttentionShape *shape, const Work *work, int64_t s
         seen = (Columns){seen.begin / TILE_K * TILE_K, blocks_of(seen.end, TILE_K) * TILE_K};
         int64_t chunk = seen.begin / TILE_K;
         for (int64_t row = seen.begin / TILE_ROWS; row < seen.end / TILE_ROWS; row += 2) {
-            if (n == 2) scores_block(true, shape->padded / TILE_K, work->key_rows + row, tiles_from(work->q, group, 0), tiles_from(work->scores, 0, row));
+            if (n == 2)
+                scores_block(true, shape->padded / TILE_K, work->key_rows + row, tiles_from(work->q, group, 0), tiles_from(work->scores, 0, row));
             else scores_block(false, shape->padded / TILE_K, work->key_rows + row, tiles_from(work->q, group, 0), tiles_from(work->scores, 0, row));
         }
         for (int64_t i = 0; i < n; i++) {
@@ -139,12 +145,15 @@ static void tile_attend(const AttentionShape *shape, const Work *work, int64_t s
             common.end = columns_seen(shape, positions[0], positions[0], start, n_keys).end;
             if (shape->args->softcap != 0 || common.begin > seen.begin || common.end < seen.end)
                 scores_finish(shape, positions, start, seen, tile_at(work->scores, i, 0));
-            float shrunk[LANES], *base = work->base + (group + i) * LANES, *total = work->total + (group + i) * LANES, *sum = tile_at(work->sum, group + i, 0);
+            float shrunk[LANES], *base = work->base + (group + i) * LANES, *total = work->total + (group + i) * LANES,
+                                 *sum = tile_at(work->sum, group + i, 0);
             if (softmax_lanes(shape, seen, tile_at(work->scores, i, 0), base, total, tile_at(work->weights, i, 0), shrunk))
-                for (int64_t c = 0; c < shape->padded; c++) _mm512_storeu_ps(sum + c * LANES, _mm512_mul_ps(_mm512_loadu_ps(sum + c * LANES), _mm512_loadu_ps(shrunk)));
+                for (int64_t c = 0; c < shape->padded; c++)
+                    _mm512_storeu_ps(sum + c * LANES, _mm512_mul_ps(_mm512_loadu_ps(sum + c * LANES), _mm512_loadu_ps(shrunk)));
         }
         Tiles sum = {tile_at(work->sum, group, 0), work->sum.column, work->sum.row}; /* transposed */
-        tiles_multiply(shape->padded / TILE_ROWS, n, (seen.end - seen.begin) / TILE_K, tiles_from(work->values, 0, chunk), tiles_from(work->weights, 0, chunk), sum, true);
+        tiles_multiply(shape->padded / TILE_ROWS, n, (seen.end - seen.begin) / TILE_K, tiles_from(work->values, 0, chunk),
+                       tiles_from(work->weights, 0, chunk), sum, true);
     }
 }
 
@@ -158,13 +167,16 @@ static void queries_finish(const AttentionShape *shape, const Work *work, Tensor
             __mmask16 there = shape->dim - c >= LANES ? 0xffff : (__mmask16)((1u << (shape->dim - c)) - 1);
             for (int64_t i = 0; i < LANES; i++) _mm512_storeu_ps(sum + i * LANES, _mm512_mul_ps(_mm512_loadu_ps(sum + i * LANES), inverse));
             transpose_16x16(sum, 64, rows, 64);
-            for (int64_t r = 0; r < n; r++) _mm256_mask_storeu_epi16((uint16_t *)y->data + at[r] + c, there, (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(rows + r * LANES)));
+            for (int64_t r = 0; r < n; r++)
+                _mm256_mask_storeu_epi16((uint16_t *)y->data + at[r] + c, there, (__m256i)_mm512_cvtneps_pbh(_mm512_loadu_ps(rows + r * LANES)));
         }
-        for (int64_t r = 0; logsumexp && r < n; r++) ((float *)logsumexp->data)[at[r] / shape->dim] = work->base[first + r] * LN_2 + logf(work->total[first + r]);
+        for (int64_t r = 0; logsumexp && r < n; r++)
+            ((float *)logsumexp->data)[at[r] / shape->dim] = work->base[first + r] * LN_2 + logf(work->total[first + r]);
     }
 }
 
-static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv_head, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
+static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv_head, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y,
+                     Tensor *logsumexp) {
     const AttentionArgs *args = shape->args;
     const Segment *segment = &args->layout->segments[task.segment];
     int64_t first = segment->begin + task.first, n_tokens = MIN(shape->tokens, segment->end - first);
@@ -196,7 +208,8 @@ static int64_t alone_first(const AttentionShape *shape, AttentionTask *list, int
 void ISA_FN(tile_attention)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
     const Layout *layout = args->layout;
     const Tensor *keys = layout->cache ? layout->cache->k[args->layer] : k, *values = layout->cache ? layout->cache->v[args->layer] : v;
-    bool tiles = q->dtype == DT_BF16 && keys->dtype == DT_BF16 && values->dtype == DT_BF16 && y->dtype == DT_BF16 && (!logsumexp || logsumexp->dtype == DT_F32);
+    bool tiles = q->dtype == DT_BF16 && keys->dtype == DT_BF16 && values->dtype == DT_BF16 && y->dtype == DT_BF16 &&
+                 (!logsumexp || logsumexp->dtype == DT_F32);
     if (!tiles || !(args->scale > 0)) {
         cpu_attention_avx512_bf16(args, q, k, v, y, logsumexp);
         return;

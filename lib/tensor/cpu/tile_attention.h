@@ -1,8 +1,8 @@
 /* What attention's forward and backward pass in tiles share. Included by tile_attention*.c only.
  *
- * Scores are computed transposed: keys are the rows of a tile, queries its columns, so that what belongs to a query (largest score, sum of weights, what it
- * sees) is one lane of a vector, and no vector is summed across. A query row is a (token, head of the group) pair; LANES of them are a group of lanes.
- * Head sizes are rounded up to whole tiles with zeros, which change no bit.
+ * Scores are computed transposed: keys are the rows of a tile, queries its columns, so that what belongs to a query (largest score, sum of weights,
+ * what it sees) is one lane of a vector, and no vector is summed across. A query row is a (token, head of the group) pair; LANES of them are a group
+ * of lanes. Head sizes are rounded up to whole tiles with zeros, which change no bit.
  */
 #ifndef TUNE_TILE_ATTENTION_H
 #define TUNE_TILE_ATTENTION_H
@@ -77,7 +77,9 @@ static inline void block_multiply(const bool two, int64_t depth, Tiles a, Tiles 
     for (int64_t i = 0; i < 2; i++) {
         TileLines rows = {tile_at(a, i, 0), 64, a.column};
         char *first = tile_at(b, 0, 0), *sums = tile_at(c, i, 0);
-        if (two) tiles_sum_wide(depth * TILE_K, rows, first, (char *)tile_at(b, 1, 0) - first, b.column, sums, (char *)tile_at(c, i, 1) - sums, 64, add, NULL);
+        if (two)
+            tiles_sum_wide(depth * TILE_K, rows, first, (char *)tile_at(b, 1, 0) - first, b.column, sums, (char *)tile_at(c, i, 1) - sums, 64, add,
+                           NULL);
         else tiles_sum(depth * TILE_K, rows, first, b.column, sums, 64, add, NULL);
     }
 }
@@ -96,27 +98,31 @@ static inline void tiles_multiply(int64_t m, int64_t n, int64_t depth, Tiles a, 
 
 /* ---- how memory becomes tiles ---- */
 
-/* Line `row` of tiles of A from `dim` values, with zeros up to whole tiles; all zeros if there are no values: a masked load from nowhere would give them as well, but slowly. */
+/* Line `row` of tiles of A from `dim` values, with zeros up to whole tiles; all zeros if there are no values: a masked load from nowhere would give
+ * them as well, but slowly. */
 static inline void line_put(Tiles tiles, int64_t row, const uint16_t *values, int64_t dim) {
     char *line = (char *)tile_at(tiles, row / TILE_ROWS, 0) + row % TILE_ROWS * 64;
     for (int64_t c = 0; c < dim; c += TILE_K, line += TILE_BYTES)
-        _mm512_storeu_si512(line, values ? _mm512_maskz_loadu_epi16(dim - c >= TILE_K ? 0xffffffffu : (1u << (dim - c)) - 1, values + c) : _mm512_setzero_si512());
+        _mm512_storeu_si512(line, values ? _mm512_maskz_loadu_epi16(dim - c >= TILE_K ? 0xffffffffu : (1u << (dim - c)) - 1, values + c)
+                                         : _mm512_setzero_si512());
 }
 
 /* Keys or values at positions start+from..start+to-1 of a sequence, of one head, as tiles of A; the rest of the `lines` is zero. */
-static inline void keys_put(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to, int64_t lines,
-                            Tiles tiles) {
+static inline void keys_put(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t start, int64_t from,
+                            int64_t to, int64_t lines, Tiles tiles) {
     for (int64_t j = 0; j < lines; j++)
         if (j < from || j >= to) line_put(tiles, j, NULL, shape->dim);
     for (int64_t j = from; j < to;) {
         int64_t n, row = key_run(shape->args->layout, segment, start + j, &n);
-        for (int64_t end = MIN(to, j + n); j < end; j++, row++) line_put(tiles, j, (const uint16_t *)tensor->data + row * shape->kv_width + kv_head * shape->dim, shape->dim);
+        for (int64_t end = MIN(to, j + n); j < end; j++, row++)
+            line_put(tiles, j, (const uint16_t *)tensor->data + row * shape->kv_width + kv_head * shape->dim, shape->dim);
     }
 }
 
-/* Query rows from..from+n-1 of a segment, whose tokens begin with row `first` of the batch at position `offset` of their sequence: where they begin in q, y and their
- * gradients, and their positions. Divisions take long: they are done here once. */
-static inline void queries_find(const AttentionShape *shape, int64_t first, int64_t offset, int64_t kv_head, int64_t from, int64_t n, int64_t *at, int32_t *positions) {
+/* Query rows from..from+n-1 of a segment, whose tokens begin with row `first` of the batch at position `offset` of their sequence: where they begin
+ * in q, y and their gradients, and their positions. Divisions take long: they are done here once. */
+static inline void queries_find(const AttentionShape *shape, int64_t first, int64_t offset, int64_t kv_head, int64_t from, int64_t n, int64_t *at,
+                                int32_t *positions) {
     int64_t token = from / shape->group, head = from % shape->group;
     for (int64_t r = 0; r < n; r++) {
         at[r] = (first + token) * shape->q_width + (kv_head * shape->group + head) * shape->dim;

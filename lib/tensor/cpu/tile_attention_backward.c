@@ -1,11 +1,12 @@
-/* Softmax attention of bf16, backward, in tiles and in one pass over keys: scores and their gradients are computed once and go into all of dq, dk and dv.
+/* Softmax attention of bf16, backward, in tiles and in one pass over keys: scores and their gradients are computed once and go into all of dq, dk and
+ * dv.
  *
- * A task is a tile of keys with all the queries that see it; dk and dv are its own. The sums of dq are in memory, and every block of queries takes its tiles of keys in
- * order of their positions: the first one prepares the block, the last one writes dq, and each waits until those before it have been there. A thread stays with a segment,
- * whose blocks are in its cache, and helps with another's when none is left to begin. Tasks of a segment are taken in order, and segments are begun in order, so the first
- * task that is not finished never waits; and the bits depend on the number of threads as little as elsewhere. Weights and gradients of scores are rounded to bf16 for their
- * products, sums are f32.
- * Source: FlashAttention-2, arXiv 2307.08691, algorithm 2. */
+ * A task is a tile of keys with all the queries that see it; dk and dv are its own. The sums of dq are in memory, and every block of queries takes
+ * its tiles of keys in order of their positions: the first one prepares the block, the last one writes dq, and each waits until those before it have
+ * been there. A thread stays with a segment, whose blocks are in its cache, and helps with another's when none is left to begin. Tasks of a segment
+ * are taken in order, and segments are begun in order, so the first task that is not finished never waits; and the bits depend on the number of
+ * threads as little as elsewhere. Weights and gradients of scores are rounded to bf16 for their products, sums are f32. Source: FlashAttention-2,
+ * arXiv 2307.08691, algorithm 2. */
 #include "lib/tensor/cpu/tile_attention.h"
 
 #include <sched.h>
@@ -70,8 +71,10 @@ static void blocks_make(Pass *pass) {
     const AttentionShape *shape = &pass->shape;
     const Layout *layout = shape->args->layout;
     int64_t window = shape->args->window;
-    for (int32_t s = 0; s < layout->n_segments; s++) pass->n_blocks += blocks_of((layout->segments[s].end - layout->segments[s].begin) * shape->group, BLOCK_ROWS);
-    size_t table = (size_t)blocks_of(pass->n_blocks * (int64_t)sizeof(Block), 64) * 64, counts = (size_t)blocks_of(layout->n_segments * (int64_t)sizeof *pass->taken, 64) * 64;
+    for (int32_t s = 0; s < layout->n_segments; s++)
+        pass->n_blocks += blocks_of((layout->segments[s].end - layout->segments[s].begin) * shape->group, BLOCK_ROWS);
+    size_t table = (size_t)blocks_of(pass->n_blocks * (int64_t)sizeof(Block), 64) * 64,
+           counts = (size_t)blocks_of(layout->n_segments * (int64_t)sizeof *pass->taken, 64) * 64;
     char *memory = cpu_scratch(CPU_SHARED, table + counts + (size_t)pass->n_blocks * block_bytes(pass));
     if (cpu_planning()) return;
     pass->blocks = (Block *)memory;
@@ -82,7 +85,8 @@ static void blocks_make(Pass *pass) {
         int64_t rows = (layout->segments[s].end - layout->segments[s].begin) * shape->group, offset = layout_offset(layout, s);
         for (int64_t first = 0; first < rows; first += BLOCK_ROWS, block++) {
             int64_t n = MIN((int64_t)BLOCK_ROWS, rows - first);
-            *block = (Block){.segment = s, .first = first, .n = n, .low = offset + first / shape->group, .high = offset + (first + n - 1) / shape->group};
+            *block =
+                (Block){.segment = s, .first = first, .n = n, .low = offset + first / shape->group, .high = offset + (first + n - 1) / shape->group};
             block->oldest = window > 0 ? MAX((int64_t)0, block->low - window + 1) : 0;
             block->q = tiles_take(&memory, BLOCK_GROUPS, pass->chunks);
             block->dy = tiles_take(&memory, BLOCK_GROUPS, pass->chunks);
@@ -111,7 +115,8 @@ static void block_begin(const Pass *pass, Block *block, int64_t kv_head) {
     const AttentionShape *shape = &pass->shape;
     const Layout *layout = shape->args->layout;
     int64_t chunks = pass->chunks;
-    queries_find(shape, layout->segments[block->segment].begin, layout_offset(layout, block->segment), kv_head, block->first, block->n, block->at, block->positions);
+    queries_find(shape, layout->segments[block->segment].begin, layout_offset(layout, block->segment), kv_head, block->first, block->n, block->at,
+                 block->positions);
     queries_put(shape, pass->q, block->at, block->n, BLOCK_ROWS, block->q);
     tiles_interleave(BLOCK_CHUNKS, chunks, block->q, block->q_pairs);
     tiles_transpose(BLOCK_GROUPS, chunks, block->q, block->q);
@@ -164,7 +169,8 @@ static void tokens_ask(const Pass *pass, const Block *block, int64_t kv_head, in
     int64_t first = block->first / shape->group, last = (block->first + block->n - 1) / shape->group, width = shape->group * shape->dim;
     for (int64_t token = first + step; token <= last; token += AHEAD_STEPS) {
         int64_t row = shape->args->layout->segments[block->segment].begin + token;
-        const char *at = (const char *)tensor->data + (size_t)(row * shape->q_width + kv_head * width) * dtype_size(tensor->dtype), *end = at + (size_t)width * dtype_size(tensor->dtype);
+        const char *at = (const char *)tensor->data + (size_t)(row * shape->q_width + kv_head * width) * dtype_size(tensor->dtype),
+                   *end = at + (size_t)width * dtype_size(tensor->dtype);
         for (; at < end; at += 64) {
             if (write) __builtin_prefetch(at, 1);
             else _mm_prefetch(at, _MM_HINT_T1);
@@ -185,7 +191,8 @@ static void ahead_ask(const Pass *pass, const Ahead *ahead, int64_t kv_head, int
 
 static Work work_new(const Pass *pass) {
     int64_t chunks = pass->chunks, tiles = pass->tiles;
-    int64_t n_tiles = 2 * KEY_ROWS * chunks + 2 * tiles * KEY_CHUNKS + 8 + 2 * KEY_ROWS * BLOCK_CHUNKS + BLOCK_GROUPS * KEY_CHUNKS + 2 * KEY_ROWS * tiles;
+    int64_t n_tiles =
+        2 * KEY_ROWS * chunks + 2 * tiles * KEY_CHUNKS + 8 + 2 * KEY_ROWS * BLOCK_CHUNKS + BLOCK_GROUPS * KEY_CHUNKS + 2 * KEY_ROWS * tiles;
     char *memory = cpu_scratch(CPU_LOCAL, (size_t)(n_tiles * TILE_BYTES));
     Work work = {.keys = tiles_take(&memory, KEY_ROWS, chunks), .values = tiles_take(&memory, KEY_ROWS, chunks)};
     work.pair_keys = tiles_take(&memory, tiles, KEY_CHUNKS);
@@ -205,7 +212,8 @@ typedef struct Gradients { __m512 weights, dscores; } Gradients;
 
 typedef struct Queries { __m512 norms, means; __m512i oldest, newest; } Queries;
 
-static inline Gradients gradients_of(const AttentionShape *shape, const bool edge, const float *scores, const float *dweights, const Queries *queries, int64_t position) {
+static inline Gradients gradients_of(const AttentionShape *shape, const bool edge, const float *scores, const float *dweights, const Queries *queries,
+                                     int64_t position) {
     __mmask16 seen = edge ? lanes_seeing(queries->oldest, queries->newest, position) : 0xffff;
     float cap = (float)shape->args->softcap, scale = (float)shape->args->scale;
     __m512 s = _mm512_loadu_ps(scores), slope = _mm512_set1_ps(1);
@@ -222,22 +230,27 @@ static inline Gradients gradients_of(const AttentionShape *shape, const bool edg
 }
 
 /* The same for chunk number `chunk` of a task's keys and number `part` of a block's queries, as bf16 where products want them. */
-static inline __attribute__((always_inline)) void part_gradients(const Pass *pass, const bool edge, const Work *work, const Block *block, int64_t chunk, int64_t part) {
+static inline __attribute__((always_inline)) void part_gradients(const Pass *pass, const bool edge, const Work *work, const Block *block,
+                                                                 int64_t chunk, int64_t part) {
     Queries queries[2];
     for (int64_t g = 0; g < 2; g++) {
         int64_t at = part * TILE_K + g * LANES;
-        queries[g] = (Queries){.norms = _mm512_loadu_ps(block->norms + at), .means = _mm512_loadu_ps(block->means + at), .newest = _mm512_loadu_si512(block->positions + at)};
+        queries[g] = (Queries){.norms = _mm512_loadu_ps(block->norms + at),
+                               .means = _mm512_loadu_ps(block->means + at),
+                               .newest = _mm512_loadu_si512(block->positions + at)};
         queries[g].oldest = lanes_oldest(&pass->shape, queries[g].newest);
     }
     for (int64_t j = 0; j < TILE_K; j += 2) {
         __m512bh dscores[2];
         for (int64_t i = 0; i < 2; i++) {
-            int64_t row = (j + i) / TILE_ROWS, line = (j + i) % TILE_ROWS, key = chunk * TILE_K + j + i, position = key < work->n ? work->start + key : INT32_MAX;
+            int64_t row = (j + i) / TILE_ROWS, line = (j + i) % TILE_ROWS, key = chunk * TILE_K + j + i,
+                    position = key < work->n ? work->start + key : INT32_MAX;
             Gradients of[2];
             for (int64_t g = 0; g < 2; g++)
-                of[g] = gradients_of(&pass->shape, edge, (float *)tile_at(work->scores, row, g) + line * LANES, (float *)tile_at(work->dweights, row, g) + line * LANES,
-                                     &queries[g], position);
-            _mm512_storeu_si512((char *)tile_at(work->weights, 2 * chunk + row, part) + line * 64, (__m512i)_mm512_cvtne2ps_pbh(of[1].weights, of[0].weights));
+                of[g] = gradients_of(&pass->shape, edge, (float *)tile_at(work->scores, row, g) + line * LANES,
+                                     (float *)tile_at(work->dweights, row, g) + line * LANES, &queries[g], position);
+            _mm512_storeu_si512((char *)tile_at(work->weights, 2 * chunk + row, part) + line * 64,
+                                (__m512i)_mm512_cvtne2ps_pbh(of[1].weights, of[0].weights));
             dscores[i] = _mm512_cvtne2ps_pbh(of[1].dscores, of[0].dscores);
             _mm512_storeu_si512((char *)tile_at(work->dscores, 2 * chunk + row, part) + line * 64, (__m512i)dscores[i]);
         }
@@ -250,9 +263,11 @@ static inline __attribute__((always_inline)) void part_gradients(const Pass *pas
 typedef struct Sight { bool any, all; } Sight;
 
 static Sight sight_of(const Pass *pass, const Work *work, const Block *block, int64_t chunk, int64_t part) {
-    int64_t keys = MIN((int64_t)TILE_K, work->n - chunk * TILE_K), rows = MIN((int64_t)TILE_K, block->n - part * TILE_K), window = pass->shape.args->window;
+    int64_t keys = MIN((int64_t)TILE_K, work->n - chunk * TILE_K), rows = MIN((int64_t)TILE_K, block->n - part * TILE_K),
+            window = pass->shape.args->window;
     if (keys <= 0 || rows <= 0) return (Sight){false, false};
-    int64_t oldest_key = work->start + chunk * TILE_K, newest_key = oldest_key + keys - 1, low = block->positions[part * TILE_K], high = block->positions[part * TILE_K + rows - 1];
+    int64_t oldest_key = work->start + chunk * TILE_K, newest_key = oldest_key + keys - 1, low = block->positions[part * TILE_K],
+            high = block->positions[part * TILE_K + rows - 1];
     return (Sight){oldest_key <= high && (window <= 0 || newest_key > low - window),
                    keys == TILE_K && rows == TILE_K && newest_key <= low && (window <= 0 || oldest_key > high - window)};
 }
@@ -270,7 +285,8 @@ static void block_collect(const Pass *pass, const Work *work, Block *block, int6
         block_begin(pass, block, kv_head);
         turn_pass(block, block->oldest);
     } else turn_await(block, block->oldest);
-    Columns parts[KEY_CHUNKS] = {{0, 0}}, chunks[BLOCK_CHUNKS] = {{0, 0}}; /* of each chunk, of each part: those that see one another lie side by side */
+    /* Of each chunk, of each part: those that see one another lie side by side */
+    Columns parts[KEY_CHUNKS] = {{0, 0}}, chunks[BLOCK_CHUNKS] = {{0, 0}};
     for (int64_t chunk = 0; chunk < KEY_CHUNKS; chunk++)
         for (int64_t part = 0; part < BLOCK_CHUNKS; part++) {
             Sight sight = sight_of(pass, work, block, chunk, part);
@@ -294,7 +310,9 @@ static void block_collect(const Pass *pass, const Work *work, Block *block, int6
     Tiles dq = {block->dq.at, block->dq.column, block->dq.row}; /* transposed */
     for (int64_t part = 0; part < BLOCK_CHUNKS; part++) {
         int64_t from = chunks[part].begin, n = chunks[part].end - from;
-        if (n) tiles_multiply(pass->tiles, 2, n, tiles_from(work->turned_keys, 0, from), tiles_from(work->dscores_pairs, 2 * part, from), tiles_from(dq, 0, 2 * part), true);
+        if (n)
+            tiles_multiply(pass->tiles, 2, n, tiles_from(work->turned_keys, 0, from), tiles_from(work->dscores_pairs, 2 * part, from),
+                           tiles_from(dq, 0, 2 * part), true);
     }
     if (last) block_finish(pass, block);
     else turn_pass(block, work->start + work->n);
@@ -318,7 +336,9 @@ static void keys_finish(const Pass *pass, const Work *work, Tiles sums, int64_t 
 /* The first block from `block` on with a query that sees one of the keys; NULL: none. */
 static Block *block_seeing(const Pass *pass, const Work *work, int32_t segment, Block *block) {
     for (; block < pass->blocks + pass->n_blocks; block++)
-        if (block->segment >= segment && descends(pass->shape.args->layout, block->segment, segment) && block->high >= work->start && block->oldest < work->start + work->n) return block;
+        if (block->segment >= segment && descends(pass->shape.args->layout, block->segment, segment) && block->high >= work->start &&
+            block->oldest < work->start + work->n)
+            return block;
     return NULL;
 }
 
@@ -371,14 +391,25 @@ static bool task_next(Pass *pass, int32_t *own, AttentionTask *task) {
     return false;
 }
 
-void ISA_FN(tile_attention_backward)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y, const Tensor *logsumexp, const Tensor *dy,
-                                const double beta[3], Tensor *dq, Tensor *dk, Tensor *dv) {
-    bool tiles = q->dtype == DT_BF16 && k->dtype == DT_BF16 && v->dtype == DT_BF16 && y->dtype == DT_BF16 && dy->dtype == DT_BF16 && logsumexp->dtype == DT_F32;
+void ISA_FN(tile_attention_backward)(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y,
+                                     const Tensor *logsumexp, const Tensor *dy, const double beta[3], Tensor *dq, Tensor *dk, Tensor *dv) {
+    bool tiles = q->dtype == DT_BF16 && k->dtype == DT_BF16 && v->dtype == DT_BF16 && y->dtype == DT_BF16 && dy->dtype == DT_BF16 &&
+                 logsumexp->dtype == DT_F32;
     if (!tiles || !(args->scale > 0) || !CPU_WRITES(dq, dk, dv)) {
         cpu_attention_backward_avx512_bf16(args, q, k, v, y, logsumexp, dy, beta, dq, dk, dv);
         return;
     }
-    Pass pass = {.shape = tile_attention_shape(args, BLOCK_ROWS), .q = q, .k = k, .v = v, .y = y, .logsumexp = logsumexp, .dy = dy, .dq = dq, .dk = dk, .dv = dv, .beta = beta};
+    Pass pass = {.shape = tile_attention_shape(args, BLOCK_ROWS),
+                 .q = q,
+                 .k = k,
+                 .v = v,
+                 .y = y,
+                 .logsumexp = logsumexp,
+                 .dy = dy,
+                 .dq = dq,
+                 .dk = dk,
+                 .dv = dv,
+                 .beta = beta};
     pass.chunks = pass.shape.padded / TILE_K;
     pass.tiles = pass.shape.padded / TILE_ROWS;
     blocks_make(&pass);

@@ -1,4 +1,5 @@
-/* What the two forward passes of attention in tiles share: that of whole rows and the one of single tokens behind a cache. Included by tile_attention.c and tile_attention_token.c only. */
+/* What the two forward passes of attention in tiles share: that of whole rows and the one of single tokens behind a cache. Included by
+ * tile_attention.c and tile_attention_token.c only. */
 #ifndef TUNE_TILE_ATTENTION_FORWARD_H
 #define TUNE_TILE_ATTENTION_FORWARD_H
 
@@ -16,7 +17,8 @@ static inline bool attends_alone(const AttentionShape *shape, const Segment *seg
 }
 
 /* Attention of n such tokens, all bf16; k and v are the cache's. `parallel`: worth several threads. */
-void ISA_FN(attention_tokens)(const AttentionShape *shape, const AttentionTask *tokens, int64_t n, bool parallel, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp);
+void ISA_FN(attention_tokens)(const AttentionShape *shape, const AttentionTask *tokens, int64_t n, bool parallel, const Tensor *q, const Tensor *k,
+                              const Tensor *v, Tensor *y, Tensor *logsumexp);
 
 /* ---- keys and values ---- */
 
@@ -36,11 +38,12 @@ static inline const uint16_t *values_at(const AttentionShape *shape, const Tenso
 /* 16 rows of keys as a tile's load reads them: where they lie, or copied; bytes from line to line, and from one 32 values of the head to the next. */
 typedef struct KeyRows { const char *at; int64_t line, column; } KeyRows;
 
-/* 16 keys of a head, at positions that begin with a multiple of 16: whole tiles are read where they lie, those at the end of a cache's page with what stands there but is seen by nobody yet. Others
- * are copied to tiles i of `copy`, with zeros around them. */
+/* 16 keys of a head, at positions that begin with a multiple of 16: whole tiles are read where they lie, those at the end of a cache's page with what
+ * stands there but is seen by nobody yet. Others are copied to tiles i of `copy`, with zeros around them. */
 static inline KeyRows keys_find(const AttentionShape *shape, const Tensor *k, const int64_t rows[TILE_ROWS], int64_t kv_head, Tiles copy, int64_t i) {
     const KvPages *cache = shape->args->layout->cache;
-    bool there = rows[0] >= 0 && (cache ? cache->page_size % TILE_ROWS == 0 : rows[TILE_ROWS - 1] == rows[0] + TILE_ROWS - 1); /* parents come before their children: so do their rows */
+    /* Parents come before their children: so do their rows */
+    bool there = rows[0] >= 0 && (cache ? cache->page_size % TILE_ROWS == 0 : rows[TILE_ROWS - 1] == rows[0] + TILE_ROWS - 1);
     if (there && shape->dim == shape->padded) return (KeyRows){(const char *)values_at(shape, k, rows[0], kv_head), shape->kv_width * 2, TILE_K * 2};
     for (int64_t r = 0; r < TILE_ROWS; r++) line_put(copy, i * TILE_ROWS + r, values_at(shape, k, rows[r], kv_head), shape->dim);
     return (KeyRows){tile_at(copy, i, 0), 64, TILE_BYTES};
@@ -62,10 +65,12 @@ static inline void scores_cap(const AttentionShape *shape, Columns keys, float *
     for (int64_t i = keys.begin * LANES; i < keys.end * LANES; i++) scores[i] = cap * fast_tanh(scores[i] * scale);
 }
 
-/* Scores of keys begin..end-1 of a tile, (KEY_TILE, LANES), become weights. What they are relative to grows only where they would become too large otherwise: then
- * the sums so far must be multiplied by shrunk[LANES], and the answer is true. */
-static inline bool softmax_lanes(const AttentionShape *shape, Columns keys, const float *scores, float *base, float *total, char *weights, float *shrunk) {
-    const __m512i pairs = _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
+/* Scores of keys begin..end-1 of a tile, (KEY_TILE, LANES), become weights. What they are relative to grows only where they would become too large
+ * otherwise: then the sums so far must be multiplied by shrunk[LANES], and the answer is true. */
+static inline bool softmax_lanes(const AttentionShape *shape, Columns keys, const float *scores, float *base, float *total, char *weights,
+                                 float *shrunk) {
+    const __m512i pairs =
+        _mm512_set_epi16(31, 15, 30, 14, 29, 13, 28, 12, 27, 11, 26, 10, 25, 9, 24, 8, 23, 7, 22, 6, 21, 5, 20, 4, 19, 3, 18, 2, 17, 1, 16, 0);
     __m512 none = _mm512_set1_ps(-INFINITY), most[4] = {none, none, none, none}, added[4] = {0}, before = _mm512_loadu_ps(base);
     __m512 scale = _mm512_set1_ps(LOG2_E * (shape->args->softcap != 0 ? 1 : (float)shape->args->scale));
     for (int64_t j = keys.begin; j < keys.end; j += 4)

@@ -1,6 +1,7 @@
-/* Attention of sequences that each go on by a single token, out of a cache, in tiles of bf16: a step of generation. Such a token has few queries, so that the lanes of a vector are those of
- * several key/value heads: a score's product has zeros in the lanes of the other heads, and so have weights in the product with the values. Zeros change no sum of what is
- * finite: the bits are those of tile_attention.c. A row of keys is read once for all heads of a task; rows to come are asked for meanwhile, those of the next sequence too. */
+/* Attention of sequences that each go on by a single token, out of a cache, in tiles of bf16: a step of generation. Such a token has few queries, so
+ * that the lanes of a vector are those of several key/value heads: a score's product has zeros in the lanes of the other heads, and so have weights
+ * in the product with the values. Zeros change no sum of what is finite: the bits are those of tile_attention.c. A row of keys is read once for all
+ * heads of a task; rows to come are asked for meanwhile, those of the next sequence too. */
 #include "lib/tensor/cpu/tile_attention_forward.h"
 #include "lib/tensor/cpu/tile_few.h"
 
@@ -54,11 +55,12 @@ static bool key_tile_next(const Call *call, const KeyTile *tile, const TokenTask
     return next->to > 0;
 }
 
-/* Asks for row j of a tile, all heads of the task line by line: in the order in which they lie they are there soonest. Inlined, or gcc would take a function that only asks for one without
- * effect, and drop its calls. */
+/* Asks for row j of a tile, all heads of the task line by line: in the order in which they lie they are there soonest. Inlined, or gcc would take a
+ * function that only asks for one without effect, and drop its calls. */
 static inline __attribute__((always_inline)) void row_ask(const Call *call, const KeyTile *tile, int64_t j, bool keys, bool values) {
     if (tile->rows[j] < 0) return;
-    int64_t at = (tile->rows[j] * call->shape->kv_width + tile->task->head * call->shape->dim) * 2, end = at + task_heads(call, tile->task) * call->shape->dim * 2;
+    int64_t at = (tile->rows[j] * call->shape->kv_width + tile->task->head * call->shape->dim) * 2,
+            end = at + task_heads(call, tile->task) * call->shape->dim * 2;
     for (at = at / 64 * 64; at < end; at += 64) {
         if (keys) _mm_prefetch((const char *)call->k->data + at, _MM_HINT_T1);
         if (values) _mm_prefetch((const char *)call->v->data + at, _MM_HINT_T1);
@@ -89,17 +91,20 @@ static void queries_spread(const Call *call, const TokenTask *task, const Work *
         __mmask16 lanes = (__mmask16)(((1u << group) - 1) << (h * group));
         for (int64_t c = 0; c < chunks; c++)
             for (int64_t line = 0; line < TILE_BYTES; line += 64)
-                _mm512_storeu_si512((char *)tile_at(work->q, h, c) + line, _mm512_maskz_loadu_epi32(lanes, (const char *)tile_at(work->queries, 0, c) + line));
+                _mm512_storeu_si512((char *)tile_at(work->q, h, c) + line,
+                                    _mm512_maskz_loadu_epi32(lanes, (const char *)tile_at(work->queries, 0, c) + line));
     }
 }
 #else
-static void queries_spread(const Call *call, const TokenTask *task, const Work *work) { (void)call, (void)task, (void)work; } /* vectors take each head's queries alone */
+/* Vectors take each head's queries alone */
+static void queries_spread(const Call *call, const TokenTask *task, const Work *work) { (void)call, (void)task, (void)work; }
 #endif
 
 static Work work_new(const Call *call, const TokenTask *task) {
     const AttentionShape *shape = call->shape;
     int64_t heads = task_heads(call, task), group = shape->group, chunks = shape->padded / TILE_K, tiles = shape->padded / TILE_ROWS;
-    char *memory = cpu_scratch(CPU_LOCAL, (size_t)(((1 + call->heads + KEY_ROWS) * chunks + KEY_ROWS + (2 + call->heads) * KEY_CHUNKS + WIDE + tiles) * TILE_BYTES));
+    char *memory = cpu_scratch(
+        CPU_LOCAL, (size_t)(((1 + call->heads + KEY_ROWS) * chunks + KEY_ROWS + (2 + call->heads) * KEY_CHUNKS + WIDE + tiles) * TILE_BYTES));
     Work work = {.queries = tiles_take(&memory, 1, chunks), .q = tiles_take(&memory, call->heads, chunks)};
     work.keys = tiles_take(&memory, KEY_ROWS, chunks);
     work.scores = tiles_take(&memory, 1, KEY_ROWS);
@@ -111,7 +116,8 @@ static Work work_new(const Call *call, const TokenTask *task) {
     if (cpu_planning()) return work;
     memset(work.own.at, 0, (size_t)(heads * work.own.row));
     memset(work.sum.at, 0, (size_t)work.sum.row);
-    const uint16_t *q = (const uint16_t *)call->q->data + shape->args->layout->segments[task->segment].begin * shape->q_width + task->head * group * shape->dim;
+    const uint16_t *q =
+        (const uint16_t *)call->q->data + shape->args->layout->segments[task->segment].begin * shape->q_width + task->head * group * shape->dim;
     for (int64_t l = 0; l < LANES; l++) {
         line_put(work.queries, l, l < heads * group ? q + l * shape->dim : NULL, shape->dim);
         work.base[l] = -INFINITY;
@@ -169,7 +175,8 @@ static void token_scores(const Call *call, const KeyTile *tile, const Work *work
 enum { KEYS_LATE = false };
 
 /* 16 keys' scores of `n` queries of a head (lines of them in A's tiles); keys become lanes. */
-static inline __attribute__((always_inline)) void queries_score(const int n, int64_t depth, Tiles queries, int64_t line, const KeyRows *keys, float *scores) {
+static inline __attribute__((always_inline)) void queries_score(const int n, int64_t depth, Tiles queries, int64_t line, const KeyRows *keys,
+                                                                float *scores) {
     __m512 sums[SOME] = {0};
     for (int64_t c = 0; c < depth; c++) {
         FewRows rows = few_rows(keys->at + c * keys->column, keys->line);
@@ -189,7 +196,8 @@ static inline __attribute__((always_inline)) void queries_score(const int n, int
 
 /* Scores of a tile of keys, or of its first half. */
 static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four, const KeyTile *next) {
-    int64_t group = call->shape->group, depth = call->shape->padded / TILE_K, lines = task_heads(call, tile->task) * group, blocks = four ? 4 : 2, soon = 0;
+    int64_t group = call->shape->group, depth = call->shape->padded / TILE_K, lines = task_heads(call, tile->task) * group, blocks = four ? 4 : 2,
+            soon = 0;
     _Alignas(64) float scores[LANES * LANES] = {0};
     for (int64_t i = 0; i < blocks; i++) {
         for (int64_t line = 0; line < lines;) {
@@ -216,7 +224,8 @@ static void weights_part(const Call *call, const TokenTask *task, const Work *wo
     tiles_transpose(1, chunks, work->weights, work->turned);
     for (int64_t c = 0; c < chunks; c++)
         for (int64_t l = 0; l < task_heads(call, task) * group; l++)
-            _mm512_storeu_si512((char *)tile_at(work->own, l / group, c) + l * 64, _mm512_loadu_si512((const char *)tile_at(work->turned, 0, c) + l * 64));
+            _mm512_storeu_si512((char *)tile_at(work->own, l / group, c) + l * 64,
+                                _mm512_loadu_si512((const char *)tile_at(work->turned, 0, c) + l * 64));
 }
 
 /* As pairs_interleave, but columns 0-3, 8-11, 16-19 and 24-27 go to `left`: sooner done, and put right again in work_finish. */
@@ -226,16 +235,17 @@ static inline void pairs_unpack(const void *even_row, const void *odd_row, void 
     _mm512_storeu_si512(right, _mm512_unpackhi_epi16(even, odd));
 }
 
-/* A head's values of 32 keys, two or four tiles of dimensions from d on, as tiles of B. `whole`: the head has all of these dimensions. Meanwhile n_soon rows of the next tile are asked for,
- * from row `soon` on. */
-static inline __attribute__((always_inline)) void values_pair(const bool four, const bool whole, const Call *call, const Work *work, int64_t head, const int64_t *rows, int64_t d, const KeyTile *next,
-                                                              int64_t soon, int64_t n_soon) {
+/* A head's values of 32 keys, two or four tiles of dimensions from d on, as tiles of B. `whole`: the head has all of these dimensions. Meanwhile
+ * n_soon rows of the next tile are asked for, from row `soon` on. */
+static inline __attribute__((always_inline)) void values_pair(const bool four, const bool whole, const Call *call, const Work *work, int64_t head,
+                                                              const int64_t *rows, int64_t d, const KeyTile *next, int64_t soon, int64_t n_soon) {
     static const uint16_t none[WIDE * TILE_ROWS];
     const uint16_t *values = (const uint16_t *)call->v->data + head * call->shape->dim + d;
     int64_t width = call->shape->kv_width, left = call->shape->dim - d;
     char *tiles = tile_at(work->pair_values, 0, 0);
     for (int64_t p = 0; p < TILE_ROWS; p++, tiles += 64) {
-        const uint16_t *even = rows[2 * p] < 0 ? none : values + rows[2 * p] * width, *odd = rows[2 * p + 1] < 0 ? none : values + rows[2 * p + 1] * width;
+        const uint16_t *even = rows[2 * p] < 0 ? none : values + rows[2 * p] * width,
+                       *odd = rows[2 * p + 1] < 0 ? none : values + rows[2 * p + 1] * width;
         for (int64_t i = p; i < n_soon; i += TILE_ROWS) row_ask(call, next, soon + i, KEYS_LATE, true);
         if (whole) {
             pairs_unpack(even, odd, tiles, tiles + TILE_BYTES);
@@ -251,7 +261,8 @@ static inline __attribute__((always_inline)) void values_pair(const bool four, c
 
 /* Adds the heads' weighted values to two or four tiles of sums, those of dimension d and on. */
 #ifdef __AMX_BF16__
-static inline __attribute__((always_inline)) void values_add(const bool four, const bool whole, const Call *call, const KeyTile *tile, const Work *work, int64_t d, int64_t chunks, const KeyTile *next) {
+static inline __attribute__((always_inline)) void values_add(const bool four, const bool whole, const Call *call, const KeyTile *tile,
+                                                             const Work *work, int64_t d, int64_t chunks, const KeyTile *next) {
     int64_t each = d == 0 ? blocks_of(next->to, chunks * task_heads(call, tile->task)) : 0, soon = 0;
     Tiles sum = tiles_from(work->sum, 0, d / TILE_ROWS);
     __asm__ volatile("" : : : "memory");
@@ -300,7 +311,8 @@ static inline __attribute__((always_inline)) void lanes_add(const int n, const b
 #pragma GCC unroll 4
         for (int i = 0; i < n; i++)
 #pragma GCC unroll 4
-            for (int t = 0; t < tiles; t++) sums[i][t] = _mm512_dpbf16_ps(sums[i][t], pair_of((char *)weights.at + (lane + i) * 64 + pair * 4), columns[t]);
+            for (int t = 0; t < tiles; t++)
+                sums[i][t] = _mm512_dpbf16_ps(sums[i][t], pair_of((char *)weights.at + (lane + i) * 64 + pair * 4), columns[t]);
     }
 #pragma GCC unroll 4
     for (int i = 0; i < n; i++)
@@ -308,7 +320,8 @@ static inline __attribute__((always_inline)) void lanes_add(const int n, const b
         for (int t = 0; t < tiles; t++) _mm512_storeu_ps((char *)tile_at(sum, 0, t) + (lane + i) * 64, sums[i][t]);
 }
 
-static inline __attribute__((always_inline)) void values_add(const bool four, const bool whole, const Call *call, const KeyTile *tile, const Work *work, int64_t d, int64_t chunks, const KeyTile *next) {
+static inline __attribute__((always_inline)) void values_add(const bool four, const bool whole, const Call *call, const KeyTile *tile,
+                                                             const Work *work, int64_t d, int64_t chunks, const KeyTile *next) {
     int64_t each = d == 0 ? blocks_of(next->to, chunks * task_heads(call, tile->task)) : 0, soon = 0, group = call->shape->group;
     Tiles sum = tiles_from(work->sum, 0, d / TILE_ROWS);
     for (int64_t h = 0; h < task_heads(call, tile->task); h++)
@@ -364,7 +377,8 @@ static void work_finish(const Call *call, const TokenTask *task, const Work *wor
         for (int64_t c = 0; c < shape->dim; c += TILE_K) {
             __mmask32 there = shape->dim - c >= TILE_K ? 0xffffffffu : (1u << (shape->dim - c)) - 1;
             const char *sums = (const char *)tile_at(work->sum, 0, c / LANES) + l * 64;
-            __m512 left = _mm512_mul_ps(_mm512_loadu_ps(sums), _mm512_set1_ps(inverse[l])), right = _mm512_mul_ps(_mm512_loadu_ps(sums + TILE_BYTES), _mm512_set1_ps(inverse[l]));
+            __m512 left = _mm512_mul_ps(_mm512_loadu_ps(sums), _mm512_set1_ps(inverse[l])),
+                   right = _mm512_mul_ps(_mm512_loadu_ps(sums + TILE_BYTES), _mm512_set1_ps(inverse[l]));
             _mm512_mask_storeu_epi16(y + c, there, _mm512_permutexvar_epi64(order, (__m512i)_mm512_cvtne2ps_pbh(right, left)));
         }
         if (call->logsumexp) ((float *)call->logsumexp->data)[row * shape->args->n_heads + first + l] = work->base[l] * LN_2 + logf(work->total[l]);
@@ -388,7 +402,8 @@ static void tasks_run(const Call *call, const TokenTask *task, const TokenTask *
     }
 }
 
-void ISA_FN(attention_tokens)(const AttentionShape *shape, const AttentionTask *tokens, int64_t n, bool parallel, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
+void ISA_FN(attention_tokens)(const AttentionShape *shape, const AttentionTask *tokens, int64_t n, bool parallel, const Tensor *q, const Tensor *k,
+                              const Tensor *v, Tensor *y, Tensor *logsumexp) {
     if (n == 0) return;
     int64_t kv_heads = shape->args->n_kv_heads, threads = parallel ? omp_get_max_threads() : 1;
     int64_t heads = MIN(MAX(kv_heads * n / (2 * threads), (int64_t)1), MIN(LANES / shape->group, kv_heads)), sets = blocks_of(kv_heads, heads);

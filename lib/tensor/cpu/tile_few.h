@@ -1,9 +1,10 @@
-/* Products of a weight with a few columns, as decoding has them (its attention turns keys so too): the weight comes from memory once, so what counts is how little is done for a line of it.
+/* Products of a weight with a few columns, as decoding has them (its attention turns keys so too): the weight comes from memory once, so what counts
+ * is how little is done for a line of it.
  *
- * The weight's rows become the lanes of a vector, sixteen rows at a time, and the columns' values are broadcast: no lane is wasted, and an element is the same chain of sums in order of k
- * as in a tile (tiles.h). A quarter of a line, eight values, is turned at a time: quarters of rows 0, 4, 8, 12 are loaded into one vector, those of 1, 5, 9, 13 into the next, and two rounds
- * of shuffles make columns of four such vectors; whole lines would take four rounds. The columns' values lie pair by pair, [k / 2][width] of two bf16 each, so that they take few lines of
- * the first cache.
+ * The weight's rows become the lanes of a vector, sixteen rows at a time, and the columns' values are broadcast: no lane is wasted, and an element is
+ * the same chain of sums in order of k as in a tile (tiles.h). A quarter of a line, eight values, is turned at a time: quarters of rows 0, 4, 8, 12
+ * are loaded into one vector, those of 1, 5, 9, 13 into the next, and two rounds of shuffles make columns of four such vectors; whole lines would
+ * take four rounds. The columns' values lie pair by pair, [k / 2][width] of two bf16 each, so that they take few lines of the first cache.
  */
 #ifndef TUNE_TILE_FEW_H
 #define TUNE_TILE_FEW_H
@@ -53,7 +54,8 @@ static inline __attribute__((always_inline)) void few_turn(FewRows *rows, __m512
     pairs[3] = _mm512_unpackhi_epi64(high, high2);
 }
 
-static inline __attribute__((always_inline)) void few_multiply(const int width, int64_t n_pairs, const char *at, int64_t line, const char *columns, bool add, float *sums, int64_t sums_line) {
+static inline __attribute__((always_inline)) void few_multiply(const int width, int64_t n_pairs, const char *at, int64_t line, const char *columns,
+                                                               bool add, float *sums, int64_t sums_line) {
     __m512 sum[FEW_COLS];
     FewRows rows = few_rows(at, line);
     const char *soon = at + FEW_AHEAD; /* in the order in which lines lie, not in which they are used */
@@ -75,7 +77,8 @@ static inline __attribute__((always_inline)) void few_multiply(const int width, 
 }
 
 /* sums[c][r] (+)= what `n_pairs` pairs of values give, for 16 rows and few_width columns. Rows are read to the end of their last 16 bytes. */
-static inline void few_sum(int64_t width, int64_t n_pairs, const char *at, int64_t line, const char *columns, bool add, float *sums, int64_t sums_line) {
+static inline void few_sum(int64_t width, int64_t n_pairs, const char *at, int64_t line, const char *columns, bool add, float *sums,
+                           int64_t sums_line) {
     switch (width) {
     case 1: few_multiply(1, n_pairs, at, line, columns, add, sums, sums_line); break;
     case 2: few_multiply(2, n_pairs, at, line, columns, add, sums, sums_line); break;

@@ -1,8 +1,9 @@
 /* Products of bf16 in tiles (tiles.h).
  *
- * A panel of B, some hundred columns, is made into tiles and stays in the second-level cache; A is read from where it lies, 32 rows at a time, if it can be. So no weight is kept a second
- * time, and what is made of it is used by all rows of the task. Every element is one chain of sums in order of k, whichever way the product is cut; so the cuts, and which factor is A,
- * go by speed alone, and the bits depend neither on the threads nor on the rows beside a row. */
+ * A panel of B, some hundred columns, is made into tiles and stays in the second-level cache; A is read from where it lies, 32 rows at a time, if it
+ * can be. So no weight is kept a second time, and what is made of it is used by all rows of the task. Every element is one chain of sums in order of
+ * k, whichever way the product is cut; so the cuts, and which factor is A, go by speed alone, and the bits depend neither on the threads nor on the
+ * rows beside a row. */
 #include "lib/tensor/cpu/tiles.h"
 #include "lib/tensor/cpu/cpu.h"
 #include "lib/tensor/cpu/gemm.h"
@@ -68,7 +69,9 @@ static bool plain(const Factor *f) { return f->operand.dtype == DT_BF16 && f->sc
 /* Lines first..first+15 and values k..k+31 along the sum, with zeros around them, as 16 x 32 bf16. */
 static void lines_load(const Factor *f, int64_t first, int64_t k, void *to, int64_t to_line) {
     for (int64_t i = 0; i < TILE_ROWS; i++)
-        _mm512_storeu_si512((char *)to + i * to_line, first + i < f->n ? load_32(element(&f->operand, first + i, k), f->operand.dtype, f->k - k, f->scale) : _mm512_setzero_si512());
+        _mm512_storeu_si512((char *)to + i * to_line, first + i < f->n
+                                                          ? load_32(element(&f->operand, first + i, k), f->operand.dtype, f->k - k, f->scale)
+                                                          : _mm512_setzero_si512());
 }
 
 /* Values k..k+31 along the sum, columns first..first+31, as two tiles of pairs. */
@@ -83,7 +86,8 @@ static void columns_load(const Factor *f, int64_t first, int64_t k, char *left, 
             continue;
         }
         __m512i even = row < f->k ? load_32(element(&f->operand, row, first), f->operand.dtype, f->n - first, f->scale) : _mm512_setzero_si512();
-        __m512i odd = row + 1 < f->k ? load_32(element(&f->operand, row + 1, first), f->operand.dtype, f->n - first, f->scale) : _mm512_setzero_si512();
+        __m512i odd =
+            row + 1 < f->k ? load_32(element(&f->operand, row + 1, first), f->operand.dtype, f->n - first, f->scale) : _mm512_setzero_si512();
         pairs_interleave(&even, &odd, left, right);
     }
 }
@@ -105,15 +109,18 @@ static void pair_of_tiles(const Factor *b, int64_t col, int64_t k, char *to) {
     }
 }
 
-/* Columns first.. of B and k-tiles from..: for every 32 columns their tiles one behind the other, `stride` bytes from one 32 to the next. Along the lines as they lie in memory. */
+/* Columns first.. of B and k-tiles from..: for every 32 columns their tiles one behind the other, `stride` bytes from one 32 to the next. Along the
+ * lines as they lie in memory. */
 static void panel_load(const Factor *b, int64_t first, int64_t n_cols, int64_t from, int64_t n_tiles, char *panel, int64_t stride) {
     if (b->operand.transposed) {
         for (int64_t j = 0; j < n_cols / BLOCK; j++)
-            for (int64_t tile = 0; tile < n_tiles; tile++) pair_of_tiles(b, first + j * BLOCK, (from + tile) * TILE_K, panel + j * stride + tile * 2 * TILE_BYTES);
+            for (int64_t tile = 0; tile < n_tiles; tile++)
+                pair_of_tiles(b, first + j * BLOCK, (from + tile) * TILE_K, panel + j * stride + tile * 2 * TILE_BYTES);
         return;
     }
     for (int64_t tile = 0; tile < n_tiles; tile++)
-        for (int64_t j = 0; j < n_cols / BLOCK; j++) pair_of_tiles(b, first + j * BLOCK, (from + tile) * TILE_K, panel + j * stride + tile * 2 * TILE_BYTES);
+        for (int64_t j = 0; j < n_cols / BLOCK; j++)
+            pair_of_tiles(b, first + j * BLOCK, (from + tile) * TILE_K, panel + j * stride + tile * 2 * TILE_BYTES);
 }
 
 /* 32 rows of A: where they lie, or made so in scratch memory. */
@@ -195,7 +202,8 @@ typedef struct Sum {
     bool add; /* to the sums that are there */
 } Sum;
 
-/* Memory that is asked for while tiles are multiplied, some lines with each tile of the sum: rows of A for the next block of rows; lines of C, and of D, where this block will go. */
+/* Memory that is asked for while tiles are multiplied, some lines with each tile of the sum: rows of A for the next block of rows; lines of C, and of
+ * D, where this block will go. */
 typedef struct Ahead {
     const char *at; /* NULL: none */
     int64_t line, rows;
@@ -204,9 +212,10 @@ typedef struct Ahead {
 } Ahead;
 
 #ifdef __AMX_BF16__
-/* sums (lines of at least 32) from `sum`: 32 rows, or 16 if not `tall`, of 32 columns, or 16 if not `wide`. Multiplying leaves the vector units free: on the way lines of the block
- * before are finished. */
-static inline __attribute__((always_inline)) void block_multiply(const bool tall, const bool wide, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
+/* sums (lines of at least 32) from `sum`: 32 rows, or 16 if not `tall`, of 32 columns, or 16 if not `wide`. Multiplying leaves the vector units free:
+ * on the way lines of the block before are finished. */
+static inline __attribute__((always_inline)) void block_multiply(const bool tall, const bool wide, const Sum *sum, void *sums, int64_t line,
+                                                                 Finish *before, const Ahead *ahead) {
     char *low = sums, *high = low + TILE_ROWS * line;
     __asm__ volatile("" ::: "memory"); /* gcc 12 does not know that a tile's load reads memory */
     if (sum->add) {
@@ -220,7 +229,8 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
         tile_zero(2);
         tile_zero(3);
     }
-    const char *b = sum->b, *c = ahead->end ? ahead->end->c : NULL, *d = ahead->end && ahead->end->beta != 0 && ahead->end->d != c ? ahead->end->d : NULL;
+    const char *b = sum->b, *c = ahead->end ? ahead->end->c : NULL,
+               *d = ahead->end && ahead->end->beta != 0 && ahead->end->d != c ? ahead->end->d : NULL;
     int64_t lines_left = ahead->end && !ahead->end->past ? ahead->end->rows : 0, lines_each = (BLOCK + sum->n_tiles - 1) / sum->n_tiles;
     int64_t rows_each = before->rows ? (before->rows + sum->n_tiles - 1) / sum->n_tiles : 0;
     for (int part = 0; part < 2; part++) {
@@ -292,7 +302,8 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
         for (int64_t i = 0; i < sum->n_tiles; i++) _mm_prefetch(ahead->at + r * ahead->line + i * 64, _MM_HINT_T1);
     bool contiguous = ahead->at && ahead->once && sum->a.line == sum->n_tiles * 64; /* then what follows is the next block */
     for (int64_t i = 0; i < 2 && i * TILE_ROWS < rows; i++) {
-        TileLines a = {sum->a.at + i * TILE_ROWS * sum->a.line, sum->a.line, 64}, more = {sum->more.at + i * TILE_ROWS * sum->more.line, sum->more.line, 64};
+        TileLines a = {sum->a.at + i * TILE_ROWS * sum->a.line, sum->a.line, 64},
+                  more = {sum->more.at + i * TILE_ROWS * sum->more.line, sum->more.line, 64};
         const char *more_b = sum->b + sum->n_tiles * 2 * TILE_BYTES, *soon = contiguous ? a.at + BLOCK * a.line : NULL;
         char *c = (char *)sums + i * TILE_ROWS * line;
         if (cols > TILE_ROWS) {
@@ -306,8 +317,11 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
 }
 #endif
 
-/* Few columns (tile_few.h) go in parts, [part][tile][k / 2][width of the part]: all at once, or 16 at a time, of which the last may have less. Columns of a part; 0: there is none. */
-static int64_t few_cols(int64_t n, int64_t part) { return n > FEW_COLS ? MAX((int64_t)0, MIN((int64_t)TILE_ROWS, n - part * TILE_ROWS)) : part == 0 ? n : 0; }
+/* Few columns (tile_few.h) go in parts, [part][tile][k / 2][width of the part]: all at once, or 16 at a time, of which the last may have less.
+ * Columns of a part; 0: there is none. */
+static int64_t few_cols(int64_t n, int64_t part) {
+    return n > FEW_COLS ? MAX((int64_t)0, MIN((int64_t)TILE_ROWS, n - part * TILE_ROWS)) : part == 0 ? n : 0;
+}
 static int64_t few_place(int64_t part, int64_t n_tiles) { return part * n_tiles * few_bytes(TILE_ROWS); }
 
 /* Block j of 32 columns, or of all if they are one part, transposed: rows of A, which are read once, become the lanes of vectors. */
@@ -319,7 +333,8 @@ static void few_block_sum(int64_t rows, int64_t n, int64_t j, const Sum *sum, in
             float *to = turned + i * TILE_ROWS * BLOCK + first;
             few_sum(few_width(cols), n_pairs, sum->a.at + first * sum->a.line, sum->a.line, columns, sum->add, to, BLOCK);
             if (sum->n_more == 0) continue;
-            few_sum(few_width(cols), (sum->more_k + 1) / 2, sum->more.at + first * sum->more.line, sum->more.line, columns + sum->n_tiles * few_bytes(cols), true, to, BLOCK);
+            few_sum(few_width(cols), (sum->more_k + 1) / 2, sum->more.at + first * sum->more.line, sum->more.line,
+                    columns + sum->n_tiles * few_bytes(cols), true, to, BLOCK);
         }
 }
 
@@ -342,7 +357,8 @@ static void few_load(const Factor *b, int64_t from, int64_t n_tiles, char *panel
 /* The first `cols` columns of a block as lines. */
 static void block_transpose(const void *sums, int64_t cols, int64_t line, void *to) {
     for (int i = 0; i < 2; i++)
-        for (int j = 0; j * TILE_ROWS < cols && j < 2; j++) transpose_16x16((const char *)sums + i * 16 * line + j * 64, line, (char *)to + j * 16 * BLOCK_LINE + i * 64, BLOCK_LINE);
+        for (int j = 0; j * TILE_ROWS < cols && j < 2; j++)
+            transpose_16x16((const char *)sums + i * 16 * line + j * 64, line, (char *)to + j * 16 * BLOCK_LINE + i * 64, BLOCK_LINE);
 }
 
 /* ---- whole products ---- */
@@ -374,11 +390,18 @@ static int64_t panel_cols(int64_t n, int64_t k_tiles, int64_t limit) {
 }
 
 /* The factor that is cut into rows: by default the one that is dear to cut into panels. */
-static bool turned_alone(const Product *product) { return product->a.transposed ? product->m > product->n : product->b.transposed && product->m <= FEW_ROWS && product->m < product->n; }
+static bool turned_alone(const Product *product) {
+    return product->a.transposed ? product->m > product->n : product->b.transposed && product->m <= FEW_ROWS && product->m < product->n;
+}
 
 static Plan plan_make(const Product *product, bool turned) {
     enum { TASKS_PER_THREAD = 4, STREAMED_PER_THREAD = 16, LEAST_ROWS = 64, USUAL_ROWS = 256 };
-    Plan plan = {.product = product, .turned = turned, .m = product->m, .n = product->n, .k_tiles = div_up(product->k, TILE_K), .more_tiles = div_up(product->more_k, TILE_K)};
+    Plan plan = {.product = product,
+                 .turned = turned,
+                 .m = product->m,
+                 .n = product->n,
+                 .k_tiles = div_up(product->k, TILE_K),
+                 .more_tiles = div_up(product->more_k, TILE_K)};
     plan.a = factor(product->a, 1, product->m, product->k);
     plan.b = factor(product->b, 1, product->n, product->k);
     plan.more_a = factor(product->more_a, 1, product->m, product->more_k);
@@ -396,14 +419,20 @@ static Plan plan_make(const Product *product, bool turned) {
     }
     bool flat = plan.m <= BLOCK && !plan.b.operand.transposed; /* B is used once: along its lines as far as they go */
     bool whole = product->k <= WHOLE_K || round_up(plan.n, BLOCK) * (plan.k_tiles + plan.more_tiles) * 64 <= PANEL_BYTES;
-    int64_t threads = omp_get_max_threads(), most_k = flat ? FLAT_K : whole ? MAX(product->k, (int64_t)1) : CUT_K, limit = flat ? MAX((int64_t)PANEL_FLAT, div_up(plan.n, threads)) : PANEL_COLS;
+    int64_t threads = omp_get_max_threads(),
+            most_k = flat    ? FLAT_K
+                     : whole ? MAX(product->k, (int64_t)1)
+                             : CUT_K,
+            limit = flat ? MAX((int64_t)PANEL_FLAT, div_up(plan.n, threads)) : PANEL_COLS;
     plan.k_cut = div_up(plan.k_tiles, div_up(product->k, most_k));
     plan.panel_cols = panel_cols(plan.n, plan.k_cut + plan.more_tiles, round_up(limit, BLOCK));
     plan.panels = div_up(plan.n, plan.panel_cols);
     plan.few = turned && few_better(plan.n) && plan.panels == 1;
     /* A weight is read once, and a panel serves all tasks: only how long a thread's last one takes counts. */
     bool streamed = plan.turned && !product->a.transposed && plan.k_cut == plan.k_tiles;
-    int64_t wanted = div_up(threads * (streamed ? STREAMED_PER_THREAD : TASKS_PER_THREAD), plan.panels), least = streamed ? BLOCK : plan.n <= FEW_ROWS ? LEAST_ROWS : USUAL_ROWS;
+    int64_t wanted = div_up(threads * (streamed ? STREAMED_PER_THREAD : TASKS_PER_THREAD), plan.panels), least = streamed             ? BLOCK
+                                                                                                                 : plan.n <= FEW_ROWS ? LEAST_ROWS
+                                                                                                                                      : USUAL_ROWS;
     plan.chunk_rows = MAX(least, round_up(div_up(plan.m, wanted), BLOCK));
     plan.chunks = div_up(plan.m, plan.chunk_rows);
     return plan;
@@ -416,16 +445,19 @@ static Finish finish_of(const Product *p, const void *sums, int64_t line, int64_
     char *c = (char *)p->c + row * c_line + col * (c_f32 ? 4 : 2);
     const char *d = own ? c : (const char *)p->d + row * d_line + col * (d_f32 ? 4 : 2);
     bool past = p->read_late && p->beta == 0 && c_f32 && cols >= 32 && (uintptr_t)c % 64 == 0 && c_line % 64 == 0;
-    return (Finish){sums, d, c, line, c_line, d_line, rows, cols >= 32 ? 0xffffffffu : ((__mmask32)1 << cols) - 1, c_f32, d_f32, past, p->alpha, p->beta};
+    return (Finish){sums,  d,     c,    line,     c_line, d_line, rows, cols >= 32 ? 0xffffffffu : ((__mmask32)1 << cols) - 1,
+                    c_f32, d_f32, past, p->alpha, p->beta};
 }
 
 /* The same for a block of the plan's result; turned, the sums will be in `turned`. */
 static Finish block_end(const Plan *plan, const void *sums, int64_t line, int64_t row, int64_t col, const float *turned) {
     int64_t rows = MIN((int64_t)BLOCK, plan->m - row), cols = MIN((int64_t)BLOCK, plan->n - col);
-    return plan->turned ? finish_of(plan->product, turned, BLOCK_LINE, col, row, cols, rows) : finish_of(plan->product, sums, line, row, col, rows, cols);
+    return plan->turned ? finish_of(plan->product, turned, BLOCK_LINE, col, row, cols, rows)
+                        : finish_of(plan->product, sums, line, row, col, rows, cols);
 }
 
-/* A thread's memory: a panel of B, rows of both A's, sums that wait for the next cut of a long sum; what A' is made with, or, turned, A' as it is made. */
+/* A thread's memory: a panel of B, rows of both A's, sums that wait for the next cut of a long sum; what A' is made with, or, turned, A' as it is
+ * made. */
 typedef struct Work { char *panel, *rows, *more_rows; float *partial; char *down; } Work;
 
 static Work work_new(const Plan *plan) {
@@ -433,7 +465,10 @@ static Work work_new(const Plan *plan) {
     int64_t rows_bytes = BLOCK * (ROWS_LINE(plan->k_cut) + ROWS_LINE(plan->more_tiles)), rank = round_up(plan->product->more_k, BLOCK);
     int64_t down_bytes = !plan->product->down.data ? 0 : plan->turned ? rank * plan->panel_cols * 2 : rank * plan->k_tiles * 64;
     char *rows = cpu_scratch(CPU_TILE_A, (size_t)(rows_bytes + down_bytes));
-    return (Work){.down = rows + rows_bytes, .panel = cpu_scratch(CPU_TILE_B, (size_t)(plan->panel_cols * (plan->k_cut + plan->more_tiles) * 64)), .rows = rows, .more_rows = rows + BLOCK * ROWS_LINE(plan->k_cut),
+    return (Work){.down = rows + rows_bytes,
+                  .panel = cpu_scratch(CPU_TILE_B, (size_t)(plan->panel_cols * (plan->k_cut + plan->more_tiles) * 64)),
+                  .rows = rows,
+                  .more_rows = rows + BLOCK * ROWS_LINE(plan->k_cut),
                   .partial = cut ? cpu_scratch(CPU_TILE_C, (size_t)(plan->chunk_rows * plan->panel_cols) * sizeof(float)) : NULL};
 }
 
@@ -459,7 +494,8 @@ static Rows low_rows(const Plan *plan, const Work *work, int64_t row, Rows a, Fi
         block_sum(rows, p->more_k - j * BLOCK, &sum, sums, BLOCK_LINE, before, &(Ahead){0});
         low_round(p, sums, rows, p->more_k - j * BLOCK, work->more_rows + j * 64, line);
     }
-    for (int64_t r = 0; write && r < rows; r++) memcpy(p->low + (row + r) * p->more_k, work->more_rows + r * line, (size_t)p->more_k * sizeof *p->low);
+    for (int64_t r = 0; write && r < rows; r++)
+        memcpy(p->low + (row + r) * p->more_k, work->more_rows + r * line, (size_t)p->more_k * sizeof *p->low);
     return (Rows){work->more_rows, line};
 }
 
@@ -501,7 +537,8 @@ static void low_turned_write(const Plan *plan, const Work *work, int64_t cols) {
     const uint16_t *turned = (const uint16_t *)work->down;
     int64_t rank = plan->product->more_k;
     for (int64_t col = 0; col < plan->n; col++)
-        for (int64_t k = 0; k < rank; k++) plan->product->low[col * rank + k] = plan->few ? turned[col * few_low_line(plan) + k] : turned[k * cols + col];
+        for (int64_t k = 0; k < rank; k++)
+            plan->product->low[col * rank + k] = plan->few ? turned[col * few_low_line(plan) + k] : turned[k * cols + col];
 }
 
 /* ---- tasks ---- */
@@ -513,7 +550,11 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
     _Alignas(64) float blocks[2][BLOCK * BLOCK], turned[2][BLOCK * BLOCK];
     Finish before = {0};
     for (int64_t row = begin; row < stop; row += BLOCK) {
-        Sum sum = {.a = rows_load(&plan->a, row, from, n_tiles, work->rows), .n_tiles = n_tiles, .n_more = n_more, .more_k = plan->product->more_k, .add = from > 0};
+        Sum sum = {.a = rows_load(&plan->a, row, from, n_tiles, work->rows),
+                   .n_tiles = n_tiles,
+                   .n_more = n_more,
+                   .more_k = plan->product->more_k,
+                   .add = from > 0};
         if (n_more && plan->product->down.data && !plan->turned) sum.more = low_rows(plan, work, row, sum.a, &before, col == 0);
         else if (n_more) sum.more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
         Ahead ahead = {.line = sum.a.line, .rows = div_up(BLOCK, n_blocks), .once = n_blocks == 1 && rows_lie(&plan->a, row, from, n_tiles)};
@@ -555,7 +596,8 @@ static void panel_make(const Plan *plan, const Work *work, int64_t col, int64_t 
     panel_load(&plan->b, col, cols, from, n_tiles, work->panel, stride);
     if (down && plan->turned) low_turned(plan, work, cols, stride);
     else panel_load(&plan->more_b, col, cols, 0, n_more, work->panel + n_tiles * 2 * TILE_BYTES, stride);
-    if (down && !plan->turned && first) panel_load(&plan->down, 0, round_up(plan->product->more_k, BLOCK), 0, plan->k_tiles, work->down, plan->k_tiles * 2 * TILE_BYTES);
+    if (down && !plan->turned && first)
+        panel_load(&plan->down, 0, round_up(plan->product->more_k, BLOCK), 0, plan->k_tiles, work->down, plan->k_tiles * 2 * TILE_BYTES);
 }
 
 static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *have) {
@@ -643,7 +685,8 @@ static void run(const Product *products, int n) {
     for (int i = 0; i < n; i++) {
         plans[i] = plan_make(&products[i], shared ? shared == 2 : turned_alone(&products[i]));
         plans[i].end = end += plans[i].panels * plans[i].chunks;
-        parallel |= 2.0 * (double)products[i].m * (double)products[i].n * (double)products[i].k > PRODUCT_SERIAL || products[i].n * products[i].k > SERIAL_WEIGHT;
+        parallel |= 2.0 * (double)products[i].m * (double)products[i].n * (double)products[i].k > PRODUCT_SERIAL ||
+                    products[i].n * products[i].k > SERIAL_WEIGHT;
     }
     Shares shares = shares_new(end);
     parallel &= shares.n > 1;

@@ -1,14 +1,14 @@
-/* Products of bf16 tiles, and how memory becomes tiles. Included by tile_*.c only, which are compiled for each instruction set that multiplies bf16: -DISA=amx, whose tiles are registers, and
- * -DISA=avx512_bf16, where vectors do the same.
+/* Products of bf16 tiles, and how memory becomes tiles. Included by tile_*.c only, which are compiled for each instruction set that multiplies bf16:
+ * -DISA=amx, whose tiles are registers, and -DISA=avx512_bf16, where vectors do the same.
  *
- * A tile is 16 lines of 64 bytes. One step multiplies tile A, 16 rows of 32 bf16, by tile B, 16 pairs of lines by 16 columns (each line holds two rows
- * of the factor, element by element), and adds to 16 x 16 floats. So A is read from rows as they lie in memory; B has to be made:
+ * A tile is 16 lines of 64 bytes. One step multiplies tile A, 16 rows of 32 bf16, by tile B, 16 pairs of lines by 16 columns (each line holds two
+ * rows of the factor, element by element), and adds to 16 x 16 floats. So A is read from rows as they lie in memory; B has to be made:
  *
  *     from rows that run along the sum (k)          pairs_transpose: a weight (out, in) in x W^T
  *     from rows that run along the result (n)       pairs_interleave: the same weight in dy W
  *
- * An element of a result is one chain of sums in order of k, whatever stands in the other rows and columns, and a product gives the same bits as a b and as
- * (b^T a^T)^T: so what is multiplied in which order is a question of speed alone. Numbers below 2^-126 count as zero.
+ * An element of a result is one chain of sums in order of k, whatever stands in the other rows and columns, and a product gives the same bits as a b
+ * and as (b^T a^T)^T: so what is multiplied in which order is a question of speed alone. Numbers below 2^-126 count as zero.
  */
 #ifndef TUNE_TILES_H
 #define TUNE_TILES_H
@@ -58,7 +58,8 @@ static inline void tiles_begin(void) {
 
 static inline void tiles_end(void) { emulated.usable = false; }
 
-static inline char *tile_emulated(int number) { return emulated.usable ? emulated.tile[number] : (__builtin_trap(), NULL); } /* as the processor does */
+/* As the processor does */
+static inline char *tile_emulated(int number) { return emulated.usable ? emulated.tile[number] : (__builtin_trap(), NULL); }
 
 static inline void tile_zero(int number) { memset(tile_emulated(number), 0, TILE_BYTES); }
 
@@ -73,7 +74,8 @@ static inline void tile_write(int number, void *at, int64_t line) {
 static inline void tile_multiply(int sums, int a, int b) {
     for (int i = 0; i < TILE_ROWS; i++) {
         __m512 sum = _mm512_loadu_ps(tile_emulated(sums) + i * 64);
-        for (int pair = 0; pair < TILE_K / 2; pair++) sum = _mm512_dpbf16_ps(sum, pair_of(tile_emulated(a) + i * 64 + pair * 4), (__m512bh)_mm512_loadu_si512(tile_emulated(b) + pair * 64));
+        for (int pair = 0; pair < TILE_K / 2; pair++)
+            sum = _mm512_dpbf16_ps(sum, pair_of(tile_emulated(a) + i * 64 + pair * 4), (__m512bh)_mm512_loadu_si512(tile_emulated(b) + pair * 64));
         _mm512_storeu_ps(tile_emulated(sums) + i * 64, sum);
     }
 }
@@ -109,9 +111,10 @@ static inline void tiles_end(void) {}
 /* Rows of A as they lie: bytes from line to line, and from 32 values of the sum to the next. */
 typedef struct TileLines { const char *at; int64_t line, column; } TileLines;
 
-/* 16 x 16 sums (+)= a b, through as many tiles as `k` values of the sum take; sums stay in registers. Tiles of B are b_column bytes apart. On the way what lies at `soon` (NULL: nothing) is asked
- * for, 16 lines a tile: not more at once, or some are passed over. */
-static __attribute__((noinline, unused)) void tiles_sum(int64_t k, TileLines a, const char *b, int64_t b_column, void *c, int64_t c_line, bool add, const char *soon) {
+/* 16 x 16 sums (+)= a b, through as many tiles as `k` values of the sum take; sums stay in registers. Tiles of B are b_column bytes apart. On the way
+ * what lies at `soon` (NULL: nothing) is asked for, 16 lines a tile: not more at once, or some are passed over. */
+static __attribute__((noinline, unused)) void tiles_sum(int64_t k, TileLines a, const char *b, int64_t b_column, void *c, int64_t c_line, bool add,
+                                                        const char *soon) {
     __m512 sum[TILE_ROWS];
     const char *rows[4];
     for (int i = 0; i < 4; i++) rows[i] = a.at + 4 * i * a.line;
@@ -132,11 +135,12 @@ static __attribute__((noinline, unused)) void tiles_sum(int64_t k, TileLines a, 
     for (int i = 0; i < TILE_ROWS; i++) _mm512_storeu_ps((char *)c + i * c_line, sum[i]);
 }
 
-/* The same for eight rows and two tiles of columns, the second `b_right` and `c_right` bytes behind the first: what is broadcast of A serves two products, so that loads do not hold up a processor
- * that multiplies twice a cycle (Zen 5: 390 -> 460 GF/s a core; one that multiplies once does not care). `soon`: 8 lines a tile. */
+/* The same for eight rows and two tiles of columns, the second `b_right` and `c_right` bytes behind the first: what is broadcast of A serves two
+ * products, so that loads do not hold up a processor that multiplies twice a cycle (Zen 5: 390 -> 460 GF/s a core; one that multiplies once does not
+ * care). `soon`: 8 lines a tile. */
 enum { HALF_ROWS = TILE_ROWS / 2 };
-static __attribute__((noinline, unused)) void tiles_sum_two(int64_t k, TileLines a, const char *b, int64_t b_right, int64_t b_column, char *c, int64_t c_right, int64_t c_line, bool add,
-                                                            const char *soon) {
+static __attribute__((noinline, unused)) void tiles_sum_two(int64_t k, TileLines a, const char *b, int64_t b_right, int64_t b_column, char *c,
+                                                            int64_t c_right, int64_t c_line, bool add, const char *soon) {
     __m512 left[HALF_ROWS], right[HALF_ROWS];
     const char *rows[2] = {a.at, a.at + 4 * a.line};
 #pragma GCC unroll 8
@@ -167,7 +171,8 @@ static __attribute__((noinline, unused)) void tiles_sum_two(int64_t k, TileLines
 }
 
 /* Sixteen rows by two tiles of columns. */
-static inline void tiles_sum_wide(int64_t k, TileLines a, const char *b, int64_t b_right, int64_t b_column, char *c, int64_t c_right, int64_t c_line, bool add, const char *soon) {
+static inline void tiles_sum_wide(int64_t k, TileLines a, const char *b, int64_t b_right, int64_t b_column, char *c, int64_t c_right, int64_t c_line,
+                                  bool add, const char *soon) {
     for (int64_t row = 0; row < TILE_ROWS; row += HALF_ROWS) {
         TileLines half = {a.at + row * a.line, a.line, a.column};
         tiles_sum_two(k, half, b, b_right, b_column, c + row * c_line, c_right, c_line, add, soon ? soon + row * a.line : NULL);
@@ -208,7 +213,8 @@ static inline void pairs_transpose(const void *from, int64_t line, void *tile) {
 
 /* A line of two tiles of B from two rows of 32 bf16 along the result: columns 0 to 15 go to `left`, 16 to 31 to `right`. */
 static inline void pairs_interleave(const void *even_row, const void *odd_row, void *left, void *right) {
-    const __m512i low = _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
+    const __m512i low =
+        _mm512_set_epi16(47, 15, 46, 14, 45, 13, 44, 12, 43, 11, 42, 10, 41, 9, 40, 8, 39, 7, 38, 6, 37, 5, 36, 4, 35, 3, 34, 2, 33, 1, 32, 0);
     const __m512i high = _mm512_add_epi16(low, _mm512_set1_epi16(16));
     __m512i even = _mm512_loadu_si512(even_row), odd = _mm512_loadu_si512(odd_row);
     _mm512_storeu_si512(left, _mm512_permutex2var_epi16(even, low, odd));

@@ -29,8 +29,14 @@ void ISA_FN(adamw)(Tensor *param, const Tensor *grad, Tensor *m, Tensor *v, doub
         return;
     }
     int64_t count = tensor_count(param);
-    AdamwStep constants = {.size = (float)(lr / (1 - pow(beta1, (double)step))), .root = (float)sqrt(1 - pow(beta2, (double)step)), .decay = (float)(1 - lr * weight_decay),
-                           .new1 = (float)(1 - beta1), .old2 = (float)beta2, .new2 = (float)(1 - beta2), .small = (float)eps, .scale = (float)grad_scale};
+    AdamwStep constants = {.size = (float)(lr / (1 - pow(beta1, (double)step))),
+                           .root = (float)sqrt(1 - pow(beta2, (double)step)),
+                           .decay = (float)(1 - lr * weight_decay),
+                           .new1 = (float)(1 - beta1),
+                           .old2 = (float)beta2,
+                           .new2 = (float)(1 - beta2),
+                           .small = (float)eps,
+                           .scale = (float)grad_scale};
     if (count <= CPU_SERIAL) {
         adamw_block(&constants, param, grad, m, v, 0, count);
         return;
@@ -39,7 +45,8 @@ void ISA_FN(adamw)(Tensor *param, const Tensor *grad, Tensor *m, Tensor *v, doub
     for (int64_t begin = 0; begin < count; begin += CPU_BLOCK) adamw_block(&constants, param, grad, m, v, begin, MIN(begin + CPU_BLOCK, count));
 }
 
-void ISA_FN(sgd)(Tensor *param, const Tensor *grad, Tensor *velocity, double grad_scale, double lr, double momentum, double weight_decay, int64_t step) {
+void ISA_FN(sgd)(Tensor *param, const Tensor *grad, Tensor *velocity, double grad_scale, double lr, double momentum, double weight_decay,
+                 int64_t step) {
     if (!all_f32(param, velocity, NULL) || !CPU_READS(grad)) {
         device_reference()->sgd(param, grad, velocity, grad_scale, lr, momentum, weight_decay, step);
         return;

@@ -21,10 +21,10 @@ typedef float VecInMemory __attribute__((vector_size(VEC_FLOATS * 4), aligned(4)
 /* A matrix that is read element by element: element (i, k) is at[i * row + k * column]. */
 typedef struct Strided { const float *at; int64_t row, column; } Strided;
 
-/* rows x (vectors x VEC_FLOATS) elements of c (+)= a b in registers. Every element is one chain of multiply-adds in order of k, whatever the block's size,
- * so a result does not depend on which rows are computed beside it. */
-static inline __attribute__((always_inline)) void block_product(const int rows, const int vectors, int64_t depth, Strided a, const float *b, int64_t b_row,
-                                                                float *c, int64_t c_row, bool add) {
+/* rows x (vectors x VEC_FLOATS) elements of c (+)= a b in registers. Every element is one chain of multiply-adds in order of k, whatever the block's
+ * size, so a result does not depend on which rows are computed beside it. */
+static inline __attribute__((always_inline)) void block_product(const int rows, const int vectors, int64_t depth, Strided a, const float *b,
+                                                                int64_t b_row, float *c, int64_t c_row, bool add) {
     Vec sums[6][4];
 #pragma GCC unroll 6
     for (int i = 0; i < rows; i++)
@@ -49,8 +49,8 @@ static inline __attribute__((always_inline)) void block_product(const int rows, 
 }
 
 /* One column panel of `vectors` vectors, all rows. */
-static inline __attribute__((always_inline)) void panel_product(const int vectors, int64_t m, int64_t depth, Strided a, const float *b, int64_t b_row, float *c,
-                                                                int64_t c_row, bool add) {
+static inline __attribute__((always_inline)) void panel_product(const int vectors, int64_t m, int64_t depth, Strided a, const float *b, int64_t b_row,
+                                                                float *c, int64_t c_row, bool add) {
     for (; m >= 6; m -= 6, a.at += 6 * a.row, c += 6 * c_row) block_product(6, vectors, depth, a, b, b_row, c, c_row, add);
     switch (m) {
     case 5: block_product(5, vectors, depth, a, b, b_row, c, c_row, add); break;
@@ -64,7 +64,8 @@ static inline __attribute__((always_inline)) void panel_product(const int vector
 
 /* c (m, n) = a (m, depth) b (depth, n), or += if `add`. n is a multiple of VEC_FLOATS; b and c are row-major with rows of b_row and c_row floats.
  * Not inlined: one copy of all the block sizes a file. */
-__attribute__((noinline, unused)) static void tile_product(int64_t m, int64_t n, int64_t depth, Strided a, const float *b, int64_t b_row, float *c, int64_t c_row, bool add) {
+__attribute__((noinline, unused)) static void tile_product(int64_t m, int64_t n, int64_t depth, Strided a, const float *b, int64_t b_row, float *c,
+                                                           int64_t c_row, bool add) {
     int64_t j = 0;
     if (VEC_REGISTERS == 32 || m <= 3) /* room for four vectors a row, or so few rows that more chains are needed to keep the multipliers busy */
         for (; j + 4 * VEC_FLOATS <= n; j += 4 * VEC_FLOATS) {

@@ -69,7 +69,8 @@ static inline float exact_tanh(float x) {
     return copysignf((p * scale + (scale - 1.0f)) / (p * scale + (scale + 1.0f)), x);
 }
 
-/* Distribution function of the standard normal, by e^(z^2) erfc(z) = t P(t), t = 1 / (1 + z / 2). Relative error below 1e-6 where it is above 1e-30. */
+/* Distribution function of the standard normal, by e^(z^2) erfc(z) = t P(t), t = 1 / (1 + z / 2). Relative error below 1e-6 where it is above 1e-30.
+ */
 static inline float fast_normal_cdf(float x) {
     float z = fabsf(x) * 0.707106781f, t = 1.0f / (1.0f + 0.5f * z);
     float p = -0.0592518614f;

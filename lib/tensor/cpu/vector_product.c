@@ -1,8 +1,9 @@
 /* Products in f32 by vectors.
  *
- * A panel of B, some hundred columns, is copied line by line of the sum, widened or transposed on the way, and stays in the second-level cache. A is read where it lies, six rows at a time,
- * if they run along the sum; else some rows of it are copied too. So no weight is kept a second time. Every element is one chain of multiply-adds in order of k, which begins with what it is
- * added to, in a register or, between cuts of a long sum, in memory: cuts go by speed alone, and the bits depend neither on the threads nor on the rows beside a row. */
+ * A panel of B, some hundred columns, is copied line by line of the sum, widened or transposed on the way, and stays in the second-level cache. A is
+ * read where it lies, six rows at a time, if they run along the sum; else some rows of it are copied too. So no weight is kept a second time. Every
+ * element is one chain of multiply-adds in order of k, which begins with what it is added to, in a register or, between cuts of a long sum, in
+ * memory: cuts go by speed alone, and the bits depend neither on the threads nor on the rows beside a row. */
 #include "lib/tensor/cpu/blocks.h"
 #include "lib/tensor/cpu/gemm.h"
 #include "lib/tensor/cpu/shares.h"
@@ -31,7 +32,8 @@ typedef struct Left { const float *at; int64_t line; bool copied; } Left;
 typedef struct Ahead { const float *c; int64_t ldc; } Ahead;
 
 /* c (rows, vectors) (+)= a b. */
-static inline __attribute__((always_inline)) void block_sum(const int rows, const int vectors, const bool copied, int64_t depth, const float *a, int64_t line, const float *b, int64_t b_line, float *c, int64_t ldc, bool add,
+static inline __attribute__((always_inline)) void block_sum(const int rows, const int vectors, const bool copied, int64_t depth, const float *a,
+                                                            int64_t line, const float *b, int64_t b_line, float *c, int64_t ldc, bool add,
                                                             Ahead ahead) {
     Vec sums[TALL][WIDE];
 #pragma GCC unroll 12
@@ -62,7 +64,8 @@ static inline __attribute__((always_inline)) void block_sum(const int rows, cons
 }
 
 /* The same for at most STRIP rows, TALL of up to half of WIDE vectors. */
-static inline __attribute__((always_inline)) void strip_sum(const int vectors, const bool copied, int64_t rows, int64_t depth, const float *a, int64_t line, const float *b, int64_t b_line, float *c, int64_t ldc, bool add,
+static inline __attribute__((always_inline)) void strip_sum(const int vectors, const bool copied, int64_t rows, int64_t depth, const float *a,
+                                                            int64_t line, const float *b, int64_t b_line, float *c, int64_t ldc, bool add,
                                                             Ahead ahead) {
     if (2 * vectors <= WIDE && rows == TALL) {
         block_sum(TALL, vectors, copied, depth, a, line, b, b_line, c, ldc, add, ahead);
@@ -91,10 +94,13 @@ static inline __attribute__((always_inline)) void strip_sum(const int vectors, c
 #define WIDE_SETS 0
 #endif
 
-#define STRIP_SUM(vectors)                                                                                                                                                                  \
-    static __attribute__((noinline)) void strip_sum_##vectors(int64_t rows, int64_t depth, Left a, const float *b, int64_t b_line, float *c, int64_t ldc, bool add, Ahead ahead) {                  \
-        if (a.copied) strip_sum(vectors, true, rows, depth, a.at, a.line, b, b_line, c, ldc, add, ahead);                                                                                           \
-        else strip_sum(vectors, false, rows, depth, a.at, a.line, b, b_line, c, ldc, add, ahead);                                                                                                   \
+#define STRIP_SUM(vectors)                                                                                                                   \
+    static __attribute__((noinline)) void strip_sum_##vectors(int64_t rows, int64_t depth, Left a, const float *b, int64_t b_line, float *c, \
+                                                              int64_t ldc, bool add, Ahead ahead) {                                          \
+        if (a.copied)                                                                                                                        \
+            strip_sum(vectors, true, rows, depth, a.at, a.line, b, b_line, c, ldc, add, ahead);                                              \
+        else                                                                                                                                 \
+            strip_sum(vectors, false, rows, depth, a.at, a.line, b, b_line, c, ldc, add, ahead);                                             \
     }
 STRIP_SUM(1)
 STRIP_SUM(2)
@@ -103,7 +109,8 @@ STRIP_SUM(3)
 STRIP_SUM(4)
 #endif
 
-static void strip_run(int64_t vectors, int64_t rows, int64_t depth, Left a, const float *b, int64_t b_line, float *c, int64_t ldc, bool add, Ahead ahead) {
+static void strip_run(int64_t vectors, int64_t rows, int64_t depth, Left a, const float *b, int64_t b_line, float *c, int64_t ldc, bool add,
+                      Ahead ahead) {
     switch (vectors) {
 #if WIDE_SETS
     case 4: strip_sum_4(rows, depth, a, b, b_line, c, ldc, add, ahead); break;
@@ -143,7 +150,8 @@ static void lines_load(const Operand *b, float scale, int64_t col, int64_t cols,
         for (int64_t j = 0; j < cols; j += WIDE_COLS) {
             int64_t width = vectors_at(cols, j) * VEC_FLOATS;
             float *to = panel + j * depth + k * width;
-            if (b->dtype == DT_F32 && scale == 1 && j + WIDE_COLS <= cols) memcpy(to, (const float *)b->data + (from + k) * b->ld + col + j, WIDE_COLS * sizeof *to);
+            if (b->dtype == DT_F32 && scale == 1 && j + WIDE_COLS <= cols)
+                memcpy(to, (const float *)b->data + (from + k) * b->ld + col + j, WIDE_COLS * sizeof *to);
             else line_load(b, from + k, col + j, MIN(width, cols - j), width, scale, to);
         }
     }
@@ -191,7 +199,8 @@ static Left left_load(const Operand *a, int64_t a_lines, int64_t row, int64_t ro
         lines_ahead(a, from + k, row, rows);
         float values[GROUP + WIDE_COPY - STRIP];
         const float *at = (const float *)a->data + (from + k) * a->ld + row;
-        bool beyond = (from + k) * a->ld + strips * STRIP + WIDE_COPY - STRIP > (a_lines - 1) * a->ld + rows; /* behind the last line there is nothing */
+        /* Behind the last line there is nothing */
+        bool beyond = (from + k) * a->ld + strips * STRIP + WIDE_COPY - STRIP > (a_lines - 1) * a->ld + rows;
         if (a->dtype != DT_F32 || beyond) {
             line_load(a, from + k, row, rows, strips * STRIP + WIDE_COPY - STRIP, 1, values);
             at = values;
@@ -221,14 +230,16 @@ static Plan plan_make(const Product *products, int n_products) {
     const Product *p = products;
     enum { LEAST_ROWS = 2 * GROUP, LEAST_COLS = 2 * WIDE_COLS, FEW_COLS = 2 * VEC_FLOATS, TASKS_PER_THREAD = 16 };
     bool copied = p->a.transposed; /* then wide panels, which use what is copied often */
-    int64_t floats = copied ? 2 * PANEL_FLOATS : PANEL_FLOATS, most_k = copied ? MIN((int64_t)MOST_K, floats / MIN(panel_width(p->n), (int64_t)MOST_COLS)) : MOST_K;
+    int64_t floats = copied ? 2 * PANEL_FLOATS : PANEL_FLOATS,
+            most_k = copied ? MIN((int64_t)MOST_K, floats / MIN(panel_width(p->n), (int64_t)MOST_COLS)) : MOST_K;
     Plan plan = {.products = products, .n_products = n_products, .k_cut = blocks_of(p->k, blocks_of(p->k, most_k))};
     for (int i = 0; i < n_products; i++) plan.m += products[i].m;
     bool cut = plan.k_cut < p->k; /* then each task makes its panels anew */
     int64_t threads = omp_get_max_threads(), wanted = threads * (cut ? 1 : TASKS_PER_THREAD), chunks = blocks_of(plan.m, LEAST_ROWS);
     plan.panel_cols = panel_cols(p->n, plan.k_cut, floats);
     if (plan.m <= TALL) plan.panel_cols = MIN(p->n, (int64_t)FEW_COLS);
-    else if (blocks_of(p->n, plan.panel_cols) * chunks < wanted) plan.panel_cols = MIN(plan.panel_cols, MAX((int64_t)LEAST_COLS, round_up(blocks_of(p->n, blocks_of(wanted, chunks)), WIDE_COLS)));
+    else if (blocks_of(p->n, plan.panel_cols) * chunks < wanted)
+        plan.panel_cols = MIN(plan.panel_cols, MAX((int64_t)LEAST_COLS, round_up(blocks_of(p->n, blocks_of(wanted, chunks)), WIDE_COLS)));
     plan.panels = blocks_of(p->n, plan.panel_cols);
     if (cut && plan.panels > 1 && plan.panels % threads > 0) wanted *= 2; /* else a panel has one task, and is made once */
     plan.chunk_rows = MAX((int64_t)LEAST_ROWS, round_up(blocks_of(plan.m, blocks_of(wanted, plan.panels)), GROUP));
@@ -236,13 +247,15 @@ static Plan plan_make(const Product *products, int n_products) {
     return plan;
 }
 
-/* A thread's memory: a panel of B, with one of the second product behind it; rows of both A's; sums that wait for the next cut where C can't hold them. */
+/* A thread's memory: a panel of B, with one of the second product behind it; rows of both A's; sums that wait for the next cut where C can't hold
+ * them. */
 typedef struct Work { float *panel, *more_panel, *rows, *more_rows, *partial; } Work;
 
 static Work work_new(const Plan *plan) {
     const Product *p = plan->products;
     int64_t width = panel_width(plan->panel_cols);
-    Work work = {.panel = cpu_scratch(CPU_TILE_B, (size_t)(width * (plan->k_cut + p->more_k)) * sizeof(float)), .rows = cpu_scratch(CPU_TILE_A, (size_t)(group_floats(plan->k_cut) + group_floats(p->more_k)) * sizeof(float))};
+    Work work = {.panel = cpu_scratch(CPU_TILE_B, (size_t)(width * (plan->k_cut + p->more_k)) * sizeof(float)),
+                 .rows = cpu_scratch(CPU_TILE_A, (size_t)(group_floats(plan->k_cut) + group_floats(p->more_k)) * sizeof(float))};
     work.more_panel = work.panel + width * plan->k_cut;
     work.more_rows = work.rows + group_floats(plan->k_cut);
     if (plan->k_cut < p->k && p->c_dtype != DT_F32) work.partial = cpu_scratch(CPU_TILE_C, (size_t)(plan->chunk_rows * width) * sizeof(float));
@@ -257,11 +270,13 @@ static void block_load(const Operand *from, const Block *block, float scale, flo
     for (int64_t i = 0; i < block->rows; i++) line_load(from, block->row + i, block->col, block->cols, block->width, scale, to + i * ld);
 }
 
-static void block_run(const Product *p, const Block *block, Left a, const float *b, Left more_a, const float *more_b, float *partial, int64_t partial_ld, Ahead ahead) {
+static void block_run(const Product *p, const Block *block, Left a, const float *b, Left more_a, const float *more_b, float *partial,
+                      int64_t partial_ld, Ahead ahead) {
     _Alignas(64) float own[TALL * WIDE_COLS];
     Tensor c = {.dtype = p->c_dtype, .data = p->c};
     Operand here = {p->c, p->c_dtype, p->ldc, false}, d = p->d ? (Operand){p->d, p->d_dtype, p->ldd, false} : here;
-    bool in_place = p->c_dtype == DT_F32 && block->cols == block->width, last = block->from + block->depth == p->k, add = block->from > 0 || p->beta != 0;
+    bool in_place = p->c_dtype == DT_F32 && block->cols == block->width, last = block->from + block->depth == p->k,
+         add = block->from > 0 || p->beta != 0;
     float *to = partial ? partial : in_place ? (float *)p->c + block->row * p->ldc + block->col : own;
     int64_t ld = partial ? partial_ld : in_place ? p->ldc : WIDE_COLS;
     if (block->from > 0 && !partial && !in_place) block_load(&here, block, 1, to, ld);
@@ -273,7 +288,8 @@ static void block_run(const Product *p, const Block *block, Left a, const float 
 }
 
 /* Rows begin..end-1 of one product against the panel of `cols` columns from `col` on. */
-static void rows_run(const Plan *plan, const Product *p, const Work *work, int64_t begin, int64_t end, int64_t col, int64_t cols, int64_t from, int64_t depth) {
+static void rows_run(const Plan *plan, const Product *p, const Work *work, int64_t begin, int64_t end, int64_t col, int64_t cols, int64_t from,
+                     int64_t depth) {
     bool last = from + depth == p->k, in_f32 = p->c_dtype == DT_F32;
     int64_t step = 2 * blocks_of(cols, VEC_FLOATS) <= WIDE ? TALL : STRIP, width = panel_width(plan->panel_cols), blocks = blocks_of(cols, WIDE_COLS);
     for (int64_t group = begin; group < end; group += GROUP) {
@@ -285,9 +301,13 @@ static void rows_run(const Plan *plan, const Product *p, const Work *work, int64
                 int64_t j = i * WIDE_COLS, n = MIN((int64_t)WIDE_COLS, cols - j);
                 Block block = {group + row, MIN(step, group_rows - row), col + j, n, panel_width(n), from, depth};
                 bool next = i + 1 < blocks;
-                Ahead ahead = {in_f32 && (next || block.row + 2 * step <= p->m) ? (const float *)p->c + (next ? block.row : block.row + step) * p->ldc + (next ? block.col + WIDE_COLS : col) : NULL, p->ldc};
+                Ahead ahead = {in_f32 && (next || block.row + 2 * step <= p->m)
+                                   ? (const float *)p->c + (next ? block.row : block.row + step) * p->ldc + (next ? block.col + WIDE_COLS : col)
+                                   : NULL,
+                               p->ldc};
                 float *partial = work->partial ? work->partial + (group + row - begin) * width + j : NULL;
-                block_run(p, &block, left_at(a, row), work->panel + j * depth, left_at(more_a, row), work->more_panel + j * p->more_k, partial, width, ahead);
+                block_run(p, &block, left_at(a, row), work->panel + j * depth, left_at(more_a, row), work->more_panel + j * p->more_k, partial, width,
+                          ahead);
             }
     }
 }
@@ -306,7 +326,8 @@ static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *
     }
 }
 
-/* Products of two factors that both lie line by line of the sum, one of them with few values a line, as the gradients of a low-rank branch are: the wide one is read once, where it lies. */
+/* Products of two factors that both lie line by line of the sum, one of them with few values a line, as the gradients of a low-rank branch are: the
+ * wide one is read once, where it lies. */
 typedef struct Thin {
     const Product *product;
     bool turned; /* the few columns are C's */
@@ -332,14 +353,16 @@ static void thin_finish(const Thin *thin, int64_t first, int64_t cols, const flo
     int64_t lines = thin->turned ? cols : thin->n_few, n = thin->turned ? thin->n_few : cols;
     for (int64_t i = 0; i < lines; i++) {
         for (int64_t j = 0; j < n; j++) line[j] = p->alpha * (thin->turned ? sums[j * ld + i] : sums[i * ld + j]);
-        for (RUNS(at, count, 0, n)) run_write(&c, (thin->turned ? first + i : i) * p->ldc + (thin->turned ? 0 : first) + at, count, line + at, p->beta);
+        for (RUNS(at, count, 0, n))
+            run_write(&c, (thin->turned ? first + i : i) * p->ldc + (thin->turned ? 0 : first) + at, count, line + at, p->beta);
     }
 }
 
 /* Columns first..first+cols-1 of the wide factor. */
 static void thin_columns(const Thin *thin, int64_t first, int64_t cols) {
     int64_t k = thin->product->k, width = panel_width(cols), whole = cols / VEC_FLOATS * VEC_FLOATS, ld = thin->wide.ld;
-    float *sums = cpu_scratch(CPU_TILE_C, (size_t)(thin->n_few * width) * sizeof *sums), *tail = cpu_scratch(CPU_TILE_B, (size_t)(THIN_LINES * VEC_FLOATS) * sizeof *tail);
+    float *sums = cpu_scratch(CPU_TILE_C, (size_t)(thin->n_few * width) * sizeof *sums),
+          *tail = cpu_scratch(CPU_TILE_B, (size_t)(THIN_LINES * VEC_FLOATS) * sizeof *tail);
     float *rows = cpu_scratch(CPU_TILE_A, (size_t)group_floats(THIN_LINES) * sizeof *rows);
     if (cpu_planning()) return;
     for (int64_t from = 0; from < k; from += THIN_LINES) {
@@ -352,7 +375,8 @@ static void thin_columns(const Thin *thin, int64_t first, int64_t cols) {
             if (last) lines_load(&thin->wide, 1, first + j, cols - j, from, depth, tail);
             const float *wide = last ? tail : (const float *)thin->wide.data + from * ld + first + j;
             for (int64_t row = 0; row < thin->n_few; row += STRIP)
-                strip_run(vectors, MIN((int64_t)STRIP, thin->n_few - row), depth, left_at(few, row), wide, last ? VEC_FLOATS : ld, sums + row * width + j, width, from > 0, (Ahead){0});
+                strip_run(vectors, MIN((int64_t)STRIP, thin->n_few - row), depth, left_at(few, row), wide, last ? VEC_FLOATS : ld,
+                          sums + row * width + j, width, from > 0, (Ahead){0});
             j += vectors * VEC_FLOATS;
         }
     }
@@ -378,7 +402,8 @@ static void together_run(const Product *products, int n) {
         work_new(&plan);
         return;
     }
-#pragma omp parallel if (shares.n > 1 && (2.0 * (double)plan.m * (double)products->n * (double)products->k > PRODUCT_SERIAL || products->n * products->k > SERIAL_WEIGHT))
+#pragma omp parallel if (shares.n > 1 && (2.0 * (double)plan.m * (double)products->n * (double)products->k > PRODUCT_SERIAL || \
+                                          products->n * products->k > SERIAL_WEIGHT))
     {
         Work work = work_new(&plan);
         int64_t have = -1, at = 0; /* have: the panel that is made */
@@ -389,7 +414,8 @@ static void together_run(const Product *products, int n) {
 /* Whether another product can go on with the panels of one: gradients of the weights of one input. */
 static bool panels_shared(const Product *one, const Product *other) {
     bool same = one->k == other->k && one->n == other->n && one->alpha == other->alpha && operands_same(&one->b, &other->b);
-    return same && one->a.transposed && other->a.transposed && one->more_k == 0 && other->more_k == 0 && one->c_dtype == DT_F32 && other->c_dtype == DT_F32;
+    return same && one->a.transposed && other->a.transposed && one->more_k == 0 && other->more_k == 0 && one->c_dtype == DT_F32 &&
+           other->c_dtype == DT_F32;
 }
 
 static void run(const Product *products, int n) {

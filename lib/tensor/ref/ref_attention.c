@@ -102,8 +102,8 @@ void ref_attention(const AttentionArgs *args, const Tensor *q, const Tensor *k, 
 /* Sums of the backward pass: dq of one query head, dk and dv of the whole batch. */
 typedef struct Sums { double *dq, *dk, *dv; } Sums;
 
-static void attend_backward(const Query *query, int64_t h, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y, const Tensor *logsumexp,
-                            const Tensor *dy, Sums *sums) {
+static void attend_backward(const Query *query, int64_t h, const Tensor *q, const Tensor *k, const Tensor *v, const Tensor *y,
+                            const Tensor *logsumexp, const Tensor *dy, Sums *sums) {
     const AttentionArgs *args = query->args;
     int64_t d = args->head_dim, kv_width = args->n_kv_heads * d, kv_start = h / (args->n_heads / args->n_kv_heads) * d;
     int64_t q_start = (query->row * args->n_heads + h) * d;

@@ -121,7 +121,8 @@ void ref_activation(Activation kind, const Tensor *x, const Tensor *up, Tensor *
     }
 }
 
-void ref_activation_backward(Activation kind, const Tensor *x, const Tensor *up, const Tensor *dy, const double beta[2], Tensor *dx, Tensor *dup, Tensor *y) {
+void ref_activation_backward(Activation kind, const Tensor *x, const Tensor *up, const Tensor *dy, const double beta[2], Tensor *dx, Tensor *dup,
+                             Tensor *y) {
     for (int64_t i = 0; i < tensor_count(x); i++) {
         double slope, value = activate(kind, tensor_get(x, i), &slope), d = tensor_get(dy, i), factor = up ? tensor_get(up, i) : 1;
         if (dx) ref_put(dx, i, d * factor * slope, beta[0]);

@@ -39,7 +39,8 @@ void ref_token_logprobs(const LogprobArgs *args, const Tensor *hidden, const Ten
         if (results->mean) tensor_set(results->mean, p, total / (double)n_vocab - norm);
         for (int64_t c = 0; results->slope && c < width; c++) {
             double by_c = 0;
-            for (int64_t v = 0; v < n_vocab; v++) by_c += ((v == ref_index(targets, p)) - exp(logits[v] - norm)) * slopes[v] * tensor_get(head, v * width + c);
+            for (int64_t v = 0; v < n_vocab; v++)
+                by_c += ((v == ref_index(targets, p)) - exp(logits[v] - norm)) * slopes[v] * tensor_get(head, v * width + c);
             tensor_set(results->slope, p * width + c, by_c);
         }
     }
@@ -65,8 +66,8 @@ void ref_token_logits(const LogprobArgs *args, const Tensor *hidden, const Tenso
     free(row);
 }
 
-void ref_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets, const LogprobResults *results, const TokenLogprobs *grads,
-                                 Tensor *dhidden, double head_beta, Tensor *dhead) {
+void ref_token_logprobs_backward(const LogprobArgs *args, const Tensor *hidden, const Tensor *head, const Tensor *targets,
+                                 const LogprobResults *results, const TokenLogprobs *grads, Tensor *dhidden, double head_beta, Tensor *dhead) {
     int64_t width = tensor_width(hidden), n_vocab = tensor_rows(head), n_rows = tensor_rows(hidden);
     double *logits = ref_zeros(n_vocab), *slopes = ref_zeros(n_vocab), *sums = ref_zeros(dhead ? n_vocab * width : 0);
     for (int64_t p = 0; p < n_rows; p++) {

@@ -14,7 +14,9 @@ static bool activated(const MlpArgs *args, int layer) { return layer + 1 < args-
 
 static double value_of(const MlpArgs *args, double z) { return args->activation == ACT_TANH ? tanh(z) : z < 0 ? 0 : z; }
 /* f' where f has `value`. */
-static double slope_at(const MlpArgs *args, double value) { return args->activation == ACT_TANH ? 1 - value * value : isnan(value) ? value : value > 0; }
+static double slope_at(const MlpArgs *args, double value) {
+    return args->activation == ACT_TANH ? 1 - value * value : isnan(value) ? value : value > 0;
+}
 
 void ref_mlp(const MlpArgs *args, const Tensor *x, Tensor *saved, Tensor *y) {
     int64_t rows = tensor_rows(x), most = widest(args);

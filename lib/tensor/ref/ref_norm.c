@@ -32,7 +32,8 @@ void ref_rms_norm_backward(const Tensor *x, const Tensor *weight, const Tensor *
     }
 }
 
-void ref_rms_norm_backward_result(const Tensor *y, const Tensor *weight, const Tensor *inverse, const Tensor *rstd, const Tensor *dy, double beta, Tensor *dx, Tensor *dweight) {
+void ref_rms_norm_backward_result(const Tensor *y, const Tensor *weight, const Tensor *inverse, const Tensor *rstd, const Tensor *dy, double beta,
+                                  Tensor *dx, Tensor *dweight) {
     int64_t width = tensor_count(weight), rows = tensor_count(y) / width;
     for (int64_t r = 0; dx && r < rows; r++) {
         double mean = 0; /* of g x_hat, which is dy y */
