@@ -22,13 +22,7 @@ static Status check_ids(const Ids *ids, const ModelConfig *model) {
 }
 
 static Status push_row(TokenRows *rows, const TokenRow *row) {
-    if (rows->n == rows->cap) {
-        size_t cap = rows->cap ? rows->cap * 2 : 64;
-        TokenRow *grown = realloc(rows->items, cap * sizeof *grown);
-        if (!grown) return status_fail(ST_RESOURCE, "out of memory for %zu rows", cap);
-        rows->items = grown;
-        rows->cap = cap;
-    }
+    TRY(array_grow(&rows->items, &rows->cap, rows->n + 1, sizeof *rows->items, "rows"));
     rows->items[rows->n++] = *row;
     return ST_OK;
 }

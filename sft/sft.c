@@ -39,11 +39,8 @@ double sft_token_loss(const SftLoss *loss, double logprob, double mean, double *
 
 static Status reserve_values(Sft *sft, int64_t n) {
     if (n <= sft->cap_values) return ST_OK;
-    double *values = realloc(sft->values, (size_t)n * sizeof *values);
-    if (values) sft->values = values;
-    double *means = realloc(sft->means, (size_t)n * sizeof *means);
-    if (means) sft->means = means;
-    if (!values || !means) return status_fail(ST_RESOURCE, "out of memory for %lld trained tokens", (long long)n);
+    TRY(array_resize(&sft->values, (size_t)n, sizeof *sft->values, "trained tokens"));
+    TRY(array_resize(&sft->means, (size_t)n, sizeof *sft->means, "trained tokens"));
     sft->cap_values = n;
     return ST_OK;
 }
@@ -161,11 +158,9 @@ static Status begin_step(void *context, int64_t step, int64_t *micro_batches, do
 /* Keys of the embeddings' noise: a function of (seed, step, row), however a step is split. */
 static Status draw_noise(Sft *sft, int64_t step) {
     if (sft->recipe->train_neftune_alpha == 0) return ST_OK;
-    RngKey *keys = realloc(sft->noise_keys, sft->n_examples * sizeof *keys);
-    if (!keys) return status_fail(ST_RESOURCE, "out of memory for a batch of %zu rows", sft->n_examples);
-    sft->noise_keys = keys;
+    TRY(array_resize(&sft->noise_keys, sft->n_examples, sizeof *sft->noise_keys, "rows of a batch"));
     RngKey of_step = rng_key((uint64_t)sft->recipe->seed, RNG_NOISE, (uint64_t)step);
-    for (size_t i = 0; i < sft->n_examples; i++) keys[i] = rng_key(rng_u64(of_step, sft->examples[i]), RNG_NOISE, 0);
+    for (size_t i = 0; i < sft->n_examples; i++) sft->noise_keys[i] = rng_key(rng_u64(of_step, sft->examples[i]), RNG_NOISE, 0);
     return ST_OK;
 }
 

@@ -192,15 +192,9 @@ Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Te
     if (!wanted || !tape->record) return NULL;
     if (size) node.attributes = tape_copy(tape, attributes, size);
     if (size && !node.attributes) return NULL;
-    if (tape->n_entries == tape->cap_entries) {
-        size_t cap = tape->cap_entries ? tape->cap_entries * 2 : 256;
-        Entry **grown = realloc(tape->entries, cap * sizeof *grown);
-        if (!grown) {
-            tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
-            return NULL;
-        }
-        tape->entries = grown;
-        tape->cap_entries = cap;
+    if (array_grow(&tape->entries, &tape->cap_entries, tape->n_entries + 1, sizeof *tape->entries, "ops of the tape") != ST_OK) {
+        tape_fail(tape, ST_RESOURCE, "out of memory for the tape");
+        return NULL;
     }
     Entry *entry = arena_zero(tape->book, sizeof *entry);
     if (!entry) {
@@ -227,13 +221,8 @@ static void *grad_buffer(Tape *tape, size_t bytes) {
 }
 
 static void buffer_release(Tape *tape, FreeBuffer buffer) {
-    if (tape->n_free == tape->cap_free) {
-        size_t cap = tape->cap_free ? tape->cap_free * 2 : 64;
-        FreeBuffer *grown = realloc(tape->free_buffers, cap * sizeof *grown);
-        if (!grown) return; /* the buffer is simply not used again */
-        tape->free_buffers = grown;
-        tape->cap_free = cap;
-    }
+    /* Where there is no room the buffer is simply not used again. */
+    if (array_grow(&tape->free_buffers, &tape->cap_free, tape->n_free + 1, sizeof *tape->free_buffers, "free buffers") != ST_OK) return;
     tape->free_buffers[tape->n_free++] = buffer;
 }
 

@@ -52,13 +52,7 @@ static Series *series_for(RunRecord *record, const char *name) {
 }
 
 static Status add_point(Series *series, double x, double y) {
-    if (series->n == series->cap) {
-        size_t cap = MAX(series->cap * 2, (size_t)64);
-        Point *grown = realloc(series->points, cap * sizeof *grown);
-        if (!grown) return status_fail(ST_RESOURCE, "out of memory for %zu points of '%s'", cap, series->name);
-        series->points = grown;
-        series->cap = cap;
-    }
+    TRY(array_grow(&series->points, &series->cap, series->n + 1, sizeof *series->points, "points of a curve"));
     series->points[series->n++] = (Point){x, y};
     return ST_OK;
 }

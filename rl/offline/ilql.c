@@ -38,22 +38,12 @@ typedef struct Ilql {
 
 /* ---- one pass ---- */
 
-static Status grow(double **array, int64_t n) {
-    double *grown = realloc(*array, (size_t)n * sizeof *grown);
-    if (!grown) return status_fail(ST_RESOURCE, "out of memory for %lld values", (long long)n);
-    *array = grown;
-    return ST_OK;
-}
-
 static Status reserve(Ilql *il, int64_t tokens) {
     if (tokens <= il->cap_tokens) return ST_OK;
-    int64_t vocab = il->model->config.vocab_size;
-    TRY(grow(&il->q, tokens * vocab));
-    TRY(grow(&il->dq, tokens * vocab));
-    TRY(grow(&il->target_q, tokens));
-    TRY(grow(&il->targets, tokens));
-    TRY(grow(&il->dv, tokens));
-    TRY(grow(&il->dlogprobs, tokens));
+    size_t n = (size_t)tokens, vocab = (size_t)il->model->config.vocab_size;
+    double **const by_action[] = {&il->q, &il->dq}, **const by_token[] = {&il->target_q, &il->targets, &il->dv, &il->dlogprobs};
+    for (size_t i = 0; i < COUNT_OF(by_action); i++) TRY(array_resize(by_action[i], n, vocab * sizeof(double), "values of actions"));
+    for (size_t i = 0; i < COUNT_OF(by_token); i++) TRY(array_resize(by_token[i], n, sizeof(double), "values of tokens"));
     il->cap_tokens = tokens;
     return ST_OK;
 }

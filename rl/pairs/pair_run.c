@@ -10,10 +10,9 @@
 /* ---- which rows a step takes ---- */
 
 static Status add_batch(PairRun *run, const size_t *rows, size_t n, int64_t batch) {
-    size_t before = batch ? run->batch_ends[batch - 1] : 0, *grown = realloc(run->rows, (before + n) * sizeof *grown);
-    if (!grown) return status_fail(ST_RESOURCE, "out of memory for a step of %zu rows", before + n);
-    run->rows = grown;
-    memcpy(grown + before, rows, n * sizeof *grown);
+    size_t before = batch ? run->batch_ends[batch - 1] : 0;
+    TRY(array_resize(&run->rows, before + n, sizeof *run->rows, "rows of a step"));
+    memcpy(run->rows + before, rows, n * sizeof *rows);
     run->batch_ends[batch] = before + n;
     return ST_OK;
 }

@@ -10,7 +10,7 @@
 #include "rl/reference.h"
 
 static const PairAlgorithm algorithms[] = {
-#define PAIR_ALGORITHM(name, loss, beta, keys, help) {#name, loss, keys, help, beta},
+#define PAIR_ALGORITHM(name, losses, beta, keys, help) {#name, losses, keys, help, beta},
 #include "rl/pairs/pair_algorithms.def"
 #undef PAIR_ALGORITHM
 };
@@ -300,31 +300,39 @@ static void write_metrics(const PairRun *run, const char *prefix, JsonWriter *w)
 
 /* ---- the run ---- */
 
-static Status no_such_loss(const Recipe *recipe, const PairAlgorithm *algorithm, const char *known) {
+/* "hinge=cpo_hinge" as both parts, "hinge" as twice the same. False behind the last. */
+static bool next_loss(const char **losses, Slice *type, Slice *row) {
+    *losses += strspn(*losses, " ");
+    size_t n = strcspn(*losses, " "), name = strcspn(*losses, " =");
+    *type = (Slice){*losses, name};
+    *row = name < n ? (Slice){*losses + name + 1, n - name - 1} : *type;
+    *losses += n;
+    return n > 0;
+}
+
+static Status no_such_loss(const Recipe *recipe, const PairAlgorithm *algorithm) {
+    Str known = {0};
+    Slice type, row;
+    for (const char *at = algorithm->losses; next_loss(&at, &type, &row);)
+        str_printf(&known, "%s%.*s", known.len ? ", " : "", (int)type.len, type.data);
     status_fail(ST_CONFIG, "algorithm '%s' has no loss '%s'", algorithm->name, recipe->rl_loss_type);
-    return status_hint(ST_CONFIG, "'rl.loss_type' may be %s", known);
+    status_hint(ST_CONFIG, "'rl.loss_type' may be %s", str_text(&known));
+    str_release(&known);
+    return ST_CONFIG;
 }
 
 static Status choose_loss(const Recipe *recipe, const PairAlgorithm *algorithm, const PreferenceLoss **loss) {
-    const char *type = recipe->rl_loss_type ? recipe->rl_loss_type : algorithm->loss;
-    bool dpo = strcmp(algorithm->loss, "sigmoid") == 0, cpo = strcmp(algorithm->name, "cpo") == 0;
-    if (strcmp(algorithm->name, "kto") == 0) {
-        *loss = NULL;
-        return strcmp(type, "kto") == 0 || strcmp(type, "apo_zero_unpaired") == 0 ? ST_OK
-                                                                                  : no_such_loss(recipe, algorithm, "kto or apo_zero_unpaired");
-    }
-    if (cpo && strcmp(type, "sigmoid") == 0) type = "cpo";
-    else if (cpo && strcmp(type, "hinge") == 0) type = "cpo_hinge";
-    else if (cpo && strcmp(type, "ipo") == 0) type = "cpo_ipo";
-    *loss = preference_loss_find(type);
-    if (dpo && (!*loss || !preference_loss_has_reference(*loss)))
-        return no_such_loss(
-            recipe, algorithm,
-            "sigmoid, sigmoid_norm, hinge, ipo, robust, exo_pair, nca_pair, bco_pair, sppo_hard, apo_zero, apo_down, discopop, aot or aot_unpaired");
-    if (cpo && (!*loss || strncmp(type, "cpo", 3) != 0)) return no_such_loss(recipe, algorithm, "sigmoid, hinge or ipo");
-    if (!dpo && !cpo && strcmp(type, algorithm->loss) != 0) return no_such_loss(recipe, algorithm, algorithm->loss);
-    if ((*loss)->matching != AS_PAIRED && recipe->train_gradient_accumulation_steps > 1)
-        return status_hint(status_fail(ST_CONFIG, "loss '%s' compares all pairs of a step: 'train.gradient_accumulation_steps' must be 1", type),
+    const char *wanted = recipe->rl_loss_type;
+    char name[64];
+    Slice type, row;
+    bool found = false;
+    for (const char *at = algorithm->losses; !found && next_loss(&at, &type, &row);)
+        found = !wanted || (strlen(wanted) == type.len && memcmp(wanted, type.data, type.len) == 0);
+    if (!found) return no_such_loss(recipe, algorithm);
+    snprintf(name, sizeof name, "%.*s", (int)row.len, row.data);
+    *loss = preference_loss_find(name); /* NULL: over single answers */
+    if (*loss && (*loss)->matching != AS_PAIRED && recipe->train_gradient_accumulation_steps > 1)
+        return status_hint(status_fail(ST_CONFIG, "loss '%s' compares all pairs of a step: 'train.gradient_accumulation_steps' must be 1", name),
                            "make train.batch_size larger instead");
     return ST_OK;
 }

@@ -18,7 +18,8 @@ const TextAlgorithm text_online_dpo = {
 };
 
 Status text_pairs_open(TextRl *rl) {
-    static const PairAlgorithm as_dpo = {.name = "online_dpo", .loss = "sigmoid", .beta = 0.1};
+    PairAlgorithm as_dpo = *preference_algorithm("dpo");
+    as_dpo.name = "online_dpo";
     TRY(preference_configure(rl->recipe, &as_dpo, &rl->pair_config, &rl->pair_loss));
     if (rl->pair_loss->matching == AS_PAIRED) return ST_OK;
     status_fail(ST_CONFIG, "loss '%s' compares all pairs of a step, which 'online_dpo' has not at a time", rl->pair_loss->name);
