@@ -305,7 +305,7 @@ Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) PRINTF_LIKE(
  * are none. Returns the node to fill `saved`, or NULL when nothing is recorded. */
 Node *tape_push(Tape *tape, const char *op, void (*backward)(Tape *, Node *), Tensor *const *inputs, int n_inputs, Tensor *const *outputs,
                 int n_outputs, const void *attributes, size_t size);
-void *tape_copy(Tape *tape, const void *bytes, size_t size);
+void *tape_copy(Tape *tape, const void *bytes, size_t size); /* lives until the step ends; NULL after a failure, which the tape has */
 bool tape_recording(const Tape *tape);
 bool tape_needs_backward(const Tape *tape); /* this run of the op, or what it leaves in a checkpointed layer, will be gone back over */
 /* The gradient of `tensor` to write or add to: *beta is 0 when it is fresh (write), 1 when something is there already (add). NULL when no gradient is

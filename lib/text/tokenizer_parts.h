@@ -59,6 +59,7 @@ Status part_string(const Loader *loader, const json_t *part, const char *key, co
 Status part_bool(const Loader *loader, const json_t *part, const char *key, bool missing, bool *value);
 /* A string of exactly one character. */
 Status part_char(const Loader *loader, const json_t *part, const char *key, const char **value);
+/* The pattern lives as long as the tokenizer, which frees it. ST_INPUT: an expression that PCRE2 refuses, an empty text. */
 Status pattern_new(Loader *loader, const char *regex, Pattern **pattern);
 Status pattern_new_literal(Loader *loader, const char *text, Pattern **pattern);
 Status pattern_from_json(Loader *loader, const json_t *node, Pattern **pattern); /* {"String": ..} or {"Regex": ..} */
@@ -93,7 +94,9 @@ typedef struct TextBuffer { char *data; Origin *origins; size_t len, cap, origin
 typedef struct Span { size_t start, end; } Span;
 typedef struct Spans { Span *data; size_t n, cap; bool full; } Spans;
 
-Origin text_origin(const Text *text, size_t start, size_t end);
+Origin text_origin(const Text *text, size_t start, size_t end); /* of the original: the bytes that start..end-1 of `text` come from */
+/* Appending sets `full` where memory runs out, and goes on without effect: buffer_view then fails with ST_RESOURCE, and whoever pushes spans looks at
+ * theirs when all are there. buffer_copy: bytes start..end-1 of `text`, with where they come from. buffer_view borrows. */
 void buffer_put(TextBuffer *buffer, const char *bytes, size_t len, Origin origin);
 void buffer_copy(TextBuffer *buffer, const Text *text, size_t start, size_t end);
 Status buffer_view(const TextBuffer *buffer, Text *text);

@@ -125,6 +125,7 @@ typedef struct Memory {
     double *R, *b;
     int64_t *T;        /* (copies): steps so far */
 } Memory;
+/* In the learner's arena. ST_RESOURCE, also where copies x capacity is more than memory addresses. */
 Status memory_open(Learner *learner, int64_t capacity, Memory *memory);
 void memory_keep(const Memory *memory, const Tabular *t, Keeper *keeper);
 void memory_add(Memory *memory, const Step *step);
@@ -140,12 +141,12 @@ void memory_returns(const Tabular *t, Memory *memory, const Step *step, double n
 
 typedef struct Traces {
     int64_t n;           /* features x actions */
-    double *z;           /* (copies, n) */
+    double *z;           /* (copies, n): with each state's step size of the time when it was visited in it */
     int32_t *list;       /* (copies, n): where z is not 0 */
     int32_t *listed;     /* (copies): how many */
     double *old;         /* (copies), true online: the value of S as it was before the last update */
 } Traces;
-Status traces_open(Learner *learner, Traces *traces);
+Status traces_open(Learner *learner, Traces *traces); /* as memory_open */
 void traces_keep(const Traces *traces, const Tabular *t, Keeper *keeper);
 /* One step of TD(lambda) or Sarsa(lambda): values(S,A) and all before it move by the error R + gamma next - value(S,A), next: the value of what
  * follows (S' or S',A'). rl.traces says how the trace grows: accumulating, replacing, or true online (van Seijen & Sutton 2014; Sutton & Barto 12.5).
