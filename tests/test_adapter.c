@@ -371,6 +371,7 @@ static void broken_adapters_are_refused(void **state) {
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"(\"}", "not a regular expression"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"all-linear\", \"modules_to_save\": [\"lm_head\"]}",
          "weights of 'lm_head' are missing"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"all-linear\", \"modules_to_save\": [\"mlp\"]}", "'mlp' of modules_to_save"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"init_lora_weights\": \"pissa_niter_4\"}", "'pissa_niter_4'"},
         {"{\"peft_type\": \"LORA\", \"r\": \"2\"}", "wrong type of 'r'"},
     };

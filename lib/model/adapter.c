@@ -355,6 +355,18 @@ static Status load_saved(AdapterReader *reader, const Module *module) {
     return fill(reader, bias, &model->params.items[model->params.n - 1]);
 }
 
+/* PEFT also saves a part of a layer as a whole. */
+static Status missing_saved(const Model *model, const char *name, const char *dir) {
+    Str part = {0};
+    bool whole = false;
+    str_printf(&part, ".%s.", name);
+    for (size_t i = 0; i < model->n_modules && !whole; i++) whole = strstr(model->modules[i].path, str_text(&part)) != NULL;
+    str_release(&part);
+    if (!whole) return status_fail(ST_INPUT, "weights of '%s' are missing in '%s'", name, dir);
+    status_fail(ST_INPUT, "'%s' of modules_to_save in '%s' is a part of a layer with modules of its own, which is not supported", name, dir);
+    return status_hint(ST_INPUT, "save its modules by their names: up_proj, o_proj, ...");
+}
+
 /* Everything that the settings promise has to be there, and everything that is there has to have found its place. */
 static Status check_complete(const AdapterReader *reader, const LoraConfig *config, const char *dir) {
     const Model *model = reader->model;
@@ -383,7 +395,7 @@ static Status check_complete(const AdapterReader *reader, const LoraConfig *conf
             found = module_matches(model->modules[i].path, &config->saved[t], 1) && find_tensor(reader, model->modules[i].path, "weight");
         /* PEFT names both heads of classifiers that there are, whatever this one has. */
         if (!found && model->score && strcmp(config->saved[t], "classifier") == 0) continue;
-        if (!found) return status_fail(ST_INPUT, "weights of '%s' are missing in '%s'", config->saved[t], dir);
+        if (!found) return missing_saved(model, config->saved[t], dir);
     }
     return n + config->n_saved > 0 ? ST_OK : status_fail(ST_INPUT, "the adapter in '%s' is empty", dir);
 }
