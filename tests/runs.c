@@ -62,8 +62,8 @@ void check_same_file(const char *dir, const char *a, const char *b, const char *
     Mapping bytes[2];
     check_ok(file_map(temp_file(temp_file(dir, a), file), &bytes[0]));
     check_ok(file_map(temp_file(temp_file(dir, b), file), &bytes[1]));
-    if (bytes[0].size != bytes[1].size || memcmp(bytes[0].data, bytes[1].data, bytes[0].size) != 0)
-        fail_msg("%s of %s differs from that of %s", file, a, b);
+    bool same = bytes[0].size == bytes[1].size && (bytes[0].size == 0 || memcmp(bytes[0].data, bytes[1].data, bytes[0].size) == 0);
+    if (!same) fail_msg("%s of %s differs from that of %s", file, a, b);
     file_unmap(&bytes[0]);
     file_unmap(&bytes[1]);
 }

@@ -183,7 +183,7 @@ static void tied_heads(void **state) {
     for (int i = 0; i < 2; i++) {
         MergeResult *result;
         Safetensors *base, *adapter, *merged;
-        char out[16], name[16], path[300];
+        char out[32], name[32], path[300];
         snprintf(out, sizeof out, "out%d", i);
         snprintf(name, sizeof name, "adapter%d", i);
         make_adapter(place, name, trained[i], 3);
