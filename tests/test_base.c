@@ -96,6 +96,23 @@ static void sizes_do_not_wrap(void **state) {
     assert_false(size_add(SIZE_MAX, 1, &result));
 }
 
+/* New pages are zero as they come; those that were used before are cleared. */
+static void cleared_memory_is_zero(void **state) {
+    (void)state;
+    enum { LARGE = 3 << 20 };
+    Arena *arena = arena_new(0);
+    for (int round = 0; round < 2; round++) {
+        for (int i = 0; i < 2; i++) {
+            unsigned char *bytes = arena_zero(arena, LARGE);
+            assert_non_null(bytes);
+            assert_true(bytes[0] == 0 && memcmp(bytes, bytes + 1, LARGE - 1) == 0);
+            memset(bytes, 0xAB, LARGE);
+        }
+        arena_reset(arena);
+    }
+    arena_free(arena);
+}
+
 static void arena_gives_aligned_separate_pieces(void **state) {
     (void)state;
     Arena *arena = arena_new(0);
@@ -1177,6 +1194,7 @@ int main(void) {
         cmocka_unit_test(failures_keep_text_and_hint),
         cmocka_unit_test(asserts_abort_and_failing_tests_show),
         cmocka_unit_test(sizes_do_not_wrap),
+        cmocka_unit_test(cleared_memory_is_zero),
         cmocka_unit_test(arena_gives_aligned_separate_pieces),
         cmocka_unit_test(arena_counts_and_reuses),
         cmocka_unit_test(arena_rewinds_to_a_mark),
