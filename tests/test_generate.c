@@ -141,7 +141,8 @@ static void shared_pages_are_copied_on_write(void **state) {
     (void)state;
     KvCache *cache;
     KvPageList a = {0}, b = {0}, c = {0};
-    check_ok(kv_cache_new(tiny, 5, &cache));
+    Arena *arena = arena_new(0);
+    check_ok(kv_cache_new(arena, tiny, 5, &cache));
     check_ok(kv_pages_reserve(cache, &a, 40));
     assert_int_equal(a.n, 2);
     fill_page(cache, a.items[0], 1);
@@ -164,7 +165,7 @@ static void shared_pages_are_copied_on_write(void **state) {
     kv_pages_release(cache, &b);
     kv_pages_release(cache, &c);
     assert_int_equal(cache->n_free, 5);
-    kv_cache_free(cache);
+    arena_free(arena);
 }
 
 /* ---- what a completion depends on ---- */
@@ -214,6 +215,29 @@ static void a_row_alone_is_a_row_among_others(void **state) {
 }
 
 /* Widths that fill several of the products' tiles, in both types. */
+/* Calls of all sizes in turn, one that is ended in between, on what the one before has left. */
+static void memory_of_the_call_before_changes_nothing(void **state) {
+    (void)state;
+    static const struct { size_t n; int64_t samples, new_tokens; bool stopped; } calls[] = {
+        {3, 2, 20, false}, {1, 1, 5, false}, {8, 3, 40, false}, {4, 2, 30, true}, {8, 2, 70, false}, {2, 3, 10, false}};
+    GenerateMemory *memory = generate_memory_new(tiny);
+    assert_non_null(memory);
+    for (size_t i = 0; i < COUNT_OF(calls); i++) {
+        GenerateConfig config = {.sample = plain, .max_new_tokens = calls[i].new_tokens, .n = calls[i].samples, .seed = i};
+        Results *own = run(tiny, tokenizer, prompts, calls[i].n, config), stopped = {.samples = config.n, .stop_at = 2};
+        config.memory = memory;
+        if (calls[i].stopped) {
+            check_status(generate(tiny, tokenizer, prompts, calls[i].n, &config, NULL, keep, &stopped), ST_RESOURCE);
+        } else {
+            Results *lent = run(tiny, tokenizer, prompts, calls[i].n, config);
+            for (size_t k = 0; k < own->n; k++) check_same("lent memory", &lent->done[k], &own->done[k], 0);
+            free_results(lent);
+        }
+        free_results(own);
+    }
+    generate_memory_free(memory);
+}
+
 static void batches_of_1_to_64_give_the_same_bits(void **state) {
     (void)state;
     if (batch_tolerance() > 0) skip(); /* another way for other numbers of rows: bits, and now and then a token, may differ */
@@ -632,6 +656,7 @@ int main(void) {
         cmocka_unit_test(shared_pages_are_copied_on_write),
         cmocka_unit_test(generate_and_score_agree), cmocka_unit_test(a_session_computes_only_what_is_new),
         cmocka_unit_test(a_row_alone_is_a_row_among_others),
+        cmocka_unit_test(memory_of_the_call_before_changes_nothing),
         cmocka_unit_test(batches_of_1_to_64_give_the_same_bits),
         cmocka_unit_test(threads_change_nothing),
         cmocka_unit_test(long_prompts_come_in_by_parts),

@@ -8,11 +8,12 @@
 #include <stdlib.h>
 #include <string.h>
 
-typedef struct Local { Model *model; Tokenizer *tokenizer; Chat *chat; } Local;
+typedef struct Local { Model *model; Tokenizer *tokenizer; Chat *chat; GenerateMemory *memory; } Local;
 
 static void close(Teacher *teacher) {
     Local *local = teacher->state;
     if (!local) return;
+    generate_memory_free(local->memory);
     model_free(local->model);
     tokenizer_free(local->tokenizer);
     chat_close(local->chat);
@@ -27,6 +28,8 @@ static Status open(Teacher *teacher) {
     if (c->adapter) TRY(adapter_load(local->model, c->adapter, false));
     TRY(tokenizer_load_if_any(c->model, &local->tokenizer));
     if (!local->tokenizer) return status_hint(status_fail(ST_INPUT, "the teacher '%s' has no tokenizer", c->model), "it is asked in words");
+    local->memory = generate_memory_new(local->model);
+    if (!local->memory) return ST_RESOURCE;
     TRY(chat_open(c->model, c->chat_template, teacher->options.now, local->tokenizer, &local->chat));
     teacher->chats = chat_has_template(local->chat) && !c->base;
     teacher->compares = !teacher->options.reads_choices;
@@ -98,6 +101,7 @@ static Status generate_answers(const Teacher *teacher, const TeacherSampling *sa
         .n_stop_ids = end_of_turn >= 0,
         .stop_ids = &end_of_turn,
         .max_batch = teacher->config.max_batch,
+        .memory = local->memory,
     };
     Status status = generate(local->model, local->tokenizer, all, asked->n, &config, NULL, hand_over, asked);
     free(all);

@@ -47,7 +47,8 @@ typedef struct Generator {
     OnDone *on_done;
     void *context;
 
-    Arena *arena;
+    GenerateMemory *memory;
+    Arena *arena;            /* both of memory */
     Tape *tape;
     KvCache *cache;
     Sequence *slots;
@@ -69,15 +70,17 @@ typedef struct Generator {
 
 /* ---- sessions ---- */
 
-struct Session { KvCache *cache; KvPageList pages; Ids ids; int64_t max_tokens; }; /* pages hold ids */
+struct Session { Arena *arena; KvCache *cache; KvPageList pages; Ids ids; int64_t max_tokens; }; /* pages hold ids */
 
 Status session_new(const Model *model, int64_t max_tokens, Session **result) {
     Session *session = calloc(1, sizeof *session);
     *result = NULL;
     if (!session) return status_fail(ST_RESOURCE, "out of memory");
     session->max_tokens = max_tokens;
+    session->arena = arena_new(0);
     /* One more: the last page of a prompt is copied when its answer begins */
-    Status status = kv_cache_new(model, kv_pages_for(max_tokens) + 1, &session->cache);
+    Status status = session->arena ? kv_cache_new(session->arena, model, kv_pages_for(max_tokens) + 1, &session->cache)
+                                   : status_fail(ST_RESOURCE, "out of memory for the key/value cache");
     if (status == ST_OK) *result = session;
     else session_free(session);
     return status;
@@ -87,7 +90,7 @@ void session_free(Session *session) {
     if (!session) return;
     free(session->pages.items);
     ids_release(&session->ids);
-    kv_cache_free(session->cache);
+    arena_free(session->arena);
     free(session);
 }
 
@@ -112,6 +115,26 @@ static void session_keep(Session *session, const Prompt *prompt, const Ids *comp
     if (n > prompt->n) ids_append(&session->ids, completion->data, MIN(n - prompt->n, completion->n));
     session->pages = *pages;
     *pages = (KvPageList){0};
+}
+
+/* ---- memory ---- */
+
+struct GenerateMemory { const Model *model; Arena *arena; Tape *tape; };
+
+GenerateMemory *generate_memory_new(const Model *model) {
+    GenerateMemory *memory = calloc(1, sizeof *memory);
+    if (memory) *memory = (GenerateMemory){model, arena_new(0), tape_new(model->device, model->compute, 0)};
+    if (memory && memory->arena && memory->tape) return memory;
+    generate_memory_free(memory);
+    status_fail(ST_RESOURCE, "out of memory for sampling");
+    return NULL;
+}
+
+void generate_memory_free(GenerateMemory *memory) {
+    if (!memory) return;
+    tape_free(memory->tape);
+    arena_free(memory->arena);
+    free(memory);
 }
 
 /* ---- set-up ---- */
@@ -200,7 +223,7 @@ static Status make_cache(Generator *g) {
         return status_fail(ST_INPUT, "prompt and answer are %lld tokens, more than the %lld of the session", (long long)longest_sequence(g) - 1,
                            (long long)session->max_tokens);
     }
-    size_t page = kv_page_bytes(g->model), budget = (size_t)(memory_available() / 2);
+    size_t page = kv_page_bytes(g->model), budget = ((size_t)memory_available() + arena_resident(g->arena)) / 2;
     int64_t per_sequence = kv_pages_for(longest_sequence(g)), shared = 0;
     for (size_t i = 0; i < g->n_prompts; i++) shared += group_pages(g->config, g->prompts[i].n);
     g->n_slots = slots_for(g->config, g->n_prompts);
@@ -212,17 +235,20 @@ static Status make_cache(Generator *g) {
                     format_bytes((double)budget, have));
         return status_hint(ST_RESOURCE, "lower max_new_tokens or shorten the prompts");
     }
-    return kv_cache_new(g->model, (int32_t)n_pages, &g->cache);
+    return kv_cache_new(g->arena, g->model, (int32_t)n_pages, &g->cache);
 }
 
 static Status set_up(Generator *g) {
     size_t vocab = (size_t)g->model->config.vocab_size;
     TRY(check_prompts(g));
-    TRY(make_cache(g));
-    g->arena = arena_new(0);
-    g->tape = tape_new(g->model->device, g->model->compute, 0);
-    if (!g->arena || !g->tape) return status_fail(ST_RESOURCE, "out of memory");
+    g->memory = g->config->memory ? g->config->memory : generate_memory_new(g->model);
+    if (!g->memory) return ST_RESOURCE;
+    ASSERT(g->memory->model == g->model, "memory of another model");
+    g->arena = g->memory->arena;
+    g->tape = g->memory->tape;
+    arena_reset(g->arena);
     tape_record(g->tape, false);
+    TRY(make_cache(g));
     size_t n_slots = (size_t)g->n_slots, n_rows = 2 * n_slots, n_tokens = n_slots + STEP_TOKENS;
     g->n_threads = (int)MIN((int64_t)omp_get_max_threads(), g->n_slots);
     g->slots = arena_zero(g->arena, n_slots * sizeof *g->slots);
@@ -272,9 +298,7 @@ static void tear_down(Generator *g) {
             free(g->waiting[i]);
         }
     for (int64_t i = 0; i < g->n_queue; i++) free(g->queue[i].pages.items);
-    if (!session) kv_cache_free(g->cache);
-    tape_free(g->tape);
-    arena_free(g->arena);
+    if (!g->config->memory) generate_memory_free(g->memory);
 }
 
 /* ---- a sequence gets its next token ---- */

@@ -57,6 +57,11 @@ Status session_new(const Model *model, int64_t max_tokens, Session **session); /
 void session_free(Session *session);                                          /* NULL is fine */
 int64_t session_room(const Session *session);                                 /* its max_tokens */
 
+/* Memory that a call leaves to the next one: keys and values, and what a step computes. Of new pages the system clears a gigabyte a second. */
+typedef struct GenerateMemory GenerateMemory;
+GenerateMemory *generate_memory_new(const Model *model); /* NULL: out of memory, recorded as ST_RESOURCE */
+void generate_memory_free(GenerateMemory *memory);       /* NULL is fine */
+
 /* What is added to the logits of a step's rows before tokens are chosen by them, in the step's memory: (P, V) f32; NULL after a failure, which is on
  * the tape. Log-probabilities that are recorded stay the model's own. */
 typedef Tensor *Advise(void *context, Tape *tape, Tensor *hidden, const Tensor *rows);
@@ -74,6 +79,7 @@ typedef struct GenerateConfig {
     int64_t max_batch;         /* sequences at a time; 0 = as many as memory reasonably allows */
     Advise *advise;            /* NULL: nothing */
     void *advise_context;
+    GenerateMemory *memory;    /* of this model, for one call at a time; NULL: the call has its own */
     Session *session;          /* of the one prompt with its one completion, or NULL; it keeps both, also when the call is interrupted */
 } GenerateConfig;
 /* Runs all prompts; a prompt is prefilled once for its n completions, whose cache pages are shared and copied on write. Results do not depend on what

@@ -10,44 +10,37 @@ size_t kv_page_bytes(const Model *model) {
     return (size_t)(2 * model->config.num_hidden_layers * KV_PAGE_SIZE * row_width(model)) * dtype_size(model->compute);
 }
 
-static Status make_tensors(const Model *model, KvCache *cache) {
-    int n_layers = (int)model->config.num_hidden_layers;
-    KvPages *pages = &cache->pages;
+/* Keys and values lie behind all that describes them, so that pages which no token comes to are never touched. */
+static Status make_tensors(Arena *arena, const Model *model, KvPages *pages) {
     int64_t shape[2] = {(int64_t)pages->n_pages * KV_PAGE_SIZE, row_width(model)};
-    pages->k = arena_alloc(cache->arena, (size_t)n_layers * sizeof *pages->k);
-    pages->v = arena_alloc(cache->arena, (size_t)n_layers * sizeof *pages->v);
-    cache->references = arena_zero(cache->arena, (size_t)pages->n_pages * sizeof *cache->references);
-    cache->free_list = arena_alloc(cache->arena, (size_t)pages->n_pages * sizeof *cache->free_list);
-    if (!pages->k || !pages->v || !cache->references || !cache->free_list) return ST_RESOURCE;
-    pages->n_layers = n_layers;
-    for (int layer = 0; layer < n_layers; layer++) {
-        pages->k[layer] = tensor_new(cache->arena, model->device, model->compute, 2, shape);
-        pages->v[layer] = tensor_new(cache->arena, model->device, model->compute, 2, shape);
+    size_t bytes = (size_t)(shape[0] * shape[1]) * dtype_size(model->compute);
+    for (int layer = 0; layer < pages->n_layers; layer++) {
+        pages->k[layer] = tensor_view(arena, model->device, model->compute, 2, shape, NULL);
+        pages->v[layer] = tensor_view(arena, model->device, model->compute, 2, shape, NULL);
         if (!pages->k[layer] || !pages->v[layer]) return ST_RESOURCE;
     }
-    for (int32_t i = pages->n_pages; i-- > 0;) cache->free_list[cache->n_free++] = i;
+    for (int layer = 0; layer < pages->n_layers; layer++) {
+        pages->k[layer]->data = arena_alloc(arena, bytes);
+        pages->v[layer]->data = arena_alloc(arena, bytes);
+        if (!pages->k[layer]->data || !pages->v[layer]->data) return ST_RESOURCE;
+    }
     return ST_OK;
 }
 
-Status kv_cache_new(const Model *model, int32_t n_pages, KvCache **result) {
-    *result = NULL;
-    Arena *arena = arena_new(0);
-    KvCache *cache = arena ? arena_zero(arena, sizeof *cache) : NULL;
-    if (!cache) {
-        arena_free(arena);
-        return status_fail(ST_RESOURCE, "out of memory for the key/value cache");
-    }
-    cache->arena = arena;
-    cache->pages.page_size = KV_PAGE_SIZE;
-    cache->pages.n_pages = n_pages;
-    Status status = make_tensors(model, cache);
-    if (status == ST_OK) *result = cache;
-    else kv_cache_free(cache);
-    return status;
-}
-
-void kv_cache_free(KvCache *cache) {
-    if (cache) arena_free(cache->arena);
+Status kv_cache_new(Arena *arena, const Model *model, int32_t n_pages, KvCache **result) {
+    int n_layers = (int)model->config.num_hidden_layers;
+    KvCache *cache = *result = arena_zero(arena, sizeof *cache);
+    if (!cache) return ST_RESOURCE;
+    cache->pages = (KvPages){.page_size = KV_PAGE_SIZE,
+                             .n_pages = n_pages,
+                             .n_layers = n_layers,
+                             .k = arena_alloc(arena, (size_t)n_layers * sizeof *cache->pages.k),
+                             .v = arena_alloc(arena, (size_t)n_layers * sizeof *cache->pages.v)};
+    cache->references = arena_zero(arena, (size_t)n_pages * sizeof *cache->references);
+    cache->free_list = arena_alloc(arena, (size_t)n_pages * sizeof *cache->free_list);
+    if (!cache->pages.k || !cache->pages.v || !cache->references || !cache->free_list) return ST_RESOURCE;
+    for (int32_t i = n_pages; i-- > 0;) cache->free_list[cache->n_free++] = i;
+    return make_tensors(arena, model, &cache->pages);
 }
 
 int32_t kv_pages_for(int64_t n_tokens) { return (int32_t)((n_tokens + KV_PAGE_SIZE - 1) / KV_PAGE_SIZE); }

@@ -1,7 +1,7 @@
 /* The paged key/value cache: pages of all layers, shared by reference count, copied on write. Source of the idea: PagedAttention, arXiv 2309.06180.
  *
  *     KvCache *cache;
- *     TRY(kv_cache_new(model, n_pages, &cache));
+ *     TRY(kv_cache_new(arena, model, n_pages, &cache));
  *     KvPageList a = {0}, b = {0};
  *     TRY(kv_pages_reserve(cache, &a, 40));             // room for 40 tokens
  *     TRY(kv_pages_share(cache, &a, 40, &b));           // b begins as a's 40 tokens
@@ -19,14 +19,13 @@ typedef struct KvCache {
     int32_t *references; /* by page; 0 = free */
     int32_t *free_list;
     int32_t n_free;
-    Arena *arena;
 } KvCache;
 typedef struct KvPageList { int32_t *items; int32_t n, cap; } KvPageList;
 
 /* Bytes of one page over all layers. */
 size_t kv_page_bytes(const Model *model);
-Status kv_cache_new(const Model *model, int32_t n_pages, KvCache **cache);
-void kv_cache_free(KvCache *cache); /* NULL is fine */
+/* In the arena, and with it gone. ST_RESOURCE. */
+Status kv_cache_new(Arena *arena, const Model *model, int32_t n_pages, KvCache **cache);
 int32_t kv_pages_for(int64_t n_tokens);
 /* Grows the list to hold n_tokens. ST_RESOURCE when no page is free: callers count before. */
 Status kv_pages_reserve(KvCache *cache, KvPageList *list, int64_t n_tokens);

@@ -211,6 +211,8 @@ Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
     options.max_new_tokens = r->generate_max_new_tokens;
     if (r->reward) TRY(rewards_open(r->reward, r->path, &options, &rl->rewards));
     TRY(run_chat_open(&rl->recipe, rl->config && rl->config->resume, &rl->dated, &rl->tokenizer, &rl->chat));
+    rl->sampling = generate_memory_new(rl->model);
+    if (!rl->sampling) return ST_RESOURCE;
     if (rl->rewards) TRY(rewards_attach(rl->rewards, &(RewardPolicy){rl->model, rl->tokenizer, rl->chat}));
     rl->stop_id = rl->chat ? chat_end_of_turn(rl->chat) : -1;
     rl->rows = arena_zero(rl->arena, (size_t)(r->rl_prompts_per_step * r->rl_num_generations) * sizeof *rl->rows);
@@ -382,6 +384,7 @@ void text_release(TextRl *rl) {
     Tape *tape = rl->pass.tape;
     text_pass_release(&rl->pass);
     tape_free(tape);
+    generate_memory_free(rl->sampling);
     experience_release(&rl->experience);
     experience_release(&rl->round);
     free(rl->gradients);

@@ -22,6 +22,7 @@ GenerateConfig text_sampling(const TextRl *rl, int64_t step) {
         .stop = r->generate_stop.items,
         .n_stop_ids = rl->stop_id >= 0,
         .stop_ids = &rl->stop_id,
+        .memory = rl->sampling,
     };
 }
 

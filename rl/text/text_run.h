@@ -57,6 +57,7 @@ typedef struct TextRl {
     Reference *reference;      /* NULL: no KL */
     TextValue *value;          /* NULL: no values are learned */
     TextPass pass;
+    GenerateMemory *sampling;  /* of rollouts and evaluations */
     Experience experience;     /* what is learned from */
     Experience round;          /* of a round of sampling */
     RolloutSums sampled;
