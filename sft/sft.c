@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/train/report.h"
 #include "lib/train/trained_model.h"
+#include "lib/train/training.h"
 
 typedef struct Sft {
     const SftConfig *config;
@@ -26,6 +26,9 @@ typedef struct Sft {
     RngKey *noise_keys;        /* one for each of them */
     double *values, *means;    /* of one batch's trained tokens; seeds of the gradients afterwards */
     int64_t cap_values;
+    TrainerConfig trainer;
+    SftPlan told;
+    TrainResult *result;
 } Sft;
 
 /* ---- the objective ---- */
@@ -315,12 +318,11 @@ static Status plan_steps(Sft *sft) {
 
 /* ---- the run ---- */
 
-static TrainerConfig trainer_config(Sft *sft, Run *run) {
+static TrainerConfig trainer_config(Sft *sft) {
     return (TrainerConfig){
         .recipe = sft->recipe,
         .model = sft->model,
         .tape = sft->tape,
-        .run = run,
         .task =
             {
                 .context = sft,
@@ -359,10 +361,14 @@ static void note_plan(Run *run, const SftPlan *plan) {
     str_release(&memory);
 }
 
-/* Everything that is known before the first step; refuses what would not fit. */
-static Status make_plan(Sft *sft, const TrainerConfig *trainer, SftPlan *plan) {
+/* Everything that is known before the first step. */
+static Status make_plan(Sft *sft, TrainMemory *memory) {
     const Params *params = &sft->model->params;
-    *plan = (SftPlan){
+    PlanStep first;
+    TRY(data_plan_step(&sft->plan, 0, &first));
+    TRY(trainer_memory(&sft->trainer, sft->config->resume ? sft->recipe->output : NULL, memory));
+    TRY(data_plan_largest(&sft->plan, sft->total_steps, &sft->examples, &sft->n_examples));
+    sft->told = (SftPlan){
         .train = sft->rows.train->counts,
         .eval = sft->rows.eval ? sft->rows.eval->counts : (DataCounts){0},
         .train_rows = sft->rows.train,
@@ -374,50 +380,46 @@ static Status make_plan(Sft *sft, const TrainerConfig *trainer, SftPlan *plan) {
         .trained_parameters = params_count(params, true),
         .parameters = params_count(params, false),
         .compute = sft->model->compute,
+        .steps_per_epoch = (double)first.epoch_steps,
+        .largest_batch_tokens = dataset_tokens(sft->rows.train, sft->examples, sft->n_examples),
+        .memory = *memory,
     };
-    PlanStep first;
-    TRY(data_plan_step(&sft->plan, 0, &first));
-    plan->steps_per_epoch = (double)first.epoch_steps;
-    TRY(trainer_memory(trainer, sft->config->resume ? sft->recipe->output : NULL, &plan->memory));
-    TRY(data_plan_largest(&sft->plan, sft->total_steps, &sft->examples, &sft->n_examples));
-    plan->largest_batch_tokens = dataset_tokens(sft->rows.train, sft->examples, sft->n_examples);
     return ST_OK;
 }
 
-/* The directory is made only when nothing can be refused any more: a recipe that was wrong leaves nothing behind. */
-static Status train_in(Sft *sft, Run **run, TrainResult *result) {
-    const SftConfig *config = sft->config;
-    TrainerConfig trainer = trainer_config(sft, NULL);
-    SftPlan plan;
-    TRY(make_plan(sft, &trainer, &plan));
-    bool dry = config->dry_run || trainer_check_memory(sft->recipe, &plan.memory) != ST_OK;
-    if (!dry) TRY(run_open(sft->recipe, config->resume, run));
-    if (*run) note_plan(*run, &plan);
-    if (*run) TRY(started_write(*run, config, &plan, &sft->sample));
-    if (config->on_plan) config->on_plan(config->context, &plan);
-    if (dry) return trainer_check_memory(sft->recipe, &plan.memory);
-    trainer.run = *run;
-    return trainer_run(&trainer, result);
-}
+static Status recall(void *context, const Run *run) { return trainer_recall(run, ((Sft *)context)->result); }
 
-/* A finished run needs neither model nor rows; a directory that is taken is refused before they are loaded. */
-static Status sft_begin(Sft *sft, Run **run, TrainResult *result) {
-    const SftConfig *config = sft->config;
-    bool finished = false;
-    if (!config->dry_run) TRY(run_check(sft->recipe, config->resume, &finished));
-    if (finished) {
-        TRY(run_open(sft->recipe, config->resume, run));
-        return trainer_run(&(TrainerConfig){.recipe = sft->recipe, .run = *run}, result);
-    }
+static Status open(void *context, TrainMemory *memory) {
+    Sft *sft = context;
     TRY(trained_model_open(sft->recipe, &sft->model));
     sft->tape = tape_new(device_cpu(), sft->model->compute, 0);
     if (!sft->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");
     TRY(load_data(sft));
     TRY(plan_steps(sft));
-    return train_in(sft, run, result);
+    sft->trainer = trainer_config(sft);
+    return make_plan(sft, memory);
 }
 
-static void sft_release(Sft *sft) {
+static void tell(void *context, const TrainMemory *memory) {
+    const Sft *sft = context;
+    (void)memory;
+    if (sft->config->on_plan) sft->config->on_plan(sft->config->context, &sft->told);
+}
+
+static void started(void *context, JsonWriter *w) {
+    const Sft *sft = context;
+    started_write(w, &sft->told, &sft->sample);
+}
+
+static Status train(void *context, Run *run) {
+    Sft *sft = context;
+    note_plan(run, &sft->told);
+    sft->trainer.run = run;
+    return trainer_run(&sft->trainer, sft->result);
+}
+
+static void release(void *context) {
+    Sft *sft = context;
     data_plan_release(&sft->plan);
     data_check_release(&sft->check);
     jw_release(&sft->sample);
@@ -436,12 +438,18 @@ Status sft_run(const SftConfig *config, TrainResult *result) {
         .config = config,
         .recipe = config->recipe,
         .loss = {.dft = strcmp(config->recipe->train_loss, "dft") == 0, .label_smoothing = config->recipe->train_label_smoothing},
+        .result = result,
     };
-    Run *run = NULL;
     *result = (TrainResult){.best_step = -1};
-    Status status = sft_begin(&sft, &run, result);
-    sft_release(&sft);
-    if (run && !result->already_finished) status = report_run(run, status);
-    run_close(run);
-    return status;
+    return training_run(&(Training){.context = &sft,
+                                    .recipe = &sft.recipe,
+                                    .command = config->command,
+                                    .resume = config->resume,
+                                    .dry_run = config->dry_run,
+                                    .recall = recall,
+                                    .open = open,
+                                    .tell = tell,
+                                    .started = started,
+                                    .train = train,
+                                    .release = release});
 }

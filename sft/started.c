@@ -88,7 +88,7 @@ Status started_sample(const Dataset *train, const Tokenizer *tokenizer, JsonWrit
     return status;
 }
 
-static void write_record(JsonWriter *w, const SftPlan *plan, const JsonWriter *sample) {
+void started_write(JsonWriter *w, const SftPlan *plan, const JsonWriter *sample) {
     jw_int(w, "steps", plan->total_steps);
     jw_double(w, "steps_per_epoch", plan->steps_per_epoch);
     jw_int(w, "largest_step_tokens", plan->largest_batch_tokens);
@@ -96,7 +96,6 @@ static void write_record(JsonWriter *w, const SftPlan *plan, const JsonWriter *s
     jw_int(w, "trained_parameters", plan->trained_parameters);
     jw_string(w, "compute", dtype_name(plan->compute));
     jw_string(w, "format", plan->format);
-    train_memory_write(w, &plan->memory);
     write_counts(w, "train", &plan->train);
     if (plan->eval.rows > 0) write_counts(w, "eval", &plan->eval);
     jw_array(w, "warnings");
@@ -104,11 +103,4 @@ static void write_record(JsonWriter *w, const SftPlan *plan, const JsonWriter *s
     data_counts_warn(&plan->eval, "data.eval", write_warning, w);
     jw_end_array(w);
     jw_raw(w, "sample", str_text(&sample->text));
-}
-
-Status started_write(const Run *run, const SftConfig *config, const SftPlan *plan, const JsonWriter *sample) {
-    JsonWriter w;
-    if (!run_started_begin(run, config->recipe, config->command, &w)) return ST_OK;
-    write_record(&w, plan, sample);
-    return run_started_end(run, &w, ST_OK);
 }

@@ -7,8 +7,7 @@
 /* The first rows with every token marked as trained or not, as a JSON array in `sample`, which the caller releases. It is made while the tokenizer is
  * there, which nothing needs afterwards; tokenizer NULL: tokens are their ids. ST_RESOURCE. */
 Status started_sample(const Dataset *train, const Tokenizer *tokenizer, JsonWriter *sample);
-/* Writes the record, unless the run has one: a resumed run keeps what it began with. It holds the command, counts of rows and tokens, what is odd
- * about them, sizes, memory, and the sample. ST_RESOURCE. */
-Status started_write(const Run *run, const SftConfig *config, const SftPlan *plan, const JsonWriter *sample);
+/* The record's own part: counts of rows and tokens, what is odd about them, sizes, and the sample. */
+void started_write(JsonWriter *w, const SftPlan *plan, const JsonWriter *sample);
 
 #endif

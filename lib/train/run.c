@@ -262,11 +262,11 @@ bool run_started_begin(const Run *run, const Recipe *recipe, const char *command
     return true;
 }
 
-Status run_started_end(const Run *run, JsonWriter *w, Status status) {
+Status run_started_end(const Run *run, JsonWriter *w) {
     const char *path = run_path(run, "started.json");
     jw_end_object(w);
     str_append_char(&w->text, '\n');
-    if (status == ST_OK) status = path ? file_write_all(path, str_text(&w->text), w->text.len) : ST_RESOURCE;
+    Status status = path ? file_write_all(path, str_text(&w->text), w->text.len) : ST_RESOURCE;
     jw_release(w);
     return status;
 }

@@ -3,8 +3,8 @@
  *
  *     Recipe *recipe;
  *     TRY(recipe_read("recipe.yaml", overrides, n_overrides, &recipe));        // misspelt key: error with line and nearest name
- *     Run *run;
- *     TRY(run_open(recipe, resume, &run));                                      // output/: recipe.yaml, metrics.jsonl, log.txt, checkpoints/
+ *     TRY(training_run(&(Training){.recipe = &recipe, .resume = resume, ...})); // training.h: from there to the report. It opens and closes
+ *     Run *run;                                                                 // output/: recipe.yaml, metrics.jsonl, log.txt, checkpoints/
  *     TRY(trainer_run(&(TrainerConfig){.recipe = recipe, .run = run, ...}, &result)); // steps, evaluations, checkpoints, progress; resumes by itself
  */
 #ifndef TUNE_TRAIN_H
@@ -97,12 +97,11 @@ Status run_summary(const Run *run, json_t **summary); /* of a finished run; the 
  *     JsonWriter w;
  *     if (!run_started_begin(run, recipe, command, &w)) return ST_OK;
  *     jw_int(&w, "steps", steps);
- *     return run_started_end(run, &w, ST_OK);
+ *     return run_started_end(run, &w);
  *
- * false: the run has one already, since a resumed run keeps what it began with. With a failure as `status` nothing is written, and it is returned;
- * else the write's: ST_RESOURCE. */
+ * false: the run has one already, since a resumed run keeps what it began with. ST_RESOURCE. */
 bool run_started_begin(const Run *run, const Recipe *recipe, const char *command, JsonWriter *w);
-Status run_started_end(const Run *run, JsonWriter *w, Status status);
+Status run_started_end(const Run *run, JsonWriter *w);
 Status run_metric(Run *run, const char *json_line);   /* appended to metrics.jsonl, whole line or nothing, and to the event file */
 void run_log(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* output/log.txt and log_message(LOG_INFO); run NULL: the latter alone */
 void run_warn(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* the same as LOG_WARNING */
@@ -211,6 +210,8 @@ Status trainer_check_memory(const Recipe *recipe, const TrainMemory *memory);
 void train_memory_describe(const TrainMemory *memory, Str *text); /* one line for people */
 void train_memory_write(JsonWriter *w, const TrainMemory *memory); /* as "memory": {...}, for started.json */
 
+/* Of a run that is finished already: its result again. ST_INPUT: finished.json lacks some of it. */
+Status trainer_recall(const Run *run, TrainResult *result);
 /* Trains from the run's checkpoint (or step 0) to the end, then writes the result. With early_stopping the weights of the best evaluation are what is
  * written, else the last ones. Gradients are zero when it is called. ST_INTERRUPTED after interrupt_request with a checkpoint saved; ST_NUMERIC
  * naming step, tensor and rows. */

@@ -397,8 +397,7 @@ static Status finish(Trainer *trainer, TrainResult *result) {
     return status;
 }
 
-/* A finished run only says how it ended. */
-static Status already_finished(const Run *run, TrainResult *result) {
+Status trainer_recall(const Run *run, TrainResult *result) {
     json_t *summary;
     TRY(run_summary(run, &summary));
     *result = (TrainResult){.already_finished = true, .best_step = -1};
@@ -429,7 +428,6 @@ static Status trainer_start(Trainer *trainer) {
 
 Status trainer_run(const TrainerConfig *config, TrainResult *result) {
     *result = (TrainResult){.best_step = -1};
-    if (run_finished(config->run)) return already_finished(config->run, result);
     Trainer trainer = {
         .config = config,
         .recipe = config->recipe,

@@ -1,7 +1,7 @@
 /* The loop around an algorithm: updates, metrics, checkpoints, and the same bytes whether it was interrupted or not. */
 #include "rl/learn/learn.h"
 
-#include "lib/train/report.h"
+#include "lib/train/training.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -11,8 +11,8 @@ static const double not_known = (double)NAN;
 typedef struct Learn {
     const LearnConfig *config;
     const Recipe *recipe;
+    LearnResult *result;
     Learner *learner;
-    Run *run;
     double last_reward, best_reward;
     int64_t began_steps;
 } Learn;
@@ -111,7 +111,8 @@ static json_t *summary(void *context) {
 
 /* ---- the run ---- */
 
-static Status already_finished(const Run *run, LearnResult *result) {
+static Status recall(void *context, const Run *run) {
+    LearnResult *result = ((Learn *)context)->result;
     json_t *json;
     TRY(run_summary(run, &json));
     *result = (LearnResult){.already_finished = true,
@@ -125,17 +126,27 @@ static Status already_finished(const Run *run, LearnResult *result) {
     return status;
 }
 
-static Status write_started(const Learn *learn) {
-    const Learner *learner = learn->learner;
-    JsonWriter w;
-    if (!run_started_begin(learn->run, learn->recipe, learn->config->command, &w)) return ST_OK;
-    jw_string(&w, "environment", learner->env->id);
-    jw_string(&w, "algorithm", learner->algorithm->name);
-    jw_int(&w, "env_steps", learn->recipe->rl_total_steps);
-    return run_started_end(learn->run, &w, ST_OK);
+static Status open(void *context, TrainMemory *memory) {
+    Learn *learn = context;
+    (void)memory;
+    return learner_new(learn->recipe, learn->recipe->rl_num_envs, &learn->learner);
 }
 
-static Status learn_all(Learn *learn, LearnResult *result) {
+static void tell(void *context, const TrainMemory *memory) {
+    const Learn *learn = context;
+    (void)memory;
+    if (learn->config->on_plan) learn->config->on_plan(learn->config->context, learn->learner);
+}
+
+static void started(void *context, JsonWriter *w) {
+    const Learn *learn = context;
+    jw_string(w, "environment", learn->learner->env->id);
+    jw_string(w, "algorithm", learn->learner->algorithm->name);
+    jw_int(w, "env_steps", learn->recipe->rl_total_steps);
+}
+
+static Status train(void *context, Run *run) {
+    Learn *learn = context;
     LoopTask task = {.context = learn,
                      .done = done,
                      .step = step,
@@ -144,44 +155,40 @@ static Status learn_all(Learn *learn, LearnResult *result) {
                      .on_step = on_step,
                      .finish = finish,
                      .summary = summary};
-    LoopResult done_all;
-    TRY(write_started(learn));
-    TRY(loop_run(learn->recipe, learn->run, &task, &done_all));
+    LoopResult all;
+    TRY(loop_run(learn->recipe, run, &task, &all));
     const Learner *learner = learn->learner;
-    *result = (LearnResult){
+    *learn->result = (LearnResult){
         .updates = learner->updates,
         .steps = learner->steps,
         .episodes = learner->all_episodes,
         .last_reward = learn->last_reward,
         .best_reward = learn->best_reward,
-        .seconds = done_all.seconds,
+        .seconds = all.seconds,
     };
     return ST_OK;
 }
 
-/* The directory is made only when nothing can be refused any more. */
-static Status learn_begin(Learn *learn, LearnResult *result) {
-    const LearnConfig *config = learn->config;
-    bool finished = false;
-    if (learn->recipe->rl_total_steps < 1)
-        return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "say how many steps of the environment the run may take");
-    TRY(environment_keys_check(learn->recipe, learn->recipe->rl_algorithm));
-    if (!config->dry_run) TRY(run_check(learn->recipe, config->resume, &finished));
-    if (!finished) TRY(learner_new(learn->recipe, learn->recipe->rl_num_envs, &learn->learner));
-    if (!config->dry_run) TRY(run_open(learn->recipe, config->resume, &learn->run));
-    if (finished) return already_finished(learn->run, result);
-    if (config->on_plan) config->on_plan(config->context, learn->learner);
-    return config->dry_run ? ST_OK : learn_all(learn, result);
-}
+static void release(void *context) { learner_free(((Learn *)context)->learner); }
 
 Status learn_run(const LearnConfig *config, LearnResult *result) {
+    Learn learn = {
+        .config = config, .recipe = config->recipe, .result = result, .last_reward = not_known, .best_reward = not_known, .began_steps = -1};
     *result = (LearnResult){.last_reward = not_known, .best_reward = not_known};
-    Learn learn = {.config = config, .recipe = config->recipe, .last_reward = not_known, .best_reward = not_known, .began_steps = -1};
-    Status status = learn_begin(&learn, result);
-    if (learn.run && !result->already_finished) status = report_run(learn.run, status);
-    run_close(learn.run);
-    learner_free(learn.learner);
-    return status;
+    if (learn.recipe->rl_total_steps < 1)
+        return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "say how many steps of the environment the run may take");
+    TRY(environment_keys_check(learn.recipe, learn.recipe->rl_algorithm));
+    return training_run(&(Training){.context = &learn,
+                                    .recipe = &learn.recipe,
+                                    .command = config->command,
+                                    .resume = config->resume,
+                                    .dry_run = config->dry_run,
+                                    .recall = recall,
+                                    .open = open,
+                                    .tell = tell,
+                                    .started = started,
+                                    .train = train,
+                                    .release = release});
 }
 
 /* ---- evaluation ---- */

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/train/report.h"
 #include "lib/train/trained_model.h"
+#include "lib/train/training.h"
 #include "rl/algorithm_keys.h"
 #include "rl/run_chat.h"
 #include "rl/text/text_pass.h"
@@ -30,7 +30,7 @@ typedef struct Ilql {
     int64_t cap_tokens;
     OptimizerConfig optimizer;
     ScheduleConfig schedule;
-    Run *run;
+    IlqlResult *result;
     Arena *arena;
     int64_t rows_per_step, steps_per_epoch, total_steps, done, began_step;
     double first_loss, last_loss;
@@ -341,19 +341,8 @@ static Status open_parts(Ilql *il) {
     return recipe_schedule(r, il->total_steps, &il->schedule);
 }
 
-static Status write_started(const Ilql *il, const TrainMemory *memory) {
-    JsonWriter w;
-    if (!run_started_begin(il->run, il->recipe, il->config->command, &w)) return ST_OK;
-    jw_string(&w, "algorithm", il->recipe->rl_algorithm);
-    jw_int(&w, "steps", il->total_steps);
-    jw_int(&w, "rows", (int64_t)il->rows.n);
-    jw_int(&w, "parameters", params_count(&il->model->params, false));
-    jw_int(&w, "trained_parameters", params_count(&il->model->params, true));
-    train_memory_write(&w, memory);
-    return run_started_end(il->run, &w, ST_OK);
-}
-
-static Status already_finished(const Run *run, IlqlResult *result) {
+static Status recall(void *context, const Run *run) {
+    IlqlResult *result = ((Ilql *)context)->result;
     json_t *json;
     TRY(run_summary(run, &json));
     *result = (IlqlResult){.already_finished = true,
@@ -365,7 +354,13 @@ static Status already_finished(const Run *run, IlqlResult *result) {
     return status;
 }
 
-static void tell_plan(const Ilql *il, const TrainMemory *memory) {
+static Status open(void *context, TrainMemory *memory) {
+    TRY(open_parts(context));
+    return plan_memory(context, memory);
+}
+
+static void tell(void *context, const TrainMemory *memory) {
+    const Ilql *il = context;
     const IlqlRunConfig *config = il->config;
     const OfflineRows *rows = &il->rows;
     const Params *params = &il->model->params;
@@ -385,7 +380,17 @@ static void tell_plan(const Ilql *il, const TrainMemory *memory) {
                                      });
 }
 
-static Status learn_all(Ilql *il, IlqlResult *result) {
+static void started(void *context, JsonWriter *w) {
+    const Ilql *il = context;
+    jw_string(w, "algorithm", il->recipe->rl_algorithm);
+    jw_int(w, "steps", il->total_steps);
+    jw_int(w, "rows", (int64_t)il->rows.n);
+    jw_int(w, "parameters", params_count(&il->model->params, false));
+    jw_int(w, "trained_parameters", params_count(&il->model->params, true));
+}
+
+static Status train(void *context, Run *run) {
+    Ilql *il = context;
     LoopTask task = {
         .context = il,
         .inputs = {{"model.path", params_fingerprint(&il->model->params)}, {"data.train", offline_rows_fingerprint(&il->rows)}},
@@ -398,33 +403,14 @@ static Status learn_all(Ilql *il, IlqlResult *result) {
         .summary = summary,
     };
     LoopResult all;
-    TRY(loop_run(il->recipe, il->run, &task, &all));
-    *result = (IlqlResult){.steps = all.steps, .first_loss = il->first_loss, .last_loss = il->last_loss, .seconds = all.seconds};
+    TRY(optimizer_init(&il->optimizer, &il->model->params, il->arena));
+    TRY(loop_run(il->recipe, run, &task, &all));
+    *il->result = (IlqlResult){.steps = all.steps, .first_loss = il->first_loss, .last_loss = il->last_loss, .seconds = all.seconds};
     return ST_OK;
 }
 
-/* The directory is made only when nothing can be refused any more. */
-static Status begin(Ilql *il, IlqlResult *result) {
-    const IlqlRunConfig *config = il->config;
-    bool finished = false;
-    if (!config->dry_run) TRY(run_check(il->recipe, config->resume, &finished));
-    if (finished) {
-        TRY(run_open(il->recipe, config->resume, &il->run));
-        return already_finished(il->run, result);
-    }
-    TRY(open_parts(il));
-    TrainMemory memory;
-    TRY(plan_memory(il, &memory));
-    tell_plan(il, &memory);
-    TRY(trainer_check_memory(il->recipe, &memory));
-    if (config->dry_run) return ST_OK;
-    TRY(run_open(il->recipe, config->resume, &il->run));
-    TRY(optimizer_init(&il->optimizer, &il->model->params, il->arena));
-    TRY(write_started(il, &memory));
-    return learn_all(il, result);
-}
-
-static void release(Ilql *il) {
+static void release(void *context) {
+    Ilql *il = context;
     double *const arrays[] = {il->q, il->dq, il->target_q, il->targets, il->dv, il->dlogprobs};
     Tape *tape = il->pass.tape;
     text_pass_release(&il->pass);
@@ -437,13 +423,24 @@ static void release(Ilql *il) {
 }
 
 Status ilql_run(const IlqlRunConfig *config, IlqlResult *result) {
+    Ilql il = {.config = config,
+               .recipe = config->recipe,
+               .result = result,
+               .arena = arena_new(0),
+               .began_step = -1,
+               .first_loss = (double)NAN,
+               .last_loss = (double)NAN};
     *result = (IlqlResult){0};
-    Ilql il = {
-        .config = config, .recipe = config->recipe, .arena = arena_new(0), .began_step = -1, .first_loss = (double)NAN, .last_loss = (double)NAN};
     if (!il.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
-    Status status = begin(&il, result);
-    if (il.run && !result->already_finished) status = report_run(il.run, status);
-    run_close(il.run);
-    release(&il);
-    return status;
+    return training_run(&(Training){.context = &il,
+                                    .recipe = &il.recipe,
+                                    .command = config->command,
+                                    .resume = config->resume,
+                                    .dry_run = config->dry_run,
+                                    .recall = recall,
+                                    .open = open,
+                                    .tell = tell,
+                                    .started = started,
+                                    .train = train,
+                                    .release = release});
 }

@@ -4,7 +4,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/train/report.h"
+#include "lib/train/training.h"
 #include "rl/run_chat.h"
 
 /* ---- which rows a step takes ---- */
@@ -269,20 +269,6 @@ static TrainerConfig trainer_config(PairRun *run) {
     };
 }
 
-static Status write_started(const PairRun *run, const Run *dir, const PairPlan *plan) {
-    JsonWriter w;
-    if (!run_started_begin(dir, run->recipe, run->config->command, &w)) return ST_OK;
-    jw_int(&w, "steps", plan->total_steps);
-    jw_double(&w, "steps_per_epoch", plan->steps_per_epoch);
-    jw_int(&w, "largest_step_tokens", plan->largest_batch_tokens);
-    jw_int(&w, "parameters", plan->parameters);
-    jw_int(&w, "trained_parameters", plan->trained_parameters);
-    jw_string(&w, "compute", dtype_name(run->model->compute));
-    jw_string(&w, "format", run->objective->stepwise ? "stepwise" : run->objective->unpaired ? "kto" : "preference");
-    train_memory_write(&w, &plan->memory);
-    return run_started_end(dir, &w, ST_OK);
-}
-
 static void note_plan(const PairRun *run, Run *dir, const PairPlan *plan) {
     const Pairs *pairs = run->train;
     Str memory = {0};
@@ -298,52 +284,70 @@ static void note_plan(const PairRun *run, Run *dir, const PairPlan *plan) {
     str_release(&memory);
 }
 
-/* The directory is made only when nothing can be refused any more. */
-static Status train_in(PairRun *run, Run **dir, TrainResult *result) {
-    const Params *params = &run->model->params;
-    TrainerConfig trainer = trainer_config(run);
-    PlanStep first;
-    size_t n;
-    TRY(data_plan_step(&run->plan, 0, &first));
-    PairPlan plan = {.total_steps = run->total_steps,
-                     .steps_per_epoch = (double)first.epoch_steps,
-                     .trained_parameters = params_count(params, true),
-                     .parameters = params_count(params, false)};
-    TRY(trainer_memory(&trainer, run->config->resume ? run->recipe->output : NULL, &plan.memory));
-    TRY(data_plan_largest(&run->plan, run->total_steps, &run->examples, &n));
-    plan.largest_batch_tokens = dataset_tokens(&run->train->table, run->examples, n);
-    bool dry = run->config->dry_run || trainer_check_memory(run->recipe, &plan.memory) != ST_OK;
-    if (!dry) {
-        TRY(run_open(run->recipe, run->config->resume, dir));
-        note_plan(run, *dir, &plan);
-        TRY(write_started(run, *dir, &plan));
-    }
-    if (run->config->on_plan) run->config->on_plan(run->config->context, run, &plan);
-    if (dry) return trainer_check_memory(run->recipe, &plan.memory);
-    if (run->objective->open) TRY(run->objective->open(run));
-    trainer.run = *dir;
-    return trainer_run(&trainer, result);
-}
+/* ---- from its recipe to its end ---- */
 
-static Status begin(PairRun *run, Run **dir, TrainResult *result) {
-    bool finished = false;
-    if (!run->config->dry_run) TRY(run_check(run->recipe, run->config->resume, &finished));
-    if (finished) {
-        TRY(run_open(run->recipe, run->config->resume, dir));
-        return trainer_run(&(TrainerConfig){.recipe = run->recipe, .run = *dir}, result);
-    }
+typedef struct Whole { PairRun *run; TrainerConfig trainer; PairPlan plan; TrainResult *result; } Whole;
+
+static Status recall(void *context, const Run *dir) { return trainer_recall(dir, ((Whole *)context)->result); }
+
+static Status open_parts(PairRun *run) {
     if (!run->model) TRY(run->objective->scores ? trained_model_open_scores(run->recipe, &run->model) : trained_model_open(run->recipe, &run->model));
     run->tape = tape_new(device_cpu(), run->model->compute, 0);
     if (!run->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");
     TRY(load_rows(run));
-    TRY(plan_steps(run));
-    return train_in(run, dir, result);
+    return plan_steps(run);
 }
 
-Status pair_run(PairRun *run, TrainResult *result) {
-    Run *dir = NULL;
-    *result = (TrainResult){.best_step = -1};
-    Status status = begin(run, &dir, result);
+static Status open(void *context, TrainMemory *memory) {
+    Whole *whole = context;
+    PairRun *run = whole->run;
+    PlanStep first;
+    size_t n;
+    TRY(open_parts(run));
+    whole->trainer = trainer_config(run);
+    TRY(data_plan_step(&run->plan, 0, &first));
+    TRY(trainer_memory(&whole->trainer, run->config->resume ? run->recipe->output : NULL, memory));
+    TRY(data_plan_largest(&run->plan, run->total_steps, &run->examples, &n));
+    whole->plan = (PairPlan){.total_steps = run->total_steps,
+                             .steps_per_epoch = (double)first.epoch_steps,
+                             .largest_batch_tokens = dataset_tokens(&run->train->table, run->examples, n),
+                             .trained_parameters = params_count(&run->model->params, true),
+                             .parameters = params_count(&run->model->params, false),
+                             .memory = *memory};
+    return ST_OK;
+}
+
+static void tell(void *context, const TrainMemory *memory) {
+    const Whole *whole = context;
+    const PairRunConfig *config = whole->run->config;
+    (void)memory;
+    if (config->on_plan) config->on_plan(config->context, whole->run, &whole->plan);
+}
+
+static void started(void *context, JsonWriter *w) {
+    const Whole *whole = context;
+    const PairRun *run = whole->run;
+    const PairPlan *plan = &whole->plan;
+    jw_int(w, "steps", plan->total_steps);
+    jw_double(w, "steps_per_epoch", plan->steps_per_epoch);
+    jw_int(w, "largest_step_tokens", plan->largest_batch_tokens);
+    jw_int(w, "parameters", plan->parameters);
+    jw_int(w, "trained_parameters", plan->trained_parameters);
+    jw_string(w, "compute", dtype_name(run->model->compute));
+    jw_string(w, "format", run->objective->stepwise ? "stepwise" : run->objective->unpaired ? "kto" : "preference");
+}
+
+static Status train(void *context, Run *dir) {
+    Whole *whole = context;
+    PairRun *run = whole->run;
+    note_plan(run, dir, &whole->plan);
+    if (run->objective->open) TRY(run->objective->open(run));
+    whole->trainer.run = dir;
+    return trainer_run(&whole->trainer, whole->result);
+}
+
+static void release(void *context) {
+    PairRun *run = ((Whole *)context)->run;
     pair_batch_release(&run->batch);
     data_plan_release(&run->plan);
     free(run->rows);
@@ -353,7 +357,21 @@ Status pair_run(PairRun *run, TrainResult *result) {
     pairs_free(run->eval);
     pairs_free(run->train);
     if (run->model) model_free(run->model);
-    if (dir && !result->already_finished) status = report_run(dir, status);
-    run_close(dir);
-    return status;
+}
+
+Status pair_run(PairRun *run, TrainResult *result) {
+    const PairRunConfig *config = run->config;
+    Whole whole = {.run = run, .result = result};
+    *result = (TrainResult){.best_step = -1};
+    return training_run(&(Training){.context = &whole,
+                                    .recipe = &run->recipe,
+                                    .command = config->command,
+                                    .resume = config->resume,
+                                    .dry_run = config->dry_run,
+                                    .recall = recall,
+                                    .open = open,
+                                    .tell = tell,
+                                    .started = started,
+                                    .train = train,
+                                    .release = release});
 }

@@ -5,8 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/train/report.h"
 #include "lib/train/trained_model.h"
+#include "lib/train/training.h"
 #include "rl/kl.h"
 #include "rl/run_chat.h"
 
@@ -277,19 +277,8 @@ static Status open_parts(TextRl *rl) {
 
 /* ---- the run ---- */
 
-static Status write_started(const TextRl *rl, const TrainMemory *memory) {
-    JsonWriter w;
-    if (!run_started_begin(rl->run, rl->recipe, rl->config->command, &w)) return ST_OK;
-    jw_string(&w, "algorithm", rl->algorithm->name);
-    jw_int(&w, "steps", rl->total_steps);
-    jw_int(&w, "prompts", (int64_t)rl->prompts.n);
-    jw_int(&w, "parameters", params_count(&rl->model->params, false));
-    jw_int(&w, "trained_parameters", params_count(&rl->model->params, true));
-    train_memory_write(&w, memory);
-    return run_started_end(rl->run, &w, ST_OK);
-}
-
-static Status already_finished(const Run *run, TextRlResult *result) {
+static Status recall(void *context, const Run *run) {
+    TextRlResult *result = ((TextRl *)context)->result;
     json_t *json;
     TRY(run_summary(run, &json));
     *result = (TextRlResult){.already_finished = true,
@@ -303,7 +292,13 @@ static Status already_finished(const Run *run, TextRlResult *result) {
     return status;
 }
 
-static void tell_plan(const TextRl *rl, const TrainMemory *memory) {
+static Status open(void *context, TrainMemory *memory) {
+    TRY(open_parts(context));
+    return text_memory(context, memory);
+}
+
+static void tell(void *context, const TrainMemory *memory) {
+    const TextRl *rl = context;
     const TextRlConfig *config = rl->config;
     const Params *params = &rl->model->params;
     if (!config->on_plan) return;
@@ -324,9 +319,19 @@ static void tell_plan(const TextRl *rl, const TrainMemory *memory) {
                                      });
 }
 
-static LoopTask loop_task(TextRl *rl) {
+static void started(void *context, JsonWriter *w) {
+    const TextRl *rl = context;
+    jw_string(w, "algorithm", rl->algorithm->name);
+    jw_int(w, "steps", rl->total_steps);
+    jw_int(w, "prompts", (int64_t)rl->prompts.n);
+    jw_int(w, "parameters", params_count(&rl->model->params, false));
+    jw_int(w, "trained_parameters", params_count(&rl->model->params, true));
+}
+
+static Status train(void *context, Run *run) {
+    TextRl *rl = context;
     bool own = rl->value && rl->value->own;
-    return (LoopTask){
+    LoopTask task = {
         .context = rl,
         .inputs = {{"model.path", params_fingerprint(&rl->model->params)},
                    {"data.train", prompts_fingerprint(&rl->prompts)},
@@ -342,42 +347,19 @@ static LoopTask loop_task(TextRl *rl) {
         .finish = finish,
         .summary = summary,
     };
-}
-
-static Status learn_all(TextRl *rl, TextRlResult *result) {
-    LoopTask task = loop_task(rl);
     LoopResult all;
-    TRY(loop_run(rl->recipe, rl->run, &task, &all));
-    *result = (TextRlResult){.steps = all.steps,
-                             .first_reward = rl->first_reward,
-                             .last_reward = rl->last_reward,
-                             .first_eval = rl->first_eval,
-                             .last_eval = rl->last_eval,
-                             .seconds = all.seconds};
-    return ST_OK;
-}
-
-/* The directory is made only when nothing can be refused any more. */
-static Status begin(TextRl *rl, TextRlResult *result) {
-    const TextRlConfig *config = rl->config;
-    bool finished = false;
-    if (!config->dry_run) TRY(run_check(rl->recipe, config->resume, &finished));
-    if (finished) {
-        TRY(run_open(rl->recipe, config->resume, &rl->run));
-        return already_finished(rl->run, result);
-    }
-    TRY(open_parts(rl));
-    TrainMemory memory;
-    TRY(text_memory(rl, &memory));
-    tell_plan(rl, &memory);
-    TRY(trainer_check_memory(rl->recipe, &memory));
-    if (config->dry_run) return ST_OK;
-    TRY(run_open(rl->recipe, config->resume, &rl->run));
+    rl->run = run;
+    rl->began_step = MAX(run_step(run), 0);
     TRY(optimizer_init(&rl->optimizer, &rl->model->params, rl->arena));
-    TRY(write_started(rl, &memory));
-    rl->began_step = MAX(run_step(rl->run), 0);
     TRY(text_samples_cut(rl, rl->began_step));
-    return learn_all(rl, result);
+    TRY(loop_run(rl->recipe, run, &task, &all));
+    *rl->result = (TextRlResult){.steps = all.steps,
+                                 .first_reward = rl->first_reward,
+                                 .last_reward = rl->last_reward,
+                                 .first_eval = rl->first_eval,
+                                 .last_eval = rl->last_eval,
+                                 .seconds = all.seconds};
+    return ST_OK;
 }
 
 void text_release(TextRl *rl) {
@@ -405,10 +387,12 @@ void text_release(TextRl *rl) {
     arena_free(rl->arena);
 }
 
+static void release(void *context) { text_release(context); }
+
 Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
-    *result = (TextRlResult){.first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known};
     TextRl rl = {.config = config,
                  .recipe = config->recipe,
+                 .result = result,
                  .arena = arena_new(0),
                  .first_reward = not_known,
                  .last_reward = not_known,
@@ -416,10 +400,17 @@ Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
                  .last_eval = not_known,
                  .best_eval = not_known,
                  .stop_id = -1};
+    *result = (TextRlResult){.first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known};
     if (!rl.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
-    Status status = begin(&rl, result);
-    if (rl.run && !result->already_finished) status = report_run(rl.run, status);
-    text_release(&rl); /* rewards say at their end what went wrong, which the run's log is to have */
-    run_close(rl.run);
-    return status;
+    return training_run(&(Training){.context = &rl,
+                                    .recipe = &rl.recipe,
+                                    .command = config->command,
+                                    .resume = config->resume,
+                                    .dry_run = config->dry_run,
+                                    .recall = recall,
+                                    .open = open,
+                                    .tell = tell,
+                                    .started = started,
+                                    .train = train,
+                                    .release = release});
 }

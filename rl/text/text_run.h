@@ -71,6 +71,7 @@ typedef struct TextRl {
     Arena *pair_scratch;
     OptimizerConfig optimizer;
     ScheduleConfig schedule;
+    TextRlResult *result;
     Run *run;
     Arena *arena;
     int32_t stop_id;
