@@ -1131,6 +1131,18 @@ static void tally(const uint8_t *bytes, size_t len, void *context) {
     *sum = *sum * 31 + len;
 }
 
+static void tallies_lose_no_digits(void **state) {
+    (void)state;
+    Tally none = {0}, equal = {0}, large = {0};
+    assert_true(isnan(tally_mean(&none)) && isnan(tally_std(&none)));
+    for (int i = 0; i < 7; i++) tally_add(&equal, 0.1);
+    assert_true(tally_mean(&equal) == 0.1 && tally_std(&equal) == 0); /* the sum of squares would leave 1e-9 */
+    for (int i = 1; i <= 5; i++) tally_add(&large, 1e9 + i);
+    assert_int_equal(large.n, 5);
+    assert_true(tally_mean(&large) == 1e9 + 3);
+    assert_true(fabs(tally_variance(&large) - 2) < 1e-6 && fabs(tally_std(&large) - sqrt(2)) < 1e-6);
+}
+
 static void mutations_are_the_same_in_every_run(void **state) {
     (void)state;
     uint64_t first = 0, second = 0, other = 0;
@@ -1237,6 +1249,7 @@ int main(void) {
 #endif
         cmocka_unit_test(interrupts_are_seen),
         cmocka_unit_test(mutations_are_the_same_in_every_run),
+        cmocka_unit_test(tallies_lose_no_digits),
     };
     return cmocka_run_group_tests(tests, make_dir, remove_dir);
 }

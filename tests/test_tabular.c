@@ -341,7 +341,7 @@ static double online_return(const char *settings, int64_t runs) {
         learn_episodes(learner, 400);
         learner->episodes = (Episodes){0};
         learn_episodes(learner, 500);
-        sum += learner->episodes.return_sum / (double)learner->episodes.n;
+        sum += tally_mean(&learner->episodes.returns);
         learner_free(learner);
     }
     recipe_free(recipe);
@@ -437,8 +437,8 @@ static double share_left(const char *algorithm, int64_t runs) {
         learn_episodes(learner, 100);
         learner->episodes = (Episodes){0};
         learn_episodes(learner, 300);
-        left += (int64_t)learner->episodes.length_sum - learner->episodes.n;
-        all += learner->episodes.n;
+        left += llround(tally_mean(&learner->episodes.lengths) * (double)learner->episodes.lengths.n) - learner->episodes.lengths.n;
+        all += learner->episodes.lengths.n;
         learner_free(learner);
         recipe_free(recipe);
     }

@@ -233,6 +233,16 @@ Status child_add_last_line(const Child *child, Status status); /* the same as a 
  * is fine. */
 void child_stop(Child *child, const char *farewell, double patience);
 
+/* ---- numbers that come one by one ---- */
+
+/* Their mean and spread, by Welford's update (Technometrics 4, 1962): equal numbers have no spread at all, and large ones lose no digits, as they do in
+ * sums of squares. Begins as all zeros; over all numbers, not a sample's estimate. NaN before the first one. */
+typedef struct Tally { int64_t n; double mean, squares; } Tally; /* squares: of distances from the mean */
+void tally_add(Tally *tally, double value);
+double tally_mean(const Tally *tally);
+double tally_variance(const Tally *tally);
+double tally_std(const Tally *tally);
+
 /* ---- random numbers by counter: Philox4x32-10 (Salmon et al. 2011, Random123). The same everywhere, any order, any thread ---- */
 
 typedef enum RngStream { RNG_INIT = 1, RNG_SHUFFLE, RNG_DROPOUT, RNG_SAMPLE, RNG_EXPLORE, RNG_NOISE, RNG_TEST } RngStream;

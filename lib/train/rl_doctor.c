@@ -93,13 +93,11 @@ static const Rule rules[] = {
 
 enum { WINDOW = 20, NAME = 96, WATCHES = 48, SAY_AGAIN = 3 };
 
-typedef struct Sum { double n, sum, squares; } Sum;
-
 typedef struct Watch {
     const Rule *rule;
     char metric[NAME];
     int64_t n;                  /* known values so far */
-    Sum first;
+    Tally first;
     double recent[WINDOW];      /* value k at k mod the rule's window */
     int64_t say_at;             /* with which value it may be said again */
     int64_t first_step, last_step;
@@ -114,45 +112,36 @@ struct RlDoctor {
     Watch watches[WATCHES];     /* in the order of the rules, as far as their metrics have come */
 };
 
-static void add(Sum *sum, double value) {
-    sum->n++;
-    sum->sum += value;
-    sum->squares += value * value;
-}
-
-static double mean(const Sum *sum) { return sum->sum / sum->n; }
-static double variance(const Sum *sum) { return fmax(0, sum->squares / sum->n - mean(sum) * mean(sum)); }
-
-static bool is_found(const Watch *watch, const Sum *now) {
+static bool is_found(const Watch *watch, const Tally *now) {
     const Rule *rule = watch->rule;
-    const Sum *first = &watch->first;
+    const Tally *first = &watch->first;
     switch (rule->look) {
-    case ABOVE: return mean(now) > rule->limit;
-    case BELOW: return mean(now) < rule->limit;
-    case FALLEN: return watch->least >= 0 && mean(first) >= rule->floor && mean(now) < rule->limit * mean(first);
-    case GROWN: return mean(now) > rule->floor && mean(now) > rule->limit * mean(first);
+    case ABOVE: return tally_mean(now) > rule->limit;
+    case BELOW: return tally_mean(now) < rule->limit;
+    case FALLEN: return watch->least >= 0 && tally_mean(first) >= rule->floor && tally_mean(now) < rule->limit * tally_mean(first);
+    case GROWN: return tally_mean(now) > rule->floor && tally_mean(now) > rule->limit * tally_mean(first);
     case NEVER: return watch->best < rule->limit;
-    default: return mean(now) - mean(first) <= rule->limit * sqrt((variance(now) + variance(first)) / now->n);
+    default: return tally_mean(now) - tally_mean(first) <= rule->limit * sqrt((tally_variance(now) + tally_variance(first)) / (double)now->n);
     }
 }
 
 /* Takes a value in; whether it is to be said now. judged: what must be seen beside it was seen. */
 static bool watch_add(Watch *watch, int64_t step, double value, bool judged) {
     const Rule *rule = watch->rule;
-    Sum now = {0};
+    Tally now = {0};
     watch->least = watch->n == 0 ? value : fmin(watch->least, value);
     watch->recent[watch->n++ % rule->window] = value;
-    if (watch->n <= rule->window) add(&watch->first, value);
+    if (watch->n <= rule->window) tally_add(&watch->first, value);
     if (watch->n < rule->window) return false;
-    for (int i = 0; i < rule->window; i++) add(&now, watch->recent[i]);
-    watch->best = watch->n == rule->window ? mean(&now) : fmax(watch->best, mean(&now));
+    for (int i = 0; i < rule->window; i++) tally_add(&now, watch->recent[i]);
+    watch->best = watch->n == rule->window ? tally_mean(&now) : fmax(watch->best, tally_mean(&now));
     watch->holds = judged && watch->n >= rule->least && is_found(watch, &now);
     if (!watch->holds) return false;
     if (!watch->found) watch->first_step = step;
     watch->found = true;
     watch->last_step = step;
-    watch->now = mean(&now);
-    watch->then = mean(&watch->first);
+    watch->now = tally_mean(&now);
+    watch->then = tally_mean(&watch->first);
     if (watch->n < watch->say_at) return false;
     watch->say_at = SAY_AGAIN * watch->n;
     return true;

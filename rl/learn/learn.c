@@ -24,8 +24,6 @@ static bool done(void *context) {
     return learn->learner->steps >= learn->recipe->rl_total_steps;
 }
 
-static double mean(double sum, int64_t n) { return n > 0 ? sum / (double)n : not_known; }
-
 static Status step(void *context, int64_t number, Metrics *metrics) {
     Learn *learn = context;
     Learner *learner = learn->learner;
@@ -39,13 +37,13 @@ static Status step(void *context, int64_t number, Metrics *metrics) {
     learner->metrics = NULL;
     TRY(status);
     learner->updates++;
-    double reward = mean(episodes->return_sum, episodes->n), square = mean(episodes->square_sum, episodes->n);
+    double reward = tally_mean(&episodes->returns);
     metric_count(metrics, "env_steps", learner->steps);
     metric_count(metrics, "steps", learner->steps - before);
     metric_set(metrics, "reward", reward);
-    metric_set(metrics, "reward_std", isnan(reward) ? not_known : sqrt(fmax(0, square - reward * reward)));
+    metric_set(metrics, "reward_std", tally_std(&episodes->returns));
     metric_count(metrics, "episodes", learner->all_episodes);
-    metric_set(metrics, "episode_length", mean(episodes->length_sum, episodes->n));
+    metric_set(metrics, "episode_length", tally_mean(&episodes->lengths));
     for (size_t i = 0; i < own.n; i++) metric_set(metrics, own.items[i].name, own.items[i].value);
     if (isnan(reward)) return ST_OK;
     learn->last_reward = reward;
@@ -201,7 +199,7 @@ static Status fill_policy(Learner *learner, const char *path) {
 }
 
 enum { LONGEST_EPISODE = 10000, LONGEST_WATCHED = 300 };
-typedef struct Played { int64_t n, cut; double sum, square_sum, length_sum; } Played;
+typedef struct Played { Episodes episodes; int64_t cut; } Played;
 
 /* Every copy plays its share of the episodes and then no longer counts. */
 static Status play(Learner *learner, const EvaluationConfig *config, Played *played) {
@@ -224,11 +222,9 @@ static Status play(Learner *learner, const EvaluationConfig *config, Played *pla
             if (left[copy] == 0) continue;
             left[copy]--;
             waiting--;
-            played->n++;
             played->cut += env->truncated[copy];
-            played->sum += total;
-            played->square_sum += total * total;
-            played->length_sum += (double)env->final_lengths[copy];
+            tally_add(&played->episodes.returns, total);
+            tally_add(&played->episodes.lengths, (double)env->final_lengths[copy]);
         }
     }
     return ST_OK;
@@ -268,12 +264,12 @@ Status learn_evaluate(const char *dir, const EvaluationConfig *config, Evaluatio
     if (status == ST_OK) env_reset(learner->env, config->seed);
     if (status == ST_OK) status = play(learner, config, &played);
     if (status == ST_OK) {
-        double n = (double)played.n, average = played.sum / n;
+        const Episodes *episodes = &played.episodes;
         *evaluation = (Evaluation){
-            .episodes = played.n,
-            .mean_return = average,
-            .std_return = sqrt(fmax(0, played.square_sum / n - average * average)),
-            .mean_length = played.length_sum / n,
+            .episodes = episodes->returns.n,
+            .mean_return = tally_mean(&episodes->returns),
+            .std_return = tally_std(&episodes->returns),
+            .mean_length = tally_mean(&episodes->lengths),
             .cut = played.cut,
             .limit = limit,
         };

@@ -118,11 +118,8 @@ static void count_step(Learner *learner, int64_t copy) {
     learner->steps++;
     learner->returns[copy] += env->rewards[copy];
     if (!env->terminated[copy] && !env->truncated[copy]) return;
-    double total = learner->returns[copy];
-    learner->episodes.n++;
-    learner->episodes.return_sum += total;
-    learner->episodes.square_sum += total * total;
-    learner->episodes.length_sum += (double)env->final_lengths[copy];
+    tally_add(&learner->episodes.returns, learner->returns[copy]);
+    tally_add(&learner->episodes.lengths, (double)env->final_lengths[copy]);
     learner->all_episodes++;
     learner->returns[copy] = 0;
 }

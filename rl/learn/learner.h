@@ -52,7 +52,7 @@ const Algorithm *algorithm_find(const char *name); /* NULL when unknown */
 const Algorithm *algorithm_at(size_t i);           /* NULL behind the last */
 
 /* Episodes that ended since the last report. */
-typedef struct Episodes { int64_t n; double return_sum, square_sum, length_sum; } Episodes;
+typedef struct Episodes { Tally returns, lengths; } Episodes;
 
 struct Learner {
     const Recipe *recipe;

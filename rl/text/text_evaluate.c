@@ -36,9 +36,9 @@ Status text_evaluate(TextRl *rl, RolloutSums *sums) {
 }
 
 Status text_evaluate_tell(TextRl *rl, const RolloutSums *sums, Metrics *metrics) {
-    double n = sums->completions, mean = sums->rewards / n;
-    metric_set(metrics, "eval_reward", mean);
-    metric_set(metrics, "eval_reward_std", sqrt(fmax(0, sums->squares / n - mean * mean)));
+    double n = sums->completions;
+    metric_set(metrics, "eval_reward", tally_mean(&sums->rewards));
+    metric_set(metrics, "eval_reward_std", tally_std(&sums->rewards));
     metric_set(metrics, "eval_completion_length", sums->tokens / n);
     metric_set(metrics, "eval_eos_fraction", sums->ended / n);
     return text_columns_tell(rl, sums, "eval_reward", "eval_reward_numbers_missing", metrics);
@@ -47,10 +47,10 @@ Status text_evaluate_tell(TextRl *rl, const RolloutSums *sums, Metrics *metrics)
 /* ---- a finished run ---- */
 
 static Status describe(const TextRl *rl, const RolloutSums *sums, TextEvaluation *evaluation) {
-    double n = sums->completions, mean = sums->rewards / n;
+    double n = sums->completions;
     evaluation->rows = rl->eval.n;
-    evaluation->reward = mean;
-    evaluation->reward_std = sqrt(fmax(0, sums->squares / n - mean * mean));
+    evaluation->reward = tally_mean(&sums->rewards);
+    evaluation->reward_std = tally_std(&sums->rewards);
     evaluation->completion_length = sums->tokens / n;
     evaluation->eos_fraction = sums->ended / n;
     evaluation->names = arena_zero(evaluation->arena, REWARD_COLUMNS * sizeof *evaluation->names);

@@ -24,7 +24,7 @@ static bool done(void *context) {
 static Status evaluate_first(TextRl *rl) {
     RolloutSums sums;
     TRY(text_evaluate(rl, &sums));
-    rl->first_eval = rl->best_eval = sums.rewards / sums.completions;
+    rl->first_eval = rl->best_eval = tally_mean(&sums.rewards);
     return ST_OK;
 }
 
@@ -34,7 +34,7 @@ static Status judge(void *context, int64_t number, Metrics *metrics) {
     if (!text_evaluate_due(rl, number + 1)) return ST_OK;
     TRY(text_evaluate(rl, &sums));
     TRY(text_evaluate_tell(rl, &sums, metrics));
-    rl->last_eval = sums.rewards / sums.completions;
+    rl->last_eval = tally_mean(&sums.rewards);
     rl->best_eval = fmax(rl->best_eval, rl->last_eval);
     return ST_OK;
 }

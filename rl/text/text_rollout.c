@@ -100,8 +100,7 @@ Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix
 
 static void add_round(RolloutSums *sums, const Experience *e) {
     for (int64_t i = 0; i < e->n; i++) {
-        sums->rewards += e->rewards[i];
-        sums->squares += e->rewards[i] * e->rewards[i];
+        tally_add(&sums->rewards, e->rewards[i]);
         sums->ended += e->ended[i];
         sums->tokens += (double)experience_trained(e, i);
     }
@@ -141,10 +140,10 @@ Status text_judge(TextRl *rl, Experience *e, RolloutSums *sums) {
 
 static Status describe(TextRl *rl, Metrics *metrics) {
     const RolloutSums *sums = &rl->sampled;
-    double n = sums->completions, mean = sums->rewards / n;
+    double n = sums->completions;
     TRY(text_columns_tell(rl, sums, "reward", "reward_numbers_missing", metrics));
-    metric_set(metrics, "reward", mean);
-    metric_set(metrics, "reward_std", sqrt(fmax(0, sums->squares / n - mean * mean)));
+    metric_set(metrics, "reward", tally_mean(&sums->rewards));
+    metric_set(metrics, "reward_std", tally_std(&sums->rewards));
     metric_set(metrics, "zero_std_fraction", (double)sums->flat / (double)sums->groups);
     if (rl->algorithm->compares) metric_count(metrics, "groups_compared", sums->groups - sums->flat);
     metric_set(metrics, "completion_length", sums->tokens / n);

@@ -24,7 +24,8 @@ typedef struct RewardSum { const char *name; double sum; int64_t known; } Reward
 
 /* Sums over what a step sampled, also what did not come to be trained. */
 typedef struct RolloutSums {
-    double rewards, squares, ended, tokens, completions;
+    Tally rewards;
+    double ended, tokens, completions;
     int64_t groups, flat;                                    /* flat: whose rewards are all equal */
     int64_t rounds;
     /* The recipe's rewards, then what programs tell beside them, by name: whatever the order in which it came */

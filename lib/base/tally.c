@@ -1,0 +1,15 @@
+/* Mean and spread of numbers that come one by one. */
+#include "lib/base/base.h"
+
+#include <math.h>
+
+void tally_add(Tally *tally, double value) {
+    double from_mean = value - tally->mean;
+    tally->n++;
+    tally->mean += from_mean / (double)tally->n;
+    tally->squares += from_mean * (value - tally->mean);
+}
+
+double tally_mean(const Tally *tally) { return tally->n > 0 ? tally->mean : (double)NAN; }
+double tally_variance(const Tally *tally) { return tally->n > 0 ? tally->squares / (double)tally->n : (double)NAN; }
+double tally_std(const Tally *tally) { return sqrt(tally_variance(tally)); }
