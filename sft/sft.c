@@ -433,6 +433,8 @@ static void release(void *context) {
     if (sft->model) model_free(sft->model);
 }
 
+static const TrainingKind kind = {recall, open, tell, started, train, release};
+
 Status sft_run(const SftConfig *config, TrainResult *result) {
     Sft sft = {
         .config = config,
@@ -441,15 +443,5 @@ Status sft_run(const SftConfig *config, TrainResult *result) {
         .result = result,
     };
     *result = (TrainResult){.best_step = -1};
-    return training_run(&(Training){.context = &sft,
-                                    .recipe = &sft.recipe,
-                                    .command = config->command,
-                                    .resume = config->resume,
-                                    .dry_run = config->dry_run,
-                                    .recall = recall,
-                                    .open = open,
-                                    .tell = tell,
-                                    .started = started,
-                                    .train = train,
-                                    .release = release});
+    return training_run(&kind, &sft, &sft.recipe, &(TrainingOptions){config->command, config->resume, config->dry_run});
 }

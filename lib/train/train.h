@@ -3,7 +3,7 @@
  *
  *     Recipe *recipe;
  *     TRY(recipe_read("recipe.yaml", overrides, n_overrides, &recipe));        // misspelt key: error with line and nearest name
- *     TRY(training_run(&(Training){.recipe = &recipe, .resume = resume, ...})); // training.h: from there to the report. It opens and closes
+ *     TRY(training_run(&kind, &context, &recipe, &options));                   // training.h: from there to the report; opens and closes
  *     Run *run;                                                                 // output/: recipe.yaml, metrics.jsonl, log.txt, checkpoints/
  *     TRY(trainer_run(&(TrainerConfig){.recipe = recipe, .run = run, ...}, &result)); // steps, evaluations, checkpoints, progress; resumes by itself
  */

@@ -3,41 +3,49 @@
 
 #include "lib/train/report.h"
 
-/* Unless the run has one: a resumed run keeps what it began with. */
-static Status write_started(const Training *t, const TrainMemory *memory, const Run *run) {
-    JsonWriter w;
-    if (!run_started_begin(run, *t->recipe, t->command, &w)) return ST_OK;
-    t->started(t->context, &w);
-    if (memory->total > 0) train_memory_write(&w, memory);
-    return run_started_end(run, &w);
-}
+typedef struct Training {
+    const TrainingKind *kind;
+    void *context;
+    const Recipe *const *recipe;
+    const TrainingOptions *options;
+    TrainMemory memory;
+    Run *run;
+    bool finished; /* before */
+} Training;
 
 /* Model and rows, and what they make known. */
-static Status prepare(const Training *t, TrainMemory *memory) {
-    TRY(t->open(t->context, memory));
-    t->tell(t->context, memory);
-    return trainer_check_memory(*t->recipe, memory);
+static Status prepare(Training *t) {
+    TRY(t->kind->open(t->context, &t->memory));
+    t->kind->tell(t->context, &t->memory);
+    return trainer_check_memory(*t->recipe, &t->memory);
+}
+
+/* Unless the run has one: a resumed run keeps what it began with. */
+static Status write_started(const Training *t) {
+    JsonWriter w;
+    if (!run_started_begin(t->run, *t->recipe, t->options->command, &w)) return ST_OK;
+    t->kind->started(t->context, &w);
+    if (t->memory.total > 0) train_memory_write(&w, &t->memory);
+    return run_started_end(t->run, &w);
 }
 
 /* A finished run needs neither model nor rows; a directory that is taken is refused before they are loaded. */
-static Status go(const Training *t, Run **run, bool *finished) {
-    TrainMemory memory = {0};
-    if (!t->dry_run) TRY(run_check(*t->recipe, t->resume, finished));
-    if (!*finished) TRY(prepare(t, &memory));
-    if (t->dry_run) return ST_OK;
-    TRY(run_open(*t->recipe, t->resume, run));
-    *finished = run_finished(*run); /* perhaps by another process in the meantime */
-    if (*finished) return t->recall(t->context, *run);
-    TRY(write_started(t, &memory, *run));
-    return t->train(t->context, *run);
+static Status go(Training *t) {
+    if (!t->options->dry_run) TRY(run_check(*t->recipe, t->options->resume, &t->finished));
+    if (!t->finished) TRY(prepare(t));
+    if (t->options->dry_run) return ST_OK;
+    TRY(run_open(*t->recipe, t->options->resume, &t->run));
+    t->finished = run_finished(t->run); /* perhaps by another process in the meantime */
+    if (t->finished) return t->kind->recall(t->context, t->run);
+    TRY(write_started(t));
+    return t->kind->train(t->context, t->run);
 }
 
-Status training_run(const Training *training) {
-    Run *run = NULL;
-    bool finished = false;
-    Status status = go(training, &run, &finished);
-    training->release(training->context);
-    if (run && !finished) status = report_run(run, status);
-    run_close(run);
+Status training_run(const TrainingKind *kind, void *context, const Recipe *const *recipe, const TrainingOptions *options) {
+    Training training = {.kind = kind, .context = context, .recipe = recipe, .options = options};
+    Status status = go(&training);
+    kind->release(context);
+    if (training.run && !training.finished) status = report_run(training.run, status);
+    run_close(training.run);
     return status;
 }

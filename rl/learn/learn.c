@@ -169,6 +169,8 @@ static Status train(void *context, Run *run) {
 
 static void release(void *context) { learner_free(((Learn *)context)->learner); }
 
+static const TrainingKind kind = {recall, open, tell, started, train, release};
+
 Status learn_run(const LearnConfig *config, LearnResult *result) {
     Learn learn = {
         .config = config, .recipe = config->recipe, .result = result, .last_reward = not_known, .best_reward = not_known, .began_steps = -1};
@@ -176,17 +178,7 @@ Status learn_run(const LearnConfig *config, LearnResult *result) {
     if (learn.recipe->rl_total_steps < 1)
         return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "say how many steps of the environment the run may take");
     TRY(environment_keys_check(learn.recipe, learn.recipe->rl_algorithm));
-    return training_run(&(Training){.context = &learn,
-                                    .recipe = &learn.recipe,
-                                    .command = config->command,
-                                    .resume = config->resume,
-                                    .dry_run = config->dry_run,
-                                    .recall = recall,
-                                    .open = open,
-                                    .tell = tell,
-                                    .started = started,
-                                    .train = train,
-                                    .release = release});
+    return training_run(&kind, &learn, &learn.recipe, &(TrainingOptions){config->command, config->resume, config->dry_run});
 }
 
 /* ---- evaluation ---- */

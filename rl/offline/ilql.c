@@ -422,6 +422,8 @@ static void release(void *context) {
     arena_free(il->arena);
 }
 
+static const TrainingKind kind = {recall, open, tell, started, train, release};
+
 Status ilql_run(const IlqlRunConfig *config, IlqlResult *result) {
     Ilql il = {.config = config,
                .recipe = config->recipe,
@@ -432,15 +434,5 @@ Status ilql_run(const IlqlRunConfig *config, IlqlResult *result) {
                .last_loss = (double)NAN};
     *result = (IlqlResult){0};
     if (!il.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
-    return training_run(&(Training){.context = &il,
-                                    .recipe = &il.recipe,
-                                    .command = config->command,
-                                    .resume = config->resume,
-                                    .dry_run = config->dry_run,
-                                    .recall = recall,
-                                    .open = open,
-                                    .tell = tell,
-                                    .started = started,
-                                    .train = train,
-                                    .release = release});
+    return training_run(&kind, &il, &il.recipe, &(TrainingOptions){config->command, config->resume, config->dry_run});
 }

@@ -359,19 +359,11 @@ static void release(void *context) {
     if (run->model) model_free(run->model);
 }
 
+static const TrainingKind kind = {recall, open, tell, started, train, release};
+
 Status pair_run(PairRun *run, TrainResult *result) {
     const PairRunConfig *config = run->config;
     Whole whole = {.run = run, .result = result};
     *result = (TrainResult){.best_step = -1};
-    return training_run(&(Training){.context = &whole,
-                                    .recipe = &run->recipe,
-                                    .command = config->command,
-                                    .resume = config->resume,
-                                    .dry_run = config->dry_run,
-                                    .recall = recall,
-                                    .open = open,
-                                    .tell = tell,
-                                    .started = started,
-                                    .train = train,
-                                    .release = release});
+    return training_run(&kind, &whole, &run->recipe, &(TrainingOptions){config->command, config->resume, config->dry_run});
 }

@@ -389,6 +389,8 @@ void text_release(TextRl *rl) {
 
 static void release(void *context) { text_release(context); }
 
+static const TrainingKind kind = {recall, open, tell, started, train, release};
+
 Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
     TextRl rl = {.config = config,
                  .recipe = config->recipe,
@@ -402,15 +404,5 @@ Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
                  .stop_id = -1};
     *result = (TextRlResult){.first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known};
     if (!rl.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
-    return training_run(&(Training){.context = &rl,
-                                    .recipe = &rl.recipe,
-                                    .command = config->command,
-                                    .resume = config->resume,
-                                    .dry_run = config->dry_run,
-                                    .recall = recall,
-                                    .open = open,
-                                    .tell = tell,
-                                    .started = started,
-                                    .train = train,
-                                    .release = release});
+    return training_run(&kind, &rl, &rl.recipe, &(TrainingOptions){config->command, config->resume, config->dry_run});
 }
