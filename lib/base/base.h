@@ -235,8 +235,8 @@ void child_stop(Child *child, const char *farewell, double patience);
 
 /* ---- numbers that come one by one ---- */
 
-/* Their mean and spread, by Welford's update (Technometrics 4, 1962): equal numbers have no spread at all, and large ones lose no digits, as they do in
- * sums of squares. Begins as all zeros; over all numbers, not a sample's estimate. NaN before the first one. */
+/* Their mean and spread, by Welford's update (Technometrics 4, 1962): equal numbers have no spread at all, and large ones keep their digits, which
+ * sums of squares lose. Begins as all zeros; over all numbers, not a sample's estimate. NaN before the first one. */
 typedef struct Tally { int64_t n; double mean, squares; } Tally; /* squares: of distances from the mean */
 void tally_add(Tally *tally, double value);
 double tally_mean(const Tally *tally);
