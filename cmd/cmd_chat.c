@@ -141,8 +141,15 @@ static Status take_row(void *context, const Row *row) {
     return ST_OK;
 }
 
+/* What /save writes is a line of JSON, whatever its name; other files are read as rows by their ending. */
 static Status load(Talk *talk, const char *path) {
-    TRY(rows_read_some(path, 1, take_row, talk));
+    json_t *saved = NULL;
+    Status status = json_read_file(path, &saved);
+    if (status == ST_OK && json_is_object(saved) && json_is_array(json_object_get(saved, "messages")))
+        status = take_row(talk, &(Row){.json = saved, .file = path, .unit = "line", .line = 1});
+    else status = rows_read_some(path, 1, take_row, talk);
+    json_decref(saved);
+    TRY(status);
     show_line("%zu messages from %s", json_array_size(talk->messages), path);
     return ST_OK;
 }

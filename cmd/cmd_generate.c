@@ -171,6 +171,7 @@ Status cmd_generate(int argc, char **argv) {
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
         CHAT_OPTIONS(job.chat),
         {"-n", OPTION_INT, &job.config.n, "N", "completions per prompt (1)"},
+        {"--n", OPTION_INT, &job.config.n, "N", "the same, as the recipe's key is called"},
         SAMPLING_OPTIONS(job.config, job.stop),
         {"--ignore-eos", OPTION_FLAG, &job.config.ignore_eos, NULL, "go on behind the end-of-text token"},
         {"--max-batch", OPTION_INT, &job.config.max_batch, "N", "sequences at a time; 0 = as memory allows, at most 32"},

@@ -274,13 +274,14 @@ static Status find_near_duplicates(const Dataset *dataset, DataCheck *check) {
     return room ? ST_OK : status_fail(ST_RESOURCE, "out of memory to compare %zu rows", n);
 }
 
-/* ---- training rows that evaluation asks for: 13 tokens in a row, the last of them trained ---- */
+/* ---- training rows that evaluation asks for: 13 tokens in a row, the last of them trained; of a shorter row all ---- */
 
 enum { GRAM = 13 };
 typedef struct Gram { uint64_t hash; uint32_t row; bool seen; } Gram;
 
 typedef void GramCallback(void *context, uint64_t hash);
 static void each_gram(const Example *example, GramCallback *call, void *context) {
+    if (example->n < GRAM && example->n_runs) call(context, hash_ids(example->ids, example->n));
     for (int32_t r = 0; r < example->n_runs; r++)
         for (int32_t t = example->runs[r].begin; t < example->runs[r].end; t++)
             if (t + 1 >= GRAM) call(context, hash_ids(example->ids + t + 1 - GRAM, GRAM));
@@ -342,7 +343,7 @@ static Status find_overlap(const RecipeRows *rows, DataCheck *check) {
         for (size_t i = 0; i < grams.n; i++) hit[grams.items[i].row] = hit[grams.items[i].row] || grams.items[i].seen;
         for (size_t i = 0; i < rows->eval->n; i++) check->overlapping_eval += hit[i];
         if (check->overlapping_eval)
-            warn(check, "%lld of %zu rows of evaluation share 13 tokens in a row with training: their loss says less than it seems",
+            warn(check, "%lld of %zu rows of evaluation share 13 tokens in a row, or all where they are shorter, with training: their loss says less than it seems",
                  (long long)check->overlapping_eval, rows->eval->n);
     }
     free(hit);

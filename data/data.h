@@ -116,6 +116,7 @@ typedef struct DataCounts {
 /* Columns and tags of an entry of dataset_info.json, under the names that file has for them; NULL: not there. */
 typedef struct ColumnMap {
     bool sharegpt, ranking;
+    bool plain;                                  /* texts to go on with: the prompt's column alone */
     const char *prompt, *query, *response, *history, *messages, *system, *tools, *chosen, *rejected, *kto_tag;
     const char *role_tag, *content_tag, *user_tag, *assistant_tag, *observation_tag, *function_tag, *system_tag;
 } ColumnMap;
@@ -199,6 +200,8 @@ Status rows_expand(const char *pattern, Arena *arena, const char ***paths, size_
  * training row what comes before the (last) trained part. A row as a whole: all of its tokens, a prompt and its completion as one text; BOS where the
  * tokenizer adds it, EOS only where the chat template writes it. Rows are told by their columns. ST_INPUT. */
 Status row_question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
+/* The messages of a conversation's question, without the answer that it may end with: a new list, NULL where the row is no conversation. ST_INPUT. */
+Status row_question_messages(const json_t *row, json_t **messages);
 Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
 /* Text of an Alpaca row's prompt: Stanford's wording. */
 void alpaca_prompt(const char *instruction, const char *input, Str *text);

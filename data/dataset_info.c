@@ -39,6 +39,8 @@ static Status read_map(const json_t *entry, Arena *arena, ColumnMap *map) {
         {tags, "system_tag", "system", &map->system_tag},
     };
     for (size_t i = 0; i < COUNT_OF(names); i++) TRY(copy_name(names[i].object, names[i].key, names[i].missing, arena, names[i].out));
+    map->plain = json_object_get(columns, "prompt") && !json_object_get(columns, "response") && !json_object_get(columns, "query") &&
+                 !json_object_get(columns, "history") && !map->ranking && !map->kto_tag;
     static const char *const media[] = {"images", "videos", "audios"};
     for (size_t i = 0; i < COUNT_OF(media); i++)
         if (json_object_get(columns, media[i])) return status_fail(ST_INPUT, "the column '%s' is not supported: rows are text", media[i]);
@@ -111,6 +113,8 @@ static json_t *message_apply(const ColumnMap *map, json_t *message) {
         if (strcmp(role, roles[i].tag) == 0) json_object_set_new(mapped, "from", json_string(roles[i].from));
     if (!json_object_get(mapped, "from")) take(mapped, "from", message, map->role_tag);
     take(mapped, "value", message, map->content_tag);
+    static const char *const flags[] = {"train", "weight", "loss_weight"};
+    for (size_t i = 0; i < COUNT_OF(flags); i++) take(mapped, flags[i], message, flags[i]);
     return mapped;
 }
 
@@ -125,7 +129,7 @@ static void sharegpt_apply(const ColumnMap *map, const json_t *row, json_t *mapp
 }
 
 static void alpaca_apply(const ColumnMap *map, const json_t *row, json_t *mapped) {
-    bool plain = !json_object_get(row, map->response) && !map->ranking && !map->kto_tag; /* texts to go on with: only the prompt column */
+    bool plain = map->plain && !json_object_get(row, map->response);
     take(mapped, plain ? "text" : "instruction", row, map->prompt);
     if (plain) return;
     take(mapped, "input", row, map->query);

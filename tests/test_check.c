@@ -63,6 +63,13 @@ static void eval_row(FILE *file, size_t i) {
     write_row(file, ids, 60);
 }
 
+static void brief_row(FILE *file, size_t i) {
+    int32_t ids[8];
+    random_ids(ids, 7, i);
+    ids[7] = 1;
+    write_row(file, ids, 8);
+}
+
 static DataCheck look(Dataset *train, Dataset *eval) {
     DataCheck check = {0};
     check_ok(data_check(&(RecipeRows){.train = train, .eval = eval}, &model, &check));
@@ -96,7 +103,7 @@ static void good_rows_raise_no_alarm(void **state) {
 static void planted_faults_are_found(void **state) {
     (void)state;
     Dataset *good = rows_of("good.jsonl", 200, good_row), *endless = rows_of("endless.jsonl", 50, endless_row),
-            *alike = rows_of("alike.jsonl", 90, alike_row), *eval = rows_of("eval.jsonl", 40, eval_row);
+            *alike = rows_of("alike.jsonl", 90, alike_row), *eval = rows_of("eval.jsonl", 40, eval_row), *brief = rows_of("brief.jsonl", 30, brief_row);
     DataCheck check = look(endless, NULL);
     assert_true(warned(&check, "no end token is ever trained"));
     data_check_release(&check);
@@ -108,6 +115,10 @@ static void planted_faults_are_found(void **state) {
     assert_int_equal(check.overlapping_eval, 20); /* their common beginning alone does not count */
     assert_true(warned(&check, "20 of 40 rows of evaluation share 13 tokens"));
     data_check_release(&check);
+    check = look(brief, brief);
+    assert_int_equal(check.overlapping_eval, 30); /* fewer than 13 tokens, but the same ones */
+    data_check_release(&check);
+    dataset_free(brief);
     dataset_free(good);
     dataset_free(endless);
     dataset_free(alike);

@@ -24,9 +24,12 @@ static void judge(int fd, const Query *query) {
                 json_integer_value(json_object_get(query->body, "max_tokens")) == 9;
     const char *completion = text ? strstr(text, "A: ") : NULL;
     if (!good || !completion) reply(fd, "400 Bad Request", "", "{\"error\": \"what?\"}");
+    else if (strchr(completion, '?'))
+        reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Step 1: 9\"}, \"finish_reason\": \"length\"}]}");
     else if (strchr(completion, '!')) reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"I can't say.\"}}]}");
     else {
-        snprintf(body, sizeof body, "{\"choices\": [{\"message\": {\"role\": \"assistant\", \"content\": \"%.90s\\nRating: %zu/5? No: %zu\"}}]}",
+        snprintf(body, sizeof body,
+                 "{\"choices\": [{\"message\": {\"role\": \"assistant\", \"content\": \"%.90s\\nA rating of %zu/5? No. Rating: **%zu** / 20, of 3 points\"}}]}",
                  "Clear, 2 mistakes.", strlen(completion), strlen(completion) - 3);
         reply(fd, "200 OK", "", body);
     }
@@ -46,6 +49,7 @@ static void serve(int fd, Query *query) {
     else if (strcmp(path, "/down") == 0) reply(fd, "503 Service Unavailable", "", "overloaded");
     else if (strcmp(path, "/wait") == 0) reply(fd, "429 Too Many Requests", "Retry-After: 86400\r\n", "");
     else if (strcmp(path, "/garbage") == 0) reply(fd, "200 OK", "", "well done");
+    else if (strcmp(path, "/proxy") == 0 && before < 2) reply(fd, "200 OK", "", "<html>please wait</html>");
     else if (strcmp(path, "/moved") == 0) reply(fd, "302 Found", "Location: /plain\r\n", "elsewhere");
     else if (strcmp(path, "/key") == 0 && !strstr(query->head, "Authorization: Bearer s3cret\r\n")) reply(fd, "401 Unauthorized", "", "who are you?");
     else if (strcmp(path, "/nokey") == 0 && strstr(query->head, "Authorization")) reply(fd, "400 Bad Request", "", "a key");
@@ -120,6 +124,7 @@ static void servers_in_trouble_are_asked_again(void **state) {
         {"/shaky", "retries: 20"},
         {"/cut", "retries: 20"},
         {"/silent", "retries: 20"},
+        {"/proxy", "concurrency: 1, retries: 2"},
         {"/key", "api_key_env: JUDGE_KEY"},
         {"/nokey", ""},
     };
@@ -140,7 +145,7 @@ static void what_goes_wrong_is_said_with_the_row(void **state) {
     } cases[] = {
         {"/down", "retries: 1", "answers at last with status 503 (2 tries): 'overloaded'", "", ST_RESOURCE},
         {"/never", "retries: 0, timeout: 0.2", "does not answer: ", "", ST_RESOURCE},
-        {"/garbage", "", "the server answers wrongly: no JSON: 'well done'", "", ST_INPUT},
+        {"/garbage", "retries: 1", "the server answers wrongly: no JSON: 'well done'", "", ST_INPUT},
         {"/moved", "", "status 302 (1 tries): 'elsewhere'", "", ST_RESOURCE},
         {"/wait", "", "asks to wait 86400 s", "", ST_RESOURCE},
         {"/key", "", "status 401", "key may be wrong", ST_RESOURCE},
@@ -208,10 +213,13 @@ static void a_judge_is_asked_with_the_rubric(void **state) {
     close_batch(&batch);
     check_ok(open_path("/v1/chat/completions", "model: judge-1, system: s, rubric: 'A: {completion}', max_tokens: 9", &batch));
     check_status(rewards_score(batch.set, batch.rows, ROWS, &batch.scores), ST_INPUT); /* 11 is beyond 10 */
-    check_text("row 10: judge 'judge-1' answers wrongly: its last number is no rating within 'range'");
+    check_text("row 10: judge 'judge-1' answers wrongly: it has no rating within 'range'");
     close_batch(&batch);
     check_ok(open_path("/v1/", "model: judge-1, system: s, rubric: 'A: {completion}', max_tokens: 9, range: [0, 20], failed: -3", &batch));
     batch.texts[2][0] = '!';
+    check_ok(rewards_score(batch.set, batch.rows, ROWS, &batch.scores));
+    check_close(batch.scores->sums[2], -3, 0);
+    batch.texts[2][0] = '?'; /* cut off: it was about to say something else */
     check_ok(rewards_score(batch.set, batch.rows, ROWS, &batch.scores));
     check_close(batch.scores->sums[2], -3, 0);
     close_batch(&batch);

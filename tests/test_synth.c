@@ -7,6 +7,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include "data/rating.h"
 #include "tests/check.h"
 #include "tests/synth_world.h"
 
@@ -131,9 +132,16 @@ static void a_score_is_what_a_judge_means(void **state) {
         {"Score:", (double)NAN},
         {"", (double)NAN},
         {"out of 10", (double)NAN},
+        {"Score: 8. It scores well on accuracy (3 points) though.", 8},
+        {"I rate it 8 out of 10.", 8},
+        {"7 (scale 0-10)", 7},
+        {"The rating is **8.5** / 10.", 8.5},
+        {"Accuracy: I score it 3/10.\n\n8\n", 8},
+        {"Its score is low, 2.\n**9/10**", 9},
+        {"-3", (double)NAN},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
-        double score = synth_score(cases[i].text);
+        double score = rating_of(cases[i].text, 1, 10);
         if (isnan(cases[i].score) ? !isnan(score) : score != cases[i].score) fail_msg("'%s' gives %g", cases[i].text, score);
     }
 }

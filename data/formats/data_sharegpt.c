@@ -48,7 +48,7 @@ static Status turn_message(const json_t *turn, size_t number, json_t **message) 
     } else {
         *message = json_pack("{s:s, s:O}", "role", role, "content", value);
     }
-    static const char *const flags[] = {"train", "weight"};
+    static const char *const flags[] = {"train", "weight", "loss_weight"};
     for (size_t i = 0; i < COUNT_OF(flags); i++)
         if (json_object_get(turn, flags[i])) json_object_set(*message, flags[i], json_object_get(turn, flags[i]));
     return *message ? ST_OK : status_fail(ST_RESOURCE, "out of memory");

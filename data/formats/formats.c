@@ -56,6 +56,21 @@ Status row_question(const json_t *row, const DataConfig *config, const Tokenizer
     return data_format_question(format, row, config, tokenizer, ids);
 }
 
+Status row_question_messages(const json_t *row, json_t **messages) {
+    json_t *list = json_object_get(row, "messages"), *turns = json_object_get(row, "conversations");
+    *messages = NULL;
+    if (!turns) turns = json_object_get(row, "conversation");
+    if (json_is_array(json_object_get(row, "prompt"))) list = json_object_get(row, "prompt");
+    if (!json_is_array(list) && !json_is_array(turns)) return ST_OK;
+    Status status = ST_OK;
+    if (json_is_array(list)) *messages = json_copy(list);
+    else status = sharegpt_messages(row, turns, messages);
+    size_t n = json_array_size(*messages);
+    const char *role = n ? json_string_value(json_object_get(json_array_get(*messages, n - 1), "role")) : NULL;
+    if (role && strcmp(role, "assistant") == 0) json_array_remove(*messages, n - 1);
+    return status == ST_OK && !*messages ? status_fail(ST_RESOURCE, "out of memory for a conversation") : status;
+}
+
 /* A prompt and its completion as one text, without the EOS that training adds: a token may span the border. */
 static Status whole_text(const char *prompt, const char *completion, const Tokenizer *tokenizer, Ids *ids) {
     Str whole = {0};
@@ -73,7 +88,8 @@ Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *t
     if (strcmp(format->name, "text") == 0) return data_format_question(format, row, config, tokenizer, ids);
     if (json_is_string(json_object_get(row, "prompt"))) {
         TRY(row_text(row, "prompt", &prompt));
-        if (json_object_get(row, "completion")) TRY(row_text(row, "completion", &completion));
+        const char *answer = strcmp(format->name, "preference") == 0 ? "chosen" : "completion";
+        if (json_object_get(row, answer)) TRY(row_text(row, answer, &completion));
         return whole_text(prompt, completion, tokenizer, ids);
     }
     if (strcmp(format->name, "prompt") == 0) return data_format_question(format, row, config, tokenizer, ids);

@@ -60,13 +60,24 @@ static Status add_block(Synth *s, const SynthRequest *request, const SynthCandid
     return c->instruction && c->input && c->output ? ST_OK : ST_RESOURCE;
 }
 
+/* The next line of nothing but three # or more: a heading of Markdown has words behind them. */
+static const char *next_rule(const char *text, const char *at) {
+    for (; (at = strstr(at, "###")); at += strspn(at, "#")) {
+        const char *before = at, *behind = at + strspn(at, "#");
+        while (before > text && (before[-1] == ' ' || before[-1] == '\t')) before--;
+        behind += strspn(behind, " \t\r");
+        if ((before == text || before[-1] == '\n') && (!*behind || *behind == '\n')) return at;
+    }
+    return NULL;
+}
+
 /* Blocks stand between lines of ###; the last one of a reply that was cut is not whole. A reply without any is one that has the wrong form. */
 static Status take_blocks(Synth *s, const SynthRequest *request, const SynthCandidate *origin, SynthCandidate **candidates, size_t *n) {
     const char *text_end = request->text + strlen(request->text);
     if (request->refused) return add_block(s, request, origin, request->text, text_end, false, candidates, n);
     s->stages[TASKS].count.kept++;
     for (const char *at = request->text; at && *n < MOST_TASKS;) {
-        const char *end = strstr(at, "###"), *stop = end ? end : text_end;
+        const char *end = next_rule(request->text, at), *stop = end ? end : text_end;
         while (at < stop && isspace((unsigned char)*at)) at++;
         if (at < stop) TRY(add_block(s, request, origin, at, stop, request->cut && !end, candidates, n));
         at = end ? end + strspn(end, "#") : NULL;

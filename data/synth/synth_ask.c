@@ -1,4 +1,5 @@
 /* Requests: templates rendered, numbered, looked up in the log, asked, and what came of them. */
+#include "data/rating.h"
 #include "data/synth/synth_parts.h"
 
 #include <ctype.h>
@@ -504,44 +505,10 @@ Status synth_answer(Synth *s, int stage, SynthCandidate **candidates, size_t n) 
 
 /* ---- scores by a judge ---- */
 
-/* Whether the number at `at` says how far the points go: "/ 10", "out of 10". */
-static bool is_scale(const char *text, const char *at) {
-    static const char words[] = "out of";
-    size_t n = sizeof words - 1;
-    while (at > text && (blank(at[-1]) || at[-1] == '*')) at--;
-    if (at > text && at[-1] == '/') return true;
-    return (size_t)(at - text) >= n && strncasecmp(at - n, words, n) == 0;
-}
-
-/* The next number that is no scale, no rest of a number and no end of a range like 1-10; behind it, or NULL. */
-static const char *next_number(const char *text, const char *at, double *value) {
-    for (; *at; at++) {
-        if (!isdigit((unsigned char)*at)) continue;
-        const char *begin = at, *end = at + strspn(at, "0123456789.");
-        bool range = *end == '-' && isdigit((unsigned char)end[1]), part = begin > text && (begin[-1] == '.' || begin[-1] == '-');
-        at = end - 1;
-        if (range || part || is_scale(text, begin)) continue;
-        *value = strtod(begin, NULL);
-        return end;
-    }
-    return NULL;
-}
-
-static double in_range(double value) { return value >= 1 && value <= 10 ? value : (double)NAN; }
-
-double synth_score(const char *text) {
-    double value, score = (double)NAN;
-    for (const char *at = text + strlen(text); at-- > text;) /* what stands behind the last "score" that has a number */
-        if (strncasecmp(at, "score", 5) == 0 && next_number(text, at, &value)) return in_range(value);
-    for (const char *at = text; (at = next_number(text, at, &value));)
-        if (!isnan(in_range(value))) score = value;
-    return score;
-}
-
 /* A reply that was cut may have been about to say something else, and a refusal is about nothing here. */
 static double score_of_reply(const SynthRequest *request) {
     if (request->cut || request->refused) return (double)NAN;
-    return request->n_choices ? request->mean : synth_score(request->text);
+    return request->n_choices ? request->mean : rating_of(request->text, 1, 10);
 }
 
 /* Of a judge that compares the ten scores, else in words. */

@@ -216,11 +216,8 @@ Status synth_check_labels(Synth *s, int stage, const char *type, SynthCandidate 
 
 /* ---- scores ---- */
 
-/* What a judge's reply says from 1 to 10: the first number behind the last "score", else the last number; "8/10" and "8 out of 10" are 8. NaN:
- * nothing, or out of range. */
-double synth_score(const char *text);
 /* Scores from 1 to 10 of answers by the judge, NaN where there is none; of those that are still in. A judge that compares gives the mean of the ten,
- * others say a number (synth_score). The requests are noted in the candidates. */
+ * others say a number (rating_of). The requests are noted in the candidates. */
 Status synth_scores(Synth *s, int stage, SynthCandidate **candidates, size_t n, double *scores);
 Status synth_filter_scores(void *context, const FilterRow *rows, size_t n, double *values); /* a FilterScore; context: the Synth */
 /* The same; those that the preset has asked for already are taken as they are */

@@ -186,6 +186,7 @@ const char *recipe_difference(const Recipe *a, const Recipe *b, const char **val
     const char *different = NULL;
     for (size_t i = 0; i < n_recipe_keys && !different; i++) {
         if (changes_nothing(&recipe_keys[i]) || takes_its_day(a, &recipe_keys[i])) continue;
+        if (!a->has_lora && strcmp(recipe_keys[i].section, "lora") == 0) continue; /* lora: null over a recipe that has the section */
         if (same_value(a, b, &recipe_keys[i], &text_a, &text_b)) continue;
         different = recipe_keys[i].dotted;
         *value_a = arena_strdup(a->arena, str_text(&text_a));

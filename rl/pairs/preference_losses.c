@@ -217,7 +217,7 @@ static void add_metrics(const PreferenceBatch *batch, int64_t i, Score chosen, S
     metrics->rewards_chosen += share * chosen.reward;
     metrics->rewards_rejected += share * rejected.reward;
     metrics->margin += share * (chosen.reward - rejected.reward);
-    metrics->accuracy += share * (chosen.reward > rejected.reward);
+    metrics->accuracy += chosen.reward > rejected.reward; /* counted first: shares of a third do not add up to one */
     metrics->logps_chosen += share * batch->chosen[i];
     metrics->logps_rejected += share * batch->rejected[i];
 }
@@ -240,6 +240,7 @@ Status preference_loss(const PreferenceLoss *loss, const PreferenceConfig *confi
         shares[i] = (batch->weights ? batch->weights[i] : 1) / (double)(config->total_pairs ? config->total_pairs : n);
         add_metrics(batch, i, chosen[i], rejected[i], metrics);
     }
+    metrics->accuracy /= (double)n;
     metrics->loss = loss->matching == SORTED_MARGINS ? match_margins(loss, config, batch, a, b, shares, grad_chosen, grad_rejected)
                                                      : match_scores(loss, config, chosen, rejected, n, a, b, shares, grad_chosen, grad_rejected);
     double nll_weight = config->nll_given ? config->nll_weight : loss->nll_weight;

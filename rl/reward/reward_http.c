@@ -1,13 +1,17 @@
 /* http: a server that is asked for each row. Without `model` it takes the row as JSON and answers as a reward program does (a number, or an object
  * with "reward"). With `model` it is an OpenAI-compatible judge: it gets the rubric with {prompt}, {completion} and the data row's columns filled in,
- * and the last number of its answer, brought from `range` to 0..1, is the reward. */
+ * and the rating of its answer (data/rating.h), brought from `range` to 0..1, is the reward. */
+#include "data/rating.h"
 #include "lib/base/http.h"
-#include "rl/reward/numbers.h"
 #include "rl/reward/reward_kinds.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+
+#define FIRST_PAUSE 0.5 /* seconds before an unreadable reply is asked for again, twice as many each time */
+#define LONGEST_PAUSE 30
 
 enum { URL, MODEL, RUBRIC, SYSTEM, RANGE, MAX_TOKENS, KEY_ENV, CONCURRENCY, RETRIES, TIMEOUT, PER_SECOND, FAILED };
 static const char usual_rubric[] =
@@ -146,17 +150,17 @@ static Status wrong_judgement(const Reward *reward, const char *problem, const c
 
 static Status read_judgement(const Reward *reward, const Str *reply, double *value) {
     const Server *server = reward->state;
-    const NumberStyle style = {',', '.', false};
-    double rating;
     json_t *root = json_loadb(str_text(reply), reply->len, JSON_REJECT_DUPLICATES, NULL);
-    const json_t *content = json_object_get(json_object_get(json_array_get(json_object_get(root, "choices"), 0), "message"), "content");
+    const json_t *choice = json_array_get(json_object_get(root, "choices"), 0), *content = json_object_get(json_object_get(choice, "message"), "content");
+    const char *reason = json_string_value(json_object_get(choice, "finish_reason"));
+    bool cut = reason && (strcmp(reason, "length") == 0 || strcmp(reason, "content_filter") == 0); /* it may have been about to say something else */
     Slice text = {json_string_value(content), json_string_length(content)};
+    double rating = text.data && !cut ? rating_of(text.data, server->low, server->high) : (double)NAN;
     Status status = ST_OK;
     if (!json_is_string(content)) status = wrong_judgement(reward, "no choices[0].message.content", str_text(reply), reply->len);
-    else if (numbers_last(text, &style, &rating) && rating >= server->low && rating <= server->high)
-        *value = (rating - server->low) / (server->high - server->low);
+    else if (!isnan(rating)) *value = (rating - server->low) / (server->high - server->low);
     else if (reward->options[FAILED].node) *value = reward->options[FAILED].number;
-    else status = wrong_judgement(reward, "its last number is no rating within 'range'", text.data, text.len);
+    else status = wrong_judgement(reward, cut ? "it was cut off" : "it has no rating within 'range'", text.data, text.len);
     json_decref(root);
     return status;
 }
@@ -166,6 +170,28 @@ static Status read_reply(Reward *reward, const Str *reply, size_t row, double *v
     return reward_read_answer(reward, "the server", str_text(reply), row, value);
 }
 
+/* A proxy's page, half a body: what says nothing at all may be said better another time. A readable reply is what it is. */
+static bool is_readable(const Reward *reward, const Str *reply) {
+    json_t *root = json_loadb(str_text(reply), reply->len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, NULL);
+    const json_t *message = json_object_get(json_array_get(json_object_get(root, "choices"), 0), "message");
+    bool readable = root && (!reward->options[MODEL].text || json_is_string(json_object_get(message, "content")));
+    json_decref(root);
+    return readable;
+}
+
+/* The reply, asked for again as long as it is not readable and tries are left. */
+static Status read_or_ask(Reward *reward, const Str *body, Str *reply, size_t row, double *value) {
+    Server *server = reward->state;
+    int64_t retries = (int64_t)reward->options[RETRIES].number;
+    size_t at;
+    for (int64_t tries = 0; tries < retries && !is_readable(reward, reply); tries++) {
+        http_slow_down(server->client, MIN(FIRST_PAUSE * pow(2, (double)tries), LONGEST_PAUSE));
+        str_clear(reply);
+        TRY(http_post_all(server->client, body, 1, reply, &at));
+    }
+    return read_reply(reward, reply, row, value);
+}
+
 static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double *values) {
     const Server *server = reward->state;
     Str *bodies = calloc(MAX(n, 1), sizeof *bodies), *replies = calloc(MAX(n, 1), sizeof *replies);
@@ -173,7 +199,7 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     Status status = bodies && replies ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
     for (size_t i = 0; i < n && status == ST_OK; i++) status = write_question(reward, &rows[at = i], &bodies[i]);
     if (status == ST_OK) status = http_post_all(server->client, bodies, n, replies, &at);
-    for (size_t i = 0; i < n && status == ST_OK; i++) status = read_reply(reward, &replies[at = i], i, &values[i]);
+    for (size_t i = 0; i < n && status == ST_OK; i++) status = read_or_ask(reward, &bodies[at = i], &replies[i], i, &values[i]);
     for (size_t i = 0; i < n && bodies && replies; i++) {
         str_release(&bodies[i]);
         str_release(&replies[i]);

@@ -76,16 +76,15 @@ static Status bytes(const Reward *reward, const RewardShape *shape, size_t *need
 /* ---- the reward model's own tokens ---- */
 
 /* The row with its answer, as a row of training would be; a new object. */
-static json_t *whole_row(const RewardRow *row) {
-    json_t *whole = row->columns ? json_copy((json_t *)(uintptr_t)row->columns) : json_object(), *prompt = json_object_get(whole, "messages");
-    json_t *text = json_stringn(row->completion.data, row->completion.len);
-    if (!prompt) prompt = json_object_get(whole, "prompt");
-    if (prompt) json_object_set(whole, "prompt", prompt);
-    else json_object_set_new(whole, "prompt", json_stringn(row->prompt.data, row->prompt.len));
-    json_object_set_new(whole, "completion",
-                        json_is_array(prompt) ? json_pack("[{s:s, s:O}]", "role", "assistant", "content", text) : json_incref(text));
+static Status whole_row(const RewardRow *row, json_t **whole) {
+    json_t *messages, *text = json_stringn(row->completion.data, row->completion.len);
+    *whole = row->columns ? json_copy((json_t *)(uintptr_t)row->columns) : json_object();
+    Status status = row_question_messages(row->columns, &messages); /* without an answer that the row may have */
+    bool talks = messages != NULL;
+    json_object_set_new(*whole, "prompt", talks ? messages : json_stringn(row->prompt.data, row->prompt.len));
+    json_object_set_new(*whole, "completion", talks ? json_pack("[{s:s, s:O}]", "role", "assistant", "content", text) : json_incref(text));
     json_decref(text);
-    return whole;
+    return status == ST_OK && !*whole ? status_fail(ST_RESOURCE, "out of memory") : status;
 }
 
 /* Without what a template writes behind the turn, and without the end token of an answer that was cut. */
@@ -100,9 +99,9 @@ static Status own_tokens(const Judge *judge, const RewardRow *row, Arena *arena,
     const Scorer *scorer = judge->scorer;
     DataConfig config = {.chat = scorer->chat, .train_on = "auto", .vocab_size = scorer->model->config.vocab_size};
     Encoding encoding = {0};
-    json_t *whole = whole_row(row);
-    Status status = whole ? data_format_encode(data_format_find("prompt_completion"), whole, &config, scorer->tokenizer, &encoding)
-                          : status_fail(ST_RESOURCE, "out of memory");
+    json_t *whole;
+    Status status = whole_row(row, &whole);
+    if (status == ST_OK) status = data_format_encode(data_format_find("prompt_completion"), whole, &config, scorer->tokenizer, &encoding);
     if (status == ST_OK) trim(row, &encoding);
     int32_t *ids = status == ST_OK ? arena_alloc(arena, encoding.ids.n * sizeof *ids) : NULL;
     if (ids) {
@@ -120,7 +119,10 @@ static Status own_tokens(const Judge *judge, const RewardRow *row, Arena *arena,
 /* ---- scores ---- */
 
 static bool is_conversation(const RewardRow *row) {
-    return json_is_array(json_object_get(row->columns, "prompt")) || json_object_get(row->columns, "messages");
+    static const char *const columns[] = {"messages", "conversations", "conversation"};
+    bool found = json_is_array(json_object_get(row->columns, "prompt"));
+    for (size_t i = 0; i < COUNT_OF(columns); i++) found |= json_is_array(json_object_get(row->columns, columns[i]));
+    return found;
 }
 
 static Status prepare(const Reward *reward, const RewardRow *row, Arena *arena, ScorerRow *to) {

@@ -23,7 +23,10 @@ void reward_write_row(const RewardRow *row, Str *text) {
     const char *key;
     json_t *value;
     jw_object(&w, NULL);
-    jw_string_n(&w, "prompt", row->prompt.data, row->prompt.len);
+    char *messages = json_is_array(json_object_get(row->columns, "prompt")) ? json_dumps(json_object_get(row->columns, "prompt"), JSON_COMPACT) : NULL;
+    if (messages) jw_raw(&w, "prompt", messages); /* as the row has it */
+    else jw_string_n(&w, "prompt", row->prompt.data, row->prompt.len);
+    free(messages);
     add_ids(&w, "prompt_ids", row->prompt_ids, row->n_prompt_ids);
     jw_string_n(&w, "completion", row->completion.data, row->completion.len);
     add_ids(&w, "completion_ids", row->completion_ids, row->n_completion_ids);

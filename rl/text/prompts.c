@@ -65,6 +65,34 @@ static Status push(PromptSet *set, const PromptRow *row) {
     return ST_OK;
 }
 
+/* What is said, after its speaker's name where there are several. False: not in plain words. */
+static bool say_messages(const json_t *messages, Str *text) {
+    size_t n = json_array_size(messages);
+    for (size_t i = 0; i < n; i++) {
+        const json_t *message = json_array_get(messages, i);
+        const char *role = json_string_value(json_object_get(message, "role")), *content = json_string_value(json_object_get(message, "content"));
+        if (!role || !content) return false;
+        if (n > 1) str_printf(text, "%s%s: ", i ? "\n\n" : "", role);
+        str_append(text, content);
+    }
+    return n > 0;
+}
+
+/* Rewards and samples are told the question in words; rows of another form than {"prompt": "..."} say it in theirs. */
+static Status keep_text(const Reading *reading, const json_t *row, PromptRow *made) {
+    Str text = {0};
+    json_t *messages;
+    if (json_is_string(json_object_get(row, "prompt"))) return ST_OK;
+    TRY(row_question_messages(row, &messages));
+    bool said = messages && say_messages(messages, &text);
+    json_decref(messages);
+    if (!said) str_clear(&text);
+    Status status = !said && reading->tokenizer ? tokenizer_decode(reading->tokenizer, made->ids.data, made->ids.n, true, &text) : ST_OK;
+    made->text = status == ST_OK ? strdup(str_text(&text)) : NULL;
+    str_release(&text);
+    return status == ST_OK && !made->text ? status_fail(ST_RESOURCE, "out of memory for prompts") : status;
+}
+
 static Status read_row(void *context, const Row *row) {
     Reading *reading = context;
     PromptRow made = {.file = reading->file, .unit = row->unit, .line = row->line};
@@ -73,6 +101,7 @@ static Status read_row(void *context, const Row *row) {
     Status status = check_kind(reading, row->json);
     if (status == ST_OK) status = row_question(row->json, reading->config, reading->tokenizer, &made.ids);
     if (status == ST_OK) status = check_ids(&made.ids, reading->model);
+    if (status == ST_OK) status = keep_text(reading, row->json, &made);
     if (status == ST_OK) status = fit_length(reading, &made.ids, &kept);
     if (status == ST_OK && kept) {
         made.json = json_incref(row->json);
@@ -81,6 +110,7 @@ static Status read_row(void *context, const Row *row) {
         json_decref(made.json);
     }
     ids_release(&made.ids);
+    free(made.text);
     return status == ST_OK ? ST_OK : status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
 }
 
@@ -165,6 +195,7 @@ void prompts_free(PromptSet *set) {
     for (size_t i = 0; i < set->n; i++) {
         ids_release(&set->items[i].ids);
         json_decref(set->items[i].json);
+        free(set->items[i].text);
     }
     free(set->items);
     arena_free(set->arena);

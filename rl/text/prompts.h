@@ -7,6 +7,7 @@
 typedef struct PromptRow {
     Ids ids;
     json_t *json;          /* the row, with its other columns */
+    char *text;            /* the question in words, where the row's `prompt` is none: what its messages say, else what its tokens say */
     const char *file;
     const char *unit;      /* "line", "row" */
     size_t line;

@@ -250,6 +250,20 @@ static int64_t pass_tokens(const TextRl *rl) {
     return r->train_batch_tokens > 0 ? r->train_batch_tokens : MIN(MAX(group, PASS_TOKENS), LARGE_PASS_TOKENS);
 }
 
+/* What is drawn after them comes from another distribution than the policy that learns, and no ratio knows of it. */
+static void warn_filters(const Recipe *r) {
+    const struct { const char *key; bool used; } filters[] = {
+        {"generate.top_k", r->generate_top_k > 0},
+        {"generate.top_p", r->generate_top_p < 1},
+        {"generate.min_p", r->generate_min_p > 0},
+        {"generate.repetition_penalty", r->generate_repetition_penalty != 1},
+    };
+    for (size_t i = 0; i < COUNT_OF(filters); i++)
+        if (filters[i].used)
+            log_message(LOG_WARNING, "'%s' filters what is sampled, and the loss takes the probabilities before it: leave it out unless you mean that",
+                        filters[i].key);
+}
+
 static Status open_parts(TextRl *rl) {
     const Recipe *r = rl->recipe;
     TRY(choose_algorithm(rl));
@@ -259,6 +273,7 @@ static Status open_parts(TextRl *rl) {
     if (r->rl_env) TRY(open_turns(rl));
     else TRY(open_prompts(rl));
     TRY(check_lengths(rl));
+    warn_filters(r);
     rl->beta = r->rl_beta;
     TRY(open_values(rl));
     if (r->rl_beta > 0 || rl->algorithm->paired) TRY(reference_open(r, rl->model, &rl->reference));

@@ -29,7 +29,7 @@ GenerateConfig text_sampling(const TextRl *rl, int64_t step) {
 /* ---- rewards ---- */
 
 Slice text_prompt(const PromptRow *row) {
-    const char *text = json_string_value(json_object_get(row->json, "prompt"));
+    const char *text = row->text ? row->text : json_string_value(json_object_get(row->json, "prompt"));
     return (Slice){text ? text : "", text ? strlen(text) : 0};
 }
 

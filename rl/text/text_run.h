@@ -115,7 +115,7 @@ double reward_sum_mean(const RewardSum *column);
 /* The sums of several rewards as metrics PREFIX/NAME, and how many numbers are missing in completions beside others that have them. ST_INPUT:
  * programs tell ever new numbers. */
 Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, Metrics *metrics);
-/* The text of a prompt, as its row has it; empty for ids. */
+/* The text of a prompt, as its row has it or in words (PromptRow); empty for ids without a tokenizer. */
 Slice text_prompt(const PromptRow *row);
 
 /* ---- text_correlations.c ---- */
