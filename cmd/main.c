@@ -1,9 +1,11 @@
 /* The program: finds the command, tells libraries about the processor, and turns what went wrong into one line, a hint and an exit code. */
 #include <locale.h>
 #include <signal.h>
+#include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <time.h>
 #include <unistd.h>
 
 #include "cmd/bench.h"
@@ -16,10 +18,24 @@ const CommandInfo command_infos[] = {
 };
 const size_t n_command_infos = COUNT_OF(command_infos);
 
-/* The first interrupt asks: what is running saves and ends. The second one does not ask. */
+/* The first interrupt asks: what is running saves and ends. A later one does not ask; but one that comes along with the first is the same one: timeout
+ * signals its child and then the group that this is in, and a terminal both of them. */
+enum { SAME_SIGNAL_MS = 1000 };
+
 static void on_signal(int number) {
-    if (interrupt_requested()) _exit(128 + number);
-    interrupt_request();
+    static atomic_llong asked_at;
+    static const char last_words[] = "tune: error: interrupted again, ended without saving\n";
+    struct timespec now;
+    clock_gettime(CLOCK_MONOTONIC, &now);
+    long long ms = (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    if (!interrupt_requested()) {
+        atomic_store(&asked_at, ms);
+        interrupt_request();
+    } else if (ms - atomic_load(&asked_at) > SAME_SIGNAL_MS) {
+        ssize_t written = write(STDERR_FILENO, last_words, sizeof last_words - 1);
+        (void)written;
+        _exit(128 + number);
+    }
 }
 
 static void catch_signals(void) {
@@ -27,6 +43,8 @@ static void catch_signals(void) {
     sigemptyset(&action.sa_mask);
     sigaction(SIGINT, &action, NULL);
     sigaction(SIGTERM, &action, NULL);
+    struct sigaction hangup;
+    if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup stays so */
     signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, which is reported */
     signal(SIGXFSZ, SIG_IGN); /* and so is a file that may not grow */
 }

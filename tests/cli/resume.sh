@@ -64,13 +64,15 @@ undisturbed_and_killed modules lora.rank=2 lora.modules_to_save='[lm_head]' trai
 cp -R "$work/lora" "$work/before" && sft "$work/lora" --resume lora.rank=4 lora.dropout=0.1 && diff -r "$work/before" "$work/lora"
 verdict "finished: resuming changes nothing" $?
 
-# Signals: a checkpoint and exit code 130. No save_every, so that the checkpoint is the signal's.
-for signal in INT TERM; do
+# Signals: a checkpoint and exit code 130, also when they come twice at once, as from timeout. No save_every, so that the checkpoint is the signal's.
+for signal in INT TERM HUP; do
     become_sft "$work/$signal" --threads 1 lora.rank=4 lora.dropout=0.1 train.save_every=0 2>"$work/err" &
     pid=$!
     tries=0
     while ! [ -s "$work/$signal/metrics.jsonl" ] && [ $tries -lt 500 ]; do sleep 0.01; tries=$((tries + 1)); done
     kill -$signal $pid
+    sleep 0.01
+    kill -$signal $pid 2>/dev/null
     wait $pid
     code=$?
     [ $code = 130 ] && tail -n 2 "$work/err" | grep -q '^tune: error: interrupted' && ls "$work/$signal/checkpoints" | grep -q '^step-' &&
