@@ -18,8 +18,8 @@ const CommandInfo command_infos[] = {
 };
 const size_t n_command_infos = COUNT_OF(command_infos);
 
-/* The first interrupt asks: what is running saves and ends. A later one does not ask; but one that comes along with the first is the same one: timeout
- * signals its child and then the group that this is in, and a terminal both of them. */
+/* The first interrupt asks: what is running saves and ends. A later one does not ask; but one that comes along with the first is the same one:
+ * timeout signals its child and then the group that this is in, and a terminal both of them. */
 enum { SAME_SIGNAL_MS = 1000 };
 
 static void on_signal(int number) {
