@@ -24,7 +24,7 @@ static bool is_scale(const char *text, const char *at) {
 /* Behind a point or a letter it is the rest of something, behind a hyphen that joins two things a range's end. */
 static bool is_part(const char *text, const char *begin) {
     if (begin == text) return false;
-    if (begin[-1] == '.') return true;
+    if (begin[-1] == '.' || isalpha((unsigned char)begin[-1])) return true;
     return begin[-1] == '-' && begin - 1 > text && !blank(begin[-2]) && begin[-2] != ':' && begin[-2] != '*';
 }
 

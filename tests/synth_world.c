@@ -52,7 +52,7 @@ static void speak(const char *question, json_int_t seed, Str *out) {
             invented(hash + i * 7919, x), invented(hash * 3 + i * 104729, y);
             if (i == 2) str_printf(out, "###\n%u. Instruction: Name a %s.\n%u. Output: %s\n", 4 + i, x, 4 + i, y);
             else
-                str_printf(out, "###\n%u. **Instruction:** %s the words of %s and %s\n%u. Input:\n%s\n**%u. Output:**\n%s %s\n", 4 + i, x, y, a,
+                str_printf(out, "###\n%u. **Instruction:** %s the words of %s and %s\n%u. Input:\n%s\n**%u. Output:**\n%s\n### Then\n%s\n", 4 + i, x, y, a,
                            4 + i, i ? "<noinput>" : b, 4 + i, c, d);
         }
     } else if (has(question, "request alone, without an answer")) str_printf(out, "Think of %s and %s, then say %s.", a, b, c);

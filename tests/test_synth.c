@@ -139,6 +139,7 @@ static void a_score_is_what_a_judge_means(void **state) {
         {"Accuracy: I score it 3/10.\n\n8\n", 8},
         {"Its score is low, 2.\n**9/10**", 9},
         {"-3", (double)NAN},
+        {"6, as GPT4 would", 6},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         double score = rating_of(cases[i].text, 1, 10);

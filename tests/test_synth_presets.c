@@ -31,8 +31,10 @@ static void check_self_instruct(const json_t *row) {
                                                                         : !has("good bad", column(row, "output")));
     assert_int_equal(json_array_size(json_object_get(json_object_get(row, "provenance"), "seed_ids")), 6);
 }
+static int n_headings;
 static void check_alpaca(const json_t *row) {
     check_undecorated(row);
+    n_headings += has(column(row, "output"), "\n### Then\n");
     assert_true(has(column(row, "instruction"), " the words of "));
     assert_null(strstr(column(row, "input"), "noinput"));
     assert_int_equal(json_array_size(json_object_get(json_object_get(row, "provenance"), "seed_ids")), 3);
@@ -98,6 +100,7 @@ static void presets_make_their_rows(void **state) {
             cases[i].check(row);
             json_decref(row);
         }
+        if (cases[i].check == check_alpaca) assert_true(n_headings > 0); /* a heading ends no block */
         int64_t half = result.requests / 2;
         set(&o, "output=%s", temp_file(dir, stopped));
         set(&o, "synth.max_requests=%lld", (long long)half);

@@ -185,6 +185,7 @@ static void patterns_mean_what_oniguruma_means(void **state) {
 #define REGEX(regex) PRE("{\"type\":\"Split\",\"pattern\":{\"Regex\":\"" regex "\"},\"behavior\":\"Removed\"}")
     check_encode(MODEL("") REGEX("a{1,2}+"), "aaaab", 2);    /* an interval and a plus repeat */
     check_encode(MODEL("") REGEX("\\\\h"), "abhel", 6, 7);   /* a hexadecimal digit */
+    check_encode(MODEL(",\"unk_token\":\"<unk>\"") REGEX("\\\\w+"), "a\xC2\xBD" "b!\xC2\xB2", 11); /* a half and a superscript are of words */
     check_encode(MODEL("") REGEX("[^\\\\S]"), "a\xC2\x85" "b", 1, 2);
     check_encode(MODEL("") REGEX("^a"), "aa\na", 1);        /* a line begins, not only the text */
 }

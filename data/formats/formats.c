@@ -68,7 +68,11 @@ Status row_question_messages(const json_t *row, json_t **messages) {
     size_t n = json_array_size(*messages);
     const char *role = n ? json_string_value(json_object_get(json_array_get(*messages, n - 1), "role")) : NULL;
     if (role && strcmp(role, "assistant") == 0) json_array_remove(*messages, n - 1);
-    return status == ST_OK && !*messages ? status_fail(ST_RESOURCE, "out of memory for a conversation") : status;
+    if (status == ST_OK && !*messages) return status_fail(ST_RESOURCE, "out of memory for a conversation");
+    if (status == ST_OK) return ST_OK;
+    json_decref(*messages);
+    *messages = NULL;
+    return status;
 }
 
 /* A prompt and its completion as one text, without the EOS that training adds: a token may span the border. */

@@ -6,6 +6,7 @@
 void tally_add(Tally *tally, double value) {
     double from_mean = value - tally->mean;
     tally->n++;
+    if (!isfinite(tally->mean)) return; /* an infinity stays one, to be seen */
     tally->mean += from_mean / (double)tally->n;
     tally->squares += from_mean * (value - tally->mean);
 }

@@ -154,6 +154,8 @@ static Status train(void *context, Run *run) {
                      .finish = finish,
                      .summary = summary};
     LoopResult all;
+    if (run_step(run) >= 0 && !learner_resumes_episodes(learn->learner))
+        run_warn(run, "episodes of a program begin anew when a run is resumed: what follows is not to the byte what an undisturbed run would have done");
     TRY(loop_run(learn->recipe, run, &task, &all));
     const Learner *learner = learn->learner;
     *learn->result = (LearnResult){

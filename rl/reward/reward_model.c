@@ -79,7 +79,7 @@ static Status bytes(const Reward *reward, const RewardShape *shape, size_t *need
 static Status whole_row(const RewardRow *row, json_t **whole) {
     json_t *messages, *text = json_stringn(row->completion.data, row->completion.len);
     *whole = row->columns ? json_copy((json_t *)(uintptr_t)row->columns) : json_object();
-    Status status = row_question_messages(row->columns, &messages); /* without an answer that the row may have */
+    Status status = row_question_messages(row->columns, &messages); /* without the answer that the row may end with */
     bool talks = messages != NULL;
     json_object_set_new(*whole, "prompt", talks ? messages : json_stringn(row->prompt.data, row->prompt.len));
     json_object_set_new(*whole, "completion", talks ? json_pack("[{s:s, s:O}]", "role", "assistant", "content", text) : json_incref(text));
