@@ -6,22 +6,23 @@
 #include "cmd/watch.h"
 #include "rl/learn/learn.h"
 
-static void print_plan(const Learner *learner) {
+static void print_plan(const Learner *learner, const TrainMemory *memory) {
     JsonWriter w = {0};
     jw_object(&w, NULL);
     jw_string(&w, "env", learner->env->id);
     jw_string(&w, "algorithm", learner->algorithm->name);
     jw_int(&w, "num_envs", learner->env->copies);
     jw_int(&w, "env_steps", learner->total_steps);
+    train_memory_write(&w, memory);
     jw_end_object(&w);
     print_result("%s\n", str_text(&w.text));
     jw_release(&w);
 }
 
-static void show_plan(void *context, const Learner *learner) {
+static void show_plan(void *context, const Learner *learner, const TrainMemory *memory) {
     const RecipeCommand *job = context;
     const Env *env = learner->env;
-    if (job->dry_run && job->command->json) print_plan(learner);
+    if (job->dry_run && job->command->json) print_plan(learner, memory);
     Str actions = {0}, observations = {0};
     if (env->action.n) str_printf(&actions, "%lld actions", (long long)env->action.n);
     else str_printf(&actions, "actions of %lld numbers", (long long)env->action.size);
@@ -29,6 +30,7 @@ static void show_plan(void *context, const Learner *learner) {
     else str_printf(&observations, "observations of %lld numbers", (long long)env->observation.size);
     show_line("environment: %s, %s, %s, %lld copies", env->id, str_text(&observations), str_text(&actions), (long long)env->copies);
     show_line("algorithm: %s: %s", learner->algorithm->name, learner->algorithm->help);
+    show_memory(memory);
     str_release(&actions);
     str_release(&observations);
 }

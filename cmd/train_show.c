@@ -22,13 +22,17 @@ void print_training_plan(const RecipeCommand *job, const TrainPlan *plan) {
     jw_release(&w);
 }
 
+void show_memory(const TrainMemory *memory) {
+    Str text = {0};
+    train_memory_describe(memory, &text);
+    show_line("memory: %s", str_text(&text));
+    str_release(&text);
+}
+
 void show_training_model(const Recipe *recipe, const TrainPlan *plan, const char *with) {
-    Str memory = {0};
-    train_memory_describe(plan->memory, &memory);
     show_line("model: %s, %lld parameters, %lld trained (%s%s), products in %s", recipe->model_path, (long long)plan->parameters,
               (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all", with, dtype_name(plan->compute));
-    show_line("memory: %s", str_text(&memory));
-    str_release(&memory);
+    show_memory(plan->memory);
 }
 
 void show_training_step(void *context, const Progress *p) {

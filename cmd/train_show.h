@@ -14,6 +14,8 @@ typedef struct TrainPlan {
 } TrainPlan;
 /* With --json a dry run's plan as an object. */
 void print_training_plan(const RecipeCommand *job, const TrainPlan *plan);
+/* What a run will take, by its parts. */
+void show_memory(const TrainMemory *memory);
 /* Two lines: the model, with how much of it is trained and by what (with: what is trained beside that, " and ..." or ""); and the planned memory by
  * its parts. */
 void show_training_model(const Recipe *recipe, const TrainPlan *plan, const char *with);

@@ -682,8 +682,38 @@ static void sac_raises_the_pendulum(void **state) {
     for (int seed = 1; is_long() && seed <= 5; seed++) check_return("rl_pendulum_sac", seed, 0, -200);
 }
 
+/* What is planned before the first update is what the process grows by, where networks and batches are large. */
+static void memory_is_the_planned_one(void **state) {
+    (void)state;
+    enum { CODE = 4 << 20 }; /* that runs for the first time, in the libraries too */
+    static const char *const kinds[][2] = {{"rl.algorithm=dqn", "rl.env=CartPole-v1"}, {"rl.algorithm=sac", "rl.env=Pendulum-v1"}};
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        const char *settings[] = {kinds[i][0], kinds[i][1], "rl.num_envs=2", "rl.num_steps=2", "rl.total_steps=1000000", "rl.learning_starts=1",
+                                  "rl.buffer_size=1000", "rl.train_every=1", "train.batch_size=20000", "policy.hidden=[256, 256]", "output=x"};
+        Recipe *recipe;
+        Learner *learner;
+        TrainMemory memory;
+        check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
+        memory_give_back();
+        uint64_t before = memory_resident();
+        check_ok(learner_new(recipe, recipe->rl_num_envs, &learner));
+        check_ok(learner_memory(learner, before, &memory));
+        check_ok(learner->algorithm->update(learner));
+        double grown = (double)(memory_resident() - before), planned = (double)(memory.total - before);
+        assert_true(memory.activations > 40 << 20 && memory.weights > 0 && memory.optimizer == 2 * memory.weights);
+#ifdef SANITIZED
+        (void)grown, (void)planned;
+#else
+        if (!(fabs(grown - planned) < 0.03 * planned + CODE)) fail_msg("%s: %g bytes planned, grown by %g", kinds[i][0], planned, grown);
+#endif
+        learner_free(learner);
+        recipe_free(recipe);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_is_the_planned_one),
         cmocka_unit_test(n_steps_end_where_episodes_end),
         cmocka_unit_test(the_oldest_is_forgotten),
         cmocka_unit_test(draws_follow_priorities),

@@ -432,8 +432,43 @@ static void rewards_are_scaled_by_their_sums(void **state) {
     arena_free(arena);
 }
 
+/* What is planned before the first update is what the third has taken: tapes to a few pages, and nothing more of the learner's own. */
+static void memory_is_the_planned_one(void **state) {
+    (void)state;
+    enum { PAGES = 4 * 4096 };
+    static const char *const kinds[][3] = {
+        {"rl.algorithm=ppo", "rl.env=CartPole-v1", "policy.shared=false"},   {"rl.algorithm=ppo", "rl.env=CartPole-v1", "policy.shared=true"},
+        {"rl.algorithm=ppo", "rl.env=Pendulum-v1", "rl.num_minibatches=7"},  {"rl.algorithm=a2c", "rl.env=FrozenLake-v1", "policy.hidden=[300]"},
+        {"rl.algorithm=reinforce", "rl.env=CartPole-v1", "rl.baseline=false"},
+    };
+    for (size_t i = 0; i < COUNT_OF(kinds); i++) {
+        const char *settings[] = {kinds[i][0], kinds[i][1], kinds[i][2], "rl.num_envs=30", "rl.num_steps=200", "rl.total_steps=1000000", "output=x"};
+        Recipe *recipe;
+        Learner *learner;
+        TrainMemory memory;
+        check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
+        check_ok(learner_new(recipe, recipe->rl_num_envs, &learner));
+        check_ok(learner_memory(learner, memory_resident(), &memory));
+        size_t held = arena_resident(learner->arena);
+        for (int k = 0; k < 3; k++) {
+            check_ok(learner->algorithm->update(learner));
+            learner->updates++;
+        }
+        const Policy *policy = &((ActorCritic *)learner->self)->policy;
+        size_t taken = tape_peak_bytes(policy->tape) + (policy->shared ? 0 : tape_peak_bytes(policy->value_tape));
+        bool whole = recipe->rl_algorithm[0] != 'r'; /* episodes may be short */
+        if (taken > memory.activations + PAGES || (whole && taken + PAGES < memory.activations))
+            fail_msg("%zu bytes planned, %zu taken", memory.activations, taken);
+        assert_int_equal(arena_resident(learner->arena), held);
+        assert_true(memory.total > held + memory.activations && memory.weights == memory.gradients && memory.optimizer == 2 * memory.weights);
+        learner_free(learner);
+        recipe_free(recipe);
+    }
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(memory_is_the_planned_one),
         cmocka_unit_test(outputs_are_the_golden_ones),
         cmocka_unit_test(losses_gradients_and_steps_are_the_golden_ones),
         cmocka_unit_test(moments_are_those_of_all_rows),

@@ -271,7 +271,7 @@ bool tape_grad_move(Tape *tape, Tensor *from, Tensor *to) {
 void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values) {
     double beta;
     Tensor *grad = tensor ? tape_grad(tape, tensor, &beta) : NULL;
-    if (!grad) return;
+    if (!grad || tape->device == device_meta()) return;
     int64_t count = tensor_count(grad);
     for (int64_t i = 0; i < count; i++) tensor_set(grad, i, values[i] + (beta != 0 ? tensor_get(grad, i) : 0));
 }

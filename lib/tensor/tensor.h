@@ -266,7 +266,8 @@ Status tape_status(const Tape *tape);
 /* What it holds of memory for the largest use so far, activations and their gradients, in whole pages */
 size_t tape_peak_bytes(const Tape *tape);
 
-/* Gradient of the loss by `tensor`, given from outside: `values` holds one double per element. Added to what is there. */
+/* Gradient of the loss by `tensor`, given from outside: `values` holds one double per element. Added to what is there. On the meta device `values` is
+ * not looked at. */
 void tensor_seed_grad(Tape *tape, Tensor *tensor, const double *values);
 /* Walks back from the last op; gradients of trained tensors (needs_grad, made outside the tape) are added into their ->grad, which the caller made,
  * or written there if it is blank. The step's memory is given up on the way, ops' results first: read what you need of them before. */

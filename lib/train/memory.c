@@ -239,7 +239,7 @@ void train_memory_describe(const TrainMemory *memory, Str *text) {
     } parts[] = {
         {"mapped weights", memory->mapped}, {"weights", memory->weights},   {"packed weights", memory->packed},   {"gradients", memory->gradients},
         {"optimizer", memory->optimizer},   {"best weights", memory->best}, {"activations", memory->activations}, {"scratch", memory->scratch},
-        {"sampling", memory->rollout},      {"program", memory->program},
+        {"sampling", memory->rollout},      {"experience", memory->experience}, {"program", memory->program},
     };
     char bytes[32];
     str_printf(text, "%s", format_bytes((double)memory->total, bytes));
@@ -267,6 +267,7 @@ void train_memory_write(JsonWriter *w, const TrainMemory *memory) {
     jw_int(w, "activations", (int64_t)memory->activations);
     jw_int(w, "scratch", (int64_t)memory->scratch);
     if (memory->rollout) jw_int(w, "sampling", (int64_t)memory->rollout);
+    if (memory->experience) jw_int(w, "experience", (int64_t)memory->experience);
     jw_int(w, "program", (int64_t)memory->program);
     jw_string(w, "checkpointing", checkpointing_names[memory->checkpointing]);
     jw_int(w, "part_tokens", memory->part_tokens);

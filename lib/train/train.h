@@ -186,6 +186,7 @@ typedef struct TrainMemory {
     size_t weights, packed, gradients, optimizer, best, activations;
     size_t scratch;     /* what kernels keep for themselves */
     size_t rollout;     /* of sampling: key/value cache, activations of a step, logits; 0 where nothing is sampled */
+    size_t experience;  /* environments, and what happened in them; 0 where there are none */
     size_t program;     /* what the process holds beside them: code, tokenizer, rows; as measured, and what code takes when it first runs */
     Checkpointing checkpointing; /* it holds with this, and with accumulation steps in parts of at most part_tokens; 0 = whole */
     int64_t part_tokens;

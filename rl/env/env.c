@@ -36,7 +36,7 @@ static void *rows(Arena *arena, int64_t copies, int64_t width, size_t size) {
 Status env_allocate(const EnvKind *kind, int64_t copies, Env **out) {
     *out = NULL;
     if (copies < 1) return status_fail(ST_CONFIG, "an environment needs at least one copy, got %lld", (long long)copies);
-    Arena *arena = arena_new(0);
+    Arena *arena = arena_new((size_t)MAX(memory_available(), 1));
     Env *env = arena ? arena_zero(arena, sizeof *env) : NULL;
     if (!env) {
         arena_free(arena);
@@ -52,7 +52,7 @@ Status env_allocate(const EnvKind *kind, int64_t copies, Env **out) {
         !(env->final_lengths = rows(arena, copies, 1, sizeof(int64_t))) || !(env->states = rows(arena, copies, env->state_size, sizeof(double))) ||
         !(env->counts = rows(arena, copies, 1, sizeof(uint64_t))) || !(env->begins = rows(arena, copies, 1, sizeof(bool)))) {
         arena_free(arena);
-        return ST_RESOURCE;
+        return status_hint(ST_RESOURCE, "take fewer copies");
     }
     *out = env;
     return ST_OK;

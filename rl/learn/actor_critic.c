@@ -163,9 +163,33 @@ static Status make(Learner *learner, ActorCritic *ac, bool values) {
     return ST_OK;
 }
 
-Status actor_critic_open(Learner *learner, bool values) {
-    learner->self = arena_zero(learner->arena, sizeof(ActorCritic));
-    return learner->self ? make(learner, learner->self, values) : ST_RESOURCE;
+Status actor_critic_open(Learner *learner, bool values, int64_t parts) {
+    ActorCritic *ac = learner->self = arena_zero(learner->arena, sizeof *ac);
+    if (!ac) return ST_RESOURCE;
+    ac->parts = parts;
+    return make(learner, ac, values);
+}
+
+/* Of the rollout, of the largest minibatch of it. */
+static int64_t all_rows(const ActorCritic *ac) { return ac->rollout.T * ac->rollout.batch.B; }
+static int64_t most_rows(const ActorCritic *ac) { return (all_rows(ac) + ac->parts - 1) / ac->parts; }
+
+/* Room for the rollout, its rows and minibatches. */
+static Status take_room(ActorCritic *ac, Learner *learner) {
+    const Env *env = learner->env;
+    TRY(rollout_reserve(&ac->rollout, learner, ac->policy.has_values));
+    if (ac->rows) return ST_OK;
+    TRY(minibatch_init(&ac->minibatch, most_rows(ac), env->observation.size, env->action.size, ac->policy.has_values, learner->arena));
+    ac->rows = arena_alloc(learner->arena, (size_t)all_rows(ac) * sizeof *ac->rows);
+    return ac->rows ? ST_OK : ST_RESOURCE;
+}
+
+Status actor_critic_reserve(Learner *learner, TrainMemory *memory) {
+    ActorCritic *ac = learner->self;
+    TRY(take_room(ac, learner));
+    memory_add_networks(memory, &ac->policy.params, &ac->optimizer);
+    return policy_plan(&ac->policy, &(PolicyRows){.acting = learner->env->copies, .valued = all_rows(ac), .learned = most_rows(ac)},
+                       &memory->activations);
 }
 
 void actor_critic_close(Learner *learner) {
@@ -203,17 +227,12 @@ void actor_critic_keep(Learner *learner, Keeper *keeper) {
     if (ac->rollout.scale) reward_scale_keep(&ac->scale, learner_resumes_episodes(learner), keeper);
 }
 
-Status actor_critic_rows(ActorCritic *ac, Learner *learner, int64_t n, int64_t *n_rows) {
-    const Rollout *rollout = &ac->rollout;
-    int64_t all = rollout->batch.T * rollout->batch.B;
-    if (!ac->rows) {
-        ac->rows = arena_alloc(learner->arena, (size_t)(rollout->T * rollout->batch.B) * sizeof *ac->rows);
-        if (!ac->rows) return ST_RESOURCE;
-        TRY(minibatch_init(&ac->minibatch, n, learner->env->observation.size, learner->env->action.size, ac->policy.has_values, learner->arena));
-    }
-    *n_rows = 0;
-    for (int64_t i = 0; i < all; i++)
-        if (rollout->batch.valid[i]) ac->rows[(*n_rows)++] = i;
+Status actor_critic_rows(ActorCritic *ac, Learner *learner, int64_t *n) {
+    const Trajectory *batch = &ac->rollout.batch;
+    TRY(take_room(ac, learner));
+    *n = 0;
+    for (int64_t i = 0; i < batch->T * batch->B; i++)
+        if (batch->valid[i]) ac->rows[(*n)++] = i;
     return ST_OK;
 }
 

@@ -51,18 +51,21 @@ typedef struct ActorCritic {
     OptimizerConfig optimizer;
     ScheduleConfig schedule;
     int64_t optimizer_steps;
+    int64_t parts;               /* minibatches that a rollout is cut into */
     int64_t *rows;               /* of the rollout, in the order in which they are learned from */
 } ActorCritic;
 
-/* learner->self from the recipe. `values`: with a critic. The functions below are an Algorithm's, for all that begin with this struct. */
-Status actor_critic_open(Learner *learner, bool values);
+/* learner->self from the recipe. `values`: with a critic; parts: minibatches that rollouts are cut into, from 1. The functions below are an
+ * Algorithm's, for all that begin with this struct. */
+Status actor_critic_open(Learner *learner, bool values, int64_t parts);
+Status actor_critic_reserve(Learner *learner, TrainMemory *memory);
 Status actor_critic_act(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions);
 void actor_critic_policy(Learner *learner, Keeper *keeper);
 void actor_critic_keep(Learner *learner, Keeper *keeper);
 void actor_critic_close(Learner *learner);
 
-/* Room for minibatches of up to n rows of the rollout, and its valid rows in order in ac->rows; n_rows: their number. */
-Status actor_critic_rows(ActorCritic *ac, Learner *learner, int64_t n, int64_t *n_rows);
+/* The rollout's valid rows in order in ac->rows; n: their number. */
+Status actor_critic_rows(ActorCritic *ac, Learner *learner, int64_t *n);
 /* Behind actor_critic_gradient of ac->minibatch: clips the gradients to train.max_grad_norm, steps the optimiser, clears the gradients. ST_NUMERIC
  * naming the parameter when a gradient is not finite. */
 Status actor_critic_step(ActorCritic *ac, Learner *learner, Measures *measures);

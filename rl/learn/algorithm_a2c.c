@@ -12,7 +12,7 @@ static Status update(Learner *learner) {
 
     TRY(rollout_fill(rollout, learner, &ac->policy));
     returns_gae(&rollout->batch, rollout->behind, recipe->rl_gamma, recipe->rl_gae_lambda, rollout->advantages, rollout->returns);
-    TRY(actor_critic_rows(ac, learner, recipe->rl_num_steps * learner->env->copies, &n));
+    TRY(actor_critic_rows(ac, learner, &n));
     minibatch_take(&ac->minibatch, rollout, ac->rows, n);
     if (recipe->rl_normalize_advantage) advantages_normalise(ac->minibatch.advantages, NULL, n, NORMALISE_STD, 1e-8);
     TRY(actor_critic_gradient(&ac->policy, &ac->minibatch, &losses, &measures, NULL));
@@ -21,10 +21,10 @@ static Status update(Learner *learner) {
     return ST_OK;
 }
 
-static Status open(Learner *learner) { return actor_critic_open(learner, true); }
+static Status open(Learner *learner) { return actor_critic_open(learner, true, 1); }
 
 const Algorithm algorithm_a2c = {
     .name = "a2c", .help = "advantage actor-critic, synchronous (arXiv 1602.01783)", .discrete = true, .box = true,
     .keys = KEYS_OF_ROLLOUTS "gae_lambda",
-    .open = open, .update = update, .act = actor_critic_act, .policy = actor_critic_policy, .keep = actor_critic_keep, .close = actor_critic_close,
+    .open = open, .reserve = actor_critic_reserve, .update = update, .act = actor_critic_act, .policy = actor_critic_policy, .keep = actor_critic_keep, .close = actor_critic_close,
 };

@@ -127,6 +127,12 @@ static Status open(Learner *learner) {
     return learner->self ? make(learner, learner->self) : ST_RESOURCE;
 }
 
+static Status reserve(Learner *learner, TrainMemory *memory) {
+    Dqn *dqn = learner->self;
+    memory_add_networks(memory, &dqn->Q.params, &dqn->stepper.optimizer);
+    return q_network_plan(&dqn->Q, dqn->tape, learner->env->copies, dqn->minibatch.n, &memory->activations);
+}
+
 static void close(Learner *learner) {
     Dqn *dqn = learner->self;
     q_network_release(&dqn->Q);
@@ -150,5 +156,5 @@ static void keep(Learner *learner, Keeper *keeper) {
 const Algorithm algorithm_dqn = {
     .name = "dqn", .help = "deep Q-networks: replay, target copy; double, dueling, prioritised, n steps (Nature 518, 529)", .discrete = true,
     .keys = KEYS_OF_REPLAY "epsilon_start epsilon_end epsilon_fraction huber double_q dueling prioritized priority_alpha priority_beta",
-    .open = open, .update = update, .act = act, .policy = policy, .keep = keep, .close = close,
+    .open = open, .reserve = reserve, .update = update, .act = act, .policy = policy, .keep = keep, .close = close,
 };

@@ -24,16 +24,16 @@ static Status update(Learner *learner) {
                      .clip_value = recipe->rl_clip_value,
                      .ent_coef = recipe->rl_ent_coef,
                      .vf_coef = recipe->rl_vf_coef};
-    int64_t n, parts = MIN(recipe->rl_num_minibatches, recipe->rl_num_steps * learner->env->copies);
+    int64_t n;
     double kl = 0, most = recipe->rl_target_kl >= 0 ? 1.5 * recipe->rl_target_kl : (double)INFINITY;
 
     TRY(rollout_fill(rollout, learner, &ac->policy));
     returns_gae(&rollout->batch, rollout->behind, recipe->rl_gamma, recipe->rl_gae_lambda, rollout->advantages, rollout->returns);
-    TRY(actor_critic_rows(ac, learner, (recipe->rl_num_steps * learner->env->copies + parts - 1) / parts, &n));
+    TRY(actor_critic_rows(ac, learner, &n));
     for (int64_t pass = 0; pass < recipe->rl_num_iterations && kl <= most; pass++) {
         shuffle(ac->rows, n, learner_key(learner, RNG_SHUFFLE, (uint64_t)pass));
-        for (int64_t part = 0; part < parts && kl <= most; part++) {
-            int64_t begin = n * part / parts, end = n * (part + 1) / parts;
+        for (int64_t part = 0; part < ac->parts && kl <= most; part++) {
+            int64_t begin = n * part / ac->parts, end = n * (part + 1) / ac->parts;
             minibatch_take(&ac->minibatch, rollout, ac->rows + begin, end - begin);
             if (recipe->rl_normalize_advantage) advantages_normalise(ac->minibatch.advantages, NULL, end - begin, NORMALISE_STD, 1e-8);
             TRY(actor_critic_gradient(&ac->policy, &ac->minibatch, &losses, &measures, &kl));
@@ -45,10 +45,13 @@ static Status update(Learner *learner) {
     return ST_OK;
 }
 
-static Status open(Learner *learner) { return actor_critic_open(learner, true); }
+static Status open(Learner *learner) {
+    const Recipe *recipe = learner->recipe;
+    return actor_critic_open(learner, true, MIN(recipe->rl_num_minibatches, recipe->rl_num_steps * learner->env->copies));
+}
 
 const Algorithm algorithm_ppo = {
     .name = "ppo", .help = "proximal policy optimisation with clip, GAE and a learned value (arXiv 1707.06347)", .discrete = true, .box = true,
     .keys = KEYS_OF_ROLLOUTS "gae_lambda num_iterations num_minibatches clip clip_value target_kl",
-    .open = open, .update = update, .act = actor_critic_act, .policy = actor_critic_policy, .keep = actor_critic_keep, .close = actor_critic_close,
+    .open = open, .reserve = actor_critic_reserve, .update = update, .act = actor_critic_act, .policy = actor_critic_policy, .keep = actor_critic_keep, .close = actor_critic_close,
 };

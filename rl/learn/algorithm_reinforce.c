@@ -17,7 +17,7 @@ static Status update(Learner *learner) {
     returns_discounted(&rollout->batch, rollout->behind, recipe->rl_gamma, rollout->returns);
     for (int64_t i = 0; i < rollout->batch.T * rollout->batch.B; i++)
         rollout->advantages[i] = rollout->returns[i] - (recipe->rl_baseline ? rollout->batch.values[i] : 0);
-    TRY(actor_critic_rows(ac, learner, recipe->rl_num_steps * learner->env->copies, &n));
+    TRY(actor_critic_rows(ac, learner, &n));
     minibatch_take(&ac->minibatch, rollout, ac->rows, n);
     if (recipe->rl_normalize_advantage) advantages_normalise(ac->minibatch.advantages, NULL, n, NORMALISE_STD, 1e-8);
     TRY(actor_critic_gradient(&ac->policy, &ac->minibatch, &losses, &measures, NULL));
@@ -26,10 +26,11 @@ static Status update(Learner *learner) {
     return ST_OK;
 }
 
-static Status open(Learner *learner) { return actor_critic_open(learner, learner->recipe->rl_baseline); }
+static Status open(Learner *learner) { return actor_critic_open(learner, learner->recipe->rl_baseline, 1); }
 
 const Algorithm algorithm_reinforce = {
     .name = "reinforce", .help = "REINFORCE on whole episodes, with or without a baseline (Williams 1992)", .discrete = true, .box = true,
     .keys = KEYS_OF_ROLLOUTS "baseline",
-    .open = open, .update = update, .act = actor_critic_act, .policy = actor_critic_policy, .keep = actor_critic_keep, .close = actor_critic_close,
+    .open = open, .reserve = actor_critic_reserve,
+    .update = update, .act = actor_critic_act, .policy = actor_critic_policy, .keep = actor_critic_keep, .close = actor_critic_close,
 };

@@ -363,6 +363,30 @@ static Status open(Learner *learner) {
     return learner->self ? make(learner, learner->self) : ST_RESOURCE;
 }
 
+/* The largest of its passes: both critics at once, and the actor for all copies. */
+static Status largest_passes(Sac *sac, const Env *env) {
+    pi_forward(sac, &env->observation, NULL, MAX(env->copies, sac->n), false);
+    Tensor *result = pi_forward(sac, &env->observation, NULL, sac->n, true);
+    tensor_seed_grad(sac->tape, result, NULL);
+    TRY(tape_backward(sac->tape));
+    tape_reset(sac->tape);
+    tape_record(sac->tape, true);
+    Tensor *pairs = tape_tensor(sac->tape, DT_F32, 2, sac->pairs->shape);
+    for (int j = 0; j < 2 && pairs; j++) tensor_seed_grad(sac->tape, mlp_forward(&sac->critics.Q[j], sac->tape, pairs), NULL);
+    return tape_backward(sac->tape);
+}
+
+static Status reserve(Learner *learner, TrainMemory *memory) {
+    Sac *sac = learner->self, planned = *sac;
+    memory_add_networks(memory, &sac->pi_params, &sac->stepper.optimizer);
+    memory_add_networks(memory, &sac->critics.params, &sac->stepper.optimizer);
+    planned.tape = tape_new(device_meta(), tape_compute(sac->tape), 0);
+    Status status = planned.tape ? largest_passes(&planned, learner->env) : status_fail(ST_RESOURCE, "out of memory for a plan");
+    if (planned.tape) memory->activations = tape_peak_bytes(planned.tape);
+    tape_free(planned.tape);
+    return status;
+}
+
 static void close(Learner *learner) {
     Sac *sac = learner->self;
     params_release(&sac->pi_params);
@@ -392,5 +416,5 @@ static void keep(Learner *learner, Keeper *keeper) {
 const Algorithm algorithm_sac = {
     .name = "sac", .help = "soft actor-critic with twin critics and a learned price of entropy (arXiv 1812.05905)", .box = true,
     .keys = KEYS_OF_REPLAY "ent_coef target_entropy",
-    .open = open, .update = update, .act = act, .policy = policy, .keep = keep, .close = close,
+    .open = open, .reserve = reserve, .update = update, .act = act, .policy = policy, .keep = keep, .close = close,
 };

@@ -126,14 +126,14 @@ static Status recall(void *context, const Run *run) {
 
 static Status open(void *context, TrainMemory *memory) {
     Learn *learn = context;
-    (void)memory;
-    return learner_new(learn->recipe, learn->recipe->rl_num_envs, &learn->learner);
+    uint64_t resident = memory_resident();
+    TRY(learner_new(learn->recipe, learn->recipe->rl_num_envs, &learn->learner));
+    return learner_memory(learn->learner, resident, memory);
 }
 
 static void tell(void *context, const TrainMemory *memory) {
     const Learn *learn = context;
-    (void)memory;
-    if (learn->config->on_plan) learn->config->on_plan(learn->config->context, learn->learner);
+    if (learn->config->on_plan) learn->config->on_plan(learn->config->context, learn->learner, memory);
 }
 
 static void started(void *context, JsonWriter *w) {

@@ -19,7 +19,7 @@ typedef struct LearnConfig {
     const Recipe *recipe;
     const char *command;     /* as typed, for the record; NULL: not known */
     bool resume, dry_run;
-    void (*on_plan)(void *context, const Learner *learner);           /* before the first step; may be NULL */
+    void (*on_plan)(void *context, const Learner *learner, const TrainMemory *memory); /* before the first step; may be NULL */
     void (*on_progress)(void *context, const LearnProgress *progress); /* after each update; may be NULL */
     /* At the end, where the algorithm knows values of numbered states; may be NULL */
     void (*on_values)(void *context, const Learner *learner, const double *learned, const double *exact);

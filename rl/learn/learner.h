@@ -30,6 +30,9 @@ typedef struct Algorithm {
     const char *keys;      /* of the recipe that it reads, beside those that all do (algorithm_keys.h) */
     /* Makes learner->self in learner->arena, from learner->recipe and learner->env. ST_CONFIG for keys that don't go together. */
     Status (*open)(Learner *learner);
+    /* Takes what memory updates need beyond that, without writing to it, and adds to `memory` the weights, gradients, optimizer and activations of
+     * its networks. NULL: there is nothing to add. */
+    Status (*reserve)(Learner *learner, TrainMemory *memory);
     /* Some environment steps and what is learned from them; the same bits for any number of threads. */
     Status (*update)(Learner *learner);
     /* Actions (n, action.size) for n observations; greedy: the best ones, else as while training, drawn from `key`. Changes nothing of what is
@@ -76,6 +79,11 @@ struct Learner {
  * one that does not fit the environment's actions or observations (both named). The caller calls learner_free. */
 Status learner_new(const Recipe *recipe, int64_t copies, Learner **learner);
 void learner_free(Learner *learner); /* NULL is fine */
+/* All that learning will hold, into `memory`, before the first update. resident: of the process before learner_new. ST_RESOURCE with what to lower
+ * when the machine has not as much. */
+Status learner_memory(Learner *learner, uint64_t resident, TrainMemory *memory);
+/* For Algorithm.reserve: adds what trained parameters take. */
+void memory_add_networks(TrainMemory *memory, const Params *params, const OptimizerConfig *optimizer);
 /* env_step with copies that begin again, and account of steps and returns. The rewards are the environment's own. */
 Status learner_step(Learner *learner, const double *actions);
 /* Whole episodes, one of each copy: learner_restart begins them, with learner_play a copy whose episode has ended rests (its actions are not looked

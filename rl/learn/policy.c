@@ -11,7 +11,7 @@ int64_t space_width(const Space *space) { return space->n > 0 ? space->n : space
 Tensor *space_input(const Space *space, Tape *tape, const double *observations, int64_t n) {
     int64_t width = space_width(space);
     Tensor *x = tape_tensor(tape, tape_residual(tape), 2, (int64_t[]){n, width});
-    if (!x) return NULL;
+    if (!x || tape_device(tape) == device_meta()) return x;
     if (space->n == 0) {
         tensor_write(x, observations);
         return x;
@@ -115,6 +115,7 @@ static Status read_output(Tape *tape, const Tensor *tensor, const char *what, do
     int64_t count = tensor_count(tensor);
     *values = arena_alloc(tape_arena(tape), (size_t)count * sizeof **values);
     if (!*values) return ST_RESOURCE;
+    if (tape_device(tape) == device_meta()) return ST_OK;
     tensor_read(tensor, *values);
     for (int64_t i = 0; i < count; i++)
         if (!isfinite((*values)[i])) {
@@ -206,13 +207,14 @@ void policy_evaluate(const Policy *policy, const double *actions, double *logpro
 
 /* ---- backward ---- */
 
+/* actions NULL: only what it takes is asked for. */
 static Status seed_actions(Policy *policy, const double *actions, const double *dlogprobs, double dentropy) {
     int64_t width = space_width(&policy->action);
     double *doutput = arena_alloc(tape_arena(policy->tape), (size_t)(policy->n * width) * sizeof *doutput);
     double *dlog_std = arena_zero(tape_arena(policy->tape), (size_t)(2 * width) * sizeof *dlog_std);
     if (!doutput || !dlog_std) return ST_RESOURCE;
     double *of_row = dlog_std + width;
-    for (int64_t r = 0; r < policy->n; r++) {
+    for (int64_t r = 0; r < policy->n && actions; r++) {
         const double *output = policy->outputs + r * width, *action = actions + r * policy->action.size;
         if (!policy->gaussian) {
             categorical_grad(output, width, (int64_t)*action, dlogprobs[r], dentropy, doutput + r * width);
@@ -240,4 +242,27 @@ Status policy_backward(Policy *policy, const double *actions, const double *dlog
     if (policy->shared && dvalues) tensor_seed_grad(policy->tape, policy->value, dvalues);
     TRY(policy_backward_actions(policy, actions, dlogprobs, dentropy));
     return dvalues && !policy->shared ? policy_backward_values(policy, dvalues) : ST_OK;
+}
+
+/* ---- what it takes ---- */
+
+static Status largest_passes(Policy *planned, const PolicyRows *rows) {
+    const double nothing[1] = {0};
+    TRY(policy_forward(planned, NULL, rows->acting, POLICY_ACTIONS, false));
+    if (planned->has_values) TRY(policy_forward(planned, NULL, rows->valued, POLICY_VALUES, false));
+    TRY(policy_forward(planned, NULL, rows->learned, planned->has_values ? POLICY_ACTIONS | POLICY_VALUES : POLICY_ACTIONS, true));
+    return policy_backward(planned, NULL, NULL, 0, planned->has_values ? nothing : NULL);
+}
+
+Status policy_plan(const Policy *policy, const PolicyRows *rows, size_t *bytes) {
+    Policy planned = *policy;
+    DType compute = tape_compute(policy->tape);
+    planned.tape = tape_new(device_meta(), compute, 0);
+    planned.value_tape = policy->shared ? planned.tape : tape_new(device_meta(), compute, 0);
+    Status status = planned.tape && planned.value_tape ? largest_passes(&planned, rows) : status_fail(ST_RESOURCE, "out of memory for a plan");
+    *bytes = planned.tape ? tape_peak_bytes(planned.tape) : 0;
+    if (planned.value_tape && !policy->shared) *bytes += tape_peak_bytes(planned.value_tape);
+    if (!policy->shared) tape_free(planned.value_tape);
+    tape_free(planned.tape);
+    return status;
 }

@@ -84,4 +84,9 @@ Status policy_forward_values(Policy *policy, const double *observations, bool le
 Status policy_backward_actions(Policy *policy, const double *actions, const double *dlogprobs, double dentropy);
 Status policy_backward_values(Policy *policy, const double *dvalues);
 
+/* The most rows of one pass: where actions are drawn, values estimated, both learned. */
+typedef struct PolicyRows { int64_t acting, valued, learned; } PolicyRows;
+/* What its tapes will hold after such passes, bytes, by running them on the meta device. */
+Status policy_plan(const Policy *policy, const PolicyRows *rows, size_t *bytes);
+
 #endif

@@ -72,6 +72,7 @@ Status q_network_forward(QNetwork *network, Tape *tape, const double *observatio
     network->q_output = mlp_forward(&network->q, tape, x);
     network->v_output = config->dueling ? mlp_forward(&network->value, tape, x) : NULL;
     TRY(tape_status(tape));
+    if (tape_device(tape) == device_meta()) return ST_OK;
     tensor_read(network->q_output, q);
     if (config->dueling) join_streams(network->v_output, q, n, config->n_actions);
     for (int64_t i = 0; i < n * config->n_actions; i++)
@@ -89,13 +90,25 @@ Status q_network_backward(QNetwork *network, Tape *tape, const double *dq) {
     double *dvalue = arena_zero(tape_arena(tape), (size_t)n * sizeof *dvalue),
            *dadvantage = arena_alloc(tape_arena(tape), (size_t)(n * n_actions) * sizeof *dadvantage);
     if (!dvalue || !dadvantage) return ST_RESOURCE;
-    for (int64_t i = 0; i < n; i++) {
+    for (int64_t i = 0; i < n && dq; i++) {
         for (int64_t a = 0; a < n_actions; a++) dvalue[i] += dq[i * n_actions + a];
         for (int64_t a = 0; a < n_actions; a++) dadvantage[i * n_actions + a] = dq[i * n_actions + a] - dvalue[i] / (double)n_actions;
     }
     tensor_seed_grad(tape, network->q_output, dadvantage);
     tensor_seed_grad(tape, network->v_output, dvalue);
     return tape_backward(tape);
+}
+
+Status q_network_plan(QNetwork *network, const Tape *tape, int64_t acting, int64_t learned, size_t *bytes) {
+    Tape *meta = tape_new(device_meta(), tape_compute(tape), 0);
+    *bytes = 0;
+    if (!meta) return status_fail(ST_RESOURCE, "out of memory for a plan");
+    Status status = q_network_forward(network, meta, NULL, acting, false, NULL);
+    if (status == ST_OK) status = q_network_forward(network, meta, NULL, learned, true, NULL);
+    if (status == ST_OK) status = q_network_backward(network, meta, NULL);
+    *bytes = tape_peak_bytes(meta);
+    tape_free(meta);
+    return status;
 }
 
 void keep_copy(Keeper *keeper, const char *prefix, const Params *params) {

@@ -39,6 +39,8 @@ void q_network_release(QNetwork *network);
 Status q_network_forward(QNetwork *network, Tape *tape, const double *observations, int64_t n, bool learn, double *q);
 /* Adds to the gradients of all parameters. dq: (n, n_actions). */
 Status q_network_backward(QNetwork *network, Tape *tape, const double *dq);
+/* What `tape` will hold when actions are chosen for `acting` rows and learned of `learned` ones, bytes, by running both on the meta device. */
+Status q_network_plan(QNetwork *network, const Tape *tape, int64_t acting, int64_t learned, size_t *bytes);
 void q_network_blend(const QNetwork *from, double tau, QNetwork *to); /* mlp_blend */
 
 /* All parameters of a copy, under their names behind `prefix`. */

@@ -4,7 +4,8 @@
 
 void rollout_init(Rollout *rollout, Moments *observed, RewardScale *scale) { *rollout = (Rollout){.observed = observed, .scale = scale}; }
 
-static Status allocate(Rollout *rollout, const Learner *learner, bool values) {
+Status rollout_reserve(Rollout *rollout, const Learner *learner, bool values) {
+    if (rollout->T) return ST_OK;
     Trajectory *batch = &rollout->batch;
     const Env *env = learner->env;
     Arena *arena = learner->arena;
@@ -13,7 +14,6 @@ static Status allocate(Rollout *rollout, const Learner *learner, bool values) {
     if (!size_mul(T, B, &n) || n > SIZE_MAX / sizeof(double) / (obs_size + size))
         return status_fail(ST_RESOURCE, "%zu steps of %zu copies do not fit into memory", T, B);
     *batch = (Trajectory){.T = (int64_t)T, .B = (int64_t)B, .obs_size = (int64_t)obs_size};
-    rollout->T = batch->T;
     if (!(batch->obs = arena_alloc(arena, n * obs_size * sizeof(double))) || !(batch->logprobs = arena_alloc(arena, n * sizeof(double))) ||
         !(batch->rewards = arena_alloc(arena, n * sizeof(double))) || !(batch->terminated = arena_alloc(arena, n)) ||
         !(batch->truncated = arena_alloc(arena, n)) || !(batch->valid = arena_alloc(arena, n)) ||
@@ -21,6 +21,7 @@ static Status allocate(Rollout *rollout, const Learner *learner, bool values) {
         !(rollout->returns = arena_alloc(arena, n * sizeof(double))) || !(rollout->seen = arena_alloc(arena, B * obs_size * sizeof(double))) ||
         !(rollout->allowed = arena_alloc(arena, B * size * sizeof(double))))
         return ST_RESOURCE;
+    rollout->T = batch->T;
     if (!values) return ST_OK;
     batch->values = arena_alloc(arena, n * sizeof(double));
     rollout->behind.final_values = rollout->final_values = arena_zero(arena, n * sizeof(double));
@@ -81,7 +82,7 @@ static Status value_rows(Rollout *rollout, Learner *learner, Policy *policy) {
 }
 
 Status rollout_fill(Rollout *rollout, Learner *learner, Policy *policy) {
-    if (!rollout->T) TRY(allocate(rollout, learner, policy->has_values));
+    TRY(rollout_reserve(rollout, learner, policy->has_values));
     for (int64_t t = 0; t < rollout->T; t++) {
         TRY(choose(rollout, learner, policy, t));
         TRY(learner_step(learner, rollout->allowed));
@@ -91,7 +92,7 @@ Status rollout_fill(Rollout *rollout, Learner *learner, Policy *policy) {
 }
 
 Status rollout_episodes(Rollout *rollout, Learner *learner, Policy *policy) {
-    if (!rollout->T) TRY(allocate(rollout, learner, policy->has_values));
+    TRY(rollout_reserve(rollout, learner, policy->has_values));
     int64_t B = rollout->batch.B, playing = B;
     TRY(learner_restart(learner));
     if (rollout->scale) reward_scale_restart(rollout->scale);

@@ -22,8 +22,11 @@ typedef struct Rollout {
     int64_t T;             /* rows that there is room for */
 } Rollout;
 
-/* observed, scale: borrowed. Memory for rl.num_steps rows is taken with the first fill: a run that is only played needs none. */
+/* observed, scale: borrowed. */
 void rollout_init(Rollout *rollout, Moments *observed, RewardScale *scale);
+/* Takes memory for rl.num_steps rows of the learner's copies and does not write to it; once. The first fill does the same: a run that is only played
+ * needs none. `values`: the policy has them. */
+Status rollout_reserve(Rollout *rollout, const Learner *learner, bool values);
 /* rl.num_steps steps of every copy, episodes following each other. Values are estimated for all rows at once behind the last step. ST_NUMERIC when
  * the policy has diverged; faults of learner_step. */
 Status rollout_fill(Rollout *rollout, Learner *learner, Policy *policy);
