@@ -53,5 +53,6 @@ static Status open(Learner *learner) {
 const Algorithm algorithm_ppo = {
     .name = "ppo", .help = "proximal policy optimisation with clip, GAE and a learned value (arXiv 1707.06347)", .discrete = true, .box = true,
     .keys = KEYS_OF_ROLLOUTS "gae_lambda num_iterations num_minibatches clip clip_value target_kl",
-    .open = open, .reserve = actor_critic_reserve, .update = update, .act = actor_critic_act, .policy = actor_critic_policy, .keep = actor_critic_keep, .close = actor_critic_close,
+    .open = open, .reserve = actor_critic_reserve,
+    .update = update, .act = actor_critic_act, .policy = actor_critic_policy, .keep = actor_critic_keep, .close = actor_critic_close,
 };

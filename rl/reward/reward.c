@@ -53,7 +53,9 @@ Status reward_refuse(const Reward *reward, const Yaml *node, const char *format,
 }
 
 Status reward_at_row(Status status, const Reward *reward, const RewardRow *row) {
-    return status == ST_OK ? ST_OK : status_prefix(status, "reward '%s', row %lld", reward->name, (long long)row->number);
+    if (status == ST_OK) return ST_OK;
+    if (row->file) return status_prefix(status, "reward '%s', '%s' %s %lld", reward->name, row->file, row->unit, (long long)row->number);
+    return status_prefix(status, "reward '%s', row %lld", reward->name, (long long)row->number);
 }
 
 /* ---- options ---- */
@@ -314,6 +316,18 @@ Status reward_extra(Reward *reward, const char *key, size_t i, double value) {
         set->columns[set->n_columns++] = (RewardColumn){name, values, 0};
     }
     ((double *)(uintptr_t)set->columns[at].values)[i] = value;
+    return ST_OK;
+}
+
+Status rewards_check(RewardSet *set, const RewardRow *row) {
+    RewardRow asked = *row;
+    asked.completion = (Slice){"", 0};
+    for (size_t k = 0; k < set->n; k++) {
+        Reward *reward = &set->rewards[k];
+        double value = 0;
+        if (reward->kind->score && option_find(reward->kind, "field"))
+            TRY(reward_at_row(reward->kind->score(reward, &asked, &value), reward, row));
+    }
     return ST_OK;
 }
 

@@ -15,8 +15,10 @@
 enum { MAX_REWARDS = 40 }; /* in a list; each is a column of a run's metrics */
 
 typedef struct RewardSet RewardSet;
-/* One completion. All is borrowed. `number`: the data row's, for messages. `columns`: the data row as a JSON object; NULL = it has none. */
+/* One completion. All is borrowed. file, unit, number: the data row's, for messages ("'FILE' line N"; file NULL = "row N"). `columns`: the data row as
+ * a JSON object; NULL = it has none. */
 typedef struct RewardRow {
+    const char *file, *unit;
     int64_t number;
     Slice prompt, completion;
     const int32_t *prompt_ids, *completion_ids;
@@ -46,6 +48,9 @@ Status rewards_attach(RewardSet *set, const RewardPolicy *policy);
 typedef struct RewardShape { size_t n_prompt, n_completion, n, group; } RewardShape;
 /* What scoring them will take in memory beside what is resident after rewards_attach. ST_RESOURCE. */
 Status rewards_bytes(const RewardSet *set, const RewardShape *shape, size_t *bytes);
+/* Whether the row has what rewards look for in it (an answer's column and its kind), before anything is sampled. ST_INPUT with the reward and the
+ * row. What a program, a server or a model will say of it is not known before. */
+Status rewards_check(RewardSet *set, const RewardRow *row);
 void rewards_close(RewardSet *set); /* ends programs that were started; NULL is fine */
 
 /* One number per row: of one reward, before its weight; or, where a program answers with several numbers, one of the others, under NAME/KEY, NaN in

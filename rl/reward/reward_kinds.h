@@ -46,7 +46,8 @@ struct RewardKind {
     Status (*attach)(Reward *reward, const RewardPolicy *policy); /* NULL: who is judged makes no difference */
     Status (*bytes)(const Reward *reward, const RewardShape *shape, size_t *bytes); /* what scoring will take in memory; NULL: little */
     void (*close)(Reward *reward);  /* also called after a failed open; state may be NULL */
-    /* One of both. A fault of `score` gets the row put in front, `score_all` does that itself with reward_at_row. */
+    /* One of both. One with an option `field` looks at the row's column whatever the completion says: rewards_check asks it with none. A fault of
+     * `score` gets the row put in front, `score_all` does that itself with reward_at_row. */
     Status (*score)(Reward *reward, const RewardRow *row, double *value);
     Status (*score_all)(Reward *reward, const RewardRow *rows, size_t n, double *values);
 };
@@ -56,7 +57,7 @@ struct RewardKind {
 
 /* ST_CONFIG: "reward 'number' in 'recipe.yaml' line 7: ...". node: whose line it is; NULL = the entry's. */
 Status reward_refuse(const Reward *reward, const Yaml *node, const char *format, ...) PRINTF_LIKE(3, 4);
-/* Puts "reward 'NAME', row N: " before the failure. */
+/* Puts "reward 'NAME', 'FILE' line N: " before the failure. */
 Status reward_at_row(Status status, const Reward *reward, const RewardRow *row);
 /* A reward before this one in the list, by name; NULL when there is none. Its values are those of the rows that are scored now. */
 const Reward *reward_before(const Reward *reward, const char *name);

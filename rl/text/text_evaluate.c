@@ -86,9 +86,9 @@ static Status open_eval(TextRl *rl) {
     const Recipe *r = rl->recipe;
     const char *key;
     const Yaml *eval = recipe_eval_rows(r, &key);
-    if (eval) return prompts_read(eval, key, r, &rl->model->config, rl->chat, rl->tokenizer, &rl->eval);
+    if (eval) return text_prompts_read(rl, eval, key, &rl->eval);
     if (r->data_eval_split <= 0) return status_hint(status_fail(ST_CONFIG, "the run's recipe holds no prompts out"), "name a file: --data FILE");
-    TRY(prompts_read(r->data_train, "data.train", r, &rl->model->config, rl->chat, rl->tokenizer, &rl->prompts));
+    TRY(text_prompts_read(rl, r->data_train, "data.train", &rl->prompts));
     return prompts_split(&rl->prompts, r->data_eval_split, (uint64_t)r->seed, &rl->eval);
 }
 

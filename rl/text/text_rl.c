@@ -195,12 +195,21 @@ static Status open_values(TextRl *rl) {
     return which ? text_value_open(rl->recipe, which, rl->model, &rl->value) : ST_OK;
 }
 
+Status text_prompts_read(TextRl *rl, YamlNode node, const char *key, PromptSet *set) {
+    TRY(prompts_read(node, key, rl->recipe, &rl->model->config, rl->chat, rl->tokenizer, set));
+    for (size_t i = 0; rl->rewards && i < set->n; i++) {
+        const PromptRow *row = &set->items[i];
+        TRY(rewards_check(rl->rewards, &(RewardRow){.file = row->file, .unit = row->unit, .number = (int64_t)row->line, .columns = row->json}));
+    }
+    return ST_OK;
+}
+
 static Status open_prompts(TextRl *rl) {
     const Recipe *r = rl->recipe;
-    TRY(prompts_read(r->data_train, "data.train", r, &rl->model->config, rl->chat, rl->tokenizer, &rl->prompts));
+    TRY(text_prompts_read(rl, r->data_train, "data.train", &rl->prompts));
     const char *key;
     const Yaml *eval = recipe_eval_rows(r, &key);
-    if (eval) return prompts_read(eval, key, r, &rl->model->config, rl->chat, rl->tokenizer, &rl->eval);
+    if (eval) return text_prompts_read(rl, eval, key, &rl->eval);
     recipe_warn_eval_every(r);
     return r->data_eval_split > 0 ? prompts_split(&rl->prompts, r->data_eval_split, (uint64_t)r->seed, &rl->eval) : ST_OK;
 }

@@ -114,6 +114,8 @@ Status text_judge(TextRl *rl, Experience *e, RolloutSums *sums) {
     for (int64_t i = 0; i < e->n; i++) {
         const PromptRow *prompt = e->prompts[i / e->group_size];
         rl->rows[i] = (RewardRow){
+            .file = prompt->file,
+            .unit = prompt->unit,
             .number = (int64_t)prompt->line,
             .prompt = text_prompt(prompt),
             .completion = {str_text(&e->texts[i]), e->texts[i].len},

@@ -117,6 +117,8 @@ double reward_sum_mean(const RewardSum *column);
 Status text_columns_tell(TextRl *rl, const RolloutSums *sums, const char *prefix, const char *missing, Metrics *metrics);
 /* The text of a prompt, as its row has it or in words (PromptRow); empty for ids without a tokenizer. */
 Slice text_prompt(const PromptRow *row);
+/* prompts_read, and every row has what the rewards look for in it. */
+Status text_prompts_read(TextRl *rl, YamlNode node, const char *key, PromptSet *set);
 
 /* ---- text_correlations.c ---- */
 
