@@ -167,7 +167,7 @@ Status recipe_command(int argc, char **argv, const char *name, const char *about
         if (strcmp(*section, "reward") != 0) recipe_write_help(*section, &help);
     Command command = {.arguments_help = "RECIPE [KEY=VALUE ...]", .help = str_text(&help)};
     const Option options[] = {
-        {"--resume", OPTION_FLAG, &job.resume, NULL, "go on from the newest checkpoint, to the same bytes as an undisturbed run (episodes of an environment that is a program begin anew)"},
+        {"--resume", OPTION_FLAG, &job.resume, NULL, "go on from the newest checkpoint, to the same bytes as an undisturbed run"},
         {"--dry-run", OPTION_FLAG, &job.dry_run, NULL, "everything but training: what is read, what it takes"},
         {"--schema", OPTION_FLAG, &schema, NULL, "print the JSON schema of recipes"},
         {strcmp(name, "rl") == 0 ? "--watch" : NULL, OPTION_FLAG, &job.watch, NULL,

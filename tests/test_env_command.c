@@ -14,11 +14,11 @@
 
 enum { PLAY_COPIES = 8, PLAY_WIDE = 300 };
 
-typedef struct Play { const char *how, *file; int copies, resets; int steps[PLAY_COPIES]; } Play;
+typedef struct Play { const char *how, *file; int copies, resets; int steps[PLAY_COPIES], places[PLAY_COPIES]; } Play;
 
 static bool is(const Play *play, const char *how) { return strcmp(play->how, how) == 0; }
 
-static bool discrete(const Play *play) { return is(play, "discrete") || is(play, "mortal") || is(play, "raves") || is(play, "storms"); }
+static bool discrete(const Play *play) { return is(play, "discrete") || is(play, "mortal") || is(play, "raves") || is(play, "storms") || is(play, "drifts") || is(play, "adds"); }
 
 /* The mortal one makes an empty file when it dies, and does not start where there is one. A file that says so is its cure. */
 static bool is_cured(const Play *play) {
@@ -28,10 +28,10 @@ static bool is_cured(const Play *play) {
     return cured;
 }
 
-/* Where it has got to; wide: that many numbers. */
+/* Where it has got to; wide: that many numbers; adds: the sum of its actions, in a ring of four. */
 static void say_observation(const Play *play, int copy) {
     if (discrete(play)) {
-        printf("%d", play->steps[copy]);
+        printf("%d", is(play, "adds") ? play->places[copy] : play->steps[copy]);
         return;
     }
     printf("[%d, %d", play->steps[copy], copy);
@@ -61,7 +61,8 @@ static void say_reset(Play *play, const json_t *pairs) {
     printf("{\"observations\": [");
     json_array_foreach(pairs, i, pair) {
         int copy = (int)json_integer_value(json_array_get(pair, 0));
-        play->steps[copy] = 0;
+        play->places[copy] = 0;
+        play->steps[copy] = is(play, "drifts") && file_exists(play->file);
         printf("%s", i ? ", " : "");
         say_observation(play, copy);
     }
@@ -88,6 +89,7 @@ static void say_step(Play *play, const json_t *actions) {
     for (int c = 0; c < play->copies; c++) {
         bool rests = json_is_null(json_array_get(actions, (size_t)c));
         if (!rests) play->steps[c]++;
+        if (is(play, "adds") && !rests) play->places[c] = (play->places[c] + (int)json_integer_value(json_array_get(actions, (size_t)c))) % 4;
         printf("%s", c ? ", " : "");
         if (rests) printf("null");
         else say_observation(play, c);
@@ -481,70 +483,14 @@ static Recipe *run_on(const char *how, const char *name, const char *settings, i
     return recipe;
 }
 
-/* Three steps an episode. */
-static Recipe *run_on_player(const char *name, const char *settings, int64_t total_steps) { return run_on("discrete", name, settings, total_steps); }
-
-static void interrupt_after_two_steps(void *context, const LearnProgress *progress) {
+static void interrupt_after_six_steps(void *context, const LearnProgress *progress) {
     (void)context;
-    if (progress->steps == 2) interrupt_request();
+    if (progress->steps == 6) interrupt_request();
 }
 
 static void interrupt_after_four_steps(void *context, const LearnProgress *progress) {
     (void)context;
     if (progress->steps == 4) interrupt_request();
-}
-
-/* TD(1) on states that give 1.25, 2.25, 3.25. Interrupted after S0 -> S1 -> S2: V(S0) = 0.625 + 1.125, V(S1) = 1.125. The restarted program begins at
- * S0 again: V(S0) moves by half of 1.25 + V(S1) - V(S0), and what was visited in the episode that is lost does not. */
-static void a_resumed_run_begins_new_episodes(void **state) {
-    (void)state;
-    Recipe *recipe = run_on_player("td", "rl.algorithm=td rl.num_envs=1 rl.num_steps=1 rl.lambda=1 rl.alpha=0.5", 3);
-    LearnResult result;
-    check_status(learn_run(&(LearnConfig){.recipe = recipe, .on_progress = interrupt_after_two_steps}, &result), ST_INTERRUPTED);
-    interrupt_clear();
-    check_ok(learn_run(&(LearnConfig){.recipe = recipe, .resume = true}, &result));
-    Learner *learner;
-    Keeper policy = {.arena = arena_new(0)};
-    check_ok(learner_new(recipe, 1, &learner));
-    learner->algorithm->policy(learner, &policy);
-    check_ok(tensors_load(temp_file(temp_file(folder, "td"), "policy.safetensors"), policy.items, policy.n));
-    const double want[4] = {1.75 + 0.5 * (1.25 + 1.125 - 1.75), 1.125, 0, 0};
-    double V[4];
-    tensor_read(policy.items[0].tensor, V);
-    check_close_f64("V", V, want, 4, 1e-12, 0);
-    arena_free(policy.arena);
-    learner_free(learner);
-    recipe_free(recipe);
-}
-
-/* Nothing that belongs to episodes of the old program is written down, by any algorithm. */
-static void running_episodes_are_not_kept(void **state) {
-    (void)state;
-    static const char *const runs[] = {
-        "rl.algorithm=sarsa rl.lambda=0.5",
-        "rl.algorithm=sarsa rl.n_step=2",
-        "rl.algorithm=td rl.n_step=2",
-        "rl.algorithm=mc",
-        "rl.algorithm=off_policy_mc",
-        "rl.algorithm=dqn rl.n_step=3",
-        "rl.algorithm=ppo rl.normalize_rewards=true",
-    };
-    static const char *const episodes[] = {"traces/",    "memory/",          "actions",     "replay/window", "return/sums",
-                                           "env/states", "env/observations", "env/lengths", "env/returns"};
-    for (size_t i = 0; i < COUNT_OF(runs); i++) {
-        Recipe *recipe = run_on_player("none", runs[i], 10);
-        Learner *learner;
-        Keeper keeper = {.arena = arena_new(0)};
-        check_ok(learner_new(recipe, 2, &learner));
-        learner_keep(learner, &keeper);
-        check_ok(keeper.status);
-        for (size_t k = 0; k < keeper.n; k++)
-            for (size_t e = 0; e < COUNT_OF(episodes); e++)
-                if (text_starts_with(keeper.items[k].name, episodes[e])) fail_msg("%s keeps '%s'", runs[i], keeper.items[k].name);
-        arena_free(keeper.arena);
-        learner_free(learner);
-        recipe_free(recipe);
-    }
 }
 
 static void check_same_run(const char *what, const char *a, const char *b, const char *file) {
@@ -565,6 +511,57 @@ static void check_summaries_agree(const char *what, const char *a, const char *b
         if (!json_equal(json_object_get(runs[0], facts[i]), json_object_get(runs[1], facts[i]))) fail_msg("%s: '%s' differs", what, facts[i]);
     json_decref(runs[0]);
     json_decref(runs[1]);
+}
+
+/* Interrupted in the middle of episodes: the program that is started then is brought to where the old one was. */
+static void a_resumed_run_is_the_undisturbed_one(void **state) {
+    (void)state;
+    static const struct { const char *how, *settings; } runs[] = {
+        {"adds", "rl.algorithm=td rl.num_envs=1 rl.num_steps=1 rl.lambda=1 rl.alpha=0.5"},
+        {"adds", "rl.algorithm=sarsa rl.lambda=0.5 rl.num_envs=2 rl.num_steps=1"},
+        {"adds", "rl.algorithm=sarsa rl.n_step=2 rl.num_envs=1 rl.num_steps=1"},
+        {"adds", "rl.algorithm=mc rl.num_envs=2 rl.num_steps=2"},
+        {"adds", "rl.algorithm=off_policy_mc rl.num_envs=4 rl.num_steps=1"},
+        {"adds", "rl.algorithm=dqn rl.n_step=3 rl.num_envs=2 rl.num_steps=1 rl.learning_starts=0 train.batch_size=2 rl.train_every=1"},
+        {"adds", "rl.algorithm=reinforce rl.num_envs=2 rl.num_steps=5"},
+        {"box", "rl.algorithm=ppo rl.normalize_rewards=true rl.num_envs=4 rl.num_steps=1 rl.num_minibatches=1"},
+    };
+    for (size_t i = 0; i < COUNT_OF(runs); i++) {
+        char whole[16], parts[16];
+        LearnResult result;
+        snprintf(whole, sizeof whole, "whole%zu", i);
+        snprintf(parts, sizeof parts, "parts%zu", i);
+        Recipe *a = run_on(runs[i].how, whole, runs[i].settings, 40), *b = run_on(runs[i].how, parts, runs[i].settings, 40);
+        bool stopped = strstr(runs[i].settings, "reinforce") == NULL; /* whose updates are of six steps */
+        check_ok(learn_run(&(LearnConfig){.recipe = a}, &result));
+        check_status(learn_run(&(LearnConfig){.recipe = b, .on_progress = stopped ? interrupt_after_four_steps : interrupt_after_six_steps}, &result),
+                     ST_INTERRUPTED);
+        interrupt_clear();
+        check_ok(learn_run(&(LearnConfig){.recipe = b, .resume = true}, &result));
+        check_same_run(runs[i].settings, whole, parts, "policy.safetensors");
+        check_summaries_agree(runs[i].settings, whole, parts);
+        recipe_free(a);
+        recipe_free(b);
+    }
+    assert_int_equal(warnings, 0);
+}
+
+/* Its episodes begin elsewhere than they did: they count as cut off in the next step, and that is said. */
+static void what_does_not_come_out_the_same_is_cut_off(void **state) {
+    (void)state;
+    static const char settings[] = "rl.algorithm=q_learning rl.num_envs=2 rl.num_steps=1";
+    LearnResult result;
+    Recipe *recipe = run_on("drifts", "drifts", settings, 8);
+    remove(temp_file(folder, "mark"));
+    check_status(learn_run(&(LearnConfig){.recipe = recipe, .on_progress = interrupt_after_four_steps}, &result), ST_INTERRUPTED);
+    interrupt_clear();
+    check_ok(file_write_all(temp_file(folder, "mark"), "", 0));
+    check_ok(learn_run(&(LearnConfig){.recipe = recipe, .resume = true}, &result));
+    assert_int_equal(warnings, 1);
+    assert_int_equal(result.episodes, 2); /* of the two copies; the new ones are one step old */
+    assert_int_equal(result.steps, 8);
+    remove(temp_file(folder, "mark"));
+    recipe_free(recipe);
 }
 
 /* A program that is gone for good in the middle of update 3 costs this update alone: what is saved and gone on from is what an interrupt behind
@@ -698,8 +695,8 @@ int main(int argc, char **argv) {
         TEST(what_does_not_start_is_said),
         TEST(recipes_name_environments),
         TEST(recipes_mistakes_are_named),
-        TEST(a_resumed_run_begins_new_episodes),
-        TEST(running_episodes_are_not_kept),
+        TEST(a_resumed_run_is_the_undisturbed_one),
+        TEST(what_does_not_come_out_the_same_is_cut_off),
         TEST(an_environment_that_stays_dead_loses_nothing),
         TEST(an_interrupt_does_not_wait_for_an_answer),
         TEST(a_failure_in_the_first_update_is_said),

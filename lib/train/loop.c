@@ -180,6 +180,7 @@ static Status load_checkpoint(Loop *loop) {
     Status status = state_from_json(loop, json);
     json_decref(json);
     loop->saved_step = step;
+    if (status == ST_OK && loop->task->resumed) status = loop->task->resumed(loop->task->context);
     if (status == ST_OK) run_log(loop->run, "resumed from the checkpoint of step %lld", (long long)step);
     return status;
 }

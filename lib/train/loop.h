@@ -58,6 +58,7 @@ typedef struct LoopTask {
      * one shortly before, is held for that and saved then */
     bool fragile;
     void (*keep)(void *context, Keeper *keeper);
+    Status (*resumed)(void *context);                           /* all that is kept has been read from a checkpoint; NULL: that is enough */
     /* "tokens": the metric that says how many were done in the step; the file also gets "tokens_per_second", which like "seconds" no two runs share.
      * NULL: none */
     const char *rate;

@@ -268,6 +268,11 @@ Status env_step(Env *env, const double *actions, bool auto_reset) {
     return ST_OK;
 }
 
+Status env_resume(Env *env) {
+    if (!env->kind->resume || env->failure) return ST_OK; /* a failure is said by the next step */
+    return keep_failure(env, env->kind->resume(env));
+}
+
 bool env_is_remote(const Env *env) { return env->kind->step_all != NULL; }
 
 Status env_set_state(Env *env, int64_t copy, const double *state) {

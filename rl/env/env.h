@@ -48,7 +48,9 @@ typedef struct Env {
     bool *begins;               /* (copies): scratch */
     const void *context;        /* what the kind works with: its arguments, or a Mdp */
     NamedMdp *world;            /* the finite MDP that this is, owned; NULL: it is none, or somebody else's */
-    void *remote;               /* of an environment that lives in another program */
+    void *remote;               /* of an environment that lives in another program ... */
+    double *played;             /* ... and actions of the episodes so far, of at most max_played steps each (copies, max_played, action.size) */
+    int64_t max_played;
     Status failure;             /* which that program had; nothing works any more */
     const char *failure_text, *failure_hint;
     Arena *arena;
@@ -93,6 +95,10 @@ void env_free(Env *env); /* NULL is fine */
 /* Starts an episode in every copy. The same seed gives the same episodes for the same actions. Fails only where another program is asked, which the
  * next env_step says too. */
 Status env_reset(Env *env, uint64_t seed);
+/* Behind a resume, when seed, counts, lengths, observations, states and `played` are what they were: brings a program's episodes to where they were,
+ * with the same seeds and actions. Episodes that do not come out the same, or are longer than max_played, are truncated in the next step, with a
+ * warning. Faults of the program. */
+Status env_resume(Env *env);
 /* Starts the next episode of one copy. */
 Status env_start(Env *env, int64_t copy);
 /* One step of every copy. `actions`: (copies, action.size), checked before anything moves: ST_INPUT names the copy and what is allowed. Numbers

@@ -9,6 +9,8 @@
 
 enum { RESTARTS = 5, CALM = 100 }; /* how often it may fail in a row; this many steps without a failure begin a new row */
 #define MOST_NUMBERS 1e7           /* of an action or an observation */
+/* What is kept of an episode's actions, so that a resumed run can repeat them: steps, where the program says no limit; and numbers of all copies */
+enum { MAX_PLAYED = 10000, MAX_PLAYED_NUMBERS = 2 << 20 };
 
 typedef struct Command {
     EnvKind kind;             /* with the program's spaces */
@@ -19,6 +21,7 @@ typedef struct Command {
     Child *child;
     int64_t failures, calm_steps;
     bool warned_of_bounds;
+    bool lost;                /* the episodes that go on elsewhere: they are cut off in the next step */
     Str request, reply;
     json_t *answer;           /* to the last request */
 } Command;
@@ -215,9 +218,19 @@ static Status read_reset(Env *env, Command *command, const bool *which) {
     return ST_OK;
 }
 
+/* Room for the actions of episodes, when their limit is known. */
+static Status take_room(Env *env) {
+    int64_t most = MAX(MAX_PLAYED_NUMBERS / (env->copies * env->action.size), 1);
+    if (env->played) return ST_OK;
+    env->max_played = MIN(most, env->max_steps > 0 ? env->max_steps : MAX_PLAYED);
+    env->played = arena_zero(env->arena, (size_t)(env->copies * env->max_played * env->action.size) * sizeof *env->played);
+    return env->played ? ST_OK : ST_RESOURCE;
+}
+
 /* When the program is lost meanwhile, so are the other copies' episodes. */
 static Status begin(Env *env, const bool *which) {
     Command *command = env->remote;
+    TRY(take_room(env));
     while (true) {
         write_reset(env, command, which);
         Status status = ask(command);
@@ -269,18 +282,120 @@ static Status read_step(Env *env, Command *command) {
     return ST_OK;
 }
 
+static void cut_off_all(Env *env) {
+    for (int64_t copy = 0; copy < env->copies; copy++) cut_off(env, copy);
+}
+
+/* For a resume. */
+static void remember(Env *env, const double *actions) {
+    size_t size = (size_t)env->action.size;
+    for (int64_t copy = 0; copy < env->copies; copy++)
+        if (!rests(env, copy) && env->lengths[copy] < env->max_played)
+            memcpy(env->played + (size_t)(copy * env->max_played + env->lengths[copy]) * size, actions + (size_t)copy * size, size * sizeof *actions);
+}
+
 static Status step(Env *env, const double *actions) {
     Command *command = env->remote;
     for (int64_t copy = 0; copy < env->copies; copy++) env->rewards[copy] = 0;
+    if (command->lost) {
+        command->lost = false;
+        cut_off_all(env);
+        return ST_OK;
+    }
     write_step(env, command, actions);
     Status status = ask(command);
     if (status == ST_OK) {
         if (++command->calm_steps >= CALM) command->failures = 0;
+        remember(env, actions);
         return read_step(env, command);
     }
     if (status != ST_RESOURCE) return status;
     TRY(restart(command, env->copies));
-    for (int64_t copy = 0; copy < env->copies; copy++) cut_off(env, copy);
+    cut_off_all(env);
+    return ST_OK;
+}
+
+/* ---- resuming ---- */
+
+/* What the environment looked like when the checkpoint was made. */
+typedef struct Past { int64_t *lengths; uint64_t *counts; double *observations, *actions; } Past;
+
+static size_t seen_bytes(const Env *env) { return (size_t)(env->copies * env->observation.size) * sizeof *env->observations; }
+
+static Status take_past(const Env *env, Past *past) {
+    Arena *arena = env->arena;
+    size_t copies = (size_t)env->copies;
+    past->lengths = arena_alloc(arena, copies * sizeof *past->lengths);
+    past->counts = arena_alloc(arena, copies * sizeof *past->counts);
+    past->observations = arena_alloc(arena, seen_bytes(env));
+    past->actions = arena_zero(arena, copies * (size_t)env->action.size * sizeof *past->actions);
+    if (!past->lengths || !past->counts || !past->observations || !past->actions) return ST_RESOURCE;
+    memcpy(past->lengths, env->lengths, copies * sizeof *past->lengths);
+    memcpy(past->counts, env->counts, copies * sizeof *past->counts);
+    memcpy(past->observations, env->observations, seen_bytes(env));
+    return ST_OK;
+}
+
+/* Copies that are where they were rest, so that the others can be stepped alone; actions of the others' step t into past->actions. */
+static bool next_actions(Env *env, const Past *past, int64_t t) {
+    size_t size = (size_t)env->action.size;
+    bool any = false;
+    for (int64_t copy = 0; copy < env->copies; copy++) {
+        if (t < past->lengths[copy]) {
+            any = true;
+            memcpy(past->actions + (size_t)copy * size, env->played + (size_t)(copy * env->max_played + t) * size, size * sizeof *past->actions);
+        } else cut_off(env, copy);
+    }
+    return any;
+}
+
+/* Whether the copy is where it was. One that rested then does so now. */
+static bool came_back(Env *env, const Past *past, int64_t copy) {
+    size_t size = (size_t)env->observation.size, at = (size_t)copy * size;
+    int64_t length = past->lengths[copy];
+    bool ended = env->terminated[copy] || (length > 0 && env->max_steps > 0 && length >= env->max_steps), same;
+    same = env->lengths[copy] == MAX(length, 1) && env->counts[copy] == past->counts[copy] &&
+           memcmp(env->observations + at, past->observations + at, size * sizeof *env->observations) == 0;
+    env->lengths[copy] = length;
+    env->truncated[copy] = ended && !env->terminated[copy];
+    return same;
+}
+
+static Status repeat(Env *env, Command *command, const Past *past) {
+    for (int64_t copy = 0; copy < env->copies; copy++) {
+        env->counts[copy] -= env->counts[copy] > 0; /* the start that is repeated */
+        env->begins[copy] = true;
+        env->terminated[copy] = env->truncated[copy] = false;
+    }
+    TRY(begin(env, env->begins));
+    for (int64_t t = 0; next_actions(env, past, t); t++) {
+        write_step(env, command, past->actions);
+        TRY(ask(command));
+        TRY(read_step(env, command));
+        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+    }
+    return ST_OK;
+}
+
+static Status resume(Env *env) {
+    Command *command = env->remote;
+    Past past;
+    int64_t lost = 0;
+    TRY(take_past(env, &past));
+    for (int64_t copy = 0; copy < env->copies; copy++) lost += past.lengths[copy] > env->max_played;
+    if (lost == 0) {
+        Status status = repeat(env, command, &past);
+        for (int64_t copy = 0; copy < env->copies; copy++) lost += !came_back(env, &past, copy);
+        if (status == ST_RESOURCE) status = restart(command, env->copies); /* and came_back found nothing: it died on the way */
+        TRY(status);
+    }
+    if (lost == 0) return ST_OK;
+    log_message(LOG_WARNING, "environment '%s': %lld of %lld episodes do not come out the same again: all are cut off, and what follows is not what an "
+                             "undisturbed run would have done", command->kind.id, (long long)lost, (long long)env->copies);
+    command->lost = true;
+    memcpy(env->lengths, past.lengths, (size_t)env->copies * sizeof *env->lengths);
+    memcpy(env->observations, past.observations, seen_bytes(env));
+    for (int64_t copy = 0; copy < env->copies; copy++) env->terminated[copy] = env->truncated[copy] = false;
     return ST_OK;
 }
 
@@ -300,7 +415,7 @@ static Status copy_words(Command *command, const char *const *argv, size_t n) {
     command->n = n;
     for (size_t i = 0; i < n; i++)
         if (!(command->argv[i] = arena_strdup(command->arena, argv[i]))) return ST_RESOURCE;
-    command->kind = (EnvKind){.id = command->argv[0], .begin = begin, .step_all = step, .close = close_remote};
+    command->kind = (EnvKind){.id = command->argv[0], .begin = begin, .step_all = step, .resume = resume, .close = close_remote};
     return ST_OK;
 }
 

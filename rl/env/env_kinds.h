@@ -24,6 +24,7 @@ struct EnvKind {
      * episodes are lost meanwhile are flagged as truncated. step_all: one step of all copies that do not rest, with flags and lengths. */
     Status (*begin)(Env *env, const bool *which);
     Status (*step_all)(Env *env, const double *actions);
+    Status (*resume)(Env *env); /* env_resume */
     void (*close)(Env *env);
 };
 

@@ -224,7 +224,7 @@ void actor_critic_keep(Learner *learner, Keeper *keeper) {
     ActorCritic *ac = learner->self;
     keep_optimizer(keeper, &ac->policy.params);
     keep_count(keeper, "optimizer_steps", &ac->optimizer_steps);
-    if (ac->rollout.scale) reward_scale_keep(&ac->scale, learner_resumes_episodes(learner), keeper);
+    if (ac->rollout.scale) reward_scale_keep(&ac->scale, keeper);
 }
 
 Status actor_critic_rows(ActorCritic *ac, Learner *learner, int64_t *n) {

@@ -150,7 +150,7 @@ static void keep(Learner *learner, Keeper *keeper) {
     keep_optimizer(keeper, &dqn->Q.params);
     keep_copy(keeper, "target/", &dqn->target.params);
     keep_count(keeper, "optimizer_steps", &dqn->optimizer_steps);
-    replay_keep(&dqn->D, learner, keeper);
+    replay_keep(&dqn->D, keeper);
 }
 
 const Algorithm algorithm_dqn = {

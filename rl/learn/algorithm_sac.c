@@ -410,7 +410,7 @@ static void keep(Learner *learner, Keeper *keeper) {
     keep_optimizer(keeper, &sac->critics.params);
     keep_optimizer(keeper, &sac->price_params);
     keep_count(keeper, "optimizer_steps", &sac->optimizer_steps);
-    replay_keep(&sac->D, learner, keeper);
+    replay_keep(&sac->D, keeper);
 }
 
 const Algorithm algorithm_sac = {

@@ -58,6 +58,8 @@ static void keep(void *context, Keeper *keeper) {
     keep_real(keeper, "best_reward", &learn->best_reward);
 }
 
+static Status resumed(void *context) { return env_resume(((Learn *)context)->learner->env); }
+
 static void on_step(void *context, int64_t update, const Metrics *metrics, double seconds, double elapsed) {
     Learn *learn = context;
     const Learner *learner = learn->learner;
@@ -150,12 +152,11 @@ static Status train(void *context, Run *run) {
                      .step = step,
                      .fragile = env_is_remote(learn->learner->env),
                      .keep = keep,
+                     .resumed = resumed,
                      .on_step = on_step,
                      .finish = finish,
                      .summary = summary};
     LoopResult all;
-    if (run_step(run) >= 0 && !learner_resumes_episodes(learn->learner))
-        run_warn(run, "episodes of a program begin anew when a run is resumed: what follows is not to the byte what an undisturbed run would have done");
     TRY(loop_run(learn->recipe, run, &task, &all));
     const Learner *learner = learn->learner;
     *learn->result = (LearnResult){

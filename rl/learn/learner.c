@@ -20,13 +20,11 @@ const Algorithm *algorithm_find(const char *name) {
 
 /* ---- what is kept ---- */
 
-bool learner_resumes_episodes(const Learner *learner) { return !env_is_remote(learner->env); }
-
 static void keep_environment(Learner *learner, Keeper *keeper) {
     Env *env = learner->env;
     keep_bytes(keeper, "env/counts", env->counts, (size_t)env->copies * sizeof *env->counts);
-    if (!learner_resumes_episodes(learner)) return;
     keep_f64(keeper, "env/states", env->states, env->copies * env->state_size);
+    if (env->played) keep_f64(keeper, "env/played", env->played, env->copies * env->max_played * env->action.size);
     keep_f64(keeper, "env/observations", env->observations, env->copies * env->observation.size);
     keep_bytes(keeper, "env/lengths", env->lengths, (size_t)env->copies * sizeof *env->lengths);
     keep_f64(keeper, "env/returns", learner->returns, env->copies);

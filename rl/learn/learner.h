@@ -98,9 +98,6 @@ double learner_progress(const Learner *learner);
 double learner_linear(const Learner *learner, double start, double end, double share);
 /* Draws of this update: number i is the same whatever else was drawn. `stream`: RNG_SAMPLE, RNG_EXPLORE, RNG_SHUFFLE... */
 RngKey learner_key(const Learner *learner, RngStream stream, uint64_t number);
-/* Whether a resumed run goes on in the middle of episodes. false: they begin anew in the program that it starts, and what belongs to the old ones
- * must not be kept. */
-bool learner_resumes_episodes(const Learner *learner);
 /* All that a checkpoint holds. */
 void learner_keep(Learner *learner, Keeper *keeper);
 

@@ -66,7 +66,7 @@ void reward_scale_apply(RewardScale *scale, double *rewards, const bool *termina
 
 void reward_scale_restart(RewardScale *scale) { memset(scale->sums, 0, (size_t)scale->copies * sizeof *scale->sums); }
 
-void reward_scale_keep(RewardScale *scale, bool episodes, Keeper *keeper) {
+void reward_scale_keep(RewardScale *scale, Keeper *keeper) {
     moments_keep(&scale->moments, keeper, "return/mean", "return/variance", "return/count");
-    if (episodes) keep_f64(keeper, "return/sums", scale->sums, scale->copies);
+    keep_f64(keeper, "return/sums", scale->sums, scale->copies);
 }

@@ -25,6 +25,6 @@ Status reward_scale_init(RewardScale *scale, double gamma, int64_t copies, Arena
 /* In place, of one step of all copies; flags (copies) as after the step, playing: those that took it. */
 void reward_scale_apply(RewardScale *scale, double *rewards, const bool *terminated, const bool *truncated, const bool *playing);
 void reward_scale_restart(RewardScale *scale); /* every copy begins an episode */
-void reward_scale_keep(RewardScale *scale, bool episodes, Keeper *keeper); /* episodes: with the sums of those that are played */
+void reward_scale_keep(RewardScale *scale, Keeper *keeper);
 
 #endif

@@ -84,14 +84,14 @@ static void keep_windows(Replay *r, Keeper *keeper) {
     keep_bytes(keeper, "replay/window_length", r->window_length, (size_t)c->copies * sizeof *r->window_length);
 }
 
-void replay_keep(Replay *r, const Learner *learner, Keeper *keeper) {
+void replay_keep(Replay *r, Keeper *keeper) {
     const ReplayConfig *c = &r->config;
     keep_f32(keeper, "replay/observations", r->observations, c->capacity * c->observation_size);
     keep_f32(keeper, "replay/next_observations", r->next_observations, c->capacity * c->observation_size);
     keep_f32(keeper, "replay/actions", r->actions, c->capacity * c->action_size);
     keep_f64(keeper, "replay/rewards", r->rewards, c->capacity);
     keep_f64(keeper, "replay/discounts", r->discounts, c->capacity);
-    if (learner_resumes_episodes(learner)) keep_windows(r, keeper);
+    keep_windows(r, keeper);
     keep_count(keeper, "replay_size", &r->size);
     keep_count(keeper, "replay_next", &r->next);
     if (!c->prioritised) return;

@@ -289,7 +289,6 @@ Status tabular_open(Learner *learner, size_t size, Judged judged) {
     t->recipe = recipe;
     t->A = env->action.n;
     t->copies = env->copies;
-    t->resumes_episodes = learner_resumes_episodes(learner);
     t->gamma = recipe->rl_gamma;
     t->alpha_schedule = schedule_named(recipe->rl_alpha_schedule);
     t->epsilon_schedule = schedule_named(recipe->rl_epsilon_schedule);
@@ -327,7 +326,7 @@ void tabular_policy(Learner *learner, Keeper *keeper) {
 void tabular_keep(Learner *learner, Keeper *keeper) {
     const Tabular *t = learner->self;
     values_keep_visits(keeper, "visits", &t->Q);
-    if (t->resumes_episodes) keep_f64(keeper, "actions", t->actions, t->copies);
+    keep_f64(keeper, "actions", t->actions, t->copies);
 }
 
 static double learned_value(const Tabular *t, int64_t s) {

@@ -65,7 +65,6 @@ typedef struct Tabular {
     Schedule alpha_schedule, epsilon_schedule;
     Features features;
     int64_t A, copies;
-    bool resumes_episodes;  /* learner_resumes_episodes */
     Values Q;               /* action values, or V (A = 1) where a given policy is judged */
     Values *Q2;             /* behaviour goes by Q + Q2; NULL: by Q */
     double *pi;             /* (n, A): the given policy that it behaves by; NULL: epsilon-soft on the values */

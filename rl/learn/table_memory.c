@@ -17,7 +17,7 @@ Status memory_open(Learner *learner, int64_t capacity, Memory *m) {
 
 void memory_keep(const Memory *m, const Tabular *t, Keeper *keeper) {
     int64_t steps = t->copies * m->capacity;
-    if (steps == 0 || !t->resumes_episodes) return;
+    if (steps == 0) return;
     keep_bytes(keeper, "memory/S", m->S, (size_t)(steps * m->active) * sizeof *m->S);
     keep_bytes(keeper, "memory/A", m->A, (size_t)steps * sizeof *m->A);
     keep_f64(keeper, "memory/R", m->R, steps);

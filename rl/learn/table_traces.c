@@ -23,7 +23,7 @@ Status traces_open(Learner *learner, Traces *traces) {
 }
 
 void traces_keep(const Traces *traces, const Tabular *t, Keeper *keeper) {
-    if (traces->n == 0 || !t->resumes_episodes) return;
+    if (traces->n == 0) return;
     keep_f64(keeper, "traces/z", traces->z, t->copies * traces->n);
     keep_bytes(keeper, "traces/list", traces->list, (size_t)(t->copies * traces->n) * sizeof *traces->list);
     keep_bytes(keeper, "traces/listed", traces->listed, (size_t)t->copies * sizeof *traces->listed);
