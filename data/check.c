@@ -19,17 +19,30 @@ static Status load_rows(const Recipe *recipe, const ModelConfig *model, const Re
     return dataset_load(&config, sources, n, rows->tokenizer, dataset);
 }
 
+static bool holds_steps(const Dataset *dataset) {
+    for (size_t i = 0; dataset && i < dataset->n_files; i++)
+        if (dataset->files[i].format && strcmp(dataset->files[i].format, "stepwise") == 0) return true;
+    return false;
+}
+
+static Status open_rows(const Recipe *recipe, const ModelConfig *model, RecipeRows *rows) {
+    const char *key;
+    const Yaml *eval = recipe_eval_rows(recipe, &key);
+    TRY(load_rows(recipe, model, rows, recipe->data_train, "data.train", false, &rows->train));
+    if (eval) return load_rows(recipe, model, rows, eval, key, true, &rows->eval);
+    recipe_warn_eval_every(recipe);
+    return recipe->data_eval_split > 0 ? dataset_split(rows->train, recipe->data_eval_split, (uint64_t)recipe->seed, &rows->eval) : ST_OK;
+}
+
 Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows) {
     *rows = (RecipeRows){0};
     TRY(tokenizer_load_if_any(recipe->model_path, &rows->tokenizer)); /* without one, rows of ids work */
     TRY(chat_open(recipe->model_path, recipe->model_chat_template, recipe->data_now, rows->tokenizer, &rows->chat));
+    TRY(chat_check_now(recipe, rows->chat));
     if (!recipe->data_now && day && chat_writes_date(rows->chat)) TRY(chat_set_now(rows->chat, day));
-    TRY(load_rows(recipe, model, rows, recipe->data_train, "data.train", false, &rows->train));
-    const char *key;
-    const Yaml *eval = recipe_eval_rows(recipe, &key);
-    if (eval) return load_rows(recipe, model, rows, eval, key, true, &rows->eval);
-    recipe_warn_eval_every(recipe);
-    return recipe->data_eval_split > 0 ? dataset_split(rows->train, recipe->data_eval_split, (uint64_t)recipe->seed, &rows->eval) : ST_OK;
+    TRY(open_rows(recipe, model, rows));
+    if (holds_steps(rows->train) || holds_steps(rows->eval)) return ST_OK;
+    return recipe_unread(recipe, "data.step_separator", "leave it out", "does nothing: no row is of format stepwise");
 }
 
 void recipe_rows_are_read(RecipeRows *rows) {

@@ -42,6 +42,8 @@ Status chat_open(const char *model_dir, const char *override, const char *now, c
 void chat_close(Chat *chat);                   /* NULL is fine */
 bool chat_has_template(const Chat *chat);
 bool chat_writes_date(const Chat *chat);       /* its text depends on the day */
+/* recipe_unread of data.now where no template writes the date */
+Status chat_check_now(const Recipe *recipe, const Chat *chat);
 Status chat_set_now(Chat *chat, const char *now); /* fixes the day; see chat_open */
 const char *chat_end_text(const Chat *chat);   /* the text of chat_end_of_turn; NULL = none */
 /* The rendering of a short conversation, for checks of the template itself; ST_INPUT when it refuses it. */

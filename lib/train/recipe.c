@@ -1,5 +1,6 @@
 /* Recipes: YAML and key=value texts checked against the table of keys. */
 #include "lib/train/keys.h"
+#include "lib/text/chat.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -449,8 +450,17 @@ static Status refuse_betas(const Recipe *recipe) {
     return status_fail(ST_CONFIG, "wrong value for 'train.betas' %s: expected two numbers from 0 to below 1", source_text(&source, where));
 }
 
+static Status check_date(const Recipe *recipe) {
+    char where[512];
+    Source source = {recipe->path, recipe_line(recipe, "data.now")};
+    if (!recipe->data_now || chat_reads_date(recipe->data_now)) return ST_OK;
+    return status_fail(ST_CONFIG, "wrong value '%s' for 'data.now' %s: expected a date, YYYY-MM-DD or YYYY-MM-DD HH:MM:SS", recipe->data_now,
+                       source_text(&source, where));
+}
+
 /* What no single key can tell. */
 static Status check_together(const Recipe *recipe) {
+    TRY(check_date(recipe));
     if (recipe->data_eval && recipe->eval_data)
         return status_hint(status_fail(ST_CONFIG, "'data.eval' and 'eval.data' are both given"), "they mean the same; keep one");
     if ((recipe->data_eval || recipe->eval_data) && recipe->data_eval_split > 0)
