@@ -243,7 +243,7 @@ static void json(void **state) {
         {"f.json", "[{\"a\": 1}] x", "line 1, column 12: expected nothing after the array", NULL},
         {"f.json", "[{\"a\": 1}, 5]", "row 2: a row must be a JSON object", NULL},
         {"f.json", "[{\"a\": \"\xff\"}]", "line 1, column 8: unable to decode byte 0xff", NULL},
-        {"f.jsonl", "{\"a\": 1}\n{\"a\": \"\xff\"}\n", "line 2', column 7: unable to decode byte 0xff", NULL},
+        {"f.jsonl", "{\"a\": 1}\n{\"a\": \"\xff\"}\n", "' line 2, column 7: unable to decode byte 0xff", NULL},
         {"f.jsonl", "{\"a\": 1, \"a\": 2}\n", "duplicate object key", NULL},
     };
     check_faults(faults, COUNT_OF(faults));
