@@ -59,6 +59,13 @@ static Status read_numbers(const char *what, const json_t *json, const char *con
     return good ? ST_OK : status_fail(ST_INPUT, "%s is no list of %lld numbers", what, (long long)size);
 }
 
+/* Of a world whose states are numbers. */
+static Status check_number(const Env *env, double state) {
+    int64_t n = env->world->mdp.n_states;
+    if (env->state_size != 1 || (state >= 0 && state < (double)n && state == floor(state))) return ST_OK;
+    return status_fail(ST_INPUT, "--state %.17g is no state of '%s': they are 0 to %lld", state, env->id, (long long)(n - 1));
+}
+
 static Status set_state(const Command *command, Simulate *job) {
     Env *env = job->env;
     json_t *json;
@@ -70,6 +77,7 @@ static Status set_state(const Command *command, Simulate *job) {
                                        : read_numbers("--state", json, numbered ? env->world->state_names : NULL,
                                                       numbered ? env->world->mdp.n_states : 0, env->state_size, numbers);
     json_decref(json);
+    if (status == ST_OK && numbered) status = check_number(env, numbers[0]);
     return status == ST_OK ? env_set_state(env, 0, numbers) : status;
 }
 
