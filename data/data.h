@@ -56,6 +56,7 @@ typedef struct DataConfig {
     const char *system;      /* system message for conversations without one; NULL = none */
     const char *step_separator; /* behind each step of a stepwise row; NULL: a line end */
     const Chat *chat;        /* for rows of messages; NULL = they are refused */
+    bool prompts;            /* rows are read as questions (row_question), of which nothing is trained; without `cache` */
     int64_t max_length;
     const char *truncation;  /* error | drop | keep_start | keep_end */
     int64_t vocab_size;      /* of the model: an id outside is ST_INPUT; 0 = not checked */
@@ -157,6 +158,7 @@ typedef struct Dataset {
     size_t n_files;
     struct RowPlace { uint32_t file, line; } *lost; /* the first of counts.dropped_untrained */
     size_t n_lost;
+    bool prompts;             /* see DataConfig */
     bool cached;              /* found tokenised */
     struct Store *store;
     uint64_t *taken;          /* rows of the store that dataset_split held out, in order; NULL: none */
