@@ -17,11 +17,9 @@ typedef struct Simulate {
     Env *env;
 } Simulate;
 
-/* `{...}` is what a recipe would say, anything else a name or file with arguments. */
 static Status open_environment(const Command *command, int64_t copies, Simulate *job) {
-    const char *spec = command->arguments[0];
-    Yaml name = {.kind = YAML_SCALAR, .text = spec}, *node = &name;
-    if (spec[0] == '{') TRY(yaml_read_text(spec, strlen(spec), "environment", command->arena, &node));
+    const Yaml *node;
+    TRY(mdp_argument(command->arguments[0], command->arena, &node));
     return env_from_recipe(node, copies, &job->env);
 }
 
