@@ -17,7 +17,12 @@ enum { LABEL_NONE = -100 }; /* a position that carries no loss, as in HF */
 
 /* A row as the file has it, in one of the known forms. Strings are borrowed from `json`. */
 /* Line from 1, unit "line"; of a .json array or columns, or .parquet: the row's number, "row"; of a row of several lines: its first */
-typedef struct Row { json_t *json; const char *file; const char *unit; size_t line; } Row;
+typedef struct Row {
+    json_t *json;
+    const char *file, *unit;
+    size_t line;
+    Slice text;              /* the row as the file has it; data NULL: it is made of cells or columns. During the call only */
+} Row;
 
 /* Tokens begin..end-1 of a row are trained. */
 typedef struct TokenRun { int32_t begin, end; } TokenRun;
@@ -192,7 +197,7 @@ typedef struct RowsConfig {
     /* .txt: what stands between documents; NULL: the file is one document. Line ends around a document are not part of it, blank documents are none
      */
     const char *separator;
-    bool widen;              /* JSON: numbers of columns that nobody uses may be any (json_load_row); not where rows are written again or handed on */
+    bool widen;              /* JSON: numbers of columns that nobody uses may be any (json_load_row); not where `json` is written or handed on */
 } RowsConfig;
 Status rows_read(const char *path, RowCallback *read, void *context);
 Status rows_read_some(const char *path, int64_t max_rows, RowCallback *read, void *context);

@@ -296,7 +296,7 @@ static Status take_row(void *context, const Row *row) {
     json_t *json = columns ? columns_apply(columns, row->json) : json_incref(row->json);
     if (!json) return status_fail(ST_RESOURCE, "out of memory for a row");
     if (!loader->format) {
-        Status chosen = choose_format(loader, &(Row){json, row->file, row->unit, row->line});
+        Status chosen = choose_format(loader, &(Row){.json = json, .file = row->file, .unit = row->unit, .line = row->line});
         if (chosen != ST_OK) json_decref(json);
         TRY(fail_in_file(loader, chosen, loader->file, row->line));
     }

@@ -4,6 +4,7 @@
 static Status read_line(RowReader *reader, Slice line, size_t number) {
     json_error_t error;
     json_t *row = json_load_row(line.data, line.len, reader->config.widen, &error);
+    reader->text = line;
     return row ? row_hand_over(reader, row, number) : json_line_fault(reader->path, number, &error);
 }
 
