@@ -6,6 +6,9 @@
 
 #include "cmd/cmd_data.h"
 #include "data/check.h"
+#include "rl/pairs/preference.h"
+#include "rl/text/prompts.h"
+#include "rl/text/text_algorithm.h"
 
 typedef struct Check {
     int64_t n_rows;
@@ -65,7 +68,8 @@ static Status print_sample(const Check *check) {
         Str where = {0};
         Paint paint = {.colour = colour};
         dataset_where(check->rows.train, i, &where);
-        print_result("\n%s: %d tokens, %d trained%s\n", str_text(&where), (int)example.n, (int)example.trained, colour ? "" : " (in « »)");
+        if (check->rows.prompts) print_result("\n%s: %d tokens\n", str_text(&where), (int)example.n);
+        else print_result("\n%s: %d tokens, %d trained%s\n", str_text(&where), (int)example.n, (int)example.trained, colour ? "" : " (in « »)");
         str_release(&where);
         TRY(each_token(&check->rows, i, paint_token, &paint));
         print_result("%s\n", !colour && paint.trained ? "»" : "");
@@ -111,11 +115,13 @@ static void print_line(void *context, const char *text) {
 static Status print_screen(const Check *check) {
     const DataCounts *train = &check->rows.train->counts;
     data_files_say(check->rows.train, print_line, NULL);
-    print_result("rows %lld, tokens %lld, trained %lld (%.1f %%)\n", (long long)train->rows, (long long)train->tokens,
+    if (check->rows.prompts) print_result("prompts %lld, tokens %lld\n", (long long)train->rows, (long long)train->tokens);
+    else print_result("rows %lld, tokens %lld, trained %lld (%.1f %%)\n", (long long)train->rows, (long long)train->tokens,
                  (long long)train->trained_tokens, train->tokens ? 100 * (double)train->trained_tokens / (double)train->tokens : 0);
     print_result("dropped %lld, cut %lld, duplicates %lld, near-duplicates %lld\n", (long long)(train->dropped_long + train->dropped_untrained),
                  (long long)train->cut, (long long)train->duplicates, (long long)check->found.near_duplicates);
-    if (check->rows.eval)
+    if (check->rows.eval && check->rows.prompts) print_result("held out: %lld prompts\n", (long long)check->rows.eval->counts.rows);
+    else if (check->rows.eval)
         print_result("held out: %lld rows, %lld trained tokens\n", (long long)check->rows.eval->counts.rows,
                      (long long)check->rows.eval->counts.trained_tokens);
     print_lengths(check);
@@ -136,13 +142,39 @@ static void list_token(void *context, int32_t id, bool trained, bool special, co
     jw_string_n(&lists->tokens, NULL, text, len);
 }
 
+/* Rows of a file before that of a line. */
+typedef struct RowsBefore { size_t line, n; bool found; } RowsBefore;
+
+static Status count_before(void *context, const Row *row) {
+    RowsBefore *before = context;
+    before->found = row->line == before->line;
+    before->n += !before->found;
+    return before->found ? status_fail(ST_INTERRUPTED, "found") : ST_OK; /* the rest is not read */
+}
+
+/* Which row of its file an example was, from 0: of those that were left out before it nothing is known. */
+static Status row_number(const Dataset *dataset, const Example *example, size_t *number) {
+    const DataFile *file = &dataset->files[example->file];
+    RowsBefore before = {.line = example->line};
+    RowsConfig how = {.separator = dataset->sources[file->source].separator, .widen = true};
+    Status status = rows_read_as(file->path, &how, count_before, &before);
+    *number = before.n;
+    return before.found ? ST_OK : status;
+}
+
 static Status write_row(const Check *check, size_t row, Str *out) {
     TokenLists lists = {0};
     JsonWriter *all[] = {&lists.ids, &lists.trained, &lists.tokens};
     static const char *const names[] = {"ids", "trained", "tokens"};
     for (int i = 0; i < 3; i++) jw_array(all[i], NULL);
-    Status status = each_token(&check->rows, row, list_token, &lists);
-    str_printf(out, "%s{\"row\": %zu", row ? ", " : "", row);
+    const Example example = dataset_example(check->rows.train, row);
+    size_t number = row;
+    Status status = row_number(check->rows.train, &example, &number);
+    if (status == ST_OK) status = each_token(&check->rows, row, list_token, &lists);
+    str_printf(out, "%s{\"row\": %zu, \"file\": ", row ? ", " : "", number);
+    const char *path = check->rows.train->files[example.file].path;
+    str_append_json(out, path, strlen(path));
+    str_printf(out, ", \"line\": %u", (unsigned)example.line);
     for (int i = 0; i < 3; i++) {
         jw_end_array(all[i]);
         str_printf(out, ", \"%s\": %s", names[i], str_text(&all[i]->text));
@@ -245,11 +277,11 @@ static Status write_page(const Check *check) {
     Status status = ST_OK;
     str_printf(
         &out,
-        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>rows of a recipe</title>%s<h1>What will be trained</h1><table>",
-        page_style);
+        "<!doctype html><html lang=\"en\"><meta charset=\"utf-8\"><meta name=\"viewport\" content=\"width=device-width\"><title>rows of a recipe</title>%s<h1>What will be %s</h1><table>",
+        page_style, check->rows.prompts ? "asked" : "trained");
     page_number(&out, "rows", train->rows);
     page_number(&out, "tokens", train->tokens);
-    page_number(&out, "trained tokens", train->trained_tokens);
+    if (!check->rows.prompts) page_number(&out, "trained tokens", train->trained_tokens);
     page_number(&out, "dropped", train->dropped_long + train->dropped_untrained);
     page_number(&out, "cut", train->cut);
     page_number(&out, "duplicates", train->duplicates);
@@ -262,7 +294,7 @@ static Status write_page(const Check *check) {
     }
     str_append(&out, "<h2>Tokens a row</h2>");
     page_bars(&check->found, &out);
-    str_append(&out, "<h2>The first rows: what is trained is marked</h2>");
+    str_append(&out, check->rows.prompts ? "<h2>The first prompts</h2>" : "<h2>The first rows: what is trained is marked</h2>");
     for (size_t i = 0; i < MIN(check->rows.train->n, (size_t)check->n_rows) && status == ST_OK; i++) {
         Str where = {0};
         dataset_where(check->rows.train, i, &where);
@@ -282,11 +314,32 @@ static Status write_page(const Check *check) {
 
 /* ---- the command ---- */
 
+/* As tune rl decides: an algorithm for text, that asks and has the answers judged. */
+static bool learns_from_prompts(const Recipe *recipe) {
+    return (recipe->has_rl || recipe->reward) && !recipe->has_synth && !recipe->rl_env && text_algorithm_find(recipe->rl_algorithm) &&
+           !preference_algorithm(recipe->rl_algorithm);
+}
+
+/* First as the run reads them, for its words on rows that it does not take; then as examples, to be counted and shown. */
+static Status open_prompts(const Recipe *recipe, const ModelConfig *config, RecipeRows *rows) {
+    PromptSet set = {0};
+    Tokenizer *tokenizer = NULL;
+    Chat *chat = NULL;
+    Status status = tokenizer_load_if_any(recipe->model_path, &tokenizer);
+    if (status == ST_OK) status = chat_open(recipe->model_path, recipe->model_chat_template, recipe->data_now, tokenizer, &chat);
+    if (status == ST_OK) status = prompts_read(recipe->data_train, "data.train", recipe, config, chat, tokenizer, &set);
+    prompts_free(&set);
+    chat_close(chat);
+    tokenizer_free(tokenizer);
+    return status == ST_OK ? recipe_prompts_open(recipe, config, NULL, rows) : status;
+}
+
 static Status check_rows(const Command *command, Check *check, Arena *arena) {
     ModelConfig config = {0};
     if (!check->recipe->model_path) return status_hint(status_fail(ST_CONFIG, "'model.path' is missing"), "name a Hugging Face model directory");
     TRY(model_config_read(check->recipe->model_path, arena, &config)); /* the weights are not looked at */
-    TRY(recipe_rows_open(check->recipe, &config, NULL, &check->rows));
+    if (learns_from_prompts(check->recipe)) TRY(open_prompts(check->recipe, &config, &check->rows));
+    else TRY(recipe_rows_open(check->recipe, &config, NULL, &check->rows));
     TRY(data_check(&check->rows, &config, &check->found));
     TRY(command->json ? print_json(check) : print_screen(check));
     if (check->html) TRY(write_page(check));
@@ -320,7 +373,7 @@ Status cmd_data_check(int argc, char **argv) {
         .help =
             "Shows what training would see: rows, tokens, lengths, what is dropped, cut or double, the first rows with every trained token marked, and what looks wrong: an end that is\n"
             "never trained, BOS twice, a template that the tokenizer does not know, rows much alike, evaluation rows that training has as well. Exit code 4 when nothing, or the wrong\n"
-            "thing, would be learned. The model's weights are not needed.\n"
+            "thing, would be learned. The model's weights are not needed. Of a recipe that learns by rewards on prompts: these, as they are asked.\n"
             "    tune data check recipes/demo/sft.yaml --rows 5",
     };
     const Option options[] = {

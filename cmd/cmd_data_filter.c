@@ -153,7 +153,7 @@ static Status write_row(FilterJob *job, size_t r, Str *line) {
     str_clear(line);
     if (job->verdicts[r].kept) {
         if (job->select) return add_candidate(job, &job->rows[r], &job->verdicts[r]);
-        row_write(job->rows[r].json, line);
+        filter_row_write(&job->rows[r], line);
         if (job->output || !job->command->json) result_line(&job->kept, line);
     } else if (job->rejected) {
         filter_write_rejected(&job->rows[r], &job->verdicts[r], line);
@@ -183,6 +183,10 @@ static Status take_row(void *context, const Row *row) {
     Status status = filter_row_read(row->json, job->texts, read);
     if (status != ST_OK) return status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
     if (!read->id && !(read->id = arena_printf(job->texts, "%s %s %zu", row->file, row->unit, row->line))) return ST_RESOURCE;
+    if (row->text.data) {
+        read->text = (Slice){arena_strndup(job->texts, row->text.data, row->text.len), row->text.len};
+        if (!read->text.data) return ST_RESOURCE;
+    }
     job->held[job->n++] = json_incref(row->json);
     return job->n == AT_A_TIME ? flush(job) : ST_OK;
 }
@@ -191,7 +195,8 @@ static Status read_file(FilterJob *job, const char *pattern) {
     const char **paths;
     size_t n;
     TRY(rows_expand(pattern, job->command->arena, &paths, &n));
-    for (size_t i = 0; i < n; i++) TRY(rows_read(paths[i], take_row, job));
+    RowsConfig how = {.widen = !job->rewards}; /* rows are written by their texts; rewards see their numbers */
+    for (size_t i = 0; i < n; i++) TRY(rows_read_as(paths[i], &how, take_row, job));
     return ST_OK;
 }
 

@@ -6,7 +6,8 @@
 #include "rl/offline/ilql_heads.h"
 
 typedef struct Generate {
-    const char *adapter, *compute, *prompt, *input, *output;
+    const char *adapter, *compute, *input, *output;
+    TextList prompts;
     ChatChoice chat;
     GenerateConfig config;
     TextList stop;
@@ -74,20 +75,24 @@ static Status check(const Generate *job) {
     TRY(check_sampling(c));
     if (c->n < 1 || c->n >= 1 << 16) return status_fail(ST_USAGE, "-n is 1 to 65535, not %lld", (long long)c->n);
     if (c->max_batch < 0) return status_fail(ST_USAGE, "--max-batch is 0 or more, not %lld", (long long)c->max_batch);
-    if (!job->prompt == !job->input) return status_fail(ST_USAGE, "tune generate needs either --prompt TEXT or --input ROWS.jsonl");
+    if ((job->prompts.n > 0) == (job->input != NULL)) return status_fail(ST_USAGE, "tune generate needs either --prompt TEXT or --input ROWS.jsonl");
     return check_compute(job->compute);
 }
 
-static Status prompt_row(const Generate *job, const Tokenizer *tokenizer, TokenRows *rows) {
-    static TokenRow row;
+static Status prompt_rows(const Generate *job, const Tokenizer *tokenizer, TokenRows *rows) {
     if (!tokenizer) {
         status_fail(ST_INPUT, "the model directory has no tokenizer");
         return status_hint(ST_INPUT, "give token ids: --input with rows {\"ids\": [...]}");
     }
-    row = (TokenRow){.json = json_pack("{s:s}", "prompt", job->prompt)};
-    if (!row.json) return status_fail(ST_INPUT, "the prompt is not valid UTF-8");
-    *rows = (TokenRows){&row, 1, 1};
-    return encode_prompt(tokenizer, job->prompt, strlen(job->prompt), &row.ids);
+    for (size_t i = 0; i < job->prompts.n; i++) {
+        const char *text = job->prompts.items[i];
+        TRY(array_grow(&rows->items, &rows->cap, rows->n + 1, sizeof *rows->items, "prompts"));
+        TokenRow *row = &rows->items[rows->n++];
+        *row = (TokenRow){.json = json_pack("{s:s}", "prompt", text)};
+        if (!row->json) return status_fail(ST_INPUT, "the prompt is not valid UTF-8");
+        TRY(encode_prompt(tokenizer, text, strlen(text), &row->ids));
+    }
+    return ST_OK;
 }
 
 static Status run_prompts(Generate *job, const OpenedModel *opened, const TokenRows *rows, Arena *arena) {
@@ -134,18 +139,17 @@ static Status run(const Command *command, Generate *job) {
     job->config.stop_ids = &end_of_turn;
     job->config.n_stop_ids = end_of_turn >= 0;
     job->tokenizer = opened.tokenizer;
-    job->plain = job->prompt && !job->output && !command->json;
+    job->plain = job->prompts.n == 1 && !job->output && !command->json;
     Status status = isnan(job->ilql) ? ST_OK : open_heads(command, job, opened.model, &heads);
     if (!isnan(job->ilql)) {
         job->config.advise = ilql_advise;
         job->config.advise_context = &advice;
     }
     if (status == ST_OK)
-        status = job->prompt ? prompt_row(job, opened.tokenizer, &rows)
-                             : token_rows_read(job->input, &opened, &(DataConfig){.system = job->chat.system}, true, &rows);
+        status = job->input ? token_rows_read(job->input, &opened, &(DataConfig){.system = job->chat.system}, true, &rows)
+                            : prompt_rows(job, opened.tokenizer, &rows);
     if (status == ST_OK) status = run_prompts(job, &opened, &rows, command->arena);
-    if (job->input) token_rows_release(&rows);
-    else if (rows.n) json_decref(rows.items[0].json), ids_release(&rows.items[0].ids);
+    token_rows_release(&rows);
     close_model(&opened);
     return status;
 }
@@ -155,7 +159,7 @@ Status cmd_generate(int argc, char **argv) {
                     .ilql = (double)NAN,
                     .config = {.max_new_tokens = 128, .n = 1, .sample = {.temperature = 1, .top_p = 1, .typical_p = 1, .repetition_penalty = 1}}};
     Command command = {
-        .arguments_help = "MODEL (--prompt TEXT | --input ROWS.jsonl)",
+        .arguments_help = "MODEL (--prompt TEXT ... | --input ROWS.jsonl)",
         .help =
             "Continues prompts: text on stdout, or with --input, -o or --json one row per completion:\n"
             "{\"prompt\", \"completion\", \"completion_ids\", \"logprobs\", \"finish_reason\": \"stop\"|\"length\"}. Rows are {\"prompt\": ...}, {\"messages\": [...]}, {\"ids\": [...]}\n"
@@ -164,7 +168,7 @@ Status cmd_generate(int argc, char **argv) {
             "    tune generate models/smollm2 --prompt 'The capital of France is' --greedy --max-new-tokens 8",
     };
     const Option options[] = {
-        {"--prompt", OPTION_TEXT, &job.prompt, "TEXT", "one prompt"},
+        {"--prompt", OPTION_LIST, &job.prompts, "TEXT", "a prompt; given several times they are answered as rows"},
         {"--input", OPTION_TEXT, &job.input, "FILE", "rows of prompts: .jsonl, .json, .csv, .parquet, .txt"},
         {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},

@@ -18,6 +18,16 @@ static void print_usage(void) {
     print_result("\ntune mdp COMMAND --help explains a command.\n");
 }
 
+Status mdp_argument(const char *text, Arena *arena, const Yaml **node) {
+    Yaml *read = arena_zero(arena, sizeof *read);
+    if (!read) return ST_RESOURCE;
+    *read = (Yaml){.kind = YAML_SCALAR, .text = text};
+    if (text[0] == '{') TRY(yaml_read_text(text, strlen(text), "environment", arena, &read));
+    yaml_forget_lines(read); /* the line of a recipe is meant by it */
+    *node = read;
+    return ST_OK;
+}
+
 Status cmd_mdp(int argc, char **argv) {
     const char *names[COUNT_OF(commands)] = {0};
     size_t n = 0;

@@ -9,6 +9,9 @@
 #include "cmd/mdp_commands.def"
 #undef MDP_COMMAND
 
+/* FILE|ENV as a recipe's rl.env: `{...}` is what a recipe would say there, anything else a name or file with arguments, borrowed. ST_CONFIG. */
+Status mdp_argument(const char *text, Arena *arena, const Yaml **node);
+
 /* What solve and evaluate take alike. */
 /* NAN: as the world has it, as is usual; mdp_question_open moves the tolerance into the options */
 typedef struct MdpQuestion { double gamma, tolerance; MdpOptions options; } MdpQuestion;

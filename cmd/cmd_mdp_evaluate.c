@@ -3,6 +3,7 @@
 #include <string.h>
 
 #include "cmd/cmd_mdp.h"
+#include "rl/env/env.h"
 
 enum { SHOWN = 100 }; /* states that the plain answer lists */
 
@@ -27,13 +28,25 @@ static Status say_unreachable(const NamedMdp *world) {
     return status;
 }
 
+static Status open_world(const char *text, double gamma, NamedMdp **world) {
+    Arena *arena = arena_new(0);
+    const Yaml *node;
+    Str spec = {0};
+    Status status = arena ? mdp_argument(text, arena, &node) : ST_RESOURCE;
+    if (status == ST_OK) status = env_spec(node, &spec);
+    if (status == ST_OK) status = mdp_open_discounted(str_text(&spec), gamma, world);
+    str_release(&spec);
+    arena_free(arena);
+    return status;
+}
+
 Status mdp_question_open(const char *spec, MdpQuestion *question, NamedMdp **world) {
     if (!isnan(question->gamma) && !(question->gamma >= 0 && question->gamma <= 1))
         return status_fail(ST_USAGE, "--gamma is from 0 to 1, not %g", question->gamma);
     if (!isnan(question->tolerance) && !(question->tolerance > 0))
         return status_fail(ST_USAGE, "--tolerance is above 0, not %g", question->tolerance);
     if (!isnan(question->tolerance)) question->options.tolerance = question->tolerance;
-    TRY(mdp_open_discounted(spec, question->gamma, world));
+    TRY(open_world(spec, question->gamma, world));
     Status status = say_unreachable(*world);
     if (status != ST_OK) named_mdp_free(*world);
     return status;

@@ -17,11 +17,9 @@ typedef struct Simulate {
     Env *env;
 } Simulate;
 
-/* `{...}` is what a recipe would say, anything else a name or file with arguments. */
 static Status open_environment(const Command *command, int64_t copies, Simulate *job) {
-    const char *spec = command->arguments[0];
-    Yaml name = {.kind = YAML_SCALAR, .text = spec}, *node = &name;
-    if (spec[0] == '{') TRY(yaml_read_text(spec, strlen(spec), "environment", command->arena, &node));
+    const Yaml *node;
+    TRY(mdp_argument(command->arguments[0], command->arena, &node));
     return env_from_recipe(node, copies, &job->env);
 }
 
@@ -59,6 +57,13 @@ static Status read_numbers(const char *what, const json_t *json, const char *con
     return good ? ST_OK : status_fail(ST_INPUT, "%s is no list of %lld numbers", what, (long long)size);
 }
 
+/* Of a world whose states are numbers. */
+static Status check_number(const Env *env, double state) {
+    int64_t n = env->world->mdp.n_states;
+    if (env->state_size != 1 || (state >= 0 && state < (double)n && state == floor(state))) return ST_OK;
+    return status_fail(ST_INPUT, "--state %.17g is no state of '%s': they are 0 to %lld", state, env->id, (long long)(n - 1));
+}
+
 static Status set_state(const Command *command, Simulate *job) {
     Env *env = job->env;
     json_t *json;
@@ -70,6 +75,7 @@ static Status set_state(const Command *command, Simulate *job) {
                                        : read_numbers("--state", json, numbered ? env->world->state_names : NULL,
                                                       numbered ? env->world->mdp.n_states : 0, env->state_size, numbers);
     json_decref(json);
+    if (status == ST_OK && numbered) status = check_number(env, numbers[0]);
     return status == ST_OK ? env_set_state(env, 0, numbers) : status;
 }
 

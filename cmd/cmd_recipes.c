@@ -77,8 +77,8 @@ static Status find_recipes(Found *found) {
     TRY(recipe_folders(found->arena, found->roots, &found->n_roots));
     for (size_t i = 0; i < found->n_roots; i++) TRY(list_folder(found, found->roots[i], "", 2));
     if (found->n > 0) return ST_OK;
-    status_fail(ST_INPUT, "no recipes found in ./recipes, beside the program or in share/tune/recipes");
-    return status_hint(ST_INPUT, "make install PREFIX=DIR puts them where the program looks");
+    status_fail(ST_CONFIG, "no recipes found in ./recipes, beside the program or in share/tune/recipes");
+    return status_hint(ST_CONFIG, "make install PREFIX=DIR puts them where the program looks");
 }
 
 static Status read_recipe(const Found *found, const char *name, Str *text) {
@@ -88,8 +88,8 @@ static Status read_recipe(const Found *found, const char *name, Str *text) {
         if (file_exists(path)) return file_read(path, 1 << 20, text);
     }
     const char *nearest = text_nearest(name, (const char *const *)found->names, found->n);
-    status_fail(ST_INPUT, "no recipe '%s'", name);
-    return nearest ? status_hint(ST_INPUT, "did you mean '%s'?", nearest) : status_hint(ST_INPUT, "tune recipes ls lists them");
+    status_fail(ST_CONFIG, "no recipe '%s'", name);
+    return nearest ? status_hint(ST_CONFIG, "did you mean '%s'?", nearest) : status_hint(ST_CONFIG, "tune recipes ls lists them");
 }
 
 /* What a recipe is for: the first line of its head that is not the command to run it. */

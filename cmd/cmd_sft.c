@@ -70,7 +70,7 @@ static Status train(const RecipeCommand *job) {
 }
 
 Status cmd_sft(int argc, char **argv) {
-    static const char *const sections[] = {"", "model", "lora", "data", "train", "eval", "generate", NULL};
+    static const char *const sections[] = {"", "model", "lora", "data", "train", "eval", NULL};
     return recipe_command(
         argc, argv, "sft",
         "Trains a LoRA adapter (or, without a lora section, the whole model) on rows and writes it into the recipe's output directory.\n"

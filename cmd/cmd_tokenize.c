@@ -48,11 +48,8 @@ static Status line_run(const Tokenize *job, Line *line) {
     str_clear(&line->result);
     if (!job->rows && !job->decode) return encode_text(job, str_text(&line->text), line->text.len, &line->result);
     json_t *row;
-    Str where = {0};
-    str_printf(&where, "%s line %zu", job->file, line->number);
-    Status status = json_read_text(str_text(&line->text), line->text.len, str_text(&where), &row);
-    str_release(&where);
-    TRY(status);
+    Status status = ST_OK;
+    TRY(json_read_line(str_text(&line->text), line->text.len, job->file, line->number, &row));
     const json_t *text = json_object_get(row, "text");
     if (job->decode) status = decode_ids(job, row, &line->result);
     else if (!json_is_string(text)) status = status_fail(ST_INPUT, "a row without a string 'text'");
@@ -67,10 +64,10 @@ static Status batch_run(const Tokenize *job, Line *lines, size_t n) {
 #pragma omp parallel for schedule(dynamic, 16)
     for (size_t i = 0; i < n; i++) lines[i].status = interrupt_requested() ? ST_INTERRUPTED : line_run(job, &lines[i]);
     for (size_t i = 0; i < n; i++) {
-        if (lines[i].status == ST_INTERRUPTED) return status_fail(ST_INTERRUPTED, "interrupted at %s line %zu", job->file, lines[i].number);
+        if (lines[i].status == ST_INTERRUPTED) return status_fail(ST_INTERRUPTED, "interrupted at '%s' line %zu", job->file, lines[i].number);
         if (lines[i].status != ST_OK) {
             Status status = line_run(job, &lines[i]);
-            return strstr(status_text(), job->file) ? status : status_prefix(status, "%s line %zu", job->file, lines[i].number);
+            return strstr(status_text(), job->file) ? status : status_prefix(status, "'%s' line %zu", job->file, lines[i].number);
         }
         str_append_char(&lines[i].result, '\n');
         print_text(lines[i].result.data, lines[i].result.len);

@@ -8,15 +8,12 @@ typedef struct Train { const char *output, *bos, *eos; int64_t vocab_size; TextL
 static const size_t CORPUS_LIMIT = (size_t)1 << 40; /* bytes of one text file */
 
 static Status row_add(BpeTrainer *trainer, const char *path, size_t number, Slice line) {
-    Str where = {0};
     json_t *row = NULL;
-    str_printf(&where, "%s line %zu", path, number);
-    Status status = json_read_text(line.data, line.len, str_text(&where), &row);
+    Status status = json_read_line(line.data, line.len, path, number, &row);
     const json_t *text = json_object_get(row, "text");
-    if (status == ST_OK && !json_is_string(text)) status = status_fail(ST_INPUT, "%s: a row without a string 'text'", str_text(&where));
+    if (status == ST_OK && !json_is_string(text)) status = status_fail(ST_INPUT, "'%s' line %zu: a row without a string 'text'", path, number);
     if (status == ST_OK) status = bpe_trainer_add(trainer, json_string_value(text), json_string_length(text));
     json_decref(row);
-    str_release(&where);
     return status;
 }
 

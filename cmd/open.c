@@ -8,7 +8,13 @@ Status check_compute(const char *compute) {
     return status_fail(ST_USAGE, "--compute is auto, f32 or bf16, not '%s'", compute);
 }
 
+static Status check_now(const char *now) {
+    if (!now || chat_reads_date(now)) return ST_OK;
+    return status_fail(ST_USAGE, "--now is a date, YYYY-MM-DD or 'YYYY-MM-DD HH:MM:SS', not '%s'", now);
+}
+
 Status open_chat(const char *dir, const ChatChoice *choice, OpenedModel *opened) {
+    if (choice) TRY(check_now(choice->now));
     if (opened->tokenizer)
         return chat_open(dir, choice ? choice->chat_template : NULL, choice ? choice->now : NULL, opened->tokenizer, &opened->chat);
     if (!choice || !choice->chat_template) return ST_OK;

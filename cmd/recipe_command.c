@@ -1,4 +1,5 @@
 /* What the commands that take a RECIPE have in common: file and overrides, --resume, --dry-run, --schema. */
+#include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
@@ -112,24 +113,15 @@ static Status refuse_unread(const RecipeCommand *job) {
         {"train.loss", "sft"}, {"train.label_smoothing", "sft"}, {"train.neftune_alpha", "sft"}, {"train.center_rewards_coefficient", "reward"},
     };
     const Recipe *recipe = job->recipe;
-    Recipe *defaults;
     if (strcmp(job->name, "sft") != 0 && strcmp(job->name, "reward") != 0) return ST_OK;
-    TRY(recipe_read(NULL, NULL, 0, &defaults));
-    Status status = ST_OK;
-    for (size_t k = 0; k < COUNT_OF(one_reads); k++)
-        for (size_t i = 0; i < n_recipe_keys && status == ST_OK && strcmp(one_reads[k].command, job->name) != 0; i++) {
-            if (!recipe->given[i] || strcmp(recipe_keys[i].dotted, one_reads[k].key) != 0) continue;
-            if (recipe_same(recipe, defaults, one_reads[k].key)) continue; /* a run's recipe spells out every key */
-            if (recipe->lines[i] > 0) {
-                log_message(LOG_WARNING, "'%s' line %d: '%s' does nothing here: tune %s alone reads it", recipe->path, recipe->lines[i],
-                            one_reads[k].key, one_reads[k].command);
-                continue;
-            }
-            status_fail(ST_CONFIG, "tune %s does not take '%s'", job->name, one_reads[k].key);
-            status = status_hint(ST_CONFIG, "it belongs to tune %s", one_reads[k].command);
-        }
-    recipe_free(defaults);
-    return status;
+    for (size_t k = 0; k < COUNT_OF(one_reads); k++) {
+        char hint[64];
+        if (strcmp(one_reads[k].command, job->name) == 0) continue;
+        snprintf(hint, sizeof hint, "it belongs to tune %s", one_reads[k].command);
+        TRY(recipe_unread(recipe, one_reads[k].key, hint, "does nothing here: tune %s does not read it", job->name));
+    }
+    TRY(recipe_check_choices(recipe));
+    return recipe_check_batches(recipe);
 }
 
 /* With all that was said: another recipe, or another output, would be another run. */

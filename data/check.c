@@ -16,20 +16,44 @@ static Status load_rows(const Recipe *recipe, const ModelConfig *model, const Re
     for (size_t i = 0; i < n; i++)
         if (sources[i].weight > 0 && once) return status_fail(ST_CONFIG, "'weight' has no place in '%s': each row is evaluated once", key);
     DataConfig config = data_config(recipe, model, rows->chat);
+    config.prompts = rows->prompts;
+    if (config.prompts) config.cache = NULL;
     return dataset_load(&config, sources, n, rows->tokenizer, dataset);
+}
+
+static bool holds_steps(const Dataset *dataset) {
+    for (size_t i = 0; dataset && i < dataset->n_files; i++)
+        if (dataset->files[i].format && strcmp(dataset->files[i].format, "stepwise") == 0) return true;
+    return false;
+}
+
+static Status open_rows(const Recipe *recipe, const ModelConfig *model, RecipeRows *rows) {
+    const char *key;
+    const Yaml *eval = recipe_eval_rows(recipe, &key);
+    TRY(load_rows(recipe, model, rows, recipe->data_train, "data.train", false, &rows->train));
+    if (eval) return load_rows(recipe, model, rows, eval, key, true, &rows->eval);
+    recipe_warn_eval_every(recipe);
+    return recipe->data_eval_split > 0 ? dataset_split(rows->train, recipe->data_eval_split, (uint64_t)recipe->seed, &rows->eval) : ST_OK;
+}
+
+static Status open_all(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows) {
+    TRY(tokenizer_load_if_any(recipe->model_path, &rows->tokenizer)); /* without one, rows of ids work */
+    TRY(chat_open(recipe->model_path, recipe->model_chat_template, recipe->data_now, rows->tokenizer, &rows->chat));
+    TRY(chat_check_now(recipe, rows->chat));
+    if (!recipe->data_now && day && chat_writes_date(rows->chat)) TRY(chat_set_now(rows->chat, day));
+    TRY(open_rows(recipe, model, rows));
+    if (holds_steps(rows->train) || holds_steps(rows->eval)) return ST_OK;
+    return recipe_unread(recipe, "data.step_separator", "leave it out", "does nothing: no row is of format stepwise");
 }
 
 Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows) {
     *rows = (RecipeRows){0};
-    TRY(tokenizer_load_if_any(recipe->model_path, &rows->tokenizer)); /* without one, rows of ids work */
-    TRY(chat_open(recipe->model_path, recipe->model_chat_template, recipe->data_now, rows->tokenizer, &rows->chat));
-    if (!recipe->data_now && day && chat_writes_date(rows->chat)) TRY(chat_set_now(rows->chat, day));
-    TRY(load_rows(recipe, model, rows, recipe->data_train, "data.train", false, &rows->train));
-    const char *key;
-    const Yaml *eval = recipe_eval_rows(recipe, &key);
-    if (eval) return load_rows(recipe, model, rows, eval, key, true, &rows->eval);
-    recipe_warn_eval_every(recipe);
-    return recipe->data_eval_split > 0 ? dataset_split(rows->train, recipe->data_eval_split, (uint64_t)recipe->seed, &rows->eval) : ST_OK;
+    return open_all(recipe, model, day, rows);
+}
+
+Status recipe_prompts_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows) {
+    *rows = (RecipeRows){.prompts = true, .answer = recipe->generate_max_new_tokens};
+    return open_all(recipe, model, day, rows);
 }
 
 void recipe_rows_are_read(RecipeRows *rows) {
@@ -351,18 +375,28 @@ static Status find_overlap(const RecipeRows *rows, DataCheck *check) {
     return room ? ST_OK : status_fail(ST_RESOURCE, "out of memory to compare training and evaluation");
 }
 
+/* ---- prompts ---- */
+
+static void look_at_room(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
+    int64_t whole = rows->train->longest + rows->answer;
+    if (whole > model->max_position_embeddings)
+        warn(check, "the longest prompt with an answer of generate.max_new_tokens has %lld tokens, and the model knows contexts of up to %lld",
+             (long long)whole, (long long)model->max_position_embeddings);
+}
+
 /* ---- all of it ---- */
 
 Status data_check(const RecipeRows *rows, const ModelConfig *model, DataCheck *check) {
     data_counts_warn(&rows->train->counts, "data.train", keep_warning, check);
     if (rows->eval) data_counts_warn(&rows->eval->counts, "data.eval", keep_warning, check);
     TRY(measure_lengths(rows->train, check));
-    look_at_ends(rows, model, check);
+    if (rows->prompts) look_at_room(rows, model, check);
+    else look_at_ends(rows, model, check);
     look_at_template(rows, model, check);
     TRY(find_near_duplicates(rows->train, check));
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
     TRY(find_overlap(rows, check));
-    if (rows->train->counts.trained_tokens == 0) check->wrong = true;
+    if (rows->train->counts.trained_tokens == 0 && !rows->prompts) check->wrong = true;
     return ST_OK;
 }
 

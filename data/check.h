@@ -18,10 +18,14 @@ typedef struct RecipeRows {
     Tokenizer *tokenizer;     /* NULL: the model has none, or all is read */
     Chat *chat;
     Dataset *train, *eval;    /* eval NULL: none */
+    bool prompts;             /* what a policy is asked: nothing of it is trained */
+    int64_t answer;           /* prompts: tokens that an answer may have */
 } RecipeRows;
 /* day: the date for templates that write one, where the recipe has none in data.now; NULL = today. ST_CONFIG, ST_INPUT, ST_RESOURCE as dataset_load;
  * `rows` is to be closed in any case. */
 Status recipe_rows_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows);
+/* The same of a recipe that learns by rewards: its rows are prompts. */
+Status recipe_prompts_open(const Recipe *recipe, const ModelConfig *model, const char *day, RecipeRows *rows);
 void recipe_rows_are_read(RecipeRows *rows); /* gives up tokenizer and chat, which are some ten MiB */
 void recipe_rows_close(RecipeRows *rows);
 

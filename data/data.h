@@ -17,7 +17,12 @@ enum { LABEL_NONE = -100 }; /* a position that carries no loss, as in HF */
 
 /* A row as the file has it, in one of the known forms. Strings are borrowed from `json`. */
 /* Line from 1, unit "line"; of a .json array or columns, or .parquet: the row's number, "row"; of a row of several lines: its first */
-typedef struct Row { json_t *json; const char *file; const char *unit; size_t line; } Row;
+typedef struct Row {
+    json_t *json;
+    const char *file, *unit;
+    size_t line;
+    Slice text;              /* the row as the file has it; data NULL: it is made of cells or columns. During the call only */
+} Row;
 
 /* Tokens begin..end-1 of a row are trained. */
 typedef struct TokenRun { int32_t begin, end; } TokenRun;
@@ -42,6 +47,8 @@ Status chat_open(const char *model_dir, const char *override, const char *now, c
 void chat_close(Chat *chat);                   /* NULL is fine */
 bool chat_has_template(const Chat *chat);
 bool chat_writes_date(const Chat *chat);       /* its text depends on the day */
+/* recipe_unread of data.now where no template writes the date */
+Status chat_check_now(const Recipe *recipe, const Chat *chat);
 Status chat_set_now(Chat *chat, const char *now); /* fixes the day; see chat_open */
 const char *chat_end_text(const Chat *chat);   /* the text of chat_end_of_turn; NULL = none */
 /* The rendering of a short conversation, for checks of the template itself; ST_INPUT when it refuses it. */
@@ -54,6 +61,7 @@ typedef struct DataConfig {
     const char *system;      /* system message for conversations without one; NULL = none */
     const char *step_separator; /* behind each step of a stepwise row; NULL: a line end */
     const Chat *chat;        /* for rows of messages; NULL = they are refused */
+    bool prompts;            /* rows are read as questions (row_question), of which nothing is trained; without `cache` */
     int64_t max_length;
     const char *truncation;  /* error | drop | keep_start | keep_end */
     int64_t vocab_size;      /* of the model: an id outside is ST_INPUT; 0 = not checked */
@@ -155,6 +163,7 @@ typedef struct Dataset {
     size_t n_files;
     struct RowPlace { uint32_t file, line; } *lost; /* the first of counts.dropped_untrained */
     size_t n_lost;
+    bool prompts;             /* see DataConfig */
     bool cached;              /* found tokenised */
     struct Store *store;
     uint64_t *taken;          /* rows of the store that dataset_split held out, in order; NULL: none */
@@ -188,7 +197,7 @@ typedef struct RowsConfig {
     /* .txt: what stands between documents; NULL: the file is one document. Line ends around a document are not part of it, blank documents are none
      */
     const char *separator;
-    bool widen;              /* JSON: numbers of columns that nobody uses may be any (json_load_row); not where rows are written again or handed on */
+    bool widen;              /* JSON: numbers of columns that nobody uses may be any (json_load_row); not where `json` is written or handed on */
 } RowsConfig;
 Status rows_read(const char *path, RowCallback *read, void *context);
 Status rows_read_some(const char *path, int64_t max_rows, RowCallback *read, void *context);

@@ -168,7 +168,16 @@ static void pack_row(Slot *slot, size_t begin, size_t end) {
         row->n_runs++;
     }
     row->hash = XXH3_64bits(slot->words.data, slot->words.n * sizeof *slot->words.data);
-    if (slot->cut && row->trained == 0) slot->outcome = ROW_UNTRAINED;
+}
+
+/* What a policy is asked: no token of it is trained. */
+static Status encode_prompt_row(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    TRY(row_question(row, config, tokenizer, &encoding->ids));
+    for (size_t i = 0; i < encoding->ids.n; i++) ids_push(&encoding->labels, LABEL_NONE);
+    encoding->weight = 1;
+    encoding->conversation =
+        json_is_array(json_object_get(row, "prompt")) || json_object_get(row, "messages") || json_object_get(row, "conversations");
+    return ST_OK;
 }
 
 static Status encode_row(const Loader *loader, Slot *slot) {
@@ -180,11 +189,12 @@ static Status encode_row(const Loader *loader, Slot *slot) {
     encoding->remapped = encoding->no_eos = encoding->conversation = encoding->has_system = slot->cut = false;
     encoding->templates = 0;
     slot->outcome = ROW_KEPT;
-    TRY(data_format_encode(slot->format, slot->json, config, loader->tokenizer, encoding));
+    if (config->prompts) TRY(encode_prompt_row(slot->json, config, loader->tokenizer, encoding));
+    else TRY(data_format_encode(slot->format, slot->json, config, loader->tokenizer, encoding));
     if (encoding->ids.n == 0) return status_fail(ST_INPUT, "the row has no tokens");
     if (encoding->ids.n > INT32_MAX) return status_fail(ST_INPUT, "the row has too many tokens");
     TRY(check_ids(config, encoding));
-    TRY(weigh_row(slot->json, encoding));
+    if (!config->prompts) TRY(weigh_row(slot->json, encoding));
     TRY(truncate_row(config, slot, &begin, &end));
     if (config->positions > 0 && end - begin > (size_t)config->positions) {
         status_fail(ST_INPUT, "the row has %zu tokens, more than the %lld that the model has positions for", end - begin,
@@ -192,6 +202,7 @@ static Status encode_row(const Loader *loader, Slot *slot) {
         return status_hint(ST_INPUT, "lower data.max_length to that, with data.truncation: drop, keep_start or keep_end");
     }
     if (end > begin) pack_row(slot, begin, end);
+    if (slot->cut && slot->row.trained == 0 && !config->prompts) slot->outcome = ROW_UNTRAINED;
     return ST_OK;
 }
 
@@ -223,7 +234,7 @@ static Status fail_again(Status status, const char *text, const char *hint) {
 static Status keep_slot(Loader *loader, Slot *slot) {
     DataCounts *counts = &loader->dataset->counts;
     if (slot->status != ST_OK) return fail_again(slot->status, slot->text, slot->hint);
-    counts->cut += slot->cut;
+    counts->cut += slot->cut && slot->outcome == ROW_KEPT;
     counts->dropped_long += slot->outcome == ROW_TOO_LONG;
     counts->dropped_untrained += slot->outcome == ROW_UNTRAINED;
     if (slot->outcome == ROW_UNTRAINED && loader->dataset->n_lost < PLACES_SHOWN)
@@ -285,7 +296,7 @@ static Status take_row(void *context, const Row *row) {
     json_t *json = columns ? columns_apply(columns, row->json) : json_incref(row->json);
     if (!json) return status_fail(ST_RESOURCE, "out of memory for a row");
     if (!loader->format) {
-        Status chosen = choose_format(loader, &(Row){json, row->file, row->unit, row->line});
+        Status chosen = choose_format(loader, &(Row){.json = json, .file = row->file, .unit = row->unit, .line = row->line});
         if (chosen != ST_OK) json_decref(json);
         TRY(fail_in_file(loader, chosen, loader->file, row->line));
     }
@@ -428,7 +439,7 @@ static Status count_duplicates(const Store *store, int64_t *duplicates) {
 
 static Status check_not_empty(const Dataset *dataset) {
     const DataCounts *counts = &dataset->counts;
-    if (counts->trained_tokens > 0) return ST_OK;
+    if (counts->trained_tokens > 0 || (dataset->prompts && dataset->n > 0)) return ST_OK;
     const char *path = dataset->sources[0].path;
     if (dataset->n > 0) return status_fail(ST_INPUT, "no token of the %zu rows in '%s' is trained", dataset->n, path);
     if (counts->dropped_long + counts->dropped_untrained == 0) return status_fail(ST_INPUT, "'%s' holds no rows", path);
@@ -494,7 +505,7 @@ static void count_rows(Dataset *dataset, Arena *arena) {
         counts->tokens += row->n;
         context_add(&counts->beyond, row->n);
         counts->trained_tokens += row->trained;
-        if (row->trained == 0 && counts->untrained++ < PLACES_SHOWN) append_place(dataset, row->file, row->line, &untrained);
+        if (row->trained == 0 && !dataset->prompts && counts->untrained++ < PLACES_SHOWN) append_place(dataset, row->file, row->line, &untrained);
         dataset->longest = MAX(dataset->longest, row->n);
     }
     for (size_t i = 0; i < dataset->n_lost; i++) append_place(dataset, dataset->lost[i].file, dataset->lost[i].line, &lost);
@@ -643,6 +654,7 @@ Status dataset_load(const DataConfig *config, const DataSource *sources, size_t 
     Loader loader = {.dataset = dataset, .config = config, .tokenizer = tokenizer};
     Status status = ST_RESOURCE;
     dataset->context = config->context;
+    dataset->prompts = config->prompts;
     dataset->n_sources = n_sources;
     dataset->sources = arena_alloc(dataset->arena, n_sources * sizeof *sources);
     dataset->source_begins = arena_zero(dataset->arena, (n_sources + 1) * sizeof *dataset->source_begins);
@@ -762,6 +774,7 @@ Status dataset_split(Dataset *dataset, double share, uint64_t seed, Dataset **he
                       .files = dataset->files,
                       .n_files = dataset->n_files,
                       .cached = dataset->cached,
+                      .prompts = dataset->prompts,
                       .context = dataset->context,
                       .store = dataset->store,
                       .taken = taken,

@@ -47,14 +47,14 @@ static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps nu
         "num_generations prompts_per_step sampling_rounds num_iterations num_minibatches ent_coef "                             \
         "beta kl kl_in reference loss_aggregation mask_truncated missing_eos_penalty max_logprob_diff samples_every"
 
-static const Kind texts = {"on text", KEYS_OF_TEXT, "generate.n", text_at};
-static const Kind text_environments = {"on environments of text", KEYS_OF_TEXT " gamma", "generate.n", text_at};
+static const Kind texts = {"on text", KEYS_OF_TEXT, "generate.n data.step_separator", text_at};
+static const Kind text_environments = {"on environments of text", KEYS_OF_TEXT " gamma", "generate.n data.step_separator", text_at};
 #define KEYS_OF_ROWS \
     "train.epochs train.max_steps train.batch_size train.gradient_accumulation_steps train.batch_tokens train.no_decay train.checkpointing train.max_memory "
 
-static const Kind pairs = {"on pairs", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS "train.eval_every train.early_stopping beta", "generate.*",
-                           pair_at};
-static const Kind offline = {"on rows with rewards", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS, "generate.*", offline_at};
+static const Kind pairs = {"on pairs", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS "train.eval_every train.early_stopping beta",
+                           "generate.* data.step_separator", pair_at};
+static const Kind offline = {"on rows with rewards", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS, "generate.* data.step_separator", offline_at};
 static const Kind *const kinds[] = {&environments, &texts, &pairs, &offline};
 
 /* ---- the check ---- */
@@ -128,10 +128,13 @@ static Status check(const Recipe *recipe, const char *algorithm, const Kind *kin
         else if (lists(kind->unread, key)) warn_unread(recipe, algorithm, kind, key);
     }
     recipe_free(defaults);
-    return status;
+    return status == ST_OK && reads(kind, &entry, key_find("train.optimizer")) ? recipe_check_choices(recipe) : status;
 }
 
 Status environment_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, &environments); }
 Status text_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, recipe->rl_env ? &text_environments : &texts); }
-Status pair_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, &pairs); }
+Status pair_keys_check(const Recipe *recipe, const char *algorithm) {
+    TRY(check(recipe, algorithm, &pairs));
+    return recipe_check_batches(recipe);
+}
 Status offline_keys_check(const Recipe *recipe, const char *algorithm) { return check(recipe, algorithm, &offline); }

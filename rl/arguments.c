@@ -65,6 +65,12 @@ static void set_defaults(const Argument *table, Arguments *values) {
     }
 }
 
+/* In one text ',' stands between arguments. */
+static Status bracketed(const char *id, const char *name) {
+    status_fail(ST_CONFIG, "argument '%s' of '%s' is a list in brackets, which has no place behind a name", name, id);
+    return status_hint(ST_CONFIG, "join its items by '/', as %s=SFF/FHF/FFG, or write {id: %s, %s: [SFF, FHF, FFG]}", name, id, name);
+}
+
 Status arguments_read(const char *id, char *text, const Argument *own, Arguments *own_values, const Argument *common, Arguments *common_values) {
     set_defaults(own, own_values);
     set_defaults(common, common_values);
@@ -74,6 +80,7 @@ Status arguments_read(const char *id, char *text, const Argument *own, Arguments
         char *equals = strchr(text, '=');
         if (!equals) return status_fail(ST_CONFIG, "argument '%s' of '%s' has no value, expected key=value", text, id);
         *equals = '\0';
+        if (equals[1] == '[') return bracketed(id, text);
         const Argument *mine = find(own, text), *shared = find(common, text);
         if (mine) TRY(read_value(id, mine, equals + 1, &own_values->number[mine - own], &own_values->text[mine - own]));
         else if (shared) TRY(read_value(id, shared, equals + 1, &common_values->number[shared - common], &common_values->text[shared - common]));

@@ -553,7 +553,7 @@ static void files_grow_and_shrink(void **state) {
     assert_string_equal(str_text(&text), "one\n");
     str_release(&text);
     check_status(file_truncate(temp_file(dir, "missing"), 0), ST_INPUT);
-    check_status(file_append(dir, "x", 1), ST_INPUT);
+    check_status(file_append(dir, "x", 1), ST_RESOURCE);
 }
 
 /* A file size limit stands for a full disk: the same road through the code, without a disk of our own. */
@@ -640,8 +640,11 @@ static void dirs_are_made_listed_and_removed(void **state) {
     check_ok(dir_list(temp_file(dir, "p/q/r"), arena, &names, &count));
     assert_int_equal(count, 0);
     check_status(dir_list(temp_file(dir, "none"), arena, &names, &count), ST_INPUT);
-    check_status(dir_make(temp_file(dir, "outside/x")), ST_INPUT);
-    check_status(dir_make(temp_file(dir, "outside")), ST_INPUT);
+    check_status(dir_make(temp_file(dir, "outside/x")), ST_RESOURCE);
+    check_status(dir_make(temp_file(dir, "outside")), ST_RESOURCE);
+    check_status(dir_could_make(temp_file(dir, "outside/x/y")), ST_RESOURCE);
+    check_ok(dir_could_make(temp_file(dir, "not/yet/there")));
+    check_ok(dir_could_make("not-yet-there"));
     check_ok(dir_rename(temp_file(dir, "p/q"), temp_file(dir, "p/s")));
     assert_true(dir_exists(temp_file(dir, "p/s/r")) && !dir_exists(temp_file(dir, "p/q")));
     check_status(dir_rename(temp_file(dir, "none"), temp_file(dir, "p/t")), ST_INPUT);

@@ -190,6 +190,8 @@ static void txt(void **state) {
         {"a.txt", "one\n<end>\ntwo\nlines\n<end><end>\n\nthree\n", "1 {\"text\":\"one\"}\n3 {\"text\":\"two\\nlines\"}\n7 {\"text\":\"three\"}\n",
          "<end>"},
         {"a.txt", "one\r\ntwo\n\n three", "1 {\"text\":\"one\"}\n2 {\"text\":\"two\"}\n4 {\"text\":\" three\"}\n", "\n"},
+        {"a.txt", "one\r\ntwo\r\n\r\nthree\n\nfour\r\n", "1 {\"text\":\"one\\r\\ntwo\"}\n4 {\"text\":\"three\"}\n6 {\"text\":\"four\"}\n", "\n\n"},
+        {"a.txt", "one\r\n--\r\ntwo", "1 {\"text\":\"one\"}\n3 {\"text\":\"two\"}\n", "\n--\n"},
     };
     check_cases(cases, COUNT_OF(cases));
     static const Case faults[] = {
@@ -217,6 +219,13 @@ static void txt_of_any_length(void **state) {
         assert_int_equal(rows.len, first + strlen("1 {\"text\":\"\"}\n2 {\"text\":\"....\"}\n"));
         check_contains(str_text(&rows) + first, "x\"}\n2 {\"text\":\"\xf0\x9f\x98\x80\"}\n");
     }
+    for (size_t shift = 0; shift < 8; shift++) {
+        str_clear(&text);
+        for (size_t i = 0; i < ((size_t)256 << 10) - 6 + shift; i++) str_append_char(&text, 'x');
+        str_append(&text, "\r\n\r\ny");
+        check_ok(dump(write_bytes("long.txt", text.data, text.len), &(RowsConfig){.separator = "\n\n"}, &rows));
+        check_contains(str_text(&rows) + rows.len - 20, "x\"}\n3 {\"text\":\"y\"}\n");
+    }
     str_release(&text);
     str_release(&rows);
 }
@@ -243,7 +252,7 @@ static void json(void **state) {
         {"f.json", "[{\"a\": 1}] x", "line 1, column 12: expected nothing after the array", NULL},
         {"f.json", "[{\"a\": 1}, 5]", "row 2: a row must be a JSON object", NULL},
         {"f.json", "[{\"a\": \"\xff\"}]", "line 1, column 8: unable to decode byte 0xff", NULL},
-        {"f.jsonl", "{\"a\": 1}\n{\"a\": \"\xff\"}\n", "line 2', column 7: unable to decode byte 0xff", NULL},
+        {"f.jsonl", "{\"a\": 1}\n{\"a\": \"\xff\"}\n", "' line 2, column 7: unable to decode byte 0xff", NULL},
         {"f.jsonl", "{\"a\": 1, \"a\": 2}\n", "duplicate object key", NULL},
     };
     check_faults(faults, COUNT_OF(faults));

@@ -264,7 +264,7 @@ static void faults_name_file_and_line(void **state) {
     (void)state;
     static const struct { const char *name, *text, *message;
     } faults[] = {
-        {"x.jsonl", "{\"text\": \"a\"}\n{\"text\": \n", "x.jsonl line 2"},
+        {"x.jsonl", "{\"text\": \"a\"}\n{\"text\": \n", "x.jsonl' line 2"},
         {"x.jsonl", "{\"text\": \"a\"}\n{\"txt\": \"b\"}\n", "x.jsonl' line 2: the row lacks 'text'"},
         {"x.jsonl", "{\"text\": \"a\"}\n{\"text\": 5}\n", "line 2: 'text' is no text"},
         {"x.jsonl", "{\"text\": \"a\"}\n[1]\n", "line 2: a row must be a JSON object"},

@@ -82,7 +82,7 @@ static void overrides_take_texts_as_they_stand(void **state) {
                                "rl.env=- a\n- b",
                                "data.eval=[a.jsonl, b.jsonl]",
                                "model.chat_template=\"a\\tb\"",
-                               "data.now=# now"};
+                               "synth.system=# now"};
     Recipe *recipe = read_small(overrides, COUNT_OF(overrides)), *again;
     assert_string_equal(recipe->output, "runs/my run #2/x");
     assert_string_equal(recipe->data_train->text, "a #1.jsonl");
@@ -95,7 +95,7 @@ static void overrides_take_texts_as_they_stand(void **state) {
     assert_int_equal(recipe->rl_env->kind, YAML_LIST);
     assert_int_equal(recipe->data_eval->n, 2);
     assert_string_equal(recipe->model_chat_template, "a\tb");
-    assert_string_equal(recipe->data_now, "# now");
+    assert_string_equal(recipe->synth_system, "# now");
     Str text = {0};
     recipe_write_yaml(recipe, &text);
     check_ok(recipe_read(temp_text(test_folder, "again.yaml", str_text(&text)), NULL, 0, &again));

@@ -225,7 +225,7 @@ static void the_first_bad_row_is_named(void **state) {
     const char *syntax = temp_text(folder, "syntax.jsonl", "{\"input_ids\": [1, 2]}\n{oops\n{\"input_ids\": [9999]}\n");
     Dataset *dataset;
     check_status(dataset_load(&plain, &(DataSource){.path = syntax}, 1, NULL, &dataset), ST_INPUT);
-    check_text("syntax.jsonl line 2");
+    check_text("syntax.jsonl' line 2");
 }
 
 static void files_of_a_pattern_share_max_rows(void **state) {

@@ -97,7 +97,8 @@ static Status scan_element(Scanner *scanner) {
 
 static Status hand_element(Scanner *scanner) {
     json_error_t error;
-    json_t *row = json_load_row(scanner->element.data ? scanner->element.data : "", scanner->element.len, scanner->reader->config.widen, &error);
+    scanner->reader->text = (Slice){str_text(&scanner->element), scanner->element.len};
+    json_t *row = json_load_row(scanner->reader->text.data, scanner->element.len, scanner->reader->config.widen, &error);
     if (row) return row_hand_over(scanner->reader, row, (size_t)scanner->reader->n_rows + 1);
     size_t line = (size_t)MAX(error.line, 1), column = (size_t)MAX(error.column, 1);
     Status code = json_error_code(&error) == json_error_out_of_memory ? ST_RESOURCE : ST_INPUT;

@@ -4,9 +4,8 @@
 static Status read_line(RowReader *reader, Slice line, size_t number) {
     json_error_t error;
     json_t *row = json_load_row(line.data, line.len, reader->config.widen, &error);
-    if (row) return row_hand_over(reader, row, number);
-    Status code = json_error_code(&error) == json_error_out_of_memory ? ST_RESOURCE : ST_INPUT;
-    return status_fail(code, "cannot parse JSON of '%s line %zu', column %d: %s", reader->path, number, MAX(error.column, 0), error.text);
+    reader->text = line;
+    return row ? row_hand_over(reader, row, number) : json_line_fault(reader->path, number, &error);
 }
 
 static Status read_lines(RowReader *reader) {

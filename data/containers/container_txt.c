@@ -43,17 +43,33 @@ static Status hand_document(Documents *documents, Slice text) {
     return row_hand_over(reader, row, line);
 }
 
+/* Bytes of the separator at `at`, 0 where it does not stand there. A line end in it is also one of Windows, with \r before it. */
+static size_t separator_at(const char *at, const char *end, const char *separator) {
+    const char *from = at;
+    for (; *separator; separator++, at++) {
+        if (*separator == '\n' && end - at > 1 && at[0] == '\r' && at[1] == '\n') at++;
+        if (at == end || *at != *separator) return 0;
+    }
+    return (size_t)(at - from);
+}
+
+static const char *find_separator(const char *text, size_t n, const char *separator, size_t *len) {
+    for (const char *at = text, *end = text + n; (at = memchr(at, *separator, (size_t)(end - at))); at++)
+        if ((*len = separator_at(at, end, separator))) return at;
+    return NULL;
+}
+
 /* Hands over all documents that end inside of `text`; what is left of it begins at *rest. */
 static Status hand_whole_ones(Documents *documents, const Str *text, size_t searched, size_t *rest) {
     const char *separator = documents->reader->config.separator;
-    size_t len = strlen(separator);
+    size_t len;
     *rest = 0;
     while (!row_reader_full(documents->reader)) {
-        const char *found = memmem(text->data + searched, text->len - searched, separator, len);
+        const char *found = find_separator(text->data + searched, text->len - searched, separator, &len);
         if (!found) break;
         size_t end = (size_t)(found - text->data);
         TRY(hand_document(documents, (Slice){text->data + *rest, end - *rest}));
-        documents->line += count_lines(separator, len);
+        documents->line += count_lines(found, len);
         *rest = searched = end + len;
     }
     return ST_OK;
@@ -61,7 +77,7 @@ static Status hand_whole_ones(Documents *documents, const Str *text, size_t sear
 
 static Status read_documents(Documents *documents, ByteStream *stream, Str *text) {
     const char *path = documents->reader->path, *separator = documents->reader->config.separator;
-    size_t overlap = separator ? strlen(separator) - 1 : 0;
+    size_t overlap = separator ? 2 * strlen(separator) : 0; /* with all its line ends of Windows */
     bool first = true;
     while (!row_reader_full(documents->reader)) {
         if (text->len > DOCUMENT_LIMIT)

@@ -19,6 +19,7 @@ typedef struct RowReader {
     const char *unit;        /* of row numbers */
     RowsConfig config;
     int64_t n_rows;          /* handed over so far */
+    Slice text;              /* of the row that is handed over, see Row */
     RowCallback *read;
     void *context;
 } RowReader;

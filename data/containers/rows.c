@@ -25,7 +25,7 @@ Status row_hand_over(RowReader *reader, json_t *row, size_t number) {
         status = status_fail(ST_INTERRUPTED, "interrupted while reading '%s'", reader->path);
     } else {
         reader->n_rows++;
-        status = reader->read(reader->context, &(Row){row, reader->path, reader->unit, number});
+        status = reader->read(reader->context, &(Row){row, reader->path, reader->unit, number, reader->text});
     }
     json_decref(row);
     return status;
@@ -103,14 +103,21 @@ static Status unknown_kind(const char *path) {
             Str *list = containers[i]->packed ? &packed : &known;
             str_printf(list, "%s%s", list->len ? ", " : "", containers[i]->endings[j]);
         }
-    status_fail(ST_INPUT, "cannot read rows of '%s': its name tells no kind of file", path);
+    if (file_exists(path)) status_fail(ST_INPUT, "cannot read rows of '%s': its name tells no kind of file", path);
+    else status_fail(ST_INPUT, "cannot read rows of '%s': there is no such file", path);
     status_hint(ST_INPUT, "rows are read from %s, each also as .gz or .zst%s%s", str_text(&packed), known.len ? ", and from " : "", str_text(&known));
     str_release(&known);
     str_release(&packed);
     return ST_INPUT;
 }
 
+static Status refuse_folder(const char *path) {
+    status_fail(ST_INPUT, "cannot read rows of '%s': it is a folder", path);
+    return status_hint(ST_INPUT, "name a file in it, or several by a pattern, such as '%s%s*.jsonl'", path, text_ends_with(path, "/") ? "" : "/");
+}
+
 Status rows_read_as(const char *path, const RowsConfig *config, RowCallback *read, void *context) {
+    if (dir_exists(path)) return refuse_folder(path);
     for (size_t i = 0; i < COUNT_OF(containers); i++) {
         const char *ending = ending_of(containers[i], path);
         if (ending)

@@ -644,7 +644,7 @@ static Status remember_row(void *context, const Row *row) {
 
 Status filters_remember_file(Filters *set, FilterStage stage, const char *path) {
     Remembering job = {set, stage, arena_new(0)};
-    Status status = job.arena ? rows_read(path, remember_row, &job) : no_memory();
+    Status status = job.arena ? rows_read_as(path, &(RowsConfig){.widen = true}, remember_row, &job) : no_memory();
     arena_free(job.arena);
     return status;
 }
@@ -654,7 +654,7 @@ Status filters_remember_file(Filters *set, FilterStage stage, const char *path) 
 void filter_write_rejected(const FilterRow *row, const FilterVerdict *verdict, Str *line) {
     JsonWriter w = {.text = *line};
     Str written = {0};
-    row_write(row->json, &written);
+    filter_row_write(row, &written);
     jw_object(&w, NULL);
     jw_raw(&w, "row", str_text(&written));
     jw_string(&w, "reason", verdict->reason);

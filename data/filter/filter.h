@@ -33,6 +33,7 @@ typedef struct FilterRow {
     bool instance;
     const json_t *json;      /* the whole row, for the ledger and for filters with a model; borrowed */
     double judge, reward;    /* numbers that the row brings; NaN: none */
+    Slice text;              /* the row as its file has it, which is how it is written again; data NULL: by its json */
 } FilterRow;
 /* Fills `row` (with judge and reward as row_number finds them) from any format with texts: messages, sharegpt, alpaca (also with `instances`, as
  * self-instruct's seeds have it), prompt_completion, prompt, preference (the chosen answer), kto, text (a completion), question and answer. Rows that
@@ -42,6 +43,8 @@ Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row);
 
 /* a number of the row: its column `key`, or that member of scores, provenance.scores or provenance.filters; NaN: there is none */
 double row_number(const json_t *row, const char *key);
+/* A row in one line: by its text, with blanks in the place of its line ends, or else as row_write does */
+void filter_row_write(const FilterRow *row, Str *line);
 /* As JSON in one line, columns in their order, each number the shortest text that reads back the same */
 void row_write(const json_t *row, Str *line);
 

@@ -149,6 +149,13 @@ Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row) {
 
 /* ---- writing ---- */
 
+/* A real stays one: readers with types see a float. */
+static void write_real(double value, Str *line) {
+    size_t from = line->len;
+    str_append_double(line, value);
+    if (!strpbrk(line->data + from, ".eE")) str_append(line, ".0");
+}
+
 static void write_value(const json_t *value, Str *line) {
     const char *key;
     json_t *item;
@@ -176,7 +183,7 @@ static void write_value(const json_t *value, Str *line) {
         break;
     case JSON_STRING: str_append_json(line, json_string_value(value), json_string_length(value)); break;
     case JSON_INTEGER: str_printf(line, "%lld", (long long)json_integer_value(value)); break;
-    case JSON_REAL: str_append_double(line, json_real_value(value)); break;
+    case JSON_REAL: write_real(json_real_value(value), line); break;
     case JSON_TRUE: str_append(line, "true"); break;
     case JSON_FALSE: str_append(line, "false"); break;
     case JSON_NULL: str_append(line, "null"); break;
@@ -184,3 +191,20 @@ static void write_value(const json_t *value, Str *line) {
 }
 
 void row_write(const json_t *row, Str *line) { write_value(row, line); }
+
+/* Numbers and escapes as they are: a string holds no line end, so all of them stand between values. */
+void filter_row_write(const FilterRow *row, Str *line) {
+    Slice text = row->text;
+    if (!text.data) {
+        row_write(row->json, line);
+        return;
+    }
+    while (text.len > 0 && strchr(" \t\r\n", text.data[text.len - 1])) text.len--;
+    for (size_t at = 0; at < text.len;) {
+        size_t from = at;
+        while (at < text.len && text.data[at] != '\n' && text.data[at] != '\r') at++;
+        str_append_n(line, text.data + from, at - from);
+        while (at < text.len && strchr(" \t\r\n", text.data[at])) at++;
+        if (at < text.len && line->len > 0) str_append_char(line, ' ');
+    }
+}

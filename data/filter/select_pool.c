@@ -57,7 +57,7 @@ Status select_pool_add(SelectPool *pool, const FilterRow *row, double quality) {
     Str line = {0};
     size_t len;
     TRY(reserve(pool, pool->n + 1));
-    row_write(row->json, &line);
+    filter_row_write(row, &line);
     char *text = compared_text(pool->texts, row, &len), *copy = arena_strndup(pool->texts, str_text(&line), line.len),
          *type = row->task_type ? arena_strdup(pool->texts, row->task_type) : NULL;
     str_release(&line);

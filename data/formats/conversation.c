@@ -194,6 +194,12 @@ bool chat_writes_date(const Chat *chat) {
     return dated;
 }
 
+Status chat_check_now(const Recipe *recipe, const Chat *chat) {
+    if (chat_writes_date(chat)) return ST_OK;
+    return recipe_unread(recipe, "data.now", "leave it out", "does nothing: %s", chat_has_template(chat) ? "the chat template writes no date"
+                                                                                                         : "the model has no chat template");
+}
+
 Status chat_set_now(Chat *chat, const char *now) {
     char *copy = strdup(now);
     if (!copy) return status_fail(ST_RESOURCE, "out of memory");

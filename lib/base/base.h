@@ -49,6 +49,8 @@ Status status_prefix(Status code, const char *format, ...) PRINTF_LIKE(2, 3);
 /* For a failed system call: records "what: reason of error" and returns ST_RESOURCE (with a hint) for a full disk, quota, file size limit,
  * memory or descriptor shortage, else ST_INPUT. */
 Status status_errno(int error, const char *format, ...) PRINTF_LIKE(2, 3);
+/* The same where something was to be written: ST_RESOURCE always, as the fault lies with the disk and not with what was read. */
+Status status_unwritable(int error, const char *format, ...) PRINTF_LIKE(2, 3);
 const char *status_text(void);      /* the text recorded last in this thread; "" when none; valid until the next failure */
 const char *status_hint_text(void); /* the hint, or "" */
 int status_exit_code(Status code);
@@ -156,6 +158,8 @@ const char *format_seconds(double seconds, char out[32]);
 
 typedef struct Mapping { const uint8_t *data; size_t size; } Mapping;
 Status file_map(const char *path, Mapping *mapping); /* read-only; an empty file gives size 0 and data NULL. ST_INPUT when missing */
+/* ST_INPUT for what begins like the text that Git LFS leaves in the place of a large file; file_map and stream_open ask it. bytes: its first n. */
+Status file_check_pointer(const char *path, const void *bytes, size_t n);
 void file_unmap(Mapping *mapping);
 void file_forget(const Mapping *mapping, size_t begin, size_t end); /* these bytes were read for now: the system may take their memory back */
 bool file_exists(const char *path);
@@ -200,7 +204,8 @@ Status file_append(const char *path, const void *bytes, size_t size);    /* adds
 Status file_truncate(const char *path, uint64_t size);                   /* ST_INPUT when the file is shorter already */
 Status file_copy(const char *from, const char *to);                      /* atomically */
 
-Status dir_make(const char *path);               /* with parents; existing is fine */
+Status dir_make(const char *path);               /* with parents; existing is fine. ST_RESOURCE */
+Status dir_could_make(const char *path);         /* what dir_make would say, as far as can be told without making anything */
 Status dir_remove(const char *path);             /* with all that is in it; missing is fine */
 Status dir_rename(const char *from, const char *to); /* and syncs the parent */
 Status dir_sync(const char *path);
@@ -261,7 +266,9 @@ uint64_t rng_permute(RngKey key, uint64_t n, uint64_t index);
 /* Parses strict UTF-8 JSON without duplicate keys. The caller calls json_decref. Errors name file, line and column. In a file integers beyond 64 bits
  * are reals: transformers writes 10^30 as model_max_length where there is none. */
 Status json_read_file(const char *path, json_t **root);
-Status json_read_text(const char *text, size_t len, const char *where, json_t **root); /* where: for messages, e.g. "rows.jsonl line 3" */
+Status json_read_text(const char *text, size_t len, const char *where, json_t **root); /* where: for messages, a file or what else the text is */
+Status json_read_line(const char *text, size_t len, const char *file, size_t line, json_t **root); /* one line of a file */
+Status json_line_fault(const char *file, size_t line, const json_error_t *error); /* the failure of such a line */
 /* A row of data, whose columns are not all used: strings may hold NUL, which whoever uses one asks for; with `widen` integers beyond 64 bits are
  * reals, numbers beyond doubles are strings of them. */
 json_t *json_load_row(const char *text, size_t len, bool widen, json_error_t *error);

@@ -82,7 +82,8 @@ Status stream_open(const char *path, ByteStream **result) {
     str_append(&copy, path);
     stream->path = copy.data;
     refill(stream);
-    Status status = start_unpacking(stream);
+    Status status = file_check_pointer(path, stream->chunk, stream->len);
+    if (status == ST_OK) status = start_unpacking(stream);
     if (status != ST_OK) {
         stream_close(stream);
         return status;

@@ -30,7 +30,23 @@ Status dir_make(const char *path) {
     }
     if (error == 0) error = make_one(str_text(&copy));
     str_release(&copy);
-    return error == 0 ? ST_OK : status_errno(error, "cannot make folder '%s'", path);
+    return error == 0 ? ST_OK : status_unwritable(error, "cannot make folder '%s'", path);
+}
+
+Status dir_could_make(const char *path) {
+    if (!path) return ST_RESOURCE;
+    Str above = {0};
+    struct stat info;
+    str_append(&above, *path ? path : ".");
+    while (stat(str_text(&above), &info) != 0 && errno == ENOENT) {
+        char *slash = strrchr(above.data, '/');
+        if (slash && slash > above.data) *slash = '\0';
+        else if (strcmp(above.data, ".") == 0 || slash) break;
+        else str_clear(&above), str_append(&above, ".");
+    }
+    int error = stat(str_text(&above), &info) != 0 ? errno : !S_ISDIR(info.st_mode) ? ENOTDIR : access(str_text(&above), W_OK) != 0 ? errno : 0;
+    str_release(&above);
+    return error == 0 ? ST_OK : status_unwritable(error, "cannot make folder '%s'", path);
 }
 
 static int remove_entry(const char *path, const struct stat *info, int kind, struct FTW *where) {

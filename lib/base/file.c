@@ -21,6 +21,13 @@ bool dir_exists(const char *path) {
     return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+Status file_check_pointer(const char *path, const void *bytes, size_t n) {
+    static const char mark[] = "version https://git-lfs.github.com/spec/";
+    if (n < sizeof mark - 1 || memcmp(bytes, mark, sizeof mark - 1) != 0) return ST_OK;
+    status_fail(ST_INPUT, "cannot read '%s': it is a Git-LFS pointer, which stands for a file that was not downloaded", path);
+    return status_hint(ST_INPUT, "git lfs pull, in the folder of that repository, downloads it");
+}
+
 Status file_map(const char *path, Mapping *mapping) {
     *mapping = (Mapping){0};
     if (!path) return ST_RESOURCE;
@@ -38,6 +45,8 @@ Status file_map(const char *path, Mapping *mapping) {
             status = status_errno(errno, "cannot map '%s'", path);
         } else {
             *mapping = (Mapping){data, (size_t)info.st_size};
+            status = file_check_pointer(path, data, mapping->size);
+            if (status != ST_OK) file_unmap(mapping);
         }
     }
     close(fd);
@@ -101,7 +110,7 @@ static int write_all(int fd, const uint8_t *bytes, size_t size) {
 Status file_append(const char *path, const void *bytes, size_t size) {
     if (!path) return ST_RESOURCE;
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (fd < 0) return status_errno(errno, "cannot open '%s' for writing", path);
+    if (fd < 0) return status_unwritable(errno, "cannot open '%s' for writing", path);
     struct stat info;
     int error = fstat(fd, &info) == 0 ? write_all(fd, bytes, size) : errno;
     bool cut_failed = error != 0 && ftruncate(fd, info.st_size) != 0;

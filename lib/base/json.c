@@ -16,6 +16,17 @@ static Status parse(const char *text, size_t len, const char *where, json_t **ro
     return status_fail(code, "cannot parse JSON of '%s': line %d, column %d: %s", where, MAX(error.line, 1), MAX(error.column, 0), error.text);
 }
 
+Status json_read_line(const char *text, size_t len, const char *file, size_t line, json_t **root) {
+    json_error_t error;
+    *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
+    return *root ? ST_OK : json_line_fault(file, line, &error);
+}
+
+Status json_line_fault(const char *file, size_t line, const json_error_t *error) {
+    Status code = json_error_code(error) == json_error_out_of_memory ? ST_RESOURCE : ST_INPUT;
+    return status_fail(code, "cannot parse JSON of '%s' line %zu, column %d: %s", file, line, MAX(error->column, 0), error->text);
+}
+
 Status json_read_text(const char *text, size_t len, const char *where, json_t **root) {
     bool overflow;
     return parse(text, len, where, root, &overflow);

@@ -75,6 +75,18 @@ Status status_errno(int error, const char *format, ...) {
     return hint ? status_hint(code, "%s", hint) : code;
 }
 
+Status status_unwritable(int error, const char *format, ...) {
+    char what[sizeof failure.text / 2];
+    va_list args;
+    va_start(args, format);
+    vsnprintf(what, sizeof what, format, args);
+    va_end(args);
+    status_errno(error, "%s", what);
+    if (error == ENOTDIR || error == EEXIST) return status_hint(ST_RESOURCE, "a file has the name of a folder on the way: choose another path");
+    if (error == EACCES || error == EPERM) return status_hint(ST_RESOURCE, "choose a folder that can be written to");
+    return ST_RESOURCE;
+}
+
 const char *status_text(void) { return failure.text; }
 const char *status_hint_text(void) { return failure.hint; }
 int status_exit_code(Status code) { return status_table[code].exit_code; }

@@ -21,10 +21,16 @@ static char *temporary_name(const char *path) {
     return name.data;
 }
 
+/* A folder that is not there was named wrongly, all else is the disk's fault. */
+static Status unwritable(const FileWriter *writer) {
+    if (writer->error == ENOENT) return status_errno(ENOENT, "cannot write '%s'", writer->path);
+    return status_unwritable(writer->error, "cannot write '%s'", writer->path);
+}
+
 static void writer_failed(FileWriter *writer, int error) {
     if (writer->error != 0) return;
     writer->error = error;
-    writer->status = status_errno(error, "cannot write '%s'", writer->path);
+    writer->status = unwritable(writer);
 }
 
 Status writer_open(FileWriter *writer, const char *path) {
@@ -122,7 +128,7 @@ Status writer_commit(FileWriter *writer) {
     writer->fd = -1;
     if (writer->error == 0 && rename(writer->temporary, writer->path) != 0) writer_failed(writer, errno);
     /* The first failure may lie back many calls, others may have been recorded since: say it again. */
-    Status status = writer->error != 0 ? status_errno(writer->error, "cannot write '%s'", writer->path) : sync_parent(writer->path);
+    Status status = writer->error != 0 ? unwritable(writer) : sync_parent(writer->path);
     if (writer->error == 0) writer->temporary[0] = '\0'; /* renamed: nothing to remove */
     writer_abandon(writer);
     writer->status = status;

@@ -320,6 +320,15 @@ static Status hint_other_model(const AdapterReader *reader) {
     return status_hint(ST_INPUT, "the adapter was made for '%s', this model is '%s'", reader->settings->base, reader->model->dir);
 }
 
+/* The rank that the settings promise a module, and the tensors' own. Other differences are another model's. */
+static Status check_rank(const StoredTensor *a, const Linear *linear) {
+    int64_t rank = linear->lora->a->shape[0];
+    if (a->n_dims != 2 || a->shape[0] == rank || a->shape[1] != linear->in) return ST_OK;
+    status_fail(ST_INPUT, "tensor '%s' in '%s' has rank %lld, and adapter_config.json says %lld", a->name, a->file, (long long)a->shape[0],
+                (long long)rank);
+    return status_hint(ST_INPUT, "take the adapter_config.json that was saved with these tensors, or set its 'r' (or 'rank_pattern') to what they have");
+}
+
 static Status fill(AdapterReader *reader, const StoredTensor *stored, Param *param) {
     Tensor *tensor = param->tensor;
     if (stored_check(stored, tensor->n_dims, tensor->shape) != ST_OK) return hint_other_model(reader);
@@ -339,6 +348,7 @@ static Status load_branch(AdapterReader *reader, Linear *linear, const LoraConfi
         return status_fail(ST_INPUT, "tensor '%s%s.%s' is missing in '%s'", PEFT_PREFIX, linear->path, a ? "lora_B.weight" : "lora_A.weight",
                            (a ? a : b)->file);
     TRY(lora_add_branch(linear, config, model->compute == DT_F64 ? DT_F64 : DT_F32, model->device, model->arena, &model->params));
+    TRY(check_rank(a, linear));
     TRY(fill(reader, a, &model->params.items[model->params.n - 2]));
     return fill(reader, b, &model->params.items[model->params.n - 1]);
 }

@@ -207,6 +207,7 @@ static void read_rope(ConfigReader *reader) {
                          .beta_fast = 32,
                          .beta_slow = 1,
                          .original_max_position_embeddings = original};
+    if (!(rope->rope_theta > 0)) CONFIG_FAIL(reader, "'%s' has 'rope_theta' %g, expected a number above 0", reader->path, rope->rope_theta);
     const json_t *object = rope_object(reader);
     if (!object || reader->status != ST_OK) return;
 
@@ -372,6 +373,11 @@ static Status add_eos(ModelConfig *config, const json_t *json, const char *path)
         bool known = false;
         for (size_t k = 0; k < config->n_eos; k++) known |= config->eos_token_id[k] == id;
         if (known || id < 0) continue;
+        if (id >= config->vocab_size) {
+            log_message(LOG_WARNING, "'eos_token_id' %lld in '%s' is outside of the vocabulary of %lld: no answer can end with it", (long long)id, path,
+                        (long long)config->vocab_size);
+            continue;
+        }
         if (config->n_eos == COUNT_OF(config->eos_token_id))
             return status_fail(ST_INPUT, "more than %zu end-of-sequence tokens in '%s'", config->n_eos, path);
         config->eos_token_id[config->n_eos++] = id;

@@ -140,6 +140,7 @@ typedef struct OptimizerConfig {
 typedef struct OptimizerInfo {
     const char *name;
     const char *help;
+    const char *keys;                                      /* those of betas, eps, momentum that it reads, between blanks */
     int (*states)(const OptimizerConfig *config);          /* tensors of the parameter's shape and dtype that it keeps */
     void (*update)(const OptimizerConfig *config, Param *param, double grad_scale, double lr, int64_t step); /* step counts from 1 */
 } OptimizerInfo;
@@ -170,5 +171,7 @@ typedef struct ScheduleConfig {
 /* Factor on the learning rate after `k` finished steps: the first step uses k = 0. ST_CONFIG on an unknown name comes from schedule_check. */
 double schedule_factor(const ScheduleConfig *config, int64_t k);
 Status schedule_check(const ScheduleConfig *config);
+/* Name of a schedule and which keys it reads that not all do; NULL behind the last. */
+const char *schedule_at(size_t i, const char **keys);
 
 #endif

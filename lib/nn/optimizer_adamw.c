@@ -12,4 +12,4 @@ static void adamw_update(const OptimizerConfig *config, Param *param, double gra
                                  config->eps, decay, step);
 }
 
-const OptimizerInfo optimizer_adamw = {"adamw", "Adam with decoupled weight decay", adamw_states, adamw_update};
+const OptimizerInfo optimizer_adamw = {"adamw", "Adam with decoupled weight decay", "betas eps", adamw_states, adamw_update};

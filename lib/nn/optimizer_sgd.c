@@ -8,4 +8,4 @@ static void sgd_update(const OptimizerConfig *config, Param *param, double grad_
                                param->decay ? config->weight_decay : 0, step);
 }
 
-const OptimizerInfo optimizer_sgd = {"sgd", "gradient descent, with momentum when train.momentum is set", sgd_states, sgd_update};
+const OptimizerInfo optimizer_sgd = {"sgd", "gradient descent, with momentum when train.momentum is set", "momentum", sgd_states, sgd_update};

@@ -78,12 +78,18 @@ static double factor_wsd(const ScheduleConfig *c, int64_t k) {
     return fmax(0, 0.5 * (1 + cos(PI * cycles_or(c, 0.5) * 2 * progress)) * (1 - c->min_lr_ratio) + c->min_lr_ratio);
 }
 
-typedef struct Schedule { const char *name; double (*factor)(const ScheduleConfig *config, int64_t k); } Schedule;
+typedef struct Schedule { const char *name, *keys; double (*factor)(const ScheduleConfig *config, int64_t k); } Schedule;
 static const Schedule schedules[] = {
-#define SCHEDULE(name) {#name, factor_##name},
+#define SCHEDULE(name, keys) {#name, keys, factor_##name},
 #include "lib/nn/schedules.def"
 #undef SCHEDULE
 };
+
+const char *schedule_at(size_t i, const char **keys) {
+    if (i >= COUNT_OF(schedules)) return NULL;
+    *keys = schedules[i].keys;
+    return schedules[i].name;
+}
 
 static const Schedule *schedule_find(const char *name) {
     for (size_t i = 0; i < COUNT_OF(schedules); i++)

@@ -24,6 +24,8 @@ typedef struct ChatRendering {
 } ChatRendering;           /* {0} is empty */
 typedef struct ChatOptions { const char *now; } ChatOptions; /* date for strftime_now, YYYY-MM-DD [HH:MM:SS]; NULL = the clock */
 
+bool chat_reads_date(const char *text); /* it is a date that `now` takes */
+
 /* The template of a model directory: chat_template.jinja, else chat_template of tokenizer_config.json, a text or a list of named ones ("default";
  * "tool_use" where tools are given), and additional_chat_templates. override: NULL, the name of a shipped one (chatml, llama3, alpaca, plain) or of
  * one of the model's, or a file. *chat is NULL, and that is no failure, when the model has none and override is NULL. ST_INPUT with line and column

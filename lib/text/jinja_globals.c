@@ -2,6 +2,7 @@
 #include <string.h>
 #include <time.h>
 
+#include "lib/text/chat.h"
 #include "lib/text/jinja.h"
 
 /* ---- arguments ---- */
@@ -132,6 +133,11 @@ static bool read_time(const char *text, struct tm *out) {
     t.tm_mon -= 1;
     *out = t;
     return timegm(&t) != -1 && (out->tm_wday = t.tm_wday, out->tm_yday = t.tm_yday, t.tm_mday == out->tm_mday);
+}
+
+bool chat_reads_date(const char *text) {
+    struct tm t;
+    return read_time(text, &t);
 }
 
 static Value global_strftime_now(Jinja *j, Value self, const Args *args) {

@@ -1,5 +1,6 @@
 /* Recipes: YAML and key=value texts checked against the table of keys. */
 #include "lib/train/keys.h"
+#include "lib/text/chat.h"
 
 #include <math.h>
 #include <stdio.h>
@@ -138,9 +139,12 @@ static Status refuse_type(const Key *key, const Yaml *node, const Source *source
 }
 
 /* "a whole number from 1 to 65536", "a number of at least 0". */
-static const char *expected_number(const Key *key, char out[128]) {
+static const char *expected_number(const Key *key, const Yaml *node, char out[128]) {
+    double value;
     const char *kind = key->type == KEY_INT ? "a whole number" : "a number";
-    if (key->low[0] && key->high[0]) {
+    if (key->type == KEY_INT && !key->high[0] && yaml_as_double(node, &value) && fabs(value) >= 0x1p63) { /* more than we can hold */
+        snprintf(out, 128, "%s from %s to %lld", kind, key->low[0] ? key->low : "-9223372036854775808", (long long)INT64_MAX);
+    } else if (key->low[0] && key->high[0]) {
         snprintf(out, 128, "%s from %s to %s", kind, key->low, key->high);
     } else if (key->low[0]) {
         snprintf(out, 128, "%s of at least %s", kind, key->low);
@@ -161,7 +165,7 @@ static bool nullable(const Key *key) { return strcmp(key->fallback, "null") == 0
 static Status read_int(const Key *key, const Yaml *node, const Source *source, int64_t *value) {
     char expected[128];
     int64_t number;
-    if (!yaml_as_int(node, &number) || !in_range(key, (double)number)) return refuse_type(key, node, source, expected_number(key, expected));
+    if (!yaml_as_int(node, &number) || !in_range(key, (double)number)) return refuse_type(key, node, source, expected_number(key, node, expected));
     *value = number;
     return ST_OK;
 }
@@ -169,7 +173,7 @@ static Status read_int(const Key *key, const Yaml *node, const Source *source, i
 static Status read_real(const Key *key, const Yaml *node, const Source *source, double *value) {
     char expected[128];
     double number;
-    if (!yaml_as_double(node, &number) || !in_range(key, number)) return refuse_type(key, node, source, expected_number(key, expected));
+    if (!yaml_as_double(node, &number) || !in_range(key, number)) return refuse_type(key, node, source, expected_number(key, node, expected));
     *value = number;
     return ST_OK;
 }
@@ -287,12 +291,24 @@ static const char *nearest_key(const char *section, const char *name, const char
     return text_nearest(written, names, n_recipe_keys);
 }
 
+/* What other programs call it; a name is looked for whole. Of hints only: recipes have one name for a thing. */
+static const char *alias_of(const char *name) {
+    static const struct { const char *theirs, *ours; } aliases[] = {
+#define ALIAS(theirs, ours) {#theirs, ours},
+#include "lib/train/key_aliases.def"
+#undef ALIAS
+    };
+    for (size_t i = 0; i < COUNT_OF(aliases); i++)
+        if (strcmp(aliases[i].theirs, name) == 0) return aliases[i].ours;
+    return NULL;
+}
+
 static Status unknown_key(const char *section, const char *name, const Source *source) {
     char where[512];
     Str written = {0};
     str_printf(&written, "%s%s%s", section, section[0] ? "." : "", name);
     bool dotted = section[0] == '\0' && key_find(name);
-    const char *near = dotted ? NULL : nearest_key(section, name, str_text(&written));
+    const char *alias = dotted ? NULL : alias_of(name), *near = dotted || alias ? alias : nearest_key(section, name, str_text(&written));
     status_fail(ST_CONFIG, "unknown key '%s' %s", str_text(&written), source_text(source, where));
     str_release(&written);
     if (dotted)
@@ -449,8 +465,18 @@ static Status refuse_betas(const Recipe *recipe) {
     return status_fail(ST_CONFIG, "wrong value for 'train.betas' %s: expected two numbers from 0 to below 1", source_text(&source, where));
 }
 
+static Status check_date(const Recipe *recipe) {
+    char where[512];
+    Source source = {recipe->path, recipe_line(recipe, "data.now")};
+    if (!recipe->data_now || chat_reads_date(recipe->data_now)) return ST_OK;
+    return status_fail(ST_CONFIG, "wrong value '%s' for 'data.now' %s: expected a date, YYYY-MM-DD or YYYY-MM-DD HH:MM:SS", recipe->data_now,
+                       source_text(&source, where));
+}
+
 /* What no single key can tell. */
 static Status check_together(const Recipe *recipe) {
+    TRY(check_date(recipe));
+    TRY(recipe_check_warmup(recipe));
     if (recipe->data_eval && recipe->eval_data)
         return status_hint(status_fail(ST_CONFIG, "'data.eval' and 'eval.data' are both given"), "they mean the same; keep one");
     if ((recipe->data_eval || recipe->eval_data) && recipe->data_eval_split > 0)

@@ -58,24 +58,27 @@ Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config) {
     return optimizer_find(config->name) ? ST_OK : status_fail(ST_CONFIG, "unknown optimizer '%s'", config->name);
 }
 
+Status recipe_check_warmup(const Recipe *recipe) {
+    double given = recipe->train_warmup_steps;
+    if (given < 1 || (given == floor(given) && given <= 1e15)) return ST_OK;
+    return status_fail(ST_CONFIG, "wrong value %g for 'train.warmup_steps': expected whole steps up to 1e15, or a share below 1", given);
+}
+
 /* As transformers: a warmup of a share of all steps is rounded up. */
-static Status warmup_steps(double given, int64_t total_steps, int64_t *steps) {
-    if (given >= 1 && (given != floor(given) || given > 1e15))
-        return status_fail(ST_CONFIG, "wrong value %g for 'train.warmup_steps': expected whole steps, or a share below 1", given);
-    *steps = given < 1 ? (int64_t)ceil(given * (double)total_steps) : (int64_t)given;
-    return ST_OK;
+static int64_t warmup_steps(double given, int64_t total_steps) {
+    return given < 1 ? (int64_t)ceil(given * (double)total_steps) : (int64_t)given;
 }
 
 Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config) {
     double lr = recipe->train_learning_rate;
     *config = (ScheduleConfig){
         .name = recipe->train_lr_scheduler,
+        .warmup_steps = warmup_steps(recipe->train_warmup_steps, total_steps),
         .total_steps = total_steps,
         .min_lr_ratio = recipe->train_min_lr_ratio,
         .power = 1,
         .lr_end_ratio = lr > 1e-7 ? 1e-7 / lr : 0,
     };
-    TRY(warmup_steps(recipe->train_warmup_steps, total_steps, &config->warmup_steps));
     if (config->warmup_steps > 0 && config->warmup_steps >= total_steps)
         log_message(LOG_WARNING, "'train.warmup_steps' takes all %lld steps of the run: 'train.learning_rate' is never reached",
                     (long long)total_steps);

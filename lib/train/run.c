@@ -87,7 +87,7 @@ static Status open_log(Run *run) {
     const char *path = run_path(run, "log.txt");
     if (!path) return ST_RESOURCE;
     run->log_fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
-    if (run->log_fd < 0) return status_errno(errno, "cannot write '%s'", path);
+    if (run->log_fd < 0) return status_unwritable(errno, "cannot write '%s'", path);
     struct flock lock = {.l_type = F_WRLCK, .l_whence = SEEK_SET};
     if (fcntl(run->log_fd, SET_LOCK, &lock) == 0 || (errno != EACCES && errno != EAGAIN)) return ST_OK; /* some file systems have no locks */
     status_fail(ST_CONFIG, "another process is training in '%s'", run->dir);
@@ -185,6 +185,7 @@ Status run_check(const Recipe *recipe, bool resume, bool *finished) {
     Run *run;
     Status status = run_new(recipe, &run);
     if (status == ST_OK) status = examine(run, recipe, resume);
+    if (status == ST_OK && !run->finished) status = dir_could_make(run->dir);
     *finished = run && run->finished;
     run_close(run);
     return status;

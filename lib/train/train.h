@@ -54,9 +54,18 @@ void recipe_write_help(const char *section, Str *text);     /* keys, defaults, o
 /* The first key whose value differs between two recipes, leaving out those that don't change what is trained (output, threads, log_every, save_every,
  * keep_checkpoints, data.cache), and both values as text; NULL when they train the same. The values are in `a`'s arena. */
 const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b);
+/* A key that this run does not read: ST_CONFIG with the hint where it was typed, a warning where it stands in a file, which commands may share.
+ * Nothing where it was not given, or holds its default, since the recipe of a run spells out every key. format: what it does not do, behind its name:
+ * "does nothing with 'train.optimizer: sgd'". */
+Status recipe_unread(const Recipe *recipe, const char *dotted_key, const char *hint, const char *format, ...) PRINTF_LIKE(4, 5);
+/* recipe_unread for each key that the chosen optimiser or schedule does not read, and others do: by the lists of optimizers.def and schedules.def. */
+Status recipe_check_choices(const Recipe *recipe);
+/* The same of train.batch_size where train.batch_tokens decides. Typed it counts with any value. */
+Status recipe_check_batches(const Recipe *recipe);
 /* Parts that libraries take. */
 Status recipe_lora(const Recipe *recipe, LoraConfig *config);
 Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config);
+Status recipe_check_warmup(const Recipe *recipe);          /* ST_CONFIG for steps that are not whole */
 Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config);
 /* The day that the run in recipe->output began, YYYY-MM-DD: today, or with `resume` data.now of the recipe that the run keeps there. Rows must not
  * change when a run is taken up on another day, so where a chat template writes the date and data.now is null, the run goes by this one and keeps it:

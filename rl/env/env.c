@@ -82,7 +82,8 @@ static Status unknown_environment(const char *id) {
     for (size_t i = 0; i < n_worlds; i++) ids[n++] = worlds[i]->id;
     const char *near = text_nearest(id, ids, n);
     status_fail(ST_CONFIG, "unknown environment '%s'", id);
-    return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : ST_CONFIG;
+    return status_hint(ST_CONFIG, "%s%s%sany of Gymnasium's is had with env: {command: [python3, recipes/gym_bridge.py, %s]}", near ? "did you mean '" : "",
+                       near ? near : "", near ? "'? " : "", id);
 }
 
 static Status set_arguments(Env *env, char *text) {

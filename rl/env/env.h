@@ -87,6 +87,8 @@ bool env_is_remote(const Env *env); /* lives in another program: has no state to
  * N}. The finite MDP behind it is env->world, also where observations are not the numbers of its states (Blackjack-v1). ST_CONFIG with the line for
  * what makes no sense; else as env_new, mdp_open and env_new_command. */
 Status env_from_recipe(const Yaml *node, int64_t copies, Env **env);
+/* The same as one text, for env_new and mdp_open: "FrozenLake-v1:map_name=8x8". ST_CONFIG also for {command: ...}, which has none. */
+Status env_spec(const Yaml *node, Str *spec);
 /* Where the environment has a world whose states it does not show by their numbers: the same game with those, in its place, not started. Else
  * nothing. ST_INPUT, ST_RESOURCE: it stays as it was. */
 Status env_number_states(Env **env);

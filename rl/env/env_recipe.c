@@ -24,8 +24,17 @@ static Status open_spec(const char *spec, int64_t copies, Env **env) {
     return status;
 }
 
+static Status refuse_value(const char *id, const char *key, const Yaml *value) {
+    bool nested = false;
+    for (size_t i = 0; value->kind == YAML_LIST && i < value->n; i++) nested = nested || value->items[i]->kind != YAML_SCALAR;
+    const char *what = value->kind == YAML_MAP ? "a map of keys" : nested ? "a list of lists" : "a text with ',' or '/' in it";
+    if (value->line > 0) status_fail(ST_CONFIG, "line %d: argument '%s' of '%s' is %s", value->line, key, id, what);
+    else status_fail(ST_CONFIG, "argument '%s' of '%s' is %s", key, id, what);
+    return status_hint(ST_CONFIG, "it is a number, a truth value, a word, or a list of these, as desc: [SFF, FHF, FFG]");
+}
+
 /* A value as it stands behind key=; a list's items are joined by '/', as maps and rewards of worlds take them. */
-static Status append_value(Str *spec, const char *key, const Yaml *value) {
+static Status append_value(Str *spec, const char *id, const char *key, const Yaml *value) {
     if (value->kind == YAML_SCALAR && !strchr(value->text, ',')) {
         str_append(spec, value->text);
         return ST_OK;
@@ -35,22 +44,39 @@ static Status append_value(Str *spec, const char *key, const Yaml *value) {
         list = value->items[i]->kind == YAML_SCALAR && !strpbrk(value->items[i]->text, ",/");
         if (list) str_printf(spec, "%s%s", i ? "/" : "", value->items[i]->text);
     }
-    if (list) return ST_OK;
-    fault(value, "has a value that no environment takes");
-    return status_hint(ST_CONFIG, "'%s' is a number, a truth value, a word, or a list of these", key);
+    return list ? ST_OK : refuse_value(id, key, value);
+}
+
+/* {id: ..., key: value, ...} */
+static Status spec_of_map(const Yaml *node, Str *spec) {
+    const Yaml *id = yaml_get(node, "id");
+    if (id->kind != YAML_SCALAR) return fault(id, "has an 'id' that is no text");
+    str_append(spec, id->text);
+    for (size_t i = 0, n = 0; i < node->n; i++) {
+        if (node->items[i] == id || node->items[i]->kind == YAML_NULL) continue;
+        str_printf(spec, "%c%s=", n++ || strchr(id->text, '=') ? ',' : ':', node->keys[i]);
+        TRY(append_value(spec, id->text, node->keys[i], node->items[i]));
+    }
+    return ST_OK;
+}
+
+static Status no_environment(const Yaml *node) {
+    fault(node, "is no environment");
+    return status_hint(ST_CONFIG, "a name, {id: FrozenLake-v1, map_name: 8x8}, {command: [program, argument]} or an MDP file");
+}
+
+Status env_spec(const Yaml *node, Str *spec) {
+    if (node->kind == YAML_SCALAR) str_append(spec, node->text);
+    if (node->kind == YAML_SCALAR) return ST_OK;
+    if (node->kind == YAML_MAP && yaml_get(node, "id")) return spec_of_map(node, spec);
+    if (node->kind == YAML_MAP && yaml_get(node, "command")) 
+        return status_hint(fault(node, "is a program, not a finite MDP"), "it can be simulated and learned in, not solved");
+    return no_environment(node);
 }
 
 static Status open_id(const Yaml *node, int64_t copies, Env **env) {
-    const Yaml *id = yaml_get(node, "id");
     Str spec = {0};
-    Status status = ST_OK;
-    if (id->kind != YAML_SCALAR) return fault(id, "has an 'id' that is no text");
-    str_append(&spec, id->text);
-    for (size_t i = 0, n = 0; status == ST_OK && i < node->n; i++) {
-        if (node->items[i] == id || node->items[i]->kind == YAML_NULL) continue;
-        str_printf(&spec, "%c%s=", n++ || strchr(id->text, '=') ? ',' : ':', node->keys[i]);
-        status = append_value(&spec, node->keys[i], node->items[i]);
-    }
+    Status status = spec_of_map(node, &spec);
     if (status == ST_OK) status = open_spec(str_text(&spec), copies, env);
     str_release(&spec);
     return status;
@@ -111,8 +137,7 @@ Status env_from_recipe(const Yaml *node, int64_t copies, Env **env) {
     if (node->kind == YAML_SCALAR) return open_spec(node->text, copies, env);
     if (node->kind == YAML_MAP && yaml_get(node, "command")) return open_command(node, copies, env);
     if (node->kind == YAML_MAP && yaml_get(node, "id")) return open_id(node, copies, env);
-    fault(node, "is no environment");
-    return status_hint(ST_CONFIG, "a name, {id: FrozenLake-v1, map_name: 8x8}, {command: [program, argument]} or an MDP file");
+    return no_environment(node);
 }
 
 Status env_number_states(Env **env) {

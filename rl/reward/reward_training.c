@@ -216,6 +216,8 @@ static void release(RewardTraining *t) {
 Status reward_training_run(const PairRunConfig *config, TrainResult *result) {
     RewardTraining t = {.centering = config->recipe->train_center_rewards_coefficient};
     TRY(kind_of_rows(config->recipe, &t.stepwise));
+    if (!t.stepwise)
+        TRY(recipe_unread(config->recipe, "data.step_separator", "leave it out", "does nothing: the rows are of format preference, not stepwise"));
     if (t.stepwise && t.centering > 0)
         return status_fail(ST_CONFIG,
                            "'train.center_rewards_coefficient' is for pairs: the score of a step means a probability, which has no place to move to");
