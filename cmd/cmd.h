@@ -77,10 +77,18 @@ extern const size_t n_command_infos;
 #include "cmd/commands.def"
 #undef COMMAND
 
-/* stdout: results only. Flushed and checked once by main (a full disk or closed pipe is exit 5). */
+/* stdout: results only. That it could not be written is kept until the end; once its reader has gone (a closed pipe), work ends as if
+ * interrupted. */
 void print_result(const char *format, ...) PRINTF_LIKE(1, 2);
 void print_text(const char *text, size_t len);
-/* stderr: a live line on a terminal, plain lines otherwise; nothing with --quiet. */
+void show_result(void); /* flushes: what was printed so far can be read */
+/* Once, by main: flushes, and says what came of writing. ST_RESOURCE for a full disk and the like; a closed pipe ends the program by SIGPIPE, without
+ * a word, unless something else went wrong before. */
+Status end_result(Status status);
+int screen_width(void);     /* columns of stdout's terminal; 0 where it is none */
+bool screen_redraws(void);  /* stdout is a terminal whose cursor moves: not TERM=dumb */
+bool screen_paints(void);   /* the same, and colours are wanted: no NO_COLOR */
+/* stderr: a live line on a terminal that can redraw it, plain lines otherwise; nothing with --quiet. */
 void show_progress(const char *format, ...) PRINTF_LIKE(1, 2);  /* replaces the live line; on a pipe at most one line a second */
 void show_line(const char *format, ...) PRINTF_LIKE(1, 2);      /* takes the live line's place, prints a whole line */
 void show_message(const char *format, ...) PRINTF_LIKE(1, 2);   /* the same, --quiet or not: warnings */
@@ -88,7 +96,7 @@ void show_curve(double value);                                  /* one more valu
 /* lines, each with its end, above the live line, as it is drawn next; on a terminal only */
 void show_table(const char *text);
 void end_live_line(void);                                       /* what stands there stays, the next line begins below it */
-bool speaks_utf8(void);                                         /* the locale of the terminal */
+bool speaks_utf8(void);                                         /* the locale; where it says nothing, true */
 void set_quiet(bool on);
 
 /* --profile. The clock starts when options are read; main prints the table on stderr, or with --json a last line {"profile": [...]} on stdout, unless

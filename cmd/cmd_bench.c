@@ -219,7 +219,7 @@ static void print_row(const Bench *bench, const BenchWork *work, Results *result
         print_result("%s\n\n", str_text(&cells));
     }
     str_release(&cells);
-    fflush(stdout);
+    show_result();
 }
 
 /* A work that failed has a row as well; the first one's failure is the command's. */
@@ -231,7 +231,7 @@ static void print_failure(const Bench *bench, const BenchWork *work, Status stat
     str_printf(&cells, "    failed: %s", status_text());
     end_row(&w, bench, work, &cells, results);
     str_release(&cells);
-    fflush(stdout);
+    show_result();
     if (results->status != ST_OK) return;
     results->status = status;
     snprintf(results->text, sizeof results->text, "%s", status_text());

@@ -45,7 +45,7 @@ static void catch_signals(void) {
     sigaction(SIGTERM, &action, NULL);
     struct sigaction hangup;
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup stays so */
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, which is reported */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write: a program that we talk to may be started again; stdout's, see end_result */
     signal(SIGXFSZ, SIG_IGN); /* and so is a file that may not grow */
 }
 
@@ -107,7 +107,7 @@ int main(int argc, char **argv) {
     Status status = run(argc, argv);
     end_live_line();
     profile_end();
-    if (status == ST_OK && (fflush(stdout) != 0 || ferror(stdout))) status = status_fail(ST_RESOURCE, "cannot write to standard output");
+    status = end_result(status);
     if (status == ST_OK) return 0;
     fprintf(stderr, "tune: error: %s\n", status_text());
     if (*status_hint_text()) fprintf(stderr, "hint: %s\n", status_hint_text());

@@ -41,14 +41,8 @@ void recipe_command_line(const RecipeCommand *job, Str *text) {
     for (size_t i = 0; i < command->n_arguments; i++) {
         str_clear(&shown);
         add_without_secrets(command->arguments[i], &shown);
-        const char *argument = str_text(&shown);
-        bool plain = argument[strspn(argument, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%")] == '\0';
-        str_append(text, plain ? " " : " '");
-        for (const char *at = argument; *at; at++) {
-            if (*at == '\'') str_append(text, "'\\''");
-            else str_append_char(text, *at);
-        }
-        if (!plain) str_append_char(text, '\'');
+        str_append_char(text, ' ');
+        str_append_shell(text, "%s", str_text(&shown));
     }
     if (job->resume) str_append(text, " --resume");
     str_release(&shown);
