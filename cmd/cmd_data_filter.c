@@ -173,7 +173,7 @@ static Status flush(FilterJob *job) {
     job->n = 0;
     arena_reset(job->texts);
     FilterCounts counts = filters_counts(job->filters, FILTER_BOTH);
-    if (status == ST_OK) show_progress("%lld rows, %lld kept", (long long)counts.rows, (long long)counts.kept);
+    if (status == ST_OK) show_progress("%lld row%s, %lld kept", (long long)counts.rows, plural(counts.rows), (long long)counts.kept);
     return status;
 }
 

@@ -180,7 +180,7 @@ static void show_cut(const Evaluation *found) {
     if (found->cut == 0) return;
     char limit[64] = "the limit of their steps";
     if (found->limit > 0) snprintf(limit, sizeof limit, "step %lld, where they were cut", (long long)found->limit);
-    show_line("%lld of %lld episodes did not end before %s", (long long)found->cut, (long long)found->episodes, limit);
+    show_line("%lld of %lld episode%s did not end before %s", (long long)found->cut, (long long)found->episodes, plural(found->episodes), limit);
 }
 
 static Status eval_episodes(const Command *command, const Eval *job) {
@@ -427,7 +427,7 @@ Status cmd_eval(int argc, char **argv) {
                 "    tune eval runs/reward --data held_out_pairs.jsonl",
     };
     const Option options[] = {
-        {"--data", OPTION_TEXT, &job.data, "FILE", "rows, as for training: .jsonl, .json, .csv, .parquet, .txt"},
+        {"--data", OPTION_TEXT, &job.data, "FILE", "rows, as for training: .jsonl, .json, .csv, .tsv, .txt, .parquet"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
         {"--format", OPTION_TEXT, &job.config.format, "NAME",

@@ -165,7 +165,7 @@ Status cmd_generate(int argc, char **argv) {
     };
     const Option options[] = {
         {"--prompt", OPTION_TEXT, &job.prompt, "TEXT", "one prompt"},
-        {"--input", OPTION_TEXT, &job.input, "FILE", "rows of prompts: .jsonl, .json, .csv, .parquet, .txt"},
+        {"--input", OPTION_TEXT, &job.input, "FILE", "rows of prompts: .jsonl, .json, .csv, .tsv, .txt, .parquet"},
         {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
         {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},

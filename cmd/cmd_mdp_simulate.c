@@ -335,8 +335,8 @@ static void print_episodes_json(const Env *env, const Episodes *episodes) {
 }
 
 static void print_episodes(const Env *env, const Episodes *episodes) {
-    print_result("%lld episodes, %lld steps: %lld terminated, %lld truncated\n", (long long)episodes->n, (long long)episodes->steps,
-                 (long long)episodes->terminated, (long long)episodes->truncated);
+    print_result("%lld episode%s, %lld step%s: %lld terminated, %lld truncated\n", (long long)episodes->n, plural(episodes->n),
+                 (long long)episodes->steps, plural(episodes->steps), (long long)episodes->terminated, (long long)episodes->truncated);
     print_result("return %.6g, standard deviation %.4g", episodes->mean, episodes->deviation);
     if (env->world && env->world->mdp.gamma < 1) print_result("; discounted by %g: %.6g", env->world->mdp.gamma, episodes->mean_discounted);
     print_result("\nlength %.4g\n", episodes->mean_length);

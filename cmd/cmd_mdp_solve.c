@@ -67,14 +67,15 @@ static void print_states(const NamedMdp *world, const MdpSolution *solution) {
         for (int64_t a = 0; a < MIN(mdp->n_actions, 8) && solution->policy[s] >= 0; a++) print_result(" %.6f", solution->Q[s * mdp->n_actions + a]);
         print_result("%s\n", mdp->n_actions > 8 && solution->policy[s] >= 0 ? " ..." : "");
     }
-    if (mdp->n_states > SHOWN) print_result("and %d more states: --json has them\n", (int)(mdp->n_states - SHOWN));
+    if (mdp->n_states > SHOWN) print_result("and %d more state%s: --json has them\n", (int)(mdp->n_states - SHOWN), plural(mdp->n_states - SHOWN));
     str_release(&line);
 }
 
 static void print_plain(const NamedMdp *world, const MdpSolution *solution) {
     const Mdp *mdp = &world->mdp;
-    print_result("%d states, %d actions, gamma %.12g\n", (int)mdp->n_states, (int)mdp->n_actions, mdp->gamma);
-    print_result("%s, %lld iterations", solution->method, (long long)solution->iterations);
+    print_result("%d state%s, %d action%s, gamma %.12g\n", (int)mdp->n_states, plural(mdp->n_states), (int)mdp->n_actions, plural(mdp->n_actions),
+                 mdp->gamma);
+    print_result("%s, %lld iteration%s", solution->method, (long long)solution->iterations, plural(solution->iterations));
     const char *what = strcmp(solution->method, "average") ? "values" : "reward per step";
     if (isfinite(solution->bound)) print_result(": %s at most %.2g from the truth, rounding included\n", what, solution->bound);
     else print_result(": no bound on the distance to the truth was found\n");
@@ -122,7 +123,8 @@ static Status solve(const Command *command, MdpQuestion *question, const Counts 
     Status status = mdp_solve(&world->mdp, &question->options, command->arena, &solution);
     char time[32];
     if (status == ST_OK) {
-        show_line("%lld iterations in %s\n", (long long)solution.iterations, format_seconds(clock_seconds() - start, time));
+        show_line("%lld iteration%s in %s\n", (long long)solution.iterations, plural(solution.iterations),
+                  format_seconds(clock_seconds() - start, time));
         warn_of_policy(&solution);
         if (command->json) print_json(world, &solution);
         else print_plain(world, &solution);

@@ -87,8 +87,8 @@ static Status merge(const Command *command, const MergeCommand *options) {
     MergeResult *result;
     TRY(merge_run(&config, &result));
     if (command->json) print_proof(result);
-    show_line("wrote %s: %zu tensors, %zu of them merged, largest rounding error %.2g%s%s", options->output, result->n, result->n_changed,
-              result->worst ? result->worst->error : 0, result->worst ? " in " : "", result->worst ? result->worst->name : "");
+    show_line("wrote %s: %zu tensor%s, %zu of them merged, largest rounding error %.2g%s%s", options->output, result->n, plural((int64_t)result->n),
+              result->n_changed, result->worst ? result->worst->error : 0, result->worst ? " in " : "", result->worst ? result->worst->name : "");
     merge_free(result);
     return ST_OK;
 }
