@@ -294,7 +294,7 @@ Status cmd_chat(int argc, char **argv) {
     };
     const Option options[] = {
         {"--adapter", OPTION_TEXT, &talk.adapter, "DIR", "PEFT adapter to use"},
-        {"--compute", OPTION_TEXT, &talk.compute, "TYPE", "auto, f32 or bf16"},
+        {"--compute", OPTION_TEXT, &talk.compute, "auto|f32|bf16", "precision of products"},
         CHAT_OPTIONS(talk.chat),
         SAMPLING_OPTIONS(talk.config, talk.stop),
         {"--context", OPTION_INT, &talk.context, "N", "tokens of the conversation that are kept in mind (8192)"},

@@ -320,11 +320,13 @@ static Status check_recipe(const Command *command, Check *check) {
 
 Status cmd_data_check(int argc, char **argv) {
     Check check = {.n_rows = 3};
+    static const char *const sections[] = {"", "model", "data", NULL};
     Command command = {
         .arguments_help = "RECIPE [KEY=VALUE ...]",
+        .sections = sections,
         .help =
-            "Shows what training would see: rows, tokens, lengths, what is dropped, cut or double, the first rows with every trained token marked, and what looks wrong: an end that is\n"
-            "never trained, BOS twice, a template that the tokenizer does not know, rows much alike, evaluation rows that training has as well. Exit code 4 when nothing, or the wrong\n"
+            "Shows what training would see: rows, tokens, lengths, what is dropped, cut or double, the first rows with every trained token marked, and what looks wrong: an end that is "
+            "never trained, BOS twice, a template that the tokenizer does not know, rows much alike, evaluation rows that training has as well. Exit code 4 when nothing, or the wrong "
             "thing, would be learned. The model's weights are not needed.\n"
             "    tune data check recipes/demo/sft.yaml --rows 5",
     };

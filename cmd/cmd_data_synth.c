@@ -226,8 +226,8 @@ Status cmd_data_synth(int argc, char **argv) {
     Str about = {0}, filters = {0};
     str_append(
         &about,
-        "Makes rows to train on: a teacher (a model on this machine, or any server that speaks OpenAI's protocol) is shown seeds, writes new prompts and answers them, and filters\n"
-        "keep what is worth training on. The run directory holds rows.jsonl, rejected.jsonl with a reason for each, requests.jsonl with every answer (nothing is asked twice),\n"
+        "Makes rows to train on: a teacher (a model on this machine, or any server that speaks OpenAI's protocol) is shown seeds, writes new prompts and answers them, and filters "
+        "keep what is worth training on. The run directory holds rows.jsonl, rejected.jsonl with a reason for each, requests.jsonl with every answer (nothing is asked twice), "
         "dataset_card.md and report.html.\n"
         "    tune data synth recipes/synth_few_shot.yaml synth.seeds=seeds.jsonl synth.teacher='{model: DIR}' output=runs/synth\n\npresets:\n");
     synth_presets_help(&about);

@@ -401,7 +401,7 @@ Status cmd_mdp_simulate(int argc, char **argv) {
     Command command = {
         .arguments_help = "FILE|ENV",
         .help =
-            "Plays episodes under a policy and says how they went; or does given actions one by one and prints what came of each. ENV is what a recipe has under rl.env: CartPole-v1,\n"
+            "Plays episodes under a policy and says how they went; or does given actions one by one and prints what came of each. ENV is what a recipe has under rl.env: CartPole-v1, "
             "FrozenLake-v1:map_name=8x8, an MDP file, '{command: [python3, recipes/gym_bridge.py, LunarLander-v3]}'.\n"
             "    tune mdp simulate FrozenLake-v1 --episodes 1000 --policy policy.json\n"
             "    tune mdp simulate CartPole-v1 --state '[0.01, 0.02, 0.03, 0.04]' --actions '[1, 0, 1]' --json",

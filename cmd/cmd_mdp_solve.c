@@ -138,10 +138,16 @@ static void append_methods(Str *text) {
     for (size_t i = 0; (name = mdp_method(i, &help)); i++) str_printf(text, "\n    %-12s %s", name, help);
 }
 
+static void append_names(Str *text) {
+    const char *name, *help;
+    for (size_t i = 0; (name = mdp_method(i, &help)); i++) str_printf(text, "%s%s", i ? "|" : "", name);
+}
+
 Status cmd_mdp_solve(int argc, char **argv) {
     MdpQuestion question = MDP_QUESTION_NONE;
     Counts counts = {NOT_GIVEN, NOT_GIVEN, NOT_GIVEN};
-    Str help = {0};
+    Str help = {0}, names = {0};
+    append_names(&names);
     str_append(
         &help,
         "Optimal values of a finite MDP and what to do for them: of a file (.yaml, .json) or a built-in world.\n"
@@ -150,7 +156,7 @@ Status cmd_mdp_solve(int argc, char **argv) {
     append_methods(&help);
     Command command = {.arguments_help = "FILE|ENV", .help = str_text(&help)};
     const Option options[] = {
-        {"--method", OPTION_TEXT, &question.options.method, "NAME", "see above (pi for up to 1024 states, mpi for more)"},
+        {"--method", OPTION_TEXT, &question.options.method, str_text(&names), "see above (pi for up to 1024 states, mpi for more)"},
         MDP_QUESTION_OPTIONS(question),
         {"--horizon", OPTION_INT, &counts.horizon, "N", "only N steps remain"},
         {"--evaluation-sweeps", OPTION_INT, &counts.sweeps, "N",
@@ -163,6 +169,7 @@ Status cmd_mdp_solve(int argc, char **argv) {
     if (status == ST_OK && !done) status = command_needs(&command, 1, 1);
     if (status == ST_OK && !done) status = solve(&command, &question, &counts);
     str_release(&help);
+    str_release(&names);
     arena_free(command.arena);
     return status;
 }

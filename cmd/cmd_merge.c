@@ -105,9 +105,9 @@ Status cmd_merge(int argc, char **argv) {
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "DIR", "the merged model's directory"},
-        {"--dtype", OPTION_TEXT, &job.dtype, "TYPE", "f32, bf16 or f16 for all weights; each as the base has it unless given"},
-        {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16: of the models that --json compares"},
-        {"--method", OPTION_TEXT, &job.method, "NAME", "cat: the weighted sum of the adapters' deltas (what is done without it, too)"},
+        {"--dtype", OPTION_TEXT, &job.dtype, "f32|bf16|f16", "for all weights; each as the base has it unless given"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of the models that --json compares"},
+        {"--method", OPTION_TEXT, &job.method, "cat", "the weighted sum of the adapters' deltas (what is done without it, too)"},
         {"--force", OPTION_FLAG, &job.force, NULL, "replace the model that is in DIR"},
         {0},
     };

@@ -63,11 +63,10 @@ Status end_result(Status status) {
 /* ---- the terminal ---- */
 
 static int lines_of(int fd, int *columns) {
-    struct winsize size;
-    *columns = 80;
-    if (ioctl(fd, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return 24;
-    *columns = size.ws_col;
-    return size.ws_row;
+    struct winsize size = {0};
+    int known = ioctl(fd, TIOCGWINSZ, &size);
+    *columns = known == 0 && size.ws_col > 0 ? size.ws_col : 80;
+    return known == 0 && size.ws_row > 0 ? size.ws_row : 24;
 }
 
 static void terminal_size(int *columns, int *rows) { *rows = lines_of(STDERR_FILENO, columns); }
