@@ -61,7 +61,7 @@ COMMANDS := $(patsubst %.c,$(BUILD)/%.o,$(wildcard cmd/*.c))
 TESTS := $(patsubst %.c,$(BUILD)/%,$(filter-out $(if $(filter tsan,$(FLAVOUR)),tests/test_learning.c),$(wildcard tests/test_*.c tests/fuzz_*.c)))
 PROGRAM := $(if $(wildcard cmd/main.c),$(BUILD)/tune)
 
-.PHONY: all always deps test test-built test-long test-san fuzz bench bench-peers demo install layers headers quiet golden-update clean help
+.PHONY: all always deps test test-built test-long test-san fuzz bench bench-peers demo install uninstall layers headers quiet golden-update clean help
 .SECONDARY:
 all: $(BUILD)/libtune.a $(PROGRAM) ## build ./tune (what plain `make` does)
 	@$(if $(PROGRAM),cmp -s $(PROGRAM) tune || cp $(PROGRAM) tune)
@@ -139,10 +139,21 @@ demo: ## fine-tune, merge and talk to a tiny model; then rewards, preferences, a
 	@$(DEPS_PRESENT) || $(MAKE) deps
 	@$(MAKE) --no-print-directory $(PARALLEL) all
 	@sh recipes/demo/demo.sh ./tune
-install: all ## install below PREFIX (/usr/local)
-	install -d $(DESTDIR)$(PREFIX)/bin $(DESTDIR)$(PREFIX)/share/tune
-	install -m 755 tune $(DESTDIR)$(PREFIX)/bin/tune
-	cp -R recipes $(DESTDIR)$(PREFIX)/share/tune/
+# The program prints its own manual page and completions.
+SHARE = $(DESTDIR)$(PREFIX)/share
+MANUAL = $(SHARE)/man/man1/tune.1
+COMPLETIONS = $(SHARE)/bash-completion/completions/tune $(SHARE)/zsh/site-functions/_tune $(SHARE)/fish/vendor_completions.d/tune.fish
+install: all ## install below PREFIX (/usr/local): program, recipes, manual page, completions of shells
+	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/tune $(dir $(MANUAL) $(COMPLETIONS))
+	install -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/tune
+	cp -R recipes $(SHARE)/tune/
+	$(PROGRAM) help --man > $(MANUAL)
+	$(PROGRAM) completion bash > $(word 1,$(COMPLETIONS))
+	$(PROGRAM) completion zsh > $(word 2,$(COMPLETIONS))
+	$(PROGRAM) completion fish > $(word 3,$(COMPLETIONS))
+uninstall: ## remove what install puts there
+	rm -f $(DESTDIR)$(PREFIX)/bin/tune $(MANUAL) $(COMPLETIONS)
+	rm -rf $(SHARE)/tune
 layers: ## check that files include only their own folder or a lower one, cite only documents that are here, and have no overlong lines
 	@sh tests/lint.sh layers
 headers: ## check that each header compiles alone

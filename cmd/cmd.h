@@ -23,12 +23,12 @@ typedef struct Option {
     const char *name;      /* "--max-new-tokens" or "-o" */
     OptionType type;
     void *value;           /* bool *, const char **, int64_t *, double *, TextList * (an OPTION_LIST may be given several times) */
-    const char *argument;  /* "N", "DIR": shown in help; NULL for flags */
+    const char *argument;  /* shown in help; NULL for flags. In capitals what is meant, such as FILE, DIR, N; else the words that it may be: "f32|bf16" */
     const char *help;
 } Option;
 typedef struct Command {
     const char *name;
-    const char *arguments_help;   /* "MODEL [FILE]" */
+    const char *arguments_help;   /* "MODEL [FILE]", "ls | show NAME": capitals as above; what shells complete is read off it */
     const char *help;             /* what it does, a paragraph, with an example */
     size_t n_arguments;
     const char *arguments[256];   /* positionals; key=value overrides of RECIPE commands among them */
@@ -38,9 +38,10 @@ typedef struct Command {
     bool profile;                 /* --profile: where the time went, at the end */
     bool json;                    /* --json is accepted by every command; those that print no result ignore it */
     Arena *arena;                 /* lives until the command ends */
+    const char *const *sections;  /* of a command with a RECIPE: those whose keys it takes, as recipe_command has them; else NULL */
 } Command;
-/* Fills option values and positionals. --help prints the command's help and ends the program's work with *done = true. ST_USAGE names an unknown
- * option and the nearest one. */
+/* Fills option values and positionals. --help prints the command's help (help.h) and ends the program's work with *done = true. ST_USAGE names an
+ * unknown option and the nearest one. */
 Status command_parse(Command *command, int argc, char **argv, const Option *options, bool *done);
 void use_threads(int64_t n); /* 0 = one for each core that the process may use, or what OMP_NUM_THREADS says */
 /* ST_USAGE unless there are `least` to `most` positional arguments. */
@@ -68,19 +69,36 @@ const char *secret_from_environment(void *context, const char *name);
 /* Where the recipes that come with the program may be, in order. */
 enum { RECIPE_FOLDERS = 3 };
 Status recipe_folders(Arena *arena, const char *folders[RECIPE_FOLDERS], size_t *n);
+Status recipe_names(Arena *arena, TextList *names); /* of what is there, as tune recipes lists it */
 
 typedef Status CommandMain(int argc, char **argv);
-typedef struct CommandInfo { const char *name; CommandMain *run; const char *help; } CommandInfo;
-extern const CommandInfo command_infos[];
-extern const size_t n_command_infos;
+/* full_name: "data check", as messages call it and run finds it in argv[0]. A group has commands of its own instead of `run`. */
+typedef struct CommandGroup CommandGroup;
+typedef struct CommandInfo { const char *name, *full_name, *help; CommandMain *run; const CommandGroup *group; } CommandInfo;
+struct CommandGroup { const char *name, *about; const CommandInfo *commands; size_t n; };
+extern const CommandGroup group_all; /* what stands behind `tune`; its name is "" */
 #define COMMAND(name, help) Status cmd_##name(int argc, char **argv);
+#define GROUP(name, help) extern const CommandGroup group_##name;
 #include "cmd/commands.def"
 #undef COMMAND
+#undef GROUP
+/* Follows words to a command or, when they end before, a group (*info NULL); *used: how many of them. ST_USAGE for a name that is none, with the
+ * nearest one. */
+Status command_find(const char *const *words, size_t n, const CommandGroup **group, const CommandInfo **info, size_t *used);
+Status command_run(int argc, char **argv); /* of main */
 
-/* stdout: results only. Flushed and checked once by main (a full disk or closed pipe is exit 5). */
+/* stdout: results only. That it could not be written is kept until the end; once its reader has gone (a closed pipe), work ends as if
+ * interrupted. */
 void print_result(const char *format, ...) PRINTF_LIKE(1, 2);
 void print_text(const char *text, size_t len);
-/* stderr: a live line on a terminal, plain lines otherwise; nothing with --quiet. */
+void show_result(void); /* flushes: what was printed so far can be read */
+/* Once, by main: flushes, and says what came of writing. ST_RESOURCE for a full disk and the like; a closed pipe ends the program by SIGPIPE, without
+ * a word, unless something else went wrong before. */
+Status end_result(Status status);
+int screen_width(void);     /* columns of stdout's terminal; 0 where it is none */
+bool screen_redraws(void);  /* stdout is a terminal whose cursor moves: not TERM=dumb */
+bool screen_paints(void);   /* the same, and colours are wanted: no NO_COLOR */
+/* stderr: a live line on a terminal that can redraw it, plain lines otherwise; nothing with --quiet. */
 void show_progress(const char *format, ...) PRINTF_LIKE(1, 2);  /* replaces the live line; on a pipe at most one line a second */
 void show_line(const char *format, ...) PRINTF_LIKE(1, 2);      /* takes the live line's place, prints a whole line */
 void show_message(const char *format, ...) PRINTF_LIKE(1, 2);   /* the same, --quiet or not: warnings */
@@ -88,7 +106,7 @@ void show_curve(double value);                                  /* one more valu
 /* lines, each with its end, above the live line, as it is drawn next; on a terminal only */
 void show_table(const char *text);
 void end_live_line(void);                                       /* what stands there stays, the next line begins below it */
-bool speaks_utf8(void);                                         /* the locale of the terminal */
+bool speaks_utf8(void);                                         /* the locale; where it says nothing, true */
 void set_quiet(bool on);
 
 /* --profile. The clock starts when options are read; main prints the table on stderr, or with --json a last line {"profile": [...]} on stdout, unless
@@ -122,7 +140,7 @@ Status open_chat(const char *dir, const ChatChoice *choice, OpenedModel *opened)
 void close_model(OpenedModel *opened);
 
 #define CHAT_OPTIONS(choice)                                                                                                                       \
-    {"--chat-template", OPTION_TEXT, &(choice).chat_template, "FILE|NAME", "instead of the model's own: a file, chatml, llama3, alpaca or plain"}, \
+    {"--chat-template", OPTION_TEXT, &(choice).chat_template, "FILE|chatml|llama3|alpaca|plain", "instead of the model's own"}, \
         {"--system", OPTION_TEXT, &(choice).system, "TEXT", "system message of conversations without one"}, {                                      \
         "--now", OPTION_TEXT, &(choice).now, "DATE", "for templates that write the date, YYYY-MM-DD [HH:MM:SS]; today"                             \
     }

@@ -219,7 +219,7 @@ static void print_row(const Bench *bench, const BenchWork *work, Results *result
         print_result("%s\n\n", str_text(&cells));
     }
     str_release(&cells);
-    fflush(stdout);
+    show_result();
 }
 
 /* A work that failed has a row as well; the first one's failure is the command's. */
@@ -231,7 +231,7 @@ static void print_failure(const Bench *bench, const BenchWork *work, Status stat
     str_printf(&cells, "    failed: %s", status_text());
     end_row(&w, bench, work, &cells, results);
     str_release(&cells);
-    fflush(stdout);
+    show_result();
     if (results->status != ST_OK) return;
     results->status = status;
     snprintf(results->text, sizeof results->text, "%s", status_text());
@@ -489,7 +489,7 @@ Status cmd_bench(int argc, char **argv) {
             "ppo: steps a second of PPO on CartPole, with stable-baselines3's and cleanrl's settings.\n"
             "filter: ROUGE-L and all filters of texts over 52,002 instructions.\n"
             "synth: tokens a second of tune data synth, beside generation alone of the same answers; share of the filters.\n"
-            "GF/s are of products alone, as the shapes of all ops say (--profile shows them op by op); their share is of the best that this machine's products reach. GB/s: weights, keys and values\n"
+            "GF/s are of products alone, as the shapes of all ops say (--profile shows them op by op); their share is of the best that this machine's products reach. GB/s: weights, keys and values "
             "that decoding reads, and its share of what memory gives. Each work has a process of its own. --json: one object per work and line.\n"
             "    tune bench S --work sft,decode",
     };
@@ -499,8 +499,8 @@ Status cmd_bench(int argc, char **argv) {
         {"--batch", OPTION_INT, &job.batch, "N", "sequences at a time; dpo: pairs, grpo: prompts, 8 completions each"},
         {"--tokens", OPTION_INT, &job.tokens, "N", "tokens of a sequence; decode, grpo: new ones; sft_mix, dpo: of the longest row"},
         {"--steps", OPTION_INT, &job.steps, "N", "timed steps, behind one that is not; start: runs, of which the best counts (2)"},
-        {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
-        {"--checkpointing", OPTION_TEXT, &job.checkpointing, "KIND", "of sft, sft_mix, full, dpo, grpo: none, selective or layer"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products"},
+        {"--checkpointing", OPTION_TEXT, &job.checkpointing, "none|selective|layer", "of sft, sft_mix, full, dpo, grpo"},
         {"--rows", OPTION_TEXT, &job.rows, "FILE",
          "lengths of sft_mix and grpo, texts of tokenizer: {question, answer} or messages; of dpo: {prompt, chosen, rejected}. Drawn as GSM8K's and hh-rlhf's unless given"},
         {"--tokenizer", OPTION_TEXT, &job.tokenizer, "DIR", "of the rows; the model's own"},

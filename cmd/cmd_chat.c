@@ -29,13 +29,14 @@ static Status show_piece(void *context, size_t prompt, int64_t sample, int32_t i
     str_append(&talk->answer, text);
     talk->n_tokens++;
     print_text(text, strlen(text));
-    fflush(stdout);
+    show_result();
     return ST_OK;
 }
 
 static Status take_answer(void *context, const Completion *completion) {
     (void)context;
-    if (completion->finish == FINISH_LENGTH) show_line(" (cut at %zu tokens: --max-new-tokens)", completion->ids.n);
+    if (completion->finish == FINISH_LENGTH)
+        show_line(" (cut at %zu token%s: --max-new-tokens)", completion->ids.n, plural((int64_t)completion->ids.n));
     return ST_OK;
 }
 
@@ -60,8 +61,8 @@ static Status fitting_ids(Talk *talk, Ids *ids) {
         TRY(question_ids(talk, ids));
     }
     if (forgotten)
-        show_line("(the oldest %zu messages are forgotten: the conversation is longer than %lld tokens, see --context)", forgotten,
-                  (long long)session_room(talk->config.session));
+        show_line("(the oldest %zu message%s forgotten: the conversation is longer than %lld token%s, see --context)", forgotten,
+                  plural((int64_t)forgotten), (long long)session_room(talk->config.session), plural(session_room(talk->config.session)));
     if ((int64_t)ids->n <= room) return ST_OK;
     status_fail(ST_INPUT, "the message has %zu tokens, and there is room for %lld", ids->n, (long long)room);
     return status_hint(ST_INPUT, "raise --context, or lower --max-new-tokens");
@@ -84,7 +85,7 @@ static Status answer(Talk *talk) {
             generate(talk->opened.model, talk->opened.tokenizer, &(Prompt){ids.data, ids.n, turn}, 1, &talk->config, show_piece, take_answer, talk);
     ids_release(&ids);
     print_text("\n", 1);
-    fflush(stdout);
+    show_result();
     if (status == ST_INTERRUPTED) {
         interrupt_clear();
         status = ST_OK;
@@ -111,7 +112,9 @@ static Status save(const Talk *talk, const char *path) {
         status = writer_commit(&writer);
     }
     free(text);
-    if (status == ST_OK) show_line("wrote %zu messages to %s, a row as training takes it", json_array_size(talk->messages), path);
+    if (status == ST_OK)
+        show_line("wrote %zu message%s to %s, a row as training takes it", json_array_size(talk->messages),
+                  plural((int64_t)json_array_size(talk->messages)), path);
     return status;
 }
 
@@ -150,7 +153,7 @@ static Status load(Talk *talk, const char *path) {
     else status = rows_read_some(path, 1, take_row, talk);
     json_decref(saved);
     TRY(status);
-    show_line("%zu messages from %s", json_array_size(talk->messages), path);
+    show_line("%zu message%s from %s", json_array_size(talk->messages), plural((int64_t)json_array_size(talk->messages)), path);
     return ST_OK;
 }
 
@@ -291,7 +294,7 @@ Status cmd_chat(int argc, char **argv) {
     };
     const Option options[] = {
         {"--adapter", OPTION_TEXT, &talk.adapter, "DIR", "PEFT adapter to use"},
-        {"--compute", OPTION_TEXT, &talk.compute, "TYPE", "auto, f32 or bf16"},
+        {"--compute", OPTION_TEXT, &talk.compute, "auto|f32|bf16", "precision of products"},
         CHAT_OPTIONS(talk.chat),
         SAMPLING_OPTIONS(talk.config, talk.stop),
         {"--context", OPTION_INT, &talk.context, "N", "tokens of the conversation that are kept in mind (8192)"},

@@ -2,7 +2,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <unistd.h>
 
 #include "cmd/cmd_data.h"
 #include "data/check.h"
@@ -45,34 +44,40 @@ static Status each_token(const RecipeRows *rows, size_t row, TokenCallback *call
 
 /* ---- the terminal ---- */
 
+typedef struct Marks { const char *open, *close, *line_end, *bar; } Marks;
+static const Marks utf8_marks = {"«", "»", "⏎", "█"}, ascii_marks = {"<<", ">>", "\\n", "#"};
+static const Marks *marks(void) { return speaks_utf8() ? &utf8_marks : &ascii_marks; }
+
 typedef struct Paint { bool colour, trained; } Paint;
 
 /* Trained text is green, or stands in « »; special tokens are set off, and line ends are shown. */
 static void paint_token(void *context, int32_t id, bool trained, bool special, const char *text, size_t len) {
     Paint *paint = context;
     (void)id;
-    if (!paint->colour && trained != paint->trained) print_result("%s", trained ? "«" : "»");
+    if (!paint->colour && trained != paint->trained) print_result("%s", trained ? marks()->open : marks()->close);
     paint->trained = trained;
     if (paint->colour) print_result("\033[%s%sm", trained ? "32;1" : "2", special ? ";7" : "");
     for (size_t i = 0; i < len; i++) {
-        if (text[i] == '\n') print_result("⏎\n");
+        if (text[i] == '\n') print_result("%s\n", marks()->line_end);
         else print_text(text[i] ? &text[i] : "?", 1);
     }
     if (paint->colour) print_result("\033[0m");
 }
 
 static Status print_sample(const Check *check) {
-    bool colour = isatty(STDOUT_FILENO) && !getenv("NO_COLOR");
+    bool colour = screen_paints();
     for (size_t i = 0; i < MIN(check->rows.train->n, (size_t)check->n_rows); i++) {
         const Example example = dataset_example(check->rows.train, i);
         Str where = {0};
         Paint paint = {.colour = colour};
         dataset_where(check->rows.train, i, &where);
-        if (check->rows.prompts) print_result("\n%s: %d tokens\n", str_text(&where), (int)example.n);
-        else print_result("\n%s: %d tokens, %d trained%s\n", str_text(&where), (int)example.n, (int)example.trained, colour ? "" : " (in « »)");
+        print_result("\n%s: %d token%s", str_text(&where), (int)example.n, plural(example.n));
+        if (!check->rows.prompts) print_result(", %d trained", (int)example.trained);
+        if (colour || check->rows.prompts) print_result("\n");
+        else print_result(" (in %s %s)\n", marks()->open, marks()->close);
         str_release(&where);
         TRY(each_token(&check->rows, i, paint_token, &paint));
-        print_result("%s\n", !colour && paint.trained ? "»" : "");
+        print_result("%s\n", !colour && paint.trained ? marks()->close : "");
     }
     return ST_OK;
 }
@@ -102,7 +107,7 @@ static void print_lengths(const Check *check) {
     for (int i = 0; i <= last_bar(found); i++) {
         int64_t n = (found->bars[i] * WIDTH + largest_bar(found) - 1) / largest_bar(found);
         print_result("  %6lld ", (long long)(found->bar_width * i));
-        for (int64_t k = 0; k < n; k++) print_result("█");
+        for (int64_t k = 0; k < n; k++) print_result("%s", marks()->bar);
         print_result(" %lld\n", (long long)found->bars[i]);
     }
 }
@@ -120,10 +125,11 @@ static Status print_screen(const Check *check) {
                  (long long)train->trained_tokens, train->tokens ? 100 * (double)train->trained_tokens / (double)train->tokens : 0);
     print_result("dropped %lld, cut %lld, duplicates %lld, near-duplicates %lld\n", (long long)(train->dropped_long + train->dropped_untrained),
                  (long long)train->cut, (long long)train->duplicates, (long long)check->found.near_duplicates);
-    if (check->rows.eval && check->rows.prompts) print_result("held out: %lld prompts\n", (long long)check->rows.eval->counts.rows);
+    if (check->rows.eval && check->rows.prompts)
+        print_result("held out: %lld prompt%s\n", (long long)check->rows.eval->counts.rows, plural(check->rows.eval->counts.rows));
     else if (check->rows.eval)
-        print_result("held out: %lld rows, %lld trained tokens\n", (long long)check->rows.eval->counts.rows,
-                     (long long)check->rows.eval->counts.trained_tokens);
+        print_result("held out: %lld row%s, %lld trained token%s\n", (long long)check->rows.eval->counts.rows, plural(check->rows.eval->counts.rows),
+                     (long long)check->rows.eval->counts.trained_tokens, plural(check->rows.eval->counts.trained_tokens));
     print_lengths(check);
     for (size_t i = 0; i < check->found.n_warnings; i++) print_result("warning: %s\n", check->found.warnings[i]);
     if (check->found.n_warnings == 0) print_result("nothing odd\n");
@@ -368,11 +374,13 @@ static Status check_recipe(const Command *command, Check *check) {
 
 Status cmd_data_check(int argc, char **argv) {
     Check check = {.n_rows = 3};
+    static const char *const sections[] = {"", "model", "data", NULL};
     Command command = {
         .arguments_help = "RECIPE [KEY=VALUE ...]",
+        .sections = sections,
         .help =
-            "Shows what training would see: rows, tokens, lengths, what is dropped, cut or double, the first rows with every trained token marked, and what looks wrong: an end that is\n"
-            "never trained, BOS twice, a template that the tokenizer does not know, rows much alike, evaluation rows that training has as well. Exit code 4 when nothing, or the wrong\n"
+            "Shows what training would see: rows, tokens, lengths, what is dropped, cut or double, the first rows with every trained token marked, and what looks wrong: an end that is "
+            "never trained, BOS twice, a template that the tokenizer does not know, rows much alike, evaluation rows that training has as well. Exit code 4 when nothing, or the wrong "
             "thing, would be learned. The model's weights are not needed. Of a recipe that learns by rewards on prompts: these, as they are asked.\n"
             "    tune data check recipes/demo/sft.yaml --rows 5",
     };

@@ -173,7 +173,7 @@ static Status flush(FilterJob *job) {
     job->n = 0;
     arena_reset(job->texts);
     FilterCounts counts = filters_counts(job->filters, FILTER_BOTH);
-    if (status == ST_OK) show_progress("%lld rows, %lld kept", (long long)counts.rows, (long long)counts.kept);
+    if (status == ST_OK) show_progress("%lld row%s, %lld kept", (long long)counts.rows, plural(counts.rows), (long long)counts.kept);
     return status;
 }
 
@@ -348,7 +348,7 @@ Status cmd_data_filter(int argc, char **argv) {
     Command command = {.arguments_help = "FILE ..."};
     str_append(
         &help,
-        "Writes the rows that pass every filter, as JSON lines in their order, and counts the others by reason. On by default: empty, length, refusal, exact, rouge_l; an option sets a filter's\n"
+        "Writes the rows that pass every filter, as JSON lines in their order, and counts the others by reason. On by default: empty, length, refusal, exact, rouge_l; an option sets a filter's "
         "number or list, or takes `true`, `false` or `{option: value, ...}`. Rows are of any format that holds text; likeness is to --seeds and to the rows kept before.\n"
         "    tune data filter rows.jsonl -o clean.jsonl --rejected rejected.jsonl --minhash 0.8 --words '{min: 4, max: 150}' --refusal false\n"
         "    tune data filter rows.jsonl -o train.jsonl --decontaminate test.jsonl --select 5000 --quality judge\n\nfilters and their options:\n");
@@ -365,11 +365,11 @@ Status cmd_data_filter(int argc, char **argv) {
         {"--select", OPTION_INT, &job->select, "N",
          "of the rows that pass the N best and most different ones: greedily the largest quality x (1 - cosine to the nearest chosen one)"},
         {"--quality", OPTION_TEXT, &job->quality, "NAME", "column or filter whose number is the quality; all the same without"},
-        {"--share", OPTION_TEXT, &job->share, "HOW", "how N is shared by task_type: even, proportional or none (even)"},
+        {"--share", OPTION_TEXT, &job->share, "even|proportional|none", "how N is shared by task_type (even)"},
         {"--quota", OPTION_LIST, &job->quotas, "TYPE=N", "rows of one task_type; may be given several times"},
         {"--model", OPTION_TEXT, &job->model, "DIR", "model for logprob and ifd"},
         {"--adapter", OPTION_TEXT, &job->adapter, "DIR", "PEFT adapter of that model"},
-        {"--compute", OPTION_TEXT, &job->compute, "TYPE", "auto, f32 or bf16"},
+        {"--compute", OPTION_TEXT, &job->compute, "auto|f32|bf16", "precision of products"},
         CHAT_OPTIONS(job->chat),
     };
     Option options[COUNT_OF(own) + FILTER_MOST + 1];

@@ -17,7 +17,7 @@ static void show_plan(void *context, const SynthPlan *plan) {
     Str text = {0};
     for (size_t i = 0; i < MIN(plan->n_types, 8); i++)
         str_printf(&text, "%s%s %lld", i ? ", " : "", plan->types[i].name, (long long)plan->types[i].kept);
-    if (plan->n_types > 8) str_printf(&text, " and %zu more types", plan->n_types - 8);
+    if (plan->n_types > 8) str_printf(&text, " and %zu more type%s", plan->n_types - 8, plural((int64_t)(plan->n_types - 8)));
     show_line("preset: %s: %s", plan->preset, plan->help);
     show_line("seeds: %zu (%s)", plan->seeds, str_text(&text));
     str_clear(&text);
@@ -25,7 +25,7 @@ static void show_plan(void *context, const SynthPlan *plan) {
     for (size_t i = 0; (filter = filters_at(plan->filters, i)); i++) str_printf(&text, "%s%s", i ? ", " : "", filter->name);
     show_line("filters: %s", text.len ? str_text(&text) : "none");
     show_line("teacher: %s", plan->teacher);
-    if (plan->answered) show_line("log: %zu requests are answered already", plan->answered);
+    if (plan->answered) show_line("log: %zu request%s answered already", plan->answered, plural((int64_t)plan->answered));
     str_release(&text);
 }
 
@@ -69,9 +69,10 @@ static void show_state(void *context, const SynthProgress *p) {
     Str text = {0};
     draw_table(p);
     if (p->round_over) note_account(p, &job->account);
-    str_printf(&text, "%lld/%lld rows of %lld candidates", (long long)p->rows, (long long)p->wanted, (long long)p->candidates);
+    str_printf(&text, "%lld/%lld rows of %lld candidate%s", (long long)p->rows, (long long)p->wanted, (long long)p->candidates,
+               plural(p->candidates));
     if (p->candidates_total > p->candidates) str_printf(&text, " (%lld in all, it seems)", (long long)p->candidates_total);
-    str_printf(&text, "  %lld requests", (long long)p->requests);
+    str_printf(&text, "  %lld request%s", (long long)p->requests, plural(p->requests));
     if (p->asked) str_printf(&text, " (%lld under way)", (long long)p->asked);
     str_printf(&text, "  %.0f tokens/s", p->tokens_per_second);
     if (p->cost > 0) str_printf(&text, "  cost %.4g", p->cost);
@@ -134,6 +135,18 @@ static void write_summary(const Recipe *recipe, const SynthResult *r) {
     str_release(&path);
 }
 
+/* An override's value is YAML, the whole of it a word of the shell. */
+static void show_next(const Recipe *recipe, const SynthResult *r) {
+    Str path = {0}, value = {0}, word = {0};
+    str_printf(&path, "%s/%s.jsonl", recipe->output, r->selected >= 0 ? "selected" : "rows");
+    str_append_yaml(&value, str_text(&path));
+    str_append_shell(&word, "data.train=%s", str_text(&value));
+    show_line("next: tune data check %s model.path=DIR", str_text(&word));
+    str_release(&path);
+    str_release(&value);
+    str_release(&word);
+}
+
 static void summarize(const RecipeCommand *job, const SynthResult *r) {
     char seconds[32];
     end_live_line();
@@ -142,13 +155,13 @@ static void summarize(const RecipeCommand *job, const SynthResult *r) {
         show_line("'%s' is a finished run: nothing to do", job->recipe->output);
         return;
     }
-    show_line("%lld rows kept, %lld candidates rejected, %lld requests in %s", (long long)r->rows, (long long)r->rejected, (long long)r->requests,
-              format_seconds(r->seconds, seconds));
+    show_line("%lld row%s kept, %lld candidate%s rejected, %lld request%s in %s", (long long)r->rows, plural(r->rows), (long long)r->rejected,
+              plural(r->rejected), (long long)r->requests, plural(r->requests), format_seconds(r->seconds, seconds));
     if (r->exhausted && r->rows < r->wanted)
-        show_message("tune: warning: %lld of %lld rows: the seeds gave no more to ask", (long long)r->rows, (long long)r->wanted);
+        show_message("tune: warning: %lld of %lld row%s: the seeds gave no more to ask", (long long)r->rows, (long long)r->wanted, plural(r->wanted));
     if (r->selected >= 0) show_line("%lld of them chosen", (long long)r->selected);
     show_line("wrote %s/rows.jsonl, %srejected.jsonl, dataset_card.md, report.html", job->recipe->output, r->selected >= 0 ? "selected.jsonl, " : "");
-    show_line("next: tune data check data.train=%s/%s.jsonl model.path=DIR", job->recipe->output, r->selected >= 0 ? "selected" : "rows");
+    show_next(job->recipe, r);
 }
 
 /* ---- what libraries do not do by themselves ---- */
@@ -213,8 +226,8 @@ Status cmd_data_synth(int argc, char **argv) {
     Str about = {0}, filters = {0};
     str_append(
         &about,
-        "Makes rows to train on: a teacher (a model on this machine, or any server that speaks OpenAI's protocol) is shown seeds, writes new prompts and answers them, and filters\n"
-        "keep what is worth training on. The run directory holds rows.jsonl, rejected.jsonl with a reason for each, requests.jsonl with every answer (nothing is asked twice),\n"
+        "Makes rows to train on: a teacher (a model on this machine, or any server that speaks OpenAI's protocol) is shown seeds, writes new prompts and answers them, and filters "
+        "keep what is worth training on. The run directory holds rows.jsonl, rejected.jsonl with a reason for each, requests.jsonl with every answer (nothing is asked twice), "
         "dataset_card.md and report.html.\n"
         "    tune data synth recipes/synth_few_shot.yaml synth.seeds=seeds.jsonl synth.teacher='{model: DIR}' output=runs/synth\n\npresets:\n");
     synth_presets_help(&about);

@@ -180,7 +180,7 @@ static void show_cut(const Evaluation *found) {
     if (found->cut == 0) return;
     char limit[64] = "the limit of their steps";
     if (found->limit > 0) snprintf(limit, sizeof limit, "step %lld, where they were cut", (long long)found->limit);
-    show_line("%lld of %lld episodes did not end before %s", (long long)found->cut, (long long)found->episodes, limit);
+    show_line("%lld of %lld episode%s did not end before %s", (long long)found->cut, (long long)found->episodes, plural(found->episodes), limit);
 }
 
 static Status eval_episodes(const Command *command, const Eval *job) {
@@ -427,15 +427,15 @@ Status cmd_eval(int argc, char **argv) {
                 "    tune eval runs/reward --data held_out_pairs.jsonl",
     };
     const Option options[] = {
-        {"--data", OPTION_TEXT, &job.data, "FILE", "rows, as for training: .jsonl, .json, .csv, .parquet, .txt"},
+        {"--data", OPTION_TEXT, &job.data, "FILE", "rows, as for training: .jsonl, .json, .csv, .tsv, .txt, .parquet"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
-        {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
-        {"--format", OPTION_TEXT, &job.config.format, "NAME",
-         "auto, messages, sharegpt, alpaca, prompt_completion, text, preference, kto, stepwise or ids"},
-        {"--train-on", OPTION_TEXT, &job.config.train_on, "WHAT", "auto, completion, assistant, last or all"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products"},
+        {"--format", OPTION_TEXT, &job.config.format, "auto|messages|sharegpt|alpaca|prompt_completion|text|preference|kto|stepwise|ids",
+         "form of the rows"},
+        {"--train-on", OPTION_TEXT, &job.config.train_on, "auto|completion|assistant|last|all", "which tokens carry loss"},
         CHAT_OPTIONS(job.chat),
         {"--max-length", OPTION_INT, &job.config.max_length, "N", "longest row in tokens"},
-        {"--truncation", OPTION_TEXT, &job.config.truncation, "HOW", "error (default), drop, keep_start or keep_end"},
+        {"--truncation", OPTION_TEXT, &job.config.truncation, "error|drop|keep_start|keep_end", "what to do with longer rows (error)"},
         {"--exact-match", OPTION_FLAG, &job.exact_match, NULL, "also answer each prompt greedily and compare with the row's completion"},
         {"--episodes", OPTION_INT, &job.episodes, "N", "of an environment; 100"},
         {"--sample", OPTION_FLAG, &job.sample, NULL, "draw actions as while training instead of taking the best ones"},

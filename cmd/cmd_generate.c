@@ -161,18 +161,18 @@ Status cmd_generate(int argc, char **argv) {
     Command command = {
         .arguments_help = "MODEL (--prompt TEXT ... | --input ROWS.jsonl)",
         .help =
-            "Continues prompts: text on stdout, or with --input, -o or --json one row per completion:\n"
-            "{\"prompt\", \"completion\", \"completion_ids\", \"logprobs\", \"finish_reason\": \"stop\"|\"length\"}. Rows are {\"prompt\": ...}, {\"messages\": [...]}, {\"ids\": [...]}\n"
+            "Continues prompts: text on stdout, or with --input, -o or --json one row per completion: "
+            "{\"prompt\", \"completion\", \"completion_ids\", \"logprobs\", \"finish_reason\": \"stop\"|\"length\"}. Rows are {\"prompt\": ...}, {\"messages\": [...]}, {\"ids\": [...]} "
             "or whole training rows, of which the answer is left out. 128 new tokens at temperature 1 unless told otherwise.\n"
             "A row's result depends on the seed and its number, not on what else is generated.\n"
             "    tune generate models/smollm2 --prompt 'The capital of France is' --greedy --max-new-tokens 8",
     };
     const Option options[] = {
         {"--prompt", OPTION_LIST, &job.prompts, "TEXT", "a prompt; given several times they are answered as rows"},
-        {"--input", OPTION_TEXT, &job.input, "FILE", "rows of prompts: .jsonl, .json, .csv, .parquet, .txt"},
+        {"--input", OPTION_TEXT, &job.input, "FILE", "rows of prompts: .jsonl, .json, .csv, .tsv, .txt, .parquet"},
         {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
-        {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products"},
         CHAT_OPTIONS(job.chat),
         {"-n", OPTION_INT, &job.config.n, "N", "completions per prompt (1)"},
         {"--n", OPTION_INT, &job.config.n, "N", "the same, as the recipe's key is called"},

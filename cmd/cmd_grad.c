@@ -130,7 +130,7 @@ Status cmd_grad(int argc, char **argv) {
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "FILE", "where the gradients go"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter: the gradients are those of its tensors"},
-        {"--compute", OPTION_TEXT, &job.compute, "TYPE", "f32 (unless told), bf16 or auto"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products (f32)"},
         CHAT_OPTIONS(job.chat),
         {0},
     };

@@ -54,7 +54,7 @@ Status cmd_init(int argc, char **argv) {
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "DIR", "the new model's directory"},
-        {"--dtype", OPTION_TEXT, &job.dtype, "TYPE", "f32 (default), bf16 or f16"},
+        {"--dtype", OPTION_TEXT, &job.dtype, "f32|bf16|f16", "of the weights (f32)"},
         {"--seed", OPTION_INT, &job.seed, "N", "of the random weights (42)"},
         {"--scale", OPTION_REAL, &job.scale, "X", "standard deviation of the matrices (0.02)"},
         {0},

@@ -41,8 +41,8 @@ static void print_tensors(Inspect *job, const Safetensors *set) {
     jw_int(&job->json, "files", (int64_t)set->n_files);
     jw_int(&job->json, "parameters", elements);
     jw_int(&job->json, "bytes", (int64_t)bytes);
-    str_printf(&job->plain, "%zu tensors, %lld elements, %s in %zu file%s\n", set->n, (long long)elements, format_bytes((double)bytes, size),
-               set->n_files, set->n_files == 1 ? "" : "s");
+    str_printf(&job->plain, "%zu tensor%s, %lld element%s, %s in %zu file%s\n", set->n, plural((int64_t)set->n), (long long)elements,
+               plural(elements), format_bytes((double)bytes, size), set->n_files, set->n_files == 1 ? "" : "s");
 }
 
 static Status inspect_tensors(Inspect *job, const char *path) {
@@ -73,12 +73,13 @@ static Status inspect_model(Inspect *job) {
     ModelConfig c;
     TRY(model_config_read(job->path, job->arena, &c));
     TRY(copy_json(job, "config", "config.json"));
-    str_printf(&job->plain, "%s: %lld layers, width %lld, %lld heads of %lld (%lld for keys and values), feed-forward %lld, vocabulary %lld%s\n",
-               c.model_type, (long long)c.num_hidden_layers, (long long)c.hidden_size, (long long)c.num_attention_heads, (long long)c.head_dim,
-               (long long)c.num_key_value_heads, (long long)c.intermediate_size, (long long)c.vocab_size,
-               c.tie_word_embeddings ? ", head tied to the embedding" : "");
+    str_printf(&job->plain, "%s: %lld layer%s, width %lld, %lld head%s of %lld (%lld for keys and values), feed-forward %lld, vocabulary %lld%s\n",
+               c.model_type, (long long)c.num_hidden_layers, plural(c.num_hidden_layers), (long long)c.hidden_size, (long long)c.num_attention_heads,
+               plural(c.num_attention_heads), (long long)c.head_dim, (long long)c.num_key_value_heads, (long long)c.intermediate_size,
+               (long long)c.vocab_size, c.tie_word_embeddings ? ", head tied to the embedding" : "");
     bool tokenizer = tokenizer_in(job->path);
-    str_printf(&job->plain, "%lld positions, tokenizer: %s\n", (long long)c.max_position_embeddings, tokenizer ? "yes" : "none");
+    str_printf(&job->plain, "%lld position%s, tokenizer: %s\n", (long long)c.max_position_embeddings, plural(c.max_position_embeddings),
+               tokenizer ? "yes" : "none");
     jw_bool(&job->json, "tokenizer", tokenizer);
     return inspect_tensors(job, job->path);
 }

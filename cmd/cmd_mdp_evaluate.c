@@ -21,7 +21,7 @@ static Status say_unreachable(const NamedMdp *world) {
         mdp_append_state(&text, world, s);
     }
     if (count > 0)
-        show_line("note: %lld of %lld states cannot be reached from the start: %s%s\n", (long long)count, (long long)n, str_text(&text),
+        show_line("note: %lld of %lld state%s cannot be reached from the start: %s%s\n", (long long)count, (long long)n, plural(n), str_text(&text),
                   count > 5 ? ", ..." : "");
     str_release(&text);
     arena_free(arena);
@@ -80,8 +80,8 @@ static void print_json(const NamedMdp *world, const MdpSolution *solution, const
 
 static void print_plain(const NamedMdp *world, const MdpSolution *solution, const double *share) {
     const Mdp *mdp = &world->mdp;
-    print_result("%d states, %d actions, gamma %.12g; %s solution of the Bellman equation\n", (int)mdp->n_states, (int)mdp->n_actions, mdp->gamma,
-                 solution->method);
+    print_result("%d state%s, %d action%s, gamma %.12g; %s solution of the Bellman equation\n", (int)mdp->n_states, plural(mdp->n_states),
+                 (int)mdp->n_actions, plural(mdp->n_actions), mdp->gamma, solution->method);
     if (isfinite(solution->bound)) print_result("values at most %.2g from the truth, rounding included\n", solution->bound);
     else print_result("no bound on the distance to the truth was found\n");
     if (world->start) {
@@ -100,7 +100,7 @@ static void print_plain(const NamedMdp *world, const MdpSolution *solution, cons
         if (share) print_result("  %13.9f", share[s]);
         print_result("%s\n", mdp->terminal[s] ? "  (terminal)" : "");
     }
-    if (mdp->n_states > SHOWN) print_result("and %d more states: --json has them\n", (int)(mdp->n_states - SHOWN));
+    if (mdp->n_states > SHOWN) print_result("and %d more state%s: --json has them\n", (int)(mdp->n_states - SHOWN), plural(mdp->n_states - SHOWN));
     str_release(&name);
 }
 

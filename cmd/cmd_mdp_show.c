@@ -2,24 +2,16 @@
 #include <math.h>
 #include <stdlib.h>
 #include <string.h>
-#include <sys/ioctl.h>
-#include <unistd.h>
 
 #include "cmd/cmd_mdp.h"
 #include "rl/mdp/mdp_show.h"
 
 typedef struct Show { const char *policy, *svg, *html; MdpQuestion question; } Show;
 
-/* A pipe is as wide as is needed. */
-static int screen_width(void) {
-    struct winsize size;
-    if (!isatty(STDOUT_FILENO)) return 1 << 20;
-    return ioctl(STDOUT_FILENO, TIOCGWINSZ, &size) == 0 && size.ws_col > 0 ? size.ws_col : 80;
-}
-
 static void print_screen(const MdpPicture *picture) {
     Str text = {0};
-    mdp_show_text(picture, speaks_utf8(), isatty(STDOUT_FILENO) && !getenv("NO_COLOR"), screen_width(), &text);
+    int columns = screen_width();
+    mdp_show_text(picture, speaks_utf8(), screen_paints(), columns ? columns : 1 << 20, &text); /* a pipe is as wide as is needed */
     print_text(text.data, text.len);
     str_release(&text);
 }

@@ -341,8 +341,8 @@ static void print_episodes_json(const Env *env, const Episodes *episodes) {
 }
 
 static void print_episodes(const Env *env, const Episodes *episodes) {
-    print_result("%lld episodes, %lld steps: %lld terminated, %lld truncated\n", (long long)episodes->n, (long long)episodes->steps,
-                 (long long)episodes->terminated, (long long)episodes->truncated);
+    print_result("%lld episode%s, %lld step%s: %lld terminated, %lld truncated\n", (long long)episodes->n, plural(episodes->n),
+                 (long long)episodes->steps, plural(episodes->steps), (long long)episodes->terminated, (long long)episodes->truncated);
     print_result("return %.6g, standard deviation %.4g", episodes->mean, episodes->deviation);
     if (env->world && env->world->mdp.gamma < 1) print_result("; discounted by %g: %.6g", env->world->mdp.gamma, episodes->mean_discounted);
     print_result("\nlength %.4g\n", episodes->mean_length);
@@ -407,7 +407,7 @@ Status cmd_mdp_simulate(int argc, char **argv) {
     Command command = {
         .arguments_help = "FILE|ENV",
         .help =
-            "Plays episodes under a policy and says how they went; or does given actions one by one and prints what came of each. ENV is what a recipe has under rl.env: CartPole-v1,\n"
+            "Plays episodes under a policy and says how they went; or does given actions one by one and prints what came of each. ENV is what a recipe has under rl.env: CartPole-v1, "
             "FrozenLake-v1:map_name=8x8, an MDP file, '{command: [python3, recipes/gym_bridge.py, LunarLander-v3]}'.\n"
             "    tune mdp simulate FrozenLake-v1 --episodes 1000 --policy policy.json\n"
             "    tune mdp simulate CartPole-v1 --state '[0.01, 0.02, 0.03, 0.04]' --actions '[1, 0, 1]' --json",

@@ -67,14 +67,15 @@ static void print_states(const NamedMdp *world, const MdpSolution *solution) {
         for (int64_t a = 0; a < MIN(mdp->n_actions, 8) && solution->policy[s] >= 0; a++) print_result(" %.6f", solution->Q[s * mdp->n_actions + a]);
         print_result("%s\n", mdp->n_actions > 8 && solution->policy[s] >= 0 ? " ..." : "");
     }
-    if (mdp->n_states > SHOWN) print_result("and %d more states: --json has them\n", (int)(mdp->n_states - SHOWN));
+    if (mdp->n_states > SHOWN) print_result("and %d more state%s: --json has them\n", (int)(mdp->n_states - SHOWN), plural(mdp->n_states - SHOWN));
     str_release(&line);
 }
 
 static void print_plain(const NamedMdp *world, const MdpSolution *solution) {
     const Mdp *mdp = &world->mdp;
-    print_result("%d states, %d actions, gamma %.12g\n", (int)mdp->n_states, (int)mdp->n_actions, mdp->gamma);
-    print_result("%s, %lld iterations", solution->method, (long long)solution->iterations);
+    print_result("%d state%s, %d action%s, gamma %.12g\n", (int)mdp->n_states, plural(mdp->n_states), (int)mdp->n_actions, plural(mdp->n_actions),
+                 mdp->gamma);
+    print_result("%s, %lld iteration%s", solution->method, (long long)solution->iterations, plural(solution->iterations));
     const char *what = strcmp(solution->method, "average") ? "values" : "reward per step";
     if (isfinite(solution->bound)) print_result(": %s at most %.2g from the truth, rounding included\n", what, solution->bound);
     else print_result(": no bound on the distance to the truth was found\n");
@@ -122,7 +123,8 @@ static Status solve(const Command *command, MdpQuestion *question, const Counts 
     Status status = mdp_solve(&world->mdp, &question->options, command->arena, &solution);
     char time[32];
     if (status == ST_OK) {
-        show_line("%lld iterations in %s\n", (long long)solution.iterations, format_seconds(clock_seconds() - start, time));
+        show_line("%lld iteration%s in %s\n", (long long)solution.iterations, plural(solution.iterations),
+                  format_seconds(clock_seconds() - start, time));
         warn_of_policy(&solution);
         if (command->json) print_json(world, &solution);
         else print_plain(world, &solution);
@@ -136,10 +138,16 @@ static void append_methods(Str *text) {
     for (size_t i = 0; (name = mdp_method(i, &help)); i++) str_printf(text, "\n    %-12s %s", name, help);
 }
 
+static void append_names(Str *text) {
+    const char *name, *help;
+    for (size_t i = 0; (name = mdp_method(i, &help)); i++) str_printf(text, "%s%s", i ? "|" : "", name);
+}
+
 Status cmd_mdp_solve(int argc, char **argv) {
     MdpQuestion question = MDP_QUESTION_NONE;
     Counts counts = {NOT_GIVEN, NOT_GIVEN, NOT_GIVEN};
-    Str help = {0};
+    Str help = {0}, names = {0};
+    append_names(&names);
     str_append(
         &help,
         "Optimal values of a finite MDP and what to do for them: of a file (.yaml, .json) or a built-in world.\n"
@@ -148,7 +156,7 @@ Status cmd_mdp_solve(int argc, char **argv) {
     append_methods(&help);
     Command command = {.arguments_help = "FILE|ENV", .help = str_text(&help)};
     const Option options[] = {
-        {"--method", OPTION_TEXT, &question.options.method, "NAME", "see above (pi for up to 1024 states, mpi for more)"},
+        {"--method", OPTION_TEXT, &question.options.method, str_text(&names), "see above (pi for up to 1024 states, mpi for more)"},
         MDP_QUESTION_OPTIONS(question),
         {"--horizon", OPTION_INT, &counts.horizon, "N", "only N steps remain"},
         {"--evaluation-sweeps", OPTION_INT, &counts.sweeps, "N",
@@ -161,6 +169,7 @@ Status cmd_mdp_solve(int argc, char **argv) {
     if (status == ST_OK && !done) status = command_needs(&command, 1, 1);
     if (status == ST_OK && !done) status = solve(&command, &question, &counts);
     str_release(&help);
+    str_release(&names);
     arena_free(command.arena);
     return status;
 }

@@ -87,8 +87,8 @@ static Status merge(const Command *command, const MergeCommand *options) {
     MergeResult *result;
     TRY(merge_run(&config, &result));
     if (command->json) print_proof(result);
-    show_line("wrote %s: %zu tensors, %zu of them merged, largest rounding error %.2g%s%s", options->output, result->n, result->n_changed,
-              result->worst ? result->worst->error : 0, result->worst ? " in " : "", result->worst ? result->worst->name : "");
+    show_line("wrote %s: %zu tensor%s, %zu of them merged, largest rounding error %.2g%s%s", options->output, result->n, plural((int64_t)result->n),
+              result->n_changed, result->worst ? result->worst->error : 0, result->worst ? " in " : "", result->worst ? result->worst->name : "");
     merge_free(result);
     return ST_OK;
 }
@@ -105,9 +105,9 @@ Status cmd_merge(int argc, char **argv) {
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "DIR", "the merged model's directory"},
-        {"--dtype", OPTION_TEXT, &job.dtype, "TYPE", "f32, bf16 or f16 for all weights; each as the base has it unless given"},
-        {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16: of the models that --json compares"},
-        {"--method", OPTION_TEXT, &job.method, "NAME", "cat: the weighted sum of the adapters' deltas (what is done without it, too)"},
+        {"--dtype", OPTION_TEXT, &job.dtype, "f32|bf16|f16", "for all weights; each as the base has it unless given"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of the models that --json compares"},
+        {"--method", OPTION_TEXT, &job.method, "cat", "the weighted sum of the adapters' deltas (what is done without it, too)"},
         {"--force", OPTION_FLAG, &job.force, NULL, "replace the model that is in DIR"},
         {0},
     };

@@ -81,6 +81,13 @@ static Status find_recipes(Found *found) {
     return status_hint(ST_CONFIG, "make install PREFIX=DIR puts them where the program looks");
 }
 
+Status recipe_names(Arena *arena, TextList *names) {
+    Found found = {.arena = arena};
+    TRY(find_recipes(&found));
+    *names = (TextList){found.n, (const char **)found.names};
+    return ST_OK;
+}
+
 static Status read_recipe(const Found *found, const char *name, Str *text) {
     for (size_t i = 0; i < found->n_roots; i++) {
         const char *path = arena_printf(found->arena, "%s/%s%s", found->roots[i], name, text_ends_with(name, ".yaml") ? "" : ".yaml");

@@ -49,7 +49,7 @@ Status cmd_report(int argc, char **argv) {
     Command command = {
         .arguments_help = "RUN [RUN ...]",
         .help =
-            "Makes the page of a run from its directory: curves, settings, data and mask, samples, speed and memory. Several runs are laid over each other, with the settings in which\n"
+            "Makes the page of a run from its directory: curves, settings, data and mask, samples, speed and memory. Several runs are laid over each other, with the settings in which "
             "they differ. Works while a run trains, too.\n    tune report runs/a runs/b -o comparison.html",
     };
     const Option options[] = {

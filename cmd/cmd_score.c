@@ -84,13 +84,13 @@ Status cmd_score(int argc, char **argv) {
         .arguments_help = "MODEL ROWS.jsonl",
         .help =
             "Per row {\"ids\": [...], \"logprobs\": [null, -1.23, ...], \"sum\": ...} in nats: the log-probability of each token given those before it.\n"
-            "Rows are {\"ids\": [...]}, {\"text\": ...}, {\"prompt\": ..., \"completion\": ...}, {\"messages\": [...]} or what training takes. BOS is added where the tokenizer adds it, EOS only by\n"
+            "Rows are {\"ids\": [...]}, {\"text\": ...}, {\"prompt\": ..., \"completion\": ...}, {\"messages\": [...]} or what training takes. BOS is added where the tokenizer adds it, EOS only by "
             "a chat template.",
     };
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "FILE", "rows go here instead of stdout"},
         {"--adapter", OPTION_TEXT, &job.adapter, "DIR", "PEFT adapter to use"},
-        {"--compute", OPTION_TEXT, &job.compute, "TYPE", "auto, f32 or bf16"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of products"},
         CHAT_OPTIONS(job.chat),
         {"--logits", OPTION_TEXT, &job.logits, "FILE", "also write logits.N (tokens, vocabulary) F32 as safetensors"},
         {0},

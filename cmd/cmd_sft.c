@@ -27,11 +27,14 @@ static void show_plan(void *context, const SftPlan *plan) {
         .memory = &plan->memory,
     };
     print_training_plan(job, &shown);
-    show_line("data: %lld rows (%s), %lld tokens, %lld of them trained%s", (long long)plan->train.rows, plan->format, (long long)plan->train.tokens,
-              (long long)plan->train.trained_tokens, plan->train_rows->cached ? ", from data.cache" : "");
+    show_line("data: %lld row%s (%s), %lld token%s, %lld of them trained%s", (long long)plan->train.rows, plural(plan->train.rows), plan->format,
+              (long long)plan->train.tokens, plural(plan->train.tokens), (long long)plan->train.trained_tokens,
+              plan->train_rows->cached ? ", from data.cache" : "");
     if (plan->train_rows->n_files > 1) data_files_say(plan->train_rows, show_file, NULL);
     data_counts_warn(&plan->train, "data.train", warn, NULL);
-    if (plan->eval.rows) show_line("held out: %lld rows, %lld trained tokens", (long long)plan->eval.rows, (long long)plan->eval.trained_tokens);
+    if (plan->eval.rows)
+        show_line("held out: %lld row%s, %lld trained token%s", (long long)plan->eval.rows, plural(plan->eval.rows),
+                  (long long)plan->eval.trained_tokens, plural(plan->eval.trained_tokens));
     data_counts_warn(&plan->eval, "data.eval", warn, NULL);
     Str summary = {0};
     data_check_summary(plan->rows, plan->check, &summary);
@@ -40,11 +43,21 @@ static void show_plan(void *context, const SftPlan *plan) {
     if (plan->check->wrong) warn(NULL, "these rows teach nothing, or the wrong thing");
     str_release(&summary);
     show_training_model(job->recipe, &shown, "");
-    show_line("plan: %lld steps, %.4g an epoch, largest step %lld tokens", (long long)plan->total_steps, plan->steps_per_epoch,
-              (long long)plan->largest_batch_tokens);
+    show_line("plan: %lld step%s, %.4g an epoch, largest step %lld token%s", (long long)plan->total_steps, plural(plan->total_steps),
+              plan->steps_per_epoch, (long long)plan->largest_batch_tokens, plural(plan->largest_batch_tokens));
 }
 
 static void show_step(void *context, const Progress *p) { show_training_step(((const RecipeCommand *)context)->recipe, p); }
+
+static void show_next(const Recipe *recipe) {
+    Str model = {0}, adapter = {0};
+    str_append_shell(&model, "%s", recipe->model_path);
+    str_append_shell(&adapter, "%s/adapter", recipe->output);
+    show_line("next: tune generate %s --adapter %s, or tune merge %s %s -o MERGED", str_text(&model), str_text(&adapter), str_text(&model),
+              str_text(&adapter));
+    str_release(&model);
+    str_release(&adapter);
+}
 
 static Status train(const RecipeCommand *job) {
     const Recipe *recipe = job->recipe;
@@ -61,9 +74,7 @@ static Status train(const RecipeCommand *job) {
     Status status = sft_run(&config, &result);
     if (status == ST_OK && !job->dry_run) {
         show_training_result(job->command, recipe, &result);
-        if (recipe->has_lora && !result.already_finished)
-            show_line("next: tune generate %s --adapter %s/adapter, or tune merge %s %s/adapter -o MERGED", recipe->model_path, recipe->output,
-                      recipe->model_path, recipe->output);
+        if (recipe->has_lora && !result.already_finished) show_next(recipe);
     }
     str_release(&typed);
     return status;

@@ -179,7 +179,7 @@ Status cmd_tokenize(int argc, char **argv) {
         {"--decode", OPTION_FLAG, &job.decode, NULL, "the other way: one JSON array per line in, text out (a JSON string for .jsonl)"},
         {"--no-special", OPTION_FLAG, &job.no_special, NULL, "nothing is added, special tokens in the text are plain text; decoding leaves them out"},
         {"--chat", OPTION_TEXT, &job.chat, "ROWS.jsonl", "print rendered conversations instead of ids"},
-        {"--chat-template", OPTION_TEXT, &job.chat_template, "FILE|NAME", "instead of the model's own: a file, or chatml, llama3, alpaca, plain"},
+        {"--chat-template", OPTION_TEXT, &job.chat_template, "FILE|chatml|llama3|alpaca|plain", "instead of the model's own"},
         {"--now", OPTION_TEXT, &job.now, "TIME", "'YYYY-MM-DD HH:MM:SS' for templates that write the date (default: the clock)"},
         {0},
     };

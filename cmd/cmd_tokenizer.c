@@ -71,10 +71,11 @@ static Status train(const Command *command, const Train *job, BpeTrainer *traine
                                         : status_fail(ST_INPUT, "there is no text in '%s'%s", command->arguments[1],
                                                       command->n_arguments > 2 ? " and the other files" : "");
     if (status == ST_OK && trained.vocab_size < (size_t)job->vocab_size)
-        show_message("warning: the texts have no more pairs to merge: %zu tokens, not %lld", trained.vocab_size, (long long)job->vocab_size);
+        show_message("warning: the texts have no more pairs to merge: %zu token%s, not %lld", trained.vocab_size, plural((int64_t)trained.vocab_size),
+                     (long long)job->vocab_size);
     if (status == ST_OK)
-        show_line("wrote %s: %zu tokens from %zu different words in %.1f s", job->output, trained.vocab_size, trained.n_words,
-                  clock_seconds() - start);
+        show_line("wrote %s: %zu token%s from %zu different word%s in %.1f s", job->output, trained.vocab_size, plural((int64_t)trained.vocab_size),
+                  trained.n_words, plural((int64_t)trained.n_words), clock_seconds() - start);
     str_release(&trained.json);
     return status;
 }

@@ -1,4 +1,4 @@
-/* The program: finds the command, tells libraries about the processor, and turns what went wrong into one line, a hint and an exit code. */
+/* The program: catches signals, runs the command, and turns what went wrong into one line, a hint and an exit code. */
 #include <locale.h>
 #include <signal.h>
 #include <stdatomic.h>
@@ -11,12 +11,6 @@
 #include "cmd/bench.h"
 
 const char *program_path;
-const CommandInfo command_infos[] = {
-#define COMMAND(name, help) {#name, cmd_##name, help},
-#include "cmd/commands.def"
-#undef COMMAND
-};
-const size_t n_command_infos = COUNT_OF(command_infos);
 
 /* The first interrupt asks: what is running saves and ends. A later one does not ask; but one that comes along with the first is the same one:
  * timeout signals its child and then the group that this is in, and a terminal both of them. */
@@ -45,45 +39,8 @@ static void catch_signals(void) {
     sigaction(SIGTERM, &action, NULL);
     struct sigaction hangup;
     if (sigaction(SIGHUP, NULL, &hangup) == 0 && hangup.sa_handler != SIG_IGN) sigaction(SIGHUP, &action, NULL); /* nohup stays so */
-    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write, which is reported */
+    signal(SIGPIPE, SIG_IGN); /* a closed pipe is a failed write: a program that we talk to may be started again; stdout's, see end_result */
     signal(SIGXFSZ, SIG_IGN); /* and so is a file that may not grow */
-}
-
-static void print_usage(void) {
-    print_result("tune fine-tunes language models on ordinary machines.\n\nusage: tune COMMAND ...\n\n");
-    for (size_t i = 0; i < n_command_infos; i++) print_result("  %-10s %s\n", command_infos[i].name, command_infos[i].help);
-    print_result("\ntune COMMAND --help explains a command; every command takes --threads N, --quiet, --log N, --profile and --json.\n");
-}
-
-static Status unknown_command(const char *name) {
-    const char *names[COUNT_OF(command_infos)];
-    for (size_t i = 0; i < n_command_infos; i++) names[i] = command_infos[i].name;
-    const char *nearest = text_nearest(name, names, n_command_infos);
-    status_fail(ST_USAGE, "unknown command '%s'", name);
-    if (nearest) return status_hint(ST_USAGE, "did you mean '%s'?", nearest);
-    return status_hint(ST_USAGE, "tune --help lists the commands");
-}
-
-static Status run(int argc, char **argv) {
-    if (argc < 2) {
-        status_fail(ST_USAGE, "no command given");
-        return status_hint(ST_USAGE, "tune --help lists the commands");
-    }
-    const char *name = argv[1];
-    if (!strcmp(name, "--help") || !strcmp(name, "-h") || !strcmp(name, "help")) {
-        print_usage();
-        return ST_OK;
-    }
-    if (!strcmp(name, "--version")) {
-        print_result("tune %s\n", tune_version);
-        return ST_OK;
-    }
-    for (size_t i = 0; i < n_command_infos; i++)
-        if (!strcmp(name, command_infos[i].name)) {
-            TRY(cpu_configure(getenv("TUNE_GEMM"), getenv("TUNE_ISA")));
-            return command_infos[i].run(argc - 1, argv + 1);
-        }
-    return unknown_command(name);
 }
 
 /* How threads of OpenMP wait for each other has to be said before the program starts, so it starts itself once more; what the user has set stays.
@@ -104,10 +61,10 @@ int main(int argc, char **argv) {
     program_path = argv[0];
     if (argc > 1 && argv[1][0] != '-') let_threads_sleep(argv); /* a command; one without arguments may compute as well */
     catch_signals();
-    Status status = run(argc, argv);
+    Status status = command_run(argc, argv);
     end_live_line();
     profile_end();
-    if (status == ST_OK && (fflush(stdout) != 0 || ferror(stdout))) status = status_fail(ST_RESOURCE, "cannot write to standard output");
+    status = end_result(status);
     if (status == ST_OK) return 0;
     fprintf(stderr, "tune: error: %s\n", status_text());
     if (*status_hint_text()) fprintf(stderr, "hint: %s\n", status_hint_text());

@@ -1,4 +1,4 @@
-/* Options by table: parsing, and the help made from the same table. */
+/* Options by table. */
 #include <errno.h>
 #include <math.h>
 #include <omp.h>
@@ -6,7 +6,7 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "cmd/cmd.h"
+#include "cmd/help.h"
 
 enum { MAX_OPTIONS = 64 };
 
@@ -21,23 +21,6 @@ static size_t common_options(Command *command, Option *out) {
     };
     memcpy(out, common, sizeof common);
     return COUNT_OF(common);
-}
-
-static void print_options(const Option *options, size_t n) {
-    for (size_t i = 0; i < n; i++) {
-        Str left = {0};
-        str_printf(&left, "%s%s%s", options[i].name, options[i].argument ? " " : "", options[i].argument ? options[i].argument : "");
-        print_result("  %-28s %s\n", str_text(&left), options[i].help);
-        str_release(&left);
-    }
-}
-
-static void print_help(const Command *command, const Option *options, size_t n_own, size_t n) {
-    print_result("usage: tune %s %s%s\n\n%s\n", command->name, command->arguments_help, n_own ? " [options]" : "", command->help);
-    if (n_own) print_result("\noptions:\n");
-    print_options(options, n_own);
-    print_result("\nfor every command:\n");
-    print_options(options + n_own, n - n_own);
 }
 
 static Status set_number(const Option *option, const char *text) {
@@ -134,7 +117,7 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
         if (!only_arguments && !strcmp(text, "--")) {
             only_arguments = true;
         } else if (!only_arguments && (!strcmp(text, "--help") || !strcmp(text, "-h"))) {
-            print_help(command, options, n_own, n);
+            help_answer(&(CommandView){command, options, n_own, n});
             *done = true;
             return ST_OK;
         } else if (!only_arguments && text[0] == '-' && text[1]) {

@@ -19,20 +19,24 @@ static void show_plan(void *context, const PairRun *run, const PairPlan *plan) {
         .memory = &plan->memory,
     };
     print_training_plan(job, &shown);
-    show_line("data: %zu %s, %lld tokens, %lld of them trained", pairs->n,
-              run->objective->stepwise   ? "answers in steps"
-              : run->objective->unpaired ? "answers"
+    show_line("data: %zu %s, %lld token%s, %lld of them trained", pairs->n,
+              run->objective->stepwise   ? pairs->n == 1 ? "answer in steps" : "answers in steps"
+              : run->objective->unpaired ? pairs->n == 1 ? "answer" : "answers"
+              : pairs->n == 1            ? "pair"
                                          : "pairs",
-              (long long)pairs->tokens, (long long)pairs->trained_tokens);
+              (long long)pairs->tokens, plural(pairs->tokens), (long long)pairs->trained_tokens);
     if (pairs->dropped_long > 0)
-        show_message("tune: warning: data.train: %lld rows are longer than data.max_length and left out", (long long)pairs->dropped_long);
-    if (pairs->cut > 0) show_message("tune: warning: data.train: %lld rows are longer than data.max_length and cut", (long long)pairs->cut);
+        show_message("tune: warning: data.train: %lld row%s longer than data.max_length left out", (long long)pairs->dropped_long,
+                     plural(pairs->dropped_long));
+    if (pairs->cut > 0)
+        show_message("tune: warning: data.train: %lld row%s longer than data.max_length cut", (long long)pairs->cut, plural(pairs->cut));
     if (pairs->dropped_same > 0)
-        show_message("tune: warning: data.train: %lld rows are left out: both answers are the same", (long long)pairs->dropped_same);
-    if (run->eval) show_line("held out: %zu rows", run->eval->n);
+        show_message("tune: warning: data.train: %lld row%s left out: both answers are the same", (long long)pairs->dropped_same,
+                     plural(pairs->dropped_same));
+    if (run->eval) show_line("held out: %zu row%s", run->eval->n, plural((int64_t)run->eval->n));
     show_training_model(job->recipe, &shown, "");
-    show_line("plan: %lld steps, %.4g an epoch, largest batch %lld tokens", (long long)plan->total_steps, plan->steps_per_epoch,
-              (long long)plan->largest_batch_tokens);
+    show_line("plan: %lld step%s, %.4g an epoch, largest batch %lld token%s", (long long)plan->total_steps, plural(plan->total_steps),
+              plan->steps_per_epoch, (long long)plan->largest_batch_tokens, plural(plan->largest_batch_tokens));
 }
 
 static void show_step(void *context, const Progress *p) { show_training_step(((const RecipeCommand *)context)->recipe, p); }

@@ -42,14 +42,8 @@ void recipe_command_line(const RecipeCommand *job, Str *text) {
     for (size_t i = 0; i < command->n_arguments; i++) {
         str_clear(&shown);
         add_without_secrets(command->arguments[i], &shown);
-        const char *argument = str_text(&shown);
-        bool plain = argument[strspn(argument, "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%")] == '\0';
-        str_append(text, plain ? " " : " '");
-        for (const char *at = argument; *at; at++) {
-            if (*at == '\'') str_append(text, "'\\''");
-            else str_append_char(text, *at);
-        }
-        if (!plain) str_append_char(text, '\'');
+        str_append_char(text, ' ');
+        str_append_shell(text, "%s", str_text(&shown));
     }
     if (job->resume) str_append(text, " --resume");
     str_release(&shown);
@@ -153,11 +147,7 @@ static Status run(RecipeCommand *job, const char *const *sections, RecipeCommand
 Status recipe_command(int argc, char **argv, const char *name, const char *about, const char *const *sections, RecipeCommandRun *work) {
     RecipeCommand job = {.name = name};
     bool schema = false, done;
-    Str help = {0};
-    str_printf(&help, "%s\n\nrecipe keys, all of them overridable as KEY=VALUE:\n", about);
-    for (const char *const *section = sections; *section; section++)
-        if (strcmp(*section, "reward") != 0) recipe_write_help(*section, &help);
-    Command command = {.arguments_help = "RECIPE [KEY=VALUE ...]", .help = str_text(&help)};
+    Command command = {.arguments_help = "RECIPE [KEY=VALUE ...]", .help = about, .sections = sections};
     const Option options[] = {
         {"--resume", OPTION_FLAG, &job.resume, NULL, "go on from the newest checkpoint, to the same bytes as an undisturbed run"},
         {"--dry-run", OPTION_FLAG, &job.dry_run, NULL, "everything but training: what is read, what it takes"},
@@ -170,6 +160,5 @@ Status recipe_command(int argc, char **argv, const char *name, const char *about
     Status status = command_parse(&command, argc, argv, options, &done);
     if (status == ST_OK && !done) status = schema ? print_schema() : run(&job, sections, work);
     arena_free(command.arena);
-    str_release(&help);
     return status;
 }

@@ -24,11 +24,12 @@ static void show_plan(void *context, const Learner *learner, const TrainMemory *
     const Env *env = learner->env;
     if (job->dry_run && job->command->json) print_plan(learner, memory);
     Str actions = {0}, observations = {0};
-    if (env->action.n) str_printf(&actions, "%lld actions", (long long)env->action.n);
-    else str_printf(&actions, "actions of %lld numbers", (long long)env->action.size);
-    if (env->observation.n) str_printf(&observations, "%lld states", (long long)env->observation.n);
-    else str_printf(&observations, "observations of %lld numbers", (long long)env->observation.size);
-    show_line("environment: %s, %s, %s, %lld copies", env->id, str_text(&observations), str_text(&actions), (long long)env->copies);
+    if (env->action.n) str_printf(&actions, "%lld action%s", (long long)env->action.n, plural(env->action.n));
+    else str_printf(&actions, "actions of %lld number%s", (long long)env->action.size, plural(env->action.size));
+    if (env->observation.n) str_printf(&observations, "%lld state%s", (long long)env->observation.n, plural(env->observation.n));
+    else str_printf(&observations, "observations of %lld number%s", (long long)env->observation.size, plural(env->observation.size));
+    show_line("environment: %s, %s, %s, %lld %s", env->id, str_text(&observations), str_text(&actions), (long long)env->copies,
+              env->copies == 1 ? "copy" : "copies");
     show_line("algorithm: %s: %s", learner->algorithm->name, learner->algorithm->help);
     show_memory(memory);
     str_release(&actions);
@@ -43,8 +44,8 @@ static void show_update(void *context, const LearnProgress *p) {
         show_progress("step %lld/%lld  %.3g steps/s  %s left", (long long)p->steps, (long long)p->total_steps, p->steps_per_second,
                       format_seconds(p->seconds_left, left));
     else
-        show_progress("step %lld/%lld  return %.4g  %lld episodes  %.3g steps/s  %s left", (long long)p->steps, (long long)p->total_steps, p->reward,
-                      (long long)p->episodes, p->steps_per_second, format_seconds(p->seconds_left, left));
+        show_progress("step %lld/%lld  return %.4g  %lld episode%s  %.3g steps/s  %s left", (long long)p->steps, (long long)p->total_steps, p->reward,
+                      (long long)p->episodes, plural(p->episodes), p->steps_per_second, format_seconds(p->seconds_left, left));
 }
 
 static void show_values(void *context, const Learner *learner, const double *learned, const double *exact) {
@@ -78,12 +79,17 @@ static void summarize(const RecipeCommand *job, const LearnResult *result) {
     jw_double(&w, "best_reward", result->best_reward);
     jw_double(&w, "seconds", result->seconds);
     if (!show_run_end(job->command, recipe, &w, result->already_finished)) return;
-    if (result->episodes == 0) show_line("%lld steps in %s, no episode ended", (long long)result->steps, format_seconds(result->seconds, seconds));
+    if (result->episodes == 0)
+        show_line("%lld step%s in %s, no episode ended", (long long)result->steps, plural(result->steps), format_seconds(result->seconds, seconds));
     else
-        show_line("%lld steps, %lld episodes in %s: return %.4g, best %.4g (means of an update's episodes)", (long long)result->steps,
-                  (long long)result->episodes, format_seconds(result->seconds, seconds), result->last_reward, result->best_reward);
+        show_line("%lld step%s, %lld episode%s in %s: return %.4g, best %.4g (means of an update's episodes)", (long long)result->steps,
+                  plural(result->steps), (long long)result->episodes, plural(result->episodes), format_seconds(result->seconds, seconds),
+                  result->last_reward, result->best_reward);
     show_line("wrote %s/policy.safetensors", recipe->output);
-    show_line("next: tune eval %s --episodes 100", recipe->output);
+    Str run = {0};
+    str_append_shell(&run, "%s", recipe->output);
+    show_line("next: tune eval %s --episodes 100", str_text(&run));
+    str_release(&run);
 }
 
 static Status show_episode(const Recipe *recipe) {
@@ -91,7 +97,7 @@ static Status show_episode(const Recipe *recipe) {
     Evaluation found;
     TRY(learn_evaluate(recipe->output, &(EvaluationConfig){.episodes = 1, .seed = 1, .on_step = watch_step, .context = &watch}, &found));
     if (found.cut > 0 && found.limit > 0)
-        show_line("the episode was cut after %lld steps: the environment has no limit of its own", (long long)found.limit);
+        show_line("the episode was cut after %lld step%s: the environment has no limit of its own", (long long)found.limit, plural(found.limit));
     return ST_OK;
 }
 

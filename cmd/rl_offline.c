@@ -18,11 +18,12 @@ static void show_plan(void *context, const IlqlPlan *plan) {
         .memory = &plan->memory,
     };
     print_training_plan(job, &shown);
-    show_line("data: %zu rows, %lld tokens, %lld of them trained; mean reward %.4g", plan->rows, (long long)plan->tokens,
-              (long long)plan->trained_tokens, plan->mean_reward);
-    if (plan->dropped) show_message("tune: warning: data.train: %lld rows were longer than data.max_length and left out", (long long)plan->dropped);
+    show_line("data: %zu row%s, %lld token%s, %lld of them trained; mean reward %.4g", plan->rows, plural((int64_t)plan->rows),
+              (long long)plan->tokens, plural(plan->tokens), (long long)plan->trained_tokens, plan->mean_reward);
+    if (plan->dropped)
+        show_message("tune: warning: data.train: %lld row%s longer than data.max_length left out", (long long)plan->dropped, plural(plan->dropped));
     show_training_model(recipe, &shown, " and Q and V heads");
-    show_line("plan: %lld steps", (long long)plan->total_steps);
+    show_line("plan: %lld step%s", (long long)plan->total_steps, plural(plan->total_steps));
 }
 
 static void show_step(void *context, const IlqlProgress *p) {
@@ -43,11 +44,17 @@ static void summarize(const RecipeCommand *job, const IlqlResult *result) {
     jw_double(&w, "last_loss", result->last_loss);
     jw_double(&w, "seconds", result->seconds);
     if (!show_run_end(job->command, recipe, &w, result->already_finished)) return;
-    show_line("%lld steps in %s: loss %.4g -> %.4g", (long long)result->steps, format_seconds(result->seconds, seconds), result->first_loss,
-              result->last_loss);
+    show_line("%lld step%s in %s: loss %.4g -> %.4g", (long long)result->steps, plural(result->steps), format_seconds(result->seconds, seconds),
+              result->first_loss, result->last_loss);
     show_line("wrote %s/%s and %s/ilql_heads.safetensors", recipe->output, trained_part(recipe), recipe->output);
-    if (recipe->has_lora) show_line("next: tune generate %s --adapter %s/adapter --ilql 4 --prompt ...", recipe->model_path, recipe->output);
-    else show_line("next: tune generate %s/model --ilql 4 --prompt ...", recipe->output);
+    Str model = {0};
+    if (recipe->has_lora) {
+        str_append_shell(&model, "%s", recipe->model_path);
+        str_append(&model, " --adapter ");
+    }
+    str_append_shell(&model, "%s/%s", recipe->output, trained_part(recipe));
+    show_line("next: tune generate %s --ilql 4 --prompt ...", str_text(&model));
+    str_release(&model);
 }
 
 Status rl_offline(const RecipeCommand *job) {

@@ -23,17 +23,19 @@ static void show_plan(void *context, const TextRlPlan *plan) {
     print_training_plan(job, &shown);
     show_line("algorithm: %s: %s", plan->algorithm->name, plan->algorithm->help);
     if (plan->env)
-        show_line("environment: %s; groups of %lld episodes, %lld groups a step", plan->env, (long long)recipe->rl_num_generations,
-                  (long long)recipe->rl_prompts_per_step);
+        show_line("environment: %s; groups of %lld episode%s, %lld groups a step", plan->env, (long long)recipe->rl_num_generations,
+                  plural(recipe->rl_num_generations), (long long)recipe->rl_prompts_per_step);
     else
-        show_line("prompts: %zu, the longest %lld tokens; %lld completions of each, %lld prompts a step", plan->prompts,
-                  (long long)plan->longest_prompt, (long long)recipe->rl_num_generations, (long long)recipe->rl_prompts_per_step);
+        show_line("prompts: %zu, the longest %lld token%s; %lld completion%s of each, %lld prompt%s a step", plan->prompts,
+                  (long long)plan->longest_prompt, plural(plan->longest_prompt), (long long)recipe->rl_num_generations,
+                  plural(recipe->rl_num_generations), (long long)recipe->rl_prompts_per_step, plural(recipe->rl_prompts_per_step));
     if (plan->eval_prompts) show_line("held-out prompts: %zu, answered greedily", plan->eval_prompts);
     if (plan->dropped)
-        show_message("tune: warning: data.train: %lld prompts were longer than data.max_length and left out", (long long)plan->dropped);
-    if (plan->cut) show_message("tune: warning: data.train: %lld prompts were cut to data.max_length", (long long)plan->cut);
+        show_message("tune: warning: data.train: %lld prompt%s longer than data.max_length left out", (long long)plan->dropped,
+                     plural(plan->dropped));
+    if (plan->cut) show_message("tune: warning: data.train: %lld prompt%s cut to data.max_length", (long long)plan->cut, plural(plan->cut));
     show_training_model(recipe, &shown, "");
-    show_line("plan: %lld steps", (long long)plan->total_steps);
+    show_line("plan: %lld step%s", (long long)plan->total_steps, plural(plan->total_steps));
 }
 
 static void show_step(void *context, const TextRlProgress *p) {
@@ -60,8 +62,8 @@ static void summarize(const RecipeCommand *job, const TextRlResult *result) {
     jw_double(&w, "seconds", result->seconds);
     if (!show_run_end(job->command, recipe, &w, result->already_finished)) return;
     if (!isnan(result->last_eval)) show_line("held-out reward %.4g -> %.4g (greedy answers)", result->first_eval, result->last_eval);
-    show_line("%lld steps in %s: reward %.4g -> %.4g", (long long)result->steps, format_seconds(result->seconds, seconds), result->first_reward,
-              result->last_reward);
+    show_line("%lld step%s in %s: reward %.4g -> %.4g", (long long)result->steps, plural(result->steps), format_seconds(result->seconds, seconds),
+              result->first_reward, result->last_reward);
     show_line("wrote %s/%s", recipe->output, trained_part(recipe));
 }
 

@@ -1,7 +1,10 @@
 /* What people and scripts see: results on stdout, progress on stderr. */
+#include <errno.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <strings.h>
 #include <sys/ioctl.h>
 #include <unistd.h>
 
@@ -19,38 +22,88 @@ static int rows_drawn, columns_drawn;
 
 void set_quiet(bool on) { quiet = on; }
 
+/* ---- results ---- */
+
+/* Why stdout could not be written the first time, 0 = it could. Whoever read it and has gone wants no more: what is under way ends as if interrupted,
+ * so that it leaves nothing half done. */
+static int output_error;
+
+static void output_failed(void) {
+    if (output_error) return;
+    output_error = errno;
+    if (output_error == EPIPE) interrupt_request();
+}
+
 void print_result(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);
-    vprintf(format, arguments);
+    if (vprintf(format, arguments) < 0) output_failed();
     va_end(arguments);
 }
 
-void print_text(const char *text, size_t len) { fwrite(text, 1, len, stdout); }
+void print_text(const char *text, size_t len) {
+    if (fwrite(text, 1, len, stdout) < len) output_failed();
+}
+
+void show_result(void) {
+    if (fflush(stdout) != 0) output_failed();
+}
+
+Status end_result(Status status) {
+    show_result();
+    if (output_error == EPIPE && (status == ST_OK || status == ST_INTERRUPTED)) {
+        signal(SIGPIPE, SIG_DFL);
+        raise(SIGPIPE);
+    }
+    if (output_error == 0 || status != ST_OK) return status;
+    status_errno(output_error, "cannot write to standard output");
+    return ST_RESOURCE;
+}
 
 /* ---- the terminal ---- */
 
-static void terminal_size(int *columns, int *rows) {
-    struct winsize size;
-    *columns = 80;
-    *rows = 24;
-    if (ioctl(STDERR_FILENO, TIOCGWINSZ, &size) != 0 || size.ws_col == 0 || size.ws_row == 0) return;
-    *columns = size.ws_col;
-    *rows = size.ws_row;
+static int lines_of(int fd, int *columns) {
+    struct winsize size = {0};
+    int known = ioctl(fd, TIOCGWINSZ, &size);
+    *columns = known == 0 && size.ws_col > 0 ? size.ws_col : 80;
+    return known == 0 && size.ws_row > 0 ? size.ws_row : 24;
 }
 
+static void terminal_size(int *columns, int *rows) { *rows = lines_of(STDERR_FILENO, columns); }
+
+int screen_width(void) {
+    int columns;
+    if (!isatty(STDOUT_FILENO)) return 0;
+    const char *said = getenv("COLUMNS");
+    long asked = said ? strtol(said, NULL, 10) : 0;
+    if (asked > 0) return (int)MIN(asked, 10000);
+    lines_of(STDOUT_FILENO, &columns);
+    return columns;
+}
+
+/* By name alone: a locale that is not installed still says what the terminal shows. */
 bool speaks_utf8(void) {
     static const char *const names[] = {"LC_ALL", "LC_CTYPE", "LANG"};
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         const char *value = getenv(names[i]);
-        if (value && *value) return strstr(value, "UTF-8") || strstr(value, "utf8") || strstr(value, "UTF8") || strstr(value, "utf-8");
+        if (!value || !*value) continue;
+        const char *charset = strchr(value, '.');
+        if (!charset) return strcmp(value, "C") != 0 && strcmp(value, "POSIX") != 0;
+        return strncasecmp(charset, ".utf-8", 6) == 0 || strncasecmp(charset, ".utf8", 5) == 0;
     }
-    return false;
+    return true;
 }
 
-static bool moves_cursor(void) {
+static bool moves_cursor(int fd) {
     const char *term = getenv("TERM");
-    return term && *term && strcmp(term, "dumb") != 0;
+    return term && *term && strcmp(term, "dumb") != 0 && isatty(fd);
+}
+
+bool screen_redraws(void) { return moves_cursor(STDOUT_FILENO); }
+
+bool screen_paints(void) {
+    const char *plain = getenv("NO_COLOR");
+    return moves_cursor(STDOUT_FILENO) && !(plain && *plain);
 }
 
 /* ---- the live block ---- */
@@ -83,11 +136,10 @@ static void draw_block(void) {
     Str text = {0};
     erase_block();
     terminal_size(&columns, &rows);
-    if (curve && curve->n > 1 && moves_cursor() && columns >= 40 && rows >= 2 * CURVE_ROWS)
-        curve_write(curve, columns - 1, CURVE_ROWS, speaks_utf8(), &text);
+    if (curve && curve->n > 1 && columns >= 40 && rows >= 2 * CURVE_ROWS) curve_write(curve, columns - 1, CURVE_ROWS, speaks_utf8(), &text);
     size_t room = (size_t)MAX(columns - 1, 1), len = strlen(progress), table_rows = 0;
     for (size_t i = 0; i < table.len; i++) table_rows += table.data[i] == '\n';
-    if (moves_cursor() && table_rows + 2 < (size_t)rows) append_table(&text, room);
+    if (table_rows + 2 < (size_t)rows) append_table(&text, room);
     for (size_t i = 0; i < text.len; i++) rows_drawn += text.data[i] == '\n';
     str_append_n(&text, progress, len > room ? utf8_whole_prefix(progress, room) : len);
     fputs(str_text(&text), stderr);
@@ -109,20 +161,20 @@ void end_live_line(void) {
 }
 
 void show_table(const char *text) {
-    if (quiet || !isatty(STDERR_FILENO)) return;
+    if (quiet || !moves_cursor(STDERR_FILENO)) return;
     str_clear(&table);
     str_append(&table, text);
 }
 
 void show_curve(double value) {
-    if (quiet || !isatty(STDERR_FILENO)) return;
+    if (quiet || !moves_cursor(STDERR_FILENO)) return;
     if (!curve) curve = calloc(1, sizeof *curve);
     if (curve) curve_add(curve, value);
 }
 
 void show_progress(const char *format, ...) {
     if (quiet) return;
-    bool terminal = isatty(STDERR_FILENO);
+    bool terminal = moves_cursor(STDERR_FILENO);
     double now = clock_seconds();
     va_list arguments;
     va_start(arguments, format);

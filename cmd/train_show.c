@@ -30,8 +30,8 @@ void show_memory(const TrainMemory *memory) {
 }
 
 void show_training_model(const Recipe *recipe, const TrainPlan *plan, const char *with) {
-    show_line("model: %s, %lld parameters, %lld trained (%s%s), products in %s", recipe->model_path, (long long)plan->parameters,
-              (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all", with, dtype_name(plan->compute));
+    show_line("model: %s, %lld parameter%s, %lld trained (%s%s), products in %s", recipe->model_path, (long long)plan->parameters,
+              plural(plan->parameters), (long long)plan->trained_parameters, recipe->has_lora ? "LoRA" : "all", with, dtype_name(plan->compute));
     show_memory(plan->memory);
 }
 
@@ -79,8 +79,8 @@ void show_training_result(const Command *command, const Recipe *recipe, const Tr
     JsonWriter w = {0};
     write_result(recipe, result, &w);
     if (!show_run_end(command, recipe, &w, result->already_finished)) return;
-    show_line("%lld steps in %s: loss %.4f -> %.4f%s", (long long)result->steps, format_seconds(result->seconds, seconds), result->first_loss,
-              result->last_loss, result->early_stopped ? ", stopped early" : "");
+    show_line("%lld step%s in %s: loss %.4f -> %.4f%s", (long long)result->steps, plural(result->steps), format_seconds(result->seconds, seconds),
+              result->first_loss, result->last_loss, result->early_stopped ? ", stopped early" : "");
     if (!isnan(result->eval_loss)) show_line("held-out loss %.4f, best %.4f", result->eval_loss, result->best_eval_loss);
     show_line("wrote %s/%s", recipe->output, trained_part(recipe));
 }

@@ -11,13 +11,12 @@ enum { FRAME_MS = 80 };
 
 static void draw_grid(const Watch *watch, const NamedMdp *world, int64_t state) {
     Str frame = {0};
-    bool terminal = isatty(STDOUT_FILENO);
-    if (terminal && watch->steps > 0) str_printf(&frame, "\033[%dA", world->rows + 1);
+    if (screen_redraws() && watch->steps > 0) str_printf(&frame, "\033[%dA", world->rows + 1);
     for (int r = 0; r < world->rows; r++) {
         for (int c = 0; c < world->columns; c++) {
             int64_t cell = (int64_t)r * world->columns + c;
             char letter = world->cells ? world->cells[cell] : '.';
-            if (cell == state) str_append(&frame, terminal ? "\033[7m@\033[0m" : "@");
+            if (cell == state) str_append(&frame, screen_paints() ? "\033[7m@\033[0m" : "@");
             else str_append_char(&frame, letter);
             str_append_char(&frame, c + 1 < world->columns ? ' ' : '\n');
         }
@@ -34,7 +33,7 @@ static void print_step(const Watch *watch, const Env *env, const double *actions
     for (int64_t i = 0; i < env->observation.size; i++) str_printf(&line, " %.4g", observation[i]);
     if (env->terminated[0]) str_append(&line, "  terminated");
     if (env->truncated[0]) str_append(&line, "  truncated");
-    if (isatty(STDOUT_FILENO)) str_append(&line, "\033[K");
+    if (screen_redraws()) str_append(&line, "\033[K");
     print_result("%s\n", str_text(&line));
     str_release(&line);
 }
@@ -48,7 +47,7 @@ void watch_step(void *context, const Env *env, const double *actions) {
     print_step(watch, env, actions, observation);
     watch->steps = ended ? 0 : watch->steps + 1;
     if (ended) print_result("\n");
-    if (!isatty(STDOUT_FILENO)) return;
-    fflush(stdout);
+    if (!screen_redraws()) return;
+    show_result();
     nanosleep(&(struct timespec){.tv_nsec = FRAME_MS * 1000000L}, NULL);
 }

@@ -402,8 +402,8 @@ Status data_check(const RecipeRows *rows, const ModelConfig *model, DataCheck *c
 
 void data_check_summary(const RecipeRows *rows, const DataCheck *check, Str *text) {
     const DataCounts *counts = &rows->train->counts;
-    str_printf(text, "%lld rows, %.0f %% of %lld tokens trained, ", (long long)counts->rows,
-               counts->tokens ? 100 * (double)counts->trained_tokens / (double)counts->tokens : 0, (long long)counts->tokens);
+    str_printf(text, "%lld row%s, %.0f %% of %lld token%s trained, ", (long long)counts->rows, plural(counts->rows),
+               counts->tokens ? 100 * (double)counts->trained_tokens / (double)counts->tokens : 0, (long long)counts->tokens, plural(counts->tokens));
     if (check->n_warnings == 0) str_append(text, "nothing odd");
     else str_printf(text, "%zu %s", check->n_warnings, check->n_warnings == 1 ? "warning" : "warnings");
 }

@@ -1,13 +1,15 @@
 # A picture of a terminal from what a command really printed:   sh recipes/demo/demo.sh 2>&1 | awk -f docs/terminal_svg.awk > docs/demo.svg
-# Bold lines (ESC [1m) become headings, lines that begin with $ are commands; progress lines but the last of a run are left out.
+# A line behind an empty one is a heading unless it ends as a sentence does, lines that begin with $ are commands; progress lines but the last of a run
+# are left out.
 function text(s) { gsub(/&/, "\\&amp;", s); gsub(/</, "\\&lt;", s); gsub(/>/, "\\&gt;", s); return s }
 function put(s, class) { lines[n] = s; classes[n++] = class }
 {
-    bold = sub(/^\033\[1m/, ""); gsub(/\033\[[0-9;]*[mK]/, ""); gsub(/\r/, "")
+    gsub(/\033\[[0-9;]*[mK]/, ""); gsub(/\r/, "")
+    heading = empty && $0 !~ /[.]$/; empty = $0 == ""
     if ($0 ~ /^step [0-9]+\//) { held = $0; next }
     if (held != "") { put(held, "p"); held = "" }
     if (length($0) > 118) $0 = substr($0, 1, 115) "..."
-    put($0, bold ? "h" : $0 ~ /^\$ / ? "c" : "t")
+    put($0, heading ? "h" : $0 ~ /^\$ / ? "c" : "t")
 }
 END {
     height = 20 + 17 * n + 14

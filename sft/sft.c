@@ -353,10 +353,10 @@ static void note_plan(Run *run, const SftPlan *plan) {
     data_files_say(plan->train_rows, note_row, run);
     data_counts_warn(&plan->train, "data.train", note_row, run);
     data_counts_warn(&plan->eval, "data.eval", note_row, run);
-    run_note(run, "%lld rows of format %s, %lld tokens, %lld of them trained", (long long)plan->train.rows, plan->format,
-             (long long)plan->train.tokens, (long long)plan->train.trained_tokens);
-    run_note(run, "%lld of %lld parameters trained, %lld steps, %s", (long long)plan->trained_parameters, (long long)plan->parameters,
-             (long long)plan->total_steps, dtype_name(plan->compute));
+    run_note(run, "%lld row%s of format %s, %lld token%s, %lld of them trained", (long long)plan->train.rows, plural(plan->train.rows), plan->format,
+             (long long)plan->train.tokens, plural(plan->train.tokens), (long long)plan->train.trained_tokens);
+    run_note(run, "%lld of %lld parameter%s trained, %lld step%s, %s", (long long)plan->trained_parameters, (long long)plan->parameters,
+             plural(plan->parameters), (long long)plan->total_steps, plural(plan->total_steps), dtype_name(plan->compute));
     run_note(run, "memory: %s", str_text(&memory));
     str_release(&memory);
 }

@@ -400,6 +400,31 @@ static void messages_find_words(void **state) {
     assert_string_equal(format_seconds(200, out), "3 min 20 s");
     assert_string_equal(format_seconds(7260, out), "2 h 1 min");
     assert_string_equal(format_seconds((double)NAN, out), "a long time");
+    assert_string_equal(plural(1), "");
+    assert_true(*plural(0) == 's' && *plural(2) == 's' && *plural(-1) == 's');
+}
+
+static void a_shell_reads_back_the_word(void **state) {
+    (void)state;
+    static const struct {
+        const char *word, *quoted;
+    } words[] = {
+        {"runs/a-1_b.c", "runs/a-1_b.c"},
+        {"train.betas=[0.9]", "'train.betas=[0.9]'"},
+        {"a b", "'a b'"},
+        {"it's", "'it'\\''s'"},
+        {"", "''"},
+        {"~/x", "'~/x'"},
+        {"50%", "50%"},
+        {"a\nb", "'a\nb'"},
+    };
+    Str str = {0};
+    for (size_t i = 0; i < COUNT_OF(words); i++) {
+        str_clear(&str);
+        str_append_shell(&str, "%s", words[i].word);
+        assert_string_equal(str_text(&str), words[i].quoted);
+    }
+    str_release(&str);
 }
 
 /* ---- files ---- */
@@ -1223,6 +1248,7 @@ int main(void) {
         cmocka_unit_test(utf8_is_strict),
         cmocka_unit_test(json_strings_are_quoted),
         cmocka_unit_test(messages_find_words),
+        cmocka_unit_test(a_shell_reads_back_the_word),
         cmocka_unit_test(files_are_mapped_and_read),
         cmocka_unit_test(lines_of_every_length),
 #if !defined(SANITIZED) && defined(__linux__)

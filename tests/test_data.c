@@ -290,10 +290,10 @@ static void faults_name_file_and_line(void **state) {
         {"x.jsonl", "{\"input_ids\": [1, 2, 3], \"attention_mask\": [1, 0, 1]}\n",
          "'attention_mask' is not 1 in one piece and 0 around it, at position 1"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"attention_mask\": [0, 0]}\n", "the row has no tokens"},
-        {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, -100]}\n", "no token of the 1 rows"},
+        {"x.jsonl", "{\"input_ids\": [1, 2], \"labels\": [1, -100]}\n", "no token of the 1 row"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": \"2\"}\n", "line 1: 'weight' is no number from 0 to 1e6"},
         {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": -1}\n", "line 1: 'weight' is no number from 0 to 1e6"},
-        {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": 0}\n", "no token of the 1 rows"},
+        {"x.jsonl", "{\"input_ids\": [1, 2], \"weight\": 0}\n", "no token of the 1 row"},
     };
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         Dataset *dataset;

@@ -23,7 +23,9 @@ Status stepwise_count(const json_t *row, const char *steps, size_t *n) {
     if (!json_is_array(list) || !json_is_array(labels))
         return status_fail(ST_INPUT, "the row lacks '%s', a list", json_is_array(list) ? "labels" : steps);
     if (*n == 0) return status_fail(ST_INPUT, "'%s' is empty", steps);
-    return json_array_size(labels) == *n ? ST_OK : status_fail(ST_INPUT, "%zu steps in '%s' and %zu labels", *n, steps, json_array_size(labels));
+    size_t n_labels = json_array_size(labels);
+    if (n_labels == *n) return ST_OK;
+    return status_fail(ST_INPUT, "%zu step%s in '%s' and %zu label%s", *n, plural((int64_t)*n), steps, n_labels, plural((int64_t)n_labels));
 }
 
 static const char *separator_of(const DataConfig *config) { return config->step_separator ? config->step_separator : "\n"; }

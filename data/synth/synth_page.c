@@ -220,8 +220,8 @@ static void add_pairs(const Page *page, Str *out) {
     if (page->n_common == 0) return;
     str_printf(
         out,
-        "<div><h3>What is asked for</h3><p class=\"soft\">%zu different pairs of a verb and a noun among %zu instructions; the commonest:</p><table>",
-        page->n_different, page->n_pairs);
+        "<div><h3>What is asked for</h3><p class=\"soft\">%zu different pair%s of a verb and a noun among %zu instruction%s; the commonest:</p><table>",
+        page->n_different, plural((int64_t)page->n_different), page->n_pairs, plural((int64_t)page->n_pairs));
     for (size_t i = 0; i < page->n_common; i++) add_bar(out, page->common[i].text, (double)page->common[i].n, (double)page->common[0].n);
     str_append(out, "</table></div>\n");
 }
@@ -366,17 +366,17 @@ static Status write_card(const Page *page) {
     if (s->recipe->synth_seeds) str_printf(&out, "- seeds: %zu, from `%s`\n", s->seeds.n, s->recipe->synth_seeds);
     card_teacher(&out, "teacher", &s->teacher_config);
     if (s->judge) card_teacher(&out, "judge", &s->judge_config);
-    str_printf(&out, "- requests: %lld, with %lld tokens asked and %lld answered; all in `requests.jsonl`\n", (long long)s->requests,
-               (long long)s->prompt_tokens, (long long)s->tokens);
+    str_printf(&out, "- requests: %lld, with %lld token%s asked and %lld answered; all in `requests.jsonl`\n", (long long)s->requests,
+               (long long)s->prompt_tokens, plural(s->prompt_tokens), (long long)s->tokens);
     str_printf(&out, "- seed of all random choices: %lld; each row's `provenance` says what it was made from\n\n", (long long)s->recipe->seed);
     if (s->exhausted && (int64_t)s->n_rows < s->recipe->synth_num_rows)
         str_append(&out, "The seeds gave no more to ask, so there are fewer rows than were asked for.\n\n");
     card_table(&out, "| task type | candidates | kept |\n|---|---|---|\n", json_object_get(page->summary, "task_types"));
     card_table(&out, "| stage | answers | went on |\n|---|---|---|\n", json_object_get(page->summary, "stages"));
     if (s->n_reasons) card_table(&out, "| rejected for | rows |\n|---|---|\n", json_object_get(page->summary, "rejected"));
-    str_printf(&out, "Prompts have %.3g words on average, answers %.3g. %zu different pairs of a verb and a noun are asked for in %zu instructions",
+    str_printf(&out, "Prompts have %.3g words on average, answers %.3g. %zu different pair%s of a verb and a noun are asked for in %zu instruction%s",
                page->prompts.sum / (double)MAX(page->prompts.n, 1), page->answers.sum / (double)MAX(page->answers.n, 1), page->n_different,
-               page->n_pairs);
+               plural((int64_t)page->n_different), page->n_pairs, plural((int64_t)page->n_pairs));
     for (size_t i = 0; i < MIN(page->n_common, 5); i++)
         str_printf(&out, "%s%s (%lld)", i ? ", " : ": ", page->common[i].text, (long long)page->common[i].n);
     str_append(&out, ".\n");

@@ -132,6 +132,8 @@ void str_append_char(Str *str, char c);
 void str_printf(Str *str, const char *format, ...) PRINTF_LIKE(2, 3);
 void str_append_double(Str *str, double value); /* the shortest text that reads back as the same double */
 void str_append_json(Str *str, const char *text, size_t len); /* as a quoted JSON string; bytes that are no UTF-8 become U+FFFD */
+/* A word of a command line, quoted where a shell would read it as another one */
+void str_append_shell(Str *str, const char *format, ...) PRINTF_LIKE(2, 3);
 const char *str_text(const Str *str);           /* "" when nothing was added */
 void str_clear(Str *str);
 void str_release(Str *str);
@@ -146,6 +148,7 @@ size_t utf8_fault(const char *bytes, size_t len); /* offset of the first byte th
 size_t utf8_encode(uint32_t code_point, char out[4]); /* returns bytes written */
 size_t utf8_whole_prefix(const char *bytes, size_t len); /* longest prefix that does not end inside a character that could still be completed */
 
+const char *plural(int64_t n); /* what stands behind a counted noun: "" for 1, else "s" */
 /* Human sizes for messages: "1.4 GiB", "3 min 20 s". Written to `out`, which is returned. */
 const char *format_bytes(double bytes, char out[32]);
 /* "4GiB", "1500 MB", "2.5G" (as GiB), "1000000": a whole number of bytes. False for anything else, 0 and below too. */

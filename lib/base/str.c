@@ -67,18 +67,41 @@ void str_release(Str *str) {
     *str = (Str){0};
 }
 
-void str_printf(Str *str, const char *format, ...) {
-    va_list args;
-    va_start(args, format);
+static void str_vprintf(Str *str, const char *format, va_list args) {
+    va_list again;
+    va_copy(again, args);
     int len = vsnprintf(NULL, 0, format, args);
-    va_end(args);
     ASSERT(len >= 0, "format '%s'", format);
     bool fits = str_reserve(str, (size_t)len);
     ASSERT(fits, "out of memory for a text of %zu + %d bytes", str->len, len);
-    va_start(args, format);
-    vsnprintf(str->data + str->len, (size_t)len + 1, format, args);
-    va_end(args);
+    vsnprintf(str->data + str->len, (size_t)len + 1, format, again);
     str->len += (size_t)len;
+    va_end(again);
+}
+
+void str_printf(Str *str, const char *format, ...) {
+    va_list args;
+    va_start(args, format);
+    str_vprintf(str, format, args);
+    va_end(args);
+}
+
+void str_append_shell(Str *str, const char *format, ...) {
+    static const char plain[] = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789_-+=:,./@%";
+    Str word = {0};
+    va_list args;
+    va_start(args, format);
+    str_vprintf(&word, format, args);
+    va_end(args);
+    const char *text = str_text(&word);
+    bool quoted = !*text || text[strspn(text, plain)] != '\0';
+    if (quoted) str_append_char(str, '\'');
+    for (; *text; text++) {
+        if (*text == '\'') str_append(str, "'\\''");
+        else str_append_char(str, *text);
+    }
+    if (quoted) str_append_char(str, '\'');
+    str_release(&word);
 }
 
 void str_append_double(Str *str, double value) {

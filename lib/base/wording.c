@@ -43,6 +43,8 @@ const char *text_nearest(const char *word, const char *const *candidates, size_t
     return nearest;
 }
 
+const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
+
 const char *format_bytes(double bytes, char out[32]) {
     static const char *const units[] = {"B", "KiB", "MiB", "GiB", "TiB", "PiB"};
     size_t unit = 0;

@@ -510,7 +510,7 @@ void context_add(ContextCount *count, int64_t tokens) {
 
 bool context_describe(const ContextCount *count, const char *one, const char *many, Str *text) {
     if (count->n == 0) return false;
-    str_printf(text, "%lld %s longer than the model's %lld positions (max_position_embeddings); the longest has %lld tokens", (long long)count->n,
-               count->n == 1 ? one : many, (long long)count->positions, (long long)count->longest);
+    str_printf(text, "%lld %s longer than the model's %lld position%s (max_position_embeddings); the longest has %lld token%s", (long long)count->n,
+               count->n == 1 ? one : many, (long long)count->positions, plural(count->positions), (long long)count->longest, plural(count->longest));
     return true;
 }

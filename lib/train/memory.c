@@ -251,7 +251,8 @@ void train_memory_describe(const TrainMemory *memory, Str *text) {
     }
     if (before[0] == ',') str_append_char(text, ')');
     if (memory->checkpointing != CHECKPOINT_NONE) str_printf(text, "; checkpointing %s", checkpointing_names[memory->checkpointing]);
-    if (memory->part_tokens > 1) str_printf(text, "; batches in parts of at most %lld tokens", (long long)memory->part_tokens);
+    if (memory->part_tokens > 1)
+        str_printf(text, "; batches in parts of at most %lld token%s", (long long)memory->part_tokens, plural(memory->part_tokens));
     if (memory->part_tokens == 1) str_append(text, "; batches row by row");
 }
 

@@ -80,8 +80,8 @@ Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig
         .lr_end_ratio = lr > 1e-7 ? 1e-7 / lr : 0,
     };
     if (config->warmup_steps > 0 && config->warmup_steps >= total_steps)
-        log_message(LOG_WARNING, "'train.warmup_steps' takes all %lld steps of the run: 'train.learning_rate' is never reached",
-                    (long long)total_steps);
+        log_message(LOG_WARNING, "'train.warmup_steps' takes all %lld step%s of the run: 'train.learning_rate' is never reached",
+                    (long long)total_steps, plural(total_steps));
     return schedule_check(config);
 }
 

@@ -213,31 +213,13 @@ static void append_range(Str *text, const Key *key) {
     }
 }
 
-static void write_help_line(const Key *key, Str *text) {
-    str_printf(text, "  %-28s %-12s %s", key->dotted, key->fallback, key->help);
+void key_describe(const Key *key, Str *text) {
+    str_append(text, key->help);
     Str choices = {0};
     key_choices(key, false, append_choice, &choices);
     if (choices.len > 0) str_printf(text, ": %s", str_text(&choices));
     str_release(&choices);
     append_range(text, key);
-    str_append_char(text, '\n');
-}
-
-static void write_help_section(const char *section, Str *text) {
-    for (size_t i = 0; i < n_recipe_keys; i++)
-        if (strcmp(recipe_keys[i].section, section) == 0) write_help_line(&recipe_keys[i], text);
-}
-
-void recipe_write_help(const char *section, Str *text) {
-    if (section) {
-        write_help_section(section, text);
-        return;
-    }
-    write_help_section("", text);
-    for (size_t i = 0; i < n_recipe_sections; i++) {
-        str_printf(text, "\n  %s: %s\n", recipe_sections[i].name, recipe_sections[i].help);
-        write_help_section(recipe_sections[i].name, text);
-    }
 }
 
 /* ---- JSON schema ---- */

@@ -82,7 +82,9 @@ static void write_card(const json_t **group, size_t n, Str *html) {
     str_append(html, "<div class=\"card\">");
     write_step(group[0], html);
     write_box(json_object_get(group[0], "prompt"), "", html);
-    if (!differ) str_printf(html, "<p class=\"soft\">%zu completions, which all earn the same: nothing is learned from their differences.</p>", n);
+    if (!differ)
+        str_printf(html, "<p class=\"soft\">%zu completion%s, which all earn the same: nothing is learned from their differences.</p>", n,
+                   plural((int64_t)n));
     write_completion(group[0], differ ? "best" : "", differ ? " best" : "", html);
     if (differ) write_completion(group[n - 1], "worst", " worst", html);
     size_t begin = 1, end = n - differ;

@@ -50,7 +50,6 @@ bool recipe_same(const Recipe *a, const Recipe *b, const char *dotted_key); /* t
 int recipe_line(const Recipe *recipe, const char *dotted_key); /* for messages; 0 = not in the file */
 void recipe_write_yaml(const Recipe *recipe, Str *text);    /* resolved: every key with its value */
 void recipe_write_schema(Str *text);                        /* JSON schema of a recipe */
-void recipe_write_help(const char *section, Str *text);     /* keys, defaults, one line each; section NULL = all, "" = the top level */
 /* The first key whose value differs between two recipes, leaving out those that don't change what is trained (output, threads, log_every, save_every,
  * keep_checkpoints, data.cache), and both values as text; NULL when they train the same. The values are in `a`'s arena. */
 const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b);

@@ -8,7 +8,9 @@ out=${2:-runs/demo}
 rm -rf "$out"
 mkdir -p "$out"
 
-say() { printf '\n\033[1m%s\033[0m\n' "$1"; }
+bold='' plain=''
+if [ -t 1 ] && [ "${TERM:-dumb}" != dumb ] && [ -z "${NO_COLOR:-}" ]; then bold=$(printf '\033[1m') plain=$(printf '\033[0m'); fi
+say() { printf '\n%s%s%s\n' "$bold" "$1" "$plain"; }
 # Prints a command as one would type it, then runs it.
 show() {
     printf '$'

@@ -73,13 +73,15 @@ const EnvKind *env_kind_find(const char *id) {
     return NULL;
 }
 
-/* A name that neither a kind nor a world has. */
+const char *env_id_at(size_t i) {
+    return i < COUNT_OF(kinds) ? kinds[i]->id : i - COUNT_OF(kinds) < n_worlds ? worlds[i - COUNT_OF(kinds)]->id : NULL;
+}
+
 static Status unknown_environment(const char *id) {
     const char *ids[COUNT_OF(kinds) + 64];
     size_t n = 0;
     ASSERT(n_worlds <= 64, "%zu worlds", n_worlds);
-    for (size_t i = 0; i < COUNT_OF(kinds); i++) ids[n++] = kinds[i]->id;
-    for (size_t i = 0; i < n_worlds; i++) ids[n++] = worlds[i]->id;
+    for (; env_id_at(n); n++) ids[n] = env_id_at(n);
     const char *near = text_nearest(id, ids, n);
     status_fail(ST_CONFIG, "unknown environment '%s'", id);
     return status_hint(ST_CONFIG, "%s%s%sany of Gymnasium's is had with env: {command: [python3, recipes/gym_bridge.py, %s]}", near ? "did you mean '" : "",

@@ -93,6 +93,7 @@ Status env_spec(const Yaml *node, Str *spec);
  * nothing. ST_INPUT, ST_RESOURCE: it stays as it was. */
 Status env_number_states(Env **env);
 void env_free(Env *env); /* NULL is fine */
+const char *env_id_at(size_t i); /* built-in environments and worlds by turns; NULL behind the last */
 
 /* Starts an episode in every copy. The same seed gives the same episodes for the same actions. Fails only where another program is asked, which the
  * next env_step says too. */

@@ -94,8 +94,8 @@ static Status show_values(Learn *learn) {
 static Status finish(void *context, Run *run) {
     Learn *learn = context;
     if (learn->learner->all_episodes == 0)
-        run_warn(run, "no episode ended in %lld steps, so no return is known; max_episode_steps of rl.env, or more rl.total_steps, ends them",
-                 (long long)learn->learner->steps);
+        run_warn(run, "no episode ended in %lld step%s, so no return is known; max_episode_steps of rl.env, or more rl.total_steps, ends them",
+                 (long long)learn->learner->steps, plural(learn->learner->steps));
     Keeper policy = {.arena = learn->learner->arena};
     learn->learner->algorithm->policy(learn->learner, &policy);
     TRY(policy.status);

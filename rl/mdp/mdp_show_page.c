@@ -126,7 +126,8 @@ void mdp_show_html(const MdpPicture *picture, Str *html) {
         "</title><style>:root{color-scheme:light dark}body{font:15px/1.4 sans-serif;margin:2em auto;max-width:60em;padding:0 1em}svg{max-width:100%;height:auto}"
         "table{border-collapse:collapse;margin-top:1.5em}th,td{padding:.15em .9em .15em 0;text-align:left;border-bottom:1px solid #8884}.n{font-variant-numeric:tabular-nums;text-align:right}</style></head><body>\n<h1>");
     append_escaped(html, picture->title);
-    str_printf(html, "</h1>\n<p>%d states, %d actions, discount %g.</p>\n", (int)mdp->n_states, (int)mdp->n_actions, mdp->gamma);
+    str_printf(html, "</h1>\n<p>%d state%s, %d action%s, discount %g.</p>\n", (int)mdp->n_states, plural(mdp->n_states), (int)mdp->n_actions,
+               plural(mdp->n_actions), mdp->gamma);
     if (mdp_is_grid(picture->world) && mdp->n_states <= MOST_CELLS) append_svg(picture, html);
     append_table(picture, html);
     str_append(html, "</body></html>\n");

@@ -133,8 +133,8 @@ static Status solve_values(const MdpSolver *solver, MdpWork *work, double tolera
 /* An answer that the bound describes, but not the one that was asked for. */
 static void warn_of_limit(const MdpWork *work, const MdpSolver *solver, double tolerance, const MdpSolution *solution) {
     if (work->iterations < work->limit || solution->bound <= tolerance) return;
-    log_message(LOG_WARNING, "method '%s' stopped at its limit of %lld iterations: the bound is %.2g, and %.2g was wanted; %s", solver->name,
-                (long long)work->limit, solution->bound, tolerance,
+    log_message(LOG_WARNING, "method '%s' stopped at its limit of %lld iteration%s: the bound is %.2g, and %.2g was wanted; %s", solver->name,
+                (long long)work->limit, plural(work->limit), solution->bound, tolerance,
                 work->options->max_iterations ? "raise --max-iterations" : "take method pi or mpi, or a larger --tolerance");
 }
 

@@ -273,13 +273,15 @@ static void note_plan(const PairRun *run, Run *dir, const PairPlan *plan) {
     const Pairs *pairs = run->train;
     Str memory = {0};
     train_memory_describe(&plan->memory, &memory);
-    run_note(dir, "%zu rows, %lld tokens, %lld of them trained; %zu held out", pairs->n, (long long)pairs->tokens, (long long)pairs->trained_tokens,
-             run->eval ? run->eval->n : 0);
+    run_note(dir, "%zu row%s, %lld token%s, %lld of them trained; %zu held out", pairs->n, plural((int64_t)pairs->n), (long long)pairs->tokens,
+             plural(pairs->tokens), (long long)pairs->trained_tokens, run->eval ? run->eval->n : 0);
     if (pairs->dropped_long > 0)
-        run_note(dir, "%lld rows left out, %lld cut: longer than data.max_length", (long long)pairs->dropped_long, (long long)pairs->cut);
-    if (pairs->dropped_same > 0) run_note(dir, "%lld rows left out: both answers are the same", (long long)pairs->dropped_same);
-    run_note(dir, "%lld of %lld parameters trained, %lld steps", (long long)plan->trained_parameters, (long long)plan->parameters,
-             (long long)plan->total_steps);
+        run_note(dir, "%lld row%s left out, %lld cut: longer than data.max_length", (long long)pairs->dropped_long, plural(pairs->dropped_long),
+                 (long long)pairs->cut);
+    if (pairs->dropped_same > 0)
+        run_note(dir, "%lld row%s left out: both answers are the same", (long long)pairs->dropped_same, plural(pairs->dropped_same));
+    run_note(dir, "%lld of %lld parameter%s trained, %lld step%s", (long long)plan->trained_parameters, (long long)plan->parameters,
+             plural(plan->parameters), (long long)plan->total_steps, plural(plan->total_steps));
     run_note(dir, "memory: %s", str_text(&memory));
     str_release(&memory);
 }

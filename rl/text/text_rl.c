@@ -180,8 +180,8 @@ static Status check_lengths(const TextRl *rl) {
     if (!config->learned_positions) {
         log_message(
             LOG_WARNING,
-            "the longest prompt with its completion has %lld tokens, and the model knows contexts of up to %lld: what it says behind them may make no sense",
-            (long long)whole, (long long)config->max_position_embeddings);
+            "the longest prompt with its completion has %lld token%s, and the model knows contexts of up to %lld: what it says behind them may make no sense",
+            (long long)whole, plural(whole), (long long)config->max_position_embeddings);
         return ST_OK;
     }
     status_fail(ST_CONFIG, "the longest prompt with its completion has %lld tokens, more than the %lld that the model has positions for",

@@ -1,0 +1,42 @@
+/* tune help: what --help says, and the manual page. */
+#include <string.h>
+
+#include "cmd/help.h"
+
+static void print_view(void *context, const CommandView *view) {
+    (void)context;
+    print_help(view);
+}
+
+static Status explain(const Command *command) {
+    const CommandGroup *group;
+    const CommandInfo *info;
+    size_t used;
+    TRY(command_find(command->arguments, command->n_arguments, &group, &info, &used));
+    if (used < command->n_arguments) {
+        status_fail(ST_USAGE, "tune help does not know what to do with '%s'", command->arguments[used]);
+        return status_hint(ST_USAGE, "tune help %s explains the command", info->full_name);
+    }
+    if (info) return command_describe(info, print_view, NULL);
+    print_commands(group);
+    return ST_OK;
+}
+
+Status cmd_help(int argc, char **argv) {
+    bool manual = false, done;
+    Command command = {
+        .arguments_help = "[COMMAND ...]",
+        .help = "Lists the commands, or says what one does and takes: its arguments, options and recipe keys.\n"
+                "    tune help data check\n"
+                "    tune help --man | man -l -",
+    };
+    const Option options[] = {
+        {"--man", OPTION_FLAG, &manual, NULL, "print the manual page tune(1), with all commands, options and recipe keys"},
+        {0},
+    };
+    Status status = command_parse(&command, argc, argv, options, &done);
+    if (status == ST_OK && !done && manual) status = command_needs(&command, 0, 0);
+    if (status == ST_OK && !done) status = manual ? print_manual() : explain(&command);
+    arena_free(command.arena);
+    return status;
+}
