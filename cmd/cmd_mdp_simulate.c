@@ -148,9 +148,20 @@ static void write_flags(JsonWriter *w, const char *key, const bool *flags, size_
     jw_end_array(w);
 }
 
+/* Numbers of 1e8 episodes are gigabytes of text, which nobody needs to hold. */
+static void print_part(JsonWriter *w) {
+    enum { PART = 1 << 16 };
+    if (w->text.len < PART) return;
+    print_result("%s", str_text(&w->text));
+    str_clear(&w->text);
+}
+
 static void write_doubles(JsonWriter *w, const char *key, const double *values, size_t n) {
     jw_array(w, key);
-    for (size_t t = 0; t < n; t++) jw_double(w, NULL, values[t]);
+    for (size_t t = 0; t < n; t++) {
+        jw_double(w, NULL, values[t]);
+        print_part(w);
+    }
     jw_end_array(w);
 }
 
@@ -331,7 +342,10 @@ static void print_episodes_json(const Env *env, const Episodes *episodes) {
     jw_int(&w, "truncated", episodes->truncated);
     write_doubles(&w, "returns", episodes->returns, n);
     jw_array(&w, "lengths");
-    for (size_t e = 0; e < n; e++) jw_int(&w, NULL, episodes->lengths[e]);
+    for (size_t e = 0; e < n; e++) {
+        jw_int(&w, NULL, episodes->lengths[e]);
+        print_part(&w);
+    }
     jw_end_array(&w);
     if (episodes->visits) write_doubles(&w, "state_distribution", episodes->visits, (size_t)env->observation.n);
     if (episodes->stationary) write_doubles(&w, "stationary", episodes->stationary, (size_t)env->observation.n);
