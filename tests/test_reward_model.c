@@ -402,7 +402,7 @@ static void write_file(const char *name, const char *text) { check_ok(file_write
 static void rows_that_are_wrong(void **state) {
     (void)state;
     static const struct { const char *row, *part; } cases[] = {
-        {"{\"prompt_ids\": [9], \"completions_ids\": [[8], [9]], \"labels\": [true]}", "2 steps in 'completions_ids' and 1 labels"},
+        {"{\"prompt_ids\": [9], \"completions_ids\": [[8], [9]], \"labels\": [true]}", "2 steps in 'completions_ids' and 1 label"},
         {"{\"prompt_ids\": [9], \"completions_ids\": [[8]], \"labels\": [\"yes\"]}", "label 1 of 'labels' is neither true nor false"},
         {"{\"prompt_ids\": [9], \"completions_ids\": [[8]], \"labels\": [1.5]}", "label 1 of 'labels'"},
         {"{\"prompt_ids\": [9], \"completions_ids\": [[]], \"labels\": [true]}", "step 1 of 'completions_ids' is empty"},

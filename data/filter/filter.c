@@ -690,7 +690,7 @@ bool filter_help_at(size_t i, FilterHelp *help) {
 }
 
 static void write_option(const FilterOption *option, bool first, Str *text) {
-    str_printf(text, "      %-14s %s", option->name, option->help);
+    str_printf(text, "      %-14s  %s", option->name, option->help); /* two spaces make an entry of a list */
     if (option->type == FILTER_TRUTH) str_printf(text, " (%s)", option->value != 0 ? "true" : "false");
     else if (option->type == FILTER_TEXT)
         str_printf(text, "%s%s (%s)", option->choices ? "; " : "", option->choices ? option->choices : "", option->text ? option->text : "null");
