@@ -104,9 +104,9 @@ code=$?
 verdict "interrupted rl: exit code $code with a page" $?
 
 # One that ends before its first step has done nothing that a page could show, and says so by its own error alone.
-"$tune" rl recipes/rl_grpo.yaml --quiet model.path="$work/model" data.train="$rows" reward='[{type: exact, field: prompts}]' output="$work/none" 2>"$work/err"
+"$tune" rl recipes/rl_grpo.yaml --quiet model.path="$work/model" data.train="$rows" reward='[{type: command, command: [sh, -c, "read row; echo no"]}]' output="$work/none" 2>"$work/err"
 code=$?
-[ $code = 4 ] && [ ! -e "$work/none/report.html" ] && grep -q "^tune: error: reward 'exact', row .*: column 'prompts' is missing" "$work/err" && [ "$(grep -c '^tune: ' "$work/err")" = 1 ]
+[ $code = 4 ] && [ ! -e "$work/none/report.html" ] && grep -q "^tune: error: reward 'command', '.*' line .* answers wrongly" "$work/err" && [ "$(grep -c '^tune: ' "$work/err")" = 1 ]
 verdict "rl that ends before its first step: exit code $code, no page" $?
 
 # Other rows, or another model: the rest of the run would be of something else.
