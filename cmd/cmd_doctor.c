@@ -136,6 +136,13 @@ static void look_at_settings(Doctor *doctor, const Command *command) {
     if (threads > cores) advise(doctor, "%d threads on %d processors wait for each other: take --threads %d", threads, cores, cores);
 }
 
+/* Intel's processors with AVX512_BF16 multiply pairs of bf16 in two passes: where AMX is not there, or hidden by the host, f32 is faster. */
+static void look_at_speeds(Doctor *doctor) {
+    double share = doctor->speed.gflops_bf16 / doctor->speed.gflops_f32;
+    if (doctor->cpu->native_bf16 && share < 0.8)
+        advise(doctor, "bf16 is multiplied at %.0f %% of the rate of f32 here: model.compute=f32 trains faster, for more memory", 100 * share);
+}
+
 static void print_json(const Doctor *doctor) {
     const CpuInfo *cpu = doctor->cpu;
     JsonWriter w = {0};
@@ -205,6 +212,7 @@ static Status examine(const Command *command) {
     find_versions(&doctor);
     look_at_settings(&doctor, command);
     TRY(cpu_measure_speed(&doctor.speed));
+    look_at_speeds(&doctor);
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
     doctor.n_checks = gradcheck_ops(doctor.checks, MOST_CHECKS);
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
