@@ -20,7 +20,7 @@ stderr). The requests, with two copies:
     {"open": {"copies": 2}}            -> {"id", "action": SPACE, "observation": SPACE, "max_episode_steps": N or missing}
     {"reset": [[0, 71], [1, 8005]]}    -> {"observations": [...]}          pairs of copy and seed
     {"step": [1, null]}                -> {"observations", "rewards", "terminated", "truncated"}, lists over the copies;
-                                          null: this copy's episode has ended and it rests
+                                          null: this copy stays as it is: its episode has ended, or others are played again by a resumed run
     {"close": true}                    no answer
 
 SPACE is {"n": N} or {"low": [...], "high": [...]} with null for no bound. {"error": text} is an answer that ends the work.

@@ -466,8 +466,37 @@ static void memory_is_the_planned_one(void **state) {
     }
 }
 
+/* Experience alone would fit, with what its networks take it does not: refused before any of it is touched. */
+static void what_does_not_fit_is_refused(void **state) {
+    (void)state;
+#ifndef SANITIZED /* whose shadows of so much memory are touched */
+    enum { COPIES = 100 };
+    double per_step = 0;
+    for (int whole = 0; whole < 2; whole++) {
+        char steps[64];
+        int64_t n = whole ? (int64_t)(0.85 * (double)memory_available() / per_step) : 1000;
+        snprintf(steps, sizeof steps, "rl.num_steps=%lld", (long long)n);
+        const char *settings[] = {steps, "rl.algorithm=a2c", "rl.env=CartPole-v1", "policy.hidden=[16]", "rl.total_steps=9", "output=x"};
+        Recipe *recipe;
+        Learner *learner;
+        TrainMemory memory;
+        check_ok(recipe_read(NULL, settings, COUNT_OF(settings), &recipe));
+        check_ok(learner_new(recipe, COPIES, &learner));
+        uint64_t before = memory_resident();
+        check_status(learner_memory(learner, before, &memory), whole ? ST_RESOURCE : ST_OK);
+        if (whole) {
+            check_contains(status_hint_text(), "lower rl.num_envs or rl.num_steps");
+            assert_true(memory_resident() < before + ((uint64_t)64 << 20));
+        } else per_step = (double)memory.experience / (double)n;
+        learner_free(learner);
+        recipe_free(recipe);
+    }
+#endif
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
+        cmocka_unit_test(what_does_not_fit_is_refused),
         cmocka_unit_test(memory_is_the_planned_one),
         cmocka_unit_test(outputs_are_the_golden_ones),
         cmocka_unit_test(losses_gradients_and_steps_are_the_golden_ones),

@@ -76,8 +76,8 @@ Status env_new_world(const NamedMdp *world, int64_t copies, Env **env);
  *     {"step": [1, null]}                     -> {"observations": [[0.3, 0.2], null], "rewards": [1, 0], "terminated": [false, false], "truncated":
  * [false, false]}
  *     {"close": true}                         no answer; it ends, at the latest when its stdin does
- * null: a copy whose episode has ended rests. {"error": "text"} instead of an answer ends the work. Real actions are brought within their bounds
- * first. `timeout`: seconds for each answer. A program that ends or does not answer is started again, with a warning and after a pause that grows
+ * null: a copy stays as it is. Its episode has ended, or it waits while a resumed run plays longer episodes again. {"error": "text"} instead of an
+ * answer ends the work. Real actions are brought within their bounds first. `timeout`: seconds for each answer. A program that ends or does not answer is started again, with a warning and after a pause that grows
  * with each failure; its running episodes are truncated. After six failures in a row (100 steps end a row): ST_RESOURCE with what it wrote to stderr.
  * ST_INPUT: it can't be started, or an answer is wrong; the text shows it. States can't be read or set (state_size 0). The program that calls this
  * ignores SIGPIPE. */
