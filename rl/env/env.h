@@ -77,10 +77,10 @@ Status env_new_world(const NamedMdp *world, int64_t copies, Env **env);
  * [false, false]}
  *     {"close": true}                         no answer; it ends, at the latest when its stdin does
  * null: a copy stays as it is. Its episode has ended, or it waits while a resumed run plays longer episodes again. {"error": "text"} instead of an
- * answer ends the work. Real actions are brought within their bounds first. `timeout`: seconds for each answer. A program that ends or does not answer is started again, with a warning and after a pause that grows
- * with each failure; its running episodes are truncated. After six failures in a row (100 steps end a row): ST_RESOURCE with what it wrote to stderr.
- * ST_INPUT: it can't be started, or an answer is wrong; the text shows it. States can't be read or set (state_size 0). The program that calls this
- * ignores SIGPIPE. */
+ * answer ends the work. Real actions are brought within their bounds first. `timeout`: seconds for each answer. A program that ends or does not
+ * answer is started again, with a warning and after a pause that grows with each failure; its running episodes are truncated. After six failures in
+ * a row (100 steps end a row): ST_RESOURCE with what it wrote to stderr. ST_INPUT: it can't be started, or an answer is wrong; the text shows it.
+ * States can't be read or set (state_size 0). The program that calls this ignores SIGPIPE. */
 Status env_new_command(const char *const *argv, size_t n, int64_t copies, double timeout, Env **env);
 bool env_is_remote(const Env *env); /* lives in another program: has no state to read, keep or set */
 /* What a recipe's rl.env says: a name or file with arguments, {id: ..., key: value, ...}, {command: [prog, arg, ...], timeout: 30, max_episode_steps:
