@@ -139,7 +139,7 @@ static void look_at_settings(Doctor *doctor, const Command *command) {
 /* Intel's processors with AVX512_BF16 multiply pairs of bf16 in two passes: where AMX is not there, or hidden by the host, f32 is faster. */
 static void look_at_speeds(Doctor *doctor) {
     double share = doctor->speed.gflops_bf16 / doctor->speed.gflops_f32;
-    if (doctor->cpu->native_bf16 && share < 0.8)
+    if (doctor->cpu->auto_bf16 && share < 0.8)
         advise(doctor, "bf16 is multiplied at %.0f %% of the rate of f32 here: model.compute=f32 trains faster, for more memory", 100 * share);
 }
 
@@ -196,7 +196,7 @@ static void print_plain(const Doctor *doctor) {
     print_result("threads    %s%s%s\n", doctor->threads, doctor->why[0] ? ": " : "", doctor->why);
     print_result("products   f32  %7.1f GF/s  %s\n", doctor->speed.gflops_f32, cpu->gemm_f32);
     print_result("           bf16 %7.1f GF/s  %s; compute: auto is %s here\n", doctor->speed.gflops_bf16, cpu->gemm_bf16,
-                 cpu->native_bf16 ? "bf16" : "f32");
+                 cpu->auto_bf16 ? "bf16" : "f32");
     print_result("memory     %s to use, read at %.1f GB/s\n", format_bytes((double)memory_available(), bytes), doctor->speed.memory_gbs);
     for (size_t i = 0; i < doctor->n_advice; i++) print_result("%-10s %s\n", i == 0 ? "to try" : "", doctor->advice[i]);
     if (!gradients_fine(doctor)) return;

@@ -176,7 +176,7 @@ static const Entry variables[] = {
     {"COLUMNS", "width of help on a terminal"},
     {"TERM, NO_COLOR", "with TERM=dumb nothing is redrawn or coloured; with NO_COLOR nothing is coloured"},
     {"LC_ALL, LC_CTYPE, LANG", "a locale that does not speak UTF-8 (C, POSIX) gets bars and arrows in ASCII"},
-    {"TUNE_ISA", "instruction set of the kernels instead of the processor's best: base, avx2, avx512, avx512_bf16, amx"},
+    {"TUNE_ISA", "instruction set of the kernels instead of the processor's best: base, avx2, avx512, avx512_widened, avx512_bf16, amx"},
     {"TUNE_GEMM", "whose matrix products: own, openblas, onednn"},
 };
 static const char examples[] = "Copy a recipe, look at the rows as training will see them, train, talk, merge:\n"

@@ -11,7 +11,7 @@
 
 static Arena *arena;
 static const char *const libraries[] = {"own", "openblas", "onednn"};
-static const char *const isas[] = {"base", "avx2", "avx512", "avx512_bf16", "amx"};
+static const char *const isas[] = {"base", "avx2", "avx512", "avx512_widened", "avx512_bf16", "amx"};
 
 static bool configure(const char *gemm, const char *isa) { return cpu_configure(gemm, isa) == ST_OK; }
 
@@ -434,12 +434,13 @@ static void run_rows(void) {
     static const int64_t shapes[][2] = {{576, 576}, {16, 576}, {576, 16}, {192, 1536}, {97, 333}, {1100, 64}};
     enum { MOST = 300 };
     for (size_t s = 0; s < COUNT_OF(shapes); s++)
-        for (int variant = 0; variant < 8; variant++) {
-            bool transpose_b = variant & 4;
+        for (int variant = 0; variant < 12; variant++) {
+            bool transpose_b = variant & 4 || variant >= 8, half = variant >= 8; /* half: a weight of f16 and another alpha */
             int64_t n = shapes[s][0], k = shapes[s][1];
             DType dtype = variant & 1 ? DT_BF16 : DT_F32;
             ArenaMark mark = arena_mark(arena);
-            Tensor *a = random_tensor(dtype, MOST, k, 1), *b = random_tensor(dtype, transpose_b ? n : k, transpose_b ? k : n, 2),
+            Tensor *a = random_tensor(dtype, MOST, k, 1),
+                   *b = random_tensor(half ? DT_F16 : dtype, transpose_b ? n : k, transpose_b ? k : n, 2),
                    *all = random_tensor(DT_F32, MOST, n, 3);
             b->constant = variant & 2;
             Tensor *branch = random_tensor(dtype, MOST, 16, 4), *factor = random_tensor(DT_F32, n, 16, 5);
@@ -447,7 +448,7 @@ static void run_rows(void) {
                            .b = b,
                            .c = all,
                            .transpose_b = transpose_b,
-                           .alpha = 1,
+                           .alpha = half && variant & 1 ? 0.75 : 1,
                            .more_a = branch,
                            .more_b = factor,
                            .transpose_more_b = true,
@@ -556,7 +557,7 @@ static void bf16_goes_by_the_instruction_set(void **state) {
     for (size_t i = 0; i < COUNT_OF(libraries); i++)
         for (size_t j = 0; j < COUNT_OF(isas); j++) {
             if (!configure(libraries[i], isas[j])) continue;
-            bool native = cpu_info()->native_bf16, has = strcmp(isas[j], "avx512_bf16") == 0 || strcmp(isas[j], "amx") == 0;
+            bool native = device_cpu()->product_dtype(DT_BF16) == DT_BF16, has = strcmp(isas[j], "avx512_bf16") == 0 || strcmp(isas[j], "amx") == 0;
             if (HAVE_TILES && native && !has) fail_msg("'%s' multiplies bf16 with '%s'", libraries[i], isas[j]);
             if (has && strcmp(libraries[i], "own") == 0) assert_true(native);
         }

@@ -301,7 +301,7 @@ static void sampler_and_trainer_agree(void **state) {
         {"generate.temperature=1.3", "train.batch_tokens=40", "rl.num_generations=4"},
     };
     static const char *const computes[] = {"model.compute=f32", "model.compute=bf16"};
-    for (size_t c = 0; c < (cpu_info()->native_bf16 ? COUNT_OF(computes) : 1); c++)
+    for (size_t c = 0; c < (cpu_info()->auto_bf16 ? COUNT_OF(computes) : 1); c++)
         for (size_t i = 0; i < COUNT_OF(settings); i++) {
             const char *more[] = {settings[i][0], settings[i][1], settings[i][2], computes[c]};
             char name[32];

@@ -212,13 +212,13 @@ typedef void CpuTask(void *context, int64_t i);
 void cpu_team_run(int64_t n, CpuTask *task, void *context);
 
 /* How the processor's device works. Call before its first use; NULL or "auto" chooses by the processor.
- * gemm: own | openblas | onednn. isa: base | avx2 | avx512 | avx512_bf16 | amx. ST_USAGE for a name that is not known or that this build or processor
- * can't do. */
+ * gemm: own | openblas | onednn. isa: base | avx2 | avx512 | avx512_widened | avx512_bf16 | amx. ST_USAGE for a name that is not known or that this build
+ * or processor can't do. */
 Status cpu_configure(const char *gemm, const char *isa);
 typedef struct CpuInfo {
     const char *isa;             /* which set of kernels runs */
-    const char *gemm_f32, *gemm_bf16; /* e.g. "avx512", "openblas 0.3.21 (Zen)", "onednn 2.6.3", "converted to f32" */
-    bool native_bf16;            /* bf16 products are faster than f32 ones here: what compute: auto goes by */
+    const char *gemm_f32, *gemm_bf16; /* e.g. "avx512", "openblas 0.3.21 (Zen)", "onednn 2.6.3", "widened to f32" */
+    bool auto_bf16;              /* what compute: auto goes by: the processor multiplies bf16, though widened it may be sooner done */
     bool has_onednn;
     int threads;
     char name[64];               /* the processor's */

@@ -136,7 +136,7 @@ Recipe recipe_dated(const Recipe *recipe, const char *day) {
 }
 
 DType compute_from_text(const char *text) {
-    if (strcmp(text, "auto") == 0) return cpu_info()->native_bf16 ? DT_BF16 : DT_F32;
+    if (strcmp(text, "auto") == 0) return cpu_info()->auto_bf16 ? DT_BF16 : DT_F32;
     return strcmp(text, "bf16") == 0 ? DT_BF16 : DT_F32;
 }
 

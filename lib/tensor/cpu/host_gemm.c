@@ -10,6 +10,7 @@
 
 static bool with_onednn;    /* the library that runs */
 static bool native_bf16;    /* the processor multiplies bf16 and the library makes use of it */
+static bool bf16_for_auto;  /* or multiplies it, but widened it is sooner done */
 static bool wide_tiles;     /* AMX: a tile of 64 rows takes no longer than one of 16 */
 static const CpuProducts *own_f32, *own_bf16; /* NULL: the library's */
 static const CpuRows *rows_of_isa = &cpu_rows_base;
@@ -34,7 +35,8 @@ static bool onednn_preferred(void) {
 }
 
 /* Our own products by instruction set: in f32 where there are fused multiply-adds, with which they are faster than the libraries' (on arm64 not
- * measured: there a row's bits that don't depend on the rows beside it, and weights that are not copied, decide); in bf16 where it is multiplied. */
+ * measured: there a row's bits that don't depend on the rows beside it, and weights that are not copied, decide); in bf16 where it is multiplied, and
+ * that faster than f32. */
 static const struct { const char *isa, *vectors; const CpuProducts *f32, *bf16; const CpuRows *rows; } own_products[] = {
 #if defined(__aarch64__)
     {"base", "neon", &cpu_products_base, NULL, &cpu_rows_base},
@@ -45,6 +47,7 @@ static const struct { const char *isa, *vectors; const CpuProducts *f32, *bf16; 
     {"avx2", "avx2", &cpu_products_avx2, NULL, &cpu_rows_avx2},
     {"avx512", "avx512", &cpu_products_avx512, NULL, &cpu_rows_avx512},
 #if HAVE_TILES
+    {"avx512_widened", "avx512", &cpu_products_avx512_bf16, NULL, &cpu_rows_avx512_bf16},
     {"avx512_bf16", "avx512", &cpu_products_avx512_bf16, &cpu_tile_products_avx512_bf16, &cpu_rows_avx512_bf16},
     {"amx", "avx512", &cpu_products_avx512_bf16, &cpu_tile_products_amx, &cpu_rows_avx512_bf16},
 #endif
@@ -82,6 +85,7 @@ Status gemm_configure(const char *gemm, const CpuInfo *info) {
 #else
     native_bf16 = own_bf16 && isa_bf16;
 #endif
+    bf16_for_auto = native_bf16 || (own_f32 && strcmp(info->isa, "avx512_widened") == 0);
     rows_of_isa = own_products[isa].rows;
     return ST_OK;
 }
@@ -96,8 +100,8 @@ void gemm_describe(CpuInfo *info) {
 #if HAVE_ONEDNN
     if (with_onednn) info->gemm_f32 = onednn_version();
 #endif
-    info->native_bf16 = native_bf16;
-    info->gemm_bf16 = own_bf16 ? info->isa : native_bf16 ? info->gemm_f32 : "converted to f32";
+    info->auto_bf16 = bf16_for_auto;
+    info->gemm_bf16 = own_bf16 ? info->isa : native_bf16 ? info->gemm_f32 : "widened to f32";
     if (own_f32) info->gemm_f32 = own_vectors;
 }
 
@@ -253,8 +257,7 @@ void product_column(const ProductTiles *tiles, int64_t col_tile) {
     const Operand *b = &product->b;
     Product column = *product;
     int64_t lines = b->transposed ? cols : product->k, length = b->transposed ? product->k : cols;
-    column.n = cols;
-    column.round_b = false;
+    column.n = cols; /* round_b stays, and says that the tiles must not look at B again */
     column.b = (Operand){block_convert(CPU_LIBRARY, b, operand_at(b, col, b->transposed), DT_BF16, lines, length, lines, length), DT_BF16, length,
                          b->transposed};
     own->column(&column, 0, cols);

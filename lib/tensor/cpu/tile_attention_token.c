@@ -179,11 +179,11 @@ static inline __attribute__((always_inline)) void queries_score(const int n, int
                                                                 float *scores) {
     __m512 sums[SOME] = {0};
     for (int64_t c = 0; c < depth; c++) {
-        FewRows rows = few_rows(keys->at + c * keys->column, keys->line);
+        TurnLines rows = turn_lines(keys->at + c * keys->column, keys->line);
         const char *query = (const char *)tile_at(queries, 0, c) + line * 64;
         for (int quarter = 0; quarter < TILE_K / 2 / FEW_PAIRS; quarter++, query += FEW_PAIRS * 4) {
-            __m512i pairs[FEW_PAIRS];
-            few_turn(&rows, pairs);
+            VecBits pairs[FEW_PAIRS];
+            turn_piece(&rows, pairs);
 #pragma GCC unroll 4
             for (int pair = 0; pair < FEW_PAIRS; pair++)
 #pragma GCC unroll 8

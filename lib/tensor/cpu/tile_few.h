@@ -1,21 +1,20 @@
 /* Products of a weight with a few columns, as decoding has them (its attention turns keys so too): the weight comes from memory once, so what counts
  * is how little is done for a line of it.
  *
- * The weight's rows become the lanes of a vector, sixteen rows at a time, and the columns' values are broadcast: no lane is wasted, and an element is
- * the same chain of sums in order of k as in a tile (tiles.h). A quarter of a line, eight values, is turned at a time: quarters of rows 0, 4, 8, 12
- * are loaded into one vector, those of 1, 5, 9, 13 into the next, and two rounds of shuffles make columns of four such vectors; whole lines would
- * take four rounds. The columns' values lie pair by pair, [k / 2][width] of two bf16 each, so that they take few lines of the first cache.
+ * The weight's rows become the lanes of a vector, sixteen rows at a time (turn.h), and the columns' values are broadcast: no lane is wasted, and an
+ * element is the same chain of sums in order of k as in a tile (tiles.h). The columns' values lie pair by pair, [k / 2][width] of two bf16 each, so
+ * that they take few lines of the first cache.
  */
 #ifndef TUNE_TILE_FEW_H
 #define TUNE_TILE_FEW_H
 
 #include "lib/tensor/cpu/tiles.h"
+#include "lib/tensor/cpu/turn.h"
 
 enum {
     FEW_COLS = 24,            /* so many columns have their sums in registers */
     FEW_AHEAD = 3 << 13,      /* bytes; half and twice as many are slower */
-    FEW_QUARTER = 16,         /* bytes */
-    FEW_PAIRS = 4             /* of values in a quarter */
+    FEW_PAIRS = TURN_WORDS
 };
 
 #ifdef __AVX512BF16__
@@ -26,44 +25,16 @@ static inline int64_t few_width(int64_t cols) { return cols <= 8 ? cols : cols <
 /* Bytes of so many columns' values in a tile's length of the sum. */
 static inline int64_t few_bytes(int64_t cols) { return TILE_K * 2 * few_width(cols); }
 
-/* Sixteen rows from quarter to quarter: rows 0 to 3, and bytes from them to those four and twelve rows on. */
-typedef struct FewRows { const char *row[4]; int64_t four, twelve; } FewRows;
-
-static inline FewRows few_rows(const char *at, int64_t line) { return (FewRows){{at, at + line, at + 2 * line, at + 3 * line}, 4 * line, 12 * line}; }
-
-static inline __m512i few_quarters(const char *row, int64_t four, int64_t twelve) {
-    __m512i quarters = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)row));
-    quarters = _mm512_inserti32x4(quarters, _mm_loadu_si128((const __m128i *)(row + four)), 1);
-    quarters = _mm512_inserti32x4(quarters, _mm_loadu_si128((const __m128i *)(row + 2 * four)), 2);
-    return _mm512_inserti32x4(quarters, _mm_loadu_si128((const __m128i *)(row + twelve)), 3);
-}
-
-/* The four pairs of a quarter, each of all sixteen rows; goes on to the next quarter. */
-static inline __attribute__((always_inline)) void few_turn(FewRows *rows, __m512i pairs[FEW_PAIRS]) {
-    __m512i quarters[4];
-#pragma GCC unroll 4
-    for (int i = 0; i < 4; i++) {
-        quarters[i] = few_quarters(rows->row[i], rows->four, rows->twelve);
-        rows->row[i] += FEW_QUARTER;
-    }
-    __m512i low = _mm512_unpacklo_epi32(quarters[0], quarters[1]), high = _mm512_unpackhi_epi32(quarters[0], quarters[1]);
-    __m512i low2 = _mm512_unpacklo_epi32(quarters[2], quarters[3]), high2 = _mm512_unpackhi_epi32(quarters[2], quarters[3]);
-    pairs[0] = _mm512_unpacklo_epi64(low, low2);
-    pairs[1] = _mm512_unpackhi_epi64(low, low2);
-    pairs[2] = _mm512_unpacklo_epi64(high, high2);
-    pairs[3] = _mm512_unpackhi_epi64(high, high2);
-}
-
 static inline __attribute__((always_inline)) void few_multiply(const int width, int64_t n_pairs, const char *at, int64_t line, const char *columns,
                                                                bool add, float *sums, int64_t sums_line) {
     __m512 sum[FEW_COLS];
-    FewRows rows = few_rows(at, line);
+    TurnLines rows = turn_lines(at, line);
     const char *soon = at + FEW_AHEAD; /* in the order in which lines lie, not in which they are used */
 #pragma GCC unroll 24
     for (int c = 0; c < width; c++) sum[c] = add ? _mm512_loadu_ps(sums + c * sums_line) : _mm512_setzero_ps();
     for (; n_pairs > 0; n_pairs -= FEW_PAIRS, columns += FEW_PAIRS * width * 4, soon += 4 * 64) {
-        __m512i pairs[FEW_PAIRS];
-        few_turn(&rows, pairs);
+        VecBits pairs[FEW_PAIRS];
+        turn_piece(&rows, pairs);
 #pragma GCC unroll 4
         for (int pair = 0; pair < FEW_PAIRS; pair++) {
             if (pair >= n_pairs) break; /* one more step would make -0 into 0 */

@@ -14,6 +14,11 @@ enum { VEC_FLOATS = 4, VEC_REGISTERS = 32 };
 #else
 enum { VEC_FLOATS = 4, VEC_REGISTERS = 16 };
 #endif
+#if defined(__AVX512F__) || defined(__aarch64__)
+#define VEC_MANY_REGISTERS 1 /* 32: what is compiled for them alone */
+#else
+#define VEC_MANY_REGISTERS 0
+#endif
 
 typedef float Vec __attribute__((vector_size(VEC_FLOATS * 4)));
 typedef float VecInMemory __attribute__((vector_size(VEC_FLOATS * 4), aligned(4), may_alias));

@@ -4,10 +4,8 @@
  * read where it lies, six rows at a time, if they run along the sum; else some rows of it are copied too. So no weight is kept a second time. Every
  * element is one chain of multiply-adds in order of k, which begins with what it is added to, in a register or, between cuts of a long sum, in
  * memory: cuts go by speed alone, and the bits depend neither on the threads nor on the rows beside a row. */
-#include "lib/tensor/cpu/blocks.h"
-#include "lib/tensor/cpu/gemm.h"
+#include "lib/tensor/cpu/vector_product.h"
 #include "lib/tensor/cpu/shares.h"
-#include "lib/tensor/cpu/vec.h"
 
 enum {
     STRIP = 6,                            /* rows of a result that are summed at once; 6 x 4 of 32 registers, 6 x 2 of 16 */
@@ -17,8 +15,7 @@ enum {
     GROUP = 4 * TALL,                     /* rows of A that are copied at once */
     PANEL_FLOATS = VEC_REGISTERS == 32 ? 1 << 17 : 1 << 15, /* of a panel of B: a quarter of a second-level cache that is usual with such registers */
     MOST_COLS = 768,
-    MOST_K = 2048,                        /* longer sums are cut */
-    SERIAL_WEIGHT = 1 << 16               /* values of B that one thread reads as soon as two are started */
+    MOST_K = 2048                         /* longer sums are cut */
 };
 
 static int64_t round_up(int64_t count, int64_t size) { return blocks_of(count, size) * size; }
@@ -87,13 +84,6 @@ static inline __attribute__((always_inline)) void strip_sum(const int vectors, c
     }
 }
 
-/* Whether registers do for four vectors. */
-#if defined(__AVX512F__) || defined(__aarch64__)
-#define WIDE_SETS 1
-#else
-#define WIDE_SETS 0
-#endif
-
 #define STRIP_SUM(vectors)                                                                                                                   \
     static __attribute__((noinline)) void strip_sum_##vectors(int64_t rows, int64_t depth, Left a, const float *b, int64_t b_line, float *c, \
                                                               int64_t ldc, bool add, Ahead ahead) {                                          \
@@ -104,7 +94,7 @@ static inline __attribute__((always_inline)) void strip_sum(const int vectors, c
     }
 STRIP_SUM(1)
 STRIP_SUM(2)
-#if WIDE_SETS
+#if VEC_MANY_REGISTERS
 STRIP_SUM(3)
 STRIP_SUM(4)
 #endif
@@ -112,7 +102,7 @@ STRIP_SUM(4)
 static void strip_run(int64_t vectors, int64_t rows, int64_t depth, Left a, const float *b, int64_t b_line, float *c, int64_t ldc, bool add,
                       Ahead ahead) {
     switch (vectors) {
-#if WIDE_SETS
+#if VEC_MANY_REGISTERS
     case 4: strip_sum_4(rows, depth, a, b, b_line, c, ldc, add, ahead); break;
     case 3: strip_sum_3(rows, depth, a, b, b_line, c, ldc, add, ahead); break;
 #endif
@@ -122,14 +112,6 @@ static void strip_run(int64_t vectors, int64_t rows, int64_t depth, Left a, cons
 }
 
 /* ---- from memory to panels and strips ---- */
-
-/* n values of line `line` of memory from `at` on, times `scale`, and zeros up to `padded`. */
-static void line_load(const Operand *from, int64_t line, int64_t at, int64_t n, int64_t padded, float scale, float *to) {
-    floats_from(&(Tensor){.dtype = from->dtype, .data = (void *)(uintptr_t)from->data}, line * from->ld + at, n, to);
-    if (scale != 1)
-        for (int64_t i = 0; i < n; i++) to[i] *= scale;
-    for (int64_t i = n; i < padded; i++) to[i] = 0;
-}
 
 /* Asks for n values some lines behind those at `line`, `at`: what is read across its lines is too far apart for the processor to guess. */
 static inline void lines_ahead(const Operand *from, int64_t line, int64_t at, int64_t n) {
@@ -157,18 +139,40 @@ static void lines_load(const Operand *b, float scale, int64_t col, int64_t cols,
     }
 }
 
+/* n <= VEC_FLOATS columns of a transposed B from column `col` on, times `scale`, zeros beside them: to[k * width + lane]. */
+static void columns_gather(const Operand *b, float scale, int64_t col, int64_t n, int64_t from, int64_t depth, float *to, int64_t width) {
+    float line[RUN];
+    for (int64_t i = 0; i < VEC_FLOATS; i++)
+        for (RUNS(at, count, 0, depth)) {
+            if (i < n) line_load(b, col + i, from + at, count, count, scale, line);
+            else memset(line, 0, sizeof line);
+            for (int64_t k = 0; k < count; k++) to[(at + k) * width + i] = line[k];
+        }
+}
+
+/* The same for VEC_FLOATS columns, in whole pieces. */
+static inline __attribute__((always_inline)) void columns_turn(const DType dtype, const char *at, int64_t line, float scale, int64_t depth, float *to,
+                                                               int64_t width) {
+    const int each = dtype == DT_F32 ? 1 : 2;
+    TurnLines lines = turn_lines(at, line);
+    for (int64_t k = 0; k < depth; k += TURN_WORDS * each) {
+        VecBits words[TURN_WORDS];
+        turn_piece(&lines, words);
+#pragma GCC unroll 8
+        for (int i = 0; i < TURN_WORDS * each; i++, to += width) *(VecInMemory *)to = word_widened(words[i / each], dtype, i % each) * scale;
+    }
+}
+
 /* `vectors` vectors of columns of a transposed B, from column `col` of `n_cols` on, times `scale`: (depth, vectors x VEC_FLOATS). */
 static void columns_load(const Operand *b, float scale, int64_t col, int64_t n_cols, int64_t vectors, int64_t from, int64_t depth, float *to) {
-    enum { PIECE = 64 };
-    int64_t width = vectors * VEC_FLOATS, n = MIN(width, n_cols - col);
-    _Alignas(64) float lines[WIDE_COLS * PIECE];
-    memset(lines, 0, sizeof lines);
-    for (int64_t k = 0; k < depth; k += PIECE) {
-        int64_t count = MIN((int64_t)PIECE, depth - k), whole = count / 4 * 4;
-        for (int64_t i = 0; i < n; i++) line_load(b, col + i, from + k, count, count, scale, lines + i * PIECE);
-        tile_transpose(width, whole, lines, PIECE, to + k * width, width);
-        for (int64_t j = whole; j < count; j++)
-            for (int64_t i = 0; i < width; i++) to[(k + j) * width + i] = lines[i * PIECE + j];
+    int64_t width = vectors * VEC_FLOATS, size = (int64_t)dtype_size(b->dtype), whole = depth / piece_values(b->dtype) * piece_values(b->dtype);
+    for (int64_t end = col + width; col < end; col += VEC_FLOATS, to += VEC_FLOATS) {
+        int64_t n = MIN((int64_t)VEC_FLOATS, n_cols - col), turned = n == VEC_FLOATS ? whole : 0;
+        const char *at = (const char *)b->data + (col * b->ld + from) * size;
+        if (turned && b->dtype == DT_F32) columns_turn(DT_F32, at, b->ld * size, scale, turned, to, width);
+        else if (turned && b->dtype == DT_BF16) columns_turn(DT_BF16, at, b->ld * size, scale, turned, to, width);
+        else if (turned) columns_turn(DT_F16, at, b->ld * size, scale, turned, to, width);
+        if (turned < depth) columns_gather(b, scale, col, n, from + turned, depth - turned, to + turned * width, width);
     }
 }
 
@@ -422,6 +426,11 @@ static void run(const Product *products, int n) {
     Thin thin;
     for (int i = 0, end; i < n; i = end) {
         end = i + 1;
+        if (ISA_FN(few_fits)(&products[i])) {
+            while (end < n && ISA_FN(few_fits)(&products[end])) end++;
+            ISA_FN(few_run)(products + i, end - i);
+            continue;
+        }
         if (thin_make(&products[i], &thin)) {
             thin_run(&thin);
             continue;
@@ -436,14 +445,24 @@ static void run(const Product *products, int n) {
 static int64_t row_tile(void) { return GROUP; }
 static int64_t col_tile(int64_t n, int64_t k) { return panel_cols(n, k, 2 * PANEL_FLOATS); }
 
+/* One tile has all rows then. */
+static bool tile_of_few(const Product *product) { return product->m <= GROUP && ISA_FN(few_fits)(product); }
+
 static void column(const Product *product, int64_t col, int64_t cols) {
+    if (tile_of_few(product)) {
+        ISA_FN(few_column)(product);
+        return;
+    }
     float *panel = cpu_scratch(CPU_TILE_B, (size_t)(panel_width(cols) * product->k) * sizeof *panel);
     if (cpu_planning()) return;
     panel_load(&product->b, 1, col, cols, 0, product->k, panel);
 }
 
 static void tile(const Product *product, int64_t row, int64_t rows, int64_t col, int64_t cols, float *c) {
-    (void)col; /* the panel holds it */
+    if (tile_of_few(product)) {
+        ISA_FN(few_tile)(product, col, cols, c);
+        return;
+    }
     Product part = {.dtype = DT_F32, .m = rows, .n = cols, .k = product->k, .a = product->a, .c = c, .c_dtype = DT_F32, .ldc = cols, .alpha = 1};
     part.a.data = (const char *)part.a.data + (size_t)(row * (part.a.transposed ? 1 : part.a.ld)) * dtype_size(part.a.dtype);
     Plan plan = {.products = &part, .n_products = 1, .m = rows, .k_cut = part.k, .panel_cols = cols};

@@ -1,0 +1,101 @@
+/* Lines of memory that become lanes: of as many lines as a vector has lanes, which run along a sum, 16 bytes at a time.
+ *
+ * Sixteen bytes of lines 0, 4, 8, 12 are loaded into one vector, those of lines 1, 5, 9, 13 into the next; two rounds of shuffles within 128 bits then
+ * make four vectors that hold 32 bits of each line: a float, or a pair of 16-bit numbers. Whole vectors of each line would take two rounds more.
+ */
+#ifndef TUNE_TURN_H
+#define TUNE_TURN_H
+
+#include "lib/tensor/cpu/vec.h"
+
+#if defined(__AVX2__)
+#include <immintrin.h>
+#endif
+
+enum { TURN_BYTES = 16, TURN_WORDS = 4 }; /* of a line at a time */
+
+typedef int32_t VecBits __attribute__((vector_size(VEC_FLOATS * 4)));
+
+/* VEC_FLOATS lines from piece to piece: where the first four are, and bytes from one to the fourth behind it. */
+typedef struct TurnLines { const char *line[4]; int64_t four; } TurnLines;
+
+static inline TurnLines turn_lines(const void *at, int64_t line) {
+    const char *first = at;
+    return (TurnLines){{first, first + line, first + 2 * line, first + 3 * line}, 4 * line};
+}
+
+/* Lines `line`, + 4, ... side by side. */
+static inline VecBits turn_load(const char *line, int64_t four) {
+#if defined(__AVX512F__)
+    __m512i pieces = _mm512_castsi128_si512(_mm_loadu_si128((const __m128i *)line));
+    pieces = _mm512_inserti32x4(pieces, _mm_loadu_si128((const __m128i *)(line + four)), 1);
+    pieces = _mm512_inserti32x4(pieces, _mm_loadu_si128((const __m128i *)(line + 2 * four)), 2);
+    return (VecBits)_mm512_inserti32x4(pieces, _mm_loadu_si128((const __m128i *)(line + 3 * four)), 3);
+#elif defined(__AVX2__)
+    return (VecBits)_mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)line)),
+                                            _mm_loadu_si128((const __m128i *)(line + four)), 1);
+#else
+    (void)four;
+    return (VecBits)*(const VecInMemory *)line;
+#endif
+}
+
+/* a0 b0 a1 b1 within each 128 bits, and a2 b2 a3 b3. */
+static inline VecBits turn_low(VecBits a, VecBits b) {
+#if defined(__AVX512F__)
+    return (VecBits)_mm512_unpacklo_epi32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (VecBits)_mm256_unpacklo_epi32((__m256i)a, (__m256i)b);
+#else
+    return (VecBits)QUAD_SHUFFLE((Quad)a, (Quad)b, 0, 4, 1, 5);
+#endif
+}
+
+static inline VecBits turn_high(VecBits a, VecBits b) {
+#if defined(__AVX512F__)
+    return (VecBits)_mm512_unpackhi_epi32((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (VecBits)_mm256_unpackhi_epi32((__m256i)a, (__m256i)b);
+#else
+    return (VecBits)QUAD_SHUFFLE((Quad)a, (Quad)b, 2, 6, 3, 7);
+#endif
+}
+
+/* The same for halves of 128 bits. */
+static inline VecBits turn_low_halves(VecBits a, VecBits b) {
+#if defined(__AVX512F__)
+    return (VecBits)_mm512_unpacklo_epi64((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (VecBits)_mm256_unpacklo_epi64((__m256i)a, (__m256i)b);
+#else
+    return (VecBits)QUAD_SHUFFLE((Quad)a, (Quad)b, 0, 1, 4, 5);
+#endif
+}
+
+static inline VecBits turn_high_halves(VecBits a, VecBits b) {
+#if defined(__AVX512F__)
+    return (VecBits)_mm512_unpackhi_epi64((__m512i)a, (__m512i)b);
+#elif defined(__AVX2__)
+    return (VecBits)_mm256_unpackhi_epi64((__m256i)a, (__m256i)b);
+#else
+    return (VecBits)QUAD_SHUFFLE((Quad)a, (Quad)b, 2, 3, 6, 7);
+#endif
+}
+
+/* The four words of a piece, each of all lines; goes on to the next piece. */
+static inline __attribute__((always_inline)) void turn_piece(TurnLines *lines, VecBits words[TURN_WORDS]) {
+    VecBits pieces[4];
+#pragma GCC unroll 4
+    for (int i = 0; i < 4; i++) {
+        pieces[i] = turn_load(lines->line[i], lines->four);
+        lines->line[i] += TURN_BYTES;
+    }
+    VecBits low = turn_low(pieces[0], pieces[1]), high = turn_high(pieces[0], pieces[1]);
+    VecBits low2 = turn_low(pieces[2], pieces[3]), high2 = turn_high(pieces[2], pieces[3]);
+    words[0] = turn_low_halves(low, low2);
+    words[1] = turn_high_halves(low, low2);
+    words[2] = turn_low_halves(high, high2);
+    words[3] = turn_high_halves(high, high2);
+}
+
+#endif

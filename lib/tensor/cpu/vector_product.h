@@ -1,0 +1,44 @@
+/* What the products in f32 by vectors share: those of many rows (vector_product.c) and of few (vector_few.c). */
+#ifndef TUNE_VECTOR_PRODUCT_H
+#define TUNE_VECTOR_PRODUCT_H
+
+#include "lib/tensor/cpu/blocks.h"
+#include "lib/tensor/cpu/gemm.h"
+#include "lib/tensor/cpu/turn.h"
+
+enum { SERIAL_WEIGHT = 1 << 16 /* values of B that one thread reads as soon as two are started */ };
+
+/* n values of line `line` of memory from `at` on, times `scale`, and zeros up to `padded`. */
+static inline void line_load(const Operand *from, int64_t line, int64_t at, int64_t n, int64_t padded, float scale, float *to) {
+    floats_from(&(Tensor){.dtype = from->dtype, .data = (void *)(uintptr_t)from->data}, line * from->ld + at, n, to);
+    if (scale != 1)
+        for (int64_t i = 0; i < n; i++) to[i] *= scale;
+    for (int64_t i = n; i < padded; i++) to[i] = 0;
+}
+
+/* Values of a piece of a line (turn.h). */
+static inline int64_t piece_values(DType dtype) { return TURN_BYTES / (int64_t)dtype_size(dtype); }
+
+/* The float of a value of 16 bits in the low half of each lane, as half_to_float. */
+static inline Vec halves_widened(VecBits bits) {
+    VecBits magnitude = (bits & 0x7fff) << 13, special = magnitude >= 0x0f800000;
+    VecBits scaled = (VecBits)((Vec)magnitude * 5.192296858534828e33f); /* 2^112 */
+    return (Vec)((special & (magnitude | 0x7f800000)) | (~special & scaled) | (bits & 0x8000) << 16);
+}
+
+/* Values that a word of each line holds, in f32: the first if `which` is 0, of 16-bit ones the second if it is 1. */
+static inline __attribute__((always_inline)) Vec word_widened(VecBits word, DType dtype, int which) {
+    if (dtype == DT_F32) return (Vec)word;
+    if (dtype == DT_BF16) return (Vec)(which ? word & (int32_t)0xffff0000 : word << 16);
+    return halves_widened(which ? (word >> 16) & 0xffff : word);
+}
+
+/* Whether vector_few.c does it, and does it sooner: C's rows are few, B is a weight (n, k) times their transposed rows. */
+bool ISA_FN(few_fits)(const Product *product);
+/* Up to PRODUCTS_MOST of them. */
+void ISA_FN(few_run)(const Product *products, int n);
+/* The same tile by tile, of all rows: as CpuProducts.column and tile. */
+void ISA_FN(few_column)(const Product *product);
+void ISA_FN(few_tile)(const Product *product, int64_t col, int64_t cols, float *c);
+
+#endif
