@@ -212,8 +212,8 @@ typedef void CpuTask(void *context, int64_t i);
 void cpu_team_run(int64_t n, CpuTask *task, void *context);
 
 /* How the processor's device works. Call before its first use; NULL or "auto" chooses by the processor.
- * gemm: own | openblas | onednn. isa: base | avx2 | avx512 | avx512_widened | avx512_bf16 | amx. ST_USAGE for a name that is not known or that this build
- * or processor can't do. */
+ * gemm: own | openblas | onednn. isa: base | avx2 | avx512 | avx512_widened (bf16 is multiplied in f32) | avx512_bf16 | amx. ST_USAGE for a name that
+ * is not known or that this build or processor can't do. */
 Status cpu_configure(const char *gemm, const char *isa);
 typedef struct CpuInfo {
     const char *isa;             /* which set of kernels runs */

@@ -1,5 +1,8 @@
 /* Softmax attention, forward. Source: FlashAttention-2, arXiv 2307.08691, algorithm 1. */
 #include "lib/tensor/cpu/attention.h"
+#include "lib/tensor/cpu/vector_few.h"
+
+#include <omp.h>
 
 /* Buffers of one task, in the thread's scratch. */
 typedef struct Work {
@@ -76,6 +79,122 @@ static void tile_attend(const AttentionShape *shape, const Work *work, int64_t r
     }
 }
 
+/* ---- few rows, as single tokens behind a cache have them ---- */
+
+enum { FEW_ROWS = 8 };
+
+/* Keys and values are then read where they lie, and all that counts is how little is done for each. The bits are those of tiles. */
+static bool rows_are_few(const AttentionShape *shape, int64_t rows) { return rows <= FEW_ROWS && shape->dim == shape->padded; }
+
+/* Where `n` keys of a head from position start + j on begin, and bytes from one to the next: where they lie, or those from..to-1 of the tile copied,
+ * with zeros beside them. What lies behind the last one in a cache's page is seen by nobody. */
+typedef struct KeyLines { const char *at; int64_t line; DType dtype; } KeyLines;
+
+static KeyLines keys_find(const AttentionShape *shape, const Tensor *k, int32_t segment, int64_t kv_head, int64_t start, int64_t from, int64_t to,
+                          int64_t j, int64_t n, float *copy) {
+    int64_t size = (int64_t)dtype_size(k->dtype), there;
+    if (j >= from && j < to) {
+        int64_t row = key_run(shape->args->layout, segment, start + j, &there);
+        if (there >= n)
+            return (KeyLines){(const char *)k->data + (row * shape->kv_width + kv_head * shape->dim) * size, shape->kv_width * size, k->dtype};
+    }
+    memset(copy, 0, (size_t)(n * shape->dim) * sizeof *copy);
+    for (int64_t i = MAX((int64_t)0, from - j); i < MIN(n, to - j); i++) {
+        int64_t row = key_run(shape->args->layout, segment, start + j + i, &there);
+        floats_from(k, row * shape->kv_width + kv_head * shape->dim, shape->dim, copy + i * shape->dim);
+    }
+    return (KeyLines){(const char *)copy, shape->dim * (int64_t)sizeof(float), DT_F32};
+}
+
+/* sum[r][c] += weights[r][j] v[j][c] for `vectors` vectors of the head and n keys, whose values lie `line` bytes apart. */
+static inline __attribute__((always_inline)) void values_multiply(const int rows, const int vectors, const DType dtype, int64_t n,
+                                                                  const float *weights, const char *v, int64_t line, float *sum, int64_t width) {
+    Vec sums[FEW_ROWS][4], right[4];
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++) sums[r][i] = *(const VecInMemory *)(sum + r * width + i * VEC_FLOATS);
+    for (int64_t j = 0; j < n; j++) {
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++) right[i] = line_widened(v + j * line + i * VEC_FLOATS * (int)dtype_size(dtype), dtype);
+#pragma GCC unroll 8
+        for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+            for (int i = 0; i < vectors; i++) sums[r][i] += weights[r * KEY_TILE + j] * right[i];
+    }
+#pragma GCC unroll 8
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 4
+        for (int i = 0; i < vectors; i++) *(VecInMemory *)(sum + r * width + i * VEC_FLOATS) = sums[r][i];
+}
+
+static inline __attribute__((always_inline)) void values_rows(const int rows, const DType dtype, int64_t n, const float *weights, const char *v,
+                                                              int64_t line, float *sum, int64_t width) {
+    const int most = rows * 4 <= VEC_REGISTERS / 2 ? 4 : rows * 2 <= VEC_REGISTERS / 2 ? 2 : 1;
+    int64_t c = 0, size = dtype == DT_F32 ? 4 : 2;
+    for (; c + most * VEC_FLOATS <= width; c += most * VEC_FLOATS) values_multiply(rows, most, dtype, n, weights, v + c * size, line, sum + c, width);
+    for (; c < width; c += VEC_FLOATS) values_multiply(rows, 1, dtype, n, weights, v + c * size, line, sum + c, width);
+}
+
+static inline __attribute__((always_inline)) void values_some(int64_t rows, const DType dtype, int64_t n, const float *weights, const char *v,
+                                                              int64_t line, float *sum, int64_t width) {
+    switch (rows) {
+    case 1: values_rows(1, dtype, n, weights, v, line, sum, width); break;
+    case 2: values_rows(2, dtype, n, weights, v, line, sum, width); break;
+    case 3: values_rows(3, dtype, n, weights, v, line, sum, width); break;
+    case 4: values_rows(4, dtype, n, weights, v, line, sum, width); break;
+    case 5: values_rows(5, dtype, n, weights, v, line, sum, width); break;
+    case 6: values_rows(6, dtype, n, weights, v, line, sum, width); break;
+    case 7: values_rows(7, dtype, n, weights, v, line, sum, width); break;
+    default: values_rows(FEW_ROWS, dtype, n, weights, v, line, sum, width); break;
+    }
+}
+
+static __attribute__((noinline)) void values_add(int64_t rows, DType dtype, int64_t n, const float *weights, const char *v, int64_t line, float *sum,
+                                                 int64_t width) {
+    if (dtype == DT_F32) values_some(rows, DT_F32, n, weights, v, line, sum, width);
+    else if (dtype == DT_BF16) values_some(rows, DT_BF16, n, weights, v, line, sum, width);
+    else values_some(rows, DT_F16, n, weights, v, line, sum, width);
+}
+
+/* Queries side by side, as few_sum wants them, zeros where there are less than there is code for. */
+static void few_begin(const AttentionShape *shape, const Work *work, int64_t rows) {
+    int64_t width = few_width(rows);
+    for (int64_t c = 0; c < shape->dim; c++)
+        for (int64_t r = 0; r < width; r++) work->keys_transposed[c * width + r] = r < rows ? work->q[r * shape->padded + c] : 0;
+}
+
+/* Asks for keys or values at positions begin..end-1 of a sequence. */
+static void keys_ask(const AttentionShape *shape, const Tensor *tensor, int32_t segment, int64_t kv_head, int64_t begin, int64_t end) {
+    for (int64_t n; begin < end; begin += n) {
+        int64_t row = key_run(shape->args->layout, segment, begin, &n);
+        n = MIN(n, end - begin);
+        for (int64_t i = 0; i < n; i++) run_ahead(tensor, (row + i) * shape->kv_width + kv_head * shape->dim, shape->dim);
+    }
+}
+
+/* As tile_attend, for keys from..to-1 of a tile. */
+static void few_attend(const AttentionShape *shape, const Work *work, int64_t rows, int32_t segment, int64_t kv_head, int64_t position, int64_t start,
+                       int64_t from, int64_t to, const Tensor *k, const Tensor *v) {
+    Columns seen = columns_seen(shape, position, position + (rows - 1) / shape->group, start, to);
+    if (seen.begin >= seen.end) return;
+    int64_t width = few_width(rows), size = (int64_t)dtype_size(v->dtype);
+    keys_ask(shape, v, segment, kv_head, start + seen.begin, start + seen.end);
+    memset(work->scores, 0, (size_t)(width * KEY_TILE) * sizeof *work->scores);
+    for (int64_t j = seen.begin / FEW_COLS * FEW_COLS; j < seen.end; j += FEW_COLS) {
+        KeyLines keys = keys_find(shape, k, segment, kv_head, start, from, to, j, FEW_COLS, work->tile);
+        few_sum(width, keys.dtype, shape->dim, work->keys_transposed, keys.at, keys.line, NULL, work->scores + j, KEY_TILE);
+    }
+    softmax_rows(shape, work, 0, rows, position, start, to);
+    keys_ask(shape, k, segment, kv_head, start + KEY_TILE, MIN(position + 1, start + 2 * KEY_TILE));
+    for (int64_t j = seen.begin, n; j < seen.end; j += n) {
+        int64_t row = key_run(shape->args->layout, segment, start + j, &n);
+        n = MIN(n, seen.end - j);
+        values_add(rows, v->dtype, n, work->scores + j, (const char *)v->data + (row * shape->kv_width + kv_head * shape->dim) * size,
+                   shape->kv_width * size, work->sum, shape->dim);
+    }
+}
+
 static void task_finish(const AttentionShape *shape, const Work *work, int64_t first, int64_t n_tokens, int64_t kv_head, Tensor *y,
                         Tensor *logsumexp) {
     for (int64_t i = 0, r = 0; i < n_tokens; i++)
@@ -103,8 +222,14 @@ static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv
         work.largest[r] = -INFINITY;
         work.total[r] = 0;
     }
+    bool few = rows_are_few(shape, rows);
+    if (few) few_begin(shape, &work, rows);
     for (int64_t start = oldest / KEY_TILE * KEY_TILE; start < end; start += KEY_TILE) {
         int64_t from = MAX((int64_t)0, oldest - start), to = MIN((int64_t)KEY_TILE, end - start);
+        if (few) {
+            few_attend(shape, &work, rows, task.segment, kv_head, position, start, from, to, k, v);
+            continue;
+        }
         tile_load(shape, k, task.segment, kv_head, start, from, to, work.tile);
         tile_transpose(KEY_TILE, shape->padded, work.tile, shape->padded, work.keys_transposed, KEY_TILE);
         tile_load(shape, v, task.segment, kv_head, start, from, to, work.tile);
@@ -122,7 +247,9 @@ void ISA_FN(attention)(const AttentionArgs *args, const Tensor *q, const Tensor 
     }
     AttentionShape shape = attention_shape(args);
     AttentionTasks tasks = attention_tasks(&shape, shape.tokens);
-#pragma omp parallel for schedule(dynamic) if (tasks.parallel)
+    /* Heads of a token lie side by side: where there is enough for all threads, one takes them */
+    int64_t run = tasks.n >= 8 * args->n_kv_heads * omp_get_max_threads() ? args->n_kv_heads : 1;
+#pragma omp parallel for schedule(dynamic, run) if (tasks.parallel)
     for (int64_t i = tasks.n - 1; i >= 0; i--) /* the last tokens of a sequence have the most keys: begin with them */
         task_run(&shape, tasks.list[i / args->n_kv_heads], i % args->n_kv_heads, q, keys, values, y, logsumexp);
 }

@@ -1,12 +1,13 @@
 /* Lines of memory that become lanes: of as many lines as a vector has lanes, which run along a sum, 16 bytes at a time.
  *
- * Sixteen bytes of lines 0, 4, 8, 12 are loaded into one vector, those of lines 1, 5, 9, 13 into the next; two rounds of shuffles within 128 bits then
- * make four vectors that hold 32 bits of each line: a float, or a pair of 16-bit numbers. Whole vectors of each line would take two rounds more.
+ * Sixteen bytes of lines 0, 4, 8, 12 are loaded into one vector, those of lines 1, 5, 9, 13 into the next; two rounds of shuffles within 128 bits
+ * then make four vectors that hold 32 bits of each line: a float, or a pair of 16-bit numbers. Whole vectors of each line would take two rounds more.
  */
 #ifndef TUNE_TURN_H
 #define TUNE_TURN_H
 
 #include "lib/tensor/cpu/vec.h"
+#include "lib/tensor/tensor.h"
 
 #if defined(__AVX2__)
 #include <immintrin.h>
@@ -96,6 +97,31 @@ static inline __attribute__((always_inline)) void turn_piece(TurnLines *lines, V
     words[1] = turn_high_halves(low, low2);
     words[2] = turn_low_halves(high, high2);
     words[3] = turn_high_halves(high, high2);
+}
+
+/* Values of a piece of a line. */
+static inline int64_t piece_values(DType dtype) { return TURN_BYTES / (int64_t)dtype_size(dtype); }
+
+/* The float of a value of 16 bits in the low half of each lane, as half_to_float. */
+static inline Vec halves_widened(VecBits bits) {
+    VecBits magnitude = (bits & 0x7fff) << 13, special = magnitude >= 0x0f800000;
+    VecBits scaled = (VecBits)((Vec)magnitude * 5.192296858534828e33f); /* 2^112 */
+    return (Vec)((special & (magnitude | 0x7f800000)) | (~special & scaled) | (bits & 0x8000) << 16);
+}
+
+/* VEC_FLOATS values of one line, in f32. */
+static inline __attribute__((always_inline)) Vec line_widened(const char *at, DType dtype) {
+    typedef uint16_t Halves __attribute__((vector_size(VEC_FLOATS * 2), aligned(2), may_alias));
+    if (dtype == DT_F32) return *(const VecInMemory *)at;
+    VecBits bits = __builtin_convertvector(*(const Halves *)at, VecBits);
+    return dtype == DT_BF16 ? (Vec)(bits << 16) : halves_widened(bits);
+}
+
+/* Values that a word of each line holds, in f32: the first if `which` is 0, of 16-bit ones the second if it is 1. */
+static inline __attribute__((always_inline)) Vec word_widened(VecBits word, DType dtype, int which) {
+    if (dtype == DT_F32) return (Vec)word;
+    if (dtype == DT_BF16) return (Vec)(which ? word & (int32_t)0xffff0000 : word << 16);
+    return halves_widened(which ? (word >> 16) & 0xffff : word);
 }
 
 #endif

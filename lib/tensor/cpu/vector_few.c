@@ -1,103 +1,16 @@
-/* Products in f32 of a weight with a few rows, as decoding has them: the weight comes from memory once, as it is stored, so what counts is how little
- * is done for a line of it.
- *
- * The weight's rows become the lanes of a vector (turn.h), are widened there, and what is broadcast are the few rows' values, which lie side by side,
- * [k][rows]. So no panel is made, and every element is the same chain of multiply-adds in order of k as in vector_product.c: the bits depend neither
- * on which of the two computes it nor on the rows beside a row. */
+/* Products in f32 of a weight with a few rows, as decoding has them: the weight comes from memory once, as it is stored (vector_few.h). Every element
+ * is the same chain of multiply-adds in order of k as in vector_product.c: the bits depend neither on which of the two computes it nor on the rows
+ * beside a row. */
+#include "lib/tensor/cpu/vector_few.h"
 #include "lib/tensor/cpu/shares.h"
 #include "lib/tensor/cpu/vector_product.h"
 
 #include <string.h>
 
 enum {
-    FEW_MOST = VEC_REGISTERS == 32 ? 24 : 8, /* rows that have their sums in registers */
-    FEW_LIMIT = VEC_REGISTERS == 32 ? 64 : 32, /* of a product: more are faster by panels, which are turned once */
-    FEW_TWO = 4,   /* up to so many rows go by two vectors: one chain of sums leaves the multipliers idle */
-    FEW_COLS = 2 * VEC_FLOATS,               /* of a task */
-    FEW_AHEAD = 3 << 13                      /* bytes */
+    FEW_LIMIT = VEC_REGISTERS == 32 ? 64 : 32, /* rows of a product: more are faster by panels, which are turned once */
+    FEW_AHEAD = 3 << 13                        /* bytes */
 };
-
-/* The next number of rows that there is code for, up to FEW_MOST. */
-static int64_t few_width(int64_t rows) {
-    static const int8_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16, 24};
-    int i = 0;
-    while (widths[i] < MIN(rows, (int64_t)FEW_MOST)) i++;
-    return widths[i];
-}
-
-/* ---- in registers ---- */
-
-/* sums[r][lane] += a[k][r] b[lane][k] for all k below `depth`, `vectors` vectors of lines of b. Lines are read to the end of their last piece. */
-static inline __attribute__((always_inline)) void few_multiply(const int rows, const int vectors, const DType dtype, int64_t depth, const float *a,
-                                                               const char *b, int64_t line, float *sums) {
-    enum { LINES = VEC_FLOATS * TURN_BYTES / 64 }; /* that a piece of all lines takes */
-    const int each = dtype == DT_F32 ? 1 : 2;      /* values of a word */
-    Vec sum[FEW_MOST][2], right[2];
-    TurnLines lines[2] = {turn_lines(b, line), turn_lines(b + (vectors - 1) * VEC_FLOATS * line, line)};
-    const char *soon = b + FEW_AHEAD; /* in the order in which lines lie, not in which they are used */
-#pragma GCC unroll 24
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) sum[r][v] = *(const VecInMemory *)(sums + r * FEW_COLS + v * VEC_FLOATS);
-    for (; depth > 0; depth -= TURN_WORDS * each, a += TURN_WORDS * each * rows, soon += vectors * LINES * 64) {
-        VecBits words[2][TURN_WORDS];
-#pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) turn_piece(&lines[v], words[v]);
-#pragma GCC unroll 8
-        for (int i = 0; i < vectors * LINES; i++) __builtin_prefetch(soon + i * 64, 0, 2);
-#pragma GCC unroll 8
-        for (int k = 0; k < TURN_WORDS * each; k++) {
-            if (k >= depth) break; /* one more step would make -0 into 0 */
-#pragma GCC unroll 2
-            for (int v = 0; v < vectors; v++) right[v] = word_widened(words[v][k / each], dtype, k % each);
-#pragma GCC unroll 24
-            for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-                for (int v = 0; v < vectors; v++) sum[r][v] += a[k * rows + r] * right[v];
-        }
-    }
-#pragma GCC unroll 24
-    for (int r = 0; r < rows; r++)
-#pragma GCC unroll 2
-        for (int v = 0; v < vectors; v++) *(VecInMemory *)(sums + r * FEW_COLS + v * VEC_FLOATS) = sum[r][v];
-}
-
-/* The same for FEW_COLS lines, rows as few_width says. */
-static inline __attribute__((always_inline)) void few_lines(const int rows, const DType dtype, int64_t depth, const float *a, const char *b,
-                                                            int64_t line, float *sums) {
-    const int vectors = rows <= FEW_TWO ? 2 : 1;
-#pragma GCC unroll 2
-    for (int v = 0; v < 2; v += vectors) few_multiply(rows, vectors, dtype, depth, a, b + v * VEC_FLOATS * line, line, sums + v * VEC_FLOATS);
-}
-
-#define FEW_ROWS(n) \
-    case n: few_lines(n, dtype, depth, a, b, line, sums); break
-static inline __attribute__((always_inline)) void few_rows(int64_t rows, const DType dtype, int64_t depth, const float *a, const char *b,
-                                                           int64_t line, float *sums) {
-    switch (rows) {
-        FEW_ROWS(1);
-        FEW_ROWS(2);
-        FEW_ROWS(3);
-        FEW_ROWS(4);
-        FEW_ROWS(6);
-        FEW_ROWS(8);
-#if VEC_MANY_REGISTERS
-        FEW_ROWS(12);
-        FEW_ROWS(16);
-        FEW_ROWS(24);
-#endif
-    default: break;
-    }
-}
-#undef FEW_ROWS
-
-static void few_sum(int64_t rows, DType dtype, int64_t depth, const float *a, const char *b, int64_t line, float *sums) {
-    if (dtype == DT_F32) few_rows(rows, DT_F32, depth, a, b, line, sums);
-    else if (dtype == DT_BF16) few_rows(rows, DT_BF16, depth, a, b, line, sums);
-    else few_rows(rows, DT_F16, depth, a, b, line, sums);
-}
-
-/* ---- from memory ---- */
 
 /* A thread's memory: both A's as few_sum wants them, part after part of the rows; lines that cannot be read where they lie. */
 typedef struct Work { float *rows, *more_rows, *lines; } Work;
@@ -164,7 +77,8 @@ static void task_run(const Product *p, const Work *work, int64_t col) {
         int64_t k = part ? p->more_k : p->k;
         const float *a = part ? work->more_rows : work->rows;
         Weight b = weight_lines(part ? &p->more_b : &p->b, part ? p->more_alpha : p->alpha, col, p->n, k, work->lines);
-        for (int64_t i = 0; i < blocks_of(p->m, step); i++) few_sum(width, b.dtype, k, a + i * width * k, b.at, b.line, sums + i * width * FEW_COLS);
+        for (int64_t i = 0; i < blocks_of(p->m, step); i++)
+            few_sum(width, b.dtype, k, a + i * width * k, b.at, b.line, b.at + FEW_AHEAD, sums + i * width * FEW_COLS, FEW_COLS);
     }
     for (int64_t r = 0; r < p->m; r++) run_write(&c, r * p->ldc + col, cols, sums + (r / step * width + r % step) * FEW_COLS, 0);
 }

@@ -6,6 +6,7 @@
  * memory: cuts go by speed alone, and the bits depend neither on the threads nor on the rows beside a row. */
 #include "lib/tensor/cpu/vector_product.h"
 #include "lib/tensor/cpu/shares.h"
+#include "lib/tensor/cpu/turn.h"
 
 enum {
     STRIP = 6,                            /* rows of a result that are summed at once; 6 x 4 of 32 registers, 6 x 2 of 16 */

@@ -4,7 +4,6 @@
 
 #include "lib/tensor/cpu/blocks.h"
 #include "lib/tensor/cpu/gemm.h"
-#include "lib/tensor/cpu/turn.h"
 
 enum { SERIAL_WEIGHT = 1 << 16 /* values of B that one thread reads as soon as two are started */ };
 
@@ -14,23 +13,6 @@ static inline void line_load(const Operand *from, int64_t line, int64_t at, int6
     if (scale != 1)
         for (int64_t i = 0; i < n; i++) to[i] *= scale;
     for (int64_t i = n; i < padded; i++) to[i] = 0;
-}
-
-/* Values of a piece of a line (turn.h). */
-static inline int64_t piece_values(DType dtype) { return TURN_BYTES / (int64_t)dtype_size(dtype); }
-
-/* The float of a value of 16 bits in the low half of each lane, as half_to_float. */
-static inline Vec halves_widened(VecBits bits) {
-    VecBits magnitude = (bits & 0x7fff) << 13, special = magnitude >= 0x0f800000;
-    VecBits scaled = (VecBits)((Vec)magnitude * 5.192296858534828e33f); /* 2^112 */
-    return (Vec)((special & (magnitude | 0x7f800000)) | (~special & scaled) | (bits & 0x8000) << 16);
-}
-
-/* Values that a word of each line holds, in f32: the first if `which` is 0, of 16-bit ones the second if it is 1. */
-static inline __attribute__((always_inline)) Vec word_widened(VecBits word, DType dtype, int which) {
-    if (dtype == DT_F32) return (Vec)word;
-    if (dtype == DT_BF16) return (Vec)(which ? word & (int32_t)0xffff0000 : word << 16);
-    return halves_widened(which ? (word >> 16) & 0xffff : word);
 }
 
 /* Whether vector_few.c does it, and does it sooner: C's rows are few, B is a weight (n, k) times their transposed rows. */

@@ -1,0 +1,102 @@
+/* Rows of which there are few, times many lines that run along the sum, in f32: weights in decoding, keys in attention of single tokens.
+ *
+ * The lines become the lanes of a vector (turn.h) and are widened there; what is broadcast are the few rows' values, which lie side by side,
+ * [k][rows]. So lines are read once, as they are stored, no panel is made of them, and what counts is how little is done for each. An element is one
+ * chain of multiply-adds in order of k. */
+#ifndef TUNE_VECTOR_FEW_H
+#define TUNE_VECTOR_FEW_H
+
+#include "lib/tensor/cpu/turn.h"
+
+enum {
+    FEW_MOST = VEC_REGISTERS == 32 ? 24 : 8, /* rows that have their sums in registers */
+    FEW_TWO = 4,                             /* up to so many rows go by two vectors: one chain of sums leaves the multipliers idle */
+    FEW_COLS = 2 * VEC_FLOATS                /* lines at a time */
+};
+
+/* As few_sum, for `vectors` vectors of lines. */
+static inline __attribute__((always_inline)) void few_multiply(const int rows, const int vectors, const DType dtype, int64_t depth, const float *a,
+                                                               const char *b, int64_t line, const char *soon, float *sums, int64_t sums_line) {
+    enum { LINES = VEC_FLOATS * TURN_BYTES / 64 }; /* that a piece of all lines takes */
+    const int each = dtype == DT_F32 ? 1 : 2;      /* values of a word */
+    Vec sum[FEW_MOST][2], right[2];
+    TurnLines lines[2] = {turn_lines(b, line), turn_lines(b + (vectors - 1) * VEC_FLOATS * line, line)};
+#pragma GCC unroll 24
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++) sum[r][v] = *(const VecInMemory *)(sums + r * sums_line + v * VEC_FLOATS);
+    for (; depth > 0; depth -= TURN_WORDS * each, a += TURN_WORDS * each * rows) {
+        VecBits words[2][TURN_WORDS];
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++) turn_piece(&lines[v], words[v]);
+        if (soon) {
+#pragma GCC unroll 8
+            for (int i = 0; i < vectors * LINES; i++) __builtin_prefetch(soon + i * 64, 0, 2);
+            soon += vectors * LINES * 64;
+        }
+#pragma GCC unroll 8
+        for (int k = 0; k < TURN_WORDS * each; k++) {
+            if (k >= depth) break; /* one more step would make -0 into 0 */
+#pragma GCC unroll 2
+            for (int v = 0; v < vectors; v++) right[v] = word_widened(words[v][k / each], dtype, k % each);
+#pragma GCC unroll 24
+            for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+                for (int v = 0; v < vectors; v++) sum[r][v] += a[k * rows + r] * right[v];
+        }
+    }
+#pragma GCC unroll 24
+    for (int r = 0; r < rows; r++)
+#pragma GCC unroll 2
+        for (int v = 0; v < vectors; v++) *(VecInMemory *)(sums + r * sums_line + v * VEC_FLOATS) = sum[r][v];
+}
+
+/* The next number of rows that there is code for, up to FEW_MOST. */
+static inline int64_t few_width(int64_t rows) {
+    static const int8_t widths[] = {1, 2, 3, 4, 6, 8, 12, 16, 24};
+    int i = 0;
+    while (widths[i] < MIN(rows, (int64_t)FEW_MOST)) i++;
+    return widths[i];
+}
+
+/* The same for FEW_COLS lines. */
+static inline __attribute__((always_inline)) void few_lines(const int rows, const DType dtype, int64_t depth, const float *a, const char *b,
+                                                            int64_t line, const char *soon, float *sums, int64_t sums_line) {
+    const int vectors = rows <= FEW_TWO ? 2 : 1;
+#pragma GCC unroll 2
+    for (int v = 0; v < 2; v += vectors)
+        few_multiply(rows, vectors, dtype, depth, a, b + v * VEC_FLOATS * line, line, soon ? soon + v * VEC_FLOATS * line : NULL,
+                     sums + v * VEC_FLOATS, sums_line);
+}
+
+#define FEW_ROWS(n) \
+    case n: few_lines(n, dtype, depth, a, b, line, soon, sums, sums_line); break
+static inline __attribute__((always_inline)) void few_rows(int64_t rows, const DType dtype, int64_t depth, const float *a, const char *b,
+                                                           int64_t line, const char *soon, float *sums, int64_t sums_line) {
+    switch (rows) {
+        FEW_ROWS(1);
+        FEW_ROWS(2);
+        FEW_ROWS(3);
+        FEW_ROWS(4);
+        FEW_ROWS(6);
+        FEW_ROWS(8);
+#if VEC_MANY_REGISTERS
+        FEW_ROWS(12);
+        FEW_ROWS(16);
+        FEW_ROWS(24);
+#endif
+    default: break;
+    }
+}
+#undef FEW_ROWS
+
+/* sums[r][lane] += a[k][r] b[lane][k] for all k below `depth`, FEW_COLS lines of b and rows as few_width says. Lines are read to the end of their
+ * last piece. `soon`: what is asked for meanwhile, in the order in which it lies, as much as is read; NULL: nothing. */
+__attribute__((noinline, unused)) static void few_sum(int64_t rows, DType dtype, int64_t depth, const float *a, const char *b, int64_t line,
+                                                      const char *soon, float *sums, int64_t sums_line) {
+    if (dtype == DT_F32) few_rows(rows, DT_F32, depth, a, b, line, soon, sums, sums_line);
+    else if (dtype == DT_BF16) few_rows(rows, DT_BF16, depth, a, b, line, soon, sums, sums_line);
+    else few_rows(rows, DT_F16, depth, a, b, line, soon, sums, sums_line);
+}
+
+#endif
