@@ -31,9 +31,10 @@ export TUNE="$build/tune" # what tests that run the program itself call
 # Several programs share the processor: waiting threads must not spin. Leaks are looked for, libraries without instrumentation are not judged.
 export OMP_WAIT_POLICY="${OMP_WAIT_POLICY:-passive}"
 export UBSAN_OPTIONS="print_stacktrace=1" TSAN_OPTIONS="ignore_noninstrumented_modules=1" LSAN_OPTIONS="suppressions=tests/lsan.supp:print_suppressions=0"
-[ -x "$build/tune" ] && ls tests/cli/*.case >/dev/null 2>&1 && set -- "$@" tests/cli/run.sh
+# What takes longest begins first, or all others would wait for it in the end.
+[ -x "$build/tune" ] && ls tests/cli/*.case >/dev/null 2>&1 && set -- tests/cli/run.sh "$@"
 # Under the thread sanitizer, where everything is some twenty times slower, what takes long and starts no thread of another kind is left out.
-case $build in *tsan*) ;; *) [ -x "$build/tune" ] && set -- "$@" tests/cli/resume.sh ;; esac
+case $build in *tsan*) ;; *) [ -x "$build/tune" ] && set -- tests/cli/resume.sh "$@" ;; esac
 set -- "$@" tests/cli/self_test.sh
 printf '%s\n' "$@" | xargs -P "${JOBS:-$(getconf _NPROCESSORS_ONLN)}" -n 1 sh "$0" --one "$build"
 cat "$build"/tests/*.count | awk '{ passed += $1; failed += $2; skipped += $3 }

@@ -159,7 +159,7 @@ static void check_case(int64_t rows, int64_t n_vocab, int64_t width, DType dtype
 }
 
 static void for_each_backend(void (*test)(void)) {
-    static const char *const libraries[] = {"own", "openblas", "onednn"}, *const isas[] = {"base", "avx2", "avx512", "avx512_widened", "avx512_bf16", "amx"};
+    static const char *const libraries[] = {"own", "openblas", "onednn"}, *const isas[] = {"base", "avx2", "avx512", "avx512_bf16", "amx"};
     for (size_t i = 0; i < COUNT_OF(libraries); i++)
         for (size_t j = 0; j < COUNT_OF(isas); j++)
             if (cpu_configure(libraries[i], isas[j]) == ST_OK) test();
