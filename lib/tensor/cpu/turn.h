@@ -36,8 +36,9 @@ static inline VecBits turn_load(const char *line, int64_t four) {
     return (VecBits)_mm256_inserti128_si256(_mm256_castsi128_si256(_mm_loadu_si128((const __m128i *)line)),
                                             _mm_loadu_si128((const __m128i *)(line + four)), 1);
 #else
+    typedef int32_t Piece __attribute__((vector_size(TURN_BYTES), aligned(2), may_alias));
     (void)four;
-    return (VecBits)*(const VecInMemory *)line;
+    return *(const Piece *)line;
 #endif
 }
 

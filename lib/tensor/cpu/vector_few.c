@@ -9,7 +9,7 @@
 
 enum {
     FEW_LIMIT = VEC_REGISTERS == 32 ? 64 : 32, /* rows of a product: more are faster by panels, which are turned once */
-    FEW_AHEAD = 3 << 13                        /* bytes */
+    FEW_AHEAD = 1 << 15                        /* bytes */
 };
 
 /* A thread's memory: both A's as few_sum wants them, part after part of the rows; lines that cannot be read where they lie. */
