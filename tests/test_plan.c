@@ -30,7 +30,7 @@ static bool in_child(bool (*body)(void *context), void *context) {
 /* ---- scratch memory ---- */
 
 static const char *const libraries[] = {"own", "openblas", "onednn"};
-static const char *const isas[] = {"base", "avx2", "avx512", "avx512_widened", "avx512_bf16", "amx"};
+static const char *const isas[] = {"base", "avx2", "avx512", "avx512_bf16", "amx"};
 
 typedef struct Kernels { Arena *arena; DType dtype; bool frozen; const Device *device; } Kernels; /* device: the real one, or meta */
 
