@@ -81,7 +81,7 @@ static void for_each_backend(void (*run)(void)) {
     size_t ran = 0;
     for (size_t i = 0; i < COUNT_OF(libraries); i++)
         for (size_t j = 0; j < COUNT_OF(isas); j++)
-            if (configure(libraries[i], isas[j])) {
+            if ((strcmp(libraries[i], "own") == 0 || strcmp(isas[j], "avx512_widened") != 0) && configure(libraries[i], isas[j])) {
                 ArenaMark mark = arena_mark(arena);
                 run();
                 arena_rewind(arena, mark);
@@ -455,7 +455,7 @@ static void run_rows(void) {
                            .more_alpha = 0.5};
             device_cpu()->matmul(&args);
             static const int64_t counts[] = {1, 2, 3, 4, 5, 6, 7, 8, 9, 12, 13, 16, 17, 24, 25, 31, 32, 33, 63, 64, 65, 100, 127, 128, 129, 200, 299};
-            for (size_t i = 0; i < COUNT_OF(counts); i++) {
+            for (size_t i = 0; i < COUNT_OF(counts); i += half ? 4 : 1) {
                 int64_t rows = counts[i], shift = MOST - rows;
                 Tensor *some = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){rows, n});
                 for (int end = 0; end < 2; end++) { /* the first rows of all, then the last ones: another place in their tile */
@@ -512,13 +512,15 @@ static void bits_of_a_row_are_those_of_the_row_alone(void **state) {
     int ran = 0;
     for (size_t i = 0; i < COUNT_OF(libraries); i++) {
         if (strcmp(libraries[i], "openblas") == 0) continue; /* its rows depend on their place: gemm.h */
-        for (size_t j = 0; j < COUNT_OF(isas); j++)
+        for (size_t j = 0; j < COUNT_OF(isas); j++) {
+            if (strcmp(isas[j], "avx512_widened") == 0) continue; /* AVX-512's */
             if ((strcmp(libraries[i], "own") == 0 || j + 1 == COUNT_OF(isas)) &&
                 configure(libraries[i], strcmp(libraries[i], "own") == 0 ? isas[j] : NULL)) {
                 run_rows();
                 run_underflow();
                 ran++;
             }
+        }
     }
     check_ok(cpu_configure(NULL, NULL));
     if (ran > 0) return;
