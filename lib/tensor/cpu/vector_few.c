@@ -93,15 +93,9 @@ void ISA_FN(few_column)(const Product *p) {
 }
 
 void ISA_FN(few_tile)(const Product *p, int64_t col, int64_t cols, float *c) {
-    Product part = *p;
-    Work work = work_new(p, 1);
+    Product part = {.dtype = DT_F32, .m = p->m, .n = cols, .k = p->k, .a = p->a, .b = p->b, .c = c, .c_dtype = DT_F32, .ldc = cols, .alpha = 1};
     part.b.data = (const char *)p->b.data + (size_t)(col * p->b.ld) * dtype_size(p->b.dtype);
-    part.n = cols;
-    part.c = c;
-    part.c_dtype = DT_F32;
-    part.ldc = cols;
-    part.alpha = 1;
-    part.beta = 0;
+    Work work = work_new(p, 1); /* as few_column left it */
     for (int64_t j = 0; !cpu_planning() && j < cols; j += FEW_COLS) task_run(&part, &work, j);
 }
 
