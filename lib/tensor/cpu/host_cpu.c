@@ -70,9 +70,9 @@ static bool tiles_granted(void) {
 #endif
 }
 
-/* Whether what is possible is also sooner done than the set before it. On Intel's cores that know AVX512_FP16 (Golden Cove and later) with AMX switched
- * off, as hosts of virtual machines do, vdpbf16ps goes at half of the rate of f32: 173 GF/s beside 330, measured on Emerald Rapids. By the processor's
- * name, never by a stopwatch: the bits of a run depend on it. */
+/* Whether what is possible is also sooner done than the set before it. On Intel's cores that know AVX512_FP16 (Golden Cove and later) with AMX
+ * switched off, as hosts of virtual machines do, vdpbf16ps goes at half of the rate of f32: 173 GF/s beside 330, measured on Emerald Rapids. By
+ * the processor's name, never by a stopwatch: the bits of a run depend on it. */
 static bool isa_pays(const char *isa) {
     return strcmp(isa, "avx512_bf16") != 0 || !(__builtin_cpu_is("intel") && cpu_has("avx512_fp16"));
 }
