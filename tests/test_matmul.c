@@ -485,8 +485,8 @@ static void run_underflow_of(int64_t rank) {
     Tensor *zeroed[] = {a, b, branch, factor};
     int64_t step = (rank - 1) / 2 * 2; /* steps are pairs */
     for (size_t i = 0; i < COUNT_OF(zeroed); i++) device_cpu()->fill(zeroed[i], 0);
-    for (int64_t i = 0; i < ROWS; i++) tensor_set(branch, i * rank + step, -ldexp(1, -70));
-    for (int64_t i = 0; i < N; i++) tensor_set(factor, i * rank + step, ldexp(1, -70));
+    for (int64_t i = 0; i < ROWS; i++) tensor_set(branch, i * rank + step, -ldexp(1, -80));
+    for (int64_t i = 0; i < N; i++) tensor_set(factor, i * rank + step, ldexp(1, -80));
     Matmul args = {.a = a, .b = b, .transpose_b = true, .alpha = 1, .more_a = branch, .more_b = factor, .transpose_more_b = true, .more_alpha = 1};
     uint64_t bits = 0;
     for (int64_t rows = ROWS; rows > 0; rows--) {

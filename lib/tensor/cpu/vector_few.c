@@ -7,10 +7,7 @@
 
 #include <string.h>
 
-enum {
-    FEW_LIMIT = VEC_REGISTERS == 32 ? 64 : 32, /* rows of a product: more are faster by panels, which are turned once */
-    FEW_AHEAD = 1 << 15                        /* bytes */
-};
+enum { FEW_LIMIT = VEC_REGISTERS == 32 ? 64 : 32 }; /* rows of a product: more are faster by panels, which are turned once */
 
 /* A thread's memory: both A's as few_sum wants them, part after part of the rows; lines that cannot be read where they lie. */
 typedef struct Work { float *rows, *more_rows, *lines; } Work;
@@ -78,7 +75,7 @@ static void task_run(const Product *p, const Work *work, int64_t col) {
         const float *a = part ? work->more_rows : work->rows;
         Weight b = weight_lines(part ? &p->more_b : &p->b, part ? p->more_alpha : p->alpha, col, p->n, k, work->lines);
         for (int64_t i = 0; i < blocks_of(p->m, step); i++)
-            few_sum(width, b.dtype, k, a + i * width * k, b.at, b.line, b.at + FEW_AHEAD, sums + i * width * FEW_COLS, FEW_COLS);
+            few_sum(width, b.dtype, k, a + i * width * k, b.at, b.line, b.at + FEW_COLS * b.line, sums + i * width * FEW_COLS, FEW_COLS);
     }
     for (int64_t r = 0; r < p->m; r++) run_write(&c, r * p->ldc + col, cols, sums + (r / step * width + r % step) * FEW_COLS, 0);
 }

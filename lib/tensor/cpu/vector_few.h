@@ -10,16 +10,33 @@
 
 enum {
     FEW_MOST = VEC_REGISTERS == 32 ? 24 : 8, /* rows that have their sums in registers */
-    FEW_TWO = 4,                             /* up to so many rows go by two vectors: one chain of sums leaves the multipliers idle */
+    FEW_TWO = 8,                             /* up to so many rows go by two vectors: one chain of sums leaves the multipliers idle */
     FEW_COLS = 2 * VEC_FLOATS                /* lines at a time */
 };
+
+/* Memory that is asked for while lines are multiplied, a share of it with each piece: lines of the first cache 128 bytes along the same lines, or
+ * all would be missed at once, and what few_sum's `soon` says, from several places at once, which memory gives faster than from one. */
+enum { ASKED = VEC_FLOATS * TURN_BYTES / 64 }; /* for each vector with a piece, of each of the two */
+typedef struct Asked { const char *along, *soon; int turn; } Asked;
+
+static inline __attribute__((always_inline)) void ask(Asked *asked, const int vectors, int64_t line) {
+    const int n = vectors * ASKED, streams = MIN(n, 4);
+#pragma GCC unroll 8
+    for (int i = 0; i < n; i++) {
+        __builtin_prefetch(asked->along + i * line, 0, 3);
+        __builtin_prefetch(asked->soon + i % streams * (vectors * VEC_FLOATS / streams) * line + i / streams * 64, 0, 2);
+    }
+    bool last = ++asked->turn % (64 / TURN_BYTES) == 0;
+    asked->along += last ? 64 - (vectors * VEC_FLOATS - n) * line : n * line;
+    asked->soon += n / streams * 64;
+}
 
 /* As few_sum, for `vectors` vectors of lines. */
 static inline __attribute__((always_inline)) void few_multiply(const int rows, const int vectors, const DType dtype, int64_t depth, const float *a,
                                                                const char *b, int64_t line, const char *soon, float *sums, int64_t sums_line) {
-    enum { LINES = VEC_FLOATS * TURN_BYTES / 64 }; /* that a piece of all lines takes */
     const int each = dtype == DT_F32 ? 1 : 2;      /* values of a word */
     Vec sum[FEW_MOST][2], right[2];
+    Asked asked = {b + 128, soon, 0};
     TurnLines lines[2] = {turn_lines(b, line), turn_lines(b + (vectors - 1) * VEC_FLOATS * line, line)};
 #pragma GCC unroll 24
     for (int r = 0; r < rows; r++)
@@ -29,11 +46,7 @@ static inline __attribute__((always_inline)) void few_multiply(const int rows, c
         VecBits words[2][TURN_WORDS];
 #pragma GCC unroll 2
         for (int v = 0; v < vectors; v++) turn_piece(&lines[v], words[v]);
-        if (soon) {
-#pragma GCC unroll 8
-            for (int i = 0; i < vectors * LINES; i++) __builtin_prefetch(soon + i * 64, 0, 2);
-            soon += vectors * LINES * 64;
-        }
+        if (soon) ask(&asked, vectors, line);
 #pragma GCC unroll 8
         for (int k = 0; k < TURN_WORDS * each; k++) {
             if (k >= depth) break; /* one more step would make -0 into 0 */
@@ -91,7 +104,7 @@ static inline __attribute__((always_inline)) void few_rows(int64_t rows, const D
 #undef FEW_ROWS
 
 /* sums[r][lane] += a[k][r] b[lane][k] for all k below `depth`, FEW_COLS lines of b and rows as few_width says. Lines are read to the end of their
- * last piece. `soon`: what is asked for meanwhile, in the order in which it lies, as much as is read; NULL: nothing. */
+ * last piece. `soon`: what is asked for meanwhile, as much as is read; NULL: nothing, as where lines come from a cache. */
 __attribute__((noinline, unused)) static void few_sum(int64_t rows, DType dtype, int64_t depth, const float *a, const char *b, int64_t line,
                                                       const char *soon, float *sums, int64_t sums_line) {
     if (dtype == DT_F32) few_rows(rows, DT_F32, depth, a, b, line, soon, sums, sums_line);
