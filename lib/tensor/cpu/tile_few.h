@@ -13,7 +13,7 @@
 
 enum {
     FEW_COLS = 24,            /* so many columns have their sums in registers */
-    FEW_AHEAD = 3 << 13,      /* bytes; half and twice as many are slower */
+    FEW_LINES = 32,           /* after so many come those that are asked for */
     FEW_PAIRS = TURN_WORDS
 };
 
@@ -29,16 +29,16 @@ static inline __attribute__((always_inline)) void few_multiply(const int width, 
                                                                bool add, float *sums, int64_t sums_line) {
     __m512 sum[FEW_COLS];
     TurnLines rows = turn_lines(at, line);
-    const char *soon = at + FEW_AHEAD; /* in the order in which lines lie, not in which they are used */
+    Asked asked = asked_new(at, at + FEW_LINES * line);
 #pragma GCC unroll 24
     for (int c = 0; c < width; c++) sum[c] = add ? _mm512_loadu_ps(sums + c * sums_line) : _mm512_setzero_ps();
-    for (; n_pairs > 0; n_pairs -= FEW_PAIRS, columns += FEW_PAIRS * width * 4, soon += 4 * 64) {
+    for (; n_pairs > 0; n_pairs -= FEW_PAIRS, columns += FEW_PAIRS * width * 4) {
         VecBits pairs[FEW_PAIRS];
         turn_piece(&rows, pairs);
+        ask(&asked, 1, line);
 #pragma GCC unroll 4
         for (int pair = 0; pair < FEW_PAIRS; pair++) {
             if (pair >= n_pairs) break; /* one more step would make -0 into 0 */
-            _mm_prefetch(soon + pair * 64, _MM_HINT_T1);
 #pragma GCC unroll 24
             for (int c = 0; c < width; c++) sum[c] = _mm512_dpbf16_ps(sum[c], (__m512bh)pairs[pair], pair_of(columns + (pair * width + c) * 4));
         }

@@ -14,29 +14,12 @@ enum {
     FEW_COLS = 2 * VEC_FLOATS                /* lines at a time */
 };
 
-/* Memory that is asked for while lines are multiplied, a share of it with each piece: lines of the first cache 128 bytes along the same lines, or
- * all would be missed at once, and what few_sum's `soon` says, from several places at once, which memory gives faster than from one. */
-enum { ASKED = VEC_FLOATS * TURN_BYTES / 64 }; /* for each vector with a piece, of each of the two */
-typedef struct Asked { const char *along, *soon; int turn; } Asked;
-
-static inline __attribute__((always_inline)) void ask(Asked *asked, const int vectors, int64_t line) {
-    const int n = vectors * ASKED, streams = MIN(n, 4);
-#pragma GCC unroll 8
-    for (int i = 0; i < n; i++) {
-        __builtin_prefetch(asked->along + i * line, 0, 3);
-        __builtin_prefetch(asked->soon + i % streams * (vectors * VEC_FLOATS / streams) * line + i / streams * 64, 0, 2);
-    }
-    bool last = ++asked->turn % (64 / TURN_BYTES) == 0;
-    asked->along += last ? 64 - (vectors * VEC_FLOATS - n) * line : n * line;
-    asked->soon += n / streams * 64;
-}
-
 /* As few_sum, for `vectors` vectors of lines. */
 static inline __attribute__((always_inline)) void few_multiply(const int rows, const int vectors, const DType dtype, int64_t depth, const float *a,
                                                                const char *b, int64_t line, const char *soon, float *sums, int64_t sums_line) {
     const int each = dtype == DT_F32 ? 1 : 2;      /* values of a word */
     Vec sum[FEW_MOST][2], right[2];
-    Asked asked = {b + 128, soon, 0};
+    Asked asked = asked_new(b, soon);
     TurnLines lines[2] = {turn_lines(b, line), turn_lines(b + (vectors - 1) * VEC_FLOATS * line, line)};
 #pragma GCC unroll 24
     for (int r = 0; r < rows; r++)
