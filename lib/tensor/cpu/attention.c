@@ -179,17 +179,17 @@ static void few_attend(const AttentionShape *shape, const Work *work, int64_t ro
     Columns seen = columns_seen(shape, position, position + (rows - 1) / shape->group, start, to);
     if (seen.begin >= seen.end) return;
     int64_t width = few_width(rows), size = (int64_t)dtype_size(v->dtype);
-    keys_ask(shape, v, segment, kv_head, start + seen.begin, start + seen.end);
     memset(work->scores, 0, (size_t)(width * KEY_TILE) * sizeof *work->scores);
     for (int64_t j = seen.begin / FEW_COLS * FEW_COLS; j < seen.end; j += FEW_COLS) {
+        keys_ask(shape, v, segment, kv_head, start + MAX(j, (int64_t)seen.begin), start + MIN(j + FEW_COLS, (int64_t)seen.end));
         KeyLines keys = keys_find(shape, k, segment, kv_head, start, from, to, j, FEW_COLS, work->tile);
         few_sum(width, keys.dtype, shape->dim, work->keys_transposed, keys.at, keys.line, NULL, work->scores + j, KEY_TILE);
     }
     softmax_rows(shape, work, 0, rows, position, start, to);
-    keys_ask(shape, k, segment, kv_head, start + KEY_TILE, MIN(position + 1, start + 2 * KEY_TILE));
     for (int64_t j = seen.begin, n; j < seen.end; j += n) {
-        int64_t row = key_run(shape->args->layout, segment, start + j, &n);
+        int64_t row = key_run(shape->args->layout, segment, start + j, &n), later = start + KEY_TILE + j;
         n = MIN(n, seen.end - j);
+        keys_ask(shape, k, segment, kv_head, later, MIN(position + 1, later + n));
         values_add(rows, v->dtype, n, work->scores + j, (const char *)v->data + (row * shape->kv_width + kv_head * shape->dim) * size,
                    shape->kv_width * size, work->sum, shape->dim);
     }
@@ -216,13 +216,14 @@ static void task_run(const AttentionShape *shape, AttentionTask task, int64_t kv
     int64_t oldest = args->window > 0 ? MAX((int64_t)0, position - args->window + 1) : 0;
     Work work = work_new(shape);
     if (cpu_planning()) return;
+    bool few = rows_are_few(shape, rows);
+    if (few) keys_ask(shape, k, task.segment, kv_head, oldest, MIN(end, oldest / KEY_TILE * KEY_TILE + KEY_TILE));
     rows_load(shape, q, first, n_tokens, kv_head, (float)args->scale, work.q);
     memset(work.sum, 0, (size_t)(rows * shape->padded) * sizeof(float));
     for (int64_t r = 0; r < rows; r++) {
         work.largest[r] = -INFINITY;
         work.total[r] = 0;
     }
-    bool few = rows_are_few(shape, rows);
     if (few) few_begin(shape, &work, rows);
     for (int64_t start = oldest / KEY_TILE * KEY_TILE; start < end; start += KEY_TILE) {
         int64_t from = MAX((int64_t)0, oldest - start), to = MIN((int64_t)KEY_TILE, end - start);

@@ -44,14 +44,6 @@ static int64_t saved_at(const MlpArgs *args, int layer, int64_t begin, int64_t n
     return begin * saved_widths + n * widths_below(args, layer);
 }
 
-/* to (n, m) = transpose of from (m, n). */
-static void transpose(int64_t m, int64_t n, const float *from, int64_t from_row, float *to, int64_t to_row) {
-    int64_t whole_m = m / 4 * 4, whole_n = n / 4 * 4;
-    tile_transpose(whole_m, whole_n, from, from_row, to, to_row);
-    for (int64_t i = 0; i < m; i++)
-        for (int64_t j = i < whole_m ? whole_n : 0; j < n; j++) to[j * to_row + i] = from[i * from_row + j];
-}
-
 /* Rows begin..begin+rows-1 of a tensor, turned over into (width, n); what is behind `rows` is zero. */
 static void columns_read(const Tensor *x, int64_t begin, int64_t rows, float *to, int64_t n, float *buffer) {
     int64_t width = tensor_width(x);

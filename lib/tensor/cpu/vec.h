@@ -109,4 +109,12 @@ static inline void tile_transpose(int64_t m, int64_t n, const float *from, int64
         }
 }
 
+/* The same for any sizes. */
+static inline void transpose(int64_t m, int64_t n, const float *from, int64_t from_row, float *to, int64_t to_row) {
+    int64_t whole_m = m / 4 * 4, whole_n = n / 4 * 4;
+    tile_transpose(whole_m, whole_n, from, from_row, to, to_row);
+    for (int64_t i = 0; i < m; i++)
+        for (int64_t j = i < whole_m ? whole_n : 0; j < n; j++) to[j * to_row + i] = from[i * from_row + j];
+}
+
 #endif

@@ -36,17 +36,17 @@ static Work work_new(const Product *products, int n) {
 
 /* All rows of A, [k][few_width] for each part. */
 static void rows_load(const Operand *a, int64_t m, int64_t k, float *to) {
-    float buffer[RUN];
+    enum { AT_ONCE = 4 };
+    float buffer[AT_ONCE * RUN];
     int64_t step = m > 0 ? part_rows(m) : 1, width = few_width(step);
-    for (int64_t row = 0; row < m; row += step) {
-        for (int64_t r = 0; r < width; r++)
+    for (int64_t row = 0; row < m; row += step, to += width * k)
+        for (int64_t r = 0; r < width; r += AT_ONCE)
             for (RUNS(at, n, 0, k)) {
-                if (r < MIN(step, m - row)) line_load(a, row + r, at, n, n, 1, buffer);
-                else memset(buffer, 0, sizeof buffer);
-                for (int64_t i = 0; i < n; i++) to[(at + i) * width + r] = buffer[i];
+                int64_t rows = MIN((int64_t)AT_ONCE, width - r), there = MAX((int64_t)0, MIN(rows, MIN(step, m - row) - r));
+                for (int64_t i = 0; i < there; i++) line_load(a, row + r + i, at, n, n, 1, buffer + i * RUN);
+                memset(buffer + there * RUN, 0, (size_t)((rows - there) * RUN) * sizeof *buffer);
+                transpose(rows, n, buffer, RUN, to + at * width + r, width);
             }
-        to += width * k;
-    }
 }
 
 /* FEW_COLS lines of a weight from column `col` of C on: where they lie, or in f32 times `scale` with zeros around them. */
