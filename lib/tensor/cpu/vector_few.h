@@ -10,7 +10,7 @@
 
 enum {
     FEW_MOST = VEC_REGISTERS == 32 ? 24 : 8, /* rows that have their sums in registers */
-    FEW_TWO = 8,                             /* up to so many rows go by two vectors: one chain of sums leaves the multipliers idle */
+    FEW_TWO = VEC_REGISTERS == 32 ? 8 : 4,   /* up to so many rows go by two vectors: one chain of sums leaves the multipliers idle */
     FEW_COLS = 2 * VEC_FLOATS                /* lines at a time */
 };
 
