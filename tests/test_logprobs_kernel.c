@@ -1,6 +1,6 @@
 /* Log-probabilities of tokens on the processor's device against the reference device, under each library and instruction set that is here. */
 #include "lib/tensor/tensor.h"
-#include "tests/check.h"
+#include "tests/backends.h"
 
 #include <math.h>
 #include <omp.h>
@@ -156,14 +156,6 @@ static void check_case(int64_t rows, int64_t n_vocab, int64_t width, DType dtype
 #undef CHECK
     tensor_unpack(head);
     arena_rewind(arena, mark);
-}
-
-static void for_each_backend(void (*test)(void)) {
-    static const char *const libraries[] = {"own", "openblas", "onednn"}, *const isas[] = {"base", "avx2", "avx512", "avx512_bf16", "amx"};
-    for (size_t i = 0; i < COUNT_OF(libraries); i++)
-        for (size_t j = 0; j < COUNT_OF(isas); j++)
-            if (cpu_configure(libraries[i], isas[j]) == ST_OK) test();
-    check_ok(cpu_configure(NULL, NULL));
 }
 
 static void run_cases(void) {

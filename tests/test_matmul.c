@@ -1,7 +1,7 @@
 /* Matrix products of the processor's device against plain loops in double, under each library and instruction set that this build and processor have.
  */
 #include "lib/tensor/tensor.h"
-#include "tests/check.h"
+#include "tests/backends.h"
 
 #include <math.h>
 #include <omp.h>
@@ -10,8 +10,6 @@
 #include <string.h>
 
 static Arena *arena;
-static const char *const libraries[] = {"own", "openblas", "onednn"};
-static const char *const isas[] = {"base", "avx2", "avx512", "avx512_widened", "avx512_bf16", "amx"};
 
 static bool configure(const char *gemm, const char *isa) { return cpu_configure(gemm, isa) == ST_OK; }
 
@@ -75,20 +73,6 @@ static void check_product(Matmul *args, const char *what) {
     if (args->c->dtype == DT_BF16 && (args->more_a || args->addend)) absolute += 8e-3 * sqrt((double)(k + 1));
     check_close_f64(what, got, want, (size_t)n, absolute, args->c->dtype == DT_BF16 ? 1.0 / 256 : 1e-6);
     tensor_unpack((Tensor *)(uintptr_t)args->b);
-}
-
-static void for_each_backend(void (*run)(void)) {
-    size_t ran = 0;
-    for (size_t i = 0; i < COUNT_OF(libraries); i++)
-        for (size_t j = 0; j < COUNT_OF(isas); j++)
-            if ((strcmp(libraries[i], "own") == 0 || strcmp(isas[j], "avx512_widened") != 0) && configure(libraries[i], isas[j])) {
-                ArenaMark mark = arena_mark(arena);
-                run();
-                arena_rewind(arena, mark);
-                ran++;
-            }
-    assert_true(ran >= 1);
-    check_ok(cpu_configure(NULL, NULL));
 }
 
 static void run_shapes(void) {
@@ -210,7 +194,11 @@ static uint64_t bits_of(const Tensor *c, int64_t first_row, int64_t rows) {
     size_t row_bytes = (size_t)c->shape[1] * dtype_size(c->dtype);
     const uint8_t *bytes = (const uint8_t *)c->data + (size_t)first_row * row_bytes;
     uint64_t hash = 1469598103934665603u;
-    for (size_t i = 0; i < (size_t)rows * row_bytes; i++) hash = (hash ^ bytes[i]) * 1099511628211u;
+    for (size_t i = 0; i < (size_t)rows * row_bytes; i += 2) { /* all values have so many bytes or twice as many */
+        uint16_t word;
+        memcpy(&word, bytes + i, sizeof word);
+        hash = (hash ^ word) * 1099511628211u;
+    }
     return hash;
 }
 
@@ -252,7 +240,7 @@ static void run_threads(void) {
                 uint64_t bits = bits_of(args.c, 0, shape[0]);
                 if (t == 1) first = bits;
                 if (bits != first) fail_msg("%s: shape %zu variant %d has other bits on %d threads", cpu_info()->gemm_f32, s, variant, t);
-                check_read_late(args, first);
+                if (t == 1 || t == 4) check_read_late(args, first);
             }
             tensor_unpack(b);
             arena_rewind(arena, mark);

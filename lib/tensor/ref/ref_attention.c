@@ -3,6 +3,7 @@
 
 #include <math.h>
 #include <stdlib.h>
+#include <string.h>
 
 /* One query token and the keys it sees, at positions first..position of its sequence. */
 typedef struct Query {
@@ -62,7 +63,8 @@ void ref_kv_store(const AttentionArgs *args, const Tensor *k, const Tensor *v) {
     }
 }
 
-static void attend(const Query *query, int64_t h, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp, double *scores) {
+static void attend(const Query *query, int64_t h, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp, double *scores,
+                   double *out) {
     const AttentionArgs *args = query->args;
     int64_t d = args->head_dim, kv_width = args->n_kv_heads * d, kv_start = h / (args->n_heads / args->n_kv_heads) * d;
     int64_t q_start = (query->row * args->n_heads + h) * d, n_keys = query->position - query->first + 1;
@@ -72,11 +74,12 @@ static void attend(const Query *query, int64_t h, const Tensor *q, const Tensor 
         if (scores[j] > largest || isnan(scores[j])) largest = scores[j];
     }
     for (int64_t j = 0; j < n_keys; j++) sum += scores[j] = exp(scores[j] - largest);
-    for (int64_t c = 0; c < d; c++) {
-        double value = 0;
-        for (int64_t j = 0; j < n_keys; j++) value += scores[j] / sum * tensor_get(v, key_row(query, query->first + j) * kv_width + kv_start + c);
-        tensor_set(y, q_start + c, value);
+    memset(out, 0, (size_t)d * sizeof *out);
+    for (int64_t j = 0; j < n_keys; j++) {
+        int64_t key = key_row(query, query->first + j) * kv_width + kv_start;
+        for (int64_t c = 0; c < d; c++) out[c] += scores[j] / sum * tensor_get(v, key + c);
     }
+    for (int64_t c = 0; c < d; c++) tensor_set(y, q_start + c, out[c]);
     if (logsumexp) tensor_set(logsumexp, query->row * args->n_heads + h, largest + log(sum));
 }
 
@@ -90,13 +93,14 @@ static int64_t longest_sequence(const Layout *layout) {
 void ref_attention(const AttentionArgs *args, const Tensor *q, const Tensor *k, const Tensor *v, Tensor *y, Tensor *logsumexp) {
     const Layout *layout = args->layout;
     const Tensor *keys = layout->cache ? layout->cache->k[args->layer] : k, *values = layout->cache ? layout->cache->v[args->layer] : v;
-    double *scores = ref_zeros(longest_sequence(layout));
+    double *scores = ref_zeros(longest_sequence(layout)), *out = ref_zeros(args->head_dim);
     for (int32_t s = 0; s < layout->n_segments; s++)
         for (int64_t row = layout->segments[s].begin; row < layout->segments[s].end; row++) {
             Query query = query_at(args, s, row);
-            for (int64_t h = 0; h < args->n_heads; h++) attend(&query, h, q, keys, values, y, logsumexp, scores);
+            for (int64_t h = 0; h < args->n_heads; h++) attend(&query, h, q, keys, values, y, logsumexp, scores, out);
         }
     free(scores);
+    free(out);
 }
 
 /* Sums of the backward pass: dq of one query head, dk and dv of the whole batch. */
