@@ -326,17 +326,33 @@ static bool learns_from_prompts(const Recipe *recipe) {
            !preference_algorithm(recipe->rl_algorithm);
 }
 
-/* First as the run reads them, for its words on rows that it does not take; then as examples, to be counted and shown. */
+/* What the run would say of rows that it does not take, or that have not what rewards look for: of those asked in training and in evaluation. */
+static Status try_prompts(const Recipe *recipe, const ModelConfig *config, const Chat *chat, const Tokenizer *tokenizer, RewardSet *rewards) {
+    const char *keys[] = {"data.train", NULL};
+    YamlNode nodes[] = {recipe->data_train, recipe_eval_rows(recipe, &keys[1])};
+    Status status = ST_OK;
+    for (size_t i = 0; i < COUNT_OF(nodes) && nodes[i] && status == ST_OK; i++) {
+        PromptSet set = {0};
+        status = prompts_read(nodes[i], keys[i], recipe, config, chat, tokenizer, &set);
+        if (status == ST_OK) status = prompts_check(&set, rewards);
+        prompts_free(&set);
+    }
+    return status;
+}
+
+/* First as the run reads them; then as examples, to be counted and shown. */
 static Status open_prompts(const Recipe *recipe, const ModelConfig *config, RecipeRows *rows) {
-    PromptSet set = {0};
     Tokenizer *tokenizer = NULL;
     Chat *chat = NULL;
-    Status status = tokenizer_load_if_any(recipe->model_path, &tokenizer);
+    RewardSet *rewards = NULL;
+    const RewardOptions options = {.max_new_tokens = recipe->generate_max_new_tokens, .secret = secret_from_environment};
+    Status status = recipe->reward ? rewards_open(recipe->reward, recipe->path, &options, &rewards) : ST_OK;
+    if (status == ST_OK) status = tokenizer_load_if_any(recipe->model_path, &tokenizer);
     if (status == ST_OK) status = chat_open(recipe->model_path, recipe->model_chat_template, recipe->data_now, tokenizer, &chat);
-    if (status == ST_OK) status = prompts_read(recipe->data_train, "data.train", recipe, config, chat, tokenizer, &set);
-    prompts_free(&set);
+    if (status == ST_OK) status = try_prompts(recipe, config, chat, tokenizer, rewards);
     chat_close(chat);
     tokenizer_free(tokenizer);
+    rewards_close(rewards);
     return status == ST_OK ? recipe_prompts_open(recipe, config, NULL, rows) : status;
 }
 
@@ -381,7 +397,7 @@ Status cmd_data_check(int argc, char **argv) {
         .help =
             "Shows what training would see: rows, tokens, lengths, what is dropped, cut or double, the first rows with every trained token marked, and what looks wrong: an end that is "
             "never trained, BOS twice, a template that the tokenizer does not know, rows much alike, evaluation rows that training has as well. Exit code 4 when nothing, or the wrong "
-            "thing, would be learned. The model's weights are not needed. Of a recipe that learns by rewards on prompts: these, as they are asked.\n"
+            "thing, would be learned. The model's weights are not needed. Of a recipe that learns by rewards on prompts: these, as they are asked, and whether rows have what the rewards look for.\n"
             "    tune data check recipes/demo/sft.yaml --rows 5",
     };
     const Option options[] = {

@@ -554,6 +554,24 @@ static void bf16_goes_by_the_instruction_set(void **state) {
     check_ok(cpu_configure(NULL, NULL));
 }
 
+/* By what the system says of the processor: the widest set, but for pairs of bf16 where multiplying them takes longer than widening them. */
+static void the_usual_set_is_the_fastest(void **state) {
+    (void)state;
+    Str cpu = {0};
+    if (!HAVE_TILES || !file_exists("/proc/cpuinfo") || file_read("/proc/cpuinfo", (size_t)1 << 24, &cpu) != ST_OK || !strstr(cpu.data, " avx512dq")) {
+        str_release(&cpu);
+        print_message("skipped: no processor with AVX-512, or none that the system describes\n");
+        skip();
+    }
+    bool bf16 = strstr(cpu.data, " avx512_bf16"), slow = strstr(cpu.data, "GenuineIntel") && strstr(cpu.data, " avx512_fp16");
+    str_release(&cpu);
+    bool amx = cpu_configure(NULL, "amx") == ST_OK;
+    check_ok(cpu_configure(NULL, NULL));
+    const char *want = amx ? "amx" : bf16 && !slow ? "avx512_bf16" : bf16 ? "avx512_widened" : "avx512";
+    assert_string_equal(cpu_info()->isa, want);
+    assert_int_equal(device_cpu()->product_dtype(DT_BF16), amx || (bf16 && !slow) ? DT_BF16 : DT_F32);
+}
+
 static void unknown_names_are_refused(void **state) {
     (void)state;
     check_status(cpu_configure("mkl", NULL), ST_USAGE);
@@ -588,6 +606,7 @@ int main(void) {
         cmocka_unit_test(bits_of_a_row_are_those_of_the_row_alone),
         cmocka_unit_test(packing_happens_once_and_as_announced),
         cmocka_unit_test(bf16_goes_by_the_instruction_set),
+        cmocka_unit_test(the_usual_set_is_the_fastest),
         cmocka_unit_test(unknown_names_are_refused),
         cmocka_unit_test(speed_is_measured),
     };

@@ -191,6 +191,14 @@ Status prompts_split(PromptSet *set, double share, uint64_t seed, PromptSet *hel
     return status;
 }
 
+Status prompts_check(const PromptSet *set, RewardSet *rewards) {
+    for (size_t i = 0; rewards && i < set->n; i++) {
+        const PromptRow *row = &set->items[i];
+        TRY(rewards_check(rewards, &(RewardRow){.file = row->file, .unit = row->unit, .number = (int64_t)row->line, .columns = row->json}));
+    }
+    return ST_OK;
+}
+
 void prompts_free(PromptSet *set) {
     for (size_t i = 0; i < set->n; i++) {
         ids_release(&set->items[i].ids);

@@ -197,11 +197,7 @@ static Status open_values(TextRl *rl) {
 
 Status text_prompts_read(TextRl *rl, YamlNode node, const char *key, PromptSet *set) {
     TRY(prompts_read(node, key, rl->recipe, &rl->model->config, rl->chat, rl->tokenizer, set));
-    for (size_t i = 0; rl->rewards && i < set->n; i++) {
-        const PromptRow *row = &set->items[i];
-        TRY(rewards_check(rl->rewards, &(RewardRow){.file = row->file, .unit = row->unit, .number = (int64_t)row->line, .columns = row->json}));
-    }
-    return ST_OK;
+    return prompts_check(set, rl->rewards);
 }
 
 static Status open_prompts(TextRl *rl) {
