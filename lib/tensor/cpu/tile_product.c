@@ -212,11 +212,6 @@ typedef struct Ahead {
 } Ahead;
 
 #ifdef __AMX_BF16__
-/* Tile i + ahead of the n of some rows, of which i is at `upper`, or one of the block of rows behind them. */
-static inline const char *tiles_soon(const Rows *a, const char *upper, int64_t i, int64_t n, int64_t ahead) {
-    return i + ahead < n ? upper + ahead * 64 : upper + BLOCK * a->line + (ahead - n) * 64;
-}
-
 /* sums (lines of at least 32) from `sum`: 32 rows, or 16 if not `tall`, of 32 columns, or 16 if not `wide`. Multiplying leaves the vector units free:
  * on the way lines of the block before are finished. */
 static inline __attribute__((always_inline)) void block_multiply(const bool tall, const bool wide, const Sum *sum, void *sums, int64_t line,
@@ -255,12 +250,9 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
                 tile_multiply(2, 5, 6);
                 if (wide) tile_multiply(3, 5, 7);
             }
-            if (next && ahead->once) { /* the second cache waits for more lines than the first, so it is asked before */
-                const char *soon = tiles_soon(&a, upper, i, n, SOON), *later = tiles_soon(&a, upper, i, n, 2 * SOON);
-                for (int64_t r = 0; r < BLOCK; r++) {
-                    _mm_prefetch(soon + r * a.line, _MM_HINT_T0);
-                    _mm_prefetch(later + r * a.line, _MM_HINT_T1);
-                }
+            if (next && ahead->once) { /* tiles that come SOON, of these rows or of the rows behind them */
+                const char *soon = i + SOON < n ? upper + SOON * 64 : upper + BLOCK * a.line + (SOON - n) * 64;
+                for (int64_t r = 0; r < BLOCK; r++) _mm_prefetch(soon + r * a.line, _MM_HINT_T0);
             } else if (next) {
                 for (int64_t r = 0; r < ahead->rows; r++) _mm_prefetch(next + r * ahead->line, _MM_HINT_T1);
                 next += 64;
