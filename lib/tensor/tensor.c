@@ -5,15 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-size_t dtype_size(DType dtype) {
-    switch (dtype) {
-    case DT_F32: case DT_I32: return 4;
-    case DT_BF16: case DT_F16: return 2;
-    case DT_F64: return 8;
-    }
-    return 0;
-}
-
 const char *dtype_name(DType dtype) {
     static const char *const names[] = {[DT_F32] = "f32", [DT_BF16] = "bf16", [DT_F16] = "f16", [DT_F64] = "f64", [DT_I32] = "i32"};
     return names[dtype];

@@ -22,7 +22,15 @@
 /* ---- tensors ---- */
 
 typedef enum DType { DT_F32, DT_BF16, DT_F16, DT_F64, DT_I32 } DType;
-size_t dtype_size(DType dtype);       /* bytes of one element */
+/* Bytes of one element. Here, since where the dtype is known in a kernel it must cost nothing: a call there spills all vectors. */
+static inline size_t dtype_size(DType dtype) {
+    switch (dtype) {
+    case DT_F32: case DT_I32: return 4;
+    case DT_BF16: case DT_F16: return 2;
+    case DT_F64: return 8;
+    }
+    return 0;
+}
 const char *dtype_name(DType dtype);  /* "f32", ... */
 static inline float bf16_to_float(uint16_t bits);
 static inline uint16_t float_to_bf16(float value); /* round to nearest, ties to even; NaN stays NaN */

@@ -110,13 +110,14 @@ static KeyLines keys_find(const AttentionShape *shape, const Tensor *k, int32_t 
 static inline __attribute__((always_inline)) void values_multiply(const int rows, const int vectors, const DType dtype, int64_t n,
                                                                   const float *weights, const char *v, int64_t line, float *sum, int64_t width) {
     Vec sums[FEW_ROWS][4], right[4];
+    const int size = (int)dtype_size(dtype);
 #pragma GCC unroll 8
     for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
         for (int i = 0; i < vectors; i++) sums[r][i] = *(const VecInMemory *)(sum + r * width + i * VEC_FLOATS);
     for (int64_t j = 0; j < n; j++) {
 #pragma GCC unroll 4
-        for (int i = 0; i < vectors; i++) right[i] = line_widened(v + j * line + i * VEC_FLOATS * (int)dtype_size(dtype), dtype);
+        for (int i = 0; i < vectors; i++) right[i] = line_widened(v + j * line + i * VEC_FLOATS * size, dtype);
 #pragma GCC unroll 8
         for (int r = 0; r < rows; r++)
 #pragma GCC unroll 4
@@ -131,7 +132,7 @@ static inline __attribute__((always_inline)) void values_multiply(const int rows
 static inline __attribute__((always_inline)) void values_rows(const int rows, const DType dtype, int64_t n, const float *weights, const char *v,
                                                               int64_t line, float *sum, int64_t width) {
     const int most = rows * 4 <= VEC_REGISTERS / 2 ? 4 : rows * 2 <= VEC_REGISTERS / 2 ? 2 : 1;
-    int64_t c = 0, size = dtype == DT_F32 ? 4 : 2;
+    int64_t c = 0, size = (int64_t)dtype_size(dtype);
     for (; c + most * VEC_FLOATS <= width; c += most * VEC_FLOATS) values_multiply(rows, most, dtype, n, weights, v + c * size, line, sum + c, width);
     for (; c < width; c += VEC_FLOATS) values_multiply(rows, 1, dtype, n, weights, v + c * size, line, sum + c, width);
 }
@@ -160,8 +161,8 @@ static __attribute__((noinline)) void values_add(int64_t rows, DType dtype, int6
 /* Queries side by side, as few_sum wants them, zeros where there are less than there is code for. */
 static void few_begin(const AttentionShape *shape, const Work *work, int64_t rows) {
     int64_t width = few_width(rows);
-    for (int64_t c = 0; c < shape->dim; c++)
-        for (int64_t r = 0; r < width; r++) work->keys_transposed[c * width + r] = r < rows ? work->q[r * shape->padded + c] : 0;
+    if (width > rows) memset(work->keys_transposed, 0, (size_t)(width * shape->dim) * sizeof *work->keys_transposed);
+    transpose(rows, shape->dim, work->q, shape->padded, work->keys_transposed, width);
 }
 
 /* Asks for keys or values at positions begin..end-1 of a sequence. */
