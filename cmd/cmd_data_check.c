@@ -345,7 +345,7 @@ static Status open_prompts(const Recipe *recipe, const ModelConfig *config, Reci
     Tokenizer *tokenizer = NULL;
     Chat *chat = NULL;
     RewardSet *rewards = NULL;
-    const RewardOptions options = {.max_new_tokens = recipe->generate_max_new_tokens, .secret = secret_from_environment};
+    const RewardOptions options = {.max_new_tokens = recipe->generate_max_new_tokens, .check_only = true};
     Status status = recipe->reward ? rewards_open(recipe->reward, recipe->path, &options, &rewards) : ST_OK;
     if (status == ST_OK) status = tokenizer_load_if_any(recipe->model_path, &tokenizer);
     if (status == ST_OK) status = chat_open(recipe->model_path, recipe->model_chat_template, recipe->data_now, tokenizer, &chat);

@@ -1,7 +1,7 @@
 /* The fast kernels against the plain loops of the reference device, on every instruction set that this processor has, with one thread and with two;
  * the reference against values that a script of the plain formulas gave in double; and attention's promise that a token's bits do not depend on how
  * it is computed. */
-#include "tests/check.h"
+#include "tests/backends.h"
 
 #include <math.h>
 #include <omp.h>
@@ -26,7 +26,6 @@ typedef struct Run {
 } Run;
 
 static void everywhere(void (*body)(Run *)) {
-    static const char *const isas[] = {"base", "avx2", "avx512", "avx512_widened", "avx512_bf16", "amx"};
     int threads = omp_get_max_threads();
     Kept kept = {.arena = arena_new(0)};
     for (size_t i = 0; i < COUNT_OF(isas); i++) {

@@ -1,5 +1,5 @@
 /* Multilayer perceptrons: golden values of torch, the fast kernel against the plain one, first values, target copies. */
-#include "tests/check.h"
+#include "tests/backends.h"
 
 #include <math.h>
 #include <omp.h>
@@ -150,7 +150,6 @@ static void check_shape(const Shape *shape, Activation activation) {
 
 static void fast_matches_plain(void **state) {
     (void)state;
-    static const char *const isas[] = {"base", "avx2", "avx512", "avx512_bf16", "amx"};
     int threads = omp_get_max_threads();
     for (size_t i = 0; i < COUNT_OF(isas); i++) {
         if (cpu_configure(NULL, isas[i]) != ST_OK) continue;

@@ -28,9 +28,11 @@ typedef struct RewardRow {
 } RewardRow;
 
 /* max_new_tokens: the longest completion, for rewards of the length; 0 = not known. secret: the value of the environment variable `name`, NULL when
- * it is not set; libraries do not look at the environment themselves. */
+ * it is not set; libraries do not look at the environment themselves. check_only: rewards_check is all that will be asked, so no program is started
+ * and no server's key is needed. */
 typedef struct RewardOptions {
     int64_t max_new_tokens;
+    bool check_only;
     const char *(*secret)(void *context, const char *name);
     void *context;
 } RewardOptions;

@@ -72,6 +72,7 @@ static Status open(Reward *reward) {
     command->limits = (ChildLimits){true, (uint64_t)o[MEMORY].number << 20, (uint64_t)o[CPU].number};
     for (int i = MEMORY; i <= CPU; i++)
         if (o[i].node && !command->limited) return reward_refuse(reward, o[i].node, "'%s' goes with 'sandbox: true'", options[i].name);
+    if (reward->context->check_only) return ST_OK;
     Status status = start(command, &command->workers[0]); /* a misspelt program is told before the first rollout */
     return status == ST_OK ? ST_OK : status_prefix(status, "reward '%s'", reward->name);
 }
