@@ -23,7 +23,12 @@ enum {
     SERIAL_WEIGHT = 1 << 16, /* values of B that one thread reads as soon as two are started */
     FEW_ROWS = 128,          /* below, making tiles of a whole weight takes longer than multiplying by it */
     BLOCK_LINE = BLOCK * 4,  /* bytes */
-    SOON = 5                 /* tiles ahead of the one that is used, where A streams from memory: nearer and farther are slower */
+    SOON = 5,                /* tiles ahead of the one that is used, where A streams from memory: nearer and farther are slower */
+#ifdef __AMX_BF16__
+    PIECE_K = 20 * TILE_K    /* 32 rows of A stay in a first cache of 48 KiB through all columns of a panel, which go past it */
+#else
+    PIECE_K = 1 << 30        /* vectors keep their sums through the whole depth */
+#endif
 };
 
 /* Bytes from row to row of A in scratch memory: no power of two, whose lines would meet in the same places of the cache. */
@@ -233,16 +238,17 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
                *d = ahead->end && ahead->end->beta != 0 && ahead->end->d != c ? ahead->end->d : NULL;
     int64_t lines_left = ahead->end && !ahead->end->past ? ahead->end->rows : 0, lines_each = (BLOCK + sum->n_tiles - 1) / sum->n_tiles;
     int64_t rows_each = before->rows ? (before->rows + sum->n_tiles - 1) / sum->n_tiles : 0;
+    Finish finish = *before; /* in registers */
     for (int part = 0; part < 2; part++) {
         Rows a = part ? sum->more : sum->a;
         int64_t n = part ? sum->n_more : sum->n_tiles;
         const char *upper = a.at, *lower = a.at + TILE_ROWS * a.line, *next = part ? NULL : ahead->at;
         for (int64_t i = 0; i < n; i++, upper += 64, lower += 64, b += 2 * TILE_BYTES) {
             tile_read(4, upper, a.line);
-            tile_read(6, b, 64);
+            tile_read_once(6, b, 64);
             tile_multiply(0, 4, 6);
             if (wide) {
-                tile_read(7, b + TILE_BYTES, 64);
+                tile_read_once(7, b + TILE_BYTES, 64);
                 tile_multiply(1, 4, 7);
             }
             if (tall) {
@@ -265,10 +271,11 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
                 if (ahead->end->d_f32) _mm_prefetch(d + 64, _MM_HINT_T0);
                 d += ahead->end->d_line;
             }
-            for (int64_t r = 0; r < rows_each && before->rows > 0; r++) finish_row(before);
+            for (int64_t r = 0; r < rows_each && finish.rows > 0; r++) finish_row(&finish);
         }
     }
-    finish_rest(before);
+    while (finish.rows > 0) finish_row(&finish);
+    before->rows = 0;
     tile_write(0, low, line);
     if (wide) tile_write(1, low + 64, line);
     if (tall) tile_write(2, high, line);
@@ -438,38 +445,54 @@ static Plan plan_make(const Product *product, bool turned) {
     return plan;
 }
 
-/* Where `sums` go whose first line is line `row` of C from column `col` on. */
-static Finish finish_of(const Product *p, const void *sums, int64_t line, int64_t row, int64_t col, int64_t rows, int64_t cols) {
+/* Where `sums` go whose first line is line `row` of C from column `col` on. Field by field, and never copied: a copy by vectors waits until all that
+ * was stored before is in the cache, sums of tiles among it. */
+static inline __attribute__((always_inline)) void finish_set(Finish *f, const Product *p, const void *sums, int64_t line, int64_t row, int64_t col,
+                                                             int64_t rows, int64_t cols) {
     bool c_f32 = p->c_dtype == DT_F32, own = p->d == NULL, d_f32 = own ? c_f32 : p->d_dtype == DT_F32;
     int64_t c_line = p->ldc * (c_f32 ? 4 : 2), d_line = own ? c_line : p->ldd * (d_f32 ? 4 : 2);
     char *c = (char *)p->c + row * c_line + col * (c_f32 ? 4 : 2);
     const char *d = own ? c : (const char *)p->d + row * d_line + col * (d_f32 ? 4 : 2);
     bool past = p->read_late && p->beta == 0 && c_f32 && cols >= 32 && (uintptr_t)c % 64 == 0 && c_line % 64 == 0;
-    return (Finish){sums,  d,     c,    line,     c_line, d_line, rows, cols >= 32 ? 0xffffffffu : ((__mmask32)1 << cols) - 1,
-                    c_f32, d_f32, past, p->alpha, p->beta};
+    f->sums = sums;
+    f->d = d;
+    f->c = c;
+    f->line = line;
+    f->c_line = c_line;
+    f->d_line = d_line;
+    f->rows = rows;
+    f->mask = cols >= 32 ? 0xffffffffu : ((__mmask32)1 << cols) - 1;
+    f->c_f32 = c_f32;
+    f->d_f32 = d_f32;
+    f->past = past;
+    f->alpha = p->alpha;
+    f->beta = p->beta;
 }
 
 /* The same for a block of the plan's result; turned, the sums will be in `turned`. */
-static Finish block_end(const Plan *plan, const void *sums, int64_t line, int64_t row, int64_t col, const float *turned) {
+static void block_end(Finish *f, const Plan *plan, const void *sums, int64_t line, int64_t row, int64_t col, const float *turned) {
     int64_t rows = MIN((int64_t)BLOCK, plan->m - row), cols = MIN((int64_t)BLOCK, plan->n - col);
-    return plan->turned ? finish_of(plan->product, turned, BLOCK_LINE, col, row, cols, rows)
-                        : finish_of(plan->product, sums, line, row, col, rows, cols);
+    if (plan->turned) finish_set(f, plan->product, turned, BLOCK_LINE, col, row, cols, rows);
+    else finish_set(f, plan->product, sums, line, row, col, rows, cols);
 }
 
-/* A thread's memory: a panel of B, rows of both A's, sums that wait for the next cut of a long sum; what A' is made with, or, turned, A' as it is
- * made. */
-typedef struct Work { char *panel, *rows, *more_rows; float *partial; char *down; } Work;
+/* A thread's memory: a panel of B, rows of both A's; sums that wait for the next cut of a long sum, or, block by block, for the next piece of 32
+ * rows; what A' is made with, or, turned, A' as it is made. */
+typedef struct Work { char *panel, *rows, *more_rows; float *partial, *blocks; char *down; } Work;
 
 static Work work_new(const Plan *plan) {
     bool cut = plan->k_cut < plan->k_tiles;
     int64_t rows_bytes = BLOCK * (ROWS_LINE(plan->k_cut) + ROWS_LINE(plan->more_tiles)), rank = round_up(plan->product->more_k, BLOCK);
     int64_t down_bytes = !plan->product->down.data ? 0 : plan->turned ? rank * plan->panel_cols * 2 : rank * plan->k_tiles * 64;
     char *rows = cpu_scratch(CPU_TILE_A, (size_t)(rows_bytes + down_bytes));
+    int64_t kept = cut ? plan->chunk_rows * plan->panel_cols : (plan->panel_cols / BLOCK + 1) * BLOCK * BLOCK;
+    float *sums = cpu_scratch(CPU_TILE_C, (size_t)kept * sizeof *sums);
     return (Work){.down = rows + rows_bytes,
                   .panel = cpu_scratch(CPU_TILE_B, (size_t)(plan->panel_cols * (plan->k_cut + plan->more_tiles) * 64)),
                   .rows = rows,
                   .more_rows = rows + BLOCK * ROWS_LINE(plan->k_cut),
-                  .partial = cut ? cpu_scratch(CPU_TILE_C, (size_t)(plan->chunk_rows * plan->panel_cols) * sizeof(float)) : NULL};
+                  .partial = cut ? sums : NULL,
+                  .blocks = cut ? NULL : sums};
 }
 
 /* ---- A' made on the way ---- */
@@ -543,44 +566,53 @@ static void low_turned_write(const Plan *plan, const Work *work, int64_t cols) {
 
 /* ---- tasks ---- */
 
-/* Rows begin..stop-1 against the panel of `cols` columns from `col` on, k-tiles from...  */
+/* Rows begin..stop-1 against the panel of `cols` columns from `col` on, k-tiles from... 32 rows at a time, and of them a piece that the first cache
+ * holds. */
 static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t stop, int64_t col, int64_t cols, int64_t from, int64_t n_tiles) {
     bool last = from + n_tiles == plan->k_tiles;
     int64_t n_more = last ? plan->more_tiles : 0, stride = (n_tiles + n_more) * 2 * TILE_BYTES, n_blocks = cols / BLOCK, turn = 0;
-    _Alignas(64) float blocks[2][BLOCK * BLOCK], turned[2][BLOCK * BLOCK];
-    Finish before = {0};
-    for (int64_t row = begin; row < stop; row += BLOCK) {
-        Sum sum = {.a = rows_load(&plan->a, row, from, n_tiles, work->rows),
-                   .n_tiles = n_tiles,
-                   .n_more = n_more,
-                   .more_k = plan->product->more_k,
-                   .add = from > 0};
-        if (n_more && plan->product->down.data && !plan->turned) sum.more = low_rows(plan, work, row, sum.a, &before, col == 0);
-        else if (n_more) sum.more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
-        Ahead ahead = {.line = sum.a.line, .rows = div_up(BLOCK, n_blocks), .once = n_blocks == 1 && rows_lie(&plan->a, row, from, n_tiles)};
+    int64_t pieces = n_blocks > 1 && !plan->few ? div_up(n_tiles * TILE_K, PIECE_K) : 1, piece = div_up(n_tiles, pieces), slot = 0;
+    _Alignas(64) float turned[2][BLOCK * BLOCK];
+    Finish ends[2] = {0}; /* of this block, and of the one before */
+    for (int64_t row = begin; row < stop; row += BLOCK, slot += n_blocks) {
+        Rows rows = rows_load(&plan->a, row, from, n_tiles, work->rows), more = {0};
+        bool lie = rows_lie(&plan->a, row, from, n_tiles);
+        if (n_more && plan->product->down.data && !plan->turned) more = low_rows(plan, work, row, rows, &ends[turn ^ 1], col == 0);
+        else if (n_more) more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
+        Ahead ahead = {.line = rows.line, .rows = div_up(BLOCK, n_blocks), .once = n_blocks == 1 && lie};
         bool announce = row + BLOCK < plan->m && rows_lie(&plan->a, row + BLOCK, from, n_tiles);
-        for (int64_t j = 0; j < n_blocks; j++, turn ^= 1) {
-            void *sums = work->partial ? (void *)(work->partial + (row - begin) * cols + j * BLOCK) : blocks[turn];
-            int64_t line = work->partial ? cols * (int64_t)sizeof(float) : BLOCK_LINE;
-            sum.b = work->panel + j * stride;
-            ahead.at = announce && (j + 1) * ahead.rows <= BLOCK ? sum.a.at + (BLOCK + j * ahead.rows) * sum.a.line : NULL;
-            Finish end = {0};
-            if (last) end = block_end(plan, sums, line, row, col + j * BLOCK, turned[turn]);
-            ahead.end = last ? &end : NULL;
-            if (plan->few) {
-                float *kept = work->partial ? work->partial + (row - begin) * cols + j * BLOCK * BLOCK : turned[turn];
-                sum.b = work->panel;
-                few_block_sum(plan->m - row, plan->n, j, &sum, n_tiles + n_more, kept);
-                end.sums = (const char *)kept;
-                finish_rest(&end);
-                continue;
+        for (int64_t at = 0; at < n_tiles; at += piece) {
+            bool ends_here = at + piece >= n_tiles;
+            Sum sum = {.a = {rows.at + at * 64, rows.line},
+                       .more = more,
+                       .n_tiles = MIN(piece, n_tiles - at),
+                       .n_more = ends_here ? n_more : 0,
+                       .more_k = plan->product->more_k,
+                       .add = from + at > 0};
+            const char *next = !ends_here ? lie ? rows.at + (at + piece) * 64 : NULL : announce ? rows.at + BLOCK * rows.line : NULL;
+            for (int64_t j = 0; j < n_blocks; j++, turn ^= 1) {
+                void *sums = work->partial ? (void *)(work->partial + (row - begin) * cols + j * BLOCK)
+                                           : (void *)(work->blocks + (slot + j) % (n_blocks + 1) * BLOCK * BLOCK);
+                int64_t line = work->partial ? cols * (int64_t)sizeof(float) : BLOCK_LINE;
+                sum.b = work->panel + j * stride + at * 2 * TILE_BYTES;
+                ahead.at = next && (j + 1) * ahead.rows <= BLOCK ? next + j * ahead.rows * rows.line : NULL;
+                Finish *end = &ends[turn], *before = &ends[turn ^ 1];
+                if (last && ends_here) block_end(end, plan, sums, line, row, col + j * BLOCK, turned[turn]);
+                ahead.end = last && ends_here ? end : NULL;
+                if (plan->few) {
+                    float *kept = work->partial ? work->partial + (row - begin) * cols + j * BLOCK * BLOCK : turned[turn];
+                    sum.b = work->panel;
+                    few_block_sum(plan->m - row, plan->n, j, &sum, n_tiles + n_more, kept);
+                    end->sums = (const char *)kept;
+                    finish_rest(end);
+                    continue;
+                }
+                block_sum(plan->m - row, plan->n - col - j * BLOCK, &sum, sums, line, before, &ahead);
+                if (last && ends_here && plan->turned) block_transpose(sums, plan->n - col - j * BLOCK, line, turned[turn]);
             }
-            block_sum(plan->m - row, plan->n - col - j * BLOCK, &sum, sums, line, &before, &ahead);
-            if (last && plan->turned) block_transpose(sums, plan->n - col - j * BLOCK, line, turned[turn]);
-            before = end;
         }
     }
-    finish_rest(&before);
+    finish_rest(&ends[turn ^ 1]);
 }
 
 /* Panel of columns col.. and k-tiles from.., with what comes behind the last of them; `first`: the thread's first of this product. */
@@ -743,12 +775,12 @@ static void tile(const Product *product, int64_t row, int64_t rows, int64_t col,
         sum.b = panel + j * stride;
         if (turned && few_better(product->m)) {
             few_block_sum(cols - j * BLOCK, rows, 0, &sum, k_tiles, result);
-            before = finish_of(&whole, result, BLOCK_LINE, 0, j * BLOCK, rows, MIN((int64_t)BLOCK, cols - j * BLOCK));
+            finish_set(&before, &whole, result, BLOCK_LINE, 0, j * BLOCK, rows, MIN((int64_t)BLOCK, cols - j * BLOCK));
             finish_rest(&before);
             continue;
         }
         block_sum(turned ? BLOCK : rows, turned ? rows : BLOCK, &sum, sums, BLOCK_LINE, &before, &ahead);
-        before = finish_of(&whole, sums, BLOCK_LINE, 0, j * BLOCK, rows, MIN((int64_t)BLOCK, cols - j * BLOCK));
+        finish_set(&before, &whole, sums, BLOCK_LINE, 0, j * BLOCK, rows, MIN((int64_t)BLOCK, cols - j * BLOCK));
         if (!turned) continue;
         block_transpose(sums, rows, BLOCK_LINE, result);
         before.sums = (const char *)result;

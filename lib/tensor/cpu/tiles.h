@@ -43,6 +43,7 @@ static inline __m512bh pair_of(const char *at) {
  *
  *     tile_zero(number)                  sums
  *     tile_read(number, at, line)        lines are `line` bytes apart; what a factor was read from stays as it is until it has been multiplied
+ *     tile_read_once(number, at, line)   the same for what the first cache need not keep
  *     tile_multiply(sums, a, b)
  *     tile_write(number, at, line)       sums
  *
@@ -66,6 +67,8 @@ static inline void tile_zero(int number) { memset(tile_emulated(number), 0, TILE
 static inline void tile_read(int number, const void *at, int64_t line) {
     for (int i = 0; i < TILE_ROWS; i++) memcpy(tile_emulated(number) + i * 64, (const char *)at + i * line, 64);
 }
+
+#define tile_read_once tile_read
 
 static inline void tile_write(int number, void *at, int64_t line) {
     for (int i = 0; i < TILE_ROWS; i++) memcpy((char *)at + i * line, tile_emulated(number) + i * 64, 64);
@@ -96,6 +99,7 @@ static inline void tiles_end(void) { _tile_release(); }
 
 #define tile_zero(number) _tile_zero(number)
 #define tile_read(number, at, line) _tile_loadd(number, at, line)
+#define tile_read_once(number, at, line) _tile_stream_loadd(number, at, line)
 #define tile_multiply(sums, a, b) _tile_dpbf16ps(sums, a, b)
 #define tile_write(number, at, line) _tile_stored(number, at, line)
 
