@@ -161,17 +161,22 @@ typedef struct Finish {
     const char *sums, *d;
     char *c;
     int64_t line, c_line, d_line; /* bytes */
+    int64_t c_soon, d_soon;       /* bytes to the block after the next one, which is asked for */
     int64_t rows;                 /* still to do */
     __mmask32 mask;
-    bool c_f32, d_f32, past; /* past: whole lines of C go past the caches */
+    bool c_f32, d_f32, past, usual; /* past: whole lines of C go past the caches; usual: 32 values of bf16, and nothing added */
     float alpha, beta;
 } Finish;
 
-static inline __attribute__((always_inline)) void finish_row(Finish *f) {
-    __m512 low = _mm512_load_ps(f->sums), high = _mm512_load_ps(f->sums + 64), alpha = _mm512_set1_ps(f->alpha), beta = _mm512_set1_ps(f->beta);
+/* A line that is not 32 values of bf16 beside nothing. */
+static inline __attribute__((always_inline)) void finish_other(const Finish *f, __m512 low, __m512 high) {
+    __m512 beta = _mm512_set1_ps(f->beta);
     __mmask16 first = (__mmask16)f->mask, second = (__mmask16)(f->mask >> 16);
-    low = _mm512_mul_ps(low, alpha);
-    high = _mm512_mul_ps(high, alpha);
+    if (f->c_f32) __builtin_prefetch(f->c + f->c_soon + 64, 1);
+    if (f->beta != 0 && f->d != f->c) {
+        _mm_prefetch(f->d + f->d_soon, _MM_HINT_T0);
+        if (f->d_f32) _mm_prefetch(f->d + f->d_soon + 64, _MM_HINT_T0);
+    }
     if (f->beta != 0 && f->d_f32) {
         low = _mm512_fmadd_ps(beta, _mm512_maskz_loadu_ps(first, f->d), low);
         high = _mm512_fmadd_ps(beta, _mm512_maskz_loadu_ps(second, f->d + 64), high);
@@ -187,6 +192,14 @@ static inline __attribute__((always_inline)) void finish_row(Finish *f) {
         _mm512_mask_storeu_ps(f->c, first, low);
         _mm512_mask_storeu_ps(f->c + 64, second, high);
     } else _mm512_mask_storeu_epi16(f->c, f->mask, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+}
+
+static inline __attribute__((always_inline)) void finish_row(const bool usual, Finish *f) {
+    __m512 alpha = _mm512_set1_ps(f->alpha), low = _mm512_mul_ps(_mm512_load_ps(f->sums), alpha),
+           high = _mm512_mul_ps(_mm512_load_ps(f->sums + 64), alpha);
+    __builtin_prefetch(f->c + f->c_soon, 1);
+    if (usual) _mm512_storeu_si512(f->c, (__m512i)_mm512_cvtne2ps_pbh(high, low));
+    else finish_other(f, low, high);
     f->sums += f->line;
     f->c += f->c_line;
     f->d += f->d_line;
@@ -194,7 +207,7 @@ static inline __attribute__((always_inline)) void finish_row(Finish *f) {
 }
 
 static void finish_rest(Finish *f) {
-    while (f->rows > 0) finish_row(f);
+    while (f->rows > 0) finish_row(false, f);
 }
 
 /* ---- 32 x 32 elements ---- */
@@ -207,20 +220,19 @@ typedef struct Sum {
     bool add; /* to the sums that are there */
 } Sum;
 
-/* Memory that is asked for while tiles are multiplied, some lines with each tile of the sum: rows of A for the next block of rows; lines of C, and of
- * D, where this block will go. */
+/* Memory that is asked for while tiles are multiplied, some lines with each tile of the sum: rows of A for the next block of rows. */
 typedef struct Ahead {
     const char *at; /* NULL: none */
     int64_t line, rows;
     bool once; /* A's rows are used by this block alone: what comes soon is asked for, and `at` only says that there is a next block */
-    const Finish *end; /* NULL: none */
 } Ahead;
 
 #ifdef __AMX_BF16__
 /* sums (lines of at least 32) from `sum`: 32 rows, or 16 if not `tall`, of 32 columns, or 16 if not `wide`. Multiplying leaves the vector units free:
- * on the way lines of the block before are finished. */
-static inline __attribute__((always_inline)) void block_multiply(const bool tall, const bool wide, const Sum *sum, void *sums, int64_t line,
-                                                                 Finish *before, const Ahead *ahead) {
+ * on the way lines of the block before are finished (`usual`: all of them are). B goes past the first cache, where A's rows stay for the blocks to
+ * come: half of the products' time was waiting for tiles from the second one. */
+static inline __attribute__((always_inline)) void block_multiply(const bool tall, const bool wide, const bool usual, const Sum *sum, void *sums,
+                                                                 int64_t line, Finish *before, const Ahead *ahead) {
     char *low = sums, *high = low + TILE_ROWS * line;
     __asm__ volatile("" ::: "memory"); /* gcc 12 does not know that a tile's load reads memory */
     if (sum->add) {
@@ -234,9 +246,7 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
         tile_zero(2);
         tile_zero(3);
     }
-    const char *b = sum->b, *c = ahead->end ? ahead->end->c : NULL,
-               *d = ahead->end && ahead->end->beta != 0 && ahead->end->d != c ? ahead->end->d : NULL;
-    int64_t lines_left = ahead->end && !ahead->end->past ? ahead->end->rows : 0, lines_each = (BLOCK + sum->n_tiles - 1) / sum->n_tiles;
+    const char *b = sum->b;
     int64_t rows_each = before->rows ? (before->rows + sum->n_tiles - 1) / sum->n_tiles : 0;
     Finish finish = *before; /* in registers */
     for (int part = 0; part < 2; part++) {
@@ -263,18 +273,10 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
                 for (int64_t r = 0; r < ahead->rows; r++) _mm_prefetch(next + r * ahead->line, _MM_HINT_T1);
                 next += 64;
             }
-            for (int64_t r = 0; r < lines_each && lines_left > 0; r++, lines_left--, c += ahead->end->c_line) {
-                __builtin_prefetch(c, 1);
-                if (ahead->end->c_f32) __builtin_prefetch(c + 64, 1);
-                if (!d) continue;
-                _mm_prefetch(d, _MM_HINT_T0);
-                if (ahead->end->d_f32) _mm_prefetch(d + 64, _MM_HINT_T0);
-                d += ahead->end->d_line;
-            }
-            for (int64_t r = 0; r < rows_each && finish.rows > 0; r++) finish_row(&finish);
+            for (int64_t r = 0; r < rows_each && finish.rows > 0; r++) finish_row(usual, &finish);
         }
     }
-    while (finish.rows > 0) finish_row(&finish);
+    while (finish.rows > 0) finish_row(usual, &finish);
     before->rows = 0;
     tile_write(0, low, line);
     if (wide) tile_write(1, low + 64, line);
@@ -283,10 +285,11 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
 }
 
 static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
-    if (rows > TILE_ROWS && cols > TILE_ROWS) block_multiply(true, true, sum, sums, line, before, ahead);
-    else if (rows > TILE_ROWS) block_multiply(true, false, sum, sums, line, before, ahead);
-    else if (cols > TILE_ROWS) block_multiply(false, true, sum, sums, line, before, ahead);
-    else block_multiply(false, false, sum, sums, line, before, ahead);
+    if (rows > TILE_ROWS && cols > TILE_ROWS && before->usual) block_multiply(true, true, true, sum, sums, line, before, ahead);
+    else if (rows > TILE_ROWS && cols > TILE_ROWS) block_multiply(true, true, false, sum, sums, line, before, ahead);
+    else if (rows > TILE_ROWS) block_multiply(true, false, false, sum, sums, line, before, ahead);
+    else if (cols > TILE_ROWS) block_multiply(false, true, false, sum, sums, line, before, ahead);
+    else block_multiply(false, false, false, sum, sums, line, before, ahead);
 }
 
 /* Whether so many columns go by themselves: tiles waste nothing that counts. */
@@ -299,12 +302,7 @@ static bool few_better(int64_t cols) { return cols <= FEW_COLS || (cols > BLOCK 
 
 /* The same where vectors multiply: sixteen rows at a time through both parts. */
 static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
-    const Finish *end = ahead->end;
     finish_rest(before);
-    for (int64_t r = 0; end && !end->past && r < end->rows; r++) {
-        __builtin_prefetch(end->c + r * end->c_line, 1);
-        if (end->c_f32) __builtin_prefetch(end->c + r * end->c_line + 64, 1);
-    }
     for (int64_t r = 0; ahead->at && !ahead->once && r < ahead->rows; r++)
         for (int64_t i = 0; i < sum->n_tiles; i++) _mm_prefetch(ahead->at + r * ahead->line + i * 64, _MM_HINT_T1);
     bool contiguous = ahead->at && ahead->once && sum->a.line == sum->n_tiles * 64; /* then what follows is the next block */
@@ -465,6 +463,8 @@ static inline __attribute__((always_inline)) void finish_set(Finish *f, const Pr
     f->c_f32 = c_f32;
     f->d_f32 = d_f32;
     f->past = past;
+    f->usual = !c_f32 && p->beta == 0 && cols >= 32;
+    f->c_soon = f->d_soon = 0;
     f->alpha = p->alpha;
     f->beta = p->beta;
 }
@@ -474,6 +474,13 @@ static void block_end(Finish *f, const Plan *plan, const void *sums, int64_t lin
     int64_t rows = MIN((int64_t)BLOCK, plan->m - row), cols = MIN((int64_t)BLOCK, plan->n - col);
     if (plan->turned) finish_set(f, plan->product, turned, BLOCK_LINE, col, row, cols, rows);
     else finish_set(f, plan->product, sums, line, row, col, rows, cols);
+}
+
+/* What is asked for meanwhile: so many rows and columns of the plan's result further on. */
+static void soon_set(Finish *f, const Plan *plan, int64_t rows, int64_t cols) {
+    int64_t down = plan->turned ? cols : rows, right = plan->turned ? rows : cols;
+    f->c_soon = down * f->c_line + right * (f->c_f32 ? 4 : 2);
+    f->d_soon = down * f->d_line + right * (f->d_f32 ? 4 : 2);
 }
 
 /* A thread's memory: a panel of B, rows of both A's; sums that wait for the next cut of a long sum, or, block by block, for the next piece of 32
@@ -572,6 +579,7 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
     bool last = from + n_tiles == plan->k_tiles;
     int64_t n_more = last ? plan->more_tiles : 0, stride = (n_tiles + n_more) * 2 * TILE_BYTES, n_blocks = cols / BLOCK, turn = 0;
     int64_t pieces = n_blocks > 1 && !plan->few ? div_up(n_tiles * TILE_K, PIECE_K) : 1, piece = div_up(n_tiles, pieces), slot = 0;
+    int64_t slots = pieces > 1 ? n_blocks + 1 : 2; /* for sums: those of 32 rows, or as few as can be */
     _Alignas(64) float turned[2][BLOCK * BLOCK];
     Finish ends[2] = {0}; /* of this block, and of the one before */
     for (int64_t row = begin; row < stop; row += BLOCK, slot += n_blocks) {
@@ -592,13 +600,15 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
             const char *next = !ends_here ? lie ? rows.at + (at + piece) * 64 : NULL : announce ? rows.at + BLOCK * rows.line : NULL;
             for (int64_t j = 0; j < n_blocks; j++, turn ^= 1) {
                 void *sums = work->partial ? (void *)(work->partial + (row - begin) * cols + j * BLOCK)
-                                           : (void *)(work->blocks + (slot + j) % (n_blocks + 1) * BLOCK * BLOCK);
+                                           : (void *)(work->blocks + (slot + j) % slots * BLOCK * BLOCK);
                 int64_t line = work->partial ? cols * (int64_t)sizeof(float) : BLOCK_LINE;
                 sum.b = work->panel + j * stride + at * 2 * TILE_BYTES;
                 ahead.at = next && (j + 1) * ahead.rows <= BLOCK ? next + j * ahead.rows * rows.line : NULL;
                 Finish *end = &ends[turn], *before = &ends[turn ^ 1];
-                if (last && ends_here) block_end(end, plan, sums, line, row, col + j * BLOCK, turned[turn]);
-                ahead.end = last && ends_here ? end : NULL;
+                if (last && ends_here) {
+                    block_end(end, plan, sums, line, row, col + j * BLOCK, turned[turn]);
+                    soon_set(end, plan, j + 2 < n_blocks ? 0 : BLOCK, (j + 2 < n_blocks ? 2 : 2 - n_blocks) * BLOCK);
+                }
                 if (plan->few) {
                     float *kept = work->partial ? work->partial + (row - begin) * cols + j * BLOCK * BLOCK : turned[turn];
                     sum.b = work->panel;
