@@ -340,6 +340,7 @@ bool interrupt_requested(void);   /* long loops look at it between steps */
 double clock_seconds(void);       /* monotonic */
 uint64_t memory_available(void);  /* bytes that this process may still take: the machine's and the control group's limit */
 int64_t near_cache_bytes(void);   /* a processor's second-level cache; 0 when the system does not say */
+int64_t far_cache_bytes(void);    /* the one in front of memory, as large as its sharers make it; 0 likewise */
 /* Processors that this process may use: by its affinity (taskset, Slurm) and by the limits of its control groups (containers), 1 or more */
 int cores_available(void);
 /* The same, but one of those that share a core's units (SMT); folder: NULL = the system's, /sys/devices/system/cpu on Linux */

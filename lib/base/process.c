@@ -39,6 +39,14 @@ int64_t near_cache_bytes(void) {
 #endif
 }
 
+int64_t far_cache_bytes(void) {
+#if !defined(__APPLE__) && defined(_SC_LEVEL3_CACHE_SIZE)
+    return MAX(sysconf(_SC_LEVEL3_CACHE_SIZE), 0);
+#else
+    return 0;
+#endif
+}
+
 uint64_t memory_peak(void) {
     struct rusage usage;
     if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
