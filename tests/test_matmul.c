@@ -376,7 +376,7 @@ static void products_of_one_call(void **state) {
 
 /* Gradients of weights in one call, which share the first factor, the second, or none: a^T b. */
 static void run_gradients(void) {
-    enum { CASES = 20, MOST = 3 };
+    enum { CASES = 26, FEW = 20, MOST = 3 }; /* from FEW on: a few rows each, as of LoRA's factors, with another factor in common */
     static const int64_t sizes[] = {1, 17, 32, 33, 96, 130, 288, 340}, sums[] = {1, 31, 64, 300, 700, 2500};
     int threads = omp_get_max_threads();
     for (int c = 0; c < CASES; c++) {
@@ -388,7 +388,8 @@ static void run_gradients(void) {
         Matmul list[MOST];
         for (int i = 0; i < n; i++) {
             bool first = c % 5 == 4 && i == 1 ? c / 2 % 2 == 0 : c / 2 % 2 == 1; /* now and then nothing is shared by all */
-            Tensor *other = random_tensor(dtype, k, sizes[(c + 3 * i) % 8], 2 + (uint64_t)i), *a = first ? shared : other,
+            first &= c < FEW;
+            Tensor *other = random_tensor(dtype, k, sizes[c < FEW ? (c + 3 * i) % 8 : (c + i) % 3], 2 + (uint64_t)i), *a = first ? shared : other,
                    *b = first ? other : shared;
             want[i] = random_tensor(c % 9 == 8 ? DT_BF16 : DT_F32, tensor_width(a), tensor_width(b), 7);
             list[i] = product(a, b, want[i], true, false, 1, c % 3 == 2 ? 1 : 0);

@@ -48,14 +48,26 @@ static const Tensor *branch_input(Tape *tape, const LoraBranch *lora, const Tens
     return dropped;
 }
 
-static void factors_backward(Tape *tape, const Layer *layer, Tensor *x, const Tensor *dy, const Tensor *dh, Room *room) {
-    double beta;
-    Tensor *db = tape_grad(tape, layer->b, &beta);
-    if (db) product(tape, dy, true, layer->h, false, layer->lora->scale, beta, db);
-    Tensor *da = tape_grad(tape, layer->a, &beta);
-    if (!da) return;
-    const Tensor *input = branch_input(tape, layer->lora, x, room);
-    if (input) product(tape, dh, true, input, false, 1, beta, da);
+/* Gradients of both factors of all branches; those of the same input are one call. */
+static void factors_backward(Tape *tape, const Node *node, const Tensor *const *dy, const Tensor *const *dh, int n, Room *room) {
+    Matmul products[LINEARS_MOST], *first = NULL;
+    for (int i = n; i-- > 0;) {
+        Layer layer = layer_of(node, i);
+        double beta;
+        Tensor *db = dh[i] ? tape_grad(tape, layer.b, &beta) : NULL;
+        if (db) product(tape, dy[i], true, layer.h, false, layer.lora->scale, beta, db);
+        Tensor *da = dh[i] ? tape_grad(tape, layer.a, &beta) : NULL;
+        const Tensor *x = da ? branch_input(tape, layer.lora, node->inputs[X], room) : NULL;
+        if (!x) continue;
+        products[i] = (Matmul){.a = dh[i], .b = x, .c = da, .transpose_a = true, .alpha = 1, .beta = beta};
+        if (layer.lora->dropout != 0) { /* the next layer's mask is another one, in the same room */
+            tape_device(tape)->matmul(&products[i]);
+            continue;
+        }
+        products[i].next = first;
+        first = &products[i];
+    }
+    if (first) tape_device(tape)->matmul(first);
 }
 
 /* What the branch adds to dx behind its dropout mask. */
@@ -130,10 +142,7 @@ static void linear_backward(Tape *tape, Node *node) {
     }
     making_backward(tape, node->inputs[X]); /* its values are there again, its gradient is not */
     if (tape_status(tape) != ST_OK) return;
-    for (int i = n; i-- > 0;) {
-        Layer layer = layer_of(node, i);
-        if (dh[i]) factors_backward(tape, &layer, node->inputs[X], dy[i], dh[i], &room);
-    }
+    factors_backward(tape, node, dy, dh, n, &room);
     weights_backward(tape, node, dy, n);
     making_end(tape, node->inputs[X]);
     double beta;

@@ -379,6 +379,7 @@ typedef struct Plan {
     int64_t k_tiles, more_tiles, k_cut;
     int64_t panel_cols, panels, chunk_rows, chunks;
     int64_t end;     /* of its tasks among those of all products of a call */
+    int sharers;     /* products from this one on of a few rows each, which are run with each panel that is made for it */
 } Plan;
 
 static Factor factor(Operand operand, float scale, int64_t n, int64_t k) { return (Factor){operand, scale, n, k}; }
@@ -402,6 +403,7 @@ static bool turned_alone(const Product *product) {
 static Plan plan_make(const Product *product, bool turned) {
     enum { TASKS_PER_THREAD = 4, STREAMED_PER_THREAD = 16, LEAST_ROWS = 64, USUAL_ROWS = 256 };
     Plan plan = {.product = product,
+                 .sharers = 1,
                  .turned = turned,
                  .m = product->m,
                  .n = product->n,
@@ -492,7 +494,7 @@ static Work work_new(const Plan *plan) {
     int64_t rows_bytes = BLOCK * (ROWS_LINE(plan->k_cut) + ROWS_LINE(plan->more_tiles)), rank = round_up(plan->product->more_k, BLOCK);
     int64_t down_bytes = !plan->product->down.data ? 0 : plan->turned ? rank * plan->panel_cols * 2 : rank * plan->k_tiles * 64;
     char *rows = cpu_scratch(CPU_TILE_A, (size_t)(rows_bytes + down_bytes));
-    int64_t kept = cut ? plan->chunk_rows * plan->panel_cols : (plan->panel_cols / BLOCK + 1) * BLOCK * BLOCK;
+    int64_t kept = cut ? plan->sharers * plan->chunk_rows * plan->panel_cols : (plan->panel_cols / BLOCK + 1) * BLOCK * BLOCK;
     float *sums = cpu_scratch(CPU_TILE_C, (size_t)kept * sizeof *sums);
     return (Work){.down = rows + rows_bytes,
                   .panel = cpu_scratch(CPU_TILE_B, (size_t)(plan->panel_cols * (plan->k_cut + plan->more_tiles) * 64)),
@@ -643,12 +645,16 @@ static void panel_make(const Plan *plan, const Work *work, int64_t col, int64_t 
 }
 
 static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *have) {
-    int64_t number = task / plan->chunks, begin = task % plan->chunks * plan->chunk_rows, end = MIN(plan->m, begin + plan->chunk_rows);
+    int64_t number = task / plan->chunks, begin = task % plan->chunks * plan->chunk_rows;
     int64_t col = number * plan->panel_cols, cols = MIN(plan->panel_cols, round_up(plan->n - col, BLOCK));
     for (int64_t from = 0; from < plan->k_tiles; from += plan->k_cut) {
         int64_t n_tiles = MIN(plan->k_cut, plan->k_tiles - from), n_more = from + n_tiles == plan->k_tiles ? plan->more_tiles : 0;
         if (work->partial || *have != number) panel_make(plan, work, col, cols, from, n_tiles, n_more, *have < 0);
-        rows_run(plan, work, begin, end, col, cols, from, n_tiles);
+        for (int i = 0; i < plan->sharers; i++) {
+            Work its = *work;
+            if (its.partial) its.partial += i * plan->chunk_rows * plan->panel_cols;
+            rows_run(plan + i, &its, begin, MIN(plan[i].m, begin + plan->chunk_rows), col, cols, from, n_tiles);
+        }
     }
     if (plan->product->down.data && plan->turned && task == 0) low_turned_write(plan, work, cols);
     *have = number;
@@ -716,20 +722,26 @@ static int factor_shared(const Product *products, int n) {
 
 static void run(const Product *products, int n) {
     Plan plans[PRODUCTS_MOST];
-    bool parallel = false, made = false;
+    bool parallel = false, made = false, flat = true;
     int64_t end = 0;
-    for (int i = 0; i < n; i++) made |= products[i].a.transposed;
+    for (int i = 0; i < n; i++) {
+        made |= products[i].a.transposed;
+        flat &= products[i].m <= BLOCK;
+    }
     int shared = made && n > 1 ? factor_shared(products, n) : 0;
+    flat &= shared == 2; /* gradients of LoRA's factors A, whose wide factor so is read once */
     if (made && n > 1 && !shared) { /* there is one place for rows that are made */
         for (int i = 0; i < n; i++) run(&products[i], 1);
         return;
     }
     for (int i = 0; i < n; i++) {
-        plans[i] = plan_make(&products[i], shared ? shared == 2 : turned_alone(&products[i]));
-        plans[i].end = end += plans[i].panels * plans[i].chunks;
+        plans[i] = plan_make(&products[i], shared ? shared == 2 && !flat : turned_alone(&products[i]));
+        if (i == 0 || !flat) end += plans[i].panels * plans[i].chunks;
+        plans[i].end = end;
         parallel |= 2.0 * (double)products[i].m * (double)products[i].n * (double)products[i].k > PRODUCT_SERIAL ||
                     products[i].n * products[i].k > SERIAL_WEIGHT;
     }
+    if (flat) plans->sharers = n;
     Shares shares = shares_new(end);
     parallel &= shares.n > 1;
     if (plans->a.operand.transposed && (plans->panels > 1 || n > 1) && plans->m > BLOCK) { /* or it would be turned for every panel */
