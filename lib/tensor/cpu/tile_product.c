@@ -575,52 +575,65 @@ static void low_turned_write(const Plan *plan, const Work *work, int64_t cols) {
 
 /* ---- tasks ---- */
 
-/* Rows begin..stop-1 against the panel of `cols` columns from `col` on, k-tiles from... 32 rows at a time, and of them a piece that the first cache
+/* Rows begin..stop-1 against few columns, all of them; k-tiles from... */
+static void few_run(const Plan *plan, const Work *work, int64_t begin, int64_t stop, int64_t cols, int64_t from, int64_t n_tiles) {
+    bool last = from + n_tiles == plan->k_tiles;
+    int64_t n_more = last ? plan->more_tiles : 0;
+    _Alignas(64) float turned[BLOCK * BLOCK];
+    for (int64_t row = begin; row < stop; row += BLOCK) {
+        Sum sum = {.a = rows_load(&plan->a, row, from, n_tiles, work->rows),
+                   .b = work->panel,
+                   .n_tiles = n_tiles,
+                   .n_more = n_more,
+                   .more_k = plan->product->more_k,
+                   .add = from > 0};
+        if (n_more) sum.more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
+        for (int64_t j = 0; j < cols / BLOCK; j++) {
+            float *sums = work->partial ? work->partial + (row - begin) * cols + j * BLOCK * BLOCK : turned;
+            few_block_sum(plan->m - row, plan->n, j, &sum, n_tiles + n_more, sums);
+            if (!last) continue;
+            Finish end;
+            block_end(&end, plan, NULL, 0, row, j * BLOCK, sums);
+            finish_rest(&end);
+        }
+    }
+}
+
+/* Rows begin..stop-1 against the panel of `cols` columns from `col` on, k-tiles from...: 32 rows at a time, and of them a piece that the first cache
  * holds. */
 static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t stop, int64_t col, int64_t cols, int64_t from, int64_t n_tiles) {
-    bool last = from + n_tiles == plan->k_tiles;
-    int64_t n_more = last ? plan->more_tiles : 0, stride = (n_tiles + n_more) * 2 * TILE_BYTES, n_blocks = cols / BLOCK, turn = 0;
-    int64_t pieces = n_blocks > 1 && !plan->few ? div_up(n_tiles * TILE_K, PIECE_K) : 1, piece = div_up(n_tiles, pieces), slot = 0;
-    int64_t slots = pieces > 1 ? n_blocks + 1 : 2; /* for sums: those of 32 rows, or as few as can be */
+    int64_t n_more = from + n_tiles == plan->k_tiles ? plan->more_tiles : 0, stride = (n_tiles + n_more) * 2 * TILE_BYTES, n_blocks = cols / BLOCK;
+    int64_t pieces = n_blocks > 1 ? div_up(n_tiles * TILE_K, PIECE_K) : 1, piece = div_up(n_tiles, pieces);
+    int64_t slots = pieces > 1 ? n_blocks + 1 : 2, slot = 0, turn = 0; /* slots for sums: those of 32 rows, or as few as can be */
     _Alignas(64) float turned[2][BLOCK * BLOCK];
     Finish ends[2] = {0}; /* of this block, and of the one before */
     for (int64_t row = begin; row < stop; row += BLOCK, slot += n_blocks) {
         Rows rows = rows_load(&plan->a, row, from, n_tiles, work->rows), more = {0};
-        bool lie = rows_lie(&plan->a, row, from, n_tiles);
+        bool lie = rows_lie(&plan->a, row, from, n_tiles), announce = row + BLOCK < plan->m && rows_lie(&plan->a, row + BLOCK, from, n_tiles);
         if (n_more && plan->product->down.data && !plan->turned) more = low_rows(plan, work, row, rows, &ends[turn ^ 1], col == 0);
         else if (n_more) more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
         Ahead ahead = {.line = rows.line, .rows = div_up(BLOCK, n_blocks), .once = n_blocks == 1 && lie};
-        bool announce = row + BLOCK < plan->m && rows_lie(&plan->a, row + BLOCK, from, n_tiles);
         for (int64_t at = 0; at < n_tiles; at += piece) {
-            bool ends_here = at + piece >= n_tiles;
+            bool whole = at + piece >= n_tiles, last = whole && from + n_tiles == plan->k_tiles;
             Sum sum = {.a = {rows.at + at * 64, rows.line},
                        .more = more,
                        .n_tiles = MIN(piece, n_tiles - at),
-                       .n_more = ends_here ? n_more : 0,
+                       .n_more = whole ? n_more : 0,
                        .more_k = plan->product->more_k,
                        .add = from + at > 0};
-            const char *next = !ends_here ? lie ? rows.at + (at + piece) * 64 : NULL : announce ? rows.at + BLOCK * rows.line : NULL;
+            const char *next = whole ? announce ? rows.at + BLOCK * rows.line : NULL : lie ? rows.at + (at + piece) * 64 : NULL;
             for (int64_t j = 0; j < n_blocks; j++, turn ^= 1) {
-                void *sums = work->partial ? (void *)(work->partial + (row - begin) * cols + j * BLOCK)
-                                           : (void *)(work->blocks + (slot + j) % slots * BLOCK * BLOCK);
-                int64_t line = work->partial ? cols * (int64_t)sizeof(float) : BLOCK_LINE;
+                float *sums = work->partial ? work->partial + (row - begin) * cols + j * BLOCK : work->blocks + (slot + j) % slots * BLOCK * BLOCK;
+                int64_t line = work->partial ? cols * (int64_t)sizeof *sums : BLOCK_LINE, later = j + 2;
+                Finish *end = &ends[turn], *before = &ends[turn ^ 1];
+                if (last) {
+                    block_end(end, plan, sums, line, row, col + j * BLOCK, turned[turn]);
+                    soon_set(end, plan, later / n_blocks * BLOCK, (later % n_blocks - j) * BLOCK);
+                }
                 sum.b = work->panel + j * stride + at * 2 * TILE_BYTES;
                 ahead.at = next && (j + 1) * ahead.rows <= BLOCK ? next + j * ahead.rows * rows.line : NULL;
-                Finish *end = &ends[turn], *before = &ends[turn ^ 1];
-                if (last && ends_here) {
-                    block_end(end, plan, sums, line, row, col + j * BLOCK, turned[turn]);
-                    soon_set(end, plan, j + 2 < n_blocks ? 0 : BLOCK, (j + 2 < n_blocks ? 2 : 2 - n_blocks) * BLOCK);
-                }
-                if (plan->few) {
-                    float *kept = work->partial ? work->partial + (row - begin) * cols + j * BLOCK * BLOCK : turned[turn];
-                    sum.b = work->panel;
-                    few_block_sum(plan->m - row, plan->n, j, &sum, n_tiles + n_more, kept);
-                    end->sums = (const char *)kept;
-                    finish_rest(end);
-                    continue;
-                }
                 block_sum(plan->m - row, plan->n - col - j * BLOCK, &sum, sums, line, before, &ahead);
-                if (last && ends_here && plan->turned) block_transpose(sums, plan->n - col - j * BLOCK, line, turned[turn]);
+                if (last && plan->turned) block_transpose(sums, plan->n - col - j * BLOCK, line, turned[turn]);
             }
         }
     }
@@ -653,7 +666,9 @@ static void task_run(const Plan *plan, const Work *work, int64_t task, int64_t *
         for (int i = 0; i < plan->sharers; i++) {
             Work its = *work;
             if (its.partial) its.partial += i * plan->chunk_rows * plan->panel_cols;
-            rows_run(plan + i, &its, begin, MIN(plan[i].m, begin + plan->chunk_rows), col, cols, from, n_tiles);
+            int64_t end = MIN(plan[i].m, begin + plan->chunk_rows);
+            if (plan->few) few_run(plan, &its, begin, end, cols, from, n_tiles);
+            else rows_run(plan + i, &its, begin, end, col, cols, from, n_tiles);
         }
     }
     if (plan->product->down.data && plan->turned && task == 0) low_turned_write(plan, work, cols);
