@@ -7,7 +7,8 @@ PARALLEL = $(if $(filter -j%,$(MAKEFLAGS)),,-j$(shell getconf _NPROCESSORS_ONLN)
 ONEDNN ?= $(shell printf '\043include <oneapi/dnnl/dnnl.h>' | $(CC) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0)
 GLPK ?= $(shell printf '\043include <glpk.h>' | $(CC) -x c -fsyntax-only - 2>/dev/null && echo 1 || echo 0)
 ISA_avx512 := -mavx2 -mfma -mf16c -mavx512f -mavx512bw -mavx512vl -mavx512dq -mprefer-vector-width=512
-ISA_avx512_bf16 := $(ISA_avx512) -mavx512bf16 -mprfchw
+# Loops of products a quarter of a line out of place run 5 % slower
+ISA_avx512_bf16 := $(ISA_avx512) -mavx512bf16 -mprfchw -falign-loops=64
 ISA_amx := $(ISA_avx512_bf16) -mamx-tile -mamx-bf16
 ifdef TILES
 TILES_KIND := $(if $(filter 0,$(TILES)),-no-tiles)$(if $(filter emulated,$(TILES)),-emulated)
