@@ -164,6 +164,7 @@ static void run_cases(void) {
         check_case(3, 4500, 8, DT_F32, DT_BF16, variant);
         check_case(130, 700, 16, variant & 1 ? DT_BF16 : DT_F32, DT_F32, variant);
         check_case(9, 9000, 6, DT_BF16, DT_BF16, variant);
+        if (variant % 4 < 2) check_case(9, 1003, 64, DT_BF16, DT_BF16, variant); /* few rows, whole tiles of width: rows of the head in streams */
         if (variant % 4 == 3) check_case(520, 300, 12, DT_F32, DT_F16, variant);
         check_case(1, 1, 1, DT_F32, DT_F32, variant);
     }

@@ -24,6 +24,9 @@ enum {
     FEW_ROWS = 128,          /* below, making tiles of a whole weight takes longer than multiplying by it */
     BLOCK_LINE = BLOCK * 4,  /* bytes */
     SOON = 5,                /* tiles ahead of the one that is used, where A streams from memory: nearer and farther are slower */
+    STREAM_ROWS = 480,       /* of a weight that streams: of a task; no power of two, or streams meet in the same places of a cache */
+    GROUP_LINE = TILE_BYTES + 64, /* bytes of a tile's sums in a group of them, no power of two */
+    GROUP_BYTES = BLOCK * GROUP_LINE,
 #ifdef __AMX_BF16__
     PIECE_K = 20 * TILE_K    /* 32 rows of A stay in a first cache of 48 KiB through all columns of a panel, which go past it */
 #else
@@ -224,7 +227,8 @@ typedef struct Sum {
 typedef struct Ahead {
     const char *at; /* NULL: none */
     int64_t line, rows;
-    bool once; /* A's rows are used by this block alone: what comes soon is asked for, and `at` only says that there is a next block */
+    bool once;    /* A's rows are used by this block alone: what comes soon is asked for, and `at` only says that it is there */
+    int64_t jump; /* then: bytes from the end of a row to the begin of the one that its place in the tile has next */
 } Ahead;
 
 #ifdef __AMX_BF16__
@@ -266,9 +270,9 @@ static inline __attribute__((always_inline)) void block_multiply(const bool tall
                 tile_multiply(2, 5, 6);
                 if (wide) tile_multiply(3, 5, 7);
             }
-            if (next && ahead->once) { /* tiles that come SOON, of these rows or of the rows behind them */
-                const char *soon = i + SOON < n ? upper + SOON * 64 : upper + BLOCK * a.line + (SOON - n) * 64;
-                for (int64_t r = 0; r < BLOCK; r++) _mm_prefetch(soon + r * a.line, _MM_HINT_T0);
+            if (next && ahead->once) {
+                const char *soon = upper + SOON * 64 + (i + SOON < n ? 0 : ahead->jump);
+                for (int64_t r = 0; r < (tall ? BLOCK : TILE_ROWS); r++) _mm_prefetch(soon + r * a.line, _MM_HINT_T0);
             } else if (next) {
                 for (int64_t r = 0; r < ahead->rows; r++) _mm_prefetch(next + r * ahead->line, _MM_HINT_T1);
                 next += 64;
@@ -295,10 +299,15 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
 /* Whether so many columns go by themselves: tiles waste nothing that counts. */
 static bool few_better(int64_t cols) { (void)cols; return false; }
 
+/* Whether a factor that so many columns need once goes in streams: with two tiles of columns, putting results in order takes what reading gains. */
+static bool streams_better(int64_t cols) { return cols <= TILE_ROWS; }
+
 #else
 
 /* About 32 columns fill two tiles, whose rows need no turning: 1480 -> 1770 tokens/s of 32 sequences on a Zen 5, the same on a Zen 4. */
 static bool few_better(int64_t cols) { return cols <= FEW_COLS || (cols > BLOCK && cols <= 2 * BLOCK); }
+
+static bool streams_better(int64_t cols) { (void)cols; return false; }
 
 /* The same where vectors multiply: sixteen rows at a time through both parts. */
 static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
@@ -366,6 +375,11 @@ static void block_transpose(const void *sums, int64_t cols, int64_t line, void *
             transpose_16x16((const char *)sums + i * 16 * line + j * 64, line, (char *)to + j * 16 * BLOCK_LINE + i * 64, BLOCK_LINE);
 }
 
+/* Whether A can go in streams: it lies as it is needed, to the end of every row. */
+static bool streams_possible(const Factor *a, int64_t cols) {
+    return streams_better(cols) && plain(a) && !a->operand.transposed && a->k % TILE_K == 0;
+}
+
 /* ---- whole products ---- */
 
 /* How a product is cut: tasks are panels times chunks of rows. */
@@ -373,6 +387,7 @@ typedef struct Plan {
     const Product *product;
     bool turned; /* a, b are the transposed factors, and C is to be written transposed */
     bool few;    /* turned, and b's columns are so few that they are no tiles (tile_few.h) */
+    bool streams; /* a's rows go in streams */
     Factor a, b, more_a, more_b;
     Factor down;     /* what A' is made with: as B, or as A if turned */
     int64_t m, n;
@@ -437,9 +452,11 @@ static Plan plan_make(const Product *product, bool turned) {
     plan.few = turned && few_better(plan.n) && plan.panels == 1;
     /* A weight is read once, and a panel serves all tasks: only how long a thread's last one takes counts. */
     bool streamed = plan.turned && !product->a.transposed && plan.k_cut == plan.k_tiles;
+    plan.streams = streamed && streams_possible(&plan.a, plan.n) && !(plan.more_tiles && plan.more_a.operand.transposed);
     int64_t wanted = div_up(threads * (streamed ? STREAMED_PER_THREAD : TASKS_PER_THREAD), plan.panels), least = streamed             ? BLOCK
                                                                                                                  : plan.n <= FEW_ROWS ? LEAST_ROWS
                                                                                                                                       : USUAL_ROWS;
+    if (plan.streams) wanted = threads * div_up(plan.m, threads * STREAM_ROWS);
     plan.chunk_rows = MAX(least, round_up(div_up(plan.m, wanted), BLOCK));
     plan.chunks = div_up(plan.m, plan.chunk_rows);
     return plan;
@@ -478,6 +495,49 @@ static void block_end(Finish *f, const Plan *plan, const void *sums, int64_t lin
     else finish_set(f, plan->product, sums, line, row, col, rows, cols);
 }
 
+/* Rows of A that one tile of columns needs, and nobody else. They are cut into as many streams as a tile has lines, each read from its begin to its
+ * end: so a processor follows with what it fetches by itself, which rows beside each other, line by line, confuse. */
+typedef struct Streams {
+    Factor a, more_a;
+    int64_t first, rows, cols;
+    Sum sum;       /* of the tiles; its rows are filled in */
+    char *scratch; /* for rows of the second product */
+    char *group;   /* GROUP_BYTES */
+} Streams;
+
+/* Rows begin, begin + step, ...: one of each stream. */
+static Factor rows_apart(const Factor *f, int64_t begin, int64_t step) {
+    Operand operand = f->operand;
+    operand.data = element(&f->operand, begin, 0);
+    operand.ld *= step;
+    return (Factor){operand, f->scale, TILE_ROWS, f->k};
+}
+
+/* All rows but the last few, which are fewer than streams; returns their number. They are the columns of C from `to` on. Sums are kept for some rows
+ * of each stream, whose results then lie side by side. */
+static int64_t streams_run(const Streams *s, const Product *p, int64_t to) {
+    int64_t step = s->rows / TILE_ROWS;
+    _Alignas(64) float lines[BLOCK * BLOCK];
+    Finish end = {0};
+    for (int64_t from = 0; from < step; from += BLOCK) {
+        int64_t count = MIN((int64_t)BLOCK, step - from);
+        for (int64_t i = 0; i < count; i++) {
+            Factor a = rows_apart(&s->a, s->first + from + i, step), more = rows_apart(&s->more_a, s->first + from + i, step);
+            Sum sum = s->sum;
+            sum.a = (Rows){a.operand.data, 2 * a.operand.ld};
+            if (sum.n_more) sum.more = rows_load(&more, 0, 0, sum.n_more, s->scratch);
+            block_sum(TILE_ROWS, s->cols, &sum, s->group + i * GROUP_LINE, 64, &end, &(Ahead){.at = sum.a.at, .once = true});
+        }
+        for (int64_t i = 0, at = to + from; i < TILE_ROWS; i++, at += step) {
+            const char *sums = s->group + i * 64;
+            block_transpose(sums, s->cols, GROUP_LINE, lines);
+            finish_set(&end, p, lines, BLOCK_LINE, 0, at, s->cols, count);
+            finish_rest(&end);
+        }
+    }
+    return TILE_ROWS * step;
+}
+
 /* What is asked for meanwhile: so many rows and columns of the plan's result further on. */
 static void soon_set(Finish *f, const Plan *plan, int64_t rows, int64_t cols) {
     int64_t down = plan->turned ? cols : rows, right = plan->turned ? rows : cols;
@@ -487,14 +547,20 @@ static void soon_set(Finish *f, const Plan *plan, int64_t rows, int64_t cols) {
 
 /* A thread's memory: a panel of B, rows of both A's; sums that wait for the next cut of a long sum, or, block by block, for the next piece of 32
  * rows; what A' is made with, or, turned, A' as it is made. */
-typedef struct Work { char *panel, *rows, *more_rows; float *partial, *blocks; char *down; } Work;
+typedef struct Work {
+    char *panel, *rows, *more_rows;
+    float *partial, *blocks;
+    char *down;
+} Work;
 
 static Work work_new(const Plan *plan) {
     bool cut = plan->k_cut < plan->k_tiles;
     int64_t rows_bytes = BLOCK * (ROWS_LINE(plan->k_cut) + ROWS_LINE(plan->more_tiles)), rank = round_up(plan->product->more_k, BLOCK);
     int64_t down_bytes = !plan->product->down.data ? 0 : plan->turned ? rank * plan->panel_cols * 2 : rank * plan->k_tiles * 64;
     char *rows = cpu_scratch(CPU_TILE_A, (size_t)(rows_bytes + down_bytes));
-    int64_t kept = cut ? plan->sharers * plan->chunk_rows * plan->panel_cols : (plan->panel_cols / BLOCK + 1) * BLOCK * BLOCK;
+    int64_t kept = cut             ? plan->sharers * plan->chunk_rows * plan->panel_cols
+                   : plan->streams ? GROUP_BYTES / (int64_t)sizeof(float)
+                                   : (plan->panel_cols / BLOCK + 1) * BLOCK * BLOCK;
     float *sums = cpu_scratch(CPU_TILE_C, (size_t)kept * sizeof *sums);
     return (Work){.down = rows + rows_bytes,
                   .panel = cpu_scratch(CPU_TILE_B, (size_t)(plan->panel_cols * (plan->k_cut + plan->more_tiles) * 64)),
@@ -603,6 +669,17 @@ static void few_run(const Plan *plan, const Work *work, int64_t begin, int64_t s
  * holds. */
 static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t stop, int64_t col, int64_t cols, int64_t from, int64_t n_tiles) {
     int64_t n_more = from + n_tiles == plan->k_tiles ? plan->more_tiles : 0, stride = (n_tiles + n_more) * 2 * TILE_BYTES, n_blocks = cols / BLOCK;
+    if (plan->streams) {
+        Streams streams = {.a = plan->a,
+                           .more_a = plan->more_a,
+                           .first = begin,
+                           .rows = stop - begin,
+                           .cols = plan->n,
+                           .sum = {.b = work->panel, .n_tiles = n_tiles, .n_more = n_more, .more_k = plan->product->more_k},
+                           .scratch = work->more_rows,
+                           .group = (char *)work->blocks};
+        begin += streams_run(&streams, plan->product, begin);
+    }
     int64_t pieces = n_blocks > 1 ? div_up(n_tiles * TILE_K, PIECE_K) : 1, piece = div_up(n_tiles, pieces);
     int64_t slots = pieces > 1 ? n_blocks + 1 : 2, slot = 0, turn = 0; /* slots for sums: those of 32 rows, or as few as can be */
     _Alignas(64) float turned[2][BLOCK * BLOCK];
@@ -612,7 +689,7 @@ static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t 
         bool lie = rows_lie(&plan->a, row, from, n_tiles), announce = row + BLOCK < plan->m && rows_lie(&plan->a, row + BLOCK, from, n_tiles);
         if (n_more && plan->product->down.data && !plan->turned) more = low_rows(plan, work, row, rows, &ends[turn ^ 1], col == 0);
         else if (n_more) more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
-        Ahead ahead = {.line = rows.line, .rows = div_up(BLOCK, n_blocks), .once = n_blocks == 1 && lie};
+        Ahead ahead = {.line = rows.line, .rows = div_up(BLOCK, n_blocks), .once = n_blocks == 1 && lie, .jump = BLOCK * rows.line - n_tiles * 64};
         for (int64_t at = 0; at < n_tiles; at += piece) {
             bool whole = at + piece >= n_tiles, last = whole && from + n_tiles == plan->k_tiles;
             Sum sum = {.a = {rows.at + at * 64, rows.line},
@@ -770,7 +847,7 @@ static void run(const Product *products, int n) {
 /* ---- tile by tile ---- */
 
 static int64_t row_tile(void) { return BLOCK; }
-static int64_t col_tile(int64_t n, int64_t k) { return panel_cols(n, div_up(k, TILE_K), PANEL_COLS / 2); }
+static int64_t col_tile(int64_t n, int64_t k) { return panel_cols(n, div_up(k, TILE_K), STREAM_ROWS); }
 
 /* With rows of a single tile, they are the factor that is made into tiles. */
 static bool tile_turned(const Product *product) { return product->m <= BLOCK && product->b.transposed; }
@@ -792,7 +869,8 @@ static void tile(const Product *product, int64_t row, int64_t rows, int64_t col,
     int64_t k_tiles = div_up(product->k, TILE_K), stride = turned ? 0 : k_tiles * 2 * TILE_BYTES;
     Factor a = turned ? factor_turned(factor(product->b, 1, product->n, product->k)) : factor(product->a, 1, product->m, product->k);
     const char *panel = cpu_scratch(CPU_TILE_B, 0);
-    char *scratch = cpu_scratch(CPU_TILE_A, (size_t)(BLOCK * ROWS_LINE(k_tiles)));
+    bool streams = turned && streams_possible(&a, product->m);
+    char *scratch = cpu_scratch(CPU_TILE_A, (size_t)MAX(streams ? GROUP_BYTES : 0, BLOCK * ROWS_LINE(k_tiles)));
     if (cpu_planning()) return;
     Product whole = {.c = c, .c_dtype = DT_F32, .ldc = cols, .alpha = 1};
     _Alignas(64) float blocks[2][BLOCK * BLOCK], result[BLOCK * BLOCK];
@@ -800,24 +878,30 @@ static void tile(const Product *product, int64_t row, int64_t rows, int64_t col,
     if (!turned) sum.a = rows_load(&a, row, 0, k_tiles, scratch);
     Finish before = {0};
     tiles_begin();
-    for (int64_t j = 0; j < cols / BLOCK + (cols % BLOCK > 0); j++) {
-        float *sums = blocks[j % 2];
+    int64_t at = 0;
+    if (streams) {
+        sum.b = panel;
+        at = streams_run(&(Streams){.a = a, .first = col, .rows = cols, .cols = rows, .sum = sum, .group = scratch}, &whole, 0);
+    }
+    for (int turn = 0; at < cols; at += BLOCK, turn ^= 1) {
+        float *sums = blocks[turn];
         Ahead ahead = {.rows = BLOCK};
         if (turned) {
-            sum.a = rows_load(&a, col + j * BLOCK, 0, k_tiles, scratch);
+            sum.a = rows_load(&a, col + at, 0, k_tiles, scratch);
             ahead.line = sum.a.line;
-            ahead.once = rows_lie(&a, col + j * BLOCK, 0, k_tiles);
-            if (rows_lie(&a, col + (j + 1) * BLOCK, 0, k_tiles)) ahead.at = sum.a.at + BLOCK * sum.a.line;
+            ahead.once = rows_lie(&a, col + at, 0, k_tiles);
+            ahead.jump = BLOCK * sum.a.line - k_tiles * 64;
+            if (rows_lie(&a, col + at + BLOCK, 0, k_tiles)) ahead.at = sum.a.at + BLOCK * sum.a.line;
         }
-        sum.b = panel + j * stride;
+        sum.b = panel + at / BLOCK * stride;
         if (turned && few_better(product->m)) {
-            few_block_sum(cols - j * BLOCK, rows, 0, &sum, k_tiles, result);
-            finish_set(&before, &whole, result, BLOCK_LINE, 0, j * BLOCK, rows, MIN((int64_t)BLOCK, cols - j * BLOCK));
+            few_block_sum(cols - at, rows, 0, &sum, k_tiles, result);
+            finish_set(&before, &whole, result, BLOCK_LINE, 0, at, rows, MIN((int64_t)BLOCK, cols - at));
             finish_rest(&before);
             continue;
         }
         block_sum(turned ? BLOCK : rows, turned ? rows : BLOCK, &sum, sums, BLOCK_LINE, &before, &ahead);
-        finish_set(&before, &whole, sums, BLOCK_LINE, 0, j * BLOCK, rows, MIN((int64_t)BLOCK, cols - j * BLOCK));
+        finish_set(&before, &whole, sums, BLOCK_LINE, 0, at, rows, MIN((int64_t)BLOCK, cols - at));
         if (!turned) continue;
         block_transpose(sums, rows, BLOCK_LINE, result);
         before.sums = (const char *)result;
