@@ -26,7 +26,8 @@ enum {
     SOON = 5,                /* tiles ahead of the one that is used, where A streams from memory: nearer and farther are slower */
     STREAM_ROWS = 480,       /* of a weight that streams: of a task; no power of two, or streams meet in the same places of a cache */
     GROUP_LINE = TILE_BYTES + 64, /* bytes of a tile's sums in a group of them, no power of two */
-    GROUP_BYTES = BLOCK * GROUP_LINE,
+    GROUP_FEW = BLOCK * 64 + 64,  /* the same of a column's sums, where vectors make them */
+    GROUP_BYTES = MAX(BLOCK * GROUP_LINE, FEW_COLS * GROUP_FEW),
 #ifdef __AMX_BF16__
     PIECE_K = 20 * TILE_K    /* 32 rows of A stay in a first cache of 48 KiB through all columns of a panel, which go past it */
 #else
@@ -296,8 +297,8 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
     else block_multiply(false, false, false, sum, sums, line, before, ahead);
 }
 
-/* Whether so many columns go by themselves: tiles waste nothing that counts. */
-static bool few_better(int64_t cols) { (void)cols; return false; }
+/* Whether so many columns go by themselves: vectors read a weight a tenth faster than tiles do, but multiply slower. */
+static bool few_better(int64_t cols) { return cols <= FEW_COLS; }
 
 /* Whether a factor that so many columns need once goes in streams: with two tiles of columns, putting results in order takes what reading gains. */
 static bool streams_better(int64_t cols) { return cols <= TILE_ROWS; }
@@ -307,7 +308,7 @@ static bool streams_better(int64_t cols) { return cols <= TILE_ROWS; }
 /* About 32 columns fill two tiles, whose rows need no turning: 1480 -> 1770 tokens/s of 32 sequences on a Zen 5, the same on a Zen 4. */
 static bool few_better(int64_t cols) { return cols <= FEW_COLS || (cols > BLOCK && cols <= 2 * BLOCK); }
 
-static bool streams_better(int64_t cols) { (void)cols; return false; }
+static bool streams_better(int64_t cols) { return cols <= FEW_COLS; }
 
 /* The same where vectors multiply: sixteen rows at a time through both parts. */
 static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, int64_t line, Finish *before, const Ahead *ahead) {
@@ -339,28 +340,30 @@ static int64_t few_cols(int64_t n, int64_t part) {
 static int64_t few_place(int64_t part, int64_t n_tiles) { return part * n_tiles * few_bytes(TILE_ROWS); }
 
 /* Block j of 32 columns, or of all if they are one part, transposed: rows of A, which are read once, become the lanes of vectors. */
-static void few_block_sum(int64_t rows, int64_t n, int64_t j, const Sum *sum, int64_t panel_tiles, float *turned) {
+static void few_block_sum(int64_t rows, int64_t n, int64_t j, const Sum *sum, bool streams, int64_t panel_tiles, float *turned, int64_t turned_line) {
     int64_t n_pairs = sum->n_tiles * TILE_K / 2;
     for (int64_t first = 0; first < MIN(rows, (int64_t)BLOCK); first += TILE_ROWS)
         for (int64_t i = 0, part = 2 * j, cols; i < 2 && (cols = few_cols(n, part)) > 0; i++, part++) {
             const char *columns = sum->b + few_place(part, panel_tiles);
-            float *to = turned + i * TILE_ROWS * BLOCK + first;
-            few_sum(few_width(cols), n_pairs, sum->a.at + first * sum->a.line, sum->a.line, columns, sum->add, to, BLOCK);
+            float *to = turned + i * TILE_ROWS * turned_line + first;
+            few_sum(few_width(cols), n_pairs, sum->a.at + first * sum->a.line, sum->a.line, streams, columns, sum->add, to, turned_line);
             if (sum->n_more == 0) continue;
-            few_sum(few_width(cols), (sum->more_k + 1) / 2, sum->more.at + first * sum->more.line, sum->more.line,
-                    columns + sum->n_tiles * few_bytes(cols), true, to, BLOCK);
+            few_sum(few_width(cols), few_count(sum->more_k), sum->more.at + first * sum->more.line, sum->more.line, false,
+                    columns + sum->n_tiles * few_bytes(cols), true, to, turned_line);
         }
 }
 
 /* All columns of B, k-tiles from.., as few_sum wants them, for the panel's tiles from `at` on. */
 static void few_load(const Factor *b, int64_t from, int64_t n_tiles, char *panel, int64_t panel_tiles, int64_t at) {
+    enum { ONE_BY_ONE = 4 };
     _Alignas(64) char tiles[2 * TILE_BYTES]; /* of 32 columns: of a part and the next one */
     for (int64_t tile = 0; tile < n_tiles; tile++)
         for (int64_t part = 0, cols; (cols = few_cols(b->n, part)) > 0; part++) {
             int64_t k = (from + tile) * TILE_K;
             char *to = panel + few_place(part, panel_tiles) + (at + tile) * few_bytes(cols);
-            if (cols == 1 && b->operand.transposed) {
-                _mm512_storeu_si512(to, load_32(element(&b->operand, part * TILE_ROWS, k), b->operand.dtype, b->k - k, b->scale));
+            if (cols <= ONE_BY_ONE && b->operand.transposed) {
+                for (int64_t c = 0; c < cols; c++)
+                    few_column(load_32(element(&b->operand, part * TILE_ROWS + c, k), b->operand.dtype, b->k - k, b->scale), cols, c, to);
                 continue;
             }
             if (part % 2 == 0) pair_of_tiles(b, part * TILE_ROWS, k, tiles);
@@ -502,6 +505,7 @@ typedef struct Streams {
     int64_t first, rows, cols;
     Sum sum;       /* of the tiles; its rows are filled in */
     char *scratch; /* for rows of the second product */
+    bool few;      /* vectors sum (tile_few.h) */
     char *group;   /* GROUP_BYTES */
 } Streams;
 
@@ -511,6 +515,16 @@ static Factor rows_apart(const Factor *f, int64_t begin, int64_t step) {
     operand.data = element(&f->operand, begin, 0);
     operand.ld *= step;
     return (Factor){operand, f->scale, TILE_ROWS, f->k};
+}
+
+/* The same product where line `row` of C, cut every `step` values, is all of C. */
+static Product line_of(const Product *p, int64_t row, int64_t step) {
+    Product line = *p;
+    line.c = (char *)p->c + row * p->ldc * (p->c_dtype == DT_F32 ? 4 : 2);
+    line.ldc = step;
+    if (p->d) line.d = (const char *)p->d + row * p->ldd * (p->d_dtype == DT_F32 ? 4 : 2);
+    line.ldd = step;
+    return line;
 }
 
 /* All rows but the last few, which are fewer than streams; returns their number. They are the columns of C from `to` on. Sums are kept for some rows
@@ -526,12 +540,20 @@ static int64_t streams_run(const Streams *s, const Product *p, int64_t to) {
             Sum sum = s->sum;
             sum.a = (Rows){a.operand.data, 2 * a.operand.ld};
             if (sum.n_more) sum.more = rows_load(&more, 0, 0, sum.n_more, s->scratch);
-            block_sum(TILE_ROWS, s->cols, &sum, s->group + i * GROUP_LINE, 64, &end, &(Ahead){.at = sum.a.at, .once = true});
+            if (s->few)
+                few_block_sum(TILE_ROWS, s->cols, 0, &sum, true, sum.n_tiles + sum.n_more, (float *)(void *)(s->group + i * 64), GROUP_FEW / 4);
+            else
+                block_sum(TILE_ROWS, s->cols, &sum, s->group + i * GROUP_LINE, 64, &end, &(Ahead){.at = sum.a.at, .once = true});
         }
-        for (int64_t i = 0, at = to + from; i < TILE_ROWS; i++, at += step) {
-            const char *sums = s->group + i * 64;
-            block_transpose(sums, s->cols, GROUP_LINE, lines);
-            finish_set(&end, p, lines, BLOCK_LINE, 0, at, s->cols, count);
+        for (int64_t i = 0; i < (s->few ? s->cols : TILE_ROWS); i++) {
+            if (s->few) { /* a column, all streams */
+                Product line = line_of(p, i, step);
+                block_transpose(s->group + i * GROUP_FEW, TILE_ROWS, 64, lines);
+                finish_set(&end, &line, lines, BLOCK_LINE, 0, to + from, TILE_ROWS, count);
+            } else { /* a stream, all columns */
+                block_transpose(s->group + i * 64, s->cols, GROUP_LINE, lines);
+                finish_set(&end, p, lines, BLOCK_LINE, 0, to + from + i * step, s->cols, count);
+            }
             finish_rest(&end);
         }
     }
@@ -606,7 +628,7 @@ static void low_few(const Plan *plan, const Work *work) {
     for (int64_t row = 0; row < rank; row += BLOCK) {
         Sum sum = {.a = rows_load(&plan->down, row, 0, plan->k_tiles, work->rows), .b = work->panel, .n_tiles = plan->k_tiles};
         for (int64_t j = 0; j * BLOCK < plan->n; j++) {
-            few_block_sum(rank - row, plan->n, j, &sum, panel_tiles, sums);
+            few_block_sum(rank - row, plan->n, j, &sum, false, panel_tiles, sums, BLOCK);
             low_round(plan->product, sums, MIN((int64_t)BLOCK, plan->n - j * BLOCK), rank - row, work->down + (j * BLOCK * line + row) * 2, line * 2);
         }
     }
@@ -641,11 +663,26 @@ static void low_turned_write(const Plan *plan, const Work *work, int64_t cols) {
 
 /* ---- tasks ---- */
 
+/* Of rows first.. those that go in streams; returns their number. */
+static int64_t task_streams(const Plan *plan, const Work *work, int64_t first, int64_t rows, int64_t n_tiles, int64_t n_more) {
+    Streams streams = {.a = plan->a,
+                       .more_a = plan->more_a,
+                       .first = first,
+                       .rows = rows,
+                       .cols = plan->n,
+                       .sum = {.b = work->panel, .n_tiles = n_tiles, .n_more = n_more, .more_k = plan->product->more_k},
+                       .scratch = work->more_rows,
+                       .few = plan->few,
+                       .group = (char *)work->blocks};
+    return streams_run(&streams, plan->product, first);
+}
+
 /* Rows begin..stop-1 against few columns, all of them; k-tiles from... */
 static void few_run(const Plan *plan, const Work *work, int64_t begin, int64_t stop, int64_t cols, int64_t from, int64_t n_tiles) {
     bool last = from + n_tiles == plan->k_tiles;
     int64_t n_more = last ? plan->more_tiles : 0;
     _Alignas(64) float turned[BLOCK * BLOCK];
+    if (plan->streams) begin += task_streams(plan, work, begin, stop - begin, n_tiles, n_more);
     for (int64_t row = begin; row < stop; row += BLOCK) {
         Sum sum = {.a = rows_load(&plan->a, row, from, n_tiles, work->rows),
                    .b = work->panel,
@@ -656,7 +693,7 @@ static void few_run(const Plan *plan, const Work *work, int64_t begin, int64_t s
         if (n_more) sum.more = rows_load(&plan->more_a, row, 0, n_more, work->more_rows);
         for (int64_t j = 0; j < cols / BLOCK; j++) {
             float *sums = work->partial ? work->partial + (row - begin) * cols + j * BLOCK * BLOCK : turned;
-            few_block_sum(plan->m - row, plan->n, j, &sum, n_tiles + n_more, sums);
+            few_block_sum(plan->m - row, plan->n, j, &sum, false, n_tiles + n_more, sums, BLOCK);
             if (!last) continue;
             Finish end;
             block_end(&end, plan, NULL, 0, row, j * BLOCK, sums);
@@ -669,17 +706,7 @@ static void few_run(const Plan *plan, const Work *work, int64_t begin, int64_t s
  * holds. */
 static void rows_run(const Plan *plan, const Work *work, int64_t begin, int64_t stop, int64_t col, int64_t cols, int64_t from, int64_t n_tiles) {
     int64_t n_more = from + n_tiles == plan->k_tiles ? plan->more_tiles : 0, stride = (n_tiles + n_more) * 2 * TILE_BYTES, n_blocks = cols / BLOCK;
-    if (plan->streams) {
-        Streams streams = {.a = plan->a,
-                           .more_a = plan->more_a,
-                           .first = begin,
-                           .rows = stop - begin,
-                           .cols = plan->n,
-                           .sum = {.b = work->panel, .n_tiles = n_tiles, .n_more = n_more, .more_k = plan->product->more_k},
-                           .scratch = work->more_rows,
-                           .group = (char *)work->blocks};
-        begin += streams_run(&streams, plan->product, begin);
-    }
+    if (plan->streams) begin += task_streams(plan, work, begin, stop - begin, n_tiles, n_more);
     int64_t pieces = n_blocks > 1 ? div_up(n_tiles * TILE_K, PIECE_K) : 1, piece = div_up(n_tiles, pieces);
     int64_t slots = pieces > 1 ? n_blocks + 1 : 2, slot = 0, turn = 0; /* slots for sums: those of 32 rows, or as few as can be */
     _Alignas(64) float turned[2][BLOCK * BLOCK];
@@ -881,7 +908,8 @@ static void tile(const Product *product, int64_t row, int64_t rows, int64_t col,
     int64_t at = 0;
     if (streams) {
         sum.b = panel;
-        at = streams_run(&(Streams){.a = a, .first = col, .rows = cols, .cols = rows, .sum = sum, .group = scratch}, &whole, 0);
+        Streams s = {.a = a, .first = col, .rows = cols, .cols = rows, .sum = sum, .few = few_better(product->m), .group = scratch};
+        at = streams_run(&s, &whole, 0);
     }
     for (int turn = 0; at < cols; at += BLOCK, turn ^= 1) {
         float *sums = blocks[turn];
@@ -895,7 +923,7 @@ static void tile(const Product *product, int64_t row, int64_t rows, int64_t col,
         }
         sum.b = panel + at / BLOCK * stride;
         if (turned && few_better(product->m)) {
-            few_block_sum(cols - at, rows, 0, &sum, k_tiles, result);
+            few_block_sum(cols - at, rows, 0, &sum, false, k_tiles, result, BLOCK);
             finish_set(&before, &whole, result, BLOCK_LINE, 0, at, rows, MIN((int64_t)BLOCK, cols - at));
             finish_rest(&before);
             continue;

@@ -8,7 +8,9 @@
  *     from rows that run along the result (n)       pairs_interleave: the same weight in dy W
  *
  * An element of a result is one chain of sums in order of k, whatever stands in the other rows and columns, and a product gives the same bits as a b
- * and as (b^T a^T)^T: so what is multiplied in which order is a question of speed alone. Numbers below 2^-126 count as zero.
+ * and as (b^T a^T)^T: so what is multiplied in which order is a question of speed alone. Numbers below 2^-126 count as zero. With vectors the chain
+ * goes from value to value; a step of AMX's tiles adds up the first values of its pairs and the second ones, each from zero, and then the two to the
+ * sum (Intel's manual, TDPBF16PS).
  */
 #ifndef TUNE_TILES_H
 #define TUNE_TILES_H
@@ -38,6 +40,8 @@ static inline __m512bh pair_of(const char *at) {
 #ifdef __AMX_BF16__
 
 #define TILE_ASK _MM_HINT_T0 /* where what will be made into tiles is asked for */
+
+enum { TILE_MODE = 0x8040 }; /* of vectors that stand in for tiles: for them, too, numbers below 2^-126 count as zero (MXCSR) */
 
 /* There are eight tiles, of which numbers 0 to 3 are sums and 4 to 7 factors:
  *
@@ -74,13 +78,27 @@ static inline void tile_write(int number, void *at, int64_t line) {
     for (int i = 0; i < TILE_ROWS; i++) memcpy((char *)at + i * line, tile_emulated(number) + i * 64, 64);
 }
 
-static inline void tile_multiply(int sums, int a, int b) {
+/* The first values of pairs, or the second ones, as floats. */
+static inline __m512 pairs_part(__m512i pairs, bool second) {
+    return (__m512)(second ? _mm512_and_si512(pairs, _mm512_set1_epi32((int32_t)0xffff0000)) : _mm512_slli_epi32(pairs, 16));
+}
+
+static __attribute__((noinline, unused)) void tile_multiply_floats(int sums, int a, int b) {
     for (int i = 0; i < TILE_ROWS; i++) {
-        __m512 sum = _mm512_loadu_ps(tile_emulated(sums) + i * 64);
+        __m512 parts[2] = {_mm512_setzero_ps(), _mm512_setzero_ps()}, sum = _mm512_loadu_ps(tile_emulated(sums) + i * 64);
         for (int pair = 0; pair < TILE_K / 2; pair++)
-            sum = _mm512_dpbf16_ps(sum, pair_of(tile_emulated(a) + i * 64 + pair * 4), (__m512bh)_mm512_loadu_si512(tile_emulated(b) + pair * 64));
-        _mm512_storeu_ps(tile_emulated(sums) + i * 64, sum);
+            for (int part = 0; part < 2; part++)
+                parts[part] = _mm512_fmadd_ps(pairs_part((__m512i)pair_of(tile_emulated(a) + i * 64 + pair * 4), part),
+                                              pairs_part(_mm512_loadu_si512(tile_emulated(b) + pair * 64), part), parts[part]);
+        _mm512_storeu_ps(tile_emulated(sums) + i * 64, _mm512_add_ps(sum, _mm512_add_ps(parts[0], parts[1])));
     }
+}
+
+static inline void tile_multiply(int sums, int a, int b) {
+    unsigned mode = _mm_getcsr();
+    _mm_setcsr(mode | TILE_MODE);
+    tile_multiply_floats(sums, a, b); /* not inlined: compilers move what they do not see to depend on the mode */
+    _mm_setcsr(mode);
 }
 
 #else

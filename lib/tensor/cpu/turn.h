@@ -100,12 +100,14 @@ static inline __attribute__((always_inline)) void turn_piece(TurnLines *lines, V
     words[3] = turn_high_halves(high, high2);
 }
 
-/* Memory that is asked for while lines are taken, a share of it with each piece: the lines of the first cache that lie 128 bytes further on, or all
- * lines would miss it at once; and `soon`, as much as is taken, from several places at once, which memory gives faster than one. */
+/* Memory that is asked for while lines are taken, a share of it with each piece: the lines of the first cache that lie a bit further on, or all lines
+ * would miss it at once; and, unless lines are streams that go on behind their end, `soon`, as much as is taken, from several places at once, which
+ * memory gives faster than one. */
 enum { ASKED = VEC_FLOATS * TURN_BYTES / 64 }; /* lines of a cache, of each of the two, for VEC_FLOATS lines */
 typedef struct Asked { const char *along, *soon; int turn; } Asked;
 
 static inline Asked asked_new(const char *lines, const char *soon) { return (Asked){lines + 128, soon, 0}; }
+static inline Asked asked_streams(const char *lines) { return (Asked){lines + 512, NULL, 0}; }
 
 /* With each piece of vectors x VEC_FLOATS lines. */
 static inline __attribute__((always_inline)) void ask(Asked *asked, const int vectors, int64_t line) {
@@ -113,11 +115,11 @@ static inline __attribute__((always_inline)) void ask(Asked *asked, const int ve
 #pragma GCC unroll 8
     for (int i = 0; i < n; i++) {
         __builtin_prefetch(asked->along + i * line, 0, 3);
-        __builtin_prefetch(asked->soon + i % streams * (vectors * VEC_FLOATS / streams) * line + i / streams * 64, 0, 2);
+        if (asked->soon) __builtin_prefetch(asked->soon + i % streams * (vectors * VEC_FLOATS / streams) * line + i / streams * 64, 0, 2);
     }
     bool last = ++asked->turn % (64 / TURN_BYTES) == 0;
     asked->along += last ? 64 - (vectors * VEC_FLOATS - n) * line : n * line;
-    asked->soon += n / streams * 64;
+    if (asked->soon) asked->soon += n / streams * 64;
 }
 
 /* Values of a piece of a line. */
