@@ -327,6 +327,7 @@ static double squares_block(const Tensor *x, int64_t begin, int64_t end) {
     float buffer[RUN];
     double sum = 0;
     for (RUNS(at, n, begin, end)) {
+        run_ahead(x, at + RUN, n);
         const float *values = run_read(x, at, n, buffer);
 #pragma omp simd reduction(+ : sum)
         for (int64_t i = 0; i < n; i++) sum += (double)values[i] * (double)values[i];
