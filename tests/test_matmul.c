@@ -496,6 +496,26 @@ static void run_underflow(void) {
     for (size_t i = 0; i < COUNT_OF(ranks); i++) run_underflow_of(ranks[i]);
 }
 
+/* Products, sums and factors around the least normal number: what counts as zero does so in any batch. */
+static void run_tiny(void) {
+    enum { ROWS = 70, K = 64, N = 64 };
+    ArenaMark mark = arena_mark(arena);
+    Tensor *a = random_tensor(DT_BF16, ROWS, K, 1), *b = random_tensor(DT_BF16, N, K, 2);
+    for (int64_t i = 0; i < ROWS * K; i++) tensor_set(a, i, ldexp(tensor_get(a, i), i % K < 40 ? -128 : -120));
+    for (int64_t i = 0; i < N * K; i++) tensor_set(b, i, ldexp(tensor_get(b, i), i / K % 4 == 0 ? 0 : -8));
+    Matmul args = {.b = b, .transpose_b = true, .alpha = 1};
+    uint64_t bits = 0;
+    for (int64_t rows = ROWS; rows > 0; rows--) {
+        args.a = tensor_view(arena, device_cpu(), DT_BF16, 2, (int64_t[]){rows, K}, a->data);
+        args.c = tensor_new(arena, device_cpu(), DT_F32, 2, (int64_t[]){rows, N});
+        device_cpu()->matmul(&args);
+        if (rows == ROWS) bits = bits_of(args.c, 0, 1);
+        if (bits_of(args.c, 0, 1) != bits)
+            fail_msg("%s: tiny values: the first of %lld rows has other bits than that of %d", cpu_info()->gemm_bf16, (long long)rows, ROWS);
+    }
+    arena_rewind(arena, mark);
+}
+
 static void bits_of_a_row_are_those_of_the_row_alone(void **state) {
     (void)state;
     int ran = 0;
@@ -507,6 +527,7 @@ static void bits_of_a_row_are_those_of_the_row_alone(void **state) {
                 configure(libraries[i], strcmp(libraries[i], "own") == 0 ? isas[j] : NULL)) {
                 run_rows();
                 run_underflow();
+                run_tiny();
                 ran++;
             }
         }
