@@ -10,14 +10,20 @@
 typedef struct Share { _Alignas(64) atomic_llong next; long long end; } Share;
 typedef struct Shares { Share *list; int64_t n; } Shares;
 
-static inline Shares shares_new(int64_t n_tasks) {
-    int64_t n = MIN(n_tasks, (int64_t)omp_get_max_threads());
-    Share *shares = cpu_scratch(CPU_TASKS, (size_t)n * sizeof *shares);
+static inline int64_t shares_count(int64_t n_tasks) { return MIN(n_tasks, (int64_t)omp_get_max_threads()); }
+
+/* In `list`, which has room for shares_count. */
+static inline Shares shares_begin(Share *list, int64_t n_tasks) {
+    int64_t n = shares_count(n_tasks);
     for (int64_t i = 0; i < n; i++) {
-        atomic_init(&shares[i].next, i * n_tasks / n);
-        shares[i].end = (i + 1) * n_tasks / n;
+        atomic_init(&list[i].next, i * n_tasks / n);
+        list[i].end = (i + 1) * n_tasks / n;
     }
-    return (Shares){shares, n};
+    return (Shares){list, n};
+}
+
+static inline Shares shares_new(int64_t n_tasks) {
+    return shares_begin(cpu_scratch(CPU_TASKS, (size_t)shares_count(n_tasks) * sizeof(Share)), n_tasks);
 }
 
 /* The next task of the calling thread, -1 = none is left. *at: 0 at first. */

@@ -2,6 +2,7 @@
  * that the lanes of a vector are those of several key/value heads: a score's product has zeros in the lanes of the other heads, and so have weights
  * in the product with the values. Zeros change no sum of what is finite: the bits are those of tile_attention.c. A row of keys is read once for all
  * heads of a task; rows to come are asked for meanwhile, those of the next sequence too. */
+#include "lib/tensor/cpu/shares.h"
 #include "lib/tensor/cpu/tile_attention_forward.h"
 #include "lib/tensor/cpu/tile_few.h"
 
@@ -10,7 +11,12 @@
 enum {
     WIDE = 4, /* tiles of sums that are kept in registers: 64 dimensions of the head */
     SOME = 8, /* queries whose scores vectors compute at once, if there are as many; else up to TOGETHER */
-    TOGETHER = 4 /* lanes whose weighted values they add at once: as many times WIDE sums leave room in 32 registers */
+    TOGETHER = 4, /* lanes whose weighted values they add at once: as many times WIDE sums leave room in 32 registers */
+#ifdef __AMX_BF16__
+    KEYS_FIRST = false /* a row of keys is asked for together with its values: 4 % faster than all keys first */
+#else
+    KEYS_FIRST = true
+#endif
 };
 
 /* A token's key/value heads from `head` on. */
@@ -45,12 +51,12 @@ static void key_tile_first(const Call *call, const TokenTask *task, KeyTile *til
     key_tile_find(call, tile);
 }
 
-/* The tile behind, of the same task or the next one before `end`; false, and a tile without keys, when there is none. */
-static bool key_tile_next(const Call *call, const KeyTile *tile, const TokenTask *end, KeyTile *next) {
+/* The tile behind, of the same task or the next one (NULL: none); false, and a tile without keys, when there is none. */
+static bool key_tile_next(const Call *call, const KeyTile *tile, const TokenTask *later, KeyTile *next) {
     if (tile->start + tile->to < tile->end) {
         *next = (KeyTile){.task = tile->task, .start = tile->start + KEY_TILE, .end = tile->end};
         key_tile_find(call, next);
-    } else if (tile->task + 1 < end) key_tile_first(call, tile->task + 1, next);
+    } else if (later) key_tile_first(call, later, next);
     else next->to = 0;
     return next->to > 0;
 }
@@ -65,6 +71,22 @@ static inline __attribute__((always_inline)) void row_ask(const Call *call, cons
         if (keys) _mm_prefetch((const char *)call->k->data + at, _MM_HINT_T1);
         if (values) _mm_prefetch((const char *)call->v->data + at, _MM_HINT_T1);
     }
+}
+
+/* Of the tile to come, which is asked for while its forerunner is used, so many rows of keys, and of values, are. */
+typedef struct Soon { const KeyTile *tile; int64_t keys, values; } Soon;
+
+/* While scores are made. */
+static inline __attribute__((always_inline)) void soon_ask_first(const Call *call, Soon *soon, int64_t n) {
+    for (int64_t until = MIN(soon->keys + n, soon->tile->to); soon->keys < until; soon->keys++)
+        row_ask(call, soon->tile, soon->keys, true, !KEYS_FIRST);
+    if (!KEYS_FIRST) soon->values = soon->keys;
+}
+
+/* While values are added. */
+static inline __attribute__((always_inline)) void soon_ask_last(const Call *call, Soon *soon, int64_t n) {
+    for (int64_t until = MIN(soon->values + n, soon->tile->to); soon->values < until; soon->values++)
+        row_ask(call, soon->tile, soon->values, !KEYS_FIRST, true);
 }
 
 /* ---- a task ---- */
@@ -129,38 +151,41 @@ static Work work_new(const Call *call, const TokenTask *task) {
 
 #ifdef __AMX_BF16__
 
-enum { KEYS_LATE = true }; /* keys to come are asked for together with the values, not while scores are made */
-
-/* A head's scores of 32 or 64 keys, added to tiles 0 to 3. */
-static inline __attribute__((always_inline)) void head_scores(const bool four, int64_t depth, const KeyRows keys[KEY_ROWS], Tiles q) {
+/* A head's scores of 32 or 64 keys, added to tiles 0 to 3. `each`: rows to come that are asked for with each tile. */
+static inline __attribute__((always_inline)) void head_scores(const bool four, const Call *call, const KeyRows keys[KEY_ROWS], Tiles q, Soon *soon,
+                                                              int64_t each) {
     __asm__ volatile("" : : : "memory"); /* as in block_multiply */
-    for (int64_t c = 0; c < depth; c++) {
+    for (int64_t c = 0; c < call->shape->padded / TILE_K; c++) {
         tile_read(6, tile_at(q, 0, c), 64);
         tile_read(4, keys[0].at + c * keys[0].column, keys[0].line);
         tile_multiply(0, 4, 6);
+        soon_ask_first(call, soon, each);
         tile_read(5, keys[1].at + c * keys[1].column, keys[1].line);
         tile_multiply(1, 5, 6);
+        soon_ask_first(call, soon, each);
         if (!four) continue;
         tile_read(4, keys[2].at + c * keys[2].column, keys[2].line);
         tile_multiply(2, 4, 6);
+        soon_ask_first(call, soon, each);
         tile_read(5, keys[3].at + c * keys[3].column, keys[3].line);
         tile_multiply(3, 5, 6);
+        soon_ask_first(call, soon, each);
     }
 }
 
 /* Scores of a tile of keys, or of its first half. */
-static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four, const KeyTile *next) {
-    (void)next;
+static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four, Soon *soon) {
+    int64_t heads = task_heads(call, tile->task), each = blocks_of(soon->tile->to / 3, heads * call->shape->padded / TILE_K * (four ? 4 : 2));
     KeyRows keys[KEY_ROWS];
     tile_zero(0);
     tile_zero(1);
     tile_zero(2);
     tile_zero(3);
-    for (int64_t h = 0; h < task_heads(call, tile->task); h++) {
+    for (int64_t h = 0; h < heads; h++) {
         int64_t head = tile->task->head + h;
         for (int64_t i = 0; i < (four ? 4 : 2); i++) keys[i] = keys_find(call->shape, call->k, tile->rows + i * TILE_ROWS, head, work->keys, i);
-        if (four) head_scores(true, call->shape->padded / TILE_K, keys, tiles_from(work->q, h, 0));
-        else head_scores(false, call->shape->padded / TILE_K, keys, tiles_from(work->q, h, 0));
+        if (four) head_scores(true, call, keys, tiles_from(work->q, h, 0), soon, each);
+        else head_scores(false, call, keys, tiles_from(work->q, h, 0), soon, each);
     }
     tile_write(0, tile_at(work->scores, 0, 0), 64);
     tile_write(1, tile_at(work->scores, 0, 1), 64);
@@ -171,8 +196,6 @@ static void token_scores(const Call *call, const KeyTile *tile, const Work *work
 }
 
 #else
-
-enum { KEYS_LATE = false };
 
 /* 16 keys' scores of `n` queries of a head (lines of them in A's tiles); keys become lanes. */
 static inline __attribute__((always_inline)) void queries_score(const int n, int64_t depth, Tiles queries, int64_t line, const KeyRows *keys,
@@ -195,9 +218,8 @@ static inline __attribute__((always_inline)) void queries_score(const int n, int
 }
 
 /* Scores of a tile of keys, or of its first half. */
-static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four, const KeyTile *next) {
-    int64_t group = call->shape->group, depth = call->shape->padded / TILE_K, lines = task_heads(call, tile->task) * group, blocks = four ? 4 : 2,
-            soon = 0;
+static void token_scores(const Call *call, const KeyTile *tile, const Work *work, bool four, Soon *soon) {
+    int64_t group = call->shape->group, depth = call->shape->padded / TILE_K, lines = task_heads(call, tile->task) * group, blocks = four ? 4 : 2;
     _Alignas(64) float scores[LANES * LANES] = {0};
     for (int64_t i = 0; i < blocks; i++) {
         for (int64_t line = 0; line < lines;) {
@@ -211,7 +233,7 @@ static void token_scores(const Call *call, const KeyTile *tile, const Work *work
             default: queries_score(1, depth, work->queries, line, &keys, scores);
             }
             line += n;
-            for (int64_t asked = next->to * (i * lines + line) / (blocks * lines); soon < asked; soon++) row_ask(call, next, soon, true, false);
+            soon_ask_first(call, soon, soon->tile->to * (i * lines + line) / (blocks * lines) - soon->keys);
         }
         transpose_16x16(scores, 64, tile_at(work->scores, 0, i), 64);
     }
@@ -235,10 +257,10 @@ static inline void pairs_unpack(const void *even_row, const void *odd_row, void 
     _mm512_storeu_si512(right, _mm512_unpackhi_epi16(even, odd));
 }
 
-/* A head's values of 32 keys, two or four tiles of dimensions from d on, as tiles of B. `whole`: the head has all of these dimensions. Meanwhile
- * n_soon rows of the next tile are asked for, from row `soon` on. */
+/* A head's values of 32 keys, two or four tiles of dimensions from d on, as tiles of B. `whole`: the head has all of these dimensions. With
+ * each pair `each` rows to come are asked for. */
 static inline __attribute__((always_inline)) void values_pair(const bool four, const bool whole, const Call *call, const Work *work, int64_t head,
-                                                              const int64_t *rows, int64_t d, const KeyTile *next, int64_t soon, int64_t n_soon) {
+                                                              const int64_t *rows, int64_t d, Soon *soon, int64_t each) {
     static const uint16_t none[WIDE * TILE_ROWS];
     const uint16_t *values = (const uint16_t *)call->v->data + head * call->shape->dim + d;
     int64_t width = call->shape->kv_width, left = call->shape->dim - d;
@@ -246,7 +268,7 @@ static inline __attribute__((always_inline)) void values_pair(const bool four, c
     for (int64_t p = 0; p < TILE_ROWS; p++, tiles += 64) {
         const uint16_t *even = rows[2 * p] < 0 ? none : values + rows[2 * p] * width,
                        *odd = rows[2 * p + 1] < 0 ? none : values + rows[2 * p + 1] * width;
-        for (int64_t i = p; i < n_soon; i += TILE_ROWS) row_ask(call, next, soon + i, KEYS_LATE, true);
+        soon_ask_last(call, soon, each);
         if (whole) {
             pairs_unpack(even, odd, tiles, tiles + TILE_BYTES);
             if (four) pairs_unpack(even + TILE_K, odd + TILE_K, tiles + 2 * TILE_BYTES, tiles + 3 * TILE_BYTES);
@@ -262,8 +284,7 @@ static inline __attribute__((always_inline)) void values_pair(const bool four, c
 /* Adds the heads' weighted values to two or four tiles of sums, those of dimension d and on. */
 #ifdef __AMX_BF16__
 static inline __attribute__((always_inline)) void values_add(const bool four, const bool whole, const Call *call, const KeyTile *tile,
-                                                             const Work *work, int64_t d, int64_t chunks, const KeyTile *next) {
-    int64_t each = d == 0 ? blocks_of(next->to, chunks * task_heads(call, tile->task)) : 0, soon = 0;
+                                                             const Work *work, int64_t d, int64_t chunks, Soon *soon, int64_t each) {
     Tiles sum = tiles_from(work->sum, 0, d / TILE_ROWS);
     __asm__ volatile("" : : : "memory");
     tile_read(0, tile_at(sum, 0, 0), 64);
@@ -273,8 +294,8 @@ static inline __attribute__((always_inline)) void values_add(const bool four, co
         tile_read(3, tile_at(sum, 0, 3), 64);
     }
     for (int64_t h = 0; h < task_heads(call, tile->task); h++)
-        for (int64_t c = 0; c < chunks; c++, soon += each) {
-            values_pair(four, whole, call, work, tile->task->head + h, tile->rows + c * TILE_K, d, next, soon, MIN(each, next->to - soon));
+        for (int64_t c = 0; c < chunks; c++) {
+            values_pair(four, whole, call, work, tile->task->head + h, tile->rows + c * TILE_K, d, soon, each);
             __asm__ volatile("" : : : "memory");
             tile_read(4, tile_at(work->own, h, c), 64);
             tile_read(5, tile_at(work->pair_values, 0, 0), 64);
@@ -321,12 +342,12 @@ static inline __attribute__((always_inline)) void lanes_add(const int n, const b
 }
 
 static inline __attribute__((always_inline)) void values_add(const bool four, const bool whole, const Call *call, const KeyTile *tile,
-                                                             const Work *work, int64_t d, int64_t chunks, const KeyTile *next) {
-    int64_t each = d == 0 ? blocks_of(next->to, chunks * task_heads(call, tile->task)) : 0, soon = 0, group = call->shape->group;
+                                                             const Work *work, int64_t d, int64_t chunks, Soon *soon, int64_t each) {
+    int64_t group = call->shape->group;
     Tiles sum = tiles_from(work->sum, 0, d / TILE_ROWS);
     for (int64_t h = 0; h < task_heads(call, tile->task); h++)
-        for (int64_t c = 0; c < chunks; c++, soon += each) {
-            values_pair(four, whole, call, work, tile->task->head + h, tile->rows + c * TILE_K, d, next, soon, MIN(each, next->to - soon));
+        for (int64_t c = 0; c < chunks; c++) {
+            values_pair(four, whole, call, work, tile->task->head + h, tile->rows + c * TILE_K, d, soon, each);
             Tiles weights = tiles_from(work->own, h, c);
             for (int64_t lane = h * group, end = lane + group; lane < end;) {
                 int64_t n = MIN((int64_t)TOGETHER, end - lane);
@@ -348,7 +369,8 @@ static void tile_attend(const Call *call, const KeyTile *tile, Work *work, const
     int64_t chunks = blocks_of(tile->to, TILE_K);
     Columns keys = {0, chunks * TILE_K};
     float *scores = tile_at(work->scores, 0, 0), shrunk[LANES];
-    token_scores(call, tile, work, chunks == KEY_CHUNKS, next);
+    Soon soon = {next, 0, 0};
+    token_scores(call, tile, work, chunks == KEY_CHUNKS, &soon);
     scores_cap(shape, keys, scores);
     for (int64_t j = 0; j < tile->from; j++) _mm512_storeu_ps(scores + j * LANES, _mm512_set1_ps(-INFINITY));
     for (int64_t j = tile->to; j < keys.end; j++) _mm512_storeu_ps(scores + j * LANES, _mm512_set1_ps(-INFINITY));
@@ -359,10 +381,11 @@ static void tile_attend(const Call *call, const KeyTile *tile, Work *work, const
                 _mm512_storeu_ps(line, _mm512_mul_ps(_mm512_loadu_ps(line), _mm512_set1_ps(shrunk[l])));
             }
     weights_part(call, tile->task, work, chunks);
+    int64_t each = blocks_of(next->to - soon.values, task_heads(call, tile->task) * chunks * TILE_ROWS);
     for (int64_t d = 0; d < shape->padded; d += WIDE * TILE_ROWS) {
-        if (shape->dim - d >= WIDE * TILE_ROWS) values_add(true, true, call, tile, work, d, chunks, next);
-        else if (shape->padded - d >= WIDE * TILE_ROWS) values_add(true, false, call, tile, work, d, chunks, next);
-        else values_add(false, false, call, tile, work, d, chunks, next);
+        if (shape->dim - d >= WIDE * TILE_ROWS) values_add(true, true, call, tile, work, d, chunks, &soon, each);
+        else if (shape->padded - d >= WIDE * TILE_ROWS) values_add(true, false, call, tile, work, d, chunks, &soon, each);
+        else values_add(false, false, call, tile, work, d, chunks, &soon, each);
     }
 }
 
@@ -385,20 +408,26 @@ static void work_finish(const Call *call, const TokenTask *task, const Work *wor
     }
 }
 
-/* Tasks one after the other. */
-static void tasks_run(const Call *call, const TokenTask *task, const TokenTask *end) {
+/* A thread's tasks. Each is taken when the one before begins, so that its keys are asked for meanwhile. */
+static void tasks_run(const Call *call, const TokenTask *tasks, const Shares *shares) {
     KeyTile tiles[2];
+    int64_t at = 0, taken = shares_next(shares, &at);
+    if (taken < 0) return;
+    const TokenTask *task = &tasks[taken], *later = NULL;
     Work work = work_new(call, task);
     key_tile_first(call, task, tiles);
     for (int64_t j = 0; j < tiles->to; j++) row_ask(call, tiles, j, true, true);
-    bool more = true;
-    for (int turn = 0; more; turn ^= 1) {
+    bool begun = true;
+    for (int turn = 0;; turn ^= 1) {
         KeyTile *tile = &tiles[turn], *next = &tiles[turn ^ 1];
-        more = key_tile_next(call, tile, end, next);
+        if (begun) later = (taken = shares_next(shares, &at)) < 0 ? NULL : &tasks[taken];
+        bool more = key_tile_next(call, tile, later, next);
         tile_attend(call, tile, &work, next);
-        if (more && next->task == tile->task) continue;
+        begun = !more || next->task != tile->task;
+        if (!begun) continue;
         work_finish(call, tile->task, &work);
-        if (more) work = work_new(call, next->task);
+        if (!more) return;
+        work = work_new(call, next->task);
     }
 }
 
@@ -408,19 +437,18 @@ void ISA_FN(attention_tokens)(const AttentionShape *shape, const AttentionTask *
     int64_t kv_heads = shape->args->n_kv_heads, threads = parallel ? omp_get_max_threads() : 1;
     int64_t heads = MIN(MAX(kv_heads * n / (2 * threads), (int64_t)1), MIN(LANES / shape->group, kv_heads)), sets = blocks_of(kv_heads, heads);
     Call call = {shape, q, k, v, y, logsumexp, heads};
-    TokenTask *tasks = cpu_scratch(CPU_SHARED, (size_t)(n * sets) * sizeof *tasks);
+    Share *list = cpu_scratch(CPU_SHARED, (size_t)shares_count(n * sets) * sizeof *list + (size_t)(n * sets) * sizeof(TokenTask));
     if (cpu_planning()) {
         work_new(&call, &(TokenTask){tokens->segment, 0});
         return;
     }
+    Shares shares = shares_begin(list, n * sets);
+    TokenTask *tasks = (TokenTask *)(list + shares.n);
     for (int64_t i = 0; i < n * sets; i++) tasks[i] = (TokenTask){tokens[i / sets].segment, (int32_t)(i % sets * heads)};
-    int64_t run = MAX((int64_t)1, n * sets / (2 * threads));
 #pragma omp parallel if (parallel)
     {
         tiles_begin();
-#pragma omp for schedule(dynamic)
-        for (int64_t first = 0; first < n * sets; first += run)
-            tasks_run(&call, tasks + first, tasks + MIN(first + run, n * sets));
+        tasks_run(&call, tasks, &shares);
         tiles_end();
     }
 }

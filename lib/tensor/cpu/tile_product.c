@@ -25,9 +25,7 @@ enum {
     BLOCK_LINE = BLOCK * 4,  /* bytes */
     SOON = 5,                /* tiles ahead of the one that is used, where A streams from memory: nearer and farther are slower */
     STREAM_ROWS = 480,       /* of a weight that streams: of a task; no power of two, or streams meet in the same places of a cache */
-    GROUP_LINE = TILE_BYTES + 64, /* bytes of a tile's sums in a group of them, no power of two */
-    GROUP_FEW = BLOCK * 64 + 64,  /* the same of a column's sums, where vectors make them */
-    GROUP_BYTES = MAX(BLOCK * GROUP_LINE, FEW_COLS * GROUP_FEW),
+    GROUP_BYTES = TILE_ROWS * (BLOCK * BLOCK_LINE + 64), /* of sums that are put in order at once */
 #ifdef __AMX_BF16__
     PIECE_K = 20 * TILE_K    /* 32 rows of A stay in a first cache of 48 KiB through all columns of a panel, which go past it */
 #else
@@ -211,6 +209,7 @@ static inline __attribute__((always_inline)) void finish_row(const bool usual, F
 }
 
 static void finish_rest(Finish *f) {
+    while (f->usual && f->rows > 0) finish_row(true, f);
     while (f->rows > 0) finish_row(false, f);
 }
 
@@ -300,8 +299,8 @@ static void block_sum(int64_t rows, int64_t cols, const Sum *sum, void *sums, in
 /* Whether so many columns go by themselves: vectors read a weight a tenth faster than tiles do, but multiply slower. */
 static bool few_better(int64_t cols) { return cols <= FEW_COLS; }
 
-/* Whether a factor that so many columns need once goes in streams: with two tiles of columns, putting results in order takes what reading gains. */
-static bool streams_better(int64_t cols) { return cols <= TILE_ROWS; }
+/* Whether a factor that so many columns need once goes in streams. */
+static bool streams_better(int64_t cols) { return cols <= BLOCK; }
 
 #else
 
@@ -528,31 +527,32 @@ static Product line_of(const Product *p, int64_t row, int64_t step) {
 }
 
 /* All rows but the last few, which are fewer than streams; returns their number. They are the columns of C from `to` on. Sums are kept for some rows
- * of each stream, whose results then lie side by side. */
+ * of each stream, whose results then lie side by side: (stream, row, column), or, where vectors make them, (column, row, stream). */
 static int64_t streams_run(const Streams *s, const Product *p, int64_t to) {
-    int64_t step = s->rows / TILE_ROWS;
+    int64_t step = s->rows / TILE_ROWS, tiles = s->few ? 1 : div_up(s->cols, TILE_ROWS);
+    int64_t sums = tiles * 64, group_line = BLOCK * sums + 64; /* no power of two */
     _Alignas(64) float lines[BLOCK * BLOCK];
     Finish end = {0};
     for (int64_t from = 0; from < step; from += BLOCK) {
         int64_t count = MIN((int64_t)BLOCK, step - from);
         for (int64_t i = 0; i < count; i++) {
             Factor a = rows_apart(&s->a, s->first + from + i, step), more = rows_apart(&s->more_a, s->first + from + i, step);
+            char *group = s->group + i * sums;
             Sum sum = s->sum;
             sum.a = (Rows){a.operand.data, 2 * a.operand.ld};
             if (sum.n_more) sum.more = rows_load(&more, 0, 0, sum.n_more, s->scratch);
-            if (s->few)
-                few_block_sum(TILE_ROWS, s->cols, 0, &sum, true, sum.n_tiles + sum.n_more, (float *)(void *)(s->group + i * 64), GROUP_FEW / 4);
-            else
-                block_sum(TILE_ROWS, s->cols, &sum, s->group + i * GROUP_LINE, 64, &end, &(Ahead){.at = sum.a.at, .once = true});
+            if (s->few) few_block_sum(TILE_ROWS, s->cols, 0, &sum, true, sum.n_tiles + sum.n_more, (float *)(void *)group, group_line / 4);
+            else block_sum(TILE_ROWS, s->cols, &sum, group, group_line, &end, &(Ahead){.at = sum.a.at, .once = true});
         }
-        for (int64_t i = 0; i < (s->few ? s->cols : TILE_ROWS); i++) {
+        for (int64_t i = 0; i < (s->few ? s->cols : tiles * TILE_ROWS); i++) {
             if (s->few) { /* a column, all streams */
                 Product line = line_of(p, i, step);
-                block_transpose(s->group + i * GROUP_FEW, TILE_ROWS, 64, lines);
+                block_transpose(s->group + i * group_line, TILE_ROWS, sums, lines);
                 finish_set(&end, &line, lines, BLOCK_LINE, 0, to + from, TILE_ROWS, count);
-            } else { /* a stream, all columns */
-                block_transpose(s->group + i * 64, s->cols, GROUP_LINE, lines);
-                finish_set(&end, p, lines, BLOCK_LINE, 0, to + from + i * step, s->cols, count);
+            } else { /* a stream, a tile of columns */
+                int64_t col = i / TILE_ROWS * TILE_ROWS, stream = i % TILE_ROWS;
+                block_transpose(s->group + stream * group_line + col * 4, TILE_ROWS, sums, lines);
+                finish_set(&end, p, lines, BLOCK_LINE, col, to + from + stream * step, MIN(s->cols - col, (int64_t)TILE_ROWS), count);
             }
             finish_rest(&end);
         }
