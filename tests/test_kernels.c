@@ -225,7 +225,35 @@ static void activation_case(Run *run, Case c) {
         }
 }
 
-static void activation_body(Run *run) { each_case(run, activation_case); }
+/* Rows from..to-1 of a tensor. */
+static Tensor rows_of(const Tensor *all, int64_t from, int64_t to) {
+    Tensor part = *all;
+    part.data = (char *)all->data + (size_t)(from * tensor_width(all)) * dtype_size(all->dtype);
+    part.shape[0] = to - from;
+    return part;
+}
+
+/* What is so large that it is written past the caches has the bits of its parts. */
+static void activation_large(Run *run) {
+    enum { ROWS = 1031, PART = 257, WIDTH = 1037 };
+    Tensor *x = drawn(run, DT_F32, ROWS, WIDTH, 6), *up = drawn(run, DT_F32, ROWS, WIDTH, 2), *dy = drawn(run, DT_F32, ROWS, WIDTH, 1),
+           *dx = fresh(run, DT_F32, ROWS, WIDTH), *dup = twin(run, dx), *dx_parts = twin(run, dx), *dup_parts = twin(run, dx);
+    const double beta[] = {0, 0};
+    run->fast->activation_backward(ACT_SILU, x, up, dy, beta, dx, dup, NULL);
+    for (int64_t from = 0; from < ROWS; from += PART) {
+        int64_t to = MIN((int64_t)ROWS, from + PART);
+        Tensor px = rows_of(x, from, to), pup = rows_of(up, from, to), pdy = rows_of(dy, from, to), pdx = rows_of(dx_parts, from, to),
+               pdup = rows_of(dup_parts, from, to);
+        run->fast->activation_backward(ACT_SILU, &px, &pup, &pdy, beta, &pdx, &pdup, NULL);
+    }
+    same_bits("a large activation's dx", dx, 0, dx_parts, 0, ROWS);
+    same_bits("a large activation's dup", dup, 0, dup_parts, 0, ROWS);
+}
+
+static void activation_body(Run *run) {
+    each_case(run, activation_case);
+    activation_large(run);
+}
 
 static void rope_body(Run *run) {
     static const struct {

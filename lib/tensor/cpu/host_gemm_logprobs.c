@@ -22,8 +22,9 @@
 #include <omp.h>
 #include <string.h>
 
-/* Columns of a chunk come in whole tiles, so its size goes by the vocabulary alone: their weights fit the second-level caches. */
-enum { CHUNK_COLS = 1024, BLOCK_ROWS = LOGPROB_BLOCK };
+/* Columns of a chunk come in whole tiles, so its size goes by the vocabulary and the dtype alone. In bf16 their weights fit the second-level caches;
+ * in f32 they don't, and larger chunks have the hidden rows copied and sums added to less often. */
+enum { CHUNK_COLS = 1024, CHUNK_COLS_F32 = 2048, BLOCK_ROWS = LOGPROB_BLOCK };
 
 static int32_t target_of(const Tensor *targets, int64_t p) { return ((const int32_t *)targets->data)[p]; }
 
@@ -46,7 +47,10 @@ static Operand head_rows(const Product *product, const Tensor *head, int64_t fir
     return rows;
 }
 
-static int64_t tiles_of_chunk(const ProductTiles *tiles) { return MAX((int64_t)1, CHUNK_COLS / tiles->col_tile); }
+static int64_t tiles_of_chunk(const ProductTiles *tiles) {
+    int64_t cols = tiles->product->dtype == DT_F32 ? CHUNK_COLS_F32 : CHUNK_COLS;
+    return MAX((int64_t)1, cols / tiles->col_tile);
+}
 static int64_t chunks_of(const ProductTiles *tiles) { return (tiles->col_tiles + tiles_of_chunk(tiles) - 1) / tiles_of_chunk(tiles); }
 
 /* Uses up the tiles of columns from..to-1, each by one thread; where there are fewer columns than threads, several share a column's rows. */
