@@ -437,6 +437,7 @@ void ISA_FN(attention_tokens)(const AttentionShape *shape, const AttentionTask *
     int64_t kv_heads = shape->args->n_kv_heads, threads = parallel ? omp_get_max_threads() : 1;
     int64_t heads = MIN(MAX(kv_heads * n / (2 * threads), (int64_t)1), MIN(LANES / shape->group, kv_heads)), sets = blocks_of(kv_heads, heads);
     Call call = {shape, q, k, v, y, logsumexp, heads};
+    /* Not shares_new: `tokens` lie where it would put them */
     Share *list = cpu_scratch(CPU_SHARED, (size_t)shares_count(n * sets) * sizeof *list + (size_t)(n * sets) * sizeof(TokenTask));
     if (cpu_planning()) {
         work_new(&call, &(TokenTask){tokens->segment, 0});

@@ -33,6 +33,8 @@ enum {
 #endif
 };
 
+_Static_assert(FEW_COLS * (BLOCK * 64 + 64) <= GROUP_BYTES, "so are those of columns that vectors sum: 64 bytes for a row of each stream");
+
 /* Bytes from row to row of A in scratch memory: no power of two, whose lines would meet in the same places of the cache. */
 #define ROWS_LINE(n_tiles) ((n_tiles) * 64 + 64)
 
