@@ -81,28 +81,27 @@ static double sweep_bytes(const Mdp *mdp) {
 #define FETCH_AHEAD(address) (void)(address)
 #endif
 
+enum { LANES = 8 }; /* few enough for the compiler to keep them in registers: in memory they cost an eighth of the speed */
+
 /* Nothing but reading the entries, both arrays of them in turns, as fast as it goes: two streams a thread, which is more than memory gives to one,
  * asked for well ahead. */
 static double read_entries(const Mdp *mdp) {
     enum { BLOCK = 1 << 15, AHEAD = 512 /* entries */ };
     int64_t n = mdp->begin[(int64_t)mdp->n_states * mdp->n_actions], all = 0;
     double sum = 0;
-#pragma omp parallel for schedule(dynamic) reduction(+ : sum, all)
+#pragma omp parallel for schedule(static) reduction(+ : sum, all)
     for (int64_t first = 0; first < n; first += BLOCK) {
-        double lanes[16] = {0};
-        int32_t bits[16] = {0};
+        double lanes[LANES] = {0};
+        int32_t bits[LANES] = {0};
         int64_t end = MIN(n, first + BLOCK), k = first;
-        for (; k + 16 <= end; k += 16) {
+        for (; k + LANES <= end; k += LANES) {
             FETCH_AHEAD(mdp->probability + k + AHEAD);
-            FETCH_AHEAD(mdp->probability + k + 8 + AHEAD);
-            FETCH_AHEAD(mdp->next + k + AHEAD);
-            for (int i = 0; i < 16; i++) {
-                lanes[i] += mdp->probability[k + i];
-                bits[i] |= mdp->next[k + i];
-            }
+            if (k % (2 * LANES) == 0) FETCH_AHEAD(mdp->next + k + AHEAD);
+            for (int i = 0; i < LANES; i++) lanes[i] += mdp->probability[k + i];
+            for (int i = 0; i < LANES; i++) bits[i] |= mdp->next[k + i];
         }
         for (; k < end; k++) lanes[0] += mdp->probability[k];
-        for (int i = 0; i < 16; i++) {
+        for (int i = 0; i < LANES; i++) {
             sum += lanes[i];
             all += bits[i];
         }
@@ -115,14 +114,14 @@ static double read_probabilities(const Mdp *mdp) {
     enum { BLOCK = 1 << 15 };
     int64_t n = mdp->begin[(int64_t)mdp->n_states * mdp->n_actions];
     double sum = 0;
-#pragma omp parallel for schedule(dynamic) reduction(+ : sum)
+#pragma omp parallel for schedule(static) reduction(+ : sum)
     for (int64_t first = 0; first < n; first += BLOCK) {
-        double lanes[16] = {0};
+        double lanes[LANES] = {0};
         int64_t end = MIN(n, first + BLOCK), k = first;
-        for (; k + 16 <= end; k += 16)
-            for (int i = 0; i < 16; i++) lanes[i] += mdp->probability[k + i];
+        for (; k + LANES <= end; k += LANES)
+            for (int i = 0; i < LANES; i++) lanes[i] += mdp->probability[k + i];
         for (; k < end; k++) lanes[0] += mdp->probability[k];
-        for (int i = 0; i < 16; i++) sum += lanes[i];
+        for (int i = 0; i < LANES; i++) sum += lanes[i];
     }
     return sum;
 }
