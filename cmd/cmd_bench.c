@@ -387,13 +387,6 @@ static Status check_works(const BenchJob *job) {
     return *job->list ? ST_OK : status_fail(ST_USAGE, "--work names nothing");
 }
 
-static Status check_checkpointing(const char *kind) {
-    static const char *const kinds[] = {"none", "selective", "layer"};
-    for (size_t i = 0; i < COUNT_OF(kinds); i++)
-        if (!strcmp(kind, kinds[i])) return ST_OK;
-    return status_fail(ST_USAGE, "--checkpointing is none, selective or layer, not '%s'", kind);
-}
-
 /* Before anything is measured: a file that could not be written in the end. */
 static Status check_result_path(const char *path) {
     FileWriter writer;
@@ -440,8 +433,6 @@ static Status run_shapes(Bench *bench, const BenchJob *job) {
 }
 
 static Status bench_models(const Command *command, const BenchJob *job) {
-    TRY(check_compute(job->compute));
-    TRY(check_checkpointing(job->checkpointing));
     if (job->batch < 0 || job->tokens < 0 || job->steps < 1) return status_fail(ST_USAGE, "--batch, --tokens and --steps must be positive");
     TRY(check_works(job));
     TRY(check_result_path(job->output));

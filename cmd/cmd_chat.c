@@ -68,9 +68,9 @@ static Status fitting_ids(Talk *talk, Ids *ids) {
     return status_hint(ST_INPUT, "raise --context, or lower --max-new-tokens");
 }
 
-static void say(json_t *messages, const char *role, const char *text) {
+static Status say(json_t *messages, const char *role, const char *text) {
     json_t *message = json_pack("{s:s, s:s}", "role", role, "content", text);
-    if (message) json_array_append_new(messages, message);
+    return message && json_array_append_new(messages, message) == 0 ? ST_OK : status_fail(ST_INPUT, "the message is not valid UTF-8");
 }
 
 /* Ctrl-C ends the answer, not the conversation: what was said until then stays. */
@@ -90,8 +90,8 @@ static Status answer(Talk *talk) {
         interrupt_clear();
         status = ST_OK;
     }
-    if (status == ST_OK) say(talk->messages, "assistant", str_text(&talk->answer));
-    else json_array_remove(talk->messages, turn - 1); /* the question goes as well, so that another can be asked */
+    if (status == ST_OK) status = say(talk->messages, "assistant", str_text(&talk->answer));
+    if (status != ST_OK) json_array_remove(talk->messages, turn - 1); /* the question goes as well, so that another can be asked */
     return status;
 }
 
@@ -101,12 +101,12 @@ static Status save(const Talk *talk, const char *path) {
     json_t *all = json_array(), *row = json_pack("{s:o}", "messages", all);
     FileWriter writer;
     if (!row) return status_fail(ST_RESOURCE, "out of memory");
-    if (talk->system) say(all, "system", talk->system);
+    Status status = talk->system ? say(all, "system", talk->system) : ST_OK;
     json_array_extend(all, talk->messages);
     char *text = json_dumps(row, 0);
     json_decref(row);
-    if (!text) return status_fail(ST_RESOURCE, "out of memory");
-    Status status = writer_open(&writer, path);
+    if (status == ST_OK && !text) status = status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK) status = writer_open(&writer, path);
     if (status == ST_OK) {
         writer_printf(&writer, "%s\n", text);
         status = writer_commit(&writer);
@@ -118,10 +118,12 @@ static Status save(const Talk *talk, const char *path) {
     return status;
 }
 
+/* Empty: none. */
 static Status set_system(Talk *talk, const char *text) {
+    if (utf8_fault(text, strlen(text)) < strlen(text)) return status_fail(ST_INPUT, "the system message is not valid UTF-8");
     free(talk->system);
-    talk->system = text && *text ? strdup(text) : NULL;
-    return ST_OK;
+    talk->system = *text ? strdup(text) : NULL;
+    return *text && !talk->system ? status_fail(ST_RESOURCE, "out of memory") : ST_OK;
 }
 
 static Status take_row(void *context, const Row *row) {
@@ -134,11 +136,11 @@ static Status take_row(void *context, const Row *row) {
             return status_fail(ST_INPUT, "message %zu of '%s' has no 'role' and 'content'", i + 1, row->file);
     }
     json_array_clear(talk->messages);
-    set_system(talk, NULL);
+    TRY(set_system(talk, ""));
     for (size_t i = 0; i < json_array_size(messages); i++) {
         json_t *message = json_array_get(messages, i);
         if (i == 0 && !strcmp(json_string_value(json_object_get(message, "role")), "system"))
-            set_system(talk, json_string_value(json_object_get(message, "content")));
+            TRY(set_system(talk, json_string_value(json_object_get(message, "content"))));
         else json_array_append(talk->messages, message);
     }
     return ST_OK;
@@ -181,7 +183,7 @@ static Status run_command(Talk *talk, const char *line, bool *leave) {
     else if (slice_is(name, "/help")) show_commands();
     else if (slice_is(name, "/reset")) json_array_clear(talk->messages);
     else if (slice_is(name, "/retry")) return retry(talk);
-    else if (slice_is(name, "/system")) json_array_clear(talk->messages), set_system(talk, rest);
+    else if (slice_is(name, "/system")) return json_array_clear(talk->messages), set_system(talk, rest);
     else if ((slice_is(name, "/save") || slice_is(name, "/load")) && !*rest) return status_fail(ST_USAGE, "%.*s needs a file", (int)len, line);
     else if (slice_is(name, "/save")) return save(talk, rest);
     else if (slice_is(name, "/load")) return load(talk, rest);
@@ -231,8 +233,8 @@ static Status converse(Talk *talk) {
         if (*line == '/') {
             status = run_command(talk, line, &leave);
         } else {
-            say(talk->messages, "user", line);
-            status = answer(talk);
+            status = say(talk->messages, "user", line);
+            if (status == ST_OK) status = answer(talk);
         }
         if (status == ST_OK) continue;
         if (status == ST_NUMERIC || status == ST_RESOURCE || !talk->terminal) {
@@ -262,8 +264,8 @@ static Status run(const Command *command, Talk *talk) {
     talk->config.n_stop_ids = end_of_turn >= 0;
     if (config->learned_positions) talk->context = MIN(talk->context, config->max_position_embeddings);
     talk->messages = json_array();
-    set_system(talk, talk->chat.system);
     Status status = talk->messages ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    if (status == ST_OK && talk->chat.system) status = set_system(talk, talk->chat.system);
     if (status == ST_OK && !chat_has_template(talk->opened.chat)) {
         status_fail(ST_INPUT, "'%s' has no chat template", command->arguments[0]);
         status = status_hint(ST_INPUT, "name one: --chat-template chatml, llama3, alpaca, plain or a file; tune generate needs none");

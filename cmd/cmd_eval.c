@@ -346,7 +346,6 @@ static Status eval_reward(const Command *command, const Eval *job) {
     Scorer *scorer;
     RewardNumbers numbers;
     bool stepwise;
-    TRY(check_compute(job->compute));
     if (job->exact_match) return status_fail(ST_USAGE, "--exact-match is for language models: a reward model answers nothing");
     ScorerOptions how = {.base_dir = job->adapter ? command->arguments[0] : NULL,
                          .compute = job->compute,
@@ -378,6 +377,7 @@ static Status run(const Command *command, Eval *job) {
     OpenedModel opened;
     Dataset *dataset = NULL;
     TRY(command_needs(command, 1, 1));
+    if (job->config.max_length < 2) return status_fail(ST_USAGE, "--max-length is 2 or more, not %lld", (long long)job->config.max_length);
     if (!file_exists(command->arguments[0]) && !dir_exists(command->arguments[0]))
         return status_fail(ST_INPUT, "'%s' does not exist", command->arguments[0]);
     const char *of_episodes = job->episodes != NOT_GIVEN ? "--episodes" : job->watch ? "--watch" : job->sample ? "--sample" : NULL;

@@ -9,7 +9,6 @@ typedef struct Grad { const char *adapter, *compute, *output; ChatChoice chat; }
 typedef struct GradBatch { int32_t *ids, *positions, *targets; Segment *segments; double *weights; } GradBatch;
 
 static Status open_trained(const char *dir, const Grad *job, Model **model) {
-    TRY(check_compute(job->compute));
     DType compute = compute_from_text(job->compute ? job->compute : "f32");
     TRY(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = compute, .train_all = !job->adapter}, model));
     return job->adapter ? adapter_load(*model, job->adapter, true) : ST_OK;

@@ -6,16 +6,6 @@
 
 typedef struct Init { const char *output, *dtype; int64_t seed; double scale; } Init;
 
-static Status parse_dtype(const char *text, DType *dtype) {
-    static const DType dtypes[] = {DT_F32, DT_BF16, DT_F16};
-    for (size_t i = 0; i < COUNT_OF(dtypes); i++)
-        if (!strcmp(text, dtype_name(dtypes[i]))) {
-            *dtype = dtypes[i];
-            return ST_OK;
-        }
-    return status_fail(ST_USAGE, "--dtype is f32, bf16 or f16, not '%s'", text);
-}
-
 /* What is drawn reaches sqrt(3) deviations, and must fit. */
 static Status check_scale(double scale, DType dtype) {
     double most = (dtype == DT_F16 ? 65504 : 3.38e38) / sqrt(3);
@@ -25,10 +15,9 @@ static Status check_scale(double scale, DType dtype) {
 }
 
 static Status init(const Command *command, const Init *job) {
-    DType dtype = DT_F32;
+    DType dtype = dtype_from_text(job->dtype);
     Str config = {0};
     TRY(command_needs(command, 1, 1));
-    TRY(parse_dtype(job->dtype, &dtype));
     TRY(check_scale(job->scale, dtype));
     if (!job->output) return status_fail(ST_USAGE, "tune init needs -o DIR");
     if (file_exists(job->output) || dir_exists(job->output))

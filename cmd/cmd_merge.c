@@ -7,18 +7,6 @@
 
 typedef struct MergeCommand { const char *output, *dtype, *compute, *method; bool force; } MergeCommand;
 
-static Status parse_dtype(const char *text, MergeConfig *config) {
-    static const DType dtypes[] = {DT_F32, DT_BF16, DT_F16};
-    if (!text) return ST_OK;
-    for (size_t i = 0; i < COUNT_OF(dtypes); i++)
-        if (!strcmp(text, dtype_name(dtypes[i]))) {
-            config->convert = true;
-            config->dtype = dtypes[i];
-            return ST_OK;
-        }
-    return status_fail(ST_USAGE, "--dtype is f32, bf16 or f16, not '%s'", text);
-}
-
 static Status check_method(const char *method) {
     if (!method || !strcmp(method, "cat")) return ST_OK;
     status_fail(ST_USAGE, "merge method '%s' is not supported", method);
@@ -70,7 +58,6 @@ static Status merge(const Command *command, const MergeCommand *options) {
     TRY(command_needs(command, 2, COUNT_OF(command->arguments)));
     if (!options->output) return status_fail(ST_USAGE, "tune merge needs -o DIR");
     TRY(check_method(options->method));
-    TRY(check_compute(options->compute));
     size_t n = command->n_arguments - 1;
     MergeAdapter *adapters = arena_alloc(command->arena, n * sizeof *adapters);
     if (!adapters) return ST_RESOURCE;
@@ -81,8 +68,9 @@ static Status merge(const Command *command, const MergeCommand *options) {
                           .force = options->force,
                           .prove = command->json,
                           .compute = compute_from_text(options->compute),
+                          .convert = options->dtype != NULL,
+                          .dtype = options->dtype ? dtype_from_text(options->dtype) : DT_F32,
                           .on_tensor = show_tensor};
-    TRY(parse_dtype(options->dtype, &config));
     for (size_t i = 0; i < n; i++) TRY(parse_adapter(command->arena, command->arguments[i + 1], &adapters[i]));
     MergeResult *result;
     TRY(merge_run(&config, &result));

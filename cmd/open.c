@@ -3,10 +3,7 @@
 
 #include "cmd/cmd.h"
 
-Status check_compute(const char *compute) {
-    if (!compute || !strcmp(compute, "auto") || !strcmp(compute, "f32") || !strcmp(compute, "bf16")) return ST_OK;
-    return status_fail(ST_USAGE, "--compute is auto, f32 or bf16, not '%s'", compute);
-}
+DType dtype_from_text(const char *text) { return !strcmp(text, "bf16") ? DT_BF16 : !strcmp(text, "f16") ? DT_F16 : DT_F32; }
 
 static Status check_now(const char *now) {
     if (!now || chat_reads_date(now)) return ST_OK;
@@ -23,7 +20,6 @@ Status open_chat(const char *dir, const ChatChoice *choice, OpenedModel *opened)
 
 Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened) {
     *opened = (OpenedModel){0};
-    TRY(check_compute(compute));
     Status status =
         model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text(compute ? compute : "auto")}, &opened->model);
     if (status == ST_OK && adapter) status = adapter_load(opened->model, adapter, false);

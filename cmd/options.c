@@ -14,7 +14,7 @@ static size_t common_options(Command *command, Option *out) {
     const Option common[] = {
         {"--threads", OPTION_INT, &command->threads, "N", "threads to use; 0 = all cores that the process may use"},
         {"--quiet", OPTION_FLAG, &command->quiet, NULL, "no progress on stderr"},
-        {"--log", OPTION_INT, &command->log, "N", "0 warnings, 1 run, 2 step, 3 layer, 4 tensors"},
+        {"--log", OPTION_INT, &command->log, "N", "0 warnings, 1 also what goes to log.txt"},
         {"--profile", OPTION_FLAG, &command->profile, NULL, "in the end say where the time went, by kind of op"},
         {"--json", OPTION_FLAG, &command->json, NULL, "results as JSON on stdout, nothing else there"},
         {"--help", OPTION_FLAG, NULL, NULL, "this text"},
@@ -58,6 +58,27 @@ static Status unknown_option(const char *text, size_t len, const Option *options
     return status_hint(ST_USAGE, "--help lists the options");
 }
 
+/* What an option's help lists in small letters is all that it takes: a|b|c. */
+static bool lists_choices(const char *argument) {
+    return strchr(argument, '|') && argument[strspn(argument, "abcdefghijklmnopqrstuvwxyz0123456789_|")] == '\0';
+}
+
+static Status check_choice(const Option *option, const char *value) {
+    size_t len = strlen(value);
+    Str choices = {0};
+    for (const char *at = option->argument; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
+        size_t n = strcspn(at, "|");
+        if (n == len && strncmp(at, value, n) == 0) {
+            str_release(&choices);
+            return ST_OK;
+        }
+        str_printf(&choices, "%s%.*s", at == option->argument ? "" : at[n] ? ", " : " or ", (int)n, at);
+    }
+    Status status = status_fail(ST_USAGE, "%s is %s, not '%s'", option->name, str_text(&choices), value);
+    str_release(&choices);
+    return status;
+}
+
 /* One option at argv[*i], its value behind '=' or in the next argument. */
 static Status parse_option(Command *command, int argc, char **argv, int *i, const Option *options, size_t n) {
     const char *text = argv[*i], *equals = strchr(text, '=');
@@ -73,6 +94,7 @@ static Status parse_option(Command *command, int argc, char **argv, int *i, cons
     }
     if (!equals && *i + 1 >= argc) return status_fail(ST_USAGE, "option '%s' needs a value: %s", option->name, option->argument);
     const char *value = equals ? equals + 1 : argv[++*i];
+    if (option->type == OPTION_TEXT && lists_choices(option->argument)) TRY(check_choice(option, value));
     if (option->type == OPTION_TEXT) *(const char **)option->value = value;
     else if (option->type == OPTION_LIST) return append_text(command, option->value, value);
     else return set_number(option, value);
@@ -129,10 +151,9 @@ Status command_parse(Command *command, int argc, char **argv, const Option *own,
     }
     if (command->threads < 0 || command->threads > 1024)
         return status_fail(ST_USAGE, "--threads must be from 0 to 1024, not %lld", (long long)command->threads);
-    if (command->log < LOG_WARNING || command->log > LOG_TENSOR)
-        return status_fail(ST_USAGE, "--log must be from %d to %d, not %lld", LOG_WARNING, LOG_TENSOR, (long long)command->log);
+    if (command->log < 0) return status_fail(ST_USAGE, "--log must be 0 or more, not %lld", (long long)command->log);
     use_threads(command->threads);
-    log_set_sink(to_stderr, NULL, (LogLevel)command->log);
+    log_set_sink(to_stderr, NULL, command->log ? LOG_INFO : LOG_WARNING);
     set_quiet(command->quiet);
     if (command->profile) profile_ask(command->json);
     return ST_OK;

@@ -84,7 +84,9 @@ Status messages_normalize(const json_t *messages, const char *system, json_t **n
     json_t *list = json_array();
     Status status = list ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
     bool has_system = is_role(json_array_get(messages, 0), "system") || is_role(json_array_get(messages, 0), "developer");
-    if (status == ST_OK && system && !has_system) json_array_append_new(list, json_pack("{s:s, s:s}", "role", "system", "content", system));
+    if (status == ST_OK && system && !has_system &&
+        json_array_append_new(list, json_pack("{s:s, s:s}", "role", "system", "content", system)) != 0)
+        status = status_fail(ST_INPUT, "the system message is not valid UTF-8");
     for (size_t i = 0; i < json_array_size(messages) && status == ST_OK; i++) {
         json_t *message = NULL;
         status = normalize_message(json_array_get(messages, i), i + 1, &message);

@@ -327,7 +327,7 @@ void str_append_yaml(Str *str, const char *text);     /* as a scalar, quoted whe
 
 /* ---- messages and the outside ---- */
 
-typedef enum LogLevel { LOG_WARNING = 0, LOG_INFO = 1, LOG_STEP = 2, LOG_LAYER = 3, LOG_TENSOR = 4 } LogLevel;
+typedef enum LogLevel { LOG_WARNING, LOG_INFO } LogLevel;
 typedef void LogSink(void *context, LogLevel level, const char *text);
 void log_set_sink(LogSink *sink, void *context, LogLevel highest); /* libraries never print; the program sets this once */
 void log_set_record(LogSink *record, void *context); /* gets all warnings as well, whoever gives them; NULL: none */

@@ -476,7 +476,7 @@ static Status check_date(const Recipe *recipe) {
 /* What no single key can tell. */
 static Status check_together(const Recipe *recipe) {
     TRY(check_date(recipe));
-    TRY(recipe_check_warmup(recipe));
+    TRY(recipe_check_schedule(recipe));
     if (recipe->data_eval && recipe->eval_data)
         return status_hint(status_fail(ST_CONFIG, "'data.eval' and 'eval.data' are both given"), "they mean the same; keep one");
     if ((recipe->data_eval || recipe->eval_data) && recipe->data_eval_split > 0)

@@ -58,14 +58,18 @@ Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config) {
     return optimizer_find(config->name) ? ST_OK : status_fail(ST_CONFIG, "unknown optimizer '%s'", config->name);
 }
 
-Status recipe_check_warmup(const Recipe *recipe) {
-    double given = recipe->train_warmup_steps;
-    if (given < 1 || (given == floor(given) && given <= 1e15)) return ST_OK;
-    return status_fail(ST_CONFIG, "wrong value %g for 'train.warmup_steps': expected whole steps up to 1e15, or a share below 1", given);
+static Status check_steps_or_share(const char *key, double given) {
+    if (isnan(given) || given < 1 || (given == floor(given) && given <= 1e15)) return ST_OK;
+    return status_fail(ST_CONFIG, "wrong value %g for '%s': expected whole steps up to 1e15, or a share below 1", given, key);
 }
 
-/* As transformers: a warmup of a share of all steps is rounded up. */
-static int64_t warmup_steps(double given, int64_t total_steps) {
+Status recipe_check_schedule(const Recipe *recipe) {
+    TRY(check_steps_or_share("train.warmup_steps", recipe->train_warmup_steps));
+    return check_steps_or_share("train.lr_decay_steps", recipe->train_lr_decay_steps);
+}
+
+/* As transformers: a share of all steps is rounded up. */
+static int64_t steps_or_share(double given, int64_t total_steps) {
     return given < 1 ? (int64_t)ceil(given * (double)total_steps) : (int64_t)given;
 }
 
@@ -73,10 +77,13 @@ Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig
     double lr = recipe->train_learning_rate;
     *config = (ScheduleConfig){
         .name = recipe->train_lr_scheduler,
-        .warmup_steps = warmup_steps(recipe->train_warmup_steps, total_steps),
+        .warmup_steps = steps_or_share(recipe->train_warmup_steps, total_steps),
         .total_steps = total_steps,
         .min_lr_ratio = recipe->train_min_lr_ratio,
-        .power = 1,
+        .num_cycles = isnan(recipe->train_lr_num_cycles) ? 0 : recipe->train_lr_num_cycles,
+        .decay_steps = isnan(recipe->train_lr_decay_steps) ? 0 : MAX((int64_t)1, steps_or_share(recipe->train_lr_decay_steps, total_steps)),
+        .power = recipe->train_lr_power,
+        .timescale = recipe->train_lr_timescale,
         .lr_end_ratio = lr > 1e-7 ? 1e-7 / lr : 0,
     };
     if (config->warmup_steps > 0 && config->warmup_steps >= total_steps)

@@ -64,7 +64,7 @@ Status recipe_check_batches(const Recipe *recipe);
 /* Parts that libraries take. */
 Status recipe_lora(const Recipe *recipe, LoraConfig *config);
 Status recipe_optimizer(const Recipe *recipe, OptimizerConfig *config);
-Status recipe_check_warmup(const Recipe *recipe);          /* ST_CONFIG for steps that are not whole */
+Status recipe_check_schedule(const Recipe *recipe);        /* ST_CONFIG for steps that are not whole */
 Status recipe_schedule(const Recipe *recipe, int64_t total_steps, ScheduleConfig *config);
 /* The day that the run in recipe->output began, YYYY-MM-DD: today, or with `resume` data.now of the recipe that the run keeps there. Rows must not
  * change when a run is taken up on another day, so where a chat template writes the date and data.now is null, the run goes by this one and keeps it:

@@ -217,7 +217,7 @@ static Status play(Learner *learner, const EvaluationConfig *config, Played *pla
             if (left[copy] == 0) continue;
             left[copy]--;
             waiting--;
-            played->cut += env->truncated[copy];
+            played->cut += env->truncated[copy] && !env->terminated[copy]; /* both: ended with its last step */
             tally_add(&played->episodes.returns, total);
             tally_add(&played->episodes.lengths, (double)env->final_lengths[copy]);
         }
