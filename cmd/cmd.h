@@ -152,7 +152,13 @@ void close_model(OpenedModel *opened);
         {"--top-k", OPTION_INT, &(config).sample.top_k, "N", "keep the N likeliest tokens; 0 = all"},                                        \
         {"--top-p", OPTION_REAL, &(config).sample.top_p, "X", "keep the smallest set with this probability"},                                \
         {"--min-p", OPTION_REAL, &(config).sample.min_p, "X", "drop tokens below this share of the likeliest one"},                          \
-        {"--repetition-penalty", OPTION_REAL, &(config).sample.repetition_penalty, "X", "above 1: tokens seen before become less likely"}, { \
+        {"--typical-p", OPTION_REAL, &(config).sample.typical_p, "X", "keep the least surprising set with this probability"},                \
+        {"--epsilon-cutoff", OPTION_REAL, &(config).sample.epsilon_cutoff, "X", "drop tokens below this probability"},                       \
+        {"--eta-cutoff", OPTION_REAL, &(config).sample.eta_cutoff, "X", "the same, lower where many tokens are likely"},                     \
+        {"--repetition-penalty", OPTION_REAL, &(config).sample.repetition_penalty, "X", "above 1: tokens seen before become less likely"},   \
+        {"--presence-penalty", OPTION_REAL, &(config).sample.presence_penalty, "X", "off the logits of tokens that the answer has"},          \
+        {"--frequency-penalty", OPTION_REAL, &(config).sample.frequency_penalty, "X", "the same for each time that it has them"},            \
+        {"--no-repeat-ngram-size", OPTION_INT, &(config).sample.no_repeat_ngram_size, "N", "no N tokens in a row come twice; 0 = off"}, {    \
         "--stop", OPTION_LIST, &(stop), "TEXT", "text that ends an answer; may be given several times"                                       \
     }
 Status check_sampling(const GenerateConfig *config); /* ST_USAGE for what is out of range */

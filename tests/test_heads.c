@@ -269,7 +269,7 @@ static void add_sequence(const char *name, double logits[STATES][TOKENS], int64_
 /* The expectation over all sequences of each loss's gradient is minus the gradient of the expected reward, with any baseline. */
 static void gradients_are_unbiased(void **state) {
     (void)state;
-    const char *const losses[] = {"reinforce", "ppo", "grpo", "dr_grpo", "dapo", "gspo", "cispo"}; /* all on their first pass */
+    const char *const losses[] = {"reinforce", "ppo", "grpo", "dr_grpo", "dapo", "gspo", "cispo", "luspo", "sapo", "vespo"}; /* all on their first pass */
     const double h = 1e-5;
     double logits[STATES][TOKENS], rewards[SEQUENCES], exact[STATES][TOKENS];
     for (uint64_t i = 0; i < STATES * TOKENS; i++) logits[i / TOKENS][i % TOKENS] = rng_normal(rng_key(2, RNG_TEST, 0), i);

@@ -247,7 +247,7 @@ static void values_are_those_of_rows(void **state) {
 /* One optimiser step a rollout: the policy is the one that sampled, so no ratio is anything but 1. */
 static void first_step_is_on_policy(void **state) {
     (void)state;
-    static const char *const algorithms[] = {"grpo", "ppo", "rloo", "gspo"};
+    static const char *const algorithms[] = {"grpo", "ppo", "rloo", "gspo", "luspo", "sapo", "vespo"};
     for (size_t i = 0; i < COUNT_OF(algorithms); i++) {
         char setting[64];
         snprintf(setting, sizeof setting, "rl.algorithm=%s", algorithms[i]);

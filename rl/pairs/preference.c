@@ -343,6 +343,9 @@ Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm
         .beta = recipe->rl_beta > 0 ? recipe->rl_beta : algorithm->beta,
         .label_smoothing = recipe->rl_label_smoothing,
         .simpo_gamma = recipe->rl_simpo_gamma,
+        .alpha = recipe->rl_simpo_alpha,
+        .discopop_tau = recipe->rl_discopop_tau,
+        .divergence = divergence_from_text(recipe->rl_divergence),
         .nll_given = !isnan(recipe->rl_cpo_alpha),
         .nll_weight = isnan(recipe->rl_cpo_alpha) ? 0 : recipe->rl_cpo_alpha,
     };

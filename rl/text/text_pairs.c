@@ -14,7 +14,7 @@ const TextAlgorithm text_online_dpo = {
     .compares = true,
     .paired = true,
     .scale = SCALE_NONE,
-    .keys = "loss_type label_smoothing cpo_alpha",
+    .keys = "loss_type label_smoothing cpo_alpha divergence discopop_tau",
 };
 
 Status text_pairs_open(TextRl *rl) {
