@@ -171,6 +171,24 @@ static void arena_counts_and_reuses(void **state) {
     arena_free(arena);
 }
 
+static void arena_reserves_one_block(void **state) {
+    (void)state;
+    Arena *arena = arena_new(0);
+    for (int i = 0; i < 5; i++) assert_non_null(arena_alloc(arena, 3 << 20)); /* blocks of several sizes */
+    arena_reset(arena);
+    arena_reserve(arena, 40 << 20);
+    assert_int_equal(arena_used(arena), 0);
+    assert_int_equal(arena_resident(arena), 0);
+    uint8_t *first = arena_alloc(arena, 25 << 20);
+    assert_ptr_equal(arena_alloc(arena, 15 << 20), first + (25 << 20));
+    assert_int_equal(arena_resident(arena), arena_pages(40 << 20));
+    assert_non_null(arena_alloc(arena, 1 << 20)); /* and more than was said */
+    arena_reset(arena);
+    arena_reserve(arena, 1000); /* what is there already */
+    assert_non_null(arena_alloc(arena, 25 << 20));
+    arena_free(arena);
+}
+
 static void arena_rewinds_to_a_mark(void **state) {
     (void)state;
     Arena *arena = arena_new(0);
@@ -1240,6 +1258,7 @@ int main(void) {
         cmocka_unit_test(cleared_memory_is_zero),
         cmocka_unit_test(arena_gives_aligned_separate_pieces),
         cmocka_unit_test(arena_counts_and_reuses),
+        cmocka_unit_test(arena_reserves_one_block),
         cmocka_unit_test(arena_rewinds_to_a_mark),
         cmocka_unit_test(arena_refuses_past_its_limit),
         cmocka_unit_test(arena_fails_when_told_to),

@@ -149,13 +149,28 @@ void arena_free(Arena *arena) {
 size_t arena_used(const Arena *arena) { return arena->before + (arena->current ? arena->current->used : 0); }
 size_t arena_peak(const Arena *arena) { return arena->peak; }
 
+static size_t whole_pages(size_t capacity, size_t touched) {
+    size_t page = capacity >= HUGE_PAGE ? HUGE_PAGE : SMALL_PAGE;
+    return (touched + page - 1) / page * page;
+}
+
 size_t arena_resident(const Arena *arena) {
     size_t bytes = 0;
-    for (const Block *block = arena->first; block; block = block->next) {
-        size_t page = block->capacity >= HUGE_PAGE ? HUGE_PAGE : SMALL_PAGE;
-        bytes += (block->touched + page - 1) / page * page;
-    }
+    for (const Block *block = arena->first; block; block = block->next) bytes += whole_pages(block->capacity, block->touched);
     return bytes;
+}
+
+size_t arena_pages(size_t bytes) { return whole_pages(bytes, bytes); }
+
+void arena_reserve(Arena *arena, size_t bytes) {
+    ASSERT(arena_used(arena) == 0, "%zu bytes of an arena are in use", arena_used(arena));
+    size_t capacity;
+    if (arena->first && !arena->first->next && arena->first->capacity >= bytes) return;
+    Block *block = capacity_round(MAX(bytes, FIRST_BLOCK), &capacity) ? block_new(capacity) : NULL;
+    if (!block) return;
+    arena_release_blocks(arena);
+    arena->first = arena->current = block;
+    arena->held = block->capacity;
 }
 
 static void *arena_full(const Arena *arena, size_t size) {

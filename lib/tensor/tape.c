@@ -95,6 +95,23 @@ Status tape_status(const Tape *tape) { return tape->status; }
 bool tape_recording(const Tape *tape) { return tape->record; }
 bool tape_needs_backward(const Tape *tape) { return tape->record || tape->keeping == KEEP_COUNT || tape->keeping == KEEP_ALL; }
 
+TapeRoom tape_room(const Tape *tape) {
+    return (TapeRoom){arena_peak(tape->book), arena_peak(tape->data), arena_peak(tape->kept), arena_peak(tape->grads)};
+}
+
+size_t tape_room_bytes(const TapeRoom *room) {
+    return arena_pages(room->book) + arena_pages(room->data) + arena_pages(room->kept) + arena_pages(room->grads);
+}
+
+void tape_reserve(Tape *tape, const TapeRoom *room) {
+    tape_reset(tape);
+    arena_reserve(tape->book, room->book);
+    arena_reserve(tape->data, room->data);
+    arena_reserve(tape->kept, room->kept);
+    arena_reserve(tape->grads, room->grads);
+    tape_reset(tape); /* marks are of blocks */
+}
+
 size_t tape_peak_bytes(const Tape *tape) {
     return arena_resident(tape->book) + arena_resident(tape->data) + arena_resident(tape->kept) + arena_resident(tape->grads);
 }

@@ -273,6 +273,13 @@ DType tape_residual(const Tape *tape);        /* f32, or f64 when compute is f64
 Status tape_status(const Tape *tape);
 /* What it holds of memory for the largest use so far, activations and their gradients, in whole pages */
 size_t tape_peak_bytes(const Tape *tape);
+/* Bytes of what lives on a tape, by how long: the most that was in use. Of a plan, a step on the meta device, it is what the same step will take. */
+typedef struct TapeRoom { size_t book, data, kept, grads; } TapeRoom;
+TapeRoom tape_room(const Tape *tape);
+size_t tape_room_bytes(const TapeRoom *room); /* in whole pages */
+/* Forgets the step, and makes room for the largest one to come in one piece each: else smaller steps before it would leave gaps, and it would take
+ * more than its plan says. */
+void tape_reserve(Tape *tape, const TapeRoom *room);
 
 /* Gradient of the loss by `tensor`, given from outside: `values` holds one double per element. Added to what is there. On the meta device `values` is
  * not looked at. */

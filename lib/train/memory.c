@@ -28,17 +28,18 @@ static Status advise_less(const Recipe *recipe) {
 
 /* One accumulation step on the device that computes nothing: it allocates what the real one will. What cannot even be laid out does not fit either.
  */
-static Status activation_bytes(const TrainerConfig *config, size_t *bytes) {
+static Status plan_activations(const TrainerConfig *config, TrainMemory *memory) {
     cpu_plan_clear();
     Tape *meta = tape_new(device_meta(), tape_compute(config->tape), 0);
     if (!meta) return status_fail(ST_RESOURCE, "out of memory for the plan of a step");
     tape_checkpoint(meta, config->model->checkpointing);
     Status status = config->task.largest_batch(config->task.context, meta);
-    *bytes = tape_peak_bytes(meta);
+    memory->room = tape_room(meta);
+    memory->activations = tape_room_bytes(&memory->room);
     tape_free(meta);
     if (status != ST_RESOURCE) return status;
     char need[32], have[32];
-    status_fail(status, "training needs more than %s of memory for a step, the machine has %s left", format_bytes((double)*bytes, need),
+    status_fail(status, "training needs more than %s of memory for a step, the machine has %s left", format_bytes((double)memory->activations, need),
                 format_bytes((double)memory_available(), have));
     return advise_less(config->recipe);
 }
@@ -72,7 +73,7 @@ static Status measure(const TrainerConfig *config, size_t resident, TrainMemory 
     };
     size_t loaded = memory->mapped + memory->weights + memory->gradients;
     memory->program = (resident > loaded ? resident - loaded : 0) + FIRST_TIME;
-    TRY(activation_bytes(config, &memory->activations));
+    TRY(plan_activations(config, memory));
     memory->scratch = cpu_planned_bytes();
     memory->total =
         loaded + memory->packed + memory->optimizer + memory->best + memory->activations + memory->scratch + memory->program + beside(config);
@@ -201,7 +202,7 @@ static Status as_told(const TrainerConfig *config, size_t resident, TrainMemory 
     return ST_OK;
 }
 
-Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
+static Status choose(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
     Checkpointing checkpointing;
     int64_t part_tokens;
     memory_give_back(); /* texts of a tokenizer and of rows, that became tokens: 25 MiB with S's */
@@ -209,6 +210,12 @@ Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMem
     if (!config->recipe->train_max_memory) return as_told(config, resident, memory);
     if (run_dir && read_choice(run_dir, &checkpointing, &part_tokens)) return try_choice(config, resident, checkpointing, part_tokens, memory);
     return fit(config, resident, memory);
+}
+
+Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory) {
+    TRY(choose(config, run_dir, memory));
+    tape_reserve(config->tape, &memory->room);
+    return ST_OK;
 }
 
 Status trainer_check_weights(const Recipe *recipe, int64_t n_weights) {

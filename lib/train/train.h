@@ -199,6 +199,7 @@ typedef struct TrainMemory {
     Checkpointing checkpointing; /* it holds with this, and with accumulation steps in parts of at most part_tokens; 0 = whole */
     int64_t part_tokens;
     size_t total;       /* of all: the largest resident size to expect */
+    TapeRoom room;      /* what `activations` counts */
 } TrainMemory;
 /* With train.max_memory the model's checkpointing and the task's split are set to the cheapest that stays below it: a trained head's logits computed
  * again, norms and activations, parts, whole layers computed again, smaller parts. ST_RESOURCE when none does. Without it they are as the recipe
@@ -209,7 +210,7 @@ typedef struct TrainMemory {
  * they are more, and what the process holds in steps of 2 MiB of its own memory and 4 MiB of files' pages (or 1/256 of the limit). Not guaranteed:
  * what it holds is measured, so where that lies at a step's edge and a choice just fits, runs may differ; so may runs with more than 8 threads, where
  * generation keeps a table for each thread, and on another machine or build. Where nothing but the least choice is left, the limit is compared with
- * what this run needs. */
+ * what this run needs. The tape gets the room that is planned. */
 Status trainer_memory(const TrainerConfig *config, const char *run_dir, TrainMemory *memory);
 /* Before a model of `n_weights` numbers is loaded to be trained whole: ST_RESOURCE when weights, gradients and the optimiser's state are more than
  * the machine has left. */
