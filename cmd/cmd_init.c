@@ -25,6 +25,9 @@ static Status init(const Command *command, const Init *job) {
     const char *path = dir_exists(command->arguments[0]) ? path_join(command->arena, command->arguments[0], "config.json") : command->arguments[0];
     if (!path) return ST_RESOURCE;
     Status status = file_read(path, 1 << 20, &config);
+    json_t *json = NULL;
+    if (status == ST_OK) status = json_read_text(str_text(&config), config.len, path, &json); /* what is wrong with it is said of this file */
+    json_decref(json);
     if (status == ST_OK) status = model_write_random(job->output, str_text(&config), dtype, (uint64_t)job->seed, job->scale);
     if (status == ST_OK && dir_exists(command->arguments[0])) status = model_copy_files(command->arguments[0], job->output);
     str_release(&config);

@@ -82,7 +82,7 @@ static Status merge(const Command *command, const MergeCommand *options) {
 }
 
 Status cmd_merge(int argc, char **argv) {
-    MergeCommand job = {.compute = "auto"};
+    MergeCommand job = {.compute = "f32"};
     Command command = {
         .arguments_help = "BASE ADAPTER[:WEIGHT] ... -o DIR",
         .help =
@@ -94,7 +94,7 @@ Status cmd_merge(int argc, char **argv) {
     const Option options[] = {
         {"-o", OPTION_TEXT, &job.output, "DIR", "the merged model's directory"},
         {"--dtype", OPTION_TEXT, &job.dtype, "f32|bf16|f16", "for all weights; each as the base has it unless given"},
-        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of the models that --json compares"},
+        {"--compute", OPTION_TEXT, &job.compute, "auto|f32|bf16", "precision of the models that --json compares (f32, so that what it tells is merging alone)"},
         {"--method", OPTION_TEXT, &job.method, "cat", "the weighted sum of the adapters' deltas (what is done without it, too)"},
         {"--force", OPTION_FLAG, &job.force, NULL, "replace the model that is in DIR"},
         {0},

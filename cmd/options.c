@@ -168,7 +168,7 @@ Status command_needs(const Command *command, size_t least, size_t most) {
 
 Status check_sampling(const GenerateConfig *c) {
     if (c->max_new_tokens < 1 || c->max_new_tokens > 1 << 20)
-        return status_fail(ST_USAGE, "--max-new-tokens is 1 or more, not %lld", (long long)c->max_new_tokens);
+        return status_fail(ST_USAGE, "--max-new-tokens is 1 to 1048576, not %lld", (long long)c->max_new_tokens);
     if (!(c->sample.temperature >= 0)) return status_fail(ST_USAGE, "--temperature is 0 or more, not %g", c->sample.temperature);
     if (!(c->sample.top_p > 0 && c->sample.top_p <= 1)) return status_fail(ST_USAGE, "--top-p is above 0 and at most 1, not %g", c->sample.top_p);
     if (!(c->sample.min_p >= 0 && c->sample.min_p <= 1)) return status_fail(ST_USAGE, "--min-p is 0 to 1, not %g", c->sample.min_p);

@@ -611,7 +611,16 @@ static void windows_are_those_of_layer_types(void **state) {
         {", \"layer_types\": [\"full_attention\", \"linear_attention\", \"full_attention\"]", {0}, "layer_types[1]"},
         {", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}, \"rope_scaling\": {\"rope_type\": \"linear\", \"factor\": 2}",
          {0},
-         "two values of 'rope_type'"},
+         "say different things of 'rope_type'"},
+        {", \"rope_parameters\": {\"rope_type\": \"default\", \"rope_theta\": 5e5}, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
+         {0},
+         "say different things of 'type'"},
+        {", \"rope_parameters\": {\"rope_type\": \"linear\", \"rope_theta\": 5e5, \"factor\": 2}, \"rope_scaling\": {\"type\": \"linear\", \"factor\": 2}",
+         {7, 7, 7},
+         NULL},
+        {", \"rope_parameters\": {\"rope_type\": \"linear\", \"factor\": 2}, \"rope_scaling\": {\"rope_theta\": 3}",
+         {0},
+         "say different things of 'rope_theta'"},
     };
     Arena *arena = arena_new(0);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {

@@ -317,6 +317,8 @@ static const StoredTensor *find_tensor(const AdapterReader *reader, const char *
 /* A hint for what mostly means that the adapter was made for another base. */
 static Status hint_other_model(const AdapterReader *reader) {
     if (reader->settings->base[0] == '\0') return status_hint(ST_INPUT, "the adapter may be for another model than '%s'", reader->model->dir);
+    if (strcmp(reader->settings->base, reader->model->dir) == 0)
+        return status_hint(ST_INPUT, "the adapter was made for this model, to go by its adapter_config.json: are its tensors those that were saved with it?");
     return status_hint(ST_INPUT, "the adapter was made for '%s', this model is '%s'", reader->settings->base, reader->model->dir);
 }
 

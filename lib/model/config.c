@@ -168,16 +168,27 @@ static RopeType rope_type(ConfigReader *reader, const char *name) {
     return ROPE_DEFAULT;
 }
 
+/* A value of rope parameters; `type` is what `rope_type` was called before. */
+static const json_t *rope_value(const json_t *rope, const char *name) {
+    const json_t *value = json_object_get(rope, name);
+    if (!value && !strcmp(name, "type")) return json_object_get(rope, "rope_type");
+    if (!value && !strcmp(name, "rope_type")) return json_object_get(rope, "type");
+    return value;
+}
+
+/* A long-context snippet in the old form beside the new one must not be passed over. */
+static void rope_check_same(ConfigReader *reader, const json_t *rope, const json_t *scaling) {
+    const char *name;
+    json_t *number;
+    json_object_foreach((json_t *)(uintptr_t)scaling, name, number)
+        if (!json_equal(rope_value(rope, name), number))
+            CONFIG_FAIL(reader, "'%s' has rope_parameters and rope_scaling, which say different things of '%s'", reader->path, name);
+}
+
 /* The object with rope_type and its numbers; v5 may have one per layer type, which is fine while they say the same. */
 static const json_t *rope_object(ConfigReader *reader) {
     const json_t *rope = look(reader, "rope_parameters"), *scaling = look(reader, "rope_scaling");
-    const char *name;
-    json_t *number;
-    json_object_foreach((json_t *)(uintptr_t)scaling, name, number) {
-        const json_t *other = json_object_get(rope, name);
-        if (other && !json_equal(other, number))
-            CONFIG_FAIL(reader, "'%s' has two values of '%s', in rope_parameters and in rope_scaling", reader->path, name);
-    }
+    bool both = rope && scaling;
     if (!rope) rope = scaling;
     if (!rope) return NULL;
     if (!json_is_object(rope)) {
@@ -193,7 +204,9 @@ static const json_t *rope_object(ConfigReader *reader) {
             CONFIG_FAIL(reader, "'%s' has different rope_parameters for its layers, which is not supported", reader->path);
         nested = value;
     }
-    return nested ? nested : rope;
+    if (nested) rope = nested;
+    if (both) rope_check_same(reader, rope, scaling);
+    return rope;
 }
 
 static void read_rope(ConfigReader *reader) {

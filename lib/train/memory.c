@@ -162,7 +162,7 @@ static Status fit(const TrainerConfig *config, size_t resident, TrainMemory *mem
     size_t counted = memory->total;
     TRY(try_choice(config, resident, CHECKPOINT_LAYER, config->task.split ? 1 : 0, memory)); /* where nothing is left to choose it is exact */
     if (memory->total <= limit) return ST_OK;
-    memory->total = MAX(memory->total, counted);
+    memory->total = MIN(memory->total + FILE_HEADROOM, counted); /* with that much it does fit, wherever the system puts files' pages */
     return too_little(config, memory);
 }
 

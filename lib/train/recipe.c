@@ -429,7 +429,7 @@ static const Key *key_around(const char *name, const char **below) {
 /* "section.key=value", "section.key.key=value", "key=value" or "section=null"; blanks around the value are not part of it. */
 static Status read_override(Recipe *recipe, const char *text) {
     const char *equals = strchr(text, '=');
-    if (!equals || equals == text) {
+    if (!equals || equals == text || *text == '.') {
         status_fail(ST_USAGE, "cannot understand '%s'", text);
         return status_hint(ST_USAGE, "a key of the recipe is set as key=value, e.g. lora.rank=16");
     }
