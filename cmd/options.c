@@ -63,19 +63,23 @@ static bool lists_choices(const char *argument) {
     return strchr(argument, '|') && argument[strspn(argument, "abcdefghijklmnopqrstuvwxyz0123456789_|")] == '\0';
 }
 
-static Status check_choice(const Option *option, const char *value) {
-    size_t len = strlen(value);
-    Str choices = {0};
-    for (const char *at = option->argument; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL) {
-        size_t n = strcspn(at, "|");
-        if (n == len && strncmp(at, value, n) == 0) {
-            str_release(&choices);
-            return ST_OK;
-        }
-        str_printf(&choices, "%s%.*s", at == option->argument ? "" : at[n] ? ", " : " or ", (int)n, at);
+static Status check_choice(Command *command, const Option *option, const char *value) {
+    enum { MOST_CHOICES = 16 };
+    const char *names[MOST_CHOICES];
+    Str list = {0};
+    size_t n = 0;
+    bool found = false;
+    for (const char *at = option->argument; *at && n < MOST_CHOICES; n++) {
+        size_t len = strcspn(at, "|");
+        if (!(names[n] = arena_strndup(command->arena, at, len))) return ST_RESOURCE;
+        found |= strcmp(names[n], value) == 0;
+        str_printf(&list, "%s%s", n == 0 ? "" : at[len] ? ", " : " or ", names[n]);
+        at += len + (at[len] != '\0');
     }
-    Status status = status_fail(ST_USAGE, "%s is %s, not '%s'", option->name, str_text(&choices), value);
-    str_release(&choices);
+    Status status = found ? ST_OK : status_fail(ST_USAGE, "%s is %s, not '%s'", option->name, str_text(&list), value);
+    const char *nearest = found ? NULL : text_nearest(value, names, n);
+    if (nearest) status_hint(ST_USAGE, "did you mean '%s'?", nearest);
+    str_release(&list);
     return status;
 }
 
@@ -94,7 +98,7 @@ static Status parse_option(Command *command, int argc, char **argv, int *i, cons
     }
     if (!equals && *i + 1 >= argc) return status_fail(ST_USAGE, "option '%s' needs a value: %s", option->name, option->argument);
     const char *value = equals ? equals + 1 : argv[++*i];
-    if (option->type == OPTION_TEXT && lists_choices(option->argument)) TRY(check_choice(option, value));
+    if (option->type == OPTION_TEXT && lists_choices(option->argument)) TRY(check_choice(command, option, value));
     if (option->type == OPTION_TEXT) *(const char **)option->value = value;
     else if (option->type == OPTION_LIST) return append_text(command, option->value, value);
     else return set_number(option, value);

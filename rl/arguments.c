@@ -68,7 +68,7 @@ static void set_defaults(const Argument *table, Arguments *values) {
 /* In one text ',' stands between arguments. */
 static Status bracketed(const char *id, const char *name) {
     status_fail(ST_CONFIG, "argument '%s' of '%s' is a list in brackets, which has no place behind a name", name, id);
-    return status_hint(ST_CONFIG, "join its items by '/', as %s=SFF/FHF/FFG, or write {id: %s, %s: [SFF, FHF, FFG]}", name, id, name);
+    return status_hint(ST_CONFIG, "join its items by '/', as %s=A/B/C, or write {id: %s, %s: [A, B, C]}", name, id, name);
 }
 
 Status arguments_read(const char *id, char *text, const Argument *own, Arguments *own_values, const Argument *common, Arguments *common_values) {

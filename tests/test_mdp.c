@@ -506,6 +506,43 @@ static void linear_programs_are_exact_to_rounding(void **state) {
     str_release(&spec);
 }
 
+/* Three outcomes of a third each, which may be the state itself: 1 - 1/3 - 1/3 - 1/3 is not 0. Some way ends it. */
+static NamedMdp *world_of_thirds(uint64_t seed) {
+    static const double rewards[] = {-0.1, -1, -10, -100};
+    Draws draws = {rng_key(seed, RNG_TEST, 0), 0};
+    int64_t n = 5 + below(&draws, 16);
+    MdpBuilder *builder = mdp_builder_new(n, 3, 1);
+    for (int64_t s = 0; s < n; s++)
+        for (int64_t a = 0; a < 3; a++)
+            for (int i = 0; i < 3; i++) {
+                int64_t next = a > 0 && below(&draws, 2) ? s : MIN(s + 1 + below(&draws, 2), n - 1);
+                mdp_builder_add(builder, s, a, next, 1.0 / 3, rewards[below(&draws, 4)], s == n - 1 && a == 0);
+            }
+    return finished(builder);
+}
+
+/* What is left of sums of thirds, and chances of 1e-300, at which GLPK would end the process. */
+static void linear_programs_take_any_numbers(void **state) {
+    (void)state;
+    if (!HAVE_GLPK) skip();
+    for (uint64_t seed = 0; seed < 100; seed++) {
+        NamedMdp *world = world_of_thirds(seed);
+        MdpSolution lp = solved(world, "lp"), pi = solved(world, "pi");
+        check_close_f64("V", lp.V, pi.V, world->mdp.n_states, lp.bound + pi.bound, 0);
+        named_mdp_free(world);
+    }
+    static const struct { int64_t next; double reward; int64_t rare; double rare_reward;
+    } rows[] = {{2, 0, 3, 2}, {1, 3, 1, 2}, {1, 0, 2, -1}, {0, 0, 0, -3}, {2, 0, 0, 3}, {1, -2, 1, 1}, {3, 2, 3, 2}, {2, 1, 3, 0}};
+    MdpBuilder *builder = mdp_builder_new(4, 2, 0.999);
+    for (int64_t i = 0; i < (int64_t)COUNT_OF(rows); i++) {
+        mdp_builder_add(builder, i / 2, i % 2, rows[i].rare, 1e-300, rows[i].rare_reward, false);
+        mdp_builder_add(builder, i / 2, i % 2, rows[i].next, 1, rows[i].reward, false);
+    }
+    NamedMdp *world = finished(builder);
+    check_close_f64("V", solved(world, "lp").V, solved(world, "pi").V, 4, 1e-6, 0);
+    named_mdp_free(world);
+}
+
 /* ---- published values ---- */
 
 static NamedMdp *opened(const char *spec, double gamma) {
@@ -1358,6 +1395,7 @@ int main(void) {
         TEST(slow_chains_in_any_order),
         TEST(policies_that_go_nowhere_are_told),
         TEST(linear_programs_are_exact_to_rounding),
+        TEST(linear_programs_take_any_numbers),
         TEST(full_memory_is_a_status),
 #undef TEST
     };

@@ -82,7 +82,7 @@ static const Rule rules[] = {
     /* Twenty steps' mean against the first twenty's: two standard errors are passed by chance in one run of forty. Where a given policy is judged
        (td), nothing could rise. */
     {"reward_stuck", "reward", "entropy|epsilon", STUCK, 2, 0, 20, 100, "the reward has not risen: {now}, at the beginning {first}",
-     "look at the samples or episodes: is anything ever rewarded? More exploration, or a larger train.learning_rate"},
+     "look at the samples or episodes: is anything ever rewarded? More exploration, or larger steps (train.learning_rate; rl.alpha of a table)"},
     /* Float32 differs by 1e-6, bf16 by some hundredths, and neither grows by itself. */
     {"sampler_diff", "sampler_logprob_diff", "reward", GROWN, 10, 0.02, 10, 20,
      "the sampler's and the trainer's log-probabilities drift apart: {now}, at the beginning {first}",

@@ -143,11 +143,22 @@ Status actor_critic_gradient(Policy *policy, Minibatch *m, const Losses *losses,
 
 /* ---- the learner ---- */
 
-static Status make(Learner *learner, ActorCritic *ac, bool values) {
+/* A single advantage less its mean is 0: nothing would be learned. */
+static Status check_parts(const Recipe *recipe, int64_t copies, int64_t parts) {
+    int64_t steps = recipe->rl_num_steps * copies;
+    if (parts <= (recipe->rl_normalize_advantage ? steps / 2 : steps)) return ST_OK;
+    status_fail(ST_CONFIG, "%lld step%s of all environments make %lld minibatch%s with fewer than %s", (long long)steps, plural(steps), (long long)parts,
+                parts == 1 ? "" : "es", recipe->rl_normalize_advantage ? "the two that 'rl.normalize_advantage' needs" : "one");
+    return status_hint(ST_CONFIG, "raise rl.num_steps or rl.num_envs%s%s", parts > 1 ? ", or lower rl.num_minibatches" : "",
+                       recipe->rl_normalize_advantage ? "; or rl.normalize_advantage=false" : "");
+}
+
+static Status make(Learner *learner, ActorCritic *ac, bool values, int64_t parts) {
     const Recipe *recipe = learner->recipe;
     const Env *env = learner->env;
     PolicyConfig config;
     double per_update = (double)recipe->rl_num_steps * (double)recipe->rl_num_envs;
+    TRY(check_parts(recipe, env->copies, parts));
     TRY(policy_config(recipe, values, &config));
     TRY(recipe_optimizer(recipe, &ac->optimizer));
     TRY(recipe_schedule(recipe, (int64_t)ceil((double)learner->total_steps / per_update), &ac->schedule));
@@ -167,7 +178,7 @@ Status actor_critic_open(Learner *learner, bool values, int64_t parts) {
     ActorCritic *ac = learner->self = arena_zero(learner->arena, sizeof *ac);
     if (!ac) return ST_RESOURCE;
     ac->parts = parts;
-    return make(learner, ac, values);
+    return make(learner, ac, values, parts);
 }
 
 /* Of the rollout, of the largest minibatch of it. */

@@ -45,10 +45,7 @@ static Status update(Learner *learner) {
     return ST_OK;
 }
 
-static Status open(Learner *learner) {
-    const Recipe *recipe = learner->recipe;
-    return actor_critic_open(learner, true, MIN(recipe->rl_num_minibatches, recipe->rl_num_steps * learner->env->copies));
-}
+static Status open(Learner *learner) { return actor_critic_open(learner, true, learner->recipe->rl_num_minibatches); }
 
 const Algorithm algorithm_ppo = {
     .name = "ppo", .help = "proximal policy optimisation with clip, GAE and a learned value (arXiv 1707.06347)", .discrete = true, .box = true,

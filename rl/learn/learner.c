@@ -62,7 +62,7 @@ static Status check_fit(const Algorithm *algorithm, const Recipe *recipe, const 
     if (algorithm->tabular && env->observation.n == 0 && recipe->rl_tilings == 0) {
         status_fail(ST_CONFIG, "algorithm '%s' keeps a table of states, and the observations of environment '%s' are real numbers", algorithm->name,
                     env->id);
-        return status_hint(ST_CONFIG, "rl.tilings: 8 cuts them into tiles; or take ppo or dqn");
+        return status_hint(ST_CONFIG, "rl.tilings: 8 cuts them into tiles, 1 where numbers of states are asked for (dyna_q, off_policy_mc); or take ppo or dqn");
     }
     return ST_OK;
 }

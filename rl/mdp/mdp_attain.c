@@ -17,11 +17,17 @@ typedef struct Way {
 
 static bool leads(const Mdp *mdp, int64_t k) { return mdp->probability[k] > 0 && !(mdp->ends && mdp->ends[k]); }
 
+/* What the row earns on the whole is nothing but rounding, as in mdp_graph.c; a fair bet earns nothing. */
 static bool stays_for_nothing(const Way *way, int64_t row) {
     const Mdp *mdp = way->mdp;
-    for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++)
-        if (mdp->probability[k] > 0 && (mdp->reward[k] != 0 || (leads(mdp, k) && !way->settled[mdp->next[k]]))) return false;
-    return true;
+    double sum = 0, size = 0;
+    for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) {
+        if (!(mdp->probability[k] > 0)) continue;
+        if (leads(mdp, k) && !way->settled[mdp->next[k]]) return false;
+        sum += mdp->probability[k] * mdp->reward[k];
+        size += mdp->probability[k] * fabs(mdp->reward[k]);
+    }
+    return fabs(sum) <= (double)(mdp->begin[row + 1] - mdp->begin[row] + 1) * UNIT_ROUNDOFF * size;
 }
 
 /* Settles the largest set of states worth nothing that has for each an allowed row which earns nothing and stays in the set. */
@@ -117,7 +123,10 @@ static Status attain(const Mdp *mdp, Arena *arena, Arena *scratch, MdpSolution *
     bool *allowed = arena_alloc(scratch, n * (size_t)mdp->n_actions), found;
     int32_t *action = arena_alloc(arena, n * sizeof *action);
     if (!allowed || !action) return ST_RESOURCE;
-    double near = isfinite(solution->bound) ? fmax(1e-9, 2 * solution->bound) : 1e-9;
+    double size = 0;
+    for (size_t s = 0; s < n; s++) size = fmax(size, fabs(solution->V[s]));
+    double near = 1e-9 * fmin(1, size); /* where all is worth less than that, less is what counts */
+    if (isfinite(solution->bound)) near = fmax(near, 2 * solution->bound);
     Way way = {.mdp = mdp, .allowed = allowed, .action = action};
     allow(mdp, solution, -1, allowed);
     TRY(find_way(&way, solution->V, near, scratch, &found));

@@ -225,8 +225,8 @@ static Status read_transition(Reader *reader) {
     TRY(need_word(reader, form, &t->next));
     TRY(next(reader));
     TRY(need_number(reader, "a probability in [state, action, next state, probability, reward]", &t->probability));
-    if (!(t->probability >= 0 && t->probability <= 1))
-        return status_fail(ST_INPUT, "line %d: a probability is %g, expected 0 to 1", line_of(reader), t->probability);
+    if (!(t->probability >= 0 && t->probability <= 1 + 1e-9)) /* as their sum: programs that join outcomes round */
+        return status_fail(ST_INPUT, "line %d: a probability is %.17g, expected 0 to 1", line_of(reader), t->probability);
     TRY(next(reader));
     TRY(need_number(reader, "a reward in [state, action, next state, probability, reward]", &t->reward));
     TRY(next(reader));

@@ -11,8 +11,6 @@
 
 #include "rl/mdp/mdp_parts.h"
 
-#define UNIT_ROUNDOFF 1.1102230246251565e-16 /* 2^-53 */
-
 typedef struct FormTiles FormTiles;
 
 typedef struct MdpForm {
@@ -160,6 +158,7 @@ typedef struct MdpWork {
     int64_t iterations;       /* done so far */
     Arena *arena, *answer_arena;
 } MdpWork;
+Status values_overflow(void); /* ST_NUMERIC: a value is not finite */
 /* True when `change` is small enough or cannot become smaller for rounding, or the limit is reached, or the user wants to stop. */
 bool work_is_done(const MdpWork *work, double change);
 /* Where no row ends anything, V* - V lies between gamma / (1 - gamma) times the least and the greatest change that led to V (MacQueen 1966). True

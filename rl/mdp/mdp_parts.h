@@ -4,6 +4,8 @@
 
 #include "rl/mdp/mdp.h"
 
+#define UNIT_ROUNDOFF 1.1102230246251565e-16 /* 2^-53 */
+
 /* mdp_check; lines: of each outcome in the file it was read from, 0 or NULL for none. */
 Status mdp_check_lines(const NamedMdp *world, const int *lines);
 /* r + gamma sum p V of one (s, a); Q of all of them, 0 in terminal states; the lowest of the best actions of each state, -1 in terminal ones. */

@@ -59,7 +59,8 @@ double show_share(ShowRange range, double value) {
 
 void show_value(double value, char out[16]) {
     double size = fabs(value);
-    snprintf(out, 16, size >= 1000 ? "%.0f" : size >= 100 ? "%.1f" : size >= 10 ? "%.2f" : "%.3f", value);
+    bool plain = size == 0 || (size >= 5e-4 && size < 1e6);
+    snprintf(out, 16, !plain ? "%.3g" : size >= 1000 ? "%.0f" : size >= 100 ? "%.1f" : size >= 10 ? "%.2f" : "%.3f", value);
     if (strcmp(out, "-0.000") == 0) memmove(out, out + 1, strlen(out));
 }
 

@@ -37,6 +37,8 @@ static Status find_solver(const char *name, const MdpSolver **solver) {
     return ST_USAGE;
 }
 
+Status values_overflow(void) { return status_fail(ST_NUMERIC, "values grow beyond what a double holds"); }
+
 bool work_is_done(const MdpWork *work, double change) {
     const MdpForm *form = work->form;
     if (work->iterations >= work->limit || interrupt_requested() || change <= work->target) return true;
@@ -120,7 +122,7 @@ static Status solve_values(const MdpSolver *solver, MdpWork *work, double tolera
         TRY(solver->solve(work, solution));
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
         for (int32_t s = 0; s < form->n; s++)
-            if (!isfinite(work->V[s])) return status_fail(ST_NUMERIC, "values grow beyond what a double holds");
+            if (!isfinite(work->V[s])) return values_overflow();
         double before = solution->bound;
         solution->bound = work->change >= 0 ? form_bound_of_change(form, work->V, work->change) : form_bound(form, work->V, work->Q);
         if (solution->bound <= tolerance || work->iterations >= work->limit || solution->bound > 0.5 * before) break;
@@ -267,6 +269,8 @@ static Status evaluate(const Mdp *process, const MdpOptions *options, Arena *scr
     for (int64_t s = 0; s < form.n; s++) rows[s] = form.home_row ? form.home_row[s] : form_first(&form, s);
     TRY(form_policy_values(&form, rows, NULL, form.gamma, first_target(&form, tolerance), V, &solution->iterations));
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+    for (int32_t s = 0; s < form.n; s++)
+        if (!isfinite(V[s])) return values_overflow();
     solution->bound = form_bound(&form, V, NULL);
     spread(process, &form, V, solution->V);
     return ST_OK;

@@ -36,7 +36,7 @@ Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
         Change change = form_sweep(&form, (Sweep){.V = h, .new_V = next});
         work->iterations++;
         span = change.most - change.least;
-        solution->gain = 0.5 * (change.most + change.least);
+        solution->gain = 0.5 * change.most + 0.5 * change.least;
         solution->bound = 0.5 * span * (1 + 4 * UNIT_ROUNDOFF) + form_rounding(&form, h);
         since = span < 0.999 * best ? 0 : since + 1;
         best = fmin(best, span);
@@ -49,5 +49,8 @@ Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
         for (int32_t s = 0; s < form.n; s++)
             if (form_is_live(&form, s)) h[s] += slow * (next[s] - h[s]) - down;
     } while (0.5 * span > target && span > 2 * form_rounding(&form, h) && since < STUCK && work->iterations < work->limit && !interrupt_requested());
-    return interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : ST_OK;
+    if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+    bool finite = isfinite(solution->gain);
+    for (int32_t s = 0; s < form.n; s++) finite = finite && isfinite(h[s]);
+    return finite ? ST_OK : values_overflow();
 }

@@ -24,6 +24,7 @@ Status mdp_solver_horizon(MdpWork *work, MdpSolution *solution) {
             const double *q = solution->Q + s * (size_t)mdp->n_actions;
             V[s] = q[0];
             for (int32_t a = 1; a < mdp->n_actions; a++) V[s] = fmax(V[s], q[a]);
+            if (!isfinite(V[s])) return values_overflow();
         }
         off = form->gamma * form->mass * (1 + 1e-9) * off + form_rounding(form, work->V);
         solution->bound = fmax(solution->bound, off);

@@ -5,8 +5,20 @@
 #if HAVE_GLPK
 #include <glpk.h>
 #include <math.h>
+#include <setjmp.h>
 #include <stdlib.h>
 #include <string.h>
+
+/* What is left of 1 - 1/3 - 1/3 - 1/3 is no coefficient, which scaling would make large; nor is a chance of 1e-300, at which GLPK gives up. */
+static int keep_large(int n, int *columns, double *values, double least) {
+    int kept = 0;
+    for (int i = 1; i <= n; i++) {
+        if (fabs(values[i]) <= least) continue;
+        columns[++kept] = columns[i];
+        values[kept] = values[i];
+    }
+    return kept;
+}
 
 /* One constraint a row: V(s) - gamma sum p V(next) >= r. */
 static Status add_rows(const MdpForm *form, glp_prob *lp) {
@@ -31,6 +43,7 @@ static Status add_rows(const MdpForm *form, glp_prob *lp) {
                 values[place[next]] -= form->gamma * form->probability[k];
             }
             for (int i = 1; i <= n; i++) place[columns[i] - 1] = 0;
+            n = keep_large(n, columns, values, (double)(form->begin[row + 1] - form->begin[row] + 2) * UNIT_ROUNDOFF);
             glp_set_mat_row(lp, (int)row + 1, n, columns, values);
             glp_set_row_bnds(lp, (int)row + 1, GLP_LO, form->reward[row], 0);
         }
@@ -59,6 +72,7 @@ static Status solve_lp(MdpWork *work, glp_prob *lp, int *fault) {
     parameters.it_lim = (int)MIN(work->limit, INT32_MAX);
     glp_scale_prob(lp, GLP_SF_AUTO);
     *fault = glp_simplex(lp, &parameters);
+    if (*fault == 0 && glp_get_status(lp) != GLP_OPT) *fault = glp_get_status(lp); /* there is a solution: that it finds none is its own trouble */
     work->iterations += glp_get_it_cnt(lp);
     for (int32_t s = 0; s < form->n && (*fault == 0 || *fault == GLP_EITLIM); s++) work->V[s] = glp_get_col_prim(lp, s + 1);
     return ST_OK;
@@ -76,20 +90,39 @@ static Status without_glpk(MdpWork *work, int fault, MdpSolution *solution) {
     return status;
 }
 
+static void escape(void *to) { longjmp(*(jmp_buf *)to, 1); }
+
+enum { GAVE_UP = -1 };
+
+/* Where GLPK finds itself in a state that it takes for impossible it would end the process: the hook leaves it before. All that it holds is the
+ * environment's. */
+static Status run_glpk(MdpWork *work, int *fault) {
+    jmp_buf before;
+    if (setjmp(before) != 0) {
+        *fault = GAVE_UP;
+        glp_free_env();
+        return ST_OK;
+    }
+    glp_error_hook(escape, &before);
+    glp_prob *lp = glp_create_prob();
+    Status status = lp ? solve_lp(work, lp, fault) : status_fail(ST_RESOURCE, "out of memory");
+    glp_error_hook(NULL, NULL);
+    glp_free_env();
+    return status;
+}
+
 Status mdp_solver_lp(MdpWork *work, MdpSolution *solution) {
     const MdpForm *form = work->form;
     if (form->n_rows >= INT32_MAX) return status_fail(ST_USAGE, "%lld choices are more than GLPK can take", (long long)form->n_rows);
     if (work->iterations > 0) return mdp_solver_pi(work, solution); /* the certificate was not satisfied */
     int fault = 0;
-    glp_prob *lp = glp_create_prob();
-    Status status = lp ? solve_lp(work, lp, &fault) : status_fail(ST_RESOURCE, "out of memory");
-    if (lp) glp_delete_prob(lp);
-    glp_free_env();
-    if (status != ST_OK || work->iterations >= work->limit) return status;
+    TRY(run_glpk(work, &fault));
+    if (work->iterations >= work->limit) return ST_OK;
     if (fault != 0) return without_glpk(work, fault, solution);
-    /* GLPK's values are good to some nine digits: those of the policy that they make, and of better ones where that is not the best to the last digit
-     */
-    return mdp_solver_pi(work, solution);
+    /* GLPK's values are good to some nine digits: those of the policy that they make, and of better ones where that is not the best to the last digit.
+     * A policy that they make may have no values at all. */
+    Status status = mdp_solver_pi(work, solution);
+    return status == ST_NUMERIC ? without_glpk(work, fault, solution) : status;
 }
 #else
 Status mdp_solver_lp(MdpWork *work, MdpSolution *solution) {

@@ -83,6 +83,7 @@ Status mdp_solver_prioritized(MdpWork *work, MdpSolution *solution) {
         }
         if (queue.off[s] <= fmax(work->target, floor)) break;
         work->V[s] = form_best(form, s, work->V, NULL);
+        if (!isfinite(work->V[s])) break; /* solve_values says so */
         work->iterations++;
         queue.off[s] = off_of(work, s); /* it may lead to itself */
         move(&queue, s);
