@@ -46,6 +46,8 @@ static void failures_keep_text_and_hint(void **state) {
     assert_int_equal(status_exit_code(ST_RESOURCE), 5);
     assert_int_equal(status_exit_code(ST_INTERRUPTED), 130);
     assert_string_equal(status_meaning(ST_OK), "ok");
+    status_fail(ST_INPUT, "'%s'", "a\nb\033[31m\177\303\244");
+    assert_string_equal(status_text(), "'a b?[31m?\303\244'");
 }
 
 /* Runs `body` in a process of its own, without its output; returns what waitpid says. */
