@@ -43,7 +43,6 @@ typedef struct Bench {
 /* The work that counts begins; then its steps are done, the first of which is not timed itself. */
 void bench_mark_start(Bench *bench);
 void bench_mark_step(Bench *bench, bool is_first);
-Status bench_load(Bench *bench, bool skip_nan_check, Model **model);
 
 /* Lengths of rows: those of --rows in file order, as far as they are of that kind, else drawn from the quantiles of GSM8K (prompts and answers in a
  * chat template) and hh-rlhf (pairs). */

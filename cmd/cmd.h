@@ -102,6 +102,7 @@ bool screen_paints(void);   /* the same, and colours are wanted: no NO_COLOR */
 void show_progress(const char *format, ...) PRINTF_LIKE(1, 2);  /* replaces the live line; on a pipe at most one line a second */
 void show_line(const char *format, ...) PRINTF_LIKE(1, 2);      /* takes the live line's place, prints a whole line */
 void show_message(const char *format, ...) PRINTF_LIKE(1, 2);   /* the same, --quiet or not: warnings */
+void show_warning(void *context, const char *text);             /* as such a message; context is not looked at, so that it can be a callback */
 void show_curve(double value);                                  /* one more value of a curve that stands above the live line; on a terminal only */
 /* lines, each with its end, above the live line, as it is drawn next; on a terminal only */
 void show_table(const char *text);

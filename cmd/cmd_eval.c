@@ -43,7 +43,7 @@ static Status eval_batch(Eval *job, Tape *tape, const Batch *batch) {
     const Model *model = job->opened->model;
     tape_reset(tape);
     Tensor *hidden = model_forward(model, tape, &batch->model);
-     for (int64_t i = 0; i < batch->n_targets; i += LOGIT_ROWS) {
+    for (int64_t i = 0; i < batch->n_targets; i += LOGIT_ROWS) {
         int64_t n = MIN(LOGIT_ROWS, batch->n_targets - i);
         Tensor *some = tensor_view(tape_arena(tape), model->device, DT_I32, 1, &n, batch->rows + i);
         if (!some) return ST_RESOURCE;
@@ -150,11 +150,6 @@ static Status report(const Command *command, const Eval *job) {
     print_result("accuracy    %.2f %% of tokens\n", 100.0 * (double)job->right / (double)job->tokens);
     if (job->exact_match) print_result("exact       %.2f %% of answers\n", 100.0 * (double)job->exact / (double)job->answers);
     return ST_OK;
-}
-
-static void warn(void *context, const char *text) {
-    (void)context;
-    show_message("tune: warning: %s", text);
 }
 
 /* ---- a run on an environment ---- */
@@ -404,7 +399,7 @@ static Status run(const Command *command, Eval *job) {
     job->config.context = context_count(&opened.model->config);
     Status status = dataset_load(&job->config, &(DataSource){.path = job->data}, 1, opened.tokenizer, &dataset);
     job->dataset = dataset;
-    if (status == ST_OK) data_counts_warn(&dataset->counts, job->data, warn, NULL);
+    if (status == ST_OK) data_counts_warn(&dataset->counts, job->data, show_warning, NULL);
     if (status == ST_OK) status = eval_tokens(job);
     if (status == ST_OK && job->exact_match) status = eval_answers(job, command->arena);
     if (status == ST_OK) status = report(command, job);

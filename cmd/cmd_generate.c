@@ -107,7 +107,7 @@ static Status run_prompts(Generate *job, const OpenedModel *opened, const TokenR
     Status status = generate(opened->model, opened->tokenizer, prompts, rows->n, &job->config, job->plain && job->config.n == 1 ? stream_text : NULL,
                              print_completion, job);
     if (context_describe(&job->beyond, "prompt with its completion is", "prompts with their completions are", &text))
-        show_message("tune: warning: %s", str_text(&text));
+        show_warning(NULL, str_text(&text));
     str_release(&text);
     return result_close(&job->result, status);
 }

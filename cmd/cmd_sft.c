@@ -2,11 +2,6 @@
 #include "cmd/train_show.h"
 #include "sft/sft.h"
 
-static void warn(void *context, const char *text) {
-    (void)context;
-    show_message("tune: warning: %s", text);
-}
-
 static void show_file(void *context, const char *text) {
     (void)context;
     show_line("data: %s", text);
@@ -31,16 +26,16 @@ static void show_plan(void *context, const SftPlan *plan) {
               (long long)plan->train.tokens, plural(plan->train.tokens), (long long)plan->train.trained_tokens,
               plan->train_rows->cached ? ", from data.cache" : "");
     if (plan->train_rows->n_files > 1) data_files_say(plan->train_rows, show_file, NULL);
-    data_counts_warn(&plan->train, "data.train", warn, NULL);
+    data_counts_warn(&plan->train, "data.train", show_warning, NULL);
     if (plan->eval.rows)
         show_line("held out: %lld row%s, %lld trained token%s", (long long)plan->eval.rows, plural(plan->eval.rows),
                   (long long)plan->eval.trained_tokens, plural(plan->eval.trained_tokens));
-    data_counts_warn(&plan->eval, "data.eval", warn, NULL);
+    data_counts_warn(&plan->eval, "data.eval", show_warning, NULL);
     Str summary = {0};
     data_check_summary(plan->rows, plan->check, &summary);
     if (plan->check->n_warnings) str_append(&summary, ": see tune data check");
     show_line("check: %s", str_text(&summary));
-    if (plan->check->wrong) warn(NULL, "these rows teach nothing, or the wrong thing");
+    if (plan->check->wrong) show_warning(NULL, "these rows teach nothing, or the wrong thing");
     str_release(&summary);
     show_training_model(job->recipe, &shown, "");
     show_line("plan: %lld step%s, %.4g an epoch, largest step %lld token%s", (long long)plan->total_steps, plural(plan->total_steps),

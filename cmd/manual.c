@@ -137,18 +137,15 @@ static void add_keys(Str *out, const char *section) {
 }
 
 static void add_codes(Str *out) {
-    static const struct {
-        int code;
-        const char *meaning;
-    } codes[] = {
-#define STATUS(name, exit_code, meaning) {exit_code, meaning},
+    static const Status all[] = {
+#define STATUS(name, exit_code, meaning) name,
 #include "lib/base/status.def"
 #undef STATUS
     };
-    for (size_t i = 0; i < COUNT_OF(codes); i++) {
+    for (size_t i = 0; i < COUNT_OF(all); i++) {
         Str code = {0};
-        str_printf(&code, "%d", codes[i].code);
-        add_entry(out, str_text(&code), NULL, codes[i].meaning);
+        str_printf(&code, "%d", status_exit_code(all[i]));
+        add_entry(out, str_text(&code), NULL, status_meaning(all[i]));
         str_release(&code);
     }
 }

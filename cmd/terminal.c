@@ -211,3 +211,8 @@ void show_message(const char *format, ...) {
     print_line(format, arguments);
     va_end(arguments);
 }
+
+void show_warning(void *context, const char *text) {
+    (void)context;
+    show_message("tune: warning: %s", text);
+}

@@ -7,7 +7,7 @@ void value_loss(const ValueBatch *batch, double clip, double *grad, ValueMetrics
     int64_t n = 0, clipped = 0;
     for (int64_t i = 0; i < batch->n; i++) n += !batch->trained || batch->trained[i];
     double share = 1 / (double)MAX(batch->total ? batch->total : n, 1);
-    *metrics = (ValueMetrics){.explained_variance = explained_variance(batch->values, batch->targets, batch->trained, batch->n)};
+    *metrics = (ValueMetrics){0};
     for (int64_t i = 0; i < batch->n; i++) {
         grad[i] = 0;
         if (batch->trained && !batch->trained[i]) continue;

@@ -19,7 +19,6 @@ typedef struct ValueBatch {
 typedef struct ValueMetrics {
     double loss;
     double clip_fraction;       /* share whose value moved further than the clip and lost its gradient */
-    double explained_variance;  /* see explained_variance */
 } ValueMetrics;
 
 /* Mean of (value - target)^2 / 2, with the 1/2 as in cleanrl, TRL and verl (double vf_coef for stable-baselines3's). clip > 0: of the larger of that

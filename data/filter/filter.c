@@ -360,7 +360,6 @@ typedef struct Block {
     bool remembers;                       /* rows that are kept */
     Judged judged[FILTER_BLOCK];
     size_t begins[COUNT_OF(kinds)];       /* rows that each memory had before the block */
-    Status statuses[FILTER_BLOCK];
 } Block;
 
 static void reject(FilterVerdict *verdict, Filter *filter, const FilterFinding *finding) {

@@ -43,10 +43,9 @@ Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row);
 
 /* a number of the row: its column `key`, or that member of scores, provenance.scores or provenance.filters; NaN: there is none */
 double row_number(const json_t *row, const char *key);
-/* A row in one line: by its text, with blanks in the place of its line ends, or else as row_write does */
+/* A row in one line: by its text, with blanks in the place of its line ends, or else as JSON, columns in their order, each number the shortest text
+ * that reads back the same */
 void filter_row_write(const FilterRow *row, Str *line);
-/* As JSON in one line, columns in their order, each number the shortest text that reads back the same */
-void row_write(const json_t *row, Str *line);
 
 /* ---- the filters of a run ---- */
 

@@ -190,13 +190,12 @@ static void write_value(const json_t *value, Str *line) {
     }
 }
 
-void row_write(const json_t *row, Str *line) { write_value(row, line); }
 
 /* Numbers and escapes as they are: a string holds no line end, so all of them stand between values. */
 void filter_row_write(const FilterRow *row, Str *line) {
     Slice text = row->text;
     if (!text.data) {
-        row_write(row->json, line);
+        write_value(row->json, line);
         return;
     }
     while (text.len > 0 && strchr(" \t\r\n", text.data[text.len - 1])) text.len--;

@@ -16,7 +16,8 @@ uint64_t synth_draw(const Synth *s, uint64_t number, uint64_t index, uint64_t n)
     return rng_below(rng_key((uint64_t)s->recipe->seed, RNG_NOISE, number), index, n);
 }
 
-void synth_choose(const Synth *s, uint64_t number, uint64_t first_draw, size_t n, size_t k, size_t *chosen) {
+/* `k` different ones of `n` in drawn order, from the draws first_draw.. of this number; k <= n. */
+static void choose(const Synth *s, uint64_t number, uint64_t first_draw, size_t n, size_t k, size_t *chosen) {
     uint64_t order = rng_u64(rng_key((uint64_t)s->recipe->seed, RNG_NOISE, number), first_draw);
     for (size_t i = 0; i < k; i++) chosen[i] = (size_t)rng_permute(rng_key(order, RNG_NOISE, 0), n, i);
 }
@@ -107,11 +108,12 @@ char *synth_prompt_of(Arena *arena, const char *instruction, const char *input) 
     return input && input[0] ? arena_printf(arena, "%s\n\n%s", instruction, input) : arena_strdup(arena, instruction);
 }
 
-json_t *synth_example(const SynthSeed *seed) {
+/* {"instruction", "input", "output", "prompt"} for templates */
+static json_t *example_of_seed(const SynthSeed *seed) {
     return json_pack("{s:s, s:s, s:s, s:s}", "instruction", seed->instruction, "input", seed->input, "output", seed->output, "prompt", seed->prompt);
 }
 
-json_t *synth_example_row(const SynthRow *row) {
+static json_t *example_of_row(const SynthRow *row) {
     return json_pack("{s:s, s:s, s:s, s:s}", "instruction", row->instruction, "input", row->input, "output", row->output, "prompt", row->prompt);
 }
 
@@ -154,20 +156,20 @@ json_t *synth_examples(Synth *s, const SynthType *type, SynthCandidate *c) {
     size_t all = type ? type->n : s->seeds.n, chosen[MOST], order[MOST], n = 0;
     json_t *drawn[MOST], *list = json_array();
     size_t high = MIN(s->examples_high, all), human = s->examples_low + (size_t)synth_draw(s, number, 0, high - s->examples_low + 1);
-    synth_choose(s, number, 1, all, human, chosen);
+    choose(s, number, 1, all, human, chosen);
     for (; n < human; n++) {
         const SynthSeed *seed = &s->seeds.items[type ? type->seeds[chosen[n]] : chosen[n]];
-        drawn[n] = synth_example(seed);
+        drawn[n] = example_of_seed(seed);
         candidate_seed(s, c, seed->id);
     }
     size_t *rows = s->machine_examples && s->n_rows ? arena_alloc(s->round_arena, s->n_rows * sizeof *rows) : NULL;
     size_t n_rows = rows ? rows_of_type(s, type, rows) : 0, machine = MIN(s->machine_examples, n_rows);
-    if (machine) synth_choose(s, number, 2, n_rows, machine, chosen);
+    if (machine) choose(s, number, 2, n_rows, machine, chosen);
     for (size_t i = 0; i < machine; i++) {
-        drawn[n++] = synth_example_row(&s->rows[rows[chosen[i]]]);
+        drawn[n++] = example_of_row(&s->rows[rows[chosen[i]]]);
         candidate_parent(s, c, (int64_t)rows[chosen[i]]);
     }
-    synth_choose(s, number, 3, n, n, order);
+    choose(s, number, 3, n, n, order);
     for (size_t i = 0; i < n; i++) json_array_append_new(list, drawn[order[i]]);
     return list;
 }
@@ -461,10 +463,10 @@ static json_t *shown_examples(const Synth *s, const char *type, const char *prom
     while (t < s->seeds.n_types && strcmp(s->seeds.types[t].name, type) != 0) t++;
     if (t == s->seeds.n_types) return list;
     size_t n = MIN((size_t)SHOWN + 1, s->seeds.types[t].n);
-    synth_choose(s, s->next_number, 0, s->seeds.types[t].n, n, chosen);
+    choose(s, s->next_number, 0, s->seeds.types[t].n, n, chosen);
     for (size_t i = 0; i < n && json_array_size(list) < SHOWN; i++) {
         const SynthSeed *seed = &s->seeds.items[s->seeds.types[t].seeds[chosen[i]]];
-        if (seed->output[0] && strcmp(seed->prompt, prompt) != 0) json_array_append_new(list, synth_example(seed));
+        if (seed->output[0] && strcmp(seed->prompt, prompt) != 0) json_array_append_new(list, example_of_seed(seed));
     }
     return list;
 }

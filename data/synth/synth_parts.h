@@ -157,8 +157,6 @@ size_t synth_batch(const Synth *s);                /* candidates at a time */
 size_t synth_round_size(const Synth *s);           /* candidates worth beginning, given how many are kept */
 size_t synth_next_type(Synth *s);                  /* types take turns */
 uint64_t synth_draw(const Synth *s, uint64_t number, uint64_t index, uint64_t n); /* 0..n-1, keyed by a request's number */
-/* `k` different ones of `n` in drawn order, from the draws 0.. of this number; k <= n. */
-void synth_choose(const Synth *s, uint64_t number, uint64_t first_draw, size_t n, size_t k, size_t *chosen);
 /* Renders the stage's template with `variables` (taken over). NULL: the failure is kept and comes out of synth_ask. */
 SynthRequest *synth_request(Synth *s, int stage, json_t *variables);
 SynthRequest *synth_request_choice(Synth *s, int stage, json_t *variables, const char *const *choices, size_t n);
@@ -169,8 +167,6 @@ Status synth_ask(Synth *s);
 Status synth_examples_open(Synth *s, size_t low, size_t high, size_t machine, bool by_type);
 /* A list of them for a template, of `type` (NULL: of all), shuffled, as the number of the coming request draws them; they are noted in `c`. */
 json_t *synth_examples(Synth *s, const SynthType *type, SynthCandidate *c);
-json_t *synth_example(const SynthSeed *seed);      /* {"instruction", "input", "output", "prompt"} for templates */
-json_t *synth_example_row(const SynthRow *row);
 
 SynthCandidate *synth_candidate(Synth *s, const char *type); /* NULL without memory */
 SynthCandidate *synth_candidate_of_seed(Synth *s, const SynthSeed *seed); /* its prompt, which came from this seed */
@@ -238,7 +234,6 @@ char *synth_prompt_of(Arena *arena, const char *instruction, const char *input);
 /* ---- files and pages (synth_rows.c, synth_page.c) ---- */
 
 Status synth_file_open(SynthFile *file, const char *path);
-Status synth_file_line(SynthFile *file, const Str *line); /* adds the line's end */
 Status synth_file_close(SynthFile *file);                  /* what is left of an earlier run's bytes is cut off */
 void synth_progress(const Synth *s, size_t asked, bool round_over, SynthProgress *progress);
 Status synth_pages_write(const Synth *s, const json_t *summary); /* dataset_card.md and report.html; summary: of finished.json */

@@ -26,7 +26,8 @@ static Status leave_replay(SynthFile *file) {
     return size > file->at ? file_truncate(file->path, file->at) : ST_OK;
 }
 
-Status synth_file_line(SynthFile *file, const Str *line) {
+/* Adds the line's end. */
+static Status file_line(SynthFile *file, const Str *line) {
     Str whole = {0};
     str_append_n(&whole, str_text(line), line->len);
     str_append_char(&whole, '\n');
@@ -288,7 +289,7 @@ static Status write_rejected(Synth *s, SynthCandidate *c, const FilterVerdict *v
     Status status = json ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a row");
     row.json = json;
     if (json) filter_write_rejected(&row, verdict, &line);
-    if (status == ST_OK) status = synth_file_line(&s->rejected_file, &line);
+    if (status == ST_OK) status = file_line(&s->rejected_file, &line);
     if (status == ST_OK) status = count_reason(s, verdict->reason);
     c->rejected = verdict->reason;
     count_type(s, c, false);
@@ -444,7 +445,7 @@ static Status write_kept(Synth *s, SynthCandidate *c, const FilterVerdict *verdi
     note_scores(s, c, verdict);
     write_row(s, c, prompt, &w);
     Status status = check_quality(s, c, &w.text);
-    if (status == ST_OK) status = synth_file_line(&s->rows_file, &w.text);
+    if (status == ST_OK) status = file_line(&s->rows_file, &w.text);
     if (status == ST_OK) status = remember_row(s, c, prompt);
     name_row(c->id, s->n_rows);
     if (c->judged) name_row(c->judged->id, s->n_rows);

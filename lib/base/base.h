@@ -110,8 +110,8 @@ size_t arena_peak(const Arena *arena);          /* the most that was ever in use
 size_t arena_resident(const Arena *arena);
 /* What one block of it holds of them when so many bytes are in use */
 size_t arena_pages(size_t bytes);
-/* Of an arena that has nothing in use: one block for the next so many bytes, whatever was in it before. Blocks that came one by one end in gaps, where
- * something larger than in the rounds before found no room. It takes no memory before it is written to; where it can't be had, all stays as it is. */
+/* Of an arena that has nothing in use: one block for the next so many bytes. Blocks that came one by one end in gaps, where something larger than in
+ * the rounds before found no room. It takes no memory before it is written to; where it can't be had, all stays as it is. */
 void arena_reserve(Arena *arena, size_t bytes);
 /* For tests: the n-th allocation from now (counting from 1) over all arenas fails; 0 = none. */
 void arena_fail_at(long n);

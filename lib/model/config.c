@@ -434,7 +434,7 @@ static const ModelFamily *const families[] = {
 #undef FAMILY
 };
 
-const ModelFamily *family_find(const char *model_type) {
+static const ModelFamily *find_family(const char *model_type) {
     for (size_t i = 0; i < COUNT_OF(families); i++)
         if (strcmp(families[i]->model_type, model_type) == 0) return families[i];
     return NULL;
@@ -450,13 +450,13 @@ static Status unknown_family(const char *model_type, const char *path) {
 }
 
 Status model_config_parse(const json_t *json, const char *path, Arena *arena, ModelConfig *config) {
-    *config = (ModelConfig){.bos_token_id = -1, .architecture = ""};
+    *config = (ModelConfig){.architecture = ""};
     ConfigReader reader = {.json = json, .path = path, .arena = arena, .config = config};
     if (!json_is_object(json)) return status_fail(ST_INPUT, "'%s' is not a JSON object", path);
     const char *model_type = config_text(&reader, "model_type", NULL);
     TRY(reader.status);
     if (!model_type) return status_fail(ST_INPUT, "'%s' lacks 'model_type'", path);
-    const ModelFamily *family = family_find(model_type);
+    const ModelFamily *family = find_family(model_type);
     if (!family) return unknown_family(model_type, path);
     config->model_type = family->model_type;
     config->family = family;
@@ -467,7 +467,6 @@ Status model_config_parse(const json_t *json, const char *path, Arena *arena, Mo
     TRY(reader.status);
     TRY(read_dtype(&reader));
     TRY(read_architecture(&reader));
-    if (json_is_integer(json_object_get(json, "bos_token_id"))) config->bos_token_id = json_integer_value(json_object_get(json, "bos_token_id"));
     TRY(add_eos(config, json, path));
     warn_unknown_keys(&reader);
     return ST_OK;

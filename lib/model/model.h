@@ -94,7 +94,6 @@ typedef struct ModelFamily {
     const PartNames *names;
     const char *class_name;       /* of its classes in transformers: "Llama" of LlamaForCausalLM */
 } ModelFamily;
-const ModelFamily *family_find(const char *model_type); /* NULL when unknown */
 /* One decoder serves all families; a family file fills this from config.json. Names are Hugging Face's. */
 struct ModelConfig {
     const char *model_type;
@@ -119,7 +118,6 @@ struct ModelConfig {
     double attention_scale;       /* 0 = 1 / sqrt(head_dim) */
     double attn_softcap, final_softcap;
     double dropout;               /* the largest that the file asks for while training; none is applied */
-    int64_t bos_token_id;         /* -1 when there is none */
     size_t n_eos;
     int64_t eos_token_id[8];      /* config.json and generation_config.json together */
     DType stored_dtype;           /* "dtype" / "torch_dtype"; of a loaded model: what the embedding is stored in */

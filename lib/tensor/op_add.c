@@ -5,7 +5,7 @@ static void add_backward(Tape *tape, Node *node) {
     const Device *device = tape_device(tape);
     Tensor *y = node->outputs[0];
     for (int i = 1; i >= 0; i--) {
-        if (i == 0 && tape_grad_move(tape, y, node->inputs[0])) return;
+        if (i == 0 && tensor_grad_move(y, node->inputs[0])) return;
         double beta;
         Tensor *dx = tape_grad(tape, node->inputs[i], &beta);
         if (dx) device->accumulate(y->grad, 1, beta, dx);

@@ -147,7 +147,7 @@ static void linear_backward(Tape *tape, Node *node) {
     making_end(tape, node->inputs[X]);
     double beta;
     Tensor *residual = node->inputs[RESIDUAL];
-    if (!residual || tape_grad_move(tape, node->outputs[0], residual)) return;
+    if (!residual || tensor_grad_move(node->outputs[0], residual)) return;
     Tensor *dresidual = tape_grad(tape, residual, &beta);
     if (dresidual) tape_device(tape)->accumulate(node->outputs[0]->grad, 1, beta, dresidual);
 }

@@ -7,7 +7,7 @@ typedef struct RopeArgs { const Tensor *cosine, *sine; int64_t head_dim; } RopeA
 static void rope_backward(Tape *tape, Node *node) {
     const RopeArgs *args = node->attributes;
     Tensor *x = node->inputs[0], *y = node->outputs[0];
-    if (tape_grad_move(tape, y, x)) {
+    if (tensor_grad_move(y, x)) {
         tape_device(tape)->rope(x->grad, args->cosine, args->sine, args->head_dim, true, 0, x->grad);
         return;
     }

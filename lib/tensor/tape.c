@@ -120,13 +120,10 @@ Tensor *tape_fail(Tape *tape, Status code, const char *format, ...) {
     if (tape->status != ST_OK) return NULL;
     va_list arguments;
     va_start(arguments, format);
-    Str text = {0};
-    char buffer[512];
-    vsnprintf(buffer, sizeof buffer, format, arguments);
+    char text[512];
+    vsnprintf(text, sizeof text, format, arguments);
     va_end(arguments);
-    str_append(&text, buffer);
-    tape->status = status_fail(code, "%s", str_text(&text));
-    str_release(&text);
+    tape->status = status_fail(code, "%s", text);
     return NULL;
 }
 
@@ -277,8 +274,7 @@ Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta) {
     return tensor->grad = grad;
 }
 
-bool tape_grad_move(Tape *tape, Tensor *from, Tensor *to) {
-    (void)tape;
+bool tensor_grad_move(Tensor *from, Tensor *to) {
     if (!to->needs_grad || to->grad || !from->grad || to->dtype != from->dtype || tensor_count(to) != tensor_count(from)) return false;
     to->grad = from->grad;
     from->grad = NULL;
@@ -366,7 +362,7 @@ static void layer_backward(Tape *tape, Node *node) {
     memcpy(tape->results, call->results, (size_t)call->n_results * sizeof *tape->results);
     Tensor *y = call->layer(tape, node->inputs[0], call->context);
     tape->keeping = KEEP_NOTHING;
-    if (y && !tape_grad_move(tape, node->outputs[0], y)) tape_fail(tape, ST_RESOURCE, "a layer computed again has another form than before");
+    if (y && !tensor_grad_move(node->outputs[0], y)) tape_fail(tape, ST_RESOURCE, "a layer computed again has another form than before");
     walk_back(tape, floor);
     tape->record = false;
     arena_rewind(tape->kept, call->kept_mark);

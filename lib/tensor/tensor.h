@@ -328,7 +328,7 @@ bool tape_needs_backward(const Tape *tape); /* this run of the op, or what it le
  * wanted. Kernels of the backward pass take `beta` and do y = result + beta * y. */
 Tensor *tape_grad(Tape *tape, Tensor *tensor, double *beta);
 /* Hands the gradient buffer of `from`, which is done with it, to `to` if that has none yet and is of the same form; false when it can't. */
-bool tape_grad_move(Tape *tape, Tensor *from, Tensor *to);
+bool tensor_grad_move(Tensor *from, Tensor *to);
 /* Memory for values that are there for a moment, out of that which gradients of activations take in turn; false after a failure. tape_take_back: the
  * values' end, and that of a gradient in the same memory. */
 bool tape_lend(Tape *tape, Tensor *tensor);

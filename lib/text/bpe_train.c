@@ -36,7 +36,7 @@ struct BpeTrainer {
     int32_t *token_slots; /* hash table of tokens' indices */
     Rule *rules;
     uint32_t *sites, *touched;
-    size_t n_words, n_word_slots, n_bytes, bytes_cap, n_symbols, symbols_cap, n_pairs, pairs_cap, n_pair_slots, n_places, places_cap, n_heap,
+    size_t n_words, n_word_slots, n_bytes, bytes_cap, symbols_cap, n_pairs, pairs_cap, n_pair_slots, n_places, places_cap, n_heap,
         heap_cap;
     size_t n_tokens, tokens_cap, n_token_bytes, token_bytes_cap, n_token_slots, n_rules, rules_cap, sites_cap, n_touched, touched_cap;
 };
@@ -262,7 +262,6 @@ static Status symbols_init(BpeTrainer *t) {
             t->symbols[n] = (Linked){of_byte[(uint8_t)t->bytes[word->start + i]], i > 0 ? (int32_t)n - 1 : -1,
                                      i + 1 < word->len ? (int32_t)n + 1 : -1, (uint32_t)w};
     }
-    t->n_symbols = n;
     for (size_t i = 0; i < n; i++)
         if (t->symbols[i].next >= 0) TRY(pair_appears(t, t->symbols[i].id, t->symbols[i + 1].id, (uint32_t)i, t->words[t->symbols[i].word].count));
     return touched_push(t);

@@ -181,8 +181,6 @@ Value jinja_fail(Jinja *j, const char *format, ...) PRINTF_LIKE(2, 3);
 /* Counts the work that one call on `v` may be, so that long values do not make a step long. False when the steps are used up. */
 bool jinja_charge(Jinja *j, Value v);
 static inline bool jinja_ok(const Jinja *j) { return j->status == ST_OK; }
-/* "line L column C" of a byte. */
-void jinja_place(const char *source, size_t len, size_t at, size_t *line, size_t *column);
 
 Status jinja_lex(const char *name, const char *source, size_t len, Pool *pool, TokenList *tokens);
 Status jinja_parse(const char *name, const char *source, size_t len, Pool *pool, NodeList *body, bool *marks_generation);
@@ -209,7 +207,6 @@ Value v_from_json(Jinja *j, const json_t *json);
 void list_push(Jinja *j, Value list, Value item);
 void dict_set(Jinja *j, Value dict, Value key, Value value);
 Value *dict_find(Value dict, Value key);                 /* NULL when it is not there */
-Value *dict_find_text(Value dict, const char *key);
 static inline bool is_number(Value v) { return v.type == V_INT || v.type == V_FLOAT || v.type == V_BOOL; }
 static inline bool is_string(Value v) { return v.type == V_STRING; }
 static inline bool is_sequence(Value v) { return v.type == V_LIST || v.type == V_TUPLE; }
@@ -235,7 +232,6 @@ Slice text_of(Jinja *j, Value v);                        /* str(v) */
 /* ---- strings by code points ---- */
 
 int64_t string_length(Slice s);
-size_t string_offset(Slice s, int64_t index);            /* byte of a code point; s.len when behind the end */
 Slice string_part(Slice s, int64_t begin, int64_t end);  /* code points begin..end-1, both within */
 bool slice_equal(Slice a, Slice b);
 Slice slice_strip(Slice s, const Slice *chars, bool left, bool right); /* chars NULL: white space */

@@ -13,7 +13,8 @@ typedef struct Lexer {
     bool line_starting; /* nothing but a newline, or nothing at all, stands before the current text */
 } Lexer;
 
-void jinja_place(const char *source, size_t len, size_t at, size_t *line, size_t *column) {
+/* Line and column of a byte. */
+static void find_place(const char *source, size_t len, size_t at, size_t *line, size_t *column) {
     *line = *column = 1;
     for (size_t i = 0; i < at && i < len; i++) {
         bool newline = source[i] == '\n';
@@ -29,7 +30,7 @@ Status jinja_fault(const char *name, const char *source, size_t len, size_t at, 
     va_start(list, format);
     vsnprintf(text, sizeof text, format, list);
     va_end(list);
-    jinja_place(source, len, at, &line, &column);
+    find_place(source, len, at, &line, &column);
     return status_fail(ST_INPUT, "chat template '%s' line %zu column %zu: %s", name, line, column, text);
 }
 

@@ -76,7 +76,6 @@ Value *dict_find(Value dict, Value key) {
     return NULL;
 }
 
-Value *dict_find_text(Value dict, const char *key) { return dict_find(dict, v_text(key)); }
 
 static void dict_add(Jinja *j, Value dict, Value key, Value value) {
     if (dict.type != V_DICT && dict.type != V_NAMESPACE) return;
@@ -328,7 +327,8 @@ int64_t string_length(Slice s) {
     return n;
 }
 
-size_t string_offset(Slice s, int64_t index) {
+/* Byte of a code point; s.len when behind the end. */
+static size_t string_offset(Slice s, int64_t index) {
     size_t at = 0;
     for (uint32_t c; index > 0 && at < s.len; index--) at += char_next(s.data + at, &c);
     return at;

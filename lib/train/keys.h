@@ -27,6 +27,5 @@ bool section_present(const Recipe *recipe, const char *section); /* true for the
 /* The words of "a|b|c;d|e": `later` tells on which side of the ';' they are taken from. Calls `word` for each. */
 void key_choices(const Key *key, bool later, void (*word)(void *context, const char *text, size_t len), void *context);
 void key_describe(const Key *key, Str *text); /* its help with choices and range, in one line */
-bool key_allows(const Key *key, bool later, const char *value);
 
 #endif

@@ -72,7 +72,7 @@ static void compare_choice(void *context, const char *text, size_t len) {
     if ((len == 1 && *text == '*') || (strlen(wanted->value) == len && memcmp(wanted->value, text, len) == 0)) wanted->found = true;
 }
 
-bool key_allows(const Key *key, bool later, const char *value) {
+static bool key_allows(const Key *key, bool later, const char *value) {
     Wanted wanted = {value, false};
     key_choices(key, later, compare_choice, &wanted);
     return wanted.found;

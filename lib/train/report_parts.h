@@ -30,7 +30,6 @@ Status record_read(const char *dir, RunRecord *record);
 void record_release(RunRecord *record);
 const Series *record_series(const RunRecord *record, const char *name); /* NULL when there is none */
 const char *record_setting(const RunRecord *record, const char *key);   /* NULL when there is none */
-double series_median(const Series *series);                             /* NaN when empty */
 double series_end(const Series *series, bool first);                    /* the first known value, or the last; NaN when there is none, or no series */
 
 /* The page of n runs (report.c). */

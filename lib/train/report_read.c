@@ -105,7 +105,8 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
-double series_median(const Series *series) {
+/* NaN when empty. */
+static double series_median(const Series *series) {
     double median = (double)NAN, *values = series && series->n ? malloc(series->n * sizeof *values) : NULL;
     size_t n = 0;
     if (!values) return median;

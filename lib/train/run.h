@@ -24,7 +24,5 @@ Status checkpoint_verify(const char *dir, int64_t step, uint64_t *metrics_bytes)
 Status run_cut_metrics(const Run *run, uint64_t bytes);
 /* "step-12" -> 12; -1 for any other name. */
 int64_t checkpoint_step_of(const char *name);
-/* Bytes in a file, 0 when it is missing; what is in it is on the disk afterwards. */
-Status file_sync_size(const char *path, uint64_t *size);
 
 #endif

@@ -78,7 +78,7 @@ const Yaml *recipe_eval_rows(const Recipe *recipe, const char **key);
 /* To be asked where rows can be held out: a warning when it asks for evaluations without any */
 void recipe_warn_eval_every(const Recipe *recipe);
 DType recipe_compute(const Recipe *recipe);                 /* auto: bf16 only where the processor multiplies it natively */
-Checkpointing checkpointing_from_text(const char *text);    /* none | selective | layer */
+Checkpointing checkpointing_from_text(const char *text);    /* none | head | selective | layer; checked before */
 DType compute_from_text(const char *text);                  /* auto | f32 | bf16 */
 
 /* ---- the run directory ---- */

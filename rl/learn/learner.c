@@ -12,7 +12,7 @@ static const Algorithm *const algorithms[] = {
 
 const Algorithm *algorithm_at(size_t i) { return i < COUNT_OF(algorithms) ? algorithms[i] : NULL; }
 
-const Algorithm *algorithm_find(const char *name) {
+static const Algorithm *algorithm_named(const char *name) {
     for (size_t i = 0; i < COUNT_OF(algorithms); i++)
         if (strcmp(algorithms[i]->name, name) == 0) return algorithms[i];
     return NULL;
@@ -42,7 +42,7 @@ void learner_keep(Learner *learner, Keeper *keeper) {
 /* ---- opening ---- */
 
 static Status find_algorithm(const char *name, const Algorithm **algorithm) {
-    *algorithm = algorithm_find(name);
+    *algorithm = algorithm_named(name);
     if (*algorithm) return ST_OK;
     Str all = {0};
     for (size_t i = 0; i < COUNT_OF(algorithms); i++) str_printf(&all, "%s%s", i ? ", " : "", algorithms[i]->name);
@@ -189,12 +189,13 @@ void learner_metric(Learner *learner, const char *name, double value) {
     if (learner->metrics) metric_set(learner->metrics, name, value);
 }
 
-double learner_progress(const Learner *learner) {
+/* Share of the run that is done, 0..1. */
+static double progress(const Learner *learner) {
     return learner->total_steps > 0 ? fmin(1, (double)learner->steps / (double)learner->total_steps) : 1;
 }
 
 double learner_linear(const Learner *learner, double start, double end, double share) {
-    double way = share > 0 ? fmin(1, learner_progress(learner) / share) : 1;
+    double way = share > 0 ? fmin(1, progress(learner) / share) : 1;
     return start + way * (end - start);
 }
 

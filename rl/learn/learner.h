@@ -51,7 +51,6 @@ typedef struct Algorithm {
 #define ALGORITHM(name) extern const Algorithm algorithm_##name;
 #include "rl/learn/algorithms.def"
 #undef ALGORITHM
-const Algorithm *algorithm_find(const char *name); /* NULL when unknown */
 const Algorithm *algorithm_at(size_t i);           /* NULL behind the last */
 
 /* Episodes that ended since the last report. */
@@ -92,8 +91,6 @@ Status learner_restart(Learner *learner);
 Status learner_play(Learner *learner, const double *actions);
 /* A number of this update for metrics.jsonl; as metric_set. */
 void learner_metric(Learner *learner, const char *name, double value);
-/* Share of the run that is done, 0..1: what schedules go by. */
-double learner_progress(const Learner *learner);
 /* A number key of the recipe that goes from `start` to `end` in the first `share` of the run. */
 double learner_linear(const Learner *learner, double start, double end, double share);
 /* Draws of this update: number i is the same whatever else was drawn. `stream`: RNG_SAMPLE, RNG_EXPLORE, RNG_SHUFFLE... */

@@ -8,8 +8,7 @@
 
 /* mdp_check; lines: of each outcome in the file it was read from, 0 or NULL for none. */
 Status mdp_check_lines(const NamedMdp *world, const int *lines);
-/* r + gamma sum p V of one (s, a); Q of all of them, 0 in terminal states; the lowest of the best actions of each state, -1 in terminal ones. */
-double mdp_q(const Mdp *mdp, int64_t row, const double *V);
+/* Q of all (s, a), 0 in terminal states; the lowest of the best actions of each state, -1 in terminal ones. */
 void mdp_fill_q(const Mdp *mdp, const double *V, double *Q);
 void mdp_greedy(const Mdp *mdp, const double *Q, int32_t *policy);
 /* Whether solution->policy earns V with gamma 1, and if not, a policy in `arena` that does. ST_RESOURCE. */

@@ -65,7 +65,8 @@ static void spread(const Mdp *mdp, const MdpForm *form, const double *form_V, do
     for (int32_t s = 0; s < mdp->n_states; s++) V[s] = form_V[form->state_of ? form->state_of[s] : s];
 }
 
-double mdp_q(const Mdp *mdp, int64_t row, const double *V) {
+/* r + gamma sum p V of one (s, a). */
+static double q_of(const Mdp *mdp, int64_t row, const double *V) {
     double reward = 0, value = 0;
     for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) {
         reward += mdp->probability[k] * mdp->reward[k];
@@ -77,7 +78,7 @@ double mdp_q(const Mdp *mdp, int64_t row, const double *V) {
 void mdp_fill_q(const Mdp *mdp, const double *V, double *Q) {
 #pragma omp parallel for schedule(static, 1024) if (mdp->n_states > 4096)
     for (int64_t s = 0; s < mdp->n_states; s++)
-        for (int64_t a = 0; a < mdp->n_actions; a++) Q[s * mdp->n_actions + a] = mdp->terminal[s] ? 0 : mdp_q(mdp, s * mdp->n_actions + a, V);
+        for (int64_t a = 0; a < mdp->n_actions; a++) Q[s * mdp->n_actions + a] = mdp->terminal[s] ? 0 : q_of(mdp, s * mdp->n_actions + a, V);
 }
 
 void mdp_greedy(const Mdp *mdp, const double *Q, int32_t *policy) {

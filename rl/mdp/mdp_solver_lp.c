@@ -119,8 +119,8 @@ Status mdp_solver_lp(MdpWork *work, MdpSolution *solution) {
     TRY(run_glpk(work, &fault));
     if (work->iterations >= work->limit) return ST_OK;
     if (fault != 0) return without_glpk(work, fault, solution);
-    /* GLPK's values are good to some nine digits: those of the policy that they make, and of better ones where that is not the best to the last digit.
-     * A policy that they make may have no values at all. */
+    /* GLPK's values are good to some nine digits: those of the policy that they make count, and of better ones where that is not the best to the
+     * last digit. It may have no values at all. */
     Status status = mdp_solver_pi(work, solution);
     return status == ST_NUMERIC ? without_glpk(work, fault, solution) : status;
 }

@@ -9,10 +9,9 @@
 
 typedef struct Reading {
     OfflineRows *rows;
-    const Recipe *recipe;
     DataConfig config;
     const Tokenizer *tokenizer;
-    const char *file, *format; /* format: of the source; NULL: told by the row */
+    const char *format; /* of the source; NULL: told by the row */
     int64_t n_read;
 } Reading;
 
@@ -155,7 +154,7 @@ static Status read_source(Reading *reading, const DataSource *source) {
 Status offline_rows_read(const Recipe *recipe, const ModelConfig *model, const Chat *chat, const Tokenizer *tokenizer, OfflineRows *rows) {
     *rows = (OfflineRows){.arena = arena_new(0)};
     if (!rows->arena) return status_fail(ST_RESOURCE, "out of memory for rows");
-    Reading reading = {.rows = rows, .recipe = recipe, .config = data_config(recipe, model, chat), .tokenizer = tokenizer};
+    Reading reading = {.rows = rows, .config = data_config(recipe, model, chat), .tokenizer = tokenizer};
     Dataset *table = &rows->table;
     TRY(data_sources(recipe->data_train, "data.train", rows->arena, &table->sources, &table->n_sources));
     table->source_begins = arena_zero(rows->arena, (table->n_sources + 1) * sizeof *table->source_begins);

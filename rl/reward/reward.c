@@ -40,15 +40,12 @@ static Status refuse_at(const RewardSet *set, const char *what, const char *name
 }
 
 Status reward_refuse(const Reward *reward, const Yaml *node, const char *format, ...) {
-    Str text = {0};
-    char buffer[1024];
+    char text[1024];
     va_list args;
     va_start(args, format);
-    vsnprintf(buffer, sizeof buffer, format, args);
+    vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    str_append(&text, buffer);
-    refuse_at(reward->set, "reward", reward->name, node ? node->line : reward->line, str_text(&text));
-    str_release(&text);
+    refuse_at(reward->set, "reward", reward->name, node ? node->line : reward->line, text);
     return ST_CONFIG;
 }
 

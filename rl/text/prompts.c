@@ -166,7 +166,6 @@ const PromptRow *prompts_at(const PromptSet *set, const Recipe *recipe, int64_t 
 
 int64_t prompts_per_epoch(const PromptSet *set) { return data_order_count(&(DataOrder){.dataset = &set->table}, 0); }
 
-
 /* Sources whose rows ended before item `before` now end before item `kept`. */
 static void close_sources(Dataset *table, size_t *k, size_t before, size_t kept) {
     while (*k < table->n_sources && table->source_begins[*k + 1] == before) table->source_begins[++*k] = kept;

@@ -132,7 +132,7 @@ Status text_env_reset(TextEnv *env, const uint64_t *seeds, int64_t n) {
     }
 }
 
-static Status write_step(TextEnv *env, const Slice *actions, int64_t n) {
+static void write_step(TextEnv *env, const Slice *actions, int64_t n) {
     JsonWriter w = {0};
     jw_object(&w, NULL);
     jw_array(&w, "step");
@@ -146,7 +146,6 @@ static Status write_step(TextEnv *env, const Slice *actions, int64_t n) {
     str_append_n(&env->request, str_text(&w.text), w.text.len);
     str_append_char(&env->request, '\n');
     jw_release(&w);
-    return ST_OK;
 }
 
 static Status read_copy(TextEnv *env, int64_t copy, const json_t *observation, const json_t *reward, const json_t *ended, const json_t *cut) {
@@ -173,7 +172,7 @@ static Status read_step(TextEnv *env, const Slice *actions, int64_t n) {
 }
 
 Status text_env_step(TextEnv *env, const Slice *actions, int64_t n) {
-    TRY(write_step(env, actions, n));
+    write_step(env, actions, n);
     Status status = ask(env);
     if (status == ST_OK) {
         if (++env->calm >= CALM) env->failures = 0;
