@@ -397,6 +397,10 @@ static Status check_complete(const AdapterReader *reader, const LoraConfig *conf
     for (size_t i = 0; i < model->n_linears; i++) {
         const Linear *linear = model->linears[i];
         n += linear->lora != NULL;
+        if (linear->lora && !lora_targets(config, linear->path)) {
+            status_fail(ST_INPUT, "'%s' has tensors of '%s', which 'target_modules' in adapter_config.json does not name", dir, linear->path);
+            return status_hint(ST_INPUT, "PEFT would leave them out: take the adapter_config.json that was saved with these tensors");
+        }
         if (linear->lora || reader->settings->partial || !lora_targets(config, linear->path)) continue;
         status_fail(ST_INPUT, "tensor '%s%s.lora_A.weight' is missing in '%s'", PEFT_PREFIX, linear->path, dir);
         return hint_other_model(reader);
@@ -479,6 +483,8 @@ Status adapter_load(Model *model, const char *dir, bool trained) {
     Status status = reader.used ? check_tying(&reader, &config, settings) : ST_RESOURCE;
     if (status == ST_OK) status = load_tensors(&reader, &config, dir);
     safetensors_close(files);
+    if (status == ST_OK && config.alpha == 0 && config.n_alpha_pattern == 0)
+        log_message(LOG_WARNING, "the adapter in '%s' changes nothing: its lora_alpha is 0", dir);
     if (status == ST_OK) model->lora = config;
     return status;
 }

@@ -130,6 +130,19 @@ static Status clean_checkpoints(Run *run) {
     return ST_OK;
 }
 
+/* Files that a run which was killed was about to write: they never got their names (writer.c). Nobody else writes here: the folder is locked. */
+static Status clean_files(Run *run) {
+    char **names;
+    size_t n;
+    TRY(dir_list(run->dir, run->arena, &names, &n));
+    for (size_t i = 0; i < n; i++) {
+        if (names[i][0] != '.' || !strstr(names[i], ".tmp-")) continue;
+        const char *path = path_join(run->arena, run->dir, names[i]);
+        if (path && unlink(path) != 0) return status_errno(errno, "cannot remove '%s'", path);
+    }
+    return ST_OK;
+}
+
 Status run_cut_metrics(const Run *run, uint64_t bytes) {
     struct stat info;
     if (stat(run->metrics_path, &info) != 0) return bytes == 0 ? ST_OK : status_errno(errno, "cannot resume: '%s'", run->metrics_path);
@@ -142,6 +155,7 @@ static Status take_up(Run *run) {
     TRY(checkpoint_find(run->checkpoints_path, &run->step));
     if (run->step >= 0) TRY(checkpoint_verify(run->checkpoints_path, run->step, &metrics_bytes));
     TRY(clean_checkpoints(run));
+    TRY(clean_files(run));
     TRY(run_cut_metrics(run, metrics_bytes));
     return events_open(&run->events, run->arena, run->dir, run->metrics_path);
 }
