@@ -1,6 +1,6 @@
 /* Environments that are programs. The program is this test itself, called with --play and how it behaves. */
 #include "rl/learn/learn.h"
-#include "rl/env/restart.h"
+#include "rl/env/program.h"
 #include "tests/check.h"
 
 #include <math.h>

@@ -1,53 +1,23 @@
 /* Environments that are programs: JSON lines, one request and one answer each (env.h, env_new_command). */
 #include "rl/env/env_kinds.h"
-#include "rl/env/restart.h"
+#include "rl/env/program.h"
 
 #include <math.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 
-enum { RESTARTS = 5, CALM = 100 }; /* how often it may fail in a row; this many steps without a failure begin a new row */
 #define MOST_NUMBERS 1e7           /* of an action or an observation */
 /* What is kept of an episode's actions, so that a resumed run can repeat them: steps, where the program says no limit; and numbers of all copies */
 enum { MAX_PLAYED = 10000, MAX_PLAYED_NUMBERS = 2 << 20 };
 
 typedef struct Command {
     EnvKind kind;             /* with the program's spaces */
+    Program program;
     Arena *arena;
-    const char **argv;        /* n words */
-    size_t n;
-    double timeout;
-    Child *child;
-    int64_t failures, calm_steps;
     bool warned_of_bounds;
     bool lost;                /* the episodes that go on elsewhere: they are cut off in the next step */
-    Str request, reply;
-    json_t *answer;           /* to the last request */
 } Command;
-
-/* ---- requests and answers ---- */
-
-/* An answer that is not what was asked for. `problem` is about the first line in command->reply. */
-static Status garbage(const Command *command, const char *problem) {
-    int shown = (int)MIN(command->reply.len ? command->reply.len - 1 : 0, 200);
-    status_fail(ST_INPUT, "environment '%s' answers wrongly: %s: '%.*s%s'", command->kind.id, problem, shown, str_text(&command->reply),
-                command->reply.len > 201 ? "..." : "");
-    return child_add_last_line(command->child, ST_INPUT);
-}
-
-/* Sends command->request and parses the answer. ST_RESOURCE: the program is gone or hangs; ST_INPUT: it answers wrongly, or with {"error": text}. */
-static Status ask(Command *command) {
-    json_decref(command->answer);
-    command->answer = NULL;
-    str_clear(&command->reply);
-    TRY(child_ask(command->child, str_text(&command->request), command->request.len, 1, command->timeout, &command->reply));
-    command->answer = json_loadb(command->reply.data, command->reply.len, JSON_REJECT_DUPLICATES, NULL);
-    if (!json_is_object(command->answer)) return garbage(command, "no JSON object");
-    const char *error = json_string_value(json_object_get(command->answer, "error"));
-    if (!error) return ST_OK;
-    return status_fail(ST_INPUT, "environment '%s' reports: %s", command->kind.id, error);
-}
 
 /* ---- opening ---- */
 
@@ -56,7 +26,7 @@ static Status read_bound(Command *command, const json_t *list, int64_t size, dou
     if (!values) return ST_RESOURCE;
     for (int64_t i = 0; i < size; i++) {
         const json_t *value = json_array_get(list, (size_t)i);
-        if (!json_is_number(value) && !json_is_null(value)) return garbage(command, "a bound is no number and not null");
+        if (!json_is_number(value) && !json_is_null(value)) return program_wrong(&command->program, -1, "a bound is no number and not null");
         values[i] = json_is_null(value) ? none : json_number_value(value);
     }
     *bound = values;
@@ -64,7 +34,7 @@ static Status read_bound(Command *command, const json_t *list, int64_t size, dou
 }
 
 static Status read_space(Command *command, const char *name, Space *space) {
-    const json_t *json = json_object_get(command->answer, name), *n = json_object_get(json, "n"), *low = json_object_get(json, "low"),
+    const json_t *json = json_object_get(command->program.answer, name), *n = json_object_get(json, "n"), *low = json_object_get(json, "low"),
                  *high = json_object_get(json, "high");
     *space = (Space){.size = 1};
     if (json_is_integer(n) && json_integer_value(n) >= 1 && json_integer_value(n) <= INT32_MAX) {
@@ -75,57 +45,33 @@ static Status read_space(Command *command, const char *name, Space *space) {
     snprintf(problem, sizeof problem, "'%s' is neither {\"n\": N} nor {\"low\": [...], \"high\": [...]}", name);
     if (!json_is_array(low) || !json_is_array(high) || json_array_size(low) != json_array_size(high) || json_array_size(low) < 1 ||
         (double)json_array_size(low) > MOST_NUMBERS)
-        return garbage(command, problem);
+        return program_wrong(&command->program, -1, problem);
     space->size = (int64_t)json_array_size(low);
     TRY(read_bound(command, low, space->size, -(double)INFINITY, &space->low));
     TRY(read_bound(command, high, space->size, (double)INFINITY, &space->high));
     for (int64_t i = 0; i < space->size; i++)
-        if (space->low[i] > space->high[i]) return garbage(command, "a lower bound is above the upper one");
+        if (space->low[i] > space->high[i]) return program_wrong(&command->program, -1, "a lower bound is above the upper one");
     return ST_OK;
 }
 
 static bool same_space(const Space *a, const Space *b) { return a->n == b->n && a->size == b->size; }
 
 /* Starts the program and asks for its spaces; after the first time they must be the same. */
-static Status open_program(Command *command, int64_t copies) {
+static Status open_program(void *context) {
+    Command *command = context;
+    Program *program = &command->program;
     Space action, observation;
-    TRY(child_start(command->argv, command->n, NULL, &command->child));
-    str_clear(&command->request);
-    str_printf(&command->request, "{\"open\": {\"copies\": %lld}}\n", (long long)copies);
-    TRY(ask(command));
+    TRY(program_start(program));
     TRY(read_space(command, "action", &action));
     TRY(read_space(command, "observation", &observation));
     if (command->kind.action.size && (!same_space(&action, &command->kind.action) || !same_space(&observation, &command->kind.observation)))
-        return garbage(command, "after a restart it has other actions or observations");
+        return program_wrong(program, -1, "after a restart it has other actions or observations");
     command->kind.action = action;
     command->kind.observation = observation;
-    const json_t *id = json_object_get(command->answer, "id"), *steps = json_object_get(command->answer, "max_episode_steps");
-    if (json_is_string(id) && !(command->kind.id = arena_strdup(command->arena, json_string_value(id)))) return ST_RESOURCE;
+    command->kind.id = program->id;
+    const json_t *steps = json_object_get(program->answer, "max_episode_steps");
     if (json_is_integer(steps) && json_integer_value(steps) > 0) command->kind.max_steps = json_integer_value(steps);
     return ST_OK;
-}
-
-static void stop_program(Command *command) {
-    child_stop(command->child, NULL, 0);
-    command->child = NULL;
-}
-
-/* After a failure of child_ask: a new program, with no episode running in it. Gives up after too many failures in a row, with the last one's text. */
-static Status restart(Command *command, int64_t copies) {
-    command->calm_steps = 0;
-    do {
-        if (++command->failures > RESTARTS) {
-            status_prefix(ST_RESOURCE, "environment '%s' failed %d times in a row", command->kind.id, RESTARTS + 1);
-            return child_add_last_line(command->child, ST_RESOURCE);
-        }
-        double pause = restart_pause(command->failures, command->timeout);
-        log_message(LOG_WARNING, "environment '%s': %s; it is started again in %g s (%lld of %d), its episodes are cut off", command->kind.id,
-                    status_text(), pause, (long long)command->failures, RESTARTS);
-        stop_program(command);
-        restart_wait(pause);
-        Status status = open_program(command, copies);
-        if (status != ST_RESOURCE) return status;
-    } while (true);
 }
 
 /* ---- reading rows ---- */
@@ -140,7 +86,7 @@ static Status bad_number(const Command *command, const char *what, int64_t copy,
         status_fail(ST_INPUT, "environment '%s': %s of copy %lld is %.60s, expected %lld numbers", command->kind.id, what, (long long)copy,
                     text ? text : "nothing", (long long)space->size);
     free(text);
-    return child_add_last_line(command->child, ST_INPUT);
+    return child_add_last_line(command->program.child, ST_INPUT);
 }
 
 /* Values outside of their bounds happen in honest environments; people are told once. */
@@ -173,14 +119,6 @@ static Status read_observation(Command *command, const json_t *json, int64_t cop
     return ST_OK;
 }
 
-static Status get_list(const Command *command, const char *name, int64_t n, const json_t **list) {
-    char problem[80];
-    *list = json_object_get(command->answer, name);
-    if (json_array_size(*list) == (size_t)n) return ST_OK;
-    snprintf(problem, sizeof problem, "'%s' is no list of %lld", name, (long long)n);
-    return garbage(command, problem);
-}
-
 /* ---- episodes ---- */
 
 static bool rests(const Env *env, int64_t copy) { return env->lengths[copy] > 0 && (env->terminated[copy] || env->truncated[copy]); }
@@ -194,22 +132,22 @@ static void cut_off(Env *env, int64_t copy) {
 /* Seeds of 31 bits, which every program takes; made from the copy's counter, so that a new program goes on with new episodes. */
 static void write_reset(Env *env, Command *command, const bool *which) {
     bool first = true;
-    str_clear(&command->request);
-    str_append(&command->request, "{\"reset\": [");
+    str_clear(&command->program.request);
+    str_append(&command->program.request, "{\"reset\": [");
     for (int64_t copy = 0; copy < env->copies; copy++) {
         if (!which[copy]) continue;
         uint64_t seed = rng_u64(rng_key(env->seed, RNG_NOISE, (uint64_t)copy), env->counts[copy]++) >> 33;
-        str_printf(&command->request, "%s[%lld, %llu]", first ? "" : ", ", (long long)copy, (unsigned long long)seed);
+        str_printf(&command->program.request, "%s[%lld, %llu]", first ? "" : ", ", (long long)copy, (unsigned long long)seed);
         first = false;
     }
-    str_append(&command->request, "]}\n");
+    str_append(&command->program.request, "]}\n");
 }
 
 static Status read_reset(Env *env, Command *command, const bool *which) {
     const json_t *observations;
     int64_t n = 0;
     for (int64_t copy = 0; copy < env->copies; copy++) n += which[copy];
-    TRY(get_list(command, "observations", n, &observations));
+    TRY(program_list(&command->program, "observations", n, &observations));
     for (int64_t copy = 0, i = 0; copy < env->copies; copy++) {
         if (!which[copy]) continue;
         TRY(read_observation(command, json_array_get(observations, (size_t)i++), copy, env->observations + copy * env->observation.size));
@@ -233,10 +171,10 @@ static Status begin(Env *env, const bool *which) {
     TRY(take_room(env));
     while (true) {
         write_reset(env, command, which);
-        Status status = ask(command);
+        Status status = program_ask(&command->program);
         if (status == ST_OK) return read_reset(env, command, which);
         if (status != ST_RESOURCE) return status;
-        TRY(restart(command, env->copies));
+        TRY(program_restart(&command->program, open_program, command));
         for (int64_t copy = 0; copy < env->copies; copy++)
             if (!which[copy]) cut_off(env, copy);
     }
@@ -245,34 +183,34 @@ static Status begin(Env *env, const bool *which) {
 /* Actions are brought within their bounds. */
 static void write_step(const Env *env, Command *command, const double *actions) {
     const Space *space = &env->action;
-    str_clear(&command->request);
-    str_append(&command->request, "{\"step\": [");
+    str_clear(&command->program.request);
+    str_append(&command->program.request, "{\"step\": [");
     for (int64_t copy = 0; copy < env->copies; copy++) {
         const double *action = actions + copy * space->size;
-        if (copy) str_append(&command->request, ", ");
-        if (rests(env, copy)) str_append(&command->request, "null");
-        else if (space->n) str_printf(&command->request, "%lld", (long long)*action);
+        if (copy) str_append(&command->program.request, ", ");
+        if (rests(env, copy)) str_append(&command->program.request, "null");
+        else if (space->n) str_printf(&command->program.request, "%lld", (long long)*action);
         for (int64_t i = 0; !space->n && !rests(env, copy) && i < space->size; i++) {
-            str_append(&command->request, i ? ", " : "[");
-            str_append_double(&command->request, fmin(fmax(action[i], space->low[i]), space->high[i]));
-            if (i + 1 == space->size) str_append(&command->request, "]");
+            str_append(&command->program.request, i ? ", " : "[");
+            str_append_double(&command->program.request, fmin(fmax(action[i], space->low[i]), space->high[i]));
+            if (i + 1 == space->size) str_append(&command->program.request, "]");
         }
     }
-    str_append(&command->request, "]}\n");
+    str_append(&command->program.request, "]}\n");
 }
 
 static Status read_step(Env *env, Command *command) {
     const json_t *observations, *rewards, *terminated, *truncated;
-    TRY(get_list(command, "observations", env->copies, &observations));
-    TRY(get_list(command, "rewards", env->copies, &rewards));
-    TRY(get_list(command, "terminated", env->copies, &terminated));
-    TRY(get_list(command, "truncated", env->copies, &truncated));
+    TRY(program_list(&command->program, "observations", env->copies, &observations));
+    TRY(program_list(&command->program, "rewards", env->copies, &rewards));
+    TRY(program_list(&command->program, "terminated", env->copies, &terminated));
+    TRY(program_list(&command->program, "truncated", env->copies, &truncated));
     for (int64_t copy = 0; copy < env->copies; copy++) {
         const json_t *reward = json_array_get(rewards, (size_t)copy), *ended = json_array_get(terminated, (size_t)copy),
                      *cut = json_array_get(truncated, (size_t)copy);
         if (rests(env, copy)) continue;
-        if (!json_is_number(reward)) return garbage(command, "a reward is no number");
-        if (!json_is_boolean(ended) || !json_is_boolean(cut)) return garbage(command, "'terminated' and 'truncated' are not true or false");
+        if (!json_is_number(reward)) return program_wrong(&command->program, -1, "a reward is no number");
+        if (!json_is_boolean(ended) || !json_is_boolean(cut)) return program_wrong(&command->program, -1, "'terminated' and 'truncated' are not true or false");
         TRY(read_observation(command, json_array_get(observations, (size_t)copy), copy, env->observations + copy * env->observation.size));
         env->rewards[copy] = json_number_value(reward);
         env->terminated[copy] = json_is_true(ended);
@@ -303,14 +241,14 @@ static Status step(Env *env, const double *actions) {
         return ST_OK;
     }
     write_step(env, command, actions);
-    Status status = ask(command);
+    Status status = program_ask(&command->program);
     if (status == ST_OK) {
-        if (++command->calm_steps >= CALM) command->failures = 0;
+        program_calm(&command->program);
         remember(env, actions);
         return read_step(env, command);
     }
     if (status != ST_RESOURCE) return status;
-    TRY(restart(command, env->copies));
+    TRY(program_restart(&command->program, open_program, command));
     cut_off_all(env);
     return ST_OK;
 }
@@ -370,7 +308,7 @@ static Status repeat(Env *env, Command *command, const Past *past) {
     TRY(begin(env, env->begins));
     for (int64_t t = 0; next_actions(env, past, t); t++) {
         write_step(env, command, past->actions);
-        TRY(ask(command));
+        TRY(program_ask(&command->program));
         TRY(read_step(env, command));
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
     }
@@ -386,7 +324,8 @@ static Status resume(Env *env) {
     if (lost == 0) {
         Status status = repeat(env, command, &past);
         for (int64_t copy = 0; copy < env->copies; copy++) lost += !came_back(env, &past, copy);
-        if (status == ST_RESOURCE) status = restart(command, env->copies); /* and came_back found nothing: it died on the way */
+        if (status == ST_RESOURCE)
+            status = program_restart(&command->program, open_program, command); /* and came_back found nothing: it died on the way */
         TRY(status);
     }
     if (lost == 0) return ST_OK;
@@ -400,29 +339,16 @@ static Status resume(Env *env) {
 }
 
 static void free_command(Command *command, double patience) {
-    child_stop(command->child, "{\"close\": true}\n", patience);
-    json_decref(command->answer);
-    str_release(&command->request);
-    str_release(&command->reply);
+    program_stop(&command->program, patience);
     arena_free(command->arena);
 }
 
 static void close_remote(Env *env) { free_command(env->remote, 2); }
 
-static Status copy_words(Command *command, const char *const *argv, size_t n) {
-    command->argv = arena_zero(command->arena, n * sizeof *command->argv);
-    if (!command->argv) return ST_RESOURCE;
-    command->n = n;
-    for (size_t i = 0; i < n; i++)
-        if (!(command->argv[i] = arena_strdup(command->arena, argv[i]))) return ST_RESOURCE;
-    command->kind = (EnvKind){.id = command->argv[0], .begin = begin, .step_all = step, .resume = resume, .close = close_remote};
-    return ST_OK;
-}
-
-static Status open_command(Command *command, const char *const *argv, size_t n, int64_t copies, Env **env) {
-    TRY(copy_words(command, argv, n));
-    Status status = open_program(command, copies);
-    if (status == ST_RESOURCE) return child_add_last_line(command->child, status);
+static Status open_command(Command *command, int64_t copies, Env **env) {
+    command->kind = (EnvKind){.id = command->program.id, .begin = begin, .step_all = step, .resume = resume, .close = close_remote};
+    Status status = open_program(command);
+    if (status == ST_RESOURCE) return child_add_last_line(command->program.child, status);
     TRY(status);
     TRY(env_allocate(&command->kind, copies, env));
     (*env)->remote = command;
@@ -441,8 +367,8 @@ Status env_new_command(const char *const *argv, size_t n, int64_t copies, double
         return ST_RESOURCE;
     }
     command->arena = arena;
-    command->timeout = timeout;
-    Status status = open_command(command, argv, n, copies, env);
+    Status status = program_init(&command->program, argv, n, copies, timeout, arena);
+    if (status == ST_OK) status = open_command(command, copies, env);
     if (status != ST_OK) free_command(command, 0);
     return status;
 }
