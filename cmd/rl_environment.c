@@ -51,15 +51,17 @@ static void show_update(void *context, const LearnProgress *p) {
 static void show_values(void *context, const Learner *learner, const double *learned, const double *exact) {
     (void)context;
     enum { SHOWN = 24 };
-    int64_t n = learner->env->observation.n;
-    int64_t known = 0;
+    const char *const *names = learner->world ? (const char *const *)learner->world->state_names : NULL;
+    int64_t n = learner->env->observation.n, known = 0;
     double sum = 0, worst = 0;
     end_live_line();
     show_line("values:  state     learned       exact");
     for (int64_t s = 0; s < n; s++) {
         if (isnan(learned[s])) continue;
         double error = learned[s] - exact[s];
-        if (known++ < SHOWN) show_line("      %8lld  %10.4f  %10.4f", (long long)s, learned[s], exact[s]);
+        char number[24];
+        snprintf(number, sizeof number, "%lld", (long long)s);
+        if (known++ < SHOWN) show_line("      %8s  %10.4f  %10.4f", names ? names[s] : number, learned[s], exact[s]);
         sum += error * error;
         worst = fmax(worst, fabs(error));
     }
