@@ -47,16 +47,6 @@ int64_t far_cache_bytes(void) {
 #endif
 }
 
-uint64_t memory_peak(void) {
-    struct rusage usage;
-    if (getrusage(RUSAGE_SELF, &usage) != 0) return 0;
-#ifdef __APPLE__
-    return (uint64_t)usage.ru_maxrss;
-#else
-    return (uint64_t)usage.ru_maxrss * 1024;
-#endif
-}
-
 void memory_give_back(void) {
 #ifdef __GLIBC__
     malloc_trim(0);
@@ -66,6 +56,11 @@ void memory_give_back(void) {
 #ifdef __APPLE__
 
 uint64_t memory_of_files(void) { return 0; }
+
+uint64_t memory_peak(void) {
+    struct rusage usage;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss : 0;
+}
 
 uint64_t memory_resident(void) {
     mach_task_basic_info_data_t info;
@@ -130,6 +125,12 @@ static uint64_t machine_available(void) {
 static uint64_t address_space_used(void) {
     uint64_t bytes;
     return number_in_file("/proc/self/status", "VmSize:", 1024, &bytes) ? bytes : 0;
+}
+
+/* Not getrusage: on Linux its number is that of the program, larger maybe, which started this one. */
+uint64_t memory_peak(void) {
+    uint64_t bytes;
+    return number_in_file("/proc/self/status", "VmHWM:", 1024, &bytes) ? bytes : 0;
 }
 
 /* ---- control groups: the process's own and all above it; each may have a limit. In a container upper ones are not visible ---- */

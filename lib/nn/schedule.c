@@ -74,7 +74,7 @@ static double factor_wsd(const ScheduleConfig *c, int64_t k) {
     if (warming_up(c, k, &factor)) return factor * (1 - c->min_lr_ratio) + c->min_lr_ratio;
     if (k < decay_from) return 1;
     if (k >= c->total_steps) return c->min_lr_ratio;
-    double progress = (double)(k - MAX(decay_from, c->warmup_steps)) / at_least_one(decay);
+    double progress = (double)(k - decay_from) / at_least_one(decay); /* a decay that is longer than what the warmup leaves has begun before it */
     return fmax(0, 0.5 * (1 + cos(PI * cycles_or(c, 0.5) * 2 * progress)) * (1 - c->min_lr_ratio) + c->min_lr_ratio);
 }
 

@@ -15,12 +15,13 @@ static bool by_slope(const LogprobArgs *args, const Tensor *hidden, const Tensor
     return hidden->needs_grad && (args->only_logprob || (!args->entropy && !args->mean)) && (!head->needs_grad || args->softcap == 0);
 }
 
-/* As many as take no more memory than the head's own weights, gradient and moments in f32; none where products would take them in another dtype. */
+/* Whole blocks of them that take no more memory than the head's own weights, gradient and moments in f32; none where products would take them in
+ * another dtype. Never fewer for more rows: the plan of the largest batch is that of all. */
 static int64_t rows_kept(const Tape *tape, const Tensor *hidden, int64_t n) {
     enum { HEAD_BYTES = 16 };
-    int64_t most = HEAD_BYTES * tensor_width(hidden) / (int64_t)dtype_size(hidden->dtype);
+    int64_t most = HEAD_BYTES * tensor_width(hidden) / (int64_t)dtype_size(hidden->dtype) / LOGPROB_BLOCK * LOGPROB_BLOCK;
     if (tape_checkpointing(tape) != CHECKPOINT_NONE || tape_device(tape)->product_dtype(hidden->dtype) != hidden->dtype) return 0;
-    return n <= most ? n : most / LOGPROB_BLOCK * LOGPROB_BLOCK;
+    return MIN(n <= LOGPROB_BLOCK ? n : n / LOGPROB_BLOCK * LOGPROB_BLOCK, most);
 }
 
 static Tensor *grad_of(const Tensor *tensor) { return tensor ? tensor->grad : NULL; }

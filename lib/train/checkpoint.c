@@ -45,13 +45,28 @@ static Status write_json(const char *path, const json_t *json) {
     return status;
 }
 
+/* Read piece by piece: pages of a mapped file would count as this process's memory, as much again as all that is trained. */
 static Status file_checksum(const char *path, uint64_t *size, uint32_t *crc) {
-    Mapping mapping;
-    TRY(file_map(path, &mapping));
-    *size = mapping.size;
-    *crc = (uint32_t)crc32_z(0, mapping.data, mapping.size);
-    file_unmap(&mapping);
-    return ST_OK;
+    enum { PIECE = 1 << 20 };
+    int fd = path ? open(path, O_RDONLY | O_CLOEXEC) : -1;
+    uint8_t *piece = malloc(PIECE);
+    ssize_t n = 0;
+    if (fd < 0 || !piece) {
+        Status status = !path || fd >= 0 ? status_fail(ST_RESOURCE, "out of memory for a checkpoint") : status_errno(errno, "cannot open '%s'", path);
+        if (fd >= 0) close(fd);
+        free(piece);
+        return status;
+    }
+    *size = *crc = 0;
+    while ((n = read(fd, piece, PIECE)) > 0 || (n < 0 && errno == EINTR)) {
+        if (n < 0) continue;
+        *crc = (uint32_t)crc32_z(*crc, piece, (size_t)n);
+        *size += (uint64_t)n;
+    }
+    int error = n < 0 ? errno : 0;
+    close(fd);
+    free(piece);
+    return error ? status_errno(error, "cannot read '%s'", path) : ST_OK;
 }
 
 /* Bytes in a file, 0 when it is missing; what is in it is on the disk afterwards. */

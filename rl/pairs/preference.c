@@ -349,6 +349,11 @@ Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm
         .nll_given = !isnan(recipe->rl_cpo_alpha),
         .nll_weight = isnan(recipe->rl_cpo_alpha) ? 0 : recipe->rl_cpo_alpha,
     };
+    if (*loss && config->divergence != REVERSE_KL && !(*loss)->diverges) {
+        status_fail(ST_CONFIG, "'rl.divergence: %s' does nothing with loss '%s', which is of the log-ratios themselves", recipe->rl_divergence,
+                    (*loss)->name);
+        return status_hint(ST_CONFIG, "leave it out, or take sigmoid, sigmoid_norm, hinge, ipo, robust, exo_pair or discopop");
+    }
     return ST_OK;
 }
 

@@ -101,7 +101,7 @@ static PairLoss pair_odds(const PreferenceConfig *config, double chosen, double 
 }
 
 static const PreferenceLoss preference_losses[] = {
-#define PREFERENCE_LOSS(name, pair, scores, matching, nll_weight) {#name, pair_##pair, scores, matching, nll_weight},
+#define PREFERENCE_LOSS(name, pair, scores, matching, diverges, nll_weight) {#name, pair_##pair, scores, matching, diverges, nll_weight},
 #include "rl/pairs/preference_losses.def"
 #undef PREFERENCE_LOSS
 };
@@ -140,7 +140,7 @@ static Score score_of(const PreferenceLoss *loss, const PreferenceConfig *config
     Score score;
     if (preference_loss_has_reference(loss)) {
         double per = loss->scores == RATIO_MEAN ? length : 1;
-        score = diverged(config->divergence, sum - ref_sum);
+        score = diverged(loss->diverges ? config->divergence : REVERSE_KL, sum - ref_sum);
         return (Score){score.value / per, score.slope / per, config->beta * (sum - ref_sum)};
     }
     double per = loss->scores == LOGPROB_MEAN ? length : 1;

@@ -37,6 +37,7 @@ typedef struct PreferenceLoss {
     PairLoss (*pair)(const PreferenceConfig *config, double chosen, double rejected);
     PairScores scores;
     PairMatching matching;
+    bool diverges;
     double nll_weight;
 } PreferenceLoss;
 const PreferenceLoss *preference_loss_find(const char *name); /* a row of preference_losses.def; NULL: none */
