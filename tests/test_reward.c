@@ -144,6 +144,13 @@ static void number_compares_the_marked_number(void **state) {
     gives("[{type: number}]", gsm8k, "#### 72\nQuestion: 5 apples", 1);
     gives("[{type: number}]", gsm8k, "so \\boxed{72}, checked 3 times", 1);
     gives("[{type: number}]", gsm8k, "72 \\boxed{x}", 0);
+    gives("[{type: number}]", gsm8k, "so \\boxed{72} and \\boxed{7", 1);
+    gives("[{type: number}]", "{\"answer\": 7}", "so \\boxed{7", 1); /* the last number of the text */
+    gives("[{type: number, from: boxed}]", "{\"answer\": 7}", "so \\boxed{7", 0);
+    gives("[{type: number}]", "{\"answer\": 10000}", "\\boxed{10{,}000}", 1);
+    gives("[{type: number}]", "{\"answer\": 10000}", "\\boxed{10,\\!000}", 1);
+    gives("[{type: number}]", "{\"answer\": 1234567}", "\\boxed{1\\,234\\,567}", 1);
+    gives("[{type: number}]", "{\"answer\": 1}", "\\boxed{1{,}2}", 0);
     gives("[{type: number}]", gsm8k, "no idea", 0);
     gives("[{type: number, from: boxed}]", gsm8k, "it is 72", 0);
     gives("[{type: number, from: hashes}]", gsm8k, "72\n#### 72.0", 1);
@@ -215,12 +222,16 @@ static void choices_are_found(void **state) {
         {"B's", 0},
         {"A bee: B", 1},
         {"the answer\nB", 1},
+        {"B. because A is wrong", 1},
+        {"\\boxed{A} or rather \\boxed{B", 0},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         print_message("'%s'\n", cases[i].text);
         gives("[{type: choice}]", "{\"answer\": \"B\"}", cases[i].text, cases[i].value);
     }
     gives("[{type: choice}]", "{\"answer\": 1}", "B", 1);
+    gives("[{type: choice}]", "{\"answer\": \"B. A cat\"}", "B", 1);
+    gives("[{type: choice}]", "{\"answer\": \"B. A cat\"}", "A", 0);
     gives("[{type: choice, letters: ABCDE}]", "{\"answer\": \"(E) all\"}", "E", 1);
     faulty("[{type: choice}]", "{\"answer\": 4}", "there are 4 letters", "");
     faulty("[{type: choice}]", "{\"answer\": \"E\"}", "none of the letters ABCD: 'E'", "letters");
@@ -287,6 +298,7 @@ static void json_fits_its_schema(void **state) {
         gives(person, NULL, cases[i].text, cases[i].value);
     }
     gives("[{type: json}]", NULL, "[1, 2]", 1);
+    gives("[{type: json}]", NULL, "{\"a\": 12345678901234567890}", 1);
     gives("[{type: json, extract: fence}]", NULL, "Here:\n```json\n{\"a\": 1}\n```\nDone", 1);
     gives("[{type: json, extract: fence}]", NULL, "{\"a\": 1}", 0);
     gives("[{type: json, schema: {anyOf: [{type: 'null'}, {type: number, multipleOf: 0.1}]}}]", NULL, "0.3", 1);

@@ -23,7 +23,7 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     if (!row->completion.data) return false;
     Slice text = text_trim(row->completion);
     if (filter_number(filter, FENCED) != 0) text = without_fences(text);
-    json_t *value = json_loadb(text.data, text.len, JSON_REJECT_DUPLICATES, NULL);
+    json_t *value = json_of_text(text.data, text.len, JSON_REJECT_DUPLICATES);
     if (!value) finding->what = "the answer is no JSON";
     for (size_t i = 0; i < keys->n && !finding->what; i++)
         if (!json_object_get(value, keys->list[i])) finding->what = "the answer's object lacks a key";

@@ -27,6 +27,11 @@ Status json_line_fault(const char *file, size_t line, const json_error_t *error)
     return status_fail(code, "cannot parse JSON of '%s' line %zu, column %d: %s", file, line, MAX(error->column, 0), error->text);
 }
 
+json_t *json_of_text(const char *text, size_t len, size_t flags) {
+    json_t *json = json_loadb(text, len, flags, NULL);
+    return json ? json : json_loadb(text, len, flags | JSON_DECODE_INT_AS_REAL, NULL);
+}
+
 Status json_read_text(const char *text, size_t len, const char *where, json_t **root) {
     bool overflow;
     return parse(text, len, where, root, &overflow);

@@ -22,16 +22,31 @@ static void take_spaces(Cursor *cursor) {
     while (peek(cursor, 0) == ' ' || take(cursor, "\xC2\xA0")) cursor->at += peek(cursor, 0) == ' ';
 }
 
+static bool comes(const Cursor *cursor, const char *text) {
+    for (size_t i = 0; text[i]; i++)
+        if (peek(cursor, i) != text[i]) return false;
+    return true;
+}
+
+/* Bytes of what stands between thousands, 0 when nothing does; LaTeX has forms of its own for the comma. */
+static size_t separator(const Cursor *cursor) {
+    static const char *const forms[] = {"{,}", ",\\!", "\\,"};
+    for (size_t i = 0; cursor->style->thousands == ',' && i < COUNT_OF(forms); i++)
+        if (comes(cursor, forms[i])) return strlen(forms[i]);
+    return peek(cursor, 0) == cursor->style->thousands;
+}
+
 /* Digits at the cursor, with groups of exactly three behind a separator; what is read goes to `out`, which is as long as the text at most. */
 static size_t take_whole(Cursor *cursor, Str *out) {
     size_t n = 0;
     for (; is_digit(peek(cursor, 0)); n++) str_append_char(out, *cursor->at++);
     if (n == 0 || n > 3 || !cursor->style->thousands) return n;
-    while (peek(cursor, 0) == cursor->style->thousands && is_digit(peek(cursor, 1)) && is_digit(peek(cursor, 2)) && is_digit(peek(cursor, 3)) &&
-           !is_digit(peek(cursor, 4))) {
-        str_append_n(out, cursor->at + 1, 3);
-        cursor->at += 4;
-        n += 3;
+    for (size_t between; (between = separator(cursor)) > 0; n += 3) {
+        if (!is_digit(peek(cursor, between)) || !is_digit(peek(cursor, between + 1)) || !is_digit(peek(cursor, between + 2)) ||
+            is_digit(peek(cursor, between + 3)))
+            break;
+        str_append_n(out, cursor->at + between, 3);
+        cursor->at += between + 3;
     }
     return n;
 }

@@ -81,15 +81,16 @@ const char *slice_find_last(Slice text, const char *part, bool any_case) {
 }
 
 bool slice_boxed(Slice text, Slice *content) {
-    const char *begin = slice_find_last(text, "\\boxed{", false), *end = text.data + text.len;
-    if (!begin) return false;
-    begin += strlen("\\boxed{");
-    const char *at = begin;
-    for (size_t depth = 1; at < end; at++) {
-        depth += *at == '{';
-        depth -= *at == '}';
-        if (depth == 0) break;
+    const char *end = text.data + text.len;
+    for (const char *found; (found = slice_find_last(text, "\\boxed{", false)); text.len = (size_t)(found - text.data)) {
+        const char *begin = found + strlen("\\boxed{"), *at = begin;
+        for (size_t depth = 1; at < end; at++) {
+            depth += *at == '{';
+            depth -= *at == '}';
+            if (depth == 0) break;
+        }
+        *content = (Slice){begin, (size_t)(at - begin)};
+        if (at < end) return true; /* else it was cut off, and may not have been all */
     }
-    *content = (Slice){begin, (size_t)(at - begin)};
-    return true;
+    return false;
 }

@@ -1,5 +1,6 @@
 /* choice: 1 when the completion chooses the answer's letter, else 0. Its choice is the letter in the last \boxed{...}, else behind the last "answer"
- * ("the answer is (B)"), else the last letter that stands alone in brackets, else the last that stands alone. */
+ * ("the answer is (B)"), else the one that it begins with as a label ("B. A cat"), else the last letter that stands alone in brackets, else the last
+ * that stands alone. */
 #include "rl/reward/reward_kinds.h"
 
 #include <ctype.h>
@@ -46,6 +47,14 @@ static char last_alone(const char *letters, Slice text, bool in_brackets) {
     return '\0';
 }
 
+/* The letter that the text begins with, behind brackets and the like. as_label: only if '.', ')' or ':' follows. */
+static char leading(const char *letters, Slice text, bool as_label) {
+    size_t at = 0;
+    while (at < text.len && !is_word(text, at)) at++;
+    if (at == text.len || !alone(letters, text, at)) return '\0';
+    return !as_label || (at + 1 < text.len && strchr(".):", text.data[at + 1])) ? text.data[at] : '\0';
+}
+
 static char chosen(const char *letters, Slice text) {
     Slice part;
     if (slice_boxed(text, &part)) return first_alone(letters, part);
@@ -57,6 +66,7 @@ static char chosen(const char *letters, Slice text) {
         if (newline) part.len = (size_t)(newline - part.data);
         letter = first_alone(letters, part);
     }
+    if (!letter) letter = leading(letters, text, true);
     if (!letter) letter = last_alone(letters, text, true);
     return letter ? letter : last_alone(letters, text, false);
 }
@@ -73,7 +83,7 @@ static Status wanted_letter(const Reward *reward, const json_t *answer, char *le
     Str room = {0};
     Slice text = {0};
     Status status = reward_answer_text(answer, field, &room, &text);
-    *letter = status == ST_OK ? chosen(letters, slice_trim(text)) : '\0';
+    if (status == ST_OK && !(*letter = leading(letters, text, false))) *letter = chosen(letters, text);
     if (status == ST_OK && !*letter) {
         status_fail(ST_INPUT, "column '%s' holds none of the letters %s: '%.*s'", field, letters, (int)MIN(text.len, 100), text.data);
         status = status_hint(ST_INPUT, "the option 'letters' names them");

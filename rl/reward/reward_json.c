@@ -83,7 +83,7 @@ static Status score(Reward *reward, const RewardRow *row, double *value) {
     const json_t *schema;
     TRY(schema_of_row(reward, row, &schema));
     Slice text = strcmp(reward->options[EXTRACT].text, "fence") == 0 ? last_fence(row->completion) : slice_trim(row->completion);
-    json_t *parsed = text.len ? json_loadb(text.data, text.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL, NULL) : NULL;
+    json_t *parsed = text.len ? json_of_text(text.data, text.len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY | JSON_ALLOW_NUL) : NULL;
     if (parsed) *value = !schema || schema_fits(schema, parsed) ? 1 : reward->options[PARSES].number;
     json_decref(parsed);
     return ST_OK;
