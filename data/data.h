@@ -80,6 +80,7 @@ typedef struct Encoding {
     Ids ids, labels;         /* of the same length */
     bool remapped;           /* the prompt's ids are no prefix of the row's: the border was found by characters */
     bool no_eos;             /* the tokenizer has no EOS to end the row with */
+    bool unwritten;          /* it has tool calls, tools or reasoning, which the chat template does not name */
     double weight;           /* the row's; see row_weight */
     int32_t templates;       /* trained tokens that the chat template wrote, as far as that can be told */
     bool conversation, has_system; /* messages; with a system message */
@@ -113,7 +114,7 @@ typedef struct DataCounts {
     int64_t dropped_untrained; /* nothing trained was left after the cut */
     int64_t untrained;         /* kept, but no token of it is trained */
     int64_t duplicates;        /* the same tokens and labels as an earlier row; kept */
-    int64_t remapped, no_eos;  /* see Encoding */
+    int64_t remapped, no_eos, unwritten; /* see Encoding */
     int64_t weighted;          /* with a weight that is not 1 */
     ContextCount beyond;       /* kept, but longer than the model's context */
     /* Where the first of them are: "FILE line N, ..."; in the dataset's memory, NULL when there are none */

@@ -186,7 +186,7 @@ static Status encode_row(const Loader *loader, Slot *slot) {
     size_t begin, end;
     ids_clear(&encoding->ids);
     ids_clear(&encoding->labels);
-    encoding->remapped = encoding->no_eos = encoding->conversation = encoding->has_system = slot->cut = false;
+    encoding->remapped = encoding->no_eos = encoding->unwritten = encoding->conversation = encoding->has_system = slot->cut = false;
     encoding->templates = 0;
     slot->outcome = ROW_KEPT;
     if (config->prompts) TRY(encode_prompt_row(slot->json, config, loader->tokenizer, encoding));
@@ -242,6 +242,7 @@ static Status keep_slot(Loader *loader, Slot *slot) {
     if (slot->outcome != ROW_KEPT) return ST_OK;
     counts->remapped += slot->encoding.remapped;
     counts->no_eos += slot->encoding.no_eos;
+    counts->unwritten += slot->encoding.unwritten;
     counts->conversations += slot->encoding.conversation;
     counts->with_system += slot->encoding.has_system;
     counts->templates += slot->encoding.templates;
@@ -347,7 +348,7 @@ static const struct { const char *name; size_t offset;
 } count_fields[] = {
 #define FIELD(name) {#name, offsetof(DataCounts, name)}
     FIELD(dropped_long), FIELD(cut),           FIELD(dropped_untrained), FIELD(remapped),  FIELD(no_eos),
-    FIELD(weighted),     FIELD(conversations), FIELD(with_system),       FIELD(templates),
+    FIELD(weighted),     FIELD(conversations), FIELD(with_system),       FIELD(templates), FIELD(unwritten),
 #undef FIELD
 };
 
@@ -829,6 +830,7 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
         {counts->remapped, "whose prompt ends inside a token: that token is trained", NULL},
         {counts->weighted, "whose losses are multiplied by the column 'weight'", NULL},
         {counts->no_eos, "without an end: the tokenizer has no EOS token", NULL},
+        {counts->unwritten, "with tool calls, tools or reasoning, which the chat template does not write: they are left out", NULL},
     };
     Str text = {0};
     str_printf(&text, "%s: ", what);

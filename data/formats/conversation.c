@@ -400,6 +400,27 @@ static void mark_span(const Str *text, const Span *span, const json_t *messages,
     }
 }
 
+static bool names(Slice template, const char *word) { return memmem(template.data, template.len, word, strlen(word)) != NULL; }
+
+static bool is_something(const json_t *value) {
+    return json_array_size(value) > 0 || json_object_size(value) > 0 || (json_is_string(value) && json_string_length(value) > 0);
+}
+
+/* Whether the row has what its template never asks for. One that names it may still leave it out, as some do with the reasoning of earlier turns:
+ * that is its choice. */
+static bool passes_over(const Chat *chat, const json_t *messages, const json_t *row) {
+    const json_t *tools = json_object_get(row, "tools");
+    Slice template = chat_template_source(chat->template, is_something(tools));
+    if (is_something(tools) && !names(template, "tools")) return true;
+    bool writes_calls = names(template, "tool_calls"), writes_reasoning = names(template, "reasoning") || names(template, "thinking");
+    for (size_t i = 0; i < json_array_size(messages); i++) {
+        const json_t *message = json_array_get(messages, i);
+        if (!writes_calls && is_something(json_object_get(message, "tool_calls"))) return true;
+        if (!writes_reasoning && is_something(json_object_get(message, "reasoning_content"))) return true;
+    }
+    return false;
+}
+
 Status encode_messages(const json_t *messages, size_t n_context, const json_t *row, const DataConfig *config, const Tokenizer *tokenizer,
                        Encoding *encoding) {
     ChatRendering whole = {0};
@@ -408,6 +429,7 @@ Status encode_messages(const json_t *messages, size_t n_context, const json_t *r
     bool all = config->train_on && strcmp(config->train_on, "all") == 0;
     TRY(need_template(config, tokenizer));
     encoding->conversation = true;
+    encoding->unwritten = passes_over(config->chat, messages, row);
     encoding->has_system = is_role(json_array_get(messages, 0), "system") || is_role(json_array_get(messages, 0), "developer");
     Status status = messages_render(config->chat, messages, json_array_size(messages), row, false, &whole);
     if (status == ST_OK && !all) status = find_spans(messages, n_context, row, config, &whole, &spans);

@@ -274,7 +274,7 @@ uint64_t rng_permute(RngKey key, uint64_t n, uint64_t index);
 /* Parses strict UTF-8 JSON without duplicate keys. The caller calls json_decref. Errors name file, line and column. In a file integers beyond 64 bits
  * are reals: transformers writes 10^30 as model_max_length where there is none. */
 Status json_read_file(const char *path, json_t **root);
-/* What is JSON, whatever its numbers are: whole ones beyond 64 bits become reals. flags: jansson's. NULL: it is none. The caller calls json_decref. */
+/* What is JSON, whatever its numbers are: whole ones beyond 64 bits become reals. flags: jansson's. NULL: it is none. The caller decrefs it. */
 json_t *json_of_text(const char *text, size_t len, size_t flags);
 Status json_read_text(const char *text, size_t len, const char *where, json_t **root); /* where: for messages, a file or what else the text is */
 Status json_read_line(const char *text, size_t len, const char *file, size_t line, json_t **root); /* one line of a file */
