@@ -188,6 +188,10 @@ static void patterns_mean_what_oniguruma_means(void **state) {
     check_encode(MODEL(",\"unk_token\":\"<unk>\"") REGEX("\\\\w+"), "a\xC2\xBD" "b!\xC2\xB2", 11); /* a half and a superscript are of words */
     check_encode(MODEL("") REGEX("[^\\\\S]"), "a\xC2\x85" "b", 1, 2);
     check_encode(MODEL("") REGEX("^a"), "aa\na", 1);        /* a line begins, not only the text */
+    check_encode(MODEL("") REGEX("[^\\\\w]"), "a\xC2\xBD" "b", 1, 2); /* but in brackets a half is not */
+    check_encode(MODEL("") REGEX("[[:punct:]]"), "a\xE2\x82\xAC" "b", 1, 2); /* a sign of money is */
+    check_encode(MODEL("") REGEX("[[:space:]]"), "a\xC2\x85" "b", 1, 2);
+    check_refused("{" MODEL("") REGEX("[[:graph:]]") "}", "a named class");
 }
 
 static void norms(void **state) {
@@ -350,6 +354,8 @@ static void decoders(void **state) {
     check_decode(MODEL("") DECODER("{\"type\":\"ByteLevel\"}") ADDED(SPECIAL(40, "<\xE4\xB8\x80>", "")), "\xEF\xBF\xBD<\xE4\xB8\x80>a", 14, 40, 1);
     check_decode_as("{" MODEL("") DECODER("{\"type\":\"ByteLevel\"}") ADDED(SPECIAL(40, "<a>", "")) "}", true, "\xC3\xA9", IDS(14, 40, 15));
     check_decode(MODEL(""), "hello a b", 23, 1, 2);
+    check_decode(MODEL("") DECODER("{\"type\":\"Sequence\",\"decoders\":[]}"), "helloab", 23, 1, 2);
+    check_refused("{" MODEL("") DECODER("{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"ByteLevel\"}]}") "}", "behind one that joins");
     check_decode(BYTE_MODEL LLAMA_DECODER, "ab ab\xC3\xA9", 7, 7, 5, 6);
     check_decode(BYTE_MODEL LLAMA_DECODER, "\xEF\xBF\xBD\xEF\xBF\xBD\xEF\xBF\xBD" "a", 5, 6, 5, 1); /* one wrong byte spoils the run */
     check_decode(BYTE_MODEL LLAMA_DECODER, " ab", 4, 7);

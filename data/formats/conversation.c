@@ -66,6 +66,10 @@ static Status normalize_message(const json_t *given, size_t number, json_t **mes
         return status_fail(ST_INPUT, "'content' of message %zu (%s) is %s", number, role_of(given),
                            content && !json_is_null(content) ? "no text" : "missing");
     if (json_holds_nul(given)) return status_fail(ST_INPUT, "message %zu (%s) holds a NUL character", number, role_of(given));
+    if (json_holds_wide(given))
+        return status_hint(status_fail(ST_INPUT, "message %zu (%s) holds a number beyond 64 bits, which would not be written as it stands", number,
+                                       role_of(given)),
+                           "make it a text");
     *message = json_copy((json_t *)(uintptr_t)given);
     if (!*message) return status_fail(ST_RESOURCE, "out of memory");
     open_arguments(*message);

@@ -7,13 +7,18 @@
 #include <stdlib.h>
 #include <string.h>
 
+/* jansson's words, but for those that speak to programmers. */
+static const char *words_of(const json_error_t *error) {
+    return strstr(error->text, "JSON_ALLOW_NUL") ? "the NUL character, \\u0000, has no place in texts" : error->text;
+}
+
 static Status parse(const char *text, size_t len, const char *where, json_t **root, bool *overflow) {
     json_error_t error;
     *root = json_loadb(text, len, JSON_REJECT_DUPLICATES | JSON_DECODE_ANY, &error);
     *overflow = !*root && json_error_code(&error) == json_error_numeric_overflow;
     if (*root) return ST_OK;
     Status code = json_error_code(&error) == json_error_out_of_memory ? ST_RESOURCE : ST_INPUT;
-    return status_fail(code, "cannot parse JSON of '%s': line %d, column %d: %s", where, MAX(error.line, 1), MAX(error.column, 0), error.text);
+    return status_fail(code, "cannot parse JSON of '%s': line %d, column %d: %s", where, MAX(error.line, 1), MAX(error.column, 0), words_of(&error));
 }
 
 Status json_read_line(const char *text, size_t len, const char *file, size_t line, json_t **root) {
@@ -24,7 +29,7 @@ Status json_read_line(const char *text, size_t len, const char *file, size_t lin
 
 Status json_line_fault(const char *file, size_t line, const json_error_t *error) {
     Status code = json_error_code(error) == json_error_out_of_memory ? ST_RESOURCE : ST_INPUT;
-    return status_fail(code, "cannot parse JSON of '%s' line %zu, column %d: %s", file, line, MAX(error->column, 0), error->text);
+    return status_fail(code, "cannot parse JSON of '%s' line %zu, column %d: %s", file, line, MAX(error->column, 0), words_of(error));
 }
 
 json_t *json_of_text(const char *text, size_t len, size_t flags) {
@@ -99,6 +104,17 @@ json_t *json_load_row(const char *text, size_t len, bool widen, json_error_t *er
     row = json_loadb(str_text(&wide), wide.len, flags, error);
     str_release(&wide);
     return row;
+}
+
+bool json_holds_wide(const json_t *value) {
+    const char *key;
+    json_t *inner;
+    size_t i;
+    bool found = json_is_real(value) && fabs(json_real_value(value)) >= 0x1p63;
+    if (json_is_object(value))
+        json_object_foreach((json_t *)(uintptr_t)value, key, inner) found = found || json_holds_wide(inner);
+    else json_array_foreach(value, i, inner) found = found || json_holds_wide(inner);
+    return found;
 }
 
 bool json_holds_nul(const json_t *value) {

@@ -346,7 +346,7 @@ Status decode_push(DecodeState *state, int32_t id, bool skip_special, Str *text)
     if (!token) return status_fail(ST_INPUT, "token id %d is not in the vocabulary (0 to %d)", (int)id, (int)tokenizer->vocabulary.size - 1);
     if (skip_special && tokenizer->added.special[id]) return ST_OK;
     state->out = text;
-    if (tokenizer->decoder.n == 0 && state->steps[0].index++ > 0) str_append_char(text, ' ');
+    if (tokenizer->decoder.missing && state->steps[0].index++ > 0) str_append_char(text, ' ');
     flow_token(state, 0, token, tokenizer->vocabulary.tokens[id].len);
     return state->status;
 }
@@ -452,6 +452,15 @@ Status decoder_init(Loader *loader, Decoder *decoder, const json_t *node) {
     TRY(section_flatten(loader, "decoder", node, "decoders", &parts, &decoder->n));
     decoder->steps = arena_zero(loader->arena, (decoder->n + 1) * sizeof *decoder->steps);
     if (!decoder->steps) return ST_RESOURCE;
-    for (size_t i = 0; i < decoder->n; i++) TRY(step_init(loader, &decoder->steps[i], parts[i]));
+    decoder->missing = !node || json_is_null(node);
+    bool joined = false;
+    for (size_t i = 0; i < decoder->n; i++) {
+        TRY(step_init(loader, &decoder->steps[i], parts[i]));
+        DecodeKind kind = decoder->steps[i].kind;
+        if (joined && (kind == DECODE_BYTE_LEVEL || kind == DECODE_BYTE_FALLBACK || kind == DECODE_BPE))
+            return status_fail(ST_INPUT, "decoder %zu in '%s' goes token by token behind one that joins them all, which is not supported", i + 1,
+                               loader->path);
+        joined |= kind == DECODE_FUSE || kind == DECODE_BYTE_LEVEL;
+    }
     return ST_OK;
 }

@@ -11,8 +11,9 @@
 #define NO_SPACE_SET \
     "\\x00-\\x08\\x0e-\\x1f!-\\x{84}\\x{86}-\\x{9f}\\x{a1}-\\x{167f}\\x{1681}-\\x{1fff}\\x{200b}-\\x{2027}\\x{202a}-\\x{202e}\\x{2030}-\\x{205e}" \
     "\\x{2060}-\\x{2fff}\\x{3001}-\\x{10ffff}"
-/* Superscript digits and fractions of Latin-1 too: Oniguruma's table of that block has them */
-#define WORD_SET "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
+/* Outside of brackets superscript digits and fractions of Latin-1 too: Oniguruma's table of that block has them */
+#define WORD_SET WORD_IN_CLASS "\\x{b2}\\x{b3}\\x{b9}\\x{bc}-\\x{be}"
+#define WORD_IN_CLASS "\\p{L}\\p{M}\\p{Nl}\\p{Nd}\\p{Pc}\\x{24b6}-\\x{24e9}\\x{1f130}-\\x{1f149}\\x{1f150}-\\x{1f169}\\x{1f170}-\\x{1f189}"
 #define HEX_SET "0-9a-fA-F"
 
 enum { MAX_GROUPS = 64 };
@@ -64,8 +65,12 @@ static void rewrite_escape(Rewriter *r) {
     case 'S':
         put_set(r, r->in_class ? NO_SPACE_SET : SPACE_SET, !r->in_class);
         break;
-    case 'w': put_set(r, WORD_SET, false); break;
+    case 'w': put_set(r, r->in_class ? WORD_IN_CLASS : WORD_SET, false); break;
     case 'W': put_set(r, WORD_SET, true); break;
+    case 'b': /* in brackets a backspace for both */
+        str_append(&r->out, r->in_class ? "\\b" : "(?:(?<=[" WORD_SET "])(?![" WORD_SET "])|(?<![" WORD_SET "])(?=[" WORD_SET "]))");
+        break;
+    case 'B': str_append(&r->out, "(?:(?<=[" WORD_SET "])(?=[" WORD_SET "])|(?<![" WORD_SET "])(?![" WORD_SET "]))"); break;
     case 'h': put_set(r, HEX_SET, false); break;
     case 'H': put_set(r, HEX_SET, true); break;
     case 'v': str_append(&r->out, "\\x0b"); break;
@@ -89,6 +94,22 @@ static void rewrite_escape(Rewriter *r) {
     r->in += 2;
 }
 
+/* Names of classes in brackets, [:alpha:]. PCRE2 and Oniguruma mean different characters by most of them; of 40000 both agree on those that are
+ * copied. */
+static const char *named_set(Slice name) {
+    static const struct { const char *name, *set;
+    } sets[] = {
+        {"punct", "\\p{P}\\p{S}"}, {"space", SPACE_SET},          {"blank", "\\t\\p{Zs}"},   {"word", WORD_IN_CLASS},
+        {"digit", "[:digit:]"},    {"cntrl", "[:cntrl:]"},        {"xdigit", "[:xdigit:]"},
+#if PCRE2_MAJOR > 10 || PCRE2_MINOR >= 40
+        {"alpha", "\\p{Alphabetic}"}, {"alnum", "\\p{Alphabetic}\\p{Nd}"}, {"upper", "\\p{Uppercase}"}, {"lower", "\\p{Lowercase}"},
+#endif
+    };
+    for (size_t i = 0; i < COUNT_OF(sets); i++)
+        if (slice_is(name, sets[i].name)) return sets[i].set;
+    return NULL;
+}
+
 static void rewrite_in_class(Rewriter *r) {
     if (*r->in == '\\') {
         rewrite_escape(r);
@@ -98,7 +119,12 @@ static void rewrite_in_class(Rewriter *r) {
             r->refused = "a class inside a class";
             return;
         }
-        str_append_n(&r->out, r->in, (size_t)(close - r->in) + 2);
+        const char *set = named_set((Slice){r->in + 2, (size_t)(close - r->in) - 2});
+        if (!set) {
+            r->refused = "a named class that PCRE2 reads otherwise";
+            return;
+        }
+        str_append(&r->out, set);
         r->in = close + 2;
     } else if (r->in[0] == '&' && r->in[1] == '&') {
         r->refused = "an intersection of classes (&&)";

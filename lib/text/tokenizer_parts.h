@@ -217,7 +217,7 @@ void post_processor_release(PostProcessor *processor);
 /* ---- decoder ---- */
 
 typedef struct DecodeStep DecodeStep;
-typedef struct Decoder { DecodeStep *steps; size_t n; } Decoder;
+typedef struct Decoder { DecodeStep *steps; size_t n; bool missing; } Decoder; /* missing: tokens are joined by blanks */
 Status decoder_init(Loader *loader, Decoder *decoder, const json_t *node);
 /* Decoding in progress: ids go in, text comes out as soon as it can no longer change. */
 typedef struct DecodeState DecodeState;
