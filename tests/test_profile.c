@@ -7,16 +7,17 @@
 #include "lib/model/model.h"
 
 static const char config[] =
-    "{\"model_type\": \"llama\", \"vocab_size\": 19, \"hidden_size\": 8, \"intermediate_size\": 12, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
+    "{\"model_type\": \"llama\", \"vocab_size\": 19, \"hidden_size\": 512, \"intermediate_size\": 520, \"num_hidden_layers\": 2, \"num_attention_heads\": 4,"
     " \"num_key_value_heads\": 2, \"max_position_embeddings\": 32, \"rms_norm_eps\": 1e-5, \"rope_theta\": 10000, \"tie_word_embeddings\": true}";
 /* Weights of a layer's products; pairs of a token and one that it sees in segments of 5 and 3 tokens. */
 enum {
     TOKENS = 8,
-    WIDTH = 8,
+    WIDTH = 512, /* so wide that a trained head keeps probabilities */
+    INNER = 520,
     VOCAB = 19,
     TARGETS = 6,
     LAYERS = 2,
-    LAYER_WEIGHTS = 8 * (8 + 4 + 4) + 8 * 8 + 3 * 8 * 12,
+    LAYER_WEIGHTS = WIDTH * (WIDTH + WIDTH / 2 + WIDTH / 2) + WIDTH * WIDTH + 3 * WIDTH * INNER,
     PAIRS = 5 * 6 / 2 + 3 * 4 / 2
 };
 static const int32_t ids[TOKENS] = {1, 2, 3, 4, 5, 6, 7, 8};
@@ -96,7 +97,7 @@ static void calls_and_operations_are_exact(void **state) {
     check_close(row_of("token_logprobs", false).cost.bytes, 4.0 * (VOCAB * WIDTH + 2 * TARGETS * WIDTH + TARGETS + TARGETS * VOCAB), 0);
     /* Gradients of the result and the input, and the result; the weight and its gradient */
     check_close(row_of("rms_norm", true).cost.bytes, 4.0 * (2 * LAYERS + 1) * (3 * TOKENS * WIDTH + 2 * WIDTH), 0);
-    check_close(row_of("activation", true).cost.bytes, 4.0 * LAYERS * TOKENS * 12 * 6, 0); /* what was made of it comes again */
+    check_close(row_of("activation", true).cost.bytes, 4.0 * LAYERS * TOKENS * INNER * 6, 0); /* what was made of it comes again */
 }
 
 static void checkpointed_layers_run_again(void **state) {
@@ -104,7 +105,7 @@ static void checkpointed_layers_run_again(void **state) {
     profile_start();
     train_once(*state, true);
     /* What ends a layer is the next one's input, and there still */
-    check_row("linear", false, 2 * 4 * LAYERS, 2 * linear - 2.0 * TOKENS * LAYERS * 12 * WIDTH);
+    check_row("linear", false, 2 * 4 * LAYERS, 2 * linear - 2.0 * TOKENS * LAYERS * INNER * WIDTH);
     check_row("linear", true, 4 * LAYERS, 2 * linear);
     check_row("layer", false, LAYERS, 0);
     check_row("layer", true, LAYERS, 0);
