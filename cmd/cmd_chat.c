@@ -183,8 +183,10 @@ static Status run_command(Talk *talk, const char *line, bool *leave) {
     else if (slice_is(name, "/help")) show_commands();
     else if (slice_is(name, "/reset")) json_array_clear(talk->messages);
     else if (slice_is(name, "/retry")) return retry(talk);
-    else if (slice_is(name, "/system")) return json_array_clear(talk->messages), set_system(talk, rest);
-    else if ((slice_is(name, "/save") || slice_is(name, "/load")) && !*rest) return status_fail(ST_USAGE, "%.*s needs a file", (int)len, line);
+    else if (slice_is(name, "/system")) {
+        TRY(set_system(talk, rest));
+        json_array_clear(talk->messages);
+    } else if ((slice_is(name, "/save") || slice_is(name, "/load")) && !*rest) return status_fail(ST_USAGE, "%.*s needs a file", (int)len, line);
     else if (slice_is(name, "/save")) return save(talk, rest);
     else if (slice_is(name, "/load")) return load(talk, rest);
     else return status_hint(status_fail(ST_USAGE, "unknown command '%.*s'", (int)len, line), "/help lists them");

@@ -76,6 +76,7 @@ static Status check_choice(Command *command, const Option *option, const char *v
         str_printf(&list, "%s%s", n == 0 ? "" : at[len] ? ", " : " or ", names[n]);
         at += len + (at[len] != '\0');
     }
+    ASSERT(n < MOST_CHOICES, "%s lists too many", option->name);
     Status status = found ? ST_OK : status_fail(ST_USAGE, "%s is %s, not '%s'", option->name, str_text(&list), value);
     const char *nearest = found ? NULL : text_nearest(value, names, n);
     if (nearest) status_hint(ST_USAGE, "did you mean '%s'?", nearest);

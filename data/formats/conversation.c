@@ -413,9 +413,12 @@ static bool is_something(const json_t *value) {
 /* Whether the row has what its template never asks for. One that names it may still leave it out, as some do with the reasoning of earlier turns:
  * that is its choice. */
 static bool passes_over(const Chat *chat, const json_t *messages, const json_t *row) {
-    const json_t *tools = json_object_get(row, "tools");
-    Slice template = chat_template_source(chat->template, is_something(tools));
-    if (is_something(tools) && !names(template, "tools")) return true;
+    json_t *tools = NULL;
+    (void)row_list(row, "tools", &tools); /* a text may hold an empty list; what is none is refused where it is rendered */
+    bool has_tools = is_something(tools);
+    json_decref(tools);
+    Slice template = chat_template_source(chat->template, has_tools);
+    if (has_tools && !names(template, "tools")) return true;
     bool writes_calls = names(template, "tool_calls"), writes_reasoning = names(template, "reasoning") || names(template, "thinking");
     for (size_t i = 0; i < json_array_size(messages); i++) {
         const json_t *message = json_array_get(messages, i);

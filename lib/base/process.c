@@ -127,10 +127,12 @@ static uint64_t address_space_used(void) {
     return number_in_file("/proc/self/status", "VmSize:", 1024, &bytes) ? bytes : 0;
 }
 
-/* Not getrusage: on Linux its number is that of the program, larger maybe, which started this one. */
+/* getrusage's number may be that of the larger program which started this one: only where there is no other. */
 uint64_t memory_peak(void) {
     uint64_t bytes;
-    return number_in_file("/proc/self/status", "VmHWM:", 1024, &bytes) ? bytes : 0;
+    struct rusage usage;
+    if (number_in_file("/proc/self/status", "VmHWM:", 1024, &bytes)) return bytes;
+    return getrusage(RUSAGE_SELF, &usage) == 0 ? (uint64_t)usage.ru_maxrss * 1024 : 0;
 }
 
 /* ---- control groups: the process's own and all above it; each may have a limit. In a container upper ones are not visible ---- */
