@@ -134,15 +134,18 @@ static void look_at_ends(const RecipeRows *rows, const ModelConfig *model, DataC
         check->ended += ended;
         check->doubled_bos += bos >= 0 && example.n > 1 && example.ids[0] == bos && example.ids[1] == bos;
     }
-    int64_t n = (int64_t)rows->train->n;
+    int64_t n = (int64_t)rows->train->n, cut = rows->train->counts.cut;
     bool chat = rows->train->counts.conversations > 0,
          knows_end = model->n_eos > 0 || (rows->tokenizer && tokenizer_eos(rows->tokenizer) >= 0) || chat_end_of_turn(rows->chat) >= 0;
     if (check->ended == 0 && knows_end) {
         warn(check, "no end token is ever trained: the model will not learn to stop%s",
-             chat ? "; the chat template writes none behind an answer" : "");
+             cut >= n ? "; every row is cut at data.max_length"
+             : chat   ? "; the chat template writes none behind an answer"
+                      : "");
         check->wrong = check->wrong || chat;
     } else if (check->ended < n && knows_end) {
-        warn(check, "%lld of %lld rows train no end token: they teach to go on", (long long)(n - check->ended), (long long)n);
+        warn(check, "%lld of %lld rows train no end token: they teach to go on%s", (long long)(n - check->ended), (long long)n,
+             cut > 0 ? "; data.max_length cuts rows" : "");
     }
     if (check->doubled_bos)
         warn(check, "%lld of %lld rows begin with BOS twice: the text brings one and the tokenizer adds one", (long long)check->doubled_bos,
@@ -182,9 +185,8 @@ static void look_at_template(const RecipeRows *rows, const ModelConfig *model, D
     if (counts->with_system > 0 && counts->with_system < counts->conversations)
         warn(check, "%lld of %lld conversations have no system message, the others do: see data.system",
              (long long)(counts->conversations - counts->with_system), (long long)counts->conversations);
-    if (counts->trained_tokens > 0 && counts->templates * 10 > counts->trained_tokens * 3)
-        warn(check, "%.0f %% of the trained tokens are the template's, not the answers' own",
-             100 * (double)counts->templates / (double)counts->trained_tokens);
+    if (counts->templates * 10 > counts->marked * 3)
+        warn(check, "%.0f %% of the answers' tokens are the template's, not their own words", 100 * (double)counts->templates / (double)counts->marked);
 }
 
 /* ---- rows that are much alike: one-permutation minhash of runs of five tokens, compared within bands ---- */

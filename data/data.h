@@ -82,7 +82,7 @@ typedef struct Encoding {
     bool no_eos;             /* the tokenizer has no EOS to end the row with */
     bool unwritten;          /* it has tool calls, tools or reasoning, which the chat template does not name */
     double weight;           /* the row's; see row_weight */
-    int32_t templates;       /* trained tokens that the chat template wrote, as far as that can be told */
+    int32_t marked, templates; /* tokens of answers before any cut; those of them that the chat template wrote, as far as that can be told */
     bool conversation, has_system; /* messages; with a system message */
 } Encoding;
 
@@ -120,7 +120,7 @@ typedef struct DataCounts {
     /* Where the first of them are: "FILE line N, ..."; in the dataset's memory, NULL when there are none */
     const char *dropped_untrained_rows, *untrained_rows;
     int64_t conversations, with_system; /* rows of messages, and those of them with a system message */
-    int64_t templates;         /* tokens: see Encoding */
+    int64_t marked, templates; /* tokens: see Encoding */
 } DataCounts;
 /* Columns and tags of an entry of dataset_info.json, under the names that file has for them; NULL: not there. */
 typedef struct ColumnMap {
@@ -176,6 +176,17 @@ typedef struct Dataset {
 } Dataset;
 /* Reads a key such as data.train: a scalar, a list of scalars, or a list of maps. ST_CONFIG. */
 Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource **sources, size_t *n);
+/* For those who keep rows themselves (OtherRows). */
+typedef struct SourceReader {
+    const char *what;        /* rows are called in messages */
+    bool widen;              /* see RowsConfig */
+    const size_t *kept;      /* rows so far, of all sources */
+    /* One row of a source. row->file lives as long as the arena; failures get its name and the line */
+    Status (*take)(void *context, const DataSource *source, const Row *row);
+    void *context;
+} SourceReader;
+/* All rows of a key such as data.train, file by file; fills sources and source_begins of table. ST_CONFIG, ST_INPUT, what `take` fails with. */
+Status data_sources_read(const Yaml *node, const char *key, const SourceReader *reader, Arena *arena, Dataset *table);
 /* Reads and tokenises all rows, or finds them tokenised. ST_INPUT with file and line: no JSON, a missing field, an unknown id, an empty result.
  * ST_RESOURCE: the disk is full. The same bytes for any number of threads; of several bad rows the first is named. Prints nothing: counts tell what
  * was dropped or cut. Strings of sources are borrowed. */

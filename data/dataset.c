@@ -187,7 +187,7 @@ static Status encode_row(const Loader *loader, Slot *slot) {
     ids_clear(&encoding->ids);
     ids_clear(&encoding->labels);
     encoding->remapped = encoding->no_eos = encoding->unwritten = encoding->conversation = encoding->has_system = slot->cut = false;
-    encoding->templates = 0;
+    encoding->marked = encoding->templates = 0;
     slot->outcome = ROW_KEPT;
     if (config->prompts) TRY(encode_prompt_row(slot->json, config, loader->tokenizer, encoding));
     else TRY(data_format_encode(slot->format, slot->json, config, loader->tokenizer, encoding));
@@ -245,6 +245,7 @@ static Status keep_slot(Loader *loader, Slot *slot) {
     counts->unwritten += slot->encoding.unwritten;
     counts->conversations += slot->encoding.conversation;
     counts->with_system += slot->encoding.has_system;
+    counts->marked += slot->encoding.marked;
     counts->templates += slot->encoding.templates;
     counts->weighted += slot->encoding.weight != 1;
     loader->dataset->files[slot->file].rows++;
@@ -349,6 +350,7 @@ static const struct { const char *name; size_t offset;
 #define FIELD(name) {#name, offsetof(DataCounts, name)}
     FIELD(dropped_long), FIELD(cut),           FIELD(dropped_untrained), FIELD(remapped),  FIELD(no_eos),
     FIELD(weighted),     FIELD(conversations), FIELD(with_system),       FIELD(templates), FIELD(unwritten),
+    FIELD(marked),
 #undef FIELD
 };
 

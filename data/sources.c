@@ -67,3 +67,46 @@ Status data_sources(const Yaml *node, const char *key, Arena *arena, DataSource 
     }
     return ST_OK;
 }
+
+/* ---- rows of all sources, for those who keep them themselves ---- */
+
+typedef struct Reading {
+    const SourceReader *reader;
+    const DataSource *source;
+    int64_t n_read;          /* rows of the file in work */
+} Reading;
+
+static Status take_row(void *context, const Row *row) {
+    Reading *reading = context;
+    reading->n_read++;
+    Status status = reading->reader->take(reading->reader->context, reading->source, row);
+    return status == ST_OK || status == ST_RESOURCE ? status : status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
+}
+
+static Status read_source(const SourceReader *reader, const DataSource *source, Arena *arena) {
+    const char **paths;
+    size_t n;
+    int64_t left = source->max_rows;
+    TRY(rows_expand(source->path, arena, &paths, &n));
+    for (size_t i = 0; i < n && (left > 0 || source->max_rows == 0); i++) {
+        Reading reading = {.reader = reader, .source = source};
+        RowsConfig how = {.max_rows = left, .separator = source->separator, .widen = reader->widen};
+        TRY(rows_read_as(paths[i], &how, take_row, &reading));
+        left -= reading.n_read;
+    }
+    return ST_OK;
+}
+
+Status data_sources_read(const Yaml *node, const char *key, const SourceReader *reader, Arena *arena, Dataset *table) {
+    TRY(data_sources(node, key, arena, &table->sources, &table->n_sources));
+    table->source_begins = arena_zero(arena, (table->n_sources + 1) * sizeof *table->source_begins);
+    if (!table->source_begins) return ST_RESOURCE;
+    for (size_t i = 0; i < table->n_sources; i++) {
+        if (table->sources[i].columns)
+            return status_hint(status_fail(ST_CONFIG, "'%s': %s are read under their own names, without dataset_info.json", key, reader->what),
+                               "name the file itself");
+        TRY(read_source(reader, &table->sources[i], arena));
+        table->source_begins[i + 1] = *reader->kept;
+    }
+    return ST_OK;
+}

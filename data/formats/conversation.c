@@ -400,6 +400,7 @@ static void mark_span(const Str *text, const Span *span, const json_t *messages,
         if (first && begin < span->begin) encoding->remapped = true;
         first = false;
         encoding->labels.data[i] = encoding->ids.data[i];
+        encoding->marked++;
         encoding->templates += is_templates(text, span, messages, begin, end);
     }
 }

@@ -11,14 +11,12 @@ typedef struct Reading {
     OfflineRows *rows;
     DataConfig config;
     const Tokenizer *tokenizer;
-    const char *format; /* of the source; NULL: told by the row */
-    int64_t n_read;
 } Reading;
 
 /* ---- one row ---- */
 
-static const DataFormat *format_of(const Reading *reading, const json_t *row) {
-    const char *given = reading->format ? reading->format : reading->config.format;
+static const DataFormat *format_of(const Reading *reading, const DataSource *source, const json_t *row) {
+    const char *given = source->format ? source->format : reading->config.format;
     if (given && strcmp(given, "auto") != 0) return data_format_find(given);
     for (size_t i = 0; data_format_at(i); i++)
         if (data_format_at(i)->detect(row)) return data_format_at(i);
@@ -37,9 +35,9 @@ static json_t *joined_ids(const json_t *row) {
     return json_pack("{s:o, s:o}", "input_ids", ids, "labels", labels);
 }
 
-static Status encode(const Reading *reading, const json_t *row, Encoding *encoding) {
+static Status encode(const Reading *reading, const DataSource *source, const json_t *row, Encoding *encoding) {
     json_t *ids = joined_ids(row);
-    const DataFormat *format = ids ? data_format_find("ids") : format_of(reading, row);
+    const DataFormat *format = ids ? data_format_find("ids") : format_of(reading, source, row);
     if (!format) return status_hint(status_fail(ST_INPUT, "the row is in no known form"), "{\"prompt\", \"completion\", \"reward\"} is the simplest");
     if (format->needs_tokenizer && !reading->tokenizer) {
         json_decref(ids);
@@ -119,51 +117,27 @@ static Status fits(Reading *reading, const Encoding *encoding, bool *dropped) {
     return status_hint(ST_INPUT, "raise data.max_length, or set data.truncation: drop");
 }
 
-static Status read_row(void *context, const Row *row) {
+static Status read_row(void *context, const DataSource *source, const Row *row) {
     Reading *reading = context;
     Encoding encoding = {0};
     bool dropped = false;
-    reading->n_read++;
-    Status status = encode(reading, row->json, &encoding);
+    Status status = encode(reading, source, row->json, &encoding);
     if (status == ST_OK) status = fits(reading, &encoding, &dropped);
     if (status == ST_OK && !dropped) status = keep(reading, row->json, &encoding);
     ids_release(&encoding.ids);
     ids_release(&encoding.labels);
-    return status == ST_OK || status == ST_RESOURCE ? status : status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
+    return status;
 }
 
 /* ---- all rows ---- */
-
-static Status read_source(Reading *reading, const DataSource *source) {
-    const char **paths;
-    size_t n_paths;
-    int64_t left = source->max_rows;
-    if (source->columns)
-        return status_hint(status_fail(ST_CONFIG, "'data.train': rows with rewards are read under their own names, without dataset_info.json"),
-                           "name the file itself");
-    TRY(rows_expand(source->path, reading->rows->arena, &paths, &n_paths));
-    reading->format = source->format;
-    for (size_t i = 0; i < n_paths && (left > 0 || source->max_rows == 0); i++) {
-        reading->n_read = 0;
-        TRY(rows_read_as(paths[i], &(RowsConfig){.max_rows = left, .separator = source->separator, .widen = true}, read_row, reading));
-        left -= reading->n_read;
-    }
-    return ST_OK;
-}
 
 Status offline_rows_read(const Recipe *recipe, const ModelConfig *model, const Chat *chat, const Tokenizer *tokenizer, OfflineRows *rows) {
     *rows = (OfflineRows){.arena = arena_new(0)};
     if (!rows->arena) return status_fail(ST_RESOURCE, "out of memory for rows");
     Reading reading = {.rows = rows, .config = data_config(recipe, model, chat), .tokenizer = tokenizer};
-    Dataset *table = &rows->table;
-    TRY(data_sources(recipe->data_train, "data.train", rows->arena, &table->sources, &table->n_sources));
-    table->source_begins = arena_zero(rows->arena, (table->n_sources + 1) * sizeof *table->source_begins);
-    if (!table->source_begins) return ST_RESOURCE;
-    for (size_t i = 0; i < table->n_sources; i++) {
-        TRY(read_source(&reading, &table->sources[i]));
-        table->source_begins[i + 1] = rows->n;
-    }
-    table->n = rows->n;
+    SourceReader reader = {.what = "rows with rewards", .widen = true, .kept = &rows->n, .take = read_row, .context = &reading};
+    TRY(data_sources_read(recipe->data_train, "data.train", &reader, rows->arena, &rows->table));
+    rows->table.n = rows->n;
     if (rows->n == 0) return status_fail(ST_INPUT, "'data.train' holds no rows; %lld were longer than data.max_length", (long long)rows->dropped);
     rows->mean_reward /= (double)rows->n;
     return ST_OK;

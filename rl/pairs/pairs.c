@@ -15,7 +15,6 @@ typedef struct Loader {
     DataConfig config;
     Pairs *pairs;
     size_t cap_rows, n_files;
-    int64_t n_read;           /* rows of the file in work */
     Encoding sides[2];
     double *labels;             /* of the row's steps */
     size_t cap_labels;
@@ -315,37 +314,17 @@ static Status read_row(Loader *loader, const Row *from) {
     return keep_row(loader, &row);
 }
 
-static Status take_row(void *context, const Row *row) {
+/* ---- all rows ---- */
+
+static Status take_row(void *context, const DataSource *source, const Row *row) {
     Loader *loader = context;
-    loader->n_read++;
-    loader->pairs->files[loader->n_files - 1].unit = row->unit;
-    Status status = read_row(loader, row);
-    return status == ST_OK || status == ST_RESOURCE ? status : status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
-}
-
-/* ---- files ---- */
-
-static Status load_file(Loader *loader, const DataSource *source, const char *path, int64_t left) {
     Pairs *pairs = loader->pairs;
-    TRY(array_resize(&pairs->files, loader->n_files + 1, sizeof *pairs->files, "names of files"));
-    pairs->files[loader->n_files++] = (PairFile){arena_strdup(pairs->arena, path), "line"};
-    return rows_read_as(path, &(RowsConfig){.max_rows = left, .separator = source->separator, .widen = true}, take_row, loader);
-}
-
-static Status load_source(Loader *loader, const DataSource *source, const char *key) {
-    const char **paths;
-    size_t n;
-    if (source->columns)
-        return status_hint(status_fail(ST_CONFIG, "'%s': rows of pairs are read under their own names, without dataset_info.json", key),
-                           "name the file itself");
-    TRY(rows_expand(source->path, loader->pairs->arena, &paths, &n));
-    int64_t left = source->max_rows;
-    for (size_t i = 0; i < n && (left > 0 || source->max_rows == 0); i++) {
-        loader->n_read = 0;
-        TRY(load_file(loader, source, paths[i], left));
-        left -= loader->n_read;
+    (void)source;
+    if (loader->n_files == 0 || pairs->files[loader->n_files - 1].path != row->file) {
+        TRY(array_resize(&pairs->files, loader->n_files + 1, sizeof *pairs->files, "names of files"));
+        pairs->files[loader->n_files++] = (PairFile){row->file, row->unit};
     }
-    return ST_OK;
+    return read_row(loader, row);
 }
 
 static int32_t length_of(const void *rows, size_t i) { return (int32_t)pair_row_tokens(&((const Pairs *)rows)->rows[i]); }
@@ -366,22 +345,11 @@ static void count(Pairs *pairs) {
     pairs->table.other = (OtherRows){pairs, length_of, where_is};
 }
 
-static Status load_sources(Loader *loader, const char *key, YamlNode node) {
-    Dataset *table = &loader->pairs->table;
-    TRY(data_sources(node, key, loader->pairs->arena, &table->sources, &table->n_sources));
-    table->source_begins = arena_zero(loader->pairs->arena, (table->n_sources + 1) * sizeof *table->source_begins);
-    if (!table->source_begins) return ST_RESOURCE;
-    for (size_t i = 0; i < table->n_sources; i++) {
-        TRY(load_source(loader, &table->sources[i], key));
-        table->source_begins[i + 1] = loader->pairs->n;
-    }
-    return ST_OK;
-}
-
 static Status load_all(Loader *loader, const char *key, YamlNode node) {
-    const Pairs *pairs = loader->pairs;
-    TRY(load_sources(loader, key, node));
-    count(loader->pairs);
+    Pairs *pairs = loader->pairs;
+    SourceReader reader = {.what = "rows of pairs", .widen = true, .kept = &pairs->n, .take = take_row, .context = loader};
+    TRY(data_sources_read(node, key, &reader, pairs->arena, &pairs->table));
+    count(pairs);
     if (pairs->n > 0) return ST_OK;
     status_fail(ST_INPUT, "no rows are left of '%s': %lld are longer than data.max_length, in %lld both answers are the same", key,
                 (long long)pairs->dropped_long, (long long)pairs->dropped_same);

@@ -12,14 +12,12 @@ typedef struct Reading {
     const DataConfig *config;
     const Tokenizer *tokenizer;
     const ModelConfig *model;
-    const char *file, *format; /* format: of the source */
-    int64_t n_read;            /* rows of the file in work */
 } Reading;
 
 /* A pair has a prompt too, but whoever hands pairs to a policy gradient has most likely taken the wrong algorithm. */
-static Status check_kind(const Reading *reading, const json_t *row) {
+static Status check_kind(const Reading *reading, const DataSource *source, const json_t *row) {
     static const char *const keys[][2] = {{"chosen", "rejected"}, {"chosen_messages", "rejected_messages"}, {"chosen_ids", "rejected_ids"}};
-    const char *format = reading->format ? reading->format : reading->config->format;
+    const char *format = source->format ? source->format : reading->config->format;
     bool pair = false;
     for (size_t i = 0; i < COUNT_OF(keys); i++) pair |= json_object_get(row, keys[i][0]) && json_object_get(row, keys[i][1]);
     if (!pair || (format && (strcmp(format, "prompt") == 0 || strcmp(format, "preference") == 0))) return ST_OK;
@@ -93,12 +91,11 @@ static Status keep_text(const Reading *reading, const json_t *row, PromptRow *ma
     return status == ST_OK && !made->text ? status_fail(ST_RESOURCE, "out of memory for prompts") : status;
 }
 
-static Status read_row(void *context, const Row *row) {
+static Status read_row(void *context, const DataSource *source, const Row *row) {
     Reading *reading = context;
-    PromptRow made = {.file = reading->file, .unit = row->unit, .line = row->line};
+    PromptRow made = {.file = row->file, .unit = row->unit, .line = row->line};
     bool kept = false;
-    reading->n_read++;
-    Status status = check_kind(reading, row->json);
+    Status status = check_kind(reading, source, row->json);
     if (status == ST_OK) status = row_question(row->json, reading->config, reading->tokenizer, &made.ids);
     if (status == ST_OK) status = check_ids(&made.ids, reading->model);
     if (status == ST_OK) status = keep_text(reading, row->json, &made);
@@ -111,40 +108,7 @@ static Status read_row(void *context, const Row *row) {
     }
     ids_release(&made.ids);
     free(made.text);
-    return status == ST_OK ? ST_OK : status_prefix(status, "'%s' %s %zu", row->file, row->unit, row->line);
-}
-
-static Status read_source(Reading *reading, const DataSource *source) {
-    const char **paths;
-    size_t n_paths;
-    int64_t left = source->max_rows;
-    TRY(rows_expand(source->path, reading->set->arena, &paths, &n_paths));
-    reading->format = source->format;
-    for (size_t i = 0; i < n_paths && (left > 0 || source->max_rows == 0); i++) {
-        reading->file = paths[i];
-        reading->n_read = 0;
-        /* Not widened: reward programs get the rows */
-        TRY(rows_read_as(paths[i], &(RowsConfig){.max_rows = left, .separator = source->separator}, read_row, reading));
-        left -= reading->n_read;
-    }
-    return ST_OK;
-}
-
-static Status read_sources(Reading *reading, YamlNode node, const char *key) {
-    PromptSet *set = reading->set;
-    Dataset *table = &set->table;
-    TRY(data_sources(node, key, set->arena, &table->sources, &table->n_sources));
-    table->source_begins = arena_zero(set->arena, (table->n_sources + 1) * sizeof *table->source_begins);
-    if (!table->source_begins) return ST_RESOURCE;
-    for (size_t i = 0; i < table->n_sources; i++) {
-        if (table->sources[i].columns)
-            return status_hint(status_fail(ST_CONFIG, "'%s': prompts are read under their own names, without dataset_info.json", key),
-                               "name the file itself");
-        TRY(read_source(reading, &table->sources[i]));
-        table->source_begins[i + 1] = set->n;
-    }
-    table->n = set->n;
-    return ST_OK;
+    return status;
 }
 
 Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const ModelConfig *model, const Chat *chat, const Tokenizer *tokenizer,
@@ -153,7 +117,10 @@ Status prompts_read(YamlNode node, const char *key, const Recipe *recipe, const 
     if (!set->arena) return status_fail(ST_RESOURCE, "out of memory for prompts");
     DataConfig config = data_config(recipe, model, chat);
     Reading reading = {.set = set, .config = &config, .tokenizer = tokenizer, .model = model};
-    TRY(read_sources(&reading, node, key));
+    /* Not widened: reward programs get the rows */
+    SourceReader reader = {.what = "prompts", .kept = &set->n, .take = read_row, .context = &reading};
+    TRY(data_sources_read(node, key, &reader, set->arena, &set->table));
+    set->table.n = set->n;
     if (set->n > 0) return ST_OK;
     status_fail(ST_INPUT, "'%s' holds no prompts", key);
     return set->dropped ? status_hint(ST_INPUT, "%lld were longer than data.max_length", (long long)set->dropped) : ST_INPUT;
