@@ -316,10 +316,18 @@ static Status read_row(Loader *loader, const Row *from) {
 
 /* ---- all rows ---- */
 
+/* Rows are told by their columns; a format that is named must be the one they are read in. */
+static Status check_format(const Loader *loader, const char *named) {
+    const char *own = loader->source->stepwise ? "stepwise" : loader->source->unpaired ? "kto" : "preference";
+    if (!named || strcmp(named, "auto") == 0 || strcmp(named, "ids") == 0 || strcmp(named, own) == 0) return ST_OK;
+    status_fail(ST_CONFIG, "'data.format' is %s, and %s learns from rows of format %s", named, loader->source->reader, own);
+    return status_hint(ST_CONFIG, "leave it out, or write data.format: %s", own);
+}
+
 static Status take_row(void *context, const DataSource *source, const Row *row) {
     Loader *loader = context;
     Pairs *pairs = loader->pairs;
-    (void)source;
+    TRY(check_format(loader, source->format ? source->format : loader->config.format));
     if (loader->n_files == 0 || pairs->files[loader->n_files - 1].path != row->file) {
         TRY(array_resize(&pairs->files, loader->n_files + 1, sizeof *pairs->files, "names of files"));
         pairs->files[loader->n_files++] = (PairFile){row->file, row->unit};
