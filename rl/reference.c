@@ -73,6 +73,8 @@ void reference_free(Reference *reference) {
     arena_free(reference->arena);
 }
 
+uint64_t reference_fingerprint(const Reference *reference) { return reference && reference->other ? model_fingerprint(reference->other) : 0; }
+
 static void swap_first(Reference *reference) {
     const Params *params = &reference->model->params;
     for (size_t i = 0; i < params->n; i++) {

@@ -17,6 +17,8 @@ typedef struct Reference Reference;
  * another vocabulary; ST_RESOURCE. */
 Status reference_open(const Recipe *recipe, Model *model, Reference **reference);
 void reference_free(Reference *reference); /* NULL is fine */
+/* model_fingerprint of a directory's; 0 for the policy as it was, and for NULL. */
+uint64_t reference_fingerprint(const Reference *reference);
 /* The model to run, without recording. */
 const Model *reference_begin(Reference *reference);
 void reference_end(Reference *reference);

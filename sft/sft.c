@@ -326,7 +326,7 @@ static TrainerConfig trainer_config(Sft *sft) {
         .task =
             {
                 .context = sft,
-                .inputs = {{"model.path", params_fingerprint(&sft->model->params)},
+                .inputs = {{"model.path", model_fingerprint(sft->model)},
                            {"data.train", dataset_fingerprint(sft->rows.train)},
                            {sft->rows.eval ? "data.eval" : NULL, sft->rows.eval ? dataset_fingerprint(sft->rows.eval) : 0}},
                 .total_steps = sft->total_steps,

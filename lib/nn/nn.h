@@ -37,7 +37,7 @@ typedef struct Params { Param *items; size_t n, cap; } Params;
 Param *params_add(Params *params, const char *name, Tensor *tensor, ParamRole role);
 Param *params_find(const Params *params, const char *name); /* NULL when there is none */
 void params_release(Params *params); /* the list, not the tensors */
-/* A number that other weights would hardly have: of all names, shapes and a few values of each tensor. */
+/* A number that other weights would hardly have: of all names, shapes and values. Reads all of them. */
 uint64_t params_fingerprint(const Params *params);
 /* Marks a parameter as trained: needs_grad, and a zeroed gradient of its own dtype in `arena`. The tensor must be f32 (f64 on the reference device).
  */

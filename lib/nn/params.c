@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 Param *params_add(Params *params, const char *name, Tensor *tensor, ParamRole role) {
     if (array_grow(&params->items, &params->cap, params->n + 1, sizeof *params->items, "parameters") != ST_OK) return NULL;
     Param *param = &params->items[params->n++];
@@ -23,23 +25,19 @@ void params_release(Params *params) {
     *params = (Params){0};
 }
 
-/* FNV-1a. */
-static uint64_t hash_bytes(uint64_t hash, const void *bytes, size_t size) {
-    for (size_t i = 0; i < size; i++) hash = (hash ^ ((const uint8_t *)bytes)[i]) * 1099511628211u;
-    return hash;
+static uint64_t param_fingerprint(const Param *param) {
+    const Tensor *tensor = param->tensor;
+    uint64_t hash = XXH3_64bits(tensor->data, tensor_bytes(tensor));
+    hash = XXH3_64bits_withSeed(tensor->shape, (size_t)tensor->n_dims * sizeof *tensor->shape, hash);
+    return XXH3_64bits_withSeed(param->name, strlen(param->name), hash);
 }
 
+/* Summed up, so that threads may take the tensors in any order; a name is part of each. */
 uint64_t params_fingerprint(const Params *params) {
-    enum { SAMPLES = 16, SAMPLE_BYTES = 16 };
-    uint64_t hash = 14695981039346656037u;
-    for (size_t i = 0; i < params->n; i++) {
-        const Tensor *tensor = params->items[i].tensor;
-        size_t size = tensor_bytes(tensor), part = MIN(size, (size_t)SAMPLE_BYTES);
-        hash = hash_bytes(hash, params->items[i].name, strlen(params->items[i].name) + 1);
-        hash = hash_bytes(hash, tensor->shape, (size_t)tensor->n_dims * sizeof *tensor->shape);
-        for (size_t k = 0; k < SAMPLES; k++) hash = hash_bytes(hash, (const uint8_t *)tensor->data + (size - part) / (SAMPLES - 1) * k, part);
-    }
-    return hash;
+    uint64_t sum = 0;
+#pragma omp parallel for schedule(dynamic) reduction(+ : sum)
+    for (size_t i = 0; i < params->n; i++) sum += param_fingerprint(&params->items[i]);
+    return sum;
 }
 
 Status params_train(Param *param, Arena *arena) {

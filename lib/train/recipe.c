@@ -317,10 +317,27 @@ static Status unknown_key(const char *section, const char *name, const Source *s
     return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : status_hint(ST_CONFIG, "--help of the command lists the keys");
 }
 
+static Status set_default(Recipe *recipe, const Key *key) {
+    Yaml *node;
+    TRY(yaml_read_text(key->fallback, strlen(key->fallback), key->dotted, recipe->arena, &node));
+    TRY(read_value(recipe, key, node, &(Source){0}));
+    size_t i = (size_t)(key - recipe_keys);
+    recipe->given[i] = false;
+    recipe->lines[i] = 0;
+    return ST_OK;
+}
+
+/* SECTION=null on the command line: as if the file had none. */
+static Status blank_section(Recipe *recipe, const char *section) {
+    for (size_t i = 0; i < n_recipe_keys; i++)
+        if (strcmp(recipe_keys[i].section, section) == 0) TRY(set_default(recipe, &recipe_keys[i]));
+    return ST_OK;
+}
+
 static Status read_section(Recipe *recipe, const KeySection *section, const Yaml *node, const Source *source) {
     char where[512];
     *section_flag(recipe, section) = node->kind != YAML_NULL;
-    if (node->kind == YAML_NULL) return ST_OK;
+    if (node->kind == YAML_NULL) return blank_section(recipe, section->name);
     if (node->kind != YAML_MAP)
         return status_fail(ST_CONFIG, "wrong value for section '%s' %s: expected a map of keys", section->name, source_text(source, where));
     for (size_t i = 0; i < node->n; i++) {
@@ -341,12 +358,7 @@ static Status read_top(Recipe *recipe, const char *name, const Yaml *node, const
 }
 
 static Status read_defaults(Recipe *recipe) {
-    for (size_t i = 0; i < n_recipe_keys; i++) {
-        const Key *key = &recipe_keys[i];
-        Yaml *node;
-        TRY(yaml_read_text(key->fallback, strlen(key->fallback), key->dotted, recipe->arena, &node));
-        TRY(read_value(recipe, key, node, &(Source){0}));
-    }
+    for (size_t i = 0; i < n_recipe_keys; i++) TRY(set_default(recipe, &recipe_keys[i]));
     return ST_OK;
 }
 

@@ -152,7 +152,7 @@ static bool changes_nothing(const Key *key) {
                                         "synth.select_quotas"};
     for (size_t i = 0; i < COUNT_OF(names); i++)
         if (strcmp(key->dotted, names[i]) == 0) return true;
-    return strcmp(key->section, "generate") == 0;
+    return false;
 }
 
 /* A run that was begun with data.now: null has the day it began, where its template writes one. */
@@ -186,7 +186,6 @@ const char *recipe_difference(const Recipe *a, const Recipe *b, const char **val
     const char *different = NULL;
     for (size_t i = 0; i < n_recipe_keys && !different; i++) {
         if (changes_nothing(&recipe_keys[i]) || takes_its_day(a, &recipe_keys[i])) continue;
-        if (!a->has_lora && strcmp(recipe_keys[i].section, "lora") == 0) continue; /* lora: null over a recipe that has the section */
         if (same_value(a, b, &recipe_keys[i], &text_a, &text_b)) continue;
         different = recipe_keys[i].dotted;
         *value_a = arena_strdup(a->arena, str_text(&text_a));

@@ -136,7 +136,7 @@ Status checkpoint_load(Run *run, int64_t step, const CheckpointItem *items, size
 typedef struct LossSums { double loss_sum, count; int64_t tokens, loss_tokens; } LossSums;
 /* Something that a run is made from, beside its recipe: the key that names it and a number that tells whether it is still the same. */
 typedef struct TaskInput { const char *key; uint64_t fingerprint; } TaskInput;
-enum { TASK_MAX_INPUTS = 4 };
+enum { TASK_MAX_INPUTS = 6 };
 /* What trainer_run asks of a kind of run: its data and its losses. All is a function of (seed, step), so that a resumed run does the same. */
 typedef struct Task {
     void *context;

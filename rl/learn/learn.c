@@ -147,7 +147,9 @@ static void started(void *context, JsonWriter *w) {
 
 static Status train(void *context, Run *run) {
     Learn *learn = context;
+    const NamedMdp *world = learn->learner->env->world;
     LoopTask task = {.context = learn,
+                     .inputs = {{world ? "rl.env" : NULL, world ? named_mdp_fingerprint(world) : 0}},
                      .done = done,
                      .step = step,
                      .fragile = env_is_remote(learn->learner->env),

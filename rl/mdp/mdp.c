@@ -5,6 +5,8 @@
 #include <stdlib.h>
 #include <string.h>
 
+#include <xxhash.h>
+
 #include "rl/mdp/mdp_parts.h"
 
 typedef struct Outcome { int64_t row; double probability, reward; int32_t next; uint32_t line : 31, ends : 1; } Outcome;
@@ -218,6 +220,23 @@ Status mdp_builder_finish(MdpBuilder *builder, NamedMdp **world) {
     Status status = finish(builder, world);
     mdp_builder_free(builder);
     return status;
+}
+
+static uint64_t add_part(uint64_t hash, const void *part, int64_t n, size_t size) {
+    return part ? XXH3_64bits_withSeed(part, (size_t)n * size, hash) : hash;
+}
+
+uint64_t named_mdp_fingerprint(const NamedMdp *world) {
+    const Mdp *mdp = &world->mdp;
+    int64_t rows = (int64_t)mdp->n_states * mdp->n_actions, n = mdp->begin[rows];
+    uint64_t hash = add_part((uint64_t)world->max_steps, &mdp->gamma, 1, sizeof mdp->gamma);
+    hash = add_part(hash, mdp->begin, rows + 1, sizeof *mdp->begin);
+    hash = add_part(hash, mdp->next, n, sizeof *mdp->next);
+    hash = add_part(hash, mdp->probability, n, sizeof *mdp->probability);
+    hash = add_part(hash, mdp->reward, n, sizeof *mdp->reward);
+    hash = add_part(hash, mdp->ends, n, sizeof *mdp->ends);
+    hash = add_part(hash, mdp->terminal, mdp->n_states, sizeof *mdp->terminal);
+    return add_part(hash, world->start, mdp->n_states, sizeof *world->start);
 }
 
 void named_mdp_free(NamedMdp *world) {

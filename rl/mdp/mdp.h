@@ -37,6 +37,8 @@ Status mdp_open_discounted(const char *spec, double gamma, NamedMdp **world);
 Status mdp_read_file(const char *path, NamedMdp **world);
 Status mdp_read_file_discounted(const char *path, double gamma, NamedMdp **world); /* gamma as for mdp_open_discounted */
 void named_mdp_free(NamedMdp *world); /* NULL is fine */
+/* A number that another process would hardly have, whatever its states are called. */
+uint64_t named_mdp_fingerprint(const NamedMdp *world);
 
 /* ---- what makes one sound ---- */
 

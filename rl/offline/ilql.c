@@ -393,7 +393,7 @@ static Status train(void *context, Run *run) {
     Ilql *il = context;
     LoopTask task = {
         .context = il,
-        .inputs = {{"model.path", params_fingerprint(&il->model->params)}, {"data.train", offline_rows_fingerprint(&il->rows)}},
+        .inputs = {{"model.path", model_fingerprint(il->model)}, {"data.train", offline_rows_fingerprint(&il->rows)}},
         .done = done,
         .step = step,
         .keep = keep,

@@ -250,7 +250,7 @@ static TrainerConfig trainer_config(PairRun *run) {
         .task =
             {
                 .context = run,
-                .inputs = {{"model.path", params_fingerprint(&run->model->params)},
+                .inputs = {{"model.path", model_fingerprint(run->model)},
                            {"data.train", pairs_fingerprint(run->train)},
                            {run->eval ? "data.eval" : NULL, run->eval ? pairs_fingerprint(run->eval) : 0}},
                 .total_steps = run->total_steps,
@@ -344,6 +344,7 @@ static Status train(void *context, Run *dir) {
     PairRun *run = whole->run;
     note_plan(run, dir, &whole->plan);
     if (run->objective->open) TRY(run->objective->open(run));
+    if (run->reference) whole->trainer.task.inputs[TASK_MAX_INPUTS - 1] = (TaskInput){"rl.reference", run->reference};
     whole->trainer.run = dir;
     return trainer_run(&whole->trainer, whole->result);
 }

@@ -53,6 +53,7 @@ struct PairRun {
     Model *model;
     Pairs *train, *eval;     /* eval NULL: none */
     Tape *tape;
+    uint64_t reference;      /* reference_fingerprint of the objective's, 0: it has none */
     int64_t total_steps;
     DataPlan plan;           /* which rows a step takes */
     size_t *rows, *batch_ends, *examples; /* rows of the step `loaded`, batch after batch, and behind each of its n_batches; of one batch */

@@ -130,6 +130,7 @@ static Status open_reference(PairRun *run) {
     Preference *p = run->context;
     if (p->loss && !preference_loss_has_reference(p->loss)) return ST_OK;
     TRY(reference_open(run->recipe, run->model, &p->reference));
+    run->reference = reference_fingerprint(p->reference);
     bool *used = calloc(run->train->n, sizeof *used);
     p->of_train = calloc(2 * run->train->n, sizeof *p->of_train);
     p->of_eval = run->eval ? calloc(2 * run->eval->n, sizeof *p->of_eval) : NULL;

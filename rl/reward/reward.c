@@ -289,6 +289,15 @@ void rewards_close(RewardSet *set) {
 
 size_t rewards_count(const RewardSet *set) { return set->n; }
 
+uint64_t rewards_fingerprint(const RewardSet *set) {
+    uint64_t hash = 0;
+    for (size_t i = 0; set && i < set->n; i++) {
+        const Reward *reward = &set->rewards[i];
+        if (reward->kind->fingerprint) hash = 31 * hash + reward->kind->fingerprint(reward);
+    }
+    return hash;
+}
+
 const Reward *reward_before(const Reward *reward, const char *name) {
     for (size_t i = 0; i < reward->index; i++)
         if (strcmp(reward->set->rewards[i].name, name) == 0) return &reward->set->rewards[i];

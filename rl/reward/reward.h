@@ -53,6 +53,8 @@ Status rewards_bytes(const RewardSet *set, const RewardShape *shape, size_t *byt
 /* Whether the row has what rewards look for in it (an answer's column and its kind), before anything is sampled. ST_INPUT with the reward and the
  * row. What a program, a server or a model will say of it is not known before. */
 Status rewards_check(RewardSet *set, const RewardRow *row);
+/* model_fingerprint of the attached models together; 0 where there are none, and for NULL. */
+uint64_t rewards_fingerprint(const RewardSet *set);
 void rewards_close(RewardSet *set); /* ends programs that were started; NULL is fine */
 
 /* One number per row: of one reward, before its weight; or, where a program answers with several numbers, one of the others, under NAME/KEY, NaN in

@@ -68,6 +68,8 @@ static Status attach(Reward *reward, const RewardPolicy *policy) {
                : status_fail(ST_INPUT, "reward '%s': 'retokenize' needs a tokenizer, and '%s' has none", reward->name, judge->scorer->dir);
 }
 
+static uint64_t fingerprint(const Reward *reward) { return model_fingerprint(((const Judge *)reward->state)->scorer->model); }
+
 static Status bytes(const Reward *reward, const RewardShape *shape, size_t *need) {
     const Judge *judge = reward->state;
     return scorer_bytes(judge->scorer, &(ScorerShape){shape->n_prompt, shape->n_completion, shape->n, shape->group}, need);
@@ -148,4 +150,4 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     return status;
 }
 
-const RewardKind reward_kind_model = {"model", options, .attach = attach, .bytes = bytes, .close = close, .score_all = score_all};
+const RewardKind reward_kind_model = {"model", options, .attach = attach, .bytes = bytes, .fingerprint = fingerprint, .close = close, .score_all = score_all};

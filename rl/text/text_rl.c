@@ -351,12 +351,15 @@ static void started(void *context, JsonWriter *w) {
 static Status train(void *context, Run *run) {
     TextRl *rl = context;
     bool own = rl->value && rl->value->own;
+    uint64_t reference = reference_fingerprint(rl->reference), judges = rewards_fingerprint(rl->rewards);
     LoopTask task = {
         .context = rl,
-        .inputs = {{"model.path", params_fingerprint(&rl->model->params)},
+        .inputs = {{"model.path", model_fingerprint(rl->model)},
                    {"data.train", prompts_fingerprint(&rl->prompts)},
                    {rl->eval.n > 0 ? "data.eval" : NULL, prompts_fingerprint(&rl->eval)},
-                   {own ? "rl.value_model" : NULL, own ? params_fingerprint(&rl->value->model->params) : 0}},
+                   {own ? "rl.value_model" : NULL, own ? model_fingerprint(rl->value->model) : 0},
+                   {reference ? "rl.reference" : NULL, reference},
+                   {judges ? "reward" : NULL, judges}},
         .done = done,
         .gather = gather,
         .step = step,

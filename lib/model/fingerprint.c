@@ -1,0 +1,34 @@
+/* Whether a model is the one it was: a run that goes on must not do so with another. */
+#include "lib/model/model.h"
+
+#include <xxhash.h>
+
+static void add_rope(const RopeConfig *rope, Str *text) {
+    str_printf(text, " rope %d %a %a %a %a %lld %a %a %a %a %a %d", rope->type, rope->rope_theta, rope->factor, rope->low_freq_factor,
+               rope->high_freq_factor, (long long)rope->original_max_position_embeddings, rope->beta_fast, rope->beta_slow, rope->attention_factor,
+               rope->mscale, rope->mscale_all_dim, rope->truncate);
+}
+
+/* What config.json says beyond the tensors' names and shapes. */
+static void add_config(const ModelConfig *config, Str *text) {
+    str_printf(text, "%s %d %lld %lld %lld %lld %lld", config->model_type, config->scores, (long long)config->num_hidden_layers,
+               (long long)config->num_attention_heads, (long long)config->num_key_value_heads, (long long)config->head_dim,
+               (long long)config->max_position_embeddings);
+    str_printf(text, " norm %d %a", config->norm, config->norm_eps);
+    add_rope(&config->rope, text);
+    str_printf(text, " activation %d scale %a caps %a %a tied %d windows", config->activation, config->attention_scale, config->attn_softcap,
+               config->final_softcap, config->tie_word_embeddings);
+    for (int64_t l = 0; l < config->num_hidden_layers; l++) str_printf(text, " %lld", (long long)config->layer_window[l]);
+    str_append(text, " ends");
+    for (size_t i = 0; i < config->n_eos; i++) str_printf(text, " %lld", (long long)config->eos_token_id[i]);
+}
+
+uint64_t model_fingerprint(const Model *model) {
+    Str text = {0};
+    add_config(&model->config, &text);
+    for (size_t i = 0; i < model->n_linears; i++)
+        if (model->linears[i]->lora) str_printf(&text, " %s %a", model->linears[i]->path, model->linears[i]->lora->scale);
+    uint64_t hash = XXH3_64bits_withSeed(str_text(&text), text.len, params_fingerprint(&model->params));
+    str_release(&text);
+    return hash;
+}
