@@ -152,6 +152,7 @@ static int play(const char *how, const char *file) {
         }
         if ((part = json_object_get(request, "reset"))) say_reset(&play, part);
         if ((part = json_object_get(request, "step")) && !misbehave(&play)) say_step(&play, part);
+        if (part && is(&play, "adds")) printf("step done!\n");
         bool closes = json_object_get(request, "close");
         json_decref(request);
         fflush(stdout);
@@ -374,7 +375,12 @@ static void wrong_answers_are_shown(void **state) {
         check_text(cases[c].text);
         env_free(env);
     }
-    Env *env = player("beyond", 2);
+    Env *env = player("adds", 2);
+    check_ok(env_step(env, still, true));
+    check_status(env_step(env, still, true), ST_INPUT);
+    check_text("more than one line for a request: 'step done!'");
+    env_free(env);
+    env = player("beyond", 2);
     for (int t = 0; t < 3; t++) check_ok(env_step(env, still, true));
     assert_int_equal(warnings, 1);
     check_contains(last_warning, "number 1 of an observation of copy 0 is 9, said to be from 0 to 7");

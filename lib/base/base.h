@@ -238,7 +238,8 @@ Status child_ask(Child *child, const char *text, size_t len, size_t n_lines, dou
 void child_begin(Child *child, const char *text, size_t len, size_t n_lines, double seconds);
 Status children_next(Child *const *children, size_t n, size_t *which, Str *reply);
 bool child_has_ended(const Child *child); /* as a failure has shown */
-size_t child_unasked(const Child *child); /* bytes that it said beyond what it was asked for */
+/* What it has said so far beyond what it was asked for, between an answer and the next question. Borrowed until the next call */
+Slice child_unasked(Child *child);
 /* The last line that it wrote to stderr, where programs say why they end; empty: none, also without a child. Borrowed until the next call */
 Slice child_last_line(const Child *child);
 Status child_add_last_line(const Child *child, Status status); /* the same as a hint to the failure `status`, which it returns */

@@ -279,9 +279,8 @@ static bool write_some(Child *child, const char *text, size_t len, size_t *sent)
 
 /* Length of the first n lines with their ends; 0: they are not all here. `seen` and `lines`: what earlier calls looked through. */
 static size_t length_of_lines(const Str *text, size_t n, size_t *seen, size_t *lines) {
-    for (; *seen < text->len; ++*seen)
-        if (text->data[*seen] == '\n' && ++*lines == n) return *seen + 1;
-    return 0;
+    while (*lines < n && *seen < text->len) *lines += text->data[(*seen)++] == '\n';
+    return *lines == n ? *seen : 0;
 }
 
 /* What was begun is answered, or has failed: true, with the status. */
@@ -363,7 +362,14 @@ Status child_ask(Child *child, const char *text, size_t len, size_t n_lines, dou
 }
 
 bool child_has_ended(const Child *child) { return child->ended; }
-size_t child_unasked(const Child *child) { return child->out.len; }
+
+Slice child_unasked(Child *child) {
+    for (size_t before = SIZE_MAX; child->fds[OUT] >= 0 && child->out.len != before && child->out.len <= LONGEST_LINE;) {
+        before = child->out.len;
+        read_some(&child->fds[OUT], &child->out);
+    }
+    return (Slice){str_text(&child->out), child->out.len};
+}
 
 /* Records no failure: it is called where one may be on its way. */
 void child_stop(Child *child, const char *farewell, double patience) {

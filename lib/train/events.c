@@ -193,7 +193,7 @@ static Status write_file(const Events *events, const char *metrics_path, bool ag
     return status;
 }
 
-Status events_open(Events *events, Arena *arena, const char *dir, const char *metrics_path) {
+Status events_open(Events *events, Arena *arena, const char *dir, const char *metrics_path, bool replace) {
     char **names, host[256] = "localhost";
     size_t n;
     struct timespec now;
@@ -207,8 +207,8 @@ Status events_open(Events *events, Arena *arena, const char *dir, const char *me
     events->path =
         arena_printf(arena, "%s/events.out.tfevents.%010lld.%s.%d", dir, (long long)MAX((int64_t)now.tv_sec, newest + 1), host, (int)getpid());
     if (!events->path) return ST_RESOURCE;
-    TRY(write_file(events, metrics_path, newest > 0, events->began + seconds));
-    for (size_t i = 0; i < n; i++)
+    TRY(write_file(events, metrics_path, replace && newest > 0, events->began + seconds));
+    for (size_t i = 0; i < n && replace; i++)
         if (is_event_file(names[i])) TRY(remove_file(path_join(arena, dir, names[i])));
     return ST_OK;
 }

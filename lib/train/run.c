@@ -157,7 +157,7 @@ static Status take_up(Run *run) {
     TRY(clean_checkpoints(run));
     TRY(clean_files(run));
     TRY(run_cut_metrics(run, metrics_bytes));
-    return events_open(&run->events, run->arena, run->dir, run->metrics_path);
+    return events_open(&run->events, run->arena, run->dir, run->metrics_path, run->resumed);
 }
 
 /* Refuses what must not go on; finds out whether the run was there before and is complete. */
@@ -205,11 +205,17 @@ Status run_check(const Recipe *recipe, bool resume, bool *finished) {
     return status;
 }
 
+bool run_reported(const Run *run) {
+    const char *path = run_path(run, "report.html");
+    return path && file_exists(path);
+}
+
 static Status run_begin(Run *run, const Recipe *recipe, bool resume) {
     TRY(examine(run, recipe, resume));
-    if (run->finished) return ST_OK;
+    if (run->finished && run_reported(run)) return ST_OK;
     TRY(dir_make(run->dir));
     TRY(open_log(run));
+    if (run->finished) return clean_files(run);
     log_set_record(record, run);
     recorded = run;
     if (!run->resumed) TRY(write_recipe(run, recipe));

@@ -45,7 +45,7 @@ Status training_run(const TrainingKind *kind, void *context, const Recipe *const
     Training training = {.kind = kind, .context = context, .recipe = recipe, .options = options};
     Status status = go(&training);
     kind->release(context);
-    if (training.run && !training.finished) status = report_run(training.run, status);
+    if (training.run && !(training.finished && run_reported(training.run))) status = report_run(training.run, status);
     run_close(training.run);
     return status;
 }

@@ -22,6 +22,11 @@ Status program_ask(Program *program) {
     json_decref(program->answer);
     program->answer = NULL;
     str_clear(&program->reply);
+    Slice unasked = child_unasked(program->child);
+    if (unasked.len > 0) {
+        str_append_n(&program->reply, unasked.data, unasked.len);
+        return program_wrong(program, -1, "more than one line for a request");
+    }
     TRY(child_ask(program->child, str_text(&program->request), program->request.len, 1, program->timeout, &program->reply));
     program->answer = json_loadb(program->reply.data, program->reply.len, JSON_REJECT_DUPLICATES, NULL);
     if (!json_is_object(program->answer)) return program_wrong(program, -1, "no JSON object");
