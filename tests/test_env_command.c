@@ -152,7 +152,7 @@ static int play(const char *how, const char *file) {
         }
         if ((part = json_object_get(request, "reset"))) say_reset(&play, part);
         if ((part = json_object_get(request, "step")) && !misbehave(&play)) say_step(&play, part);
-        if (part && is(&play, "adds")) printf("step done!\n");
+        if (part && is(&play, "says more")) printf("step done!\n");
         bool closes = json_object_get(request, "close");
         json_decref(request);
         fflush(stdout);
@@ -375,7 +375,7 @@ static void wrong_answers_are_shown(void **state) {
         check_text(cases[c].text);
         env_free(env);
     }
-    Env *env = player("adds", 2);
+    Env *env = player("says more", 2);
     check_ok(env_step(env, still, true));
     check_status(env_step(env, still, true), ST_INPUT);
     check_text("more than one line for a request: 'step done!'");
