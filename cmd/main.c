@@ -1,5 +1,5 @@
 /* The program: catches signals, runs the command, and turns what went wrong into one line, a hint and an exit code. */
-#include <locale.h>
+#include <fcntl.h>
 #include <signal.h>
 #include <stdatomic.h>
 #include <stdio.h>
@@ -57,7 +57,17 @@ static void let_threads_sleep(char **argv) {
 #endif
 }
 
+/* A closed stdin, stdout or stderr would give its number to the next file that is opened: messages would go into it.
+ * Reading gives the end, writing fails as it did. */
+static void keep_standard_streams(void) {
+    int fd;
+    do fd = open("/dev/null", O_RDONLY);
+    while (fd >= 0 && fd <= STDERR_FILENO);
+    if (fd > STDERR_FILENO) close(fd);
+}
+
 int main(int argc, char **argv) {
+    keep_standard_streams();
     program_path = argv[0];
     if (argc > 1 && argv[1][0] != '-') let_threads_sleep(argv); /* a command; one without arguments may compute as well */
     catch_signals();

@@ -7,6 +7,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <unistd.h>
 #include <xxhash.h>
 
 DataConfig data_config(const Recipe *recipe, const ModelConfig *model, const Chat *chat) {
@@ -589,8 +590,8 @@ static const char *existing_folder(const char *folder, Arena *arena) {
 
 static Status create_nameless(const DataConfig *config, Arena *arena, StoreWriter **writer) {
     const char *folder = config->scratch ? existing_folder(config->scratch, arena) : NULL;
-    Status status = folder ? store_create(folder, NULL, NULL, writer) : ST_INPUT;
-    return status == ST_INPUT ? store_create("/tmp", NULL, NULL, writer) : status;
+    bool writable = folder && access(folder, W_OK) == 0; /* a read-only file system says so, too */
+    return store_create(writable ? folder : "/tmp", NULL, NULL, writer);
 }
 
 static void release_block(Loader *loader) {

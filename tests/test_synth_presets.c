@@ -119,6 +119,28 @@ static void presets_make_their_rows(void **state) {
     str_release(&more);
 }
 
+/* A prompt that writes turns is asked as these turns, whatever texts it is filled with. */
+static void conversations_are_asked_as_they_are_written(void **state) {
+    (void)state;
+    SynthResult result;
+    temp_text(dir, "seeds.jsonl", "{\"instruction\": \"Name \\u0001a colour\", \"output\": \"red\"}\n{\"instruction\": \"Count \\u0001 to two\", \"output\": \"1 2\"}\n");
+    Overrides o = remote("few_shot", "good", "", "turns");
+    set(&o, "synth.num_rows=2");
+    set(&o, "synth.examples=2");
+    check_ok(run(&o, false, &result));
+    json_t *first = row_of("turns", "requests.jsonl", 0), *messages = json_object_get(first, "messages");
+    static const char *const roles[] = {"system", "user", "assistant", "user", "assistant", "user"};
+    assert_int_equal(json_array_size(messages), COUNT_OF(roles));
+    for (size_t i = 0; i < COUNT_OF(roles); i++) {
+        const json_t *message = json_array_get(messages, i);
+        const char *content = column(message, "content");
+        assert_string_equal(column(message, "role"), roles[i]);
+        for (const char *at = content; *at; at++) assert_true(*at == '\n' || (unsigned char)*at >= ' ');
+    }
+    json_decref(first);
+    temp_text(dir, "seeds.jsonl", seeds_text);
+}
+
 static void note_filters(void *context, const SynthPlan *plan) {
     static const char *const usual[] = {"empty", "length", "refusal", "exact"};
     bool *found = context;
@@ -515,6 +537,7 @@ int main(void) {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(presets_make_their_rows),
+        cmocka_unit_test(conversations_are_asked_as_they_are_written),
         cmocka_unit_test(whatever_a_teacher_says_is_taken),
         cmocka_unit_test(no_preset_keeps_empty_answers),
         cmocka_unit_test(only_kept_prompts_are_remembered),

@@ -41,7 +41,7 @@ static bool thrift_field(Thrift *thrift, Field *field) {
     uint8_t head = thrift_byte(thrift);
     if (thrift->bad || head == T_STOP) return false;
     field->type = head & 0x0F;
-    field->id = head >> 4 ? field->id + (head >> 4) : thrift_zigzag(thrift);
+    field->id = head >> 4 ? field->id + (head >> 4) : (int16_t)thrift_zigzag(thrift);
     return !thrift->bad;
 }
 

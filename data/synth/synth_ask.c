@@ -225,12 +225,30 @@ static Status finish_request(Synth *s, SynthRequest *request) {
 /* A template may write a whole conversation: each turn begins with its role's mark, which templates have as {{ turn.system }}, {{ turn.user }} and {{
  * turn.assistant }}. */
 enum { TURN_MARK = '\x01' };
-static const struct { const char *role, *mark; } turns[] = {{"system", "\x01s"}, {"user", "\x01u"}, {"assistant", "\x01a"}};
+#define TURN "\x01" /* apart from what follows: "\x01a" would be one character, 0x1A */
+static const struct { const char *role, *mark; } turns[] = {{"system", TURN "s"}, {"user", TURN "u"}, {"assistant", TURN "a"}};
 
 static json_t *turn_marks(void) {
     json_t *marks = json_object();
     for (size_t i = 0; i < COUNT_OF(turns); i++) json_object_set_new(marks, turns[i].role, json_string(turns[i].mark));
     return marks;
+}
+
+/* Texts of seeds and of the teacher may hold the mark's character: it would begin a turn. */
+static void hide_marks(json_t *json) {
+    const char *key;
+    json_t *item;
+    size_t i;
+    if (json_is_string(json) && memchr(json_string_value(json), TURN_MARK, json_string_length(json))) {
+        Str text = {0};
+        str_append_n(&text, json_string_value(json), json_string_length(json));
+        for (i = 0; i < text.len; i++)
+            if (text.data[i] == TURN_MARK) text.data[i] = ' ';
+        json_string_setn(json, str_text(&text), text.len);
+        str_release(&text);
+    }
+    json_array_foreach(json, i, item) hide_marks(item);
+    json_object_foreach(json, key, item) hide_marks(item);
 }
 
 static bool add_message(json_t *messages, const char *role, Slice text) {
@@ -262,6 +280,9 @@ static Status fill_request(Synth *s, SynthRequest *request, const char *system, 
         request->text_asked = arena_strndup(s->round_arena, str_text(text), text->len);
         return request->text_asked ? ST_OK : ST_RESOURCE;
     }
+    const char *mark = memchr(str_text(text), TURN_MARK, text->len);
+    if (mark && stripped(str_text(text), (size_t)(mark - str_text(text))).len > 0)
+        return status_fail(ST_CONFIG, "the prompt of stage '%s' says something before its first turn", s->stage_list[request->stage].name);
     request->messages = json_array();
     if (system) json_array_append_new(request->messages, json_pack("{s:s, s:s}", "role", "system", "content", system));
     if (add_turns(request->messages, text)) return ST_OK;
@@ -273,6 +294,7 @@ static Status fill_request(Synth *s, SynthRequest *request, const char *system, 
 static SynthRequest *request_under(Synth *s, int stage, const char *system, json_t *variables) {
     ChatRendering rendering = {0};
     SynthRequest *request = new_request(s, stage);
+    hide_marks(variables);
     if (variables) json_object_set_new(variables, "turn", turn_marks());
     Status status = request && variables ? chat_template_render(s->stages[stage].template, variables, &(ChatOptions){0}, &rendering)
                                          : status_fail(ST_RESOURCE, "out of memory for a request");

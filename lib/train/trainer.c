@@ -183,7 +183,9 @@ static Status accumulate(Trainer *trainer, StepResult *result, int64_t *n_micro)
     const Task *task = &config->task;
     double divisor;
     profile_lap(NULL);
-    TRY(task->begin_step(task->context, trainer->state.step, n_micro, &divisor));
+    Status begun = task->begin_step(task->context, trainer->state.step, n_micro, &divisor);
+    if (begun == ST_INTERRUPTED) return interrupted(trainer);
+    TRY(begun);
     profile_lap("data");
     for (int64_t micro = 0; micro < *n_micro; micro++) {
         if (interrupt_requested()) return interrupted(trainer);

@@ -128,7 +128,8 @@ static Status encode_unpaired(Loader *loader, const json_t *row, bool *desirable
     bool ids = json_object_get(row, "prompt_ids") != NULL;
     if (!label || !(ids || json_object_get(row, "completion") || json_object_get(row, "messages") || json_object_get(row, "conversations")))
         return not_for(loader, "{\"prompt\", \"completion\", \"label\": true or false}, or {\"prompt_ids\", \"completion_ids\", \"label\"}");
-    if (!json_is_boolean(label) && !json_is_integer(label)) return status_fail(ST_INPUT, "'label' is neither true nor false");
+    bool number = json_is_integer(label) && (json_integer_value(label) == 0 || json_integer_value(label) == 1);
+    if (!json_is_boolean(label) && !number) return status_fail(ST_INPUT, "'label' is neither true nor false");
     *desirable = json_is_true(label) || json_integer_value(label) == 1;
     if (ids) return encode_ids(row, "completion_ids", &loader->config, &loader->sides[0]);
     TRY(check_filled(row, "completion"));

@@ -1,7 +1,7 @@
 /* samples.jsonl: what was said and what it earned. */
 #include "rl/text/text_run.h"
 
-#include <stdio.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* JSON readers stop at a zero byte, so it is shown as its picture. */
@@ -46,10 +46,9 @@ Status text_samples_cut(const TextRl *rl, int64_t steps) {
     if (!path) return ST_RESOURCE;
     if (!file_exists(path)) return ST_OK;
     TRY(file_read(path, (size_t)1 << 32, &text));
-    for (const char *line = str_text(&text), *end; (end = strchr(line, '\n')); line = end + 1) {
-        long long step = 0;
-        if (sscanf(line, "{\"step\": %lld", &step) == 1 && step <= steps) str_append_n(&kept, line, (size_t)(end + 1 - line));
-    }
+    static const char head[] = "{\"step\": ";
+    for (const char *line = str_text(&text), *end; (end = strchr(line, '\n')); line = end + 1) /* no sscanf: it measures all that follows */
+        if (text_starts_with(line, head) && strtoll(line + strlen(head), NULL, 10) <= steps) str_append_n(&kept, line, (size_t)(end + 1 - line));
     Status status = file_write_all(path, str_text(&kept), kept.len);
     str_release(&text);
     str_release(&kept);
