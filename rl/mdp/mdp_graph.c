@@ -479,12 +479,13 @@ Status form_join(const NamedMdp *world, MdpForm *form) {
 
 static Gain find_gain(const Graph *g, const Components *c, int32_t first, int32_t n) {
     enum { SWEEPS = 20000 };
-    double near = 1e-9 * g->form->reward_size;
     Gain gain = {-(double)INFINITY, (double)INFINITY};
+    double near = 0; /* of the component's own rewards: others may be far larger */
     for (int32_t i = 0; i < n; i++) c->h[c->members[first + i]] = 0;
     for (int sweep = 0; sweep < SWEEPS && gain.high - gain.low > near && !interrupt_requested(); sweep++) {
         Gain now = sweep_gain(g, c->members + first, n, c->h, c->new_h);
         gain = (Gain){fmax(gain.low, now.low), fmin(gain.high, now.high)};
+        if (sweep == 0) near = 1e-9 * fmax(fabs(now.low), fabs(now.high));
     }
     return gain;
 }
@@ -511,7 +512,6 @@ static Status not_the_same(const Components *c, const NamedMdp *world, const Mdp
  * where one earns less, from there it cannot. */
 static Status compare_gains(Graph *g, const NamedMdp *world, const bool *closed) {
     const MdpForm *form = g->form;
-    const double room = 1e-7 * form->reward_size;
     Components c;
     find_end_components(g);
     Status status = components_init(g, &c);
@@ -523,7 +523,7 @@ static Status compare_gains(Graph *g, const NamedMdp *world, const bool *closed)
         if (gain.low > best) best = gain.low, best_part = part;
         if (closed[c.members[first]] && gain.high < worst) worst = gain.high, worst_low = gain.low, worst_part = part;
     }
-    if (status == ST_OK && worst_part >= 0 && worst + room < best)
+    if (status == ST_OK && worst_part >= 0 && worst + 1e-7 * fmax(fabs(worst), fabs(best)) < best)
         status = not_the_same(&c, world, form, best_part, best, worst_part, 0.5 * (worst_low + worst));
     components_release(&c);
     return status;

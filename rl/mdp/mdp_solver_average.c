@@ -38,8 +38,8 @@ Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
         span = change.most - change.least;
         solution->gain = 0.5 * change.most + 0.5 * change.least;
         solution->bound = 0.5 * span * (1 + 4 * UNIT_ROUNDOFF) + form_rounding(&form, h);
-        since = span < 0.999 * best ? 0 : since + 1;
-        best = fmin(best, span);
+        since++;
+        if (span < 0.999 * best) best = span, since = 0; /* however many sweeps it took */
         if (since > PATIENCE && slow == 1) {
             slow = 0.5;
             since = 0;
@@ -50,6 +50,8 @@ Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
             if (form_is_live(&form, s)) h[s] += slow * (next[s] - h[s]) - down;
     } while (0.5 * span > target && span > 2 * form_rounding(&form, h) && since < STUCK && work->iterations < work->limit && !interrupt_requested());
     if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
+    if (since >= STUCK)
+        log_message(LOG_WARNING, "method 'average' comes no nearer: the bound is %.2g, and %.2g was wanted", solution->bound, target);
     bool finite = isfinite(solution->gain);
     for (int32_t s = 0; s < form.n; s++) finite = finite && isfinite(h[s]);
     return finite ? ST_OK : values_overflow();
