@@ -43,15 +43,45 @@ static const char *next_number(const char *text, const char *at, double *value) 
     return NULL;
 }
 
-/* The whole word: an answer that "scores well" names no score. */
-static bool names_rating(const char *text, const char *at) {
-    static const char *const words[] = {"score", "rating"};
-    if (at > text && isalpha((unsigned char)at[-1])) return false;
-    for (size_t i = 0; i < COUNT_OF(words); i++) {
+static const char *behind_blanks(const char *at) { return at + strspn(at, " \t*"); }
+
+/* Behind one of the words, which stands alone: an answer that "scores well" names no score. NULL: none is here. */
+static const char *behind_word(const char *text, const char *at, const char *const *words, size_t n_words) {
+    if (at > text && isalpha((unsigned char)at[-1])) return NULL;
+    for (size_t i = 0; i < n_words; i++) {
         size_t n = strlen(words[i]);
-        if (strncasecmp(at, words[i], n) == 0 && !isalpha((unsigned char)at[n])) return true;
+        if (strncasecmp(at, words[i], n) == 0 && !isalpha((unsigned char)at[n])) return at + n;
     }
-    return false;
+    return NULL;
+}
+
+/* "Score", "rating"; "Total:", which may come behind the scores of parts. */
+static const char *behind_name(const char *text, const char *at) {
+    static const char *const names[] = {"score", "rating"}, *const sums[] = {"total", "sum", "overall"};
+    const char *behind = behind_word(text, at, names, COUNT_OF(names));
+    if (behind) return behind;
+    behind = behind_word(text, at, sums, COUNT_OF(sums));
+    if (!behind) return NULL;
+    behind = behind_blanks(behind);
+    return *behind == ':' || *behind == '=' ? behind : NULL;
+}
+
+/* The number that is named so: of "3 + 2 + 3 = 8" the sum, and none of one that is not drawn. */
+static bool named_number(const char *text, const char *at, double *value) {
+    const char *behind = next_number(text, at, value);
+    if (!behind) return false;
+    const char *terms = behind + strspn(behind, " \t*0123456789.+/()");
+    if (*terms == '=') return next_number(text, terms, value) != NULL;
+    if (*behind_blanks(behind) == '+') *value = (double)NAN;
+    return true;
+}
+
+/* "8/10", "8 out of 10": behind the number comes its scale. */
+static bool has_scale(const char *behind) {
+    static const char words[] = "out of";
+    behind = behind_blanks(behind);
+    if (*behind == '/') return is_digit(*behind_blanks(behind + 1));
+    return strncasecmp(behind, words, sizeof words - 1) == 0;
 }
 
 /* "8", "**8.5/10**". */
@@ -70,10 +100,16 @@ static bool last_line(const char *text, double *value) {
 
 double rating_of(const char *text, double low, double high) {
     double value, rating = (double)NAN;
+    bool scaled = false;
     if (last_line(text, &value)) return value >= low && value <= high ? value : (double)NAN;
-    for (const char *at = text + strlen(text); at-- > text;)
-        if (names_rating(text, at) && next_number(text, at, &value)) return value >= low && value <= high ? value : (double)NAN;
-    for (const char *at = text; (at = next_number(text, at, &value));)
-        if (value >= low && value <= high) rating = value;
+    for (const char *at = text + strlen(text); at-- > text;) {
+        const char *behind = behind_name(text, at);
+        if (behind && named_number(text, behind, &value)) return value >= low && value <= high ? value : (double)NAN;
+    }
+    for (const char *at = text; (at = next_number(text, at, &value));) {
+        if (!(value >= low && value <= high) || (scaled && !has_scale(at))) continue;
+        rating = value;
+        scaled = scaled || has_scale(at);
+    }
     return rating;
 }

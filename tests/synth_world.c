@@ -162,6 +162,8 @@ static void serve(int fd, Query *query) {
     int before = times_before(path);
     if (strcmp(path, "busy") == 0 && (before == 3 || before == 9))
         reply(fd, "429 Too Many Requests", "Retry-After: 1\r\n", "{\"error\": \"slow down\"}");
+    else if (strcmp(path, "limited") == 0 && before >= 4 && before % 3 == 0) reply(fd, "429 Too Many Requests", "", "{\"error\": \"slow down\"}");
+    else if (strcmp(path, "forbids") == 0 && is_fourth(query)) reply(fd, "403 Forbidden", "", "nothing of this for Bearer s3cret");
     else if (strcmp(path, "shaky") == 0 && before % 3 == 0) reply(fd, "500 Internal Server Error", "", "oops");
     else if (strcmp(path, "cut") == 0 && before % 4 == 0) { if (write(fd, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"ch", 44) < 0) return; }
     else if (strcmp(path, "slow") == 0 && before % 16 == 2) { if (read(fd, &byte, 1) < 0) return; } /* until the client hangs up */
@@ -170,6 +172,8 @@ static void serve(int fd, Query *query) {
     else if (strcmp(path, "nul") == 0 && before % 3 == 1)
         reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Tell it all now.\\u0000 And more.\"}, \"finish_reason\": \"stop\"}]}");
     else if (strcmp(path, "some") == 0 && is_fourth(query)) reply(fd, "200 OK", "", "oh no");
+    else if (strcmp(path, "billed") == 0 && is_fourth(query))
+        reply(fd, "200 OK", "", "{\"choices\": [], \"usage\": {\"prompt_tokens\": 1000000, \"completion_tokens\": 7}}");
     else if (strcmp(path, "huge") == 0)
         reply(
             fd, "200 OK", "",

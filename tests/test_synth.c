@@ -140,6 +140,16 @@ static void a_score_is_what_a_judge_means(void **state) {
         {"Its score is low, 2.\n**9/10**", 9},
         {"-3", (double)NAN},
         {"6, as GPT4 would", 6},
+        {"Good.\nScore: 3 + 2 + 2 + 3 = 10", 10},
+        {"Score: 3/3 + 2/2 + 1/2 = **6**/10", 6},
+        {"Accuracy score: 3\nRelevance score: 2\nClarity score: 2\nUsefulness score: 2\nTotal: 9", 9},
+        {"The total score is: 3+2+2+2 = 9.", 9},
+        {"Score: 9 (3+2+2+2)", 9},
+        {"Score: 3 + 2 + 2", (double)NAN},
+        {"Score: 8, because x = 3", 8},
+        {"Score: 7. In total it has 3 errors", 7},
+        {"8.5/10 because 2 things are wrong", 8.5},
+        {"I give it 8 out of 10, not 9", 8},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         double score = rating_of(cases[i].text, 1, 10);
@@ -288,19 +298,49 @@ static void labels_of_classifications_are_checked(void **state) {
 
 static void servers_in_trouble_give_the_same_rows(void **state) {
     (void)state;
-    static const char *const paths[] = {"shaky", "cut", "garbled", "schema", "slow", "busy", "encoding"};
+    static const char *const paths[] = {"shaky", "cut", "garbled", "schema", "slow", "busy", "encoding", "limited"};
     SynthResult result;
     Overrides well = remote("few_shot", "well", "", "well");
     set(&well, "synth.num_rows=10");
     check_ok(run(&well, false, &result));
     for (size_t i = 0; i < COUNT_OF(paths); i++) {
         print_message("%s\n", paths[i]);
-        Overrides o = remote("few_shot", paths[i], strcmp(paths[i], "slow") == 0 ? "timeout: 1" : "", paths[i]);
+        const char *more = strcmp(paths[i], "slow") == 0 ? "timeout: 1" : strcmp(paths[i], "limited") == 0 ? "retries: 0" : "";
+        Overrides o = remote("few_shot", paths[i], more, paths[i]);
         set(&o, "synth.num_rows=10");
         check_ok(run(&o, false, &result));
         check_same("well", paths[i], "rows.jsonl");
         check_same("well", paths[i], "rejected.jsonl");
     }
+}
+
+/* A question that the server will not hear costs that question alone; words that repeat the key do not bring it into files. */
+static void what_is_forbidden_is_refused(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("few_shot", "forbids", "api_key_env: TEACHER_KEY, retries: 0", "forbids");
+    set(&o, "synth.num_rows=10");
+    check_ok(run(&o, false, &result));
+    char *log = read_output("forbids", "requests.jsonl");
+    assert_true(has(log, "nothing of this for Bearer ******"));
+    assert_false(has(log, "s3cret"));
+    free(log);
+    assert_int_equal(count_lines("forbids", "requests.jsonl"), result.requests);
+}
+
+/* Replies that cannot be read are paid for as well, each time. */
+static void what_is_billed_is_counted(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("few_shot", "billed", "retries: 1", "billed");
+    set(&o, "synth.num_rows=10");
+    check_ok(run(&o, false, &result));
+    char *log = read_output("billed", "requests.jsonl");
+    int64_t refused = 0;
+    for (const char *at = log; (at = strstr(at, "no choices[0].message.content")); at++) refused++;
+    free(log);
+    assert_true(refused > 0);
+    assert_int_equal(result.prompt_tokens / 1000000, 2 * refused);
 }
 
 static void what_stays_down_keeps_what_was_made(void **state) {
@@ -712,6 +752,8 @@ int main(void) {
         cmocka_unit_test(labels_that_make_no_sense_are_refused),
         cmocka_unit_test(labels_of_classifications_are_checked),
         cmocka_unit_test(servers_in_trouble_give_the_same_rows),
+        cmocka_unit_test(what_is_forbidden_is_refused),
+        cmocka_unit_test(what_is_billed_is_counted),
         cmocka_unit_test(what_stays_down_keeps_what_was_made),
         cmocka_unit_test(a_limit_ends_the_run_and_a_higher_one_goes_on),
         cmocka_unit_test(rates_are_kept),

@@ -64,7 +64,8 @@ typedef struct TeacherAnswer {
     bool nul;                /* the same of an answer with a NUL character, which is "\\u0000" in `text`: no row can be made of it */
     double margin;           /* with choices that were compared: log-probability ahead of the next best, nats; else 0 */
     double mean;             /* of choices that were compared and all are numbers: what they come to on average, by their probabilities; else NaN */
-    int64_t prompt_tokens, tokens; /* of a server that does not count them: estimated, four bytes each */
+    /* With those of replies before that could not be read; where a server does not count them, estimated at four bytes each */
+    int64_t prompt_tokens, tokens;
 } TeacherAnswer;
 typedef Status OnTeacherAnswer(void *context, size_t i, const TeacherAnswer *answer); /* in any order, as they come */
 

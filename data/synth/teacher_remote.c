@@ -21,6 +21,7 @@ typedef struct Remote {
     bool *answered;
     size_t n_answered;
     Str *faults;             /* by place: what was wrong with the last reply, where it could not be read */
+    struct Spent { int64_t prompt_tokens, tokens; } *spent; /* by place: what such replies cost by the server's count */
     bool ever_answered;
     OnTeacherAnswer *on_answer;
     void *context;
@@ -132,6 +133,13 @@ static int64_t counted(const json_t *usage, const char *name, size_t bytes) {
     return teacher_count(json_is_number(count) ? json_number_value(count) : (double)((bytes + 3) / 4));
 }
 
+/* A reply that cannot be read may have been paid for. */
+static void note_spent(const json_t *root, TeacherAnswer *answer) {
+    const json_t *usage = json_object_get(root, "usage");
+    answer->prompt_tokens = counted(usage, "prompt_tokens", 0);
+    answer->tokens = counted(usage, "completion_tokens", 0);
+}
+
 /* The whole of a text with NUL characters, as its JSON has them. */
 static void show_nul(const json_t *text, Str *shown) {
     const char *at = json_string_value(text), *end = at + json_string_length(text);
@@ -173,9 +181,13 @@ static Status on_reply(void *context, size_t i, long code) {
     Str shown = {0};
     json_t *root = json_loadb(str_text(reply), reply->len, JSON_ALLOW_NUL, NULL);
     bool good = code >= 300 || read_answer(prompt, reply, root, &answer, &shown, &remote->faults[at]);
+    if (!good) note_spent(root, &answer);
+    int64_t used = answer.prompt_tokens + answer.tokens;
+    answer.prompt_tokens = remote->spent[at].prompt_tokens += answer.prompt_tokens;
+    answer.tokens = remote->spent[at].tokens += answer.tokens;
     Status status = good ? remote->on_answer(remote->context, at, &answer) : ST_OK;
     if (good) remote->answered[at] = remote->ever_answered = true, remote->n_answered++;
-    if (remote->tokens_per_minute > 0) http_slow_down(remote->used, (double)(answer.prompt_tokens + answer.tokens) * 60 / remote->tokens_per_minute);
+    if (remote->tokens_per_minute > 0) http_slow_down(remote->used, (double)used * 60 / remote->tokens_per_minute);
     str_release(&shown);
     json_decref(root);
     return status;
@@ -205,7 +217,10 @@ static Status give_up(const Remote *remote, int64_t tries) {
         const char *fault = str_text(&remote->faults[i]);
         if (remote->answered[i]) continue;
         if (!any) return status_fail(ST_RESOURCE, "server '%s' answers wrongly (%lld tries): %s", http_name(remote->used), (long long)tries, fault);
-        TRY(remote->on_answer(remote->context, i, &(TeacherAnswer){.text = fault, .refused = true, .mean = (double)NAN}));
+        const struct Spent *spent = &remote->spent[i];
+        TRY(remote->on_answer(
+            remote->context, i,
+            &(TeacherAnswer){.text = fault, .refused = true, .mean = (double)NAN, .prompt_tokens = spent->prompt_tokens, .tokens = spent->tokens}));
     }
     return ST_OK;
 }
@@ -235,7 +250,8 @@ static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, cons
     remote->replies = calloc(n, sizeof *remote->replies);
     remote->answered = calloc(n, sizeof *remote->answered);
     remote->faults = calloc(n, sizeof *remote->faults);
-    Status status = remote->places && remote->bodies && remote->replies && remote->answered && remote->faults
+    remote->spent = calloc(n, sizeof *remote->spent);
+    Status status = remote->places && remote->bodies && remote->replies && remote->answered && remote->faults && remote->spent
                         ? ask_all(teacher, sampling)
                         : status_errno(ENOMEM, "cannot ask the teacher");
     for (size_t i = 0; i < n && remote->bodies && remote->replies; i++) {
@@ -248,6 +264,7 @@ static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, cons
     for (size_t i = 0; i < n && remote->faults; i++) str_release(&remote->faults[i]);
     free(remote->answered);
     free(remote->faults);
+    free(remote->spent);
     return status;
 }
 

@@ -16,14 +16,16 @@ struct HttpClient {
     CURL *handles[MOST_CONNECTIONS];
     struct curl_slist *headers;
     HttpOptions options;
-    char *url, *shown; /* shown: for messages, without user, password and query */
+    char *url, *shown, *key; /* shown: for messages, without user, password and query */
     char why[MOST_CONNECTIONS][CURL_ERROR_SIZE];
     double next_start; /* when the rate allows one more */
+    size_t n_answers;  /* so far */
+    double at_once;    /* of `concurrency`, what the server bears: halved where it says "too many", more by one as all of these are answered */
 };
 
-/* One of the requests: not before `ready`; in `slot` while it runs. */
-typedef enum State { WAITS, RUNS, DONE } State;
-typedef struct Request { State state; double ready; size_t tries, slot; Str *reply; bool too_long; } Request;
+/* One of the requests: not before `ready`; in `slot` while it runs. PUT_OFF: refused for good with `code`, which counts once others are answered. */
+typedef enum State { WAITS, RUNS, PUT_OFF, DONE } State;
+typedef struct Request { State state; double ready; size_t tries, slot, answers; Str *reply; long code; bool too_long; } Request;
 
 static size_t receive(char *bytes, size_t size, size_t n, void *context) {
     Request *request = context;
@@ -103,8 +105,10 @@ Status http_open(const HttpOptions *options, HttpClient **out) {
     if (!(client->options.first_pause > 0)) client->options.first_pause = 0.5;
     client->url = copy(options->url, strlen(options->url));
     client->shown = url_for_messages(options->url);
+    client->key = options->key ? copy(options->key, strlen(options->key)) : NULL;
+    client->at_once = (double)client->options.concurrency;
     bool good = set_up(client);
-    client->options.key = NULL; /* it is in the headers */
+    client->options.key = NULL; /* the caller's */
     if (good) {
         *out = client;
         return ST_OK;
@@ -119,6 +123,8 @@ void http_close(HttpClient *client) {
     curl_multi_cleanup(client->multi);
     for (struct curl_slist *header = client->headers; header; header = header->next) memset(header->data, 0, strlen(header->data));
     curl_slist_free_all(client->headers);
+    if (client->key) memset(client->key, 0, strlen(client->key));
+    free(client->key);
     free(client->url);
     free(client->shown);
     free(client);
@@ -135,8 +141,13 @@ typedef struct Round {
     HttpClient *client;
     const Str *bodies;
     Request *requests;
-    size_t n, n_done, by_slot[MOST_CONNECTIONS];
+    size_t n, n_done, n_answers, n_busy, by_slot[MOST_CONNECTIONS]; /* n_answers: replies that are none of a refusal */
     bool busy[MOST_CONNECTIONS];
+    size_t *at;               /* the request that failed, or is in work */
+    double until;             /* above 0: it has failed; what runs may still end before then */
+    Status failed;
+    Str words, hint;                   /* of the failure */
+    Str refused, refused_hint;         /* of the first that was put off */
 } Round;
 
 static void start(Round *round, size_t i, size_t slot) {
@@ -147,6 +158,7 @@ static void start(Round *round, size_t i, size_t slot) {
     request->slot = slot;
     request->tries++;
     round->busy[slot] = true;
+    round->n_busy++;
     round->by_slot[slot] = i;
     round->client->why[slot][0] = '\0';
     curl_easy_setopt(handle, CURLOPT_WRITEDATA, request);
@@ -158,6 +170,7 @@ static void start(Round *round, size_t i, size_t slot) {
 static void stop(Round *round, size_t slot) {
     curl_multi_remove_handle(round->client->multi, round->client->handles[slot]);
     round->busy[slot] = false;
+    round->n_busy--;
 }
 
 /* Starts what may start. Returns seconds until something else may, at most 1. */
@@ -169,7 +182,7 @@ static double start_some(Round *round) {
         Request *request = &round->requests[i];
         if (request->state != WAITS) continue;
         while (slot < client->options.concurrency && round->busy[slot]) slot++;
-        if (slot == client->options.concurrency) break;
+        if (slot == client->options.concurrency || (double)round->n_busy + 1 > client->at_once) break;
         double ready = MAX(request->ready, client->next_start);
         if (ready > now) {
             wait = MIN(wait, ready - now);
@@ -219,6 +232,48 @@ static Status give_up(const Round *round, const Request *request, CURLcode resul
     return code == 404 ? status_hint(ST_RESOURCE, "the url may be wrong") : ST_RESOURCE;
 }
 
+/* Servers that show what they were sent must not bring the key into messages and files. */
+static void hide_key(const HttpClient *client, Str *reply) {
+    size_t len = client->key ? strlen(client->key) : 0;
+    char *at = reply->data;
+    while (len > 0 && at && (at = memmem(at, reply->len - (size_t)(at - reply->data), client->key, len))) memset(at, '*', len);
+}
+
+static Status deliver(Round *round, size_t i, long code) {
+    const HttpOptions *options = &round->client->options;
+    round->requests[i].state = DONE;
+    round->n_done++;
+    if (round->failed == ST_OK) *round->at = i;
+    return options->on_reply ? options->on_reply(options->context, i, code) : ST_OK;
+}
+
+/* Those that the server refused for good while it answered others. */
+static Status deliver_put_off(Round *round) {
+    str_clear(&round->refused);
+    str_clear(&round->refused_hint);
+    for (size_t i = 0; i < round->n; i++)
+        if (round->requests[i].state == PUT_OFF) TRY(deliver(round, i, round->requests[i].code));
+    return ST_OK;
+}
+
+/* "Too many": a matter of the server and all requests, and no fault of this one as long as others are answered. */
+static void slow_down(Round *round, Request *request, double pause) {
+    HttpClient *client = round->client;
+    double now = clock_seconds();
+    if (client->next_start <= now) client->at_once = MAX(client->at_once / 2, 1); /* once for all that it said at the same time */
+    client->next_start = MAX(client->next_start, now + pause);
+    if (request->answers != client->n_answers) request->tries = 0;
+    request->answers = client->n_answers;
+}
+
+static bool is_put_off(const Round *round, const Request *request, CURLcode result, long code) {
+    enum { MOST_IN_A_ROW = 8 };
+    size_t n = 0;
+    for (size_t i = 0; i < round->n; i++) n += round->requests[i].state == PUT_OFF;
+    return round->client->options.takes_refusals && !request->too_long && n < MOST_IN_A_ROW &&
+           (result == CURLE_OPERATION_TIMEDOUT || (result == CURLE_OK && code >= 400));
+}
+
 static Status finished(Round *round, size_t i, CURLcode result) {
     HttpClient *client = round->client;
     Request *request = &round->requests[i];
@@ -228,32 +283,59 @@ static Status finished(Round *round, size_t i, CURLcode result) {
     if (result == CURLE_OK) curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &code);
     curl_easy_getinfo(handle, CURLINFO_RETRY_AFTER, &after);
     stop(round, request->slot);
-    bool refusal = client->options.takes_refusals && (code == 400 || code == 413 || code == 422);
-    if (result == CURLE_OK && ((code >= 200 && code < 300) || refusal)) {
-        request->state = DONE;
-        round->n_done++;
-        return client->options.on_reply ? client->options.on_reply(client->options.context, i, code) : ST_OK;
+    hide_key(client, request->reply);
+    bool refusal = client->options.takes_refusals && (code == 400 || code == 413 || code == 422), answer = code >= 200 && code < 300;
+    if (result == CURLE_OK && (answer || refusal)) {
+        round->n_answers += answer;
+        client->n_answers += answer;
+        if (answer) client->at_once = MIN(client->at_once + 1 / client->at_once, (double)client->options.concurrency);
+        TRY(deliver(round, i, code));
+        return answer ? deliver_put_off(round) : ST_OK;
     }
-    if (request->too_long || !worth_another_try(result, code) || request->tries > client->options.retries)
-        return give_up(round, request, result, code);
     double pause = MIN(client->options.first_pause * pow(2, (double)MIN(request->tries, 60) - 1), longest_pause);
+    if (after > 0) pause = (double)after;
+    if (code == 429 || (code == 503 && after > 0)) slow_down(round, request, pause);
+    if (request->too_long || !worth_another_try(result, code) || request->tries > client->options.retries) {
+        Status status = give_up(round, request, result, code);
+        if (!is_put_off(round, request, result, code)) return status;
+        if (round->refused.len == 0) {
+            str_append(&round->refused, status_text());
+            str_append(&round->refused_hint, status_hint_text());
+        }
+        if (request->reply->len == 0) str_append(request->reply, status_text());
+        request->code = code ? code : 408;
+        request->state = PUT_OFF;
+        return ST_OK;
+    }
     if ((double)after > longest_wait) return status_fail(ST_RESOURCE, "server '%s' asks to wait %lld s", client->shown, (long long)after);
-    request->ready = clock_seconds() + (after > 0 ? (double)after : pause);
+    request->ready = clock_seconds() + pause;
     request->state = WAITS;
     return ST_OK;
 }
 
-static Status go_on(Round *round, size_t *at) {
+/* What is under way may be answered still, and is paid for. */
+static void fail(Round *round, Status status) {
+    enum { PATIENCE = 10 };
+    if (round->failed != ST_OK) return;
+    round->failed = status;
+    round->until = status == ST_RESOURCE ? clock_seconds() + PATIENCE : 0;
+    str_clear(&round->words);
+    str_clear(&round->hint);
+    str_append(&round->words, status_text());
+    str_append(&round->hint, status_hint_text());
+}
+
+static Status go_on(Round *round) {
     CURLM *multi = round->client->multi;
     int running, left;
-    double wait = start_some(round);
+    double wait = round->failed == ST_OK ? start_some(round) : 0.1;
     CURLMcode fault = curl_multi_perform(multi, &running);
     for (CURLMsg *message; fault == CURLM_OK && (message = curl_multi_info_read(multi, &left));) {
         if (message->msg != CURLMSG_DONE) continue;
         for (size_t slot = 0; slot < round->client->options.concurrency; slot++) {
             if (!round->busy[slot] || round->client->handles[slot] != message->easy_handle) continue;
-            *at = round->by_slot[slot];
-            TRY(finished(round, *at, message->data.result));
+            if (round->failed == ST_OK) *round->at = round->by_slot[slot];
+            TRY(finished(round, round->by_slot[slot], message->data.result));
             wait = 0;
             break;
         }
@@ -263,15 +345,56 @@ static Status go_on(Round *round, size_t *at) {
     return interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted while waiting for server '%s'", round->client->shown) : ST_OK;
 }
 
+static Status said_again(Status status, const Str *words, const Str *hint) {
+    status_fail(status, "%s", str_text(words));
+    return hint->len ? status_hint(status, "%s", str_text(hint)) : status;
+}
+
+/* What says nothing of the request: the server, or what stands before it, is in trouble. */
+static bool is_trouble(long code) { return code == 408 || code == 429 || code == 502 || code == 503 || code == 504; }
+
+/* Nothing is left but what was refused, and no answer came since: by a server that answered others in this round that is these requests' fault,
+ * unless it has gone down since. */
+static Status end(Round *round) {
+    bool trouble = round->n_answers == 0;
+    for (size_t i = round->n; i-- > 0;) {
+        const Request *request = &round->requests[i];
+        if (request->state != PUT_OFF) continue;
+        trouble = trouble || is_trouble(request->code);
+        *round->at = i;
+    }
+    if (!trouble) return deliver_put_off(round);
+    return round->refused.len ? said_again(ST_RESOURCE, &round->refused, &round->refused_hint) : ST_OK;
+}
+
+static bool goes_on(const Round *round) {
+    if (round->failed != ST_OK) return round->failed == ST_RESOURCE && round->n_busy > 0 && clock_seconds() < round->until;
+    size_t n = 0;
+    for (size_t i = 0; i < round->n; i++) n += round->requests[i].state == WAITS || round->requests[i].state == RUNS;
+    return n > 0;
+}
+
 Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *replies, size_t *at) {
-    Round round = {.client = client, .bodies = bodies, .n = n, .requests = calloc(MAX(n, 1), sizeof *round.requests)};
+    Round round = {.client = client, .bodies = bodies, .n = n, .requests = calloc(MAX(n, 1), sizeof *round.requests), .at = at};
     *at = 0;
     if (!round.requests) return status_errno(ENOMEM, "cannot ask server '%s'", client->shown);
     for (size_t i = 0; i < n; i++) round.requests[i].reply = &replies[i];
-    Status status = ST_OK;
-    while (status == ST_OK && round.n_done < n) status = go_on(&round, at);
+    while (goes_on(&round)) {
+        Status status = go_on(&round);
+        if (status == ST_INTERRUPTED) round.failed = ST_OK; /* which goes before */
+        if (status != ST_OK) fail(&round, status);
+    }
+    if (round.failed == ST_OK) {
+        Status status = end(&round);
+        if (status != ST_OK) fail(&round, status);
+    }
     for (size_t slot = 0; slot < client->options.concurrency; slot++)
         if (round.busy[slot]) stop(&round, slot);
+    Status status = round.failed == ST_OK ? ST_OK : said_again(round.failed, &round.words, &round.hint);
+    str_release(&round.words);
+    str_release(&round.hint);
+    str_release(&round.refused);
+    str_release(&round.refused_hint);
     free(round.requests);
     return status;
 }

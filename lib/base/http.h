@@ -1,9 +1,8 @@
 /* Asking servers over HTTP: several requests at once, each retried with growing pauses, not more than so many a second (libcurl's multi interface).
  *
- *     HttpClient *client;
- *     TRY(http_open(&(HttpOptions){.url = "http://host:8000/v1/chat/completions", .key = key, .concurrency = 8, .retries = 5, .timeout = 60},
- * &client)); Str replies[3] = {{0}}; size_t at; Status status = http_post_all(client, bodies, 3, replies, &at);     // all, or the first that failed
- * for good http_close(client);
+ *     TRY(http_open(&(HttpOptions){.url = url, .key = key, .concurrency = 8, .retries = 5, .timeout = 60}, &client));
+ *     Status status = http_post_all(client, bodies, 3, replies, &at);     // all, or the first that failed for good
+ *     http_close(client);
  */
 #ifndef TUNE_HTTP_H
 #define TUNE_HTTP_H
@@ -12,11 +11,14 @@
 
 /* url: http or https, whose certificate has to be valid, and of that host. ca_file: PEM file of the certificates that are trusted instead of the
  * system's, NULL = these; a path that stays. key: sent as "Authorization: Bearer KEY", NULL = none; it is copied, cleared at the end, and in no
- * message, nor is what a url holds before its @ or behind its ?. concurrency: requests at once, from 1. retries: how often one is sent again after a
- * refused or broken connection, a time-out, 408, 425, 429 or 5xx. timeout: seconds for one try. per_second: requests started in a second, 0 = no
- * limit. first_pause: seconds before the first retry, doubled for each further one up to 30; a server's Retry-After (at most 600 s) goes before.
- * on_reply (NULL: none) is called as each reply is whole, in any order, with its status code; it may end all by returning a status. takes_refusals:
- * 400, 413 and 422, by which a server refuses this one request, are replies too. */
+ * message, nor is what a url holds before its @ or behind its ?; replies that repeat it have * instead. concurrency: requests at once, from 1.
+ * retries: how often one is sent again after a refused or broken connection, a time-out, 408, 425, 429 or 5xx. timeout: seconds for one try.
+ * per_second: requests started in a second, 0 = no limit. first_pause: seconds before the first retry, doubled for each further one up to 30; a
+ * server's Retry-After (at most 600 s) goes before. 429 (and 503 with Retry-After) makes all requests wait and fewer run at once, and counts as a try
+ * only where nothing else was answered in between. on_reply (NULL: none) is called as each reply is whole, in any order, with its status code; it may
+ * end all by returning a status. takes_refusals: 400, 413 and 422, by which a server refuses this one request, are replies too. So are, not more than
+ * 8 in a row, those that it would not answer for good, when others of the call are answered after that, or were before and the code (408 stands for
+ * no answer in time) says nothing of a server in trouble. */
 typedef struct HttpOptions {
     const char *url, *key, *ca_file;
     size_t concurrency, retries;
@@ -30,7 +32,7 @@ typedef struct HttpClient HttpClient;
 Status http_open(const HttpOptions *options, HttpClient **client);
 void http_close(HttpClient *client); /* NULL is fine */
 /* POSTs n JSON texts; the body of reply i (status 200 to 299) is added to replies[i]. Redirects are not followed. ST_RESOURCE: one failed for good:
- * *at is its index, the others are given up. ST_INTERRUPTED when asked to stop. */
+ * *at is its index; what runs already may end within 10 s, the others are given up. ST_INTERRUPTED when asked to stop. */
 Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *replies, size_t *at);
 /* No further request is started for so many seconds, counted from when the next one might have been: for limits that only the replies show. */
 void http_slow_down(HttpClient *client, double seconds);

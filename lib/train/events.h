@@ -13,9 +13,9 @@ typedef struct Events {
     double began;     /* unix time at which the run's first second began, pauses left out */
 } Events;
 
-/* A new event file below `dir` with all that metrics.jsonl holds; with `replace` in place of those that were there. Its name then sorts behind theirs and it begins
- * with "all steps start over", so that a TensorBoard that looks on forgets what the metrics were cut back by. `path` is in `arena`. ST_RESOURCE,
- * ST_INPUT. */
+/* A new event file below `dir` with all that metrics.jsonl holds; with `replace` in place of those that were there. Its name then sorts behind theirs
+ * and it begins with "all steps start over", so that a TensorBoard that looks on forgets what the metrics were cut back by. `path` is in `arena`.
+ * ST_RESOURCE, ST_INPUT. */
 Status events_open(Events *events, Arena *arena, const char *dir, const char *metrics_path, bool replace);
 /* Appends a line of metrics.jsonl in one write, so that a killed process leaves whole records. Its time is `seconds` after the beginning. */
 Status events_add(const Events *events, const char *json_line);
