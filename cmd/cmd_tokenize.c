@@ -5,6 +5,7 @@
 #include <unistd.h>
 
 #include "cmd/cmd.h"
+#include "data/formats/conversation.h"
 #include "lib/text/chat.h"
 
 typedef struct Tokenize { Tokenizer *tokenizer; bool decode, no_special, rows; const char *file, *chat, *chat_template, *now; } Tokenize;
@@ -113,7 +114,11 @@ static Status render_row(const Tokenize *job, const ChatTemplate *template, Slic
     Status status;
     ChatRendering rendering = {0};
     TRY(json_read_text(line.data, line.len, "row", &row));
-    if (!json_is_array(json_object_get(row, "messages"))) status = status_fail(ST_INPUT, "a row without a list 'messages'");
+    bool has_list = json_is_array(json_object_get(row, "messages"));
+    json_t *messages = has_list ? messages_for_template(json_object_get(row, "messages")) : NULL;
+    if (messages) json_object_set_new(row, "messages", messages);
+    if (!has_list) status = status_fail(ST_INPUT, "a row without a list 'messages'");
+    else if (!messages) status = status_fail(ST_RESOURCE, "out of memory for messages");
     else status = chat_template_render(template, row, &(ChatOptions){.now = job->now}, &rendering);
     if (status == ST_OK) {
         str_append_json(&quoted, str_text(&rendering.text), rendering.text.len);

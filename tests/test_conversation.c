@@ -207,7 +207,7 @@ static void what_a_row_may_hold(void **state) {
         "messages", tools, "auto",
         "{\"tools\": \"[{\\\"a\\\": 1}]\", \"messages\": [{\"role\": \"user\", \"content\": \"q\"}, {\"role\": \"assistant\", \"content\": null, \"tool_calls\": [{\"function\": {\"name\": \"f\","
         " \"arguments\": \"{\\\"x\\\": 5}\"}}]}, {\"role\": \"tool\", \"content\": \"r\"}, {\"role\": \"assistant\", \"content\": \"s\"}]}",
-        "Nonef(5)<|end|>|s<|end|>");
+        "f(5)<|end|>|s<|end|>");
     check_trained(
         "sharegpt", tools, "auto",
         "{\"tools\": \"[]\", \"system\": \"sys\", \"conversations\": [{\"from\": \"human\", \"value\": \"q\"}, {\"from\": \"function_call\", \"value\": \"{\\\"name\\\": \\\"f\\\", \\\"arguments\\\":"

@@ -57,6 +57,33 @@ static void fill_reasoning(json_t *message) {
     json_decref(reasoning);
 }
 
+/* A key that is null is none, as in transformers: templates would write the word, or ask for its length. */
+static void drop_nulls(json_t *message) {
+    const char *key;
+    json_t *value;
+    void *next;
+    json_object_foreach_safe(message, next, key, value) {
+        if (json_is_null(value)) json_object_del(message, key);
+    }
+}
+
+static json_t *template_message(const json_t *given) {
+    json_t *message = json_copy((json_t *)(uintptr_t)given);
+    drop_nulls(message);
+    fill_reasoning(message);
+    return message;
+}
+
+json_t *messages_for_template(const json_t *messages) {
+    json_t *list = json_array();
+    for (size_t i = 0; i < json_array_size(messages) && list; i++) {
+        if (json_array_append_new(list, template_message(json_array_get(messages, i))) == 0) continue;
+        json_decref(list);
+        list = NULL;
+    }
+    return list;
+}
+
 static Status normalize_message(const json_t *given, size_t number, json_t **message) {
     if (!json_is_object(given)) return status_fail(ST_INPUT, "message %zu is no object with 'role' and 'content'", number);
     if (!json_is_string(json_object_get(given, "role"))) return status_fail(ST_INPUT, "message %zu has no 'role', or one that is no text", number);
@@ -70,10 +97,9 @@ static Status normalize_message(const json_t *given, size_t number, json_t **mes
         return status_hint(status_fail(ST_INPUT, "message %zu (%s) holds a number beyond 64 bits, which would not be written as it stands", number,
                                        role_of(given)),
                            "make it a text");
-    *message = json_copy((json_t *)(uintptr_t)given);
+    *message = template_message(given);
     if (!*message) return status_fail(ST_RESOURCE, "out of memory");
     open_arguments(*message);
-    fill_reasoning(*message);
     if (!json_is_array(content)) return ST_OK;
     json_t *joined;
     TRY(join_parts(content, number, &joined));
@@ -377,6 +403,24 @@ static Status find_spans(const json_t *messages, size_t n_context, const json_t 
     return status;
 }
 
+/* data.train_on: all trains everything but the answers that are marked as context. */
+static Status find_context(const json_t *messages, const json_t *row, const DataConfig *config, const ChatRendering *whole, Spans *spans) {
+    size_t n = json_array_size(messages);
+    spans->items = calloc(n, sizeof *spans->items);
+    if (!spans->items) return status_fail(ST_RESOURCE, "out of memory");
+    for (size_t i = 0; i < n; i++) {
+        const json_t *message = json_array_get(messages, i);
+        bool trained;
+        TRY(message_trained(message, i + 1, &trained));
+        if (trained) continue;
+        if (!is_role(message, "assistant"))
+            return status_fail(ST_INPUT, "message %zu (%s) is marked as context, which only answers can be with data.train_on: all", i + 1,
+                               role_of(message));
+        TRY(find_turn(config->chat, messages, i, row, &whole->text, &spans->items[spans->n++]));
+    }
+    return ST_OK;
+}
+
 /* ---- text to tokens ---- */
 
 /* Trained tokens that are none of the message's own words: what the template adds to a turn. */
@@ -403,6 +447,11 @@ static void mark_span(const Str *text, const Span *span, const json_t *messages,
         encoding->marked++;
         encoding->templates += is_templates(text, span, messages, begin, end);
     }
+}
+
+static void clear_span(const Span *span, const Ids *offsets, Encoding *encoding) {
+    for (size_t i = 0; i < encoding->ids.n; i++)
+        if ((size_t)offsets->data[2 * i + 1] > span->begin && (size_t)offsets->data[2 * i] < span->end) encoding->labels.data[i] = LABEL_NONE;
 }
 
 static bool names(Slice template, const char *word) { return memmem(template.data, template.len, word, strlen(word)) != NULL; }
@@ -440,11 +489,15 @@ Status encode_messages(const json_t *messages, size_t n_context, const json_t *r
     encoding->unwritten = passes_over(config->chat, messages, row);
     encoding->has_system = is_role(json_array_get(messages, 0), "system") || is_role(json_array_get(messages, 0), "developer");
     Status status = messages_render(config->chat, messages, json_array_size(messages), row, false, &whole);
-    if (status == ST_OK && !all) status = find_spans(messages, n_context, row, config, &whole, &spans);
+    if (status == ST_OK)
+        status = all ? find_context(messages, row, config, &whole, &spans) : find_spans(messages, n_context, row, config, &whole, &spans);
     if (status == ST_OK)
         status = tokenizer_encode_offsets(tokenizer, str_text(&whole.text), whole.text.len, TOKENIZE_PLAIN, &encoding->ids, &offsets);
     for (size_t i = 0; i < encoding->ids.n && status == ST_OK; i++) ids_push(&encoding->labels, all ? encoding->ids.data[i] : LABEL_NONE);
-    for (size_t i = 0; i < spans.n && status == ST_OK; i++) mark_span(&whole.text, &spans.items[i], messages, &offsets, encoding);
+    for (size_t i = 0; i < spans.n && status == ST_OK; i++) {
+        if (all) clear_span(&spans.items[i], &offsets, encoding);
+        else mark_span(&whole.text, &spans.items[i], messages, &offsets, encoding);
+    }
     chat_rendering_release(&whole);
     ids_release(&offsets);
     free(spans.items);
