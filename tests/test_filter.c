@@ -564,6 +564,7 @@ static void difficulty_is_a_ratio_of_losses(void **state) {
     size_t begin = 0;
     check_ok(encode_pair(tokenizer, &(DataConfig){0}, prompt, completion, &whole));
     while (whole.labels.data[begin] == LABEL_NONE) begin++;
+    assert_int_equal(whole.ids.data[--whole.ids.n], tokenizer_eos(tokenizer)); /* no word of the answer's */
     assert_true(tokenizer_adds_bos(tokenizer));
     ids_push(&alone, tokenizer_bos(tokenizer));
     ids_append(&alone, whole.ids.data + begin, whole.ids.n - begin);

@@ -272,7 +272,7 @@ static bool any_memory(const Filters *set, FilterStage stage) {
 
 static Status add_entry(Filters *set, const FilterRow *row) {
     Str room = {0};
-    Slice text = filter_field(row, "prompt", &room);
+    Slice text = filter_subject(row, "prompt", &room);
     bool good =
         set->n_entries < UINT32_MAX && array_grow(&set->entries, &set->cap_entries, set->n_entries + 1, sizeof *set->entries, "rows") == ST_OK;
     const char *kept = good ? arena_strndup(set->arena, text.data ? text.data : "", text.len) : NULL,
@@ -371,6 +371,16 @@ static void reject(FilterVerdict *verdict, Filter *filter, const FilterFinding *
     verdict->nearest_text = finding->nearest_text;
 }
 
+static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
+    if (!filter->kind->each_answer || row->n_answers == 0) return filter->kind->rejects(filter, row, finding);
+    FilterRow one = *row;
+    for (size_t i = 0; i < row->n_answers; i++) {
+        one.completion = row->answers[i];
+        if (filter->kind->rejects(filter, &one, finding)) return true;
+    }
+    return false;
+}
+
 /* The first filter that rejects the row by itself. */
 static void judge_alone(Block *block, size_t r) {
     Filters *set = block->set;
@@ -379,7 +389,7 @@ static void judge_alone(Block *block, size_t r) {
         Filter *filter = &set->filters[i];
         FilterFinding finding = {.score = (double)NAN};
         if (!filter->kind->rejects || !(filter->info.stage & block->stage)) continue;
-        block->judged[r].rejected = filter->kind->rejects(filter, &block->rows[r], &finding);
+        block->judged[r].rejected = rejects(filter, &block->rows[r], &finding);
         verdict->scores[i] = finding.score;
         if (block->judged[r].rejected) reject(verdict, filter, &finding);
     }

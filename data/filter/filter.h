@@ -24,7 +24,11 @@
 typedef struct FilterRow {
     Slice instruction;       /* what is asked: the instruction, the prompt, the user's turns */
     Slice input;             /* of an Alpaca row or a seed's first instance; empty: none */
-    Slice completion;        /* what answers it */
+    Slice completion;        /* what answers it; calls of tools as JSON behind the words */
+    const Slice *answers;    /* n_answers: of a conversation the answers one by one, without those that do nothing but call tools */
+    size_t n_answers;
+    Slice system;            /* of a conversation; data NULL: none */
+    bool plain;              /* a text alone, which is its completion */
     const char *task_type;   /* NULL: none */
     const char *id;          /* of the row, as "nearest" names it; NULL: none */
     /* Its id lives as long as the filters and is read where it is written: a row whose place is not known yet has "", none so far */

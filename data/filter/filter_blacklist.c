@@ -67,7 +67,7 @@ static bool has_phrase(const Str *text, const Str *phrase) {
 static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     const Phrases *phrases = filter->state;
     Str room = {0}, folded = {0};
-    Slice text = filter_field(row, filter->options[ON].text, &room);
+    Slice text = filter_subject(row, filter->options[ON].text, &room);
     if (text.data) text_fold(text, &folded);
     for (size_t i = 0; i < phrases->n && !finding->what; i++) {
         const Phrase *phrase = &phrases->items[i];

@@ -16,4 +16,5 @@ const FilterKind filter_kind_colon_end = {.name = "colon_end",
                                           .help = "inputs and answers that end with a colon: something is missing",
                                           .argument = "true",
                                           .stage = FILTER_BOTH,
+                                          .each_answer = true,
                                           .rejects = rejects};

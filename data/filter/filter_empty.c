@@ -9,5 +9,10 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     return finding->what != NULL;
 }
 
-const FilterKind filter_kind_empty = {
-    .name = "empty", .help = "rows whose prompt or answer is empty", .argument = "true", .on = true, .stage = FILTER_BOTH, .rejects = rejects};
+const FilterKind filter_kind_empty = {.name = "empty",
+                                      .help = "rows whose prompt or answer is empty",
+                                      .argument = "true",
+                                      .on = true,
+                                      .stage = FILTER_BOTH,
+                                      .each_answer = true,
+                                      .rejects = rejects};

@@ -37,11 +37,13 @@ static void close(Filter *filter) {
 static Status prepare(Filter *filter, const FilterRow *row, size_t slot) {
     Texts *texts = filter->state;
     Str room = {0}, folded = {0};
-    Slice text = filter_field(row, filter->options[ON].text, &room);
+    Slice text = filter_subject(row, filter->options[ON].text, &room);
     if (text.data) text_fold(text, &folded);
     while (folded.len > 0 && strchr(".!? ", folded.data[folded.len - 1])) folded.len--;
     texts->empty[slot] = folded.len == 0;
-    texts->block[slot] = XXH3_128bits(str_text(&folded), folded.len);
+    bool asks = strcmp(filter->options[ON].text, "completion") != 0; /* the same question under another system message is another one */
+    uint64_t seed = asks && row->system.len > 0 ? XXH3_64bits(row->system.data, row->system.len) : 0;
+    texts->block[slot] = XXH3_128bits_withSeed(str_text(&folded), folded.len, seed);
     str_release(&room);
     str_release(&folded);
     return ST_OK;

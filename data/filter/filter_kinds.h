@@ -64,6 +64,7 @@ struct FilterKind {
     void (*close)(Filter *filter);   /* also after a failed open; state may be NULL */
     /* One of three: what the row alone tells (called by several threads at once); likeness to rows before; numbers that a model gives. */
     bool (*rejects)(const Filter *filter, const FilterRow *row, FilterFinding *finding);
+    bool each_answer;        /* of a conversation `rejects` is asked for each answer, as if it were the only one */
     const FilterMemory *memory;
     Status (*measure)(Filter *filter, const FilterRow *rows, size_t n, double *values);
     const char *(*out_of_range)(const Filter *filter, double value); /* of a measured number: what is wrong with it; NULL: nothing */
@@ -82,6 +83,8 @@ double filter_number(const Filter *filter, size_t option);
 #define FILTER_FIELDS "instruction|input|prompt|completion|row"
 /* Borrowed from the row, or put together in `room`. data NULL: the row has no completion yet. */
 Slice filter_field(const FilterRow *row, const char *field, Str *room);
+/* The same for what compares or judges texts as such: of a row that is a text alone, or has no answer, what there is. */
+Slice filter_subject(const FilterRow *row, const char *field, Str *room);
 FilterStage filter_on(const char *field); /* the stage that a field needs */
 Slice text_trim(Slice text);             /* without white space at both ends */
 size_t text_characters(Slice text);

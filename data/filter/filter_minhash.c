@@ -78,7 +78,7 @@ static size_t word_shingles(const Str *text, size_t n, uint32_t *shingles) {
 static Status prepare(Filter *filter, const FilterRow *row, size_t slot) {
     Sketches *sketches = filter->state;
     Str room = {0}, folded = {0};
-    Slice text = filter_field(row, filter->options[ON].text, &room);
+    Slice text = filter_subject(row, filter->options[ON].text, &room);
     size_t n = (size_t)filter_number(filter, NGRAM), count = 0;
     if (text.data) text_fold(text, &folded);
     uint32_t *shingles = malloc((folded.len + 1) * sizeof *shingles);

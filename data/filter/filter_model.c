@@ -45,22 +45,28 @@ static Status encode(const Filter *filter, const FilterRow *row, Encoding *encod
 
 typedef struct Answer { Encoding whole; Ids alone; double *logprobs, *alone_logprobs; } Answer;
 
-/* The trained tokens, behind BOS where the tokenizer begins texts with it. */
+/* Of the answer's own: an end that training puts behind it is none of its words, and on a model that was never trained so the least likely of all. */
+static bool is_word(const Filter *filter, const Encoding *whole, size_t t) {
+    int32_t id = whole->ids.data[t];
+    const Chat *chat = filter->config->chat;
+    return whole->labels.data[t] != LABEL_NONE && id != tokenizer_eos(filter->config->tokenizer) && !(chat && id == chat_end_of_turn(chat));
+}
+
+/* The answer's tokens, behind BOS where the tokenizer begins texts with it. */
 static void list_alone(const Filter *filter, Answer *answer) {
     const Tokenizer *tokenizer = filter->config->tokenizer;
     if (tokenizer_adds_bos(tokenizer) && tokenizer_bos(tokenizer) >= 0) ids_push(&answer->alone, tokenizer_bos(tokenizer));
     for (size_t t = 1; t < answer->whole.ids.n; t++)
-        if (answer->whole.labels.data[t] != LABEL_NONE) ids_push(&answer->alone, answer->whole.ids.data[t]);
+        if (is_word(filter, &answer->whole, t)) ids_push(&answer->alone, answer->whole.ids.data[t]);
 }
 
 /* Means over the same tokens: the first of an answer by itself has no probability unless BOS stands before it. */
 static void mean_losses(const Filter *filter, const Answer *answer, double *behind, double *alone) {
-    const Ids *labels = &answer->whole.labels;
     bool skip = alone && !(tokenizer_adds_bos(filter->config->tokenizer) && tokenizer_bos(filter->config->tokenizer) >= 0);
     double sum = 0, sum_alone = 0;
     size_t n = 0, n_alone = 0;
-    for (size_t t = 1; t < labels->n; t++) {
-        if (labels->data[t] == LABEL_NONE) continue;
+    for (size_t t = 1; t < answer->whole.ids.n; t++) {
+        if (!is_word(filter, &answer->whole, t)) continue;
         if (!skip) sum -= answer->logprobs[t], n++;
         skip = false;
     }

@@ -93,4 +93,5 @@ const FilterKind filter_kind_refusal = {.name = "refusal",
                                         .on = true,
                                         .stage = FILTER_ANSWER,
                                         .options = options,
+                                        .each_answer = true,
                                         .rejects = rejects};

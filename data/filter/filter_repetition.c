@@ -57,7 +57,7 @@ static size_t longest_run(Slice text) {
 
 static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     Str room = {0}, folded = {0};
-    Slice text = filter_field(row, filter->options[ON].text, &room);
+    Slice text = filter_subject(row, filter->options[ON].text, &room);
     if (text.data) text_fold(text, &folded);
     uint64_t *grams = malloc((folded.len + 1) * sizeof *grams);
     double run = filter_number(filter, RUN);

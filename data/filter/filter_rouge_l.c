@@ -41,7 +41,7 @@ static void close(Filter *filter) {
 static Status take(Filter *filter, const FilterRow *row, size_t slot) {
     Rouge *rouge = filter->state;
     Str room = {0};
-    Status status = rouge_index_words(rouge->index, filter_field(row, filter->options[ON].text, &room), &rouge->texts[slot]);
+    Status status = rouge_index_words(rouge->index, filter_subject(row, filter->options[ON].text, &room), &rouge->texts[slot]);
     str_release(&room);
     return status;
 }

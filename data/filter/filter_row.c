@@ -3,6 +3,7 @@
 #include "data/filter/filter_kinds.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 /* ---- reading ---- */
@@ -27,29 +28,63 @@ static Status keep(Arena *arena, const Str *text, Slice *slice) {
     return ST_OK;
 }
 
-static void append_turn(const json_t *message, const char *role, Str *text, bool *any) {
-    const json_t *content = json_object_get(message, "content");
-    if (strcmp(json_string_value(json_object_get(message, "role")), role) != 0) return;
-    if (*any) str_append(text, "\n\n");
-    *any = true;
-    if (json_is_string(content)) str_append_n(text, json_string_value(content), json_string_length(content));
+/* The turns of one side of a conversation, with a blank line between. */
+typedef struct Side {
+    Str text;
+    struct Place { size_t begin, len; } *words; /* n_words: of turns that say something, or call nothing either */
+    size_t n, n_words;
+} Side;
+
+static void append_turn(const json_t *message, Side *side) {
+    const json_t *content = json_object_get(message, "content"), *calls = json_object_get(message, "tool_calls");
+    size_t len = json_string_length(content);
+    if (side->n++ > 0) str_append(&side->text, "\n\n");
+    if (len > 0 || json_array_size(calls) == 0) side->words[side->n_words++] = (struct Place){side->text.len, len};
+    if (len > 0) str_append_n(&side->text, json_string_value(content), len);
+    char *written = json_array_size(calls) > 0 ? json_dumps(calls, JSON_SORT_KEYS) : NULL;
+    if (written) str_printf(&side->text, "%s%s", len > 0 ? "\n" : "", written);
+    free(written);
+}
+
+static Status keep_answers(Arena *arena, const Side *side, FilterRow *row) {
+    TRY(keep(arena, &side->text, &row->completion));
+    Slice *answers = arena_alloc(arena, MAX(side->n_words, 1) * sizeof *answers);
+    if (!answers) return ST_RESOURCE;
+    for (size_t i = 0; i < side->n_words; i++) answers[i] = (Slice){row->completion.data + side->words[i].begin, side->words[i].len};
+    row->answers = answers;
+    row->n_answers = side->n_words;
+    return ST_OK;
 }
 
 /* User turns are what is asked, assistants' turns what answers it. */
+static Status read_turns(const json_t *normal, Arena *arena, FilterRow *row) {
+    Side asked = {0}, answered = {0};
+    Str system = {0};
+    size_t n = json_array_size(normal);
+    asked.words = arena_alloc(arena, MAX(n, 1) * sizeof *asked.words);
+    answered.words = arena_alloc(arena, MAX(n, 1) * sizeof *answered.words);
+    Status status = asked.words && answered.words ? ST_OK : ST_RESOURCE;
+    for (size_t i = 0; i < n && status == ST_OK; i++) {
+        const json_t *message = json_array_get(normal, i);
+        const char *role = json_string_value(json_object_get(message, "role"));
+        if (strcmp(role, "user") == 0) append_turn(message, &asked);
+        if (strcmp(role, "assistant") == 0) append_turn(message, &answered);
+        if (i == 0 && strcmp(role, "system") == 0) str_append(&system, json_string_value(json_object_get(message, "content")));
+    }
+    if (status == ST_OK && system.len > 0) status = keep(arena, &system, &row->system);
+    if (status == ST_OK && asked.n > 0) status = keep(arena, &asked.text, &row->instruction);
+    if (status == ST_OK && answered.n > 0) status = keep_answers(arena, &answered, row);
+    str_release(&system);
+    str_release(&asked.text);
+    str_release(&answered.text);
+    return status;
+}
+
 static Status from_messages(const json_t *messages, Arena *arena, FilterRow *row) {
-    Str asked = {0}, answered = {0};
-    bool has_user = false, has_answer = false;
     json_t *normal = NULL;
     Status status = messages_normalize(messages, NULL, &normal);
-    for (size_t i = 0; i < json_array_size(normal); i++) {
-        append_turn(json_array_get(normal, i), "user", &asked, &has_user);
-        append_turn(json_array_get(normal, i), "assistant", &answered, &has_answer);
-    }
-    if (status == ST_OK && has_user) status = keep(arena, &asked, &row->instruction);
-    if (status == ST_OK && has_answer) status = keep(arena, &answered, &row->completion);
+    if (status == ST_OK) status = read_turns(normal, arena, row);
     json_decref(normal);
-    str_release(&asked);
-    str_release(&answered);
     return status;
 }
 
@@ -78,10 +113,13 @@ static Status from_pair(const json_t *json, const char *answer, Arena *arena, Fi
     if (json_is_array(json_object_get(json, "prompt"))) TRY(from_messages(json_object_get(json, "prompt"), arena, row));
     else TRY(column(json, "prompt", &row->instruction));
     row->completion = (Slice){0};
+    row->n_answers = 0;
     if (!answer) return ST_OK;
     if (!json_is_array(json_object_get(json, answer))) return column(json, answer, &row->completion);
     TRY(from_messages(json_object_get(json, answer), arena, &second));
     row->completion = second.completion;
+    row->answers = second.answers;
+    row->n_answers = second.n_answers;
     return ST_OK;
 }
 
@@ -107,7 +145,10 @@ static Status read_texts(const json_t *json, Arena *arena, FilterRow *row) {
         TRY(column(json, "question", &row->instruction));
         return column(json, "answer", &row->completion);
     }
-    if (json_object_get(json, "text")) return column(json, "text", &row->completion);
+    if (json_object_get(json, "text")) {
+        row->plain = true;
+        return column(json, "text", &row->completion);
+    }
     status_fail(ST_INPUT, "the row has no texts that filters know");
     return status_hint(
         ST_INPUT,

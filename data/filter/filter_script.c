@@ -70,7 +70,7 @@ static size_t covered(const pcre2_code *pattern, Slice text) {
 static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     const Patterns *patterns = filter->state;
     Str room = {0};
-    Slice text = filter_field(row, filter->options[ON].text, &room);
+    Slice text = filter_subject(row, filter->options[ON].text, &room);
     size_t letters = text.data ? covered(patterns->letters, text) : 0;
     if (letters > 0) finding->score = (double)covered(patterns->script, text) / (double)letters;
     str_release(&room);

@@ -22,6 +22,12 @@ Slice filter_field(const FilterRow *row, const char *field, Str *room) {
     return row->completion.data ? join(room, (Slice[]){row->instruction, row->input, row->completion}, 3) : row->completion;
 }
 
+Slice filter_subject(const FilterRow *row, const char *field, Str *room) {
+    bool asks = strcmp(field, "prompt") == 0 || strcmp(field, "instruction") == 0, whole = strcmp(field, "row") == 0;
+    if (row->plain && asks) return row->completion;
+    return filter_field(row, whole && !row->completion.data ? "prompt" : field, room);
+}
+
 FilterStage filter_on(const char *field) { return strcmp(field, "completion") == 0 || strcmp(field, "row") == 0 ? FILTER_ANSWER : FILTER_PROMPT; }
 
 uint64_t text_mix(uint64_t x) {

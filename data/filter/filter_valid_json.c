@@ -23,7 +23,7 @@ static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *f
     if (!row->completion.data) return false;
     Slice text = text_trim(row->completion);
     if (filter_number(filter, FENCED) != 0) text = without_fences(text);
-    json_t *value = json_of_text(text.data, text.len, JSON_REJECT_DUPLICATES);
+    json_t *value = json_of_text(text.data, text.len, JSON_REJECT_DUPLICATES | JSON_ALLOW_NUL);
     if (!value) finding->what = "the answer is no JSON";
     for (size_t i = 0; i < keys->n && !finding->what; i++)
         if (!json_object_get(value, keys->list[i])) finding->what = "the answer's object lacks a key";
@@ -36,4 +36,5 @@ const FilterKind filter_kind_valid_json = {.name = "valid_json",
                                            .argument = "[KEY, ...]",
                                            .stage = FILTER_ANSWER,
                                            .options = options,
+                                           .each_answer = true,
                                            .rejects = rejects};

@@ -16,7 +16,7 @@ static Status open(Filter *filter) {
 
 static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
     Str room = {0};
-    Slice text = filter_field(row, filter->options[ON].text, &room), word;
+    Slice text = filter_subject(row, filter->options[ON].text, &room), word;
     size_t n = 0;
     for (size_t at = 0; text.data && text_spaced_word(text, &at, &word);) n++;
     str_release(&room);

@@ -21,8 +21,8 @@ struct Chat {
 /* `messages` in the form that templates take: config->system in front where there is no system message, parts of text joined, arguments of tool calls
  * as objects. A new array. ST_INPUT: what is no list of messages with a role and a content. */
 Status messages_normalize(const json_t *messages, const char *system, json_t **normal);
-/* A list of messages as transformers hands it to a template, and no more: without keys that are null, reasoning under the names that templates read. A
- * new list; NULL: no memory. */
+/* A list of messages as transformers hands it to a template, and no more: without keys that are null, reasoning under the names that templates read.
+ * A new list; NULL: no memory. */
 json_t *messages_for_template(const json_t *messages);
 /* Renders messages[0..n-1] with the row's tools, documents and chat_template_kwargs. */
 Status messages_render(const Chat *chat, const json_t *messages, size_t n, const json_t *row, bool generation_prompt, ChatRendering *rendering);
