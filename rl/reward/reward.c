@@ -298,6 +298,15 @@ uint64_t rewards_fingerprint(const RewardSet *set) {
     return hash;
 }
 
+RewardRow reward_own_words(const RewardRow *row) {
+    RewardRow own = *row;
+    if (!row->own_text) return own;
+    own.completion = (Slice){row->own_text, strlen(row->own_text)};
+    own.completion_ids = row->own_ids;
+    own.n_completion_ids = row->n_own_ids;
+    return own;
+}
+
 const Reward *reward_before(const Reward *reward, const char *name) {
     for (size_t i = 0; i < reward->index; i++)
         if (strcmp(reward->set->rewards[i].name, name) == 0) return &reward->set->rewards[i];

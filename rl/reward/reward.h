@@ -24,6 +24,10 @@ typedef struct RewardRow {
     const int32_t *prompt_ids, *completion_ids;
     size_t n_prompt_ids, n_completion_ids; /* with the EOS, when the completion ends with one */
     const char *finish_reason;             /* "stop" | "length" */
+    /* Where an environment spoke in between, what the policy said by itself; else NULL: all of the completion is its own. */
+    const char *own_text;
+    const int32_t *own_ids;
+    size_t n_own_ids;
     const json_t *columns;
 } RewardRow;
 

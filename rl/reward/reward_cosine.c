@@ -34,7 +34,7 @@ static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double 
     for (size_t i = 0; i < n; i++) {
         bool right = judge->values[i] > o[THRESHOLD].number;
         double at_zero = o[right ? RIGHT_SHORT : WRONG_SHORT].number, at_max = o[right ? RIGHT_LONG : WRONG_LONG].number;
-        double share = MIN((double)rows[i].n_completion_ids / o[MAX_LENGTH].number, 1);
+        double share = MIN((double)reward_own_words(&rows[i]).n_completion_ids / o[MAX_LENGTH].number, 1);
         bool cut = rows[i].finish_reason && strcmp(rows[i].finish_reason, "length") == 0;
         values[i] = cut && o[EXCEED].node ? o[EXCEED].number : at_max + 0.5 * (at_zero - at_max) * (1 + cos(pi * share));
     }

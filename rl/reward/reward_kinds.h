@@ -58,6 +58,8 @@ struct RewardKind {
 
 /* ST_CONFIG: "reward 'number' in 'recipe.yaml' line 7: ...". node: whose line it is; NULL = the entry's. */
 Status reward_refuse(const Reward *reward, const Yaml *node, const char *format, ...) PRINTF_LIKE(3, 4);
+/* The row with what the policy said by itself as its completion. */
+RewardRow reward_own_words(const RewardRow *row);
 /* Puts "reward 'NAME', 'FILE' line N: " before the failure. */
 Status reward_at_row(Status status, const Reward *reward, const RewardRow *row);
 /* A reward before this one in the list, by name; NULL when there is none. Its values are those of the rows that are scored now. */

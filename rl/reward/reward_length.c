@@ -45,9 +45,10 @@ static size_t count_characters(Slice text) {
 static Status score(Reward *reward, const RewardRow *row, double *value) {
     const RewardValue *o = reward->options;
     const char *unit = o[UNIT].text;
-    double length = (double)(strcmp(unit, "words") == 0    ? count_words(row->completion)
-                             : strcmp(unit, "tokens") == 0 ? row->n_completion_ids
-                                                           : count_characters(row->completion));
+    RewardRow own = reward_own_words(row);
+    double length = (double)(strcmp(unit, "words") == 0    ? count_words(own.completion)
+                             : strcmp(unit, "tokens") == 0 ? own.n_completion_ids
+                                                           : count_characters(own.completion));
     if (o[TARGET].node) {
         *value = MAX(0, 1 - fabs(length - o[TARGET].number) / o[TARGET].number);
         return ST_OK;

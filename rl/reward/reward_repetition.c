@@ -56,7 +56,8 @@ static size_t split_ids(const RewardRow *row, char *room, Slice *units) {
     return row->n_completion_ids;
 }
 
-static Status score(Reward *reward, const RewardRow *row, double *value) {
+static Status score(Reward *reward, const RewardRow *given, double *value) {
+    const RewardRow own = reward_own_words(given), *row = &own;
     bool tokens = strcmp(reward->options[UNIT].text, "tokens") == 0;
     size_t most = tokens ? row->n_completion_ids : row->completion.len / 2 + 1, size = (size_t)reward->options[NGRAM].number;
     Slice *units = malloc(MAX(most, 1) * sizeof *units);

@@ -127,6 +127,12 @@ const TextTurn *text_env_turn(const TextEnv *env, int64_t copy) { return &env->t
 const char *text_env_id(const TextEnv *env) { return env->program.id; }
 int64_t text_env_max_turns(const TextEnv *env) { return env->max_turns; }
 
+int64_t text_env_said_turns(const Yaml *node) {
+    const Yaml *said = yaml_get(node, "max_turns");
+    int64_t n;
+    return said && yaml_as_int(said, &n) && n >= 1 && n <= INT32_MAX ? n : MAX_TURNS;
+}
+
 /* ---- from the recipe ---- */
 
 bool text_env_is_meant(const Yaml *node) {

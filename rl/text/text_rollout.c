@@ -110,6 +110,42 @@ static void add_round(RolloutSums *sums, const Experience *e) {
     sums->rounds++;
 }
 
+/* What the policy said in an episode with an environment: its tokens, and their text with a line for each turn. */
+typedef struct OwnWords { int32_t *ids; Str text; } OwnWords;
+
+static Status own_turns(const TextRl *rl, const Experience *e, int64_t i, OwnWords *own) {
+    size_t n = 0, turn = 0;
+    for (int64_t t = e->begin[i]; t < e->begin[i + 1]; t++) {
+        if (e->trained[t]) own->ids[n++] = e->ids[t];
+        if (n == turn || (e->trained[t] && t + 1 < e->begin[i + 1])) continue;
+        if (turn > 0) str_append_char(&own->text, '\n');
+        TRY(tokenizer_decode(rl->tokenizer, own->ids + turn, n - turn, true, &own->text));
+        turn = n;
+    }
+    rl->rows[i].own_text = str_text(&own->text);
+    rl->rows[i].own_ids = own->ids;
+    rl->rows[i].n_own_ids = n;
+    return ST_OK;
+}
+
+static void own_words_free(OwnWords *own, int64_t n) {
+    for (int64_t i = 0; own && i < n; i++) {
+        free(own[i].ids);
+        str_release(&own[i].text);
+    }
+    free(own);
+}
+
+static Status own_words(const TextRl *rl, const Experience *e, OwnWords **all) {
+    OwnWords *own = *all = calloc((size_t)e->n + 1, sizeof *own);
+    Status status = own ? ST_OK : status_fail(ST_RESOURCE, "out of memory for episodes");
+    for (int64_t i = 0; i < e->n && status == ST_OK; i++) {
+        own[i].ids = malloc((size_t)(e->begin[i + 1] - e->begin[i] + 1) * sizeof *own[i].ids);
+        status = own[i].ids ? own_turns(rl, e, i, &own[i]) : status_fail(ST_RESOURCE, "out of memory for episodes");
+    }
+    return status;
+}
+
 Status text_judge(TextRl *rl, Experience *e, RolloutSums *sums) {
     for (int64_t i = 0; i < e->n; i++) {
         const PromptRow *prompt = e->prompts[i / e->group_size];
@@ -128,7 +164,11 @@ Status text_judge(TextRl *rl, Experience *e, RolloutSums *sums) {
         };
     }
     const RewardScores *scores = NULL;
-    if (rl->rewards) TRY(rewards_score(rl->rewards, rl->rows, (size_t)e->n, &scores));
+    OwnWords *own = NULL;
+    Status status = rl->rewards && rl->turns.env ? own_words(rl, e, &own) : ST_OK;
+    if (status == ST_OK && rl->rewards) status = rewards_score(rl->rewards, rl->rows, (size_t)e->n, &scores);
+    own_words_free(own, e->n);
+    TRY(status);
     for (int64_t i = 0; i < e->n; i++) {
         double earned = rl->turns.env ? e->rewards[i] : 0; /* in the environment */
         e->rewards[i] = earned + (scores ? scores->sums[i] : 0) - (e->ended[i] ? 0 : rl->recipe->rl_missing_eos_penalty);

@@ -68,6 +68,22 @@ static Status first_ids(const Play *play, const json_t *observation, Ids *ids) {
     return status;
 }
 
+/* Templates that do not know a role leave its messages out, and the policy never sees them. Said once. */
+static void warn_of_unwritten(Turns *turns, const json_t *messages, const char *text) {
+    for (size_t i = 0; i < json_array_size(messages) && !turns->told_unwritten; i++) {
+        const json_t *message = json_array_get(messages, i), *content = json_object_get(message, "content");
+        Str words = {0};
+        str_append_n(&words, json_string_value(content), json_string_length(content));
+        const char *begin = str_text(&words) + strspn(str_text(&words), " \t\r\n");
+        while (words.len > 0 && strchr(" \t\r\n", words.data[words.len - 1])) words.data[--words.len] = '\0';
+        turns->told_unwritten = *begin && !strstr(text, begin);
+        if (turns->told_unwritten)
+            log_message(LOG_WARNING, "environment '%s': the chat template does not write what a message of role '%s' says: the policy does not see it",
+                        text_env_id(turns->env), json_string_value(json_object_get(message, "role")));
+        str_release(&words);
+    }
+}
+
 /* What the template writes behind an answer's end-of-turn token, before the next answer: rendered behind an answer that is known, and taken from its
  * end on. */
 static Status render_between(const Play *play, json_t *messages, const json_t *row, Str *text) {
@@ -83,6 +99,7 @@ static Status render_between(const Play *play, json_t *messages, const json_t *r
     if (at) at = end ? end + strlen(chat_end_text(chat)) : at + strlen(answer);
     if (at) str_append(text, at);
     else if (status == ST_OK) status = status_fail(ST_INPUT, "the chat template leaves out the answer before the last message");
+    if (status == ST_OK) warn_of_unwritten(play->turns, messages, at);
     chat_rendering_release(&rendering);
     json_decref(whole);
     return status;

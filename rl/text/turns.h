@@ -23,6 +23,7 @@ typedef struct Turns {
     PromptRow *rows;            /* first observations of the step, which the experience borrows until turns_begin */
     size_t n_rows, cap_rows;
     double played;              /* turns of all episodes since turns_begin */
+    bool told_unwritten;        /* that the template leaves out what the environment says */
 } Turns;
 /* A new step begins: its predecessor's experience is not used any more. Room for `n` prompts. ST_RESOURCE. */
 Status turns_begin(Turns *turns, size_t n);
