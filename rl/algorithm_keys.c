@@ -38,23 +38,23 @@ static Entry offline_at(size_t i) {
 
 #define KEYS_OF_ALL "algorithm env train.log_every train.live train.save_every train.keep_checkpoints "
 
-static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma", "model.* lora.* data.* generate.* eval.*",
+static const Kind environments = {"on environments", KEYS_OF_ALL "total_steps num_envs num_steps gamma", "reward model.* lora.* data.* generate.* eval.*",
                                   environment_at};
 
 #define KEYS_OF_TEXT                                                                                                            \
     KEYS_OF_ALL KEYS_OF_OPTIMIZER                                                                                               \
         "train.epochs train.max_steps train.eval_every train.batch_tokens train.no_decay train.checkpointing train.max_memory " \
         "num_generations prompts_per_step sampling_rounds num_iterations num_minibatches ent_coef "                             \
-        "beta kl kl_in reference loss_aggregation mask_truncated missing_eos_penalty max_logprob_diff samples_every"
+        "beta kl reference mask_truncated missing_eos_penalty max_logprob_diff samples_every"
 
-static const Kind texts = {"on text", KEYS_OF_TEXT, "generate.n data.step_separator", text_at};
-static const Kind text_environments = {"on environments of text", KEYS_OF_TEXT " gamma", "generate.n data.step_separator", text_at};
+static const Kind texts = {"on text", KEYS_OF_TEXT, "generate.n data.step_separator data.cache data.train_on", text_at};
+static const Kind text_environments = {"on environments of text", KEYS_OF_TEXT " gamma", "generate.n data.step_separator data.cache data.train_on train.eval_every", text_at};
 #define KEYS_OF_ROWS \
     "train.epochs train.max_steps train.batch_size train.gradient_accumulation_steps train.batch_tokens train.no_decay train.checkpointing train.max_memory "
 
 static const Kind pairs = {"on pairs", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS "train.eval_every train.early_stopping beta",
-                           "generate.* data.step_separator", pair_at};
-static const Kind offline = {"on rows with rewards", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS, "generate.* data.step_separator", offline_at};
+                           "reward generate.* data.step_separator", pair_at};
+static const Kind offline = {"on rows with rewards", KEYS_OF_ALL KEYS_OF_OPTIMIZER KEYS_OF_ROWS, "reward generate.* data.step_separator", offline_at};
 static const Kind *const kinds[] = {&environments, &texts, &pairs, &offline};
 
 /* ---- the check ---- */
@@ -128,6 +128,7 @@ static Status check(const Recipe *recipe, const char *algorithm, const Kind *kin
         else if (lists(kind->unread, key)) warn_unread(recipe, algorithm, kind, key);
     }
     recipe_free(defaults);
+    if (status == ST_OK) status = idle_keys_check(recipe);
     return status == ST_OK && reads(kind, &entry, key_find("train.optimizer")) ? recipe_check_choices(recipe) : status;
 }
 

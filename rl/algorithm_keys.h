@@ -29,5 +29,7 @@ Status environment_keys_check(const Recipe *recipe, const char *algorithm);
 Status text_keys_check(const Recipe *recipe, const char *algorithm);
 Status pair_keys_check(const Recipe *recipe, const char *algorithm);
 Status offline_keys_check(const Recipe *recipe, const char *algorithm);
+/* Keys of rl that do nothing as other keys are set: see recipe_unread. ST_CONFIG. */
+Status idle_keys_check(const Recipe *recipe);
 
 #endif

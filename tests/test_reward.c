@@ -264,7 +264,12 @@ static void formats_are_whole_and_in_order(void **state) {
     gives("[{type: format, template: '...<b>...</b>...'}]", NULL, "a<b>c</b>", 0);
     gives("[{type: format, template: 'Reason: ... Answer: ...'}]", NULL, "Reason: x\nAnswer: y", 1);
     gives("[{type: format, template: 'Reason: ... Answer: ...'}]", NULL, "Answer: y Reason: x", 0);
+    gives("[{type: format, template: 'Final Answer: ... Answer: ...'}]", NULL, "Final Answer: b Answer: c", 1);
+    gives("[{type: format, template: 'Final Answer: ... Answer: ...', partial: true}]", NULL, "Final Answer: b Answer: c", 1);
+    gives("[{type: format, template: 'Step 1 ... Step 10 ...'}]", NULL, "Step 1 a Step 10 b", 1);
+    gives("[{type: format, template: 'Step 1 ... Step 10 ...'}]", NULL, "Step 1 a Step 10 b Step 1", 0);
     refused("[{type: format, template: ...}]", "the template has no tag", "");
+    refused("[{type: exact, after: ''}]", "'after' is an empty mark", "");
 }
 
 /* ---- JSON ---- */

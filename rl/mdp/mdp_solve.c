@@ -168,6 +168,8 @@ static Status solve(const MdpSolver *solver, MdpWork *work, MdpForm *form, doubl
 static Status check_options(const MdpOptions *options, const MdpSolver *solver) {
     if (options->tolerance < 0) return status_fail(ST_USAGE, "a tolerance is above 0, not %g", options->tolerance);
     if (options->max_iterations < 0 || options->evaluation_sweeps < 0) return status_fail(ST_USAGE, "numbers of iterations are 1 or more");
+    if (options->evaluation_sweeps > 0 && strcmp(solver->name, "mpi") != 0)
+        return status_fail(ST_USAGE, "method '%s' has no sweeps between improvements: they belong to mpi", solver->name);
     if (solver->answer == ANSWER_HORIZON && options->horizon < 1)
         return status_hint(status_fail(ST_USAGE, "method 'horizon' needs a number of steps, 1 or more"), "--horizon N");
     if (solver->answer != ANSWER_HORIZON && options->horizon != 0) return status_fail(ST_USAGE, "method '%s' knows no horizon", solver->name);

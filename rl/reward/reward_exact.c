@@ -20,6 +20,11 @@ static Slice after_mark(const Reward *reward, Slice text) {
     return slice_trim((Slice){at, (size_t)(text.data + text.len - at)});
 }
 
+static Status open(Reward *reward) {
+    const RewardValue *after = &reward->options[AFTER];
+    return after->text && !*after->text ? reward_refuse(reward, after->node, "'after' is an empty mark") : ST_OK;
+}
+
 static bool same(Slice a, Slice b, bool ignore_case) {
     if (a.len != b.len) return false;
     for (size_t i = 0; i < a.len; i++)
@@ -44,4 +49,4 @@ static Status score(Reward *reward, const RewardRow *row, double *value) {
     return status;
 }
 
-const RewardKind reward_kind_exact = {"exact", options, .score = score};
+const RewardKind reward_kind_exact = {"exact", options, .open = open, .score = score};

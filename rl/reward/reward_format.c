@@ -66,7 +66,7 @@ static size_t times(Slice text, const char *part) {
 
 static size_t times_in_form(const Form *form, const char *part) {
     size_t n = 0;
-    for (size_t i = 0; i < form->n; i++) n += strcmp(form->pieces[i].text, part) == 0;
+    for (size_t i = 0; i < form->n; i++) n += times((Slice){form->pieces[i].text, strlen(form->pieces[i].text)}, part); /* "Answer:" of "Final Answer:" */
     return n;
 }
 

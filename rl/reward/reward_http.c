@@ -157,7 +157,8 @@ static Status read_judgement(const Reward *reward, const Str *reply, double *val
     Slice text = {json_string_value(content), json_string_length(content)};
     double rating = text.data && !cut ? rating_of(text.data, server->low, server->high) : (double)NAN;
     Status status = ST_OK;
-    if (!json_is_string(content)) status = wrong_judgement(reward, "no choices[0].message.content", str_text(reply), reply->len);
+    bool silent = choice && !text.data && (!content || json_is_null(content)); /* a judge that was cut while it thought */
+    if (!text.data && !(silent && reward->options[FAILED].node)) status = wrong_judgement(reward, "no choices[0].message.content", str_text(reply), reply->len);
     else if (!isnan(rating)) *value = (rating - server->low) / (server->high - server->low);
     else if (reward->options[FAILED].node) *value = reward->options[FAILED].number;
     else status = wrong_judgement(reward, cut ? "it was cut off" : "it has no rating within 'range'", text.data, text.len);

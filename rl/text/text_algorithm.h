@@ -9,7 +9,7 @@
 #include "rl/policy_losses.h"
 
 /* Keys that several read. */
-#define KEYS_OF_POLICY_GRADIENTS "kl_corrected adaptive_kl kl_horizon sampler_correction correction_low correction_high target_kl "
+#define KEYS_OF_POLICY_GRADIENTS "kl_in loss_aggregation kl_corrected adaptive_kl kl_horizon sampler_correction correction_low correction_high target_kl "
 #define KEYS_OF_CLIP "clip clip_high dual_clip ratio_cap "
 #define KEYS_OF_VALUES "value_model value_lambda value_learning_rate vf_coef clip_value normalize_advantage "
 

@@ -115,6 +115,11 @@ static Status check_switches(const TextRl *rl) {
         return status_hint(
             status_fail(ST_CONFIG, "'rl.mask_truncated' would leave pairs with one side, and algorithm '%s' learns from both", rl->algorithm->name),
             "give rl.missing_eos_penalty instead");
+    if (r->rl_num_minibatches > r->rl_prompts_per_step) {
+        status_fail(ST_CONFIG, "'rl.num_minibatches' is %lld, and a step has %lld prompts, which are not cut", (long long)r->rl_num_minibatches,
+                    (long long)r->rl_prompts_per_step);
+        return status_hint(ST_CONFIG, "take fewer minibatches, or more rl.prompts_per_step");
+    }
     if (r->rl_correction_low > r->rl_correction_high)
         return status_hint(status_fail(ST_CONFIG, "'rl.correction_low' is above 'rl.correction_high'"),
                            "the weight is kept between them: 0 and 3 are usual");
