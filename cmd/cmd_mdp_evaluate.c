@@ -69,6 +69,7 @@ static void print_json(const NamedMdp *world, const MdpSolution *solution, const
     for (int64_t s = 0; s < n; s++) write_row(&w, NULL, solution->Q + s * actions, actions);
     jw_end_array(&w);
     jw_double(&w, "bound", solution->bound);
+    jw_double(&w, "Q_bound", solution->q_bound);
     jw_int(&w, "iterations", solution->iterations);
     jw_string(&w, "method", solution->method);
     jw_double(&w, "gamma", world->mdp.gamma);

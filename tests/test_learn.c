@@ -31,6 +31,8 @@ static Recipe *small_run(const char *algorithm, const char *env, const char *nam
     snprintf(texts[n++], 400, "rl.num_steps=%d", STEPS);
     snprintf(texts[n++], 400, "rl.num_envs=%d", COPIES);
     snprintf(texts[n++], 400, "rl.gamma=0.9");
+    bool remembers = strcmp(algorithm, "dqn") == 0 || strcmp(algorithm, "sac") == 0;
+    if (remembers) snprintf(texts[n++], 400, "rl.learning_starts=%d", STEPS * COPIES);
     for (size_t i = 0; i < n; i++) settings[i] = texts[i];
     return recipe_of(settings, n);
 }

@@ -4,6 +4,8 @@
 #include <math.h>
 #include <string.h>
 
+#include "rl/mdp/worlds.h"
+
 static const Algorithm *const algorithms[] = {
 #define ALGORITHM(name) &algorithm_##name,
 #include "rl/learn/algorithms.def"
@@ -67,12 +69,25 @@ static Status check_fit(const Algorithm *algorithm, const Recipe *recipe, const 
     return ST_OK;
 }
 
+/* A world that says its discount itself is solved with that, and learned in with rl.gamma. */
+static Status warn_of_gamma(const Learner *learner) {
+    const Env *env = learner->env;
+    const Recipe *recipe = learner->recipe;
+    const char *name = arena_strndup(learner->arena, env->id, strcspn(env->id, ":"));
+    if (!name) return ST_RESOURCE;
+    bool says = env->world && (mdp_is_file_name(name) || strstr(env->id, "gamma="));
+    if (says && env->world->mdp.gamma != recipe->rl_gamma && !recipe_given(recipe, "rl.gamma"))
+        log_message(LOG_WARNING, "environment '%s' has gamma %g, and rewards are discounted by rl.gamma, which is %g: say rl.gamma to choose", env->id,
+                    env->world->mdp.gamma, recipe->rl_gamma);
+    return ST_OK;
+}
+
 /* A table needs numbers of states; tiles are laid over what is seen. */
 static Status open_environment(Learner *learner, int64_t copies) {
     TRY(env_from_recipe(learner->recipe->rl_env, copies, &learner->env));
     if (learner->algorithm->tabular && learner->recipe->rl_tilings == 0) TRY(env_number_states(&learner->env));
     learner->world = learner->env->world;
-    return ST_OK;
+    return warn_of_gamma(learner);
 }
 
 static Status open_learner(Learner *learner, int64_t copies) {

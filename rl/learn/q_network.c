@@ -156,6 +156,11 @@ Status q_learn(QLoss *l, QNetwork *online, QNetwork *target, Tape *tape, const R
 Status stepper_init(Stepper *stepper, const Learner *learner) {
     const Recipe *recipe = learner->recipe;
     double per_update = (double)recipe->rl_num_steps * (double)recipe->rl_num_envs;
+    if (learner->total_steps > 0 && recipe->rl_learning_starts > learner->total_steps) {
+        status_fail(ST_CONFIG, "nothing would be learned: 'rl.learning_starts' is %lld, and the run ends with step %lld",
+                    (long long)recipe->rl_learning_starts, (long long)learner->total_steps);
+        return status_hint(ST_CONFIG, "raise rl.total_steps, or lower rl.learning_starts");
+    }
     TRY(recipe_optimizer(recipe, &stepper->optimizer));
     return recipe_schedule(recipe, (int64_t)ceil((double)learner->total_steps / per_update), &stepper->schedule);
 }

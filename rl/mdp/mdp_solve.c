@@ -279,6 +279,17 @@ static Status evaluate(const Mdp *process, const MdpOptions *options, Arena *scr
     return ST_OK;
 }
 
+/* How far rounding may bring Q from what V gives, of actions that the policy does not play too. */
+static double q_rounding(const Mdp *mdp, const double *V) {
+    double value = 0, reward = 0;
+    int64_t longest = 0, n_rows = (int64_t)mdp->n_states * mdp->n_actions;
+    for (int32_t s = 0; s < mdp->n_states; s++)
+        if (isfinite(V[s])) value = fmax(value, fabs(V[s]));
+    for (int64_t row = 0; row < n_rows; row++) longest = MAX(longest, mdp->begin[row + 1] - mdp->begin[row]);
+    for (int64_t k = 0; k < mdp->begin[n_rows]; k++) reward = fmax(reward, fabs(mdp->reward[k]));
+    return (double)(longest + 4) * UNIT_ROUNDOFF * (reward + mdp->gamma * value);
+}
+
 Status mdp_evaluate(const Mdp *mdp, const double *policy, const MdpOptions *options, Arena *arena, MdpSolution *solution) {
     *solution = (MdpSolution){.method = mdp->n_states <= FORM_DIRECT ? "direct" : "iterative", .bound = (double)INFINITY};
     TRY(answer_alloc(mdp, arena, false, solution));
@@ -288,6 +299,8 @@ Status mdp_evaluate(const Mdp *mdp, const double *policy, const MdpOptions *opti
     Status status = mdp_under_policy(mdp, policy, options->world, scratch, &process);
     if (status == ST_OK) status = evaluate(&process, options, scratch, solution);
     arena_free(scratch);
-    if (status == ST_OK) mdp_fill_q(mdp, solution->V, solution->Q);
-    return status;
+    if (status != ST_OK) return status;
+    mdp_fill_q(mdp, solution->V, solution->Q);
+    solution->q_bound = mdp->gamma * solution->bound + q_rounding(mdp, solution->V);
+    return ST_OK;
 }
