@@ -90,11 +90,12 @@ typedef struct MdpSolution {
     int32_t *policy;           /* (n_states): the lowest action within 1e-12 of the best, -1 in terminal states; NULL from mdp_evaluate */
     /* false: `policy`, though of best actions, earns less than V, going round for nothing. Only with gamma 1, and looked into by mdp_solve */
     bool policy_attains;
-    int32_t *attaining;        /* (n_states): actions as good, to rounding and bound, that do earn V; NULL where `policy` does or none was found */
+    int32_t *attaining; /* (n_states): actions as good, to rounding and bound, that do earn V; NULL where `policy` does or none was found */
     /* Max |V - truth| is certainly not above, rounding included; of `average`: |gain - truth|. INFINITY: nothing is certain */
-    double bound, q_bound; /* q_bound: of Q by mdp_evaluate, whose policy may leave out the actions with the largest rewards; else Q is within bound */
-    int64_t iterations;        /* sweeps, improvements of a policy, simplex steps; of `prioritized`: changes of one state's value */
-    double gain;               /* of `average`: reward per step */
+    double bound,
+        q_bound;        /* q_bound: of Q by mdp_evaluate, whose policy may leave out the actions with the largest rewards; else Q is within bound */
+    int64_t iterations; /* sweeps, improvements of a policy, simplex steps; of `prioritized`: changes of one state's value */
+    double gain;        /* of `average`: reward per step */
     int64_t horizon;           /* of `horizon`: N */
     double *step_V;            /* (N + 1, n_states): with N - t steps to go; the first row is V */
     int32_t *step_policy;      /* (N, n_states) */
