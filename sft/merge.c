@@ -469,14 +469,6 @@ static Status name_output(Merge *merge) {
     return merge->output && merge->made ? ST_OK : ST_RESOURCE;
 }
 
-static bool same_folder(const char *a, const char *b) {
-    char *real_a = realpath(a, NULL), *real_b = realpath(b, NULL);
-    bool same = real_a && real_b && !strcmp(real_a, real_b);
-    free(real_a);
-    free(real_b);
-    return same;
-}
-
 /* Only a model is ever replaced: --force with a wrong path must not cost anybody's files. */
 static Status check_output(const Merge *merge) {
     const MergeConfig *config = merge->config;

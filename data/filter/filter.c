@@ -682,13 +682,6 @@ void filter_write_rejected(const FilterRow *row, const FilterVerdict *verdict, S
     *line = w.text;
 }
 
-void filter_write_scores(const Filters *set, const FilterVerdict *verdict, JsonWriter *w, const char *key) {
-    jw_object(w, key);
-    for (size_t i = 0; i < set->n; i++)
-        if (!isnan(verdict->scores[i])) jw_double(w, set->filters[i].info.name, verdict->scores[i]);
-    jw_end_object(w);
-}
-
 /* ---- the table ---- */
 
 bool filter_help_at(size_t i, FilterHelp *help) {

@@ -109,8 +109,6 @@ uint64_t filters_fingerprint(const Filters *filters); /* the same for the same f
 
 /* One line of rejected.jsonl, without its end; "nearest": null or {"id", "text"}, the id null where it is not known. */
 void filter_write_rejected(const FilterRow *row, const FilterVerdict *verdict, Str *line);
-/* {"rouge_l": 0.41, ...}: the scores of a kept row, for its provenance. */
-void filter_write_scores(const Filters *filters, const FilterVerdict *verdict, JsonWriter *w, const char *key);
 
 /* ---- the table ---- */
 

@@ -1,9 +1,8 @@
 /* Synthetic rows: seeds and a teacher in, a run directory with rows.jsonl out. What is asked, in which order, is the preset's (synth_<name>.c); who
  * answers is teacher.h's; what is kept is filter.h's.
  *
- *     SynthResult result;
- *     TRY(synth_run(&(SynthConfig){.recipe = recipe, .folders = folders, .n_folders = n}, &result));   // rows.jsonl, rejected.jsonl, requests.jsonl,
- * dataset_card.md, report.html
+ *     // makes rows.jsonl, rejected.jsonl, requests.jsonl, dataset_card.md and report.html
+ *     TRY(synth_run(&(SynthConfig){.recipe = recipe, .folders = folders, .n_folders = n}, &result));
  *
  * The whole is a function of the recipe, the seeds and the answers: rounds of requests are numbered, and the numbers key all that is drawn. So a run
  * that was killed is run again from its beginning with the answers of its log, asks only what is not in it, and writes the same bytes. */

@@ -87,8 +87,10 @@ static bool read_option(const Yaml *node, const MapOption *option, Arena *arena,
     return false;
 }
 
-Status map_options_read(const Yaml *map, const char *key, const char *file, const MapOption *options, const MapOption *others, Arena *arena,
-                        void *out) {
+/* Fills fields of `out` at their offsets. Keys that are in neither table are ST_CONFIG; those of `others` alone are passed over. Tables end before
+ * the first entry without a name. */
+static Status map_options_read(const Yaml *map, const char *key, const char *file, const MapOption *options, const MapOption *others, Arena *arena,
+                               void *out) {
     char place[512];
     if (!map || map->kind == YAML_NULL) return ST_OK;
     if (map->kind != YAML_MAP)

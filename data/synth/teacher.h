@@ -116,9 +116,5 @@ Status teacher_answer_read(const json_t *line, TeacherAnswer *answer);
 typedef enum MapType { MAP_TEXT, MAP_INT, MAP_REAL, MAP_BOOL, MAP_TEXTS } MapType;
 /* low, high: of numbers; choices: of a text, "a|b"; NULL: any */
 typedef struct MapOption { const char *name; MapType type; size_t offset; double low, high; const char *choices; } MapOption;
-/* Fills fields of `out` at their offsets. Keys that are in neither table are ST_CONFIG; those of `others` alone are passed over. Tables end before
- * the first entry without a name. */
-Status map_options_read(const Yaml *map, const char *key, const char *file, const MapOption *options, const MapOption *others, Arena *arena,
-                        void *out);
 
 #endif

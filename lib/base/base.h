@@ -172,6 +172,7 @@ void file_unmap(Mapping *mapping);
 void file_forget(const Mapping *mapping, size_t begin, size_t end); /* these bytes were read for now: the system may take their memory back */
 bool file_exists(const char *path);
 bool dir_exists(const char *path);
+bool same_folder(const char *a, const char *b); /* by whatever names; false where one is not there */
 Status file_read(const char *path, size_t limit, Str *text); /* whole file, unpacked as by ByteStream; longer than `limit` bytes is ST_INPUT */
 
 /* Bytes of a file from its beginning. gzip and zstd are told by the first bytes and unpacked; a name in .gz or .zst promises them. */

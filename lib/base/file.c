@@ -21,6 +21,11 @@ bool dir_exists(const char *path) {
     return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);
 }
 
+bool same_folder(const char *a, const char *b) {
+    struct stat one, other;
+    return dir_exists(a) && dir_exists(b) && stat(a, &one) == 0 && stat(b, &other) == 0 && one.st_dev == other.st_dev && one.st_ino == other.st_ino;
+}
+
 Status file_check_pointer(const char *path, const void *bytes, size_t n) {
     static const char mark[] = "version https://git-lfs.github.com/spec/";
     if (n < sizeof mark - 1 || memcmp(bytes, mark, sizeof mark - 1) != 0) return ST_OK;

@@ -523,11 +523,6 @@ static void write_targets(JsonWriter *w, const Model *model) {
     }
 }
 
-static bool ends_with(const char *text, const char *end) {
-    size_t n = strlen(text), m = strlen(end);
-    return n >= m && strcmp(text + n - m, end) == 0;
-}
-
 /* PEFT takes every module whose path ends with a name's letters: "norm" would be each input_layernorm as well. Such a name is written as the paths
  * that it stands for here. */
 static void write_saved(JsonWriter *w, const Model *model) {
@@ -540,7 +535,7 @@ static void write_saved(JsonWriter *w, const Model *model) {
     for (size_t t = 0; t < lora->n_saved; t++) {
         bool plain = true;
         for (size_t i = 0; i < model->n_modules; i++)
-            plain &= ends_with(model->modules[i].path, lora->saved[t]) == module_matches(model->modules[i].path, &lora->saved[t], 1);
+            plain &= text_ends_with(model->modules[i].path, lora->saved[t]) == module_matches(model->modules[i].path, &lora->saved[t], 1);
         if (plain) jw_string(w, NULL, lora->saved[t]);
         for (size_t i = 0; i < model->n_modules && !plain; i++)
             if (module_matches(model->modules[i].path, &lora->saved[t], 1)) jw_string(w, NULL, model->modules[i].path);

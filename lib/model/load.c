@@ -121,7 +121,9 @@ Status stored_check(const StoredTensor *stored, int n_dims, const int64_t *shape
 }
 
 /* Nothing is copied for the device that computes nothing. */
-Status stored_copy(const StoredTensor *stored, Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, Tensor **tensor) {
+/* A copy in `arena`, converted to `dtype`. */
+static Status stored_copy(const StoredTensor *stored, Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape,
+                          Tensor **tensor) {
     *tensor = tensor_new(arena, device, dtype, n_dims, shape);
     if (!*tensor) return status_prefix(ST_RESOURCE, "tensor '%s'", stored->name);
     (*tensor)->name = arena_strdup(arena, stored->name);

@@ -8,8 +8,6 @@
 Status model_build(Model *model, bool scores);
 /* ST_INPUT, with both shapes, unless the stored tensor is of a float dtype and this shape. */
 Status stored_check(const StoredTensor *stored, int n_dims, const int64_t *shape);
-/* A copy in `arena`, converted to `dtype`. */
-Status stored_copy(const StoredTensor *stored, Arena *arena, const Device *device, DType dtype, int n_dims, const int64_t *shape, Tensor **tensor);
 /* ST_INPUT when the tensor, which came from `file`, holds a NaN or an infinity. */
 Status tensor_check_finite(const Tensor *tensor, const char *name, const char *file);
 /* Puts the finished folder `made` where `dir` is to be; what was there before is gone only when the new one is in its place. */

@@ -6,7 +6,8 @@
 /* Rows are saved in groups of as many as the widest vectors hold. */
 enum { ROW_GROUP = 16 };
 
-int64_t mlp_saved_count(const MlpArgs *args, int64_t rows) {
+/* Values after f that the backward pass needs, of `rows` rows: f32 or f64, laid out as the device likes. */
+static int64_t mlp_saved_count(const MlpArgs *args, int64_t rows) {
     int64_t width = 0;
     for (int k = 0; k < args->n_layers - !args->activate_last; k++) width += args->weights[k]->shape[0];
     return (rows + ROW_GROUP - 1) / ROW_GROUP * ROW_GROUP * width;

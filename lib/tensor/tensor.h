@@ -147,8 +147,6 @@ typedef struct MlpArgs {
 } MlpArgs;
 /* Gradients that the backward kernel adds to: NULL ones are not computed. x is written with `beta` 0 and added to with 1. */
 typedef struct MlpGrads { Tensor *weights[MLP_MAX_LAYERS], *biases[MLP_MAX_LAYERS], *x; double beta; } MlpGrads;
-/* Values after f that the backward pass needs, of `rows` rows: (this many) f32 or f64, laid out as the device likes. */
-int64_t mlp_saved_count(const MlpArgs *args, int64_t rows);
 
 typedef struct LogprobArgs {
     double softcap;      /* on logits; 0 = off */

@@ -241,7 +241,6 @@ bool python_printable(uint32_t c);
 
 /* ---- what can be called ---- */
 
-Value call_value(Jinja *j, Value callee, const Args *args);
 Value get_attribute(Jinja *j, Value object, Slice name); /* object.name */
 Value get_item(Jinja *j, Value object, Value key);       /* object[key] */
 /* What filters call an attribute: "a.b", 0, "items.0.x". missing: instead of what is undefined on the way, or NULL. */

@@ -530,7 +530,7 @@ static Value call_loop(Jinja *j, Loop *loop, const Args *args) {
     return capture_end(j, &capture);
 }
 
-Value call_value(Jinja *j, Value callee, const Args *args) {
+static Value call_value(Jinja *j, Value callee, const Args *args) {
     if (!jinja_ok(j)) return v_undefined(NULL);
     switch (callee.type) {
     case V_BUILTIN: return callee.as.builtin->call(j, v_none(), args);

@@ -1,8 +1,7 @@
 /* Rewards of completions: what the recipe lists below `reward`, each with a weight, and their weighted sum.
  *
- *     RewardSet *set;
- *     TRY(rewards_open(recipe->reward, recipe->path, &(RewardOptions){.max_new_tokens = 256}, &set)); // unknown type: error with the line and the
- * nearest name const RewardScores *scores; TRY(rewards_score(set, rows, n, &scores));                  // every fault names the reward and the row
+ *     TRY(rewards_open(recipe->reward, recipe->path, &(RewardOptions){.max_new_tokens = 256}, &set)); // or the line, and the nearest name
+ *     TRY(rewards_score(set, rows, n, &scores));                                                      // faults name the reward and the row
  *     ... scores->sums[i], scores->columns[k].name, scores->columns[k].values[i] ...
  *     rewards_close(set);
  */

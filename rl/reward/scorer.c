@@ -16,14 +16,6 @@ static bool has(Arena *arena, const char *dir, const char *name) {
     return path && file_exists(path);
 }
 
-static bool same_folder(const char *a, const char *b) {
-    char *real_a = realpath(a, NULL), *real_b = realpath(b, NULL);
-    bool same = real_a && real_b && strcmp(real_a, real_b) == 0;
-    free(real_a);
-    free(real_b);
-    return same;
-}
-
 /* The run that a directory is, or is the adapter or model of. */
 static Status find_run(Arena *arena, const char *dir, const char **run) {
     static const char *const parts[] = {"adapter", "model"};

@@ -32,8 +32,10 @@ typedef struct TextPass {
 } TextPass;
 /* Per token of the sequences, in their order; NULL where not wanted. values: of the state before the token; final_values: of the state behind it,
  * written at the last tokens of sequences that were cut. */
-/* Else there are no TextGradients of them */
-typedef struct TextResults { double *logprobs, *entropies, *values, *final_values; bool entropies_trained; } TextResults;
+typedef struct TextResults {
+    double *logprobs, *entropies, *values, *final_values;
+    bool entropies_trained; /* else there are no TextGradients of them */
+} TextResults;
 typedef struct TextGradients { const double *logprobs, *entropies, *values; } TextGradients; /* NULL: none */
 
 /* How many of the sequences first .. end - 1 go into one pass, at least 1. */

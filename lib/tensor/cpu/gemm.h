@@ -113,8 +113,6 @@ typedef struct Product {
 } Product;
 void product_run(const Product *product);
 enum { PRODUCTS_MOST = 4 }; /* of one call */
-/* Up to PRODUCTS_MOST that need no results of each other. */
-void products_run(const Product *products, int n);
 
 /* The same tile by tile, for callers that use up each tile at once. Prepare outside of a parallel region; in it, a thread begins a column of tiles
  * before it runs tiles of it. */
@@ -137,7 +135,7 @@ void product_thread_begin(void);
 
 /* Our own products: whole ones, and tiles of at most row_tile rows, of the column that the thread began last. k > 0. */
 typedef struct CpuProducts {
-    void (*run)(const Product *products, int n); /* as products_run */
+    void (*run)(const Product *products, int n); /* up to PRODUCTS_MOST that need no results of each other */
     int64_t (*row_tile)(void);
     int64_t (*col_tile)(int64_t n, int64_t k);
     void (*column)(const Product *product, int64_t col, int64_t cols);

@@ -350,7 +350,7 @@ void product_run(const Product *product) {
     }
 }
 
-void products_run(const Product *products, int n) {
+static void products_run(const Product *products, int n) {
     for (int i = 0, end; i < n; i = end) {
         const CpuProducts *own = own_for(&products[i]);
         for (end = i + 1; own && !rounds(&products[i]) && end < n && own_for(&products[end]) == own && !rounds(&products[end]);) end++;
