@@ -460,13 +460,13 @@ static Status prove(Merge *merge) {
 
 /* ---- from start to end ---- */
 
-/* The path without slashes at its end, so that its neighbour .partial is no child. */
+/* The path without slashes at its end, so that its neighbour is no child. */
 static Status name_output(Merge *merge) {
     size_t len = strlen(merge->config->output);
     while (len > 1 && merge->config->output[len - 1] == '/') len--;
     merge->output = arena_strndup(merge->arena, merge->config->output, len);
-    merge->made = arena_printf(merge->arena, "%.*s.partial", (int)len, merge->config->output);
-    return merge->output && merge->made ? ST_OK : ST_RESOURCE;
+    merge->made = merge->output ? dir_beside(merge->output, "partial", merge->arena) : NULL;
+    return merge->made ? ST_OK : ST_RESOURCE;
 }
 
 /* Only a model is ever replaced: --force with a wrong path must not cost anybody's files. */

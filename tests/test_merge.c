@@ -314,7 +314,7 @@ static void out_of_range(void **state) {
         ST_NUMERIC);
     check_text("q_proj");
     assert_false(dir_exists(temp_file(place->dir, "out")));
-    assert_false(dir_exists(temp_file(place->dir, "out.partial")));
+    assert_false(dir_exists(temp_file(place->dir, ".out.tune-partial")));
     temp_dir_remove(place->dir);
 }
 

@@ -600,7 +600,7 @@ static Status write_tensors(const Model *model, const char *path) {
 
 Status adapter_save(const Model *model, const char *dir, const char *base) {
     Arena *arena = arena_new(0);
-    const char *made = arena ? arena_printf(arena, "%s.partial", dir) : NULL;
+    const char *made = arena ? dir_beside(dir, "partial", arena) : NULL;
     Status status = made ? dir_remove(made) : ST_RESOURCE;
     if (status == ST_OK) status = dir_make(made);
     if (status == ST_OK) status = write_tensors(model, path_join(arena, made, "adapter_model.safetensors"));

@@ -184,8 +184,13 @@ static Status write_directory(const Model *model, const char *dir, DType dtype, 
                              model->score ? model->config.family->class_name : NULL);
 }
 
+const char *dir_beside(const char *dir, const char *end, Arena *arena) {
+    const char *name = path_name(dir);
+    return arena_printf(arena, "%.*s.%s.tune-%s", (int)(name - dir), dir, name, end);
+}
+
 Status dir_replace(const char *made, const char *dir, Arena *arena) {
-    const char *old = arena_printf(arena, "%s.old", dir);
+    const char *old = dir_beside(dir, "old", arena);
     if (!old) return ST_RESOURCE;
     TRY(dir_remove(old));
     if (dir_exists(dir)) TRY(dir_rename(dir, old));
@@ -195,7 +200,7 @@ Status dir_replace(const char *made, const char *dir, Arena *arena) {
 
 Status model_save(const Model *model, const char *dir, DType dtype) {
     Arena *arena = arena_new(0);
-    const char *made = arena ? arena_printf(arena, "%s.partial", dir) : NULL;
+    const char *made = arena ? dir_beside(dir, "partial", arena) : NULL;
     Status status = made ? dir_remove(made) : ST_RESOURCE;
     if (status == ST_OK) status = write_directory(model, made, dtype, arena);
     if (status == ST_OK) status = dir_replace(made, dir, arena);
