@@ -274,7 +274,7 @@ static Status write_jobs(Merge *merge, size_t file, SafetensorsWriter *writer) {
         const Tensor *tensor = module_tensor(merge->base, job->module, job->bias);
         if (job->file == file) safetensors_declare(writer, job->name, job->dtype, tensor->n_dims, tensor->shape);
     }
-    for (size_t i = 0; i < merge->n_jobs; i++) {
+    for (size_t i = 0; i < merge->n_jobs && !safetensors_failed(writer); i++) {
         if (merge->jobs[i].file != file) continue;
         if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted, nothing was written");
         TRY(write_job(merge, &merge->jobs[i], writer));

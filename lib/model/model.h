@@ -55,6 +55,7 @@ void safetensors_metadata(SafetensorsWriter *writer, const char *key, const char
 void safetensors_write(SafetensorsWriter *writer, const void *bytes, size_t size);
 /* `count` elements, converted on the way. */
 void safetensors_write_as(SafetensorsWriter *writer, const void *elements, DType from_dtype, DType to_dtype, size_t count);
+bool safetensors_failed(const SafetensorsWriter *writer); /* what is still to come need not be computed: commit says why */
 Status safetensors_commit(SafetensorsWriter *writer); /* frees the writer, also on failure */
 void safetensors_abandon(SafetensorsWriter *writer);  /* frees it and leaves nothing */
 /* Converts `count` elements between float dtypes (host memory; unaligned source is fine). */

@@ -9,7 +9,7 @@ static void write_uniform(SafetensorsWriter *writer, RngKey key, DType dtype, in
     enum { PIECE = 4096 };
     float piece[PIECE];
     float step = (float)(2 * sqrt(3.0) * deviation / 4294967296.0);
-    for (int64_t done = 0; done < count && !interrupt_requested(); done += PIECE) {
+    for (int64_t done = 0; done < count && !interrupt_requested() && !safetensors_failed(writer); done += PIECE) {
         int64_t n = MIN(count - done, PIECE);
         for (int64_t i = 0; i < n; i += 4) {
             uint32_t draws[4];
@@ -38,7 +38,7 @@ static Status write_weights(const Model *model, const char *path, DType dtype, u
         if (module->bias) safetensors_declare(writer, str_text(&name), dtype, 1, &module->bias_width);
         str_release(&name);
     }
-    for (size_t i = 0; i < n && !interrupt_requested(); i++) {
+    for (size_t i = 0; i < n && !interrupt_requested() && !safetensors_failed(writer); i++) {
         const Module *module = &model->modules[i];
         if (module->shape[1]) write_uniform(writer, rng_key(seed, RNG_INIT, i), dtype, module->shape[0] * module->shape[1], scale);
         else write_constant(writer, dtype, module->shape[0], 1);

@@ -97,6 +97,8 @@ static void writer_free(SafetensorsWriter *writer) {
     free(writer);
 }
 
+bool safetensors_failed(const SafetensorsWriter *writer) { return writer->file.status != ST_OK; }
+
 Status safetensors_commit(SafetensorsWriter *writer) {
     if (!writer->started) write_header(writer);
     ASSERT(writer->written == writer->declared, "%llu bytes written, %llu declared", (unsigned long long)writer->written,

@@ -145,7 +145,7 @@ static Status write_shard(const Shards *shards, size_t s, const char *path) {
     SafetensorsWriter *writer;
     TRY(safetensors_writer_new(path, &writer));
     for (int pass = 0; pass < 2; pass++)
-        for (size_t i = shards->first[s]; i < shards->first[s + 1]; i++) {
+        for (size_t i = shards->first[s]; i < shards->first[s + 1] && !safetensors_failed(writer); i++) {
             const Param *param = &shards->model->params.items[i];
             const Tensor *tensor = param->tensor;
             if (param->role != PARAM_BASE) continue;
