@@ -167,8 +167,10 @@ static void show_commands(void) {
 
 static Status retry(Talk *talk) {
     size_t n = json_array_size(talk->messages);
-    if (n < 2) return status_fail(ST_INPUT, "there is no answer to try again");
-    json_array_remove(talk->messages, n - 1);
+    const char *role = json_string_value(json_object_get(json_array_get(talk->messages, n - 1), "role"));
+    bool answered = role && strcmp(role, "assistant") == 0; /* one that was loaded may end with a question */
+    if (n < 1 + (size_t)answered) return status_fail(ST_INPUT, "there is no answer to try again");
+    if (answered) json_array_remove(talk->messages, n - 1);
     talk->config.seed++;
     return answer(talk);
 }
@@ -203,7 +205,8 @@ static char *plain_line(void) {
         free(line);
         return NULL;
     }
-    if (n > 0 && line[n - 1] == '\n') line[n - 1] = '\0';
+    if (n > 0 && line[n - 1] == '\n') line[--n] = '\0';
+    if (strlen(line) < (size_t)n) log_message(LOG_WARNING, "the line holds a NUL character: what stands behind it is left out");
     return line;
 }
 

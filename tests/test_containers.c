@@ -152,6 +152,7 @@ static void csv(void **state) {
         {"f.csv", "p,c\n\"1\n2\",\xc3\n", "' line 3, column 4: byte 0xC3 is no UTF-8", NULL},
         {"f.csv", "p,c\n1,\xf0\x9f", "' line 2, column 3: byte 0xF0 is no UTF-8", NULL},
         {"f.csv", "p,p\n1,2\n", "' line 1, column 3: a second column 'p'", NULL},
+        {"f.csv", "Unnamed: 1,,p\n1,2,3\n", "column 2 has no name, and 'Unnamed: 1' is another one's", NULL},
         {"f.csv", "", "' line 1, column 1: expected a header", NULL},
         {"f.csv", "p;c\n1;2\n", "' line 1, column 1: the header is one column, 'p;c': expected columns separated by ','", NULL},
         {"f.tsv", "p,c\n1,2\n", "expected columns separated by a tab", NULL},

@@ -168,11 +168,13 @@ static Status add_name(Csv *csv, json_t *header) {
     size_t n = json_array_size(header), i;
     const json_t *other;
     if (csv->cell.len != strlen(str_text(&csv->cell))) return csv_fail(csv, csv->cell_place, "the name of a column holds a NUL character");
+    snprintf(unnamed, sizeof unnamed, "Unnamed: %zu", n); /* as pandas has it, whose index column comes without a name */
     json_array_foreach(header, i, other) {
+        if (csv->cell.len == 0 && strcmp(unnamed, json_string_value(other)) == 0)
+            return csv_fail(csv, csv->cell_place, "column %zu has no name, and '%s' is another one's", n + 1, unnamed);
         if (csv->cell.len > 0 && slice_is((Slice){csv->cell.data, csv->cell.len}, json_string_value(other)))
             return csv_fail(csv, csv->cell_place, "a second column '%s': expected each name once", str_text(&csv->cell));
     }
-    snprintf(unnamed, sizeof unnamed, "Unnamed: %zu", n); /* as pandas has it, whose index column comes without a name */
     json_t *name = json_string_nocheck(csv->cell.len > 0 ? str_text(&csv->cell) : unnamed);
     if (!name || json_array_append_new(header, name) != 0) return status_fail(ST_RESOURCE, "out of memory for the header of '%s'", csv->reader->path);
     return ST_OK;
