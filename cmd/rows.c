@@ -124,8 +124,19 @@ Status check_output(const char *output, const char *const *inputs, size_t n) {
 
 /* ---- results: lines to stdout, or to a file that appears when all of it is there ---- */
 
+/* Whoever reads the file believes its name. */
+static Status check_lines_name(const char *path) {
+    static const char *const others[] = {".gz", ".zst", ".csv", ".tsv", ".parquet"};
+    for (size_t i = 0; i < COUNT_OF(others); i++)
+        if (text_ends_with(path, others[i]))
+            return status_hint(status_fail(ST_CONFIG, "output '%s': rows are written as lines of JSON, not as %s", path, others[i]),
+                               "give it a name in .jsonl");
+    return ST_OK;
+}
+
 Status result_open(ResultFile *result, const char *path) {
     *result = (ResultFile){.to_file = path != NULL};
+    if (path) TRY(check_lines_name(path));
     return path ? writer_open(&result->writer, path) : ST_OK;
 }
 

@@ -48,9 +48,14 @@ static bool is_rule(char c) { return strchr(" \t\n\r-=_*#.~|+<>", c) != NULL; }
 
 static size_t longest_run(Slice text) {
     size_t longest = 0, run = 0;
-    for (size_t i = 0; i < text.len; i++) {
-        run = i > 0 && text.data[i] == text.data[i - 1] && text.data[i] && !is_rule(text.data[i]) ? run + 1 : 1;
+    uint32_t before = 0, c;
+    for (size_t i = 0; i < text.len;) {
+        size_t used = utf8_decode(text.data + i, text.len - i, &c);
+        if (used == 0) c = (unsigned char)text.data[i];
+        run = c && c == before && !(c < 128 && is_rule((char)c)) ? run + 1 : 1;
         longest = MAX(longest, run);
+        before = c;
+        i += MAX(used, (size_t)1);
     }
     return longest;
 }

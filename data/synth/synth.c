@@ -519,6 +519,8 @@ static Status run_rounds(Synth *s, SynthResult *result) {
     s->started = clock_seconds();
     Status status = make_rows(s);
     tell(s, result);
+    if (status == ST_RESOURCE && !status_hint_text()[0])
+        return status_hint(status, "what was answered is kept in '%s': go on with --resume", s->recipe->output);
     if (status != ST_OK) return status;
     TRY(synth_file_close(&s->rows_file));
     TRY(synth_file_close(&s->rejected_file));

@@ -194,7 +194,7 @@ Status tabular_update(Learner *learner, void (*learn)(Learner *learner, const St
         TRY(learner_step(learner, t->actions));
         for (int64_t copy = 0; copy < t->copies; copy++) learn_from_copy(learner, copy, learn);
     }
-    if (!t->pi && t->epsilon_schedule != HARMONIC) learner_metric(learner, "epsilon", t->epsilon);
+    if (!t->pi && !t->judged && t->epsilon_schedule != HARMONIC) learner_metric(learner, "epsilon", t->epsilon);
     if (t->alpha_schedule == LINEAR) learner_metric(learner, "alpha", t->alpha);
     learner_metric(learner, "td_error", t->errors ? sqrt(t->error_sum / (double)t->errors) : 0);
     return ST_OK;

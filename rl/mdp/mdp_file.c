@@ -151,6 +151,8 @@ static Status read_names(Reader *reader, Names *names, const char *expected) {
             if (is(reader, YAML_SEQUENCE_END_EVENT)) break;
             TRY(array_grow(&names->words, &names->room, (size_t)names->n + 1, sizeof *names->words, "names"));
             TRY(need_word(reader, "a name", &names->words[names->n]));
+            for (const char *at = reader->words.items[names->words[names->n]]; *at; at++)
+                if ((unsigned char)*at < ' ' || *at == 0x7f) return fault(reader, "names without control characters");
             names->n++;
         }
         return names->n > 0 ? ST_OK : fault(reader, expected);

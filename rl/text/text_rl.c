@@ -148,6 +148,9 @@ static Status choose_algorithm(TextRl *rl) {
     const Recipe *r = rl->recipe;
     rl->algorithm = text_algorithm_find(r->rl_algorithm);
     if (!rl->algorithm) {
+        if (r->rl_env)
+            return status_hint(status_fail(ST_CONFIG, "'rl.algorithm: %s' learns from numbers, and 'rl.env' is an environment of texts", r->rl_algorithm),
+                               "take an algorithm for text such as grpo, rloo, reinforce++");
         status_fail(ST_CONFIG, "'rl.algorithm: %s' needs an environment", r->rl_algorithm);
         return status_hint(ST_CONFIG, "give rl.env, or an algorithm for text such as grpo, rloo, reinforce++");
     }

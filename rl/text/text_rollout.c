@@ -172,6 +172,7 @@ Status text_judge(TextRl *rl, Experience *e, RolloutSums *sums) {
     for (int64_t i = 0; i < e->n; i++) {
         double earned = rl->turns.env ? e->rewards[i] : 0; /* in the environment */
         e->rewards[i] = earned + (scores ? scores->sums[i] : 0) - (e->ended[i] ? 0 : rl->recipe->rl_missing_eos_penalty);
+        if (!isfinite(e->rewards[i])) return status_fail(ST_NUMERIC, "the rewards of completion %lld add up to %g", (long long)i + 1, e->rewards[i]);
     }
     add_round(sums, e);
     TRY(text_correlations_add(rl, e, scores, &sums->correlations));
