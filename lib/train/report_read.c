@@ -289,7 +289,8 @@ static void collect_warnings(RunRecord *record) {
         str_printf(&text, "not finished: step %lld of %lld; --resume goes on", (long long)numbers->steps, (long long)numbers->planned_steps);
         add_warning(record, str_text(&text));
     }
-    if (numbers->eval_loss > 1.05 * numbers->best_eval_loss && numbers->best_eval_loss > 0) {
+    bool kept = json_is_true(json_object_get(record->finished, "early_stopped")); /* the best weights are those that were saved */
+    if (!kept && numbers->eval_loss > 1.05 * numbers->best_eval_loss && numbers->best_eval_loss > 0) {
         str_clear(&text);
         str_printf(
             &text,
