@@ -773,6 +773,11 @@ static Value block_text(Jinja *j, const NodeList *body, const JinjaNode *filters
     return text;
 }
 
+static void output_filtered(Jinja *j, Value text) {
+    if (jinja_ok(j) && text.type != V_STRING) jinja_fail(j, "the filter of a block must make a text");
+    output(j, text);
+}
+
 static Value macro_value(Jinja *j, const JinjaNode *node) {
     Macro *macro = pool_alloc(&j->pool, sizeof *macro);
     if (!macro) return jinja_fail(j, "the template needs too much memory");
@@ -829,7 +834,7 @@ static void run_statement(Jinja *j, const JinjaNode *node) {
     case N_SET_BLOCK: assign(j, node->a, block_text(j, &node->list, node->b)); break;
     case N_MACRO: scope_set(j, j->scope, node->name, macro_value(j, node)); break;
     case N_CALL_BLOCK: run_call_block(j, node); break;
-    case N_FILTER_BLOCK: output(j, block_text(j, &node->list, node->a)); break;
+    case N_FILTER_BLOCK: output_filtered(j, block_text(j, &node->list, node->a)); break;
     case N_WITH: run_with(j, node); break;
     case N_GENERATION: run_generation(j, node); break;
     case N_BREAK: j->flow = FLOW_BREAK; break;

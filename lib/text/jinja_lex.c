@@ -134,6 +134,7 @@ static Status lex_number(Lexer *x) {
         }
     }
     digits[n] = '\0';
+    if (base == 10 && !real && digits[0] == '0' && strspn(digits, "0") < n) return FAULT(x, begin, "a whole number that begins with 0");
     TRY(push(x, real ? TOKEN_FLOAT : TOKEN_INTEGER, (Slice){x->source + begin, at - begin}, begin));
     Token *token = &x->tokens->items[x->tokens->n - 1];
     if (real) {
@@ -187,6 +188,10 @@ static Status lex_string(Lexer *x) {
     if (end >= x->len) return FAULT(x, begin, "a string without its closing %c", quote);
     Str value = {0};
     for (size_t at = begin + 1; at < end;) {
+        if (x->source[at] == '\\' && x->source[at + 1] == 'N') {
+            str_release(&value);
+            return FAULT(x, at, "characters by their names (\\N{...}) are not known here: \\u and its number is");
+        }
         if (x->source[at] == '\\') {
             at = take_escape(x, at + 1, end, &value);
         } else {
