@@ -148,35 +148,44 @@ static void list_token(void *context, int32_t id, bool trained, bool special, co
     jw_string_n(&lists->tokens, NULL, text, len);
 }
 
-/* Rows of a file before that of a line. */
-typedef struct RowsBefore { size_t line, n; bool found; } RowsBefore;
+/* Which rows of their files the first `n` examples were, from 0: of those that were left out before them nothing is known. Examples stand in the order
+ * of files and lines, so that each file is read once. */
+typedef struct Numbering { const Dataset *dataset; size_t next, n, rows; uint32_t file; size_t *numbers; } Numbering;
 
-static Status count_before(void *context, const Row *row) {
-    RowsBefore *before = context;
-    before->found = row->line == before->line;
-    before->n += !before->found;
-    return before->found ? status_fail(ST_INTERRUPTED, "found") : ST_OK; /* the rest is not read */
+static Status number_row(void *context, const Row *row) {
+    Numbering *of = context;
+    Example example = dataset_example(of->dataset, of->next);
+    if (example.line == row->line) {
+        of->numbers[of->next++] = of->rows;
+        if (of->next < of->n) example = dataset_example(of->dataset, of->next);
+    }
+    of->rows++;
+    bool more = of->next < of->n && example.file == of->file;
+    return more ? ST_OK : status_fail(ST_INTERRUPTED, "found"); /* the rest is not read */
 }
 
-/* Which row of its file an example was, from 0: of those that were left out before it nothing is known. */
-static Status row_number(const Dataset *dataset, const Example *example, size_t *number) {
-    const DataFile *file = &dataset->files[example->file];
-    RowsBefore before = {.line = example->line};
-    RowsConfig how = {.separator = dataset->sources[file->source].separator, .widen = true};
-    Status status = rows_read_as(file->path, &how, count_before, &before);
-    *number = before.n;
-    return before.found ? ST_OK : status;
+static Status number_rows(const Dataset *dataset, size_t n, size_t *numbers) {
+    Numbering of = {.dataset = dataset, .n = n, .numbers = numbers};
+    while (of.next < n) {
+        size_t before = of.next;
+        of.file = dataset_example(dataset, before).file;
+        of.rows = 0;
+        const DataFile *file = &dataset->files[of.file];
+        RowsConfig how = {.separator = dataset->sources[file->source].separator, .widen = true};
+        Status status = rows_read_as(file->path, &how, number_row, &of);
+        if (of.next > before && (of.next == n || dataset_example(dataset, of.next).file != of.file)) continue;
+        return status != ST_OK ? status : status_fail(ST_INPUT, "'%s' has changed while it was read", file->path);
+    }
+    return ST_OK;
 }
 
-static Status write_row(const Check *check, size_t row, Str *out) {
+static Status write_row(const Check *check, size_t row, size_t number, Str *out) {
     TokenLists lists = {0};
     JsonWriter *all[] = {&lists.ids, &lists.trained, &lists.tokens};
     static const char *const names[] = {"ids", "trained", "tokens"};
     for (int i = 0; i < 3; i++) jw_array(all[i], NULL);
     const Example example = dataset_example(check->rows.train, row);
-    size_t number = row;
-    Status status = row_number(check->rows.train, &example, &number);
-    if (status == ST_OK) status = each_token(&check->rows, row, list_token, &lists);
+    Status status = each_token(&check->rows, row, list_token, &lists);
     str_printf(out, "%s{\"row\": %zu, \"file\": ", row ? ", " : "", number);
     const char *path = check->rows.train->files[example.file].path;
     str_append_json(out, path, strlen(path));
@@ -218,11 +227,13 @@ static void write_head(const Check *check, JsonWriter *w) {
 static Status print_json(const Check *check) {
     JsonWriter w = {0};
     Str sample = {0};
-    Status status = ST_OK;
+    size_t n = MIN(check->rows.train->n, (size_t)check->n_rows), *numbers = calloc(n + 1, sizeof *numbers);
+    Status status = numbers ? number_rows(check->rows.train, n, numbers) : status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
     jw_object(&w, NULL);
     write_head(check, &w);
     jw_end_object(&w);
-    for (size_t i = 0; i < MIN(check->rows.train->n, (size_t)check->n_rows) && status == ST_OK; i++) status = write_row(check, i, &sample);
+    for (size_t i = 0; i < n && status == ST_OK; i++) status = write_row(check, i, numbers[i], &sample);
+    free(numbers);
     /* the writer's object without its closing brace, and the sample behind it */
     if (status == ST_OK) print_result("%.*s, \"sample\": [%s]}\n", (int)(w.text.len - 1), str_text(&w.text), str_text(&sample));
     jw_release(&w);
