@@ -148,8 +148,8 @@ static void list_token(void *context, int32_t id, bool trained, bool special, co
     jw_string_n(&lists->tokens, NULL, text, len);
 }
 
-/* Which rows of their files the first `n` examples were, from 0: of those that were left out before them nothing is known. Examples stand in the order
- * of files and lines, so that each file is read once. */
+/* Which rows of their files the first `n` examples were, from 0: of those that were left out before them nothing is known. Examples stand in the
+ * order of files and lines, so that each file is read once. */
 typedef struct Numbering { const Dataset *dataset; size_t next, n, rows; uint32_t file; size_t *numbers; } Numbering;
 
 static Status number_row(void *context, const Row *row) {
