@@ -117,20 +117,24 @@ static Status count_steps(Inspect *job) {
     TRY(lines_open(&lines, path_join(job->arena, job->path, "metrics.jsonl")));
     while (lines_next(&lines, &line)) {
         if (line.len == 0) continue;
+        json_t *json = json_loadb(line.data, line.len, 0, NULL);
+        bool whole = json != NULL; /* one that is being written, or was when the run was killed, is not */
+        json_decref(json);
+        if (!whole) {
+            log_message(LOG_WARNING, "metrics.jsonl line %zu is not whole: it is left out", lines.number);
+            continue;
+        }
         n++;
         if (first.len == 0) str_append_n(&first, line.data, line.len);
         str_clear(&last);
         str_append_n(&last, line.data, line.len);
     }
     Status status = lines_close(&lines);
-    json_t *json = NULL;
-    if (status == ST_OK && n > 0) status = json_read_text(last.data, last.len, "the last line of metrics.jsonl", &json);
     if (status == ST_OK && n > 0) {
         jw_raw(&job->json, "first", str_text(&first));
         jw_raw(&job->json, "last", str_text(&last));
         str_printf(&job->plain, "%zu logged steps\nfirst  %s\nlast   %s\n", n, str_text(&first), str_text(&last));
     }
-    json_decref(json);
     str_release(&first);
     str_release(&last);
     return status;
