@@ -22,7 +22,8 @@ Status program_ask(Program *program) {
     json_decref(program->answer);
     program->answer = NULL;
     str_clear(&program->reply);
-    Slice unasked = child_unasked(program->child);
+    Slice unasked = program->asked ? child_unasked(program->child) : (Slice){0}; /* what it says at its start is taken for its first answer */
+    program->asked = true;
     if (unasked.len > 0) {
         str_append_n(&program->reply, unasked.data, unasked.len);
         return program_wrong(program, -1, "more than one line for a request");
@@ -55,6 +56,7 @@ Status program_init(Program *program, const char *const *argv, size_t n, int64_t
 
 Status program_start(Program *program) {
     TRY(child_start(program->argv, program->n, NULL, &program->child));
+    program->asked = false;
     str_clear(&program->request);
     str_printf(&program->request, "{\"open\": {\"copies\": %lld}}\n", (long long)program->copies);
     TRY(program_ask(program));

@@ -20,6 +20,7 @@ typedef struct Program {
     int64_t copies;
     double timeout;           /* seconds for an answer */
     Child *child;
+    bool asked;               /* since it was started */
     int64_t failures, calm;   /* in a row; answers to steps since the last one */
     Str request, reply;
     json_t *answer;           /* to the last request */

@@ -140,8 +140,9 @@ typedef struct Asking { Reward *reward; Command *command; const RewardRow *rows;
 
 static Status give_job(Asking *asking, Worker *worker) {
     const Job *job = &asking->jobs[worker->job];
-    if (!worker->child) TRY(start(asking->command, worker));
-    if (child_unasked(worker->child).len > 0)
+    bool fresh = !worker->child; /* what it says at its start is taken for its first answer */
+    if (fresh) TRY(start(asking->command, worker));
+    if (!fresh && child_unasked(worker->child).len > 0)
         return child_add_last_line(worker->child,
                                    status_fail(ST_INPUT, "program '%s' answers with more than one line a row", asking->command->argv[0]));
     child_begin(worker->child, job->line.data, job->line.len, 1, asking->reward->options[TIMEOUT].number);
