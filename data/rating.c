@@ -63,16 +63,19 @@ static const char *behind_name(const char *text, const char *at) {
     behind = behind_word(text, at, sums, COUNT_OF(sums));
     if (!behind) return NULL;
     behind = behind_blanks(behind);
-    return *behind == ':' || *behind == '=' ? behind : NULL;
+    if (*behind != ':' && *behind != '=') return NULL;
+    const char *end = behind + 1 + strspn(behind + 1, " \t*0123456789.+/()=");
+    return *end == '\0' || *end == '\n' || *end == '\r' ? behind : NULL; /* "Total: 3 errors" rates nothing */
 }
 
 /* The number that is named so: of "3 + 2 + 3 = 8" the sum, and none of one that is not drawn. */
 static bool named_number(const char *text, const char *at, double *value) {
     const char *behind = next_number(text, at, value);
     if (!behind) return false;
-    const char *terms = behind + strspn(behind, " \t*0123456789.+/()");
-    if (*terms == '=') return next_number(text, terms, value) != NULL;
-    if (*behind_blanks(behind) == '+') *value = (double)NAN;
+    const char *next = behind_blanks(behind), *terms = behind + strspn(behind, " \t*0123456789.+/()");
+    if (*next == '/') next = behind_blanks(next + 1), next = behind_blanks(next + strspn(next, "0123456789."));
+    if (*next != '+' || !is_digit(*behind_blanks(next + 1))) return true; /* no sum: "8/10 = 80 %", "8 (10 = best)", "8+" */
+    if (*terms != '=' || !next_number(text, terms, value)) *value = (double)NAN;
     return true;
 }
 

@@ -41,7 +41,7 @@ typedef struct MergeResult {
  * module that was trained whole (modules_to_save) weight x (trained - base). An embedding or head trained whole over a base that ties them makes them
  * two: lm_head.weight is written and config.json says so. Adapters of reward models (modules_to_save: [score]) make a ...ForSequenceClassification
  * with one label; a base without a score counts as one of zeros. Files are divided into shards as the base's. The directory is made aside as
- * OUTPUT.partial and appears whole. ST_INPUT: a broken base or adapter, an adapter of another model; ST_CONFIG: the output is taken; ST_NUMERIC: a
+ * .OUTPUT.tune-partial and appears whole. ST_INPUT: a broken base or adapter, an adapter of another model; ST_CONFIG: the output is taken; ST_NUMERIC: a
  * value beyond the dtype's range; ST_RESOURCE; ST_INTERRUPTED. */
 Status merge_run(const MergeConfig *config, MergeResult **result);
 void merge_free(MergeResult *result);

@@ -163,6 +163,8 @@ static void serve(int fd, Query *query) {
     if (strcmp(path, "busy") == 0 && (before == 3 || before == 9))
         reply(fd, "429 Too Many Requests", "Retry-After: 1\r\n", "{\"error\": \"slow down\"}");
     else if (strcmp(path, "limited") == 0 && before >= 4 && before % 3 == 0) reply(fd, "429 Too Many Requests", "", "{\"error\": \"slow down\"}");
+    else if (strcmp(path, "sleeps") == 0 && before == 5) { if (read(fd, &byte, 1) < 0) return; }
+    else if (strcmp(path, "patient") == 0) reply(fd, "429 Too Many Requests", "Retry-After: 3600\r\n", "later");
     else if (strcmp(path, "forbids") == 0 && is_fourth(query)) reply(fd, "403 Forbidden", "", "nothing of this for Bearer s3cret");
     else if (strcmp(path, "shaky") == 0 && before % 3 == 0) reply(fd, "500 Internal Server Error", "", "oops");
     else if (strcmp(path, "cut") == 0 && before % 4 == 0) { if (write(fd, "HTTP/1.1 200 OK\r\nContent-Length: 100\r\n\r\n{\"ch", 44) < 0) return; }

@@ -149,6 +149,15 @@ static void a_score_is_what_a_judge_means(void **state) {
         {"Score: 8, because x = 3", 8},
         {"Score: 7. In total it has 3 errors", 7},
         {"8.5/10 because 2 things are wrong", 8.5},
+        {"Score: 8 (10 = perfect)", 8},
+        {"Score: 8 (8 = good, 10 = perfect)", 8},
+        {"Good work. Rating: 7 (1 = bad, 10 = best) overall", 7},
+        {"Score: 7 = good. 3 small slips", 7},
+        {"Score: 8/10 = 80%", 8},
+        {"Rating: 4/5 = 0.8", 4},
+        {"Score: 8+", 8},
+        {"Score: 8 + clear style", 8},
+        {"Score: 6, fine. Total: 3 errors, all small", 6},
         {"I give it 8 out of 10, not 9", 8},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
@@ -326,6 +335,20 @@ static void what_is_forbidden_is_refused(void **state) {
     assert_false(has(log, "s3cret"));
     free(log);
     assert_int_equal(count_lines("forbids", "requests.jsonl"), result.requests);
+}
+
+/* One that is never answered in time costs itself alone, too; one that is told to wait for an hour is not waited for. */
+static void what_is_late_is_refused(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("few_shot", "sleeps", "timeout: 1, retries: 0", "sleeps"), patient = remote("few_shot", "patient", "retries: 0", "patient");
+    set(&o, "synth.num_rows=10");
+    check_ok(run(&o, false, &result));
+    char *log = read_output("sleeps", "requests.jsonl");
+    assert_true(has(log, "does not answer"));
+    free(log);
+    check_status(run(&patient, false, &result), ST_RESOURCE);
+    check_text("asks to wait 3600 s");
 }
 
 /* Replies that cannot be read are paid for as well, each time. */
@@ -753,6 +776,7 @@ int main(void) {
         cmocka_unit_test(labels_of_classifications_are_checked),
         cmocka_unit_test(servers_in_trouble_give_the_same_rows),
         cmocka_unit_test(what_is_forbidden_is_refused),
+        cmocka_unit_test(what_is_late_is_refused),
         cmocka_unit_test(what_is_billed_is_counted),
         cmocka_unit_test(what_stays_down_keeps_what_was_made),
         cmocka_unit_test(a_limit_ends_the_run_and_a_higher_one_goes_on),

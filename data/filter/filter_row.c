@@ -69,7 +69,8 @@ static Status read_turns(const json_t *normal, Arena *arena, FilterRow *row) {
         const char *role = json_string_value(json_object_get(message, "role"));
         if (strcmp(role, "user") == 0) append_turn(message, &asked);
         if (strcmp(role, "assistant") == 0) append_turn(message, &answered);
-        if (i == 0 && strcmp(role, "system") == 0) str_append(&system, json_string_value(json_object_get(message, "content")));
+        const json_t *content = json_object_get(message, "content"); /* none where the message calls tools */
+        if (i == 0 && strcmp(role, "system") == 0 && content) str_append_n(&system, json_string_value(content), json_string_length(content));
     }
     if (status == ST_OK && system.len > 0) status = keep(arena, &system, &row->system);
     if (status == ST_OK && asked.n > 0) status = keep(arena, &asked.text, &row->instruction);

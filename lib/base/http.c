@@ -19,13 +19,21 @@ struct HttpClient {
     char *url, *shown, *key; /* shown: for messages, without user, password and query */
     char why[MOST_CONNECTIONS][CURL_ERROR_SIZE];
     double next_start; /* when the rate allows one more */
-    size_t n_answers;  /* so far */
+    size_t n_answers;  /* replies that are none of a refusal, so far */
     double at_once;    /* of `concurrency`, what the server bears: halved where it says "too many", more by one as all of these are answered */
 };
 
 /* One of the requests: not before `ready`; in `slot` while it runs. PUT_OFF: refused for good with `code`, which counts once others are answered. */
 typedef enum State { WAITS, RUNS, PUT_OFF, DONE } State;
-typedef struct Request { State state; double ready; size_t tries, slot, answers; Str *reply; long code; bool too_long; } Request;
+typedef struct Request {
+    State state;
+    double ready;
+    size_t tries, slot;
+    size_t answers, at_first; /* of the client so far: when it was last told "too many", when it was first asked */
+    Str *reply;
+    long code;
+    bool too_long;
+} Request;
 
 static size_t receive(char *bytes, size_t size, size_t n, void *context) {
     Request *request = context;
@@ -141,7 +149,7 @@ typedef struct Round {
     HttpClient *client;
     const Str *bodies;
     Request *requests;
-    size_t n, n_done, n_answers, n_busy, by_slot[MOST_CONNECTIONS]; /* n_answers: replies that are none of a refusal */
+    size_t n, n_busy, by_slot[MOST_CONNECTIONS];
     bool busy[MOST_CONNECTIONS];
     size_t *at;               /* the request that failed, or is in work */
     double until;             /* above 0: it has failed; what runs may still end before then */
@@ -156,7 +164,7 @@ static void start(Round *round, size_t i, size_t slot) {
     str_clear(request->reply);
     request->state = RUNS;
     request->slot = slot;
-    request->tries++;
+    if (request->tries++ == 0) request->at_first = round->client->n_answers;
     round->busy[slot] = true;
     round->n_busy++;
     round->by_slot[slot] = i;
@@ -233,16 +241,17 @@ static Status give_up(const Round *round, const Request *request, CURLcode resul
 }
 
 /* Servers that show what they were sent must not bring the key into messages and files. */
-static void hide_key(const HttpClient *client, Str *reply) {
+static void hide_key(const HttpClient *client, bool answer, Str *reply) {
+    enum { LEAST_SECRET = 16 }; /* bytes: an answer that says "none" or "ollama", as keys of servers at home, means the word */
     size_t len = client->key ? strlen(client->key) : 0;
-    char *at = reply->data;
-    while (len > 0 && at && (at = memmem(at, reply->len - (size_t)(at - reply->data), client->key, len))) memset(at, '*', len);
+    if (answer && len < LEAST_SECRET) return;
+    for (char *at = reply->data; len > 0 && at && (at = memmem(at, reply->len - (size_t)(at - reply->data), client->key, len)); at += len)
+        memset(at, '*', len);
 }
 
 static Status deliver(Round *round, size_t i, long code) {
     const HttpOptions *options = &round->client->options;
     round->requests[i].state = DONE;
-    round->n_done++;
     if (round->failed == ST_OK) *round->at = i;
     return options->on_reply ? options->on_reply(options->context, i, code) : ST_OK;
 }
@@ -270,7 +279,7 @@ static bool is_put_off(const Round *round, const Request *request, CURLcode resu
     enum { MOST_IN_A_ROW = 8 };
     size_t n = 0;
     for (size_t i = 0; i < round->n; i++) n += round->requests[i].state == PUT_OFF;
-    return round->client->options.takes_refusals && !request->too_long && n < MOST_IN_A_ROW &&
+    return round->client->options.takes_refusals && !request->too_long && n < (round->client->n_answers > 0 ? MOST_IN_A_ROW : 1) &&
            (result == CURLE_OPERATION_TIMEDOUT || (result == CURLE_OK && code >= 400));
 }
 
@@ -283,10 +292,11 @@ static Status finished(Round *round, size_t i, CURLcode result) {
     if (result == CURLE_OK) curl_easy_getinfo(handle, CURLINFO_RESPONSE_CODE, &code);
     curl_easy_getinfo(handle, CURLINFO_RETRY_AFTER, &after);
     stop(round, request->slot);
-    hide_key(client, request->reply);
     bool refusal = client->options.takes_refusals && (code == 400 || code == 413 || code == 422), answer = code >= 200 && code < 300;
+    hide_key(client, answer, request->reply);
+    if ((double)after > longest_wait && worth_another_try(result, code))
+        return status_fail(ST_RESOURCE, "server '%s' asks to wait %lld s", client->shown, (long long)after);
     if (result == CURLE_OK && (answer || refusal)) {
-        round->n_answers += answer;
         client->n_answers += answer;
         if (answer) client->at_once = MIN(client->at_once + 1 / client->at_once, (double)client->options.concurrency);
         TRY(deliver(round, i, code));
@@ -307,7 +317,6 @@ static Status finished(Round *round, size_t i, CURLcode result) {
         request->state = PUT_OFF;
         return ST_OK;
     }
-    if ((double)after > longest_wait) return status_fail(ST_RESOURCE, "server '%s' asks to wait %lld s", client->shown, (long long)after);
     request->ready = clock_seconds() + pause;
     request->state = WAITS;
     return ST_OK;
@@ -350,17 +359,23 @@ static Status said_again(Status status, const Str *words, const Str *hint) {
     return hint->len ? status_hint(status, "%s", str_text(hint)) : status;
 }
 
-/* What says nothing of the request: the server, or what stands before it, is in trouble. */
-static bool is_trouble(long code) { return code == 408 || code == 429 || code == 502 || code == 503 || code == 504; }
+/* What says nothing of the request: the server, or what stands before it, is in trouble. A time-out (408) does where others were answered meanwhile. */
+static bool is_trouble(const Round *round, const Request *request) {
+    long code = request->code;
+    return code == 429 || code == 502 || code == 503 || code == 504 || (code == 408 && round->client->n_answers == request->at_first);
+}
 
-/* Nothing is left but what was refused, and no answer came since: by a server that answered others in this round that is these requests' fault,
- * unless it has gone down since. */
+/* Nothing is left but what was refused, and no answer came since: by a server that answered others that is these requests' fault, unless it has gone
+ * down since. */
 static Status end(Round *round) {
-    bool trouble = round->n_answers == 0;
+    enum { MOST_LATE = 3 }; /* more that were never answered in time are the server's doing */
+    bool trouble = round->client->n_answers == 0;
+    int late = 0;
     for (size_t i = round->n; i-- > 0;) {
         const Request *request = &round->requests[i];
         if (request->state != PUT_OFF) continue;
-        trouble = trouble || is_trouble(request->code);
+        late += request->code == 408;
+        trouble = trouble || late > MOST_LATE || is_trouble(round, request);
         *round->at = i;
     }
     if (!trouble) return deliver_put_off(round);

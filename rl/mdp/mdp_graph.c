@@ -523,7 +523,8 @@ static Status compare_gains(Graph *g, const NamedMdp *world, const bool *closed)
         if (gain.low > best) best = gain.low, best_part = part;
         if (closed[c.members[first]] && gain.high < worst) worst = gain.high, worst_low = gain.low, worst_part = part;
     }
-    if (status == ST_OK && worst_part >= 0 && worst + 1e-7 * fmax(fabs(worst), fabs(best)) < best)
+    double room = 1e-7 * fmax(fabs(worst), fabs(best)) + 16 * UNIT_ROUNDOFF * form->reward_size;
+    if (status == ST_OK && worst_part >= 0 && worst + room < best)
         status = not_the_same(&c, world, form, best_part, best, worst_part, 0.5 * (worst_low + worst));
     components_release(&c);
     return status;

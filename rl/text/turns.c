@@ -75,7 +75,9 @@ static void warn_of_unwritten(Turns *turns, const json_t *messages, const char *
         Str words = {0};
         str_append_n(&words, json_string_value(content), json_string_length(content));
         const char *begin = str_text(&words) + strspn(str_text(&words), " \t\r\n");
-        while (words.len > 0 && strchr(" \t\r\n", words.data[words.len - 1])) words.data[--words.len] = '\0';
+        size_t plain = strcspn(begin, "\"'\\<>&\t\r\n"); /* templates may escape what follows */
+        while (plain > 0 && begin[plain - 1] == ' ') plain--;
+        if (words.data) words.data[(size_t)(begin - words.data) + plain] = '\0';
         turns->told_unwritten = *begin && !strstr(text, begin);
         if (turns->told_unwritten)
             log_message(LOG_WARNING, "environment '%s': the chat template does not write what a message of role '%s' says: the policy does not see it",
