@@ -33,6 +33,8 @@ static void show_tensor(void *context, size_t done, size_t n) {
     show_progress("merging: tensor %zu of %zu", done, n);
 }
 
+static const double TOO_COARSE = 0.3; /* of what adapters change */
+
 static void print_proof(const MergeResult *result) {
     JsonWriter w = {0};
     jw_object(&w, NULL);
@@ -49,6 +51,8 @@ static void print_proof(const MergeResult *result) {
     jw_object(&w, "per_tensor");
     for (size_t i = 0; i < result->n; i++) jw_double(&w, result->tensors[i].name, result->tensors[i].error);
     jw_end_object(&w);
+    jw_double(&w, "delta_lost", result->delta_lost);
+    jw_double(&w, "unmoved_share", result->unmoved);
     jw_end_object(&w);
     print_result("%s\n", str_text(&w.text));
     jw_release(&w);
@@ -75,6 +79,10 @@ static Status merge(const Command *command, const MergeCommand *options) {
     MergeResult *result;
     TRY(merge_run(&config, &result));
     if (command->json) print_proof(result);
+    if (result->delta_lost > TOO_COARSE)
+        log_message(LOG_WARNING,
+                    "the stored type is too coarse for these adapters: rounding takes %.0f %% of what they change, and %.0f %% of the weights that they move stay where they were; --dtype f16 or f32 keeps it, as base and adapter side by side do",
+                    100 * result->delta_lost, 100 * result->unmoved);
     show_line("wrote %s: %zu tensor%s, %zu of them merged, largest rounding error %.2g%s%s", options->output, result->n, plural((int64_t)result->n),
               result->n_changed, result->worst ? result->worst->error : 0, result->worst ? " in " : "", result->worst ? result->worst->name : "");
     merge_free(result);
@@ -88,7 +96,7 @@ Status cmd_merge(int argc, char **argv) {
         .help =
             "Adds PEFT adapters to the model in BASE and writes the sum as a Hugging Face directory, with tokenizer, template and settings carried over.\n"
             "Adapters of reward models make a model for sequence classification with one label.\n"
-            "--json proves it: the largest rounding error of each tensor, and how far the merged model is from base and adapters side by side on 64 fixed tokens.\n"
+            "--json proves it: what rounding takes of what the adapters change, the largest error of each tensor, and how far the merged model is from base and adapters side by side on 64 fixed tokens.\n"
             "    tune merge models/smollm2 runs/demo/adapter -o models/merged --dtype bf16",
     };
     const Option options[] = {

@@ -25,6 +25,8 @@ typedef struct Merge {
     Job *jobs;
     size_t n_jobs;
     size_t n_written;
+    double delta, lost;  /* sums of squares: of what adapters change, and of what rounding takes from it */
+    int64_t n_moved, n_unmoved; /* weights that adapters move; those of them that are stored as they were */
     MergeResult *result;
 } Merge;
 
@@ -152,7 +154,13 @@ static void add_saved(const Tensor *saved, const float *base, double weight, int
 }
 
 /* A block's base values in f32, and the sum of all deltas. */
-typedef struct Block { int64_t cols, first, n; float *base, *left; Tensor delta; } Block;
+typedef struct Block {
+    int64_t cols, first, n;
+    float *base, *left;
+    Tensor delta;
+    struct RowLoss { double delta, lost; } *rows; /* see Merge; by row, so that threads add up to the same sum */
+    int64_t n_moved, n_unmoved;
+} Block;
 
 static Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, int64_t cols, Block *block) {
     int64_t n = MAX(1, MIN(rows, BLOCK_ELEMENTS / MAX(cols, 1))), rank = 1;
@@ -163,12 +171,13 @@ static Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t
     *block = (Block){.cols = cols, .n = n};
     block->base = arena_alloc(arena, (size_t)(n * cols) * sizeof(float));
     block->left = arena_alloc(arena, (size_t)(n * rank) * sizeof(float));
+    block->rows = arena_alloc(arena, (size_t)n * sizeof *block->rows);
     block->delta = (Tensor){.dtype = DT_F32,
                             .n_dims = 2,
                             .shape = {n, cols},
                             .data = arena_alloc(arena, (size_t)(n * cols) * sizeof(float)),
                             .device = merge->base->device};
-    return block->base && block->left && block->delta.data ? ST_OK : ST_RESOURCE;
+    return block->base && block->left && block->rows && block->delta.data ? ST_OK : ST_RESOURCE;
 }
 
 static void block_fill(const Merge *merge, size_t module, bool bias, int64_t first, int64_t n, Block *block) {
@@ -208,11 +217,13 @@ static void round_sums(const float *sums, size_t n, DType dtype, uint8_t *out, f
 }
 
 /* base + delta in f32, rounded once to the stored dtype. Returns the largest distance from the sum; infinite when a value left the dtype's range. */
-static double block_round(const Block *block, DType dtype, uint8_t *stored) {
+static double block_round(Block *block, DType dtype, uint8_t *stored) {
     double error = 0;
     size_t cols = (size_t)block->cols, size = dtype_size(dtype);
-#pragma omp parallel for schedule(static) reduction(max : error)
+    int64_t n_moved = 0, n_unmoved = 0;
+#pragma omp parallel for schedule(static) reduction(max : error) reduction(+ : n_moved, n_unmoved)
     for (int64_t r = 0; r < block->n; r++) {
+        struct RowLoss row = {0};
         float *values = block->base + r * block->cols;
         const float *delta = (const float *)block->delta.data + r * block->cols;
         for (size_t i = 0; i < cols;) {
@@ -223,11 +234,27 @@ static double block_round(const Block *block, DType dtype, uint8_t *stored) {
             for (size_t j = 0; j < n; j++) {
                 double distance = isfinite(back[j]) ? fabs((double)values[i + j] + (double)delta[i + j] - (double)back[j]) : (double)INFINITY;
                 error = MAX(error, distance);
+                row.delta += (double)delta[i + j] * (double)delta[i + j];
+                row.lost += distance * distance;
+                n_moved += delta[i + j] != 0;
+                n_unmoved += delta[i + j] != 0 && back[j] == values[i + j];
             }
             i += n;
         }
+        block->rows[r] = row;
     }
+    block->n_moved = n_moved;
+    block->n_unmoved = n_unmoved;
     return error;
+}
+
+static void add_losses(Merge *merge, const Block *block) {
+    for (int64_t r = 0; r < block->n; r++) {
+        merge->delta += block->rows[r].delta;
+        merge->lost += block->rows[r].lost;
+    }
+    merge->n_moved += block->n_moved;
+    merge->n_unmoved += block->n_unmoved;
 }
 
 /* As it is, piece by piece: no more of the mapped file is in memory than that. */
@@ -240,7 +267,7 @@ static void copy_tensor(const Model *model, const Tensor *tensor, SafetensorsWri
     }
 }
 
-static Status write_job(const Merge *merge, const Job *job, SafetensorsWriter *writer) {
+static Status write_job(Merge *merge, const Job *job, SafetensorsWriter *writer) {
     const Tensor *tensor = module_tensor(merge->base, job->module, job->bias);
     int64_t cols = tensor_width(tensor), rows = tensor_rows(tensor);
     if (!job->result->changed && tensor->dtype == job->dtype) {
@@ -257,6 +284,7 @@ static Status write_job(const Merge *merge, const Job *job, SafetensorsWriter *w
     for (int64_t first = 0; status == ST_OK && first < rows; first += step) {
         block_fill(merge, job->module, job->bias, first, MIN(step, rows - first), &block);
         job->result->error = MAX(job->result->error, block_round(&block, job->dtype, stored));
+        if (job->result->changed) add_losses(merge, &block);
         safetensors_write(writer, stored, (size_t)(block.n * cols) * dtype_size(job->dtype));
         if (isfinite(job->result->error)) continue;
         status = status_fail(ST_NUMERIC, "a merged value of tensor '%s' does not fit into %s", job->name, dtype_name(job->dtype));
@@ -523,6 +551,8 @@ static Status run(Merge *merge) {
     TRY(load_all(merge));
     TRY(list_jobs(merge));
     Status status = write_directory(merge);
+    merge->result->delta_lost = merge->delta > 0 ? sqrt(merge->lost / merge->delta) : 0;
+    merge->result->unmoved = merge->n_moved > 0 ? (double)merge->n_unmoved / (double)merge->n_moved : 0;
     if (status == ST_OK && merge->config->prove) status = prove(merge);
     if (status == ST_OK) status = dir_replace(merge->made, merge->output, merge->arena);
     if (status != ST_OK) dir_remove(merge->made);

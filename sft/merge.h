@@ -31,6 +31,9 @@ typedef struct MergeResult {
     MergedTensor *tensors;       /* in the order of the files */
     size_t n_changed;            /* those that an adapter changed */
     const MergedTensor *worst;   /* of the largest error */
+    /* What rounding to the stored dtype takes of what the adapters change: its norm as a share of theirs, over all changed tensors; and the share of
+     * the weights which they move that are stored as they were. */
+    double delta_lost, unmoved;
     bool scores;                 /* a reward model came out */
     /* With `prove`, of language models: mean KL(unmerged || merged) in nats, and the share of positions where both find the same token likeliest */
     double kl, top1_agreement;
@@ -41,8 +44,8 @@ typedef struct MergeResult {
  * module that was trained whole (modules_to_save) weight x (trained - base). An embedding or head trained whole over a base that ties them makes them
  * two: lm_head.weight is written and config.json says so. Adapters of reward models (modules_to_save: [score]) make a ...ForSequenceClassification
  * with one label; a base without a score counts as one of zeros. Files are divided into shards as the base's. The directory is made aside as
- * .OUTPUT.tune-partial and appears whole. ST_INPUT: a broken base or adapter, an adapter of another model; ST_CONFIG: the output is taken; ST_NUMERIC: a
- * value beyond the dtype's range; ST_RESOURCE; ST_INTERRUPTED. */
+ * .OUTPUT.tune-partial and appears whole. ST_INPUT: a broken base or adapter, an adapter of another model; ST_CONFIG: the output is taken;
+ * ST_NUMERIC: a value beyond the dtype's range; ST_RESOURCE; ST_INTERRUPTED. */
 Status merge_run(const MergeConfig *config, MergeResult **result);
 void merge_free(MergeResult *result);
 

@@ -359,7 +359,8 @@ static Status said_again(Status status, const Str *words, const Str *hint) {
     return hint->len ? status_hint(status, "%s", str_text(hint)) : status;
 }
 
-/* What says nothing of the request: the server, or what stands before it, is in trouble. A time-out (408) does where others were answered meanwhile. */
+/* What says nothing of the request: the server, or what stands before it, is in trouble. A time-out (408) does where others were answered meanwhile.
+ */
 static bool is_trouble(const Round *round, const Request *request) {
     long code = request->code;
     return code == 429 || code == 502 || code == 503 || code == 504 || (code == 408 && round->client->n_answers == request->at_first);
