@@ -71,6 +71,10 @@ static Status eval_tokens(Eval *job) {
         if (interrupt_requested()) status = status_fail(ST_INTERRUPTED, "interrupted");
         if (status == ST_OK) status = batch_build(job->dataset, examples, n, &batch);
         if (status == ST_OK && batch.n_targets > 0) status = eval_batch(job, tape, &batch);
+        if (status == ST_OK && !isfinite(job->loss_sum)) {
+            status_fail(ST_NUMERIC, "the loss of '%s' is not finite within rows %zu to %zu", job->data, first + 1, first + n);
+            status = status_hint(ST_NUMERIC, "the model computes no numbers there: look at its weights, or try --compute f32");
+        }
         show_progress("%zu/%zu rows", first + n, job->dataset->n);
     }
     free(examples);

@@ -75,7 +75,8 @@ static Status add_gradients(const Command *command, const Model *model, const To
         show_progress("%zu/%zu rows", end, rows->n);
     }
     tape_free(tape);
-    return status;
+    const Param *wrong = status == ST_OK ? params_nonfinite(&model->params, true) : NULL;
+    return wrong ? status_fail(ST_NUMERIC, "the gradient of '%s' is not finite", wrong->name) : status;
 }
 
 /* Under the names that the checkpoint, or the adapter's file, has. */

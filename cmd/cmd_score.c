@@ -40,6 +40,17 @@ static void write_row(ResultFile *result, const ScoreRow *row) {
     jw_release(&w);
 }
 
+/* The first of a row has none. */
+static Status check_finite(const ScoreRow *scores, size_t n) {
+    for (size_t r = 0; r < n; r++)
+        for (size_t i = 1; i < scores[r].n; i++)
+            if (!isfinite(scores[r].logprobs[i])) {
+                status_fail(ST_NUMERIC, "row %zu: the log-probability of token %zu is not finite", r + 1, i + 1);
+                return status_hint(ST_NUMERIC, "the model computes no numbers there: look at its weights, or try --compute f32");
+            }
+    return ST_OK;
+}
+
 static Status score(const Command *command, Score *job, const OpenedModel *opened, const TokenRows *rows) {
     ScoreRow *scores = arena_alloc(command->arena, rows->n * sizeof *scores);
     ResultFile result;
@@ -56,6 +67,7 @@ static Status score(const Command *command, Score *job, const OpenedModel *opene
     }
     Status status = result_open(&result, job->output); /* before the work: a wrong name should not cost it */
     if (status == ST_OK) status = score_rows(opened->model, scores, rows->n, job->logits ? write_logits : NULL, job->writer);
+    if (status == ST_OK) status = check_finite(scores, rows->n);
     if (job->logits && status == ST_OK) status = safetensors_commit(job->writer);
     else if (job->logits) safetensors_abandon(job->writer);
     bool whole = status == ST_OK || status == ST_INTERRUPTED;
