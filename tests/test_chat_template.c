@@ -264,6 +264,8 @@ static void what_runs_wild_is_stopped(void **state) {
         "{% set ns = namespace(x='x') %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
         "{% set ns = namespace(x=[1]) %}{% for i in range(99) %}{% set ns.x = ns.x + ns.x %}{% endfor %}",
         "{% set ns = namespace(x=[]) %}{% for i in range(9999) %}{% set ns.x = [ns.x] %}{% endfor %}{{ ns.x }}",
+        "{% set ns = namespace(x=[1], y=[1]) %}{% for i in range(60) %}{% set ns.x = [ns.x, ns.x] %}{% set ns.y = [ns.y, ns.y] %}{% endfor %}{{ ns.x == ns.y }}",
+        "{% set s = 'ab' * 999999 %}{% for i in range(99999) %}{% if s[5] %}{% endif %}{% endfor %}",
         "{{ 'a'.center(999999999999) }}", "{{ '%999999999s' % 'a' if false else range(999999999) }}", "{{ 9 ** 99 }}",
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) check_template(cases[i], NULL);

@@ -215,7 +215,7 @@ static inline int64_t int_of(Value v) { return v.type == V_BOOL ? v.as.boolean :
 static inline double number_of(Value v) { return v.type == V_FLOAT ? v.as.real : (double)int_of(v); }
 const char *v_type_name(Value v);                          /* as Python has it */
 bool v_truth(Jinja *j, Value v);
-bool v_equal(Value a, Value b);
+bool v_equal(Jinja *j, Value a, Value b); /* j: charged for what is compared; NULL: nobody is */
 int v_compare(Jinja *j, Value a, Value b, const char *op); /* -1, 0, 1; fails for what has no order */
 bool v_contains(Jinja *j, Value container, Value item);
 bool v_hashable(Jinja *j, Value v);                        /* fails for lists and dicts, which are no keys */

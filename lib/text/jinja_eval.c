@@ -27,6 +27,7 @@ bool jinja_charge(Jinja *j, Value v) {
                      : v.type == V_DICT || v.type == V_NAMESPACE ? v.as.dict->n / 16
                      : v.type == V_RANGE                         ? (size_t)v.as.range->n / 16
                                                                  : 0);
+    if (interrupt_requested() && jinja_ok(j)) j->status = status_fail(ST_INTERRUPTED, "interrupted");
     if (j->steps > JINJA_MAX_STEPS) jinja_fail(j, "more than %d steps: the template does not come to an end", JINJA_MAX_STEPS);
     return jinja_ok(j);
 }
@@ -184,6 +185,7 @@ Value get_item(Jinja *j, Value object, Value key) {
     } else if (is_integral(key) && (is_sequence(object) || object.type == V_RANGE)) {
         return sequence_item(object, int_of(key), length_of(j, object));
     } else if (is_integral(key) && is_string(object)) {
+        if (!jinja_charge(j, object)) return v_undefined(NULL); /* characters are counted from the beginning */
         int64_t n = string_length(object.as.string), index = int_of(key) < 0 ? int_of(key) + n : int_of(key);
         return index < 0 || index >= n ? v_undefined("a character behind the end") : v_slice(string_part(object.as.string, index, index + 1));
     }
@@ -367,8 +369,8 @@ static Value negate(Jinja *j, Slice op, Value v) {
 
 static bool holds(Jinja *j, Slice op, Value a, Value b) {
     if (!jinja_charge(j, b)) return false;
-    if (slice_is(op, "==")) return v_equal(a, b);
-    if (slice_is(op, "!=")) return !v_equal(a, b);
+    if (slice_is(op, "==")) return v_equal(j, a, b);
+    if (slice_is(op, "!=")) return !v_equal(j, a, b);
     if (slice_is(op, "in")) return v_contains(j, b, a);
     if (slice_is(op, "not")) return !v_contains(j, b, a);
     if ((a.type == V_FLOAT && isnan(a.as.real)) || (b.type == V_FLOAT && isnan(b.as.real))) return false;
@@ -568,7 +570,7 @@ static bool call_of_loop(Jinja *j, const JinjaNode *node, Value *result) {
     }
     Value now = v_list(j, V_TUPLE);
     for (size_t i = 0; i < args.n; i++) list_push(j, now, args.items[i]);
-    *result = v_bool(!loop->has_seen || !v_equal(loop->seen, now));
+    *result = v_bool(!loop->has_seen || !v_equal(j, loop->seen, now));
     loop->seen = now;
     loop->has_seen = true;
     return true;

@@ -282,9 +282,11 @@ FILTER(striptags) {
     CHECK("striptags", 0, 0, "");
     Slice s = text_of(j, v);
     Str plain = {0};
+    bool endless[2] = {false, false}; /* of tags, of comments: no end of one comes any more */
     for (size_t at = 0; at < s.len;) {
         bool comment = at + 4 <= s.len && memcmp(s.data + at, "<!--", 4) == 0;
-        size_t end = s.data[at] != '<' ? SIZE_MAX : slice_find(s, comment ? (Slice){"-->", 3} : (Slice){">", 1}, at);
+        size_t end = s.data[at] != '<' || endless[comment] ? SIZE_MAX : slice_find(s, comment ? (Slice){"-->", 3} : (Slice){">", 1}, at);
+        endless[comment] = endless[comment] || (s.data[at] == '<' && end == SIZE_MAX);
         if (end == SIZE_MAX) str_append_char(&plain, s.data[at++]);
         else at = end + (comment ? 3 : 1);
     }
@@ -628,7 +630,7 @@ static Value key_of(Jinja *j, Value item, const Value *path, bool case_sensitive
 }
 
 /* What is equal needs no order: two undefined values, two dicts. */
-static bool before(Jinja *j, Value a, Value b) { return !v_equal(a, b) && v_compare(j, a, b, "<") < 0; }
+static bool before(Jinja *j, Value a, Value b) { return !v_equal(j, a, b) && v_compare(j, a, b, "<") < 0; }
 
 /* Stable, by merging; a comparison may fail, and then the rest does nothing. */
 static void sort_keyed(Jinja *j, Keyed *items, Keyed *scratch, size_t n, bool reverse) {
@@ -718,7 +720,7 @@ FILTER(groupby) {
     if (!jinja_ok(j)) return result;
     Value ordered = sorted(j, keyed, &first, case_sensitive, false, &keys), group = v_undefined(NULL);
     for (size_t i = 0; jinja_ok(j) && i < ordered.as.list->n; i++) {
-        if (i == 0 || !v_equal(keys.as.list->items[i], keys.as.list->items[i - 1])) {
+        if (i == 0 || !v_equal(j, keys.as.list->items[i], keys.as.list->items[i - 1])) {
             Value pair = v_list(j, V_TUPLE);
             group = v_list(j, V_LIST);
             list_push(j, pair, get_item(j, ordered.as.list->items[i], first));

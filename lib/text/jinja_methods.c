@@ -441,14 +441,14 @@ static Value list_index(Jinja *j, Value self, const Args *args) {
     if (begin < 0) begin = MAX(begin + n, (int64_t)0);
     if (end < 0) end += n;
     for (int64_t i = begin; i < MIN(end, n); i++)
-        if (v_equal(self.as.list->items[i], args->items[0])) return v_int(i);
+        if (v_equal(j, self.as.list->items[i], args->items[0])) return v_int(i);
     return jinja_fail(j, "the value is not in the list");
 }
 
 static Value list_count(Jinja *j, Value self, const Args *args) {
     CHECK("count", 1, 1, "");
     int64_t n = 0;
-    for (size_t i = 0; i < self.as.list->n; i++) n += v_equal(self.as.list->items[i], args->items[0]);
+    for (size_t i = 0; i < self.as.list->n; i++) n += v_equal(j, self.as.list->items[i], args->items[0]);
     return v_int(n);
 }
 

@@ -37,8 +37,8 @@ TEST(callable) {
            v_bool(v.type == V_MACRO || v.type == V_BUILTIN || v.type == V_METHOD || v.type == V_JOINER || v.type == V_LOOP || v.type == V_UNDEFINED);
 }
 TEST(escaped) { return (void)j, (void)args, v_bool(v.safe); }
-TEST(eq) { return v_bool(v_equal(v, first_arg(j, args))); }
-TEST(ne) { return v_bool(!v_equal(v, first_arg(j, args))); }
+TEST(eq) { return v_bool(v_equal(j, v, first_arg(j, args))); }
+TEST(ne) { return v_bool(!v_equal(j, v, first_arg(j, args))); }
 TEST(lt) { return v_bool(v_compare(j, v, first_arg(j, args), "<") < 0); }
 TEST(le) { return v_bool(v_compare(j, v, first_arg(j, args), "<=") <= 0); }
 TEST(gt) { return v_bool(v_compare(j, v, first_arg(j, args), ">") > 0); }
@@ -49,7 +49,7 @@ TEST(sameas) {
     Value other = first_arg(j, args);
     if (v.type != other.type) return v_bool(false);
     if (is_sequence(v) || v.type == V_DICT || v.type == V_NAMESPACE) return v_bool(v.as.list == other.as.list);
-    return v_bool(v_equal(v, other));
+    return v_bool(v_equal(j, v, other));
 }
 
 TEST(divisibleby) {

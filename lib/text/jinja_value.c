@@ -72,7 +72,7 @@ void list_push(Jinja *j, Value list, Value item) {
 Value *dict_find(Value dict, Value key) {
     if (dict.type != V_DICT && dict.type != V_NAMESPACE) return NULL;
     for (size_t i = 0; i < dict.as.dict->n; i++)
-        if (v_equal(dict.as.dict->pairs[i].key, key)) return &dict.as.dict->pairs[i].value;
+        if (v_equal(NULL, dict.as.dict->pairs[i].key, key)) return &dict.as.dict->pairs[i].value;
     return NULL;
 }
 
@@ -192,7 +192,8 @@ static int compare_numbers(Value a, Value b) {
 
 static bool not_a_number(Value v) { return v.type == V_FLOAT && isnan(v.as.real); }
 
-static bool equal_at(Value a, Value b, int depth) {
+/* j: is charged for lists and dicts, which may hold themselves many times over; NULL: nobody is. */
+static bool equal_at(Jinja *j, Value a, Value b, int depth) {
     if (depth > VALUE_DEPTH || not_a_number(a) || not_a_number(b)) return false;
     if (is_number(a) && is_number(b)) return compare_numbers(a, b) == 0;
     if (a.type != b.type || a.view != b.view) return false;
@@ -200,15 +201,17 @@ static bool equal_at(Value a, Value b, int depth) {
     case V_UNDEFINED: case V_NONE: return true;
     case V_STRING: return slice_equal(a.as.string, b.as.string);
     case V_LIST: case V_TUPLE: case V_VIEW:
-        if (a.as.list->n != b.as.list->n || a.view == 'v') return a.as.list == b.as.list;
+        if (a.as.list == b.as.list) return true;
+        if (a.as.list->n != b.as.list->n || a.view == 'v' || (j && !jinja_charge(j, a))) return false;
         for (size_t i = 0; i < a.as.list->n; i++)
-            if (!equal_at(a.as.list->items[i], b.as.list->items[i], depth + 1)) return false;
+            if (!equal_at(j, a.as.list->items[i], b.as.list->items[i], depth + 1)) return false;
         return true;
     case V_DICT:
-        if (a.as.dict->n != b.as.dict->n) return false;
+        if (a.as.dict == b.as.dict) return true;
+        if (a.as.dict->n != b.as.dict->n || (j && !jinja_charge(j, a))) return false;
         for (size_t i = 0; i < a.as.dict->n; i++) {
             Value *other = dict_find(b, a.as.dict->pairs[i].key);
-            if (!other || !equal_at(a.as.dict->pairs[i].value, *other, depth + 1)) return false;
+            if (!other || !equal_at(j, a.as.dict->pairs[i].value, *other, depth + 1)) return false;
         }
         return true;
     case V_RANGE:
@@ -218,7 +221,7 @@ static bool equal_at(Value a, Value b, int depth) {
     }
 }
 
-bool v_equal(Value a, Value b) { return equal_at(a, b, 0); }
+bool v_equal(Jinja *j, Value a, Value b) { return equal_at(j, a, b, 0); }
 
 static int compare_at(Jinja *j, Value a, Value b, const char *op, int depth) {
     if (is_number(a) && is_number(b)) return compare_numbers(a, b);
@@ -228,7 +231,7 @@ static int compare_at(Jinja *j, Value a, Value b, const char *op, int depth) {
     }
     if (is_sequence(a) && a.type == b.type && depth < VALUE_DEPTH) {
         for (size_t i = 0; i < MIN(a.as.list->n, b.as.list->n); i++)
-            if (!v_equal(a.as.list->items[i], b.as.list->items[i])) return compare_at(j, a.as.list->items[i], b.as.list->items[i], op, depth + 1);
+            if (!v_equal(j, a.as.list->items[i], b.as.list->items[i])) return compare_at(j, a.as.list->items[i], b.as.list->items[i], op, depth + 1);
         return a.as.list->n < b.as.list->n ? -1 : a.as.list->n > b.as.list->n;
     }
     if (a.type == V_UNDEFINED || b.type == V_UNDEFINED) {
@@ -261,7 +264,7 @@ bool v_contains(Jinja *j, Value container, Value item) {
     case V_LIST: case V_TUPLE: case V_VIEW: case V_GENERATOR: {
         Value items = v_iterate(j, container);
         for (size_t i = 0; jinja_ok(j) && i < items.as.list->n; i++)
-            if (v_equal(items.as.list->items[i], item)) return true;
+            if (v_equal(j, items.as.list->items[i], item)) return true;
         return false;
     }
     case V_DICT: return v_hashable(j, item) && dict_find(container, item) != NULL;
