@@ -152,6 +152,7 @@ install: all ## install below PREFIX (/usr/local): program, recipes, manual page
 	$(PROGRAM) completion bash > $(word 1,$(COMPLETIONS))
 	$(PROGRAM) completion zsh > $(word 2,$(COMPLETIONS))
 	$(PROGRAM) completion fish > $(word 3,$(COMPLETIONS))
+	chmod -R u=rwX,go=rX $(SHARE)/tune && chmod 644 $(MANUAL) $(COMPLETIONS)
 uninstall: ## remove what install puts there
 	rm -f $(DESTDIR)$(PREFIX)/bin/tune $(MANUAL) $(COMPLETIONS)
 	rm -rf $(SHARE)/tune

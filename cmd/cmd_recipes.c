@@ -88,10 +88,12 @@ Status recipe_names(Arena *arena, TextList *names) {
     return ST_OK;
 }
 
-static Status read_recipe(const Found *found, const char *name, Str *text) {
+/* root: where it was found; may be NULL */
+static Status read_recipe(const Found *found, const char *name, Str *text, const char **root) {
     for (size_t i = 0; i < found->n_roots; i++) {
         const char *path = arena_printf(found->arena, "%s/%s%s", found->roots[i], name, text_ends_with(name, ".yaml") ? "" : ".yaml");
         if (!path) return ST_RESOURCE;
+        if (root) *root = found->roots[i];
         if (file_exists(path)) return file_read(path, 1 << 20, text);
     }
     const char *nearest = text_nearest(name, (const char *const *)found->names, found->n);
@@ -102,7 +104,7 @@ static Status read_recipe(const Found *found, const char *name, Str *text) {
 /* What a recipe is for: the first line of its head that is not the command to run it. */
 static void summary_of(const Found *found, const char *name, Str *line) {
     Str text = {0};
-    if (read_recipe(found, name, &text) == ST_OK)
+    if (read_recipe(found, name, &text, NULL) == ST_OK)
         for (const char *at = str_text(&text); *at == '#' && line->len == 0;) {
             size_t len = strcspn(at, "\n"), skip = strspn(at, "# ");
             if (skip < len && strncmp(at + skip, "tune ", 5) != 0 && strncmp(at + skip, "./tune ", 7) != 0) str_append_n(line, at + skip, len - skip);
@@ -130,9 +132,32 @@ static Status list(const Command *command, const Found *found) {
     return ST_OK;
 }
 
+/* Programs and prompts that a recipe names as recipes/FILE are where it was found. */
+static void place_files(const Found *found, const char *root, Str *text) {
+    static const char here[] = "recipes/";
+    Str placed = {0};
+    bool comment = false;
+    for (const char *at = str_text(text), *begin = at; *at; at++) {
+        if (at == begin || at[-1] == '\n') comment = *at == '#';
+        size_t len = strcspn(at, " ,]}\"'\n");
+        bool word = !comment && at > begin && strchr(" [{\"'", at[-1]) && text_starts_with(at, here);
+        const char *path = word ? arena_printf(found->arena, "%s/%.*s", root, (int)(len - strlen(here)), at + strlen(here)) : NULL;
+        if (path && (file_exists(path) || dir_exists(path))) {
+            str_append(&placed, path);
+            at += len - 1;
+        } else {
+            str_append_char(&placed, *at);
+        }
+    }
+    str_release(text);
+    *text = placed;
+}
+
 static Status give(const Found *found, const char *name, const char *to) {
     Str text = {0};
-    Status status = read_recipe(found, name, &text);
+    const char *root = NULL;
+    Status status = read_recipe(found, name, &text, &root);
+    if (status == ST_OK && to && strcmp(root, found->roots[0]) != 0) place_files(found, root, &text);
     if (status == ST_OK && !to) print_text(str_text(&text), text.len);
     if (status == ST_OK && to && file_exists(to))
         status = status_hint(status_fail(ST_CONFIG, "'%s' is there already", to), "name another file, or remove this one first");

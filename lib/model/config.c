@@ -496,6 +496,11 @@ static Status no_config(const char *dir, Arena *arena) {
 }
 
 Status model_config_read(const char *dir, Arena *arena, ModelConfig *config) {
+    if (file_exists(dir) && !dir_exists(dir)) {
+        status_fail(ST_INPUT, "'%s' is a file, and a model is a directory", dir);
+        return text_ends_with(dir, ".gguf") ? status_hint(ST_INPUT, "GGUF is not read yet: take the model's Hugging Face directory")
+                                            : status_hint(ST_INPUT, "name the directory that has its config.json and model.safetensors");
+    }
     if (!dir_exists(dir)) {
         status_fail(ST_INPUT, "no model directory '%s'", dir);
         return status_hint(ST_INPUT, "a model is a directory on this machine with config.json and model.safetensors; nothing is downloaded");

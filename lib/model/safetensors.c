@@ -127,7 +127,8 @@ static Status parse_file(Safetensors *set, const char *path, const Mapping *mapp
     uint64_t length = 0;
     for (int i = 0; i < 8; i++) length |= (uint64_t)mapping->data[i] << (8 * i);
     if (length > HEADER_LIMIT)
-        return status_fail(ST_INPUT, "cannot read '%s': a header of %llu bytes, at most %zu", path, (unsigned long long)length, HEADER_LIMIT);
+        return status_fail(ST_INPUT, "cannot read '%s': it is no safetensors file, which would begin with a header of %llu bytes, at most %zu", path,
+                           (unsigned long long)length, HEADER_LIMIT);
     if (length > mapping->size - 8) {
         status_fail(ST_INPUT, "cannot read '%s': its header has %llu bytes, the file only %zu", path, (unsigned long long)length, mapping->size);
         return status_hint(ST_INPUT, "the file may be cut off");

@@ -282,7 +282,7 @@ Status pattern_find(const Pattern *pattern, Matcher *matcher, const char *text, 
     PCRE2_SPTR subject = (PCRE2_SPTR)text;
     int code = PCRE2_ERROR_JIT_STACKLIMIT;
     if (pattern->jit) code = pcre2_jit_match(pattern->code, subject, len, from, 0, matcher->data, matcher->context);
-    if (code == PCRE2_ERROR_JIT_STACKLIMIT)
+    if (code == PCRE2_ERROR_JIT_STACKLIMIT || code == PCRE2_ERROR_JIT_BADOPTION) /* the latter: the pattern itself says (*NO_JIT) */
         code = pcre2_match(pattern->code, subject, len, from, PCRE2_NO_UTF_CHECK | PCRE2_NO_JIT, matcher->data, matcher->context);
     *found = code >= 0;
     if (*found) {
@@ -292,7 +292,8 @@ Status pattern_find(const Pattern *pattern, Matcher *matcher, const char *text, 
     } else if (code != PCRE2_ERROR_NOMATCH) {
         char message[256];
         pcre2_get_error_message(code, (PCRE2_UCHAR *)message, sizeof message);
-        return status_fail(ST_RESOURCE, "cannot match the pattern '%s' of the tokenizer: %s", pattern->source, message);
+        return status_fail(code == PCRE2_ERROR_NOMEMORY ? ST_RESOURCE : ST_INPUT, "cannot match the pattern '%s' of the tokenizer: %s",
+                           pattern->source, message);
     }
     return ST_OK;
 }
