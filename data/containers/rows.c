@@ -21,6 +21,7 @@ Status row_hand_over(RowReader *reader, json_t *row, size_t number) {
         status = status_fail(ST_RESOURCE, "out of memory for a row of '%s'", reader->path);
     } else if (!json_is_object(row)) {
         status = status_fail(ST_INPUT, "'%s' %s %zu: a row must be a JSON object", reader->path, reader->unit, number);
+        if (json_is_array(row) && strcmp(reader->unit, "line") == 0) status_hint(status, "a file that is one list of rows has a name in .json");
     } else if (reader->n_rows % 1024 == 0 && interrupt_requested()) {
         status = status_fail(ST_INTERRUPTED, "interrupted while reading '%s'", reader->path);
     } else {

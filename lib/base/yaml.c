@@ -34,8 +34,11 @@ static Status reader_next(Reader *reader) {
     if (yaml_parser_parse(&reader->parser, &reader->event)) return ST_OK;
     const yaml_parser_t *parser = &reader->parser;
     if (parser->error == YAML_MEMORY_ERROR) return status_errno(ENOMEM, "cannot parse '%s'", reader->where);
-    if (parser->error != YAML_READER_ERROR)
-        return yaml_fault(reader, (int)parser->problem_mark.line + 1, parser->problem ? parser->problem : "not YAML");
+    if (parser->error != YAML_READER_ERROR) {
+        Status status = yaml_fault(reader, (int)parser->problem_mark.line + 1, parser->problem ? parser->problem : "not YAML");
+        bool odd = parser->problem && strstr(parser->problem, "cannot start any token");
+        return odd ? status_hint(status, "lines are indented with spaces, not tabs; a text that begins with @, ` or %% stands in quotes") : status;
+    }
     /* Before any token there is no mark: the offset counts bytes, the lines up to it are those already scanned. */
     return yaml_fault(reader, (int)parser->mark.line + 1, parser->problem ? parser->problem : "not UTF-8");
 }
