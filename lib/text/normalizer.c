@@ -242,6 +242,7 @@ static bool changes_nothing(const NormStep *step, Encoder *encoder, const Text *
 }
 
 Status normalizer_run(const Normalizer *normalizer, Encoder *encoder, Text *text) {
+    const size_t given = text->len, most = ((size_t)64 << 20) + 64 * given; /* a few steps of "a" -> "aaaaaaaaaa" would fill any memory */
     for (size_t i = 0; i < normalizer->n; i++) {
         const NormStep *step = &normalizer->steps[i];
         if (step->kind == NORM_STRIP) {
@@ -261,6 +262,7 @@ Status normalizer_run(const Normalizer *normalizer, Encoder *encoder, Text *text
         case NORM_BYTES: spell_bytes(text, out); break;
         case NORM_STRIP: break;
         }
+        if (out->len > most) return status_fail(ST_INPUT, "the tokenizer's normalizer makes more than %zu bytes of %zu", most, given);
         TRY(buffer_view(out, text));
     }
     return ST_OK;
