@@ -17,8 +17,8 @@
  * server's Retry-After (at most 600 s) goes before. 429 (and 503 with Retry-After) makes all requests wait and fewer run at once, and counts as a try
  * only where nothing else was answered in between. on_reply (NULL: none) is called as each reply is whole, in any order, with its status code; it may
  * end all by returning a status. takes_refusals: 400, 413 and 422, by which a server refuses this one request, are replies too. So are, not more than
- * 8 in a row, those that it would not answer for good, when others of the call are answered after that, or were before and the code (408 stands for
- * no answer in time) says nothing of a server in trouble. */
+ * 8 in a row, those that it would not answer for good, when others are answered after that, or were before and the code says nothing of a server in
+ * trouble (429, 502, 503, 504). No answer in time, which has the code 408, says so unless others were answered meanwhile, or more than 3 are late. */
 typedef struct HttpOptions {
     const char *url, *key, *ca_file;
     size_t concurrency, retries;
