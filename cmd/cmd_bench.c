@@ -348,13 +348,8 @@ static Status find_work(const char *name, size_t len, const BenchWork **work) {
         }
     }
     snprintf(word, sizeof word, "%.*s", (int)MIN(len, sizeof word - 1), name);
-    const char *nearest = text_nearest(word, names, COUNT_OF(works));
-    Str all = {0};
-    for (size_t i = 0; i < COUNT_OF(works); i++) str_printf(&all, "%s%s", i ? ", " : "", names[i]);
     status_fail(ST_USAGE, "work '%s' is not supported", word);
-    if (nearest) status_hint(ST_USAGE, "did you mean '%s'?", nearest);
-    else status_hint(ST_USAGE, "works are %s, or all", str_text(&all));
-    str_release(&all);
+    status_hint_nearest(ST_USAGE, word, names, COUNT_OF(works), "works are all or some of ");
     return ST_USAGE;
 }
 

@@ -281,7 +281,6 @@ static Status check_options(const FilterJob *job) {
     if (job->select == NOT_GIVEN && (job->quality || job->share || job->quotas.n))
         return status_fail(ST_USAGE, "--quality, --share and --quota go with --select");
     if (!job->model && (job->adapter || job->compute)) return status_fail(ST_USAGE, "--adapter and --compute go with --model");
-    if (job->output && job->rejected && strcmp(job->output, job->rejected) == 0) return status_fail(ST_USAGE, "-o and --rejected name the same file");
     return ST_OK;
 }
 

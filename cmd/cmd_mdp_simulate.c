@@ -40,9 +40,8 @@ static Status find_name(const char *what, const char *name, const char *const *n
         *number = (double)i;
         return ST_OK;
     }
-    const char *near = names ? text_nearest(name, names, (size_t)n) : NULL;
     status_fail(ST_INPUT, "%s: there is no '%s'", what, name);
-    return near ? status_hint(ST_INPUT, "did you mean '%s'?", near) : ST_INPUT;
+    return status_hint_nearest(ST_INPUT, name, names, names ? (size_t)n : 0, NULL);
 }
 
 /* A number, a list of `size` numbers, or a name. */

@@ -96,9 +96,8 @@ static Status read_recipe(const Found *found, const char *name, Str *text, const
         if (root) *root = found->roots[i];
         if (file_exists(path)) return file_read(path, 1 << 20, text);
     }
-    const char *nearest = text_nearest(name, (const char *const *)found->names, found->n);
     status_fail(ST_CONFIG, "no recipe '%s'", name);
-    return nearest ? status_hint(ST_CONFIG, "did you mean '%s'?", nearest) : status_hint(ST_CONFIG, "tune recipes ls lists them");
+    return status_hint_nearest(ST_CONFIG, name, (const char *const *)found->names, found->n, "tune recipes ls lists them");
 }
 
 /* What a recipe is for: the first line of its head that is not the command to run it. */

@@ -52,10 +52,8 @@ static Status unknown_option(const char *text, size_t len, const Option *options
     char word[64];
     snprintf(word, sizeof word, "%.*s", (int)len, text);
     for (size_t i = 0; i < n; i++) names[i] = options[i].name;
-    const char *nearest = text_nearest(word, names, n);
     status_fail(ST_USAGE, "unknown option '%s'", word);
-    if (nearest) return status_hint(ST_USAGE, "did you mean '%s'?", nearest);
-    return status_hint(ST_USAGE, "--help lists the options");
+    return status_hint_nearest(ST_USAGE, word, names, n, "--help lists the options");
 }
 
 /* What an option's help lists in small letters is all that it takes: a|b|c. */
@@ -78,8 +76,7 @@ static Status check_choice(Command *command, const Option *option, const char *v
     }
     ASSERT(n < MOST_CHOICES, "%s lists too many", option->name);
     Status status = found ? ST_OK : status_fail(ST_USAGE, "%s is %s, not '%s'", option->name, str_text(&list), value);
-    const char *nearest = found ? NULL : text_nearest(value, names, n);
-    if (nearest) status_hint(ST_USAGE, "did you mean '%s'?", nearest);
+    if (!found) status_hint_nearest(status, value, names, n, NULL);
     str_release(&list);
     return status;
 }

@@ -273,6 +273,7 @@ void data_plan_release(DataPlan *plan);
 Status data_plan_total(DataPlan *plan, double epochs, int64_t *steps); /* a part of an epoch counts its steps rounded up */
 Status data_plan_step(DataPlan *plan, int64_t step, PlanStep *at);
 Status data_plan_epoch(DataPlan *plan, int64_t epoch, int64_t *n_batches);
+double data_plan_epochs(DataPlan *plan, int64_t steps); /* that so many steps have gone through; 0 where the plan fails */
 /* Examples of a batch; *examples grows as needed, free it. */
 Status data_plan_batch(DataPlan *plan, int64_t epoch, int64_t batch, size_t **examples, size_t *n);
 /* Examples of the batch with the most tokens among the first `steps` steps; with very many rows a bound: the longest rows together. */

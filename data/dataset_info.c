@@ -80,8 +80,7 @@ Status dataset_info_resolve(Arena *arena, DataSource *source) {
         size_t n = 0;
         json_t *value;
         json_object_foreach(root, key, value) if (n < COUNT_OF(names)) names[n++] = key;
-        const char *near = text_nearest(wanted, names, n);
-        if (near) status_hint(status, "did you mean '%s'?", near);
+        status_hint_nearest(status, wanted, names, n, NULL);
     } else if (status != ST_OK) {
         status_prefix(status, "'%s' entry '%s'", file, wanted);
     }

@@ -396,6 +396,12 @@ Status data_plan_step(DataPlan *plan, int64_t step, PlanStep *at) {
     return ST_OK;
 }
 
+double data_plan_epochs(DataPlan *plan, int64_t steps) {
+    PlanStep at;
+    if (data_plan_step(plan, MAX(steps - 1, 0), &at) != ST_OK) return 0;
+    return (double)at.epoch + (double)(steps - at.steps_before) / (double)at.epoch_steps;
+}
+
 /* ---- the largest batch ---- */
 
 static Status search_largest(DataPlan *plan, int64_t steps, size_t **examples, size_t *n) {

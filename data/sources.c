@@ -39,9 +39,7 @@ static Status source_entry(const Yaml *value, const char *key, const char *name,
         if (strcmp(source->format, "auto") == 0 || data_format_find(source->format)) return ST_OK;
         return unknown("format", source->format, key, line);
     }
-    const char *near = text_nearest(name, names, COUNT_OF(names));
-    unknown("key", name, key, line);
-    return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : ST_CONFIG;
+    return status_hint_nearest(unknown("key", name, key, line), name, names, COUNT_OF(names), NULL);
 }
 
 static Status source_map(const Yaml *node, const char *key, DataSource *source) {

@@ -41,14 +41,8 @@ static Status unknown(const char *id, const char *name, const Argument *own, con
     size_t n = 0;
     for (size_t i = 0; i < table_size(common); i++) names[n++] = common[i].name;
     for (size_t i = 0; i < table_size(own); i++) names[n++] = own[i].name;
-    const char *near = text_nearest(name, names, n);
     status_fail(ST_CONFIG, "unknown argument '%s' of '%s'", name, id);
-    if (near) return status_hint(ST_CONFIG, "did you mean '%s'?", near);
-    Str all = {0};
-    for (size_t i = 0; i < n; i++) str_printf(&all, "%s%s", i ? ", " : "", names[i]);
-    status_hint(ST_CONFIG, "it takes %s", str_text(&all));
-    str_release(&all);
-    return ST_CONFIG;
+    return status_hint_nearest(ST_CONFIG, name, names, n, "it takes ");
 }
 
 static const Argument *find(const Argument *table, const char *name) {

@@ -108,12 +108,7 @@ static Status train_batch(Sft *sft, Tape *tape, double divisor, LossSums *sums) 
 
 /* ---- what the trainer asks ---- */
 
-static double epoch_after(void *context, int64_t steps) {
-    Sft *sft = context;
-    PlanStep at;
-    if (data_plan_step(&sft->plan, MAX(steps - 1, 0), &at) != ST_OK) return 0;
-    return (double)at.epoch + (double)(steps - at.steps_before) / (double)at.epoch_steps;
-}
+static double epoch_after(void *context, int64_t steps) { return data_plan_epochs(&((Sft *)context)->plan, steps); }
 
 static Status load_batch(Sft *sft, int64_t step, int64_t micro, PlanStep *at) {
     TRY(data_plan_step(&sft->plan, step, at));

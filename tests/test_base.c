@@ -568,6 +568,11 @@ static void written_files_appear_whole(void **state) {
     file_unmap(&mapping);
     check_ok(writer_open(&writer, path)); /* a change of mind leaves the old one */
     writer_write(&writer, "new", 3);
+    FileWriter second; /* the same file by another name */
+    check_status(writer_open(&second, temp_file(dir, "w/./out.bin")), ST_CONFIG);
+    check_text("is to hold two results");
+    writer_abandon(&second);
+    assert_true(file_exists(writer.temporary));
     writer_abandon(&writer);
     check_ok(file_map(path, &mapping));
     assert_int_equal(mapping.size, sizeof big + 3);

@@ -118,18 +118,9 @@ static const FilterOption *option_find(const FilterKind *kind, const char *name)
 static Status unknown_option(const Filter *filter, const char *name, int line) {
     const char *names[FILTER_OPTIONS];
     size_t n = 0;
-    Str all = {0};
-    for (const FilterOption *option = filter->kind->options; option && option->name; option++) {
-        str_printf(&all, "%s%s", n ? ", " : "", option->name);
-        names[n++] = option->name;
-    }
-    const char *near = text_nearest(name, names, n);
+    for (const FilterOption *option = filter->kind->options; option && option->name; option++) names[n++] = option->name;
     filter_refuse(filter, line, "unknown option '%s'", name);
-    if (near) status_hint(ST_CONFIG, "did you mean '%s'?", near);
-    else if (n) status_hint(ST_CONFIG, "it takes %s", str_text(&all));
-    else status_hint(ST_CONFIG, "it takes true or false");
-    str_release(&all);
-    return ST_CONFIG;
+    return status_hint_nearest(ST_CONFIG, name, names, n, n ? "it takes " : "it takes true or false");
 }
 
 /* An entry of a map of filters: *on is what it makes of the filter. */
@@ -164,14 +155,8 @@ static Status check_names(const Yaml *map, const char *file) {
         size_t k = 0;
         while (k < COUNT_OF(kinds) && strcmp(names[k], map->keys[i]) != 0) k++;
         if (k < COUNT_OF(kinds)) continue;
-        Str all = {0};
-        for (k = 0; k < COUNT_OF(kinds); k++) str_printf(&all, "%s%s", k ? ", " : "", names[k]);
-        const char *near = text_nearest(map->keys[i], names, COUNT_OF(names));
         refuse_at(file, "unknown filter", map->keys[i], map->key_lines[i], "there is none of this name");
-        if (near) status_hint(ST_CONFIG, "did you mean '%s'?", near);
-        else status_hint(ST_CONFIG, "there are %s", str_text(&all));
-        str_release(&all);
-        return ST_CONFIG;
+        return status_hint_nearest(ST_CONFIG, map->keys[i], names, COUNT_OF(names), "there are ");
     }
     return ST_OK;
 }

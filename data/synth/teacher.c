@@ -28,9 +28,8 @@ static Status unknown_option(const char *key, const char *name, const char *file
     size_t n = 0;
     for (const MapOption *o = options; o && o->name && n < COUNT_OF(names); o++) names[n++] = o->name;
     for (const MapOption *o = others; o && o->name && n < COUNT_OF(names); o++) names[n++] = o->name;
-    const char *near = text_nearest(name, names, n);
     status_fail(ST_CONFIG, "unknown key '%s' of '%s' %s", name, key, place_text(file, line, place));
-    return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near) : ST_CONFIG;
+    return status_hint_nearest(ST_CONFIG, name, names, n, NULL);
 }
 
 static Status wrong_option(const char *key, const MapOption *option, const char *file, int line) {

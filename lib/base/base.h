@@ -147,6 +147,9 @@ bool text_starts_with(const char *text, const char *prefix);
 bool text_ends_with(const char *text, const char *suffix);
 /* The candidate with the smallest edit distance to `word`, or NULL when none is near enough to be meant. */
 const char *text_nearest(const char *word, const char *const *candidates, size_t n_candidates);
+/* Behind status_fail of an unknown `word`: the hint asks for the nearest candidate, else it is `otherwise`, with all candidates behind where
+   that ends with a blank; no hint where it is NULL. Returns `code`. */
+Status status_hint_nearest(Status code, const char *word, const char *const *candidates, size_t n_candidates, const char *otherwise);
 /* Decodes one code point; returns bytes used (1..4), or 0 for invalid, overlong, surrogate or cut input. */
 size_t utf8_decode(const char *bytes, size_t len, uint32_t *code_point);
 size_t utf8_fault(const char *bytes, size_t len); /* offset of the first byte that is no UTF-8; len when all is */

@@ -43,6 +43,18 @@ const char *text_nearest(const char *word, const char *const *candidates, size_t
     return nearest;
 }
 
+Status status_hint_nearest(Status code, const char *word, const char *const *candidates, size_t n_candidates, const char *otherwise) {
+    const char *nearest = text_nearest(word, candidates, n_candidates);
+    if (nearest) return status_hint(code, "did you mean '%s'?", nearest);
+    if (!otherwise) return code;
+    Str hint = {0};
+    str_append(&hint, otherwise);
+    for (size_t i = 0; text_ends_with(otherwise, " ") && i < n_candidates; i++) str_printf(&hint, "%s%s", i ? ", " : "", candidates[i]);
+    status_hint(code, "%s", str_text(&hint));
+    str_release(&hint);
+    return code;
+}
+
 const char *plural(int64_t n) { return n == 1 ? "" : "s"; }
 
 const char *format_bytes(double bytes, char out[32]) {

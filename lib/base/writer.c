@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
@@ -33,6 +34,24 @@ static void writer_failed(FileWriter *writer, int error) {
     writer->status = unwritable(writer);
 }
 
+/* A new file that is locked as long as it is open. A dead process of the same number may have left one; EBUSY: the process is writing it. */
+static int open_new(const char *temporary) {
+    int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, fd = open(temporary, flags, 0666);
+    if (fd < 0 && errno == EEXIST) {
+        int old = open(temporary, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
+        bool busy = old >= 0 && flock(old, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
+        if (old >= 0) close(old);
+        if (busy) {
+            errno = EBUSY;
+            return -1;
+        }
+        unlink(temporary);
+        fd = open(temporary, flags, 0666);
+    }
+    if (fd >= 0) flock(fd, LOCK_EX | LOCK_NB); /* a file system without locks only loses the check */
+    return fd;
+}
+
 Status writer_open(FileWriter *writer, const char *path) {
     *writer = (FileWriter){.fd = -1};
     if (!path) return writer->status = ST_RESOURCE;
@@ -45,13 +64,16 @@ Status writer_open(FileWriter *writer, const char *path) {
     writer->path = kept.data;
     writer->temporary = temporary_name(path);
     writer->buffer = malloc(BUFFER);
-    unlink(writer->temporary); /* a dead process of the same number may have left one */
-    if (writer->buffer) writer->fd = open(writer->temporary, O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, 0666);
+    if (writer->buffer) writer->fd = open_new(writer->temporary);
     if (writer->fd >= 0) return ST_OK;
-    bool no_folder = writer->buffer && errno == ENOENT;
-    writer_failed(writer, writer->buffer ? errno : ENOMEM);
-    if (no_folder) status_hint(writer->status, "the folder does not exist: make it first");
+    int error = writer->buffer ? errno : ENOMEM;
+    writer_failed(writer, error);
     Status status = writer->status;
+    if (error == ENOENT) status_hint(status, "the folder does not exist: make it first");
+    if (error == EBUSY) {
+        status = writer->status = status_hint(status_fail(ST_CONFIG, "'%s' is to hold two results", path), "give each a name of its own");
+        writer->temporary[0] = '\0'; /* the other one's */
+    }
     writer_abandon(writer);
     return status;
 }

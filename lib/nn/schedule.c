@@ -107,9 +107,8 @@ Status schedule_check(const ScheduleConfig *config) {
     if (!schedule_find(config->name)) {
         const char *names[COUNT_OF(schedules)];
         for (size_t i = 0; i < COUNT_OF(schedules); i++) names[i] = schedules[i].name;
-        const char *nearest = text_nearest(config->name, names, COUNT_OF(names));
         status_fail(ST_CONFIG, "unknown schedule '%s'", config->name);
-        return nearest ? status_hint(ST_CONFIG, "did you mean '%s'?", nearest) : ST_CONFIG;
+        return status_hint_nearest(ST_CONFIG, config->name, names, COUNT_OF(names), NULL);
     }
     if (config->warmup_steps < 0 || config->total_steps < 0)
         return status_fail(ST_CONFIG, "schedule '%s' over %lld steps with a warmup of %lld", config->name, (long long)config->total_steps,

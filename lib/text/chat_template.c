@@ -186,10 +186,8 @@ static Status no_such(const ChatTemplate *chat, const char *override) {
     size_t n = 0;
     for (size_t i = 0; i < COUNT_OF(shipped); i++) names[n++] = shipped[i].name;
     for (const Program *p = chat->programs; p && n < COUNT_OF(names); p = p->next) names[n++] = p->name;
-    const char *near = text_nearest(override, names, n);
     status_fail(ST_INPUT, "'%s' is neither a file nor the name of a chat template", override);
-    if (near) return status_hint(ST_INPUT, "did you mean '%s'?", near);
-    return status_hint(ST_INPUT, "shipped are chatml, llama3, alpaca and plain");
+    return status_hint_nearest(ST_INPUT, override, names, n, "there are ");
 }
 
 static Status choose(ChatTemplate *chat, const char *override) {

@@ -109,7 +109,6 @@ static Status refuse_choice(const Key *key, const char *value, const Source *sou
     Str list = {0};
     Words words = {.arena = arena};
     key_choices(key, false, keep_choice, &words);
-    const char *near = text_nearest(value, words.items, words.n);
     key_choices(key, false, append_choice, &list);
     if (key_allows(key, true, value)) {
         status_fail(ST_CONFIG, "'%s' for '%s' %s comes with a later version", value, key->dotted, source_text(source, where));
@@ -118,10 +117,8 @@ static Status refuse_choice(const Key *key, const char *value, const Source *sou
     }
     const char *border = strchr(key->choices, ';');
     bool single = strcspn(key->choices, "|") >= (border ? (size_t)(border - key->choices) : strlen(key->choices));
-    if (near) status_hint(ST_CONFIG, "did you mean '%s'?", near);
-    else status_hint(ST_CONFIG, single ? "the value that works is %s" : "the values that work are %s", str_text(&list));
     str_release(&list);
-    return ST_CONFIG;
+    return status_hint_nearest(ST_CONFIG, value, words.items, words.n, single ? "the value that works is " : "the values that work are ");
 }
 
 static const char *kind_text(const Yaml *node, char out[128]) {

@@ -105,13 +105,11 @@ static Status read_options(const Yaml *node, double *timeout, int64_t *max_steps
         } else if (!strcmp(node->keys[i], "max_episode_steps")) {
             if (!yaml_as_int(value, max_steps) || *max_steps < 0) return fault(value, "has a 'max_episode_steps' that is no whole number from 0");
         } else {
-            const char *near = text_nearest(node->keys[i], known, COUNT_OF(known));
             Str what = {0};
             str_printf(&what, "has an unknown key '%s'", node->keys[i]);
             Status status = fault(value, str_text(&what));
             str_release(&what);
-            return near ? status_hint(status, "did you mean '%s'?", near)
-                        : status_hint(status, "beside a command it takes timeout and max_episode_steps");
+            return status_hint_nearest(status, node->keys[i], known, COUNT_OF(known), "beside a command it takes timeout and max_episode_steps");
         }
     }
     return ST_OK;

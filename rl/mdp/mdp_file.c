@@ -259,10 +259,8 @@ static const Key keys[] = {
 static Status unknown_key(const Reader *reader) {
     const char *names[COUNT_OF(keys)];
     for (size_t i = 0; i < COUNT_OF(keys); i++) names[i] = keys[i].name;
-    const char *nearest = text_nearest(text_of(reader), names, COUNT_OF(keys));
     status_fail(ST_INPUT, "line %d: unknown key '%.80s'", line_of(reader), text_of(reader));
-    if (nearest) return status_hint(ST_INPUT, "did you mean '%s'?", nearest);
-    return status_hint(ST_INPUT, "an MDP file has states, actions, gamma, start, terminal and transitions");
+    return status_hint_nearest(ST_INPUT, text_of(reader), names, COUNT_OF(keys), "an MDP file has ");
 }
 
 static Status read_document(Reader *reader) {
@@ -332,9 +330,9 @@ static Status not_found(const Reader *reader, const Names *names, const char *wh
     int64_t number;
     if (!names->named || parse_whole(text, &number))
         return status_fail(ST_INPUT, "line %d: there is no %s '%.80s': there are %lld, counted from 0", line, what, text, (long long)names->n);
-    const char **list = names_list(reader, names, reader->words.arena), *nearest = list ? text_nearest(text, list, (size_t)names->n) : NULL;
+    const char **list = names_list(reader, names, reader->words.arena);
     status_fail(ST_INPUT, "line %d: there is no %s '%.80s'", line, what, text);
-    return nearest ? status_hint(ST_INPUT, "did you mean '%s'?", nearest) : ST_INPUT;
+    return status_hint_nearest(ST_INPUT, text, list, list ? (size_t)names->n : 0, NULL);
 }
 
 static Status build(const Reader *reader, const int32_t *states, const int32_t *actions, MdpBuilder *builder) {

@@ -68,14 +68,8 @@ static Status no_such_world(const char *id) {
         status_fail(ST_CONFIG, "environment '%s' is no finite MDP", id);
         return status_hint(ST_CONFIG, "it can be simulated and learned in, not solved");
     }
-    const char *near = text_nearest(id, names, n_worlds);
     status_fail(ST_CONFIG, "unknown world '%s'", id);
-    if (near) return status_hint(ST_CONFIG, "did you mean '%s'?", near);
-    Str all = {0};
-    for (size_t i = 0; i < n_worlds; i++) str_printf(&all, "%s%s", i ? ", " : "", names[i]);
-    status_hint(ST_CONFIG, "a file .yaml or .json, or one of %s", str_text(&all));
-    str_release(&all);
-    return ST_CONFIG;
+    return status_hint_nearest(ST_CONFIG, id, names, n_worlds, "a file .yaml or .json, or one of ");
 }
 
 enum { MAX_EPISODE_STEPS, GAMMA };

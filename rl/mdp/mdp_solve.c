@@ -27,14 +27,8 @@ static Status find_solver(const char *name, const MdpSolver **solver) {
         *solver = &solvers[i];
         return ST_OK;
     }
-    const char *nearest = text_nearest(name, names, COUNT_OF(names));
-    Str list = {0};
-    for (size_t i = 0; i < COUNT_OF(names); i++) str_printf(&list, "%s%s", i ? ", " : "", names[i]);
     status_fail(ST_USAGE, "unknown method '%s'", name);
-    if (nearest) status_hint(ST_USAGE, "did you mean '%s'?", nearest);
-    else status_hint(ST_USAGE, "methods are %s", str_text(&list));
-    str_release(&list);
-    return ST_USAGE;
+    return status_hint_nearest(ST_USAGE, name, names, COUNT_OF(names), "methods are ");
 }
 
 Status values_overflow(void) { return status_fail(ST_NUMERIC, "values grow beyond what a double holds"); }
@@ -184,7 +178,7 @@ static NamedMdp named(const Mdp *mdp, const NamedMdp *names) {
 }
 
 Status mdp_solve(const Mdp *mdp, const MdpOptions *options, Arena *arena, MdpSolution *solution) {
-    const MdpSolver *solver;
+    const MdpSolver *solver = NULL;
     const char *method = options->method ? options->method : options->horizon ? "horizon" : mdp->n_states <= FORM_DIRECT ? "pi" : "mpi";
     TRY(find_solver(method, &solver));
     TRY(check_options(options, solver));

@@ -23,10 +23,8 @@ static const char *map_text(const Arguments *arguments) {
     if (arguments->text[DESC]) return arguments->text[DESC];
     if (strcmp(arguments->text[MAP_NAME], maps[0]) == 0) return "SFFF/FHFH/FFFH/HFFG";
     if (strcmp(arguments->text[MAP_NAME], maps[1]) == 0) return "SFFFFFFF/FFFFFFFF/FFFHFFFF/FFFFFHFF/FFFHFFFF/FHHFFFHF/FHFFHFHF/FFFHFFFG";
-    const char *near = text_nearest(arguments->text[MAP_NAME], maps, COUNT_OF(maps));
     status_fail(ST_CONFIG, "unknown map '%s' of FrozenLake", arguments->text[MAP_NAME]);
-    if (near) status_hint(ST_CONFIG, "did you mean '%s'?", near);
-    else status_hint(ST_CONFIG, "map_name is 4x4 or 8x8; a map of one's own: desc=SFF/FHF/FFG");
+    status_hint_nearest(ST_CONFIG, arguments->text[MAP_NAME], maps, COUNT_OF(maps), "map_name is 4x4 or 8x8; a map of one's own: desc=SFF/FHF/FFG");
     return NULL;
 }
 

@@ -54,12 +54,7 @@ size_t pair_run_fit(const PairRun *run, const Pairs *pairs, const size_t *rows, 
     return rows_within(pairs, rows, count, run->part_tokens);
 }
 
-static double epoch_after(void *context, int64_t steps) {
-    PairRun *run = context;
-    PlanStep at;
-    if (data_plan_step(&run->plan, MAX(steps - 1, 0), &at) != ST_OK) return 0;
-    return (double)at.epoch + (double)(steps - at.steps_before) / (double)at.epoch_steps;
-}
+static double epoch_after(void *context, int64_t steps) { return data_plan_epochs(&((PairRun *)context)->plan, steps); }
 
 static Status micro_rows(PairRun *run, int64_t step, int64_t micro, const size_t **rows, size_t *n) {
     TRY(load_step(run, step));

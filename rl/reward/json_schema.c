@@ -117,10 +117,8 @@ static Status check_keyword(const char *name, Takes takes, const json_t *node, c
 static Status unsupported(const char *name, const char *where) {
     const char *names[COUNT_OF(keywords)];
     for (size_t i = 0; i < COUNT_OF(keywords); i++) names[i] = keywords[i].name;
-    const char *near = text_nearest(name, names, COUNT_OF(keywords));
     status_fail(ST_CONFIG, "keyword '%s' in %s is not supported", name, where);
-    return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near)
-                : status_hint(ST_CONFIG, "supported are types, enum, const, properties, items, bounds, lengths, pattern, allOf, anyOf, oneOf, not");
+    return status_hint_nearest(ST_CONFIG, name, names, COUNT_OF(keywords), "supported are ");
 }
 
 Status schema_check(const json_t *schema, const char *where) {

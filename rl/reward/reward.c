@@ -100,13 +100,7 @@ static Status unknown_option(const Reward *reward, const Yaml *entry, size_t at)
     for (const RewardOption *option = reward->kind->options; option->name; option++) names[n++] = option->name;
     Yaml here = {.line = entry->key_lines[at]};
     reward_refuse(reward, &here, "unknown option '%s'", entry->keys[at]);
-    const char *near = text_nearest(entry->keys[at], names, n);
-    if (near) return status_hint(ST_CONFIG, "did you mean '%s'?", near);
-    Str all = {0};
-    for (size_t i = 1; i < n; i++) str_printf(&all, "%s%s", i > 1 ? ", " : "", names[i]);
-    status_hint(ST_CONFIG, "it takes %s", str_text(&all));
-    str_release(&all);
-    return ST_CONFIG;
+    return status_hint_nearest(ST_CONFIG, entry->keys[at], names, n, "it takes ");
 }
 
 static bool read_range(const Yaml *node, double *low, double *high) {
@@ -157,23 +151,16 @@ static Status read_options(Reward *reward, const Yaml *entry) {
 
 static Status find_kind(const RewardSet *set, const Yaml *entry, const RewardKind **kind) {
     const Yaml *type = yaml_get(entry, "type");
+    bool named = type && type->kind == YAML_SCALAR;
     const char *names[COUNT_OF(kinds)];
-    Str all = {0};
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         names[i] = kinds[i]->name;
-        if (type && type->kind == YAML_SCALAR && strcmp(type->text, names[i]) == 0) *kind = kinds[i];
-        str_printf(&all, "%s%s", i ? ", " : "", names[i]);
+        if (named && strcmp(type->text, names[i]) == 0) *kind = kinds[i];
     }
-    if (!*kind) {
-        bool named = type && type->kind == YAML_SCALAR;
-        const char *near = named ? text_nearest(type->text, names, COUNT_OF(kinds)) : NULL;
-        if (named) refuse_at(set, "unknown reward", type->text, type->line, "there is no such type");
-        else refuse_at(set, "a reward", NULL, entry->line, "it has no 'type'");
-        if (near) status_hint(ST_CONFIG, "did you mean '%s'?", near);
-        else status_hint(ST_CONFIG, "the types are %s", str_text(&all));
-    }
-    str_release(&all);
-    return *kind ? ST_OK : ST_CONFIG;
+    if (*kind) return ST_OK;
+    if (named) refuse_at(set, "unknown reward", type->text, type->line, "there is no such type");
+    else refuse_at(set, "a reward", NULL, entry->line, "it has no 'type'");
+    return status_hint_nearest(ST_CONFIG, named ? type->text : "", names, COUNT_OF(names), "the types are ");
 }
 
 /* The type's name, and for the second of its kind NAME_2. A name that the recipe gives twice is refused. */

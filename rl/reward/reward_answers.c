@@ -10,16 +10,9 @@ static Status missing_column(const RewardRow *row, const char *field) {
     size_t n = 0;
     json_object_foreach((json_t *)(uintptr_t)row->columns, key, value) if (n < COUNT_OF(names)) names[n++] = key;
     status_fail(ST_INPUT, "column '%s' is missing", field);
-    const char *near = text_nearest(field, names, n);
-    if (near) return status_hint(ST_INPUT, "did you mean '%s'?", near);
-    Str all = {0};
-    for (size_t i = 0; i < n; i++) str_printf(&all, "%s%s", i ? ", " : "", names[i]);
-    status_hint(ST_INPUT,
-                n ? "the option 'field' names the column with the answer; the row has %s"
-                  : "the option 'field' names the column with the answer; the row has none%s",
-                str_text(&all));
-    str_release(&all);
-    return ST_INPUT;
+    return status_hint_nearest(ST_INPUT, field, names, n,
+                               n ? "the option 'field' names the column with the answer; the row has "
+                                 : "the option 'field' names the column with the answer; the row has none");
 }
 
 /* "a.b.c": member c of member b of column a. */

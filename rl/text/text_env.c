@@ -168,13 +168,11 @@ static Status read_options(TextEnv *env, const Yaml *node) {
         } else if (strcmp(key, "max_turns") == 0) {
             if (!yaml_as_int(value, &env->max_turns) || env->max_turns < 1) return fault(value, "has a 'max_turns' that is no whole number from 1");
         } else {
-            const char *near = text_nearest(key, known, COUNT_OF(known));
             Str what = {0};
             str_printf(&what, "has an unknown key '%s'", key);
             fault(value, str_text(&what));
             str_release(&what);
-            return near ? status_hint(ST_CONFIG, "did you mean '%s'?", near)
-                        : status_hint(ST_CONFIG, "beside command and text it takes timeout and max_turns");
+            return status_hint_nearest(ST_CONFIG, key, known, COUNT_OF(known), "beside command and text it takes timeout and max_turns");
         }
     }
     return ST_OK;
