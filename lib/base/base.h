@@ -186,7 +186,7 @@ ptrdiff_t stream_read(ByteStream *stream, void *bytes, size_t size); /* bytes go
 Status stream_fault(const ByteStream *stream, const char *place);
 void stream_close(ByteStream *stream);
 
-/* Lines of a text file, packed or not, of any length; '\n' and a '\r' before it are taken off. */
+/* Lines of a text file, packed or not, of up to 1 GiB; '\n' and a '\r' before it are taken off. */
 /* number: line of the slice returned last, from 1 */
 typedef struct Lines { ByteStream *stream; char *path; Str buffer; size_t start, number; bool ended; Status status; } Lines;
 Status lines_open(Lines *lines, const char *path);

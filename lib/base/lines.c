@@ -1,4 +1,4 @@
-/* Lines of a text file, packed or not, of any length. */
+/* Lines of a text file, packed or not. */
 #include "lib/base/base.h"
 
 #include <stdio.h>
@@ -6,6 +6,7 @@
 #include <string.h>
 
 #define CHUNK ((size_t)256 << 10)
+#define LINE_LIMIT ((size_t)1 << 30) /* a few packed bytes, or a device, can be a line without end */
 
 Status lines_open(Lines *lines, const char *path) {
     *lines = (Lines){0};
@@ -23,6 +24,10 @@ static void lines_fill(Lines *lines) {
         buffer->len -= lines->start;
         memmove(buffer->data, buffer->data + lines->start, buffer->len);
         lines->start = 0;
+    }
+    if (buffer->len > LINE_LIMIT) {
+        lines->status = status_fail(ST_INPUT, "line %zu of '%s' is longer than 1 GiB", lines->number + 1, lines->path);
+        return;
     }
     if (!str_reserve(buffer, CHUNK)) {
         lines->status = status_fail(ST_RESOURCE, "out of memory for line %zu of '%s'", lines->number + 1, lines->path);
