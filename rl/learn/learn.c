@@ -192,7 +192,11 @@ static Status fill_policy(Learner *learner, const char *path) {
     Keeper policy = {.arena = learner->arena};
     learner->algorithm->policy(learner, &policy);
     TRY(policy.status);
-    return tensors_load(path, policy.items, policy.n);
+    TRY(tensors_load(path, policy.items, policy.n));
+    for (size_t i = 0; i < policy.n; i++)
+        if (tensor_find_nonfinite(policy.items[i].tensor) >= 0)
+            return status_fail(ST_INPUT, "tensor '%s' of '%s' holds a NaN or an infinity", policy.items[i].name, path);
+    return ST_OK;
 }
 
 enum { LONGEST_EPISODE = 10000, LONGEST_WATCHED = 300 };

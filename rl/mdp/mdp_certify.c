@@ -21,10 +21,29 @@ static double largest(const MdpForm *form, const double *V) {
 /* A sum of k products is off by at most (k + 1) u / (1 - (k + 1) u) times the sum of their sizes (Higham 2002, 3.1), in any order. Two more for gamma
  * and the sum, one each for p, r and gamma as they were rounded when they were stored, and a few to be safe; the row's imbalance covers both readings
  * of a sum that is not 1. */
-double form_rounding(const MdpForm *form, const double *V) {
+static double rounding_of(const MdpForm *form, double reward_size, double most) {
     double k = (double)form->longest + 12;
-    return 1.01 * (k * UNIT_ROUNDOFF + form->imbalance) * (form->reward_size + form->gamma * largest(form, V)) + 1e-300;
+    return 1.01 * (k * UNIT_ROUNDOFF + form->imbalance) * (reward_size + form->gamma * most) + 1e-300;
 }
+
+static double row_rounding(const MdpForm *form, int64_t row, double most) {
+    return rounding_of(form, form->row_size ? form->row_size[row] : form->reward_size, most);
+}
+
+double form_reward_size(const MdpForm *form, const double *V) {
+    double most = largest(form, V), size = 0;
+    if (!form->row_size || !(form->reward_size > 16 * most)) return form->reward_size;
+    for (int32_t s = 0; s < form->n; s++) {
+        if (!form_is_live(form, s)) continue;
+        int64_t best_row;
+        double best = form_best(form, s, V, &best_row), doubt = row_rounding(form, best_row, most);
+        for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++)
+            if (best - form_q(form, row, V) <= 2 * (doubt + row_rounding(form, row, most))) size = fmax(size, form->row_size[row]);
+    }
+    return size;
+}
+
+double form_rounding(const MdpForm *form, const double *V) { return rounding_of(form, form_reward_size(form, V), largest(form, V)); }
 
 /* h(s) - P h for the policy or set of rows must be at least this much above 0. */
 /* h: steps to the end; drop: the least by which h falls in a step; longest: largest h */
@@ -65,14 +84,15 @@ static bool slowest(const MdpForm *form, const double *V, double near, int64_t *
 
 /* Rows that are not near the best one must have room for what h adds. */
 static bool others_have_room(const MdpForm *form, const double *V, double near, double off, const Clock *clock) {
-    double scale = off / clock->drop, rounding = form_rounding(form, V), noise = 1.01 * ((double)form->longest + 4) * UNIT_ROUNDOFF * clock->longest;
+    double scale = off / clock->drop, most = largest(form, V), noise = 1.01 * ((double)form->longest + 4) * UNIT_ROUNDOFF * clock->longest;
     for (int32_t s = 0; s < form->n; s++) {
         if (!form_is_live(form, s)) continue;
         double best = form_best(form, s, V, NULL);
         for (int64_t row = form_first(form, s); row < form_first(form, s + 1); row++) {
             double room = row_room(form, row, V, best);
             if (room <= near) continue;
-            if (!(V[s] - form_q(form, row, V) - rounding > scale * (form_expect(form, row, clock->h) - clock->h[s] + noise))) return false;
+            double lost = V[s] - form_q(form, row, V) - row_rounding(form, row, most);
+            if (!(lost > scale * (form_expect(form, row, clock->h) - clock->h[s] + noise))) return false;
         }
     }
     return true;
@@ -85,7 +105,7 @@ static double bound_undiscounted(const MdpForm *form, const double *V, double of
     int64_t *rows = arena_alloc(form->arena, ((size_t)form->n + 1) * sizeof *rows);
     double *ones = arena_alloc(form->arena, ((size_t)form->n_rows + 1) * sizeof *ones), bound = (double)INFINITY;
     if (clock.h && rows && ones) {
-        double size = form->reward_size + largest(form, V);
+        double size = form_reward_size(form, V) + largest(form, V);
         for (int64_t row = 0; row < form->n_rows; row++) ones[row] = 1;
         double near = fmax(2 * off, 1e-9 * size);
         do {

@@ -66,7 +66,7 @@ static Status check_start(const NamedMdp *world) {
 
 Status mdp_check_lines(const NamedMdp *world, const int *lines) {
     const Mdp *mdp = &world->mdp;
-    if (!(mdp->gamma >= 0 && mdp->gamma <= 1)) return status_fail(ST_INPUT, "gamma is %g, expected 0 to 1", mdp->gamma);
+    if (!(mdp->gamma >= 0 && mdp->gamma <= 1)) return status_fail(ST_INPUT, "gamma is %.15g, expected 0 to 1", mdp->gamma);
     int64_t rows = (int64_t)mdp->n_states * mdp->n_actions;
     for (int64_t row = 0; row < rows; row++) TRY(check_row(world, row, lines));
     return check_start(world);

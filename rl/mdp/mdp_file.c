@@ -167,8 +167,8 @@ static Status read_actions(Reader *reader) { return read_names(reader, &reader->
 
 static Status read_gamma(Reader *reader) {
     TRY(need_number(reader, "a number from 0 to 1", &reader->gamma));
-    return reader->gamma >= 0 && reader->gamma <= 1 ? ST_OK
-                                                    : status_fail(ST_INPUT, "line %d: gamma is %g, expected 0 to 1", line_of(reader), reader->gamma);
+    if ((reader->gamma >= 0 && reader->gamma <= 1) || !isnan(reader->other_gamma)) return ST_OK;
+    return status_fail(ST_INPUT, "line %d: gamma is %.15g, expected 0 to 1", line_of(reader), reader->gamma);
 }
 
 static Status read_place(Reader *reader, Places *places, const char *expected) {

@@ -25,6 +25,7 @@ typedef struct MdpForm {
     const int32_t *next;
     const double *probability;
     double *reward;            /* (n_rows) */
+    double *row_size;          /* (n_rows): sum of probability x |reward|; NULL where mdp_graph.c has not looked */
     int32_t *state_of;         /* (states of the Mdp): the state here that stands for it; NULL: the same number */
     int64_t *home_row;         /* (n): rows of a policy under which every episode ends; NULL when gamma < 1 */
 
@@ -118,7 +119,7 @@ int64_t form_improve(const MdpForm *form, const double *V, double margin, int64_
 Status form_join(const NamedMdp *world, MdpForm *form);
 /* Of processes that go on for ever: whether the best reward per step is one number, whatever the state. ST_INPUT, naming states of two parts that
  * earn differently, when it surely is not. */
-Status form_check_one_gain(const NamedMdp *world, const MdpForm *form);
+Status form_check_one_gain(const NamedMdp *world, MdpForm *form);
 
 /* ---- mdp_direct.c ---- */
 
@@ -135,8 +136,10 @@ FormJump form_policy_jump(const MdpForm *form, const int64_t *rows, double targe
 
 /* ---- mdp_certify.c ---- */
 
-/* The most that one q of `form_sweep` from V is off by rounding of the computation, of the probabilities and rewards themselves, and of sums of rows
- * that are not quite 1. */
+/* The largest row_size of those rows that may be the best of their states by V: what rounding makes of one that is far below does not matter. */
+double form_reward_size(const MdpForm *form, const double *V);
+/* The most that one best q of `form_sweep` from V is off by rounding of the computation, of the probabilities and rewards themselves, and of sums of
+ * rows that are not quite 1. */
 double form_rounding(const MdpForm *form, const double *V);
 /* A number that max |V - V*| is certainly not above; INFINITY when none is found. V* is the form's optimal value; with one row a state, the policy's.
  * Q as for form_sweep. */

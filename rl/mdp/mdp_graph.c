@@ -175,10 +175,24 @@ static void find_end_components(Graph *g) {
 
 /* ---- joining ---- */
 
-/* The expected reward is nothing but rounding. */
-static bool earns_nothing(const MdpForm *form, int64_t row) {
-    return fabs(form->reward[row]) <= (double)(form->begin[row + 1] - form->begin[row] + 1) * UNIT_ROUNDOFF * form->reward_size;
+/* By a row's own outcomes: elsewhere rewards may be larger by as much as a double can tell apart. The form has the Mdp's rows still. */
+static Status measure_rows(const Mdp *mdp, MdpForm *form) {
+    form->row_size = arena_zero(form->arena, ((size_t)form->n_rows + 1) * sizeof *form->row_size);
+    if (!form->row_size) return ST_RESOURCE;
+    for (int64_t row = 0; row < form->n_rows; row++) {
+        double size = 0;
+        for (int64_t k = mdp->begin[row]; k < mdp->begin[row + 1]; k++) size += mdp->probability[k] * fabs(mdp->reward[k]);
+        form->row_size[row] = size;
+    }
+    return ST_OK;
 }
+
+/* How far rounding may have brought the expected reward. */
+static double reward_error(const MdpForm *form, int64_t row) {
+    return (double)(form->begin[row + 1] - form->begin[row] + 1) * UNIT_ROUNDOFF * form->row_size[row];
+}
+
+static bool earns_nothing(const MdpForm *form, int64_t row) { return fabs(form->reward[row]) <= reward_error(form, row); }
 
 /* Which states become one. */
 typedef struct Joined {
@@ -225,7 +239,7 @@ static Status number_states(Joined *joined, Arena *arena, Arena *scratch) {
 typedef struct NewRows {
     int64_t *rows, *begin;
     int32_t *next;
-    double *probability, *reward;
+    double *probability, *reward, *row_size;
     bool *ended;
     int64_t n, n_entries;
 } NewRows;
@@ -239,16 +253,21 @@ static Status new_rows_init(NewRows *made, const MdpForm *old) {
                       .next = arena_alloc(arena, entries * sizeof *made->next),
                       .probability = arena_alloc(arena, entries * sizeof *made->probability),
                       .reward = arena_zero(arena, (n_rows + 1) * sizeof *made->reward),
+                      .row_size = arena_zero(arena, (n_rows + 1) * sizeof *made->row_size),
                       .ended = arena_zero(arena, n)};
-    return made->rows && made->begin && made->next && made->probability && made->reward && made->ended ? ST_OK : ST_RESOURCE;
+    return made->rows && made->begin && made->next && made->probability && made->reward && made->row_size && made->ended ? ST_OK : ST_RESOURCE;
 }
 
-/* Rows in use lead nowhere else: they are what the part is joined by. */
-static void copy_rows_out(const Joined *joined, int32_t state, NewRows *made) {
+/* Rows in use lead nowhere else: they are what the part is joined by. *size: the largest of them, what staying for nothing may be off by. */
+static void copy_rows_out(const Joined *joined, int32_t state, NewRows *made, double *size) {
     const MdpForm *old = joined->g->form;
     for (int64_t r = form_first(old, state); r < form_first(old, state + 1); r++) {
-        if (joined->g->use[r]) continue;
+        if (joined->g->use[r]) {
+            *size = fmax(*size, old->row_size[r]);
+            continue;
+        }
         made->begin[made->n] = made->n_entries;
+        made->row_size[made->n] = old->row_size[r];
         made->reward[made->n++] = old->reward[r];
         for (int64_t e = old->begin[r]; e < old->begin[r + 1]; e++) {
             made->next[made->n_entries] = joined->state_of[old->next[e]];
@@ -264,9 +283,13 @@ static void fill_new_rows(const Joined *joined, NewRows *made) {
         if (joined->state_of[s] != state) continue; /* joined to an earlier one */
         made->rows[state] = made->n;
         made->ended[state] = !form_is_live(g->form, s);
+        double size = 0;
         for (int32_t member = s; member >= 0 && !made->ended[state]; member = g->left[s] ? joined->chain[member] : -1)
-            copy_rows_out(joined, member, made);
-        if (g->left[s]) made->begin[made->n++] = made->n_entries; /* to stay, for nothing */
+            copy_rows_out(joined, member, made, &size);
+        if (g->left[s]) { /* to stay, for nothing */
+            made->row_size[made->n] = size;
+            made->begin[made->n++] = made->n_entries;
+        }
         state++;
     }
     made->rows[state] = made->n;
@@ -290,6 +313,7 @@ static Status join_states(const Graph *g, MdpForm *form) {
         form->next = made.next;
         form->probability = made.probability;
         form->reward = made.reward;
+        form->row_size = made.row_size;
         form->ended = made.ended;
         form->state_of = joined.state_of;
         form->fan = 0;
@@ -321,12 +345,28 @@ static Status no_values(const NamedMdp *world, const MdpForm *form, const bool *
     return status_hint(ST_INPUT, "set gamma below 1, or say what ends an episode (terminal, done)");
 }
 
+/* Each state's row that most likely ends the episode or leads to a state that found its way before. `place`: states in that order, from 0. */
+static void choose_home_rows(const Graph *g, const bool *within, const int32_t *place, MdpForm *form) {
+    for (int32_t s = 0; s < form->n; s++) {
+        double best = 0;
+        for (int64_t row = form_first(form, s); within[s] && row < form_first(form, s + 1); row++) {
+            double likely = form->begin[row] == form->begin[row + 1] ? 1 : 0;
+            for (int64_t k = form->begin[row]; k < form->begin[row + 1] && g->use[row]; k++)
+                if (!goes_on(form, k) || place[form->next[k]] < place[s]) likely += form->probability[k];
+            if (!g->use[row] || likely <= best) continue;
+            best = likely;
+            form->home_row[s] = row;
+        }
+    }
+}
+
 /* Policies that surely end: from the end backwards, through rows that never leave the states from where that works. */
 static Status find_home(const Graph *g, const NamedMdp *world, MdpForm *form) {
     int32_t n = form->n, n_live = 0, n_home = 0, before;
     bool *within = malloc((size_t)n + 1), *home = malloc((size_t)n + 1);
-    form->home_row = arena_alloc(form->arena, ((size_t)n + 1) * sizeof *form->home_row);
-    Status status = within && home && form->home_row ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
+    int32_t *place = calloc((size_t)n + 1, sizeof *place);
+    form->home_row = arena_zero(form->arena, ((size_t)n + 1) * sizeof *form->home_row);
+    Status status = within && home && place && form->home_row ? ST_OK : status_fail(ST_RESOURCE, "out of memory");
     for (int32_t s = 0; s < n && status == ST_OK; s++) n_live += within[s] = form_is_live(form, s);
     n_home = n_live;
     do {
@@ -340,7 +380,6 @@ static Status find_home(const Graph *g, const NamedMdp *world, MdpForm *form) {
             for (int64_t k = form->begin[row]; k < form->begin[row + 1] && g->use[row]; k++) g->use[row] = !goes_on(form, k) || within[form->next[k]];
             if (!g->use[row] || home[g->home[row]] || !may_end(form, row)) continue;
             home[g->home[row]] = true;
-            form->home_row[g->home[row]] = row;
             g->stack[open++] = g->home[row];
             n_home++;
         }
@@ -350,19 +389,21 @@ static Status find_home(const Graph *g, const NamedMdp *world, MdpForm *form) {
                 int32_t s = g->home[row];
                 if (!g->use[row] || home[s]) continue;
                 home[s] = true;
-                form->home_row[s] = row;
                 g->stack[open++] = s;
                 n_home++;
             }
         }
         memcpy(within, home, (size_t)n);
     } while (n_home < before);
+    for (int32_t i = 0; i < n_home && status == ST_OK; i++) place[g->stack[i]] = i;
+    if (status == ST_OK) choose_home_rows(g, within, place, form);
     if (status == ST_OK && n_home < n_live) {
         for (int32_t s = 0; s < n; s++) home[s] = form_is_live(form, s) && !within[s];
         status = no_values(world, form, home, world->mdp.n_actions == 1 ? "rewards go on for ever from" : "no policy ends the episode for sure from");
     }
     free(within);
     free(home);
+    free(place);
     return status;
 }
 
@@ -385,9 +426,24 @@ static Gain sweep_gain(const Graph *g, const int32_t *members, int32_t n, double
     return gain;
 }
 
+/* Of the rows in use of an end component: the largest reward, and the most that rounding may have made of one. */
+typedef struct Rewards { double largest, error; bool gains, costs; } Rewards;
+static Rewards find_rewards(const Graph *g, const int32_t *members, int32_t n) {
+    const MdpForm *form = g->form;
+    Rewards found = {0};
+    for (int32_t i = 0; i < n; i++)
+        for (int64_t row = form_first(form, members[i]); row < form_first(form, members[i] + 1); row++) {
+            if (!g->use[row]) continue;
+            found.largest = fmax(found.largest, fabs(form->reward[row]));
+            found.error = fmax(found.error, reward_error(form, row));
+            found.gains |= form->reward[row] > 0 && !earns_nothing(form, row);
+            found.costs |= form->reward[row] < 0 && !earns_nothing(form, row);
+        }
+    return found;
+}
+
 /* Whether it is above 0 (1) or below (-1); 0 where that does not come out. */
-static int sign_of_gain(const Graph *g, const int32_t *members, int32_t n, double *h, double *new_h) {
-    double tiny = 1e-13 * g->form->reward_size;
+static int sign_of_gain(const Graph *g, const int32_t *members, int32_t n, double tiny, double *h, double *new_h) {
     Gain gain = {-(double)INFINITY, (double)INFINITY};
     for (int32_t i = 0; i < n; i++) h[members[i]] = 0;
     for (int64_t sweep = 0; sweep < 1000000 && gain.high - gain.low > tiny && !interrupt_requested(); sweep++) {
@@ -399,18 +455,12 @@ static int sign_of_gain(const Graph *g, const int32_t *members, int32_t n, doubl
 }
 
 static Status check_component(const Graph *g, const NamedMdp *world, const int32_t *members, int32_t n, double *h, double *new_h, bool *marked) {
-    const MdpForm *form = g->form;
-    bool gains = false, costs = false;
-    for (int32_t i = 0; i < n; i++)
-        for (int64_t row = form_first(form, members[i]); row < form_first(form, members[i] + 1); row++) {
-            if (!g->use[row] || earns_nothing(form, row)) continue;
-            gains |= form->reward[row] > 0;
-            costs |= form->reward[row] < 0;
-        }
-    int sign = !gains ? -1 : !costs ? 1 : sign_of_gain(g, members, n, h, new_h);
+    Rewards rewards = find_rewards(g, members, n);
+    double tiny = 1e-13 * rewards.largest + rewards.error;
+    int sign = !rewards.gains ? -1 : !rewards.costs ? 1 : sign_of_gain(g, members, n, tiny, h, new_h);
     if (sign < 0) return ST_OK;
     for (int32_t i = 0; i < n; i++) marked[members[i]] = true;
-    return no_values(world, form, marked,
+    return no_values(world, g->form, marked,
                      sign > 0 ? "rewards can be had without end in" : "rewards and costs can go round without end, summing to nothing, in");
 }
 
@@ -457,6 +507,7 @@ static Status check_gains(Graph *g, const NamedMdp *world) {
 
 Status form_join(const NamedMdp *world, MdpForm *form) {
     Graph g;
+    TRY(measure_rows(&world->mdp, form));
     TRY(graph_init(&g, form));
     bool some = false;
     for (int64_t row = 0; row < form->n_rows; row++) g.use[row] = form_is_live(form, g.home[row]) && earns_nothing(form, row) && !may_end(form, row);
@@ -515,23 +566,25 @@ static Status compare_gains(Graph *g, const NamedMdp *world, const bool *closed)
     Components c;
     find_end_components(g);
     Status status = components_init(g, &c);
-    double best = -(double)INFINITY, worst = (double)INFINITY, worst_low = worst;
+    double best = -(double)INFINITY, worst = (double)INFINITY, worst_low = worst, best_error = 0, worst_error = 0;
     int32_t best_part = -1, worst_part = -1;
     for (int32_t part = 0, first = 0; part < form->n && status == ST_OK; first = c.end[part++]) {
         if (c.end[part] == first) continue;
         Gain gain = find_gain(g, &c, first, c.end[part] - first);
-        if (gain.low > best) best = gain.low, best_part = part;
-        if (closed[c.members[first]] && gain.high < worst) worst = gain.high, worst_low = gain.low, worst_part = part;
+        double error = find_rewards(g, c.members + first, c.end[part] - first).error;
+        if (gain.low > best) best = gain.low, best_part = part, best_error = error;
+        if (closed[c.members[first]] && gain.high < worst) worst = gain.high, worst_low = gain.low, worst_part = part, worst_error = error;
     }
-    double room = 1e-7 * fmax(fabs(worst), fabs(best)) + 16 * UNIT_ROUNDOFF * form->reward_size;
+    double room = 1e-7 * fmax(fabs(worst), fabs(best)) + 8 * fmax(best_error, worst_error);
     if (status == ST_OK && worst_part >= 0 && worst + room < best)
         status = not_the_same(&c, world, form, best_part, best, worst_part, 0.5 * (worst_low + worst));
     components_release(&c);
     return status;
 }
 
-Status form_check_one_gain(const NamedMdp *world, const MdpForm *form) {
+Status form_check_one_gain(const NamedMdp *world, MdpForm *form) {
     Graph g;
+    TRY(measure_rows(&world->mdp, form));
     TRY(graph_init(&g, form));
     bool *leaves = calloc((size_t)form->n + 1, 1), *closed = calloc((size_t)form->n + 1, 1);
     int32_t first = -1, live = 0, of_first = 0;

@@ -37,7 +37,7 @@ bool work_is_done(const MdpWork *work, double change) {
     const MdpForm *form = work->form;
     if (work->iterations >= work->limit || interrupt_requested() || change <= work->target) return true;
     if (change > 1e-6 * form->reward_size && work->iterations % 256 != 0) return false; /* far from rounding, most likely */
-    double size = form->reward_size;
+    double size = form_reward_size(form, work->V);
     for (int32_t s = 0; s < form->n; s++)
         if (fabs(work->V[s]) > size) size = fabs(work->V[s]);
     return change <= ((double)form->longest + 4) * UNIT_ROUNDOFF * size;
@@ -122,13 +122,16 @@ static Status solve_values(const MdpSolver *solver, MdpWork *work, double tolera
         solution->bound = work->change >= 0 ? form_bound_of_change(form, work->V, work->change) : form_bound(form, work->V, work->Q);
         if (solution->bound <= tolerance || work->iterations >= work->limit || solution->bound > 0.5 * before) break;
         work->target *= isfinite(solution->bound) ? 0.5 * tolerance / solution->bound : 1e-3;
-        if (work->target <= 2 * UNIT_ROUNDOFF * form->reward_size) break;
+        if (work->target <= 2 * UNIT_ROUNDOFF * form_reward_size(form, work->V)) break;
     }
     return ST_OK;
 }
 
-/* An answer that the bound describes, but not the one that was asked for. */
-static void warn_of_limit(const MdpWork *work, const MdpSolver *solver, double tolerance, const MdpSolution *solution) {
+/* An answer that the bound describes, but not the one that was asked for; or one that nothing vouches for. */
+static void warn_of_bound(const MdpWork *work, const MdpSolver *solver, double tolerance, const MdpSolution *solution) {
+    if (work->iterations < work->limit && isinf(solution->bound))
+        log_message(LOG_WARNING, "method '%s' has found no bound: these values may be far from the truth; compare them with another method's, such as vi",
+                    solver->name);
     if (work->iterations < work->limit || solution->bound <= tolerance) return;
     log_message(LOG_WARNING, "method '%s' stopped at its limit of %lld iteration%s: the bound is %.2g, and %.2g was wanted; %s", solver->name,
                 (long long)work->limit, plural(work->limit), solution->bound, tolerance,
@@ -148,7 +151,7 @@ static Status solve(const MdpSolver *solver, MdpWork *work, MdpForm *form, doubl
     } else TRY(solver->solve(work, solution));
     solution->iterations = work->iterations;
     if (solver->answer == ANSWER_HORIZON) return ST_OK;
-    warn_of_limit(work, solver, tolerance, solution);
+    warn_of_bound(work, solver, tolerance, solution);
     spread(mdp, form, work->V, solution->V);
     if (work->Q && isfinite(solution->bound)) return ST_OK; /* the certificate has filled it */
     Mdp per_step = *mdp;
@@ -281,7 +284,7 @@ static double q_rounding(const Mdp *mdp, const double *V) {
         if (isfinite(V[s])) value = fmax(value, fabs(V[s]));
     for (int64_t row = 0; row < n_rows; row++) longest = MAX(longest, mdp->begin[row + 1] - mdp->begin[row]);
     for (int64_t k = 0; k < mdp->begin[n_rows]; k++) reward = fmax(reward, fabs(mdp->reward[k]));
-    return (double)(longest + 4) * UNIT_ROUNDOFF * (reward + mdp->gamma * value);
+    return (double)(longest + 4) * UNIT_ROUNDOFF * (reward + mdp->gamma * value) + 1e-300; /* what underflows */
 }
 
 Status mdp_evaluate(const Mdp *mdp, const double *policy, const MdpOptions *options, Arena *arena, MdpSolution *solution) {

@@ -23,8 +23,8 @@ static Status check_goes_on(const MdpWork *work) {
 Status mdp_solver_average(MdpWork *work, MdpSolution *solution) {
     enum { PATIENCE = 100, STUCK = 100000 };
     TRY(check_goes_on(work));
-    TRY(form_check_one_gain(work->world, work->form));
     MdpForm form = *work->form;
+    TRY(form_check_one_gain(work->world, &form));
     form.gamma = 1;
     double *next = form_vector(&form, work->arena), *h = work->V, span, best = (double)INFINITY, slow = 1;
     double target = work->options->tolerance > 0 ? work->options->tolerance : 1e-12;

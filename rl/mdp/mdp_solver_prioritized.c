@@ -77,7 +77,7 @@ Status mdp_solver_prioritized(MdpWork *work, MdpSolution *solution) {
     for (int64_t i = 0; work->iterations < work->limit && !interrupt_requested(); i++) {
         int32_t s = queue.heap[0];
         if (i % form->n == 0) {
-            floor = form->reward_size;
+            floor = form_reward_size(form, work->V);
             for (int32_t k = 0; k < form->n; k++) floor = fmax(floor, fabs(work->V[k]));
             floor *= ((double)form->longest + 4) * UNIT_ROUNDOFF;
         }

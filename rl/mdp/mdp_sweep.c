@@ -209,6 +209,7 @@ Status form_policy_init(const MdpForm *form, Arena *arena, FormPolicy *policy) {
     policy->form.next = policy->next;
     policy->form.probability = policy->probability;
     policy->form.reward = reward;
+    policy->form.row_size = NULL;
     return ST_OK;
 }
 
