@@ -86,8 +86,10 @@ static Status write_manifest(const Run *run, Arena *arena, const char *dir, int6
     uint64_t metrics_bytes;
     TRY(file_sync_size(run->metrics_path, &metrics_bytes));
     json_t *files = json_object();
-    json_t *manifest =
-        json_pack("{s:i, s:I, s:I, s:o}", "version", 1, "step", (json_int_t)step, "metrics_bytes", (json_int_t)metrics_bytes, "files", files);
+    char recipe[20];
+    snprintf(recipe, sizeof recipe, "%016llx", (unsigned long long)run->recipe);
+    json_t *manifest = json_pack("{s:i, s:I, s:I, s:s, s:o}", "version", 1, "step", (json_int_t)step, "metrics_bytes", (json_int_t)metrics_bytes,
+                                 "recipe", recipe, "files", files);
     Status status = manifest ? ST_OK : status_fail(ST_RESOURCE, "out of memory for a checkpoint");
     for (size_t i = 0; i < COUNT_OF(file_names) && status == ST_OK; i++) {
         uint64_t size = 0;
@@ -148,13 +150,13 @@ static Status remove_old(const Run *run, Arena *arena, int64_t keep) {
 
 static Status save(Run *run, Arena *arena, int64_t step, const CheckpointItem *items, size_t n, const json_t *state, int64_t keep) {
     const char *dir = run->checkpoints_path, *aside = step_path(arena, dir, ".tmp-", step, NULL), *final = step_path(arena, dir, "", step, NULL);
-    uint64_t metrics_bytes;
+    Manifest manifest;
     if (!aside || !final) return ST_RESOURCE;
     TRY(dir_make(dir));
     TRY(dir_remove(aside));
     Status status = write_all(run, arena, aside, step, items, n, state);
     if (status == ST_OK && dir_exists(final))
-        status = checkpoint_verify(dir, step, &metrics_bytes) == ST_OK ? dir_remove(aside) : remove_step(arena, dir, step);
+        status = checkpoint_verify(dir, step, &manifest) == ST_OK ? dir_remove(aside) : remove_step(arena, dir, step);
     if (status == ST_OK && !dir_exists(final)) status = dir_rename(aside, final);
     if (status == ST_OK) return remove_old(run, arena, keep);
     Str text = {0}, hint = {0};
@@ -193,32 +195,33 @@ static Status verify_file(const json_t *files, const char *path, const char *nam
     return sum == (int64_t)crc ? ST_OK : status_fail(ST_INPUT, "'%s' is damaged: its checksum differs", path);
 }
 
-static Status verify(Arena *arena, const char *dir, int64_t step, uint64_t *metrics_bytes) {
+static Status verify(Arena *arena, const char *dir, int64_t step, Manifest *manifest) {
     const char *path = step_path(arena, dir, "", step, "manifest.json");
-    json_t *manifest;
+    json_t *json;
     if (!path) return ST_RESOURCE;
-    TRY(json_read_file(path, &manifest));
+    TRY(json_read_file(path, &json));
     int64_t version = -1, stated = -1, metrics = -1;
-    Status status = json_get_int(manifest, path, "version", &version);
-    if (status == ST_OK) status = json_get_int(manifest, path, "step", &stated);
-    if (status == ST_OK) status = json_get_int(manifest, path, "metrics_bytes", &metrics);
+    Status status = json_get_int(json, path, "version", &version);
+    if (status == ST_OK) status = json_get_int(json, path, "step", &stated);
+    if (status == ST_OK) status = json_get_int(json, path, "metrics_bytes", &metrics);
     if (status == ST_OK && (version != 1 || stated != step || metrics < 0))
         status = status_fail(ST_INPUT, "'%s' is not the manifest of step %lld", path, (long long)step);
-    const json_t *files = json_object_get(manifest, "files");
+    const json_t *files = json_object_get(json, "files");
+    const char *recipe = json_string_value(json_object_get(json, "recipe"));
+    *manifest = (Manifest){(uint64_t)MAX(metrics, 0), recipe ? strtoull(recipe, NULL, 16) : 0};
     for (size_t i = 0; i < COUNT_OF(file_names) && status == ST_OK; i++) {
         const char *file = step_path(arena, dir, "", step, file_names[i]);
         status = json_is_object(json_object_get(files, file_names[i])) ? verify_file(files, file, file_names[i])
                                                                        : status_fail(ST_INPUT, "'%s' lacks '%s'", path, file_names[i]);
     }
-    json_decref(manifest);
-    *metrics_bytes = (uint64_t)MAX(metrics, 0);
+    json_decref(json);
     return status;
 }
 
-Status checkpoint_verify(const char *dir, int64_t step, uint64_t *metrics_bytes) {
+Status checkpoint_verify(const char *dir, int64_t step, Manifest *manifest) {
     Arena *arena = arena_new(0);
     if (!arena) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
-    Status status = verify(arena, dir, step, metrics_bytes);
+    Status status = verify(arena, dir, step, manifest);
     arena_free(arena);
     return status;
 }
@@ -231,8 +234,8 @@ Status checkpoint_find(const char *dir, int64_t *step) {
     if (!arena) return status_fail(ST_RESOURCE, "out of memory for a checkpoint");
     Status status = list_steps(dir, arena, &steps, &n);
     for (size_t i = 0; status == ST_OK && i < n && *step < 0; i++) {
-        uint64_t metrics_bytes;
-        Status whole = checkpoint_verify(dir, steps[i], &metrics_bytes);
+        Manifest manifest;
+        Status whole = checkpoint_verify(dir, steps[i], &manifest);
         if (whole == ST_OK) *step = steps[i];
         if (whole == ST_RESOURCE) status = whole; /* no memory is no reason to pass over it */
     }

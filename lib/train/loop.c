@@ -109,6 +109,7 @@ typedef struct Loop {
     Copy copy;
     Metrics pending;          /* of a step that is learned but not yet judged */
     bool judging;             /* there is one: number step - 1 */
+    bool torn;                /* a step that failed has left what is kept half-way to the next one */
     int64_t step, saved_step; /* learned; of the newest checkpoint, -1 = none */
     double began, seconds_before;
     RlDoctor *doctor;
@@ -260,35 +261,20 @@ static Status take_copy(Loop *loop) {
 
 /* What is kept is as it was before the step that failed, or comes back from the copy. Numbers that went wrong are never saved, and nothing is where
  * nothing was learned. */
-static Status save_whole_step(Loop *loop, bool untouched) {
-    if (!untouched && loop->task->fragile && loop->copy.bytes && loop->copy.step > loop->saved_step) { /* there is none before the first step's end */
+static Status save_whole_step(void *context) {
+    Loop *loop = context;
+    if (loop->torn && loop->task->fragile && loop->copy.bytes && loop->copy.step > loop->saved_step) { /* there is none before the first step's end */
         TRY(take_copy(loop));
-        untouched = true;
+        loop->torn = false;
     }
-    if (!untouched || loop->step == 0) return ST_OK;
+    if (loop->torn || loop->step == 0) return ST_OK;
     TRY(check_kept(loop));
     return save_checkpoint(loop);
 }
 
-/* The failure stays what it is; its hint says what there is to go on from. */
-static Status failed(Loop *loop, Status status, bool untouched) {
-    if (status == ST_INTERRUPTED && (untouched || !loop->task->fragile)) return interrupted(loop);
-    if (status == ST_NUMERIC) return status;
-    Str text = {0}, hint = {0};
-    str_append(&text, status_text());
-    str_append(&hint, status_hint_text());
-    Status saved = save_whole_step(loop, untouched);
-    if (saved != ST_OK) run_warn(loop->run, "no checkpoint: %s", status_text());
-    str_printf(&hint, "%s", hint.len ? "; " : "");
-    if (loop->saved_step > 0)
-        str_printf(&hint, "a checkpoint of step %lld is saved in '%s': continue with --resume", (long long)loop->saved_step, run_dir(loop->run));
-    else str_printf(&hint, "nothing was saved before this; --resume begins anew in '%s'", run_dir(loop->run));
-    run_note(loop->run, "%s; %s", str_text(&text), str_text(&hint));
-    status_fail(status, "%s", str_text(&text));
-    status_hint(status, "%s", str_text(&hint));
-    str_release(&text);
-    str_release(&hint);
-    return status;
+static Status failed(Loop *loop, Status status) {
+    if (status == ST_INTERRUPTED && (!loop->torn || !loop->task->fragile)) return interrupted(loop);
+    return status == ST_NUMERIC ? status : run_failed(loop->run, status, save_whole_step, loop, &loop->saved_step);
 }
 
 /* ---- the doctor ---- */
@@ -356,10 +342,10 @@ static Status learn(Loop *loop) {
     const LoopTask *task = loop->task;
     Metrics *metrics = &loop->pending;
     *metrics = (Metrics){.n = 0};
-    Status status = task->gather ? task->gather(task->context, loop->step, metrics) : ST_OK;
-    if (status != ST_OK) return failed(loop, status, true);
-    status = task->step(task->context, loop->step, metrics);
-    if (status != ST_OK) return failed(loop, status, false);
+    if (task->gather) TRY(task->gather(task->context, loop->step, metrics));
+    loop->torn = true;
+    TRY(task->step(task->context, loop->step, metrics));
+    loop->torn = false;
     loop->step++;
     loop->judging = task->judge != NULL;
     return check_metrics(loop, metrics);
@@ -368,8 +354,7 @@ static Status learn(Loop *loop) {
 static Status judge(Loop *loop) {
     const LoopTask *task = loop->task;
     Metrics metrics = loop->pending; /* after a failure they are as they were */
-    Status status = task->judge(task->context, loop->step - 1, &metrics);
-    if (status != ST_OK) return failed(loop, status, true);
+    TRY(task->judge(task->context, loop->step - 1, &metrics));
     loop->pending = metrics;
     loop->judging = false;
     return check_metrics(loop, &metrics);
@@ -395,7 +380,7 @@ static Status one_step(Loop *loop) {
 static Status steps(Loop *loop) {
     int64_t every = loop->recipe->train_save_every;
     while (loop->judging || !loop->task->done(loop->task->context)) {
-        if (interrupt_requested()) return interrupted(loop);
+        if (interrupt_requested()) return status_fail(ST_INTERRUPTED, "interrupted");
         TRY(one_step(loop));
         if (every > 0 && loop->step % every == 0) {
             TRY(check_kept(loop)); /* a poisoned checkpoint would be resumed for ever */
@@ -424,8 +409,9 @@ static Status run_all(Loop *loop) {
     TRY(load_checkpoint(loop));
     TRY(look_back(loop));
     loop->began = clock_seconds();
-    TRY(steps(loop));
-    return finish(loop);
+    Status status = steps(loop);
+    if (status == ST_OK) status = finish(loop);
+    return status == ST_OK ? ST_OK : failed(loop, status);
 }
 
 Status loop_run(const Recipe *recipe, Run *run, const LoopTask *task, LoopResult *result) {

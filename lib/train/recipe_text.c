@@ -6,6 +6,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <xxhash.h>
 
 /* ---- values as YAML in one line ---- */
 
@@ -194,6 +195,23 @@ const char *recipe_difference(const Recipe *a, const Recipe *b, const char **val
     str_release(&text_a);
     str_release(&text_b);
     return different;
+}
+
+/* Values that are a key's default count for nothing, so that a later key changes no fingerprint. */
+uint64_t recipe_fingerprint(const Recipe *recipe) {
+    Str text = {0}, value = {0};
+    str_append(&text, recipe->has_lora ? "lora\n" : "");
+    for (size_t i = 0; i < n_recipe_keys; i++) {
+        const Key *key = &recipe_keys[i];
+        if (changes_nothing(key) || strcmp(key->dotted, "data.now") == 0) continue;
+        str_clear(&value);
+        append_value(&value, recipe, key);
+        if (strcmp(str_text(&value), key->fallback) != 0) str_printf(&text, "%s: %s\n", key->dotted, str_text(&value));
+    }
+    uint64_t hash = XXH3_64bits(str_text(&text), text.len);
+    str_release(&text);
+    str_release(&value);
+    return hash;
 }
 
 /* ---- help ---- */

@@ -145,18 +145,29 @@ static Status clean_files(Run *run) {
 
 Status run_cut_metrics(const Run *run, uint64_t bytes) {
     struct stat info;
+    char last = '\n';
     if (stat(run->metrics_path, &info) != 0) return bytes == 0 ? ST_OK : status_errno(errno, "cannot resume: '%s'", run->metrics_path);
+    int fd = bytes > 0 && bytes <= (uint64_t)info.st_size ? open(run->metrics_path, O_RDONLY | O_CLOEXEC) : -1;
+    ssize_t got = fd >= 0 ? pread(fd, &last, 1, (off_t)bytes - 1) : 0;
+    if (fd >= 0) close(fd);
+    if (got == 1 && last != '\n')
+        return status_hint(status_fail(ST_INPUT, "cannot resume '%s': it is not what it was at the checkpoint of step %lld", run->metrics_path,
+                                       (long long)run->step),
+                           "bring the old file back, or choose another output");
     return file_truncate(run->metrics_path, bytes);
 }
 
 static Status take_up(Run *run) {
-    uint64_t metrics_bytes = 0;
+    Manifest manifest = {0};
     TRY(dir_make(run->checkpoints_path));
     TRY(checkpoint_find(run->checkpoints_path, &run->step));
-    if (run->step >= 0) TRY(checkpoint_verify(run->checkpoints_path, run->step, &metrics_bytes));
+    if (run->step >= 0) TRY(checkpoint_verify(run->checkpoints_path, run->step, &manifest));
+    if (manifest.recipe != 0 && manifest.recipe != run->recipe)
+        return status_hint(status_fail(ST_CONFIG, "cannot resume '%s': the checkpoint of step %lld is of another recipe", run->dir, (long long)run->step),
+                           "take it away, or choose another output");
     TRY(clean_checkpoints(run));
     TRY(clean_files(run));
-    TRY(run_cut_metrics(run, metrics_bytes));
+    TRY(run_cut_metrics(run, manifest.metrics_bytes));
     return events_open(&run->events, run->arena, run->dir, run->metrics_path, run->resumed);
 }
 
@@ -188,6 +199,7 @@ static Status run_new(const Recipe *recipe, Run **result) {
     }
     run->log_fd = -1;
     run->step = -1;
+    run->recipe = recipe_fingerprint(recipe);
     run->dir = arena_strdup(run->arena, recipe->output);
     run->metrics_path = run->dir ? run_path(run, "metrics.jsonl") : NULL;
     run->checkpoints_path = run->dir ? run_path(run, "checkpoints") : NULL;
@@ -244,6 +256,25 @@ Status run_mark_finished(Run *run, const json_t *summary) {
 }
 
 Status run_summary(const Run *run, json_t **summary) { return json_read_file(run_path(run, "finished.json"), summary); }
+
+/* ---- when it fails ---- */
+
+Status run_failed(Run *run, Status status, Status (*save)(void *context), void *context, const int64_t *saved_step) {
+    Str text = {0}, hint = {0};
+    str_append(&text, status_text());
+    str_append(&hint, status_hint_text());
+    if (save(context) != ST_OK && !strstr(str_text(&text), status_text())) run_warn(run, "no checkpoint: %s", status_text());
+    str_append(&hint, hint.len ? "; " : "");
+    if (*saved_step > 0)
+        str_printf(&hint, "a checkpoint of step %lld is saved in '%s': continue with --resume", (long long)*saved_step, run->dir);
+    else str_printf(&hint, "nothing was saved before this; --resume begins anew in '%s'", run->dir);
+    run_note(run, "%s; %s", str_text(&text), str_text(&hint));
+    status_fail(status, "%s", str_text(&text));
+    status_hint(status, "%s", str_text(&hint));
+    str_release(&text);
+    str_release(&hint);
+    return status;
+}
 
 /* ---- what it is made from ---- */
 

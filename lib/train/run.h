@@ -8,6 +8,7 @@
 struct Run {
     Arena *arena;
     const char *dir, *metrics_path, *checkpoints_path;
+    uint64_t recipe;     /* fingerprint */
     int log_fd;          /* log.txt, locked: one process trains here; -1 = none */
     bool resumed, finished;
     int64_t step;
@@ -18,10 +19,15 @@ struct Run {
  * ST_CONFIG naming the key whose fingerprint is another one now. */
 json_t *run_inputs_to_json(const TaskInput inputs[TASK_MAX_INPUTS]);
 Status run_check_inputs(const Run *run, const TaskInput inputs[TASK_MAX_INPUTS], const json_t *state);
-/* Checks every byte of checkpoint `step` below `dir`. ST_INPUT naming what is wrong. metrics_bytes: length of metrics.jsonl when it was made. */
-Status checkpoint_verify(const char *dir, int64_t step, uint64_t *metrics_bytes);
-/* Shortens metrics.jsonl to its first `bytes` bytes. ST_INPUT when it is shorter already. */
+/* What a checkpoint says of its run when it was made: the length of metrics.jsonl, and the recipe's fingerprint; 0: it does not say. */
+typedef struct Manifest { uint64_t metrics_bytes, recipe; } Manifest;
+/* Checks every byte of checkpoint `step` below `dir`. ST_INPUT naming what is wrong. */
+Status checkpoint_verify(const char *dir, int64_t step, Manifest *manifest);
+/* Shortens metrics.jsonl to its first `bytes` bytes. ST_INPUT when it is shorter already, or no line ends there. */
 Status run_cut_metrics(const Run *run, uint64_t bytes);
+/* The failure `status` of a run stays what it is; save(context) keeps what there is to go on from, and *saved_step is the newest checkpoint's, -1 =
+ * none. The hint and log.txt say what that is. */
+Status run_failed(Run *run, Status status, Status (*save)(void *context), void *context, const int64_t *saved_step);
 /* "step-12" -> 12; -1 for any other name. */
 int64_t checkpoint_step_of(const char *name);
 

@@ -52,6 +52,8 @@ void recipe_write_yaml(const Recipe *recipe, Str *text);    /* resolved: every k
 void recipe_write_schema(Str *text);                        /* JSON schema of a recipe */
 /* The first key whose value differs between two recipes, leaving out those that don't change what is trained (recipe_text.c lists them), and both
  * values as text; NULL when they train the same. The values are in `a`'s arena. */
+/* A number for the values that recipe_difference compares, and data.now's left out too: the same for recipes that are the same run. */
+uint64_t recipe_fingerprint(const Recipe *recipe);
 const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b);
 /* A key that this run does not read: ST_CONFIG with the hint where it was typed, a warning where it stands in a file, which commands may share.
  * Nothing where it was not given, or holds its default, since the recipe of a run spells out every key. format: what it does not do, behind its name:
@@ -117,8 +119,8 @@ void run_warn(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* the same 
 void run_note(Run *run, const char *format, ...) PRINTF_LIKE(2, 3); /* output/log.txt alone: for what the caller shows by itself */
 
 /* A checkpoint: named tensors and a JSON object of counters, in checkpoints/step-N/: tensors.safetensors, state.json and, written last, manifest.json
- * with the size and CRC-32 of both and the length of metrics.jsonl. Written aside, synced, renamed: a damaged or half-written one is never taken, the
- * newest whole one is. */
+ * with the size and CRC-32 of both, the length of metrics.jsonl and the recipe's fingerprint. Written aside, synced, renamed: a damaged or
+ * half-written one is never taken, the newest whole one is. */
 typedef struct CheckpointItem { const char *name; Tensor *tensor; } CheckpointItem;
 /* The same list as one safetensors file: written whole or not at all; read by name, ST_INPUT when a tensor is missing, of another form, or more than
  * was asked for is there. */

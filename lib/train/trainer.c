@@ -133,6 +133,11 @@ static Status load_checkpoint(Trainer *trainer) {
     return status;
 }
 
+static Status save_whole_step(void *context) {
+    Trainer *trainer = context;
+    return trainer->state.step > 0 ? save_checkpoint(trainer) : ST_OK;
+}
+
 static Status interrupted(Trainer *trainer) {
     TRY(save_checkpoint(trainer));
     long long step = (long long)trainer->state.step;
@@ -262,13 +267,11 @@ static void report(const Trainer *trainer, const StepResult *result, bool evalua
 
 /* ---- evaluation ---- */
 
-static void copy_weights(const Trainer *trainer, bool to_best) {
+static void keep_best_weights(const Trainer *trainer) {
     size_t k = 0;
     for (size_t i = 0; i < trainer->params->n; i++) {
         const Param *param = &trainer->params->items[i];
-        if (!param->trained) continue;
-        Tensor *best = trainer->best[k++];
-        param->tensor->device->copy(to_best ? param->tensor : best, to_best ? best : param->tensor);
+        if (param->trained) param->tensor->device->copy(param->tensor, trainer->best[k++]);
     }
 }
 
@@ -279,7 +282,7 @@ static void judge(Trainer *trainer) {
         state->best_eval_loss = state->eval_loss;
         state->best_step = state->step;
         state->without_improvement = 0;
-        if (trainer->best) copy_weights(trainer, true);
+        if (trainer->best) keep_best_weights(trainer);
         return;
     }
     state->without_improvement++;
@@ -386,12 +389,39 @@ static TrainResult result_of(const Trainer *trainer) {
     };
 }
 
+static void swap_bytes(unsigned char *a, unsigned char *b, size_t size) {
+    unsigned char piece[4096];
+    for (size_t done = 0, n; done < size; done += n) {
+        n = MIN(size - done, sizeof piece);
+        memcpy(piece, a + done, n);
+        memcpy(a + done, b + done, n);
+        memcpy(b + done, piece, n);
+    }
+}
+
+/* The model gets the weights of the best evaluation, and these keep the last ones: or the other way round. */
+static void swap_best_weights(const Trainer *trainer) {
+    size_t k = 0;
+    for (size_t i = 0; i < trainer->params->n; i++) {
+        const Param *param = &trainer->params->items[i];
+        if (param->trained) swap_bytes(param->tensor->data, trainer->best[k++]->data, tensor_bytes(param->tensor));
+    }
+}
+
+static Status write_result(const Trainer *trainer) {
+    const TrainerConfig *config = trainer->config;
+    bool best = trainer->best && trainer->state.best_step >= 0;
+    if (best) swap_best_weights(trainer);
+    const Param *bad = params_nonfinite(trainer->params, false);
+    Status status = bad ? status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)trainer->state.step)
+                        : config->save_result(config->task.context, run_dir(config->run));
+    if (best && status != ST_OK) swap_best_weights(trainer); /* a checkpoint has the last ones */
+    return status;
+}
+
 static Status finish(Trainer *trainer, TrainResult *result) {
     const TrainerConfig *config = trainer->config;
-    if (trainer->best && trainer->state.best_step >= 0) copy_weights(trainer, false);
-    const Param *bad = params_nonfinite(trainer->params, false);
-    if (bad) return status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)trainer->state.step);
-    TRY(config->save_result(config->task.context, run_dir(config->run)));
+    TRY(write_result(trainer));
     *result = result_of(trainer);
     json_t *summary = summary_json(result);
     Status status = summary ? run_mark_finished(config->run, summary) : status_fail(ST_RESOURCE, "out of memory for the run's summary");
@@ -440,8 +470,11 @@ Status trainer_run(const TrainerConfig *config, TrainResult *result) {
     };
     if (!trainer.arena) return status_fail(ST_RESOURCE, "out of memory for training");
     Status status = trainer_start(&trainer);
-    if (status == ST_OK) status = train(&trainer);
+    bool started = status == ST_OK;
+    if (started) status = train(&trainer);
     if (status == ST_OK) status = finish(&trainer, result);
+    if (started && status != ST_OK && status != ST_INTERRUPTED && status != ST_NUMERIC)
+        status = run_failed(config->run, status, save_whole_step, &trainer, &trainer.saved_step);
     for (size_t i = 0; i < trainer.params->n; i++) memset(trainer.params->items[i].state, 0, sizeof trainer.params->items[i].state);
     arena_free(trainer.arena);
     return status;
