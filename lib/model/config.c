@@ -358,11 +358,12 @@ static void check_sizes(ConfigReader *reader) {
     ModelConfig *c = reader->config;
     if (reader->status != ST_OK) return;
     if (c->head_dim <= 0) {
+        c->head_dim = c->hidden_size / c->num_attention_heads;
         if (c->hidden_size % c->num_attention_heads != 0)
             CONFIG_FAIL(reader, "hidden size %lld in '%s' is no multiple of %lld heads", (long long)c->hidden_size, reader->path,
                         (long long)c->num_attention_heads);
-        c->head_dim = c->hidden_size / c->num_attention_heads;
     }
+    if (reader->status != ST_OK) return; /* head_dim may be 0, by which nothing is to be divided */
     if (c->num_attention_heads % c->num_key_value_heads != 0)
         CONFIG_FAIL(reader, "%lld heads in '%s' are no multiple of %lld key/value heads", (long long)c->num_attention_heads, reader->path,
                     (long long)c->num_key_value_heads);
