@@ -349,6 +349,8 @@ static void saved_modules_are_named_as_peft_reads_them(void **state) {
     }
 }
 
+#define ALL "[\"q_proj\", \"k_proj\", \"v_proj\", \"o_proj\", \"gate_proj\", \"up_proj\", \"down_proj\"]"
+
 static void broken_adapters_are_refused(void **state) {
     (void)state;
     char dir[512], adapter[600];
@@ -365,15 +367,33 @@ static void broken_adapters_are_refused(void **state) {
         {"{\"peft_type\": \"IA3\"}", "peft_type 'IA3'"},
         {"{\"peft_type\": \"LORA\", \"bias\": \"all\"}", "trained biases"},
         {"{\"peft_type\": \"LORA\", \"r\": 0}", "rank 0"},
-        {"{\"peft_type\": \"LORA\", \"r\": 3}", "has rank 2, and adapter_config.json says 3"},
-        {"{\"peft_type\": \"LORA\", \"r\": 2, \"rank_pattern\": {\"q_proj\": 9}}", "has rank 2, and adapter_config.json says 9"},
-        {"{\"peft_type\": \"LORA\", \"r\": 2, \"rank_pattern\": {\"(\": 9}}", "not a regular expression"},
+        {"{\"peft_type\": \"LORA\", \"r\": 3, \"target_modules\": \"all-linear\"}", "has rank 2, and adapter_config.json says 3"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"all-linear\", \"rank_pattern\": {\"q_proj\": 9}}",
+         "has rank 2, and adapter_config.json says 9"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"all-linear\", \"rank_pattern\": {\"(\": 9}}", "not a regular expression"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"(\"}", "not a regular expression"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"all-linear\", \"modules_to_save\": [\"lm_head\"]}",
          "weights of 'lm_head' are missing"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"all-linear\", \"modules_to_save\": [\"mlp\"]}", "'mlp' of modules_to_save"},
         {"{\"peft_type\": \"LORA\", \"r\": 2, \"init_lora_weights\": \"pissa_niter_4\"}", "'pissa_niter_4'"},
         {"{\"peft_type\": \"LORA\", \"r\": \"2\"}", "wrong type of 'r'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2}", "names no module"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": null}", "names no module"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": []}", "names no module"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"q_proj\"]}", "which 'target_modules' in adapter_config.json leaves out"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"all-linear\", \"exclude_modules\": [\"q_proj\"]}",
+         "'model.layers.0.self_attn.q_proj', which 'exclude_modules'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"all-linear\", \"exclude_modules\": \".*1.*up_proj\"}",
+         "'model.layers.1.mlp.up_proj', which 'exclude_modules'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": " ALL ", \"layers_to_transform\": 0}",
+         "'model.layers.1.self_attn.q_proj', which 'layers_to_transform'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": " ALL ", \"layers_to_transform\": [1]}",
+         "'model.layers.0.self_attn.q_proj', which 'layers_to_transform'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": " ALL ", \"layers_to_transform\": [0, 1], \"layers_pattern\": \"h\"}",
+         "which 'layers_to_transform'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": " ALL ", \"layers_to_transform\": [\"1\"]}", "expected a list of integers"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \".*\", \"layers_to_transform\": [1]}", "needs a list of 'target_modules'"},
+        {"{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": " ALL ", \"layers_pattern\": \"layers\"}", "needs 'layers_to_transform'"},
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         temp_text(adapter, "adapter_config.json", cases[i].config);
@@ -389,7 +409,7 @@ static void broken_adapters_are_refused(void **state) {
     temp_dir_remove(dir);
 }
 
-/* PEFT takes a string of target_modules as a regex, and layers_to_transform leaves layers out: then the tensors say which layers have a branch. */
+/* PEFT takes a string of target_modules as a regex; exclude_modules and layers_to_transform leave some of the targets out. */
 static void settings_that_choose_layers_are_understood(void **state) {
     (void)state;
     char dir[512], adapter[600];
@@ -403,7 +423,12 @@ static void settings_that_choose_layers_are_understood(void **state) {
     static const char *const configs[] = {
         "{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \".*\\\\.1\\\\..*(q|v)_proj\"}",
         "{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"q_proj\", \"v_proj\"], \"layers_to_transform\": [1]}",
-        "{\"peft_type\": \"LORA\", \"r\": 2}",
+        "{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"q_proj\", \"v_proj\"], \"layers_to_transform\": 1, \"layers_pattern\": \"layers\"}",
+        "{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"self_attn.q_proj\", \"model.layers.1.self_attn.v_proj\"],"
+        " \"layers_to_transform\": [1, 7], \"layers_pattern\": [\"h\", \"lay.*\"]}",
+        "{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"model.layers.1.self_attn.q_proj\", \"v_proj\"], \"layers_to_transform\": [0, 1],"
+        " \"exclude_modules\": [\"layers.0.self_attn.v_proj\"]}",
+        "{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": \"all-linear\", \"exclude_modules\": \".*(0\\\\..*|(k|o|up|gate|down)_proj)\"}",
     };
     for (size_t i = 0; i < COUNT_OF(configs); i++) {
         temp_text(adapter, "adapter_config.json", configs[i]);
@@ -424,6 +449,24 @@ static void settings_that_choose_layers_are_understood(void **state) {
     temp_dir_remove(dir);
 }
 
+/* PEFT gives a target no branch where modules_to_save names it too. */
+static void a_target_that_is_saved_whole_has_no_branch(void **state) {
+    (void)state;
+    char dir[512];
+    Run run;
+    tiny_open(&run, dir, device_cpu(), DT_F32);
+    LoraConfig config = {.rank = 2, .n_targets = 1, .targets = (const char *[]){"q_proj"}, .n_saved = 1, .saved = (const char *[]){"up_proj"}};
+    check_ok(model_attach_lora(run.model, &config, 1));
+    check_ok(adapter_save(run.model, temp_file(dir, "adapter"), "base"));
+    run_close(&run);
+    temp_text(temp_file(dir, "adapter"), "adapter_config.json",
+              "{\"peft_type\": \"LORA\", \"r\": 2, \"target_modules\": [\"q_proj\", \"up_proj\"], \"modules_to_save\": [\"up_proj\"]}");
+    run_open(&run, dir, device_cpu(), DT_F32);
+    check_ok(adapter_load(run.model, temp_file(dir, "adapter"), false));
+    run_close(&run);
+    temp_dir_remove(dir);
+}
+
 int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test(adapters_equal_peft),
@@ -435,6 +478,7 @@ int main(void) {
         cmocka_unit_test(saved_modules_are_named_as_peft_reads_them),
         cmocka_unit_test(broken_adapters_are_refused),
         cmocka_unit_test(settings_that_choose_layers_are_understood),
+        cmocka_unit_test(a_target_that_is_saved_whole_has_no_branch),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);
 }

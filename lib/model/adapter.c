@@ -2,6 +2,7 @@
 #include "lib/model/parts.h"
 
 #include <math.h>
+#include <stdlib.h>
 #include <string.h>
 
 static const char *const PEFT_PREFIX = "base_model.model.";
@@ -179,14 +180,23 @@ static Status read_patterns(const json_t *json, const char *path, const char *ke
     return ST_OK;
 }
 
+/* A string is a regex for whole paths, a list has names. */
+static Status read_regex_or_names(const json_t *json, const char *path, const char *key, Arena *arena, const char **regex, size_t *n,
+                                  const char ***names) {
+    const json_t *value = json_object_get(json, key);
+    if (!json_is_string(value)) return read_names(json, path, key, arena, n, names);
+    if (pattern_check(json_string_value(value)) != ST_OK) return status_prefix(ST_INPUT, "%s in '%s'", key, path);
+    *regex = arena_strdup(arena, json_string_value(value));
+    return *regex ? ST_OK : ST_RESOURCE;
+}
+
 static Status read_targets(const json_t *json, const char *path, Arena *arena, LoraConfig *config) {
     const json_t *targets = json_object_get(json, "target_modules");
-    if (!json_is_string(targets)) return read_names(json, path, "target_modules", arena, &config->n_targets, &config->targets);
-    const char *text = json_string_value(targets);
-    if (strcmp(text, "all-linear") == 0) return ST_OK;
-    if (pattern_check(text) != ST_OK) return status_prefix(ST_INPUT, "target_modules in '%s'", path);
-    config->target_regex = arena_strdup(arena, text);
-    return config->target_regex ? ST_OK : ST_RESOURCE;
+    if (json_is_string(targets) && strcmp(json_string_value(targets), "all-linear") == 0) return ST_OK;
+    TRY(read_regex_or_names(json, path, "target_modules", arena, &config->target_regex, &config->n_targets, &config->targets));
+    if (config->target_regex || config->n_targets > 0) return ST_OK;
+    status_fail(ST_INPUT, "'target_modules' in '%s' names no module", path);
+    return status_hint(ST_INPUT, "PEFT would guess them by the model's family: name those that adapter_model.safetensors has tensors of");
 }
 
 static Status check_kind(const json_t *json, const char *path) {
@@ -300,9 +310,15 @@ Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config) {
 
 /* What adapter_config.json says beside the LoraConfig. */
 typedef struct AdapterSettings {
-    const char *base;   /* base_model_name_or_path, "" when it is not there */
-    bool partial;       /* some of the targeted layers are left out: then the tensors say which */
-    bool tied;          /* ensure_weight_tying */
+    const char *base;           /* base_model_name_or_path, "" when it is not there */
+    bool tied;                  /* ensure_weight_tying */
+    const char *excluded_regex; /* exclude_modules: a regex, or names */
+    size_t n_excluded;
+    const char **excluded;
+    size_t n_layers; /* layers_to_transform; 0: all */
+    int64_t *layers;
+    size_t n_layers_patterns; /* layers_pattern: what the path has before a layer's number; 0: anything */
+    const char **layers_patterns;
 } AdapterSettings;
 typedef struct AdapterReader { Model *model; const Safetensors *files; const AdapterSettings *settings; bool *used; bool trained; } AdapterReader;
 
@@ -379,6 +395,39 @@ static Status missing_saved(const Model *model, const char *name, const char *di
     return status_hint(ST_INPUT, "save its modules by their names: up_proj, o_proj, ...");
 }
 
+/* The number that stands first among the parts of a module's path; -1: none. */
+static int64_t layer_number(const char *path) {
+    for (const char *dot = strchr(path, '.'); dot; dot = strchr(dot + 1, '.')) {
+        size_t digits = strspn(dot + 1, "0123456789");
+        if (digits > 0 && dot[1 + digits] == '.') return strtoll(dot + 1, NULL, 10);
+    }
+    return -1;
+}
+
+static bool in_layers(const AdapterSettings *settings, const char *path) {
+    int64_t number = layer_number(path);
+    bool listed = false, named = settings->n_layers_patterns == 0;
+    for (size_t i = 0; i < settings->n_layers && !listed; i++) listed = settings->layers[i] == number;
+    for (size_t i = 0; i < settings->n_layers_patterns && listed && !named; i++) {
+        Str pattern = {0};
+        str_printf(&pattern, "(?:^|.*?\\.)%s\\.%lld\\..*", settings->layers_patterns[i], (long long)number);
+        named = pattern_matches(str_text(&pattern), path);
+        str_release(&pattern);
+    }
+    return listed && named;
+}
+
+/* The key by which PEFT gives the linear layer at `path` no branch; NULL: it gets one. A target that is a whole path is taken in any layer. */
+static const char *left_out_by(const AdapterSettings *settings, const LoraConfig *config, const char *path) {
+    if (settings->excluded_regex ? pattern_matches(settings->excluded_regex, path) : module_matches(path, settings->excluded, settings->n_excluded))
+        return "exclude_modules";
+    if (module_matches(path, config->saved, config->n_saved)) return "modules_to_save";
+    if (!lora_targets(config, path)) return "target_modules";
+    for (size_t i = 0; i < config->n_targets; i++)
+        if (strcmp(config->targets[i], path) == 0) return NULL;
+    return settings->n_layers == 0 || in_layers(settings, path) ? NULL : "layers_to_transform";
+}
+
 /* Everything that the settings promise has to be there, and everything that is there has to have found its place. */
 static Status check_complete(const AdapterReader *reader, const LoraConfig *config, const char *dir) {
     const Model *model = reader->model;
@@ -397,11 +446,12 @@ static Status check_complete(const AdapterReader *reader, const LoraConfig *conf
     for (size_t i = 0; i < model->n_linears; i++) {
         const Linear *linear = model->linears[i];
         n += linear->lora != NULL;
-        if (linear->lora && !lora_targets(config, linear->path)) {
-            status_fail(ST_INPUT, "'%s' has tensors of '%s', which 'target_modules' in adapter_config.json does not name", dir, linear->path);
+        const char *key = left_out_by(reader->settings, config, linear->path);
+        if (linear->lora && key) {
+            status_fail(ST_INPUT, "'%s' has tensors of '%s', which '%s' in adapter_config.json leaves out", dir, linear->path, key);
             return status_hint(ST_INPUT, "PEFT would leave them out: take the adapter_config.json that was saved with these tensors");
         }
-        if (linear->lora || reader->settings->partial || !lora_targets(config, linear->path)) continue;
+        if (linear->lora || key) continue;
         status_fail(ST_INPUT, "tensor '%s%s.lora_A.weight' is missing in '%s'", PEFT_PREFIX, linear->path, dir);
         return hint_other_model(reader);
     }
@@ -416,14 +466,46 @@ static Status check_complete(const AdapterReader *reader, const LoraConfig *conf
     return n + config->n_saved > 0 ? ST_OK : status_fail(ST_INPUT, "the adapter in '%s' is empty", dir);
 }
 
+static Status read_layer_numbers(const json_t *json, const char *path, Arena *arena, AdapterSettings *settings) {
+    const json_t *layers = json_object_get(json, "layers_to_transform");
+    if (!layers || json_is_null(layers)) return ST_OK;
+    settings->n_layers = json_is_array(layers) ? json_array_size(layers) : 1;
+    if (!(settings->layers = arena_alloc(arena, (settings->n_layers + 1) * sizeof *settings->layers))) return ST_RESOURCE;
+    for (size_t i = 0; i < settings->n_layers; i++) {
+        const json_t *layer = json_is_array(layers) ? json_array_get(layers, i) : layers;
+        if (!json_is_integer(layer)) return status_fail(ST_INPUT, "wrong type of 'layers_to_transform' in '%s': expected a list of integers", path);
+        settings->layers[i] = json_integer_value(layer);
+    }
+    return ST_OK;
+}
+
+/* PEFT takes no layers beside a string of targets, and no pattern without layers. */
+static Status read_layers(const json_t *json, const char *path, Arena *arena, AdapterSettings *settings) {
+    const char *pattern = NULL;
+    TRY(read_layer_numbers(json, path, arena, settings));
+    TRY(read_regex_or_names(json, path, "layers_pattern", arena, &pattern, &settings->n_layers_patterns, &settings->layers_patterns));
+    if (pattern && *pattern) {
+        settings->n_layers_patterns = 1;
+        settings->layers_patterns = arena_alloc(arena, sizeof *settings->layers_patterns);
+        if (!settings->layers_patterns) return ST_RESOURCE;
+        settings->layers_patterns[0] = pattern;
+    }
+    if (settings->n_layers > 0 && json_is_string(json_object_get(json, "target_modules")))
+        return status_fail(ST_INPUT, "'layers_to_transform' in '%s' needs a list of 'target_modules', not a string", path);
+    if (settings->n_layers == 0 && settings->n_layers_patterns > 0)
+        return status_fail(ST_INPUT, "'layers_pattern' in '%s' needs 'layers_to_transform'", path);
+    return ST_OK;
+}
+
 static Status read_settings(const char *path, Arena *arena, AdapterSettings *settings) {
     json_t *json;
     const char *base = "";
     TRY(json_read_file(path, &json));
     Status status = json_get_string(json, path, "base_model_name_or_path", &base);
     if (status == ST_OK) status = json_get_bool(json, path, "ensure_weight_tying", &settings->tied);
-    settings->partial = !is_off(json_object_get(json, "layers_to_transform")) || !is_off(json_object_get(json, "exclude_modules")) ||
-                        is_off(json_object_get(json, "target_modules"));
+    if (status == ST_OK)
+        status = read_regex_or_names(json, path, "exclude_modules", arena, &settings->excluded_regex, &settings->n_excluded, &settings->excluded);
+    if (status == ST_OK) status = read_layers(json, path, arena, settings);
     settings->base = arena_strdup(arena, base);
     json_decref(json);
     return status == ST_OK && !settings->base ? ST_RESOURCE : status;
