@@ -469,6 +469,9 @@ static void files_are_mapped_and_read(void **state) {
     check_status(file_map(temp_file(dir, "missing"), &mapping), ST_INPUT);
     check_text("missing': No such file");
     check_status(file_map(dir, &mapping), ST_INPUT);
+    assert_int_equal(mkfifo(temp_file(dir, "pipe"), 0600), 0);
+    check_status(file_map(temp_file(dir, "pipe"), &mapping), ST_INPUT); /* at once, and nobody writes to it */
+    check_text("not a regular file");
     assert_true(file_exists(temp_file(dir, "a.txt")) && !file_exists(dir) && dir_exists(dir) && !dir_exists(temp_file(dir, "a.txt")));
     Str text = {0};
     check_ok(file_read(temp_file(dir, "a.txt"), 5, &text));
@@ -1171,10 +1174,28 @@ static void ask_to_stop(void) {
     if (!interrupt_requested()) _exit(2);
 }
 
+/* Lines of usual lengths are read to their end: what is written after an interrupt needs them. */
+static void stop_within_a_line(void) {
+    Lines lines;
+    Slice line;
+    interrupt_request();
+    if (lines_open(&lines, temp_file(dir, "a_long_line")) != ST_OK || !lines_next(&lines, &line) || line.len != 5) _exit(1);
+    if (lines_next(&lines, &line)) _exit(2);
+    if (lines_close(&lines) != ST_INTERRUPTED) _exit(3);
+}
+
 static void interrupts_are_seen(void **state) {
     (void)state;
     int result = in_child(ask_to_stop);
     assert_true(WIFEXITED(result) && WEXITSTATUS(result) == 0);
+    Str text = {0};
+    str_append(&text, "short\n");
+    for (int i = 0; i < 1 << 20; i++) str_append_char(&text, 'x');
+    temp_text(dir, "a_long_line", str_text(&text));
+    str_release(&text);
+    result = in_child(stop_within_a_line);
+    assert_true(WIFEXITED(result));
+    assert_int_equal(WEXITSTATUS(result), 0);
 }
 
 /* ---- the mutation helper itself ---- */

@@ -36,7 +36,7 @@ Status file_check_pointer(const char *path, const void *bytes, size_t n) {
 Status file_map(const char *path, Mapping *mapping) {
     *mapping = (Mapping){0};
     if (!path) return ST_RESOURCE;
-    int fd = open(path, O_RDONLY | O_CLOEXEC);
+    int fd = open(path, O_RDONLY | O_CLOEXEC | O_NONBLOCK); /* a pipe without a writer would keep us waiting */
     if (fd < 0) return status_errno(errno, "cannot open '%s'", path);
     struct stat info;
     Status status = ST_OK;

@@ -25,6 +25,10 @@ static void lines_fill(Lines *lines) {
         memmove(buffer->data, buffer->data + lines->start, buffer->len);
         lines->start = 0;
     }
+    if (buffer->len >= CHUNK && interrupt_requested()) {
+        lines->status = status_fail(ST_INTERRUPTED, "interrupted while reading '%s'", lines->path);
+        return;
+    }
     if (buffer->len > LINE_LIMIT) {
         lines->status = status_fail(ST_INPUT, "line %zu of '%s' is longer than 1 GiB", lines->number + 1, lines->path);
         return;
