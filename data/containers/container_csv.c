@@ -18,6 +18,7 @@ typedef struct Csv {
     char delimiter;
     bool plain[256];         /* ASCII that means itself everywhere */
     json_t *header;          /* an array of names */
+    json_t *names;           /* the same as keys, to find them by */
     Place place;             /* of the next character */
     Str cell;
     Place cell_place;
@@ -165,18 +166,15 @@ static Status read_record(Csv *csv, Status (*add)(Csv *csv, json_t *record), jso
 
 static Status add_name(Csv *csv, json_t *header) {
     char unnamed[40];
-    size_t n = json_array_size(header), i;
-    const json_t *other;
+    size_t n = json_array_size(header);
     if (csv->cell.len != strlen(str_text(&csv->cell))) return csv_fail(csv, csv->cell_place, "the name of a column holds a NUL character");
     snprintf(unnamed, sizeof unnamed, "Unnamed: %zu", n); /* as pandas has it, whose index column comes without a name */
-    json_array_foreach(header, i, other) {
-        if (csv->cell.len == 0 && strcmp(unnamed, json_string_value(other)) == 0)
-            return csv_fail(csv, csv->cell_place, "column %zu has no name, and '%s' is another one's", n + 1, unnamed);
-        if (csv->cell.len > 0 && slice_is((Slice){csv->cell.data, csv->cell.len}, json_string_value(other)))
-            return csv_fail(csv, csv->cell_place, "a second column '%s': expected each name once", str_text(&csv->cell));
-    }
-    json_t *name = json_string_nocheck(csv->cell.len > 0 ? str_text(&csv->cell) : unnamed);
-    if (!name || json_array_append_new(header, name) != 0) return status_fail(ST_RESOURCE, "out of memory for the header of '%s'", csv->reader->path);
+    const char *name = csv->cell.len > 0 ? str_text(&csv->cell) : unnamed;
+    if (json_object_get(csv->names, name) && csv->cell.len == 0)
+        return csv_fail(csv, csv->cell_place, "column %zu has no name, and '%s' is another one's", n + 1, unnamed);
+    if (json_object_get(csv->names, name)) return csv_fail(csv, csv->cell_place, "a second column '%s': expected each name once", name);
+    if (json_array_append_new(header, json_string_nocheck(name)) != 0 || json_object_set_new_nocheck(csv->names, name, json_true()) != 0)
+        return status_fail(ST_RESOURCE, "out of memory for the header of '%s'", csv->reader->path);
     return ST_OK;
 }
 
@@ -234,14 +232,15 @@ static Status read_records(Csv *csv) {
 
 static Status read_csv(RowReader *reader) {
     Csv *csv = malloc(sizeof *csv);
-    json_t *header = json_array();
-    Status status = csv && header ? ST_OK : status_fail(ST_RESOURCE, "out of memory for '%s'", reader->path);
+    json_t *header = json_array(), *names = json_object();
+    Status status = csv && header && names ? ST_OK : status_fail(ST_RESOURCE, "out of memory for '%s'", reader->path);
     if (status == ST_OK) {
         memset(csv, 0, offsetof(Csv, chunk));
         csv->reader = reader;
         csv->delimiter = strcmp(reader->ending, ".tsv") == 0 ? '\t' : ',';
         for (int c = 0; c < 0x80; c++) csv->plain[c] = c != '"' && c != '\r' && c != '\n' && c != csv->delimiter;
         csv->header = header;
+        csv->names = names;
         csv->place = (Place){1, 1};
         status = stream_open(reader->path, &csv->stream);
         if (status == ST_OK) status = read_records(csv);
@@ -249,6 +248,7 @@ static Status read_csv(RowReader *reader) {
         str_release(&csv->cell);
     }
     json_decref(header);
+    json_decref(names);
     free(csv);
     return status;
 }
