@@ -11,6 +11,13 @@ static bool holds(const Inspect *job, const char *name) {
     return path && file_exists(path);
 }
 
+/* A name of a file's for the terminal. */
+static const char *shown(const Inspect *job, const char *name) {
+    char *text = arena_strdup(job->arena, name);
+    if (text) text_keep_one_line(text);
+    return text ? text : "?";
+}
+
 /* ---- tensors ---- */
 
 static void print_tensors(Inspect *job, const Safetensors *set) {
@@ -32,7 +39,7 @@ static void print_tensors(Inspect *job, const Safetensors *set) {
         jw_end_array(&job->json);
         if (set->n_files > 1) jw_string(&job->json, "file", path_name(tensor->file));
         jw_end_object(&job->json);
-        str_printf(&job->plain, "%-64s %-5s (%s)\n", tensor->name, tensor->dtype_text, str_text(&shape));
+        str_printf(&job->plain, "%-64s %-5s (%s)\n", shown(job, tensor->name), tensor->dtype_text, str_text(&shape));
         str_release(&shape);
         elements += stored_count(tensor);
         bytes += tensor->bytes;
@@ -89,10 +96,10 @@ static Status inspect_adapter(Inspect *job) {
     TRY(adapter_config_read(job->path, job->arena, &lora));
     TRY(copy_json(job, "adapter", "adapter_config.json"));
     str_printf(&job->plain, "LoRA adapter: rank %lld, alpha %g%s, targets ", (long long)lora.rank, lora.alpha, lora.use_rslora ? " (rslora)" : "");
-    if (lora.target_regex) str_printf(&job->plain, "%s", lora.target_regex);
+    if (lora.target_regex) str_printf(&job->plain, "%s", shown(job, lora.target_regex));
     else if (lora.n_targets == 0) str_printf(&job->plain, "all linear layers");
-    for (size_t i = 0; i < lora.n_targets; i++) str_printf(&job->plain, "%s%s", i ? ", " : "", lora.targets[i]);
-    for (size_t i = 0; i < lora.n_saved; i++) str_printf(&job->plain, "%s%s", i ? ", " : "; trained whole: ", lora.saved[i]);
+    for (size_t i = 0; i < lora.n_targets; i++) str_printf(&job->plain, "%s%s", i ? ", " : "", shown(job, lora.targets[i]));
+    for (size_t i = 0; i < lora.n_saved; i++) str_printf(&job->plain, "%s%s", i ? ", " : "; trained whole: ", shown(job, lora.saved[i]));
     str_printf(&job->plain, "\n");
     const char *weights = path_join(job->arena, job->path, "adapter_model.safetensors");
     return weights ? inspect_tensors(job, weights) : ST_RESOURCE;

@@ -143,6 +143,8 @@ const char *str_text(const Str *str);           /* "" when nothing was added */
 void str_clear(Str *str);
 void str_release(Str *str);
 
+/* Text of others for a line on the terminal, in place: blanks for ends of lines and tabs, '?' for what else would steer it. */
+void text_keep_one_line(char *text);
 bool text_starts_with(const char *text, const char *prefix);
 bool text_ends_with(const char *text, const char *suffix);
 /* The candidate with the smallest edit distance to `word`, or NULL when none is near enough to be meant. */

@@ -14,8 +14,8 @@ static const struct { int exit_code; const char *meaning; } status_table[] = {
 #undef STATUS
 };
 
-/* Names and messages of files and other programs may hold anything: what would break the line or speak to the terminal becomes a question mark. */
-static void keep_one_line(char *text) {
+/* Names and messages of files and other programs may hold anything. */
+void text_keep_one_line(char *text) {
     for (unsigned char *c = (unsigned char *)text; *c; c++)
         if (*c < ' ' || *c == 0x7F) *c = *c == '\n' || *c == '\t' ? ' ' : '?';
 }
@@ -26,7 +26,7 @@ Status status_fail(Status code, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    keep_one_line(text);
+    text_keep_one_line(text);
     memcpy(failure.text, text, sizeof text);
     failure.hint[0] = '\0';
     return code;
@@ -38,7 +38,7 @@ Status status_hint(Status code, const char *format, ...) {
     va_start(args, format);
     vsnprintf(hint, sizeof hint, format, args);
     va_end(args);
-    keep_one_line(hint);
+    text_keep_one_line(hint);
     memcpy(failure.hint, hint, sizeof hint);
     return code;
 }
