@@ -176,6 +176,8 @@ Status file_check_pointer(const char *path, const void *bytes, size_t n);
 void file_unmap(Mapping *mapping);
 void file_forget(const Mapping *mapping, size_t begin, size_t end); /* these bytes were read for now: the system may take their memory back */
 bool file_exists(const char *path);
+/* The same where a file may be missing: ST_INPUT for a link that leads nowhere, since whoever made it meant the file to be there. */
+Status file_find(const char *path, bool *there);
 bool dir_exists(const char *path);
 bool same_folder(const char *a, const char *b); /* by whatever names; false where one is not there */
 Status file_read(const char *path, size_t limit, Str *text); /* whole file, unpacked as by ByteStream; longer than `limit` bytes is ST_INPUT */

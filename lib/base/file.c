@@ -16,6 +16,19 @@ bool file_exists(const char *path) {
     return path && stat(path, &info) == 0 && S_ISREG(info.st_mode);
 }
 
+Status file_find(const char *path, bool *there) {
+    struct stat info;
+    char target[1024];
+    *there = file_exists(path);
+    if (!path) return ST_RESOURCE;
+    if (stat(path, &info) == 0) return ST_OK;
+    int error = errno;
+    ssize_t len = readlink(path, target, sizeof target);
+    if (len < 0) return ST_OK;
+    status_errno(error, "cannot read '%s', a link to '%.*s'", path, (int)len, target);
+    return status_hint(ST_INPUT, "a folder of links is copied with what they lead to by cp -RL");
+}
+
 bool dir_exists(const char *path) {
     struct stat info;
     return path && stat(path, &info) == 0 && S_ISDIR(info.st_mode);

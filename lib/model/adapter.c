@@ -293,7 +293,9 @@ Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config) {
     const char *path = path_join(arena, dir, "adapter_config.json"), *model = path_join(arena, dir, "config.json"),
                *made = path_join(arena, dir, "adapter");
     if (!path || !model || !made) return ST_RESOURCE;
-    if (!file_exists(path)) {
+    bool there;
+    TRY(file_find(path, &there));
+    if (!there) {
         status_fail(ST_INPUT, "'%s' is no adapter: it lacks adapter_config.json", dir);
         if (dir_exists(made)) return status_hint(ST_INPUT, "it is a run: its adapter is '%s'", made);
         return file_exists(model) ? status_hint(ST_INPUT, "it is a model")

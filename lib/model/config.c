@@ -476,7 +476,9 @@ Status model_config_parse(const json_t *json, const char *path, Arena *arena, Mo
 static Status read_generation_config(const char *dir, Arena *arena, ModelConfig *config) {
     const char *path = path_join(arena, dir, "generation_config.json");
     if (!path) return ST_RESOURCE;
-    if (!file_exists(path)) return ST_OK;
+    bool there;
+    TRY(file_find(path, &there));
+    if (!there) return ST_OK;
     json_t *json;
     TRY(json_read_file(path, &json));
     Status status = add_eos(config, json, path);
@@ -508,7 +510,9 @@ Status model_config_read(const char *dir, Arena *arena, ModelConfig *config) {
     }
     const char *path = path_join(arena, dir, "config.json");
     if (!path) return ST_RESOURCE;
-    if (!file_exists(path)) return no_config(dir, arena);
+    bool there;
+    TRY(file_find(path, &there));
+    if (!there) return no_config(dir, arena);
     json_t *json;
     TRY(json_read_file(path, &json));
     Status status = model_config_parse(json, path, arena, config);

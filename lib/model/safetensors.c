@@ -228,8 +228,11 @@ static Status open_path(Safetensors *set, const char *path) {
     if (!dir_exists(path)) return open_one(set, NULL, path);
     const char *single = path_join(set->arena, path, "model.safetensors"), *index = path_join(set->arena, path, "model.safetensors.index.json");
     if (!single || !index) return ST_RESOURCE;
-    if (file_exists(index)) return open_index(set, path, index);
-    if (file_exists(single)) return open_one(set, path, "model.safetensors");
+    bool there;
+    TRY(file_find(index, &there));
+    if (there) return open_index(set, path, index);
+    TRY(file_find(single, &there));
+    if (there) return open_one(set, path, "model.safetensors");
     status_fail(ST_INPUT, "no model.safetensors in '%s'", path);
     return status_hint(ST_INPUT, "weights in other formats (pytorch_model.bin) have to be saved as safetensors first");
 }

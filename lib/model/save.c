@@ -26,7 +26,9 @@ Status model_copy_files(const char *from, const char *to) {
     Status status = ST_OK;
     for (size_t i = 0; i < COUNT_OF(names); i++) {
         const char *source = path_join(arena, from, names[i]), *target = path_join(arena, to, names[i]);
-        if (source && target && file_exists(source)) TRY_GOTO(file_copy(source, target), done);
+        bool there;
+        TRY_GOTO(file_find(source, &there), done);
+        if (there) TRY_GOTO(file_copy(source, target), done);
     }
     const char *templates = path_join(arena, from, "additional_chat_templates"), *copies = path_join(arena, to, "additional_chat_templates");
     if (templates && copies && dir_exists(templates)) {

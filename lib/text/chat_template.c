@@ -128,7 +128,9 @@ static Status read_config(ChatTemplate *chat, const char *dir, const char *name,
     const char *path = path_join(chat->arena, dir, name);
     *config = NULL;
     if (!path) return ST_RESOURCE;
-    if (!file_exists(path)) return ST_OK;
+    bool there;
+    TRY(file_find(path, &there));
+    if (!there) return ST_OK;
     TRY(json_read_file(path, config));
     if (!json_is_object(*config)) return ST_OK;
     char_config_complete(*config);
@@ -173,7 +175,9 @@ static Status load_directory(ChatTemplate *chat, const char *dir) {
     chat->special = json_object();
     Status status = file && config_path && chat->special ? read_config(chat, dir, "tokenizer_config.json", &config) : ST_RESOURCE;
     if (status == ST_OK) status = read_config(chat, dir, "special_tokens_map.json", &map);
-    if (status == ST_OK && file_exists(file)) status = add_file(chat, "default", file);
+    bool there = false;
+    if (status == ST_OK) status = file_find(file, &there);
+    if (there) status = add_file(chat, "default", file);
     if (status == ST_OK) status = add_config_templates(chat, config_path, json_object_get(config, "chat_template"));
     if (status == ST_OK) status = add_more(chat, dir);
     json_decref(config);

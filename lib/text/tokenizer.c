@@ -205,7 +205,9 @@ static Status root_read(const char *path, Str *file, Str *dir, json_t **root) {
     if (dir_exists(path)) {
         str_append(dir, path);
         str_printf(file, "%s/tokenizer.json", path);
-        if (file_exists(file->data)) return json_read_file(file->data, root);
+        bool there;
+        TRY(file_find(file->data, &there));
+        if (there) return json_read_file(file->data, root);
     } else {
         str_append_n(dir, slash ? path : ".", slash ? MAX((size_t)(slash - path), (size_t)1) : 1);
         str_append(file, path);
@@ -255,7 +257,7 @@ bool tokenizer_in(const char *dir) {
     for (size_t i = 0; i < COUNT_OF(names) && !there; i++) {
         str_clear(&path);
         str_printf(&path, "%s/%s", dir, names[i]);
-        there = path.data && file_exists(path.data);
+        if (file_find(path.data, &there) != ST_OK) there = true; /* tokenizer_load will say what is wrong with it */
     }
     str_release(&path);
     json_t *config = NULL;

@@ -11,7 +11,9 @@ static Status object_read(const char *dir, const char *name, json_t **object) {
     Str path = {0};
     *object = NULL;
     str_printf(&path, "%s/%s", dir, name);
-    Status status = file_exists(path.data) ? json_read_file(path.data, object) : ST_OK;
+    bool there;
+    Status status = file_find(path.data, &there);
+    if (there) status = json_read_file(path.data, object);
     if (*object && !json_is_object(*object)) {
         json_decref(*object);
         *object = NULL;
