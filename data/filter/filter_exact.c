@@ -1,5 +1,5 @@
-/* exact: the same text as a row before, case, white space, the form of quotes and of Unicode characters, and a full stop at the end aside. Texts are
- * compared by 128 bits of hash. */
+/* exact: the same text as a row before, case, white space, the form of quotes and of Unicode characters, and full stops, ! and ? at the end aside;
+ * what is given with the question, such as tools, must be the same to the byte. Both are compared by 128 bits of hash. */
 #include "data/filter/filter_kinds.h"
 
 #include <errno.h>
@@ -9,7 +9,8 @@
 
 enum { ON };
 static const FilterOption options[] = {
-    [ON] = {"on", FILTER_TEXT, .text = "prompt", .choices = FILTER_FIELDS, .help = "what must differ"},
+    [ON] = {"on", FILTER_TEXT, .text = "prompt", .choices = FILTER_FIELDS,
+            .help = "what must differ; with a prompt count its system message, its tools and what they answer, with a row labels as well"},
     {0},
 };
 
@@ -34,6 +35,16 @@ static void close(Filter *filter) {
     free(texts);
 }
 
+/* The same question is another one under another system message or with other tools; and a row is another one with another label. */
+static uint64_t surroundings(const FilterRow *row, const char *on) {
+    const Slice parts[] = {row->system, row->context, row->rest};
+    size_t n = strcmp(on, "completion") == 0 ? 0 : strcmp(on, "row") == 0 ? 3 : 2;
+    uint64_t hash = 0;
+    for (size_t i = 0; i < n; i++)
+        if (parts[i].len > 0) hash = XXH3_64bits_withSeed(parts[i].data, parts[i].len, hash + i);
+    return hash;
+}
+
 static Status prepare(Filter *filter, const FilterRow *row, size_t slot) {
     Texts *texts = filter->state;
     Str room = {0}, folded = {0};
@@ -41,9 +52,7 @@ static Status prepare(Filter *filter, const FilterRow *row, size_t slot) {
     if (text.data) text_fold(text, &folded);
     while (folded.len > 0 && strchr(".!? ", folded.data[folded.len - 1])) folded.len--;
     texts->empty[slot] = folded.len == 0;
-    bool asks = strcmp(filter->options[ON].text, "completion") != 0; /* the same question under another system message is another one */
-    uint64_t seed = asks && row->system.len > 0 ? XXH3_64bits(row->system.data, row->system.len) : 0;
-    texts->block[slot] = XXH3_128bits_withSeed(str_text(&folded), folded.len, seed);
+    texts->block[slot] = XXH3_128bits_withSeed(str_text(&folded), folded.len, surroundings(row, filter->options[ON].text));
     str_release(&room);
     str_release(&folded);
     return ST_OK;
@@ -65,7 +74,7 @@ static void search(const Filter *filter, size_t slot, int worker, size_t from, F
 
 static const char *alike(const Filter *filter, double score) {
     (void)filter;
-    return score >= 1 ? "the same as a row before" : NULL;
+    return score >= 1 ? "the same as a row before, case, white space, quotes and a full stop aside" : NULL;
 }
 
 static Status grow_texts(Texts *texts) {
@@ -90,12 +99,13 @@ static Status remember(Filter *filter, size_t slot) {
 }
 
 static const FilterMemory memory = {.prepare = prepare, .search = search, .rejects = alike, .remember = remember};
-const FilterKind filter_kind_exact = {.name = "exact",
-                                      .help = "rows that are the same as one before",
-                                      .argument = "true",
-                                      .on = true,
-                                      .stage = FILTER_PROMPT,
-                                      .options = options,
-                                      .open = open,
-                                      .close = close,
-                                      .memory = &memory};
+const FilterKind filter_kind_exact = {
+    .name = "exact",
+    .help = "rows that are the same as one before; case, white space, kinds of quotes, and . ! ? at the end make no difference",
+    .argument = "true",
+    .on = true,
+    .stage = FILTER_PROMPT,
+    .options = options,
+    .open = open,
+    .close = close,
+    .memory = &memory};

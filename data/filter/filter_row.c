@@ -28,6 +28,30 @@ static Status keep(Arena *arena, const Str *text, Slice *slice) {
     return ST_OK;
 }
 
+static Status extend(Arena *arena, Slice more, Slice *text) {
+    if (more.len == 0) return ST_OK;
+    char *both = arena_alloc(arena, text->len + more.len);
+    if (!both) return ST_RESOURCE;
+    if (text->len > 0) memcpy(both, text->data, text->len);
+    memcpy(both + text->len, more.data, more.len);
+    *text = (Slice){both, text->len + more.len};
+    return ST_OK;
+}
+
+/* Columns as they are, whatever they hold: a name and JSON with sorted keys in each line. */
+static Status add_columns(const json_t *row, const char *const *names, size_t n, Arena *arena, Slice *text) {
+    Str lines = {0};
+    for (size_t i = 0; i < n; i++) {
+        const json_t *value = json_object_get(row, names[i]);
+        char *written = value && !json_is_null(value) ? json_dumps(value, JSON_SORT_KEYS | JSON_COMPACT | JSON_ENCODE_ANY) : NULL;
+        if (written) str_printf(&lines, "%s %s\n", names[i], written);
+        free(written);
+    }
+    Status status = extend(arena, (Slice){lines.data, lines.len}, text);
+    str_release(&lines);
+    return status;
+}
+
 /* The turns of one side of a conversation, with a blank line between. */
 typedef struct Side {
     Str text;
@@ -56,10 +80,10 @@ static Status keep_answers(Arena *arena, const Side *side, FilterRow *row) {
     return ST_OK;
 }
 
-/* User turns are what is asked, assistants' turns what answers it. */
+/* User turns are what is asked, assistants' turns what answers it; turns of tools are part of what the question stands in. */
 static Status read_turns(const json_t *normal, Arena *arena, FilterRow *row) {
     Side asked = {0}, answered = {0};
-    Str system = {0};
+    Str system = {0}, context = {0};
     size_t n = json_array_size(normal);
     asked.words = arena_alloc(arena, MAX(n, 1) * sizeof *asked.words);
     answered.words = arena_alloc(arena, MAX(n, 1) * sizeof *answered.words);
@@ -67,15 +91,21 @@ static Status read_turns(const json_t *normal, Arena *arena, FilterRow *row) {
     for (size_t i = 0; i < n && status == ST_OK; i++) {
         const json_t *message = json_array_get(normal, i);
         const char *role = json_string_value(json_object_get(message, "role"));
+        const char *content = json_string_value(json_object_get(message, "content")); /* none where the message calls tools */
         if (strcmp(role, "user") == 0) append_turn(message, &asked);
-        if (strcmp(role, "assistant") == 0) append_turn(message, &answered);
-        const json_t *content = json_object_get(message, "content"); /* none where the message calls tools */
-        if (i == 0 && strcmp(role, "system") == 0 && content) str_append_n(&system, json_string_value(content), json_string_length(content));
+        else if (strcmp(role, "assistant") == 0)
+            append_turn(message, &answered);
+        else if (i == 0 && strcmp(role, "system") == 0)
+            str_append(&system, content ? content : "");
+        else
+            str_printf(&context, "%s %s\n", role, content ? content : "");
     }
     if (status == ST_OK && system.len > 0) status = keep(arena, &system, &row->system);
+    if (status == ST_OK) status = extend(arena, (Slice){context.data, context.len}, &row->context);
     if (status == ST_OK && asked.n > 0) status = keep(arena, &asked.text, &row->instruction);
     if (status == ST_OK && answered.n > 0) status = keep_answers(arena, &answered, row);
     str_release(&system);
+    str_release(&context);
     str_release(&asked.text);
     str_release(&answered.text);
     return status;
@@ -113,6 +143,7 @@ static Status from_pair(const json_t *json, const char *answer, Arena *arena, Fi
     FilterRow second = {0};
     if (json_is_array(json_object_get(json, "prompt"))) TRY(from_messages(json_object_get(json, "prompt"), arena, row));
     else TRY(column(json, "prompt", &row->instruction));
+    TRY(extend(arena, row->completion, &row->context)); /* answers before the one that is asked for */
     row->completion = (Slice){0};
     row->n_answers = 0;
     if (!answer) return ST_OK;
@@ -121,7 +152,7 @@ static Status from_pair(const json_t *json, const char *answer, Arena *arena, Fi
     row->completion = second.completion;
     row->answers = second.answers;
     row->n_answers = second.n_answers;
-    return ST_OK;
+    return extend(arena, second.context, &row->rest);
 }
 
 /* Alpaca's columns; self-instruct's seeds have instances with input and output, of which the first is taken. */
@@ -179,12 +210,15 @@ static void split_task(const json_t *json, FilterRow *row) {
 }
 
 Status filter_row_read(const json_t *json, Arena *arena, FilterRow *row) {
+    static const char *const given[] = {"tools", "functions", "documents"}, *const told[] = {"label", "labels", "completions", "rejected"};
     const json_t *id = json_object_get(json, "id");
     *row = (FilterRow){.json = json, .task_type = json_string_value(json_object_get(json, "task_type")), .id = json_string_value(id)};
     if (json_is_integer(id) && !(row->id = arena_printf(arena, "%lld", (long long)json_integer_value(id)))) return ST_RESOURCE;
     row->judge = row_number(json, "judge");
     row->reward = row_number(json, "reward");
     TRY(read_texts(json, arena, row));
+    TRY(add_columns(json, given, COUNT_OF(given), arena, &row->context));
+    TRY(add_columns(json, told, COUNT_OF(told), arena, &row->rest));
     split_task(json, row);
     return ST_OK;
 }
