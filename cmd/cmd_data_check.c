@@ -123,8 +123,10 @@ static Status print_screen(const Check *check) {
     if (check->rows.prompts) print_result("prompts %lld, tokens %lld\n", (long long)train->rows, (long long)train->tokens);
     else print_result("rows %lld, tokens %lld, trained %lld (%.1f %%)\n", (long long)train->rows, (long long)train->tokens,
                  (long long)train->trained_tokens, train->tokens ? 100 * (double)train->trained_tokens / (double)train->tokens : 0);
-    print_result("dropped %lld, cut %lld, duplicates %lld, near-duplicates %lld\n", (long long)(train->dropped_long + train->dropped_untrained),
+    print_result("dropped %lld, cut %lld, duplicates %lld, near-duplicates %lld", (long long)(train->dropped_long + train->dropped_untrained),
                  (long long)train->cut, (long long)train->duplicates, (long long)check->found.near_duplicates);
+    if ((size_t)check->found.compared < check->rows.train->n) print_result(" among the first %lld rows", (long long)check->found.compared);
+    print_result("\n");
     if (check->rows.eval && check->rows.prompts)
         print_result("held out: %lld prompt%s\n", (long long)check->rows.eval->counts.rows, plural(check->rows.eval->counts.rows));
     else if (check->rows.eval)
@@ -210,6 +212,7 @@ static void write_head(const Check *check, JsonWriter *w) {
     jw_int(w, "cut", train->cut);
     jw_int(w, "duplicates", train->duplicates);
     jw_int(w, "near_duplicates", found->near_duplicates);
+    jw_int(w, "compared_rows", found->compared);
     jw_int(w, "eval_rows", check->rows.eval ? check->rows.eval->counts.rows : 0);
     jw_int(w, "overlapping_eval_rows", found->overlapping_eval);
     jw_object(w, "lengths");
@@ -303,6 +306,7 @@ static Status write_page(const Check *check) {
     page_number(&out, "cut", train->cut);
     page_number(&out, "duplicates", train->duplicates);
     page_number(&out, "near-duplicates", check->found.near_duplicates);
+    page_number(&out, "rows compared for them", check->found.compared);
     str_append(&out, "</table>");
     for (size_t i = 0; i < check->found.n_warnings; i++) {
         str_append(&out, "<p class=\"warn\">");

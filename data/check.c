@@ -293,6 +293,7 @@ static Status find_near_duplicates(const Dataset *dataset, DataCheck *check) {
         check->compared = (int64_t)n;
         if (check->near_duplicates)
             warn(check, "%lld of the first %zu rows are much like an earlier one (4 in 5 runs of five tokens)", (long long)check->near_duplicates, n);
+        if (n < dataset->n) warn(check, "rows much alike were looked for among the first %zu of %zu rows only", n, dataset->n);
     }
     free(sketches);
     free(keys);

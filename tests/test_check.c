@@ -125,20 +125,21 @@ static void planted_faults_are_found(void **state) {
     dataset_free(eval);
 }
 
-/* 50,000 rows of 40 tokens: 6 MiB of sketches, and the rows' own pages, 8 MiB, which are read from the file. */
+/* 50,000 rows, which is as many as are compared, of 40 tokens: 6 MiB of sketches, and the rows' own pages, 8 MiB, which are read from the file. */
 static void many_rows_are_compared_in_little_memory(void **state) {
     (void)state;
 #ifdef SANITIZED
     skip(); /* they take memory of their own */
 #endif
-    Dataset *train = rows_of("many.jsonl", 50000, endless_row);
+    Dataset *train = rows_of("many.jsonl", 50001, endless_row);
     int code = -1;
     pid_t child = fork(); /* whose peak is its own */
     if (child == 0) {
         DataCheck check = {0};
         uint64_t before = memory_resident();
         Status status = data_check(&(RecipeRows){.train = train}, &model, &check);
-        bool fine = status == ST_OK && check.compared == 50000 && check.near_duplicates == 0 && memory_peak() < before + (20 << 20);
+        bool fine = status == ST_OK && check.compared == 50000 && check.near_duplicates == 0 &&
+                    warned(&check, "among the first 50000 of 50001 rows") && memory_peak() < before + (20 << 20);
         if (!fine)
             printf("%lld rows compared, %lld alike, %.1f MiB\n", (long long)check.compared, (long long)check.near_duplicates,
                    ((double)memory_peak() - (double)before) / (1 << 20));
