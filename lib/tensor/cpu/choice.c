@@ -12,11 +12,12 @@ static float chunk_largest(const float *x, int64_t n) {
     return most;
 }
 
-/* weights[i] = e^(x[i] * factor - most); their sum. */
+/* weights[i] = e^((x[i] - most) * factor); their sum. The difference comes first: at very low temperatures the rounding of a product would be larger
+ * than all differences. */
 static double chunk_weights(const float *x, int64_t n, double factor, double most, double *weights) {
     double sum = 0;
 #pragma omp simd reduction(+ : sum)
-    for (int64_t i = 0; i < n; i++) sum += weights[i] = fast_exp_below((double)x[i] * factor - most);
+    for (int64_t i = 0; i < n; i++) sum += weights[i] = fast_exp_below(((double)x[i] - most) * factor);
     return sum;
 }
 
@@ -43,10 +44,11 @@ void ISA_FN(draw)(const Tensor *x, int64_t row, double temperature, double u, in
     }
     int64_t n = tensor_width(x), chunk = 0;
     const float *values = (const float *)x->data + row * n;
-    double factor = 1 / temperature, most = (double)chunk_largest(values, n) * factor, sum = 0, below = 0, weights[CHUNK];
+    double factor = MIN(1 / temperature, 1e300); /* finite: 0 x infinity is no number */
+    double most = (double)chunk_largest(values, n), sum = 0, below = 0, weights[CHUNK];
     double *sums = cpu_scratch(CPU_LOCAL, (size_t)((n + CHUNK - 1) / CHUNK) * sizeof *sums);
     for (int64_t at = 0; at < n; at += CHUNK) sum += sums[at / CHUNK] = chunk_weights(values + at, MIN(CHUNK, n - at), factor, most, weights);
-    *logsumexp = most + log(sum);
+    *logsumexp = most / temperature + log(sum);
     double target = u * sum;
     for (; (chunk + 1) * CHUNK < n && below + sums[chunk] <= target; chunk++) below += sums[chunk];
     while (chunk > 0 && sums[chunk] == 0) chunk--; /* rounding left nothing of u: the last one that can be drawn */
