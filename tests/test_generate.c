@@ -401,6 +401,12 @@ static void faults_are_named(void **state) {
     check_status(generate(tiny, NULL, prompts, 5, &config, NULL, keep, results), ST_RESOURCE);
     check_text("enough");
     assert_int_equal(results->n, 2);
+    for (int g = 0; g < 2; g++) {
+        config = (GenerateConfig){.sample = g ? greedy : plain, .max_new_tokens = VOCAB + 1, .n = 1, .ignore_eos = true};
+        config.sample.no_repeat_ngram_size = 1;
+        check_status(generate(tiny, NULL, prompts, 1, &config, NULL, keep, results), ST_NUMERIC);
+        check_text("no token is left to go on with after 257 of the answer to prompt 1"); /* the prompt has the first of 258 */
+    }
     double logprob;
     ScoreRow none = {prompt_ids[0], 0, &logprob};
     check_status(score_rows(tiny, &none, 1, NULL, NULL), ST_INPUT);

@@ -89,6 +89,24 @@ static void greedy_takes_the_first_of_equals(void **state) {
     assert_int_equal(sample_greedy(&plain, logits, 4, NULL, 0, 0, &scratch), 1);
 }
 
+/* Every token of the vocabulary has been said, and may not be said again. */
+static void no_token_may_be_left(void **state) {
+    (void)state;
+    double logits[4] = {1, 3, 3, 2};
+    const int32_t history[4] = {2, 0, 3, 1};
+    SampleConfig config = plain;
+    config.no_repeat_ngram_size = 1;
+    assert_int_equal(sample_greedy(&config, logits, 4, history, 4, 0, &scratch), -1);
+    for (config.top_k = 0; config.top_k < 3; config.top_k += 2)
+        for (config.top_p = 0.5; config.top_p < 2; config.top_p += 0.5) {
+            for (int v = 0; v < 4; v++) logits[v] = v;
+            assert_false(sample_distribution(&config, logits, 4, history, 4, 0, &scratch));
+            for (int v = 0; v < 4; v++) logits[v] = v;
+            assert_true(sample_distribution(&config, logits, 4, history, 3, 0, &scratch));
+            assert_int_equal(sample_pick(logits, 4, 0.5), 1);
+        }
+}
+
 static void picks_follow_the_distribution(void **state) {
     (void)state;
     const double p[4] = {0.1, 0, 0.6, 0.3};
@@ -108,9 +126,8 @@ static void picks_follow_the_distribution(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(filters_equal_transformers),
-        cmocka_unit_test(order_of_filters),
-        cmocka_unit_test(greedy_takes_the_first_of_equals),
+        cmocka_unit_test(filters_equal_transformers),       cmocka_unit_test(order_of_filters),
+        cmocka_unit_test(greedy_takes_the_first_of_equals), cmocka_unit_test(no_token_may_be_left),
         cmocka_unit_test(picks_follow_the_distribution),
     };
     return cmocka_run_group_tests(tests, NULL, NULL);

@@ -330,7 +330,7 @@ static void row_read(const Source *from, double *out) {
     for (int64_t v = 0; from->advice && v < vocab; v++) out[v] += element(from->advice, from->row, v);
 }
 
-/* By the logits after advice, penalties and filters. */
+/* By the logits after advice, penalties and filters; -1: no token is left. */
 static void choose_filtered(const Generator *g, const Source *from, double u, Chooser *chooser, Sequence *s) {
     const SampleConfig *sample = &g->config->sample;
     const Completion *c = &s->completion;
@@ -343,9 +343,9 @@ static void choose_filtered(const Generator *g, const Source *from, double u, Ch
     if (sample_is_greedy(sample)) {
         s->next = sample_greedy(sample, chooser->logits, vocab, history.data, history.n, prompt->n, &chooser->scratch);
     } else {
-        sample_distribution(sample, chooser->logits, vocab, history.data, history.n, prompt->n, &chooser->scratch);
-        s->next = sample_pick(chooser->logits, vocab, u);
-        s->next_filtered = log(chooser->logits[s->next]);
+        bool any = sample_distribution(sample, chooser->logits, vocab, history.data, history.n, prompt->n, &chooser->scratch);
+        s->next = any ? sample_pick(chooser->logits, vocab, u) : -1;
+        s->next_filtered = any ? log(chooser->logits[s->next]) : 0;
     }
     ids_release(&history);
 }
@@ -366,8 +366,9 @@ static void choose(const Generator *g, const Logits *step, Chooser *chooser, Seq
     s->next = (int32_t)next;
     s->next_filtered = greedy || !plain ? 0 : element(logits, from.row, next) / sample->temperature - logsumexp;
     if (!plain) choose_filtered(g, &from, u, chooser, s);
-    s->next_logprob = logits_logprob(from.logits, from.row, s->next);
-    s->next_tempered = greedy || sample->temperature == 1 ? s->next_logprob : element(logits, from.row, s->next) / sample->temperature - logsumexp;
+    int32_t told = MAX(s->next, 0); /* where no token is left, that of any tells whether the logits are numbers */
+    s->next_logprob = logits_logprob(from.logits, from.row, told);
+    s->next_tempered = greedy || sample->temperature == 1 ? s->next_logprob : element(logits, from.row, told) / sample->temperature - logsumexp;
 }
 
 /* Bytes of text that no stop text can still begin in. */
@@ -460,6 +461,12 @@ static Status push_logprobs(Sequence *s) {
     return ST_OK;
 }
 
+static Status none_left(const Completion *c) {
+    status_fail(ST_NUMERIC, "no token is left to go on with after %zu of the answer to prompt %zu: each would repeat an n-gram", c->ids.n,
+                c->prompt + 1);
+    return status_hint(ST_NUMERIC, "make no_repeat_ngram_size larger, or max_new_tokens smaller");
+}
+
 /* Takes the token that was chosen. */
 static Status extend(Generator *g, Sequence *s) {
     Completion *c = &s->completion;
@@ -467,6 +474,7 @@ static Status extend(Generator *g, Sequence *s) {
     double logprob = s->next_logprob;
     s->row = NO_ROW;
     if (!isfinite(logprob)) return status_fail(ST_NUMERIC, "a logit of prompt %zu is not finite", c->prompt + 1);
+    if (id < 0) return none_left(c);
     ids_push(&c->ids, id);
     TRY(push_logprobs(s));
     bool eos = is_eos(g, id), full = (int64_t)c->ids.n >= g->config->max_new_tokens, stopped = false;

@@ -23,10 +23,10 @@ typedef struct SampleConfig {
 } SampleConfig;
 typedef struct SampleScratch { int32_t *ids; double *keys; } SampleScratch; /* V entries each */
 /* Turns `logits` (V) into the final distribution in place (probabilities, zeros where filtered). history: prompt and completion; the completion
- * begins at prompt_length. */
-void sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
+ * begins at prompt_length. False: no token is left that may follow, or none has a logit that is a number. */
+bool sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
                          const SampleScratch *scratch);
-/* The likeliest token after the penalties, the lowest id of equal ones; changes logits. */
+/* The likeliest token after the penalties, the lowest id of equal ones; -1: none is left, likewise. Changes logits. */
 int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
                       const SampleScratch *scratch);
 bool sample_is_greedy(const SampleConfig *config);

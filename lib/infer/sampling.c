@@ -145,7 +145,7 @@ static void keep_eta(double epsilon, double *logits, int64_t vocab) {
     keep_above(fmin(epsilon, sqrt(epsilon) * exp(-entropy_of(logits, vocab, total))), logits, vocab);
 }
 
-void sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
+bool sample_distribution(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
                          const SampleScratch *scratch) {
     ASSERT(prompt_length <= n_history, "a prompt of %zu tokens in a history of %zu", prompt_length, n_history);
     penalize_counts(config, logits, history + prompt_length, n_history - prompt_length, scratch->ids, vocab);
@@ -160,8 +160,10 @@ void sample_distribution(const SampleConfig *config, double *logits, int64_t voc
     if (config->epsilon_cutoff > 0) keep_above(config->epsilon_cutoff, logits, vocab);
     if (config->eta_cutoff > 0) keep_eta(config->eta_cutoff, logits, vocab);
     double top = largest(logits, vocab), sum = 0;
+    if (top == -HUGE_VAL) return false;
     for (int64_t v = 0; v < vocab; v++) sum += logits[v] = exp(logits[v] - top);
     for (int64_t v = 0; v < vocab; v++) logits[v] /= sum;
+    return true;
 }
 
 int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab, const int32_t *history, size_t n_history, size_t prompt_length,
@@ -169,10 +171,11 @@ int32_t sample_greedy(const SampleConfig *config, double *logits, int64_t vocab,
     penalize_counts(config, logits, history + prompt_length, n_history - prompt_length, scratch->ids, vocab);
     penalize_repetition(config->repetition_penalty, logits, history, n_history, scratch->ids, vocab);
     ban_repeated_ngrams(config->no_repeat_ngram_size, logits, history, n_history);
-    int64_t best = 0;
-    for (int64_t v = 1; v < vocab; v++)
-        if (logits[v] > logits[best]) best = v;
-    return (int32_t)best;
+    double top = -HUGE_VAL;
+    int32_t best = -1;
+    for (int64_t v = 0; v < vocab; v++)
+        if (logits[v] > top) top = logits[v], best = (int32_t)v;
+    return best;
 }
 
 bool sample_is_greedy(const SampleConfig *config) { return config->greedy || config->temperature == 0; }
