@@ -95,6 +95,8 @@ void show_result(void); /* flushes: what was printed so far can be read */
 /* Once, by main: flushes, and says what came of writing. ST_RESOURCE for a full disk and the like; a closed pipe ends the program by SIGPIPE, without
  * a word, unless something else went wrong before. */
 Status end_result(Status status);
+/* Takes an interrupt back where it was Ctrl-C and nothing else that asked; true: the command goes on. main's */
+bool interrupt_forgive(void);
 int screen_width(void);     /* columns of stdout's terminal; 0 where it is none */
 bool screen_redraws(void);  /* stdout is a terminal whose cursor moves: not TERM=dumb */
 bool screen_paints(void);   /* the same, and colours are wanted: no NO_COLOR */

@@ -40,8 +40,8 @@ static Status take_answer(void *context, const Completion *completion) {
     return ST_OK;
 }
 
-static Status question_ids(const Talk *talk, Ids *ids) {
-    json_t *row = json_pack("{s:O}", "messages", talk->messages);
+static Status question_ids(const Talk *talk, json_t *messages, Ids *ids) {
+    json_t *row = json_pack("{s:O}", "messages", messages);
     if (!row) return status_fail(ST_RESOURCE, "out of memory");
     ids_clear(ids);
     Status status = row_question(row, &(DataConfig){.system = talk->system, .chat = talk->opened.chat}, talk->opened.tokenizer, ids);
@@ -49,23 +49,35 @@ static Status question_ids(const Talk *talk, Ids *ids) {
     return status;
 }
 
-/* The question's ids; the oldest rounds are forgotten while it has no room beside an answer. */
-static Status fitting_ids(Talk *talk, Ids *ids) {
+/* The question's ids; the oldest rounds of `messages` go while it has no room beside an answer. */
+static Status fit(const Talk *talk, json_t *messages, Ids *ids) {
     int64_t room = session_room(talk->config.session) - talk->config.max_new_tokens;
-    size_t forgotten = 0;
-    TRY(question_ids(talk, ids));
-    while ((int64_t)ids->n > room && json_array_size(talk->messages) > 2) {
-        json_array_remove(talk->messages, 0);
-        json_array_remove(talk->messages, 0);
-        forgotten += 2;
-        TRY(question_ids(talk, ids));
+    TRY(question_ids(talk, messages, ids));
+    while ((int64_t)ids->n > room && json_array_size(messages) > 2) {
+        json_array_remove(messages, 0);
+        json_array_remove(messages, 0);
+        TRY(question_ids(talk, messages, ids));
     }
-    if (forgotten)
-        show_line("(the oldest %zu message%s forgotten: the conversation is longer than %lld token%s, see --context)", forgotten,
-                  plural((int64_t)forgotten), (long long)session_room(talk->config.session), plural(session_room(talk->config.session)));
     if ((int64_t)ids->n <= room) return ST_OK;
     status_fail(ST_INPUT, "the message has %zu tokens, and there is room for %lld", ids->n, (long long)room);
     return status_hint(ST_INPUT, "raise --context, or lower --max-new-tokens");
+}
+
+/* The same of the conversation, from which nothing goes where even the last message alone has no room. */
+static Status fitting_ids(Talk *talk, Ids *ids) {
+    json_t *rest = json_copy(talk->messages);
+    Status status = rest ? fit(talk, rest, ids) : status_fail(ST_RESOURCE, "out of memory");
+    size_t forgotten = json_array_size(talk->messages) - json_array_size(rest);
+    if (status != ST_OK) {
+        json_decref(rest);
+        return status;
+    }
+    json_decref(talk->messages);
+    talk->messages = rest;
+    if (forgotten)
+        show_line("(the oldest %zu message%s forgotten: the conversation is longer than %lld token%s, see --context)", forgotten,
+                  plural((int64_t)forgotten), (long long)session_room(talk->config.session), plural(session_room(talk->config.session)));
+    return ST_OK;
 }
 
 static Status say(json_t *messages, const char *role, const char *text) {
@@ -77,7 +89,6 @@ static Status say(json_t *messages, const char *role, const char *text) {
 static Status answer(Talk *talk) {
     Ids ids = {0};
     str_clear(&talk->answer);
-    interrupt_clear();
     Status status = fitting_ids(talk, &ids);
     size_t turn = json_array_size(talk->messages);
     if (status == ST_OK)
@@ -86,10 +97,7 @@ static Status answer(Talk *talk) {
     ids_release(&ids);
     print_text("\n", 1);
     show_result();
-    if (status == ST_INTERRUPTED) {
-        interrupt_clear();
-        status = ST_OK;
-    }
+    if (status == ST_INTERRUPTED && interrupt_forgive()) status = ST_OK;
     if (status == ST_OK) status = say(talk->messages, "assistant", str_text(&talk->answer));
     if (status != ST_OK) json_array_remove(talk->messages, turn - 1); /* the question goes as well, so that another can be asked */
     return status;
@@ -162,7 +170,7 @@ static Status load(Talk *talk, const char *path) {
 static void show_commands(void) {
     show_line(
         "/system TEXT   set the system message, and begin anew\n/reset         begin anew\n/save FILE     write the conversation, a row as training takes it\n"
-        "/load FILE     go on with a saved one\n/retry         another answer to the last question\nCtrl-C stops an answer, Ctrl-D leaves; a line that ends with \\ goes on");
+        "/load FILE     go on with a saved one\n/retry         another answer to the last question\nCtrl-C stops an answer or drops what is typed, Ctrl-D leaves; a line that ends with \\ goes on");
 }
 
 static Status retry(Talk *talk) {
@@ -210,11 +218,19 @@ static char *plain_line(void) {
     return line;
 }
 
-/* One line, or several that end with a backslash; NULL at the end of input. The caller frees it. */
+/* One line, or several of which all but the last end with a backslash; NULL at the end of input and when the program is to end. On a terminal Ctrl-C
+ * begins anew. The caller frees it. */
 static char *read_input(const Talk *talk) {
     Str text = {0};
-    for (;;) {
+    while (!interrupt_requested()) {
         char *line = talk->terminal ? readline(text.len ? ". " : "> ") : plain_line();
+        if (talk->terminal && interrupt_forgive()) {
+            free(line);
+            str_clear(&text);
+            print_text("\n", 1);
+            show_result();
+            continue;
+        }
         if (!line) break;
         size_t len = strlen(line);
         bool more = len > 0 && line[len - 1] == '\\';
@@ -222,6 +238,10 @@ static char *read_input(const Talk *talk) {
         free(line);
         if (!more) return text.data ? text.data : strdup("");
         str_append_char(&text, '\n');
+    }
+    if (text.len > 0 && !interrupt_requested()) {
+        text.data[text.len - 1] = '\0'; /* the last line wanted one behind it, which does not come */
+        return text.data;
     }
     str_release(&text);
     return NULL;
@@ -232,7 +252,7 @@ static Status converse(Talk *talk) {
     bool leave = false;
     Status status = ST_OK;
     for (char *line; !leave && (line = read_input(talk)); free(line)) {
-        interrupt_clear();
+        interrupt_forgive();
         if (talk->terminal && *line) add_history(line);
         if (line[strspn(line, " \t\n")] == '\0') continue;
         if (*line == '/') {
@@ -242,14 +262,15 @@ static Status converse(Talk *talk) {
             if (status == ST_OK) status = answer(talk);
         }
         if (status == ST_OK) continue;
-        if (status == ST_NUMERIC || status == ST_RESOURCE || !talk->terminal) {
+        bool ends = status == ST_NUMERIC || status == ST_RESOURCE || (status == ST_INTERRUPTED && !interrupt_forgive());
+        if (ends || !talk->terminal) {
             free(line);
             return status;
         }
         show_message("%s%s%s", status_text(), *status_hint_text() ? "\n" : "", status_hint_text());
     }
     if (talk->terminal && !leave) print_text("\n", 1);
-    return ST_OK;
+    return interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted") : ST_OK;
 }
 
 static Status run(const Command *command, Talk *talk) {

@@ -15,6 +15,7 @@ const char *program_path;
 /* The first interrupt asks: what is running saves and ends. A later one does not ask; but one that comes along with the first is the same one:
  * timeout signals its child and then the group that this is in, and a terminal both of them. */
 enum { SAME_SIGNAL_MS = 1000 };
+static atomic_int asked_by; /* the signal; one that is to end the program stands before Ctrl-C */
 
 static void on_signal(int number) {
     static atomic_llong asked_at;
@@ -22,6 +23,7 @@ static void on_signal(int number) {
     struct timespec now;
     clock_gettime(CLOCK_MONOTONIC, &now);
     long long ms = (long long)now.tv_sec * 1000 + now.tv_nsec / 1000000;
+    if (!interrupt_requested() || number != SIGINT) atomic_store(&asked_by, number);
     if (!interrupt_requested()) {
         atomic_store(&asked_at, ms);
         interrupt_request();
@@ -30,6 +32,13 @@ static void on_signal(int number) {
         (void)written;
         _exit(128 + number);
     }
+}
+
+bool interrupt_forgive(void) {
+    int ctrl_c = SIGINT;
+    if (!interrupt_requested() || !atomic_compare_exchange_strong(&asked_by, &ctrl_c, 0)) return false;
+    interrupt_clear();
+    return true;
 }
 
 static void catch_signals(void) {
