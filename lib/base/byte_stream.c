@@ -39,7 +39,7 @@ static void refill(ByteStream *stream) {
     }
     while (!stream->ended && stream->len < CHUNK) {
         ssize_t got = read(stream->fd, stream->chunk + stream->len, CHUNK - stream->len);
-        if (got < 0 && errno == EINTR) continue;
+        if (got < 0 && errno == EINTR && !interrupt_requested()) continue; /* a pipe may have nothing more for ever */
         if (got < 0) stream->error = errno;
         if (got > 0) stream->len += (size_t)got;
         stream->ended = got <= 0;
@@ -176,6 +176,7 @@ ptrdiff_t stream_read(ByteStream *stream, void *bytes, size_t size) {
 }
 
 Status stream_fault(const ByteStream *stream, const char *place) {
+    if (stream->error == EINTR) return status_fail(ST_INTERRUPTED, "interrupted while reading '%s'%s", stream->path, place);
     if (stream->error != 0) return status_errno(stream->error, "cannot read '%s'%s", stream->path, place);
     return status_fail(ST_INPUT, "cannot unpack '%s'%s: %s", stream->path, place, stream->reason);
 }
