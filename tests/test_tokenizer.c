@@ -353,6 +353,11 @@ static void decoders(void **state) {
     check_decode(MODEL("") DECODER("{\"type\":\"ByteLevel\"}"), "hello hello\xC3\xA9\xEF\xBF\xBD", 23, 25, 14, 15, 14);
     check_decode(MODEL("") DECODER("{\"type\":\"ByteLevel\"}") ADDED(SPECIAL(40, "<\xE4\xB8\x80>", "")), "\xEF\xBF\xBD<\xE4\xB8\x80>a", 14, 40, 1);
     check_decode_as("{" MODEL("") DECODER("{\"type\":\"ByteLevel\"}") ADDED(SPECIAL(40, "<a>", "")) "}", true, "\xC3\xA9", IDS(14, 40, 15));
+    /* A token of normalised text as the normalizer leaves it: tokenizers 0.23.3 */
+    check_decode(MODEL("") DECODER("{\"type\":\"ByteLevel\"}") NORM("{\"type\":\"NFKD\"}")
+                     ADDED("{\"id\":40,\"content\":\"\xC3\x9Cn\",\"normalized\":true}," PLAIN(41, "<A>", "")),
+                 "U\xCC\x88n<A>", 40, 41);
+    check_decode(MODEL("") NORM("{\"type\":\"Lowercase\"}") ADDED("{\"id\":40,\"content\":\"HE\",\"normalized\":true}"), "he a", 40, 1);
     check_decode(MODEL(""), "hello a b", 23, 1, 2);
     check_decode(MODEL("") DECODER("{\"type\":\"Sequence\",\"decoders\":[]}"), "helloab", 23, 1, 2);
     check_refused("{" MODEL("") DECODER("{\"type\":\"Sequence\",\"decoders\":[{\"type\":\"Fuse\"},{\"type\":\"ByteLevel\"}]}") "}", "behind one that joins");

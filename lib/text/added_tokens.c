@@ -24,13 +24,18 @@ static Status set_init(Loader *loader, AddedTokens *added, AddedSet *set, bool n
     return ST_OK;
 }
 
-/* A token of normalised text is looked for as the normalizer leaves it. */
-static Status pattern_normalize(Loader *loader, Encoder *encoder, AddedToken *token) {
+/* A token of normalised text is looked for, and decoded, as the normalizer leaves it, as tokenizers 0.23.3 does. */
+static Status pattern_normalize(Loader *loader, Encoder *encoder, AddedTokens *added, AddedToken *token) {
+    size_t size = (size_t)loader->tokenizer->vocabulary.size;
     Text text = {token->content.data, token->content.len, NULL, 0};
     TRY(normalizer_run(&loader->tokenizer->normalizer, encoder, &text));
     token->pattern.len = text.len;
     token->pattern.data = text.len > 0 ? arena_strndup(loader->arena, text.data, text.len) : "";
-    return token->pattern.data ? ST_OK : ST_RESOURCE;
+    if (!token->pattern.data) return ST_RESOURCE;
+    if (slice_is(token->pattern, token->content.data)) return ST_OK;
+    if (!added->decoded && !(added->decoded = arena_zero(loader->arena, size * sizeof *added->decoded))) return ST_RESOURCE;
+    added->decoded[token->id] = token->pattern;
+    return ST_OK;
 }
 
 static Status token_read(Loader *loader, AddedToken *token, const json_t *item) {
@@ -57,7 +62,7 @@ Status added_tokens_init(Loader *loader, AddedTokens *added, const json_t *node)
         AddedToken *token = &added->tokens[added->n++];
         TRY_GOTO(token_read(loader, token, item), done);
         if (token->special) added->special[token->id] = true;
-        if (token->normalized) TRY_GOTO(pattern_normalize(loader, &encoder, token), done);
+        if (token->normalized) TRY_GOTO(pattern_normalize(loader, &encoder, added, token), done);
     }
     TRY_GOTO(set_init(loader, added, &added->plain, false), done);
     TRY_GOTO(set_init(loader, added, &added->normalized, true), done);

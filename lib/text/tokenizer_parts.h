@@ -201,7 +201,14 @@ Status pretokenizer_run(const PreTokenizer *pretokenizer, Encoder *encoder, Text
 
 typedef struct AddedToken { Slice content, pattern; int32_t id; bool special, single_word, lstrip, rstrip, normalized; } AddedToken;
 typedef struct AddedSet { const AddedToken **tokens; size_t n; bool first[256]; } AddedSet; /* sorted by pattern */
-typedef struct AddedTokens { AddedToken *tokens; size_t n; AddedSet plain, normalized; bool *special; } AddedTokens; /* special: by id */
+/* special: by id; decoded: by id likewise, what is decoded in place of a token that the normalizer changes, data NULL: itself; NULL: all are */
+typedef struct AddedTokens {
+    AddedToken *tokens;
+    size_t n;
+    AddedSet plain, normalized;
+    bool *special;
+    Slice *decoded;
+} AddedTokens;
 Status added_tokens_init(Loader *loader, AddedTokens *added, const json_t *node);
 typedef struct AddedMatch { size_t start, end, resume; const AddedToken *token; } AddedMatch; /* resume: where the search goes on */
 /* The next token in text[from..]. `floor`: where the text that is still free begins; stripping stops there, so that start may reach end. A token
