@@ -76,6 +76,13 @@ static void written_files_are_read_back(void **state) {
     safetensors_declare(writer, "a", DT_F32, 1, (int64_t[]){1});
     safetensors_abandon(writer);
     assert_false(file_exists(temp_file(dir, "b.safetensors")));
+
+    check_ok(safetensors_writer_new(temp_file(dir, "b.safetensors"), &writer)); /* nobody could read it */
+    for (int i = 0; i < 2; i++) safetensors_declare(writer, "a", DT_F32, 1, (int64_t[]){1});
+    for (int i = 0; i < 2; i++) safetensors_write(writer, matrix, sizeof *matrix);
+    check_status(safetensors_commit(writer), ST_INPUT);
+    check_text("duplicate object key near '\"a\"'");
+    assert_false(file_exists(temp_file(dir, "b.safetensors")));
     temp_dir_remove(dir);
 }
 

@@ -109,6 +109,7 @@ static Status save_named_modules(Model *model, const LoraConfig *config) {
             const Module *module = &model->modules[i];
             if (!module_matches(module->path, &config->saved[t], 1)) continue;
             found = true;
+            if (module_matches(module->path, config->saved, t)) continue; /* saved by a name before */
             if (module_is_linear(model, module) && lora_targets(config, module->path))
                 return status_fail(ST_CONFIG, "'%s' is in modules_to_save and a LoRA target at once", module->path);
             TRY(save_module(model, module, true));
@@ -608,7 +609,7 @@ static void write_targets(JsonWriter *w, const Model *model) {
 }
 
 /* PEFT takes every module whose path ends with a name's letters: "norm" would be each input_layernorm as well. Such a name is written as the paths
- * that it stands for here. */
+ * that it stands for here. What names before it stand for is not written again. */
 static void write_saved(JsonWriter *w, const Model *model) {
     const LoraConfig *lora = &model->lora;
     if (lora->n_saved == 0) {
@@ -617,12 +618,18 @@ static void write_saved(JsonWriter *w, const Model *model) {
     }
     jw_array(w, "modules_to_save");
     for (size_t t = 0; t < lora->n_saved; t++) {
-        bool plain = true;
-        for (size_t i = 0; i < model->n_modules; i++)
-            plain &= text_ends_with(model->modules[i].path, lora->saved[t]) == module_matches(model->modules[i].path, &lora->saved[t], 1);
+        bool plain = true, matches = false, adds = false;
+        for (size_t i = 0; i < model->n_modules; i++) {
+            bool match = module_matches(model->modules[i].path, &lora->saved[t], 1);
+            plain &= text_ends_with(model->modules[i].path, lora->saved[t]) == match;
+            matches |= match;
+            adds |= match && !module_matches(model->modules[i].path, lora->saved, t);
+        }
+        if (matches && !adds) continue;
         if (plain) jw_string(w, NULL, lora->saved[t]);
         for (size_t i = 0; i < model->n_modules && !plain; i++)
-            if (module_matches(model->modules[i].path, &lora->saved[t], 1)) jw_string(w, NULL, model->modules[i].path);
+            if (module_matches(model->modules[i].path, &lora->saved[t], 1) && !module_matches(model->modules[i].path, lora->saved, t))
+                jw_string(w, NULL, model->modules[i].path);
     }
     jw_end_array(w);
 }

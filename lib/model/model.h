@@ -47,7 +47,8 @@ const StoredTensor *safetensors_find(const Safetensors *set, const char *name);
 double stored_get(const StoredTensor *tensor, int64_t i);
 int64_t stored_count(const StoredTensor *tensor);
 
-/* Writes one file: declare all tensors, then hand over their bytes in the same order (any piece size). Appears whole or not at all. */
+/* Writes one file: declare all tensors, each by a name of its own, then hand over their bytes in the same order (any piece size). Appears whole or
+ * not at all. */
 typedef struct SafetensorsWriter SafetensorsWriter;
 Status safetensors_writer_new(const char *path, SafetensorsWriter **writer); /* __metadata__ starts with {"format":"pt"} */
 void safetensors_declare(SafetensorsWriter *writer, const char *name, DType dtype, int n_dims, const int64_t *shape);

@@ -99,11 +99,22 @@ static void writer_free(SafetensorsWriter *writer) {
 
 bool safetensors_failed(const SafetensorsWriter *writer) { return writer->file.status != ST_OK; }
 
+/* A name that is there twice makes a file that nobody can read. */
+static Status check_names(const SafetensorsWriter *writer) {
+    json_t *header;
+    const Str *text = &writer->header.text;
+    TRY(json_read_text(str_text(text), text->len, writer->file.path, &header));
+    json_decref(header);
+    return ST_OK;
+}
+
 Status safetensors_commit(SafetensorsWriter *writer) {
     if (!writer->started) write_header(writer);
     ASSERT(safetensors_failed(writer) || writer->written == writer->declared, "%llu bytes written, %llu declared", (unsigned long long)writer->written,
            (unsigned long long)writer->declared);
-    Status status = writer_commit(&writer->file);
+    Status status = safetensors_failed(writer) ? ST_OK : check_names(writer);
+    if (status == ST_OK) status = writer_commit(&writer->file);
+    else writer_abandon(&writer->file);
     writer_free(writer);
     return status;
 }
