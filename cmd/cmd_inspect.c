@@ -41,7 +41,7 @@ static void print_tensors(Inspect *job, const Safetensors *set) {
         jw_end_object(&job->json);
         str_printf(&job->plain, "%-64s %-5s (%s)\n", shown(job, tensor->name), tensor->dtype_text, str_text(&shape));
         str_release(&shape);
-        elements += stored_count(tensor);
+        elements += tensor->count;
         bytes += tensor->bytes;
     }
     jw_end_array(&job->json);

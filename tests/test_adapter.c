@@ -79,14 +79,14 @@ static double run_backward(Run *run, double n_total) {
 static int64_t stored_ids(const Safetensors *set, int s, int32_t *ids) {
     const StoredTensor *stored = safetensors_find(set, s ? "seq1.input_ids" : "seq0.input_ids");
     assert_non_null(stored);
-    for (int64_t i = 0; i < stored_count(stored); i++) ids[i] = (int32_t)stored_get(stored, i);
-    return stored_count(stored);
+    for (int64_t i = 0; i < stored->count; i++) ids[i] = (int32_t)stored_get(stored, i);
+    return stored->count;
 }
 
 static void check_stored(const char *what, const double *got, const Safetensors *set, const char *name, double tolerance) {
     const StoredTensor *stored = safetensors_find(set, name);
     if (!stored) fail_msg("no '%s'", name);
-    size_t count = (size_t)stored_count(stored);
+    size_t count = (size_t)stored->count;
     double *want = malloc(count * sizeof *want);
     for (size_t i = 0; i < count; i++) want[i] = stored_get(stored, (int64_t)i);
     char label[256];

@@ -488,7 +488,7 @@ static void logits_belong_to_the_scores(void **state) {
 static size_t stored_ids(const Safetensors *set, const char *name, int32_t *ids) {
     const StoredTensor *stored = safetensors_find(set, name);
     if (!stored) fail_msg("no '%s' in the expected values", name);
-    size_t n = (size_t)stored_count(stored);
+    size_t n = (size_t)stored->count;
     assert_true(n <= MAX_IDS);
     for (size_t i = 0; i < n; i++) ids[i] = (int32_t)stored_get(stored, (int64_t)i);
     return n;

@@ -54,7 +54,7 @@ static void write_ids(FILE *file, const Safetensors *expected, const char *name,
     const StoredTensor *ids = safetensors_find(expected, name);
     if (!ids) fail_msg("no '%s'", name);
     fprintf(file, "{\"%s\": [", key);
-    for (int64_t i = 0; i < stored_count(ids); i++) fprintf(file, "%s%d", i ? ", " : "", (int)stored_get(ids, i));
+    for (int64_t i = 0; i < ids->count; i++) fprintf(file, "%s%d", i ? ", " : "", (int)stored_get(ids, i));
     fprintf(file, "]}\n");
 }
 
@@ -77,8 +77,8 @@ static void check_stored(const char *what, const StoredTensor *got, const Stored
     char label[300];
     snprintf(label, sizeof label, "%s %s", what, want->name);
     if (!got) fail_msg("%s is missing", label);
-    assert_int_equal(stored_count(got), stored_count(want));
-    size_t n = (size_t)stored_count(want);
+    assert_int_equal(got->count, want->count);
+    size_t n = (size_t)want->count;
     double *x = malloc(n * sizeof *x), *y = malloc(n * sizeof *y);
     for (size_t i = 0; i < n; i++) x[i] = stored_get(got, (int64_t)i), y[i] = stored_get(want, (int64_t)i);
     check_close_f64(label, x, y, n, tolerance, 0);
@@ -135,10 +135,9 @@ static void check_logprobs(const Safetensors *expected) {
         assert_true(lines_next(&lines, &line));
         check_ok(json_read_text(line.data, line.len, "row", &row));
         const json_t *logprobs = json_object_get(row, "logprobs");
-        assert_int_equal(json_array_size(logprobs), stored_count(want) + 1);
+        assert_int_equal(json_array_size(logprobs), want->count + 1);
         assert_true(json_is_null(json_array_get(logprobs, 0)));
-        for (int64_t i = 0; i < stored_count(want); i++)
-            check_close(json_number_value(json_array_get(logprobs, (size_t)i + 1)), stored_get(want, i), 5e-5);
+        for (int64_t i = 0; i < want->count; i++) check_close(json_number_value(json_array_get(logprobs, (size_t)i + 1)), stored_get(want, i), 5e-5);
         json_decref(row);
     }
     assert_false(lines_next(&lines, &line));
@@ -155,10 +154,9 @@ static void check_eval(const char *model, const char *folder) {
 
 static void check_greedy(const char *model, const Safetensors *expected) {
     const StoredTensor *tokens = safetensors_find(expected, "greedy.tokens"), *logprobs = safetensors_find(expected, "greedy.logprobs");
-    tune("generate %s --input %s --compute f32 --greedy --ignore-eos --max-new-tokens %d", model, temp_file(dir, "prompt.jsonl"),
-         (int)stored_count(tokens));
+    tune("generate %s --input %s --compute f32 --greedy --ignore-eos --max-new-tokens %d", model, temp_file(dir, "prompt.jsonl"), (int)tokens->count);
     json_t *row = json_file(temp_file(dir, "out.json"));
-    for (size_t i = 0; i < (size_t)stored_count(tokens); i++) {
+    for (size_t i = 0; i < (size_t)tokens->count; i++) {
         assert_int_equal(json_integer_value(json_array_get(json_object_get(row, "completion_ids"), i)), (int)stored_get(tokens, (int64_t)i));
         check_close(json_number_value(json_array_get(json_object_get(row, "logprobs"), i)), stored_get(logprobs, (int64_t)i), 5e-5);
     }

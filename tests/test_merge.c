@@ -58,8 +58,8 @@ static double largest_distance(const char *got_path, const char *want_path) {
     for (size_t i = 0; i < want->n; i++) {
         const StoredTensor *w = &want->tensors[i], *g = safetensors_find(got, w->name);
         if (!g) fail_msg("'%s' is missing in '%s'", w->name, got_path);
-        assert_int_equal(stored_count(g), stored_count(w));
-        for (int64_t k = 0; k < stored_count(w); k++) worst = fmax(worst, fabs(stored_get(g, k) - stored_get(w, k)));
+        assert_int_equal(g->count, w->count);
+        for (int64_t k = 0; k < w->count; k++) worst = fmax(worst, fabs(stored_get(g, k) - stored_get(w, k)));
     }
     assert_int_equal(got->n, want->n);
     safetensors_close(got);
@@ -135,7 +135,7 @@ static void weighted_sum(void **state) {
         snprintf(name, sizeof name, "%s.weight", delta->name + strlen("cat."));
         const StoredTensor *x = safetensors_find(before, name), *y = safetensors_find(after, name);
         n_compared++;
-        for (int64_t k = 0; k < stored_count(delta); k++) check_close(stored_get(y, k), stored_get(x, k) + stored_get(delta, k), 1e-6);
+        for (int64_t k = 0; k < delta->count; k++) check_close(stored_get(y, k), stored_get(x, k) + stored_get(delta, k), 1e-6);
     }
     assert_int_equal(n_compared, result->n_changed);
     safetensors_close(before);
@@ -169,7 +169,7 @@ static bool same_tensor(const Safetensors *a, const char *name_a, const Safetens
     const StoredTensor *x = safetensors_find(a, name_a), *y = safetensors_find(b, name_b);
     assert_non_null(x);
     assert_non_null(y);
-    for (int64_t i = 0; i < stored_count(x); i++)
+    for (int64_t i = 0; i < x->count; i++)
         if (fabs(stored_get(x, i) - stored_get(y, i)) > 1e-6) return false;
     return true;
 }

@@ -27,7 +27,7 @@ static Sequences read_sequences(const Safetensors *expected) {
     for (int s = 0; s < 2; s++) {
         const StoredTensor *ids = safetensors_find(expected, s ? "seq1.input_ids" : "seq0.input_ids");
         assert_non_null(ids);
-        sequences.n[s] = stored_count(ids);
+        sequences.n[s] = ids->count;
         assert_true(sequences.n[s] <= 256);
         for (int64_t i = 0; i < sequences.n[s]; i++) sequences.ids[s][i] = (int32_t)stored_get(ids, i);
     }
@@ -37,7 +37,7 @@ static Sequences read_sequences(const Safetensors *expected) {
 static double *read_stored(const Safetensors *set, const char *name, int64_t *count) {
     const StoredTensor *stored = safetensors_find(set, name);
     if (!stored) fail_msg("no '%s' in the expected values", name);
-    *count = stored_count(stored);
+    *count = stored->count;
     double *values = malloc((size_t)*count * sizeof *values);
     for (int64_t i = 0; i < *count; i++) values[i] = stored_get(stored, i);
     return values;
@@ -236,7 +236,7 @@ static void a_really_trained_model_gives_its_logits(void **state) {
     const StoredTensor *ids = safetensors_find(expected, "input_ids");
     assert_non_null(ids);
     int32_t tokens[256], rows[256];
-    int64_t n = stored_count(ids);
+    int64_t n = ids->count;
     for (int64_t i = 0; i < n; i++) {
         tokens[i] = (int32_t)stored_get(ids, i);
         rows[i] = (int32_t)i;

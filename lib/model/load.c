@@ -127,7 +127,7 @@ static Status stored_copy(const StoredTensor *stored, Arena *arena, const Device
     *tensor = tensor_new(arena, device, dtype, n_dims, shape);
     if (!*tensor) return status_prefix(ST_RESOURCE, "tensor '%s'", stored->name);
     (*tensor)->name = arena_strdup(arena, stored->name);
-    if (device != device_meta()) convert_elements(stored->data, stored->dtype, (*tensor)->data, dtype, (size_t)stored_count(stored));
+    if (device != device_meta()) convert_elements(stored->data, stored->dtype, (*tensor)->data, dtype, (size_t)stored->count);
     return ST_OK;
 }
 

@@ -22,6 +22,7 @@ typedef struct StoredTensor {
     const char *dtype_text; /* as in the file: "BF16" */
     int n_dims;
     int64_t shape[8];
+    int64_t count;        /* of its elements */
     const uint8_t *data;  /* into the mapping, any alignment */
     size_t bytes;
     const char *file;     /* path of the file it is in */
@@ -45,7 +46,6 @@ void safetensors_close(Safetensors *set);
 const StoredTensor *safetensors_find(const Safetensors *set, const char *name);
 /* Element `i` of any float dtype or I32, I64; NaN for other dtypes. */
 double stored_get(const StoredTensor *tensor, int64_t i);
-int64_t stored_count(const StoredTensor *tensor);
 
 /* Writes one file: declare all tensors, each by a name of its own, then hand over their bytes in the same order (any piece size). Appears whole or
  * not at all. */

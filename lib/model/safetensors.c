@@ -36,6 +36,7 @@ static Status parse_shape(const json_t *shape, const char *path, size_t element,
         if (!size_mul(bytes, (size_t)tensor->shape[i], &bytes)) return broken(path, tensor->name, "its size does not fit into memory");
     tensor->n_dims = (int)n;
     tensor->bytes = empty ? 0 : bytes;
+    tensor->count = (int64_t)(tensor->bytes / element);
     return ST_OK;
 }
 
@@ -276,12 +277,6 @@ void safetensors_close(Safetensors *set) {
 const StoredTensor *safetensors_find(const Safetensors *set, const char *name) {
     StoredTensor wanted = {.name = name}, *key = &wanted, **found = bsearch(&key, set->by_name, set->n, sizeof *set->by_name, by_name);
     return found ? *found : NULL;
-}
-
-int64_t stored_count(const StoredTensor *tensor) {
-    int64_t count = 1;
-    for (int i = 0; i < tensor->n_dims; i++) count *= tensor->shape[i];
-    return count;
 }
 
 double stored_get(const StoredTensor *tensor, int64_t i) {

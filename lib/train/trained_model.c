@@ -62,7 +62,7 @@ static Status check_room(const Recipe *recipe) {
     Safetensors *files;
     int64_t count = 0;
     if (recipe->has_lora || safetensors_open(recipe->model_path, &files) != ST_OK) return ST_OK;
-    for (size_t i = 0; i < files->n; i++) count += stored_count(&files->tensors[i]);
+    for (size_t i = 0; i < files->n; i++) count += files->tensors[i].count;
     safetensors_close(files);
     return trainer_check_weights(recipe, count);
 }
