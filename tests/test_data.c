@@ -119,6 +119,8 @@ static void answers_are_trained_from_the_border_on(void **state) {
     DataConfig completion = plain;
     completion.train_on = "completion";
     check_status(load("text.jsonl", "{\"text\": \"hi\"}\n", &completion, &dataset), ST_CONFIG);
+    check_status(load("ids.jsonl", "{\"input_ids\": [3, 4], \"labels\": [-100, 4]}\n", &completion, &dataset), ST_CONFIG);
+    check_text("'data.train_on' is completion, but rows of format ids");
 }
 
 static void alpaca_is_worded_as_by_its_authors(void **state) {

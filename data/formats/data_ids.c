@@ -47,8 +47,7 @@ static void cut_ids(Ids *ids, size_t first, size_t end) {
     ids->n = end - first;
 }
 
-static Status encode_ids(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
-    (void)tokenizer;
+static Status read_row(const json_t *row, const DataConfig *config, Encoding *encoding) {
     if (!row_ids(row)) return status_fail(ST_INPUT, "the row lacks 'input_ids'");
     TRY(read_ids(row_ids(row), "input_ids", &encoding->ids));
     const json_t *labels = json_object_get(row, "labels");
@@ -68,12 +67,19 @@ static Status encode_ids(const json_t *row, const DataConfig *config, const Toke
     return ST_OK;
 }
 
+static Status encode_ids(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
+    (void)tokenizer;
+    TRY(train_on_whole(config, "ids are trained by their labels, or whole"));
+    return read_row(row, config, encoding);
+}
+
 /* Up to the first token that is trained. */
 static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
     Encoding encoding = {0};
     size_t n = 0;
     bool labelled = json_is_array(json_object_get(row, "labels"));
-    Status status = encode_ids(row, config, tokenizer, &encoding);
+    (void)tokenizer;
+    Status status = read_row(row, config, &encoding);
     while (n < encoding.ids.n && !(labelled && encoding.labels.data[n] != LABEL_NONE)) n++;
     if (status == ST_OK) ids_append(ids, encoding.ids.data, n);
     ids_release(&encoding.ids);

@@ -7,8 +7,7 @@ static bool detect_text(const json_t *row) { return json_is_string(json_object_g
 
 static Status encode_text(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Encoding *encoding) {
     const char *text;
-    if (config->train_on && strcmp(config->train_on, "auto") != 0 && strcmp(config->train_on, "all") != 0)
-        return status_fail(ST_CONFIG, "'data.train_on' is %s, but rows of format text are trained whole", config->train_on);
+    TRY(train_on_whole(config, "text are trained whole"));
     TRY(row_text(row, "text", &text));
     return encode_pair(tokenizer, config, "", text, encoding);
 }

@@ -138,6 +138,11 @@ Status train_on_text(const DataConfig *config) {
     return status_hint(ST_CONFIG, "rows of a prompt and an answer take completion or all");
 }
 
+Status train_on_whole(const DataConfig *config, const char *rows) {
+    if (!config->train_on || strcmp(config->train_on, "auto") == 0 || strcmp(config->train_on, "all") == 0) return ST_OK;
+    return status_fail(ST_CONFIG, "'data.train_on' is %s, but rows of format %s", config->train_on, rows);
+}
+
 /* Puts BOS before ids[begin..] where the post-processor would and the text does not begin with it. */
 static bool needs_bos(const Tokenizer *tokenizer, const Ids *ids, size_t begin) {
     int32_t bos = tokenizer_bos(tokenizer);

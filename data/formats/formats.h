@@ -10,6 +10,8 @@
 
 /* ST_CONFIG unless data.train_on means something for a prompt and an answer that are texts: auto, completion or all. */
 Status train_on_text(const DataConfig *config);
+/* ST_CONFIG unless it is auto or all; rows: "text are trained whole" */
+Status train_on_whole(const DataConfig *config, const char *rows);
 /* A prompt and its answer, both texts or both lists of messages. */
 Status encode_answer(const json_t *row, const json_t *prompt, const json_t *completion, const DataConfig *config, const Tokenizer *tokenizer,
                      Encoding *encoding);
