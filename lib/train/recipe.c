@@ -496,6 +496,9 @@ static Status check_together(const Recipe *recipe) {
     if (recipe->has_lora && recipe->lora_alpha == 0)
         return status_hint(status_fail(ST_CONFIG, "'lora.alpha' is 0: the adapter would have no effect and learn nothing"),
                            "twice the rank is usual");
+    if (recipe->has_lora && recipe->lora_lr_ratio == 0)
+        return status_hint(status_fail(ST_CONFIG, "'lora.lr_ratio' is 0: B would stay where it is, and a new adapter learn nothing"),
+                           "1 trains A and B alike, 16 is usual for LoRA+");
     if (recipe->train_betas.n != 2 || recipe->train_betas.items[0] >= 1 || recipe->train_betas.items[1] >= 1)
         return refuse_betas(recipe);
     if (recipe->train_early_stopping > 0 && !recipe->data_eval && !recipe->eval_data && recipe->data_eval_split <= 0)
