@@ -831,7 +831,7 @@ void data_counts_warn(const DataCounts *counts, const char *what, void (*say)(vo
         {counts->untrained, "without a trained token", counts->untrained_rows},
         {counts->duplicates, "the same as an earlier one", NULL},
         {counts->remapped, "whose prompt ends inside a token: that token is trained", NULL},
-        {counts->weighted, "whose losses are multiplied by the column 'weight'", NULL},
+        {counts->weighted, "with a column 'weight': training multiplies their losses by it, evaluations do not", NULL},
         {counts->no_eos, "without an end: the tokenizer has no EOS token", NULL},
         {counts->unwritten, "with tool calls, tools or reasoning, which the chat template does not write: they are left out", NULL},
     };

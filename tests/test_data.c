@@ -536,6 +536,10 @@ static void odd_rows_are_told(void **state) {
         str_text(&said.text),
         "data.train: 1 row dropped: longer than data.max_length\ndata.train: 2 rows cut to data.max_length\ndata.train: 3 rows the same as an "
         "earlier one\n");
+    str_clear(&said.text);
+    data_counts_warn(&(DataCounts){.weighted = 1}, "data.eval", hear, &said);
+    check_contains(str_text(&said.text), "data.eval: 1 row with a column 'weight'");
+    check_contains(str_text(&said.text), "evaluations do not");
     str_release(&said.text);
 }
 
