@@ -711,8 +711,44 @@ static void dirs_are_made_listed_and_removed(void **state) {
     assert_string_equal(path_join(arena, "a/", "b"), "a/b");
     assert_string_equal(path_join(arena, "", "b"), "b");
     assert_string_equal(path_join(arena, "a", "/b"), "/b");
+    assert_null(path_join(arena, NULL, "b"));
+    assert_null(path_join(arena, "a", NULL));
     assert_string_equal(path_name("a/b/c.txt"), "c.txt");
     assert_string_equal(path_name("c.txt"), "c.txt");
+    arena_free(arena);
+}
+
+static Status fill_folder(void *context, const char *made) {
+    const char *text = context;
+    temp_text(made, "text", text);
+    return strcmp(text, "broken") ? ST_OK : status_hint(status_fail(ST_NUMERIC, "it does not fit"), "make room");
+}
+
+static void folders_are_built_whole_or_not_at_all(void **state) {
+    (void)state;
+    const char *built = temp_file(dir, "built/folder");
+    Arena *arena = arena_new(0);
+    char **names;
+    size_t count;
+    check_status(dir_build(built, fill_folder, "broken"), ST_NUMERIC);
+    assert_false(dir_exists(built));
+    check_ok(dir_build(temp_file(dir, "built/folder//"), fill_folder, "first"));
+    check_status(dir_build(built, fill_folder, "broken"), ST_NUMERIC);
+    check_text("it does not fit");
+    assert_string_equal(status_hint_text(), "make room");
+    Str text = {0};
+    check_ok(file_read(temp_file(dir, "built/folder/text"), 100, &text));
+    assert_string_equal(str_text(&text), "first");
+    check_ok(dir_build(built, fill_folder, "second"));
+    str_clear(&text);
+    check_ok(file_read(temp_file(dir, "built/folder/text"), 100, &text));
+    assert_string_equal(str_text(&text), "second");
+    check_ok(dir_list(temp_file(dir, "built"), arena, &names, &count));
+    assert_int_equal(count, 1); /* nothing stays beside it */
+    check_status(dir_build(temp_file(dir, "built/folder/text"), fill_folder, "over a file"), ST_RESOURCE);
+    assert_true(file_exists(temp_file(dir, "built/folder/text")));
+    check_status(dir_build(NULL, fill_folder, "nowhere"), ST_RESOURCE);
+    str_release(&text);
     arena_free(arena);
 }
 
@@ -1309,6 +1345,7 @@ int main(void) {
         cmocka_unit_test(a_tiny_disk_loses_nothing),
 #endif
         cmocka_unit_test(dirs_are_made_listed_and_removed),
+        cmocka_unit_test(folders_are_built_whole_or_not_at_all),
         cmocka_unit_test(philox_gives_the_known_answers),
         cmocka_unit_test(numbers_have_their_moments),
         cmocka_unit_test(permutations_are_bijections),

@@ -226,7 +226,10 @@ Status dir_remove(const char *path);             /* with all that is in it; miss
 Status dir_rename(const char *from, const char *to); /* and syncs the parent */
 Status dir_sync(const char *path);
 Status dir_list(const char *path, Arena *arena, char ***names, size_t *count); /* sorted, without . and .. */
-char *path_join(Arena *arena, const char *dir, const char *name);
+/* Makes `dir` of what `write` puts into the folder `made`, hidden beside it: it appears whole, and what was there before goes only then. A failure,
+ * which is `write`'s as it said it, or ST_RESOURCE, leaves all as it was. */
+Status dir_build(const char *dir, Status (*write)(void *context, const char *made), void *context);
+char *path_join(Arena *arena, const char *dir, const char *name); /* NULL: no memory, or one of them is NULL */
 const char *path_name(const char *path);         /* behind the last slash */
 
 /* ---- a program beside this one, asked in lines. The program that uses it ignores SIGPIPE ---- */

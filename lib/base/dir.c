@@ -54,13 +54,16 @@ static int remove_entry(const char *path, const struct stat *info, int kind, str
     return remove(path);
 }
 
+/* 0, or an errno. */
+static int remove_tree(const char *path) { return nftw(path, remove_entry, 32, FTW_DEPTH | FTW_PHYS) == 0 ? 0 : errno; }
+
 Status dir_remove(const char *path) {
     if (!path) return ST_RESOURCE;
     struct stat info;
     if (lstat(path, &info) != 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot remove '%s'", path);
     if (!S_ISDIR(info.st_mode)) return status_fail(ST_INPUT, "cannot remove '%s': not a folder", path);
-    if (nftw(path, remove_entry, 32, FTW_DEPTH | FTW_PHYS) != 0) return status_errno(errno, "cannot remove '%s'", path);
-    return ST_OK;
+    int error = remove_tree(path);
+    return error == 0 ? ST_OK : status_errno(error, "cannot remove '%s'", path);
 }
 
 static int compare_names(const void *a, const void *b) { return strcmp(*(char *const *)a, *(char *const *)b); }
@@ -97,7 +100,42 @@ Status dir_list(const char *path, Arena *arena, char ***names, size_t *count) {
     return status;
 }
 
+/* ---- a folder that appears whole ---- */
+
+/* Puts `made` where `dir` is to be; what is there waits in `old`, and comes back where that fails. */
+static Status put_in_place(const char *made, const char *dir, const char *old) {
+    TRY(dir_remove(old));
+    bool replaces = dir_exists(dir);
+    if (replaces) TRY(dir_rename(dir, old));
+    Status status = dir_rename(made, dir);
+    if (status != ST_OK && replaces) rename(old, dir);
+    return status == ST_OK ? dir_remove(old) : status;
+}
+
+Status dir_build(const char *dir, Status (*write)(void *context, const char *made), void *context) {
+    if (!dir) return ST_RESOURCE;
+    size_t len = strlen(dir);
+    while (len > 1 && dir[len - 1] == '/') len--; /* or the folder beside it would be in it */
+    Str path = {0}, made = {0}, old = {0};
+    str_append_n(&path, dir, len);
+    const char *name = path_name(str_text(&path));
+    int above = (int)(name - str_text(&path));
+    str_printf(&made, "%.*s.%s.tune-partial", above, dir, name);
+    str_printf(&old, "%.*s.%s.tune-old", above, dir, name);
+    Status status = dir_could_make(dir);
+    if (status == ST_OK) status = dir_remove(str_text(&made)); /* of a process that was killed */
+    if (status == ST_OK) status = dir_make(str_text(&made));
+    if (status == ST_OK) status = write(context, str_text(&made));
+    if (status == ST_OK) status = put_in_place(str_text(&made), str_text(&path), str_text(&old));
+    if (status != ST_OK) remove_tree(str_text(&made)); /* says nothing: the failure keeps its words */
+    str_release(&path);
+    str_release(&made);
+    str_release(&old);
+    return status;
+}
+
 char *path_join(Arena *arena, const char *dir, const char *name) {
+    if (!dir || !name) return NULL;
     if (name[0] == '/' || dir[0] == '\0') return arena_strdup(arena, name);
     return arena_printf(arena, "%s%s%s", dir, text_ends_with(dir, "/") ? "" : "/", name);
 }
