@@ -136,7 +136,6 @@ typedef struct OpenedModel {
 } OpenedModel;
 /* How conversations are rendered: what most commands take as --chat-template, --now and --system. */
 typedef struct ChatChoice { const char *chat_template, *now, *system; } ChatChoice;
-DType dtype_from_text(const char *text); /* f32, bf16 or f16, as options list them */
 /* Choice NULL: the model's own template */
 Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened);
 Status open_chat(const char *dir, const ChatChoice *choice, OpenedModel *opened);

@@ -14,24 +14,30 @@ static Status check_scale(double scale, DType dtype) {
     return status_hint(ST_USAGE, "0.02 is usual");
 }
 
+typedef struct InitModel { const Init *job; const char *config, *from; } InitModel; /* from: a directory with a tokenizer, or NULL */
+
+static Status write_model(void *context, const char *dir) {
+    const InitModel *model = context;
+    TRY(model_write_random(dir, model->config, dtype_from_text(model->job->dtype), (uint64_t)model->job->seed, model->job->scale));
+    return model->from ? model_copy_files(model->from, dir) : ST_OK;
+}
+
 static Status init(const Command *command, const Init *job) {
-    DType dtype = dtype_from_text(job->dtype);
     Str config = {0};
     TRY(command_needs(command, 1, 1));
-    TRY(check_scale(job->scale, dtype));
+    TRY(check_scale(job->scale, dtype_from_text(job->dtype)));
     if (!job->output) return status_fail(ST_USAGE, "tune init needs -o DIR");
     if (file_exists(job->output) || dir_exists(job->output))
         return status_hint(status_fail(ST_CONFIG, "'%s' is there already", job->output), "name a new directory, or remove this one first");
-    const char *path = dir_exists(command->arguments[0]) ? path_join(command->arena, command->arguments[0], "config.json") : command->arguments[0];
+    const char *from = dir_exists(command->arguments[0]) ? command->arguments[0] : NULL,
+               *path = from ? path_join(command->arena, from, "config.json") : command->arguments[0];
     if (!path) return ST_RESOURCE;
     Status status = file_read(path, 1 << 20, &config);
     json_t *json = NULL;
     if (status == ST_OK) status = json_read_text(str_text(&config), config.len, path, &json); /* what is wrong with it is said of this file */
     json_decref(json);
-    if (status == ST_OK) status = model_write_random(job->output, str_text(&config), dtype, (uint64_t)job->seed, job->scale);
-    if (status == ST_OK && dir_exists(command->arguments[0])) status = model_copy_files(command->arguments[0], job->output);
+    if (status == ST_OK) status = dir_build(job->output, write_model, &(InitModel){job, str_text(&config), from});
     str_release(&config);
-    if (status != ST_OK && dir_exists(job->output)) dir_remove(job->output); /* it was not there before */
     if (status == ST_OK) show_line("wrote %s", job->output);
     return status;
 }

@@ -33,8 +33,6 @@ static void show_tensor(void *context, size_t done, size_t n) {
     show_progress("merging: tensor %zu of %zu", done, n);
 }
 
-static const double TOO_COARSE = 0.3; /* of what adapters change */
-
 static void print_proof(const MergeResult *result) {
     JsonWriter w = {0};
     jw_object(&w, NULL);
@@ -79,7 +77,7 @@ static Status merge(const Command *command, const MergeCommand *options) {
     MergeResult *result;
     TRY(merge_run(&config, &result));
     if (command->json) print_proof(result);
-    if (result->delta_lost > TOO_COARSE)
+    if (result->delta_lost > ROUNDING_TOO_COARSE)
         log_message(LOG_WARNING,
                     "the stored type is too coarse for these adapters: rounding takes %.0f %% of what they change, and %.0f %% of the weights that they move stay where they were; --dtype f16 or f32 keeps it, as base and adapter side by side do",
                     100 * result->delta_lost, 100 * result->unmoved);

@@ -3,7 +3,6 @@
 
 #include "cmd/cmd.h"
 
-DType dtype_from_text(const char *text) { return !strcmp(text, "bf16") ? DT_BF16 : !strcmp(text, "f16") ? DT_F16 : DT_F32; }
 
 static Status check_now(const char *now) {
     if (!now || chat_reads_date(now)) return ST_OK;

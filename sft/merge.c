@@ -5,7 +5,6 @@
 #include <stdlib.h>
 #include <string.h>
 
-#include "lib/model/parts.h"
 #include "lib/model/scalar_head.h"
 
 enum { BLOCK_ELEMENTS = 1 << 20 };
@@ -19,14 +18,13 @@ typedef struct Merge {
     Arena *arena;
     Model *base;
     Model **adapted;     /* the base with one adapter each */
-    const char *output, *made;
+    const char *made;    /* where the output is made */
     bool scores;         /* of a reward model: there is a score instead of the head */
     bool untie;
     Job *jobs;
     size_t n_jobs;
     size_t n_written;
-    double delta, lost;  /* sums of squares: of what adapters change, and of what rounding takes from it */
-    int64_t n_moved, n_unmoved; /* weights that adapters move; those of them that are stored as they were */
+    RoundingLoss loss; /* of what adapters change */
     MergeResult *result;
 } Merge;
 
@@ -158,8 +156,7 @@ typedef struct Block {
     int64_t cols, first, n;
     float *base, *left;
     Tensor delta;
-    struct RowLoss { double delta, lost; } *rows; /* see Merge; by row, so that threads add up to the same sum */
-    int64_t n_moved, n_unmoved;
+    RoundingLoss *rows; /* by row, so that threads add up to the same sum */
 } Block;
 
 static Status block_new(const Merge *merge, Arena *arena, size_t module, int64_t rows, int64_t cols, Block *block) {
@@ -202,59 +199,25 @@ static void block_fill(const Merge *merge, size_t module, bool bias, int64_t fir
     }
 }
 
-/* `n` sums as they are stored in `dtype`, and what is read back from there. */
-static void round_sums(const float *sums, size_t n, DType dtype, uint8_t *out, float *back) {
-    if (dtype != DT_BF16) { /* f32 is copied, f16 is rare */
-        convert_elements(sums, DT_F32, out, dtype, n);
-        convert_elements(out, dtype, back, DT_F32, n);
-        return;
-    }
-    for (size_t i = 0; i < n; i++) {
-        uint16_t bits = float_to_bf16(sums[i]);
-        memcpy(out + 2 * i, &bits, sizeof bits);
-        back[i] = bf16_to_float(bits);
-    }
-}
-
 /* base + delta in f32, rounded once to the stored dtype. Returns the largest distance from the sum; infinite when a value left the dtype's range. */
 static double block_round(Block *block, DType dtype, uint8_t *stored) {
     double error = 0;
     size_t cols = (size_t)block->cols, size = dtype_size(dtype);
-    int64_t n_moved = 0, n_unmoved = 0;
-#pragma omp parallel for schedule(static) reduction(max : error) reduction(+ : n_moved, n_unmoved)
+#pragma omp parallel for schedule(static) reduction(max : error)
     for (int64_t r = 0; r < block->n; r++) {
-        struct RowLoss row = {0};
-        float *values = block->base + r * block->cols;
-        const float *delta = (const float *)block->delta.data + r * block->cols;
+        RoundingLoss row = {0};
+        const float *values = block->base + r * block->cols, *delta = (const float *)block->delta.data + r * block->cols;
         for (size_t i = 0; i < cols;) {
-            float sums[256], back[256];
+            float sums[ROUNDING_PIECE];
             size_t n = MIN(cols - i, COUNT_OF(sums));
             for (size_t j = 0; j < n; j++) sums[j] = values[i + j] + delta[i + j];
-            round_sums(sums, n, dtype, stored + ((size_t)r * cols + i) * size, back);
-            for (size_t j = 0; j < n; j++) {
-                double distance = isfinite(back[j]) ? fabs((double)values[i + j] + (double)delta[i + j] - (double)back[j]) : (double)INFINITY;
-                error = MAX(error, distance);
-                row.delta += (double)delta[i + j] * (double)delta[i + j];
-                row.lost += distance * distance;
-                n_moved += delta[i + j] != 0;
-                n_unmoved += delta[i + j] != 0 && back[j] == values[i + j];
-            }
+            double distance = round_sums(sums, values + i, delta + i, n, dtype, stored + ((size_t)r * cols + i) * size, &row);
+            error = MAX(error, distance);
             i += n;
         }
         block->rows[r] = row;
     }
-    block->n_moved = n_moved;
-    block->n_unmoved = n_unmoved;
     return error;
-}
-
-static void add_losses(Merge *merge, const Block *block) {
-    for (int64_t r = 0; r < block->n; r++) {
-        merge->delta += block->rows[r].delta;
-        merge->lost += block->rows[r].lost;
-    }
-    merge->n_moved += block->n_moved;
-    merge->n_unmoved += block->n_unmoved;
 }
 
 /* As it is, piece by piece: no more of the mapped file is in memory than that. */
@@ -284,7 +247,7 @@ static Status write_job(Merge *merge, const Job *job, SafetensorsWriter *writer)
     for (int64_t first = 0; status == ST_OK && first < rows; first += step) {
         block_fill(merge, job->module, job->bias, first, MIN(step, rows - first), &block);
         job->result->error = MAX(job->result->error, block_round(&block, job->dtype, stored));
-        if (job->result->changed) add_losses(merge, &block);
+        for (int64_t r = 0; r < block.n && job->result->changed; r++) rounding_add(&merge->loss, &block.rows[r]);
         safetensors_write(writer, stored, (size_t)(block.n * cols) * dtype_size(job->dtype));
         if (isfinite(job->result->error)) continue;
         status = status_fail(ST_NUMERIC, "a merged value of tensor '%s' does not fit into %s", job->name, dtype_name(job->dtype));
@@ -348,8 +311,6 @@ static Status write_index(const Merge *merge) {
 
 static Status write_directory(Merge *merge) {
     const Safetensors *files = merge->base->files;
-    TRY(dir_remove(merge->made));
-    TRY(dir_make(merge->made));
     for (size_t f = 0; f < files->n_files; f++) TRY(write_file(merge, f));
     if (files->n_files > 1 || strcmp(path_name(files->files[0]), "model.safetensors") != 0) TRY(write_index(merge));
     TRY(model_copy_files(merge->config->base, merge->made));
@@ -488,30 +449,21 @@ static Status prove(Merge *merge) {
 
 /* ---- from start to end ---- */
 
-/* The path without slashes at its end, so that its neighbour is no child. */
-static Status name_output(Merge *merge) {
-    size_t len = strlen(merge->config->output);
-    while (len > 1 && merge->config->output[len - 1] == '/') len--;
-    merge->output = arena_strndup(merge->arena, merge->config->output, len);
-    merge->made = merge->output ? dir_beside(merge->output, "partial", merge->arena) : NULL;
-    return merge->made ? ST_OK : ST_RESOURCE;
-}
-
 /* Only a model is ever replaced: --force with a wrong path must not cost anybody's files. */
 static Status check_output(const Merge *merge) {
     const MergeConfig *config = merge->config;
-    if (file_exists(merge->output)) return status_fail(ST_CONFIG, "output '%s' is a file", merge->output);
-    if (!dir_exists(merge->output)) return ST_OK;
-    bool input = same_folder(merge->output, config->base);
-    for (size_t i = 0; i < config->n_adapters; i++) input |= same_folder(merge->output, config->adapters[i].dir);
-    if (input) return status_fail(ST_CONFIG, "output '%s' is one of the inputs", merge->output);
+    if (file_exists(config->output)) return status_fail(ST_CONFIG, "output '%s' is a file", config->output);
+    if (!dir_exists(config->output)) return ST_OK;
+    bool input = same_folder(config->output, config->base);
+    for (size_t i = 0; i < config->n_adapters; i++) input |= same_folder(config->output, config->adapters[i].dir);
+    if (input) return status_fail(ST_CONFIG, "output '%s' is one of the inputs", config->output);
     if (!config->force) {
-        status_fail(ST_CONFIG, "output '%s' is there already", merge->output);
+        status_fail(ST_CONFIG, "output '%s' is there already", config->output);
         return status_hint(ST_CONFIG, "choose another one, or replace it with --force");
     }
-    const char *settings = path_join(merge->arena, merge->output, "config.json");
+    const char *settings = path_join(merge->arena, config->output, "config.json");
     if (!settings) return ST_RESOURCE;
-    return file_exists(settings) ? ST_OK : status_fail(ST_CONFIG, "output '%s' is there already and is no model: it is not replaced", merge->output);
+    return file_exists(settings) ? ST_OK : status_fail(ST_CONFIG, "output '%s' is there already and is no model: it is not replaced", config->output);
 }
 
 /* Whether one of the adapters is a reward model's. */
@@ -545,18 +497,21 @@ static Status load_all(Merge *merge) {
     return ST_OK;
 }
 
+static Status write_output(void *context, const char *made) {
+    Merge *merge = context;
+    merge->made = made;
+    TRY(write_directory(merge));
+    return merge->config->prove ? prove(merge) : ST_OK;
+}
+
 static Status run(Merge *merge) {
-    TRY(name_output(merge));
     TRY(check_output(merge));
     TRY(load_all(merge));
     TRY(list_jobs(merge));
-    Status status = write_directory(merge);
-    merge->result->delta_lost = merge->delta > 0 ? sqrt(merge->lost / merge->delta) : 0;
-    merge->result->unmoved = merge->n_moved > 0 ? (double)merge->n_unmoved / (double)merge->n_moved : 0;
-    if (status == ST_OK && merge->config->prove) status = prove(merge);
-    if (status == ST_OK) status = dir_replace(merge->made, merge->output, merge->arena);
-    if (status != ST_OK) dir_remove(merge->made);
-    return status;
+    TRY(dir_build(merge->config->output, write_output, merge));
+    merge->result->delta_lost = rounding_lost(&merge->loss);
+    merge->result->unmoved = rounding_unmoved(&merge->loss);
+    return ST_OK;
 }
 
 Status merge_run(const MergeConfig *config, MergeResult **result) {

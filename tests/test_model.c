@@ -441,17 +441,81 @@ static void saved_models_come_back_the_same(void **state) {
     temp_text(dir, "tokenizer_config.json", "{}");
     Model *model, *again;
     check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32, .train_all = true}, &model));
-    for (int round = 0; round < 2; round++) check_ok(model_save(model, out, DT_F32)); /* the second takes the place of the first */
+    for (int round = 0; round < 2; round++) check_ok(model_save(model, out, DT_F32, NULL)); /* the second takes the place of the first */
     check_ok(model_load(out, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &again));
     assert_true(tiny_loss(model, &pair) == tiny_loss(again, &pair));
     assert_true(file_exists(temp_file(out, "tokenizer_config.json")));
     model_free(again);
-    check_ok(model_save(model, out, DT_BF16));
+    check_ok(model_save(model, out, DT_BF16, NULL));
     check_ok(model_load(out, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &again));
     assert_int_equal(again->config.stored_dtype, DT_BF16);
     check_close(tiny_loss(again, &pair), tiny_loss(model, &pair), 0.02);
     model_free(again);
     model_free(model);
+    temp_dir_remove(dir);
+}
+
+/* Weights of a bf16 model after training: what bf16 takes of the changes is counted, and what f16 cannot hold is refused and leaves all as it was. */
+static void rounding_of_saved_models_is_told(void **state) {
+    (void)state;
+    char dir[512], out[600];
+    temp_dir_make(dir, sizeof dir);
+    snprintf(out, sizeof out, "%s/saved", dir);
+    check_ok(model_write_random(dir, tiny_configs[0], DT_BF16, 5, 0.3));
+    Model *model;
+    RoundingLoss loss, want = {0};
+    check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32, .train_all = true}, &model));
+    for (size_t p = 0; p < model->params.n; p++)
+        for (int64_t i = 0; i < tensor_count(model->params.items[p].tensor); i++) {
+            Tensor *tensor = model->params.items[p].tensor;
+            float base = (float)tensor_get(tensor, i), trained = base + (i % 3 == 0 ? 0.0f : i % 2 == 0 ? 2e-4f : 0.125f);
+            float stored = bf16_to_float(float_to_bf16(trained));
+            tensor_set(tensor, i, (double)trained);
+            want.change += pow((double)trained - (double)base, 2);
+            want.lost += pow((double)trained - (double)stored, 2);
+            want.n_moved += trained != base;
+            want.n_unmoved += trained != base && stored == base;
+        }
+    check_ok(model_save(model, out, DT_BF16, &loss));
+    check_close(loss.change, want.change, 1e-9 * want.change);
+    check_close(loss.lost, want.lost, 1e-9 * want.lost);
+    assert_int_equal(loss.n_moved, want.n_moved);
+    assert_int_equal(loss.n_unmoved, want.n_unmoved);
+    check_close(rounding_lost(&loss), sqrt(want.lost / want.change), 1e-9);
+    check_ok(model_save(model, out, DT_F32, &loss));
+    assert_true(rounding_lost(&loss) == 0 && rounding_unmoved(&loss) == 0);
+
+    tensor_set(model->final_norm.weight, 1, 65520);
+    check_status(model_save(model, out, DT_F16, &loss), ST_NUMERIC);
+    check_text("tensor 'model.norm.weight' does not fit into f16");
+    assert_false(dir_exists(temp_file(dir, ".saved.tune-partial")));
+    Model *again;
+    check_ok(model_load(out, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &again));
+    assert_int_equal(again->config.stored_dtype, DT_F32); /* what was there before */
+    model_free(again);
+    model_free(model);
+    temp_dir_remove(dir);
+}
+
+/* Random weights are stored in the dtype that their config.json then says. */
+static void random_models_say_their_dtype(void **state) {
+    (void)state;
+    static const char *const keys[] = {"dtype", "torch_dtype"};
+    char dir[512];
+    temp_dir_make(dir, sizeof dir);
+    for (size_t i = 0; i < COUNT_OF(keys); i++) {
+        json_t *config = json_loads(tiny_configs[0], 0, NULL), *written;
+        json_object_del(config, "torch_dtype");
+        json_object_set_new(config, keys[i], json_string("bfloat16"));
+        char *text = json_dumps(config, 0);
+        check_ok(model_write_random(dir, text, DT_F32, 5, 0.02));
+        check_ok(json_read_file(temp_file(dir, "config.json"), &written));
+        assert_string_equal(json_string_value(json_object_get(written, keys[i])), "float32");
+        assert_int_equal(json_object_size(written), json_object_size(config));
+        free(text);
+        json_decref(written);
+        json_decref(config);
+    }
     temp_dir_remove(dir);
 }
 
@@ -684,6 +748,8 @@ int main(void) {
         cmocka_unit_test(memory_is_known_without_computing),
         cmocka_unit_test(devices_agree_on_a_random_model),
         cmocka_unit_test(saved_models_come_back_the_same),
+        cmocka_unit_test(rounding_of_saved_models_is_told),
+        cmocka_unit_test(random_models_say_their_dtype),
         cmocka_unit_test(wrong_models_are_refused_by_name),
         cmocka_unit_test(weights_that_disagree_with_the_config_are_named),
         cmocka_unit_test(a_nan_in_the_weights_is_named),

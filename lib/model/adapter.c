@@ -689,14 +689,17 @@ static Status write_tensors(const Model *model, const char *path) {
     return safetensors_commit(writer);
 }
 
+typedef struct AdapterSave { const Model *model; const char *base; Arena *arena; } AdapterSave;
+
+static Status write_adapter(void *context, const char *dir) {
+    const AdapterSave *save = context;
+    TRY(write_tensors(save->model, path_join(save->arena, dir, "adapter_model.safetensors")));
+    return write_config(save->model, path_join(save->arena, dir, "adapter_config.json"), save->base);
+}
+
 Status adapter_save(const Model *model, const char *dir, const char *base) {
     Arena *arena = arena_new(0);
-    const char *made = arena ? dir_beside(dir, "partial", arena) : NULL;
-    Status status = made ? dir_remove(made) : ST_RESOURCE;
-    if (status == ST_OK) status = dir_make(made);
-    if (status == ST_OK) status = write_tensors(model, path_join(arena, made, "adapter_model.safetensors"));
-    if (status == ST_OK) status = write_config(model, path_join(arena, made, "adapter_config.json"), base);
-    if (status == ST_OK) status = dir_replace(made, dir, arena);
+    Status status = arena ? dir_build(dir, write_adapter, &(AdapterSave){model, base, arena}) : ST_RESOURCE;
     arena_free(arena);
     return status;
 }

@@ -1,7 +1,10 @@
 /* Float elements from one dtype to another, through float (or double where one side is f64). */
 #include "lib/model/model.h"
 
+#include <math.h>
 #include <string.h>
+
+DType dtype_from_text(const char *text) { return !strcmp(text, "bf16") ? DT_BF16 : !strcmp(text, "f16") ? DT_F16 : DT_F32; }
 
 static double element_get(const uint8_t *at, DType dtype) {
     union { float f; double d; uint16_t h; int32_t i; } value;
@@ -58,3 +61,44 @@ void convert_elements(const void *from, DType from_dtype, void *to, DType to_dty
     }
     for (size_t i = 0; i < count; i++) element_put(out + i * out_size, to_dtype, element_get(in + i * in_size, from_dtype));
 }
+
+/* ---- what rounding takes of a change ---- */
+
+static void store_and_read_back(const float *sums, size_t n, DType dtype, uint8_t *stored, float *back) {
+    if (dtype != DT_BF16) { /* f32 is copied, f16 is rare */
+        convert_elements(sums, DT_F32, stored, dtype, n);
+        convert_elements(stored, dtype, back, DT_F32, n);
+        return;
+    }
+    for (size_t i = 0; i < n; i++) {
+        uint16_t bits = float_to_bf16(sums[i]);
+        memcpy(stored + 2 * i, &bits, sizeof bits);
+        back[i] = bf16_to_float(bits);
+    }
+}
+
+double round_sums(const float *sums, const float *base, const float *change, size_t n, DType dtype, void *stored, RoundingLoss *loss) {
+    float back[ROUNDING_PIECE];
+    double error = 0;
+    ASSERT(n <= ROUNDING_PIECE, "%zu sums in a piece of %d", n, ROUNDING_PIECE);
+    store_and_read_back(sums, n, dtype, stored, back);
+    for (size_t i = 0; i < n; i++) {
+        double distance = isfinite(back[i]) ? fabs((double)base[i] + (double)change[i] - (double)back[i]) : (double)INFINITY;
+        error = MAX(error, distance);
+        loss->change += (double)change[i] * (double)change[i];
+        loss->lost += distance * distance;
+        loss->n_moved += change[i] != 0;
+        loss->n_unmoved += change[i] != 0 && back[i] == base[i];
+    }
+    return error;
+}
+
+void rounding_add(RoundingLoss *loss, const RoundingLoss *more) {
+    loss->change += more->change;
+    loss->lost += more->lost;
+    loss->n_moved += more->n_moved;
+    loss->n_unmoved += more->n_unmoved;
+}
+
+double rounding_lost(const RoundingLoss *loss) { return loss->change > 0 ? sqrt(loss->lost / loss->change) : 0; }
+double rounding_unmoved(const RoundingLoss *loss) { return loss->n_moved > 0 ? (double)loss->n_unmoved / (double)loss->n_moved : 0; }

@@ -61,6 +61,19 @@ Status safetensors_commit(SafetensorsWriter *writer); /* frees the writer, also 
 void safetensors_abandon(SafetensorsWriter *writer);  /* frees it and leaves nothing */
 /* Converts `count` elements between float dtypes (host memory; unaligned source is fine). */
 void convert_elements(const void *from, DType from_dtype, void *to, DType to_dtype, size_t count);
+DType dtype_from_text(const char *text); /* f32, bf16 or f16, as options list them */
+
+/* What storing weights in a dtype takes of what changed them: sums of squares, of the changes and of what rounding takes; the weights that were
+ * moved, and those of them that are stored as they were. Begins as all zeros. */
+typedef struct RoundingLoss { double change, lost; int64_t n_moved, n_unmoved; } RoundingLoss;
+enum { ROUNDING_PIECE = 256 };
+/* `n` sums base + change, at most ROUNDING_PIECE, stored in `dtype` (f32, bf16, f16), and added to `loss`. Returns the largest distance from the
+ * exact sum; infinite where one is beyond the dtype's range. */
+double round_sums(const float *sums, const float *base, const float *change, size_t n, DType dtype, void *stored, RoundingLoss *loss);
+void rounding_add(RoundingLoss *loss, const RoundingLoss *more);
+double rounding_lost(const RoundingLoss *loss);    /* the norm of what was lost as a share of the changes'; 0 where nothing changed */
+double rounding_unmoved(const RoundingLoss *loss); /* of the moved weights, the share that stays where it was */
+#define ROUNDING_TOO_COARSE 0.3                    /* a larger share lost is worth a warning */
 
 /* ---- config.json ---- */
 
@@ -243,8 +256,10 @@ Status adapter_config_read(const char *dir, Arena *arena, LoraConfig *config);
 Status adapter_base(const char *dir, Arena *arena, const char **base);
 /* Writes adapter_config.json and adapter_model.safetensors as PEFT does. base: name_or_path of the base model. The folder appears whole. */
 Status adapter_save(const Model *model, const char *dir, const char *base);
-/* Writes the whole model (full fine-tuning) as a Hugging Face directory in `dtype`; config, tokenizer and template files are carried over. */
-Status model_save(const Model *model, const char *dir, DType dtype);
+/* Writes the whole model (full fine-tuning) as a Hugging Face directory in `dtype`; config, tokenizer and template files are carried over. The folder
+ * appears whole. loss: what rounding takes of the changes against the files that the model came from; may be NULL. ST_NUMERIC: a value beyond the
+ * dtype's range, naming the tensor. */
+Status model_save(const Model *model, const char *dir, DType dtype, RoundingLoss *loss);
 /* Copies generation_config.json, tokenizer and template files. */
 Status model_copy_files(const char *from, const char *to);
 /* Writes config.json of `from` into `to` with another dtype, under the key (dtype or torch_dtype) that it has. untie: the head has weights of its own
@@ -252,7 +267,7 @@ Status model_copy_files(const char *from, const char *to);
  * end token too is left out then: transformers would score the token before it. */
 Status model_copy_config(const char *from, const char *to, DType dtype, bool untie, const char *class_name);
 /* Random weights in the shape of a config, written as a HF directory: for benchmarks and the demo's start. scale: standard deviation of matrices,
- * which are drawn uniformly; norm weights are 1, biases 0. config_json: the text of config.json. */
+ * which are drawn uniformly; norm weights are 1, biases 0. config_json: the text of config.json, which then says `dtype`. */
 Status model_write_random(const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale);
 
 /* What a run takes in memory, from shapes alone. */

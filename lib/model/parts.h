@@ -10,9 +10,7 @@ Status model_build(Model *model, bool scores);
 Status stored_check(const StoredTensor *stored, int n_dims, const int64_t *shape);
 /* ST_INPUT when the tensor, which came from `file`, holds a NaN or an infinity. */
 Status tensor_check_finite(const Tensor *tensor, const char *name, const char *file);
-/* A name beside `dir` for what is not whole yet, or about to go; hidden, and such that nobody has anything of their own there. NULL: no memory. */
-const char *dir_beside(const char *dir, const char *end, Arena *arena);
-/* Puts the finished folder `made` where `dir` is to be; what was there before is gone only when the new one is in its place. */
-Status dir_replace(const char *made, const char *dir, Arena *arena);
+/* A config.json of weights that are stored in `dtype`, which `json` says under the key (dtype or torch_dtype) that it has. */
+Status config_write(json_t *json, DType dtype, const char *path);
 
 #endif

@@ -49,24 +49,20 @@ static Status write_weights(const Model *model, const char *path, DType dtype, u
     return status_fail(ST_INTERRUPTED, "interrupted");
 }
 
-static Status write_random(Model *model, const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale) {
-    json_t *json;
-    TRY(json_read_text(config_json, strlen(config_json), "config.json", &json));
-    Status status = model_config_parse(json, "config.json", model->arena, &model->config);
-    json_decref(json);
-    TRY(status);
+static Status write_random(Model *model, const char *dir, json_t *config, DType dtype, uint64_t seed, double scale) {
+    TRY(model_config_parse(config, "config.json", model->arena, &model->config));
     TRY(model_build(model, model->config.scores));
-    const char *config_path = path_join(model->arena, dir, "config.json"), *weights_path = path_join(model->arena, dir, "model.safetensors");
-    if (!config_path || !weights_path) return ST_RESOURCE;
     TRY(dir_make(dir));
-    TRY(write_weights(model, weights_path, dtype, seed, scale));
-    return file_write_all(config_path, config_json, strlen(config_json));
+    TRY(write_weights(model, path_join(model->arena, dir, "model.safetensors"), dtype, seed, scale));
+    return config_write(config, dtype, path_join(model->arena, dir, "config.json"));
 }
 
 Status model_write_random(const char *dir, const char *config_json, DType dtype, uint64_t seed, double scale) {
+    json_t *config;
+    TRY(json_read_text(config_json, strlen(config_json), "config.json", &config));
     Model model = {.arena = arena_new(0)};
-    if (!model.arena) return ST_RESOURCE;
-    Status status = write_random(&model, dir, config_json, dtype, seed, scale);
+    Status status = model.arena ? write_random(&model, dir, config, dtype, seed, scale) : ST_RESOURCE;
+    json_decref(config);
     arena_free(model.arena);
     return status;
 }

@@ -1,12 +1,34 @@
 /* Writing a Hugging Face directory: weights in one file or in shards, config.json with the new dtype, and the files beside them. */
 #include "lib/model/parts.h"
 
+#include <math.h>
 #include <stdio.h>
 #include <string.h>
 
 static const size_t SHARD_BYTES = 5ull * 1000 * 1000 * 1000;
 
 /* ---- files that go with a model ---- */
+
+static Status copy_if_there(const char *from, const char *to, const char *name, Arena *arena) {
+    const char *source = path_join(arena, from, name), *target = path_join(arena, to, name);
+    bool there;
+    if (!source || !target) return ST_RESOURCE;
+    TRY(file_find(source, &there));
+    return there ? file_copy(source, target) : ST_OK;
+}
+
+static Status copy_templates(const char *from, const char *to, Arena *arena) {
+    static const char *const name = "additional_chat_templates";
+    const char *source = path_join(arena, from, name), *target = path_join(arena, to, name);
+    char **files;
+    size_t n;
+    if (!source || !target) return ST_RESOURCE;
+    if (!dir_exists(source)) return ST_OK;
+    TRY(dir_make(target));
+    TRY(dir_list(source, arena, &files, &n));
+    for (size_t i = 0; i < n; i++) TRY(file_copy(path_join(arena, source, files[i]), path_join(arena, target, files[i])));
+    return ST_OK;
+}
 
 Status model_copy_files(const char *from, const char *to) {
     static const char *const names[] = {
@@ -24,21 +46,8 @@ Status model_copy_files(const char *from, const char *to) {
     Arena *arena = arena_new(0);
     if (!arena) return ST_RESOURCE;
     Status status = ST_OK;
-    for (size_t i = 0; i < COUNT_OF(names); i++) {
-        const char *source = path_join(arena, from, names[i]), *target = path_join(arena, to, names[i]);
-        bool there;
-        TRY_GOTO(file_find(source, &there), done);
-        if (there) TRY_GOTO(file_copy(source, target), done);
-    }
-    const char *templates = path_join(arena, from, "additional_chat_templates"), *copies = path_join(arena, to, "additional_chat_templates");
-    if (templates && copies && dir_exists(templates)) {
-        char **files;
-        size_t n;
-        TRY_GOTO(dir_make(copies), done);
-        TRY_GOTO(dir_list(templates, arena, &files, &n), done);
-        for (size_t i = 0; i < n; i++) TRY_GOTO(file_copy(path_join(arena, templates, files[i]), path_join(arena, copies, files[i])), done);
-    }
-done:
+    for (size_t i = 0; i < COUNT_OF(names) && status == ST_OK; i++) status = copy_if_there(from, to, names[i], arena);
+    if (status == ST_OK) status = copy_templates(from, to, arena);
     arena_free(arena);
     return status;
 }
@@ -86,28 +95,33 @@ static void become_classifier(json_t *json, const char *class_name) {
     json_object_del(json, "num_labels");
 }
 
+Status config_write(json_t *json, DType dtype, const char *path) {
+    JsonWriter writer = {.pretty = true};
+    if (json_object_get(json, "dtype")) json_object_set_new(json, "dtype", json_string(torch_name(dtype)));
+    if (json_object_get(json, "torch_dtype") || !json_object_get(json, "dtype"))
+        json_object_set_new(json, "torch_dtype", json_string(torch_name(dtype)));
+    write_json(&writer, NULL, json);
+    str_append_char(&writer.text, '\n');
+    Status status = file_write_all(path, writer.text.data, writer.text.len);
+    jw_release(&writer);
+    return status;
+}
+
 Status model_copy_config(const char *from, const char *to, DType dtype, bool untie, const char *class_name) {
     Arena *arena = arena_new(0);
     if (!arena) return ST_RESOURCE;
     Status status = ST_OK;
     json_t *json = NULL;
-    JsonWriter writer = {.pretty = true};
     const char *source = path_join(arena, from, "config.json"), *target = path_join(arena, to, "config.json");
     if (!source || !target) {
         status = ST_RESOURCE;
         goto done;
     }
     TRY_GOTO(json_read_file(source, &json), done);
-    if (json_object_get(json, "dtype")) json_object_set_new(json, "dtype", json_string(torch_name(dtype)));
-    if (json_object_get(json, "torch_dtype") || !json_object_get(json, "dtype"))
-        json_object_set_new(json, "torch_dtype", json_string(torch_name(dtype)));
     if (untie) json_object_set_new(json, "tie_word_embeddings", json_false());
     if (class_name) become_classifier(json, class_name);
-    write_json(&writer, NULL, json);
-    str_append_char(&writer.text, '\n');
-    status = file_write_all(target, writer.text.data, writer.text.len);
+    status = config_write(json, dtype, target);
 done:
-    jw_release(&writer);
     json_decref(json);
     arena_free(arena);
     return status;
@@ -116,18 +130,18 @@ done:
 /* ---- weights ---- */
 
 /* Shard s: parameters first[s] .. first[s + 1] - 1 */
-typedef struct Shards { const Model *model; DType dtype; size_t n; size_t *first; size_t total; } Shards;
+typedef struct Shards { const Model *model; DType dtype; RoundingLoss *loss; size_t n; size_t *first; size_t total; } Shards;
 
 static size_t saved_bytes(const Param *param, DType dtype) { return (size_t)tensor_count(param->tensor) * dtype_size(dtype); }
 
-static Status plan_shards(const Model *model, DType dtype, Arena *arena, Shards *shards) {
-    const Params *params = &model->params;
-    *shards = (Shards){.model = model, .dtype = dtype, .first = arena_alloc(arena, (params->n + 1) * sizeof(size_t))};
+static Status plan_shards(Shards *shards, Arena *arena) {
+    const Params *params = &shards->model->params;
+    shards->first = arena_alloc(arena, (params->n + 1) * sizeof(size_t));
     if (!shards->first) return ST_RESOURCE;
     size_t filled = SHARD_BYTES;
     for (size_t i = 0; i < params->n; i++) {
         if (params->items[i].role != PARAM_BASE) continue;
-        size_t bytes = saved_bytes(&params->items[i], dtype);
+        size_t bytes = saved_bytes(&params->items[i], shards->dtype);
         if (filled + bytes > SHARD_BYTES) {
             shards->first[shards->n++] = i;
             filled = 0;
@@ -143,18 +157,53 @@ static const char *shard_name(const Shards *shards, size_t s, Arena *arena) {
     return shards->n == 1 ? "model.safetensors" : arena_printf(arena, "model-%05zu-of-%05zu.safetensors", s + 1, shards->n);
 }
 
-static Status write_shard(const Shards *shards, size_t s, const char *path) {
-    SafetensorsWriter *writer;
-    TRY(safetensors_writer_new(path, &writer));
+/* In bf16 or f16, which may be too coarse for what was learned, or too small. The base's values are read from its mapped file and given back at once.
+ * A weight that is not there is new: what it loses is no loss of a change. */
+static Status write_rounded(const Shards *shards, const Param *param, SafetensorsWriter *writer) {
+    enum { GIVEN_BACK = 1 << 18 };
+    const Tensor *tensor = param->tensor;
+    const StoredTensor *base = safetensors_find(shards->model->files, param->name);
+    size_t count = (size_t)tensor_count(tensor), size = base ? dtype_size(base->dtype) : 0;
+    double error = 0;
+    RoundingLoss unasked = {0};
+    for (size_t at = 0, n; at < count && isfinite(error) && !safetensors_failed(writer); at += n) {
+        float values[ROUNDING_PIECE], before[ROUNDING_PIECE], change[ROUNDING_PIECE], stored[ROUNDING_PIECE];
+        n = MIN(count - at, (size_t)ROUNDING_PIECE);
+        convert_elements((const uint8_t *)tensor->data + at * dtype_size(tensor->dtype), tensor->dtype, values, DT_F32, n);
+        if (base) convert_elements(base->data + at * size, base->dtype, before, DT_F32, n);
+        else memcpy(before, values, n * sizeof *before);
+        for (size_t i = 0; i < n; i++) change[i] = values[i] - before[i];
+        error = round_sums(values, before, change, n, shards->dtype, stored, base ? shards->loss : &unasked);
+        safetensors_write(writer, stored, n * dtype_size(shards->dtype));
+        size_t seen = (at + n) % GIVEN_BACK ? (at + n) % GIVEN_BACK : GIVEN_BACK;
+        if (base && (seen == GIVEN_BACK || at + n == count)) model_forget(shards->model, base->data + (at + n - seen) * size, seen * size);
+    }
+    if (isfinite(error)) return ST_OK;
+    status_fail(ST_NUMERIC, "a trained value of tensor '%s' does not fit into %s", param->name, dtype_name(shards->dtype));
+    return status_hint(ST_NUMERIC, "f32 and bf16 hold larger values");
+}
+
+static Status write_tensors(const Shards *shards, size_t s, SafetensorsWriter *writer) {
+    bool coarse = shards->dtype == DT_BF16 || shards->dtype == DT_F16;
     for (int pass = 0; pass < 2; pass++)
         for (size_t i = shards->first[s]; i < shards->first[s + 1] && !safetensors_failed(writer); i++) {
             const Param *param = &shards->model->params.items[i];
             const Tensor *tensor = param->tensor;
             if (param->role != PARAM_BASE) continue;
             if (pass == 0) safetensors_declare(writer, param->name, shards->dtype, tensor->n_dims, tensor->shape);
+            else if (coarse) TRY(write_rounded(shards, param, writer));
             else safetensors_write_as(writer, tensor->data, tensor->dtype, shards->dtype, (size_t)tensor_count(tensor));
         }
-    return safetensors_commit(writer);
+    return ST_OK;
+}
+
+static Status write_shard(const Shards *shards, size_t s, const char *path) {
+    SafetensorsWriter *writer;
+    TRY(safetensors_writer_new(path, &writer));
+    Status status = write_tensors(shards, s, writer);
+    if (status == ST_OK) return safetensors_commit(writer);
+    safetensors_abandon(writer);
+    return status;
 }
 
 static Status write_index(const Shards *shards, const char *path, Arena *arena) {
@@ -175,37 +224,23 @@ static Status write_index(const Shards *shards, const char *path, Arena *arena) 
     return status;
 }
 
-static Status write_directory(const Model *model, const char *dir, DType dtype, Arena *arena) {
-    Shards shards;
-    TRY(plan_shards(model, dtype, arena, &shards));
-    TRY(dir_make(dir));
-    for (size_t s = 0; s < shards.n; s++) TRY(write_shard(&shards, s, path_join(arena, dir, shard_name(&shards, s, arena))));
-    if (shards.n > 1) TRY(write_index(&shards, path_join(arena, dir, "model.safetensors.index.json"), arena));
+static Status write_directory(void *context, const char *dir) {
+    Shards *shards = context;
+    const Model *model = shards->model;
+    Arena *arena = arena_new(0);
+    Status status = arena ? plan_shards(shards, arena) : ST_RESOURCE;
+    for (size_t s = 0; status == ST_OK && s < shards->n; s++) status = write_shard(shards, s, path_join(arena, dir, shard_name(shards, s, arena)));
+    if (status == ST_OK && shards->n > 1) status = write_index(shards, path_join(arena, dir, "model.safetensors.index.json"), arena);
+    arena_free(arena);
+    TRY(status);
     TRY(model_copy_files(model->dir, dir));
-    return model_copy_config(model->dir, dir, dtype, model->head && model->head != model->embed,
+    return model_copy_config(model->dir, dir, shards->dtype, model->head && model->head != model->embed,
                              model->score ? model->config.family->class_name : NULL);
 }
 
-const char *dir_beside(const char *dir, const char *end, Arena *arena) {
-    const char *name = path_name(dir);
-    return arena_printf(arena, "%.*s.%s.tune-%s", (int)(name - dir), dir, name, end);
-}
-
-Status dir_replace(const char *made, const char *dir, Arena *arena) {
-    const char *old = dir_beside(dir, "old", arena);
-    if (!old) return ST_RESOURCE;
-    TRY(dir_remove(old));
-    if (dir_exists(dir)) TRY(dir_rename(dir, old));
-    TRY(dir_rename(made, dir));
-    return dir_remove(old);
-}
-
-Status model_save(const Model *model, const char *dir, DType dtype) {
-    Arena *arena = arena_new(0);
-    const char *made = arena ? dir_beside(dir, "partial", arena) : NULL;
-    Status status = made ? dir_remove(made) : ST_RESOURCE;
-    if (status == ST_OK) status = write_directory(model, made, dtype, arena);
-    if (status == ST_OK) status = dir_replace(made, dir, arena);
-    arena_free(arena);
-    return status;
+Status model_save(const Model *model, const char *dir, DType dtype, RoundingLoss *loss) {
+    RoundingLoss sums = {0};
+    TRY(dir_build(dir, write_directory, &(Shards){.model = model, .dtype = dtype, .loss = &sums}));
+    if (loss) *loss = sums;
+    return ST_OK;
 }

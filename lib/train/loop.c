@@ -392,13 +392,16 @@ static Status steps(Loop *loop) {
 
 static Status finish(Loop *loop) {
     TRY(check_kept(loop));
-    TRY(loop->task->finish(loop->task->context, loop->run));
+    Status status = loop->task->finish(loop->task->context, loop->run);
+    if (status == ST_NUMERIC) /* train.save_dtype does not hold a weight: another one may, with --resume */
+        return run_failed(loop->run, status, save_whole_step, loop, &loop->saved_step);
+    TRY(status);
     json_t *summary = json_pack("{s:I, s:f, s:I, s:o}", "steps", (json_int_t)loop->step, "seconds", elapsed(loop), "peak_rss_bytes",
                                 (json_int_t)memory_peak(), "warnings", last_words(loop));
     json_t *more = summary && loop->task->summary ? loop->task->summary(loop->task->context) : NULL;
     if (more) json_object_update(summary, more);
     json_decref(more);
-    Status status = summary ? run_mark_finished(loop->run, summary) : status_fail(ST_RESOURCE, "out of memory for the run's summary");
+    status = summary ? run_mark_finished(loop->run, summary) : status_fail(ST_RESOURCE, "out of memory for the run's summary");
     json_decref(summary);
     return status;
 }

@@ -140,6 +140,7 @@ static bool changes_nothing(const Key *key) {
                                         "train.live",
                                         "train.save_every",
                                         "train.keep_checkpoints",
+                                        "train.save_dtype",
                                         "data.cache",
                                         "synth.teacher",
                                         "synth.max_requests",

@@ -59,7 +59,8 @@ const char *recipe_difference(const Recipe *a, const Recipe *b, const char **val
  * Nothing where it was not given, or holds its default, since the recipe of a run spells out every key. format: what it does not do, behind its name:
  * "does nothing with 'train.optimizer: sgd'". */
 Status recipe_unread(const Recipe *recipe, const char *dotted_key, const char *hint, const char *format, ...) PRINTF_LIKE(4, 5);
-/* recipe_unread for each key that the chosen optimiser or schedule does not read, and others do: by the lists of optimizers.def and schedules.def. */
+/* recipe_unread for each key that the chosen optimiser or schedule does not read, and others do: by the lists of optimizers.def and schedules.def;
+ * and for train.save_dtype beside a lora section. */
 Status recipe_check_choices(const Recipe *recipe);
 /* The same of train.batch_size where train.batch_tokens decides. Typed it counts with any value. */
 Status recipe_check_batches(const Recipe *recipe);

@@ -110,11 +110,31 @@ Status trained_model_twin(const Recipe *recipe, const Model *model, Model **twin
     return status;
 }
 
+static void warn_coarse(const RoundingLoss *loss, DType dtype) {
+    if (rounding_lost(loss) > ROUNDING_TOO_COARSE)
+        log_message(
+            LOG_WARNING,
+            "%s is too coarse for what was learned: rounding takes %.0f %% of what training changed, and %.0f %% of the weights that it moved stay where they were; train.save_dtype: f32 keeps it",
+            dtype_name(dtype), 100 * rounding_lost(loss), 100 * rounding_unmoved(loss));
+}
+
+static Status save_whole(const Recipe *recipe, const Model *model, const char *dir) {
+    bool given = strcmp(recipe->train_save_dtype, "auto") != 0;
+    DType dtype = given ? dtype_from_text(recipe->train_save_dtype) : model->config.stored_dtype;
+    RoundingLoss loss = {0};
+    Status status = model_save(model, dir, dtype, &loss);
+    if (status == ST_OK) warn_coarse(&loss, dtype);
+    return status == ST_NUMERIC ? status_hint(status, "f32 and bf16 hold larger values: continue with --resume and train.save_dtype=f32") : status;
+}
+
+Status trained_weights_save(const Recipe *recipe, const Model *model, const char *dir) {
+    TRY(dir_remove(dir)); /* of a process that was killed after this point */
+    return recipe->has_lora ? adapter_save(model, dir, model->dir) : save_whole(recipe, model, dir);
+}
+
 Status trained_model_save(const Recipe *recipe, const Model *model, const char *run_dir) {
     Arena *arena = arena_new(0);
-    const char *dir = arena ? path_join(arena, run_dir, recipe->has_lora ? "adapter" : "model") : NULL;
-    Status status = dir ? dir_remove(dir) : ST_RESOURCE; /* of a process that was killed after this point */
-    if (status == ST_OK) status = recipe->has_lora ? adapter_save(model, dir, model->dir) : model_save(model, dir, model->config.stored_dtype);
+    Status status = arena ? trained_weights_save(recipe, model, path_join(arena, run_dir, recipe->has_lora ? "adapter" : "model")) : ST_RESOURCE;
     arena_free(arena);
     return status;
 }

@@ -408,15 +408,16 @@ static void swap_best_weights(const Trainer *trainer) {
     }
 }
 
-static Status write_result(const Trainer *trainer) {
+static Status write_result(Trainer *trainer) {
     const TrainerConfig *config = trainer->config;
     bool best = trainer->best && trainer->state.best_step >= 0;
     if (best) swap_best_weights(trainer);
     const Param *bad = params_nonfinite(trainer->params, false);
-    Status status = bad ? status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)trainer->state.step)
-                        : config->save_result(config->task.context, run_dir(config->run));
+    if (bad) return status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)trainer->state.step);
+    Status status = config->save_result(config->task.context, run_dir(config->run));
     if (best && status != ST_OK) swap_best_weights(trainer); /* a checkpoint has the last ones */
-    return status;
+    if (status != ST_NUMERIC) return status;
+    return run_failed(config->run, status, save_whole_step, trainer, &trainer->saved_step); /* train.save_dtype may be changed with --resume */
 }
 
 static Status finish(Trainer *trainer, TrainResult *result) {

@@ -94,6 +94,8 @@ static Status check_chooser(const Recipe *recipe, const Chooser *chooser, const 
 }
 
 Status recipe_check_choices(const Recipe *recipe) {
+    if (recipe->has_lora)
+        TRY(recipe_unread(recipe, "train.save_dtype", "leave it out: adapters are stored in f32", "does nothing with a 'lora' section"));
     TRY(check_chooser(recipe, &(Chooser){"train.optimizer", an_optimizer}, recipe->train_optimizer));
     return check_chooser(recipe, &(Chooser){"train.lr_scheduler", schedule_at}, recipe->train_lr_scheduler);
 }

@@ -137,12 +137,7 @@ Status text_value_save(const TextValue *value, const Recipe *recipe, const char 
     Arena *arena = arena_new(0);
     const char *dir = arena ? path_join(arena, run_dir, "value") : NULL;
     Status status = dir ? ST_OK : ST_RESOURCE;
-    if (status == ST_OK && value->own) {
-        status = dir_remove(dir); /* of a process that was killed after this point */
-        if (status == ST_OK)
-            status = recipe->has_lora ? adapter_save(value->model, dir, value->model->dir)
-                                      : model_save(value->model, dir, value->model->config.stored_dtype);
-    }
+    if (status == ST_OK && value->own) status = trained_weights_save(recipe, value->model, dir);
     const char *path = status == ST_OK ? path_join(arena, value->own ? dir : run_dir, head_file) : NULL;
     CheckpointItem item = {"v_head.summary.weight", value->head};
     if (status == ST_OK) status = path ? tensors_save(path, &item, 1) : ST_RESOURCE;
