@@ -147,6 +147,15 @@ static void show_next(const Recipe *recipe, const SynthResult *r) {
     str_release(&word);
 }
 
+static void warn_of_missing(const SynthResult *r) {
+    Str refused = {0};
+    if (r->refused)
+        str_printf(&refused, "the server refused %lld request%s, as rejected.jsonl shows, and ", (long long)r->refused, plural(r->refused));
+    show_message("tune: warning: %lld of %lld row%s: %sthe seeds gave no more to ask", (long long)r->rows, (long long)r->wanted, plural(r->wanted),
+                 str_text(&refused));
+    str_release(&refused);
+}
+
 static void summarize(const RecipeCommand *job, const SynthResult *r) {
     char seconds[32];
     end_live_line();
@@ -157,8 +166,7 @@ static void summarize(const RecipeCommand *job, const SynthResult *r) {
     }
     show_line("%lld row%s kept, %lld candidate%s rejected, %lld request%s in %s", (long long)r->rows, plural(r->rows), (long long)r->rejected,
               plural(r->rejected), (long long)r->requests, plural(r->requests), format_seconds(r->seconds, seconds));
-    if (r->exhausted && r->rows < r->wanted)
-        show_message("tune: warning: %lld of %lld row%s: the seeds gave no more to ask", (long long)r->rows, (long long)r->wanted, plural(r->wanted));
+    if (r->exhausted && r->rows < r->wanted) warn_of_missing(r);
     if (r->selected >= 0) show_line("%lld of them chosen", (long long)r->selected);
     show_line("wrote %s/rows.jsonl, %srejected.jsonl, dataset_card.md, report.html", job->recipe->output, r->selected >= 0 ? "selected.jsonl, " : "");
     show_next(job->recipe, r);

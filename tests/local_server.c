@@ -41,7 +41,7 @@ void reply(int fd, const char *status, const char *fields, const char *body) {
 }
 
 int times_before(const char *path) {
-    static struct { char path[128]; int times; } seen[32];
+    static struct { char path[128]; int times; } seen[64];
     size_t i = 0;
     while (seen[i].path[0] && strcmp(seen[i].path, path) != 0) i++;
     snprintf(seen[i].path, sizeof seen[i].path, "%s", path);

@@ -153,6 +153,24 @@ static bool asked_before(const Query *query) {
     return false;
 }
 
+/* From the twelfth request on such a server has nothing else to say. */
+static bool has_ended(int fd, const char *path, int before) {
+    static const struct {
+        const char *path, *status, *body;
+    } ends[] = {
+        {"ends-500", "500 Internal Server Error", "oops"},
+        {"ends-401", "401 Unauthorized", "who are you?"},
+        {"ends-404", "404 Not Found", "no such model"},
+        {"ends-html", "200 OK", "<html>hello</html>"},
+    };
+    for (size_t i = 0; i < COUNT_OF(ends) && before >= 11; i++) {
+        if (!text_starts_with(path, ends[i].path)) continue;
+        reply(fd, ends[i].status, "", ends[i].body);
+        return true;
+    }
+    return false;
+}
+
 /* The first part of the path says how: /busy/v1/chat/completions. */
 static void serve(int fd, Query *query) {
     char *path = query->path, byte;
@@ -188,6 +206,10 @@ static void serve(int fd, Query *query) {
     else if (strcmp(path, "refusing") == 0 && before % 4 == 3) reply(fd, "400 Bad Request", "", "{\"error\": \"not this one\"}");
     else if (strcmp(path, "down") == 0) reply(fd, "503 Service Unavailable", "", "overloaded");
     else if (strcmp(path, "dies") == 0 && before >= 20 && before < 40) reply(fd, "503 Service Unavailable", "", "overloaded");
+    else if (strcmp(path, "fails") == 0 && is_fourth(query))
+        reply(fd, "500 Internal Server Error", "", "not at this one");
+    else if (has_ended(fd, path, before))
+        return;
     else if (strcmp(path, "nonsense") == 0) reply(fd, "200 OK", "", "[1, 2]");
     else if (strcmp(path, "echo") == 0)
         reply(fd, "200 OK", "", "{\"choices\": [{\"message\": {\"content\": \"Always the very same words again.\"}, \"finish_reason\": \"stop\"}]}");

@@ -408,6 +408,51 @@ static void what_stays_down_keeps_what_was_made(void **state) {
     assert_true(result.already_finished);
 }
 
+/* Whatever a server says from some request on, to all: nothing of what it did not answer counts as refused, and another start asks for it again. A
+ * batch of one question shows it as one of many does. */
+static void what_ends_is_gone_on_with(void **state) {
+    (void)state;
+    static const struct {
+        const char *path, *batch, *text;
+    } cases[] = {
+        {"ends-500", "synth.batch=16", "status 500"},    {"ends-401", "synth.batch=16", "status 401"},
+        {"ends-404", "synth.batch=16", "status 404"},    {"ends-html", "synth.batch=16", "answers wrongly (1 tries): no JSON: '<html>hello</html>'"},
+        {"ends-500-one", "synth.batch=1", "status 500"}, {"ends-html-one", "synth.batch=1", "answers wrongly"},
+    };
+    Str seeds = {0};
+    SynthResult result;
+    for (int i = 0; i < 16; i++) str_printf(&seeds, "{\"prompt\": \"Say %d.\"}\n", i);
+    temp_text(dir, "sixteen.jsonl", seeds.data);
+    str_release(&seeds);
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        char output[32];
+        snprintf(output, sizeof output, "end-%zu", i);
+        Overrides o = remote("answer", cases[i].path, "retries: 0, concurrency: 4", output),
+                  well = remote("answer", "well", "retries: 0, concurrency: 4", output), *both[] = {&o, &well};
+        for (size_t k = 0; k < COUNT_OF(both); k++) {
+            set(both[k], "synth.seeds=%s", temp_file(dir, "sixteen.jsonl"));
+            set(both[k], "%s", cases[i].batch);
+            set(both[k], "synth.num_rows=16");
+        }
+        check_status(run(&o, false, &result), ST_RESOURCE);
+        check_text(cases[i].text);
+        check_ok(run(&well, true, &result));
+        if (strcmp(cases[i].batch, "synth.batch=16") == 0) assert_int_equal(result.refused, 0);
+        assert_true(result.rows >= 15);
+    }
+}
+
+/* One that the server fails at for ever, while it answers others, costs itself alone. */
+static void what_fails_for_ever_is_refused(void **state) {
+    (void)state;
+    SynthResult result;
+    Overrides o = remote("few_shot", "fails", "retries: 1, concurrency: 2", "fails");
+    set(&o, "synth.num_rows=10");
+    check_ok(run(&o, false, &result));
+    assert_int_equal(result.rows, 10);
+    assert_true(result.refused > 0);
+}
+
 static void a_limit_ends_the_run_and_a_higher_one_goes_on(void **state) {
     (void)state;
     static const struct {
@@ -779,6 +824,8 @@ int main(void) {
         cmocka_unit_test(what_is_late_is_refused),
         cmocka_unit_test(what_is_billed_is_counted),
         cmocka_unit_test(what_stays_down_keeps_what_was_made),
+        cmocka_unit_test(what_ends_is_gone_on_with),
+        cmocka_unit_test(what_fails_for_ever_is_refused),
         cmocka_unit_test(a_limit_ends_the_run_and_a_higher_one_goes_on),
         cmocka_unit_test(rates_are_kept),
         cmocka_unit_test(a_log_is_replayed_without_the_server),

@@ -497,11 +497,18 @@ static Status finish(Synth *s, SynthResult *result) {
     return dir_remove(run_path(s->run, "checkpoints")); /* the log is what such a run goes on from */
 }
 
+static int64_t count_refused(const Synth *s) {
+    for (size_t i = 0; i < s->n_reasons; i++)
+        if (strcmp(s->reasons[i].name, "refused_by_server") == 0) return s->reasons[i].made;
+    return 0;
+}
+
 static void tell(const Synth *s, SynthResult *result) {
     *result = (SynthResult){
         .rows = (int64_t)s->n_rows,
         .wanted = s->recipe->synth_num_rows,
         .rejected = s->rejected,
+        .refused = count_refused(s),
         .requests = s->requests,
         .replayed = s->replayed,
         .tokens = s->tokens,

@@ -28,6 +28,7 @@ typedef struct SynthProgress {
 } SynthProgress;
 typedef struct SynthResult {
     int64_t rows, wanted, rejected, requests, replayed, tokens, prompt_tokens;
+    int64_t refused;         /* of the rejected: what the server did not answer */
     int64_t selected;        /* rows of selected.jsonl; -1: none were asked for */
     double cost, seconds;
     double teacher_seconds, filter_seconds;

@@ -22,7 +22,9 @@ typedef struct Remote {
     size_t n_answered;
     Str *faults;             /* by place: what was wrong with the last reply, where it could not be read */
     struct Spent { int64_t prompt_tokens, tokens; } *spent; /* by place: what such replies cost by the server's count */
+    size_t *answered_before; /* by place: what was answered before its first reply that could not be read */
     bool ever_answered;
+    size_t n_given_up;       /* questions of earlier rounds that were given up, with no answer since */
     OnTeacherAnswer *on_answer;
     void *context;
     double tokens_per_minute;
@@ -180,13 +182,15 @@ static Status on_reply(void *context, size_t i, long code) {
     TeacherAnswer answer = {.text = str_text(reply), .refused = true, .mean = (double)NAN};
     Str shown = {0};
     json_t *root = json_loadb(str_text(reply), reply->len, JSON_ALLOW_NUL, NULL);
+    bool asked_again = remote->faults[at].len > 0;
     bool good = code >= 300 || read_answer(prompt, reply, root, &answer, &shown, &remote->faults[at]);
     if (!good) note_spent(root, &answer);
+    if (!good && !asked_again) remote->answered_before[at] = remote->n_answered;
     int64_t used = answer.prompt_tokens + answer.tokens;
     answer.prompt_tokens = remote->spent[at].prompt_tokens += answer.prompt_tokens;
     answer.tokens = remote->spent[at].tokens += answer.tokens;
     Status status = good ? remote->on_answer(remote->context, at, &answer) : ST_OK;
-    if (good) remote->answered[at] = remote->ever_answered = true, remote->n_answered++;
+    if (good) remote->answered[at] = remote->ever_answered = true, remote->n_answered++, remote->n_given_up = 0;
     if (remote->tokens_per_minute > 0) http_slow_down(remote->used, (double)used * 60 / remote->tokens_per_minute);
     str_release(&shown);
     json_decref(root);
@@ -209,14 +213,20 @@ static Status ask_rest(Teacher *teacher, const TeacherSampling *sampling) {
     return http_post_all(remote->used, remote->bodies, n, remote->replies, &at);
 }
 
-/* No answer to some that could be read, again and again: these count as refused. No answer to any is the server's fault; a single question can tell
- * only by those before it. */
-static Status give_up(const Remote *remote, int64_t tries) {
-    bool any = remote->n_answered > 0 || (remote->n == 1 && remote->ever_answered);
+/* Questions that had no answer which can be read, again and again, count as refused where others had one after them. More than one that nothing was
+ * read after, or one before anything was ever read, is the server's doing. */
+static bool answers_wrongly(Remote *remote) {
+    enum { MOST = 1 };
+    for (size_t i = 0; i < remote->n; i++) remote->n_given_up += !remote->answered[i] && remote->n_answered == remote->answered_before[i];
+    return !remote->ever_answered || remote->n_given_up > MOST;
+}
+
+static Status give_up(Remote *remote, int64_t tries) {
+    bool wrong = answers_wrongly(remote);
     for (size_t i = 0; i < remote->n; i++) {
         const char *fault = str_text(&remote->faults[i]);
         if (remote->answered[i]) continue;
-        if (!any) return status_fail(ST_RESOURCE, "server '%s' answers wrongly (%lld tries): %s", http_name(remote->used), (long long)tries, fault);
+        if (wrong) return status_fail(ST_RESOURCE, "server '%s' answers wrongly (%lld tries): %s", http_name(remote->used), (long long)tries, fault);
         const struct Spent *spent = &remote->spent[i];
         TRY(remote->on_answer(
             remote->context, i,
@@ -251,9 +261,11 @@ static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, cons
     remote->answered = calloc(n, sizeof *remote->answered);
     remote->faults = calloc(n, sizeof *remote->faults);
     remote->spent = calloc(n, sizeof *remote->spent);
-    Status status = remote->places && remote->bodies && remote->replies && remote->answered && remote->faults && remote->spent
-                        ? ask_all(teacher, sampling)
-                        : status_errno(ENOMEM, "cannot ask the teacher");
+    remote->answered_before = calloc(n, sizeof *remote->answered_before);
+    Status status =
+        remote->places && remote->bodies && remote->replies && remote->answered && remote->faults && remote->spent && remote->answered_before
+            ? ask_all(teacher, sampling)
+            : status_errno(ENOMEM, "cannot ask the teacher");
     for (size_t i = 0; i < n && remote->bodies && remote->replies; i++) {
         str_release(&remote->bodies[i]);
         str_release(&remote->replies[i]);
@@ -265,6 +277,7 @@ static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, cons
     free(remote->answered);
     free(remote->faults);
     free(remote->spent);
+    free(remote->answered_before);
     return status;
 }
 

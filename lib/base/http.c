@@ -20,6 +20,8 @@ struct HttpClient {
     char why[MOST_CONNECTIONS][CURL_ERROR_SIZE];
     double next_start; /* when the rate allows one more */
     size_t n_answers;  /* replies that are none of a refusal, so far */
+    double answered;   /* when the latest of the requests that were answered was sent */
+    size_t n_broken;   /* requests that were refused by a server's error (5xx) in earlier rounds, with no answer since */
     double at_once;    /* of `concurrency`, what the server bears: halved where it says "too many", more by one as all of these are answered */
 };
 
@@ -28,6 +30,7 @@ typedef enum State { WAITS, RUNS, PUT_OFF, DONE } State;
 typedef struct Request {
     State state;
     double ready;
+    double sent, broken; /* its last try; when the first one failed, 0 = none did */
     size_t tries, slot;
     size_t answers, at_first; /* of the client so far: when it was last told "too many", when it was first asked */
     Str *reply;
@@ -155,7 +158,7 @@ typedef struct Round {
     double until;             /* above 0: it has failed; what runs may still end before then */
     Status failed;
     Str words, hint;                   /* of the failure */
-    Str refused, refused_hint;         /* of the first that was put off */
+    Str refused, refused_hint;         /* of the one that was put off last */
 } Round;
 
 static void start(Round *round, size_t i, size_t slot) {
@@ -164,6 +167,7 @@ static void start(Round *round, size_t i, size_t slot) {
     str_clear(request->reply);
     request->state = RUNS;
     request->slot = slot;
+    request->sent = clock_seconds();
     if (request->tries++ == 0) request->at_first = round->client->n_answers;
     round->busy[slot] = true;
     round->n_busy++;
@@ -256,12 +260,18 @@ static Status deliver(Round *round, size_t i, long code) {
     return options->on_reply ? options->on_reply(options->context, i, code) : ST_OK;
 }
 
+/* A server that fails at a request may be going down: only an answer to what was sent after that shows that it is still there, since others that were
+ * under way may be answered yet. Other refusals are meant as they are said. */
+static bool may_be_down(const Round *round, const Request *request) {
+    return (request->code >= 500 || request->code == 408) && round->client->answered <= request->broken;
+}
+
 /* Those that the server refused for good while it answered others. */
-static Status deliver_put_off(Round *round) {
-    str_clear(&round->refused);
-    str_clear(&round->refused_hint);
-    for (size_t i = 0; i < round->n; i++)
-        if (round->requests[i].state == PUT_OFF) TRY(deliver(round, i, round->requests[i].code));
+static Status deliver_put_off(Round *round, bool all) {
+    for (size_t i = 0; i < round->n; i++) {
+        const Request *request = &round->requests[i];
+        if (request->state == PUT_OFF && (all || !may_be_down(round, request))) TRY(deliver(round, i, request->code));
+    }
     return ST_OK;
 }
 
@@ -275,12 +285,22 @@ static void slow_down(Round *round, Request *request, double pause) {
     request->answers = client->n_answers;
 }
 
+/* What is wrong with the key, the account or the url is wrong for every request. */
+static bool is_of_all(long code) { return code == 401 || code == 402 || code == 404 || code == 405 || code == 410; }
+
 static bool is_put_off(const Round *round, const Request *request, CURLcode result, long code) {
     enum { MOST_IN_A_ROW = 8 };
     size_t n = 0;
     for (size_t i = 0; i < round->n; i++) n += round->requests[i].state == PUT_OFF;
     return round->client->options.takes_refusals && !request->too_long && n < (round->client->n_answers > 0 ? MOST_IN_A_ROW : 1) &&
-           (result == CURLE_OPERATION_TIMEDOUT || (result == CURLE_OK && code >= 400));
+           (result == CURLE_OPERATION_TIMEDOUT || (result == CURLE_OK && code >= 400 && !is_of_all(code)));
+}
+
+static void note_answer(HttpClient *client, const Request *request) {
+    client->n_answers++;
+    client->n_broken = 0;
+    client->answered = MAX(client->answered, request->sent);
+    client->at_once = MIN(client->at_once + 1 / client->at_once, (double)client->options.concurrency);
 }
 
 static Status finished(Round *round, size_t i, CURLcode result) {
@@ -297,21 +317,21 @@ static Status finished(Round *round, size_t i, CURLcode result) {
     if ((double)after > longest_wait && worth_another_try(result, code))
         return status_fail(ST_RESOURCE, "server '%s' asks to wait %lld s", client->shown, (long long)after);
     if (result == CURLE_OK && (answer || refusal)) {
-        client->n_answers += answer;
-        if (answer) client->at_once = MIN(client->at_once + 1 / client->at_once, (double)client->options.concurrency);
+        if (answer) note_answer(client, request);
         TRY(deliver(round, i, code));
-        return answer ? deliver_put_off(round) : ST_OK;
+        return answer ? deliver_put_off(round, false) : ST_OK;
     }
+    if (request->broken == 0) request->broken = clock_seconds();
     double pause = MIN(client->options.first_pause * pow(2, (double)MIN(request->tries, 60) - 1), longest_pause);
     if (after > 0) pause = (double)after;
     if (code == 429 || (code == 503 && after > 0)) slow_down(round, request, pause);
     if (request->too_long || !worth_another_try(result, code) || request->tries > client->options.retries) {
         Status status = give_up(round, request, result, code);
         if (!is_put_off(round, request, result, code)) return status;
-        if (round->refused.len == 0) {
-            str_append(&round->refused, status_text());
-            str_append(&round->refused_hint, status_hint_text());
-        }
+        str_clear(&round->refused);
+        str_clear(&round->refused_hint);
+        str_append(&round->refused, status_text());
+        str_append(&round->refused_hint, status_hint_text());
         if (request->reply->len == 0) str_append(request->reply, status_text());
         request->code = code ? code : 408;
         request->state = PUT_OFF;
@@ -369,17 +389,21 @@ static bool is_trouble(const Round *round, const Request *request) {
 /* Nothing is left but what was refused, and no answer came since: by a server that answered others that is these requests' fault, unless it has gone
  * down since. */
 static Status end(Round *round) {
-    enum { MOST_LATE = 3 }; /* more that were never answered in time are the server's doing */
+    enum { MOST_LATE = 3, MOST_BROKEN = 1 }; /* more that were never answered in time, or that it failed at, are the server's doing */
     bool trouble = round->client->n_answers == 0;
-    int late = 0;
+    size_t late = 0, broken = 0;
     for (size_t i = round->n; i-- > 0;) {
         const Request *request = &round->requests[i];
         if (request->state != PUT_OFF) continue;
         late += request->code == 408;
-        trouble = trouble || late > MOST_LATE || is_trouble(round, request);
+        broken += request->code >= 500 && may_be_down(round, request);
+        trouble = trouble || late > MOST_LATE || round->client->n_broken + broken > MOST_BROKEN || is_trouble(round, request);
         *round->at = i;
     }
-    if (!trouble) return deliver_put_off(round);
+    if (!trouble) {
+        round->client->n_broken += broken;
+        return deliver_put_off(round, true);
+    }
     return round->refused.len ? said_again(ST_RESOURCE, &round->refused, &round->refused_hint) : ST_OK;
 }
 
