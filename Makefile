@@ -141,21 +141,22 @@ demo: ## fine-tune, merge and talk to a tiny model; then rewards, preferences, a
 	@$(MAKE) --no-print-directory $(PARALLEL) all
 	@sh recipes/demo/demo.sh ./tune
 # The program prints its own manual page and completions.
-SHARE = $(DESTDIR)$(PREFIX)/share
-MANUAL = $(SHARE)/man/man1/tune.1
-COMPLETIONS = $(SHARE)/bash-completion/completions/tune $(SHARE)/zsh/site-functions/_tune $(SHARE)/fish/vendor_completions.d/tune.fish
+ROOT = '$(subst ','\'',$(DESTDIR)$(PREFIX))'
+MANUAL = share/man/man1/tune.1
+COMPLETIONS = share/bash-completion/completions/tune share/zsh/site-functions/_tune share/fish/vendor_completions.d/tune.fish
+below_root = $(addprefix $(ROOT)/,$(1))
 install: all ## install below PREFIX (/usr/local): program, recipes, manual page, completions of shells
-	install -d $(DESTDIR)$(PREFIX)/bin $(SHARE)/tune $(dir $(MANUAL) $(COMPLETIONS))
-	install -m 755 $(PROGRAM) $(DESTDIR)$(PREFIX)/bin/tune
-	cp -R recipes $(SHARE)/tune/
-	$(PROGRAM) help --man > $(MANUAL)
-	$(PROGRAM) completion bash > $(word 1,$(COMPLETIONS))
-	$(PROGRAM) completion zsh > $(word 2,$(COMPLETIONS))
-	$(PROGRAM) completion fish > $(word 3,$(COMPLETIONS))
-	chmod -R u=rwX,go=rX $(SHARE)/tune && chmod 644 $(MANUAL) $(COMPLETIONS)
+	install -d $(call below_root,bin share/tune $(dir $(MANUAL) $(COMPLETIONS)))
+	install -m 755 $(PROGRAM) $(ROOT)/bin/tune
+	cp -R recipes $(ROOT)/share/tune/
+	$(PROGRAM) help --man > $(ROOT)/$(MANUAL)
+	$(PROGRAM) completion bash > $(ROOT)/$(word 1,$(COMPLETIONS))
+	$(PROGRAM) completion zsh > $(ROOT)/$(word 2,$(COMPLETIONS))
+	$(PROGRAM) completion fish > $(ROOT)/$(word 3,$(COMPLETIONS))
+	chmod -R u=rwX,go=rX $(ROOT)/share/tune && chmod 644 $(call below_root,$(MANUAL) $(COMPLETIONS))
 uninstall: ## remove what install puts there
-	rm -f $(DESTDIR)$(PREFIX)/bin/tune $(MANUAL) $(COMPLETIONS)
-	rm -rf $(SHARE)/tune
+	rm -f $(call below_root,bin/tune $(MANUAL) $(COMPLETIONS))
+	rm -rf $(ROOT)/share/tune
 layers: ## check that files include only their own folder or a lower one, cite only documents that are here, and have no overlong lines
 	@sh tests/lint.sh layers
 headers: ## check that each header compiles alone
