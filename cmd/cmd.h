@@ -177,8 +177,9 @@ Status check_output(const char *output, const char *const *inputs, size_t n);
 /* Lines of results: to stdout when path is NULL, else to a file that appears whole. */
 typedef struct ResultFile { bool to_file; FileWriter writer; size_t n; } ResultFile; /* n: lines */
 Status result_open(ResultFile *result, const char *path);
-void result_line(ResultFile *result, const Str *line);
-/* Gives up the file when status is a failure, but keeps the lines of an interrupted run as FILE.partial; returns it, or the write's */
+Status result_line(ResultFile *result, const Str *line); /* fails once the file could not be written */
+Status result_flush(ResultFile *result);                 /* tells that before it is closed */
+/* The file appears when status is fine; else the lines so far are kept as FILE.partial, and a warning says so. Returns it, or the write's */
 Status result_close(ResultFile *result, Status status);
 
 #endif

@@ -25,8 +25,7 @@ typedef struct FilterJob {
     RewardSet *rewards;              /* of the recipe */
     const Yaml *base;                /* what the recipe's preset makes of the defaults; NULL: nothing */
     Yaml *map;                       /* the filters that were named */
-    ResultFile kept;
-    FileWriter ledger;
+    ResultFile kept, ledger;
     Arena *texts;                    /* of the rows at hand */
     FilterRow rows[AT_A_TIME];
     FilterVerdict verdicts[AT_A_TIME];
@@ -154,11 +153,10 @@ static Status write_row(FilterJob *job, size_t r, Str *line) {
     if (job->verdicts[r].kept) {
         if (job->select) return add_candidate(job, &job->rows[r], &job->verdicts[r]);
         filter_row_write(&job->rows[r], line);
-        if (job->output || !job->command->json) result_line(&job->kept, line);
+        if (job->output || !job->command->json) return result_line(&job->kept, line);
     } else if (job->rejected) {
         filter_write_rejected(&job->rows[r], &job->verdicts[r], line);
-        str_append(line, "\n");
-        writer_write(&job->ledger, line->data, line->len);
+        return result_line(&job->ledger, line);
     }
     return ST_OK;
 }
@@ -217,11 +215,13 @@ static Status read_quotas(const FilterJob *job, SelectQuota *quotas) {
 static Status write_chosen(void *context, const char *text, bool chosen) {
     FilterJob *job = context;
     Str line = {.data = (char *)(uintptr_t)text, .len = strlen(text)};
-    if (chosen && (job->output || !job->command->json)) result_line(&job->kept, &line);
-    else if (!chosen && job->rejected)
-        writer_printf(&job->ledger, "{\"row\": %s, \"reason\": \"select\", \"what\": \"beyond the budget\", \"score\": null, \"nearest\": null}\n",
-                      text);
-    return ST_OK;
+    if (chosen) return job->output || !job->command->json ? result_line(&job->kept, &line) : ST_OK;
+    if (!job->rejected) return ST_OK;
+    Str rejected = {0};
+    str_printf(&rejected, "{\"row\": %s, \"reason\": \"select\", \"what\": \"beyond the budget\", \"score\": null, \"nearest\": null}", text);
+    Status status = result_line(&job->ledger, &rejected);
+    str_release(&rejected);
+    return status;
 }
 
 static Status choose_rows(FilterJob *job) {
@@ -304,13 +304,12 @@ static Status run(FilterJob *job) {
     TRY(select_pool_new(&job->pool));
     TRY(open_filters(job));
     TRY(result_open(&job->kept, job->output));
-    Status status = job->rejected ? writer_open(&job->ledger, job->rejected) : ST_OK;
-    bool ledger = job->rejected && status == ST_OK;
+    Status status = result_open(&job->ledger, job->rejected);
     if (status == ST_OK) status = filter_files(job);
-    if (status == ST_OK && ledger) status = writer_commit(&job->ledger);
-    else if (ledger) writer_abandon(&job->ledger);
+    if (status == ST_OK) status = result_flush(&job->ledger); /* the two appear together or not at all */
     status = result_close(&job->kept, status);
-    if (status != ST_OK) return status;
+    status = result_close(&job->ledger, status);
+    TRY(status);
     if (job->command->json) print_json(job);
     else print_table(job);
     return ST_OK;

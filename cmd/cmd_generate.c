@@ -64,10 +64,10 @@ static Status print_completion(void *context, const Completion *c) {
     }
     JsonWriter w = {0};
     write_row(&w, job, c);
-    result_line(&job->result, &w.text);
+    Status status = result_line(&job->result, &w.text);
     jw_release(&w);
     show_progress("%zu/%zu completions", job->done, job->all);
-    return ST_OK;
+    return status;
 }
 
 static Status check(const Generate *job) {

@@ -40,11 +40,12 @@ static void write_row(ResultFile *result, const ScoreRow *row) {
     jw_release(&w);
 }
 
-/* The first of a row has none. */
-static Status check_finite(const ScoreRow *scores, size_t n) {
-    for (size_t r = 0; r < n; r++)
+/* The first of a row has none. *n: rows, then those before the first that has others than numbers. */
+static Status check_finite(const ScoreRow *scores, size_t *n) {
+    for (size_t r = 0; r < *n; r++)
         for (size_t i = 1; i < scores[r].n; i++)
             if (!isfinite(scores[r].logprobs[i])) {
+                *n = r;
                 status_fail(ST_NUMERIC, "row %zu: the log-probability of token %zu is not finite", r + 1, i + 1);
                 return status_hint(ST_NUMERIC, "the model computes no numbers there: look at its weights, or try --compute f32");
             }
@@ -67,11 +68,11 @@ static Status score(const Command *command, Score *job, const OpenedModel *opene
     }
     Status status = result_open(&result, job->output); /* before the work: a wrong name should not cost it */
     if (status == ST_OK) status = score_rows(opened->model, scores, rows->n, job->logits ? write_logits : NULL, job->writer);
-    if (status == ST_OK) status = check_finite(scores, rows->n);
+    size_t n = rows->n;
+    if (status == ST_OK) status = check_finite(scores, &n);
     if (job->logits && status == ST_OK) status = safetensors_commit(job->writer);
     else if (job->logits) safetensors_abandon(job->writer);
-    bool whole = status == ST_OK || status == ST_INTERRUPTED;
-    for (size_t r = 0; whole && r < rows->n && !isinf(scores[r].logprobs[0]) && (job->output || status == ST_OK); r++) write_row(&result, &scores[r]);
+    for (size_t r = 0; r < n && !isinf(scores[r].logprobs[0]) && (job->output || status == ST_OK); r++) write_row(&result, &scores[r]);
     return result_close(&result, status);
 }
 

@@ -135,12 +135,12 @@ static Status check_lines_name(const char *path) {
 }
 
 Status result_open(ResultFile *result, const char *path) {
-    *result = (ResultFile){.to_file = path != NULL};
+    *result = (ResultFile){.to_file = path != NULL, .writer = {.fd = -1}};
     if (path) TRY(check_lines_name(path));
     return path ? writer_open(&result->writer, path) : ST_OK;
 }
 
-void result_line(ResultFile *result, const Str *line) {
+Status result_line(ResultFile *result, const Str *line) {
     result->n++;
     if (result->to_file) {
         writer_write(&result->writer, str_text(line), line->len);
@@ -149,19 +149,21 @@ void result_line(ResultFile *result, const Str *line) {
         print_text(str_text(line), line->len);
         print_text("\n", 1);
     }
+    return result->writer.status;
 }
+
+Status result_flush(ResultFile *result) { return result->to_file ? writer_flush(&result->writer) : ST_OK; }
 
 Status result_close(ResultFile *result, Status status) {
     if (!result->to_file) return status;
+    if (status == ST_OK) status = result_flush(result);
     if (status == ST_OK) return writer_commit(&result->writer);
-    if (status != ST_INTERRUPTED || result->n == 0) {
-        writer_abandon(&result->writer);
-        return status;
-    }
-    char path[4096];
-    snprintf(path, sizeof path, "%s.partial", result->writer.path);
-    TRY(writer_commit_partial(&result->writer));
-    show_message("tune: warning: interrupted: the %zu %s done so far %s in '%s'", result->n, result->n == 1 ? "row" : "rows",
-                 result->n == 1 ? "is" : "are", path);
+    Str path = {0};
+    str_append(&path, result->writer.path ? result->writer.path : "");
+    size_t n = writer_keep_lines(&result->writer);
+    if (n > 0)
+        show_message("tune: warning: %sthe %zu row%s done so far %s in '%s.partial'", status == ST_INTERRUPTED ? "interrupted: " : "", n,
+                     plural((int64_t)n), n == 1 ? "is" : "are", str_text(&path));
+    str_release(&path);
     return status;
 }

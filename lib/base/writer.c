@@ -36,7 +36,7 @@ static void writer_failed(FileWriter *writer, int error) {
 
 /* A new file that is locked as long as it is open. A dead process of the same number may have left one; EBUSY: the process is writing it. */
 static int open_new(const char *temporary) {
-    int flags = O_WRONLY | O_CREAT | O_EXCL | O_CLOEXEC, fd = open(temporary, flags, 0666);
+    int flags = O_RDWR | O_CREAT | O_EXCL | O_CLOEXEC, fd = open(temporary, flags, 0666);
     if (fd < 0 && errno == EEXIST) {
         int old = open(temporary, O_WRONLY | O_CLOEXEC | O_NOFOLLOW);
         bool busy = old >= 0 && flock(old, LOCK_EX | LOCK_NB) != 0 && errno == EWOULDBLOCK;
@@ -91,9 +91,10 @@ static void write_through(FileWriter *writer, const uint8_t *bytes, size_t size)
     }
 }
 
-static void writer_flush(FileWriter *writer) {
+Status writer_flush(FileWriter *writer) {
     write_through(writer, writer->buffer, writer->used);
     writer->used = 0;
+    return writer->error != 0 ? unwritable(writer) : writer->status;
 }
 
 void writer_write(FileWriter *writer, const void *bytes, size_t size) {
@@ -157,12 +158,29 @@ Status writer_commit(FileWriter *writer) {
     return status;
 }
 
-Status writer_commit_partial(FileWriter *writer) {
+/* How many whole lines the file has, and how many bytes they take. */
+static size_t whole_lines(int fd, char *buffer, off_t *bytes) {
+    off_t at = 0;
+    size_t n = 0;
+    *bytes = 0;
+    for (ssize_t got; (got = pread(fd, buffer, BUFFER, at)) > 0; at += got)
+        for (ssize_t i = 0; i < got; i++)
+            if (buffer[i] == '\n') n++, *bytes = at + i + 1;
+    return n;
+}
+
+size_t writer_keep_lines(FileWriter *writer) {
     Str path = {0};
+    off_t bytes;
+    if (writer->fd < 0) return 0;
+    writer_flush(writer); /* as much as there is room for */
     str_printf(&path, "%s.partial", writer->path);
-    free(writer->path);
-    writer->path = path.data;
-    return writer_commit(writer);
+    size_t n = whole_lines(writer->fd, (char *)writer->buffer, &bytes);
+    bool kept = n > 0 && ftruncate(writer->fd, bytes) == 0 && sync_fd(writer->fd) == 0 && rename(writer->temporary, path.data) == 0;
+    if (kept) writer->temporary[0] = '\0'; /* renamed: nothing to remove */
+    writer_abandon(writer);
+    str_release(&path);
+    return kept ? n : 0;
 }
 
 void writer_abandon(FileWriter *writer) {
