@@ -29,7 +29,7 @@ struct Child {
     pid_t pid;
     int fds[PIPES];      /* our ends; -1 when closed */
     Str name, out, err;  /* out: what was read and not asked for yet; err: the end of what it said on stderr */
-    bool ended;
+    bool ended, no_memory; /* no_memory: for what it says */
     siginfo_t end;
     /* What it was asked: */
     bool busy, broken;   /* broken: it takes no more */
@@ -207,24 +207,20 @@ Status child_start(const char *const *argv, size_t n, const ChildLimits *limits,
 
 /* ---- talking ---- */
 
-/* Reads what is there; false at the end. */
-static bool read_some(int *fd, Str *text) {
-    char bytes[READ_SIZE];
-    ssize_t got = read(*fd, bytes, sizeof bytes);
-    if (got > 0) {
-        if (!str_reserve(text, (size_t)got)) return false;
-        str_append_n(text, bytes, (size_t)got);
-        return true;
-    }
-    if (got < 0 && (errno == EAGAIN || errno == EINTR)) return true;
-    close_fd(fd);
-    return false;
+/* Reads what is there. Without memory for it nothing is taken out of the pipe. */
+static void read_some(Child *child, int *fd, Str *text) {
+    child->no_memory = !str_reserve(text, READ_SIZE);
+    if (child->no_memory) return;
+    ssize_t got = read(*fd, text->data + text->len, READ_SIZE);
+    if (got == 0 || (got < 0 && errno != EAGAIN && errno != EINTR)) close_fd(fd);
+    if (got > 0) text->len += (size_t)got;
+    text->data[text->len] = '\0';
 }
 
 static void hear_complaints(Child *child) {
     for (size_t before = SIZE_MAX; child->fds[ERR] >= 0 && child->err.len != before;) { /* all that is there now */
         before = child->err.len;
-        read_some(&child->fds[ERR], &child->err);
+        read_some(child, &child->fds[ERR], &child->err);
     }
     if (child->err.len <= LAST_WORDS) return;
     memmove(child->err.data, child->err.data + child->err.len - LAST_WORDS, LAST_WORDS + 1);
@@ -292,6 +288,8 @@ static bool settled(Child *child, Str *reply, Status *status) {
         str_append_n(reply, child->out.data, length);
         memmove(child->out.data, child->out.data + length, child->out.len - length + 1);
         child->out.len -= length;
+    } else if (child->no_memory) {
+        *status = status_errno(ENOMEM, "cannot take the answer of program '%s'", name);
     } else if (child->fds[OUT] < 0 || child->broken) {
         *status = has_died(child);
     } else if (clock_seconds() >= child->until) {
@@ -309,7 +307,7 @@ static bool settled(Child *child, Str *reply, Status *status) {
 /* Reads and writes what `polled` says is ready. */
 static void go_on(Child *child, const struct pollfd polled[PIPES]) {
     if (polled[ERR].revents) hear_complaints(child);
-    if (polled[OUT].revents) read_some(&child->fds[OUT], &child->out);
+    if (polled[OUT].revents) read_some(child, &child->fds[OUT], &child->out);
     if (polled[IN].revents && child->sent < child->len && !write_some(child, child->text, child->len, &child->sent))
         child->broken = polled[OUT].revents == 0; /* it may have answered before it ended */
 }
@@ -366,7 +364,7 @@ bool child_has_ended(const Child *child) { return child->ended; }
 Slice child_unasked(Child *child) {
     for (size_t before = SIZE_MAX; child->fds[OUT] >= 0 && child->out.len != before && child->out.len <= LONGEST_LINE;) {
         before = child->out.len;
-        read_some(&child->fds[OUT], &child->out);
+        read_some(child, &child->fds[OUT], &child->out);
     }
     return (Slice){str_text(&child->out), child->out.len};
 }
@@ -382,7 +380,7 @@ void child_stop(Child *child, const char *farewell, double patience) {
     while (!has_ended(child, 0.01) && clock_seconds() < until) { /* it may want to say more before it goes */
         hear_complaints(child);
         str_clear(&child->out);
-        if (child->fds[OUT] >= 0) read_some(&child->fds[OUT], &child->out);
+        if (child->fds[OUT] >= 0) read_some(child, &child->fds[OUT], &child->out);
     }
     kill(-child->pid, SIGKILL); /* and what it left behind */
     while (waitpid(child->pid, NULL, 0) < 0 && errno == EINTR) continue;
