@@ -130,11 +130,12 @@ Status file_append(const char *path, const void *bytes, size_t size) {
     int fd = open(path, O_WRONLY | O_APPEND | O_CREAT | O_CLOEXEC, 0666);
     if (fd < 0) return status_unwritable(errno, "cannot open '%s' for writing", path);
     struct stat info;
-    int error = fstat(fd, &info) == 0 ? write_all(fd, bytes, size) : errno;
-    bool cut_failed = error != 0 && ftruncate(fd, info.st_size) != 0;
+    bool sized = fstat(fd, &info) == 0;
+    int error = sized ? write_all(fd, bytes, size) : errno;
+    bool cut_failed = sized && error != 0 && ftruncate(fd, info.st_size) != 0;
     if (close(fd) != 0 && error == 0) error = errno;
     if (error == 0) return ST_OK;
-    Status status = status_errno(error, "cannot append to '%s'", path);
+    Status status = status_unwritable(error, "cannot append to '%s'", path);
     return cut_failed ? status_hint(status, "its last line may be cut short") : status;
 }
 
@@ -145,12 +146,12 @@ Status file_truncate(const char *path, uint64_t size) {
     struct stat info;
     Status status = ST_OK;
     if (fstat(fd, &info) != 0) {
-        status = status_errno(errno, "cannot read '%s'", path);
+        status = status_unwritable(errno, "cannot cut '%s'", path);
     } else if ((uint64_t)info.st_size < size) {
         status = status_fail(ST_INPUT, "cannot cut '%s' to %llu bytes: it has only %llu", path, (unsigned long long)size,
                              (unsigned long long)info.st_size);
     } else if (ftruncate(fd, (off_t)size) != 0 || fsync(fd) != 0) {
-        status = status_errno(errno, "cannot cut '%s'", path);
+        status = status_unwritable(errno, "cannot cut '%s'", path);
     }
     close(fd);
     return status;
