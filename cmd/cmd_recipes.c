@@ -131,7 +131,7 @@ static Status list(const Command *command, const Found *found) {
     return ST_OK;
 }
 
-/* Programs and prompts that a recipe names as recipes/FILE are where it was found. */
+/* Programs and prompts that a recipe names as recipes/FILE, a whole scalar each, are where it was found. */
 static void place_files(const Found *found, const char *root, Str *text) {
     static const char here[] = "recipes/";
     Str placed = {0};
@@ -142,7 +142,7 @@ static void place_files(const Found *found, const char *root, Str *text) {
         bool word = !comment && at > begin && strchr(" [{\"'", at[-1]) && text_starts_with(at, here);
         const char *path = word ? arena_printf(found->arena, "%s/%.*s", root, (int)(len - strlen(here)), at + strlen(here)) : NULL;
         if (path && (file_exists(path) || dir_exists(path))) {
-            str_append(&placed, path);
+            str_append_yaml(&placed, path);
             at += len - 1;
         } else {
             str_append_char(&placed, *at);
