@@ -118,11 +118,24 @@ static Status refuse_unread(const RecipeCommand *job) {
     return recipe_check_batches(recipe);
 }
 
+static void add_options(const RecipeCommand *job, Str *line) {
+    const Command *command = job->command;
+    const struct {
+        bool given;
+        const char *name;
+    } flags[] = {{command->quiet, "quiet"}, {command->json, "json"}, {command->profile, "profile"}, {job->watch, "watch"}};
+    if (command->threads) str_printf(line, " --threads %lld", (long long)command->threads);
+    if (command->log) str_printf(line, " --log %lld", (long long)command->log);
+    for (size_t i = 0; i < COUNT_OF(flags); i++)
+        if (flags[i].given) str_printf(line, " --%s", flags[i].name);
+}
+
 /* With all that was said: another recipe, or another output, would be another run. */
 static void hint_resume(RecipeCommand *job) {
     Str line = {0};
     job->resume = true;
     recipe_command_line(job, &line);
+    add_options(job, &line);
     status_hint(ST_INTERRUPTED, "go on with: %s", str_text(&line));
     str_release(&line);
 }
