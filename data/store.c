@@ -40,7 +40,9 @@ struct StoreWriter {
 
 static Status writer_status(const StoreWriter *writer) {
     if (writer->error == 0) return ST_OK;
-    return status_errno(writer->error, "cannot write tokenised rows into '%s'", writer->folder);
+    /* A cache that is not there was named wrongly. */
+    if (writer->name && writer->error == ENOENT) return status_errno(ENOENT, "cannot write tokenised rows into '%s'", writer->folder);
+    return status_unwritable(writer->error, "cannot write tokenised rows into '%s'", writer->folder);
 }
 
 static void write_bytes(StoreWriter *writer, const void *bytes, size_t size) {

@@ -4,6 +4,7 @@
 #include <glob.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/stat.h>
 
 static const Container *const containers[] = {
 #define CONTAINER(name) &container_##name,
@@ -104,7 +105,12 @@ static Status unknown_kind(const char *path) {
             Str *list = containers[i]->packed ? &packed : &known;
             str_printf(list, "%s%s", list->len ? ", " : "", containers[i]->endings[j]);
         }
-    if (file_exists(path)) status_fail(ST_INPUT, "cannot read rows of '%s': its name tells no kind of file", path);
+    struct stat info;
+    bool there = stat(path, &info) == 0;
+    if (there && S_ISREG(info.st_mode))
+        status_fail(ST_INPUT, "cannot read rows of '%s': its name tells no kind of file", path);
+    else if (there)
+        status_fail(ST_INPUT, "cannot read rows of '%s': not a regular file: rows are read from files whose name tells their kind", path);
     else status_fail(ST_INPUT, "cannot read rows of '%s': there is no such file", path);
     status_hint(ST_INPUT, "rows are read from %s, each also as .gz or .zst%s%s", str_text(&packed), known.len ? ", and from " : "", str_text(&known));
     str_release(&known);

@@ -91,7 +91,7 @@ Status status_unwritable(int error, const char *format, ...) {
     va_end(args);
     status_errno(error, "%s", what);
     if (error == ENOTDIR || error == EEXIST) return status_hint(ST_RESOURCE, "a file has the name of a folder on the way: choose another path");
-    if (error == EACCES || error == EPERM) return status_hint(ST_RESOURCE, "choose a folder that can be written to");
+    if (error == EACCES || error == EPERM || error == ENOENT) return status_hint(ST_RESOURCE, "choose a folder that can be written to");
     return ST_RESOURCE;
 }
 
