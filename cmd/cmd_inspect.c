@@ -120,18 +120,21 @@ static Status count_steps(Inspect *job) {
     Lines lines;
     Slice line;
     Str first = {0}, last = {0};
+    json_int_t latest = -1;
     size_t n = 0;
     TRY(lines_open(&lines, path_join(job->arena, job->path, "metrics.jsonl")));
     while (lines_next(&lines, &line)) {
         if (line.len == 0) continue;
-        json_t *json = json_loadb(line.data, line.len, 0, NULL);
+        json_t *json = json_loadb(line.data, line.len, 0, NULL), *step = json_object_get(json, "step");
         bool whole = json != NULL; /* one that is being written, or was when the run was killed, is not */
+        bool again = json_is_integer(step) && json_integer_value(step) == latest; /* an evaluation after the step, in a line of its own */
+        if (json_is_integer(step)) latest = json_integer_value(step);
         json_decref(json);
         if (!whole) {
             log_message(LOG_WARNING, "metrics.jsonl line %zu is not whole: it is left out", lines.number);
             continue;
         }
-        n++;
+        n += !again;
         if (first.len == 0) str_append_n(&first, line.data, line.len);
         str_clear(&last);
         str_append_n(&last, line.data, line.len);
@@ -140,7 +143,7 @@ static Status count_steps(Inspect *job) {
     if (status == ST_OK && n > 0) {
         jw_raw(&job->json, "first", str_text(&first));
         jw_raw(&job->json, "last", str_text(&last));
-        str_printf(&job->plain, "%zu logged steps\nfirst  %s\nlast   %s\n", n, str_text(&first), str_text(&last));
+        str_printf(&job->plain, "%zu logged step%s\nfirst  %s\nlast   %s\n", n, plural((int64_t)n), str_text(&first), str_text(&last));
     }
     str_release(&first);
     str_release(&last);

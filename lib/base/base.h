@@ -214,8 +214,8 @@ void writer_write(FileWriter *writer, const void *bytes, size_t size); /* failur
 void writer_printf(FileWriter *writer, const char *format, ...) PRINTF_LIKE(2, 3);
 Status writer_flush(FileWriter *writer);   /* writes what is held back, and tells the first failure so far */
 Status writer_commit(FileWriter *writer);  /* flush, fsync, rename, fsync of the folder */
-/* Instead of commit, also after a failure: the whole lines that are there so far stay as PATH.partial. Returns their number; 0: there are none, and no
- * file. Records no failure of its own. */
+/* Instead of commit, also after a failure: the whole lines that are there so far stay as PATH.partial. Returns their number; 0: there are none, and
+ * no file. Records no failure of its own. */
 size_t writer_keep_lines(FileWriter *writer);
 void writer_abandon(FileWriter *writer);   /* removes the temporary; harmless after commit */
 Status file_write_all(const char *path, const void *bytes, size_t size); /* the three above in one */
