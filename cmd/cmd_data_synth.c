@@ -12,8 +12,27 @@ typedef struct Job { const RecipeCommand *command; RewardSet *rewards; Str accou
 
 /* ---- what people see ---- */
 
+static void print_plan(const SynthPlan *plan) {
+    JsonWriter w = {0};
+    const FilterInfo *filter;
+    jw_object(&w, NULL);
+    jw_string(&w, "preset", plan->preset);
+    jw_string(&w, "teacher", plan->teacher);
+    jw_int(&w, "seeds", (int64_t)plan->seeds);
+    jw_object(&w, "task_types");
+    for (size_t i = 0; i < plan->n_types; i++) jw_int(&w, plan->types[i].name, plan->types[i].kept);
+    jw_end_object(&w);
+    jw_array(&w, "filters");
+    for (size_t i = 0; (filter = filters_at(plan->filters, i)); i++) jw_string(&w, NULL, filter->name);
+    jw_end_array(&w);
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+}
+
 static void show_plan(void *context, const SynthPlan *plan) {
-    (void)context;
+    const Job *job = context;
+    if (job->command->dry_run && job->command->command->json) print_plan(plan);
     Str text = {0};
     for (size_t i = 0; i < MIN(plan->n_types, 8); i++)
         str_printf(&text, "%s%s %lld", i ? ", " : "", plan->types[i].name, (long long)plan->types[i].kept);

@@ -100,6 +100,21 @@ static Status write_gradients(const Model *model, const char *path) {
     return safetensors_commit(writer);
 }
 
+static void print_json(const char *output, const Model *model, const TokenRows *rows) {
+    JsonWriter w = {0};
+    int64_t tensors = 0, tokens = 0;
+    for (size_t i = 0; i < model->params.n; i++) tensors += model->params.items[i].trained;
+    for (size_t r = 0; r < rows->n; r++) tokens += (int64_t)rows->items[r].ids.n - 1;
+    jw_object(&w, NULL);
+    jw_string(&w, "output", output);
+    jw_int(&w, "rows", (int64_t)rows->n);
+    jw_int(&w, "tokens", tokens); /* that are predicted */
+    jw_int(&w, "tensors", tensors);
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+}
+
 static Status run(const Command *command, const Grad *job) {
     OpenedModel opened = {0};
     TokenRows rows = {0};
@@ -113,6 +128,7 @@ static Status run(const Command *command, const Grad *job) {
     if (status == ST_OK) status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system}, false, &rows);
     if (status == ST_OK) status = add_gradients(command, opened.model, &rows);
     if (status == ST_OK) status = write_gradients(opened.model, job->output);
+    if (status == ST_OK && command->json) print_json(job->output, opened.model, &rows);
     token_rows_release(&rows);
     close_model(&opened);
     return status;

@@ -22,6 +22,18 @@ static Status write_model(void *context, const char *dir) {
     return model->from ? model_copy_files(model->from, dir) : ST_OK;
 }
 
+static void print_json(const Init *job) {
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_string(&w, "output", job->output);
+    jw_string(&w, "dtype", job->dtype);
+    jw_int(&w, "seed", job->seed);
+    jw_double(&w, "scale", job->scale);
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+}
+
 static Status init(const Command *command, const Init *job) {
     Str config = {0};
     TRY(command_needs(command, 1, 1));
@@ -39,6 +51,7 @@ static Status init(const Command *command, const Init *job) {
     if (status == ST_OK) status = dir_build(job->output, write_model, &(InitModel){job, str_text(&config), from});
     str_release(&config);
     if (status == ST_OK) show_line("wrote %s", job->output);
+    if (status == ST_OK && command->json) print_json(job);
     return status;
 }
 

@@ -58,6 +58,18 @@ static Status result_write(const Command *command, const Train *job, const BpeTr
     return status;
 }
 
+static void print_json(const Train *job, const BpeTrained *trained, double seconds) {
+    JsonWriter w = {0};
+    jw_object(&w, NULL);
+    jw_string(&w, "output", job->output);
+    jw_int(&w, "vocab_size", (int64_t)trained->vocab_size);
+    jw_int(&w, "words", (int64_t)trained->n_words);
+    jw_double(&w, "seconds", seconds);
+    jw_end_object(&w);
+    print_result("%s\n", str_text(&w.text));
+    jw_release(&w);
+}
+
 static Status train(const Command *command, const Train *job, BpeTrainer *trainer) {
     BpeTrained trained = {0};
     double start = clock_seconds();
@@ -76,6 +88,7 @@ static Status train(const Command *command, const Train *job, BpeTrainer *traine
     if (status == ST_OK)
         show_line("wrote %s: %zu token%s from %zu different word%s in %.1f s", job->output, trained.vocab_size, plural((int64_t)trained.vocab_size),
                   trained.n_words, plural((int64_t)trained.n_words), clock_seconds() - start);
+    if (status == ST_OK && command->json) print_json(job, &trained, clock_seconds() - start);
     str_release(&trained.json);
     return status;
 }
