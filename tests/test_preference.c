@@ -161,6 +161,57 @@ static void memory_is_kept_with_the_same_result(void **state) {
     assert_non_null(strstr(status_hint_text(), "smaller batches"));
 }
 
+/* Long prompts with short answers beside short prompts with long ones: KTO compares the long with the long, in passes above any batch's. */
+static void comparisons_are_planned(void **state) {
+    (void)state;
+    enum { ROWS = 16, LONG = 60 };
+    static const char *const losses[] = {"apo_zero_unpaired", "kto"}; /* the first compares nothing */
+    static const char common[] = "rl.algorithm=kto\ndata.shuffle=false\ntrain.max_steps=1\ntrain.checkpointing=layer\ntrain.batch_size=1";
+    Str text = {0};
+    int ids[LONG];
+    for (int i = 0; i < LONG; i++) ids[i] = 8 + i % 50;
+    for (int i = 0; i < ROWS; i++) {
+        str_append(&text, "{");
+        write_ids(&text, "prompt_ids", ids, i % 2 ? LONG : 1);
+        str_append(&text, ", ");
+        write_ids(&text, "completion_ids", ids, i % 2 ? 1 : LONG);
+        str_printf(&text, ", \"label\": %s}\n", i % 3 ? "true" : "false");
+    }
+    check_ok(file_write_all(temp_file(folder, "skew.jsonl"), str_text(&text), text.len));
+    str_release(&text);
+    for (size_t i = 0; i < COUNT_OF(losses); i++) {
+        TrainResult result;
+        char lines[300];
+        snprintf(lines, sizeof lines, "%s\ntrain.gradient_accumulation_steps=%d\nrl.loss_type=%s", common, ROWS, losses[i]);
+        check_ok(run_lines(losses[i], "skew.jsonl", lines, false, &result));
+    }
+    assert_true(planned("kto", "activations") > 1.3 * planned("apo_zero_unpaired", "activations"));
+    TrainResult result;
+    check_status(run_lines("alone", "skew.jsonl", common, false, &result), ST_CONFIG); /* it would be compared with itself */
+    assert_non_null(strstr(status_text(), "a step has one row"));
+}
+
+/* A comparison holds the prompts and the other rows' answers, and nothing else. */
+static void comparisons_leave_out_own_answers(void **state) {
+    (void)state;
+    const int32_t prompts[] = {9, 17}, answers[] = {20, 21, 22, 30, 31};
+    const bool trained[] = {true, true, true};
+    PairRow both[] = {{.prompt = prompts, .n_prompt = 1, .sides = {{answers, trained, 3, 3, NULL}}, .weight = 1},
+                      {.prompt = prompts + 1, .n_prompt = 1, .sides = {{answers + 3, trained, 2, 2, NULL}}, .weight = 1}};
+    Pairs pairs = {.rows = both, .n = 2};
+    PairBatch batch = {0};
+    static const size_t rows[] = {0, 1}, others[] = {1, 0};
+    static const int32_t ids[] = {9, 30, 17, 20, 21}, targets[] = {30, 31, 20, 21, 22};
+    check_ok(pair_batch_build(&pairs, rows, 2, &(PairBatchOptions){.other_rows = others}, &batch));
+    assert_int_equal(batch.model.layout.n_tokens, COUNT_OF(ids)); /* last tokens predict nothing */
+    assert_int_equal(batch.n_targets, COUNT_OF(targets));
+    assert_memory_equal(batch.ids, ids, sizeof ids);
+    assert_memory_equal(batch.targets, targets, sizeof targets);
+    assert_int_equal(batch.counts[0], 2);
+    assert_int_equal(batch.counts[2], 3);
+    pair_batch_release(&batch);
+}
+
 /* Two answers behind one prompt in one batch have the log-probabilities that each has by itself. */
 static void prompts_are_shared(void **state) {
     (void)state;
@@ -421,6 +472,8 @@ int main(void) {
         cmocka_unit_test(first_losses),
         cmocka_unit_test(splitting_changes_nothing),
         cmocka_unit_test(memory_is_kept_with_the_same_result),
+        cmocka_unit_test(comparisons_are_planned),
+        cmocka_unit_test(comparisons_leave_out_own_answers),
         cmocka_unit_test(prompts_are_shared),
         cmocka_unit_test(learns),
         cmocka_unit_test(every_algorithm_learns),

@@ -38,20 +38,28 @@ Status pair_run_rows(PairRun *run, int64_t step, size_t *n) {
     return ST_OK;
 }
 
-/* The first of n > 0 rows that have at most so many tokens, but at least one; 0 tokens: all. */
-static size_t rows_within(const Pairs *pairs, const size_t *rows, size_t n, int64_t most_tokens) {
+static int64_t tokens_of(const Pairs *pairs, size_t row, const size_t *other) {
+    return pair_tokens_with(&pairs->rows[row], other ? &pairs->rows[*other] : NULL);
+}
+
+/* The first of n > 0 rows that have at most so many tokens, but at least one; 0 tokens: all. other_rows: as PairBatchOptions. */
+static size_t rows_within(const Pairs *pairs, const size_t *rows, const size_t *other_rows, size_t n, int64_t most_tokens) {
     size_t count = 1;
-    int64_t tokens = pair_row_tokens(&pairs->rows[rows[0]]);
+    int64_t tokens = tokens_of(pairs, rows[0], other_rows);
     if (most_tokens <= 0) return n;
-    while (count < n && (tokens += pair_row_tokens(&pairs->rows[rows[count]])) <= most_tokens) count++;
+    while (count < n && (tokens += tokens_of(pairs, rows[count], other_rows ? other_rows + count : NULL)) <= most_tokens) count++;
     return count;
 }
 
-size_t pair_run_fit(const PairRun *run, const Pairs *pairs, const size_t *rows, size_t n) {
+size_t pair_run_fit(const PairRun *run, const Pairs *pairs, const size_t *rows, const size_t *other_rows, size_t n, int64_t *tokens) {
     const Recipe *recipe = run->recipe;
-    size_t count =
-        recipe->train_batch_tokens > 0 ? rows_within(pairs, rows, n, recipe->train_batch_tokens) : MIN(n, (size_t)recipe->train_batch_size);
-    return rows_within(pairs, rows, count, run->part_tokens);
+    size_t count = recipe->train_batch_tokens > 0 ? rows_within(pairs, rows, other_rows, n, recipe->train_batch_tokens)
+                                                  : MIN(n, (size_t)recipe->train_batch_size);
+    count = rows_within(pairs, rows, other_rows, count, run->part_tokens);
+    if (!tokens) return count;
+    *tokens = 0;
+    for (size_t i = 0; i < count; i++) *tokens += tokens_of(pairs, rows[i], other_rows ? other_rows + i : NULL);
+    return count;
 }
 
 static double epoch_after(void *context, int64_t steps) { return data_plan_epochs(&((PairRun *)context)->plan, steps); }
@@ -99,7 +107,7 @@ static Status micro_batch(void *context, Tape *tape, int64_t step, int64_t micro
     run->step = (StepContext){.training = true, .seed = (uint64_t)run->recipe->seed, .number = number};
     Status status = ST_OK;
     for (size_t first = 0, n; first < n_rows && status == ST_OK; first += n) {
-        n = rows_within(run->train, rows + first, n_rows - first, run->part_tokens);
+        n = rows_within(run->train, rows + first, NULL, n_rows - first, run->part_tokens);
         if (first > 0) tape_reset(tape);
         status = run->objective->batch(run, tape, run->train, rows + first, n, true, divisor, sums);
         run->step.first_token += run->batch.model.layout.n_tokens;
@@ -128,9 +136,8 @@ static Status largest_evaluation(PairRun *run, Tape *tape) {
     if (!rows) return status_fail(ST_RESOURCE, "out of memory for %zu rows", pairs->n);
     for (size_t i = 0; i < pairs->n; i++) rows[i] = i;
     for (size_t i = 0, n; i < pairs->n; i += n) {
-        int64_t tokens = 0;
-        n = pair_run_fit(run, pairs, rows + i, pairs->n - i);
-        for (size_t k = i; k < i + n; k++) tokens += pair_row_tokens(&pairs->rows[k]);
+        int64_t tokens;
+        n = pair_run_fit(run, pairs, rows + i, NULL, pairs->n - i, &tokens);
         if (tokens > most) most = tokens, at = i, most_rows = n;
     }
     Status status = most_rows > 0 ? look(run, tape, pairs, rows + at, most_rows) : ST_OK;
@@ -142,6 +149,7 @@ static Status largest_batch(void *context, Tape *tape) {
     PairRun *run = context;
     LossSums sums = {0};
     size_t n;
+    if (run->objective->plan) TRY(run->objective->plan(run, tape)); /* first: it loads steps, which takes run->examples */
     TRY(data_plan_largest_part(&run->plan, run->total_steps, run->part_tokens, &run->examples, &n));
     if (run->objective->open) TRY(look(run, tape, run->train, run->examples, n));
     if (run->eval) TRY(largest_evaluation(run, tape));
@@ -156,7 +164,7 @@ static Status evaluate_rows(PairRun *run, Tape *tape, size_t *rows, LossSums *su
     for (size_t i = 0; i < pairs->n; i++) rows[i] = i;
     if (run->objective->begin) TRY(run->objective->begin(run, tape, pairs, rows, pairs->n));
     for (size_t i = 0, n; i < pairs->n; i += n) {
-        n = pair_run_fit(run, pairs, rows + i, pairs->n - i);
+        n = pair_run_fit(run, pairs, rows + i, NULL, pairs->n - i, NULL);
         if (interrupt_requested()) return ST_INTERRUPTED;
         tape_reset(tape);
         TRY(run->objective->batch(run, tape, pairs, rows + i, n, false, (double)pairs->n, sums));

@@ -22,6 +22,8 @@ typedef struct PairObjective {
     bool scores;             /* trains a reward model: with a score, on whole answers */
     bool together;           /* its loss compares all rows of a batch, so a batch is never cut into parts */
     Status (*open)(PairRun *run);    /* model, rows and steps are there: what is computed once; may be NULL */
+    /* While memory is planned, on the meta device: the largest pass that is not over a batch's own rows; may be NULL. */
+    Status (*plan)(PairRun *run, Tape *tape);
     /* All rows of a step, or of an evaluation, before the first of their batches; may be NULL. */
     Status (*begin)(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n);
     /* Losses of a batch's rows, of which the step has `total`: adds to run->numbers and `sums`; with `training` their gradients by the whole step's
@@ -68,7 +70,8 @@ struct PairRun {
 Status pair_run(PairRun *run, TrainResult *result);
 /* The n rows of a step, into run->rows; valid until the next call. */
 Status pair_run_rows(PairRun *run, int64_t step, size_t *n);
-/* How many of n > 0 rows a pass takes that is not a batch of the plan: as many as a batch, or a part of one, may have. */
-size_t pair_run_fit(const PairRun *run, const Pairs *pairs, const size_t *rows, size_t n);
+/* How many of n > 0 rows a pass takes that is not a batch of the plan: as many as a batch, or a part of one, may have. other_rows: as
+ * PairBatchOptions. *tokens: that they have then; may be NULL. */
+size_t pair_run_fit(const PairRun *run, const Pairs *pairs, const size_t *rows, const size_t *other_rows, size_t n, int64_t *tokens);
 
 #endif

@@ -443,7 +443,11 @@ void pairs_where(const Pairs *pairs, size_t i, Str *text) {
     str_printf(text, "%s %s %u", file->path, file->unit, (unsigned)pairs->rows[i].line);
 }
 
-int64_t pair_row_tokens(const PairRow *row) { return (int64_t)row->n_prompt + row->sides[0].n + row->sides[1].n; }
+int64_t pair_row_tokens(const PairRow *row) { return pair_tokens_with(row, NULL); }
+
+int64_t pair_tokens_with(const PairRow *row, const PairRow *other) {
+    return (int64_t)row->n_prompt + (other ? other : row)->sides[0].n + row->sides[1].n;
+}
 
 /* ---- batches ---- */
 
@@ -485,23 +489,20 @@ static void add_branch(PairBatch *batch, const PairSide *side, int32_t parent, i
     *at += length;
 }
 
-static const PairSide *second_side(const Pairs *pairs, const PairBatchOptions *options, const PairRow *row, size_t i) {
-    return options->other_rows ? &pairs->rows[options->other_rows[i]].sides[0] : &row->sides[1];
+static const PairRow *other_row(const Pairs *pairs, const PairBatchOptions *options, size_t i) {
+    return options->other_rows ? &pairs->rows[options->other_rows[i]] : NULL;
 }
 
 Status pair_batch_build(const Pairs *pairs, const size_t *rows, size_t n, const PairBatchOptions *options, PairBatch *batch) {
     size_t tokens = 0;
     int64_t at = 0;
     int32_t n_segments = 0;
-    for (size_t i = 0; i < n; i++) {
-        const PairRow *row = &pairs->rows[rows[i]];
-        tokens += (size_t)row->n_prompt + (size_t)row->sides[0].n + (size_t)second_side(pairs, options, row, i)->n;
-    }
+    for (size_t i = 0; i < n; i++) tokens += (size_t)pair_tokens_with(&pairs->rows[rows[i]], other_row(pairs, options, i));
     if (tokens > INT32_MAX) return status_fail(ST_RESOURCE, "a batch of %zu tokens is too large", tokens);
     TRY(reserve(batch, tokens, 3 * n, 2 * n));
     batch->n_targets = batch->n_branches = 0;
     for (size_t i = 0; i < n; i++) {
-        const PairRow *row = &pairs->rows[rows[i]];
+        const PairRow *row = &pairs->rows[rows[i]], *other = other_row(pairs, options, i);
         int64_t prompt_begin = at, prompt_end = at + row->n_prompt;
         int32_t parent = -1;
         if (row->n_prompt > 0) {
@@ -510,8 +511,8 @@ Status pair_batch_build(const Pairs *pairs, const size_t *rows, size_t n, const 
             batch->segments[n_segments++] = (Segment){.begin = at, .end = prompt_end, .parent = -1};
             at = prompt_end;
         }
-        add_branch(batch, &row->sides[0], parent, prompt_begin, prompt_end, options->ends, &at, &n_segments);
-        add_branch(batch, second_side(pairs, options, row, i), parent, prompt_begin, prompt_end, options->ends, &at, &n_segments);
+        add_branch(batch, &(other ? other : row)->sides[0], parent, prompt_begin, prompt_end, options->ends, &at, &n_segments);
+        add_branch(batch, &row->sides[1], parent, prompt_begin, prompt_end, options->ends, &at, &n_segments);
     }
     batch->model = (ModelBatch){.ids = batch->ids, .layout = {.n_tokens = at, .n_segments = n_segments, .segments = batch->segments}};
     return ST_OK;

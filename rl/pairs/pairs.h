@@ -66,7 +66,7 @@ void pairs_where(const Pairs *pairs, size_t row, Str *text); /* "FILE line N" */
 
 typedef struct PairBatchOptions {
     bool ends;       /* for scores at the last token: answers are whole. Else their last token, which predicts nothing, is left out */
-    /* n: the second branch is the first answer of this row, instead of the second answer (KTO's comparison). NULL = no such */
+    /* n: behind each prompt stands the answer of this row instead of its own (KTO's comparison). NULL = no such */
     const size_t *other_rows;
 } PairBatchOptions;
 /* n rows in one flat batch without padding. Branch 2 i + s is side s of rows[i]. */
@@ -81,7 +81,8 @@ typedef struct PairBatch {
 } PairBatch;
 Status pair_batch_build(const Pairs *pairs, const size_t *rows, size_t n, const PairBatchOptions *options, PairBatch *batch);
 void pair_batch_release(PairBatch *batch);
-/* Tokens of the batch that the row makes. */
+/* Tokens of the batch that the row makes; with the answer of `other` in place of its own, unless that is NULL. */
 int64_t pair_row_tokens(const PairRow *row);
+int64_t pair_tokens_with(const PairRow *row, const PairRow *other);
 
 #endif

@@ -66,14 +66,15 @@ static Status branch_sums(PairRun *run, Tape *tape, const Model *model, double *
 
 /* ---- the reference ---- */
 
-/* Sums of both branches of each row, batch by batch in the order given, so that they don't depend on when they are asked for. */
+/* Sums of both branches of each row, batch by batch in the order given, so that they don't depend on when they are asked for. other_rows: as
+ * PairBatchOptions, or NULL. */
 static Status sums_of_rows(PairRun *run, Tape *tape, const Model *model, const Pairs *pairs, const size_t *rows, const size_t *other_rows, size_t n,
                            double *sums) {
     bool recording = tape_recording(tape);
     Status status = ST_OK;
     tape_record(tape, false);
     for (size_t i = 0, count; i < n && status == ST_OK; i += count) {
-        count = pair_run_fit(run, pairs, rows + i, n - i);
+        count = pair_run_fit(run, pairs, rows + i, other_rows ? other_rows + i : NULL, n - i, NULL);
         Tensor *result;
         PairBatchOptions options = {.other_rows = other_rows ? other_rows + i : NULL};
         tape_reset(tape);
@@ -148,13 +149,17 @@ static Status open_reference(PairRun *run) {
 
 /* ---- all rows of a step: KTO's baseline, and what means are over ---- */
 
-/* Each prompt with the answer of the row before it. */
+/* Each prompt with the answer of the row before it: the rows whose answers these are. */
+static void set_others(const size_t *rows, size_t n, size_t *others) {
+    for (size_t i = 0; i < n; i++) others[i] = rows[(i + n - 1) % n];
+}
+
 static Status compare_rows(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
     Preference *p = run->context;
     size_t *others = malloc(n * sizeof *others);
     double *sums = malloc(4 * n * sizeof *sums), *policy = sums, *reference = sums ? sums + 2 * n : NULL;
     Status status = others && sums ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
-    for (size_t i = 0; i < n && status == ST_OK; i++) others[i] = rows[(i + n - 1) % n];
+    if (status == ST_OK) set_others(rows, n, others);
     if (status == ST_OK) status = sums_of_rows(run, tape, run->model, pairs, rows, others, n, policy);
     if (status == ST_OK) {
         const Model *model = reference_begin(p->reference);
@@ -162,13 +167,75 @@ static Status compare_rows(PairRun *run, Tape *tape, const Pairs *pairs, const s
         reference_end(p->reference);
     }
     for (size_t i = 0; i < n && status == ST_OK; i++) {
-        policy[i] = policy[2 * i + 1];
-        reference[i] = reference[2 * i + 1];
+        policy[i] = policy[2 * i];
+        reference[i] = reference[2 * i];
     }
     if (status == ST_OK) p->baseline = kto_baseline(policy, reference, (int64_t)n);
     free(others);
     free(sums);
     return status;
+}
+
+/* The pass of a comparison that has most tokens, so far. */
+typedef struct Comparison {
+    size_t *rows, *others, n;
+    int64_t tokens;
+} Comparison;
+
+static Status find_largest(const PairRun *run, const Pairs *pairs, const size_t *rows, size_t n, Comparison *largest) {
+    size_t *others = malloc(n * sizeof *others);
+    Status status = others ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
+    if (others) set_others(rows, n, others);
+    for (size_t i = 0, count; i < n && status == ST_OK; i += count) {
+        int64_t tokens;
+        count = pair_run_fit(run, pairs, rows + i, others + i, n - i, &tokens);
+        if (tokens <= largest->tokens) continue;
+        status = array_resize(&largest->rows, count, sizeof *rows, "rows of a step");
+        if (status == ST_OK) status = array_resize(&largest->others, count, sizeof *others, "rows of a step");
+        if (status != ST_OK) break;
+        memcpy(largest->rows, rows + i, count * sizeof *rows);
+        memcpy(largest->others, others + i, count * sizeof *others);
+        largest->n = count;
+        largest->tokens = tokens;
+    }
+    free(others);
+    return status;
+}
+
+static Status find_largest_of_steps(PairRun *run, Comparison *largest) {
+    size_t n;
+    for (int64_t step = 0; step < run->total_steps; step++) {
+        TRY(pair_run_rows(run, step, &n));
+        TRY(find_largest(run, run->train, run->rows, n, largest));
+    }
+    return ST_OK;
+}
+
+static Status find_largest_of_evaluation(PairRun *run, Comparison *largest) {
+    size_t *rows = malloc(run->eval->n * sizeof *rows);
+    if (!rows) return status_fail(ST_RESOURCE, "out of memory for %zu rows", run->eval->n);
+    for (size_t i = 0; i < run->eval->n; i++) rows[i] = i;
+    Status status = find_largest(run, run->eval, rows, run->eval->n, largest);
+    free(rows);
+    return status;
+}
+
+/* A prompt with another's answer may be longer than any row, and so may be such a pass than a batch. */
+static Status plan_comparison(PairRun *run, Tape *tape, const Pairs *pairs) {
+    Comparison largest = {0};
+    Status status = pairs == run->eval ? find_largest_of_evaluation(run, &largest) : find_largest_of_steps(run, &largest);
+    double *sums = status == ST_OK ? malloc(2 * largest.n * sizeof *sums) : NULL;
+    if (status == ST_OK && !sums) status = status_fail(ST_RESOURCE, "out of memory for %zu rows", largest.n);
+    if (status == ST_OK) status = sums_of_rows(run, tape, run->model, pairs, largest.rows, largest.others, largest.n, sums);
+    free(sums);
+    free(largest.rows);
+    free(largest.others);
+    return status;
+}
+
+static Status plan_comparisons(PairRun *run, Tape *tape) {
+    TRY(plan_comparison(run, tape, run->train));
+    return run->eval ? plan_comparison(run, tape, run->eval) : ST_OK;
 }
 
 static Status begin(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
@@ -358,6 +425,13 @@ Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm
     return ST_OK;
 }
 
+/* A row alone would be compared with its own answer. */
+static Status check_step_rows(const Recipe *recipe) {
+    if (recipe->train_batch_tokens > 0 || recipe->train_batch_size * recipe->train_gradient_accumulation_steps > 1) return ST_OK;
+    status_fail(ST_CONFIG, "'kto' compares each prompt with the answer of another row of its step, and a step has one row");
+    return status_hint(ST_CONFIG, "raise train.batch_size or train.gradient_accumulation_steps, or take rl.loss_type: apo_zero_unpaired");
+}
+
 Status preference_run(const PairRunConfig *config, TrainResult *result) {
     Preference p = {.algorithm = preference_algorithm(config->recipe->rl_algorithm)};
     char reader[64];
@@ -365,11 +439,13 @@ Status preference_run(const PairRunConfig *config, TrainResult *result) {
     TRY(pair_keys_check(config->recipe, p.algorithm->name));
     TRY(preference_configure(config->recipe, p.algorithm, &p.config, &p.loss));
     p.compares = !p.loss && strcmp(config->recipe->rl_loss_type ? config->recipe->rl_loss_type : "kto", "kto") == 0;
+    if (p.compares) TRY(check_step_rows(config->recipe));
     snprintf(reader, sizeof reader, "algorithm '%s'", p.algorithm->name);
     PairObjective objective = {.reader = reader,
                                .unpaired = !p.loss,
                                .together = p.loss && p.loss->matching != AS_PAIRED,
                                .open = open_reference,
+                               .plan = p.compares ? plan_comparisons : NULL,
                                .begin = begin,
                                .batch = batch_loss,
                                .write_metrics = write_metrics};
