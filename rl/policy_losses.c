@@ -187,7 +187,7 @@ static int64_t sequence_loss(const PolicyLoss *loss, const PolicyLossConfig *con
 }
 
 void policy_loss(const PolicyLoss *loss, const PolicyLossConfig *config, const PolicyBatch *batch, double *grad, PolicyMetrics *metrics) {
-    int64_t tokens = count_trained(batch, begin_of(batch, 0), begin_of(batch, batch->n_sequences)), ratios = 0;
+    int64_t tokens = count_trained(batch, begin_of(batch, 0), begin_of(batch, batch->n_sequences));
     double total_tokens = (double)MAX(config->total_tokens ? config->total_tokens : tokens, 1);
     double total_sequences = (double)MAX(config->total_sequences ? config->total_sequences : batch->n_sequences, 1);
     Aggregation aggregation = config->aggregation ? config->aggregation : loss->aggregation;
@@ -195,11 +195,11 @@ void policy_loss(const PolicyLoss *loss, const PolicyLossConfig *config, const P
     for (int64_t i = 0; i < batch->n_sequences; i++) {
         int64_t begin = begin_of(batch, i), end = begin_of(batch, i + 1), n = count_trained(batch, begin, end);
         double share = token_share(config, aggregation, total_tokens, total_sequences, n);
-        ratios += sequence_loss(loss, config, batch, begin, end, n, share, grad, metrics);
+        metrics->ratios += sequence_loss(loss, config, batch, begin, end, n, share, grad, metrics);
     }
     metrics->loss += metrics->grad_entropy * metrics->entropy;
-    if (ratios == 0) metrics->ratio_min = metrics->ratio_max = 1;
-    double per_token = 1 / (double)MAX(tokens, 1), per_ratio = 1 / (double)MAX(ratios, 1);
+    if (metrics->ratios == 0) metrics->ratio_min = metrics->ratio_max = 1;
+    double per_token = 1 / (double)MAX(tokens, 1), per_ratio = 1 / (double)MAX(metrics->ratios, 1);
     metrics->kl *= per_token, metrics->entropy *= per_token, metrics->approx_kl *= per_token;
     metrics->clip_low *= per_ratio, metrics->clip_high *= per_ratio, metrics->outside *= per_ratio;
 }

@@ -67,7 +67,7 @@ typedef struct PolicyMetrics {
     double outside;             /* share with a ratio outside, whatever the advantage: stable-baselines3's and cleanrl's clip fraction */
     double approx_kl;           /* of the new policy from the old: mean of ratio - 1 - log ratio, per token */
     double ratio_min, ratio_max;
-    int64_t tokens;
+    int64_t tokens, ratios; /* what the means are over */
 } PolicyMetrics;
 
 /* grad: per token, written; 0 where not trained. At kinks torch's sub-gradients: both sides of a tie count half, and on the first pass every ratio is

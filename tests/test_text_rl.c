@@ -363,6 +363,49 @@ static void equal_rewards_change_nothing(void **state) {
     recipe_free(recipe);
 }
 
+/* A step without a trained token has measured nothing, and that is said instead of what zeros would look like. */
+static void untrained_steps_measure_nothing(void **state) {
+    (void)state;
+    static const char *const metrics[] = {"entropy", "clip_fraction", "approx_kl", "sampler_logprob_diff"};
+    static const struct {
+        const char *name, *settings[3], *said;
+    } cases[] = {{"cut", {"rl.mask_truncated=true", "generate.max_new_tokens=1", "train.max_steps=4"}, "rl.mask_truncated leaves these out"},
+                 {"ties", {"rl.algorithm=online_dpo", "reward=[{type: regex, pattern: 'never found'}]", "rl.beta=0.1"}, "there was no pair"}};
+    for (size_t i = 0; i < COUNT_OF(cases); i++) {
+        Recipe *recipe = recipe_of(cases[i].name, cases[i].settings, COUNT_OF(cases[i].settings));
+        Str text = {0};
+        run(recipe, false, false);
+        read_file(cases[i].name, "metrics.jsonl", &text);
+        for (size_t k = 0; k < COUNT_OF(metrics); k++) {
+            char unknown[64];
+            snprintf(unknown, sizeof unknown, "\"%s\": null", metrics[k]);
+            check_contains(str_text(&text), unknown);
+        }
+        str_clear(&text);
+        read_file(cases[i].name, "log.txt", &text);
+        check_contains(str_text(&text), "no token was trained in the last steps");
+        check_contains(str_text(&text), cases[i].said);
+        str_release(&text);
+        recipe_free(recipe);
+    }
+}
+
+/* Ratios of sequences count once each, in passes of however many tokens. */
+static void clip_fraction_is_of_ratios(void **state) {
+    (void)state;
+    static const char *const cuts[] = {"train.batch_tokens=24", "train.batch_tokens=1000"};
+    double fractions[2];
+    for (size_t i = 0; i < COUNT_OF(cuts); i++) {
+        const char *settings[] = {"rl.algorithm=rloo", "rl.num_iterations=2", "rl.clip=0.02", "generate.temperature=2", "train.max_steps=1", cuts[i]};
+        Recipe *recipe = recipe_of(i ? "at-once" : "in-passes", settings, COUNT_OF(settings));
+        run(recipe, false, false);
+        fractions[i] = last_metric(i ? "at-once" : "in-passes", "clip_fraction");
+        recipe_free(recipe);
+    }
+    assert_true(fractions[0] > 0 && fractions[0] < 1);
+    check_close(fractions[0], fractions[1], 1e-12);
+}
+
 /* Groups whose rewards are all equal give way to further prompts, as long as the rounds last; all that was sampled is counted, and the stream of
  * prompts goes on where a checkpoint left it. */
 static void flat_groups_are_replaced(void **state) {
@@ -620,6 +663,8 @@ int main(void) {
         cmocka_unit_test_setup_teardown(sampler_and_trainer_agree, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(held_out_prompts, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(equal_rewards_change_nothing, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(untrained_steps_measure_nothing, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(clip_fraction_is_of_ratios, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(flat_groups_are_replaced, test_folder_make, test_folder_remove),
         cmocka_unit_test(correlations_are_within_groups),
         cmocka_unit_test_setup_teardown(branches_are_scored_as_rows, test_folder_make, test_folder_remove),

@@ -33,10 +33,17 @@ typedef struct Rule {
 
 /* Each limit lies well outside of what runs show that learn: recipes/rl_*.yaml on environments, and the peers' defaults that are named. */
 static const Rule rules[] = {
+    /* Counts, so a mean below a twentieth is none at all. */
+    {"untrained", "trained_tokens", "eos_fraction", BELOW, 0.05, 0, 3, 3,
+     "no token was trained in the last steps: every completion was cut, and rl.mask_truncated leaves these out",
+     "more generate.max_new_tokens, or rl.missing_eos_penalty in place of rl.mask_truncated"},
+    {"untrained", "pairs", "ties", BELOW, 0.05, 0, 3, 3,
+     "no token was trained in the last steps: all completions of a prompt earned the same, so there was no pair to learn from",
+     "prompts of another difficulty, more rl.num_generations, or a reward with more shades"},
     /* A fine-tuned model keeps some tenths of a nat a token; with a twentieth of what it had it repeats itself word by word. */
     {"entropy", "entropy", "eos_fraction", FALLEN, 0.05, 0.05, 10, 20,
      "entropy has collapsed to {now} nats, from {first} at the beginning: the policy says nearly the same every time and finds nothing new",
-     "a larger rl.ent_coef or rl.clip_high, or a smaller train.learning_rate, keeps it open"},
+     "a larger rl.ent_coef, a smaller train.learning_rate, or a larger rl.clip_high where the algorithm clips, keeps it open"},
     /* On environments policies may end surer than that: Acrobot is solved at 7 %, Pendulum at 4 % of the first entropy, which there passes below 0 in
        the end. */
     {"entropy", "entropy", "episode_length", FALLEN, 0.02, 0.05, 10, 20,
@@ -66,7 +73,7 @@ static const Rule rules[] = {
      "read the samples; more generate.max_new_tokens, if they are cut off"},
     {"truncated", "eos_fraction", "reward", BELOW, 0.5, 0, 10, 10,
      "only {share} of the completions come to an end of their own: the others are cut at generate.max_new_tokens",
-     "more generate.max_new_tokens, rl.missing_eos_penalty, or rl.mask_truncated"},
+     "more generate.max_new_tokens, or rl.missing_eos_penalty"},
     /* 0 is what the mean of the returns would reach. Values that have learned may fall below it again where all episodes are alike (CartPole at 500
      * steps), so it counts whether they ever were above. An update on an environment may be a few dozen steps: A2C's values on CartPole are better
      * than the mean from the 130th on. */

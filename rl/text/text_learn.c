@@ -163,10 +163,11 @@ static Status weigh(TextRl *rl, Metrics *metrics) {
 
 /* ---- learning ---- */
 
-/* Sums over the tokens of a step's passes. */
+/* Sums over the tokens of a step's passes; of what is clipped, over its ratios. */
 typedef struct Sums {
-    double loss, kl, entropy, clip_low, clip_high, approx_kl, grad_norm, diff, value_loss, value_clipped, value_grad_norm;
-    int64_t tokens, updates;
+    double loss, kl, entropy, clipped, approx_kl, grad_norm, value_loss, value_clipped, value_grad_norm;
+    double diff; /* the largest; NaN: nothing was compared */
+    int64_t tokens, ratios, updates;
 } Sums;
 
 static void add(Sums *sums, const PolicyMetrics *m) {
@@ -174,10 +175,10 @@ static void add(Sums *sums, const PolicyMetrics *m) {
     sums->loss += m->loss;
     sums->kl += m->kl * n;
     sums->entropy += m->entropy * n;
-    sums->clip_low += m->clip_low * n;
-    sums->clip_high += m->clip_high * n;
+    sums->clipped += (m->clip_low + m->clip_high) * (double)m->ratios;
     sums->approx_kl += m->approx_kl * n;
     sums->tokens += m->tokens;
+    sums->ratios += m->ratios;
 }
 
 /* How far the trainer's numbers are from the sampler's, before anything was learned. */
@@ -185,7 +186,7 @@ static Status compare(TextRl *rl, const double *logprobs, int64_t begin, int64_t
     const Experience *e = &rl->experience;
     for (int64_t t = begin; t < end; t++)
         if (e->trained[t]) sums->diff = fmax(sums->diff, fabs(logprobs[t] - e->sampled[t])); /* the others may not have been sampled */
-    if (isnan(rl->recipe->rl_max_logprob_diff) || sums->diff <= rl->recipe->rl_max_logprob_diff) return ST_OK;
+    if (!(sums->diff > rl->recipe->rl_max_logprob_diff)) return ST_OK; /* either may be NaN */
     status_fail(ST_NUMERIC, "the sampler's and the trainer's log-probabilities differ by %.3g, more than rl.max_logprob_diff %.3g", sums->diff,
                 rl->recipe->rl_max_logprob_diff);
     return status_hint(ST_NUMERIC, "model.compute: f32 brings them together");
@@ -316,16 +317,19 @@ static Status learn(TextRl *rl, Sums *sums) {
     return ST_OK;
 }
 
+/* NaN where nothing was measured: no token was trained, or there are no ratios. */
 static void report(const TextRl *rl, const Sums *sums, Metrics *metrics) {
-    double n = fmax(1, (double)sums->tokens), updates = fmax(1, (double)sums->updates);
+    double n = sums->tokens > 0 ? (double)sums->tokens : (double)NAN, ratios = sums->ratios > 0 ? (double)sums->ratios : (double)NAN;
+    double updates = fmax(1, (double)sums->updates);
     metric_set(metrics, "loss", sums->loss / updates);
     metric_set(metrics, "grad_norm", sums->grad_norm / updates);
     metric_set(metrics, "learning_rate", rl->recipe->train_learning_rate * schedule_factor(&rl->schedule, MAX(rl->updates - 1, 0)));
     metric_set(metrics, "kl", rl->reference ? sums->kl / n : (double)NAN);
     metric_set(metrics, "entropy", sums->entropy / n);
-    metric_set(metrics, "clip_fraction", (sums->clip_low + sums->clip_high) / n);
-    metric_set(metrics, "approx_kl", sums->approx_kl / n);
+    metric_set(metrics, "clip_fraction", sums->clipped / ratios);
+    metric_set(metrics, "approx_kl", rl->algorithm->paired ? (double)NAN : sums->approx_kl / n);
     metric_set(metrics, "sampler_logprob_diff", sums->diff);
+    if (rl->recipe->rl_mask_truncated) metric_count(metrics, "trained_tokens", sums->tokens);
     if (!rl->value) return;
     const Experience *e = &rl->experience;
     metric_set(metrics, "value_loss", sums->value_loss / updates);
@@ -335,7 +339,7 @@ static void report(const TextRl *rl, const Sums *sums, Metrics *metrics) {
 }
 
 Status text_learn(TextRl *rl, Metrics *metrics) {
-    Sums sums = {0};
+    Sums sums = {.diff = (double)NAN};
     TRY(reserve(rl));
     TRY(weigh(rl, metrics));
     TRY(learn(rl, &sums));
