@@ -368,6 +368,7 @@ static Status load_all(Loader *loader, const char *key, YamlNode node) {
 Status pairs_load(const Recipe *recipe, const char *key, YamlNode node, const PairSource *source, Pairs **result) {
     Loader loader = {.source = source, .config = data_config(recipe, source->model, source->chat), .pairs = calloc(1, sizeof *loader.pairs)};
     *result = NULL;
+    if (source->ends && !source->stepwise) loader.config.train_on = "auto"; /* a score is of the whole answer, whatever is said of its tokens */
     if (!loader.pairs || !(loader.pairs->arena = arena_new(0))) {
         free(loader.pairs);
         return status_fail(ST_RESOURCE, "out of memory for rows");

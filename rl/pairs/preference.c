@@ -405,6 +405,14 @@ static Status choose_loss(const Recipe *recipe, const PairAlgorithm *algorithm, 
     return ST_OK;
 }
 
+/* Keys that the algorithm reads for some of its losses. */
+static Status check_loss_keys(const Recipe *recipe, const PreferenceLoss *loss) {
+    if (!loss->smooths)
+        TRY(recipe_unread(recipe, "rl.label_smoothing", "leave it out, or take a loss such as sigmoid", "does nothing with loss '%s'", loss->name));
+    if (strcmp(loss->name, "discopop") == 0) return ST_OK;
+    return recipe_unread(recipe, "rl.discopop_tau", "it belongs to rl.loss_type: discopop", "does nothing with loss '%s'", loss->name);
+}
+
 Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm, PreferenceConfig *config, const PreferenceLoss **loss) {
     TRY(choose_loss(recipe, algorithm, loss));
     *config = (PreferenceConfig){
@@ -422,7 +430,7 @@ Status preference_configure(const Recipe *recipe, const PairAlgorithm *algorithm
                     (*loss)->name);
         return status_hint(ST_CONFIG, "leave it out, or take sigmoid, sigmoid_norm, hinge, ipo, robust, exo_pair or discopop");
     }
-    return ST_OK;
+    return *loss ? check_loss_keys(recipe, *loss) : ST_OK;
 }
 
 /* A row alone would be compared with its own answer. */

@@ -101,7 +101,8 @@ static PairLoss pair_odds(const PreferenceConfig *config, double chosen, double 
 }
 
 static const PreferenceLoss preference_losses[] = {
-#define PREFERENCE_LOSS(name, pair, scores, matching, diverges, nll_weight) {#name, pair_##pair, scores, matching, diverges, nll_weight},
+#define PREFERENCE_LOSS(name, pair, scores, matching, diverges, smooths, nll_weight) \
+    {#name, pair_##pair, scores, matching, diverges, smooths, nll_weight},
 #include "rl/pairs/preference_losses.def"
 #undef PREFERENCE_LOSS
 };

@@ -37,7 +37,7 @@ typedef struct PreferenceLoss {
     PairLoss (*pair)(const PreferenceConfig *config, double chosen, double rejected);
     PairScores scores;
     PairMatching matching;
-    bool diverges;
+    bool diverges, smooths;
     double nll_weight;
 } PreferenceLoss;
 const PreferenceLoss *preference_loss_find(const char *name); /* a row of preference_losses.def; NULL: none */
