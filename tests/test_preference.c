@@ -441,6 +441,19 @@ static void same_answers(void **state) {
     assert_int_equal(pairs->dropped_same, 1);
     pairs_free(pairs);
     recipe_free(recipe);
+
+    rows = "{\"prompt_ids\": [9], \"chosen_ids\": [10, 11, 12], \"rejected_ids\": [10, 11, 13]}\n" /* the same when they are cut */
+           "{\"prompt_ids\": [9], \"chosen_ids\": [10, 11, 12], \"rejected_ids\": [10]}\n"
+           "{\"prompt_ids\": [9], \"chosen_ids\": [10, 11], \"rejected_ids\": [10, 12]}\n";
+    const char *cut[] = {"data.max_length=3", "data.truncation=keep_start"};
+    check_ok(file_write_all(file.text, rows, strlen(rows)));
+    check_ok(recipe_read(NULL, cut, COUNT_OF(cut), &recipe));
+    check_ok(pairs_load(recipe, "data.train", &file, &(PairSource){.model = &model, .reader = "the test"}, &pairs));
+    assert_int_equal(pairs->n, 2);
+    assert_int_equal(pairs->dropped_same, 1);
+    assert_int_equal(pairs->cut, 1);
+    pairs_free(pairs);
+    recipe_free(recipe);
 }
 
 static void interrupt_at_plan(void *context, const PairRun *run, const PairPlan *plan) {

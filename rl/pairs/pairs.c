@@ -260,10 +260,10 @@ static Status cut_row(Loader *loader, size_t prompt, Cut *cut) {
     return ST_OK;
 }
 
-/* Such a row teaches nothing. */
-static bool are_same(const Loader *loader) {
-    const Ids *a = &loader->sides[0].ids, *b = &loader->sides[1].ids;
-    return !loader->source->unpaired && a->n == b->n && memcmp(a->data, b->data, a->n * sizeof *a->data) == 0;
+/* Of sides up to these ends. Such a row teaches nothing. */
+static bool are_same(const Loader *loader, const size_t *ends) {
+    const Encoding *sides = loader->sides;
+    return !loader->source->unpaired && ends[0] == ends[1] && memcmp(sides[0].ids.data, sides[1].ids.data, ends[0] * sizeof(int32_t)) == 0;
 }
 
 static Status read_margin(const json_t *row, double *margin) {
@@ -283,7 +283,8 @@ static Status push_row(Loader *loader, const PairRow *row) {
 static Status keep_row(Loader *loader, PairRow *row) {
     Pairs *pairs = loader->pairs;
     Cut cut;
-    if (are_same(loader)) {
+    size_t ends[2] = {loader->sides[0].ids.n, loader->sides[1].ids.n};
+    if (are_same(loader, ends)) {
         pairs->dropped_same++;
         return ST_OK;
     }
@@ -291,14 +292,18 @@ static Status keep_row(Loader *loader, PairRow *row) {
     TRY(cut_row(loader, prompt, &cut));
     pairs->dropped_long += cut.drop;
     if (cut.drop) return ST_OK;
+    for (int s = 0; s < 2; s++) ends[s] = MIN(answer_end(loader, &loader->sides[s]), cut.most);
+    if (are_same(loader, ends)) { /* now that they are cut */
+        pairs->dropped_same++;
+        return ST_OK;
+    }
     pairs->cut += cut.cut;
     row->n_prompt = (int32_t)(prompt - cut.begin);
     int32_t *ids = arena_alloc(pairs->arena, (size_t)MAX(row->n_prompt, 1) * sizeof *ids);
     if (!ids) return ST_RESOURCE;
     memcpy(ids, loader->sides[0].ids.data + cut.begin, (size_t)row->n_prompt * sizeof *ids);
     row->prompt = ids;
-    for (int s = 0; s < (loader->source->unpaired ? 1 : 2); s++)
-        TRY(keep_side(loader, &loader->sides[s], prompt, MIN(answer_end(loader, &loader->sides[s]), cut.most), &row->sides[s]));
+    for (int s = 0; s < (loader->source->unpaired ? 1 : 2); s++) TRY(keep_side(loader, &loader->sides[s], prompt, ends[s], &row->sides[s]));
     return push_row(loader, row);
 }
 
