@@ -223,6 +223,10 @@ static void what_a_row_may_hold(void **state) {
         "{\"chosen\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"x\"}], \"rejected\": [{\"role\": \"user\", \"content\": \"a\"},"
         " {\"role\": \"assistant\", \"content\": \"y\"}]}",
         "x<|im_end|>");
+    check_trained("preference", chatml, "auto",
+                  "{\"prompt\": \"a\", \"chosen\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"x\"}],"
+                  " \"rejected\": [{\"role\": \"user\", \"content\": \"a\"}, {\"role\": \"assistant\", \"content\": \"y\"}]}",
+                  "x<|im_end|>");
     check_trained("preference", NULL, "auto",
                   "{\"chosen\": \"\\n\\nHuman: a\\n\\nAssistant: b\", \"rejected\": \"\\n\\nHuman: a\\n\\nAssistant: c\"}", " b<|endoftext|>");
     check_trained("preference", NULL, "auto", "{\"prompt\": \"p\", \"chosen\": \"b\", \"rejected\": \"c\"}", "b<|endoftext|>");
@@ -254,6 +258,10 @@ static void what_cannot_be_trained_is_refused(void **state) {
     check_refused("sharegpt", chatml, "auto", "{\"conversations\": [{\"from\": \"function_call\", \"value\": \"f()\"}]}", "no JSON with 'name'");
     check_refused("preference", chatml, "auto", "{\"prompt\": \"p\", \"chosen\": \"b\", \"rejected\": []}",
                   "one is a list of messages and the other is not");
+    check_refused("preference", chatml, "auto",
+                  "{\"prompt\": \"a\", \"chosen\": [{\"role\": \"assistant\", \"content\": \"x\"}],"
+                  " \"rejected\": [{\"role\": \"assistant\", \"content\": \"y\"}]}",
+                  "the answer to 'prompt' is no text");
     check_refused("alpaca", NULL, "auto", "{\"instruction\": \"i\"}", "the row lacks 'output'");
     check_refused("alpaca", NULL, "assistant", "{\"instruction\": \"i\", \"output\": \"o\"}", "the row has no messages");
     check_refused("prompt", NULL, "auto", "{\"prompt\": \"i\"}", "nothing to train on");

@@ -1,5 +1,5 @@
 /* {"prompt","chosen","rejected"}: pairs for preference losses; the prompt may be missing where both are whole conversations or texts with the same
- * beginning. Supervised training takes the chosen answer. */
+ * beginning, or be the text of a message that both conversations begin with. Supervised training takes the chosen answer. */
 #include "data/formats/conversation.h"
 #include "data/formats/formats.h"
 
@@ -29,11 +29,23 @@ static Status encode_turn(const json_t *row, const json_t *chosen, const DataCon
     return status;
 }
 
-/* Without a prompt: the messages that both begin with are the prompt. */
-static Status encode_whole(const json_t *row, const json_t *chosen, const json_t *rejected, const DataConfig *config, const Tokenizer *tokenizer,
-                           Encoding *encoding) {
+static size_t same_messages(const json_t *chosen, const json_t *rejected) {
     size_t same = 0;
     while (same < json_array_size(chosen) && json_equal(json_array_get(chosen, same), json_array_get(rejected, same))) same++;
+    return same;
+}
+
+/* As in ultrafeedback_binarized: the prompt's text is that of a message which both conversations begin with. */
+static bool stands_in_both(const json_t *prompt, const json_t *chosen, const json_t *rejected) {
+    for (size_t same = json_is_string(prompt) ? same_messages(chosen, rejected) : 0; same > 0; same--)
+        if (json_equal(json_object_get(json_array_get(chosen, same - 1), "content"), prompt)) return true;
+    return false;
+}
+
+/* Without a prompt of its own: the messages that both begin with are the prompt. */
+static Status encode_whole(const json_t *row, const json_t *chosen, const json_t *rejected, const DataConfig *config, const Tokenizer *tokenizer,
+                           Encoding *encoding) {
+    size_t same = same_messages(chosen, rejected);
     if (same == json_array_size(chosen)) return status_fail(ST_INPUT, "'chosen' and 'rejected' are the same");
     json_t *messages;
     TRY(messages_normalize(chosen, config->system, &messages));
@@ -70,7 +82,8 @@ static Status encode_row(const json_t *row, const DataConfig *config, const Toke
     if (json_is_array(chosen) != json_is_array(rejected))
         return status_fail(ST_INPUT, "of 'chosen' and 'rejected' one is a list of messages and the other is not");
     if (json_is_object(chosen)) return encode_turn(row, chosen, config, tokenizer, encoding);
-    if (prompt && !json_is_null(prompt)) return encode_answer(row, prompt, chosen, config, tokenizer, encoding);
+    if (prompt && !json_is_null(prompt) && !stands_in_both(prompt, chosen, rejected))
+        return encode_answer(row, prompt, chosen, config, tokenizer, encoding);
     if (json_is_array(chosen)) return encode_whole(row, chosen, rejected, config, tokenizer, encoding);
     TRY(row_text(row, "chosen", &text));
     TRY(row_text(row, "rejected", &other));

@@ -90,9 +90,9 @@ Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *t
     const char *prompt, *completion = "";
     TRY(find_format(row, tokenizer, &format));
     if (strcmp(format->name, "text") == 0) return data_format_question(format, row, config, tokenizer, ids);
-    if (json_is_string(json_object_get(row, "prompt"))) {
+    const char *answer = strcmp(format->name, "preference") == 0 ? "chosen" : "completion";
+    if (json_is_string(json_object_get(row, "prompt")) && !json_is_array(json_object_get(row, answer))) {
         TRY(row_text(row, "prompt", &prompt));
-        const char *answer = strcmp(format->name, "preference") == 0 ? "chosen" : "completion";
         if (json_object_get(row, answer)) TRY(row_text(row, answer, &completion));
         return whole_text(prompt, completion, tokenizer, ids);
     }
