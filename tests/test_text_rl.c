@@ -105,6 +105,26 @@ static void every_algorithm_resumes_to_the_same_bytes(void **state) {
 /* ---- a reward program that dies ---- */
 
 /* Each metric but the times; one line a step. */
+/* What was written behind the checkpoint is written again; what was there before it and is not any more is told. */
+static void samples_are_those_of_the_checkpoint(void **state) {
+    (void)state;
+    static const char *const names[] = {"whole", "longer", "shorter"};
+    static const char told[] = "some of what was said before is lost";
+    for (size_t i = 0; i < COUNT_OF(names); i++) {
+        Recipe *recipe = recipe_of(names[i], NULL, 0);
+        Str log = {0};
+        run(recipe, false, i > 0);
+        if (i == 1) check_ok(file_append(in_run(names[i], "samples.jsonl"), "{\"step\": 1}\n", 12));
+        if (i == 2) check_ok(file_truncate(in_run(names[i], "samples.jsonl"), 0));
+        if (i > 0) run(recipe, true, false);
+        if (i == 1) check_same_file(test_folder, names[i], names[0], "samples.jsonl");
+        read_file(names[i], "log.txt", &log);
+        assert_int_equal(strstr(str_text(&log), told) != NULL, i == 2);
+        str_release(&log);
+        recipe_free(recipe);
+    }
+}
+
 static const char *death; /* the file that kills the program */
 static int64_t death_after;
 
@@ -655,6 +675,7 @@ int main(void) {
     signal(SIGPIPE, SIG_IGN);
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_algorithm_resumes_to_the_same_bytes, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(samples_are_those_of_the_checkpoint, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(a_reward_program_that_dies_loses_nothing, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(values_resume_to_the_same_bytes, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(values_are_those_of_rows, test_folder_make, test_folder_remove),

@@ -69,8 +69,7 @@ static Status file_checksum(const char *path, uint64_t *size, uint32_t *crc) {
     return error ? status_errno(error, "cannot read '%s'", path) : ST_OK;
 }
 
-/* Bytes in a file, 0 when it is missing; what is in it is on the disk afterwards. */
-static Status file_sync_size(const char *path, uint64_t *size) {
+Status file_sync_size(const char *path, uint64_t *size) {
     *size = 0;
     int fd = open(path, O_RDONLY | O_CLOEXEC);
     if (fd < 0) return errno == ENOENT ? ST_OK : status_errno(errno, "cannot open '%s'", path);

@@ -23,6 +23,8 @@ Status run_check_inputs(const Run *run, const TaskInput inputs[TASK_MAX_INPUTS],
 typedef struct Manifest { uint64_t metrics_bytes, recipe; } Manifest;
 /* Checks every byte of checkpoint `step` below `dir`. ST_INPUT naming what is wrong. */
 Status checkpoint_verify(const char *dir, int64_t step, Manifest *manifest);
+/* Bytes in a file, 0 when it is missing; what is in it is on the disk afterwards. */
+Status file_sync_size(const char *path, uint64_t *size);
 /* Shortens metrics.jsonl to its first `bytes` bytes. ST_INPUT when it is shorter already, or no line ends there. */
 Status run_cut_metrics(const Run *run, uint64_t bytes);
 /* The failure `status` of a run stays what it is; save(context) keeps what there is to go on from, and *saved_step is the newest checkpoint's, -1 =

@@ -65,12 +65,15 @@ static void keep(void *context, Keeper *keeper) {
     if (rl->reference) keep_real(keeper, "beta", &rl->beta);
     keep_count(keeper, "updates", &rl->updates);
     keep_count(keeper, "prompts", &rl->place);
+    keep_count(keeper, "samples_bytes", &rl->samples_bytes);
     keep_real(keeper, "first_reward", &rl->first_reward);
     keep_real(keeper, "last_reward", &rl->last_reward);
     keep_real(keeper, "first_eval_reward", &rl->first_eval);
     keep_real(keeper, "last_eval_reward", &rl->last_eval);
     keep_real(keeper, "best_eval_reward", &rl->best_eval);
 }
+
+static Status resumed(void *context) { return text_samples_cut(context); }
 
 static void on_step(void *context, int64_t number, const Metrics *metrics, double seconds, double elapsed) {
     const TextRl *rl = context;
@@ -373,6 +376,7 @@ static Status train(void *context, Run *run) {
         .step = step,
         .judge = judge,
         .keep = keep,
+        .resumed = resumed,
         .rate = "tokens",
         .on_step = on_step,
         .finish = finish,
@@ -382,7 +386,7 @@ static Status train(void *context, Run *run) {
     rl->run = run;
     rl->began_step = MAX(run_step(run), 0);
     TRY(optimizer_init(&rl->optimizer, &rl->model->params, rl->arena));
-    TRY(text_samples_cut(rl, rl->began_step));
+    if (run_step(run) < 0) TRY(text_samples_cut(rl)); /* of a run that ended before its first checkpoint */
     TRY(loop_run(rl->recipe, run, &task, &all));
     *rl->result = (TextRlResult){.steps = all.steps,
                                  .first_reward = rl->first_reward,

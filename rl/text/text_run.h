@@ -81,6 +81,7 @@ typedef struct TextRl {
     int64_t place;             /* of the next prompt in the stream; where a step that is given up had begun */
     int64_t next_place;        /* behind the step in work */
     int64_t updates;           /* optimiser steps done */
+    int64_t samples_bytes;     /* of samples.jsonl */
     double beta;               /* weight of the KL, as it is now */
     double first_reward, last_reward;
     double first_eval, last_eval, best_eval; /* mean reward of the held-out prompts; NaN: not known */
@@ -164,8 +165,8 @@ void text_pairs_report(TextRl *rl, Metrics *metrics);
 /* ---- text_samples.c ---- */
 
 /* The step's first two groups into samples.jsonl, every rl.samples_every steps. */
-Status text_samples_write(const TextRl *rl, int64_t step);
-/* A resumed run samples the same again: what lies behind its checkpoint goes. */
-Status text_samples_cut(const TextRl *rl, int64_t steps);
+Status text_samples_write(TextRl *rl, int64_t step);
+/* A resumed run samples the same again: what lies behind the samples_bytes of its checkpoint goes. Warns where they are not there. */
+Status text_samples_cut(TextRl *rl);
 
 #endif

@@ -1,8 +1,7 @@
 /* samples.jsonl: what was said and what it earned. */
 #include "rl/text/text_run.h"
 
-#include <stdlib.h>
-#include <string.h>
+#include "lib/train/run.h"
 
 /* JSON readers stop at a zero byte, so it is shown as its picture. */
 static void write_text(JsonWriter *w, const char *key, const char *text, size_t len) {
@@ -15,7 +14,15 @@ static void write_text(JsonWriter *w, const char *key, const char *text, size_t 
     str_release(&shown);
 }
 
-Status text_samples_write(const TextRl *rl, int64_t step) {
+/* A checkpoint counts on what is there, so it is on the disk before. */
+static Status measure(TextRl *rl) {
+    uint64_t bytes;
+    TRY(file_sync_size(run_path(rl->run, "samples.jsonl"), &bytes));
+    rl->samples_bytes = (int64_t)bytes;
+    return ST_OK;
+}
+
+Status text_samples_write(TextRl *rl, int64_t step) {
     const Experience *e = &rl->experience;
     int64_t every = rl->recipe->rl_samples_every;
     if (every == 0 || (step % every != 0 && step + 1 != rl->total_steps)) return ST_OK;
@@ -37,20 +44,18 @@ Status text_samples_write(const TextRl *rl, int64_t step) {
     }
     Status status = file_append(run_path(rl->run, "samples.jsonl"), str_text(&lines), lines.len);
     str_release(&lines);
-    return status;
+    return status == ST_OK ? measure(rl) : status;
 }
 
-Status text_samples_cut(const TextRl *rl, int64_t steps) {
+Status text_samples_cut(TextRl *rl) {
     const char *path = run_path(rl->run, "samples.jsonl");
-    Str text = {0}, kept = {0};
+    uint64_t there, then = (uint64_t)MAX(rl->samples_bytes, 0);
     if (!path) return ST_RESOURCE;
-    if (!file_exists(path)) return ST_OK;
-    TRY(file_read(path, (size_t)1 << 32, &text));
-    static const char head[] = "{\"step\": ";
-    for (const char *line = str_text(&text), *end; (end = strchr(line, '\n')); line = end + 1) /* no sscanf: it measures all that follows */
-        if (text_starts_with(line, head) && strtoll(line + strlen(head), NULL, 10) <= steps) str_append_n(&kept, line, (size_t)(end + 1 - line));
-    Status status = file_write_all(path, str_text(&kept), kept.len);
-    str_release(&text);
-    str_release(&kept);
-    return status;
+    TRY(file_sync_size(path, &there));
+    if (there > then) return file_truncate(path, then);
+    if (there < then)
+        run_warn(rl->run, "'%s' has %llu bytes, and had %llu at the checkpoint: some of what was said before is lost", path,
+                 (unsigned long long)there, (unsigned long long)then);
+    rl->samples_bytes = (int64_t)there;
+    return ST_OK;
 }
