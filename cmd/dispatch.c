@@ -17,12 +17,22 @@ enum { MOST_COMMANDS = 64 };
 
 static const char *space_behind(const char *name) { return *name ? " " : ""; }
 
+/* Words for what is not a command here. */
+static const struct {
+    const char *word, *hint;
+} other_words[] = {
+    {"plan", "tune sft, tune reward and tune rl plan a run with --dry-run, as JSON with --json"},
+    {"train", "tune sft trains on answers, tune reward on pairs for a score, tune rl by rewards or pairs"},
+};
+
 static Status unknown_command(const CommandGroup *group, const char *name) {
     const char *names[MOST_COMMANDS], *of = group->name;
     ASSERT(group->n <= MOST_COMMANDS, "%zu commands", group->n);
     for (size_t i = 0; i < group->n; i++) names[i] = group->commands[i].name;
     const char *nearest = text_nearest(name, names, group->n);
     status_fail(ST_USAGE, "unknown command '%s%s%s'", of, space_behind(of), name);
+    for (size_t i = 0; i < COUNT_OF(other_words) && group == &group_all; i++)
+        if (!strcmp(name, other_words[i].word)) return status_hint(ST_USAGE, "%s", other_words[i].hint);
     if (nearest) return status_hint(ST_USAGE, "did you mean '%s%s%s'?", of, space_behind(of), nearest);
     return status_hint(ST_USAGE, "tune %s%s--help lists the commands", of, space_behind(of));
 }
