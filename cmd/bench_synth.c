@@ -191,7 +191,7 @@ static Status generate_all(SynthBench *b) {
     Status status = rows_read(arena_printf(arena, "%s/run/requests.jsonl", b->folder), take_question, &questions);
     if (status == ST_OK) status = model_load(b->model, &(ModelOptions){.device = device_cpu(), .compute = compute_from_text("auto")}, &g.model);
     if (status == ST_OK) status = tokenizer_load_if_any(b->model, &g.tokenizer);
-    if (status == ST_OK) status = chat_open(b->model, NULL, NULL, g.tokenizer, &g.chat);
+    if (status == ST_OK) status = chat_open(b->model, NULL, NULL, NULL, g.tokenizer, &g.chat);
     for (size_t i = 0; i < COUNT_OF(stages) && status == ST_OK; i++) {
         TeacherSampling sampling;
         status = stage_sampling(questions.lines, stages[i], arena, &sampling);

@@ -136,9 +136,9 @@ typedef struct OpenedModel {
 } OpenedModel;
 /* How conversations are rendered: what most commands take as --chat-template, --now and --system. */
 typedef struct ChatChoice { const char *chat_template, *now, *system; } ChatChoice;
-/* Choice NULL: the model's own template */
+/* Choice NULL: the template of the adapter (which may be NULL), else the model's own */
 Status open_model(const char *dir, const char *adapter, const char *compute, const ChatChoice *choice, OpenedModel *opened);
-Status open_chat(const char *dir, const ChatChoice *choice, OpenedModel *opened);
+Status open_chat(const char *dir, const char *adapter, const ChatChoice *choice, OpenedModel *opened);
 void close_model(OpenedModel *opened);
 
 #define CHAT_OPTIONS(choice)                                                                                                                       \

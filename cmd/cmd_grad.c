@@ -124,7 +124,7 @@ static Status run(const Command *command, const Grad *job) {
     TRY(check_output(job->output, inputs, COUNT_OF(inputs)));
     Status status = open_trained(command->arguments[0], job, &opened.model);
     if (status == ST_OK) status = tokenizer_load_if_any(command->arguments[0], &opened.tokenizer);
-    if (status == ST_OK) status = open_chat(command->arguments[0], &job->chat, &opened);
+    if (status == ST_OK) status = open_chat(command->arguments[0], job->adapter, &job->chat, &opened);
     if (status == ST_OK) status = token_rows_read(command->arguments[1], &opened, &(DataConfig){.system = job->chat.system}, false, &rows);
     if (status == ST_OK) status = add_gradients(command, opened.model, &rows);
     if (status == ST_OK) status = write_gradients(opened.model, job->output);

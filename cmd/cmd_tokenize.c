@@ -148,7 +148,7 @@ static Status render_chat(const Command *command, Tokenize *job) {
     TRY(command_needs(command, 1, 1));
     if (job->decode || job->no_special) return status_fail(ST_USAGE, "--chat prints text: --decode and --no-special have no meaning beside it");
     job->file = strcmp(job->chat, "-") != 0 ? job->chat : "/dev/stdin";
-    TRY(chat_template_load(command->arguments[0], job->chat_template, &template));
+    TRY(chat_template_load(command->arguments[0], NULL, job->chat_template, &template));
     if (!template) {
         status_fail(ST_INPUT, "'%s' has no chat template", command->arguments[0]);
         return status_hint(ST_INPUT, "name one: --chat-template chatml, llama3, alpaca, plain, or a file");

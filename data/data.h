@@ -41,9 +41,9 @@ int32_t example_label(const Example *example, int32_t t); /* LABEL_NONE where it
 
 /* A model's chat template as its rows need it. */
 typedef struct Chat Chat;
-/* override: NULL, a file, or the name of a shipped template; now: fixed date for templates that ask for it, NULL = today. A model without a template
- * is fine until a row needs one. */
-Status chat_open(const char *model_dir, const char *override, const char *now, const Tokenizer *tokenizer, Chat **chat);
+/* adapter, override: NULL, or as for chat_template_load; now: fixed date for templates that ask for it, NULL = today. A model without a template is
+ * fine until a row needs one. */
+Status chat_open(const char *model_dir, const char *adapter, const char *override, const char *now, const Tokenizer *tokenizer, Chat **chat);
 void chat_close(Chat *chat);                   /* NULL is fine */
 bool chat_has_template(const Chat *chat);
 bool chat_writes_date(const Chat *chat);       /* its text depends on the day */

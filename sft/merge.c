@@ -6,6 +6,7 @@
 #include <string.h>
 
 #include "lib/model/scalar_head.h"
+#include "lib/text/chat.h"
 
 enum { BLOCK_ELEMENTS = 1 << 20 };
 /* The probe of `prove`: a few sequences of tokens drawn evenly from the vocabulary, always the same ones. */
@@ -309,11 +310,32 @@ static Status write_index(const Merge *merge) {
     return status;
 }
 
+/* The template that an adapter was trained with goes with the model: the first one's that has one. */
+static Status write_template(const Merge *merge) {
+    const MergeConfig *config = merge->config;
+    ChatTemplate *base, *own;
+    TRY(chat_template_load(config->base, NULL, NULL, &base));
+    Slice before = base ? chat_template_source(base, false) : (Slice){0};
+    Status status = ST_OK;
+    bool found = false;
+    for (size_t k = 0; k < config->n_adapters && status == ST_OK && !found; k++) {
+        status = chat_template_load(config->base, config->adapters[k].dir, NULL, &own);
+        if (status != ST_OK || !own) continue;
+        Slice source = chat_template_source(own, false);
+        found = source.len != before.len || memcmp(source.data, before.data, source.len) != 0;
+        if (found) status = chat_template_save(own, merge->made);
+        chat_template_free(own);
+    }
+    chat_template_free(base);
+    return status;
+}
+
 static Status write_directory(Merge *merge) {
     const Safetensors *files = merge->base->files;
     for (size_t f = 0; f < files->n_files; f++) TRY(write_file(merge, f));
     if (files->n_files > 1 || strcmp(path_name(files->files[0]), "model.safetensors") != 0) TRY(write_index(merge));
     TRY(model_copy_files(merge->config->base, merge->made));
+    TRY(write_template(merge));
     DType dtype = merge->config->convert ? merge->config->dtype : merge->base->config.stored_dtype;
     return model_copy_config(merge->config->base, merge->made, dtype, (merge->base->head && merge->base->head != merge->base->embed) || merge->untie,
                              merge->base->score ? merge->base->config.family->class_name : NULL);

@@ -16,7 +16,7 @@ static const World *world(void) {
     static World made;
     if (made.tokenizer) return &made;
     check_ok(tokenizer_load("recipes/demo/model", &made.tokenizer));
-    check_ok(chat_open("recipes/demo/model", "chatml", "2026-01-01", made.tokenizer, &made.chat));
+    check_ok(chat_open("recipes/demo/model", NULL, "chatml", "2026-01-01", made.tokenizer, &made.chat));
     made.model = (ModelConfig){.vocab_size = VOCAB};
     for (size_t i = 0; i < COUNT_OF(truncations); i++) {
         char truncation[64], longest[64];

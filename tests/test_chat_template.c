@@ -287,21 +287,21 @@ static void shipped_templates_and_those_of_a_directory(void **state) {
         {"plain", "<s>Hi\nYo</s>\n"},
     };
     temp_dir_make(dir, sizeof dir);
-    check_ok(chat_template_load(dir, NULL, &chat));
+    check_ok(chat_template_load(dir, NULL, NULL, &chat));
     assert_null(chat); /* a model without a template */
     temp_text(
         dir, "tokenizer_config.json",
         "{\"bos_token\": {\"content\": \"<s>\"}, \"eos_token\": \"</s>\", \"chat_template\": [{\"name\": \"default\", \"template\": \"D{{ bos_token }}\"},"
         " {\"name\": \"tool_use\", \"template\": \"T{{ tools|length }}\"}]}");
     for (size_t i = 0; i < COUNT_OF(wanted); i++) {
-        check_ok(chat_template_load(dir, wanted[i][0], &chat));
+        check_ok(chat_template_load(dir, NULL, wanted[i][0], &chat));
         check_ok(render(chat, variables, &rendering));
         assert_string_equal(str_text(&rendering.text), wanted[i][1]);
         assert_int_equal(rendering.n_generated, 1);
         chat_rendering_release(&rendering);
         chat_template_free(chat);
     }
-    check_ok(chat_template_load(dir, NULL, &chat));
+    check_ok(chat_template_load(dir, NULL, NULL, &chat));
     check_ok(render(chat, variables, &rendering));
     assert_string_equal(str_text(&rendering.text), "D<s>");
     chat_rendering_release(&rendering);
@@ -311,13 +311,13 @@ static void shipped_templates_and_those_of_a_directory(void **state) {
     chat_rendering_release(&rendering);
     chat_template_free(chat);
     temp_text(dir, "chat_template.jinja", "J{{ eos_token }}");
-    check_ok(chat_template_load(dir, NULL, &chat)); /* the file goes first */
+    check_ok(chat_template_load(dir, NULL, NULL, &chat)); /* the file goes first */
     json_object_del(variables, "tools");
     check_ok(render(chat, variables, &rendering));
     assert_string_equal(str_text(&rendering.text), "J</s>");
     chat_rendering_release(&rendering);
     chat_template_free(chat);
-    check_status(chat_template_load(dir, "chatlm", &chat), ST_INPUT);
+    check_status(chat_template_load(dir, NULL, "chatlm", &chat), ST_INPUT);
     assert_string_equal(status_hint_text(), "did you mean 'chatml'?");
     json_decref(variables);
     temp_dir_remove(dir);

@@ -61,7 +61,7 @@ static Result encode(const char *format, const char *template, const char *train
     json_error_t error;
     json_t *row = json_loads(row_text, 0, &error);
     if (!row) fail_msg("%s: %s", row_text, error.text);
-    check_ok(chat_open(folder, template ? temp_text(folder, "t.jinja", template) : NULL, NULL, tokenizer, &chat));
+    check_ok(chat_open(folder, NULL, template ? temp_text(folder, "t.jinja", template) : NULL, NULL, tokenizer, &chat));
     DataConfig config = {.train_on = train_on, .system = system, .chat = chat};
     result.status = data_format_encode(data_format_find(format), row, &config, tokenizer, &encoding);
     if (result.status == ST_OK) {
@@ -285,7 +285,7 @@ static void questions_are_what_a_row_answers(void **state) {
          "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n### Instruction:\ni\n\n### Response:"},
     };
     Chat *chat;
-    check_ok(chat_open(folder, "chatml", NULL, tokenizer, &chat));
+    check_ok(chat_open(folder, NULL, "chatml", NULL, tokenizer, &chat));
     assert_int_equal(chat_end_of_turn(chat), 257);
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         json_t *row = json_loads(cases[i][0], 0, NULL);

@@ -164,7 +164,7 @@ static Status sit_down(Table *table, const char *how, const char *lines, const c
     const Recipe *r = table->recipe;
     check_ok(trained_model_open(r, &table->model));
     check_ok(tokenizer_load(r->model_path, &table->tokenizer));
-    check_ok(chat_open(r->model_path, template, NULL, table->tokenizer, &table->chat));
+    check_ok(chat_open(r->model_path, NULL, template, NULL, table->tokenizer, &table->chat));
     table->config = (GenerateConfig){.sample = {.temperature = r->generate_temperature, .top_p = 1, .typical_p = 1, .repetition_penalty = 1},
                                      .max_new_tokens = r->generate_max_new_tokens,
                                      .n = r->rl_num_generations,

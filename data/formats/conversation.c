@@ -193,14 +193,14 @@ static Status find_end_of_turn(Chat *chat, const Tokenizer *tokenizer) {
     return status == ST_INPUT ? ST_OK : status; /* a template may refuse so short a conversation: then it has no end of turn that we know of */
 }
 
-Status chat_open(const char *model_dir, const char *override, const char *now, const Tokenizer *tokenizer, Chat **result) {
+Status chat_open(const char *model_dir, const char *adapter, const char *override, const char *now, const Tokenizer *tokenizer, Chat **result) {
     Chat *chat = calloc(1, sizeof *chat);
     *result = NULL;
     if (!chat) return status_fail(ST_RESOURCE, "out of memory");
     chat->end_of_turn = -1;
     chat->model_dir = strdup(model_dir);
     chat->now = now ? strdup(now) : NULL;
-    Status status = chat_template_load(model_dir, override, &chat->template);
+    Status status = chat_template_load(model_dir, adapter, override, &chat->template);
     if (status == ST_OK && chat->template && tokenizer) status = find_end_of_turn(chat, tokenizer);
     if (status == ST_OK) *result = chat;
     else chat_close(chat);

@@ -30,7 +30,7 @@ static Status open(Teacher *teacher) {
     if (!local->tokenizer) return status_hint(status_fail(ST_INPUT, "the teacher '%s' has no tokenizer", c->model), "it is asked in words");
     local->memory = generate_memory_new(local->model);
     if (!local->memory) return ST_RESOURCE;
-    TRY(chat_open(c->model, c->chat_template, teacher->options.now, local->tokenizer, &local->chat));
+    TRY(chat_open(c->model, c->adapter, c->chat_template, teacher->options.now, local->tokenizer, &local->chat));
     teacher->chats = chat_has_template(local->chat) && !c->base;
     teacher->compares = !teacher->options.reads_choices;
     if (c->max_batch > 0) teacher->width = (size_t)c->max_batch;

@@ -1,7 +1,7 @@
 /* Chat templates: the Jinja programs that models bring along, run as they are.
  *
  *     ChatTemplate *chat;
- *     TRY(chat_template_load("model-dir", NULL, &chat));
+ *     TRY(chat_template_load("model-dir", NULL, NULL, &chat));
  *     ChatRendering rendering = {0};
  *     TRY(chat_template_render(chat, variables, &(ChatOptions){0}, &rendering));   // {"messages": [...], "add_generation_prompt": true}
  *     chat_rendering_release(&rendering); chat_template_free(chat);
@@ -27,10 +27,12 @@ typedef struct ChatOptions { const char *now; } ChatOptions; /* date for strftim
 bool chat_reads_date(const char *text); /* it is a date that `now` takes */
 
 /* The template of a model directory: chat_template.jinja, else chat_template of tokenizer_config.json, a text or a list of named ones ("default";
- * "tool_use" where tools are given), and additional_chat_templates. override: NULL, the name of a shipped one (chatml, llama3, alpaca, plain) or of
- * one of the model's, or a file. *chat is NULL, and that is no failure, when the model has none and override is NULL. ST_INPUT with line and column
- * for what is no template. */
-Status chat_template_load(const char *model_dir, const char *override, ChatTemplate **chat);
+ * "tool_use" where tools are given), and additional_chat_templates. adapter: NULL, or the directory of one, whose chat_template.jinja it was trained
+ * with and comes before the model's. override: NULL, the name of a shipped one (chatml, llama3, alpaca, plain) or of one of the model's, or a file;
+ * it comes before both. *chat is NULL, and that is no failure, when there is none. ST_INPUT with line and column for what is no template. */
+Status chat_template_load(const char *model_dir, const char *adapter, const char *override, ChatTemplate **chat);
+/* Puts the template into `dir`, as its chat_template.jinja and instead of others of its model. ST_RESOURCE. */
+Status chat_template_save(const ChatTemplate *chat, const char *dir);
 /* A template alone, without special tokens. name: for messages. */
 Status chat_template_parse(const char *name, const char *text, size_t len, ChatTemplate **chat);
 /* variables: an object. ST_INPUT with template, line and column: what the template refuses (raise_exception) or can't do, and what runs too long, too

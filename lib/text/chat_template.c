@@ -7,6 +7,8 @@
 #include "lib/text/jinja.h"
 #include "lib/text/tokenizer_parts.h"
 
+static const char TEMPLATE_FILE[] = "chat_template.jinja";
+
 typedef struct Program {
     const char *name;        /* of the template within the model: "default", "tool_use" */
     const char *label;       /* for messages: its file */
@@ -171,7 +173,7 @@ static Status add_more(ChatTemplate *chat, const char *dir) {
 
 static Status load_directory(ChatTemplate *chat, const char *dir) {
     json_t *config = NULL, *map = NULL;
-    const char *file = path_join(chat->arena, dir, "chat_template.jinja"), *config_path = path_join(chat->arena, dir, "tokenizer_config.json");
+    const char *file = path_join(chat->arena, dir, TEMPLATE_FILE), *config_path = path_join(chat->arena, dir, "tokenizer_config.json");
     chat->special = json_object();
     Status status = file && config_path && chat->special ? read_config(chat, dir, "tokenizer_config.json", &config) : ST_RESOURCE;
     if (status == ST_OK) status = read_config(chat, dir, "special_tokens_map.json", &map);
@@ -214,12 +216,13 @@ static Status choose(ChatTemplate *chat, const char *override) {
     return chat->normal ? ST_OK : no_such(chat, override);
 }
 
-Status chat_template_load(const char *model_dir, const char *override, ChatTemplate **result) {
+Status chat_template_load(const char *model_dir, const char *adapter, const char *override, ChatTemplate **result) {
     ChatTemplate *chat;
     *result = NULL;
     TRY(template_new(&chat));
+    const char *own = adapter && !override ? path_join(chat->arena, adapter, TEMPLATE_FILE) : NULL;
     Status status = load_directory(chat, model_dir);
-    if (status == ST_OK) status = choose(chat, override);
+    if (status == ST_OK) status = choose(chat, own && file_exists(own) ? own : override);
     if (status == ST_OK && chat->normal) *result = chat;
     else chat_template_free(chat);
     return status;
@@ -233,6 +236,15 @@ Status chat_template_parse(const char *name, const char *text, size_t len, ChatT
     chat->normal = chat->programs;
     if (status == ST_OK) *result = chat;
     else chat_template_free(chat);
+    return status;
+}
+
+Status chat_template_save(const ChatTemplate *chat, const char *dir) {
+    Arena *arena = arena_new(0);
+    const char *file = arena ? path_join(arena, dir, TEMPLATE_FILE) : NULL, *others = arena ? path_join(arena, dir, "additional_chat_templates") : NULL;
+    Status status = file && others ? dir_remove(others) : ST_RESOURCE;
+    if (status == ST_OK) status = file_write_all(file, chat->normal->source, chat->normal->len);
+    arena_free(arena);
     return status;
 }
 

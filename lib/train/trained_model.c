@@ -1,6 +1,8 @@
 /* The model that a recipe trains: loaded, with its adapter, and written at the end. */
 #include "lib/train/trained_model.h"
 
+#include "lib/text/chat.h"
+
 #include <string.h>
 
 /* A score is trained whole, as PEFT does for SEQ_CLS. */
@@ -127,9 +129,20 @@ static Status save_whole(const Recipe *recipe, const Model *model, const char *d
     return status == ST_NUMERIC ? status_hint(status, "f32 and bf16 hold larger values: continue with --resume and train.save_dtype=f32") : status;
 }
 
+/* Whoever prompts the result by another template than it was trained with gets worse answers, and nobody says so. */
+static Status save_template(const Recipe *recipe, const char *dir) {
+    ChatTemplate *chat;
+    if (!recipe->model_chat_template && !recipe->model_adapter) return ST_OK; /* the base has it */
+    TRY(chat_template_load(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, &chat));
+    Status status = chat ? chat_template_save(chat, dir) : ST_OK;
+    chat_template_free(chat);
+    return status;
+}
+
 Status trained_weights_save(const Recipe *recipe, const Model *model, const char *dir) {
     TRY(dir_remove(dir)); /* of a process that was killed after this point */
-    return recipe->has_lora ? adapter_save(model, dir, model->dir) : save_whole(recipe, model, dir);
+    TRY(recipe->has_lora ? adapter_save(model, dir, model->dir) : save_whole(recipe, model, dir));
+    return save_template(recipe, dir);
 }
 
 Status trained_model_save(const Recipe *recipe, const Model *model, const char *run_dir) {

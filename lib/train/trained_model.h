@@ -19,7 +19,8 @@ Status trained_model_open_scores(const Recipe *recipe, Model **model);
 /* A second adapter on the weights of `model`, which is one of the recipe's lora section (see model_twin): a new one, or model.adapter trained
  * further. ST_CONFIG, ST_INPUT, ST_RESOURCE. */
 Status trained_model_twin(const Recipe *recipe, const Model *model, Model **twin);
-/* Writes the adapter as PEFT, or the model as Hugging Face's directory in train.save_dtype, to `dir`, in place of what is there. A warning says when
+/* Writes the adapter as PEFT, or the model as Hugging Face's directory in train.save_dtype, to `dir`, in place of what is there; with the chat
+ * template where that is not just the base's. A warning says when
  * that dtype is too coarse for what was learned. ST_RESOURCE; ST_NUMERIC for a weight beyond the dtype's range. */
 Status trained_weights_save(const Recipe *recipe, const Model *model, const char *dir);
 /* The same to `run_dir`/adapter or `run_dir`/model. */

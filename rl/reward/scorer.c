@@ -121,7 +121,7 @@ static Status open_parts(Scorer *scorer, const char *dir, const ScorerOptions *o
     TRY(open_model(scorer, &found, options));
     scorer->dir = found.model;
     TRY(tokenizer_load_if_any(found.model, &scorer->tokenizer));
-    if (scorer->tokenizer) TRY(chat_open(found.model, found.template, found.now, scorer->tokenizer, &scorer->chat));
+    if (scorer->tokenizer) TRY(chat_open(found.model, found.adapter, found.template, found.now, scorer->tokenizer, &scorer->chat));
     scorer->tape = tape_new(device_cpu(), scorer->model->compute, 0);
     if (!scorer->tape) return status_fail(ST_RESOURCE, "out of memory for the tape");
     tape_record(scorer->tape, false);
