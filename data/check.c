@@ -197,15 +197,9 @@ enum { SHINGLE = 5, BINS = 64, BAND = 4, MOST_COMPARED = 50000, ALIKE = 80, EMPT
 typedef struct Sketch { uint16_t bins[BINS]; } Sketch;
 typedef struct BandKey { uint32_t key, row; } BandKey;
 
-static uint64_t mix(uint64_t x) {
-    x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
-    x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
-    return x ^ (x >> 33);
-}
-
 static uint64_t hash_ids(const int32_t *ids, int32_t n) {
     uint64_t hash = 0;
-    for (int32_t i = 0; i < n; i++) hash = mix(hash ^ (uint32_t)ids[i]) + 0x9e3779b97f4a7c15u;
+    for (int32_t i = 0; i < n; i++) hash = mix64(hash ^ (uint32_t)ids[i]) + 0x9e3779b97f4a7c15u;
     return hash;
 }
 
@@ -217,7 +211,7 @@ static void sketch_row(const Example *example, Sketch *sketch) {
         uint32_t value = (uint32_t)(hash >> 32) & 0xfffffffeu, *bin = &least[hash % BINS];
         *bin = MIN(*bin, value);
     }
-    for (int i = 0; i < BINS; i++) sketch->bins[i] = least[i] == UINT32_MAX ? EMPTY : (uint16_t)(mix(least[i]) % EMPTY);
+    for (int i = 0; i < BINS; i++) sketch->bins[i] = least[i] == UINT32_MAX ? EMPTY : (uint16_t)(mix64(least[i]) % EMPTY);
 }
 
 /* Per cent of the bins that hold the same, among those that hold something in either. */
@@ -257,7 +251,7 @@ static void sort_keys(BandKey *keys, size_t n) {
 static void fill_band(const Sketch *sketches, size_t n, int band, BandKey *keys) {
     for (size_t i = 0; i < n; i++) {
         uint64_t key = (uint64_t)band;
-        for (int k = 0; k < BAND; k++) key = mix(key ^ sketches[i].bins[band * BAND + k]) + 1;
+        for (int k = 0; k < BAND; k++) key = mix64(key ^ sketches[i].bins[band * BAND + k]) + 1;
         keys[i] = (BandKey){(uint32_t)(key >> 32), (uint32_t)i};
     }
 }

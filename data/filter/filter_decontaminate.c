@@ -34,7 +34,7 @@ static Status no_memory(void) { return status_errno(ENOMEM, "cannot keep the row
 /* ---- grams of words ---- */
 
 static const uint64_t base = 0x9e3779b97f4a7c15u;
-static uint64_t finish(uint64_t rolling, size_t n) { return text_mix(rolling + n * 0xd6e8feb86659fd93u); }
+static uint64_t finish(uint64_t rolling, size_t n) { return mix64(rolling + n * 0xd6e8feb86659fd93u); }
 
 static bool hash_words(const char *folded, size_t len, uint64_t **words, size_t *cap, size_t *n) {
     Slice word;

@@ -94,7 +94,6 @@ void text_fold(Slice text, Str *out);
 bool text_word(Slice text, size_t *at, Slice *word);
 /* The same by white space alone: what len(text.split()) counts in Python, but for those single characters. */
 bool text_spaced_word(Slice text, size_t *at, Slice *word);
-uint64_t text_mix(uint64_t x); /* a well mixed bijection of 64 bits */
 
 /* ---- numbers of a model: filter_model.c ---- */
 

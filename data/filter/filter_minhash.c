@@ -68,7 +68,7 @@ static size_t word_shingles(const Str *text, size_t n, uint32_t *shingles) {
         window[n_words % n] = XXH3_64bits(word.data, word.len);
         if (n_words + 1 < n) continue;
         uint64_t all = 0;
-        for (size_t k = 0; k < n; k++) all = text_mix(all ^ window[(n_words + 1 + k) % n]) + 0x9e3779b97f4a7c15u;
+        for (size_t k = 0; k < n; k++) all = mix64(all ^ window[(n_words + 1 + k) % n]) + 0x9e3779b97f4a7c15u;
         shingles[count++] = (uint32_t)(all >> 32);
     }
     if (count == 0 && n_words > 0) shingles[count++] = hash(text->data, text->len);

@@ -36,7 +36,7 @@ static double repeated_share(Slice text, size_t n, uint64_t *grams) {
     size_t n_grams = n_words - n + 1;
     for (size_t i = 0; i < n_grams; i++) {
         uint64_t hash = 0;
-        for (size_t k = 0; k < n; k++) hash = text_mix(hash ^ grams[i + k]) + 0x9e3779b97f4a7c15u;
+        for (size_t k = 0; k < n; k++) hash = mix64(hash ^ grams[i + k]) + 0x9e3779b97f4a7c15u;
         grams[i] = hash;
     }
     qsort(grams, n_grams, sizeof *grams, by_value);

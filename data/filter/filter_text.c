@@ -30,12 +30,6 @@ Slice filter_subject(const FilterRow *row, const char *field, Str *room) {
 
 FilterStage filter_on(const char *field) { return strcmp(field, "completion") == 0 || strcmp(field, "row") == 0 ? FILTER_ANSWER : FILTER_PROMPT; }
 
-uint64_t text_mix(uint64_t x) {
-    x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
-    x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
-    return x ^ (x >> 33);
-}
-
 /* ---- characters ---- */
 
 /* One character of the text, U+FFFD for a byte that is none. */

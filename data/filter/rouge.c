@@ -108,12 +108,6 @@ static bool grow(void *array, size_t *cap, size_t n, size_t size) {
     return n < *cap || array_grow(array, cap, n + 1, size, "words of all rows") == ST_OK;
 }
 
-static uint64_t mix(uint64_t x) {
-    x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
-    x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
-    return x ^ (x >> 33);
-}
-
 static bool table_double(Table *table) {
     if (2 * (table->n + 1) <= table->cap) return true;
     size_t cap = table->cap ? table->cap * 2 : 1024;
@@ -152,7 +146,7 @@ static size_t word_number(RougeIndex *index, const Str *word) {
 
 /* The number of a mark that is there; UINT32_MAX when no text has it. */
 static uint32_t mark_find(const RougeIndex *index, int32_t word, uint32_t time) {
-    uint64_t key = mix((uint64_t)(uint32_t)word << 32 | time); /* a bijection: equal keys are equal marks */
+    uint64_t key = mix64((uint64_t)(uint32_t)word << 32 | time); /* a bijection: equal keys are equal marks */
     if (index->marks.cap == 0) return UINT32_MAX;
     for (size_t at = key & (index->marks.cap - 1); index->marks.slots[at].value; at = (at + 1) & (index->marks.cap - 1))
         if (index->marks.slots[at].key == key) return index->marks.slots[at].value - 1;
@@ -165,7 +159,7 @@ static uint32_t mark_number(RougeIndex *index, int32_t word, uint32_t time) {
     if (index->n_marks >= UINT32_MAX - 1 || !table_double(&index->marks) ||
         !grow(&index->lists, &index->cap_marks, index->n_marks, sizeof *index->lists))
         return UINT32_MAX;
-    uint64_t key = mix((uint64_t)(uint32_t)word << 32 | time);
+    uint64_t key = mix64((uint64_t)(uint32_t)word << 32 | time);
     size_t at = key & (index->marks.cap - 1);
     while (index->marks.slots[at].value) at = (at + 1) & (index->marks.cap - 1);
     index->marks.slots[at] = (Slot){key, (uint32_t)index->n_marks + 1};

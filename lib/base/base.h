@@ -147,6 +147,7 @@ void str_release(Str *str);
 void text_keep_one_line(char *text);
 bool text_starts_with(const char *text, const char *prefix);
 bool text_ends_with(const char *text, const char *suffix);
+uint64_t mix64(uint64_t x); /* a well mixed bijection of 64 bits, for hashes: the end of MurmurHash3 */
 /* The candidate with the smallest edit distance to `word`, or NULL when none is near enough to be meant. */
 const char *text_nearest(const char *word, const char *const *candidates, size_t n_candidates);
 /* Behind status_fail of an unknown `word`: the hint asks for the nearest candidate, else it is `otherwise`, with all candidates behind where

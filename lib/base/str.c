@@ -31,6 +31,12 @@ bool text_ends_with(const char *text, const char *suffix) {
     return len >= tail && memcmp(text + len - tail, suffix, tail) == 0;
 }
 
+uint64_t mix64(uint64_t x) {
+    x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
+    x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;
+    return x ^ (x >> 33);
+}
+
 bool str_reserve(Str *str, size_t more) {
     size_t need;
     if (!size_add(str->len, more, &need) || !size_add(need, 1, &need)) return false;
