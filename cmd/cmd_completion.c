@@ -52,12 +52,12 @@ static void offer_recipes(const Line *line) {
 
 /* ---- KEY=VALUE ---- */
 
-static void offer_choice(void *context, const char *text, size_t len) { offer_n(context, text, len, NULL); }
-
 static void offer_value(Line *line, const Key *key) {
     str_printf(&line->prefix, "%s=", key->dotted);
-    if (key->choices[0]) key_choices(key, false, offer_choice, line);
-    else if (key->type == KEY_BOOL) {
+    const char *choices = key_choices(key, false);
+    for (Slice word; choice_next(&choices, &word);) offer_n(line, word.data, word.len, NULL);
+    if (key->choices[0]) return;
+    if (key->type == KEY_BOOL) {
         offer(line, "true", NULL);
         offer(line, "false", NULL);
     } else if (key->type == KEY_INT || key->type == KEY_REAL || key->type == KEY_REALS)
@@ -171,12 +171,9 @@ static void offer_argument(Line *line, const Command *command, const char *const
 
 /* Words, files and folders; a number or a text is the user's alone. */
 static void offer_option_value(Line *line, const Option *option) {
-    const char *argument = option->argument;
-    for (const char *at = argument; *at;) {
-        size_t len = strcspn(at, "|");
-        Slice one = {at, len};
-        at += len + (at[len] == '|');
-        if (len > 1 && is_word(one))
+    const char *argument = option->argument, *rest = argument;
+    for (Slice one; text_next(&rest, '|', &one);) {
+        if (one.len > 1 && is_word(one))
             offer_n(line, one.data, one.len, NULL); /* one letter is a number */
         else if (slice_is(one, "FILE") || text_ends_with(argument, ".jsonl")) line->files = true;
         else if (slice_is(one, "DIR")) line->folders = true;

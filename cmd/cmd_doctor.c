@@ -158,11 +158,8 @@ static void print_json(const Doctor *doctor) {
     jw_string(&w, "name", cpu->name);
     jw_string(&w, "kernels", cpu->isa);
     jw_array(&w, "features");
-    for (const char *word = cpu->features; *word;) {
-        size_t len = strcspn(word, " ");
-        if (len > 0) jw_string_n(&w, NULL, word, len);
-        word += len + (word[len] == ' ');
-    }
+    const char *features = cpu->features;
+    for (Slice word; text_next(&features, ' ', &word);) jw_string_n(&w, NULL, word.data, word.len);
     jw_end_array(&w);
     jw_end_object(&w);
     jw_int(&w, "threads", omp_get_max_threads());

@@ -64,21 +64,18 @@ static bool lists_choices(const char *argument) {
 static Status check_choice(Command *command, const Option *option, const char *value) {
     enum { MOST_CHOICES = 16 };
     const char *names[MOST_CHOICES];
+    const char *rest = option->argument;
     Str list = {0};
     size_t n = 0;
-    bool found = false;
-    for (const char *at = option->argument; *at && n < MOST_CHOICES; n++) {
-        size_t len = strcspn(at, "|");
-        if (!(names[n] = arena_strndup(command->arena, at, len))) return ST_RESOURCE;
-        found |= strcmp(names[n], value) == 0;
-        str_printf(&list, "%s%s", n == 0 ? "" : at[len] ? ", " : " or ", names[n]);
-        at += len + (at[len] != '\0');
+    if (text_among(rest, '|', value)) return ST_OK;
+    for (Slice word; n < MOST_CHOICES && text_next(&rest, '|', &word); n++) {
+        if (!(names[n] = arena_strndup(command->arena, word.data, word.len))) return ST_RESOURCE;
+        str_printf(&list, "%s%s", n == 0 ? "" : *rest ? ", " : " or ", names[n]);
     }
     ASSERT(n < MOST_CHOICES, "%s lists too many", option->name);
-    Status status = found ? ST_OK : status_fail(ST_USAGE, "%s is %s, not '%s'", option->name, str_text(&list), value);
-    if (!found) status_hint_nearest(status, value, names, n, NULL);
+    status_fail(ST_USAGE, "%s is %s, not '%s'", option->name, str_text(&list), value);
     str_release(&list);
-    return status;
+    return status_hint_nearest(ST_USAGE, value, names, n, NULL);
 }
 
 /* One option at argv[*i], its value behind '=' or in the next argument. */

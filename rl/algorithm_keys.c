@@ -1,6 +1,7 @@
 /* Keys that an algorithm does not read are refused, by one table of all algorithms. */
 #include "rl/algorithm_keys.h"
 
+#include <stdio.h>
 #include <string.h>
 
 #include "lib/train/keys.h"
@@ -61,16 +62,11 @@ static const Kind *const kinds[] = {&environments, &texts, &pairs, &offline};
 
 /* ---- the check ---- */
 
-/* Whether the list names the key, or "section.*" all of its section. */
+/* Whether the list names the key, without its section if that is rl, or by "section.*" all of its section. */
 static bool lists(const char *keys, const Key *key) {
-    for (const char *at = keys + strspn(keys, " "); *at; at += strspn(at, " ")) {
-        size_t n = strcspn(at, " ");
-        const char *section = strcmp(key->section, "rl") == 0 ? key->dotted + strlen("rl.") : key->dotted;
-        bool whole = n > 2 && at[n - 1] == '*' && strncmp(at, key->dotted, n - 1) == 0;
-        if (whole || (strlen(section) == n && strncmp(at, section, n) == 0)) return true;
-        at += n;
-    }
-    return false;
+    char whole[64];
+    snprintf(whole, sizeof whole, "%s.*", key->section);
+    return text_among(keys, ' ', strcmp(key->section, "rl") == 0 ? key->name : key->dotted) || text_among(keys, ' ', whole);
 }
 
 static bool reads(const Kind *kind, const Entry *entry, const Key *key) { return lists(kind->common, key) || lists(entry->keys, key); }

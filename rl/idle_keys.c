@@ -58,12 +58,11 @@ static const struct Rule {
 Status idle_keys_check(const Recipe *recipe) {
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
         if (rules[i].read(recipe)) continue;
-        for (const char *at = rules[i].keys; *at; at += strspn(at, " ")) {
+        const char *keys = rules[i].keys;
+        for (Slice word; text_next(&keys, ' ', &word);) {
             char key[64];
-            int n = (int)strcspn(at, " ");
-            snprintf(key, sizeof key, "rl.%.*s", n, at);
+            snprintf(key, sizeof key, "rl.%.*s", (int)word.len, word.data);
             TRY(recipe_unread(recipe, key, rules[i].hint, "%s", rules[i].what));
-            at += n;
         }
     }
     return ST_OK;

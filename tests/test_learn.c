@@ -158,12 +158,10 @@ static void what_does_not_fit_is_named(void **state) {
 /* A list names keys that there are: a misspelt name would let nothing through. */
 static void check_names(const char *algorithm, const char *keys) {
     char dotted[64];
-    for (const char *at = keys + strspn(keys, " "); *at; at += strspn(at, " ")) {
-        int n = (int)strcspn(at, " ");
-        bool whole = memchr(at, '.', (size_t)n) != NULL;
-        snprintf(dotted, sizeof dotted, "%s%.*s", whole ? "" : "rl.", n, at);
+    for (Slice word; text_next(&keys, ' ', &word);) {
+        bool whole = memchr(word.data, '.', word.len) != NULL;
+        snprintf(dotted, sizeof dotted, "%s%.*s", whole ? "" : "rl.", (int)word.len, word.data);
         if (!key_find(dotted)) fail_msg("algorithm '%s' reads '%s', which is no key", algorithm, dotted);
-        at += n;
     }
 }
 

@@ -37,18 +37,12 @@ Status synth_preset_filters(const Recipe *recipe, Arena *arena, const Yaml **fil
 static const char keys_of_all[] =
     "preset teacher judge seeds num_rows format filters select select_quality select_share select_quotas choose_by batch prompts sampling max_requests max_tokens max_cost min_acceptance acceptance_after";
 
-bool synth_lists(const char *names, const char *name) {
-    for (const char *at = names; at && *at; at += strcspn(at, " "), at += strspn(at, " "))
-        if (strcspn(at, " ") == strlen(name) && text_starts_with(at, name)) return true;
-    return false;
-}
-
 static Status refuse_key(const Synth *s, const Key *key) {
     const Recipe *r = s->recipe;
     int line = recipe_line(r, key->dotted), n = 0;
     Str who = {0};
     for (size_t i = 0; i < COUNT_OF(presets); i++)
-        if (synth_lists(presets[i]->keys, key->name)) str_printf(&who, "%s%s", n++ ? ", " : "", presets[i]->name);
+        if (text_among(presets[i]->keys, ' ', key->name)) str_printf(&who, "%s%s", n++ ? ", " : "", presets[i]->name);
     if (line > 0 && r->path) status_fail(ST_CONFIG, "'%s' line %d: preset '%s' does not take '%s'", r->path, line, s->preset->name, key->dotted);
     else status_fail(ST_CONFIG, "preset '%s' does not take '%s'", s->preset->name, key->dotted);
     status_hint(ST_CONFIG, "it belongs to %s; leave it out, or take another synth.preset", str_text(&who));
@@ -63,7 +57,7 @@ static Status check_keys(const Synth *s) {
     TRY(recipe_read(NULL, NULL, 0, &defaults));
     for (size_t i = 0; i < n_recipe_keys && status == ST_OK; i++) {
         const Key *key = &recipe_keys[i];
-        if (strcmp(key->section, "synth") != 0 || synth_lists(keys_of_all, key->name) || synth_lists(s->preset->keys, key->name)) continue;
+        if (strcmp(key->section, "synth") != 0 || text_among(keys_of_all, ' ', key->name) || text_among(s->preset->keys, ' ', key->name)) continue;
         if (!recipe_same(s->recipe, defaults, key->dotted)) status = refuse_key(s, key);
     }
     recipe_free(defaults);

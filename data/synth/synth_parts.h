@@ -149,7 +149,6 @@ struct Synth {
     void *state;             /* the preset's, in the run's arena */
 };
 
-bool synth_lists(const char *names, const char *name); /* whether it is one of them, with a blank between; NULL: there are none */
 
 /* ---- for presets (synth_ask.c, synth_rows.c) ---- */
 

@@ -16,7 +16,7 @@ static Status refuse(const Synth *s, const char *key, const char *problem, const
 static bool is_type(const Synth *s, const char *name) {
     for (size_t t = 0; t < s->seeds.n_types; t++)
         if (strcmp(s->seeds.types[t].name, name) == 0) return true;
-    return synth_lists(s->preset->types, name);
+    return text_among(s->preset->types, ' ', name);
 }
 
 static Status check_quotas(const Synth *s) {
@@ -46,7 +46,7 @@ Status synth_select_open(Synth *s) {
         return refuse(s, "synth.select",
                       arena_printf(s->arena, "is %lld, and 'synth.num_rows' makes %lld", (long long)r->synth_select, (long long)r->synth_num_rows),
                       "rows are chosen from those that are made: make more");
-    if (quality && !filters_has(s->filters, quality) && !synth_lists(s->preset->scores, quality) &&
+    if (quality && !filters_has(s->filters, quality) && !text_among(s->preset->scores, ' ', quality) &&
         !(r->synth_labels && strcmp(quality, "label_margin") == 0))
         return refuse(s, "synth.select_quality",
                       arena_printf(s->arena, "is '%s', which is neither a filter that is on nor a score of preset '%s'", quality, s->preset->name),

@@ -44,13 +44,6 @@ static Status wrong_option(const char *key, const MapOption *option, const char 
     return status_fail(ST_CONFIG, "wrong value for '%s.%s' %s: expected %s", key, option->name, place_text(file, line, place), expected);
 }
 
-static bool is_choice(const char *choices, const char *text) {
-    size_t len = strlen(text);
-    for (const char *at = choices; at; at = strchr(at, '|') ? strchr(at, '|') + 1 : NULL)
-        if (strcspn(at, "|") == len && memcmp(at, text, len) == 0) return true;
-    return false;
-}
-
 static bool read_texts(const Yaml *node, Arena *arena, TextList *list) {
     size_t n = node->kind == YAML_LIST ? node->n : 1;
     list->items = arena_alloc(arena, MAX(n, 1) * sizeof *list->items);
@@ -69,7 +62,7 @@ static bool read_option(const Yaml *node, const MapOption *option, Arena *arena,
     double real;
     switch (option->type) {
     case MAP_TEXT:
-        if (node->kind != YAML_SCALAR || node->text[0] == '\0' || (option->choices && !is_choice(option->choices, node->text))) return false;
+        if (node->kind != YAML_SCALAR || node->text[0] == '\0' || (option->choices && !text_among(option->choices, '|', node->text))) return false;
         *(const char **)field = node->text;
         return true;
     case MAP_BOOL: return yaml_as_bool(node, field);

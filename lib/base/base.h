@@ -147,6 +147,9 @@ void str_release(Str *str);
 void text_keep_one_line(char *text);
 bool text_starts_with(const char *text, const char *prefix);
 bool text_ends_with(const char *text, const char *suffix);
+/* Words of one text with `between` among them, as "a b c" and "a|b|c". The next word of *list, which moves behind it; false at the end. */
+bool text_next(const char **list, char between, Slice *word);
+bool text_among(const char *list, char between, const char *word); /* whether it is one of them; list NULL: there are none */
 uint64_t mix64(uint64_t x); /* a well mixed bijection of 64 bits, for hashes: the end of MurmurHash3 */
 /* The candidate with the smallest edit distance to `word`, or NULL when none is near enough to be meant. */
 const char *text_nearest(const char *word, const char *const *candidates, size_t n_candidates);

@@ -31,6 +31,20 @@ bool text_ends_with(const char *text, const char *suffix) {
     return len >= tail && memcmp(text + len - tail, suffix, tail) == 0;
 }
 
+bool text_next(const char **list, char between, Slice *word) {
+    const char ends[] = {between, '\0'}, *at = *list + strspn(*list, ends);
+    *word = (Slice){at, strcspn(at, ends)};
+    *list = at + word->len;
+    return word->len > 0;
+}
+
+bool text_among(const char *list, char between, const char *word) {
+    Slice one;
+    while (list && text_next(&list, between, &one))
+        if (slice_is(one, word)) return true;
+    return false;
+}
+
 uint64_t mix64(uint64_t x) {
     x = (x ^ (x >> 33)) * 0xff51afd7ed558ccdu;
     x = (x ^ (x >> 33)) * 0xc4ceb9fe1a85ec53u;

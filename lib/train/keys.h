@@ -24,8 +24,9 @@ const Key *key_find(const char *dotted); /* NULL when unknown */
 static inline void *key_field(const Recipe *recipe, const Key *key) { return (char *)recipe + key->offset; }
 bool section_present(const Recipe *recipe, const char *section); /* true for the top level */
 
-/* The words of "a|b|c;d|e": `later` tells on which side of the ';' they are taken from. Calls `word` for each. */
-void key_choices(const Key *key, bool later, void (*word)(void *context, const char *text, size_t len), void *context);
+/* The words of "a|b|c;d|e" on one side of the ';', `later` those behind it: for (Slice word; choice_next(&choices, &word);) */
+const char *key_choices(const Key *key, bool later);
+bool choice_next(const char **choices, Slice *word);
 void key_describe(const Key *key, Str *text); /* its help with choices and range, in one line */
 
 #endif

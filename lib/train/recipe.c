@@ -55,27 +55,23 @@ static bool *section_flag(const Recipe *recipe, const KeySection *section) { ret
 
 bool section_present(const Recipe *recipe, const char *section) { return section[0] == '\0' || *section_flag(recipe, section_find(section)); }
 
-void key_choices(const Key *key, bool later, void (*word)(void *context, const char *text, size_t len), void *context) {
-    const char *border = strchr(key->choices, ';'), *text = later ? (border ? border + 1 : "") : key->choices;
-    const char *end = !later && border ? border : text + strlen(text);
-    while (text < end) {
-        size_t len = strcspn(text, "|;");
-        word(context, text, len);
-        text += len + (text + len < end);
-    }
+const char *key_choices(const Key *key, bool later) {
+    const char *border = strchr(key->choices, ';');
+    return !later ? key->choices : border ? border + 1 : "";
 }
 
-typedef struct Wanted { const char *value; bool found; } Wanted;
-
-static void compare_choice(void *context, const char *text, size_t len) {
-    Wanted *wanted = context;
-    if ((len == 1 && *text == '*') || (strlen(wanted->value) == len && memcmp(wanted->value, text, len) == 0)) wanted->found = true;
+bool choice_next(const char **choices, Slice *word) {
+    *choices += **choices == '|';
+    *word = (Slice){*choices, strcspn(*choices, "|;")};
+    *choices += word->len;
+    return word->len > 0;
 }
 
 static bool key_allows(const Key *key, bool later, const char *value) {
-    Wanted wanted = {value, false};
-    key_choices(key, later, compare_choice, &wanted);
-    return wanted.found;
+    const char *choices = key_choices(key, later);
+    for (Slice word; choice_next(&choices, &word);)
+        if (slice_is(word, "*") || slice_is(word, value)) return true;
+    return false;
 }
 
 /* ---- what is wrong, and where ---- */
@@ -89,36 +85,23 @@ static const char *source_text(const Source *source, char out[512]) {
     return out;
 }
 
-static void append_choice(void *context, const char *text, size_t len) {
-    Str *list = context;
-    if (list->len > 0) str_append(list, ", ");
-    str_append_n(list, text, len);
-}
-
-enum { MOST_CHOICES = 64 };
-typedef struct Words { Arena *arena; size_t n; const char *items[MOST_CHOICES]; } Words;
-
-static void keep_choice(void *context, const char *text, size_t len) {
-    Words *words = context;
-    const char *word = words->n < MOST_CHOICES ? arena_strndup(words->arena, text, len) : NULL;
-    if (word) words->items[words->n++] = word;
-}
-
 static Status refuse_choice(const Key *key, const char *value, const Source *source, Arena *arena) {
     char where[512];
     Str list = {0};
-    Words words = {.arena = arena};
-    key_choices(key, false, keep_choice, &words);
-    key_choices(key, false, append_choice, &list);
+    const char *names[64], *choices = key_choices(key, false);
+    size_t n = 0;
+    for (Slice word; choice_next(&choices, &word);) {
+        const char *name = n < COUNT_OF(names) ? arena_strndup(arena, word.data, word.len) : NULL;
+        if (name) names[n++] = name;
+        str_printf(&list, "%s%.*s", list.len ? ", " : "", (int)word.len, word.data);
+    }
     if (key_allows(key, true, value)) {
         status_fail(ST_CONFIG, "'%s' for '%s' %s comes with a later version", value, key->dotted, source_text(source, where));
     } else {
         status_fail(ST_CONFIG, "wrong value '%s' for '%s' %s: not one of %s", value, key->dotted, source_text(source, where), str_text(&list));
     }
-    const char *border = strchr(key->choices, ';');
-    bool single = strcspn(key->choices, "|") >= (border ? (size_t)(border - key->choices) : strlen(key->choices));
     str_release(&list);
-    return status_hint_nearest(ST_CONFIG, value, words.items, words.n, single ? "the value that works is " : "the values that work are ");
+    return status_hint_nearest(ST_CONFIG, value, names, n, n == 1 ? "the value that works is " : "the values that work are ");
 }
 
 static const char *kind_text(const Yaml *node, char out[128]) {

@@ -217,12 +217,6 @@ uint64_t recipe_fingerprint(const Recipe *recipe) {
 
 /* ---- help ---- */
 
-static void append_choice(void *context, const char *word, size_t len) {
-    Str *list = context;
-    if (list->len > 0) str_append(list, " | ");
-    str_append_n(list, word, len);
-}
-
 static void append_range(Str *text, const Key *key) {
     if (key->low[0] && key->high[0]) {
         str_printf(text, " (%s to %s)", key->low, key->high);
@@ -232,11 +226,9 @@ static void append_range(Str *text, const Key *key) {
 }
 
 void key_describe(const Key *key, Str *text) {
+    const char *choices = key_choices(key, false), *between = ": ";
     str_append(text, key->help);
-    Str choices = {0};
-    key_choices(key, false, append_choice, &choices);
-    if (choices.len > 0) str_printf(text, ": %s", str_text(&choices));
-    str_release(&choices);
+    for (Slice word; choice_next(&choices, &word); between = " | ") str_printf(text, "%s%.*s", between, (int)word.len, word.data);
     append_range(text, key);
 }
 
@@ -258,23 +250,16 @@ static void write_bounds(JsonWriter *w, const Key *key) {
     if (key->high[0]) jw_double(w, "maximum", strtod(key->high, NULL));
 }
 
-typedef struct EnumWriter { JsonWriter *json; KeyType type; } EnumWriter;
-
-static void write_enum_word(void *context, const char *word, size_t len) {
-    const EnumWriter *writer = context;
-    char text[64];
-    snprintf(text, sizeof text, "%.*s", (int)len, word);
-    if (strcmp(text, "null") == 0 || writer->type == KEY_BOOL || writer->type == KEY_REAL) {
-        jw_raw(writer->json, NULL, text);
-    } else {
-        jw_string(writer->json, NULL, text);
-    }
-}
-
 static void write_enum(JsonWriter *w, const Key *key) {
+    const char *choices = key_choices(key, false);
     if (key->choices[0] == '\0') return;
     jw_array(w, "enum");
-    key_choices(key, false, write_enum_word, &(EnumWriter){w, key->type});
+    for (Slice word; choice_next(&choices, &word);) {
+        char text[64];
+        snprintf(text, sizeof text, "%.*s", (int)word.len, word.data);
+        if (strcmp(text, "null") == 0 || key->type == KEY_BOOL || key->type == KEY_REAL) jw_raw(w, NULL, text);
+        else jw_string(w, NULL, text);
+    }
     jw_end_array(w);
 }
 

@@ -197,15 +197,6 @@ static bool looks_at(const Rule *rule, const char *metric) {
     return rule->metric[len - 1] == '/' ? text_starts_with(metric, rule->metric) : strcmp(metric, rule->metric) == 0;
 }
 
-static bool is_beside(const Rule *rule, const char *metric) {
-    size_t len = strlen(metric), n;
-    for (const char *at = rule->beside;; at += n + 1) {
-        n = strcspn(at, "|");
-        if (n == len && strncmp(at, metric, n) == 0) return true;
-        if (!at[n]) return false;
-    }
-}
-
 /* The watch of a rule on a metric; a new one takes its place among them. NULL: there are too many. */
 static Watch *watch_of(RlDoctor *doctor, const Rule *rule, const char *metric) {
     size_t at = 0;
@@ -222,7 +213,7 @@ static Watch *watch_of(RlDoctor *doctor, const Rule *rule, const char *metric) {
 bool rl_doctor_add(RlDoctor *doctor, int64_t step, const char *metric, double value, Finding *finding) {
     bool said = false;
     for (size_t i = 0; i < COUNT_OF(rules); i++) {
-        doctor->beside[i] |= is_beside(&rules[i], metric);
+        doctor->beside[i] |= text_among(rules[i].beside, '|', metric);
         Watch *watch = isfinite(value) && looks_at(&rules[i], metric) ? watch_of(doctor, &rules[i], metric) : NULL;
         if (!watch || !watch_add(watch, step, value, doctor->beside[i]) || said) continue;
         write_finding(watch, finding);

@@ -46,24 +46,15 @@ static const char *an_optimizer(size_t i, const char **keys) {
     return info ? info->name : NULL;
 }
 
-static bool lists(const char *keys, const char *key, size_t len) {
-    for (; *keys; keys += strspn(keys, " ")) {
-        size_t n = strcspn(keys, " ");
-        if (n == len && memcmp(keys, key, n) == 0) return true;
-        keys += n;
-    }
-    return false;
-}
-
-/* `key`, of `len` bytes, where `chosen` does not read it: who does is the hint. */
-static Status check_key(const Recipe *recipe, const Chooser *chooser, const char *chosen, const char *key, size_t len) {
+/* `key`, where `chosen` does not read it: who does is the hint. */
+static Status check_key(const Recipe *recipe, const Chooser *chooser, const char *chosen, const char *key) {
     Str dotted = {0}, hint = {0};
     const char *name, *keys;
     bool read = false;
-    str_printf(&dotted, "train.%.*s", (int)len, key);
+    str_printf(&dotted, "train.%s", key);
     str_printf(&hint, "it belongs to %s:", chooser->key);
     for (size_t i = 0; (name = chooser->at(i, &keys)); i++) {
-        if (!lists(keys, key, len)) continue;
+        if (!text_among(keys, ' ', key)) continue;
         read = read || strcmp(name, chosen) == 0;
         str_printf(&hint, "%s %s", text_ends_with(str_text(&hint), ":") ? "" : ",", name);
     }
@@ -75,20 +66,21 @@ static Status check_key(const Recipe *recipe, const Chooser *chooser, const char
 }
 
 /* A key that several read is looked at once. */
-static size_t first_to_list(const Chooser *chooser, const char *key, size_t len) {
+static size_t first_to_list(const Chooser *chooser, const char *key) {
     const char *keys;
     size_t i = 0;
-    while (chooser->at(i, &keys) && !lists(keys, key, len)) i++;
+    while (chooser->at(i, &keys) && !text_among(keys, ' ', key)) i++;
     return i;
 }
 
 static Status check_chooser(const Recipe *recipe, const Chooser *chooser, const char *chosen) {
     const char *keys;
+    Slice word;
     for (size_t i = 0; chooser->at(i, &keys); i++)
-        while (*(keys += strspn(keys, " "))) {
-            size_t len = strcspn(keys, " ");
-            if (first_to_list(chooser, keys, len) == i) TRY(check_key(recipe, chooser, chosen, keys, len));
-            keys += len;
+        while (text_next(&keys, ' ', &word)) {
+            char key[64];
+            snprintf(key, sizeof key, "%.*s", (int)word.len, word.data);
+            if (first_to_list(chooser, key) == i) TRY(check_key(recipe, chooser, chosen, key));
         }
     return ST_OK;
 }

@@ -28,15 +28,7 @@ static void feature_add(bool present, const char *name) {
         snprintf(info.features + used, sizeof info.features - used, "%s%s", used ? " " : "", name);
 }
 
-bool cpu_has(const char *feature) {
-    size_t length = strlen(feature);
-    for (const char *at = info.features; *at; at += *at == ' ') {
-        size_t n = strcspn(at, " ");
-        if (n == length && strncmp(at, feature, n) == 0) return true;
-        at += n;
-    }
-    return false;
-}
+bool cpu_has(const char *feature) { return text_among(info.features, ' ', feature); }
 
 #if defined(__x86_64__)
 static void processor_describe(void) {
