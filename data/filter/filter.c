@@ -35,14 +35,7 @@ static Status no_memory(void) { return status_errno(ENOMEM, "cannot filter the r
 
 /* ---- faults ---- */
 
-static Status refuse_at(const char *file, const char *what, const char *name, int line, const char *text) {
-    Str where = {0};
-    if (file && line > 0) str_printf(&where, " in '%s' line %d", file, line);
-    else if (file) str_append(&where, " on the command line");
-    status_fail(ST_CONFIG, "%s '%s'%s: %s", what, name, str_text(&where), text);
-    str_release(&where);
-    return ST_CONFIG;
-}
+static OptionOwner owner_of(const Filter *filter) { return (OptionOwner){"filter", filter->kind->name, filter->config->file}; }
 
 Status filter_refuse(const Filter *filter, int line, const char *format, ...) {
     char text[1024];
@@ -50,82 +43,18 @@ Status filter_refuse(const Filter *filter, int line, const char *format, ...) {
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    return refuse_at(filter->config->file, "filter", filter->kind->name, line, text);
+    OptionOwner owner = owner_of(filter);
+    return option_refuse(&owner, line, text);
 }
 
 double filter_number(const Filter *filter, size_t option) { return filter->options[option].number; }
 
 /* ---- options ---- */
 
-static bool in_choices(const char *choices, const char *text) {
-    size_t len = strlen(text);
-    for (const char *at = choices; *at; at += strcspn(at, "|"), at += *at == '|')
-        if (strcspn(at, "|") == len && strncmp(at, text, len) == 0) return true;
-    return false;
-}
-
-static Status expected(const Filter *filter, const FilterOption *option, int line) {
-    static const char *const names[] = {[FILTER_NUMBER] = "a number",
-                                        [FILTER_WHOLE] = "a whole number",
-                                        [FILTER_TRUTH] = "true or false",
-                                        [FILTER_TEXT] = "a text",
-                                        [FILTER_LIST] = "a list of texts"};
-    if (option->choices) return filter_refuse(filter, line, "wrong value for '%s': expected one of %s", option->name, option->choices);
-    if (option->low == option->high) return filter_refuse(filter, line, "wrong value for '%s': expected %s", option->name, names[option->type]);
-    return filter_refuse(filter, line, "wrong value for '%s': expected %s from %g to %g", option->name, names[option->type], option->low,
-                         option->high);
-}
-
-static Status read_list(const Filter *filter, const FilterOption *option, const Yaml *node, FilterValue *value) {
-    size_t n = node->kind == YAML_LIST ? node->n : 1;
-    const char **list = arena_alloc(filter->arena, (n + 1) * sizeof *list);
-    if (!list) return ST_RESOURCE;
-    for (size_t i = 0; i < n; i++) {
-        const Yaml *item = node->kind == YAML_LIST ? node->items[i] : node;
-        if (item->kind != YAML_SCALAR || !item->text[0]) return expected(filter, option, node->line);
-        if (!(list[i] = arena_strdup(filter->arena, item->text))) return ST_RESOURCE;
-    }
-    value->list = list;
-    value->n = n;
-    return ST_OK;
-}
-
-static Status read_option(const Filter *filter, const FilterOption *option, const Yaml *node, FilterValue *value) {
-    bool truth, good;
-    value->given = true;
-    value->line = node->line;
-    if (option->type == FILTER_LIST) return read_list(filter, option, node, value);
-    if (option->type == FILTER_TEXT) {
-        if (node->kind != YAML_SCALAR || (option->choices && !in_choices(option->choices, node->text))) return expected(filter, option, node->line);
-        return (value->text = arena_strdup(filter->arena, node->text)) ? ST_OK : ST_RESOURCE;
-    }
-    if (option->type == FILTER_TRUTH) {
-        good = yaml_as_bool(node, &truth);
-        if (good) value->number = truth;
-    } else {
-        good = yaml_as_double(node, &value->number) && (option->type == FILTER_NUMBER || value->number == floor(value->number));
-        good = good && (option->low == option->high || (value->number >= option->low && value->number <= option->high));
-    }
-    return good ? ST_OK : expected(filter, option, node->line);
-}
-
-static const FilterOption *option_find(const FilterKind *kind, const char *name) {
-    for (const FilterOption *option = kind->options; option && option->name; option++)
-        if (strcmp(option->name, name) == 0) return option;
-    return NULL;
-}
-
-static Status unknown_option(const Filter *filter, const char *name, int line) {
-    const char *names[FILTER_OPTIONS];
-    size_t n = 0;
-    for (const FilterOption *option = filter->kind->options; option && option->name; option++) names[n++] = option->name;
-    filter_refuse(filter, line, "unknown option '%s'", name);
-    return status_hint_nearest(ST_CONFIG, name, names, n, n ? "it takes " : "it takes true or false");
-}
-
 /* An entry of a map of filters: *on is what it makes of the filter. */
 static Status read_entry(Filter *filter, const Yaml *node, bool *on) {
-    const FilterOption *options = filter->kind->options;
+    const OptionSpec *options = filter->kind->options;
+    OptionOwner owner = owner_of(filter);
     bool truth;
     if (node->kind == YAML_NULL || (yaml_as_bool(node, &truth) && !node->quoted)) {
         *on = node->kind != YAML_NULL && truth;
@@ -133,11 +62,13 @@ static Status read_entry(Filter *filter, const Yaml *node, bool *on) {
     }
     *on = true;
     if (node->kind != YAML_MAP)
-        return options ? read_option(filter, &options[0], node, &filter->options[0]) : filter_refuse(filter, node->line, "expected true or false");
+        return options ? option_read(&owner, &options[0], node, filter->arena, &filter->options[0])
+                       : option_refuse(&owner, node->line, "expected true or false");
     for (size_t i = 0; i < node->n; i++) {
-        const FilterOption *option = option_find(filter->kind, node->keys[i]);
-        if (!option) return unknown_option(filter, node->keys[i], node->key_lines[i]);
-        if (node->items[i]->kind != YAML_NULL) TRY(read_option(filter, option, node->items[i], &filter->options[option - options]));
+        const OptionSpec *option = option_find(options, node->keys[i]);
+        if (!option) return option_unknown(&owner, node->keys[i], node->key_lines[i], options, NULL, 0);
+        if (node->items[i]->kind != YAML_NULL)
+            TRY(option_read(&owner, option, node->items[i], filter->arena, &filter->options[option - options]));
     }
     return ST_OK;
 }
@@ -149,13 +80,13 @@ static Status check_names(const Yaml *map, const char *file) {
     if (!map || map->kind == YAML_NULL) return ST_OK;
     for (size_t k = 0; k < COUNT_OF(kinds); k++) names[k] = kinds[k]->name;
     if (map->kind != YAML_MAP)
-        return status_hint(refuse_at(file, "wrong value for", "filters", map->line, "expected a map"),
+        return status_hint(option_refuse(&(OptionOwner){"wrong value for", "filters", file}, map->line, "expected a map"),
                            "such as filters: {rouge_l: 0.7, refusal: false}");
     for (size_t i = 0; i < map->n; i++) {
         size_t k = 0;
         while (k < COUNT_OF(kinds) && strcmp(names[k], map->keys[i]) != 0) k++;
         if (k < COUNT_OF(kinds)) continue;
-        refuse_at(file, "unknown filter", map->keys[i], map->key_lines[i], "there is none of this name");
+        option_refuse(&(OptionOwner){"unknown filter", map->keys[i], file}, map->key_lines[i], "there is none of this name");
         return status_hint_nearest(ST_CONFIG, map->keys[i], names, COUNT_OF(names), "there are ");
     }
     return ST_OK;
@@ -167,7 +98,7 @@ static void hash_more(uint64_t *hash, const void *bytes, size_t n) { *hash = XXH
 static void add_fingerprint(uint64_t *hash, const Filter *filter) {
     hash_more(hash, filter->kind->name, strlen(filter->kind->name));
     for (size_t i = 0; filter->kind->options && filter->kind->options[i].name; i++) {
-        const FilterValue *value = &filter->options[i];
+        const OptionValue *value = &filter->options[i];
         hash_more(hash, &value->number, sizeof value->number);
         if (value->text) hash_more(hash, value->text, strlen(value->text));
         for (size_t k = 0; k < value->n; k++) hash_more(hash, value->list[k], strlen(value->list[k]));
@@ -181,10 +112,7 @@ static Status open_filter(Filters *set, const FilterKind *kind) {
     bool on = kind->on && !set->config.only;
     *filter =
         (Filter){.kind = kind, .info = {kind->name, kind->stage, 0}, .config = &set->config, .arena = set->arena, .n_workers = omp_get_max_threads()};
-    for (size_t i = 0; kind->options && kind->options[i].name; i++) {
-        ASSERT(i < FILTER_OPTIONS, "'%s' has more than %d options", kind->name, FILTER_OPTIONS);
-        filter->options[i] = (FilterValue){.number = kind->options[i].value, .text = kind->options[i].text};
-    }
+    options_init(kind->options, filter->options);
     if (of_base) TRY(read_entry(filter, of_base, &on));
     if (own) TRY(read_entry(filter, own, &on));
     if (!on) return ST_OK;
@@ -239,7 +167,7 @@ bool filters_has(const Filters *set, const char *name) {
 
 const char *filters_text(const Filters *set, const char *name, const char *option) {
     for (size_t i = 0; i < set->n; i++) {
-        const FilterOption *found = strcmp(set->filters[i].info.name, name) == 0 ? option_find(set->filters[i].kind, option) : NULL;
+        const OptionSpec *found = strcmp(set->filters[i].info.name, name) == 0 ? option_find(set->filters[i].kind->options, option) : NULL;
         if (found) return set->filters[i].options[found - set->filters[i].kind->options].text;
     }
     return NULL;
@@ -671,24 +599,24 @@ void filter_write_rejected(const FilterRow *row, const FilterVerdict *verdict, S
 
 bool filter_help_at(size_t i, FilterHelp *help) {
     if (i >= COUNT_OF(kinds)) return false;
-    const FilterOption *first = kinds[i]->options;
-    *help = (FilterHelp){kinds[i]->name, kinds[i]->help, kinds[i]->argument, kinds[i]->on, first && first->type == FILTER_TEXT};
+    const OptionSpec *first = kinds[i]->options;
+    *help = (FilterHelp){kinds[i]->name, kinds[i]->help, kinds[i]->argument, kinds[i]->on, first && first->kind == TAKES_TEXT};
     return true;
 }
 
-static void write_option(const FilterOption *option, bool first, Str *text) {
+static void write_option(const OptionSpec *option, bool first, Str *text) {
     str_printf(text, "      %-14s  %s", option->name, option->help); /* two spaces make an entry of a list */
-    if (option->type == FILTER_TRUTH) str_printf(text, " (%s)", option->value != 0 ? "true" : "false");
-    else if (option->type == FILTER_TEXT)
+    if (option->kind == TAKES_TRUTH) str_printf(text, " (%s)", option->value != 0 ? "true" : "false");
+    else if (option->kind == TAKES_TEXT)
         str_printf(text, "%s%s (%s)", option->choices ? "; " : "", option->choices ? option->choices : "", option->text ? option->text : "null");
-    else if (option->type != FILTER_LIST) str_printf(text, " (%g)", option->value);
+    else if (option->kind != TAKES_TEXTS) str_printf(text, " (%g)", option->value);
     str_printf(text, "%s\n", first ? "; what a value alone sets" : "");
 }
 
 void filters_write_help(Str *text) {
     for (size_t k = 0; k < COUNT_OF(kinds); k++) {
         str_printf(text, "  %s%s: %s\n", kinds[k]->name, kinds[k]->on ? " (on)" : "", kinds[k]->help);
-        for (const FilterOption *option = kinds[k]->options; option && option->name; option++)
+        for (const OptionSpec *option = kinds[k]->options; option && option->name; option++)
             write_option(option, option == kinds[k]->options, text);
     }
 }

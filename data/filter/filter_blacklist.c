@@ -5,12 +5,12 @@
 #include <string.h>
 
 enum { WORDS, STARTS, PRESET, ON };
-static const FilterOption options[] = {
-    [WORDS] = {"words", FILTER_LIST, .help = "words or phrases, instead of the preset's"},
-    [STARTS] = {"starts", FILTER_LIST, .help = "what an instruction must not start with, instead of the preset's"},
-    [PRESET] = {"preset", FILTER_TEXT, .text = "self-instruct", .choices = "self-instruct|alpaca",
+static const OptionSpec options[] = {
+    [WORDS] = {"words", TAKES_TEXTS, .help = "words or phrases, instead of the preset's"},
+    [STARTS] = {"starts", TAKES_TEXTS, .help = "what an instruction must not start with, instead of the preset's"},
+    [PRESET] = {"preset", TAKES_TEXT, .text = "self-instruct", .choices = "self-instruct|alpaca",
                 .help = "lists that are meant where none are given"},
-    [ON] = {"on", FILTER_TEXT, .text = "instruction", .choices = FILTER_FIELDS, .help = "where they are looked for"},
+    [ON] = {"on", TAKES_TEXT, .text = "instruction", .choices = FILTER_FIELDS, .help = "where they are looked for"},
     {0},
 };
 
@@ -32,8 +32,8 @@ static Status add_phrases(Filter *filter, Phrases *phrases, const char *const *l
 }
 
 static Status open(Filter *filter) {
-    const FilterValue *o = filter->options;
-    bool given = o[WORDS].n + o[STARTS].n > 0 && !o[PRESET].given, more = strcmp(o[PRESET].text, "alpaca") == 0;
+    const OptionValue *o = filter->options;
+    bool given = o[WORDS].n + o[STARTS].n > 0 && !o[PRESET].node, more = strcmp(o[PRESET].text, "alpaca") == 0;
     size_t most = o[WORDS].n + o[STARTS].n + COUNT_OF(self_instruct) + COUNT_OF(alpaca) + COUNT_OF(program_start);
     Phrases *phrases = filter->state = arena_zero(filter->arena, sizeof *phrases);
     if (!phrases || !(phrases->items = arena_zero(filter->arena, most * sizeof *phrases->items))) return ST_RESOURCE;

@@ -9,10 +9,10 @@
 #include <xxhash.h>
 
 enum { FILES, NGRAM, LEAST };
-static const FilterOption options[] = {
-    [FILES] = {"files", FILTER_LIST, .help = "files of evaluation, rows of any columns"},
-    [NGRAM] = {"n", FILTER_WHOLE, .value = 13, .low = 2, .high = 63, .help = "words in a row"},
-    [LEAST] = {"min", FILTER_WHOLE, .value = 8, .low = 1, .high = 63, .help = "fewest words of a text that counts as a whole"},
+static const OptionSpec options[] = {
+    [FILES] = {"files", TAKES_TEXTS, .help = "files of evaluation, rows of any columns"},
+    [NGRAM] = {"n", TAKES_WHOLE, .value = 13, .low = 2, .high = 63, .help = "words in a row"},
+    [LEAST] = {"min", TAKES_WHOLE, .value = 8, .low = 1, .high = 63, .help = "fewest words of a text that counts as a whole"},
     {0},
 };
 enum { COMMON = 10 }; /* rows of evaluation that share a gram, and a tenth of them: wording */
@@ -151,7 +151,7 @@ static Status read_row(void *context, const Row *row) {
 }
 
 static Status open(Filter *filter) {
-    const FilterValue *files = &filter->options[FILES];
+    const OptionValue *files = &filter->options[FILES];
     Grams *grams = filter->state = calloc(1, sizeof *grams);
     Reading reading = {.filter = filter, .grams = grams};
     Status status = grams ? ST_OK : no_memory();

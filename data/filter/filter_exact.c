@@ -8,8 +8,8 @@
 #include <xxhash.h>
 
 enum { ON };
-static const FilterOption options[] = {
-    [ON] = {"on", FILTER_TEXT, .text = "prompt", .choices = FILTER_FIELDS,
+static const OptionSpec options[] = {
+    [ON] = {"on", TAKES_TEXT, .text = "prompt", .choices = FILTER_FIELDS,
             .help = "what must differ; with a prompt count its system message, its tools and what they answer, with a row labels as well"},
     {0},
 };

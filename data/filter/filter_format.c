@@ -5,9 +5,9 @@
 #include <pcre2.h>
 
 enum { COMPLETION, PROMPT };
-static const FilterOption options[] = {
-    [COMPLETION] = {"completion", FILTER_TEXT, .help = "expression that an answer must match"},
-    [PROMPT] = {"prompt", FILTER_TEXT, .help = "expression that a prompt must match"},
+static const OptionSpec options[] = {
+    [COMPLETION] = {"completion", TAKES_TEXT, .help = "expression that an answer must match"},
+    [PROMPT] = {"prompt", TAKES_TEXT, .help = "expression that a prompt must match"},
     {0},
 };
 
@@ -20,7 +20,7 @@ static Status open(Filter *filter) {
         return status_hint(filter_refuse(filter, 0, "it needs an expression"), "such as format: '^\\d+$'");
     filter->info.stage = !filter->options[COMPLETION].text ? FILTER_PROMPT : filter->options[PROMPT].text ? FILTER_BOTH : FILTER_ANSWER;
     for (size_t i = 0; i < 2; i++) {
-        const FilterValue *option = &filter->options[i];
+        const OptionValue *option = &filter->options[i];
         int code;
         PCRE2_SIZE at;
         if (!option->text) continue;
@@ -28,7 +28,7 @@ static Status open(Filter *filter) {
         if (!patterns->patterns[i]) {
             PCRE2_UCHAR reason[256];
             pcre2_get_error_message(code, reason, sizeof reason);
-            return filter_refuse(filter, option->line, "cannot read the expression '%s' at byte %zu: %s", option->text, (size_t)at,
+            return filter_refuse(filter, option->node->line, "cannot read the expression '%s' at byte %zu: %s", option->text, (size_t)at,
                                  (const char *)reason);
         }
         pcre2_jit_compile(patterns->patterns[i], PCRE2_JIT_COMPLETE);

@@ -7,10 +7,10 @@
 #include <string.h>
 
 enum { HIGH, LOW, OF };
-static const FilterOption options[] = {
-    [HIGH] = {"max", FILTER_NUMBER, .value = 1, .low = 0, .high = 1e9, .help = "largest ratio that is kept"},
-    [LOW] = {"min", FILTER_NUMBER, .value = 0, .low = 0, .high = 1e9, .help = "least ratio that is kept"},
-    [OF] = {"of", FILTER_TEXT, .text = "loss", .choices = "loss|perplexity", .help = "what the ratio is of"},
+static const OptionSpec options[] = {
+    [HIGH] = {"max", TAKES_NUMBER, .value = 1, .low = 0, .high = 1e9, .help = "largest ratio that is kept"},
+    [LOW] = {"min", TAKES_NUMBER, .value = 0, .low = 0, .high = 1e9, .help = "least ratio that is kept"},
+    [OF] = {"of", TAKES_TEXT, .text = "loss", .choices = "loss|perplexity", .help = "what the ratio is of"},
     {0},
 };
 

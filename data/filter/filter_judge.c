@@ -4,9 +4,9 @@
 #include <math.h>
 
 enum { LEAST, RUBRIC };
-static const FilterOption options[] = {
-    [LEAST] = {"min", FILTER_NUMBER, .value = 7, .low = 1, .high = 10, .help = "least score that is kept"},
-    [RUBRIC] = {"rubric", FILTER_TEXT, .text = "accuracy 0-3, relevance 0-2, clarity 0-2, usefulness 0-3",
+static const OptionSpec options[] = {
+    [LEAST] = {"min", TAKES_NUMBER, .value = 7, .low = 1, .high = 10, .help = "least score that is kept"},
+    [RUBRIC] = {"rubric", TAKES_TEXT, .text = "accuracy 0-3, relevance 0-2, clarity 0-2, usefulness 0-3",
                 .help = "what the judge is to look at"}, /* synthetic-data-kit's points */
     {0},
 };

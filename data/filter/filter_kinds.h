@@ -1,7 +1,7 @@
 /* What a file filter_<name>.c defines: its options, and one of three ways to judge a row.
  *
  *     enum { MAX };
- *     static const FilterOption options[] = {[MAX] = {"max", FILTER_WHOLE, .value = 150, .low = 1, .high = 1e9, .help = "most words"}, {0}};
+ *     static const OptionSpec options[] = {[MAX] = {"max", TAKES_WHOLE, .value = 150, .low = 1, .high = 1e9, .help = "most words"}, {0}};
  *     static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) { ... filter->options[MAX].number ... }
  *     const FilterKind filter_kind_words = {.name = "words", .help = "...", .argument = "N", .stage = FILTER_PROMPT, .options = options, .rejects =
  * rejects};
@@ -11,27 +11,15 @@
 #define TUNE_FILTER_KINDS_H
 
 #include "data/filter/filter.h"
+#include "lib/train/option.h"
 
-enum { FILTER_BLOCK = 256, FILTER_OPTIONS = 8 }; /* rows that are looked at side by side; options of a filter at most */
-
-typedef enum FilterOptionType { FILTER_NUMBER, FILTER_WHOLE, FILTER_TRUTH, FILTER_TEXT, FILTER_LIST } FilterOptionType;
-/* A table ends with an entry without name. low = high: no bounds. choices: "a|b|c" for texts; NULL: any. A list's default is empty. */
-typedef struct FilterOption {
-    const char *name;
-    FilterOptionType type;
-    double value;            /* default; a truth value is 0 or 1 */
-    const char *text;        /* default of a text; NULL: not given */
-    double low, high;
-    const char *choices, *help;
-} FilterOption;
-/* In the table's order; given: by the recipe or its preset */
-typedef struct FilterValue { double number; const char *text; const char **list; size_t n; bool given; int line; } FilterValue;
+enum { FILTER_BLOCK = 256 }; /* rows that are looked at side by side */
 
 typedef struct FilterKind FilterKind;
 typedef struct Filter {
     const FilterKind *kind;
     FilterInfo info;         /* its stage is the kind's, or what the options make of it: see filter_on */
-    FilterValue options[FILTER_OPTIONS];
+    OptionValue options[OPTIONS_MOST];
     const FilterConfig *config;
     Arena *arena;            /* as long as the filters */
     int n_workers;           /* threads that may search */
@@ -59,7 +47,7 @@ struct FilterKind {
     const char *argument;    /* what the first option is, for the help: "N", "[WORD, ...]" */
     bool on;                 /* by default */
     FilterStage stage;
-    const FilterOption *options;
+    const OptionSpec *options;
     Status (*open)(Filter *filter);  /* NULL: nothing to prepare. Fails with filter_refuse */
     void (*close)(Filter *filter);   /* also after a failed open; state may be NULL */
     /* One of three: what the row alone tells (called by several threads at once); likeness to rows before; numbers that a model gives. */

@@ -2,10 +2,10 @@
 #include "data/filter/filter_kinds.h"
 
 enum { MAX_EACH, MIN_PROMPT, MIN_COMPLETION };
-static const FilterOption options[] = {
-    [MAX_EACH] = {"max", FILTER_WHOLE, .value = 32768, .low = 1, .high = 1e9, .help = "most characters of a prompt, and of an answer"},
-    [MIN_PROMPT] = {"min_prompt", FILTER_WHOLE, .value = 3, .low = 0, .high = 1e9, .help = "fewest characters of a prompt"},
-    [MIN_COMPLETION] = {"min_completion", FILTER_WHOLE, .value = 1, .low = 0, .high = 1e9, .help = "fewest characters of an answer"},
+static const OptionSpec options[] = {
+    [MAX_EACH] = {"max", TAKES_WHOLE, .value = 32768, .low = 1, .high = 1e9, .help = "most characters of a prompt, and of an answer"},
+    [MIN_PROMPT] = {"min_prompt", TAKES_WHOLE, .value = 3, .low = 0, .high = 1e9, .help = "fewest characters of a prompt"},
+    [MIN_COMPLETION] = {"min_completion", TAKES_WHOLE, .value = 1, .low = 0, .high = 1e9, .help = "fewest characters of an answer"},
     {0},
 };
 

@@ -3,9 +3,9 @@
 #include "data/filter/filter_kinds.h"
 
 enum { LOW, HIGH };
-static const FilterOption options[] = {
-    [LOW] = {"min", FILTER_NUMBER, .value = -4, .low = -1e9, .high = 0, .help = "least mean log-probability, nats a token"},
-    [HIGH] = {"max", FILTER_NUMBER, .value = 0, .low = -1e9, .high = 0, .help = "largest"},
+static const OptionSpec options[] = {
+    [LOW] = {"min", TAKES_NUMBER, .value = -4, .low = -1e9, .high = 0, .help = "least mean log-probability, nats a token"},
+    [HIGH] = {"max", TAKES_NUMBER, .value = 0, .low = -1e9, .high = 0, .help = "largest"},
     {0},
 };
 

@@ -5,9 +5,9 @@
 #include <string.h>
 
 enum { PHRASES, WITHIN };
-static const FilterOption options[] = {
-    [PHRASES] = {"phrases", FILTER_LIST, .help = "more phrases, looked for anywhere"},
-    [WITHIN] = {"within", FILTER_WHOLE, .value = 120, .low = 0, .high = 1e9, .help = "bytes in which an apology counts as the beginning"},
+static const OptionSpec options[] = {
+    [PHRASES] = {"phrases", TAKES_TEXTS, .help = "more phrases, looked for anywhere"},
+    [WITHIN] = {"within", TAKES_WHOLE, .value = 120, .low = 0, .high = 1e9, .help = "bytes in which an apology counts as the beginning"},
     {0},
 };
 
@@ -70,7 +70,7 @@ static bool has(const char *text, const char *phrase, size_t within, FilterFindi
 }
 
 static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
-    const FilterValue *more = &filter->options[PHRASES];
+    const OptionValue *more = &filter->options[PHRASES];
     Str folded = {0}, phrase = {0};
     bool found = false;
     if (!row->completion.data) return false;

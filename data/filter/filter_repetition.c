@@ -7,12 +7,12 @@
 #include <xxhash.h>
 
 enum { MOST, NGRAM, RUN, ON };
-static const FilterOption options[] = {
-    [MOST] = {"max", FILTER_NUMBER, .value = 0.5, .low = 0, .high = 1, .help = "largest share of n-grams that stood there before"},
-    [NGRAM] = {"n", FILTER_WHOLE, .value = 3, .low = 1, .high = 64, .help = "words of an n-gram; texts with fewer than 8 of them pass"},
-    [RUN] = {"run", FILTER_WHOLE, .value = 48, .low = 0, .high = 1e9,
+static const OptionSpec options[] = {
+    [MOST] = {"max", TAKES_NUMBER, .value = 0.5, .low = 0, .high = 1, .help = "largest share of n-grams that stood there before"},
+    [NGRAM] = {"n", TAKES_WHOLE, .value = 3, .low = 1, .high = 64, .help = "words of an n-gram; texts with fewer than 8 of them pass"},
+    [RUN] = {"run", TAKES_WHOLE, .value = 48, .low = 0, .high = 1e9,
              .help = "most times that a letter, digit or sign comes in a row (rules of dashes and the like aside); 0 = any"},
-    [ON] = {"on", FILTER_TEXT, .text = "completion", .choices = FILTER_FIELDS, .help = "which text"},
+    [ON] = {"on", TAKES_TEXT, .text = "completion", .choices = FILTER_FIELDS, .help = "which text"},
     {0},
 };
 enum { FEWEST = 8 };

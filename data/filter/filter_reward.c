@@ -4,8 +4,8 @@
 #include <math.h>
 
 enum { LEAST };
-static const FilterOption options[] = {
-    [LEAST] = {"min", FILTER_NUMBER, .value = 0, .help = "least reward that is kept"},
+static const OptionSpec options[] = {
+    [LEAST] = {"min", TAKES_NUMBER, .value = 0, .help = "least reward that is kept"},
     {0},
 };
 

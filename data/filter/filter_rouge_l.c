@@ -7,9 +7,9 @@
 #include <stdlib.h>
 
 enum { THRESHOLD, ON };
-static const FilterOption options[] = {
-    [THRESHOLD] = {"threshold", FILTER_NUMBER, .value = 0.7, .low = 0, .high = 1, .help = "F above which a row is rejected"},
-    [ON] = {"on", FILTER_TEXT, .text = "prompt", .choices = FILTER_FIELDS, .help = "what is compared; self-instruct has instruction"},
+static const OptionSpec options[] = {
+    [THRESHOLD] = {"threshold", TAKES_NUMBER, .value = 0.7, .low = 0, .high = 1, .help = "F above which a row is rejected"},
+    [ON] = {"on", TAKES_TEXT, .text = "prompt", .choices = FILTER_FIELDS, .help = "what is compared; self-instruct has instruction"},
     {0},
 };
 

@@ -9,10 +9,10 @@
 #include <string.h>
 
 enum { SCRIPT, MIN_SHARE, ON };
-static const FilterOption options[] = {
-    [SCRIPT] = {"script", FILTER_TEXT, .text = "Latin", .help = "Unicode's name of the script: Latin, Cyrillic, Greek, Han, Arabic, Devanagari, ..."},
-    [MIN_SHARE] = {"min", FILTER_NUMBER, .value = 0.8, .low = 0, .high = 1, .help = "smallest share of letters"},
-    [ON] = {"on", FILTER_TEXT, .text = "prompt", .choices = FILTER_FIELDS, .help = "whose letters count"},
+static const OptionSpec options[] = {
+    [SCRIPT] = {"script", TAKES_TEXT, .text = "Latin", .help = "Unicode's name of the script: Latin, Cyrillic, Greek, Han, Arabic, Devanagari, ..."},
+    [MIN_SHARE] = {"min", TAKES_NUMBER, .value = 0.8, .low = 0, .high = 1, .help = "smallest share of letters"},
+    [ON] = {"on", TAKES_TEXT, .text = "prompt", .choices = FILTER_FIELDS, .help = "whose letters count"},
     {0},
 };
 
@@ -27,13 +27,14 @@ static pcre2_code *compile(const char *pattern) {
 }
 
 static Status open(Filter *filter) {
-    const FilterValue *script = &filter->options[SCRIPT];
+    const OptionValue *script = &filter->options[SCRIPT];
+    int line = script->node ? script->node->line : 0;
     Patterns *patterns = filter->state = arena_zero(filter->arena, sizeof *patterns);
     char *name = arena_strdup(filter->arena, script->text);
     filter->info.stage = filter_on(filter->options[ON].text);
     if (!patterns || !name) return ST_RESOURCE;
     for (char *c = name; *c; c++) {
-        if (!isalpha((uint8_t)*c) && *c != '_') return filter_refuse(filter, script->line, "'%s' is no name of a script", script->text);
+        if (!isalpha((uint8_t)*c) && *c != '_') return filter_refuse(filter, line, "'%s' is no name of a script", script->text);
         *c = (char)(c == name || c[-1] == '_' ? toupper((uint8_t)*c) : tolower((uint8_t)*c));
     }
     Str pattern = {0};
@@ -43,7 +44,7 @@ static Status open(Filter *filter) {
     str_release(&pattern);
     if (!patterns->letters) return status_fail(ST_RESOURCE, "out of memory for the filter 'script'");
     return patterns->script ? ST_OK
-                            : status_hint(filter_refuse(filter, script->line, "'%s' is no name of a script", script->text),
+                            : status_hint(filter_refuse(filter, line, "'%s' is no name of a script", script->text),
                                           "such as Latin, Cyrillic, Greek, Han, Hiragana, Hangul, Arabic, Hebrew, Devanagari, Thai");
 }
 

@@ -5,9 +5,9 @@
 #include <string.h>
 
 enum { KEYS, FENCED };
-static const FilterOption options[] = {
-    [KEYS] = {"keys", FILTER_LIST, .help = "what the object must have; without any, any JSON object or list will do"},
-    [FENCED] = {"fenced", FILTER_TRUTH, .value = 1, .help = "it may stand between ``` fences"},
+static const OptionSpec options[] = {
+    [KEYS] = {"keys", TAKES_TEXTS, .help = "what the object must have; without any, any JSON object or list will do"},
+    [FENCED] = {"fenced", TAKES_TRUTH, .value = 1, .help = "it may stand between ``` fences"},
     {0},
 };
 
@@ -19,7 +19,7 @@ static Slice without_fences(Slice text) {
 }
 
 static bool rejects(const Filter *filter, const FilterRow *row, FilterFinding *finding) {
-    const FilterValue *keys = &filter->options[KEYS];
+    const OptionValue *keys = &filter->options[KEYS];
     if (!row->completion.data) return false;
     Slice text = text_trim(row->completion);
     if (filter_number(filter, FENCED) != 0) text = without_fences(text);

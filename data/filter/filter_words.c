@@ -2,10 +2,10 @@
 #include "data/filter/filter_kinds.h"
 
 enum { MOST, LEAST, ON };
-static const FilterOption options[] = {
-    [MOST] = {"max", FILTER_WHOLE, .value = 150, .low = 1, .high = 1e9, .help = "most words"},
-    [LEAST] = {"min", FILTER_WHOLE, .value = 4, .low = 0, .high = 1e9, .help = "fewest words"},
-    [ON] = {"on", FILTER_TEXT, .text = "instruction", .choices = FILTER_FIELDS, .help = "whose words count"},
+static const OptionSpec options[] = {
+    [MOST] = {"max", TAKES_WHOLE, .value = 150, .low = 1, .high = 1e9, .help = "most words"},
+    [LEAST] = {"min", TAKES_WHOLE, .value = 4, .low = 0, .high = 1e9, .help = "fewest words"},
+    [ON] = {"on", TAKES_TEXT, .text = "instruction", .choices = FILTER_FIELDS, .help = "whose words count"},
     {0},
 };
 

@@ -31,13 +31,10 @@ struct RewardSet {
 /* ---- faults ---- */
 
 static Status refuse_at(const RewardSet *set, const char *what, const char *name, int line, const char *text) {
-    Str where = {0};
-    if (set->file && line > 0) str_printf(&where, " in '%s' line %d", set->file, line);
-    else if (set->file) str_append(&where, " on the command line");
-    status_fail(ST_CONFIG, "%s%s%s%s%s: %s", what, name ? " '" : "", name ? name : "", name ? "'" : "", str_text(&where), text);
-    str_release(&where);
-    return ST_CONFIG;
+    return option_refuse(&(OptionOwner){what, name, set->file}, line, text);
 }
+
+static OptionOwner owner_of(const Reward *reward) { return (OptionOwner){"reward", reward->name, reward->set->file}; }
 
 Status reward_refuse(const Reward *reward, const Yaml *node, const char *format, ...) {
     char text[1024];
@@ -45,8 +42,8 @@ Status reward_refuse(const Reward *reward, const Yaml *node, const char *format,
     va_start(args, format);
     vsnprintf(text, sizeof text, format, args);
     va_end(args);
-    refuse_at(reward->set, "reward", reward->name, node ? node->line : reward->line, text);
-    return ST_CONFIG;
+    OptionOwner owner = owner_of(reward);
+    return option_refuse(&owner, node ? node->line : reward->line, text);
 }
 
 Status reward_at_row(Status status, const Reward *reward, const RewardRow *row) {
@@ -57,52 +54,6 @@ Status reward_at_row(Status status, const Reward *reward, const RewardRow *row) 
 
 /* ---- options ---- */
 
-static bool in_choices(const char *choices, const char *text) {
-    size_t len = strlen(text);
-    for (const char *at = choices; *at; at += strcspn(at, "|"), at += *at == '|')
-        if (strcspn(at, "|") == len && strncmp(at, text, len) == 0) return true;
-    return false;
-}
-
-static bool good_number(const RewardOption *option, const Yaml *node, double *number) {
-    bool truth;
-    if (option->kind == REWARD_BOOL) {
-        if (!yaml_as_bool(node, &truth)) return false;
-        *number = truth;
-        return true;
-    }
-    if (!yaml_as_double(node, number) || (option->kind == REWARD_WHOLE && *number != floor(*number))) return false;
-    return option->low == option->high || (*number >= option->low && *number <= option->high);
-}
-
-static Status option_expected(const Reward *reward, const RewardOption *option, const Yaml *node) {
-    const char *kind = option->kind == REWARD_BOOL     ? "true or false"
-                       : option->kind == REWARD_WHOLE  ? "a whole number"
-                       : option->kind == REWARD_NUMBER ? "a number"
-                                                       : "a text";
-    if (option->choices) return reward_refuse(reward, node, "wrong value for '%s': expected one of %s", option->name, option->choices);
-    if (option->low == option->high) return reward_refuse(reward, node, "wrong value for '%s': expected %s", option->name, kind);
-    return reward_refuse(reward, node, "wrong value for '%s': expected %s from %g to %g", option->name, kind, option->low, option->high);
-}
-
-static Status read_option(const Reward *reward, const RewardOption *option, const Yaml *node, RewardValue *value) {
-    value->node = node;
-    if (option->kind == REWARD_NODE) return ST_OK;
-    if (option->kind != REWARD_TEXT) return good_number(option, node, &value->number) ? ST_OK : option_expected(reward, option, node);
-    if (node->kind != YAML_SCALAR || (option->choices && !in_choices(option->choices, node->text))) return option_expected(reward, option, node);
-    value->text = node->text;
-    return ST_OK;
-}
-
-static Status unknown_option(const Reward *reward, const Yaml *entry, size_t at) {
-    const char *names[MAX_REWARD_OPTIONS + 4] = {"type", "name", "weight", "clip"};
-    size_t n = 4;
-    for (const RewardOption *option = reward->kind->options; option->name; option++) names[n++] = option->name;
-    Yaml here = {.line = entry->key_lines[at]};
-    reward_refuse(reward, &here, "unknown option '%s'", entry->keys[at]);
-    return status_hint_nearest(ST_CONFIG, entry->keys[at], names, n, "it takes ");
-}
-
 static bool read_range(const Yaml *node, double *low, double *high) {
     if (node->kind != YAML_LIST || node->n != 2) return false;
     for (size_t i = 0; i < 2; i++)
@@ -110,18 +61,15 @@ static bool read_range(const Yaml *node, double *low, double *high) {
     return *low <= *high;
 }
 
-static const RewardOption *option_find(const RewardKind *kind, const char *name) {
-    for (const RewardOption *option = kind->options; option->name; option++)
-        if (strcmp(option->name, name) == 0) return option;
-    return NULL;
-}
+static const char *const keys_of_all[] = {"type", "name", "weight", "clip"};
 
 static Status read_entry(Reward *reward, const Yaml *entry, size_t at) {
     const char *key = entry->keys[at];
     const Yaml *node = entry->items[at];
-    const RewardOption *option = option_find(reward->kind, key);
+    const OptionSpec *options = reward->kind->options, *option = option_find(options, key);
+    OptionOwner owner = owner_of(reward);
     if (option && node->kind == YAML_NULL && !option->required) return ST_OK;
-    if (option) return read_option(reward, option, node, &reward->options[option - reward->kind->options]);
+    if (option) return option_read(&owner, option, node, reward->arena, &reward->options[option - options]);
     if (strcmp(key, "type") == 0) return ST_OK;
     if (strcmp(key, "weight") == 0)
         return yaml_as_double(node, &reward->weight) ? ST_OK : reward_refuse(reward, node, "wrong value for 'weight': expected a number");
@@ -129,18 +77,15 @@ static Status read_entry(Reward *reward, const Yaml *entry, size_t at) {
         return read_range(node, &reward->low, &reward->high)
                    ? ST_OK
                    : reward_refuse(reward, node, "wrong value for 'clip': expected [low, high]; null is no bound");
-    if (strcmp(key, "name") != 0) return unknown_option(reward, entry, at);
+    if (strcmp(key, "name") != 0) return option_unknown(&owner, key, entry->key_lines[at], options, keys_of_all, COUNT_OF(keys_of_all));
     if (node->kind != YAML_SCALAR || !node->text[0]) return reward_refuse(reward, node, "wrong value for 'name': expected a text");
     reward->name = node->text;
     return ST_OK;
 }
 
 static Status read_options(Reward *reward, const Yaml *entry) {
-    const RewardOption *options = reward->kind->options;
-    for (size_t i = 0; options[i].name; i++) {
-        ASSERT(i < MAX_REWARD_OPTIONS, "'%s' has more than %d options", reward->kind->name, MAX_REWARD_OPTIONS);
-        reward->options[i] = (RewardValue){options[i].value, options[i].text, NULL};
-    }
+    const OptionSpec *options = reward->kind->options;
+    options_init(options, reward->options);
     for (size_t i = 0; i < entry->n; i++) TRY(read_entry(reward, entry, i));
     for (size_t i = 0; options[i].name; i++)
         if (options[i].required && !reward->options[i].node) return reward_refuse(reward, NULL, "option '%s' is missing", options[i].name);
@@ -327,7 +272,7 @@ Status rewards_check(RewardSet *set, const RewardRow *row) {
     for (size_t k = 0; k < set->n; k++) {
         Reward *reward = &set->rewards[k];
         double value = 0;
-        if (reward->kind->score && option_find(reward->kind, "field"))
+        if (reward->kind->score && option_find(reward->kind->options, "field"))
             TRY(reward_at_row(reward->kind->score(reward, &asked, &value), reward, row));
     }
     return ST_OK;

@@ -7,9 +7,9 @@
 #include <string.h>
 
 enum { FIELD, LETTERS };
-static const RewardOption options[] = {
-    [FIELD] = {.name = "field", .kind = REWARD_TEXT, .text = "answer"}, /* a letter, or a number that counts from 0 */
-    [LETTERS] = {.name = "letters", .kind = REWARD_TEXT, .text = "ABCD"},
+static const OptionSpec options[] = {
+    [FIELD] = {.name = "field", .kind = TAKES_TEXT, .text = "answer"}, /* a letter, or a number that counts from 0 */
+    [LETTERS] = {.name = "letters", .kind = TAKES_TEXT, .text = "ABCD"},
     {0},
 };
 

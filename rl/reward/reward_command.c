@@ -8,16 +8,16 @@
 #include <xxhash.h>
 
 enum { COMMAND, TIMEOUT, WORKERS, SANDBOX, MEMORY, CPU, CACHE, FAILED, MAX_WORKERS = 64, MOST_CACHED = 1 << 20 };
-static const RewardOption options[] = {
-    [COMMAND] = {.name = "command", .kind = REWARD_NODE, .required = true},
-    [TIMEOUT] = {.name = "timeout", .kind = REWARD_NUMBER, .value = 10, .low = 0.001, .high = 86400}, /* seconds a row */
-    [WORKERS] = {.name = "workers", .kind = REWARD_WHOLE, .value = 1, .low = 1, .high = MAX_WORKERS},
-    [SANDBOX] = {.name = "sandbox", .kind = REWARD_BOOL},                                           /* no network, and the two limits: */
-    [MEMORY] = {.name = "memory", .kind = REWARD_WHOLE, .value = 1024, .low = 16, .high = 1 << 24}, /* MiB of address space of each process */
+static const OptionSpec options[] = {
+    [COMMAND] = {.name = "command", .kind = TAKES_NODE, .required = true},
+    [TIMEOUT] = {.name = "timeout", .kind = TAKES_NUMBER, .value = 10, .low = 0.001, .high = 86400}, /* seconds a row */
+    [WORKERS] = {.name = "workers", .kind = TAKES_WHOLE, .value = 1, .low = 1, .high = MAX_WORKERS},
+    [SANDBOX] = {.name = "sandbox", .kind = TAKES_TRUTH},                                           /* no network, and the two limits: */
+    [MEMORY] = {.name = "memory", .kind = TAKES_WHOLE, .value = 1024, .low = 16, .high = 1 << 24}, /* MiB of address space of each process */
     /* Seconds of processor time of each process; a worker that has used them up is started anew */
-    [CPU] = {.name = "cpu", .kind = REWARD_WHOLE, .value = 600, .low = 1, .high = 1e9},
-    [CACHE] = {.name = "cache", .kind = REWARD_BOOL, .value = 1},
-    [FAILED] = {.name = "failed", .kind = REWARD_NUMBER}, /* the reward of a row on which the program ends or hangs; not given: the run stops */
+    [CPU] = {.name = "cpu", .kind = TAKES_WHOLE, .value = 600, .low = 1, .high = 1e9},
+    [CACHE] = {.name = "cache", .kind = TAKES_TRUTH, .value = 1},
+    [FAILED] = {.name = "failed", .kind = TAKES_NUMBER}, /* the reward of a row on which the program ends or hangs; not given: the run stops */
     {0},
 };
 
@@ -54,7 +54,7 @@ static Status start(Command *command, Worker *worker) {
 }
 
 static Status open(Reward *reward) {
-    const RewardValue *o = reward->options;
+    const OptionValue *o = reward->options;
     const Yaml *words = o[COMMAND].node;
     Command *command = reward->state = arena_zero(reward->arena, sizeof *command);
     if (!command || !(command->answers = arena_new(0))) return ST_RESOURCE;

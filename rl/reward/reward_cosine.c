@@ -7,20 +7,20 @@
 
 static const double pi = 3.14159265358979323846;
 enum { RIGHT_BY, THRESHOLD, MAX_LENGTH, RIGHT_SHORT, RIGHT_LONG, WRONG_SHORT, WRONG_LONG, EXCEED };
-static const RewardOption options[] = {
-    [RIGHT_BY] = {.name = "right_by", .kind = REWARD_TEXT, .required = true},
-    [THRESHOLD] = {.name = "threshold", .kind = REWARD_NUMBER, .value = 0.5},
-    [MAX_LENGTH] = {.name = "max_length", .kind = REWARD_WHOLE, .low = 1, .high = 1e9}, /* not given: generate.max_new_tokens */
-    [RIGHT_SHORT] = {.name = "right_short", .kind = REWARD_NUMBER, .value = 1},
-    [RIGHT_LONG] = {.name = "right_long", .kind = REWARD_NUMBER, .value = 0.5},
-    [WRONG_SHORT] = {.name = "wrong_short", .kind = REWARD_NUMBER, .value = -1},
-    [WRONG_LONG] = {.name = "wrong_long", .kind = REWARD_NUMBER, .value = -0.5},
-    [EXCEED] = {.name = "exceed", .kind = REWARD_NUMBER}, /* the value of a completion that was cut off; not given: as any other */
+static const OptionSpec options[] = {
+    [RIGHT_BY] = {.name = "right_by", .kind = TAKES_TEXT, .required = true},
+    [THRESHOLD] = {.name = "threshold", .kind = TAKES_NUMBER, .value = 0.5},
+    [MAX_LENGTH] = {.name = "max_length", .kind = TAKES_WHOLE, .low = 1, .high = 1e9}, /* not given: generate.max_new_tokens */
+    [RIGHT_SHORT] = {.name = "right_short", .kind = TAKES_NUMBER, .value = 1},
+    [RIGHT_LONG] = {.name = "right_long", .kind = TAKES_NUMBER, .value = 0.5},
+    [WRONG_SHORT] = {.name = "wrong_short", .kind = TAKES_NUMBER, .value = -1},
+    [WRONG_LONG] = {.name = "wrong_long", .kind = TAKES_NUMBER, .value = -0.5},
+    [EXCEED] = {.name = "exceed", .kind = TAKES_NUMBER}, /* the value of a completion that was cut off; not given: as any other */
     {0},
 };
 
 static Status open(Reward *reward) {
-    RewardValue *o = reward->options;
+    OptionValue *o = reward->options;
     reward->state = (void *)(uintptr_t)reward_before(reward, o[RIGHT_BY].text);
     if (!reward->state)
         return reward_refuse(reward, o[RIGHT_BY].node, "'right_by' names no reward that stands before this one: '%s'", o[RIGHT_BY].text);
@@ -29,7 +29,7 @@ static Status open(Reward *reward) {
 }
 
 static Status score_all(Reward *reward, const RewardRow *rows, size_t n, double *values) {
-    const RewardValue *o = reward->options;
+    const OptionValue *o = reward->options;
     const Reward *judge = reward->state;
     for (size_t i = 0; i < n; i++) {
         bool right = judge->values[i] > o[THRESHOLD].number;

@@ -5,11 +5,11 @@
 #include <string.h>
 
 enum { FIELD, IGNORE_CASE, AFTER, FIRST_LINE };
-static const RewardOption options[] = {
-    [FIELD] = {.name = "field", .kind = REWARD_TEXT, .text = "answer"},
-    [IGNORE_CASE] = {.name = "ignore_case", .kind = REWARD_BOOL},
-    [AFTER] = {.name = "after", .kind = REWARD_TEXT},           /* of both texts only what follows this mark for the last time, where they have it */
-    [FIRST_LINE] = {.name = "first_line", .kind = REWARD_BOOL}, /* of the completion only the first line that is not empty */
+static const OptionSpec options[] = {
+    [FIELD] = {.name = "field", .kind = TAKES_TEXT, .text = "answer"},
+    [IGNORE_CASE] = {.name = "ignore_case", .kind = TAKES_TRUTH},
+    [AFTER] = {.name = "after", .kind = TAKES_TEXT},           /* of both texts only what follows this mark for the last time, where they have it */
+    [FIRST_LINE] = {.name = "first_line", .kind = TAKES_TRUTH}, /* of the completion only the first line that is not empty */
     {0},
 };
 
@@ -21,7 +21,7 @@ static Slice after_mark(const Reward *reward, Slice text) {
 }
 
 static Status open(Reward *reward) {
-    const RewardValue *after = &reward->options[AFTER];
+    const OptionValue *after = &reward->options[AFTER];
     return after->text && !*after->text ? reward_refuse(reward, after->node, "'after' is an empty mark") : ST_OK;
 }
 

@@ -7,10 +7,10 @@
 #include <string.h>
 
 enum { TEMPLATE, PARTIAL, EMPTY, MAX_PIECES = 64 };
-static const RewardOption options[] = {
-    [TEMPLATE] = {.name = "template", .kind = REWARD_TEXT, .text = "<think>...</think><answer>...</answer>"},
-    [PARTIAL] = {.name = "partial", .kind = REWARD_BOOL},
-    [EMPTY] = {.name = "allow_empty", .kind = REWARD_BOOL}, /* "..." may be nothing but white space */
+static const OptionSpec options[] = {
+    [TEMPLATE] = {.name = "template", .kind = TAKES_TEXT, .text = "<think>...</think><answer>...</answer>"},
+    [PARTIAL] = {.name = "partial", .kind = TAKES_TRUTH},
+    [EMPTY] = {.name = "allow_empty", .kind = TAKES_TRUTH}, /* "..." may be nothing but white space */
     {0},
 };
 

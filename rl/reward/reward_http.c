@@ -17,19 +17,19 @@ enum { URL, MODEL, RUBRIC, SYSTEM, RANGE, MAX_TOKENS, KEY_ENV, CONCURRENCY, RETR
 static const char usual_rubric[] =
     "Rate the answer to the question on a scale from 0 (useless) to 10 (perfect): is it right, helpful and clear? End with the rating as a number on a line of its own.\n\n"
     "Question:\n{prompt}\n\nAnswer:\n{completion}";
-static const RewardOption options[] = {
-    [URL] = {.name = "url", .kind = REWARD_TEXT, .required = true}, /* of a judge: up to /v1 */
-    [MODEL] = {.name = "model", .kind = REWARD_TEXT},
-    [RUBRIC] = {.name = "rubric", .kind = REWARD_TEXT, .text = usual_rubric},
-    [SYSTEM] = {.name = "system", .kind = REWARD_TEXT},
-    [RANGE] = {.name = "range", .kind = REWARD_NODE}, /* [lowest, highest] of the judge's scale; not given: [0, 10] */
-    [MAX_TOKENS] = {.name = "max_tokens", .kind = REWARD_WHOLE, .value = 512, .low = 1, .high = 1e6},
-    [KEY_ENV] = {.name = "api_key_env", .kind = REWARD_TEXT},
-    [CONCURRENCY] = {.name = "concurrency", .kind = REWARD_WHOLE, .value = 4, .low = 1, .high = 256},
-    [RETRIES] = {.name = "retries", .kind = REWARD_WHOLE, .value = 5, .low = 0, .high = 100},
-    [TIMEOUT] = {.name = "timeout", .kind = REWARD_NUMBER, .value = 60, .low = 0.01, .high = 86400},
-    [PER_SECOND] = {.name = "per_second", .kind = REWARD_NUMBER, .low = 0, .high = 1e6}, /* requests, 0 = no limit */
-    [FAILED] = {.name = "failed", .kind = REWARD_NUMBER}, /* the reward of a row whose judgement has no rating; not given: the run stops */
+static const OptionSpec options[] = {
+    [URL] = {.name = "url", .kind = TAKES_TEXT, .required = true}, /* of a judge: up to /v1 */
+    [MODEL] = {.name = "model", .kind = TAKES_TEXT},
+    [RUBRIC] = {.name = "rubric", .kind = TAKES_TEXT, .text = usual_rubric},
+    [SYSTEM] = {.name = "system", .kind = TAKES_TEXT},
+    [RANGE] = {.name = "range", .kind = TAKES_NODE}, /* [lowest, highest] of the judge's scale; not given: [0, 10] */
+    [MAX_TOKENS] = {.name = "max_tokens", .kind = TAKES_WHOLE, .value = 512, .low = 1, .high = 1e6},
+    [KEY_ENV] = {.name = "api_key_env", .kind = TAKES_TEXT},
+    [CONCURRENCY] = {.name = "concurrency", .kind = TAKES_WHOLE, .value = 4, .low = 1, .high = 256},
+    [RETRIES] = {.name = "retries", .kind = TAKES_WHOLE, .value = 5, .low = 0, .high = 100},
+    [TIMEOUT] = {.name = "timeout", .kind = TAKES_NUMBER, .value = 60, .low = 0.01, .high = 86400},
+    [PER_SECOND] = {.name = "per_second", .kind = TAKES_NUMBER, .low = 0, .high = 1e6}, /* requests, 0 = no limit */
+    [FAILED] = {.name = "failed", .kind = TAKES_NUMBER}, /* the reward of a row whose judgement has no rating; not given: the run stops */
     {0},
 };
 
@@ -60,7 +60,7 @@ static Status find_key(const Reward *reward, const char **key) {
 
 static Status open(Reward *reward) {
     static const int of_judges[] = {RUBRIC, SYSTEM, RANGE, MAX_TOKENS, FAILED};
-    RewardValue *o = reward->options;
+    OptionValue *o = reward->options;
     Server *server = reward->state = arena_zero(reward->arena, sizeof *server);
     const char *key, *url = o[URL].text;
     if (!server) return ST_RESOURCE;
@@ -119,7 +119,7 @@ static void add_message(JsonWriter *w, const char *role, const char *text, size_
 }
 
 static Status write_question(const Reward *reward, const RewardRow *row, Str *body) {
-    const RewardValue *o = reward->options;
+    const OptionValue *o = reward->options;
     if (!o[MODEL].text) {
         reward_write_row(row, body);
         return ST_OK;

@@ -6,11 +6,11 @@
 #include <string.h>
 
 enum { SCHEMA, FIELD, EXTRACT, PARSES };
-static const RewardOption options[] = {
-    [SCHEMA] = {.name = "schema", .kind = REWARD_NODE},
-    [FIELD] = {.name = "field", .kind = REWARD_TEXT},
-    [EXTRACT] = {.name = "extract", .kind = REWARD_TEXT, .text = "whole", .choices = "whole|fence"}, /* fence: what stands in the last ``` block */
-    [PARSES] = {.name = "parses", .kind = REWARD_NUMBER},
+static const OptionSpec options[] = {
+    [SCHEMA] = {.name = "schema", .kind = TAKES_NODE},
+    [FIELD] = {.name = "field", .kind = TAKES_TEXT},
+    [EXTRACT] = {.name = "extract", .kind = TAKES_TEXT, .text = "whole", .choices = "whole|fence"}, /* fence: what stands in the last ``` block */
+    [PARSES] = {.name = "parses", .kind = TAKES_NUMBER},
     {0},
 };
 

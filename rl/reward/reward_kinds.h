@@ -1,29 +1,15 @@
 /* What a file reward_<type>.c defines: its options, and the reward of a row or of all rows.
  *
  *     enum { TARGET };
- *     static const RewardOption options[] = {[TARGET] = {"target", REWARD_WHOLE, .required = true, .low = 1, .high = 1e9}, {0}};
+ *     static const OptionSpec options[] = {[TARGET] = {"target", TAKES_WHOLE, .required = true, .low = 1, .high = 1e9}, {0}};
  *     static Status score(Reward *reward, const RewardRow *row, double *value) { ... reward->options[TARGET].number ... }
  *     const RewardKind reward_kind_length = {"length", options, .score = score};
  */
 #ifndef TUNE_REWARD_KINDS_H
 #define TUNE_REWARD_KINDS_H
 
+#include "lib/train/option.h"
 #include "rl/reward/reward.h"
-
-typedef enum RewardOptionKind { REWARD_NUMBER, REWARD_WHOLE, REWARD_BOOL, REWARD_TEXT, REWARD_NODE } RewardOptionKind;
-/* A table ends with an entry without name. low = high: no bounds. choices: "a|b|c" for texts, NULL = any. */
-typedef struct RewardOption {
-    const char *name;
-    RewardOptionKind kind;
-    double value;          /* default of a number; a truth value is 0 or 1 */
-    const char *text;      /* default of a text */
-    bool required;
-    double low, high;
-    const char *choices;
-} RewardOption;
-enum { MAX_REWARD_OPTIONS = 20 };
-/* In the table's order. node: what the recipe has, NULL = not given. */
-typedef struct RewardValue { double number; const char *text; const Yaml *node; } RewardValue;
 
 typedef struct RewardKind RewardKind;
 typedef struct Reward {
@@ -31,7 +17,7 @@ typedef struct Reward {
     const char *name, *file;
     int line;
     double weight, low, high;   /* low..high: clip, infinite without */
-    RewardValue options[MAX_REWARD_OPTIONS];
+    OptionValue options[OPTIONS_MOST];
     void *state;                /* the kind's own */
     double *values;             /* of the rows that are scored now */
     size_t index;               /* in the set */
@@ -41,7 +27,7 @@ typedef struct Reward {
 } Reward;
 struct RewardKind {
     const char *name;
-    const RewardOption *options;
+    const OptionSpec *options;
     Status (*open)(Reward *reward); /* NULL: nothing to prepare. Fails with reward_refuse */
     Status (*attach)(Reward *reward, const RewardPolicy *policy); /* NULL: who is judged makes no difference */
     Status (*bytes)(const Reward *reward, const RewardShape *shape, size_t *bytes); /* what scoring will take in memory; NULL: little */

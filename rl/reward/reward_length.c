@@ -8,18 +8,18 @@
 #include <string.h>
 
 enum { TARGET, BUFFER, MAX_LENGTH, PENALTY, CAP, UNIT };
-static const RewardOption options[] = {
-    [TARGET] = {.name = "target", .kind = REWARD_WHOLE, .low = 1, .high = 1e9},
-    [BUFFER] = {.name = "buffer", .kind = REWARD_WHOLE, .low = 1, .high = 1e9},
-    [MAX_LENGTH] = {.name = "max_length", .kind = REWARD_WHOLE, .low = 1, .high = 1e9}, /* not given: generate.max_new_tokens */
-    [PENALTY] = {.name = "penalty", .kind = REWARD_NUMBER, .value = 1, .low = 0, .high = 1e9},
-    [CAP] = {.name = "cap", .kind = REWARD_BOOL, .value = 1},
-    [UNIT] = {.name = "unit", .kind = REWARD_TEXT, .text = "tokens", .choices = "tokens|words|characters"},
+static const OptionSpec options[] = {
+    [TARGET] = {.name = "target", .kind = TAKES_WHOLE, .low = 1, .high = 1e9},
+    [BUFFER] = {.name = "buffer", .kind = TAKES_WHOLE, .low = 1, .high = 1e9},
+    [MAX_LENGTH] = {.name = "max_length", .kind = TAKES_WHOLE, .low = 1, .high = 1e9}, /* not given: generate.max_new_tokens */
+    [PENALTY] = {.name = "penalty", .kind = TAKES_NUMBER, .value = 1, .low = 0, .high = 1e9},
+    [CAP] = {.name = "cap", .kind = TAKES_TRUTH, .value = 1},
+    [UNIT] = {.name = "unit", .kind = TAKES_TEXT, .text = "tokens", .choices = "tokens|words|characters"},
     {0},
 };
 
 static Status open(Reward *reward) {
-    RewardValue *target = &reward->options[TARGET], *buffer = &reward->options[BUFFER], *max = &reward->options[MAX_LENGTH];
+    OptionValue *target = &reward->options[TARGET], *buffer = &reward->options[BUFFER], *max = &reward->options[MAX_LENGTH];
     if (!target->node == !buffer->node) return reward_refuse(reward, target->node, "it takes either 'target' or 'buffer'");
     if (target->node && max->node) return reward_refuse(reward, max->node, "'max_length' goes with 'buffer', not with 'target'");
     if (target->node) return ST_OK;
@@ -43,7 +43,7 @@ static size_t count_characters(Slice text) {
 }
 
 static Status score(Reward *reward, const RewardRow *row, double *value) {
-    const RewardValue *o = reward->options;
+    const OptionValue *o = reward->options;
     const char *unit = o[UNIT].text;
     RewardRow own = reward_own_words(row);
     double length = (double)(strcmp(unit, "words") == 0    ? count_words(own.completion)

@@ -8,10 +8,10 @@
 #include <string.h>
 
 enum { MODEL, RETOKENIZE, COMPUTE };
-static const RewardOption options[] = {
-    [MODEL] = {.name = "model", .kind = REWARD_TEXT, .required = true},
-    [RETOKENIZE] = {.name = "retokenize", .kind = REWARD_BOOL},
-    [COMPUTE] = {.name = "compute", .kind = REWARD_TEXT, .choices = "auto|f32|bf16"}, /* not given: the policy's */
+static const OptionSpec options[] = {
+    [MODEL] = {.name = "model", .kind = TAKES_TEXT, .required = true},
+    [RETOKENIZE] = {.name = "retokenize", .kind = TAKES_TRUTH},
+    [COMPUTE] = {.name = "compute", .kind = TAKES_TEXT, .choices = "auto|f32|bf16"}, /* not given: the policy's */
     {0},
 };
 

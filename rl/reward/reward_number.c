@@ -7,14 +7,14 @@
 #include <string.h>
 
 enum { FIELD, FROM, TOLERANCE, RELATIVE, THOUSANDS, DECIMAL, PERCENT };
-static const RewardOption options[] = {
-    [FIELD] = {.name = "field", .kind = REWARD_TEXT, .text = "answer"},
-    [FROM] = {.name = "from", .kind = REWARD_TEXT, .text = "auto", .choices = "auto|last|boxed|hashes"},
-    [TOLERANCE] = {.name = "tolerance", .kind = REWARD_NUMBER, .value = 1e-6, .low = 0, .high = 1e300},
-    [RELATIVE] = {.name = "relative_tolerance", .kind = REWARD_NUMBER, .value = 0, .low = 0, .high = 1e300},
-    [THOUSANDS] = {.name = "thousands", .kind = REWARD_TEXT, .text = ","},
-    [DECIMAL] = {.name = "decimal", .kind = REWARD_TEXT, .text = "."},
-    [PERCENT] = {.name = "percent", .kind = REWARD_TEXT, .text = "number", .choices = "number|share"},
+static const OptionSpec options[] = {
+    [FIELD] = {.name = "field", .kind = TAKES_TEXT, .text = "answer"},
+    [FROM] = {.name = "from", .kind = TAKES_TEXT, .text = "auto", .choices = "auto|last|boxed|hashes"},
+    [TOLERANCE] = {.name = "tolerance", .kind = TAKES_NUMBER, .value = 1e-6, .low = 0, .high = 1e300},
+    [RELATIVE] = {.name = "relative_tolerance", .kind = TAKES_NUMBER, .value = 0, .low = 0, .high = 1e300},
+    [THOUSANDS] = {.name = "thousands", .kind = TAKES_TEXT, .text = ","},
+    [DECIMAL] = {.name = "decimal", .kind = TAKES_TEXT, .text = "."},
+    [PERCENT] = {.name = "percent", .kind = TAKES_TEXT, .text = "number", .choices = "number|share"},
     {0},
 };
 

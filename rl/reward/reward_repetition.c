@@ -8,10 +8,10 @@
 #include <string.h>
 
 enum { NGRAM, PENALTY, UNIT };
-static const RewardOption options[] = {
-    [NGRAM] = {.name = "ngram", .kind = REWARD_WHOLE, .value = 3, .low = 1, .high = 64},
-    [PENALTY] = {.name = "penalty", .kind = REWARD_NUMBER, .value = 1, .low = 0, .high = 1e9},
-    [UNIT] = {.name = "unit", .kind = REWARD_TEXT, .text = "words", .choices = "words|tokens"},
+static const OptionSpec options[] = {
+    [NGRAM] = {.name = "ngram", .kind = TAKES_WHOLE, .value = 3, .low = 1, .high = 64},
+    [PENALTY] = {.name = "penalty", .kind = TAKES_NUMBER, .value = 1, .low = 0, .high = 1e9},
+    [UNIT] = {.name = "unit", .kind = TAKES_TEXT, .text = "words", .choices = "words|tokens"},
     {0},
 };
 
