@@ -1,6 +1,8 @@
 /* UTF-8 as RFC 3629 defines it. */
 #include "lib/base/base.h"
 
+#include <string.h>
+
 /* Length of the character that starts with `lead`, 0 when none does, and the range its second byte must be in. */
 static size_t lead_length(uint8_t lead, uint8_t *low, uint8_t *high) {
     *low = 0x80;
@@ -39,10 +41,19 @@ size_t utf8_decode(const char *bytes, size_t len, uint32_t *code_point) {
     return whole;
 }
 
+/* Eight bytes of ASCII. */
+static bool plain_ahead(const char *bytes, size_t len) {
+    uint64_t eight;
+    if (len < sizeof eight) return false;
+    memcpy(&eight, bytes, sizeof eight);
+    return (eight & 0x8080808080808080u) == 0;
+}
+
 size_t utf8_fault(const char *bytes, size_t len) {
     uint32_t c;
     for (size_t at = 0, used; at < len; at += used) {
-        used = (uint8_t)bytes[at] < 0x80 ? 1 : utf8_decode(bytes + at, len - at, &c);
+        if (plain_ahead(bytes + at, len - at)) used = 8;
+        else used = (uint8_t)bytes[at] < 0x80 ? 1 : utf8_decode(bytes + at, len - at, &c);
         if (used == 0) return at;
     }
     return len;

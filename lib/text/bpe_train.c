@@ -103,9 +103,9 @@ static Status count_plain(BpeTrainer *t, const char *text, size_t len) {
 }
 
 Status bpe_trainer_add(BpeTrainer *t, const char *text, size_t len) {
-    size_t bad, done = 0, from = 0;
+    size_t bad = utf8_fault(text, len), done = 0, from = 0;
     AddedMatch match;
-    if (!utf8_valid(text, len, &bad)) return status_fail(ST_INPUT, "byte %zu is not UTF-8 (0x%02X)", bad, (unsigned)(uint8_t)text[bad]);
+    if (bad < len) return status_fail(ST_INPUT, "byte %zu is not UTF-8 (0x%02X)", bad, (unsigned)(uint8_t)text[bad]);
     while (added_find(&t->cutter->added.plain, text, len, from, done, false, &match)) {
         TRY(count_plain(t, text + done, match.start - done));
         done = match.end;
@@ -490,10 +490,10 @@ static Status special_check(const char *const *special, size_t n) {
     for (size_t i = 0; i < n; i++) {
         uint8_t byte;
         uint32_t c;
-        size_t bad;
+        size_t len = strlen(special[i]);
         if (!*special[i]) return status_fail(ST_USAGE, "a special token can't be empty");
-        if (!utf8_valid(special[i], strlen(special[i]), &bad)) return status_fail(ST_USAGE, "special token %zu is not UTF-8", i + 1);
-        if (char_next(special[i], &c) == strlen(special[i]) && byte_of_char(c, &byte))
+        if (utf8_fault(special[i], len) < len) return status_fail(ST_USAGE, "special token %zu is not UTF-8", i + 1);
+        if (char_next(special[i], &c) == len && byte_of_char(c, &byte))
             return status_fail(ST_USAGE, "'%s' can't be a special token: it stands for a byte", special[i]);
         for (size_t k = 0; k < i; k++)
             if (strcmp(special[i], special[k]) == 0) return status_fail(ST_USAGE, "special token '%s' is given twice", special[i]);

@@ -57,22 +57,6 @@ size_t char_last(const char *bytes, size_t len, uint32_t *c) {
     return char_next(bytes + len - n, c);
 }
 
-bool utf8_valid(const char *bytes, size_t len, size_t *bad) {
-    size_t i = 0;
-    while (i < len) {
-        uint64_t eight;
-        if (len - i >= sizeof eight && (memcpy(&eight, bytes + i, sizeof eight), (eight & 0x8080808080808080u) == 0)) {
-            i += sizeof eight;
-            continue;
-        }
-        uint32_t c;
-        size_t used = (uint8_t)bytes[i] < 0x80 ? 1 : utf8_decode(bytes + i, len - i, &c);
-        if (used == 0) return *bad = i, false;
-        i += used;
-    }
-    return true;
-}
-
 /* Length of the longest beginning of a character at `b`, which is not a whole one (Unicode 3.9, maximal subpart). */
 static size_t broken_length(const uint8_t *b, size_t len) {
     if (b[0] < 0xC2 || b[0] > 0xF4) return 1;
@@ -87,11 +71,11 @@ static size_t broken_length(const uint8_t *b, size_t len) {
 }
 
 void str_append_lossy(Str *str, const char *bytes, size_t len) {
-    size_t start = 0, bad;
-    while (!utf8_valid(bytes + start, len - start, &bad)) {
-        str_append_n(str, bytes + start, bad);
+    size_t start = 0, fault;
+    while ((fault = start + utf8_fault(bytes + start, len - start)) < len) {
+        str_append_n(str, bytes + start, fault - start);
         str_append_n(str, "\xEF\xBF\xBD", 3);
-        start += bad;
+        start = fault;
         start += broken_length((const uint8_t *)bytes + start, len - start);
     }
     str_append_n(str, bytes + start, len - start);

@@ -90,7 +90,7 @@ static uint32_t little_endian(const uint8_t *b) { return b[0] | (uint32_t)b[1] <
 
 Status charsmap_new(Loader *loader, const json_t *node, Charsmap **charsmap) {
     const char *text;
-    size_t n, size, bad;
+    size_t n, size;
     TRY(part_string(loader, node, "precompiled_charsmap", &text));
     Charsmap *map = *charsmap = arena_zero(loader->arena, sizeof *map);
     uint8_t *bytes = arena_zero(loader->arena, strlen(text) + 1);
@@ -101,7 +101,7 @@ Status charsmap_new(Loader *loader, const json_t *node, Charsmap **charsmap) {
         return status_fail(ST_INPUT, "wrong 'precompiled_charsmap' in '%s': its trie is said to have %zu bytes of %zu", loader->path, size, n);
     map->texts = (const char *)bytes + 4 + size; /* the byte behind them is zero */
     map->n_texts = n - 4 - size;
-    if (!utf8_valid(map->texts, map->n_texts, &bad))
+    if (utf8_fault(map->texts, map->n_texts) < map->n_texts)
         return status_fail(ST_INPUT, "wrong 'precompiled_charsmap' in '%s': its texts are not UTF-8", loader->path);
     uint32_t *units = arena_alloc(loader->arena, size);
     if (!units) return ST_RESOURCE;

@@ -82,9 +82,9 @@ static size_t unify_lines(char *text, size_t len) {
 }
 
 static Status add_program(ChatTemplate *chat, const char *name, const char *label, const char *text, size_t len) {
-    size_t bad;
+    size_t bad = utf8_fault(text, len);
     if (len > JINJA_MAX_SOURCE) return status_fail(ST_INPUT, "chat template '%s' has %zu bytes, more than %d", label, len, JINJA_MAX_SOURCE);
-    if (!utf8_valid(text, len, &bad)) return status_fail(ST_INPUT, "chat template '%s' is not valid UTF-8 at byte %zu", label, bad);
+    if (bad < len) return status_fail(ST_INPUT, "chat template '%s' is not valid UTF-8 at byte %zu", label, bad);
     Program *program = arena_zero(chat->arena, sizeof *program);
     if (!program) return ST_RESOURCE;
     program->name = arena_strdup(chat->arena, name);

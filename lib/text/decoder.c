@@ -87,9 +87,8 @@ static int hex_value(char c) {
 /* A run of byte tokens is a text only as a whole: one wrong byte spoils all of it. */
 static void bytes_release(DecodeState *state, size_t at) {
     StepState *step = &state->steps[at];
-    size_t bad;
     if (step->held.len == 0) return;
-    if (utf8_valid(step->held.data, step->held.len, &bad)) flow_token(state, at + 1, step->held.data, step->held.len);
+    if (utf8_fault(step->held.data, step->held.len) == step->held.len) flow_token(state, at + 1, step->held.data, step->held.len);
     else
         for (size_t i = 0; i < step->held.len; i++) flow_token(state, at + 1, "\xEF\xBF\xBD", 3);
     str_clear(&step->held);

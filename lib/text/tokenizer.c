@@ -62,8 +62,8 @@ static void emit_added(Encoding *e, const Ids *ids) {
 }
 
 static Status encode(const Tokenizer *tokenizer, const char *text, size_t len, TokenizeFlags flags, Ids *ids, Ids *offsets) {
-    size_t bad;
-    if (!utf8_valid(text, len, &bad))
+    size_t bad = utf8_fault(text, len);
+    if (bad < len)
         return status_fail(ST_INPUT, "cannot tokenize: byte %zu of the text is not UTF-8 (0x%02X)", bad, (unsigned)(uint8_t)text[bad]);
     if (len > INT32_MAX / 8) return status_fail(ST_INPUT, "cannot tokenize a text of %zu bytes at once: at most %d", len, INT32_MAX / 8);
     Encoding e = {tokenizer, encoder_take(tokenizer), flags & TOKENIZE_LITERAL, ids, offsets};

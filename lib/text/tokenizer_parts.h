@@ -31,7 +31,6 @@ bool char_is_other(uint32_t c);       /* Cc, Cf, Co */
 size_t char_next(const char *bytes, uint32_t *c);
 /* Length of the last character of valid, non-empty text, and the character. */
 size_t char_last(const char *bytes, size_t len, uint32_t *c);
-bool utf8_valid(const char *bytes, size_t len, size_t *bad); /* bad: position of the first wrong byte */
 /* Appends bytes; each maximal part of a character that is not whole becomes U+FFFD. */
 void str_append_lossy(Str *str, const char *bytes, size_t len);
 /* GPT-2's way to write a byte as a printable character: two bytes of UTF-8 at most. */
