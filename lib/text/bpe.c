@@ -71,8 +71,8 @@ static void heap_push(uint64_t *heap, size_t *n, uint64_t value) {
 /* Entries are rank and place; one whose symbol has another rank by now is out of date. A merge adds two and takes one, so 3 n are enough. */
 static Status merge_long(const TokenModel *model, Encoder *encoder, size_t n_symbols) {
     Symbol *symbols = encoder->symbols;
-    size_t n = 0, room;
-    if (!size_mul(n_symbols, 3, &room) || !array_reserve(&encoder->heap, &encoder->heap_cap, room, sizeof *encoder->heap)) return ST_RESOURCE;
+    size_t n = 0;
+    TRY(array_grow(&encoder->heap, &encoder->heap_cap, 3 * n_symbols, sizeof *encoder->heap, "pairs of tokens"));
     uint64_t *heap = encoder->heap;
     for (size_t i = 0; i < n_symbols; i++)
         if (symbols[i].rank != INT32_MAX) heap[n++] = (uint64_t)symbols[i].rank << 32 | i;
@@ -151,7 +151,7 @@ static Status spell(Speller *s, const char *word, size_t len, bool bytes) {
     size_t most, longest = model->byte_fallback ? 4 + model->prefix.len + model->suffix.len : 1;
     if (len > INT32_MAX / 4 || !size_mul(len, longest, &most) || most > INT32_MAX / 4)
         return status_fail(ST_INPUT, "a word of %zu bytes is too long for the tokenizer", len);
-    if (!array_reserve(&s->encoder->symbols, &s->encoder->symbols_cap, most + 1, sizeof *s->encoder->symbols)) return ST_RESOURCE;
+    TRY(array_grow(&s->encoder->symbols, &s->encoder->symbols_cap, most + 1, sizeof *s->encoder->symbols, "symbols of words"));
     for (size_t i = 0, used; i < len; i += used) {
         uint32_t c;
         uint8_t byte = (uint8_t)word[i];
@@ -183,7 +183,7 @@ static Status word_merge(const Tokenizer *tokenizer, Encoder *encoder, const cha
     for (size_t i = 0; i < speller.n; i++) symbol_rank(model, symbols, (int32_t)i);
     if (speller.n <= SHORT_WORD) merge_short(model, symbols);
     else TRY(merge_long(model, encoder, speller.n));
-    if (!array_reserve(&encoder->tokens, &encoder->tokens_cap, speller.n, sizeof *encoder->tokens)) return ST_RESOURCE;
+    TRY(array_grow(&encoder->tokens, &encoder->tokens_cap, speller.n, sizeof *encoder->tokens, "tokens"));
     for (int32_t i = 0; i >= 0; i = symbols[i].next) encoder->tokens[(*n)++] = (WordToken){symbols[i].id, symbols[i].start, symbols[i].end};
     return ST_OK;
 }

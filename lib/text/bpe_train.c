@@ -70,7 +70,7 @@ static Status word_count(BpeTrainer *t, const char *word, size_t len) {
     Word *entry = word_slot(t, hash, word, len);
     if (entry->count == 0) {
         if (t->n_bytes + len > INT32_MAX) return status_fail(ST_RESOURCE, "the different words of the corpus are more than %d bytes", INT32_MAX);
-        if (!array_reserve(&t->bytes, &t->bytes_cap, t->n_bytes + len, 1)) return ST_RESOURCE;
+        TRY(array_grow(&t->bytes, &t->bytes_cap, t->n_bytes + len, 1, "bytes of words"));
         memcpy(t->bytes + t->n_bytes, word, len);
         *entry = (Word){.hash = hash, .start = t->n_bytes, .len = len};
         t->n_bytes += len;
@@ -129,7 +129,7 @@ static int32_t *token_slot(const BpeTrainer *t, const char *bytes, size_t len) {
 static Status token_add(BpeTrainer *t, size_t len, int32_t *index) {
     int32_t *slot = token_slot(t, t->token_bytes + t->n_token_bytes, len);
     if ((*index = *slot) >= 0) return ST_OK;
-    if (!array_reserve(&t->tokens, &t->tokens_cap, t->n_tokens + 1, sizeof *t->tokens)) return ST_RESOURCE;
+    TRY(array_grow(&t->tokens, &t->tokens_cap, t->n_tokens + 1, sizeof *t->tokens, "tokens"));
     *index = *slot = (int32_t)t->n_tokens;
     t->tokens[t->n_tokens++] = (Token){t->n_token_bytes, len};
     t->n_token_bytes += len;
@@ -138,7 +138,7 @@ static Status token_add(BpeTrainer *t, size_t len, int32_t *index) {
 
 static Status token_join(BpeTrainer *t, int32_t left, int32_t right, int32_t *index) {
     size_t len[2] = {t->tokens[left].len, t->tokens[right].len};
-    if (!array_reserve(&t->token_bytes, &t->token_bytes_cap, t->n_token_bytes + len[0] + len[1], 1)) return ST_RESOURCE;
+    TRY(array_grow(&t->token_bytes, &t->token_bytes_cap, t->n_token_bytes + len[0] + len[1], 1, "bytes of tokens"));
     memcpy(t->token_bytes + t->n_token_bytes, t->token_bytes + t->tokens[left].start, len[0]);
     memcpy(t->token_bytes + t->n_token_bytes + len[0], t->token_bytes + t->tokens[right].start, len[1]);
     return token_add(t, len[0] + len[1], index);
@@ -180,19 +180,19 @@ static Status pair_appears(BpeTrainer *t, int32_t left, int32_t right, uint32_t 
     if (2 * t->n_pairs >= t->n_pair_slots) TRY(pairs_grow(t));
     size_t slot = pair_slot(t, left, right);
     if (!t->pair_slots[slot]) {
-        if (!array_reserve(&t->pairs, &t->pairs_cap, t->n_pairs + 1, sizeof *t->pairs)) return ST_RESOURCE;
+        TRY(array_grow(&t->pairs, &t->pairs_cap, t->n_pairs + 1, sizeof *t->pairs, "pairs of tokens"));
         t->pairs[t->n_pairs++] = (Pair){.left = left, .right = right};
         t->pair_slots[slot] = (uint32_t)t->n_pairs;
     }
     uint32_t index = t->pair_slots[slot] - 1;
     Pair *pair = &t->pairs[index];
     if (t->n_places >= UINT32_MAX) return status_fail(ST_RESOURCE, "the corpus has too many different words");
-    if (!array_reserve(&t->places, &t->places_cap, t->n_places + 1, sizeof *t->places)) return ST_RESOURCE;
+    TRY(array_grow(&t->places, &t->places_cap, t->n_places + 1, sizeof *t->places, "places of pairs"));
     t->places[t->n_places++] = (Place){at, pair->places};
     pair->places = (uint32_t)t->n_places;
     pair->count += count;
     if (pair->touched) return ST_OK;
-    if (!array_reserve(&t->touched, &t->touched_cap, t->n_touched + 1, sizeof *t->touched)) return ST_RESOURCE;
+    TRY(array_grow(&t->touched, &t->touched_cap, t->n_touched + 1, sizeof *t->touched, "pairs of tokens"));
     t->touched[t->n_touched++] = index;
     pair->touched = true;
     return ST_OK;
@@ -218,7 +218,7 @@ static bool comes_first(const BpeTrainer *t, Candidate a, Candidate b) {
 }
 
 static Status heap_push(BpeTrainer *t, Candidate candidate) {
-    if (!array_reserve(&t->heap, &t->heap_cap, t->n_heap + 1, sizeof *t->heap)) return ST_RESOURCE;
+    TRY(array_grow(&t->heap, &t->heap_cap, t->n_heap + 1, sizeof *t->heap, "pairs of tokens"));
     size_t i = t->n_heap++;
     for (size_t parent; i > 0 && comes_first(t, candidate, t->heap[parent = (i - 1) / 2]); i = parent) t->heap[i] = t->heap[parent];
     t->heap[i] = candidate;
@@ -255,7 +255,7 @@ static Status symbols_init(BpeTrainer *t) {
     size_t n_in_order = bytes_in_order(bytes), n = 0;
     ASSERT(n_in_order == N_BYTES, "%zu bytes have characters", n_in_order);
     for (int32_t i = 0; i < N_BYTES; i++) of_byte[bytes[i]] = i;
-    if (!array_reserve(&t->symbols, &t->symbols_cap, t->n_bytes, sizeof *t->symbols)) return ST_RESOURCE;
+    TRY(array_grow(&t->symbols, &t->symbols_cap, t->n_bytes, sizeof *t->symbols, "symbols of words"));
     for (size_t w = 0; w < t->n_word_slots; w++) {
         const Word *word = &t->words[w];
         for (size_t i = 0; word->count > 0 && i < word->len; i++, n++)
@@ -300,7 +300,7 @@ static Status pair_merge(BpeTrainer *t, uint32_t index, int32_t id) {
     Pair pair = t->pairs[index];
     t->pairs[index].places = 0;
     for (uint32_t place = pair.places; place; place = t->places[place - 1].next) {
-        if (!array_reserve(&t->sites, &t->sites_cap, n + 1, sizeof *t->sites)) return ST_RESOURCE;
+        TRY(array_grow(&t->sites, &t->sites_cap, n + 1, sizeof *t->sites, "places of pairs"));
         t->sites[n++] = t->places[place - 1].at;
     }
     qsort(t->sites, n, sizeof *t->sites, site_order);
@@ -344,7 +344,7 @@ static Status merges_find(BpeTrainer *t) {
             t->pairs[best.pair].count = 0;
             continue;
         }
-        if (!array_reserve(&t->rules, &t->rules_cap, t->n_rules + 1, sizeof *t->rules)) return ST_RESOURCE;
+        TRY(array_grow(&t->rules, &t->rules_cap, t->n_rules + 1, sizeof *t->rules, "merges"));
         t->rules[t->n_rules++] = (Rule){pair.left, pair.right, id};
         TRY(pair_merge(t, best.pair, id));
     }
@@ -465,7 +465,7 @@ static Status bytes_init(BpeTrainer *t) {
     t->token_slots = malloc(t->n_token_slots * sizeof *t->token_slots);
     if (!t->token_slots) return status_fail(ST_RESOURCE, "no memory for %zu tokens", t->vocab_size);
     memset(t->token_slots, 0xFF, t->n_token_slots * sizeof *t->token_slots);
-    if (!array_reserve(&t->token_bytes, &t->token_bytes_cap, N_BYTES, 1)) return ST_RESOURCE;
+    TRY(array_grow(&t->token_bytes, &t->token_bytes_cap, N_BYTES, 1, "bytes of tokens"));
     for (size_t i = 0; i < N_BYTES; i++) {
         int32_t index;
         t->token_bytes[t->n_token_bytes] = (char)bytes[i];

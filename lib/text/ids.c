@@ -6,12 +6,9 @@
 
 static void reserve(Ids *ids, size_t more) {
     if (ids->cap - ids->n >= more) return;
-    size_t need, bytes, cap = MAX(ids->cap * 2, (size_t)32);
-    int32_t *data = NULL;
-    if (size_add(ids->n, more, &need) && (cap = MAX(cap, need), size_mul(cap, sizeof *data, &bytes))) data = realloc(ids->data, bytes);
-    ASSERT(data, "no memory for %zu more ids after %zu", more, ids->n);
-    ids->data = data;
-    ids->cap = cap;
+    size_t need;
+    bool fits = size_add(ids->n, more, &need) && array_grow(&ids->data, &ids->cap, need, sizeof *ids->data, "ids") == ST_OK;
+    ASSERT(fits, "no memory for %zu more ids after %zu", more, ids->n);
 }
 
 void ids_push(Ids *ids, int32_t id) {

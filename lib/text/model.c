@@ -9,7 +9,7 @@ enum { CACHED_WORD = 64, CACHE_WORDS = 1 << 17, CACHE_KEYS = 1 << 19, CACHE_TOKE
 /* ---- words that are one token ---- */
 
 Status word_is_token(Encoder *encoder, int32_t id, size_t len, size_t *n) {
-    if (!array_reserve(&encoder->tokens, &encoder->tokens_cap, 1, sizeof *encoder->tokens)) return ST_RESOURCE;
+    TRY(array_grow(&encoder->tokens, &encoder->tokens_cap, 1, sizeof *encoder->tokens, "tokens"));
     encoder->tokens[0] = (WordToken){id, 0, (uint32_t)len};
     *n = 1;
     return ST_OK;

@@ -177,7 +177,7 @@ static Status marks_order(Encoder *encoder, int32_t *c, size_t n) {
             if (end > i && combining_class(c[end - 1]) > combining_class(c[end])) ordered = false;
         if (ordered) continue;
         size_t run = end - i;
-        if (!array_reserve(&encoder->heap, &encoder->heap_cap, 2 * run, sizeof *encoder->heap)) return ST_RESOURCE;
+        TRY(array_grow(&encoder->heap, &encoder->heap_cap, 2 * run, sizeof *encoder->heap, "marks of a text"));
         uint64_t *keys = encoder->heap;
         for (size_t k = 0; k < run; k++) {
             keys[k] = (uint64_t)combining_class(c[i + k]) << 32 | k;
@@ -197,8 +197,8 @@ static Status form_cluster(const NormStep *step, Encoder *encoder, const Text *t
     for (size_t i = start; i < end;) {
         uint32_t c;
         i += char_next(text->data + i, &c);
-        if (!array_reserve(&encoder->code_points, &encoder->code_points_cap, n + LONGEST_DECOMPOSITION, sizeof *encoder->code_points))
-            return ST_RESOURCE;
+        TRY(array_grow(&encoder->code_points, &encoder->code_points_cap, n + LONGEST_DECOMPOSITION, sizeof *encoder->code_points,
+                       "characters of a text"));
         utf8proc_ssize_t got = utf8proc_decompose_char((utf8proc_int32_t)c, encoder->code_points + n, LONGEST_DECOMPOSITION, options, &last_boundary);
         ASSERT(got >= 0 && got <= LONGEST_DECOMPOSITION, "U+%04X becomes %td characters", (unsigned)c, (ptrdiff_t)got);
         n += (size_t)got;

@@ -4,10 +4,6 @@
 
 #include "lib/text/tokenizer_parts.h"
 
-bool array_reserve(void *array, size_t *cap, size_t need, size_t size) {
-    return need <= *cap || array_grow(array, cap, need, size, "elements of a text to tokenize") == ST_OK;
-}
-
 Origin text_origin(const Text *text, size_t start, size_t end) {
     if (!text->origins) return (Origin){(uint32_t)(text->base + start), (uint32_t)(text->base + end)};
     if (start == end) { /* between two bytes */
@@ -18,11 +14,11 @@ Origin text_origin(const Text *text, size_t start, size_t end) {
 }
 
 static bool buffer_reserve(TextBuffer *buffer, size_t more) {
-    size_t need, cap = buffer->cap, origins_cap = buffer->origins_cap;
-    if (!size_add(buffer->len, more, &need) || !array_reserve(&buffer->data, &cap, need, 1)) buffer->full = true;
-    buffer->cap = cap;
-    if (!buffer->full && buffer->tracked && !array_reserve(&buffer->origins, &origins_cap, need, sizeof *buffer->origins)) buffer->full = true;
-    buffer->origins_cap = origins_cap;
+    static const char what[] = "bytes of a text";
+    size_t need;
+    if (!size_add(buffer->len, more, &need) || array_grow(&buffer->data, &buffer->cap, need, 1, what) != ST_OK ||
+        (buffer->tracked && array_grow(&buffer->origins, &buffer->origins_cap, need, sizeof *buffer->origins, what) != ST_OK))
+        buffer->full = true;
     return !buffer->full;
 }
 
@@ -59,7 +55,7 @@ Status buffer_view(const TextBuffer *buffer, Text *text) {
 }
 
 void spans_push(Spans *spans, size_t start, size_t end) {
-    if (spans->n == spans->cap && !array_reserve(&spans->data, &spans->cap, spans->n + 1, sizeof *spans->data)) {
+    if (spans->n == spans->cap && array_grow(&spans->data, &spans->cap, spans->n + 1, sizeof *spans->data, "pieces of a text") != ST_OK) {
         spans->full = true;
         return;
     }

@@ -160,8 +160,6 @@ enum { PAIR_NORMALIZER, PAIR_PRETOKENIZER };
 TextBuffer *encoder_buffer(Encoder *encoder, int pair); /* the one of the pair that is not being read, empty */
 void encoder_release(Encoder *encoder);
 void encoder_free(Encoder *encoder);
-/* Makes room for `need` elements of `size` bytes in the array that `array` is the address of; false: ST_RESOURCE is recorded. */
-bool array_reserve(void *array, size_t *cap, size_t need, size_t size);
 /* Tokens of one piece, which is raw bytes when the pre-tokenizer's `bytes` is set. Valid until the next call. */
 Status model_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, const WordToken **tokens, size_t *n);
 /* The same without a cache, by each kind of model: `n` tokens in the encoder. */

@@ -65,8 +65,8 @@ static void unknown_put(const TokenModel *model, WordToken *tokens, size_t *n, c
 
 Status unigram_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const char *word, size_t len, size_t *n) {
     const TokenModel *model = &tokenizer->model;
-    if (!array_reserve(&encoder->path, &encoder->path_cap, len + 1, sizeof *encoder->path)) return ST_RESOURCE;
-    if (!array_reserve(&encoder->tokens, &encoder->tokens_cap, len, sizeof *encoder->tokens)) return ST_RESOURCE;
+    TRY(array_grow(&encoder->path, &encoder->path_cap, len + 1, sizeof *encoder->path, "bytes of a text"));
+    TRY(array_grow(&encoder->tokens, &encoder->tokens_cap, len, sizeof *encoder->tokens, "tokens"));
     PathNode *path = encoder->path;
     TRY(best_path(model, path, word, len));
     path_turn(path, len);

@@ -34,7 +34,7 @@ Status word_piece_tokenize(const Tokenizer *tokenizer, Encoder *encoder, const c
         int32_t id = -1;
         end = longest_token(model, word, len, start, &id);
         if (end == 0) return word_is_unknown(model, encoder, word, len, n);
-        if (!array_reserve(&encoder->tokens, &encoder->tokens_cap, *n + 1, sizeof *encoder->tokens)) return ST_RESOURCE;
+        TRY(array_grow(&encoder->tokens, &encoder->tokens_cap, *n + 1, sizeof *encoder->tokens, "tokens"));
         encoder->tokens[(*n)++] = (WordToken){id, (uint32_t)start, (uint32_t)end};
     }
     return ST_OK;
