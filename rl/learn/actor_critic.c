@@ -256,10 +256,10 @@ static Status not_finite(const ActorCritic *ac, const Learner *learner) {
 }
 
 /* A step, by the parts of the policy: the thread that made a part's gradient has it, the weights and the averages in its cache. */
-typedef struct Step { ActorCritic *ac; double scale, rate; } Step;
+typedef struct StepOfParts { ActorCritic *ac; double scale, rate; } StepOfParts;
 
 static void step_part(void *context, int64_t i) {
-    const Step *step = context;
+    const StepOfParts *step = context;
     Params part = policy_part(&step->ac->policy, i == 1);
     optimizer_step(&step->ac->optimizer, &part, step->scale, step->rate, step->ac->optimizer_steps);
     params_zero_grad(&part);
@@ -270,7 +270,8 @@ Status actor_critic_step(ActorCritic *ac, Learner *learner, Measures *measures) 
     const double *squares = ac->minibatch.grad_squares;
     double norm = sqrt(squares[0] + squares[1]);
     if (!isfinite(norm)) return not_finite(ac, learner);
-    Step step = {ac, clip_scale(norm, recipe->train_max_grad_norm), recipe->train_learning_rate * schedule_factor(&ac->schedule, learner->updates)};
+    StepOfParts step = {ac, clip_scale(norm, recipe->train_max_grad_norm),
+                        recipe->train_learning_rate * schedule_factor(&ac->schedule, learner->updates)};
     ac->optimizer_steps++;
     if (in_halves(&ac->policy, &ac->minibatch)) cpu_team_run(2, step_part, &step);
     else
@@ -296,4 +297,19 @@ void actor_critic_report(const ActorCritic *ac, Learner *learner, const Measures
     learner_metric(learner, "clip_fraction", measures->clip_fraction * per_step);
     learner_metric(learner, "grad_norm", measures->grad_norm * per_step);
     learner_metric(learner, "learning_rate", measures->learning_rate);
+}
+
+Status actor_critic_one_pass(Learner *learner, const char *loss) {
+    const Recipe *recipe = learner->recipe;
+    ActorCritic *ac = learner->self;
+    Measures measures = {0};
+    Losses losses = {.policy = policy_loss_find(loss), .first_pass = true, .ent_coef = recipe->rl_ent_coef, .vf_coef = recipe->rl_vf_coef};
+    int64_t n;
+    TRY(actor_critic_rows(ac, learner, &n));
+    minibatch_take(&ac->minibatch, &ac->rollout, ac->rows, n);
+    if (recipe->rl_normalize_advantage) advantages_normalise(ac->minibatch.advantages, NULL, n, NORMALISE_STD, 1e-8);
+    TRY(actor_critic_gradient(&ac->policy, &ac->minibatch, &losses, &measures, NULL));
+    TRY(actor_critic_step(ac, learner, &measures));
+    actor_critic_report(ac, learner, &measures);
+    return ST_OK;
 }

@@ -69,6 +69,8 @@ Status actor_critic_rows(ActorCritic *ac, Learner *learner, int64_t *n);
 /* Behind actor_critic_gradient of ac->minibatch: clips the gradients to train.max_grad_norm, steps the optimiser, clears the gradients. ST_NUMERIC
  * naming the parameter when a gradient is not finite. */
 Status actor_critic_step(ActorCritic *ac, Learner *learner, Measures *measures);
+/* All of that for an algorithm that learns once from each rollout, whose advantages and returns are there; `loss`: of policy_losses.def. */
+Status actor_critic_one_pass(Learner *learner, const char *loss);
 /* Means of the measures, and how well values predicted the returns, as metrics. */
 void actor_critic_report(const ActorCritic *ac, Learner *learner, const Measures *measures);
 

@@ -6,19 +6,9 @@ static Status update(Learner *learner) {
     const Recipe *recipe = learner->recipe;
     ActorCritic *ac = learner->self;
     Rollout *rollout = &ac->rollout;
-    Measures measures = {0};
-    Losses losses = {.policy = policy_loss_find("a2c"), .first_pass = true, .ent_coef = recipe->rl_ent_coef, .vf_coef = recipe->rl_vf_coef};
-    int64_t n;
-
     TRY(rollout_fill(rollout, learner, &ac->policy));
     returns_gae(&rollout->batch, rollout->behind, recipe->rl_gamma, recipe->rl_gae_lambda, rollout->advantages, rollout->returns);
-    TRY(actor_critic_rows(ac, learner, &n));
-    minibatch_take(&ac->minibatch, rollout, ac->rows, n);
-    if (recipe->rl_normalize_advantage) advantages_normalise(ac->minibatch.advantages, NULL, n, NORMALISE_STD, 1e-8);
-    TRY(actor_critic_gradient(&ac->policy, &ac->minibatch, &losses, &measures, NULL));
-    TRY(actor_critic_step(ac, learner, &measures));
-    actor_critic_report(ac, learner, &measures);
-    return ST_OK;
+    return actor_critic_one_pass(learner, "a2c");
 }
 
 static Status open(Learner *learner) { return actor_critic_open(learner, true, 1); }

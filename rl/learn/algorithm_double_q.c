@@ -21,8 +21,6 @@ static Status open(Learner *learner) {
     return values_new(learner, self->t.A, &self->Q2);
 }
 
-static Status update(Learner *learner) { return tabular_update(learner, learn); }
-
 static void policy(Learner *learner, Keeper *keeper) {
     const DoubleQ *self = learner->self;
     tabular_policy(learner, keeper);
@@ -36,7 +34,7 @@ static void keep(Learner *learner, Keeper *keeper) {
 }
 
 const Algorithm algorithm_double_q = {
-    .name = "double_q", .help = "double Q-learning on tables or tiles (van Hasselt 2010)", .tabular = true, .discrete = true,
+    .name = "double_q", .help = "double Q-learning on tables or tiles (van Hasselt 2010)",
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES,
-    .open = open, .update = update, .act = tabular_act, .policy = policy, .keep = keep, .values = tabular_values,
+    .open = open, .learn = learn, .policy = policy, .keep = keep, OF_A_TABLE,
 };

@@ -49,8 +49,6 @@ static Status open(Learner *learner) {
     return ST_OK;
 }
 
-static Status update(Learner *learner) { return tabular_update(learner, learn); }
-
 static void keep(Learner *learner, Keeper *keeper) {
     const DynaQ *self = learner->self;
     size_t n = (size_t)(self->t.Q.n * self->t.A);
@@ -65,13 +63,6 @@ static void keep(Learner *learner, Keeper *keeper) {
 const Algorithm algorithm_dyna_q = {
     .name = "dyna_q",
     .help = "Dyna-Q: Q-learning with rl.planning_steps from a learned model a step (Sutton 1990)",
-    .tabular = true,
-    .discrete = true,
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES "planning_steps",
-    .open = open,
-    .update = update,
-    .act = tabular_act,
-    .policy = tabular_policy,
-    .keep = keep,
-    .values = tabular_values,
+    .open = open, .learn = learn, .policy = tabular_policy, .keep = keep, OF_A_TABLE,
 };

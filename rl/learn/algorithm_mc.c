@@ -46,8 +46,6 @@ static Status open(Learner *learner) {
     return memory_open(learner, recipe->rl_max_episode, &mc->memory);
 }
 
-static Status update(Learner *learner) { return tabular_update(learner, learn); }
-
 static void keep(Learner *learner, Keeper *keeper) {
     const MonteCarlo *mc = learner->self;
     tabular_keep(learner, keeper);
@@ -57,13 +55,6 @@ static void keep(Learner *learner, Keeper *keeper) {
 const Algorithm algorithm_mc = {
     .name = "mc",
     .help = "Monte Carlo, first or every visit (rl.visits): values of a given policy (rl.policy), or control",
-    .tabular = true,
-    .discrete = true,
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING KEYS_OF_STEP_SIZES "policy visits max_episode",
-    .open = open,
-    .update = update,
-    .act = tabular_act,
-    .policy = tabular_policy,
-    .keep = keep,
-    .values = tabular_values,
+    .open = open, .learn = learn, .policy = tabular_policy, .keep = keep, OF_A_TABLE,
 };

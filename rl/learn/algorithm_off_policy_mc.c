@@ -66,8 +66,6 @@ static Status open(Learner *learner) {
     return memory_open(learner, recipe->rl_max_episode, &self->memory);
 }
 
-static Status update(Learner *learner) { return tabular_update(learner, learn); }
-
 static void keep(Learner *learner, Keeper *keeper) {
     const OffPolicy *self = learner->self;
     tabular_keep(learner, keeper);
@@ -78,13 +76,6 @@ static void keep(Learner *learner, Keeper *keeper) {
 const Algorithm algorithm_off_policy_mc = {
     .name = "off_policy_mc",
     .help = "Monte Carlo by importance sampling (rl.importance): values of a given policy (rl.policy), or control",
-    .tabular = true,
-    .discrete = true,
     .keys = KEYS_OF_TABLES KEYS_OF_EXPLORING "policy importance max_episode",
-    .open = open,
-    .update = update,
-    .act = tabular_act,
-    .policy = tabular_policy,
-    .keep = keep,
-    .values = tabular_values,
+    .open = open, .learn = learn, .policy = tabular_policy, .keep = keep, OF_A_TABLE,
 };

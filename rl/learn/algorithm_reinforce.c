@@ -9,21 +9,11 @@ static Status update(Learner *learner) {
     const Recipe *recipe = learner->recipe;
     ActorCritic *ac = learner->self;
     Rollout *rollout = &ac->rollout;
-    Measures measures = {0};
-    Losses losses = {.policy = policy_loss_find("reinforce"), .first_pass = true, .ent_coef = recipe->rl_ent_coef, .vf_coef = recipe->rl_vf_coef};
-    int64_t n;
-
     TRY(rollout_episodes(rollout, learner, &ac->policy));
     returns_discounted(&rollout->batch, rollout->behind, recipe->rl_gamma, rollout->returns);
     for (int64_t i = 0; i < rollout->batch.T * rollout->batch.B; i++)
         rollout->advantages[i] = rollout->returns[i] - (recipe->rl_baseline ? rollout->batch.values[i] : 0);
-    TRY(actor_critic_rows(ac, learner, &n));
-    minibatch_take(&ac->minibatch, rollout, ac->rows, n);
-    if (recipe->rl_normalize_advantage) advantages_normalise(ac->minibatch.advantages, NULL, n, NORMALISE_STD, 1e-8);
-    TRY(actor_critic_gradient(&ac->policy, &ac->minibatch, &losses, &measures, NULL));
-    TRY(actor_critic_step(ac, learner, &measures));
-    actor_critic_report(ac, learner, &measures);
-    return ST_OK;
+    return actor_critic_one_pass(learner, "reinforce");
 }
 
 static Status open(Learner *learner) { return actor_critic_open(learner, learner->recipe->rl_baseline, 1); }

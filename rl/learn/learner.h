@@ -20,6 +20,7 @@
 #include "rl/mdp/mdp.h"
 
 typedef struct Learner Learner;
+struct Step; /* of table.h */
 
 /* One file algorithm_<name>.c and one line of algorithms.def each. */
 typedef struct Algorithm {
@@ -35,6 +36,7 @@ typedef struct Algorithm {
     Status (*reserve)(Learner *learner, TrainMemory *memory);
     /* Some environment steps and what is learned from them; the same bits for any number of threads. */
     Status (*update)(Learner *learner);
+    void (*learn)(Learner *learner, const struct Step *step); /* what tabular_update calls for each step; NULL: `update` is another one */
     /* Actions (n, action.size) for n observations; greedy: the best ones, else as while training, drawn from `key`. Changes nothing of what is
      * learned. */
     Status (*act)(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions);

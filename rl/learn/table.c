@@ -159,7 +159,7 @@ static void choose_missing(Tabular *t) {
     }
 }
 
-static void learn_from_copy(Learner *learner, int64_t copy, void (*learn)(Learner *learner, const Step *step)) {
+static void learn_from_copy(Learner *learner, int64_t copy) {
     Tabular *t = learner->self;
     const Env *env = learner->env;
     bool ended = env->terminated[copy] || env->truncated[copy];
@@ -176,12 +176,12 @@ static void learn_from_copy(Learner *learner, int64_t copy, void (*learn)(Learne
         .b = t->b[copy],
     };
     t->actions[copy] = -1;
-    learn(learner, &step);
+    learner->algorithm->learn(learner, &step);
     if (ended) observe(t, env->observations, copy, S);
     else memcpy(S, S_next, (size_t)t->features.active * sizeof *S);
 }
 
-Status tabular_update(Learner *learner, void (*learn)(Learner *learner, const Step *step)) {
+Status tabular_update(Learner *learner) {
     Tabular *t = learner->self;
     set_schedules(learner);
     t->key = learner_key(learner, RNG_EXPLORE, 0);
@@ -192,7 +192,7 @@ Status tabular_update(Learner *learner, void (*learn)(Learner *learner, const St
     for (int64_t i = 0; i < t->recipe->rl_num_steps; i++) {
         choose_missing(t);
         TRY(learner_step(learner, t->actions));
-        for (int64_t copy = 0; copy < t->copies; copy++) learn_from_copy(learner, copy, learn);
+        for (int64_t copy = 0; copy < t->copies; copy++) learn_from_copy(learner, copy);
     }
     if (!t->pi && !t->judged && t->epsilon_schedule != HARMONIC) learner_metric(learner, "epsilon", t->epsilon);
     if (t->alpha_schedule == LINEAR) learner_metric(learner, "alpha", t->alpha);
@@ -270,17 +270,6 @@ Status need_numbered_states(const Learner *learner, const char *what) {
     return status_hint(ST_CONFIG, "take rl.tilings: 1, or td, sarsa or q_learning");
 }
 
-Status steps_open(Learner *learner, Memory *memory, Traces *traces) {
-    const Recipe *recipe = learner->recipe;
-    if (recipe->rl_n_step > 1 && recipe->rl_lambda > 0)
-        return status_hint(status_fail(ST_CONFIG, "'rl.n_step' and 'rl.lambda' do not go together"),
-                           "n steps are looked ahead, or all steps with traces that fade by lambda: leave one out");
-    if (strcmp(recipe->rl_traces, "accumulating") != 0 && !(recipe->rl_lambda > 0))
-        return status_hint(status_fail(ST_CONFIG, "'rl.traces' does nothing without 'rl.lambda'"), "0.8 to 0.95 are usual");
-    if (recipe->rl_lambda > 0) return traces_open(learner, traces);
-    return recipe->rl_n_step > 1 ? memory_open(learner, recipe->rl_n_step, memory) : ST_OK;
-}
-
 Status tabular_open(Learner *learner, size_t size, Judged judged) {
     const Env *env = learner->env;
     const Recipe *recipe = learner->recipe;
@@ -308,6 +297,37 @@ Status tabular_open(Learner *learner, size_t size, Judged judged) {
     TRY(policy_open(learner, &t->pi));
     t->judged = t->pi;
     return ST_OK;
+}
+
+/* ---- one step, n steps or traces ---- */
+
+Status steps_open(Learner *learner, Judged judged) {
+    const Recipe *recipe = learner->recipe;
+    TRY(tabular_open(learner, sizeof(Steps), judged));
+    Steps *self = learner->self;
+    if (recipe->rl_n_step > 1 && recipe->rl_lambda > 0)
+        return status_hint(status_fail(ST_CONFIG, "'rl.n_step' and 'rl.lambda' do not go together"),
+                           "n steps are looked ahead, or all steps with traces that fade by lambda: leave one out");
+    if (strcmp(recipe->rl_traces, "accumulating") != 0 && !(recipe->rl_lambda > 0))
+        return status_hint(status_fail(ST_CONFIG, "'rl.traces' does nothing without 'rl.lambda'"), "0.8 to 0.95 are usual");
+    if (recipe->rl_lambda > 0) return traces_open(learner, &self->traces);
+    return recipe->rl_n_step > 1 ? memory_open(learner, recipe->rl_n_step, &self->memory) : ST_OK;
+}
+
+void steps_learn(Learner *learner, const Step *step, int64_t A, int64_t A_next) {
+    Steps *self = learner->self;
+    Tabular *t = &self->t;
+    double next = value_of(&t->Q, step->S_next, A_next);
+    if (t->recipe->rl_lambda > 0) traces_learn(t, &self->traces, &t->Q, step, A, next);
+    else if (t->recipe->rl_n_step > 1) memory_learn_n_step(t, &self->memory, &t->Q, t->recipe->rl_n_step, step, A_next);
+    else learn_toward(t, &t->Q, step->S, A, step->R + step->gamma * next);
+}
+
+void steps_keep(Learner *learner, Keeper *keeper) {
+    const Steps *self = learner->self;
+    tabular_keep(learner, keeper);
+    memory_keep(&self->memory, &self->t, keeper);
+    traces_keep(&self->traces, &self->t, keeper);
 }
 
 /* ---- what is kept, what is told ---- */

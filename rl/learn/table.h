@@ -6,7 +6,8 @@
  *         Tabular *t = learner->self;
  *         learn_toward(t, &t->Q, step->S, step->A, step->R + step->gamma * value_best(t, step->S_next));
  *     }
- *     static Status update(Learner *learner) { return tabular_update(learner, learn); }
+ *     static Status open(Learner *learner) { return tabular_open(learner, sizeof(Tabular), ACTION_VALUES); }
+ *     const Algorithm algorithm_q_learning = {.name = "q_learning", .open = open, .learn = learn, OF_A_TABLE, ...};
  *
  * A state is its features: the row of a table, or one tile of each tiling; q(s,a) is the sum of their weights. Copies of the environment step
  * together and learn one after the other into the same table; with one copy everything happens in the textbook's order. All random choices of an
@@ -83,9 +84,9 @@ typedef struct Tabular {
 typedef enum Judged { ACTION_VALUES, STATE_VALUES } Judged;
 /* Makes learner->self, `size` bytes that begin with a Tabular. ST_CONFIG: a policy file that does not fit, tiles that can't be. */
 Status tabular_open(Learner *learner, size_t size, Judged judged);
-/* rl.num_steps steps of every copy, each handed to `learn`. */
-Status tabular_update(Learner *learner, void (*learn)(Learner *learner, const Step *step));
 /* The table's parts of an Algorithm. */
+#define OF_A_TABLE .tabular = true, .discrete = true, .update = tabular_update, .act = tabular_act, .values = tabular_values
+Status tabular_update(Learner *learner); /* rl.num_steps steps of every copy, each handed to Algorithm.learn */
 Status tabular_act(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions);
 void tabular_policy(Learner *learner, Keeper *keeper);
 void tabular_keep(Learner *learner, Keeper *keeper);
@@ -152,7 +153,12 @@ void traces_keep(const Traces *traces, const Tabular *t, Keeper *keeper);
  */
 void traces_learn(Tabular *t, Traces *traces, Values *values, const Step *step, int64_t A, double next);
 
-/* Steps ahead or traces, as the recipe wants. ST_CONFIG for both at once, and for rl.traces without rl.lambda. */
-Status steps_open(Learner *learner, Memory *memory, Traces *traces);
+/* ---- one step, n steps or traces, as rl.n_step and rl.lambda want ---- */
+
+typedef struct Steps { Tabular t; Memory memory; Traces traces; } Steps; /* learner->self of the functions below */
+Status steps_open(Learner *learner, Judged judged); /* ST_CONFIG for both at once, and for rl.traces without rl.lambda */
+void steps_keep(Learner *learner, Keeper *keeper);
+/* Q(S,A), and with steps or traces what came before, learn from R and Q(S',A_next). */
+void steps_learn(Learner *learner, const Step *step, int64_t A, int64_t A_next);
 
 #endif
