@@ -108,6 +108,8 @@ Change form_sweep_tiles(const MdpForm *form, Sweep sweep, Change none);
 
 /* The best value of one state; *best, unless NULL, is its first row. */
 double form_best(const MdpForm *form, int64_t state, const double *V, int64_t *best);
+/* V[state] becomes it; says by how much V changed, 0 where the state has ended. */
+double form_set_best(const MdpForm *form, int64_t state, double *V);
 /* rows[i] becomes the first best row of state i where that is better than rows[i] by more than `margin`; says how many changed. rows[i] < 0: none
  * yet. */
 int64_t form_improve(const MdpForm *form, const double *V, double margin, int64_t *rows);

@@ -13,10 +13,7 @@ Status mdp_solver_async(MdpWork *work, MdpSolution *solution) {
         change = 0;
         for (int32_t i = 0; i < form->n; i++) {
             int64_t s = (int64_t)rng_permute(key, (uint64_t)form->n, (uint64_t)i);
-            if (!form_is_live(form, s)) continue;
-            double value = form_best(form, s, work->V, NULL);
-            change = fmax(change, fabs(value - work->V[s]));
-            work->V[s] = value;
+            change = fmax(change, form_set_best(form, s, work->V));
         }
         work->iterations++;
     } while (!work_is_done(work, change));

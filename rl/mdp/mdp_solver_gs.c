@@ -9,12 +9,7 @@ Status mdp_solver_gs(MdpWork *work, MdpSolution *solution) {
     double change;
     do {
         change = 0;
-        for (int32_t s = 0; s < form->n; s++) {
-            if (!form_is_live(form, s)) continue;
-            double value = form_best(form, s, work->V, NULL);
-            change = fmax(change, fabs(value - work->V[s]));
-            work->V[s] = value;
-        }
+        for (int32_t s = 0; s < form->n; s++) change = fmax(change, form_set_best(form, s, work->V));
         work->iterations++;
     } while (!work_is_done(work, change));
     return ST_OK;

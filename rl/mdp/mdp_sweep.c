@@ -283,6 +283,13 @@ double form_best(const MdpForm *form, int64_t state, const double *V, int64_t *b
     return value;
 }
 
+double form_set_best(const MdpForm *form, int64_t state, double *V) {
+    if (!form_is_live(form, state)) return 0;
+    double old = V[state];
+    V[state] = form_best(form, state, V, NULL);
+    return fabs(V[state] - old);
+}
+
 int64_t form_improve(const MdpForm *form, const double *V, double margin, int64_t *rows) {
     int64_t changed = 0;
 #pragma omp parallel for schedule(static, BLOCK) reduction(+ : changed) if (form->n > 4 * BLOCK)
