@@ -15,6 +15,7 @@
 
 #include "data/data.h"
 #include "lib/infer/infer.h"
+#include "lib/train/training.h"
 
 extern const char tune_version[], tune_program[]; /* "0.1.0-g<commit>"; the same behind "tune " */
 
@@ -52,7 +53,7 @@ typedef struct RecipeCommand {
     const char *name;         /* "sft" */
     const Command *command;
     Recipe *recipe;
-    bool resume, dry_run;
+    TrainingOptions options;  /* its command: without options but --resume, and of urls without user, password and query */
     bool watch;               /* of tune rl */
 } RecipeCommand;
 typedef Status RecipeCommandRun(const RecipeCommand *job);
@@ -60,8 +61,6 @@ typedef Status RecipeCommandRun(const RecipeCommand *job);
  * top level, "reward" its key of that name, NULL behind the last. Keys of others are ST_CONFIG where they are typed, and in a file where they say how
  * to learn by rewards and rows are to be trained on. */
 Status recipe_command(int argc, char **argv, const char *name, const char *about, const char *const *sections, RecipeCommandRun *work);
-/* What was typed, so that a shell reads it as the same again; other options are left out, and of urls user, password and query are stars. */
-void recipe_command_line(const RecipeCommand *job, Str *text);
 
 /* For RewardOptions.secret and the like: what the variable `name` holds; NULL where it is not set. Libraries do not read the environment. */
 const char *secret_from_environment(void *context, const char *name);

@@ -215,11 +215,9 @@ static Status make(const RecipeCommand *command) {
     const Recipe *recipe = command->recipe;
     const char *folders[RECIPE_FOLDERS];
     SynthResult result;
-    Str typed = {0};
     SynthConfig config = {
         .recipe = recipe,
-        .resume = command->resume,
-        .dry_run = command->dry_run,
+        .options = command->options,
         .folders = folders,
         .secret = secret_from_environment,
         .on_plan = show_plan,
@@ -235,16 +233,13 @@ static Status make(const RecipeCommand *command) {
                          &(RewardOptions){.max_new_tokens = recipe->generate_max_new_tokens, .secret = secret_from_environment}, &job.rewards));
         config.reward = reward_rows;
     }
-    recipe_command_line(command, &typed);
-    config.command = str_text(&typed);
     Status status = synth_run(&config, &result);
     end_live_line();
     if (job.account.len) show_line("%s", str_text(&job.account));
     if (status == ST_OK && result.already_finished) status = read_finished(recipe, &result);
-    if (status == ST_OK && !command->dry_run) summarize(command, &result);
+    if (status == ST_OK && !command->options.dry_run) summarize(command, &result);
     rewards_close(job.rewards);
     str_release(&job.account);
-    str_release(&typed);
     return status;
 }
 

@@ -57,21 +57,16 @@ static void show_next(const Recipe *recipe) {
 static Status train(const RecipeCommand *job) {
     const Recipe *recipe = job->recipe;
     TrainResult result = {0};
-    Str typed = {0};
-    recipe_command_line(job, &typed);
     SftConfig config = {.recipe = job->recipe,
-                        .command = str_text(&typed),
-                        .resume = job->resume,
-                        .dry_run = job->dry_run,
+                        .options = job->options,
                         .on_plan = show_plan,
                         .on_progress = show_step,
                         .context = (void *)(uintptr_t)job};
     Status status = sft_run(&config, &result);
-    if (status == ST_OK && !job->dry_run) {
+    if (status == ST_OK && !job->options.dry_run) {
         show_training_result(job->command, recipe, &result);
         if (recipe->has_lora && !result.already_finished) show_next(recipe);
     }
-    str_release(&typed);
     return status;
 }
 

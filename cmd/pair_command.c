@@ -43,17 +43,12 @@ static void show_step(void *context, const Progress *p) { show_training_step(((c
 
 Status pair_command(const RecipeCommand *job, PairCommandRun *run) {
     TrainResult result = {0};
-    Str typed = {0};
-    recipe_command_line(job, &typed);
     PairRunConfig config = {.recipe = job->recipe,
-                            .command = str_text(&typed),
-                            .resume = job->resume,
-                            .dry_run = job->dry_run,
+                            .options = job->options,
                             .on_plan = show_plan,
                             .on_progress = show_step,
                             .context = (void *)(uintptr_t)job};
     Status status = run(&config, &result);
-    if (status == ST_OK && !job->dry_run) show_training_result(job->command, job->recipe, &result);
-    str_release(&typed);
+    if (status == ST_OK && !job->options.dry_run) show_training_result(job->command, job->recipe, &result);
     return status;
 }

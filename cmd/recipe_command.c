@@ -35,7 +35,8 @@ static void add_without_secrets(const char *argument, Str *text) {
     }
 }
 
-void recipe_command_line(const RecipeCommand *job, Str *text) {
+/* What was typed, so that a shell reads it as the same again. */
+static void command_line(const RecipeCommand *job, bool resume, Str *text) {
     const Command *command = job->command;
     Str shown = {0};
     str_printf(text, "tune %s", job->name);
@@ -45,7 +46,7 @@ void recipe_command_line(const RecipeCommand *job, Str *text) {
         str_append_char(text, ' ');
         str_append_shell(text, "%s", str_text(&shown));
     }
-    if (job->resume) str_append(text, " --resume");
+    if (resume) str_append(text, " --resume");
     str_release(&shown);
 }
 
@@ -120,10 +121,7 @@ static Status refuse_unread(const RecipeCommand *job) {
 
 static void add_options(const RecipeCommand *job, Str *line) {
     const Command *command = job->command;
-    const struct {
-        bool given;
-        const char *name;
-    } flags[] = {{command->quiet, "quiet"}, {command->json, "json"}, {command->profile, "profile"}, {job->watch, "watch"}};
+    const struct { bool given; const char *name; } flags[] = {{command->quiet, "quiet"}, {command->json, "json"}, {command->profile, "profile"}, {job->watch, "watch"}};
     if (command->threads) str_printf(line, " --threads %lld", (long long)command->threads);
     if (command->log) str_printf(line, " --log %lld", (long long)command->log);
     for (size_t i = 0; i < COUNT_OF(flags); i++)
@@ -131,10 +129,9 @@ static void add_options(const RecipeCommand *job, Str *line) {
 }
 
 /* With all that was said: another recipe, or another output, would be another run. */
-static void hint_resume(RecipeCommand *job) {
+static void hint_resume(const RecipeCommand *job) {
     Str line = {0};
-    job->resume = true;
-    recipe_command_line(job, &line);
+    command_line(job, true, &line);
     add_options(job, &line);
     status_hint(ST_INTERRUPTED, "go on with: %s", str_text(&line));
     str_release(&line);
@@ -143,9 +140,12 @@ static void hint_resume(RecipeCommand *job) {
 static Status run(RecipeCommand *job, const char *const *sections, RecipeCommandRun *work) {
     const Command *command = job->command;
     Recipe *recipe;
+    Str typed = {0};
     TRY(read_recipe(command, &recipe));
     recipe->program = tune_program;
     job->recipe = recipe;
+    command_line(job, job->options.resume, &typed);
+    job->options.command = str_text(&typed);
     Status status = refuse_others(job, sections);
     if (status == ST_OK) status = refuse_unread(job);
     if (status == ST_OK) {
@@ -153,6 +153,7 @@ static Status run(RecipeCommand *job, const char *const *sections, RecipeCommand
         status = work(job);
     }
     if (status == ST_INTERRUPTED) hint_resume(job);
+    str_release(&typed);
     recipe_free(recipe);
     return status;
 }
@@ -162,8 +163,8 @@ Status recipe_command(int argc, char **argv, const char *name, const char *about
     bool schema = false, done;
     Command command = {.arguments_help = "RECIPE [KEY=VALUE ...]", .help = about, .sections = sections};
     const Option options[] = {
-        {"--resume", OPTION_FLAG, &job.resume, NULL, "go on from the newest checkpoint, to the same bytes as an undisturbed run"},
-        {"--dry-run", OPTION_FLAG, &job.dry_run, NULL, "everything but training: what is read, what it takes"},
+        {"--resume", OPTION_FLAG, &job.options.resume, NULL, "go on from the newest checkpoint, to the same bytes as an undisturbed run"},
+        {"--dry-run", OPTION_FLAG, &job.options.dry_run, NULL, "everything but training: what is read, what it takes"},
         {"--schema", OPTION_FLAG, &schema, NULL, "print the JSON schema of recipes"},
         {strcmp(name, "rl") == 0 ? "--watch" : NULL, OPTION_FLAG, &job.watch, NULL,
          "in the end show an episode of what was learned, step by step (environments)"},

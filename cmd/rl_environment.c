@@ -22,7 +22,7 @@ static void print_plan(const Learner *learner, const TrainMemory *memory) {
 static void show_plan(void *context, const Learner *learner, const TrainMemory *memory) {
     const RecipeCommand *job = context;
     const Env *env = learner->env;
-    if (job->dry_run && job->command->json) print_plan(learner, memory);
+    if (job->options.dry_run && job->command->json) print_plan(learner, memory);
     Str actions = {0}, observations = {0};
     if (env->action.n) str_printf(&actions, "%lld action%s", (long long)env->action.n, plural(env->action.n));
     else str_printf(&actions, "actions of %lld number%s", (long long)env->action.size, plural(env->action.size));
@@ -105,21 +105,16 @@ static Status show_episode(const Recipe *recipe) {
 
 Status rl_environment(const RecipeCommand *job) {
     LearnResult result;
-    Str typed = {0};
-    recipe_command_line(job, &typed);
     LearnConfig config = {
         .recipe = job->recipe,
-        .command = str_text(&typed),
-        .resume = job->resume,
-        .dry_run = job->dry_run,
+        .options = job->options,
         .on_plan = show_plan,
         .on_progress = show_update,
         .on_values = show_values,
         .context = (void *)(uintptr_t)job,
     };
     Status status = learn_run(&config, &result);
-    str_release(&typed);
-    if (status != ST_OK || job->dry_run) return status;
+    if (status != ST_OK || job->options.dry_run) return status;
     summarize(job, &result);
     return job->watch && !job->command->json ? show_episode(job->recipe) : ST_OK;
 }

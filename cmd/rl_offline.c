@@ -59,19 +59,14 @@ static void summarize(const RecipeCommand *job, const IlqlResult *result) {
 
 Status rl_offline(const RecipeCommand *job) {
     IlqlResult result;
-    Str typed = {0};
-    recipe_command_line(job, &typed);
     IlqlRunConfig config = {
         .recipe = job->recipe,
-        .command = str_text(&typed),
-        .resume = job->resume,
-        .dry_run = job->dry_run,
+        .options = job->options,
         .on_plan = show_plan,
         .on_progress = show_step,
         .context = (void *)(uintptr_t)job,
     };
     Status status = ilql_run(&config, &result);
-    str_release(&typed);
-    if (status == ST_OK && !job->dry_run) summarize(job, &result);
+    if (status == ST_OK && !job->options.dry_run) summarize(job, &result);
     return status;
 }

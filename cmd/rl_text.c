@@ -69,20 +69,15 @@ static void summarize(const RecipeCommand *job, const TextRlResult *result) {
 
 Status rl_text(const RecipeCommand *job) {
     TextRlResult result;
-    Str typed = {0};
-    recipe_command_line(job, &typed);
     TextRlConfig config = {
         .recipe = job->recipe,
-        .command = str_text(&typed),
-        .resume = job->resume,
-        .dry_run = job->dry_run,
+        .options = job->options,
         .rewards = {.secret = secret_from_environment},
         .on_plan = show_plan,
         .on_progress = show_step,
         .context = (void *)(uintptr_t)job,
     };
     Status status = text_rl_run(&config, &result);
-    str_release(&typed);
-    if (status == ST_OK && !job->dry_run) summarize(job, &result);
+    if (status == ST_OK && !job->options.dry_run) summarize(job, &result);
     return status;
 }

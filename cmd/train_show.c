@@ -4,7 +4,7 @@
 #include <math.h>
 
 void print_training_plan(const RecipeCommand *job, const TrainPlan *plan) {
-    if (!job->dry_run || !job->command->json) return;
+    if (!job->options.dry_run || !job->command->json) return;
     JsonWriter w = {0};
     jw_object(&w, NULL);
     jw_int(&w, "rows", plan->rows);

@@ -280,7 +280,7 @@ static Status save_result(void *context, const char *run_dir) {
 /* Where the template writes the date, the run's recipe keeps it. What makes tokens of rows goes before memory is planned. */
 static Status load_data(Sft *sft) {
     const char *day;
-    TRY(recipe_day(sft->recipe, sft->config->resume, &day));
+    TRY(recipe_day(sft->recipe, sft->config->options.resume, &day));
     TRY(recipe_rows_open(sft->recipe, &sft->model->config, day, &sft->rows));
     if (!sft->recipe->data_now && chat_writes_date(sft->rows.chat)) {
         sft->dated = recipe_dated(sft->recipe, day);
@@ -361,7 +361,7 @@ static Status make_plan(Sft *sft, TrainMemory *memory) {
     const Params *params = &sft->model->params;
     PlanStep first;
     TRY(data_plan_step(&sft->plan, 0, &first));
-    TRY(trainer_memory(&sft->trainer, sft->config->resume ? sft->recipe->output : NULL, memory));
+    TRY(trainer_memory(&sft->trainer, sft->config->options.resume ? sft->recipe->output : NULL, memory));
     TRY(data_plan_largest(&sft->plan, sft->total_steps, &sft->examples, &sft->n_examples));
     sft->told = (SftPlan){
         .train = sft->rows.train->counts,
@@ -438,5 +438,5 @@ Status sft_run(const SftConfig *config, TrainResult *result) {
         .result = result,
     };
     *result = (TrainResult){.best_step = -1};
-    return training_run(&kind, &sft, &sft.recipe, &(TrainingOptions){config->command, config->resume, config->dry_run});
+    return training_run(&kind, &sft, &sft.recipe, &config->options);
 }

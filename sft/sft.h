@@ -11,6 +11,7 @@
 #define TUNE_SFT_H
 
 #include "data/check.h"
+#include "lib/train/training.h"
 
 /* What a run will do, known before its first step. */
 typedef struct SftPlan {
@@ -27,9 +28,7 @@ typedef struct SftPlan {
 } SftPlan;
 typedef struct SftConfig {
     const Recipe *recipe;
-    const char *command;           /* as it was typed, for the run's record; may be NULL */
-    bool resume;
-    bool dry_run;                  /* everything but training: nothing is written but data.cache */
+    TrainingOptions options;
     void (*on_plan)(void *context, const SftPlan *plan);          /* before the first step; may be NULL */
     void (*on_progress)(void *context, const Progress *progress); /* may be NULL */
     void *context;

@@ -278,7 +278,7 @@ Status run_with(const Overrides *o, const SynthConfig *base, SynthResult *result
     return status;
 }
 
-Status run(const Overrides *o, bool resume, SynthResult *result) { return run_with(o, &(SynthConfig){.resume = resume}, result); }
+Status run(const Overrides *o, bool resume, SynthResult *result) { return run_with(o, &(SynthConfig){.options.resume = resume}, result); }
 
 char *read_output(const char *output, const char *name) {
     Str text = {0};

@@ -544,7 +544,7 @@ static void a_resumed_run_is_the_undisturbed_one(void **state) {
         check_status(learn_run(&(LearnConfig){.recipe = b, .on_progress = stopped ? interrupt_after_four_steps : interrupt_after_six_steps}, &result),
                      ST_INTERRUPTED);
         interrupt_clear();
-        check_ok(learn_run(&(LearnConfig){.recipe = b, .resume = true}, &result));
+        check_ok(learn_run(&(LearnConfig){.recipe = b, .options.resume = true}, &result));
         check_same_run(runs[i].settings, whole, parts, "policy.safetensors");
         check_summaries_agree(runs[i].settings, whole, parts);
         recipe_free(a);
@@ -563,7 +563,7 @@ static void what_does_not_come_out_the_same_is_cut_off(void **state) {
     check_status(learn_run(&(LearnConfig){.recipe = recipe, .on_progress = interrupt_after_four_steps}, &result), ST_INTERRUPTED);
     interrupt_clear();
     check_ok(file_write_all(temp_file(folder, "mark"), "", 0));
-    check_ok(learn_run(&(LearnConfig){.recipe = recipe, .resume = true}, &result));
+    check_ok(learn_run(&(LearnConfig){.recipe = recipe, .options.resume = true}, &result));
     assert_int_equal(warnings, 1);
     assert_int_equal(result.episodes, 2); /* of the two copies; the new ones are one step old */
     assert_int_equal(result.steps, 8);
@@ -591,13 +591,13 @@ static void an_environment_that_stays_dead_loses_nothing(void **state) {
         check_contains(status_text(), "failed 6 times in a row");
         check_contains(status_hint_text(), "a checkpoint of step 2 is saved in");
         check_contains(status_hint_text(), "--resume");
-        check_status(learn_run(&(LearnConfig){.recipe = a, .resume = true}, &result), ST_RESOURCE); /* still dead */
+        check_status(learn_run(&(LearnConfig){.recipe = a, .options.resume = true}, &result), ST_RESOURCE); /* still dead */
         check_ok(file_write_all(temp_file(folder, "mark"), "cured", 5));
         check_status(learn_run(&(LearnConfig){.recipe = b, .on_progress = interrupt_after_four_steps}, &result), ST_INTERRUPTED);
         interrupt_clear();
         check_same_run(runs[i], dead, stopped, "checkpoints/step-2/tensors.safetensors");
-        check_ok(learn_run(&(LearnConfig){.recipe = a, .resume = true}, &result));
-        check_ok(learn_run(&(LearnConfig){.recipe = b, .resume = true}, &result));
+        check_ok(learn_run(&(LearnConfig){.recipe = a, .options.resume = true}, &result));
+        check_ok(learn_run(&(LearnConfig){.recipe = b, .options.resume = true}, &result));
         check_same_run(runs[i], dead, stopped, "policy.safetensors");
         check_summaries_agree(runs[i], dead, stopped);
         recipe_free(a);

@@ -45,7 +45,7 @@ static void interrupt_in_the_middle(void *context, const LearnProgress *progress
 static void learn(const Recipe *recipe, bool resume, bool interrupted) {
     LearnResult result;
     Status status =
-        learn_run(&(LearnConfig){.recipe = recipe, .resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
+        learn_run(&(LearnConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, interrupted ? ST_INTERRUPTED : ST_OK);
 }
@@ -149,7 +149,7 @@ static void what_does_not_fit_is_named(void **state) {
     for (size_t i = 0; i < COUNT_OF(faults); i++) {
         LearnResult result;
         Recipe *recipe = recipe_of(faults[i].settings, 4);
-        check_status(learn_run(&(LearnConfig){.recipe = recipe, .dry_run = true}, &result), ST_CONFIG);
+        check_status(learn_run(&(LearnConfig){.recipe = recipe, .options.dry_run = true}, &result), ST_CONFIG);
         check_text(faults[i].message);
         recipe_free(recipe);
     }

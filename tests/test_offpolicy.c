@@ -547,7 +547,7 @@ static void interrupt_in_the_middle(void *context, const LearnProgress *progress
 static void learn(const Recipe *recipe, bool resume, bool interrupted) {
     LearnResult result;
     Status status =
-        learn_run(&(LearnConfig){.recipe = recipe, .resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
+        learn_run(&(LearnConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, interrupted ? ST_INTERRUPTED : ST_OK);
 }

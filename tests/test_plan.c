@@ -259,10 +259,10 @@ static Status train(MemoryRun *run, const Recipe *recipe) {
     TrainResult result;
     TextRlResult learned;
     if (strncmp(run->rows, "prompts", 7) == 0)
-        return text_rl_run(&(TextRlConfig){.recipe = recipe, .dry_run = run->dry, .on_plan = keep_text_plan, .context = run}, &learned);
+        return text_rl_run(&(TextRlConfig){.recipe = recipe, .options.dry_run = run->dry, .on_plan = keep_text_plan, .context = run}, &learned);
     if (strncmp(run->rows, "pairs", 5) == 0)
-        return preference_run(&(PairRunConfig){.recipe = recipe, .dry_run = run->dry, .on_plan = keep_pair_plan, .context = run}, &result);
-    return sft_run(&(SftConfig){.recipe = recipe, .dry_run = run->dry, .on_plan = keep_plan, .context = run}, &result);
+        return preference_run(&(PairRunConfig){.recipe = recipe, .options.dry_run = run->dry, .on_plan = keep_pair_plan, .context = run}, &result);
+    return sft_run(&(SftConfig){.recipe = recipe, .options.dry_run = run->dry, .on_plan = keep_plan, .context = run}, &result);
 }
 
 /* Bytes of difference: 1.4 MiB were seen, by what code a process has touched; without evaluations in the plan it is 20 and more */

@@ -71,7 +71,7 @@ static Status run_lines(const char *name, const char *rows, const char *lines, b
     Recipe *recipe = recipe_of_lines(
         "model.path=%s/model\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\nlora.rank=4\nlora.alpha=8\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s",
         folder, folder, rows, folder, name, lines);
-    Status status = preference_run(&(PairRunConfig){.recipe = recipe, .resume = resume}, result);
+    Status status = preference_run(&(PairRunConfig){.recipe = recipe, .options.resume = resume}, result);
     recipe_free(recipe);
     return status;
 }
@@ -476,7 +476,7 @@ static void interrupted_reference(void **state) {
     check_ok(recipe_read(NULL, overrides, COUNT_OF(overrides), &recipe));
     check_status(preference_run(&(PairRunConfig){.recipe = recipe, .on_plan = interrupt_at_plan}, &result), ST_INTERRUPTED);
     interrupt_clear();
-    check_ok(preference_run(&(PairRunConfig){.recipe = recipe, .resume = true}, &result));
+    check_ok(preference_run(&(PairRunConfig){.recipe = recipe, .options.resume = true}, &result));
     assert_int_equal(result.steps, 4);
     recipe_free(recipe);
 }

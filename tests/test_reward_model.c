@@ -187,7 +187,7 @@ static Status run_lines(const char *name, const char *rows, const char *lines, b
     Recipe *recipe = recipe_of_lines(
         "model.path=%s/lm\nmodel.compute=f32\ndata.train=%s/%s\noutput=%s/%s\nseed=4\ntrain.weight_decay=0\ntrain.lr_scheduler=constant\n%s", folder,
         folder, rows, folder, name, lines);
-    Status status = reward_training_run(&(PairRunConfig){.recipe = recipe, .resume = resume}, result);
+    Status status = reward_training_run(&(PairRunConfig){.recipe = recipe, .options.resume = resume}, result);
     recipe_free(recipe);
     return status;
 }

@@ -178,7 +178,7 @@ static void a_killed_run_goes_on_to_the_same_bytes(void **state) {
         pid_t child = fork();
         if (child == 0) {
             answers_left = 5 + 9 * lives;
-            _exit(say(run_with(&killed, &(SynthConfig){.resume = lives > 0, .on_progress = lives < 3 ? die_after : NULL}, &result)));
+            _exit(say(run_with(&killed, &(SynthConfig){.options.resume = lives > 0, .on_progress = lives < 3 ? die_after : NULL}, &result)));
         }
         assert_int_equal(waitpid(child, &code, 0), child);
         if (lives < 3) assert_true(WIFSIGNALED(code));

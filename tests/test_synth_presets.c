@@ -106,7 +106,7 @@ static void presets_make_their_rows(void **state) {
         set(&o, "synth.max_requests=%lld", (long long)half);
         check_status(run_with(&o, &(SynthConfig){.reward = length_reward}, &result), ST_RESOURCE);
         o.n--;
-        check_ok(run_with(&o, &(SynthConfig){.reward = length_reward, .resume = true}, &result));
+        check_ok(run_with(&o, &(SynthConfig){.reward = length_reward, .options.resume = true}, &result));
         assert_int_equal(result.replayed, half);
         check_same(whole, stopped, "rows.jsonl");
         check_same(whole, stopped, "rejected.jsonl");
@@ -181,7 +181,7 @@ static void no_preset_keeps_empty_answers(void **state) {
         if (strcmp(names[i], "magpie") == 0) set(&o, "synth.user_turn='<user>'");
         if (i < 2) set(&o, "synth.examples=3");
         SynthResult result;
-        check_ok(run_with(&o, &(SynthConfig){.reward = length_reward, .dry_run = true, .on_plan = note_filters, .context = found}, &result));
+        check_ok(run_with(&o, &(SynthConfig){.reward = length_reward, .options.dry_run = true, .on_plan = note_filters, .context = found}, &result));
         for (size_t k = 0; k < COUNT_OF(usual); k++)
             if (found[k] != (k < 3 || i < 7)) fail_msg("preset '%s': filter '%s'", names[i], usual[k]); /* given prompts may be the same */
     }
@@ -354,7 +354,7 @@ static void evol_does_not_mind_likeness(void **state) {
         bool found = i == 0;
         SynthResult result;
         Overrides o = remote(names[i], "well", "", "plan");
-        check_ok(run_with(&o, &(SynthConfig){.dry_run = true, .on_plan = note_likeness, .context = &found}, &result));
+        check_ok(run_with(&o, &(SynthConfig){.options.dry_run = true, .on_plan = note_likeness, .context = &found}, &result));
         assert_int_equal(found, i == 1);
     }
 }

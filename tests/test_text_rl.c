@@ -46,8 +46,8 @@ static void interrupt_in_the_middle(void *context, const TextRlProgress *progres
 
 static void run(const Recipe *recipe, bool resume, bool interrupted) {
     TextRlResult result;
-    Status status =
-        text_rl_run(&(TextRlConfig){.recipe = recipe, .resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
+    Status status = text_rl_run(
+        &(TextRlConfig){.recipe = recipe, .options.resume = resume, .on_progress = interrupted ? interrupt_in_the_middle : NULL}, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, interrupted ? ST_INTERRUPTED : ST_OK);
 }

@@ -373,7 +373,7 @@ static void ilql_resumes_to_the_same_bytes(void **state) {
     check_ok(ilql_run(&(IlqlRunConfig){.recipe = recipes[0]}, &result));
     check_status(ilql_run(&(IlqlRunConfig){.recipe = recipes[1], .on_progress = interrupt_in_the_middle}, &result), ST_INTERRUPTED);
     interrupt_clear();
-    check_ok(ilql_run(&(IlqlRunConfig){.recipe = recipes[1], .resume = true}, &result));
+    check_ok(ilql_run(&(IlqlRunConfig){.recipe = recipes[1], .options.resume = true}, &result));
     static const char *const files[] = {"ilql_heads.safetensors", "model/model.safetensors"};
     for (int k = 0; k < 2; k++) {
         Str texts[2] = {{0}, {0}};
@@ -439,7 +439,7 @@ static void bad_rows_are_named(void **state) {
         snprintf(texts[1], 500, "data.train=%s", temp_text(test_folder, "faulty.jsonl", faults[i].row));
         const char *settings[] = {texts[0], texts[1], "rl.algorithm=ilql", "output=none"};
         check_ok(recipe_read(NULL, settings, 4, &recipe));
-        check_status(ilql_run(&(IlqlRunConfig){.recipe = recipe, .dry_run = true}, &result), ST_INPUT);
+        check_status(ilql_run(&(IlqlRunConfig){.recipe = recipe, .options.dry_run = true}, &result), ST_INPUT);
         check_text(faults[i].message);
         recipe_free(recipe);
     }

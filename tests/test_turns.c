@@ -272,7 +272,7 @@ static void templates_are_kept(void **state) {
 
 static void run(const Recipe *recipe, bool resume, void (*on_progress)(void *, const TextRlProgress *), Status wanted) {
     TextRlResult result;
-    Status status = text_rl_run(&(TextRlConfig){.recipe = recipe, .resume = resume, .on_progress = on_progress}, &result);
+    Status status = text_rl_run(&(TextRlConfig){.recipe = recipe, .options.resume = resume, .on_progress = on_progress}, &result);
     interrupt_clear();
     check_status_at(__FILE__, __LINE__, recipe->rl_algorithm, status, wanted);
 }

@@ -328,7 +328,7 @@ static Status check_inputs(Synth *s) {
 }
 
 static Status open_run(Synth *s) {
-    TRY(run_open(s->recipe, s->config->resume, &s->run));
+    TRY(run_open(s->recipe, s->config->options.resume, &s->run));
     TRY(check_inputs(s));
     const char *requests = run_path(s->run, "requests.jsonl"), *rows = run_path(s->run, "rows.jsonl"), *rejected = run_path(s->run, "rejected.jsonl");
     if (!requests || !rows || !rejected) return ST_RESOURCE;
@@ -554,20 +554,20 @@ static void show_plan(const Synth *s) {
 static Status keep_day(Synth *s) {
     const char *day;
     if (s->recipe->data_now) return ST_OK;
-    TRY(recipe_day(s->recipe, s->config->resume, &day));
+    TRY(recipe_day(s->recipe, s->config->options.resume, &day));
     s->dated = recipe_dated(s->recipe, day);
     s->recipe = &s->dated;
     return ST_OK;
 }
 
 static Status run(Synth *s, SynthResult *result) {
-    TRY(run_check(s->recipe, s->config->resume, &result->already_finished));
+    TRY(run_check(s->recipe, s->config->options.resume, &result->already_finished));
     if (result->already_finished) return ST_OK;
     TRY(keep_day(s));
     TRY(open_all(s));
-    if (!s->config->dry_run) TRY(open_run(s));
+    if (!s->config->options.dry_run) TRY(open_run(s));
     show_plan(s);
-    return s->config->dry_run ? ST_OK : run_rounds(s, result);
+    return s->config->options.dry_run ? ST_OK : run_rounds(s, result);
 }
 
 Status synth_run(const SynthConfig *config, SynthResult *result) {

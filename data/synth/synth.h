@@ -11,6 +11,7 @@
 
 #include "data/filter/filter.h"
 #include "data/synth/teacher.h"
+#include "lib/train/training.h"
 
 typedef struct SynthCount { const char *name; int64_t made, kept; } SynthCount;
 typedef struct SynthProgress {
@@ -48,8 +49,7 @@ typedef struct SynthPlan {
 typedef Status SynthReward(void *context, const FilterRow *rows, size_t n, double *values);
 typedef struct SynthConfig {
     const Recipe *recipe;
-    const char *command;     /* as it was typed, for the dataset card; NULL: none */
-    bool resume, dry_run;
+    TrainingOptions options;
     const char *const *folders; /* where prompts/NAME.jinja is looked for, in order */
     size_t n_folders;
     const char *(*secret)(void *context, const char *name); /* see TeacherOptions */

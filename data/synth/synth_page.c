@@ -307,7 +307,7 @@ static Status write_page(const Page *page) {
     str_append(&out, ": ");
     html_text(&out, s->preset->help);
     str_append(&out, "</p>\n");
-    if (s->config->command) html_element(&out, "code class=\"command\"", s->config->command);
+    if (s->config->options.command) html_element(&out, "code class=\"command\"", s->config->options.command);
     add_tiles(page, &out);
     str_append(&out, "<h2>How many, and why not more</h2>\n<div class=\"columns\">");
     add_shares(&out, "Task types", json_object_get(page->summary, "task_types"), "candidates");
@@ -356,7 +356,7 @@ static Status write_card(const Page *page) {
     Str out = {0};
     str_printf(&out, "# %s\n\nSynthetic rows, made by `tune data synth` with the preset `%s`: %s. Not checked by people.\n\n",
                path_name(s->recipe->output), s->preset->name, s->preset->help);
-    if (s->config->command) str_printf(&out, "    %s\n\n", s->config->command);
+    if (s->config->options.command) str_printf(&out, "    %s\n\n", s->config->options.command);
     str_printf(&out, "- rows: %zu of %lld asked for, in `rows.jsonl` (format `%s`)\n", s->n_rows, (long long)s->recipe->synth_num_rows,
                s->recipe->synth_format);
     if (json_object_get(page->summary, "selected"))

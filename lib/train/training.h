@@ -2,7 +2,7 @@
  * directory is made only when nothing can be refused any more.
  *
  *     static const TrainingKind kind = {recall, open, tell, started, train, release};
- *     return training_run(&kind, &sft, &sft.recipe, &(TrainingOptions){command, resume, dry_run});
+ *     return training_run(&kind, &sft, &sft.recipe, &config->options);
  */
 #ifndef TUNE_TRAINING_H
 #define TUNE_TRAINING_H
@@ -19,8 +19,9 @@ typedef struct TrainingKind {
     void (*release)(void *context);                         /* in any case, and before the report is written */
 } TrainingKind;
 typedef struct TrainingOptions {
-    const char *command; /* as it was typed, for the run's record; may be NULL */
-    bool resume, dry_run;
+    const char *command; /* as it was typed, for the run's record; NULL: not known */
+    bool resume;
+    bool dry_run;        /* everything but training: nothing is written but data.cache */
 } TrainingOptions;
 /* *recipe: the run's; `open` may put another one in its place, such as one with the day (recipe_dated). Writes report.html at the end, also of a run
  * that failed. Faults of these functions, of run_check, run_open and trainer_check_memory. */

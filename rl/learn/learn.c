@@ -183,7 +183,7 @@ Status learn_run(const LearnConfig *config, LearnResult *result) {
     if (learn.recipe->rl_total_steps < 1)
         return status_hint(status_fail(ST_CONFIG, "'rl.total_steps' is missing"), "say how many steps of the environment the run may take");
     TRY(environment_keys_check(learn.recipe, learn.recipe->rl_algorithm));
-    return training_run(&kind, &learn, &learn.recipe, &(TrainingOptions){config->command, config->resume, config->dry_run});
+    return training_run(&kind, &learn, &learn.recipe, &config->options);
 }
 
 /* ---- evaluation ---- */

@@ -1,11 +1,12 @@
 /* Runs that learn from an environment: the loop around an algorithm with its run directory, and the evaluation of what was learned.
  *
- *     TRY(learn_run(&(LearnConfig){.recipe = recipe, .resume = false}, &result));        // metrics, checkpoints, output/policy.safetensors
+ *     TRY(learn_run(&(LearnConfig){.recipe = recipe}, &result));                         // metrics, checkpoints, output/policy.safetensors
  *     TRY(learn_evaluate("runs/cartpole", &(EvaluationConfig){.episodes = 100}, &evaluation));
  */
 #ifndef TUNE_LEARN_H
 #define TUNE_LEARN_H
 
+#include "lib/train/training.h"
 #include "rl/learn/learner.h"
 
 typedef struct LearnProgress {
@@ -17,8 +18,7 @@ typedef struct LearnProgress {
 
 typedef struct LearnConfig {
     const Recipe *recipe;
-    const char *command;     /* as typed, for the record; NULL: not known */
-    bool resume, dry_run;
+    TrainingOptions options;
     void (*on_plan)(void *context, const Learner *learner, const TrainMemory *memory); /* before the first step; may be NULL */
     void (*on_progress)(void *context, const LearnProgress *progress); /* after each update; may be NULL */
     /* At the end, where the algorithm knows values of numbered states; may be NULL */

@@ -291,7 +291,7 @@ static Status plan_memory(Ilql *il, TrainMemory *memory) {
                             .model = il->model,
                             .tape = il->pass.tape,
                             .task = {.context = &largest, .largest_batch = largest_pass, .split = split}};
-    Status status = trainer_memory(&config, il->config->resume ? il->recipe->output : NULL, memory);
+    Status status = trainer_memory(&config, il->config->options.resume ? il->recipe->output : NULL, memory);
     experience_release(&largest.experience);
     return status;
 }
@@ -302,7 +302,7 @@ static Status plan_memory(Ilql *il, TrainMemory *memory) {
 static Status read_rows(Ilql *il) {
     Tokenizer *tokenizer = NULL;
     Chat *chat = NULL;
-    Status status = run_chat_open(&il->recipe, il->config->resume, &il->dated, &tokenizer, &chat);
+    Status status = run_chat_open(&il->recipe, il->config->options.resume, &il->dated, &tokenizer, &chat);
     if (status == ST_OK) status = offline_rows_read(il->recipe, &il->model->config, chat, tokenizer, &il->rows);
     chat_close(chat);
     tokenizer_free(tokenizer);
@@ -434,5 +434,5 @@ Status ilql_run(const IlqlRunConfig *config, IlqlResult *result) {
                .last_loss = (double)NAN};
     *result = (IlqlResult){0};
     if (!il.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
-    return training_run(&kind, &il, &il.recipe, &(TrainingOptions){config->command, config->resume, config->dry_run});
+    return training_run(&kind, &il, &il.recipe, &config->options);
 }

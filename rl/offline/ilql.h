@@ -8,6 +8,7 @@
 #ifndef TUNE_ILQL_H
 #define TUNE_ILQL_H
 
+#include "lib/train/training.h"
 #include "rl/offline/ilql_heads.h"
 #include "rl/offline/ilql_loss.h"
 #include "rl/offline/offline_rows.h"
@@ -22,8 +23,7 @@ typedef struct IlqlPlan {
 typedef struct IlqlProgress { int64_t step, total_steps; double loss, advantage, tokens_per_second, seconds_left; } IlqlProgress;
 typedef struct IlqlRunConfig {
     const Recipe *recipe;
-    const char *command;       /* as typed; NULL: not known */
-    bool resume, dry_run;
+    TrainingOptions options;
     void (*on_plan)(void *context, const IlqlPlan *plan);             /* may be NULL */
     void (*on_progress)(void *context, const IlqlProgress *progress); /* may be NULL */
     void *context;

@@ -224,7 +224,7 @@ static Status load_pairs(PairRun *run, const Tokenizer *tokenizer, const Chat *c
 static Status load_rows(PairRun *run) {
     Tokenizer *tokenizer = NULL;
     Chat *chat = NULL;
-    Status status = run_chat_open(&run->recipe, run->config->resume, &run->dated, &tokenizer, &chat);
+    Status status = run_chat_open(&run->recipe, run->config->options.resume, &run->dated, &tokenizer, &chat);
     if (status == ST_OK) status = load_pairs(run, tokenizer, chat);
     chat_close(chat);
     tokenizer_free(tokenizer);
@@ -311,7 +311,7 @@ static Status open(void *context, TrainMemory *memory) {
     TRY(open_parts(run));
     whole->trainer = trainer_config(run);
     TRY(data_plan_step(&run->plan, 0, &first));
-    TRY(trainer_memory(&whole->trainer, run->config->resume ? run->recipe->output : NULL, memory));
+    TRY(trainer_memory(&whole->trainer, run->config->options.resume ? run->recipe->output : NULL, memory));
     TRY(data_plan_largest(&run->plan, run->total_steps, &run->examples, &n));
     whole->plan = (PairPlan){.total_steps = run->total_steps,
                              .steps_per_epoch = (double)first.epoch_steps,
@@ -368,8 +368,7 @@ static void release(void *context) {
 static const TrainingKind kind = {recall, open, tell, started, train, release};
 
 Status pair_run(PairRun *run, TrainResult *result) {
-    const PairRunConfig *config = run->config;
     Whole whole = {.run = run, .result = result};
     *result = (TrainResult){.best_step = -1};
-    return training_run(&kind, &whole, &run->recipe, &(TrainingOptions){config->command, config->resume, config->dry_run});
+    return training_run(&kind, &whole, &run->recipe, &run->config->options);
 }

@@ -8,6 +8,7 @@
 #define TUNE_PAIR_RUN_H
 
 #include "lib/train/trained_model.h"
+#include "lib/train/training.h"
 #include "rl/pairs/pairs.h"
 
 typedef struct PairRun PairRun;
@@ -40,8 +41,7 @@ typedef struct PairPlan {
 } PairPlan;
 typedef struct PairRunConfig {
     const Recipe *recipe;
-    const char *command;     /* as it was typed, for the run's record; may be NULL */
-    bool resume, dry_run;
+    TrainingOptions options;
     void (*on_plan)(void *context, const PairRun *run, const PairPlan *plan); /* may be NULL */
     void (*on_progress)(void *context, const Progress *progress);             /* may be NULL */
     void *context;

@@ -139,7 +139,7 @@ static Status plan_memory(TextRl *rl, Largest *largest, TrainMemory *memory) {
                             .tape = rl->pass.tape,
                             .task = {.context = largest, .largest_batch = step, .split = split},
                             .beside = &largest->beside};
-    TRY(trainer_memory(&config, rl->config->resume ? rl->recipe->output : NULL, memory));
+    TRY(trainer_memory(&config, rl->config->options.resume ? rl->recipe->output : NULL, memory));
     size_t values = rl->value && rl->value->own ? optimizer_bytes(&rl->optimizer, &rl->value->model->params) : 0;
     memory->rollout = largest->beside;
     memory->optimizer += values; /* which is there already */

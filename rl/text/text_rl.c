@@ -226,7 +226,7 @@ Status text_open_policy(TextRl *rl, const RewardOptions *rewards) {
     RewardOptions options = *rewards;
     options.max_new_tokens = r->generate_max_new_tokens * (r->rl_env ? text_env_said_turns(r->rl_env) : 1);
     if (r->reward) TRY(rewards_open(r->reward, r->path, &options, &rl->rewards));
-    TRY(run_chat_open(&rl->recipe, rl->config && rl->config->resume, &rl->dated, &rl->tokenizer, &rl->chat));
+    TRY(run_chat_open(&rl->recipe, rl->config && rl->config->options.resume, &rl->dated, &rl->tokenizer, &rl->chat));
     rl->sampling = generate_memory_new(rl->model);
     if (!rl->sampling) return ST_RESOURCE;
     if (rl->rewards) TRY(rewards_attach(rl->rewards, &(RewardPolicy){rl->model, rl->tokenizer, rl->chat}));
@@ -439,5 +439,5 @@ Status text_rl_run(const TextRlConfig *config, TextRlResult *result) {
                  .stop_id = -1};
     *result = (TextRlResult){.first_reward = not_known, .last_reward = not_known, .first_eval = not_known, .last_eval = not_known};
     if (!rl.arena) return status_fail(ST_RESOURCE, "out of memory for the run");
-    return training_run(&kind, &rl, &rl.recipe, &(TrainingOptions){config->command, config->resume, config->dry_run});
+    return training_run(&kind, &rl, &rl.recipe, &config->options);
 }

@@ -6,7 +6,7 @@
 #ifndef TUNE_TEXT_RL_H
 #define TUNE_TEXT_RL_H
 
-#include "lib/train/train.h"
+#include "lib/train/training.h"
 #include "rl/reward/reward.h"
 #include "rl/text/text_algorithm.h"
 
@@ -25,8 +25,7 @@ typedef struct TextRlProgress {
 } TextRlProgress; /* eval_reward: NaN unless it is new */
 typedef struct TextRlConfig {
     const Recipe *recipe;
-    const char *command;       /* as typed; NULL: not known */
-    bool resume, dry_run;
+    TrainingOptions options;
     RewardOptions rewards;     /* its max_new_tokens is set from the recipe */
     void (*on_plan)(void *context, const TextRlPlan *plan);               /* may be NULL */
     void (*on_progress)(void *context, const TextRlProgress *progress);   /* may be NULL */
