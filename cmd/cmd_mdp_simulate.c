@@ -9,7 +9,6 @@
 #include "rl/env/env.h"
 
 enum { MOST_COPIES = 64, DEFAULT_EPISODES = 100, LONGEST_EPISODE = 10000 };
-#define MOST_TEXT ((size_t)1 << 30)
 
 typedef struct Simulate {
     const char *state, *actions, *policy;

@@ -30,7 +30,7 @@ void curve_add(Curve *curve, double value) {
 /* ---- dots ---- */
 
 /* across, down: characters */
-typedef struct Dots { int across, down, dots_across, dots_down; bool utf8; bool on[MAX_DOTS_DOWN][MAX_DOTS_ACROSS]; } Dots;
+typedef struct Dots { int across, down, dots_across, dots_down; bool on[MAX_DOTS_DOWN][MAX_DOTS_ACROSS]; } Dots;
 
 /* The mean of the bins that a column of dots stands for, or the line between two bins. */
 static double value_at(const Curve *curve, int column, int columns) {
@@ -85,7 +85,7 @@ static void append_label(double value, Str *out) {
 }
 
 void curve_write(const Curve *curve, int columns, int rows, bool utf8, Str *out) {
-    Dots dots = {.across = MIN(columns - LABEL - 2, MAX_DOTS_ACROSS / 2), .down = MIN(rows, MAX_DOTS_DOWN / 4), .utf8 = utf8};
+    Dots dots = {.across = MIN(columns - LABEL - 2, MAX_DOTS_ACROSS / 2), .down = MIN(rows, MAX_DOTS_DOWN / 4)};
     double low = (double)INFINITY, high = -(double)INFINITY;
     if (curve->n == 0 || dots.across < 4 || dots.down < 2) return;
     dots.dots_across = utf8 ? 2 * dots.across : dots.across;

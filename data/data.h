@@ -224,8 +224,6 @@ Status row_question(const json_t *row, const DataConfig *config, const Tokenizer
 /* The messages of a conversation's question, without the answer that it may end with: a new list, NULL where the row is no conversation. ST_INPUT. */
 Status row_question_messages(const json_t *row, json_t **messages);
 Status row_whole(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids);
-/* Text of an Alpaca row's prompt: Stanford's wording. */
-void alpaca_prompt(const char *instruction, const char *input, Str *text);
 /* ids of `text` with BOS where the post-processor adds it and the text does not begin with it; EOS never. */
 Status encode_prompt(const Tokenizer *tokenizer, const char *text, size_t len, Ids *ids);
 /* A prompt and what is to be answered, as one row with EOS at its end: trained from the border on, or everywhere with train_on: all. The ids are

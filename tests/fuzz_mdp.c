@@ -16,7 +16,7 @@ int LLVMFuzzerTestOneInput(const uint8_t *bytes, size_t len) {
     if (len > 1) fwrite(bytes + 1, 1, len - 1, file);
     fclose(file);
     NamedMdp *world;
-    Status status = mdp_read_file(path, &world);
+    Status status = mdp_open(path, &world);
     unlink(path);
     if (status == ST_OK) {
         ASSERT(mdp_check(world) == ST_OK, "%s", status_text());

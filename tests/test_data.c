@@ -123,27 +123,27 @@ static void answers_are_trained_from_the_border_on(void **state) {
     check_text("'data.train_on' is completion, but rows of format ids");
 }
 
+/* Of a row that is answered by "3". */
+static void check_alpaca(const char *row, const char *prompt) {
+    char tokens[512], marks[512];
+    int n = snprintf(tokens, sizeof tokens, "^%s3$", prompt);
+    memset(marks, '.', (size_t)n);
+    strcpy(marks + n - 2, "11");
+    Dataset *dataset;
+    check_ok(load("alpaca.json", row, &plain, &dataset));
+    check_example(dataset, 0, tokens, marks);
+    dataset_free(dataset);
+}
+
 static void alpaca_is_worded_as_by_its_authors(void **state) {
     (void)state;
-    Str text = {0};
-    alpaca_prompt("Add.", "1 2", &text);
-    assert_string_equal(
-        str_text(&text),
+    check_alpaca(
+        "[{\"instruction\": \"Add.\", \"input\": \"1 2\", \"output\": \"3\"}]",
         "Below is an instruction that describes a task, paired with an input that provides further context. Write a response that appropriately completes "
         "the request.\n\n### Instruction:\nAdd.\n\n### Input:\n1 2\n\n### Response:");
-    str_clear(&text);
-    alpaca_prompt("Add.", "", &text);
-    assert_string_equal(
-        str_text(&text),
+    check_alpaca(
+        "[{\"instruction\": \"Add.\", \"input\": null, \"output\": \"3\"}]",
         "Below is an instruction that describes a task. Write a response that appropriately completes the request.\n\n### Instruction:\nAdd.\n\n### Response:");
-    Dataset *dataset;
-    check_ok(load("alpaca.json", "[{\"instruction\": \"Add.\", \"input\": null, \"output\": \"3\"}]", &plain, &dataset));
-    Example example = dataset_example(dataset, 0);
-    assert_int_equal(example.n, text.len + 3);
-    assert_int_equal(example.trained, 2);
-    assert_int_equal(example_label(&example, (int32_t)text.len + 1), id_of('3'));
-    dataset_free(dataset);
-    str_release(&text);
 }
 
 static void check_labels(const Dataset *dataset, size_t i, const int32_t *expected, int32_t n) {

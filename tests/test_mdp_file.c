@@ -10,7 +10,7 @@ static char folder[256];
 
 static NamedMdp *read_as(const char *name, const char *text) {
     NamedMdp *world;
-    check_ok(mdp_read_file(temp_text(folder, name, text), &world));
+    check_ok(mdp_open(temp_text(folder, name, text), &world));
     return world;
 }
 
@@ -116,7 +116,7 @@ static void faults_have_their_line(void **state) {
     };
     for (size_t i = 0; i < COUNT_OF(cases); i++) {
         NamedMdp *world;
-        Status status = mdp_read_file(temp_text(folder, "bad.yaml", cases[i].text), &world);
+        Status status = mdp_open(temp_text(folder, "bad.yaml", cases[i].text), &world);
         if (status == ST_OK) fail_msg("case %zu was read: %s", i, cases[i].text);
         assert_null(world);
         check_text("bad.yaml");
@@ -124,7 +124,7 @@ static void faults_have_their_line(void **state) {
         if (cases[i].hint) check_contains(status_hint_text(), cases[i].hint);
     }
     NamedMdp *world;
-    check_status(mdp_read_file(temp_file(folder, "missing.yaml"), &world), ST_INPUT);
+    check_status(mdp_open(temp_file(folder, "missing.yaml"), &world), ST_INPUT);
 }
 
 static void builder_sorts_and_keeps_the_first_fault(void **state) {
@@ -170,7 +170,7 @@ static void broken(const uint8_t *bytes, size_t len, void *context) {
     fwrite(bytes, 1, len, file);
     fclose(file);
     NamedMdp *world;
-    if (mdp_read_file(path, &world) == ST_OK) check_ok(mdp_check(world));
+    if (mdp_open(path, &world) == ST_OK) check_ok(mdp_check(world));
     else assert_null(world);
     named_mdp_free(world);
 }
@@ -186,7 +186,7 @@ static void full_memory_is_a_status(void **state) {
     for (long n = 1;; n++) {
         NamedMdp *world;
         arena_fail_at(n);
-        Status status = mdp_read_file(path, &world);
+        Status status = mdp_open(path, &world);
         arena_fail_at(0);
         named_mdp_free(world);
         if (status == ST_OK) break;

@@ -325,7 +325,6 @@ static void post_processors(void **state) {
     assert_int_equal(tokenizer_eos(tokenizer), 41);
     assert_int_equal(tokenizer_pad(tokenizer), -1);
     assert_true(tokenizer_adds_bos(tokenizer));
-    assert_true(tokenizer_adds_eos(tokenizer));
     tokenizer_free(tokenizer);
     unlink(temp_file(test_folder, "tokenizer_config.json"));
     tokenizer = tokenizer_of(TEMPLATED);
@@ -743,7 +742,6 @@ static void real_stories(void **state) {
         str_release(&back);
     }
     assert_true(tokenizer_adds_bos(tokenizer));
-    assert_false(tokenizer_adds_eos(tokenizer));
     check_streams(tokenizer, "stories", 1000);
     tokenizer_free(tokenizer);
     json_decref(root);

@@ -19,11 +19,6 @@ static void append_opening(const char *system, bool with_input, Str *text) {
     str_append(text, ". Write a response that appropriately completes the request.\n\n");
 }
 
-void alpaca_prompt(const char *instruction, const char *input, Str *text) {
-    append_opening(NULL, input && input[0], text);
-    append_round(instruction, input, text);
-}
-
 static Status append_history(const json_t *history, Str *text) {
     if (!history || json_is_null(history)) return ST_OK;
     if (!json_is_array(history)) return status_fail(ST_INPUT, "'history' is no list of [instruction, response]");

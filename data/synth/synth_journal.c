@@ -21,7 +21,7 @@ static bool is_line(const char *line, size_t len) {
     return len > head + JOURNAL_KEY + 2 && memcmp(line, before_key, head) == 0 && line[head + JOURNAL_KEY] == '"' && line[len - 1] == '}';
 }
 
-/* Keys are hashes already. */
+/* Where the line with this key stands among the slots, or has its place. */
 static size_t place_of(const Journal *journal, const char *key) {
     size_t place = 5381;
     for (size_t i = 0; i < JOURNAL_KEY; i++) place = place * 33 + (unsigned char)key[i];

@@ -40,11 +40,11 @@ typedef struct Safetensors {
 /* A file, or a directory with model.safetensors or model.safetensors.index.json. ST_INPUT: missing, truncated, header too long or no JSON, holes or
  * overlaps, sizes that disagree with shapes, a tensor that the index promises and no shard has. */
 Status safetensors_open(const char *path, Safetensors **set);
-/* A file's bytes in memory, which stay the caller's and have to outlive the set. path: for messages. */
+/* For tests: a file's bytes in memory, which stay the caller's and have to outlive the set. path: for messages. */
 Status safetensors_parse(const void *bytes, size_t size, const char *path, Safetensors **set);
 void safetensors_close(Safetensors *set);
 const StoredTensor *safetensors_find(const Safetensors *set, const char *name);
-/* Element `i` of any float dtype or I32, I64; NaN for other dtypes. */
+/* For tests: element `i` of any float dtype or I32, I64; NaN for other dtypes. */
 double stored_get(const StoredTensor *tensor, int64_t i);
 
 /* Writes one file: declare all tensors, each by a name of its own, then hand over their bytes in the same order (any piece size). Appears whole or

@@ -231,14 +231,14 @@ typedef struct CpuInfo {
     char features[128];          /* "avx2 fma avx512f avx512_bf16 amx_bf16" */
 } CpuInfo;
 const CpuInfo *cpu_info(void);
-size_t cpu_scratch_bytes(void);  /* what kernels keep for themselves so far, all threads, bytes */
+size_t cpu_scratch_bytes(void);  /* for tests: what kernels keep for themselves so far, all threads, bytes */
 /* What they will keep beyond that for what has run on the meta device since cpu_plan_clear, bytes; without the few kilobytes of those that are not
  * products or attention. */
 size_t cpu_planned_bytes(void);
 void cpu_plan_clear(void);
 void cpu_plan(bool on);          /* for the meta device: on, kernels of products and attention only note what they would keep */
 double cpu_product_seconds(void); /* spent in matrix products so far, the head's log-probabilities with them */
-size_t cpu_packed_bytes(void);   /* what packed weights take now, bytes */
+size_t cpu_packed_bytes(void);   /* for tests: what packed weights take now, bytes */
 /* What products and memory reach on all threads, measured in about two seconds on the sizes of a small model's layers. */
 typedef struct CpuSpeed {
     double gflops_f32, gflops_bf16; /* best of the products, 10^9 operations per second; bf16 also where it is converted */

@@ -57,9 +57,8 @@ const char *tokenizer_token(const Tokenizer *tokenizer, int32_t id); /* as store
 bool tokenizer_is_special(const Tokenizer *tokenizer, int32_t id);
 int32_t tokenizer_bos(const Tokenizer *tokenizer); /* from tokenizer_config.json / special_tokens_map.json; -1 when there is none */
 int32_t tokenizer_eos(const Tokenizer *tokenizer);
-int32_t tokenizer_pad(const Tokenizer *tokenizer);
+int32_t tokenizer_pad(const Tokenizer *tokenizer); /* for tests: read to be checked, used by nothing */
 bool tokenizer_adds_bos(const Tokenizer *tokenizer); /* the post-processor (or add_bos_token) puts BOS before a text */
-bool tokenizer_adds_eos(const Tokenizer *tokenizer);
 
 /* Byte-level BPE from texts, with GPT-2's pattern. Ids: special tokens, the 256 bytes, then merges by frequency; of equally frequent pairs the one
  * whose bytes come last in the alphabet is first, so the result depends on nothing but the texts' words and counts. */

@@ -103,10 +103,6 @@ int32_t tokenizer_bos(const Tokenizer *tokenizer) { return tokenizer->bos; }
 int32_t tokenizer_eos(const Tokenizer *tokenizer) { return tokenizer->eos; }
 int32_t tokenizer_pad(const Tokenizer *tokenizer) { return tokenizer->pad; }
 bool tokenizer_adds_bos(const Tokenizer *tokenizer) { return tokenizer->post.before.n > 0 && tokenizer->post.before.data[0] == tokenizer->bos; }
-bool tokenizer_adds_eos(const Tokenizer *tokenizer) {
-    const Ids *after = &tokenizer->post.after;
-    return after->n > 0 && after->data[after->n - 1] == tokenizer->eos;
-}
 
 /* ---- loading ---- */
 

@@ -11,7 +11,6 @@
 #include <unistd.h>
 
 const char *run_dir(const Run *run) { return run->dir; }
-bool run_resumed(const Run *run) { return run->resumed; }
 bool run_finished(const Run *run) { return run->finished; }
 int64_t run_step(const Run *run) { return run->step; }
 const char *run_path(const Run *run, const char *name) { return path_join(run->arena, run->dir, name); }

@@ -96,7 +96,6 @@ Status run_check(const Recipe *recipe, bool resume, bool *finished);
 void run_close(Run *run);             /* NULL is fine */
 const char *run_dir(const Run *run);
 const char *run_path(const Run *run, const char *name); /* "output/name"; lives as long as the run */
-bool run_resumed(const Run *run);     /* the directory held this run before */
 bool run_finished(const Run *run);
 bool run_reported(const Run *run); /* it has its report.html */
 int64_t run_step(const Run *run);     /* of the checkpoint to start from; -1 = none, from the start */

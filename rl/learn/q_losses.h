@@ -3,7 +3,7 @@
  *     targets[i] = q_target(reward, gamma, terminated, next_q, NULL, n_actions);       // r + gamma max_a Q(s', a)
  *     double loss = td_loss(n, q_of_action, targets, NULL, 0, grad);                   // mean (q - target)^2
  *
- * For tokens the Bellman targets r_t + gamma V(s_{t+1}) are returns_n_step's with n = 1 and the V head's numbers as values.
+ * For tokens the Bellman targets r_t + gamma V(s_{t+1}) are returns_td_lambda's with lambda = 0 and the V head's numbers as values.
  */
 #ifndef TUNE_Q_LOSSES_H
 #define TUNE_Q_LOSSES_H

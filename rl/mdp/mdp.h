@@ -33,9 +33,6 @@ typedef struct NamedMdp {
 Status mdp_open(const char *spec, NamedMdp **world);
 /* The same with another gamma than the world's own, which a file then need not have; NAN: its own. */
 Status mdp_open_discounted(const char *spec, double gamma, NamedMdp **world);
-/* The file half of it. Unknown keys, states and actions are named with the nearest; faults have the file's line. ST_INPUT, ST_RESOURCE. */
-Status mdp_read_file(const char *path, NamedMdp **world);
-Status mdp_read_file_discounted(const char *path, double gamma, NamedMdp **world); /* gamma as for mdp_open_discounted */
 void named_mdp_free(NamedMdp *world); /* NULL is fine */
 /* A number that another process would hardly have, whatever its states are called. */
 uint64_t named_mdp_fingerprint(const NamedMdp *world);
@@ -44,7 +41,7 @@ uint64_t named_mdp_fingerprint(const NamedMdp *world);
 
 /* Probabilities of every live (s, a) within [0, 1] and with the sum 1 (to 1e-9), rewards finite, states that exist, gamma in [0, 1], a sound `start`.
  * ST_INPUT names state, action and what is wrong. Whether values exist when gamma is 1 is for mdp_solve and mdp_evaluate to say. */
-Status mdp_check(const NamedMdp *world);
+Status mdp_check(const NamedMdp *world); /* for tests: a world that was made has passed it */
 /* Marks in `reachable` (n_states) what can happen from the states of `start` (from any live state when it is NULL) under any policy. ST_RESOURCE. */
 Status mdp_reachable(const NamedMdp *world, bool *reachable);
 /* Appends "state 3" or "state 'home'"; "action 'left'". */

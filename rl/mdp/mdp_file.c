@@ -9,7 +9,7 @@
 #include <xxhash.h>
 #include <yaml.h>
 
-#include "rl/mdp/mdp.h"
+#include "rl/mdp/mdp_parts.h"
 
 #define MAX_BYTES ((size_t)1 << 30)
 enum { NO_WORD = -1, NOT_FOUND = -1 };
@@ -435,9 +435,7 @@ static Status read_text(const Str *text, double gamma, NamedMdp **world) {
     return status;
 }
 
-Status mdp_read_file(const char *path, NamedMdp **world) { return mdp_read_file_discounted(path, (double)NAN, world); }
-
-Status mdp_read_file_discounted(const char *path, double gamma, NamedMdp **world) {
+Status mdp_read_file(const char *path, double gamma, NamedMdp **world) {
     *world = NULL;
     Str text = {0};
     Status status = file_read(path, MAX_BYTES, &text);

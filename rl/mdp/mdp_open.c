@@ -1,5 +1,6 @@
 /* Worlds by name: the built-in ones with their arguments, or files. */
 #include "rl/env/env_kinds.h"
+#include "rl/mdp/mdp_parts.h"
 #include "rl/mdp/worlds.h"
 
 #include <math.h>
@@ -87,7 +88,7 @@ static Status open_file(const char *path, char *text, double gamma, NamedMdp **w
     Arguments values, shared;
     common_arguments((double)NAN, 0, common);
     TRY(arguments_read(path, text, none, &values, common, &shared));
-    TRY(mdp_read_file_discounted(path, isnan(gamma) ? shared.number[GAMMA] : gamma, world));
+    TRY(mdp_read_file(path, isnan(gamma) ? shared.number[GAMMA] : gamma, world));
     (*world)->max_steps = (int64_t)shared.number[MAX_EPISODE_STEPS];
     return ST_OK;
 }

@@ -6,6 +6,9 @@
 
 #define UNIT_ROUNDOFF 1.1102230246251565e-16 /* 2^-53 */
 
+/* The file half of mdp_open_discounted. Unknown keys, states and actions are named with the nearest; faults have the file's line. ST_INPUT,
+ * ST_RESOURCE. */
+Status mdp_read_file(const char *path, double gamma, NamedMdp **world);
 /* mdp_check; lines: of each outcome in the file it was read from, 0 or NULL for none. */
 Status mdp_check_lines(const NamedMdp *world, const int *lines);
 /* Q of all (s, a), 0 in terminal states; the lowest of the best actions of each state, -1 in terminal ones. */

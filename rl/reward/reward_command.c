@@ -33,7 +33,8 @@ typedef struct Command {
     Worker workers[MAX_WORKERS];
     Arena *answers;      /* of what is known */
     Known *known;
-    size_t n_known, room, n_failed, n_restarts;
+    size_t n_known, room, n_restarts;
+    bool failed;         /* a row counted as `failed`, and it was said */
 } Command;
 
 /* ---- opening ---- */
@@ -160,9 +161,10 @@ static Status worker_failed(Asking *asking, Worker *worker, Status status) {
         return give_job(asking, worker);
     }
     if (!asking->reward->options[FAILED].node) return status;
-    if (asking->command->n_failed++ == 0)
+    if (!asking->command->failed)
         log_message(LOG_WARNING, "reward '%s', row %lld: %s; it counts as 'failed', and so will others", asking->reward->name,
                     (long long)asking->rows[job->row].number, status_text());
+    asking->command->failed = true;
     child_stop(worker->child, NULL, 0);
     worker->child = NULL;
     job->known->failed = true;
