@@ -82,6 +82,7 @@ Status bench_table(const char *path);
 Status bench_mlp(const Command *command);
 /* PPO on CartPole with the settings of other programs: environment steps a second of the whole run, and of its best update. */
 Status bench_ppo(const Command *command);
+double cpu_seconds(void); /* of this process, all threads */
 /* ROUGE-L and all filters of texts over as many instructions as Alpaca has. */
 Status bench_filter(const Command *command);
 /* tune data synth with random weights of shape S, or those of the second argument, beside generation of the same answers. */

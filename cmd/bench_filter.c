@@ -14,7 +14,7 @@
 
 enum { TEXTS = 52002, FAMILIES = 9000, WORDS = 20000, SAMPLE = 400, LONGEST = 24 * 80 };
 
-static double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
+double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
 /* Words by Zipf's law: rank^-1 below WORDS. */
 static unsigned zipf(RngKey key, uint64_t index) { return (unsigned)(exp(rng_uniform(key, index) * log(WORDS)) - 1); }

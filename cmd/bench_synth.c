@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
-#include <time.h>
 #include <unistd.h>
 
 #include "data/data.h"
@@ -25,8 +24,6 @@ typedef struct SynthBench {
     double generate_seconds, generate_cpu_seconds;
     int64_t tokens, generated, rows, candidates;
 } SynthBench;
-
-static double cpu_seconds(void) { return (double)clock() / CLOCKS_PER_SEC; }
 
 /* ---- what it works on ---- */
 

@@ -86,6 +86,8 @@ extern const CommandGroup group_all; /* what stands behind `tune`; its name is "
 Status command_find(const char *const *words, size_t n, const CommandGroup **group, const CommandInfo **info, size_t *used);
 Status command_run(int argc, char **argv); /* of main */
 
+void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t n); /* an array */
+
 /* stdout: results only. That it could not be written is kept until the end; once its reader has gone (a closed pipe), work ends as if
  * interrupted. */
 void print_result(const char *format, ...) PRINTF_LIKE(1, 2);

@@ -46,9 +46,7 @@ static void write_row(JsonWriter *w, const Generate *job, const Completion *c) {
     jw_array(w, "completion_ids");
     for (size_t i = 0; i < c->ids.n; i++) jw_int(w, NULL, c->ids.data[i]);
     jw_end_array(w);
-    jw_array(w, "logprobs");
-    for (size_t i = 0; i < c->ids.n; i++) jw_double(w, NULL, c->logprobs[i]);
-    jw_end_array(w);
+    write_numbers(w, "logprobs", c->logprobs, (int64_t)c->ids.n);
     jw_string(w, "finish_reason", c->finish == FINISH_STOP ? "stop" : "length");
     jw_end_object(w);
 }

@@ -54,26 +54,20 @@ Status mdp_question_open(const char *spec, MdpQuestion *question, NamedMdp **wor
 
 /* ---- the answer ---- */
 
-static void write_row(JsonWriter *w, const char *key, const double *values, int64_t n) {
-    jw_array(w, key);
-    for (int64_t i = 0; i < n; i++) jw_double(w, NULL, values[i]);
-    jw_end_array(w);
-}
-
 static void print_json(const NamedMdp *world, const MdpSolution *solution, const double *share) {
     int64_t n = world->mdp.n_states, actions = world->mdp.n_actions;
     JsonWriter w = {0};
     jw_object(&w, NULL);
-    write_row(&w, "V", solution->V, n);
+    write_numbers(&w, "V", solution->V, n);
     jw_array(&w, "Q");
-    for (int64_t s = 0; s < n; s++) write_row(&w, NULL, solution->Q + s * actions, actions);
+    for (int64_t s = 0; s < n; s++) write_numbers(&w, NULL, solution->Q + s * actions, actions);
     jw_end_array(&w);
     jw_double(&w, "bound", solution->bound);
     jw_double(&w, "Q_bound", solution->q_bound);
     jw_int(&w, "iterations", solution->iterations);
     jw_string(&w, "method", solution->method);
     jw_double(&w, "gamma", world->mdp.gamma);
-    if (share) write_row(&w, "stationary", share, n);
+    if (share) write_numbers(&w, "stationary", share, n);
     jw_end_object(&w);
     print_result("%s\n", str_text(&w.text));
     jw_release(&w);

@@ -36,18 +36,14 @@ static void print_json(const MdpPicture *picture) {
     write_names(&w, "states", world->state_names, n);
     write_names(&w, "actions", world->action_names, a);
     jw_double(&w, "gamma", world->mdp.gamma);
-    jw_array(&w, "V");
-    for (int64_t s = 0; s < n; s++) jw_double(&w, NULL, picture->V[s]);
-    jw_end_array(&w);
+    write_numbers(&w, "V", picture->V, n);
     jw_array(&w, "policy");
     for (int64_t s = 0; s < n; s++) {
         if (world->mdp.terminal[s]) {
             jw_null(&w, NULL);
             continue;
         }
-        jw_array(&w, NULL);
-        for (int64_t i = 0; i < a; i++) jw_double(&w, NULL, picture->policy[s * a + i]);
-        jw_end_array(&w);
+        write_numbers(&w, NULL, picture->policy + s * a, a);
     }
     jw_end_array(&w);
     jw_end_object(&w);

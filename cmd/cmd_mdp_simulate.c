@@ -135,9 +135,7 @@ static void write_row(JsonWriter *w, const double *row, int64_t size, bool whole
         jw_null(w, NULL);
         return;
     }
-    jw_array(w, NULL);
-    for (int64_t i = 0; i < size; i++) jw_double(w, NULL, row[i]);
-    jw_end_array(w);
+    write_numbers(w, NULL, row, size);
 }
 
 static void write_flags(JsonWriter *w, const char *key, const bool *flags, size_t n) {

@@ -6,12 +6,6 @@
 
 enum { SHOWN = 100 }; /* states that the plain answer lists */
 
-static void write_row(JsonWriter *w, const char *key, const double *values, int64_t n) {
-    jw_array(w, key);
-    for (int64_t i = 0; i < n; i++) jw_double(w, NULL, values[i]);
-    jw_end_array(w);
-}
-
 static void write_policy(JsonWriter *w, const char *key, const int32_t *policy, int64_t n) {
     jw_array(w, key);
     for (int64_t s = 0; s < n; s++) {
@@ -25,9 +19,9 @@ static void print_json(const NamedMdp *world, const MdpSolution *solution) {
     int64_t n = world->mdp.n_states, actions = world->mdp.n_actions;
     JsonWriter w = {0};
     jw_object(&w, NULL);
-    write_row(&w, "V", solution->V, n);
+    write_numbers(&w, "V", solution->V, n);
     jw_array(&w, "Q");
-    for (int64_t s = 0; s < n; s++) write_row(&w, NULL, solution->Q + s * actions, actions);
+    for (int64_t s = 0; s < n; s++) write_numbers(&w, NULL, solution->Q + s * actions, actions);
     jw_end_array(&w);
     write_policy(&w, "policy", solution->policy, n);
     if (solution->attaining) write_policy(&w, "attaining_policy", solution->attaining, n);
@@ -39,7 +33,7 @@ static void print_json(const NamedMdp *world, const MdpSolution *solution) {
     if (solution->horizon > 0) {
         jw_int(&w, "horizon", solution->horizon);
         jw_array(&w, "step_V");
-        for (int64_t t = 0; t <= solution->horizon; t++) write_row(&w, NULL, solution->step_V + t * n, n);
+        for (int64_t t = 0; t <= solution->horizon; t++) write_numbers(&w, NULL, solution->step_V + t * n, n);
         jw_end_array(&w);
         jw_array(&w, "step_policy");
         for (int64_t t = 0; t < solution->horizon; t++) write_policy(&w, NULL, solution->step_policy + t * n, n);

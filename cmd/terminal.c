@@ -34,6 +34,12 @@ static void output_failed(void) {
     if (output_error == EPIPE) interrupt_request();
 }
 
+void write_numbers(JsonWriter *w, const char *key, const double *values, int64_t n) {
+    jw_array(w, key);
+    for (int64_t i = 0; i < n; i++) jw_double(w, NULL, values[i]);
+    jw_end_array(w);
+}
+
 void print_result(const char *format, ...) {
     va_list arguments;
     va_start(arguments, format);

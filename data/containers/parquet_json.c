@@ -104,8 +104,6 @@ static double half_to_double(uint16_t half) {
     return half & 0x8000 ? -size : size;
 }
 
-static json_t *real_json(double value) { return isfinite(value) ? json_real(value) : json_null(); }
-
 static json_t *bytes_json(const PqNode *node, Slice value, const char **fault) {
     static _Thread_local json_error_t error;
     if (utf8_fault(value.data, value.len) == value.len) {
@@ -165,10 +163,10 @@ static json_t *number_json(const PqNode *node, Slice value) {
     case PQ_FLOAT: {
         uint32_t bits = (uint32_t)raw;
         memcpy(&single, &bits, sizeof single);
-        return real_json((double)single);
+        return json_real_or_null((double)single);
     }
-    case PQ_DOUBLE: memcpy(&real, &raw, sizeof real); return real_json(real);
-    default: return real_json(half_to_double((uint16_t)raw));
+    case PQ_DOUBLE: memcpy(&real, &raw, sizeof real); return json_real_or_null(real);
+    default: return json_real_or_null(half_to_double((uint16_t)raw));
     }
 }
 

@@ -339,11 +339,10 @@ static Status open_run(Synth *s) {
 
 /* ---- rounds ---- */
 
-void synth_progress(const Synth *s, size_t asked, bool round_over, SynthProgress *p) {
-    static SynthCount stages[SYNTH_MAX_STAGES];
+void synth_progress(Synth *s, size_t asked, bool round_over, SynthProgress *p) {
     double seconds = clock_seconds() - s->started, kept = (double)s->n_rows, left = (double)s->recipe->synth_num_rows - kept;
     bool known = s->n_rows >= 4 && s->fresh_tokens > 0 && s->replayed == 0;
-    for (int i = 0; i < s->n_stages; i++) stages[i] = s->stages[i].count;
+    for (int i = 0; i < s->n_stages; i++) s->stage_counts[i] = s->stages[i].count;
     *p = (SynthProgress){
         .preset = s->preset->name,
         .rows = (int64_t)s->n_rows,
@@ -354,7 +353,7 @@ void synth_progress(const Synth *s, size_t asked, bool round_over, SynthProgress
         .replayed = s->replayed,
         .types = s->types,
         .n_types = s->seeds.n_types,
-        .stages = stages,
+        .stages = s->stage_counts,
         .n_stages = (size_t)s->n_stages,
         .reasons = s->reasons,
         .n_reasons = s->n_reasons,

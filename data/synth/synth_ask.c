@@ -368,7 +368,7 @@ static Status look_up(Synth *s, SynthRequest *request) {
 
 typedef struct Asking { Synth *s; SynthRequest **requests; size_t n, done; } Asking;
 
-static void show_progress(const Synth *s, size_t asked, bool round_over) {
+static void show_progress(Synth *s, size_t asked, bool round_over) {
     SynthProgress progress;
     if (!s->config->on_progress) return;
     synth_progress(s, asked, round_over, &progress);
@@ -525,6 +525,25 @@ Status synth_answer(Synth *s, int stage, SynthCandidate **candidates, size_t n) 
         TRY(take_reply(s, candidates[i], requests[i]));
     }
     return s->status;
+}
+
+Status synth_prompt_round(Synth *s, SynthBegin *begin, bool clean, int answer) {
+    size_t n = synth_round_size(s);
+    SynthCandidate **candidates = arena_alloc(s->round_arena, n * sizeof *candidates);
+    SynthRequest **requests = arena_alloc(s->round_arena, n * sizeof *requests);
+    if (!candidates || !requests) return ST_RESOURCE;
+    for (size_t i = 0; i < n; i++)
+        if (!(candidates[i] = begin(s, &requests[i]))) return s->status == ST_OK ? ST_RESOURCE : s->status;
+    TRY(synth_ask(s));
+    for (size_t i = 0; i < n; i++) {
+        candidate_request(s, candidates[i], requests[i]);
+        if (!synth_is_answer(s, candidates[i], requests[i])) continue;
+        candidates[i]->instruction = clean ? synth_clean(s, requests[i]->text) : requests[i]->text;
+        if (!candidates[i]->instruction) return ST_RESOURCE;
+    }
+    TRY(synth_judge(s, FILTER_PROMPT, candidates, n));
+    TRY(synth_answer(s, answer, candidates, n));
+    return synth_keep(s, candidates, n);
 }
 
 /* ---- scores by a judge ---- */

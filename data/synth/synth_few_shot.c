@@ -21,22 +21,7 @@ static SynthCandidate *ask_for_prompt(Synth *s, SynthRequest **request) {
     return *request ? c : NULL;
 }
 
-static Status make_round(Synth *s) {
-    size_t n = synth_round_size(s);
-    SynthCandidate **candidates = arena_alloc(s->round_arena, n * sizeof *candidates);
-    SynthRequest **requests = arena_alloc(s->round_arena, n * sizeof *requests);
-    if (!candidates || !requests) return ST_RESOURCE;
-    for (size_t i = 0; i < n; i++)
-        if (!(candidates[i] = ask_for_prompt(s, &requests[i]))) return s->status == ST_OK ? ST_RESOURCE : s->status;
-    TRY(synth_ask(s));
-    for (size_t i = 0; i < n; i++) {
-        candidate_request(s, candidates[i], requests[i]);
-        if (synth_is_answer(s, candidates[i], requests[i]) && !(candidates[i]->instruction = synth_clean(s, requests[i]->text))) return ST_RESOURCE;
-    }
-    TRY(synth_judge(s, FILTER_PROMPT, candidates, n));
-    TRY(synth_answer(s, ANSWER, candidates, n));
-    return synth_keep(s, candidates, n);
-}
+static Status make_round(Synth *s) { return synth_prompt_round(s, ask_for_prompt, true, ANSWER); }
 
 const SynthPreset synth_preset_few_shot = {
     .name = "few_shot",

@@ -129,6 +129,7 @@ struct Synth {
     SynthSeeds seeds;
     SynthLabels *labels;        /* by task type, as seeds.types; NULL: none has any */
     StageState stages[SYNTH_MAX_STAGES];
+    SynthCount stage_counts[SYNTH_MAX_STAGES]; /* of these, as SynthProgress shows them */
     int n_stages;
     uint64_t next_number;
     SynthRequest **asked; size_t n_asked, cap_asked; /* since the last synth_ask */
@@ -191,6 +192,10 @@ Status synth_keep(Synth *s, SynthCandidate **candidates, size_t n);
 /* Sends each remaining candidate's prompt as the user's turn and takes the reply as its output; where synth.labels has some for it, the one that was
  * chosen. */
 Status synth_answer(Synth *s, int stage, SynthCandidate **candidates, size_t n);
+/* A round of presets that ask for a prompt and then for its answer: candidates and requests as `begin` makes them (NULL: s->status, else no memory),
+ * what comes is the instruction, with synth_clean if `clean`; filters, stage `answer`, synth_keep. */
+typedef SynthCandidate *SynthBegin(Synth *s, SynthRequest **request);
+Status synth_prompt_round(Synth *s, SynthBegin *begin, bool clean, int answer);
 
 /* ---- synth.select (synth_select.c) ---- */
 
@@ -234,7 +239,7 @@ char *synth_prompt_of(Arena *arena, const char *instruction, const char *input);
 
 Status synth_file_open(SynthFile *file, const char *path);
 Status synth_file_close(SynthFile *file);                  /* what is left of an earlier run's bytes is cut off */
-void synth_progress(const Synth *s, size_t asked, bool round_over, SynthProgress *progress);
+void synth_progress(Synth *s, size_t asked, bool round_over, SynthProgress *progress);
 Status synth_pages_write(const Synth *s, const json_t *summary); /* dataset_card.md and report.html; summary: of finished.json */
 
 #endif

@@ -83,22 +83,14 @@ static Axis step_axis(const Chart *chart) {
     return (Axis){low, high, MAX(nice_step(high - low, TICKS), 1)};
 }
 
-static int compare_values(const void *a, const void *b) {
-    double x = *(const double *)a, y = *(const double *)b;
-    return (x > y) - (x < y);
-}
-
 typedef struct Spread { double low, high; size_t above; } Spread;
 
 /* The range that shows a curve: a few values far above all others are left outside, and counted. */
 static bool spread_of(const Series *series, Spread *spread) {
-    double *values = malloc(MAX(series->n, (size_t)1) * sizeof *values);
-    size_t n = 0;
-    if (!values) return false;
-    for (size_t i = 0; i < series->n; i++)
-        if (!isnan(series->points[i].y)) values[n++] = series->points[i].y;
-    qsort(values, n, sizeof *values, compare_values);
-    if (n > 0) {
+    size_t n;
+    double *values = series_sorted(series, &n);
+    bool known = n > 0;
+    if (known) {
         double usual = values[(size_t)(0.98 * (double)(n - 1))], low = values[0], limit = usual + 1.5 * (usual - low);
         *spread = (Spread){low, values[n - 1], 0};
         if (n >= SMOOTH_FROM && values[n - 1] > limit && usual > low) {
@@ -107,7 +99,7 @@ static bool spread_of(const Series *series, Spread *spread) {
         }
     }
     free(values);
-    return n > 0;
+    return known;
 }
 
 /* The i-th tick of an axis; false behind the last. */

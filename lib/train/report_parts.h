@@ -31,6 +31,7 @@ void record_release(RunRecord *record);
 const Series *record_series(const RunRecord *record, const char *name); /* NULL when there is none */
 const char *record_setting(const RunRecord *record, const char *key);   /* NULL when there is none */
 double series_end(const Series *series, bool first);                    /* the first known value, or the last; NaN when there is none, or no series */
+double *series_sorted(const Series *series, size_t *n); /* the known values in order, for free(); NULL and 0: none, or no memory */
 
 /* The page of n runs (report.c). */
 void report_page(RunRecord *runs, size_t n, Str *html);

@@ -105,15 +105,20 @@ static int compare_doubles(const void *a, const void *b) {
     return (x > y) - (x < y);
 }
 
+double *series_sorted(const Series *series, size_t *n) {
+    double *values = series && series->n ? malloc(series->n * sizeof *values) : NULL;
+    *n = 0;
+    if (!values) return NULL;
+    for (size_t i = 0; i < series->n; i++)
+        if (!isnan(series->points[i].y)) values[(*n)++] = series->points[i].y;
+    qsort(values, *n, sizeof *values, compare_doubles);
+    return values;
+}
+
 /* NaN when empty. */
 static double series_median(const Series *series) {
-    double median = (double)NAN, *values = series && series->n ? malloc(series->n * sizeof *values) : NULL;
-    size_t n = 0;
-    if (!values) return median;
-    for (size_t i = 0; i < series->n; i++)
-        if (!isnan(series->points[i].y)) values[n++] = series->points[i].y;
-    qsort(values, n, sizeof *values, compare_doubles);
-    if (n > 0) median = values[n / 2];
+    size_t n;
+    double *values = series_sorted(series, &n), median = n ? values[n / 2] : (double)NAN;
     free(values);
     return median;
 }
