@@ -61,7 +61,7 @@ static bool read_range(const Yaml *node, double *low, double *high) {
     return *low <= *high;
 }
 
-static const char *const keys_of_all[] = {"type", "name", "weight", "clip"};
+static const char *const keys_of_all[] = {"name", "weight", "clip"}; /* beside `type`, which is there */
 
 static Status read_entry(Reward *reward, const Yaml *entry, size_t at) {
     const char *key = entry->keys[at];
