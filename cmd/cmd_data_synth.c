@@ -32,7 +32,7 @@ static void print_plan(const SynthPlan *plan) {
 
 static void show_plan(void *context, const SynthPlan *plan) {
     const Job *job = context;
-    if (job->command->dry_run && job->command->command->json) print_plan(plan);
+    if (job->command->options.dry_run && job->command->command->json) print_plan(plan);
     Str text = {0};
     for (size_t i = 0; i < MIN(plan->n_types, 8); i++)
         str_printf(&text, "%s%s %lld", i ? ", " : "", plan->types[i].name, (long long)plan->types[i].kept);

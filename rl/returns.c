@@ -1,3 +1,6 @@
+#include <math.h>
+
+#include "rl/ratio.h"
 #include "rl/returns.h"
 
 static bool is_valid(const Trajectory *trajectory, int64_t i) {
@@ -43,6 +46,25 @@ void returns_td_lambda(const Trajectory *trajectory, Bootstrap behind, double ga
     }
 }
 
+/* The n-step return of copy b from entry `start`. */
+static double n_step_from(const Trajectory *trajectory, Bootstrap behind, double gamma, int64_t n, int64_t start, int64_t b) {
+    double ret = 0, discount = 1, value;
+    int64_t steps = 0;
+    for (int64_t i = start; i < trajectory->T * trajectory->B; i += trajectory->B) {
+        if (!is_valid(trajectory, i)) continue;
+        if (steps++ == n) return ret + discount * trajectory->values[i];
+        ret += discount * trajectory->rewards[i];
+        discount *= gamma;
+        if (episode_ends(trajectory, behind, i, &value)) return ret + discount * value;
+    }
+    return ret + discount * last_value(behind, b);
+}
+
+void returns_n_step(const Trajectory *trajectory, Bootstrap behind, double gamma, int64_t n, double *returns) {
+    for (int64_t t = 0, i = 0; t < trajectory->T; t++)
+        for (int64_t b = 0; b < trajectory->B; b++, i++) returns[i] = is_valid(trajectory, i) ? n_step_from(trajectory, behind, gamma, n, i, b) : 0;
+}
+
 void returns_gae(const Trajectory *trajectory, Bootstrap behind, double gamma, double lambda, double *advantages, double *returns) {
     int64_t B = trajectory->B;
     for (int64_t b = 0; b < B; b++) {
@@ -56,6 +78,25 @@ void returns_gae(const Trajectory *trajectory, Bootstrap behind, double gamma, d
             advantages[i] = advantage = delta + gamma * lambda * advantage;
             if (returns) returns[i] = advantage + trajectory->values[i];
             next_value = trajectory->values[i];
+        }
+    }
+}
+
+void returns_vtrace(const Trajectory *trajectory, Bootstrap behind, const double *target_logprobs, double gamma, double lambda, double rho_bar,
+                    double c_bar, double *targets, double *advantages) {
+    int64_t B = trajectory->B;
+    for (int64_t b = 0; b < B; b++) {
+        double next_value = last_value(behind, b), next_target = next_value;
+        for (int64_t i = (trajectory->T - 1) * B + b; i >= 0; i -= B) {
+            targets[i] = advantages[i] = 0;
+            if (!is_valid(trajectory, i)) continue;
+            if (episode_ends(trajectory, behind, i, &next_value)) next_target = next_value;
+            double reward = trajectory->rewards[i], value = trajectory->values[i];
+            double weight = exp(log_ratio(target_logprobs[i], trajectory->logprobs[i])), rho = MIN(rho_bar, weight), c = lambda * MIN(c_bar, weight);
+            advantages[i] = rho * (reward + gamma * next_target - value);
+            targets[i] = value + rho * (reward + gamma * next_value - value) + gamma * c * (next_target - next_value);
+            next_target = targets[i];
+            next_value = value;
         }
     }
 }

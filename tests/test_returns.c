@@ -55,7 +55,7 @@ static void check_golden(const json_t *row, const char *key, const double *got) 
     check_close_f64(key, got, want, n, near, near);
 }
 
-static void gae_equals_golden(void **state) {
+static void gae_and_vtrace_equal_golden(void **state) {
     (void)state;
     json_t *root = golden_open("losses/advantages.json");
     if (!root) skip();
@@ -86,6 +86,18 @@ static void gae_equals_golden(void **state) {
         advantages_normalise(whitened, NULL, 27, NORMALISE_VARIANCE, 1e-8);
         check_golden(root, "normalized_first_case_std_plus_1e-8", advantages);
         check_golden(root, "whitened_first_case_unbiased_1e-8", whitened);
+    }
+    double target_logprobs[MAX]; /* the behaviour's are 0 */
+    golden_numbers(golden_at(root, "vtrace_log_ratio_target_minus_behaviour"), target_logprobs, MAX);
+    sample.trajectory.truncated = NULL;
+    rows = golden_at(root, "vtrace");
+    for (size_t c = 0; c < json_array_size(rows); c++) {
+        const json_t *row = json_array_get(rows, c);
+        returns_vtrace(&sample.trajectory, sample.behind, target_logprobs, golden_number(row, "gamma", 0), golden_number(row, "lambda", 0),
+                       golden_number(row, "rho_bar", 0),
+                       golden_number(row, "c_bar", 0), returns, advantages);
+        check_golden(row, "vs", returns);
+        check_golden(row, "pg_advantages", advantages);
     }
     json_decref(root);
 }
@@ -134,27 +146,33 @@ static void returns_are_mixtures_of_n_step_returns(void **state) {
     const double gamma = 0.9, lambda = 0.7;
     for (uint64_t seed = 0; seed < 20; seed++) {
         Sample sample;
-        double got[MAX], mixed[MAX] = {0}, all[MAX] = {0}, one[MAX] = {0}, advantages[MAX], returns[MAX];
+        double got[MAX], mixed[MAX] = {0}, all[MAX] = {0}, three[MAX] = {0}, advantages[MAX], returns[MAX];
         sample_random(&sample, T, B, seed);
         for (int64_t i = 0; i < T * B; i++) {
             if (!sample.valid[i]) continue;
             all[i] = n_step(&sample, i, T, gamma);
-            one[i] = n_step(&sample, i, 1, gamma);
+            three[i] = n_step(&sample, i, 3, gamma);
             for (int64_t n = 1; n < T; n++) mixed[i] += (1 - lambda) * pow(lambda, (double)(n - 1)) * n_step(&sample, i, n, gamma);
             mixed[i] += pow(lambda, T - 1) * all[i];
         }
         returns_discounted(&sample.trajectory, sample.behind, gamma, got);
         check_close_f64("discounted", got, all, T * B, near, near);
+        returns_n_step(&sample.trajectory, sample.behind, gamma, 3, got);
+        check_close_f64("3-step", got, three, T * B, near, near);
         returns_td_lambda(&sample.trajectory, sample.behind, gamma, lambda, got);
         check_close_f64("td(lambda)", got, mixed, T * B, near, near);
         returns_gae(&sample.trajectory, sample.behind, gamma, lambda, advantages, returns);
         check_close_f64("gae", returns, mixed, T * B, near, near);
         for (int64_t i = 0; i < T * B; i++) check_close(advantages[i], sample.valid[i] ? mixed[i] - sample.values[i] : 0, near);
+        /* V-trace on the policy's own samples without bars that bite is TD(lambda). */
+        returns_vtrace(&sample.trajectory, sample.behind, sample.logprobs, gamma, lambda, 1, 1, returns, advantages);
+        check_close_f64("v-trace", returns, mixed, T * B, near, near);
         /* lambda 0 and 1 are the ends of the scale. */
         returns_td_lambda(&sample.trajectory, sample.behind, gamma, 1, got);
         check_close_f64("td(1)", got, all, T * B, near, near);
         returns_td_lambda(&sample.trajectory, sample.behind, gamma, 0, got);
-        check_close_f64("td(0)", got, one, T * B, near, near);
+        returns_n_step(&sample.trajectory, sample.behind, gamma, 1, mixed);
+        check_close_f64("td(0)", got, mixed, T * B, near, near);
     }
 }
 
@@ -302,7 +320,7 @@ static void kl_by_hand(void **state) {
 
 int main(void) {
     const struct CMUnitTest tests[] = {
-        cmocka_unit_test(gae_equals_golden), cmocka_unit_test(gae_by_hand), cmocka_unit_test(returns_are_mixtures_of_n_step_returns),
+        cmocka_unit_test(gae_and_vtrace_equal_golden), cmocka_unit_test(gae_by_hand), cmocka_unit_test(returns_are_mixtures_of_n_step_returns),
         cmocka_unit_test(padding_changes_nothing), cmocka_unit_test(normalisations_by_hand), cmocka_unit_test(group_advantages_equal_golden),
         cmocka_unit_test(groups_compare_only_within), cmocka_unit_test(kl_by_hand),
     };
