@@ -37,8 +37,7 @@ typedef struct Bench {
     uint64_t peak, resident;                      /* bytes resident at most; before the model was loaded */
     size_t n_profile;
     ProfileRow profile[BENCH_MOST_ROWS];          /* from the first step's end to the last one's */
-    Status status;
-    char text[512], hint[512];
+    Failure failure;                              /* of the work */
 } Bench;
 /* The work that counts begins; then its steps are done, the first of which is not timed itself. */
 void bench_mark_start(Bench *bench);

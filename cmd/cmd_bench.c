@@ -54,7 +54,7 @@ static const BenchWork works[] = {
 typedef struct BenchJob { const char *list, *compute, *checkpointing, *rows, *tokenizer, *output, *table; int64_t batch, tokens, steps; } BenchJob;
 
 /* Rows so far, as JSON; and what went wrong first, with which the command ends when all works have had their turn. */
-typedef struct Results { Str rows; Status status; char text[512], hint[512]; } Results;
+typedef struct Results { Str rows; Failure failure; } Results;
 
 /* ---- marks ---- */
 
@@ -96,32 +96,22 @@ void bench_mark_step(Bench *bench, bool is_first) {
 
 /* ---- a process of its own ---- */
 
-static Status fail_again(Status status, const char *text, const char *hint) {
-    if (status == ST_OK) return ST_OK;
-    status_fail(status, "%s", text);
-    return hint[0] ? status_hint(status, "%s", hint) : status;
-}
-
 /* Whatever `run` leaves in the bench is there afterwards: the bench lies in shared memory. The caller has started no thread, so that the child may.
  */
 static Status in_child(Bench *bench, Status (*run)(Bench *bench)) {
     int code;
-    bench->status = ST_RESOURCE;
-    snprintf(bench->text, sizeof bench->text, "the work ended too early");
-    bench->hint[0] = '\0';
+    failure_keep(&bench->failure, status_fail(ST_RESOURCE, "the work ended too early"));
     pid_t child = fork();
     if (child < 0) return status_fail(ST_RESOURCE, "cannot start a process");
     if (child == 0) {
-        bench->status = run(bench);
+        failure_keep(&bench->failure, run(bench));
         bench->peak = MAX(bench->peak, memory_peak());
-        snprintf(bench->text, sizeof bench->text, "%s", status_text());
-        snprintf(bench->hint, sizeof bench->hint, "%s", status_hint_text());
         _exit(0);
     }
     while (waitpid(child, &code, 0) < 0)
         if (errno != EINTR) return status_fail(ST_RESOURCE, "a work's process is lost"); /* an interrupt reaches it as well, so it ends soon */
     if (WIFSIGNALED(code)) return status_fail(ST_RESOURCE, "the work ended by signal %d", WTERMSIG(code));
-    return fail_again(bench->status, bench->text, bench->hint);
+    return failure_say(&bench->failure);
 }
 
 static Status measure_speed(Bench *bench) { return cpu_measure_speed(&bench->speed); }
@@ -232,10 +222,7 @@ static void print_failure(const Bench *bench, const BenchWork *work, Status stat
     end_row(&w, bench, work, &cells, results);
     str_release(&cells);
     show_result();
-    if (results->status != ST_OK) return;
-    results->status = status;
-    snprintf(results->text, sizeof results->text, "%s", status_text());
-    snprintf(results->hint, sizeof results->hint, "%s", status_hint_text());
+    if (results->failure.status == ST_OK) failure_keep(&results->failure, status);
 }
 
 static bool needs_model(const BenchWork *work) { return work->run != bench_tokenizer; }
@@ -422,7 +409,7 @@ static Status run_shapes(Bench *bench, const BenchJob *job) {
     Status status = in_child(bench, measure_speed);
     if (status == ST_OK && !command->json) print_result("%s", columns);
     for (size_t i = 0; status == ST_OK && i < command->n_arguments; i++) status = run_shape(bench, command->arguments[i], job, &results);
-    if (status == ST_OK) status = fail_again(results.status, results.text, results.hint);
+    if (status == ST_OK) status = failure_say(&results.failure);
     str_release(&results.rows);
     return status;
 }

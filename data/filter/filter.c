@@ -410,13 +410,13 @@ static Status fit(Block *block) {
     return ST_OK;
 }
 
-/* The first fault of the rows, with its text: threads have their own. */
-typedef struct Fault { size_t row; Status status; char text[600]; } Fault;
+/* The first fault of the rows, with its words: threads have their own. */
+typedef struct Fault { size_t row; Failure failure; } Fault;
 
 static void note_fault(Fault *fault, size_t r, Status status) {
     if (status == ST_OK || r >= fault->row) return;
-    *fault = (Fault){.row = r, .status = status};
-    snprintf(fault->text, sizeof fault->text, "%s", status_text());
+    fault->row = r;
+    failure_keep(&fault->failure, status);
 }
 
 /* Judges rows by themselves and prepares those that are fine, side by side. */
@@ -435,7 +435,7 @@ static Status look_at_rows(Block *block) {
             note_fault(&fault, (size_t)r, status);
         }
     }
-    return fault.status == ST_OK ? ST_OK : status_fail(fault.status, "%s", fault.text);
+    return failure_say(&fault.failure);
 }
 
 static void search_rows(Block *block) {

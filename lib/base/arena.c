@@ -2,6 +2,7 @@
  * same pages are used again and the kernel is not asked for anything: clearing a new gigabyte takes a tenth of a second. */
 #include "lib/base/base.h"
 
+#include <errno.h>
 #include <stdatomic.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -131,13 +132,11 @@ static void arena_release_blocks(Arena *arena) {
 
 Arena *arena_new(size_t limit) {
     Arena *arena = calloc(1, sizeof *arena);
-    if (!arena) return NULL;
-    arena->limit = limit;
-    if (!arena_grow(arena, FIRST_BLOCK)) {
-        free(arena);
-        return NULL;
-    }
-    return arena;
+    if (arena) arena->limit = limit;
+    if (arena && arena_grow(arena, FIRST_BLOCK)) return arena;
+    free(arena);
+    status_errno(ENOMEM, "cannot get memory to work in");
+    return NULL;
 }
 
 void arena_free(Arena *arena) {

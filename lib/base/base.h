@@ -51,6 +51,10 @@ Status status_prefix(Status code, const char *format, ...) PRINTF_LIKE(2, 3);
 Status status_errno(int error, const char *format, ...) PRINTF_LIKE(2, 3);
 /* The same where something was to be written: ST_RESOURCE always, as the fault lies with the disk and not with what was read. */
 Status status_unwritable(int error, const char *format, ...) PRINTF_LIKE(2, 3);
+/* A failure and its words, to be said again: later, behind a clean-up that may fail as well, or in another thread. Zeroed: none. */
+typedef struct Failure { Status status; char text[2048], hint[1024]; } Failure;
+void failure_keep(Failure *failure, Status status); /* the words that stand in this thread */
+Status failure_say(const Failure *failure);         /* its status, with its words in this thread; ST_OK says nothing */
 const char *status_text(void);      /* the text recorded last in this thread; "" when none; valid until the next failure */
 const char *status_hint_text(void); /* the hint, or "" */
 int status_exit_code(Status code);
@@ -90,7 +94,7 @@ void pages_unmap(void *pages, size_t size);
 
 /* A lifetime: everything allocated from it lives until its reset or release; nobody frees single pieces. Not thread-safe. */
 typedef struct Arena Arena;
-/* `limit`: bytes the arena may hold at most, 0 = no limit. NULL when even the first block can't be had. */
+/* `limit`: bytes the arena may hold at most, 0 = no limit. NULL, which is recorded as ST_RESOURCE, when even the first block is not to be had. */
 Arena *arena_new(size_t limit);
 void arena_free(Arena *arena); /* NULL is fine */
 /* `size` bytes aligned to 64, not cleared (filled with 0xFF bytes - NaN - when built with TUNE_POISON). NULL when full: the failure is recorded as

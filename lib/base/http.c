@@ -156,9 +156,8 @@ typedef struct Round {
     bool busy[MOST_CONNECTIONS];
     size_t *at;               /* the request that failed, or is in work */
     double until;             /* above 0: it has failed; what runs may still end before then */
-    Status failed;
-    Str words, hint;                   /* of the failure */
-    Str refused, refused_hint;         /* of the one that was put off last */
+    Failure failed;
+    Failure refused;          /* of the one that was put off last */
 } Round;
 
 static void start(Round *round, size_t i, size_t slot) {
@@ -256,7 +255,7 @@ static void hide_key(const HttpClient *client, bool answer, Str *reply) {
 static Status deliver(Round *round, size_t i, long code) {
     const HttpOptions *options = &round->client->options;
     round->requests[i].state = DONE;
-    if (round->failed == ST_OK) *round->at = i;
+    if (round->failed.status == ST_OK) *round->at = i;
     return options->on_reply ? options->on_reply(options->context, i, code) : ST_OK;
 }
 
@@ -328,10 +327,7 @@ static Status finished(Round *round, size_t i, CURLcode result) {
     if (request->too_long || !worth_another_try(result, code) || request->tries > client->options.retries) {
         Status status = give_up(round, request, result, code);
         if (!is_put_off(round, request, result, code)) return status;
-        str_clear(&round->refused);
-        str_clear(&round->refused_hint);
-        str_append(&round->refused, status_text());
-        str_append(&round->refused_hint, status_hint_text());
+        failure_keep(&round->refused, ST_RESOURCE);
         if (request->reply->len == 0) str_append(request->reply, status_text());
         request->code = code ? code : 408;
         request->state = PUT_OFF;
@@ -345,25 +341,21 @@ static Status finished(Round *round, size_t i, CURLcode result) {
 /* What is under way may be answered still, and is paid for. */
 static void fail(Round *round, Status status) {
     enum { PATIENCE = 10 };
-    if (round->failed != ST_OK) return;
-    round->failed = status;
+    if (round->failed.status != ST_OK) return;
+    failure_keep(&round->failed, status);
     round->until = status == ST_RESOURCE ? clock_seconds() + PATIENCE : 0;
-    str_clear(&round->words);
-    str_clear(&round->hint);
-    str_append(&round->words, status_text());
-    str_append(&round->hint, status_hint_text());
 }
 
 static Status go_on(Round *round) {
     CURLM *multi = round->client->multi;
     int running, left;
-    double wait = round->failed == ST_OK ? start_some(round) : 0.1;
+    double wait = round->failed.status == ST_OK ? start_some(round) : 0.1;
     CURLMcode fault = curl_multi_perform(multi, &running);
     for (CURLMsg *message; fault == CURLM_OK && (message = curl_multi_info_read(multi, &left));) {
         if (message->msg != CURLMSG_DONE) continue;
         for (size_t slot = 0; slot < round->client->options.concurrency; slot++) {
             if (!round->busy[slot] || round->client->handles[slot] != message->easy_handle) continue;
-            if (round->failed == ST_OK) *round->at = round->by_slot[slot];
+            if (round->failed.status == ST_OK) *round->at = round->by_slot[slot];
             TRY(finished(round, round->by_slot[slot], message->data.result));
             wait = 0;
             break;
@@ -372,11 +364,6 @@ static Status go_on(Round *round) {
     if (fault == CURLM_OK && wait > 0) fault = curl_multi_poll(multi, NULL, 0, (int)(wait * 1000) + 1, NULL);
     if (fault != CURLM_OK) return status_fail(ST_RESOURCE, "cannot talk to server '%s': %s", round->client->shown, curl_multi_strerror(fault));
     return interrupt_requested() ? status_fail(ST_INTERRUPTED, "interrupted while waiting for server '%s'", round->client->shown) : ST_OK;
-}
-
-static Status said_again(Status status, const Str *words, const Str *hint) {
-    status_fail(status, "%s", str_text(words));
-    return hint->len ? status_hint(status, "%s", str_text(hint)) : status;
 }
 
 /* What says nothing of the request: the server, or what stands before it, is in trouble. A time-out (408) does where others were answered meanwhile.
@@ -404,11 +391,11 @@ static Status end(Round *round) {
         round->client->n_broken += broken;
         return deliver_put_off(round, true);
     }
-    return round->refused.len ? said_again(ST_RESOURCE, &round->refused, &round->refused_hint) : ST_OK;
+    return failure_say(&round->refused);
 }
 
 static bool goes_on(const Round *round) {
-    if (round->failed != ST_OK) return round->failed == ST_RESOURCE && round->n_busy > 0 && clock_seconds() < round->until;
+    if (round->failed.status != ST_OK) return round->failed.status == ST_RESOURCE && round->n_busy > 0 && clock_seconds() < round->until;
     size_t n = 0;
     for (size_t i = 0; i < round->n; i++) n += round->requests[i].state == WAITS || round->requests[i].state == RUNS;
     return n > 0;
@@ -421,20 +408,16 @@ Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *repli
     for (size_t i = 0; i < n; i++) round.requests[i].reply = &replies[i];
     while (goes_on(&round)) {
         Status status = go_on(&round);
-        if (status == ST_INTERRUPTED) round.failed = ST_OK; /* which goes before */
+        if (status == ST_INTERRUPTED) round.failed.status = ST_OK; /* which goes before */
         if (status != ST_OK) fail(&round, status);
     }
-    if (round.failed == ST_OK) {
+    if (round.failed.status == ST_OK) {
         Status status = end(&round);
         if (status != ST_OK) fail(&round, status);
     }
     for (size_t slot = 0; slot < client->options.concurrency; slot++)
         if (round.busy[slot]) stop(&round, slot);
-    Status status = round.failed == ST_OK ? ST_OK : said_again(round.failed, &round.words, &round.hint);
-    str_release(&round.words);
-    str_release(&round.hint);
-    str_release(&round.refused);
-    str_release(&round.refused_hint);
+    Status status = failure_say(&round.failed);
     free(round.requests);
     return status;
 }

@@ -5,7 +5,6 @@
 #include <stdio.h>
 #include <string.h>
 
-typedef struct Failure { char text[2048], hint[1024]; } Failure;
 static _Thread_local Failure failure;
 
 static const struct { int exit_code; const char *meaning; } status_table[] = {
@@ -93,6 +92,16 @@ Status status_unwritable(int error, const char *format, ...) {
     if (error == ENOTDIR || error == EEXIST) return status_hint(ST_RESOURCE, "a file has the name of a folder on the way: choose another path");
     if (error == EACCES || error == EPERM || error == ENOENT) return status_hint(ST_RESOURCE, "choose a folder that can be written to");
     return ST_RESOURCE;
+}
+
+void failure_keep(Failure *kept, Status status) {
+    *kept = failure;
+    kept->status = status;
+}
+
+Status failure_say(const Failure *kept) {
+    if (kept->status != ST_OK) failure = *kept;
+    return kept->status;
 }
 
 const char *status_text(void) { return failure.text; }

@@ -158,15 +158,10 @@ static Status save(Run *run, Arena *arena, int64_t step, const CheckpointItem *i
         status = checkpoint_verify(dir, step, &manifest) == ST_OK ? dir_remove(aside) : remove_step(arena, dir, step);
     if (status == ST_OK && !dir_exists(final)) status = dir_rename(aside, final);
     if (status == ST_OK) return remove_old(run, arena, keep);
-    Str text = {0}, hint = {0};
-    str_append(&text, status_text());
-    str_append(&hint, status_hint_text());
+    Failure failure;
+    failure_keep(&failure, status);
     (void)dir_remove(aside); /* gives the space back; what was wrong before is what counts */
-    status_fail(status, "cannot save checkpoint of step %lld: %s", (long long)step, str_text(&text));
-    if (hint.len > 0) status_hint(status, "%s", str_text(&hint));
-    str_release(&text);
-    str_release(&hint);
-    return status;
+    return status_prefix(failure_say(&failure), "cannot save checkpoint of step %lld", (long long)step);
 }
 
 Status checkpoint_save(Run *run, int64_t step, const CheckpointItem *items, size_t n, const json_t *state, int64_t keep) {

@@ -612,14 +612,9 @@ Status report_write(const char *const *dirs, size_t n, const char *path, RunNumb
 Status report_run(Run *run, Status status) {
     const char *metrics = run_path(run, "metrics.jsonl");
     if (!metrics || !file_exists(metrics)) return status;
-    Str text = {0}, hint = {0};
-    str_append(&text, status_text());
-    str_append(&hint, status_hint_text());
+    Failure failure;
+    failure_keep(&failure, status);
     const char *dir = run_dir(run), *path = run_path(run, "report.html");
     if (path && report_write(&dir, 1, path, NULL) != ST_OK) run_warn(run, "no report.html: %s", status_text());
-    if (status != ST_OK) status_fail(status, "%s", str_text(&text));
-    if (status != ST_OK && hint.len > 0) status_hint(status, "%s", str_text(&hint));
-    str_release(&text);
-    str_release(&hint);
-    return status;
+    return failure_say(&failure);
 }

@@ -259,18 +259,16 @@ Status run_summary(const Run *run, json_t **summary) { return json_read_file(run
 /* ---- when it fails ---- */
 
 Status run_failed(Run *run, Status status, Status (*save)(void *context), void *context, const int64_t *saved_step) {
-    Str text = {0}, hint = {0};
-    str_append(&text, status_text());
-    str_append(&hint, status_hint_text());
-    if (save(context) != ST_OK && !strstr(str_text(&text), status_text())) run_warn(run, "no checkpoint: %s", status_text());
-    str_append(&hint, hint.len ? "; " : "");
+    Failure failure;
+    Str hint = {0};
+    failure_keep(&failure, status);
+    if (save(context) != ST_OK && !strstr(failure.text, status_text())) run_warn(run, "no checkpoint: %s", status_text());
+    str_printf(&hint, "%s%s", failure.hint, failure.hint[0] ? "; " : "");
     if (*saved_step > 0)
         str_printf(&hint, "a checkpoint of step %lld is saved in '%s': continue with --resume", (long long)*saved_step, run->dir);
     else str_printf(&hint, "nothing was saved before this; --resume begins anew in '%s'", run->dir);
-    run_note(run, "%s; %s", str_text(&text), str_text(&hint));
-    status_fail(status, "%s", str_text(&text));
-    status_hint(status, "%s", str_text(&hint));
-    str_release(&text);
+    run_note(run, "%s; %s", failure.text, str_text(&hint));
+    status_hint(failure_say(&failure), "%s", str_text(&hint));
     str_release(&hint);
     return status;
 }

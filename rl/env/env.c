@@ -160,16 +160,8 @@ static void begin_episode(Env *env, int64_t copy) {
 
 /* What a program did wrong is kept: who did not look at it when an episode began learns it with the next step. */
 static Status keep_failure(Env *env, Status status) {
-    if (status == ST_OK || env->failure) return status;
-    env->failure = status;
-    env->failure_text = arena_strdup(env->arena, status_text());
-    env->failure_hint = arena_strdup(env->arena, status_hint_text());
+    if (status != ST_OK && env->failure.status == ST_OK) failure_keep(&env->failure, status);
     return status;
-}
-
-static Status kept_failure(const Env *env) {
-    status_fail(env->failure, "%s", env->failure_text ? env->failure_text : "out of memory");
-    return env->failure_hint && *env->failure_hint ? status_hint(env->failure, "%s", env->failure_hint) : env->failure;
 }
 
 static void clear_ends(Env *env, int64_t copy) {
@@ -252,7 +244,7 @@ static bool keep_ends(Env *env) {
 
 /* While episodes begin others may be lost: then these begin too. */
 static Status step_remote(Env *env, const double *actions, bool auto_reset) {
-    if (env->failure) return kept_failure(env);
+    TRY(failure_say(&env->failure));
     for (int64_t copy = 0; copy < env->copies; copy++) env->begins[copy] = rests(env, copy);
     TRY(env->kind->step_all(env, actions));
     bool any = keep_ends(env);
@@ -272,7 +264,7 @@ Status env_step(Env *env, const double *actions, bool auto_reset) {
 }
 
 Status env_resume(Env *env) {
-    if (!env->kind->resume || env->failure) return ST_OK; /* a failure is said by the next step */
+    if (!env->kind->resume || env->failure.status != ST_OK) return ST_OK; /* a failure is said by the next step */
     return keep_failure(env, env->kind->resume(env));
 }
 

@@ -51,8 +51,7 @@ typedef struct Env {
     void *remote;               /* of an environment that lives in another program ... */
     double *played;             /* ... and actions of the episodes so far, of at most max_played steps each (copies, max_played, action.size) */
     int64_t max_played;
-    Status failure;             /* which that program had; nothing works any more */
-    const char *failure_text, *failure_hint;
+    Failure failure;            /* which that program had; nothing works any more */
     Arena *arena;
 } Env;
 

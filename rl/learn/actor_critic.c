@@ -42,7 +42,7 @@ typedef struct Gradient {
     const Losses *losses;
     PolicyMetrics of_policy;
     ValueMetrics of_values;
-    struct { Status status; char text[300], hint[200]; } halves[2]; /* failures are recorded by thread */
+    Failure halves[2]; /* words are kept by thread */
 } Gradient;
 
 static void actor_loss(Gradient *g) {
@@ -84,11 +84,9 @@ static void measure(Gradient *g, int64_t i) {
 
 static void half(void *context, int64_t i) {
     Gradient *g = context;
-    g->halves[i].status = i == 0 ? actor_half(g) : critic_half(g);
+    Status status = i == 0 ? actor_half(g) : critic_half(g);
     measure(g, i);
-    if (g->halves[i].status == ST_OK) return;
-    snprintf(g->halves[i].text, sizeof g->halves[i].text, "%s", status_text());
-    snprintf(g->halves[i].hint, sizeof g->halves[i].hint, "%s", status_hint_text());
+    if (status != ST_OK) failure_keep(&g->halves[i], status);
 }
 
 /* Small networks on few rows: two threads take one each, from the observations to the gradient. Else each kernel has work for all, and tensors of
@@ -108,12 +106,8 @@ static bool in_halves(const Policy *policy, const Minibatch *m) {
 static Status run_halves(Gradient *g) {
     g->policy->n = g->m->n;
     cpu_team_run(2, half, g);
-    for (int i = 0; i < 2; i++)
-        if (g->halves[i].status != ST_OK) {
-            status_fail(g->halves[i].status, "%s", g->halves[i].text);
-            return g->halves[i].hint[0] ? status_hint(g->halves[i].status, "%s", g->halves[i].hint) : g->halves[i].status;
-        }
-    return ST_OK;
+    TRY(failure_say(&g->halves[0]));
+    return failure_say(&g->halves[1]);
 }
 
 static Status run_whole(Gradient *g) {

@@ -21,16 +21,13 @@ struct MdpBuilder {
     StatePlaces terminals, starts;
     const char *const *state_names, *const *action_names;
     int line;
-    Status status;         /* the first failure, with its text */
-    char *text, *hint;
+    Failure failure;       /* the first one */
 };
 
 /* Keeps the failure just recorded: other calls may fail before it is asked for. */
 static void keep_failure(MdpBuilder *builder, Status status) {
     if (builder->line) status_prefix(status, "line %d", builder->line);
-    builder->status = status;
-    builder->text = strdup(status_text());
-    builder->hint = strdup(status_hint_text());
+    failure_keep(&builder->failure, status);
 }
 
 MdpBuilder *mdp_builder_new(int64_t n_states, int64_t n_actions, double gamma) {
@@ -54,8 +51,6 @@ void mdp_builder_free(MdpBuilder *builder) {
     free(builder->outcomes);
     free(builder->terminals.items);
     free(builder->starts.items);
-    free(builder->text);
-    free(builder->hint);
     free(builder);
 }
 
@@ -73,7 +68,7 @@ static bool grow(MdpBuilder *builder, void *items, size_t n, size_t *room, size_
 }
 
 void mdp_builder_add(MdpBuilder *builder, int64_t state, int64_t action, int64_t next, double probability, double reward, bool ends) {
-    if (builder->status != ST_OK) return;
+    if (builder->failure.status != ST_OK) return;
     if (!in_range(builder, "state", state, builder->n_states) || !in_range(builder, "action", action, builder->n_actions) ||
         !in_range(builder, "state", next, builder->n_states))
         return;
@@ -87,7 +82,7 @@ void mdp_builder_add(MdpBuilder *builder, int64_t state, int64_t action, int64_t
 }
 
 static void add_place(MdpBuilder *builder, StatePlaces *places, int64_t state, double probability) {
-    if (builder->status != ST_OK || !in_range(builder, "state", state, builder->n_states)) return;
+    if (builder->failure.status != ST_OK || !in_range(builder, "state", state, builder->n_states)) return;
     if (!grow(builder, &places->items, places->n, &places->room, sizeof *places->items)) return;
     places->items[places->n++] = (StatePlace){state, probability, builder->line};
 }
@@ -195,10 +190,7 @@ static Status fill_world(const MdpBuilder *builder, NamedMdp *world, int **lines
 }
 
 static Status finish(const MdpBuilder *builder, NamedMdp **world) {
-    if (builder->status != ST_OK) {
-        status_fail(builder->status, "%s", builder->text ? builder->text : "out of memory");
-        return builder->hint && *builder->hint ? status_hint(builder->status, "%s", builder->hint) : builder->status;
-    }
+    TRY(failure_say(&builder->failure));
     Arena *arena = arena_new(0);
     NamedMdp *made = arena ? arena_zero(arena, sizeof *made) : NULL;
     if (!made) {
