@@ -376,10 +376,11 @@ static void weights_of_rows(void **state) {
     for (size_t i = 0; i < COUNT_OF(kinds); i++) {
         double losses[2];
         for (int w = 0; w < 2; w++) {
-            char name[32], text[200], lines[64];
+            char name[32], row[200], text[420], lines[64];
             TrainResult result;
             snprintf(name, sizeof name, "weight-%s-%d", kinds[i][0], w);
-            snprintf(text, sizeof text, "{\"prompt_ids\": [9], %s%s}\n", kinds[i][1], w ? ", \"weight\": 2.5" : "");
+            snprintf(row, sizeof row, "{\"prompt_ids\": [9], %s%s}\n", kinds[i][1], w ? ", \"weight\": 2.5" : "");
+            snprintf(text, sizeof text, "%s%s", row, row); /* kto asks for two */
             snprintf(lines, sizeof lines, "rl.algorithm=%s\ntrain.max_steps=1", kinds[i][0]);
             check_ok(file_write_all(temp_file(folder, "weighted.jsonl"), text, strlen(text)));
             check_ok(run_lines(name, "weighted.jsonl", lines, false, &result));

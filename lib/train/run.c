@@ -24,6 +24,7 @@ void run_close(Run *run) {
         recorded = NULL;
     }
     if (run->log_fd >= 0) close(run->log_fd);
+    str_release(&run->unwritten);
     arena_free(run->arena);
     free(run);
 }
@@ -258,11 +259,21 @@ Status run_summary(const Run *run, json_t **summary) { return json_read_file(run
 
 /* ---- when it fails ---- */
 
+/* What is saved without its line would never get it. */
+static Status write_unwritten(Run *run) {
+    if (run->unwritten.len == 0) return ST_OK;
+    TRY(run_metric(run, str_text(&run->unwritten)));
+    str_clear(&run->unwritten);
+    return ST_OK;
+}
+
 Status run_failed(Run *run, Status status, Status (*save)(void *context), void *context, const int64_t *saved_step) {
     Failure failure;
     Str hint = {0};
     failure_keep(&failure, status);
-    if (save(context) != ST_OK && !strstr(failure.text, status_text())) run_warn(run, "no checkpoint: %s", status_text());
+    Status saved = write_unwritten(run);
+    if (saved == ST_OK) saved = save(context);
+    if (saved != ST_OK && !strstr(failure.text, status_text())) run_warn(run, "no checkpoint: %s", status_text());
     str_printf(&hint, "%s%s", failure.hint, failure.hint[0] ? "; " : "");
     if (*saved_step > 0)
         str_printf(&hint, "a checkpoint of step %lld is saved in '%s': continue with --resume", (long long)*saved_step, run->dir);
@@ -327,7 +338,9 @@ Status run_metric(Run *run, const char *json_line) {
     str_printf(&line, "%s\n", json_line);
     Status status = file_append(run->metrics_path, str_text(&line), line.len);
     str_release(&line);
-    return status == ST_OK ? events_add(&run->events, json_line) : status;
+    if (status == ST_OK) return events_add(&run->events, json_line);
+    if (json_line != str_text(&run->unwritten)) str_append(&run->unwritten, json_line);
+    return status;
 }
 
 void run_note(Run *run, const char *format, ...) {

@@ -13,6 +13,7 @@ struct Run {
     bool resumed, finished;
     int64_t step;
     Events events;
+    Str unwritten;       /* the line that metrics.jsonl has not taken */
 };
 
 /* What a run is made from, for its checkpoints: an object from keys to fingerprints, NULL without memory; and whether `state` of one has the same.

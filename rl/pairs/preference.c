@@ -149,9 +149,10 @@ static Status open_reference(PairRun *run) {
 
 /* ---- all rows of a step: KTO's baseline, and what means are over ---- */
 
-/* Each prompt with the answer of the row before it: the rows whose answers these are. */
-static void set_others(const size_t *rows, size_t n, size_t *others) {
-    for (size_t i = 0; i < n; i++) others[i] = rows[(i + n - 1) % n];
+/* Each prompt with the answer of the row before it: the rows whose answers these are. A row alone, as an epoch's last step may have it, takes the one
+ * before it among all. */
+static void set_others(const Pairs *pairs, const size_t *rows, size_t n, size_t *others) {
+    for (size_t i = 0; i < n; i++) others[i] = n > 1 ? rows[(i + n - 1) % n] : (rows[0] + pairs->n - 1) % pairs->n;
 }
 
 static Status compare_rows(PairRun *run, Tape *tape, const Pairs *pairs, const size_t *rows, size_t n) {
@@ -159,7 +160,7 @@ static Status compare_rows(PairRun *run, Tape *tape, const Pairs *pairs, const s
     size_t *others = malloc(n * sizeof *others);
     double *sums = malloc(4 * n * sizeof *sums), *policy = sums, *reference = sums ? sums + 2 * n : NULL;
     Status status = others && sums ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
-    if (status == ST_OK) set_others(rows, n, others);
+    if (status == ST_OK) set_others(pairs, rows, n, others);
     if (status == ST_OK) status = sums_of_rows(run, tape, run->model, pairs, rows, others, n, policy);
     if (status == ST_OK) {
         const Model *model = reference_begin(p->reference);
@@ -185,7 +186,7 @@ typedef struct Comparison {
 static Status find_largest(const PairRun *run, const Pairs *pairs, const size_t *rows, size_t n, Comparison *largest) {
     size_t *others = malloc(n * sizeof *others);
     Status status = others ? ST_OK : status_fail(ST_RESOURCE, "out of memory for %zu rows", n);
-    if (others) set_others(rows, n, others);
+    if (others) set_others(pairs, rows, n, others);
     for (size_t i = 0, count; i < n && status == ST_OK; i += count) {
         int64_t tokens;
         count = pair_run_fit(run, pairs, rows + i, others + i, n - i, &tokens);
@@ -223,6 +224,10 @@ static Status find_largest_of_evaluation(PairRun *run, Comparison *largest) {
 /* A prompt with another's answer may be longer than any row, and so may be such a pass than a batch. */
 static Status plan_comparison(PairRun *run, Tape *tape, const Pairs *pairs) {
     Comparison largest = {0};
+    if (pairs->n < 2)
+        return status_hint(status_fail(ST_CONFIG, "'kto' compares each prompt with the answer of another row, and '%s' has one row",
+                                       pairs == run->eval ? "data.eval" : "data.train"),
+                           "take more rows, or rl.loss_type: apo_zero_unpaired");
     Status status = pairs == run->eval ? find_largest_of_evaluation(run, &largest) : find_largest_of_steps(run, &largest);
     double *sums = status == ST_OK ? malloc(2 * largest.n * sizeof *sums) : NULL;
     if (status == ST_OK && !sums) status = status_fail(ST_RESOURCE, "out of memory for %zu rows", largest.n);
