@@ -132,6 +132,14 @@ static void answer_stubbornly(int fd, const Query *query) {
 }
 
 /* One question of four. */
+static bool asks_for(const Query *query, const char *word) {
+    Str question = {0};
+    question_of(query, &question);
+    bool asks = strstr(str_text(&question), word) != NULL;
+    str_release(&question);
+    return asks;
+}
+
 static bool is_fourth(const Query *query) {
     Str question = {0};
     question_of(query, &question);
@@ -208,6 +216,7 @@ static void serve(int fd, Query *query) {
     else if (strcmp(path, "dies") == 0 && before >= 20 && before < 40) reply(fd, "503 Service Unavailable", "", "overloaded");
     else if (strcmp(path, "fails") == 0 && is_fourth(query))
         reply(fd, "500 Internal Server Error", "", "not at this one");
+    else if (strcmp(path, "fails-last") == 0 && asks_for(query, "BAD")) reply(fd, "500 Internal Server Error", "", "not at this one");
     else if (has_ended(fd, path, before))
         return;
     else if (strcmp(path, "nonsense") == 0) reply(fd, "200 OK", "", "[1, 2]");

@@ -453,6 +453,22 @@ static void what_fails_for_ever_is_refused(void **state) {
     assert_true(result.refused > 0);
 }
 
+/* Where nothing is left to be asked behind them, what was answered is asked once more: it tells such questions from a server that has gone down. */
+static void what_fails_at_the_end_is_refused(void **state) {
+    (void)state;
+    Str seeds = {0};
+    SynthResult result;
+    for (int i = 0; i < 8; i++) str_printf(&seeds, "{\"prompt\": \"Say %d%s.\"}\n", i, i > 4 ? " BAD" : "");
+    temp_text(dir, "last.jsonl", seeds.data);
+    str_release(&seeds);
+    Overrides o = remote("answer", "fails-last", "retries: 0, concurrency: 4", "last");
+    set(&o, "synth.seeds=%s", temp_file(dir, "last.jsonl"));
+    set(&o, "synth.num_rows=8");
+    check_ok(run(&o, false, &result));
+    assert_int_equal(result.rows, 5);
+    assert_int_equal(result.refused, 3);
+}
+
 static void a_limit_ends_the_run_and_a_higher_one_goes_on(void **state) {
     (void)state;
     static const struct {
@@ -826,6 +842,7 @@ int main(void) {
         cmocka_unit_test(what_stays_down_keeps_what_was_made),
         cmocka_unit_test(what_ends_is_gone_on_with),
         cmocka_unit_test(what_fails_for_ever_is_refused),
+        cmocka_unit_test(what_fails_at_the_end_is_refused),
         cmocka_unit_test(a_limit_ends_the_run_and_a_higher_one_goes_on),
         cmocka_unit_test(rates_are_kept),
         cmocka_unit_test(a_log_is_replayed_without_the_server),

@@ -91,12 +91,28 @@ static Status encode_row(const json_t *row, const DataConfig *config, const Toke
     return encode_dialogue(text, other, config, tokenizer, encoding);
 }
 
+static Status question(const json_t *row, const DataConfig *config, const Tokenizer *tokenizer, Ids *ids) {
+    const json_t *prompt = json_object_get(row, "prompt"), *chosen = side(row, "chosen", "chosen_messages"),
+                 *rejected = side(row, "rejected", "rejected_messages");
+    bool whole = (!prompt || json_is_null(prompt)) && same_messages(chosen, rejected) > 0;
+    if (!whole && !stands_in_both(prompt, chosen, rejected)) return prompt_question(row, config, tokenizer, ids);
+    json_t *common = json_array(), *messages;
+    for (size_t i = 0; i < same_messages(chosen, rejected); i++) json_array_append(common, json_array_get(chosen, i));
+    Status status = messages_normalize(common, config->system, &messages);
+    if (status == ST_OK) {
+        status = encode_question(messages, row, config, tokenizer, ids);
+        json_decref(messages);
+    }
+    json_decref(common);
+    return status;
+}
+
 const DataFormat data_format_preference = {
     .name = "preference",
     .help = "{\"prompt\",\"chosen\",\"rejected\"}",
     .detect = detect_preference,
     .encode = encode_row,
-    .question = prompt_question,
+    .question = question,
     .needs_tokenizer = true,
     .takes_system = true,
 };

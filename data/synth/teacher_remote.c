@@ -24,6 +24,8 @@ typedef struct Remote {
     struct Spent { int64_t prompt_tokens, tokens; } *spent; /* by place: what such replies cost by the server's count */
     size_t *answered_before; /* by place: what was answered before its first reply that could not be read */
     bool ever_answered;
+    size_t known;            /* the place of a question whose answer could be read; SIZE_MAX: there is none */
+    bool probing, probed;    /* it is asked again; and answered again */
     size_t n_given_up;       /* questions of earlier rounds that were given up, with no answer since */
     OnTeacherAnswer *on_answer;
     void *context;
@@ -174,8 +176,26 @@ static bool read_answer(const TeacherPrompt *prompt, const Str *reply, const jso
     return true;
 }
 
+/* What it costs is told with the question that it is asked for, the first one without an answer. */
+static Status on_probe(Remote *remote, long code) {
+    TeacherAnswer answer = {0};
+    Str shown = {0}, fault = {0};
+    size_t at = 0;
+    json_t *root = json_loadb(str_text(&remote->replies[0]), remote->replies[0].len, JSON_ALLOW_NUL, NULL);
+    remote->probed = code < 300 && read_answer(&remote->prompts[remote->known], &remote->replies[0], root, &answer, &shown, &fault);
+    if (!remote->probed) note_spent(root, &answer);
+    while (at + 1 < remote->n && remote->answered[at]) at++;
+    remote->spent[at].prompt_tokens += answer.prompt_tokens;
+    remote->spent[at].tokens += answer.tokens;
+    str_release(&shown);
+    str_release(&fault);
+    json_decref(root);
+    return ST_OK;
+}
+
 static Status on_reply(void *context, size_t i, long code) {
     Remote *remote = context;
+    if (remote->probing) return on_probe(remote, code);
     size_t at = remote->places[i];
     const TeacherPrompt *prompt = &remote->prompts[at];
     const Str *reply = &remote->replies[i];
@@ -190,6 +210,7 @@ static Status on_reply(void *context, size_t i, long code) {
     answer.prompt_tokens = remote->spent[at].prompt_tokens += answer.prompt_tokens;
     answer.tokens = remote->spent[at].tokens += answer.tokens;
     Status status = good ? remote->on_answer(remote->context, at, &answer) : ST_OK;
+    if (good && code < 300) remote->known = at;
     if (good) remote->answered[at] = remote->ever_answered = true, remote->n_answered++, remote->n_given_up = 0;
     if (remote->tokens_per_minute > 0) http_slow_down(remote->used, (double)used * 60 / remote->tokens_per_minute);
     str_release(&shown);
@@ -213,6 +234,23 @@ static Status ask_rest(Teacher *teacher, const TeacherSampling *sampling) {
     return http_post_all(remote->used, remote->bodies, n, remote->replies, &at);
 }
 
+/* Asks once more what was answered before: a server that answers it is there, and what it fails at is the fault of the questions that are left. */
+static Status still_answers(Teacher *teacher, const TeacherSampling *sampling, bool *answers) {
+    Remote *remote = teacher->state;
+    size_t at;
+    *answers = false;
+    if (remote->known == SIZE_MAX) return ST_OK;
+    str_release(&remote->bodies[0]);
+    str_clear(&remote->replies[0]);
+    write_body(teacher, &remote->prompts[remote->known], sampling, &remote->bodies[0]);
+    remote->probing = true;
+    remote->probed = false;
+    Status status = http_post_all(remote->used, remote->bodies, 1, remote->replies, &at);
+    remote->probing = false;
+    *answers = status == ST_OK && remote->probed;
+    return status == ST_INTERRUPTED ? status : ST_OK;
+}
+
 /* Questions that had no answer which can be read, again and again, count as refused where others had one after them. More than one that nothing was
  * read after, or one before anything was ever read, is the server's doing. */
 static bool answers_wrongly(Remote *remote) {
@@ -221,8 +259,12 @@ static bool answers_wrongly(Remote *remote) {
     return !remote->ever_answered || remote->n_given_up > MOST;
 }
 
-static Status give_up(Remote *remote, int64_t tries) {
-    bool wrong = answers_wrongly(remote);
+static Status give_up(Teacher *teacher, const TeacherSampling *sampling, int64_t tries) {
+    Remote *remote = teacher->state;
+    bool wrong = answers_wrongly(remote), answers = false;
+    if (wrong) TRY(still_answers(teacher, sampling, &answers));
+    if (answers) remote->n_given_up = 0;
+    wrong = wrong && !answers;
     for (size_t i = 0; i < remote->n; i++) {
         const char *fault = str_text(&remote->faults[i]);
         if (remote->answered[i]) continue;
@@ -239,9 +281,18 @@ static Status ask_all(Teacher *teacher, const TeacherSampling *sampling) {
     Remote *remote = teacher->state;
     int64_t most = teacher->config.retries;
     for (int64_t tries = 0; remote->n_answered < remote->n; tries++) {
-        if (tries > most) return give_up(remote, tries);
+        if (tries > most) return give_up(teacher, sampling, tries);
         if (tries > 0) http_slow_down(remote->used, MIN(first_pause * pow(2, (double)tries - 1), 30));
-        TRY(ask_rest(teacher, sampling));
+        Failure failure;
+        failure_keep(&failure, ask_rest(teacher, sampling));
+        if (failure.status != ST_OK && http_in_doubt(remote->used)) {
+            bool answers;
+            TRY(still_answers(teacher, sampling, &answers));
+            if (!answers) return failure_say(&failure);
+            http_vouch(remote->used);
+            failure_keep(&failure, ask_rest(teacher, sampling));
+        }
+        TRY(failure_say(&failure));
     }
     return ST_OK;
 }
@@ -253,6 +304,7 @@ static Status ask(Teacher *teacher, const TeacherPrompt *prompts, size_t n, cons
     remote->prompts = prompts;
     remote->n = n;
     remote->n_answered = 0;
+    remote->known = SIZE_MAX;
     remote->on_answer = on_answer;
     remote->context = context;
     remote->places = calloc(n, sizeof *remote->places);

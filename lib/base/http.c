@@ -22,6 +22,7 @@ struct HttpClient {
     size_t n_answers;  /* replies that are none of a refusal, so far */
     double answered;   /* when the latest of the requests that were answered was sent */
     size_t n_broken;   /* requests that were refused by a server's error (5xx) in earlier rounds, with no answer since */
+    bool in_doubt, vouched;
     double at_once;    /* of `concurrency`, what the server bears: halved where it says "too many", more by one as all of these are answered */
 };
 
@@ -35,7 +36,7 @@ typedef struct Request {
     size_t answers, at_first; /* of the client so far: when it was last told "too many", when it was first asked */
     Str *reply;
     long code;
-    bool too_long;
+    bool too_long, again; /* again: it was put off once, and asked anew when the server answered others */
 } Request;
 
 static size_t receive(char *bytes, size_t size, size_t n, void *context) {
@@ -265,11 +266,14 @@ static bool may_be_down(const Round *round, const Request *request) {
     return (request->code >= 500 || request->code == 408) && round->client->answered <= request->broken;
 }
 
-/* Those that the server refused for good while it answered others. */
+/* Those that the server refused for good while it answered others. What it failed at may have met it while it was down: it is asked once more. */
 static Status deliver_put_off(Round *round, bool all) {
     for (size_t i = 0; i < round->n; i++) {
-        const Request *request = &round->requests[i];
-        if (request->state == PUT_OFF && (all || !may_be_down(round, request))) TRY(deliver(round, i, request->code));
+        Request *request = &round->requests[i];
+        if (request->state != PUT_OFF || (!all && may_be_down(round, request))) continue;
+        if (!all && !request->again && (request->code >= 500 || request->code == 408)) {
+            *request = (Request){.state = WAITS, .reply = request->reply, .at_first = request->at_first, .tries = 1, .again = true};
+        } else TRY(deliver(round, i, request->code));
     }
     return ST_OK;
 }
@@ -387,10 +391,11 @@ static Status end(Round *round) {
         trouble = trouble || late > MOST_LATE || round->client->n_broken + broken > MOST_BROKEN || is_trouble(round, request);
         *round->at = i;
     }
-    if (!trouble) {
-        round->client->n_broken += broken;
+    if (!trouble || round->client->vouched) {
+        round->client->n_broken += round->client->vouched ? 0 : broken;
         return deliver_put_off(round, true);
     }
+    round->client->in_doubt = round->refused.status != ST_OK;
     return failure_say(&round->refused);
 }
 
@@ -401,9 +406,14 @@ static bool goes_on(const Round *round) {
     return n > 0;
 }
 
+bool http_in_doubt(const HttpClient *client) { return client->in_doubt; }
+
+void http_vouch(HttpClient *client) { client->vouched = true; }
+
 Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *replies, size_t *at) {
     Round round = {.client = client, .bodies = bodies, .n = n, .requests = calloc(MAX(n, 1), sizeof *round.requests), .at = at};
     *at = 0;
+    client->in_doubt = false;
     if (!round.requests) return status_errno(ENOMEM, "cannot ask server '%s'", client->shown);
     for (size_t i = 0; i < n; i++) round.requests[i].reply = &replies[i];
     while (goes_on(&round)) {
@@ -417,6 +427,7 @@ Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *repli
     }
     for (size_t slot = 0; slot < client->options.concurrency; slot++)
         if (round.busy[slot]) stop(&round, slot);
+    client->vouched = false;
     Status status = failure_say(&round.failed);
     free(round.requests);
     return status;

@@ -37,6 +37,10 @@ void http_close(HttpClient *client); /* NULL is fine */
 Status http_post_all(HttpClient *client, const Str *bodies, size_t n, Str *replies, size_t *at);
 /* No further request is started for so many seconds, counted from when the next one might have been: for limits that only the replies show. */
 void http_slow_down(HttpClient *client, double seconds);
+/* Whether the last http_post_all failed because the server may have gone down: nothing was answered after it had failed at what was left. Who finds
+ * that it answers other requests says so, and what it fails at in the next http_post_all counts as refused. */
+bool http_in_doubt(const HttpClient *client);
+void http_vouch(HttpClient *client);
 const char *http_name(const HttpClient *client); /* the url as messages show it */
 
 #endif

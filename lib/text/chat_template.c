@@ -180,7 +180,7 @@ static Status load_directory(ChatTemplate *chat, const char *dir) {
     bool there = false;
     if (status == ST_OK) status = file_find(file, &there);
     if (there) status = add_file(chat, "default", file);
-    if (status == ST_OK) status = add_config_templates(chat, config_path, json_object_get(config, "chat_template"));
+    if (status == ST_OK && !there) status = add_config_templates(chat, config_path, json_object_get(config, "chat_template"));
     if (status == ST_OK) status = add_more(chat, dir);
     json_decref(config);
     json_decref(map);
@@ -216,13 +216,21 @@ static Status choose(ChatTemplate *chat, const char *override) {
     return chat->normal ? ST_OK : no_such(chat, override);
 }
 
+bool chat_template_is_in(const char *dir) {
+    Str path = {0};
+    str_printf(&path, "%s/%s", dir, TEMPLATE_FILE);
+    bool is = file_exists(str_text(&path));
+    str_release(&path);
+    return is;
+}
+
 Status chat_template_load(const char *model_dir, const char *adapter, const char *override, ChatTemplate **result) {
     ChatTemplate *chat;
     *result = NULL;
     TRY(template_new(&chat));
-    const char *own = adapter && !override ? path_join(chat->arena, adapter, TEMPLATE_FILE) : NULL;
+    if (adapter && !override && chat_template_is_in(adapter)) override = path_join(chat->arena, adapter, TEMPLATE_FILE);
     Status status = load_directory(chat, model_dir);
-    if (status == ST_OK) status = choose(chat, own && file_exists(own) ? own : override);
+    if (status == ST_OK) status = choose(chat, override);
     if (status == ST_OK && chat->normal) *result = chat;
     else chat_template_free(chat);
     return status;

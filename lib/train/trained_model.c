@@ -3,6 +3,7 @@
 
 #include "lib/text/chat.h"
 
+#include <math.h>
 #include <string.h>
 
 /* A score is trained whole, as PEFT does for SEQ_CLS. */
@@ -117,7 +118,7 @@ static void warn_coarse(const RoundingLoss *loss, DType dtype) {
         log_message(
             LOG_WARNING,
             "%s is too coarse for what was learned: rounding takes %.0f %% of what training changed, and %.0f %% of the weights that it moved stay where they were; train.save_dtype: f32 keeps it",
-            dtype_name(dtype), 100 * rounding_lost(loss), 100 * rounding_unmoved(loss));
+            dtype_name(dtype), fmin(100, 100 * rounding_lost(loss)), 100 * rounding_unmoved(loss));
 }
 
 static Status save_whole(const Recipe *recipe, const Model *model, const char *dir) {
@@ -132,7 +133,7 @@ static Status save_whole(const Recipe *recipe, const Model *model, const char *d
 /* Whoever prompts the result by another template than it was trained with gets worse answers, and nobody says so. */
 static Status save_template(const Recipe *recipe, const char *dir) {
     ChatTemplate *chat;
-    if (!recipe->model_chat_template && !recipe->model_adapter) return ST_OK; /* the base has it */
+    if (!recipe->model_chat_template && !(recipe->model_adapter && chat_template_is_in(recipe->model_adapter))) return ST_OK; /* the base has it */
     TRY(chat_template_load(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, &chat));
     Status status = chat ? chat_template_save(chat, dir) : ST_OK;
     chat_template_free(chat);
