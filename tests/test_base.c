@@ -745,6 +745,12 @@ static void folders_are_built_whole_or_not_at_all(void **state) {
     assert_string_equal(str_text(&text), "second");
     check_ok(dir_list(temp_file(dir, "built"), arena, &names, &count));
     assert_int_equal(count, 1); /* nothing stays beside it */
+    assert_int_equal(symlink("built/folder", temp_file(dir, "built_link")), 0);
+    check_ok(dir_build(temp_file(dir, "built_link"), fill_folder, "third"));
+    str_clear(&text);
+    check_ok(file_read(temp_file(dir, "built/folder/text"), 100, &text)); /* what the link leads to is replaced */
+    assert_string_equal(str_text(&text), "third");
+    assert_int_equal(unlink(temp_file(dir, "built_link")), 0);
     check_status(dir_build(temp_file(dir, "built/folder/text"), fill_folder, "over a file"), ST_RESOURCE);
     assert_true(file_exists(temp_file(dir, "built/folder/text")));
     check_status(dir_build(NULL, fill_folder, "nowhere"), ST_RESOURCE);

@@ -114,6 +114,8 @@ static Status put_in_place(const char *made, const char *dir, const char *old) {
 
 Status dir_build(const char *dir, Status (*write)(void *context, const char *made), void *context) {
     if (!dir) return ST_RESOURCE;
+    char *real = realpath(dir, NULL); /* what a link leads to is replaced, not the link */
+    if (real) dir = real;
     size_t len = strlen(dir);
     while (len > 1 && dir[len - 1] == '/') len--; /* or the folder beside it would be in it */
     Str path = {0}, made = {0}, old = {0};
@@ -131,6 +133,7 @@ Status dir_build(const char *dir, Status (*write)(void *context, const char *mad
     str_release(&path);
     str_release(&made);
     str_release(&old);
+    free(real);
     return status;
 }
 

@@ -17,9 +17,10 @@
  * server's Retry-After (at most 600 s) goes before. 429 (and 503 with Retry-After) makes all requests wait and fewer run at once, and counts as a try
  * only where nothing else was answered in between. on_reply (NULL: none) is called as each reply is whole, in any order, with its status code; it may
  * end all by returning a status. takes_refusals: 400, 413 and 422, by which a server refuses this one request, are replies too. So are, not more than
- * 8 in a row, those that it would not answer for good, when others are answered after that (after a 5xx: others that were sent after that), or were
- * before and nothing says that the server is in trouble. 429, 502, 503, 504 say so; 5xx of two requests in a row; more than 3 that are late, or one
- * while no others were answered: no answer in time has the code 408. 401, 402, 404, 405 and 410 concern all requests: the first one ends all. */
+ * 8 in a row, those that it would not answer for good, when others are answered after that, or were before and nothing says that the server is in
+ * trouble. What it failed at (5xx, no answer in time) is asked anew when others, sent after that, are answered, and counts then. 429, 502, 503,
+ * 504 say so; 5xx of two requests in a row; more than 3 that are late, or one while no others were answered: no answer in time has the code 408. 401,
+ * 402, 404, 405 and 410 concern all requests: the first one ends all. */
 typedef struct HttpOptions {
     const char *url, *key, *ca_file;
     size_t concurrency, retries;
