@@ -1,4 +1,5 @@
 /* Run directories and checkpoints: taken, refused, damaged, killed, resumed. */
+#include "lib/train/run.h"
 #include "sft/sft.h"
 #include "tests/check.h"
 #include "tests/runs.h"
@@ -163,6 +164,39 @@ static void full_disks_and_kills_leave_the_last_one(void **state) {
     assert_int_equal(save_with_limit(run, 1 << 20, false), 0);
     assert_int_equal(found("full"), 6);
     check_load(run, 6);
+    run_close(run);
+    recipe_free(recipe);
+}
+
+static Status count_saves(void *context) {
+    ++*(int *)context;
+    return ST_OK;
+}
+
+/* Nothing is saved without the line of metrics that belongs to it: a resumed run would never write it. */
+static void lines_that_failed_come_before_checkpoints(void **state) {
+    (void)state;
+    Recipe *recipe = recipe_for("unwritten");
+    Run *run;
+    Str text = {0};
+    int saves = 0;
+    int64_t saved_step = -1;
+    char metrics[400];
+    snprintf(metrics, sizeof metrics, "%s/unwritten/metrics.jsonl", test_folder);
+    check_ok(run_open(recipe, false, &run));
+    check_ok(run_metric(run, "{\"step\": 1}"));
+    assert_int_equal(unlink(metrics), 0);
+    assert_int_equal(mkdir(metrics, 0777), 0); /* in the way */
+    Status status = run_metric(run, "{\"step\": 2}");
+    assert_int_not_equal(status, ST_OK);
+    assert_int_equal(run_failed(run, status, count_saves, &saves, &saved_step), status);
+    assert_int_equal(saves, 0);
+    assert_int_equal(rmdir(metrics), 0);
+    assert_int_equal(run_failed(run, status, count_saves, &saves, &saved_step), status);
+    assert_int_equal(saves, 1);
+    check_ok(file_read(metrics, 100, &text));
+    assert_string_equal(str_text(&text), "{\"step\": 2}\n");
+    str_release(&text);
     run_close(run);
     recipe_free(recipe);
 }
@@ -440,6 +474,7 @@ int main(void) {
         cmocka_unit_test(saved_found_loaded_and_thinned_out),
         cmocka_unit_test(damaged_ones_are_never_taken),
         cmocka_unit_test(full_disks_and_kills_leave_the_last_one),
+        cmocka_unit_test(lines_that_failed_come_before_checkpoints),
         cmocka_unit_test(taken_directories_are_refused),
         cmocka_unit_test(without_a_whole_checkpoint_it_starts_again),
         cmocka_unit_test(killed_anywhere_and_resumed_it_is_the_same_run),

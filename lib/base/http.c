@@ -22,7 +22,7 @@ struct HttpClient {
     size_t n_answers;  /* replies that are none of a refusal, so far */
     double answered;   /* when the latest of the requests that were answered was sent */
     size_t n_broken;   /* requests that were refused by a server's error (5xx) in earlier rounds, with no answer since */
-    bool in_doubt, vouched;
+    bool in_doubt, vouched; /* see http_in_doubt, http_vouch */
     double at_once;    /* of `concurrency`, what the server bears: halved where it says "too many", more by one as all of these are answered */
 };
 
