@@ -23,6 +23,7 @@ take_apart() {
     awk -v work="$work" -v fixtures="$FIXTURES" -v shared="$SHARED" '
         /^---/         { file = 0 }
         /^--- long/    { target = ""; next }
+        /^--- unless / { target = ""; next }
         /^--- needs /  { print substr($0, 11) > (work "/needs"); target = ""; next }
         /^--- file /   { target = work "/tmp/" substr($0, 10); printf "" > target; file = 1; next }
         /^--- run/     { target = work "/" ++n ".cmd"; next }
@@ -92,6 +93,8 @@ for file in "$@"; do
         verdict=FAILED
     elif [ -n "$sanitized" ] && grep -q '^--- long' "$file"; then
         echo "skipped: takes too long under sanitizers" && verdict=SKIPPED
+    elif build=$(sed -n 's/^--- unless //p' "$file") && [ -n "$build" ] && [ "${TUNE#*/build/"$build"}" != "$TUNE" ]; then
+        echo "skipped: not under $build" && verdict=SKIPPED
     elif missing=$(while read -r path; do [ -e "$path" ] || echo "$path"; done <"$work/needs") && [ -n "$missing" ]; then
         echo "skipped: '$missing' is not here" && verdict=SKIPPED
     else
