@@ -48,6 +48,8 @@ static void failures_keep_text_and_hint(void **state) {
     assert_string_equal(status_meaning(ST_OK), "ok");
     status_fail(ST_INPUT, "'%s'", "a\nb\033[31m\177\303\244");
     assert_string_equal(status_text(), "'a b?[31m?\303\244'");
+    status_prefix(ST_INPUT, "c\033");
+    assert_string_equal(status_text(), "c?: 'a b?[31m?\303\244'");
 }
 
 /* Runs `body` in a process of its own, without its output; returns what waitpid says. */
@@ -726,7 +728,8 @@ static Status fill_folder(void *context, const char *made) {
 
 static void folders_are_built_whole_or_not_at_all(void **state) {
     (void)state;
-    const char *built = temp_file(dir, "built/folder");
+    char built[600];
+    snprintf(built, sizeof built, "%s/built/folder", dir);
     Arena *arena = arena_new(0);
     char **names;
     size_t count;
@@ -751,6 +754,14 @@ static void folders_are_built_whole_or_not_at_all(void **state) {
     check_ok(file_read(temp_file(dir, "built/folder/text"), 100, &text)); /* what the link leads to is replaced */
     assert_string_equal(str_text(&text), "third");
     assert_int_equal(unlink(temp_file(dir, "built_link")), 0);
+    check_ok(dir_rename(built, temp_file(dir, "built/.folder.tune-old"))); /* a process was killed between its two renames */
+    check_status(dir_build(built, fill_folder, "broken"), ST_NUMERIC);
+    str_clear(&text);
+    check_ok(file_read(temp_file(dir, "built/folder/text"), 100, &text));
+    assert_string_equal(str_text(&text), "third");
+    assert_int_equal(symlink("nowhere", temp_file(dir, "dangling")), 0);
+    check_status(dir_build(temp_file(dir, "dangling"), fill_folder, "fourth"), ST_INPUT);
+    check_text("a link that leads nowhere");
     check_status(dir_build(temp_file(dir, "built/folder/text"), fill_folder, "over a file"), ST_RESOURCE);
     assert_true(file_exists(temp_file(dir, "built/folder/text")));
     check_status(dir_build(NULL, fill_folder, "nowhere"), ST_RESOURCE);

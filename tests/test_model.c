@@ -439,12 +439,15 @@ static void saved_models_come_back_the_same(void **state) {
     snprintf(out, sizeof out, "%s/saved", dir);
     check_ok(model_write_random(dir, tiny_configs[1], DT_F32, 5, 0.2));
     temp_text(dir, "tokenizer_config.json", "{}");
+    check_ok(dir_make(temp_file(dir, "additional_chat_templates/.checkpoints")));
+    temp_text(temp_file(dir, "additional_chat_templates"), "rag.jinja", "{{ messages }}");
     Model *model, *again;
     check_ok(model_load(dir, &(ModelOptions){.device = device_cpu(), .compute = DT_F32, .train_all = true}, &model));
     for (int round = 0; round < 2; round++) check_ok(model_save(model, out, DT_F32, NULL)); /* the second takes the place of the first */
     check_ok(model_load(out, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &again));
     assert_true(tiny_loss(model, &pair) == tiny_loss(again, &pair));
     assert_true(file_exists(temp_file(out, "tokenizer_config.json")));
+    assert_true(file_exists(temp_file(out, "additional_chat_templates/rag.jinja")));
     model_free(again);
     check_ok(model_save(model, out, DT_BF16, NULL));
     check_ok(model_load(out, &(ModelOptions){.device = device_cpu(), .compute = DT_F32}, &again));

@@ -102,14 +102,25 @@ Status dir_list(const char *path, Arena *arena, char ***names, size_t *count) {
 
 /* ---- a folder that appears whole ---- */
 
+/* What a process that was killed left: half of a folder goes; what was about to be replaced, and has not been, comes back. */
+static Status clear_up(const char *made, const char *dir, const char *old) {
+    struct stat info;
+    if (stat(dir, &info) != 0 && lstat(dir, &info) == 0) return status_fail(ST_INPUT, "cannot write '%s': a link that leads nowhere", dir);
+    TRY(dir_remove(made));
+    if (dir_exists(old) && !dir_exists(dir)) return dir_rename(old, dir);
+    return dir_remove(old);
+}
+
 /* Puts `made` where `dir` is to be; what is there waits in `old`, and comes back where that fails. */
 static Status put_in_place(const char *made, const char *dir, const char *old) {
-    TRY(dir_remove(old));
     bool replaces = dir_exists(dir);
     if (replaces) TRY(dir_rename(dir, old));
     Status status = dir_rename(made, dir);
     if (status != ST_OK && replaces) rename(old, dir);
-    return status == ST_OK ? dir_remove(old) : status;
+    if (status != ST_OK || !replaces) return status;
+    int error = remove_tree(old);
+    if (error != 0) log_message(LOG_WARNING, "'%s' is written, but what it replaces stays as '%s': %s", dir, old, strerror(error));
+    return ST_OK;
 }
 
 Status dir_build(const char *dir, Status (*write)(void *context, const char *made), void *context) {
@@ -125,7 +136,7 @@ Status dir_build(const char *dir, Status (*write)(void *context, const char *mad
     str_printf(&made, "%.*s.%s.tune-partial", above, dir, name);
     str_printf(&old, "%.*s.%s.tune-old", above, dir, name);
     Status status = dir_could_make(dir);
-    if (status == ST_OK) status = dir_remove(str_text(&made)); /* of a process that was killed */
+    if (status == ST_OK) status = clear_up(str_text(&made), str_text(&path), str_text(&old));
     if (status == ST_OK) status = dir_make(str_text(&made));
     if (status == ST_OK) status = write(context, str_text(&made));
     if (status == ST_OK) status = put_in_place(str_text(&made), str_text(&path), str_text(&old));

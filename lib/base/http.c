@@ -36,14 +36,15 @@ typedef struct Request {
     size_t answers, at_first; /* of the client so far: when it was last told "too many", when it was first asked */
     Str *reply;
     long code;
-    bool too_long, again; /* again: it was put off once, and asked anew when the server answered others */
+    bool too_long, no_memory, again; /* again: it was put off once, and asked anew when the server answered others */
 } Request;
 
 static size_t receive(char *bytes, size_t size, size_t n, void *context) {
     Request *request = context;
     size_t len = size * n;
-    request->too_long = request->reply->len + len > longest_reply || !str_reserve(request->reply, len);
-    if (request->too_long) return 0;
+    request->too_long = request->reply->len + len > longest_reply;
+    request->no_memory = !request->too_long && !str_reserve(request->reply, len);
+    if (request->too_long || request->no_memory) return 0;
     str_append_n(request->reply, bytes, len);
     return len;
 }
@@ -230,6 +231,7 @@ static bool worth_another_try(CURLcode result, long code) {
 static Status give_up(const Round *round, const Request *request, CURLcode result, long code) {
     const char *shown = round->client->shown, *why = round->client->why[request->slot];
     const char *many = request->tries > 1 ? " at last" : "";
+    if (request->no_memory) return status_fail(ST_RESOURCE, "out of memory for what server '%s' answers", shown);
     if (request->too_long) return status_fail(ST_RESOURCE, "server '%s' answers with more than %zu MiB", shown, longest_reply >> 20);
     if (result == CURLE_PEER_FAILED_VERIFICATION || result == CURLE_SSL_CACERT_BADFILE) {
         status_fail(ST_RESOURCE, "server '%s' cannot be trusted: %s", shown, why[0] ? why : curl_easy_strerror(result));

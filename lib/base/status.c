@@ -48,6 +48,7 @@ Status status_prefix(Status code, const char *format, ...) {
     va_start(args, format);
     vsnprintf(what, sizeof what, format, args);
     va_end(args);
+    text_keep_one_line(what);
     snprintf(text, sizeof text, "%s: %s", what, failure.text);
     text[sizeof failure.text - 1] = '\0';
     memcpy(failure.text, text, sizeof failure.text);

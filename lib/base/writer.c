@@ -78,17 +78,21 @@ Status writer_open(FileWriter *writer, const char *path) {
     return status;
 }
 
-static void write_through(FileWriter *writer, const uint8_t *bytes, size_t size) {
-    while (size > 0 && writer->error == 0) {
-        ssize_t done = write(writer->fd, bytes, MIN(size, (size_t)1 << 30));
+/* 0, or the errno that it ended with. */
+static int write_all(int fd, const uint8_t *bytes, size_t size) {
+    while (size > 0) {
+        ssize_t done = write(fd, bytes, MIN(size, (size_t)1 << 30));
         if (done < 0 && errno == EINTR) continue;
-        if (done < 0) {
-            writer_failed(writer, errno);
-        } else {
-            bytes += done;
-            size -= (size_t)done;
-        }
+        if (done < 0) return errno;
+        bytes += done;
+        size -= (size_t)done;
     }
+    return 0;
+}
+
+static void write_through(FileWriter *writer, const uint8_t *bytes, size_t size) {
+    int error = writer->error == 0 ? write_all(writer->fd, bytes, size) : 0;
+    if (error != 0) writer_failed(writer, error);
 }
 
 Status writer_flush(FileWriter *writer) {
@@ -173,7 +177,7 @@ size_t writer_keep_lines(FileWriter *writer) {
     Str path = {0};
     off_t bytes;
     if (writer->fd < 0) return 0;
-    writer_flush(writer); /* as much as there is room for */
+    if (writer->error == 0) write_all(writer->fd, writer->buffer, writer->used); /* as much as there is room for */
     str_printf(&path, "%s.partial", writer->path);
     size_t n = whole_lines(writer->fd, (char *)writer->buffer, &bytes);
     bool kept = n > 0 && ftruncate(writer->fd, bytes) == 0 && sync_fd(writer->fd) == 0 && rename(writer->temporary, path.data) == 0;
@@ -213,6 +217,7 @@ Status dir_sync(const char *path) {
 
 Status dir_rename(const char *from, const char *to) {
     if (!from || !to) return ST_RESOURCE;
-    if (rename(from, to) != 0) return status_errno(errno, "cannot rename '%s' to '%s'", from, to);
+    if (rename(from, to) != 0)
+        return (errno == ENOENT ? status_errno : status_unwritable)(errno, "cannot rename '%s' to '%s'", from, to);
     return sync_parent(to);
 }

@@ -26,7 +26,8 @@ static Status copy_templates(const char *from, const char *to, Arena *arena) {
     if (!dir_exists(source)) return ST_OK;
     TRY(dir_make(target));
     TRY(dir_list(source, arena, &files, &n));
-    for (size_t i = 0; i < n; i++) TRY(file_copy(path_join(arena, source, files[i]), path_join(arena, target, files[i])));
+    for (size_t i = 0; i < n; i++) /* those that are read; folders and what editors leave stay behind */
+        if (text_ends_with(files[i], ".jinja")) TRY(file_copy(path_join(arena, source, files[i]), path_join(arena, target, files[i])));
     return ST_OK;
 }
 

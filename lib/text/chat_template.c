@@ -228,8 +228,9 @@ Status chat_template_load(const char *model_dir, const char *adapter, const char
     ChatTemplate *chat;
     *result = NULL;
     TRY(template_new(&chat));
-    if (adapter && !override && chat_template_is_in(adapter)) override = path_join(chat->arena, adapter, TEMPLATE_FILE);
-    Status status = load_directory(chat, model_dir);
+    bool kept = adapter && !override && chat_template_is_in(adapter);
+    if (kept) override = path_join(chat->arena, adapter, TEMPLATE_FILE);
+    Status status = kept && !override ? ST_RESOURCE : load_directory(chat, model_dir);
     if (status == ST_OK) status = choose(chat, override);
     if (status == ST_OK && chat->normal) *result = chat;
     else chat_template_free(chat);

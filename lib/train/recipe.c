@@ -375,11 +375,16 @@ static Status override_value(const Key *key, const char *name, const char *value
     return (*node)->text ? ST_OK : ST_RESOURCE;
 }
 
-/* map: NULL = an empty one. A copy of it in which `path`, keys with dots between them, leads to `value`; NULL: there is something else than a map on
- * the way. */
-static Status map_with(const Yaml *map, const char *path, Yaml *value, Arena *arena, Yaml **result) {
+/* What stands in the way of a path of keys: something else than a map, and the path below it. */
+typedef struct Obstacle { const Yaml *node; const char *below; } Obstacle;
+
+/* map: NULL = an empty one. A copy of it in which `path`, keys with dots between them, leads to `value`; NULL: there is an obstacle. */
+static Status map_with(const Yaml *map, const char *path, Yaml *value, Arena *arena, Obstacle *obstacle, Yaml **result) {
     *result = NULL;
-    if (map && map->kind != YAML_MAP && map->kind != YAML_NULL) return ST_OK;
+    if (map && map->kind != YAML_MAP && map->kind != YAML_NULL) {
+        *obstacle = (Obstacle){map, path};
+        return ST_OK;
+    }
     size_t len = strcspn(path, "."), n = map && map->kind == YAML_MAP ? map->n : 0, at = 0;
     const char *name = arena_strndup(arena, path, len);
     Yaml *copy = arena_zero(arena, sizeof *copy);
@@ -389,7 +394,7 @@ static Status map_with(const Yaml *map, const char *path, Yaml *value, Arena *ar
     if (!name || !copy || !keys || !items || !lines) return ST_RESOURCE;
     for (size_t i = 0; i < n; i++) keys[i] = map->keys[i], items[i] = map->items[i], lines[i] = map->key_lines[i];
     while (at < n && strcmp(keys[at], name) != 0) at++;
-    if (path[len] == '.') TRY(map_with(at < n ? items[at] : NULL, path + len + 1, value, arena, &value));
+    if (path[len] == '.') TRY(map_with(at < n ? items[at] : NULL, path + len + 1, value, arena, obstacle, &value));
     if (!value) return ST_OK;
     keys[at] = name, items[at] = value, lines[at] = value->line;
     *copy = (Yaml){.kind = YAML_MAP, .line = map ? map->line : 0, .n = MAX(n, at + 1), .keys = keys, .key_lines = lines, .items = items};
@@ -401,11 +406,15 @@ static Status map_with(const Yaml *map, const char *path, Yaml *value, Arena *ar
 static Status override_below(Recipe *recipe, const Key *key, const char *below, Yaml *value) {
     const Yaml *now = *(const YamlNode *)key_field(recipe, key);
     Yaml *node;
+    Obstacle obstacle;
     char what[128];
-    TRY(map_with(now, below, value, recipe->arena, &node));
+    TRY(map_with(now, below, value, recipe->arena, &obstacle, &node));
     if (node) return set_key(recipe, key, node, &(Source){0});
-    status_fail(ST_CONFIG, "cannot set '%s.%s' on the command line: '%s' is %s", key->dotted, below, key->dotted, kind_text(now, what));
-    return status_hint(ST_CONFIG, "give '%s' as a map of keys: %s={key: value, ...}", key->dotted, key->dotted);
+    const char *name = arena_printf(recipe->arena, "%s.%s", key->dotted, below);
+    if (!name) return ST_RESOURCE;
+    int above = (int)(strlen(name) - strlen(obstacle.below) - 1);
+    status_fail(ST_CONFIG, "cannot set '%s' on the command line: '%.*s' is %s", name, above, name, kind_text(obstacle.node, what));
+    return status_hint(ST_CONFIG, "give '%.*s' as a map of keys: %.*s={key: value, ...}", above, name, above, name);
 }
 
 /* The key of a structure that `name`, with its dots, leads into; *below: the rest. NULL: none. */

@@ -50,10 +50,10 @@ bool recipe_same(const Recipe *a, const Recipe *b, const char *dotted_key); /* t
 int recipe_line(const Recipe *recipe, const char *dotted_key); /* for messages; 0 = not in the file */
 void recipe_write_yaml(const Recipe *recipe, Str *text);    /* resolved: every key with its value */
 void recipe_write_schema(Str *text);                        /* JSON schema of a recipe */
-/* The first key whose value differs between two recipes, leaving out those that don't change what is trained (recipe_text.c lists them), and both
- * values as text; NULL when they train the same. The values are in `a`'s arena. */
 /* A number for the values that recipe_difference compares, and data.now's left out too: the same for recipes that are the same run. */
 uint64_t recipe_fingerprint(const Recipe *recipe);
+/* The first key whose value differs between two recipes, leaving out those that don't change what is trained (recipe_text.c lists them), and both
+ * values as text; NULL when they train the same. The values are in `a`'s arena. */
 const char *recipe_difference(const Recipe *a, const Recipe *b, const char **value_a, const char **value_b);
 /* A key that this run does not read: ST_CONFIG with the hint where it was typed, a warning where it stands in a file, which commands may share.
  * Nothing where it was not given, or holds its default, since the recipe of a run spells out every key. format: what it does not do, behind its name:

@@ -140,10 +140,16 @@ static Status save_template(const Recipe *recipe, const char *dir) {
     return status;
 }
 
+typedef struct Trained { const Recipe *recipe; const Model *model; } Trained;
+
+static Status write_trained(void *context, const char *made) {
+    const Trained *trained = context;
+    TRY(trained->recipe->has_lora ? adapter_save(trained->model, made, trained->model->dir) : save_whole(trained->recipe, trained->model, made));
+    return save_template(trained->recipe, made);
+}
+
 Status trained_weights_save(const Recipe *recipe, const Model *model, const char *dir) {
-    TRY(dir_remove(dir)); /* of a process that was killed after this point */
-    TRY(recipe->has_lora ? adapter_save(model, dir, model->dir) : save_whole(recipe, model, dir));
-    return save_template(recipe, dir);
+    return dir_build(dir, write_trained, &(Trained){recipe, model});
 }
 
 Status trained_model_save(const Recipe *recipe, const Model *model, const char *run_dir) {

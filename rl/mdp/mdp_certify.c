@@ -45,7 +45,9 @@ double form_reward_size(const MdpForm *form, const double *V) {
 
 double form_rounding(const MdpForm *form, const double *V) { return rounding_of(form, form_reward_size(form, V), largest(form, V)); }
 
-/* h(s) - P h for the policy or set of rows must be at least this much above 0. */
+/* What is left of the least fall of h in a step, which is 1 but for rounding, must not be less than this. */
+static const double least_drop = 0.1;
+
 /* h: steps to the end; drop: the least by which h falls in a step; longest: largest h */
 typedef struct Clock { double *h; double drop, longest; } Clock;
 
@@ -77,7 +79,7 @@ static bool slowest(const MdpForm *form, const double *V, double near, int64_t *
             }
             clock->drop = fmin(clock->drop, clock->h[s] - most - noise);
         }
-        if (slower == 0) return clock->drop > 0.1;
+        if (slower == 0) return clock->drop > least_drop;
     }
     return false;
 }

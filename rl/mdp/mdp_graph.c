@@ -25,6 +25,7 @@ typedef struct Graph {
     int32_t *part;        /* (n): strongly connected part over rows in use */
     int64_t *left;        /* (n): rows in use */
     int32_t *stack;       /* (n) */
+    int32_t *waiting;     /* (n): states whose part is not known yet */
     int64_t *numbers;     /* (3 n) for the search */
 } Graph;
 
@@ -36,6 +37,7 @@ static void graph_release(Graph *g) {
     free(g->part);
     free(g->left);
     free(g->stack);
+    free(g->waiting);
     free(g->numbers);
 }
 
@@ -59,8 +61,9 @@ static Status graph_init(Graph *g, const MdpForm *form) {
                  .part = malloc(n * sizeof *g->part),
                  .left = malloc(n * sizeof *g->left),
                  .stack = malloc(n * sizeof *g->stack),
+                 .waiting = malloc(n * sizeof *g->waiting),
                  .numbers = malloc(3 * n * sizeof *g->numbers)};
-    if (!g->home || !g->into || !g->from || !g->use || !g->part || !g->left || !g->stack || !g->numbers) {
+    if (!g->home || !g->into || !g->from || !g->use || !g->part || !g->left || !g->stack || !g->waiting || !g->numbers) {
         graph_release(g);
         return status_fail(ST_RESOURCE, "out of memory for the graph of %d states", (int)form->n);
     }
@@ -102,8 +105,7 @@ static void drop_row(Graph *g, int64_t row) {
 static void find_parts(Graph *g) {
     const MdpForm *form = g->form;
     int64_t *order = g->numbers, *low = order + form->n, *cursor = low + form->n, count = 0; /* cursor: the entry to look at next */
-    int32_t *path = g->stack, *waiting = malloc(((size_t)form->n + 1) * sizeof *waiting), n_path = 0, n_waiting = 0, parts = 0;
-    if (!waiting) return;
+    int32_t *path = g->stack, *waiting = g->waiting, n_path = 0, n_waiting = 0, parts = 0;
     for (int32_t s = 0; s < form->n; s++) {
         order[s] = -1;
         g->part[s] = -1;
@@ -146,7 +148,6 @@ static void find_parts(Graph *g) {
             parts++;
         }
     }
-    free(waiting);
 }
 
 /* Keeps in use the rows of the largest end components within the rows now in use; `part` then tells them apart. */
