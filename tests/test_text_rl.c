@@ -102,9 +102,8 @@ static void every_algorithm_resumes_to_the_same_bytes(void **state) {
     }
 }
 
-/* ---- a reward program that dies ---- */
+/* ---- samples ---- */
 
-/* Each metric but the times; one line a step. */
 /* What was written behind the checkpoint is written again; what was there before it and is not any more is told. */
 static void samples_are_those_of_the_checkpoint(void **state) {
     (void)state;
@@ -124,6 +123,8 @@ static void samples_are_those_of_the_checkpoint(void **state) {
         recipe_free(recipe);
     }
 }
+
+/* ---- a reward program that dies ---- */
 
 static const char *death; /* the file that kills the program */
 static int64_t death_after;
@@ -173,6 +174,31 @@ static void a_reward_program_that_dies_loses_nothing(void **state) {
         recipe_free(whole);
         recipe_free(dies);
     }
+}
+
+static void take_samples_away(void *context, const TextRlProgress *progress) {
+    if (progress->step != 2) return;
+    check_ok(dir_rename(in_run("unshown", "samples.jsonl"), context));
+    check_ok(dir_make(in_run("unshown", "samples.jsonl")));
+}
+
+static void samples_that_cannot_be_written_lose_nothing(void **state) {
+    (void)state;
+    TextRlResult result;
+    char aside[400];
+    snprintf(aside, sizeof aside, "%s", temp_file(test_folder, "aside.jsonl"));
+    Recipe *shown = recipe_of("shown", NULL, 0), *unshown = recipe_of("unshown", NULL, 0);
+    run(shown, false, false);
+    assert_int_not_equal(text_rl_run(&(TextRlConfig){.recipe = unshown, .on_progress = take_samples_away, .context = aside}, &result), ST_OK);
+    check_contains(status_text(), "samples.jsonl");
+    check_contains(status_hint_text(), "a checkpoint of step 2 is saved in");
+    check_ok(dir_remove(in_run("unshown", "samples.jsonl")));
+    check_ok(dir_rename(aside, in_run("unshown", "samples.jsonl")));
+    run(unshown, true, false);
+    check_same_file(test_folder, "unshown", "shown", "adapter/adapter_model.safetensors");
+    check_same_file(test_folder, "unshown", "shown", "samples.jsonl");
+    recipe_free(shown);
+    recipe_free(unshown);
 }
 
 /* What values are learned by, how the KL is steered: all of it is in the checkpoint. */
@@ -676,6 +702,7 @@ int main(void) {
     const struct CMUnitTest tests[] = {
         cmocka_unit_test_setup_teardown(every_algorithm_resumes_to_the_same_bytes, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(samples_are_those_of_the_checkpoint, test_folder_make, test_folder_remove),
+        cmocka_unit_test_setup_teardown(samples_that_cannot_be_written_lose_nothing, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(a_reward_program_that_dies_loses_nothing, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(values_resume_to_the_same_bytes, test_folder_make, test_folder_remove),
         cmocka_unit_test_setup_teardown(values_are_those_of_rows, test_folder_make, test_folder_remove),

@@ -415,7 +415,7 @@ static Status write_result(Trainer *trainer) {
     const Param *bad = params_nonfinite(trainer->params, false);
     if (bad) return status_fail(ST_NUMERIC, "weight '%s' holds a NaN or an infinity after step %lld", bad->name, (long long)trainer->state.step);
     Status status = config->save_result(config->task.context, run_dir(config->run));
-    if (best && status != ST_OK) swap_best_weights(trainer); /* a checkpoint has the last ones */
+    if (best) swap_best_weights(trainer); /* a checkpoint has the last ones, whatever fails from here on */
     if (status != ST_NUMERIC) return status;
     return run_failed(config->run, status, save_whole_step, trainer, &trainer->saved_step); /* train.save_dtype may be changed with --resume */
 }

@@ -150,7 +150,8 @@ static Status set_advantages(TextRl *rl) {
     return ST_OK;
 }
 
-static Status weigh(TextRl *rl, Metrics *metrics) {
+Status text_weigh(TextRl *rl, Metrics *metrics) {
+    TRY(reserve(rl));
     TRY(ask_reference(rl));
     TRY(ask_policy(rl));
     if (rl->turns.env && rl->reference) forget_told(&rl->experience);
@@ -340,8 +341,6 @@ static void report(const TextRl *rl, const Sums *sums, Metrics *metrics) {
 
 Status text_learn(TextRl *rl, Metrics *metrics) {
     Sums sums = {.diff = (double)NAN};
-    TRY(reserve(rl));
-    TRY(weigh(rl, metrics));
     TRY(learn(rl, &sums));
     report(rl, &sums, metrics);
     if (rl->algorithm->paired) text_pairs_report(rl, metrics);

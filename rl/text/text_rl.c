@@ -43,18 +43,21 @@ static Status gather(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
     rl->next_place = rl->place;
     if (number == 0 && text_evaluate_due(rl, 0)) TRY(evaluate_first(rl));
-    return text_roll_out(rl, number, &rl->next_place, metrics);
+    TRY(text_roll_out(rl, number, &rl->next_place, metrics));
+    TRY(text_weigh(rl, metrics));
+    return text_samples_write(rl, number);
 }
 
 static Status step(void *context, int64_t number, Metrics *metrics) {
     TextRl *rl = context;
     TRY(text_learn(rl, metrics));
     rl->place = rl->next_place;
+    rl->samples_bytes = rl->next_samples_bytes;
     rl->updates = (number + 1) * text_steps_per_rollout(rl); /* minibatches without a trained token take part in the count */
     if (!rl->turns.env) metric_set(metrics, "epoch", (double)rl->place / (double)prompts_per_epoch(&rl->prompts));
     rl->last_reward = metric_get(metrics, "reward");
     if (number == 0) rl->first_reward = rl->last_reward;
-    return text_samples_write(rl, number);
+    return ST_OK;
 }
 
 static void keep(void *context, Keeper *keeper) {

@@ -1,5 +1,5 @@
 /* A run of reinforcement learning on text, as its parts see it. A step is: text_roll_out (text_rollout.c) asks prompts, samples and rewards;
- * text_learn (text_learn.c) weighs what was done and follows the gradient; text_evaluate (text_evaluate.c) asks the held-out prompts;
+ * text_weigh and text_learn (text_learn.c) weigh what was done and follow the gradient; text_evaluate (text_evaluate.c) asks the held-out prompts;
  * text_samples_write (text_samples.c) keeps some of it to be read. text_rl.c opens the run and hands its steps to the loop. */
 #ifndef TUNE_TEXT_RUN_H
 #define TUNE_TEXT_RUN_H
@@ -80,6 +80,7 @@ typedef struct TextRl {
     int64_t total_steps, began_step;
     int64_t place;             /* of the next prompt in the stream; where a step that is given up had begun */
     int64_t next_place;        /* behind the step in work */
+    int64_t next_samples_bytes;
     int64_t updates;           /* optimiser steps done */
     int64_t samples_bytes;     /* of samples.jsonl */
     double beta;               /* weight of the KL, as it is now */
@@ -136,7 +137,10 @@ int64_t text_steps_per_rollout(const TextRl *rl);
 bool text_kl_in_reward(const TextRl *rl);
 /* Whether rewards are those of tokens, which rl.gamma then discounts; else they are one number a completion. */
 bool text_rewards_tokens(const TextRl *rl);
-/* Advantages of rl->experience, and all passes over it. ST_INTERRUPTED before anything was changed; ST_NUMERIC. */
+/* The old and the reference's log-probabilities of rl->experience, and its advantages. Changes nothing that is trained. ST_INTERRUPTED, ST_NUMERIC,
+ * ST_RESOURCE. */
+Status text_weigh(TextRl *rl, Metrics *metrics);
+/* All passes over what was weighed. ST_INTERRUPTED before anything was changed; ST_NUMERIC. */
 Status text_learn(TextRl *rl, Metrics *metrics);
 
 /* ---- text_evaluate.c ---- */
@@ -164,7 +168,8 @@ void text_pairs_report(TextRl *rl, Metrics *metrics);
 
 /* ---- text_samples.c ---- */
 
-/* The step's first two groups into samples.jsonl, every rl.samples_every steps. */
+/* The first two groups of a step that was weighed into samples.jsonl, every rl.samples_every steps, and its length into next_samples_bytes. Before
+ * anything is learned from them: a failure then loses this step alone. */
 Status text_samples_write(TextRl *rl, int64_t step);
 /* A resumed run samples the same again: what lies behind the samples_bytes of its checkpoint goes. Warns where they are not there. */
 Status text_samples_cut(TextRl *rl);

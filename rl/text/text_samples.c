@@ -18,13 +18,14 @@ static void write_text(JsonWriter *w, const char *key, const char *text, size_t 
 static Status measure(TextRl *rl) {
     uint64_t bytes;
     TRY(file_sync_size(run_path(rl->run, "samples.jsonl"), &bytes));
-    rl->samples_bytes = (int64_t)bytes;
+    rl->next_samples_bytes = (int64_t)bytes;
     return ST_OK;
 }
 
 Status text_samples_write(TextRl *rl, int64_t step) {
     const Experience *e = &rl->experience;
     int64_t every = rl->recipe->rl_samples_every;
+    rl->next_samples_bytes = rl->samples_bytes;
     if (every == 0 || (step % every != 0 && step + 1 != rl->total_steps)) return ST_OK;
     Str lines = {0};
     for (int64_t i = 0; i < MIN(e->n, 2 * e->group_size); i++) {
