@@ -22,7 +22,9 @@ static Status copy_templates(const char *from, const char *to, Arena *arena) {
     const char *source = path_join(arena, from, name), *target = path_join(arena, to, name);
     char **files;
     size_t n;
+    bool is_file;
     if (!source || !target) return ST_RESOURCE;
+    TRY(file_find(source, &is_file));
     if (!dir_exists(source)) return ST_OK;
     TRY(dir_make(target));
     TRY(dir_list(source, arena, &files, &n));

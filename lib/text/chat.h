@@ -31,9 +31,10 @@ bool chat_reads_date(const char *text); /* it is a date that `now` takes */
  * with and comes before the model's. override: NULL, the name of a shipped one (chatml, llama3, alpaca, plain) or of one of the model's, or a file;
  * it comes before both. *chat is NULL, and that is no failure, when there is none. ST_INPUT with line and column for what is no template. */
 Status chat_template_load(const char *model_dir, const char *adapter, const char *override, ChatTemplate **chat);
-/* Whether the directory has a chat_template.jinja of its own. */
-bool chat_template_is_in(const char *dir);
-/* Puts the template into `dir`, as its chat_template.jinja and instead of others of its model. ST_RESOURCE. */
+/* Whether the directory has a chat_template.jinja of its own. Fails as file_find. */
+Status chat_template_find(const char *dir, bool *there);
+/* Puts the template into `dir`, as its chat_template.jinja and instead of others of its model. ST_RESOURCE; ST_INPUT: its tokenizer_config.json cannot
+ * be read. */
 Status chat_template_save(const ChatTemplate *chat, const char *dir);
 /* A template alone, without special tokens. name: for messages. */
 Status chat_template_parse(const char *name, const char *text, size_t len, ChatTemplate **chat);

@@ -7,7 +7,7 @@
 #include "lib/text/jinja.h"
 #include "lib/text/tokenizer_parts.h"
 
-static const char TEMPLATE_FILE[] = "chat_template.jinja";
+static const char TEMPLATE_FILE[] = "chat_template.jinja", CONFIG_FILE[] = "tokenizer_config.json";
 
 typedef struct Program {
     const char *name;        /* of the template within the model: "default", "tool_use" */
@@ -82,6 +82,7 @@ static size_t unify_lines(char *text, size_t len) {
 }
 
 static Status add_program(ChatTemplate *chat, const char *name, const char *label, const char *text, size_t len) {
+    if (!name || !label) return ST_RESOURCE;
     size_t bad = utf8_fault(text, len);
     if (len > JINJA_MAX_SOURCE) return status_fail(ST_INPUT, "chat template '%s' has %zu bytes, more than %d", label, len, JINJA_MAX_SOURCE);
     if (bad < len) return status_fail(ST_INPUT, "chat template '%s' is not valid UTF-8 at byte %zu", label, bad);
@@ -161,7 +162,8 @@ static Status add_more(ChatTemplate *chat, const char *dir) {
     const char *folder = path_join(chat->arena, dir, "additional_chat_templates");
     char **names = NULL;
     size_t n = 0;
-    if (!folder) return ST_RESOURCE;
+    bool is_file;
+    TRY(file_find(folder, &is_file));
     if (!dir_exists(folder)) return ST_OK;
     Status status = dir_list(folder, chat->arena, &names, &n);
     for (size_t i = 0; i < n && status == ST_OK; i++)
@@ -173,9 +175,9 @@ static Status add_more(ChatTemplate *chat, const char *dir) {
 
 static Status load_directory(ChatTemplate *chat, const char *dir) {
     json_t *config = NULL, *map = NULL;
-    const char *file = path_join(chat->arena, dir, TEMPLATE_FILE), *config_path = path_join(chat->arena, dir, "tokenizer_config.json");
+    const char *file = path_join(chat->arena, dir, TEMPLATE_FILE), *config_path = path_join(chat->arena, dir, CONFIG_FILE);
     chat->special = json_object();
-    Status status = file && config_path && chat->special ? read_config(chat, dir, "tokenizer_config.json", &config) : ST_RESOURCE;
+    Status status = file && config_path && chat->special ? read_config(chat, dir, CONFIG_FILE, &config) : ST_RESOURCE;
     if (status == ST_OK) status = read_config(chat, dir, "special_tokens_map.json", &map);
     bool there = false;
     if (status == ST_OK) status = file_find(file, &there);
@@ -216,19 +218,20 @@ static Status choose(ChatTemplate *chat, const char *override) {
     return chat->normal ? ST_OK : no_such(chat, override);
 }
 
-bool chat_template_is_in(const char *dir) {
+Status chat_template_find(const char *dir, bool *there) {
     Str path = {0};
     str_printf(&path, "%s/%s", dir, TEMPLATE_FILE);
-    bool is = file_exists(str_text(&path));
+    Status status = file_find(str_text(&path), there);
     str_release(&path);
-    return is;
+    return status;
 }
 
 Status chat_template_load(const char *model_dir, const char *adapter, const char *override, ChatTemplate **result) {
     ChatTemplate *chat;
+    bool kept = false;
     *result = NULL;
+    if (adapter && !override) TRY(chat_template_find(adapter, &kept));
     TRY(template_new(&chat));
-    bool kept = adapter && !override && chat_template_is_in(adapter);
     if (kept) override = path_join(chat->arena, adapter, TEMPLATE_FILE);
     Status status = kept && !override ? ST_RESOURCE : load_directory(chat, model_dir);
     if (status == ST_OK) status = choose(chat, override);
@@ -248,10 +251,27 @@ Status chat_template_parse(const char *name, const char *text, size_t len, ChatT
     return status;
 }
 
+/* llama.cpp's converter takes the one in tokenizer_config.json first, transformers and we the file. */
+static Status remove_from_config(const char *path) {
+    json_t *config;
+    bool there;
+    TRY(file_find(path, &there));
+    if (!there) return ST_OK;
+    TRY(json_read_file(path, &config));
+    char *text = json_object_del(config, "chat_template") == 0 ? json_dumps(config, JSON_INDENT(2)) : NULL;
+    Status status = text ? file_write_all(path, text, strlen(text)) : ST_OK; /* there was none */
+    free(text);
+    json_decref(config);
+    return status;
+}
+
 Status chat_template_save(const ChatTemplate *chat, const char *dir) {
     Arena *arena = arena_new(0);
-    const char *file = arena ? path_join(arena, dir, TEMPLATE_FILE) : NULL, *others = arena ? path_join(arena, dir, "additional_chat_templates") : NULL;
-    Status status = file && others ? dir_remove(others) : ST_RESOURCE;
+    if (!arena) return ST_RESOURCE;
+    const char *file = path_join(arena, dir, TEMPLATE_FILE), *others = path_join(arena, dir, "additional_chat_templates");
+    const char *config = path_join(arena, dir, CONFIG_FILE);
+    Status status = file && others && config ? dir_remove(others) : ST_RESOURCE;
+    if (status == ST_OK) status = remove_from_config(config);
     if (status == ST_OK) status = file_write_all(file, chat->normal->source, chat->normal->len);
     arena_free(arena);
     return status;

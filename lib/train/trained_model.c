@@ -130,14 +130,20 @@ static Status save_whole(const Recipe *recipe, const Model *model, const char *d
     return status == ST_NUMERIC ? status_hint(status, "f32 and bf16 hold larger values: continue with --resume and train.save_dtype=f32") : status;
 }
 
-/* Whoever prompts the result by another template than it was trained with gets worse answers, and nobody says so. */
-static Status save_template(const Recipe *recipe, const char *dir) {
+/* Whoever prompts the result by another template than it was trained with gets worse answers, and nobody says so. from: the directory of one that goes
+ * before the recipe's, or NULL. */
+static Status save_template(const Recipe *recipe, const char *from, const char *dir) {
     ChatTemplate *chat;
-    if (!recipe->model_chat_template && !(recipe->model_adapter && chat_template_is_in(recipe->model_adapter))) return ST_OK; /* the base has it */
-    TRY(chat_template_load(recipe->model_path, recipe->model_adapter, recipe->model_chat_template, &chat));
+    TRY(chat_template_load(recipe->model_path, from ? from : recipe->model_adapter, from ? NULL : recipe->model_chat_template, &chat));
     Status status = chat ? chat_template_save(chat, dir) : ST_OK;
     chat_template_free(chat);
     return status;
+}
+
+Status trained_template_keep(const Recipe *recipe, const char *run_dir) {
+    bool adapters = false;
+    if (recipe->model_adapter) TRY(chat_template_find(recipe->model_adapter, &adapters));
+    return recipe->model_chat_template || adapters ? save_template(recipe, NULL, run_dir) : ST_OK; /* else the base has it */
 }
 
 typedef struct Trained { const Recipe *recipe; const Model *model; } Trained;
@@ -145,7 +151,9 @@ typedef struct Trained { const Recipe *recipe; const Model *model; } Trained;
 static Status write_trained(void *context, const char *made) {
     const Trained *trained = context;
     TRY(trained->recipe->has_lora ? adapter_save(trained->model, made, trained->model->dir) : save_whole(trained->recipe, trained->model, made));
-    return save_template(trained->recipe, made);
+    bool kept = false;
+    if (trained->recipe->output) TRY(chat_template_find(trained->recipe->output, &kept));
+    return kept ? save_template(trained->recipe, trained->recipe->output, made) : ST_OK;
 }
 
 Status trained_weights_save(const Recipe *recipe, const Model *model, const char *dir) {
