@@ -33,8 +33,8 @@ bool chat_reads_date(const char *text); /* it is a date that `now` takes */
 Status chat_template_load(const char *model_dir, const char *adapter, const char *override, ChatTemplate **chat);
 /* Whether the directory has a chat_template.jinja of its own. Fails as file_find. */
 Status chat_template_find(const char *dir, bool *there);
-/* Puts the template into `dir`, as its chat_template.jinja and instead of others of its model. ST_RESOURCE; ST_INPUT: its tokenizer_config.json cannot
- * be read. */
+/* Puts the template into `dir`, as its chat_template.jinja and instead of others of its model. ST_RESOURCE; ST_INPUT: its tokenizer_config.json
+ * cannot be read. */
 Status chat_template_save(const ChatTemplate *chat, const char *dir);
 /* A template alone, without special tokens. name: for messages. */
 Status chat_template_parse(const char *name, const char *text, size_t len, ChatTemplate **chat);

@@ -130,8 +130,8 @@ static Status save_whole(const Recipe *recipe, const Model *model, const char *d
     return status == ST_NUMERIC ? status_hint(status, "f32 and bf16 hold larger values: continue with --resume and train.save_dtype=f32") : status;
 }
 
-/* Whoever prompts the result by another template than it was trained with gets worse answers, and nobody says so. from: the directory of one that goes
- * before the recipe's, or NULL. */
+/* Whoever prompts the result by another template than it was trained with gets worse answers, and nobody says so. from: the directory of one that
+ * goes before the recipe's, or NULL. */
 static Status save_template(const Recipe *recipe, const char *from, const char *dir) {
     ChatTemplate *chat;
     TRY(chat_template_load(recipe->model_path, from ? from : recipe->model_adapter, from ? NULL : recipe->model_chat_template, &chat));

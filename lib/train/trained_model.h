@@ -22,9 +22,9 @@ Status trained_model_twin(const Recipe *recipe, const Model *model, Model **twin
 /* Keeps the chat template of a run as `run_dir`/chat_template.jinja, where it is not just the base's: its file may be another one when
  * the run ends. Faults of chat_template_load; ST_RESOURCE. */
 Status trained_template_keep(const Recipe *recipe, const char *run_dir);
-/* Writes the adapter as PEFT, or the model as Hugging Face's directory in train.save_dtype, to `dir`, in place of what is there; with the chat template
- * that the run keeps. A warning says when that dtype is too coarse for what was learned. ST_RESOURCE; ST_NUMERIC for a weight beyond the dtype's
- * range. */
+/* Writes the adapter as PEFT, or the model as Hugging Face's directory in train.save_dtype, to `dir`, in place of what is there; with the chat
+ * template that the run keeps. A warning says when that dtype is too coarse for what was learned. ST_RESOURCE; ST_NUMERIC for a weight beyond the
+ * dtype's range. */
 Status trained_weights_save(const Recipe *recipe, const Model *model, const char *dir);
 /* The same to `run_dir`/adapter or `run_dir`/model. */
 Status trained_model_save(const Recipe *recipe, const Model *model, const char *run_dir);
