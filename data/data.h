@@ -212,7 +212,9 @@ typedef struct RowsConfig {
     bool widen;              /* JSON: numbers of columns that nobody uses may be any (json_load_row); not where `json` is written or handed on */
 } RowsConfig;
 Status rows_read(const char *path, RowCallback *read, void *context);
+/* The first max_rows of them. */
 Status rows_read_some(const char *path, int64_t max_rows, RowCallback *read, void *context);
+/* As `config` says. */
 Status rows_read_as(const char *path, const RowsConfig *config, RowCallback *read, void *context);
 /* The files that a path with * ? [...] means, sorted by bytes; a path that exists, or has none of these characters, means itself. ST_INPUT when no
  * file matches. */

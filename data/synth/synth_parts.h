@@ -237,6 +237,7 @@ char *synth_prompt_of(Arena *arena, const char *instruction, const char *input);
 
 /* ---- files and pages (synth_rows.c, synth_page.c) ---- */
 
+/* A file that a resumed run writes anew: lines that are as they were are not written again. ST_INPUT, ST_RESOURCE. */
 Status synth_file_open(SynthFile *file, const char *path);
 Status synth_file_close(SynthFile *file);                  /* what is left of an earlier run's bytes is cut off */
 void synth_progress(Synth *s, size_t asked, bool round_over, SynthProgress *progress);

@@ -188,10 +188,7 @@ static Status load_checkpoint(Loop *loop) {
 
 static Status interrupted(Loop *loop) {
     TRY(save_checkpoint(loop));
-    long long step = (long long)loop->step;
-    run_log(loop->run, "interrupted after step %lld", step);
-    status_fail(ST_INTERRUPTED, "interrupted after step %lld, a checkpoint is saved in '%s'", step, run_dir(loop->run));
-    return status_hint(ST_INTERRUPTED, "continue with --resume");
+    return run_interrupted(loop->run, loop->step);
 }
 
 static Status check_metrics(const Loop *loop, const Metrics *metrics) {

@@ -287,6 +287,12 @@ Status run_failed(Run *run, Status status, Status (*save)(void *context), void *
     return status;
 }
 
+Status run_interrupted(Run *run, int64_t step) {
+    run_log(run, "interrupted after step %lld", (long long)step);
+    status_fail(ST_INTERRUPTED, "interrupted after step %lld, a checkpoint is saved in '%s'", (long long)step, run->dir);
+    return status_hint(ST_INTERRUPTED, "continue with --resume");
+}
+
 /* ---- what it is made from ---- */
 
 /* Fingerprints as text: JSON's whole numbers have a sign. */

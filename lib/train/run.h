@@ -31,6 +31,8 @@ Status run_cut_metrics(const Run *run, uint64_t bytes);
 /* The failure `status` of a run stays what it is; save(context) keeps what there is to go on from, and *saved_step is the newest checkpoint's, -1 =
  * none. The hint and log.txt say what that is. */
 Status run_failed(Run *run, Status status, Status (*save)(void *context), void *context, const int64_t *saved_step);
+/* Says that the checkpoint of `step`, which is saved, is where it was stopped. ST_INTERRUPTED. */
+Status run_interrupted(Run *run, int64_t step);
 /* "step-12" -> 12; -1 for any other name. */
 int64_t checkpoint_step_of(const char *name);
 

@@ -140,10 +140,7 @@ static Status save_whole_step(void *context) {
 
 static Status interrupted(Trainer *trainer) {
     TRY(save_checkpoint(trainer));
-    long long step = (long long)trainer->state.step;
-    run_log(trainer->config->run, "interrupted after step %lld", step);
-    status_fail(ST_INTERRUPTED, "interrupted after step %lld, a checkpoint is saved in '%s'", step, run_dir(trainer->config->run));
-    return status_hint(ST_INTERRUPTED, "continue with --resume");
+    return run_interrupted(trainer->config->run, trainer->state.step);
 }
 
 /* ---- when numbers stop being numbers ---- */

@@ -88,7 +88,7 @@ Status tabular_open(Learner *learner, size_t size, Judged judged);
 #define OF_A_TABLE .tabular = true, .discrete = true, .update = tabular_update, .act = tabular_act, .values = tabular_values
 Status tabular_update(Learner *learner); /* rl.num_steps steps of every copy, each handed to Algorithm.learn */
 Status tabular_act(Learner *learner, const double *observations, int64_t n, bool greedy, RngKey key, double *actions);
-void tabular_policy(Learner *learner, Keeper *keeper);
+void tabular_policy(Learner *learner, Keeper *keeper); /* what of the tables is in policy.safetensors; a checkpoint has all of them */
 void tabular_keep(Learner *learner, Keeper *keeper);
 /* NaN where no episode comes to; the exact ones are the given policy's, or the best */
 bool tabular_values(Learner *learner, double *learned, double *exact);

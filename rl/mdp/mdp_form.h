@@ -82,6 +82,7 @@ typedef struct Sweep {
     FormPolicy *policy;        /* becomes the first best row of each state; may be NULL */
     const bool *without;       /* (n_rows): rows that are left out, never all of a live state; NULL: none */
 } Sweep;
+/* Of all live states by their best rows; of a policy by its own. What the values changed by. */
 Change form_sweep(const MdpForm *form, Sweep sweep);
 Change form_sweep_policy(const MdpForm *form, const FormPolicy *policy, const double *V, double *new_V);
 

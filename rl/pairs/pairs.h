@@ -79,6 +79,7 @@ typedef struct PairBatch {
     int32_t *ends;                          /* n_branches: the hidden row of its last token */
     size_t cap_tokens, cap_segments, cap_branches;
 } PairBatch;
+/* Borrowed from `batch` until its next build; ST_RESOURCE, also beyond INT32_MAX tokens. The caller calls pair_batch_release, whatever this says. */
 Status pair_batch_build(const Pairs *pairs, const size_t *rows, size_t n, const PairBatchOptions *options, PairBatch *batch);
 void pair_batch_release(PairBatch *batch);
 /* Tokens of the batch that the row makes; with the answer of `other` in place of its own, unless that is NULL. */
